@@ -1,0 +1,60 @@
+# One line each: fp4moe_room(formats DEPENDS base), fp4moe_program(...), fp4moe_pytest(...).
+
+# Warnings, sanitizers and the include root, for every target of ours.
+add_library(fp4moe_options INTERFACE)
+target_compile_features(fp4moe_options INTERFACE cxx_std_20)
+target_compile_options(fp4moe_options INTERFACE -Wall -Wextra -Wshadow -Wconversion)
+if(FP4MOE_WERROR)
+  target_compile_options(fp4moe_options INTERFACE -Werror)
+endif()
+# No fused multiply-adds behind our back: formats promise every bit.
+target_compile_options(fp4moe_options INTERFACE -ffp-contract=off)
+
+# A room: src/fp4moe/<name> (its subfolders are separate rooms where they are declared so).
+# Sources become a static library fp4moe_<room>; each x_test.cpp becomes the test <room>.x.
+#   fp4moe_room(tensor/files DEPENDS tensor)
+function(fp4moe_room path)
+  cmake_parse_arguments(ARG "" "" "DEPENDS;LINK" ${ARGN})
+  string(REPLACE "/" "_" room ${path})
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/fp4moe/${path}/*.cpp)
+  set(tests ${sources})
+  list(FILTER sources EXCLUDE REGEX "_test\\.cpp$")
+  list(FILTER tests INCLUDE REGEX "_test\\.cpp$")
+  list(TRANSFORM ARG_DEPENDS REPLACE "/" "_")
+  list(TRANSFORM ARG_DEPENDS PREPEND fp4moe_)
+
+  if(sources)
+    add_library(fp4moe_${room} STATIC ${sources})
+    set_target_properties(fp4moe_${room} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+    target_include_directories(fp4moe_${room} PUBLIC ${PROJECT_SOURCE_DIR}/src)
+    target_link_libraries(fp4moe_${room} PUBLIC ${ARG_DEPENDS} ${ARG_LINK} PRIVATE fp4moe_options)
+    set_property(GLOBAL APPEND PROPERTY FP4MOE_ROOMS fp4moe_${room})
+  else()
+    add_library(fp4moe_${room} INTERFACE)
+    target_include_directories(fp4moe_${room} INTERFACE ${PROJECT_SOURCE_DIR}/src)
+    target_link_libraries(fp4moe_${room} INTERFACE ${ARG_DEPENDS} ${ARG_LINK})
+  endif()
+
+  if(FP4MOE_TESTS)
+    foreach(test ${tests})
+      get_filename_component(stem ${test} NAME_WE)
+      string(REGEX REPLACE "_test$" "" stem ${stem})
+      string(REPLACE "/" "." dotted ${path})
+      fp4moe_test(${dotted}.${stem} ${test} LINK fp4moe_${room})
+    endforeach()
+  endif()
+endfunction()
+
+# A GoogleTest program, built by the target `tests`.
+function(fp4moe_test name source)
+  cmake_parse_arguments(ARG "" "" "LINK;LABELS" ${ARGN})
+  string(REPLACE "." "_" target ${name})
+  set(target ${target}_test)
+  add_executable(${target} ${source})
+  target_link_libraries(${target} PRIVATE ${ARG_LINK} fp4moe_options GTest::gtest_main)
+  target_compile_definitions(${target} PRIVATE
+    FP4MOE_TESTDATA="${PROJECT_SOURCE_DIR}/testdata")
+  add_test(NAME ${name} COMMAND ${target})
+  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 600)
+  add_dependencies(tests ${target})
+endfunction()

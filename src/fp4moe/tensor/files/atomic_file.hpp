@@ -1,0 +1,65 @@
+// Files and folders that appear whole or not at all.
+//
+// AtomicFile writes to a nameless file in the target's folder (or, where the file system has none,
+// to a hidden temporary name), flushes, and only then takes the final name. Killed at any moment,
+// the target is absent or as it was before. AtomicFolder does the same for a folder of files.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "fp4moe/base/result.hpp"
+
+namespace fp4moe::tensor {
+
+class AtomicFile {
+ public:
+  AtomicFile() = default;
+  // Reserves `size` bytes on disk at once, so that a full disk is noticed before any work.
+  static Result<AtomicFile> create(const std::string& path, std::uint64_t size = 0);
+
+  AtomicFile(AtomicFile&& other) noexcept;
+  AtomicFile& operator=(AtomicFile&& other) noexcept;
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+  ~AtomicFile();  // without commit: nothing remains
+
+  const std::string& path() const { return path_; }
+  // Any number of threads may write disjoint ranges.
+  Result<Done> write(std::uint64_t offset, std::span<const std::byte> bytes);
+  Result<Done> commit();  // flush, name, flush the folder
+
+ private:
+  std::string path_{};       // the final name
+  std::string temporary_{};  // empty: the file has no name yet
+  int fd_ = -1;
+};
+
+// Writes a small file whole.
+Result<Done> write_file(const std::string& path, std::span<const std::byte> bytes);
+
+class AtomicFolder {
+ public:
+  AtomicFolder() = default;
+  // Refuses an existing non-empty target, and a target another process is writing. What a killed
+  // run left behind is removed.
+  static Result<AtomicFolder> create(const std::string& path);
+
+  AtomicFolder(AtomicFolder&& other) noexcept;
+  AtomicFolder& operator=(AtomicFolder&& other) noexcept;
+  AtomicFolder(const AtomicFolder&) = delete;
+  AtomicFolder& operator=(const AtomicFolder&) = delete;
+  ~AtomicFolder();
+
+  // Where to create the files: becomes `path` at commit.
+  const std::string& staging() const { return staging_; }
+  Result<Done> commit();
+
+ private:
+  std::string path_{};
+  std::string staging_{};
+  int lock_ = -1;
+};
+
+}  // namespace fp4moe::tensor

@@ -1,0 +1,72 @@
+// GGUF version 3 (and 2 for reading): metadata, tensor table, aligned data; little-endian.
+//
+// Dimensions are stored innermost first; TensorEntry::shape is outermost first, as everywhere here.
+// Tensor types without a row in tensor/dtype.hpp are refused by name and number.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "fp4moe/base/result.hpp"
+#include "fp4moe/tensor/files/safetensors.hpp"
+
+namespace fp4moe::tensor {
+
+// A metadata value. Arrays are homogeneous; numeric arrays are widened as single values are.
+using GgufValue = std::variant<std::uint64_t, std::int64_t, double, bool, std::string,
+                               std::vector<std::uint64_t>, std::vector<std::int64_t>,
+                               std::vector<double>, std::vector<bool>, std::vector<std::string>>;
+
+// The file's own value types, kept so that a copy is faithful.
+enum class GgufType : std::uint32_t {
+  u8 = 0,
+  i8 = 1,
+  u16 = 2,
+  i16 = 3,
+  u32 = 4,
+  i32 = 5,
+  f32 = 6,
+  boolean = 7,
+  string = 8,
+  array = 9,
+  u64 = 10,
+  i64 = 11,
+  f64 = 12,
+};
+
+struct GgufField {
+  std::string key{};
+  GgufType type = GgufType::u32;  // of the elements when the value is an array
+  GgufValue value{};
+};
+
+struct GgufHeader {
+  std::vector<GgufField> fields{};
+  std::vector<TensorEntry> tensors{};
+  std::uint64_t data_begin = 0;
+  std::uint64_t alignment = 32;
+
+  const GgufField* find(std::string_view key) const;
+};
+
+Result<GgufHeader> parse_gguf(std::span<const std::byte> file);
+
+class GgufWriter {
+ public:
+  static Result<GgufWriter> create(const std::string& path, std::span<const GgufField> fields,
+                                   std::span<const TensorSpec> specs);
+  Result<Done> write(std::size_t index, std::uint64_t offset, std::span<const std::byte> bytes);
+  Result<Done> finish();
+
+  const std::vector<TensorEntry>& entries() const { return entries_; }
+
+ private:
+  AtomicFile file_{};
+  std::vector<TensorEntry> entries_{};
+  std::vector<std::uint64_t> written_{};
+};
+
+}  // namespace fp4moe::tensor

@@ -1,0 +1,40 @@
+// A regular file seen as bytes. Pages come in when they are touched and can be let go again, so a
+// file larger than memory can be walked.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "fp4moe/base/result.hpp"
+
+namespace fp4moe::tensor {
+
+class MappedFile {
+ public:
+  MappedFile() = default;
+  // Refuses what is not a regular file (folders, pipes, devices). An empty file maps to no bytes.
+  static Result<MappedFile> open(const std::string& path);
+
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+  ~MappedFile();
+
+  const std::string& path() const { return path_; }
+  std::span<const std::byte> bytes() const { return {data_, size_}; }
+
+  // Lets the pages wholly inside `part` of bytes() leave this process's memory; reading them again
+  // is legal and brings them back.
+  void drop(std::span<const std::byte> part) const;
+  // Announces that `part` will be read soon.
+  void prefetch(std::span<const std::byte> part) const;
+
+ private:
+  std::string path_{};
+  const std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+}  // namespace fp4moe::tensor

@@ -1,0 +1,60 @@
+// The ways checkpoints spell the same weights, one row each. Reading, writing, inspect, lint and
+// the documentation all read this table.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "fp4moe/base/enum_set.hpp"
+#include "fp4moe/tensor/dtype.hpp"
+#include "fp4moe/weights/moe_shape.hpp"
+
+namespace fp4moe::weights {
+
+enum class Dialect : std::uint8_t {
+  gpt_oss,             // Hugging Face gpt-oss
+  openai,              // gpt-oss as OpenAI published it
+  modelopt,            // NVIDIA ModelOpt
+  compressed_tensors,  // llm-compressor
+  quark,               // AMD Quark
+  deepseek_v4,         // DeepSeek-V4's own
+  gguf,                // llama.cpp
+};
+
+// Which tensors hold the experts.
+enum class Grouping : std::uint8_t {
+  per_expert,  // experts.7.gate_proj.weight: a matrix per expert and projection
+  fused,       // experts.gate_up_proj...: [experts, 2 * intermediate, ...], gate and up together
+  stacked,     // ffn_gate_exps.weight: [experts, rows, ...], gate and up apart
+};
+
+enum class GlobalScale : std::uint8_t {
+  none,        // MXFP4
+  multiplies,  // value = e2m1 * block scale * s
+  divides,     // value = e2m1 * block scale / s: compressed-tensors stores the reciprocal
+};
+
+// What follows the projection's name (`experts.7.gate_proj`, `experts.gate_up_proj`, ...).
+struct PartNames {
+  std::string_view codes{}, scales{}, global_scale{}, input_scale{}, bias{};
+};
+
+struct DialectRow {
+  Dialect dialect;
+  std::string_view name;         // as the command line spells it
+  std::string_view config_mark;  // what marks it in config.json, for people
+  WeightFormat format;
+  Grouping grouping;
+  GlobalScale global_scale;
+  PartNames parts;
+  tensor::DType codes_dtype;
+  tensor::DType scales_dtype;
+};
+
+// A dialect has a row for every format and grouping it comes in.
+std::span<const DialectRow> dialects();
+std::string_view name(Dialect dialect);
+std::optional<Dialect> dialect_from_name(std::string_view name);
+
+}  // namespace fp4moe::weights
