@@ -1,0 +1,93 @@
+#include "fp4moe/cli/command.hpp"
+
+#include <cstdlib>
+#include <exception>
+#include <iostream>
+#include <new>
+#include <string>
+
+#include <CLI/CLI.hpp>
+#include <unistd.h>
+
+#include "fp4moe/base/version.hpp"
+
+namespace fp4moe::cli {
+namespace {
+
+int report(const Error& why, std::string_view command, const Io& io) {
+  if (io.json) io.print({{"error", to_json(why)}});
+  io.err << "fp4moe " << command << ": " << text(why) << "\n";
+  return static_cast<int>(why.code);
+}
+
+// The one place where exceptions (memory, the standard library) become errors.
+Result<int> guarded(const Run& run, const Io& io) {
+  try {
+    return run(io);
+  } catch (const std::bad_alloc&) {
+    return error(ErrorCode::exhausted, "memory.exhausted", "out of memory");
+  } catch (const std::exception& thrown) {
+    return error(ErrorCode::failed, "internal", thrown.what());
+  }
+}
+
+}  // namespace
+
+void Io::print(Json report) const {
+  Json whole{{"schema_version", 1}};
+  whole.update(report);
+  out << whole.dump(2, ' ', false, Json::error_handler_t::replace) << "\n";
+}
+
+Json to_json(const Error& why) {
+  Json object{{"code", static_cast<int>(why.code)}, {"id", why.id}, {"message", why.message}};
+  const auto add = [&object](const char* key, const std::string& value) {
+    if (!value.empty()) object[key] = value;
+  };
+  add("file", why.path);
+  add("tensor", why.tensor);
+  add("expected", why.expected);
+  add("found", why.found);
+  add("remedy", why.remedy);
+  return object;
+}
+
+int run_main(int argc, const char* const* argv, std::ostream& out, std::ostream& err) {
+  CLI::App app("fp4moe: select, convert and run the Mixture-of-Experts layers of FP4 models");
+  app.set_version_flag("--version", std::string("fp4moe ") + std::string(kVersion));
+  app.require_subcommand(1);
+  app.fallthrough(false);
+  const bool to_terminal = &out == &std::cout && isatty(STDOUT_FILENO) != 0;
+  Io io{.out = out,
+        .err = err,
+        .show_progress = &err == &std::cerr && isatty(STDERR_FILENO) != 0,
+        .color = to_terminal && std::getenv("NO_COLOR") == nullptr};
+
+  std::string chosen;
+  Run run;
+  for (const Command& command : commands()) {
+    CLI::App* sub = app.add_subcommand(std::string(command.name), std::string(command.summary));
+    sub->footer("Example:\n  " + std::string(command.example));
+    sub->add_flag("--json", io.json, "Print one JSON object instead of text");
+    sub->callback([&chosen, &run, &command, declared = command.declare(*sub)] {
+      chosen = command.name;
+      run = declared;
+    });
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& thrown) {
+    const int status = app.exit(thrown, out, err);
+    return status == 0 ? kDone : static_cast<int>(ErrorCode::usage);
+  }
+  const Result<int> status = guarded(run, io);
+  if (!status) return report(status.why(), chosen, io);
+  out.flush();
+  if (!out) {
+    err << "fp4moe " << chosen << ": cannot write the output\n";
+    return static_cast<int>(ErrorCode::failed);
+  }
+  return *status;
+}
+
+}  // namespace fp4moe::cli

@@ -1,0 +1,51 @@
+// What a command is: it declares its options on a CLI11 app and returns the function that does the
+// work. To add one: write cli/<name>.cpp with `Run declare_<name>(CLI::App&)` and add its row to
+// cli/commands.cpp.
+#pragma once
+#include <functional>
+#include <ostream>
+#include <span>
+#include <string_view>
+
+#include "fp4moe/base/json.hpp"
+#include "fp4moe/base/result.hpp"
+
+namespace CLI {
+class App;
+}
+
+namespace fp4moe::cli {
+
+// Where a command's words go. People read `out`; with --json nothing but one object is printed
+// there. Progress and warnings go to `err`.
+struct Io {
+  std::ostream& out;
+  std::ostream& err;
+  bool json = false;
+  bool show_progress = false;  // `err` is a terminal
+  bool color = false;          // `out` is a terminal and NO_COLOR is unset
+
+  // Prints `report` as the command's one JSON object, with its schema_version in front.
+  void print(Json report) const;
+};
+
+// Exit statuses of the command line; an Error's code is its exit status.
+inline constexpr int kDone = 0;
+
+using Run = std::function<Result<int>(const Io&)>;
+
+struct Command {
+  std::string_view name;
+  std::string_view summary;  // one line
+  std::string_view example;  // shown by --help
+  Run (*declare)(CLI::App& app);
+};
+
+std::span<const Command> commands();
+
+// The whole command line: parses, runs, prints errors; returns the exit status.
+int run_main(int argc, const char* const* argv, std::ostream& out, std::ostream& err);
+
+Json to_json(const Error& why);
+
+}  // namespace fp4moe::cli

@@ -1,0 +1,10 @@
+#include <csignal>
+#include <iostream>
+
+#include "fp4moe/cli/command.hpp"
+
+int main(int argc, char** argv) {
+  // A reader that goes away (`fp4moe inspect | head`) must give a write error, not a signal.
+  std::signal(SIGPIPE, SIG_IGN);
+  return fp4moe::cli::run_main(argc, argv, std::cout, std::cerr);
+}
