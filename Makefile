@@ -1,0 +1,74 @@
+# The two commands: `make run` and `make test`. Everything else is listed by `make help`.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+PREFIX ?= /usr/local
+VENV := build/venv
+FP4MOE := build/release/bin/fp4moe
+export CTEST_PARALLEL_LEVEL ?= $(shell nproc)
+export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
+
+.PHONY: help run build test test-release test-asan check format format-check tidy layers asan tsan \
+        fuzz bench cuda install clean packages-build packages-test packages-check venv
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+run: build ## build, then show the whole main job on an embedded default
+	@$(FP4MOE) demo
+
+build: packages-build ## build build/release/bin/fp4moe
+	@tools/build.sh release fp4moe_program
+
+test: test-release test-asan ## every test: C++, Python witnesses, command line, docs, examples; then sanitizers
+
+test-release: packages-test venv
+	@tools/build.sh release all tests -DFP4MOE_TEST_PYTHON=$(CURDIR)/$(VENV)/bin/python
+	@ctest --preset release
+
+test-asan: packages-test
+	@tools/build.sh asan tests
+	@ctest --preset asan
+
+check: packages-check format-check tidy layers asan tsan fuzz ## format, tidy, layers, sanitizers, fuzz corpora
+
+format: packages-check ## format the sources in place
+	@git ls-files '*.cpp' '*.hpp' '*.h' '*.cu' '*.cuh' | xargs clang-format -i
+
+format-check:
+	@git ls-files '*.cpp' '*.hpp' '*.h' '*.cu' '*.cuh' | xargs clang-format --dry-run --Werror
+
+tidy:
+	@tools/build.sh dev all tests
+	@git ls-files 'src/*.cpp' | grep -v _test.cpp | tools/tidy.sh build/dev
+
+layers:
+	@python3 tools/check_layers.py
+
+asan: test-asan
+
+tsan:
+	@tools/build.sh tsan tests
+	@ctest --preset tsan
+
+fuzz: packages-check ## fuzz each parser for FUZZ_SECONDS (60)
+	@tools/build.sh fuzz all
+	@tools/fuzz.sh build/fuzz $${FUZZ_SECONDS:-60}
+
+bench: build ## measure this machine: ceilings, formats, files
+	@$(FP4MOE) bench ceilings && $(FP4MOE) bench formats && $(FP4MOE) bench files
+
+cuda: packages-build ## build with the CUDA engine (needs nvcc, no GPU)
+	@tools/build.sh release-cuda all
+
+install: packages-build ## install library, headers and program under PREFIX (/usr/local)
+	@tools/build.sh release all
+	@cmake --install build/release --prefix $(PREFIX)
+
+clean: ## remove build/
+	@rm -rf build
+
+packages-build packages-test packages-check:
+	@tools/packages.sh $(@:packages-%=%)
+
+venv: packages-test
+	@tools/venv.sh $(VENV) tests/requirements.txt

@@ -1,0 +1,52 @@
+#!/usr/bin/env python3
+"""The one-way include check: a room may include only the rooms in its row.
+
+Changing ALLOWED is an architecture decision; ARCHITECTURE.md draws the same arrows.
+"""
+import re
+import sys
+from pathlib import Path
+
+ALLOWED = {
+    "base": "",
+    "formats": "base",
+    "platform": "base",
+    "tensor": "base",
+    "tensor/files": "base tensor",
+    "kernels": "base formats platform",
+    "moe": "base formats",
+    "weights": "base formats platform tensor tensor/files kernels",
+    "golden": "base formats moe",
+    "bench": "base formats platform kernels tensor tensor/files weights",
+    "cli": "base formats platform kernels tensor tensor/files moe weights golden bench",
+}
+
+
+def room(path: str) -> str:
+    parts = path.split("/")[:-1]
+    for depth in range(len(parts), 0, -1):
+        name = "/".join(parts[:depth])
+        if name in ALLOWED:
+            return name
+    return parts[0] if parts else ""
+
+
+def violations(root: Path):
+    for source in sorted(root.rglob("*.[ch]pp")):
+        here = source.relative_to(root).as_posix()
+        mine = room(here)
+        if mine not in ALLOWED:
+            yield f"{here}: room '{mine}' has no row in tools/check_layers.py"
+            continue
+        allowed = {mine, *ALLOWED[mine].split()}
+        for number, line in enumerate(source.read_text().splitlines(), 1):
+            found = re.match(r'\s*#include "fp4moe/(.+)"', line)
+            if found and room(found[1]) not in allowed:
+                yield f"{here}:{number}: {mine} may not include {room(found[1])} ({found[1]})"
+
+
+if __name__ == "__main__":
+    tree = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent.parent / "src" / "fp4moe"
+    wrong = list(violations(tree))
+    print("\n".join(wrong) or f"{len(ALLOWED)} rooms, every include follows the arrows")
+    sys.exit(1 if wrong else 0)

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Installs the Debian packages a target needs, quietly when nothing is missing.
+#   tools/packages.sh build|test|check
+set -euo pipefail
+
+build=(g++ cmake ninja-build git nlohmann-json3-dev libcli11-dev libfmt-dev libxxhash-dev libgtest-dev)
+test=("${build[@]}" python3 python3-venv pkg-config)
+check=("${test[@]}" clang clang-format clang-tidy libclang-rt-14-dev)
+
+declare -n wanted="$1"
+missing=()
+for package in "${wanted[@]}"; do
+  dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null | grep -qx installed || missing+=("$package")
+done
+[ ${#missing[@]} -eq 0 ] && exit 0
+
+if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
+  echo "These packages are needed and missing: ${missing[*]}" >&2
+  echo "Install them (as root: apt-get install ${missing[*]}) and run the command again." >&2
+  exit 1
+fi
+echo "Installing ${missing[*]}" >&2
+export DEBIAN_FRONTEND=noninteractive
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+{ apt-get update -qq && apt-get install -y -qq --no-install-recommends "${missing[@]}"; } >"$log" 2>&1 || {
+  cat "$log" >&2
+  echo "Installing failed; the missing packages are: ${missing[*]}" >&2
+  exit 1
+}

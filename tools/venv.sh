@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Makes a Python environment with the given requirements, once per version of the list.
+#   tools/venv.sh FOLDER REQUIREMENTS
+set -euo pipefail
+folder=$1 requirements=$2
+stamp=$folder/requirements.txt
+cmp -s "$requirements" "$stamp" && exit 0
+rm -rf "$folder"
+python3 -m venv "$folder"
+"$folder/bin/pip" install --quiet --disable-pip-version-check -r "$requirements"
+cp "$requirements" "$stamp"
