@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "fp4moe/base/enum_set.hpp"
@@ -40,6 +41,11 @@ struct PartNames {
   std::string_view codes{}, scales{}, global_scale{}, input_scale{}, bias{};
 };
 
+// The projections' own names when we write. Readers also accept w1, w3, w2 for gate, up, down.
+struct ProjectionNames {
+  std::string_view gate{}, up{}, down{};  // gate and up are the same where they are fused
+};
+
 struct DialectRow {
   Dialect dialect;
   std::string_view name;         // as the command line spells it
@@ -47,14 +53,28 @@ struct DialectRow {
   WeightFormat format;
   Grouping grouping;
   GlobalScale global_scale;
+  std::string_view prefix;  // of a layer when we write; {} stands for its number
+  ProjectionNames projections;
   PartNames parts;
   tensor::DType codes_dtype;
-  tensor::DType scales_dtype;
+  tensor::DType scales_dtype;  // GGUF keeps the scales inside the blocks: the same as codes_dtype
+
+  bool scales_inside() const { return parts.scales.empty(); }
 };
 
 // A dialect has a row for every format and grouping it comes in.
 std::span<const DialectRow> dialects();
 std::string_view name(Dialect dialect);
+std::string_view name(Grouping grouping);
 std::optional<Dialect> dialect_from_name(std::string_view name);
+// The row to write a dialect with: the first of that format.
+const DialectRow* find_row(Dialect dialect, WeightFormat format);
+
+// "model.layers.3.mlp."
+std::string layer_prefix(const DialectRow& row, std::uint64_t layer);
+// "model.layers.3.mlp.experts.7.gate_proj"; `expert` counts only where the row is per_expert. A
+// part's name follows: + row.parts.codes.
+std::string projection_stem(const DialectRow& row, std::string_view prefix, std::uint64_t expert,
+                            Projection projection);
 
 }  // namespace fp4moe::weights
