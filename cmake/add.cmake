@@ -50,11 +50,30 @@ function(fp4moe_test name source)
   cmake_parse_arguments(ARG "" "" "LINK;LABELS" ${ARGN})
   string(REPLACE "." "_" target ${name})
   set(target ${target}_test)
-  add_executable(${target} ${source})
+  add_executable(${target} EXCLUDE_FROM_ALL ${source})
   target_link_libraries(${target} PRIVATE ${ARG_LINK} fp4moe_options GTest::gtest_main)
   target_compile_definitions(${target} PRIVATE
     FP4MOE_TESTDATA="${PROJECT_SOURCE_DIR}/testdata")
   add_test(NAME ${name} COMMAND ${target})
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 600)
   add_dependencies(tests ${target})
+endfunction()
+
+# A small program that tests drive from outside (a probe), built by the target `tests`.
+function(fp4moe_probe name source)
+  cmake_parse_arguments(ARG "" "" "LINK" ${ARGN})
+  add_executable(${name} EXCLUDE_FROM_ALL ${source})
+  target_link_libraries(${name} PRIVATE ${ARG_LINK} fp4moe_options)
+  add_dependencies(tests ${name})
+endfunction()
+
+# A pytest file, run with the Python of FP4MOE_TEST_PYTHON; ENVIRONMENT holds NAME=VALUE pairs.
+function(fp4moe_pytest name source)
+  cmake_parse_arguments(ARG "" "" "ENVIRONMENT;LABELS" ${ARGN})
+  if(NOT FP4MOE_TEST_PYTHON)
+    return()
+  endif()
+  add_test(NAME ${name} COMMAND ${FP4MOE_TEST_PYTHON} -m pytest -q -p no:cacheprovider ${source})
+  set_tests_properties(${name} PROPERTIES
+    ENVIRONMENT "PYTHONDONTWRITEBYTECODE=1;${ARG_ENVIRONMENT}" LABELS "tools;${ARG_LABELS}" TIMEOUT 1200)
 endfunction()
