@@ -13,11 +13,16 @@
 
 namespace fp4moe::tensor {
 
+// What the file is called until it is whole. `hidden` works on every file system, but a killed
+// process leaves the hidden file behind.
+enum class TemporaryName : std::uint8_t { none_if_possible, hidden };
+
 class AtomicFile {
  public:
   AtomicFile() = default;
   // Reserves `size` bytes on disk at once, so that a full disk is noticed before any work.
-  static Result<AtomicFile> create(const std::string& path, std::uint64_t size = 0);
+  static Result<AtomicFile> create(const std::string& path, std::uint64_t size = 0,
+                                   TemporaryName name = TemporaryName::none_if_possible);
 
   AtomicFile(AtomicFile&& other) noexcept;
   AtomicFile& operator=(AtomicFile&& other) noexcept;
