@@ -31,6 +31,14 @@ Result<int> guarded(const Run& run, const Io& io) {
   }
 }
 
+// A full disk or a closed pipe must not look like success.
+int written(std::ostream& out, std::ostream& err, int status) {
+  out.flush();
+  if (out) return status;
+  err << "fp4moe: cannot write the output\n";
+  return static_cast<int>(ErrorCode::failed);
+}
+
 }  // namespace
 
 void Io::print(Json report) const {
@@ -77,17 +85,12 @@ int run_main(int argc, const char* const* argv, std::ostream& out, std::ostream&
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& thrown) {
-    const int status = app.exit(thrown, out, err);
-    return status == 0 ? kDone : static_cast<int>(ErrorCode::usage);
+    if (app.exit(thrown, out, err) != 0) return static_cast<int>(ErrorCode::usage);
+    return written(out, err, kDone);
   }
   const Result<int> status = guarded(run, io);
   if (!status) return report(status.why(), chosen, io);
-  out.flush();
-  if (!out) {
-    err << "fp4moe " << chosen << ": cannot write the output\n";
-    return static_cast<int>(ErrorCode::failed);
-  }
-  return *status;
+  return written(out, err, *status);
 }
 
 }  // namespace fp4moe::cli
