@@ -1,0 +1,57 @@
+// The models people run, one row each: sizes, names and where their MoE layers lie. Test
+// checkpoints, planning and benchmarks all read this table.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "fp4moe/weights/moe_shape.hpp"
+
+namespace fp4moe::weights {
+
+// What a family of models calls the three matrices of an expert.
+struct ProjectionNames {
+  std::string_view gate = "gate_proj", up = "up_proj", down = "down_proj";
+};
+
+inline constexpr ProjectionNames kProjNames{};
+inline constexpr ProjectionNames kNumberedNames{.gate = "w1", .up = "w3", .down = "w2"};
+
+struct ModelRow {
+  std::string_view name;           // as the command line spells it
+  std::string_view model_type;     // in config.json
+  std::string_view architecture;   // in GGUF; empty when llama.cpp has none for it
+  std::uint64_t layers;            // all blocks
+  std::uint64_t first_moe;         // the first block that is a MoE layer
+  std::uint64_t moe_every;         // distance between MoE layers; 0: see block_pattern
+  std::string_view block_pattern;  // one letter per block, E marks a MoE layer
+  std::uint64_t experts;           // routed ones
+  std::uint64_t top_k;
+  std::uint64_t hidden;
+  std::uint64_t intermediate;  // of one expert
+  std::string_view activation;
+  RowOrder order;  // of w13 as the model's own code computes it
+  bool bias;
+  WeightFormat format;           // the FP4 format it is usually published in
+  std::string_view prefix;       // of a layer's MoE tensors; {} is the block's number
+  std::string_view router;       // the router's name after the prefix
+  std::string_view experts_key;  // config.json's name for `experts`
+  std::string_view width_key;    // config.json's name for `intermediate`
+  ProjectionNames projections;
+};
+
+std::span<const ModelRow> models();
+const ModelRow* find_model(std::string_view name);  // null when there is none
+// The first row of a family, for names and keys. Null for a family the table does not know.
+const ModelRow* find_family(std::string_view model_type);
+const ModelRow* find_architecture(std::string_view architecture);
+
+std::uint64_t moe_layer_count(const ModelRow& model);
+// The block number of the model's `which`-th MoE layer; `which` < moe_layer_count(model).
+std::uint64_t moe_layer_index(const ModelRow& model, std::uint64_t which);
+
+// "model.layers.{}.mlp." with 3 -> "model.layers.3.mlp."
+std::string layer_prefix(std::string_view prefix, std::uint64_t index);
+
+}  // namespace fp4moe::weights
