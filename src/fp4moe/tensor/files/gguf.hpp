@@ -6,14 +6,20 @@
 #include <cstdint>
 #include <span>
 #include <string>
-#include <utility>
+#include <string_view>
 #include <variant>
 #include <vector>
 
 #include "fp4moe/base/result.hpp"
-#include "fp4moe/tensor/files/safetensors.hpp"
+#include "fp4moe/tensor/files/atomic_file.hpp"
+#include "fp4moe/tensor/files/tensor_entry.hpp"
+#include "fp4moe/tensor/files/tensor_writer.hpp"
 
 namespace fp4moe::tensor {
+
+inline constexpr std::uint32_t kGgufMagic = 0x46554747;  // "GGUF"
+inline constexpr std::uint64_t kGgufAlignment = 32;      // unless general.alignment says otherwise
+inline constexpr std::uint64_t kMaxGgufHeader = 100'000'000;
 
 // A metadata value. Arrays are homogeneous; numeric arrays are widened as single values are.
 using GgufValue = std::variant<std::uint64_t, std::int64_t, double, bool, std::string,
@@ -47,13 +53,14 @@ struct GgufHeader {
   std::vector<GgufField> fields{};
   std::vector<TensorEntry> tensors{};
   std::uint64_t data_begin = 0;
-  std::uint64_t alignment = 32;
+  std::uint64_t alignment = kGgufAlignment;
 
   const GgufField* find(std::string_view key) const;
 };
 
 Result<GgufHeader> parse_gguf(std::span<const std::byte> file);
 
+// Writes one file, as SafetensorsWriter does. Alignment is the field general.alignment, or 32.
 class GgufWriter {
  public:
   static Result<GgufWriter> create(const std::string& path, std::span<const GgufField> fields,
@@ -66,7 +73,7 @@ class GgufWriter {
  private:
   AtomicFile file_{};
   std::vector<TensorEntry> entries_{};
-  std::vector<std::uint64_t> written_{};
+  WriteLedger ledger_{};
 };
 
 }  // namespace fp4moe::tensor

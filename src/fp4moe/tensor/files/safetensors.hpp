@@ -1,7 +1,7 @@
 // safetensors: 8 bytes little-endian header length, a JSON header, then the tensors' bytes.
 //
-//   {"__metadata__": {"k": "v"}, "name": {"dtype": "BF16", "shape": [2, 3], "data_offsets": [0,
-//   12]}}
+//   {"__metadata__": {"key": "value"},
+//    "name": {"dtype": "BF16", "shape": [2, 3], "data_offsets": [0, 12]}}
 //
 // Everything a file may claim is checked before it is believed: lengths, ranges (in the file, no
 // holes, no overlap), names, types, shapes.
@@ -15,18 +15,11 @@
 #include "fp4moe/base/result.hpp"
 #include "fp4moe/tensor/files/atomic_file.hpp"
 #include "fp4moe/tensor/files/mapped_file.hpp"
+#include "fp4moe/tensor/files/tensor_entry.hpp"
+#include "fp4moe/tensor/files/tensor_writer.hpp"
 #include "fp4moe/tensor/tensor.hpp"
 
 namespace fp4moe::tensor {
-
-// One tensor in a file, of either kind. `begin` counts from the start of the file.
-struct TensorEntry {
-  std::string name{};
-  DType dtype = DType::u8;
-  Shape shape{};
-  std::uint64_t begin = 0;
-  std::uint64_t bytes = 0;
-};
 
 using Metadata = std::map<std::string, std::string>;
 
@@ -41,14 +34,8 @@ inline constexpr std::uint64_t kMaxSafetensorsHeader = 100'000'000;
 // Reads the header at the front of `file` (the whole file: ranges are checked against its size).
 Result<SafetensorsHeader> parse_safetensors(std::span<const std::byte> file);
 
-// What a file to be written holds, in this order.
-struct TensorSpec {
-  std::string name{};
-  DType dtype = DType::u8;
-  Shape shape{};
-};
-
-// Writes one file in any order, from any number of threads; the file appears at finish().
+// Writes one file, tensors in the order of `specs`, their bytes in any order and from any number of
+// threads; the file appears at finish().
 class SafetensorsWriter {
  public:
   static Result<SafetensorsWriter> create(const std::string& path,
@@ -64,7 +51,7 @@ class SafetensorsWriter {
  private:
   AtomicFile file_{};
   std::vector<TensorEntry> entries_{};
-  std::vector<std::uint64_t> written_{};  // bytes so far, updated atomically
+  WriteLedger ledger_{};
 };
 
 }  // namespace fp4moe::tensor
