@@ -6,17 +6,14 @@
 #include <string>
 #include <string_view>
 
+#include "fp4moe/weights/dialect.hpp"
 #include "fp4moe/weights/moe_shape.hpp"
 
 namespace fp4moe::weights {
 
-// What a family of models calls the three matrices of an expert.
-struct ProjectionNames {
-  std::string_view gate = "gate_proj", up = "up_proj", down = "down_proj";
-};
-
-inline constexpr ProjectionNames kProjNames{};
-inline constexpr ProjectionNames kNumberedNames{.gate = "w1", .up = "w3", .down = "w2"};
+// What families of models call the three matrices of an expert.
+inline constexpr ProjectionNames kProjNames{"gate_proj", "up_proj", "down_proj"};
+inline constexpr ProjectionNames kNumberedNames{"w1", "w3", "w2"};
 
 struct ModelRow {
   std::string_view name;           // as the command line spells it
