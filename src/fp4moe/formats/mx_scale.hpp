@@ -1,0 +1,50 @@
+// From a block's largest magnitude to its E8M0 scale: one row per rule that kernels use.
+//
+// bits(.) is the float32 pattern; divisions are float32, to nearest.
+//
+//   floorN    exponent field of amax / N
+//   ceilN     the same, one higher when any mantissa bit is set
+//   even      exponent field of bits(amax) + 2^21, less 2: 1.75 * 2^e and more counts as 2^(e+1)
+#pragma once
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace fp4moe::formats {
+
+enum class ScaleRule : std::uint8_t { floor4, ceil6, floor6, even, even_div, ceil4, ceil448 };
+
+struct ScaleRuleRow {
+  ScaleRule rule;
+  std::string_view name;     // as golden files spell it
+  std::string_view used_by;  // where it was read
+};
+
+// clang-format off
+inline constexpr std::array<ScaleRuleRow, 7> kScaleRules{{
+    {ScaleRule::floor4,   "floor4",   "OCP MX 1.0; triton_kernels >= 3.6 ROUND_DOWN; AITER RoundDown"},
+    {ScaleRule::ceil6,    "ceil6",    "triton_kernels ROUND_UP; AITER RoundUp"},
+    {ScaleRule::floor6,   "floor6",   "triton_kernels 3.5 ROUND_DOWN"},
+    {ScaleRule::even,     "even",     "Quark; vLLM's CUDA MXFP4 quantisation"},
+    {ScaleRule::even_div, "even_div", "AITER Even: the top of the range becomes 255"},
+    {ScaleRule::ceil4,    "ceil4",    "torchao CEIL; AITER Ceil"},
+    {ScaleRule::ceil448,  "ceil448",  "triton_kernels MXFP8 ROUND_UP"},
+}};
+// clang-format on
+
+constexpr std::string_view name(ScaleRule rule) {
+  return kScaleRules[static_cast<std::size_t>(rule)].name;
+}
+std::optional<ScaleRule> scale_rule_from_name(std::string_view name);
+
+// The scale code of a block with this maximum. Infinity gives 255 (253 for `even`). NaN, which no
+// rule's users specify, follows the formula as it stands: `floor` rules 255, `ceil` rules 0 because
+// the addition wraps, `even` 253, `even_div` 255.
+std::uint8_t mx_scale(ScaleRule rule, float amax);
+
+// The factor that brings a block into the element's range: 1 / S with S the shifted reading of the
+// code (exact), 0 when S is 0.
+float mx_inverse(std::uint8_t scale);
+
+}  // namespace fp4moe::formats
