@@ -36,7 +36,7 @@ enum class SplitRule : std::uint8_t {
 };
 
 // The range of intermediate rows of a rank, or why the split is impossible, naming the nearest one
-// that is possible.
+// that is possible. By ceil_blocks the last ranks may hold less, or nothing.
 Result<Range> split_intermediate(std::uint64_t intermediate, std::uint64_t block, Rank rank,
                                  SplitRule rule);
 
@@ -44,5 +44,7 @@ Result<Range> split_intermediate(std::uint64_t intermediate, std::uint64_t block
 // more.
 Result<std::vector<std::uint64_t>> local_experts(std::uint64_t experts, Rank rank,
                                                  Placement placement);
+// Whether `expert` is among them, without making the list.
+bool owns_expert(std::uint64_t experts, Rank rank, Placement placement, std::uint64_t expert);
 
 }  // namespace fp4moe::weights
