@@ -305,11 +305,11 @@ Result<GgufHeader> parse_gguf(std::span<const std::byte> file) {
   const auto fields = in.number<std::uint64_t>();
   GgufHeader header;
   std::vector<std::string_view> names;
-  if (in.has(fields, kSmallestField)) header.fields.reserve(fields);
+  in.has(fields, kSmallestField);
   for (std::uint64_t i = 0; i < fields && !in.failed(); ++i)
     header.fields.push_back(read_field(in));
   if (in.failed()) return Error(in.why()).at(header.fields.empty() ? "" : header.fields.back().key);
-  if (in.has(tensors, kSmallestTensor)) header.tensors.reserve(tensors);
+  in.has(tensors, kSmallestTensor);
   for (std::uint64_t i = 0; i < tensors && !in.failed(); ++i)
     header.tensors.push_back(read_tensor(in));
   if (in.failed()) return in.why();

@@ -6,8 +6,8 @@
 //   model.gguf, folder/*.gguf               one file or its numbered parts
 //
 // An index is not trusted: names of shards must be plain relative names inside the folder (no "..",
-// no absolute path, no link out of it), every shard must exist, every tensor must be where the
-// index says, and a name must occur once.
+// no absolute path, no link out of it but into the blobs of a Hugging Face cache), every shard must
+// exist, every tensor must be where the index says, and a name must occur once.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -20,10 +20,9 @@
 #include "fp4moe/tensor/files/gguf.hpp"
 #include "fp4moe/tensor/files/mapped_file.hpp"
 #include "fp4moe/tensor/files/safetensors.hpp"
+#include "fp4moe/tensor/files/store_files.hpp"
 
 namespace fp4moe::tensor {
-
-enum class StoreKind : std::uint8_t { safetensors, gguf };
 
 struct StoredTensor {
   TensorEntry entry{};
