@@ -1,0 +1,37 @@
+# Kernels for one instruction set: src/fp4moe/kernels/cpu/<isa>/ becomes the object library
+# fp4moe_isa_<isa> with that set's flags and nothing else does. Only the folders of the target
+# architecture are compiled. tools/check_isa_objects.py makes sure that no weak symbol gets out.
+#   fp4moe_isa(avx2 PROCESSOR x86_64 FLAGS -mavx2 -mfma -mf16c)
+function(fp4moe_isa isa)
+  cmake_parse_arguments(ARG "" "PROCESSOR" "FLAGS" ${ARGN})
+  if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "^(${ARG_PROCESSOR})$")
+    return()
+  endif()
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/fp4moe/kernels/cpu/${isa}/*.cpp)
+  add_library(fp4moe_isa_${isa} OBJECT ${sources})
+  set_target_properties(fp4moe_isa_${isa} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  target_include_directories(fp4moe_isa_${isa} PRIVATE ${PROJECT_SOURCE_DIR}/src)
+  target_link_libraries(fp4moe_isa_${isa} PRIVATE fp4moe_options)
+  # A kernel's own small functions are to vanish into it, or they stay behind as symbols; and an
+  # unoptimised build of intrinsics is too slow even for tests.
+  target_compile_options(fp4moe_isa_${isa} PRIVATE ${ARG_FLAGS} -O2 -fno-exceptions -fno-rtti)
+  target_sources(fp4moe_kernels_cpu PRIVATE $<TARGET_OBJECTS:fp4moe_isa_${isa}>)
+  if(FP4MOE_TESTS AND Python3_Interpreter_FOUND)
+    add_test(NAME tools.isa_objects.${isa}
+             COMMAND Python3::Interpreter ${PROJECT_SOURCE_DIR}/tools/check_isa_objects.py
+                     --nm ${CMAKE_NM} --namespace fp4moe::kernels::cpu::${isa}
+                     $<TARGET_OBJECTS:fp4moe_isa_${isa}>
+             COMMAND_EXPAND_LISTS)
+    set_tests_properties(tools.isa_objects.${isa} PROPERTIES LABELS tools)
+  endif()
+endfunction()
+
+if(FP4MOE_TESTS)
+  find_package(Python3 COMPONENTS Interpreter)
+endif()
+
+fp4moe_isa(neon PROCESSOR "aarch64|arm64")
+fp4moe_isa(avx2 PROCESSOR "x86_64|AMD64" FLAGS -mavx2 -mfma -mf16c)
+fp4moe_isa(avx512 PROCESSOR "x86_64|AMD64"
+           FLAGS -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq
+                 -mprefer-vector-width=512)

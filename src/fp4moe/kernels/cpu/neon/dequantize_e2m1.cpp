@@ -1,0 +1,128 @@
+// MXFP4 and NVFP4 to bf16, f16 or f32. For one scale byte there are only sixteen results, so each
+// scale's results are computed once per call, by the portable twin, and kept as tables of bytes
+// that `tbl` looks codes up in: exact for every scale by construction.
+#include <arm_neon.h>
+
+#include "fp4moe/kernels/cpu/block_codec.hpp"
+#include "fp4moe/kernels/cpu/neon/block_codec.hpp"
+#include "fp4moe/kernels/cpu/portable/block_codec.hpp"
+
+namespace fp4moe::kernels::cpu::neon {
+namespace {
+
+using Dequantize = void (*)(const DequantizeBlocks&) noexcept;
+
+// plane[s][b][c]: byte b of the result for scale s and code c.
+template <std::size_t kBytes>
+class Tables {
+ public:
+  Tables(const DequantizeBlocks& work, Dequantize twin) : work_(work), twin_(twin) {}
+
+  const std::uint8_t* of(std::uint8_t scale) {
+    if (!known_[scale]) make(scale);
+    return &planes_[scale][0][0];
+  }
+
+ private:
+  void make(std::uint8_t scale) {
+    // Sixteen bytes of codes make one MXFP4 block; NVFP4 uses the first half.
+    static const std::uint8_t kEveryCode[16] = {0x10, 0x32, 0x54, 0x76, 0x98, 0xBA, 0xDC, 0xFE};
+    std::uint8_t results[32 * kBytes];
+    DequantizeBlocks one = work_;
+    one.codes = kEveryCode;
+    one.scales = &scale;
+    one.blocks = 1;
+    one.output = results;
+    twin_(one);
+    for (std::size_t code = 0; code < 16; ++code)
+      for (std::size_t b = 0; b < kBytes; ++b) planes_[scale][b][code] = results[code * kBytes + b];
+    known_[scale] = true;
+  }
+
+  const DequantizeBlocks& work_;
+  Dequantize twin_;
+  bool known_[256] = {};
+  std::uint8_t planes_[256][kBytes][16];
+};
+
+// Sixteen results of two or four bytes.
+void look_up(const std::uint8_t* planes, uint8x16_t codes, std::uint8_t* to, uint8x16x2_t) {
+  const uint8x16_t low = vqtbl1q_u8(vld1q_u8(planes), codes);
+  const uint8x16_t high = vqtbl1q_u8(vld1q_u8(planes + 16), codes);
+  vst1q_u8(to, vzip1q_u8(low, high));
+  vst1q_u8(to + 16, vzip2q_u8(low, high));
+}
+
+void look_up(const std::uint8_t* planes, uint8x16_t codes, std::uint8_t* to, uint8x16x4_t) {
+  uint8x16_t byte[4];
+  for (int b = 0; b < 4; ++b) byte[b] = vqtbl1q_u8(vld1q_u8(planes + 16 * b), codes);
+  const uint16x8_t low0 = vreinterpretq_u16_u8(vzip1q_u8(byte[0], byte[1]));
+  const uint16x8_t low1 = vreinterpretq_u16_u8(vzip2q_u8(byte[0], byte[1]));
+  const uint16x8_t high0 = vreinterpretq_u16_u8(vzip1q_u8(byte[2], byte[3]));
+  const uint16x8_t high1 = vreinterpretq_u16_u8(vzip2q_u8(byte[2], byte[3]));
+  vst1q_u8(to, vreinterpretq_u8_u16(vzip1q_u16(low0, high0)));
+  vst1q_u8(to + 16, vreinterpretq_u8_u16(vzip2q_u16(low0, high0)));
+  vst1q_u8(to + 32, vreinterpretq_u8_u16(vzip1q_u16(low1, high1)));
+  vst1q_u8(to + 48, vreinterpretq_u8_u16(vzip2q_u16(low1, high1)));
+}
+
+template <std::size_t kBytes>
+struct PlanesOf {
+  using Type = uint8x16x2_t;
+};
+template <>
+struct PlanesOf<4> {
+  using Type = uint8x16x4_t;
+};
+
+// Thirty-two codes, the first sixteen with one scale and the others with another (MXFP4: the same).
+template <std::size_t kBytes>
+void expand(const std::uint8_t* first, const std::uint8_t* second, uint8x16_t packed,
+            std::uint8_t* to) {
+  using Planes = typename PlanesOf<kBytes>::Type;
+  const uint8x16_t even = vandq_u8(packed, vdupq_n_u8(15));
+  const uint8x16_t odd = vshrq_n_u8(packed, 4);
+  look_up(first, vzip1q_u8(even, odd), to, Planes{});
+  look_up(second, vzip2q_u8(even, odd), to + 16 * kBytes, Planes{});
+}
+
+template <std::size_t kBytes>
+void dequantize_mx(const DequantizeBlocks& work) {
+  Tables<kBytes> tables(work, portable::dequantize_mxfp4);
+  auto* output = static_cast<std::uint8_t*>(work.output);
+  for (std::size_t i = 0; i < work.blocks; ++i) {
+    const std::uint8_t* planes = tables.of(work.scales[i]);
+    expand<kBytes>(planes, planes, vld1q_u8(work.codes + 16 * i), output + 32 * kBytes * i);
+  }
+}
+
+template <std::size_t kBytes>
+void dequantize_nv(const DequantizeBlocks& work) {
+  Tables<kBytes> tables(work, portable::dequantize_nvfp4);
+  auto* output = static_cast<std::uint8_t*>(work.output);
+  std::size_t i = 0;
+  for (; i + 2 <= work.blocks; i += 2) {
+    const std::uint8_t* first = tables.of(work.scales[i]);
+    const std::uint8_t* second = tables.of(work.scales[i + 1]);
+    expand<kBytes>(first, second, vld1q_u8(work.codes + 8 * i), output + 16 * kBytes * i);
+  }
+  if (i == work.blocks) return;
+  DequantizeBlocks last = work;
+  last.codes = work.codes + 8 * i;
+  last.scales = work.scales + i;
+  last.blocks = 1;
+  last.output = output + 16 * kBytes * i;
+  portable::dequantize_nvfp4(last);
+}
+
+}  // namespace
+
+void dequantize_mxfp4(const DequantizeBlocks& work) noexcept {
+  return work.element == Element::f32 ? dequantize_mx<4>(work) : dequantize_mx<2>(work);
+}
+
+void dequantize_nvfp4(const DequantizeBlocks& work) noexcept {
+  return work.element == Element::f32 ? dequantize_nv<4>(work) : dequantize_nv<2>(work);
+}
+
+}  // namespace fp4moe::kernels::cpu::neon

@@ -1,0 +1,33 @@
+// The environment, read once and handed on as a value: no other code calls getenv for these.
+#pragma once
+#include <cstddef>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "fp4moe/base/result.hpp"
+
+namespace fp4moe::platform {
+
+// Every member is empty when its variable is unset (or set to nothing).
+struct Settings {
+  std::optional<std::string> cpu_isa{};  // FP4MOE_CPU_ISA: run only kernels of this ISA and below
+  std::optional<std::size_t> threads{};  // FP4MOE_THREADS: 1 ... kMaxThreads
+};
+
+inline constexpr std::size_t kMaxThreads = 4096;
+
+using Lookup = std::function<std::optional<std::string>(std::string_view name)>;
+
+// The process's own environment.
+std::optional<std::string> environment(std::string_view name);
+
+// Errors have the id "settings.threads" or "settings.cpu_isa" and name the variable. Whether an ISA
+// of that name exists is for kernels/cpu/isa.hpp to say.
+Result<Settings> read_settings(const Lookup& lookup = environment);
+
+// The thread count to use: asked for on the command line, else set, else what the machine has.
+std::size_t choose_threads(std::optional<std::size_t> asked, const Settings& settings);
+
+}  // namespace fp4moe::platform

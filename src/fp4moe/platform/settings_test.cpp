@@ -1,0 +1,72 @@
+#include "fp4moe/platform/settings.hpp"
+
+#include <map>
+
+#include <gtest/gtest.h>
+
+#include "fp4moe/base/parallel.hpp"
+
+namespace fp4moe::platform {
+namespace {
+
+Lookup with(std::map<std::string, std::string, std::less<>> variables) {
+  return [variables = std::move(variables)](std::string_view name) -> std::optional<std::string> {
+    const auto found = variables.find(name);
+    if (found == variables.end()) return std::nullopt;
+    return found->second;
+  };
+}
+
+TEST(Settings, AreEmptyWhenNothingIsSet) {
+  const Result<Settings> settings = read_settings(with({}));
+
+  ASSERT_TRUE(settings);
+  EXPECT_FALSE(settings->threads);
+  EXPECT_FALSE(settings->cpu_isa);
+}
+
+TEST(Settings, AnEmptyVariableCountsAsUnset) {
+  const Result<Settings> settings =
+      read_settings(with({{"FP4MOE_THREADS", ""}, {"FP4MOE_CPU_ISA", ""}}));
+
+  ASSERT_TRUE(settings);
+  EXPECT_FALSE(settings->threads);
+  EXPECT_FALSE(settings->cpu_isa);
+}
+
+TEST(Settings, HoldTheValuesThatAreSet) {
+  const Result<Settings> settings =
+      read_settings(with({{"FP4MOE_THREADS", "12"}, {"FP4MOE_CPU_ISA", "neon_i8mm"}}));
+
+  ASSERT_TRUE(settings);
+  EXPECT_EQ(settings->threads, 12u);
+  EXPECT_EQ(settings->cpu_isa, "neon_i8mm");
+}
+
+TEST(Settings, RefuseThreadCountsThatAreNotOne) {
+  for (const char* bad : {"0", "-1", "2x", " 2", "4097", "99999999999999999999", "two"}) {
+    const Result<Settings> settings = read_settings(with({{"FP4MOE_THREADS", bad}}));
+    ASSERT_FALSE(settings) << bad;
+    EXPECT_EQ(settings.why().id, "settings.threads");
+    EXPECT_EQ(settings.why().code, ErrorCode::usage);
+    EXPECT_EQ(settings.why().found, bad);
+  }
+}
+
+TEST(Settings, RefuseInstructionSetsThatAreNoNames) {
+  for (const char* bad :
+       {"AVX2", "neon i8mm", "../neon", "a-very-long-name-of-an-instruction-set"}) {
+    const Result<Settings> settings = read_settings(with({{"FP4MOE_CPU_ISA", bad}}));
+    ASSERT_FALSE(settings) << bad;
+    EXPECT_EQ(settings.why().id, "settings.cpu_isa");
+  }
+}
+
+TEST(Settings, TheCommandLineGoesBeforeTheEnvironmentAndThatBeforeTheMachine) {
+  EXPECT_EQ(choose_threads(3, {.threads = 5}), 3u);
+  EXPECT_EQ(choose_threads(std::nullopt, {.threads = 5}), 5u);
+  EXPECT_EQ(choose_threads(std::nullopt, {}), available_threads());
+}
+
+}  // namespace
+}  // namespace fp4moe::platform
