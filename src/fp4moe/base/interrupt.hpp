@@ -1,0 +1,24 @@
+// A wish to stop (Ctrl-C, a polite kill) as a question that long work asks between its steps, so
+// that it can leave nothing half done behind.
+#pragma once
+#include "fp4moe/base/result.hpp"
+
+namespace fp4moe {
+
+// While one lives, SIGINT and SIGTERM only take note; a second signal ends the process as usual.
+// Meant for the main function of a command; the library itself never installs handlers.
+class InterruptGuard {
+ public:
+  InterruptGuard();
+  InterruptGuard(const InterruptGuard&) = delete;
+  InterruptGuard& operator=(const InterruptGuard&) = delete;
+  ~InterruptGuard();
+};
+
+bool interrupt_requested();
+void request_interrupt();  // what the signal does; also for hosts that cancel work themselves
+
+// Fails with ErrorCode::interrupted once the wish is there.
+Result<Done> check_interrupt();
+
+}  // namespace fp4moe

@@ -1,0 +1,52 @@
+#include "fp4moe/base/interrupt.hpp"
+
+#include <csignal>
+
+#include <gtest/gtest.h>
+
+namespace fp4moe {
+namespace {
+
+TEST(Interrupt, WithoutASignalWorkGoesOn) {
+  const InterruptGuard guard;
+
+  EXPECT_FALSE(interrupt_requested());
+  EXPECT_TRUE(check_interrupt());
+}
+
+TEST(Interrupt, ASignalIsNotedAndBecomesExitStatus130) {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    const InterruptGuard guard;
+
+    std::raise(signal);
+
+    EXPECT_TRUE(interrupt_requested());
+    const Result<Done> stopped = check_interrupt();
+    ASSERT_FALSE(stopped);
+    EXPECT_EQ(stopped.why().code, ErrorCode::interrupted);
+    EXPECT_EQ(stopped.why().id, "interrupted");
+  }
+}
+
+TEST(Interrupt, TheNoteEndsWithItsGuard) {
+  {
+    const InterruptGuard guard;
+    request_interrupt();
+    EXPECT_TRUE(interrupt_requested());
+  }
+
+  EXPECT_FALSE(interrupt_requested());
+}
+
+TEST(InterruptDeathTest, ASecondSignalEndsTheProcess) {
+  EXPECT_EXIT(
+      {
+        const InterruptGuard guard;
+        std::raise(SIGINT);
+        std::raise(SIGINT);
+      },
+      ::testing::KilledBySignal(SIGINT), "");
+}
+
+}  // namespace
+}  // namespace fp4moe

@@ -1,0 +1,91 @@
+// One expert's bytes as a dialect stores them: a few runs of rows, each a tensor of its own or a
+// part of one. Codes and scales keep their bits; only their places differ.
+//
+//   gpt-oss    gate_up rows interleaved | scales | bias | down | scales | bias
+//   ModelOpt   gate | scales | global | input | up ... | down ...
+//   GGUF       gate blocks (scales inside) | bias | up blocks ... | down blocks ...
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "fp4moe/tensor/files/tensor_entry.hpp"
+#include "fp4moe/weights/dialect.hpp"
+#include "fp4moe/weights/expert.hpp"
+#include "fp4moe/weights/slice.hpp"
+
+namespace fp4moe::weights {
+
+enum class Part : std::uint8_t { codes, scales, bias, global_scale, input_scale };
+
+// Which rows a run holds. Gate and up share one where the dialect fuses them.
+enum class Matrix : std::uint8_t { gate, up, down, gate_up };
+
+struct Run {
+  Part part = Part::codes;
+  Matrix matrix = Matrix::gate;
+  std::uint64_t rows = 0;  // of one expert
+  std::uint64_t row_bytes = 0;
+  std::uint64_t k = 0;  // elements of a row of the matrix
+  tensor::DType dtype = tensor::DType::u8;
+
+  std::uint64_t bytes() const { return rows * row_bytes; }
+};
+
+struct ExpertLayout {
+  DialectRow row;
+  MoeShape shape{};  // order: how the target lays w13's rows
+  std::vector<Run> runs{};
+
+  std::uint64_t bytes() const;  // of one expert
+};
+
+// The layout of `shape` in a dialect. The row order is the dialect's own: interleaved for the
+// gpt-oss ones, as `shape` says for other fused ones.
+ExpertLayout expert_layout(const DialectRow& row, const MoeShape& shape, tensor::DType bias_dtype);
+
+// The scalars of an expert as they are to be stored, in float32 bits. Absent: from the view.
+struct StoredScales {
+  struct Pair {
+    std::optional<std::uint32_t> global{}, input{};
+  };
+  Pair gate{}, up{}, down{};
+
+  const Pair& at(Matrix matrix) const {
+    return matrix == Matrix::gate ? gate : matrix == Matrix::up ? up : down;
+  }
+  Pair& at(Matrix matrix) {
+    return matrix == Matrix::gate ? gate : matrix == Matrix::up ? up : down;
+  }
+};
+
+// A view to be laid out, and its exact scalars where they are known.
+struct ExpertSource {
+  const ExpertView& view;
+  const StoredScales* scales = nullptr;
+};
+
+// The run's bytes when they lie in the source as the dialect stores them; empty otherwise.
+std::span<const std::byte> stored_bytes(const ExpertLayout& layout, const Run& run,
+                                        const ExpertSource& source);
+
+// Lays out rows [rows.begin, rows.end) of a run; `out` holds exactly these rows.
+void lay_out_rows(const ExpertLayout& layout, const Run& run, const ExpertSource& source,
+                  Range rows, std::span<std::byte> out);
+
+// Lays out a whole expert, run after run, into memory of layout.bytes() bytes.
+Result<Done> lay_out_expert(const ExpertLayout& layout, const ExpertSource& source,
+                            std::span<std::byte> out);
+
+// The tensor that holds `run` for `expert`: its name, type and whole shape (all experts where they
+// share it).
+tensor::TensorSpec run_tensor(const ExpertLayout& layout, const Run& run, std::string_view prefix,
+                              std::uint64_t expert);
+
+// Where compressed-tensors and ModelOpt disagree: x stored as 1/x, correctly rounded.
+std::uint32_t reciprocal_bits(std::uint32_t bits);
+
+}  // namespace fp4moe::weights

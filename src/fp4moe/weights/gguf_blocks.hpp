@@ -1,0 +1,29 @@
+// FP4 codes as GGUF blocks hold them. Canonical bytes pair neighbours (2i, 2i + 1); GGUF pairs
+// element i with the one half a group later, and keeps the scales inside:
+//
+//   MXFP4  | scale | 16 bytes: element j in the low nibble, j + 16 in the high one |        32
+//   values NVFP4  | 4 scales | 4 x 8 bytes: element j in the low nibble, j + 8 in the high one | 64
+//   values
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "fp4moe/weights/moe_shape.hpp"
+
+namespace fp4moe::weights {
+
+constexpr std::uint64_t gguf_block_elements(WeightFormat format) {
+  return format == WeightFormat::mxfp4 ? 32 : 64;
+}
+constexpr std::uint64_t gguf_block_bytes(WeightFormat format) {
+  return format == WeightFormat::mxfp4 ? 17 : 36;
+}
+
+// One row: codes.size() bytes of codes and their scales into blocks. Sizes must agree.
+void pack_gguf_row(WeightFormat format, std::span<const std::byte> codes,
+                   std::span<const std::byte> scales, std::span<std::byte> blocks);
+void unpack_gguf_row(WeightFormat format, std::span<const std::byte> blocks,
+                     std::span<std::byte> codes, std::span<std::byte> scales);
+
+}  // namespace fp4moe::weights

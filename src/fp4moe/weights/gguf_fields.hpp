@@ -1,0 +1,43 @@
+// A model's configuration as GGUF metadata and back.
+//
+// The whole config.json travels along as one string (fp4moe.config_json), so that the way back
+// restores it exactly; files made by others are read by the keys llama.cpp uses.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fp4moe/base/json.hpp"
+#include "fp4moe/tensor/dtype.hpp"
+#include "fp4moe/tensor/files/gguf.hpp"
+#include "fp4moe/weights/dialect.hpp"
+#include "fp4moe/weights/moe_shape.hpp"
+
+namespace fp4moe::weights {
+
+// What the names of a Hugging Face checkpoint were, and the type of its biases.
+struct GgufOrigin {
+  std::string config_json{};  // empty: there was none
+  std::string prefix{};       // "model.layers.{}.mlp."
+  std::string projections{};  // "gate_proj,up_proj,down_proj"
+  std::string bias_dtype{};   // "BF16"
+};
+
+struct GgufModel {
+  std::string model_type{};
+  Json config{};  // config.json, or null
+  MoeShape shape{};
+  std::uint64_t layers = 0, top_k = 0;
+  GgufOrigin origin{};
+};
+
+std::string gguf_architecture(std::string_view model_type);
+std::vector<tensor::GgufField> gguf_fields(const GgufModel& model);
+
+GgufOrigin gguf_origin(std::span<const tensor::GgufField> fields);
+// config.json as it was, or made from the architecture's own keys.
+Json config_from_gguf(std::span<const tensor::GgufField> fields);
+
+}  // namespace fp4moe::weights

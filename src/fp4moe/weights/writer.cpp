@@ -1,0 +1,167 @@
+#include "fp4moe/weights/writer.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "fp4moe/base/interrupt.hpp"
+#include "fp4moe/base/parallel.hpp"
+
+namespace fp4moe::weights {
+namespace {
+
+constexpr std::uint64_t kChunk = std::uint64_t{1} << 20;  // at least this much in one write
+constexpr std::uint64_t kCopyChunk = std::uint64_t{4} << 20;
+
+bool is_per_expert(const CheckpointPlan& plan) { return plan.row.grouping == Grouping::per_expert; }
+
+std::size_t tensors_of(const CheckpointPlan& plan, const ExpertLayout& layout) {
+  return layout.runs.size() * (is_per_expert(plan) ? layout.shape.experts : 1);
+}
+
+std::string exact_scales_text(const ExactScales& scales) {
+  std::string text = "{";
+  for (const auto& [name, bits] : scales)
+    text += fmt::format("{}{}: \"{:08x}\"", text.size() == 1 ? "" : ", ", Json(name).dump(), bits);
+  return text + "}";
+}
+
+}  // namespace
+
+std::uint64_t bytes_of(const OtherTensor& other) {
+  std::uint64_t total = other.bytes.size();
+  for (const Piece& piece : other.pieces) total += piece.bytes;
+  return total;
+}
+
+Result<CheckpointWriter> CheckpointWriter::create(const std::string& out, CheckpointPlan given) {
+  CheckpointWriter writer(std::move(given));
+  CheckpointPlan& plan = writer.plan_;
+  std::size_t count = plan.others.size();
+  for (const OutputLayer& layer : plan.layers) {
+    writer.layouts_.push_back(expert_layout(plan.row, layer.shape, plan.bias_dtype));
+    writer.begins_.push_back(count);
+    count += tensors_of(plan, writer.layouts_.back());
+  }
+  const SpecList specs{.count = count, .at = [&plan, &writer](std::size_t i) -> tensor::TensorSpec {
+                         if (i < plan.others.size()) return plan.others[i].spec;
+                         const auto next = std::ranges::upper_bound(writer.begins_, i);
+                         const auto layer =
+                             static_cast<std::size_t>(next - writer.begins_.begin()) - 1;
+                         const ExpertLayout& layout = writer.layouts_[layer];
+                         const std::size_t at = i - writer.begins_[layer];
+                         return run_tensor(layout, layout.runs[at % layout.runs.size()],
+                                           plan.layers[layer].prefix, at / layout.runs.size());
+                       }};
+  if (plan.row.dialect == Dialect::gguf) {
+    if (!plan.exact_scales.empty())
+      plan.gguf_fields.push_back({.key = std::string(kExactScalesKey),
+                                  .type = tensor::GgufType::string,
+                                  .value = exact_scales_text(plan.exact_scales)});
+    Result<TensorSink> sink = TensorSink::create_gguf(out, specs, plan.gguf_fields);
+    if (!sink) return sink.why();
+    writer.sink_ = *std::move(sink);
+    return writer;
+  }
+  const SinkOptions options{
+      .max_shard_bytes = plan.max_shard_bytes,
+      .metadata = [&](std::size_t begin, std::size_t end) -> tensor::Metadata {
+        if (plan.exact_scales.empty()) return {};
+        ExactScales here;
+        for (std::size_t i = begin; i < end; ++i) {
+          const auto found = plan.exact_scales.find(specs.at(i).name);
+          if (found != plan.exact_scales.end()) here.insert(*found);
+        }
+        if (here.empty()) return {};
+        return {{std::string(kExactScalesKey), exact_scales_text(here)}};
+      }};
+  Result<TensorSink> sink = TensorSink::create(out, specs, options);
+  if (!sink) return sink.why();
+  writer.sink_ = *std::move(sink);
+  return writer;
+}
+
+Result<tensor::Buffer> CheckpointWriter::take_scratch(std::size_t bytes) {
+  {
+    const std::lock_guard lock(*mutex_);
+    if (!scratch_.empty() && scratch_.back().size() >= bytes) {
+      tensor::Buffer taken = std::move(scratch_.back());
+      scratch_.pop_back();
+      return taken;
+    }
+  }
+  return tensor::Buffer::allocate(bytes);
+}
+
+void CheckpointWriter::give_back(tensor::Buffer scratch) {
+  const std::lock_guard lock(*mutex_);
+  scratch_.push_back(std::move(scratch));
+}
+
+Result<Done> CheckpointWriter::write_run(std::size_t layer, std::size_t number,
+                                         std::uint64_t expert, const ExpertSource& source) {
+  const ExpertLayout& layout = layouts_[layer];
+  const Run& run = layout.runs[number];
+  const bool per_expert = is_per_expert(plan_);
+  const std::size_t index =
+      begins_[layer] + number + (per_expert ? expert * layout.runs.size() : 0);
+  const std::uint64_t offset = per_expert ? 0 : expert * run.bytes();
+  const std::span<const std::byte> stored = stored_bytes(layout, run, source);
+  if (!stored.empty()) return sink_.write(index, offset, stored);
+  const std::uint64_t step =
+      std::min(run.rows, std::max<std::uint64_t>(1, (kChunk + run.row_bytes - 1) / run.row_bytes));
+  Result<tensor::Buffer> scratch =
+      take_scratch(std::max<std::uint64_t>(step * run.row_bytes, kChunk));
+  if (!scratch) return scratch.why();
+  for (std::uint64_t row = 0; row < run.rows; row += step) {
+    const Range rows{row, std::min(run.rows, row + step)};
+    const std::span<std::byte> piece = scratch->bytes().first(rows.size() * run.row_bytes);
+    lay_out_rows(layout, run, source, rows, piece);
+    if (Result<Done> done = sink_.write(index, offset + row * run.row_bytes, piece); !done)
+      return done;
+  }
+  give_back(*std::move(scratch));
+  return Done{};
+}
+
+Result<Done> CheckpointWriter::write_expert(std::size_t layer, std::uint64_t expert,
+                                            const ExpertSource& source) {
+  for (std::size_t run = 0; run < layouts_[layer].runs.size(); ++run)
+    if (Result<Done> done = write_run(layer, run, expert, source); !done) return done;
+  return Done{};
+}
+
+Result<Done> CheckpointWriter::copy_others(std::size_t threads, const ProgressFunction& progress) {
+  return parallel_for(threads, plan_.others.size(), [&](std::size_t i) -> Result<Done> {
+    const OtherTensor& other = plan_.others[i];
+    if (!other.bytes.empty())
+      if (Result<Done> done = sink_.write(i, 0, other.bytes); !done) return done;
+    std::uint64_t at = other.bytes.size();
+    for (const Piece& piece : other.pieces) {
+      const std::span<const std::byte> all =
+          plan_.source->bytes(*piece.tensor).subspan(piece.begin, piece.bytes);
+      for (std::uint64_t begin = 0; begin < all.size(); begin += kCopyChunk) {
+        if (Result<Done> go_on = check_interrupt(); !go_on) return go_on;
+        const auto part =
+            all.subspan(begin, std::min<std::uint64_t>(kCopyChunk, all.size() - begin));
+        if (Result<Done> done = sink_.write(i, at, part); !done) return done;
+        plan_.source->drop(*piece.tensor, part);
+        at += part.size();
+        if (progress) progress(part.size());
+      }
+    }
+    return Done{};
+  });
+}
+
+Result<Done> CheckpointWriter::finish() {
+  for (const auto& [name, document] : plan_.documents)
+    if (Result<Done> done = sink_.put_json(name, document); !done) return done;
+  for (const FileCopy& copy : plan_.files)
+    if (Result<Done> done = sink_.copy_file(copy.name, copy.from); !done) return done;
+  if (Result<Done> go_on = check_interrupt(); !go_on) return go_on;
+  return sink_.finish();
+}
+
+}  // namespace fp4moe::weights
