@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <exception>
 #include <mutex>
 #include <optional>
 #include <system_error>
@@ -29,17 +30,24 @@ Result<Done> parallel_for(std::size_t threads, std::size_t count,
   std::mutex mutex;
   std::size_t failed_index = count;
   std::optional<Error> failure;
-  const auto drain = [&] {
+  std::exception_ptr thrown;  // such as no memory: carried to the caller, as if it did all the work
+  const auto drain = [&]() noexcept {
     while (!stop.load(std::memory_order_relaxed)) {
       const std::size_t index = next.fetch_add(1);
       if (index >= count) return;
-      const Result<Done> result = work(index);
-      if (result) continue;
-      stop = true;
-      const std::lock_guard lock(mutex);
-      if (index < failed_index) {
-        failed_index = index;
-        failure = result.why();
+      try {
+        const Result<Done> result = work(index);
+        if (result) continue;
+        stop = true;
+        const std::lock_guard lock(mutex);
+        if (index < failed_index) {
+          failed_index = index;
+          failure = result.why();
+        }
+      } catch (...) {
+        stop = true;
+        const std::lock_guard lock(mutex);
+        if (!thrown) thrown = std::current_exception();
       }
     }
   };
@@ -54,6 +62,7 @@ Result<Done> parallel_for(std::size_t threads, std::size_t count,
   }
   drain();
   for (std::thread& helper : helpers) helper.join();
+  if (thrown) std::rethrow_exception(thrown);
   if (failure) return *failure;
   return Done{};
 }

@@ -33,8 +33,9 @@ Result<Buffer> Buffer::allocate(std::size_t bytes) {
   }
   // One huge page more than asked for, then give back the ends: the start is 2 MiB aligned.
   const std::size_t rounded = (bytes + kHugePage - 1) / kHugePage * kHugePage;
+  // Not MAP_NORESERVE: the kernel then refuses here what it could only kill us for later.
   void* raw = mmap(nullptr, rounded + kHugePage, PROT_READ | PROT_WRITE,
-                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+                   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (raw == MAP_FAILED) return no_memory(bytes);
   auto* begin = static_cast<std::byte*>(raw);
   const std::size_t skip =

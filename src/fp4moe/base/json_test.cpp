@@ -1,0 +1,149 @@
+#include "fp4moe/base/json.hpp"
+
+#include <cstdio>
+#include <fstream>
+#include <string>
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+namespace fp4moe {
+namespace {
+
+std::string id_of(std::string_view text) {
+  const Result<Json> document = parse_json(text);
+  return document ? "ok" : document.why().id;
+}
+
+TEST(Json, ReadsEveryKindOfValue) {
+  const Result<Json> document =
+      parse_json(R"({"a":[1,-2,3.5,true,false,null,"\u00e9\ud83c\udf89"],"b":{"c":{}}} )");
+  ASSERT_TRUE(document);
+  EXPECT_EQ(document->dump(), R"({"a":[1,-2,3.5,true,false,null,"é🎉"],"b":{"c":{}}})");
+}
+
+TEST(Json, KeepsTheOrderOfKeys) {
+  const Result<Json> document = parse_json(R"({"z":1,"a":2,"m":3})");
+  ASSERT_TRUE(document);
+  EXPECT_EQ(document->dump(), R"({"z":1,"a":2,"m":3})");
+  EXPECT_EQ(document->at("m"), 3);
+}
+
+TEST(Json, ReadsADocumentThatIsNoObject) {
+  EXPECT_EQ(parse_json("7")->get<int>(), 7);
+  EXPECT_EQ(parse_json("[]")->size(), 0u);
+}
+
+TEST(Json, KeepsSixtyFourBitNumbers) {
+  const Result<Json> document = parse_json("[18446744073709551615,-9223372036854775808]");
+  ASSERT_TRUE(document);
+  EXPECT_EQ(document->at(0).get<std::uint64_t>(), UINT64_MAX);
+  EXPECT_EQ(document->at(1).get<std::int64_t>(), INT64_MIN);
+}
+
+TEST(Json, RefusesDuplicateKeysAtAnyDepth) {
+  EXPECT_EQ(id_of(R"({"a":1,"a":2})"), "json.duplicate_key");
+  EXPECT_EQ(id_of(R"([{"b":{"a":1,"\u0061":2}}])"), "json.duplicate_key");
+  EXPECT_EQ(id_of(R"({"a":{"a":1},"b":{"a":1}})"), "ok");
+  EXPECT_EQ(parse_json(R"({"a":1,"a":2})").why().tensor, "a");
+}
+
+TEST(Json, RefusesDepthBeyondTheLimit) {
+  const auto nested = [](std::size_t depth) {
+    return std::string(depth, '[') + std::string(depth, ']');
+  };
+  EXPECT_EQ(id_of(nested(kMaxJsonDepth)), "ok");
+  EXPECT_EQ(id_of(nested(kMaxJsonDepth + 1)), "json.depth");
+  EXPECT_EQ(id_of(std::string(10'000'000, '[')), "json.depth");
+}
+
+TEST(Json, RefusesWhatIsNotJson) {
+  for (const char* text : {"", "{", "nul", "{\"a\":}", "[1,]", "{\"a\":1}x", "'a'", "NaN", "01",
+                           "1e999", "\"\xff\"", "\"\\ud800\"", "\"a\nb\"", "{1:2}", "// c\n1"})
+    EXPECT_EQ(id_of(text), "json.syntax") << text;
+}
+
+TEST(Json, SaysWhereReadingStopped) {
+  EXPECT_NE(parse_json("[1, 2, x]").why().message.find("byte 8"), std::string::npos)
+      << parse_json("[1, 2, x]").why().message;
+}
+
+TEST(Json, ReadsManyKeysWithoutQuadraticWork) {
+  std::string text = "{";
+  for (int i = 0; i < 200'000; ++i)
+    text += "\"k" + std::to_string(i) + "\":" + std::to_string(i) + ",";
+  text.back() = '}';
+  const Result<Json> document = parse_json(text);
+  ASSERT_TRUE(document);
+  EXPECT_EQ(document->size(), 200'000u);
+}
+
+class JsonFile : public testing::Test {
+ protected:
+  void write(const std::string& text) { std::ofstream(path_, std::ios::binary) << text; }
+  void TearDown() override { std::remove(path_.c_str()); }
+  std::string path_ = testing::TempDir() + "json_test." + std::to_string(getpid()) + ".json";
+};
+
+TEST_F(JsonFile, IsRead) {
+  write(R"({"a":1})");
+  const Result<Json> document = read_json_file(path_);
+  ASSERT_TRUE(document);
+  EXPECT_EQ(document->at("a"), 1);
+}
+
+TEST_F(JsonFile, ErrorsNameTheFile) {
+  write("{");
+  EXPECT_EQ(read_json_file(path_).why().id, "json.syntax");
+  EXPECT_EQ(read_json_file(path_).why().path, path_);
+}
+
+TEST_F(JsonFile, IsRefusedWhenTooLarge) {
+  write(std::string(1001, ' '));
+  EXPECT_EQ(read_json_file(path_, 1000).why().id, "json.too_large");
+  EXPECT_EQ(read_json_file(path_, 1001).why().id, "json.syntax");
+}
+
+TEST_F(JsonFile, IsRefusedWhenAbsentOrAFolder) {
+  EXPECT_EQ(read_json_file(path_ + ".absent").why().id, "json.open");
+  EXPECT_EQ(read_json_file(testing::TempDir()).why().id, "json.read");
+}
+
+// Walks without building, as the readers of large headers do.
+struct KeyCounter {
+  std::size_t keys = 0, errors = 0;
+  bool null() { return true; }
+  bool boolean(bool) { return true; }
+  bool number_integer(std::int64_t) { return true; }
+  bool number_unsigned(std::uint64_t) { return true; }
+  bool number_float(double, const std::string&) { return true; }
+  bool string(std::string&) { return true; }
+  bool binary(nlohmann::json::binary_t&) { return true; }
+  bool start_object(std::size_t) { return true; }
+  bool start_array(std::size_t) { return true; }
+  bool end_object() { return true; }
+  bool end_array() { return true; }
+  bool key(std::string&) { return ++keys < 3; }
+  bool parse_error(std::size_t, const std::string&, const nlohmann::json::exception&) {
+    ++errors;
+    return false;
+  }
+};
+
+TEST(WalkJson, StopsWhenTheHandlerDoes) {
+  KeyCounter counter;
+  EXPECT_FALSE(walk_json(R"({"a":1,"b":2,"c":3,"d":4})", counter));
+  EXPECT_EQ(counter.keys, 3u);
+  EXPECT_EQ(counter.errors, 0u);
+}
+
+TEST(WalkJson, TellsTheHandlerOfErrors) {
+  KeyCounter counter;
+  EXPECT_FALSE(walk_json(R"({"a":1,)", counter));
+  EXPECT_EQ(counter.errors, 1u);
+  KeyCounter whole;
+  EXPECT_TRUE(walk_json(R"({"a":1,"b":[]})", whole));
+}
+
+}  // namespace
+}  // namespace fp4moe
