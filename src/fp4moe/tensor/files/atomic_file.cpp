@@ -4,9 +4,13 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
+#include <string_view>
+#include <system_error>
 #include <utility>
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,15 +19,40 @@
 namespace fp4moe::tensor {
 namespace {
 
+namespace fs = std::filesystem;
+
 constexpr mode_t kMode = 0666;  // less the umask
-constexpr int kNames = 1000;    // hidden names tried before giving up
+constexpr std::string_view kHiddenEnd = ".partial";
+constexpr int kNames = 1000;  // hidden names tried before giving up
 
 std::string descriptor_link(int fd) { return "/proc/self/fd/" + std::to_string(fd); }
 
+// What hidden names beside `path` begin with; cut, so that they are no longer than names may be.
+std::string hidden_front(const std::string& path) {
+  return "." + last_component(path).substr(0, 200) + ".";
+}
+
 // The hidden name number `attempt` beside `path`.
 std::string hidden_name(const std::string& path, int attempt) {
-  return parent_folder(path) + "/." + last_component(path) + "." + std::to_string(getpid()) + "-" +
-         std::to_string(attempt) + ".partial";
+  return parent_folder(path) + "/" + hidden_front(path) + std::to_string(getpid()) + "-" +
+         std::to_string(attempt) + std::string(kHiddenEnd);
+}
+
+// A hidden file of this target without a lock belongs to a process that was killed.
+void remove_stale(const std::string& path) {
+  const std::string front = hidden_front(path);
+  std::error_code code;
+  for (fs::directory_iterator entry(parent_folder(path), code), end; !code && entry != end;
+       entry.increment(code)) {
+    const std::string name = entry->path().filename().string();
+    if (!name.starts_with(front) || !name.ends_with(kHiddenEnd)) continue;
+    const int fd = open(entry->path().c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0) continue;
+    struct stat status {};
+    if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && flock(fd, LOCK_EX | LOCK_NB) == 0)
+      unlink(entry->path().c_str());
+    close(fd);
+  }
 }
 
 // Calls make(name) with hidden names until one is free; the name, or empty with errno set.
@@ -67,11 +96,15 @@ bool reserve(int fd, std::uint64_t size) {
 Result<AtomicFile> AtomicFile::create(const std::string& path, std::uint64_t size,
                                       TemporaryName name) {
   struct stat status {};
+  const bool exists = lstat(path.c_str(), &status) == 0;
+  if (!exists && errno != ENOENT)
+    return file_error("file.create", "cannot create a file here", errno).in(path);
   if (last_component(path).empty() ||
-      (lstat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode) && !S_ISLNK(status.st_mode)))
+      (exists && !S_ISREG(status.st_mode) && !S_ISLNK(status.st_mode)))
     return usage("file.not_regular", "cannot be replaced by a file")
         .in(path)
         .expects("a regular file or a free name", "something else of this name");
+  remove_stale(path);
   AtomicFile file;
   file.path_ = path;
   if (name == TemporaryName::none_if_possible) file.fd_ = open_nameless(path);
@@ -81,6 +114,7 @@ Result<AtomicFile> AtomicFile::create(const std::string& path, std::uint64_t siz
       return file.fd_ >= 0;
     });
   if (file.fd_ < 0) return file_error("file.create", "cannot create a file here", errno).in(path);
+  flock(file.fd_, LOCK_EX | LOCK_NB);  // a sign of life; not needed for correctness
   if (!reserve(file.fd_, size)) return file_error("file.reserve", "cannot reserve", errno).in(path);
   return file;
 }
