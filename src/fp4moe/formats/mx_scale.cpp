@@ -27,6 +27,7 @@ std::optional<ScaleRule> scale_rule_from_name(std::string_view name) {
 }
 
 std::uint8_t mx_scale(ScaleRule rule, float amax) {
+  if (is_nan(amax) && rule != ScaleRule::even) return E8m0::kNan;
   switch (rule) {
     case ScaleRule::floor4:
       return floor_scale(amax / 4.0f);

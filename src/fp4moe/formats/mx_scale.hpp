@@ -7,9 +7,12 @@
 //   even      exponent field of bits(amax) + 2^21, less 2: 1.75 * 2^e and more counts as 2^(e+1)
 #pragma once
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string_view>
+
+#include "fp4moe/formats/small_float.hpp"
 
 namespace fp4moe::formats {
 
@@ -38,9 +41,13 @@ constexpr std::string_view name(ScaleRule rule) {
 }
 std::optional<ScaleRule> scale_rule_from_name(std::string_view name);
 
-// The scale code of a block with this maximum. Infinity gives 255 (253 for `even`). NaN, which no
-// rule's users specify, follows the formula as it stands: `floor` rules 255, `ceil` rules 0 because
-// the addition wraps, `even` 253, `even_div` 255.
+// 1/6 and 1/448 rounded to float32; also what the approximate reciprocal of NVIDIA's GPUs gives.
+inline constexpr float kReciprocalOf6 = 1.0f / 6.0f;
+inline constexpr float kReciprocalOf448 = 1.0f / 448.0f;
+static_assert(float_bits(kReciprocalOf6) == 0x3E2AAAAB);
+static_assert(float_bits(kReciprocalOf448) == 0x3B124925);
+
+// The scale code of a block with this maximum. Infinity and NaN give 255, `even` 253.
 std::uint8_t mx_scale(ScaleRule rule, float amax);
 
 // The factor that brings a block into the element's range: 1 / S with S the shifted reading of the

@@ -13,9 +13,6 @@
 namespace fp4moe::formats {
 namespace {
 
-// FlashInfer multiplies by the hardware's approximate reciprocal of 6, which is the rounded one.
-constexpr float kReciprocalOf6 = float_from_bits(0x3E2AAAAB);
-
 // The Triton kernel of vLLM caps the exponent where the CUDA formula subtracts 2 from infinity's.
 std::uint8_t even_triton_scale(float amax) {
   const bool at_top = float_bits(amax) + 0x200000 >= kFloatInfinityBits;
@@ -83,7 +80,7 @@ std::uint8_t mxfp4_scale(Mxfp4Rule rule, float amax) {
       return mx_scale(ScaleRule::floor4, amax);
     case Mxfp4Rule::ceil6_rne:
     case Mxfp4Rule::ceil6_away:
-      return mx_scale(ScaleRule::ceil6, amax);
+      return is_nan(amax) ? 0 : mx_scale(ScaleRule::ceil6, amax);  // the original wraps
     case Mxfp4Rule::floor6_away:
       return mx_scale(ScaleRule::floor6, amax);
     case Mxfp4Rule::even_rne:

@@ -12,9 +12,6 @@
 namespace fp4moe::formats {
 namespace {
 
-// FlashInfer multiplies by the hardware's approximate reciprocal of 448, which is the rounded one.
-constexpr float kReciprocalOf448 = float_from_bits(0x3B124925);
-
 // ceil(log2(amax / 448)) with the logarithm rounded to float32: a ratio a few units in the last
 // place above a power of two rounds down to it, so the scale can be one lower than ceil448's.
 std::uint8_t log2_scale(float amax) {
@@ -58,7 +55,7 @@ std::optional<Mxfp8Rule> mxfp8_rule_from_name(std::string_view name) {
 std::uint8_t mxfp8_scale(Mxfp8Rule rule, float amax) {
   switch (rule) {
     case Mxfp8Rule::ceil448:
-      return mx_scale(ScaleRule::ceil448, amax);
+      return is_nan(amax) ? 0 : mx_scale(ScaleRule::ceil448, amax);  // the original wraps
     case Mxfp8Rule::flashinfer_cuda:
     case Mxfp8Rule::flashinfer_cutedsl:
       return E8m0::encode_up(amax * kReciprocalOf448);

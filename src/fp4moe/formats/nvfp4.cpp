@@ -6,13 +6,11 @@
 
 #include "fp4moe/formats/e2m1.hpp"
 #include "fp4moe/formats/e4m3fn.hpp"
+#include "fp4moe/formats/mx_scale.hpp"
 #include "fp4moe/formats/nibbles.hpp"
 
 namespace fp4moe::formats {
 namespace {
-
-constexpr float kReciprocalOf6 = 1.0f / 6.0f;
-static_assert(float_bits(kReciprocalOf6) == 0x3E2AAAAB);
 
 // What a block's values are multiplied by. With a scale of 0 they all become zeros.
 float factor(Nvfp4Quantizer how, std::uint8_t scale) {

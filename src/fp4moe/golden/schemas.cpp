@@ -1,0 +1,64 @@
+#include "fp4moe/golden/schemas.hpp"
+
+#include "fp4moe/base/text.hpp"
+#include "fp4moe/golden/formats.hpp"
+
+namespace fp4moe::golden {
+namespace {
+
+constexpr Schema kSchemas[] = {
+    {"fp4moe-golden-formats/1", "number formats, block quantisation, activations", run_formats},
+};
+
+std::string known_names() {
+  std::string names;
+  for (const Schema& schema : kSchemas) {
+    if (!names.empty()) names += ", ";
+    names += schema.name;
+  }
+  return names;
+}
+
+// Golden files of layers say "format" where the others say "schema".
+Result<std::string> schema_name(const Json& document) {
+  if (!document.is_object())
+    return invalid("golden.document", "a golden file is a JSON object")
+        .expects("an object", document.type_name());
+  for (const char* key : {"schema", "format"}) {
+    const auto found = document.find(key);
+    if (found != document.end() && found->is_string()) return found->get_ref<const std::string&>();
+  }
+  return invalid("golden.schema", "the file does not say what kind of golden data it holds")
+      .expects("a string field \"schema\"", "none");
+}
+
+}  // namespace
+
+std::span<const Schema> schemas() { return kSchemas; }
+
+Result<Report> run_golden(const Json& document) {
+  const Result<std::string> name = schema_name(document);
+  if (!name) return name.why();
+  for (const Schema& schema : kSchemas) {
+    if (schema.name != *name) continue;
+    Report report{.schema = *name};
+    if (const Result<Done> ran = schema.run(document, report); !ran) return ran.why();
+    if (report.passed + report.failed == 0)
+      return invalid("golden.empty", "the golden file holds no cases")
+          .expects("at least one case", "none");
+    return report;
+  }
+  return invalid("golden.unknown_schema", "no such kind of golden data is known here")
+      .expects("one of " + known_names(), *name);
+}
+
+Result<Report> run_golden_file(std::string_view path) {
+  const Result<Json> document = read_json_file(path);
+  if (!document) return document.why();
+  Result<Report> report = run_golden(*document);
+  if (!report) return Error(report.why()).in(path);
+  report->path = path;
+  return report;
+}
+
+}  // namespace fp4moe::golden
