@@ -2,7 +2,9 @@
 
 namespace fp4moe::cli {
 
+Run declare_golden(CLI::App& app);
 Run declare_inspect(CLI::App& app);
+Run declare_synth(CLI::App& app);
 
 namespace {
 
@@ -11,6 +13,8 @@ namespace {
 constexpr Command kCommands[] = {
     // name       summary                                                      example
     {"inspect",   "Say what a checkpoint holds: dialect, layers, shapes",      "fp4moe inspect ./gpt-oss-20b",  declare_inspect},
+    {"synth",     "Make a seeded test checkpoint in any dialect",              "fp4moe synth --model gpt-oss-20b --layers 1 --seed 1 -o layer", declare_synth},
+    {"golden",    "Run golden files and show where they first differ",         "fp4moe golden testdata/formats.json", declare_golden},
 };
 // clang-format on
 

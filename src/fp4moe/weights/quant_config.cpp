@@ -70,6 +70,29 @@ Json producer() { return {{"name", "modelopt"}, {"version", "fp4moe " + std::str
 
 }  // namespace
 
+std::vector<std::string> unquantised_modules(std::span<const OtherTensor> others) {
+  constexpr std::string_view kEnding = ".weight";
+  std::vector<std::string> modules;
+  for (const OtherTensor& other : others) {
+    const tensor::DType dtype = other.spec.dtype;
+    const bool is_plain =
+        dtype == tensor::DType::bf16 || dtype == tensor::DType::f16 || dtype == tensor::DType::f32;
+    const std::string& name = other.spec.name;
+    if (is_plain && other.spec.shape.size() == 2 && name.ends_with(kEnding))
+      modules.push_back(name.substr(0, name.size() - kEnding.size()));
+  }
+  return modules;
+}
+
+std::vector<std::pair<std::string, Json>> quantised_documents(Json config, const DialectRow& row,
+                                                              const QuantFacts& facts) {
+  std::vector<std::pair<std::string, Json>> documents;
+  documents.emplace_back("config.json", with_quantization(std::move(config), row, facts));
+  if (row.dialect == Dialect::modelopt)
+    documents.emplace_back("hf_quant_config.json", hf_quant_config(facts));
+  return documents;
+}
+
 Json quantization_config(const DialectRow& row, const QuantFacts& facts) {
   switch (row.dialect) {
     case Dialect::gpt_oss:

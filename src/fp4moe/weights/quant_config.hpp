@@ -1,10 +1,12 @@
 // The documents that tell a loader how a checkpoint is quantised, in each dialect's own form.
 #pragma once
+#include <span>
 #include <string>
 #include <vector>
 
 #include "fp4moe/base/json.hpp"
 #include "fp4moe/weights/dialect.hpp"
+#include "fp4moe/weights/writer.hpp"
 
 namespace fp4moe::weights {
 
@@ -13,11 +15,18 @@ struct QuantFacts {
   std::vector<std::string> ignore{};  // modules that are not quantised, by full name
 };
 
+// The linear modules among tensors that hold no experts: matrices of plain numbers.
+std::vector<std::string> unquantised_modules(std::span<const OtherTensor> others);
+
 // config.json's quantization_config; null for dialects that have none (OpenAI's, GGUF).
 Json quantization_config(const DialectRow& row, const QuantFacts& facts);
 
 // ModelOpt's hf_quant_config.json.
 Json hf_quant_config(const QuantFacts& facts);
+
+// The documents of a checkpoint: config.json, and hf_quant_config.json where the dialect has one.
+std::vector<std::pair<std::string, Json>> quantised_documents(Json config, const DialectRow& row,
+                                                              const QuantFacts& facts);
 
 // `config` with its quantization_config replaced, in its old place if it had one; all other keys
 // and their order stay.

@@ -1,0 +1,130 @@
+#include "fp4moe/weights/synth.hpp"
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "fp4moe/base/interrupt.hpp"
+#include "fp4moe/base/parallel.hpp"
+#include "fp4moe/base/text.hpp"
+#include "fp4moe/cli/command.hpp"
+#include "fp4moe/cli/progress.hpp"
+
+namespace fp4moe::cli {
+namespace {
+
+struct Options {
+  weights::SynthOptions synth{.layers = 1};
+  std::string dialect{}, format{}, grouping{}, out{};
+  std::uint64_t experts = 0, hidden = 0, intermediate = 0;
+  std::size_t threads = 0;
+  bool experts_only = false, weight_only = false;
+};
+
+Result<weights::SynthOptions> resolve(const Options& given) {
+  weights::SynthOptions options = given.synth;
+  options.threads = given.threads == 0 ? available_threads() : given.threads;
+  options.with_other_tensors = !given.experts_only;
+  options.with_input_scales = !given.weight_only;
+  if (given.dialect == "bf16" || given.dialect == "bf16-fused") {
+    options.unquantised =
+        given.dialect == "bf16" ? weights::Unquantised::own : weights::Unquantised::fused;
+  } else if (!given.dialect.empty()) {
+    options.dialect = weights::dialect_from_name(given.dialect);
+    if (!options.dialect)
+      return usage("synth.dialect", "there is no such dialect")
+          .expects(
+              "gpt-oss, openai, modelopt, compressed-tensors, quark, deepseek-v4, gguf, bf16 or "
+              "bf16-fused",
+              given.dialect);
+  }
+  if (!given.format.empty())
+    options.format =
+        given.format == "mxfp4" ? weights::WeightFormat::mxfp4 : weights::WeightFormat::nvfp4;
+  if (!given.grouping.empty())
+    options.grouping =
+        given.grouping == "fused" ? weights::Grouping::fused : weights::Grouping::per_expert;
+  if (given.experts != 0) options.experts = given.experts;
+  if (given.hidden != 0) options.hidden = given.hidden;
+  if (given.intermediate != 0) options.intermediate = given.intermediate;
+  return options;
+}
+
+Result<int> run(const Options& given, const Io& io) {
+  Result<weights::SynthOptions> options = resolve(given);
+  if (!options) return options.why();
+  const Result<std::uint64_t> total = weights::synth_bytes(*options);
+  if (!total) return total.why();
+  const InterruptGuard guard;
+  Result<weights::SynthReport> report = [&] {
+    Progress progress(io, "synth", *total);
+    options->progress = [&progress](std::uint64_t bytes) { progress.add(bytes); };
+    return weights::synth(*options, given.out);
+  }();
+  if (!report) return report.why();
+  if (io.json) {
+    io.print({{"command", "synth"},
+              {"out", given.out},
+              {"model", report->model},
+              {"dialect", report->dialect},
+              {"format", options->unquantised ? "bf16" : std::string(name(report->format))},
+              {"layers", report->layers},
+              {"experts", report->shape.experts},
+              {"hidden", report->shape.hidden},
+              {"intermediate", report->shape.intermediate},
+              {"seed", options->seed},
+              {"defect", options->defect},
+              {"bytes", report->bytes},
+              {"shards", report->shards},
+              {"seconds", report->seconds}});
+    return kDone;
+  }
+  io.out << fmt::format("{}: {} {}, {} MoE layer{} of {} experts, hidden {}, intermediate {}\n",
+                        given.out, report->model, report->dialect, report->layers,
+                        report->layers == 1 ? "" : "s", report->shape.experts, report->shape.hidden,
+                        report->shape.intermediate);
+  io.out << fmt::format("{} in {} file{}, {:.2f} s\n", human_bytes(report->bytes), report->shards,
+                        report->shards == 1 ? "" : "s", report->seconds);
+  return kDone;
+}
+
+std::string defects_help() {
+  std::string text = "Plant a known defect:";
+  for (const weights::SynthDefect& defect : weights::synth_defects())
+    text += fmt::format("\n{} ({})", defect.name, defect.what);
+  return text;
+}
+
+}  // namespace
+
+Run declare_synth(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  weights::SynthOptions& synth = options->synth;
+  app.add_option("-o,--out", options->out, "Folder to create (a file for NAME.gguf)")->required();
+  app.add_option("--model", synth.model, "Whose shape to take")->capture_default_str();
+  app.add_option("--dialect", options->dialect,
+                 "gpt-oss, openai, modelopt, compressed-tensors, quark, deepseek-v4, gguf, or "
+                 "bf16, bf16-fused for unquantised weights (default: the model's usual one)");
+  app.add_option("--format", options->format, "Format of the weights")
+      ->check(CLI::IsMember({"mxfp4", "nvfp4"}));
+  app.add_option("--grouping", options->grouping, "Form of the experts, where a dialect has both")
+      ->check(CLI::IsMember({"per-expert", "fused"}));
+  app.add_option("--layers", synth.layers, "MoE layers")->capture_default_str();
+  app.add_option("--experts", options->experts, "Experts, instead of the model's");
+  app.add_option("--hidden", options->hidden, "Hidden size, instead of the model's");
+  app.add_option("--intermediate", options->intermediate,
+                 "Intermediate size, instead of the model's");
+  app.add_option("--seed", synth.seed, "Seed; the same weights in every dialect")
+      ->capture_default_str();
+  app.add_option("--shards", synth.shards, "About so many files")->capture_default_str();
+  app.add_option("--threads", options->threads, "Threads (default: all)");
+  app.add_flag("--experts-only", options->experts_only, "No router, attention, norms, embeddings");
+  app.add_flag("--weight-only", options->weight_only, "No input scales (NVFP4)");
+  app.add_option("--defect", synth.defect, defects_help());
+  return [options](const Io& io) { return run(*options, io); };
+}
+
+}  // namespace fp4moe::cli
