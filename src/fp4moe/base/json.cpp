@@ -90,7 +90,7 @@ class StrictBuilder {
 Result<Json> parse_json(std::string_view text) {
   Json root;
   StrictBuilder builder(root);
-  if (!Json::sax_parse(text.begin(), text.end(), &builder)) return builder.why();
+  if (!walk_json(text, builder)) return builder.why();
   return root;
 }
 

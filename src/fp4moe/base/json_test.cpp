@@ -63,6 +63,12 @@ TEST(Json, RefusesWhatIsNotJson) {
     EXPECT_EQ(id_of(text), "json.syntax") << text;
 }
 
+TEST(Json, RefusesNulBytesAndWhatMayHideBehindThem) {
+  EXPECT_EQ(id_of(std::string_view("{}\0", 3)), "json.syntax");
+  EXPECT_EQ(id_of(std::string_view("{}\0[[[", 6)), "json.syntax");
+  EXPECT_EQ(id_of(R"("a\u0000b")"), "ok");
+}
+
 TEST(Json, SaysWhereReadingStopped) {
   EXPECT_NE(parse_json("[1, 2, x]").why().message.find("byte 8"), std::string::npos)
       << parse_json("[1, 2, x]").why().message;
