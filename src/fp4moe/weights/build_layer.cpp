@@ -326,7 +326,8 @@ class LayerBuilder {
         const auto matrix = matrix_of(tensor);
         expected.push_back(rows);
         const bool whole = tensor.entry.dtype == DType::f4 || row_.dialect == Dialect::gguf;
-        expected.push_back(whole ? k : k / 2);
+        expected.push_back(shape.size() == 4 ? k / 32 : whole ? k : k / 2);
+        if (shape.size() == 4) expected.push_back(whole ? 32 : 16);
         return matrix && matrix->rows == rows && matrix->k == k &&
                (per_expert() || matrix->experts == experts);
       }

@@ -246,8 +246,9 @@ Result<ExpertView> ExpertReader::read(std::size_t layer_position, std::uint64_t 
 }
 
 void ExpertReader::release() {
-  // The kernel maps up to 64 KiB around a page that is touched: let go of all of it.
-  constexpr std::size_t kAround = 64 << 10;
+  // The kernel may map a whole huge page (2 MiB) of the file when one byte is touched: let go of
+  // all of it. What a neighbour still needs comes back from the page cache.
+  constexpr std::size_t kAround = tensor::Buffer::kHugePage;
   const tensor::Store& store = checkpoint_->store();
   for (const auto& [tensor, part] : touched_) {
     const std::span<const std::byte> file = store.files()[tensor->file].bytes();
