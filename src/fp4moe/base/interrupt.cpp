@@ -18,7 +18,7 @@ extern "C" void note_signal(int) { flag().store(true, std::memory_order_relaxed)
 void handle(int signal) {
   struct sigaction action {};
   action.sa_handler = note_signal;
-  action.sa_flags = SA_RESTART | SA_RESETHAND;
+  action.sa_flags = static_cast<int>(SA_RESTART | SA_RESETHAND);
   sigemptyset(&action.sa_mask);
   sigaction(signal, &action, nullptr);
 }
