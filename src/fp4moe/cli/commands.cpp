@@ -5,6 +5,7 @@ namespace fp4moe::cli {
 Run declare_golden(CLI::App& app);
 Run declare_inspect(CLI::App& app);
 Run declare_synth(CLI::App& app);
+Run declare_transcode(CLI::App& app);
 
 namespace {
 
@@ -13,6 +14,7 @@ namespace {
 constexpr Command kCommands[] = {
     // name       summary                                                      example
     {"inspect",   "Say what a checkpoint holds: dialect, layers, shapes",      "fp4moe inspect ./gpt-oss-20b",  declare_inspect},
+    {"transcode", "Write a checkpoint in another dialect, bit for bit",        "fp4moe transcode ./gpt-oss-20b --to gguf -o gpt-oss-20b.gguf", declare_transcode},
     {"synth",     "Make a seeded test checkpoint in any dialect",              "fp4moe synth --model gpt-oss-20b --layers 1 --seed 1 -o layer", declare_synth},
     {"golden",    "Run golden files and show where they first differ",         "fp4moe golden testdata/formats.json", declare_golden},
 };

@@ -134,9 +134,7 @@ std::uint64_t ExpertLayout::bytes() const {
 ExpertLayout expert_layout(const DialectRow& row, const MoeShape& shape, DType bias_dtype) {
   ExpertLayout layout{.row = row, .shape = shape};
   if (shape.gated())
-    layout.shape.order = interleaves(row)                  ? RowOrder::interleaved
-                         : row.grouping == Grouping::fused ? shape.order
-                                                           : RowOrder::halves;
+    layout.shape.order = row.grouping == Grouping::fused ? RowOrder::interleaved : RowOrder::halves;
   if (row.grouping == Grouping::fused) {
     add_runs(layout, Matrix::gate_up, bias_dtype);
   } else {

@@ -43,8 +43,8 @@ struct ExpertLayout {
   std::uint64_t bytes() const;  // of one expert
 };
 
-// The layout of `shape` in a dialect. The row order is the dialect's own: interleaved for the
-// gpt-oss ones, as `shape` says for other fused ones.
+// The layout of `shape` in a dialect. The row order is the dialect's own: gate and up take turns
+// where they are fused.
 ExpertLayout expert_layout(const DialectRow& row, const MoeShape& shape, tensor::DType bias_dtype);
 
 // The scalars of an expert as they are to be stored, in float32 bits. Absent: from the view.

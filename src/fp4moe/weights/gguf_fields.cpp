@@ -12,9 +12,6 @@ using tensor::GgufField;
 using tensor::GgufType;
 
 constexpr std::string_view kConfigKey = "fp4moe.config_json";
-constexpr std::string_view kPrefixKey = "fp4moe.prefix";
-constexpr std::string_view kProjectionsKey = "fp4moe.projections";
-constexpr std::string_view kBiasKey = "fp4moe.bias_dtype";
 
 // Keys after the architecture's name, and what config.json calls the same.
 struct KeyRow {
@@ -91,21 +88,9 @@ std::vector<GgufField> gguf_fields(const GgufModel& model) {
     if (!key.is_real && found->is_number_unsigned() && found->get<std::uint64_t>() <= UINT32_MAX)
       add_count(lead + std::string(key.gguf), found->get<std::uint64_t>());
   }
-  const auto add_origin = [&](std::string_view key, const std::string& value) {
-    if (!value.empty()) add_text(key, value);
-  };
-  add_origin(kConfigKey, model.origin.config_json);
-  add_origin(kPrefixKey, model.origin.prefix);
-  add_origin(kProjectionsKey, model.origin.projections);
-  add_origin(kBiasKey, model.origin.bias_dtype);
+  if (model.config.is_object()) add_text(kConfigKey, model.config.dump());
+  add_text(kOriginKey, to_text(model.origin));
   return fields;
-}
-
-GgufOrigin gguf_origin(std::span<const GgufField> fields) {
-  return {.config_json = text_field(fields, kConfigKey),
-          .prefix = text_field(fields, kPrefixKey),
-          .projections = text_field(fields, kProjectionsKey),
-          .bias_dtype = text_field(fields, kBiasKey)};
 }
 
 Json config_from_gguf(std::span<const GgufField> fields) {

@@ -14,29 +14,21 @@
 #include "fp4moe/tensor/files/gguf.hpp"
 #include "fp4moe/weights/dialect.hpp"
 #include "fp4moe/weights/moe_shape.hpp"
+#include "fp4moe/weights/origin.hpp"
 
 namespace fp4moe::weights {
-
-// What the names of a Hugging Face checkpoint were, and the type of its biases.
-struct GgufOrigin {
-  std::string config_json{};  // empty: there was none
-  std::string prefix{};       // "model.layers.{}.mlp."
-  std::string projections{};  // "gate_proj,up_proj,down_proj"
-  std::string bias_dtype{};   // "BF16"
-};
 
 struct GgufModel {
   std::string model_type{};
   Json config{};  // config.json, or null
   MoeShape shape{};
   std::uint64_t layers = 0, top_k = 0;
-  GgufOrigin origin{};
+  Origin origin{};
 };
 
 std::string gguf_architecture(std::string_view model_type);
 std::vector<tensor::GgufField> gguf_fields(const GgufModel& model);
 
-GgufOrigin gguf_origin(std::span<const tensor::GgufField> fields);
 // config.json as it was, or made from the architecture's own keys.
 Json config_from_gguf(std::span<const tensor::GgufField> fields);
 

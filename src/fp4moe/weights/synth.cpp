@@ -69,18 +69,15 @@ Result<CheckpointPlan> checkpoint_plan(const SynthPlan& plan, const SynthOptions
   if (!renamed) return renamed.why();
   out.others = *std::move(renamed);
   if (is_gguf) {
-    const ProjectionNames& names = plan.model->projections;
-    out.gguf_fields = gguf_fields(
-        {.model_type = std::string(plan.model->model_type),
-         .config = config,
-         .shape = plan.shape,
-         .layers = plan.blocks.back() + 1,
-         .top_k = plan.top_k,
-         .origin = {.config_json = config.dump(),
-                    .prefix = std::string(plan.model->prefix),
-                    .projections = std::string(names.gate) + "," + std::string(names.up) + "," +
-                                   std::string(names.down),
-                    .bias_dtype = plan.shape.has_bias ? "BF16" : ""}});
+    out.gguf_fields =
+        gguf_fields({.model_type = std::string(plan.model->model_type),
+                     .config = config,
+                     .shape = plan.shape,
+                     .layers = plan.blocks.back() + 1,
+                     .top_k = plan.top_k,
+                     .origin = {.prefix = std::string(plan.model->prefix),
+                                .projections = projections_text(plan.model->projections),
+                                .bias_dtype = plan.shape.has_bias ? "BF16" : ""}});
   } else {
     out.documents = quantised_documents(config, row, facts);
   }

@@ -67,14 +67,15 @@ Result<CheckpointWriter> CheckpointWriter::create(const std::string& out, Checkp
   const SinkOptions options{
       .max_shard_bytes = plan.max_shard_bytes,
       .metadata = [&](std::size_t begin, std::size_t end) -> tensor::Metadata {
-        if (plan.exact_scales.empty()) return {};
+        tensor::Metadata metadata = plan.metadata;
+        if (plan.exact_scales.empty()) return metadata;
         ExactScales here;
         for (std::size_t i = begin; i < end; ++i) {
           const auto found = plan.exact_scales.find(specs.at(i).name);
           if (found != plan.exact_scales.end()) here.insert(*found);
         }
-        if (here.empty()) return {};
-        return {{std::string(kExactScalesKey), exact_scales_text(here)}};
+        if (!here.empty()) metadata[std::string(kExactScalesKey)] = exact_scales_text(here);
+        return metadata;
       }};
   Result<TensorSink> sink = TensorSink::create(out, specs, options);
   if (!sink) return sink.why();
@@ -150,6 +151,9 @@ Result<Done> CheckpointWriter::copy_others(std::size_t threads, const ProgressFu
         at += part.size();
         if (progress) progress(part.size());
       }
+      // Reading a page may have mapped its neighbours too.
+      const tensor::MappedFile& file = plan_.source->files()[piece.tensor->file];
+      file.drop(file.bytes());
     }
     return Done{};
   });

@@ -62,6 +62,7 @@ struct CheckpointPlan {
   std::vector<FileCopy> files{};
   std::vector<tensor::GgufField> gguf_fields{};  // for a GGUF target
   ExactScales exact_scales{};
+  tensor::Metadata metadata{};  // of every safetensors file
   std::uint64_t max_shard_bytes = kDefaultShardBytes;
 };
 

@@ -1,0 +1,154 @@
+#include "fp4moe/weights/transcode.hpp"
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "fp4moe/base/interrupt.hpp"
+#include "fp4moe/base/parallel.hpp"
+#include "fp4moe/base/text.hpp"
+#include "fp4moe/cli/command.hpp"
+#include "fp4moe/cli/progress.hpp"
+#include "fp4moe/weights/checkpoint.hpp"
+
+namespace fp4moe::cli {
+namespace {
+
+struct Options {
+  std::string path{}, to{}, out{};
+  std::size_t threads = 0;
+  std::uint64_t max_shard_bytes = weights::kDefaultShardBytes;
+  bool dry_run = false;
+};
+
+std::string dialect_names() {
+  std::string all;
+  for (const weights::DialectRow& row : weights::dialects())
+    if (all.find(row.name) == std::string::npos)
+      all += (all.empty() ? "" : ", ") + std::string(row.name);
+  return all;
+}
+
+struct Sizes {
+  std::uint64_t experts = 0, expert_bytes = 0, other_bytes = 0;
+};
+
+Sizes sizes_of(const weights::CheckpointPlan& plan) {
+  Sizes sizes;
+  for (const weights::OutputLayer& layer : plan.layers) {
+    sizes.experts += layer.shape.experts;
+    sizes.expert_bytes += layer.shape.experts *
+                          weights::expert_layout(plan.row, layer.shape, plan.bias_dtype).bytes();
+  }
+  for (const weights::OtherTensor& other : plan.others)
+    sizes.other_bytes += weights::bytes_of(other);
+  return sizes;
+}
+
+Json to_json(const weights::TranscodeReport& report) {
+  return {{"command", "transcode"},
+          {"from", report.from},
+          {"to", report.to},
+          {"format", name(report.format)},
+          {"layers", report.layers},
+          {"experts", report.experts},
+          {"expert_bytes", report.expert_bytes},
+          {"other_bytes", report.other_bytes},
+          {"exact_scales", report.exact_scales},
+          {"files", report.shards},
+          {"threads", report.threads},
+          {"seconds", report.seconds},
+          {"notes", report.notes}};
+}
+
+void print(const Io& io, const weights::TranscodeReport& report, const Options& options) {
+  if (io.json) {
+    Json whole = to_json(report);
+    whole["out"] = options.out;
+    whole["dry_run"] = options.dry_run;
+    io.print(std::move(whole));
+    return;
+  }
+  io.out << fmt::format("{} -> {} ({}): {} MoE layer{}, {} experts, {}{}\n", report.from, report.to,
+                        name(report.format), report.layers, report.layers == 1 ? "" : "s",
+                        report.experts, human_bytes(report.expert_bytes),
+                        report.other_bytes == 0
+                            ? std::string()
+                            : " and " + human_bytes(report.other_bytes) + " of other tensors");
+  if (report.exact_scales != 0)
+    io.out << fmt::format("{} scales kept exactly in the metadata (1/x cannot be undone)\n",
+                          report.exact_scales);
+  for (const std::string& note : report.notes) io.out << "note: " << note << "\n";
+  if (options.dry_run) {
+    io.out << "nothing was written (--dry-run)\n";
+    return;
+  }
+  const double bytes = static_cast<double>(report.expert_bytes + report.other_bytes);
+  io.out << fmt::format(
+      "{}: {} file{} in {:.2f} s, {}/s\n", options.out, report.shards,
+      report.shards == 1 ? "" : "s", report.seconds,
+      human_bytes(static_cast<std::uint64_t>(report.seconds > 0 ? bytes / report.seconds : 0)));
+}
+
+Result<int> run(const Options& options, const Io& io) {
+  const std::optional<weights::Dialect> target = weights::dialect_from_name(options.to);
+  if (!target)
+    return usage("transcode.dialect", "there is no such dialect")
+        .expects("one of " + dialect_names(), options.to);
+  if (options.out.empty() && !options.dry_run)
+    return usage("transcode.out", "say where to write: -o OUT");
+  const Result<weights::Checkpoint> source = weights::Checkpoint::open(options.path);
+  if (!source) return source.why();
+  // Opening read headers all over the files; their pages are not needed again.
+  for (const tensor::MappedFile& file : source->store().files()) file.drop(file.bytes());
+  Result<weights::TranscodePlan> plan =
+      weights::plan_transcode(*source, *target, options.max_shard_bytes);
+  if (!plan) return plan.why();
+  const Sizes sizes = sizes_of(plan->checkpoint);
+  if (options.dry_run) {
+    print(io,
+          {.from = std::string(source->dialect().name),
+           .to = options.to,
+           .format = source->dialect().format,
+           .layers = source->layers().size(),
+           .experts = sizes.experts,
+           .expert_bytes = sizes.expert_bytes,
+           .other_bytes = sizes.other_bytes,
+           .exact_scales = plan->checkpoint.exact_scales.size(),
+           .notes = plan->notes},
+          options);
+    return kDone;
+  }
+  const InterruptGuard guard;
+  const Result<weights::TranscodeReport> report = [&] {
+    Progress progress(io, "transcode", sizes.expert_bytes + sizes.other_bytes);
+    return weights::transcode(
+        *source, *std::move(plan), options.out,
+        {.threads = options.threads == 0 ? available_threads() : options.threads,
+         .progress = [&progress](std::uint64_t bytes) { progress.add(bytes); }});
+  }();
+  if (!report) return report.why();
+  print(io, *report, options);
+  return kDone;
+}
+
+}  // namespace
+
+Run declare_transcode(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  app.add_option("PATH", options->path, "Checkpoint: folder, index or file")->required();
+  app.add_option("--to", options->to, "Dialect to write: " + dialect_names())->required();
+  app.add_option("-o,--out", options->out, "Folder to create (a file for NAME.gguf)");
+  app.add_option("--threads", options->threads, "Threads (default: all)");
+  app.add_option("--max-shard-size", options->max_shard_bytes, "Largest file, e.g. 5GB")
+      ->transform(CLI::AsSizeValue(true))
+      ->default_str("5GB");
+  app.add_flag("--dry-run", options->dry_run, "Say what would be written, write nothing");
+  return [options](const Io& io) { return run(*options, io); };
+}
+
+}  // namespace fp4moe::cli

@@ -1,0 +1,76 @@
+#include "fp4moe/weights/origin.hpp"
+
+#include <array>
+#include <variant>
+
+#include "fp4moe/base/json.hpp"
+#include "fp4moe/base/text.hpp"
+
+namespace fp4moe::weights {
+namespace {
+
+struct KeyRow {
+  const char* key;
+  std::string Origin::*member;
+};
+
+constexpr std::array<KeyRow, 4> kKeys{{{"prefix", &Origin::prefix},
+                                       {"projections", &Origin::projections},
+                                       {"quark_grouping", &Origin::quark_grouping},
+                                       {"bias_dtype", &Origin::bias_dtype}}};
+
+const std::string* origin_text(const tensor::Store& store) {
+  for (const tensor::Metadata& metadata : store.metadata()) {
+    const auto found = metadata.find(std::string(kOriginKey));
+    if (found != metadata.end()) return &found->second;
+  }
+  for (const tensor::GgufField& field : store.gguf_fields())
+    if (field.key == kOriginKey) return std::get_if<std::string>(&field.value);
+  return nullptr;
+}
+
+// Names become parts of tensor names: refuse what no name has.
+bool is_plain(const std::string& text) {
+  for (const char c : text)
+    if (static_cast<unsigned char>(c) < 0x20 || c == '"' || c == '/') return false;
+  return text.size() < 200 && is_utf8(text);
+}
+
+}  // namespace
+
+std::string to_text(const Origin& origin) {
+  Json object = Json::object();
+  for (const KeyRow& row : kKeys)
+    if (!(origin.*row.member).empty()) object[row.key] = origin.*row.member;
+  return object.dump();
+}
+
+Result<Origin> read_origin(const tensor::Store& store) {
+  Origin origin;
+  const std::string* text = origin_text(store);
+  if (text == nullptr) return origin;
+  const Result<Json> object = parse_json(*text);
+  const auto malformed = [&] {
+    return invalid("transcode.origin", "the record of the checkpoint's origin is malformed")
+        .in(store.files()[0].path())
+        .at(kOriginKey)
+        .expects("an object of short texts", printable(*text));
+  };
+  if (!object || !object->is_object()) return malformed();
+  for (const KeyRow& row : kKeys) {
+    const auto found = object->find(row.key);
+    if (found == object->end()) continue;
+    if (!found->is_string() || !is_plain(found->get<std::string>())) return malformed();
+    origin.*row.member = found->get<std::string>();
+  }
+  const std::size_t hole = origin.prefix.find("{}");
+  if (!origin.prefix.empty() && hole == std::string::npos) return malformed();
+  if (!origin.projections.empty() && split(origin.projections, ',').size() != 3) return malformed();
+  return origin;
+}
+
+std::string projections_text(const ProjectionNames& names) {
+  return std::string(names.gate) + "," + std::string(names.up) + "," + std::string(names.down);
+}
+
+}  // namespace fp4moe::weights

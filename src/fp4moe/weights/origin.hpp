@@ -1,0 +1,29 @@
+// What a checkpoint was called before it was transcoded, so that the way back restores it: one line
+// of JSON in the metadata of the files.
+#pragma once
+#include <string>
+#include <string_view>
+
+#include "fp4moe/base/result.hpp"
+#include "fp4moe/tensor/files/store.hpp"
+#include "fp4moe/weights/dialect.hpp"
+
+namespace fp4moe::weights {
+
+inline constexpr std::string_view kOriginKey = "fp4moe.origin";
+
+// Empty: not known.
+struct Origin {
+  std::string prefix{};          // "model.layers.{}.mlp."
+  std::string projections{};     // "gate_proj,up_proj,down_proj"
+  std::string quark_grouping{};  // "fused" or "per expert"
+  std::string bias_dtype{};      // "BF16"
+};
+
+std::string to_text(const Origin& origin);
+// What the files say; unknown keys are passed over. Errors: transcode.origin.
+Result<Origin> read_origin(const tensor::Store& store);
+
+std::string projections_text(const ProjectionNames& names);
+
+}  // namespace fp4moe::weights
