@@ -46,14 +46,16 @@ class Tables {
 };
 
 // Sixteen results of two or four bytes.
-void look_up(const std::uint8_t* planes, uint8x16_t codes, std::uint8_t* to, uint8x16x2_t) {
+[[gnu::always_inline]] inline void look_up(const std::uint8_t* planes, uint8x16_t codes,
+                                           std::uint8_t* to, uint8x16x2_t) {
   const uint8x16_t low = vqtbl1q_u8(vld1q_u8(planes), codes);
   const uint8x16_t high = vqtbl1q_u8(vld1q_u8(planes + 16), codes);
   vst1q_u8(to, vzip1q_u8(low, high));
   vst1q_u8(to + 16, vzip2q_u8(low, high));
 }
 
-void look_up(const std::uint8_t* planes, uint8x16_t codes, std::uint8_t* to, uint8x16x4_t) {
+[[gnu::always_inline]] inline void look_up(const std::uint8_t* planes, uint8x16_t codes,
+                                           std::uint8_t* to, uint8x16x4_t) {
   uint8x16_t byte[4];
   for (int b = 0; b < 4; ++b) byte[b] = vqtbl1q_u8(vld1q_u8(planes + 16 * b), codes);
   const uint16x8_t low0 = vreinterpretq_u16_u8(vzip1q_u8(byte[0], byte[1]));
@@ -77,8 +79,8 @@ struct PlanesOf<4> {
 
 // Thirty-two codes, the first sixteen with one scale and the others with another (MXFP4: the same).
 template <std::size_t kBytes>
-void expand(const std::uint8_t* first, const std::uint8_t* second, uint8x16_t packed,
-            std::uint8_t* to) {
+[[gnu::always_inline]] inline void expand(const std::uint8_t* first, const std::uint8_t* second,
+                                          uint8x16_t packed, std::uint8_t* to) {
   using Planes = typename PlanesOf<kBytes>::Type;
   const uint8x16_t even = vandq_u8(packed, vdupq_n_u8(15));
   const uint8x16_t odd = vshrq_n_u8(packed, 4);

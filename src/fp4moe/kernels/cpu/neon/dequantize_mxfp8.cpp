@@ -15,7 +15,7 @@ namespace {
 constexpr std::uint8_t kFirstPlainScale = 3;
 constexpr std::uint8_t kLastPlainScale = 245;
 
-bool has_nan(uint8x16_t a, uint8x16_t b) {
+[[gnu::always_inline]] inline bool has_nan(uint8x16_t a, uint8x16_t b) {
   const uint8x16_t magnitude = vmaxq_u8(vshlq_n_u8(a, 1), vshlq_n_u8(b, 1));
   return vmaxvq_u8(magnitude) == 0xFE;
 }
@@ -24,7 +24,7 @@ struct Eight {
   float32x4_t low, high;
 };
 
-Eight decode(uint8x8_t codes, float32x4_t scale) {
+[[gnu::always_inline]] inline Eight decode(uint8x8_t codes, float32x4_t scale) {
   const int16x8_t widened = vshll_n_s8(vreinterpret_s8_u8(codes), 7);
   const uint16x8_t fields = vandq_u16(vreinterpretq_u16_s16(widened), vdupq_n_u16(0xBF80));
   const float16x8_t values = vreinterpretq_f16_u16(fields);
@@ -32,13 +32,13 @@ Eight decode(uint8x8_t codes, float32x4_t scale) {
           vmulq_f32(vcvt_high_f32_f16(values), scale)};
 }
 
-void store(Eight values, std::uint8_t* to, std::uint16_t) {
+[[gnu::always_inline]] inline void store(Eight values, std::uint8_t* to, std::uint16_t) {
   const uint16x8_t upper =
       vuzp2q_u16(vreinterpretq_u16_f32(values.low), vreinterpretq_u16_f32(values.high));
   vst1q_u8(to, vreinterpretq_u8_u16(upper));
 }
 
-void store(Eight values, std::uint8_t* to, float) {
+[[gnu::always_inline]] inline void store(Eight values, std::uint8_t* to, float) {
   vst1q_u8(to, vreinterpretq_u8_f32(values.low));
   vst1q_u8(to + 16, vreinterpretq_u8_f32(values.high));
 }

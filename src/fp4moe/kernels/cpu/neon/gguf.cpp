@@ -1,42 +1,57 @@
-// Nibble moves between canonical blocks and those of GGUF files.
+// Nibble moves between canonical blocks and those of GGUF files, for 64 elements at a time.
 //
-// Canonical order splits a block into its even elements (low nibbles) and its odd ones (high);
-// GGUF into its first and its second half. Interleaving bytes leads from one to the other.
+// A canonical byte holds elements 2k and 2k + 1; call the bytes of a block's first half A and those
+// of its second half B. A GGUF byte holds element j of the first half and element j of the second,
+// so its even bytes pair the low nibbles of A and B, its odd bytes the high nibbles:
+//
+//   even = A.low | B.low << 4      odd = A.high | B.high << 4
+//
+// which `sli` and `sri` do at once, and which undoes itself.
 #include <arm_neon.h>
 
 #include "fp4moe/kernels/cpu/block_codec.hpp"
 #include "fp4moe/kernels/cpu/neon/block_codec.hpp"
+#include "fp4moe/kernels/cpu/portable/block_codec.hpp"
 
 namespace fp4moe::kernels::cpu::neon {
 namespace {
 
-struct Codes {  // one per byte
+struct Pair {
   uint8x16_t a, b;
 };
 
-Codes low_and_high(const std::uint8_t* packed) {
-  const uint8x16_t bytes = vld1q_u8(packed);
-  return {vandq_u8(bytes, vdupq_n_u8(15)), vshrq_n_u8(bytes, 4)};
+[[gnu::always_inline]] inline Pair exchange(Pair p) {
+  return {vsliq_n_u8(p.a, p.b, 4), vsriq_n_u8(p.b, p.a, 4)};
 }
 
-Codes in_order(const std::uint8_t* canonical) {
-  const Codes c = low_and_high(canonical);
-  return {vzip1q_u8(c.a, c.b), vzip2q_u8(c.a, c.b)};
+[[gnu::always_inline]] inline Pair interleave_bytes(Pair p) {
+  return {vzip1q_u8(p.a, p.b), vzip2q_u8(p.a, p.b)};
 }
 
-void store_canonical(std::uint8_t* to, uint8x16_t first, uint8x16_t second) {
-  vst1q_u8(to, vsliq_n_u8(vuzp1q_u8(first, second), vuzp2q_u8(first, second), 4));
+[[gnu::always_inline]] inline Pair separate_bytes(Pair p) {
+  return {vuzp1q_u8(p.a, p.b), vuzp2q_u8(p.a, p.b)};
 }
 
-uint8x16_t lower_halves(uint8x16_t a, uint8x16_t b) {
-  return vreinterpretq_u8_u64(vzip1q_u64(vreinterpretq_u64_u8(a), vreinterpretq_u64_u8(b)));
+// Halves of blocks: 8 bytes in MXFP4, 4 in NVFP4.
+[[gnu::always_inline]] inline Pair transpose_u64(Pair p) {
+  const uint64x2_t a = vreinterpretq_u64_u8(p.a);
+  const uint64x2_t b = vreinterpretq_u64_u8(p.b);
+  return {vreinterpretq_u8_u64(vzip1q_u64(a, b)), vreinterpretq_u8_u64(vzip2q_u64(a, b))};
 }
 
-uint8x16_t upper_halves(uint8x16_t a, uint8x16_t b) {
-  return vreinterpretq_u8_u64(vzip2q_u64(vreinterpretq_u64_u8(a), vreinterpretq_u64_u8(b)));
+[[gnu::always_inline]] inline Pair separate_u32(Pair p) {
+  const uint32x4_t a = vreinterpretq_u32_u8(p.a);
+  const uint32x4_t b = vreinterpretq_u32_u8(p.b);
+  return {vreinterpretq_u8_u32(vuzp1q_u32(a, b)), vreinterpretq_u8_u32(vuzp2q_u32(a, b))};
 }
 
-void copy_scales_of_four(std::uint8_t* to, const std::uint8_t* from) {
+[[gnu::always_inline]] inline Pair interleave_u32(Pair p) {
+  const uint32x4_t a = vreinterpretq_u32_u8(p.a);
+  const uint32x4_t b = vreinterpretq_u32_u8(p.b);
+  return {vreinterpretq_u8_u32(vzip1q_u32(a, b)), vreinterpretq_u8_u32(vzip2q_u32(a, b))};
+}
+
+[[gnu::always_inline]] inline void copy_scales_of_four(std::uint8_t* to, const std::uint8_t* from) {
   std::uint32_t scales = 0;
   __builtin_memcpy(&scales, from, sizeof scales);
   scales &= 0x7F7F7F7Fu;
@@ -46,45 +61,54 @@ void copy_scales_of_four(std::uint8_t* to, const std::uint8_t* from) {
 }  // namespace
 
 void pack_gguf_mxfp4(const PackGguf& work) noexcept {
-  for (std::size_t i = 0; i < work.blocks; ++i) {
-    std::uint8_t* block = work.gguf + 17 * i;
-    const Codes codes = in_order(work.codes + 16 * i);
-    block[0] = work.scales[i];
-    vst1q_u8(block + 1, vsliq_n_u8(codes.a, codes.b, 4));
+  const auto [codes, scales, blocks, gguf] = work;
+  std::size_t i = 0;
+  for (; i + 2 <= blocks; i += 2) {
+    const Pair canonical{vld1q_u8(codes + 16 * i), vld1q_u8(codes + 16 * i + 16)};
+    const Pair moved = interleave_bytes(exchange(transpose_u64(canonical)));
+    std::uint8_t* to = gguf + 17 * i;
+    to[0] = scales[i];
+    vst1q_u8(to + 1, moved.a);
+    to[17] = scales[i + 1];
+    vst1q_u8(to + 18, moved.b);
   }
+  portable::pack_gguf_mxfp4({codes + 16 * i, scales + i, blocks - i, gguf + 17 * i});
 }
 
 void unpack_gguf_mxfp4(const UnpackGguf& work) noexcept {
-  for (std::size_t i = 0; i < work.blocks; ++i) {
-    const std::uint8_t* block = work.gguf + 17 * i;
-    const Codes codes = low_and_high(block + 1);
-    work.scales[i] = block[0];
-    store_canonical(work.codes + 16 * i, codes.a, codes.b);
+  const auto [gguf, blocks, codes, scales] = work;
+  std::size_t i = 0;
+  for (; i + 2 <= blocks; i += 2) {
+    const std::uint8_t* from = gguf + 17 * i;
+    const Pair packed{vld1q_u8(from + 1), vld1q_u8(from + 18)};
+    const Pair canonical = transpose_u64(exchange(separate_bytes(packed)));
+    scales[i] = from[0];
+    scales[i + 1] = from[17];
+    vst1q_u8(codes + 16 * i, canonical.a);
+    vst1q_u8(codes + 16 * i + 16, canonical.b);
   }
+  portable::unpack_gguf_mxfp4({gguf + 17 * i, blocks - i, codes + 16 * i, scales + i});
 }
 
 void pack_gguf_nvfp4(const PackGguf& work) noexcept {
-  for (std::size_t i = 0; i < work.blocks; i += 4) {
-    std::uint8_t* block = work.gguf + 9 * i;
-    copy_scales_of_four(block, work.scales + i);
-    for (std::size_t pair = 0; pair < 2; ++pair) {
-      const Codes codes = in_order(work.codes + 8 * i + 16 * pair);
-      const uint8x16_t packed =
-          vsliq_n_u8(lower_halves(codes.a, codes.b), upper_halves(codes.a, codes.b), 4);
-      vst1q_u8(block + 4 + 16 * pair, packed);
-    }
+  const auto [codes, scales, blocks, gguf] = work;
+  for (std::size_t i = 0; i < blocks; i += 4) {
+    const Pair canonical{vld1q_u8(codes + 8 * i), vld1q_u8(codes + 8 * i + 16)};
+    const Pair moved = interleave_bytes(exchange(separate_u32(canonical)));
+    copy_scales_of_four(gguf + 9 * i, scales + i);
+    vst1q_u8(gguf + 9 * i + 4, moved.a);
+    vst1q_u8(gguf + 9 * i + 20, moved.b);
   }
 }
 
 void unpack_gguf_nvfp4(const UnpackGguf& work) noexcept {
-  for (std::size_t i = 0; i < work.blocks; i += 4) {
-    const std::uint8_t* block = work.gguf + 9 * i;
-    copy_scales_of_four(work.scales + i, block);
-    for (std::size_t pair = 0; pair < 2; ++pair) {
-      const Codes codes = low_and_high(block + 4 + 16 * pair);
-      store_canonical(work.codes + 8 * i + 16 * pair, lower_halves(codes.a, codes.b),
-                      upper_halves(codes.a, codes.b));
-    }
+  const auto [gguf, blocks, codes, scales] = work;
+  for (std::size_t i = 0; i < blocks; i += 4) {
+    const Pair packed{vld1q_u8(gguf + 9 * i + 4), vld1q_u8(gguf + 9 * i + 20)};
+    const Pair canonical = interleave_u32(exchange(separate_bytes(packed)));
+    copy_scales_of_four(scales + i, gguf + 9 * i);
+    vst1q_u8(codes + 8 * i, canonical.a);
+    vst1q_u8(codes + 8 * i + 16, canonical.b);
   }
 }
 

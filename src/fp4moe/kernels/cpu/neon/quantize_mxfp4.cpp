@@ -1,9 +1,9 @@
-// MXFP4 from bf16, f16 or f32, 32 values at a time.
+// MXFP4 from bf16, f16 or f32.
 //
 // S is a power of two, so x/S only moves the exponent: instead of multiplying, the thresholds of
 // E2M1 are moved by the scale code and compared with the stored exponent and mantissa. Blocks where
-// that does not hold (values that are not finite; scales so small that subnormal inputs matter) go
-// to the portable twin one at a time.
+// that does not hold (values that are not finite; scales so small that subnormal inputs matter) are
+// done again by the portable twin.
 #include <arm_neon.h>
 
 #include "fp4moe/kernels/cpu/block_codec.hpp"
@@ -14,73 +14,83 @@
 namespace fp4moe::kernels::cpu::neon {
 namespace {
 
-constexpr std::uint32_t kInfinityBits = 0x7F800000;
 // Below this scale code a subnormal input can still reach 0.25 * S.
 constexpr std::uint32_t kFirstPlainScale = 4;
 
-std::uint32_t scale_code(const Mxfp4Recipe& recipe, std::uint32_t amax_bits) {
-  const std::uint32_t quotient = bits_of(float_of(amax_bits) / recipe.divisor);
-  const std::uint32_t exponent = (quotient + recipe.bits_added) >> 23;
-  return exponent > recipe.exponent_lowered ? exponent - recipe.exponent_lowered : 0;
-}
-
-struct Block {
-  Halves part[4];
-  std::uint32_t amax_bits;
+struct FourScales {
+  uint32x4_t codes;
+  int16x4_t bases;  // what the thresholds of E2M1 are moved by
+  uint32x4_t unusual;
 };
 
-// bf16 has no lower half: it is zero in every lane.
-Block load(const Bf16Lanes&, const std::uint8_t* from) {
-  Block block;
-  const uint16x8_t magnitude = vdupq_n_u16(0x7FFF);
-  uint16x8_t amax = vdupq_n_u16(0);
-  for (int i = 0; i < 4; ++i) {
-    const uint16x8_t values = vreinterpretq_u16_u8(vld1q_u8(from + 16 * i));
-    block.part[i] = {values, vdupq_n_s16(-1)};
-    amax = vmaxq_u16(amax, vandq_u16(values, magnitude));
-  }
-  block.amax_bits = std::uint32_t{vmaxvq_u16(amax)} << 16;
-  return block;
+[[gnu::always_inline]] inline FourScales scales_of(uint32x4_t amax, const Mxfp4Recipe& recipe) {
+  const uint32x4_t quotient =
+      vreinterpretq_u32_f32(vdivq_f32(vreinterpretq_f32_u32(amax), vdupq_n_f32(recipe.divisor)));
+  const uint32x4_t exponent = vshrq_n_u32(vaddq_u32(quotient, vdupq_n_u32(recipe.bits_added)), 23);
+  const uint32x4_t codes = vqsubq_u32(exponent, vdupq_n_u32(recipe.exponent_lowered));
+  // A zero scale code stands for S = 0: every code is a zero, out of reach of any threshold.
+  const int32x4_t moved =
+      vaddq_s32(vreinterpretq_s32_u32(vshlq_n_u32(codes, 7)), vdupq_n_s32(kUnitBase - 127 * 128));
+  const int32x4_t bases = vbslq_s32(vceqzq_u32(codes), vdupq_n_s32(0x7FFF), moved);
+  const uint32x4_t is_small =  // 1, 2 or 3
+      vcltq_u32(vsubq_u32(codes, vdupq_n_u32(1)), vdupq_n_u32(kFirstPlainScale - 1));
+  const uint32x4_t is_not_finite = vcgeq_u32(amax, vdupq_n_u32(0x7F800000));
+  return {codes, vmovn_s32(bases), vorrq_u32(is_small, is_not_finite)};
 }
 
+// Whole groups of four blocks, at most a chunk of them.
 template <class Lanes>
-Block load(const Lanes&, const std::uint8_t* from) {
-  Block block;
-  uint32x4_t values[8];
-  Lanes::load(from, values);
-  Lanes::load(from + 16 * Lanes::kBytes, values + 4);
-  uint32x4_t amax = vdupq_n_u32(0);
-  for (int i = 0; i < 8; ++i) amax = vmaxq_u32(amax, vandq_u32(values[i], vdupq_n_u32(0x7FFFFFFF)));
-  for (int i = 0; i < 4; ++i) block.part[i] = halves(values[2 * i], values[2 * i + 1]);
-  block.amax_bits = vmaxvq_u32(amax);
-  return block;
+void quantize_chunk(const QuantizeBlocks& work, const Mxfp4Recipe& recipe,
+                    const E2m1Tables& tables) {
+  constexpr std::size_t kStride = 32 * Lanes::kBytes;
+  const auto* const input = static_cast<const std::uint8_t*>(work.input);
+  std::uint8_t* const codes = work.codes;
+  const std::size_t blocks = work.blocks;
+  std::int16_t bases[kChunk];
+  std::uint8_t is_unusual[kChunk];
+  uint32x4_t unusual = vdupq_n_u32(0);
+  for (std::size_t i = 0; i < blocks; i += 4) {
+    const FourScales four = scales_of(Lanes::template max_of_four<32>(input + i * kStride), recipe);
+    store_bytes(work.scales + i, four.codes);
+    vst1_s16(bases + i, four.bases);
+    store_bytes(is_unusual + i, four.unusual);
+    unusual = vorrq_u32(unusual, four.unusual);
+  }
+  for (std::size_t i = 0; i < blocks; ++i) {
+    const int16x8_t base = vld1q_dup_s16(bases + i);
+    const std::uint8_t* block = input + i * kStride;
+    const uint8x16_t first = e2m1_codes<true>(tables, load_halves(Lanes{}, block), base);
+    const uint8x16_t second =
+        e2m1_codes<true>(tables, load_halves(Lanes{}, block + kStride / 2), base);
+    vst1q_u8(codes + 16 * i, pack_nibbles(first, second));
+  }
+  if (!any(unusual)) return;
+  for (std::size_t i = 0; i < blocks; ++i) {
+    if (is_unusual[i] == 0) continue;
+    QuantizeBlocks one = work;
+    one.input = input + i * kStride;
+    one.blocks = 1;
+    one.codes = codes + 16 * i;
+    one.scales = work.scales + i;
+    portable::quantize_mxfp4(one);
+  }
 }
 
 template <class Lanes>
 void quantize(const QuantizeBlocks& work, const Mxfp4Recipe& recipe) {
-  constexpr std::size_t kStride = 32 * Lanes::kBytes;
   const E2m1Tables tables = e2m1_tables(recipe.ties_away);
-  const auto* input = static_cast<const std::uint8_t*>(work.input);
-  for (std::size_t i = 0; i < work.blocks; ++i, input += kStride) {
-    const Block block = load(Lanes{}, input);
-    const std::uint32_t scale = scale_code(recipe, block.amax_bits);
-    if (block.amax_bits >= kInfinityBits || (scale != 0 && scale < kFirstPlainScale)) {
-      QuantizeBlocks one = work;
-      one.input = input;
-      one.blocks = 1;
-      one.codes = work.codes + 16 * i;
-      one.scales = work.scales + i;
-      portable::quantize_mxfp4(one);
-      continue;
+  QuantizeBlocks part = work;
+  for (std::size_t left = work.blocks; left != 0; left -= part.blocks) {
+    part.blocks = left < kChunk ? left : kChunk;
+    if (part.blocks >= 4) {
+      part.blocks -= part.blocks % 4;
+      quantize_chunk<Lanes>(part, recipe, tables);
+    } else {
+      portable::quantize_mxfp4(part);
     }
-    // A zero scale code stands for S = 0: every code is a zero, out of reach of any threshold.
-    const auto base = static_cast<std::int16_t>(
-        scale == 0 ? 0x7FFF : (static_cast<int>(scale) - 127) * 128 + kUnitBase);
-    const int16x8_t bases = vdupq_n_s16(base);
-    const uint8x16_t first = e2m1_codes(tables, block.part[0], block.part[1], bases);
-    const uint8x16_t second = e2m1_codes(tables, block.part[2], block.part[3], bases);
-    vst1q_u8(work.codes + 16 * i, pack_nibbles(first, second));
-    work.scales[i] = static_cast<std::uint8_t>(scale);
+    part.input = static_cast<const std::uint8_t*>(part.input) + part.blocks * 32 * Lanes::kBytes;
+    part.codes += 16 * part.blocks;
+    part.scales += part.blocks;
   }
 }
 

@@ -1,5 +1,5 @@
-// NVFP4 from bf16, f16 or f32: the scales of four blocks at a time, then 16 values at a time. Each
-// float32 operation is the one of formats/nvfp4.cpp, in its order.
+// NVFP4 from bf16, f16 or f32. Each float32 operation is the one of formats/nvfp4.cpp, in its
+// order.
 #include <arm_neon.h>
 
 #include "fp4moe/kernels/cpu/block_codec.hpp"
@@ -10,84 +10,94 @@
 namespace fp4moe::kernels::cpu::neon {
 namespace {
 
-struct Block {
-  uint32x4_t values[4];
-
-  uint32x4_t magnitudes() const {
-    const uint32x4_t mask = vdupq_n_u32(0x7FFFFFFF);
-    const uint32x4_t a = vmaxq_u32(vandq_u32(values[0], mask), vandq_u32(values[1], mask));
-    const uint32x4_t b = vmaxq_u32(vandq_u32(values[2], mask), vandq_u32(values[3], mask));
-    return vmaxq_u32(a, b);
-  }
-};
-
-struct Scales {
+struct FourScales {
   uint32x4_t codes;
   float32x4_t multipliers;
+  uint32x4_t unusual;
 };
 
-// E4M3FN of g * (amax / 6) and 1 / (its value / g) for four blocks; amax is finite.
-Scales scales_of(float32x4_t amax, float32x4_t global, float32x4_t reciprocal) {
-  const float32x4_t sixth = vdupq_n_f32(float_of(0x3E2AAAAB));
-  const float32x4_t ratio =
-      vminq_f32(vmulq_f32(global, vmulq_f32(amax, sixth)), vdupq_n_f32(448.0f));
+// E4M3FN of g * (amax / 6) and 1 / (its value / g).
+[[gnu::always_inline]] inline FourScales scales_of(uint32x4_t amax, float global,
+                                                   float reciprocal) {
+  const float32x4_t sixth = vmulq_n_f32(vreinterpretq_f32_u32(amax), float_of(0x3E2AAAAB));
+  const float32x4_t ratio = vminq_f32(vmulq_n_f32(sixth, global), vdupq_n_f32(448.0f));
   const RoundedE4m3 rounded = round_e4m3(ratio);
-  const float32x4_t multiplier = vdivq_f32(vdupq_n_f32(1.0f), vmulq_f32(rounded.value, reciprocal));
-  const uint32x4_t is_zero = vceqzq_f32(rounded.value);
-  return {rounded.code, vbslq_f32(is_zero, vdupq_n_f32(0.0f), multiplier)};
+  const float32x4_t multiplier =
+      vdivq_f32(vdupq_n_f32(1.0f), vmulq_n_f32(rounded.value, reciprocal));
+  const float32x4_t used = vbslq_f32(vceqzq_f32(rounded.value), vdupq_n_f32(0.0f), multiplier);
+  // Neither the maximum nor the factor may be infinite: 0 times infinity would be NaN.
+  const uint32x4_t largest = vmaxq_u32(amax, vreinterpretq_u32_f32(used));
+  return {rounded.code, used, vcgeq_u32(largest, vdupq_n_u32(0x7F800000))};
 }
 
-uint8x16_t codes_of(const E2m1Tables& tables, const Block& block, float32x4_t multiplier) {
-  uint32x4_t scaled[4];
+// Sixteen codes, one per byte.
+template <class Lanes>
+[[gnu::always_inline]] inline uint8x16_t codes_of(const E2m1Tables& tables,
+                                                  const std::uint8_t* from,
+                                                  const float* multiplier) {
+  const float32x4_t factor = vld1q_dup_f32(multiplier);
+  uint32x4_t values[4];
+  Lanes::load(from, values);
   for (int i = 0; i < 4; ++i)
-    scaled[i] =
-        vreinterpretq_u32_f32(vmulq_f32(vreinterpretq_f32_u32(block.values[i]), multiplier));
-  return e2m1_codes(tables, halves(scaled[0], scaled[1]), halves(scaled[2], scaled[3]),
-                    vdupq_n_s16(kUnitBase));
+    values[i] = vreinterpretq_u32_f32(vmulq_f32(vreinterpretq_f32_u32(values[i]), factor));
+  return e2m1_codes<false>(tables, {halves(values[0], values[1]), halves(values[2], values[3])},
+                           vdupq_n_s16(kUnitBase));
 }
 
-void one_by_one(const QuantizeBlocks& work, const std::uint8_t* input, std::size_t first,
-                std::size_t count) {
-  QuantizeBlocks part = work;
-  part.input = input;
-  part.blocks = count;
-  part.codes = work.codes + 8 * first;
-  part.scales = work.scales + first;
-  portable::quantize_nvfp4(part);
+// Whole groups of four blocks, at most a chunk of them.
+template <class Lanes>
+void quantize_chunk(const QuantizeBlocks& work, float reciprocal, const E2m1Tables& tables) {
+  constexpr std::size_t kStride = 16 * Lanes::kBytes;
+  const auto* const input = static_cast<const std::uint8_t*>(work.input);
+  std::uint8_t* const codes = work.codes;
+  const std::size_t blocks = work.blocks;
+  const float global = work.global_scale;
+  float multipliers[kChunk];
+  std::uint8_t is_unusual[kChunk];
+  uint32x4_t unusual = vdupq_n_u32(0);
+  for (std::size_t i = 0; i < blocks; i += 4) {
+    const FourScales four =
+        scales_of(Lanes::template max_of_four<16>(input + i * kStride), global, reciprocal);
+    store_bytes(work.scales + i, four.codes);
+    vst1q_f32(multipliers + i, four.multipliers);
+    store_bytes(is_unusual + i, four.unusual);
+    unusual = vorrq_u32(unusual, four.unusual);
+  }
+  for (std::size_t i = 0; i < blocks; i += 2) {
+    const std::uint8_t* block = input + i * kStride;
+    const uint8x16_t first = codes_of<Lanes>(tables, block, multipliers + i);
+    const uint8x16_t second = codes_of<Lanes>(tables, block + kStride, multipliers + i + 1);
+    vst1q_u8(codes + 8 * i, pack_nibbles(first, second));
+  }
+  if (!any(unusual)) return;
+  for (std::size_t i = 0; i < blocks; ++i) {
+    if (is_unusual[i] == 0) continue;
+    QuantizeBlocks one = work;
+    one.input = input + i * kStride;
+    one.blocks = 1;
+    one.codes = codes + 8 * i;
+    one.scales = work.scales + i;
+    portable::quantize_nvfp4(one);
+  }
 }
 
 template <class Lanes>
 void quantize(const QuantizeBlocks& work) {
-  constexpr std::size_t kStride = 16 * Lanes::kBytes;
   const E2m1Tables tables = e2m1_tables(false);
-  const float32x4_t global = vdupq_n_f32(work.global_scale);
-  const float32x4_t reciprocal = vdupq_n_f32(1.0f / work.global_scale);
-  const auto* input = static_cast<const std::uint8_t*>(work.input);
-  std::size_t i = 0;
-  for (; i + 4 <= work.blocks; i += 4, input += 4 * kStride) {
-    Block blocks[4];
-    for (std::size_t j = 0; j < 4; ++j) Lanes::load(input + j * kStride, blocks[j].values);
-    const uint32x4_t amax = vpmaxq_u32(vpmaxq_u32(blocks[0].magnitudes(), blocks[1].magnitudes()),
-                                       vpmaxq_u32(blocks[2].magnitudes(), blocks[3].magnitudes()));
-    const Scales scales = scales_of(vreinterpretq_f32_u32(amax), global, reciprocal);
-    // Not finite: the maximum, or the factor (0 times infinity would be NaN).
-    const uint32x4_t largest = vmaxq_u32(amax, vreinterpretq_u32_f32(scales.multipliers));
-    if (vmaxvq_u32(largest) >= 0x7F800000) {
-      one_by_one(work, input, i, 4);
-      continue;
+  const float reciprocal = 1.0f / work.global_scale;
+  QuantizeBlocks part = work;
+  for (std::size_t left = work.blocks; left != 0; left -= part.blocks) {
+    part.blocks = left < kChunk ? left : kChunk;
+    if (part.blocks >= 4) {
+      part.blocks -= part.blocks % 4;
+      quantize_chunk<Lanes>(part, reciprocal, tables);
+    } else {
+      portable::quantize_nvfp4(part);
     }
-    const uint8x16_t codes0 = codes_of(tables, blocks[0], vdupq_laneq_f32(scales.multipliers, 0));
-    const uint8x16_t codes1 = codes_of(tables, blocks[1], vdupq_laneq_f32(scales.multipliers, 1));
-    const uint8x16_t codes2 = codes_of(tables, blocks[2], vdupq_laneq_f32(scales.multipliers, 2));
-    const uint8x16_t codes3 = codes_of(tables, blocks[3], vdupq_laneq_f32(scales.multipliers, 3));
-    vst1q_u8(work.codes + 8 * i, pack_nibbles(codes0, codes1));
-    vst1q_u8(work.codes + 8 * i + 16, pack_nibbles(codes2, codes3));
-    const uint16x4_t narrow = vmovn_u32(scales.codes);
-    const std::uint32_t bytes =
-        vget_lane_u32(vreinterpret_u32_u8(vmovn_u16(vcombine_u16(narrow, narrow))), 0);
-    __builtin_memcpy(work.scales + i, &bytes, sizeof bytes);
+    part.input = static_cast<const std::uint8_t*>(part.input) + part.blocks * 16 * Lanes::kBytes;
+    part.codes += 8 * part.blocks;
+    part.scales += part.blocks;
   }
-  one_by_one(work, input, i, work.blocks - i);
 }
 
 }  // namespace
