@@ -215,11 +215,13 @@ Result<QuantClaim> claim_from(const Json& config, std::string_view model_type,
     claim.dialect = Dialect::gpt_oss;
     claim.format = WeightFormat::mxfp4;
     fields.exclusions("modules_to_not_convert", claim.excluded);
-  } else if (method == "fp8" && model_type == "deepseek_v4") {
+  } else if (method == "fp8") {
+    // DeepSeek-V4: FP8 but for the experts.
     std::string own = fields.string("expert_dtype");
     if (own.empty()) own = expert_dtype;
-    claim.fact += fmt::format(" of model_type \"deepseek_v4\", expert_dtype \"{}\"", own);
-    if (own.empty() || own == "fp4") {
+    if (!own.empty()) claim.fact += fmt::format(", expert_dtype \"{}\"", own);
+    if (model_type == "deepseek_v4") claim.fact += " of model_type \"deepseek_v4\"";
+    if (own == "fp4" || (own.empty() && model_type == "deepseek_v4")) {
       claim.dialect = Dialect::deepseek_v4;
       claim.format = WeightFormat::mxfp4;
     }
@@ -316,16 +318,15 @@ void Exclusions::add(std::string_view pattern) {
 }
 
 const std::string* Exclusions::find(std::string_view module) const {
-  for (std::string_view outer = module; !exact_.empty();) {
+  for (std::string_view outer = module;;) {
     if (const auto at = exact_.find(outer); at != exact_.end()) return &*at;
+    for (const Wild& row : wild_) {
+      if (matches_wildcard(row.pattern, outer)) return &row.spelled;
+    }
     const std::size_t dot = outer.rfind('.');
-    if (dot == std::string_view::npos) break;
+    if (dot == std::string_view::npos) return nullptr;
     outer = outer.substr(0, dot);
   }
-  for (const Wild& row : wild_) {
-    if (matches_wildcard(row.pattern, module)) return &row.spelled;
-  }
-  return nullptr;
 }
 
 Result<ModelFacts> parse_config(const Json& config) {
