@@ -20,7 +20,8 @@ constexpr std::uint64_t gguf_block_bytes(WeightFormat format) {
   return format == WeightFormat::mxfp4 ? 17 : 36;
 }
 
-// One row: codes.size() bytes of codes and their scales into blocks. Sizes must agree.
+// Whole rows: codes and their scales into blocks and back. Sizes must agree; NVFP4 scales come in
+// fours and are positive (GGUF's have no sign).
 void pack_gguf_row(WeightFormat format, std::span<const std::byte> codes,
                    std::span<const std::byte> scales, std::span<std::byte> blocks);
 void unpack_gguf_row(WeightFormat format, std::span<const std::byte> blocks,
