@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <cstdint>
+#include <optional>
 #include <utility>
 
 #include <fcntl.h>
@@ -19,7 +20,7 @@ struct Descriptor {
   }
 };
 
-std::uintptr_t page_size() { return static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE)); }
+std::size_t page_size() { return static_cast<std::size_t>(sysconf(_SC_PAGESIZE)); }
 
 std::string kind_of(mode_t mode) {
   if (S_ISDIR(mode)) return "a folder";
@@ -28,9 +29,18 @@ std::string kind_of(mode_t mode) {
   return "a device";
 }
 
-void advise(std::uintptr_t begin, std::uintptr_t end, int advice) {
-  // Advice only: where the kernel does not take it, reading still works.
-  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, advice);
+// Where `part` lies in `whole`, if it does. Pointers of different objects have no order, numbers
+// do.
+struct Place {
+  std::size_t begin, end;
+};
+std::optional<Place> place_in(std::span<const std::byte> whole, std::span<const std::byte> part) {
+  const auto first = reinterpret_cast<std::uintptr_t>(whole.data());
+  const auto begin = reinterpret_cast<std::uintptr_t>(part.data());
+  if (part.empty() || begin < first || begin - first > whole.size() ||
+      part.size() > whole.size() - (begin - first))
+    return std::nullopt;
+  return Place{begin - first, begin - first + part.size()};
 }
 
 }  // namespace
@@ -52,7 +62,7 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
   const auto size = static_cast<std::size_t>(status.st_size);
   void* data = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.fd, 0);
   if (data == MAP_FAILED) return system_error("file.map", "cannot map", errno).in(path);
-  mapped.data_ = static_cast<const std::byte*>(data);
+  mapped.data_ = static_cast<std::byte*>(data);
   mapped.size_ = size;
   return mapped;
 }
@@ -70,26 +80,26 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 }
 
 MappedFile::~MappedFile() {
-  if (data_ != nullptr)
-    munmap(reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(data_)), size_);
+  if (data_ != nullptr) munmap(data_, size_);
 }
 
+// The mapping begins at a page, so offsets are rounded as addresses would be. Advice only: where
+// the kernel does not take it, reading still works.
 void MappedFile::drop(std::span<const std::byte> part) const {
-  const auto begin = reinterpret_cast<std::uintptr_t>(part.data());
-  const auto first = reinterpret_cast<std::uintptr_t>(data_);
-  const std::uintptr_t page = page_size();
-  if (begin < first || begin + part.size() > first + size_) return;  // not of this file
-  // A last page that is only partly file is wholly inside when the part reaches the file's end.
-  const bool reaches_end = begin + part.size() == first + size_;
-  const std::uintptr_t end = begin + part.size() + (reaches_end ? page - 1 : 0);
-  advise((begin + page - 1) / page * page, end / page * page, MADV_DONTNEED);
+  const std::optional<Place> place = place_in(bytes(), part);
+  if (!place) return;
+  const std::size_t page = page_size();
+  const std::size_t begin = (place->begin + page - 1) / page * page;
+  // The last page is only partly file; it is wholly inside when the part reaches the file's end.
+  const std::size_t end = place->end == size_ ? size_ : place->end / page * page;
+  if (begin < end) madvise(data_ + begin, end - begin, MADV_DONTNEED);
 }
 
 void MappedFile::prefetch(std::span<const std::byte> part) const {
-  const auto begin = reinterpret_cast<std::uintptr_t>(part.data());
-  const auto first = reinterpret_cast<std::uintptr_t>(data_);
-  if (part.empty() || begin < first || begin + part.size() > first + size_) return;
-  advise(begin / page_size() * page_size(), begin + part.size(), MADV_WILLNEED);
+  const std::optional<Place> place = place_in(bytes(), part);
+  if (!place) return;
+  const std::size_t begin = place->begin / page_size() * page_size();
+  madvise(data_ + begin, place->end - begin, MADV_WILLNEED);
 }
 
 }  // namespace fp4moe::tensor

@@ -33,7 +33,7 @@ class MappedFile {
 
  private:
   std::string path_{};
-  const std::byte* data_ = nullptr;
+  std::byte* data_ = nullptr;  // read-only; the system's calls want it so
   std::size_t size_ = 0;
 };
 
