@@ -14,7 +14,9 @@ function(fp4moe_isa isa)
   target_link_libraries(fp4moe_isa_${isa} PRIVATE fp4moe_options)
   # A kernel's own small functions are to vanish into it, or they stay behind as symbols; and an
   # unoptimised build of intrinsics is too slow even for tests.
-  target_compile_options(fp4moe_isa_${isa} PRIVATE ${ARG_FLAGS} -O3 -fno-exceptions -fno-rtti)
+  target_compile_options(fp4moe_isa_${isa} PRIVATE ${ARG_FLAGS} -O3 -fno-exceptions -fno-rtti
+                         # GCC 12 suspects its own AVX-512 intrinsics.
+                         $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
   target_sources(fp4moe_kernels_cpu PRIVATE $<TARGET_OBJECTS:fp4moe_isa_${isa}>)
   if(FP4MOE_TESTS AND Python3_Interpreter_FOUND)
     add_test(NAME tools.isa_objects.${isa}

@@ -1,4 +1,5 @@
-// What the folder avx512/ offers. Plain declarations, for block_codec_list.cpp.
+// What the folder avx512/ offers; for the rest, which memory bounds, its row takes that of avx2/.
+// Plain declarations, for block_codec_list.cpp.
 #pragma once
 #include "fp4moe/kernels/cpu/block_codec.hpp"
 
@@ -10,10 +11,5 @@ void quantize_mxfp8(const QuantizeBlocks& work) noexcept;
 void dequantize_mxfp4(const DequantizeBlocks& work) noexcept;
 void dequantize_nvfp4(const DequantizeBlocks& work) noexcept;
 void dequantize_mxfp8(const DequantizeBlocks& work) noexcept;
-float max_magnitude(const MaxMagnitude& work) noexcept;
-void pack_gguf_mxfp4(const PackGguf& work) noexcept;
-void pack_gguf_nvfp4(const PackGguf& work) noexcept;
-void unpack_gguf_mxfp4(const UnpackGguf& work) noexcept;
-void unpack_gguf_nvfp4(const UnpackGguf& work) noexcept;
 
 }  // namespace fp4moe::kernels::cpu::avx512

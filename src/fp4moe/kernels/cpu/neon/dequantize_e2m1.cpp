@@ -10,39 +10,23 @@
 namespace fp4moe::kernels::cpu::neon {
 namespace {
 
-using Dequantize = void (*)(const DequantizeBlocks&) noexcept;
-
-// plane[s][b][c]: byte b of the result for scale s and code c.
+// The planes of each scale met so far.
 template <std::size_t kBytes>
 class Tables {
  public:
-  Tables(const DequantizeBlocks& work, Dequantize twin) : work_(work), twin_(twin) {}
+  Tables(const DequantizeBlocks& work, portable::Dequantize twin) : work_(work), twin_(twin) {}
 
   const std::uint8_t* of(std::uint8_t scale) {
-    if (!known_[scale]) make(scale);
-    return &planes_[scale][0][0];
+    if (!known_[scale]) portable::e2m1_planes(work_, twin_, scale, planes_[scale]);
+    known_[scale] = true;
+    return planes_[scale];
   }
 
  private:
-  void make(std::uint8_t scale) {
-    // Sixteen bytes of codes make one MXFP4 block; NVFP4 uses the first half.
-    static const std::uint8_t kEveryCode[16] = {0x10, 0x32, 0x54, 0x76, 0x98, 0xBA, 0xDC, 0xFE};
-    std::uint8_t results[32 * kBytes];
-    DequantizeBlocks one = work_;
-    one.codes = kEveryCode;
-    one.scales = &scale;
-    one.blocks = 1;
-    one.output = results;
-    twin_(one);
-    for (std::size_t code = 0; code < 16; ++code)
-      for (std::size_t b = 0; b < kBytes; ++b) planes_[scale][b][code] = results[code * kBytes + b];
-    known_[scale] = true;
-  }
-
   const DequantizeBlocks& work_;
-  Dequantize twin_;
+  portable::Dequantize twin_;
   bool known_[256] = {};
-  std::uint8_t planes_[256][kBytes][16];
+  std::uint8_t planes_[256][16 * kBytes];
 };
 
 // Sixteen results of two or four bytes.

@@ -1,0 +1,130 @@
+// Nibble moves between canonical blocks and those of GGUF files, for 128 elements at a time. The
+// idea is in neon/gguf.cpp: with A and B the bytes of a block's halves,
+//
+//   even = A.low | B.low << 4      odd = A.high | B.high << 4
+#include <immintrin.h>
+
+#include "fp4moe/kernels/cpu/avx2/block_codec.hpp"
+#include "fp4moe/kernels/cpu/avx2/lanes.hpp"
+#include "fp4moe/kernels/cpu/block_codec.hpp"
+#include "fp4moe/kernels/cpu/portable/block_codec.hpp"
+
+namespace fp4moe::kernels::cpu::avx2 {
+namespace {
+
+struct Pair {
+  __m256i a, b;
+};
+
+[[gnu::always_inline]] inline Pair exchange(Pair p) {
+  const __m256i low = _mm256_set1_epi8(0x0F);
+  const __m256i even =
+      _mm256_or_si256(_mm256_and_si256(p.a, low), _mm256_slli_epi16(_mm256_and_si256(p.b, low), 4));
+  const __m256i odd = _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(p.a, 4), low),
+                                      _mm256_andnot_si256(low, p.b));
+  return {even, odd};
+}
+
+[[gnu::always_inline]] inline Pair interleave_bytes(Pair p) {
+  return {_mm256_unpacklo_epi8(p.a, p.b), _mm256_unpackhi_epi8(p.a, p.b)};
+}
+
+// The even bytes of each sixteen in front, the odd ones behind, then like with like.
+[[gnu::always_inline]] inline Pair separate_bytes(Pair p) {
+  const __m256i order = _mm256_broadcastsi128_si256(
+      _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15));
+  const __m256i a = _mm256_shuffle_epi8(p.a, order);
+  const __m256i b = _mm256_shuffle_epi8(p.b, order);
+  return {_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b)};
+}
+
+[[gnu::always_inline]] inline Pair transpose_u64(Pair p) {
+  return {_mm256_unpacklo_epi64(p.a, p.b), _mm256_unpackhi_epi64(p.a, p.b)};
+}
+
+[[gnu::always_inline]] inline Pair separate_u32(Pair p) {
+  const __m256 a = _mm256_castsi256_ps(p.a);
+  const __m256 b = _mm256_castsi256_ps(p.b);
+  return {_mm256_castps_si256(_mm256_shuffle_ps(a, b, 0x88)),
+          _mm256_castps_si256(_mm256_shuffle_ps(a, b, 0xDD))};
+}
+
+[[gnu::always_inline]] inline Pair interleave_u32(Pair p) {
+  return {_mm256_unpacklo_epi32(p.a, p.b), _mm256_unpackhi_epi32(p.a, p.b)};
+}
+
+[[gnu::always_inline]] inline void copy_scales_of_four(std::uint8_t* to, const std::uint8_t* from) {
+  std::uint32_t scales = 0;
+  __builtin_memcpy(&scales, from, sizeof scales);
+  scales &= 0x7F7F7F7Fu;
+  __builtin_memcpy(to, &scales, sizeof scales);
+}
+
+[[gnu::always_inline]] inline __m256i load_two(const std::uint8_t* first,
+                                               const std::uint8_t* second) {
+  return _mm256_inserti128_si256(_mm256_castsi128_si256(load128(first)), load128(second), 1);
+}
+
+}  // namespace
+
+void pack_gguf_mxfp4(const PackGguf& work) noexcept {
+  const auto [codes, scales, blocks, gguf] = work;
+  std::size_t i = 0;
+  for (; i + 4 <= blocks; i += 4) {
+    const Pair canonical{load256(codes + 16 * i), load256(codes + 16 * i + 32)};
+    const Pair moved = interleave_bytes(exchange(transpose_u64(canonical)));
+    std::uint8_t* to = gguf + 17 * i;
+    for (std::size_t j = 0; j < 4; ++j) to[17 * j] = scales[i + j];
+    store128(to + 1, _mm256_castsi256_si128(moved.a));
+    store128(to + 18, _mm256_extracti128_si256(moved.a, 1));
+    store128(to + 35, _mm256_castsi256_si128(moved.b));
+    store128(to + 52, _mm256_extracti128_si256(moved.b, 1));
+  }
+  portable::pack_gguf_mxfp4({codes + 16 * i, scales + i, blocks - i, gguf + 17 * i});
+}
+
+void unpack_gguf_mxfp4(const UnpackGguf& work) noexcept {
+  const auto [gguf, blocks, codes, scales] = work;
+  std::size_t i = 0;
+  for (; i + 4 <= blocks; i += 4) {
+    const std::uint8_t* from = gguf + 17 * i;
+    const Pair packed{load_two(from + 1, from + 18), load_two(from + 35, from + 52)};
+    const Pair canonical = transpose_u64(exchange(separate_bytes(packed)));
+    for (std::size_t j = 0; j < 4; ++j) scales[i + j] = from[17 * j];
+    store256(codes + 16 * i, canonical.a);
+    store256(codes + 16 * i + 32, canonical.b);
+  }
+  portable::unpack_gguf_mxfp4({gguf + 17 * i, blocks - i, codes + 16 * i, scales + i});
+}
+
+void pack_gguf_nvfp4(const PackGguf& work) noexcept {
+  const auto [codes, scales, blocks, gguf] = work;
+  std::size_t i = 0;
+  for (; i + 8 <= blocks; i += 8) {
+    const Pair canonical{load256(codes + 8 * i), load256(codes + 8 * i + 32)};
+    const Pair moved = interleave_bytes(exchange(separate_u32(canonical)));
+    std::uint8_t* to = gguf + 9 * i;
+    copy_scales_of_four(to, scales + i);
+    store256(to + 4, moved.a);
+    copy_scales_of_four(to + 36, scales + i + 4);
+    store256(to + 40, moved.b);
+  }
+  portable::pack_gguf_nvfp4({codes + 8 * i, scales + i, blocks - i, gguf + 9 * i});
+}
+
+void unpack_gguf_nvfp4(const UnpackGguf& work) noexcept {
+  const auto [gguf, blocks, codes, scales] = work;
+  std::size_t i = 0;
+  for (; i + 8 <= blocks; i += 8) {
+    const std::uint8_t* from = gguf + 9 * i;
+    const Pair packed{load256(from + 4), load256(from + 40)};
+    const Pair canonical = interleave_u32(exchange(separate_bytes(packed)));
+    copy_scales_of_four(scales + i, from);
+    copy_scales_of_four(scales + i + 4, from + 36);
+    store256(codes + 8 * i, canonical.a);
+    store256(codes + 8 * i + 32, canonical.b);
+  }
+  portable::unpack_gguf_nvfp4({gguf + 9 * i, blocks - i, codes + 8 * i, scales + i});
+}
+
+}  // namespace fp4moe::kernels::cpu::avx2

@@ -1,0 +1,108 @@
+// MXFP4 from bf16, f16 or f32: as neon/quantize_mxfp4.cpp, the thresholds of E2M1 are moved by the
+// scale code instead of dividing the values; unusual blocks are done again by the portable twin.
+#include <immintrin.h>
+
+#include "fp4moe/kernels/cpu/avx2/block_codec.hpp"
+#include "fp4moe/kernels/cpu/avx2/lanes.hpp"
+#include "fp4moe/kernels/cpu/block_codec.hpp"
+#include "fp4moe/kernels/cpu/portable/block_codec.hpp"
+
+namespace fp4moe::kernels::cpu::avx2 {
+namespace {
+
+// Below this scale code a subnormal input can still reach 0.25 * S.
+constexpr int kFirstPlainScale = 4;
+
+struct EightScales {
+  __m256i codes, bases, unusual;
+};
+
+[[gnu::always_inline]] inline EightScales scales_of(__m256i amax, const Mxfp4Recipe& recipe) {
+  const __m256i quotient =
+      _mm256_castps_si256(_mm256_div_ps(_mm256_castsi256_ps(amax), _mm256_set1_ps(recipe.divisor)));
+  const __m256i exponent = _mm256_srli_epi32(
+      _mm256_add_epi32(quotient, _mm256_set1_epi32(static_cast<int>(recipe.bits_added))), 23);
+  const __m256i lowered = _mm256_set1_epi32(static_cast<int>(recipe.exponent_lowered));
+  const __m256i codes = _mm256_sub_epi32(_mm256_max_epu32(exponent, lowered), lowered);
+  // A zero scale code stands for S = 0: every code is a zero, out of reach of any threshold.
+  const __m256i moved =
+      _mm256_add_epi32(_mm256_slli_epi32(codes, 7), _mm256_set1_epi32(kUnitBase - 127 * 128));
+  const __m256i is_zero = _mm256_cmpeq_epi32(codes, _mm256_setzero_si256());
+  const __m256i bases = _mm256_blendv_epi8(moved, _mm256_set1_epi32(0x7FFF), is_zero);
+  const __m256i is_small = _mm256_andnot_si256(  // 1, 2 or 3
+      is_zero, _mm256_cmpgt_epi32(_mm256_set1_epi32(kFirstPlainScale), codes));
+  const __m256i is_not_finite = at_least(amax, _mm256_set1_epi32(0x7F800000));
+  return {codes, bases, _mm256_or_si256(is_small, is_not_finite)};
+}
+
+template <class Lanes, bool kTiesAway>
+void quantize_chunk(const QuantizeBlocks& work, const Mxfp4Recipe& recipe) {
+  constexpr std::size_t kStride = 32 * Lanes::kBytes;
+  const auto* const input = static_cast<const std::uint8_t*>(work.input);
+  std::uint8_t* const codes = work.codes;
+  const std::size_t blocks = work.blocks;
+  alignas(32) std::uint32_t maxima[kChunk];
+  alignas(32) std::int32_t bases[kChunk];
+  std::uint8_t scales[kChunk];
+  std::uint8_t is_unusual[kChunk];
+  __m256i unusual = _mm256_setzero_si256();
+  find_maxima<Lanes, 32>(input, blocks, maxima);
+  for (std::size_t i = 0; i < blocks; i += 8) {
+    const EightScales eight =
+        scales_of(_mm256_load_si256(reinterpret_cast<const __m256i*>(maxima + i)), recipe);
+    store_bytes(scales + i, eight.codes);
+    store_bytes(is_unusual + i, _mm256_srli_epi32(eight.unusual, 31));
+    _mm256_store_si256(reinterpret_cast<__m256i*>(bases + i), eight.bases);
+    unusual = _mm256_or_si256(unusual, eight.unusual);
+  }
+  __builtin_memcpy(work.scales, scales, blocks);
+  for (std::size_t i = 0; i < blocks; ++i) {
+    const __m256i base = _mm256_set1_epi16(static_cast<std::int16_t>(bases[i]));
+    const std::uint8_t* block = input + i * kStride;
+    store128(codes + 16 * i,
+             e2m1_packed<kTiesAway>(load_halves(Lanes{}, block),
+                                    load_halves(Lanes{}, block + kStride / 2), base, base));
+  }
+  if (_mm256_testz_si256(unusual, unusual) != 0) return;
+  for (std::size_t i = 0; i < blocks; ++i) {
+    if (is_unusual[i] == 0) continue;
+    QuantizeBlocks one = work;
+    one.input = input + i * kStride;
+    one.blocks = 1;
+    one.codes = codes + 16 * i;
+    one.scales = work.scales + i;
+    portable::quantize_mxfp4(one);
+  }
+}
+
+template <class Lanes>
+void quantize(const QuantizeBlocks& work, const Mxfp4Recipe& recipe) {
+  QuantizeBlocks part = work;
+  for (std::size_t left = work.blocks; left != 0; left -= part.blocks) {
+    part.blocks = left < kChunk ? left : kChunk;
+    if (recipe.ties_away)
+      quantize_chunk<Lanes, true>(part, recipe);
+    else
+      quantize_chunk<Lanes, false>(part, recipe);
+    part.input = static_cast<const std::uint8_t*>(part.input) + part.blocks * 32 * Lanes::kBytes;
+    part.codes += 16 * part.blocks;
+    part.scales += part.blocks;
+  }
+}
+
+}  // namespace
+
+void quantize_mxfp4(const QuantizeBlocks& work) noexcept {
+  const Mxfp4Recipe* recipe = mxfp4_recipe(work.mxfp4_rule);
+  if (recipe == nullptr) return portable::quantize_mxfp4(work);
+  switch (work.element) {
+    case Element::bf16:
+      return quantize<Bf16Lanes>(work, *recipe);
+    case Element::f16:
+      return quantize<F16Lanes>(work, *recipe);
+    case Element::f32:
+      return quantize<F32Lanes>(work, *recipe);
+  }
+}
+
+}  // namespace fp4moe::kernels::cpu::avx2
