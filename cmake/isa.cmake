@@ -16,7 +16,7 @@ function(fp4moe_isa isa)
   # unoptimised build of intrinsics is too slow even for tests.
   target_compile_options(fp4moe_isa_${isa} PRIVATE ${ARG_FLAGS} -O3 -fno-exceptions -fno-rtti
                          # GCC 12 suspects its own AVX-512 intrinsics.
-                         $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
+                         "$<$<CXX_COMPILER_ID:GNU>:-Wno-uninitialized;-Wno-maybe-uninitialized>")
   target_sources(fp4moe_kernels_cpu PRIVATE $<TARGET_OBJECTS:fp4moe_isa_${isa}>)
   if(FP4MOE_TESTS AND Python3_Interpreter_FOUND)
     add_test(NAME tools.isa_objects.${isa}
@@ -32,8 +32,16 @@ if(FP4MOE_TESTS)
   find_package(Python3 COMPONENTS Interpreter)
 endif()
 
-fp4moe_isa(neon PROCESSOR "aarch64|arm64")
-fp4moe_isa(avx2 PROCESSOR "x86_64|AMD64" FLAGS -mavx2 -mfma -mf16c)
-fp4moe_isa(avx512 PROCESSOR "x86_64|AMD64"
-           FLAGS -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq
-                 -mprefer-vector-width=512)
+set(arm PROCESSOR "aarch64|arm64" FLAGS)
+fp4moe_isa(neon ${arm})
+fp4moe_isa(neon_dotprod ${arm} -march=armv8.2-a+dotprod)
+fp4moe_isa(neon_i8mm ${arm} -march=armv8.2-a+dotprod+i8mm)
+fp4moe_isa(neon_bf16 ${arm} -march=armv8.2-a+dotprod+i8mm+bf16)
+
+set(avx2 PROCESSOR "x86_64|AMD64" FLAGS -mavx2 -mfma -mf16c)
+set(avx512 ${avx2} -mavx512f -mavx512bw -mavx512vl -mavx512dq -mprefer-vector-width=512)
+fp4moe_isa(avx2 ${avx2})
+fp4moe_isa(avx512 ${avx512})
+fp4moe_isa(avx512_vnni ${avx512} -mavx512vbmi -mavx512vnni)
+fp4moe_isa(avx512_bf16 ${avx512} -mavx512vbmi -mavx512vnni -mavx512bf16)
+fp4moe_isa(amx ${avx512} -mavx512vbmi -mavx512vnni -mavx512bf16 -mamx-tile -mamx-int8 -mamx-bf16)

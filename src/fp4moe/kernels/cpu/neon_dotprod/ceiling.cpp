@@ -1,0 +1,22 @@
+#include "fp4moe/kernels/cpu/ceiling.hpp"
+
+#include <arm_neon.h>
+
+namespace fp4moe::kernels::cpu::neon_dotprod {
+
+std::uint32_t sdot_products(std::size_t rounds) noexcept;
+
+std::uint32_t sdot_products(std::size_t rounds) noexcept {
+  int32x4_t sums[kCeilingSums] = {};
+  for (int32x4_t& sum : sums) asm volatile("" : "+w"(sum));  // or one would stand for all
+  int8x16_t a = vdupq_n_s8(3);
+  for (std::size_t i = 0; i < rounds; ++i) {
+    asm volatile("" : "+w"(a));  // the same operands, but the compiler must not know
+    for (int32x4_t& sum : sums) sum = vdotq_s32(sum, a, a);
+  }
+  int32x4_t total = sums[0];
+  for (const int32x4_t sum : sums) total = vaddq_s32(total, sum);
+  return static_cast<std::uint32_t>(vaddvq_s32(total));
+}
+
+}  // namespace fp4moe::kernels::cpu::neon_dotprod
