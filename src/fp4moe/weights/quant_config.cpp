@@ -16,7 +16,7 @@ Json compressed_tensors(const DialectRow& row, const QuantFacts& facts) {
                 {"dynamic", false},
                 {"group_size", block_size(row.format)},
                 {"num_bits", 4},
-                {"observer", weights ? "minmax" : nullptr},
+                {"observer", weights ? Json("minmax") : Json()},
                 {"observer_kwargs", Json::object()},
                 {"strategy", nvfp4 ? "tensor_group" : "group"},
                 {"symmetric", true},

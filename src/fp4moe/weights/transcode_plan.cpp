@@ -34,7 +34,11 @@ std::string possible_targets(WeightFormat format, Dialect except) {
 class Planner {
  public:
   Planner(const Checkpoint& source, Dialect target, Origin origin, ScaleSource scales)
-      : source_(source), target_(target), origin_(std::move(origin)), scales_(std::move(scales)) {}
+      : source_(source),
+        target_(target),
+        origin_(std::move(origin)),
+        scales_(std::move(scales)),
+        config_(read_config(source.store())) {}
 
   Result<TranscodePlan> plan(std::uint64_t max_shard_bytes) {
     Result<DialectRow> row = choose_row();
@@ -45,7 +49,6 @@ class Planner {
     out.max_shard_bytes = max_shard_bytes;
     for (const MoeLayer& layer : source_.layers())
       if (Result<Done> fits = check_layer(layer, *row); !fits) return fits.why();
-    config_ = read_config();
     if (Result<Done> done = add_layers(out); !done) return done.why();
     if (Result<Done> done = add_others(out); !done) return done.why();
     Result<ExactScales> records = scales_.records_for(out);
@@ -56,8 +59,10 @@ class Planner {
   }
 
  private:
+  // As config.json spells it; GGUF has names of its own.
   std::string model_type() const {
-    if (!source_.config().model_type.empty()) return source_.config().model_type;
+    const auto found = config_.find("model_type");
+    if (found != config_.end() && found->is_string()) return found->get<std::string>();
     return source_.dialect().dialect == Dialect::openai ? "gpt_oss" : "";
   }
 
@@ -142,10 +147,9 @@ class Planner {
     return Done{};
   }
 
-  Json read_config() const {
-    if (source_.store().kind() == tensor::StoreKind::gguf)
-      return config_from_gguf(source_.store().gguf_fields());
-    const Result<Json> config = read_json_file(source_.store().folder() + "/config.json");
+  static Json read_config(const tensor::Store& store) {
+    if (store.kind() == tensor::StoreKind::gguf) return config_from_gguf(store.gguf_fields());
+    const Result<Json> config = read_json_file(store.folder() + "/config.json");
     return config && config->is_object() ? *config : Json::object();
   }
 

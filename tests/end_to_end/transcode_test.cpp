@@ -1,0 +1,227 @@
+// Transcoding as a user meets it: a process with limited memory, killed at the wrong moment, on a
+// disk that is full. FP4MOE_CLI names the program.
+#include <array>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <spawn.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "fp4moe/tensor/files/store.hpp"
+#include "fp4moe/tensor/files/test_support.hpp"
+#include "fp4moe/weights/checkpoint.hpp"
+#include "fp4moe/weights/expert_layout.hpp"
+
+namespace fp4moe {
+namespace {
+
+using tensor::testing::TemporaryFolder;
+
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+
+class Child {
+ public:
+  // Starts the program; its output goes to /dev/null. `file_limit` bounds every file it writes.
+  explicit Child(std::vector<std::string> arguments, std::uint64_t file_limit = 0) {
+    const char* program = std::getenv("FP4MOE_CLI");
+    if (program == nullptr) return;
+    arguments.insert(arguments.begin(), program);
+    std::vector<char*> argv;
+    for (std::string& argument : arguments) argv.push_back(argument.data());
+    argv.push_back(nullptr);
+    pid_ = fork();
+    if (pid_ != 0) return;
+    const int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    dup2(null, STDOUT_FILENO);
+    dup2(null, STDERR_FILENO);
+    if (file_limit != 0) {
+      signal(SIGXFSZ, SIG_IGN);
+      const rlimit limit{file_limit, file_limit};
+      setrlimit(RLIMIT_FSIZE, &limit);
+    }
+    execv(program, argv.data());
+    _exit(127);
+  }
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+  ~Child() {
+    if (is_running()) {
+      kill(pid_, SIGKILL);
+      wait();
+    }
+  }
+
+  bool has_started() const { return pid_ > 0; }
+  bool is_running() const { return pid_ > 0 && !is_done_; }
+  void send(int signal) const { kill(pid_, signal); }
+  bool poll() {  // true once it has ended
+    if (!is_done_ && wait4(pid_, &status_, WNOHANG, &usage_) == pid_) is_done_ = true;
+    return is_done_;
+  }
+  void wait() {
+    if (!is_done_) wait4(pid_, &status_, 0, &usage_);
+    is_done_ = true;
+  }
+  // The exit status, or 128 + the signal that ended it.
+  int status() {
+    wait();
+    return WIFEXITED(status_) ? WEXITSTATUS(status_) : 128 + WTERMSIG(status_);
+  }
+  std::uint64_t peak_bytes() {
+    wait();
+    return static_cast<std::uint64_t>(usage_.ru_maxrss) * 1024;
+  }
+
+ private:
+  pid_t pid_ = -1;
+  int status_ = 0;
+  rusage usage_{};
+  bool is_done_ = false;
+};
+
+int run(std::vector<std::string> arguments) { return Child(std::move(arguments)).status(); }
+
+// One gpt-oss-20b layer: 32 experts of 12.6 MiB.
+void make_layer(const std::string& out) {
+  ASSERT_NE(std::getenv("FP4MOE_CLI"), nullptr) << "FP4MOE_CLI must name the program";
+  ASSERT_EQ(run({"synth", "--model", "gpt-oss-20b", "--seed", "1", "-o", out}), 0);
+}
+
+std::uint64_t bound_of(const std::string& path) {
+  const Result<weights::Checkpoint> source = weights::Checkpoint::open(path);
+  EXPECT_TRUE(source);
+  if (!source) return 0;
+  const weights::MoeLayer& layer = source->layers()[0];
+  const std::uint64_t expert =
+      weights::expert_layout(*layer.row, layer.shape, tensor::DType::bf16).bytes();
+  return 2 * expert + 64 * kMiB;
+}
+
+class Memory : public ::testing::TestWithParam<std::array<const char*, 2>> {};
+
+TEST_P(Memory, StaysWithinTwoExpertsAnd64MiBWhateverTheThreads) {
+  const auto [from, to] = GetParam();
+  const TemporaryFolder folder;
+  ASSERT_NO_FATAL_FAILURE(make_layer(folder / "layer"));
+  std::string source = folder / "layer";
+  if (std::string(from) != "gpt-oss") {
+    ASSERT_EQ(run({"transcode", source, "--to", from, "-o", folder / "source"}), 0);
+    source = folder / "source";
+  }
+  const std::uint64_t bound = bound_of(source);
+  std::uint64_t size = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(source))
+    size += entry.file_size();
+  ASSERT_GT(size, 3 * bound);
+
+  for (const char* threads : {"1", "16"}) {
+    const std::string out = folder / (std::string("out-") + threads);
+    Child child({"transcode", source, "--to", to, "--threads", threads, "-o", out});
+
+    EXPECT_EQ(child.status(), 0);
+    EXPECT_LE(child.peak_bytes(), bound) << threads << " threads";
+    std::filesystem::remove_all(out);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Pairs, Memory,
+                         ::testing::Values(std::array{"gpt-oss", "gguf"},
+                                           std::array{"gguf", "gpt-oss"},
+                                           std::array{"gpt-oss", "compressed-tensors"},
+                                           std::array{"compressed-tensors", "gpt-oss"}));
+
+// Waits, without sleeping, until the child has begun to write or has ended.
+void until_it_writes(Child& child, const std::string& staging) {
+  while (!child.poll()) {
+    std::error_code ignored;
+    if (std::filesystem::exists(staging, ignored)) return;
+    sched_yield();
+  }
+}
+
+TEST(Kill, LeavesTheTargetWholeOrAbsentAndTheNextRunSucceeds) {
+  const TemporaryFolder folder;
+  ASSERT_NO_FATAL_FAILURE(make_layer(folder / "layer"));
+  const std::string out = folder / "out";
+  int absent = 0;
+  for (int attempt = 0; attempt < 5; ++attempt) {
+    {
+      Child child({"transcode", folder / "layer", "--to", "quark", "-o", out});
+      ASSERT_TRUE(child.has_started());
+      until_it_writes(child, folder / ".out.partial");
+      for (int i = 0; i < attempt * 1000; ++i) sched_yield();  // a little further each time
+      child.send(SIGKILL);
+      child.wait();
+    }
+    if (!std::filesystem::exists(out)) {
+      ++absent;
+      continue;
+    }
+    EXPECT_TRUE(weights::Checkpoint::open(out));
+    std::filesystem::remove_all(out);
+  }
+  EXPECT_GT(absent, 0);
+
+  EXPECT_EQ(run({"transcode", folder / "layer", "--to", "quark", "-o", out}), 0);
+
+  EXPECT_TRUE(weights::Checkpoint::open(out));
+  EXPECT_FALSE(std::filesystem::exists(folder / ".out.partial"));
+  EXPECT_EQ(folder.names().size(), 2u);
+}
+
+TEST(Interrupt, EndsWith130AndLeavesNothing) {
+  const TemporaryFolder folder;
+  ASSERT_NO_FATAL_FAILURE(make_layer(folder / "layer"));
+  for (const char* to : {"quark", "compressed-tensors"}) {
+    const std::string out = folder / "out";
+    Child child({"transcode", folder / "layer", "--to", to, "-o", out, "--threads", "1"});
+    ASSERT_TRUE(child.has_started());
+    until_it_writes(child, folder / ".out.partial");
+    child.send(SIGINT);
+
+    EXPECT_EQ(child.status(), 130);
+    EXPECT_EQ(folder.names(), std::vector<std::string>{"layer"});
+    std::filesystem::remove_all(out);
+  }
+}
+
+TEST(FullDisk, EndsWith6BeforeTheWorkAndLeavesNothing) {
+  const TemporaryFolder folder;
+  ASSERT_NO_FATAL_FAILURE(make_layer(folder / "layer"));
+
+  Child child({"transcode", folder / "layer", "--to", "quark", "-o", folder / "out"}, 100 * kMiB);
+
+  EXPECT_EQ(child.status(), 6);
+  EXPECT_EQ(folder.names(), std::vector<std::string>{"layer"});
+}
+
+TEST(Quantize, IsInterruptedAndBoundedToo) {
+  const TemporaryFolder folder;
+  ASSERT_NE(std::getenv("FP4MOE_CLI"), nullptr) << "FP4MOE_CLI must name the program";
+  ASSERT_EQ(run({"synth", "--model", "gpt-oss-20b", "--dialect", "bf16", "--experts", "8", "-o",
+                 folder / "plain"}),
+            0);
+  {
+    Child child({"quantize", folder / "plain", "-o", folder / "out", "--threads", "1"});
+    until_it_writes(child, folder / ".out.partial");
+    child.send(SIGTERM);
+    EXPECT_EQ(child.status(), 130);
+    EXPECT_EQ(folder.names(), std::vector<std::string>{"plain"});
+  }
+
+  Child child({"quantize", folder / "plain", "-o", folder / "out", "--threads", "1"});
+
+  EXPECT_EQ(child.status(), 0);
+  // One expert in bfloat16 is 47.5 MiB, quantised 12.6 MiB; the checkpoint 380 MiB.
+  EXPECT_LE(child.peak_bytes(), 160 * kMiB);
+}
+
+}  // namespace
+}  // namespace fp4moe
