@@ -73,8 +73,10 @@ Result<std::vector<bool>> unspecified_field(const Json& item, std::size_t count)
   const std::string range = "indices below " + std::to_string(count);
   if (!indices->is_array()) return malformed("unspecified", range, indices->type_name());
   for (const Json& index : *indices) {
-    if (!index.is_number_unsigned() || index.get<std::uint64_t>() >= count)
-      return malformed("unspecified", range, index.dump());
+    const bool inside = index.is_number_integer() && index.get<std::int64_t>() >= 0 &&
+                        index.get<std::uint64_t>() < count;
+    if (!inside)
+      return malformed("unspecified", range, index.is_number() ? index.dump() : index.type_name());
     skip[index.get<std::size_t>()] = true;
   }
   return skip;

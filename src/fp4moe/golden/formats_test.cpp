@@ -1,6 +1,7 @@
 #include "fp4moe/golden/formats.hpp"
 
 #include <cmath>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -171,8 +172,9 @@ const Damage kDamages[] = {
     {"table of short patterns", [](Json& d) { d["tables"]["e2m1"][0] = "00"; }},
     {"table that is text", [](Json& d) { d["tables"]["e2m1"] = "00"; }},
     {"fewer scales", [](Json& d) { d["block_scales"][0]["scale"] = "00"; }},
-    {"unspecified out of range", [](Json& d) { d["blocks"][0]["unspecified"] = {32}; }},
-    {"unspecified negative", [](Json& d) { d["blocks"][0]["unspecified"] = {-1}; }},
+    {"unspecified out of range",
+     [](Json& d) { d["blocks"][0]["unspecified"] = Json::array({32}); }},
+    {"unspecified negative", [](Json& d) { d["blocks"][0]["unspecified"] = Json::array({-1}); }},
     {"unspecified not a list", [](Json& d) { d["blocks"][0]["unspecified"] = 3; }},
     {"unknown dtype", [](Json& d) { d["blocks"][0]["in_dtype"] = "f64"; }},
     {"input beyond its dtype", [](Json& d) { d["blocks"][0]["in_dtype"] = "bf16"; }},
@@ -231,6 +233,41 @@ TEST(GoldenFormats, TakesFilesWithOtherSectionsOrdersAndSizes) {
 
   EXPECT_EQ(report.failed, 0u) << first_failure(report);
   EXPECT_EQ(report.passed, 8u);
+}
+
+// Every value of a small document, one after another, replaced by every odd value: each answer is a
+// report or an error, never a crash (the sanitizers watch).
+void replace_each(Json& node, Json& document, std::size_t& runs) {
+  static const Json kOdd = Json::array(
+      {nullptr, true, -1, 1e308, 18446744073709551615u, "", "0", "zz", "nan", "7fc00000",
+       std::string(4096, 'f'), Json::array(), Json::array({Json::array()}), Json::object()});
+  for (const Json& odd : kOdd) {
+    const Json original = node;
+    node = odd;
+    (void)run(document);
+    node = original;
+    ++runs;
+  }
+  if (!node.is_structured()) return;
+  for (std::size_t i = 0; i < node.size(); ++i) {
+    auto child = node.begin();
+    std::advance(child, i);
+    replace_each(*child, document, runs);
+  }
+}
+
+TEST(GoldenFormats, NoValueCanCrashIt) {
+  Json document = golden_document();
+  for (const char* section : {"encode", "blocks", "block_scales", "nvfp4", "activations"})
+    document[section].erase(document[section].begin() + 1, document[section].end());
+  for (const char* table : {"e8m0", "e4m3fn", "e5m2", "e4m3fnuz"}) document["tables"].erase(table);
+  document["blocks"][0]["unspecified"] = Json::array({3});
+  std::size_t runs = 0;
+
+  replace_each(document, document, runs);
+
+  EXPECT_GT(runs, 700u);
+  EXPECT_EQ(first_failure(run(document)), "") << "the document is whole again";
 }
 
 TEST(GoldenSchemas, AnUnknownSchemaListsTheKnownOnes) {
