@@ -5,7 +5,6 @@
 //
 // Sixteen codes, no infinity, no NaN. Two codes share a byte: see nibbles.hpp.
 #pragma once
-#include <array>
 #include <cstdint>
 #include <limits>
 
@@ -17,11 +16,9 @@ struct E2m1 {
   static constexpr int kBits = 4;
   static constexpr float kMax = 6.0f;
   static constexpr std::uint8_t kMaxCode = 7;
-  static constexpr std::array<float, 8> kMagnitude{0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
 
   static constexpr float decode(std::uint8_t code) {
-    const float magnitude = kMagnitude[code & 7];
-    return (code & 8) != 0 ? -magnitude : magnitude;
+    return (code & 8) != 0 ? -magnitude(code & 7) : magnitude(code & 7);
   }
 
   // "rne_satfinite": nearest, ties to the even code, saturating; -0 keeps its sign. NaN becomes
@@ -34,17 +31,24 @@ struct E2m1 {
  private:
   enum class Tie : std::uint8_t { to_even, away };
 
+  // Computed, not looked up: device code cannot read a table of the host. Codes 2 ... 7 are the
+  // upper bits of a float32 whose exponent is 126 higher.
+  static constexpr float magnitude(std::uint32_t code) {
+    if (code < 2) return 0.5f * static_cast<float>(code);
+    return float_from_bits((code + (126u << 1)) << 22);
+  }
+
   static constexpr std::uint8_t nearest(float x, Tie tie) {
     if (is_nan(x)) return kMaxCode;
-    const float magnitude = is_negative(x) ? -x : x;
+    const float size = is_negative(x) ? -x : x;
     std::uint8_t code = 0;
-    while (code < kMaxCode && is_nearer_above(magnitude, code, tie)) ++code;
+    while (code < kMaxCode && is_nearer_above(size, code, tie)) ++code;
     return static_cast<std::uint8_t>(code | (is_negative(x) ? 8 : 0));
   }
-  static constexpr bool is_nearer_above(float magnitude, std::uint8_t code, Tie tie) {
-    const float midpoint = 0.5f * (kMagnitude[code] + kMagnitude[code + 1u]);
+  static constexpr bool is_nearer_above(float x, std::uint8_t code, Tie tie) {
+    const float midpoint = 0.5f * (magnitude(code) + magnitude(code + 1u));
     const bool gives_way = tie == Tie::away || (code & 1) != 0;
-    return magnitude > midpoint || (magnitude == midpoint && gives_way);
+    return x > midpoint || (x == midpoint && gives_way);
   }
 };
 

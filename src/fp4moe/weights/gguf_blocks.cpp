@@ -14,7 +14,8 @@ std::uint8_t* out(std::span<std::byte> bytes) {
   return reinterpret_cast<std::uint8_t*>(bytes.data());
 }
 
-bool agree(WeightFormat format, std::size_t codes, std::size_t scales, std::size_t blocks) {
+[[maybe_unused]] bool agree(WeightFormat format, std::size_t codes, std::size_t scales,
+                            std::size_t blocks) {
   const std::size_t code_bytes = block_size(format) / 2;
   return codes == scales * code_bytes && blocks == scales * (code_bytes + 1);
 }

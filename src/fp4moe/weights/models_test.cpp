@@ -43,7 +43,9 @@ TEST(Models, MoeLayersLieInsideTheModelInAscendingOrder) {
     for (std::uint64_t i = 0; i < moe_layer_count(row); ++i) {
       const std::uint64_t index = moe_layer_index(row, i);
       EXPECT_LT(index, row.layers) << row.name;
-      if (i != 0) EXPECT_GT(index, last) << row.name;
+      if (i != 0) {
+        EXPECT_GT(index, last) << row.name;
+      }
       last = index;
     }
   }

@@ -115,7 +115,9 @@ TEST_P(RoundTrip, ThereAndBackGivesTheSameTensorsAndConfiguration) {
     ASSERT_TRUE(before && after);
     for (const auto& [key, value] : before->items()) {
       EXPECT_TRUE(after->contains(key)) << key;
-      if (after->contains(key)) EXPECT_EQ((*after)[key], value) << key;
+      if (after->contains(key)) {
+        EXPECT_EQ((*after)[key], value) << key;
+      }
     }
   }
 }
