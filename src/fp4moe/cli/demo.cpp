@@ -1,0 +1,281 @@
+// fp4moe demo: the main job from end to end on a layer it makes itself, one line for each step.
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <stdlib.h>  // mkdtemp
+
+#include "fp4moe/base/interrupt.hpp"
+#include "fp4moe/base/parallel.hpp"
+#include "fp4moe/base/text.hpp"
+#include "fp4moe/base/version.hpp"
+#include "fp4moe/bench/measure.hpp"
+#include "fp4moe/cli/command.hpp"
+#include "fp4moe/formats/mxfp4.hpp"
+#include "fp4moe/kernels/cpu/block_codec_list.hpp"
+#include "fp4moe/platform/machine.hpp"
+#include "fp4moe/weights/codec.hpp"
+#include "fp4moe/weights/lint.hpp"
+#include "fp4moe/weights/moe_weights.hpp"
+#include "fp4moe/weights/synth.hpp"
+#include "fp4moe/weights/transcode.hpp"
+
+namespace fp4moe::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using weights::Checkpoint;
+using weights::Dialect;
+
+struct Options {
+  std::string model = "gpt-oss-20b";
+  std::uint64_t experts = 0;  // 0: the model's
+  std::uint64_t seed = 1;
+  std::size_t threads = 0;
+};
+
+// A folder for the demo's files that goes when the demo does.
+class Scratch {
+ public:
+  static Result<std::unique_ptr<Scratch>> create() {
+    std::error_code code;
+    std::string name = (fs::temp_directory_path(code) / "fp4moe-demo-XXXXXX").string();
+    if (code || mkdtemp(name.data()) == nullptr)
+      return system_error("demo.scratch", "cannot make a temporary folder", errno)
+          .in(name)
+          .try_this("set TMPDIR to a folder with 1.5 GB of free space");
+    return std::make_unique<Scratch>(name);
+  }
+  explicit Scratch(std::string path) : path_(std::move(path)) {}
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  ~Scratch() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  std::string operator/(std::string_view name) const { return path_ + "/" + std::string(name); }
+  void remove(std::string_view name) const {
+    std::error_code ignored;
+    fs::remove_all(*this / name, ignored);
+  }
+
+ private:
+  std::string path_;
+};
+
+// One step of the demo, shown as it ends and kept for --json.
+class Steps {
+ public:
+  explicit Steps(const Io& io) : io_(io) {}
+
+  void done(std::string_view step, const std::string& what, Json facts) {
+    facts["step"] = step;
+    facts["what"] = what;
+    steps_.push_back(std::move(facts));
+    if (!io_.json) io_.out << fmt::format("{:<10} {}\n", step, what) << std::flush;
+  }
+  void finish(Json head) const {
+    head["steps"] = steps_;
+    if (io_.json) io_.print(std::move(head));
+  }
+
+ private:
+  const Io& io_;
+  Json steps_ = Json::array();
+};
+
+double gigabytes_per_second(std::uint64_t bytes, double seconds) {
+  return seconds > 0 ? static_cast<double>(bytes) / seconds / 1e9 : 0;
+}
+
+// How many tensors of two stores are equal to the byte; an error names the first that is not.
+Result<std::size_t> compare(const tensor::Store& a, const tensor::Store& b) {
+  for (const tensor::StoredTensor& tensor : a.tensors()) {
+    const tensor::StoredTensor* twin = b.find(tensor.entry.name);
+    if (twin == nullptr || !std::ranges::equal(a.bytes(tensor), b.bytes(*twin)))
+      return error(ErrorCode::mismatch, "demo.mismatch", "the way there and back changed a tensor")
+          .at(tensor.entry.name);
+  }
+  return a.tensors().size();
+}
+
+Result<Done> transcode_step(Steps& steps, const Scratch& scratch, std::string_view from,
+                            Dialect target, std::size_t threads) {
+  const Result<Checkpoint> source = Checkpoint::open(scratch / from);
+  if (!source) return source.why();
+  const std::string to(name(target));
+  const bool back = target == Dialect::gpt_oss;
+  const Result<weights::TranscodeReport> report =
+      weights::transcode(*source, target, scratch / (back ? "back" : to), {.threads = threads});
+  if (!report) return report.why();
+  const std::uint64_t bytes = report->expert_bytes + report->other_bytes;
+  const double speed = gigabytes_per_second(bytes, report->seconds);
+  steps.done("transcode",
+             fmt::format("{} -> {}: {} in {:.2f} s ({:.1f} GB/s), flushed to disk", report->from,
+                         report->to, human_bytes(bytes), report->seconds, speed),
+             {{"from", report->from}, {"to", report->to}, {"bytes", bytes}, {"gb_per_s", speed}});
+  return Done{};
+}
+
+// Tensor parallel by four: 2880 is 90 blocks of 32, which four ranks cannot share evenly.
+Result<Done> slice_step(Steps& steps, const Checkpoint& checkpoint, std::size_t threads) {
+  const weights::MoeLayer& layer = checkpoint.layers()[0];
+  std::vector<std::string> shares;
+  std::uint64_t bytes = 0;
+  for (std::uint64_t rank = 0; rank < 4; ++rank) {
+    const Result<weights::MoeWeights> part = weights::load_layer(
+        checkpoint, 0, {.tensor_parallel = {rank, 4}}, weights::RowOrder::halves, threads);
+    if (!part) return part.why();
+    shares.push_back(std::to_string(part->shape.intermediate));
+    bytes += part->w13_codes.size() + part->w13_scales.size() + part->w2_codes.size() +
+             part->w2_scales.size();
+  }
+  steps.done("slice",
+             fmt::format("tensor parallel 4 at block borders: intermediate {} = {}, {} loaded",
+                         layer.shape.intermediate, join(shares, " + "), human_bytes(bytes)),
+             {{"shares", shares}, {"bytes", bytes}});
+  return Done{};
+}
+
+// One projection to bf16 and back: the codes must return, at a measured share of memcpy.
+Result<Done> numbers_step(Steps& steps, const Checkpoint& checkpoint) {
+  weights::ExpertReader reader(checkpoint, {});
+  const Result<weights::ExpertView> expert = reader.read(0, 0);
+  if (!expert) return expert.why();
+  const weights::RowsView &codes = expert->down.codes, &scales = expert->down.scales;
+  const std::size_t blocks = scales.rows * scales.row_bytes;
+  Result<tensor::Buffer> values = tensor::Buffer::allocate(blocks * 64);
+  Result<tensor::Buffer> copy = tensor::Buffer::allocate(blocks * 64);
+  Result<tensor::Buffer> again = tensor::Buffer::allocate(blocks * 17);
+  if (!values || !copy || !again)
+    return error(ErrorCode::exhausted, "memory.exhausted", "too little memory for the demo");
+
+  const kernels::cpu::BlockCodec& codec = weights::machine_codec();
+  const auto* code_bytes = reinterpret_cast<const std::uint8_t*>(codes.data);
+  const auto* scale_bytes = reinterpret_cast<const std::uint8_t*>(scales.data);
+  std::uint8_t* codes_again = again->as<std::uint8_t>().data();
+  std::uint8_t* scales_again = codes_again + blocks * 16;
+  const std::vector<bench::Job> jobs{
+      {"memcpy", static_cast<double>(blocks * 64),
+       [&]() -> Result<Done> {
+         std::memcpy(copy->data(), values->data(), values->size());
+         return Done{};
+       }},
+      {"dequantise", static_cast<double>(blocks * 64),
+       [&]() -> Result<Done> {
+         codec.dequantize_mxfp4({.codes = code_bytes,
+                                 .scales = scale_bytes,
+                                 .blocks = blocks,
+                                 .output = values->data()});
+         return Done{};
+       }},
+      {"quantise", static_cast<double>(blocks * 64), [&]() -> Result<Done> {
+         codec.quantize_mxfp4({.input = values->data(),
+                               .blocks = blocks,
+                               .codes = codes_again,
+                               .scales = scales_again,
+                               .mxfp4_rule = formats::Mxfp4Rule::ceil6_rne});
+         return Done{};
+       }}};
+  const Result<std::vector<bench::Timing>> timings = bench::measure(jobs, {.seconds = 0.5});
+  if (!timings) return timings.why();
+  const double copied = (*timings)[0].rate();
+  const double out = (*timings)[1].rate(), in = (*timings)[2].rate();
+  steps.done("numbers",
+             fmt::format("{}, one core: MXFP4 -> BF16 {:.1f} GB/s, BF16 -> MXFP4 {:.1f} GB/s "
+                         "({:.0f} % and {:.0f} % of memcpy)",
+                         codec.name, out, in, 100 * out / copied, 100 * in / copied),
+             {{"kernel", codec.name},
+              {"dequantize_gb_per_s", out},
+              {"quantize_gb_per_s", in},
+              {"memcpy_gb_per_s", copied}});
+  return Done{};
+}
+
+Result<Done> run_steps(const Options& options, Steps& steps, const Scratch& scratch) {
+  const std::size_t threads = options.threads == 0 ? available_threads() : options.threads;
+  weights::SynthOptions synth{.model = options.model,
+                              .dialect = Dialect::gpt_oss,
+                              .seed = options.seed,
+                              .shards = 3,
+                              .threads = threads};
+  if (options.experts != 0) synth.experts = options.experts;
+  const Result<weights::SynthReport> made = weights::synth(synth, scratch / "layer");
+  if (!made) return made.why();
+  steps.done("make",
+             fmt::format("a {} layer: {} experts, hidden {}, intermediate {}; {} in {} files",
+                         options.model, made->shape.experts, made->shape.hidden,
+                         made->shape.intermediate, human_bytes(made->bytes), made->shards),
+             {{"bytes", made->bytes}, {"seconds", made->seconds}});
+
+  const Result<Checkpoint> checkpoint = Checkpoint::open(scratch / "layer");
+  if (!checkpoint) return checkpoint.why();
+  steps.done("inspect",
+             fmt::format("dialect {} ({}), {}, w13 rows {}", checkpoint->dialect().name,
+                         checkpoint->evidence(), name(checkpoint->dialect().format),
+                         name(checkpoint->layers()[0].shape.order)),
+             {{"dialect", checkpoint->dialect().name}});
+
+  const weights::LintReport lint = weights::lint(scratch / "layer", {.threads = threads});
+  steps.done(
+      "lint",
+      fmt::format("{} errors, {} warnings: {} experts, {} of scales read in {:.2f} s", lint.errors,
+                  lint.warnings, lint.experts, human_bytes(lint.bytes_read), lint.seconds),
+      {{"errors", lint.errors}, {"warnings", lint.warnings}});
+  if (lint.errors != 0)
+    return error(ErrorCode::mismatch, "demo.lint", "lint found errors in a sound checkpoint");
+
+  // gpt-oss -> compressed-tensors -> GGUF -> gpt-oss, each from the one before.
+  std::string from = "layer";
+  for (const Dialect target : {Dialect::compressed_tensors, Dialect::gguf, Dialect::gpt_oss}) {
+    if (Result<Done> step = transcode_step(steps, scratch, from, target, threads); !step)
+      return step;
+    if (from != "layer") scratch.remove(from);
+    from = name(target);
+  }
+  const Result<tensor::Store> back = tensor::Store::open(scratch / "back");
+  if (!back) return back.why();
+  const Result<std::size_t> equal = compare(checkpoint->store(), *back);
+  if (!equal) return equal.why();
+  steps.done("verify", fmt::format("there and back: all {} tensors equal to the byte", *equal),
+             {{"tensors", *equal}});
+
+  if (Result<Done> step = slice_step(steps, *checkpoint, threads); !step) return step;
+  return numbers_step(steps, *checkpoint);
+}
+
+Result<int> run(const Options& options, const Io& io) {
+  const platform::Machine machine = platform::describe_machine();
+  if (!io.json)
+    io.out << fmt::format("fp4moe {} on {} ({}, {} cores; {})\n\n", kVersion, machine.model,
+                          machine.architecture, machine.cores, text(machine.features));
+  Result<std::unique_ptr<Scratch>> scratch = Scratch::create();
+  if (!scratch) return scratch.why();
+  const InterruptGuard guard;
+  Steps steps(io);
+  if (Result<Done> done = run_steps(options, steps, **scratch); !done) return done.why();
+  steps.finish({{"command", "demo"}, {"machine", bench::to_json(machine)}});
+  if (!io.json)
+    io.out << "\nNext: fp4moe inspect PATH, fp4moe lint PATH, fp4moe transcode PATH --to gguf -o "
+              "OUT\n";
+  return kDone;
+}
+
+}  // namespace
+
+Run declare_demo(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  app.add_option("--model", options->model, "A gpt-oss model")->capture_default_str();
+  app.add_option("--experts", options->experts, "Fewer experts than the model has");
+  app.add_option("--seed", options->seed, "Seed of the weights")->capture_default_str();
+  app.add_option("--threads", options->threads, "Threads (default: all)");
+  return [options](const Io& io) { return run(*options, io); };
+}
+
+}  // namespace fp4moe::cli
