@@ -11,7 +11,7 @@ namespace fp4moe {
 namespace {
 
 TEST(ParallelFor, DoesEveryItemOnce) {
-  for (const std::size_t threads : {0, 1, 2, 8}) {
+  for (const std::size_t threads : {0u, 1u, 2u, 8u}) {
     std::vector<std::atomic<int>> done(1000);
     ASSERT_TRUE(parallel_for(threads, done.size(), [&](std::size_t i) -> Result<Done> {
       ++done[i];
@@ -49,7 +49,7 @@ TEST(ParallelFor, StopsAfterAFailure) {
 }
 
 TEST(ParallelFor, CarriesMissingMemoryToTheCaller) {
-  for (const std::size_t threads : {1, 4})
+  for (const std::size_t threads : {1u, 4u})
     EXPECT_THROW((void)parallel_for(threads, 100,
                                     [](std::size_t i) -> Result<Done> {
                                       if (i == 50) throw std::bad_alloc();

@@ -141,8 +141,10 @@ TEST(AtomicFolder, OfAKilledWriterIsAbsentAndItsRestsAreRemoved) {
     waitpid(child, &status, 0);
     close(progress[0]);
     ASSERT_TRUE(WIFSIGNALED(status));
-    if (std::filesystem::exists(folder / "out")) {
-      EXPECT_GE(steps, 9u);
+    // The child may have come further than the last step that was read.
+    const bool exists = std::filesystem::exists(folder / "out");
+    EXPECT_TRUE(exists || steps < 10) << "it was committed";
+    if (exists) {
       for (int i = 0; i < 10; ++i) EXPECT_EQ(read_text(folder / ("out/" + std::to_string(i))), "x");
     } else {
       Result<AtomicFolder> next = AtomicFolder::create(folder / "out");

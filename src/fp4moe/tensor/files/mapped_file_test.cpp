@@ -26,7 +26,7 @@ std::size_t resident_file_bytes() {
 std::uint64_t sum_of(std::span<const std::byte> bytes) {
   std::uint64_t sum = 0;
   for (std::size_t i = 0; i < bytes.size(); i += 512)
-    sum = sum * 31 + std::to_integer<int>(bytes[i]);
+    sum = sum * 31 + std::to_integer<std::uint64_t>(bytes[i]);
   return sum;
 }
 
