@@ -74,6 +74,15 @@ TEST(AtomicFolder, RefusesToCommitOverWhatCameMeanwhile) {
   EXPECT_EQ(read_text(folder / "out/theirs"), "1");
 }
 
+TEST(AtomicFolder, CannotCommitWhenItsFilesAreGone) {
+  const TemporaryFolder folder;
+  Result<AtomicFolder> made = AtomicFolder::create(folder / "out");
+  ASSERT_TRUE(made);
+  std::filesystem::remove_all(made->staging());
+  EXPECT_EQ(made->commit().why().id, "folder.flush");
+  EXPECT_FALSE(std::filesystem::exists(folder / "out"));
+}
+
 TEST(AtomicFolder, NeedsANameAndAPlace) {
   const TemporaryFolder folder;
   for (const char* path : {"", ".", "..", "/", "a/.."})

@@ -4,7 +4,9 @@
 #include <utility>
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "fp4moe/tensor/files/test_support.hpp"
@@ -67,6 +69,27 @@ TEST(MappedFile, SaysWhenThereIsNone) {
   const Result<MappedFile> file = MappedFile::open("/nonexistent/file");
   ASSERT_FALSE(file);
   EXPECT_EQ(file.why().id, "file.open");
+}
+
+TEST(MappedFile, SaysWhenThereIsNoRoomToMap) {
+  constexpr std::uintmax_t kSize = std::uintmax_t{4} << 40;
+  const TemporaryFolder folder;
+  write_text(folder / "a", "");
+  std::error_code code;
+  std::filesystem::resize_file(folder / "a", kSize, code);
+  std::size_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  if (code || pages > (kSize >> 14)) GTEST_SKIP() << "no such file here, or a sanitizer's memory";
+  const pid_t child = fork();
+  if (child == 0) {
+    const rlimit limit{kSize / 2, kSize / 2};
+    setrlimit(RLIMIT_AS, &limit);
+    const Result<MappedFile> file = MappedFile::open(folder / "a");
+    _exit(!file && file.why().id == "file.map" && file.why().code == ErrorCode::exhausted ? 0 : 1);
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
 TEST(MappedFile, StaysReadableAfterTheFileIsRemoved) {
