@@ -259,10 +259,11 @@ std::string without_python_numbers(std::string_view text) {
   return result;
 }
 
-// Nothing when the file is not there.
-Result<std::optional<Json>> read_optional(const std::string& path) {
+}  // namespace
+
+Result<std::optional<ConfigDocument>> read_config_document(const std::string& path) {
   std::error_code failed;
-  if (!std::filesystem::exists(path, failed) && !failed) return std::optional<Json>{};
+  if (!std::filesystem::exists(path, failed) && !failed) return std::optional<ConfigDocument>{};
   const auto file = tensor::MappedFile::open(path);
   if (!file) return file.why();
   constexpr std::size_t kMaxBytes = std::size_t{100} << 20;
@@ -273,12 +274,11 @@ Result<std::optional<Json>> read_optional(const std::string& path) {
         .expects("at most 100 MiB", human_bytes(bytes.size()));
   }
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  Result<Json> document = parse_json(without_python_numbers(text));
+  const std::string strict = without_python_numbers(text);
+  Result<Json> document = parse_json(strict);
   if (!document) return Error(document.why()).in(path);
-  return std::optional<Json>(std::move(*document));
+  return std::optional(ConfigDocument{std::move(*document), strict != text});
 }
-
-}  // namespace
 
 void Exclusions::add(std::string_view pattern) {
   constexpr std::string_view kRegex = "re:";
@@ -441,18 +441,18 @@ Result<ModelFacts> read_facts(const tensor::Store& store) {
   ModelFacts facts;
   const std::string folder = store.folder().empty() ? "." : store.folder();
   const std::string config_path = folder + "/config.json";
-  const auto config = read_optional(config_path);
+  const auto config = read_config_document(config_path);
   if (!config) return config.why();
   if (config->has_value()) {
-    auto parsed = parse_config(**config);
+    auto parsed = parse_config((*config)->json);
     if (!parsed) return Error(parsed.why()).in(config_path);
     facts = std::move(*parsed);
   }
   const std::string quant_path = folder + "/hf_quant_config.json";
-  const auto quant = read_optional(quant_path);
+  const auto quant = read_config_document(quant_path);
   if (!quant) return quant.why();
   if (quant->has_value()) {
-    auto claim = parse_hf_quant_config(**quant);
+    auto claim = parse_hf_quant_config((*quant)->json);
     if (!claim) return Error(claim.why()).in(quant_path);
     facts.claims.push_back(std::move(*claim));
   }

@@ -62,6 +62,14 @@ struct ModelFacts {
   bool has_config = false;  // config.json was there (GGUF: metadata was)
 };
 
+// A configuration file. Python's Infinity and NaN, which JSON has not, become null.
+struct ConfigDocument {
+  Json json{};
+  bool had_python_numbers = false;  // written back, it would lose them
+};
+// Nothing when the file is not there.
+Result<std::optional<ConfigDocument>> read_config_document(const std::string& path);
+
 // Both from untrusted documents. Wrong types give config.type, never an exception.
 Result<ModelFacts> parse_config(const Json& config);
 Result<QuantClaim> parse_hf_quant_config(const Json& config);

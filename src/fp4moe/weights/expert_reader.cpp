@@ -1,12 +1,12 @@
-#include <algorithm>
-#include <cmath>
 #include <cstring>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "fp4moe/base/checked.hpp"
 #include "fp4moe/weights/checkpoint.hpp"
 #include "fp4moe/weights/gguf_blocks.hpp"
+#include "fp4moe/weights/page_release.hpp"
 #include "fp4moe/weights/scale_scan.hpp"
 #include "fp4moe/weights/stored_scalar.hpp"
 
@@ -246,18 +246,7 @@ Result<ExpertView> ExpertReader::read(std::size_t layer_position, std::uint64_t 
 }
 
 void ExpertReader::release() {
-  // The kernel may map a whole huge page (2 MiB) of the file when one byte is touched: let go of
-  // all of it. What a neighbour still needs comes back from the page cache.
-  constexpr std::size_t kAround = tensor::Buffer::kHugePage;
-  const tensor::Store& store = checkpoint_->store();
-  for (const auto& [tensor, part] : touched_) {
-    const std::span<const std::byte> file = store.files()[tensor->file].bytes();
-    const auto offset = static_cast<std::size_t>(part.data() - file.data());
-    const std::size_t begin = offset / kAround * kAround;
-    const std::size_t end =
-        std::min<std::size_t>(round_up(offset + part.size(), kAround), file.size());
-    store.drop(*tensor, file.subspan(begin, end - begin));
-  }
+  for (const auto& [tensor, part] : touched_) release_pages(checkpoint_->store(), *tensor, part);
   touched_.clear();
 }
 

@@ -129,7 +129,8 @@ TEST_P(EveryDialect, NamesThePlaceOfANanScale) {
   if (row().grouping == Grouping::stacked) tensor_row = 1 * 192 + 5;
   std::uint64_t at = tensor_row * blocks + 2;
   if (gguf) at = row().format == WeightFormat::mxfp4 ? at * 17 : (tensor_row * blocks) / 4 * 36 + 2;
-  find(tensors, name).bytes[at] = static_cast<std::byte>(gguf ? (blocks == 4 ? 0xFF : 0x7F) : 0xFF);
+  find_tensor(tensors, name).bytes[at] =
+      static_cast<std::byte>(gguf ? (blocks == 4 ? 0xFF : 0x7F) : 0xFF);
   std::string path = folder.path();
   if (gguf) {
     path = folder / "model.gguf";
@@ -258,7 +259,8 @@ TEST(ExpertReader, RefusesGlobalScalesThatScaleNothing) {
                             std::numeric_limits<float>::quiet_NaN()}) {
       const TemporaryFolder folder;
       auto tensors = tensors_of(model, row);
-      find(tensors, "model.layers.0.mlp.experts.2.down_proj" + std::string(row.parts.global_scale))
+      find_tensor(tensors,
+                  "model.layers.0.mlp.experts.2.down_proj" + std::string(row.parts.global_scale))
           .bytes = f32({bad});
       write_safetensors(folder / "model.safetensors", tensors);
       const auto checkpoint = Checkpoint::open(folder.path());
@@ -274,7 +276,7 @@ TEST(ExpertReader, RefusesSignedScalesInGguf) {
   const Model model{.format = WeightFormat::nvfp4};
   const TemporaryFolder folder;
   auto tensors = gguf_tensors(model, "blk.0.");
-  find(tensors, "blk.0.ffn_up_exps.weight").bytes[36 * 7 + 3] = std::byte{0xB8};
+  find_tensor(tensors, "blk.0.ffn_up_exps.weight").bytes[36 * 7 + 3] = std::byte{0xB8};
   write_gguf(folder / "model.gguf", tensors, {});
   const auto checkpoint = Checkpoint::open(folder / "model.gguf");
   ASSERT_TRUE(checkpoint) << text(checkpoint.why());

@@ -294,7 +294,7 @@ inline std::string write_model(const tensor::testing::TemporaryFolder& folder, c
 }
 
 // The first tensor of that name, to be changed.
-inline FileTensor& find(std::vector<FileTensor>& tensors, std::string_view name) {
+inline FileTensor& find_tensor(std::vector<FileTensor>& tensors, std::string_view name) {
   for (FileTensor& tensor : tensors) {
     if (tensor.name == name) return tensor;
   }
@@ -302,7 +302,7 @@ inline FileTensor& find(std::vector<FileTensor>& tensors, std::string_view name)
   std::abort();
 }
 
-inline void erase(std::vector<FileTensor>& tensors, std::string_view name) {
+inline void erase_tensor(std::vector<FileTensor>& tensors, std::string_view name) {
   std::erase_if(tensors, [name](const FileTensor& tensor) { return tensor.name == name; });
 }
 

@@ -1,0 +1,230 @@
+// fp4moe lint: what is wrong with a checkpoint, the worst first, each with what to do about it; and
+// the repair of what can be repaired, into a new checkpoint.
+#include "fp4moe/weights/lint.hpp"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "fp4moe/base/interrupt.hpp"
+#include "fp4moe/base/parallel.hpp"
+#include "fp4moe/base/text.hpp"
+#include "fp4moe/cli/command.hpp"
+#include "fp4moe/cli/progress.hpp"
+#include "fp4moe/tensor/files/store.hpp"
+#include "fp4moe/weights/fix.hpp"
+
+namespace fp4moe::cli {
+
+Run declare_lint(CLI::App& app);
+
+namespace {
+
+using weights::Finding;
+using weights::FixReport;
+using weights::LintReport;
+using weights::Severity;
+
+struct Options {
+  std::string path{}, out{};
+  std::vector<std::string> policies{};
+  bool deep = false, verbose = false;
+  std::size_t threads = 0;
+};
+
+constexpr std::size_t kLinesPerCode = 5;
+
+std::string place(const Finding& finding) {
+  std::string text;
+  if (finding.layer) text += fmt::format("layer {}", *finding.layer);
+  if (finding.expert) text += fmt::format(" expert {}", *finding.expert);
+  if (!finding.tensor.empty())
+    text += fmt::format("{}{}", text.empty() ? "" : " ", printable(finding.tensor));
+  return text;
+}
+
+std::string_view what_of(std::string_view code) {
+  for (const weights::LintRule& rule : weights::lint_rules()) {
+    if (rule.code == code) return rule.what;
+  }
+  return {};
+}
+
+// One line for each code, its findings below it, and what to do.
+void print_findings(const Io& io, const LintReport& report, bool verbose) {
+  for (std::size_t begin = 0; begin < report.findings.size();) {
+    const Finding& first = report.findings[begin];
+    std::size_t end = begin;
+    while (end < report.findings.size() && report.findings[end].code == first.code) ++end;
+    const std::uint64_t count = report.counts.at(first.code);
+    const std::string_view what = what_of(first.code);
+    io.out << fmt::format("{} {} ({}){}{}\n", name(first.severity), first.code, count,
+                          what.empty() ? "" : ": ", what);
+    const std::size_t shown = verbose ? end - begin : std::min(end - begin, kLinesPerCode);
+    for (std::size_t i = begin; i < begin + shown; ++i) {
+      const Finding& finding = report.findings[i];
+      const std::string where = place(finding);
+      io.out << fmt::format("    {}{}{}\n", where, where.empty() ? "" : ": ",
+                            printable(finding.fact));
+    }
+    if (count > shown) {
+      io.out << fmt::format("    and {} more{}\n", count - shown,
+                            verbose ? "" : " (--verbose shows them)");
+    }
+    if (!first.remedy.empty()) io.out << fmt::format("    -> {}", printable(first.remedy));
+    if (!first.fix.empty()) io.out << fmt::format(" (--fix {})", first.fix);
+    if (!first.remedy.empty()) io.out << "\n";
+    begin = end;
+  }
+}
+
+void print_lint(const Io& io, const LintReport& report, bool verbose) {
+  print_findings(io, report, verbose);
+  const auto plural = [](std::uint64_t n, std::string_view word) {
+    return fmt::format("{} {}{}", n, word, n == 1 ? "" : "s");
+  };
+  io.out << fmt::format("{}: {}, {}, {}", printable(report.path), plural(report.errors, "error"),
+                        plural(report.warnings, "warning"), plural(report.notes, "note"));
+  if (report.layers > 0) {
+    io.out << fmt::format("; {}, {}, {}, {} read in {:.2f} s", report.dialect,
+                          plural(report.layers, "layer"), plural(report.experts, "expert"),
+                          human_bytes(report.bytes_read), report.seconds);
+  }
+  io.out << "\n";
+}
+
+Json to_json(const LintReport& report) {
+  Json json{
+      {"path", report.path},         {"dialect", report.dialect},       {"errors", report.errors},
+      {"warnings", report.warnings}, {"notes", report.notes},           {"layers", report.layers},
+      {"experts", report.experts},   {"bytes_read", report.bytes_read}, {"seconds", report.seconds},
+      {"counts", report.counts},     {"findings", Json::array()}};
+  for (const Finding& finding : report.findings) {
+    Json row{{"code", finding.code}, {"severity", name(finding.severity)}};
+    if (finding.layer) row["layer"] = *finding.layer;
+    if (finding.expert) row["expert"] = *finding.expert;
+    if (!finding.tensor.empty()) row["tensor"] = finding.tensor;
+    row["fact"] = finding.fact;
+    if (!finding.remedy.empty()) row["remedy"] = finding.remedy;
+    if (!finding.fix.empty()) row["fix"] = finding.fix;
+    json["findings"].push_back(std::move(row));
+  }
+  return json;
+}
+
+Json to_json(const FixReport& report) {
+  Json json{{"changes", Json::array()},
+            {"rescaled_scales", report.rescaled_scales},
+            {"rounded_scales", report.rounded_scales},
+            {"worst_relative_change", report.worst_relative_change}};
+  for (const weights::FixChange& change : report.changes) {
+    json["changes"].push_back(
+        {{"policy", name(change.policy)}, {"tensor", change.tensor}, {"what", change.what}});
+  }
+  return json;
+}
+
+void print_fix(const Io& io, const FixReport& report, bool verbose) {
+  constexpr std::size_t kMostShown = 20;
+  const std::size_t shown =
+      verbose ? report.changes.size() : std::min(report.changes.size(), kMostShown);
+  for (std::size_t i = 0; i < shown; ++i) {
+    const weights::FixChange& change = report.changes[i];
+    io.out << fmt::format("fixed {}: {}: {}\n", name(change.policy), printable(change.tensor),
+                          change.what);
+  }
+  if (shown < report.changes.size()) {
+    io.out << fmt::format("fixed {} more (--verbose shows them)\n", report.changes.size() - shown);
+  }
+  if (report.rescaled_scales > 0) {
+    io.out << fmt::format(
+        "{} of {} block scales were rounded, weights changed by at most {:.3g} %\n",
+        report.rounded_scales, report.rescaled_scales, 100 * report.worst_relative_change);
+  }
+}
+
+Result<std::vector<weights::FixPolicy>> parse_policies(const Options& options) {
+  std::vector<weights::FixPolicy> policies;
+  for (const std::string& name : options.policies) {
+    const auto policy = weights::fix_policy_from_name(name);
+    if (!policy) {
+      std::vector<std::string> names;
+      for (const weights::FixPolicyRow& row : weights::fix_policies()) names.emplace_back(row.name);
+      return usage("lint.policy", "there is no such policy").expects(join(names, ", "), name);
+    }
+    policies.push_back(*policy);
+  }
+  if (policies.empty() == options.out.empty()) return policies;
+  return usage("lint.out", "--fix and -o belong together")
+      .expects("both or neither", policies.empty() ? "only -o" : "only --fix");
+}
+
+std::uint64_t file_bytes(const std::string& path) {
+  const auto store = tensor::Store::open(path);
+  std::uint64_t bytes = 0;
+  if (store) {
+    for (const tensor::MappedFile& file : store->files()) bytes += file.bytes().size();
+  }
+  return bytes;
+}
+
+LintReport lint_with_progress(const std::string& path, const Options& options, const Io& io) {
+  // The share of scales among all bytes is not known before: the bar counts what is read.
+  Progress progress(io, "lint", options.deep ? file_bytes(path) : file_bytes(path) / 17);
+  return weights::lint(path,
+                       {.deep = options.deep,
+                        .threads = options.threads == 0 ? available_threads() : options.threads,
+                        .progress = [&](std::uint64_t bytes) { progress.add(bytes); }});
+}
+
+Result<int> run(const Options& options, const Io& io) {
+  const auto policies = parse_policies(options);
+  if (!policies) return policies.why();
+  const InterruptGuard guard;
+  std::string checked = options.path;
+  Json json = Json::object();
+  if (!policies->empty()) {
+    Progress progress(io, "fix", file_bytes(options.path));
+    const auto report =
+        weights::fix(options.path, options.out,
+                     {.policies = *policies,
+                      .threads = options.threads == 0 ? available_threads() : options.threads,
+                      .progress = [&](std::uint64_t bytes) { progress.add(bytes); }});
+    if (!report) return report.why();
+    if (io.json) json["fix"] = to_json(*report);
+    if (!io.json) print_fix(io, *report, options.verbose);
+    checked = options.out;  // what is left to find
+  }
+  const LintReport report = lint_with_progress(checked, options, io);
+  if (const auto fine = check_interrupt(); report.interrupted && !fine) return fine.why();
+  if (io.json) {
+    json.update(to_json(report));
+    io.print(std::move(json));
+  } else {
+    print_lint(io, report, options.verbose);
+  }
+  return report.errors == 0 ? kDone : static_cast<int>(ErrorCode::invalid_input);
+}
+
+}  // namespace
+
+Run declare_lint(CLI::App& app) {
+  const auto options = std::make_shared<Options>();
+  app.add_option("PATH", options->path, "A checkpoint: a folder, an index or a file")->required();
+  app.add_flag("--deep", options->deep, "Read the codes too");
+  app.add_flag("--verbose", options->verbose, "Show every finding");
+  app.add_option("--threads", options->threads, "Threads (default: all)");
+  std::string policies = "Repair into a new checkpoint, then check that:";
+  for (const weights::FixPolicyRow& row : weights::fix_policies()) {
+    policies += fmt::format("\n{}: {}", row.name, row.what);
+  }
+  app.add_option("--fix", options->policies, policies)->delimiter(',')->type_name("POLICY,...");
+  app.add_option("-o,--out", options->out, "The repaired checkpoint");
+  return [options](const Io& io) { return run(*options, io); };
+}
+
+}  // namespace fp4moe::cli

@@ -1,0 +1,303 @@
+#include "fp4moe/weights/lint_expert.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "fp4moe/formats/bf16.hpp"
+#include "fp4moe/formats/f16.hpp"
+#include "fp4moe/weights/gguf_blocks.hpp"
+#include "fp4moe/weights/lint.hpp"
+#include "fp4moe/weights/page_release.hpp"
+#include "fp4moe/weights/scale_scan.hpp"
+#include "fp4moe/weights/stored_scalar.hpp"
+
+namespace fp4moe::weights {
+namespace {
+
+using tensor::StoredTensor;
+
+constexpr Projection kProjections[] = {Projection::gate, Projection::up, Projection::down};
+
+bool all_zero(std::span<const std::byte> bytes) {
+  return std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; });
+}
+
+// Codes 0 and 8 are zeros of either sign.
+bool all_zero_codes(std::span<const std::byte> bytes) {
+  return std::all_of(bytes.begin(), bytes.end(),
+                     [](std::byte b) { return (b & std::byte{0x77}) == std::byte{0}; });
+}
+
+bool is_scale(float value) { return std::isfinite(value) && value > 0; }
+
+class Scanner {
+ public:
+  Scanner(const tensor::Store& store, const MoeLayer& layer, std::uint64_t expert,
+          const ScanOptions& options)
+      : store_(store), layer_(layer), expert_(expert), options_(options), deep_(options.deep) {}
+
+  ExpertScan scan() {
+    if (layer_.shape.hidden == 0 || layer_.shape.intermediate == 0) return {};
+    std::uint64_t matrices = 0, dead = 0;
+    for (const Projection which : kProjections) {
+      if (which == Projection::gate && layer_.gate.empty()) continue;
+      const ProjectionPlaces& places = layer_.places(which, expert_);
+      scan_matrix(which, places, matrices, dead);
+      scan_scalars(which, places);
+      scan_bias(which, places);
+    }
+    check_pair();
+    if (deep_ && matrices > 0 && dead == matrices) {
+      result_.found.push_back({"expert.zero",
+                               layer_.places(Projection::up, expert_).codes.tensor,
+                               {},
+                               "every code of the expert is zero"});
+    }
+    return std::move(result_);
+  }
+
+ private:
+  struct Extent {
+    std::uint64_t rows = 0;      // of this projection
+    std::uint64_t all_rows = 0;  // of the tensor, of one expert
+    std::uint64_t first = 0, step = 1;
+    std::uint64_t k = 0;
+  };
+
+  bool per_expert() const { return layer_.row->grouping == Grouping::per_expert; }
+
+  Extent extent(Projection which) const {
+    const MoeShape& shape = layer_.shape;
+    if (which == Projection::down) return {shape.hidden, shape.hidden, 0, 1, shape.intermediate};
+    Extent extent{shape.intermediate, shape.intermediate, 0, 1, shape.hidden};
+    const bool shared =
+        !layer_.gate.empty() && layer_.places(Projection::gate, expert_).codes.tensor ==
+                                    layer_.places(Projection::up, expert_).codes.tensor;
+    if (!shared) return extent;
+    extent.all_rows *= 2;
+    const bool up = which == Projection::up;
+    if (shape.order == RowOrder::interleaved) {
+      extent.step = 2;
+      extent.first = up ? 1 : 0;
+    } else {
+      extent.first = up ? shape.intermediate : 0;
+    }
+    return extent;
+  }
+
+  // Rows of `row_bytes` in a tensor, if it has the size that the layer's shape asks for.
+  std::optional<RowsView> rows_in(const StoredTensor* tensor, const Extent& extent,
+                                  std::uint64_t row_bytes) const {
+    if (tensor == nullptr) return std::nullopt;
+    const std::uint64_t experts = per_expert() ? 1 : layer_.shape.experts;
+    const std::span<const std::byte> bytes = store_.bytes(*tensor);
+    if (bytes.size() != experts * extent.all_rows * row_bytes) return std::nullopt;
+    const std::uint64_t row = (per_expert() ? 0 : expert_ * extent.all_rows) + extent.first;
+    return RowsView{bytes.data() + row * row_bytes, extent.rows, row_bytes,
+                    extent.step * row_bytes};
+  }
+
+  void done_with(const StoredTensor& tensor, const RowsView& rows) {
+    result_.bytes_read += rows.rows * rows.row_bytes;
+    release_pages(store_, tensor, {rows.data, (rows.rows - 1) * rows.stride + rows.row_bytes});
+  }
+
+  void add(std::string_view code, const StoredTensor& tensor, std::string fact) {
+    result_.found.push_back({code, &tensor, {}, std::move(fact)});
+  }
+
+  void scan_matrix(Projection which, const ProjectionPlaces& places, std::uint64_t& matrices,
+                   std::uint64_t& dead) {
+    const Extent size = extent(which);
+    const std::uint64_t block = block_size(layer_.shape.format);
+    std::optional<RowsView> codes, scales;
+    const StoredTensor* scale_tensor = places.scales.tensor;
+    if (layer_.row->scales_inside()) {
+      scale_tensor = places.codes.tensor;
+      const std::uint64_t row_bytes =
+          size.k / gguf_block_elements(layer_.shape.format) * gguf_block_bytes(layer_.shape.format);
+      const auto blocks = rows_in(scale_tensor, size, row_bytes);
+      if (!blocks) return;
+      unpack(*blocks, size);
+      codes = RowsView{codes_.data(), size.rows, size.k / 2, size.k / 2};
+      scales = RowsView{scales_.data(), size.rows, size.k / block, size.k / block};
+      done_with(*scale_tensor, *blocks);
+    } else {
+      codes = rows_in(places.codes.tensor, size, size.k / 2);
+      scales = rows_in(scale_tensor, size, size.k / block);
+    }
+    if (scales) scan_scales(*scale_tensor, *scales, codes ? &*codes : nullptr);
+    if (scales && !layer_.row->scales_inside()) done_with(*scale_tensor, *scales);
+    if (deep_ && codes) {
+      ++matrices;
+      bool zero = true;
+      for (std::uint64_t row = 0; row < codes->rows && zero; ++row) {
+        zero = all_zero_codes(codes->row(row));
+      }
+      if (zero) ++dead;
+      scan_padding(which, *places.codes.tensor, *codes);
+      if (!layer_.row->scales_inside()) done_with(*places.codes.tensor, *codes);
+    }
+  }
+
+  void scan_padding(Projection which, const StoredTensor& tensor, const RowsView& codes) {
+    const bool down = which == Projection::down;
+    const std::uint64_t rows = down ? options_.hidden : options_.intermediate;
+    const std::uint64_t columns = down ? options_.intermediate : options_.hidden;
+    for (std::uint64_t row = 0; row < codes.rows; ++row) {
+      const std::span<const std::byte> bytes = codes.row(row);
+      const std::size_t real = row >= rows ? 0 : std::min<std::uint64_t>(columns / 2, bytes.size());
+      if (all_zero_codes(bytes.subspan(real))) continue;
+      add("padding.not_zero", tensor,
+          fmt::format("row {} has codes beyond {} rows of {} columns", row, rows, columns));
+      return;
+    }
+  }
+
+  void unpack(const RowsView& blocks, const Extent& size) {
+    const std::uint64_t block = block_size(layer_.shape.format);
+    codes_.resize(size.rows * size.k / 2);
+    scales_.resize(size.rows * size.k / block);
+    const std::uint64_t code_row = size.k / 2, scale_row = size.k / block;
+    for (std::uint64_t row = 0; row < size.rows; ++row) {
+      unpack_gguf_row(layer_.shape.format, blocks.row(row),
+                      {codes_.data() + row * code_row, code_row},
+                      {scales_.data() + row * scale_row, scale_row});
+    }
+  }
+
+  void scan_scales(const StoredTensor& tensor, const RowsView& scales, const RowsView* codes) {
+    struct Tally {
+      std::uint64_t count = 0, row = 0, column = 0;
+      void take(std::uint64_t in_row, std::size_t at) {
+        if (count++ == 0) row = in_row, column = at;
+      }
+    } nan, negative;
+    const WeightFormat format = layer_.shape.format;
+    std::uint64_t zero_rows = 0, first_zero = 0;
+    for (std::uint64_t row = 0; row < scales.rows; ++row) {
+      const std::span<const std::byte> bytes = scales.row(row);
+      for (std::size_t from = 0; from < bytes.size();) {
+        const std::size_t at = find_nan_scale(format, bytes.subspan(from));
+        if (at == kNoScale) break;
+        nan.take(row, from + at);
+        from += at + 1;
+      }
+      if (format == WeightFormat::nvfp4) {
+        const std::size_t at = find_negative_scale(bytes);
+        if (at != kNoScale && (bytes[at] & std::byte{0x7F}) != std::byte{0x7F}) {
+          negative.take(row, at);
+        }
+      }
+      if (bytes[0] == std::byte{0} && all_zero(bytes) && codes != nullptr &&
+          !all_zero_codes(codes->row(row))) {
+        if (zero_rows++ == 0) first_zero = row;
+      }
+    }
+    if (nan.count > 0) {
+      add("scale.nan", tensor,
+          fmt::format("{} NaN block scales, the first at row {}, block {}", nan.count, nan.row,
+                      nan.column));
+    }
+    if (negative.count > 0) {
+      const bool gguf = layer_.row->scales_inside();
+      add(gguf ? "scale.negative_gguf" : "scale.negative", tensor,
+          fmt::format("{} rows with negative block scales, the first at row {}, block {}",
+                      negative.count, negative.row, negative.column));
+    }
+    if (zero_rows > 0) {
+      add("scale.zero_row", tensor,
+          fmt::format("{} of {} rows have codes but only zero scales, the first is row {}",
+                      zero_rows, scales.rows, first_zero));
+    }
+  }
+
+  // A scalar whose tensor has a size it may have.
+  std::optional<float> scalar(const StoredTensor* tensor) const {
+    if (tensor == nullptr) return std::nullopt;
+    const std::size_t size = store_.bytes(*tensor).size();
+    const bool whole = !per_expert() && size == layer_.shape.experts * sizeof(float);
+    if (size != sizeof(float) && !whole) return std::nullopt;
+    return stored_scalar(store_, *tensor, expert_);
+  }
+
+  void scan_scalars(Projection which, const ProjectionPlaces& places) {
+    const bool reciprocal = layer_.row->global_scale == GlobalScale::divides;
+    if (const auto stored = scalar(places.global_scale.tensor)) {
+      const float factor = canonical_scale(*layer_.row, *stored);
+      if (!is_scale(*stored) || !is_scale(factor)) {
+        add("scale.global", *places.global_scale.tensor, fmt::format("global scale {}", *stored));
+      } else if (looks_inverted(factor)) {
+        add("scale.global_inverted", *places.global_scale.tensor,
+            fmt::format("stored {}{}: weights up to {:.4g}; its reciprocal gives {:.4g}", *stored,
+                        reciprocal ? " (a divisor)" : "", 2688.0 * factor, 2688.0 / factor));
+      }
+      globals_[static_cast<int>(which)] = factor;
+    }
+    if (const auto stored = scalar(places.input_scale.tensor)) {
+      const float factor = canonical_scale(*layer_.row, *stored);
+      if (!is_scale(*stored) || !is_scale(factor)) {
+        add("scale.input", *places.input_scale.tensor, fmt::format("input scale {}", *stored));
+      }
+    } else if (places.input_scale.tensor == nullptr && layer_.shape.has_input_scale &&
+               places.codes.tensor != nullptr) {
+      result_.found.push_back({"scale.input_missing", nullptr,
+                               projection_stem(*layer_.row, layer_.prefix, expert_, which) +
+                                   std::string(layer_.row->parts.input_scale),
+                               "other experts of the layer have one"});
+    }
+  }
+
+  void check_pair() {
+    const float gate = globals_[0], up = globals_[1];
+    if (layer_.gate.empty() || !is_scale(gate) || !is_scale(up) || gate == up) return;
+    const double ratio = static_cast<double>(std::max(gate, up)) / std::min(gate, up);
+    add("scale.global_mismatch", *layer_.places(Projection::gate, expert_).global_scale.tensor,
+        fmt::format("gate {} and up {} differ by a factor of {:.6g}", gate, up, ratio));
+  }
+
+  void scan_bias(Projection which, const ProjectionPlaces& places) {
+    const StoredTensor* tensor = places.bias.tensor;
+    if (tensor == nullptr) return;
+    const std::uint64_t size = tensor::row(tensor->entry.dtype).block_bytes;
+    const auto rows = rows_in(tensor, extent(which), size);
+    if (!rows) return;
+    for (std::uint64_t row = 0; row < rows->rows; ++row) {
+      float value = 0;
+      if (size == sizeof(float)) {
+        std::memcpy(&value, rows->row(row).data(), sizeof value);
+      } else {
+        std::uint16_t code = 0;
+        std::memcpy(&code, rows->row(row).data(), sizeof code);
+        value = tensor->entry.dtype == tensor::DType::f16 ? formats::F16::decode(code)
+                                                          : formats::Bf16::decode(code);
+      }
+      if (std::isfinite(value)) continue;
+      add("bias.not_finite", *tensor, fmt::format("{} at row {}", value, row));
+      break;
+    }
+    done_with(*tensor, *rows);
+  }
+
+  const tensor::Store& store_;
+  const MoeLayer& layer_;
+  std::uint64_t expert_;
+  ScanOptions options_;
+  bool deep_;
+  float globals_[3] = {0, 0, 0};  // canonical; 0: none
+  std::vector<std::byte> codes_{}, scales_{};
+  ExpertScan result_{};
+};
+
+}  // namespace
+
+ExpertScan scan_expert(const tensor::Store& store, const MoeLayer& layer, std::uint64_t expert,
+                       const ScanOptions& options) {
+  return Scanner(store, layer, expert, options).scan();
+}
+
+}  // namespace fp4moe::weights
