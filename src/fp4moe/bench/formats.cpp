@@ -45,10 +45,13 @@ void fill_values(std::span<std::uint8_t> to, Element element) {
 }
 
 Result<Arena> make_arena(std::size_t wide_bytes) {
-  Arena arena{.wide_bytes = wide_bytes, .values = {}, .copy = {}, .codes = {}, .scales = {}, .gguf = {}};
+  Arena arena{
+      .wide_bytes = wide_bytes, .values = {}, .copy = {}, .codes = {}, .scales = {}, .gguf = {}};
   const std::pair<Buffer*, std::size_t> wanted[] = {
-      {&arena.values, wide_bytes},      {&arena.copy, wide_bytes},
-      {&arena.codes, wide_bytes},       {&arena.scales, wide_bytes / 16},
+      {&arena.values, wide_bytes},
+      {&arena.copy, wide_bytes},
+      {&arena.codes, wide_bytes},
+      {&arena.scales, wide_bytes / 16},
       {&arena.gguf, wide_bytes + wide_bytes / 8},
   };
   for (const auto& [buffer, bytes] : wanted) {
@@ -80,16 +83,22 @@ struct Format {
   void (*BlockCodec::*dequantize)(const DequantizeBlocks&) noexcept;
 };
 
-constexpr Format kMxfp4{"mxfp4", 32, 16, &BlockCodec::quantize_mxfp4, &BlockCodec::dequantize_mxfp4};
+constexpr Format kMxfp4{"mxfp4", 32, 16, &BlockCodec::quantize_mxfp4,
+                        &BlockCodec::dequantize_mxfp4};
 constexpr Format kNvfp4{"nvfp4", 16, 8, &BlockCodec::quantize_nvfp4, &BlockCodec::dequantize_nvfp4};
-constexpr Format kMxfp8{"mxfp8", 32, 32, &BlockCodec::quantize_mxfp8, &BlockCodec::dequantize_mxfp8};
+constexpr Format kMxfp8{"mxfp8", 32, 32, &BlockCodec::quantize_mxfp8,
+                        &BlockCodec::dequantize_mxfp8};
 
 std::size_t size_of(Element element) { return element == Element::f32 ? 4 : 2; }
 
 Line quantize_line(const Format& format, Element element, std::string_view rule,
                    const QuantizeBlocks& settings) {
   const std::size_t wide = format.elements * size_of(element);
-  return {"quantize", std::string(format.name), std::string(rule), element, wide,
+  return {"quantize",
+          std::string(format.name),
+          std::string(rule),
+          element,
+          wide,
           [=, kernel = format.quantize, code_bytes = format.code_bytes](
               const BlockCodec& codec, Arena& arena, std::size_t first, std::size_t count) {
             QuantizeBlocks work = settings;
@@ -104,7 +113,11 @@ Line quantize_line(const Format& format, Element element, std::string_view rule,
 
 Line dequantize_line(const Format& format, Element element) {
   const std::size_t wide = format.elements * size_of(element);
-  return {"dequantize", std::string(format.name), "", element, wide,
+  return {"dequantize",
+          std::string(format.name),
+          "",
+          element,
+          wide,
           [=, kernel = format.dequantize, code_bytes = format.code_bytes](
               const BlockCodec& codec, Arena& arena, std::size_t first, std::size_t count) {
             (codec.*kernel)({.codes = at(arena.codes, first * code_bytes),
@@ -118,7 +131,11 @@ Line dequantize_line(const Format& format, Element element) {
 
 Line max_line(Element element) {
   const std::size_t wide = 32 * size_of(element);
-  return {"max_magnitude", "", "", element, wide,
+  return {"max_magnitude",
+          "",
+          "",
+          element,
+          wide,
           [=](const BlockCodec& codec, Arena& arena, std::size_t first, std::size_t count) {
             const float largest = codec.max_magnitude(
                 {.input = at(arena.values, first * wide), .element = element, .count = 32 * count});
@@ -130,7 +147,11 @@ Line max_line(Element element) {
 // GGUF moves count codes and scales as their wide side.
 Line pack_line(const Format& format, void (*BlockCodec::*kernel)(const PackGguf&) noexcept) {
   const std::size_t code_bytes = format.code_bytes;
-  return {"pack_gguf", std::string(format.name), "", Element::bf16, code_bytes + 1,
+  return {"pack_gguf",
+          std::string(format.name),
+          "",
+          Element::bf16,
+          code_bytes + 1,
           [=](const BlockCodec& codec, Arena& arena, std::size_t first, std::size_t count) {
             (codec.*kernel)({.codes = at(arena.codes, first * code_bytes),
                              .scales = at(arena.scales, first),
@@ -141,7 +162,11 @@ Line pack_line(const Format& format, void (*BlockCodec::*kernel)(const PackGguf&
 
 Line unpack_line(const Format& format, void (*BlockCodec::*kernel)(const UnpackGguf&) noexcept) {
   const std::size_t code_bytes = format.code_bytes;
-  return {"unpack_gguf", std::string(format.name), "", Element::bf16, code_bytes + 1,
+  return {"unpack_gguf",
+          std::string(format.name),
+          "",
+          Element::bf16,
+          code_bytes + 1,
           [=](const BlockCodec& codec, Arena& arena, std::size_t first, std::size_t count) {
             (codec.*kernel)({.gguf = at(arena.gguf, first * (code_bytes + 1)),
                              .blocks = count,

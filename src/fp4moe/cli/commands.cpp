@@ -2,8 +2,11 @@
 
 namespace fp4moe::cli {
 
+Run declare_bench(CLI::App& app);
+Run declare_demo(CLI::App& app);
 Run declare_golden(CLI::App& app);
 Run declare_inspect(CLI::App& app);
+Run declare_lint(CLI::App& app);
 Run declare_quantize(CLI::App& app);
 Run declare_synth(CLI::App& app);
 Run declare_transcode(CLI::App& app);
@@ -14,11 +17,14 @@ namespace {
 // clang-format off
 constexpr Command kCommands[] = {
     // name       summary                                                      example
+    {"demo",      "Show the main job on a layer it makes itself",              "fp4moe demo", declare_demo},
     {"inspect",   "Say what a checkpoint holds: dialect, layers, shapes",      "fp4moe inspect ./gpt-oss-20b",  declare_inspect},
+    {"lint",      "Find defects of a checkpoint, and repair some",             "fp4moe lint ./model --fix fill-input-scale -o model-fixed", declare_lint},
     {"transcode", "Write a checkpoint in another dialect, bit for bit",        "fp4moe transcode ./gpt-oss-20b --to gguf -o gpt-oss-20b.gguf", declare_transcode},
     {"quantize",  "Quantise the experts of a BF16, F16 or F32 checkpoint",     "fp4moe quantize ./qwen3-bf16 --format nvfp4 -o qwen3-nvfp4", declare_quantize},
     {"synth",     "Make a seeded test checkpoint in any dialect",              "fp4moe synth --model gpt-oss-20b --layers 1 --seed 1 -o layer", declare_synth},
     {"golden",    "Run golden files and show where they first differ",         "fp4moe golden testdata/formats.json", declare_golden},
+    {"bench",     "Measure this machine, the codecs and file conversion",      "fp4moe bench formats --threads 1", declare_bench},
 };
 // clang-format on
 

@@ -1,0 +1,80 @@
+#include "fp4moe/bench/measure.hpp"
+
+#include <atomic>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace fp4moe::bench {
+namespace {
+
+TEST(Summarize, GivesMedianAndTenths) {
+  std::vector<double> times;
+  for (int i = 100; i >= 0; --i) times.push_back(i);
+
+  const Timing timing = summarize(times, 5000);
+
+  EXPECT_DOUBLE_EQ(timing.us_median, 50);
+  EXPECT_DOUBLE_EQ(timing.us_p10, 10);
+  EXPECT_DOUBLE_EQ(timing.us_p90, 90);
+  EXPECT_DOUBLE_EQ(timing.rate(), 0.1);  // 5000 in 50 us
+}
+
+TEST(Summarize, LiesBetweenTheTwoMiddleTimes) {
+  EXPECT_DOUBLE_EQ(summarize({1, 2, 4, 8}, 1).us_median, 3);
+  EXPECT_DOUBLE_EQ(summarize({7}, 1).us_p90, 7);
+}
+
+TEST(Summarize, HasNoRateWithoutTimes) { EXPECT_EQ(summarize({}, 1).rate(), 0); }
+
+TEST(Measure, RunsEveryJobOncePerRoundByTurns) {
+  std::vector<int> order;
+  const Job jobs[] = {{"a", 1,
+                       [&order]() -> Result<Done> {
+                         order.push_back(1);
+                         return Done{};
+                       }},
+                      {"b", 1, [&order]() -> Result<Done> {
+                         order.push_back(2);
+                         return Done{};
+                       }}};
+
+  const auto timings = measure(jobs, {.least = 3, .most = 3});
+
+  ASSERT_TRUE(timings);
+  EXPECT_EQ(timings->size(), 2u);
+  EXPECT_EQ(order, (std::vector<int>{1, 2, 1, 2, 1, 2, 1, 2}));  // one round to warm up
+}
+
+TEST(Measure, StopsAtTheFirstError) {
+  int runs = 0;
+  const Job jobs[] = {{"fails", 1, [&runs]() -> Result<Done> {
+                         if (++runs == 3)
+                           return error(ErrorCode::failed, "test.third", "third run");
+                         return Done{};
+                       }}};
+
+  const auto timings = measure(jobs, {.least = 9, .most = 9});
+
+  ASSERT_FALSE(timings);
+  EXPECT_EQ(timings.why().id, "test.third");
+  EXPECT_EQ(runs, 3);
+}
+
+TEST(InParts, CoversEverythingOnceInMultiplesOfTheGrain) {
+  for (const std::size_t count : {0u, 1u, 63u, 64u, 65u, 1000u})
+    for (const std::size_t threads : {1u, 3u}) {
+      std::vector<std::atomic<int>> touched(count);
+      const auto done = in_parts(threads, count, 64, [&](std::size_t first, std::size_t part) {
+        EXPECT_EQ(first % 64, 0u);
+        for (std::size_t i = first; i < first + part; ++i) ++touched[i];
+      });
+      ASSERT_TRUE(done);
+      for (const auto& times : touched) EXPECT_EQ(times, 1);
+    }
+}
+
+TEST(Rounded, KeepsThreeDigits) { EXPECT_DOUBLE_EQ(rounded(1.23456), 1.235); }
+
+}  // namespace
+}  // namespace fp4moe::bench

@@ -1,0 +1,199 @@
+// fp4moe bench ceilings|formats|files
+//
+// Work and ceilings are measured in one process by turns, and ratios are reported: they mean more
+// than times, which change from machine to machine and from hour to hour.
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "fp4moe/base/text.hpp"
+#include "fp4moe/bench/ceilings.hpp"
+#include "fp4moe/bench/files.hpp"
+#include "fp4moe/bench/formats.hpp"
+#include "fp4moe/cli/command.hpp"
+#include "fp4moe/kernels/cpu/isa.hpp"
+#include "fp4moe/platform/machine.hpp"
+#include "fp4moe/platform/settings.hpp"
+
+namespace fp4moe::cli {
+namespace {
+
+enum class Question : std::uint8_t { ceilings, formats, files };
+
+struct Options {
+  Question question = Question::ceilings;
+  std::optional<std::size_t> threads{};
+  std::optional<std::size_t> megabytes{};
+  std::optional<double> seconds{};
+  std::string path{}, scratch{};
+};
+
+// What every question needs to know.
+struct Setting {
+  platform::Machine machine{};
+  std::size_t threads = 1;
+  EnumSet<platform::CpuFeature> features{};  // usable, after forcing
+};
+
+Result<Setting> read_setting(const Options& options) {
+  const Result<platform::Settings> settings = platform::read_settings();
+  if (!settings) return settings.why();
+  Setting setting{.machine = platform::describe_machine()};
+  setting.threads = platform::choose_threads(options.threads, *settings);
+  const auto usable = kernels::cpu::usable_features(setting.machine.features, settings->cpu_isa);
+  if (!usable) return usable.why();
+  setting.features = *usable;
+  return setting;
+}
+
+Json report(const Setting& setting, const bench::Ceilings& ceilings, Json results) {
+  return {{"machine", bench::to_json(setting.machine)},
+          {"ceilings", bench::to_json(ceilings)},
+          {"results", std::move(results)}};
+}
+
+void print_machine(const Io& io, const Setting& setting, const bench::Ceilings& ceilings) {
+  const platform::Machine& machine = setting.machine;
+  io.out << fmt::format("{} ({}), {} cores, {} thread{}; L2 {}, L3 {}, memory {}\n", machine.model,
+                        machine.architecture, machine.cores, setting.threads,
+                        setting.threads == 1 ? "" : "s", human_bytes(machine.l2_bytes),
+                        human_bytes(machine.l3_bytes), human_bytes(machine.memory_bytes));
+  io.out << fmt::format(
+      "ceilings: read {:.1f} GB/s, copy {:.1f} GB/s, int8 {:.0f} Gop/s, bf16 {:.0f} GFLOP/s\n\n",
+      ceilings.read_gb_per_s, ceilings.copy_gb_per_s, ceilings.int8_gop_per_s,
+      ceilings.bf16_gflop_per_s);
+}
+
+Result<int> run_ceilings(const Options& options, const Setting& setting, const Io& io) {
+  bench::CeilingsOptions asked{.threads = setting.threads, .features = setting.features};
+  if (options.megabytes) asked.megabytes = *options.megabytes;
+  if (options.seconds) asked.seconds = *options.seconds;
+  const auto ceilings = bench::bench_ceilings(asked);
+  if (!ceilings) return ceilings.why();
+  if (io.json) {
+    Json results = Json::array();
+    for (const bench::CeilingResult& result : ceilings->results)
+      results.push_back(bench::to_json(result, setting.threads));
+    io.print(report(setting, *ceilings, std::move(results)));
+    return kDone;
+  }
+  print_machine(io, setting, *ceilings);
+  io.out << fmt::format("{:8} {:24} {:>10} {:>10} {:>10} {:>10}\n", "ceiling", "kernel", "G/s",
+                        "us median", "p10", "p90");
+  for (const bench::CeilingResult& result : ceilings->results)
+    io.out << fmt::format("{:8} {:24} {:10.1f} {:10.0f} {:10.0f} {:10.0f}\n", result.name,
+                          result.kernel, result.timing.rate(), result.timing.us_median,
+                          result.timing.us_p10, result.timing.us_p90);
+  return kDone;
+}
+
+// Short, for the head of the other questions' reports.
+Result<bench::Ceilings> quick_ceilings(const Setting& setting) {
+  return bench::bench_ceilings(
+      {.threads = setting.threads, .seconds = 1, .features = setting.features});
+}
+
+Result<int> run_formats(const Options& options, const Setting& setting, const Io& io) {
+  const auto ceilings = quick_ceilings(setting);
+  if (!ceilings) return ceilings.why();
+  bench::FormatsOptions asked{.threads = setting.threads, .features = setting.features};
+  if (options.megabytes) asked.megabytes = *options.megabytes;
+  if (options.seconds) asked.seconds = *options.seconds;
+  const auto results = bench::bench_formats(asked);
+  if (!results) return results.why();
+  if (io.json) {
+    Json rows = Json::array();
+    for (const bench::FormatResult& result : *results)
+      rows.push_back(bench::to_json(result, setting.threads));
+    io.print(report(setting, *ceilings, std::move(rows)));
+    return kDone;
+  }
+  print_machine(io, setting, *ceilings);
+  io.out << fmt::format("{:14} {:6} {:20} {:5} {:22} {:>8} {:>8} {:>6}\n", "operation", "format",
+                        "rule", "type", "kernel", "GB/s", "memcpy", "share");
+  for (const bench::FormatResult& result : *results)
+    io.out << fmt::format("{:14} {:6} {:20} {:5} {:22} {:8.2f} {:8.2f} {:5.0f}%\n",
+                          result.operation, result.format, result.rule, result.element,
+                          result.kernel, result.timing.rate(), result.memcpy_gb_per_s,
+                          100 * result.share_of_memcpy());
+  return kDone;
+}
+
+Result<int> run_files(const Options& options, const Setting& setting, const Io& io) {
+  const auto ceilings = quick_ceilings(setting);
+  if (!ceilings) return ceilings.why();
+  bench::FilesOptions asked{.path = options.path,
+                            .scratch = options.scratch,
+                            .threads = setting.threads,
+                            .features = setting.features};
+  if (options.megabytes) asked.megabytes = *options.megabytes;
+  if (options.seconds) asked.seconds = *options.seconds;
+  const auto results = bench::bench_files(asked);
+  if (!results) return results.why();
+  if (io.json) {
+    Json rows = Json::array();
+    for (const bench::FileResult& result : *results)
+      rows.push_back(bench::to_json(result, setting.threads));
+    io.print(report(setting, *ceilings, std::move(rows)));
+    return kDone;
+  }
+  print_machine(io, setting, *ceilings);
+  io.out << fmt::format("{:10} {:20} {:20} {:>8} {:>12} {:>6}\n", "operation", "from", "to", "GB/s",
+                        "plain copy", "share");
+  for (const bench::FileResult& result : *results)
+    io.out << fmt::format("{:10} {:20} {:20} {:8.2f} {:12.2f} {:5.0f}%\n", result.operation,
+                          result.from, result.to, result.timing.rate(), result.copy_gb_per_s,
+                          100 * result.share_of_copy());
+  return kDone;
+}
+
+Result<int> run(const Options& options, const Io& io) {
+  const Result<Setting> setting = read_setting(options);
+  if (!setting) return setting.why();
+  switch (options.question) {
+    case Question::ceilings:
+      return run_ceilings(options, *setting, io);
+    case Question::formats:
+      return run_formats(options, *setting, io);
+    case Question::files:
+      return run_files(options, *setting, io);
+  }
+  return usage("bench.question", "there is no such benchmark");
+}
+
+CLI::App* add_question(CLI::App& app, const std::shared_ptr<Options>& options, Question question,
+                       const std::string& name, const std::string& summary) {
+  CLI::App* sub = app.add_subcommand(name, summary);
+  sub->fallthrough();  // --json and the options below may stand behind the question
+  sub->callback([options, question] { options->question = question; });
+  return sub;
+}
+
+}  // namespace
+
+Run declare_bench(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  app.require_subcommand(1);
+  add_question(app, options, Question::ceilings, "ceilings",
+               "Memory read and copy, int8 and bf16 multiply-adds");
+  add_question(app, options, Question::formats, "formats",
+               "Quantise, dequantise and GGUF moves, as shares of memcpy");
+  CLI::App* files = add_question(app, options, Question::files, "files",
+                                 "Reading through mmap and transcoding, as shares of a plain copy");
+  files->add_option("PATH", options->path, "Checkpoint (default: two are made and removed)");
+  files->add_option("--scratch", options->scratch, "Folder to write in (default: $TMPDIR or /tmp)")
+      ->check(CLI::ExistingDirectory);
+  app.add_option("--threads", options->threads, "Threads (default: FP4MOE_THREADS, else all cores)")
+      ->check(CLI::Range(std::size_t{1}, platform::kMaxThreads));
+  app.add_option("--megabytes", options->megabytes, "Size of the data")
+      ->check(CLI::Range(std::size_t{1}, std::size_t{65536}));
+  app.add_option("--seconds", options->seconds, "Time to measure, about")
+      ->check(CLI::Range(0.01, 3600.0));
+  return [options](const Io& io) { return run(*options, io); };
+}
+
+}  // namespace fp4moe::cli

@@ -1,0 +1,103 @@
+#include <cstdlib>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "fp4moe/base/json.hpp"
+#include "fp4moe/cli/command.hpp"
+
+namespace fp4moe::cli {
+namespace {
+
+struct Outcome {
+  int status;
+  std::string out, err;
+};
+
+Outcome run(std::vector<const char*> words) {
+  words.insert(words.begin(), {"fp4moe", "bench"});
+  std::ostringstream out, err;
+  const int status = run_main(static_cast<int>(words.size()), words.data(), out, err);
+  return {status, out.str(), err.str()};
+}
+
+// Sets a variable for one test.
+class Variable {
+ public:
+  Variable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
+  ~Variable() { unsetenv(name_); }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+
+ private:
+  const char* name_;
+};
+
+TEST(BenchCommand, PrintsTheMachineTheCeilingsAndTheResultsAsJson) {
+  const Outcome outcome =
+      run({"ceilings", "--threads", "1", "--megabytes", "1", "--seconds", "0.01", "--json"});
+
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const auto report = parse_json(outcome.out);
+  ASSERT_TRUE(report);
+  EXPECT_EQ((*report)["schema_version"], 1);
+  for (const char* key : {"model", "architecture", "cores", "l3_bytes", "memory_bytes"})
+    EXPECT_TRUE((*report)["machine"].contains(key)) << key;
+  for (const char* key : {"read_gb_per_s", "copy_gb_per_s", "int8_gop_per_s", "bf16_gflop_per_s"})
+    EXPECT_GT((*report)["ceilings"][key].get<double>(), 0) << key;
+  EXPECT_EQ((*report)["results"][0]["threads"], 1);
+}
+
+TEST(BenchCommand, PrintsATableOfFormatsForPeople) {
+  const Outcome outcome =
+      run({"formats", "--threads", "1", "--megabytes", "1", "--seconds", "0.01"});
+
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("ceilings: read"), std::string::npos);
+  EXPECT_NE(outcome.out.find("mxfp4.ceil6.rne"), std::string::npos);
+  EXPECT_NE(outcome.out.find("portable/block_codec"), std::string::npos);
+}
+
+TEST(BenchCommand, ObeysAForcedInstructionSet) {
+  const Variable forced("FP4MOE_CPU_ISA", "portable");
+  const Outcome outcome =
+      run({"formats", "--threads", "1", "--megabytes", "1", "--seconds", "0.01", "--json"});
+
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const auto report = parse_json(outcome.out);
+  ASSERT_TRUE(report);
+  for (const Json& row : (*report)["results"]) EXPECT_EQ(row["kernel"], "portable/block_codec");
+}
+
+TEST(BenchCommand, RefusesAnInstructionSetThatCannotRunWithStatusSeven) {
+#if defined(__aarch64__)
+  const Variable forced("FP4MOE_CPU_ISA", "avx2");
+#else
+  const Variable forced("FP4MOE_CPU_ISA", "neon");
+#endif
+  const Outcome outcome = run({"ceilings"});
+
+  EXPECT_EQ(outcome.status, 7);
+  EXPECT_NE(outcome.err.find("kernels.isa.build"), std::string::npos);
+}
+
+TEST(BenchCommand, RefusesBadSettingsAndBadCommandLinesWithStatusTwo) {
+  EXPECT_EQ(run({}).status, 2);
+  EXPECT_EQ(run({"everything"}).status, 2);
+  EXPECT_EQ(run({"ceilings", "--threads", "0"}).status, 2);
+  EXPECT_EQ(run({"ceilings", "--megabytes", "0"}).status, 2);
+  const Variable threads("FP4MOE_THREADS", "many");
+  EXPECT_EQ(run({"ceilings"}).status, 2);
+}
+
+TEST(BenchCommand, SaysWhichCheckpointItCannotOpen) {
+  const Outcome outcome = run({"files", "/nonexistent/checkpoint", "--threads", "1"});
+
+  EXPECT_NE(outcome.status, 0);
+  EXPECT_NE(outcome.err.find("/nonexistent/checkpoint"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace fp4moe::cli
