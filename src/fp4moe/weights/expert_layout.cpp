@@ -1,6 +1,7 @@
 #include "fp4moe/weights/expert_layout.hpp"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cassert>
 #include <cstring>
@@ -18,47 +19,82 @@ bool interleaves(const DialectRow& row) {
   return row.dialect == Dialect::gpt_oss || row.dialect == Dialect::openai;
 }
 
-// The rows of a run: those of one view, or of gate and up together.
-struct RowPlace {
-  const ProjectionView* view;
-  std::uint64_t row;
+// Where rows of a run come from: rows [begin, end) of one view go to every `step`-th row of the
+// output, the first of them to row `to`. A fused run has two such parts, gate and up.
+struct RowsPart {
+  const ProjectionView* view = nullptr;
+  std::uint64_t begin = 0, end = 0, to = 0, step = 1;
 };
 
-RowPlace place_of(const ExpertLayout& layout, const Run& run, const ExpertView& view,
-                  std::uint64_t row) {
-  switch (run.matrix) {
-    case Matrix::gate:
-      return {&view.gate, row};
-    case Matrix::up:
-      return {&view.up, row};
-    case Matrix::down:
-      return {&view.down, row};
-    case Matrix::gate_up:
-      break;
-  }
-  if (layout.shape.order == RowOrder::single) return {&view.up, row};
-  if (layout.shape.order == RowOrder::interleaved)
-    return {row % 2 == 0 ? &view.gate : &view.up, row / 2};
-  const std::uint64_t half = run.rows / 2;
-  return {row < half ? &view.gate : &view.up, row % half};
+std::array<RowsPart, 2> parts_of(const ExpertLayout& layout, const Run& run, const ExpertView& view,
+                                 Range rows) {
+  const ProjectionView* one = run.matrix == Matrix::gate   ? &view.gate
+                              : run.matrix == Matrix::down ? &view.down
+                                                           : &view.up;
+  if (run.matrix != Matrix::gate_up || layout.shape.order == RowOrder::single)
+    return {{{one, rows.begin, rows.end, 0, 1}, {}}};
+  // Even rows are the gate's, odd ones up's.
+  const std::uint64_t odd = rows.begin % 2;
+  return {{{&view.gate, (rows.begin + 1) / 2, (rows.end + 1) / 2, odd, 2},
+           {&view.up, rows.begin / 2, rows.end / 2, 1 - odd, 2}}};
 }
 
-void copy_row(const RowsView& rows, std::uint64_t row, std::byte* out) {
-  std::memcpy(out, rows.data + row * rows.stride, rows.row_bytes);
+void copy_rows(const RowsView& from, const RowsPart& part, std::byte* out) {
+  const std::uint64_t size = from.row_bytes;
+  const std::byte* source = from.data + part.begin * from.stride;
+  std::byte* to = out + part.to * size;
+  if (from.is_dense() && part.step == 1) {
+    std::memcpy(to, source, (part.end - part.begin) * size);
+    return;
+  }
+  for (std::uint64_t row = part.begin; row < part.end; ++row) {
+    std::memcpy(to, source, size);
+    source += from.stride;
+    to += part.step * size;
+  }
+}
+
+template <std::size_t From, std::size_t To>
+void copy_numbers(const BiasView& bias, const RowsPart& part, std::byte* out) {
+  const std::byte* source = bias.data + part.begin * bias.stride;
+  std::byte* to = out + part.to * To;
+  for (std::uint64_t row = part.begin; row < part.end; ++row) {
+    if constexpr (From == To) {
+      std::memcpy(to, source, To);
+    } else if constexpr (To == 4) {  // bfloat16 is the upper half of a float32
+      std::memset(to, 0, 2);
+      std::memcpy(to + 2, source, 2);
+    } else {
+      std::memcpy(to, source + 2, 2);
+    }
+    source += bias.stride;
+    to += part.step * To;
+  }
 }
 
 // Bias elements change their type only between bfloat16 and float32, where that is exact.
-void copy_bias(const BiasView& bias, std::uint64_t row, DType dtype, std::byte* out) {
-  const std::byte* from = bias.data + row * bias.stride;
-  if (bias.dtype == dtype) {
-    std::memcpy(out, from, tensor::row(dtype).block_bytes);
-  } else if (dtype == DType::f32) {
-    std::uint32_t bits = 0;
-    std::memcpy(reinterpret_cast<std::byte*>(&bits) + 2, from, 2);
-    std::memcpy(out, &bits, 4);
+void copy_bias(const BiasView& bias, const RowsPart& part, DType dtype, std::byte* out) {
+  const bool from_wide = tensor::row(bias.dtype).block_bytes == 4;
+  const bool to_wide = tensor::row(dtype).block_bytes == 4;
+  if (from_wide) {
+    (to_wide ? copy_numbers<4, 4> : copy_numbers<4, 2>)(bias, part, out);
   } else {
-    std::memcpy(out, from + 2, 2);
+    (to_wide ? copy_numbers<2, 4> : copy_numbers<2, 2>)(bias, part, out);
   }
+}
+
+// GGUF keeps gate and up apart, so rows follow each other in the output.
+void pack_rows(WeightFormat format, const RowsPart& part, std::uint64_t row_bytes, std::byte* out) {
+  const RowsView &codes = part.view->codes, &scales = part.view->scales;
+  const std::uint64_t count = part.end - part.begin;
+  if (codes.is_dense() && scales.is_dense()) {
+    pack_gguf_row(format, {codes.data + part.begin * codes.stride, count * codes.row_bytes},
+                  {scales.data + part.begin * scales.stride, count * scales.row_bytes},
+                  {out, count * row_bytes});
+    return;
+  }
+  for (std::uint64_t row = part.begin; row < part.end; ++row, out += row_bytes)
+    pack_gguf_row(format, codes.row(row), scales.row(row), {out, row_bytes});
 }
 
 std::uint32_t scalar_bits(const ExpertLayout& layout, const Run& run, const ExpertSource& source) {
@@ -68,8 +104,8 @@ std::uint32_t scalar_bits(const ExpertLayout& layout, const Run& run, const Expe
     const std::optional<std::uint32_t> exact = global ? pair.global : pair.input;
     if (exact) return *exact;
   }
-  const RowPlace place = place_of(layout, run, source.view, 0);
-  const float value = global ? place.view->global_scale : place.view->input_scale.value_or(1.0f);
+  const ProjectionView& view = *parts_of(layout, run, source.view, {0, 1})[0].view;
+  const float value = global ? view.global_scale : view.input_scale.value_or(1.0f);
   const auto bits = std::bit_cast<std::uint32_t>(value);
   return layout.row.global_scale == GlobalScale::divides ? reciprocal_bits(bits) : bits;
 }
@@ -152,8 +188,7 @@ std::span<const std::byte> stored_bytes(const ExpertLayout& layout, const Run& r
   const auto rows_of = [&](const ProjectionView& view) -> const RowsView& {
     return run.part == Part::codes ? view.codes : view.scales;
   };
-  const RowPlace first = place_of(layout, run, source.view, 0);
-  const RowsView& rows = rows_of(*first.view);
+  const RowsView& rows = rows_of(*parts_of(layout, run, source.view, {0, 1})[0].view);
   if (run.matrix != Matrix::gate_up || layout.shape.order == RowOrder::single) {
     if (rows.is_dense()) return {rows.data, run.bytes()};
     return {};
@@ -170,23 +205,21 @@ std::span<const std::byte> stored_bytes(const ExpertLayout& layout, const Run& r
 void lay_out_rows(const ExpertLayout& layout, const Run& run, const ExpertSource& source,
                   Range rows, std::span<std::byte> out) {
   assert(out.size() == rows.size() * run.row_bytes);
-  std::byte* to = out.data();
-  for (std::uint64_t i = rows.begin; i < rows.end; ++i, to += run.row_bytes) {
-    if (run.part == Part::global_scale || run.part == Part::input_scale) {
-      const std::uint32_t bits = scalar_bits(layout, run, source);
-      std::memcpy(to, &bits, sizeof bits);
-      continue;
-    }
-    const RowPlace place = place_of(layout, run, source.view, i);
+  if (run.part == Part::global_scale || run.part == Part::input_scale) {
+    const std::uint32_t bits = scalar_bits(layout, run, source);
+    if (rows.size() != 0) std::memcpy(out.data(), &bits, sizeof bits);
+    return;
+  }
+  for (const RowsPart& part : parts_of(layout, run, source.view, rows)) {
+    if (part.begin >= part.end) continue;
     if (run.part == Part::bias) {
-      copy_bias(place.view->bias, place.row, run.dtype, to);
+      copy_bias(part.view->bias, part, run.dtype, out.data());
     } else if (run.part == Part::scales) {
-      copy_row(place.view->scales, place.row, to);
+      copy_rows(part.view->scales, part, out.data());
     } else if (layout.row.scales_inside()) {
-      pack_gguf_row(layout.shape.format, place.view->codes.row(place.row),
-                    place.view->scales.row(place.row), {to, run.row_bytes});
+      pack_rows(layout.shape.format, part, run.row_bytes, out.data());
     } else {
-      copy_row(place.view->codes, place.row, to);
+      copy_rows(part.view->codes, part, out.data());
     }
   }
 }
@@ -196,17 +229,49 @@ Result<Done> lay_out_expert(const ExpertLayout& layout, const ExpertSource& sour
   if (out.size() != layout.bytes())
     return usage("expert.buffer", "the buffer does not fit the expert")
         .expects(std::to_string(layout.bytes()) + " bytes", std::to_string(out.size()));
-  std::byte* to = out.data();
+  constexpr std::uint64_t kStepBytes = std::uint64_t{1} << 17;
+  std::vector<std::byte*> begins;
+  std::byte* next = out.data();
   for (const Run& run : layout.runs) {
+    begins.push_back(next);
+    next += run.bytes();
+  }
+  for (const Step& step : steps_of(layout, kStepBytes)) {
+    const Run& run = layout.runs[step.run];
+    const std::uint64_t begin = step.rows.begin * run.row_bytes;
+    const std::span<std::byte> to{begins[step.run] + begin, step.rows.size() * run.row_bytes};
     const std::span<const std::byte> stored = stored_bytes(layout, run, source);
     if (stored.empty()) {
-      lay_out_rows(layout, run, source, {0, run.rows}, {to, run.bytes()});
+      lay_out_rows(layout, run, source, step.rows, to);
     } else {
-      std::memcpy(to, stored.data(), stored.size());
+      std::memcpy(to.data(), stored.data() + begin, to.size());
     }
-    to += run.bytes();
   }
   return Done{};
+}
+
+std::vector<Step> steps_of(const ExpertLayout& layout, std::uint64_t bytes) {
+  std::vector<Step> steps;
+  const auto twin_of = [&](std::size_t i) -> std::optional<std::size_t> {
+    if (layout.runs[i].matrix != Matrix::gate) return std::nullopt;
+    for (std::size_t j = 0; j < layout.runs.size(); ++j)
+      if (layout.runs[j].matrix == Matrix::up && layout.runs[j].part == layout.runs[i].part)
+        return j;
+    return std::nullopt;
+  };
+  const bool has_gate = layout.runs[0].matrix == Matrix::gate;
+  for (std::size_t i = 0; i < layout.runs.size(); ++i) {
+    const Run& run = layout.runs[i];
+    if (has_gate && run.matrix == Matrix::up) continue;  // comes with its gate
+    const std::optional<std::size_t> twin = twin_of(i);
+    const std::uint64_t count = std::max<std::uint64_t>(1, bytes / run.row_bytes);
+    for (std::uint64_t row = 0; row < run.rows; row += count) {
+      const Range rows{row, std::min(run.rows, row + count)};
+      steps.push_back({i, rows});
+      if (twin) steps.push_back({*twin, rows});
+    }
+  }
+  return steps;
 }
 
 tensor::TensorSpec run_tensor(const ExpertLayout& layout, const Run& run, std::string_view prefix,

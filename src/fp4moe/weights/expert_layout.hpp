@@ -76,6 +76,16 @@ std::span<const std::byte> stored_bytes(const ExpertLayout& layout, const Run& r
 void lay_out_rows(const ExpertLayout& layout, const Run& run, const ExpertSource& source,
                   Range rows, std::span<std::byte> out);
 
+// A piece of work: some rows of one run.
+struct Step {
+  std::size_t run = 0;
+  Range rows{};
+};
+
+// All rows of all runs in pieces of about `bytes`. Gate and up take turns: where they lie
+// interleaved in the source, the second finds its rows in the cache.
+std::vector<Step> steps_of(const ExpertLayout& layout, std::uint64_t bytes);
+
 // Lays out a whole expert, run after run, into memory of layout.bytes() bytes.
 Result<Done> lay_out_expert(const ExpertLayout& layout, const ExpertSource& source,
                             std::span<std::byte> out);

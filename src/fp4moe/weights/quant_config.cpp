@@ -1,5 +1,6 @@
 #include "fp4moe/weights/quant_config.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "fp4moe/base/version.hpp"
@@ -81,6 +82,7 @@ std::vector<std::string> unquantised_modules(std::span<const OtherTensor> others
     if (is_plain && other.spec.shape.size() == 2 && name.ends_with(kEnding))
       modules.push_back(name.substr(0, name.size() - kEnding.size()));
   }
+  std::ranges::sort(modules);  // the same whatever order the source had
   return modules;
 }
 

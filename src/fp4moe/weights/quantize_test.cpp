@@ -325,7 +325,7 @@ TEST(Quantize, RefusesWhatItCannotReadForCertain) {
   with_type(folder / "gpt-oss", "transposed-qwen", "qwen3_moe");
   ASSERT_NO_FATAL_FAILURE(change(folder / "fused", folder / "misfit",
                                  "model.layers.0.mlp.experts.down_proj", [](NewTensor& tensor) {
-                                   tensor.spec.shape = {3, 64, 384};
+                                   tensor.spec.shape = {3, 96, 256};
                                  }));
   const auto id = [&](const char* from) {
     const auto report = run(folder / from, folder / "x", {});

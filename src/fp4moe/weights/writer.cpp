@@ -11,7 +11,7 @@
 namespace fp4moe::weights {
 namespace {
 
-constexpr std::uint64_t kChunk = std::uint64_t{1} << 20;  // at least this much in one write
+constexpr std::uint64_t kChunk = std::uint64_t{1} << 20;  // about this much in one write
 constexpr std::uint64_t kCopyChunk = std::uint64_t{4} << 20;
 
 bool is_per_expert(const CheckpointPlan& plan) { return plan.row.grouping == Grouping::per_expert; }
@@ -100,36 +100,31 @@ void CheckpointWriter::give_back(tensor::Buffer scratch) {
   scratch_.push_back(std::move(scratch));
 }
 
-Result<Done> CheckpointWriter::write_run(std::size_t layer, std::size_t number,
-                                         std::uint64_t expert, const ExpertSource& source) {
+Result<Done> CheckpointWriter::write_step(std::size_t layer, std::uint64_t expert, const Step& step,
+                                          const ExpertSource& source) {
   const ExpertLayout& layout = layouts_[layer];
-  const Run& run = layout.runs[number];
+  const Run& run = layout.runs[step.run];
   const bool per_expert = is_per_expert(plan_);
   const std::size_t index =
-      begins_[layer] + number + (per_expert ? expert * layout.runs.size() : 0);
-  const std::uint64_t offset = per_expert ? 0 : expert * run.bytes();
+      begins_[layer] + step.run + (per_expert ? expert * layout.runs.size() : 0);
+  const std::uint64_t begin = step.rows.begin * run.row_bytes;
+  const std::uint64_t offset = begin + (per_expert ? 0 : expert * run.bytes());
+  const std::uint64_t size = step.rows.size() * run.row_bytes;
   const std::span<const std::byte> stored = stored_bytes(layout, run, source);
-  if (!stored.empty()) return sink_.write(index, offset, stored);
-  const std::uint64_t step =
-      std::min(run.rows, std::max<std::uint64_t>(1, (kChunk + run.row_bytes - 1) / run.row_bytes));
-  Result<tensor::Buffer> scratch =
-      take_scratch(std::max<std::uint64_t>(step * run.row_bytes, kChunk));
+  if (!stored.empty()) return sink_.write(index, offset, stored.subspan(begin, size));
+  Result<tensor::Buffer> scratch = take_scratch(std::max(size, kChunk));
   if (!scratch) return scratch.why();
-  for (std::uint64_t row = 0; row < run.rows; row += step) {
-    const Range rows{row, std::min(run.rows, row + step)};
-    const std::span<std::byte> piece = scratch->bytes().first(rows.size() * run.row_bytes);
-    lay_out_rows(layout, run, source, rows, piece);
-    if (Result<Done> done = sink_.write(index, offset + row * run.row_bytes, piece); !done)
-      return done;
-  }
+  const std::span<std::byte> piece = scratch->bytes().first(size);
+  lay_out_rows(layout, run, source, step.rows, piece);
+  if (Result<Done> done = sink_.write(index, offset, piece); !done) return done;
   give_back(*std::move(scratch));
   return Done{};
 }
 
 Result<Done> CheckpointWriter::write_expert(std::size_t layer, std::uint64_t expert,
                                             const ExpertSource& source) {
-  for (std::size_t run = 0; run < layouts_[layer].runs.size(); ++run)
-    if (Result<Done> done = write_run(layer, run, expert, source); !done) return done;
+  for (const Step& step : steps_of(layouts_[layer], kChunk))
+    if (Result<Done> done = write_step(layer, expert, step, source); !done) return done;
   return Done{};
 }
 

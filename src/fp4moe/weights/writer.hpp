@@ -87,8 +87,8 @@ class CheckpointWriter {
   Result<Done> finish();
 
  private:
-  Result<Done> write_run(std::size_t layer, std::size_t run, std::uint64_t expert,
-                         const ExpertSource& source);
+  Result<Done> write_step(std::size_t layer, std::uint64_t expert, const Step& step,
+                          const ExpertSource& source);
   Result<tensor::Buffer> take_scratch(std::size_t bytes);
   void give_back(tensor::Buffer scratch);
 
