@@ -229,7 +229,7 @@ Result<Done> lay_out_expert(const ExpertLayout& layout, const ExpertSource& sour
   if (out.size() != layout.bytes())
     return usage("expert.buffer", "the buffer does not fit the expert")
         .expects(std::to_string(layout.bytes()) + " bytes", std::to_string(out.size()));
-  constexpr std::uint64_t kStepBytes = std::uint64_t{1} << 17;
+  constexpr std::uint64_t kStepBytes = std::uint64_t{1} << 14;
   std::vector<std::byte*> begins;
   std::byte* next = out.data();
   for (const Run& run : layout.runs) {
