@@ -101,7 +101,7 @@ TEST(ExpertLayout, RowRangesGiveThePartsOfTheWhole) {
     const ExpertLayout layout = expert_layout(row, shape, tensor::DType::bf16);
     const std::vector<std::byte> whole = laid_out(layout, {numbered.view});
     std::size_t begin = 0;
-    for (const Run& run : layout.runs) {
+    for (const weights::Run& run : layout.runs) {
       for (std::uint64_t r = 0; r < run.rows; r += 5) {
         const Range rows{r, std::min(run.rows, r + 5)};
         std::vector<std::byte> part(rows.size() * run.row_bytes);

@@ -216,9 +216,9 @@ RenameContext rename_context(std::string_view model_type, const Json& config) {
   RenameContext context{.model_type = std::string(model_type)};
   const auto number = [&](const char* key) -> std::uint64_t {
     const auto found = config.is_object() ? config.find(key) : config.end();
-    if (found == config.end() || !found->is_number_unsigned()) return 0;
-    const auto value = found->get<std::uint64_t>();
-    return value <= (1u << 20) ? value : 0;
+    if (found == config.end() || !found->is_number_integer()) return 0;
+    const auto value = found->get<std::int64_t>();
+    return value > 0 && value <= (1 << 20) ? static_cast<std::uint64_t>(value) : 0;
   };
   const std::uint64_t head = number("head_dim");
   context.query_rows = number("num_attention_heads") * head;
