@@ -98,13 +98,13 @@ Result<bench::Ceilings> quick_ceilings(const Setting& setting) {
 }
 
 Result<int> run_formats(const Options& options, const Setting& setting, const Io& io) {
-  const auto ceilings = quick_ceilings(setting);
-  if (!ceilings) return ceilings.why();
   bench::FormatsOptions asked{.threads = setting.threads, .features = setting.features};
   if (options.megabytes) asked.megabytes = *options.megabytes;
   if (options.seconds) asked.seconds = *options.seconds;
   const auto results = bench::bench_formats(asked);
   if (!results) return results.why();
+  const auto ceilings = quick_ceilings(setting);
+  if (!ceilings) return ceilings.why();
   if (io.json) {
     Json rows = Json::array();
     for (const bench::FormatResult& result : *results)
@@ -124,8 +124,6 @@ Result<int> run_formats(const Options& options, const Setting& setting, const Io
 }
 
 Result<int> run_files(const Options& options, const Setting& setting, const Io& io) {
-  const auto ceilings = quick_ceilings(setting);
-  if (!ceilings) return ceilings.why();
   bench::FilesOptions asked{.path = options.path,
                             .scratch = options.scratch,
                             .threads = setting.threads,
@@ -134,6 +132,8 @@ Result<int> run_files(const Options& options, const Setting& setting, const Io& 
   if (options.seconds) asked.seconds = *options.seconds;
   const auto results = bench::bench_files(asked);
   if (!results) return results.why();
+  const auto ceilings = quick_ceilings(setting);
+  if (!ceilings) return ceilings.why();
   if (io.json) {
     Json rows = Json::array();
     for (const bench::FileResult& result : *results)

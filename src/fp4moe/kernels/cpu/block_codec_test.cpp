@@ -2,6 +2,7 @@
 #include "fp4moe/kernels/cpu/block_codec.hpp"
 
 #include <cstring>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,10 @@
 #include "fp4moe/kernels/cpu/block_codec_list.hpp"
 
 namespace fp4moe::kernels::cpu {
+
+// GoogleTest finds it by its argument's namespace.
+static void PrintTo(const BlockCodec& codec, std::ostream* out) { *out << codec.name; }
+
 namespace {
 
 using formats::Bf16;
@@ -56,9 +61,9 @@ class Unaligned {
 };
 
 // What blocks are made of. Each kind drives the scale into another corner.
-enum class Kind { any_bits, normal, tiny, huge, ties, zeros, nearly_finite };
-constexpr Kind kKinds[] = {Kind::any_bits, Kind::normal, Kind::tiny,         Kind::huge,
-                           Kind::ties,     Kind::zeros,  Kind::nearly_finite};
+enum class Kind { any_bits, normal, tiny, least, huge, ties, zeros, nearly_finite };
+constexpr Kind kKinds[] = {Kind::any_bits, Kind::normal, Kind::tiny,  Kind::least,
+                           Kind::huge,     Kind::ties,   Kind::zeros, Kind::nearly_finite};
 
 float sample(Kind kind, SplitMix64& random) {
   const auto bits = static_cast<std::uint32_t>(random.next() >> 32);
@@ -71,6 +76,8 @@ float sample(Kind kind, SplitMix64& random) {
       return sign * (unit + random.unit() + random.unit() - 1.5f);
     case Kind::tiny:  // around and below the smallest normal number
       return sign * unit * formats::power_of_two(-120 - static_cast<int>(random.next() % 28));
+    case Kind::least:  // maxima whose quotients vanish
+      return sign * unit * formats::power_of_two(-142);
     case Kind::huge:
       return sign * (1.0f + 0.999f * unit) * 0x1p126f * (1.0f + static_cast<float>(bits >> 31));
     case Kind::ties:  // multiples of one eighth: every threshold of E2M1 with scale 1 is among them

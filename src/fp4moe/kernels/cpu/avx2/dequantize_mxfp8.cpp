@@ -10,10 +10,10 @@
 namespace fp4moe::kernels::cpu::avx2 {
 namespace {
 
-// From 3 on every result is exact in bf16 even where it is subnormal; up to 245 none overflows and
+// From 3 on every result is exact in bf16 even where it is subnormal; up to 246 none overflows and
 // the scale times 2^8 is a float.
 constexpr std::uint8_t kFirstPlainScale = 3;
-constexpr std::uint8_t kLastPlainScale = 245;
+constexpr std::uint8_t kLastPlainScale = 246;
 
 [[gnu::always_inline]] inline bool has_nan(__m256i codes) {
   const __m256i nan = _mm256_set1_epi8(0x7F);

@@ -11,7 +11,7 @@ namespace fp4moe::kernels::cpu::avx2 {
 namespace {
 
 // Below this scale code a subnormal input can still reach 0.25 * S.
-constexpr int kFirstPlainScale = 4;
+constexpr int kFirstPlainScale = 3;
 
 struct EightScales {
   __m256i codes, bases, unusual;
@@ -29,7 +29,7 @@ struct EightScales {
       _mm256_add_epi32(_mm256_slli_epi32(codes, 7), _mm256_set1_epi32(kUnitBase - 127 * 128));
   const __m256i is_zero = _mm256_cmpeq_epi32(codes, _mm256_setzero_si256());
   const __m256i bases = _mm256_blendv_epi8(moved, _mm256_set1_epi32(0x7FFF), is_zero);
-  const __m256i is_small = _mm256_andnot_si256(  // 1, 2 or 3
+  const __m256i is_small = _mm256_andnot_si256(  // 1 or 2
       is_zero, _mm256_cmpgt_epi32(_mm256_set1_epi32(kFirstPlainScale), codes));
   const __m256i is_not_finite = at_least(amax, _mm256_set1_epi32(0x7F800000));
   return {codes, bases, _mm256_or_si256(is_small, is_not_finite)};

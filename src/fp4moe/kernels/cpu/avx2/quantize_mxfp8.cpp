@@ -11,11 +11,10 @@
 namespace fp4moe::kernels::cpu::avx2 {
 namespace {
 
-// The floor of exponents, scale - 6, is a normal one; and the sum stays finite.
-constexpr int kFirstPlainScale = 7;
+// The floor of exponents, scale - 6, is not negative (a zero field still means steps of the right
+// size, and with scale code 0 nothing reaches half a step); and the sum stays finite.
+constexpr int kFirstPlainScale = 6;
 constexpr int kLastPlainScale = 220;
-// Scale code 0 makes every code a zero: a floor so high that nothing rounds up to a step.
-constexpr int kFloorOfZeros = 200;
 
 struct EightScales {
   __m256i codes, floors, unusual;
@@ -26,8 +25,8 @@ struct EightScales {
   const __m256i codes = _mm256_srli_epi32(
       _mm256_add_epi32(_mm256_castps_si256(quotient), _mm256_set1_epi32(0x7FFFFF)), 23);
   const __m256i is_zero = _mm256_cmpeq_epi32(codes, _mm256_setzero_si256());
-  const __m256i exponents = _mm256_blendv_epi8(_mm256_sub_epi32(codes, _mm256_set1_epi32(6)),
-                                               _mm256_set1_epi32(kFloorOfZeros), is_zero);
+  const __m256i six = _mm256_set1_epi32(6);
+  const __m256i exponents = _mm256_sub_epi32(_mm256_max_epi32(codes, six), six);
   const __m256i is_small =
       _mm256_andnot_si256(is_zero, _mm256_cmpgt_epi32(_mm256_set1_epi32(kFirstPlainScale), codes));
   const __m256i is_large = _mm256_cmpgt_epi32(codes, _mm256_set1_epi32(kLastPlainScale));

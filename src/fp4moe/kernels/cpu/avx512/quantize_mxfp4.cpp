@@ -11,7 +11,7 @@ namespace fp4moe::kernels::cpu::avx512 {
 namespace {
 
 // Below this scale code a subnormal input can still reach 0.25 * S.
-constexpr int kFirstPlainScale = 4;
+constexpr int kFirstPlainScale = 3;
 
 struct SixteenScales {
   __m512i codes, bases;

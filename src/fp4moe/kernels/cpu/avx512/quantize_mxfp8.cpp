@@ -11,11 +11,10 @@
 namespace fp4moe::kernels::cpu::avx512 {
 namespace {
 
-// The floor of exponents, scale - 6, is a normal one; and the sum stays finite.
-constexpr int kFirstPlainScale = 7;
+// The floor of exponents, scale - 6, is not negative (a zero field still means steps of the right
+// size, and with scale code 0 nothing reaches half a step); and the sum stays finite.
+constexpr int kFirstPlainScale = 6;
 constexpr int kLastPlainScale = 220;
-// Scale code 0 makes every code a zero: a floor so high that nothing rounds up to a step.
-constexpr int kFloorOfZeros = 200;
 
 struct SixteenScales {
   __m512i codes, floors;
@@ -27,8 +26,8 @@ struct SixteenScales {
   const __m512i codes = _mm512_srli_epi32(
       _mm512_add_epi32(_mm512_castps_si512(quotient), _mm512_set1_epi32(0x7FFFFF)), 23);
   const __mmask16 is_zero = _mm512_testn_epi32_mask(codes, codes);
-  const __m512i exponents = _mm512_mask_mov_epi32(_mm512_sub_epi32(codes, _mm512_set1_epi32(6)),
-                                                  is_zero, _mm512_set1_epi32(kFloorOfZeros));
+  const __m512i six = _mm512_set1_epi32(6);
+  const __m512i exponents = _mm512_sub_epi32(_mm512_max_epi32(codes, six), six);
   const __mmask16 is_small = _mm512_cmplt_epi32_mask(codes, _mm512_set1_epi32(kFirstPlainScale));
   const __mmask16 is_large = _mm512_cmpgt_epi32_mask(codes, _mm512_set1_epi32(kLastPlainScale));
   return {codes, _mm512_slli_epi32(exponents, 23),

@@ -10,10 +10,10 @@
 namespace fp4moe::kernels::cpu::neon {
 namespace {
 
-// From 3 on every result is exact in bf16 even where it is subnormal; up to 245 none overflows and
+// From 3 on every result is exact in bf16 even where it is subnormal; up to 246 none overflows and
 // the scale times 2^8 is a float.
 constexpr std::uint8_t kFirstPlainScale = 3;
-constexpr std::uint8_t kLastPlainScale = 245;
+constexpr std::uint8_t kLastPlainScale = 246;
 
 [[gnu::always_inline]] inline bool has_nan(uint8x16_t a, uint8x16_t b) {
   const uint8x16_t magnitude = vmaxq_u8(vshlq_n_u8(a, 1), vshlq_n_u8(b, 1));

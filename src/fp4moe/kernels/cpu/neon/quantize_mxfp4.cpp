@@ -15,7 +15,7 @@ namespace fp4moe::kernels::cpu::neon {
 namespace {
 
 // Below this scale code a subnormal input can still reach 0.25 * S.
-constexpr std::uint32_t kFirstPlainScale = 4;
+constexpr std::uint32_t kFirstPlainScale = 3;
 
 struct FourScales {
   uint32x4_t codes;
@@ -32,7 +32,7 @@ struct FourScales {
   const int32x4_t moved =
       vaddq_s32(vreinterpretq_s32_u32(vshlq_n_u32(codes, 7)), vdupq_n_s32(kUnitBase - 127 * 128));
   const int32x4_t bases = vbslq_s32(vceqzq_u32(codes), vdupq_n_s32(0x7FFF), moved);
-  const uint32x4_t is_small =  // 1, 2 or 3
+  const uint32x4_t is_small =  // 1 or 2
       vcltq_u32(vsubq_u32(codes, vdupq_n_u32(1)), vdupq_n_u32(kFirstPlainScale - 1));
   const uint32x4_t is_not_finite = vcgeq_u32(amax, vdupq_n_u32(0x7F800000));
   return {codes, vmovn_s32(bases), vorrq_u32(is_small, is_not_finite)};

@@ -14,11 +14,10 @@
 namespace fp4moe::kernels::cpu::neon {
 namespace {
 
-// The floor of exponents, scale - 6, is a normal one; and the sum stays finite.
-constexpr std::uint32_t kFirstPlainScale = 7;
+// The floor of exponents, scale - 6, is not negative (a zero field still means steps of the right
+// size, and with scale code 0 nothing reaches half a step); and the sum stays finite.
+constexpr std::uint32_t kFirstPlainScale = 6;
 constexpr std::uint32_t kLastPlainScale = 220;
-// Scale code 0 makes every code a zero: a floor so high that nothing rounds up to a step.
-constexpr std::uint32_t kFloorOfZeros = 200;
 constexpr std::uint16_t kUpper20 = 20 << 7;  // 2^20 as a step of the exponent, in an upper half
 
 struct FourScales {
@@ -31,12 +30,10 @@ struct FourScales {
   const float32x4_t quotient = vdivq_f32(vreinterpretq_f32_u32(amax), vdupq_n_f32(448.0f));
   const uint32x4_t codes =
       vshrq_n_u32(vaddq_u32(vreinterpretq_u32_f32(quotient), vdupq_n_u32(0x7FFFFF)), 23);
-  const uint32x4_t is_zero = vceqzq_u32(codes);
-  const uint32x4_t exponents =
-      vbslq_u32(is_zero, vdupq_n_u32(kFloorOfZeros), vsubq_u32(codes, vdupq_n_u32(6)));
+  const uint32x4_t exponents = vqsubq_u32(codes, vdupq_n_u32(6));
   const uint32x4_t is_odd = vcgtq_u32(vsubq_u32(codes, vdupq_n_u32(kFirstPlainScale)),
                                       vdupq_n_u32(kLastPlainScale - kFirstPlainScale));
-  return {codes, vmovn_u32(vshlq_n_u32(exponents, 7)), vbicq_u32(is_odd, is_zero)};
+  return {codes, vmovn_u32(vshlq_n_u32(exponents, 7)), vbicq_u32(is_odd, vceqzq_u32(codes))};
 }
 
 // Eight magnitudes: steps above their power of two plus eight times its exponent.
