@@ -4,12 +4,17 @@
 #include <exception>
 #include <iostream>
 #include <new>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 #include <unistd.h>
 
+#include "fp4moe/base/text.hpp"
 #include "fp4moe/base/version.hpp"
+#include "fp4moe/kernels/cpu/isa.hpp"
+#include "fp4moe/platform/settings.hpp"
 
 namespace fp4moe::cli {
 namespace {
@@ -29,6 +34,35 @@ Result<int> guarded(const Run& run, const Io& io) {
   } catch (const std::exception& thrown) {
     return error(ErrorCode::failed, "internal", thrown.what());
   }
+}
+
+// The environment counts for every command; a wrong value is refused before any work.
+Result<int> with_settings(const Run& run, Io io) {
+  const Result<platform::Settings> settings = platform::read_settings();
+  if (!settings) return settings.why();
+  const auto usable =
+      kernels::cpu::usable_features(platform::detect_cpu_features(), settings->cpu_isa);
+  if (!usable) return usable.why();
+  io.threads = platform::choose_threads(std::nullopt, *settings);
+  return run(io);
+}
+
+// CLI11 only says that a command is missing; people want to see the word they mistyped.
+bool is_known(std::string_view word) {
+  if (word.starts_with('-')) return true;
+  for (const Command& command : commands())
+    if (command.name == word) return true;
+  return false;
+}
+
+int unknown_command(std::string_view word, std::ostream& err) {
+  std::vector<std::string> names;
+  for (const Command& command : commands()) names.emplace_back(command.name);
+  const Error why = usage("command.unknown", "there is no such command")
+                        .expects("one of " + join(names, ", "), word)
+                        .try_this("See fp4moe --help");
+  err << "fp4moe: " << text(why) << "\n";
+  return static_cast<int>(ErrorCode::usage);
 }
 
 // A full disk or a closed pipe must not look like success.
@@ -61,6 +95,7 @@ Json to_json(const Error& why) {
 }
 
 int run_main(int argc, const char* const* argv, std::ostream& out, std::ostream& err) {
+  if (argc > 1 && !is_known(argv[1])) return unknown_command(argv[1], err);
   CLI::App app("fp4moe: select, convert and run the Mixture-of-Experts layers of FP4 models");
   app.set_version_flag("--version", std::string("fp4moe ") + std::string(kVersion));
   app.require_subcommand(1);
@@ -88,7 +123,7 @@ int run_main(int argc, const char* const* argv, std::ostream& out, std::ostream&
     if (app.exit(thrown, out, err) != 0) return static_cast<int>(ErrorCode::usage);
     return written(out, err, kDone);
   }
-  const Result<int> status = guarded(run, io);
+  const Result<int> status = guarded([&run](const Io& to) { return with_settings(run, to); }, io);
   if (!status) return report(status.why(), chosen, io);
   return written(out, err, *status);
 }

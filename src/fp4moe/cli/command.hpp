@@ -2,6 +2,7 @@
 // work. To add one: write cli/<name>.cpp with `Run declare_<name>(CLI::App&)` and add its row to
 // cli/commands.cpp.
 #pragma once
+#include <cstddef>
 #include <functional>
 #include <ostream>
 #include <span>
@@ -21,6 +22,7 @@ namespace fp4moe::cli {
 struct Io {
   std::ostream& out;
   std::ostream& err;
+  std::size_t threads = 1;  // to use where the command line names no number
   bool json = false;
   bool show_progress = false;  // `err` is a terminal
   bool color = false;          // `out` is a terminal and NO_COLOR is unset

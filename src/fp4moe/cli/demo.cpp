@@ -12,7 +12,6 @@
 #include <stdlib.h>  // mkdtemp
 
 #include "fp4moe/base/interrupt.hpp"
-#include "fp4moe/base/parallel.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/base/version.hpp"
 #include "fp4moe/bench/measure.hpp"
@@ -198,8 +197,8 @@ Result<Done> numbers_step(Steps& steps, const Checkpoint& checkpoint) {
   return Done{};
 }
 
-Result<Done> run_steps(const Options& options, Steps& steps, const Scratch& scratch) {
-  const std::size_t threads = options.threads == 0 ? available_threads() : options.threads;
+Result<Done> run_steps(const Options& options, Steps& steps, const Scratch& scratch,
+                       std::size_t threads) {
   weights::SynthOptions synth{.model = options.model,
                               .dialect = Dialect::gpt_oss,
                               .seed = options.seed,
@@ -259,7 +258,8 @@ Result<int> run(const Options& options, const Io& io) {
   if (!scratch) return scratch.why();
   const InterruptGuard guard;
   Steps steps(io);
-  if (Result<Done> done = run_steps(options, steps, **scratch); !done) return done.why();
+  const std::size_t threads = options.threads == 0 ? io.threads : options.threads;
+  if (Result<Done> done = run_steps(options, steps, **scratch, threads); !done) return done.why();
   steps.finish({{"command", "demo"}, {"machine", bench::to_json(machine)}});
   if (!io.json)
     io.out << "\nNext: fp4moe inspect PATH, fp4moe lint PATH, fp4moe transcode PATH --to gguf -o "

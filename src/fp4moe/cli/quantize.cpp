@@ -11,7 +11,6 @@
 #include <fmt/format.h>
 
 #include "fp4moe/base/interrupt.hpp"
-#include "fp4moe/base/parallel.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/cli/command.hpp"
 #include "fp4moe/cli/progress.hpp"
@@ -81,13 +80,12 @@ Result<Done> set_input_scales(const std::string& given, weights::QuantizeOptions
   return Done{};
 }
 
-Result<weights::QuantizeOptions> resolve(const Options& given) {
-  weights::QuantizeOptions options{
-      .format =
-          given.format == "mxfp4" ? weights::WeightFormat::mxfp4 : weights::WeightFormat::nvfp4,
-      .separate_global_scales = given.separate_global_scales,
-      .threads = given.threads == 0 ? available_threads() : given.threads,
-      .max_shard_bytes = given.max_shard_bytes};
+Result<weights::QuantizeOptions> resolve(const Options& given, const Io& io) {
+  weights::QuantizeOptions options{.format = given.format == "mxfp4" ? weights::WeightFormat::mxfp4
+                                                                     : weights::WeightFormat::nvfp4,
+                                   .separate_global_scales = given.separate_global_scales,
+                                   .threads = given.threads == 0 ? io.threads : given.threads,
+                                   .max_shard_bytes = given.max_shard_bytes};
   if (!given.to.empty()) {
     options.to = weights::dialect_from_name(given.to);
     if (!options.to)
@@ -145,7 +143,7 @@ void print(const Io& io, const weights::QuantizeReport& report, const std::strin
 }
 
 Result<int> run(const Options& given, const Io& io) {
-  Result<weights::QuantizeOptions> options = resolve(given);
+  Result<weights::QuantizeOptions> options = resolve(given, io);
   if (!options) return options.why();
   const Result<weights::PlainCheckpoint> source = weights::PlainCheckpoint::open(given.path);
   if (!source) return source.why();

@@ -8,7 +8,6 @@
 #include <fmt/format.h>
 
 #include "fp4moe/base/interrupt.hpp"
-#include "fp4moe/base/parallel.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/cli/command.hpp"
 #include "fp4moe/cli/progress.hpp"
@@ -24,9 +23,9 @@ struct Options {
   bool experts_only = false, weight_only = false;
 };
 
-Result<weights::SynthOptions> resolve(const Options& given) {
+Result<weights::SynthOptions> resolve(const Options& given, const Io& io) {
   weights::SynthOptions options = given.synth;
-  options.threads = given.threads == 0 ? available_threads() : given.threads;
+  options.threads = given.threads == 0 ? io.threads : given.threads;
   options.with_other_tensors = !given.experts_only;
   options.with_input_scales = !given.weight_only;
   if (given.dialect == "bf16" || given.dialect == "bf16-fused") {
@@ -54,7 +53,7 @@ Result<weights::SynthOptions> resolve(const Options& given) {
 }
 
 Result<int> run(const Options& given, const Io& io) {
-  Result<weights::SynthOptions> options = resolve(given);
+  Result<weights::SynthOptions> options = resolve(given, io);
   if (!options) return options.why();
   const Result<std::uint64_t> total = weights::synth_bytes(*options);
   if (!total) return total.why();

@@ -9,7 +9,6 @@
 #include <fmt/format.h>
 
 #include "fp4moe/base/interrupt.hpp"
-#include "fp4moe/base/parallel.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/cli/command.hpp"
 #include "fp4moe/cli/progress.hpp"
@@ -128,7 +127,7 @@ Result<int> run(const Options& options, const Io& io) {
     Progress progress(io, "transcode", sizes.expert_bytes + sizes.other_bytes);
     return weights::transcode(
         *source, *std::move(plan), options.out,
-        {.threads = options.threads == 0 ? available_threads() : options.threads,
+        {.threads = options.threads == 0 ? io.threads : options.threads,
          .progress = [&progress](std::uint64_t bytes) { progress.add(bytes); }});
   }();
   if (!report) return report.why();
