@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <set>
+#include <tuple>
 
 #include <fmt/format.h>
 
@@ -163,6 +165,10 @@ class LayerBuilder {
     layer_.down.resize(entries);
   }
 
+  static std::tuple<Slot, std::uint64_t, Part> refusal(Slot slot, std::uint64_t expert, Part part) {
+    return {slot, expert, part};
+  }
+
   void put(const NamedTensor& item) {
     std::optional<Part> part;
     for (const Part candidate : kParts) {
@@ -181,6 +187,7 @@ class LayerBuilder {
     if (!accepts(row_, *part, item.tensor->entry.dtype)) {
       into_.add(at(*item.tensor, "tensor.dtype", "the tensor has the wrong type")
                     .expects(accepted_types(row_, *part), tensor::name(item.tensor->entry.dtype)));
+      refused_.insert(refusal(item.name.slot, entry, *part));
       return;
     }
     const auto set = [&](std::vector<ProjectionPlaces>& places) {
@@ -308,6 +315,12 @@ class LayerBuilder {
     const bool needed = part != Part::input_scale && (part != Part::bias || any_bias) &&
                         !spelled(row_.parts, part).empty();
     if (!needed || place_of(list(which)[expert], part) != nullptr) return;
+    // Tensors of a wrong type are there, and were reported.
+    const Slot slot = which == Projection::gate ? Slot::gate
+                      : which == Projection::up ? Slot::up
+                                                : Slot::down;
+    if (refused_.contains(refusal(slot, expert, part))) return;
+    if (slot != Slot::down && refused_.contains(refusal(Slot::gate_up, expert, part))) return;
     into_.add(invalid("tensor.missing", part == Part::bias
                                             ? "a bias is missing though others of the layer exist"
                                             : "the layer lacks a tensor")
@@ -394,6 +407,7 @@ class LayerBuilder {
   const tensor::Store& store_;
   Survey& into_;
   MoeLayer layer_{};
+  std::set<std::tuple<Slot, std::uint64_t, Part>> refused_{};
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -60,6 +61,8 @@ constexpr LintRule kRules[] = {
      "Make sure that all files are of one model", ""},
     {"tensor.extra", Severity::warning, "a tensor of an expert has no known use",
      "Make sure that no quantiser's leftovers remain", ""},
+    {"scale.zero_block", Severity::note, "a block has codes but a zero scale: its values are zero",
+     "Nothing to do if the source's weights are tiny there", ""},
     {"scale.input_none", Severity::note, "no input scales: activations will be scaled dynamically or kept in 16 bits",
      "None needed for weight-only use", ""},
 };
@@ -175,8 +178,29 @@ void check_exclusions(const Survey& found, Collector& into) {
   }
 }
 
+// A layer between the two of which the store holds no tensor at all. Layers without experts
+// (attention, dense, state space) have others.
+std::optional<std::uint64_t> lost_layer(const tensor::Store& store, const MoeLayer& before,
+                                        const MoeLayer& after) {
+  constexpr std::uint64_t kMost = 1000;  // numbers are claims
+  const std::string root(prefix_family(after.prefix).before);
+  const auto tensors = store.tensors();
+  for (std::uint64_t n = before.index + 1; n < std::min(after.index, before.index + kMost); ++n) {
+    const std::string start = root + std::to_string(n) + ".";
+    const auto at = std::lower_bound(
+        tensors.begin(), tensors.end(), start,
+        [](const tensor::StoredTensor& t, const std::string& s) { return t.entry.name < s; });
+    if (at == tensors.end() || !at->entry.name.starts_with(start)) return n;
+  }
+  return std::nullopt;
+}
+
 // Gaps in the numbers (every second layer dense is a pattern, not a gap) and odd ones out.
-void check_layers(const Survey& found, Collector& into) {
+void check_layers(const tensor::Store& store, const Survey& found, const LintReport& report,
+                  Collector& into) {
+  // Missing experts were reported; the shape they leave is no news.
+  const bool complete =
+      !report.counts.contains("layer.missing_expert") && !report.counts.contains("config.mismatch");
   std::uint64_t step = 0;
   for (std::size_t i = 1; i < found.layers.size(); ++i) {
     const MoeLayer &before = found.layers[i - 1], &layer = found.layers[i];
@@ -190,7 +214,7 @@ void check_layers(const Survey& found, Collector& into) {
     }
     if (layer.shape.hidden != before.shape.hidden ||
         layer.shape.intermediate != before.shape.intermediate ||
-        layer.shape.experts != before.shape.experts) {
+        (complete && layer.shape.experts != before.shape.experts)) {
       into.add(
           "layer.shape",
           {.layer = layer.index,
@@ -204,15 +228,13 @@ void check_layers(const Survey& found, Collector& into) {
     const MoeLayer &before = found.layers[i - 1], &layer = found.layers[i];
     const bool same = prefix_family(before.prefix) == prefix_family(layer.prefix);
     if (!same || step == 0 || layer.index <= before.index + step) continue;
-    bool known = false;  // layers of another type fill the gap
-    for (const OtherLayer& other : found.others) {
-      known = known || (other.index > before.index && other.index < layer.index);
-    }
-    if (known) continue;
-    into.add("layer.gap", {.layer = layer.index,
-                           .tensor = layer.prefix,
-                           .fact = fmt::format("layer {} follows layer {}, others are {} apart",
-                                               layer.index, before.index, step)});
+    const std::optional<std::uint64_t> lost = lost_layer(store, before, layer);
+    if (!lost) continue;
+    into.add("layer.gap",
+             {.layer = layer.index,
+              .tensor = layer.prefix,
+              .fact = fmt::format("layer {} follows layer {}; there is no tensor of {}",
+                                  layer.index, before.index, *lost)});
   }
 }
 
@@ -297,7 +319,7 @@ LintReport lint(const std::string& path, const LintOptions& options) {
     }
     check_index(*store, into);
     check_exclusions(found, into);
-    check_layers(found, into);
+    check_layers(*store, found, report, into);
     check_values(*store, found, options, report, into);
   }
   into.finish();

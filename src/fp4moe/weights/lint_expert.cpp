@@ -123,6 +123,7 @@ class Scanner {
       const auto blocks = rows_in(scale_tensor, size, row_bytes);
       if (!blocks) return;
       unpack(*blocks, size);
+      if (layer_.shape.format == WeightFormat::nvfp4) scan_signs(*scale_tensor, *blocks);
       codes = RowsView{codes_.data(), size.rows, size.k / 2, size.k / 2};
       scales = RowsView{scales_.data(), size.rows, size.k / block, size.k / block};
       done_with(*scale_tensor, *blocks);
@@ -170,13 +171,46 @@ class Scanner {
     }
   }
 
-  void scan_scales(const StoredTensor& tensor, const RowsView& scales, const RowsView* codes) {
-    struct Tally {
-      std::uint64_t count = 0, row = 0, column = 0;
-      void take(std::uint64_t in_row, std::size_t at) {
-        if (count++ == 0) row = in_row, column = at;
+  // GGUF's scales have no sign, and unpacking drops it: look at the blocks themselves.
+  void scan_signs(const StoredTensor& tensor, const RowsView& blocks) {
+    constexpr std::size_t kBlock = 36;
+    std::uint64_t count = 0, first = 0;
+    for (std::uint64_t row = 0; row < blocks.rows; ++row) {
+      const std::span<const std::byte> bytes = blocks.row(row);
+      for (std::size_t at = 0; at + kBlock <= bytes.size(); at += kBlock) {
+        std::uint32_t four = 0;
+        std::memcpy(&four, bytes.data() + at, sizeof four);
+        if ((four & 0x80808080u) != 0 && count++ == 0) first = row;
       }
-    } nan, negative;
+    }
+    if (count == 0) return;
+    add("scale.negative_gguf", tensor,
+        fmt::format("{} blocks with a sign bit, the first in row {}", count, first));
+  }
+
+  // The first of several, and how many there are.
+  struct Tally {
+    std::uint64_t count = 0, row = 0, column = 0;
+    void take(std::uint64_t in_row, std::size_t at) {
+      if (count++ == 0) row = in_row, column = at;
+    }
+  };
+
+  // Blocks of a row whose scale is zero though their codes are not.
+  void take_zero_blocks(std::span<const std::byte> scales, std::span<const std::byte> codes,
+                        std::uint64_t row, Tally& into) const {
+    const std::size_t block = block_size(layer_.shape.format) / 2;
+    for (std::size_t from = 0; from < scales.size();) {
+      const void* hit = std::memchr(scales.data() + from, 0, scales.size() - from);
+      if (hit == nullptr) return;
+      const auto at = static_cast<std::size_t>(static_cast<const std::byte*>(hit) - scales.data());
+      if (!all_zero_codes(codes.subspan(at * block, block))) into.take(row, at);
+      from = at + 1;
+    }
+  }
+
+  void scan_scales(const StoredTensor& tensor, const RowsView& scales, const RowsView* codes) {
+    Tally nan, negative, zero_blocks;
     const WeightFormat format = layer_.shape.format;
     std::uint64_t zero_rows = 0, first_zero = 0;
     for (std::uint64_t row = 0; row < scales.rows; ++row) {
@@ -187,7 +221,7 @@ class Scanner {
         nan.take(row, from + at);
         from += at + 1;
       }
-      if (format == WeightFormat::nvfp4) {
+      if (format == WeightFormat::nvfp4 && !layer_.row->scales_inside()) {
         const std::size_t at = find_negative_scale(bytes);
         if (at != kNoScale && (bytes[at] & std::byte{0x7F}) != std::byte{0x7F}) {
           negative.take(row, at);
@@ -196,6 +230,8 @@ class Scanner {
       if (bytes[0] == std::byte{0} && all_zero(bytes) && codes != nullptr &&
           !all_zero_codes(codes->row(row))) {
         if (zero_rows++ == 0) first_zero = row;
+      } else if (format == WeightFormat::nvfp4 && codes != nullptr) {
+        take_zero_blocks(bytes, codes->row(row), row, zero_blocks);
       }
     }
     if (nan.count > 0) {
@@ -204,10 +240,14 @@ class Scanner {
                       nan.column));
     }
     if (negative.count > 0) {
-      const bool gguf = layer_.row->scales_inside();
-      add(gguf ? "scale.negative_gguf" : "scale.negative", tensor,
+      add("scale.negative", tensor,
           fmt::format("{} rows with negative block scales, the first at row {}, block {}",
                       negative.count, negative.row, negative.column));
+    }
+    if (zero_blocks.count > 0) {
+      add("scale.zero_block", tensor,
+          fmt::format("{} blocks have codes but a zero scale, the first at row {}, block {}",
+                      zero_blocks.count, zero_blocks.row, zero_blocks.column));
     }
     if (zero_rows > 0) {
       add("scale.zero_row", tensor,

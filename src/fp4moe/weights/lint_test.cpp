@@ -84,6 +84,8 @@ TEST(Lint, NamesEachDefectOfValuesOnce) {
          Bytes& bytes = find_tensor(t, up + ".weight_scale").bytes;
          std::fill(bytes.begin() + 8, bytes.begin() + 12, std::byte{0});
        }},
+      {"scale.zero_block", Severity::note, up + ".weight_scale",
+       [&](Tensors& t) { find_tensor(t, up + ".weight_scale").bytes[9] = std::byte{0}; }},
       {"scale.input_missing", Severity::error, up + ".input_scale",
        [&](Tensors& t) { erase_tensor(t, up + ".input_scale"); }},
       {"scale.global_mismatch", Severity::warning, kExpert + "gate_proj.weight_scale_2",
@@ -154,6 +156,7 @@ TEST(Lint, ReportsAllProblemsOfOpeningNotOnlyTheFirst) {
   const LintReport report = lint_of(tensors, false, R"({"hidden_size": 32})");
   EXPECT_EQ(codes(report),
             (Codes{"config.mismatch", "scale.nan", "tensor.dtype", "tensor.missing"}));
+  EXPECT_EQ(report.counts.at("tensor.missing"), 1u);  // a wrong type is not missing, too
   EXPECT_GE(report.errors, 4u);
   EXPECT_EQ(report.findings.front().severity, Severity::error);
 }
@@ -233,6 +236,9 @@ TEST(Lint, NoticesGapsAndOddShapesAmongLayers) {
   EXPECT_EQ(codes(lint_of(layers({1, 2, 3}))), Codes{});
   EXPECT_EQ(codes(lint_of(layers({1, 3, 5}))), Codes{});  // every second layer is dense
   EXPECT_EQ(codes(lint_of(layers({1, 2, 4}))), Codes{"layer.gap"});
+  Tensors hybrid = layers({1, 2, 4});
+  hybrid.push_back({"model.layers.3.mamba.weight", DType::bf16, {1}, Bytes(2)});
+  EXPECT_EQ(codes(lint_of(hybrid)), Codes{});
   Tensors odd = layers({1});
   Model wide = small(WeightFormat::nvfp4);
   wide.intermediate = 128;
