@@ -13,6 +13,8 @@ enum class DType : std::uint8_t {
   boolean, f4, f6_e2m3, f6_e3m2, u8, i8, f8_e5m2, f8_e4m3, f8_e8m0, f8_e4m3fnuz, f8_e5m2fnuz,
   i16, u16, f16, bf16, i32, u32, f32, c64, f64, i64, u64,
   gguf_mxfp4, gguf_nvfp4, gguf_q8_0,
+  gguf_q4_0, gguf_q4_1, gguf_q5_0, gguf_q5_1, gguf_q2_k, gguf_q3_k, gguf_q4_k, gguf_q5_k, gguf_q6_k,
+  gguf_iq4_nl, gguf_iq4_xs,
 };
 
 struct DTypeRow {
@@ -24,7 +26,7 @@ struct DTypeRow {
   std::uint32_t block_bytes;
 };
 
-inline constexpr std::array<DTypeRow, 25> kDTypes{{
+inline constexpr std::array<DTypeRow, 36> kDTypes{{
     {DType::boolean,     "BOOL",         true,  -1, 1,  1},
     {DType::f4,          "F4",           true,  -1, 2,  1},
     {DType::f6_e2m3,     "F6_E2M3",      true,  -1, 4,  3},
@@ -50,6 +52,18 @@ inline constexpr std::array<DTypeRow, 25> kDTypes{{
     {DType::gguf_mxfp4,  "MXFP4",        false, 39, 32, 17},
     {DType::gguf_nvfp4,  "NVFP4",        false, 40, 64, 36},
     {DType::gguf_q8_0,   "Q8_0",         false,  8, 32, 34},
+    // Attention and embeddings of GGUF models come in these: carried along, never computed with.
+    {DType::gguf_q4_0,   "Q4_0",         false,  2, 32, 18},
+    {DType::gguf_q4_1,   "Q4_1",         false,  3, 32, 20},
+    {DType::gguf_q5_0,   "Q5_0",         false,  6, 32, 22},
+    {DType::gguf_q5_1,   "Q5_1",         false,  7, 32, 24},
+    {DType::gguf_q2_k,   "Q2_K",         false, 10, 256, 84},
+    {DType::gguf_q3_k,   "Q3_K",         false, 11, 256, 110},
+    {DType::gguf_q4_k,   "Q4_K",         false, 12, 256, 144},
+    {DType::gguf_q5_k,   "Q5_K",         false, 13, 256, 176},
+    {DType::gguf_q6_k,   "Q6_K",         false, 14, 256, 210},
+    {DType::gguf_iq4_nl, "IQ4_NL",       false, 20, 32, 18},
+    {DType::gguf_iq4_xs, "IQ4_XS",       false, 23, 256, 136},
 }};
 // clang-format on
 

@@ -197,7 +197,9 @@ void classify_gguf(Verdict& verdict, const Parts& parts) {
   } else if (parts.is(".weight", kFloatTypes)) {
     name_float(verdict, parts, ".weight");
   } else {
-    verdict.other = parts.is(".weight", DType::gguf_q8_0) ? "Q8_0" : "of an unknown kind";
+    verdict.other = "of an unknown kind";
+    for (const tensor::DTypeRow& type : tensor::kDTypes)
+      if (!type.in_safetensors && parts.is(".weight", type.dtype)) verdict.other = type.name;
   }
 }
 

@@ -202,7 +202,7 @@ TEST(Gguf, RefusesBadTensors) {
   EXPECT_EQ(id_of_tensor(tensor("\xff", {1}, 0, 0)), "gguf.name");
   EXPECT_EQ(id_of_tensor(tensor("a", {1, 1, 1, 1}, 0, 0)), "ok");
   EXPECT_EQ(id_of_tensor(tensor("a", {1, 1, 1, 1, 1}, 0, 0)), "gguf.dimensions");
-  EXPECT_EQ(id_of_tensor(tensor("a", {1}, 12, 0)), "gguf.tensor_type");
+  EXPECT_EQ(id_of_tensor(tensor("a", {1}, 16, 0)), "gguf.tensor_type");
   EXPECT_EQ(id_of_tensor(tensor("a", {1}, UINT32_MAX, 0)), "gguf.tensor_type");
   EXPECT_EQ(id_of_tensor(tensor("a", {31}, 39, 0)), "gguf.shape");
   EXPECT_EQ(id_of_tensor(tensor("a", {2, 32}, 39, 0)), "gguf.shape") << "blocks lie along rows";
