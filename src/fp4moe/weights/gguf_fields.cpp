@@ -87,7 +87,7 @@ std::vector<GgufField> gguf_fields(const GgufModel& model) {
       fields.push_back({lead + std::string(key.gguf), GgufType::f32, found->get<double>()});
     if (key.is_real || !found->is_number_integer()) continue;
     const auto count = found->get<std::int64_t>();
-    if (count >= 0 && count <= INT64_C(0xFFFFFFFF))
+    if (count >= 0 && count <= std::int64_t{0xFFFFFFFF})
       add_count(lead + std::string(key.gguf), static_cast<std::uint64_t>(count));
   }
   if (model.config.is_object()) add_text(kConfigKey, model.config.dump());

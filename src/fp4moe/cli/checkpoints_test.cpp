@@ -1,0 +1,149 @@
+// The commands that write checkpoints, called as the shell calls them.
+#include <filesystem>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "fp4moe/base/json.hpp"
+#include "fp4moe/cli/command.hpp"
+#include "fp4moe/tensor/files/test_support.hpp"
+
+namespace fp4moe::cli {
+namespace {
+
+using tensor::testing::TemporaryFolder;
+
+struct Outcome {
+  int status = 0;
+  std::string out{}, err{};
+
+  Json json() const {
+    const Result<Json> document = parse_json(out);
+    return document ? *document : Json();
+  }
+};
+
+Outcome call(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), "fp4moe");
+  std::vector<const char*> argv;
+  for (const std::string& argument : arguments) argv.push_back(argument.c_str());
+  std::ostringstream out, err;
+  const int status = run_main(static_cast<int>(argv.size()), argv.data(), out, err);
+  return {status, out.str(), err.str()};
+}
+
+std::vector<std::string> small(const std::string& out, std::vector<std::string> more = {}) {
+  std::vector<std::string> arguments{"synth",          "--experts", "3",  "--hidden", "64",
+                                     "--intermediate", "96",        "-o", out};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+TEST(SynthCommand, SaysWhatItMadeInWordsAndInJson) {
+  const TemporaryFolder folder;
+
+  const Outcome words = call(small(folder / "a", {"--layers", "2"}));
+  const Outcome json = call(small(folder / "b", {"--seed", "9", "--json"}));
+
+  EXPECT_EQ(words.status, 0) << words.err;
+  EXPECT_NE(words.out.find("2 MoE layers of 3 experts"), std::string::npos) << words.out;
+  EXPECT_EQ(json.status, 0);
+  EXPECT_EQ(json.json()["schema_version"], 1);
+  EXPECT_EQ(json.json()["dialect"], "gpt-oss");
+  EXPECT_EQ(json.json()["seed"], 9);
+  EXPECT_EQ(json.json()["experts"], 3);
+}
+
+TEST(SynthCommand, RefusesUnknownNamesWithStatus2) {
+  const TemporaryFolder folder;
+
+  EXPECT_EQ(call(small(folder / "a", {"--dialect", "latin"})).status, 2);
+  EXPECT_EQ(call(small(folder / "a", {"--model", "gpt-7"})).status, 2);
+  EXPECT_EQ(call(small(folder / "a", {"--format", "int4"})).status, 2);
+  EXPECT_EQ(call({"synth"}).status, 2);
+  EXPECT_TRUE(folder.names().empty());
+}
+
+TEST(TranscodeCommand, WritesReportsAndComesBack) {
+  const TemporaryFolder folder;
+  ASSERT_EQ(call(small(folder / "a")).status, 0);
+
+  const Outcome there =
+      call({"transcode", folder / "a", "--to", "gguf", "-o", folder / "b.gguf", "--json"});
+  const Outcome back =
+      call({"transcode", folder / "b.gguf", "--to", "gpt-oss", "-o", folder / "c"});
+
+  EXPECT_EQ(there.status, 0) << there.err;
+  EXPECT_EQ(there.json()["from"], "gpt-oss");
+  EXPECT_EQ(there.json()["experts"], 3);
+  EXPECT_FALSE(there.json()["notes"].empty());
+  EXPECT_EQ(back.status, 0) << back.err;
+  EXPECT_NE(back.out.find("gguf -> gpt-oss (mxfp4)"), std::string::npos) << back.out;
+}
+
+TEST(TranscodeCommand, ADryRunWritesNothing) {
+  const TemporaryFolder folder;
+  ASSERT_EQ(call(small(folder / "a")).status, 0);
+
+  const Outcome outcome = call({"transcode", folder / "a", "--to", "quark", "--dry-run"});
+
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("nothing was written"), std::string::npos);
+  EXPECT_EQ(folder.names(), std::vector<std::string>{"a"});
+}
+
+TEST(TranscodeCommand, TellsUsageFromBadInputByItsStatus) {
+  const TemporaryFolder folder;
+  ASSERT_EQ(call(small(folder / "a")).status, 0);
+  ASSERT_EQ(call(small(folder / "bad", {"--defect", "nan-scale"})).status, 0);
+
+  const auto to = [&](const char* from, const char* dialect) {
+    return call({"transcode", folder / from, "--to", dialect, "-o", folder / "x", "--json"});
+  };
+
+  EXPECT_EQ(to("a", "latin").status, 2);
+  EXPECT_EQ(to("a", "modelopt").json()["error"]["id"], "transcode.format");
+  EXPECT_EQ(to("bad", "quark").status, 3);
+  EXPECT_EQ(to("bad", "quark").json()["error"]["id"], "scale.nan");
+  EXPECT_NE(to("absent", "quark").status, 0);
+  EXPECT_EQ(call({"transcode", folder / "a", "--to", "quark"}).status, 2);
+  EXPECT_FALSE(std::filesystem::exists(folder / "x"));
+}
+
+TEST(QuantizeCommand, TakesRulesAndInputScalesByName) {
+  const TemporaryFolder folder;
+  ASSERT_EQ(call(small(folder / "a", {"--dialect", "bf16"})).status, 0);
+  tensor::testing::write_text(folder / "scales.json", R"({"*.down_proj": 0.5, "*": 0.25})");
+  const auto run = [&](const char* out, std::vector<std::string> more) {
+    std::vector<std::string> arguments{"quantize", folder / "a", "-o", folder / out, "--json"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return call(arguments);
+  };
+
+  const Outcome mxfp4 = run("b", {"--rule", "ceil6.rne"});
+  const Outcome nvfp4 = run("c", {"--format", "nvfp4", "--input-scale", folder / "scales.json"});
+
+  EXPECT_EQ(mxfp4.status, 0) << mxfp4.err;
+  EXPECT_EQ(mxfp4.json()["rule"], "mxfp4.ceil6.rne");
+  EXPECT_EQ(mxfp4.json()["to"], "gpt-oss");
+  EXPECT_GT(mxfp4.json()["errors"]["gate"]["rms_relative"], 0.05);
+  EXPECT_EQ(nvfp4.status, 0) << nvfp4.err;
+  EXPECT_EQ(nvfp4.json()["to"], "modelopt");
+  EXPECT_EQ(run("x", {"--rule", "guess"}).json()["error"]["id"], "quantize.rule");
+  EXPECT_EQ(run("x", {"--to", "latin"}).json()["error"]["id"], "quantize.dialect");
+  for (const char* scale : {"-1", "0", "nan", "inf"})
+    EXPECT_EQ(run("x", {"--format", "nvfp4", std::string("--input-scale=") + scale})
+                  .json()["error"]["id"],
+              "quantize.input_scale")
+        << scale;
+  tensor::testing::write_text(folder / "scales.json", R"({"*": "much"})");
+  EXPECT_EQ(run("x", {"--format", "nvfp4", "--input-scale", folder / "scales.json"})
+                .json()["error"]["id"],
+            "quantize.input_scale");
+  EXPECT_FALSE(std::filesystem::exists(folder / "x"));
+}
+
+}  // namespace
+}  // namespace fp4moe::cli
