@@ -1,5 +1,5 @@
-# Required libraries. Each is header-only here, so a folder of headers (FP4MOE_DEPS) does as well as
-# the distribution's packages; GoogleTest may come as sources.
+# Required libraries. Each works from its headers alone, so a folder of headers (FP4MOE_DEPS) does as
+# well as the distribution's packages; GoogleTest may come as sources.
 set(FP4MOE_DEPS "" CACHE PATH "Folder with include/ (nlohmann, CLI, fmt, xxhash.h) and googletest/")
 
 function(fp4moe_header_library target header package)
@@ -16,9 +16,14 @@ endfunction()
 
 fp4moe_header_library(nlohmann_json::nlohmann_json nlohmann/json.hpp nlohmann-json3-dev)
 fp4moe_header_library(CLI11::CLI11 CLI/CLI.hpp libcli11-dev)
-fp4moe_header_library(fmt::fmt-header-only fmt/format.h libfmt-dev)
-set_property(TARGET fmt::fmt-header-only APPEND PROPERTY
-             INTERFACE_COMPILE_DEFINITIONS FMT_HEADER_ONLY=1)
+# The compiled fmt saves seconds in every file; its headers alone do where there is no library.
+find_package(fmt QUIET)
+if(TARGET fmt::fmt)
+  add_library(fp4moe_fmt ALIAS fmt::fmt)
+else()
+  fp4moe_header_library(fp4moe_fmt fmt/format.h libfmt-dev)
+  set_property(TARGET fp4moe_fmt APPEND PROPERTY INTERFACE_COMPILE_DEFINITIONS FMT_HEADER_ONLY=1)
+endif()
 fp4moe_header_library(xxhash::xxhash xxhash.h libxxhash-dev)
 
 if(FP4MOE_TESTS)
