@@ -18,7 +18,6 @@ namespace {
 using kernels::cpu::BlockCodec;
 using kernels::cpu::DequantizeBlocks;
 using kernels::cpu::Element;
-using kernels::cpu::MaxMagnitude;
 using kernels::cpu::PackGguf;
 using kernels::cpu::QuantizeBlocks;
 using kernels::cpu::UnpackGguf;

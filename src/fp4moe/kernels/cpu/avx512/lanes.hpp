@@ -88,13 +88,14 @@ struct E2m1Tables {
 }
 
 [[gnu::always_inline]] static inline E2m1Tables e2m1_tables(bool ties_away) {
-  static const std::uint8_t kReachedEven[32] = {0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 2, 2, 2, 2,
-                                                3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3};
-  static const std::uint8_t kExceededEven[32] = {0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3,
-                                                 3, 3, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4};
-  static const std::uint8_t kReachedAway[32] = {0, 1, 1, 1, 1, 1, 1, 2, 2, 2, 3, 3, 4, 4, 5, 5,
-                                                6, 6, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7};
-  static const std::uint8_t kExceededAway[32] = {};
+  static constexpr std::uint8_t kReachedEven[32] = {0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 2, 2, 2, 2,
+                                                    3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3};
+  static constexpr std::uint8_t kExceededEven[32] = {0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2,
+                                                     2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4,
+                                                     4, 4, 4, 4, 4, 4, 4, 4, 4, 4};
+  static constexpr std::uint8_t kReachedAway[32] = {0, 1, 1, 1, 1, 1, 1, 2, 2, 2, 3, 3, 4, 4, 5, 5,
+                                                    6, 6, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7};
+  static constexpr std::uint8_t kExceededAway[32] = {};
   if (ties_away) return {widen_table(kReachedAway), widen_table(kExceededAway)};
   return {widen_table(kReachedEven), widen_table(kExceededEven)};
 }

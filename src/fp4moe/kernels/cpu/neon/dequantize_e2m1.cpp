@@ -41,7 +41,7 @@ class Tables {
 [[gnu::always_inline]] inline void look_up(const std::uint8_t* planes, uint8x16_t codes,
                                            std::uint8_t* to, uint8x16x4_t) {
   uint8x16_t byte[4];
-  for (int b = 0; b < 4; ++b) byte[b] = vqtbl1q_u8(vld1q_u8(planes + 16 * b), codes);
+  for (std::size_t b = 0; b < 4; ++b) byte[b] = vqtbl1q_u8(vld1q_u8(planes + 16 * b), codes);
   const uint16x8_t low0 = vreinterpretq_u16_u8(vzip1q_u8(byte[0], byte[1]));
   const uint16x8_t low1 = vreinterpretq_u16_u8(vzip2q_u8(byte[0], byte[1]));
   const uint16x8_t high0 = vreinterpretq_u16_u8(vzip1q_u8(byte[2], byte[3]));

@@ -96,7 +96,7 @@ struct F16Lanes {
 struct F32Lanes {
   static constexpr std::size_t kBytes = 4;
   [[gnu::always_inline]] static inline void load(const std::uint8_t* from, uint32x4_t out[4]) {
-    for (int i = 0; i < 4; ++i) out[i] = vreinterpretq_u32_u8(vld1q_u8(from + 16 * i));
+    for (std::size_t i = 0; i < 4; ++i) out[i] = vreinterpretq_u32_u8(vld1q_u8(from + 16 * i));
   }
   template <std::size_t kElements>
   [[gnu::always_inline]] static inline uint32x4_t max_of_four(const std::uint8_t* from) {
@@ -154,13 +154,14 @@ struct E2m1Tables {
 };
 
 [[gnu::always_inline]] static inline E2m1Tables e2m1_tables(bool ties_away) {
-  static const std::uint8_t kReachedEven[32] = {0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 2, 2, 2, 2,
-                                                3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3};
-  static const std::uint8_t kExceededEven[32] = {0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3,
-                                                 3, 3, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4};
-  static const std::uint8_t kReachedAway[32] = {0, 1, 1, 1, 1, 1, 1, 2, 2, 2, 3, 3, 4, 4, 5, 5,
-                                                6, 6, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7};
-  static const std::uint8_t kExceededAway[32] = {};
+  static constexpr std::uint8_t kReachedEven[32] = {0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 2, 2, 2, 2,
+                                                    3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3};
+  static constexpr std::uint8_t kExceededEven[32] = {0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2,
+                                                     2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4,
+                                                     4, 4, 4, 4, 4, 4, 4, 4, 4, 4};
+  static constexpr std::uint8_t kReachedAway[32] = {0, 1, 1, 1, 1, 1, 1, 2, 2, 2, 3, 3, 4, 4, 5, 5,
+                                                    6, 6, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7};
+  static constexpr std::uint8_t kExceededAway[32] = {};
   const std::uint8_t* reached = ties_away ? kReachedAway : kReachedEven;
   const std::uint8_t* exceeded = ties_away ? kExceededAway : kExceededEven;
   return {{vld1q_u8(reached), vld1q_u8(reached + 16)},

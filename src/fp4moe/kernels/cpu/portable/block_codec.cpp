@@ -203,7 +203,7 @@ void e2m1_results(const DequantizeBlocks& work, Dequantize twin, std::uint8_t sc
   one.blocks = 1;
   one.output = block.data();
   twin(one);
-  std::memcpy(results, block.data(), 16 * (work.element == Element::f32 ? 4u : 2u));
+  std::memcpy(results, block.data(), std::size_t{16} * (work.element == Element::f32 ? 4 : 2));
 }
 
 void e2m1_planes(const DequantizeBlocks& work, Dequantize twin, std::uint8_t scale,
