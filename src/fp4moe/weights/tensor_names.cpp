@@ -142,16 +142,16 @@ std::vector<OtherTensor> join_qkv(std::vector<OtherTensor> others) {
           groups["block." + std::string(*number) + ".attn.qkv" + std::string(ending)].found[i] =
               &other;
       }
-  for (auto& [name, parts] : groups) {
-    const bool whole = std::ranges::all_of(parts.found, [&](const OtherTensor* part) {
-      return part != nullptr && part->spec.dtype == parts.found[0]->spec.dtype &&
-             part->spec.shape.size() == parts.found[0]->spec.shape.size() &&
-             !part->spec.shape.empty();
+  for (auto& group : groups) {
+    const std::array<OtherTensor*, 3>& found = group.second.found;
+    const bool whole = std::ranges::all_of(found, [&found](const OtherTensor* part) {
+      return part != nullptr && part->spec.dtype == found[0]->spec.dtype &&
+             part->spec.shape.size() == found[0]->spec.shape.size() && !part->spec.shape.empty();
     });
     if (!whole) continue;
-    OtherTensor& joined = *parts.found[0];
-    joined.spec.name = name;
-    for (OtherTensor* part : {parts.found[1], parts.found[2]}) {
+    OtherTensor& joined = *found[0];
+    joined.spec.name = group.first;
+    for (OtherTensor* part : {found[1], found[2]}) {
       joined.spec.shape[0] += part->spec.shape[0];
       append(joined, std::move(*part));
       part->spec.name.clear();
@@ -240,7 +240,7 @@ std::string hugging_face_name(std::string_view gguf, std::string_view model_type
   // Rows for one family come after the general ones and go before them on the way back.
   for (const NameRow& row : kGguf) {
     if (row.families.empty() || !concerns(row, model_type)) continue;
-    const std::string back =
+    std::string back =
         renamed(std::span(&row, 1), model_type, gguf, &NameRow::other, &NameRow::theirs);
     if (back != gguf) return back;
   }
