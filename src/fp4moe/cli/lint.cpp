@@ -11,7 +11,6 @@
 #include <fmt/format.h>
 
 #include "fp4moe/base/interrupt.hpp"
-#include "fp4moe/base/parallel.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/cli/command.hpp"
 #include "fp4moe/cli/progress.hpp"
@@ -27,7 +26,6 @@ namespace {
 using weights::Finding;
 using weights::FixReport;
 using weights::LintReport;
-using weights::Severity;
 
 struct Options {
   std::string path{}, out{};
@@ -175,10 +173,9 @@ std::uint64_t file_bytes(const std::string& path) {
 LintReport lint_with_progress(const std::string& path, const Options& options, const Io& io) {
   // The share of scales among all bytes is not known before: the bar counts what is read.
   Progress progress(io, "lint", options.deep ? file_bytes(path) : file_bytes(path) / 17);
-  return weights::lint(path,
-                       {.deep = options.deep,
-                        .threads = options.threads == 0 ? available_threads() : options.threads,
-                        .progress = [&](std::uint64_t bytes) { progress.add(bytes); }});
+  return weights::lint(path, {.deep = options.deep,
+                              .threads = options.threads == 0 ? io.threads : options.threads,
+                              .progress = [&](std::uint64_t bytes) { progress.add(bytes); }});
 }
 
 Result<int> run(const Options& options, const Io& io) {
@@ -192,7 +189,7 @@ Result<int> run(const Options& options, const Io& io) {
     const auto report =
         weights::fix(options.path, options.out,
                      {.policies = *policies,
-                      .threads = options.threads == 0 ? available_threads() : options.threads,
+                      .threads = options.threads == 0 ? io.threads : options.threads,
                       .progress = [&](std::uint64_t bytes) { progress.add(bytes); }});
     if (!report) return report.why();
     if (io.json) json["fix"] = to_json(*report);

@@ -107,7 +107,11 @@ class ExpertReader {
 
  private:
   struct Cut;
+  struct Window;
   Result<ProjectionView> read_projection(Cut& cut, Projection which);
+  RowsView stored_rows(const tensor::StoredTensor& tensor, const Window& window,
+                       std::uint64_t per_byte);
+  Result<Done> unpack(Cut& cut, const Window& window, Projection which, ProjectionView& view);
   std::span<const std::byte> touch(const tensor::StoredTensor& tensor, std::uint64_t offset,
                                    std::uint64_t size);
 

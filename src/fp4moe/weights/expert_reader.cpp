@@ -6,6 +6,7 @@
 #include "fp4moe/base/checked.hpp"
 #include "fp4moe/weights/checkpoint.hpp"
 #include "fp4moe/weights/gguf_blocks.hpp"
+#include "fp4moe/weights/matrix_place.hpp"
 #include "fp4moe/weights/page_release.hpp"
 #include "fp4moe/weights/scale_scan.hpp"
 #include "fp4moe/weights/stored_scalar.hpp"
@@ -19,7 +20,7 @@ constexpr std::string_view kProjectionNames[] = {"gate", "up", "down"};
 
 std::string_view word(Projection which) { return kProjectionNames[static_cast<int>(which)]; }
 
-// Where a block scale is, in the whole matrix.
+// Where block scales are: the tensor, and the first row and block in the whole matrix.
 struct ScaleOrigin {
   const StoredTensor* tensor = nullptr;
   std::uint64_t expert = 0, first_row = 0, first_column = 0;
@@ -34,6 +35,14 @@ struct ExpertReader::Cut {
   Range range;         // of the intermediate size
   std::byte* scratch;  // where the next GGUF matrix is unpacked
   bool has_down_bias;
+};
+
+// The part of one matrix that a read takes.
+struct ExpertReader::Window {
+  MatrixPlace place{};
+  std::uint64_t first = 0, rows = 0;  // in the tensor's rows
+  Range columns{};
+  ScaleOrigin origin{};
 };
 
 namespace {
@@ -99,79 +108,72 @@ std::span<const std::byte> ExpertReader::touch(const StoredTensor& tensor, std::
   return part;
 }
 
+RowsView ExpertReader::stored_rows(const StoredTensor& tensor, const Window& window,
+                                   std::uint64_t per_byte) {
+  const std::uint64_t whole = window.place.k / per_byte, stride = whole * window.place.step;
+  const std::uint64_t length = window.columns.size() / per_byte;
+  const auto bytes = touch(tensor, window.first * whole + window.columns.begin / per_byte,
+                           (window.rows - 1) * stride + length);
+  return {bytes.data(), window.rows, length, stride};
+}
+
+Result<Done> ExpertReader::unpack(Cut& cut, const Window& window, Projection which,
+                                  ProjectionView& view) {
+  const WeightFormat format = cut.layer.shape.format;
+  const std::uint64_t elements = gguf_block_elements(format), bytes_each = gguf_block_bytes(format);
+  const std::uint64_t block = block_size(format), rows = window.rows;
+  const Range cover = covering(format, window.columns);
+  const std::uint64_t whole = window.place.k / elements * bytes_each;  // bytes of a row in the file
+  const std::uint64_t part = cover.size() / elements * bytes_each;
+  const auto source =
+      touch(*window.origin.tensor, window.first * whole + cover.begin / elements * bytes_each,
+            (rows - 1) * whole + part);
+  const std::uint64_t code_row = cover.size() / 2, scale_row = cover.size() / block;
+  std::byte* codes = cut.scratch;
+  std::byte* scales = codes + round_up(rows * code_row, 64);
+  cut.scratch += unpacked_bytes(format, rows, cover.size());
+  // Whole rows follow each other and are unpacked as one.
+  const std::uint64_t runs = part == whole ? 1 : rows, count = rows / runs;
+  for (std::uint64_t run = 0; run < runs; ++run) {
+    const auto blocks = source.subspan(run * whole, count * part);
+    if (format == WeightFormat::nvfp4) {
+      const auto fine = check_signs(checkpoint_->store(), blocks, window.origin, which);
+      if (!fine) return fine.why();
+    }
+    unpack_gguf_row(format, blocks, {codes + run * code_row, count * code_row},
+                    {scales + run * scale_row, count * scale_row});
+  }
+  const std::uint64_t skipped = window.columns.begin - cover.begin;
+  view.codes = {codes + skipped / 2, rows, window.columns.size() / 2, code_row};
+  view.scales = {scales + skipped / block, rows, window.columns.size() / block, scale_row};
+  return Done{};
+}
+
 Result<ProjectionView> ExpertReader::read_projection(Cut& cut, Projection which) {
   const tensor::Store& store = checkpoint_->store();
-  const MoeLayer& layer = cut.layer;
-  const MoeShape& shape = layer.shape;
-  const DialectRow& dialect = *layer.row;
-  const ProjectionPlaces& places = layer.places(which, cut.expert);
+  const DialectRow& dialect = *cut.layer.row;
+  const WeightFormat format = cut.layer.shape.format;
+  const ProjectionPlaces& places = cut.layer.places(which, cut.expert);
   const bool down = which == Projection::down;
-  const bool per_expert = dialect.grouping == Grouping::per_expert;
-  const bool shared = !down && shape.gated() &&
-                      layer.gate[per_expert ? cut.expert : 0].codes.tensor == places.codes.tensor &&
-                      layer.up[per_expert ? cut.expert : 0].codes.tensor == places.codes.tensor;
 
-  const std::uint64_t tensor_rows = down     ? shape.hidden
-                                    : shared ? 2 * shape.intermediate
-                                             : shape.intermediate;
-  const std::uint64_t k = down ? shape.intermediate : shape.hidden;
-  const std::uint64_t block = block_size(shape.format);
-  const Range columns = down ? cut.range : Range{0, shape.hidden};
-  const bool is_up = which == Projection::up;
-  const std::uint64_t step = shared && shape.order == RowOrder::interleaved ? 2 : 1;
-  const std::uint64_t rows = down ? shape.hidden : cut.range.size();
-  // The first row of this view in the tensor's rows of one expert.
-  const std::uint64_t first = down ? 0
-                              : step == 2
-                                  ? 2 * cut.range.begin + (is_up ? 1 : 0)
-                                  : cut.range.begin + (shared && is_up ? shape.intermediate : 0);
-  const std::uint64_t expert_row = per_expert ? 0 : cut.expert * tensor_rows;
-  const ScaleOrigin origin{dialect.scales_inside() ? places.codes.tensor : places.scales.tensor,
-                           cut.expert, down ? 0 : cut.range.begin, columns.begin / block};
+  Window window{.place = matrix_place(cut.layer, cut.expert, which)};
+  const std::uint64_t skipped = down ? 0 : cut.range.begin;  // rows of the matrix
+  window.first = window.place.first + skipped * window.place.step;
+  window.rows = down ? window.place.rows : cut.range.size();
+  window.columns = down ? cut.range : Range{0, window.place.k};
+  window.origin = {dialect.scales_inside() ? places.codes.tensor : places.scales.tensor, cut.expert,
+                   skipped, window.columns.begin / block_size(format)};
 
   ProjectionView view;
-  if (!dialect.scales_inside()) {
-    const auto rows_of = [&](const StoredTensor& tensor, std::uint64_t per_byte) {
-      const std::uint64_t whole = k / per_byte, stride = whole * step;
-      const std::uint64_t offset = (expert_row + first) * whole + columns.begin / per_byte;
-      const std::uint64_t length = columns.size() / per_byte;
-      const auto bytes = touch(tensor, offset, (rows - 1) * stride + length);
-      return RowsView{bytes.data(), rows, length, stride};
-    };
-    view.codes = rows_of(*places.codes.tensor, 2);
-    view.scales = rows_of(*places.scales.tensor, block);
+  if (dialect.scales_inside()) {
+    if (const auto fine = unpack(cut, window, which, view); !fine) return fine.why();
   } else {
-    const Range cover = down ? covering(shape.format, columns) : columns;
-    const std::uint64_t elements = gguf_block_elements(shape.format);
-    const std::uint64_t bytes_each = gguf_block_bytes(shape.format);
-    const std::uint64_t whole = k / elements * bytes_each;  // bytes of a row in the file
-    const std::uint64_t part = cover.size() / elements * bytes_each;
-    const std::uint64_t offset = (expert_row + first) * whole + cover.begin / elements * bytes_each;
-    const auto source = touch(*places.codes.tensor, offset, (rows - 1) * whole + part);
-    std::byte* codes = cut.scratch;
-    const std::uint64_t code_row = cover.size() / 2, scale_row = cover.size() / block;
-    std::byte* scales = codes + round_up(rows * code_row, 64);
-    cut.scratch += unpacked_bytes(shape.format, rows, cover.size());
-    // Whole rows follow each other and are unpacked as one.
-    const bool joined = part == whole;
-    for (std::uint64_t row = 0; row < (joined ? 1 : rows); ++row) {
-      const std::uint64_t count = joined ? rows : 1;
-      const auto blocks = source.subspan(row * whole, count * part);
-      if (shape.format == WeightFormat::nvfp4) {
-        const auto fine = check_signs(store, blocks, origin, which);
-        if (!fine) return fine.why();
-      }
-      unpack_gguf_row(shape.format, blocks, {codes + row * code_row, count * code_row},
-                      {scales + row * scale_row, count * scale_row});
-    }
-    view.codes = {codes + (columns.begin - cover.begin) / 2, rows, columns.size() / 2, code_row};
-    view.scales = {scales + (columns.begin - cover.begin) / block, rows, columns.size() / block,
-                   scale_row};
+    view.codes = stored_rows(*places.codes.tensor, window, 2);
+    view.scales = stored_rows(*places.scales.tensor, window, block_size(format));
   }
-  if (const auto fine = check_scales(store, shape.format, view.scales, origin, which); !fine) {
+  if (const auto fine = check_scales(store, format, view.scales, window.origin, which); !fine) {
     return fine.why();
   }
-
   if (places.global_scale.tensor != nullptr) {
     const auto scale = read_global_scale(store, dialect, *places.global_scale.tensor, cut.expert);
     if (!scale) return scale.why();
@@ -184,8 +186,9 @@ Result<ProjectionView> ExpertReader::read_projection(Cut& cut, Projection which)
   if (places.bias.tensor != nullptr && (!down || cut.has_down_bias)) {
     const StoredTensor& bias = *places.bias.tensor;
     const std::uint64_t size = tensor::row(bias.entry.dtype).block_bytes;
-    const auto bytes = touch(bias, (expert_row + first) * size, ((rows - 1) * step + 1) * size);
-    view.bias = {bytes.data(), rows, step * size, bias.entry.dtype};
+    const std::uint64_t stride = window.place.step * size;
+    const auto bytes = touch(bias, window.first * size, (window.rows - 1) * stride + size);
+    view.bias = {bytes.data(), window.rows, stride, bias.entry.dtype};
   }
   return view;
 }

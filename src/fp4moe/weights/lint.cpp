@@ -254,7 +254,7 @@ void check_values(const tensor::Store& store, const Survey& found, const LintOpt
   }
   std::vector<ExpertScan> scans(items.size());
   const auto done = parallel_for(options.threads, items.size(), [&](std::size_t i) {
-    if (const auto fine = check_interrupt(); !fine) return fine;
+    if (const auto fine = check_interrupt(); !fine) return Result<Done>(fine.why());
     const MoeShape& shape = items[i].layer->shape;
     const ModelConfig& config = found.facts.model;
     scans[i] = scan_expert(store, *items[i].layer, items[i].expert,
@@ -270,11 +270,11 @@ void check_values(const tensor::Store& store, const Survey& found, const LintOpt
     report.bytes_read += scans[i].bytes_read;
     any_input = any_input || items[i].layer->shape.has_input_scale;
     for (Observation& seen : scans[i].found) {
-      into.add(seen.code, {.layer = items[i].layer->index,
-                           .expert = items[i].expert,
-                           .tensor = seen.tensor != nullptr ? seen.tensor->entry.name
-                                                            : std::move(seen.missing),
-                           .fact = std::move(seen.fact)});
+      into.add(seen.code,
+               {.layer = items[i].layer->index,
+                .expert = items[i].expert,
+                .tensor = seen.tensor != nullptr ? seen.tensor->entry.name : seen.missing,
+                .fact = std::move(seen.fact)});
     }
   }
   report.layers = found.layers.size();

@@ -11,6 +11,7 @@
 #include "fp4moe/formats/f16.hpp"
 #include "fp4moe/weights/gguf_blocks.hpp"
 #include "fp4moe/weights/lint.hpp"
+#include "fp4moe/weights/matrix_place.hpp"
 #include "fp4moe/weights/page_release.hpp"
 #include "fp4moe/weights/scale_scan.hpp"
 #include "fp4moe/weights/stored_scalar.hpp"
@@ -61,44 +62,17 @@ class Scanner {
   }
 
  private:
-  struct Extent {
-    std::uint64_t rows = 0;      // of this projection
-    std::uint64_t all_rows = 0;  // of the tensor, of one expert
-    std::uint64_t first = 0, step = 1;
-    std::uint64_t k = 0;
-  };
-
   bool per_expert() const { return layer_.row->grouping == Grouping::per_expert; }
 
-  Extent extent(Projection which) const {
-    const MoeShape& shape = layer_.shape;
-    if (which == Projection::down) return {shape.hidden, shape.hidden, 0, 1, shape.intermediate};
-    Extent extent{shape.intermediate, shape.intermediate, 0, 1, shape.hidden};
-    const bool shared =
-        !layer_.gate.empty() && layer_.places(Projection::gate, expert_).codes.tensor ==
-                                    layer_.places(Projection::up, expert_).codes.tensor;
-    if (!shared) return extent;
-    extent.all_rows *= 2;
-    const bool up = which == Projection::up;
-    if (shape.order == RowOrder::interleaved) {
-      extent.step = 2;
-      extent.first = up ? 1 : 0;
-    } else {
-      extent.first = up ? shape.intermediate : 0;
-    }
-    return extent;
-  }
-
   // Rows of `row_bytes` in a tensor, if it has the size that the layer's shape asks for.
-  std::optional<RowsView> rows_in(const StoredTensor* tensor, const Extent& extent,
+  std::optional<RowsView> rows_in(const StoredTensor* tensor, const MatrixPlace& place,
                                   std::uint64_t row_bytes) const {
     if (tensor == nullptr) return std::nullopt;
     const std::uint64_t experts = per_expert() ? 1 : layer_.shape.experts;
     const std::span<const std::byte> bytes = store_.bytes(*tensor);
-    if (bytes.size() != experts * extent.all_rows * row_bytes) return std::nullopt;
-    const std::uint64_t row = (per_expert() ? 0 : expert_ * extent.all_rows) + extent.first;
-    return RowsView{bytes.data() + row * row_bytes, extent.rows, row_bytes,
-                    extent.step * row_bytes};
+    if (bytes.size() != experts * place.tensor_rows * row_bytes) return std::nullopt;
+    return RowsView{bytes.data() + place.first * row_bytes, place.rows, row_bytes,
+                    place.step * row_bytes};
   }
 
   void done_with(const StoredTensor& tensor, const RowsView& rows) {
@@ -112,7 +86,7 @@ class Scanner {
 
   void scan_matrix(Projection which, const ProjectionPlaces& places, std::uint64_t& matrices,
                    std::uint64_t& dead) {
-    const Extent size = extent(which);
+    const MatrixPlace size = matrix_place(layer_, expert_, which);
     const std::uint64_t block = block_size(layer_.shape.format);
     std::optional<RowsView> codes, scales;
     const StoredTensor* scale_tensor = places.scales.tensor;
@@ -159,7 +133,7 @@ class Scanner {
     }
   }
 
-  void unpack(const RowsView& blocks, const Extent& size) {
+  void unpack(const RowsView& blocks, const MatrixPlace& size) {
     const std::uint64_t block = block_size(layer_.shape.format);
     codes_.resize(size.rows * size.k / 2);
     scales_.resize(size.rows * size.k / block);
@@ -304,7 +278,7 @@ class Scanner {
     const StoredTensor* tensor = places.bias.tensor;
     if (tensor == nullptr) return;
     const std::uint64_t size = tensor::row(tensor->entry.dtype).block_bytes;
-    const auto rows = rows_in(tensor, extent(which), size);
+    const auto rows = rows_in(tensor, matrix_place(layer_, expert_, which), size);
     if (!rows) return;
     for (std::uint64_t row = 0; row < rows->rows; ++row) {
       float value = 0;
