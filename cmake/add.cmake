@@ -16,9 +16,10 @@ target_compile_options(fp4moe_options INTERFACE -ffp-contract=off)
 
 # A room: src/fp4moe/<name> (its subfolders are separate rooms where they are declared so).
 # Sources become a static library fp4moe_<room>; each x_test.cpp becomes the test <room>.x.
+# PRECOMPILE names heavy headers that most of the room's files include.
 #   fp4moe_room(tensor/files DEPENDS tensor)
 function(fp4moe_room path)
-  cmake_parse_arguments(ARG "" "" "DEPENDS;LINK" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "DEPENDS;LINK;PRECOMPILE" ${ARGN})
   string(REPLACE "/" "_" room ${path})
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/fp4moe/${path}/*.cpp)
   set(tests ${sources})
@@ -33,6 +34,9 @@ function(fp4moe_room path)
     target_include_directories(fp4moe_${room} PUBLIC ${PROJECT_SOURCE_DIR}/src)
     target_link_libraries(fp4moe_${room} PUBLIC ${ARG_DEPENDS} ${ARG_LINK} PRIVATE fp4moe_options)
     set_property(GLOBAL APPEND PROPERTY FP4MOE_ROOMS fp4moe_${room})
+    if(ARG_PRECOMPILE)
+      target_precompile_headers(fp4moe_${room} PRIVATE ${ARG_PRECOMPILE})
+    endif()
   else()
     add_library(fp4moe_${room} INTERFACE)
     target_include_directories(fp4moe_${room} INTERFACE ${PROJECT_SOURCE_DIR}/src)
