@@ -4,6 +4,8 @@
 #include <chrono>
 #include <cmath>
 
+#include <sys/resource.h>
+
 #include "fp4moe/base/parallel.hpp"
 
 namespace fp4moe::bench {
@@ -24,33 +26,54 @@ double quantile(const std::vector<double>& sorted, double share) {
   return sorted[below] * (1 - part) + sorted[above] * part;
 }
 
+// How often the system took a core from a thread of ours that wanted to go on.
+long preemptions() {
+  rusage usage{};
+  return getrusage(RUSAGE_SELF, &usage) == 0 ? usage.ru_nivcsw : 0;
+}
+
+Result<Sample> run_once(const Job& job) {
+  const long before = preemptions();
+  const Clock::time_point start = Clock::now();
+  if (const Result<Done> done = job.run(); !done) return done.why();
+  return Sample{microseconds_since(start), preemptions() != before};
+}
+
 }  // namespace
 
-Timing summarize(std::vector<double> times_us, double work) {
-  if (times_us.empty()) return {.work = work};
-  std::ranges::sort(times_us);
-  return {.us_median = quantile(times_us, 0.5),
-          .us_p10 = quantile(times_us, 0.1),
-          .us_p90 = quantile(times_us, 0.9),
-          .work = work};
+Timing summarize(std::span<const Sample> samples, double work, std::size_t enough) {
+  std::vector<double> all;
+  std::vector<double> quiet;
+  for (const Sample& sample : samples) {
+    all.push_back(sample.us);
+    if (!sample.disturbed) quiet.push_back(sample.us);
+  }
+  Timing timing{.work = work, .rounds = all.size(), .disturbed = all.size() - quiet.size()};
+  std::vector<double>& used = quiet.size() >= enough ? quiet : all;
+  if (used.empty()) return timing;
+  std::ranges::sort(used);
+  timing.us_median = quantile(used, 0.5);
+  timing.us_p10 = quantile(used, 0.1);
+  timing.us_p90 = quantile(used, 0.9);
+  return timing;
 }
 
 Result<std::vector<Timing>> measure(std::span<const Job> jobs, Rounds rounds) {
   for (const Job& job : jobs)
     if (const Result<Done> done = job.run(); !done) return done.why();
-  std::vector<std::vector<double>> times(jobs.size());
+  std::vector<std::vector<Sample>> samples(jobs.size());
   const Clock::time_point begin = Clock::now();
   for (std::size_t round = 0; round < rounds.most; ++round) {
     if (round >= rounds.least && microseconds_since(begin) > rounds.seconds * 1e6) break;
     for (std::size_t i = 0; i < jobs.size(); ++i) {
-      const Clock::time_point start = Clock::now();
-      if (const Result<Done> done = jobs[i].run(); !done) return done.why();
-      times[i].push_back(microseconds_since(start));
+      const Result<Sample> sample = run_once(jobs[i]);
+      if (!sample) return sample.why();
+      samples[i].push_back(*sample);
     }
   }
   std::vector<Timing> timings;
   for (std::size_t i = 0; i < jobs.size(); ++i)
-    timings.push_back(summarize(std::move(times[i]), jobs[i].work));
+    timings.push_back(summarize(samples[i], jobs[i].work, rounds.least));
   return timings;
 }
 
@@ -81,6 +104,8 @@ void add_times(Json& result, const Timing& timing) {
   result["us_median"] = rounded(timing.us_median);
   result["us_p10"] = rounded(timing.us_p10);
   result["us_p90"] = rounded(timing.us_p90);
+  result["rounds"] = timing.rounds;
+  result["disturbed_rounds"] = timing.disturbed;
 }
 
 double rounded(double value) { return std::round(value * 1e3) / 1e3; }

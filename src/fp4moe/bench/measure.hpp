@@ -22,6 +22,8 @@ struct Job {
 struct Timing {
   double us_median = 0, us_p10 = 0, us_p90 = 0;
   double work = 0;
+  std::size_t rounds = 0;
+  std::size_t disturbed = 0;  // rounds in which another process took a core from us
 
   // Billions of the job's unit per second, from the median.
   double rate() const { return us_median > 0 ? work / us_median / 1e3 : 0; }
@@ -33,8 +35,13 @@ struct Rounds {
   double seconds = 2;  // stop after this long, once there are `least` rounds
 };
 
-// Statistics of one job's times.
-Timing summarize(std::vector<double> times_us, double work);
+struct Sample {
+  double us = 0;
+  bool disturbed = false;
+};
+
+// Statistics of one job's times: of the undisturbed ones, if there are at least `enough`.
+Timing summarize(std::span<const Sample> samples, double work, std::size_t enough = 5);
 
 // One untimed round, then timed ones. The first error of a job ends everything.
 Result<std::vector<Timing>> measure(std::span<const Job> jobs, Rounds rounds);

@@ -9,20 +9,31 @@ namespace fp4moe::bench {
 namespace {
 
 TEST(Summarize, GivesMedianAndTenths) {
-  std::vector<double> times;
-  for (int i = 100; i >= 0; --i) times.push_back(i);
+  std::vector<Sample> samples;
+  for (int i = 100; i >= 0; --i) samples.push_back({.us = static_cast<double>(i)});
 
-  const Timing timing = summarize(times, 5000);
+  const Timing timing = summarize(samples, 5000);
 
   EXPECT_DOUBLE_EQ(timing.us_median, 50);
   EXPECT_DOUBLE_EQ(timing.us_p10, 10);
   EXPECT_DOUBLE_EQ(timing.us_p90, 90);
   EXPECT_DOUBLE_EQ(timing.rate(), 0.1);  // 5000 in 50 us
+  EXPECT_EQ(timing.rounds, 101u);
 }
 
 TEST(Summarize, LiesBetweenTheTwoMiddleTimes) {
-  EXPECT_DOUBLE_EQ(summarize({1, 2, 4, 8}, 1).us_median, 3);
-  EXPECT_DOUBLE_EQ(summarize({7}, 1).us_p90, 7);
+  const Sample four[] = {{1}, {2}, {4}, {8}};
+  const Sample one[] = {{7}};
+  EXPECT_DOUBLE_EQ(summarize(four, 1).us_median, 3);
+  EXPECT_DOUBLE_EQ(summarize(one, 1).us_p90, 7);
+}
+
+TEST(Summarize, LeavesDisturbedRoundsOutWhenEnoughAreLeft) {
+  const Sample samples[] = {{1}, {100, true}, {2}, {100, true}, {3}};
+
+  EXPECT_DOUBLE_EQ(summarize(samples, 1, 3).us_median, 2);
+  EXPECT_DOUBLE_EQ(summarize(samples, 1, 4).us_median, 3);  // too few: all count
+  EXPECT_EQ(summarize(samples, 1, 3).disturbed, 2u);
 }
 
 TEST(Summarize, HasNoRateWithoutTimes) { EXPECT_EQ(summarize({}, 1).rate(), 0); }
