@@ -21,7 +21,7 @@ TEST(DType, UnknownNamesAndNumbersHaveNone) {
   EXPECT_EQ(dtype_from_safetensors("f32"), std::nullopt);
   EXPECT_EQ(dtype_from_safetensors(""), std::nullopt);
   EXPECT_EQ(dtype_from_safetensors("MXFP4"), std::nullopt);
-  EXPECT_EQ(dtype_from_ggml(2), std::nullopt);
+  EXPECT_EQ(dtype_from_ggml(4), std::nullopt);
   EXPECT_EQ(dtype_from_ggml(UINT32_MAX), std::nullopt);
 }
 

@@ -16,7 +16,7 @@ std::uint32_t dpbusd_products(std::size_t rounds) noexcept {
   }
   __m512i total = sums[0];
   for (const __m512i sum : sums) total = _mm512_add_epi32(total, sum);
-  return static_cast<std::uint32_t>(_mm512_reduce_add_epi32(total));
+  return static_cast<std::uint32_t>(_mm_cvtsi128_si32(_mm512_castsi512_si128(total)));
 }
 
 }  // namespace fp4moe::kernels::cpu::avx512_vnni
