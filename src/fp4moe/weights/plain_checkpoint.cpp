@@ -260,13 +260,13 @@ Result<PlainCheckpoint> PlainCheckpoint::open(const std::string& path) {
   if (!facts) return facts.why();
   checkpoint.model_type_ = facts->model.model_type;
   checkpoint.top_k_ = facts->model.top_k.value_or(0);
-  checkpoint.config_ = Json::object();
+  checkpoint.config_ = std::make_unique<Json>(Json::object());
   if (facts->has_config) {
     Result<Json> config = read_json_file(files.folder() + "/config.json");
     if (!config) return config.why();
-    checkpoint.config_ = *std::move(config);
+    *checkpoint.config_ = *std::move(config);
   }
-  if (checkpoint.config_.contains("quantization_config"))
+  if (checkpoint.config_->contains("quantization_config"))
     return usage("quantize.already", "the configuration says that the model is quantised")
         .in(files.folder() + "/config.json")
         .at("quantization_config")

@@ -59,14 +59,14 @@ class PlainCheckpoint {
   static Result<PlainCheckpoint> open(const std::string& path);
 
   const tensor::Store& store() const { return *store_; }
-  const Json& config() const { return config_; }
+  const Json& config() const { return *config_; }
   const std::string& model_type() const { return model_type_; }
   std::uint64_t top_k() const { return top_k_; }
   std::span<const PlainLayer> layers() const { return layers_; }
 
  private:
   std::unique_ptr<tensor::Store> store_{};
-  Json config_{};
+  std::unique_ptr<Json> config_{};
   std::string model_type_{};
   std::uint64_t top_k_ = 0;
   std::vector<PlainLayer> layers_{};

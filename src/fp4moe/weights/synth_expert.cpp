@@ -11,7 +11,7 @@ namespace fp4moe::weights {
 namespace {
 
 // Parts of an expert, each with its own stream.
-enum : std::uint64_t { kCodes = 0, kScales = 8, kBias = 16, kGlobal = 24, kInput = 32 };
+constexpr std::uint64_t kCodes = 0, kScales = 8, kBias = 16, kGlobal = 24, kInput = 32;
 
 // Fills with eight bytes at a time; `shape_byte` turns uniform bytes into the wanted ones.
 template <class ShapeWord>
