@@ -23,12 +23,11 @@ struct GgmlName {
   std::string_view name;
 };
 // clang-format off
-constexpr std::array<GgmlName, 29> kUnsupportedTypes{{  // ggml.h, enum ggml_type
-    {2, "Q4_0"}, {3, "Q4_1"}, {6, "Q5_0"}, {7, "Q5_1"}, {9, "Q8_1"}, {10, "Q2_K"}, {11, "Q3_K"},
-    {12, "Q4_K"}, {13, "Q5_K"}, {14, "Q6_K"}, {15, "Q8_K"}, {16, "IQ2_XXS"}, {17, "IQ2_XS"},
-    {18, "IQ3_XXS"}, {19, "IQ1_S"}, {20, "IQ4_NL"}, {21, "IQ3_S"}, {22, "IQ2_S"}, {23, "IQ4_XS"},
-    {29, "IQ1_M"}, {31, "Q4_0_4_4"}, {32, "Q4_0_4_8"}, {33, "Q4_0_8_8"}, {34, "TQ1_0"},
-    {35, "TQ2_0"}, {36, "IQ4_NL_4_4"}, {37, "IQ4_NL_4_8"}, {38, "IQ4_NL_8_8"}, {41, "Q1_0"},
+constexpr std::array<GgmlName, 18> kUnsupportedTypes{{  // ggml.h, enum ggml_type
+    {9, "Q8_1"}, {15, "Q8_K"}, {16, "IQ2_XXS"}, {17, "IQ2_XS"}, {18, "IQ3_XXS"}, {19, "IQ1_S"},
+    {21, "IQ3_S"}, {22, "IQ2_S"}, {29, "IQ1_M"}, {31, "Q4_0_4_4"}, {32, "Q4_0_4_8"},
+    {33, "Q4_0_8_8"}, {34, "TQ1_0"}, {35, "TQ2_0"}, {36, "IQ4_NL_4_4"}, {37, "IQ4_NL_4_8"},
+    {38, "IQ4_NL_8_8"}, {41, "Q1_0"},
 }};
 // clang-format on
 
@@ -206,7 +205,8 @@ TensorEntry read_tensor(Cursor& in) {
   if (!dtype) {
     in.fail(invalid("gguf.tensor_type", "this type of tensor is not supported")
                 .at(entry.name)
-                .expects("F32, F16, BF16, F64, I8 to I64, Q8_0, MXFP4 or NVFP4", type_text(type)));
+                .expects("a plain type, MXFP4, NVFP4, Q4_0 to Q8_0, Q2_K to Q6_K, IQ4_NL or IQ4_XS",
+                         type_text(type)));
     return entry;
   }
   entry.dtype = *dtype;
