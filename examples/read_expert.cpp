@@ -1,0 +1,44 @@
+// Opens a checkpoint of any dialect and prints the first weights of an expert.
+//   read_expert PATH
+#include <array>
+#include <cstdio>
+#include <span>
+
+#include "fp4moe/formats/mxfp4.hpp"
+#include "fp4moe/formats/nvfp4.hpp"
+#include "fp4moe/weights/checkpoint.hpp"
+
+using namespace fp4moe;
+
+namespace {
+
+int fail(const Error& why) {
+  std::fprintf(stderr, "%s\n", text(why).c_str());
+  return static_cast<int>(why.code);
+}
+
+std::span<const std::uint8_t> codes(std::span<const std::byte> row, std::size_t count) {
+  return {reinterpret_cast<const std::uint8_t*>(row.data()), count};
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 2) return 2;
+  const Result<weights::Checkpoint> checkpoint = weights::Checkpoint::open(argv[1]);
+  if (!checkpoint) return fail(checkpoint.why());
+  weights::ExpertReader reader(*checkpoint, {});
+  const Result<weights::ExpertView> expert = reader.read(0, 0);
+  if (!expert) return fail(expert.why());
+
+  const weights::ProjectionView& up = expert->up;
+  const auto scale = std::to_integer<std::uint8_t>(up.scales.row(0)[0]);
+  std::array<float, 8> values{};
+  if (expert->shape.format == weights::WeightFormat::mxfp4)
+    formats::dequantize_mxfp4(scale, codes(up.codes.row(0), formats::kMxfp4Bytes), values);
+  else
+    formats::dequantize_nvfp4_by_multiplier(scale, up.global_scale,
+                                            codes(up.codes.row(0), formats::kNvfp4Bytes), values);
+  for (const float value : values) std::printf("%g ", double{value});
+  std::puts("");
+}
