@@ -17,7 +17,8 @@ std::uint32_t fma_products(std::size_t rounds) noexcept {
   }
   __m512 total = sums[0];
   for (const __m512 sum : sums) total = _mm512_add_ps(total, sum);
-  return static_cast<std::uint32_t>(_mm_cvtsi128_si32(_mm512_castsi512_si128(_mm512_castps_si512(total))));
+  return static_cast<std::uint32_t>(
+      _mm_cvtsi128_si32(_mm512_castsi512_si128(_mm512_castps_si512(total))));
 }
 
 }  // namespace fp4moe::kernels::cpu::avx512
