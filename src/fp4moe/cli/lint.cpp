@@ -212,7 +212,7 @@ Result<int> run(const Options& options, const Io& io) {
 Run declare_lint(CLI::App& app) {
   const auto options = std::make_shared<Options>();
   app.add_option("PATH", options->path, "A checkpoint: a folder, an index or a file")->required();
-  app.add_flag("--deep", options->deep, "Read the codes too");
+  app.add_flag("--deep", options->deep, "Look at the codes too");
   app.add_flag("--verbose", options->verbose, "Show every finding");
   app.add_option("--threads", options->threads, "Threads (default: all)");
   std::string policies = "Repair into a new checkpoint, then check that:";

@@ -1,5 +1,6 @@
 // Finds what is wrong with a checkpoint before anything is built on it. Opening errors are findings
-// too. Reads all scales and, with `deep`, all codes; memory stays bounded because pages are let go.
+// too. Reads all scales and, with `deep`, codes as far as a question needs them; memory stays
+// bounded because pages are let go.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -40,7 +41,7 @@ struct Finding {
 };
 
 struct LintOptions {
-  bool deep = false;  // read the codes too
+  bool deep = false;  // look at the codes too
   std::size_t threads = 1;
   std::function<void(std::uint64_t bytes)> progress{};  // from any thread
 };

@@ -109,13 +109,15 @@ class Scanner {
     if (scales && !layer_.row->scales_inside()) done_with(*scale_tensor, *scales);
     if (deep_ && codes) {
       ++matrices;
+      // The first row that is not zero answers the question.
+      std::uint64_t visited = 0;
       bool zero = true;
-      for (std::uint64_t row = 0; row < codes->rows && zero; ++row) {
-        zero = all_zero_codes(codes->row(row));
-      }
+      for (; visited < codes->rows && zero; ++visited) zero = all_zero_codes(codes->row(visited));
       if (zero) ++dead;
       scan_padding(which, *places.codes.tensor, *codes);
-      if (!layer_.row->scales_inside()) done_with(*places.codes.tensor, *codes);
+      if (!layer_.row->scales_inside()) {
+        done_with(*places.codes.tensor, {codes->data, visited, codes->row_bytes, codes->stride});
+      }
     }
   }
 
@@ -123,6 +125,7 @@ class Scanner {
     const bool down = which == Projection::down;
     const std::uint64_t rows = down ? options_.hidden : options_.intermediate;
     const std::uint64_t columns = down ? options_.intermediate : options_.hidden;
+    if (rows >= codes.rows && columns / 2 >= codes.row_bytes) return;
     for (std::uint64_t row = 0; row < codes.rows; ++row) {
       const std::span<const std::byte> bytes = codes.row(row);
       const std::size_t real = row >= rows ? 0 : std::min<std::uint64_t>(columns / 2, bytes.size());
