@@ -25,7 +25,9 @@ bool is_shared(const tensor::StoredTensor& tensor) { return tensor.entry.bytes !
 
 ScaleBits scale_bits(std::uint32_t stored, GlobalScale convention,
                      std::optional<std::uint32_t> recorded) {
-  const std::uint32_t other = recorded.value_or(reciprocal_bits(stored));
+  // A record whose reciprocal is not what is stored belongs to a scale that was changed since.
+  const bool holds = recorded && reciprocal_bits(*recorded) == stored;
+  const std::uint32_t other = holds ? *recorded : reciprocal_bits(stored);
   return convention == GlobalScale::divides ? ScaleBits{.multiplies = other, .divides = stored}
                                             : ScaleBits{.multiplies = stored, .divides = other};
 }
