@@ -1,6 +1,6 @@
 # Required libraries. Each works from its headers alone, so a folder of headers (FP4MOE_DEPS) does as
 # well as the distribution's packages; GoogleTest may come as sources.
-set(FP4MOE_DEPS "" CACHE PATH "Folder with include/ (nlohmann, CLI, fmt, xxhash.h) and googletest/")
+set(FP4MOE_DEPS "" CACHE PATH "Folder with include/ (nlohmann, CLI, fmt) and googletest/")
 
 function(fp4moe_header_library target header package)
   if(TARGET ${target})
@@ -24,7 +24,6 @@ else()
   fp4moe_header_library(fp4moe_fmt fmt/format.h libfmt-dev)
   set_property(TARGET fp4moe_fmt APPEND PROPERTY INTERFACE_COMPILE_DEFINITIONS FMT_HEADER_ONLY=1)
 endif()
-fp4moe_header_library(xxhash::xxhash xxhash.h libxxhash-dev)
 
 if(FP4MOE_TESTS)
   if(EXISTS ${FP4MOE_DEPS}/googletest/CMakeLists.txt)
