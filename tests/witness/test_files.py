@@ -200,19 +200,9 @@ def test_both_refuse_broken_files(tmp_path, header, data):
     assert refusal(path).startswith("safetensors.")
 
 
-GGUF_TYPES = {
-    "F32": gguf.GGMLQuantizationType.F32,
-    "F16": gguf.GGMLQuantizationType.F16,
-    "BF16": gguf.GGMLQuantizationType.BF16,
-    "F64": gguf.GGMLQuantizationType.F64,
-    "I8": gguf.GGMLQuantizationType.I8,
-    "I16": gguf.GGMLQuantizationType.I16,
-    "I32": gguf.GGMLQuantizationType.I32,
-    "I64": gguf.GGMLQuantizationType.I64,
-    "Q8_0": gguf.GGMLQuantizationType.Q8_0,
-    "MXFP4": gguf.GGMLQuantizationType.MXFP4,
-    "NVFP4": gguf.GGMLQuantizationType.NVFP4,
-}
+GGUF_TYPES = {name: gguf.GGMLQuantizationType[name] for name in (
+    "F32", "F16", "BF16", "F64", "I8", "I16", "I32", "I64", "Q8_0", "MXFP4", "NVFP4", "Q4_0", "Q4_1",
+    "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS")}
 
 
 def test_we_read_what_gguf_writes(tmp_path):
