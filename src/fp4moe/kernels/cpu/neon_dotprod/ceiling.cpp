@@ -14,9 +14,9 @@ std::uint32_t sdot_products(std::size_t rounds) noexcept {
     asm volatile("" : "+w"(a));  // the same operands, but the compiler must not know
     for (int32x4_t& sum : sums) sum = vdotq_s32(sum, a, a);
   }
-  int32x4_t total = sums[0];
-  for (const int32x4_t sum : sums) total = vaddq_s32(total, sum);
-  return static_cast<std::uint32_t>(vaddvq_s32(total));
+  uint32x4_t total = vdupq_n_u32(0);  // unsigned: the sums may wrap
+  for (const int32x4_t sum : sums) total = vaddq_u32(total, vreinterpretq_u32_s32(sum));
+  return vaddvq_u32(total);
 }
 
 }  // namespace fp4moe::kernels::cpu::neon_dotprod
