@@ -51,7 +51,7 @@ tsan:
 	@ctest --preset tsan
 
 fuzz: packages-check ## fuzz each parser for FUZZ_SECONDS (60)
-	@tools/build.sh fuzz all
+	@tools/build.sh fuzz fuzzers
 	@tools/fuzz.sh build/fuzz $${FUZZ_SECONDS:-60}
 
 bench: build ## measure this machine: ceilings, formats, files
