@@ -217,8 +217,8 @@ TEST(Gguf, RefusesBadTensors) {
 }
 
 TEST(Gguf, NamesTheTypeItDoesNotSupport) {
-  const auto header = parse_gguf(bytes_of(
-      Parts{.tensors = {tensor("w", {256}, 16, 0)}, .data = std::string(66, 'x')}.file()));
+  const auto header = parse_gguf(
+      bytes_of(Parts{.tensors = {tensor("w", {256}, 16, 0)}, .data = std::string(66, 'x')}.file()));
   EXPECT_EQ(header.why().found, "16 (IQ2_XXS)");
   EXPECT_EQ(header.why().tensor, "w");
 }
