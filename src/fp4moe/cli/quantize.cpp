@@ -13,6 +13,7 @@
 #include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/cli/command.hpp"
+#include "fp4moe/cli/dialect_names.hpp"
 #include "fp4moe/cli/progress.hpp"
 
 namespace fp4moe::cli {
@@ -89,7 +90,8 @@ Result<weights::QuantizeOptions> resolve(const Options& given, const Io& io) {
   if (!given.to.empty()) {
     options.to = weights::dialect_from_name(given.to);
     if (!options.to)
-      return usage("quantize.dialect", "there is no such dialect").expects("a dialect", given.to);
+      return usage("quantize.dialect", "there is no such dialect")
+          .expects("one of " + dialect_names(), given.to);
   }
   if (Result<Done> done = set_rule(given.rule, options); !done) return done.why();
   if (Result<Done> done = set_input_scales(given.input_scale, options); !done) return done.why();

@@ -10,6 +10,7 @@
 #include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/cli/command.hpp"
+#include "fp4moe/cli/dialect_names.hpp"
 #include "fp4moe/cli/progress.hpp"
 
 namespace fp4moe::cli {
@@ -35,10 +36,7 @@ Result<weights::SynthOptions> resolve(const Options& given, const Io& io) {
     options.dialect = weights::dialect_from_name(given.dialect);
     if (!options.dialect)
       return usage("synth.dialect", "there is no such dialect")
-          .expects(
-              "gpt-oss, openai, modelopt, compressed-tensors, quark, deepseek-v4, gguf, bf16 or "
-              "bf16-fused",
-              given.dialect);
+          .expects("one of " + dialect_names() + ", bf16, bf16-fused", given.dialect);
   }
   if (!given.format.empty())
     options.format =

@@ -11,6 +11,7 @@
 #include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/cli/command.hpp"
+#include "fp4moe/cli/dialect_names.hpp"
 #include "fp4moe/cli/progress.hpp"
 #include "fp4moe/weights/checkpoint.hpp"
 
@@ -23,14 +24,6 @@ struct Options {
   std::uint64_t max_shard_bytes = weights::kDefaultShardBytes;
   bool dry_run = false;
 };
-
-std::string dialect_names() {
-  std::string all;
-  for (const weights::DialectRow& row : weights::dialects())
-    if (all.find(row.name) == std::string::npos)
-      all += (all.empty() ? "" : ", ") + std::string(row.name);
-  return all;
-}
 
 struct Sizes {
   std::uint64_t experts = 0, expert_bytes = 0, other_bytes = 0;
