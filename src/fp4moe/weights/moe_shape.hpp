@@ -4,16 +4,13 @@
 #include <optional>
 #include <string_view>
 
+#include "fp4moe/formats/weight_format.hpp"
+
 namespace fp4moe::weights {
 
-enum class WeightFormat : std::uint8_t { mxfp4, nvfp4 };
-
-constexpr std::uint64_t block_size(WeightFormat format) {
-  return format == WeightFormat::mxfp4 ? 32 : 16;
-}
-constexpr std::string_view name(WeightFormat format) {
-  return format == WeightFormat::mxfp4 ? "mxfp4" : "nvfp4";
-}
+using formats::block_size;
+using formats::name;
+using formats::WeightFormat;
 
 // How w13's rows lie in the checkpoint: gate0 up0 gate1 up1 ..., or all gates then all ups, or
 // (models without a gate) ups alone.
