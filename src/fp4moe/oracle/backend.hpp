@@ -1,0 +1,50 @@
+// A backend: what the world knows by name. It asks for activations in one form, tries its experts
+// kernels in order, rounds sizes, and fixes the weights' layout and the quantisation scheme.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "fp4moe/oracle/experts.hpp"
+
+namespace fp4moe::oracle {
+
+// The first row that matches the device rounds the sizes up. Empty columns match everything.
+struct Rounding {
+  EnumSet<PlatformKind> kinds{};
+  EnumSet<Activation> activations{};
+  std::string_view gfx{};  // exactly this architecture
+  std::uint32_t intermediate = 1, hidden = 1;
+};
+
+// What the scales become for the kernel.
+enum class QuantScheme : std::uint8_t {
+  none,          // a function without a quant config, or no kernel at all
+  mxfp4_w4a16,   // 16-bit activations
+  mxfp4_mxfp8,   // activations to MXFP8 on the way in
+  mxfp4_fp8,     // FP8, blocks of 128
+  mxfp4_w4a8,    // FP8 with static scales
+  ocp_mx_mxfp4,  // activations to MXFP4
+  nvfp4,         // activations to NVFP4
+  nvfp4_w4a16,   // 16-bit activations
+  from_layer,    // the kernel derives it from the layer itself
+};
+std::string_view name(QuantScheme scheme);
+
+struct Backend {
+  std::string_view name;    // as users, logs and the reference print it
+  std::string_view family;  // its folder under backends/
+  WeightFormat format{};
+  EnumSet<Era> eras{};
+  ActivationKey activation = ActivationKey::none;  // MXFP4: what it asks the kernel for
+  std::span<const Experts* const> experts{};       // in trial order
+  std::string_view batched{};  // the backend that stands in for it when tokens come batched
+  std::span<const Rounding> rounding{};
+  QuantScheme scheme = QuantScheme::none;
+  std::string_view layout{};              // id of the weight layout; empty: as loaded
+  bool biases_required = false;           // the reference's conversion insists on both biases
+  bool applies_clamp = true;              // honours swiglu_limit
+  bool global_activation_scales = false;  // one activation scale for all experts of all ranks
+};
+
+}  // namespace fp4moe::oracle

@@ -1,0 +1,70 @@
+// How a layer is spread over ranks, and which exchange of tokens that implies.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "fp4moe/base/result.hpp"
+#include "fp4moe/oracle/words.hpp"
+
+namespace fp4moe::oracle {
+
+// What a user deploys: sizes and ranks of the three kinds of parallelism.
+struct Deployment {
+  int tp_size = 1, pcp_size = 1, dp_size = 1;  // tensor, prefill context, data
+  int tp_rank = 0, pcp_rank = 0, dp_rank = 0;
+  int sp_size = 1;  // sequence parallelism; 1: off
+  bool enable_expert_parallel = false;
+  std::string all2all_backend = "allgather_reducescatter";
+  bool enable_eplb = false;
+};
+
+// What a MoE layer makes of it: either the experts are split (tp_size 1) or each expert is.
+struct Parallel {
+  int tp_size = 1, pcp_size = 1, dp_size = 1, ep_size = 1;
+  int tp_rank = 0, pcp_rank = 0, dp_rank = 0, ep_rank = 0;
+  int sp_size = 1;
+  bool use_ep = false;
+  std::string all2all_backend = "allgather_reducescatter";
+  bool enable_eplb = false;
+
+  bool is_sequence_parallel() const { return sp_size > 1; }
+};
+
+Parallel derive(const Deployment& deployment);
+
+// How tokens travel between ranks.
+enum class Exchange : std::uint8_t {
+  none,       // no exchange: every rank has all its tokens
+  unknown,    // the layout asks for an exchange, but no known one
+  gather,     // allgather, then reduce-scatter
+  deepep_ht,  // DeepEP, high throughput
+  deepep_ll,  // DeepEP, low latency: batches per expert
+  deepep_v2,
+  pplx,
+  mori,
+  nixl,
+  flashinfer_two_sided,
+  flashinfer_one_sided,
+};
+
+// True when the layout sends tokens between ranks through a kernel of its own.
+bool uses_all2all(const Parallel& parallel, Era era);
+Exchange exchange(const Parallel& parallel, Era era);
+// Exchanges that deliver a fixed-size batch per expert.
+bool is_batched(Exchange exchange, Era era);
+
+// The reference's printed form.
+std::string printed(const Parallel& parallel, Era era);
+
+// An accepted name of an exchange, its replacement where the era removed it (with the warning it
+// gives), or an error with id parallel.all2all that lists the names.
+struct AcceptedExchange {
+  std::string name;
+  std::string warning;  // empty: none
+};
+Result<AcceptedExchange> accept_exchange(std::string_view name, Era era);
+
+}  // namespace fp4moe::oracle

@@ -1,0 +1,102 @@
+// A policy: which backends there are at a date, in which order they are tried, which names and
+// variables force one, and the words for it. All of it is data; select.hpp walks it.
+#pragma once
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "fp4moe/oracle/backend.hpp"
+
+namespace fp4moe::oracle {
+
+// The automatic list for some deployments; the first match counts.
+struct AutomaticList {
+  EnumSet<PlatformKind> kinds{};  // empty: any
+  EnumSet<Routing> routings{};    // empty: any
+  std::vector<const Backend*> backends{};
+};
+
+// A name that `backend=` accepts.
+struct NamedChoice {
+  std::string_view name;
+  std::vector<const Backend*> backends{};  // candidates in order
+  std::optional<Variable> force_16_bit{};  // this switch drops activation quantisation
+  bool keep_all = false;                   // without a request, try every variant in order
+};
+
+// Where a variable, when true, sends the choice.
+struct Forced {
+  std::optional<CapabilityRange> on{};  // empty: any device
+  const Backend* backend = nullptr;
+};
+
+struct EnvironmentStep {
+  Variable variable{};
+  std::vector<const Backend*> removed_when_false{};
+  std::vector<Forced> when_true{};  // the first that matches
+  std::string_view otherwise{};     // the error when none matches
+  bool like_a_name = false;         // strict: the batched twin stands in, as for an explicit name
+};
+
+// NVFP4: one variable admits only FlashInfer backends, a second one picks among them.
+struct FlashinferOnly {
+  std::vector<const Backend*> candidates{};
+  std::vector<const Backend*> compat_candidates{};  // the order in which compat tries them
+  const Backend *throughput = nullptr, *latency = nullptr, *masked_gemm = nullptr;
+  bool first_passes_always = false;  // compat: the check's answer is never looked at
+  bool loses_the_class = false;      // compat: the class is forgotten
+};
+
+// MXFP4 until April: LoRA is decided before everything else.
+struct LoraBranch {
+  const Backend *marlin = nullptr, *triton = nullptr;
+  std::string_view only_cuda;
+};
+
+// A last try on one platform after the list.
+struct Fallback {
+  PlatformKind kind{};
+  const Backend* backend = nullptr;
+  bool unchecked = false;  // taken without asking and without a class
+};
+
+// Texts with {} for the backend, the reason or the list.
+struct Wording {
+  std::string_view using_backend;     // {0} backend, {1} list
+  std::string_view unsupported;       // {0} backend
+  std::string_view since;             // {0} backend, {1} reason
+  std::string_view unknown_name;      // {0} name, {1} list
+  std::string_view nothing_supports;  // {0} weight key, {1} activation key, {2} list, {3} reasons
+  bool terse_reasons = false;         // January: reasons without values
+  bool refusals_are_info = false;     // the automatic loop's refusals are logged as information
+};
+
+enum class Ending : std::uint8_t {
+  error,
+  none_off_gpu,  // an error on CUDA and ROCm, "no backend" elsewhere
+};
+
+struct Policy {
+  std::string_view name;
+  WeightFormat format{};
+  Era era{};
+  std::string_view summary;
+  std::vector<const Backend*> backends{};  // all of them
+  std::vector<AutomaticList> automatic{};
+  std::vector<NamedChoice> names{};  // in the order in which errors list them
+  std::vector<EnvironmentStep> steps{};
+  std::optional<FlashinferOnly> flashinfer_only{};
+  std::optional<LoraBranch> lora{};
+  std::vector<Fallback> fallbacks{};
+  Ending ending = Ending::error;
+  Wording wording{};
+  bool request_filters = false;    // a requested activation form filters the candidates
+  bool asks_checkpoint = false;    // the checkpoint decides the activation form, not the backend
+  bool checks_invariance = false;  // VLLM_BATCH_INVARIANT counts
+  bool checks_lora = false;        // LoRA is a column like others
+  bool compares_absent_capability = false;  // compat: dies comparing with nothing
+};
+
+const Backend* find_backend(const Policy& policy, std::string_view name);
+
+}  // namespace fp4moe::oracle

@@ -1,0 +1,99 @@
+// The choice: pure, total, with every reason. A refusal is an answer, not an error.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "fp4moe/oracle/policy.hpp"
+
+namespace fp4moe::oracle {
+
+// The reference's order of checks; the first one that fails is the one it tells.
+enum class Check : std::uint8_t {
+  rule_before,
+  device,
+  not_gated,
+  activation,
+  scheme,
+  parallel,
+  routing,
+  logits,
+  format,
+  batch_invariance,
+  lora,
+  rule_after,
+};
+
+// Kept small: the sentences are written when somebody reads them (explain.hpp).
+struct Refusal {
+  Reason reason{};
+  Check check{};
+  std::uint8_t detail = 0;  // which library, variable, limit or rule
+  std::uint8_t need = 0;    // which row of the devices
+};
+
+class Refusals {
+ public:
+  static constexpr std::size_t kMost = 16;
+  void add(Refusal refusal) {
+    if (count_ < kMost) all_[count_++] = refusal;
+  }
+  bool empty() const { return count_ == 0; }
+  std::size_t size() const { return count_; }
+  const Refusal* begin() const { return all_.data(); }
+  const Refusal* end() const { return all_.data() + count_; }
+  const Refusal& front() const { return all_[0]; }
+
+ private:
+  std::array<Refusal, kMost> all_{};
+  std::size_t count_ = 0;
+};
+
+// One kernel held against the request: every refusal, in the order of the checks.
+struct Verdict {
+  const Backend* backend = nullptr;
+  const Experts* experts = nullptr;
+  ActivationKey activation{};
+  TokenFormat format{};
+  Refusals refusals{};
+  bool accepted() const { return refusals.empty(); }
+};
+
+enum class Outcome : std::uint8_t { selected, none, error };
+enum class ErrorKind : std::uint8_t { value, not_implemented, type };
+std::string_view name(ErrorKind kind);  // "ValueError", ...
+
+struct Selection {
+  const Policy* policy = nullptr;
+  Mode mode{};
+  Outcome outcome{};
+  const Backend* backend = nullptr;
+  const Experts* experts = nullptr;  // null where the reference has no class
+  TokenFormat format{};              // what the deployment asks for
+  ActivationKey activation{};        // of the chosen scheme
+  std::vector<Verdict> evaluated{};  // in the order tried, the accepted one last
+  std::vector<std::string> log{};    // at information level
+  ErrorKind error{};
+  std::string message{};  // of the error, in the reference's words
+};
+
+Verdict evaluate(const Policy& policy, Mode mode, const Request& request, const Backend& backend,
+                 const Experts& experts, ActivationKey activation);
+Selection select(const Policy& policy, Mode mode, const Request& request);
+
+// Every kernel of the policy against the request, whether the selection came to it or not: the
+// automatic list first, then what only a name or a variable reaches.
+std::vector<Verdict> survey(const Policy& policy, Mode mode, const Request& request);
+
+// The reference's sentence for the first refusal; empty when accepted.
+std::string reference_reason(const Policy& policy, const Request& request, const Verdict& verdict);
+
+// What a person needs: what is required, what was found, what to do. One cause, one sentence.
+struct Sentence {
+  std::string requirement, fact, remedy;
+};
+Sentence sentence(const Request& request, const Verdict& verdict, const Refusal& refusal);
+
+}  // namespace fp4moe::oracle
