@@ -1,7 +1,9 @@
 #include "fp4moe/base/text.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
+#include <numeric>
 
 namespace fp4moe {
 namespace {
@@ -20,6 +22,31 @@ std::size_t sequence_length(std::string_view bytes) {
   const bool surrogate = lead == 0xED && second > 0x9F;
   const bool beyond = lead == 0xF4 && second > 0x8F;
   return overlong || surrogate || beyond ? 0 : length;
+}
+
+std::string spelling(std::string_view word) {
+  std::string made;
+  for (const char c : word)
+    made += c == '-' ? '_' : c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return made;
+}
+
+// Letters to insert, drop, replace, or swap with their neighbour, to make one word of the other.
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> before(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
+  std::iota(last.begin(), last.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t replaced = last[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
+      row[j] = std::min({row[j - 1] + 1, last[j] + 1, replaced});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+        row[j] = std::min(row[j], before[j - 2] + 1);
+    }
+    std::swap(before, last);
+    std::swap(last, row);
+  }
+  return last[b.size()];
 }
 
 }  // namespace
@@ -80,6 +107,22 @@ std::vector<std::string_view> split(std::string_view whole, char separator) {
     if (end == std::string_view::npos) return parts;
     whole.remove_prefix(end + 1);
   }
+}
+
+std::string_view nearest(std::string_view word, std::span<const std::string_view> candidates) {
+  constexpr std::size_t kLongest = 100;  // of untrusted words; the work is quadratic
+  if (word.empty() || word.size() > kLongest) return {};
+  const std::string asked = spelling(word);
+  std::size_t least = std::max<std::size_t>(1, word.size() / 3) + 1;
+  std::string_view best;
+  for (const std::string_view candidate : candidates) {
+    if (candidate.size() > kLongest) continue;
+    const std::size_t distance = edit_distance(asked, spelling(candidate));
+    if (distance >= least) continue;
+    least = distance;
+    best = candidate;
+  }
+  return best;
 }
 
 bool matches_wildcard(std::string_view pattern, std::string_view name) {

@@ -19,6 +19,10 @@ std::string human_bytes(std::uint64_t bytes);
 std::string join(std::span<const std::string> parts, std::string_view separator);
 std::vector<std::string_view> split(std::string_view whole, char separator);
 
+// The candidate that is spelt most like `word` (the first of equals), or empty when none is near
+// enough to be what somebody meant: a third of the word may differ. Case, '-' and '_' do not count.
+std::string_view nearest(std::string_view word, std::span<const std::string_view> candidates);
+
 // Shell-style match of `name` against `pattern`: * any run, ? one character.
 bool matches_wildcard(std::string_view pattern, std::string_view name);
 

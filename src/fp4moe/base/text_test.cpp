@@ -1,5 +1,7 @@
 #include "fp4moe/base/text.hpp"
 
+#include <array>
+
 #include <gtest/gtest.h>
 
 namespace fp4moe {
@@ -62,6 +64,35 @@ TEST(Join, PutsTheSeparatorBetween) {
 TEST(Split, KeepsEmptyParts) {
   EXPECT_EQ(split("a..b.", '.'), (std::vector<std::string_view>{"a", "", "b", ""}));
   EXPECT_EQ(split("", '.'), (std::vector<std::string_view>{""}));
+}
+
+TEST(Nearest, FindsTheWordThatWasMeant) {
+  constexpr std::array<std::string_view, 4> kWords{"h100", "h200", "rtx5090", "mi300x"};
+  EXPECT_EQ(nearest("h10", kWords), "h100");    // one letter short
+  EXPECT_EQ(nearest("h2000", kWords), "h200");  // one too many
+  EXPECT_EQ(nearest("rtx5080", kWords), "rtx5090");
+  EXPECT_EQ(nearest("im300x", kWords), "mi300x");  // two swapped count as one
+  EXPECT_EQ(nearest("RTX-5090", kWords), "rtx5090");
+}
+
+TEST(Nearest, CountsASwapOfNeighboursOnce) {
+  constexpr std::array<std::string_view, 1> kWords{"abc"};
+  EXPECT_EQ(nearest("acb", kWords), "abc");
+  EXPECT_EQ(nearest("cab", kWords), "");  // two steps, and one letter in three may differ
+}
+
+TEST(Nearest, TakesTheFirstOfEqualsAndAnExactWordBeforeAll) {
+  constexpr std::array<std::string_view, 3> kWords{"ab1", "ab2", "ab3"};
+  EXPECT_EQ(nearest("ab9", kWords), "ab1");
+  EXPECT_EQ(nearest("ab3", kWords), "ab3");
+}
+
+TEST(Nearest, IsEmptyWhenNothingIsNear) {
+  constexpr std::array<std::string_view, 2> kWords{"h100", "mi300x"};
+  EXPECT_EQ(nearest("potato", kWords), "");
+  EXPECT_EQ(nearest("", kWords), "");
+  EXPECT_EQ(nearest("h100", {}), "");
+  EXPECT_EQ(nearest(std::string(1'000'000, 'h'), kWords), "");
 }
 
 TEST(Wildcard, MatchesRunsAndSingleCharacters) {
