@@ -73,11 +73,14 @@ struct DescribedDevice {
   EnumSet<Library> libraries;
   CpuArchitecture architecture;
   EnumSet<CpuFeature> cpu;
-  std::uint64_t memory_gib;
+  std::uint64_t memory_gib;    // as the driver reports it, rounded; 0: depends
+  std::string_view aliases{};  // other names, separated by spaces
 };
 
 std::span<const DescribedDevice> described_devices();
-// An error with id device.unknown names all parts and the nearest spelling.
+// The part of this name. Case, spaces, '-' and '_' and the maker's name do not count, so "NVIDIA
+// H100" and "rtx-5090" are found. An error with id device.unknown (usage) names all parts and the
+// nearest spelling.
 Result<Device> describe_device(std::string_view name);
 
 }  // namespace fp4moe::platform
