@@ -8,7 +8,10 @@
 #include "fp4moe/formats/nvfp4.hpp"
 #include "fp4moe/weights/checkpoint.hpp"
 
-using namespace fp4moe;
+using fp4moe::Error;
+using fp4moe::Result;
+namespace formats = fp4moe::formats;
+namespace weights = fp4moe::weights;
 
 namespace {
 

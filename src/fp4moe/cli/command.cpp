@@ -75,7 +75,7 @@ int written(std::ostream& out, std::ostream& err, int status) {
 
 }  // namespace
 
-void Io::print(Json report) const {
+void Io::print(const Json& report) const {
   Json whole{{"schema_version", 1}};
   whole.update(report);
   out << whole.dump(2, ' ', false, Json::error_handler_t::replace) << "\n";

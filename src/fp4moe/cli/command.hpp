@@ -28,7 +28,7 @@ struct Io {
   bool color = false;          // `out` is a terminal and NO_COLOR is unset
 
   // Prints `report` as the command's one JSON object, with its schema_version in front.
-  void print(Json report) const;
+  void print(const Json& report) const;
 };
 
 // Exit statuses of the command line; an Error's code is its exit status.

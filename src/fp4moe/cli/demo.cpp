@@ -81,7 +81,7 @@ class Steps {
   }
   void finish(Json head) const {
     head["steps"] = steps_;
-    if (io_.json) io_.print(std::move(head));
+    if (io_.json) io_.print(head);
   }
 
  private:

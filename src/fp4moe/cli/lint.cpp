@@ -200,7 +200,7 @@ Result<int> run(const Options& options, const Io& io) {
   if (const auto fine = check_interrupt(); report.interrupted && !fine) return fine.why();
   if (io.json) {
     json.update(to_json(report));
-    io.print(std::move(json));
+    io.print(json);
   } else {
     print_lint(io, report, options.verbose);
   }

@@ -62,7 +62,7 @@ void print(const Io& io, const weights::TranscodeReport& report, const Options& 
     Json whole = to_json(report);
     whole["out"] = options.out;
     whole["dry_run"] = options.dry_run;
-    io.print(std::move(whole));
+    io.print(whole);
     return;
   }
   io.out << fmt::format("{} -> {} ({}): {} MoE layer{}, {} experts, {}{}\n", report.from, report.to,
