@@ -1,10 +1,9 @@
 // How a layer is spread over ranks, and which exchange of tokens that implies.
 #pragma once
-#include <array>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "fp4moe/base/result.hpp"
 #include "fp4moe/oracle/words.hpp"
@@ -33,6 +32,10 @@ struct Parallel {
   bool is_sequence_parallel() const { return sp_size > 1; }
 };
 
+// Sizes of at least 1 whose product is a sensible number of ranks, and ranks within them; else an
+// error with id parallel.size or parallel.rank.
+Result<Done> check(const Deployment& deployment);
+// Total: sizes below 1 count as 1, a product beyond an int becomes the largest int.
 Parallel derive(const Deployment& deployment);
 
 // How tokens travel between ranks.
@@ -55,6 +58,18 @@ bool uses_all2all(const Parallel& parallel, Era era);
 Exchange exchange(const Parallel& parallel, Era era);
 // Exchanges that deliver a fixed-size batch per expert.
 bool is_batched(Exchange exchange, Era era);
+// Exchanges that renumber experts when they are dealt out to the ranks in turn.
+bool needs_routing_tables(Exchange exchange, Era era);
+
+// What the reference derives, by its own names and in its order.
+struct Property {
+  std::string_view name;
+  bool value;
+};
+std::vector<Property> derived_properties(const Parallel& parallel, Era era);
+
+// How many of `experts` a rank holds: the first (experts % ep_size) ranks hold one more.
+std::uint64_t local_expert_count(const Parallel& parallel, std::uint64_t experts);
 
 // The reference's printed form.
 std::string printed(const Parallel& parallel, Era era);
@@ -66,5 +81,6 @@ struct AcceptedExchange {
   std::string warning;  // empty: none
 };
 Result<AcceptedExchange> accept_exchange(std::string_view name, Era era);
+std::vector<std::string_view> exchange_names(Era era);
 
 }  // namespace fp4moe::oracle

@@ -1,0 +1,231 @@
+#include "fp4moe/oracle/parallel.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+#include <fmt/format.h>
+
+#include "fp4moe/base/text.hpp"
+
+namespace fp4moe::oracle {
+namespace {
+
+constexpr EnumSet<Era> kSinceApril{Era::april_24, Era::august_22, Era::native};
+constexpr EnumSet<Era> kSinceMarch{Era::march_20, Era::march_27, Era::april_24, Era::august_22,
+                                   Era::native};
+constexpr EnumSet<Era> kUntilApril{Era::january_seed, Era::january_27, Era::march_20,
+                                   Era::march_27,     Era::april_24,   Era::native};
+constexpr EnumSet<Era> kAlways{Era::january_seed, Era::january_27, Era::march_20, Era::march_27,
+                               Era::april_24,     Era::august_22,  Era::native};
+
+// A name, what it means, and when. A removed name is accepted with a warning.
+struct NameRow {
+  std::string_view name;
+  Exchange exchange;
+  EnumSet<Era> eras;
+  EnumSet<Era> removed;
+};
+
+// In the order in which the reference lists them.
+// clang-format off
+constexpr NameRow kNames[] = {
+    {"naive",                       Exchange::gather,               kJanuary,    kSinceMarch},
+    {"pplx",                        Exchange::pplx,                 kJanuary,    kSinceMarch},
+    {"deepep_high_throughput",      Exchange::deepep_ht,            kAlways,     {}},
+    {"deepep_low_latency",          Exchange::deepep_ll,            kAlways,     {}},
+    {"deepep_v2",                   Exchange::deepep_v2,            kAugust,     {}},
+    {"mori",                        Exchange::mori,                 kUntilApril, {}},
+    {"mori_high_throughput",        Exchange::mori,                 kAugust,     {}},
+    {"mori_low_latency",            Exchange::mori,                 kAugust,     {}},
+    {"nixl_ep",                     Exchange::nixl,                 kSinceMarch, {}},
+    {"allgather_reducescatter",     Exchange::gather,               kAlways,     {}},
+    {"flashinfer_all2allv",         Exchange::flashinfer_two_sided, kAlways,     {}},
+    {"flashinfer_nvlink_two_sided", Exchange::flashinfer_two_sided, kSinceMarch, {}},
+    {"flashinfer_nvlink_one_sided", Exchange::flashinfer_one_sided, kSinceMarch, {}},
+};
+// clang-format on
+
+constexpr std::string_view kReplacement = "allgather_reducescatter";
+
+// What the reference calls "the layer uses this exchange", when it has the word.
+struct PropertyRow {
+  std::string_view name;
+  Exchange exchange;
+  EnumSet<Era> eras;
+};
+
+// clang-format off
+constexpr PropertyRow kProperties[] = {
+    {"use_pplx_kernels",             Exchange::pplx,                 kJanuary},
+    {"use_deepep_ht_kernels",        Exchange::deepep_ht,            kAlways},
+    {"use_deepep_ll_kernels",        Exchange::deepep_ll,            kAlways},
+    {"use_fi_all2allv_kernels",      Exchange::flashinfer_two_sided, kJanuary},
+    {"use_fi_nvl_two_sided_kernels", Exchange::flashinfer_two_sided, kSinceMarch},
+    {"use_fi_nvl_one_sided_kernels", Exchange::flashinfer_one_sided, kSinceMarch},
+    {"use_naive_all2all_kernels",    Exchange::gather,               kJanuary},
+    {"use_ag_rs_all2all_kernels",    Exchange::gather,               kSinceMarch},
+    {"use_mori_kernels",             Exchange::mori,                 kAlways},
+    {"use_nixl_ep_kernels",          Exchange::nixl,                 kSinceMarch},
+    {"use_deepep_v2_kernels",        Exchange::deepep_v2,            kAugust},
+};
+
+// Which exchanges batch tokens per expert, and which number experts through routing tables.
+struct ExchangeRow {
+  Exchange exchange;
+  EnumSet<Era> batched, tables;
+};
+constexpr ExchangeRow kExchanges[] = {
+    {Exchange::deepep_ll, kAlways,     kAlways},
+    {Exchange::pplx,      kJanuary,    {}},
+    {Exchange::nixl,      kSinceApril, kSinceApril},
+};
+// clang-format on
+
+const ExchangeRow* find_row(Exchange exchange) {
+  const auto* row = std::ranges::find(kExchanges, exchange, &ExchangeRow::exchange);
+  return row == std::end(kExchanges) ? nullptr : row;
+}
+
+constexpr std::int64_t kMostRanks = 1 << 20;
+
+int clamped(std::int64_t value) {
+  return static_cast<int>(std::min<std::int64_t>(value, std::numeric_limits<int>::max()));
+}
+
+std::string_view python(bool value) { return value ? "True" : "False"; }
+
+}  // namespace
+
+Result<Done> check(const Deployment& deployment) {
+  struct Part {
+    std::string_view name;
+    int size, rank;
+  };
+  const Part parts[] = {{"tensor-parallel", deployment.tp_size, deployment.tp_rank},
+                        {"prefill-context-parallel", deployment.pcp_size, deployment.pcp_rank},
+                        {"data-parallel", deployment.dp_size, deployment.dp_rank},
+                        {"sequence-parallel", deployment.sp_size, 0}};
+  std::int64_t ranks = 1;
+  for (const Part& part : parts) {
+    if (part.size < 1 || part.size > kMostRanks)
+      return usage("parallel.size", fmt::format("the {} size is not a number of ranks", part.name))
+          .expects(fmt::format("1 to {}", kMostRanks), std::to_string(part.size));
+    if (part.rank < 0 || part.rank >= part.size)
+      return usage("parallel.rank", fmt::format("the {} rank is not one of the group", part.name))
+          .expects(fmt::format("0 to {}", part.size - 1), std::to_string(part.rank));
+    if (part.name != "sequence-parallel") ranks = std::min(ranks * part.size, kMostRanks + 1);
+  }
+  if (ranks > kMostRanks)
+    return usage("parallel.size", "the sizes together ask for too many ranks")
+        .expects(fmt::format("at most {}", kMostRanks), fmt::format("more than {}", kMostRanks));
+  return Done{};
+}
+
+Parallel derive(const Deployment& deployment) {
+  const std::int64_t tp = std::max(deployment.tp_size, 1), pcp = std::max(deployment.pcp_size, 1),
+                     dp = std::max(deployment.dp_size, 1);
+  const auto rank_in = [](std::int64_t size, int rank) {
+    return size == 1 ? std::int64_t{0} : std::clamp<std::int64_t>(rank, 0, size - 1);
+  };
+  const std::int64_t tp_rank = rank_in(tp, deployment.tp_rank);
+  const std::int64_t pcp_rank = rank_in(pcp, deployment.pcp_rank);
+  const std::int64_t dp_rank = rank_in(dp, deployment.dp_rank);
+  // Two factors fit; the third is taken once their product is known to fit an int.
+  const std::int64_t inner = clamped(pcp * tp);
+  const int flat_size = clamped(dp * inner);
+  const int flat_rank = clamped(dp_rank * inner + clamped(pcp_rank * tp) + tp_rank);
+
+  Parallel parallel{.pcp_size = clamped(pcp), .dp_size = clamped(dp)};
+  parallel.pcp_rank = clamped(pcp_rank);
+  parallel.dp_rank = clamped(dp_rank);
+  parallel.sp_size = std::max(deployment.sp_size, 1);
+  parallel.use_ep = flat_size > 1 && deployment.enable_expert_parallel;
+  (parallel.use_ep ? parallel.ep_size : parallel.tp_size) = flat_size;
+  (parallel.use_ep ? parallel.ep_rank : parallel.tp_rank) = flat_rank;
+  parallel.all2all_backend = deployment.all2all_backend;
+  parallel.enable_eplb = deployment.enable_eplb;
+  return parallel;
+}
+
+bool uses_all2all(const Parallel& parallel, Era era) {
+  if (!parallel.use_ep) return false;
+  if (parallel.dp_size > 1) return true;
+  return kAugust.contains(era) && (parallel.pcp_size > 1 || parallel.is_sequence_parallel());
+}
+
+Exchange exchange(const Parallel& parallel, Era era) {
+  if (!uses_all2all(parallel, era)) return Exchange::none;
+  for (const NameRow& row : kNames)
+    if (row.name == parallel.all2all_backend && row.eras.contains(era)) return row.exchange;
+  return Exchange::unknown;
+}
+
+bool is_batched(Exchange exchange, Era era) {
+  const ExchangeRow* row = find_row(exchange);
+  return row != nullptr && row->batched.contains(era);
+}
+
+bool needs_routing_tables(Exchange exchange, Era era) {
+  const ExchangeRow* row = find_row(exchange);
+  return row != nullptr && row->tables.contains(era);
+}
+
+std::vector<Property> derived_properties(const Parallel& parallel, Era era) {
+  const Exchange used = exchange(parallel, era);
+  std::vector<Property> properties{{"is_sequence_parallel", parallel.is_sequence_parallel()},
+                                   {"use_all2all_kernels", used != Exchange::none}};
+  for (const PropertyRow& row : kProperties)
+    if (row.eras.contains(era)) properties.push_back({row.name, row.exchange == used});
+  properties.push_back({"use_batched_activation_format", is_batched(used, era)});
+  if (kSinceApril.contains(era))
+    properties.push_back({"needs_round_robin_routing_tables", needs_routing_tables(used, era)});
+  return properties;
+}
+
+std::uint64_t local_expert_count(const Parallel& parallel, std::uint64_t experts) {
+  const auto ranks = static_cast<std::uint64_t>(std::max(parallel.ep_size, 1));
+  const auto rank = static_cast<std::uint64_t>(std::max(parallel.ep_rank, 0));
+  return experts / ranks + (rank < experts % ranks ? 1 : 0);
+}
+
+std::string printed(const Parallel& p, Era era) {
+  std::string text = fmt::format(
+      "FusedMoEParallelConfig(tp_size={}, pcp_size={}, dp_size={}, ep_size={}, tp_rank={}, "
+      "pcp_rank={}, dp_rank={}, ep_rank={}, ",
+      p.tp_size, p.pcp_size, p.dp_size, p.ep_size, p.tp_rank, p.pcp_rank, p.dp_rank, p.ep_rank);
+  const std::string ep =
+      fmt::format("use_ep={}, all2all_backend='{}', ", python(p.use_ep), p.all2all_backend);
+  text += kJanuary.contains(era)
+              ? ep + fmt::format("is_sequence_parallel={}, ", python(p.is_sequence_parallel()))
+              : fmt::format("sp_size={}, ", p.sp_size) + ep;
+  return text + fmt::format("enable_eplb={})", python(p.enable_eplb));
+}
+
+std::vector<std::string_view> exchange_names(Era era) {
+  std::vector<std::string_view> names;
+  for (const NameRow& row : kNames)
+    if (row.eras.contains(era)) names.push_back(row.name);
+  return names;
+}
+
+Result<AcceptedExchange> accept_exchange(std::string_view name, Era era) {
+  for (const NameRow& row : kNames) {
+    if (row.name != name) continue;
+    if (row.eras.contains(era)) return AcceptedExchange{std::string(name), {}};
+    if (row.removed.contains(era))
+      return AcceptedExchange{
+          std::string(kReplacement),
+          fmt::format("The '{}' all2all backend has been removed. Falling back to '{}'.", name,
+                      kReplacement)};
+  }
+  const std::vector<std::string_view> names = exchange_names(era);
+  Error why =
+      usage("parallel.all2all", "no such exchange of tokens between ranks is known")
+          .expects(fmt::format("one of {}", fmt::join(names, ", ")), "\"" + printable(name) + "\"");
+  if (const std::string_view near = nearest(name, names); !near.empty())
+    why.remedy = fmt::format("Did you mean {}?", near);
+  return why;
+}
+
+}  // namespace fp4moe::oracle
