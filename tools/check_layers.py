@@ -16,7 +16,8 @@ ALLOWED = {
     "kernels": "base formats platform",
     "moe": "base formats",
     "weights": "base formats platform tensor tensor/files kernels",
-    "golden": "base formats moe",
+    "oracle": "base formats platform",
+    "golden": "base formats platform moe oracle",
     "bench": "base formats platform kernels tensor tensor/files weights",
     "cli": "base formats platform kernels tensor tensor/files moe weights golden bench",
 }
