@@ -4,6 +4,7 @@
 #include <cctype>
 
 #include "fp4moe/base/text.hpp"
+#include "fp4moe/platform/pseudo_file.hpp"
 
 namespace fp4moe::platform {
 namespace {
@@ -29,13 +30,6 @@ constexpr VariableRow kRows[kVariables] = {
     {Variable::humming_gemm_type,              "VLLM_HUMMING_MOE_GEMM_TYPE",                  Parsing::choice,  false, "indexed, grouped or grouped_contiguous", "HUMMING: which of its kernels"},
 };
 // clang-format on
-
-std::string_view trimmed(std::string_view text) {
-  const auto space = [](char c) { return std::isspace(static_cast<unsigned char>(c)) != 0; };
-  while (!text.empty() && space(text.front())) text.remove_prefix(1);
-  while (!text.empty() && space(text.back())) text.remove_suffix(1);
-  return text;
-}
 
 std::string lower(std::string_view text) {
   std::string made(text);

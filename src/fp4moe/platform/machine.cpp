@@ -1,14 +1,13 @@
 #include "fp4moe/platform/machine.hpp"
 
 #include <charconv>
-#include <fstream>
-#include <optional>
 
 #include <sys/utsname.h>
 #include <unistd.h>
 
 #include "fp4moe/base/parallel.hpp"
 #include "fp4moe/base/text.hpp"
+#include "fp4moe/platform/pseudo_file.hpp"
 
 namespace fp4moe::platform {
 namespace {
@@ -26,39 +25,13 @@ constexpr ArmPart kArmParts[] = {
     {"0xc0", "0xac3", "Ampere-1"},    {"0xc0", "0xac4", "Ampere-1a"},
 };
 
-std::string_view trim(std::string_view text) {
-  const auto first = text.find_first_not_of(" \t\n");
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(" \t\n") - first + 1);
-}
-
-// The start of a pseudo file; they report no size, so a bound stands in for it.
-std::string read_start(const std::string& path) {
-  std::string text(16384, '\0');
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return {};
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<std::size_t>(file.gcount()));
-  return text;
-}
-
-// The value of the first line "key : value".
-std::string_view value_of(std::string_view lines, std::string_view key) {
-  for (const std::string_view line : split(lines, '\n')) {
-    const auto colon = line.find(':');
-    if (colon != std::string_view::npos && trim(line.substr(0, colon)) == key)
-      return trim(line.substr(colon + 1));
-  }
-  return {};
-}
-
 void add_caches(Machine& machine) {
   for (int index = 0; index < 8; ++index) {
     const std::string folder =
         "/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(index) + "/";
-    const std::string level(trim(read_start(folder + "level")));
-    if (trim(read_start(folder + "type")) == "Instruction") continue;
-    const std::uint64_t bytes = cache_bytes(trim(read_start(folder + "size")));
+    const std::string level(trimmed(read_start(folder + "level")));
+    if (trimmed(read_start(folder + "type")) == "Instruction") continue;
+    const std::uint64_t bytes = cache_bytes(trimmed(read_start(folder + "size")));
     if (level == "1") machine.l1d_bytes = bytes;
     if (level == "2") machine.l2_bytes = bytes;
     if (level == "3") machine.l3_bytes = bytes;
@@ -75,10 +48,10 @@ std::uint64_t physical_memory() {
 }  // namespace
 
 std::string model_from_cpuinfo(std::string_view cpuinfo) {
-  if (const std::string_view model = value_of(cpuinfo, "model name"); !model.empty())
+  if (const std::string_view model = value_of(cpuinfo, "model name", ':'); !model.empty())
     return printable(model);
-  const std::string_view implementer = value_of(cpuinfo, "CPU implementer");
-  const std::string_view part = value_of(cpuinfo, "CPU part");
+  const std::string_view implementer = value_of(cpuinfo, "CPU implementer", ':');
+  const std::string_view part = value_of(cpuinfo, "CPU part", ':');
   for (const ArmPart& known : kArmParts)
     if (known.implementer == implementer && known.part == part) return std::string(known.name);
   if (part.empty()) return {};

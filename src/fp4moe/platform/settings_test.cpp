@@ -1,21 +1,12 @@
 #include "fp4moe/platform/settings.hpp"
 
-#include <map>
-
 #include <gtest/gtest.h>
 
 #include "fp4moe/base/parallel.hpp"
+#include "fp4moe/platform/test_support.hpp"
 
 namespace fp4moe::platform {
 namespace {
-
-Lookup with(std::map<std::string, std::string, std::less<>> variables) {
-  return [variables = std::move(variables)](std::string_view name) -> std::optional<std::string> {
-    const auto found = variables.find(name);
-    if (found == variables.end()) return std::nullopt;
-    return found->second;
-  };
-}
 
 TEST(Settings, AreEmptyWhenNothingIsSet) {
   const Result<Settings> settings = read_settings(with({}));
