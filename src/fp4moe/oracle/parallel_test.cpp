@@ -1,0 +1,209 @@
+#include "fp4moe/oracle/parallel.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+
+#include <gtest/gtest.h>
+
+namespace fp4moe::oracle {
+namespace {
+
+constexpr Era kEras[] = {Era::january_seed, Era::january_27, Era::march_20, Era::march_27,
+                         Era::april_24,     Era::august_22,  Era::native};
+
+bool property(const Parallel& parallel, Era era, std::string_view name) {
+  const auto all = derived_properties(parallel, era);
+  const auto found = std::ranges::find(all, name, &Property::name);
+  EXPECT_NE(found, all.end()) << name;
+  return found != all.end() && found->value;
+}
+
+bool has_property(Era era, std::string_view name) {
+  const auto all = derived_properties({}, era);
+  return std::ranges::find(all, name, &Property::name) != all.end();
+}
+
+Parallel spread(std::string_view exchange_name) {
+  return {
+      .dp_size = 2, .ep_size = 2, .use_ep = true, .all2all_backend = std::string(exchange_name)};
+}
+
+TEST(Parallel, WithoutExpertParallelAllRanksSplitEachExpert) {
+  const Parallel got = derive(
+      {.tp_size = 2, .pcp_size = 3, .dp_size = 4, .tp_rank = 1, .pcp_rank = 2, .dp_rank = 3});
+
+  EXPECT_EQ(got.tp_size, 24);
+  EXPECT_EQ(got.tp_rank, 3 * 6 + 2 * 2 + 1);
+  EXPECT_EQ(got.ep_size, 1);
+  EXPECT_EQ(got.ep_rank, 0);
+  EXPECT_FALSE(got.use_ep);
+}
+
+TEST(Parallel, WithExpertParallelAllRanksSplitTheExperts) {
+  const Parallel got = derive({.tp_size = 2,
+                               .pcp_size = 3,
+                               .dp_size = 4,
+                               .tp_rank = 1,
+                               .pcp_rank = 2,
+                               .dp_rank = 3,
+                               .enable_expert_parallel = true});
+
+  EXPECT_EQ(got.tp_size, 1);
+  EXPECT_EQ(got.tp_rank, 0);
+  EXPECT_EQ(got.ep_size, 24);
+  EXPECT_EQ(got.ep_rank, 23);
+  EXPECT_TRUE(got.use_ep);
+}
+
+TEST(Parallel, OneRankIsNeverExpertParallel) {
+  EXPECT_FALSE(derive({.enable_expert_parallel = true}).use_ep);
+}
+
+TEST(Parallel, RanksOfGroupsOfOneDoNotCount) {
+  const Parallel got = derive({.tp_size = 1, .dp_size = 2, .tp_rank = 7, .dp_rank = 1});
+
+  EXPECT_EQ(got.tp_rank, 1);
+  EXPECT_EQ(got.dp_rank, 1);
+}
+
+TEST(Parallel, AbsurdSizesNeitherOverflowNorCrash) {
+  constexpr int kMost = std::numeric_limits<int>::max();
+  const Parallel got = derive({.tp_size = kMost,
+                               .pcp_size = kMost,
+                               .dp_size = kMost,
+                               .tp_rank = kMost,
+                               .pcp_rank = kMost,
+                               .dp_rank = -5});
+
+  EXPECT_EQ(got.tp_size, kMost);
+  EXPECT_EQ(derive({.tp_size = -3, .pcp_size = 0}).tp_size, 1);
+}
+
+TEST(Parallel, SizesAndRanksAreChecked) {
+  EXPECT_TRUE(check({.tp_size = 8, .tp_rank = 7}));
+  EXPECT_EQ(check({.tp_size = 0}).why().id, "parallel.size");
+  EXPECT_EQ(check({.sp_size = 0}).why().id, "parallel.size");
+  EXPECT_EQ(check({.tp_size = 1 << 15, .dp_size = 1 << 15}).why().id, "parallel.size");
+  EXPECT_EQ(check({.tp_size = 2, .tp_rank = 2}).why().id, "parallel.rank");
+  EXPECT_EQ(check({.dp_size = 2, .dp_rank = -1}).why().id, "parallel.rank");
+  EXPECT_EQ(check({.tp_size = 0}).why().code, ErrorCode::usage);
+}
+
+TEST(Parallel, OnlyTheNewestReferenceExchangesTokensForContextAndSequenceParallel) {
+  const Parallel context{.pcp_size = 2, .ep_size = 2, .use_ep = true};
+  const Parallel sequence{.ep_size = 2, .sp_size = 2, .use_ep = true};
+  for (const Era era : kEras) {
+    EXPECT_EQ(uses_all2all(context, era), era == Era::august_22);
+    EXPECT_EQ(uses_all2all(sequence, era), era == Era::august_22);
+    EXPECT_TRUE(uses_all2all(spread("mori"), era));
+    EXPECT_FALSE(uses_all2all({.tp_size = 4, .dp_size = 2}, era));
+  }
+}
+
+TEST(Parallel, NamesMeanExchangesOfTheirTime) {
+  EXPECT_EQ(exchange({}, Era::april_24), Exchange::none);
+  EXPECT_EQ(exchange(spread("naive"), Era::january_27), Exchange::gather);
+  EXPECT_EQ(exchange(spread("naive"), Era::april_24), Exchange::unknown);
+  EXPECT_EQ(exchange(spread("pplx"), Era::january_seed), Exchange::pplx);
+  EXPECT_EQ(exchange(spread("mori"), Era::april_24), Exchange::mori);
+  EXPECT_EQ(exchange(spread("mori"), Era::august_22), Exchange::unknown);
+  EXPECT_EQ(exchange(spread("mori_low_latency"), Era::august_22), Exchange::mori);
+  EXPECT_EQ(exchange(spread("deepep_v2"), Era::august_22), Exchange::deepep_v2);
+  EXPECT_EQ(exchange(spread("nixl_ep"), Era::january_27), Exchange::unknown);
+  EXPECT_EQ(exchange(spread("flashinfer_all2allv"), Era::april_24), Exchange::flashinfer_two_sided);
+}
+
+TEST(Parallel, ExchangesThatBatchPerExpertDependOnTheTime) {
+  for (const Era era : kEras) {
+    EXPECT_TRUE(is_batched(Exchange::deepep_ll, era));
+    EXPECT_FALSE(is_batched(Exchange::deepep_ht, era));
+    EXPECT_FALSE(is_batched(Exchange::none, era));
+    EXPECT_EQ(is_batched(Exchange::pplx, era), kJanuary.contains(era));
+    EXPECT_EQ(is_batched(Exchange::nixl, era),
+              era == Era::april_24 || era == Era::august_22 || era == Era::native);
+  }
+}
+
+TEST(Parallel, PropertiesHaveTheNamesOfTheirTime) {
+  EXPECT_TRUE(has_property(Era::january_27, "use_pplx_kernels"));
+  EXPECT_TRUE(has_property(Era::january_27, "use_fi_all2allv_kernels"));
+  EXPECT_TRUE(has_property(Era::january_27, "use_naive_all2all_kernels"));
+  EXPECT_FALSE(has_property(Era::january_27, "use_nixl_ep_kernels"));
+  EXPECT_FALSE(has_property(Era::march_27, "needs_round_robin_routing_tables"));
+  EXPECT_FALSE(has_property(Era::march_27, "use_pplx_kernels"));
+  EXPECT_TRUE(has_property(Era::april_24, "needs_round_robin_routing_tables"));
+  EXPECT_FALSE(has_property(Era::april_24, "use_deepep_v2_kernels"));
+  EXPECT_TRUE(has_property(Era::august_22, "use_deepep_v2_kernels"));
+}
+
+TEST(Parallel, ExactlyOneExchangeIsTrueAndTheRestFalse) {
+  for (const Era era : kEras) {
+    for (const std::string_view name : exchange_names(era)) {
+      const auto all = derived_properties(spread(name), era);
+      const auto is_exchange = [](const Property& row) {
+        return row.value && row.name != "use_all2all_kernels" &&
+               row.name != "use_batched_activation_format" &&
+               row.name != "needs_round_robin_routing_tables";
+      };
+      EXPECT_EQ(std::ranges::count_if(all, is_exchange), 1) << name;
+      EXPECT_TRUE(property(spread(name), era, "use_all2all_kernels"));
+    }
+  }
+}
+
+TEST(Parallel, PrintsAsTheReferenceDoes) {
+  const Parallel parallel = spread("deepep_low_latency");
+
+  EXPECT_EQ(printed(parallel, Era::april_24),
+            "FusedMoEParallelConfig(tp_size=1, pcp_size=1, dp_size=2, ep_size=2, tp_rank=0, "
+            "pcp_rank=0, dp_rank=0, ep_rank=0, sp_size=1, use_ep=True, "
+            "all2all_backend='deepep_low_latency', enable_eplb=False)");
+  EXPECT_EQ(printed(parallel, Era::january_27),
+            "FusedMoEParallelConfig(tp_size=1, pcp_size=1, dp_size=2, ep_size=2, tp_rank=0, "
+            "pcp_rank=0, dp_rank=0, ep_rank=0, use_ep=True, all2all_backend='deepep_low_latency', "
+            "is_sequence_parallel=False, enable_eplb=False)");
+}
+
+TEST(Parallel, RemovedNamesAreReplacedWithAWarning) {
+  const auto accepted = accept_exchange("pplx", Era::april_24);
+
+  ASSERT_TRUE(accepted);
+  EXPECT_EQ(accepted->name, "allgather_reducescatter");
+  EXPECT_EQ(accepted->warning,
+            "The 'pplx' all2all backend has been removed. Falling back to "
+            "'allgather_reducescatter'.");
+  EXPECT_TRUE(accept_exchange("pplx", Era::january_27)->warning.empty());
+}
+
+TEST(Parallel, UnknownNamesAreRefusedWithTheNearestOne) {
+  const auto refused = accept_exchange("deepep_low_latncy", Era::april_24);
+
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.why().id, "parallel.all2all");
+  EXPECT_EQ(refused.why().code, ErrorCode::usage);
+  EXPECT_NE(refused.why().expected.find("nixl_ep"), std::string::npos);
+  EXPECT_NE(refused.why().remedy.find("deepep_low_latency"), std::string::npos);
+  EXPECT_FALSE(accept_exchange("mori", Era::august_22));
+}
+
+TEST(Parallel, TheFirstRanksHoldTheExpertsThatAreLeftOver) {
+  std::uint64_t sum = 0;
+  for (int rank = 0; rank < 6; ++rank) {
+    const std::uint64_t count = local_expert_count({.ep_size = 6, .ep_rank = rank}, 128);
+    EXPECT_EQ(count, rank < 2 ? 22u : 21u);
+    sum += count;
+  }
+  EXPECT_EQ(sum, 128u);
+  EXPECT_EQ(local_expert_count({}, 32), 32u);
+}
+
+TEST(Parallel, RoutingTablesAreForExchangesThatRenumber) {
+  EXPECT_TRUE(needs_routing_tables(Exchange::deepep_ll, Era::march_20));
+  EXPECT_FALSE(needs_routing_tables(Exchange::nixl, Era::march_27));
+  EXPECT_TRUE(needs_routing_tables(Exchange::nixl, Era::april_24));
+  EXPECT_FALSE(needs_routing_tables(Exchange::pplx, Era::january_27));
+}
+
+}  // namespace
+}  // namespace fp4moe::oracle
