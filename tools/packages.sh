@@ -6,6 +6,11 @@ set -euo pipefail
 build=(g++ cmake ninja-build git nlohmann-json3-dev libcli11-dev libfmt-dev libgtest-dev)
 test=("${build[@]}" python3 python3-venv pkg-config)
 check=("${test[@]}" clang clang-format clang-tidy libclang-rt-14-dev)
+# clang-tidy reads the kernels of the other architecture with its headers.
+case $(uname -m) in
+  aarch64) check+=(libstdc++-12-dev-amd64-cross) ;;
+  x86_64) check+=(libstdc++-12-dev-arm64-cross) ;;
+esac
 
 declare -n wanted="$1"
 missing=()

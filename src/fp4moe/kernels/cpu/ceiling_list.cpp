@@ -30,6 +30,10 @@ namespace {
 
 using enum platform::CpuFeature;
 
+#if defined(__x86_64__)
+constexpr std::size_t kTileSums = std::size_t{4} * 16 * 16;  // four tiles, each of 16 by 16 sums
+#endif
+
 // Operations of one round: sums * (multiply-adds of one instruction) * 2.
 constexpr CeilingKernel kKernels[] = {
 #if defined(__aarch64__)
@@ -38,10 +42,10 @@ constexpr CeilingKernel kKernels[] = {
     {"neon_bf16/bfmmla",      {neon, neon_bf16},       Operands::bf16, kCeilingSums * 16 * 2, neon_bf16::bfmmla_products},
     {"neon/fmla",             {neon},                  Operands::bf16, kCeilingSums * 4 * 2,  neon::fmla_products},
 #elif defined(__x86_64__)
-    {"amx/tdpbssd",           {amx_int8},              Operands::int8, 4 * 16 * 16 * 64 * 2,  amx::tdpbssd_products},
+    {"amx/tdpbssd",           {amx_int8},              Operands::int8, kTileSums * 64 * 2,    amx::tdpbssd_products},
     {"avx512_vnni/vpdpbusd",  {avx512, avx512_vnni},   Operands::int8, kCeilingSums * 64 * 2, avx512_vnni::dpbusd_products},
     {"avx2/vpmaddubsw",       {avx2},                  Operands::int8, kCeilingSums * 32 * 2, avx2::maddubs_products},
-    {"amx/tdpbf16ps",         {amx_bf16},              Operands::bf16, 4 * 16 * 16 * 32 * 2,  amx::tdpbf16_products},
+    {"amx/tdpbf16ps",         {amx_bf16},              Operands::bf16, kTileSums * 32 * 2,    amx::tdpbf16_products},
     {"avx512_bf16/vdpbf16ps", {avx512, avx512_bf16},   Operands::bf16, kCeilingSums * 32 * 2, avx512_bf16::dpbf16_products},
     {"avx512/vfmadd",         {avx512},                Operands::bf16, kCeilingSums * 16 * 2, avx512::fma_products},
     {"avx2/vfmadd",           {avx2},                  Operands::bf16, kCeilingSums * 8 * 2,  avx2::fma_products},
