@@ -109,11 +109,12 @@ std::vector<std::string_view> split(std::string_view whole, char separator) {
   }
 }
 
-std::string_view nearest(std::string_view word, std::span<const std::string_view> candidates) {
+std::string_view nearest(std::string_view word, std::span<const std::string_view> candidates,
+                         std::optional<std::size_t> most_edits) {
   constexpr std::size_t kLongest = 100;  // of untrusted words; the work is quadratic
   if (word.empty() || word.size() > kLongest) return {};
   const std::string asked = spelling(word);
-  std::size_t least = std::max<std::size_t>(1, word.size() / 3) + 1;
+  std::size_t least = most_edits.value_or(std::max<std::size_t>(1, word.size() / 3)) + 1;
   std::string_view best;
   for (const std::string_view candidate : candidates) {
     if (candidate.size() > kLongest) continue;

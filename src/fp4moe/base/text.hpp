@@ -1,6 +1,8 @@
 // Small text helpers shared by messages, tables and file names.
 #pragma once
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,8 +22,10 @@ std::string join(std::span<const std::string> parts, std::string_view separator)
 std::vector<std::string_view> split(std::string_view whole, char separator);
 
 // The candidate that is spelt most like `word` (the first of equals), or empty when none is near
-// enough to be what somebody meant: a third of the word may differ. Case, '-' and '_' do not count.
-std::string_view nearest(std::string_view word, std::span<const std::string_view> candidates);
+// enough to be what somebody meant: `most_edits` letters may differ, a third of the word unless
+// told otherwise. Case does not count, nor does '-' for '_'.
+std::string_view nearest(std::string_view word, std::span<const std::string_view> candidates,
+                         std::optional<std::size_t> most_edits = std::nullopt);
 
 // Shell-style match of `name` against `pattern`: * any run, ? one character.
 bool matches_wildcard(std::string_view pattern, std::string_view name);

@@ -87,6 +87,13 @@ TEST(Nearest, TakesTheFirstOfEqualsAndAnExactWordBeforeAll) {
   EXPECT_EQ(nearest("ab3", kWords), "ab3");
 }
 
+TEST(Nearest, KeepsToANumberOfEdits) {
+  constexpr std::array<std::string_view, 1> kWords{"abcdefghij"};
+  EXPECT_EQ(nearest("abcdefgh", kWords, 2), "abcdefghij");
+  EXPECT_EQ(nearest("abcdefgh", kWords, 1), "");
+  EXPECT_EQ(nearest("abcdefghij", kWords, 0), "abcdefghij");
+}
+
 TEST(Nearest, IsEmptyWhenNothingIsNear) {
   constexpr std::array<std::string_view, 2> kWords{"h100", "mi300x"};
   EXPECT_EQ(nearest("potato", kWords), "");

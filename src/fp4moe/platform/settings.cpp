@@ -10,12 +10,6 @@
 namespace fp4moe::platform {
 namespace {
 
-std::optional<std::string> non_empty(const Lookup& lookup, std::string_view name) {
-  std::optional<std::string> value = lookup(name);
-  if (value && value->empty()) return std::nullopt;
-  return value;
-}
-
 std::optional<std::size_t> parse_threads(std::string_view digits) {
   std::size_t value = 0;
   const auto [end, code] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
@@ -30,7 +24,34 @@ bool is_name(std::string_view word) {
          });
 }
 
+Result<Done> read_threads(const std::string& value, Settings& into) {
+  into.threads = parse_threads(value);
+  if (into.threads) return Done{};
+  return usage("settings.threads", "FP4MOE_THREADS is not a number of threads")
+      .expects("a whole number from 1 to " + std::to_string(kMaxThreads), printable(value))
+      .try_this("unset FP4MOE_THREADS to use every available core");
+}
+
+Result<Done> read_cpu_isa(const std::string& value, Settings& into) {
+  if (!is_name(value))
+    return usage("settings.cpu_isa", "FP4MOE_CPU_ISA is not the name of an instruction set")
+        .expects("a lower-case name such as portable, neon or avx2", printable(value))
+        .try_this("unset FP4MOE_CPU_ISA to use the best kernels this machine can run");
+  into.cpu_isa = value;
+  return Done{};
+}
+
+// clang-format off
+constexpr SettingRow kRows[] = {
+    {"FP4MOE_THREADS", "a whole number from 1 to 4096",                 "threads to use where the command line names none", read_threads},
+    {"FP4MOE_CPU_ISA", "an instruction set that doctor lists as built", "run only kernels of this instruction set and below", read_cpu_isa},
+};
+// clang-format on
+static_assert(kMaxThreads == 4096);
+
 }  // namespace
+
+std::span<const SettingRow> setting_rows() { return kRows; }
 
 std::optional<std::string> environment(std::string_view name) {
   const char* value = std::getenv(std::string(name).c_str());
@@ -40,19 +61,10 @@ std::optional<std::string> environment(std::string_view name) {
 
 Result<Settings> read_settings(const Lookup& lookup) {
   Settings settings;
-  if (const auto value = non_empty(lookup, "FP4MOE_THREADS")) {
-    settings.threads = parse_threads(*value);
-    if (!settings.threads)
-      return usage("settings.threads", "FP4MOE_THREADS is not a number of threads")
-          .expects("a whole number from 1 to " + std::to_string(kMaxThreads), printable(*value))
-          .try_this("unset FP4MOE_THREADS to use every available core");
-  }
-  if (const auto value = non_empty(lookup, "FP4MOE_CPU_ISA")) {
-    if (!is_name(*value))
-      return usage("settings.cpu_isa", "FP4MOE_CPU_ISA is not the name of an instruction set")
-          .expects("a lower-case name such as portable, neon or avx2", printable(*value))
-          .try_this("unset FP4MOE_CPU_ISA to use the best kernels this machine can run");
-    settings.cpu_isa = *value;
+  for (const SettingRow& row : kRows) {
+    const std::optional<std::string> value = lookup(row.name);
+    if (!value || value->empty()) continue;
+    if (const Result<Done> read = row.read(*value, settings); !read) return read.why();
   }
   return settings;
 }

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -17,6 +18,15 @@ struct Settings {
 };
 
 inline constexpr std::size_t kMaxThreads = 4096;
+
+// Every FP4MOE_* variable there is.
+struct SettingRow {
+  std::string_view name;
+  std::string_view accepted;
+  std::string_view effect;  // one line, for doctor and the documentation
+  Result<Done> (*read)(const std::string& value, Settings& into);
+};
+std::span<const SettingRow> setting_rows();
 
 using Lookup = std::function<std::optional<std::string>(std::string_view name)>;
 
