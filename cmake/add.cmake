@@ -16,12 +16,13 @@ target_compile_options(fp4moe_options INTERFACE -ffp-contract=off)
 
 # A room: src/fp4moe/<name> (its subfolders are separate rooms where they are declared so).
 # Sources become a static library fp4moe_<room>; each x_test.cpp becomes the test <room>.x.
-# PRECOMPILE names heavy headers that most of the room's files include.
+# PRECOMPILE names heavy headers that most of the room's files include, SOURCES files of subfolders.
 #   fp4moe_room(tensor/files DEPENDS tensor)
 function(fp4moe_room path)
-  cmake_parse_arguments(ARG "" "" "DEPENDS;LINK;PRECOMPILE" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "DEPENDS;LINK;PRECOMPILE;SOURCES" ${ARGN})
   string(REPLACE "/" "_" room ${path})
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/fp4moe/${path}/*.cpp)
+  list(APPEND sources ${ARG_SOURCES})
   set(tests ${sources})
   list(FILTER sources EXCLUDE REGEX "(_test|/main)\\.cpp$")
   list(FILTER tests INCLUDE REGEX "_test\\.cpp$")

@@ -17,7 +17,8 @@ ALLOWED = {
     "moe": "base formats",
     "weights": "base formats platform tensor tensor/files kernels",
     "oracle": "base formats platform",
-    "golden": "base formats platform moe oracle",
+    "backends": "base formats platform oracle",
+    "golden": "base formats platform moe oracle backends",
     "bench": "base formats platform kernels tensor tensor/files weights",
     "cli": "base formats platform kernels tensor tensor/files moe weights golden bench",
 }

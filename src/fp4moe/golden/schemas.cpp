@@ -2,12 +2,15 @@
 
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/golden/formats.hpp"
+#include "fp4moe/golden/oracle_cases.hpp"
 
 namespace fp4moe::golden {
 namespace {
 
 constexpr Schema kSchemas[] = {
     {"fp4moe-golden-formats/1", "number formats, block quantisation, activations", run_formats},
+    {"fp4moe.oracle_cases.v1", "selection, sizes, parallel layouts, token exchange",
+     run_oracle_cases},
 };
 
 std::string known_names() {

@@ -31,6 +31,19 @@ enum class QuantScheme : std::uint8_t {
 };
 std::string_view name(QuantScheme scheme);
 
+// How the block scales of quantised activations lie.
+enum class ScaleLayout : std::uint8_t { none, linear, swizzled };
+
+// What loading leaves behind for the kernel, apart from the weights' layout.
+struct Conversion {
+  std::string_view bias13{}, bias2{};  // the biases' types; empty: as loaded
+  bool precision_configs = false;      // scales become objects of the kernel's library
+  bool gemm1_constants = false;        // carries gpt-oss's SwiGLU constants for every expert
+  bool pads_input = false;             // its activation quantiser pads, the caller need not
+  ScaleLayout activation_scales = ScaleLayout::none;
+  std::uint32_t activation_alignment = 0;  // of a quantised row; 0: none
+};
+
 struct Backend {
   std::string_view name;    // as users, logs and the reference print it
   std::string_view family;  // its folder under backends/
@@ -43,8 +56,10 @@ struct Backend {
   QuantScheme scheme = QuantScheme::none;
   std::string_view layout{};              // id of the weight layout; empty: as loaded
   bool biases_required = false;           // the reference's conversion insists on both biases
+  bool any_activation = false;            // computes whatever form of activations is asked for
   bool applies_clamp = true;              // honours swiglu_limit
   bool global_activation_scales = false;  // one activation scale for all experts of all ranks
+  Conversion conversion{};
 };
 
 }  // namespace fp4moe::oracle

@@ -95,7 +95,6 @@ enum class Reason : std::uint8_t {
   alignment,
   expert_count,
   kernel_variant,
-  engine,  // this build cannot compute it
 };
 std::string_view name(Reason reason);
 

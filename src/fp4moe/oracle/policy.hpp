@@ -41,10 +41,9 @@ struct EnvironmentStep {
 // NVFP4: one variable admits only FlashInfer backends, a second one picks among them.
 struct FlashinferOnly {
   std::vector<const Backend*> candidates{};
-  std::vector<const Backend*> compat_candidates{};  // the order in which compat tries them
   const Backend *throughput = nullptr, *latency = nullptr, *masked_gemm = nullptr;
-  bool first_passes_always = false;  // compat: the check's answer is never looked at
-  bool loses_the_class = false;      // compat: the class is forgotten
+  const Backend* taken_unseen = nullptr;  // compat: the check's answer is never looked at
+  bool loses_the_class = false;           // compat: the class is forgotten
 };
 
 // MXFP4 until April: LoRA is decided before everything else.
@@ -62,11 +61,14 @@ struct Fallback {
 
 // Texts with {} for the backend, the reason or the list.
 struct Wording {
-  std::string_view using_backend;     // {0} backend, {1} list
-  std::string_view unsupported;       // {0} backend
-  std::string_view since;             // {0} backend, {1} reason
-  std::string_view unknown_name;      // {0} name, {1} list
-  std::string_view nothing_supports;  // {0} weight key, {1} activation key, {2} list, {3} reasons
+  std::string_view using_backend{};     // {0} backend, {1} list
+  std::string_view unsupported{};       // {0} backend
+  std::string_view since{};             // {0} backend, {1} reason
+  std::string_view unknown_name{};      // {0} name, {1} list
+  std::string_view nothing_supports{};  // {0} activation key, {1} list, {2} reasons
+  std::string_view entry{};             // of that list of reasons: {0} backend, {1} reason
+  std::string_view no_clamp{};          // {0} limit, {1} name
+  std::string_view no_flashinfer{};     // none of the FlashInfer backends that were insisted on
   bool terse_reasons = false;         // January: reasons without values
   bool refusals_are_info = false;     // the automatic loop's refusals are logged as information
 };
@@ -90,10 +92,11 @@ struct Policy {
   std::vector<Fallback> fallbacks{};
   Ending ending = Ending::error;
   Wording wording{};
-  bool request_filters = false;    // a requested activation form filters the candidates
-  bool asks_checkpoint = false;    // the checkpoint decides the activation form, not the backend
-  bool checks_invariance = false;  // VLLM_BATCH_INVARIANT counts
-  bool checks_lora = false;        // LoRA is a column like others
+  bool request_filters = false;       // a requested activation form filters the candidates
+  bool automatic_unfiltered = false;  // but only of explicit names
+  bool asks_checkpoint = false;       // the checkpoint decides the activation form, not the backend
+  bool checks_invariance = false;     // VLLM_BATCH_INVARIANT counts
+  bool checks_lora = false;           // LoRA is a column like others
   bool compares_absent_capability = false;  // compat: dies comparing with nothing
 };
 

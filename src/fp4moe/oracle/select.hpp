@@ -55,6 +55,7 @@ class Refusals {
 struct Verdict {
   const Backend* backend = nullptr;
   const Experts* experts = nullptr;
+  std::span<const DeviceNeed> needs{};  // the kernel's devices, as the mode counts them
   ActivationKey activation{};
   TokenFormat format{};
   Refusals refusals{};

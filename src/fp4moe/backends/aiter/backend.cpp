@@ -1,0 +1,113 @@
+// AITER on AMD's Instinct parts. Until March 2026 the backend was called CK, after its kernels.
+#include "fp4moe/backends/columns.hpp"
+#include "fp4moe/backends/families.hpp"
+
+namespace fp4moe::backends::aiter {
+namespace {
+
+constexpr std::string_view kInstinct3[] = {"gfx942", "gfx950"};
+constexpr std::string_view kInstinct3AndLater[] = {"gfx942", "gfx950", "gfx1250"};
+constexpr std::string_view kInstinct4AndLater[] = {"gfx950", "gfx1250"};
+constexpr EnumSet<Variable> kMoeOn{Variable::rocm_use_aiter, Variable::rocm_use_aiter_moe};
+
+constexpr DeviceNeed need(std::span<const std::string_view> gfx, EnumSet<Variable> switches) {
+  return {.kinds = kRocm, .gfx = gfx, .libraries = {Library::aiter}, .switches = switches};
+}
+constexpr DeviceNeed kDevices[] = {need(kInstinct3, kMoeOn)};
+constexpr DeviceNeed kAugustDevices[] = {need(kInstinct3AndLater, kMoeOn)};
+constexpr DeviceNeed kMonolithicDevices[] = {need(kInstinct4AndLater, {Variable::rocm_use_aiter})};
+
+constexpr Scheme kAnyInstinct[] = {{WeightFormat::mxfp4, kSixteenBit}};
+constexpr Scheme kGfx950[] = {
+    {.weights = WeightFormat::mxfp4, .activations = kSixteenBit, .gfx = "gfx950"}};
+constexpr Scheme kGfx950Both[] = {{.weights = WeightFormat::mxfp4,
+                                   .activations = {ActivationKey::none, ActivationKey::mxfp4},
+                                   .gfx = "gfx950"}};
+constexpr Scheme kFp8[] = {{WeightFormat::mxfp4, {ActivationKey::fp8_static_tensor}}};
+
+constexpr Experts kAprilExperts{
+    .name = "AiterExperts",
+    .devices = kDevices,
+    .activations = {silu, gelu, swigluoai},
+    .schemes = kGfx950,
+    .limits = kNoFlashinferExchange,
+    .takes_unquantised = true,  // except with mori
+    .expert_map = true,
+};
+constexpr Experts kMarch20Experts = [] {
+  Experts made = kAprilExperts;
+  made.schemes = kAnyInstinct;
+  return made;
+}();
+constexpr Experts kAugustExperts = [] {
+  Experts made = kAprilExperts;
+  made.devices = kAugustDevices;
+  made.activations = {silu, gelu, situ, swigluoai, swigluoai_uninterleave};
+  made.schemes = kGfx950Both;
+  made.refusal_note =
+      ". AITER MoE is not enabled — set VLLM_ROCM_USE_AITER=1 and VLLM_ROCM_USE_AITER_MOE=1 to "
+      "enable it";
+  return made;
+}();
+constexpr Experts kW4A16{
+    .name = "AiterW4A16ExpertsMonolithic",
+    .kind = Kind::monolithic,
+    .devices = kMonolithicDevices,
+    .activations = {swigluoai, silu},
+    .schemes = kAnyInstinct,
+    .limits = kMonolithicLimits,
+    .routings = {Routing::renormalize, Routing::renormalize_naive, Routing::deepseek_v4},
+    .takes_unquantised = true,
+};
+constexpr Experts kW4A8 = [] {
+  Experts made = kW4A16;
+  made.name = "AiterW4A8ExpertsMonolithic";
+  made.activations = {swigluoai};
+  made.schemes = kFp8;
+  made.routings = kRenormalizing;
+  return made;
+}();
+
+constexpr const Experts* kMarch20List[] = {&kMarch20Experts};
+constexpr const Experts* kAprilList[] = {&kAprilExperts};
+constexpr const Experts* kBf16List[] = {&kAugustExperts, &kW4A16};
+constexpr const Experts* kFp8List[] = {&kW4A8};
+constexpr const Experts* kMxfp4List[] = {&kAugustExperts};
+
+constexpr Rounding kBf16Rounding[] = {
+    {.kinds = kRocm, .activations = {situ, silu}, .intermediate = 128, .hidden = 128},
+    {.kinds = kRocm, .intermediate = 256, .hidden = 256},
+    {.intermediate = 64},
+};
+
+constexpr Backend row(std::string_view name, Eras eras, std::span<const Experts* const> experts,
+                      std::span<const Rounding> rounding = kOtherRounding,
+                      ActivationKey activation = ActivationKey::none,
+                      QuantScheme scheme = QuantScheme::mxfp4_w4a16) {
+  return {.name = name,
+          .family = "aiter",
+          .format = WeightFormat::mxfp4,
+          .eras = eras,
+          .activation = activation,
+          .experts = experts,
+          .rounding = rounding,
+          .scheme = scheme,
+          .layout = "aiter.mxfp4"};
+}
+
+constexpr Backend kBackends[] = {
+    row("CK", {march_20}, kMarch20List, kOtherRoundingMarch20),
+    row("CK", {march_27}, kAprilList),
+    row("AITER", kApril, kAprilList),
+    row("AITER_MXFP4_BF16", kAugust, kBf16List, kBf16Rounding),
+    row("AITER_MXFP4_FP8", kAugust, kFp8List, kOtherRounding, ActivationKey::fp8_static_tensor,
+        QuantScheme::mxfp4_w4a8),
+    row("AITER_MXFP4_MXFP4", kAugust, kMxfp4List, kOtherRounding, ActivationKey::mxfp4,
+        QuantScheme::ocp_mx_mxfp4),
+};
+
+}  // namespace
+
+std::span<const Backend> backends() { return kBackends; }
+
+}  // namespace fp4moe::backends::aiter

@@ -1,0 +1,86 @@
+// Values that the columns of several families share.
+#pragma once
+#include "fp4moe/oracle/backend.hpp"
+
+namespace fp4moe::backends {
+
+using enum oracle::Activation;
+using enum oracle::Era;
+using oracle::ActivationKey;
+using oracle::at_least;
+using oracle::Backend;
+using oracle::CapabilityRange;
+using oracle::DeviceNeed;
+using oracle::exactly;
+using oracle::Experts;
+using oracle::family;
+using oracle::kAugust;
+using oracle::Kind;
+using oracle::kJanuary;
+using oracle::kMarch;
+using oracle::kSpring;
+using oracle::Library;
+using oracle::LogitsRule;
+using oracle::ParallelLimit;
+using oracle::PlatformKind;
+using oracle::QuantScheme;
+using oracle::Rounding;
+using oracle::Routing;
+using oracle::Scheme;
+using oracle::TokenFormat;
+using oracle::Variable;
+using oracle::WeightFormat;
+
+using Activations = EnumSet<oracle::Activation>;
+using Eras = EnumSet<oracle::Era>;
+using Keys = EnumSet<ActivationKey>;
+using Limits = EnumSet<ParallelLimit>;
+using Routings = EnumSet<Routing>;
+
+inline constexpr EnumSet<PlatformKind> kCuda{PlatformKind::cuda};
+inline constexpr EnumSet<PlatformKind> kRocm{PlatformKind::rocm};
+inline constexpr EnumSet<PlatformKind> kXpu{PlatformKind::xpu};
+inline constexpr EnumSet<PlatformKind> kCpu{PlatformKind::cpu};
+
+inline constexpr Eras kApril{april_24};
+inline constexpr Eras kAprilAndAugust{april_24, august_22};
+inline constexpr Eras kSpringAndAugust{march_20, march_27, april_24, august_22};
+
+// What the reference's generic activation function computes, in spring and since August.
+inline constexpr Activations kGenericSeven{silu,        gelu,        swigluoai,   swiglustep,
+                                           silu_no_mul, gelu_no_mul, relu2_no_mul};
+inline constexpr Activations kGenericEleven{silu,        gelu,
+                                            gelu_tanh,   situ,
+                                            swigluoai,   swigluoai_uninterleave,
+                                            swiglustep,  silu_no_mul,
+                                            gelu_no_mul, gelu_tanh_no_mul,
+                                            relu2_no_mul};
+
+inline constexpr Keys kSixteenBit{ActivationKey::none};
+inline constexpr Keys kAnyKey{ActivationKey::none,
+                              ActivationKey::mxfp8,
+                              ActivationKey::mxfp4,
+                              ActivationKey::nvfp4,
+                              ActivationKey::fp8_static_tensor,
+                              ActivationKey::fp8_block128,
+                              ActivationKey::fp8_token};
+
+// Limits of kernels that route by themselves, and of those that FlashInfer's exchanges upset.
+inline constexpr Limits kMonolithicLimits{ParallelLimit::no_all2all, ParallelLimit::no_eplb,
+                                          ParallelLimit::no_data_parallel};
+inline constexpr Limits kNoFlashinferExchange{ParallelLimit::no_flashinfer_two_sided,
+                                              ParallelLimit::no_flashinfer_one_sided};
+inline constexpr Routings kRenormalizing{Routing::renormalize, Routing::renormalize_naive};
+
+// Sizes of backends without a rule of their own.
+inline constexpr Rounding kOtherRounding[] = {
+    {.kinds = kRocm, .intermediate = 256, .hidden = 256},
+    {.intermediate = 64},
+};
+inline constexpr Rounding kOtherRoundingMarch20[] = {
+    {.kinds = kRocm, .gfx = "gfx950", .intermediate = 256, .hidden = 256},
+    {.kinds = kRocm, .intermediate = 128, .hidden = 128},
+    {.intermediate = 64},
+};
+
+}  // namespace fp4moe::backends

@@ -1,0 +1,145 @@
+// Weights dequantised on the fly: slow, and right on every device. The reference's two classes and,
+// for our own policy, this library's emulator, which needs no package and no GPU.
+#include <string>
+
+#include "fp4moe/backends/columns.hpp"
+#include "fp4moe/backends/families.hpp"
+
+namespace fp4moe::backends::emulation {
+namespace {
+
+using oracle::Asked;
+using oracle::Reason;
+using oracle::Rule;
+
+constexpr EnumSet<PlatformKind> kGpus{PlatformKind::cuda, PlatformKind::rocm, PlatformKind::xpu};
+constexpr DeviceNeed kDevices[] = {{.kinds = kGpus}};
+constexpr DeviceNeed kEverywhere[] = {{}};
+constexpr Scheme kEverything[] = {{WeightFormat::mxfp4, kAnyKey}, {WeightFormat::nvfp4, kAnyKey}};
+constexpr Scheme kNvfp4[] = {{WeightFormat::nvfp4, {ActivationKey::nvfp4}}};
+
+constexpr Experts kMxfp4Experts{
+    .name = "OCP_MXQuantizationEmulationTritonExperts",
+    .devices = kDevices,
+    .not_gated = true,
+    .activations = kGenericSeven,
+    .schemes = kEverything,
+    .limits = kNoFlashinferExchange,
+    .batch_invariant = true,
+    .takes_unquantised = true,
+    .expert_map = true,
+};
+constexpr Experts kNvfp4Experts = [] {
+  Experts made = kMxfp4Experts;
+  made.name = "Nvfp4QuantizationEmulationTritonExperts";
+  made.schemes = kNvfp4;
+  return made;
+}();
+
+// The generic Triton kernels sort tokens by expert in one block of threads.
+constexpr std::uint64_t kMostExperts = 1024;
+std::uint64_t padded_experts(const Asked& asked) {
+  return (asked.request.layer.num_experts + 31) / 32 * 32;
+}
+constexpr Rule kExpertCount{
+    .reason = Reason::expert_count,
+    .after = true,
+    .holds =
+        [](const Asked& asked) {
+          const PlatformKind kind = asked.request.device.kind;
+          const bool counts = kind == PlatformKind::cuda || kind == PlatformKind::rocm;
+          return !counts || padded_experts(asked) < kMostExperts;
+        },
+    .reference =
+        [](const Asked&) {
+          return std::string(
+              "kernel's moe_align_block_size requires fewer than 1024 padded experts");
+        },
+    .requirement = [](const Asked&) { return std::string("needs fewer than 1024 experts"); },
+    .fact =
+        [](const Asked& asked) {
+          return "padded to 32 there are " + std::to_string(padded_experts(asked));
+        },
+};
+constexpr Rule kQuark{
+    .reason = Reason::library,
+    .holds = [](const Asked& a) { return a.request.device.libraries.contains(Library::quark); },
+    .reference = [](const Asked&) { return std::string("kernel requires amd-quark package"); },
+    .requirement = [](const Asked&) { return std::string("needs the package quark"); },
+    .fact = [](const Asked&) { return std::string("it is not installed"); },
+};
+constexpr Rule kNoLora{
+    .reason = Reason::lora,
+    .holds = [](const Asked& asked) { return !asked.request.layer.lora; },
+    .reference = [](const Asked&) { return std::string("kernel does not support LoRA"); },
+    .requirement = [](const Asked&) { return std::string("has no LoRA path"); },
+    .fact = [](const Asked&) { return std::string("the deployment has LoRA on"); },
+};
+constexpr Rule kNoBias{
+    .reason = Reason::bias,
+    .holds = [](const Asked& asked) { return !asked.request.layer.has_bias; },
+    .reference = [](const Asked&) { return std::string("kernel does not support bias"); },
+    .requirement = [](const Asked&) { return std::string("computes no biases"); },
+    .fact = [](const Asked&) { return std::string("the layer has them"); },
+};
+constexpr Rule kMxfp4Rules[] = {kQuark, kExpertCount};
+constexpr Rule kNvfp4Rules[] = {kNoLora, kNoBias, kExpertCount};
+
+constexpr Experts august(Experts experts, std::span<const Rule> rules, bool lora) {
+  experts.activations = kGenericEleven;
+  experts.rules = rules;
+  experts.lora = lora;
+  return experts;
+}
+constexpr Experts kMxfp4August = august(kMxfp4Experts, kMxfp4Rules, true);
+constexpr Experts kNvfp4August = august(kNvfp4Experts, kNvfp4Rules, true);  // its own rule refuses
+
+constexpr Experts own(TokenFormat format) {
+  return {.name = format == TokenFormat::standard ? "Emulator" : "BatchedEmulator",
+          .format = format,
+          .devices = kEverywhere,
+          .not_gated = true,
+          .activations = kGenericEleven,
+          .schemes = kEverything,
+          .batch_invariant = true,
+          .lora = true,
+          .takes_unquantised = true,
+          .expert_map = true};
+}
+constexpr Experts kOwn = own(TokenFormat::standard);
+constexpr Experts kOwnBatched = own(TokenFormat::batched);
+
+constexpr const Experts* kMxfp4List[] = {&kMxfp4Experts};
+constexpr const Experts* kMxfp4AugustList[] = {&kMxfp4August};
+constexpr const Experts* kNvfp4List[] = {&kNvfp4Experts};
+constexpr const Experts* kNvfp4AugustList[] = {&kNvfp4August};
+constexpr const Experts* kOwnList[] = {&kOwn, &kOwnBatched};
+
+constexpr Rounding kBlocks[] = {{.intermediate = 32, .hidden = 32}};
+
+constexpr Backend row(WeightFormat format, Eras eras, std::span<const Experts* const> experts,
+                      std::span<const Rounding> rounding, QuantScheme scheme) {
+  return {.name = "EMULATION",
+          .family = "emulation",
+          .format = format,
+          .eras = eras,
+          .experts = experts,
+          .rounding = rounding,
+          .scheme = scheme,
+          .any_activation = true};
+}
+
+constexpr Backend kBackends[] = {
+    row(WeightFormat::mxfp4, kApril, kMxfp4List, kOtherRounding, QuantScheme::ocp_mx_mxfp4),
+    row(WeightFormat::mxfp4, kAugust, kMxfp4AugustList, kBlocks, QuantScheme::ocp_mx_mxfp4),
+    row(WeightFormat::nvfp4, kApril, kNvfp4List, {}, QuantScheme::nvfp4),
+    row(WeightFormat::nvfp4, kAugust, kNvfp4AugustList, {}, QuantScheme::nvfp4),
+    row(WeightFormat::mxfp4, {native}, kOwnList, kBlocks, QuantScheme::mxfp4_w4a16),
+    row(WeightFormat::nvfp4, {native}, kOwnList, {}, QuantScheme::nvfp4),
+};
+
+}  // namespace
+
+std::span<const Backend> backends() { return kBackends; }
+
+}  // namespace fp4moe::backends::emulation

@@ -1,0 +1,71 @@
+// FlashInfer's CuteDSL kernels for data-centre Blackwell. January knew only the batched one, under
+// the name that later means the standard one.
+#include "fp4moe/backends/columns.hpp"
+#include "fp4moe/backends/families.hpp"
+
+namespace fp4moe::backends::flashinfer_cutedsl {
+namespace {
+
+constexpr CapabilityRange kBlackwell[] = {family(10)};
+// January asks for no platform and no package: a Radeon of generation 10 would do.
+constexpr DeviceNeed kJanuaryDevices[] = {{.capabilities = kBlackwell}};
+constexpr DeviceNeed kDevices[] = {
+    {.kinds = kCuda, .capabilities = kBlackwell, .libraries = {Library::flashinfer}}};
+constexpr Scheme kSchemes[] = {{WeightFormat::nvfp4, {ActivationKey::nvfp4}}};
+
+constexpr Experts kStandard{
+    .name = "FlashInferCuteDSLExperts",
+    .devices = kDevices,
+    .activations = {silu},
+    .schemes = kSchemes,
+};
+constexpr Experts kBatched = [] {
+  Experts made = kStandard;
+  made.name = "FlashInferCuteDSLBatchedExperts";
+  made.format = TokenFormat::batched;
+  return made;
+}();
+constexpr Experts kJanuaryBatched = [] {
+  Experts made = kStandard;
+  made.format = TokenFormat::batched;
+  made.devices = kJanuaryDevices;
+  made.strict_devices = kDevices;
+  return made;
+}();
+constexpr Experts kAugustStandard = [] {
+  Experts made = kStandard;
+  made.not_gated = true;
+  made.activations = {silu, swigluoai, swigluoai_uninterleave, relu2_no_mul};
+  return made;
+}();
+constexpr const Experts* kJanuaryList[] = {&kJanuaryBatched};
+constexpr const Experts* kStandardList[] = {&kStandard};
+constexpr const Experts* kAugustList[] = {&kAugustStandard};
+constexpr const Experts* kBatchedList[] = {&kBatched};
+
+constexpr Backend row(std::string_view name, Eras eras, std::span<const Experts* const> experts) {
+  const bool is_batched = experts.front()->format == TokenFormat::batched;
+  return {.name = name,
+          .family = "flashinfer_cutedsl",
+          .format = WeightFormat::nvfp4,
+          .eras = eras,
+          .experts = experts,
+          .batched = is_batched ? "" : "FLASHINFER_CUTEDSL_BATCHED",
+          .scheme = QuantScheme::nvfp4,
+          .layout = is_batched ? "flashinfer_cutedsl_batched.nvfp4" : "flashinfer_cutedsl.nvfp4",
+          .applies_clamp = !is_batched,
+          .global_activation_scales = true};
+}
+
+constexpr Backend kBackends[] = {
+    row("FLASHINFER_CUTEDSL", kJanuary, kJanuaryList),
+    row("FLASHINFER_CUTEDSL", kApril, kStandardList),
+    row("FLASHINFER_CUTEDSL", kAugust, kAugustList),
+    row("FLASHINFER_CUTEDSL_BATCHED", kAprilAndAugust, kBatchedList),
+};
+
+}  // namespace
+
+std::span<const Backend> backends() { return kBackends; }
+
+}  // namespace fp4moe::backends::flashinfer_cutedsl

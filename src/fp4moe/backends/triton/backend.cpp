@@ -1,0 +1,87 @@
+// OpenAI's Triton kernels: fused for gpt-oss, unfused for other activations.
+#include "fp4moe/backends/columns.hpp"
+#include "fp4moe/backends/families.hpp"
+
+namespace fp4moe::backends::triton {
+namespace {
+
+constexpr EnumSet<PlatformKind> kGpus{PlatformKind::cuda, PlatformKind::rocm};
+constexpr CapabilityRange kHopperToBlackwell[] = {{{9, 0}, {11, 0}}};
+// Spring's reference forgets that the package must be there; strict mode does not.
+constexpr DeviceNeed kSpringDevices[] = {{.kinds = kGpus, .capabilities = kHopperToBlackwell}};
+constexpr DeviceNeed kSpringStrict[] = {
+    {.kinds = kGpus, .capabilities = kHopperToBlackwell, .libraries = {Library::triton_kernels}}};
+constexpr std::string_view kAmd[] = {"gfx90a", "gfx942", "gfx950", "gfx11", "gfx120"};
+constexpr DeviceNeed kAugustDevices[] = {
+    {.kinds = kCuda, .capabilities = kHopperToBlackwell, .libraries = {Library::triton_kernels}},
+    {.kinds = kRocm, .gfx = kAmd, .libraries = {Library::triton_kernels}},
+};
+constexpr Scheme kSchemes[] = {{WeightFormat::mxfp4, kSixteenBit}};
+
+constexpr Experts kSpringModular{
+    .name = "OAITritonExperts",
+    .devices = kSpringDevices,
+    .strict_devices = kSpringStrict,
+    .activations = {swigluoai},
+    .schemes = kSchemes,
+    .takes_unquantised = true,
+    .expert_map = true,
+};
+constexpr Experts monolithic(Experts experts) {
+  experts.name = "OAITritonMxfp4ExpertsMonolithic";
+  experts.kind = Kind::monolithic;
+  experts.limits = kMonolithicLimits;
+  experts.routings = kRenormalizing;
+  return experts;
+}
+constexpr Experts unfused(Experts experts, Activations activations, bool lora) {
+  experts.name = "UnfusedOAITritonExperts";
+  experts.activations = activations;
+  experts.lora = lora;
+  return experts;
+}
+constexpr Experts kAugustModular = [] {
+  Experts made = kSpringModular;
+  made.devices = kAugustDevices;
+  made.strict_devices = {};
+  return made;
+}();
+constexpr Experts kSpringMonolithic = monolithic(kSpringModular);
+constexpr Experts kAugustMonolithic = monolithic(kAugustModular);
+constexpr Experts kSpringUnfused =
+    unfused(kSpringModular, {silu, gelu, swigluoai, swiglustep}, false);
+constexpr Experts kAugustUnfused =
+    unfused(kAugustModular, {silu, gelu, swigluoai, swiglustep, swigluoai_uninterleave}, true);
+
+constexpr const Experts* kSpringList[] = {&kSpringMonolithic, &kSpringModular};
+constexpr const Experts* kAugustList[] = {&kAugustMonolithic, &kAugustModular};
+constexpr const Experts* kSpringUnfusedList[] = {&kSpringUnfused};
+constexpr const Experts* kAugustUnfusedList[] = {&kAugustUnfused};
+
+constexpr Backend row(std::string_view name, Eras eras, std::span<const Experts* const> experts,
+                      std::span<const Rounding> rounding = kOtherRounding) {
+  return {.name = name,
+          .family = "triton",
+          .format = WeightFormat::mxfp4,
+          .eras = eras,
+          .experts = experts,
+          .rounding = rounding,
+          .scheme = QuantScheme::mxfp4_w4a16,
+          .layout = "triton.mxfp4",
+          .biases_required = true};
+}
+
+constexpr Backend kBackends[] = {
+    row("TRITON", {march_20}, kSpringList, kOtherRoundingMarch20),
+    row("TRITON", {march_27, april_24}, kSpringList),
+    row("TRITON", kAugust, kAugustList),
+    row("TRITON_UNFUSED", {march_20}, kSpringUnfusedList, kOtherRoundingMarch20),
+    row("TRITON_UNFUSED", {march_27, april_24}, kSpringUnfusedList),
+    row("TRITON_UNFUSED", kAugust, kAugustUnfusedList),
+};
+
+}  // namespace
+
+std::span<const Backend> backends() { return kBackends; }
+
+}  // namespace fp4moe::backends::triton

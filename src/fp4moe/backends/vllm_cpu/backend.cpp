@@ -1,0 +1,41 @@
+// The reference's CPU kernel: x86 with AMX tiles only.
+#include "fp4moe/backends/columns.hpp"
+#include "fp4moe/backends/families.hpp"
+
+namespace fp4moe::backends::vllm_cpu {
+namespace {
+
+constexpr DeviceNeed kDevices[] = {{.kinds = kCpu,
+                                    .architecture = oracle::CpuArchitecture::x86,
+                                    .cpu = {oracle::CpuFeature::amx_int8}}};
+constexpr Scheme kSchemes[] = {{WeightFormat::mxfp4, kSixteenBit}};
+constexpr Experts kExperts{
+    .name = "CPUExpertsMxfp4",
+    .kind = Kind::monolithic,
+    .devices = kDevices,
+    .activations = {silu, swigluoai},
+    .schemes = kSchemes,
+    .routings = {Routing::softmax_topk, Routing::renormalize, Routing::renormalize_naive},
+    .takes_unquantised = true,
+};
+constexpr const Experts* kList[] = {&kExperts};
+constexpr Rounding kRounding[] = {
+    {.kinds = kRocm, .intermediate = 256, .hidden = 256},
+    {.intermediate = 32, .hidden = 32},
+};
+constexpr Backend kBackends[] = {
+    {.name = "CPU",
+     .family = "vllm_cpu",
+     .format = WeightFormat::mxfp4,
+     .eras = kAugust,
+     .experts = kList,
+     .rounding = kRounding,
+     .scheme = QuantScheme::mxfp4_w4a16,
+     .layout = "vllm_cpu.mxfp4"},
+};
+
+}  // namespace
+
+std::span<const Backend> backends() { return kBackends; }
+
+}  // namespace fp4moe::backends::vllm_cpu

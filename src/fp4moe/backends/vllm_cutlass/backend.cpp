@@ -1,0 +1,63 @@
+// vLLM's own CUTLASS kernels for NVFP4.
+#include "fp4moe/backends/columns.hpp"
+#include "fp4moe/backends/families.hpp"
+
+namespace fp4moe::backends::vllm_cutlass {
+namespace {
+
+constexpr CapabilityRange kBlackwells[] = {family(10), family(11), family(12)};
+constexpr CapabilityRange kSince10[] = {at_least(10, 0)};
+constexpr DeviceNeed kDevices[] = {{.kinds = kCuda, .capabilities = kBlackwells}};
+// January asks for no platform: Radeons of generation 11 and 12 would do.
+constexpr DeviceNeed kJanuaryDevices[] = {{.capabilities = kSince10}};
+constexpr DeviceNeed kJanuaryStrict[] = {{.kinds = kCuda, .capabilities = kSince10}};
+constexpr Scheme kSchemes[] = {{WeightFormat::nvfp4, {ActivationKey::nvfp4}}};
+
+constexpr Experts kAprilExperts{
+    .name = "CutlassExpertsFp4",
+    .devices = kDevices,
+    .not_gated = true,
+    .activations = kGenericSeven,
+    .schemes = kSchemes,
+    .limits = {ParallelLimit::one_expert_rank},
+};
+constexpr Experts kJanuaryExperts = [] {
+  Experts made = kAprilExperts;
+  made.devices = kJanuaryDevices;
+  made.strict_devices = kJanuaryStrict;
+  made.not_gated = false;
+  made.activations = {silu, gelu, swigluoai};
+  return made;
+}();
+constexpr Experts kAugustExperts = [] {
+  Experts made = kAprilExperts;
+  made.activations = kGenericEleven;
+  made.batch_invariant = true;
+  made.takes_unquantised = true;
+  return made;
+}();
+constexpr const Experts* kJanuaryList[] = {&kJanuaryExperts};
+constexpr const Experts* kAprilList[] = {&kAprilExperts};
+constexpr const Experts* kAugustList[] = {&kAugustExperts};
+
+constexpr Backend row(Eras eras, std::span<const Experts* const> experts) {
+  return {.name = "VLLM_CUTLASS",
+          .family = "vllm_cutlass",
+          .format = WeightFormat::nvfp4,
+          .eras = eras,
+          .experts = experts,
+          .scheme = QuantScheme::nvfp4,
+          .layout = "vllm_cutlass.nvfp4"};
+}
+
+constexpr Backend kBackends[] = {
+    row(kJanuary, kJanuaryList),
+    row(kApril, kAprilList),
+    row(kAugust, kAugustList),
+};
+
+}  // namespace
+
+std::span<const Backend> backends() { return kBackends; }
+
+}  // namespace fp4moe::backends::vllm_cutlass

@@ -1,0 +1,288 @@
+// The words for a refusal: the reference's own, so that logs can be compared, and ours, so that a
+// person knows what is required, what was found and what to do.
+#include <array>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "fp4moe/base/text.hpp"
+#include "fp4moe/oracle/select.hpp"
+
+namespace fp4moe::oracle {
+namespace {
+
+template <class Enum, class Name>
+std::string names_of(EnumSet<Enum> set, std::size_t count, Name name) {
+  std::vector<std::string> parts;
+  for (std::size_t i = 0; i < count; ++i)
+    if (set.contains(static_cast<Enum>(i))) parts.emplace_back(name(static_cast<Enum>(i)));
+  return join(parts, ", ");
+}
+
+std::string text(CapabilityRange range) {
+  if (range.below.major == std::numeric_limits<int>::max())
+    return platform::text(range.from) + " or newer";
+  if (range.below == Capability{range.from.major, range.from.minor + 1})
+    return platform::text(range.from);
+  if (range.below == Capability{range.from.major + 1, 0} && range.from.minor == 0)
+    return fmt::format("{}.x", range.from.major);
+  return fmt::format("{} to below {}", platform::text(range.from), platform::text(range.below));
+}
+
+std::string capabilities(const DeviceNeed& need) {
+  std::vector<std::string> parts;
+  for (const CapabilityRange range : need.capabilities) parts.push_back(text(range));
+  return join(parts, ", ");
+}
+
+std::string found_capability(const platform::Device& device) {
+  return device.capability ? "this device is " + platform::text(*device.capability)
+                           : "this device has no capability";
+}
+
+std::string platforms(const Verdict& verdict) {
+  EnumSet<PlatformKind> kinds;
+  for (const DeviceNeed& need : verdict.needs)
+    for (std::size_t i = 0; i < platform::kPlatformNames.size(); ++i)
+      if (need.kinds.contains(static_cast<PlatformKind>(i)))
+        kinds.insert(static_cast<PlatformKind>(i));
+  return names_of(kinds, platform::kPlatformNames.size(),
+                  [](PlatformKind kind) { return platform::name(kind); });
+}
+
+Sentence about_device(const Request& request, const Verdict& verdict, const Refusal& refusal) {
+  const platform::Device& device = request.device;
+  if (refusal.reason == Reason::platform)
+    return {
+        "needs " + platforms(verdict), fmt::format("this is {}", platform::name(device.kind)), {}};
+  const DeviceNeed& need = verdict.needs[refusal.need];
+  switch (refusal.reason) {
+    case Reason::capability:
+      return {"needs capability " + capabilities(need), found_capability(device), {}};
+    case Reason::architecture: {
+      const std::vector<std::string> names(need.gfx.begin(), need.gfx.end());
+      return {"needs " + join(names, ", "),
+              device.gfx.empty() ? "this device has no gfx name" : "this device is " + device.gfx,
+              {}};
+    }
+    case Reason::library: {
+      const std::string_view library = platform::kLibraryNames[refusal.detail];
+      return {fmt::format("needs the package {}", library), "it is not installed",
+              fmt::format("install {}", library)};
+    }
+    case Reason::environment: {
+      const platform::VariableRow& row = platform::row(static_cast<Variable>(refusal.detail));
+      const auto& value = request.environment.text(row.variable);
+      return {fmt::format("needs {} to be on", row.name),
+              value ? fmt::format("it is '{}'", printable(*value)) : "it is unset",
+              fmt::format("set {}=1", row.name)};
+    }
+    default: {
+      const std::string_view processor =
+          need.architecture == CpuArchitecture::x86   ? "an x86 processor"
+          : need.architecture == CpuArchitecture::arm ? "an Arm processor"
+                                                      : "a processor";
+      return {fmt::format("needs {} with {}", processor, platform::text(need.cpu)),
+              "this one has " + platform::text(device.cpu),
+              {}};
+    }
+  }
+}
+
+// The limits of ParallelLimit, in its order.
+struct LimitWords {
+  std::string_view requirement, remedy;
+};
+constexpr std::array<LimitWords, 8> kLimitWords{{
+    {"runs only without token exchange between ranks", "choose a modular kernel"},
+    {"runs only without expert load balancing", "switch EPLB off"},
+    {"runs only without data parallelism", "choose a modular kernel"},
+    {"does not work with FlashInfer's two-sided exchange",
+     "choose another all2all backend, such as allgather_reducescatter"},
+    {"does not work with FlashInfer's one-sided exchange",
+     "choose another all2all backend, such as allgather_reducescatter"},
+    {"runs only without sequence parallelism", "switch sequence parallelism off"},
+    {"runs only with all experts on one rank", "use tensor parallelism instead"},
+    {"runs only without expert parallelism", "use tensor parallelism instead"},
+}};
+
+Sentence about_parallel(const Request& request, const Refusal& refusal) {
+  const Parallel& layout = request.layer.parallel;
+  const LimitWords& words = kLimitWords[refusal.detail];
+  std::string fact;
+  switch (refusal.reason) {
+    case Reason::all2all:
+    case Reason::exchange:
+      fact = fmt::format("this deployment exchanges tokens with {}", layout.all2all_backend);
+      break;
+    case Reason::eplb:
+      fact = "it is on";
+      break;
+    case Reason::data_parallel:
+      fact = fmt::format("the size is {}", layout.dp_size);
+      break;
+    case Reason::sequence_parallel:
+      fact = fmt::format("the size is {}", layout.sp_size);
+      break;
+    default:
+      fact = layout.ep_size > 1 ? fmt::format("{} ranks share them", layout.ep_size) : "it is on";
+  }
+  return {std::string(words.requirement), fact, std::string(words.remedy)};
+}
+
+std::string scheme_text(WeightFormat weights, ActivationKey activation) {
+  return fmt::format("{} weights with {} activations", formats::name(weights),
+                     activation == ActivationKey::none ? "16-bit" : name(activation));
+}
+
+Sentence about_scheme(const Request& request, const Verdict& verdict) {
+  std::vector<std::string> known;
+  bool elsewhere = false;  // the pair exists, but on other devices
+  for (const Scheme& scheme : verdict.experts->schemes) {
+    if (scheme.weights != verdict.backend->format) continue;
+    std::string where;
+    if (scheme.capability.from != Capability{}) where = " on capability " + text(scheme.capability);
+    if (!scheme.gfx.empty()) where = fmt::format(" on {}", scheme.gfx);
+    const bool same = scheme.activations.contains(verdict.activation);
+    elsewhere = elsewhere || same;
+    known.push_back(names_of(scheme.activations, kKeyWords.size(),
+                             [](ActivationKey key) {
+                               return key == ActivationKey::none ? "16-bit" : name(key);
+                             }) +
+                    where);
+  }
+  const std::string requirement =
+      known.empty()
+          ? fmt::format("does not compute {} weights", formats::name(verdict.backend->format))
+          : fmt::format("takes {} weights with activations: {}",
+                        formats::name(verdict.backend->format), join(known, "; "));
+  const std::string fact =
+      elsewhere ? (request.device.gfx.empty() ? found_capability(request.device)
+                                              : "this device is " + request.device.gfx)
+                : "asked for " + scheme_text(verdict.backend->format, verdict.activation);
+  return {requirement, fact, {}};
+}
+
+Sentence about_column(const Request& request, const Verdict& verdict, const Refusal& refusal) {
+  const Layer& layer = request.layer;
+  const Experts& experts = *verdict.experts;
+  switch (refusal.reason) {
+    case Reason::not_gated:
+      return {"computes only layers with a gate", "this layer has none", {}};
+    case Reason::activation:
+      return {"computes the activations " + names_of(experts.activations, kActivationWords.size(),
+                                                     [](Activation a) { return name(a); }),
+              fmt::format("the layer has {}", name(layer.activation)),
+              {}};
+    case Reason::scheme:
+      return about_scheme(request, verdict);
+    case Reason::routing:
+      return {"routes by itself, with " + names_of(experts.routings, kRoutingWords.size(),
+                                                   [](Routing r) { return name(r); }),
+              fmt::format("the layer routes with {}", name(layer.routing)),
+              "a modular kernel takes routes made elsewhere"};
+    case Reason::logits_dtype:
+      return {experts.logits == LogitsRule::bfloat16_or_float32
+                  ? "needs router logits in bfloat16 or float32"
+                  : "takes float32 router logits only with DeepSeekV3 or Simulated routing",
+              fmt::format("they are {}", name(layer.router_logits_dtype)),
+              "keep the router's logits in bfloat16"};
+    case Reason::token_format:
+      return {fmt::format("takes tokens in the {} format", name(experts.format)),
+              fmt::format("this deployment delivers {}", name(verdict.format)),
+              verdict.format == TokenFormat::batched
+                  ? "choose an exchange that keeps tokens in order, such as allgather_reducescatter"
+                  : "it is meant for deepep_low_latency and nixl_ep"};
+    case Reason::batch_invariance:
+      return {"its results depend on the batch", "VLLM_BATCH_INVARIANT is on",
+              "unset VLLM_BATCH_INVARIANT, or take a kernel that is invariant"};
+    default:
+      return {"has no LoRA path", "the deployment has LoRA on",
+              "merge the adapter, or take a kernel with LoRA"};
+  }
+}
+
+Asked asked(const Request& request, const Verdict& verdict) {
+  return {request, *verdict.experts, verdict.backend->format, verdict.activation};
+}
+
+std::string reference_parallel(const Policy& policy, const Request& request) {
+  return "parallel config " + printed(request.layer.parallel, policy.era);
+}
+
+// What follows "kernel does not support ". January's reasons name no values.
+std::string object(const Policy& policy, const Request& request, const Verdict& verdict,
+                   const Refusal& refusal) {
+  const bool terse = policy.wording.terse_reasons;
+  const Layer& layer = request.layer;
+  switch (refusal.check) {
+    case Check::device:
+      return terse ? "current device"
+                   : fmt::format("current device {}", platform::name(request.device.kind));
+    case Check::not_gated:
+      return "no act_and_mul MLP layer";
+    case Check::activation:
+      return terse ? fmt::format("{} activation", name(layer.activation))
+                   : fmt::format(
+                         "MoEActivation.{} activation",
+                         kActivationWords[static_cast<std::size_t>(layer.activation)].printed);
+    case Check::scheme:
+      return terse ? "quantization scheme"
+                   : fmt::format("quantization scheme {}x{}",
+                                 printed(policy.format, request.device.gfx),
+                                 printed(verdict.activation, request.device.gfx));
+    case Check::parallel:
+      return terse ? "parallel config" : reference_parallel(policy, request);
+    case Check::routing: {
+      if (terse) return "routing method";
+      const RoutingWord& word = kRoutingWords[static_cast<std::size_t>(layer.routing)];
+      return fmt::format("routing method {}",
+                         policy.era == Era::august_22 ? word.august_number : word.number);
+    }
+    case Check::logits:
+      return fmt::format("router logits dtype torch.{}", name(layer.router_logits_dtype));
+    case Check::format:
+      if (verdict.experts->name.empty()) return "activation format";
+      return fmt::format("{} activation format",
+                         kTokenFormatWords[static_cast<std::size_t>(verdict.format)].printed);
+    case Check::batch_invariance:
+      return "batch invariance";
+    default:
+      return "LoRA";
+  }
+}
+
+}  // namespace
+
+std::string reference_reason(const Policy& policy, const Request& request, const Verdict& verdict) {
+  if (verdict.accepted()) return {};
+  const Refusal& first = verdict.refusals.front();
+  std::string reason;
+  if (first.check == Check::rule_before || first.check == Check::rule_after)
+    reason = verdict.experts->rules[first.detail].reference(asked(request, verdict));
+  else
+    reason = "kernel does not support " + object(policy, request, verdict, first);
+  bool off = false;
+  for (const Refusal& refusal : verdict.refusals) off = off || refusal.check == Check::device;
+  if (off) reason += verdict.experts->refusal_note;
+  return reason;
+}
+
+Sentence sentence(const Request& request, const Verdict& verdict, const Refusal& refusal) {
+  switch (refusal.check) {
+    case Check::rule_before:
+    case Check::rule_after: {
+      const Rule& rule = verdict.experts->rules[refusal.detail];
+      const Asked what = asked(request, verdict);
+      return {rule.requirement(what), rule.fact(what), {}};
+    }
+    case Check::device:
+      return about_device(request, verdict, refusal);
+    case Check::parallel:
+      return about_parallel(request, refusal);
+    default:
+      return about_column(request, verdict, refusal);
+  }
+}
+
+}  // namespace fp4moe::oracle
