@@ -1,0 +1,56 @@
+// What the scales of a checkpoint become for the kernel: the scheme's name, the types, and one
+// formula in words for each thing that the kernel is given. Choices where the reference is wrong
+// are made by the mode and said in `notes`:
+//   Q6  a missing bias counts as zero, although some conversions of the reference insist on one
+//   Q7  SwiGLU's constants come from the activation, not from gpt-oss for every layer
+//   Q8  emulation keeps 16-bit activations for a weight-only checkpoint unless MXFP4 activations
+//       are asked for; the reference always quantises them
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fp4moe/oracle/buffers.hpp"
+#include "fp4moe/oracle/policy.hpp"
+#include "fp4moe/oracle/request.hpp"
+
+namespace fp4moe::oracle {
+
+// What a kernel is given, and how it is made of what was loaded.
+struct Formula {
+  std::string_view what;  // "g1_alphas"
+  std::string made_of;    // "a13 * w13_scale_2"
+};
+
+// Constants of the first product's activation; absent ones do not apply.
+struct GateConstants {
+  std::optional<double> alpha{}, beta{}, clamp{};
+  friend bool operator==(const GateConstants&, const GateConstants&) = default;
+};
+
+struct QuantConfig {
+  QuantScheme scheme = QuantScheme::none;
+  ActivationKey activations = ActivationKey::none;  // quantised to this before the kernel
+  std::string_view weight_type{};                   // "mxfp4", "nvfp4"
+  std::vector<Formula> formulas{};                  // intermediate names first, then the kernel's
+  bool global_activation_scales = false;
+  ScaleLayout activation_scales = ScaleLayout::none;
+  std::uint32_t activation_alignment = 0;
+  GateConstants gate{};
+  bool caller_pads_input = true;  // to the rounded hidden size
+  std::vector<std::string> notes{};
+};
+
+// What the scheme quantises activations to; `from_layer` is `asked`.
+ActivationKey activations_of(QuantScheme scheme, ActivationKey asked);
+
+// The backend's scheme, with Q8 repaired in strict mode.
+QuantScheme scheme_of(const Backend& backend, Mode mode, const Layer& layer);
+GateConstants gate_constants(const Backend& backend, Era era, Mode mode, const Layer& layer);
+
+QuantConfig quant_config(const Backend& backend, Era era, Mode mode, const Layer& layer,
+                         BufferNames names = BufferNames::modelopt);
+
+}  // namespace fp4moe::oracle
