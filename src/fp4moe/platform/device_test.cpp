@@ -1,6 +1,8 @@
 #include "fp4moe/platform/device.hpp"
 
+#include <fstream>
 #include <set>
+#include <string>
 
 #include <gtest/gtest.h>
 
@@ -138,6 +140,32 @@ TEST(DescribedDevices, NothingIsSuggestedForAWordFarFromAllOfThem) {
     ASSERT_FALSE(device);
     EXPECT_EQ(device.why().remedy, "describe it by its platform and capability instead");
   }
+}
+
+// A row of the table in docs/devices.md.
+std::string documented(const DescribedDevice& row) {
+  std::string libraries, aliases;
+  for (std::size_t i = 0; i < kLibraryNames.size(); ++i) {
+    if (!row.libraries.contains(static_cast<Library>(i))) continue;
+    libraries += (libraries.empty() ? "" : ", ") + std::string(kLibraryNames[i]);
+  }
+  if (!row.aliases.empty())
+    for (const std::string_view alias : split(row.aliases, ' '))
+      aliases += (aliases.empty() ? "" : ", ") + std::string(alias);
+  const std::string capability = row.capability ? text(*row.capability) : "";
+  return "| `" + std::string(row.name) + "` | " + std::string(row.title) + " | " +
+         std::string(name(row.kind)) + " | " + capability + " | " + std::string(row.gfx) + " | " +
+         (row.memory_gib == 0 ? "" : std::to_string(row.memory_gib)) + " | " + libraries + " | " +
+         aliases + " |";
+}
+
+TEST(DescribedDevices, AreDocumentedAsTheyAre) {
+  std::ifstream page(FP4MOE_TESTDATA "/../docs/devices.md");
+  ASSERT_TRUE(page);
+  std::set<std::string> lines;
+  for (std::string line; std::getline(page, line);) lines.insert(line);
+  for (const DescribedDevice& row : described_devices())
+    EXPECT_TRUE(lines.contains(documented(row))) << documented(row);
 }
 
 }  // namespace
