@@ -36,7 +36,7 @@ Result<int> guarded(const Run& run, const Io& io) {
   }
 }
 
-// The environment counts for every command; a wrong value is refused before any work.
+// The environment counts for every such command; a wrong value is refused before any work.
 Result<int> with_settings(const Run& run, Io io) {
   const Result<platform::Settings> settings = platform::read_settings();
   if (!settings) return settings.why();
@@ -115,6 +115,8 @@ int run_main(int argc, const char* const* argv, std::ostream& out, std::ostream&
     sub->callback([&chosen, &run, &command, declared = command.declare(*sub)] {
       chosen = command.name;
       run = declared;
+      if (command.settings == Settings::check)
+        run = [declared](const Io& to) { return with_settings(declared, to); };
     });
   }
   try {
@@ -123,7 +125,7 @@ int run_main(int argc, const char* const* argv, std::ostream& out, std::ostream&
     if (app.exit(thrown, out, err) != 0) return static_cast<int>(ErrorCode::usage);
     return written(out, err, kDone);
   }
-  const Result<int> status = guarded([&run](const Io& to) { return with_settings(run, to); }, io);
+  const Result<int> status = guarded(run, io);
   if (!status) return report(status.why(), chosen, io);
   return written(out, err, *status);
 }

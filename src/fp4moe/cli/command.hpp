@@ -3,6 +3,7 @@
 // cli/commands.cpp.
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <ostream>
 #include <span>
@@ -36,11 +37,16 @@ inline constexpr int kDone = 0;
 
 using Run = std::function<Result<int>(const Io&)>;
 
+// Whether a wrong FP4MOE_* value is refused before the command begins. Only a command that reports
+// such values itself leaves them alone.
+enum class Settings : std::uint8_t { check, leave_alone };
+
 struct Command {
   std::string_view name;
   std::string_view summary;  // one line
   std::string_view example;  // shown by --help
   Run (*declare)(CLI::App& app);
+  Settings settings = Settings::check;
 };
 
 std::span<const Command> commands();

@@ -4,6 +4,7 @@ namespace fp4moe::cli {
 
 Run declare_bench(CLI::App& app);
 Run declare_demo(CLI::App& app);
+Run declare_doctor(CLI::App& app);
 Run declare_golden(CLI::App& app);
 Run declare_inspect(CLI::App& app);
 Run declare_lint(CLI::App& app);
@@ -24,6 +25,7 @@ constexpr Command kCommands[] = {
     {"quantize",  "Quantise the experts of a BF16, F16 or F32 checkpoint",     "fp4moe quantize ./qwen3-bf16 --format nvfp4 -o qwen3-nvfp4", declare_quantize},
     {"synth",     "Make a seeded test checkpoint in any dialect",              "fp4moe synth --model gpt-oss-20b --layers 1 --seed 1 -o layer", declare_synth},
     {"golden",    "Run golden files and show where they first differ",         "fp4moe golden testdata/formats.json", declare_golden},
+    {"doctor",    "Say what this build and machine have and which kernels run", "fp4moe doctor", declare_doctor, Settings::leave_alone},
     {"bench",     "Measure this machine, the codecs and file conversion",      "fp4moe bench formats --threads 1", declare_bench},
 };
 // clang-format on

@@ -107,7 +107,7 @@ Probe probe_cuda(const Result<CudaDriver>& driver) {
     const Error& why = driver.why();
     const bool missing = why.id == "device.driver.missing";
     probe.state = missing ? ProbeState::absent : ProbeState::broken;
-    probe.reason = why.message + (missing ? " (" + why.found + ")" : "");
+    probe.reason = missing && !why.found.empty() ? why.found : why.message;  // names the library
     probe.remedy = why.remedy;
     return probe;
   }

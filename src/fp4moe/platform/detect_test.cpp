@@ -32,7 +32,7 @@ CudaDriver two_gpus() {
 
 Result<CudaDriver> no_driver() {
   return error(ErrorCode::lacking, "device.driver.missing", "libcuda.so.1 cannot be opened")
-      .expects("the driver's library", "no such file");
+      .expects("the driver's library", "libcuda.so.1: no such file");
 }
 
 // One MI300X and one processor, as amdkfd lists them.
@@ -75,7 +75,7 @@ TEST(Cuda, IsAbsentWithoutADriver) {
 
   EXPECT_EQ(probe.state, ProbeState::absent);
   EXPECT_TRUE(probe.devices.empty());
-  EXPECT_EQ(probe.reason, "libcuda.so.1 cannot be opened (no such file)");
+  EXPECT_EQ(probe.reason, "libcuda.so.1: no such file");
 }
 
 TEST(Cuda, SaysWhyADriverThatIsThereDoesNotWork) {

@@ -1,0 +1,75 @@
+// What `doctor` knows, as a value: gathered once, then printed for people or as JSON.
+#pragma once
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fp4moe/base/json.hpp"
+#include "fp4moe/base/result.hpp"
+#include "fp4moe/cli/command.hpp"
+#include "fp4moe/platform/detect.hpp"
+#include "fp4moe/platform/findings.hpp"
+#include "fp4moe/platform/libraries.hpp"
+#include "fp4moe/platform/machine.hpp"
+
+namespace fp4moe::cli {
+
+// What can run whole layers. Whoever adds an engine to the build adds its row.
+struct EngineRow {
+  std::string_view name;
+  std::string_view what;
+};
+std::span<const EngineRow> engines();
+
+// Parts that a build may do without.
+struct OptionalPart {
+  std::string_view name;
+  bool built;
+  std::string_view what;
+};
+std::span<const OptionalPart> optional_parts();
+
+struct BuildFacts {
+  std::string version{}, compiler{}, architecture{};
+  bool optimised = false;
+  std::vector<std::string> instruction_sets{};
+};
+
+struct KernelChoice {
+  struct Candidate {
+    std::string name{}, needs{};
+    bool used = false;
+    std::string why_not{};  // empty when it is used
+  };
+  std::string operation{};
+  std::vector<Candidate> candidates{};  // best first
+};
+
+struct DoctorReport {
+  BuildFacts build{};
+  platform::Machine machine{};
+  std::vector<platform::Probe> probes{};
+  std::vector<platform::FoundLibrary> libraries{};
+  platform::Device automatic{};  // what a command means that is given no device
+  std::optional<std::string> forced_isa{};
+  std::size_t threads = 0;
+  std::vector<KernelChoice> kernels{};
+  std::vector<platform::Finding> findings{};
+  std::optional<Error> problem{};  // settings with which every other command refuses to start
+};
+
+// Where the facts come from; tests put their own in.
+struct DoctorFrom {
+  platform::DetectFrom detect{};
+  std::vector<std::string> variable_names = platform::environment_names();
+};
+
+DoctorReport examine(const DoctorFrom& from);
+Json to_json(const DoctorReport& report);
+// Prints it, as text or JSON; the command's exit status.
+int print(const Io& io, const DoctorReport& report);
+
+}  // namespace fp4moe::cli
