@@ -7,7 +7,6 @@
 #include <optional>
 #include <string>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include "fp4moe/base/text.hpp"
@@ -15,6 +14,7 @@
 #include "fp4moe/bench/files.hpp"
 #include "fp4moe/bench/formats.hpp"
 #include "fp4moe/cli/command.hpp"
+#include "fp4moe/cli/options.hpp"
 #include "fp4moe/kernels/cpu/isa.hpp"
 #include "fp4moe/platform/machine.hpp"
 #include "fp4moe/platform/settings.hpp"
@@ -165,34 +165,29 @@ Result<int> run(const Options& options, const Io& io) {
   return usage("bench.question", "there is no such benchmark");
 }
 
-CLI::App* add_question(CLI::App& app, const std::shared_ptr<Options>& options, Question question,
-                       const std::string& name, const std::string& summary) {
-  CLI::App* sub = app.add_subcommand(name, summary);
-  sub->fallthrough();  // --json and the options below may stand behind the question
-  sub->callback([options, question] { options->question = question; });
-  return sub;
-}
-
 }  // namespace
 
 Run declare_bench(CLI::App& app) {
   auto options = std::make_shared<Options>();
-  app.require_subcommand(1);
-  add_question(app, options, Question::ceilings, "ceilings",
-               "Memory read and copy, int8 and bf16 multiply-adds");
-  add_question(app, options, Question::formats, "formats",
-               "Quantise, dequantise and GGUF moves, as shares of memcpy");
-  CLI::App* files = add_question(app, options, Question::files, "files",
-                                 "Reading through mmap and transcoding, as shares of a plain copy");
-  files->add_option("PATH", options->path, "Checkpoint (default: two are made and removed)");
-  files->add_option("--scratch", options->scratch, "Folder to write in (default: $TMPDIR or /tmp)")
-      ->check(CLI::ExistingDirectory);
-  app.add_option("--threads", options->threads, "Threads (default: FP4MOE_THREADS, else all cores)")
-      ->check(CLI::Range(std::size_t{1}, platform::kMaxThreads));
-  app.add_option("--megabytes", options->megabytes, "Size of the data")
-      ->check(CLI::Range(std::size_t{1}, std::size_t{65536}));
-  app.add_option("--seconds", options->seconds, "Time to measure, about")
-      ->check(CLI::Range(0.01, 3600.0));
+  const auto asks = [&options](Question question) {
+    return [options, question] { options->question = question; };
+  };
+  add_question(app, "ceilings", "Memory read and copy, int8 and bf16 multiply-adds",
+               asks(Question::ceilings));
+  add_question(app, "formats", "Quantise, dequantise and GGUF moves, as shares of memcpy",
+               asks(Question::formats));
+  CLI::App& files =
+      add_question(app, "files", "Reading through mmap and transcoding, as shares of a plain copy",
+                   asks(Question::files));
+  add_option(files, "PATH", options->path, "Checkpoint (default: two are made and removed)");
+  add_option(files, "--scratch", options->scratch, "Folder to write in (default: $TMPDIR or /tmp)")
+      .existing_folder();
+  add_option(app, "--threads", options->threads,
+             "Threads (default: FP4MOE_THREADS, else all cores)")
+      .between(std::size_t{1}, platform::kMaxThreads);
+  add_option(app, "--megabytes", options->megabytes, "Size of the data")
+      .between(std::size_t{1}, std::size_t{65536});
+  add_option(app, "--seconds", options->seconds, "Time to measure, about").between(0.01, 3600.0);
   return [options](const Io& io) { return run(*options, io); };
 }
 

@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <stdlib.h>  // mkdtemp
 
@@ -16,6 +15,7 @@
 #include "fp4moe/base/version.hpp"
 #include "fp4moe/bench/measure.hpp"
 #include "fp4moe/cli/command.hpp"
+#include "fp4moe/cli/options.hpp"
 #include "fp4moe/formats/mxfp4.hpp"
 #include "fp4moe/kernels/cpu/block_codec_list.hpp"
 #include "fp4moe/platform/machine.hpp"
@@ -271,10 +271,10 @@ Result<int> run(const Options& options, const Io& io) {
 
 Run declare_demo(CLI::App& app) {
   auto options = std::make_shared<Options>();
-  app.add_option("--model", options->model, "A gpt-oss model")->capture_default_str();
-  app.add_option("--experts", options->experts, "Fewer experts than the model has");
-  app.add_option("--seed", options->seed, "Seed of the weights")->capture_default_str();
-  app.add_option("--threads", options->threads, "Threads (default: all)");
+  add_option(app, "--model", options->model, "A gpt-oss model").show_default();
+  add_option(app, "--experts", options->experts, "Fewer experts than the model has");
+  add_option(app, "--seed", options->seed, "Seed of the weights").show_default();
+  add_option(app, "--threads", options->threads, "Threads (default: all)");
   return [options](const Io& io) { return run(*options, io); };
 }
 

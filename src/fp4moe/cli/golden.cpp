@@ -6,9 +6,8 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
 #include "fp4moe/cli/command.hpp"
+#include "fp4moe/cli/options.hpp"
 #include "fp4moe/golden/schemas.hpp"
 
 namespace fp4moe::cli {
@@ -85,7 +84,7 @@ Result<int> run_golden_files(const Options& options, const Io& io) {
 
 Run declare_golden(CLI::App& app) {
   const auto options = std::make_shared<Options>();
-  app.add_option("FILE", options->files, "Golden files (JSON)")->required();
+  add_option(app, "FILE", options->files, "Golden files (JSON)").required();
   return [options](const Io& io) { return run_golden_files(*options, io); };
 }
 

@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/cli/command.hpp"
+#include "fp4moe/cli/options.hpp"
 #include "fp4moe/weights/survey.hpp"
 
 namespace fp4moe::cli {
@@ -302,8 +302,8 @@ Result<int> inspect(const Options& options, const Io& io) {
 
 Run declare_inspect(CLI::App& app) {
   const auto options = std::make_shared<Options>();
-  app.add_option("PATH", options->path, "A checkpoint: a folder, an index or a file")->required();
-  app.add_flag("--tensors", options->tensors, "List every tensor");
+  add_option(app, "PATH", options->path, "A checkpoint: a folder, an index or a file").required();
+  add_flag(app, "--tensors", options->tensors, "List every tensor");
   return [options](const Io& io) { return inspect(*options, io); };
 }
 

@@ -7,12 +7,12 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/cli/command.hpp"
+#include "fp4moe/cli/options.hpp"
 #include "fp4moe/cli/progress.hpp"
 #include "fp4moe/tensor/files/store.hpp"
 #include "fp4moe/weights/fix.hpp"
@@ -211,16 +211,16 @@ Result<int> run(const Options& options, const Io& io) {
 
 Run declare_lint(CLI::App& app) {
   const auto options = std::make_shared<Options>();
-  app.add_option("PATH", options->path, "A checkpoint: a folder, an index or a file")->required();
-  app.add_flag("--deep", options->deep, "Look at the codes too");
-  app.add_flag("--verbose", options->verbose, "Show every finding");
-  app.add_option("--threads", options->threads, "Threads (default: all)");
+  add_option(app, "PATH", options->path, "A checkpoint: a folder, an index or a file").required();
+  add_flag(app, "--deep", options->deep, "Look at the codes too");
+  add_flag(app, "--verbose", options->verbose, "Show every finding");
+  add_option(app, "--threads", options->threads, "Threads (default: all)");
   std::string policies = "Repair into a new checkpoint, then check that:";
   for (const weights::FixPolicyRow& row : weights::fix_policies()) {
     policies += fmt::format("\n{}: {}", row.name, row.what);
   }
-  app.add_option("--fix", options->policies, policies)->delimiter(',')->type_name("POLICY,...");
-  app.add_option("-o,--out", options->out, "The repaired checkpoint");
+  add_option(app, "--fix", options->policies, policies).separated_by_commas("POLICY");
+  add_option(app, "-o,--out", options->out, "The repaired checkpoint");
   return [options](const Io& io) { return run(*options, io); };
 }
 

@@ -7,13 +7,13 @@
 #include <optional>
 #include <string>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/cli/command.hpp"
 #include "fp4moe/cli/dialect_names.hpp"
+#include "fp4moe/cli/options.hpp"
 #include "fp4moe/cli/progress.hpp"
 
 namespace fp4moe::cli {
@@ -171,27 +171,26 @@ Result<int> run(const Options& given, const Io& io) {
 
 Run declare_quantize(CLI::App& app) {
   auto options = std::make_shared<Options>();
-  app.add_option("PATH", options->path, "Unquantised checkpoint: folder, index or file")
-      ->required();
-  app.add_option("-o,--out", options->out, "Folder to create (a file for NAME.gguf)")->required();
-  app.add_option("--format", options->format, "mxfp4 or nvfp4")
-      ->check(CLI::IsMember({"mxfp4", "nvfp4"}))
-      ->capture_default_str();
-  app.add_option("--to", options->to,
-                 "Dialect (default: gpt-oss for gpt-oss models, else compressed-tensors for "
-                 "mxfp4 and modelopt for nvfp4)");
-  app.add_option("--rule", options->rule,
-                 "How scales are chosen and codes rounded, e.g. even.rne, ceil6.rne, floor4.rne "
-                 "(default: even.rne)");
-  app.add_option("--input-scale", options->input_scale,
-                 "NVFP4: a number, or a JSON file of module patterns and numbers (default: weights "
-                 "only)");
-  app.add_flag("--separate-global-scales", options->separate_global_scales,
-               "NVFP4: gate and up each get their own global scale");
-  app.add_option("--threads", options->threads, "Threads (default: all)");
-  app.add_option("--max-shard-size", options->max_shard_bytes, "Largest file, e.g. 5GB")
-      ->transform(CLI::AsSizeValue(true))
-      ->default_str("5GB");
+  add_option(app, "PATH", options->path, "Unquantised checkpoint: folder, index or file")
+      .required();
+  add_option(app, "-o,--out", options->out, "Folder to create (a file for NAME.gguf)").required();
+  add_option(app, "--format", options->format, "mxfp4 or nvfp4")
+      .one_of({"mxfp4", "nvfp4"})
+      .show_default();
+  add_option(app, "--to", options->to,
+             "Dialect (default: gpt-oss for gpt-oss models, else compressed-tensors for "
+             "mxfp4 and modelopt for nvfp4)");
+  add_option(app, "--rule", options->rule,
+             "How scales are chosen and codes rounded, e.g. even.rne, ceil6.rne, floor4.rne "
+             "(default: even.rne)");
+  add_option(app, "--input-scale", options->input_scale,
+             "NVFP4: a number, or a JSON file of module patterns and numbers (default: weights "
+             "only)");
+  add_flag(app, "--separate-global-scales", options->separate_global_scales,
+           "NVFP4: gate and up each get their own global scale");
+  add_option(app, "--threads", options->threads, "Threads (default: all)");
+  add_option(app, "--max-shard-size", options->max_shard_bytes, "Largest file, e.g. 5GB")
+      .in_bytes("5GB");
   return [options](const Io& io) { return run(*options, io); };
 }
 

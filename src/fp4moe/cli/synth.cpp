@@ -4,13 +4,13 @@
 #include <memory>
 #include <string>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/cli/command.hpp"
 #include "fp4moe/cli/dialect_names.hpp"
+#include "fp4moe/cli/options.hpp"
 #include "fp4moe/cli/progress.hpp"
 
 namespace fp4moe::cli {
@@ -100,27 +100,25 @@ std::string defects_help() {
 Run declare_synth(CLI::App& app) {
   auto options = std::make_shared<Options>();
   weights::SynthOptions& synth = options->synth;
-  app.add_option("-o,--out", options->out, "Folder to create (a file for NAME.gguf)")->required();
-  app.add_option("--model", synth.model, "Whose shape to take")->capture_default_str();
-  app.add_option("--dialect", options->dialect,
-                 "gpt-oss, openai, modelopt, compressed-tensors, quark, deepseek-v4, gguf, or "
-                 "bf16, bf16-fused for unquantised weights (default: the model's usual one)");
-  app.add_option("--format", options->format, "Format of the weights")
-      ->check(CLI::IsMember({"mxfp4", "nvfp4"}));
-  app.add_option("--grouping", options->grouping, "Form of the experts, where a dialect has both")
-      ->check(CLI::IsMember({"per-expert", "fused"}));
-  app.add_option("--layers", synth.layers, "MoE layers")->capture_default_str();
-  app.add_option("--experts", options->experts, "Experts, instead of the model's");
-  app.add_option("--hidden", options->hidden, "Hidden size, instead of the model's");
-  app.add_option("--intermediate", options->intermediate,
-                 "Intermediate size, instead of the model's");
-  app.add_option("--seed", synth.seed, "Seed; the same weights in every dialect")
-      ->capture_default_str();
-  app.add_option("--shards", synth.shards, "About so many files")->capture_default_str();
-  app.add_option("--threads", options->threads, "Threads (default: all)");
-  app.add_flag("--experts-only", options->experts_only, "No router, attention, norms, embeddings");
-  app.add_flag("--weight-only", options->weight_only, "No input scales (NVFP4)");
-  app.add_option("--defect", synth.defect, defects_help());
+  add_option(app, "-o,--out", options->out, "Folder to create (a file for NAME.gguf)").required();
+  add_option(app, "--model", synth.model, "Whose shape to take").show_default();
+  add_option(app, "--dialect", options->dialect,
+             "gpt-oss, openai, modelopt, compressed-tensors, quark, deepseek-v4, gguf, or "
+             "bf16, bf16-fused for unquantised weights (default: the model's usual one)");
+  add_option(app, "--format", options->format, "Format of the weights").one_of({"mxfp4", "nvfp4"});
+  add_option(app, "--grouping", options->grouping, "Form of the experts, where a dialect has both")
+      .one_of({"per-expert", "fused"});
+  add_option(app, "--layers", synth.layers, "MoE layers").show_default();
+  add_option(app, "--experts", options->experts, "Experts, instead of the model's");
+  add_option(app, "--hidden", options->hidden, "Hidden size, instead of the model's");
+  add_option(app, "--intermediate", options->intermediate,
+             "Intermediate size, instead of the model's");
+  add_option(app, "--seed", synth.seed, "Seed; the same weights in every dialect").show_default();
+  add_option(app, "--shards", synth.shards, "About so many files").show_default();
+  add_option(app, "--threads", options->threads, "Threads (default: all)");
+  add_flag(app, "--experts-only", options->experts_only, "No router, attention, norms, embeddings");
+  add_flag(app, "--weight-only", options->weight_only, "No input scales (NVFP4)");
+  add_option(app, "--defect", synth.defect, defects_help());
   return [options](const Io& io) { return run(*options, io); };
 }
 

@@ -5,13 +5,13 @@
 #include <optional>
 #include <string>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/cli/command.hpp"
 #include "fp4moe/cli/dialect_names.hpp"
+#include "fp4moe/cli/options.hpp"
 #include "fp4moe/cli/progress.hpp"
 #include "fp4moe/weights/checkpoint.hpp"
 
@@ -132,14 +132,13 @@ Result<int> run(const Options& options, const Io& io) {
 
 Run declare_transcode(CLI::App& app) {
   auto options = std::make_shared<Options>();
-  app.add_option("PATH", options->path, "Checkpoint: folder, index or file")->required();
-  app.add_option("--to", options->to, "Dialect to write: " + dialect_names())->required();
-  app.add_option("-o,--out", options->out, "Folder to create (a file for NAME.gguf)");
-  app.add_option("--threads", options->threads, "Threads (default: all)");
-  app.add_option("--max-shard-size", options->max_shard_bytes, "Largest file, e.g. 5GB")
-      ->transform(CLI::AsSizeValue(true))
-      ->default_str("5GB");
-  app.add_flag("--dry-run", options->dry_run, "Say what would be written, write nothing");
+  add_option(app, "PATH", options->path, "Checkpoint: folder, index or file").required();
+  add_option(app, "--to", options->to, "Dialect to write: " + dialect_names()).required();
+  add_option(app, "-o,--out", options->out, "Folder to create (a file for NAME.gguf)");
+  add_option(app, "--threads", options->threads, "Threads (default: all)");
+  add_option(app, "--max-shard-size", options->max_shard_bytes, "Largest file, e.g. 5GB")
+      .in_bytes("5GB");
+  add_flag(app, "--dry-run", options->dry_run, "Say what would be written, write nothing");
   return [options](const Io& io) { return run(*options, io); };
 }
 
