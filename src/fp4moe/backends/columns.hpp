@@ -26,6 +26,7 @@ using oracle::PlatformKind;
 using oracle::QuantScheme;
 using oracle::Rounding;
 using oracle::Routing;
+using oracle::ScaleLayout;
 using oracle::Scheme;
 using oracle::TokenFormat;
 using oracle::Variable;

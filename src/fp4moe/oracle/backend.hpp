@@ -37,6 +37,7 @@ enum class ScaleLayout : std::uint8_t { none, linear, swizzled };
 // What loading leaves behind for the kernel, apart from the weights' layout.
 struct Conversion {
   std::string_view bias13{}, bias2{};  // the biases' types; empty: as loaded
+  bool rescales_global = false;        // folds part of the block scales into the global ones
   bool precision_configs = false;      // scales become objects of the kernel's library
   bool gemm1_constants = false;        // carries gpt-oss's SwiGLU constants for every expert
   bool pads_input = false;             // its activation quantiser pads, the caller need not

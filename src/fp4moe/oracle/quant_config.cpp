@@ -44,11 +44,11 @@ void add_nvfp4_inputs(const Backend& backend, QuantScheme scheme, const LoadedNa
   const auto add = [&](std::string_view what, std::string made_of) {
     config.formulas.push_back({what, std::move(made_of)});
   };
-  const bool rescaled = scheme == QuantScheme::nvfp4_w4a16;
-  const std::string_view suffix = rescaled ? ", rescaled with the block scales" : "";
+  const std::string_view suffix =
+      backend.conversion.rescales_global ? ", rescaled with the block scales" : "";
   add("w13_scale_2", fmt::format("{}{}", loaded.w13, suffix));
   add("w2_scale_2", fmt::format("{}{}", loaded.w2, suffix));
-  if (rescaled) {
+  if (scheme == QuantScheme::nvfp4_w4a16) {
     config.notes.emplace_back("the checkpoint's activation scales are dropped");
     return;
   }

@@ -92,7 +92,8 @@ constexpr Backend row(std::string_view name, Eras eras, std::span<const Experts*
           .experts = experts,
           .rounding = rounding,
           .scheme = scheme,
-          .layout = "aiter.mxfp4"};
+          .layout = "aiter.mxfp4",
+          .conversion = {.bias13 = "f32", .bias2 = "f32"}};
 }
 
 constexpr Backend kBackends[] = {

@@ -163,7 +163,10 @@ constexpr Backend mxfp4(std::string_view name, ActivationKey activation, QuantSc
           .experts = kList,
           .rounding = kUnchanged,
           .scheme = scheme,
-          .layout = "b12x.mxfp4"};
+          .layout = "b12x.mxfp4",
+          .conversion = {.activation_scales = activation == ActivationKey::none
+                                                  ? ScaleLayout::none
+                                                  : ScaleLayout::swizzled}};
 }
 
 constexpr Backend kBackends[] = {

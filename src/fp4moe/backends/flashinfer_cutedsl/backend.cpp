@@ -54,7 +54,9 @@ constexpr Backend row(std::string_view name, Eras eras, std::span<const Experts*
           .scheme = QuantScheme::nvfp4,
           .layout = is_batched ? "flashinfer_cutedsl_batched.nvfp4" : "flashinfer_cutedsl.nvfp4",
           .applies_clamp = !is_batched,
-          .global_activation_scales = true};
+          .global_activation_scales = true,
+          .conversion = {.activation_scales =
+                             is_batched ? ScaleLayout::swizzled : ScaleLayout::linear}};
 }
 
 constexpr Backend kBackends[] = {

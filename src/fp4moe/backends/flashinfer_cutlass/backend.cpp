@@ -51,16 +51,20 @@ constexpr Rounding kRounding[] = {{.intermediate = 128, .hidden = 128}};
 
 constexpr Backend mxfp4(std::string_view name, Eras eras, ActivationKey activation) {
   const bool quantises = activation != ActivationKey::none;
-  return {.name = name,
-          .family = "flashinfer_cutlass",
-          .format = WeightFormat::mxfp4,
-          .eras = eras,
-          .activation = activation,
-          .experts = eras == kAugust ? std::span<const Experts* const>(kAugustList) : kSpringList,
-          .rounding = kRounding,
-          .scheme = quantises ? QuantScheme::mxfp4_mxfp8 : QuantScheme::mxfp4_w4a16,
-          .layout = quantises ? "flashinfer_cutlass_sm100.mxfp4" : "flashinfer_cutlass_sm90.mxfp4",
-          .biases_required = true};
+  return {
+      .name = name,
+      .family = "flashinfer_cutlass",
+      .format = WeightFormat::mxfp4,
+      .eras = eras,
+      .activation = activation,
+      .experts = eras == kAugust ? std::span<const Experts* const>(kAugustList) : kSpringList,
+      .rounding = kRounding,
+      .scheme = quantises ? QuantScheme::mxfp4_mxfp8 : QuantScheme::mxfp4_w4a16,
+      .layout = quantises ? "flashinfer_cutlass_sm100.mxfp4" : "flashinfer_cutlass_sm90.mxfp4",
+      .biases_required = true,
+      .conversion = {.bias13 = "bf16",
+                     .gemm1_constants = true,
+                     .activation_scales = quantises ? ScaleLayout::swizzled : ScaleLayout::none}};
 }
 constexpr Backend nvfp4(Eras eras, std::span<const Experts* const> experts) {
   return {.name = "FLASHINFER_CUTLASS",
@@ -70,7 +74,8 @@ constexpr Backend nvfp4(Eras eras, std::span<const Experts* const> experts) {
           .experts = experts,
           .scheme = QuantScheme::nvfp4,
           .layout = "flashinfer_cutlass.nvfp4",
-          .global_activation_scales = true};
+          .global_activation_scales = true,
+          .conversion = {.activation_scales = ScaleLayout::swizzled}};
 }
 
 constexpr Backend kBackends[] = {

@@ -98,6 +98,7 @@ constexpr Rounding kAugustRounding[] = {{.intermediate = 128, .hidden = 256}};
 
 constexpr Backend mxfp4(std::string_view name, Eras eras, ActivationKey activation) {
   const bool august = eras == kAugust;
+  const bool quantises = activation != ActivationKey::none;
   return {.name = name,
           .family = "flashinfer_trtllm",
           .format = WeightFormat::mxfp4,
@@ -108,7 +109,13 @@ constexpr Backend mxfp4(std::string_view name, Eras eras, ActivationKey activati
           .scheme = activation == ActivationKey::none ? QuantScheme::mxfp4_w4a16
                                                       : QuantScheme::mxfp4_mxfp8,
           .layout = "flashinfer_trtllm.mxfp4",
-          .biases_required = true};
+          .biases_required = true,
+          .conversion = {.bias13 = "f32",
+                         .bias2 = "f32",
+                         .gemm1_constants = true,
+                         .pads_input = quantises,
+                         .activation_scales = quantises ? ScaleLayout::linear : ScaleLayout::none,
+                         .activation_alignment = quantises ? 256u : 0u}};
 }
 constexpr Backend nvfp4(Eras eras, std::span<const Experts* const> experts, QuantScheme scheme) {
   return {.name = "FLASHINFER_TRTLLM",
@@ -118,7 +125,8 @@ constexpr Backend nvfp4(Eras eras, std::span<const Experts* const> experts, Quan
           .experts = experts,
           .scheme = scheme,
           .layout = "flashinfer_trtllm.nvfp4",
-          .global_activation_scales = true};
+          .global_activation_scales = true,
+          .conversion = {.activation_scales = ScaleLayout::linear}};
 }
 
 constexpr Backend kBackends[] = {

@@ -63,7 +63,8 @@ constexpr Backend mxfp4(std::string_view name, Eras eras, std::span<const Expert
           .batched = twin,
           .rounding = kRounding,
           .scheme = QuantScheme::mxfp4_w4a16,
-          .layout = "marlin.mxfp4"};
+          .layout = "marlin.mxfp4",
+          .conversion = {.bias13 = "permuted rows", .bias2 = "permuted rows"}};
 }
 constexpr Backend nvfp4(Eras eras, std::span<const Experts* const> experts) {
   return {.name = "MARLIN",
@@ -72,7 +73,8 @@ constexpr Backend nvfp4(Eras eras, std::span<const Experts* const> experts) {
           .eras = eras,
           .experts = experts,
           .scheme = QuantScheme::nvfp4_w4a16,
-          .layout = "marlin.nvfp4"};
+          .layout = "marlin.nvfp4",
+          .conversion = {.rescales_global = true}};
 }
 
 constexpr Backend kBackends[] = {

@@ -47,7 +47,8 @@ constexpr Backend row(Eras eras, std::span<const Experts* const> experts) {
           .eras = eras,
           .experts = experts,
           .scheme = QuantScheme::nvfp4,
-          .layout = "vllm_cutlass.nvfp4"};
+          .layout = "vllm_cutlass.nvfp4",
+          .conversion = {.activation_scales = ScaleLayout::swizzled}};
 }
 
 constexpr Backend kBackends[] = {
