@@ -1,5 +1,9 @@
 #include "fp4moe/platform/settings.hpp"
 
+#include <fstream>
+#include <set>
+#include <string>
+
 #include <gtest/gtest.h>
 
 #include "fp4moe/base/parallel.hpp"
@@ -50,6 +54,19 @@ TEST(Settings, RefuseInstructionSetsThatAreNoNames) {
     const Result<Settings> settings = read_settings(with({{"FP4MOE_CPU_ISA", bad}}));
     ASSERT_FALSE(settings) << bad;
     EXPECT_EQ(settings.why().id, "settings.cpu_isa");
+  }
+}
+
+TEST(Settings, AreDocumentedAsTheyAre) {
+  std::ifstream page(FP4MOE_TESTDATA "/../docs/doctor.md");
+  ASSERT_TRUE(page);
+  std::set<std::string> lines;
+  for (std::string line; std::getline(page, line);) lines.insert(line);
+  for (const SettingRow& row : setting_rows()) {
+    const std::string documented = "| `" + std::string(row.name) + "` | " +
+                                   std::string(row.accepted) + " | " + std::string(row.effect) +
+                                   " |";
+    EXPECT_TRUE(lines.contains(documented)) << documented;
   }
 }
 
