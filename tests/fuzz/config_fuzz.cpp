@@ -7,7 +7,7 @@
 #include "fp4moe/weights/expert_name.hpp"
 #include "fuzz.hpp"
 
-using namespace fp4moe;
+namespace fp4moe {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view whole(reinterpret_cast<const char*>(data), size);
@@ -37,3 +37,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (!claim) check(claim.why());
   return 0;
 }
+
+}  // namespace fp4moe

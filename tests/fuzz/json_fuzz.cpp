@@ -1,7 +1,7 @@
 #include "fp4moe/base/json.hpp"
 #include "fuzz.hpp"
 
-using namespace fp4moe;
+namespace fp4moe {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const Result<Json> document = parse_json(fuzz::characters(data, size));
@@ -14,3 +14,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   fuzz::require(static_cast<bool>(again) && *again == *document);
   return 0;
 }
+
+}  // namespace fp4moe

@@ -1,7 +1,7 @@
 #include "fp4moe/tensor/files/safetensors.hpp"
 #include "fuzz.hpp"
 
-using namespace fp4moe;
+namespace fp4moe {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const auto header = tensor::parse_safetensors(fuzz::bytes(data, size));
@@ -19,3 +19,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   fuzz::require(position == size);
   return 0;
 }
+
+}  // namespace fp4moe

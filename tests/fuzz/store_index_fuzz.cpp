@@ -1,7 +1,7 @@
 #include "fp4moe/tensor/files/store_index.hpp"
 #include "fuzz.hpp"
 
-using namespace fp4moe;
+namespace fp4moe {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const auto index = tensor::parse_index(fuzz::characters(data, size));
@@ -20,3 +20,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   return 0;
 }
+
+}  // namespace fp4moe

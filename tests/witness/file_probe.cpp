@@ -60,12 +60,13 @@ std::vector<TensorSpec> specs_for(StoreKind kind) {
   std::vector<TensorSpec> specs;
   for (const DTypeRow& dtype : kDTypes) {
     if (kind == StoreKind::gguf ? dtype.ggml_type < 0 : !dtype.in_safetensors) continue;
+    const std::uint64_t block = dtype.block_elements;
     const std::string front = "layer.0." + std::string(dtype.name);
-    specs.push_back({front + ".weight", dtype.dtype, {3, 2 * dtype.block_elements}});
-    specs.push_back({front + ".three", dtype.dtype, {2, 1, 3 * dtype.block_elements}});
+    specs.push_back({front + ".weight", dtype.dtype, {3, 2 * block}});
+    specs.push_back({front + ".three", dtype.dtype, {2, 1, 3 * block}});
     if (kind == StoreKind::safetensors)
-      specs.push_back({front + ".empty", dtype.dtype, {0, dtype.block_elements}});
-    if (dtype.block_elements == 1 && kind == StoreKind::safetensors)
+      specs.push_back({front + ".empty", dtype.dtype, {0, block}});
+    if (block == 1 && kind == StoreKind::safetensors)
       specs.push_back({front + ".scalar", dtype.dtype, {}});
   }
   return specs;
@@ -133,6 +134,7 @@ Result<Done> run(std::span<char*> arguments) {
 }  // namespace
 }  // namespace fp4moe::tensor
 
+// NOLINTNEXTLINE(bugprone-exception-escape): a probe may die of what it did not expect
 int main(int count, char** arguments) {
   const fp4moe::Result<fp4moe::Done> result =
       fp4moe::tensor::run({arguments, static_cast<std::size_t>(count)});
