@@ -91,7 +91,7 @@ void print_machine(const Io& io, const DoctorReport& report) {
       absent.emplace_back(platform::name(library));
     else
       line(io, fmt::format("package {}", platform::name(library)),
-           found->path + (found->note.empty() ? "" : ", " + found->note));
+           fmt::format("{}{}{}", found->path, found->note.empty() ? "" : ", ", found->note));
   }
   if (!absent.empty()) line(io, "packages not found", join(absent, ", "));
 }
@@ -108,10 +108,11 @@ void print_kernels(const Io& io, const DoctorReport& report) {
     for (const KernelChoice::Candidate& candidate : choice.candidates) {
       std::string& list = candidate.used ? used : others;
       if (!list.empty()) list += ", ";
-      list += candidate.name;
-      if (!candidate.used) list += " (" + candidate.why_not + ")";
+      list += candidate.used ? candidate.name
+                             : fmt::format("{} ({})", candidate.name, candidate.why_not);
     }
-    line(io, choice.operation, used + (others.empty() ? "" : "; not " + others));
+    if (!others.empty()) used += "; not ";
+    line(io, choice.operation, used.append(others));
   }
 }
 

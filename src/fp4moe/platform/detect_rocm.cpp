@@ -13,8 +13,9 @@ constexpr std::string_view kTopology = "/sys/class/kfd/kfd/topology/nodes";
 // Frame buffers, visible to the host or not; the other heaps are system memory and caches.
 std::uint64_t local_memory(const std::string& node) {
   std::uint64_t bytes = 0;
-  for (const std::string& bank : entry_names(node + "/mem_banks")) {
-    const std::string properties = read_start(node + "/mem_banks/" + bank + "/properties");
+  const std::string banks = inside(node, "mem_banks");
+  for (const std::string& bank : entry_names(banks)) {
+    const std::string properties = read_start(inside(inside(banks, bank), "properties"));
     const auto heap = number_of(properties, "heap_type", ' ');
     if (heap == 1u || heap == 2u) bytes += number_of(properties, "size_in_bytes", ' ').value_or(0);
   }
@@ -31,8 +32,8 @@ std::string product_name(const std::string& root, std::string_view properties) {
 void add_gpus(Probe& probe, const std::string& root) {
   const std::string topology = root + std::string(kTopology);
   for (const std::string& entry : entry_names(topology)) {
-    const std::string node = topology + "/" + entry;
-    const std::string properties = read_start(node + "/properties");
+    const std::string node = inside(topology, entry);
+    const std::string properties = read_start(inside(node, "properties"));
     const std::uint64_t version = number_of(properties, "gfx_target_version", ' ').value_or(0);
     if (version == 0) continue;  // a processor
     const std::string gfx = gfx_from_target_version(version);

@@ -32,7 +32,7 @@ Probe probe_xpu(const std::string& root) {
   bool built_in = false;
   for (const std::string& entry : entry_names(folder)) {
     if (!is_card(entry)) continue;
-    const std::string card = folder + "/" + entry;
+    const std::string card = inside(folder, entry);
     const std::string about = read_start(card + "/device/uevent");
     const std::string_view id = value_of(about, "PCI_ID", '=');
     const std::string_view driver = value_of(about, "DRIVER", '=');

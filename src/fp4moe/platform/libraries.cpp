@@ -34,23 +34,25 @@ class Folders {
     add(folder);
     for (const std::string& entry : entry_names(folder)) {
       if (!entry.ends_with(".pth")) continue;
-      const std::string lines = read_start(folder + "/" + entry);
+      const std::string lines = read_start(inside(folder, entry));
       for (const std::string_view whole : split(lines, '\n')) {
         const std::string line(trimmed(whole));
         const bool is_path = !line.empty() && !line.starts_with('#') &&
                              !line.starts_with("import ") && !line.starts_with("import\t");
-        if (is_path) add(line.starts_with('/') ? at(line) : folder + "/" + line);
+        if (is_path) add(line.starts_with('/') ? at(line) : inside(folder, line));
       }
     }
   }
 
   void add_prefix(const std::string& prefix) {
-    for (const std::string_view lib : {"/lib", "/lib64"})
-      for (const std::string& version : entry_names(prefix + std::string(lib))) {
+    for (const std::string_view lib : {"lib", "lib64"}) {
+      const std::string versions = inside(prefix, lib);
+      for (const std::string& version : entry_names(versions)) {
         if (!version.starts_with("python3")) continue;
-        for (const std::string_view kind : {"/site-packages", "/dist-packages"})
-          add_site(prefix + std::string(lib) + "/" + version + std::string(kind));
+        for (const std::string_view kind : {"site-packages", "dist-packages"})
+          add_site(inside(inside(versions, version), kind));
       }
+    }
   }
 
   std::vector<std::string> take() { return std::move(list_); }
@@ -103,7 +105,7 @@ bool is_package(const std::string& folder) { return is_file(folder + "/__init__.
 
 std::string find_package(std::span<const std::string> folders, const std::string& name) {
   for (const std::string& folder : folders)
-    if (std::string path = folder + "/" + name; is_package(path)) return path;
+    if (std::string path = inside(folder, name); is_package(path)) return path;
   return {};
 }
 

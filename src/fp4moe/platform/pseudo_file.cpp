@@ -48,6 +48,13 @@ std::vector<std::string> entry_names(const std::string& folder) {
   return names;
 }
 
+std::string inside(std::string_view folder, std::string_view entry) {
+  std::string path(folder);
+  path += '/';
+  path += entry;
+  return path;
+}
+
 bool exists(const std::string& path) {
   std::error_code failed;
   return std::filesystem::exists(path, failed);

@@ -17,6 +17,9 @@ std::string read_start(const std::string& path, std::size_t most = 16384);
 // cannot be read; at most 4096 of them.
 std::vector<std::string> entry_names(const std::string& folder);
 
+// folder/entry
+std::string inside(std::string_view folder, std::string_view entry);
+
 bool exists(const std::string& path);
 bool is_file(const std::string& path);
 bool is_folder(const std::string& path);

@@ -27,6 +27,8 @@ TEST(PseudoFile, EntriesAreOrderedByTheirNumbers) {
   EXPECT_TRUE(entry_names(root.path() + "/missing").empty());
 }
 
+TEST(PseudoFile, PathsAreJoined) { EXPECT_EQ(inside("/a/b", "c"), "/a/b/c"); }
+
 TEST(PseudoFile, KindsOfEntriesAreTold) {
   const FakeRoot root;
   root.file("/text");
