@@ -19,8 +19,9 @@ ALLOWED = {
     "oracle": "base formats platform",
     "backends": "base formats platform oracle",
     "golden": "base formats platform moe oracle backends",
-    "bench": "base formats platform kernels tensor tensor/files weights",
-    "cli": "base formats platform kernels tensor tensor/files moe weights golden bench",
+    "plan": "base formats platform tensor tensor/files weights oracle backends",
+    "bench": "base formats platform kernels tensor tensor/files weights oracle backends",
+    "cli": "base formats platform kernels tensor tensor/files moe weights oracle backends golden bench plan",
 }
 
 

@@ -121,6 +121,7 @@ void august_mxfp4_common(Policy& policy, Rows& rows) {
   policy.wording = kMxfp4Wording;
   policy.checks_invariance = true;
   policy.checks_lora = true;
+  policy.gate_from_activation = true;
   policy.request_filters = true;
   policy.names = {
       {.name = "b12x",
@@ -166,7 +167,7 @@ void august_mxfp4(Policy& policy, Rows& rows) {
 // nothing is filtered.
 void august_deepseek_v4(Policy& policy, Rows& rows) {
   august_mxfp4_common(policy, rows);
-  policy.automatic_unfiltered = true;
+  policy.ignores_request = true;
   policy.automatic = {
       {.kinds = {PlatformKind::rocm},
        .routings = {Routing::deepseek_v4},
@@ -244,6 +245,7 @@ void august_nvfp4(Policy& policy, Rows& rows) {
   policy.steps.clear();
   policy.checks_invariance = true;
   policy.checks_lora = true;
+  policy.gate_from_activation = true;
   policy.wording.no_clamp =
       "Model sets swiglu_limit={0}, but the explicitly requested moe_backend='{1}' does not apply "
       "the SwiGLU clamp. Use 'flashinfer_trtllm', 'flashinfer_cutlass', 'flashinfer_cutedsl', "

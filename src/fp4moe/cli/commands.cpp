@@ -5,9 +5,12 @@ namespace fp4moe::cli {
 Run declare_bench(CLI::App& app);
 Run declare_demo(CLI::App& app);
 Run declare_doctor(CLI::App& app);
+Run declare_explain(CLI::App& app);
 Run declare_golden(CLI::App& app);
 Run declare_inspect(CLI::App& app);
 Run declare_lint(CLI::App& app);
+Run declare_plan(CLI::App& app);
+Run declare_matrix(CLI::App& app);
 Run declare_quantize(CLI::App& app);
 Run declare_synth(CLI::App& app);
 Run declare_transcode(CLI::App& app);
@@ -21,6 +24,9 @@ constexpr Command kCommands[] = {
     {"demo",      "Show the main job on a layer it makes itself",              "fp4moe demo", declare_demo},
     {"inspect",   "Say what a checkpoint holds: dialect, layers, shapes",      "fp4moe inspect ./gpt-oss-20b",  declare_inspect},
     {"lint",      "Find defects of a checkpoint, and repair some",             "fp4moe lint ./model --fix fill-input-scale -o model-fixed", declare_lint},
+    {"explain",   "Say which backend a layer gets, and why not the others",    "fp4moe explain --device h100 --model gpt-oss-20b --policy 2026-04-24", declare_explain},
+    {"plan",      "Say what a model takes on each rank: sizes, padding, bytes",   "fp4moe plan --model gpt-oss-120b --tp 8 --device h100 --policy 2026-08-22", declare_plan},
+    {"matrix",    "Tabulate what every backend can do and who gets which",     "fp4moe matrix --policy 2026-04-24", declare_matrix},
     {"transcode", "Write a checkpoint in another dialect, bit for bit",        "fp4moe transcode ./gpt-oss-20b --to gguf -o gpt-oss-20b.gguf", declare_transcode},
     {"quantize",  "Quantise the experts of a BF16, F16 or F32 checkpoint",     "fp4moe quantize ./qwen3-bf16 --format nvfp4 -o qwen3-nvfp4", declare_quantize},
     {"synth",     "Make a seeded test checkpoint in any dialect",              "fp4moe synth --model gpt-oss-20b --layers 1 --seed 1 -o layer", declare_synth},

@@ -7,6 +7,7 @@
 #include "fp4moe/golden/fields.hpp"
 #include "fp4moe/golden/oracle_cases.hpp"
 #include "fp4moe/golden/oracle_fields.hpp"
+#include "fp4moe/oracle/layer_fields.hpp"
 #include "fp4moe/oracle/select.hpp"
 
 namespace fp4moe::golden {
@@ -20,105 +21,27 @@ using oracle::Request;
 using oracle::Selection;
 using oracle::Verdict;
 
-constexpr std::uint64_t kMostSize = 1u << 30;
+// What a case must say, so that a misspelt key does not pass as a default.
+constexpr std::string_view kRequired[] = {
+    "num_experts", "num_local_experts", "experts_per_token", "hidden_dim",
+    "activation",  "in_dtype",          "routing_method",    "intermediate_size_per_partition",
+    "moe_backend", "is_lora_enabled",   "has_bias",          "is_act_and_mul",
+    "parallel",
+};
 
-// A word of one of the oracle's tables.
-template <class Enum>
-Result<Done> word_field(const Json& object, std::string_view key,
-                        std::optional<Enum> (*from_name)(std::string_view), Enum& into) {
-  const Result<std::string> word = string_field(object, key);
-  if (!word) return word.why();
-  const std::optional<Enum> found = from_name(*word);
-  if (!found) return malformed(key, "a known name", "\"" + *word + "\"");
-  into = *found;
-  return Done{};
-}
-
-// A field that may be missing; null counts as missing.
-bool has(const Json& object, std::string_view key) {
-  const auto found = object.find(key);
-  return found != object.end() && !found->is_null();
-}
-
-Result<Done> read_sizes(const Json& config, Layer& layer) {
-  const struct {
-    std::string_view key;
-    std::uint64_t& into;
-  } sizes[] = {
-      {"num_experts", layer.num_experts},
-      {"num_local_experts", layer.num_local_experts},
-      {"experts_per_token", layer.experts_per_token},
-      {"hidden_dim", layer.hidden},
-      {"intermediate_size_per_partition", layer.intermediate},
-  };
-  for (const auto& [key, into] : sizes) {
-    const Result<std::uint64_t> size = number_field(config, key, kMostSize);
-    if (!size) return size.why();
-    into = *size;
-  }
-  return Done{};
-}
-
-Result<Done> read_switches(const Json& config, Layer& layer) {
-  const struct {
-    std::string_view key;
-    bool& into;
-  } switches[] = {
-      {"is_lora_enabled", layer.lora},
-      {"has_bias", layer.has_bias},
-      {"is_act_and_mul", layer.gated},
-  };
-  for (const auto& [key, into] : switches) {
-    const Result<bool> on = bool_field(config, key);
-    if (!on) return on.why();
-    into = *on;
-  }
-  return Done{};
-}
-
-Result<Done> read_words(const Json& config, Layer& layer) {
-  Result<Done> read =
-      word_field(config, "activation", oracle::activation_from_name, layer.activation);
-  if (read) read = word_field(config, "routing_method", oracle::routing_from_name, layer.routing);
-  if (read) read = word_field(config, "in_dtype", oracle::scalar_from_name, layer.in_dtype);
-  layer.router_logits_dtype = layer.in_dtype;
-  if (read && has(config, "router_logits_dtype"))
-    read = word_field(config, "router_logits_dtype", oracle::scalar_from_name,
-                      layer.router_logits_dtype);
-  if (read && has(config, "activation_quant"))
-    read = word_field(config, "activation_quant", oracle::activation_key_from_name,
-                      layer.activation_key);
-  return read;
-}
-
-Result<Done> read_number(const Json& config, std::string_view key, double& into) {
-  if (!has(config, key)) return Done{};
-  const Json& value = config.at(std::string(key));
-  if (!value.is_number()) return malformed(key, "a number", value.type_name());
-  into = value.get<double>();
-  return Done{};
-}
-
+// Fields that the oracle does not read may stand in a case.
 Result<Layer> layer_field(const Json& config) {
+  for (const std::string_view key : kRequired)
+    if (!config.contains(key)) return malformed(key, "the field", "none");
+  Json read = Json::object();
+  read["parallel"] = config.at("parallel");
+  for (const oracle::LayerField& field : oracle::layer_fields())
+    if (config.contains(field.key))
+      read[std::string(field.key)] = config.at(std::string(field.key));
+  if (!config.contains("router_logits_dtype")) read["router_logits_dtype"] = config.at("in_dtype");
   Layer layer;
-  Result<Done> read = read_sizes(config, layer);
-  if (read) read = read_switches(config, layer);
-  if (read) read = read_words(config, layer);
-  if (read && has(config, "swiglu_limit")) {
-    layer.swiglu_limit = 0;
-    read = read_number(config, "swiglu_limit", *layer.swiglu_limit);
-  }
-  if (read) read = read_number(config, "activation_situ_beta", layer.situ_beta);
-  if (read) read = read_number(config, "activation_situ_linear_beta", layer.situ_linear_beta);
-  if (!read) return read.why();
-  const Result<std::string> backend = string_field(config, "moe_backend");
-  if (!backend) return backend.why();
-  layer.backend = *backend;
-  const Result<const Json*> parallel = object_field(config, "parallel");
-  if (!parallel) return parallel.why();
-  const Result<oracle::Parallel> layout = parallel_field(**parallel);
-  if (!layout) return layout.why();
-  layer.parallel = *layout;
+  if (const Result<Done> set = oracle::set_fields(layer, read); !set)
+    return malformed(set.why().tensor, set.why().expected, set.why().found);
   return layer;
 }
 

@@ -46,8 +46,8 @@ struct Conversion {
 };
 
 struct Backend {
-  std::string_view name;    // as users, logs and the reference print it
-  std::string_view family;  // its folder under backends/
+  std::string_view name;      // as users, logs and the reference print it
+  std::string_view family{};  // its folder under backends/
   WeightFormat format{};
   EnumSet<Era> eras{};
   ActivationKey activation = ActivationKey::none;  // MXFP4: what it asks the kernel for

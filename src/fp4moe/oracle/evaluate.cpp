@@ -122,7 +122,8 @@ class Evaluation {
 
   void columns() {
     const Layer& layer = request_.layer;
-    if (!layer.gated && !experts_.not_gated) refuse(Reason::not_gated, Check::not_gated);
+    const bool gated = policy_.gate_from_activation ? is_gated(layer.activation) : layer.gated;
+    if (!gated && !experts_.not_gated) refuse(Reason::not_gated, Check::not_gated);
     if (!experts_.activations.contains(layer.activation))
       refuse(Reason::activation, Check::activation);
     if (!has_scheme()) refuse(Reason::scheme, Check::scheme);

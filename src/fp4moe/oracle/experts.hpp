@@ -135,6 +135,8 @@ struct Experts {
   bool batch_invariant = false;
   bool lora = false;
   std::span<const Rule> rules{};
+  EnumSet<Variable> reads{};                         // variables that its rules look at
+  std::string (*announces)(const Asked&) = nullptr;  // compat: logged before the last rules
   std::string_view refusal_note{};  // appended to every reference reason while a switch is off
   bool takes_unquantised = false;   // prepare must not quantise its input
   bool expert_map = false;          // understands a map from global to local experts

@@ -69,8 +69,8 @@ struct Wording {
   std::string_view entry{};             // of that list of reasons: {0} backend, {1} reason
   std::string_view no_clamp{};          // {0} limit, {1} name
   std::string_view no_flashinfer{};     // none of the FlashInfer backends that were insisted on
-  bool terse_reasons = false;         // January: reasons without values
-  bool refusals_are_info = false;     // the automatic loop's refusals are logged as information
+  bool terse_reasons = false;           // January: reasons without values
+  bool refusals_are_info = false;       // the automatic loop's refusals are logged as information
 };
 
 enum class Ending : std::uint8_t {
@@ -82,7 +82,7 @@ struct Policy {
   std::string_view name;
   WeightFormat format{};
   Era era{};
-  std::string_view summary;
+  std::string_view summary{};
   std::vector<const Backend*> backends{};  // all of them
   std::vector<AutomaticList> automatic{};
   std::vector<NamedChoice> names{};  // in the order in which errors list them
@@ -93,13 +93,20 @@ struct Policy {
   Ending ending = Ending::error;
   Wording wording{};
   bool request_filters = false;       // a requested activation form filters the candidates
-  bool automatic_unfiltered = false;  // but only of explicit names
+  bool ignores_request = false;       // whatever was requested, and filters no automatic list
   bool asks_checkpoint = false;       // the checkpoint decides the activation form, not the backend
   bool checks_invariance = false;     // VLLM_BATCH_INVARIANT counts
+  bool gate_from_activation = false;  // the activation decides whether there is a gate
   bool checks_lora = false;           // LoRA is a column like others
   bool compares_absent_capability = false;  // compat: dies comparing with nothing
 };
 
 const Backend* find_backend(const Policy& policy, std::string_view name);
+
+// The automatic list for a request before anything is removed; null when none matches.
+const AutomaticList* find_list(const Policy& policy, const Request& request);
+
+// Every variable that a selection under this policy may look at.
+EnumSet<Variable> variables_read(const Policy& policy);
 
 }  // namespace fp4moe::oracle

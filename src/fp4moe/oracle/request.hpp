@@ -33,7 +33,7 @@ struct Layer {
   ActivationKey activation_key = ActivationKey::none;
   std::optional<ActivationKey> activation_override{};
   std::optional<double> swiglu_limit{};
-  double situ_beta = 4.0, situ_linear_beta = 25.0;
+  std::optional<double> situ_beta{}, situ_linear_beta{};  // absent: the model says nothing
   Parallel parallel{};
 };
 

@@ -48,9 +48,9 @@ class Walk {
   }
 
   Selection run() {
-    const bool over = dies_on_absent_capability() || lora() || resolve_request() ||
-                      list_candidates() || explicit_name() || only_flashinfer() ||
-                      forced_by_variable() || automatic() || last_try();
+    const bool over = has_malformed_variable() || dies_on_absent_capability() || lora() ||
+                      resolve_request() || list_candidates() || explicit_name() ||
+                      only_flashinfer() || forced_by_variable() || automatic() || last_try();
     if (!over) end();
     return std::move(made_);
   }
@@ -83,8 +83,13 @@ class Walk {
   }
 
   const Verdict& judge(const Backend& backend, const Experts& experts, ActivationKey activation) {
-    return made_.evaluated.emplace_back(
+    const Verdict& verdict = made_.evaluated.emplace_back(
         evaluate(policy_, made_.mode, request_, backend, experts, activation));
+    const bool to_the_end =
+        verdict.accepted() || verdict.refusals.front().check == Check::rule_after;
+    if (to_the_end && experts.announces != nullptr && !strict())
+      made_.log.push_back(experts.announces({request_, experts, policy_.format, activation}));
+    return verdict;
   }
 
   std::string unsupported(const Backend& backend, const Verdict* last) const {
@@ -113,6 +118,19 @@ class Walk {
 
   ActivationKey key_for(const Backend& backend) const {
     return policy_.asks_checkpoint ? asked_ : backend.activation;
+  }
+
+  // The reference stops only when it comes to read the variable; strict mode says so at once.
+  bool has_malformed_variable() {
+    if (!strict()) return false;
+    for (const platform::VariableRow& row : platform::variables()) {
+      if (!request_.environment.is_set(row.variable)) continue;
+      const Result<bool> value = request_.environment.flag(row.variable);
+      if (value || !variables_read(policy_).contains(row.variable)) continue;
+      return fail(ErrorKind::value, fmt::format("{}: expected {}, found {}", row.name,
+                                                value.why().expected, value.why().found));
+    }
+    return false;
   }
 
   bool dies_on_absent_capability() {
@@ -144,6 +162,7 @@ class Walk {
   }
 
   bool resolve_request() {
+    if (policy_.ignores_request) return false;
     asked_ = layer_.activation_key;
     if (!layer_.activation_override) return false;
     const ActivationKey wanted = *layer_.activation_override;
@@ -172,13 +191,8 @@ class Walk {
   }
 
   bool list_candidates() {
-    for (const AutomaticList& list : policy_.automatic) {
-      if (!list.kinds.empty() && !list.kinds.contains(request_.device.kind)) continue;
-      if (!list.routings.empty() && !list.routings.contains(layer_.routing)) continue;
-      available_ = list.backends;
-      break;
-    }
-    if (policy_.request_filters && !policy_.automatic_unfiltered) filter_by_request(available_);
+    if (const AutomaticList* list = find_list(policy_, request_)) available_ = list->backends;
+    if (policy_.request_filters && !policy_.ignores_request) filter_by_request(available_);
     if (layer_.swiglu_limit && !policy_.wording.no_clamp.empty())
       std::erase_if(available_, [](const Backend* backend) { return !backend->applies_clamp; });
     return false;
@@ -304,8 +318,7 @@ class Walk {
 
   bool automatic() {
     for (const Backend* backend : available_) {
-      const bool requested =
-          policy_.request_filters && !policy_.automatic_unfiltered && asked_ != ActivationKey::none;
+      const bool requested = policy_.request_filters && asked_ != ActivationKey::none;
       const ActivationKey key = requested ? asked_ : key_for(*backend);
       for (const Experts* experts : backend->experts) {
         const Verdict& verdict = judge(*backend, *experts, key);
@@ -365,11 +378,6 @@ class Walk {
 
 }  // namespace
 
-const Backend* find_backend(const Policy& policy, std::string_view name) {
-  const auto found = std::ranges::find(policy.backends, name, value_of);
-  return found == policy.backends.end() ? nullptr : *found;
-}
-
 Selection select(const Policy& policy, Mode mode, const Request& request) {
   return Walk(policy, mode, request).run();
 }
@@ -379,13 +387,8 @@ std::vector<Verdict> survey(const Policy& policy, Mode mode, const Request& requ
   const auto add = [&](const Backend* backend) {
     if (std::ranges::find(order, backend) == order.end()) order.push_back(backend);
   };
-  for (const AutomaticList& list : policy.automatic) {
-    const bool fits = (list.kinds.empty() || list.kinds.contains(request.device.kind)) &&
-                      (list.routings.empty() || list.routings.contains(request.layer.routing));
-    if (!fits) continue;
-    for (const Backend* backend : list.backends) add(backend);
-    break;
-  }
+  if (const AutomaticList* list = find_list(policy, request))
+    for (const Backend* backend : list->backends) add(backend);
   for (const Backend* backend : policy.backends) add(backend);
   std::vector<Verdict> verdicts;
   for (const Backend* backend : order) {

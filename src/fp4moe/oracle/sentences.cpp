@@ -1,53 +1,30 @@
 // The words for a refusal: the reference's own, so that logs can be compared, and ours, so that a
 // person knows what is required, what was found and what to do.
-#include <array>
+#include <algorithm>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "fp4moe/base/text.hpp"
+#include "fp4moe/oracle/capability_words.hpp"
 #include "fp4moe/oracle/select.hpp"
 
 namespace fp4moe::oracle {
 namespace {
-
-template <class Enum, class Name>
-std::string names_of(EnumSet<Enum> set, std::size_t count, Name name) {
-  std::vector<std::string> parts;
-  for (std::size_t i = 0; i < count; ++i)
-    if (set.contains(static_cast<Enum>(i))) parts.emplace_back(name(static_cast<Enum>(i)));
-  return join(parts, ", ");
-}
-
-std::string text(CapabilityRange range) {
-  if (range.below.major == std::numeric_limits<int>::max())
-    return platform::text(range.from) + " or newer";
-  if (range.below == Capability{range.from.major, range.from.minor + 1})
-    return platform::text(range.from);
-  if (range.below == Capability{range.from.major + 1, 0} && range.from.minor == 0)
-    return fmt::format("{}.x", range.from.major);
-  return fmt::format("{} to below {}", platform::text(range.from), platform::text(range.below));
-}
-
-std::string capabilities(const DeviceNeed& need) {
-  std::vector<std::string> parts;
-  for (const CapabilityRange range : need.capabilities) parts.push_back(text(range));
-  return join(parts, ", ");
-}
 
 std::string found_capability(const platform::Device& device) {
   return device.capability ? "this device is " + platform::text(*device.capability)
                            : "this device has no capability";
 }
 
+// The platforms of all needs together, without what else they ask for.
 std::string platforms(const Verdict& verdict) {
-  EnumSet<PlatformKind> kinds;
+  DeviceNeed all;
   for (const DeviceNeed& need : verdict.needs)
     for (std::size_t i = 0; i < platform::kPlatformNames.size(); ++i)
       if (need.kinds.contains(static_cast<PlatformKind>(i)))
-        kinds.insert(static_cast<PlatformKind>(i));
-  return names_of(kinds, platform::kPlatformNames.size(),
-                  [](PlatformKind kind) { return platform::name(kind); });
+        all.kinds.insert(static_cast<PlatformKind>(i));
+  return device_words({&all, 1});
 }
 
 Sentence about_device(const Request& request, const Verdict& verdict, const Refusal& refusal) {
@@ -58,7 +35,8 @@ Sentence about_device(const Request& request, const Verdict& verdict, const Refu
   const DeviceNeed& need = verdict.needs[refusal.need];
   switch (refusal.reason) {
     case Reason::capability:
-      return {"needs capability " + capabilities(need), found_capability(device), {}};
+      return {
+          "needs capability " + capability_words(need.capabilities), found_capability(device), {}};
     case Reason::architecture: {
       const std::vector<std::string> names(need.gfx.begin(), need.gfx.end());
       return {"needs " + join(names, ", "),
@@ -89,26 +67,9 @@ Sentence about_device(const Request& request, const Verdict& verdict, const Refu
   }
 }
 
-// The limits of ParallelLimit, in its order.
-struct LimitWords {
-  std::string_view requirement, remedy;
-};
-constexpr std::array<LimitWords, 8> kLimitWords{{
-    {"runs only without token exchange between ranks", "choose a modular kernel"},
-    {"runs only without expert load balancing", "switch EPLB off"},
-    {"runs only without data parallelism", "choose a modular kernel"},
-    {"does not work with FlashInfer's two-sided exchange",
-     "choose another all2all backend, such as allgather_reducescatter"},
-    {"does not work with FlashInfer's one-sided exchange",
-     "choose another all2all backend, such as allgather_reducescatter"},
-    {"runs only without sequence parallelism", "switch sequence parallelism off"},
-    {"runs only with all experts on one rank", "use tensor parallelism instead"},
-    {"runs only without expert parallelism", "use tensor parallelism instead"},
-}};
-
 Sentence about_parallel(const Request& request, const Refusal& refusal) {
   const Parallel& layout = request.layer.parallel;
-  const LimitWords& words = kLimitWords[refusal.detail];
+  const LimitWords& limit = words(static_cast<ParallelLimit>(refusal.detail));
   std::string fact;
   switch (refusal.reason) {
     case Reason::all2all:
@@ -127,7 +88,7 @@ Sentence about_parallel(const Request& request, const Refusal& refusal) {
     default:
       fact = layout.ep_size > 1 ? fmt::format("{} ranks share them", layout.ep_size) : "it is on";
   }
-  return {std::string(words.requirement), fact, std::string(words.remedy)};
+  return {"needs " + std::string(limit.demand), fact, std::string(limit.remedy)};
 }
 
 std::string scheme_text(WeightFormat weights, ActivationKey activation) {
@@ -136,31 +97,20 @@ std::string scheme_text(WeightFormat weights, ActivationKey activation) {
 }
 
 Sentence about_scheme(const Request& request, const Verdict& verdict) {
-  std::vector<std::string> known;
-  bool elsewhere = false;  // the pair exists, but on other devices
-  for (const Scheme& scheme : verdict.experts->schemes) {
-    if (scheme.weights != verdict.backend->format) continue;
-    std::string where;
-    if (scheme.capability.from != Capability{}) where = " on capability " + text(scheme.capability);
-    if (!scheme.gfx.empty()) where = fmt::format(" on {}", scheme.gfx);
-    const bool same = scheme.activations.contains(verdict.activation);
-    elsewhere = elsewhere || same;
-    known.push_back(names_of(scheme.activations, kKeyWords.size(),
-                             [](ActivationKey key) {
-                               return key == ActivationKey::none ? "16-bit" : name(key);
-                             }) +
-                    where);
-  }
+  const WeightFormat weights = verdict.backend->format;
+  const std::string known = input_words(verdict.experts->schemes, weights);
   const std::string requirement =
-      known.empty()
-          ? fmt::format("does not compute {} weights", formats::name(verdict.backend->format))
-          : fmt::format("takes {} weights with activations: {}",
-                        formats::name(verdict.backend->format), join(known, "; "));
-  const std::string fact =
-      elsewhere ? (request.device.gfx.empty() ? found_capability(request.device)
-                                              : "this device is " + request.device.gfx)
-                : "asked for " + scheme_text(verdict.backend->format, verdict.activation);
-  return {requirement, fact, {}};
+      known.empty() ? fmt::format("does not compute {} weights", formats::name(weights))
+                    : fmt::format("takes {} weights with input: {}", formats::name(weights), known);
+  // The pair may exist on other devices only.
+  const bool elsewhere = std::ranges::any_of(verdict.experts->schemes, [&](const Scheme& scheme) {
+    return scheme.weights == weights && scheme.activations.contains(verdict.activation);
+  });
+  if (!elsewhere) return {requirement, "asked for " + scheme_text(weights, verdict.activation), {}};
+  return {requirement,
+          request.device.gfx.empty() ? found_capability(request.device)
+                                     : "this device is " + request.device.gfx,
+          {}};
 }
 
 Sentence about_column(const Request& request, const Verdict& verdict, const Refusal& refusal) {
@@ -170,15 +120,13 @@ Sentence about_column(const Request& request, const Verdict& verdict, const Refu
     case Reason::not_gated:
       return {"computes only layers with a gate", "this layer has none", {}};
     case Reason::activation:
-      return {"computes the activations " + names_of(experts.activations, kActivationWords.size(),
-                                                     [](Activation a) { return name(a); }),
+      return {"computes " + activation_words(experts.activations),
               fmt::format("the layer has {}", name(layer.activation)),
               {}};
     case Reason::scheme:
       return about_scheme(request, verdict);
     case Reason::routing:
-      return {"routes by itself, with " + names_of(experts.routings, kRoutingWords.size(),
-                                                   [](Routing r) { return name(r); }),
+      return {"routes by itself, with " + routing_words(experts.routings),
               fmt::format("the layer routes with {}", name(layer.routing)),
               "a modular kernel takes routes made elsewhere"};
     case Reason::logits_dtype:

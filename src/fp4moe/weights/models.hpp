@@ -36,6 +36,7 @@ struct ModelRow {
   std::string_view experts_key;  // config.json's name for `experts`
   std::string_view width_key;    // config.json's name for `intermediate`
   ProjectionNames projections;
+  std::string_view routing;  // how its router chooses, in the oracle's words
 };
 
 std::span<const ModelRow> models();

@@ -37,9 +37,11 @@ std::string activation(const Asked& asked) {
   return "the layer has " + std::string(name(asked.request.layer.activation));
 }
 std::string with_situ(const Asked& asked) {
+  const auto shown = [](const std::optional<double>& beta) {
+    return beta ? std::to_string(*beta) : std::string("not given");
+  };
   const oracle::Layer& layer = asked.request.layer;
-  return "they are " + std::to_string(layer.situ_beta) + " and " +
-         std::to_string(layer.situ_linear_beta);
+  return "they are " + shown(layer.situ_beta) + " and " + shown(layer.situ_linear_beta);
 }
 
 // Asked before anything else, each with a sentence of its own.

@@ -49,16 +49,20 @@ constexpr Rule kRules[] = {
 };
 
 constexpr Experts experts(std::string_view name, TokenFormat format) {
-  return {.name = name,
-          .format = format,
-          .devices = kDevices,
-          .not_gated = true,
-          .activations = kGenericEleven,
-          .schemes = kSchemes,
-          .batch_invariant = true,
-          .rules = kRules,
-          .takes_unquantised = true,
-          .expert_map = true};
+  return {
+      .name = name,
+      .format = format,
+      .devices = kDevices,
+      .not_gated = true,
+      .activations = kGenericEleven,
+      .schemes = kSchemes,
+      .batch_invariant = true,
+      .rules = kRules,
+      .reads = {Variable::humming_gemm_type},
+      .announces =
+          [](const Asked& asked) { return "Using " + preferred(asked) + " gemm for humming moe"; },
+      .takes_unquantised = true,
+      .expert_map = true};
 }
 constexpr Experts kBatched = experts("BatchedHummingGroupedExperts", TokenFormat::batched);
 constexpr Experts kGrouped = experts("HummingGroupedExperts", TokenFormat::standard);

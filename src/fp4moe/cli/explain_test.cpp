@@ -1,0 +1,253 @@
+// explain and matrix, in-process.
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "fp4moe/base/json.hpp"
+#include "fp4moe/cli/command.hpp"
+#include "fp4moe/platform/device.hpp"
+#include "fp4moe/tensor/files/test_support.hpp"
+
+namespace fp4moe::cli {
+namespace {
+
+using tensor::testing::TemporaryFolder;
+
+struct Outcome {
+  int status;
+  std::string out, err;
+};
+
+Outcome run(const std::vector<std::string>& words) {
+  std::vector<const char*> pointers{"fp4moe"};
+  for (const std::string& word : words) pointers.push_back(word.c_str());
+  std::ostringstream out, err;
+  const int status = run_main(static_cast<int>(pointers.size()), pointers.data(), out, err);
+  return {status, out.str(), err.str()};
+}
+
+Json json_of(const std::vector<std::string>& words) {
+  std::vector<std::string> with = words;
+  with.emplace_back("--json");
+  const Result<Json> parsed = parse_json(run(with).out);
+  EXPECT_TRUE(parsed);
+  return parsed ? *parsed : Json();
+}
+
+bool has(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
+
+const std::vector<std::string> kHopper = {"explain",     "--device", "h100",      "--model",
+                                          "gpt-oss-20b", "--policy", "2026-04-24"};
+
+std::vector<std::string> with(std::vector<std::string> words, std::vector<std::string> more) {
+  words.insert(words.end(), std::make_move_iterator(more.begin()),
+               std::make_move_iterator(more.end()));
+  return words;
+}
+
+TEST(Explain, TheChoiceComesFirstAndEachRefusalHasOneReason) {
+  const Outcome said = run(kHopper);
+
+  EXPECT_EQ(said.status, 0) << said.err;
+  EXPECT_TRUE(said.out.starts_with("TRITON  OAITritonMxfp4ExpertsMonolithic\n")) << said.out;
+  EXPECT_TRUE(has(said.out, "FLASHINFER_TRTLLM_MXFP4_BF16"));
+  EXPECT_TRUE(has(said.out, "refused    needs capability 10.x; this device is 9.0"));
+  EXPECT_TRUE(has(said.out, "would run"));
+}
+
+TEST(Explain, VerboseShowsEveryKernelTheReferencesWordsAndWhatFollows) {
+  const Outcome said = run(with(kHopper, {"--verbose"}));
+
+  EXPECT_TRUE(has(said.out, "kernel does not support current device cuda")) << said.out;
+  EXPECT_TRUE(has(said.out, "w13_weight_scale"));
+  EXPECT_TRUE(has(said.out, "mxfp4_w4a16"));
+  EXPECT_TRUE(has(said.out, "Using 'TRITON' Mxfp4 MoE backend."));
+}
+
+TEST(Explain, JsonHoldsTheWholeRecord) {
+  const Json record = json_of(kHopper);
+
+  EXPECT_EQ(record["schema_version"], 1);
+  EXPECT_EQ(record["outcome"], "selected");
+  EXPECT_EQ(record["backend"], "TRITON");
+  EXPECT_EQ(record["experts"], "OAITritonMxfp4ExpertsMonolithic");
+  EXPECT_EQ(record["monolithic"], true);
+  EXPECT_EQ(record["evaluated"].size(), 4u);
+  EXPECT_EQ(record["evaluated"][0]["refusals"][0]["code"], "capability");
+  EXPECT_EQ(record["evaluated"][0]["refusals"][0]["requirement"], "needs capability 10.x");
+  EXPECT_EQ(record["consequences"]["quant_config"]["scheme"], "mxfp4_w4a16");
+  EXPECT_EQ(record["consequences"]["kernel"]["prepare_finalize"],
+            "MoEPrepareAndFinalizeNoDPEPMonolithic");
+  EXPECT_FALSE(record["would_run"].empty());
+}
+
+TEST(Explain, EveryWellKnownDeviceGetsAnAnswerUnderEveryPolicy) {
+  for (const char* policy : {"native", "2026-08-22", "2026-04-24", "2026-03-27", "2026-03-20"})
+    for (const platform::DescribedDevice& part : platform::described_devices()) {
+      const int status =
+          run({"explain", "--device", std::string(part.name), "--policy", policy}).status;
+      EXPECT_TRUE(status == 0 || status == 4) << part.name << " " << policy;
+    }
+  for (const char* policy : {"native", "2026-08-22", "2026-04-24", "2026-01-27", "2026-01-seed"})
+    EXPECT_EQ(
+        run({"explain", "--device", "b200", "--model", "deepseek-v3", "--policy", policy}).status,
+        0)
+        << policy;
+}
+
+TEST(Explain, AConfigurationThatNothingSupportsExitsWithFourAndNamesWhatWouldRun) {
+  const Outcome said = run(with(kHopper, {"--backend", "flashinfer-trtllm"}));
+
+  EXPECT_EQ(said.status, 4);
+  EXPECT_TRUE(said.out.starts_with("No backend: Mxfp4 MoE backend 'FLASHINFER_TRTLLM_MXFP4_BF16'"))
+      << said.out;
+  EXPECT_TRUE(has(said.out, "These would run: TRITON")) << said.out;
+  EXPECT_EQ(json_of(with(kHopper, {"--activation", "relu2"}))["error_type"], "NotImplementedError");
+}
+
+TEST(Explain, UnknownWordsAreUsageErrorsWithTheNearestSpelling) {
+  const struct {
+    std::vector<std::string> words;
+    std::string_view says;
+  } cases[] = {
+      {{"--device", "h10O"}, "h100"},
+      {{"--policy", "2026-04-23"}, "2026-04-24"},
+      {{"--backend", "marlyn"}, "did you mean marlin?"},
+      {{"--activation", "swigluoi"}, "did you mean swigluoai?"},
+      {{"--routing", "Renormalise"}, "did you mean Renormalize?"},
+      {{"--model", "gpt-oss-21b"}, "did you mean gpt-oss-20b?"},
+      {{"--mode", "strickt"}, "did you mean strict?"},
+      {{"--format", "mxfp5"}, "did you mean mxfp4?"},
+      {{"--lib", "flashinfr"}, "did you mean flashinfer?"},
+      {{"--platform", "cude"}, "did you mean cuda?"},
+      {{"--all2all", "deepep_low_latenzy"}, "deepep_low_latency"},
+      {{"--env", "VLLM_MXFP4_USE_MARLYN=1"}, "did you mean VLLM_MXFP4_USE_MARLIN?"},
+      {{"--env", "VLLM_MXFP4_USE_MARLIN"}, "NAME=VALUE"},
+      {{"--env", "VLLM_MXFP4_USE_MARLIN=yes"}, "a whole number"},
+      {{"--gfx", "gfx9"}, "gfx"},
+      {{"--capability", "hopper"}, "9.0"},
+      {{"--hidden", "0"}, "a whole number"},
+      {{"--diff", "2026-04-23"}, "2026-04-24"},
+  };
+  for (const auto& [words, says] : cases) {
+    std::vector<std::string> all =
+        with({"explain", "--device", "h100", "--policy", "2026-04-24"}, {});
+    if (words[0] == "--device" || words[0] == "--policy") all = {"explain"};
+    const Outcome said = run(with(all, words));
+    EXPECT_EQ(said.status, 2) << words[0] << " " << words[1] << ": " << said.out;
+    EXPECT_TRUE(has(said.err, says)) << words[1] << ": " << said.err;
+  }
+}
+
+TEST(Explain, ADeviceCanBeDescribedByItsFields) {
+  EXPECT_EQ(json_of({"explain", "--platform", "cuda", "--capability", "9.0", "--lib",
+                     "flashinfer,triton_kernels", "--policy", "2026-04-24"})["backend"],
+            "TRITON");
+  EXPECT_EQ(json_of({"explain", "--gfx", "gfx950", "--lib", "aiter,triton_kernels", "--env",
+                     "VLLM_ROCM_USE_AITER=1", "--policy", "2026-04-24"})["backend"],
+            "AITER");
+  EXPECT_EQ(json_of(with(kHopper, {"--lib=-triton_kernels"}))["backend"],
+            "FLASHINFER_CUTLASS_MXFP4_BF16");
+}
+
+TEST(Explain, LayersComeFromAFileToo) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "layer.json";
+  std::ofstream(path) << R"({"config": {"activation": "silu", "hidden_dim": 4096}})";
+
+  const Json record =
+      json_of({"explain", "--device", "h100", "--policy", "2026-04-24", "--config", path});
+
+  EXPECT_EQ(record["backend"], "FLASHINFER_CUTLASS_MXFP4_BF16");
+  EXPECT_EQ(record["layer"]["hidden_dim"], "4096");
+  std::ofstream(path) << R"({"activation": 3})";
+  EXPECT_EQ(run({"explain", "--config", path}).status, 2);
+}
+
+TEST(Explain, AParallelLayoutIsDerivedFromTheDeployment) {
+  const Json record =
+      json_of(with(kHopper, {"--dp", "2", "--ep", "--all2all", "deepep_low_latency"}));
+
+  EXPECT_EQ(record["backend"], "BATCHED_MARLIN");
+  EXPECT_EQ(record["layer"]["num_local_experts"], "16");
+}
+
+TEST(Explain, ARemovedExchangeIsReplacedWithItsWarning) {
+  const Outcome said = run(with(kHopper, {"--dp", "2", "--ep", "--all2all", "pplx"}));
+
+  EXPECT_EQ(said.status, 0);
+  EXPECT_TRUE(has(said.out, "The 'pplx' all2all backend has been removed.")) << said.out;
+}
+
+TEST(Explain, DiffShowsWhatAnotherPolicyDecides) {
+  const Outcome said = run({"explain", "--device", "mi300x", "--policy", "2026-03-20", "--env",
+                            "VLLM_ROCM_USE_AITER=1", "--diff", "2026-03-27"});
+
+  EXPECT_EQ(said.status, 0) << said.err;
+  EXPECT_TRUE(has(said.out, "2026-03-20  CK / AiterExperts")) << said.out;
+  EXPECT_TRUE(has(said.out, "2026-03-27  TRITON / OAITritonMxfp4ExpertsMonolithic")) << said.out;
+  EXPECT_TRUE(has(said.out, "gfx950")) << said.out;
+}
+
+TEST(Explain, AllDevicesIsOneLineForEach) {
+  const Outcome said = run({"explain", "--all-devices", "--policy", "2026-04-24"});
+
+  EXPECT_EQ(said.status, 0);
+  EXPECT_EQ(static_cast<std::size_t>(std::count(said.out.begin(), said.out.end(), '\n')),
+            platform::described_devices().size());
+  EXPECT_EQ(json_of({"explain", "--all-devices"})["devices"].size(),
+            platform::described_devices().size());
+}
+
+TEST(Explain, TheReferencesOwnEarlierChecksAreWarnings) {
+  const Outcome said = run({"explain", "--device", "t4", "--policy", "2026-04-24"});
+
+  EXPECT_TRUE(said.out.starts_with("MARLIN")) << said.out;
+  EXPECT_TRUE(has(said.out, "Minimum capability: 80. Current capability: 75.")) << said.out;
+}
+
+TEST(Matrix, TheDocumentationsPageIsWhatTheProgramPrints) {
+  std::ifstream file(std::string(FP4MOE_TESTDATA) + "/../docs/matrix.md");
+  const std::string page{std::istreambuf_iterator<char>(file), {}};
+
+  EXPECT_EQ(run({"matrix", "--markdown"}).out, page)
+      << "docs/matrix.md is stale: fp4moe matrix --markdown > docs/matrix.md";
+}
+
+TEST(Matrix, TextHasOneLineForEachDeviceOfOnePolicy) {
+  const Outcome said = run({"matrix", "--policy", "2026-04-24", "--format", "mxfp4"});
+
+  EXPECT_EQ(said.status, 0);
+  EXPECT_TRUE(has(said.out, "h100")) << said.out;
+  EXPECT_TRUE(has(said.out, "BATCHED_MARLIN")) << said.out;
+}
+
+TEST(Matrix, JsonHoldsKernelsAndChoices) {
+  const Json made = json_of({"matrix", "--policy", "2026-08-22"});
+
+  ASSERT_EQ(made["policies"].size(), 2u);
+  EXPECT_EQ(made["policies"][0]["format"], "mxfp4");
+  bool found = false;
+  for (const Json& kernel : made["policies"][0]["kernels"])
+    if (kernel["kernel"] == "MarlinExperts") {
+      found = true;
+      EXPECT_EQ(kernel["lora"], true);
+      EXPECT_EQ(kernel["refused_devices"]["v100"], "capability");
+      EXPECT_FALSE(kernel["refused_devices"].contains("h100"));
+    }
+  EXPECT_TRUE(found);
+}
+
+TEST(Matrix, AnUnknownPolicyIsAUsageError) {
+  EXPECT_EQ(run({"matrix", "--policy", "yesterday"}).status, 2);
+  EXPECT_EQ(run({"matrix", "--policy", "2026-01-27", "--format", "mxfp4"}).status, 2);
+}
+
+}  // namespace
+}  // namespace fp4moe::cli

@@ -1,0 +1,271 @@
+// fp4moe matrix: what every kernel can do and which backend every well-known device gets. The page
+// docs/matrix.md is this command's --markdown output.
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "fp4moe/backends/all.hpp"
+#include "fp4moe/base/text.hpp"
+#include "fp4moe/cli/command.hpp"
+#include "fp4moe/cli/options.hpp"
+#include "fp4moe/oracle/capability_words.hpp"
+#include "fp4moe/oracle/record.hpp"
+
+namespace fp4moe::cli {
+
+Run declare_matrix(CLI::App& app);
+
+namespace {
+
+using oracle::Backend;
+using oracle::Experts;
+using oracle::Layer;
+using oracle::Outcome;
+using oracle::Policy;
+using oracle::Request;
+
+struct Options {
+  std::string policy{}, format{}, mode = "strict";
+  bool markdown = false;
+};
+
+// A column of the table of choices: one thing about the layer or the deployment differs.
+struct Situation {
+  std::string_view title;
+  void (*change)(Request&);
+};
+constexpr Situation kSituations[] = {
+    {"gpt-oss",
+     [](Request& request) {
+       request.layer.activation = oracle::Activation::swigluoai;
+       request.layer.has_bias = true;
+     }},
+    {"SwiGLU", [](Request&) {}},
+    {"DeepSeek routing",
+     [](Request& request) { request.layer.routing = oracle::Routing::deepseek_v3; }},
+    {"no gate",
+     [](Request& request) {
+       request.layer.activation = oracle::Activation::relu2_no_mul;
+       request.layer.gated = false;
+     }},
+    {"batched tokens",
+     [](Request& request) {
+       request.layer.parallel = oracle::derive(
+           {.dp_size = 2, .enable_expert_parallel = true, .all2all_backend = "deepep_low_latency"});
+     }},
+    {"LoRA", [](Request& request) { request.layer.lora = true; }},
+    {"batch invariant",
+     [](Request& request) { request.environment.set(platform::Variable::batch_invariant, "1"); }},
+};
+
+Request request_for(const platform::Device& device, const Policy& policy,
+                    const Situation& situation) {
+  Request request{.device = device};
+  request.layer.activation = oracle::Activation::silu;
+  if (policy.format == oracle::WeightFormat::nvfp4)
+    request.layer.activation_key = oracle::ActivationKey::nvfp4;
+  // A device that has AITER is one where people switch it on.
+  if (device.libraries.contains(platform::Library::aiter))
+    request.environment.set(platform::Variable::rocm_use_aiter, "1");
+  situation.change(request);
+  return request;
+}
+
+std::string choice(const Policy& policy, oracle::Mode mode, const Request& request) {
+  const oracle::Selection made = select(policy, mode, request);
+  return made.outcome == Outcome::selected ? std::string(made.backend->name) : "-";
+}
+
+Result<std::vector<platform::Device>> all_devices() {
+  std::vector<platform::Device> devices;
+  for (const platform::DescribedDevice& part : platform::described_devices()) {
+    Result<platform::Device> device = platform::describe_device(part.name);
+    if (!device) return device.why();
+    devices.push_back(*std::move(device));
+  }
+  return devices;
+}
+
+std::string_view yes(bool is) { return is ? "yes" : ""; }
+
+// One kernel, in words.
+struct KernelWords {
+  std::string backend, kernel, kind, tokens, devices, activations, input, routing, limits;
+  bool not_gated = false, lora = false, invariant = false;
+};
+
+KernelWords describe(const Policy& policy, oracle::Mode mode, const Backend& backend,
+                     const Experts& experts) {
+  const bool repaired = mode == oracle::Mode::strict && !experts.strict_devices.empty();
+  return {.backend = std::string(backend.name),
+          .kernel = experts.name.empty() ? "(function)" : std::string(experts.name),
+          .kind = experts.kind == oracle::Kind::monolithic ? "monolithic" : "modular",
+          .tokens = std::string(oracle::name(experts.format)),
+          .devices = oracle::device_words(repaired ? experts.strict_devices : experts.devices),
+          .activations = oracle::activation_words(experts.activations),
+          .input = oracle::input_words(experts.schemes, policy.format),
+          .routing = oracle::routing_words(experts.routings),
+          .limits = oracle::limit_words(experts.limits),
+          .not_gated = experts.not_gated,
+          .lora = experts.lora,
+          .invariant = experts.batch_invariant};
+}
+
+std::vector<KernelWords> describe_all(const Policy& policy, oracle::Mode mode) {
+  std::vector<KernelWords> kernels;
+  for (const Backend* backend : policy.backends)
+    for (const Experts* experts : backend->experts)
+      kernels.push_back(describe(policy, mode, *backend, *experts));
+  return kernels;
+}
+
+void print_markdown(const Io& io, const Policy& policy, oracle::Mode mode,
+                    const std::vector<platform::Device>& devices) {
+  io.out << fmt::format("\n## {}, policy {}\n\n{}.\n\n", formats::name(policy.format), policy.name,
+                        policy.summary);
+  io.out << "Chosen automatically:\n\n| device |";
+  for (const Situation& situation : kSituations) io.out << " " << situation.title << " |";
+  io.out << "\n|---|";
+  for (std::size_t i = 0; i < std::size(kSituations); ++i) io.out << "---|";
+  io.out << "\n";
+  for (const platform::Device& device : devices) {
+    io.out << "| " << device.name << " |";
+    for (const Situation& situation : kSituations)
+      io.out << " " << choice(policy, mode, request_for(device, policy, situation)) << " |";
+    io.out << "\n";
+  }
+  io.out
+      << "\nWhat each kernel can do:\n\n"
+         "| backend | kernel | kind | tokens | devices | activations | input | routing | no "
+         "gate | LoRA | invariant | limits |\n|---|---|---|---|---|---|---|---|---|---|---|---|\n";
+  for (const KernelWords& words : describe_all(policy, mode))
+    io.out << fmt::format("| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |\n",
+                          words.backend, words.kernel, words.kind, words.tokens, words.devices,
+                          words.activations, words.input, words.routing, yes(words.not_gated),
+                          yes(words.lora), yes(words.invariant), words.limits);
+}
+
+void print_text(const Io& io, const Policy& policy, oracle::Mode mode,
+                const std::vector<platform::Device>& devices) {
+  io.out << fmt::format("{} weights, policy {}: {}\n\n", formats::name(policy.format), policy.name,
+                        policy.summary);
+  std::vector<std::vector<std::string>> table;
+  std::vector<std::string> header{"device"};
+  for (const Situation& situation : kSituations) header.emplace_back(situation.title);
+  table.push_back(header);
+  for (const platform::Device& device : devices) {
+    std::vector<std::string>& line = table.emplace_back(std::vector<std::string>{device.name});
+    for (const Situation& situation : kSituations)
+      line.push_back(choice(policy, mode, request_for(device, policy, situation)));
+  }
+  std::vector<std::size_t> widths(header.size());
+  for (const auto& line : table)
+    for (std::size_t i = 0; i < line.size(); ++i) widths[i] = std::max(widths[i], line[i].size());
+  for (const auto& line : table) {
+    std::string made;
+    for (std::size_t i = 0; i < line.size(); ++i)
+      made += fmt::format("{:<{}}  ", line[i], widths[i]);
+    made.erase(made.find_last_not_of(' ') + 1);
+    io.out << made << "\n";
+  }
+  io.out << "\n-: no backend of this policy; `fp4moe explain --device NAME` says why.\n";
+}
+
+Json to_json(const Policy& policy, oracle::Mode mode,
+             const std::vector<platform::Device>& devices) {
+  Json choices = Json::array(), kernels = Json::array();
+  for (const platform::Device& device : devices)
+    for (const Situation& situation : kSituations) {
+      const std::string backend = choice(policy, mode, request_for(device, policy, situation));
+      choices.push_back({{"device", device.name},
+                         {"situation", situation.title},
+                         {"backend", backend == "-" ? Json() : Json(backend)}});
+    }
+  for (const Backend* backend : policy.backends) {
+    for (const Experts* experts : backend->experts) {
+      const KernelWords words = describe(policy, mode, *backend, *experts);
+      Json refused = Json::object();  // by device, for the device's own reasons
+      for (const platform::Device& device : devices) {
+        const oracle::Verdict verdict =
+            evaluate(policy, mode, request_for(device, policy, kSituations[1]), *backend, *experts,
+                     backend->activation);
+        if (!verdict.accepted() && verdict.refusals.front().check == oracle::Check::device)
+          refused[device.name] = oracle::name(verdict.refusals.front().reason);
+      }
+      kernels.push_back({{"backend", words.backend},
+                         {"kernel", words.kernel},
+                         {"kind", words.kind},
+                         {"token_format", words.tokens},
+                         {"devices", words.devices},
+                         {"refused_devices", std::move(refused)},
+                         {"activations", words.activations},
+                         {"input", words.input},
+                         {"routing", words.routing},
+                         {"not_gated", words.not_gated},
+                         {"lora", words.lora},
+                         {"batch_invariant", words.invariant},
+                         {"limits", words.limits}});
+    }
+  }
+  return {{"policy", policy.name},
+          {"format", formats::name(policy.format)},
+          {"mode", oracle::kModeNames[static_cast<std::size_t>(mode)]},
+          {"choices", std::move(choices)},
+          {"kernels", std::move(kernels)}};
+}
+
+// The policies asked for: all of them, or those of one name or format.
+Result<std::vector<const Policy*>> chosen_policies(const Options& options, bool all) {
+  const std::string_view name =
+      options.policy.empty() && !all ? backends::kNative : std::string_view(options.policy);
+  std::vector<const Policy*> chosen;
+  for (const Policy& policy : backends::policies())
+    if ((name.empty() || policy.name == name) &&
+        (options.format.empty() || formats::name(policy.format) == options.format))
+      chosen.push_back(&policy);
+  if (!chosen.empty()) return chosen;
+  const auto format = formats::weight_format_from_name(options.format);
+  return backends::require_policy(name, format.value_or(oracle::WeightFormat::mxfp4)).why();
+}
+
+Result<int> run(const Options& options, const Io& io) {
+  const Result<std::vector<const Policy*>> policies =
+      chosen_policies(options, options.markdown && options.policy.empty());
+  if (!policies) return policies.why();
+  const Result<std::vector<platform::Device>> devices = all_devices();
+  if (!devices) return devices.why();
+  const oracle::Mode mode = options.mode == "compat" ? oracle::Mode::compat : oracle::Mode::strict;
+  Json made = Json::array();
+  if (options.markdown && !io.json)
+    io.out << "# Which backend runs what\n\nGenerated by `fp4moe matrix --markdown`. A kernel runs "
+              "a layer when every column holds. Devices stand for their usual installation; "
+              "batched tokens are DeepEP's low-latency exchange.\n";
+  for (const Policy* policy : *policies) {
+    if (io.json)
+      made.push_back(to_json(*policy, mode, *devices));
+    else if (options.markdown)
+      print_markdown(io, *policy, mode, *devices);
+    else
+      print_text(io, *policy, mode, *devices);
+  }
+  if (io.json) io.print({{"policies", std::move(made)}});
+  return kDone;
+}
+
+}  // namespace
+
+Run declare_matrix(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  add_option(app, "--policy", options->policy, "One policy (default: native)");
+  add_option(app, "--format", options->format, "One weight format").one_of({"mxfp4", "nvfp4"});
+  add_option(app, "--mode", options->mode, "strict, or compat with the reference's mistakes")
+      .one_of({"strict", "compat"})
+      .show_default();
+  add_flag(app, "--markdown", options->markdown, "The documentation's page, for every policy");
+  return [options](const Io& io) { return run(*options, io); };
+}
+
+}  // namespace fp4moe::cli

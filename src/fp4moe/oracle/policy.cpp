@@ -1,0 +1,47 @@
+#include "fp4moe/oracle/policy.hpp"
+
+#include <algorithm>
+
+namespace fp4moe::oracle {
+namespace {
+
+void insert_all(EnumSet<Variable>& into, EnumSet<Variable> more) {
+  for (std::size_t i = 0; i < platform::kVariables; ++i)
+    if (more.contains(static_cast<Variable>(i))) into.insert(static_cast<Variable>(i));
+}
+
+}  // namespace
+
+const Backend* find_backend(const Policy& policy, std::string_view name) {
+  const auto found = std::ranges::find(policy.backends, name,
+                                       [](const Backend* backend) { return backend->name; });
+  return found == policy.backends.end() ? nullptr : *found;
+}
+
+const AutomaticList* find_list(const Policy& policy, const Request& request) {
+  const auto found = std::ranges::find_if(policy.automatic, [&](const AutomaticList& list) {
+    return (list.kinds.empty() || list.kinds.contains(request.device.kind)) &&
+           (list.routings.empty() || list.routings.contains(request.layer.routing));
+  });
+  return found == policy.automatic.end() ? nullptr : &*found;
+}
+
+EnumSet<Variable> variables_read(const Policy& policy) {
+  EnumSet<Variable> read;
+  for (const EnvironmentStep& step : policy.steps) read.insert(step.variable);
+  if (policy.flashinfer_only)
+    insert_all(read, {Variable::flashinfer_fp4, Variable::flashinfer_moe_backend});
+  if (policy.lora) read.insert(Variable::mxfp4_use_marlin);
+  if (policy.checks_invariance) read.insert(Variable::batch_invariant);
+  for (const NamedChoice& named : policy.names)
+    if (named.force_16_bit) read.insert(*named.force_16_bit);
+  for (const Backend* backend : policy.backends) {
+    for (const Experts* experts : backend->experts) {
+      insert_all(read, experts->reads);
+      for (const DeviceNeed& need : experts->devices) insert_all(read, need.switches);
+    }
+  }
+  return read;
+}
+
+}  // namespace fp4moe::oracle

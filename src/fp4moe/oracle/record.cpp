@@ -1,0 +1,282 @@
+#include "fp4moe/oracle/record.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include <fmt/format.h>
+
+#include "fp4moe/base/text.hpp"
+#include "fp4moe/oracle/layer_fields.hpp"
+
+namespace fp4moe::oracle {
+namespace {
+
+bool is_listed(const Policy& policy, const Request& request, const Backend* backend) {
+  const AutomaticList* list = find_list(policy, request);
+  return list != nullptr && std::ranges::find(list->backends, backend) != list->backends.end();
+}
+
+std::vector<BackendRow> make_rows(const Policy& policy, const Request& request,
+                                  const std::vector<Verdict>& survey) {
+  std::vector<BackendRow> rows;
+  for (const Verdict& verdict : survey) {
+    if (rows.empty() || rows.back().backend != verdict.backend)
+      rows.push_back(
+          {.backend = verdict.backend, .automatic = is_listed(policy, request, verdict.backend)});
+    BackendRow& row = rows.back();
+    row.verdicts.push_back(&verdict);
+    if (row.nearest == nullptr || verdict.refusals.size() < row.nearest->refusals.size())
+      row.nearest = &verdict;
+  }
+  return rows;
+}
+
+Consequences follow(const Policy& policy, Mode mode, const Request& request,
+                    const Selection& selection) {
+  const Backend& backend = *selection.backend;
+  const Layer& layer = request.layer;
+  Consequences made;
+  made.sizes = layer_sizes(backend, request.device, layer.activation, layer.parallel, policy.era,
+                           layer.in_dtype, {layer.hidden, layer.intermediate});
+  if (made.sizes)
+    made.buffers = weight_buffers(
+        {.format = policy.format,
+         .sizes = *made.sizes,
+         .local_experts = layer.num_local_experts,
+         .experts = layer.num_experts,
+         .gated = layer.gated,
+         .has_bias = layer.has_bias,
+         .global_activation_scales = backend.global_activation_scales,
+         .always_two_halves = has_two_halves_always(policy.format, policy.era, mode)});
+  else
+    made.buffers = made.sizes.why();
+  made.quant = quant_config(backend, policy.era, mode, layer);
+  made.kernel = assemble(policy, mode, request, &backend, selection.experts);
+  return made;
+}
+
+void warn(Record& record) {
+  const Selection& selection = record.selection;
+  const Layer& layer = record.request.layer;
+  for (std::string& check : checks_before(*selection.policy, record.request))
+    record.warnings.push_back("vLLM refuses this before it selects: " + std::move(check));
+  if (selection.policy->lora && layer.lora && layer.backend != "auto")
+    record.warnings.push_back(fmt::format(
+        "LoRA decides before names do: the request for '{}' is ignored", layer.backend));
+  if (selection.outcome == Outcome::none)
+    record.warnings.emplace_back(
+        "weights stay as loaded and nothing computes them; the policy native has a kernel here");
+  if (!record.consequences) return;
+  if (const Result<KernelPlan>& kernel = record.consequences->kernel; kernel)
+    for (const std::string& warning : kernel->warnings) record.warnings.push_back(warning);
+}
+
+Json to_json(const Error& why) {
+  Json made{{"error", why.id}, {"message", why.message}};
+  if (!why.expected.empty()) made["expected"] = why.expected;
+  if (!why.found.empty()) made["found"] = why.found;
+  return made;
+}
+
+Json to_json(const Request& request, const Verdict& verdict, const Refusal& refusal) {
+  const Sentence words = sentence(request, verdict, refusal);
+  Json made{
+      {"code", name(refusal.reason)}, {"requirement", words.requirement}, {"fact", words.fact}};
+  if (!words.remedy.empty()) made["remedy"] = words.remedy;
+  return made;
+}
+
+Json to_json(const Policy& policy, const Request& request, const Verdict& verdict) {
+  Json refusals = Json::array();
+  for (const Refusal& refusal : verdict.refusals)
+    refusals.push_back(to_json(request, verdict, refusal));
+  const Experts& experts = *verdict.experts;
+  return {{"backend", verdict.backend->name},
+          {"experts", experts.name.empty() ? Json() : Json(experts.name)},
+          {"kind", experts.kind == Kind::monolithic ? "monolithic" : "modular"},
+          {"token_format", name(experts.format)},
+          {"activations", name(verdict.activation)},
+          {"accepted", verdict.accepted()},
+          {"refusals", std::move(refusals)},
+          {"reference_reason",
+           verdict.accepted() ? Json() : Json(reference_reason(policy, request, verdict))}};
+}
+
+Json device_json(const platform::Device& device) {
+  Json libraries = Json::array();
+  for (std::size_t i = 0; i < platform::kLibraryNames.size(); ++i)
+    if (device.libraries.contains(static_cast<Library>(i)))
+      libraries.push_back(platform::kLibraryNames[i]);
+  return {{"name", device.name},
+          {"platform", platform::name(device.kind)},
+          {"capability", device.capability ? Json(platform::text(*device.capability)) : Json()},
+          {"gfx", device.gfx.empty() ? Json() : Json(device.gfx)},
+          {"libraries", std::move(libraries)},
+          {"cpu", platform::text(device.cpu)},
+          {"memory_bytes", device.memory_bytes}};
+}
+
+Json environment_json(const platform::Environment& environment) {
+  Json made = Json::object();
+  for (const platform::VariableRow& row : platform::variables())
+    if (const auto& text = environment.text(row.variable)) made[std::string(row.name)] = *text;
+  return made;
+}
+
+Json quant_json(const QuantConfig& quant) {
+  Json formulas = Json::object();
+  for (const Formula& formula : quant.formulas)
+    formulas[std::string(formula.what)] = formula.made_of;
+  const auto number = [](const std::optional<double>& value) {
+    return value ? Json(*value) : Json();
+  };
+  return {{"scheme", name(quant.scheme)},
+          {"activations", name(quant.activations)},
+          {"weights", quant.weight_type},
+          {"made_of", std::move(formulas)},
+          {"global_activation_scales", quant.global_activation_scales},
+          {"gemm1_alpha", number(quant.gate.alpha)},
+          {"gemm1_beta", number(quant.gate.beta)},
+          {"gemm1_clamp", number(quant.gate.clamp)},
+          {"caller_pads_input", quant.caller_pads_input},
+          {"notes", quant.notes}};
+}
+
+Json kernel_json(const Result<KernelPlan>& kernel) {
+  if (!kernel) return to_json(kernel.why());
+  const PrepareFinalize& prepare = kernel->prepare;
+  return {{"has_kernel", kernel->has_kernel},
+          {"monolithic", kernel->monolithic},
+          {"prepare_finalize", prepare.name},
+          {"token_format", name(prepare.format)},
+          {"dispatchers", prepare.dispatchers},
+          {"max_tokens_per_rank",
+           prepare.max_tokens_per_rank ? Json(*prepare.max_tokens_per_rank) : Json()},
+          {"async", prepare.is_async},
+          {"output_is_reduced", prepare.output_is_reduced},
+          {"index_type", prepare.index_type.empty() ? Json() : Json(prepare.index_type)},
+          {"quantises_input", kernel->quantises_input},
+          {"inplace", kernel->inplace},
+          {"holds_shared_experts", kernel->holds_shared_experts},
+          {"passes_expert_map", kernel->passes_expert_map},
+          {"routing_tables", kernel->routing_tables},
+          {"note", kernel->note},
+          {"log", kernel->log}};
+}
+
+Json buffers_json(const Result<std::vector<Buffer>>& buffers) {
+  if (!buffers) return to_json(buffers.why());
+  Json made = Json::array();
+  for (const Buffer& buffer : *buffers)
+    made.push_back({{"name", buffer.name},
+                    {"shape", buffer.shape},
+                    {"dtype", buffer.dtype},
+                    {"initial", buffer.initial},
+                    {"bytes", buffer.bytes}});
+  return made;
+}
+
+Json consequences_json(const Record& record) {
+  const Consequences& made = *record.consequences;
+  const Layer& layer = record.request.layer;
+  Json sizes{{"hidden", layer.hidden}, {"intermediate", layer.intermediate}};
+  if (made.sizes)
+    sizes["rounded"] = {{"hidden", made.sizes->hidden}, {"intermediate", made.sizes->intermediate}};
+  else
+    sizes["rounded"] = to_json(made.sizes.why());
+  return {{"sizes", std::move(sizes)},
+          {"layout", record.selection.backend->layout},
+          {"weights", buffers_json(made.buffers)},
+          {"quant_config", quant_json(made.quant)},
+          {"kernel", kernel_json(made.kernel)}};
+}
+
+}  // namespace
+
+std::string decisive_reason(const Request& request, const Verdict& verdict) {
+  if (verdict.accepted()) return {};
+  const Sentence words = sentence(request, verdict, verdict.refusals.front());
+  return words.requirement + "; " + words.fact;
+}
+
+std::vector<std::string> checks_before(const Policy& policy, const Request& request) {
+  std::vector<std::string> found;
+  if (policy.era == Era::native) return found;
+  const bool mxfp4 = policy.format == WeightFormat::mxfp4;
+  const std::string_view method = !mxfp4                        ? "modelopt_fp4"
+                                  : policy.era == Era::april_24 ? "gpt_oss_mxfp4"
+                                                                : "mxfp4";
+  const int least = mxfp4 ? 80 : 75;
+  if (const auto& capability = request.device.capability) {
+    const int number = capability->major * 10 + capability->minor;
+    if (number < least)
+      found.push_back(fmt::format(
+          "The quantization method {} is not supported for the current GPU. Minimum capability: "
+          "{}. Current capability: {}.",
+          method, least, number));
+  }
+  if (mxfp4 && request.layer.in_dtype != ScalarType::bfloat16)
+    found.push_back(fmt::format(
+        "torch.{} is not supported for quantization method {}. Supported dtypes: [torch.bfloat16]",
+        name(request.layer.in_dtype), method));
+  return found;
+}
+
+Record make_record(const Policy& policy, Mode mode, const Request& request) {
+  Record record;
+  record.request = request;
+  record.selection = select(policy, mode, request);
+  record.survey = survey(policy, mode, request);
+  record.rows = make_rows(policy, request, record.survey);
+  if (record.selection.outcome == Outcome::selected)
+    record.consequences = follow(policy, mode, request, record.selection);
+  warn(record);
+  return record;
+}
+
+Json to_json(const Record& record) {
+  const Selection& selection = record.selection;
+  const Policy& policy = *selection.policy;
+  const Request& request = record.request;
+  constexpr std::array<std::string_view, 3> kOutcomes{"selected", "none", "error"};
+  const bool is_class = selection.experts != nullptr && !selection.experts->name.empty();
+  Json evaluated = Json::array(), candidates = Json::array(), would_run = Json::array();
+  for (const Verdict& verdict : selection.evaluated)
+    evaluated.push_back(to_json(policy, request, verdict));
+  for (const Verdict& verdict : record.survey)
+    candidates.push_back(to_json(policy, request, verdict));
+  for (const BackendRow& row : record.rows)
+    if (row.would_run()) would_run.push_back(row.backend->name);
+  Json layer = Json::object();
+  for (const LayerField& field : layer_fields())
+    layer[std::string(field.key)] = field.show(request.layer);
+  layer["parallel"] = printed(request.layer.parallel, policy.era);
+
+  Json made{
+      {"policy", policy.name},
+      {"mode", kModeNames[static_cast<std::size_t>(selection.mode)]},
+      {"format", formats::name(policy.format)},
+      {"device", device_json(request.device)},
+      {"environment", environment_json(request.environment)},
+      {"layer", std::move(layer)},
+      {"outcome", kOutcomes[static_cast<std::size_t>(selection.outcome)]},
+      {"backend", selection.backend == nullptr ? Json() : Json(selection.backend->name)},
+      {"experts", is_class ? Json(selection.experts->name) : Json()},
+      {"monolithic", is_class ? Json(selection.experts->kind == Kind::monolithic) : Json()},
+      {"activation_format", is_class ? Json(name(selection.experts->format)) : Json()},
+      {"activations", name(selection.activation)},
+  };
+  if (selection.outcome == Outcome::error) {
+    made["error_type"] = name(selection.error);
+    made["message"] = selection.message;
+  }
+  made["log"] = selection.log;
+  made["warnings"] = record.warnings;
+  made["would_run"] = std::move(would_run);
+  made["evaluated"] = std::move(evaluated);
+  made["candidates"] = std::move(candidates);
+  if (record.consequences) made["consequences"] = consequences_json(record);
+  return made;
+}
+
+}  // namespace fp4moe::oracle
