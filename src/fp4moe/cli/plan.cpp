@@ -1,0 +1,238 @@
+// fp4moe plan: what a model's MoE layers become on each rank, for one backend or all of a policy.
+//
+// Exit status: 0 there is a plan, 4 the split or the backend is impossible, 2 the question is
+// wrong, 3 the checkpoint is.
+#include "fp4moe/plan/plan.hpp"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "fp4moe/backends/all.hpp"
+#include "fp4moe/base/text.hpp"
+#include "fp4moe/cli/command.hpp"
+#include "fp4moe/cli/options.hpp"
+#include "fp4moe/cli/question.hpp"
+
+namespace fp4moe::cli {
+
+Run declare_plan(CLI::App& app);
+
+namespace {
+
+using plan::BackendPlan;
+using plan::Plan;
+
+struct Options {
+  std::string path{}, model{}, format{}, backend{};
+  std::string mode = "strict";
+  QuestionOptions question{};  // device and policy
+  plan::Ranks ranks{};
+};
+
+Result<plan::Model> resolve_model(const Options& options) {
+  if (options.path.empty() == options.model.empty())
+    return usage("plan.model", "plan needs a checkpoint or a model")
+        .expects("either PATH or --model NAME", options.path.empty() ? "neither" : "both");
+  if (!options.path.empty()) return plan::model_from_checkpoint(options.path);
+  const weights::ModelRow* row = weights::find_model(options.model);
+  if (row == nullptr) {
+    std::vector<std::string_view> names;
+    for (const weights::ModelRow& known : weights::models()) names.push_back(known.name);
+    const std::string_view near = nearest(options.model, names);
+    return usage("plan.model", "no such model is known")
+        .expects(fmt::format("one of {}", fmt::join(names, ", ")),
+                 "'" + printable(options.model) + "'")
+        .try_this(near.empty() ? "" : fmt::format("Did you mean {}?", near));
+  }
+  const auto format = formats::weight_format_from_name(options.format);
+  if (!options.format.empty() && !format)
+    return usage("plan.format", "no such weight format is known")
+        .expects("mxfp4 or nvfp4", "'" + printable(options.format) + "'");
+  return plan::model_from_row(*row, format);
+}
+
+// Leaves the backend that was asked for, or all.
+Result<Done> restrict_to(const std::string& name, Plan& made) {
+  if (name.empty() || name == "all") return Done{};
+  std::vector<std::string_view> names;
+  for (const BackendPlan& row : made.backends) names.push_back(row.backend->name);
+  if (std::ranges::find(names, name) == names.end()) {
+    const std::string_view near = nearest(name, names);
+    return usage("plan.backend", fmt::format("policy {} has no such backend", made.policy->name))
+        .expects(fmt::format("all or one of {}", fmt::join(names, ", ")),
+                 "'" + printable(name) + "'")
+        .try_this(near.empty() ? "" : fmt::format("Did you mean {}?", near));
+  }
+  std::erase_if(made.backends, [&](const BackendPlan& row) { return row.backend->name != name; });
+  return Done{};
+}
+
+std::string padded(double percent) {
+  return percent < 0.05 ? "none" : fmt::format("+{:.1f} %", percent);
+}
+
+std::string bold(const Io& io, const std::string& text) {
+  return io.color ? "\x1b[1m" + text + "\x1b[0m" : text;
+}
+
+void line(const Io& io, std::string_view key, const std::string& value) {
+  io.out << fmt::format("  {:<11} {}\n", key, value);
+}
+
+std::string split_text(const Plan& made) {
+  const plan::Split& split = made.split;
+  if (split.ranks == 1) return "one rank";
+  if (split.parallel.use_ep)
+    return fmt::format("{} ranks, whole experts: {} each", split.ranks,
+                       split.experts_most == split.experts_least
+                           ? std::to_string(split.experts_most)
+                           : fmt::format("{} or {}", split.experts_most, split.experts_least));
+  return fmt::format("{} ranks, every expert in parts of {}", split.ranks,
+                     split.most == split.least
+                         ? std::to_string(split.most)
+                         : fmt::format("{}, the last {}", split.most, split.least));
+}
+
+std::string fit_text(const Plan& made, const BackendPlan& backend) {
+  if (!backend.fits) return "the device's memory is not known";
+  const double share = 100.0 * static_cast<double>(backend.rank_bytes) /
+                       static_cast<double>(made.device.memory_bytes);
+  std::string text = fmt::format("{}: MoE weights are {:.1f} % of {} on {}",
+                                 *backend.fits ? "fits" : "DOES NOT FIT", share,
+                                 human_bytes(made.device.memory_bytes), made.device.name);
+  if (!*backend.fits && !made.that_fit.empty() && backend.chosen)
+    text += fmt::format("; {} would fit", fmt::join(made.that_fit, " or "));
+  return text;
+}
+
+void print_header(const Io& io, const Plan& made) {
+  const weights::MoeShape& shape = made.model.shape;
+  io.out << fmt::format("{}: {} MoE layers, {} experts of {} x {}, {}{}\n", made.model.name,
+                        made.model.layers, shape.experts, shape.hidden, shape.intermediate,
+                        weights::name(shape.format), shape.gated() ? "" : ", without a gate");
+  io.out << fmt::format("{}; {}, policy {}\n", split_text(made), text(made.device),
+                        made.policy->name);
+  for (const std::string& note : made.model.notes) io.out << "note: " << note << "\n";
+  for (const std::string& note : made.split.notes) io.out << "note: " << note << "\n";
+  if (!made.no_choice.empty()) io.out << "note: no backend is chosen: " << made.no_choice << "\n";
+}
+
+void print_detail(const Io& io, const Plan& made, const BackendPlan& backend) {
+  io.out << "\n"
+         << bold(io, fmt::format("{}{}", backend.backend->name,
+                                 backend.chosen            ? " (chosen)"
+                                 : backend.refused.empty() ? " (would run)"
+                                                           : " (does not run here)"))
+         << "\n";
+  if (!backend.refused.empty()) line(io, "refused", backend.refused);
+  if (backend.impossible) {
+    line(io, "impossible", text(*backend.impossible));
+    return;
+  }
+  line(io, "per rank",
+       fmt::format("{} in {} layers, {} in one", human_bytes(backend.rank_bytes), made.model.layers,
+                   human_bytes(backend.layer_bytes)));
+  line(io, "memory", fit_text(made, backend));
+  line(io, "sizes",
+       fmt::format("hidden {} -> {} ({}), intermediate {} -> {} ({} over all ranks)",
+                   backend.before.hidden, backend.after.hidden, padded(backend.hidden_padding),
+                   backend.before.intermediate, backend.after.intermediate,
+                   padded(backend.intermediate_padding)));
+  line(io, "waste",
+       fmt::format("work {}, memory {} ({} on all ranks, {} without padding)",
+                   padded(100 * (backend.work - 1)), padded(100 * (backend.memory - 1)),
+                   human_bytes(backend.all_ranks_bytes), human_bytes(backend.real_bytes)));
+  line(io, "converting",
+       fmt::format("{} at most here (one expert, as stored and as converted); {} in the reference "
+                   "({})",
+                   human_bytes(backend.expert_peak), human_bytes(backend.layer_peak),
+                   backend.backend->layout.empty() ? "the layer as loaded"
+                                                   : "the layer and its converted copy"));
+  for (const oracle::Buffer& buffer : backend.buffers)
+    io.out << fmt::format("  {:<24} {:<8} {:<22} {:>10}\n", buffer.name, buffer.dtype,
+                          fmt::format("[{}]", fmt::join(buffer.shape, ", ")),
+                          human_bytes(buffer.bytes));
+}
+
+void print_table(const Io& io, const std::vector<BackendPlan>& backends) {
+  std::size_t width = 7;
+  for (const BackendPlan& row : backends) width = std::max(width, row.backend->name.size());
+  io.out << fmt::format("\n{:<{}}  {:>13}  {:>10}  {:>9}  {:>9}  {}\n", "backend", width, "H x I",
+                        "per rank", "work", "memory", "");
+  for (const BackendPlan& row : backends) {
+    const std::string says = row.chosen            ? "chosen"
+                             : row.refused.empty() ? "would run"
+                                                   : "refused: " + row.refused;
+    if (row.impossible) {
+      io.out << fmt::format("{:<{}}  impossible: {}\n", row.backend->name, width,
+                            row.impossible->message);
+      continue;
+    }
+    io.out << fmt::format("{:<{}}  {:>13}  {:>10}  {:>9}  {:>9}  {}\n", row.backend->name, width,
+                          fmt::format("{} x {}", row.after.hidden, row.after.intermediate),
+                          human_bytes(row.rank_bytes), padded(100 * (row.work - 1)),
+                          padded(100 * (row.memory - 1)), says);
+  }
+}
+
+Result<int> run_plan(const Options& options, const Io& io) {
+  auto model = resolve_model(options);
+  if (!model) return model.why();
+  const auto policy = backends::require_policy(options.question.policy, model->shape.format);
+  if (!policy) return policy.why();
+  auto device = resolve_device(options.question);
+  if (!device) return device.why();
+  plan::PlanRequest request{.model = *std::move(model), .ranks = options.ranks};
+  request.device = *std::move(device);
+  request.policy = *policy;
+  request.mode = options.mode == "compat" ? oracle::Mode::compat : oracle::Mode::strict;
+  auto made = plan::make_plan(request);
+  if (!made) return made.why();
+  if (const auto fine = restrict_to(options.backend, *made); !fine) return fine.why();
+
+  if (io.json) {
+    io.print(to_json(*made));
+  } else {
+    print_header(io, *made);
+    const bool all = options.backend.empty() || options.backend == "all";
+    const bool detail = !all || (options.backend.empty() && made->backends.front().chosen);
+    if (detail) print_detail(io, *made, made->backends.front());
+    if (all) print_table(io, made->backends);
+  }
+  const bool impossible = std::ranges::all_of(
+      made->backends, [](const BackendPlan& row) { return row.impossible.has_value(); });
+  return impossible ? static_cast<int>(ErrorCode::no_backend) : kDone;
+}
+
+}  // namespace
+
+Run declare_plan(CLI::App& app) {
+  const auto options = std::make_shared<Options>();
+  constexpr std::uint64_t kMost = 1u << 16;
+  add_option(app, "PATH", options->path, "A checkpoint: a folder, an index or a file");
+  add_option(app, "--model", options->model, "A model instead: gpt-oss-120b, deepseek-v3, ...");
+  add_option(app, "--format", options->format, "With --model: mxfp4 or nvfp4");
+  add_option(app, "--backend", options->backend,
+             "One backend, or all (default: the chosen one in detail, then all)");
+  add_option(app, "--policy", options->question.policy, "Whose rules: native, or a date of vLLM")
+      .show_default();
+  add_option(app, "--mode", options->mode, "strict, or compat with the reference's mistakes")
+      .one_of({"strict", "compat"})
+      .show_default();
+  add_option(app, "--device", options->question.device,
+             "This machine (auto) or a part: h100, mi355x, cpu, ...")
+      .show_default();
+  add_option(app, "--tp", options->ranks.tp, "Ranks that share every expert").between(1, kMost);
+  add_option(app, "--ep", options->ranks.ep, "Ranks that share out whole experts")
+      .between(1, kMost);
+  add_option(app, "--dp", options->ranks.dp, "Data-parallel ranks").between(1, kMost);
+  add_option(app, "--all2all", options->ranks.all2all,
+             "How ranks exchange tokens, e.g. deepep_low_latency");
+  return [options](const Io& io) { return run_plan(*options, io); };
+}
+
+}  // namespace fp4moe::cli

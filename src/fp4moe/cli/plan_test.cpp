@@ -1,0 +1,150 @@
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "fp4moe/base/json.hpp"
+#include "fp4moe/cli/command.hpp"
+#include "fp4moe/tensor/files/test_support.hpp"
+#include "fp4moe/weights/synth.hpp"
+
+namespace fp4moe::cli {
+namespace {
+
+using tensor::testing::TemporaryFolder;
+
+struct Outcome {
+  int status;
+  std::string out, err;
+};
+
+Outcome run(const std::vector<std::string>& words) {
+  std::vector<const char*> pointers{"fp4moe", "plan"};
+  for (const std::string& word : words) pointers.push_back(word.c_str());
+  std::ostringstream out, err;
+  const int status = run_main(static_cast<int>(pointers.size()), pointers.data(), out, err);
+  return {status, out.str(), err.str()};
+}
+
+bool has(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
+
+const std::vector<std::string> kH100{"--model",  "gpt-oss-120b", "--device", "h100",
+                                     "--policy", "2026-08-22",   "--tp",     "8"};
+
+std::vector<std::string> with(std::vector<std::string> words,
+                              const std::vector<std::string>& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+TEST(PlanCommand, SaysTheChoiceAndItsTotalsFirst) {
+  const Outcome outcome = run(kH100);
+
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_TRUE(
+      outcome.out.starts_with("gpt-oss-120b: 36 MoE layers, 128 experts of 2880 x 2880, mxfp4\n"))
+      << outcome.out;
+  EXPECT_TRUE(has(outcome.out, "8 ranks, every expert in parts of 384, the last 192"));
+  EXPECT_TRUE(has(outcome.out, "2880 / 8 = 360 is not made of whole blocks of 32"));
+  EXPECT_TRUE(has(outcome.out, "TRITON (chosen)"));
+  EXPECT_TRUE(has(outcome.out, "w13_weight_scale")) << outcome.out;
+  EXPECT_TRUE(has(outcome.out, "3072 x 384")) << outcome.out;
+  EXPECT_TRUE(has(outcome.out, "impossible:"));
+}
+
+TEST(PlanCommand, ShowsOneBackendOrATableOfAll) {
+  const Outcome marlin = run(with(kH100, {"--backend", "MARLIN"}));
+  EXPECT_EQ(marlin.status, 0);
+  EXPECT_TRUE(has(marlin.out, "MARLIN (would run)"));
+  EXPECT_FALSE(has(marlin.out, "TRITON"));
+
+  const Outcome all = run(with(kH100, {"--backend", "all"}));
+  EXPECT_TRUE(has(all.out, "MARLIN"));
+  EXPECT_FALSE(has(all.out, "w13_weight"));
+
+  const Outcome refused = run(with(kH100, {"--backend", "XPU"}));
+  EXPECT_EQ(refused.status, 0);
+  EXPECT_TRUE(has(refused.out, "XPU (does not run here)"));
+}
+
+TEST(PlanCommand, PrintsOneJsonObject) {
+  const Outcome outcome = run(with(kH100, {"--backend", "MARLIN", "--json"}));
+
+  EXPECT_EQ(outcome.status, 0);
+  const Result<Json> json = parse_json(outcome.out);
+  ASSERT_TRUE(json);
+  EXPECT_TRUE(json->contains("schema_version"));
+  ASSERT_EQ((*json)["backends"].size(), 1u);
+  EXPECT_EQ((*json)["backends"][0]["backend"], "MARLIN");
+  EXPECT_EQ((*json)["backends"][0]["after"]["intermediate"], 384);
+}
+
+TEST(PlanCommand, RefusesImpossibleSplitsWithTheNearest) {
+  const Outcome outcome =
+      run({"--model", "gpt-oss-120b", "--tp", "7", "--policy", "2026-08-22", "--device", "h100"});
+  EXPECT_EQ(outcome.status, 4);
+  EXPECT_TRUE(has(outcome.err, "6 and 8")) << outcome.err;
+
+  EXPECT_EQ(run({"--model", "gpt-oss-20b", "--ep", "64", "--device", "h100"}).status, 4);
+  EXPECT_EQ(run({"--model", "gpt-oss-20b", "--tp", "2", "--ep", "8", "--device", "h100"}).status,
+            4);
+  EXPECT_EQ(run(with(kH100, {"--backend", "B12X_MXFP4_BF16"})).status, 4);
+}
+
+TEST(PlanCommand, RefusesWrongWordsWithTheRightOnes) {
+  const auto expect_usage = [](const std::vector<std::string>& words, std::string_view near) {
+    const Outcome outcome = run(words);
+    EXPECT_EQ(outcome.status, 2) << outcome.err;
+    EXPECT_TRUE(has(outcome.err, near)) << outcome.err;
+  };
+  expect_usage({}, "either PATH or --model");
+  expect_usage({"somewhere", "--model", "gpt-oss-20b"}, "both");
+  expect_usage({"--model", "gpt-oss-20c"}, "gpt-oss-20b");
+  expect_usage({"--model", "gpt-oss-20b", "--format", "fp4"}, "mxfp4 or nvfp4");
+  expect_usage({"--model", "gpt-oss-20b", "--policy", "2026-08-21"}, "2026-08-22");
+  expect_usage({"--model", "gpt-oss-20b", "--device", "h101"}, "h100");
+  expect_usage(with(kH100, {"--backend", "MARLYN"}), "MARLIN");
+  expect_usage({"--model", "gpt-oss-20b", "--ep", "2", "--all2all", "mory", "--device", "h100",
+                "--policy", "2026-04-24"},
+               "mori");
+  expect_usage({"--model", "gpt-oss-20b", "--tp", "0"}, "--tp");
+}
+
+TEST(PlanCommand, ReadsACheckpoint) {
+  const TemporaryFolder folder;
+  weights::SynthOptions options{.model = "gpt-oss-20b", .layers = 2};
+  options.experts = 4;
+  options.hidden = options.intermediate = 64;
+  ASSERT_TRUE(weights::synth(options, folder / "m"));
+
+  const Outcome outcome = run({folder / "m", "--device", "a100", "--policy", "2026-04-24"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_TRUE(has(outcome.out, "2 MoE layers, 4 experts of 64 x 64, mxfp4")) << outcome.out;
+  EXPECT_TRUE(has(outcome.out, "MARLIN (chosen)"));
+  EXPECT_TRUE(has(outcome.out, "hidden 64 -> 256"));
+
+  EXPECT_NE(run({folder / "nothing"}).status, 0);
+}
+
+TEST(PlanCommand, SaysWhenWeightsDoNotFit) {
+  const Outcome outcome =
+      run({"--model", "deepseek-v3", "--device", "h100", "--policy", "2026-04-24"});
+
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_TRUE(has(outcome.out, "DOES NOT FIT")) << outcome.out;
+  EXPECT_TRUE(has(outcome.out, "--ep 8")) << outcome.out;
+}
+
+TEST(PlanCommand, PlansForThisMachineByDefault) {
+  const Outcome outcome = run({"--model", "gpt-oss-20b"});
+
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_TRUE(has(outcome.out, "policy native")) << outcome.out;
+  EXPECT_TRUE(has(outcome.out, "(chosen)")) << outcome.out;
+}
+
+}  // namespace
+}  // namespace fp4moe::cli

@@ -1,0 +1,34 @@
+// What planning needs to know of a model: the shape of its MoE layers, how many there are, and the
+// words with which a backend is selected. Taken from the table of models or from a checkpoint.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "fp4moe/base/result.hpp"
+#include "fp4moe/oracle/buffers.hpp"
+#include "fp4moe/oracle/request.hpp"
+#include "fp4moe/weights/models.hpp"
+#include "fp4moe/weights/moe_shape.hpp"
+#include "fp4moe/weights/slice.hpp"
+
+namespace fp4moe::plan {
+
+struct Model {
+  std::string name{};
+  weights::MoeShape shape{};  // of one MoE layer
+  std::uint64_t layers = 0;   // MoE layers
+  weights::SplitRule rule = weights::SplitRule::equal;
+  oracle::BufferNames names = oracle::BufferNames::modelopt;
+  oracle::Layer layer{};  // of one rank without parallelism
+  std::vector<std::string> notes{};
+};
+
+Model model_from_row(const weights::ModelRow& row, std::optional<weights::WeightFormat> format);
+
+// Reads headers only. Errors: those of Checkpoint::open, and plan.shapes when its MoE layers have
+// different shapes.
+Result<Model> model_from_checkpoint(const std::string& path);
+
+}  // namespace fp4moe::plan

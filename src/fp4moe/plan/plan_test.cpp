@@ -1,0 +1,209 @@
+#include "fp4moe/plan/plan.hpp"
+
+#include <algorithm>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "fp4moe/backends/all.hpp"
+
+namespace fp4moe::plan {
+namespace {
+
+PlanRequest request(std::string_view model, std::string_view device, std::string_view policy) {
+  PlanRequest made;
+  made.model = model_from_row(*weights::find_model(model), {});
+  const auto described = platform::describe_device(device);
+  EXPECT_TRUE(described);
+  if (described) made.device = *described;
+  made.policy = backends::find_policy(policy, made.model.shape.format);
+  EXPECT_NE(made.policy, nullptr);
+  return made;
+}
+
+BackendPlan plan_for(PlanRequest asked, const Ranks& ranks, std::string_view backend) {
+  asked.ranks = ranks;
+  const auto plan = make_plan(asked);
+  EXPECT_TRUE(plan) << text(plan.why());
+  if (!plan) return {};
+  const auto found = std::ranges::find_if(
+      plan->backends, [&](const BackendPlan& row) { return row.backend->name == backend; });
+  EXPECT_NE(found, plan->backends.end()) << backend;
+  return found == plan->backends.end() ? BackendPlan{} : *found;
+}
+
+TEST(Plan, SaysWhatMarlinMakesOfGptOss) {
+  const BackendPlan made = plan_for(request("gpt-oss-20b", "a100", "2026-04-24"), {}, "MARLIN");
+
+  EXPECT_TRUE(made.chosen);
+  EXPECT_FALSE(made.impossible);
+  EXPECT_EQ(made.before, (oracle::Sizes{2880, 2880}));
+  EXPECT_EQ(made.after, (oracle::Sizes{3072, 2944}));
+  EXPECT_NEAR(made.hidden_padding, 6.667, 0.001);
+  EXPECT_NEAR(made.intermediate_padding, 2.222, 0.001);
+  EXPECT_NEAR(made.work, 3072.0 * 2944 / (2880.0 * 2880), 1e-12);
+  const std::uint64_t layer =
+      32ull * (5888 * 1536 + 5888 * 96 + 3072 * 1472 + 3072 * 92 + 2 * (5888 + 3072));
+  EXPECT_EQ(made.layer_bytes, layer);
+  EXPECT_EQ(made.rank_bytes, 24 * layer);
+  EXPECT_EQ(made.all_ranks_bytes, 24 * layer);
+  EXPECT_EQ(made.layer_peak, 2 * layer);
+  const std::uint64_t real =
+      32ull * (5760 * 1440 + 5760 * 90 + 2880 * 1440 + 2880 * 90 + 2 * (5760 + 2880));
+  EXPECT_EQ(made.real_bytes, 24 * real);
+  EXPECT_EQ(made.expert_peak, layer / 32 + real / 32);
+  EXPECT_NEAR(made.memory, static_cast<double>(layer) / static_cast<double>(real), 1e-12);
+  EXPECT_EQ(made.fits, true);
+}
+
+TEST(Plan, RoundsADividedSizeAndChecksThatTheHandedOutPartFits) {
+  const PlanRequest asked = request("gpt-oss-120b", "h100", "2026-08-22");
+
+  const BackendPlan triton = plan_for(asked, {.tp = 8}, "TRITON");
+  EXPECT_EQ(triton.before.intermediate, 360u);
+  EXPECT_EQ(triton.after.intermediate, 384u);
+  EXPECT_NEAR(triton.intermediate_padding, 100.0 * (8 * 384.0 / 2880 - 1), 1e-9);
+
+  const BackendPlan unrounded = plan_for(asked, {.tp = 8}, "B12X_MXFP4_BF16");
+  ASSERT_TRUE(unrounded.impossible);
+  EXPECT_EQ(unrounded.impossible->id, "plan.slice");
+}
+
+TEST(Plan, CountsTheExpertsOfEveryRank) {
+  const PlanRequest asked = request("gpt-oss-120b", "h100", "2026-08-22");
+
+  const BackendPlan whole = plan_for(asked, {}, "MARLIN");
+  const BackendPlan uneven = plan_for(asked, {.ep = 6}, "MARLIN");
+  EXPECT_EQ(uneven.rank_bytes, whole.rank_bytes / 128 * 22);
+  EXPECT_EQ(uneven.all_ranks_bytes, whole.rank_bytes);
+  EXPECT_EQ(uneven.work, whole.work);
+  EXPECT_EQ(uneven.real_bytes, whole.real_bytes);
+}
+
+TEST(Plan, SharedActivationScalesAreCountedOnEveryRank) {
+  const PlanRequest asked = request("deepseek-v3", "b200", "2026-04-24");
+
+  const BackendPlan made = plan_for(asked, {.ep = 8}, "FLASHINFER_TRTLLM");
+  const auto scale = std::ranges::find_if(
+      made.buffers, [](const oracle::Buffer& row) { return row.name == "w13_input_scale"; });
+  ASSERT_NE(scale, made.buffers.end());
+  EXPECT_EQ(scale->shape, (std::vector<std::uint64_t>{256, 2}));
+  EXPECT_GT(made.memory, 1.0);
+}
+
+TEST(Plan, TheChosenBackendComesFirstAndRefusedOnesSayWhy) {
+  PlanRequest asked = request("gpt-oss-20b", "h100", "2026-04-24");
+  const auto plan = make_plan(asked);
+
+  ASSERT_TRUE(plan);
+  EXPECT_EQ(plan->backends.front().backend->name, "TRITON");
+  EXPECT_TRUE(plan->backends.front().chosen);
+  EXPECT_EQ(std::ranges::count_if(plan->backends, &BackendPlan::chosen), 1);
+  for (const BackendPlan& row : plan->backends) {
+    if (row.backend->name == "XPU" || row.backend->name.find("TRTLLM") != std::string::npos) {
+      EXPECT_FALSE(row.refused.empty()) << row.backend->name;
+    }
+    EXPECT_NE(row.backend->family, "none");
+  }
+}
+
+TEST(Plan, APolicyWithoutAChoiceStillPlans) {
+  const auto plan = make_plan(request("gpt-oss-20b", "cpu", "2026-04-24"));
+
+  ASSERT_TRUE(plan);
+  EXPECT_FALSE(plan->no_choice.empty());
+  EXPECT_FALSE(plan->backends.empty());
+}
+
+TEST(Plan, WhatDoesNotFitNamesSplitsThatDo) {
+  PlanRequest asked = request("deepseek-v3", "h100", "2026-04-24");
+  asked.ranks.tp = 1;
+  const auto plan = make_plan(asked);
+
+  ASSERT_TRUE(plan);
+  EXPECT_EQ(plan->backends.front().fits, false);
+  EXPECT_EQ(plan->that_fit, (std::vector<std::string>{"--tp 8", "--ep 8"}));
+}
+
+TEST(Plan, UnknownMemoryIsNotGuessed) {
+  PlanRequest asked = request("gpt-oss-20b", "h100", "2026-04-24");
+  asked.device.memory_bytes = 0;
+
+  EXPECT_FALSE(make_plan(asked)->backends.front().fits.has_value());
+}
+
+TEST(Plan, SizesBeyond64BitsAreRefusedNotWrapped) {
+  PlanRequest asked = request("gpt-oss-20b", "h100", "2026-04-24");
+  asked.model.shape.hidden = std::uint64_t{1} << 40;
+  asked.model.shape.intermediate = std::uint64_t{1} << 40;
+  const auto plan = make_plan(asked);
+
+  ASSERT_TRUE(plan);
+  for (const BackendPlan& row : plan->backends) EXPECT_TRUE(row.impossible) << row.backend->name;
+}
+
+TEST(Plan, AnExchangeWithoutASizeMakesTheBackendImpossible) {
+  PlanRequest asked = request("gpt-oss-20b", "h100", "2026-04-24");
+  asked.model.shape.hidden = 9600;
+  asked.ranks = {.tp = 2, .dp = 2, .ep = 4, .all2all = "deepep_low_latency"};
+  const auto plan = make_plan(asked);
+
+  ASSERT_TRUE(plan);
+  ASSERT_TRUE(plan->backends.front().impossible);
+  EXPECT_EQ(plan->backends.front().impossible->id, "sizes.exchange");
+}
+
+TEST(Plan, IsCompleteAsJson) {
+  PlanRequest asked = request("gpt-oss-120b", "h100", "2026-08-22");
+  asked.ranks.tp = 8;
+  const Json json = to_json(*make_plan(asked));
+
+  EXPECT_EQ(json["model"], "gpt-oss-120b");
+  EXPECT_EQ(json["split"]["intermediate_most"], 384);
+  EXPECT_EQ(json["split"]["intermediate_least"], 192);
+  EXPECT_EQ(json["split"]["rule"], "ceil_blocks");
+  EXPECT_FALSE(json["notes"].empty());
+  const auto is = [](std::string_view name) {
+    return [name](const Json& row) { return row["backend"] == name; };
+  };
+  const auto marlin = std::ranges::find_if(json["backends"], is("MARLIN"));
+  ASSERT_NE(marlin, json["backends"].end());
+  EXPECT_EQ((*marlin)["after"]["hidden"], 3072);
+  EXPECT_EQ((*marlin)["buffers"].size(), 6u);
+  EXPECT_GT((*marlin)["bytes"]["rank"], 0);
+  const auto b12x = std::ranges::find_if(json["backends"], is("B12X_MXFP4_BF16"));
+  ASSERT_NE(b12x, json["backends"].end());
+  EXPECT_EQ((*b12x)["impossible"]["id"], "plan.slice");
+}
+
+// Every backend of every policy on every model: sizes never shrink, nothing is lost, padding is
+// never negative.
+TEST(Plan, PaddingNeverLosesAWeight) {
+  for (const oracle::Policy& policy : backends::policies()) {
+    for (const weights::ModelRow& row : weights::models()) {
+      for (const std::string_view device : {"h100", "b200", "mi300x", "xpu", "cpu"}) {
+        PlanRequest asked;
+        asked.model = model_from_row(row, policy.format);
+        asked.device = *platform::describe_device(device);
+        asked.policy = &policy;
+        for (const Ranks& ranks : {Ranks{}, Ranks{.tp = 2}, Ranks{.tp = 8}, Ranks{.ep = 8}}) {
+          const auto split = plan_split(asked.model, ranks, policy.era);
+          if (!split) continue;
+          for (const oracle::Backend* backend : policy.backends) {
+            const BackendPlan made = plan_backend(asked, *split, *backend);
+            if (made.impossible) continue;
+            const auto where = std::string(row.name) + " " + std::string(backend->name);
+            EXPECT_GE(made.after.hidden, asked.model.shape.hidden) << where;
+            EXPECT_GE(made.after.intermediate, split->most) << where;
+            EXPECT_GE(made.all_ranks_bytes, made.real_bytes) << where;
+            EXPECT_GE(made.work, 1.0) << where;
+            EXPECT_GE(made.intermediate_padding, 0.0) << where;
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace fp4moe::plan

@@ -1,0 +1,156 @@
+#include "fp4moe/plan/split.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "fp4moe/base/checked.hpp"
+
+namespace fp4moe::plan {
+namespace {
+
+using oracle::Exchange;
+using weights::SplitRule;
+
+constexpr std::uint64_t kMostRanks = 1u << 16;
+
+std::uint64_t block_of(const Model& model) { return weights::block_size(model.shape.format); }
+
+// Whether this many ranks can share each expert.
+bool can_divide(const Model& model, std::uint64_t ranks, bool reference) {
+  const std::uint64_t intermediate = model.shape.intermediate, block = block_of(model);
+  if (ranks == 1) return true;
+  if (intermediate % block != 0 || ranks > intermediate / block) return false;
+  if (model.rule == SplitRule::ceil_blocks) return !reference || intermediate % ranks == 0;
+  return intermediate / block % ranks == 0;
+}
+
+// "Nearest possible are 6 and 8": below and above `ranks`.
+std::string nearest_possible(const Model& model, std::uint64_t ranks, bool reference) {
+  std::uint64_t below = ranks - 1;
+  while (below > 1 && !can_divide(model, below, reference)) --below;
+  const std::uint64_t last = std::min(model.shape.intermediate / block_of(model), kMostRanks);
+  std::uint64_t above = ranks + 1;
+  while (above <= last && !can_divide(model, above, reference)) ++above;
+  if (above > last) return fmt::format("The nearest possible size is {}", below);
+  return fmt::format("The nearest possible sizes are {} and {}", below, above);
+}
+
+Error impossible(std::string_view id, std::string_view message) {
+  return error(ErrorCode::no_backend, id, message);
+}
+
+Result<Done> check_divides(const Model& model, std::uint64_t ranks, bool reference) {
+  if (can_divide(model, ranks, reference)) return Done{};
+  const std::uint64_t intermediate = model.shape.intermediate, block = block_of(model);
+  const std::string remedy =
+      nearest_possible(model, ranks, reference) + ", or split the experts instead: --ep " +
+      std::to_string(std::min(ranks, std::max<std::uint64_t>(model.shape.experts, 1)));
+  if (intermediate % ranks != 0)
+    return impossible("plan.divide", "the intermediate size does not divide by the ranks")
+        .expects(fmt::format("{} divisible by the tensor-parallel size", intermediate),
+                 fmt::format("{}", ranks))
+        .try_this(remedy);
+  return impossible("plan.blocks", "the intermediate size is not cut at scale-block borders")
+      .expects(fmt::format("parts of whole blocks of {}", block),
+               fmt::format("{} / {} = {}", intermediate, ranks, intermediate / ranks))
+      .try_this(remedy);
+}
+
+Result<oracle::Parallel> parallel_of(const Ranks& ranks, oracle::Era era,
+                                     std::vector<std::string>& notes) {
+  const auto product = checked_multiply(ranks.tp, ranks.dp);
+  if (!product || *product > kMostRanks || ranks.ep > kMostRanks || *product == 0 || ranks.ep == 0)
+    return usage("plan.ranks", "that is not a number of ranks")
+        .expects(fmt::format("1 to {}", kMostRanks),
+                 fmt::format("tp {}, dp {}, ep {}", ranks.tp, ranks.dp, ranks.ep));
+  if (ranks.ep > 1 && *product > 1 && *product != ranks.ep)
+    return impossible("plan.ranks", "experts are split over all ranks or not at all")
+        .expects(fmt::format("--ep {}, as --tp {} and --dp {} make that many", *product, ranks.tp,
+                             ranks.dp),
+                 fmt::format("--ep {}", ranks.ep))
+        .try_this(fmt::format("Use --ep {}, or --ep {} alone", *product, ranks.ep));
+  oracle::Deployment deployment;
+  deployment.tp_size = static_cast<int>(ranks.ep > 1 && *product == 1 ? ranks.ep : ranks.tp);
+  deployment.dp_size = static_cast<int>(ranks.dp);
+  deployment.enable_expert_parallel = ranks.ep > 1;
+  if (!ranks.all2all.empty()) {
+    const auto accepted = oracle::accept_exchange(ranks.all2all, era);
+    if (!accepted) return accepted.why();
+    deployment.all2all_backend = accepted->name;
+    if (!accepted->warning.empty()) notes.push_back(accepted->warning);
+  }
+  return oracle::derive(deployment);
+}
+
+// Whole experts: the first ranks hold those left over.
+Result<Done> split_experts(const Model& model, oracle::Era era, Split& split) {
+  const std::uint64_t experts = model.shape.experts;
+  if (split.ranks > experts)
+    return impossible("plan.experts", "some ranks would hold no expert")
+        .expects(fmt::format("at most {} ranks for {} experts", experts, experts),
+                 std::to_string(split.ranks))
+        .try_this(fmt::format("The nearest possible size is {}", experts));
+  split.experts_most = oracle::local_expert_count(split.parallel, experts);
+  split.experts_least = experts / split.ranks;
+  const std::uint64_t rest = experts % split.ranks;
+  split.ranks_with_most = rest == 0 ? split.ranks : rest;
+  if (rest == 0) return Done{};
+  split.notes.push_back(fmt::format("{} experts over {} ranks: the first {} hold {}, the others {}",
+                                    experts, split.ranks, rest, split.experts_most,
+                                    split.experts_least));
+  const Exchange used = oracle::exchange(split.parallel, era);
+  if (used != Exchange::none && used != Exchange::gather)
+    split.notes.push_back(fmt::format("{} counts {} experts on every rank: use a size that divides",
+                                      split.parallel.all2all_backend, split.experts_least));
+  return Done{};
+}
+
+// Parts of every expert.
+Result<Done> split_rows(const Model& model, bool reference, Split& split) {
+  if (auto fine = check_divides(model, split.ranks, reference); !fine) return fine;
+  const std::uint64_t intermediate = model.shape.intermediate, block = block_of(model);
+  const auto range = [&](std::uint64_t rank) {
+    return weights::split_intermediate(intermediate, block, {rank, split.ranks}, model.rule);
+  };
+  const auto first = range(0), last = range(split.ranks - 1);
+  if (!first) return first.why();
+  if (!last) return last.why();
+  split.divided = reference ? intermediate / split.ranks : first->size();
+  split.most = first->size();
+  split.least = last->size();
+  const std::uint64_t filled = split.most == 0 ? 0 : ceil_div(intermediate, split.most);
+  split.empty_ranks = split.ranks - std::min(split.ranks, filled);
+  if (model.rule != SplitRule::ceil_blocks || split.most * split.ranks == intermediate)
+    return Done{};
+  split.notes.push_back(fmt::format(
+      "{} / {} = {}{} is not made of whole blocks of {}: {} blocks are handed out {} at a time",
+      intermediate, split.ranks, intermediate / split.ranks,
+      intermediate % split.ranks == 0 ? "" : " and a rest", block, intermediate / block,
+      split.most / block));
+  if (split.empty_ranks > 0)
+    split.notes.push_back(fmt::format("{} of {} ranks hold padding alone and only wait",
+                                      split.empty_ranks, split.ranks));
+  return Done{};
+}
+
+}  // namespace
+
+Result<Split> plan_split(const Model& model, const Ranks& ranks, oracle::Era era) {
+  Split split;
+  auto parallel = parallel_of(ranks, era, split.notes);
+  if (!parallel) return parallel.why();
+  split.parallel = *std::move(parallel);
+  split.ranks = static_cast<std::uint64_t>(split.parallel.tp_size) *
+                static_cast<std::uint64_t>(split.parallel.ep_size);
+  split.divided = split.most = split.least = model.shape.intermediate;
+  split.experts_most = split.experts_least = model.shape.experts;
+  split.ranks_with_most = split.ranks;
+  const Result<Done> done = split.parallel.use_ep
+                                ? split_experts(model, era, split)
+                                : split_rows(model, era != oracle::Era::native, split);
+  if (!done) return done.why();
+  return split;
+}
+
+}  // namespace fp4moe::plan

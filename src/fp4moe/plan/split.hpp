@@ -1,0 +1,41 @@
+// How a model's layers are cut over ranks, or why they cannot be. The reference divides the
+// intermediate size by the number of ranks and rounds that up for the kernel; what a rank then
+// loads is another question: gpt-oss hands out whole scale blocks, so ranks may hold more than the
+// division says, the last one less, and with many ranks some nothing at all. Everyone else needs
+// the division to fall on a block border.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "fp4moe/base/result.hpp"
+#include "fp4moe/oracle/parallel.hpp"
+#include "fp4moe/plan/model.hpp"
+
+namespace fp4moe::plan {
+
+struct Ranks {
+  std::uint64_t tp = 1, dp = 1;
+  std::uint64_t ep = 1;   // above 1: experts are split, over all ranks
+  std::string all2all{};  // empty: the default
+};
+
+struct Split {
+  oracle::Parallel parallel{};  // of rank 0, which holds the most
+  std::uint64_t ranks = 1;
+  // Intermediate size of a rank: divided, as the reference's kernels see it before rounding, and
+  // as weights are handed out to the fullest and to the emptiest rank.
+  std::uint64_t divided = 0, most = 0, least = 0;
+  std::uint64_t empty_ranks = 0;  // hold padding alone
+  std::uint64_t experts_most = 0, experts_least = 0;
+  std::uint64_t ranks_with_most = 1;  // experts
+  std::vector<std::string> notes{};   // what a person should know, in sentences
+};
+
+// Errors have code no_backend and name the nearest split that is possible: plan.ranks (ep is not
+// the number of ranks), plan.experts (ranks without an expert), plan.divide (the intermediate size
+// does not divide), plan.blocks (it divides, but not at a block border). A wrong name of an
+// exchange is parallel.all2all.
+Result<Split> plan_split(const Model& model, const Ranks& ranks, oracle::Era era);
+
+}  // namespace fp4moe::plan

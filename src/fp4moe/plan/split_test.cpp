@@ -1,0 +1,150 @@
+#include "fp4moe/plan/split.hpp"
+
+#include <string>
+
+#include <gtest/gtest.h>
+
+namespace fp4moe::plan {
+namespace {
+
+using oracle::Era;
+
+Model model(std::string_view name) {
+  const weights::ModelRow* row = weights::find_model(name);
+  EXPECT_NE(row, nullptr);
+  return model_from_row(*row, {});
+}
+
+Result<Split> split(std::string_view name, const Ranks& ranks, Era era = Era::april_24) {
+  return plan_split(model(name), ranks, era);
+}
+
+bool says(const Split& made, std::string_view words) {
+  for (const std::string& note : made.notes)
+    if (note.find(words) != std::string::npos) return true;
+  return false;
+}
+
+TEST(Split, OneRankHoldsEverything) {
+  const auto made = split("gpt-oss-20b", {});
+
+  ASSERT_TRUE(made);
+  EXPECT_EQ(made->ranks, 1u);
+  EXPECT_EQ(made->most, 2880u);
+  EXPECT_EQ(made->experts_most, 32u);
+  EXPECT_TRUE(made->notes.empty());
+}
+
+// The table of 2880 over ranks: blocks per rank, ranges, divided size.
+TEST(Split, GptOssHandsOutWholeBlocks) {
+  struct Row {
+    std::uint64_t tp, divided, most, least, empty;
+  };
+  for (const Row& row :
+       {Row{1, 2880, 2880, 2880, 0}, Row{2, 1440, 1440, 1440, 0}, Row{4, 720, 736, 672, 0},
+        Row{8, 360, 384, 192, 0}, Row{16, 180, 192, 0, 1}, Row{32, 90, 96, 0, 2}}) {
+    const auto made = split("gpt-oss-120b", {.tp = row.tp});
+    ASSERT_TRUE(made) << row.tp;
+    EXPECT_EQ(made->divided, row.divided) << row.tp;
+    EXPECT_EQ(made->most, row.most) << row.tp;
+    EXPECT_EQ(made->least, row.least) << row.tp;
+    EXPECT_EQ(made->empty_ranks, row.empty) << row.tp;
+    EXPECT_EQ(says(*made, "padding alone"), row.empty > 0) << row.tp;
+    EXPECT_EQ(says(*made, "handed out"), row.most * row.tp != 2880) << row.tp;
+  }
+}
+
+TEST(Split, OurOwnKernelsTakeTheBlocksAsTheyAreHandedOut) {
+  EXPECT_EQ(split("gpt-oss-120b", {.tp = 8}, Era::native)->divided, 384u);
+  EXPECT_TRUE(split("gpt-oss-120b", {.tp = 7}, Era::native));
+}
+
+TEST(Split, ASizeThatDoesNotDivideIsRefusedWithItsNeighbours) {
+  const auto refused = split("gpt-oss-120b", {.tp = 7});
+
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.why().id, "plan.divide");
+  EXPECT_EQ(refused.why().code, ErrorCode::no_backend);
+  EXPECT_NE(refused.why().remedy.find("6 and 8"), std::string::npos);
+  EXPECT_NE(refused.why().remedy.find("--ep 7"), std::string::npos);
+}
+
+TEST(Split, ACutInsideABlockIsRefusedWithItsNeighbours) {
+  const auto refused = split("qwen3-30b-a3b", {.tp = 32});  // 768 / 32 = 24, blocks of 16
+
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.why().id, "plan.blocks");
+  EXPECT_NE(refused.why().remedy.find("24 and 48"), std::string::npos) << refused.why().remedy;
+  EXPECT_TRUE(split("qwen3-30b-a3b", {.tp = 24}));
+  EXPECT_TRUE(split("qwen3-30b-a3b", {.tp = 48}));
+}
+
+TEST(Split, MoreRanksThanBlocksAreRefused) {
+  const auto refused = split("qwen3-30b-a3b", {.tp = 96});
+
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.why().remedy.find("size is 48"), std::string::npos) << refused.why().remedy;
+}
+
+TEST(Split, DataParallelRanksShareEveryExpertToo) {
+  const auto made = split("qwen3-30b-a3b", {.tp = 2, .dp = 4});
+
+  ASSERT_TRUE(made);
+  EXPECT_EQ(made->ranks, 8u);
+  EXPECT_EQ(made->most, 96u);
+  EXPECT_EQ(made->parallel.tp_size, 8);
+}
+
+TEST(Split, ExpertsAreDealtOutWholeAndTheFirstRanksHoldTheRest) {
+  const auto even = split("gpt-oss-120b", {.ep = 8});
+  EXPECT_EQ(even->experts_most, 16u);
+  EXPECT_EQ(even->experts_least, 16u);
+  EXPECT_EQ(even->most, 2880u);
+  EXPECT_EQ(even->ranks_with_most, 8u);
+
+  const auto uneven = split("gpt-oss-120b", {.ep = 6});
+  ASSERT_TRUE(uneven);
+  EXPECT_EQ(uneven->experts_most, 22u);
+  EXPECT_EQ(uneven->experts_least, 21u);
+  EXPECT_EQ(uneven->ranks_with_most, 2u);
+  EXPECT_TRUE(says(*uneven, "the first 2 hold 22"));
+}
+
+TEST(Split, ExchangesThatCountEvenlyAreWarnedAbout) {
+  EXPECT_TRUE(
+      says(*split("gpt-oss-120b", {.tp = 3, .dp = 2, .ep = 6, .all2all = "deepep_low_latency"}),
+           "use a size that divides"));
+  EXPECT_FALSE(
+      says(*split("gpt-oss-120b", {.tp = 3, .dp = 2, .ep = 6}), "use a size that divides"));
+}
+
+TEST(Split, MoreRanksThanExpertsAreRefused) {
+  const auto refused = split("gpt-oss-20b", {.ep = 64});
+
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.why().id, "plan.experts");
+  EXPECT_NE(refused.why().remedy.find("32"), std::string::npos);
+}
+
+TEST(Split, ExpertParallelCoversAllRanksOrNone) {
+  EXPECT_TRUE(split("gpt-oss-20b", {.tp = 2, .dp = 2, .ep = 4}));
+  const auto refused = split("gpt-oss-20b", {.tp = 2, .ep = 4});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.why().id, "plan.ranks");
+  EXPECT_EQ(refused.why().code, ErrorCode::no_backend);
+}
+
+TEST(Split, AbsurdNumbersOfRanksAreUsageErrors) {
+  const std::uint64_t huge = ~std::uint64_t{0};
+  EXPECT_EQ(split("gpt-oss-20b", {.tp = huge, .dp = huge}).why().code, ErrorCode::usage);
+  EXPECT_EQ(split("gpt-oss-20b", {.tp = 0}).why().code, ErrorCode::usage);
+  EXPECT_EQ(split("gpt-oss-20b", {.ep = huge}).why().code, ErrorCode::usage);
+}
+
+TEST(Split, NamesOfExchangesAreChecked) {
+  EXPECT_EQ(split("gpt-oss-20b", {.ep = 4, .all2all = "deepep"}).why().id, "parallel.all2all");
+  EXPECT_TRUE(says(*split("gpt-oss-20b", {.ep = 4, .all2all = "pplx"}), "has been removed"));
+}
+
+}  // namespace
+}  // namespace fp4moe::plan
