@@ -355,6 +355,27 @@ TEST(Policies, AMalformedVariableStopsTheReferenceWhereItReadsIt) {
   EXPECT_EQ(select(april(), Mode::compat, request).outcome, Outcome::selected);
 }
 
+TEST(Policies, AMalformedVariableThatAKernelReadsStopsTheReferenceAtThatKernel) {
+  Request request = gpt_oss_on("h100");
+  request.environment.set(Variable::batch_invariant, "");
+
+  const Selection compat = select(april(), Mode::compat, request);
+  EXPECT_EQ(compat.message, "invalid literal for int() with base 10: ''");
+  EXPECT_EQ(compat.evaluated.size(), 3u);  // those that were refused for other reasons
+  const Selection strict = select(april(), Mode::strict, request);
+  EXPECT_EQ(strict.message, "VLLM_BATCH_INVARIANT: expected a whole number; 0 means no, found ''");
+
+  const Policy& august = policy("2026-08-22", oracle::WeightFormat::mxfp4);
+  for (const auto& [name, variable] : {std::pair{"b12x", Variable::b12x_force_a16},
+                                       std::pair{"deep_gemm", Variable::use_deep_gemm}}) {
+    Request other = gpt_oss_on("cpu");
+    other.layer.backend = name;
+    other.environment.set(variable, "on");
+    EXPECT_EQ(select(august, Mode::compat, other).message,
+              "invalid literal for int() with base 10: 'on'");
+  }
+}
+
 TEST(Policies, StrictModeTreatsTheMarlinVariableLikeItsName) {
   Request request = gpt_oss_on("h100");
   request.layer.parallel = low_latency();

@@ -82,14 +82,26 @@ class Walk {
     return true;
   }
 
-  const Verdict& judge(const Backend& backend, const Experts& experts, ActivationKey activation) {
-    const Verdict& verdict = made_.evaluated.emplace_back(
-        evaluate(policy_, made_.mode, request_, backend, experts, activation));
-    const bool to_the_end =
-        verdict.accepted() || verdict.refusals.front().check == Check::rule_after;
-    if (to_the_end && experts.announces != nullptr && !strict())
+  // Null when the reference stops here because a variable it reads has no meaning.
+  const Verdict* judge(const Backend& backend, const Experts& experts, ActivationKey activation) {
+    if (!strict() && stops_at_switch(experts)) return nullptr;
+    const Verdict verdict = evaluate(policy_, made_.mode, request_, backend, experts, activation);
+    const auto came_to = [&](Check check) {
+      return verdict.accepted() || verdict.refusals.front().check >= check;
+    };
+    if (!strict() && policy_.checks_invariance && came_to(Check::batch_invariance) &&
+        is_malformed(Variable::batch_invariant))
+      return nullptr;
+    if (!strict() && experts.announces != nullptr && came_to(Check::rule_after))
       made_.log.push_back(experts.announces({request_, experts, policy_.format, activation}));
-    return verdict;
+    return &made_.evaluated.emplace_back(verdict);
+  }
+
+  bool stops_at_switch(const Experts& experts) {
+    for (const DeviceNeed& need : experts.devices)
+      for (const platform::VariableRow& row : platform::variables())
+        if (need.switches.contains(row.variable) && is_malformed(row.variable)) return true;
+    return false;
   }
 
   std::string unsupported(const Backend& backend, const Verdict* last) const {
@@ -102,7 +114,8 @@ class Walk {
   bool try_backend(const Backend& backend, ActivationKey activation) {
     const Verdict* last = nullptr;
     for (const Experts* experts : backend.experts) {
-      last = &judge(backend, *experts, activation);
+      last = judge(backend, *experts, activation);
+      if (last == nullptr) return true;
       if (!last->accepted()) continue;
       log_choice(backend);
       return choose(backend, experts, activation);
@@ -153,8 +166,8 @@ class Walk {
     const Backend& backend = triton ? *policy_.lora->triton : *policy_.lora->marlin;
     const Experts& experts = *backend.experts.front();
     if (strict()) {
-      const Verdict& verdict = judge(backend, experts, backend.activation);
-      if (!verdict.accepted()) return fail(ErrorKind::value, unsupported(backend, &verdict));
+      const Verdict* verdict = judge(backend, experts, backend.activation);
+      if (!verdict->accepted()) return fail(ErrorKind::value, unsupported(backend, verdict));
     }
     made_.log.push_back(
         fmt::format("Using {} backend for mxfp4 lora", triton ? "Triton" : "Marlin"));
@@ -207,6 +220,7 @@ class Walk {
           filled_in(policy_.wording.unknown_name, layer_.backend,
                     python_list(policy_.names, [](const NamedChoice& n) { return n.name; })));
     std::vector<const Backend*> candidates = named->backends;
+    if (named->force_16_bit && is_malformed(*named->force_16_bit)) return true;
     const bool in_16_bits =
         named->force_16_bit && request_.environment.is_true(*named->force_16_bit);
     if (in_16_bits && policy_.asks_checkpoint) asked_ = ActivationKey::none;
@@ -266,7 +280,9 @@ class Walk {
     }
     for (const Backend* backend : rule.candidates) {
       for (const Experts* experts : backend->experts) {
-        if (!judge(*backend, *experts, asked_).accepted()) continue;
+        const Verdict* verdict = judge(*backend, *experts, asked_);
+        if (verdict == nullptr) return true;
+        if (!verdict->accepted()) continue;
         log_choice(*backend);
         const bool forgotten = !strict() && rule.loses_the_class;
         return choose(*backend, forgotten ? nullptr : experts, asked_);
@@ -321,12 +337,13 @@ class Walk {
       const bool requested = policy_.request_filters && asked_ != ActivationKey::none;
       const ActivationKey key = requested ? asked_ : key_for(*backend);
       for (const Experts* experts : backend->experts) {
-        const Verdict& verdict = judge(*backend, *experts, key);
-        if (verdict.accepted()) {
+        const Verdict* verdict = judge(*backend, *experts, key);
+        if (verdict == nullptr) return true;
+        if (verdict->accepted()) {
           log_choice(*backend);
           return choose(*backend, experts, key);
         }
-        if (policy_.wording.refusals_are_info) made_.log.push_back(unsupported(*backend, &verdict));
+        if (policy_.wording.refusals_are_info) made_.log.push_back(unsupported(*backend, verdict));
       }
     }
     return false;
