@@ -1,4 +1,4 @@
-// fp4moe bench ceilings|formats|files
+// fp4moe bench ceilings|formats|files|select
 //
 // Work and ceilings are measured in one process by turns, and ratios are reported: they mean more
 // than times, which change from machine to machine and from hour to hour.
@@ -13,6 +13,7 @@
 #include "fp4moe/bench/ceilings.hpp"
 #include "fp4moe/bench/files.hpp"
 #include "fp4moe/bench/formats.hpp"
+#include "fp4moe/bench/select.hpp"
 #include "fp4moe/cli/command.hpp"
 #include "fp4moe/cli/options.hpp"
 #include "fp4moe/kernels/cpu/isa.hpp"
@@ -22,7 +23,7 @@
 namespace fp4moe::cli {
 namespace {
 
-enum class Question : std::uint8_t { ceilings, formats, files };
+enum class Question : std::uint8_t { ceilings, formats, files, select };
 
 struct Options {
   Question question = Question::ceilings;
@@ -151,6 +152,26 @@ Result<int> run_files(const Options& options, const Setting& setting, const Io& 
   return kDone;
 }
 
+Result<int> run_select(const Options& options, const Setting& setting, const Io& io) {
+  bench::SelectOptions asked;
+  if (options.seconds) asked.seconds = *options.seconds;
+  const auto results = bench::bench_select(asked);
+  if (!results) return results.why();
+  if (io.json) {
+    Json rows = Json::array();
+    for (const bench::SelectResult& result : *results) rows.push_back(bench::to_json(result));
+    io.print({{"machine", bench::to_json(setting.machine)}, {"results", std::move(rows)}});
+    return kDone;
+  }
+  io.out << fmt::format("{} ({})\n\n{:24} {:6} {:>8} {:>12} {:>16}\n", setting.machine.model,
+                        setting.machine.architecture, "policy", "format", "kernels", "us a choice",
+                        "us a full record");
+  for (const bench::SelectResult& result : *results)
+    io.out << fmt::format("{:24} {:6} {:8} {:12.2f} {:16.1f}\n", result.policy, result.format,
+                          result.candidates, result.select_us, result.record_us);
+  return kDone;
+}
+
 Result<int> run(const Options& options, const Io& io) {
   const Result<Setting> setting = read_setting(options);
   if (!setting) return setting.why();
@@ -161,6 +182,8 @@ Result<int> run(const Options& options, const Io& io) {
       return run_formats(options, *setting, io);
     case Question::files:
       return run_files(options, *setting, io);
+    case Question::select:
+      return run_select(options, *setting, io);
   }
   return usage("bench.question", "there is no such benchmark");
 }
@@ -182,6 +205,8 @@ Run declare_bench(CLI::App& app) {
   add_option(files, "PATH", options->path, "Checkpoint (default: two are made and removed)");
   add_option(files, "--scratch", options->scratch, "Folder to write in (default: $TMPDIR or /tmp)")
       .existing_folder();
+  add_question(app, "select", "One selection under every policy, in microseconds",
+               asks(Question::select));
   add_option(app, "--threads", options->threads,
              "Threads (default: FP4MOE_THREADS, else all cores)")
       .between(std::size_t{1}, platform::kMaxThreads);

@@ -60,6 +60,20 @@ TEST(BenchCommand, PrintsATableOfFormatsForPeople) {
   EXPECT_NE(outcome.out.find("portable/block_codec"), std::string::npos);
 }
 
+TEST(BenchCommand, TimesSelectionsUnderEveryPolicy) {
+  const Outcome outcome = run({"select", "--seconds", "0.01", "--json"});
+
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const auto report = parse_json(outcome.out);
+  ASSERT_TRUE(report);
+  EXPECT_EQ((*report)["results"].size(), 11u);
+  for (const Json& row : (*report)["results"]) {
+    EXPECT_GT(row["select_us"].get<double>(), 0);
+    EXPECT_GT(row["candidates"].get<int>(), 2);
+  }
+  EXPECT_NE(run({"select", "--seconds", "0.01"}).out.find("2026-01-seed"), std::string::npos);
+}
+
 TEST(BenchCommand, ObeysAForcedInstructionSet) {
   const Variable forced("FP4MOE_CPU_ISA", "portable");
   const Outcome outcome =
