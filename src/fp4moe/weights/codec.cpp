@@ -21,8 +21,8 @@ const kernels::cpu::BlockCodec* choose() {
 }  // namespace
 
 const kernels::cpu::BlockCodec& machine_codec() {
-  static const kernels::cpu::BlockCodec* const chosen = choose();
-  return *chosen;
+  static const kernels::cpu::BlockCodec* const kChosen = choose();
+  return *kChosen;
 }
 
 }  // namespace fp4moe::weights
