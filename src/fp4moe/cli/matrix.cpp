@@ -89,6 +89,27 @@ Result<std::vector<platform::Device>> all_devices() {
   return devices;
 }
 
+// Devices that get the same backend in every situation.
+struct ChoiceRow {
+  std::vector<std::string> devices{}, choices{};
+};
+
+std::vector<ChoiceRow> choices_by_device(const Policy& policy, oracle::Mode mode,
+                                         const std::vector<platform::Device>& devices) {
+  std::vector<ChoiceRow> rows;
+  for (const platform::Device& device : devices) {
+    std::vector<std::string> choices;
+    for (const Situation& situation : kSituations)
+      choices.push_back(choice(policy, mode, request_for(device, policy, situation)));
+    const auto same = std::ranges::find(rows, choices, &ChoiceRow::choices);
+    if (same == rows.end())
+      rows.push_back({{device.name}, std::move(choices)});
+    else
+      same->devices.push_back(device.name);
+  }
+  return rows;
+}
+
 std::string_view yes(bool is) { return is ? "yes" : ""; }
 
 // One kernel, in words.
@@ -131,12 +152,8 @@ void print_markdown(const Io& io, const Policy& policy, oracle::Mode mode,
   io.out << "\n|---|";
   for (std::size_t i = 0; i < std::size(kSituations); ++i) io.out << "---|";
   io.out << "\n";
-  for (const platform::Device& device : devices) {
-    io.out << "| " << device.name << " |";
-    for (const Situation& situation : kSituations)
-      io.out << " " << choice(policy, mode, request_for(device, policy, situation)) << " |";
-    io.out << "\n";
-  }
+  for (const ChoiceRow& row : choices_by_device(policy, mode, devices))
+    io.out << fmt::format("| {} | {} |\n", join(row.devices, ", "), join(row.choices, " | "));
   io.out
       << "\nWhat each kernel can do:\n\n"
          "| backend | kernel | kind | tokens | devices | activations | input | routing | no "
@@ -153,13 +170,14 @@ void print_text(const Io& io, const Policy& policy, oracle::Mode mode,
   io.out << fmt::format("{} weights, policy {}: {}\n\n", formats::name(policy.format), policy.name,
                         policy.summary);
   std::vector<std::vector<std::string>> table;
-  std::vector<std::string> header{"device"};
+  std::vector<std::string> header;
   for (const Situation& situation : kSituations) header.emplace_back(situation.title);
+  header.emplace_back("devices");
   table.push_back(header);
-  for (const platform::Device& device : devices) {
-    std::vector<std::string>& line = table.emplace_back(std::vector<std::string>{device.name});
-    for (const Situation& situation : kSituations)
-      line.push_back(choice(policy, mode, request_for(device, policy, situation)));
+  for (const ChoiceRow& row : choices_by_device(policy, mode, devices)) {
+    // The devices of a row stand last, because there may be many.
+    std::vector<std::string>& line = table.emplace_back(row.choices);
+    line.push_back(join(row.devices, ", "));
   }
   std::vector<std::size_t> widths(header.size());
   for (const auto& line : table)

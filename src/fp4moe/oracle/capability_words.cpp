@@ -32,6 +32,12 @@ constexpr std::array<LimitWords, 8> kLimitWords{{
     {"no expert parallelism", "use tensor parallelism instead"},
 }};
 
+EnumSet<ActivationKey> all_keys() {
+  EnumSet<ActivationKey> all;
+  for (std::size_t i = 0; i < kKeyWords.size(); ++i) all.insert(static_cast<ActivationKey>(i));
+  return all;
+}
+
 std::string one_device(const DeviceNeed& need) {
   std::string made = need.kinds.empty()
                          ? "any device"
@@ -77,6 +83,11 @@ std::string device_words(std::span<const DeviceNeed> needs) {
 }
 
 std::string activation_words(EnumSet<Activation> activations) {
+  std::vector<std::string> missing;
+  for (std::size_t i = 0; i < kActivationWords.size(); ++i)
+    if (!activations.contains(static_cast<Activation>(i)))
+      missing.emplace_back(kActivationWords[i].name);
+  if (missing.size() <= 2) return missing.empty() ? "all" : "all but " + join(missing, ", ");
   return names_of(activations, kActivationWords.size(), [](Activation a) { return name(a); });
 }
 
@@ -92,6 +103,7 @@ std::string input_words(std::span<const Scheme> schemes, WeightFormat weights) {
     std::string made = names_of(scheme.activations, kKeyWords.size(), [](ActivationKey key) {
       return key == ActivationKey::none ? std::string_view("16-bit") : name(key);
     });
+    if (scheme.activations == all_keys()) made = "any";
     if (scheme.capability.from != Capability{}) made += " on " + text(scheme.capability);
     if (!scheme.gfx.empty()) made += fmt::format(" on {}", scheme.gfx);
     parts.push_back(std::move(made));
