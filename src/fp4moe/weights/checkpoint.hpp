@@ -101,17 +101,25 @@ class ExpertReader {
   // are: weights alone do not need them.
   // The bias of `down` is absent on tensor-parallel ranks other than 0, so that a sum over ranks
   // adds it once.
-  Result<ExpertView> read(std::size_t layer, std::uint64_t expert);
+  // GGUF blocks of a whole expert are unpacked into `room` where one is given, else, and for
+  // slices, into memory of the reader's own.
+  Result<ExpertView> read(std::size_t layer, std::uint64_t expert,
+                          const ExpertRoom* room = nullptr);
   // Lets the pages of the last expert leave memory.
   void release();
 
  private:
   struct Cut;
   struct Window;
-  Result<ProjectionView> read_projection(Cut& cut, Projection which);
+  struct Packed;
+  Window window_of(const Cut& cut, Projection which) const;
+  Result<Done> read_projection(const Cut& cut, Projection which, ProjectionView& view);
   RowsView stored_rows(const tensor::StoredTensor& tensor, const Window& window,
                        std::uint64_t per_byte);
-  Result<Done> unpack(Cut& cut, const Window& window, Projection which, ProjectionView& view);
+  Packed packed_rows(const Cut& cut, Projection which, ProjectionView& view);
+  static void unpack(WeightFormat format, std::span<const Packed> together);
+  void unpack_expert(const Cut& cut, ExpertView& view);
+  Result<ExpertRoom> own_room(const MoeShape& shape, std::uint64_t rows, Range columns);
   std::span<const std::byte> touch(const tensor::StoredTensor& tensor, std::uint64_t offset,
                                    std::uint64_t size);
 

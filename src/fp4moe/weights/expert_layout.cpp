@@ -5,6 +5,7 @@
 #include <bit>
 #include <cassert>
 #include <cstring>
+#include <limits>
 
 #include "fp4moe/weights/gguf_blocks.hpp"
 
@@ -19,45 +20,40 @@ bool interleaves(const DialectRow& row) {
   return row.dialect == Dialect::gpt_oss || row.dialect == Dialect::openai;
 }
 
-// Where rows of a run come from: rows [begin, end) of one view go to every `step`-th row of the
-// output, the first of them to row `to`. A fused run has two such parts, gate and up.
+// Rows of one matrix on their way: [begin, end) of the view, the first of them to `to`, each
+// `step` rows of the output after the one before.
 struct RowsPart {
   const ProjectionView* view = nullptr;
-  std::uint64_t begin = 0, end = 0, to = 0, step = 1;
+  std::uint64_t begin = 0, end = 0;
+  std::byte* to = nullptr;
+  std::uint64_t step = 1;
+
+  std::uint64_t size() const { return end - begin; }
 };
 
-std::array<RowsPart, 2> parts_of(const ExpertLayout& layout, const Run& run, const ExpertView& view,
-                                 Range rows) {
-  const ProjectionView* one = run.matrix == Matrix::gate   ? &view.gate
-                              : run.matrix == Matrix::down ? &view.down
-                                                           : &view.up;
-  if (run.matrix != Matrix::gate_up || layout.shape.order == RowOrder::single)
-    return {{{one, rows.begin, rows.end, 0, 1}, {}}};
-  // Even rows are the gate's, odd ones up's.
-  const std::uint64_t odd = rows.begin % 2;
-  return {{{&view.gate, (rows.begin + 1) / 2, (rows.end + 1) / 2, odd, 2},
-           {&view.up, rows.begin / 2, rows.end / 2, 1 - odd, 2}}};
+// Gate and up in the order of their first rows in the output, or one matrix alone.
+using RowsParts = std::array<RowsPart, 2>;
+
+const ProjectionView& view_of(const Run& run, const ExpertView& view) {
+  return run.matrix == Matrix::gate ? view.gate : run.matrix == Matrix::down ? view.down : view.up;
 }
 
-void copy_rows(const RowsView& from, const RowsPart& part, std::byte* out) {
-  const std::uint64_t size = from.row_bytes;
-  const std::byte* source = from.data + part.begin * from.stride;
-  std::byte* to = out + part.to * size;
-  if (from.is_dense() && part.step == 1) {
-    std::memcpy(to, source, (part.end - part.begin) * size);
-    return;
-  }
-  for (std::uint64_t row = part.begin; row < part.end; ++row) {
-    std::memcpy(to, source, size);
-    source += from.stride;
-    to += part.step * size;
-  }
+RowsParts parts_of(const ExpertLayout& layout, const Run& run, const ExpertView& view, Range rows,
+                   std::byte* out) {
+  if (run.matrix != Matrix::gate_up || layout.shape.order == RowOrder::single)
+    return {{{&view_of(run, view), rows.begin, rows.end, out, 1}, {}}};
+  // Even rows are the gate's, odd ones up's.
+  const RowsPart gate{&view.gate, (rows.begin + 1) / 2, (rows.end + 1) / 2, out, 2};
+  const RowsPart up{&view.up, rows.begin / 2, rows.end / 2, out, 2};
+  RowsParts parts = rows.begin % 2 == 0 ? RowsParts{gate, up} : RowsParts{up, gate};
+  parts[1].to += run.row_bytes;
+  return parts;
 }
 
 template <std::size_t From, std::size_t To>
-void copy_numbers(const BiasView& bias, const RowsPart& part, std::byte* out) {
+void copy_numbers(const BiasView& bias, const RowsPart& part) {
   const std::byte* source = bias.data + part.begin * bias.stride;
-  std::byte* to = out + part.to * To;
+  std::byte* to = part.to;
   for (std::uint64_t row = part.begin; row < part.end; ++row) {
     if constexpr (From == To) {
       std::memcpy(to, source, To);
@@ -73,28 +69,59 @@ void copy_numbers(const BiasView& bias, const RowsPart& part, std::byte* out) {
 }
 
 // Bias elements change their type only between bfloat16 and float32, where that is exact.
-void copy_bias(const BiasView& bias, const RowsPart& part, DType dtype, std::byte* out) {
+void copy_bias(const RowsPart& part, DType dtype) {
+  const BiasView& bias = part.view->bias;
   const bool from_wide = tensor::row(bias.dtype).block_bytes == 4;
   const bool to_wide = tensor::row(dtype).block_bytes == 4;
   if (from_wide) {
-    (to_wide ? copy_numbers<4, 4> : copy_numbers<4, 2>)(bias, part, out);
+    (to_wide ? copy_numbers<4, 4> : copy_numbers<4, 2>)(bias, part);
   } else {
-    (to_wide ? copy_numbers<2, 4> : copy_numbers<2, 2>)(bias, part, out);
+    (to_wide ? copy_numbers<2, 4> : copy_numbers<2, 2>)(bias, part);
   }
 }
 
-// GGUF keeps gate and up apart, so rows follow each other in the output.
-void pack_rows(WeightFormat format, const RowsPart& part, std::uint64_t row_bytes, std::byte* out) {
-  const RowsView &codes = part.view->codes, &scales = part.view->scales;
-  const std::uint64_t count = part.end - part.begin;
-  if (codes.is_dense() && scales.is_dense()) {
-    pack_gguf_row(format, {codes.data + part.begin * codes.stride, count * codes.row_bytes},
-                  {scales.data + part.begin * scales.stride, count * scales.row_bytes},
-                  {out, count * row_bytes});
+// Moves rows of one run, as many at a time as lie together on both sides.
+struct RowMover {
+  const ExpertLayout& layout;
+  const Run& run;
+  GgufBlocks gguf{layout.shape.format};
+
+  void move(const RowsPart& part, std::uint64_t row, std::uint64_t count) const {
+    std::byte* to = part.to + row * part.step * run.row_bytes;
+    const auto from = [&](const RowsView& rows) -> std::span<const std::byte> {
+      return {rows.data + (part.begin + row) * rows.stride, count * rows.row_bytes};
+    };
+    const ProjectionView& view = *part.view;
+    if (layout.row.scales_inside()) {
+      gguf.pack(from(view.codes), from(view.scales), {to, count * run.row_bytes});
+    } else {
+      const auto rows = from(run.part == Part::codes ? view.codes : view.scales);
+      std::memcpy(to, rows.data(), rows.size());
+    }
+  }
+};
+
+// Where gate and up lie interleaved, on either side, they take turns row by row, so that this side
+// is passed in order, once: in larger steps its other half spoils what the processor fetches ahead,
+// and half of the speed is lost.
+void lay_out_parts(const ExpertLayout& layout, const Run& run, const RowsParts& parts) {
+  bool whole = true;
+  for (const RowsPart& part : parts) {
+    if (part.size() == 0) continue;
+    if (run.part == Part::bias) copy_bias(part, run.dtype);
+    whole = whole && part.step == 1 && part.view->codes.is_dense() && part.view->scales.is_dense();
+  }
+  if (run.part == Part::bias) return;
+  const RowMover mover{layout, run};
+  if (whole) {
+    for (const RowsPart& part : parts)
+      if (part.size() != 0) mover.move(part, 0, part.size());
     return;
   }
-  for (std::uint64_t row = part.begin; row < part.end; ++row, out += row_bytes)
-    pack_gguf_row(format, codes.row(row), scales.row(row), {out, row_bytes});
+  for (std::uint64_t row = 0; row < parts[0].size(); ++row) {
+    mover.move(parts[0], row, 1);
+    if (row < parts[1].size()) mover.move(parts[1], row, 1);
+  }
 }
 
 std::uint32_t scalar_bits(const ExpertLayout& layout, const Run& run, const ExpertSource& source) {
@@ -104,7 +131,7 @@ std::uint32_t scalar_bits(const ExpertLayout& layout, const Run& run, const Expe
     const std::optional<std::uint32_t> exact = global ? pair.global : pair.input;
     if (exact) return *exact;
   }
-  const ProjectionView& view = *parts_of(layout, run, source.view, {0, 1})[0].view;
+  const ProjectionView& view = view_of(run, source.view);
   const float value = global ? view.global_scale : view.input_scale.value_or(1.0f);
   const auto bits = std::bit_cast<std::uint32_t>(value);
   return layout.row.global_scale == GlobalScale::divides ? reciprocal_bits(bits) : bits;
@@ -137,6 +164,16 @@ void add_runs(ExpertLayout& layout, Matrix matrix, DType bias_dtype) {
   if (shape.has_input_scale && !row.parts.input_scale.empty())
     add(Part::input_scale, 1, kScalarBytes, DType::f32);
   if (shape.has_bias) add(Part::bias, rows, tensor::row(bias_dtype).block_bytes, bias_dtype);
+}
+
+// Where each run begins when they lie one after another.
+std::vector<std::byte*> run_begins(const ExpertLayout& layout, std::byte* out) {
+  std::vector<std::byte*> begins;
+  for (const Run& run : layout.runs) {
+    begins.push_back(out);
+    out += run.bytes();
+  }
+  return begins;
 }
 
 tensor::Shape expert_shape(const ExpertLayout& layout, const Run& run) {
@@ -188,40 +225,34 @@ std::span<const std::byte> stored_bytes(const ExpertLayout& layout, const Run& r
   const auto rows_of = [&](const ProjectionView& view) -> const RowsView& {
     return run.part == Part::codes ? view.codes : view.scales;
   };
-  const RowsView& rows = rows_of(*parts_of(layout, run, source.view, {0, 1})[0].view);
   if (run.matrix != Matrix::gate_up || layout.shape.order == RowOrder::single) {
+    const RowsView& rows = rows_of(view_of(run, source.view));
     if (rows.is_dense()) return {rows.data, run.bytes()};
     return {};
   }
-  const RowsView& up = rows_of(source.view.up);
-  const bool interleaved = layout.shape.order == RowOrder::interleaved;
-  const std::uint64_t stride = interleaved ? 2 * run.row_bytes : run.row_bytes;
-  const std::uint64_t distance = interleaved ? run.row_bytes : run.bytes() / 2;
-  if (rows.stride == stride && up.stride == stride && up.data == rows.data + distance)
-    return {rows.data, run.bytes()};
+  const RowsView &gate = rows_of(source.view.gate), &up = rows_of(source.view.up);
+  const std::uint64_t stride = 2 * run.row_bytes;
+  if (gate.stride == stride && up.stride == stride && up.data == gate.data + run.row_bytes)
+    return {gate.data, run.bytes()};
   return {};
 }
 
-void lay_out_rows(const ExpertLayout& layout, const Run& run, const ExpertSource& source,
-                  Range rows, std::span<std::byte> out) {
-  assert(out.size() == rows.size() * run.row_bytes);
+void lay_out_step(const ExpertLayout& layout, const Step& step, const ExpertSource& source,
+                  std::span<std::byte> out, std::span<std::byte> twin_out) {
+  const Run& run = layout.runs[step.run];
+  assert(out.size() == step.rows.size() * run.row_bytes);
   if (run.part == Part::global_scale || run.part == Part::input_scale) {
     const std::uint32_t bits = scalar_bits(layout, run, source);
-    if (rows.size() != 0) std::memcpy(out.data(), &bits, sizeof bits);
+    if (step.rows.size() != 0) std::memcpy(out.data(), &bits, sizeof bits);
     return;
   }
-  for (const RowsPart& part : parts_of(layout, run, source.view, rows)) {
-    if (part.begin >= part.end) continue;
-    if (run.part == Part::bias) {
-      copy_bias(part.view->bias, part, run.dtype, out.data());
-    } else if (run.part == Part::scales) {
-      copy_rows(part.view->scales, part, out.data());
-    } else if (layout.row.scales_inside()) {
-      pack_rows(layout.shape.format, part, run.row_bytes, out.data());
-    } else {
-      copy_rows(part.view->codes, part, out.data());
-    }
+  RowsParts parts = parts_of(layout, run, source.view, step.rows, out.data());
+  if (step.twin) {
+    assert(twin_out.size() == out.size());
+    parts[1] =
+        parts_of(layout, layout.runs[*step.twin], source.view, step.rows, twin_out.data())[0];
   }
+  lay_out_parts(layout, run, parts);
 }
 
 Result<Done> lay_out_expert(const ExpertLayout& layout, const ExpertSource& source,
@@ -229,47 +260,70 @@ Result<Done> lay_out_expert(const ExpertLayout& layout, const ExpertSource& sour
   if (out.size() != layout.bytes())
     return usage("expert.buffer", "the buffer does not fit the expert")
         .expects(std::to_string(layout.bytes()) + " bytes", std::to_string(out.size()));
-  constexpr std::uint64_t kStepBytes = std::uint64_t{1} << 14;
-  std::vector<std::byte*> begins;
-  std::byte* next = out.data();
-  for (const Run& run : layout.runs) {
-    begins.push_back(next);
-    next += run.bytes();
-  }
-  for (const Step& step : steps_of(layout, kStepBytes)) {
-    const Run& run = layout.runs[step.run];
-    const std::uint64_t begin = step.rows.begin * run.row_bytes;
-    const std::span<std::byte> to{begins[step.run] + begin, step.rows.size() * run.row_bytes};
-    const std::span<const std::byte> stored = stored_bytes(layout, run, source);
+  const std::vector<std::byte*> begins = run_begins(layout, out.data());
+  const auto place = [&](std::size_t i) -> std::span<std::byte> {
+    return {begins[i], layout.runs[i].bytes()};
+  };
+  for (const Step& step : steps_of(layout, source, std::numeric_limits<std::uint64_t>::max())) {
+    const std::span<const std::byte> stored = stored_bytes(layout, layout.runs[step.run], source);
+    const std::span<std::byte> to = place(step.run);
     if (stored.empty()) {
-      lay_out_rows(layout, run, source, step.rows, to);
-    } else {
-      std::memcpy(to.data(), stored.data() + begin, to.size());
+      lay_out_step(layout, step, source, to, step.twin ? place(*step.twin) : to);
+    } else if (stored.data() != to.data()) {
+      std::memcpy(to.data(), stored.data(), to.size());
     }
   }
   return Done{};
 }
 
-std::vector<Step> steps_of(const ExpertLayout& layout, std::uint64_t bytes) {
-  std::vector<Step> steps;
-  const auto twin_of = [&](std::size_t i) -> std::optional<std::size_t> {
-    if (layout.runs[i].matrix != Matrix::gate) return std::nullopt;
-    for (std::size_t j = 0; j < layout.runs.size(); ++j)
-      if (layout.runs[j].matrix == Matrix::up && layout.runs[j].part == layout.runs[i].part)
-        return j;
-    return std::nullopt;
-  };
-  const bool has_gate = layout.runs[0].matrix == Matrix::gate;
+ExpertRoom room_in(const ExpertLayout& layout, std::span<std::byte> out) {
+  assert(out.size() == layout.bytes() && !layout.row.scales_inside());
+  const std::vector<std::byte*> begins = run_begins(layout, out.data());
+  ExpertRoom room;
   for (std::size_t i = 0; i < layout.runs.size(); ++i) {
     const Run& run = layout.runs[i];
-    if (has_gate && run.matrix == Matrix::up) continue;  // comes with its gate
-    const std::optional<std::size_t> twin = twin_of(i);
-    const std::uint64_t count = std::max<std::uint64_t>(1, bytes / run.row_bytes);
-    for (std::uint64_t row = 0; row < run.rows; row += count) {
-      const Range rows{row, std::min(run.rows, row + count)};
-      steps.push_back({i, rows});
-      if (twin) steps.push_back({*twin, rows});
+    if (run.part != Part::codes && run.part != Part::scales) continue;
+    const auto give = [&](ProjectionRoom& projection, std::uint64_t row, std::uint64_t step) {
+      (run.part == Part::codes ? projection.codes : projection.scales) = {
+          begins[i] + row * run.row_bytes, step * run.row_bytes};
+    };
+    if (run.matrix == Matrix::gate_up && layout.shape.gated()) {
+      give(room.gate, 0, 2);
+      give(room.up, 1, 2);
+    } else {
+      give(run.matrix == Matrix::gate   ? room.gate
+           : run.matrix == Matrix::down ? room.down
+                                        : room.up,
+           0, 1);
     }
+  }
+  return room;
+}
+
+std::vector<Step> steps_of(const ExpertLayout& layout, const ExpertSource& source,
+                           std::uint64_t bytes) {
+  const auto interleaved = [&](const Run& run) {
+    const ProjectionView& gate = source.view.gate;
+    return (run.part == Part::codes && !gate.codes.is_dense()) ||
+           (run.part == Part::scales && !gate.scales.is_dense());
+  };
+  const auto run_of = [&](Matrix matrix, Part part) -> std::optional<std::size_t> {
+    for (std::size_t i = 0; i < layout.runs.size(); ++i)
+      if (layout.runs[i].matrix == matrix && layout.runs[i].part == part) return i;
+    return std::nullopt;
+  };
+  std::vector<Step> steps;
+  for (std::size_t i = 0; i < layout.runs.size(); ++i) {
+    const Run& run = layout.runs[i];
+    std::optional<std::size_t> twin;
+    if (interleaved(run)) {
+      if (run.matrix == Matrix::up && run_of(Matrix::gate, run.part)) continue;  // with its gate
+      if (run.matrix == Matrix::gate) twin = run_of(Matrix::up, run.part);
+    }
+    const std::uint64_t share = twin ? bytes / 2 : bytes;
+    const std::uint64_t count = std::max<std::uint64_t>(1, share / run.row_bytes);
+    for (std::uint64_t row = 0; row < run.rows; row += std::min(count, run.rows - row))
+      steps.push_back({i, twin, {row, row + std::min(count, run.rows - row)}});
   }
   return steps;
 }

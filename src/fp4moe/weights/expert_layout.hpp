@@ -72,23 +72,30 @@ struct ExpertSource {
 std::span<const std::byte> stored_bytes(const ExpertLayout& layout, const Run& run,
                                         const ExpertSource& source);
 
-// Lays out rows [rows.begin, rows.end) of a run; `out` holds exactly these rows.
-void lay_out_rows(const ExpertLayout& layout, const Run& run, const ExpertSource& source,
-                  Range rows, std::span<std::byte> out);
-
-// A piece of work: some rows of one run.
+// A piece of work: some rows of one run, and the same rows of `twin` with them.
 struct Step {
   std::size_t run = 0;
+  std::optional<std::size_t> twin{};
   Range rows{};
 };
 
-// All rows of all runs in pieces of about `bytes`. Gate and up take turns: where they lie
-// interleaved in the source, the second finds its rows in the cache.
-std::vector<Step> steps_of(const ExpertLayout& layout, std::uint64_t bytes);
+// All rows of all runs in pieces of about `bytes`. Gate and up are twins where they lie interleaved
+// in the source and apart in the layout; such steps have no stored bytes.
+std::vector<Step> steps_of(const ExpertLayout& layout, const ExpertSource& source,
+                           std::uint64_t bytes);
 
-// Lays out a whole expert, run after run, into memory of layout.bytes() bytes.
+// Lays out a step; `out` holds exactly its rows, `twin_out` those of its twin.
+void lay_out_step(const ExpertLayout& layout, const Step& step, const ExpertSource& source,
+                  std::span<std::byte> out, std::span<std::byte> twin_out = {});
+
+// Lays out a whole expert, run after run, into memory of layout.bytes() bytes. What lies in its
+// place already stays.
 Result<Done> lay_out_expert(const ExpertLayout& layout, const ExpertSource& source,
                             std::span<std::byte> out);
+
+// Where lay_out_expert puts codes and scales: a reader that unpacks them there saves the copy. Not
+// for GGUF layouts, whose scales are inside the blocks.
+ExpertRoom room_in(const ExpertLayout& layout, std::span<std::byte> out);
 
 // The tensor that holds `run` for `expert`: its name, type and whole shape (all experts where they
 // share it).

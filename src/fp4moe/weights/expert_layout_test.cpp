@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cstring>
+#include <utility>
 
 #include <gtest/gtest.h>
 
@@ -101,16 +102,62 @@ TEST(ExpertLayout, RowRangesGiveThePartsOfTheWhole) {
     const ExpertLayout layout = expert_layout(row, shape, tensor::DType::bf16);
     const std::vector<std::byte> whole = laid_out(layout, {numbered.view});
     std::size_t begin = 0;
-    for (const weights::Run& run : layout.runs) {
+    for (std::size_t i = 0; i < layout.runs.size(); ++i) {
+      const weights::Run& run = layout.runs[i];
       for (std::uint64_t r = 0; r < run.rows; r += 5) {
         const Range rows{r, std::min(run.rows, r + 5)};
         std::vector<std::byte> part(rows.size() * run.row_bytes);
-        lay_out_rows(layout, run, {numbered.view}, rows, part);
+        lay_out_step(layout, {.run = i, .rows = rows}, {numbered.view}, part);
         EXPECT_EQ(std::memcmp(part.data(), whole.data() + begin + r * run.row_bytes, part.size()),
                   0)
             << row.name;
       }
       begin += run.bytes();
+    }
+  }
+}
+
+// The numbered expert as it lies in an interleaved checkpoint.
+ExpertView interleaved_view(const Numbered& numbered, const std::vector<std::byte>& fused) {
+  ExpertView view = numbered.view;
+  const std::byte* scales = fused.data() + 2 * Numbered::kWidth * 32;
+  view.gate.codes = {fused.data(), Numbered::kWidth, 32, 64};
+  view.up.codes = {fused.data() + 32, Numbered::kWidth, 32, 64};
+  view.gate.scales = {scales, Numbered::kWidth, 2, 4};
+  view.up.scales = {scales + 2, Numbered::kWidth, 2, 4};
+  return view;
+}
+
+TEST(ExpertLayout, InterleavedSourcesGiveTheBytesThatSeparateOnesGive) {
+  const Numbered numbered;
+  const ExpertLayout gpt_oss = expert_layout(*find_row(Dialect::gpt_oss, WeightFormat::mxfp4),
+                                             numbered.shape, tensor::DType::bf16);
+  const std::vector<std::byte> fused = laid_out(gpt_oss, {numbered.view});
+  const ExpertView view = interleaved_view(numbered, fused);
+  for (const DialectRow& row : dialects()) {
+    if (row.format != WeightFormat::mxfp4) continue;
+    const ExpertLayout layout = expert_layout(row, numbered.shape, tensor::DType::bf16);
+    const std::vector<std::byte> expected = laid_out(layout, {numbered.view});
+    std::vector<std::size_t> begins;
+    std::size_t end = 0;
+    for (const weights::Run& run : layout.runs)
+      begins.push_back(std::exchange(end, end + run.bytes()));
+
+    EXPECT_EQ(laid_out(layout, {view}), expected) << row.name;
+    for (const std::uint64_t bytes : {1u, 100u, 700u}) {
+      std::vector<std::byte> out(layout.bytes());
+      const auto place = [&](std::size_t run, Range rows) {
+        const std::uint64_t size = layout.runs[run].row_bytes;
+        return std::span(out).subspan(begins[run] + rows.begin * size, rows.size() * size);
+      };
+      bool twins = false;
+      for (const Step& step : steps_of(layout, {view}, bytes)) {
+        twins = twins || step.twin;
+        lay_out_step(layout, step, {view}, place(step.run, step.rows),
+                     step.twin ? place(*step.twin, step.rows) : std::span<std::byte>{});
+      }
+      EXPECT_EQ(out, expected) << row.name << " in steps of " << bytes;
+      EXPECT_EQ(twins, row.grouping != Grouping::fused) << row.name;
     }
   }
 }
@@ -145,8 +192,9 @@ TEST(ExpertLayout, Nvfp4GgufBlocksHoldFourScalesThenFourGroups) {
   for (std::size_t i = 0; i < 32; ++i) codes[i] = static_cast<std::byte>(i * 37 + 5);
   for (std::size_t i = 0; i < 4; ++i) scales[i] = static_cast<std::byte>(0x38 + i);
 
-  pack_gguf_row(WeightFormat::nvfp4, codes, scales, blocks);
-  unpack_gguf_row(WeightFormat::nvfp4, blocks, back, scales_back);
+  const GgufBlocks gguf(WeightFormat::nvfp4);
+  gguf.pack(codes, scales, blocks);
+  gguf.unpack(blocks, back, scales_back);
 
   EXPECT_EQ(std::memcmp(blocks.data(), scales.data(), 4), 0);
   // Group 1 is elements 16 to 31; its byte 3 pairs elements 19 and 27.
@@ -201,7 +249,7 @@ TEST(ExpertLayout, ScalarsFollowTheConventionAndGivenBitsWin) {
     const ExpertLayout layout =
         expert_layout(*find_row(dialect, WeightFormat::nvfp4), shape, tensor::DType::bf16);
     std::uint32_t bits = 0;
-    lay_out_rows(layout, layout.runs[2], {view, exact}, {0, 1},
+    lay_out_step(layout, {.run = 2, .rows = {0, 1}}, {view, exact},
                  std::as_writable_bytes(std::span(&bits, 1)));
     return bits;
   };

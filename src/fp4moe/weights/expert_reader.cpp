@@ -1,4 +1,6 @@
-#include <cstring>
+#include <algorithm>
+#include <array>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -32,8 +34,8 @@ struct ScaleOrigin {
 struct ExpertReader::Cut {
   const MoeLayer& layer;
   std::uint64_t expert;
-  Range range;         // of the intermediate size
-  std::byte* scratch;  // where the next GGUF matrix is unpacked
+  Range range;             // of the intermediate size
+  const ExpertRoom& room;  // where GGUF blocks are unpacked
   bool has_down_bias;
 };
 
@@ -45,48 +47,61 @@ struct ExpertReader::Window {
   ScaleOrigin origin{};
 };
 
+// GGUF rows to be unpacked.
+struct ExpertReader::Packed {
+  RowsView blocks{};
+  RowsRoom codes{}, scales{};
+  std::uint64_t code_bytes = 0, scale_bytes = 0;  // of a row
+};
+
 namespace {
 
-Error bad_scale(const tensor::Store& store, const ScaleOrigin& origin, Projection which,
-                std::uint64_t row, std::uint64_t column) {
-  return invalid("scale.nan", "a block scale is NaN")
-      .in(store.path(*origin.tensor))
-      .at(origin.tensor->entry.name)
-      .expects("numbers",
-               fmt::format("NaN at expert {}, {} row {}, block {}", origin.expert, word(which),
-                           origin.first_row + row, origin.first_column + column))
-      .try_this("The file is damaged or was exported wrongly: fp4moe lint lists all such scales");
-}
+struct ScalePlace {
+  std::uint64_t row = 0, column = 0;
+};
 
-Result<Done> check_scales(const tensor::Store& store, WeightFormat format, const RowsView& scales,
-                          const ScaleOrigin& origin, Projection which) {
-  // Dense rows are one run.
+// The first scale that `find` finds; dense rows are searched as one.
+template <typename Find>
+std::optional<ScalePlace> find_scale(const RowsView& scales, const Find& find) {
   const bool dense = scales.is_dense();
   const std::uint64_t runs = dense ? 1 : scales.rows;
   const std::uint64_t length = dense ? scales.rows * scales.row_bytes : scales.row_bytes;
   for (std::uint64_t run = 0; run < runs; ++run) {
-    const std::size_t at = find_nan_scale(format, {scales.data + run * scales.stride, length});
-    if (at == kNoScale) continue;
-    return bad_scale(store, origin, which, run + at / scales.row_bytes, at % scales.row_bytes);
+    const std::size_t at = find({scales.data + run * scales.stride, length});
+    if (at != kNoScale) return ScalePlace{run + at / scales.row_bytes, at % scales.row_bytes};
   }
+  return std::nullopt;
+}
+
+using Scales = std::span<const std::byte>;
+
+Result<Done> check_scales(const tensor::Store& store, const MoeLayer& layer, const RowsView& scales,
+                          const ScaleOrigin& origin, Projection which) {
+  const WeightFormat format = layer.shape.format;
+  const auto refuse = [&](Error error, std::string_view expected, std::string_view what,
+                          ScalePlace place) {
+    return std::move(error)
+        .in(store.path(*origin.tensor))
+        .at(origin.tensor->entry.name)
+        .expects(
+            std::string(expected),
+            fmt::format("{} at expert {}, {} row {}, block {}", what, origin.expert, word(which),
+                        origin.first_row + place.row, origin.first_column + place.column));
+  };
+  // GGUF's scales have no sign; a set bit means that another program wrote something else.
+  if (layer.row->scales_inside() && format == WeightFormat::nvfp4)
+    if (const auto at = find_scale(scales, find_negative_scale))
+      return refuse(invalid("scale.negative", "a block scale is negative"), "scales without a sign",
+                    "a sign bit", *at);
+  if (const auto at = find_scale(scales, [=](Scales row) { return find_nan_scale(format, row); }))
+    return refuse(invalid("scale.nan", "a block scale is NaN"), "numbers", "NaN", *at)
+        .try_this("The file is damaged or was exported wrongly: fp4moe lint lists all such scales");
   return Done{};
 }
 
-// GGUF's scales have no sign; a set bit means that another program wrote something else.
-Result<Done> check_signs(const tensor::Store& store, std::span<const std::byte> blocks,
-                         const ScaleOrigin& origin, Projection which) {
-  constexpr std::size_t kBlock = 36;
-  for (std::size_t at = 0; at + kBlock <= blocks.size(); at += kBlock) {
-    std::uint32_t four = 0;
-    std::memcpy(&four, blocks.data() + at, sizeof four);
-    if ((four & 0x80808080u) == 0) continue;
-    return invalid("scale.negative", "a block scale is negative")
-        .in(store.path(*origin.tensor))
-        .at(origin.tensor->entry.name)
-        .expects("scales without a sign",
-                 fmt::format("a sign bit at expert {}, {}", origin.expert, word(which)));
-  }
-  return Done{};
+// Memory of our own for unpacked rows, one after another.
+ProjectionRoom room_at(WeightFormat format, std::byte* at, std::uint64_t rows, std::uint64_t k) {
+  return {{at, k / 2}, {at + round_up(rows * (k / 2), 64), k / block_size(format)}};
 }
 
 std::uint64_t unpacked_bytes(WeightFormat format, std::uint64_t rows, std::uint64_t k) {
@@ -117,63 +132,84 @@ RowsView ExpertReader::stored_rows(const StoredTensor& tensor, const Window& win
   return {bytes.data(), window.rows, length, stride};
 }
 
-Result<Done> ExpertReader::unpack(Cut& cut, const Window& window, Projection which,
-                                  ProjectionView& view) {
-  const WeightFormat format = cut.layer.shape.format;
-  const std::uint64_t elements = gguf_block_elements(format), bytes_each = gguf_block_bytes(format);
-  const std::uint64_t block = block_size(format), rows = window.rows;
-  const Range cover = covering(format, window.columns);
-  const std::uint64_t whole = window.place.k / elements * bytes_each;  // bytes of a row in the file
-  const std::uint64_t part = cover.size() / elements * bytes_each;
-  const auto source =
-      touch(*window.origin.tensor, window.first * whole + cover.begin / elements * bytes_each,
-            (rows - 1) * whole + part);
-  const std::uint64_t code_row = cover.size() / 2, scale_row = cover.size() / block;
-  std::byte* codes = cut.scratch;
-  std::byte* scales = codes + round_up(rows * code_row, 64);
-  cut.scratch += unpacked_bytes(format, rows, cover.size());
-  // Whole rows follow each other and are unpacked as one.
-  const std::uint64_t runs = part == whole ? 1 : rows, count = rows / runs;
-  for (std::uint64_t run = 0; run < runs; ++run) {
-    const auto blocks = source.subspan(run * whole, count * part);
-    if (format == WeightFormat::nvfp4) {
-      const auto fine = check_signs(checkpoint_->store(), blocks, window.origin, which);
-      if (!fine) return fine.why();
-    }
-    unpack_gguf_row(format, blocks, {codes + run * code_row, count * code_row},
-                    {scales + run * scale_row, count * scale_row});
-  }
-  const std::uint64_t skipped = window.columns.begin - cover.begin;
-  view.codes = {codes + skipped / 2, rows, window.columns.size() / 2, code_row};
-  view.scales = {scales + skipped / block, rows, window.columns.size() / block, scale_row};
-  return Done{};
-}
-
-Result<ProjectionView> ExpertReader::read_projection(Cut& cut, Projection which) {
-  const tensor::Store& store = checkpoint_->store();
+ExpertReader::Window ExpertReader::window_of(const Cut& cut, Projection which) const {
   const DialectRow& dialect = *cut.layer.row;
-  const WeightFormat format = cut.layer.shape.format;
   const ProjectionPlaces& places = cut.layer.places(which, cut.expert);
   const bool down = which == Projection::down;
-
   Window window{.place = matrix_place(cut.layer, cut.expert, which)};
   const std::uint64_t skipped = down ? 0 : cut.range.begin;  // rows of the matrix
   window.first = window.place.first + skipped * window.place.step;
   window.rows = down ? window.place.rows : cut.range.size();
   window.columns = down ? cut.range : Range{0, window.place.k};
   window.origin = {dialect.scales_inside() ? places.codes.tensor : places.scales.tensor, cut.expert,
-                   skipped, window.columns.begin / block_size(format)};
+                   skipped, window.columns.begin / block_size(cut.layer.shape.format)};
+  return window;
+}
 
-  ProjectionView view;
-  if (dialect.scales_inside()) {
-    if (const auto fine = unpack(cut, window, which, view); !fine) return fine.why();
+ExpertReader::Packed ExpertReader::packed_rows(const Cut& cut, Projection which,
+                                               ProjectionView& view) {
+  const Window window = window_of(cut, which);
+  const WeightFormat format = cut.layer.shape.format;
+  const std::uint64_t elements = gguf_block_elements(format), bytes_each = gguf_block_bytes(format);
+  const std::uint64_t block = block_size(format), rows = window.rows;
+  const Range cover = covering(format, window.columns);
+  const std::uint64_t whole = window.place.k / elements * bytes_each;  // bytes of a row in the file
+  const std::uint64_t part = cover.size() / elements * bytes_each;
+  const auto blocks =
+      touch(*window.origin.tensor, window.first * whole + cover.begin / elements * bytes_each,
+            (rows - 1) * whole + part);
+  const auto& [codes, scales] = cut.room.at(which);
+  const std::uint64_t skipped = window.columns.begin - cover.begin;
+  view.codes = {codes.data + skipped / 2, rows, window.columns.size() / 2, codes.stride};
+  view.scales = {scales.data + skipped / block, rows, window.columns.size() / block, scales.stride};
+  return {.blocks = {blocks.data(), rows, part, whole},
+          .codes = codes,
+          .scales = scales,
+          .code_bytes = cover.size() / 2,
+          .scale_bytes = cover.size() / block};
+}
+
+// Gate and up take turns, row by row, where the room interleaves them: so it is filled in order.
+void ExpertReader::unpack(WeightFormat format, std::span<const Packed> together) {
+  const GgufBlocks gguf(format);
+  const std::uint64_t rows = together[0].blocks.rows;
+  const bool dense = std::ranges::all_of(together, [](const Packed& packed) {
+    return packed.blocks.is_dense() && packed.codes.stride == packed.code_bytes &&
+           packed.scales.stride == packed.scale_bytes;
+  });
+  const std::uint64_t count = dense ? rows : 1;
+  for (std::uint64_t row = 0; row < rows; row += count) {
+    for (const Packed& packed : together) {
+      gguf.unpack({packed.blocks.row(row).data(), count * packed.blocks.row_bytes},
+                  {packed.codes.data + row * packed.codes.stride, count * packed.code_bytes},
+                  {packed.scales.data + row * packed.scales.stride, count * packed.scale_bytes});
+    }
+  }
+}
+
+void ExpertReader::unpack_expert(const Cut& cut, ExpertView& view) {
+  const WeightFormat format = cut.layer.shape.format;
+  const Packed up = packed_rows(cut, Projection::up, view.up);
+  if (cut.layer.shape.gated()) {
+    const Packed gate = packed_rows(cut, Projection::gate, view.gate);
+    unpack(format, std::array{gate, up});
   } else {
+    unpack(format, std::array{up});
+  }
+  unpack(format, std::array{packed_rows(cut, Projection::down, view.down)});
+}
+
+Result<Done> ExpertReader::read_projection(const Cut& cut, Projection which, ProjectionView& view) {
+  const tensor::Store& store = checkpoint_->store();
+  const DialectRow& dialect = *cut.layer.row;
+  const ProjectionPlaces& places = cut.layer.places(which, cut.expert);
+  const Window window = window_of(cut, which);
+  if (!dialect.scales_inside()) {
     view.codes = stored_rows(*places.codes.tensor, window, 2);
-    view.scales = stored_rows(*places.scales.tensor, window, block_size(format));
+    view.scales = stored_rows(*places.scales.tensor, window, block_size(cut.layer.shape.format));
   }
-  if (const auto fine = check_scales(store, format, view.scales, window.origin, which); !fine) {
+  if (const auto fine = check_scales(store, cut.layer, view.scales, window.origin, which); !fine)
     return fine.why();
-  }
   if (places.global_scale.tensor != nullptr) {
     const auto scale = read_global_scale(store, dialect, *places.global_scale.tensor, cut.expert);
     if (!scale) return scale.why();
@@ -183,17 +219,35 @@ Result<ProjectionView> ExpertReader::read_projection(Cut& cut, Projection which)
     view.input_scale =
         canonical_scale(dialect, stored_scalar(store, *places.input_scale.tensor, cut.expert));
   }
-  if (places.bias.tensor != nullptr && (!down || cut.has_down_bias)) {
+  if (places.bias.tensor != nullptr && (which != Projection::down || cut.has_down_bias)) {
     const StoredTensor& bias = *places.bias.tensor;
     const std::uint64_t size = tensor::row(bias.entry.dtype).block_bytes;
     const std::uint64_t stride = window.place.step * size;
     const auto bytes = touch(bias, window.first * size, (window.rows - 1) * stride + size);
     view.bias = {bytes.data(), window.rows, stride, bias.entry.dtype};
   }
-  return view;
+  return Done{};
 }
 
-Result<ExpertView> ExpertReader::read(std::size_t layer_position, std::uint64_t expert) {
+Result<ExpertRoom> ExpertReader::own_room(const MoeShape& shape, std::uint64_t rows,
+                                          Range columns) {
+  const std::uint64_t w13 = unpacked_bytes(shape.format, rows, shape.hidden);
+  const std::uint64_t w2 = unpacked_bytes(shape.format, shape.hidden, columns.size());
+  const std::uint64_t needed = (shape.gated() ? 2 : 1) * w13 + w2;
+  if (scratch_.size() < needed) {
+    auto buffer = tensor::Buffer::allocate(needed);
+    if (!buffer) return buffer.why();
+    scratch_ = std::move(*buffer);
+  }
+  std::byte* at = scratch_.data();
+  ExpertRoom room{.up = room_at(shape.format, at, rows, shape.hidden),
+                  .down = room_at(shape.format, at + w13, shape.hidden, columns.size())};
+  if (shape.gated()) room.gate = room_at(shape.format, at + w13 + w2, rows, shape.hidden);
+  return room;
+}
+
+Result<ExpertView> ExpertReader::read(std::size_t layer_position, std::uint64_t expert,
+                                      const ExpertRoom* room) {
   touched_.clear();
   if (layer_position >= checkpoint_->layers().size()) {
     return usage("slice.layer", "there is no such layer")
@@ -222,28 +276,24 @@ Result<ExpertView> ExpertReader::read(std::size_t layer_position, std::uint64_t 
                         slice_.tensor_parallel.size))
         .try_this("Use fewer ranks, or expert parallel");
   }
-  if (layer.row->scales_inside()) {
-    const std::uint64_t w13 = unpacked_bytes(shape.format, range->size(), shape.hidden);
-    const std::uint64_t w2 =
-        unpacked_bytes(shape.format, shape.hidden, covering(shape.format, *range).size());
-    const std::uint64_t needed = (shape.gated() ? 2 : 1) * w13 + w2;
-    if (scratch_.size() < needed) {
-      auto buffer = tensor::Buffer::allocate(needed);
-      if (!buffer) return buffer.why();
-      scratch_ = std::move(*buffer);
-    }
+  const bool packed = layer.row->scales_inside();
+  ExpertRoom own;
+  if (packed && (room == nullptr || range->size() != shape.intermediate)) {
+    const Result<ExpertRoom> made = own_room(shape, range->size(), covering(shape.format, *range));
+    if (!made) return made.why();
+    own = *made;
+    room = nullptr;
   }
-
   ExpertView view{.shape = shape};
   view.shape.intermediate = range->size();
-  Cut cut{layer, expert, *range, scratch_.data(), slice_.tensor_parallel.rank == 0};
+  const Cut cut{layer, expert, *range, room == nullptr ? own : *room,
+                slice_.tensor_parallel.rank == 0};
+  if (packed) unpack_expert(cut, view);
   for (const auto& [which, into] :
        {std::pair{Projection::gate, &view.gate}, std::pair{Projection::up, &view.up},
         std::pair{Projection::down, &view.down}}) {
     if (which == Projection::gate && !shape.gated()) continue;
-    auto projection = read_projection(cut, which);
-    if (!projection) return projection.why();
-    *into = *projection;
+    if (const auto done = read_projection(cut, which, *into); !done) return done.why();
   }
   return view;
 }

@@ -22,19 +22,23 @@ std::uint8_t* out(std::span<std::byte> bytes) {
 
 }  // namespace
 
-void pack_gguf_row(WeightFormat format, std::span<const std::byte> codes,
-                   std::span<const std::byte> scales, std::span<std::byte> blocks) {
-  assert(agree(format, codes.size(), scales.size(), blocks.size()));
-  const kernels::cpu::BlockCodec& codec = machine_codec();
-  (format == WeightFormat::mxfp4 ? codec.pack_gguf_mxfp4 : codec.pack_gguf_nvfp4)(
-      {.codes = in(codes), .scales = in(scales), .blocks = scales.size(), .gguf = out(blocks)});
+GgufBlocks::GgufBlocks(WeightFormat format)
+    : format_(format),
+      pack_(format == WeightFormat::mxfp4 ? machine_codec().pack_gguf_mxfp4
+                                          : machine_codec().pack_gguf_nvfp4),
+      unpack_(format == WeightFormat::mxfp4 ? machine_codec().unpack_gguf_mxfp4
+                                            : machine_codec().unpack_gguf_nvfp4) {}
+
+void GgufBlocks::pack(std::span<const std::byte> codes, std::span<const std::byte> scales,
+                      std::span<std::byte> blocks) const {
+  assert(agree(format_, codes.size(), scales.size(), blocks.size()));
+  pack_({.codes = in(codes), .scales = in(scales), .blocks = scales.size(), .gguf = out(blocks)});
 }
 
-void unpack_gguf_row(WeightFormat format, std::span<const std::byte> blocks,
-                     std::span<std::byte> codes, std::span<std::byte> scales) {
-  assert(agree(format, codes.size(), scales.size(), blocks.size()));
-  const kernels::cpu::BlockCodec& codec = machine_codec();
-  (format == WeightFormat::mxfp4 ? codec.unpack_gguf_mxfp4 : codec.unpack_gguf_nvfp4)(
+void GgufBlocks::unpack(std::span<const std::byte> blocks, std::span<std::byte> codes,
+                        std::span<std::byte> scales) const {
+  assert(agree(format_, codes.size(), scales.size(), blocks.size()));
+  unpack_(
       {.gguf = in(blocks), .blocks = scales.size(), .codes = out(codes), .scales = out(scales)});
 }
 

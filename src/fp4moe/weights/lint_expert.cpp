@@ -141,14 +141,14 @@ class Scanner {
     codes_.resize(size.rows * size.k / 2);
     scales_.resize(size.rows * size.k / block);
     const std::uint64_t code_row = size.k / 2, scale_row = size.k / block;
+    const GgufBlocks gguf(layer_.shape.format);
     for (std::uint64_t row = 0; row < size.rows; ++row) {
-      unpack_gguf_row(layer_.shape.format, blocks.row(row),
-                      {codes_.data() + row * code_row, code_row},
-                      {scales_.data() + row * scale_row, scale_row});
+      gguf.unpack(blocks.row(row), {codes_.data() + row * code_row, code_row},
+                  {scales_.data() + row * scale_row, scale_row});
     }
   }
 
-  // GGUF's scales have no sign, and unpacking drops it: look at the blocks themselves.
+  // GGUF's scales have no sign.
   void scan_signs(const StoredTensor& tensor, const RowsView& blocks) {
     constexpr std::size_t kBlock = 36;
     std::uint64_t count = 0, first = 0;

@@ -1,8 +1,7 @@
-// Searches through scale bytes at memory speed, eight at a time.
+// Searches through scale bytes at memory speed.
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <span>
 
 #include "fp4moe/weights/moe_shape.hpp"
@@ -14,19 +13,24 @@ inline constexpr std::size_t kNoScale = ~std::size_t{0};
 // The first byte for which ((byte | set) & mask) == 0xFF & mask, kNoScale if there is none.
 inline std::size_t find_masked(std::span<const std::byte> bytes, std::uint8_t set,
                                std::uint8_t mask) {
-  constexpr std::uint64_t kOnes = 0x0101010101010101u, kHighs = 0x8080808080808080u;
+  const auto found = [=](std::byte byte) {
+    const auto value = std::to_integer<std::uint8_t>(byte);
+    return static_cast<std::uint8_t>((static_cast<std::uint8_t>(~(value | set)) & mask) == 0);
+  };
+  // No way out of the loop, so that compilers make vector instructions of it.
+  constexpr std::size_t kPiece = 32;
+  const auto found_in_piece = [&](std::size_t at) {
+    std::uint8_t any = 0;
+    for (std::size_t j = 0; j < kPiece; ++j) any |= found(bytes[at + j]);
+    return any != 0;
+  };
   std::size_t i = 0;
-  for (; i + 8 <= bytes.size(); i += 8) {
-    std::uint64_t word = 0;
-    std::memcpy(&word, bytes.data() + i, 8);
-    // A byte we look for becomes zero; then the classic test for a zero byte.
-    const std::uint64_t inverse = ~(word | set * kOnes) & (mask * kOnes);
-    if (((inverse - kOnes) & ~inverse & kHighs) != 0) break;
-  }
-  for (; i < bytes.size(); ++i) {
-    const auto byte = std::to_integer<std::uint8_t>(bytes[i]);
-    if ((static_cast<std::uint8_t>(~(byte | set)) & mask) == 0) return i;
-  }
+  while (i + kPiece <= bytes.size() && !found_in_piece(i)) i += kPiece;
+  // What is left over is no piece: one that ends with it covers it too.
+  if (bytes.size() >= kPiece && i + kPiece > bytes.size() && !found_in_piece(bytes.size() - kPiece))
+    return kNoScale;
+  for (; i < bytes.size(); ++i)
+    if (found(bytes[i]) != 0) return i;
   return kNoScale;
 }
 

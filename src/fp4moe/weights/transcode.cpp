@@ -19,28 +19,46 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 
-// Readers at work, one for each expert under way.
-class ReaderPool {
- public:
-  explicit ReaderPool(const Checkpoint& source) : source_(source) {}
+// What an expert under way needs: a reader, and room for what it unpacks.
+struct Lane {
+  ExpertReader reader;
+  tensor::Buffer room{};
+};
 
-  std::unique_ptr<ExpertReader> take() {
+class LanePool {
+ public:
+  explicit LanePool(const Checkpoint& source) : source_(source) {}
+
+  std::unique_ptr<Lane> take() {
     const std::lock_guard lock(mutex_);
-    if (idle_.empty()) return std::make_unique<ExpertReader>(source_, Slice{});
-    std::unique_ptr<ExpertReader> reader = std::move(idle_.back());
+    if (idle_.empty()) return std::make_unique<Lane>(Lane{.reader{source_, Slice{}}});
+    std::unique_ptr<Lane> lane = std::move(idle_.back());
     idle_.pop_back();
-    return reader;
+    return lane;
   }
-  void give_back(std::unique_ptr<ExpertReader> reader) {
+  void give_back(std::unique_ptr<Lane> lane) {
     const std::lock_guard lock(mutex_);
-    idle_.push_back(std::move(reader));
+    idle_.push_back(std::move(lane));
   }
 
  private:
   const Checkpoint& source_;
   std::mutex mutex_{};
-  std::vector<std::unique_ptr<ExpertReader>> idle_{};
+  std::vector<std::unique_ptr<Lane>> idle_{};
 };
+
+// GGUF blocks are unpacked to where the target wants them; they are written from there.
+Result<ExpertView> read_for(const ExpertLayout& layout, Lane& lane, std::size_t layer,
+                            std::uint64_t expert, bool packed) {
+  if (!packed) return lane.reader.read(layer, expert);
+  if (lane.room.size() < layout.bytes()) {
+    Result<tensor::Buffer> room = tensor::Buffer::allocate(layout.bytes());
+    if (!room) return room.why();
+    lane.room = *std::move(room);
+  }
+  const ExpertRoom room = room_in(layout, lane.room.bytes().first(layout.bytes()));
+  return lane.reader.read(layer, expert, &room);
+}
 
 // How many experts may be under way at once: together with the program itself they stay within two
 // experts and 64 MiB. A GGUF expert lies there twice, mapped and unpacked.
@@ -112,12 +130,13 @@ Result<TranscodeReport> transcode(const Checkpoint& source, TranscodePlan plan,
   if (!writer) return writer.why();
 
   const std::vector<Item> items = all_experts(source);
-  ReaderPool pool(source);
+  LanePool pool(source);
   const auto convert = [&](std::size_t i) -> Result<Done> {
     if (Result<Done> go_on = check_interrupt(); !go_on) return go_on;
     const auto [layer, expert] = items[i];
-    std::unique_ptr<ExpertReader> reader = pool.take();
-    const Result<ExpertView> view = reader->read(layer, expert);
+    std::unique_ptr<Lane> lane = pool.take();
+    const Result<ExpertView> view =
+        read_for(writer->layout(layer), *lane, layer, expert, source.dialect().scales_inside());
     if (!view) return view.why();
     if (target == Dialect::gguf && source.dialect().format == WeightFormat::nvfp4)
       if (Result<Done> fine = check_signs(*view, source.layers()[layer], expert); !fine)
@@ -127,8 +146,8 @@ Result<TranscodeReport> transcode(const Checkpoint& source, TranscodePlan plan,
     if (!exact) return exact.why();
     if (Result<Done> done = writer->write_expert(layer, expert, {*view, &*exact}); !done)
       return done;
-    reader->release();
-    pool.give_back(std::move(reader));
+    lane->reader.release();
+    pool.give_back(std::move(lane));
     // Small tensors lie scattered, and their pages stay: sweep now and then.
     if (i % 32 == 31) drop_all(source.store());
     if (options.progress) options.progress(writer->layout(layer).bytes());

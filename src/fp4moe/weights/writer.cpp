@@ -100,30 +100,42 @@ void CheckpointWriter::give_back(tensor::Buffer scratch) {
   scratch_.push_back(std::move(scratch));
 }
 
+Result<Done> CheckpointWriter::write_rows(std::size_t layer, std::uint64_t expert,
+                                          std::size_t number, Range rows,
+                                          std::span<const std::byte> bytes) {
+  const ExpertLayout& layout = layouts_[layer];
+  const Run& run = layout.runs[number];
+  const bool per_expert = is_per_expert(plan_);
+  const std::size_t index =
+      begins_[layer] + number + (per_expert ? expert * layout.runs.size() : 0);
+  return sink_.write(index, rows.begin * run.row_bytes + (per_expert ? 0 : expert * run.bytes()),
+                     bytes);
+}
+
 Result<Done> CheckpointWriter::write_step(std::size_t layer, std::uint64_t expert, const Step& step,
                                           const ExpertSource& source) {
   const ExpertLayout& layout = layouts_[layer];
   const Run& run = layout.runs[step.run];
-  const bool per_expert = is_per_expert(plan_);
-  const std::size_t index =
-      begins_[layer] + step.run + (per_expert ? expert * layout.runs.size() : 0);
-  const std::uint64_t begin = step.rows.begin * run.row_bytes;
-  const std::uint64_t offset = begin + (per_expert ? 0 : expert * run.bytes());
   const std::uint64_t size = step.rows.size() * run.row_bytes;
-  const std::span<const std::byte> stored = stored_bytes(layout, run, source);
-  if (!stored.empty()) return sink_.write(index, offset, stored.subspan(begin, size));
-  Result<tensor::Buffer> scratch = take_scratch(std::max(size, kChunk));
+  if (const auto stored = stored_bytes(layout, run, source); !stored.empty())
+    return write_rows(layer, expert, step.run, step.rows,
+                      stored.subspan(step.rows.begin * run.row_bytes, size));
+  Result<tensor::Buffer> scratch = take_scratch(std::max(step.twin ? 2 * size : size, kChunk));
   if (!scratch) return scratch.why();
   const std::span<std::byte> piece = scratch->bytes().first(size);
-  lay_out_rows(layout, run, source, step.rows, piece);
-  if (Result<Done> done = sink_.write(index, offset, piece); !done) return done;
+  const std::span<std::byte> twin = scratch->bytes().subspan(size, step.twin ? size : 0);
+  lay_out_step(layout, step, source, piece, twin);
+  if (Result<Done> done = write_rows(layer, expert, step.run, step.rows, piece); !done) return done;
+  if (step.twin)
+    if (Result<Done> done = write_rows(layer, expert, *step.twin, step.rows, twin); !done)
+      return done;
   give_back(*std::move(scratch));
   return Done{};
 }
 
 Result<Done> CheckpointWriter::write_expert(std::size_t layer, std::uint64_t expert,
                                             const ExpertSource& source) {
-  for (const Step& step : steps_of(layouts_[layer], kChunk))
+  for (const Step& step : steps_of(layouts_[layer], source, kChunk))
     if (Result<Done> done = write_step(layer, expert, step, source); !done) return done;
   return Done{};
 }

@@ -89,6 +89,8 @@ class CheckpointWriter {
  private:
   Result<Done> write_step(std::size_t layer, std::uint64_t expert, const Step& step,
                           const ExpertSource& source);
+  Result<Done> write_rows(std::size_t layer, std::uint64_t expert, std::size_t number, Range rows,
+                          std::span<const std::byte> bytes);
   Result<tensor::Buffer> take_scratch(std::size_t bytes);
   void give_back(tensor::Buffer scratch);
 

@@ -58,8 +58,9 @@ struct MaxMagnitude {
 // Canonical blocks against the blocks of a GGUF file, which are packed without padding:
 //   MXFP4   17 bytes: E8M0, then byte j = element j (low) and j + 16 (high)
 //   NVFP4   36 bytes for four blocks: 4 scales, then per block byte j = element j and j + 8
-// Bits move, nothing is rounded. NVFP4 scales lose their sign bit in both directions, because GGUF
-// scales have none. `blocks` counts canonical blocks; for NVFP4 it is a multiple of 4.
+// Bits move, nothing is rounded. Packing drops the sign bit of NVFP4 scales, because GGUF's have
+// none; unpacking hands on what is there, so that readers can refuse it. `blocks` counts canonical
+// blocks; for NVFP4 it is a multiple of 4.
 struct PackGguf {
   const std::uint8_t* codes = nullptr;
   const std::uint8_t* scales = nullptr;

@@ -53,7 +53,7 @@ struct Pair {
   return {_mm256_unpacklo_epi32(p.a, p.b), _mm256_unpackhi_epi32(p.a, p.b)};
 }
 
-[[gnu::always_inline]] inline void copy_scales_of_four(std::uint8_t* to, const std::uint8_t* from) {
+[[gnu::always_inline]] inline void pack_scales_of_four(std::uint8_t* to, const std::uint8_t* from) {
   std::uint32_t scales = 0;
   __builtin_memcpy(&scales, from, sizeof scales);
   scales &= 0x7F7F7F7Fu;
@@ -104,9 +104,9 @@ void pack_gguf_nvfp4(const PackGguf& work) noexcept {
     const Pair canonical{load256(codes + 8 * i), load256(codes + 8 * i + 32)};
     const Pair moved = interleave_bytes(exchange(separate_u32(canonical)));
     std::uint8_t* to = gguf + 9 * i;
-    copy_scales_of_four(to, scales + i);
+    pack_scales_of_four(to, scales + i);
     store256(to + 4, moved.a);
-    copy_scales_of_four(to + 36, scales + i + 4);
+    pack_scales_of_four(to + 36, scales + i + 4);
     store256(to + 40, moved.b);
   }
   portable::pack_gguf_nvfp4({codes + 8 * i, scales + i, blocks - i, gguf + 9 * i});
@@ -119,8 +119,8 @@ void unpack_gguf_nvfp4(const UnpackGguf& work) noexcept {
     const std::uint8_t* from = gguf + 9 * i;
     const Pair packed{load256(from + 4), load256(from + 40)};
     const Pair canonical = interleave_u32(exchange(separate_bytes(packed)));
-    copy_scales_of_four(scales + i, from);
-    copy_scales_of_four(scales + i + 4, from + 36);
+    __builtin_memcpy(scales + i, from, 4);
+    __builtin_memcpy(scales + i + 4, from + 36, 4);
     store256(codes + 8 * i, canonical.a);
     store256(codes + 8 * i + 32, canonical.b);
   }

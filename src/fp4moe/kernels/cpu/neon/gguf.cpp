@@ -51,7 +51,7 @@ struct Pair {
   return {vreinterpretq_u8_u32(vzip1q_u32(a, b)), vreinterpretq_u8_u32(vzip2q_u32(a, b))};
 }
 
-[[gnu::always_inline]] inline void copy_scales_of_four(std::uint8_t* to, const std::uint8_t* from) {
+[[gnu::always_inline]] inline void pack_scales_of_four(std::uint8_t* to, const std::uint8_t* from) {
   std::uint32_t scales = 0;
   __builtin_memcpy(&scales, from, sizeof scales);
   scales &= 0x7F7F7F7Fu;
@@ -95,7 +95,7 @@ void pack_gguf_nvfp4(const PackGguf& work) noexcept {
   for (std::size_t i = 0; i < blocks; i += 4) {
     const Pair canonical{vld1q_u8(codes + 8 * i), vld1q_u8(codes + 8 * i + 16)};
     const Pair moved = interleave_bytes(exchange(separate_u32(canonical)));
-    copy_scales_of_four(gguf + 9 * i, scales + i);
+    pack_scales_of_four(gguf + 9 * i, scales + i);
     vst1q_u8(gguf + 9 * i + 4, moved.a);
     vst1q_u8(gguf + 9 * i + 20, moved.b);
   }
@@ -106,7 +106,7 @@ void unpack_gguf_nvfp4(const UnpackGguf& work) noexcept {
   for (std::size_t i = 0; i < blocks; i += 4) {
     const Pair packed{vld1q_u8(gguf + 9 * i + 4), vld1q_u8(gguf + 9 * i + 20)};
     const Pair canonical = interleave_u32(exchange(separate_bytes(packed)));
-    copy_scales_of_four(scales + i, gguf + 9 * i);
+    __builtin_memcpy(scales + i, gguf + 9 * i, 4);
     vst1q_u8(codes + 8 * i, canonical.a);
     vst1q_u8(codes + 8 * i + 16, canonical.b);
   }

@@ -187,7 +187,7 @@ void unpack_gguf_mxfp4(const UnpackGguf& work) noexcept {
 void unpack_gguf_nvfp4(const UnpackGguf& work) noexcept {
   for (std::size_t i = 0; i < work.blocks; ++i) {
     const std::uint8_t* block = work.gguf + i / 4 * 36;
-    work.scales[i] = block[i % 4] & 0x7F;
+    work.scales[i] = block[i % 4];
     restore({block + 4 + i % 4 * 8, 8}, {work.codes + i * 8, 8});
   }
 }
