@@ -86,11 +86,15 @@ Experts choose_experts(const Checkpoint& source, const weights::TranscodePlan& p
 // Reads and lays out one expert.
 Result<Done> convert(weights::ExpertReader& reader, const weights::CheckpointPlan& plan,
                      Experts::Place place, std::span<std::byte> out) {
-  const auto view = reader.read(place.layer, place.expert);
-  if (!view) return view.why();
   const weights::ExpertLayout layout =
       weights::expert_layout(plan.row, plan.layers[place.layer].shape, plan.bias_dtype);
-  return weights::lay_out_expert(layout, {.view = *view}, out.first(layout.bytes()));
+  const std::span<std::byte> to = out.first(layout.bytes());
+  weights::ExpertRoom room;
+  if (!plan.row.scales_inside()) room = weights::room_in(layout, to);
+  const auto view =
+      reader.read(place.layer, place.expert, plan.row.scales_inside() ? nullptr : &room);
+  if (!view) return view.why();
+  return weights::lay_out_expert(layout, {.view = *view}, to);
 }
 
 // Experts are handed out one by one; every worker has its own reader.
@@ -248,11 +252,11 @@ std::vector<Target> targets_of(const Checkpoint& source, std::uint64_t max_bytes
 
 void report(std::vector<FileResult>& results, const Checkpoint& source, std::span<const Job> jobs,
             std::span<const Timing> timings) {
-  const std::string from(source.dialect().name);
   for (std::size_t i = 1; i < jobs.size(); ++i) {
     const bool is_read = jobs[i].name.starts_with("mmap_");
     results.push_back({.operation = is_read ? jobs[i].name : "to_memory",
-                       .from = from,
+                       .format = std::string(weights::name(source.dialect().format)),
+                       .from = std::string(source.dialect().name),
                        .to = is_read ? "" : jobs[i].name,
                        .timing = timings[i],
                        .copy_gb_per_s = timings[0].rate()});
@@ -295,6 +299,7 @@ Result<Done> bench_source(const std::string& path, const Scratch& scratch,
   if (!written) return written.why();
   for (std::size_t i = 1; i < writes.size(); ++i)
     results.push_back({.operation = "to_file",
+                       .format = std::string(weights::name(source->dialect().format)),
                        .from = std::string(source->dialect().name),
                        .to = writes[i].name,
                        .timing = (*written)[i],
@@ -303,22 +308,30 @@ Result<Done> bench_source(const std::string& path, const Scratch& scratch,
 }
 
 // Shapes of the two formats' best-known models, as many experts as the size allows.
-Result<std::string> make_source(Dialect dialect, std::string_view model, const Scratch& scratch,
-                                const FilesOptions& options) {
+Result<std::string> make_source(Dialect dialect, weights::WeightFormat format,
+                                const Scratch& scratch, const FilesOptions& options) {
+  const std::string model =
+      format == weights::WeightFormat::mxfp4 ? "gpt-oss-20b" : "qwen3-30b-a3b";
   const weights::ModelRow* row = weights::find_model(model);
   // Three matrices of half a byte and one scale byte for every 16 or 32 elements.
   const std::uint64_t expert_bytes = row->hidden * row->intermediate * 3 * 9 / 16;
   const std::uint64_t experts =
       std::max<std::uint64_t>(1, (options.megabytes << 20) / expert_bytes);
-  const std::string path = scratch.file(name(dialect));
-  const auto made = weights::synth({.model = std::string(model),
+  const std::string path = scratch.file("source");
+  const auto made = weights::synth({.model = model,
                                     .dialect = dialect,
+                                    .format = format,
                                     .experts = experts,
                                     .with_other_tensors = false,
                                     .threads = options.threads},
                                    path);
   if (!made) return made.why();
   return path;
+}
+
+// Whether something goes from this dialect into others; DeepSeek's own does not.
+bool is_source(const weights::DialectRow& row) {
+  return row.dialect != Dialect::deepseek_v4 && weights::find_row(row.dialect, row.format) == &row;
 }
 
 }  // namespace
@@ -332,21 +345,19 @@ Result<std::vector<FileResult>> bench_files(const FilesOptions& options) {
     if (!done) return done.why();
     return results;
   }
-  struct Source {
-    Dialect dialect;
-    std::string_view model;
-  };
-  for (const Source& source :
-       {Source{Dialect::gpt_oss, "gpt-oss-20b"}, Source{Dialect::modelopt, "qwen3-30b-a3b"}}) {
-    const auto path = make_source(source.dialect, source.model, *scratch, options);
+  for (const weights::DialectRow& row : weights::dialects()) {
+    if (!is_source(row)) continue;
+    const auto path = make_source(row.dialect, row.format, *scratch, options);
     if (!path) return path.why();
     if (const auto done = bench_source(*path, *scratch, options, results); !done) return done.why();
+    std::error_code ignored;
+    fs::remove_all(*path, ignored);
   }
   return results;
 }
 
 Json to_json(const FileResult& result, std::size_t threads) {
-  Json object{{"operation", result.operation}, {"from", result.from}};
+  Json object{{"operation", result.operation}, {"format", result.format}, {"from", result.from}};
   if (!result.to.empty()) object["to"] = result.to;
   object["threads"] = threads;
   add_times(object, result.timing);

@@ -12,7 +12,7 @@
 namespace fp4moe::bench {
 
 struct FilesOptions {
-  std::string path{};     // a checkpoint; empty: one is made in `scratch` and removed
+  std::string path{};     // a checkpoint; empty: one of each dialect is made and removed
   std::string scratch{};  // folder for what is made and written
   std::size_t threads = 1;
   std::size_t megabytes = 256;  // how much of the checkpoint's experts is used, about
@@ -27,6 +27,7 @@ struct FilesOptions {
 //   to_file      the checkpoint converted into new files    against copying its files
 struct FileResult {
   std::string operation{};
+  std::string format{};      // of the weights
   std::string from{}, to{};  // dialects; `to` is empty for reads
   Timing timing{};           // work in bytes
   double copy_gb_per_s = 0;  // of memory or of files

@@ -1,4 +1,5 @@
 // The benchmarks on tiny data: they must run, cover every operation and report sane ratios.
+#include <map>
 #include <set>
 
 #include <gtest/gtest.h>
@@ -50,20 +51,30 @@ TEST(BenchFormats, UsesOnlyThePortableKernelWhenThatIsForced) {
   for (const FormatResult& result : *results) EXPECT_EQ(result.kernel, "portable/block_codec");
 }
 
-TEST(BenchFiles, MeasuresReadingAndEveryConversionOfWhatItMakes) {
+TEST(BenchFiles, MeasuresReadingAndEveryConversionBetweenDialects) {
   const auto results = bench_files(
       {.threads = 2, .megabytes = 4, .seconds = 0.01, .features = platform::detect_cpu_features()});
 
   ASSERT_TRUE(results) << text(results.why());
   std::set<std::string> seen;
   for (const FileResult& result : *results) {
-    seen.insert(result.operation + " " + result.from + " " + result.to);
+    seen.insert(result.operation + " " + result.format + " " + result.from + " " + result.to);
     EXPECT_GT(result.share_of_copy(), 0);
+    EXPECT_EQ(to_json(result, 1)["format"], result.format);
   }
-  for (const char* expected :
-       {"mmap_read gpt-oss ", "mmap_copy modelopt ", "to_memory gpt-oss gguf",
-        "to_file gpt-oss gguf", "to_memory modelopt compressed-tensors", "to_file modelopt gguf"})
-    EXPECT_TRUE(seen.contains(expected)) << expected;
+  const std::map<std::string, std::vector<std::string>> dialects{
+      {"mxfp4", {"gpt-oss", "openai", "compressed-tensors", "quark", "gguf"}},
+      {"nvfp4", {"modelopt", "compressed-tensors", "gguf"}}};
+  for (const auto& [format, names] : dialects) {
+    for (const std::string& from : names) {
+      EXPECT_TRUE(seen.contains("mmap_read " + format + " " + from + " ")) << from;
+      for (const std::string& to : names) {
+        if (from == "gguf" && to == "gguf") continue;  // nothing would change
+        EXPECT_TRUE(seen.contains("to_memory " + format + " " + from + " " + to)) << from << to;
+        EXPECT_TRUE(seen.contains("to_file " + format + " " + from + " " + to)) << from << to;
+      }
+    }
+  }
 }
 
 TEST(BenchFiles, SaysWhyACheckpointCannotBeOpened) {
