@@ -1,9 +1,11 @@
 #include "fp4moe/cli/doctor_report.hpp"
 
+#include <algorithm>
 #include <array>
 
 #include <fmt/format.h>
 
+#include "fp4moe/backends/all.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/base/version.hpp"
 #include "fp4moe/bench/measure.hpp"
@@ -145,6 +147,30 @@ Json build_json(const BuildFacts& facts) {
 std::span<const EngineRow> engines() { return kEngines; }
 std::span<const OptionalPart> optional_parts() { return kOptionalParts; }
 
+namespace {
+
+// Whose rules a variable that is set counts for. This library's own ignore most of them.
+void add_readers(const platform::Environment& environment,
+                 std::vector<platform::Finding>& findings) {
+  for (const platform::VariableRow& row : platform::variables()) {
+    if (!environment.is_set(row.variable)) continue;
+    std::vector<std::string> readers;
+    for (const oracle::Policy& policy : backends::policies())
+      if (oracle::variables_read(policy).contains(row.variable) &&
+          std::ranges::find(readers, policy.name) == readers.end())
+        readers.emplace_back(policy.name);
+    const bool native = std::ranges::find(readers, backends::kNative) != readers.end();
+    if (native) continue;
+    findings.push_back({.variable = std::string(row.name),
+                        .sentence = readers.empty()
+                                        ? "is set, but no policy looks at it"
+                                        : "is ignored by the policy native; these look at it: " +
+                                              join(readers, ", ")});
+  }
+}
+
+}  // namespace
+
 DoctorReport examine(const DoctorFrom& from) {
   DoctorReport report{.build = build_facts(),
                       .machine = platform::describe_machine(),
@@ -172,8 +198,9 @@ DoctorReport examine(const DoctorFrom& from) {
     report.threads = platform::choose_threads(std::nullopt, {});
   }
   report.kernels = kernel_choices(usable);
-  report.findings = platform::environment_findings(from.variable_names,
-                                                   platform::read_environment(from.detect.lookup));
+  const platform::Environment environment = platform::read_environment(from.detect.lookup);
+  report.findings = platform::environment_findings(from.variable_names, environment);
+  add_readers(environment, report.findings);
   return report;
 }
 

@@ -164,6 +164,8 @@ TEST(Doctor, ReportsOddVariablesAndStaysHealthy) {
   EXPECT_EQ(outcome.status, 0);
   EXPECT_TRUE(outcome.says("warning: FP4MOE_THREAD is not a variable of fp4moe"));
   EXPECT_TRUE(outcome.says("warning: VLLM_FLASHINFER_MOE_BACKEND has no effect"));
+  EXPECT_TRUE(
+      outcome.says("VLLM_FLASHINFER_MOE_BACKEND is ignored by the policy native; these look"));
   EXPECT_TRUE(outcome.out.ends_with("healthy, 2 warnings\n"));
 }
 
