@@ -16,8 +16,10 @@
 #include "fp4moe/bench/measure.hpp"
 #include "fp4moe/cli/command.hpp"
 #include "fp4moe/cli/options.hpp"
+#include "fp4moe/cli/question.hpp"
 #include "fp4moe/formats/mxfp4.hpp"
 #include "fp4moe/kernels/cpu/block_codec_list.hpp"
+#include "fp4moe/oracle/record.hpp"
 #include "fp4moe/platform/machine.hpp"
 #include "fp4moe/weights/codec.hpp"
 #include "fp4moe/weights/lint.hpp"
@@ -102,6 +104,35 @@ Result<std::size_t> compare(const tensor::Store& a, const tensor::Store& b) {
           .at(tensor.entry.name);
   }
   return a.tensors().size();
+}
+
+// Who would run the layer: here under our own rules, on two GPUs under vLLM's.
+Result<Done> explain_step(Steps& steps, const std::string& model, std::string_view device,
+                          std::string_view policy) {
+  QuestionOptions asked;
+  asked.model = model;
+  asked.device = device;
+  asked.policy = policy;
+  const Result<Question> question = resolve(asked);
+  if (!question) return question.why();
+  const oracle::Record record = make_record(*question->policy, question->mode, question->request);
+  const oracle::Selection& selection = record.selection;
+  if (selection.outcome != oracle::Outcome::selected)
+    return error(ErrorCode::no_backend, "demo.explain", selection.message);
+  std::string refused;
+  for (const oracle::BackendRow& row : record.rows) {
+    if (row.backend == selection.backend) break;
+    if (refused.empty() && !row.would_run())
+      refused = fmt::format("; not {}: {}", row.backend->name,
+                            decisive_reason(record.request, *row.nearest));
+  }
+  const std::string_view where = device == "auto" ? std::string_view("here") : device;
+  steps.done("explain",
+             fmt::format("{} ({}): {}{}", where, policy, selection.backend->name, refused),
+             {{"device", record.request.device.name},
+              {"policy", policy},
+              {"backend", selection.backend->name}});
+  return Done{};
 }
 
 Result<Done> transcode_step(Steps& steps, const Scratch& scratch, std::string_view from,
@@ -230,6 +261,12 @@ Result<Done> run_steps(const Options& options, Steps& steps, const Scratch& scra
   if (lint.errors != 0)
     return error(ErrorCode::mismatch, "demo.lint", "lint found errors in a sound checkpoint");
 
+  for (const auto& [device, policy] :
+       {std::pair<std::string_view, std::string_view>{"auto", "native"},
+        {"h100", "2026-04-24"},
+        {"b200", "2026-04-24"}})
+    if (Result<Done> step = explain_step(steps, options.model, device, policy); !step) return step;
+
   // gpt-oss -> compressed-tensors -> GGUF -> gpt-oss, each from the one before.
   std::string from = "layer";
   for (const Dialect target : {Dialect::compressed_tensors, Dialect::gguf, Dialect::gpt_oss}) {
@@ -262,8 +299,8 @@ Result<int> run(const Options& options, const Io& io) {
   if (Result<Done> done = run_steps(options, steps, **scratch, threads); !done) return done.why();
   steps.finish({{"command", "demo"}, {"machine", bench::to_json(machine)}});
   if (!io.json)
-    io.out << "\nNext: fp4moe inspect PATH, fp4moe lint PATH, fp4moe transcode PATH --to gguf -o "
-              "OUT\n";
+    io.out << "\nNext: fp4moe inspect PATH, fp4moe lint PATH, fp4moe explain --device h100, fp4moe "
+              "plan --model gpt-oss-120b --tp 8\n";
   return kDone;
 }
 
