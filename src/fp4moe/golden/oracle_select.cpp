@@ -15,7 +15,6 @@ namespace {
 
 using oracle::Layer;
 using oracle::Mode;
-using oracle::Outcome;
 using oracle::Policy;
 using oracle::Request;
 using oracle::Selection;
