@@ -284,8 +284,8 @@ ExpertRoom room_in(const ExpertLayout& layout, std::span<std::byte> out) {
     const Run& run = layout.runs[i];
     if (run.part != Part::codes && run.part != Part::scales) continue;
     const auto give = [&](ProjectionRoom& projection, std::uint64_t row, std::uint64_t step) {
-      (run.part == Part::codes ? projection.codes : projection.scales) = {
-          begins[i] + row * run.row_bytes, step * run.row_bytes};
+      (run.part == Part::codes ? projection.codes : projection.scales) =
+          RowsRoom{begins[i] + row * run.row_bytes, step * run.row_bytes};
     };
     if (run.matrix == Matrix::gate_up && layout.shape.gated()) {
       give(room.gate, 0, 2);
