@@ -62,7 +62,7 @@ struct ScalePlace {
 
 // The first scale that `find` finds; dense rows are searched as one.
 template <typename Find>
-std::optional<ScalePlace> find_scale(const RowsView& scales, const Find& find) {
+std::optional<ScalePlace> find_in_rows(const RowsView& scales, const Find& find) {
   const bool dense = scales.is_dense();
   const std::uint64_t runs = dense ? 1 : scales.rows;
   const std::uint64_t length = dense ? scales.rows * scales.row_bytes : scales.row_bytes;
@@ -73,30 +73,25 @@ std::optional<ScalePlace> find_scale(const RowsView& scales, const Find& find) {
   return std::nullopt;
 }
 
-using Scales = std::span<const std::byte>;
-
 Result<Done> check_scales(const tensor::Store& store, const MoeLayer& layer, const RowsView& scales,
                           const ScaleOrigin& origin, Projection which) {
   const WeightFormat format = layer.shape.format;
-  const auto refuse = [&](Error error, std::string_view expected, std::string_view what,
-                          ScalePlace place) {
-    return std::move(error)
-        .in(store.path(*origin.tensor))
-        .at(origin.tensor->entry.name)
-        .expects(
-            std::string(expected),
-            fmt::format("{} at expert {}, {} row {}, block {}", what, origin.expert, word(which),
-                        origin.first_row + place.row, origin.first_column + place.column));
-  };
   // GGUF's scales have no sign; a set bit means that another program wrote something else.
-  if (layer.row->scales_inside() && format == WeightFormat::nvfp4)
-    if (const auto at = find_scale(scales, find_negative_scale))
-      return refuse(invalid("scale.negative", "a block scale is negative"), "scales without a sign",
-                    "a sign bit", *at);
-  if (const auto at = find_scale(scales, [=](Scales row) { return find_nan_scale(format, row); }))
-    return refuse(invalid("scale.nan", "a block scale is NaN"), "numbers", "NaN", *at)
-        .try_this("The file is damaged or was exported wrongly: fp4moe lint lists all such scales");
-  return Done{};
+  const bool is_unsigned = layer.row->scales_inside() && format == WeightFormat::nvfp4;
+  const auto at = find_in_rows(scales, [=](std::span<const std::byte> row) {
+    return is_unsigned ? find_nan_or_negative_scale(row) : find_nan_scale(format, row);
+  });
+  if (!at) return Done{};
+  const bool negative = is_unsigned && scales.row(at->row)[at->column] >= std::byte{0x80};
+  return (negative ? invalid("scale.negative", "a block scale is negative")
+                   : invalid("scale.nan", "a block scale is NaN"))
+      .in(store.path(*origin.tensor))
+      .at(origin.tensor->entry.name)
+      .expects(negative ? "scales without a sign" : "numbers",
+               fmt::format("{} at expert {}, {} row {}, block {}", negative ? "a sign bit" : "NaN",
+                           origin.expert, word(which), origin.first_row + at->row,
+                           origin.first_column + at->column))
+      .try_this("The file is damaged or was exported wrongly: fp4moe lint lists all such scales");
 }
 
 // Memory of our own for unpacked rows, one after another.

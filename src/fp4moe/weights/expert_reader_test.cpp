@@ -413,6 +413,7 @@ TEST(ScaleScan, FindsWhatALoopFinds) {
         EXPECT_EQ(find_nan_scale(WeightFormat::nvfp4, bytes),
                   (value & 0x7F) == 0x7F ? at : kNoScale);
         EXPECT_EQ(find_negative_scale(bytes), value >= 128 ? at : kNoScale);
+        EXPECT_EQ(find_nan_or_negative_scale(bytes), value >= 127 ? at : kNoScale);
       }
     }
   }

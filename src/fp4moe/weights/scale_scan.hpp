@@ -10,18 +10,15 @@ namespace fp4moe::weights {
 
 inline constexpr std::size_t kNoScale = ~std::size_t{0};
 
-// The first byte for which ((byte | set) & mask) == 0xFF & mask, kNoScale if there is none.
-inline std::size_t find_masked(std::span<const std::byte> bytes, std::uint8_t set,
-                               std::uint8_t mask) {
-  const auto found = [=](std::byte byte) {
-    const auto value = std::to_integer<std::uint8_t>(byte);
-    return static_cast<std::uint8_t>((static_cast<std::uint8_t>(~(value | set)) & mask) == 0);
-  };
+// The first byte of which `found` says so, kNoScale if there is none.
+template <typename Found>
+std::size_t find_scale(std::span<const std::byte> bytes, const Found& found) {
   // No way out of the loop, so that compilers make vector instructions of it.
   constexpr std::size_t kPiece = 32;
   const auto found_in_piece = [&](std::size_t at) {
     std::uint8_t any = 0;
-    for (std::size_t j = 0; j < kPiece; ++j) any |= found(bytes[at + j]);
+    for (std::size_t j = 0; j < kPiece; ++j)
+      any |= static_cast<std::uint8_t>(found(std::to_integer<std::uint8_t>(bytes[at + j])));
     return any != 0;
   };
   std::size_t i = 0;
@@ -30,18 +27,24 @@ inline std::size_t find_masked(std::span<const std::byte> bytes, std::uint8_t se
   if (bytes.size() >= kPiece && i + kPiece > bytes.size() && !found_in_piece(bytes.size() - kPiece))
     return kNoScale;
   for (; i < bytes.size(); ++i)
-    if (found(bytes[i]) != 0) return i;
+    if (found(std::to_integer<std::uint8_t>(bytes[i]))) return i;
   return kNoScale;
 }
 
 // NaN: 255 in E8M0 (MXFP4); 0x7F and 0xFF in E4M3 (NVFP4).
 inline std::size_t find_nan_scale(WeightFormat format, std::span<const std::byte> scales) {
-  return find_masked(scales, format == WeightFormat::nvfp4 ? 0x80 : 0, 0xFF);
+  const std::uint8_t sign = format == WeightFormat::nvfp4 ? 0x80 : 0;
+  return find_scale(scales, [=](std::uint8_t scale) { return (scale | sign) == 0xFF; });
 }
 
 // A set sign bit, which E4M3 scales have and no scale should use.
 inline std::size_t find_negative_scale(std::span<const std::byte> e4m3) {
-  return find_masked(e4m3, 0, 0x80);
+  return find_scale(e4m3, [](std::uint8_t scale) { return scale >= 0x80; });
+}
+
+// Either of the two at once.
+inline std::size_t find_nan_or_negative_scale(std::span<const std::byte> e4m3) {
+  return find_scale(e4m3, [](std::uint8_t scale) { return scale >= 0x7F; });
 }
 
 }  // namespace fp4moe::weights
