@@ -84,4 +84,8 @@ inline constexpr Rounding kOtherRoundingMarch20[] = {
     {.intermediate = 64},
 };
 
+// Scales swizzled in tiles of 128 rows: gate and up together must fill them, up alone is padded.
+inline constexpr oracle::ConversionPadding kSwizzlePadding[] = {
+    {.not_gated = 128, .gated_needs = 64}};
+
 }  // namespace fp4moe::backends

@@ -91,10 +91,11 @@ std::string split_text(const Plan& made) {
                        split.experts_most == split.experts_least
                            ? std::to_string(split.experts_most)
                            : fmt::format("{} or {}", split.experts_most, split.experts_least));
-  return fmt::format("{} ranks, every expert in parts of {}", split.ranks,
-                     split.most == split.least
-                         ? std::to_string(split.most)
-                         : fmt::format("{}, the last {}", split.most, split.least));
+  std::string parts = std::to_string(split.most);
+  if (split.least != split.most)
+    parts +=
+        split.least == 0 ? ", the last without any" : fmt::format(", the last {}", split.least);
+  return fmt::format("{} ranks, every expert in parts of {}", split.ranks, parts);
 }
 
 std::string fit_text(const Plan& made, const BackendPlan& backend) {
@@ -121,62 +122,85 @@ void print_header(const Io& io, const Plan& made) {
   if (!made.no_choice.empty()) io.out << "note: no backend is chosen: " << made.no_choice << "\n";
 }
 
+std::string sizes_text(const Plan& made, const BackendPlan& backend) {
+  const auto one = [](std::uint64_t before, std::uint64_t after, double percent,
+                      std::string_view where) {
+    if (before == after && percent < 0.05) return fmt::format("{} without padding", before);
+    return fmt::format("{} -> {} ({}{})", before, after, padded(percent), where);
+  };
+  return fmt::format(
+      "hidden {}, intermediate {}",
+      one(backend.before.hidden, backend.after.hidden, backend.hidden_padding, ""),
+      one(backend.before.intermediate, backend.after.intermediate, backend.intermediate_padding,
+          made.split.ranks > 1 ? " over all ranks" : ""));
+}
+
+std::string converting_text(const Plan& made, const BackendPlan& backend) {
+  std::string text =
+      fmt::format("{}: one expert as stored and as converted", human_bytes(backend.expert_peak));
+  if (made.policy->era != oracle::Era::native)
+    text += fmt::format(
+        "; the reference {}: {}", human_bytes(backend.layer_peak),
+        backend.backend->layout.empty() ? "a layer as loaded" : "a layer and its converted copy");
+  return text;
+}
+
+std::string_view state(const BackendPlan& backend) {
+  if (backend.chosen) return "chosen";
+  return backend.refused.empty() ? "would run" : "does not run here";
+}
+
 void print_detail(const Io& io, const Plan& made, const BackendPlan& backend) {
-  io.out << "\n"
-         << bold(io, fmt::format("{}{}", backend.backend->name,
-                                 backend.chosen            ? " (chosen)"
-                                 : backend.refused.empty() ? " (would run)"
-                                                           : " (does not run here)"))
-         << "\n";
+  io.out << "\n" << bold(io, fmt::format("{} ({})", backend.backend->name, state(backend))) << "\n";
   if (!backend.refused.empty()) line(io, "refused", backend.refused);
   if (backend.impossible) {
     line(io, "impossible", text(*backend.impossible));
+    if (!backend.nearest.empty())
+      line(io, "nearest", fmt::format("{} would do", fmt::join(backend.nearest, " and ")));
     return;
   }
   line(io, "per rank",
        fmt::format("{} in {} layers, {} in one", human_bytes(backend.rank_bytes), made.model.layers,
                    human_bytes(backend.layer_bytes)));
   line(io, "memory", fit_text(made, backend));
-  line(io, "sizes",
-       fmt::format("hidden {} -> {} ({}), intermediate {} -> {} ({} over all ranks)",
-                   backend.before.hidden, backend.after.hidden, padded(backend.hidden_padding),
-                   backend.before.intermediate, backend.after.intermediate,
-                   padded(backend.intermediate_padding)));
+  line(io, "sizes", sizes_text(made, backend));
   line(io, "waste",
        fmt::format("work {}, memory {} ({} on all ranks, {} without padding)",
                    padded(100 * (backend.work - 1)), padded(100 * (backend.memory - 1)),
                    human_bytes(backend.all_ranks_bytes), human_bytes(backend.real_bytes)));
-  line(io, "converting",
-       fmt::format("{} at most here (one expert, as stored and as converted); {} in the reference "
-                   "({})",
-                   human_bytes(backend.expert_peak), human_bytes(backend.layer_peak),
-                   backend.backend->layout.empty() ? "the layer as loaded"
-                                                   : "the layer and its converted copy"));
+  line(io, "converting", converting_text(made, backend));
   for (const oracle::Buffer& buffer : backend.buffers)
     io.out << fmt::format("  {:<24} {:<8} {:<22} {:>10}\n", buffer.name, buffer.dtype,
                           fmt::format("[{}]", fmt::join(buffer.shape, ", ")),
                           human_bytes(buffer.bytes));
 }
 
-void print_table(const Io& io, const std::vector<BackendPlan>& backends) {
+// `all`: also those that do not run, after the others.
+void print_table(const Io& io, std::vector<BackendPlan> backends, bool all) {
+  const auto runs = [](const BackendPlan& row) { return row.refused.empty() && !row.impossible; };
+  const auto rest = std::stable_partition(backends.begin(), backends.end(), runs);
+  const auto left_out = backends.end() - rest;
+  if (!all) backends.erase(rest, backends.end());
   std::size_t width = 7;
   for (const BackendPlan& row : backends) width = std::max(width, row.backend->name.size());
-  io.out << fmt::format("\n{:<{}}  {:>13}  {:>10}  {:>9}  {:>9}  {}\n", "backend", width, "H x I",
-                        "per rank", "work", "memory", "");
+  if (!backends.empty())
+    io.out << fmt::format("\n{:<{}}  {:>13}  {:>10}  {:>8}  {:>8}\n", "backend", width, "H x I",
+                          "per rank", "work", "memory");
   for (const BackendPlan& row : backends) {
-    const std::string says = row.chosen            ? "chosen"
-                             : row.refused.empty() ? "would run"
-                                                   : "refused: " + row.refused;
-    if (row.impossible) {
-      io.out << fmt::format("{:<{}}  impossible: {}\n", row.backend->name, width,
-                            row.impossible->message);
-      continue;
-    }
-    io.out << fmt::format("{:<{}}  {:>13}  {:>10}  {:>9}  {:>9}  {}\n", row.backend->name, width,
-                          fmt::format("{} x {}", row.after.hidden, row.after.intermediate),
-                          human_bytes(row.rank_bytes), padded(100 * (row.work - 1)),
-                          padded(100 * (row.memory - 1)), says);
+    const std::string says = row.refused.empty() ? std::string(state(row)) : row.refused;
+    if (row.impossible)
+      io.out << fmt::format(
+          "{:<{}}  impossible: {}, found {}{}\n", row.backend->name, width, row.impossible->message,
+          row.impossible->found,
+          row.nearest.empty() ? "" : fmt::format("; {} would do", fmt::join(row.nearest, " and ")));
+    else
+      io.out << fmt::format("{:<{}}  {:>13}  {:>10}  {:>8}  {:>8}  {}\n", row.backend->name, width,
+                            fmt::format("{} x {}", row.after.hidden, row.after.intermediate),
+                            human_bytes(row.rank_bytes), padded(100 * (row.work - 1)),
+                            padded(100 * (row.memory - 1)), says);
   }
+  if (!all && left_out > 0)
+    io.out << fmt::format("{} more do not run here: --backend all shows them\n", left_out);
 }
 
 Result<int> run_plan(const Options& options, const Io& io) {
@@ -201,11 +225,15 @@ Result<int> run_plan(const Options& options, const Io& io) {
     const bool all = options.backend.empty() || options.backend == "all";
     const bool detail = !all || (options.backend.empty() && made->backends.front().chosen);
     if (detail) print_detail(io, *made, made->backends.front());
-    if (all) print_table(io, made->backends);
+    if (all) print_table(io, made->backends, options.backend == "all");
   }
-  const bool impossible = std::ranges::all_of(
-      made->backends, [](const BackendPlan& row) { return row.impossible.has_value(); });
-  return impossible ? static_cast<int>(ErrorCode::no_backend) : kDone;
+  // The deployment fails when what it gets is impossible, whatever else there is.
+  const auto is_impossible = [](const BackendPlan& row) { return row.impossible.has_value(); };
+  const bool chosen_fails = !made->backends.empty() && made->backends.front().chosen &&
+                            is_impossible(made->backends.front());
+  return chosen_fails || std::ranges::all_of(made->backends, is_impossible)
+             ? static_cast<int>(ErrorCode::no_backend)
+             : kDone;
 }
 
 }  // namespace
@@ -217,7 +245,7 @@ Run declare_plan(CLI::App& app) {
   add_option(app, "--model", options->model, "A model instead: gpt-oss-120b, deepseek-v3, ...");
   add_option(app, "--format", options->format, "With --model: mxfp4 or nvfp4");
   add_option(app, "--backend", options->backend,
-             "One backend, or all (default: the chosen one in detail, then all)");
+             "One backend, or all (default: the chosen one in detail, and those that run)");
   add_option(app, "--policy", options->question.policy, "Whose rules: native, or a date of vLLM")
       .show_default();
   add_option(app, "--mode", options->mode, "strict, or compat with the reference's mistakes")

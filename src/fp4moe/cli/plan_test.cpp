@@ -51,8 +51,10 @@ TEST(PlanCommand, SaysTheChoiceAndItsTotalsFirst) {
   EXPECT_TRUE(has(outcome.out, "2880 / 8 = 360 is not made of whole blocks of 32"));
   EXPECT_TRUE(has(outcome.out, "TRITON (chosen)"));
   EXPECT_TRUE(has(outcome.out, "w13_weight_scale")) << outcome.out;
+  EXPECT_TRUE(has(outcome.out, "intermediate 360 -> 384 (+6.7 % over all ranks)")) << outcome.out;
   EXPECT_TRUE(has(outcome.out, "3072 x 384")) << outcome.out;
-  EXPECT_TRUE(has(outcome.out, "impossible:"));
+  EXPECT_TRUE(has(outcome.out, "do not run here: --backend all")) << outcome.out;
+  EXPECT_FALSE(has(outcome.out, "AITER"));
 }
 
 TEST(PlanCommand, ShowsOneBackendOrATableOfAll) {
@@ -64,6 +66,8 @@ TEST(PlanCommand, ShowsOneBackendOrATableOfAll) {
   const Outcome all = run(with(kH100, {"--backend", "all"}));
   EXPECT_TRUE(has(all.out, "MARLIN"));
   EXPECT_FALSE(has(all.out, "w13_weight"));
+  EXPECT_TRUE(has(all.out, "needs rocm; this is cuda")) << all.out;
+  EXPECT_TRUE(has(all.out, "impossible: a rank's part")) << all.out;
 
   const Outcome refused = run(with(kH100, {"--backend", "XPU"}));
   EXPECT_EQ(refused.status, 0);
@@ -92,6 +96,10 @@ TEST(PlanCommand, RefusesImpossibleSplitsWithTheNearest) {
   EXPECT_EQ(run({"--model", "gpt-oss-20b", "--tp", "2", "--ep", "8", "--device", "h100"}).status,
             4);
   EXPECT_EQ(run(with(kH100, {"--backend", "B12X_MXFP4_BF16"})).status, 4);
+  const Outcome chosen =
+      run({"--model", "qwen3-30b-a3b", "--tp", "8", "--device", "b200", "--policy", "2026-04-24"});
+  EXPECT_EQ(chosen.status, 4);
+  EXPECT_TRUE(has(chosen.out, "--tp 6 and --tp 12 would do")) << chosen.out;
 }
 
 TEST(PlanCommand, RefusesWrongWordsWithTheRightOnes) {

@@ -34,6 +34,15 @@ std::string_view name(QuantScheme scheme);
 // How the block scales of quantised activations lie.
 enum class ScaleLayout : std::uint8_t { none, linear, swizzled };
 
+// NVFP4: sizes are not rounded before loading; conversion pads, or refuses. The first row whose
+// `hidden_is` divides the hidden size counts; where there are rows, one must.
+struct ConversionPadding {
+  std::uint32_t hidden_is = 1;
+  std::uint32_t hidden = 1;                // padded up to a multiple of
+  std::uint32_t gated = 1, not_gated = 1;  // the same for the intermediate size
+  std::uint32_t gated_needs = 1;           // refused unless the intermediate size is a multiple of
+};
+
 // What loading leaves behind for the kernel, apart from the weights' layout.
 struct Conversion {
   std::string_view bias13{}, bias2{};  // the biases' types; empty: as loaded
@@ -43,6 +52,7 @@ struct Conversion {
   bool pads_input = false;             // its activation quantiser pads, the caller need not
   ScaleLayout activation_scales = ScaleLayout::none;
   std::uint32_t activation_alignment = 0;  // of a quantised row; 0: none
+  std::span<const ConversionPadding> padding{};
 };
 
 struct Backend {

@@ -74,6 +74,29 @@ Result<std::uint64_t> exchange_hidden(const Parallel& parallel, Era era, ScalarT
       .try_this("Use another exchange, for example allgather_reducescatter");
 }
 
+Result<Sizes> converted_sizes(const Backend& backend, bool gated, Sizes sizes) {
+  const std::span<const ConversionPadding> rows = backend.conversion.padding;
+  if (rows.empty()) return sizes;
+  const auto refuse = [&](std::string_view what, std::uint64_t multiple, std::uint64_t size) {
+    return error(ErrorCode::no_backend, "sizes.conversion",
+                 fmt::format("{} cannot convert this {} size", backend.name, what))
+        .expects(fmt::format("a multiple of {}", multiple), std::to_string(size))
+        .try_this("Use another backend or another split");
+  };
+  const auto row = std::ranges::find_if(rows, [&](const ConversionPadding& candidate) {
+    return sizes.hidden % candidate.hidden_is == 0;
+  });
+  if (row == rows.end()) return refuse("hidden", rows.back().hidden_is, sizes.hidden);
+  const auto hidden = rounded("hidden", sizes.hidden, row->hidden);
+  if (!hidden) return hidden.why();
+  const auto intermediate =
+      rounded("intermediate", sizes.intermediate, gated ? row->gated : row->not_gated);
+  if (!intermediate) return intermediate.why();
+  if (gated && *intermediate % row->gated_needs != 0)
+    return refuse("intermediate", row->gated_needs, *intermediate);
+  return Sizes{*hidden, *intermediate};
+}
+
 Result<Sizes> layer_sizes(const Backend& backend, const platform::Device& device,
                           std::optional<Activation> activation, const Parallel& parallel, Era era,
                           ScalarType activations, Sizes sizes) {

@@ -1,6 +1,7 @@
 // Sizes as a kernel wants them. Two rules round them up, one after the other: the exchange between
 // ranks needs a hidden size it can carry, and the backend needs multiples of its tiles. The
-// selection itself always sees the sizes before rounding.
+// selection itself always sees the sizes before rounding. MXFP4 backends round before weights are
+// loaded; NVFP4 backends load as it is and pad while converting.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -30,7 +31,11 @@ Result<Sizes> round_sizes(const Backend& backend, const platform::Device& device
 Result<std::uint64_t> exchange_hidden(const Parallel& parallel, Era era, ScalarType activations,
                                       std::uint64_t hidden);
 
-// Both, in this order.
+// What conversion makes of the sizes that were loaded. An error with id sizes.conversion when the
+// backend can convert no such sizes.
+Result<Sizes> converted_sizes(const Backend& backend, bool gated, Sizes sizes);
+
+// The exchange's rule and the backend's, in this order.
 Result<Sizes> layer_sizes(const Backend& backend, const platform::Device& device,
                           std::optional<Activation> activation, const Parallel& parallel, Era era,
                           ScalarType activations, Sizes sizes);

@@ -89,6 +89,27 @@ TEST(Sizes, LowLatencyExchangesHaveAFewCompiledSizes) {
             "Hidden Size 9000 is greater than the maximum supported hidden size 8192");
 }
 
+TEST(Sizes, ConversionPadsByTheRowForTheHiddenSizeOrRefuses) {
+  constexpr ConversionPadding kTiles[] = {
+      {.hidden_is = 128, .hidden = 256, .gated = 16, .not_gated = 128, .gated_needs = 64},
+      {.hidden_is = 64, .gated = 128, .not_gated = 32},
+  };
+  const Backend padding{.name = "PAD", .family = "fake", .conversion = {.padding = kTiles}};
+  const auto convert = [&](bool gated, Sizes sizes) {
+    return converted_sizes(padding, gated, sizes);
+  };
+
+  EXPECT_EQ(*convert(true, {128, 60}), (Sizes{256, 64}));
+  EXPECT_EQ(*convert(false, {128, 60}), (Sizes{256, 128}));
+  EXPECT_EQ(*convert(true, {192, 60}), (Sizes{192, 128}));
+  EXPECT_EQ(*convert(false, {192, 60}), (Sizes{192, 64}));
+  EXPECT_EQ(convert(true, {128, 80}).why().id, "sizes.conversion");
+  EXPECT_EQ(convert(true, {128, 80}).why().code, ErrorCode::no_backend);
+  EXPECT_EQ(convert(true, {100, 64}).why().id, "sizes.conversion");
+  EXPECT_EQ(convert(false, {128, ~std::uint64_t{0}}).why().id, "sizes.overflow");
+  EXPECT_EQ(*converted_sizes(kBackend, true, {100, 7}), (Sizes{100, 7}));
+}
+
 TEST(Sizes, TheExchangeRoundsBeforeTheBackend) {
   const auto sizes = [&](PlatformKind kind) {
     return *layer_sizes(kBackend, device(kind), {}, spread("deepep_low_latency"), Era::april_24,

@@ -16,7 +16,8 @@ Json to_json(const BackendPlan& plan) {
                           {"message", plan.impossible->message},
                           {"expected", plan.impossible->expected},
                           {"found", plan.impossible->found},
-                          {"remedy", plan.impossible->remedy}};
+                          {"remedy", plan.impossible->remedy},
+                          {"nearest", plan.nearest}};
     return json;
   }
   json["layout"] = plan.backend->layout.empty() ? "as loaded" : plan.backend->layout;

@@ -133,6 +133,27 @@ std::vector<std::string> fitting_splits(const PlanRequest& request, const Backen
   return found;
 }
 
+// The nearest numbers of ranks below and above with which the backend can share every expert.
+std::vector<std::string> nearest_splits(const PlanRequest& request, const Split& split,
+                                        const Backend& backend) {
+  constexpr std::uint64_t kReach = 64;
+  if (split.parallel.use_ep) return {};
+  const auto works = [&](std::uint64_t ranks) {
+    const auto other = plan_split(request.model, {.tp = ranks}, request.policy->era);
+    return other && !plan_backend(request, *other, backend).impossible;
+  };
+  std::vector<std::string> found;
+  const std::uint64_t here = split.ranks, low = here > kReach ? here - kReach : 1;
+  for (std::uint64_t ranks = here - 1; ranks >= low && found.empty(); --ranks)
+    if (works(ranks)) found.push_back(fmt::format("--tp {}", ranks));
+  for (std::uint64_t ranks = here + 1; ranks <= here + kReach; ++ranks) {
+    if (!works(ranks)) continue;
+    found.push_back(fmt::format("--tp {}", ranks));
+    break;
+  }
+  return found;
+}
+
 }  // namespace
 
 BackendPlan plan_backend(const PlanRequest& request, const Split& split, const Backend& backend) {
@@ -146,7 +167,12 @@ BackendPlan plan_backend(const PlanRequest& request, const Split& split, const B
     made.impossible = after.why();
     return made;
   }
-  made.after = *after;
+  const auto converted = oracle::converted_sizes(backend, model.shape.gated(), *after);
+  if (!converted) {
+    made.impossible = converted.why();
+    return made;
+  }
+  made.after = *converted;
   made.impossible = check_slice(split, made.after);
   if (made.impossible) return made;
   const auto number = [](std::uint64_t value) { return static_cast<double>(value); };
@@ -176,6 +202,7 @@ Result<Plan> make_plan(const PlanRequest& request) {
     if (backend->family == "none") continue;
     BackendPlan made = plan_backend(request, plan.split, *backend);
     select(record, made);
+    if (made.impossible) made.nearest = nearest_splits(request, plan.split, *backend);
     if (made.chosen && made.fits == false) plan.that_fit = fitting_splits(request, *backend);
     plan.backends.push_back(std::move(made));
   }

@@ -17,11 +17,12 @@ namespace fp4moe::plan {
 
 struct BackendPlan {
   const oracle::Backend* backend = nullptr;
-  bool chosen = false;                // what the policy selects
-  std::string refused{};              // why the kernel does not run there; empty: it does
-  std::optional<Error> impossible{};  // no such plan: nothing below holds
+  bool chosen = false;                 // what the policy selects
+  std::string refused{};               // why the kernel does not run there; empty: it does
+  std::vector<std::string> nearest{};  // where it is impossible: splits that are not
+  std::optional<Error> impossible{};   // no such plan: nothing below holds
 
-  oracle::Sizes before{}, after{};  // of a rank; before: as the reference divides
+  oracle::Sizes before{}, after{};  // of a rank; as divided, and as the kernel computes
   double hidden_padding = 0, intermediate_padding = 0;  // in percent of what weights fill
   std::vector<oracle::Buffer> buffers{};                // of one layer on the fullest rank
   std::uint64_t layer_bytes = 0;                        // their sum

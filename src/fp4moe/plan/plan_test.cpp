@@ -67,6 +67,21 @@ TEST(Plan, RoundsADividedSizeAndChecksThatTheHandedOutPartFits) {
   const BackendPlan unrounded = plan_for(asked, {.tp = 8}, "B12X_MXFP4_BF16");
   ASSERT_TRUE(unrounded.impossible);
   EXPECT_EQ(unrounded.impossible->id, "plan.slice");
+  EXPECT_EQ(unrounded.nearest, (std::vector<std::string>{"--tp 6", "--tp 9"}));
+}
+
+TEST(Plan, CountsWhatConversionPads) {
+  const PlanRequest nemotron = request("nemotron-3-nano", "b200", "2026-08-22");
+  const BackendPlan trtllm = plan_for(nemotron, {}, "FLASHINFER_TRTLLM");
+  EXPECT_EQ(trtllm.before, (oracle::Sizes{2688, 1856}));
+  EXPECT_EQ(trtllm.after, (oracle::Sizes{2816, 1920}));
+
+  // 768 / 8 = 96: gate and up are 192 rows, which is no whole number of tiles.
+  const PlanRequest qwen = request("qwen3-30b-a3b", "b200", "2026-08-22");
+  const BackendPlan cutlass = plan_for(qwen, {.tp = 8}, "FLASHINFER_CUTLASS");
+  ASSERT_TRUE(cutlass.impossible);
+  EXPECT_EQ(cutlass.impossible->id, "sizes.conversion");
+  EXPECT_EQ(plan_for(qwen, {.tp = 8}, "MARLIN").after.intermediate, 128u);
 }
 
 TEST(Plan, CountsTheExpertsOfEveryRank) {

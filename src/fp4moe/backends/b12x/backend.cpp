@@ -189,7 +189,8 @@ constexpr Backend kBackends[] = {
      .scheme = QuantScheme::nvfp4,
      .layout = "flashinfer_b12x.nvfp4",
      .applies_clamp = false,
-     .global_activation_scales = true},
+     .global_activation_scales = true,
+     .conversion = {.activation_scales = ScaleLayout::swizzled, .padding = kSwizzlePadding}},
 };
 
 }  // namespace

@@ -43,6 +43,9 @@ constexpr const Experts* kStandardList[] = {&kStandard};
 constexpr const Experts* kAugustList[] = {&kAugustStandard};
 constexpr const Experts* kBatchedList[] = {&kBatched};
 
+// The standard kernel wants gate and up in whole tiles and pads nothing.
+constexpr oracle::ConversionPadding kStandardPadding[] = {{.gated_needs = 64}};
+
 constexpr Backend row(std::string_view name, Eras eras, std::span<const Experts* const> experts) {
   const bool is_batched = experts.front()->format == TokenFormat::batched;
   return {.name = name,
@@ -55,8 +58,10 @@ constexpr Backend row(std::string_view name, Eras eras, std::span<const Experts*
           .layout = is_batched ? "flashinfer_cutedsl_batched.nvfp4" : "flashinfer_cutedsl.nvfp4",
           .applies_clamp = !is_batched,
           .global_activation_scales = true,
-          .conversion = {.activation_scales =
-                             is_batched ? ScaleLayout::swizzled : ScaleLayout::linear}};
+          .conversion = {
+              .activation_scales = is_batched ? ScaleLayout::swizzled : ScaleLayout::linear,
+              .padding = is_batched ? std::span<const oracle::ConversionPadding>(kSwizzlePadding)
+                                    : kStandardPadding}};
 }
 
 constexpr Backend kBackends[] = {

@@ -75,7 +75,7 @@ constexpr Backend nvfp4(Eras eras, std::span<const Experts* const> experts) {
           .scheme = QuantScheme::nvfp4,
           .layout = "flashinfer_cutlass.nvfp4",
           .global_activation_scales = true,
-          .conversion = {.activation_scales = ScaleLayout::swizzled}};
+          .conversion = {.activation_scales = ScaleLayout::swizzled, .padding = kSwizzlePadding}};
 }
 
 constexpr Backend kBackends[] = {

@@ -117,6 +117,17 @@ constexpr Backend mxfp4(std::string_view name, Eras eras, ActivationKey activati
                          .activation_scales = quantises ? ScaleLayout::linear : ScaleLayout::none,
                          .activation_alignment = quantises ? 256u : 0u}};
 }
+// The shuffle takes 128 rows of gate and up at a time.
+constexpr oracle::ConversionPadding kJanuaryPadding[] = {{.hidden_is = 128, .gated_needs = 64}};
+constexpr oracle::ConversionPadding kAprilPadding[] = {
+    {.hidden = 256, .gated = 16, .not_gated = 128, .gated_needs = 64}};
+constexpr oracle::ConversionPadding kAugustPadding[] = {
+    {.hidden = 256, .gated = 64, .not_gated = 128}};
+constexpr std::span<const oracle::ConversionPadding> nvfp4_padding(Eras eras) {
+  if (eras == kAugust) return kAugustPadding;
+  if (eras == kApril) return kAprilPadding;
+  return kJanuaryPadding;
+}
 constexpr Backend nvfp4(Eras eras, std::span<const Experts* const> experts, QuantScheme scheme) {
   return {.name = "FLASHINFER_TRTLLM",
           .family = "flashinfer_trtllm",
@@ -126,7 +137,7 @@ constexpr Backend nvfp4(Eras eras, std::span<const Experts* const> experts, Quan
           .scheme = scheme,
           .layout = "flashinfer_trtllm.nvfp4",
           .global_activation_scales = true,
-          .conversion = {.activation_scales = ScaleLayout::linear}};
+          .conversion = {.activation_scales = ScaleLayout::linear, .padding = nvfp4_padding(eras)}};
 }
 
 constexpr Backend kBackends[] = {

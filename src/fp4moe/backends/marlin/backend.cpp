@@ -66,6 +66,11 @@ constexpr Backend mxfp4(std::string_view name, Eras eras, std::span<const Expert
           .layout = "marlin.mxfp4",
           .conversion = {.bias13 = "permuted rows", .bias2 = "permuted rows"}};
 }
+// Since summer each half is padded to whole tiles; before, nothing was.
+constexpr oracle::ConversionPadding kNvfp4Padding[] = {
+    {.hidden_is = 128, .gated = 64, .not_gated = 64},
+    {.hidden_is = 64, .gated = 128, .not_gated = 128},
+};
 constexpr Backend nvfp4(Eras eras, std::span<const Experts* const> experts) {
   return {.name = "MARLIN",
           .family = "marlin",
@@ -74,7 +79,10 @@ constexpr Backend nvfp4(Eras eras, std::span<const Experts* const> experts) {
           .experts = experts,
           .scheme = QuantScheme::nvfp4_w4a16,
           .layout = "marlin.nvfp4",
-          .conversion = {.rescales_global = true}};
+          .conversion = {.rescales_global = true,
+                         .padding = eras == kAugust
+                                        ? std::span<const oracle::ConversionPadding>(kNvfp4Padding)
+                                        : std::span<const oracle::ConversionPadding>()}};
 }
 
 constexpr Backend kBackends[] = {
