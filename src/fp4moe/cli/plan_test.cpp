@@ -1,3 +1,4 @@
+#include <fstream>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -144,6 +145,25 @@ TEST(PlanCommand, SaysWhenWeightsDoNotFit) {
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_TRUE(has(outcome.out, "DOES NOT FIT")) << outcome.out;
   EXPECT_TRUE(has(outcome.out, "--ep 8")) << outcome.out;
+}
+
+// Every command of the page gives what the page shows.
+TEST(PlanCommand, IsShownByThePageAsItIs) {
+  std::ifstream page(std::string(FP4MOE_TESTDATA) + "/../docs/plan.md");
+  const std::string prompt = "$ fp4moe plan ";
+  std::size_t shown = 0;
+  for (std::string read; std::getline(page, read);) {
+    if (!read.starts_with(prompt)) continue;
+    std::istringstream words(read.substr(prompt.size()));
+    std::vector<std::string> arguments;
+    for (std::string word; words >> word;) arguments.push_back(word);
+    std::string expected;
+    for (std::string next; std::getline(page, next) && next != "```";) expected += next + "\n";
+    const Outcome outcome = run(arguments);
+    EXPECT_EQ(outcome.out + outcome.err, expected) << read;
+    ++shown;
+  }
+  EXPECT_GE(shown, 3u);
 }
 
 TEST(PlanCommand, PlansForThisMachineByDefault) {
