@@ -9,7 +9,6 @@ namespace {
 
 using weights::ModelRow;
 using weights::MoeShape;
-using weights::RowOrder;
 
 oracle::Layer make_layer(const MoeShape& shape, std::optional<std::uint64_t> top_k) {
   oracle::Layer layer;
