@@ -64,7 +64,8 @@ function(fp4moe_test name source)
   target_compile_definitions(${target} PRIVATE
     FP4MOE_TESTDATA="${PROJECT_SOURCE_DIR}/testdata")
   add_test(NAME ${name} COMMAND ${target})
-  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 600)
+  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 600
+    ENVIRONMENT "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tools/lsan.supp:print_suppressions=0")
   add_dependencies(tests ${target})
 endfunction()
 
