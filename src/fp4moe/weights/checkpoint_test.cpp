@@ -1,6 +1,6 @@
 #include "fp4moe/weights/checkpoint.hpp"
 
-#include <chrono>
+#include <ctime>
 #include <functional>
 
 #include <gtest/gtest.h>
@@ -349,7 +349,7 @@ TEST(Checkpoint, RefusesGgufProjectionsOfDifferentTypes) {
 
 TEST(Checkpoint, PassesOnWhatTheFilesSay) { EXPECT_FALSE(Checkpoint::open("/does/not/exist")); }
 
-TEST(Checkpoint, RecognisesAHundredThousandTensorsInWellUnderASecond) {
+TEST(Checkpoint, RecognisesAHundredThousandTensorsWithoutComparingEachWithAll) {
   Tensors tensors;
   for (int layer = 0; layer < 60; ++layer) {
     for (int expert = 0; expert < 256; ++expert) {
@@ -365,14 +365,15 @@ TEST(Checkpoint, RecognisesAHundredThousandTensorsInWellUnderASecond) {
   write_safetensors(folder / "model.safetensors", tensors);
   const auto store = tensor::Store::open(folder.path());
   ASSERT_TRUE(store);
-  const auto begin = std::chrono::steady_clock::now();
+  const std::clock_t begin = std::clock();
   const Survey found = survey(*store);
-  const double seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  const double seconds = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
   EXPECT_TRUE(found.problems.empty());
   EXPECT_EQ(found.layers.size(), 60u);
   RecordProperty("milliseconds", static_cast<int>(seconds * 1000));
-  EXPECT_LT(seconds, 2.0);  // far above what is needed, to hold under sanitizers and load
+  // Processor time, so that other programs do not count: a tenth of a second, two with the thread
+  // sanitizer. Looking through all names for each name takes minutes.
+  EXPECT_LT(seconds, 10.0);
 }
 
 }  // namespace
