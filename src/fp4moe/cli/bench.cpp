@@ -143,12 +143,12 @@ Result<int> run_files(const Options& options, const Setting& setting, const Io& 
     return kDone;
   }
   print_machine(io, setting, *ceilings);
-  io.out << fmt::format("{:10} {:20} {:20} {:>8} {:>12} {:>6}\n", "operation", "from", "to", "GB/s",
-                        "plain copy", "share");
+  io.out << fmt::format("{:10} {:6} {:20} {:20} {:>8} {:>12} {:>6}\n", "operation", "format",
+                        "from", "to", "GB/s", "plain copy", "share");
   for (const bench::FileResult& result : *results)
-    io.out << fmt::format("{:10} {:20} {:20} {:8.2f} {:12.2f} {:5.0f}%\n", result.operation,
-                          result.from, result.to, result.timing.rate(), result.copy_gb_per_s,
-                          100 * result.share_of_copy());
+    io.out << fmt::format("{:10} {:6} {:20} {:20} {:8.2f} {:12.2f} {:5.0f}%\n", result.operation,
+                          result.format, result.from, result.to, result.timing.rate(),
+                          result.copy_gb_per_s, 100 * result.share_of_copy());
   return kDone;
 }
 
@@ -202,7 +202,8 @@ Run declare_bench(CLI::App& app) {
   CLI::App& files =
       add_question(app, "files", "Reading through mmap and transcoding, as shares of a plain copy",
                    asks(Question::files));
-  add_option(files, "PATH", options->path, "Checkpoint (default: two are made and removed)");
+  add_option(files, "PATH", options->path,
+             "Checkpoint (default: one of each dialect is made and removed)");
   add_option(files, "--scratch", options->scratch, "Folder to write in (default: $TMPDIR or /tmp)")
       .existing_folder();
   add_question(app, "select", "One selection under every policy, in microseconds",
