@@ -7,6 +7,7 @@
 #include <functional>
 #include <ostream>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "fp4moe/base/json.hpp"
@@ -28,6 +29,10 @@ struct Io {
   bool show_progress = false;  // `err` is a terminal
   bool color = false;          // `out` is a terminal and NO_COLOR is unset
 
+  // For the line that matters, where colours are shown.
+  std::string bold(const std::string& text) const {
+    return color ? "\x1b[1m" + text + "\x1b[0m" : text;
+  }
   // Prints `report` as the command's one JSON object, with its schema_version in front.
   void print(const Json& report) const;
 };

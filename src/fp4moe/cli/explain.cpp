@@ -34,10 +34,6 @@ struct Options {
   bool all_devices = false, verbose = false;
 };
 
-std::string bold(const Io& io, const std::string& text) {
-  return io.color ? "\x1b[1m" + text + "\x1b[0m" : text;
-}
-
 std::string_view class_of(const Experts* experts) {
   return experts == nullptr || experts->name.empty() ? "no class" : experts->name;
 }
@@ -145,7 +141,7 @@ void print_consequences(const Io& io, const Record& record) {
 }
 
 void print(const Io& io, const Record& record, const Question& question, bool verbose) {
-  io.out << bold(io, headline(record.selection)) << "\n" << question_line(record) << "\n";
+  io.out << io.bold(headline(record.selection)) << "\n" << question_line(record) << "\n";
   if (record.consequences) io.out << choice_line(record) << "\n";
   if (record.selection.outcome != Outcome::selected) {
     std::vector<std::string> others;

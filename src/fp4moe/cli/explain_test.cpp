@@ -1,14 +1,13 @@
 // explain and matrix, in-process.
 #include <fstream>
 #include <iterator>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "fp4moe/base/json.hpp"
-#include "fp4moe/cli/command.hpp"
+#include "fp4moe/cli/test_support.hpp"
 #include "fp4moe/platform/device.hpp"
 #include "fp4moe/tensor/files/test_support.hpp"
 
@@ -16,19 +15,9 @@ namespace fp4moe::cli {
 namespace {
 
 using tensor::testing::TemporaryFolder;
-
-struct Outcome {
-  int status;
-  std::string out, err;
-};
-
-Outcome run(const std::vector<std::string>& words) {
-  std::vector<const char*> pointers{"fp4moe"};
-  for (const std::string& word : words) pointers.push_back(word.c_str());
-  std::ostringstream out, err;
-  const int status = run_main(static_cast<int>(pointers.size()), pointers.data(), out, err);
-  return {status, out.str(), err.str()};
-}
+using testing::has;
+using testing::Outcome;
+using testing::run;
 
 Json json_of(const std::vector<std::string>& words) {
   std::vector<std::string> with = words;
@@ -36,10 +25,6 @@ Json json_of(const std::vector<std::string>& words) {
   const Result<Json> parsed = parse_json(run(with).out);
   EXPECT_TRUE(parsed);
   return parsed ? *parsed : Json();
-}
-
-bool has(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
 }
 
 const std::vector<std::string> kHopper = {"explain",     "--device", "h100",      "--model",

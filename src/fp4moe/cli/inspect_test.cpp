@@ -1,12 +1,11 @@
 #include <algorithm>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "fp4moe/base/json.hpp"
-#include "fp4moe/cli/command.hpp"
+#include "fp4moe/cli/test_support.hpp"
 #include "fp4moe/tensor/files/test_support.hpp"
 #include "fp4moe/weights/synth.hpp"
 
@@ -14,19 +13,9 @@ namespace fp4moe::cli {
 namespace {
 
 using tensor::testing::TemporaryFolder;
-
-struct Outcome {
-  int status;
-  std::string out, err;
-};
-
-Outcome run(const std::vector<std::string>& words) {
-  std::vector<const char*> pointers{"fp4moe"};
-  for (const std::string& word : words) pointers.push_back(word.c_str());
-  std::ostringstream out, err;
-  const int status = run_main(static_cast<int>(pointers.size()), pointers.data(), out, err);
-  return {status, out.str(), err.str()};
-}
+using testing::has;
+using testing::Outcome;
+using testing::run;
 
 void make(const std::string& path, weights::SynthOptions options) {
   options.experts = 2;
@@ -34,10 +23,6 @@ void make(const std::string& path, weights::SynthOptions options) {
   options.intermediate = 64;
   const auto made = weights::synth(options, path);
   ASSERT_TRUE(made) << text(made.why());
-}
-
-bool has(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
 }
 
 TEST(Inspect, SaysInALineEachWhatTheCheckpointIs) {

@@ -38,21 +38,13 @@ Result<plan::Model> resolve_model(const Options& options) {
     return usage("plan.model", "plan needs a checkpoint or a model")
         .expects("either PATH or --model NAME", options.path.empty() ? "neither" : "both");
   if (!options.path.empty()) return plan::model_from_checkpoint(options.path);
-  const weights::ModelRow* row = weights::find_model(options.model);
-  if (row == nullptr) {
-    std::vector<std::string_view> names;
-    for (const weights::ModelRow& known : weights::models()) names.push_back(known.name);
-    const std::string_view near = nearest(options.model, names);
-    return usage("plan.model", "no such model is known")
-        .expects(fmt::format("one of {}", fmt::join(names, ", ")),
-                 "'" + printable(options.model) + "'")
-        .try_this(near.empty() ? "" : fmt::format("Did you mean {}?", near));
-  }
+  const Result<const weights::ModelRow*> row = weights::require_model(options.model);
+  if (!row) return row.why();
   const auto format = formats::weight_format_from_name(options.format);
   if (!options.format.empty() && !format)
     return usage("plan.format", "no such weight format is known")
         .expects("mxfp4 or nvfp4", "'" + printable(options.format) + "'");
-  return plan::model_from_row(*row, format);
+  return plan::model_from_row(**row, format);
 }
 
 // Leaves the backend that was asked for, or all.
@@ -73,10 +65,6 @@ Result<Done> restrict_to(const std::string& name, Plan& made) {
 
 std::string padded(double percent) {
   return percent < 0.05 ? "none" : fmt::format("+{:.1f} %", percent);
-}
-
-std::string bold(const Io& io, const std::string& text) {
-  return io.color ? "\x1b[1m" + text + "\x1b[0m" : text;
 }
 
 void line(const Io& io, std::string_view key, const std::string& value) {
@@ -151,7 +139,7 @@ std::string_view state(const BackendPlan& backend) {
 }
 
 void print_detail(const Io& io, const Plan& made, const BackendPlan& backend) {
-  io.out << "\n" << bold(io, fmt::format("{} ({})", backend.backend->name, state(backend))) << "\n";
+  io.out << "\n" << io.bold(fmt::format("{} ({})", backend.backend->name, state(backend))) << "\n";
   if (!backend.refused.empty()) line(io, "refused", backend.refused);
   if (backend.impossible) {
     line(io, "impossible", text(*backend.impossible));

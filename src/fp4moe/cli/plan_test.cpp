@@ -1,12 +1,11 @@
 #include <fstream>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "fp4moe/base/json.hpp"
-#include "fp4moe/cli/command.hpp"
+#include "fp4moe/cli/test_support.hpp"
 #include "fp4moe/tensor/files/test_support.hpp"
 #include "fp4moe/weights/synth.hpp"
 
@@ -14,22 +13,12 @@ namespace fp4moe::cli {
 namespace {
 
 using tensor::testing::TemporaryFolder;
+using testing::has;
+using testing::Outcome;
 
-struct Outcome {
-  int status;
-  std::string out, err;
-};
-
-Outcome run(const std::vector<std::string>& words) {
-  std::vector<const char*> pointers{"fp4moe", "plan"};
-  for (const std::string& word : words) pointers.push_back(word.c_str());
-  std::ostringstream out, err;
-  const int status = run_main(static_cast<int>(pointers.size()), pointers.data(), out, err);
-  return {status, out.str(), err.str()};
-}
-
-bool has(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
+Outcome run(std::vector<std::string> words) {
+  words.insert(words.begin(), "plan");
+  return testing::run(words);
 }
 
 const std::vector<std::string> kH100{"--model",  "gpt-oss-120b", "--device", "h100",

@@ -124,13 +124,6 @@ Result<Done> use_model(const weights::ModelRow& model, Layer& layer) {
   return set ? oracle::set_field(layer, "routing_method", model.routing) : set;
 }
 
-Result<const weights::ModelRow*> resolve_model(const std::string& name) {
-  if (const weights::ModelRow* row = weights::find_model(name)) return row;
-  std::vector<std::string_view> names;
-  for (const weights::ModelRow& row : weights::models()) names.push_back(row.name);
-  return find_word("--model", name, names).why();
-}
-
 Result<Done> use_options(const QuestionOptions& options, Layer& layer) {
   if (!options.config.empty()) {
     const Result<Json> config = read_json_file(options.config);
@@ -243,7 +236,7 @@ Result<Question> resolve(const QuestionOptions& options) {
   const weights::ModelRow* model = nullptr;
   if (!options.model.empty() || options.config.empty()) {
     const Result<const weights::ModelRow*> found =
-        resolve_model(options.model.empty() ? "gpt-oss-20b" : options.model);
+        weights::require_model(options.model.empty() ? "gpt-oss-20b" : options.model);
     if (!found) return found.why();
     model = *found;
   }

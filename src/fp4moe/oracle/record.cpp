@@ -67,8 +67,13 @@ void warn(Record& record) {
     record.warnings.emplace_back(
         "weights stay as loaded and nothing computes them; the policy native has a kernel here");
   if (!record.consequences) return;
-  if (const Result<KernelPlan>& kernel = record.consequences->kernel; kernel)
-    for (const std::string& warning : kernel->warnings) record.warnings.push_back(warning);
+  const Consequences& then = *record.consequences;
+  if (!then.sizes)
+    record.warnings.push_back("the sizes cannot be had: " + then.sizes.why().message);
+  if (!then.kernel)
+    record.warnings.push_back("the kernel cannot be put together: " + then.kernel.why().message);
+  else
+    for (const std::string& warning : then.kernel->warnings) record.warnings.push_back(warning);
 }
 
 Json to_json(const Error& why) {

@@ -1,6 +1,9 @@
 #include "fp4moe/weights/models.hpp"
 
 #include <algorithm>
+#include <vector>
+
+#include "fp4moe/base/text.hpp"
 
 namespace fp4moe::weights {
 namespace {
@@ -47,6 +50,17 @@ std::span<const ModelRow> models() { return kModels; }
 
 const ModelRow* find_model(std::string_view name) {
   return first_where([&](const ModelRow& row) { return row.name == name; });
+}
+
+Result<const ModelRow*> require_model(std::string_view name) {
+  if (const ModelRow* row = find_model(name)) return row;
+  std::vector<std::string_view> names;
+  for (const ModelRow& row : kModels) names.push_back(row.name);
+  const std::string_view near = nearest(name, names);
+  return usage("models.unknown", "there is no such model in the table")
+      .expects("one of " + join(std::vector<std::string>(names.begin(), names.end()), ", "),
+               "'" + printable(name) + "'")
+      .try_this(near.empty() ? "" : "did you mean " + std::string(near) + "?");
 }
 
 const ModelRow* find_family(std::string_view model_type) {

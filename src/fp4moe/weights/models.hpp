@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "fp4moe/base/result.hpp"
 #include "fp4moe/weights/dialect.hpp"
 #include "fp4moe/weights/moe_shape.hpp"
 
@@ -41,6 +42,8 @@ struct ModelRow {
 
 std::span<const ModelRow> models();
 const ModelRow* find_model(std::string_view name);  // null when there is none
+// The same, or an error with id models.unknown that lists the names and the nearest spelling.
+Result<const ModelRow*> require_model(std::string_view name);
 // The first row of a family, for names and keys. Null for a family the table does not know.
 const ModelRow* find_family(std::string_view model_type);
 const ModelRow* find_architecture(std::string_view architecture);

@@ -43,7 +43,7 @@ struct SynthReport {
   double seconds = 0;
 };
 
-// Errors: synth.model, synth.dialect, synth.layers, synth.size, synth.defect.
+// Errors: models.unknown, synth.dialect, synth.layers, synth.size, synth.defect.
 Result<SynthReport> synth(const SynthOptions& options, const std::string& out);
 
 // What a checkpoint of these options would hold, in bytes, for progress.

@@ -12,12 +12,6 @@ namespace {
 constexpr std::uint64_t kHeads = 4, kKeyHeads = 2, kHeadDim = 64, kVocabulary = 256;
 constexpr std::uint64_t kOthersLayer = ~std::uint64_t{0};  // a seed no MoE layer has
 
-std::string names_of(std::span<const ModelRow> rows) {
-  std::string all;
-  for (const ModelRow& row : rows) all += (all.empty() ? "" : ", ") + std::string(row.name);
-  return all;
-}
-
 Dialect usual_dialect(const ModelRow& model, WeightFormat format) {
   if (model.model_type == "gpt_oss" && format == WeightFormat::mxfp4) return Dialect::gpt_oss;
   if (model.model_type == "deepseek_v4" && format == WeightFormat::mxfp4)
@@ -95,10 +89,9 @@ class OtherMaker {
 }  // namespace
 
 Result<SynthPlan> synth_plan(const SynthOptions& options) {
-  SynthPlan plan{.model = find_model(options.model)};
-  if (plan.model == nullptr)
-    return usage("synth.model", "there is no such model in the table")
-        .expects("one of " + names_of(models()), options.model);
+  const Result<const ModelRow*> known = require_model(options.model);
+  if (!known) return known.why();
+  SynthPlan plan{.model = *known};
   const ModelRow& model = *plan.model;
   if (options.layers < 1 || options.layers > moe_layer_count(model))
     return usage("synth.layers", "the model does not have so many MoE layers")

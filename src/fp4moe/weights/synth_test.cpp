@@ -173,7 +173,7 @@ TEST(Synth, RefusesWhatItCannotMake) {
     return report ? "none" : report.why().id;
   };
 
-  EXPECT_EQ(id({.model = "gpt-oss-21b"}), "synth.model");
+  EXPECT_EQ(id({.model = "gpt-oss-21b"}), "models.unknown");
   EXPECT_EQ(id({.layers = 0}), "synth.layers");
   EXPECT_EQ(id({.layers = 25}), "synth.layers");
   EXPECT_EQ(id({.dialect = Dialect::gpt_oss, .format = WeightFormat::nvfp4}), "synth.dialect");

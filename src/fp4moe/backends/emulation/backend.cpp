@@ -2,8 +2,8 @@
 // for our own policy, this library's emulator, which needs no package and no GPU.
 #include <string>
 
-#include "fp4moe/backends/columns.hpp"
 #include "fp4moe/backends/families.hpp"
+#include "fp4moe/backends/own_kernels.hpp"
 
 namespace fp4moe::backends::emulation {
 namespace {
@@ -15,7 +15,6 @@ using oracle::Rule;
 constexpr EnumSet<PlatformKind> kGpus{PlatformKind::cuda, PlatformKind::rocm, PlatformKind::xpu};
 constexpr DeviceNeed kDevices[] = {{.kinds = kGpus}};
 constexpr DeviceNeed kEverywhere[] = {{}};
-constexpr Scheme kEverything[] = {{WeightFormat::mxfp4, kAnyKey}, {WeightFormat::nvfp4, kAnyKey}};
 constexpr Scheme kNvfp4[] = {{WeightFormat::nvfp4, {ActivationKey::nvfp4}}};
 
 constexpr Experts kMxfp4Experts{
@@ -94,20 +93,8 @@ constexpr Experts august(Experts experts, std::span<const Rule> rules, bool lora
 constexpr Experts kMxfp4August = august(kMxfp4Experts, kMxfp4Rules, true);
 constexpr Experts kNvfp4August = august(kNvfp4Experts, kNvfp4Rules, true);  // its own rule refuses
 
-constexpr Experts own(TokenFormat format) {
-  return {.name = format == TokenFormat::standard ? "Emulator" : "BatchedEmulator",
-          .format = format,
-          .devices = kEverywhere,
-          .not_gated = true,
-          .activations = kGenericEleven,
-          .schemes = kEverything,
-          .batch_invariant = true,
-          .lora = true,
-          .takes_unquantised = true,
-          .expert_map = true};
-}
-constexpr Experts kOwn = own(TokenFormat::standard);
-constexpr Experts kOwnBatched = own(TokenFormat::batched);
+constexpr Experts kOwn = own_kernel("Emulator", kEverywhere);
+constexpr Experts kOwnBatched = own_kernel("BatchedEmulator", kEverywhere, TokenFormat::batched);
 
 constexpr const Experts* kMxfp4List[] = {&kMxfp4Experts};
 constexpr const Experts* kMxfp4AugustList[] = {&kMxfp4August};

@@ -1,0 +1,51 @@
+// What our own kernels have in common: they compute every layer this library knows, whatever the
+// batch, on weights of both formats with activations in any form.
+#pragma once
+#include "fp4moe/backends/columns.hpp"
+
+namespace fp4moe::backends {
+
+inline constexpr Scheme kEverything[] = {{WeightFormat::mxfp4, kAnyKey},
+                                         {WeightFormat::nvfp4, kAnyKey}};
+
+constexpr Experts own_kernel(std::string_view name, std::span<const DeviceNeed> devices,
+                             TokenFormat format = TokenFormat::standard) {
+  return {.name = name,
+          .format = format,
+          .devices = devices,
+          .not_gated = true,
+          .activations = kGenericEleven,
+          .schemes = kEverything,
+          .batch_invariant = true,
+          .lora = true,
+          .takes_unquantised = true,
+          .expert_map = true};
+}
+
+// The same with routing inside: no LoRA, and all tokens are here already.
+constexpr Experts own_monolithic(std::string_view name, std::span<const DeviceNeed> devices,
+                                 Routings routings) {
+  Experts made = own_kernel(name, devices);
+  made.kind = Kind::monolithic;
+  made.limits = kMonolithicLimits;
+  made.routings = routings;
+  made.lora = false;
+  return made;
+}
+
+constexpr Backend own_backend(std::string_view name, std::string_view family, WeightFormat format,
+                              std::span<const Experts* const> experts,
+                              std::span<const Rounding> rounding, std::string_view layout) {
+  return {
+      .name = name,
+      .family = family,
+      .format = format,
+      .eras = {native},
+      .experts = experts,
+      .rounding = rounding,
+      .scheme = format == WeightFormat::mxfp4 ? QuantScheme::mxfp4_w4a16 : QuantScheme::nvfp4_w4a16,
+      .layout = layout,
+      .any_activation = true};
+}
+
+}  // namespace fp4moe::backends
