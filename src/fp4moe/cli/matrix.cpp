@@ -22,7 +22,6 @@ namespace {
 
 using oracle::Backend;
 using oracle::Experts;
-using oracle::Layer;
 using oracle::Outcome;
 using oracle::Policy;
 using oracle::Request;
