@@ -65,66 +65,74 @@ struct Pair {
   return _mm256_inserti128_si256(_mm256_castsi128_si256(load128(first)), load128(second), 1);
 }
 
+[[gnu::always_inline]] inline void pack_four_mxfp4(const PackGguf& work, std::size_t i) {
+  const std::uint8_t* from = work.codes + 16 * i;
+  const Pair canonical{load256(from), load256(from + 32)};
+  const Pair moved = interleave_bytes(exchange(transpose_u64(canonical)));
+  std::uint8_t* to = work.gguf + 17 * i;
+  for (std::size_t j = 0; j < 4; ++j) to[17 * j] = work.scales[i + j];
+  store128(to + 1, _mm256_castsi256_si128(moved.a));
+  store128(to + 18, _mm256_extracti128_si256(moved.a, 1));
+  store128(to + 35, _mm256_castsi256_si128(moved.b));
+  store128(to + 52, _mm256_extracti128_si256(moved.b, 1));
+}
+
+[[gnu::always_inline]] inline void unpack_four_mxfp4(const UnpackGguf& work, std::size_t i) {
+  const std::uint8_t* from = work.gguf + 17 * i;
+  const Pair packed{load_two(from + 1, from + 18), load_two(from + 35, from + 52)};
+  const Pair canonical = transpose_u64(exchange(separate_bytes(packed)));
+  for (std::size_t j = 0; j < 4; ++j) work.scales[i + j] = from[17 * j];
+  store256(work.codes + 16 * i, canonical.a);
+  store256(work.codes + 16 * i + 32, canonical.b);
+}
+
+[[gnu::always_inline]] inline void pack_eight_nvfp4(const PackGguf& work, std::size_t i) {
+  const std::uint8_t* from = work.codes + 8 * i;
+  const Pair canonical{load256(from), load256(from + 32)};
+  const Pair moved = interleave_bytes(exchange(separate_u32(canonical)));
+  std::uint8_t* to = work.gguf + 9 * i;
+  pack_scales_of_four(to, work.scales + i);
+  store256(to + 4, moved.a);
+  pack_scales_of_four(to + 36, work.scales + i + 4);
+  store256(to + 40, moved.b);
+}
+
+[[gnu::always_inline]] inline void unpack_eight_nvfp4(const UnpackGguf& work, std::size_t i) {
+  const std::uint8_t* from = work.gguf + 9 * i;
+  const Pair packed{load256(from + 4), load256(from + 40)};
+  const Pair canonical = interleave_u32(exchange(separate_bytes(packed)));
+  __builtin_memcpy(work.scales + i, from, 4);
+  __builtin_memcpy(work.scales + i + 4, from + 36, 4);
+  store256(work.codes + 8 * i, canonical.a);
+  store256(work.codes + 8 * i + 32, canonical.b);
+}
+
+// Steps of `Step` blocks; the last one goes back over blocks that are done, so that a row's end
+// needs no slow path. False when there are too few blocks for one step.
+template <std::size_t Step, class Work, class Move>
+[[gnu::always_inline]] inline bool in_steps(const Work& work, Move move) {
+  if (work.blocks < Step) return false;
+  for (std::size_t i = 0; i + Step <= work.blocks; i += Step) move(work, i);
+  if (work.blocks % Step != 0) move(work, work.blocks - Step);
+  return true;
+}
+
 }  // namespace
 
 void pack_gguf_mxfp4(const PackGguf& work) noexcept {
-  const auto [codes, scales, blocks, gguf] = work;
-  std::size_t i = 0;
-  for (; i + 4 <= blocks; i += 4) {
-    const Pair canonical{load256(codes + 16 * i), load256(codes + 16 * i + 32)};
-    const Pair moved = interleave_bytes(exchange(transpose_u64(canonical)));
-    std::uint8_t* to = gguf + 17 * i;
-    for (std::size_t j = 0; j < 4; ++j) to[17 * j] = scales[i + j];
-    store128(to + 1, _mm256_castsi256_si128(moved.a));
-    store128(to + 18, _mm256_extracti128_si256(moved.a, 1));
-    store128(to + 35, _mm256_castsi256_si128(moved.b));
-    store128(to + 52, _mm256_extracti128_si256(moved.b, 1));
-  }
-  portable::pack_gguf_mxfp4({codes + 16 * i, scales + i, blocks - i, gguf + 17 * i});
+  if (!in_steps<4>(work, pack_four_mxfp4)) portable::pack_gguf_mxfp4(work);
 }
 
 void unpack_gguf_mxfp4(const UnpackGguf& work) noexcept {
-  const auto [gguf, blocks, codes, scales] = work;
-  std::size_t i = 0;
-  for (; i + 4 <= blocks; i += 4) {
-    const std::uint8_t* from = gguf + 17 * i;
-    const Pair packed{load_two(from + 1, from + 18), load_two(from + 35, from + 52)};
-    const Pair canonical = transpose_u64(exchange(separate_bytes(packed)));
-    for (std::size_t j = 0; j < 4; ++j) scales[i + j] = from[17 * j];
-    store256(codes + 16 * i, canonical.a);
-    store256(codes + 16 * i + 32, canonical.b);
-  }
-  portable::unpack_gguf_mxfp4({gguf + 17 * i, blocks - i, codes + 16 * i, scales + i});
+  if (!in_steps<4>(work, unpack_four_mxfp4)) portable::unpack_gguf_mxfp4(work);
 }
 
 void pack_gguf_nvfp4(const PackGguf& work) noexcept {
-  const auto [codes, scales, blocks, gguf] = work;
-  std::size_t i = 0;
-  for (; i + 8 <= blocks; i += 8) {
-    const Pair canonical{load256(codes + 8 * i), load256(codes + 8 * i + 32)};
-    const Pair moved = interleave_bytes(exchange(separate_u32(canonical)));
-    std::uint8_t* to = gguf + 9 * i;
-    pack_scales_of_four(to, scales + i);
-    store256(to + 4, moved.a);
-    pack_scales_of_four(to + 36, scales + i + 4);
-    store256(to + 40, moved.b);
-  }
-  portable::pack_gguf_nvfp4({codes + 8 * i, scales + i, blocks - i, gguf + 9 * i});
+  if (!in_steps<8>(work, pack_eight_nvfp4)) portable::pack_gguf_nvfp4(work);
 }
 
 void unpack_gguf_nvfp4(const UnpackGguf& work) noexcept {
-  const auto [gguf, blocks, codes, scales] = work;
-  std::size_t i = 0;
-  for (; i + 8 <= blocks; i += 8) {
-    const std::uint8_t* from = gguf + 9 * i;
-    const Pair packed{load256(from + 4), load256(from + 40)};
-    const Pair canonical = interleave_u32(exchange(separate_bytes(packed)));
-    __builtin_memcpy(scales + i, from, 4);
-    __builtin_memcpy(scales + i + 4, from + 36, 4);
-    store256(codes + 8 * i, canonical.a);
-    store256(codes + 8 * i + 32, canonical.b);
-  }
-  portable::unpack_gguf_nvfp4({gguf + 9 * i, blocks - i, codes + 8 * i, scales + i});
+  if (!in_steps<8>(work, unpack_eight_nvfp4)) portable::unpack_gguf_nvfp4(work);
 }
 
 }  // namespace fp4moe::kernels::cpu::avx2
