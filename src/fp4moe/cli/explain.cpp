@@ -258,7 +258,7 @@ Result<int> run(const Options& options, const Io& io) {
   if (io.json) {
     Json made = to_json(record);
     made["notes"] = question->notes;
-    io.print(std::move(made));
+    io.print(made);
   } else {
     print(io, record, *question, options.verbose);
   }
