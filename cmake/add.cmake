@@ -7,9 +7,10 @@ target_compile_options(fp4moe_options INTERFACE -Wall -Wextra -Wshadow -Wconvers
 if(FP4MOE_WERROR)
   target_compile_options(fp4moe_options INTERFACE -Werror)
 endif()
-# g++ 12 sees overlapping copies in `"literal" + string` where there are none (GCC bug 105651).
+# g++ 12 sees overlapping or endless copies in `"literal" + string` where there are none (GCC bug
+# 105651).
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-  target_compile_options(fp4moe_options INTERFACE -Wno-restrict)
+  target_compile_options(fp4moe_options INTERFACE -Wno-restrict -Wno-stringop-overflow)
 endif()
 # No fused multiply-adds behind our back: formats promise every bit.
 target_compile_options(fp4moe_options INTERFACE -ffp-contract=off)

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include <fmt/format.h>
+
 #include "fp4moe/base/text.hpp"
 
 namespace fp4moe::weights {
@@ -58,9 +60,9 @@ Result<const ModelRow*> require_model(std::string_view name) {
   for (const ModelRow& row : kModels) names.push_back(row.name);
   const std::string_view near = nearest(name, names);
   return usage("models.unknown", "there is no such model in the table")
-      .expects("one of " + join(std::vector<std::string>(names.begin(), names.end()), ", "),
-               "'" + printable(name) + "'")
-      .try_this(near.empty() ? "" : "did you mean " + std::string(near) + "?");
+      .expects(fmt::format("one of {}", fmt::join(names, ", ")),
+               fmt::format("'{}'", printable(name)))
+      .try_this(near.empty() ? "" : fmt::format("did you mean {}?", near));
 }
 
 const ModelRow* find_family(std::string_view model_type) {
