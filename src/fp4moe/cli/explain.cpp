@@ -76,10 +76,9 @@ std::string choice_line(const Record& record) {
 
 void print_refusals(const Io& io, const Record& record, const Verdict& verdict) {
   for (const oracle::Refusal& refusal : verdict.refusals) {
-    const oracle::Sentence words = sentence(record.request, verdict, refusal);
-    io.out << fmt::format("       {:<20} {}; {}{}\n", oracle::name(refusal.reason),
-                          words.requirement, words.fact,
-                          words.remedy.empty() ? "" : " -> " + words.remedy);
+    const oracle::Sentence words = sentence(record, verdict, refusal);
+    io.out << fmt::format("       {:<20} {}; {} -> {}\n", oracle::name(refusal.reason),
+                          words.requirement, words.fact, words.remedy);
   }
 }
 

@@ -83,18 +83,18 @@ Json to_json(const Error& why) {
   return made;
 }
 
-Json to_json(const Request& request, const Verdict& verdict, const Refusal& refusal) {
-  const Sentence words = sentence(request, verdict, refusal);
+Json to_json(const Record& record, const Verdict& verdict, const Refusal& refusal) {
+  const Sentence words = sentence(record, verdict, refusal);
   Json made{
       {"code", name(refusal.reason)}, {"requirement", words.requirement}, {"fact", words.fact}};
   if (!words.remedy.empty()) made["remedy"] = words.remedy;
   return made;
 }
 
-Json to_json(const Policy& policy, const Request& request, const Verdict& verdict) {
+Json to_json(const Record& record, const Verdict& verdict) {
   Json refusals = Json::array();
   for (const Refusal& refusal : verdict.refusals)
-    refusals.push_back(to_json(request, verdict, refusal));
+    refusals.push_back(to_json(record, verdict, refusal));
   const Experts& experts = *verdict.experts;
   return {{"backend", verdict.backend->name},
           {"experts", experts.name.empty() ? Json() : Json(experts.name)},
@@ -104,7 +104,9 @@ Json to_json(const Policy& policy, const Request& request, const Verdict& verdic
           {"accepted", verdict.accepted()},
           {"refusals", std::move(refusals)},
           {"reference_reason",
-           verdict.accepted() ? Json() : Json(reference_reason(policy, request, verdict))}};
+           verdict.accepted()
+               ? Json()
+               : Json(reference_reason(*record.selection.policy, record.request, verdict))}};
 }
 
 Json device_json(const platform::Device& device) {
@@ -204,6 +206,17 @@ std::string decisive_reason(const Request& request, const Verdict& verdict) {
   return words.requirement + "; " + words.fact;
 }
 
+Sentence sentence(const Record& record, const Verdict& verdict, const Refusal& refusal) {
+  Sentence words = sentence(record.request, verdict, refusal);
+  if (!words.remedy.empty()) return words;
+  std::vector<std::string> others;
+  for (const BackendRow& row : record.rows)
+    if (row.would_run()) others.emplace_back(row.backend->name);
+  words.remedy = others.empty() ? "no backend of this policy runs here; see the policy native"
+                                : join(others, ", ") + " would run";
+  return words;
+}
+
 std::vector<std::string> checks_before(const Policy& policy, const Request& request) {
   std::vector<std::string> found;
   if (policy.era == Era::native) return found;
@@ -246,10 +259,8 @@ Json to_json(const Record& record) {
   constexpr std::array<std::string_view, 3> kOutcomes{"selected", "none", "error"};
   const bool is_class = selection.experts != nullptr && !selection.experts->name.empty();
   Json evaluated = Json::array(), candidates = Json::array(), would_run = Json::array();
-  for (const Verdict& verdict : selection.evaluated)
-    evaluated.push_back(to_json(policy, request, verdict));
-  for (const Verdict& verdict : record.survey)
-    candidates.push_back(to_json(policy, request, verdict));
+  for (const Verdict& verdict : selection.evaluated) evaluated.push_back(to_json(record, verdict));
+  for (const Verdict& verdict : record.survey) candidates.push_back(to_json(record, verdict));
   for (const BackendRow& row : record.rows)
     if (row.would_run()) would_run.push_back(row.backend->name);
   Json layer = Json::object();

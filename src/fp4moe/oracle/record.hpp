@@ -50,6 +50,10 @@ Record make_record(const Policy& policy, Mode mode, const Request& request);
 // "needs capability 10.x; this device is 9.0"
 std::string decisive_reason(const Request& request, const Verdict& verdict);
 
+// A refusal's sentence; where nothing can be done about its cause, the remedy names the backends
+// that would run instead.
+Sentence sentence(const Record& record, const Verdict& verdict, const Refusal& refusal);
+
 Json to_json(const Record& record);
 
 // What the reference checks before it selects, in its words; empty when all is well.
