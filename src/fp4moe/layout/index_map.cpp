@@ -1,0 +1,78 @@
+#include "fp4moe/layout/index_map.hpp"
+
+#include <limits>
+
+#include <fmt/format.h>
+
+#include "fp4moe/base/checked.hpp"
+
+namespace fp4moe::layout {
+namespace {
+
+constexpr std::uint64_t kMost = std::uint64_t{1} << 48;  // slots of one matrix
+
+Error refuse(const Map& map, std::string_view what, std::uint64_t found, std::uint32_t need) {
+  return usage("layout.size", fmt::format("layout {} cannot take {} {}", map.name, found, what))
+      .expects(fmt::format("a multiple of {}", need), fmt::format("{}", found))
+      .try_this(fmt::format("pad to {}", round_up(found == 0 ? 1 : found, need)));
+}
+
+}  // namespace
+
+Result<IndexMap> IndexMap::bind(const Map& map, Extent logical) {
+  const std::string_view cols = map.element == Element::nibble ? "columns (codes)" : "columns";
+  if (logical.rows == 0 || logical.rows % map.need_rows != 0)
+    return refuse(map, "rows", logical.rows, map.need_rows);
+  if (logical.cols == 0 || logical.cols % map.need_cols != 0)
+    return refuse(map, cols, logical.cols, map.need_cols);
+  if (logical.rows > kMost || logical.cols > kMost)
+    return usage("layout.size", "the matrix is too large");
+
+  IndexMap bound;
+  bound.map_ = map;
+  bound.logical_ = logical;
+  bound.padded_ = {round_up(logical.rows, map.pad_rows), round_up(logical.cols, map.pad_cols)};
+  const std::uint64_t factors[] = {bound.padded_.rows, bound.padded_.cols,
+                                   map.of == 0 ? 1 : map.record};
+  const std::optional<std::uint64_t> slots = checked_product(factors);
+  if (!slots || *slots > kMost) return usage("layout.size", "the matrix is too large");
+  bound.slots_ = map.of == 0 ? *slots : *slots / map.of;
+  if (map.element == Element::nibble && bound.slots_ % 2 != 0)
+    return refuse(map, cols, logical.cols, 2);
+  return bound;
+}
+
+std::uint8_t IndexMap::get(std::span<const std::byte> storage, std::uint64_t slot) const {
+  if (map_.element == Element::byte) return std::to_integer<std::uint8_t>(storage[slot]);
+  if (map_.code == nullptr) {
+    const auto both = std::to_integer<unsigned>(storage[slot / 2]);
+    return static_cast<std::uint8_t>((both >> (slot % 2 * 4)) & 15u);
+  }
+  const std::uint64_t half = slot / 4 * 2;
+  const unsigned bits = std::to_integer<unsigned>(storage[half]) |
+                        std::to_integer<unsigned>(storage[half + 1]) << 8;
+  return map_.code->collect(static_cast<unsigned>(slot % 4), static_cast<std::uint16_t>(bits));
+}
+
+void IndexMap::set(std::span<std::byte> storage, std::uint64_t slot, std::uint8_t value) const {
+  if (map_.element == Element::byte) {
+    storage[slot] = std::byte{value};
+    return;
+  }
+  if (map_.code == nullptr) {
+    const unsigned shift = slot % 2 * 4;
+    const auto old = std::to_integer<unsigned>(storage[slot / 2]);
+    storage[slot / 2] = static_cast<std::byte>((old & ~(15u << shift)) | (value & 15u) << shift);
+    return;
+  }
+  const std::uint64_t half = slot / 4 * 2;
+  const auto reg = static_cast<unsigned>(slot % 4);
+  const unsigned mask = map_.code->spread(reg, 15), bits = map_.code->spread(reg, value & 15u);
+  for (unsigned byte = 0; byte < 2; ++byte) {
+    const auto old = std::to_integer<unsigned>(storage[half + byte]);
+    storage[half + byte] =
+        static_cast<std::byte>((old & ~(mask >> (8 * byte))) | ((bits >> (8 * byte)) & 0xFF));
+  }
+}
+
+}  // namespace fp4moe::layout

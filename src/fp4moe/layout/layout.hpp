@@ -1,0 +1,107 @@
+// A backend's weight format, as data: the order of w13's rows, the maps of codes and scales, what
+// becomes of scale bytes, biases and scalars. One row per layout and generation; the rows stand in
+// the families' folders (backends/<family>/layout.cpp).
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "fp4moe/formats/weight_format.hpp"
+#include "fp4moe/layout/index_map.hpp"
+#include "fp4moe/tensor/dtype.hpp"
+
+namespace fp4moe::layout {
+
+using formats::WeightFormat;
+
+// Where gate row i and up row i of w13 go, before `shuffles_rows`:
+//   row = (i / block) * 2 * block + (is second) * block + i % block
+// Blocks of one row take turns; a block of 0 is the whole (padded) half. As loaded: in the
+// checkpoint's own order, turns or halves. Layers without a gate keep their rows.
+struct W13Order {
+  bool as_loaded = false;
+  std::uint32_t block = 0;
+  bool up_first = false;
+};
+
+// What is done to scale bytes on the way.
+enum class ScaleRule : std::uint8_t {
+  as_is,
+  plus_six,            // MXFP4 for FP8 activations: the byte + 6
+  marlin_2026_01,      // NVFP4 as S0E5M3, no common exponent, sign dropped
+  marlin_2026_03,      // common exponent from the smallest scale, sign dropped
+  marlin_2026_04,      // common exponent from the largest scale; tiny and negative scales become 0
+  native_sm90_mxfp4,   // rebiased by 126 and an offset per expert and matrix
+  native_sm90_nvfp4,   // normalised: 5 bits of exponent, 3 of mantissa; blocks of scale 0 zeroed
+};
+
+enum class BiasType : std::uint8_t { as_loaded, bf16, f32 };
+enum class BiasOrder : std::uint8_t { as_rows, marlin_single };
+
+// The tensors beside weights, scales and biases.
+enum class ScalarRule : std::uint8_t {
+  none,
+  global_scales,        // w13_scale_2 [E, gate and up], w2_scale_2 [E], as they are
+  marlin,               // global scales with the exponents of the scale rule folded in
+  alphas_per_expert,    // input scales: the larger of gate's and up's, for each expert
+  alphas_shared,        // input scales: one for all experts
+  alphas_trtllm,        // and g1_scale_c = g1_alphas * a2_gscale
+  alphas_trtllm_2026_01,  // and g1_scale_c = (a13 * w13_scale_2) / a2
+  native_sm90_offsets,  // what the accumulators are to be multiplied by, for each expert and matrix
+};
+
+struct Layout {
+  std::string_view id{};          // "marlin.mxfp4"
+  std::string_view generation{};  // "" where the layout never changed
+  WeightFormat format{};
+  W13Order order{};
+  bool shuffles_rows = false;   // both matrices: blocks of 32 rows, (a, b) of 8 x 4 -> (b, a)
+  bool pads_at_end = false;     // gated w13: padding rows after both halves instead of in each
+  Map codes{}, scales{};        // of w13 and w2 alike
+  tensor::DType codes_type = tensor::DType::u8, scales_type = tensor::DType::u8;
+  bool one_record = false;      // codes and scales share the tensors w13 and w2
+  bool clears_negative_zero = false;  // FP4 code 8 becomes 0; cannot be undone
+  ScaleRule scale_rule = ScaleRule::as_is;
+  BiasType bias_type = BiasType::as_loaded;
+  BiasOrder bias_order = BiasOrder::as_rows;
+  ScalarRule scalars = ScalarRule::none;
+  std::string_view reads{};  // who reads it: libraries and versions
+  std::string_view note{};   // what a person should know
+};
+
+// Rows of `layouts` are ordered newest generation first, so the first of an id is its default.
+const Layout* find_layout(const std::vector<Layout>& layouts, std::string_view id,
+                          std::string_view generation);
+
+// Sizes of a layer on one rank.
+struct Sizes {
+  std::uint64_t hidden = 0, intermediate = 0;
+  friend bool operator==(const Sizes&, const Sizes&) = default;
+};
+
+// The row of w13 where gate row i (which = 0) or up row i (which = 1) goes. `is_interleaved`: how
+// an order "as loaded" lies in the checkpoint.
+std::uint64_t w13_row(const Layout& layout, Sizes real, Sizes padded, bool is_interleaved,
+                      unsigned which, std::uint64_t i);
+// The place of a row after the shuffle, and the row at a place.
+constexpr std::uint64_t shuffled_row(std::uint64_t row) {
+  return row / 32 * 32 + row % 32 / 4 + 8 * (row % 4);
+}
+constexpr std::uint64_t unshuffled_row(std::uint64_t row) {
+  return row / 32 * 32 + 4 * (row % 8) + row % 32 / 8;
+}
+// The place of element x of a bias under marlin_single.
+constexpr std::uint64_t marlin_single(std::uint64_t x) {
+  return x / 32 * 32 + x % 8 / 2 * 8 + x % 32 / 8 * 2 + x % 2;
+}
+
+// The tensor's extents as the kernel sees them, and the strides of its storage, in elements.
+struct Shape {
+  std::vector<std::uint64_t> extents{}, strides{};
+};
+Shape kernel_shape(const IndexMap& map, std::uint64_t experts);
+// The same storage, dense and row-major, as it is stored in a file.
+std::vector<std::uint64_t> stored_shape(const IndexMap& map, std::uint64_t experts);
+
+}  // namespace fp4moe::layout
