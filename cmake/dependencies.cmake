@@ -1,6 +1,6 @@
 # Required libraries. Each works from its headers alone, so a folder of headers (FP4MOE_DEPS) does as
 # well as the distribution's packages; GoogleTest may come as sources.
-set(FP4MOE_DEPS "" CACHE PATH "Folder with include/ (nlohmann, CLI, fmt) and googletest/")
+set(FP4MOE_DEPS "" CACHE PATH "Folder with include/ (nlohmann, CLI, fmt, xxhash.h) and googletest/")
 
 function(fp4moe_header_library target header package)
   if(TARGET ${target})
@@ -15,6 +15,7 @@ function(fp4moe_header_library target header package)
 endfunction()
 
 fp4moe_header_library(nlohmann_json::nlohmann_json nlohmann/json.hpp nlohmann-json3-dev)
+fp4moe_header_library(xxhash::xxhash xxhash.h libxxhash-dev)
 fp4moe_header_library(CLI11::CLI11 CLI/CLI.hpp libcli11-dev)
 # The compiled fmt saves seconds in every file; its headers alone do where there is no library.
 find_package(fmt QUIET)

@@ -13,15 +13,17 @@ ALLOWED = {
     "platform": "base",
     "tensor": "base",
     "tensor/files": "base tensor",
+    "layout": "base formats tensor",
     "kernels": "base formats platform",
     "moe": "base formats",
     "weights": "base formats platform tensor tensor/files kernels",
     "oracle": "base formats platform",
-    "backends": "base formats platform oracle",
-    "golden": "base formats platform moe oracle backends",
+    "backends": "base formats platform tensor layout oracle",
+    "convert": "base formats platform kernels tensor tensor/files layout weights oracle backends",
+    "golden": "base formats platform tensor layout moe weights oracle backends convert",
     "plan": "base formats platform tensor tensor/files weights oracle backends",
-    "bench": "base formats platform kernels tensor tensor/files weights oracle backends",
-    "cli": "base formats platform kernels tensor tensor/files moe weights oracle backends golden bench plan",
+    "bench": "base formats platform kernels tensor tensor/files layout weights oracle backends convert",
+    "cli": "base formats platform kernels tensor tensor/files layout moe weights oracle backends convert golden bench plan",
 }
 
 

@@ -3,7 +3,7 @@
 #   tools/packages.sh build|test|check
 set -euo pipefail
 
-build=(g++ cmake ninja-build git nlohmann-json3-dev libcli11-dev libfmt-dev libgtest-dev)
+build=(g++ cmake ninja-build git nlohmann-json3-dev libcli11-dev libfmt-dev libxxhash-dev libgtest-dev)
 test=("${build[@]}" python3 python3-venv pkg-config)
 check=("${test[@]}" clang clang-format clang-tidy libclang-rt-14-dev)
 # clang-tidy reads the kernels of the other architecture with its headers.

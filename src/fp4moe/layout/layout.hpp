@@ -37,7 +37,11 @@ enum class ScaleRule : std::uint8_t {
 };
 
 enum class BiasType : std::uint8_t { as_loaded, bf16, f32 };
-enum class BiasOrder : std::uint8_t { as_rows, marlin_single };
+enum class BiasOrder : std::uint8_t {
+  as_rows,        // as w13's and w2's rows
+  halves,         // all gates, then all ups
+  marlin_single,  // as rows, then the permutation of every 32
+};
 
 // The tensors beside weights, scales and biases.
 enum class ScalarRule : std::uint8_t {
@@ -57,6 +61,7 @@ struct Layout {
   WeightFormat format{};
   W13Order order{};
   bool shuffles_rows = false;   // both matrices: blocks of 32 rows, (a, b) of 8 x 4 -> (b, a)
+  std::uint32_t gated_rows = 1;  // w13's rows must be a multiple of this where there is a gate
   bool pads_at_end = false;     // gated w13: padding rows after both halves instead of in each
   Map codes{}, scales{};        // of w13 and w2 alike
   tensor::DType codes_type = tensor::DType::u8, scales_type = tensor::DType::u8;

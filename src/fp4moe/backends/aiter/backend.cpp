@@ -83,7 +83,8 @@ constexpr Rounding kBf16Rounding[] = {
 constexpr Backend row(std::string_view name, Eras eras, std::span<const Experts* const> experts,
                       std::span<const Rounding> rounding = kOtherRounding,
                       ActivationKey activation = ActivationKey::none,
-                      QuantScheme scheme = QuantScheme::mxfp4_w4a16) {
+                      QuantScheme scheme = QuantScheme::mxfp4_w4a16,
+                      std::string_view layout = "aiter.mxfp4") {
   return {.name = name,
           .family = "aiter",
           .format = WeightFormat::mxfp4,
@@ -92,7 +93,7 @@ constexpr Backend row(std::string_view name, Eras eras, std::span<const Experts*
           .experts = experts,
           .rounding = rounding,
           .scheme = scheme,
-          .layout = "aiter.mxfp4",
+          .layout = layout,
           .conversion = {.bias13 = "f32", .bias2 = "f32"}};
 }
 
@@ -102,9 +103,9 @@ constexpr Backend kBackends[] = {
     row("AITER", kApril, kAprilList),
     row("AITER_MXFP4_BF16", kAugust, kBf16List, kBf16Rounding),
     row("AITER_MXFP4_FP8", kAugust, kFp8List, kOtherRounding, ActivationKey::fp8_static_tensor,
-        QuantScheme::mxfp4_w4a8),
+        QuantScheme::mxfp4_w4a8, "triton.mxfp4"),
     row("AITER_MXFP4_MXFP4", kAugust, kMxfp4List, kOtherRounding, ActivationKey::mxfp4,
-        QuantScheme::ocp_mx_mxfp4),
+        QuantScheme::ocp_mx_mxfp4, "aiter_16x16.mxfp4"),
 };
 
 }  // namespace

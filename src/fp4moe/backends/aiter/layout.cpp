@@ -1,0 +1,39 @@
+// AITER and CK: tiles of 16 rows x 16 bytes, 16 gate rows before the 16 up rows that belong to
+// them; scales as CDNA4 reads them.
+#include "fp4moe/backends/families.hpp"
+#include "fp4moe/layout/maps.hpp"
+
+namespace fp4moe::backends::aiter {
+namespace {
+
+using namespace layout;
+
+Layout a16w4(std::string_view generation, bool pads, std::string_view reads) {
+  return {.id = "aiter.mxfp4",
+          .generation = generation,
+          .format = WeightFormat::mxfp4,
+          .order = {.block = 16},
+          .codes = aiter_weights(),
+          .scales = aiter_scales(pads),
+          .bias_type = BiasType::f32,
+          .bias_order = BiasOrder::halves,
+          .reads = reads};
+}
+
+}  // namespace
+
+std::vector<Layout> layouts() {
+  Layout plain16 = a16w4("", false, "AITER kernels with MXFP4 activations, August 2026");
+  plain16.id = "aiter_16x16.mxfp4";
+  plain16.order = {.as_loaded = true};
+  plain16.codes = aiter_weights(32);
+  plain16.bias_order = BiasOrder::as_rows;
+  std::vector<Layout> made{
+      a16w4("2026-08", true, "AITER of August 2026 with BF16 activations"),
+      a16w4("2026-04", false, "AITER (CK) of November 2025 to April 2026 with BF16 activations"),
+      plain16};
+  made[0].note = "Where a row's scales do not fill eight, scales of 1 do.";
+  return made;
+}
+
+}  // namespace fp4moe::backends::aiter

@@ -1,0 +1,119 @@
+#include "fp4moe/backends/layouts.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+
+#include <fmt/format.h>
+
+#include "fp4moe/backends/columns.hpp"
+#include "fp4moe/backends/families.hpp"
+#include "fp4moe/base/text.hpp"
+
+namespace fp4moe::backends {
+namespace {
+
+using platform::CpuArchitecture;
+
+// Which generation of a layout was in use: the first row that matches counts. Empty columns match
+// everything; ids without a row have one generation, or the newest is meant.
+struct InUse {
+  std::string_view id{};
+  Eras eras{};
+  EnumSet<PlatformKind> kinds{};
+  CapabilityRange capability{{0, 0}, {1000, 0}};
+  std::string_view gfx{};
+  CpuArchitecture architecture = CpuArchitecture::unknown;
+  std::uint64_t most_ranks = std::numeric_limits<std::uint64_t>::max();  // tensor parallel
+  std::string_view generation{};
+};
+
+constexpr std::string_view kTriton = "triton.mxfp4";
+constexpr InUse kInUse[] = {
+    {.id = "marlin.nvfp4", .eras = kJanuary, .generation = "2026-01"},
+    {.id = "marlin.nvfp4", .eras = kMarch, .generation = "2026-03"},
+    {.id = "flashinfer_trtllm.nvfp4", .eras = kJanuary, .generation = "2026-01"},
+    {.id = "flashinfer_cutlass_sm90.mxfp4", .eras = kSpring, .generation = "seed"},
+    {.id = "aiter.mxfp4", .eras = kSpring, .generation = "2026-04"},
+    {.id = kTriton,
+     .eras = kAugust,
+     .kinds = kCuda,
+     .capability = exactly(9, 0),
+     .generation = "hopper.v3.5.w8.k4"},
+    {.id = kTriton,
+     .eras = kJanuary,
+     .kinds = kCuda,
+     .capability = exactly(9, 0),
+     .generation = "hopper.v3.5.w8"},
+    {.id = kTriton, .kinds = kCuda, .capability = exactly(9, 0), .generation = "hopper.v3.6.w8"},
+    {.id = kTriton, .kinds = kCuda, .capability = at_least(10, 0), .generation = "blackwell.v3.6"},
+    {.id = kTriton,
+     .eras = kAugust,
+     .kinds = kRocm,
+     .gfx = "gfx950",
+     .most_ranks = 2,
+     .generation = "cdna4.v3.6"},
+    {.id = kTriton, .eras = kAugust, .generation = "strided"},
+    {.id = kTriton, .kinds = kRocm, .gfx = "gfx950", .generation = "cdna4.v3.6"},
+    {.id = kTriton, .generation = "strided"},
+    {.id = "cpu_native.mxfp4", .architecture = CpuArchitecture::x86, .generation = "x86.16x32.bf16"},
+    {.id = "cpu_native.nvfp4", .architecture = CpuArchitecture::x86, .generation = "x86.16x32.bf16"},
+};
+
+bool matches(const InUse& row, const LayoutQuestion& question, std::string_view id) {
+  const platform::Device& device = question.device;
+  const platform::Capability capability = device.capability.value_or(platform::Capability{});
+  return row.id == id && (row.eras.empty() || row.eras.contains(question.era)) &&
+         (row.kinds.empty() || row.kinds.contains(device.kind)) &&
+         row.capability.contains(capability) && (row.gfx.empty() || row.gfx == device.gfx) &&
+         (row.architecture == CpuArchitecture::unknown ||
+          row.architecture == device.architecture) &&
+         question.tp_size <= row.most_ranks;
+}
+
+}  // namespace
+
+const std::vector<layout::Layout>& layouts() {
+  static const std::vector<layout::Layout> kLayouts = [] {
+    std::vector<layout::Layout> all;
+    for (const FamilyLayouts family : kFamilyLayouts) {
+      const std::vector<layout::Layout> some = family();
+      all.insert(all.end(), some.begin(), some.end());
+    }
+    return all;
+  }();
+  return kLayouts;
+}
+
+Result<const layout::Layout*> require_layout(std::string_view id, std::string_view generation) {
+  if (const layout::Layout* found = layout::find_layout(layouts(), id, generation)) return found;
+  std::vector<std::string> ids, generations;
+  for (const layout::Layout& layout : layouts()) {
+    if (std::ranges::find(ids, layout.id) == ids.end()) ids.emplace_back(layout.id);
+    if (layout.id == id) generations.emplace_back(layout.generation);
+  }
+  if (generations.empty())
+    return usage("layout.unknown", "there is no such layout")
+        .expects("one of " + join(ids, ", "), "'" + printable(id) + "'");
+  if (generations == std::vector<std::string>{""})
+    return usage("layout.generation", fmt::format("layout {} never changed", id))
+        .expects("no generation", "'" + printable(generation) + "'");
+  return usage("layout.generation", fmt::format("layout {} has no such generation", id))
+      .expects("one of " + join(generations, ", "), "'" + printable(generation) + "'");
+}
+
+Result<const layout::Layout*> layout_of(const LayoutQuestion& question) {
+  const oracle::Backend& backend = question.backend;
+  const std::string id = !backend.layout.empty() ? std::string(backend.layout)
+                                                 : fmt::format("as_loaded.{}", name(backend.format));
+  if (layout::find_layout(layouts(), id, {}) == nullptr)
+    return error(ErrorCode::lacking, "layout.external",
+                 fmt::format("{} lays weights out itself while it loads them", backend.name))
+        .expects("a backend whose layout is known here", "layout " + id)
+        .try_this("give it the checkpoint as it is");
+  for (const InUse& row : kInUse)
+    if (matches(row, question, id)) return require_layout(id, row.generation);
+  return require_layout(id, {});
+}
+
+}  // namespace fp4moe::backends

@@ -1,0 +1,29 @@
+// Every layout of every family, and which of them a backend's kernels read.
+#pragma once
+#include <string_view>
+#include <vector>
+
+#include "fp4moe/base/result.hpp"
+#include "fp4moe/layout/layout.hpp"
+#include "fp4moe/oracle/backend.hpp"
+
+namespace fp4moe::backends {
+
+// Of one id the newest generation comes first.
+const std::vector<layout::Layout>& layouts();
+
+// By id ("marlin.mxfp4") and generation (empty: the newest). Errors: layout.unknown,
+// layout.generation, both listing what there is.
+Result<const layout::Layout*> require_layout(std::string_view id, std::string_view generation);
+
+// What the kernels of `backend` read on `device`, as of `era`. `tp_size` matters on gfx950.
+// Errors: layout.external for backends whose library lays weights out itself while it loads them.
+struct LayoutQuestion {
+  const oracle::Backend& backend;
+  oracle::Era era{};
+  const platform::Device& device;
+  std::uint64_t tp_size = 1;
+};
+Result<const layout::Layout*> layout_of(const LayoutQuestion& question);
+
+}  // namespace fp4moe::backends

@@ -1,0 +1,65 @@
+// Marlin's weights: 32-bit words in the order in which a warp's lanes load them, scales transposed
+// to [k / group, n]. Rows keep the checkpoint's order; the activation kernel is told which it is.
+#include "fp4moe/backends/families.hpp"
+#include "fp4moe/layout/maps.hpp"
+
+namespace fp4moe::backends::marlin {
+namespace {
+
+using namespace layout;
+using tensor::DType;
+
+Layout mxfp4() {
+  return {.id = "marlin.mxfp4",
+          .format = WeightFormat::mxfp4,
+          .order = {.as_loaded = true},
+          .codes = marlin_w4a16(),
+          .scales = marlin_scales(),
+          .codes_type = DType::i32,
+          .scales_type = DType::f8_e8m0,
+          .bias_type = BiasType::bf16,
+          .bias_order = BiasOrder::marlin_single,
+          .reads = "vLLM, Marlin kernels with BF16 activations",
+          .note = "The kernel reads scale byte 0 as 0 and 255 as infinity."};
+}
+
+Layout mxfp4_fp8() {
+  Layout made = mxfp4();
+  made.id = "marlin_fp8.mxfp4";
+  made.codes = marlin_w4a8();
+  made.scales = marlin_scales_single();
+  made.scale_rule = ScaleRule::plus_six;
+  made.reads = "vLLM, Marlin kernels with FP8 activations (VLLM_MARLIN_INPUT_DTYPE=fp8)";
+  made.note = "Scale bytes above 249 are refused: six is added to each.";
+  return made;
+}
+
+Layout nvfp4(std::string_view generation, ScaleRule rule, std::string_view reads) {
+  return {.id = "marlin.nvfp4",
+          .generation = generation,
+          .format = WeightFormat::nvfp4,
+          .order = {.as_loaded = true},
+          .codes = marlin_w4a16(),
+          .scales = marlin_scales(),
+          .codes_type = DType::i32,
+          .scales_type = DType::f8_e4m3,
+          .scale_rule = rule,
+          .scalars = ScalarRule::marlin,
+          .reads = reads};
+}
+
+}  // namespace
+
+std::vector<Layout> layouts() {
+  std::vector<Layout> made{
+      mxfp4(), mxfp4_fp8(),
+      nvfp4("2026-04", ScaleRule::marlin_2026_04, "vLLM from 2026-04-07"),
+      nvfp4("2026-03", ScaleRule::marlin_2026_03, "vLLM 2026-03-18 to 2026-04-07"),
+      nvfp4("2026-01", ScaleRule::marlin_2026_01, "vLLM until 2026-03-18")};
+  made[2].note = "Negative scales and scales too small for the kernel become 0.";
+  made[3].note = "A layer with both tiny and large scales gets infinite ones; kept for comparison.";
+  made[4].note = "Scales below 2 after the fixed exponent are kept, the kernel misreads them.";
+  return made;
+}
+
+}  // namespace fp4moe::backends::marlin
