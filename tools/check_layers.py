@@ -14,7 +14,7 @@ ALLOWED = {
     "tensor": "base",
     "tensor/files": "base tensor",
     "layout": "base formats tensor",
-    "kernels": "base formats platform",
+    "kernels": "base formats platform layout",
     "moe": "base formats",
     "weights": "base formats platform tensor tensor/files kernels",
     "oracle": "base formats platform",

@@ -56,8 +56,12 @@ constexpr InUse kInUse[] = {
     {.id = kTriton, .eras = kAugust, .generation = "strided"},
     {.id = kTriton, .kinds = kRocm, .gfx = "gfx950", .generation = "cdna4.v3.6"},
     {.id = kTriton, .generation = "strided"},
-    {.id = "cpu_native.mxfp4", .architecture = CpuArchitecture::x86, .generation = "x86.16x32.bf16"},
-    {.id = "cpu_native.nvfp4", .architecture = CpuArchitecture::x86, .generation = "x86.16x32.bf16"},
+    {.id = "cpu_native.mxfp4",
+     .architecture = CpuArchitecture::x86,
+     .generation = "x86.16x32.bf16"},
+    {.id = "cpu_native.nvfp4",
+     .architecture = CpuArchitecture::x86,
+     .generation = "x86.16x32.bf16"},
 };
 
 bool matches(const InUse& row, const LayoutQuestion& question, std::string_view id) {
@@ -104,8 +108,9 @@ Result<const layout::Layout*> require_layout(std::string_view id, std::string_vi
 
 Result<const layout::Layout*> layout_of(const LayoutQuestion& question) {
   const oracle::Backend& backend = question.backend;
-  const std::string id = !backend.layout.empty() ? std::string(backend.layout)
-                                                 : fmt::format("as_loaded.{}", name(backend.format));
+  const std::string id = !backend.layout.empty()
+                             ? std::string(backend.layout)
+                             : fmt::format("as_loaded.{}", name(backend.format));
   if (layout::find_layout(layouts(), id, {}) == nullptr)
     return error(ErrorCode::lacking, "layout.external",
                  fmt::format("{} lays weights out itself while it loads them", backend.name))

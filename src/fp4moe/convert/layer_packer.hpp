@@ -25,11 +25,11 @@
 namespace fp4moe::convert {
 
 struct Problem {
-  std::uint64_t experts = 0;   // on this rank
-  layout::Sizes real{};        // of the checkpoint on this rank
-  layout::Sizes padded{};      // what the backend computes with; >= real
+  std::uint64_t experts = 0;  // on this rank
+  layout::Sizes real{};       // of the checkpoint on this rank
+  layout::Sizes padded{};     // what the backend computes with; >= real
   weights::RowOrder order = weights::RowOrder::interleaved;  // w13 in the checkpoint
-  bool has_bias = false;       // tensor-parallel ranks above 0 write zeros for w2's
+  bool has_bias = false;  // tensor-parallel ranks above 0 write zeros for w2's
   tensor::DType bias_type = tensor::DType::bf16;    // in the checkpoint
   tensor::DType params_type = tensor::DType::bf16;  // bf16 or f16: Marlin's global scales
   std::uint64_t global_experts = 0;  // of all ranks, for shared input scales; 0: `experts`

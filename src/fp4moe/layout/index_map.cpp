@@ -49,8 +49,8 @@ std::uint8_t IndexMap::get(std::span<const std::byte> storage, std::uint64_t slo
     return static_cast<std::uint8_t>((both >> (slot % 2 * 4)) & 15u);
   }
   const std::uint64_t half = slot / 4 * 2;
-  const unsigned bits = std::to_integer<unsigned>(storage[half]) |
-                        std::to_integer<unsigned>(storage[half + 1]) << 8;
+  const unsigned bits =
+      std::to_integer<unsigned>(storage[half]) | std::to_integer<unsigned>(storage[half + 1]) << 8;
   return map_.code->collect(static_cast<unsigned>(slot % 4), static_cast<std::uint16_t>(bits));
 }
 

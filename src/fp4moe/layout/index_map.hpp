@@ -67,14 +67,14 @@ struct Map {
   // ... after they were found to be multiples of these.
   std::uint32_t need_rows = 1, need_cols = 1;
   List<Digit, 12> digits{};
-  List<Dim, 5> dims{};              // the tensor's shape; none: [experts, rows, columns]
-  bool is_column_major = false;     // the kernel's tensor has the last two dimensions exchanged
+  List<Dim, 5> dims{};                // the tensor's shape; none: [experts, rows, columns]
+  bool is_column_major = false;       // the kernel's tensor has the last two dimensions exchanged
   bool reports_logical_rows = false;  // and counts rows without padding
   const WordCode* code = nullptr;     // nibbles only
-  std::uint32_t begin = 0;          // records: the first slot of this part, and
+  std::uint32_t begin = 0;            // records: the first slot of this part, and
   std::uint32_t record = 0, of = 0;  // slots of a record, elements of this part in it; 0: no record
-  std::uint8_t padding = 0;         // the byte in padded places
-  bool padding_is_unset = false;    // the reference leaves it as it finds it; here it is `padding`
+  std::uint8_t padding = 0;          // the byte in padded places
+  bool padding_is_unset = false;     // the reference leaves it as it finds it; here it is `padding`
 };
 
 // A map for one matrix.

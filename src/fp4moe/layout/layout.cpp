@@ -40,8 +40,7 @@ Shape kernel_shape(const IndexMap& map, std::uint64_t experts) {
   Shape shape{.extents = stored_shape(map, experts)};
   const std::size_t rank = shape.extents.size();
   shape.strides.assign(rank, 1);
-  for (std::size_t i = rank; i-- > 1;)
-    shape.strides[i - 1] = shape.strides[i] * shape.extents[i];
+  for (std::size_t i = rank; i-- > 1;) shape.strides[i - 1] = shape.strides[i] * shape.extents[i];
   if (map.map().is_column_major) {
     std::swap(shape.extents[rank - 1], shape.extents[rank - 2]);
     std::swap(shape.strides[rank - 1], shape.strides[rank - 2]);

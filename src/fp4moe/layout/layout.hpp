@@ -28,12 +28,12 @@ struct W13Order {
 // What is done to scale bytes on the way.
 enum class ScaleRule : std::uint8_t {
   as_is,
-  plus_six,            // MXFP4 for FP8 activations: the byte + 6
-  marlin_2026_01,      // NVFP4 as S0E5M3, no common exponent, sign dropped
-  marlin_2026_03,      // common exponent from the smallest scale, sign dropped
-  marlin_2026_04,      // common exponent from the largest scale; tiny and negative scales become 0
-  native_sm90_mxfp4,   // rebiased by 126 and an offset per expert and matrix
-  native_sm90_nvfp4,   // normalised: 5 bits of exponent, 3 of mantissa; blocks of scale 0 zeroed
+  plus_six,           // MXFP4 for FP8 activations: the byte + 6
+  marlin_2026_01,     // NVFP4 as S0E5M3, no common exponent, sign dropped
+  marlin_2026_03,     // common exponent from the smallest scale, sign dropped
+  marlin_2026_04,     // common exponent from the largest scale; tiny and negative scales become 0
+  native_sm90_mxfp4,  // rebiased by 126 and an offset per expert and matrix
+  native_sm90_nvfp4,  // normalised: 5 bits of exponent, 3 of mantissa; blocks of scale 0 zeroed
 };
 
 enum class BiasType : std::uint8_t { as_loaded, bf16, f32 };
@@ -46,11 +46,11 @@ enum class BiasOrder : std::uint8_t {
 // The tensors beside weights, scales and biases.
 enum class ScalarRule : std::uint8_t {
   none,
-  global_scales,        // w13_scale_2 [E, gate and up], w2_scale_2 [E], as they are
-  marlin,               // global scales with the exponents of the scale rule folded in
-  alphas_per_expert,    // input scales: the larger of gate's and up's, for each expert
-  alphas_shared,        // input scales: one for all experts
-  alphas_trtllm,        // and g1_scale_c = g1_alphas * a2_gscale
+  global_scales,          // w13_scale_2 [E, gate and up], w2_scale_2 [E], as they are
+  marlin,                 // global scales with the exponents of the scale rule folded in
+  alphas_per_expert,      // input scales: the larger of gate's and up's, for each expert
+  alphas_shared,          // input scales: one for all experts
+  alphas_trtllm,          // and g1_scale_c = g1_alphas * a2_gscale
   alphas_trtllm_2026_01,  // and g1_scale_c = (a13 * w13_scale_2) / a2
   native_sm90_offsets,  // what the accumulators are to be multiplied by, for each expert and matrix
 };
@@ -60,12 +60,12 @@ struct Layout {
   std::string_view generation{};  // "" where the layout never changed
   WeightFormat format{};
   W13Order order{};
-  bool shuffles_rows = false;   // both matrices: blocks of 32 rows, (a, b) of 8 x 4 -> (b, a)
+  bool shuffles_rows = false;    // both matrices: blocks of 32 rows, (a, b) of 8 x 4 -> (b, a)
   std::uint32_t gated_rows = 1;  // w13's rows must be a multiple of this where there is a gate
-  bool pads_at_end = false;     // gated w13: padding rows after both halves instead of in each
-  Map codes{}, scales{};        // of w13 and w2 alike
+  bool pads_at_end = false;      // gated w13: padding rows after both halves instead of in each
+  Map codes{}, scales{};         // of w13 and w2 alike
   tensor::DType codes_type = tensor::DType::u8, scales_type = tensor::DType::u8;
-  bool one_record = false;      // codes and scales share the tensors w13 and w2
+  bool one_record = false;            // codes and scales share the tensors w13 and w2
   bool clears_negative_zero = false;  // FP4 code 8 becomes 0; cannot be undone
   ScaleRule scale_rule = ScaleRule::as_is;
   BiasType bias_type = BiasType::as_loaded;

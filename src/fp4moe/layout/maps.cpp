@@ -33,9 +33,7 @@ constexpr Dim of(std::uint32_t extent) { return {.times = extent}; }
 }  // namespace
 
 Map plain(std::uint32_t pad_cols) {
-  return {.name = "plain",
-          .pad_cols = pad_cols,
-          .digits = {n(1, 0, cols(1)), k(1, 0, at(1))}};
+  return {.name = "plain", .pad_cols = pad_cols, .digits = {n(1, 0, cols(1)), k(1, 0, at(1))}};
 }
 
 Map marlin_w4a16() {
@@ -136,13 +134,13 @@ Map triton_hopper_value(unsigned mma_version, Pads pads) {
            .is_column_major = true,
            .code = &kHopperCode};
   if (mma_version == 3)
-    made.digits = {n(8, 2, at(1)),  k(8, 2, at(2)),  k(1, 2, at(4)),    k(16, 4, at(8)),
-                   k(2, 4, at(32)), n(1, 2, at(128)), k(64, 0, at(256)), n(2, 4, cols(4)),
-                   n(16, 0, cols(16))};
+    made.digits = {n(8, 2, at(1)),    k(8, 2, at(2)),   k(1, 2, at(4)),
+                   k(16, 4, at(8)),   k(2, 4, at(32)),  n(1, 2, at(128)),
+                   k(64, 0, at(256)), n(2, 4, cols(4)), n(16, 0, cols(16))};
   else
-    made.digits = {k(2, 4, at(1)),  k(1, 2, at(4)),  n(8, 2, at(8)),    k(32, 2, at(16)),
-                   k(8, 4, at(32)), n(1, 2, at(128)), k(64, 0, at(256)), n(2, 4, cols(4)),
-                   n(16, 0, cols(16))};
+    made.digits = {k(2, 4, at(1)),    k(1, 2, at(4)),   n(8, 2, at(8)),
+                   k(32, 2, at(16)),  k(8, 4, at(32)),  n(1, 2, at(128)),
+                   k(64, 0, at(256)), n(2, 4, cols(4)), n(16, 0, cols(16))};
   return made;
 }
 
@@ -170,15 +168,16 @@ Map triton_blackwell_value_shuffled(std::uint32_t block_k, std::uint32_t block_n
           .pad_rows = block_n,
           .pad_cols = std::lcm(128u, bytes),
           .need_rows = 2,
-          .digits = {k(1, bytes, at(1)), n(1, block_n, at(bytes)), n(block_n, 0, at(block_n * bytes)),
-                     k(bytes, 0, rows(bytes))},
+          .digits = {k(1, bytes, at(1)), n(1, block_n, at(bytes)),
+                     n(block_n, 0, at(block_n * bytes)), k(bytes, 0, rows(bytes))},
           .dims = {kExperts, cols_dim(1, bytes), rows_dim(1, block_n), of(block_n), of(bytes)}};
 }
 
 Map triton_blackwell_scale() {
   Map made = scales_128x4(8);
   made.name = "blackwell_scale";
-  made.dims = {of(1), {.experts = true, .rows = true, .divide = 128}, cols_dim(1, 4), of(2), of(256)};
+  made.dims = {
+      of(1), {.experts = true, .rows = true, .divide = 128}, cols_dim(1, 4), of(2), of(256)};
   return made;
 }
 

@@ -38,17 +38,17 @@ constexpr bool is_whole(const WordCode& code) {
 // Triton's Hopper values and FlashInfer's third SM90 generation. Registers 0, 1 and 2 come out by
 // a left shift of 0, 3 and 6 and the mask 0x81C081C0; register 3 takes what is left.
 inline constexpr WordCode kHopperCode{.name = "hopper",
-                                      .bits = {{{6, 7, 8, 15},       //
-                                                {3, 4, 5, 12},       //
-                                                {0, 1, 2, 9},        //
+                                      .bits = {{{6, 7, 8, 15},  //
+                                                {3, 4, 5, 12},  //
+                                                {0, 1, 2, 9},   //
                                                 {13, 10, 11, 14}}}};
 static_assert(is_whole(kHopperCode));
 
 // The project's own: registers 2 and 3 need two masks each, and one operation less in all.
 inline constexpr WordCode kNativeCode{.name = "native_sm90",
-                                      .bits = {{{6, 7, 8, 15},     //
-                                                {3, 4, 5, 12},     //
-                                                {9, 10, 11, 14},   //
+                                      .bits = {{{6, 7, 8, 15},    //
+                                                {3, 4, 5, 12},    //
+                                                {9, 10, 11, 14},  //
                                                 {0, 1, 2, 13}}}};
 static_assert(is_whole(kNativeCode));
 

@@ -48,7 +48,8 @@ Layout nvfp4(std::string_view generation, ScalarRule scalars, std::string_view r
 std::vector<Layout> layouts() {
   std::vector<Layout> made{
       mxfp4(),
-      nvfp4("2026-08", ScalarRule::alphas_trtllm, "FlashInfer TRTLLM kernels on SM100, vLLM 2026-08"),
+      nvfp4("2026-08", ScalarRule::alphas_trtllm,
+            "FlashInfer TRTLLM kernels on SM100, vLLM 2026-08"),
       nvfp4("2026-08.reference", ScalarRule::alphas_trtllm, "vLLM 2026-08 to the letter"),
       nvfp4("2026-01", ScalarRule::alphas_trtllm_2026_01,
             "FlashInfer TRTLLM kernels on SM100, vLLM 2026-01")};

@@ -52,8 +52,7 @@ Layout nvfp4(std::string_view generation, ScaleRule rule, std::string_view reads
 
 std::vector<Layout> layouts() {
   std::vector<Layout> made{
-      mxfp4(), mxfp4_fp8(),
-      nvfp4("2026-04", ScaleRule::marlin_2026_04, "vLLM from 2026-04-07"),
+      mxfp4(), mxfp4_fp8(), nvfp4("2026-04", ScaleRule::marlin_2026_04, "vLLM from 2026-04-07"),
       nvfp4("2026-03", ScaleRule::marlin_2026_03, "vLLM 2026-03-18 to 2026-04-07"),
       nvfp4("2026-01", ScaleRule::marlin_2026_01, "vLLM until 2026-03-18")};
   made[2].note = "Negative scales and scales too small for the kernel become 0.";

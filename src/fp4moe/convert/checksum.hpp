@@ -1,0 +1,52 @@
+// Checksums of tensors that are written piece by piece, by threads, out of order.
+//
+//   checksum(tensor) = xxh3_128(xxh3_128(piece 0) | xxh3_128(piece 1) | ...)
+//
+// Pieces have `piece_bytes` bytes, the last one what is left; an empty tensor has none. Digests
+// stand there in their canonical form, 16 bytes, the highest first. So no tensor is ever held
+// whole, and checking is shared by threads as packing is.
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace fp4moe::convert {
+
+using Digest = std::array<std::uint8_t, 16>;
+
+Digest digest_of(std::span<const std::byte> bytes);
+Digest digest_of(std::string_view text);
+
+// 32 hexadecimal digits, and back.
+std::string text(const Digest& digest);
+std::optional<Digest> digest_from_text(std::string_view text);
+
+// What tensors without experts are cut into.
+inline constexpr std::uint64_t kPieceBytes = std::uint64_t{16} << 20;
+
+// The pieces of one tensor. Different pieces may be put by different threads.
+class PieceDigests {
+ public:
+  PieceDigests(std::uint64_t bytes, std::uint64_t piece_bytes);
+
+  std::size_t count() const { return digests_.size(); }
+  // Where piece `number` lies.
+  std::uint64_t begin(std::size_t number) const { return number * piece_bytes_; }
+  std::uint64_t size(std::size_t number) const;
+  void put(std::size_t number, std::span<const std::byte> piece);
+  Digest whole() const;
+
+ private:
+  std::uint64_t bytes_, piece_bytes_;
+  std::vector<Digest> digests_{};
+};
+
+// The checksum of bytes that lie in one place.
+Digest checksum_of(std::span<const std::byte> bytes, std::uint64_t piece_bytes = kPieceBytes);
+
+}  // namespace fp4moe::convert

@@ -1,0 +1,130 @@
+#include "fp4moe/convert/shuffle_plan.hpp"
+
+#include <bit>
+
+#include "fp4moe/base/checked.hpp"
+
+namespace fp4moe::convert {
+namespace {
+
+using kernels::cpu::LanePattern;
+using layout::Axis;
+using layout::Digit;
+using layout::Element;
+using layout::IndexMap;
+
+struct AddressBit {
+  Axis axis{};
+  unsigned bit = 0;  // of the row or column
+};
+
+bool is_binary(const layout::Map& map) {
+  for (const Digit& digit : map.digits)
+    if (!std::has_single_bit(digit.divide) ||
+        (digit.modulo != 0 && !std::has_single_bit(digit.modulo)))
+      return false;
+  return true;
+}
+
+// What the address bit of weight `weight` (in slots) comes from.
+std::optional<AddressBit> source_of(const layout::Map& map, std::uint64_t weight) {
+  for (const Digit& digit : map.digits) {
+    if (digit.by_cols != 0 || digit.by_rows != 0 || digit.fixed == 0) continue;
+    const unsigned bits =
+        digit.modulo == 0 ? 31 : static_cast<unsigned>(std::countr_zero(digit.modulo));
+    for (unsigned i = 0; i < bits; ++i)
+      if (std::uint64_t{digit.fixed} << i == weight)
+        return AddressBit{digit.axis, static_cast<unsigned>(std::countr_zero(digit.divide)) + i};
+  }
+  return std::nullopt;
+}
+
+std::uint8_t code_number(const layout::WordCode* code) {
+  return code == nullptr ? 0 : code->name == layout::kHopperCode.name ? 1 : 2;
+}
+
+struct Found {
+  LanePattern pattern{};
+  std::array<AddressBit, 5> others{};
+  std::size_t count = 0;
+};
+
+// Labels of columns count nibbles; in byte maps nibbles stay together and columns begin at label 1.
+std::optional<Found> find_pattern(const layout::Map& map) {
+  const bool nibbles = map.element == Element::nibble;
+  const unsigned shift = nibbles ? 0 : 1;
+  Found found;
+  found.pattern.code = code_number(map.code);
+  for (unsigned i = shift; i < 5; ++i) {
+    const std::optional<AddressBit> from = source_of(map, std::uint64_t{1} << (i - shift));
+    if (!from) return std::nullopt;
+    if (from->axis == Axis::col && from->bit + shift < LanePattern::kOther) {
+      found.pattern.source[i] = static_cast<std::uint8_t>(from->bit + shift);
+    } else {
+      found.pattern.source[i] = static_cast<std::uint8_t>(LanePattern::kOther + found.count);
+      found.others[found.count++] = *from;
+    }
+  }
+  return found;
+}
+
+bool has(const LanePattern& pattern, std::uint8_t label) {
+  for (const std::uint8_t source : pattern.source)
+    if (source == label) return true;
+  return false;
+}
+
+}  // namespace
+
+std::optional<ShufflePlan> plan_shuffle(const IndexMap& map, const kernels::cpu::ShuffleSet& set) {
+  if (!is_binary(map.map())) return std::nullopt;
+  const std::optional<Found> found = find_pattern(map.map());
+  if (!found || found->count > 4) return std::nullopt;
+  ShufflePlan plan;
+  plan.kernel = set.find(found->pattern);
+  if (plan.kernel == nullptr) return std::nullopt;
+
+  const bool nibbles = map.map().element == Element::nibble;
+  const unsigned shift = nibbles ? 0 : 1;
+  plan.registers = std::size_t{1} << found->count;
+  plan.chunk_bytes = 16;
+  unsigned next_col = LanePattern::kOther - shift;
+  for (std::size_t j = 0; j < found->count; ++j) {
+    const AddressBit& other = found->others[j];
+    const bool is_row = other.axis == Axis::row;
+    if (!is_row && other.bit != next_col++) return std::nullopt;
+    if (is_row) plan.row_mask |= std::uint64_t{1} << other.bit;
+    for (std::size_t r = 0; r < plan.registers; ++r)
+      if (((r >> j) & 1) != 0)
+        (is_row ? plan.row_of : plan.byte_of)[r] +=
+            is_row ? std::uint64_t{1} << other.bit : plan.chunk_bytes;
+    if (!is_row) plan.chunk_bytes *= 2;
+  }
+  if (map.padded().rows % std::bit_ceil(plan.row_mask + 1) != 0) return std::nullopt;
+  plan.chunk_cols = nibbles ? plan.chunk_bytes * 2 : plan.chunk_bytes;
+
+  const std::uint64_t per_byte = nibbles ? 2 : 1;
+  unsigned bit = 0;
+  for (std::uint8_t label = static_cast<std::uint8_t>(shift); label < LanePattern::kOther;
+       ++label) {
+    if (has(found->pattern, label)) continue;
+    const std::uint64_t col = std::uint64_t{1} << (label - shift);
+    for (std::size_t q = 0; q < plan.registers; ++q)
+      if (((q >> bit) & 1) != 0) {
+        plan.col_of[q] += col;
+        plan.place_of[q] += map.col_part(col) / per_byte;
+      }
+    ++bit;
+  }
+  if (!nibbles)
+    for (std::size_t lane = 0; lane < 16; ++lane)
+      for (unsigned i = 1; i < 5; ++i)
+        if (const std::uint8_t label = found->pattern.source[i];
+            ((lane >> (i - 1)) & 1) != 0 && label < LanePattern::kOther)
+          plan.lane_col[lane] += std::uint64_t{1} << (label - 1);
+  for (std::uint64_t chunk = 0; chunk < ceil_div(map.padded().cols, plan.chunk_cols); ++chunk)
+    plan.chunk_place.push_back(map.col_part(chunk * plan.chunk_cols) / per_byte);
+  return plan;
+}
+
+}  // namespace fp4moe::convert

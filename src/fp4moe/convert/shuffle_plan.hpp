@@ -1,0 +1,35 @@
+// How a map's work is cut into calls of one shuffle kernel: which rows and columns share registers,
+// where each register goes, and what happens at the ragged end of a row.
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "fp4moe/kernels/cpu/shuffle_list.hpp"
+#include "fp4moe/layout/index_map.hpp"
+
+namespace fp4moe::convert {
+
+struct ShufflePlan {
+  static constexpr std::size_t kMost = kernels::cpu::kMostShuffleRegisters;
+
+  const kernels::cpu::ShuffleKernel* kernel = nullptr;
+  std::size_t registers = 1;
+  std::uint64_t row_mask = 0;     // row bits that choose registers: base rows have them zero
+  std::uint64_t chunk_bytes = 0;  // of a row, taken in one step
+  std::uint64_t chunk_cols = 0;
+  std::array<std::uint64_t, kMost> row_of{};    // of source register r, from the base row
+  std::array<std::uint64_t, kMost> byte_of{};   // and from the chunk's first byte
+  std::array<std::uint64_t, kMost> col_of{};    // first column of target register q in the chunk
+  std::array<std::uint64_t, kMost> place_of{};  // its byte in the storage, from the chunk's place
+  std::array<std::uint64_t, 16> lane_col{};     // column of a target's byte, from its first
+  std::vector<std::uint64_t> chunk_place{};     // a chunk's byte in the storage, from the row's
+};
+
+// Nothing where no kernel fits: digits that are no powers of two, rows that do not fill registers.
+std::optional<ShufflePlan> plan_shuffle(const layout::IndexMap& map,
+                                        const kernels::cpu::ShuffleSet& set);
+
+}  // namespace fp4moe::convert

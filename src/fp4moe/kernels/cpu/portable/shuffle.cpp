@@ -1,0 +1,36 @@
+#include "fp4moe/kernels/cpu/portable/shuffle.hpp"
+
+#include <cstring>
+
+#include "fp4moe/kernels/cpu/shuffle_tiles.hpp"
+
+namespace fp4moe::kernels::cpu::portable {
+namespace {
+
+// Vectors in the compiler's own terms: what the machine lacks becomes loops over bytes.
+struct Ops {
+  using V [[gnu::vector_size(16)]] = std::uint8_t;
+  [[gnu::always_inline]] static V load(const std::uint8_t* from) {
+    V v;
+    std::memcpy(&v, from, sizeof v);
+    return v;
+  }
+  [[gnu::always_inline]] static void store(std::uint8_t* to, V v) { std::memcpy(to, &v, sizeof v); }
+  [[gnu::always_inline]] static V low(V v) { return v & 15; }
+  [[gnu::always_inline]] static V high(V v) { return v >> 4; }
+  [[gnu::always_inline]] static V low_nibbles(V a, V b) { return (a & 15) | (b << 4); }
+  [[gnu::always_inline]] static V high_nibbles(V a, V b) { return (a >> 4) | (b & 0xF0); }
+  [[gnu::always_inline]] static V lookup(const std::uint8_t* table, V nibbles) {
+    for (int i = 0; i < 16; ++i) nibbles[i] = table[nibbles[i]];
+    return nibbles;
+  }
+};
+
+constexpr std::size_t kCount = std::size(kShufflePatterns);
+constexpr auto kKernels = make_shuffles<Ops>(std::make_index_sequence<kCount>());
+
+}  // namespace
+
+const ShuffleKernel* shuffles() noexcept { return kKernels.data(); }
+
+}  // namespace fp4moe::kernels::cpu::portable

@@ -1,0 +1,43 @@
+// The contract of the kernels that move weights into and out of layouts.
+//
+// A layout's map says which bits of an element's row and column become the lowest bits of its
+// address. The five lowest (nibble, then byte within 16) are what happens inside a register; where
+// whole registers go is the caller's business. So a kernel is known by a lane pattern alone, and
+// one kernel serves every layout with the same pattern.
+//
+// Included by files compiled for one instruction set: plain structs only.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace fp4moe::kernels::cpu {
+
+// source[i] is what address bit i of a nibble comes from: 0 to 4, that bit of the column (counted
+// in nibbles), or kOther + j, bit j of the number of the source register. Byte maps keep nibbles
+// together: source[0] is 0 and their columns count from 1.
+struct LanePattern {
+  static constexpr std::uint8_t kOther = 5;
+  std::uint8_t source[5] = {0, 1, 2, 3, 4};
+  std::uint8_t code = 0;  // the word code: 0 none, 1 hopper, 2 native_sm90
+
+  friend constexpr bool operator==(const LanePattern&, const LanePattern&) = default;
+};
+
+// pack: register r is loaded from from[r], 16 bytes of a row. Register q is stored to to[q], where
+// bit j of q is the j-th lowest column bit that is not in the pattern. unpack: the other way. Then
+// all pointers advance, `count` times in all.
+struct ShuffleCall {
+  const std::uint8_t* const* from;
+  std::uint8_t* const* to;
+  std::size_t count, from_step, to_step;
+};
+using ShuffleFn = void (*)(const ShuffleCall&) noexcept;
+
+struct ShuffleKernel {
+  LanePattern pattern{};
+  ShuffleFn pack = nullptr, unpack = nullptr;
+};
+
+inline constexpr std::size_t kMostShuffleRegisters = 16;
+
+}  // namespace fp4moe::kernels::cpu

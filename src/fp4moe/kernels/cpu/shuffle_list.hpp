@@ -1,0 +1,25 @@
+// The shuffle kernels of this build, one row per instruction set, and the choice among them.
+#pragma once
+#include <span>
+#include <string_view>
+
+#include "fp4moe/kernels/cpu/shuffle.hpp"
+#include "fp4moe/platform/cpu.hpp"
+
+namespace fp4moe::kernels::cpu {
+
+using platform::CpuFeature;
+
+struct ShuffleSet {
+  std::string_view name;  // <isa>/shuffle
+  EnumSet<CpuFeature> needs;
+  const ShuffleKernel* (*kernels)() noexcept;
+
+  // Null when no kernel has this pattern.
+  const ShuffleKernel* find(const LanePattern& pattern) const;
+};
+
+// Best first; the last row is portable C++ and needs nothing. `pick` of isa.hpp chooses.
+std::span<const ShuffleSet> shuffle_sets();
+
+}  // namespace fp4moe::kernels::cpu
