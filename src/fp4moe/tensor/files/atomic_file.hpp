@@ -44,12 +44,15 @@ class AtomicFile {
 // Writes a small file whole.
 Result<Done> write_file(const std::string& path, std::span<const std::byte> bytes);
 
+// What becomes of files that a killed run left in the staging folder.
+enum class Leftovers : std::uint8_t { remove, keep };
+
 class AtomicFolder {
  public:
   AtomicFolder() = default;
-  // Refuses an existing non-empty target, and a target another process is writing. What a killed
-  // run left behind is removed.
-  static Result<AtomicFolder> create(const std::string& path);
+  // Refuses an existing non-empty target, and a target another process is writing.
+  static Result<AtomicFolder> create(const std::string& path,
+                                     Leftovers leftovers = Leftovers::remove);
 
   AtomicFolder(AtomicFolder&& other) noexcept;
   AtomicFolder& operator=(AtomicFolder&& other) noexcept;
@@ -59,12 +62,16 @@ class AtomicFolder {
 
   // Where to create the files: becomes `path` at commit.
   const std::string& staging() const { return staging_; }
+  Result<Done> clear();  // removes every file in staging()
+  // Without commit: whether the staging folder stays, for a later run that takes its leftovers.
+  void keep_staging(bool keep) { keeps_ = keep; }
   Result<Done> commit();
 
  private:
   std::string path_{};
   std::string staging_{};
   int lock_ = -1;
+  bool keeps_ = false;
 };
 
 }  // namespace fp4moe::tensor

@@ -1,7 +1,7 @@
 // The staging folder is `.NAME.partial` beside the target. Its owner holds a lock on the folder
 // itself, which the system gives back when the owner dies: a staging folder without a living owner
-// is rubbish and is removed. The lock lives on the folder and not in a file inside, so that it
-// holds until after the renaming.
+// is rubbish and is removed, unless the new owner asks for what is left in it. The lock lives on
+// the folder and not in a file inside, so that it holds until after the renaming.
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
@@ -65,7 +65,7 @@ bool is_same(int fd, const std::string& path) {
          opened.st_ino == named.st_ino && opened.st_dev == named.st_dev;
 }
 
-std::error_code clear(const std::string& folder) {
+std::error_code remove_inside(const std::string& folder) {
   std::error_code code;
   for (fs::directory_iterator entry(folder, code), end; !code && entry != end;
        entry.increment(code)) {
@@ -101,7 +101,7 @@ std::string without_trailing_slashes(std::string path) {
 
 }  // namespace
 
-Result<AtomicFolder> AtomicFolder::create(const std::string& given) {
+Result<AtomicFolder> AtomicFolder::create(const std::string& given, Leftovers leftovers) {
   constexpr int kAttempts = 100;  // another process may take or remove the staging folder meanwhile
   AtomicFolder folder;
   folder.path_ = without_trailing_slashes(given);
@@ -131,8 +131,8 @@ Result<AtomicFolder> AtomicFolder::create(const std::string& given) {
     }
     folder.staging_ = staging;
     folder.lock_ = fd;
-    if (const std::error_code code = clear(staging))
-      return file_error("folder.create", "cannot clear " + staging, code.value()).in(path);
+    if (leftovers == Leftovers::remove)
+      if (Result<Done> cleared = folder.clear(); !cleared) return cleared.why();
     return folder;
   }
   return busy(path, staging);
@@ -141,20 +141,28 @@ Result<AtomicFolder> AtomicFolder::create(const std::string& given) {
 AtomicFolder::AtomicFolder(AtomicFolder&& other) noexcept
     : path_(std::move(other.path_)),
       staging_(std::exchange(other.staging_, {})),
-      lock_(std::exchange(other.lock_, -1)) {}
+      lock_(std::exchange(other.lock_, -1)),
+      keeps_(other.keeps_) {}
 
 AtomicFolder& AtomicFolder::operator=(AtomicFolder&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(staging_, other.staging_);
   std::swap(lock_, other.lock_);
+  std::swap(keeps_, other.keeps_);
   return *this;
 }
 
 AtomicFolder::~AtomicFolder() {
   if (lock_ < 0) return;
   std::error_code ignored;  // nobody is left to tell; the next run clears it
-  fs::remove_all(staging_, ignored);
+  if (!keeps_) fs::remove_all(staging_, ignored);
   close(lock_);
+}
+
+Result<Done> AtomicFolder::clear() {
+  if (const std::error_code code = remove_inside(staging_))
+    return file_error("folder.create", "cannot clear " + staging_, code.value()).in(path_);
+  return Done{};
 }
 
 Result<Done> AtomicFolder::commit() {

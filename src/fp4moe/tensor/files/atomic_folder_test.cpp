@@ -41,6 +41,41 @@ TEST(AtomicFolder, LeavesNothingWithoutCommit) {
   EXPECT_TRUE(folder.names().empty());
 }
 
+TEST(AtomicFolder, KeepsWhatItMadeForALaterRunWhenAsked) {
+  const TemporaryFolder folder;
+  {
+    Result<AtomicFolder> made = AtomicFolder::create(folder / "out");
+    ASSERT_TRUE(made);
+    write_text(made->staging() + "/a", "1");
+    made->keep_staging(true);
+  }
+  {
+    Result<AtomicFolder> again = AtomicFolder::create(folder / "out", Leftovers::keep);
+    ASSERT_TRUE(again);
+    EXPECT_EQ(read_text(again->staging() + "/a"), "1");
+    EXPECT_EQ(AtomicFolder::create(folder / "out", Leftovers::keep).why().id, "folder.busy");
+    ASSERT_TRUE(again->clear());
+    EXPECT_FALSE(std::filesystem::exists(again->staging() + "/a"));
+    write_text(again->staging() + "/b", "2");
+    ASSERT_TRUE(again->commit());
+  }
+  EXPECT_EQ(read_text(folder / "out/b"), "2");
+  EXPECT_EQ(folder.names(), std::vector<std::string>{"out"});
+}
+
+TEST(AtomicFolder, RemovesLeftoversUnlessTheyAreAskedFor) {
+  const TemporaryFolder folder;
+  {
+    Result<AtomicFolder> made = AtomicFolder::create(folder / "out");
+    ASSERT_TRUE(made);
+    write_text(made->staging() + "/a", "1");
+    made->keep_staging(true);
+  }
+  const Result<AtomicFolder> again = AtomicFolder::create(folder / "out");
+  ASSERT_TRUE(again);
+  EXPECT_FALSE(std::filesystem::exists(again->staging() + "/a"));
+}
+
 TEST(AtomicFolder, ReplacesAnEmptyFolderOnly) {
   const TemporaryFolder folder;
   std::filesystem::create_directory(folder / "out");
