@@ -27,7 +27,7 @@ std::string text(const Digest& digest);
 std::optional<Digest> digest_from_text(std::string_view text);
 
 // What tensors without experts are cut into.
-inline constexpr std::uint64_t kPieceBytes = std::uint64_t{16} << 20;
+inline constexpr std::uint64_t kPieceBytes = std::uint64_t{4} << 20;
 
 // The pieces of one tensor. Different pieces may be put by different threads.
 class PieceDigests {
@@ -35,6 +35,7 @@ class PieceDigests {
   PieceDigests(std::uint64_t bytes, std::uint64_t piece_bytes);
 
   std::size_t count() const { return digests_.size(); }
+  std::uint64_t piece_bytes() const { return piece_bytes_; }
   // Where piece `number` lies.
   std::uint64_t begin(std::size_t number) const { return number * piece_bytes_; }
   std::uint64_t size(std::size_t number) const;

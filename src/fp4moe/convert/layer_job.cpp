@@ -1,0 +1,115 @@
+#include "fp4moe/convert/layer_job.hpp"
+
+#include <fmt/format.h>
+
+#include "fp4moe/base/checked.hpp"
+#include "fp4moe/oracle/sizes.hpp"
+
+namespace fp4moe::convert {
+namespace {
+
+using weights::MoeLayer;
+using weights::MoeShape;
+
+Result<layout::Sizes> backend_sizes(const Sizing& sizing, const MoeShape& shape,
+                                    std::uint64_t share) {
+  const Result<oracle::Sizes> rounded =
+      oracle::round_sizes(*sizing.backend, sizing.device, sizing.activation, {shape.hidden, share});
+  if (!rounded) return rounded.why();
+  const Result<oracle::Sizes> padded =
+      oracle::converted_sizes(*sizing.backend, shape.gated(), *rounded);
+  if (!padded) return padded.why();
+  return layout::Sizes{padded->hidden, padded->intermediate};
+}
+
+Error too_small(std::string_view option, std::uint64_t needed, std::uint64_t given) {
+  return usage("convert.padding", "a padded size cannot be smaller than what it holds")
+      .at(option)
+      .expects(fmt::format("at least {}", needed), std::to_string(given));
+}
+
+// All biases of a layer have one type, which is what unpacking gives back.
+Result<tensor::DType> bias_type(const MoeLayer& layer) {
+  std::optional<tensor::DType> type;
+  for (const auto* places : {&layer.gate, &layer.up, &layer.down}) {
+    for (const weights::ProjectionPlaces& place : *places) {
+      if (place.bias.tensor == nullptr) continue;
+      const tensor::TensorEntry& entry = place.bias.tensor->entry;
+      if (type && *type != entry.dtype)
+        return invalid("convert.bias_type", "the biases of a layer have several types")
+            .at(entry.name)
+            .expects(tensor::name(*type), tensor::name(entry.dtype));
+      type = entry.dtype;
+    }
+  }
+  return type.value_or(tensor::DType::bf16);
+}
+
+}  // namespace
+
+Result<layout::Sizes> padded_sizes(const Sizing& sizing, const MoeShape& shape,
+                                   weights::Rank tensor_parallel, weights::SplitRule rule) {
+  const auto first = weights::split_intermediate(
+      shape.intermediate, weights::block_size(shape.format), {0, tensor_parallel.size}, rule);
+  if (!first) return first.why();
+  layout::Sizes sizes{shape.hidden, first->size()};
+  if (sizing.backend != nullptr) {
+    // The reference rounds the divided size; what a rank is handed must fit into it.
+    const auto rounded =
+        backend_sizes(sizing, shape, ceil_div(shape.intermediate, tensor_parallel.size));
+    if (!rounded) return rounded.why();
+    if (!sizing.intermediate && rounded->intermediate < first->size())
+      return error(ErrorCode::no_backend, "convert.slice",
+                   "a rank's part of the weights does not fit the backend's rounded size")
+          .expects(fmt::format("at least {}", first->size()),
+                   fmt::format("{} of {}", rounded->intermediate, sizing.backend->name))
+          .try_this("Use another backend, or split the experts instead: --ep R/N");
+    sizes = *rounded;
+  }
+  if (sizing.hidden && *sizing.hidden < shape.hidden)
+    return too_small("--pad-hidden", shape.hidden, *sizing.hidden);
+  if (sizing.intermediate && *sizing.intermediate < first->size())
+    return too_small("--pad-intermediate", first->size(), *sizing.intermediate);
+  return layout::Sizes{sizing.hidden.value_or(sizes.hidden),
+                       sizing.intermediate.value_or(sizes.intermediate)};
+}
+
+Result<LayerJob> layer_job(const weights::Checkpoint& checkpoint, std::size_t number,
+                           const Recipe& recipe) {
+  const MoeLayer& layer = checkpoint.layers()[number];
+  const MoeShape& shape = layer.shape;
+  const weights::Rank tp = recipe.slice.tensor_parallel, ep = recipe.slice.expert_parallel;
+  const weights::SplitRule rule = weights::split_rule(checkpoint, layer);
+  const auto range =
+      weights::split_intermediate(shape.intermediate, weights::block_size(shape.format), tp, rule);
+  if (!range) return Error(range.why()).at(layer.prefix);
+  if (range->size() == 0)
+    return usage("slice.empty", "the tensor-parallel rank holds no rows of this layer")
+        .at(layer.prefix)
+        .expects("at least one scale block for each rank", fmt::format("none on rank {}", tp.rank))
+        .try_this("Use fewer ranks, or expert parallel");
+  auto experts = weights::local_experts(shape.experts, ep, recipe.slice.placement);
+  if (!experts) return experts.why();
+  if (experts->empty())
+    return usage("slice.experts", "the expert-parallel rank holds no experts of this layer")
+        .at(layer.prefix)
+        .expects(fmt::format("at most {} ranks", shape.experts), std::to_string(ep.size));
+  const auto padded = padded_sizes(recipe.sizing, shape, tp, rule);
+  if (!padded) return Error(padded.why()).at(layer.prefix);
+  const auto bias = bias_type(layer);
+  if (!bias) return bias.why();
+
+  LayerJob job{.checkpoint = &checkpoint, .number = number, .slice = recipe.slice};
+  job.problem = {.experts = experts->size(),
+                 .real = {shape.hidden, range->size()},
+                 .padded = *padded,
+                 .order = shape.order,
+                 .has_bias = shape.has_bias,
+                 .bias_type = *bias,
+                 .params_type = recipe.params_type,
+                 .global_experts = shape.experts};
+  job.experts = *std::move(experts);
+  return job;
+}
+
+}  // namespace fp4moe::convert

@@ -1,0 +1,55 @@
+// What one rank holds of one layer, and the sizes its backend computes with: all that packing needs
+// to know beside the weights.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "fp4moe/base/result.hpp"
+#include "fp4moe/convert/layer_packer.hpp"
+#include "fp4moe/layout/layout.hpp"
+#include "fp4moe/oracle/backend.hpp"
+#include "fp4moe/weights/checkpoint.hpp"
+#include "fp4moe/weights/slice.hpp"
+
+namespace fp4moe::convert {
+
+// How sizes are padded: by the backend's rules on a device, or by hand. Without both they stay.
+struct Sizing {
+  const oracle::Backend* backend = nullptr;
+  platform::Device device{};
+  std::optional<oracle::Activation> activation{};
+  std::optional<std::uint64_t> hidden{}, intermediate{};
+};
+
+// What a conversion makes.
+struct Recipe {
+  const layout::Layout* layout = nullptr;
+  Sizing sizing{};
+  weights::Slice slice{};
+  tensor::DType params_type = tensor::DType::bf16;
+};
+
+// The sizes every rank of the group computes with. Errors: convert.padding (a size by hand that is
+// smaller than what it must hold), convert.slice (a rank's part does not fit the backend's size),
+// sizes.*, slice.*.
+Result<layout::Sizes> padded_sizes(const Sizing& sizing, const weights::MoeShape& shape,
+                                   weights::Rank tensor_parallel, weights::SplitRule rule);
+
+struct LayerJob {
+  const weights::Checkpoint* checkpoint = nullptr;
+  std::size_t number = 0;  // position in Checkpoint::layers()
+  weights::Slice slice{};
+  std::vector<std::uint64_t> experts{};  // global numbers; position i of the packer is experts[i]
+  Problem problem{};
+
+  const weights::MoeLayer& layer() const { return checkpoint->layers()[number]; }
+};
+
+// Errors: those of padded_sizes, slice.empty and slice.experts (a rank without rows or experts),
+// convert.bias_type (biases of several types).
+Result<LayerJob> layer_job(const weights::Checkpoint& checkpoint, std::size_t number,
+                           const Recipe& recipe);
+
+}  // namespace fp4moe::convert

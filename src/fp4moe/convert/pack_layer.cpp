@@ -1,0 +1,162 @@
+#include "fp4moe/convert/pack_layer.hpp"
+
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "fp4moe/base/interrupt.hpp"
+#include "fp4moe/base/parallel.hpp"
+#include "fp4moe/weights/exact_scales.hpp"
+#include "fp4moe/weights/stored_scalar.hpp"
+
+namespace fp4moe::convert {
+namespace {
+
+using weights::Projection;
+
+class LanePool {
+ public:
+  explicit LanePool(const LayerJob& job) : job_(job) {}
+
+  std::unique_ptr<Lane> take() {
+    const std::lock_guard lock(mutex_);
+    if (idle_.empty()) return std::make_unique<Lane>(Lane{.reader{*job_.checkpoint, job_.slice}});
+    std::unique_ptr<Lane> lane = std::move(idle_.back());
+    idle_.pop_back();
+    return lane;
+  }
+  void give_back(std::unique_ptr<Lane> lane) {
+    const std::lock_guard lock(mutex_);
+    idle_.push_back(std::move(lane));
+  }
+
+ private:
+  const LayerJob& job_;
+  std::mutex mutex_{};
+  std::vector<std::unique_ptr<Lane>> idle_{};
+};
+
+// Input scales of the whole layer: a layout may share one among the experts of all ranks.
+InputScales all_input_scales(const LayerJob& job) {
+  const weights::MoeLayer& layer = job.layer();
+  const tensor::Store& store = job.checkpoint->store();
+  const auto read = [&](Projection which) {
+    std::vector<float> scales(layer.shape.experts, std::numeric_limits<float>::quiet_NaN());
+    if (which == Projection::gate && !layer.shape.gated()) return scales;
+    for (std::uint64_t expert = 0; expert < scales.size(); ++expert) {
+      const tensor::StoredTensor* tensor = layer.places(which, expert).input_scale.tensor;
+      if (tensor == nullptr) continue;
+      scales[expert] =
+          weights::canonical_scale(*layer.row, weights::stored_scalar(store, *tensor, expert));
+      // The numbers lie scattered, and each brings its page along.
+      if (expert % 64 == 63) weights::drop_all(store);
+    }
+    return scales;
+  };
+  InputScales scales{read(Projection::gate), read(Projection::up), read(Projection::down)};
+  weights::drop_all(store);
+  return scales;
+}
+
+Result<Done> check_targets(const LayerPacker& packer,
+                           std::span<const std::span<std::byte>> targets) {
+  if (targets.size() != packer.tensors().size())
+    return usage("convert.targets", "memory is given for another number of tensors")
+        .expects(std::to_string(packer.tensors().size()), std::to_string(targets.size()));
+  for (std::size_t t = 0; t < targets.size(); ++t)
+    if (targets[t].size() != packer.tensors()[t].bytes)
+      return usage("convert.targets", "the memory given for a tensor is of another size")
+          .at(packer.tensors()[t].name)
+          .expects(fmt::format("{} bytes", packer.tensors()[t].bytes),
+                   fmt::format("{} bytes", targets[t].size()));
+  return Done{};
+}
+
+using Spans = std::vector<std::span<std::byte>>;
+
+// The part of every tensor that holds one expert; empty for the small ones.
+Spans expert_targets(const LayerPacker& packer, std::span<const std::span<std::byte>> targets,
+                     std::size_t position) {
+  Spans parts(targets.size());
+  for (std::size_t t = 0; t < targets.size(); ++t) {
+    const std::uint64_t bytes = packer.tensors()[t].expert_bytes;
+    if (bytes != 0) parts[t] = targets[t].subspan(position * bytes, bytes);
+  }
+  return parts;
+}
+
+Spans scalar_targets(const LayerPacker& packer, std::span<const std::span<std::byte>> targets) {
+  Spans parts(targets.size());
+  for (std::size_t t = 0; t < targets.size(); ++t)
+    if (packer.tensors()[t].expert_bytes == 0) parts[t] = targets[t];
+  return parts;
+}
+
+}  // namespace
+
+Result<Done> for_each_expert(const LayerJob& job, std::size_t threads, const ExpertWork& work) {
+  LanePool pool(job);
+  return parallel_for(threads, job.experts.size(), [&](std::size_t position) -> Result<Done> {
+    if (Result<Done> go_on = check_interrupt(); !go_on) return go_on;
+    std::unique_ptr<Lane> lane = pool.take();
+    const Result<weights::ExpertView> view = lane->reader.read(job.number, job.experts[position]);
+    if (!view) return view.why();
+    if (Result<Done> done = work(position, *view, *lane); !done) {
+      Error why = done.why();
+      if (why.path.empty()) why.path = job.checkpoint->store().folder();
+      if (why.tensor.empty())
+        why.tensor = fmt::format("{}experts.{}", job.layer().prefix, job.experts[position]);
+      return why;
+    }
+    lane->reader.release();
+    pool.give_back(std::move(lane));
+    // Small tensors lie scattered, and their pages stay: sweep now and then.
+    if (position % 32 == 31) weights::drop_all(job.checkpoint->store());
+    return Done{};
+  });
+}
+
+Result<Done> prepare(const LayerJob& job, LayerPacker& packer, std::size_t threads) {
+  if (job.layer().shape.has_input_scale) packer.set_all_input_scales(all_input_scales(job));
+  if (!packer.needs_all_experts()) return Done{};
+  return for_each_expert(job, threads,
+                         [&](std::size_t position, const weights::ExpertView& view, Lane&) {
+                           return packer.note(position, view);
+                         });
+}
+
+Result<Done> pack_layer(const LayerJob& job, LayerPacker& packer,
+                        std::span<const std::span<std::byte>> targets, const PackOptions& options) {
+  if (Result<Done> fine = check_targets(packer, targets); !fine) return fine;
+  if (Result<Done> done = prepare(job, packer, options.threads); !done) return done;
+  const auto pack = [&](std::size_t position, const weights::ExpertView& view,
+                        Lane&) -> Result<Done> {
+    const Spans parts = expert_targets(packer, targets, position);
+    if (Result<Done> done = packer.pack(position, view, parts, options.path); !done) return done;
+    if (options.progress) options.progress(packer.expert_bytes());
+    return Done{};
+  };
+  if (Result<Done> done = for_each_expert(job, options.threads, pack); !done) return done;
+  return packer.pack_scalars(scalar_targets(packer, targets));
+}
+
+Result<Done> pack_expert(const LayerJob& job, LayerPacker& packer, std::size_t position,
+                         std::span<const std::span<std::byte>> targets) {
+  if (Result<Done> fine = check_targets(packer, targets); !fine) return fine;
+  if (position >= job.experts.size())
+    return usage("layout.position", "there is no such expert on this rank")
+        .expects(fmt::format("less than {}", job.experts.size()), std::to_string(position));
+  weights::ExpertReader reader(*job.checkpoint, job.slice);
+  const Result<weights::ExpertView> view = reader.read(job.number, job.experts[position]);
+  if (!view) return view.why();
+  const Spans parts = expert_targets(packer, targets, position);
+  if (Result<Done> done = packer.pack(position, *view, parts); !done) return done;
+  reader.release();
+  return packer.pack_scalars(scalar_targets(packer, targets));
+}
+
+}  // namespace fp4moe::convert

@@ -1,0 +1,150 @@
+#include "fp4moe/convert/source_parts.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <unordered_set>
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+namespace fp4moe::convert {
+namespace {
+
+using tensor::Store;
+using tensor::StoredTensor;
+
+bool lies_before(const StoredTensor* a, const StoredTensor* b) {
+  return a->entry.begin < b->entry.begin;
+}
+
+}  // namespace
+
+SourceParts parts_of(const weights::Checkpoint& checkpoint) {
+  const Store& store = checkpoint.store();
+  SourceParts parts;
+  parts.scalars.resize(store.files().size());
+  std::unordered_set<const StoredTensor*> taken;
+  for (const weights::MoeLayer& layer : checkpoint.layers()) {
+    for (const auto* places : {&layer.gate, &layer.up, &layer.down}) {
+      for (const weights::ProjectionPlaces& place : *places) {
+        for (const weights::TensorPlace part : {place.codes, place.scales, place.bias})
+          if (part.tensor != nullptr) taken.insert(part.tensor);
+        // Fused dialects name a tensor twice.
+        for (const weights::TensorPlace part : {place.global_scale, place.input_scale})
+          if (part.tensor != nullptr && taken.insert(part.tensor).second)
+            parts.scalars[part.tensor->file].push_back(part.tensor);
+      }
+    }
+  }
+  for (auto& scalars : parts.scalars) std::ranges::sort(scalars, lies_before);
+  for (const StoredTensor& tensor : store.tensors())
+    if (!taken.contains(&tensor)) parts.others.push_back(&tensor);
+  return parts;
+}
+
+tensor::TensorSpec kept_spec(const tensor::TensorEntry& entry) {
+  const tensor::DTypeRow& row = tensor::row(entry.dtype);
+  tensor::TensorSpec spec{entry.name, entry.dtype, entry.shape};
+  if (row.in_safetensors) return spec;
+  spec.dtype = tensor::DType::u8;
+  if (spec.shape.empty())
+    spec.shape = {entry.bytes};
+  else
+    spec.shape.back() = spec.shape.back() / row.block_elements * row.block_bytes;
+  return spec;
+}
+
+std::string file_name(const Store& store, std::size_t file) {
+  const std::string& path = store.files()[file].path();
+  const std::string& folder = store.folder();
+  if (path.size() > folder.size() + 1 && path.starts_with(folder) && path[folder.size()] == '/')
+    return path.substr(folder.size() + 1);
+  return path.substr(path.rfind('/') + 1);
+}
+
+std::vector<weights::Range> gaps_of(const Store& store, std::size_t file) {
+  std::vector<const StoredTensor*> here;
+  for (const StoredTensor& tensor : store.tensors())
+    if (tensor.file == file) here.push_back(&tensor);
+  std::ranges::sort(here, lies_before);
+  std::vector<weights::Range> gaps;
+  std::uint64_t at = 0;
+  for (const StoredTensor* tensor : here) {
+    if (tensor->entry.begin > at) gaps.push_back({at, tensor->entry.begin});
+    at = std::max(at, tensor->entry.begin + tensor->entry.bytes);
+  }
+  const std::uint64_t size = store.files()[file].bytes().size();
+  if (size > at) gaps.push_back({at, size});
+  return gaps;
+}
+
+std::vector<std::byte> frame_of(const Store& store, std::size_t file) {
+  std::vector<std::byte> frame;
+  const tensor::MappedFile& mapped = store.files()[file];
+  for (const weights::Range& gap : gaps_of(store, file)) {
+    const auto part = mapped.bytes().subspan(gap.begin, gap.size());
+    frame.insert(frame.end(), part.begin(), part.end());
+  }
+  mapped.drop(mapped.bytes());
+  return frame;
+}
+
+std::vector<std::byte> joined(const Store& store, const std::vector<const StoredTensor*>& tensors) {
+  std::vector<std::byte> bytes;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const auto part = store.bytes(*tensors[i]);
+    bytes.insert(bytes.end(), part.begin(), part.end());
+    if (i % 64 == 63) {  // they lie scattered, and each brings its page along
+      const tensor::MappedFile& mapped = store.files()[tensors[i]->file];
+      mapped.drop(mapped.bytes());
+    }
+  }
+  return bytes;
+}
+
+Result<std::vector<FileStamp>> stamps_of(const weights::Checkpoint& checkpoint) {
+  const Store& store = checkpoint.store();
+  std::vector<FileStamp> stamps;
+  for (std::size_t i = 0; i < store.files().size(); ++i) {
+    const std::string& path = store.files()[i].path();
+    struct stat status {};
+    if (stat(path.c_str(), &status) != 0)
+      return system_error("file.open", "cannot look at", errno).in(path);
+    stamps.push_back(
+        {.file = {.name = file_name(store, i),
+                  .bytes = static_cast<std::uint64_t>(status.st_size),
+                  .frame = digest_of(frame_of(store, i))},
+         .modified_ns = static_cast<std::int64_t>(status.st_mtim.tv_sec) * 1'000'000'000 +
+                        status.st_mtim.tv_nsec,
+         .inode = status.st_ino});
+  }
+  return stamps;
+}
+
+Result<Done> check_stamps(const weights::Checkpoint& checkpoint,
+                          const std::vector<FileStamp>& stamps) {
+  const auto changed = [&](const std::string& file, std::string_view expected,
+                           std::string_view found) {
+    return invalid("convert.source_changed", "the source changed while it was converted")
+        .in(checkpoint.store().folder() + "/" + file)
+        .expects(expected, found)
+        .try_this("convert it again once nothing writes to it");
+  };
+  const auto now = stamps_of(checkpoint);
+  if (!now) return changed("", "the same files", text(now.why()));
+  for (std::size_t i = 0; i < stamps.size(); ++i) {
+    const FileStamp &before = stamps[i], &after = (*now)[i];
+    const std::string& file = before.file.name;
+    if (before.file.bytes != after.file.bytes)
+      return changed(file, fmt::format("{} bytes", before.file.bytes),
+                     fmt::format("{} bytes", after.file.bytes));
+    if (before.inode != after.inode) return changed(file, "the same file", "another one");
+    if (before.file.frame != after.file.frame)
+      return changed(file, "the same header", "another one");
+    if (before.modified_ns != after.modified_ns)
+      return changed(file, "no change since", "a later time of change");
+  }
+  return Done{};
+}
+
+}  // namespace fp4moe::convert

@@ -1,0 +1,55 @@
+// A checkpoint's bytes, sorted by what becomes of them:
+//
+//   codes, block scales, biases of experts   packed into the layout, and unpacked from it
+//   global and input scales of experts       kept as they are (their reciprocals cannot be undone)
+//   other tensors                            copied under their names
+//   everything outside tensors (the frame)   kept as it is: headers, padding
+//
+// So the files themselves can be made again, byte for byte, whoever wrote them.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "fp4moe/base/result.hpp"
+#include "fp4moe/convert/checksum.hpp"
+#include "fp4moe/convert/manifest.hpp"
+#include "fp4moe/tensor/files/store.hpp"
+#include "fp4moe/weights/checkpoint.hpp"
+
+namespace fp4moe::convert {
+
+struct SourceParts {
+  std::vector<const tensor::StoredTensor*> others{};                // by name
+  std::vector<std::vector<const tensor::StoredTensor*>> scalars{};  // of each file, by position
+};
+SourceParts parts_of(const weights::Checkpoint& checkpoint);
+
+// How an other tensor is stored here: as it is, or, where safetensors has no such type (blocks of
+// GGUF), as the bytes of its rows.
+tensor::TensorSpec kept_spec(const tensor::TensorEntry& entry);
+
+// The file's name below the store's folder.
+std::string file_name(const tensor::Store& store, std::size_t file);
+
+// The stretches of a file that belong to no tensor, and their bytes one after another.
+std::vector<weights::Range> gaps_of(const tensor::Store& store, std::size_t file);
+std::vector<std::byte> frame_of(const tensor::Store& store, std::size_t file);
+
+// The bytes of some tensors one after another.
+std::vector<std::byte> joined(const tensor::Store& store,
+                              const std::vector<const tensor::StoredTensor*>& tensors);
+
+// What a file was when it was read. Times and numbers of the file system tell a change that sizes
+// and headers do not show; they are no part of the manifest.
+struct FileStamp {
+  SourceFile file{};
+  std::int64_t modified_ns = 0;
+  std::uint64_t inode = 0;
+};
+Result<std::vector<FileStamp>> stamps_of(const weights::Checkpoint& checkpoint);
+// Refuses a source that is no longer what the stamps say: convert.source_changed.
+Result<Done> check_stamps(const weights::Checkpoint& checkpoint,
+                          const std::vector<FileStamp>& stamps);
+
+}  // namespace fp4moe::convert
