@@ -17,6 +17,8 @@
 #include "fp4moe/base/json.hpp"
 #include "fp4moe/base/result.hpp"
 #include "fp4moe/convert/pack_matrix.hpp"
+#include "fp4moe/convert/scalars.hpp"
+#include "fp4moe/convert/scale_rules.hpp"
 #include "fp4moe/layout/layout.hpp"
 #include "fp4moe/tensor/tensor.hpp"
 #include "fp4moe/weights/expert.hpp"
@@ -45,15 +47,9 @@ struct PackedTensor {
   std::uint64_t expert_bytes = 0;  // 0: filled by pack_scalars
 };
 
-// Input scales of every expert of every rank where a layout shares one among them all.
-struct InputScales {
-  std::vector<float> gate{}, up{}, down{};  // multiply; NaN where the checkpoint has none
-};
-
 class LayerPacker {
  public:
-  // Errors: layout.size (a size the layout cannot take, and the one that would do), layout.gate,
-  // layout.format, layout.params.
+  // Errors: layout.size (a size the layout cannot take, and the one that would do), layout.params.
   static Result<LayerPacker> make(const layout::Layout& layout, const Problem& problem);
 
   const layout::Layout& layout() const { return layout_; }
@@ -97,22 +93,28 @@ class LayerPacker {
   std::vector<std::string> losses() const;
 
   // Scalars of an expert as noted or restored.
-  struct Scalars {
-    float gate_global = 1, up_global = 1, down_global = 1;
-    std::optional<float> gate_input{}, up_input{}, down_input{};
-  };
-  const Scalars& scalars(std::size_t position) const { return facts_[position].scalars; }
+  const ExpertScalars& scalars(std::size_t position) const { return facts_[position].scalars; }
 
  private:
   struct Facts {
-    Scalars scalars{};
-    std::uint8_t largest13 = 0, smallest13 = 0, largest2 = 0, smallest2 = 0;  // positive codes
-    bool is_noted = false, has_negative = false;
+    ExpertScalars scalars{};
+    ScaleExtremes w13{}, w2{};
     std::uint64_t zeroed_blocks = 0;  // blocks of scale 0 that had codes
+    bool is_noted = false;
     bool bias_rounded = false;
   };
+  struct Matrix;
+  struct Tables;
 
   explicit LayerPacker(layout::Layout layout) : layout_(layout) {}
+
+  Result<Tables> tables(std::size_t position) const;
+  Result<Done> add_tensors();
+  Result<Done> check(std::size_t position, const weights::ExpertView& view) const;
+  std::uint64_t bias_place(unsigned which, std::uint64_t i) const;
+  std::uint64_t w13_row(unsigned which, std::uint64_t i) const;
+  ScalarProblem scalar_problem() const;
+  bool has_flushed_scales() const;
 
   layout::Layout layout_;
   Problem problem_{};

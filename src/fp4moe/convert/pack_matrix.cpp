@@ -108,30 +108,34 @@ void unpack_rows(const IndexMap& map, std::span<const std::byte> packed, const M
 
 // --- By kernels.
 
-constexpr std::uint64_t kRowsTogether = 128;  // rows and chunks worked on before going on, so that
-constexpr std::size_t kChunksTogether = 16;   // storage is written in whole pieces
-
+constexpr std::uint64_t kBatch = ShufflePlan::kBatch;
+constexpr std::size_t kMost = ShufflePlan::kMost;
 using Register = std::array<std::uint8_t, 16>;
-using Registers = std::array<Register, ShufflePlan::kMost>;
 
 const std::uint8_t* bytes(const std::byte* data) {
   return reinterpret_cast<const std::uint8_t*>(data);
 }
 std::uint8_t* bytes(std::byte* data) { return reinterpret_cast<std::uint8_t*>(data); }
 
-// Chunks [begin, end) whose places in the storage are equally far apart.
-std::size_t run_end(const ShufflePlan& plan, std::size_t begin, std::size_t limit) {
-  std::size_t end = begin + 1;
-  if (end >= limit) return end;
-  const std::uint64_t step = plan.chunk_place[end] - plan.chunk_place[begin];
-  while (end < limit && plan.chunk_place[end] - plan.chunk_place[end - 1] == step) ++end;
-  return end;
-}
+std::uint64_t per_byte(const IndexMap& map) { return map.map().element == Element::nibble ? 2 : 1; }
 
-// Whether the byte in `lane` of target q of a chunk lies in the padded matrix.
-bool is_inside(const IndexMap& map, const ShufflePlan& plan, std::size_t chunk, std::size_t q,
-               std::size_t lane) {
-  return chunk * plan.chunk_cols + plan.col_of[q] + plan.lane_col[lane] < map.padded().cols;
+// Which bytes of an edge chunk's target registers lie in the padded matrix.
+struct EdgeTarget {
+  std::array<bool, kMost> is_whole{};
+  std::array<std::vector<std::uint8_t>, kMost> lanes{};  // of those that are not
+};
+
+std::vector<EdgeTarget> edge_targets(const IndexMap& map, const ShufflePlan& plan) {
+  std::vector<EdgeTarget> targets(plan.edge.size());
+  for (std::size_t i = 0; i < targets.size(); ++i)
+    for (std::size_t q = 0; q < plan.registers; ++q) {
+      const std::uint64_t first = plan.edge[i].begin * plan.chunk_cols + plan.col_of[q];
+      targets[i].is_whole[q] = first + plan.lane_col[15] < map.padded().cols;
+      for (std::uint8_t lane = 0; lane < 16; ++lane)
+        if (!targets[i].is_whole[q] && first + plan.lane_col[lane] < map.padded().cols)
+          targets[i].lanes[q].push_back(lane);
+    }
+  return targets;
 }
 
 class Packer {
@@ -143,104 +147,97 @@ class Packer {
         from_(from),
         out_(bytes(out.data())),
         row_bytes_(row_bytes(map)),
-        full_(row_bytes_ / plan.chunk_bytes),
-        padding_(row_bytes_ + plan.chunk_bytes, std::byte{map.map().padding}) {
-    if (from.table != nullptr) translated_.resize(row_bytes_ * kRowsTogether);
-  }
+        row_step_(from.table != nullptr ? row_bytes_ : 0),
+        padding_(row_bytes_ + plan.chunk_bytes, std::byte{map.map().padding}),
+        translated_(kBatch * row_step_),
+        edge_(plan.edge.size() * plan.chunk_bytes * kBatch, std::byte{map.map().padding}),
+        edge_targets_(edge_targets(map, plan)) {}
 
   void run() {
-    const std::size_t chunks = plan_.chunk_place.size();
     const std::uint64_t rows = map_.padded().rows;
-    for (std::uint64_t first = 0; first < rows; first += kRowsTogether) {
-      const std::uint64_t last = std::min(first + kRowsTogether, rows);
-      gather_rows(first, last);
-      for (std::size_t begin = 0; begin < chunks;) {
-        const std::size_t end = std::min(begin + kChunksTogether, chunks);
-        for (std::uint64_t row = first; row < last; ++row)
-          if ((row & plan_.row_mask) == 0) strip(row, first, begin, end);
-        begin = end;
-      }
+    for (std::uint64_t first = 0; first < rows; first += kBatch) {
+      const std::uint64_t count = std::min(kBatch, rows - first);
+      gather_rows(first, count);
+      std::uint8_t* batch = out_ + (map_.map().begin + map_.row_part(first)) / per_byte(map_);
+      if (is_together_) std::memset(batch, 0, count * map_.bytes() / rows);
+      for (const ShufflePlan::Run& run : plan_.runs)
+        for (std::uint64_t row = 0; row < count; ++row)
+          if ((row & plan_.row_mask) == 0) strip(row, run, batch + plan_.row_place[row]);
+      for (std::size_t i = 0; i < plan_.edge.size(); ++i)
+        for (std::uint64_t row = 0; row < count; ++row)
+          if ((row & plan_.row_mask) == 0) edge_chunk(row, i, batch + plan_.row_place[row]);
     }
   }
 
  private:
-  // Where rows come from, padding and translation settled. A group of registers never spans two
-  // batches: row masks lie below 128.
-  void gather_rows(std::uint64_t first, std::uint64_t last) {
-    for (std::uint64_t row = first; row < last; ++row) {
-      const std::byte* source = row < from_.rows.size() ? from_.rows[row] : nullptr;
+  // Whether a batch of rows fills one piece of storage.
+  static bool is_together(const layout::Map& map) {
+    if (map.of != 0) return false;
+    for (const layout::Digit& digit : map.digits)
+      if (digit.by_rows != 0 ||
+          (digit.axis == layout::Axis::row && digit.modulo == 0 && digit.divide > kBatch))
+        return false;
+    return true;
+  }
+
+  // Where a batch's rows come from, padding and translation settled, and their ends filled up.
+  void gather_rows(std::uint64_t first, std::uint64_t count) {
+    const std::uint64_t end =
+        plan_.edge.empty() ? row_bytes_ : plan_.edge[0].begin * plan_.chunk_bytes;
+    const std::uint64_t edge_step = plan_.edge.size() * plan_.chunk_bytes;
+    for (std::uint64_t i = 0; i < count; ++i) {
+      const std::byte* source = first + i < from_.rows.size() ? from_.rows[first + i] : nullptr;
       if (source != nullptr && from_.table != nullptr) {
-        std::byte* copy = translated_.data() + (row - first) * row_bytes_;
+        std::byte* copy = translated_.data() + i * row_step_;
         translate(*from_.table, source, copy, row_bytes_);
         source = copy;
       }
-      rows_[row - first] = source != nullptr ? source : padding_.data();
+      rows_[i] = bytes(source != nullptr ? source : padding_.data());
+      if (end < row_bytes_)
+        std::memcpy(edge_.data() + i * edge_step, rows_[i] + end, row_bytes_ - end);
     }
   }
 
-  void strip(std::uint64_t row, std::uint64_t first, std::size_t begin, std::size_t end) {
-    const std::uint64_t per_byte = map_.map().element == Element::nibble ? 2 : 1;
-    place_ = out_ + (map_.map().begin + map_.row_part(row)) / per_byte;
-    for (std::size_t r = 0; r < plan_.registers; ++r)
-      source_[r] = bytes(rows_[row + plan_.row_of[r] - first]) + plan_.byte_of[r];
-    const std::size_t whole = std::min<std::size_t>(end, full_);
-    std::size_t at = begin;
-    while (at < whole) {
-      const std::size_t stop = run_end(plan_, at, whole);
-      run_chunks(at, stop);
-      at = stop;
-    }
-    for (; at < end; ++at) edge_chunk(at);
-  }
-
-  void run_chunks(std::size_t begin, std::size_t end) {
-    const std::uint64_t step =
-        end - begin > 1 ? plan_.chunk_place[begin + 1] - plan_.chunk_place[begin] : 0;
-    const std::uint8_t* from[ShufflePlan::kMost];
-    std::uint8_t* to[ShufflePlan::kMost];
+  void strip(std::uint64_t row, const ShufflePlan::Run& run, std::uint8_t* place) const {
+    const std::uint8_t* from[kMost];
+    std::uint8_t* to[kMost];
+    const std::uint64_t offset = run.begin * plan_.chunk_bytes;
     for (std::size_t r = 0; r < plan_.registers; ++r) {
-      from[r] = source_[r] + begin * plan_.chunk_bytes;
-      to[r] = place_ + plan_.chunk_place[begin] + plan_.place_of[r];
+      from[r] = rows_[row + plan_.row_of[r]] + plan_.byte_of[r] + offset;
+      to[r] = place + run.place + plan_.place_of[r];
     }
-    plan_.kernel->pack({from, to, end - begin, plan_.chunk_bytes, step});
+    plan_.kernel->pack({from, to, run.count, plan_.chunk_bytes, run.step});
   }
 
-  // A chunk that the row, or the padded matrix, does not fill.
-  void edge_chunk(std::size_t chunk) {
-    Registers in{}, spill{};
-    const std::uint8_t* from[ShufflePlan::kMost];
-    std::uint8_t* to[ShufflePlan::kMost];
-    const std::uint64_t offset = chunk * plan_.chunk_bytes;
+  // A chunk that the row, or even the padded matrix, does not fill.
+  void edge_chunk(std::uint64_t row, std::size_t number, std::uint8_t* place) const {
+    const EdgeTarget& edge = edge_targets_[number];
+    std::array<Register, kMost> spill;
+    const std::uint8_t* from[kMost];
+    std::uint8_t* to[kMost];
     for (std::size_t r = 0; r < plan_.registers; ++r) {
-      const std::uint64_t begin = std::min(offset + plan_.byte_of[r], row_bytes_);
-      const std::uint64_t size = std::min<std::uint64_t>(row_bytes_ - begin, 16);
-      in[r].fill(map_.map().padding);
-      std::copy_n(source_[r] + offset, size, in[r].begin());
-      from[r] = in[r].data();
+      from[r] = bytes(edge_.data()) +
+                ((row + plan_.row_of[r]) * plan_.edge.size() + number) * plan_.chunk_bytes +
+                plan_.byte_of[r];
+      to[r] =
+          edge.is_whole[r] ? place + plan_.edge[number].place + plan_.place_of[r] : spill[r].data();
     }
-    for (std::size_t q = 0; q < plan_.registers; ++q)
-      to[q] = is_inside(map_, plan_, chunk, q, 15)
-                  ? place_ + plan_.chunk_place[chunk] + plan_.place_of[q]
-                  : spill[q].data();
     plan_.kernel->pack({from, to, 1, 0, 0});
-    for (std::size_t q = 0; q < plan_.registers; ++q) {
-      if (to[q] != spill[q].data()) continue;
-      std::uint8_t* target = place_ + plan_.chunk_place[chunk] + plan_.place_of[q];
-      for (std::size_t lane = 0; lane < 16; ++lane)
-        if (is_inside(map_, plan_, chunk, q, lane)) target[lane] = spill[q][lane];
-    }
+    for (std::size_t q = 0; q < plan_.registers; ++q)
+      for (const std::uint8_t lane : edge.lanes[q])
+        place[plan_.edge[number].place + plan_.place_of[q] + lane] = spill[q][lane];
   }
 
   const IndexMap& map_;
   const ShufflePlan& plan_;
   const MatrixSource& from_;
   std::uint8_t* out_;
-  std::uint64_t row_bytes_;
-  std::uint64_t full_;  // chunks that a row fills
-  std::vector<std::byte> padding_, translated_{};
-  std::array<const std::byte*, kRowsTogether> rows_{};
-  std::array<const std::uint8_t*, ShufflePlan::kMost> source_{};
-  std::uint8_t* place_ = nullptr;
+  std::uint64_t row_bytes_, row_step_;
+  bool is_together_ = is_together(map_.map());
+  std::vector<std::byte> padding_, translated_;
+  std::vector<std::byte> edge_;  // of a batch: each row's bytes in the edge chunks
+  std::vector<EdgeTarget> edge_targets_;
+  std::array<const std::uint8_t*, kBatch> rows_{};
 };
 
 class Unpacker {
@@ -252,70 +249,60 @@ class Unpacker {
         packed_(bytes(packed.data())),
         to_(to),
         row_bytes_(row_bytes(map)),
-        full_(row_bytes_ / plan.chunk_bytes),
-        unwanted_(row_bytes_ + plan.chunk_bytes) {}
+        unwanted_(row_bytes_ + plan.chunk_bytes),
+        edge_targets_(edge_targets(map, plan)) {}
 
   void run() {
     const std::uint64_t rows = map_.padded().rows;
-    const std::size_t chunks = (row_bytes_ + plan_.chunk_bytes - 1) / plan_.chunk_bytes;
-    for (std::uint64_t first = 0; first < rows; first += kRowsTogether)
-      for (std::size_t begin = 0; begin < chunks; begin += kChunksTogether)
-        for (std::uint64_t row = first; row < std::min(first + kRowsTogether, rows); ++row)
-          if ((row & plan_.row_mask) == 0)
-            strip(row, begin, std::min(begin + kChunksTogether, chunks));
+    for (std::uint64_t first = 0; first < rows; first += kBatch) {
+      const std::uint64_t count = std::min(kBatch, rows - first);
+      for (std::uint64_t i = 0; i < count; ++i) {
+        std::byte* target = first + i < to_.rows.size() ? to_.rows[first + i] : nullptr;
+        rows_[i] = bytes(target != nullptr ? target : unwanted_.data());
+      }
+      const std::uint8_t* batch =
+          packed_ + (map_.map().begin + map_.row_part(first)) / per_byte(map_);
+      for (const ShufflePlan::Run& run : plan_.runs)
+        for (std::uint64_t row = 0; row < count; ++row)
+          if ((row & plan_.row_mask) == 0) strip(row, run, batch + plan_.row_place[row]);
+      for (std::size_t i = 0; i < plan_.edge.size(); ++i)
+        for (std::uint64_t row = 0; row < count; ++row)
+          if ((row & plan_.row_mask) == 0) edge_chunk(row, i, batch + plan_.row_place[row]);
+    }
     if (to_.table == nullptr) return;
     for (std::byte* row : to_.rows)
       if (row != nullptr) translate(*to_.table, row, row, row_bytes_);
   }
 
  private:
-  void strip(std::uint64_t row, std::size_t begin, std::size_t end) {
-    const std::uint64_t per_byte = map_.map().element == Element::nibble ? 2 : 1;
-    place_ = packed_ + (map_.map().begin + map_.row_part(row)) / per_byte;
+  void strip(std::uint64_t row, const ShufflePlan::Run& run, const std::uint8_t* place) const {
+    const std::uint8_t* from[kMost];
+    std::uint8_t* to[kMost];
     for (std::size_t r = 0; r < plan_.registers; ++r) {
-      const std::uint64_t source = row + plan_.row_of[r];
-      std::byte* target = source < to_.rows.size() ? to_.rows[source] : nullptr;
-      target_[r] = bytes(target != nullptr ? target : unwanted_.data()) + plan_.byte_of[r];
+      from[r] = place + run.place + plan_.place_of[r];
+      to[r] = rows_[row + plan_.row_of[r]] + plan_.byte_of[r] + run.begin * plan_.chunk_bytes;
     }
-    std::size_t at = begin;
-    const std::size_t whole = std::min<std::size_t>(end, full_);
-    while (at < whole) {
-      const std::size_t stop = run_end(plan_, at, whole);
-      run_chunks(at, stop);
-      at = stop;
-    }
-    for (; at < end; ++at) edge_chunk(at);
+    plan_.kernel->unpack({from, to, run.count, run.step, plan_.chunk_bytes});
   }
 
-  void run_chunks(std::size_t begin, std::size_t end) {
-    const std::uint64_t step =
-        end - begin > 1 ? plan_.chunk_place[begin + 1] - plan_.chunk_place[begin] : 0;
-    const std::uint8_t* from[ShufflePlan::kMost];
-    std::uint8_t* to[ShufflePlan::kMost];
-    for (std::size_t r = 0; r < plan_.registers; ++r) {
-      from[r] = place_ + plan_.chunk_place[begin] + plan_.place_of[r];
-      to[r] = target_[r] + begin * plan_.chunk_bytes;
-    }
-    plan_.kernel->unpack({from, to, end - begin, step, plan_.chunk_bytes});
-  }
-
-  void edge_chunk(std::size_t chunk) {
-    Registers in{}, out{};
-    const std::uint8_t* from[ShufflePlan::kMost];
-    std::uint8_t* to[ShufflePlan::kMost];
+  void edge_chunk(std::uint64_t row, std::size_t number, const std::uint8_t* place) const {
+    const std::uint64_t offset = plan_.edge[number].begin * plan_.chunk_bytes;
+    if (offset >= row_bytes_) return;  // padding alone
+    const EdgeTarget& edge = edge_targets_[number];
+    std::array<Register, kMost> in{}, out;
+    const std::uint8_t* from[kMost];
+    std::uint8_t* to[kMost];
     for (std::size_t q = 0; q < plan_.registers; ++q) {
-      const std::uint8_t* source = place_ + plan_.chunk_place[chunk] + plan_.place_of[q];
-      for (std::size_t lane = 0; lane < 16; ++lane)
-        if (is_inside(map_, plan_, chunk, q, lane)) in[q][lane] = source[lane];
-      from[q] = in[q].data();
+      const std::uint8_t* source = place + plan_.edge[number].place + plan_.place_of[q];
+      for (const std::uint8_t lane : edge.lanes[q]) in[q][lane] = source[lane];
+      from[q] = edge.is_whole[q] ? source : in[q].data();
       to[q] = out[q].data();
     }
     plan_.kernel->unpack({from, to, 1, 0, 0});
-    const std::uint64_t offset = chunk * plan_.chunk_bytes;
     for (std::size_t r = 0; r < plan_.registers; ++r) {
       const std::uint64_t begin = std::min(offset + plan_.byte_of[r], row_bytes_);
       std::copy_n(out[r].begin(), std::min<std::uint64_t>(row_bytes_ - begin, 16),
-                  target_[r] + offset);
+                  rows_[row + plan_.row_of[r]] + begin);
     }
   }
 
@@ -324,10 +311,9 @@ class Unpacker {
   const std::uint8_t* packed_;
   const MatrixTarget& to_;
   std::uint64_t row_bytes_;
-  std::uint64_t full_;
   std::vector<std::byte> unwanted_;
-  std::array<std::uint8_t*, ShufflePlan::kMost> target_{};
-  const std::uint8_t* place_ = nullptr;
+  std::vector<EdgeTarget> edge_targets_;
+  std::array<std::uint8_t*, kBatch> rows_{};
 };
 
 }  // namespace

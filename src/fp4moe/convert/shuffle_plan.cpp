@@ -68,6 +68,31 @@ std::optional<Found> find_pattern(const layout::Map& map) {
   return found;
 }
 
+constexpr std::size_t kLongest = 16;  // chunks in a run: storage is to be written in whole pieces
+
+void add_runs(const IndexMap& map, ShufflePlan& plan) {
+  const bool nibbles = map.map().element == Element::nibble;
+  const std::uint64_t row_bytes = nibbles ? map.logical().cols / 2 : map.logical().cols;
+  const std::size_t full = row_bytes / plan.chunk_bytes;
+  const std::size_t chunks = ceil_div(map.padded().cols, plan.chunk_cols);
+  for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
+    const std::uint64_t place = map.col_part(chunk * plan.chunk_cols) / (nibbles ? 2 : 1);
+    if (chunk >= full) {
+      plan.edge.push_back({.begin = chunk, .count = 1, .place = place});
+      continue;
+    }
+    ShufflePlan::Run* last = plan.runs.empty() ? nullptr : &plan.runs.back();
+    const std::uint64_t step =
+        last == nullptr ? 0 : place - last->place - (last->count - 1) * last->step;
+    if (last != nullptr && last->count < kLongest && (last->count == 1 || step == last->step)) {
+      ++last->count;
+      last->step = step;
+    } else {
+      plan.runs.push_back({.begin = chunk, .count = 1, .place = place});
+    }
+  }
+}
+
 bool has(const LanePattern& pattern, std::uint8_t label) {
   for (const std::uint8_t source : pattern.source)
     if (source == label) return true;
@@ -122,8 +147,9 @@ std::optional<ShufflePlan> plan_shuffle(const IndexMap& map, const kernels::cpu:
         if (const std::uint8_t label = found->pattern.source[i];
             ((lane >> (i - 1)) & 1) != 0 && label < LanePattern::kOther)
           plan.lane_col[lane] += std::uint64_t{1} << (label - 1);
-  for (std::uint64_t chunk = 0; chunk < ceil_div(map.padded().cols, plan.chunk_cols); ++chunk)
-    plan.chunk_place.push_back(map.col_part(chunk * plan.chunk_cols) / per_byte);
+  add_runs(map, plan);
+  for (std::uint64_t row = 0; row < ShufflePlan::kBatch; ++row)
+    plan.row_place[row] = map.row_part(row) / per_byte;
   return plan;
 }
 

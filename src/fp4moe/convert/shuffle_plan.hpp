@@ -25,7 +25,17 @@ struct ShufflePlan {
   std::array<std::uint64_t, kMost> col_of{};    // first column of target register q in the chunk
   std::array<std::uint64_t, kMost> place_of{};  // its byte in the storage, from the chunk's place
   std::array<std::uint64_t, 16> lane_col{};     // column of a target's byte, from its first
-  std::vector<std::uint64_t> chunk_place{};     // a chunk's byte in the storage, from the row's
+
+  // Chunks whose places in the storage (bytes, from the row's) are equally far apart. Those that a
+  // row fills come in runs; `edge` are those that it does not: its last bytes, and padding.
+  struct Run {
+    std::size_t begin = 0, count = 0;
+    std::uint64_t place = 0, step = 0;
+  };
+  std::vector<Run> runs{}, edge{};
+  // A row's byte in the storage: that of its batch of kBatch rows, and its own.
+  static constexpr std::uint64_t kBatch = 128;
+  std::array<std::uint64_t, kBatch> row_place{};
 };
 
 // Nothing where no kernel fits: digits that are no powers of two, rows that do not fill registers.

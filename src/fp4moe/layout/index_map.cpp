@@ -1,6 +1,6 @@
 #include "fp4moe/layout/index_map.hpp"
 
-#include <limits>
+#include <algorithm>
 
 #include <fmt/format.h>
 
@@ -19,19 +19,20 @@ Error refuse(const Map& map, std::string_view what, std::uint64_t found, std::ui
 
 }  // namespace
 
-Result<IndexMap> IndexMap::bind(const Map& map, Extent logical) {
+Result<IndexMap> IndexMap::bind(const Map& map, Extent logical, Extent stretched) {
   const std::string_view cols = map.element == Element::nibble ? "columns (codes)" : "columns";
-  if (logical.rows == 0 || logical.rows % map.need_rows != 0)
-    return refuse(map, "rows", logical.rows, map.need_rows);
-  if (logical.cols == 0 || logical.cols % map.need_cols != 0)
-    return refuse(map, cols, logical.cols, map.need_cols);
-  if (logical.rows > kMost || logical.cols > kMost)
+  const Extent least{std::max(logical.rows, stretched.rows), std::max(logical.cols, stretched.cols)};
+  if (logical.rows == 0 || least.rows % map.need_rows != 0)
+    return refuse(map, "rows", least.rows, map.need_rows);
+  if (logical.cols == 0 || least.cols % map.need_cols != 0)
+    return refuse(map, cols, least.cols, map.need_cols);
+  if (least.rows > kMost || least.cols > kMost)
     return usage("layout.size", "the matrix is too large");
 
   IndexMap bound;
   bound.map_ = map;
   bound.logical_ = logical;
-  bound.padded_ = {round_up(logical.rows, map.pad_rows), round_up(logical.cols, map.pad_cols)};
+  bound.padded_ = {round_up(least.rows, map.pad_rows), round_up(least.cols, map.pad_cols)};
   const std::uint64_t factors[] = {bound.padded_.rows, bound.padded_.cols,
                                    map.of == 0 ? 1 : map.record};
   const std::optional<std::uint64_t> slots = checked_product(factors);

@@ -80,8 +80,9 @@ struct Map {
 // A map for one matrix.
 class IndexMap {
  public:
+  // `stretched`: the least size after padding (a backend that rounds sizes up); none: `logical`.
   // Errors: layout.size, naming the rule and the nearest size that would do.
-  static Result<IndexMap> bind(const Map& map, Extent logical);
+  static Result<IndexMap> bind(const Map& map, Extent logical, Extent stretched = {});
 
   const Map& map() const { return map_; }
   Extent logical() const { return logical_; }

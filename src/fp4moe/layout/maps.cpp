@@ -79,6 +79,14 @@ Map marlin_scales_single() {
           .dims = {kExperts, cols_dim(), rows_dim()}};
 }
 
+Map marlin_scales_single_exchanged() {
+  return {.name = "marlin_scales_single_exchanged",
+          .need_rows = 32,
+          .digits = {n(8, 2, at(1)), n(1, 2, at(2)), n(16, 2, at(4)), n(2, 4, at(8)),
+                     n(32, 0, at(32)), k(1, 0, rows(1))},
+          .dims = {kExperts, cols_dim(), rows_dim()}};
+}
+
 Map scales_128x4(std::uint32_t pad_cols) {
   return {.name = "scales_128x4",
           .pad_rows = 128,

@@ -15,10 +15,12 @@ Map plain(std::uint32_t pad_cols = 1);
 Map marlin_w4a16();
 Map marlin_w4a8();
 // Scales, transposed: an 8 x 8 transposition of every 64 columns, its middle bits exchanged so that
-// the kernel's unpacking puts them back; without that exchange; and the single permutation of 32.
+// the kernel's unpacking puts them back; without that exchange; and the single permutation of 32, plain or exchanged
+// likewise, which is used where all of k is one group.
 Map marlin_scales();
 Map marlin_scales_grouped();
 Map marlin_scales_single();
+Map marlin_scales_single_exchanged();
 
 // Block scales as SM100's tensor cores read them: tiles of 128 rows by 4 columns, 512 bytes, in
 // which the four groups of 32 rows interleave. Columns are padded to a multiple.

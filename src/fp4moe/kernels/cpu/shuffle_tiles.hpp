@@ -134,10 +134,13 @@ struct ShuffleTiles {
   [[gnu::always_inline]] static void run(const ShuffleCall& call, std::index_sequence<R...>) {
     const std::uint8_t* from[kRegisters] = {call.from[Backwards ? stored(R) : R]...};
     std::uint8_t* to[kRegisters] = {call.to[Backwards ? R : stored(R)]...};
-    for (std::size_t i = 0; i < call.count; ++i) {
-      Registers r{Ops::load(from[R] + i * call.from_step)...};
+    // The stores might change anything that is not in a variable of our own.
+    const std::size_t from_step = call.from_step, to_step = call.to_step;
+    std::size_t left = call.count, from_at = 0, to_at = 0;
+    for (; left != 0; --left, from_at += from_step, to_at += to_step) {
+      Registers r{Ops::load(from[R] + from_at)...};
       steps<Backwards>(r, std::make_index_sequence<kProgram.count>());
-      (Ops::store(to[R] + i * call.to_step, r[R]), ...);
+      (Ops::store(to[R] + to_at, r[R]), ...);
     }
   }
 

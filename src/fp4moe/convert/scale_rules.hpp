@@ -1,0 +1,41 @@
+// What becomes of scale bytes on the way into a layout and back: a table of 256 bytes, made from
+// the rule and from what the layer's scales are like.
+#pragma once
+#include <cstdint>
+#include <optional>
+
+#include "fp4moe/base/result.hpp"
+#include "fp4moe/convert/pack_matrix.hpp"
+#include "fp4moe/layout/layout.hpp"
+#include "fp4moe/tensor/dtype.hpp"
+#include "fp4moe/weights/expert.hpp"
+
+namespace fp4moe::convert {
+
+// Extremes of some scale bytes. For E4M3 only positive ones count; for E8M0 all do.
+struct ScaleExtremes {
+  std::uint8_t largest = 0, smallest = 255;  // 0 and 255: none
+  bool has_negative = false;
+
+  void add(const ScaleExtremes& other);
+};
+ScaleExtremes extremes_of(layout::WeightFormat format, const weights::RowsView& scales);
+
+// True when the table of one expert depends on all experts of the layer.
+bool needs_all_experts(layout::ScaleRule rule);
+bool needs_extremes(layout::ScaleRule rule);
+
+// The power of two that a rule takes out of the scales: Marlin's common exponent, or the offset of
+// native_sm90. Errors: scale.range, scale.negative.
+Result<int> common_exponent(layout::ScaleRule rule, const ScaleExtremes& extremes,
+                            tensor::DType params_type);
+
+// Nothing where bytes stay as they are.
+std::optional<ByteTable> scale_table(layout::ScaleRule rule, int exponent);
+std::optional<ByteTable> inverse_scale_table(layout::ScaleRule rule, int exponent);
+
+// A block whose scale is zero has no code of its own in native_sm90.nvfp4: this one stands for it,
+// and the block's FP4 codes are written as zero.
+inline constexpr std::uint8_t kNativeZeroScale = 0xF0;
+
+}  // namespace fp4moe::convert
