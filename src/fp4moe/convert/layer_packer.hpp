@@ -12,6 +12,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "fp4moe/base/json.hpp"
@@ -91,6 +92,19 @@ class LayerPacker {
 
   // Sentences on what cannot be undone for this layout and the experts noted; empty: nothing.
   std::vector<std::string> losses() const;
+
+  // The maps of a tensor's elements: of codes, of scales, of both where they share a tensor; none
+  // for the others.
+  std::vector<const layout::IndexMap*> maps(std::string_view tensor) const {
+    const bool both = layout_.one_record;
+    if (tensor == "w13" && both) return {&*codes13_, &*scales13_};
+    if (tensor == "w2" && both) return {&*codes2_, &*scales2_};
+    if (tensor == "w13") return {&*codes13_};
+    if (tensor == "w2") return {&*codes2_};
+    if (tensor == "w13_scale") return {&*scales13_};
+    if (tensor == "w2_scale") return {&*scales2_};
+    return {};
+  }
 
   // Scalars of an expert as noted or restored.
   const ExpertScalars& scalars(std::size_t position) const { return facts_[position].scalars; }
