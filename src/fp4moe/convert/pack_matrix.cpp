@@ -159,10 +159,10 @@ class Packer {
       const std::uint64_t count = std::min(kBatch, rows - first);
       gather_rows(first, count);
       std::uint8_t* batch = out_ + (map_.map().begin + map_.row_part(first)) / per_byte(map_);
-      if (is_together_) std::memset(batch, 0, count * map_.bytes() / rows);
-      for (const ShufflePlan::Run& run : plan_.runs)
+      if (clears_first_) std::memset(batch, 0, count * map_.bytes() / rows);
+      for (std::size_t i = 0; i < plan_.runs.size(); ++i)
         for (std::uint64_t row = 0; row < count; ++row)
-          if ((row & plan_.row_mask) == 0) strip(row, run, batch + plan_.row_place[row]);
+          if ((row & plan_.row_mask) == 0) strip(row, i, batch + plan_.row_place[row]);
       for (std::size_t i = 0; i < plan_.edge.size(); ++i)
         for (std::uint64_t row = 0; row < count; ++row)
           if ((row & plan_.row_mask) == 0) edge_chunk(row, i, batch + plan_.row_place[row]);
@@ -170,14 +170,18 @@ class Packer {
   }
 
  private:
-  // Whether a batch of rows fills one piece of storage.
-  static bool is_together(const layout::Map& map) {
+  // Where one step of the kernel does not fill cache lines, the processor would read each line
+  // before it is written in parts, unless it was cleared as a whole. Only for storage that belongs
+  // to a batch of rows alone.
+  static bool clears_first(const layout::Map& map, const ShufflePlan& plan) {
     if (map.of != 0) return false;
     for (const layout::Digit& digit : map.digits)
       if (digit.by_rows != 0 ||
           (digit.axis == layout::Axis::row && digit.modulo == 0 && digit.divide > kBatch))
         return false;
-    return true;
+    const auto places = std::span(plan.place_of).first(plan.registers);
+    return std::ranges::find(places, 16) == places.end() ||
+           std::ranges::find(places, 32) == places.end();
   }
 
   // Where a batch's rows come from, padding and translation settled, and their ends filled up.
@@ -198,13 +202,18 @@ class Packer {
     }
   }
 
-  void strip(std::uint64_t row, const ShufflePlan::Run& run, std::uint8_t* place) const {
+  void strip(std::uint64_t row, std::size_t number, std::uint8_t* place) const {
+    const ShufflePlan::Run& run = plan_.runs[number];
     const std::uint8_t* from[kMost];
     std::uint8_t* to[kMost];
     const std::uint64_t offset = run.begin * plan_.chunk_bytes;
+    const std::uint64_t size = run.count * plan_.chunk_bytes;
     for (std::size_t r = 0; r < plan_.registers; ++r) {
       from[r] = rows_[row + plan_.row_of[r]] + plan_.byte_of[r] + offset;
       to[r] = place + run.place + plan_.place_of[r];
+      if (plan_.byte_of[r] != 0) continue;
+      const std::uint8_t* ahead = number + 1 < plan_.runs.size() ? from[r] + size : from[r] - offset + row_bytes_ * kBatch;
+      for (std::uint64_t line = 0; line < size; line += 64) __builtin_prefetch(ahead + line, 0, 2);
     }
     plan_.kernel->pack({from, to, run.count, plan_.chunk_bytes, run.step});
   }
@@ -233,7 +242,7 @@ class Packer {
   const MatrixSource& from_;
   std::uint8_t* out_;
   std::uint64_t row_bytes_, row_step_;
-  bool is_together_ = is_together(map_.map());
+  bool clears_first_ = clears_first(map_.map(), plan_);
   std::vector<std::byte> padding_, translated_;
   std::vector<std::byte> edge_;  // of a batch: each row's bytes in the edge chunks
   std::vector<EdgeTarget> edge_targets_;

@@ -68,7 +68,7 @@ std::optional<Found> find_pattern(const layout::Map& map) {
   return found;
 }
 
-constexpr std::size_t kLongest = 16;  // chunks in a run: storage is to be written in whole pieces
+constexpr std::size_t kLongest = 128;  // chunks in a run: storage is to be written in whole pieces
 
 void add_runs(const IndexMap& map, ShufflePlan& plan) {
   const bool nibbles = map.map().element == Element::nibble;

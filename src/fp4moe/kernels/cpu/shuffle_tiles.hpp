@@ -17,29 +17,56 @@ constexpr layout::WordCode word_code(std::uint8_t code) {
   return code == 1 ? layout::kHopperCode : layout::kNativeCode;
 }
 
-// Two registers of codes x1 x0 and x3 x2 become the low and high bytes of 16-bit halves: each byte
-// is the union of four lookups, one per nibble. Backwards the same with other tables.
-struct RecodeTables {
-  alignas(16) std::uint8_t table[2][4][16] = {};
+// Two registers of codes x1 x0 and x3 x2 become the low and high bytes of 16-bit halves, or the
+// other way. A byte is a union of four lookups, one per nibble it may come from; where it consists
+// of a few fields and the machine inserts with a shift, that is cheaper.
+struct RecodeByte {
+  struct Field {  // bits of a register that stay together
+    bool from_second = false;
+    unsigned from = 0, to = 0;
+  };
+  alignas(16) std::uint8_t table[4][16] = {};
+  std::array<bool, 4> is_used{};
+  std::array<Field, 8> fields{};  // from the lowest up
+  std::size_t count = 0;
 };
-constexpr RecodeTables recode_tables(std::uint8_t code, bool backwards) {
+struct RecodeBytes {
+  RecodeByte byte[2] = {};
+};
+
+struct RecodeSource {
+  bool is_second = false;
+  unsigned bit = 0;
+};
+// Where bit `bit` of the first or second result comes from.
+constexpr RecodeSource recode_source(std::uint8_t code, bool backwards, bool second, unsigned bit) {
   const layout::WordCode words = word_code(code);
-  RecodeTables made;
-  for (unsigned i = 0; i < 4; ++i)
-    for (unsigned value = 0; value < 16; ++value) {
-      unsigned first = 0, second = 0;
-      if (backwards) {
-        const auto half = static_cast<std::uint16_t>(value << (4 * i));
-        first = words.collect(0, half) | unsigned{words.collect(1, half)} << 4;
-        second = words.collect(2, half) | unsigned{words.collect(3, half)} << 4;
-      } else {
-        const unsigned half = words.spread(i, static_cast<std::uint8_t>(value));
-        first = half & 0xFF;
-        second = half >> 8;
-      }
-      made.table[0][i][value] = static_cast<std::uint8_t>(first);
-      made.table[1][i][value] = static_cast<std::uint8_t>(second);
+  if (backwards) {
+    const unsigned place = words.bits[bit / 4 + (second ? 2u : 0u)][bit % 4];
+    return {place >= 8, place % 8};
+  }
+  for (unsigned reg = 0; reg < 4; ++reg)
+    for (unsigned b = 0; b < 4; ++b)
+      if (words.bits[reg][b] == bit + (second ? 8u : 0u)) return {reg >= 2, reg % 2 * 4 + b};
+  return {};
+}
+constexpr RecodeBytes recode_bytes(std::uint8_t code, bool backwards) {
+  RecodeBytes made;
+  for (unsigned second = 0; second < 2; ++second) {
+    RecodeByte& byte = made.byte[second];
+    for (unsigned bit = 0; bit < 8; ++bit) {
+      const RecodeSource from = recode_source(code, backwards, second == 1, bit);
+      const unsigned nibble = (from.is_second ? 2u : 0u) + from.bit / 4;
+      byte.is_used[nibble] = true;
+      for (unsigned value = 0; value < 16; ++value)
+        byte.table[nibble][value] = static_cast<std::uint8_t>(
+            byte.table[nibble][value] | ((value >> (from.bit % 4)) & 1u) << bit);
+      const bool continues =
+          bit != 0 && byte.fields[byte.count - 1].from_second == from.is_second &&
+          byte.fields[byte.count - 1].from + bit == from.bit + byte.fields[byte.count - 1].to;
+      if (!continues) byte.fields[byte.count++] = {from.is_second, from.bit, bit};
     }
+  }
   return made;
 }
 
@@ -84,18 +111,47 @@ struct ShuffleTiles {
       a = Ops::low_nibbles(x, y);
       b = Ops::high_nibbles(x, y);
     } else {
-      static constexpr RecodeTables kTables = recode_tables(Pattern.code, Backwards);
-      const V nibbles[4] = {Ops::low(x), Ops::high(x), Ops::low(y), Ops::high(y)};
-      a = lookups<0>(kTables, nibbles);
-      b = lookups<1>(kTables, nibbles);
+      const V nibbles[4] = {x & 15, Ops::template right<4>(x), y & 15, Ops::template right<4>(y)};
+      a = recoded<Backwards, 0>(x, y, nibbles);
+      b = recoded<Backwards, 1>(x, y, nibbles);
     }
   }
-  template <std::size_t Byte>
-  [[gnu::always_inline]] static V lookups(const RecodeTables& tables, const V (&nibbles)[4]) {
-    return (Ops::lookup(tables.table[Byte][0], nibbles[0]) |
-            Ops::lookup(tables.table[Byte][1], nibbles[1])) |
-           (Ops::lookup(tables.table[Byte][2], nibbles[2]) |
-            Ops::lookup(tables.table[Byte][3], nibbles[3]));
+  template <bool Backwards>
+  static constexpr RecodeBytes kBytes = recode_bytes(Pattern.code, Backwards);
+  template <bool Backwards, std::size_t Byte>
+  [[gnu::always_inline]] static V recoded(V x, V y, const V (&nibbles)[4]) {
+    constexpr std::size_t kFields = kBytes<Backwards>.byte[Byte].count;
+    if constexpr (kFields <= Ops::kMostInserts)
+      return inserted<Backwards, Byte>(x, y, std::make_index_sequence<kFields>());
+    else
+      return (lookup<Backwards, Byte, 0>(nibbles) | lookup<Backwards, Byte, 1>(nibbles)) |
+             (lookup<Backwards, Byte, 2>(nibbles) | lookup<Backwards, Byte, 3>(nibbles));
+  }
+  template <bool Backwards, std::size_t Byte, std::size_t N>
+  [[gnu::always_inline]] static V lookup(const V (&nibbles)[4]) {
+    if constexpr (kBytes<Backwards>.byte[Byte].is_used[N])
+      return Ops::lookup(kBytes<Backwards>.byte[Byte].table[N], nibbles[N]);
+    else
+      return V{};
+  }
+  // Field after field from the lowest: each covers what lay above it.
+  template <bool Backwards, std::size_t Byte, std::size_t... F>
+  [[gnu::always_inline]] static V inserted(V x, V y, std::index_sequence<F...>) {
+    V made = x;
+    (insert<kBytes<Backwards>.byte[Byte].fields[F].from_second,
+            kBytes<Backwards>.byte[Byte].fields[F].from, kBytes<Backwards>.byte[Byte].fields[F].to>(
+         made, x, y),
+     ...);
+    return made;
+  }
+  template <bool FromSecond, unsigned From, unsigned To>
+  [[gnu::always_inline]] static void insert(V& made, V x, V y) {
+    V field = FromSecond ? y : x;
+    if constexpr (From != 0) field = Ops::template right<From>(field);
+    if constexpr (To == 0)
+      made = field;
+    else
+      made = Ops::template insert<To>(made, field);
   }
 
   template <std::size_t S, bool Backwards, std::size_t... I>

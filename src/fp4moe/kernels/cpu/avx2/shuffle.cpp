@@ -16,14 +16,17 @@ struct Ops {
   [[gnu::always_inline]] static void store(std::uint8_t* to, V v) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to), reinterpret_cast<__m128i>(v));
   }
-  [[gnu::always_inline]] static V low(V v) { return v & 15; }
-  [[gnu::always_inline]] static V high(V v) { return v >> 4; }
   [[gnu::always_inline]] static V low_nibbles(V a, V b) { return (a & 15) | (b << 4); }
   [[gnu::always_inline]] static V high_nibbles(V a, V b) { return (a >> 4) | (b & 0xF0); }
+  template <int Bits>
+  [[gnu::always_inline]] static V right(V v) {
+    return v >> Bits;
+  }
   [[gnu::always_inline]] static V lookup(const std::uint8_t* table, V nibbles) {
     return reinterpret_cast<V>(_mm_shuffle_epi8(reinterpret_cast<__m128i>(load(table)),
                                                 reinterpret_cast<__m128i>(nibbles)));
   }
+  static constexpr std::size_t kMostInserts = 0;  // lookups are cheaper
 };
 
 constexpr std::size_t kCount = std::size(kShufflePatterns);

@@ -16,13 +16,16 @@ struct Ops {
     return v;
   }
   [[gnu::always_inline]] static void store(std::uint8_t* to, V v) { std::memcpy(to, &v, sizeof v); }
-  [[gnu::always_inline]] static V low(V v) { return v & 15; }
-  [[gnu::always_inline]] static V high(V v) { return v >> 4; }
   [[gnu::always_inline]] static V low_nibbles(V a, V b) { return (a & 15) | (b << 4); }
   [[gnu::always_inline]] static V high_nibbles(V a, V b) { return (a >> 4) | (b & 0xF0); }
-  [[gnu::always_inline]] static V lookup(const std::uint8_t* table, V nibbles) {
-    for (int i = 0; i < 16; ++i) nibbles[i] = table[nibbles[i]];
-    return nibbles;
+  template <int Bits>
+  [[gnu::always_inline]] static V right(V v) {
+    return v >> Bits;
+  }
+  static constexpr std::size_t kMostInserts = 8;  // there is no lookup
+  template <int Bits>
+  [[gnu::always_inline]] static V insert(V below, V v) {
+    return (below & static_cast<std::uint8_t>((1 << Bits) - 1)) | (v << Bits);
   }
 };
 
