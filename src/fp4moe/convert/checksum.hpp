@@ -40,6 +40,7 @@ class PieceDigests {
   std::uint64_t begin(std::size_t number) const { return number * piece_bytes_; }
   std::uint64_t size(std::size_t number) const;
   void put(std::size_t number, std::span<const std::byte> piece);
+  void put(std::size_t number, const Digest& digest) { digests_[number] = digest; }
   Digest whole() const;
 
  private:

@@ -8,6 +8,7 @@
 #include "fp4moe/base/checked.hpp"
 #include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/base/parallel.hpp"
+#include "fp4moe/convert/content.hpp"
 #include "fp4moe/convert/pack_layer.hpp"
 
 namespace fp4moe::convert {
@@ -150,9 +151,9 @@ Result<Done> FolderWriter::write_others(const PlannedOthers& others, Journal& jo
 }
 
 // Every expert is packed into its lane's room and goes from there to its places in the file.
-Result<Done> FolderWriter::pack(const PlannedLayer& layer, LayerPacker& packer,
-                                SafetensorsWriter& writer,
+Result<Done> FolderWriter::pack(PlannedLayer& layer, LayerPacker& packer, SafetensorsWriter& writer,
                                 std::vector<PieceDigests>& digests) const {
+  PieceDigests content(layer.job.experts.size(), 1);  // a piece is an expert
   std::vector<std::uint64_t> begins;
   std::uint64_t room = 0;
   for (const PackedTensor& tensor : layer.tensors) {
@@ -170,6 +171,7 @@ Result<Done> FolderWriter::pack(const PlannedLayer& layer, LayerPacker& packer,
     for (std::size_t t = 0; t < parts.size(); ++t)
       parts[t] = lane.room.bytes().subspan(begins[t], layer.tensors[t].expert_bytes);
     if (Result<Done> packed = packer.pack(position, view, parts); !packed) return packed;
+    content.put(position, content_of(view));
     for (std::size_t t = 0; t < parts.size(); ++t) {
       if (parts[t].empty()) continue;
       digests[t].put(position, parts[t]);
@@ -179,7 +181,9 @@ Result<Done> FolderWriter::pack(const PlannedLayer& layer, LayerPacker& packer,
     done(packer.expert_bytes());
     return Done{};
   };
-  return for_each_expert(layer.job, options_.threads, work);
+  if (Result<Done> done = for_each_expert(layer.job, options_.threads, work); !done) return done;
+  layer.record.content = content.whole();
+  return Done{};
 }
 
 Result<Done> FolderWriter::pack_small(const PlannedLayer& layer, const LayerPacker& packer,
@@ -210,6 +214,7 @@ Result<Done> FolderWriter::write_layer(PlannedLayer& layer, Journal& journal) {
   if (const LayerRecord* found = journal.layer(layer.record.file);
       found != nullptr && take(layer.record.file, journal)) {
     layer.record.record = found->record;
+    layer.record.content = found->content;
     layer.record.losses = found->losses;
     return Done{};
   }

@@ -34,8 +34,8 @@ class FolderWriter {
     if (options_.progress) options_.progress(bytes);
   }
   std::string path(std::string_view name) const;
-  Result<Done> pack(const PlannedLayer& layer, LayerPacker& packer,
-                    tensor::SafetensorsWriter& writer, std::vector<PieceDigests>& digests) const;
+  Result<Done> pack(PlannedLayer& layer, LayerPacker& packer, tensor::SafetensorsWriter& writer,
+                    std::vector<PieceDigests>& digests) const;
   Result<Done> pack_small(const PlannedLayer& layer, const LayerPacker& packer,
                           tensor::SafetensorsWriter& writer,
                           std::vector<PieceDigests>& digests) const;

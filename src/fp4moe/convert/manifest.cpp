@@ -77,6 +77,7 @@ LayerRecord layer_from(Fields fields) {
   else
     problem.order = *found;
   layer.record = fields.any("record");
+  layer.content = fields.digest("content_xxh3_128");
   for (const Json& loss : fields.array("losses")) {
     if (loss.is_string())
       layer.losses.push_back(loss.get<std::string>());
@@ -199,6 +200,7 @@ Json to_json(const LayerRecord& layer) {
           {"order", weights::name(problem.order)},
           {"has_bias", problem.has_bias},
           {"bias_dtype", tensor::name(problem.bias_type)},
+          {"content_xxh3_128", text(layer.content)},
           {"record", layer.record},
           {"losses", layer.losses}};
 }

@@ -43,6 +43,7 @@ struct LayerRecord {
   std::string file{};
   Problem problem{};  // params_type is the folder's
   Json record{};      // LayerPacker's
+  Digest content{};   // digest of the experts' content digests, see content.hpp
   std::vector<std::string> losses{};
 };
 
