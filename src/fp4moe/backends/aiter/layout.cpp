@@ -27,6 +27,7 @@ std::vector<Layout> layouts() {
   plain16.id = "aiter_16x16.mxfp4";
   plain16.order = {.as_loaded = true};
   plain16.codes = aiter_weights(32);
+  plain16.scales.dims = {};  // vLLM gives them their three dimensions back
   plain16.bias_order = BiasOrder::as_rows;
   std::vector<Layout> made{
       a16w4("2026-08", true, "AITER of August 2026 with BF16 activations"),

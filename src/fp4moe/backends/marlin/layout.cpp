@@ -29,6 +29,7 @@ Layout mxfp4_fp8() {
   made.codes = marlin_w4a8();
   made.scales = marlin_scales_single();
   made.scale_rule = ScaleRule::plus_six;
+  made.scales.padding = 6;  // sizes are rounded up before six is added
   made.reads = "vLLM, Marlin kernels with FP8 activations (VLLM_MARLIN_INPUT_DTYPE=fp8)";
   made.note = "Scale bytes above 249 are refused: six is added to each.";
   return made;
