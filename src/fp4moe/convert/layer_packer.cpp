@@ -533,8 +533,12 @@ std::vector<std::string> LayerPacker::losses() const {
   const bool is_marlin = layout_.scalars == layout::ScalarRule::marlin;
   if (is_marlin && negative != 0)
     found.push_back(fmt::format("negative block scales of {} experts lose their sign", negative));
-  if (is_marlin && layout_.scale_rule == ScaleRule::marlin_2026_04 && has_flushed_scales())
+  if (is_marlin && layout_.scale_rule == ScaleRule::marlin_2026_04 &&
+      any_scale_becomes(0, &ScaleExtremes::smallest))
     found.emplace_back("block scales too small for the kernel are written as 0");
+  if (is_marlin && layout_.scale_rule == ScaleRule::marlin_2026_03 &&
+      any_scale_becomes(0xF8, &ScaleExtremes::largest))
+    found.emplace_back("block scales too large for the common exponent are written as infinity");
   if (differ != 0 && layout_.scalars != layout::ScalarRule::global_scales &&
       layout_.scalars != layout::ScalarRule::native_sm90_offsets)
     found.push_back(fmt::format(
@@ -543,15 +547,16 @@ std::vector<std::string> LayerPacker::losses() const {
   return found;
 }
 
-// The smallest positive scale of the layer falls below what the kernel can use.
-bool LayerPacker::has_flushed_scales() const {
+// An extreme positive scale of an expert is written as `byte`.
+bool LayerPacker::any_scale_becomes(std::uint8_t byte, std::uint8_t ScaleExtremes::*extreme) const {
   const ScalarProblem problem = scalar_problem();
-  const auto flushes = [&](const ScaleExtremes& extremes, int exponent) {
+  const auto becomes = [&](const ScaleExtremes& extremes, int exponent) {
     const std::optional<ByteTable> table = scale_table(layout_.scale_rule, exponent);
-    return extremes.smallest < 0x7F && (*table)[extremes.smallest] == 0;
+    const std::uint8_t code = extremes.*extreme;
+    return code > 0 && code < 0x80 && (*table)[code] == byte;
   };
   return std::ranges::any_of(facts_, [&](const Facts& facts) {
-    return flushes(facts.w13, problem.w13_exponent) || flushes(facts.w2, problem.w2_exponent);
+    return becomes(facts.w13, problem.w13_exponent) || becomes(facts.w2, problem.w2_exponent);
   });
 }
 

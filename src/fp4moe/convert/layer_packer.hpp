@@ -128,7 +128,7 @@ class LayerPacker {
   std::uint64_t bias_place(unsigned which, std::uint64_t i) const;
   std::uint64_t w13_row(unsigned which, std::uint64_t i) const;
   ScalarProblem scalar_problem() const;
-  bool has_flushed_scales() const;
+  bool any_scale_becomes(std::uint8_t byte, std::uint8_t ScaleExtremes::*extreme) const;
 
   layout::Layout layout_;
   Problem problem_{};

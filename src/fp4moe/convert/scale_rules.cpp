@@ -95,9 +95,7 @@ bool needs_all_experts(ScaleRule rule) {
   return rule == ScaleRule::marlin_2026_03 || rule == ScaleRule::marlin_2026_04;
 }
 
-bool needs_extremes(ScaleRule rule) {
-  return rule != ScaleRule::as_is && rule != ScaleRule::marlin_2026_01;
-}
+bool needs_extremes(ScaleRule rule) { return rule != ScaleRule::as_is; }
 
 Result<int> common_exponent(ScaleRule rule, const ScaleExtremes& extremes,
                             tensor::DType params_type) {
