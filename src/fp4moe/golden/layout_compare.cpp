@@ -30,7 +30,9 @@ std::string place(const MadeTensor& made, std::uint64_t slot) {
 // The two storages differ at byte `at` of expert `expert`; both spans are that expert's.
 Mismatch difference(const MadeTensor& made, std::uint64_t expert, std::uint64_t at,
                     std::span<const std::byte> expected, std::span<const std::byte> found) {
-  const std::string where = fmt::format("tensor {}, expert {}", made.name, expert);
+  const std::string where = made.expert_bytes == 0
+                                ? fmt::format("tensor {}", made.name)
+                                : fmt::format("tensor {}, expert {}", made.name, expert);
   const std::uint64_t bytes =
       made.map != nullptr && made.map->map().element == layout::Element::byte
           ? made.slot_bytes

@@ -153,7 +153,8 @@ Result<Done> read_layer(LayerCase& layer) {
   if (problem.global_experts < problem.experts || problem.global_experts > kMostExperts)
     return malformed("a13_scale", fmt::format("at least {} experts", problem.experts),
                      std::to_string(problem.global_experts));
-  return require_tensors(layer);
+  // Where a reference refused, the tensors that it never reached are not told.
+  return layer.given.expects_refusal ? Result<Done>(Done{}) : require_tensors(layer);
 }
 
 const LayoutInput* Experts::find(std::string_view name) const {

@@ -13,6 +13,7 @@
 #include "fp4moe/golden/layout_compare.hpp"
 #include "fp4moe/golden/layout_experts.hpp"
 #include "fp4moe/golden/layouts.hpp"
+#include "fp4moe/layout/maps.hpp"
 
 namespace fp4moe::golden {
 namespace {
@@ -40,6 +41,12 @@ std::string_view triton_name(std::string_view map) {
   return found == std::end(kTritonNames) ? map : found->triton;
 }
 
+// vLLM fills the columns of Hopper's scales up to more than Triton does, before Triton sees them.
+std::uint64_t filled_up(const layout::Map& map, std::uint64_t cols) {
+  const layout::Map own = layout::triton_hopper_scale(8);
+  return map.name == own.name && map.pad_cols > own.pad_cols ? round_up(cols, map.pad_cols) : cols;
+}
+
 // The storages of all tensors of a layer.
 struct Storage {
   std::vector<Bytes> tensors{};
@@ -64,41 +71,6 @@ struct Storage {
   }
 };
 
-// The maps of both matrices, to trace differences back.
-struct Maps {
-  std::optional<IndexMap> codes13{}, scales13{}, codes2{}, scales2{};
-
-  const IndexMap* of(std::string_view tensor) const {
-    const std::optional<IndexMap>* map = tensor == "w13"         ? &codes13
-                                         : tensor == "w13_scale" ? &scales13
-                                         : tensor == "w2"        ? &codes2
-                                         : tensor == "w2_scale"  ? &scales2
-                                                                 : nullptr;
-    return map != nullptr && *map ? &**map : nullptr;
-  }
-};
-
-Maps maps_of(const LayerCase& layer) {
-  const convert::Problem& problem = layer.problem;
-  const std::uint64_t halves = problem.order == weights::RowOrder::single ? 1 : 2;
-  const std::uint64_t block = formats::block_size(layer.layout.format);
-  const auto bind = [&](const layout::Map& map, std::uint64_t rows, std::uint64_t codes,
-                        bool is_codes) -> std::optional<IndexMap> {
-    const std::uint64_t cols = !is_codes                                ? codes / block
-                               : map.element == layout::Element::nibble ? codes
-                                                                        : codes / 2;
-    Result<IndexMap> bound = IndexMap::bind(map, {rows, cols});
-    if (!bound) return std::nullopt;
-    return *bound;
-  };
-  const layout::Sizes size = problem.padded;
-  const std::uint64_t rows13 = halves * size.intermediate;
-  return {.codes13 = bind(layer.layout.codes, rows13, size.hidden, true),
-          .scales13 = bind(layer.layout.scales, rows13, size.hidden, false),
-          .codes2 = bind(layer.layout.codes, size.hidden, size.intermediate, true),
-          .scales2 = bind(layer.layout.scales, size.hidden, size.intermediate, false)};
-}
-
 // Which row of the checkpoint lies in row `row` of a matrix.
 std::string row_name(const LayerCase& layer, bool is_w13, std::uint64_t row) {
   const convert::Problem& problem = layer.problem;
@@ -122,7 +94,6 @@ class LayerCheck {
       : layer_(layer),
         packer_(std::move(packer)),
         experts_(layer),
-        maps_(maps_of(layer)),
         by_map_(packer_.tensors()),
         by_kernels_(packer_.tensors()) {}
 
@@ -166,18 +137,18 @@ class LayerCheck {
                      .dtype = one.dtype,
                      .shape = one.kernel,
                      .expert_bytes = one.expert_bytes,
-                     .bytes = storage.tensors[t],
-                     .map = maps_.of(one.name)};
-    if (found.map == nullptr) return found;
+                     .bytes = storage.tensors[t]};
+    const std::vector<const IndexMap*> maps = packer_.maps(one.name);
+    if (maps.size() != 1) return found;
+    found.map = maps.front();
     found.row_name = [this, is_w13](std::uint64_t row) { return row_name(layer_, is_w13, row); };
     if (!layer_.names_layouts) return found;
     found.layout = triton_name(found.map->map().name);
     const layout::Sizes size = layer_.problem.real;
-    const std::uint64_t codes = is_w13 ? size.hidden : size.intermediate;
-    const bool is_scale = one.name.ends_with("_scale");
-    found.logical = {layer_.problem.experts,
-                     is_scale ? codes / formats::block_size(layer_.layout.format) : codes,
-                     is_w13 ? 2 * size.intermediate : size.hidden};
+    std::uint64_t cols = is_w13 ? size.hidden : size.intermediate;
+    if (one.name.ends_with("_scale"))
+      cols = filled_up(found.map->map(), cols / formats::block_size(layer_.layout.format));
+    found.logical = {layer_.problem.experts, cols, is_w13 ? 2 * size.intermediate : size.hidden};
     return found;
   }
 
@@ -282,7 +253,6 @@ class LayerCheck {
   const LayerCase& layer_;
   LayerPacker packer_;
   Experts experts_;
-  Maps maps_;
   Storage by_map_, by_kernels_;
 };
 

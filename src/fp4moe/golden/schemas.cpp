@@ -2,6 +2,7 @@
 
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/golden/formats.hpp"
+#include "fp4moe/golden/layouts.hpp"
 #include "fp4moe/golden/oracle_cases.hpp"
 
 namespace fp4moe::golden {
@@ -11,6 +12,8 @@ constexpr Schema kSchemas[] = {
     {"fp4moe-golden-formats/1", "number formats, block quantisation, activations", run_formats},
     {"fp4moe.oracle_cases.v1", "selection, sizes, parallel layouts, token exchange",
      run_oracle_cases},
+    {"fp4moe-golden-layouts/1", "weight layouts of every backend, and operations they are made of",
+     run_layouts},
 };
 
 std::string known_names() {
