@@ -3,17 +3,21 @@
 namespace fp4moe::cli {
 
 Run declare_bench(CLI::App& app);
+Run declare_convert(CLI::App& app);
 Run declare_demo(CLI::App& app);
 Run declare_doctor(CLI::App& app);
 Run declare_explain(CLI::App& app);
 Run declare_golden(CLI::App& app);
 Run declare_inspect(CLI::App& app);
+Run declare_layouts(CLI::App& app);
 Run declare_lint(CLI::App& app);
 Run declare_plan(CLI::App& app);
 Run declare_matrix(CLI::App& app);
 Run declare_quantize(CLI::App& app);
 Run declare_synth(CLI::App& app);
 Run declare_transcode(CLI::App& app);
+Run declare_unconvert(CLI::App& app);
+Run declare_verify(CLI::App& app);
 
 namespace {
 
@@ -27,6 +31,10 @@ constexpr Command kCommands[] = {
     {"explain",   "Say which backend a layer gets, and why not the others",    "fp4moe explain --device h100 --model gpt-oss-20b --policy 2026-04-24", declare_explain},
     {"plan",      "Say what a model takes on each rank: sizes, padding, bytes",   "fp4moe plan --model gpt-oss-120b --tp 8 --device h100 --policy 2026-08-22", declare_plan},
     {"matrix",    "Tabulate what every backend can do and who gets which",     "fp4moe matrix --policy 2026-04-24", declare_matrix},
+    {"convert",   "Write a checkpoint in a backend's layout, for one rank",    "fp4moe convert ./gpt-oss-20b --backend MARLIN --policy 2026-04-24 --device h100 -o gpt-oss-20b-marlin", declare_convert},
+    {"unconvert", "Write the checkpoint that a folder was converted from",     "fp4moe unconvert ./gpt-oss-20b-marlin -o gpt-oss-20b", declare_unconvert},
+    {"verify",    "Prove that a converted folder is what its source gives",    "fp4moe verify ./gpt-oss-20b-marlin --deep", declare_verify},
+    {"layouts",   "List and draw the weight layouts of every backend",         "fp4moe layouts marlin.mxfp4", declare_layouts},
     {"transcode", "Write a checkpoint in another dialect, bit for bit",        "fp4moe transcode ./gpt-oss-20b --to gguf -o gpt-oss-20b.gguf", declare_transcode},
     {"quantize",  "Quantise the experts of a BF16, F16 or F32 checkpoint",     "fp4moe quantize ./qwen3-bf16 --format nvfp4 -o qwen3-nvfp4", declare_quantize},
     {"synth",     "Make a seeded test checkpoint in any dialect",              "fp4moe synth --model gpt-oss-20b --layers 1 --seed 1 -o layer", declare_synth},

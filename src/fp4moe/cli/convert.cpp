@@ -1,0 +1,322 @@
+// fp4moe convert: a checkpoint into a backend's layout, for one rank.
+//
+// Exit status: 0 done, 2 the question is wrong, 3 the checkpoint is, 4 no backend, 6 no memory or
+// disk, 130 interrupted (go on with --resume).
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "fp4moe/backends/all.hpp"
+#include "fp4moe/backends/layouts.hpp"
+#include "fp4moe/base/interrupt.hpp"
+#include "fp4moe/base/text.hpp"
+#include "fp4moe/cli/command.hpp"
+#include "fp4moe/cli/options.hpp"
+#include "fp4moe/cli/progress.hpp"
+#include "fp4moe/cli/question.hpp"
+#include "fp4moe/convert/convert_folder.hpp"
+#include "fp4moe/plan/plan.hpp"
+
+namespace fp4moe::cli {
+
+Run declare_convert(CLI::App& app);
+
+namespace {
+
+using convert::FolderPlan;
+using convert::PlannedLayer;
+using convert::Recipe;
+
+struct Options {
+  std::string path{}, out{};
+  std::string backend{}, layout{}, generation{};
+  std::string tp = "0/1", ep = "0/1", placement = "linear";
+  std::string params_dtype = "bf16";
+  QuestionOptions question{};  // device and policy
+  std::optional<std::uint64_t> pad_hidden{}, pad_intermediate{};
+  std::size_t threads = 0;
+  std::uint64_t max_memory = 0;
+  bool resume = false, dry_run = false, experts_only = false;
+};
+
+Result<weights::Rank> parse_rank(std::string_view option, const std::string& given) {
+  if (const auto rank = convert::rank_from_text(given)) return *rank;
+  return usage("convert.rank", fmt::format("{} is not a rank of a group", option))
+      .expects("R/N with R below N, e.g. 0/8", "'" + printable(given) + "'");
+}
+
+Result<weights::Slice> parse_slice(const Options& options) {
+  const Result<weights::Rank> tp = parse_rank("--tp", options.tp);
+  if (!tp) return tp.why();
+  const Result<weights::Rank> ep = parse_rank("--ep", options.ep);
+  if (!ep) return ep.why();
+  return weights::Slice{
+      .tensor_parallel = *tp,
+      .expert_parallel = *ep,
+      .placement =
+          convert::placement_from_name(options.placement).value_or(weights::Placement::linear)};
+}
+
+// What the policy selects on the device for this model.
+Result<const oracle::Backend*> chosen_backend(const plan::Model& model, const weights::Slice& slice,
+                                              const platform::Device& device,
+                                              const oracle::Policy& policy) {
+  const std::uint64_t ep = slice.expert_parallel.size;
+  plan::PlanRequest request{.model = model, .device = device, .policy = &policy};
+  request.ranks = {.tp = ep > 1 ? ep : slice.tensor_parallel.size, .ep = ep};
+  const auto made = plan::make_plan(request);
+  if (!made) return made.why();
+  for (const plan::BackendPlan& row : made->backends)
+    if (row.chosen) return row.backend;
+  return error(ErrorCode::no_backend, "convert.backend", "the policy selects no backend here")
+      .expects("a backend that computes the model on this device", made->no_choice)
+      .try_this("name one: --backend NAME, or a layout: --layout ID");
+}
+
+Result<const oracle::Backend*> named_backend(const oracle::Policy& policy,
+                                             const std::string& name) {
+  std::vector<std::string_view> names;
+  for (const oracle::Backend* backend : policy.backends) names.push_back(backend->name);
+  const auto found = std::ranges::find(names, name);
+  if (found != names.end()) return policy.backends[static_cast<std::size_t>(found - names.begin())];
+  const std::string_view near = nearest(name, names);
+  return usage("convert.backend", fmt::format("policy {} has no such backend", policy.name))
+      .expects(fmt::format("one of {}", fmt::join(names, ", ")), "'" + printable(name) + "'")
+      .try_this(near.empty() ? "see other policies: --policy"
+                             : fmt::format("Did you mean {}?", near));
+}
+
+// The layout that was asked for, or the one the backend's kernels read.
+Result<Done> choose_layout(const Options& options, weights::WeightFormat format, Recipe& recipe) {
+  if (!options.layout.empty() && !options.backend.empty())
+    return usage("convert.layout", "a backend has its layout")
+        .expects("either --backend or --layout", "both");
+  if (!options.layout.empty()) {
+    const auto layout = backends::require_layout(options.layout, options.generation);
+    if (!layout) return layout.why();
+    recipe.layout = *layout;
+    return Done{};
+  }
+  const auto policy = backends::require_policy(options.question.policy, format);
+  if (!policy) return policy.why();
+  Result<platform::Device> device = resolve_device(options.question);
+  if (!device) return device.why();
+  const Result<plan::Model> model = plan::model_from_checkpoint(options.path);
+  if (!model) return model.why();
+  const auto backend = options.backend.empty()
+                           ? chosen_backend(*model, recipe.slice, *device, **policy)
+                           : named_backend(**policy, options.backend);
+  if (!backend) return backend.why();
+  auto layout = backends::layout_of({.backend = **backend,
+                                     .era = (*policy)->era,
+                                     .device = *device,
+                                     .tp_size = recipe.slice.tensor_parallel.size});
+  if (!layout) return layout.why();
+  if (!options.generation.empty()) {
+    layout = backends::require_layout((*layout)->id, options.generation);
+    if (!layout) return layout.why();
+  }
+  recipe.layout = *layout;
+  recipe.sizing.backend = *backend;
+  recipe.sizing.device = *std::move(device);
+  recipe.sizing.activation = model->layer.activation;
+  return Done{};
+}
+
+Result<Recipe> make_recipe(const Options& options, const weights::Checkpoint& source) {
+  Recipe recipe{.params_type =
+                    options.params_dtype == "f16" ? tensor::DType::f16 : tensor::DType::bf16};
+  const Result<weights::Slice> slice = parse_slice(options);
+  if (!slice) return slice.why();
+  recipe.slice = *slice;
+  if (Result<Done> done = choose_layout(options, source.dialect().format, recipe); !done)
+    return done.why();
+  recipe.sizing.hidden = options.pad_hidden;
+  recipe.sizing.intermediate = options.pad_intermediate;
+  return recipe;
+}
+
+std::string padding_text(std::uint64_t real, std::uint64_t padded) {
+  return real == padded ? std::to_string(real) : fmt::format("{} -> {}", real, padded);
+}
+
+std::string rank_text(const weights::Slice& slice) {
+  std::string made;
+  if (slice.tensor_parallel.size > 1)
+    made += fmt::format(", tensor-parallel rank {}", convert::text(slice.tensor_parallel));
+  if (slice.expert_parallel.size > 1)
+    made += fmt::format(", expert-parallel rank {} ({})", convert::text(slice.expert_parallel),
+                        convert::name(slice.placement));
+  return made;
+}
+
+void print_plan(const Io& io, const FolderPlan& plan, std::size_t threads) {
+  const convert::Manifest& manifest = plan.manifest;
+  const PlannedLayer& first = plan.layers.front();
+  const convert::Problem& problem = first.record.problem;
+  io.out << fmt::format(
+      "{} -> {}{}{}: {} MoE layer{}, {} experts each, {}{}\n", manifest.dialect,
+      convert::layout_text(manifest.layout, manifest.generation),
+      manifest.backend.empty() ? "" : fmt::format(" for {}", manifest.backend),
+      rank_text(manifest.slice), plan.layers.size(), plan.layers.size() == 1 ? "" : "s",
+      problem.experts, human_bytes(plan.expert_bytes),
+      plan.other_bytes == 0
+          ? std::string()
+          : fmt::format(" and {} of other tensors", human_bytes(plan.other_bytes)));
+  io.out << fmt::format("hidden {}, intermediate {}; {} thread{} take at most {}\n",
+                        padding_text(problem.real.hidden, problem.padded.hidden),
+                        padding_text(problem.real.intermediate, problem.padded.intermediate),
+                        threads, threads == 1 ? "" : "s",
+                        human_bytes(convert::memory_of(plan, threads)));
+  if (!plan.recipe.layout->note.empty())
+    io.out << fmt::format("note: {}\n", plan.recipe.layout->note);
+}
+
+void print_tensors(const Io& io, const FolderPlan& plan) {
+  const PlannedLayer& first = plan.layers.front();
+  io.out << fmt::format("{}:\n", first.record.file);
+  for (const convert::PackedTensor& tensor : first.tensors)
+    io.out << fmt::format("  {:<14} {:<9} {:<24} {:>11}\n", tensor.name, tensor::name(tensor.dtype),
+                          tensor::text(tensor.shape), human_bytes(tensor.bytes));
+}
+
+Json plan_json(const FolderPlan& plan, std::size_t threads) {
+  Json layers = Json::array();
+  for (const PlannedLayer& layer : plan.layers) {
+    const convert::Problem& problem = layer.record.problem;
+    Json tensors = Json::array();
+    for (const convert::PackedTensor& tensor : layer.tensors)
+      tensors.push_back({{"name", tensor.name},
+                         {"dtype", tensor::name(tensor.dtype)},
+                         {"shape", tensor.shape},
+                         {"kernel_shape", tensor.kernel.extents},
+                         {"bytes", tensor.bytes}});
+    layers.push_back({{"index", layer.record.index},
+                      {"prefix", layer.record.prefix},
+                      {"file", layer.record.file},
+                      {"experts", problem.experts},
+                      {"hidden", problem.real.hidden},
+                      {"hidden_padded", problem.padded.hidden},
+                      {"intermediate", problem.real.intermediate},
+                      {"intermediate_padded", problem.padded.intermediate},
+                      {"tensors", std::move(tensors)}});
+  }
+  const convert::Manifest& manifest = plan.manifest;
+  return {{"command", "convert"},
+          {"layout", manifest.layout},
+          {"generation", manifest.generation},
+          {"backend", manifest.backend},
+          {"dialect", manifest.dialect},
+          {"tp", convert::text(manifest.slice.tensor_parallel)},
+          {"ep", convert::text(manifest.slice.expert_parallel)},
+          {"placement", convert::name(manifest.slice.placement)},
+          {"expert_bytes", plan.expert_bytes},
+          {"other_bytes", plan.other_bytes},
+          {"threads", threads},
+          {"memory_bytes", convert::memory_of(plan, threads)},
+          {"layers", std::move(layers)}};
+}
+
+void print_report(const Io& io, const convert::ConvertReport& report, const Options& options) {
+  for (const std::string& loss : report.losses)
+    io.out << fmt::format("cannot be undone: {}\n", loss);
+  const double bytes = static_cast<double>(report.expert_bytes + report.other_bytes);
+  io.out << fmt::format(
+      "{}: {} files{} in {:.2f} s, {}/s\n", options.out, report.files,
+      report.resumed_files == 0 ? "" : fmt::format(" ({} found finished)", report.resumed_files),
+      report.seconds,
+      human_bytes(static_cast<std::uint64_t>(report.seconds > 0 ? bytes / report.seconds : 0)));
+}
+
+Result<int> run_convert(const Options& options, const Io& io) {
+  if (options.out.empty() && !options.dry_run)
+    return usage("convert.out", "say where to write: -o OUT");
+  const Result<weights::Checkpoint> source = weights::Checkpoint::open(options.path);
+  if (!source) return source.why();
+  const Result<Recipe> recipe = make_recipe(options, *source);
+  if (!recipe) return recipe.why();
+  // Opening read headers all over the files; their pages are not needed again.
+  for (const tensor::MappedFile& file : source->store().files()) file.drop(file.bytes());
+  Result<FolderPlan> plan =
+      convert::plan_folder(*source, options.path, *recipe, {.experts_only = options.experts_only});
+  if (!plan) return plan.why();
+  const auto threads = convert::threads_within(
+      *plan, options.threads == 0 ? io.threads : options.threads, options.max_memory);
+  if (!threads) return threads.why();
+  Json json = plan_json(*plan, *threads);
+  if (!io.json) print_plan(io, *plan, *threads);
+  if (options.dry_run) {
+    if (!io.json) print_tensors(io, *plan);
+    if (!io.json) io.out << "nothing was written (--dry-run)\n";
+    json["dry_run"] = true;
+    if (io.json) io.print(json);
+    return kDone;
+  }
+  const InterruptGuard guard;
+  const Result<convert::ConvertReport> report = [&] {
+    Progress progress(io, "convert", plan->expert_bytes + plan->other_bytes);
+    return convert::convert_folder(
+        *source, *std::move(plan), options.out,
+        {.threads = *threads,
+         .max_memory = options.max_memory,
+         .resume = options.resume,
+         .progress = [&progress](std::uint64_t bytes) { progress.add(bytes); }});
+  }();
+  if (!report) return report.why();
+  if (!io.json) {
+    print_report(io, *report, options);
+    return kDone;
+  }
+  json.update({{"out", options.out},
+               {"dry_run", false},
+               {"files", report->files},
+               {"resumed_files", report->resumed_files},
+               {"losses", report->losses},
+               {"seconds", report->seconds}});
+  io.print(json);
+  return kDone;
+}
+
+}  // namespace
+
+Run declare_convert(CLI::App& app) {
+  const auto options = std::make_shared<Options>();
+  add_option(app, "PATH", options->path, "Checkpoint: folder, index or file").required();
+  add_option(app, "-o,--out", options->out, "Folder to create");
+  add_option(app, "--backend", options->backend,
+             "Backend to convert for (default: what the policy selects on the device)");
+  add_option(app, "--layout", options->layout, "A layout instead, e.g. marlin.mxfp4");
+  add_option(app, "--generation", options->generation,
+             "Of the layout (default: the backend's, or the newest)");
+  add_option(app, "--policy", options->question.policy, "Whose backends: native, or a date of vLLM")
+      .show_default();
+  add_option(app, "--device", options->question.device,
+             "This machine (auto) or a part: h100, mi355x, cpu, ...")
+      .show_default();
+  add_option(app, "--tp", options->tp, "Rank R of N that share every expert: R/N").show_default();
+  add_option(app, "--ep", options->ep, "Rank R of N that share out the experts: R/N")
+      .show_default();
+  add_option(app, "--placement", options->placement, "Which experts a rank gets")
+      .one_of({"linear", "round-robin"})
+      .show_default();
+  add_option(app, "--pad-hidden", options->pad_hidden, "Padded hidden size, by hand");
+  add_option(app, "--pad-intermediate", options->pad_intermediate,
+             "Padded intermediate size of a rank, by hand");
+  add_option(app, "--params-dtype", options->params_dtype, "Type of the model's parameters")
+      .one_of({"bf16", "f16"})
+      .show_default();
+  add_option(app, "--threads", options->threads, "Threads (default: all)");
+  add_option(app, "--max-memory", options->max_memory, "Memory to stay within, e.g. 2GB")
+      .in_bytes("no limit");
+  add_flag(app, "--resume", options->resume, "Go on where a stopped run left off");
+  add_flag(app, "--experts-only", options->experts_only, "Leave the other tensors out");
+  add_flag(app, "--dry-run", options->dry_run, "Say what would be written, write nothing");
+  return [options](const Io& io) { return run_convert(*options, io); };
+}
+
+}  // namespace fp4moe::cli

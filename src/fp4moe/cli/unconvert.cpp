@@ -1,0 +1,81 @@
+// fp4moe unconvert: a converted folder (of a split model: those of all ranks) back into the
+// checkpoint it was made from.
+//
+// Exit status: 0 done, 2 ranks are missing, 3 not a converted folder, 5 it is damaged or the layout
+// lost something, 6 no disk, 130 interrupted.
+#include "fp4moe/convert/unconvert.hpp"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "fp4moe/base/interrupt.hpp"
+#include "fp4moe/base/text.hpp"
+#include "fp4moe/cli/command.hpp"
+#include "fp4moe/cli/options.hpp"
+#include "fp4moe/cli/progress.hpp"
+
+namespace fp4moe::cli {
+
+Run declare_unconvert(CLI::App& app);
+
+namespace {
+
+struct Options {
+  std::vector<std::string> paths{};
+  std::string out{};
+  std::size_t threads = 0;
+  bool accept_losses = false;
+};
+
+Result<int> run_unconvert(const Options& options, const Io& io) {
+  const Result<std::uint64_t> total = convert::unconvert_bytes(options.paths);
+  if (!total) return total.why();
+  const InterruptGuard guard;
+  const Result<convert::UnconvertReport> report = [&] {
+    Progress progress(io, "unconvert", *total);
+    return convert::unconvert(
+        options.paths, options.out,
+        {.threads = options.threads == 0 ? io.threads : options.threads,
+         .accept_losses = options.accept_losses,
+         .progress = [&progress](std::uint64_t bytes) { progress.add(bytes); }});
+  }();
+  if (!report) return report.why();
+  if (io.json) {
+    io.print({{"command", "unconvert"},
+              {"out", options.out},
+              {"dialect", report->dialect},
+              {"layers", report->layers},
+              {"experts", report->experts},
+              {"bytes", report->bytes},
+              {"files", report->files},
+              {"exact", report->is_exact},
+              {"losses", report->losses},
+              {"seconds", report->seconds}});
+    return kDone;
+  }
+  for (const std::string& loss : report->losses) io.out << fmt::format("lost: {}\n", loss);
+  io.out << fmt::format(
+      "{}: {}, {} MoE layer{}, {} experts, {} in {} file{}, {:.2f} s; {}\n", options.out,
+      report->dialect, report->layers, report->layers == 1 ? "" : "s", report->experts,
+      human_bytes(report->bytes), report->files, report->files == 1 ? "" : "s", report->seconds,
+      report->is_exact ? "every weight is what it was" : "not the weights that were converted");
+  return kDone;
+}
+
+}  // namespace
+
+Run declare_unconvert(CLI::App& app) {
+  const auto options = std::make_shared<Options>();
+  add_option(app, "PATH", options->paths, "Converted folder; of a split model all ranks'")
+      .required();
+  add_option(app, "-o,--out", options->out, "Folder to create").required();
+  add_option(app, "--threads", options->threads, "Threads (default: all)");
+  add_flag(app, "--accept-losses", options->accept_losses,
+           "Write what there is where the layout could not keep everything");
+  return [options](const Io& io) { return run_unconvert(*options, io); };
+}
+
+}  // namespace fp4moe::cli
