@@ -1,0 +1,134 @@
+#include "fp4moe/layout/layout.hpp"
+
+#include <algorithm>
+#include <set>
+
+#include <gtest/gtest.h>
+
+#include "fp4moe/layout/maps.hpp"
+
+namespace fp4moe::layout {
+namespace {
+
+// Where gates 0, 1, ... and then ups 0, 1, ... go.
+std::vector<std::uint64_t> rows(const Layout& layout, Sizes real, Sizes padded,
+                                bool is_interleaved = false) {
+  std::vector<std::uint64_t> places;
+  for (const unsigned which : {0u, 1u})
+    for (std::uint64_t i = 0; i < real.intermediate; ++i)
+      places.push_back(w13_row(layout, real, padded, is_interleaved, which, i));
+  return places;
+}
+
+using Places = std::vector<std::uint64_t>;
+
+TEST(W13Rows, HalvesBeginWhereThePaddedHalfEnds) {
+  EXPECT_EQ(rows({}, {8, 3}, {8, 4}), (Places{0, 1, 2, 4, 5, 6}));
+  EXPECT_EQ(rows({.order = {.up_first = true}}, {8, 3}, {8, 4}), (Places{4, 5, 6, 0, 1, 2}));
+}
+
+TEST(W13Rows, BlocksTakeTurns) {
+  EXPECT_EQ(rows({.order = {.block = 1}}, {8, 3}, {8, 4}), (Places{0, 2, 4, 1, 3, 5}));
+  EXPECT_EQ(rows({.order = {.block = 1, .up_first = true}}, {8, 3}, {8, 3}),
+            (Places{1, 3, 5, 0, 2, 4}));
+  EXPECT_EQ(rows({.order = {.block = 2}}, {8, 4}, {8, 4}), (Places{0, 1, 4, 5, 2, 3, 6, 7}));
+}
+
+TEST(W13Rows, AsLoadedIsTheCheckpointsOwnOrder) {
+  const Layout layout{.order = {.as_loaded = true}};
+  EXPECT_EQ(rows(layout, {8, 3}, {8, 4}, true), (Places{0, 2, 4, 1, 3, 5}));
+  EXPECT_EQ(rows(layout, {8, 3}, {8, 4}, false), (Places{0, 1, 2, 4, 5, 6}));
+}
+
+// Both halves lie together, and what follows them is padding: with turns, the halves of all rows
+// are taken, wherever gate and up meet. Nothing changes where nothing is padded.
+TEST(W13Rows, PaddingAtTheEndPairsOtherRows) {
+  Layout layout{.order = {.block = 1, .up_first = true}, .pads_at_end = true};
+  // ups 0 1 2, gates 3 4 5, padding 6 7; the first half of 8 rows takes even places.
+  EXPECT_EQ(rows(layout, {8, 3}, {8, 4}), (Places{6, 1, 3, 0, 2, 4}));
+  EXPECT_EQ(rows(layout, {8, 3}, {8, 3}), (Places{1, 3, 5, 0, 2, 4}));
+  layout.order.block = 0;
+  EXPECT_EQ(rows(layout, {8, 3}, {8, 4}), (Places{3, 4, 5, 0, 1, 2}));
+}
+
+TEST(W13Rows, NoTwoRowsShareAPlace) {
+  for (const bool as_loaded : {false, true})
+    for (const std::uint32_t block : {0u, 1u, 8u, 16u, 64u})
+      for (const bool up_first : {false, true})
+        for (const bool at_end : {false, true})
+          for (const bool is_interleaved : {false, true})
+            for (const Sizes real : {Sizes{64, 1}, Sizes{64, 96}, Sizes{64, 128}}) {
+              const Sizes padded{64, 128};
+              const Layout layout{
+                  .order = {.as_loaded = as_loaded, .block = block, .up_first = up_first},
+                  .pads_at_end = at_end};
+              std::set<std::uint64_t> taken;
+              for (const std::uint64_t place : rows(layout, real, padded, is_interleaved)) {
+                EXPECT_LT(place, 2 * padded.intermediate);
+                EXPECT_TRUE(taken.insert(place).second) << place;
+              }
+            }
+}
+
+TEST(ShuffledRows, MoveWithinBlocksOf32AndBack) {
+  // out[32 B + a + 8 b] <- in[32 B + 4 a + b]
+  for (std::uint64_t block = 0; block < 3; ++block)
+    for (std::uint64_t a = 0; a < 8; ++a)
+      for (std::uint64_t b = 0; b < 4; ++b) {
+        EXPECT_EQ(shuffled_row(32 * block + 4 * a + b), 32 * block + a + 8 * b);
+        EXPECT_EQ(unshuffled_row(32 * block + a + 8 * b), 32 * block + 4 * a + b);
+      }
+}
+
+TEST(MarlinSingle, IsTheGatherOfTheFormat) {
+  // out[8 i + j] <- in[2 i + {0, 1, 8, 9, 16, 17, 24, 25}[j]]
+  constexpr std::uint64_t kFrom[] = {0, 1, 8, 9, 16, 17, 24, 25};
+  for (std::uint64_t block = 0; block < 2; ++block)
+    for (std::uint64_t i = 0; i < 4; ++i)
+      for (std::uint64_t j = 0; j < 8; ++j)
+        EXPECT_EQ(marlin_single(32 * block + 2 * i + kFrom[j]), 32 * block + 8 * i + j);
+}
+
+Shape shape_of(const Map& map, Extent size, std::uint64_t experts) {
+  const Result<IndexMap> bound = IndexMap::bind(map, size);
+  return bound ? kernel_shape(*bound, experts) : Shape{};
+}
+
+TEST(Shapes, AreWhatKernelsSee) {
+  const auto is = [](const Shape& shape, const Places& extents, const Places& strides) {
+    EXPECT_EQ(shape.extents, extents);
+    EXPECT_EQ(shape.strides, strides);
+  };
+  is(shape_of(plain(), {4, 6}, 3), {3, 4, 6}, {24, 6, 1});
+  is(shape_of(marlin_w4a16(), {64, 32}, 2), {2, 2, 128}, {256, 128, 1});
+  is(shape_of(triton_strided(), {4, 6}, 3), {3, 6, 4}, {24, 1, 6});
+  is(shape_of(triton_hopper_value(3, {64, 64}), {1, 2}, 2), {2, 256, 16}, {4096, 1, 256});
+  is(shape_of(triton_hopper_scale(8), {1, 1}, 1), {1, 64, 8}, {512, 1, 64});
+  is(shape_of(triton_blackwell_scale(), {130, 1}, 3), {1, 6, 2, 2, 256}, {6144, 1024, 512, 256, 1});
+  is(shape_of(aiter_scales(false), {32, 8}, 3), {96, 8}, {8, 1});
+  // Rows are padded in storage, but reported as they are.
+  is(shape_of(deepgemm_scales(), {6, 5}, 2), {2, 6, 2}, {16, 1, 8});
+  is(shape_of(native_sm90_codes(32), {65, 64}, 2), {2, 2, 1, 2176}, {4352, 2176, 2176, 1});
+}
+
+TEST(Shapes, AreStoredDense) {
+  const Result<IndexMap> map = IndexMap::bind(deepgemm_scales(), {6, 5});
+  ASSERT_TRUE(map);
+  EXPECT_EQ(stored_shape(*map, 2), (Places{2, 2, 8}));
+  const Result<IndexMap> hopper = IndexMap::bind(triton_hopper_value(3, {16, 32}), {16, 64});
+  ASSERT_TRUE(hopper);
+  EXPECT_EQ(stored_shape(*hopper, 2), (Places{2, 4, 128}));
+}
+
+TEST(FindLayout, TakesTheFirstOfAnIdWhenNoGenerationIsNamed) {
+  const std::vector<Layout> all{
+      {.id = "a", .generation = "new"}, {.id = "a", .generation = "old"}, {.id = "b"}};
+  EXPECT_EQ(find_layout(all, "a", ""), &all[0]);
+  EXPECT_EQ(find_layout(all, "a", "old"), &all[1]);
+  EXPECT_EQ(find_layout(all, "b", ""), &all[2]);
+  EXPECT_EQ(find_layout(all, "a", "older"), nullptr);
+  EXPECT_EQ(find_layout(all, "c", ""), nullptr);
+}
+
+}  // namespace
+}  // namespace fp4moe::layout
