@@ -18,9 +18,10 @@ target_compile_options(fp4moe_options INTERFACE -ffp-contract=off)
 # A room: src/fp4moe/<name> (its subfolders are separate rooms where they are declared so).
 # Sources become a static library fp4moe_<room>; each x_test.cpp becomes the test <room>.x.
 # PRECOMPILE names heavy headers that most of the room's files include, SOURCES files of subfolders.
+# QUICK rooms decide and print: they are built fast rather than to run fast.
 #   fp4moe_room(tensor/files DEPENDS tensor)
 function(fp4moe_room path)
-  cmake_parse_arguments(ARG "" "" "DEPENDS;LINK;PRECOMPILE;SOURCES" ${ARGN})
+  cmake_parse_arguments(ARG "QUICK" "" "DEPENDS;LINK;PRECOMPILE;SOURCES" ${ARGN})
   string(REPLACE "/" "_" room ${path})
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/fp4moe/${path}/*.cpp)
   list(APPEND sources ${ARG_SOURCES})
@@ -36,6 +37,9 @@ function(fp4moe_room path)
     target_include_directories(fp4moe_${room} PUBLIC ${PROJECT_SOURCE_DIR}/src)
     target_link_libraries(fp4moe_${room} PUBLIC ${ARG_DEPENDS} ${ARG_LINK} PRIVATE fp4moe_options)
     set_property(GLOBAL APPEND PROPERTY FP4MOE_ROOMS fp4moe_${room})
+    if(ARG_QUICK AND CMAKE_BUILD_TYPE STREQUAL "Release")
+      target_compile_options(fp4moe_${room} PRIVATE -O1)
+    endif()
     if(ARG_PRECOMPILE)
       target_precompile_headers(fp4moe_${room} PRIVATE ${ARG_PRECOMPILE})
     endif()

@@ -1,4 +1,4 @@
-// fp4moe bench ceilings|formats|files|select
+// fp4moe bench ceilings|formats|pack|files|select
 //
 // Work and ceilings are measured in one process by turns, and ratios are reported: they mean more
 // than times, which change from machine to machine and from hour to hour.
@@ -13,6 +13,7 @@
 #include "fp4moe/bench/ceilings.hpp"
 #include "fp4moe/bench/files.hpp"
 #include "fp4moe/bench/formats.hpp"
+#include "fp4moe/bench/pack.hpp"
 #include "fp4moe/bench/select.hpp"
 #include "fp4moe/cli/command.hpp"
 #include "fp4moe/cli/options.hpp"
@@ -23,14 +24,14 @@
 namespace fp4moe::cli {
 namespace {
 
-enum class Question : std::uint8_t { ceilings, formats, files, select };
+enum class Question : std::uint8_t { ceilings, formats, pack, files, select };
 
 struct Options {
   Question question = Question::ceilings;
   std::optional<std::size_t> threads{};
   std::optional<std::size_t> megabytes{};
   std::optional<double> seconds{};
-  std::string path{}, scratch{};
+  std::string path{}, scratch{}, layout{};
 };
 
 // What every question needs to know.
@@ -124,6 +125,32 @@ Result<int> run_formats(const Options& options, const Setting& setting, const Io
   return kDone;
 }
 
+Result<int> run_pack(const Options& options, const Setting& setting, const Io& io) {
+  bench::PackOptions asked{.threads = setting.threads, .layout = options.layout};
+  if (options.megabytes) asked.megabytes = *options.megabytes;
+  if (options.seconds) asked.seconds = *options.seconds;
+  const auto results = bench::bench_pack(asked);
+  if (!results) return results.why();
+  const auto ceilings = quick_ceilings(setting);
+  if (!ceilings) return ceilings.why();
+  if (io.json) {
+    Json rows = Json::array();
+    for (const bench::PackResult& result : *results)
+      rows.push_back(bench::to_json(result, setting.threads));
+    io.print(report(setting, *ceilings, std::move(rows)));
+    return kDone;
+  }
+  print_machine(io, setting, *ceilings);
+  io.out << fmt::format("{:32} {:26} {:>6} {:>7} {:>7} {:>6} {:>9}\n", "layout", "generation",
+                        "GB/s", "unpack", "memcpy", "share", "times map");
+  for (const bench::PackResult& result : *results)
+    io.out << fmt::format("{:32} {:26} {:6.2f} {:7.2f} {:7.2f} {:5.0f}% {:8.0f}x\n", result.layout,
+                          result.generation, result.pack.rate(), result.unpack.rate(),
+                          result.memcpy_gb_per_s, 100 * result.share_of_memcpy(),
+                          result.times_map());
+  return kDone;
+}
+
 Result<int> run_files(const Options& options, const Setting& setting, const Io& io) {
   bench::FilesOptions asked{.path = options.path,
                             .scratch = options.scratch,
@@ -180,6 +207,8 @@ Result<int> run(const Options& options, const Io& io) {
       return run_ceilings(options, *setting, io);
     case Question::formats:
       return run_formats(options, *setting, io);
+    case Question::pack:
+      return run_pack(options, *setting, io);
     case Question::files:
       return run_files(options, *setting, io);
     case Question::select:
@@ -199,6 +228,10 @@ Run declare_bench(CLI::App& app) {
                asks(Question::ceilings));
   add_question(app, "formats", "Quantise, dequantise and GGUF moves, as shares of memcpy",
                asks(Question::formats));
+  CLI::App& pack =
+      add_question(app, "pack", "Laying experts out for each backend, as a share of memcpy",
+                   asks(Question::pack));
+  add_option(pack, "--layout", options->layout, "Only this layout, e.g. marlin.mxfp4");
   CLI::App& files =
       add_question(app, "files", "Reading through mmap and transcoding, as shares of a plain copy",
                    asks(Question::files));

@@ -1,0 +1,89 @@
+// fp4moe layouts: every weight layout, its generations and its drawing. The pages under
+// docs/layouts are this command's --markdown output.
+#include "fp4moe/backends/layouts.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "fp4moe/backends/all.hpp"
+#include "fp4moe/base/text.hpp"
+#include "fp4moe/cli/command.hpp"
+#include "fp4moe/cli/layout_pages.hpp"
+#include "fp4moe/cli/options.hpp"
+#include "fp4moe/tensor/files/atomic_file.hpp"
+
+namespace fp4moe::cli {
+
+Run declare_layouts(CLI::App& app);
+
+namespace {
+
+using layout::Layout;
+
+struct Options {
+  std::string id{}, folder{};
+};
+
+Json to_json(const Layout& layout) {
+  return {{"layout", layout.id},
+          {"generation", layout.generation},
+          {"format", name(layout.format)},
+          {"reads", layout.reads},
+          {"note", layout.note},
+          {"codes", layout::formula(layout.codes)},
+          {"scales", layout::formula(layout.scales)},
+          {"backends", backends_reading(layout.id)}};
+}
+
+Result<int> write_pages(const std::string& folder, const Io& io) {
+  std::error_code code;
+  std::filesystem::create_directories(folder, code);
+  std::size_t count = 0;
+  for (const LayoutPage& page : layout_pages()) {
+    const std::string path = folder + "/" + page.file;
+    const Result<Done> written =
+        tensor::write_file(path, std::as_bytes(std::span(page.text.data(), page.text.size())));
+    if (!written) return written.why();
+    ++count;
+  }
+  io.out << fmt::format("{} pages in {}\n", count, folder);
+  return kDone;
+}
+
+Result<int> run(const Options& options, const Io& io) {
+  if (!options.folder.empty()) return write_pages(options.folder, io);
+  std::vector<const Layout*> chosen;
+  for (const Layout& layout : backends::layouts())
+    if (options.id.empty() || layout.id == options.id) chosen.push_back(&layout);
+  if (chosen.empty()) return backends::require_layout(options.id, {}).why();
+  if (io.json) {
+    Json rows = Json::array();
+    for (const Layout* layout : chosen) rows.push_back(to_json(*layout));
+    io.print({{"command", "layouts"}, {"layouts", std::move(rows)}});
+    return kDone;
+  }
+  if (!options.id.empty()) {
+    io.out << layout_page(options.id);
+    return kDone;
+  }
+  io.out << fmt::format("{:32} {:26} {}\n", "layout", "generation", "read by");
+  for (const Layout* layout : chosen)
+    io.out << fmt::format("{:32} {:26} {}\n", layout->id, layout->generation, layout->reads);
+  return kDone;
+}
+
+}  // namespace
+
+Run declare_layouts(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  add_option(app, "LAYOUT", options->id, "Draw this one, e.g. marlin.mxfp4 (default: list all)");
+  add_option(app, "--markdown", options->folder, "Write a page for each into this folder");
+  return [options](const Io& io) { return run(*options, io); };
+}
+
+}  // namespace fp4moe::cli

@@ -1,0 +1,200 @@
+#include "fp4moe/layout/describe.hpp"
+
+#include <array>
+#include <numeric>
+#include <optional>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace fp4moe::layout {
+namespace {
+
+std::string digit_text(const Digit& digit) {
+  const char* axis = digit.axis == Axis::row ? "n" : "k";
+  std::string text = axis;
+  if (digit.divide != 1) text += fmt::format("/{}", digit.divide);
+  if (digit.modulo != 0) text += fmt::format("%{}", digit.modulo);
+  return text;
+}
+
+std::string stride_text(const Digit& digit) {
+  if (digit.by_cols != 0) return digit.by_cols == 1 ? "K" : fmt::format("{}*K", digit.by_cols);
+  if (digit.by_rows != 0) return digit.by_rows == 1 ? "N" : fmt::format("{}*N", digit.by_rows);
+  return fmt::format("{}", digit.fixed);
+}
+
+// A matrix that fills every tile: what is drawn is its first bytes.
+Extent sample(const Map& map) {
+  const std::uint64_t rows = std::lcm(std::lcm(map.pad_rows, map.need_rows), 128u);
+  const std::uint64_t cols = std::lcm(std::lcm(map.pad_cols, map.need_cols), 128u);
+  return {rows, cols};
+}
+
+std::vector<std::optional<Coord>> first_slots(const IndexMap& map, std::uint64_t count) {
+  std::vector<std::optional<Coord>> found(count);
+  for (std::uint64_t row = 0; row < map.padded().rows; ++row)
+    for (std::uint64_t col = 0; col < map.padded().cols; ++col)
+      if (const std::uint64_t slot = map.slot({row, col}); slot - map.map().begin < count)
+        found[slot - map.map().begin] = Coord{row, col};
+  return found;
+}
+
+std::string cell(const std::optional<Coord>& at) {
+  return at ? fmt::format("{}:{}", at->row, at->col) : "";
+}
+
+std::string word_code_drawing(const WordCode& code) {
+  std::array<std::string, 16> places;
+  for (unsigned reg = 0; reg < 4; ++reg)
+    for (unsigned bit = 0; bit < 4; ++bit)
+      places[code.bits[reg][bit]] = fmt::format("x{}.{}", reg, bit);
+  std::string line = "\nbit  ", from = "code ";
+  for (unsigned place = 16; place-- > 0;) {
+    line += fmt::format("{:>6}", place);
+    from += fmt::format("{:>6}", places[place]);
+  }
+  return line + "\n" + from + "\n";
+}
+
+}  // namespace
+
+std::string formula(const Map& map) {
+  std::string text = "slot =";
+  const char* plus = " ";
+  if (map.begin != 0) {
+    text += fmt::format(" {}", map.begin);
+    plus = " + ";
+  }
+  for (const Digit& digit : map.digits) {
+    const std::string stride = stride_text(digit), inner = digit_text(digit);
+    const bool simple = inner.size() == 1;
+    text += plus;
+    text += stride == "1" ? inner : simple ? stride + "*" + inner : stride + "*(" + inner + ")";
+    plus = " + ";
+  }
+  return text;
+}
+
+std::string drawing(const Map& map) {
+  const Result<IndexMap> bound = IndexMap::bind(map, sample(map));
+  if (!bound) return {};
+  std::string text;
+  if (map.element == Element::byte) {
+    const auto slots = first_slots(*bound, 64);
+    for (std::size_t line = 0; line < 4; ++line) {
+      text += fmt::format("{:>5} |", line * 16);
+      for (std::size_t i = 0; i < 16; ++i)
+        text += fmt::format(" {:>6}", cell(slots[line * 16 + i]));
+      text += "\n";
+    }
+    return text;
+  }
+  const auto slots = first_slots(*bound, 128);
+  if (map.code == nullptr) {
+    for (std::size_t line = 0; line < 8; ++line) {
+      text += fmt::format("{:>5} |", line * 8);
+      for (std::size_t i = 0; i < 8; ++i)
+        text += fmt::format("  {:>5} {:>5}", cell(slots[line * 16 + 2 * i]),
+                            cell(slots[line * 16 + 2 * i + 1]));
+      text += "\n";
+    }
+    return text;
+  }
+  text += "word | low half: x0, x1, x2, x3        high half: x0, x1, x2, x3\n";
+  for (std::size_t word = 0; word < 8; ++word) {
+    text += fmt::format("{:>4} |", word);
+    for (std::size_t i = 0; i < 8; ++i)
+      text += fmt::format("{}{:>6}", i == 4 ? "    " : " ", cell(slots[word * 8 + i]));
+    text += "\n";
+  }
+  return text + word_code_drawing(*map.code);
+}
+
+std::string size_rule(const Map& map) {
+  std::string text;
+  const auto add = [&](std::string_view what, std::uint32_t size, std::string_view how) {
+    if (size == 1) return;
+    if (!text.empty()) text += ", ";
+    text += fmt::format("{} {} {}", what, how, size);
+  };
+  add("rows", map.need_rows, "must be a multiple of");
+  add("rows", map.pad_rows, "are padded to a multiple of");
+  add("columns", map.need_cols, "must be a multiple of");
+  add("columns", map.pad_cols, "are padded to a multiple of");
+  return text;
+}
+
+std::string order_words(const Layout& layout) {
+  const W13Order& order = layout.order;
+  const std::string_view first = order.up_first ? "up" : "gate",
+                         second = order.up_first ? "gate" : "up";
+  std::string text =
+      order.as_loaded    ? std::string("rows of w13 keep the checkpoint's order")
+      : order.block == 0 ? fmt::format("w13: all {} rows, then all {} rows", first, second)
+      : order.block == 1 ? fmt::format("w13: {} and {} rows take turns", first, second)
+                         : fmt::format("w13: {} {} rows, then the {} rows that belong to them",
+                                       order.block, first, second);
+  if (layout.shuffles_rows)
+    text += "; then every 32 rows are shuffled: row 4a + b of 8 x 4 goes to a + 8b";
+  if (layout.pads_at_end) text += "; padding rows follow both halves";
+  return text;
+}
+
+std::string scale_words(ScaleRule rule) {
+  switch (rule) {
+    case ScaleRule::as_is:
+      return "bytes as they are";
+    case ScaleRule::plus_six:
+      return "each byte + 6";
+    case ScaleRule::marlin_2026_01:
+      return "E4M3 as the upper bits of a half times 2^7, sign dropped";
+    case ScaleRule::marlin_2026_03:
+      return "as half times 2^(7+x), x from the layer's smallest scale, sign dropped";
+    case ScaleRule::marlin_2026_04:
+      return "as half times 2^(7+x), x from the layer's largest scale; below 2 and negative: 0";
+    case ScaleRule::native_sm90_mxfp4:
+      return "each byte + 126, less an offset per expert and matrix where that exceeds 254";
+    case ScaleRule::native_sm90_nvfp4:
+      return "normalised: exponent + 9 in five bits, three bits of mantissa; scale 0 is 0xF0";
+  }
+  return {};
+}
+
+std::string bias_words(const Layout& layout) {
+  const std::string_view type = layout.bias_type == BiasType::bf16  ? "BF16"
+                                : layout.bias_type == BiasType::f32 ? "F32"
+                                                                    : "as loaded";
+  const std::string_view order = layout.bias_order == BiasOrder::halves ? "all gates, then all ups"
+                                 : layout.bias_order == BiasOrder::marlin_single
+                                     ? "as rows, then every 32: x goes to 8*(x%8/2) + 2*(x/8) + x%2"
+                                     : "as the rows";
+  return fmt::format("{}, {}", type, order);
+}
+
+std::string scalar_words(ScalarRule rule) {
+  switch (rule) {
+    case ScalarRule::none:
+      return "none";
+    case ScalarRule::global_scales:
+      return "w13_scale_2 (gate's and up's), w2_scale_2: as they are";
+    case ScalarRule::marlin:
+      return "w13_scale_2 (the gate's), w2_scale_2: times 2^119 (F16: 2^7), over 2^x";
+    case ScalarRule::alphas_per_expert:
+      return "a13_scale (the larger of gate's and up's), a2_scale, g1_alphas = a13 * w13_scale_2, "
+             "g2_alphas, a1_gscale = 1 / a13, a2_gscale";
+    case ScalarRule::alphas_shared:
+      return "a13_scale and a2_scale (one maximum over all experts), g1_alphas = a13 * "
+             "w13_scale_2, g2_alphas, a1_gscale = 1 / a13, a2_gscale";
+    case ScalarRule::alphas_trtllm:
+      return "as alphas of one maximum over all experts, and g1_scale_c = g1_alphas * a2_gscale "
+             "(without a gate: a2_gscale)";
+    case ScalarRule::alphas_trtllm_2026_01:
+      return "as alphas of one maximum over all experts, and g1_scale_c = g1_alphas / a2";
+    case ScalarRule::native_sm90_offsets:
+      return "w13_factor (gate's and up's), w2_factor: what accumulators are multiplied by";
+  }
+  return {};
+}
+
+}  // namespace fp4moe::layout
