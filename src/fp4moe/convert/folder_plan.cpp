@@ -19,6 +19,12 @@ constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 constexpr std::uint64_t kProgram = 48 * kMiB;  // code, headers, manifest
 constexpr std::uint64_t kAround = 6 * kMiB;    // pages beside an expert's, and a piece being copied
 
+bool needs_input_scales(layout::ScalarRule rule) {
+  return rule == layout::ScalarRule::alphas_per_expert ||
+         rule == layout::ScalarRule::alphas_shared || rule == layout::ScalarRule::alphas_trtllm ||
+         rule == layout::ScalarRule::alphas_trtllm_2026_01;
+}
+
 Result<PlannedLayer> plan_layer(const weights::Checkpoint& checkpoint, std::size_t number,
                                 const Recipe& recipe) {
   const weights::MoeLayer& layer = checkpoint.layers()[number];
@@ -29,6 +35,12 @@ Result<PlannedLayer> plan_layer(const weights::Checkpoint& checkpoint, std::size
         .expects(fmt::format("{} ({})", formats::name(recipe.layout->format), recipe.layout->id),
                  formats::name(layer.shape.format))
         .try_this("Choose a layout or backend of the checkpoint's format");
+  if (needs_input_scales(recipe.layout->scalars) && !layer.shape.has_input_scale)
+    return invalid("scale.input", "the kernel quantises activations by scales of the checkpoint")
+        .in(checkpoint.store().folder())
+        .at(layer.prefix)
+        .expects("an input scale for every expert", "none")
+        .try_this("choose a backend with 16-bit activations");
   Result<LayerJob> job = layer_job(checkpoint, number, recipe);
   if (!job) return job.why();
   const Result<LayerPacker> packer = LayerPacker::make(*recipe.layout, job->problem);
