@@ -181,10 +181,27 @@ void check_claims(const Verdict& verdict, const tensor::Store& store, Survey& in
   }
 }
 
+// Files that `fp4moe convert` wrote say so; their weights are in no checkpoint's order.
+bool is_converted(const tensor::Store& store, Survey& into) {
+  for (std::size_t i = 0; i < store.metadata().size(); ++i) {
+    const tensor::Metadata& tags = store.metadata()[i];
+    const auto layout = tags.find("fp4moe.layout");
+    if (layout == tags.end()) continue;
+    into.add(invalid("dialect.converted", "this is converted already, not a checkpoint")
+                 .in(store.files()[i].path())
+                 .expects("a checkpoint in a dialect of its own",
+                          fmt::format("weights in layout {}", printable(layout->second)))
+                 .try_this("Undo it: fp4moe unconvert; or check it: fp4moe verify"));
+    return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 Survey survey(const tensor::Store& store) {
   Survey found;
+  if (is_converted(store, found)) return found;
   if (auto facts = read_facts(store)) {
     found.facts = std::move(*facts);
   } else {
