@@ -6,14 +6,9 @@
 #include <string>
 #include <vector>
 
-#include <fcntl.h>
 #include <gtest/gtest.h>
-#include <sched.h>
-#include <spawn.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
+#include "child.hpp"
 #include "fp4moe/tensor/files/store.hpp"
 #include "fp4moe/tensor/files/test_support.hpp"
 #include "fp4moe/weights/checkpoint.hpp"
@@ -22,71 +17,12 @@
 namespace fp4moe {
 namespace {
 
+using end_to_end::Child;
+using end_to_end::run;
+using end_to_end::until_it_writes;
 using tensor::testing::TemporaryFolder;
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
-
-class Child {
- public:
-  // Starts the program; its output goes to /dev/null. `file_limit` bounds every file it writes.
-  explicit Child(std::vector<std::string> arguments, std::uint64_t file_limit = 0) {
-    const char* program = std::getenv("FP4MOE_CLI");
-    if (program == nullptr) return;
-    arguments.insert(arguments.begin(), program);
-    std::vector<char*> argv;
-    for (std::string& argument : arguments) argv.push_back(argument.data());
-    argv.push_back(nullptr);
-    pid_ = fork();
-    if (pid_ != 0) return;
-    const int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
-    dup2(null, STDOUT_FILENO);
-    dup2(null, STDERR_FILENO);
-    if (file_limit != 0) {
-      signal(SIGXFSZ, SIG_IGN);
-      const rlimit limit{file_limit, file_limit};
-      setrlimit(RLIMIT_FSIZE, &limit);
-    }
-    execv(program, argv.data());
-    _exit(127);
-  }
-  Child(const Child&) = delete;
-  Child& operator=(const Child&) = delete;
-  ~Child() {
-    if (is_running()) {
-      kill(pid_, SIGKILL);
-      wait();
-    }
-  }
-
-  bool has_started() const { return pid_ > 0; }
-  bool is_running() const { return pid_ > 0 && !is_done_; }
-  void send(int signal) const { kill(pid_, signal); }
-  bool poll() {  // true once it has ended
-    if (!is_done_ && wait4(pid_, &status_, WNOHANG, &usage_) == pid_) is_done_ = true;
-    return is_done_;
-  }
-  void wait() {
-    if (!is_done_) wait4(pid_, &status_, 0, &usage_);
-    is_done_ = true;
-  }
-  // The exit status, or 128 + the signal that ended it.
-  int status() {
-    wait();
-    return WIFEXITED(status_) ? WEXITSTATUS(status_) : 128 + WTERMSIG(status_);
-  }
-  std::uint64_t peak_bytes() {
-    wait();
-    return static_cast<std::uint64_t>(usage_.ru_maxrss) * 1024;
-  }
-
- private:
-  pid_t pid_ = -1;
-  int status_ = 0;
-  rusage usage_{};
-  bool is_done_ = false;
-};
-
-int run(std::vector<std::string> arguments) { return Child(std::move(arguments)).status(); }
 
 // One gpt-oss-20b layer: 32 experts of 12.6 MiB.
 void make_layer(const std::string& out) {
@@ -136,15 +72,6 @@ INSTANTIATE_TEST_SUITE_P(Pairs, Memory,
                                            std::array{"gguf", "gpt-oss"},
                                            std::array{"gpt-oss", "compressed-tensors"},
                                            std::array{"compressed-tensors", "gpt-oss"}));
-
-// Waits, without sleeping, until the child has begun to write or has ended.
-void until_it_writes(Child& child, const std::string& staging) {
-  while (!child.poll()) {
-    std::error_code ignored;
-    if (std::filesystem::exists(staging, ignored)) return;
-    sched_yield();
-  }
-}
 
 TEST(Kill, LeavesTheTargetWholeOrAbsentAndTheNextRunSucceeds) {
   const TemporaryFolder folder;

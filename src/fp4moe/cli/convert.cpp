@@ -168,11 +168,11 @@ void print_plan(const Io& io, const FolderPlan& plan, std::size_t threads) {
       plan.other_bytes == 0
           ? std::string()
           : fmt::format(" and {} of other tensors", human_bytes(plan.other_bytes)));
-  io.out << fmt::format("hidden {}, intermediate {}; {} thread{} take at most {}\n",
+  io.out << fmt::format("hidden {}, intermediate {}; at most {} of memory with {} thread{}\n",
                         padding_text(problem.real.hidden, problem.padded.hidden),
                         padding_text(problem.real.intermediate, problem.padded.intermediate),
-                        threads, threads == 1 ? "" : "s",
-                        human_bytes(convert::memory_of(plan, threads)));
+                        human_bytes(convert::memory_of(plan, threads)), threads,
+                        threads == 1 ? "" : "s");
   if (!plan.recipe.layout->note.empty())
     io.out << fmt::format("note: {}\n", plan.recipe.layout->note);
 }

@@ -1,0 +1,134 @@
+// Converting as a user meets it: killed at any moment and resumed, within limited memory.
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "child.hpp"
+#include "fp4moe/base/random.hpp"
+#include "fp4moe/convert/test_folder.hpp"
+
+namespace fp4moe {
+namespace {
+
+namespace fs = std::filesystem;
+using convert::testing::expect_same_files;
+using end_to_end::Child;
+using end_to_end::run;
+using tensor::testing::TemporaryFolder;
+
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+
+void make_model(const std::string& out, const char* experts, const char* layers) {
+  ASSERT_NE(std::getenv("FP4MOE_CLI"), nullptr) << "FP4MOE_CLI must name the program";
+  ASSERT_EQ(
+      run({"synth", "--model", "gpt-oss-20b", "--experts", experts, "--layers", layers, "-o", out}),
+      0);
+}
+
+std::size_t finished_files(const std::string& staging) {
+  std::error_code code;
+  std::size_t count = 0;
+  for (fs::directory_iterator entry(staging, code), end; !code && entry != end;
+       entry.increment(code))
+    ++count;
+  return count;
+}
+
+// Waits, without sleeping, until so many files stand in the staging folder or the child has ended.
+void until_files(Child& child, const std::string& staging, std::size_t wanted) {
+  while (!child.poll() && finished_files(staging) < wanted) sched_yield();
+}
+
+TEST(Kill, AtRandomPointsThenResumingGivesTheBytesOfAnUndisturbedRun) {
+  const TemporaryFolder folder;
+  ASSERT_NO_FATAL_FAILURE(make_model(folder / "source", "2", "4"));
+  const std::string out = folder / "out", staging = folder / ".out.partial";
+  const std::vector<std::string> words{
+      "convert", folder / "source", "--layout", "marlin.mxfp4", "--pad-hidden",
+      "3072",    "--threads",       "2"};
+  const auto with = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> all = words;
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  ASSERT_EQ(run(with({"-o", folder / "whole"})), 0);
+  SplitMix64 random(2026);
+  int killed = 0, resumed = 0;
+  for (int round = 0; round < 6; ++round) {
+    for (int attempt = 0; attempt < 3 && !fs::exists(out); ++attempt) {
+      Child child(with({"-o", out, "--resume"}));
+      ASSERT_TRUE(child.has_started());
+      until_files(child, staging, random.next() % 8);
+      for (std::uint64_t i = random.next() % 2000; i > 0; --i) sched_yield();
+      child.send(SIGKILL);
+      child.wait();
+      killed += child.status() == 128 + SIGKILL ? 1 : 0;
+      resumed += finished_files(staging) > 1 ? 1 : 0;
+    }
+    if (!fs::exists(out)) {
+      ASSERT_EQ(run(with({"-o", out, "--resume"})), 0);
+    }
+    expect_same_files(folder / "whole", out);
+    EXPECT_FALSE(fs::exists(staging));
+    fs::remove_all(out);
+  }
+  EXPECT_GT(killed, 3);
+  EXPECT_GT(resumed, 1);
+}
+
+TEST(Interrupt, EndsWith130AndCanBeResumed) {
+  const TemporaryFolder folder;
+  ASSERT_NO_FATAL_FAILURE(make_model(folder / "source", "8", "2"));
+  const std::string out = folder / "out";
+  Child child(
+      {"convert", folder / "source", "--layout", "as_loaded.mxfp4", "-o", out, "--threads", "1"});
+  until_files(child, folder / ".out.partial", 3);
+  child.send(SIGINT);
+  EXPECT_EQ(child.status(), 130);
+  EXPECT_FALSE(fs::exists(out));
+  EXPECT_TRUE(fs::exists(folder / ".out.partial/fp4moe-journal.json"));
+  EXPECT_EQ(
+      run({"convert", folder / "source", "--layout", "as_loaded.mxfp4", "-o", out, "--resume"}), 0);
+  EXPECT_EQ(run({"verify", out, "--deep"}), 0);
+}
+
+TEST(FullDisk, EndsWith6) {
+  const TemporaryFolder folder;
+  ASSERT_NO_FATAL_FAILURE(make_model(folder / "source", "4", "1"));
+  Child child({"convert", folder / "source", "--layout", "as_loaded.mxfp4", "--experts-only", "-o",
+               folder / "out"},
+              20 * kMiB);
+  EXPECT_EQ(child.status(), 6);
+  EXPECT_FALSE(fs::exists(folder / "out"));
+}
+
+// An expert of gpt-oss-20b is 12.6 MiB, the layer 400 MiB.
+TEST(Memory, StaysWithinWhatIsAllowedWhateverTheThreads) {
+  const TemporaryFolder folder;
+  ASSERT_NO_FATAL_FAILURE(make_model(folder / "source", "32", "1"));
+  const std::string source = folder / "source", out = folder / "out";
+  struct Row {
+    const char *layout, *threads;
+    std::uint64_t limit;
+  };
+  for (const Row& row : {Row{"marlin.mxfp4", "1", 96 * kMiB}, Row{"marlin.mxfp4", "16", 96 * kMiB},
+                         Row{"triton.mxfp4", "4", 200 * kMiB}}) {
+    Child child({"convert", source, "--layout", row.layout, "--pad-hidden", "3072",
+                 "--pad-intermediate", "3072", "--threads", row.threads, "--max-memory",
+                 std::to_string(row.limit), "-o", out});
+    EXPECT_EQ(child.status(), 0);
+    EXPECT_LE(child.peak_bytes(), row.limit) << row.layout << " with " << row.threads << " threads";
+    fs::remove_all(out);
+  }
+  Child refused({"convert", source, "--layout", "marlin.mxfp4", "--pad-hidden", "3072",
+                 "--max-memory", "64MB", "-o", out});
+  EXPECT_EQ(refused.status(), 6);
+}
+
+}  // namespace
+}  // namespace fp4moe
