@@ -1,0 +1,140 @@
+#include <filesystem>
+#include <fstream>
+#include <regex>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "fp4moe/base/json.hpp"
+#include "fp4moe/cli/test_support.hpp"
+#include "fp4moe/tensor/files/test_support.hpp"
+
+namespace fp4moe::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using tensor::testing::TemporaryFolder;
+using testing::has;
+using testing::Outcome;
+using testing::run;
+
+// Times and speeds differ from run to run.
+std::string without_times(const std::string& text) {
+  static const std::regex kTimes("[0-9.]+ s(, [0-9.]+ [KMG]?i?B/s)?");
+  return std::regex_replace(text, kTimes, "TIME");
+}
+
+// Every command of the page gives what the page shows, in a folder of its own.
+TEST(ConvertPage, IsShownByThePageAsItIs) {
+  std::ifstream page(std::string(FP4MOE_TESTDATA) + "/../docs/convert.md");
+  const TemporaryFolder folder;
+  const fs::path before = fs::current_path();
+  fs::current_path(folder.path());
+  const std::string prompt = "$ fp4moe ";
+  std::size_t shown = 0;
+  for (std::string read; std::getline(page, read);) {
+    if (!read.starts_with(prompt)) continue;
+    std::istringstream words(read.substr(prompt.size()));
+    std::vector<std::string> arguments;
+    for (std::string word; words >> word;) arguments.push_back(word);
+    std::string expected;
+    for (std::string next; std::getline(page, next) && next != "```";) expected += next + "\n";
+    const Outcome outcome = run(arguments);
+    EXPECT_EQ(without_times(outcome.out + outcome.err), without_times(expected)) << read;
+    ++shown;
+  }
+  fs::current_path(before);
+  EXPECT_GE(shown, 8u);
+}
+
+class ConvertCommand : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const Outcome made = run({"synth", "--model", "gpt-oss-20b", "--experts", "3", "--hidden",
+                              "128", "--intermediate", "128", "-o", source_});
+    ASSERT_EQ(made.status, 0) << made.err;
+  }
+  Outcome convert(std::vector<std::string> words) const {
+    words.insert(words.begin(), {"convert", source_});
+    return run(words);
+  }
+
+  TemporaryFolder folder_{};
+  std::string source_ = folder_ / "source", out_ = folder_ / "out";
+};
+
+TEST_F(ConvertCommand, ConvertsForThisMachineByDefault) {
+  const Outcome outcome = convert({"-o", out_, "--json"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const Json json = *parse_json(outcome.out);
+  EXPECT_EQ(json["schema_version"], 1);
+  EXPECT_FALSE(json["backend"].get<std::string>().empty());
+  EXPECT_EQ(json["layers"].size(), 1u);
+  EXPECT_TRUE(json["losses"].empty());
+  const Outcome verified = run({"verify", out_, "--deep", "--json"});
+  ASSERT_EQ(verified.status, 0) << verified.out << verified.err;
+  EXPECT_TRUE((*parse_json(verified.out))["findings"].empty());
+  const Outcome back = run({"unconvert", out_, "-o", folder_ / "back", "--json"});
+  ASSERT_EQ(back.status, 0) << back.err;
+  EXPECT_EQ((*parse_json(back.out))["exact"], true);
+}
+
+TEST_F(ConvertCommand, TakesAGenerationOfTheBackendsLayout) {
+  const std::vector<std::string> triton{"--backend", "TRITON", "--policy", "2026-08-22",
+                                        "--device",  "h100",   "--dry-run"};
+  EXPECT_TRUE(has(convert(triton).out, "triton.mxfp4 (hopper.v3.5.w8.k4) for TRITON"))
+      << convert(triton).out << convert(triton).err;
+  std::vector<std::string> other = triton;
+  other.insert(other.end(), {"--generation", "strided"});
+  EXPECT_TRUE(has(convert(other).out, "triton.mxfp4 (strided)")) << convert(other).err;
+  other.back() = "never";
+  EXPECT_EQ(convert(other).status, 2);
+  EXPECT_TRUE(has(convert(other).err, "layout.generation"));
+}
+
+TEST_F(ConvertCommand, RefusesWrongQuestions) {
+  const auto refused = [&](const std::vector<std::string>& words, int status, std::string_view id) {
+    const Outcome outcome = convert(words);
+    EXPECT_EQ(outcome.status, status) << outcome.err;
+    EXPECT_TRUE(has(outcome.err, id)) << outcome.err;
+  };
+  refused({}, 2, "convert.out");
+  refused({"-o", out_, "--tp", "2/2"}, 2, "convert.rank");
+  refused({"-o", out_, "--ep", "1"}, 2, "convert.rank");
+  refused({"-o", out_, "--tp", "0/2/3"}, 2, "convert.rank");
+  refused({"-o", out_, "--backend", "MARLIN", "--layout", "marlin.mxfp4"}, 2, "convert.layout");
+  refused({"-o", out_, "--backend", "MARLIM", "--policy", "2026-04-24"}, 2, "Did you mean MARLIN?");
+  refused({"-o", out_, "--layout", "nothing.mxfp4"}, 2, "layout.unknown");
+  refused({"-o", out_, "--layout", "marlin.nvfp4"}, 2, "layout.format");
+  refused({"-o", out_, "--policy", "1999-01-01"}, 2, "policy.unknown");
+  refused({"-o", out_, "--layout", "marlin.mxfp4", "--placement", "random"}, 2, "--placement");
+  EXPECT_FALSE(fs::exists(out_));
+  EXPECT_NE(run({"convert", folder_ / "nothing", "-o", out_}).status, 0);
+}
+
+TEST_F(ConvertCommand, VerifyFindsDamageAndEndsWith5) {
+  ASSERT_EQ(convert({"-o", out_, "--layout", "as_loaded.mxfp4"}).status, 0);
+  const std::string file = out_ + "/experts-00000.safetensors";
+  std::string bytes = tensor::testing::read_text(file);
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  tensor::testing::write_text(file, bytes);
+  const Outcome outcome = run({"verify", out_});
+  EXPECT_EQ(outcome.status, 5);
+  EXPECT_TRUE(has(outcome.out, "converted.checksum")) << outcome.out;
+  EXPECT_TRUE(has(outcome.out, "1 finding\n")) << outcome.out;
+  EXPECT_EQ(run({"verify", source_}).status, 3);
+  EXPECT_EQ(run({"unconvert", out_, "-o", folder_ / "back"}).status, 5);
+  EXPECT_EQ(run({"unconvert", source_, "-o", folder_ / "back"}).status, 3);
+}
+
+TEST_F(ConvertCommand, InspectSaysWhatAConvertedFolderIs) {
+  ASSERT_EQ(convert({"-o", out_, "--layout", "as_loaded.mxfp4"}).status, 0);
+  const Outcome outcome = run({"inspect", out_});
+  EXPECT_TRUE(has(outcome.out, "dialect.converted")) << outcome.out;
+  EXPECT_TRUE(has(outcome.out, "fp4moe unconvert")) << outcome.out;
+}
+
+}  // namespace
+}  // namespace fp4moe::cli
