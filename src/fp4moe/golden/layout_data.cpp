@@ -176,7 +176,7 @@ Result<bool> flag_param(const Json& params, std::string_view key) {
 Result<std::uint64_t> number_param(const Json& params, std::string_view key, std::uint64_t missing,
                                    std::uint64_t most) {
   if (!params.contains(key)) return missing;
-  const Result<std::uint64_t> number = number_field(params, key, most);
+  Result<std::uint64_t> number = number_field(params, key, most);
   if (number && *number == 0)
     return malformed(key, fmt::format("a whole number from 1 to {}", most), "0");
   return number;
@@ -203,7 +203,7 @@ Result<LayoutCase> read_layout_case(const Json& item) {
   const auto params = item.find("params");
   if (params == item.end() || !params->is_object())
     return malformed("params", "an object", params == item.end() ? "none" : params->type_name());
-  made.params = *params;
+  made.params = &*params;
 
   const Result<const Json*> inputs = list_field(item, "inputs");
   if (!inputs) return inputs.why();

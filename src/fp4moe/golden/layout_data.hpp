@@ -41,8 +41,8 @@ struct LayoutOutput {
 
 struct LayoutCase {
   std::string layout{};
-  std::string reference{};  // the code that was run; empty: not told
-  Json params{};            // an object
+  std::string reference{};       // the code that was run; empty: not told
+  const Json* params = nullptr;  // an object of the document
   std::vector<LayoutInput> inputs{};
   std::vector<LayoutOutput> outputs{};
   bool expects_refusal = false;

@@ -119,7 +119,7 @@ std::string_view our_name(std::string_view golden) {
 }
 
 Result<Done> read_layer(LayerCase& layer) {
-  const Json& params = layer.given.params;
+  const Json& params = *layer.given.params;
   convert::Problem& problem = layer.problem;
   const Result<std::uint64_t> experts = number_param(params, "E", 0, kMostExperts);
   if (!experts) return experts.why();

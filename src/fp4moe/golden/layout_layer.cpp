@@ -167,8 +167,8 @@ class LayerCheck {
 
   // Marlin's common exponents of NVFP4 scales.
   Outcome check_exponents() const {
-    const auto told = layer_.given.params.find("scale_factor_log2");
-    if (told == layer_.given.params.end()) return std::optional<Mismatch>();
+    const auto told = layer_.given.params->find("scale_factor_log2");
+    if (told == layer_.given.params->end()) return std::optional<Mismatch>();
     if (!told->is_object()) return malformed("scale_factor_log2", "an object", told->type_name());
     const Json record = packer_.record();
     for (const auto& [matrix, exponent] : told->items()) {

@@ -117,7 +117,7 @@ const oracle::Backend* find_backend_of(const Layout& layout) {
 }
 
 Result<Layout> named_layout(const LayoutCase& given, const NamedLayout* row) {
-  const Result<std::string> mode = word_param(given.params, "pad_mode");
+  const Result<std::string> mode = word_param(*given.params, "pad_mode");
   if (!mode) return mode.why();
   while (!row->pad_mode.empty() && row->pad_mode != *mode) ++row;
   const Result<const Layout*> found = backends::require_layout(row->id, row->generation);
@@ -128,7 +128,7 @@ Result<Layout> named_layout(const LayoutCase& given, const NamedLayout* row) {
 // Sizes are told, or they are what the conversion makes of those of the checkpoint.
 Result<layout::Sizes> padded_sizes(const LayoutCase& given, const Layout& layout, bool gated,
                                    layout::Sizes real) {
-  const bool told = given.params.contains("I_pad") || given.params.contains("H_pad");
+  const bool told = given.params->contains("I_pad") || given.params->contains("H_pad");
   const oracle::Backend* backend = told ? nullptr : find_backend_of(layout);
   if (backend != nullptr && layout.format == formats::WeightFormat::nvfp4) {
     const Result<oracle::Sizes> made =
@@ -137,10 +137,10 @@ Result<layout::Sizes> padded_sizes(const LayoutCase& given, const Layout& layout
     return layout::Sizes{made->hidden, made->intermediate};
   }
   const Result<std::uint64_t> hidden =
-      number_param(given.params, "H_pad", real.hidden, kMostLayerSize);
+      number_param(*given.params, "H_pad", real.hidden, kMostLayerSize);
   if (!hidden) return hidden.why();
   const Result<std::uint64_t> intermediate =
-      number_param(given.params, "I_pad", real.intermediate, kMostLayerSize);
+      number_param(*given.params, "I_pad", real.intermediate, kMostLayerSize);
   if (!intermediate) return intermediate.why();
   return layout::Sizes{*hidden, *intermediate};
 }
@@ -180,13 +180,13 @@ Outcome check_flags(const Json& params, const platform::Device& device) {
 }
 
 Outcome check_swizzle(const LayoutCase& given) {
-  const Result<Era> era = era_param(given.params);
+  const Result<Era> era = era_param(*given.params);
   if (!era) return era.why();
-  const Result<platform::Device> device = arch_param(given.params);
+  const Result<platform::Device> device = arch_param(*given.params);
   if (!device) return device.why();
-  const Result<std::uint64_t> ranks = number_param(given.params, "tp_size", 1, 1 << 20);
+  const Result<std::uint64_t> ranks = number_param(*given.params, "tp_size", 1, 1 << 20);
   if (!ranks) return ranks.why();
-  const Result<std::uint64_t> warps = number_param(given.params, "num_warps", 8, 32);
+  const Result<std::uint64_t> warps = number_param(*given.params, "num_warps", 8, 32);
   if (!warps) return warps.why();
   if (!std::has_single_bit(*warps))
     return malformed("num_warps", "a power of two", std::to_string(*warps));
@@ -201,13 +201,13 @@ Outcome check_swizzle(const LayoutCase& given) {
   if (const Result<Done> read = read_layer(layer); !read) return read.why();
   layer.problem.padded = layer.problem.real;
   Outcome outcome = check_layer(layer);
-  return outcome && !*outcome ? check_flags(given.params, *device) : outcome;
+  return outcome && !*outcome ? check_flags(*given.params, *device) : outcome;
 }
 
 Outcome check_conversion(const LayoutCase& given) {
-  const Result<Era> era = era_param(given.params);
+  const Result<Era> era = era_param(*given.params);
   if (!era) return era.why();
-  const Result<std::string> name = string_field(given.params, "backend");
+  const Result<std::string> name = string_field(*given.params, "backend");
   if (!name) return name.why();
   const oracle::Backend* backend = find_backend(*name, *era);
   if (backend == nullptr)

@@ -106,10 +106,11 @@ Outcome run(const LayoutCase& given, const Operation& operation, const Matrices&
   const std::uint64_t width = tensor::row(input.dtype).block_bytes;
   if (width != 1 && !operation.is_transposed)
     return malformed("dtype", "a type of one byte", tensor::name(input.dtype));
-  if (operation.block != 0 && size.rows % (2 * operation.block) != 0)
-    return refused(given, usage("layout.size", "gate and up rows do not fill their blocks")
-                              .expects(fmt::format("a multiple of {} rows", 2 * operation.block),
-                                       std::to_string(size.rows)));
+  const std::uint64_t turn = 2 * std::uint64_t{operation.block};
+  if (turn != 0 && size.rows % turn != 0)
+    return refused(
+        given, usage("layout.size", "gate and up rows do not fill their blocks")
+                   .expects(fmt::format("a multiple of {} rows", turn), std::to_string(size.rows)));
   const bool is_nibbles = operation.map.element == Element::nibble;
   const Result<IndexMap> map =
       IndexMap::bind(operation.map, {size.rows, is_nibbles ? 2 * size.cols : size.cols});

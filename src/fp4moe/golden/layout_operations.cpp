@@ -25,8 +25,8 @@ Operation triton(Map map, std::uint64_t logical_per_col) {
 // The axis of the blocks: -2 for weights, -1 for a left operand, whose storage is the same but
 // reported as it lies.
 Plan along_axis(const LayoutCase& given, Operation operation) {
-  const auto axis = given.params.find("mx_axis");
-  if (axis == given.params.end() || *axis == -2) return operation;
+  const auto axis = given.params->find("mx_axis");
+  if (axis == given.params->end() || *axis == -2) return operation;
   if (*axis != -1) return malformed("mx_axis", "-2 or -1", axis->dump());
   operation.map.is_column_major = false;
   operation.is_left_operand = true;
@@ -34,12 +34,12 @@ Plan along_axis(const LayoutCase& given, Operation operation) {
 }
 
 Plan hopper_value(const LayoutCase& given, const Matrices&) {
-  const Result<std::uint64_t> version = number_param(given.params, "mma_version", 3, 3);
+  const Result<std::uint64_t> version = number_param(*given.params, "mma_version", 3, 3);
   if (!version) return version.why();
   if (*version < 2) return malformed("mma_version", "2 or 3", std::to_string(*version));
-  const Result<std::uint64_t> rows = number_param(given.params, "align_n", 16, 1 << 16);
+  const Result<std::uint64_t> rows = number_param(*given.params, "align_n", 16, 1 << 16);
   if (!rows) return rows.why();
-  const Result<std::uint64_t> bytes = number_param(given.params, "align_k_bytes", 32, 1 << 16);
+  const Result<std::uint64_t> bytes = number_param(*given.params, "align_k_bytes", 32, 1 << 16);
   if (!bytes) return bytes.why();
   if (*rows % 16 != 0 || *bytes % 32 != 0)
     return malformed("align_n, align_k_bytes", "multiples of 16 and of 32",
@@ -51,7 +51,7 @@ Plan hopper_value(const LayoutCase& given, const Matrices&) {
 }
 
 Plan hopper_scale(const LayoutCase& given, const Matrices&) {
-  const Result<std::uint64_t> warps = number_param(given.params, "num_warps", 8, 32);
+  const Result<std::uint64_t> warps = number_param(*given.params, "num_warps", 8, 32);
   if (!warps) return warps.why();
   if (!std::has_single_bit(*warps))
     return malformed("num_warps", "a power of two", std::to_string(*warps));
@@ -60,16 +60,16 @@ Plan hopper_scale(const LayoutCase& given, const Matrices&) {
 }
 
 Plan strided(const LayoutCase& given, const Matrices&) {
-  const auto major = given.params.find("major_dim");
-  if (major != given.params.end() && *major != -2)
+  const auto major = given.params->find("major_dim");
+  if (major != given.params->end() && *major != -2)
     return malformed("major_dim", "-2", major->dump());
   return triton(layout::triton_strided(), 2);
 }
 
 Plan shuffled_value(const LayoutCase& given, const Matrices&) {
-  const Result<std::uint64_t> k = number_param(given.params, "block_k", 128, 1 << 15);
+  const Result<std::uint64_t> k = number_param(*given.params, "block_k", 128, 1 << 15);
   if (!k) return k.why();
-  const Result<std::uint64_t> n = number_param(given.params, "block_n", 256, 1 << 15);
+  const Result<std::uint64_t> n = number_param(*given.params, "block_n", 256, 1 << 15);
   if (!n) return n.why();
   if (!std::has_single_bit(*k) || *k < 2 || !std::has_single_bit(*n))
     return malformed("block_k, block_n", "powers of two", fmt::format("{} and {}", *k, *n));
@@ -79,23 +79,23 @@ Plan shuffled_value(const LayoutCase& given, const Matrices&) {
 }
 
 Plan cdna4_scale(const LayoutCase& given, const Matrices&) {
-  const Result<bool> pads = flag_param(given.params, "padded");
+  const Result<bool> pads = flag_param(*given.params, "padded");
   if (!pads) return pads.why();
   return triton(layout::triton_cdna4_scale(*pads), 1);
 }
 
 Plan permuted_scales(const LayoutCase& given, const Matrices& from) {
-  const Result<std::uint64_t> k = number_param(given.params, "size_k", 1, 1 << 30);
+  const Result<std::uint64_t> k = number_param(*given.params, "size_k", 1, 1 << 30);
   if (!k) return k.why();
-  const Result<std::uint64_t> group = number_param(given.params, "group_size", 1, 1 << 30);
+  const Result<std::uint64_t> group = number_param(*given.params, "group_size", 1, 1 << 30);
   if (!group) return group.why();
-  const Result<bool> is_a_8bit = flag_param(given.params, "is_a_8bit");
+  const Result<bool> is_a_8bit = flag_param(*given.params, "is_a_8bit");
   if (!is_a_8bit) return is_a_8bit.why();
   if (*k != *group * from.rows)
     return malformed("size_k", fmt::format("{} groups of {}", from.rows, *group),
                      std::to_string(*k));
   const bool is_grouped = *group < *k && !*is_a_8bit;
-  const Result<std::string> perm = word_param(given.params, "perm");
+  const Result<std::string> perm = word_param(*given.params, "perm");
   if (!perm) return perm.why();
   if (!perm->empty() && *perm != (is_grouped ? "group" : "single"))
     return malformed("perm", is_grouped ? "\"group\"" : "\"single\"", "\"" + *perm + "\"");
@@ -106,7 +106,7 @@ Plan permuted_scales(const LayoutCase& given, const Matrices& from) {
 
 // "g2" or "g3".
 Result<bool> is_third(const LayoutCase& given) {
-  const Result<std::string> generation = string_field(given.params, "generation");
+  const Result<std::string> generation = string_field(*given.params, "generation");
   if (!generation) return generation.why();
   if (*generation != "g2" && *generation != "g3")
     return malformed("generation", "g2 or g3", "\"" + *generation + "\"");
@@ -127,21 +127,21 @@ Plan sm90_scales(const LayoutCase& given, const Matrices&) {
 
 // Where gate and up rows are halves, blocks of `block` of each take turns.
 Plan gate_up(const LayoutCase& given, Map map, std::uint32_t block) {
-  const Result<bool> flag = flag_param(given.params, "gate_up");
+  const Result<bool> flag = flag_param(*given.params, "gate_up");
   if (!flag) return flag.why();
   return Operation{.map = map, .block = *flag ? block : 0};
 }
 
 Plan aiter_weights(const LayoutCase& given, const Matrices&) {
-  const Result<std::uint64_t> lanes = number_param(given.params, "NLane", 16, 1 << 16);
+  const Result<std::uint64_t> lanes = number_param(*given.params, "NLane", 16, 1 << 16);
   if (!lanes) return lanes.why();
   if (*lanes != 16) return malformed("NLane", "16", std::to_string(*lanes));
   return gate_up(given, layout::aiter_weights(), 16);
 }
 
 Plan aiter_weights_16x16(const LayoutCase& given, const Matrices&) {
-  const auto tile = given.params.find("layout");
-  if (tile != given.params.end() && *tile != Json::array({16, 16}))
+  const auto tile = given.params->find("layout");
+  if (tile != given.params->end() && *tile != Json::array({16, 16}))
     return malformed("layout", "[16,16]", tile->dump());
   return with(layout::aiter_weights(32));
 }
@@ -153,14 +153,14 @@ Plan aiter_scales(const LayoutCase& given, const Matrices&) {
 }
 
 Plan aiter_scales_n32k4(const LayoutCase& given, const Matrices&) {
-  const Result<bool> alternates = flag_param(given.params, "is_guinterleave");
+  const Result<bool> alternates = flag_param(*given.params, "is_guinterleave");
   if (!alternates) return alternates.why();
   if (!*alternates) return with(layout::aiter_scales_n32k4());
   return gate_up(given, layout::aiter_scales_n32k4(), 1);
 }
 
 Plan vllm_cpu(const LayoutCase& given, Map map) {
-  const Result<std::uint64_t> block = number_param(given.params, "block_n", 32, 1 << 16);
+  const Result<std::uint64_t> block = number_param(*given.params, "block_n", 32, 1 << 16);
   if (!block) return block.why();
   if (*block != 32) return malformed("block_n", "32", std::to_string(*block));
   return with(map);

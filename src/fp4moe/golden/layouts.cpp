@@ -41,7 +41,7 @@ Result<Done> run_layouts(const Json& document, Report& report) {
 
   // Cases are independent; each needs memory only while it runs.
   std::vector<Outcome> outcomes(cases->size(), std::optional<Mismatch>());
-  const Result<Done> ran = parallel_for(available_threads(), cases->size(), [&](std::size_t i) {
+  Result<Done> ran = parallel_for(available_threads(), cases->size(), [&](std::size_t i) {
     outcomes[i] = check_layout((*cases)[i]);
     return Result<Done>(Done{});
   });
