@@ -298,7 +298,8 @@ TEST(Formulas, ScatteredBitsComeBackByTheKernelsShiftsAndMasks) {
       for (unsigned i = 0; i < 8; ++i) {
         const std::uint32_t pair = decoder.decode(word, i % 4);
         const std::uint32_t half = (pair >> (i / 4 * 16)) & 0xFFFF;
-        ASSERT_EQ(half, (codes[i] >> 3) << 15 | (codes[i] & 7u) << 6) << decoder.code.name << i;
+        ASSERT_EQ(half, (codes[i] >> 3u) * 0x8000u | (codes[i] & 7u) << 6)
+            << decoder.code.name << i;
         ASSERT_EQ(decoder.code.collect(i % 4, static_cast<std::uint16_t>(word >> (i / 4 * 16))),
                   codes[i]);
       }
