@@ -8,6 +8,7 @@
 
 #include "fp4moe/convert/shuffle_plan.hpp"
 #include "fp4moe/kernels/cpu/isa.hpp"
+#include "fp4moe/kernels/cpu/translation.hpp"
 #include "fp4moe/platform/settings.hpp"
 
 namespace fp4moe::convert {
@@ -39,10 +40,21 @@ bool is_rows(const layout::Map& map) {
          map.digits.items[0].divide == 1 && map.digits.items[1].fixed == 1 && map.code == nullptr;
 }
 
-void translate(const ByteTable& table, const std::byte* from, std::byte* to, std::size_t size) {
-  for (std::size_t i = 0; i < size; ++i)
-    to[i] = static_cast<std::byte>(table[std::to_integer<std::uint8_t>(from[i])]);
-}
+// A table made ready for kernels; null where there is none.
+class Translator {
+ public:
+  explicit Translator(const ByteTable* table) {
+    if (table != nullptr) made_ = kernels::cpu::make_translation(*table);
+  }
+  explicit operator bool() const { return made_.has_value(); }
+  void operator()(const std::byte* from, std::byte* to, std::size_t size) const {
+    machine_shuffles().translate(*made_, reinterpret_cast<const std::uint8_t*>(from),
+                                 reinterpret_cast<std::uint8_t*>(to), size);
+  }
+
+ private:
+  std::optional<kernels::cpu::Translation> made_{};
+};
 
 // --- By the map, element by element.
 
@@ -79,7 +91,9 @@ void unpack_by_map(const IndexMap& map, std::span<const std::byte> packed, const
       else
         target[col / 2] |= static_cast<std::byte>(value << 4);
     }
-    if (to.table != nullptr) translate(*to.table, target, target, row_bytes(map));
+    if (to.table != nullptr)
+      for (std::uint64_t i = 0; i < row_bytes(map); ++i)
+        target[i] = static_cast<std::byte>((*to.table)[std::to_integer<std::uint8_t>(target[i])]);
   }
 }
 
@@ -87,22 +101,24 @@ void unpack_by_map(const IndexMap& map, std::span<const std::byte> packed, const
 
 void pack_rows(const IndexMap& map, const MatrixSource& from, std::span<std::byte> out) {
   const std::uint64_t real = row_bytes(map), padded = out.size() / map.padded().rows;
+  const Translator translate(from.table);
   for (std::uint64_t row = 0; row < map.padded().rows; ++row) {
     const std::byte* source = row < from.rows.size() ? from.rows[row] : nullptr;
     std::byte* target = out.data() + row * padded;
     const std::uint64_t filled = source != nullptr ? real : 0;
-    if (filled != 0 && from.table != nullptr) translate(*from.table, source, target, real);
-    if (filled != 0 && from.table == nullptr) std::memcpy(target, source, real);
+    if (filled != 0 && translate) translate(source, target, real);
+    if (filled != 0 && !translate) std::memcpy(target, source, real);
     std::memset(target + filled, map.map().padding, padded - filled);
   }
 }
 
 void unpack_rows(const IndexMap& map, std::span<const std::byte> packed, const MatrixTarget& to) {
   const std::uint64_t real = row_bytes(map), padded = packed.size() / map.padded().rows;
+  const Translator translate(to.table);
   for (std::uint64_t row = 0; row < to.rows.size(); ++row) {
     if (to.rows[row] == nullptr) continue;
     std::memcpy(to.rows[row], packed.data() + row * padded, real);
-    if (to.table != nullptr) translate(*to.table, to.rows[row], to.rows[row], real);
+    if (translate) translate(to.rows[row], to.rows[row], real);
   }
 }
 
@@ -193,7 +209,7 @@ class Packer {
       const std::byte* source = first + i < from_.rows.size() ? from_.rows[first + i] : nullptr;
       if (source != nullptr && from_.table != nullptr) {
         std::byte* copy = translated_.data() + i * row_step_;
-        translate(*from_.table, source, copy, row_bytes_);
+        translate_(source, copy, row_bytes_);
         source = copy;
       }
       rows_[i] = bytes(source != nullptr ? source : padding_.data());
@@ -212,10 +228,11 @@ class Packer {
       from[r] = rows_[row + plan_.row_of[r]] + plan_.byte_of[r] + offset;
       to[r] = place + run.place + plan_.place_of[r];
       if (plan_.byte_of[r] != 0) continue;
-      const std::uint8_t* ahead = number + 1 < plan_.runs.size() ? from[r] + size : from[r] - offset + row_bytes_ * kBatch;
+      const std::uint8_t* ahead =
+          number + 1 < plan_.runs.size() ? from[r] + size : from[r] - offset + row_bytes_ * kBatch;
       for (std::uint64_t line = 0; line < size; line += 64) __builtin_prefetch(ahead + line, 0, 2);
     }
-    plan_.kernel->pack({from, to, run.count, plan_.chunk_bytes, run.step});
+    plan_.kernel->pack[plan_.bystanders]({from, to, run.count, plan_.chunk_bytes, run.step});
   }
 
   // A chunk that the row, or even the padded matrix, does not fill.
@@ -231,7 +248,7 @@ class Packer {
       to[r] =
           edge.is_whole[r] ? place + plan_.edge[number].place + plan_.place_of[r] : spill[r].data();
     }
-    plan_.kernel->pack({from, to, 1, 0, 0});
+    plan_.kernel->pack[plan_.bystanders]({from, to, 1, 0, 0});
     for (std::size_t q = 0; q < plan_.registers; ++q)
       for (const std::uint8_t lane : edge.lanes[q])
         place[plan_.edge[number].place + plan_.place_of[q] + lane] = spill[q][lane];
@@ -242,6 +259,7 @@ class Packer {
   const MatrixSource& from_;
   std::uint8_t* out_;
   std::uint64_t row_bytes_, row_step_;
+  Translator translate_{from_.table};
   bool clears_first_ = clears_first(map_.map(), plan_);
   std::vector<std::byte> padding_, translated_;
   std::vector<std::byte> edge_;  // of a batch: each row's bytes in the edge chunks
@@ -278,9 +296,10 @@ class Unpacker {
         for (std::uint64_t row = 0; row < count; ++row)
           if ((row & plan_.row_mask) == 0) edge_chunk(row, i, batch + plan_.row_place[row]);
     }
-    if (to_.table == nullptr) return;
+    const Translator translate(to_.table);
+    if (!translate) return;
     for (std::byte* row : to_.rows)
-      if (row != nullptr) translate(*to_.table, row, row, row_bytes_);
+      if (row != nullptr) translate(row, row, row_bytes_);
   }
 
  private:
@@ -291,7 +310,7 @@ class Unpacker {
       from[r] = place + run.place + plan_.place_of[r];
       to[r] = rows_[row + plan_.row_of[r]] + plan_.byte_of[r] + run.begin * plan_.chunk_bytes;
     }
-    plan_.kernel->unpack({from, to, run.count, run.step, plan_.chunk_bytes});
+    plan_.kernel->unpack[plan_.bystanders]({from, to, run.count, run.step, plan_.chunk_bytes});
   }
 
   void edge_chunk(std::uint64_t row, std::size_t number, const std::uint8_t* place) const {
@@ -307,7 +326,7 @@ class Unpacker {
       from[q] = edge.is_whole[q] ? source : in[q].data();
       to[q] = out[q].data();
     }
-    plan_.kernel->unpack({from, to, 1, 0, 0});
+    plan_.kernel->unpack[plan_.bystanders]({from, to, 1, 0, 0});
     for (std::size_t r = 0; r < plan_.registers; ++r) {
       const std::uint64_t begin = std::min(offset + plan_.byte_of[r], row_bytes_);
       std::copy_n(out[r].begin(), std::min<std::uint64_t>(row_bytes_ - begin, 16),

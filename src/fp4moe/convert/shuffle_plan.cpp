@@ -93,6 +93,28 @@ void add_runs(const IndexMap& map, ShufflePlan& plan) {
   }
 }
 
+constexpr std::size_t kMostWithBystanders = 8;  // more would not stay in the processor's registers
+
+// Row bits that are bits 4 and 5 of a byte's address, as far as there are registers for them.
+void add_bystanders(const IndexMap& map, ShufflePlan& plan) {
+  const std::uint64_t per_byte = map.map().element == Element::nibble ? 2 : 1;
+  for (const std::uint64_t byte : {16, 32}) {
+    const std::optional<AddressBit> from = source_of(map.map(), byte * per_byte);
+    if (!from || from->axis != Axis::row || plan.registers > kMostWithBystanders / 2 ||
+        plan.kernel->pack[plan.bystanders + 1] == nullptr ||
+        map.padded().rows % (std::uint64_t{2} << from->bit) != 0)
+      continue;
+    const std::uint64_t row = std::uint64_t{1} << from->bit;
+    for (std::size_t r = 0; r < plan.registers; ++r) {
+      plan.row_of[plan.registers + r] = plan.row_of[r] + row;
+      plan.byte_of[plan.registers + r] = plan.byte_of[r];
+    }
+    plan.row_mask |= row;
+    plan.registers *= 2;
+    if (++plan.bystanders == kernels::cpu::kMostBystanders) break;
+  }
+}
+
 bool has(const LanePattern& pattern, std::uint8_t label) {
   for (const std::uint8_t source : pattern.source)
     if (source == label) return true;
@@ -126,6 +148,8 @@ std::optional<ShufflePlan> plan_shuffle(const IndexMap& map, const kernels::cpu:
     if (!is_row) plan.chunk_bytes *= 2;
   }
   if (map.padded().rows % std::bit_ceil(plan.row_mask + 1) != 0) return std::nullopt;
+  const std::size_t own = plan.registers;
+  add_bystanders(map, plan);
   plan.chunk_cols = nibbles ? plan.chunk_bytes * 2 : plan.chunk_bytes;
 
   const std::uint64_t per_byte = nibbles ? 2 : 1;
@@ -141,6 +165,8 @@ std::optional<ShufflePlan> plan_shuffle(const IndexMap& map, const kernels::cpu:
       }
     ++bit;
   }
+  for (std::size_t q = own; q < plan.registers; ++q)
+    plan.place_of[q] += map.row_part(plan.row_of[q / own * own]) / per_byte;
   if (!nibbles)
     for (std::size_t lane = 0; lane < 16; ++lane)
       for (unsigned i = 1; i < 5; ++i)

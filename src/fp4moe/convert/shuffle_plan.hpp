@@ -16,7 +16,8 @@ struct ShufflePlan {
   static constexpr std::size_t kMost = kernels::cpu::kMostShuffleRegisters;
 
   const kernels::cpu::ShuffleKernel* kernel = nullptr;
-  std::size_t registers = 1;
+  std::size_t registers = 1;      // bystanders included
+  std::size_t bystanders = 0;     // further row bits, so that steps write whole cache lines
   std::uint64_t row_mask = 0;     // row bits that choose registers: base rows have them zero
   std::uint64_t chunk_bytes = 0;  // of a row, taken in one step
   std::uint64_t chunk_cols = 0;

@@ -25,7 +25,9 @@ struct LanePattern {
 
 // pack: register r is loaded from from[r], 16 bytes of a row. Register q is stored to to[q], where
 // bit j of q is the j-th lowest column bit that is not in the pattern. unpack: the other way. Then
-// all pointers advance, `count` times in all.
+// all pointers advance, `count` times in all. With bystanders, one or two further bits of a
+// register's number (above the others, the same in r and q): several such groups at once, so that
+// whole cache lines are written together.
 struct ShuffleCall {
   const std::uint8_t* const* from;
   std::uint8_t* const* to;
@@ -33,11 +35,26 @@ struct ShuffleCall {
 };
 using ShuffleFn = void (*)(const ShuffleCall&) noexcept;
 
+inline constexpr std::size_t kMostShuffleRegisters = 16;
+inline constexpr std::size_t kMostBystanders = 2;
+
 struct ShuffleKernel {
   LanePattern pattern{};
-  ShuffleFn pack = nullptr, unpack = nullptr;
+  // By the number of bystanders; null where there would be too many registers.
+  ShuffleFn pack[kMostBystanders + 1] = {}, unpack[kMostBystanders + 1] = {};
 };
 
-inline constexpr std::size_t kMostShuffleRegisters = 16;
+// A table of 256 bytes and what kernels can make use of. Grouped: but for codes 0 to 7 and 128 to
+// 135 (E4M3's subnormals), table[c] = base[c / 8] + (c % 8 & mask[c / 8]). Separable: table[c] =
+// table[c % 16] | table[c - c % 16].
+struct Translation {
+  enum class Kind : std::uint8_t { any, grouped, separable };
+  std::uint8_t table[256] = {};
+  Kind kind = Kind::any;
+  std::uint8_t base[32] = {}, mask[32] = {}, small[16] = {}, low[16] = {}, high[16] = {};
+};
+// to[i] = table[from[i]]; `to` may be `from`.
+using TranslateFn = void (*)(const Translation&, const std::uint8_t* from, std::uint8_t* to,
+                             std::size_t size) noexcept;
 
 }  // namespace fp4moe::kernels::cpu

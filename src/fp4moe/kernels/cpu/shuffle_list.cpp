@@ -16,12 +16,15 @@ namespace {
 
 constexpr ShuffleSet kSets[] = {
 #if defined(__aarch64__)
-    {"neon/shuffle", {CpuFeature::neon}, neon::shuffles},
+    {"neon/shuffle", {CpuFeature::neon}, neon::shuffles, neon::translate},
 #elif defined(__x86_64__)
-    {"avx512/shuffle", {CpuFeature::avx2, CpuFeature::avx512}, avx512::shuffles},
-    {"avx2/shuffle", {CpuFeature::avx2}, avx2::shuffles},
+    {"avx512/shuffle",
+     {CpuFeature::avx2, CpuFeature::avx512},
+     avx512::shuffles,
+     portable::translate},
+    {"avx2/shuffle", {CpuFeature::avx2}, avx2::shuffles, avx2::translate},
 #endif
-    {"portable/shuffle", {}, portable::shuffles},
+    {"portable/shuffle", {}, portable::shuffles, portable::translate},
 };
 
 }  // namespace

@@ -14,6 +14,7 @@ struct ShuffleSet {
   std::string_view name;  // <isa>/shuffle
   EnumSet<CpuFeature> needs;
   const ShuffleKernel* (*kernels)() noexcept;
+  TranslateFn translate;
 
   // Null when no kernel has this pattern.
   const ShuffleKernel* find(const LanePattern& pattern) const;

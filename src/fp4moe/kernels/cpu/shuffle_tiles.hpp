@@ -70,12 +70,12 @@ constexpr RecodeBytes recode_bytes(std::uint8_t code, bool backwards) {
   return made;
 }
 
-template <class Ops, LanePattern Pattern>
+template <class Ops, LanePattern Pattern, std::size_t Bystanders>
 struct ShuffleTiles {
   using V = typename Ops::V;
   static constexpr ShuffleProgram kProgram = derive_shuffle(Pattern);
   static_assert(kProgram.is_valid);
-  static constexpr std::size_t kRegisters = std::size_t{1} << kProgram.register_bits;
+  static constexpr std::size_t kRegisters = std::size_t{1} << (kProgram.register_bits + Bystanders);
   using Registers = std::array<V, kRegisters>;
 
   // Byte i of interleaving (upper halves) or taking apart at a granularity of 2^lane bytes.
@@ -180,7 +180,7 @@ struct ShuffleTiles {
   }
 
   static constexpr std::size_t stored(std::size_t r) {
-    std::size_t q = 0;
+    std::size_t q = r >> kProgram.register_bits << kProgram.register_bits;
     for (std::size_t j = 0; j < kProgram.register_bits; ++j)
       q |= ((r >> j) & 1) << kProgram.store_bit[j];
     return q;
@@ -208,10 +208,25 @@ struct ShuffleTiles {
   }
 };
 
+template <class Ops, LanePattern Pattern, std::size_t Bystanders>
+constexpr void add_shuffle(ShuffleKernel& kernel) {
+  constexpr std::size_t kBits = derive_shuffle(Pattern).register_bits + Bystanders;
+  if constexpr (std::size_t{1} << kBits <= kMostShuffleRegisters) {
+    kernel.pack[Bystanders] = ShuffleTiles<Ops, Pattern, Bystanders>::pack;
+    kernel.unpack[Bystanders] = ShuffleTiles<Ops, Pattern, Bystanders>::unpack;
+  }
+}
+template <class Ops, LanePattern Pattern>
+constexpr ShuffleKernel make_shuffle() {
+  ShuffleKernel made{.pattern = Pattern};
+  add_shuffle<Ops, Pattern, 0>(made);
+  add_shuffle<Ops, Pattern, 1>(made);
+  add_shuffle<Ops, Pattern, 2>(made);
+  return made;
+}
 template <class Ops, std::size_t... I>
 constexpr std::array<ShuffleKernel, sizeof...(I)> make_shuffles(std::index_sequence<I...>) {
-  return {ShuffleKernel{kShufflePatterns[I], ShuffleTiles<Ops, kShufflePatterns[I]>::pack,
-                        ShuffleTiles<Ops, kShufflePatterns[I]>::unpack}...};
+  return {make_shuffle<Ops, kShufflePatterns[I]>()...};
 }
 
 }  // namespace fp4moe::kernels::cpu

@@ -6,4 +6,7 @@ namespace fp4moe::kernels::cpu::avx2 {
 // One for each of kShufflePatterns, in its order.
 const ShuffleKernel* shuffles() noexcept;
 
+void translate(const Translation& translation, const std::uint8_t* from, std::uint8_t* to,
+               std::size_t size) noexcept;
+
 }  // namespace fp4moe::kernels::cpu::avx2

@@ -35,4 +35,32 @@ constexpr auto kKernels = make_shuffles<Ops>(std::make_index_sequence<kCount>())
 
 const ShuffleKernel* shuffles() noexcept { return kKernels.data(); }
 
+void translate(const Translation& translation, const std::uint8_t* from, std::uint8_t* to,
+               std::size_t size) noexcept {
+  std::size_t i = 0;
+  if (translation.kind == Translation::Kind::grouped) {
+    const uint8x16x2_t base = vld1q_u8_x2(translation.base), mask = vld1q_u8_x2(translation.mask);
+    const uint8x16_t small = vld1q_u8(translation.small), seven = vdupq_n_u8(7);
+    for (; i + 16 <= size; i += 16) {
+      const uint8x16_t code = vld1q_u8(from + i);
+      const uint8x16_t group = vshrq_n_u8(code, 3), within = vandq_u8(code, seven);
+      const uint8x16_t sum =
+          vaddq_u8(vqtbl2q_u8(base, group), vandq_u8(within, vqtbl2q_u8(mask, group)));
+      // Codes 0 to 7 and 128 to 135 index `small`, all others something beyond it.
+      const uint8x16_t tiny =
+          vorrq_u8(within, vorrq_u8(vshlq_n_u8(vandq_u8(code, vdupq_n_u8(0x78)), 1),
+                                    vandq_u8(vshrq_n_u8(code, 4), vdupq_n_u8(8))));
+      vst1q_u8(to + i, vqtbx1q_u8(sum, small, tiny));
+    }
+  } else if (translation.kind == Translation::Kind::separable) {
+    const uint8x16_t low = vld1q_u8(translation.low), high = vld1q_u8(translation.high);
+    for (; i + 16 <= size; i += 16) {
+      const uint8x16_t code = vld1q_u8(from + i);
+      vst1q_u8(to + i, vorrq_u8(vqtbl1q_u8(low, vandq_u8(code, vdupq_n_u8(15))),
+                                vqtbl1q_u8(high, vshrq_n_u8(code, 4))));
+    }
+  }
+  for (; i < size; ++i) to[i] = translation.table[from[i]];
+}
+
 }  // namespace fp4moe::kernels::cpu::neon
