@@ -24,8 +24,9 @@ struct Kept {
 };
 
 Kept kept(std::string_view kind, std::string_view file, std::vector<std::byte> bytes) {
-  return {.spec = {fmt::format("{}/{}", kind, file), tensor::DType::u8, {bytes.size()}},
-          .bytes = std::move(bytes)};
+  Kept made{.bytes = std::move(bytes)};
+  made.spec = {fmt::format("{}/{}", kind, file), tensor::DType::u8, {made.bytes.size()}};
+  return made;
 }
 
 Result<Done> write_pieces(SafetensorsWriter& writer, std::size_t tensor,
@@ -40,6 +41,7 @@ Result<Done> write_pieces(SafetensorsWriter& writer, std::size_t tensor,
 
 std::vector<PieceDigests> digests_for(const SafetensorsWriter& writer) {
   std::vector<PieceDigests> digests;
+  digests.reserve(writer.entries().size());
   for (const tensor::TensorEntry& entry : writer.entries())
     digests.emplace_back(entry.bytes, kPieceBytes);
   return digests;
@@ -98,6 +100,7 @@ Result<Done> FolderWriter::write_source(Journal& journal) {
                        {bytes.begin(), bytes.end()}));
   }
   std::vector<TensorSpec> specs;
+  specs.reserve(all.size());
   for (const Kept& each : all) specs.push_back(each.spec);
   Result<SafetensorsWriter> writer = SafetensorsWriter::create(path(file), specs);
   if (!writer) return writer.why();

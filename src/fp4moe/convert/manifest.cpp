@@ -24,7 +24,7 @@ Json to_json(const TensorRecord& tensor) {
           {"xxh3_128", text(tensor.checksum)}};
 }
 
-TensorRecord tensor_from(Fields fields) {
+TensorRecord tensor_from(const Fields& fields) {
   TensorRecord tensor{.name = fields.string("name"), .dtype = fields.dtype("dtype")};
   for (const Json& extent : fields.array("shape")) {
     if (extent.is_number_unsigned())
@@ -38,7 +38,7 @@ TensorRecord tensor_from(Fields fields) {
   return tensor;
 }
 
-FileRecord file_from(Fields fields) {
+FileRecord file_from(const Fields& fields) {
   FileRecord file{.name = fields.file_name("name"),
                   .bytes = fields.number("bytes"),
                   .header_bytes = fields.number("header_bytes"),
@@ -52,11 +52,11 @@ Json to_json(const layout::Sizes& sizes) {
   return {{"hidden", sizes.hidden}, {"intermediate", sizes.intermediate}};
 }
 
-layout::Sizes sizes_from(Fields fields) {
+layout::Sizes sizes_from(const Fields& fields) {
   return {fields.number("hidden"), fields.number("intermediate")};
 }
 
-LayerRecord layer_from(Fields fields) {
+LayerRecord layer_from(const Fields& fields) {
   LayerRecord layer{.index = fields.number("index"),
                     .prefix = fields.string("prefix"),
                     .file = fields.file_name("file")};
@@ -93,7 +93,7 @@ Json slice_json(const weights::Slice& slice) {
           {"placement", name(slice.placement)}};
 }
 
-weights::Slice slice_from(Fields fields) {
+weights::Slice slice_from(const Fields& fields) {
   const auto rank = [&fields](const char* key) {
     const auto found = rank_from_text(fields.string(key));
     if (!found) fields.fail(key, "rank/size");
@@ -139,7 +139,7 @@ std::string dumped(const Json& json) {
   return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-Manifest manifest_from(Fields fields) {
+Manifest manifest_from(const Fields& fields) {
   Manifest manifest{.layout = fields.string("layout"),
                     .generation = fields.string("generation"),
                     .backend = fields.string("backend"),
