@@ -66,11 +66,19 @@ std::uint8_t element_at(const IndexMap& map, const std::byte* row, std::uint64_t
   return nibbles ? static_cast<std::uint8_t>((value >> (col % 2 * 4)) & 15) : value;
 }
 
+std::vector<std::uint64_t> col_parts(const IndexMap& map, std::uint64_t cols) {
+  std::vector<std::uint64_t> parts(cols);
+  for (std::uint64_t col = 0; col < cols; ++col) parts[col] = map.col_part(col);
+  return parts;
+}
+
 void pack_by_map(const IndexMap& map, const MatrixSource& from, std::span<std::byte> out) {
+  const std::vector<std::uint64_t> parts = col_parts(map, map.padded().cols);
   for (std::uint64_t row = 0; row < map.padded().rows; ++row) {
+    const std::uint64_t begin = map.slot({row, 0});
     const std::byte* source = row < from.rows.size() ? from.rows[row] : nullptr;
     for (std::uint64_t col = 0; col < map.padded().cols; ++col)
-      map.set(out, map.slot({row, col}),
+      map.set(out, begin + parts[col],
               source != nullptr && col < map.logical().cols
                   ? element_at(map, source, col, from.table)
                   : map.map().padding);
@@ -79,11 +87,13 @@ void pack_by_map(const IndexMap& map, const MatrixSource& from, std::span<std::b
 
 void unpack_by_map(const IndexMap& map, std::span<const std::byte> packed, const MatrixTarget& to) {
   const bool nibbles = map.map().element == Element::nibble;
+  const std::vector<std::uint64_t> parts = col_parts(map, map.logical().cols);
   for (std::uint64_t row = 0; row < to.rows.size(); ++row) {
     std::byte* target = to.rows[row];
     if (target == nullptr) continue;
+    const std::uint64_t begin = map.slot({row, 0});
     for (std::uint64_t col = 0; col < map.logical().cols; ++col) {
-      const std::uint8_t value = map.get(packed, map.slot({row, col}));
+      const std::uint8_t value = map.get(packed, begin + parts[col]);
       if (!nibbles)
         target[col] = std::byte{value};
       else if (col % 2 == 0)
@@ -99,16 +109,35 @@ void unpack_by_map(const IndexMap& map, std::span<const std::byte> packed, const
 
 // --- Whole rows.
 
+// Rows that do not follow each other in memory surprise the processor; it is told some ahead.
+void announce(const MatrixSource& from, std::uint64_t row, std::uint64_t size) {
+  constexpr std::uint64_t kAhead = 2;
+  if (row + kAhead >= from.rows.size()) return;
+  const std::byte* next = from.rows[row + kAhead];
+  if (next == nullptr || next == from.rows[row] + kAhead * size) return;
+  for (std::uint64_t line = 0; line < size; line += 64) __builtin_prefetch(next + line);
+}
+
 void pack_rows(const IndexMap& map, const MatrixSource& from, std::span<std::byte> out) {
   const std::uint64_t real = row_bytes(map), padded = out.size() / map.padded().rows;
   const Translator translate(from.table);
-  for (std::uint64_t row = 0; row < map.padded().rows; ++row) {
-    const std::byte* source = row < from.rows.size() ? from.rows[row] : nullptr;
+  const auto source_of = [&](std::uint64_t row) {
+    return row < from.rows.size() ? from.rows[row] : nullptr;
+  };
+  for (std::uint64_t row = 0; row < map.padded().rows;) {
+    const std::byte* source = source_of(row);
     std::byte* target = out.data() + row * padded;
-    const std::uint64_t filled = source != nullptr ? real : 0;
-    if (filled != 0 && translate) translate(source, target, real);
-    if (filled != 0 && !translate) std::memcpy(target, source, real);
-    std::memset(target + filled, map.map().padding, padded - filled);
+    // Rows that stay together go together.
+    std::uint64_t together = 1;
+    while (source != nullptr && padded == real &&
+           source_of(row + together) == source + together * real)
+      ++together;
+    const std::uint64_t size = source != nullptr ? together * real : 0;
+    if (size != 0 && together == 1) announce(from, row, real);
+    if (size != 0 && translate) translate(source, target, size);
+    if (size != 0 && !translate) std::memcpy(target, source, size);
+    if (size < padded) std::memset(target + size, map.map().padding, padded - size);
+    row += together;
   }
 }
 
@@ -213,6 +242,8 @@ class Packer {
         source = copy;
       }
       rows_[i] = bytes(source != nullptr ? source : padding_.data());
+      const std::uint64_t next = first + kBatch + i;
+      next_[i] = next < from_.rows.size() ? bytes(from_.rows[next]) : nullptr;
       if (end < row_bytes_)
         std::memcpy(edge_.data() + i * edge_step, rows_[i] + end, row_bytes_ - end);
     }
@@ -227,10 +258,14 @@ class Packer {
     for (std::size_t r = 0; r < plan_.registers; ++r) {
       from[r] = rows_[row + plan_.row_of[r]] + plan_.byte_of[r] + offset;
       to[r] = place + run.place + plan_.place_of[r];
-      if (plan_.byte_of[r] != 0) continue;
-      const std::uint8_t* ahead =
-          number + 1 < plan_.runs.size() ? from[r] + size : from[r] - offset + row_bytes_ * kBatch;
-      for (std::uint64_t line = 0; line < size; line += 64) __builtin_prefetch(ahead + line, 0, 2);
+      const std::uint8_t* ahead = next_[row + plan_.row_of[r]];
+      if (plan_.byte_of[r] != 0 || ahead == nullptr) continue;
+      for (std::uint64_t line = 0; line < size; line += 64)
+        __builtin_prefetch(ahead + offset + line, 0, 2);
+    }
+    if (plan_.registers == 1 && run.step == 16) {
+      std::memcpy(to[0], from[0], size);  // nothing moves within the run
+      return;
     }
     plan_.kernel->pack[plan_.bystanders]({from, to, run.count, plan_.chunk_bytes, run.step});
   }
@@ -264,7 +299,7 @@ class Packer {
   std::vector<std::byte> padding_, translated_;
   std::vector<std::byte> edge_;  // of a batch: each row's bytes in the edge chunks
   std::vector<EdgeTarget> edge_targets_;
-  std::array<const std::uint8_t*, kBatch> rows_{};
+  std::array<const std::uint8_t*, kBatch> rows_{}, next_{};
 };
 
 class Unpacker {

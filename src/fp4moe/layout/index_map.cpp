@@ -21,7 +21,8 @@ Error refuse(const Map& map, std::string_view what, std::uint64_t found, std::ui
 
 Result<IndexMap> IndexMap::bind(const Map& map, Extent logical, Extent stretched) {
   const std::string_view cols = map.element == Element::nibble ? "columns (codes)" : "columns";
-  const Extent least{std::max(logical.rows, stretched.rows), std::max(logical.cols, stretched.cols)};
+  const Extent least{std::max(logical.rows, stretched.rows),
+                     std::max(logical.cols, stretched.cols)};
   if (logical.rows == 0 || least.rows % map.need_rows != 0)
     return refuse(map, "rows", least.rows, map.need_rows);
   if (logical.cols == 0 || least.cols % map.need_cols != 0)

@@ -15,8 +15,8 @@ Map plain(std::uint32_t pad_cols = 1);
 Map marlin_w4a16();
 Map marlin_w4a8();
 // Scales, transposed: an 8 x 8 transposition of every 64 columns, its middle bits exchanged so that
-// the kernel's unpacking puts them back; without that exchange; and the single permutation of 32, plain or exchanged
-// likewise, which is used where all of k is one group.
+// the kernel's unpacking puts them back; without that exchange; and the single permutation of 32,
+// plain or exchanged likewise, which is used where all of k is one group.
 Map marlin_scales();
 Map marlin_scales_grouped();
 Map marlin_scales_single();

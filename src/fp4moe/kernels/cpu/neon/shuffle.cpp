@@ -35,14 +35,28 @@ constexpr auto kKernels = make_shuffles<Ops>(std::make_index_sequence<kCount>())
 
 const ShuffleKernel* shuffles() noexcept { return kKernels.data(); }
 
+namespace {
+
+// Whole vectors, the last one overlapping where the bytes do not move; how many are done.
+template <class Lookup>
+[[gnu::always_inline]] inline std::size_t by_vectors(const std::uint8_t* from, std::uint8_t* to,
+                                                     std::size_t size, Lookup lookup) {
+  std::size_t i = 0;
+  for (; i + 16 <= size; i += 16) vst1q_u8(to + i, lookup(vld1q_u8(from + i)));
+  if (i == size || from == to || size < 16) return i;
+  vst1q_u8(to + size - 16, lookup(vld1q_u8(from + size - 16)));
+  return size;
+}
+
+}  // namespace
+
 void translate(const Translation& translation, const std::uint8_t* from, std::uint8_t* to,
                std::size_t size) noexcept {
   std::size_t i = 0;
   if (translation.kind == Translation::Kind::grouped) {
     const uint8x16x2_t base = vld1q_u8_x2(translation.base), mask = vld1q_u8_x2(translation.mask);
     const uint8x16_t small = vld1q_u8(translation.small), seven = vdupq_n_u8(7);
-    for (; i + 16 <= size; i += 16) {
-      const uint8x16_t code = vld1q_u8(from + i);
+    i = by_vectors(from, to, size, [&](uint8x16_t code) {
       const uint8x16_t group = vshrq_n_u8(code, 3), within = vandq_u8(code, seven);
       const uint8x16_t sum =
           vaddq_u8(vqtbl2q_u8(base, group), vandq_u8(within, vqtbl2q_u8(mask, group)));
@@ -50,15 +64,14 @@ void translate(const Translation& translation, const std::uint8_t* from, std::ui
       const uint8x16_t tiny =
           vorrq_u8(within, vorrq_u8(vshlq_n_u8(vandq_u8(code, vdupq_n_u8(0x78)), 1),
                                     vandq_u8(vshrq_n_u8(code, 4), vdupq_n_u8(8))));
-      vst1q_u8(to + i, vqtbx1q_u8(sum, small, tiny));
-    }
+      return vqtbx1q_u8(sum, small, tiny);
+    });
   } else if (translation.kind == Translation::Kind::separable) {
     const uint8x16_t low = vld1q_u8(translation.low), high = vld1q_u8(translation.high);
-    for (; i + 16 <= size; i += 16) {
-      const uint8x16_t code = vld1q_u8(from + i);
-      vst1q_u8(to + i, vorrq_u8(vqtbl1q_u8(low, vandq_u8(code, vdupq_n_u8(15))),
-                                vqtbl1q_u8(high, vshrq_n_u8(code, 4))));
-    }
+    i = by_vectors(from, to, size, [&](uint8x16_t code) {
+      return vorrq_u8(vqtbl1q_u8(low, vandq_u8(code, vdupq_n_u8(15))),
+                      vqtbl1q_u8(high, vshrq_n_u8(code, 4)));
+    });
   }
   for (; i < size; ++i) to[i] = translation.table[from[i]];
 }
