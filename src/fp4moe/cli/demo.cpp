@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 #include <stdlib.h>  // mkdtemp
 
+#include "fp4moe/backends/layouts.hpp"
 #include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/base/version.hpp"
@@ -17,6 +18,9 @@
 #include "fp4moe/cli/command.hpp"
 #include "fp4moe/cli/options.hpp"
 #include "fp4moe/cli/question.hpp"
+#include "fp4moe/convert/convert_folder.hpp"
+#include "fp4moe/convert/unconvert.hpp"
+#include "fp4moe/convert/verify.hpp"
 #include "fp4moe/formats/mxfp4.hpp"
 #include "fp4moe/kernels/cpu/block_codec_list.hpp"
 #include "fp4moe/oracle/record.hpp"
@@ -106,32 +110,96 @@ Result<std::size_t> compare(const tensor::Store& a, const tensor::Store& b) {
   return a.tensors().size();
 }
 
-// Who would run the layer: here under our own rules, on two GPUs under vLLM's.
-Result<Done> explain_step(Steps& steps, const std::string& model, std::string_view device,
-                          std::string_view policy) {
+// What a policy decides for the model on a device.
+struct Decision {
+  Question question{};
+  oracle::Record record{};
+  const oracle::Backend& backend() const { return *record.selection.backend; }
+};
+Result<Decision> decide(const std::string& model, std::string_view device,
+                        std::string_view policy) {
   QuestionOptions asked;
   asked.model = model;
   asked.device = device;
   asked.policy = policy;
-  const Result<Question> question = resolve(asked);
+  Result<Question> question = resolve(asked);
   if (!question) return question.why();
-  const oracle::Record record = make_record(*question->policy, question->mode, question->request);
-  const oracle::Selection& selection = record.selection;
-  if (selection.outcome != oracle::Outcome::selected)
-    return error(ErrorCode::no_backend, "demo.explain", selection.message);
+  Decision made{.question = *std::move(question)};
+  made.record = make_record(*made.question.policy, made.question.mode, made.question.request);
+  if (made.record.selection.outcome != oracle::Outcome::selected)
+    return error(ErrorCode::no_backend, "demo.explain", made.record.selection.message);
+  return made;
+}
+
+// Who would run the layer: here under our own rules, on two GPUs under vLLM's.
+Result<Done> explain_step(Steps& steps, const std::string& model, std::string_view device,
+                          std::string_view policy) {
+  const Result<Decision> decision = decide(model, device, policy);
+  if (!decision) return decision.why();
+  const oracle::Record& record = decision->record;
   std::string refused;
   for (const oracle::BackendRow& row : record.rows) {
-    if (row.backend == selection.backend) break;
+    if (row.backend == &decision->backend()) break;
     if (refused.empty() && !row.would_run())
       refused = fmt::format("; not {}: {}", row.backend->name,
                             decisive_reason(record.request, *row.nearest));
   }
   const std::string_view where = device == "auto" ? std::string_view("here") : device;
   steps.done("explain",
-             fmt::format("{} ({}): {}{}", where, policy, selection.backend->name, refused),
+             fmt::format("{} ({}): {}{}", where, policy, decision->backend().name, refused),
              {{"device", record.request.device.name},
               {"policy", policy},
-              {"backend", selection.backend->name}});
+              {"backend", decision->backend().name}});
+  return Done{};
+}
+
+// The layer in the layout of the backend that was chosen, every expert packed again and compared,
+// and back to the checkpoint's own files.
+Result<Done> convert_step(Steps& steps, const Scratch& scratch, const Options& options,
+                          std::string_view device, std::string_view policy, std::size_t threads) {
+  const Result<Decision> decision = decide(options.model, device, policy);
+  if (!decision) return decision.why();
+  const oracle::Request& request = decision->record.request;
+  const auto layout = backends::layout_of({.backend = decision->backend(),
+                                           .era = decision->question.policy->era,
+                                           .device = request.device});
+  if (!layout) return layout.why();
+  const Result<Checkpoint> source = Checkpoint::open(scratch / "layer");
+  if (!source) return source.why();
+  convert::Recipe recipe{.layout = *layout};
+  recipe.sizing.backend = &decision->backend();
+  recipe.sizing.device = request.device;
+  Result<convert::FolderPlan> plan = convert::plan_folder(*source, scratch / "layer", recipe);
+  if (!plan) return plan.why();
+  const auto made = convert::convert_folder(*source, *std::move(plan), scratch / "converted",
+                                            {.threads = threads});
+  if (!made) return made.why();
+  const auto checked =
+      convert::verify_folder(scratch / "converted", {.threads = threads, .deep = true});
+  if (!checked) return checked.why();
+  if (!checked->findings.empty()) return checked->findings[0];
+  const std::string folders[] = {scratch / "converted"};
+  const auto back = convert::unconvert(folders, scratch / "again", {.threads = threads});
+  if (!back) return back.why();
+  const Result<tensor::Store> again = tensor::Store::open(scratch / "again");
+  if (!again) return again.why();
+  const Result<std::size_t> equal = compare(source->store(), *again);
+  if (!equal) return equal.why();
+  scratch.remove("converted");
+  scratch.remove("again");
+  const double speed = gigabytes_per_second(made->expert_bytes, made->seconds);
+  steps.done("convert",
+             fmt::format("{} for {}: {} in {:.2f} s ({:.1f} GB/s, to disk); packed again: equal; "
+                         "converted back: {} tensors equal",
+                         (*layout)->id, decision->backend().name, human_bytes(made->expert_bytes),
+                         made->seconds, speed, *equal),
+             {{"layout", (*layout)->id},
+              {"generation", (*layout)->generation},
+              {"backend", decision->backend().name},
+              {"bytes", made->expert_bytes},
+              {"gb_per_s", speed},
+              {"verified", true},
+              {"tensors_restored", *equal}});
   return Done{};
 }
 
@@ -267,20 +335,24 @@ Result<Done> run_steps(const Options& options, Steps& steps, const Scratch& scra
         {"b200", "2026-04-24"}})
     if (Result<Done> step = explain_step(steps, options.model, device, policy); !step) return step;
 
-  // gpt-oss -> compressed-tensors -> GGUF -> gpt-oss, each from the one before.
-  std::string from = "layer";
-  for (const Dialect target : {Dialect::compressed_tensors, Dialect::gguf, Dialect::gpt_oss}) {
-    if (Result<Done> step = transcode_step(steps, scratch, from, target, threads); !step)
+  for (const auto& [device, policy] :
+       {std::pair<std::string_view, std::string_view>{"auto", "native"}, {"h100", "2026-04-24"}})
+    if (Result<Done> step = convert_step(steps, scratch, options, device, policy, threads); !step)
       return step;
-    if (from != "layer") scratch.remove(from);
-    from = name(target);
-  }
+
+  // gpt-oss -> GGUF -> gpt-oss.
+  if (Result<Done> step = transcode_step(steps, scratch, "layer", Dialect::gguf, threads); !step)
+    return step;
+  if (Result<Done> step = transcode_step(steps, scratch, "gguf", Dialect::gpt_oss, threads); !step)
+    return step;
+  scratch.remove("gguf");
   const Result<tensor::Store> back = tensor::Store::open(scratch / "back");
   if (!back) return back.why();
   const Result<std::size_t> equal = compare(checkpoint->store(), *back);
   if (!equal) return equal.why();
   steps.done("verify", fmt::format("there and back: all {} tensors equal to the byte", *equal),
              {{"tensors", *equal}});
+  scratch.remove("back");
 
   if (Result<Done> step = slice_step(steps, *checkpoint, threads); !step) return step;
   return numbers_step(steps, *checkpoint);
@@ -300,7 +372,7 @@ Result<int> run(const Options& options, const Io& io) {
   steps.finish({{"command", "demo"}, {"machine", bench::to_json(machine)}});
   if (!io.json)
     io.out << "\nNext: fp4moe inspect PATH, fp4moe lint PATH, fp4moe explain --device h100, fp4moe "
-              "plan --model gpt-oss-120b --tp 8\n";
+              "convert PATH -o OUT, fp4moe plan --model gpt-oss-120b --tp 8\n";
   return kDone;
 }
 
