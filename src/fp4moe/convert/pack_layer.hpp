@@ -47,7 +47,8 @@ Result<Done> pack_layer(const LayerJob& job, LayerPacker& packer,
                         const PackOptions& options = {});
 
 // Expert number `position` of the rank, into its part of the same memory, and the small tensors of
-// all experts anew. Other experts' bytes are not touched.
+// all experts anew. Other experts' bytes are not touched. The packer has been through pack_layer or
+// prepare(); where it needs_all_experts() and the source's scales changed since, pack the layer.
 Result<Done> pack_expert(const LayerJob& job, LayerPacker& packer, std::size_t position,
                          std::span<const std::span<std::byte>> targets);
 
