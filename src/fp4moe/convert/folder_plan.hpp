@@ -48,8 +48,8 @@ struct FolderWishes {
   std::uint64_t max_shard_bytes = weights::kDefaultShardBytes;
 };
 
-// Errors: convert.nothing (no MoE layer), layout.format, scale.input, those of layer_job and LayerPacker::make.
-// `path` is what the checkpoint was opened by.
+// Errors: convert.nothing (no MoE layer), layout.format, scale.input, those of layer_job and
+// LayerPacker::make. `path` is what the checkpoint was opened by.
 Result<FolderPlan> plan_folder(const weights::Checkpoint& checkpoint, const std::string& path,
                                const Recipe& recipe, const FolderWishes& wishes = {});
 
