@@ -225,6 +225,8 @@ Json plan_json(const FolderPlan& plan, std::size_t threads) {
 void print_report(const Io& io, const convert::ConvertReport& report, const Options& options) {
   for (const std::string& loss : report.losses)
     io.out << fmt::format("cannot be undone: {}\n", loss);
+  for (const std::string& warning : report.warnings)
+    io.out << fmt::format("warning: {} (fp4moe lint --fix reconcile-global-scale)\n", warning);
   const double bytes = static_cast<double>(report.expert_bytes + report.other_bytes);
   io.out << fmt::format(
       "{}: {} files{} in {:.2f} s, {}/s\n", options.out, report.files,
@@ -277,6 +279,7 @@ Result<int> run_convert(const Options& options, const Io& io) {
                {"files", report->files},
                {"resumed_files", report->resumed_files},
                {"losses", report->losses},
+               {"warnings", report->warnings},
                {"seconds", report->seconds}});
   io.print(json);
   return kDone;

@@ -49,6 +49,24 @@ TEST(ConvertPage, IsShownByThePageAsItIs) {
   EXPECT_GE(shown, 8u);
 }
 
+TEST(ConvertWarnings, SayThatAKernelTakesTheGatesGlobalScaleForBoth) {
+  const TemporaryFolder folder;
+  ASSERT_EQ(
+      run({"synth", "--model", "qwen3-30b-a3b", "--experts", "2", "--hidden", "128",
+           "--intermediate", "128", "--defect", "mismatched-global-scale", "-o", folder / "source"})
+          .status,
+      0);
+  const auto to = [&](const std::string& layout) {
+    return run({"convert", folder / "source", "--layout", layout, "-o", folder / layout});
+  };
+  const Outcome marlin = to("marlin.nvfp4");
+  EXPECT_EQ(marlin.status, 0) << marlin.err;
+  EXPECT_TRUE(has(marlin.out, "warning: gate and up of 1 experts have different global scales"));
+  const Outcome native = to("native_sm90.nvfp4");
+  EXPECT_EQ(native.status, 0) << native.err;
+  EXPECT_FALSE(has(native.out, "warning"));
+}
+
 class ConvertCommand : public ::testing::Test {
  protected:
   void SetUp() override {

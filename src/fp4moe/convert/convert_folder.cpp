@@ -11,6 +11,7 @@
 
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/convert/folder_writer.hpp"
+#include "fp4moe/convert/layer_packer.hpp"
 #include "fp4moe/tensor/files/posix.hpp"
 
 namespace fp4moe::convert {
@@ -118,11 +119,16 @@ Result<ConvertReport> convert_folder(const weights::Checkpoint& checkpoint, Fold
                        .files = plan.manifest.files.size(),
                        .resumed_files = writer.skipped(),
                        .threads = options.threads};
+  const auto add_once = [](std::vector<std::string>& to, const std::vector<std::string>& from) {
+    for (const std::string& sentence : from)
+      if (std::ranges::find(to, sentence) == to.end()) to.push_back(sentence);
+  };
   for (const PlannedLayer& layer : plan.layers) {
     report.experts += layer.record.problem.experts;
-    for (const std::string& loss : layer.record.losses)
-      if (std::ranges::find(report.losses, loss) == report.losses.end())
-        report.losses.push_back(loss);
+    add_once(report.losses, layer.record.losses);
+    Result<LayerPacker> packer = LayerPacker::make(*plan.recipe.layout, layer.record.problem);
+    if (packer && packer->restore(layer.record.record))
+      add_once(report.warnings, packer->warnings());
   }
   report.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   return report;

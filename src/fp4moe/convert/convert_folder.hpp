@@ -25,7 +25,8 @@ struct ConvertReport {
   std::size_t files = 0, resumed_files = 0;         // safetensors; found finished
   std::size_t threads = 0;                          // that memory allowed
   double seconds = 0;
-  std::vector<std::string> losses{};  // what cannot be undone, each sentence once
+  std::vector<std::string> losses{};    // what cannot be undone, each sentence once
+  std::vector<std::string> warnings{};  // what the kernel will compute otherwise
 };
 
 // Errors: convert.memory, convert.resume, convert.source_changed, those of plan_folder, of readers

@@ -515,13 +515,11 @@ Result<Done> LayerPacker::restore(const Json& record) {
 
 std::vector<std::string> LayerPacker::losses() const {
   std::vector<std::string> found;
-  std::uint64_t zeroed = 0, differ = 0, rounded = 0, negative = 0;
+  std::uint64_t zeroed = 0, rounded = 0, negative = 0;
   for (const Facts& facts : facts_) {
     zeroed += facts.zeroed_blocks;
     rounded += facts.bias_rounded ? 1 : 0;
     negative += facts.w13.has_negative || facts.w2.has_negative ? 1 : 0;
-    const bool gated = problem_.order != weights::RowOrder::single;
-    differ += gated && facts.scalars.gate_global != facts.scalars.up_global ? 1 : 0;
   }
   if (layout_.clears_negative_zero)
     found.emplace_back("the sign of FP4 zeros is cleared and cannot be restored");
@@ -539,12 +537,21 @@ std::vector<std::string> LayerPacker::losses() const {
   if (is_marlin && layout_.scale_rule == ScaleRule::marlin_2026_03 &&
       any_scale_becomes(0xF8, &ScaleExtremes::largest))
     found.emplace_back("block scales too large for the common exponent are written as infinity");
-  if (differ != 0 && layout_.scalars != layout::ScalarRule::global_scales &&
-      layout_.scalars != layout::ScalarRule::native_sm90_offsets)
-    found.push_back(fmt::format(
-        "gate and up of {} experts have different global scales; the kernel uses the gate's",
-        differ));
   return found;
+}
+
+std::vector<std::string> LayerPacker::warnings() const {
+  const bool keeps_both = layout_.scalars == layout::ScalarRule::none ||
+                          layout_.scalars == layout::ScalarRule::global_scales ||
+                          layout_.scalars == layout::ScalarRule::native_sm90_offsets;
+  if (keeps_both || problem_.order == weights::RowOrder::single) return {};
+  const auto differ = std::ranges::count_if(facts_, [](const Facts& facts) {
+    return facts.scalars.gate_global != facts.scalars.up_global;
+  });
+  if (differ == 0) return {};
+  return {fmt::format(
+      "gate and up of {} experts have different global scales; the kernel uses the gate's for both",
+      differ)};
 }
 
 // An extreme positive scale of an expert is written as `byte`.

@@ -92,6 +92,8 @@ class LayerPacker {
 
   // Sentences on what cannot be undone for this layout and the experts noted; empty: nothing.
   std::vector<std::string> losses() const;
+  // Sentences on what the kernel will compute otherwise than the checkpoint says.
+  std::vector<std::string> warnings() const;
 
   // The maps of a tensor's elements: of codes, of scales, of both where they share a tensor; none
   // for the others.

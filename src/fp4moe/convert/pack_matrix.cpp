@@ -224,9 +224,7 @@ class Packer {
       if (digit.by_rows != 0 ||
           (digit.axis == layout::Axis::row && digit.modulo == 0 && digit.divide > kBatch))
         return false;
-    const auto places = std::span(plan.place_of).first(plan.registers);
-    return std::ranges::find(places, 16) == places.end() ||
-           std::ranges::find(places, 32) == places.end();
+    return !plan.fills_lines();
   }
 
   // Where a batch's rows come from, padding and translation settled, and their ends filled up.

@@ -1,6 +1,8 @@
 #include "fp4moe/convert/shuffle_plan.hpp"
 
+#include <algorithm>
 #include <bit>
+#include <span>
 
 #include "fp4moe/base/checked.hpp"
 
@@ -68,9 +70,14 @@ std::optional<Found> find_pattern(const layout::Map& map) {
   return found;
 }
 
-constexpr std::size_t kLongest = 128;  // chunks in a run: storage is to be written in whole pieces
+// Chunks in a run. Long runs read rows as they lie; where one step does not fill a cache line,
+// short ones let the steps that fill the rest of it find it near.
+constexpr std::size_t kLong = 128, kShort = 32;
 
 void add_runs(const IndexMap& map, ShufflePlan& plan) {
+  const std::uint64_t step = map.col_part(plan.chunk_cols) - map.col_part(0);
+  const bool is_sequential = step == (map.map().element == Element::nibble ? 32 : 16);
+  const std::size_t longest = plan.fills_lines() || is_sequential ? kLong : kShort;
   const bool nibbles = map.map().element == Element::nibble;
   const std::uint64_t row_bytes = nibbles ? map.logical().cols / 2 : map.logical().cols;
   const std::size_t full = row_bytes / plan.chunk_bytes;
@@ -82,11 +89,11 @@ void add_runs(const IndexMap& map, ShufflePlan& plan) {
       continue;
     }
     ShufflePlan::Run* last = plan.runs.empty() ? nullptr : &plan.runs.back();
-    const std::uint64_t step =
+    const std::uint64_t distance =
         last == nullptr ? 0 : place - last->place - (last->count - 1) * last->step;
-    if (last != nullptr && last->count < kLongest && (last->count == 1 || step == last->step)) {
+    if (last != nullptr && last->count < longest && (last->count == 1 || distance == last->step)) {
       ++last->count;
-      last->step = step;
+      last->step = distance;
     } else {
       plan.runs.push_back({.begin = chunk, .count = 1, .place = place});
     }
@@ -122,6 +129,12 @@ bool has(const LanePattern& pattern, std::uint8_t label) {
 }
 
 }  // namespace
+
+bool ShufflePlan::fills_lines() const {
+  const auto places = std::span(place_of).first(registers);
+  return std::ranges::find(places, 16) != places.end() &&
+         std::ranges::find(places, 32) != places.end();
+}
 
 std::optional<ShufflePlan> plan_shuffle(const IndexMap& map, const kernels::cpu::ShuffleSet& set) {
   if (!is_binary(map.map())) return std::nullopt;

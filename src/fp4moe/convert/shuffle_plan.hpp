@@ -37,6 +37,9 @@ struct ShufflePlan {
   // A row's byte in the storage: that of its batch of kBatch rows, and its own.
   static constexpr std::uint64_t kBatch = 128;
   std::array<std::uint64_t, kBatch> row_place{};
+
+  // Whether one step of the kernel writes whole cache lines.
+  bool fills_lines() const;
 };
 
 // Nothing where no kernel fits: digits that are no powers of two, rows that do not fill registers.
