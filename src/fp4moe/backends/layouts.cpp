@@ -98,7 +98,8 @@ Result<const layout::Layout*> require_layout(std::string_view id, std::string_vi
   }
   if (generations.empty())
     return usage("layout.unknown", "there is no such layout")
-        .expects("one of " + join(ids, ", "), "'" + printable(id) + "'");
+        .expects("one of " + join(ids, ", "), "'" + printable(id) + "'")
+        .try_this("`fp4moe layouts` lists them");
   if (generations == std::vector<std::string>{""})
     return usage("layout.generation", fmt::format("layout {} never changed", id))
         .expects("no generation", "'" + printable(generation) + "'");

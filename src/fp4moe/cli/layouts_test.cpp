@@ -47,7 +47,8 @@ TEST(Layouts, NamesTheLayoutsWhenThereIsNoneOfThatName) {
   const auto refused = run({"layouts", "marlin"});
   EXPECT_EQ(refused.status, 2);
   EXPECT_TRUE(has(refused.err, "layout.unknown"));
-  EXPECT_TRUE(has(refused.err, "marlin.nvfp4"));
+  EXPECT_TRUE(has(refused.err, "aiter.mxfp4"));
+  EXPECT_TRUE(has(refused.err, "`fp4moe layouts` lists them"));
 }
 
 }  // namespace
