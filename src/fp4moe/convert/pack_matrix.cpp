@@ -66,19 +66,11 @@ std::uint8_t element_at(const IndexMap& map, const std::byte* row, std::uint64_t
   return nibbles ? static_cast<std::uint8_t>((value >> (col % 2 * 4)) & 15) : value;
 }
 
-std::vector<std::uint64_t> col_parts(const IndexMap& map, std::uint64_t cols) {
-  std::vector<std::uint64_t> parts(cols);
-  for (std::uint64_t col = 0; col < cols; ++col) parts[col] = map.col_part(col);
-  return parts;
-}
-
 void pack_by_map(const IndexMap& map, const MatrixSource& from, std::span<std::byte> out) {
-  const std::vector<std::uint64_t> parts = col_parts(map, map.padded().cols);
   for (std::uint64_t row = 0; row < map.padded().rows; ++row) {
-    const std::uint64_t begin = map.slot({row, 0});
     const std::byte* source = row < from.rows.size() ? from.rows[row] : nullptr;
     for (std::uint64_t col = 0; col < map.padded().cols; ++col)
-      map.set(out, begin + parts[col],
+      map.set(out, map.slot({row, col}),
               source != nullptr && col < map.logical().cols
                   ? element_at(map, source, col, from.table)
                   : map.map().padding);
@@ -87,13 +79,11 @@ void pack_by_map(const IndexMap& map, const MatrixSource& from, std::span<std::b
 
 void unpack_by_map(const IndexMap& map, std::span<const std::byte> packed, const MatrixTarget& to) {
   const bool nibbles = map.map().element == Element::nibble;
-  const std::vector<std::uint64_t> parts = col_parts(map, map.logical().cols);
   for (std::uint64_t row = 0; row < to.rows.size(); ++row) {
     std::byte* target = to.rows[row];
     if (target == nullptr) continue;
-    const std::uint64_t begin = map.slot({row, 0});
     for (std::uint64_t col = 0; col < map.logical().cols; ++col) {
-      const std::uint8_t value = map.get(packed, begin + parts[col]);
+      const std::uint8_t value = map.get(packed, map.slot({row, col}));
       if (!nibbles)
         target[col] = std::byte{value};
       else if (col % 2 == 0)
@@ -109,13 +99,31 @@ void unpack_by_map(const IndexMap& map, std::span<const std::byte> packed, const
 
 // --- Whole rows.
 
-// Rows that do not follow each other in memory surprise the processor; it is told some ahead.
-void announce(const MatrixSource& from, std::uint64_t row, std::uint64_t size) {
-  constexpr std::uint64_t kAhead = 2;
-  if (row + kAhead >= from.rows.size()) return;
-  const std::byte* next = from.rows[row + kAhead];
-  if (next == nullptr || next == from.rows[row] + kAhead * size) return;
-  for (std::uint64_t line = 0; line < size; line += 64) __builtin_prefetch(next + line);
+// The first rows of batches of `size` rows, in the order in which their sources lie in memory: gate
+// and up rows that alternate there are then fetched once for both, wherever they go.
+std::vector<std::uint64_t> batches(const IndexMap& map, const MatrixSource& from,
+                                   std::uint64_t size) {
+  std::vector<std::pair<std::uintptr_t, std::uint64_t>> order;
+  for (std::uint64_t first = 0; first < map.padded().rows; first += size) {
+    const std::byte* lowest = nullptr;
+    for (std::uint64_t row = first; row < std::min<std::uint64_t>(first + size, from.rows.size());
+         ++row)
+      if (lowest == nullptr || (from.rows[row] != nullptr && from.rows[row] < lowest))
+        lowest = from.rows[row];
+    order.emplace_back(reinterpret_cast<std::uintptr_t>(lowest), first);
+  }
+  std::ranges::sort(order);
+  std::vector<std::uint64_t> firsts;
+  for (const auto& [address, first] : order) firsts.push_back(first);
+  return firsts;
+}
+
+constexpr std::uint64_t kRowsTogether = 32;
+
+// Rows that do not follow each other surprise the processor; it is told of them a batch ahead.
+void announce(const std::byte* row, std::uint64_t size) {
+  for (std::uint64_t line = 0; row != nullptr && line < size; line += 64)
+    __builtin_prefetch(row + line, 0, 2);
 }
 
 void pack_rows(const IndexMap& map, const MatrixSource& from, std::span<std::byte> out) {
@@ -124,20 +132,26 @@ void pack_rows(const IndexMap& map, const MatrixSource& from, std::span<std::byt
   const auto source_of = [&](std::uint64_t row) {
     return row < from.rows.size() ? from.rows[row] : nullptr;
   };
-  for (std::uint64_t row = 0; row < map.padded().rows;) {
-    const std::byte* source = source_of(row);
-    std::byte* target = out.data() + row * padded;
-    // Rows that stay together go together.
-    std::uint64_t together = 1;
-    while (source != nullptr && padded == real &&
-           source_of(row + together) == source + together * real)
-      ++together;
-    const std::uint64_t size = source != nullptr ? together * real : 0;
-    if (size != 0 && together == 1) announce(from, row, real);
-    if (size != 0 && translate) translate(source, target, size);
-    if (size != 0 && !translate) std::memcpy(target, source, size);
-    if (size < padded) std::memset(target + size, map.map().padding, padded - size);
-    row += together;
+  const std::vector<std::uint64_t> order = batches(map, from, kRowsTogether);
+  for (std::size_t number = 0; number < order.size(); ++number) {
+    const std::uint64_t first = order[number];
+    const std::uint64_t next = number + 1 < order.size() ? order[number + 1] : map.padded().rows;
+    const std::uint64_t end = std::min(first + kRowsTogether, map.padded().rows);
+    for (std::uint64_t row = first; row < end;) {
+      const std::byte* source = source_of(row);
+      std::byte* target = out.data() + row * padded;
+      // Rows that stay together go together.
+      std::uint64_t together = 1;
+      while (source != nullptr && padded == real && row + together < end &&
+             source_of(row + together) == source + together * real)
+        ++together;
+      const std::uint64_t size = source != nullptr ? together * real : 0;
+      if (together == 1) announce(source_of(next + row - first), real);
+      if (size != 0 && translate) translate(source, target, size);
+      if (size != 0 && !translate) std::memcpy(target, source, size);
+      if (size < padded) std::memset(target + size, map.map().padding, padded - size);
+      row += together;
+    }
   }
 }
 
@@ -200,9 +214,11 @@ class Packer {
 
   void run() {
     const std::uint64_t rows = map_.padded().rows;
-    for (std::uint64_t first = 0; first < rows; first += kBatch) {
+    const std::vector<std::uint64_t> order = batches(map_, from_, kBatch);
+    for (std::size_t number = 0; number < order.size(); ++number) {
+      const std::uint64_t first = order[number];
       const std::uint64_t count = std::min(kBatch, rows - first);
-      gather_rows(first, count);
+      gather_rows(first, count, number + 1 < order.size() ? order[number + 1] : rows);
       std::uint8_t* batch = out_ + (map_.map().begin + map_.row_part(first)) / per_byte(map_);
       if (clears_first_) std::memset(batch, 0, count * map_.bytes() / rows);
       for (std::size_t i = 0; i < plan_.runs.size(); ++i)
@@ -228,7 +244,7 @@ class Packer {
   }
 
   // Where a batch's rows come from, padding and translation settled, and their ends filled up.
-  void gather_rows(std::uint64_t first, std::uint64_t count) {
+  void gather_rows(std::uint64_t first, std::uint64_t count, std::uint64_t next_first) {
     const std::uint64_t end =
         plan_.edge.empty() ? row_bytes_ : plan_.edge[0].begin * plan_.chunk_bytes;
     const std::uint64_t edge_step = plan_.edge.size() * plan_.chunk_bytes;
@@ -240,7 +256,7 @@ class Packer {
         source = copy;
       }
       rows_[i] = bytes(source != nullptr ? source : padding_.data());
-      const std::uint64_t next = first + kBatch + i;
+      const std::uint64_t next = next_first + i;
       next_[i] = next < from_.rows.size() ? bytes(from_.rows[next]) : nullptr;
       if (end < row_bytes_)
         std::memcpy(edge_.data() + i * edge_step, rows_[i] + end, row_bytes_ - end);
