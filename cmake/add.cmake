@@ -18,10 +18,10 @@ target_compile_options(fp4moe_options INTERFACE -ffp-contract=off)
 # A room: src/fp4moe/<name> (its subfolders are separate rooms where they are declared so).
 # Sources become a static library fp4moe_<room>; each x_test.cpp becomes the test <room>.x.
 # PRECOMPILE names heavy headers that most of the room's files include, SOURCES files of subfolders.
-# QUICK rooms decide and print: they are built fast rather than to run fast.
+# QUICK rooms decide and print: they are built fast rather than to run fast, but for the HOT files.
 #   fp4moe_room(tensor/files DEPENDS tensor)
 function(fp4moe_room path)
-  cmake_parse_arguments(ARG "QUICK" "" "DEPENDS;LINK;PRECOMPILE;SOURCES" ${ARGN})
+  cmake_parse_arguments(ARG "QUICK" "" "DEPENDS;LINK;PRECOMPILE;SOURCES;HOT" ${ARGN})
   string(REPLACE "/" "_" room ${path})
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/fp4moe/${path}/*.cpp)
   list(APPEND sources ${ARG_SOURCES})
@@ -39,6 +39,10 @@ function(fp4moe_room path)
     set_property(GLOBAL APPEND PROPERTY FP4MOE_ROOMS fp4moe_${room})
     if(ARG_QUICK AND CMAKE_BUILD_TYPE STREQUAL "Release")
       target_compile_options(fp4moe_${room} PRIVATE -O1)
+      foreach(hot ${ARG_HOT})
+        set_source_files_properties(${PROJECT_SOURCE_DIR}/src/fp4moe/${path}/${hot}.cpp PROPERTIES
+          COMPILE_OPTIONS "-O3" SKIP_PRECOMPILE_HEADERS ON)
+      endforeach()
     endif()
     if(ARG_PRECOMPILE)
       target_precompile_headers(fp4moe_${room} PRIVATE ${ARG_PRECOMPILE})
