@@ -18,10 +18,11 @@ target_compile_options(fp4moe_options INTERFACE -ffp-contract=off)
 # A room: src/fp4moe/<name> (its subfolders are separate rooms where they are declared so).
 # Sources become a static library fp4moe_<room>; each x_test.cpp becomes the test <room>.x.
 # PRECOMPILE names heavy headers that most of the room's files include, SOURCES files of subfolders.
-# QUICK rooms decide and print: they are built fast rather than to run fast, but for the HOT files.
+# QUICK rooms decide and print: they are built fast rather than to run fast, but for the HOT files;
+# TOGETHER compiles several of a room's files at once, but for those APART (they share names).
 #   fp4moe_room(tensor/files DEPENDS tensor)
 function(fp4moe_room path)
-  cmake_parse_arguments(ARG "QUICK" "" "DEPENDS;LINK;PRECOMPILE;SOURCES;HOT" ${ARGN})
+  cmake_parse_arguments(ARG "QUICK;TOGETHER" "" "DEPENDS;LINK;PRECOMPILE;SOURCES;HOT;APART" ${ARGN})
   string(REPLACE "/" "_" room ${path})
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/fp4moe/${path}/*.cpp)
   list(APPEND sources ${ARG_SOURCES})
@@ -42,6 +43,13 @@ function(fp4moe_room path)
       foreach(hot ${ARG_HOT})
         set_source_files_properties(${PROJECT_SOURCE_DIR}/src/fp4moe/${path}/${hot}.cpp PROPERTIES
           COMPILE_OPTIONS "-O3" SKIP_PRECOMPILE_HEADERS ON)
+      endforeach()
+    endif()
+    if(ARG_TOGETHER AND CMAKE_BUILD_TYPE STREQUAL "Release")
+      set_target_properties(fp4moe_${room} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+      foreach(apart ${ARG_APART})
+        set_source_files_properties(${PROJECT_SOURCE_DIR}/src/fp4moe/${path}/${apart}.cpp PROPERTIES
+          SKIP_UNITY_BUILD_INCLUSION ON)
       endforeach()
     endif()
     if(ARG_PRECOMPILE)
