@@ -1,34 +1,12 @@
 #include "fp4moe/kernels/cpu/avx2/shuffle.hpp"
 
-#include <immintrin.h>
-
 #include "fp4moe/kernels/cpu/shuffle_tiles.hpp"
+#include "fp4moe/kernels/cpu/x86_shuffle_ops.hpp"
 
 namespace fp4moe::kernels::cpu::avx2 {
 namespace {
 
-// Registers of 16 bytes: the work is bounded by memory, and wider ones would have to cross lanes.
-struct Ops {
-  using V [[gnu::vector_size(16)]] = std::uint8_t;
-  [[gnu::always_inline]] static V load(const std::uint8_t* from) {
-    return reinterpret_cast<V>(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
-  }
-  [[gnu::always_inline]] static void store(std::uint8_t* to, V v) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), reinterpret_cast<__m128i>(v));
-  }
-  [[gnu::always_inline]] static V low_nibbles(V a, V b) { return (a & 15) | (b << 4); }
-  [[gnu::always_inline]] static V high_nibbles(V a, V b) { return (a >> 4) | (b & 0xF0); }
-  template <int Bits>
-  [[gnu::always_inline]] static V right(V v) {
-    return v >> Bits;
-  }
-  [[gnu::always_inline]] static V lookup(const std::uint8_t* table, V nibbles) {
-    return reinterpret_cast<V>(_mm_shuffle_epi8(reinterpret_cast<__m128i>(load(table)),
-                                                reinterpret_cast<__m128i>(nibbles)));
-  }
-  static constexpr std::size_t kMostInserts = 0;  // lookups are cheaper
-};
-
+using Ops = X86ShuffleOps;
 constexpr std::size_t kCount = std::size(kShufflePatterns);
 constexpr auto kKernels = make_shuffles<Ops>(std::make_index_sequence<kCount>());
 
