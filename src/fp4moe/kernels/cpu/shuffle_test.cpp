@@ -1,0 +1,143 @@
+// Every instruction set's shuffle kernels against the portable ones, and those against the address
+// bits that their patterns name.
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "fp4moe/base/random.hpp"
+#include "fp4moe/kernels/cpu/shuffle_list.hpp"
+#include "fp4moe/kernels/cpu/shuffle_patterns.hpp"
+#include "fp4moe/kernels/cpu/shuffle_program.hpp"
+#include "fp4moe/kernels/cpu/translation.hpp"
+#include "fp4moe/layout/word_code.hpp"
+#include "fp4moe/platform/cpu.hpp"
+
+namespace fp4moe::kernels::cpu {
+namespace {
+
+constexpr std::size_t kSteps = 3;
+using Bytes = std::vector<std::uint8_t>;
+
+Bytes random_bytes(std::size_t size, std::uint64_t seed) {
+  SplitMix64 random(seed);
+  Bytes bytes(size);
+  for (std::uint8_t& byte : bytes) byte = static_cast<std::uint8_t>(random.next());
+  return bytes;
+}
+
+// Registers one after another in memory, `kSteps` steps of each.
+Bytes run(ShuffleFn kernel, const Bytes& in) {
+  Bytes out(in.size());
+  const std::size_t registers = in.size() / (16 * kSteps);
+  std::array<const std::uint8_t*, kMostShuffleRegisters> from{};
+  std::array<std::uint8_t*, kMostShuffleRegisters> to{};
+  for (std::size_t r = 0; r < registers; ++r) {
+    from[r] = in.data() + r * 16 * kSteps;
+    to[r] = out.data() + r * 16 * kSteps;
+  }
+  kernel({from.data(), to.data(), kSteps, 16, 16});
+  return out;
+}
+
+std::vector<const ShuffleSet*> usable_sets() {
+  std::vector<const ShuffleSet*> found;
+  for (const ShuffleSet& set : shuffle_sets())
+    if (platform::detect_cpu_features().contains_all(set.needs)) found.push_back(&set);
+  return found;
+}
+
+std::size_t registers_of(const LanePattern& pattern) {
+  return std::size_t{1} << derive_shuffle(pattern).register_bits;
+}
+
+TEST(Shuffle, EveryInstructionSetGivesThePortableBytesAndUndoesThem) {
+  const ShuffleSet& portable = shuffle_sets().back();
+  for (const ShuffleSet* set : usable_sets())
+    for (const LanePattern& pattern : kShufflePatterns)
+      for (std::size_t bystanders = 0; bystanders <= kMostBystanders; ++bystanders) {
+        const ShuffleKernel* kernel = set->find(pattern);
+        ASSERT_NE(kernel, nullptr);
+        const std::size_t registers = registers_of(pattern) << bystanders;
+        ASSERT_EQ(kernel->pack[bystanders] != nullptr, registers <= kMostShuffleRegisters);
+        if (kernel->pack[bystanders] == nullptr) continue;
+
+        const Bytes in = random_bytes(registers * 16 * kSteps, registers + pattern.code);
+        const Bytes out = run(kernel->pack[bystanders], in);
+
+        EXPECT_EQ(out, run(portable.find(pattern)->pack[bystanders], in)) << set->name;
+        EXPECT_EQ(run(kernel->unpack[bystanders], out), in) << set->name;
+      }
+}
+
+// Bit `label` of the place a nibble comes from: a column bit of its register, or a register bit.
+bool bit_of(std::uint8_t label, std::size_t reg, std::size_t column) {
+  return ((label < LanePattern::kOther ? column >> label : reg >> (label - LanePattern::kOther)) &
+          1) != 0;
+}
+
+std::uint8_t nibble(const Bytes& bytes, std::size_t index) {
+  return static_cast<std::uint8_t>((bytes[index / 2] >> (index % 2 * 4)) & 15);
+}
+
+TEST(Shuffle, PortableKernelsPutEveryNibbleWhereThePatternSays) {
+  for (const LanePattern& pattern : kShufflePatterns) {
+    const std::size_t registers = registers_of(pattern);
+    const Bytes in = random_bytes(registers * 16 * kSteps, 7);
+    const Bytes out = run(shuffle_sets().back().find(pattern)->pack[0], in);
+    for (std::size_t reg = 0; reg < registers; ++reg)
+      for (std::size_t step = 0; step < kSteps; ++step)
+        for (std::size_t column = 0; column < 32; ++column) {
+          std::size_t lane = 0, q = 0, next = 0;
+          for (std::size_t i = 0; i < 5; ++i)
+            lane |= std::size_t{bit_of(pattern.source[i], reg, column)} << i;
+          for (std::uint8_t label = 0; label < LanePattern::kOther; ++label)
+            if (std::ranges::find(pattern.source, label) == std::end(pattern.source))
+              q |= std::size_t{bit_of(label, reg, column)} << next++;
+          const std::uint8_t code = nibble(in, (reg * kSteps + step) * 32 + column);
+          const std::size_t place = (q * kSteps + step) * 32;
+          if (pattern.code == 0) {
+            ASSERT_EQ(nibble(out, place + lane), code);
+            continue;
+          }
+          // Scattered: the lane counts registers of 16-bit halves.
+          const layout::WordCode& words =
+              pattern.code == 1 ? layout::kHopperCode : layout::kNativeCode;
+          const std::size_t half = place / 2 + lane / 4 * 2;
+          const auto bits = static_cast<std::uint16_t>(out[half] | out[half + 1] << 8);
+          ASSERT_EQ(words.collect(static_cast<unsigned>(lane % 4), bits), code);
+        }
+  }
+}
+
+TEST(Translate, EveryInstructionSetLooksUpEveryByteWhateverTheTable) {
+  std::array<std::uint8_t, 256> grouped{}, separable{}, any{};
+  SplitMix64 random(3);
+  for (unsigned code = 0; code < 256; ++code) {
+    grouped[code] = static_cast<std::uint8_t>(code % 128 < 8 ? random.next() : code + 22);
+    separable[code] = static_cast<std::uint8_t>(((code & 15) == 8 ? 0 : code & 15) |
+                                                ((code >> 4) == 8 ? 0 : code & 0xF0));
+    any[code] = static_cast<std::uint8_t>(random.next());
+  }
+  for (unsigned code = 40; code < 64; ++code) grouped[code] = 0;  // whole groups may vanish
+  EXPECT_EQ(make_translation(grouped).kind, Translation::Kind::grouped);
+  EXPECT_EQ(make_translation(separable).kind, Translation::Kind::separable);
+  EXPECT_EQ(make_translation(any).kind, Translation::Kind::any);
+  for (const ShuffleSet* set : usable_sets())
+    for (const auto& table : {grouped, separable, any})
+      for (const std::size_t size : {0u, 1u, 15u, 16u, 17u, 90u, 1000u}) {
+        const Bytes in = random_bytes(size, size);
+        Bytes expected(size), apart(size), in_place = in;
+        std::ranges::transform(in, expected.begin(),
+                               [&](std::uint8_t code) { return table[code]; });
+        const Translation translation = make_translation(table);
+        set->translate(translation, in.data(), apart.data(), size);
+        set->translate(translation, in_place.data(), in_place.data(), size);
+        EXPECT_EQ(apart, expected) << set->name << " " << size;
+        EXPECT_EQ(in_place, expected) << set->name << " " << size;
+      }
+}
+
+}  // namespace
+}  // namespace fp4moe::kernels::cpu
