@@ -42,8 +42,8 @@ class ShuffleDeriver {
  public:
   constexpr explicit ShuffleDeriver(const LanePattern& pattern) : pattern_(pattern) {
     for (const std::uint8_t label : pattern.source)
-      if (label >= LanePattern::kOther) registers_[program_.register_bits++] = label;
-    // Register bits are numbered as the pattern numbers them, not as it mentions them.
+      if (label >= LanePattern::kOther && program_.register_bits < registers_.size())
+        ++program_.register_bits;
     for (std::size_t j = 0; j < program_.register_bits; ++j)
       registers_[j] = static_cast<std::uint8_t>(LanePattern::kOther + j);
   }
