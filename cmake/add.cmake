@@ -18,7 +18,8 @@ target_compile_options(fp4moe_options INTERFACE -ffp-contract=off)
 # A room: src/fp4moe/<name> (its subfolders are separate rooms where they are declared so).
 # Sources become a static library fp4moe_<room>; each x_test.cpp becomes the test <room>.x.
 # PRECOMPILE names heavy headers that most of the room's files include, SOURCES files of subfolders.
-# QUICK rooms decide and print: they are built fast rather than to run fast, but for the HOT files;
+# QUICK rooms decide and print: they are built fast rather than to run fast, but for the HOT files,
+# which are optimised a little even where everything is checked (tests would take minutes);
 # TOGETHER compiles several of a room's files at once, but for those APART (they share names).
 #   fp4moe_room(tensor/files DEPENDS tensor)
 function(fp4moe_room path)
@@ -40,9 +41,11 @@ function(fp4moe_room path)
     set_property(GLOBAL APPEND PROPERTY FP4MOE_ROOMS fp4moe_${room})
     if(ARG_QUICK AND CMAKE_BUILD_TYPE STREQUAL "Release")
       target_compile_options(fp4moe_${room} PRIVATE -O1)
+    endif()
+    if(CMAKE_BUILD_TYPE STREQUAL "Release" OR FP4MOE_SANITIZE)
       foreach(hot ${ARG_HOT})
         set_source_files_properties(${PROJECT_SOURCE_DIR}/src/fp4moe/${path}/${hot}.cpp PROPERTIES
-          COMPILE_OPTIONS "-O3" SKIP_PRECOMPILE_HEADERS ON)
+          COMPILE_OPTIONS $<IF:$<CONFIG:Release>,-O3,-O1> SKIP_PRECOMPILE_HEADERS ON)
       endforeach()
     endif()
     if(ARG_TOGETHER AND CMAKE_BUILD_TYPE STREQUAL "Release")
