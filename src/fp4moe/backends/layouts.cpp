@@ -107,11 +107,14 @@ Result<const layout::Layout*> require_layout(std::string_view id, std::string_vi
       .expects("one of " + join(generations, ", "), "'" + printable(generation) + "'");
 }
 
+std::string layout_id(const oracle::Backend& backend) {
+  return backend.layout.empty() ? fmt::format("as_loaded.{}", name(backend.format))
+                                : std::string(backend.layout);
+}
+
 Result<const layout::Layout*> layout_of(const LayoutQuestion& question) {
   const oracle::Backend& backend = question.backend;
-  const std::string id = !backend.layout.empty()
-                             ? std::string(backend.layout)
-                             : fmt::format("as_loaded.{}", name(backend.format));
+  const std::string id = layout_id(backend);
   if (layout::find_layout(layouts(), id, {}) == nullptr)
     return error(ErrorCode::lacking, "layout.external",
                  fmt::format("{} lays weights out itself while it loads them", backend.name))

@@ -1,5 +1,6 @@
 // Every layout of every family, and which of them a backend's kernels read.
 #pragma once
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -15,6 +16,9 @@ const std::vector<layout::Layout>& layouts();
 // By id ("marlin.mxfp4") and generation (empty: the newest). Errors: layout.unknown,
 // layout.generation, both listing what there is.
 Result<const layout::Layout*> require_layout(std::string_view id, std::string_view generation);
+
+// The id of the layout that a backend's row names; rows without one keep weights as loaded.
+std::string layout_id(const oracle::Backend& backend);
 
 // What the kernels of `backend` read on `device`, as of `era`. `tp_size` matters on gfx950.
 // Errors: layout.external for backends whose library lays weights out itself while it loads them.

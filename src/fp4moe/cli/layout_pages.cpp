@@ -65,10 +65,8 @@ std::string tensors_section(const Layout& layout) {
 std::vector<std::string> backends_reading(std::string_view layout_id) {
   std::set<std::string> names;
   for (const oracle::Backend* backend : backends::all_rows()) {
-    const std::string id = !backend->layout.empty()
-                               ? std::string(backend->layout)
-                               : fmt::format("as_loaded.{}", name(backend->format));
-    if (id == layout_id && backend->family != "none") names.emplace(backend->name);
+    if (backends::layout_id(*backend) == layout_id && backend->family != "none")
+      names.emplace(backend->name);
   }
   return {names.begin(), names.end()};
 }

@@ -102,10 +102,14 @@ Result<LayerPacker> LayerPacker::make(const layout::Layout& layout, const Proble
     for (const std::uint64_t rows : {rows13, p.padded.hidden})
       if (rows % 32 != 0) return size_error("number of rows", rows, 32);
   if (p.params_type != DType::bf16 && p.params_type != DType::f16)
-    return usage("layout.params", "parameters are BF16 or F16");
+    return usage("layout.params", "parameters are of another type")
+        .expects("bf16 or f16", tensor::name(p.params_type))
+        .try_this("give bf16, which every kernel takes");
   if (p.params_type == DType::f16 && layout.id.starts_with("marlin") &&
       layout.format == layout::WeightFormat::mxfp4)
-    return usage("layout.params", "Marlin's MXFP4 kernels take BF16 alone").expects("bf16", "f16");
+    return usage("layout.params", "Marlin's MXFP4 kernels take BF16 alone")
+        .expects("bf16", "f16")
+        .try_this("leave the type of parameters at bf16");
 
   const MatrixSizes w13{rows13, p.real.hidden, p.padded.hidden};
   const MatrixSizes w2{p.padded.hidden, p.real.intermediate, p.padded.intermediate};
@@ -236,7 +240,9 @@ Result<Done> LayerPacker::pack(std::size_t position, const weights::ExpertView& 
                                std::span<const std::span<std::byte>> targets, Path path) {
   if (Result<Done> fits = check(position, view); !fits) return fits;
   if (targets.size() != tensors_.size())
-    return usage("layout.memory", "one span for each tensor is wanted");
+    return usage("layout.memory", "one span for each tensor is wanted")
+        .expects(fmt::format("{} spans", tensors_.size()), fmt::format("{}", targets.size()))
+        .try_this("ask tensors() for their number and sizes");
   for (std::size_t t = 0; t < tensors_.size(); ++t)
     if (targets[t].size() != tensors_[t].expert_bytes)
       return usage("layout.memory", "the memory for an expert has another size")
@@ -348,7 +354,10 @@ ScalarProblem LayerPacker::scalar_problem() const {
 Result<Done> LayerPacker::pack_scalars(std::span<const std::span<std::byte>> targets) const {
   std::vector<ExpertScalars> experts;
   for (const Facts& facts : facts_) {
-    if (!facts.is_noted) return usage("layout.notes", "not every expert was packed");
+    if (!facts.is_noted)
+      return usage("layout.notes", "not every expert was packed")
+          .expects(fmt::format("{} experts", facts_.size()), "fewer")
+          .try_this("pack() or note() all of them first");
     experts.push_back(facts.scalars);
   }
   const Result<std::vector<ScalarTensor>> made = make_scalars(scalar_problem(), experts);
@@ -357,7 +366,10 @@ Result<Done> LayerPacker::pack_scalars(std::span<const std::span<std::byte>> tar
   for (std::size_t i = 0; i < made->size(); ++i) {
     const ScalarTensor& tensor = (*made)[i];
     if (targets[first + i].size() != tensors_[first + i].bytes)
-      return usage("layout.memory", "the memory for a tensor has another size").at(tensor.name);
+      return usage("layout.memory", "the memory for a tensor has another size")
+          .at(tensor.name)
+          .expects(fmt::format("{} bytes", tensors_[first + i].bytes),
+                   fmt::format("{}", targets[first + i].size()));
     const BiasStore store{targets[first + i], tensor.dtype};
     for (std::size_t e = 0; e < tensor.values.size(); ++e) put_float(tensor.values[e], store, e);
   }
@@ -368,11 +380,15 @@ Result<Done> LayerPacker::unpack(std::size_t position,
                                  std::span<const std::span<const std::byte>> sources,
                                  const ExpertTarget& to, Path path) const {
   if (position >= facts_.size() || sources.size() != tensors_.size())
-    return usage("layout.position", "there is no such expert, or not one span for each tensor");
+    return usage("layout.position", "there is no such expert, or not one span for each tensor")
+        .expects(fmt::format("an expert below {} and {} spans", facts_.size(), tensors_.size()),
+                 fmt::format("expert {} and {} spans", position, sources.size()));
   for (std::size_t t = 0; t < tensors_.size(); ++t)
     if (sources[t].size() != tensors_[t].expert_bytes)
       return usage("layout.memory", "the memory of an expert has another size")
-          .at(tensors_[t].name);
+          .at(tensors_[t].name)
+          .expects(fmt::format("{} bytes", tensors_[t].expert_bytes),
+                   fmt::format("{}", sources[t].size()));
   const Facts& facts = facts_[position];
   ScaleExtremes w13 = facts.w13, w2 = facts.w2;
   if (needs_all_experts())
@@ -462,7 +478,10 @@ Json LayerPacker::record() const {
 }
 
 Result<Done> LayerPacker::restore(const Json& record) {
-  const Error broken = invalid("converted.manifest", "the record of a layer is damaged");
+  const Error broken = invalid("converted.manifest", "the record of a layer is damaged")
+                           .expects(fmt::format("what packing noted of {} experts", facts_.size()),
+                                    "fields that are missing or of another form")
+                           .try_this("convert the checkpoint again");
   if (!record.is_object() || !record.contains("experts") || !record["experts"].is_array() ||
       record["experts"].size() != facts_.size())
     return broken;

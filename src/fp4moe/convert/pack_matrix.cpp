@@ -2,32 +2,21 @@
 
 #include <algorithm>
 #include <cstring>
-#include <memory>
 #include <optional>
 #include <vector>
 
 #include "fp4moe/convert/shuffle_plan.hpp"
 #include "fp4moe/kernels/cpu/isa.hpp"
 #include "fp4moe/kernels/cpu/translation.hpp"
-#include "fp4moe/platform/settings.hpp"
 
 namespace fp4moe::convert {
 namespace {
 
-using kernels::cpu::ShuffleCall;
 using layout::Element;
 using layout::IndexMap;
 
 const kernels::cpu::ShuffleSet& machine_shuffles() {
-  // A setting that cannot be honoured is the caller's to refuse; all kernels give the same bytes.
-  static const kernels::cpu::ShuffleSet* const kChosen = [] {
-    const Result<platform::Settings> settings = platform::read_settings();
-    const auto usable = kernels::cpu::usable_features(platform::detect_cpu_features(),
-                                                      settings ? settings->cpu_isa : std::nullopt);
-    return &kernels::cpu::pick(kernels::cpu::shuffle_sets(),
-                               usable ? *usable : EnumSet<platform::CpuFeature>{});
-  }();
-  return *kChosen;
+  return kernels::cpu::pick(kernels::cpu::shuffle_sets(), kernels::cpu::machine_features());
 }
 
 std::uint64_t row_bytes(const IndexMap& map) {

@@ -17,6 +17,12 @@ Error refuse(const Map& map, std::string_view what, std::uint64_t found, std::ui
       .try_this(fmt::format("pad to {}", round_up(found == 0 ? 1 : found, need)));
 }
 
+Error too_large(const Map& map) {
+  return usage("layout.size", fmt::format("the matrix is too large for layout {}", map.name))
+      .expects(fmt::format("at most {} slots", kMost), "more")
+      .try_this("see that the sizes are those of one expert");
+}
+
 }  // namespace
 
 Result<IndexMap> IndexMap::bind(const Map& map, Extent logical, Extent stretched) {
@@ -27,8 +33,7 @@ Result<IndexMap> IndexMap::bind(const Map& map, Extent logical, Extent stretched
     return refuse(map, "rows", least.rows, map.need_rows);
   if (logical.cols == 0 || least.cols % map.need_cols != 0)
     return refuse(map, cols, least.cols, map.need_cols);
-  if (least.rows > kMost || least.cols > kMost)
-    return usage("layout.size", "the matrix is too large");
+  if (least.rows > kMost || least.cols > kMost) return too_large(map);
 
   IndexMap bound;
   bound.map_ = map;
@@ -37,7 +42,7 @@ Result<IndexMap> IndexMap::bind(const Map& map, Extent logical, Extent stretched
   const std::uint64_t factors[] = {bound.padded_.rows, bound.padded_.cols,
                                    map.of == 0 ? 1 : map.record};
   const std::optional<std::uint64_t> slots = checked_product(factors);
-  if (!slots || *slots > kMost) return usage("layout.size", "the matrix is too large");
+  if (!slots || *slots > kMost) return too_large(map);
   bound.slots_ = map.of == 0 ? *slots : *slots / map.of;
   if (map.element == Element::nibble && bound.slots_ % 2 != 0)
     return refuse(map, cols, logical.cols, 2);

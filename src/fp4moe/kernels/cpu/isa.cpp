@@ -3,6 +3,7 @@
 #include <string>
 
 #include "fp4moe/base/text.hpp"
+#include "fp4moe/platform/settings.hpp"
 
 namespace fp4moe::kernels::cpu {
 namespace {
@@ -67,6 +68,16 @@ Result<EnumSet<CpuFeature>> usable_features(EnumSet<CpuFeature> present,
   }
   return usage("kernels.isa.unknown", "there is no instruction set of this name")
       .expects("one of " + names_of_this_build(), printable(*forced));
+}
+
+EnumSet<CpuFeature> machine_features() {
+  static const EnumSet<CpuFeature> kUsable = [] {
+    const Result<platform::Settings> settings = platform::read_settings();
+    const auto usable = usable_features(platform::detect_cpu_features(),
+                                        settings ? settings->cpu_isa : std::nullopt);
+    return usable ? *usable : EnumSet<CpuFeature>{};
+  }();
+  return kUsable;
 }
 
 }  // namespace fp4moe::kernels::cpu

@@ -28,6 +28,11 @@ std::span<const Isa> isas();
 Result<EnumSet<CpuFeature>> usable_features(EnumSet<CpuFeature> present,
                                             std::optional<std::string_view> forced);
 
+// What kernels may use on this machine, the setting FP4MOE_CPU_ISA honoured; read once. A setting
+// that cannot be honoured is the caller's to refuse: here it means portable kernels, which give the
+// same bytes.
+EnumSet<CpuFeature> machine_features();
+
 // The first row of a list whose needs are met. Lists end with a row that needs nothing.
 template <class Kernel>
 const Kernel& pick(std::span<const Kernel> best_first, EnumSet<CpuFeature> usable) {
