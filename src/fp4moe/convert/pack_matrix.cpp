@@ -16,7 +16,9 @@ using layout::Element;
 using layout::IndexMap;
 
 const kernels::cpu::ShuffleSet& machine_shuffles() {
-  return kernels::cpu::pick(kernels::cpu::shuffle_sets(), kernels::cpu::machine_features());
+  static const kernels::cpu::ShuffleSet& chosen =
+      kernels::cpu::pick(kernels::cpu::shuffle_sets(), kernels::cpu::machine_features());
+  return chosen;
 }
 
 std::uint64_t row_bytes(const IndexMap& map) {

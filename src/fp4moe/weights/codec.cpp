@@ -5,7 +5,9 @@
 namespace fp4moe::weights {
 
 const kernels::cpu::BlockCodec& machine_codec() {
-  return kernels::cpu::pick(kernels::cpu::block_codecs(), kernels::cpu::machine_features());
+  static const kernels::cpu::BlockCodec& chosen =
+      kernels::cpu::pick(kernels::cpu::block_codecs(), kernels::cpu::machine_features());
+  return chosen;
 }
 
 }  // namespace fp4moe::weights
