@@ -1,0 +1,83 @@
+// Threads that stay: work of microseconds is shared without starting or allocating anything.
+//
+// run() opens a job, takes part in it and closes it; workers join while it is open. One word holds
+// all of that, so that nobody can join a job that is being replaced:
+//
+//   state   generation << 32 | open << 31 | workers inside
+//
+// Workers look for the next job for a few microseconds, then sleep. Items are handed out in order,
+// a few at a time; which thread does one never changes its result. A run inside a run, or while
+// another thread's is under way, is done by its caller alone.
+#pragma once
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+namespace fp4moe {
+
+class ThreadPool {
+ public:
+  // `threads` counts the caller of run. Fewer are started when the system gives no more.
+  explicit ThreadPool(std::size_t threads);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  std::size_t threads() const { return workers_.size() + 1; }
+
+  // work(i) for i in [0, count); returns when all are done. The work must not throw.
+  template <class Work>
+  void run(std::size_t count, const Work& work) noexcept {
+    run_ranges(count, grain_of(count),
+               [&](std::size_t begin, std::size_t end, std::size_t) noexcept {
+                 for (std::size_t i = begin; i < end; ++i) work(i);
+               });
+  }
+
+  // work(begin, end, who) for ranges of `grain` items that cover [0, count). `who`, below
+  // threads(), is the same in two ranges only if they do not run at once: it numbers scratch
+  // memory.
+  template <class Work>
+  void run_ranges(std::size_t count, std::size_t grain, const Work& work) noexcept {
+    static_assert(std::is_invocable_v<const Work&, std::size_t, std::size_t, std::size_t>);
+    run_job({.count = count,
+             .grain = std::max<std::size_t>(1, grain),
+             .work = &work,
+             .call = [](const void* erased, std::size_t begin, std::size_t end,
+                        std::size_t who) noexcept {
+               (*static_cast<const Work*>(erased))(begin, end, who);
+             }});
+  }
+
+ private:
+  struct Job {
+    std::size_t count = 0, grain = 1;
+    const void* work = nullptr;
+    void (*call)(const void* work, std::size_t begin, std::size_t end, std::size_t who) = nullptr;
+  };
+
+  std::size_t grain_of(std::size_t count) const { return count / (threads() * 8) + 1; }
+  void run_job(const Job& job) noexcept;
+  void drain(const Job& job, std::size_t who) noexcept;
+  void serve(std::size_t who) noexcept;
+  bool join(std::uint64_t& seen) noexcept;
+  void sleep(std::uint64_t seen) noexcept;
+
+  std::vector<std::thread> workers_{};
+  std::atomic<bool> busy_{false};
+  std::atomic<bool> stop_{false};
+  std::atomic<std::size_t> sleepers_{0};
+  std::mutex mutex_{};
+  std::condition_variable wake_{};
+  Job job_{};
+  alignas(64) std::atomic<std::uint64_t> state_{0};
+  alignas(64) std::atomic<std::size_t> next_{0};
+};
+
+}  // namespace fp4moe

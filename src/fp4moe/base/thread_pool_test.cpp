@@ -1,0 +1,92 @@
+#include "fp4moe/base/thread_pool.hpp"
+
+#include <array>
+
+#include <gtest/gtest.h>
+
+namespace fp4moe {
+namespace {
+
+TEST(ThreadPool, DoesEveryItemOnce) {
+  for (const std::size_t threads : {0u, 1u, 2u, 3u, 7u}) {
+    ThreadPool pool(threads);
+    for (const std::size_t count : {0u, 1u, 2u, 7u, 64u, 1001u}) {
+      std::vector<std::atomic<int>> done(count);
+      pool.run(count, [&](std::size_t i) { done[i].fetch_add(1); });
+      for (const std::atomic<int>& times : done) EXPECT_EQ(times.load(), 1);
+    }
+  }
+}
+
+TEST(ThreadPool, RangesCoverEverythingAndCarryANumberOfTheirOwn) {
+  ThreadPool pool(3);
+  for (const std::size_t grain : {0u, 1u, 5u, 100u, 1000u}) {
+    std::vector<int> done(503);
+    std::vector<std::atomic<int>> inside(pool.threads());
+    std::atomic<bool> shared{false};
+    pool.run_ranges(done.size(), grain, [&](std::size_t begin, std::size_t end, std::size_t who) {
+      if (inside[who].fetch_add(1) != 0) shared = true;
+      for (std::size_t i = begin; i < end; ++i) ++done[i];
+      inside[who].fetch_sub(1);
+    });
+    EXPECT_FALSE(shared);
+    EXPECT_EQ(done, std::vector<int>(done.size(), 1));
+  }
+}
+
+TEST(ThreadPool, TakesManySmallJobsInARow) {
+  ThreadPool pool(4);
+  std::uint64_t plain = 0;  // written by one item at a time: the end of a run is a border
+  for (int job = 0; job < 3000; ++job) {
+    std::array<std::uint64_t, 8> parts{};
+    pool.run_ranges(parts.size(), 1, [&](std::size_t begin, std::size_t, std::size_t) {
+      parts[begin] = plain + begin;
+    });
+    for (const std::uint64_t part : parts) plain = (plain + part) % 1000003;
+  }
+  std::uint64_t expected = 0;
+  for (int job = 0; job < 3000; ++job) {
+    std::array<std::uint64_t, 8> parts{};
+    for (std::size_t i = 0; i < parts.size(); ++i) parts[i] = expected + i;
+    for (const std::uint64_t part : parts) expected = (expected + part) % 1000003;
+  }
+  EXPECT_EQ(plain, expected);
+}
+
+TEST(ThreadPool, ARunInsideARunIsDoneByItsCaller) {
+  ThreadPool pool(3);
+  std::atomic<int> sum{0};
+  pool.run(20, [&](std::size_t) {
+    const std::thread::id me = std::this_thread::get_id();
+    pool.run(10, [&](std::size_t) {
+      if (std::this_thread::get_id() == me) sum.fetch_add(1);
+    });
+  });
+  EXPECT_EQ(sum.load(), 200);
+}
+
+TEST(ThreadPool, TwoCallersDoNotDisturbEachOther) {
+  ThreadPool pool(3);
+  const auto work = [&pool](std::vector<int>& mine) {
+    for (int job = 0; job < 300; ++job) pool.run(mine.size(), [&](std::size_t i) { ++mine[i]; });
+  };
+  std::vector<int> one(50), two(70);
+  std::thread other([&] { work(two); });
+  work(one);
+  other.join();
+  EXPECT_EQ(one, std::vector<int>(50, 300));
+  EXPECT_EQ(two, std::vector<int>(70, 300));
+}
+
+TEST(ThreadPool, SleepingWorkersAreWokenAndLetGo) {
+  for (int pools = 0; pools < 20; ++pools) {
+    ThreadPool pool(3);
+    for (int spin = 0; spin < 200; ++spin) std::this_thread::yield();  // some are asleep by now
+    std::atomic<int> done{0};
+    pool.run(100, [&](std::size_t) { done.fetch_add(1); });
+    EXPECT_EQ(done.load(), 100);
+  }
+}
+
+}  // namespace
+}  // namespace fp4moe
