@@ -35,18 +35,11 @@ Real squared_relu(Real x) {
   return positive * positive;
 }
 
+// situ's bounded value: b tanh(x / b).
 template <class Real>
-Real swiglu_oai(const ActivationParams& params, Real gate, Real up) {
-  return gate * sigmoid(static_cast<Real>(params.alpha) * gate) *
-         (up + static_cast<Real>(params.beta));
-}
-
-template <class Real>
-Real situ(const ActivationParams& params, Real gate, Real up) {
-  const auto beta = static_cast<Real>(params.situ_beta);
-  const auto linear = static_cast<Real>(params.situ_linear_beta);
-  const Real bounded = linear > 0 ? linear * std::tanh(up / linear) : up;
-  return beta * std::tanh(gate / beta) * sigmoid(gate) * bounded;
+Real bounded(double bound, Real x) {
+  const auto b = static_cast<Real>(bound);
+  return b * std::tanh(x / b);
 }
 
 }  // namespace
@@ -58,36 +51,61 @@ std::optional<Activation> activation_from_name(std::string_view name) {
 }
 
 template <class Real>
-Real activate(Activation activation, const ActivationParams& params, Real gate, Real up) {
+Real activate_gate(Activation activation, const ActivationParams& params, Real gate) {
   const auto limit = static_cast<Real>(params.limit);
-  const Real low_gate = std::min(gate, limit);
-  const Real low_up = std::max(std::min(up, limit), -limit);
+  const Real low = std::min(gate, limit);
   switch (activation) {
     case Activation::swigluoai:
     case Activation::swigluoai_uninterleave:
-      return swiglu_oai(params, low_gate, low_up);
+      return low * sigmoid(static_cast<Real>(params.alpha) * low);
     case Activation::silu:
-      return silu(low_gate) * low_up;
-    case Activation::gelu:
-      return gelu(gate) * up;
-    case Activation::gelu_tanh:
-      return gelu_tanh(gate) * up;
+      return silu(low);
     case Activation::swiglustep:
-      return std::min(silu(gate), limit) * low_up;
+      return std::min(silu(gate), limit);
     case Activation::situ:
-      return situ(params, gate, up);
+      return bounded(params.situ_beta, gate) * sigmoid(gate);
     case Activation::relu2_no_mul:
       return squared_relu(gate);
     case Activation::silu_no_mul:
       return silu(gate);
+    case Activation::gelu:
     case Activation::gelu_no_mul:
       return gelu(gate);
+    case Activation::gelu_tanh:
     case Activation::gelu_tanh_no_mul:
       return gelu_tanh(gate);
   }
   return std::numeric_limits<Real>::quiet_NaN();
 }
 
+template <class Real>
+Real up_factor(Activation activation, const ActivationParams& params, Real up) {
+  const auto limit = static_cast<Real>(params.limit);
+  const Real low = std::max(std::min(up, limit), -limit);
+  switch (activation) {
+    case Activation::swigluoai:
+    case Activation::swigluoai_uninterleave:
+      return low + static_cast<Real>(params.beta);
+    case Activation::silu:
+    case Activation::swiglustep:
+      return low;
+    case Activation::situ:
+      return params.situ_linear_beta > 0 ? bounded(params.situ_linear_beta, up) : up;
+    default:
+      return up;
+  }
+}
+
+template <class Real>
+Real activate(Activation activation, const ActivationParams& params, Real gate, Real up) {
+  const Real activated = activate_gate(activation, params, gate);
+  return is_gated(activation) ? activated * up_factor(activation, params, up) : activated;
+}
+
+template float activate_gate<float>(Activation, const ActivationParams&, float);
+template double activate_gate<double>(Activation, const ActivationParams&, double);
+template float up_factor<float>(Activation, const ActivationParams&, float);
+template double up_factor<double>(Activation, const ActivationParams&, double);
 template float activate<float>(Activation, const ActivationParams&, float, float);
 template double activate<double>(Activation, const ActivationParams&, double, double);
 

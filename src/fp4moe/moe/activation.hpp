@@ -83,11 +83,21 @@ constexpr bool is_gated(Activation activation) {
 }
 std::optional<Activation> activation_from_name(std::string_view name);
 
-// The activated value. `up` is ignored where the activation has no gate. Real is float or double.
+// The activated value: activate_gate(gate), times up_factor(up) where there is a gate. Real is
+// float or double.
 template <class Real>
 Real activate(Activation activation, const ActivationParams& params, Real gate, Real up);
+// Its two halves, for kernels that round between them.
+template <class Real>
+Real activate_gate(Activation activation, const ActivationParams& params, Real gate);
+template <class Real>
+Real up_factor(Activation activation, const ActivationParams& params, Real up);
 
 extern template float activate<float>(Activation, const ActivationParams&, float, float);
 extern template double activate<double>(Activation, const ActivationParams&, double, double);
+extern template float activate_gate<float>(Activation, const ActivationParams&, float);
+extern template double activate_gate<double>(Activation, const ActivationParams&, double);
+extern template float up_factor<float>(Activation, const ActivationParams&, float);
+extern template double up_factor<double>(Activation, const ActivationParams&, double);
 
 }  // namespace fp4moe::moe

@@ -1,0 +1,11 @@
+// The section `layers` of golden data about MoE layers.
+#pragma once
+#include "fp4moe/base/json.hpp"
+#include "fp4moe/golden/report.hpp"
+
+namespace fp4moe::golden {
+
+// Each output of each layer is a case of its own: layers/NAME/MODE.
+void run_moe_layers(const Json& layers, Report& report);
+
+}  // namespace fp4moe::golden

@@ -1,0 +1,85 @@
+// The middle of a layer: the experts of one rank, their weights laid out for an engine, and what
+// they make of prepared tokens. Everything above (routing, exchanges, kernels, layers) knows
+// engines only by these words.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fp4moe/base/result.hpp"
+#include "fp4moe/moe/activation.hpp"
+#include "fp4moe/moe/exchange/exchange.hpp"
+#include "fp4moe/moe/lora.hpp"
+#include "fp4moe/moe/numerics.hpp"
+#include "fp4moe/weights/expert.hpp"
+#include "fp4moe/weights/moe_shape.hpp"
+
+namespace fp4moe::moe {
+
+using exchange::OutputForm;
+using exchange::Prepared;
+
+// What is fixed when experts are made.
+struct ExpertsProblem {
+  weights::MoeShape shape{};  // of this rank: `experts` are the local ones
+  Activation activation = Activation::swigluoai;
+  ActivationParams params{};
+  Numerics numerics{};
+  ActivationKey quantises = ActivationKey::none;  // x, and the activation's output
+  // NVFP4: G of x and of the activation's output; static FP8: their scales. One for all local
+  // experts or one for each; empty where the key needs none.
+  std::vector<float> input_scales{}, hidden_scales{};
+};
+
+// A rank's weights, wherever they lie. `visit` hands an expert's canonical view to `use`, from any
+// thread; the view lives as long as the call.
+using UseExpert = std::function<Result<Done>(const weights::ExpertView&)>;
+struct ExpertSource {
+  weights::MoeShape shape{};
+  std::function<Result<Done>(std::size_t position, const UseExpert& use)> visit{};
+};
+
+// One call. ids of `in` are global; `expert_map` gives the local position of each or -1, and
+// without one ids are positions. Ids outside of either count as -1.
+struct ExpertsCall {
+  const Prepared& in;
+  std::span<const std::int32_t> expert_map{};
+  LoraView lora{};
+  bool weight_on_input = false;  // already in x: no weight is applied
+};
+
+class Experts {
+ public:
+  virtual ~Experts() = default;
+  virtual const ExpertsProblem& problem() const = 0;
+  virtual std::string_view engine() const = 0;
+  virtual std::string kernel() const = 0;  // what runs, for people
+  // Fills `out`: [M, H] summed, [M * top_k, H] slots without their weights, or for batched tokens
+  // [experts * capacity, H]. Every element of `out` that may be read later is written. The result
+  // depends on neither threads nor the other tokens of the call.
+  virtual Result<Done> compute(const ExpertsCall& call, OutputForm form,
+                               const MutableRows& out) = 0;
+};
+
+class Engine {
+ public:
+  virtual ~Engine() = default;
+  virtual std::string_view name() const = 0;  // "reference", "cpu", "cuda"
+  virtual Result<std::unique_ptr<Experts>> make(const ExpertsProblem& problem,
+                                                const ExpertSource& source) const = 0;
+};
+
+// Shapes and scales that no engine can compute with. Errors: experts.activation (gated or not, in
+// disagreement with the weights), experts.scales (missing, not finite or not positive),
+// experts.blocks (sizes that are not whole blocks of the quantised activations).
+Result<Done> check(const ExpertsProblem& problem);
+// The same for a call: experts.format, experts.ids, experts.adapters, rows.*.
+Result<Done> check(const ExpertsProblem& problem, const ExpertsCall& call, OutputForm form,
+                   const MutableRows& out);
+
+}  // namespace fp4moe::moe

@@ -1,0 +1,80 @@
+// Where a backend rounds, as data. Sums are exact to float64; "rounded" means to float32, then to
+// bf16, ties to even.
+//
+//   x ─ quantise ─► GEMM1 ─(1)─► activation ─(2)─► quantise ─► GEMM2 ─(3)─► * weight ─► sum ─(4)─►
+//   out
+//
+// Which numbers are quantised (ActivationKey) is the backend's scheme, not told here.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "fp4moe/base/result.hpp"
+
+namespace fp4moe::moe {
+
+// (1) What the activation sees.
+enum class FirstRounding : std::uint8_t {
+  none,   // the accumulator with its bias
+  sum,    // (accumulator + bias) rounded
+  steps,  // the accumulator rounded, the bias added, rounded again
+};
+
+// (2) The activation's output; `gate` also rounds the activated gate before it meets the up value,
+// where the kernel computes them apart (silu, swigluoai_uninterleave).
+enum class MiddleRounding : std::uint8_t { none, result, gate_and_result };
+
+// (3) What goes into the sum over a token's experts.
+enum class SecondRounding : std::uint8_t {
+  none,        // weight * (accumulator + bias)
+  weighted,    // that, rounded
+  unweighted,  // weight * rounded(accumulator + bias)
+  steps,       // the accumulator rounded, the bias added, rounded, times the weight, rounded
+};
+
+// The router's weight as the kernel holds it.
+enum class WeightRounding : std::uint8_t {
+  none,
+  bf16,
+  bf16_with_global,  // NVFP4: the expert's global scale is part of the rounded weight
+};
+
+struct Numerics {
+  std::string_view id{};
+  FirstRounding first = FirstRounding::none;
+  MiddleRounding middle = MiddleRounding::none;
+  SecondRounding second = SecondRounding::none;
+  WeightRounding weight = WeightRounding::none;
+  bool rounds_sum = true;        // (4)
+  bool weights_in_bf16 = false;  // NVFP4: e2m1 * (scale * global scale) rounded before the product
+  std::string_view says{};       // whose it is and how far it is known
+};
+
+// clang-format off
+inline constexpr std::array<Numerics, 8> kNumerics{{
+    {.id = "exact", .rounds_sum = false, .says = "float64 throughout, nothing rounded: what all others are measured against"},
+    {.id = "native", .says = "our own kernels: float32 inside, the result rounded once"},
+    {.id = "unfused", .first = FirstRounding::sum, .middle = MiddleRounding::gate_and_result, .second = SecondRounding::weighted,
+     .says = "vLLM's Triton kernels with a separate activation, OCP-MX emulation: each step leaves bf16"},
+    {.id = "marlin", .first = FirstRounding::steps, .middle = MiddleRounding::gate_and_result, .second = SecondRounding::steps,
+     .weight = WeightRounding::bf16_with_global, .says = "Marlin: biases and weights are applied in bf16"},
+    {.id = "triton_fused", .middle = MiddleRounding::result, .second = SecondRounding::weighted, .weight = WeightRounding::bf16,
+     .says = "triton_kernels with the activation in the first product's epilogue"},
+    {.id = "trtllm", .middle = MiddleRounding::result, .second = SecondRounding::unweighted, .weight = WeightRounding::bf16,
+     .says = "TensorRT-LLM's kernels: weights applied by a float32 finalize; the products' source is closed"},
+    {.id = "cutlass", .first = FirstRounding::sum, .second = SecondRounding::unweighted,
+     .says = "CUTLASS grouped products: the first rounded, the activation fused with quantising, float32 weights in finalize"},
+    {.id = "nvfp4_emulation", .first = FirstRounding::sum, .middle = MiddleRounding::gate_and_result, .second = SecondRounding::weighted,
+     .weights_in_bf16 = true, .says = "vLLM's NVFP4 emulation: weights dequantised to bf16, then as unfused"},
+}};
+// clang-format on
+
+// Errors: numerics.unknown, listing what there is.
+Result<const Numerics*> require_numerics(std::string_view id);
+
+// To bf16 by way of float32.
+double rounded_to_bf16(double value);
+
+}  // namespace fp4moe::moe

@@ -1,0 +1,43 @@
+// The reference engine: any backend's numbers, computed for truth. Sums are float64, rounding
+// happens exactly where the backend's Numerics say, and nothing else is rounded. Multi-threaded and
+// blocked, so that whole layers of real models can be checked in seconds.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "fp4moe/base/thread_pool.hpp"
+#include "fp4moe/moe/experts.hpp"
+
+namespace fp4moe::moe::reference {
+
+// The stages of one slot, for those who want to see where two computations part.
+struct Trace {
+  std::uint64_t slot = 0;        // row * top_k + choice; for batched tokens the row
+  bool is_seen = false;          // the slot was computed
+  std::vector<double> first{};   // GEMM1 with its bias, [gates; ups]
+  std::vector<double> middle{};  // the activation, before it is quantised
+  std::vector<double> second{};  // what goes into the sum, with its weight
+};
+
+class ReferenceExperts : public Experts {
+ public:
+  // Filled by the next calls of compute; null: nobody looks.
+  virtual void watch(Trace* trace) = 0;
+};
+
+class ReferenceEngine : public Engine {
+ public:
+  explicit ReferenceEngine(std::shared_ptr<ThreadPool> pool) : pool_(std::move(pool)) {}
+  std::string_view name() const override { return "reference"; }
+  Result<std::unique_ptr<Experts>> make(const ExpertsProblem& problem,
+                                        const ExpertSource& source) const override;
+  Result<std::unique_ptr<ReferenceExperts>> make_reference(const ExpertsProblem& problem,
+                                                           const ExpertSource& source) const;
+
+ private:
+  std::shared_ptr<ThreadPool> pool_;
+};
+
+}  // namespace fp4moe::moe::reference
