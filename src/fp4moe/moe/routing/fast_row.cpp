@@ -1,0 +1,262 @@
+// The fast way through a row. Scores that grow with the logit need not be computed to be compared:
+// logits are, and it is enough to show that neighbours in their order have scores that differ by
+// more than a rounding. Keys with a bias, or in groups, are approximated and must differ by more
+// than the approximation's error.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "fp4moe/moe/routing/rows.hpp"
+#include "fp4moe/moe/routing/scores.hpp"
+#include "fp4moe/moe/routing/select_largest.hpp"
+
+namespace fp4moe::moe::routing {
+namespace {
+
+using tensor::DType;
+
+struct FastRow {
+  explicit FastRow(const RowPlan& its_plan) : plan(its_plan) {}
+
+  const RowPlan& plan;
+  alignas(64) float logits[kMostExperts];
+  alignas(64) float scores[kMostExperts];  // where all of them are needed
+  LargestSelector<kMostExperts> selector;
+  float largest = 0, sum = 0;  // of logits, and of exp(logit - largest)
+};
+
+bool all_finite(const float* values, std::size_t count) noexcept {
+  std::uint32_t wild = 0;
+  for (std::size_t i = 0; i < count; ++i)
+    wild |= (std::bit_cast<std::uint32_t>(values[i]) & 0x7F800000u) == 0x7F800000u ? 1u : 0u;
+  return wild == 0;
+}
+
+void find_largest(FastRow& row) noexcept {
+  std::int32_t most = kTaken;
+  for (std::size_t i = 0; i < row.plan.columns; ++i) most = std::max(most, ordered(row.logits[i]));
+  row.largest = from_ordered(most);
+}
+
+// In sixteen sums, the same whatever the compiler makes of it.
+void find_sum(FastRow& row) noexcept {
+  float sums[16] = {};
+  const std::size_t whole = row.plan.columns / 16 * 16;
+  for (std::size_t i = 0; i < whole; i += 16)
+    for (std::size_t j = 0; j < 16; ++j) sums[j] += fast_exp(row.logits[i + j] - row.largest);
+  for (std::size_t i = whole; i < row.plan.columns; ++i)
+    sums[i - whole] += fast_exp(row.logits[i] - row.largest);
+  for (std::size_t width = 8; width > 0; width /= 2)
+    for (std::size_t j = 0; j < width; ++j) sums[j] += sums[j + width];
+  row.sum = sums[0];
+}
+
+void find_scores(FastRow& row) noexcept {
+  const std::size_t count = row.plan.columns;
+  if (row.plan.weight == Score::softmax) {
+    find_largest(row);
+    find_sum(row);
+    const float factor = 1.0f / row.sum;
+    for (std::size_t i = 0; i < count; ++i)
+      row.scores[i] = fast_exp(row.logits[i] - row.largest) * factor;
+  } else if (row.plan.weight == Score::sigmoid) {
+    for (std::size_t i = 0; i < count; ++i) row.scores[i] = fast_sigmoid(row.logits[i]);
+  } else {
+    for (std::size_t i = 0; i < count; ++i) row.scores[i] = fast_sqrt_softplus(row.logits[i]);
+  }
+}
+
+void take_all(FastRow& row, std::span<std::int32_t> ids) noexcept {
+  for (std::int32_t& id : ids) id = row.selector.take(row.selector.next_key());
+}
+
+// Whether a score is certainly larger than that of a smaller logit, both rounded to float32.
+bool is_apart(Score score, float larger, float smaller, float largest) noexcept {
+  if (score == Score::softmax) return larger - smaller > 1e-6f && smaller - largest > -kTamest;
+  if (smaller < -kTamest || larger > kTamest) return false;
+  const bool is_sigmoid = score == Score::sigmoid;
+  const float high = is_sigmoid ? fast_sigmoid(larger) : fast_sqrt_softplus(larger);
+  const float low = is_sigmoid ? fast_sigmoid(smaller) : fast_sqrt_softplus(smaller);
+  return high - low > 4 * error_bound(score) * high;
+}
+
+// By logits; the score grows with them.
+bool choose_by_logits(FastRow& row, std::span<std::int32_t> ids) noexcept {
+  const std::size_t count = row.plan.columns;
+  for (std::size_t i = 0; i < count; ++i) row.selector.keys[i] = ordered(row.logits[i]);
+  row.selector.prepare(count);
+  take_all(row, ids);
+  row.largest = row.logits[static_cast<std::size_t>(ids[0])];
+  if (row.plan.key == Score::logit) return true;
+
+  float last = row.largest;
+  for (const std::int32_t id : ids) {
+    const float logit = row.logits[static_cast<std::size_t>(id)];
+    if (logit != last && !is_apart(row.plan.key, last, logit, row.largest)) return false;
+    last = logit;
+  }
+  std::int32_t next = row.selector.next_key();
+  if (next == ordered(last)) next = row.selector.next_below(next, count);  // equal ones keep order
+  return next == kTaken || is_apart(row.plan.key, last, from_ordered(next), row.largest);
+}
+
+// How near two keys may be before their order is in doubt.
+float doubt(const FastRow& row, float key, float other, float scores) noexcept {
+  return error_bound(row.plan.key) * scores + 0x1p-22f * (std::abs(key) + std::abs(other));
+}
+
+float fast_group_score(const FastRow& row, std::size_t group) noexcept {
+  const std::size_t size = row.plan.columns / row.plan.groups;
+  const std::int32_t* keys = row.selector.keys + group * size;
+  std::int32_t first = kTaken;
+  for (std::size_t i = 0; i < size; ++i) first = std::max(first, keys[i]);
+  if (!row.plan.adds_two_per_group) return from_ordered(first);
+  std::int32_t times = 0, second = kTaken;
+  for (std::size_t i = 0; i < size; ++i) {
+    times += keys[i] == first ? 1 : 0;
+    second = std::max(second, keys[i] == first ? kTaken : keys[i]);
+  }
+  return from_ordered(first) + from_ordered(times > 1 ? first : second);
+}
+
+// Takes the keys of all groups but the best; false when it is in doubt which those are.
+bool keep_best_groups(FastRow& row) noexcept {
+  const RowPlan& plan = row.plan;
+  LargestSelector<kMostExperts / 2> groups;
+  bool kept[kMostExperts / 2] = {};
+  for (std::size_t group = 0; group < plan.groups; ++group)
+    groups.keys[group] = ordered(fast_group_score(row, group));
+  groups.prepare(plan.groups);
+  float last = 0;
+  for (std::size_t i = 0; i < plan.chosen_groups; ++i) {
+    const std::int32_t key = groups.next_key();
+    last = from_ordered(key);
+    kept[groups.take(key)] = true;
+  }
+  if (const std::int32_t next = groups.next_key(); next != kTaken) {
+    const float other = from_ordered(next);
+    if (last - other <= 2 * doubt(row, last, other, 2)) return false;  // scores are up to 1
+  }
+  const std::size_t size = plan.columns / plan.groups;
+  for (std::size_t group = 0; group < plan.groups; ++group)
+    if (!kept[group]) std::fill_n(row.selector.keys + group * size, size, kTaken);
+  return true;
+}
+
+// By approximate keys.
+bool choose_by_keys(FastRow& row, std::span<std::int32_t> ids) noexcept {
+  const RowPlan& plan = row.plan;
+  find_scores(row);
+  if (plan.bias.empty()) {
+    for (std::size_t i = 0; i < plan.columns; ++i) row.selector.keys[i] = ordered(row.scores[i]);
+  } else {
+    const float* bias = plan.bias.data();
+    for (std::size_t i = 0; i < plan.columns; ++i)
+      row.selector.keys[i] = ordered(row.scores[i] + bias[i]);
+  }
+  if (plan.groups > 1 && !keep_best_groups(row)) return false;
+  row.selector.prepare(plan.columns);
+
+  std::size_t last = 0;
+  float last_key = 0;
+  for (std::size_t j = 0; j < ids.size(); ++j) {
+    const std::int32_t taken = row.selector.next_key();
+    const float key = from_ordered(taken);
+    ids[j] = row.selector.take(taken);
+    const auto id = static_cast<std::size_t>(ids[j]);
+    const bool is_twin = j > 0 && row.logits[id] == row.logits[last] &&
+                         (plan.bias.empty() || plan.bias[id] == plan.bias[last]);
+    if (j > 0 && !is_twin &&
+        last_key - key <= doubt(row, key, last_key, row.scores[id] + row.scores[last]))
+      return false;
+    last = id;
+    last_key = key;
+  }
+  const std::int32_t next = row.selector.next_key();
+  if (next == kTaken) return true;
+  // Whose key it is does not matter: no score is above that of the largest logit, or above 1.
+  float most = 1;
+  if (plan.weight == Score::sqrt_softplus) {
+    find_largest(row);
+    most = fast_sqrt_softplus(row.largest);
+  }
+  const float other = from_ordered(next);
+  return last_key - other > doubt(row, last_key, other, 2 * most);
+}
+
+// Of the chosen experts. `by_keys`: all scores are there.
+bool weigh(FastRow& row, const Row& asked, bool by_keys) noexcept {
+  const RowPlan& plan = row.plan;
+  const std::size_t count = asked.ids.size();
+  float* weights = asked.weights.data();
+  for (std::size_t j = 0; j < count; ++j)
+    weights[j] = (by_keys ? row.scores : row.logits)[static_cast<std::size_t>(asked.ids[j])];
+  const bool is_softmax =
+      plan.weight == Score::softmax || plan.normalization == Normalization::softmax;
+  if (is_softmax && !by_keys) {
+    for (std::size_t j = 0; j < count; ++j) weights[j] = fast_exp(weights[j] - row.largest);
+  } else if (plan.weight == Score::sigmoid && !by_keys) {
+    for (std::size_t j = 0; j < count; ++j) weights[j] = fast_sigmoid(weights[j]);
+  } else if (plan.weight == Score::sqrt_softplus && !by_keys) {
+    for (std::size_t j = 0; j < count; ++j) weights[j] = fast_sqrt_softplus(weights[j]);
+  }
+  float divisor = 1;
+  if (plan.normalization != Normalization::none) {
+    double sum = 0;
+    for (std::size_t j = 0; j < count; ++j) sum += static_cast<double>(weights[j]);
+    if (sum < 1e-12) return false;      // too small for their approximations
+    divisor = static_cast<float>(sum);  // which 1e-20 more would not change
+  } else if (is_softmax && !by_keys) {
+    find_sum(row);
+    divisor = row.sum;
+  }
+  const auto scale = static_cast<float>(plan.scale);
+  for (std::size_t j = 0; j < count; ++j) weights[j] = weights[j] / divisor * scale;
+  return true;
+}
+
+void load_bf16(const std::uint16_t* from, std::size_t count, float* to) noexcept {
+  for (std::size_t i = 0; i < count; ++i)
+    to[i] = std::bit_cast<float>(static_cast<std::uint32_t>(from[i]) << 16);
+}
+
+// The exponent's bias is mended by a product, which takes care of subnormals too.
+void load_f16(const std::uint16_t* from, std::size_t count, float* to) noexcept {
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::uint32_t code = from[i];
+    const float scaled = std::bit_cast<float>((code & 0x7FFFu) << 13) * 0x1p112f;
+    const std::uint32_t wild = (code & 0x7C00u) == 0x7C00u ? 0x7F800000u : 0u;
+    to[i] =
+        std::bit_cast<float>(std::bit_cast<std::uint32_t>(scaled) | wild | (code & 0x8000u) << 16);
+  }
+}
+
+}  // namespace
+
+void load_logits(const void* from, DType dtype, std::size_t count, float* to) noexcept {
+  if (dtype == DType::bf16)
+    load_bf16(static_cast<const std::uint16_t*>(from), count, to);
+  else if (dtype == DType::f16)
+    load_f16(static_cast<const std::uint16_t*>(from), count, to);
+  else
+    std::memcpy(to, from, count * sizeof(float));
+}
+
+bool route_row_fast(const RowPlan& plan, const Row& asked) noexcept {
+  if (plan.scores_in_logits_dtype) return false;  // everything ties
+  FastRow row(plan);
+  load_logits(asked.logits, asked.dtype, plan.columns, row.logits);
+  if (!all_finite(row.logits, plan.columns)) return false;
+  if (!plan.hash_table.empty()) {
+    const auto chosen =
+        plan.hash_table.subspan(static_cast<std::size_t>(asked.token_id) * plan.top_k, plan.top_k);
+    std::ranges::copy(chosen, asked.ids.begin());
+    return weigh(row, asked, false);
+  }
+  const bool by_keys = plan.groups > 1 || !plan.bias.empty();
+  if (!(by_keys ? choose_by_keys(row, asked.ids) : choose_by_logits(row, asked.ids))) return false;
+  return weigh(row, asked, by_keys);
+}
+
+}  // namespace fp4moe::moe::routing
