@@ -45,6 +45,7 @@ constexpr Backend own_backend(std::string_view name, std::string_view family, We
       .rounding = rounding,
       .scheme = format == WeightFormat::mxfp4 ? QuantScheme::mxfp4_w4a16 : QuantScheme::nvfp4_w4a16,
       .layout = layout,
+      .numerics = "native",
       .any_activation = true};
 }
 

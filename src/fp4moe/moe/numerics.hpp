@@ -53,7 +53,7 @@ struct Numerics {
 };
 
 // clang-format off
-inline constexpr std::array<Numerics, 8> kNumerics{{
+inline constexpr std::array<Numerics, 10> kNumerics{{
     {.id = "exact", .rounds_sum = false, .says = "float64 throughout, nothing rounded: what all others are measured against"},
     {.id = "native", .says = "our own kernels: float32 inside, the result rounded once"},
     {.id = "unfused", .first = FirstRounding::sum, .middle = MiddleRounding::gate_and_result, .second = SecondRounding::weighted,
@@ -64,8 +64,12 @@ inline constexpr std::array<Numerics, 8> kNumerics{{
      .says = "triton_kernels with the activation in the first product's epilogue"},
     {.id = "trtllm", .middle = MiddleRounding::result, .second = SecondRounding::unweighted, .weight = WeightRounding::bf16,
      .says = "TensorRT-LLM's kernels: weights applied by a float32 finalize; the products' source is closed"},
-    {.id = "cutlass", .first = FirstRounding::sum, .second = SecondRounding::unweighted,
-     .says = "CUTLASS grouped products: the first rounded, the activation fused with quantising, float32 weights in finalize"},
+    {.id = "fused", .middle = MiddleRounding::result, .second = SecondRounding::weighted,
+     .says = "activation in the first product's epilogue, float32 weights in the second's: CK, AITER, vLLM's CPU kernel; assumed, no source or run was seen"},
+    {.id = "grouped", .first = FirstRounding::sum, .second = SecondRounding::unweighted,
+     .says = "grouped products with quantised activations: the first rounded, the activation fused with quantising, float32 weights in finalize"},
+    {.id = "grouped_bf16", .first = FirstRounding::sum, .middle = MiddleRounding::result, .second = SecondRounding::unweighted,
+     .says = "the same with 16-bit activations"},
     {.id = "nvfp4_emulation", .first = FirstRounding::sum, .middle = MiddleRounding::gate_and_result, .second = SecondRounding::weighted,
      .weights_in_bf16 = true, .says = "vLLM's NVFP4 emulation: weights dequantised to bf16, then as unfused"},
 }};

@@ -66,6 +66,7 @@ struct Backend {
   std::span<const Rounding> rounding{};
   QuantScheme scheme = QuantScheme::none;
   std::string_view layout{};              // id of the weight layout; empty: as loaded
+  std::string_view numerics{};            // id of where it rounds (moe/numerics.hpp)
   bool biases_required = false;           // the reference's conversion insists on both biases
   bool any_activation = false;            // computes whatever form of activations is asked for
   bool applies_clamp = true;              // honours swiglu_limit

@@ -54,6 +54,24 @@ Model model_from_row(const ModelRow& row, std::optional<weights::WeightFormat> f
   return model;
 }
 
+Model model_of_layer(const weights::ModelConfig& config, const MoeShape& shape,
+                     weights::SplitRule rule) {
+  Model model{.shape = shape, .layers = 1, .rule = rule};
+  model.layer = make_layer(shape, config.top_k);
+  model.layer.swiglu_limit = config.swiglu_limit;
+  if (const ModelRow* row = family_of(config)) {
+    use_family(*row, model.layer);
+  } else {
+    model.layer.activation =
+        model.layer.gated ? oracle::Activation::silu : oracle::Activation::relu2_no_mul;
+    model.layer.routing = oracle::Routing::unspecified;
+    model.notes.push_back(
+        fmt::format("the model's family is not known here: activation {} is assumed",
+                    oracle::name(model.layer.activation)));
+  }
+  return model;
+}
+
 Result<Model> model_from_checkpoint(const std::string& path) {
   const auto checkpoint = weights::Checkpoint::open(path);
   if (!checkpoint) return checkpoint.why();
@@ -71,23 +89,12 @@ Result<Model> model_from_checkpoint(const std::string& path) {
                    fmt::format("{} experts of {} x {}", layer.shape.experts, layer.shape.hidden,
                                layer.shape.intermediate));
 
-  const weights::ModelConfig& config = checkpoint->config();
-  Model model{.name = path, .shape = first.shape, .layers = layers.size()};
-  model.rule = weights::split_rule(*checkpoint, first);
+  Model model =
+      model_of_layer(checkpoint->config(), first.shape, weights::split_rule(*checkpoint, first));
+  model.name = path;
+  model.layers = layers.size();
   if (first.row->dialect == weights::Dialect::compressed_tensors)
     model.names = oracle::BufferNames::compressed_tensors;
-  model.layer = make_layer(first.shape, config.top_k);
-  model.layer.swiglu_limit = config.swiglu_limit;
-  if (const ModelRow* row = family_of(config)) {
-    use_family(*row, model.layer);
-  } else {
-    model.layer.activation =
-        model.layer.gated ? oracle::Activation::silu : oracle::Activation::relu2_no_mul;
-    model.layer.routing = oracle::Routing::unspecified;
-    model.notes.push_back(
-        fmt::format("the model's family is not known here: activation {} is assumed",
-                    oracle::name(model.layer.activation)));
-  }
   return model;
 }
 

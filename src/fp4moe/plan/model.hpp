@@ -9,6 +9,7 @@
 #include "fp4moe/base/result.hpp"
 #include "fp4moe/oracle/buffers.hpp"
 #include "fp4moe/oracle/request.hpp"
+#include "fp4moe/weights/config.hpp"
 #include "fp4moe/weights/models.hpp"
 #include "fp4moe/weights/moe_shape.hpp"
 #include "fp4moe/weights/slice.hpp"
@@ -26,6 +27,11 @@ struct Model {
 };
 
 Model model_from_row(const weights::ModelRow& row, std::optional<weights::WeightFormat> format);
+
+// What a checkpoint's configuration says of a layer of this shape; `rule` is how its intermediate
+// size is cut. Unknown families are noted.
+Model model_of_layer(const weights::ModelConfig& config, const weights::MoeShape& shape,
+                     weights::SplitRule rule);
 
 // Reads headers only. Errors: those of Checkpoint::open, and plan.shapes when its MoE layers have
 // different shapes.

@@ -48,6 +48,13 @@ class Fields {
     wrong(key, "a number", *value);
     return std::nullopt;
   }
+  std::optional<bool> boolean(std::string_view key) {
+    const Json* value = find(key);
+    if (value == nullptr) return std::nullopt;
+    if (value->is_boolean()) return value->get<bool>();
+    wrong(key, "true or false", *value);
+    return std::nullopt;
+  }
   std::string string(std::string_view key) {
     const Json* value = find(key);
     if (value == nullptr) return {};
@@ -351,6 +358,11 @@ Result<ModelFacts> parse_config(const Json& config) {
   model.hidden = fields.count({"moe_latent_size", "hidden_size"});
   model.intermediate = fields.count({"moe_intermediate_size", "intermediate_size"});
   model.swiglu_limit = fields.number("swiglu_limit");
+  model.groups = fields.count({"n_group", "num_expert_group"});
+  model.chosen_groups = fields.count({"topk_group"});
+  model.routed_scale = fields.number("routed_scaling_factor");
+  model.renormalizes = fields.boolean("norm_topk_prob");
+  model.scoring = fields.string("scoring_func");
   const std::string expert_dtype = fields.string("expert_dtype");
 
   const Json* quantization = root.object("quantization_config");

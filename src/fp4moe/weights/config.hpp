@@ -21,6 +21,12 @@ struct ModelConfig {
   std::string model_type{};
   std::optional<std::uint64_t> layers{}, experts{}, top_k{}, hidden{}, intermediate{};
   std::optional<double> swiglu_limit{};
+  // Of the router: groups of experts and how many stay, what weights are multiplied by, whether
+  // they are normalised, and the function that scores ("sigmoid").
+  std::optional<std::uint64_t> groups{}, chosen_groups{};
+  std::optional<double> routed_scale{};
+  std::optional<bool> renormalizes{};
+  std::string scoring{};
 };
 
 // The modules a quantiser left alone: names, names with * and ?, and compressed-tensors' "re:"

@@ -94,6 +94,7 @@ constexpr Backend row(std::string_view name, Eras eras, std::span<const Experts*
           .rounding = rounding,
           .scheme = scheme,
           .layout = layout,
+          .numerics = "fused",
           .conversion = {.bias13 = "f32", .bias2 = "f32"}};
 }
 

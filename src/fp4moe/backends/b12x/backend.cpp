@@ -166,6 +166,7 @@ constexpr Backend mxfp4(std::string_view name, ActivationKey activation, QuantSc
           .rounding = kUnchanged,
           .scheme = scheme,
           .layout = "b12x.mxfp4",
+          .numerics = activation == ActivationKey::none ? "fused" : "grouped",
           .conversion = {.activation_scales = activation == ActivationKey::none
                                                   ? ScaleLayout::none
                                                   : ScaleLayout::swizzled}};
@@ -180,7 +181,8 @@ constexpr Backend kBackends[] = {
      .eras = kAugust,
      .experts = kList,
      .scheme = QuantScheme::nvfp4,
-     .layout = "b12x.nvfp4"},
+     .layout = "b12x.nvfp4",
+     .numerics = "grouped"},
     {.name = "FLASHINFER_B12X",
      .family = "b12x",
      .format = WeightFormat::nvfp4,
@@ -188,6 +190,7 @@ constexpr Backend kBackends[] = {
      .experts = kFlashinferList,
      .scheme = QuantScheme::nvfp4,
      .layout = "flashinfer_b12x.nvfp4",
+     .numerics = "grouped",
      .applies_clamp = false,
      .global_activation_scales = true,
      .conversion = {.activation_scales = ScaleLayout::swizzled, .padding = kSwizzlePadding}},

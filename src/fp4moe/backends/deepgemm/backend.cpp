@@ -31,7 +31,8 @@ constexpr Backend kBackends[] = {
      .experts = kList,
      .rounding = kRounding,
      .scheme = QuantScheme::mxfp4_fp8,
-     .layout = "deepgemm.mxfp4"},
+     .layout = "deepgemm.mxfp4",
+     .numerics = "grouped"},
 };
 
 }  // namespace

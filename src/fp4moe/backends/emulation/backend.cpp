@@ -113,6 +113,9 @@ constexpr Backend row(WeightFormat format, Eras eras, std::span<const Experts* c
           .experts = experts,
           .rounding = rounding,
           .scheme = scheme,
+          .numerics = eras == Eras{native}            ? "native"
+                      : format == WeightFormat::mxfp4 ? "unfused"
+                                                      : "nvfp4_emulation",
           .any_activation = true};
 }
 

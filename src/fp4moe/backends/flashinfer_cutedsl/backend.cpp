@@ -56,6 +56,7 @@ constexpr Backend row(std::string_view name, Eras eras, std::span<const Experts*
           .batched = is_batched ? "" : "FLASHINFER_CUTEDSL_BATCHED",
           .scheme = QuantScheme::nvfp4,
           .layout = is_batched ? "flashinfer_cutedsl_batched.nvfp4" : "flashinfer_cutedsl.nvfp4",
+          .numerics = "grouped",
           .applies_clamp = !is_batched,
           .global_activation_scales = true,
           .conversion = {

@@ -61,6 +61,7 @@ constexpr Backend mxfp4(std::string_view name, Eras eras, ActivationKey activati
       .rounding = kRounding,
       .scheme = quantises ? QuantScheme::mxfp4_mxfp8 : QuantScheme::mxfp4_w4a16,
       .layout = quantises ? "flashinfer_cutlass_sm100.mxfp4" : "flashinfer_cutlass_sm90.mxfp4",
+      .numerics = quantises ? "grouped" : "grouped_bf16",
       .biases_required = true,
       .conversion = {.bias13 = "bf16",
                      .gemm1_constants = true,
@@ -74,6 +75,7 @@ constexpr Backend nvfp4(Eras eras, std::span<const Experts* const> experts) {
           .experts = experts,
           .scheme = QuantScheme::nvfp4,
           .layout = "flashinfer_cutlass.nvfp4",
+          .numerics = "grouped",
           .global_activation_scales = true,
           .conversion = {.activation_scales = ScaleLayout::swizzled, .padding = kSwizzlePadding}};
 }

@@ -109,6 +109,7 @@ constexpr Backend mxfp4(std::string_view name, Eras eras, ActivationKey activati
           .scheme = activation == ActivationKey::none ? QuantScheme::mxfp4_w4a16
                                                       : QuantScheme::mxfp4_mxfp8,
           .layout = "flashinfer_trtllm.mxfp4",
+          .numerics = "trtllm",
           .biases_required = true,
           .conversion = {.bias13 = "f32",
                          .bias2 = "f32",
@@ -136,6 +137,7 @@ constexpr Backend nvfp4(Eras eras, std::span<const Experts* const> experts, Quan
           .experts = experts,
           .scheme = scheme,
           .layout = "flashinfer_trtllm.nvfp4",
+          .numerics = "trtllm",
           .global_activation_scales = true,
           .conversion = {.activation_scales = ScaleLayout::linear, .padding = nvfp4_padding(eras)}};
 }

@@ -78,7 +78,8 @@ constexpr Backend row(WeightFormat format, std::span<const Rounding> rounding,
           .experts = kList,
           .rounding = rounding,
           .scheme = QuantScheme::from_layer,
-          .layout = layout};
+          .layout = layout,
+          .numerics = "unfused"};
 }
 constexpr Backend kBackends[] = {
     row(WeightFormat::mxfp4, kOtherRounding, "humming.mxfp4"),

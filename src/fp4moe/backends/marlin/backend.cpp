@@ -64,6 +64,7 @@ constexpr Backend mxfp4(std::string_view name, Eras eras, std::span<const Expert
           .rounding = kRounding,
           .scheme = QuantScheme::mxfp4_w4a16,
           .layout = "marlin.mxfp4",
+          .numerics = "marlin",
           .conversion = {.bias13 = "permuted rows", .bias2 = "permuted rows"}};
 }
 // Since summer each half is padded to whole tiles; before, nothing was.
@@ -79,6 +80,7 @@ constexpr Backend nvfp4(Eras eras, std::span<const Experts* const> experts) {
           .experts = experts,
           .scheme = QuantScheme::nvfp4_w4a16,
           .layout = "marlin.nvfp4",
+          .numerics = "marlin",
           .conversion = {.rescales_global = true,
                          .padding = eras == kAugust
                                         ? std::span<const oracle::ConversionPadding>(kNvfp4Padding)

@@ -11,7 +11,8 @@ constexpr Backend row(Eras eras, std::span<const Rounding> rounding) {
           .format = WeightFormat::mxfp4,
           .eras = eras,
           .rounding = rounding,
-          .scheme = QuantScheme::ocp_mx_mxfp4};
+          .scheme = QuantScheme::ocp_mx_mxfp4,
+          .numerics = "unfused"};
 }
 constexpr Backend kBackends[] = {
     row({march_20}, kOtherRoundingMarch20),

@@ -68,6 +68,7 @@ constexpr Backend row(std::string_view name, Eras eras, std::span<const Experts*
           .rounding = rounding,
           .scheme = QuantScheme::mxfp4_w4a16,
           .layout = "triton.mxfp4",
+          .numerics = name == "TRITON" ? "triton_fused" : "unfused",
           .biases_required = true,
           .conversion = {.bias13 = "f32", .bias2 = "f32", .precision_configs = true}};
 }

@@ -31,7 +31,8 @@ constexpr Backend kBackends[] = {
      .experts = kList,
      .rounding = kRounding,
      .scheme = QuantScheme::mxfp4_w4a16,
-     .layout = "vllm_cpu.mxfp4"},
+     .layout = "vllm_cpu.mxfp4",
+     .numerics = "fused"},
 };
 
 }  // namespace

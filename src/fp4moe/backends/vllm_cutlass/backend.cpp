@@ -48,6 +48,7 @@ constexpr Backend row(Eras eras, std::span<const Experts* const> experts) {
           .experts = experts,
           .scheme = QuantScheme::nvfp4,
           .layout = "vllm_cutlass.nvfp4",
+          .numerics = "grouped",
           .conversion = {.activation_scales = ScaleLayout::swizzled, .padding = kSwizzlePadding}};
 }
 

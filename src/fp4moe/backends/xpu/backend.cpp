@@ -38,7 +38,8 @@ constexpr Backend row(Eras eras, std::span<const Experts* const> experts,
           .experts = experts,
           .rounding = rounding,
           .scheme = QuantScheme::ocp_mx_mxfp4,
-          .layout = "xpu.mxfp4"};
+          .layout = "xpu.mxfp4",
+          .numerics = "unfused"};
 }
 
 constexpr Backend kBackends[] = {

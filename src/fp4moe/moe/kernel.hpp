@@ -1,0 +1,124 @@
+// Exchange and experts put together: the modular kernel, which is given experts' ids and weights,
+// and the monolithic one, which routes by itself. What does not fit together is refused when they
+// are made.
+//
+//   modular      prepare(x, ids, weights) ─► experts ─► finalize
+//   monolithic   prepare(x, logits) ─► route ─► experts ─► finalize
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "fp4moe/base/result.hpp"
+#include "fp4moe/base/thread_pool.hpp"
+#include "fp4moe/moe/experts.hpp"
+#include "fp4moe/moe/routing/router.hpp"
+#include "fp4moe/oracle/experts.hpp"
+#include "fp4moe/tensor/buffer.hpp"
+
+namespace fp4moe::moe {
+
+// What a backend's experts say of themselves.
+struct ExpertsRole {
+  oracle::Kind kind = oracle::Kind::modular;
+  oracle::TokenFormat format = oracle::TokenFormat::standard;
+  bool leaves_weights = false;     // finalize applies the router's weights and sums ("delegate")
+  bool takes_unquantised = false;  // quantises its input itself, prepare must not
+  std::optional<std::uint64_t> max_tokens{}, dispatchers{};  // batched ones must have both
+};
+
+struct KernelOptions {
+  bool weight_on_input = false;  // the router's weight multiplies x, once, before all else
+  std::uint64_t chunk = 0;       // tokens at once; 0: all. Changes no bit
+};
+
+// What a call may bring along.
+struct CallOptions {
+  std::span<const std::int32_t> expert_map{};  // global id -> local position or -1; none: the same
+  LoraView lora{};
+};
+
+class ModularKernel {
+ public:
+  // Errors: kernel.kind (a part that routes and one that does not), kernel.format (token formats
+  // differ), kernel.limits (max_tokens and dispatchers where they do not belong, or not),
+  // kernel.quantiser (experts with scales of their own cannot be fed quantised rows),
+  // kernel.chunk (chunks between ranks).
+  static Result<ModularKernel> make(std::unique_ptr<exchange::Exchange> exchange,
+                                    std::shared_ptr<Experts> experts, const ExpertsRole& role,
+                                    const KernelOptions& options = {});
+
+  const Experts& experts() const { return *experts_; }
+  Experts& experts() { return *experts_; }
+  const ExpertsRole& role() const { return role_; }
+
+  // out: [T, H] in any activation type. T may be 0: collectives are joined all the same.
+  // Errors: kernel.on_input (more than one expert per token), those of exchange and experts.
+  Result<Done> apply(const exchange::Tokens& tokens, const MutableRows& out,
+                     const CallOptions& call = {});
+
+ private:
+  friend class MonolithicKernel;
+  ModularKernel() = default;
+  Result<Done> apply_once(const exchange::Tokens& tokens, const MutableRows& out,
+                          const CallOptions& call);
+  Result<Done> compute(const Prepared& prepared, const MutableRows& out, const CallOptions& call,
+                       exchange::ExpertsOutput& made);
+  exchange::PrepareOptions prepare_options() const;
+  OutputForm form() const;
+
+  std::unique_ptr<exchange::Exchange> exchange_{};
+  std::shared_ptr<Experts> experts_{};
+  ExpertsRole role_{};
+  KernelOptions options_{};
+  tensor::Buffer space_{};  // what experts leave for finalize; made once, grows
+};
+
+// Local experts are the range [first_expert, first_expert + local experts).
+struct MonolithicOptions {
+  KernelOptions kernel{};
+  std::uint64_t first_expert = 0;
+};
+
+class MonolithicKernel {
+ public:
+  // Further errors: kernel.routing (llama4 routing without weights on the input, or other routing
+  // with them).
+  static Result<MonolithicKernel> make(std::unique_ptr<exchange::Exchange> exchange,
+                                       std::shared_ptr<Experts> experts, routing::Router router,
+                                       const ExpertsRole& role, const MonolithicOptions& options);
+
+  const Experts& experts() const { return kernel_.experts(); }
+  Experts& experts() { return kernel_.experts(); }
+  const routing::Router& router() const { return router_; }
+
+  // tokens.logits are read, ids and weights are not. `replay`, [rows the experts see, slots], takes
+  // the chosen ids; empty: not wanted. Errors: kernel.lora (adapters need a modular kernel),
+  // kernel.replay, routing.*.
+  Result<Done> apply(const exchange::Tokens& tokens, const MutableRows& out, ThreadPool& pool,
+                     std::span<std::int16_t> replay = {});
+
+  // GEMM2's rows before they are weighed and summed, for a later fused reduction. Without ranks and
+  // with at least one token only; kernel.unfinalised otherwise.
+  struct Unfinalised {
+    std::vector<float> rows{};                         // [padded rows, H], grouped by expert
+    std::vector<float> weights{};                      // [T, slots]
+    std::vector<std::int32_t> expanded_to_permuted{};  // [T * slots], -1: no expert
+  };
+  Result<Unfinalised> apply_unfinalised(const exchange::Tokens& tokens, ThreadPool& pool);
+
+ private:
+  MonolithicKernel(ModularKernel kernel, routing::Router router)
+      : kernel_(std::move(kernel)), router_(std::move(router)) {}
+  Result<Prepared> prepare(const exchange::Tokens& tokens, ThreadPool& pool);
+
+  ModularKernel kernel_;
+  routing::Router router_;
+  MonolithicOptions options_{};
+  std::vector<std::int32_t> expert_map_{};
+  std::vector<std::int32_t> ids_{};
+  std::vector<float> weights_{};
+};
+
+}  // namespace fp4moe::moe
