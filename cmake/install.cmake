@@ -22,6 +22,12 @@ if(TARGET fmt::fmt)
   string(APPEND FP4MOE_PC_LIBS "-lfmt")
 endif()
 
+if(FP4MOE_HAS_MPI)
+  target_link_libraries(fp4moe PUBLIC MPI::MPI_CXX)
+  list(JOIN MPI_CXX_LIBRARIES " " mpi_libraries)
+  string(APPEND FP4MOE_PC_LIBS " ${mpi_libraries}")
+endif()
+
 file(GLOB_RECURSE headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/fp4moe/*.hpp)
 list(FILTER headers EXCLUDE REGEX "/fp4moe/(cli|bench)/")
 target_sources(fp4moe PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/src

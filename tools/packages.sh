@@ -4,7 +4,7 @@
 set -euo pipefail
 
 build=(g++ cmake ninja-build git nlohmann-json3-dev libcli11-dev libfmt-dev libxxhash-dev libgtest-dev)
-test=("${build[@]}" python3 python3-venv pkg-config)
+test=("${build[@]}" python3 python3-venv pkg-config libopenmpi-dev openmpi-bin)
 check=("${test[@]}" clang clang-format clang-tidy libclang-rt-14-dev)
 # clang-tidy reads the kernels of the other architecture with its headers.
 case $(uname -m) in

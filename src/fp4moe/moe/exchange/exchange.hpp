@@ -43,6 +43,7 @@ struct Tokens {
 struct PrepareOptions {
   RowQuantiser quantiser{};      // key none: experts get 16-bit rows
   bool weight_on_input = false;  // top_k 1: x * bf16(weight) in bf16, before quantising
+  bool deferred = false;         // the experts quantise by themselves; refused by batches
 };
 
 // What the experts of this rank see; memory of the exchange or the caller's, until finalize.
@@ -79,6 +80,8 @@ class Exchange {
   virtual Result<Prepared> prepare(const Tokens& tokens, const PrepareOptions& options) = 0;
   // `out` is [T, H] of the tokens given to prepare.
   virtual Result<Done> finalize(const ExpertsOutput& output, const MutableRows& out) = 0;
+  // There will be no finalize, because the experts failed: ranks that wait for it are told why.
+  virtual void abandon(const Error& why) = 0;
 };
 
 }  // namespace fp4moe::moe::exchange

@@ -1,0 +1,113 @@
+#include "fp4moe/moe/exchange/all.hpp"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "fp4moe/base/text.hpp"
+#include "fp4moe/moe/exchange/makers.hpp"
+
+namespace fp4moe::moe::exchange {
+namespace {
+
+using Theirs = oracle::Exchange;
+using Maker = std::unique_ptr<Exchange> (*)(const ExchangeOptions&, Owners);
+
+// clang-format off
+constexpr ExchangeRow kExchanges[] = {
+    {"local",              TokenFormat::standard, false, {Theirs::none},
+     "every rank has its tokens; nothing travels"},
+    {"batched",            TokenFormat::batched,  false, {},
+     "a batch per expert, made in the process"},
+    {"gather",             TokenFormat::standard, true,  {Theirs::gather},
+     "all tokens to all ranks, sums back"},
+    {"all_to_all",         TokenFormat::standard, true,  {Theirs::deepep_ht, Theirs::deepep_v2, Theirs::mori, Theirs::flashinfer_two_sided, Theirs::flashinfer_one_sided},
+     "a token once to each rank that needs it, sums back"},
+    {"all_to_all_batched", TokenFormat::batched,  true,  {Theirs::deepep_ll, Theirs::pplx, Theirs::nixl},
+     "a token once to each expert's batch, weighed where it came from"},
+};
+constexpr Maker kMakers[] = {make_local, make_batched, make_gather, make_all_to_all, make_all_to_all_batched};
+// clang-format on
+static_assert(std::size(kExchanges) == std::size(kMakers));
+
+constexpr std::array<std::string_view, 3> kForms{"summed rows", "rows of slots", "batches"};
+
+Result<Done> check_options(const ExchangeRow& row, const ExchangeOptions& options) {
+  if (row.needs_ranks && options.ranks == nullptr)
+    return usage("exchange.ranks", fmt::format("'{}' sends tokens between ranks", row.name))
+        .expects("a communicator", "none");
+  if (options.experts == 0 || options.experts > std::numeric_limits<std::int32_t>::max())
+    return usage("exchange.experts", "ids of 32 bits name the experts of all ranks")
+        .expects("1 to 2147483647 experts", fmt::format("{}", options.experts));
+  if (row.format == TokenFormat::batched && options.max_tokens == 0)
+    return usage("exchange.max_tokens", "batches are made for a number of tokens")
+        .expects("at least 1 token per rank", "0");
+  return Done{};
+}
+
+}  // namespace
+
+std::span<const ExchangeRow> all_exchanges() { return kExchanges; }
+
+const ExchangeRow* exchange_for(oracle::Exchange exchange) {
+  const auto* row = std::ranges::find_if(
+      kExchanges, [&](const ExchangeRow& one) { return one.stands_for.contains(exchange); });
+  return row == std::end(kExchanges) ? nullptr : row;
+}
+
+Result<std::unique_ptr<Exchange>> make_exchange(std::string_view name,
+                                                const ExchangeOptions& options) {
+  const auto* row = std::ranges::find(kExchanges, name, &ExchangeRow::name);
+  if (row == std::end(kExchanges)) {
+    std::vector<std::string_view> names;
+    for (const ExchangeRow& one : kExchanges) names.push_back(one.name);
+    const std::string_view near = nearest(name, names);
+    return usage("exchange.name", "no such exchange is known")
+        .expects(fmt::format("one of {}", fmt::join(names, ", ")),
+                 fmt::format("'{}'", printable(name)))
+        .try_this(near.empty() ? "" : fmt::format("Did you mean {}?", near));
+  }
+  if (const auto fine = check_options(*row, options); !fine) return fine.why();
+  const weights::Rank me = options.ranks != nullptr && row->needs_ranks
+                               ? weights::Rank{options.ranks->rank(), options.ranks->size()}
+                               : options.expert_parallel;
+  auto owners = Owners::make(options.experts, me, options.placement);
+  if (!owners) return owners.why();
+  return kMakers[row - std::begin(kExchanges)](options, *std::move(owners));
+}
+
+std::string describe_group(const ExchangeOptions& options) {
+  return fmt::format("{} experts; placement {}", options.experts,
+                     options.placement == weights::Placement::linear ? "linear" : "round_robin");
+}
+
+Error no_prepare(std::string_view exchange) {
+  return usage("exchange.order", fmt::format("{}: finalize has nothing to finish", exchange))
+      .expects("prepare before finalize", "none");
+}
+
+Error wrong_form(std::string_view exchange, OutputForm form, std::string_view expected) {
+  return usage("exchange.form", fmt::format("{} does not take this output of experts", exchange))
+      .expects(expected, kForms[static_cast<std::size_t>(form)]);
+}
+
+void distinct_choices(const Owners& owners, std::span<const std::int32_t> ids,
+                      std::span<const float> weights, std::vector<Choice>& choices) {
+  choices.clear();
+  for (std::size_t slot = 0; slot < ids.size(); ++slot) {
+    const auto place = owners.find(ids[slot]);
+    if (!place) continue;
+    const auto same = std::ranges::find_if(choices, [&](const Choice& choice) {
+      return choice.place.rank == place->rank && choice.place.local == place->local;
+    });
+    if (same == choices.end())
+      choices.push_back({*place, weights[slot]});
+    else
+      same->weight += weights[slot];
+  }
+}
+
+}  // namespace fp4moe::moe::exchange

@@ -1,0 +1,228 @@
+// A token travels once to each rank that holds one of its experts, with the ids of that rank's
+// experts (-1 for the others); each rank sums what its experts add, and sends one row back; the
+// token's own rank sums those, from rank 0 up.
+//
+//   meet        how many tokens go from where to where
+//   dispatch    rows, ids, weights ──►                           who sent what is kept
+//   experts     sums over this rank's experts
+//   combine     ◄── one row per token and rank, summed in rank order
+#include <algorithm>
+#include <cstring>
+
+#include "fp4moe/moe/exchange/makers.hpp"
+#include "fp4moe/moe/exchange/sums.hpp"
+#include "fp4moe/moe/exchange/wire.hpp"
+
+namespace fp4moe::moe::exchange {
+namespace {
+
+class AllToAll final : public Exchange {
+ public:
+  AllToAll(const ExchangeOptions& options, Owners owners)
+      : ranks_(*options.ranks), group_(describe_group(options)), owners_(std::move(owners)) {}
+
+  Traits traits() const override {
+    return {.name = "all_to_all",
+            .dispatchers = ranks_.size(),
+            .output_is_reduced = true,
+            .routes = false};
+  }
+
+  Result<Prepared> prepare(const Tokens& tokens, const PrepareOptions& options) override {
+    auto prepared = dispatch(tokens, options);
+    is_open_ = static_cast<bool>(prepared);
+    if (!prepared) ranks_.abort(prepared.why());
+    return prepared;
+  }
+
+  Result<Done> finalize(const ExpertsOutput& output, const MutableRows& out) override {
+    if (!is_open_) return no_prepare(traits().name);
+    is_open_ = false;
+    auto done = combine(output, out);
+    if (!done) ranks_.abort(done.why());
+    return done;
+  }
+
+  void abandon(const Error& why) override {
+    is_open_ = false;
+    ranks_.abort(why);
+  }
+
+ private:
+  Result<Prepared> dispatch(const Tokens& tokens, const PrepareOptions& options) {
+    if (const auto fine = check_tokens(tokens, options, traits()); !fine) return fine.why();
+    tokens_ = tokens.x.rows;
+    top_k_ = tokens.top_k;
+    find_targets(tokens);
+    std::vector<std::uint64_t> mine{tokens.adapters.empty() ? 0u : 1u};
+    for (const auto& list : sent_) mine.push_back(list.size());
+    const auto numbers = meet(ranks_, describe(tokens, options, traits(), group_), mine);
+    if (!numbers) return numbers.why();
+    bool any_adapters = false;
+    received_.clear();
+    for (std::uint64_t rank = 0; rank < ranks_.size(); ++rank) {
+      any_adapters = any_adapters || (*numbers)[rank * mine.size()] != 0;
+      received_.push_back((*numbers)[rank * mine.size() + 1 + ranks_.rank()]);
+    }
+
+    RowCodec codec(tokens.x, options.quantiser);
+    const TokenShape shape{.row = codec.packed_bytes(),
+                           .ids = top_k_,
+                           .weights = options.weight_on_input ? 0 : top_k_,
+                           .adapters = any_adapters ? 1u : 0u};
+    parcel_.step = "dispatch";
+    parcel_.send_bytes.clear();
+    parcel_.receive_bytes.clear();
+    std::uint64_t bytes = 0;
+    for (std::uint64_t rank = 0; rank < ranks_.size(); ++rank) {
+      parcel_.send_bytes.push_back(sent_[rank].size() * shape.bytes());
+      parcel_.receive_bytes.push_back(received_[rank] * shape.bytes());
+      bytes += parcel_.send_bytes.back();
+    }
+    if (const auto room = make_room(parcel_.send, bytes); !room) return room.why();
+    pack(tokens, options, shape, codec);
+    if (const auto done = ranks_.all_to_all(parcel_); !done) return done.why();
+    return unpack(shape, codec);
+  }
+
+  // Which tokens go to which rank, each list ascending.
+  void find_targets(const Tokens& tokens) {
+    sent_.assign(ranks_.size(), {});
+    for (std::uint64_t token = 0; token < tokens_; ++token)
+      for (const std::int32_t id : tokens.ids.subspan(token * top_k_, top_k_)) {
+        const auto place = owners_.find(id);
+        if (!place) continue;
+        auto& list = sent_[place->rank];
+        if (list.empty() || list.back() != token) list.push_back(token);
+      }
+  }
+
+  void pack(const Tokens& tokens, const PrepareOptions& options, const TokenShape& shape,
+            RowCodec& codec) {
+    const std::int32_t none = -1;
+    const float zero = 0.0f;
+    // A token is quantised once, however many ranks it goes to.
+    std::vector<const std::byte*> packed(tokens_, nullptr);
+    std::byte* begin = parcel_.send.data();
+    for (std::uint64_t rank = 0; rank < ranks_.size(); ++rank) {
+      const Fields<std::byte> to(shape, begin, sent_[rank].size());
+      begin += parcel_.send_bytes[rank];
+      for (std::uint64_t i = 0; i < sent_[rank].size(); ++i) {
+        const std::uint64_t token = sent_[rank][i];
+        std::byte* row = to.rows + i * shape.row;
+        if (packed[token] != nullptr)
+          std::memcpy(row, packed[token], shape.row);
+        else
+          codec.pack(tokens.x, token, options.weight_on_input ? &tokens.weights[token] : nullptr,
+                     row);
+        packed[token] = row;
+        for (std::uint64_t j = 0; j < top_k_; ++j) {
+          const std::uint64_t slot = token * top_k_ + j, at = 4 * (i * top_k_ + j);
+          const auto place = owners_.find(tokens.ids[slot]);
+          const bool is_theirs = place && place->rank == rank;
+          std::memcpy(to.ids + at, is_theirs ? &tokens.ids[slot] : &none, 4);
+          if (shape.weights > 0)
+            std::memcpy(to.weights + at, is_theirs ? &tokens.weights[slot] : &zero, 4);
+        }
+        if (shape.adapters > 0)
+          std::memcpy(to.adapters + 4 * i,
+                      tokens.adapters.empty() ? &none : &tokens.adapters[token], 4);
+      }
+    }
+  }
+
+  Result<Prepared> unpack(const TokenShape& shape, RowCodec& codec) {
+    rows_ = 0;
+    for (const std::uint64_t count : received_) rows_ += count;
+    if (const auto room = make_room(x_, rows_ * codec.arrived_bytes()); !room) return room.why();
+    const MutableRows x = codec.arrived(x_, rows_);
+    ids_.resize(rows_ * top_k_);
+    weights_.assign(rows_ * top_k_, 1.0f);
+    adapters_.resize(rows_ * shape.adapters);
+    std::uint64_t begin = 0;
+    for (std::uint64_t rank = 0; rank < ranks_.size(); begin += received_[rank++]) {
+      const std::uint64_t count = received_[rank];
+      if (count == 0) continue;
+      const Fields<const std::byte> from(shape, parcel_.received_from(rank).data(), count);
+      for (std::uint64_t row = 0; row < count; ++row)
+        codec.unpack(from.rows + row * shape.row, x, begin + row);
+      std::memcpy(&ids_[begin * top_k_], from.ids, count * 4 * top_k_);
+      if (shape.weights > 0)
+        std::memcpy(&weights_[begin * top_k_], from.weights, count * 4 * top_k_);
+      if (shape.adapters > 0) std::memcpy(&adapters_[begin], from.adapters, count * 4);
+    }
+    return Prepared{.x = x,
+                    .is_quantised = codec.is_quantised(),
+                    .factor = codec.factor(),
+                    .top_k = top_k_,
+                    .ids = ids_,
+                    .weights = weights_,
+                    .adapters = adapters_};
+  }
+
+  Result<Done> combine(const ExpertsOutput& output, const MutableRows& out) {
+    if (output.form == OutputForm::batches)
+      return wrong_form(traits().name, output.form, "summed rows or rows of slots");
+    if (const auto fine = check_output(output, out, {tokens_, rows_, top_k_}); !fine) return fine;
+    const std::uint64_t row_bytes = out.columns * element_bytes(out.dtype);
+    parcel_.step = "combine";
+    for (std::uint64_t rank = 0; rank < ranks_.size(); ++rank) {
+      parcel_.send_bytes[rank] = received_[rank] * row_bytes;
+      parcel_.receive_bytes[rank] = sent_[rank].size() * row_bytes;
+    }
+    if (const auto room = make_room(parcel_.send, rows_ * row_bytes); !room) return room;
+    const MutableRows back{parcel_.send.data(), out.dtype, rows_, out.columns, row_bytes};
+    if (output.form == OutputForm::summed)
+      copy_rows(output.rows, back);
+    else
+      sum_slots({.rows = output.rows,
+                 .top_k = top_k_,
+                 .ids = ids_,
+                 .weights = output.is_weighted ? std::span<const float>{} : weights_,
+                 .owners = &owners_},
+                back);
+    if (const auto done = ranks_.all_to_all(parcel_); !done) return done;
+    sum_returned(out);
+    return Done{};
+  }
+
+  void sum_returned(const MutableRows& out) const {
+    const std::uint64_t row_bytes = out.columns * element_bytes(out.dtype);
+    std::vector<ConstRows> from;
+    for (std::uint64_t rank = 0; rank < ranks_.size(); ++rank)
+      from.push_back({parcel_.received_from(rank).data(), out.dtype, sent_[rank].size(),
+                      out.columns, row_bytes});
+    // Lists ascend, so the next row of a rank is that of the next token that went there.
+    std::vector<std::uint64_t> next(ranks_.size(), 0);
+    std::vector<Term> terms;
+    RowSum sum;
+    for (std::uint64_t token = 0; token < tokens_; ++token) {
+      terms.clear();
+      for (std::uint64_t rank = 0; rank < ranks_.size(); ++rank)
+        if (next[rank] < sent_[rank].size() && sent_[rank][next[rank]] == token)
+          terms.push_back({.from = from[rank], .row = next[rank]++});
+      sum.write(terms, out, token);
+    }
+  }
+
+  Communicator& ranks_;
+  std::string group_;
+  Owners owners_;
+  bool is_open_ = false;
+  std::uint64_t tokens_ = 0, top_k_ = 0;
+  std::vector<std::vector<std::uint64_t>> sent_{};  // tokens that went to each rank
+  std::vector<std::uint64_t> received_{};           // tokens that came from each rank
+  std::uint64_t rows_ = 0;                          // their sum
+  Parcel parcel_{};
+  tensor::Buffer x_{};
+  std::vector<std::int32_t> ids_{}, adapters_{};
+  std::vector<float> weights_{};
+};
+
+}  // namespace
+
+std::unique_ptr<Exchange> make_all_to_all(const ExchangeOptions& options, Owners owners) {
+  return std::make_unique<AllToAll>(options, std::move(owners));
+}
+
+}  // namespace fp4moe::moe::exchange

@@ -1,0 +1,87 @@
+// No exchange: every rank computes with the tokens it has. What is left to do is quantising, and
+// weighing before or after the experts.
+#include "fp4moe/moe/exchange/makers.hpp"
+#include "fp4moe/moe/exchange/sums.hpp"
+#include "fp4moe/moe/exchange/wire.hpp"
+
+namespace fp4moe::moe::exchange {
+namespace {
+
+class Local final : public Exchange {
+ public:
+  explicit Local(Owners owners) : owners_(std::move(owners)) {}
+
+  Traits traits() const override { return {.name = "local"}; }
+
+  Result<Prepared> prepare(const Tokens& tokens, const PrepareOptions& options) override {
+    is_open_ = false;
+    if (const auto fine = check_tokens(tokens, options, traits()); !fine) return fine.why();
+    prepared_ = {.x = tokens.x,
+                 .top_k = tokens.top_k,
+                 .ids = tokens.ids,
+                 .weights = tokens.weights,
+                 .logits = tokens.logits,
+                 .adapters = tokens.adapters};
+    RowCodec codec(tokens.x, options.quantiser);
+    if (codec.is_quantised() || options.weight_on_input) {
+      const std::uint64_t rows = tokens.x.rows;
+      if (const auto room = make_room(x_, rows * codec.arrived_bytes()); !room) return room.why();
+      const MutableRows x = codec.arrived(x_, rows);
+      packed_.resize(codec.packed_bytes());
+      for (std::uint64_t row = 0; row < rows; ++row) {
+        codec.pack(tokens.x, row, options.weight_on_input ? &tokens.weights[row] : nullptr,
+                   packed_.data());
+        codec.unpack(packed_.data(), x, row);
+      }
+      prepared_.x = x;
+      prepared_.is_quantised = codec.is_quantised();
+      prepared_.factor = codec.factor();
+    }
+    if (options.weight_on_input) {
+      ones_.assign(tokens.weights.size(), 1.0f);
+      prepared_.weights = ones_;
+    }
+    is_open_ = true;
+    return prepared_;
+  }
+
+  Result<Done> finalize(const ExpertsOutput& output, const MutableRows& out) override {
+    if (!is_open_) return no_prepare(traits().name);
+    if (output.form == OutputForm::batches)
+      return wrong_form(traits().name, output.form, "summed rows or rows of slots");
+    if (output.form == OutputForm::slots && prepared_.top_k == 0)
+      return wrong_form(traits().name, output.form, "summed rows of a kernel that routes");
+    const std::uint64_t rows = prepared_.x.rows;
+    if (const auto fine = check_output(output, out, {rows, rows, prepared_.top_k}); !fine)
+      return fine;
+    is_open_ = false;
+    if (output.form == OutputForm::summed)
+      copy_rows(output.rows, out);
+    else
+      sum_slots({.rows = output.rows,
+                 .top_k = prepared_.top_k,
+                 .ids = prepared_.ids,
+                 .weights = output.is_weighted ? std::span<const float>{} : prepared_.weights,
+                 .owners = &owners_},
+                out);
+    return Done{};
+  }
+
+  void abandon(const Error&) override { is_open_ = false; }
+
+ private:
+  Owners owners_;
+  bool is_open_ = false;
+  Prepared prepared_{};
+  tensor::Buffer x_{};
+  std::vector<float> ones_{};
+  std::vector<std::byte> packed_{};
+};
+
+}  // namespace
+
+std::unique_ptr<Exchange> make_local(const ExchangeOptions&, Owners owners) {
+  return std::make_unique<Local>(std::move(owners));
+}
+
+}  // namespace fp4moe::moe::exchange

@@ -1,0 +1,29 @@
+// Which rank holds an expert, and as which of its own.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "fp4moe/base/result.hpp"
+#include "fp4moe/weights/slice.hpp"
+
+namespace fp4moe::moe::exchange {
+
+struct Owners {
+  struct Place {
+    std::uint64_t rank = 0, local = 0;
+  };
+
+  // Physical experts, dealt out as weights are. Errors: those of weights::local_experts.
+  static Result<Owners> make(std::uint64_t experts, weights::Rank me, weights::Placement placement);
+
+  // Where a number that a router wrote leads; -1 and other strangers lead nowhere.
+  std::optional<Place> find(std::int32_t expert) const;
+  bool is_here(std::int32_t expert) const;
+
+  std::uint64_t me = 0;
+  std::uint64_t here = 0;       // experts of this rank
+  std::vector<Place> places{};  // [experts]
+};
+
+}  // namespace fp4moe::moe::exchange
