@@ -1,0 +1,499 @@
+// Slots there and back: the three forms of their order, rows moved by it, the four ways to reduce
+// them, and the maps that say which experts are here.
+#include "fp4moe/moe/permute.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include <gtest/gtest.h>
+
+#include "fp4moe/base/random.hpp"
+#include "fp4moe/formats/bf16.hpp"
+#include "fp4moe/moe/expert_map.hpp"
+#include "fp4moe/moe/reduce.hpp"
+
+namespace fp4moe::moe {
+namespace {
+
+using formats::Bf16;
+using Numbers = std::vector<std::int32_t>;
+using weights::Placement;
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+Numbers random_ids(std::size_t count, std::int32_t least, std::int32_t most, std::uint64_t seed) {
+  SplitMix64 random(seed);
+  Numbers ids(count);
+  for (std::int32_t& id : ids)
+    id =
+        least + static_cast<std::int32_t>(random.next() % static_cast<std::uint64_t>(most - least));
+  return ids;
+}
+
+// Slots by expert, the plain way.
+std::vector<Numbers> by_expert(const Slots& slots, bool maps) {
+  std::vector<Numbers> made(slots.experts);
+  for (std::size_t slot = 0; slot < slots.ids.size(); ++slot) {
+    std::int32_t id = slots.ids[slot];
+    if (id < 0 || id >= static_cast<std::int32_t>(slots.experts)) continue;
+    if (maps && !slots.expert_map.empty()) id = slots.expert_map[static_cast<std::size_t>(id)];
+    if (id >= 0) made[static_cast<std::size_t>(id)].push_back(static_cast<std::int32_t>(slot));
+  }
+  return made;
+}
+
+// Awkward sizes, alone and on one of two ranks.
+template <class Check>
+void for_many_slots(const Check& check) {
+  for (const std::size_t count : {0u, 1u, 7u, 64u, 9001u, 40000u})
+    for (const std::uint64_t experts : {1u, 3u, 128u}) {
+      const Numbers ids = random_ids(count, -2, static_cast<std::int32_t>(experts) + 2, count);
+      check(Slots{.ids = ids, .experts = experts});
+      const auto map = expert_map(experts, {1, 2}, Placement::round_robin);
+      check(
+          Slots{.ids = ids, .experts = experts, .expert_map = *map, .local_experts = experts / 2});
+    }
+}
+
+TEST(AlignBlocks, AgreesWithThePlainWayWhateverTheThreads) {
+  for_many_slots([](const Slots& slots) {
+    for (const std::uint64_t block : {1u, 4u, 16u})
+      for (const bool ignores : {false, true})
+        for (const std::size_t threads : {1u, 3u}) {
+          ThreadPool pool(threads);
+          BlockAligned out;
+          ASSERT_TRUE(align_blocks(slots, {block, ignores}, pool, out));
+          const auto none = static_cast<std::int32_t>(slots.ids.size());
+          Numbers sorted, owners;
+          const std::vector<Numbers> lists = by_expert(slots, ignores);
+          for (std::size_t e = 0; e < lists.size(); ++e) {
+            for (std::size_t i = 0; i < lists[e].size(); i += block)
+              owners.push_back(ignores || slots.expert_map.empty() ? static_cast<std::int32_t>(e)
+                                                                   : slots.expert_map[e]);
+            sorted.insert(sorted.end(), lists[e].begin(), lists[e].end());
+            while (sorted.size() % block != 0) sorted.push_back(none);
+          }
+          ASSERT_EQ(out.used, sorted.size());
+          ASSERT_LE(out.used, out.sorted_slots.size());
+          ASSERT_EQ(out.sorted_slots.size(),
+                    block_capacity(slots.ids.size(), slots.experts, block));
+          sorted.resize(out.sorted_slots.size(), none);
+          owners.resize(out.expert_ids.size(), -1);
+          ASSERT_EQ(out.sorted_slots, sorted);
+          ASSERT_EQ(out.expert_ids, owners);
+        }
+  });
+}
+
+TEST(AlignBlocks, HasRoomForAnyDistribution) {
+  ThreadPool pool(1);
+  for (const std::int32_t expert : {0, 7}) {
+    BlockAligned out;
+    const Numbers ids(5, expert);
+    ASSERT_TRUE(align_blocks({.ids = ids, .experts = 8}, {.block = 4}, pool, out));
+    EXPECT_EQ(out.sorted_slots.size(), 20u);  // fewer slots than experts: a block each at most
+    EXPECT_EQ(out.used, 8u);
+  }
+}
+
+TEST(AlignBlocks, RefusesWhatCannotBe) {
+  ThreadPool pool(1);
+  BlockAligned out;
+  const Numbers ids(4), map(3);
+  EXPECT_EQ(align_blocks({.ids = ids}, {}, pool, out).why().id, "permute.experts");
+  EXPECT_EQ(align_blocks({.ids = ids, .experts = 2, .local_experts = 3}, {}, pool, out).why().id,
+            "permute.experts");
+  EXPECT_EQ(align_blocks({.ids = ids, .experts = 2, .expert_map = map}, {}, pool, out).why().id,
+            "permute.map");
+  EXPECT_EQ(align_blocks({.ids = ids, .experts = 2}, {.block = 0}, pool, out).why().id,
+            "permute.block");
+  EXPECT_EQ(align_blocks({.ids = ids, .experts = 1 << 20}, {.block = 65536}, pool, out).why().id,
+            "permute.slots");
+}
+
+TEST(AlignBatches, NumbersRowsBatchByBatch) {
+  BlockAligned out;
+  const Numbers counts{2, 3, 0, 6, 8};
+  ASSERT_TRUE(align_batches(counts, 8, 4, out));
+  EXPECT_EQ(out.used, 24u);
+  const Numbers used(out.sorted_slots.begin(), out.sorted_slots.begin() + 24);
+  EXPECT_EQ(used, (Numbers{0,  1,  40, 40, 8,  9,  10, 40, 24, 25, 26, 27,
+                           28, 29, 40, 40, 32, 33, 34, 35, 36, 37, 38, 39}));
+  const Numbers owners(out.expert_ids.begin(), out.expert_ids.begin() + 6);
+  EXPECT_EQ(owners, (Numbers{0, 1, 3, 3, 4, 4}));
+  EXPECT_EQ(out.expert_ids.back(), -1);
+
+  EXPECT_EQ(align_batches(Numbers{9}, 8, 4, out).why().id, "permute.batch");
+  EXPECT_EQ(align_batches(Numbers{-1}, 8, 4, out).why().id, "permute.batch");
+  EXPECT_EQ(align_batches(counts, 8, 0, out).why().id, "permute.block");
+  EXPECT_EQ(align_batches(counts, ~std::uint64_t{0}, 4, out).why().id, "permute.slots");
+}
+
+TEST(MarlinBlock, GrowsWithTheTokensOfAnExpert) {
+  const auto block = [](std::uint64_t tokens) {
+    return marlin_block({.tokens = tokens, .top_k = 4, .local_experts = 32, .experts = 32});
+  };
+  EXPECT_EQ(block(1), 8u);
+  EXPECT_EQ(block(57), 8u);   // 57 * 4 / 32 = 7.125 rows an expert
+  EXPECT_EQ(block(58), 16u);  // 7.25 / 8 is above 0.9
+  EXPECT_EQ(block(230), 32u);
+  EXPECT_EQ(block(345), 48u);
+  EXPECT_EQ(block(360), 64u);
+  EXPECT_EQ(block(100000), 64u);
+  EXPECT_EQ(marlin_block({.tokens = 58, .top_k = 4, .local_experts = 8, .experts = 32}), 16u);
+  EXPECT_EQ(marlin_block({.tokens = 1,
+                          .top_k = 4,
+                          .local_experts = 32,
+                          .experts = 32,
+                          .has_8bit_activations = true}),
+            16u);
+}
+
+TEST(GroupSlots, AgreesWithThePlainWayWhateverTheThreads) {
+  for_many_slots([](const Slots& slots) {
+    const std::vector<Numbers> lists = by_expert(slots, true);
+    const auto none = static_cast<std::int32_t>(slots.ids.size());
+    for (const std::size_t threads : {1u, 3u}) {
+      ThreadPool pool(threads);
+      Grouped out;
+      ASSERT_TRUE(group_slots(slots, pool, out));
+      std::int64_t at = 0;
+      for (std::size_t e = 0; e + 1 < out.offsets.size(); ++e) {
+        ASSERT_EQ(out.offsets[e], at);
+        for (const std::int32_t slot : lists[e]) {
+          ASSERT_EQ(out.slot_of_row[static_cast<std::size_t>(at)], slot);
+          ASSERT_EQ(out.row_of_slot[static_cast<std::size_t>(slot)], at);
+          ++at;
+        }
+      }
+      ASSERT_EQ(out.offsets.back(), at);
+      Numbers rows = out.row_of_slot;
+      std::ranges::sort(rows);
+      for (std::size_t i = 0; i < rows.size(); ++i)
+        ASSERT_EQ(rows[i], static_cast<std::int32_t>(i));
+      for (std::size_t row = out.valid(); row < out.slot_of_row.size(); ++row)
+        ASSERT_EQ(out.slot_of_row[row], none);
+    }
+  });
+}
+
+TEST(TileSlots, PadsExpertsToTiles) {
+  const Numbers ids{2, 0, 2, -1, 2, 5};
+  Tiled out;
+  ASSERT_TRUE(tile_slots({.ids = ids, .experts = 4}, 2, 8, out));
+  EXPECT_EQ(out.padded_counts, (Numbers{8, 0, 8, 0}));
+  EXPECT_EQ(out.offsets, (Numbers{0, 8, 8, 16, 16}));
+  EXPECT_EQ(out.expert_of_tile, (Numbers{0, 2}));
+  EXPECT_EQ(out.row_of_slot, (Numbers{8, 0, 9, -1, 10, -1}));
+  EXPECT_EQ(out.token_of_row,
+            (Numbers{0, -1, -1, -1, -1, -1, -1, -1, 0, 1, 2, -1, -1, -1, -1, -1}));
+
+  const Numbers map{-1, -1, 0, 1};
+  ASSERT_TRUE(
+      tile_slots({.ids = ids, .experts = 4, .expert_map = map, .local_experts = 2}, 2, 8, out));
+  EXPECT_EQ(out.row_of_slot, (Numbers{0, -1, 1, -1, 2, -1}));
+  EXPECT_EQ(out.expert_of_tile, (Numbers{0}));
+
+  EXPECT_EQ(tile_slots({.ids = ids, .experts = 4}, 2, 12, out).why().id, "permute.block");
+  EXPECT_EQ(tile_slots({.ids = ids, .experts = 4}, 4, 8, out).why().id, "permute.rows");
+}
+
+// [rows, columns] of small whole numbers, as float32 or bf16.
+struct Matrix {
+  DType dtype = DType::f32;
+  std::uint64_t rows = 0, columns = 0;
+  std::vector<float> wide{};
+  std::vector<std::uint16_t> narrow{};
+
+  float at(std::uint64_t row, std::uint64_t column) const {
+    const std::uint64_t i = row * columns + column;
+    return dtype == DType::f32 ? wide[i] : Bf16::decode(narrow[i]);
+  }
+  void set(std::uint64_t row, std::uint64_t column, float value) {
+    const std::uint64_t i = row * columns + column;
+    if (dtype == DType::f32)
+      wide[i] = value;
+    else
+      narrow[i] = Bf16::encode(value);
+  }
+  MutableRows view() {
+    return dtype == DType::f32 ? dense_rows(std::span(wide), dtype, rows, columns)
+                               : dense_rows(std::span(narrow), dtype, rows, columns);
+  }
+};
+Matrix matrix(DType dtype, std::uint64_t rows, std::uint64_t columns, float value) {
+  Matrix made{dtype, rows, columns};
+  made.wide.resize(dtype == DType::f32 ? rows * columns : 0);
+  made.narrow.resize(dtype == DType::f32 ? 0 : rows * columns);
+  for (std::uint64_t r = 0; r < rows; ++r)
+    for (std::uint64_t c = 0; c < columns; ++c) made.set(r, c, value);
+  return made;
+}
+void fill_randomly(Matrix& made, std::uint64_t seed) {
+  SplitMix64 random(seed);
+  for (std::uint64_t r = 0; r < made.rows; ++r)
+    for (std::uint64_t c = 0; c < made.columns; ++c) made.set(r, c, 4 * random.unit() - 2);
+}
+float rounded(DType dtype, float value) {
+  return dtype == DType::f32 ? value : Bf16::decode(Bf16::encode(value));
+}
+
+constexpr std::uint64_t kTokens = 19, kTop = 4, kExperts = 6, kWide = 520;
+
+struct Chosen {
+  Numbers ids = random_ids(kTokens * kTop, -1, kExperts + 1, 4);
+  std::vector<float> weights = std::vector<float>(kTokens * kTop);
+  Chosen() {
+    SplitMix64 random(8);
+    for (float& weight : weights) weight = random.unit();
+    std::fill_n(ids.begin(), kTop, -1);        // a token of nobody
+    std::fill_n(ids.begin() + kTop, kTop, 3);  // four times the same
+  }
+};
+
+TEST(PermuteRows, RowsGoThereAndComeBackSummed) {
+  const Chosen chosen;
+  ThreadPool pool(2);
+  Grouped order;
+  ASSERT_TRUE(group_slots({.ids = chosen.ids, .experts = kExperts}, pool, order));
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    Matrix x = matrix(dtype, kTokens, kWide, 0);
+    fill_randomly(x, 1);
+    Matrix moved = matrix(dtype, kTokens * kTop, kWide, kNan);  // rows of nobody stay NaN
+    ASSERT_TRUE(permute_rows(x.view(), order, pool, moved.view()));
+    Matrix out = matrix(dtype, kTokens, kWide, kNan);
+    ASSERT_TRUE(unpermute_rows({moved.view(), order, chosen.weights}, pool, out.view()));
+    for (std::uint64_t t = 0; t < kTokens; ++t)
+      for (std::uint64_t c = 0; c < kWide; ++c) {
+        float sum = 0;
+        for (std::uint64_t slot = t * kTop; slot < (t + 1) * kTop; ++slot)
+          if (chosen.ids[slot] >= 0 && chosen.ids[slot] < static_cast<std::int32_t>(kExperts))
+            sum += chosen.weights[slot] * x.at(t, c);
+        ASSERT_EQ(out.at(t, c), rounded(dtype, sum)) << "token " << t;
+      }
+  }
+}
+
+TEST(PermuteRows, RefusesRowsThatDoNotFit) {
+  const Chosen chosen;
+  ThreadPool pool(1);
+  Grouped order;
+  ASSERT_TRUE(group_slots({.ids = chosen.ids, .experts = kExperts}, pool, order));
+  Matrix x = matrix(DType::f32, kTokens, 8, 0), all = matrix(DType::f32, kTokens * kTop, 8, 0);
+  Matrix odd = matrix(DType::f32, kTokens, 3, 0),
+         odd_all = matrix(DType::f32, kTokens * kTop, 3, 0);
+  Matrix few = matrix(DType::f32, 2, 8, 0), other = matrix(DType::bf16, kTokens * kTop, 8, 0);
+  EXPECT_EQ(permute_rows(odd.view(), order, pool, odd_all.view()).why().id, "permute.rows");
+  EXPECT_EQ(permute_rows(x.view(), order, pool, few.view()).why().id, "permute.rows");
+  EXPECT_EQ(permute_rows(x.view(), order, pool, other.view()).why().id, "permute.rows");
+  EXPECT_EQ(permute_rows(x.view().first(5), order, pool, all.view()).why().id, "permute.rows");
+  EXPECT_EQ(permute_rows(x.view(), order, pool, odd_all.view()).why().id, "rows.columns");
+  EXPECT_EQ(unpermute_rows({all.view(), order, {}}, pool, x.view()).why().id, "reduce.sizes");
+  EXPECT_EQ(unpermute_rows({few.view(), order, chosen.weights}, pool, x.view()).why().id,
+            "reduce.sizes");
+}
+
+TEST(Reduce, ContiguousSumsSlotsAndSkipsNobodys) {
+  const Chosen chosen;
+  const Numbers map{0, -1, 1, 2, -1, 3};
+  ThreadPool pool(2);
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const bool on_input : {false, true}) {
+      Matrix rows = matrix(dtype, kTokens * kTop, kWide, kNan),
+             out = matrix(dtype, kTokens, kWide, kNan);
+      fill_randomly(rows, 3);
+      const auto is_ours = [&](std::uint64_t slot) {
+        const std::int32_t id = chosen.ids[slot];
+        return id >= 0 && id < static_cast<std::int32_t>(kExperts) &&
+               map[static_cast<std::size_t>(id)] >= 0;
+      };
+      for (std::uint64_t slot = 0; slot < rows.rows; ++slot)
+        for (std::uint64_t c = 0; c < kWide && !is_ours(slot); ++c) rows.set(slot, c, kNan);
+      ReduceInput input{.rows = rows.view(), .top_k = kTop, .ids = chosen.ids};
+      input.weights = on_input ? std::span<const float>() : chosen.weights;
+      input.experts = kExperts;
+      input.expert_map = map;
+      ASSERT_TRUE(weigh_and_reduce(ReducePolicy::contiguous, input, pool, out.view()));
+      for (std::uint64_t t = 0; t < kTokens; ++t)
+        for (std::uint64_t c = 0; c < kWide; ++c) {
+          float sum = 0;
+          for (std::uint64_t slot = t * kTop; slot < (t + 1) * kTop; ++slot)
+            if (is_ours(slot))
+              sum += on_input ? rows.at(slot, c)
+                              : rounded(dtype, chosen.weights[slot] * rows.at(slot, c));
+          ASSERT_EQ(out.at(t, c), rounded(dtype, sum));
+        }
+      EXPECT_EQ(out.at(0, 0), 0);
+    }
+}
+
+TEST(Reduce, BatchesAreAddedExpertByExpert) {
+  const Chosen chosen;
+  constexpr std::uint64_t kLocal = 3, kFirst = 3, kCapacity = kTokens;
+  ThreadPool pool(2);
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    Matrix rows = matrix(dtype, kLocal * kCapacity, kWide, 0),
+           out = matrix(dtype, kTokens, kWide, kNan);
+    fill_randomly(rows, 5);
+    Matrix expected = matrix(dtype, kTokens, kWide, 0);
+    for (std::uint64_t e = 0; e < kLocal; ++e) {
+      std::uint64_t next = e * kCapacity;
+      for (std::uint64_t t = 0; t < kTokens; ++t) {
+        float weight = 0;
+        bool is_chosen = false;
+        for (std::uint64_t slot = t * kTop; slot < (t + 1) * kTop; ++slot) {
+          if (chosen.ids[slot] != static_cast<std::int32_t>(kFirst + e)) continue;
+          weight += chosen.weights[slot];
+          is_chosen = true;
+        }
+        if (!is_chosen) continue;
+        for (std::uint64_t c = 0; c < kWide; ++c)
+          expected.set(t, c, expected.at(t, c) + rounded(dtype, weight * rows.at(next, c)));
+        ++next;
+      }
+      for (; next < (e + 1) * kCapacity; ++next)  // rows past the count are anything
+        for (std::uint64_t c = 0; c < kWide; ++c) rows.set(next, c, kNan);
+    }
+    ReduceInput input{.rows = rows.view(), .top_k = kTop, .ids = chosen.ids};
+    input.weights = chosen.weights;
+    input.experts = kExperts;
+    input.capacity = kCapacity;
+    input.first_expert = kFirst;
+    input.local_experts = kLocal;
+    ASSERT_TRUE(weigh_and_reduce(ReducePolicy::naive_batched, input, pool, out.view()));
+    for (std::uint64_t t = 0; t < kTokens; ++t)
+      for (std::uint64_t c = 0; c < kWide; ++c) ASSERT_EQ(out.at(t, c), expected.at(t, c));
+
+    input.capacity = 1;
+    EXPECT_EQ(weigh_and_reduce(ReducePolicy::naive_batched, input, pool, out.view()).why().id,
+              "reduce.batch");
+    input.capacity = kCapacity + 1;
+    EXPECT_EQ(weigh_and_reduce(ReducePolicy::naive_batched, input, pool, out.view()).why().id,
+              "reduce.sizes");
+  }
+}
+
+TEST(Reduce, NoOpCopiesAndDelegateIsAnError) {
+  ThreadPool pool(1);
+  Matrix rows = matrix(DType::f32, 3, kWide, 0), out = matrix(DType::f32, 3, kWide, kNan);
+  Matrix narrow = matrix(DType::bf16, 3, kWide, 0), few = matrix(DType::f32, 2, kWide, 0);
+  fill_randomly(rows, 9);
+  ASSERT_TRUE(weigh_and_reduce(ReducePolicy::noop, {.rows = rows.view()}, pool, out.view()));
+  EXPECT_EQ(out.wide, rows.wide);
+  ASSERT_TRUE(weigh_and_reduce(ReducePolicy::noop, {.rows = rows.view()}, pool, narrow.view()));
+  EXPECT_EQ(narrow.at(1, 7), rounded(DType::bf16, rows.at(1, 7)));
+  ASSERT_TRUE(weigh_and_reduce(ReducePolicy::noop, {.rows = out.view()}, pool, out.view()));
+  EXPECT_EQ(out.wide, rows.wide);
+  EXPECT_EQ(weigh_and_reduce(ReducePolicy::noop, {.rows = few.view()}, pool, out.view()).why().id,
+            "reduce.sizes");
+  const Error why =
+      weigh_and_reduce(ReducePolicy::delegate, {.rows = rows.view()}, pool, out.view()).why();
+  EXPECT_EQ(why.id, "reduce.delegate");
+  EXPECT_FALSE(why.remedy.empty());
+}
+
+TEST(Reduce, RefusesSizesThatDisagree) {
+  ThreadPool pool(1);
+  const Numbers ids(6), map(1);
+  const std::vector<float> weights(5);
+  Matrix rows = matrix(DType::f32, 6, 8, 0), out = matrix(DType::f32, 3, 8, 0);
+  const auto id = [&](ReduceInput input) {
+    input.rows = rows.view();
+    input.experts = 2;
+    const Result<Done> done = weigh_and_reduce(ReducePolicy::contiguous, input, pool, out.view());
+    return done ? std::string() : done.why().id;
+  };
+  EXPECT_EQ(id({.top_k = 2, .ids = ids}), "");
+  EXPECT_EQ(id({.top_k = 3, .ids = ids}), "reduce.sizes");
+  EXPECT_EQ(id({.top_k = 0, .ids = ids}), "reduce.sizes");
+  EXPECT_EQ(id({.top_k = 2, .ids = ids, .weights = weights}), "reduce.sizes");
+  EXPECT_EQ(id({.top_k = 2, .ids = ids, .expert_map = map}), "reduce.sizes");
+}
+
+TEST(ExpertMap, SaysWhoIsHere) {
+  EXPECT_EQ(*expert_map(10, {1, 4}, Placement::linear),
+            (Numbers{-1, -1, -1, 0, 1, 2, -1, -1, -1, -1}));
+  EXPECT_EQ(*expert_map(5, {1, 2}, Placement::round_robin), (Numbers{-1, 0, -1, 1, -1}));
+  EXPECT_EQ(expert_map(0, {0, 1}, Placement::linear).why().id, "expert_map.experts");
+  EXPECT_EQ(expert_map(4, {2, 2}, Placement::linear).why().id, "slice.rank");
+  EXPECT_EQ(aiter_mask(Numbers{-1, 0, 1}, 2), (Numbers{0, 1, 1, 1, 1, 0}));
+}
+
+TEST(ExpertMap, DispatchNumbersFollowTheFormula) {
+  for (const std::uint64_t experts : {1u, 8u, 10u, 13u})
+    for (const std::uint64_t ranks : {1u, 2u, 4u, 20u}) {
+      const Numbers numbers = *dispatch_numbers(experts, ranks);
+      for (std::uint64_t g = 0; g < experts; ++g) {
+        const std::uint64_t rank = g % ranks;
+        EXPECT_EQ(static_cast<std::uint64_t>(numbers[g]),
+                  rank * (experts / ranks) + std::min(rank, experts % ranks) + g / ranks);
+      }
+    }
+  EXPECT_EQ(dispatch_numbers(4, 0).why().id, "expert_map.ranks");
+}
+
+TEST(ExpertMap, RoundRobinIsHonouredWhereItCanBe) {
+  PlacementCase asked{.asked = Placement::round_robin, .expert_groups = 8};
+  EXPECT_EQ(choose_placement(asked).placement, Placement::round_robin);
+  asked.uses_all2all = true;
+  EXPECT_EQ(choose_placement(asked).placement, Placement::linear);
+  EXPECT_FALSE(choose_placement(asked).warning.empty());
+  asked.renumbers_for_dispatch = true;
+  EXPECT_EQ(choose_placement(asked).placement, Placement::round_robin);
+  for (const auto change : {+[](PlacementCase& one) { one.expert_groups = 1; },
+                            +[](PlacementCase& one) { one.has_redundant_experts = true; },
+                            +[](PlacementCase& one) { one.has_eplb = true; }}) {
+    PlacementCase changed = asked;
+    change(changed);
+    EXPECT_EQ(choose_placement(changed).placement, Placement::linear);
+  }
+  EXPECT_TRUE(choose_placement({}).warning.empty());
+}
+
+TEST(Replicas, CopiesAreFoundAndLoadsCounted) {
+  const auto logical = initial_physical_experts(3, 2);
+  ASSERT_TRUE(logical);
+  EXPECT_EQ(*logical, (Numbers{0, 1, 2, 0, 1}));
+  const auto table = replica_table(3, *logical);
+  ASSERT_TRUE(table);
+  EXPECT_EQ(table->physical_of, (Numbers{0, 3, 1, 4, 2, -1}));
+  EXPECT_EQ(table->replicas, (Numbers{2, 2, 1}));
+
+  Numbers ids{0, 2, 0, 1, 0, -1, 0, 7};
+  std::vector<std::int64_t> loads(5);
+  const std::vector<std::uint8_t> padding{0, 0, 0, 1};
+  ASSERT_TRUE(map_to_physical(*table, {ids, 2, loads, padding}));
+  // 2654435769 is odd: tokens alternate between two copies.
+  EXPECT_EQ(ids, (Numbers{0, 2, 3, 4, 0, -1, 3, -1}));
+  EXPECT_EQ(loads, (std::vector<std::int64_t>{2, 0, 1, 1, 1}));
+}
+
+TEST(Replicas, RefusesTablesThatLeaveExpertsOut) {
+  EXPECT_EQ(replica_table(3, Numbers{0, 1, 1}).why().id, "eplb.table");
+  EXPECT_EQ(replica_table(3, Numbers{0, 1, 3}).why().id, "eplb.table");
+  EXPECT_EQ(initial_physical_experts(4, 1 << 20).why().id, "expert_map.experts");
+  const ReplicaTable good{
+      .experts = 2, .physical = 3, .most = 2, .physical_of = {0, 2, 1, -1}, .replicas = {2, 1}};
+  ASSERT_TRUE(replica_table(good));
+  const auto refused = [&](auto change) {
+    ReplicaTable table = good;
+    change(table);
+    const Result<ReplicaTable> made = replica_table(table);
+    return made ? std::string() : made.why().id;
+  };
+  EXPECT_EQ(refused([](auto& t) { t.most = 0; }), "eplb.table");
+  EXPECT_EQ(refused([](auto& t) { t.replicas = {2}; }), "eplb.table");
+  EXPECT_EQ(refused([](auto& t) { t.replicas = {3, 1}; }), "eplb.table");
+  EXPECT_EQ(refused([](auto& t) { t.replicas = {2, 0}; }), "eplb.table");
+  EXPECT_EQ(refused([](auto& t) { t.replicas = {2, 2}; }), "eplb.table");
+  EXPECT_EQ(refused([](auto& t) { t.physical = 2; }), "eplb.table");
+  Numbers ids(4);
+  std::vector<std::int64_t> loads(2);
+  EXPECT_EQ(map_to_physical(good, {ids, 2, loads, {}}).why().id, "eplb.sizes");
+  EXPECT_EQ(map_to_physical(good, {ids, 3, {}, {}}).why().id, "eplb.sizes");
+}
+
+}  // namespace
+}  // namespace fp4moe::moe
