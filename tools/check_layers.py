@@ -22,8 +22,9 @@ ALLOWED = {
     "convert": "base formats platform kernels tensor tensor/files layout weights oracle backends",
     "golden": "base formats platform tensor layout moe weights oracle backends convert",
     "plan": "base formats platform tensor tensor/files weights oracle backends",
+    "runtime": "base formats platform tensor tensor/files layout moe weights oracle backends convert plan",
     "bench": "base formats platform kernels tensor tensor/files layout weights oracle backends convert",
-    "cli": "base formats platform kernels tensor tensor/files layout moe weights oracle backends convert golden bench plan",
+    "cli": "base formats platform kernels tensor tensor/files layout moe weights oracle backends convert golden bench plan runtime",
 }
 
 

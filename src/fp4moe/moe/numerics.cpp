@@ -18,6 +18,24 @@ Result<const Numerics*> require_numerics(std::string_view id) {
       .expects(fmt::format("one of {}", all), id);
 }
 
+Tolerance tolerance(const Numerics& numerics, oracle::ActivationKey quantises) {
+  using oracle::ActivationKey;
+  switch (quantises) {
+    case ActivationKey::none:
+      break;
+    case ActivationKey::mxfp8:
+    case ActivationKey::fp8_static_tensor:
+    case ActivationKey::fp8_block128:
+    case ActivationKey::fp8_token:
+      return {.of_largest = 0.15, .cosine = 0.995};
+    case ActivationKey::mxfp4:
+    case ActivationKey::nvfp4:
+      return {.of_largest = 0.5, .cosine = 0.95};
+  }
+  return numerics.id == "exact" ? Tolerance{.of_largest = 1e-6, .cosine = 1 - 1e-12}
+                                : Tolerance{.of_largest = 2e-2, .cosine = 0.9999};
+}
+
 double rounded_to_bf16(double value) {
   return static_cast<double>(
       formats::Bf16::decode(formats::Bf16::encode(static_cast<float>(value))));

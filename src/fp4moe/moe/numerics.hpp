@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "fp4moe/base/result.hpp"
+#include "fp4moe/oracle/words.hpp"
 
 namespace fp4moe::moe {
 
@@ -74,6 +75,14 @@ inline constexpr std::array<Numerics, 10> kNumerics{{
      .weights_in_bf16 = true, .says = "vLLM's NVFP4 emulation: weights dequantised to bf16, then as unfused"},
 }};
 // clang-format on
+
+// How far a result may be from the exact one and still be this backend's: the largest difference as
+// a share of the largest value, and the cosine between both. Measured on random layers of real
+// models' shapes, with room.
+struct Tolerance {
+  double of_largest = 0, cosine = 0;
+};
+Tolerance tolerance(const Numerics& numerics, oracle::ActivationKey quantises);
 
 // Errors: numerics.unknown, listing what there is.
 Result<const Numerics*> require_numerics(std::string_view id);

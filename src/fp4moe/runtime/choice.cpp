@@ -1,0 +1,141 @@
+#include "fp4moe/runtime/choice.hpp"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "fp4moe/backends/all.hpp"
+#include "fp4moe/backends/layouts.hpp"
+#include "fp4moe/base/text.hpp"
+#include "fp4moe/plan/plan.hpp"
+
+namespace fp4moe::runtime {
+namespace {
+
+using oracle::Backend;
+using oracle::Policy;
+
+const Backend* backend_in(const Policy& policy, std::string_view name) {
+  const auto found = std::ranges::find(policy.backends, name, &Backend::name);
+  return found == policy.backends.end() ? nullptr : *found;
+}
+
+Choice choice_of(const Policy& policy, const Backend& backend) {
+  Choice made{.policy = &policy, .backend = &backend};
+  if (!backend.experts.empty()) made.experts = backend.experts.front();
+  return made;
+}
+
+// Policies of a format, our own first, then the newest.
+std::vector<const Policy*> newest_first(oracle::WeightFormat format) {
+  std::vector<const Policy*> made;
+  for (const Policy& policy : backends::policies())
+    if (policy.format == format) made.push_back(&policy);
+  std::ranges::stable_sort(made, [](const Policy* a, const Policy* b) { return a->era > b->era; });
+  return made;
+}
+
+Result<Choice> select_for(const plan::Model& model, const weights::Slice& slice, const Wish& wish,
+                          const Policy& policy) {
+  const std::uint64_t ep = slice.expert_parallel.size;
+  plan::PlanRequest request{.model = model, .device = wish.device, .policy = &policy};
+  request.ranks = {.tp = ep > 1 ? ep : slice.tensor_parallel.size, .ep = ep};
+  const auto made = plan::make_plan(request);
+  if (!made) return made.why();
+  for (const plan::BackendPlan& row : made->backends)
+    if (row.chosen) {
+      Choice choice = choice_of(policy, *row.backend);
+      choice.why = fmt::format("policy {} selects {} on {}", policy.name, row.backend->name,
+                               wish.device.name);
+      return choice;
+    }
+  return error(ErrorCode::no_backend, "choice.backend", "the policy selects no backend here")
+      .expects("a backend that computes the model on this device", made->no_choice)
+      .try_this("name one: --backend NAME, or a layout: --layout ID");
+}
+
+// The layout that the backend's kernels read; where its library lays weights out by itself, they
+// stay as loaded.
+Result<const layout::Layout*> layout_for(const Choice& choice, std::uint64_t tp_size,
+                                         const std::string& generation) {
+  auto found = backends::layout_of({.backend = *choice.backend,
+                                    .era = choice.policy->era,
+                                    .device = choice.device,
+                                    .tp_size = tp_size});
+  if (!found && found.why().id == "layout.external")
+    found = backends::require_layout(
+        fmt::format("as_loaded.{}", formats::name(choice.backend->format)), {});
+  if (!found || generation.empty()) return found;
+  return backends::require_layout((*found)->id, generation);
+}
+
+}  // namespace
+
+convert::Recipe Choice::recipe(const weights::Slice& slice, oracle::Activation activation) const {
+  convert::Recipe made{.layout = layout, .slice = slice};
+  made.sizing.backend = backend;
+  made.sizing.device = device;
+  made.sizing.activation = activation;
+  return made;
+}
+
+Result<Choice> find_backend(std::string_view name, std::string_view policy,
+                            oracle::WeightFormat format) {
+  const auto own = backends::require_policy(policy, format);
+  if (!own) return own.why();
+  std::vector<std::string_view> names;
+  const auto look = [&](const Policy& in) -> const Backend* {
+    for (const Backend* backend : in.backends)
+      if (std::ranges::find(names, backend->name) == names.end()) names.push_back(backend->name);
+    return backend_in(in, name);
+  };
+  if (const Backend* found = look(**own)) return choice_of(**own, *found);
+  if (policy == backends::kNative)
+    for (const Policy* other : newest_first(format))
+      if (const Backend* found = look(*other)) return choice_of(*other, *found);
+  const std::string_view near = nearest(name, names);
+  return usage("choice.backend", fmt::format("policy {} has no such backend", policy))
+      .expects(fmt::format("one of {}", fmt::join(names, ", ")), "'" + printable(name) + "'")
+      .try_this(near.empty() ? "see other policies: --policy"
+                             : fmt::format("Did you mean {}?", near));
+}
+
+Result<Choice> choose(const plan::Model& model, const weights::Slice& slice, const Wish& wish) {
+  const auto policy = backends::require_policy(wish.policy, model.shape.format);
+  if (!policy) return policy.why();
+  const bool is_named = wish.backend != "auto" && !wish.backend.empty();
+  Result<Choice> choice = is_named ? find_backend(wish.backend, wish.policy, model.shape.format)
+                                   : select_for(model, slice, wish, **policy);
+  if (!choice) return choice.why();
+  if (is_named)
+    choice->why =
+        fmt::format("{} was named (policy {})", choice->backend->name, choice->policy->name);
+  choice->mode = wish.mode;
+  choice->device = wish.device;
+  const auto layout = layout_for(*choice, slice.tensor_parallel.size, wish.generation);
+  if (!layout) return layout.why();
+  choice->layout = *layout;
+  return choice;
+}
+
+Result<Choice> backend_of_folder(std::string_view backend, const layout::Layout& layout) {
+  for (const Policy* policy : newest_first(layout.format))
+    for (const Backend* row : policy->backends) {
+      const bool fits = backend.empty()
+                            ? backends::layout_id(*row) == layout.id
+                            : row->name == backend && backends::layout_id(*row) == layout.id;
+      if (!fits) continue;
+      Choice choice = choice_of(*policy, *row);
+      choice.layout = &layout;
+      choice.why =
+          fmt::format("the folder lies in layout {}, which {} reads", layout.id, row->name);
+      return choice;
+    }
+  return invalid("choice.backend", "no backend here reads the folder's layout")
+      .expects(fmt::format("a backend with layout {}", layout.id),
+               backend.empty() ? "none" : std::string(backend));
+}
+
+}  // namespace fp4moe::runtime

@@ -1,0 +1,58 @@
+// What running a layer needs to know of its model beside the weights: the words a backend is chosen
+// with, the activation, the router. From a checkpoint or from a converted folder alike.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fp4moe/base/result.hpp"
+#include "fp4moe/convert/converted_folder.hpp"
+#include "fp4moe/moe/routing/router.hpp"
+#include "fp4moe/moe/rows.hpp"
+#include "fp4moe/plan/model.hpp"
+#include "fp4moe/tensor/tensor.hpp"
+#include "fp4moe/weights/checkpoint.hpp"
+
+namespace fp4moe::runtime {
+
+// Finds a tensor of the model by its whole name; empty when there is none.
+using FindTensor = std::function<std::optional<tensor::TensorView>(std::string_view name)>;
+
+struct LayerFacts {
+  plan::Model model{};          // of this layer alone, without parallelism
+  std::string prefix{};         // "model.layers.3.mlp."
+  std::string router_module{};  // after the prefix: "gate"
+  moe::routing::RouterOptions router{};
+  bool has_router_weights = false;
+  std::vector<std::string> notes{};  // what was assumed
+};
+
+// Errors: facts.top_k (the configuration does not say how many experts a token has), facts.bias (a
+// correction bias of another shape or type).
+Result<LayerFacts> layer_facts(const weights::ModelConfig& config, const weights::MoeShape& shape,
+                               std::string_view prefix, weights::SplitRule rule,
+                               const FindTensor& find);
+Result<LayerFacts> layer_facts(const weights::Checkpoint& checkpoint, std::size_t number);
+
+Result<LayerFacts> layer_facts(const convert::ConvertedFolder& folder, std::size_t number);
+
+// Tensors beside the experts; what is found lives as long as the argument.
+FindTensor finder(const weights::Checkpoint& checkpoint);
+FindTensor finder(const convert::ConvertedFolder& folder);
+
+// The linear map from hidden states to logits.
+struct RouterWeights {
+  std::uint64_t experts = 0, hidden = 0;
+  std::vector<float> weight{};  // [experts, hidden]
+  std::vector<float> bias{};    // [experts], or none
+
+  // logits[t][e] in float32, float64 inside. [T, experts].
+  std::vector<float> logits(const moe::ConstRows& x) const;
+};
+// Errors: facts.router when the model has no such tensor, or one of another shape.
+Result<RouterWeights> load_router(const LayerFacts& facts, const FindTensor& find);
+
+}  // namespace fp4moe::runtime

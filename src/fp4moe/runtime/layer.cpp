@@ -1,0 +1,279 @@
+#include "fp4moe/runtime/layer.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "fp4moe/base/parallel.hpp"
+#include "fp4moe/moe/exchange/all.hpp"
+#include "fp4moe/oracle/quant_config.hpp"
+#include "fp4moe/runtime/engines.hpp"
+
+namespace fp4moe::runtime {
+namespace {
+
+using moe::ActivationKey;
+using oracle::Kind;
+using oracle::TokenFormat;
+
+// A layer's own constants, else those of its activation.
+moe::ActivationParams params_of(const Choice& choice, const oracle::Layer& layer,
+                                moe::Activation activation) {
+  moe::ActivationParams params = moe::row(activation).params;
+  const oracle::GateConstants gate =
+      oracle::gate_constants(*choice.backend, choice.policy->era, choice.mode, layer);
+  if (gate.alpha) params.alpha = *gate.alpha;
+  if (gate.beta) params.beta = *gate.beta;
+  if (gate.clamp) params.limit = *gate.clamp;
+  if (layer.situ_beta) params.situ_beta = *layer.situ_beta;
+  if (layer.situ_linear_beta) params.situ_linear_beta = *layer.situ_linear_beta;
+  return params;
+}
+
+Error missing_input_scale(std::uint64_t expert, std::string_view backend) {
+  return invalid("scale.input", "the backend quantises activations, but an input scale is missing")
+      .at(fmt::format("expert {}", expert))
+      .expects("a positive finite input_scale", "none")
+      .try_this(fmt::format(
+          "use a checkpoint with input scales, or a backend with 16-bit activations instead of {}",
+          backend));
+}
+
+bool is_scale(float value) { return std::isfinite(value) && value > 0; }
+
+}  // namespace
+
+Result<MoeLayer> MoeLayer::make(LayerFacts facts, Choice choice, LayerOptions options) {
+  MoeLayer made;
+  made.facts_ = std::move(facts);
+  made.choice_ = std::move(choice);
+  made.options_ = std::move(options);
+  made.pool_ = made.options_.pool;
+  if (!made.pool_)
+    made.pool_ = std::make_shared<ThreadPool>(made.options_.threads == 0 ? available_threads()
+                                                                         : made.options_.threads);
+  Result<moe::routing::Router> router = moe::routing::Router::make(made.facts_.router);
+  if (!router) return router.why();
+  made.router_ = std::move(*router);
+  const weights::Slice& slice = made.options_.slice;
+  const std::uint64_t experts = made.facts_.model.shape.experts;
+  auto local = weights::local_experts(experts, slice.expert_parallel, slice.placement);
+  if (!local) return local.why();
+  made.local_ = std::move(*local);
+  if (slice.expert_parallel.size > 1) {
+    made.expert_map_.assign(experts, -1);
+    for (std::size_t i = 0; i < made.local_.size(); ++i)
+      made.expert_map_[made.local_[i]] = static_cast<std::int32_t>(i);
+  }
+  return made;
+}
+
+Result<MoeLayer> MoeLayer::create(const weights::Checkpoint& checkpoint, std::size_t number,
+                                  LayerOptions options) {
+  if (number >= checkpoint.layers().size())
+    return usage("layer.number", "the checkpoint has no such MoE layer")
+        .expects(fmt::format("below {}", checkpoint.layers().size()), fmt::format("{}", number));
+  Result<LayerFacts> facts = layer_facts(checkpoint, number);
+  if (!facts) return facts.why();
+  Result<Choice> choice = choose(facts->model, options.slice, options.wish);
+  if (!choice) return choice.why();
+  Result<MoeLayer> made = make(std::move(*facts), std::move(*choice), std::move(options));
+  if (!made) return made.why();
+  const convert::Recipe recipe =
+      made->choice_.recipe(made->options_.slice, made->facts_.model.layer.activation);
+  Result<convert::LayerJob> job = convert::layer_job(checkpoint, number, recipe);
+  if (!job) return job.why();
+  Result<PackedWeights> packed = PackedWeights::create(*made->choice_.layout, job->problem);
+  if (!packed) return packed.why();
+  made->packed_ = std::make_unique<PackedWeights>(std::move(*packed));
+  made->job_ = std::move(*job);
+  if (const auto done = made->describe(); !done) return done.why();
+  return made;
+}
+
+Result<MoeLayer> MoeLayer::open(std::shared_ptr<const convert::ConvertedFolder> folder,
+                                std::size_t number, LayerOptions options) {
+  const convert::Manifest& manifest = folder->manifest();
+  if (number >= manifest.layers.size())
+    return usage("layer.number", "the folder has no such MoE layer")
+        .in(folder->path())
+        .expects(fmt::format("below {}", manifest.layers.size()), fmt::format("{}", number));
+  Result<PackedWeights> packed = PackedWeights::map(folder, number);
+  if (!packed) return packed.why();
+  Result<LayerFacts> facts = layer_facts(*folder, number);
+  if (!facts) return facts.why();
+  Result<Choice> choice = backend_of_folder(manifest.backend, packed->packer().layout());
+  if (!choice) return choice.why();
+  options.slice = manifest.slice;
+  Result<MoeLayer> made = make(std::move(*facts), std::move(*choice), std::move(options));
+  if (!made) return made.why();
+  made->packed_ = std::make_unique<PackedWeights>(std::move(*packed));
+  made->is_loaded_ = true;
+  if (const auto done = made->describe(); !done) return done.why();
+  return made;
+}
+
+// What the engine will be asked to compute, but for scales that come with the weights.
+Result<Done> MoeLayer::describe() {
+  const oracle::Layer& layer = facts_.model.layer;
+  const auto activation = moe::activation_from_name(oracle::name(layer.activation));
+  if (!activation)
+    return usage("layer.activation", "this activation is not computed here")
+        .expects("a known activation", oracle::name(layer.activation));
+  const auto numerics = moe::require_numerics(
+      options_.numerics.empty() ? choice_.backend->numerics : std::string_view(options_.numerics));
+  if (!numerics) return numerics.why();
+  problem_.shape = packed_->source().shape;
+  problem_.activation = *activation;
+  problem_.params = params_of(choice_, layer, *activation);
+  problem_.numerics = **numerics;
+  const oracle::QuantScheme scheme = oracle::scheme_of(*choice_.backend, choice_.mode, layer);
+  problem_.quantises =
+      options_.quantises.value_or(oracle::activations_of(scheme, layer.activation_key));
+  if (problem_.numerics.id == "exact") problem_.quantises = ActivationKey::none;
+  return Done{};
+}
+
+Result<Done> MoeLayer::load() {
+  if (!job_) return Done{};  // mapped
+  if (const auto done = packed_->load(*job_, pool_->threads()); !done) return done.why();
+  is_loaded_ = true;
+  return Done{};
+}
+
+Result<Done> MoeLayer::load_expert(std::size_t position) {
+  if (!is_loaded_)
+    return usage("layer.order", "one expert is loaded again before all of them were")
+        .expects("load() first", "nothing loaded");
+  if (!job_ || position >= job_->experts.size())
+    return usage("layer.position", "there is no such expert to load again")
+        .expects(fmt::format("below {}", job_ ? job_->experts.size() : 0),
+                 fmt::format("{}", position));
+  return packed_->load_expert(*job_, position);
+}
+
+// G of NVFP4 is the reciprocal of the input scale; static FP8 takes the scale itself. Layouts that
+// carry kernel scalars have them ready; others are asked for their experts' own.
+Result<Done> MoeLayer::read_input_scales() {
+  problem_.input_scales.clear();
+  problem_.hidden_scales.clear();
+  const bool inverts = problem_.quantises == ActivationKey::nvfp4;
+  if (!inverts && problem_.quantises != ActivationKey::fp8_static_tensor) return Done{};
+  if (inverts) {
+    problem_.input_scales = packed_->scalars("a1_gscale");
+    problem_.hidden_scales = packed_->scalars("a2_gscale");
+    if (!problem_.input_scales.empty() && !problem_.hidden_scales.empty()) return Done{};
+  }
+  float input = 0, hidden = 0;
+  for (std::size_t position = 0; position < problem_.shape.experts; ++position) {
+    const convert::ExpertScalars& scalars = packed_->packer().scalars(position);
+    const float first =
+        std::max(scalars.gate_input.value_or(0.0f), scalars.up_input.value_or(0.0f));
+    const float second = scalars.down_input.value_or(0.0f);
+    if (!is_scale(first) || !is_scale(second))
+      return missing_input_scale(local_[position], choice_.backend->name);
+    input = std::max(input, first);
+    hidden = std::max(hidden, second);
+  }
+  problem_.input_scales = {inverts ? 1.0f / input : input};
+  problem_.hidden_scales = {inverts ? 1.0f / hidden : hidden};
+  return Done{};
+}
+
+Result<Done> MoeLayer::process() {
+  if (!is_loaded_)
+    return usage("layer.order", "a layer is processed before it is loaded")
+        .expects("load() first", "nothing loaded");
+  if (const auto done = read_input_scales(); !done) return done.why();
+  Result<std::unique_ptr<moe::Engine>> engine = make_engine(options_.engine, pool_);
+  if (!engine) return engine.why();
+  moe::ExpertSource source = packed_->source();
+  // Kernels with one w13 have one global scale for it, the gate's.
+  const bool shares = problem_.numerics.id != "exact" && problem_.numerics.id != "native";
+  if (problem_.shape.gated() && shares)
+    source.visit = [visit = source.visit](std::size_t position, const moe::UseExpert& use) {
+      return visit(position, [&](const weights::ExpertView& given) {
+        weights::ExpertView view = given;
+        view.up.global_scale = view.gate.global_scale;
+        return use(view);
+      });
+    };
+  Result<std::unique_ptr<moe::Experts>> experts = (*engine)->make(problem_, source);
+  if (!experts) return experts.why();
+  experts_ = std::move(*experts);
+  return make_kernels();
+}
+
+const oracle::Experts* MoeLayer::experts_row(Kind kind) const {
+  TokenFormat format = TokenFormat::standard;
+  for (const moe::exchange::ExchangeRow& row : moe::exchange::all_exchanges())
+    if (row.name == options_.exchange) format = row.format;
+  for (const oracle::Experts* experts : choice_.backend->experts)
+    if (experts->kind == kind && experts->format == format) return experts;
+  return nullptr;
+}
+
+bool MoeLayer::routes_itself(const oracle::Experts& row) const {
+  const auto routing = oracle::routing_from_name(moe::routing::name(facts_.router.method));
+  return row.routings.empty() || (routing && row.routings.contains(*routing));
+}
+
+Result<std::unique_ptr<moe::exchange::Exchange>> MoeLayer::make_exchange() const {
+  return moe::exchange::make_exchange(
+      options_.exchange, {.ranks = options_.exchange == "local" ? nullptr : options_.ranks,
+                          .experts = facts_.model.shape.experts,
+                          .expert_parallel = options_.slice.expert_parallel,
+                          .placement = options_.slice.placement,
+                          .max_tokens = options_.max_tokens});
+}
+
+Result<Done> MoeLayer::make_kernels() {
+  modular_.reset();
+  monolithic_.reset();
+  auto exchange = make_exchange();
+  if (!exchange) return exchange.why();
+  const moe::exchange::Traits traits = (*exchange)->traits();
+  const bool is_batched = traits.format == TokenFormat::batched;
+  moe::ExpertsRole role{.format = traits.format, .leaves_weights = is_batched};
+  // A backend without a class of this form is emulated as if it had one: engines take any form.
+  const oracle::Experts* row = experts_row(Kind::modular);
+  role.takes_unquantised = row != nullptr ? row->takes_unquantised : !is_batched;
+  if (problem_.input_scales.size() > 1) role.takes_unquantised = true;
+  if (is_batched) {
+    role.takes_unquantised = false;
+    role.max_tokens = traits.max_tokens_per_rank.value_or(options_.max_tokens);
+    role.dispatchers = traits.dispatchers;
+  }
+  const moe::KernelOptions kernel{
+      .weight_on_input = facts_.router.method == moe::routing::Method::llama4,
+      .chunk = options_.chunk};
+  auto modular = moe::ModularKernel::make(std::move(*exchange), experts_, role, kernel);
+  if (!modular) return modular.why();
+  modular_ = std::move(*modular);
+
+  const oracle::Experts* own = experts_row(Kind::monolithic);
+  const bool is_linear = options_.slice.placement == weights::Placement::linear ||
+                         options_.slice.expert_parallel.size == 1;
+  if (own == nullptr || is_batched || !routes_itself(*own) || !is_linear || !traits.routes ||
+      facts_.router.zero_experts != 0 || local_.empty())
+    return Done{};
+  auto second = make_exchange();
+  if (!second) return second.why();
+  role.kind = Kind::monolithic;
+  auto monolithic = moe::MonolithicKernel::make(
+      std::move(*second), experts_, *router_, role,
+      {.kernel = kernel, .first_expert = local_.empty() ? 0 : local_.front()});
+  if (!monolithic) return monolithic.why();
+  monolithic_ = std::move(*monolithic);
+  return Done{};
+}
+
+std::vector<std::string> MoeLayer::warnings() const {
+  std::vector<std::string> all = packed_->packer().warnings();
+  all.insert(all.end(), facts_.notes.begin(), facts_.notes.end());
+  return all;
+}
+
+}  // namespace fp4moe::runtime

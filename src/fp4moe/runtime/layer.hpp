@@ -1,0 +1,122 @@
+// A MoE layer's life: created (backend chosen, sizes rounded, memory made), loaded (any dialect,
+// any slice, straight into the backend's layout), processed (handed to an engine), applied; loaded
+// again whenever the weights change.
+//
+//   Result<Checkpoint> checkpoint = Checkpoint::open("gpt-oss-20b");
+//   Result<MoeLayer> layer = MoeLayer::create(*checkpoint, 0, {.wish = {.backend = "MARLIN"}});
+//   layer->load();
+//   layer->process();
+//   layer->run({.x = x, .logits = logits}, out);
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "fp4moe/base/result.hpp"
+#include "fp4moe/base/thread_pool.hpp"
+#include "fp4moe/moe/exchange/communicator.hpp"
+#include "fp4moe/moe/kernel.hpp"
+#include "fp4moe/runtime/choice.hpp"
+#include "fp4moe/runtime/facts.hpp"
+#include "fp4moe/runtime/packed_weights.hpp"
+
+namespace fp4moe::runtime {
+
+// Experts that see every token: adds their output to `out`, which holds zeros.
+using SharedExperts =
+    std::function<Result<Done>(const moe::ConstRows& x, const moe::MutableRows& out)>;
+
+struct LayerOptions {
+  Wish wish{};
+  std::string engine = "auto";
+  std::size_t threads = 0;             // 0: all this process may use
+  std::shared_ptr<ThreadPool> pool{};  // instead: shared with others
+  weights::Slice slice{};
+  // The ranks that hold the other slices; outlives the layer. None: outputs are this slice's part
+  // of the sum. `exchange` "local": every rank has all tokens, outputs are summed over ranks.
+  moe::exchange::Communicator* ranks = nullptr;
+  std::string exchange = "local";
+  std::uint64_t max_tokens = 256;                    // per rank, for exchanges with batches
+  std::string numerics{};                            // instead of the backend's: "exact"
+  std::optional<oracle::ActivationKey> quantises{};  // instead of the scheme's
+  std::uint64_t chunk = 0;                           // tokens at once; 0: all
+  SharedExperts shared{};
+};
+
+// What a call brings. Either ids and weights, or logits; rows as moe::exchange::Tokens has them.
+using Tokens = moe::exchange::Tokens;
+
+class MoeLayer {
+ public:
+  // `checkpoint` outlives load() and reload. Errors: choice.*, layout.*, convert.*, sizes.*,
+  // engine.unknown, numerics.unknown, exchange.*.
+  static Result<MoeLayer> create(const weights::Checkpoint& checkpoint, std::size_t number,
+                                 LayerOptions options = {});
+  // From a converted folder: backend, layout and slice are the folder's. Loaded by mapping.
+  static Result<MoeLayer> open(std::shared_ptr<const convert::ConvertedFolder> folder,
+                               std::size_t number, LayerOptions options = {});
+
+  // Weights into this layer's memory; again after they changed. The next process() takes them over.
+  Result<Done> load();
+  Result<Done> load_expert(std::size_t position);
+  // Hands the weights to the engine. Errors: layer.order when nothing is loaded, scale.input,
+  // experts.*.
+  Result<Done> process();
+
+  // Given ids and weights. Errors: layer.order (not processed), layer.lora (a backend without
+  // adapters), kernel.*, experts.*, rows.*, those of the exchange.
+  Result<Done> apply(const Tokens& tokens, const moe::MutableRows& out, moe::LoraView lora = {});
+  // Given logits, by a kernel that routes itself. Errors: layer.monolithic when the backend has
+  // none for this routing.
+  Result<Done> apply_monolithic(const Tokens& tokens, const moe::MutableRows& out);
+  // Given logits: by the monolithic kernel where there is one, else routed first. Adds shared and
+  // zero experts.
+  Result<Done> run(const Tokens& tokens, const moe::MutableRows& out, moe::LoraView lora = {});
+
+  const LayerFacts& facts() const { return facts_; }
+  const Choice& choice() const { return choice_; }
+  const PackedWeights& weights() const { return *packed_; }
+  const moe::ExpertsProblem& problem() const { return problem_; }
+  const moe::routing::Router& router() const { return *router_; }
+  std::span<const std::uint64_t> local_experts() const { return local_; }
+  moe::Experts* experts() const { return experts_.get(); }  // null before process()
+  bool is_monolithic() const { return monolithic_.has_value(); }
+  std::vector<std::string> warnings() const;
+
+ private:
+  MoeLayer() = default;
+  static Result<MoeLayer> make(LayerFacts facts, Choice choice, LayerOptions options);
+  Result<Done> describe();
+  Result<Done> make_kernels();
+  Result<std::unique_ptr<moe::exchange::Exchange>> make_exchange() const;
+  Result<Done> read_input_scales();
+  Result<Done> check_processed() const;
+  Result<Done> reduce(const moe::MutableRows& out);
+  Result<Done> add_shared(const moe::ConstRows& x, const moe::MutableRows& out);
+  const oracle::Experts* experts_row(oracle::Kind kind) const;
+  bool routes_itself(const oracle::Experts& row) const;
+
+  LayerFacts facts_{};
+  Choice choice_{};
+  LayerOptions options_{};
+  std::shared_ptr<ThreadPool> pool_{};
+  std::optional<convert::LayerJob> job_{};
+  std::unique_ptr<PackedWeights> packed_{};
+  std::vector<std::uint64_t> local_{};
+  std::vector<std::int32_t> expert_map_{};
+  std::optional<moe::routing::Router> router_{};
+  moe::ExpertsProblem problem_{};
+  std::shared_ptr<moe::Experts> experts_{};
+  std::optional<moe::ModularKernel> modular_{};
+  std::optional<moe::MonolithicKernel> monolithic_{};
+  moe::exchange::Parcel parcel_{};
+  bool is_loaded_ = false;
+  std::vector<std::int32_t> ids_{};
+  std::vector<float> weights_{}, identity_{};
+};
+
+}  // namespace fp4moe::runtime

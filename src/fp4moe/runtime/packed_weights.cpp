@@ -1,0 +1,202 @@
+#include "fp4moe/runtime/packed_weights.hpp"
+
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "fp4moe/convert/pack_layer.hpp"
+#include "fp4moe/moe/rows.hpp"
+
+namespace fp4moe::runtime {
+namespace {
+
+using convert::LayerPacker;
+using convert::PackedTensor;
+using convert::Problem;
+using weights::ExpertView;
+using weights::ProjectionRoom;
+using weights::ProjectionView;
+using weights::RowOrder;
+
+// Canonical rows of one expert in one piece of memory.
+class ExpertRooms {
+ public:
+  static Result<ExpertRooms> make(const LayerPacker& packer) {
+    const Problem& problem = packer.problem();
+    const bool gated = problem.order != RowOrder::single;
+    const std::uint64_t block = formats::block_size(packer.layout().format);
+    const std::uint64_t hidden = problem.real.hidden, rows = problem.real.intermediate;
+    const std::uint64_t rows13 = gated ? 2 * rows : rows;
+    const std::uint64_t bias_bytes = problem.has_bias ? moe::element_bytes(problem.bias_type) : 0;
+    const std::uint64_t w13 = rows13 * (hidden / 2 + hidden / block);
+    const std::uint64_t w2 = hidden * (rows / 2 + rows / block);
+    ExpertRooms made;
+    Result<tensor::Buffer> memory =
+        tensor::Buffer::allocate(w13 + w2 + (rows13 + hidden) * bias_bytes);
+    if (!memory) return memory.why();
+    made.memory_ = std::move(*memory);
+    std::byte* next = made.memory_.data();
+    const auto take = [&](std::uint64_t count) { return std::exchange(next, next + count); };
+    const auto room = [&](std::uint64_t count, std::uint64_t k) {
+      return ProjectionRoom{.codes = {take(count * k / 2), k / 2},
+                            .scales = {take(count * k / block), k / block}};
+    };
+    if (gated) made.target_.rooms.gate = room(rows, hidden);
+    made.target_.rooms.up = room(rows, hidden);
+    made.target_.rooms.down = room(hidden, rows);
+    made.target_.bias13 = {take(rows13 * bias_bytes), rows13 * bias_bytes};
+    made.target_.bias2 = {take(hidden * bias_bytes), hidden * bias_bytes};
+    return made;
+  }
+
+  const LayerPacker::ExpertTarget& target() const { return target_; }
+
+  ExpertView view(const LayerPacker& packer, std::size_t position) const {
+    const Problem& problem = packer.problem();
+    const convert::ExpertScalars& scalars = packer.scalars(position);
+    const std::uint64_t hidden = problem.real.hidden, rows = problem.real.intermediate;
+    ExpertView view{.shape = {.format = packer.layout().format,
+                              .experts = problem.experts,
+                              .hidden = hidden,
+                              .intermediate = rows,
+                              .order = problem.order,
+                              .has_bias = problem.has_bias}};
+    const bool gated = view.shape.gated();
+    const auto fill = [&](ProjectionView& to, const ProjectionRoom& from, std::uint64_t count) {
+      to.codes = {from.codes.data, count, from.codes.stride, from.codes.stride};
+      to.scales = {from.scales.data, count, from.scales.stride, from.scales.stride};
+    };
+    if (gated) fill(view.gate, target_.rooms.gate, rows);
+    fill(view.up, target_.rooms.up, rows);
+    fill(view.down, target_.rooms.down, hidden);
+    view.gate.global_scale = scalars.gate_global;
+    view.up.global_scale = scalars.up_global;
+    view.down.global_scale = scalars.down_global;
+    view.gate.input_scale = scalars.gate_input;
+    view.up.input_scale = scalars.up_input;
+    view.down.input_scale = scalars.down_input;
+    if (!problem.has_bias) return view;
+    const std::uint64_t size = moe::element_bytes(problem.bias_type);
+    const bool turns = problem.order == RowOrder::interleaved;
+    const auto bias = [&](std::span<std::byte> from, std::uint64_t first, std::uint64_t count,
+                          std::uint64_t step) {
+      return weights::BiasView{from.data() + first * size, count, step * size, problem.bias_type};
+    };
+    if (gated) view.gate.bias = bias(target_.bias13, 0, rows, turns ? 2 : 1);
+    view.up.bias = bias(target_.bias13, !gated ? 0 : turns ? 1 : rows, rows, turns ? 2 : 1);
+    view.down.bias = bias(target_.bias2, 0, hidden, 1);
+    return view;
+  }
+
+ private:
+  tensor::Buffer memory_{};
+  LayerPacker::ExpertTarget target_{};
+};
+
+}  // namespace
+
+Result<PackedWeights> PackedWeights::create(const layout::Layout& layout, const Problem& problem) {
+  Result<LayerPacker> packer = LayerPacker::make(layout, problem);
+  if (!packer) return packer.why();
+  PackedWeights made(std::move(*packer));
+  for (const PackedTensor& tensor : made.packer_.tensors()) {
+    Result<tensor::Buffer> memory = tensor::Buffer::allocate(tensor.bytes);
+    if (!memory) return memory.why();
+    made.targets_.push_back(memory->bytes());
+    made.views_.emplace_back(memory->bytes());
+    made.memory_.push_back(std::move(*memory));
+  }
+  return made;
+}
+
+Result<PackedWeights> PackedWeights::map(std::shared_ptr<const convert::ConvertedFolder> folder,
+                                         std::size_t number) {
+  Result<LayerPacker> packer = folder->packer(number);
+  if (!packer) return packer.why();
+  PackedWeights made(std::move(*packer));
+  for (const convert::NamedView& tensor : folder->layer(number))
+    made.views_.push_back(tensor.view.bytes);
+  made.folder_ = std::move(folder);
+  return made;
+}
+
+Result<Done> PackedWeights::check_own_memory() const {
+  if (!folder_) return Done{};
+  return usage("weights.mapped", "weights that are mapped from a folder are not loaded")
+      .expects("memory of the layer's own", folder_->path());
+}
+
+Result<Done> PackedWeights::load(const convert::LayerJob& job, std::size_t threads) {
+  if (const auto fine = check_own_memory(); !fine) return fine.why();
+  return convert::pack_layer(job, packer_, targets_, {.threads = threads});
+}
+
+Result<Done> PackedWeights::load(const moe::ExpertSource& source) {
+  if (const auto fine = check_own_memory(); !fine) return fine.why();
+  const std::uint64_t experts = packer_.problem().experts;
+  for (std::size_t position = 0; position < experts; ++position) {
+    const auto noted = source.visit(
+        position, [&](const ExpertView& view) { return packer_.note(position, view); });
+    if (!noted) return noted.why();
+  }
+  std::vector<std::span<std::byte>> parts(targets_.size()), small(targets_.size());
+  for (std::size_t position = 0; position < experts; ++position) {
+    for (std::size_t t = 0; t < targets_.size(); ++t) {
+      const std::uint64_t bytes = packer_.tensors()[t].expert_bytes;
+      parts[t] = targets_[t].subspan(position * bytes, bytes);
+      if (bytes == 0) small[t] = targets_[t];
+    }
+    const auto packed = source.visit(
+        position, [&](const ExpertView& view) { return packer_.pack(position, view, parts); });
+    if (!packed) return packed.why();
+  }
+  return packer_.pack_scalars(small);
+}
+
+Result<Done> PackedWeights::load_expert(const convert::LayerJob& job, std::size_t position) {
+  if (const auto fine = check_own_memory(); !fine) return fine.why();
+  return convert::pack_expert(job, packer_, position, targets_);
+}
+
+std::vector<float> PackedWeights::scalars(std::string_view name) const {
+  for (std::size_t t = 0; t < views_.size(); ++t) {
+    const PackedTensor& tensor = packer_.tensors()[t];
+    if (tensor.name != name || !moe::is_activation_type(tensor.dtype)) continue;
+    const std::uint64_t count = views_[t].size() / moe::element_bytes(tensor.dtype);
+    std::vector<float> values(count);
+    read_row(moe::ConstRows{views_[t].data(), tensor.dtype, 1, count, views_[t].size()}, 0,
+             std::span(values));
+    return values;
+  }
+  return {};
+}
+
+std::uint64_t PackedWeights::bytes() const {
+  std::uint64_t sum = 0;
+  for (const auto& view : views_) sum += view.size();
+  return sum;
+}
+
+moe::ExpertSource PackedWeights::source() const {
+  const Problem& problem = packer_.problem();
+  return {.shape = {.format = packer_.layout().format,
+                    .experts = problem.experts,
+                    .hidden = problem.real.hidden,
+                    .intermediate = problem.real.intermediate,
+                    .order = problem.order,
+                    .has_bias = problem.has_bias},
+          .visit = [this](std::size_t position, const moe::UseExpert& use) -> Result<Done> {
+            const Result<ExpertRooms> rooms = ExpertRooms::make(packer_);
+            if (!rooms) return rooms.why();
+            std::vector<std::span<const std::byte>> parts;
+            for (std::size_t t = 0; t < views_.size(); ++t) {
+              const std::uint64_t bytes = packer_.tensors()[t].expert_bytes;
+              parts.push_back(views_[t].subspan(position * bytes, bytes));
+            }
+            if (const auto done = packer_.unpack(position, parts, rooms->target()); !done)
+              return done.why();
+            return use(rooms->view(packer_, position));
+          }};
+}
+
+}  // namespace fp4moe::runtime

@@ -1,0 +1,59 @@
+// A layer's weights in a backend's layout: memory of its own that is filled from a checkpoint, or a
+// converted folder mapped without copying. Filling again puts the same source's bytes at the same
+// addresses.
+#pragma once
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "fp4moe/base/result.hpp"
+#include "fp4moe/convert/converted_folder.hpp"
+#include "fp4moe/convert/layer_job.hpp"
+#include "fp4moe/convert/layer_packer.hpp"
+#include "fp4moe/moe/experts.hpp"
+#include "fp4moe/tensor/buffer.hpp"
+
+namespace fp4moe::runtime {
+
+class PackedWeights {
+ public:
+  // Memory for a rank's share of a layer, zeroed.
+  static Result<PackedWeights> create(const layout::Layout& layout,
+                                      const convert::Problem& problem);
+  static Result<PackedWeights> map(std::shared_ptr<const convert::ConvertedFolder> folder,
+                                   std::size_t number);
+
+  // Packs the layer into this memory, the first time or again. Errors: those of the reader and the
+  // packer, weights.mapped when the memory is a file's.
+  Result<Done> load(const convert::LayerJob& job, std::size_t threads);
+  // The same from experts in memory, whose shape is the problem's.
+  Result<Done> load(const moe::ExpertSource& source);
+  // One expert again, by its position among those of the rank.
+  Result<Done> load_expert(const convert::LayerJob& job, std::size_t position);
+
+  const convert::LayerPacker& packer() const { return packer_; }
+  std::span<const std::span<const std::byte>> tensors() const { return views_; }
+  std::span<const std::span<std::byte>> memory() const { return targets_; }  // none where mapped
+  // A small tensor as numbers; empty when the layout has none of this name.
+  std::vector<float> scalars(std::string_view name) const;
+  std::uint64_t bytes() const;
+
+  // Experts as canonical views, unpacked one at a time. Lives no longer than this.
+  moe::ExpertSource source() const;
+
+ private:
+  explicit PackedWeights(convert::LayerPacker packer) : packer_(std::move(packer)) {}
+
+  Result<Done> check_own_memory() const;
+
+  convert::LayerPacker packer_;
+  std::vector<tensor::Buffer> memory_{};
+  std::vector<std::span<std::byte>> targets_{};
+  std::vector<std::span<const std::byte>> views_{};
+  std::shared_ptr<const convert::ConvertedFolder> folder_{};
+};
+
+}  // namespace fp4moe::runtime
