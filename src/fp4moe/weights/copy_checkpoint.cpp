@@ -74,8 +74,8 @@ std::vector<FileCopy> companion_files(const tensor::Store& source,
   return files;
 }
 
-Result<Done> copy_checkpoint(const tensor::Store& source, const std::string& out,
-                             const CheckpointEdits& edits, const CopyOptions& options) {
+Result<CheckpointPlan> plan_copy(const tensor::Store& source, const CheckpointEdits& edits,
+                                 std::uint64_t max_shard_bytes) {
   std::map<std::string_view, const NewTensor*> put;
   for (const NewTensor& tensor : edits.put) {
     if (tensor::byte_count(tensor.spec.dtype, tensor.spec.shape) != tensor.bytes.size())
@@ -96,7 +96,7 @@ Result<Done> copy_checkpoint(const tensor::Store& source, const std::string& out
   CheckpointPlan plan{
       .row = *find_row(is_gguf ? Dialect::gguf : Dialect::gpt_oss, WeightFormat::mxfp4)};
   plan.source = &source;
-  plan.max_shard_bytes = options.max_shard_bytes;
+  plan.max_shard_bytes = max_shard_bytes;
   plan.documents = edits.documents;
   for (const tensor::StoredTensor& tensor : source.tensors()) {
     if (remove.contains(tensor.entry.name)) continue;
@@ -122,8 +122,14 @@ Result<Done> copy_checkpoint(const tensor::Store& source, const std::string& out
   std::vector<std::string> written;
   for (const auto& document : edits.documents) written.push_back(document.first);
   plan.files = companion_files(source, written);
+  return plan;
+}
 
-  Result<CheckpointWriter> writer = CheckpointWriter::create(out, std::move(plan));
+Result<Done> copy_checkpoint(const tensor::Store& source, const std::string& out,
+                             const CheckpointEdits& edits, const CopyOptions& options) {
+  Result<CheckpointPlan> plan = plan_copy(source, edits, options.max_shard_bytes);
+  if (!plan) return plan.why();
+  Result<CheckpointWriter> writer = CheckpointWriter::create(out, *std::move(plan));
   if (!writer) return writer.why();
   if (Result<Done> done = writer->copy_others(options.threads, options.progress); !done)
     return done;

@@ -31,6 +31,11 @@ struct CopyOptions {
   ProgressFunction progress{};
 };
 
+// What such a copy will hold: the source's tensors in its order, then those added. Pieces may be
+// taken out of it and the tensors written by hand (CheckpointWriter::write_other).
+Result<CheckpointPlan> plan_copy(const tensor::Store& source, const CheckpointEdits& edits,
+                                 std::uint64_t max_shard_bytes = kDefaultShardBytes);
+
 // Errors: copy.missing, copy.size, and those of the writer.
 Result<Done> copy_checkpoint(const tensor::Store& source, const std::string& out,
                              const CheckpointEdits& edits, const CopyOptions& options = {});

@@ -82,6 +82,11 @@ class CheckpointWriter {
 
   // Expert `expert` of the plan's layer number `layer`. Any number of threads, each expert once.
   Result<Done> write_expert(std::size_t layer, std::uint64_t expert, const ExpertSource& source);
+  // Bytes of the plan's other tensor number `index`, which has no pieces of its own. As above.
+  Result<Done> write_other(std::size_t index, std::uint64_t offset,
+                           std::span<const std::byte> bytes) {
+    return sink_.write(index, offset, bytes);
+  }
   // Streams the tensors that hold no experts; source pages are let go behind it.
   Result<Done> copy_others(std::size_t threads, const ProgressFunction& progress = {});
   Result<Done> finish();
