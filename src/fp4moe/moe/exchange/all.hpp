@@ -8,6 +8,7 @@
 
 #include "fp4moe/base/enum_set.hpp"
 #include "fp4moe/base/result.hpp"
+#include "fp4moe/base/thread_pool.hpp"
 #include "fp4moe/moe/exchange/communicator.hpp"
 #include "fp4moe/moe/exchange/exchange.hpp"
 #include "fp4moe/oracle/parallel.hpp"
@@ -20,6 +21,7 @@ struct ExchangeOptions {
   std::uint64_t experts = 0;        // physical, of all ranks together
   weights::Rank expert_parallel{};  // without a communicator: whose experts are here
   weights::Placement placement = weights::Placement::linear;
+  ThreadPool* pool = nullptr;    // outlives the exchange; null: the caller's thread does all
   std::uint64_t max_tokens = 0;  // per rank; batches are made for so many
 };
 

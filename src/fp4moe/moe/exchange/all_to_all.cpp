@@ -19,7 +19,10 @@ namespace {
 class AllToAll final : public Exchange {
  public:
   AllToAll(const ExchangeOptions& options, Owners owners)
-      : ranks_(*options.ranks), group_(describe_group(options)), owners_(std::move(owners)) {}
+      : ranks_(*options.ranks),
+        group_(describe_group(options)),
+        owners_(std::move(owners)),
+        threads_(options.pool) {}
 
   Traits traits() const override {
     return {.name = "all_to_all",
@@ -172,15 +175,18 @@ class AllToAll final : public Exchange {
     }
     if (const auto room = make_room(parcel_.send, rows_ * row_bytes); !room) return room;
     const MutableRows back{parcel_.send.data(), out.dtype, rows_, out.columns, row_bytes};
+    Result<Done> summed = Done{};
     if (output.form == OutputForm::summed)
       copy_rows(output.rows, back);
     else
-      sum_slots({.rows = output.rows,
-                 .top_k = top_k_,
-                 .ids = ids_,
-                 .weights = output.is_weighted ? std::span<const float>{} : weights_,
-                 .owners = &owners_},
-                back);
+      summed = sum_slots({.rows = output.rows,
+                          .top_k = top_k_,
+                          .ids = ids_,
+                          .weights = output.is_weighted ? std::span<const float>{} : weights_,
+                          .owners = &owners_,
+                          .pool = threads_.get()},
+                         back);
+    if (!summed) return summed;
     if (const auto done = ranks_.all_to_all(parcel_); !done) return done;
     sum_returned(out);
     return Done{};
@@ -208,6 +214,7 @@ class AllToAll final : public Exchange {
   Communicator& ranks_;
   std::string group_;
   Owners owners_;
+  Threads threads_;
   bool is_open_ = false;
   std::uint64_t tokens_ = 0, top_k_ = 0;
   std::vector<std::vector<std::uint64_t>> sent_{};  // tokens that went to each rank

@@ -18,7 +18,10 @@ namespace {
 class Gather final : public Exchange {
  public:
   Gather(const ExchangeOptions& options, Owners owners)
-      : ranks_(*options.ranks), group_(describe_group(options)), owners_(std::move(owners)) {}
+      : ranks_(*options.ranks),
+        group_(describe_group(options)),
+        owners_(std::move(owners)),
+        threads_(options.pool) {}
 
   Traits traits() const override { return {.name = "gather", .dispatchers = ranks_.size()}; }
 
@@ -138,12 +141,15 @@ class Gather final : public Exchange {
       const std::uint64_t row_bytes = out.columns * element_bytes(out.dtype);
       if (const auto room = make_room(sums_, rows_ * row_bytes); !room) return room;
       const MutableRows sums{sums_.data(), out.dtype, rows_, out.columns, row_bytes};
-      sum_slots({.rows = output.rows,
-                 .top_k = top_k_,
-                 .ids = ids_,
-                 .weights = output.is_weighted ? std::span<const float>{} : weights_,
-                 .owners = &owners_},
-                sums);
+      const auto summed =
+          sum_slots({.rows = output.rows,
+                     .top_k = top_k_,
+                     .ids = ids_,
+                     .weights = output.is_weighted ? std::span<const float>{} : weights_,
+                     .owners = &owners_,
+                     .pool = threads_.get()},
+                    sums);
+      if (!summed) return summed;
       partial = sums;
     }
     return reduce_scatter(ranks_, parcel_, partial, tokens_, out);
@@ -152,6 +158,7 @@ class Gather final : public Exchange {
   Communicator& ranks_;
   std::string group_;
   Owners owners_;
+  Threads threads_;
   bool is_open_ = false;
   std::vector<std::uint64_t> tokens_{};  // of each rank
   std::uint64_t rows_ = 0;               // their sum

@@ -9,7 +9,8 @@ namespace {
 
 class Local final : public Exchange {
  public:
-  explicit Local(Owners owners) : owners_(std::move(owners)) {}
+  Local(const ExchangeOptions& options, Owners owners)
+      : owners_(std::move(owners)), threads_(options.pool) {}
 
   Traits traits() const override { return {.name = "local"}; }
 
@@ -55,15 +56,16 @@ class Local final : public Exchange {
     if (const auto fine = check_output(output, out, {rows, rows, prepared_.top_k}); !fine)
       return fine;
     is_open_ = false;
-    if (output.form == OutputForm::summed)
-      copy_rows(output.rows, out);
-    else
-      sum_slots({.rows = output.rows,
-                 .top_k = prepared_.top_k,
-                 .ids = prepared_.ids,
-                 .weights = output.is_weighted ? std::span<const float>{} : prepared_.weights,
-                 .owners = &owners_},
-                out);
+    if (output.form == OutputForm::slots)
+      return sum_slots(
+          {.rows = output.rows,
+           .top_k = prepared_.top_k,
+           .ids = prepared_.ids,
+           .weights = output.is_weighted ? std::span<const float>{} : prepared_.weights,
+           .owners = &owners_,
+           .pool = threads_.get()},
+          out);
+    copy_rows(output.rows, out);
     return Done{};
   }
 
@@ -71,6 +73,7 @@ class Local final : public Exchange {
 
  private:
   Owners owners_;
+  Threads threads_;
   bool is_open_ = false;
   Prepared prepared_{};
   tensor::Buffer x_{};
@@ -80,8 +83,8 @@ class Local final : public Exchange {
 
 }  // namespace
 
-std::unique_ptr<Exchange> make_local(const ExchangeOptions&, Owners owners) {
-  return std::make_unique<Local>(std::move(owners));
+std::unique_ptr<Exchange> make_local(const ExchangeOptions& options, Owners owners) {
+  return std::make_unique<Local>(options, std::move(owners));
 }
 
 }  // namespace fp4moe::moe::exchange

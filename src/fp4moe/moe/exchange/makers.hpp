@@ -16,6 +16,19 @@ std::unique_ptr<Exchange> make_gather(const ExchangeOptions& options, Owners own
 std::unique_ptr<Exchange> make_all_to_all(const ExchangeOptions& options, Owners owners);
 std::unique_ptr<Exchange> make_all_to_all_batched(const ExchangeOptions& options, Owners owners);
 
+// The threads of the options, or the caller's alone.
+class Threads {
+ public:
+  explicit Threads(ThreadPool* given)
+      : own_(given == nullptr ? std::make_unique<ThreadPool>(1) : nullptr),
+        pool_(given == nullptr ? own_.get() : given) {}
+  ThreadPool* get() const { return pool_; }
+
+ private:
+  std::unique_ptr<ThreadPool> own_;
+  ThreadPool* pool_;
+};
+
 // What ranks must have alike from the beginning, in words.
 std::string describe_group(const ExchangeOptions& options);
 

@@ -1,17 +1,20 @@
 #include "fp4moe/moe/exchange/owners.hpp"
 
+#include "fp4moe/moe/expert_map.hpp"
+
 namespace fp4moe::moe::exchange {
 
 Result<Owners> Owners::make(std::uint64_t experts, weights::Rank me, weights::Placement placement) {
   Owners owners{.me = me.rank};
   // Asked first, so that a wrong number of ranks is found before anything is made of it.
-  const auto mine = weights::local_experts(experts, me, placement);
-  if (!mine) return mine.why();
-  owners.here = mine->size();
+  auto map = expert_map(experts, me, placement);
+  if (!map) return map.why();
+  owners.map = *std::move(map);
   owners.places.resize(experts);
   for (std::uint64_t rank = 0; rank < me.size; ++rank) {
     const auto held = weights::local_experts(experts, {rank, me.size}, placement);
     if (!held) return held.why();
+    if (rank == me.rank) owners.here = held->size();
     for (std::uint64_t local = 0; local < held->size(); ++local)
       owners.places[(*held)[local]] = {rank, local};
   }

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <vector>
 
+#include "fp4moe/moe/reduce.hpp"
+
 namespace fp4moe::moe::exchange {
 namespace {
 
@@ -73,16 +75,18 @@ void RowSum::add(const Term& term, const MutableRows& out, std::uint64_t row) {
   write(terms, out, row);
 }
 
-void sum_slots(const Slots& slots, const MutableRows& out) {
-  RowSum sum;
-  std::vector<Term> terms;
-  for (std::uint64_t row = 0; row < out.rows; ++row) {
-    terms.clear();
-    for (std::uint64_t slot = row * slots.top_k; slot < (row + 1) * slots.top_k; ++slot)
-      if (slots.owners->is_here(slots.ids[slot]))
-        terms.push_back({slots.rows, slot, slots.weights.empty() ? nullptr : &slots.weights[slot]});
-    sum.write(terms, out, row);
-  }
+Result<Done> sum_slots(const Slots& slots, const MutableRows& out) {
+  if (out.rows == 0) return Done{};
+  ConstRows rows = slots.rows;
+  rows.columns = out.columns;  // padding is cut off
+  return weigh_and_reduce(ReducePolicy::contiguous,
+                          {.rows = rows,
+                           .top_k = slots.top_k,
+                           .ids = slots.ids,
+                           .weights = slots.weights,
+                           .experts = slots.owners->map.size(),
+                           .expert_map = slots.owners->map},
+                          *slots.pool, out);
 }
 
 void copy_rows(const ConstRows& from, const MutableRows& to) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "fp4moe/base/result.hpp"
+#include "fp4moe/base/thread_pool.hpp"
 #include "fp4moe/moe/exchange/communicator.hpp"
 #include "fp4moe/moe/exchange/owners.hpp"
 #include "fp4moe/moe/rows.hpp"
@@ -45,8 +46,9 @@ struct Slots {
   std::span<const std::int32_t> ids{};
   std::span<const float> weights{};  // empty: the rows are weighted
   const Owners* owners = nullptr;
+  ThreadPool* pool = nullptr;
 };
-void sum_slots(const Slots& slots, const MutableRows& out);
+Result<Done> sum_slots(const Slots& slots, const MutableRows& out);
 
 // Rows in another type, or cut to fewer columns; nothing when both are the same memory.
 void copy_rows(const ConstRows& from, const MutableRows& to);

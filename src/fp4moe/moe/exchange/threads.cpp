@@ -29,6 +29,7 @@ struct Group {
     std::uint64_t rank = 0;  // who says so
     Error why{};             // in its own words
     bool is_abort = false;
+    std::uint64_t step = 0;  // in which copying failed; 0: it failed between steps
   };
 
   Group(std::uint64_t size, const CommunicatorOptions& chosen) : seats(size), options(chosen) {}
@@ -43,8 +44,8 @@ struct Group {
     if (!failure->is_abort || failure->rank == rank) return failure->why;
     return rank_aborted(failure->rank, failure->why.code, text(failure->why));
   }
-  void fail(std::uint64_t rank, Error why, bool is_abort = false) {
-    if (!failure) failure = {rank, std::move(why), is_abort};
+  void fail(Failure found) {
+    if (!failure) failure = std::move(found);
     changed.notify_all();
   }
 
@@ -75,8 +76,8 @@ class ThreadRank final : public Communicator {
     lock.unlock();
     const auto copied = copy(step);
     lock.lock();
-    if (!copied) group_->fail(rank(), copied.why());
     const std::uint64_t mine = group_->seats[rank()].steps;
+    if (!copied) group_->fail({.rank = rank(), .why = copied.why(), .step = mine});
     if (++group_->copied == size()) {
       group_->copied = 0;
       ++group_->closed;
@@ -84,13 +85,14 @@ class ThreadRank final : public Communicator {
     }
     group_->changed.wait(lock, [&] { return group_->closed >= mine; });
     if (!copied) return copied.why();
-    if (group_->failure) return group_->failure_for(rank());
+    // Who gave up since then does not spoil a step that all have taken.
+    if (group_->failure && group_->failure->step == mine) return group_->failure->why;
     return Done{};
   }
 
   void tell_others(const Error& why) override {
     const std::lock_guard lock(group_->mutex);
-    group_->fail(rank(), why, true);
+    group_->fail({.rank = rank(), .why = why, .is_abort = true});
   }
 
  private:
@@ -122,7 +124,7 @@ class ThreadRank final : public Communicator {
       else if (Clock::now() >= deadline)
         fine = past_deadline(missing, seat.step, group_->options.deadline);
       if (!fine) {
-        group_->fail(rank(), fine.why());
+        group_->fail({.rank = rank(), .why = fine.why()});
         return fine;
       }
       group_->changed.wait_until(lock, std::min(deadline, Clock::now() + kLook));
