@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "fp4moe/base/checked.hpp"
 #include "fp4moe/convert/shuffle_plan.hpp"
 #include "fp4moe/kernels/cpu/isa.hpp"
 #include "fp4moe/kernels/cpu/translation.hpp"
@@ -188,6 +189,12 @@ std::vector<EdgeTarget> edge_targets(const IndexMap& map, const ShufflePlan& pla
   return targets;
 }
 
+// Rows up to this size are copied first: what lies ragged in memory is then read to its padded end
+// as if it filled it.
+constexpr std::uint64_t kShortRow = 512;
+// How far ahead of the kernels memory is fetched.
+constexpr std::uint64_t kAhead = std::uint64_t{32} << 10;
+
 class Packer {
  public:
   Packer(const IndexMap& map, const ShufflePlan& plan, const MatrixSource& from,
@@ -197,11 +204,21 @@ class Packer {
         from_(from),
         out_(bytes(out.data())),
         row_bytes_(row_bytes(map)),
-        row_step_(from.table != nullptr ? row_bytes_ : 0),
-        padding_(row_bytes_ + plan.chunk_bytes, std::byte{map.map().padding}),
-        translated_(kBatch * row_step_),
-        edge_(plan.edge.size() * plan.chunk_bytes * kBatch, std::byte{map.map().padding}),
-        edge_targets_(edge_targets(map, plan)) {}
+        chunked_(ceil_div(map.padded().cols, plan.chunk_cols) * plan.chunk_bytes),
+        is_short_(row_bytes_ <= kShortRow),
+        fills_rows_(is_short_ && !plan.padded_runs.empty()),
+        row_step_(is_short_               ? chunked_
+                  : from.table != nullptr ? row_bytes_
+                                          : 0),
+        padding_(std::max(chunked_, row_bytes_), std::byte{map.map().padding}),
+        copies_(kBatch * row_step_, std::byte{map.map().padding}),
+        edge_(is_short_ ? 0 : plan.edge.size() * plan.chunk_bytes * kBatch,
+              std::byte{map.map().padding}),
+        edge_targets_(edge_targets(map, plan)) {
+    const std::uint64_t strip =
+        runs_.empty() ? kAhead : plan.registers * sizeof(Register) * runs_[0].count;
+    strips_ahead_ = ceil_div(kAhead, strip);
+  }
 
   void run() {
     const std::uint64_t rows = map_.padded().rows;
@@ -212,12 +229,9 @@ class Packer {
       gather_rows(first, count, number + 1 < order.size() ? order[number + 1] : rows);
       std::uint8_t* batch = out_ + (map_.map().begin + map_.row_part(first)) / per_byte(map_);
       if (clears_first_) std::memset(batch, 0, count * map_.bytes() / rows);
-      for (std::size_t i = 0; i < plan_.runs.size(); ++i)
-        for (std::uint64_t row = 0; row < count; ++row)
-          if ((row & plan_.row_mask) == 0) strip(row, i, batch + plan_.row_place[row]);
-      for (std::size_t i = 0; i < plan_.edge.size(); ++i)
-        for (std::uint64_t row = 0; row < count; ++row)
-          if ((row & plan_.row_mask) == 0) edge_chunk(row, i, batch + plan_.row_place[row]);
+      strips(batch);
+      if (fills_rows_) continue;
+      for (const std::uint64_t row : bases_) edge(row, batch + plan_.row_place[row]);
     }
   }
 
@@ -231,80 +245,176 @@ class Packer {
       if (digit.by_rows != 0 ||
           (digit.axis == layout::Axis::row && digit.modulo == 0 && digit.divide > kBatch))
         return false;
-    return !plan.fills_lines();
+    const bool is_sequential = std::ranges::all_of(
+        plan.runs, [](const auto& run) { return run.step == sizeof(Register); });
+    return !plan.fills_lines() && !is_sequential;
   }
 
   // Where a batch's rows come from, padding and translation settled, and their ends filled up.
   void gather_rows(std::uint64_t first, std::uint64_t count, std::uint64_t next_first) {
     const std::uint64_t end =
-        plan_.edge.empty() ? row_bytes_ : plan_.edge[0].begin * plan_.chunk_bytes;
+        is_short_ || plan_.edge.empty() ? row_bytes_ : plan_.edge[0].begin * plan_.chunk_bytes;
     const std::uint64_t edge_step = plan_.edge.size() * plan_.chunk_bytes;
+    bases_.clear();
     for (std::uint64_t i = 0; i < count; ++i) {
       const std::byte* source = first + i < from_.rows.size() ? from_.rows[first + i] : nullptr;
-      if (source != nullptr && from_.table != nullptr) {
-        std::byte* copy = translated_.data() + i * row_step_;
-        translate_(source, copy, row_bytes_);
+      const std::uint64_t next = next_first + i;
+      const std::byte* later = next < from_.rows.size() ? from_.rows[next] : nullptr;
+      next_[i] = bytes(later);
+      if (source != nullptr && row_step_ != 0) {
+        announce(later, row_bytes_);
+        std::byte* copy = copies_.data() + i * row_step_;
+        if (translate_)
+          translate_(source, copy, row_bytes_);
+        else
+          std::memcpy(copy, source, row_bytes_);
         source = copy;
       }
       rows_[i] = bytes(source != nullptr ? source : padding_.data());
-      const std::uint64_t next = next_first + i;
-      next_[i] = next < from_.rows.size() ? bytes(from_.rows[next]) : nullptr;
       if (end < row_bytes_)
         std::memcpy(edge_.data() + i * edge_step, rows_[i] + end, row_bytes_ - end);
+      if ((i & plan_.row_mask) == 0) bases_.push_back(i);
     }
   }
 
-  void strip(std::uint64_t row, std::size_t number, std::uint8_t* place) const {
-    const ShufflePlan::Run& run = plan_.runs[number];
+  struct Strip {
+    const ShufflePlan::Run* run = nullptr;
+    std::uint64_t row = 0;
+  };
+  // Strips go by blocks of rows, in a block run by run.
+  void strips(std::uint8_t* batch) const {
+    std::size_t number = 0;
+    for (std::size_t first = 0; first < bases_.size(); first += block_) {
+      const std::size_t end = std::min(first + block_, bases_.size());
+      for (const ShufflePlan::Run& run : runs_)
+        for (std::size_t i = first; i < end; ++i) strip({&run, bases_[i]}, number++, batch);
+    }
+  }
+  Strip strip_at(std::size_t number) const {
+    const std::size_t first = number / (block_ * runs_.size()) * block_;
+    const std::size_t rest = number - first * runs_.size();
+    const std::size_t size = std::min(block_, bases_.size() - first);
+    return {&runs_[rest / size], bases_[first + rest % size]};
+  }
+  // Each row for itself where a step writes whole cache lines; where steps share lines, or pieces
+  // of rows are copied to be each other's neighbours, more rows, so that they meet there soon.
+  static std::size_t block_size(const ShufflePlan& plan) {
+    constexpr std::size_t kPieces = 16;
+    return plan.fills_lines() ? 1 : plan.registers == 1 ? kPieces : kBatch;
+  }
+
+  // What a later strip reads, row by row; how many rows.
+  std::size_t look_ahead(std::size_t number, const std::uint8_t* (&ahead)[kMost]) const {
+    const std::size_t all = runs_.size() * bases_.size();
+    std::size_t later = number + strips_ahead_;
+    const bool is_here = later < all;
+    if (!is_here) later -= all;
+    if (row_step_ != 0 || plan_.registers == 1 || later >= all) return 0;
+    const Strip then = strip_at(later);
+    std::size_t count = 0;
+    for (std::size_t r = 0; r < plan_.registers; ++r) {
+      const std::uint8_t* row = (is_here ? rows_ : next_)[then.row + plan_.row_of[r]];
+      if (plan_.byte_of[r] == 0 && row != nullptr)
+        ahead[count++] = row + then.run->begin * plan_.chunk_bytes;
+    }
+    return count;
+  }
+
+  void strip(const Strip& strip, std::size_t number, std::uint8_t* batch) const {
+    const ShufflePlan::Run& run = *strip.run;
     const std::uint8_t* from[kMost];
     std::uint8_t* to[kMost];
+    std::uint8_t* place = batch + plan_.row_place[strip.row] + run.place;
     const std::uint64_t offset = run.begin * plan_.chunk_bytes;
-    const std::uint64_t size = run.count * plan_.chunk_bytes;
+    if (is_copied(run.step)) return copy_run(place, rows_[strip.row] + offset, run.count);
     for (std::size_t r = 0; r < plan_.registers; ++r) {
-      from[r] = rows_[row + plan_.row_of[r]] + plan_.byte_of[r] + offset;
-      to[r] = place + run.place + plan_.place_of[r];
-      const std::uint8_t* ahead = next_[row + plan_.row_of[r]];
-      if (plan_.byte_of[r] != 0 || ahead == nullptr) continue;
-      for (std::uint64_t line = 0; line < size; line += 64)
-        __builtin_prefetch(ahead + offset + line, 0, 2);
+      from[r] = rows_[strip.row + plan_.row_of[r]] + plan_.byte_of[r] + offset;
+      to[r] = place + plan_.place_of[r];
     }
-    if (plan_.registers == 1 && run.step == 16) {
-      std::memcpy(to[0], from[0], size);  // nothing moves within the run
-      return;
+    const std::uint8_t* ahead[kMost];
+    kernels::cpu::ShuffleCall call{from, to, run.count, plan_.chunk_bytes, run.step};
+    if (const std::size_t parts = look_ahead(number, ahead); parts != 0) {
+      call.ahead = ahead;
+      call.parts = parts;
     }
-    plan_.kernel->pack[plan_.bystanders]({from, to, run.count, plan_.chunk_bytes, run.step});
+    shuffle(call);
   }
 
-  // A chunk that the row, or even the padded matrix, does not fill.
+  void edge(std::uint64_t row, std::uint8_t* place) const {
+    if (plan_.edge_runs.empty())
+      for (std::size_t i = 0; i < plan_.edge.size(); ++i) edge_chunk(row, i, place);
+    for (const ShufflePlan::Run& run : plan_.edge_runs) {
+      const std::uint8_t* from[kMost];
+      std::uint8_t* to[kMost];
+      for (std::size_t r = 0; r < plan_.registers; ++r) {
+        from[r] = edge_of(row + plan_.row_of[r], run.begin) + plan_.byte_of[r];
+        to[r] = place + run.place + plan_.place_of[r];
+      }
+      shuffle({from, to, run.count, plan_.chunk_bytes, run.step});
+    }
+  }
+
+  // A chunk of the edge's of a row of the batch.
+  const std::uint8_t* edge_of(std::uint64_t row, std::size_t number) const {
+    return is_short_ ? rows_[row] + plan_.edge[number].begin * plan_.chunk_bytes
+                     : bytes(edge_.data()) + (row * plan_.edge.size() + number) * plan_.chunk_bytes;
+  }
+
+  void shuffle(const kernels::cpu::ShuffleCall& call) const {
+    if (is_copied(call.to_step))
+      copy_run(call.to[0], call.from[0], call.count);
+    else
+      plan_.kernel->pack[plan_.bystanders](call);
+  }
+
+  // Whether nothing moves within a run.
+  bool is_copied(std::uint64_t step) const {
+    return plan_.registers == 1 && step == sizeof(Register);
+  }
+  static void copy_run(std::uint8_t* to, const std::uint8_t* from, std::size_t count) {
+    constexpr std::size_t kLine = 64;
+    if (count * sizeof(Register) == kLine)
+      std::memcpy(to, from, kLine);  // done before a call would have begun
+    else
+      std::memcpy(to, from, count * sizeof(Register));
+  }
+
+  // A chunk of which the padded matrix has a part.
   void edge_chunk(std::uint64_t row, std::size_t number, std::uint8_t* place) const {
     const EdgeTarget& edge = edge_targets_[number];
     std::array<Register, kMost> spill;
     const std::uint8_t* from[kMost];
     std::uint8_t* to[kMost];
+    place += plan_.edge[number].place;
     for (std::size_t r = 0; r < plan_.registers; ++r) {
-      from[r] = bytes(edge_.data()) +
-                ((row + plan_.row_of[r]) * plan_.edge.size() + number) * plan_.chunk_bytes +
-                plan_.byte_of[r];
-      to[r] =
-          edge.is_whole[r] ? place + plan_.edge[number].place + plan_.place_of[r] : spill[r].data();
+      from[r] = edge_of(row + plan_.row_of[r], number) + plan_.byte_of[r];
+      to[r] = edge.is_whole[r] ? place + plan_.place_of[r] : spill[r].data();
     }
     plan_.kernel->pack[plan_.bystanders]({from, to, 1, 0, 0});
     for (std::size_t q = 0; q < plan_.registers; ++q)
       for (const std::uint8_t lane : edge.lanes[q])
-        place[plan_.edge[number].place + plan_.place_of[q] + lane] = spill[q][lane];
+        place[plan_.place_of[q] + lane] = spill[q][lane];
   }
 
   const IndexMap& map_;
   const ShufflePlan& plan_;
   const MatrixSource& from_;
   std::uint8_t* out_;
-  std::uint64_t row_bytes_, row_step_;
+  std::uint64_t row_bytes_;
+  std::uint64_t chunked_;  // bytes of a row filled up to whole chunks
+  bool is_short_;          // rows are copied, and filled up
+  bool fills_rows_;        // so that there is no edge
+  std::uint64_t row_step_;
   Translator translate_{from_.table};
+  std::span<const ShufflePlan::Run> runs_{fills_rows_ ? plan_.padded_runs : plan_.runs};
   bool clears_first_ = clears_first(map_.map(), plan_);
-  std::vector<std::byte> padding_, translated_;
+  std::size_t block_ = block_size(plan_);
+  std::size_t strips_ahead_ = 1;
+  std::vector<std::byte> padding_, copies_;
   std::vector<std::byte> edge_;  // of a batch: each row's bytes in the edge chunks
   std::vector<EdgeTarget> edge_targets_;
   std::array<const std::uint8_t*, kBatch> rows_{}, next_{};
+  std::vector<std::uint64_t> bases_{};  // rows of the batch that name a strip
 };
 
 class Unpacker {

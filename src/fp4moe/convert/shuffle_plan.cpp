@@ -74,51 +74,72 @@ std::optional<Found> find_pattern(const layout::Map& map) {
 // short ones let the steps that fill the rest of it find it near.
 constexpr std::size_t kLong = 128, kShort = 32;
 
+// Appends a chunk to the last run, or begins another.
+void add_chunk(std::vector<ShufflePlan::Run>& runs, const ShufflePlan::Run& chunk,
+               std::size_t longest) {
+  ShufflePlan::Run* last = runs.empty() ? nullptr : &runs.back();
+  const std::uint64_t distance =
+      last == nullptr ? 0 : chunk.place - last->place - (last->count - 1) * last->step;
+  if (last != nullptr && last->count < longest && (last->count == 1 || distance == last->step)) {
+    ++last->count;
+    last->step = distance;
+  } else {
+    runs.push_back(chunk);
+  }
+}
+
 void add_runs(const IndexMap& map, ShufflePlan& plan) {
-  const std::uint64_t step = map.col_part(plan.chunk_cols) - map.col_part(0);
-  const bool is_sequential = step == (map.map().element == Element::nibble ? 32 : 16);
-  const std::size_t longest = plan.fills_lines() || is_sequential ? kLong : kShort;
   const bool nibbles = map.map().element == Element::nibble;
+  const std::uint64_t step = map.col_part(plan.chunk_cols) - map.col_part(0);
+  const bool is_sequential = step == (nibbles ? 32 : 16);
+  const std::size_t longest = plan.fills_lines() || is_sequential ? kLong : kShort;
   const std::uint64_t row_bytes = nibbles ? map.logical().cols / 2 : map.logical().cols;
   const std::size_t full = row_bytes / plan.chunk_bytes;
   const std::size_t chunks = ceil_div(map.padded().cols, plan.chunk_cols);
+  const bool is_whole = map.padded().cols % plan.chunk_cols == 0;
   for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
-    const std::uint64_t place = map.col_part(chunk * plan.chunk_cols) / (nibbles ? 2 : 1);
-    if (chunk >= full) {
-      plan.edge.push_back({.begin = chunk, .count = 1, .place = place});
+    const ShufflePlan::Run one{.begin = chunk,
+                               .count = 1,
+                               .place = map.col_part(chunk * plan.chunk_cols) / (nibbles ? 2 : 1)};
+    if (is_whole) add_chunk(plan.padded_runs, one, longest);
+    if (chunk < full) {
+      add_chunk(plan.runs, one, longest);
       continue;
     }
-    ShufflePlan::Run* last = plan.runs.empty() ? nullptr : &plan.runs.back();
-    const std::uint64_t distance =
-        last == nullptr ? 0 : place - last->place - (last->count - 1) * last->step;
-    if (last != nullptr && last->count < longest && (last->count == 1 || distance == last->step)) {
-      ++last->count;
-      last->step = distance;
-    } else {
-      plan.runs.push_back({.begin = chunk, .count = 1, .place = place});
-    }
+    plan.edge.push_back(one);
+    if (is_whole)
+      add_chunk(plan.edge_runs, {.begin = chunk - full, .count = 1, .place = one.place}, longest);
   }
 }
 
 constexpr std::size_t kMostWithBystanders = 8;  // more would not stay in the processor's registers
 
-// Row bits that are bits 4 and 5 of a byte's address, as far as there are registers for them.
+// Bits 4 to 6 of a byte's address that are neither in the lanes nor among the kernel's own register
+// bits, as far as there are registers for them: one step then writes pairs of cache lines, which
+// memory takes much faster than single ones. Columns only where they divide the rows: ragged ends
+// cost more than they bring.
 void add_bystanders(const IndexMap& map, ShufflePlan& plan) {
   const std::uint64_t per_byte = map.map().element == Element::nibble ? 2 : 1;
-  for (const std::uint64_t byte : {16, 32}) {
+  const bool moves_lanes = plan.registers > 1;  // else runs along columns are copied as they are
+  for (const std::uint64_t byte : {16, 32, 64}) {
     const std::optional<AddressBit> from = source_of(map.map(), byte * per_byte);
-    if (!from || from->axis != Axis::row || plan.registers > kMostWithBystanders / 2 ||
-        plan.kernel->pack[plan.bystanders + 1] == nullptr ||
-        map.padded().rows % (std::uint64_t{2} << from->bit) != 0)
-      continue;
-    const std::uint64_t row = std::uint64_t{1} << from->bit;
+    if (!from) break;
+    const std::uint64_t weight = std::uint64_t{1} << from->bit;
+    const bool is_row = from->axis == Axis::row;
+    const std::uint64_t rows = is_row ? weight : 0, bytes = is_row ? 0 : plan.chunk_bytes;
+    if (!is_row && weight < bytes * per_byte) continue;  // the kernel's own
+    const bool is_possible = is_row ? map.padded().rows % (2 * rows) == 0
+                                    : moves_lanes && weight == bytes * per_byte &&
+                                          map.logical().cols % (2 * bytes * per_byte) == 0;
+    if (!is_possible || plan.registers > kMostWithBystanders / 2) break;
     for (std::size_t r = 0; r < plan.registers; ++r) {
-      plan.row_of[plan.registers + r] = plan.row_of[r] + row;
-      plan.byte_of[plan.registers + r] = plan.byte_of[r];
+      plan.row_of[plan.registers + r] = plan.row_of[r] + rows;
+      plan.byte_of[plan.registers + r] = plan.byte_of[r] + bytes;
     }
-    plan.row_mask |= row;
+    plan.row_mask |= rows;
+    plan.chunk_bytes += bytes;
     plan.registers *= 2;
-    if (++plan.bystanders == kernels::cpu::kMostBystanders) break;
+    ++plan.bystanders;
   }
 }
 
@@ -178,8 +199,11 @@ std::optional<ShufflePlan> plan_shuffle(const IndexMap& map, const kernels::cpu:
       }
     ++bit;
   }
-  for (std::size_t q = own; q < plan.registers; ++q)
-    plan.place_of[q] += map.row_part(plan.row_of[q / own * own]) / per_byte;
+  for (std::size_t q = own; q < plan.registers; ++q) {
+    const std::uint64_t col = plan.byte_of[q / own * own] * per_byte;
+    plan.col_of[q] += col;
+    plan.place_of[q] += (map.row_part(plan.row_of[q / own * own]) + map.col_part(col)) / per_byte;
+  }
   if (!nibbles)
     for (std::size_t lane = 0; lane < 16; ++lane)
       for (unsigned i = 1; i < 5; ++i)

@@ -34,6 +34,12 @@ struct ShufflePlan {
     std::uint64_t place = 0, step = 0;
   };
   std::vector<Run> runs{}, edge{};
+  // The edge's chunks in runs, counted from its first. Empty where some of their targets lie
+  // outside of the matrix; so is the next.
+  std::vector<Run> edge_runs{};
+  // All chunks of the padded row, for rows copied to where they can be read to that end. Empty
+  // where some of their targets lie outside of the matrix.
+  std::vector<Run> padded_runs{};
   // A row's byte in the storage: that of its batch of kBatch rows, and its own.
   static constexpr std::uint64_t kBatch = 128;
   std::array<std::uint64_t, kBatch> row_place{};

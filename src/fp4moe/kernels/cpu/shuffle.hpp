@@ -25,18 +25,24 @@ struct LanePattern {
 
 // pack: register r is loaded from from[r], 16 bytes of a row. Register q is stored to to[q], where
 // bit j of q is the j-th lowest column bit that is not in the pattern. unpack: the other way. Then
-// all pointers advance, `count` times in all. With bystanders, one or two further bits of a
+// all pointers advance, `count` times in all. With bystanders, one to three further bits of a
 // register's number (above the others, the same in r and q): several such groups at once, so that
 // whole cache lines are written together.
+//
+// Meanwhile memory that is wanted later is fetched into the second-level cache, a little with every
+// step: steps in `parts` parts, each with the bytes from the next pointer of `ahead` on, as many as
+// the part itself reads. All at once would hold up the loads that are wanted now.
 struct ShuffleCall {
   const std::uint8_t* const* from;
   std::uint8_t* const* to;
   std::size_t count, from_step, to_step;
+  const std::uint8_t* const* ahead = from;
+  std::size_t parts = 1;
 };
 using ShuffleFn = void (*)(const ShuffleCall&) noexcept;
 
 inline constexpr std::size_t kMostShuffleRegisters = 16;
-inline constexpr std::size_t kMostBystanders = 2;
+inline constexpr std::size_t kMostBystanders = 3;
 
 struct ShuffleKernel {
   LanePattern pattern{};

@@ -179,6 +179,12 @@ struct ShuffleTiles {
      Backwards > (r, std::make_index_sequence<kRegisters>()), ...);
   }
 
+  // Which q the register becomes, and the other way.
+  static constexpr std::size_t loaded(std::size_t q) {
+    std::size_t r = 0;
+    while (stored(r) != q) ++r;
+    return r;
+  }
   static constexpr std::size_t stored(std::size_t r) {
     std::size_t q = r >> kProgram.register_bits << kProgram.register_bits;
     for (std::size_t j = 0; j < kProgram.register_bits; ++j)
@@ -188,15 +194,24 @@ struct ShuffleTiles {
 
   template <bool Backwards, std::size_t... R>
   [[gnu::always_inline]] static void run(const ShuffleCall& call, std::index_sequence<R...>) {
-    const std::uint8_t* from[kRegisters] = {call.from[Backwards ? stored(R) : R]...};
-    std::uint8_t* to[kRegisters] = {call.to[Backwards ? R : stored(R)]...};
+    const std::uint8_t* const from[kRegisters] = {call.from[Backwards ? stored(R) : R]...};
+    std::uint8_t* const to[kRegisters] = {call.to[R]...};
     // The stores might change anything that is not in a variable of our own.
     const std::size_t from_step = call.from_step, to_step = call.to_step;
+    const std::size_t part = (call.count + call.parts - 1) / call.parts;
+    const std::uint8_t* const* parts = call.ahead;
     std::size_t left = call.count, from_at = 0, to_at = 0;
-    for (; left != 0; --left, from_at += from_step, to_at += to_step) {
-      Registers r{Ops::load(from[R] + from_at)...};
-      steps<Backwards>(r, std::make_index_sequence<kProgram.count>());
-      (Ops::store(to[R] + to_at, r[R]), ...);
+    while (left != 0) {
+      const std::uint8_t* ahead = *parts++;
+      const std::size_t rest = left > part ? left - part : 0;
+      for (; left != rest; --left, from_at += from_step, to_at += to_step) {
+        for (std::size_t line = 0; line < kRegisters * 16; line += 64)
+          __builtin_prefetch(ahead + line, 0, 2);
+        ahead += kRegisters * 16;
+        Registers r{Ops::load(from[R] + from_at)...};
+        steps<Backwards>(r, std::make_index_sequence<kProgram.count>());
+        (Ops::store(to[R] + to_at, r[Backwards ? R : loaded(R)]), ...);
+      }
     }
   }
 
@@ -222,6 +237,7 @@ constexpr ShuffleKernel make_shuffle() {
   add_shuffle<Ops, Pattern, 0>(made);
   add_shuffle<Ops, Pattern, 1>(made);
   add_shuffle<Ops, Pattern, 2>(made);
+  add_shuffle<Ops, Pattern, 3>(made);
   return made;
 }
 template <class Ops, std::size_t... I>
