@@ -294,7 +294,7 @@ class MpiRank final : public Communicator {
   // never come. So it says that it is through and waits for the same from the rest, for a while.
   void close() {
     notify(kThroughTag, static_cast<std::int64_t>(number_), "");
-    constexpr std::chrono::milliseconds kAfterFailure{5'000};
+    constexpr std::chrono::milliseconds kAfterFailure{3'000};
     Patience patience;
     const auto begin = Clock::now();
     const auto all_through = [this] {
