@@ -123,9 +123,12 @@ Result<Choice> choose(const plan::Model& model, const weights::Slice& slice, con
 Result<Choice> backend_of_folder(std::string_view backend, const layout::Layout& layout) {
   for (const Policy* policy : newest_first(layout.format))
     for (const Backend* row : policy->backends) {
-      const bool fits = backend.empty()
-                            ? backends::layout_id(*row) == layout.id
-                            : row->name == backend && backends::layout_id(*row) == layout.id;
+      // Libraries that lay weights out by themselves are given them as loaded.
+      const std::string own = backends::layout_id(*row);
+      const bool reads =
+          own == layout.id || (layout.id.starts_with("as_loaded.") &&
+                               layout::find_layout(backends::layouts(), own, {}) == nullptr);
+      const bool fits = backend.empty() ? own == layout.id : row->name == backend && reads;
       if (!fits) continue;
       Choice choice = choice_of(*policy, *row);
       choice.layout = &layout;

@@ -37,7 +37,7 @@ Error missing_input_scale(std::uint64_t expert, std::string_view backend) {
       .at(fmt::format("expert {}", expert))
       .expects("a positive finite input_scale", "none")
       .try_this(fmt::format(
-          "use a checkpoint with input scales, or a backend with 16-bit activations instead of {}",
+          "give them (--input-scale X,H), or use a backend with 16-bit activations instead of {}",
           backend));
 }
 
@@ -161,6 +161,11 @@ Result<Done> MoeLayer::read_input_scales() {
   problem_.hidden_scales.clear();
   const bool inverts = problem_.quantises == ActivationKey::nvfp4;
   if (!inverts && problem_.quantises != ActivationKey::fp8_static_tensor) return Done{};
+  if (const auto& given = options_.input_scale) {
+    problem_.input_scales = {inverts ? 1.0f / given->input : given->input};
+    problem_.hidden_scales = {inverts ? 1.0f / given->hidden : given->hidden};
+    return Done{};
+  }
   if (inverts) {
     problem_.input_scales = packed_->scalars("a1_gscale");
     problem_.hidden_scales = packed_->scalars("a2_gscale");

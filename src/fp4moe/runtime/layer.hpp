@@ -30,6 +30,11 @@ namespace fp4moe::runtime {
 using SharedExperts =
     std::function<Result<Done>(const moe::ConstRows& x, const moe::MutableRows& out)>;
 
+// What quantised activations are divided by: of x, and of the activation's output.
+struct InputScale {
+  float input = 1.0f, hidden = 1.0f;
+};
+
 struct LayerOptions {
   Wish wish{};
   std::string engine = "auto";
@@ -43,6 +48,7 @@ struct LayerOptions {
   std::uint64_t max_tokens = 256;                    // per rank, for exchanges with batches
   std::string numerics{};                            // instead of the backend's: "exact"
   std::optional<oracle::ActivationKey> quantises{};  // instead of the scheme's
+  std::optional<InputScale> input_scale{};           // instead of the checkpoint's
   std::uint64_t chunk = 0;                           // tokens at once; 0: all
   SharedExperts shared{};
 };

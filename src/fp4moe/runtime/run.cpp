@@ -1,0 +1,295 @@
+#include "fp4moe/runtime/run.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <thread>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "fp4moe/base/parallel.hpp"
+#include "fp4moe/convert/manifest.hpp"
+#include "fp4moe/moe/exchange/threads.hpp"
+#include "fp4moe/moe/reference/engine.hpp"
+
+namespace fp4moe::runtime {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using moe::exchange::Communicator;
+using tensor::DType;
+
+double since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+// The tokens that one rank brings: all of them, or where an exchange carries them, its share.
+struct Share {
+  std::uint64_t begin = 0, end = 0;
+  std::uint64_t size() const { return end - begin; }
+};
+Share share_of(const RunOptions& options, std::uint64_t tokens, std::uint64_t rank,
+               std::uint64_t ranks) {
+  if (options.layer.exchange == "local" || ranks == 1) return {0, tokens};
+  return {tokens * rank / ranks, tokens * (rank + 1) / ranks};
+}
+
+struct Routes {
+  std::vector<float> logits{};
+  std::string how{};
+};
+
+Tokens tokens_of(const RunInput& input, const Routes& routes, const Share& share,
+                 std::uint64_t experts) {
+  Tokens made{.x = input.rows().from(share.begin, share.size())};
+  if (!input.ids.empty()) {
+    made.top_k = input.top_k;
+    made.ids = std::span(input.ids).subspan(share.begin * input.top_k, share.size() * input.top_k);
+    made.weights =
+        std::span(input.weights).subspan(share.begin * input.top_k, share.size() * input.top_k);
+    return made;
+  }
+  made.logits = moe::dense_rows(
+      std::span(routes.logits).subspan(share.begin * experts, share.size() * experts), DType::f32,
+      share.size(), experts);
+  return made;
+}
+
+void describe(const MoeLayer& layer, const Routes& routes, LayerRun& run) {
+  const Choice& choice = layer.choice();
+  run.backend = choice.backend->name;
+  run.policy = choice.policy->name;
+  run.why = choice.why;
+  run.layout = convert::layout_text(choice.layout->id, choice.layout->generation);
+  run.engine = layer.experts()->engine();
+  run.kernel = layer.experts()->kernel();
+  run.numerics = layer.problem().numerics.id;
+  run.quantises = oracle::name(layer.problem().quantises);
+  run.routing = routes.how;
+  run.is_monolithic = layer.is_monolithic();
+  run.top_k = layer.router().slots();
+  run.bytes = layer.weights().bytes();
+  run.tolerance = moe::tolerance(layer.problem().numerics, layer.problem().quantises);
+  run.warnings = layer.warnings();
+}
+
+weights::Slice slice_of(Split split, std::uint64_t rank, std::uint64_t ranks,
+                        weights::Placement placement) {
+  weights::Slice slice{.placement = placement};
+  if (split == Split::tensor) slice.tensor_parallel = {rank, ranks};
+  if (split == Split::expert) slice.expert_parallel = {rank, ranks};
+  return slice;
+}
+
+struct Job {
+  const Model& model;
+  std::size_t number = 0;
+  const RunInput& input;
+  const RunOptions& options;
+  const Routes& routes;
+};
+
+// Rows of all ranks, where each has its share.
+Result<Done> gather_rows(Communicator& group, const Job& job, std::span<const float> mine,
+                         std::vector<float>& all) {
+  moe::exchange::Parcel parcel{.step = "outputs", .send_bytes = {mine.size_bytes()}};
+  for (std::uint64_t rank = 0; rank < group.size(); ++rank)
+    parcel.receive_bytes.push_back(
+        share_of(job.options, job.input.tokens, rank, group.size()).size() * job.input.hidden *
+        sizeof(float));
+  if (const auto room = moe::exchange::make_room(parcel.send, mine.size_bytes()); !room)
+    return room.why();
+  if (!mine.empty()) std::memcpy(parcel.send.data(), mine.data(), mine.size_bytes());
+  if (const auto done = group.all_gather(parcel); !done) return done.why();
+  if (!all.empty()) std::memcpy(all.data(), parcel.receive.data(), all.size() * sizeof(float));
+  return Done{};
+}
+
+// One rank's part of the work. `group` is null when there is only one.
+Result<LayerRun> run_rank(const Job& job, Communicator* group) {
+  const std::uint64_t rank = group == nullptr ? 0 : group->rank();
+  const std::uint64_t ranks = group == nullptr ? 1 : group->size();
+  LayerOptions options = job.options.layer;
+  options.slice = slice_of(job.options.split, rank, ranks, options.slice.placement);
+  options.ranks = group;
+  LayerRun run{.index = job.model.layer_index(job.number),
+               .tokens = job.input.tokens,
+               .hidden = job.input.hidden};
+  const Clock::time_point start = Clock::now();
+  Result<MoeLayer> layer = job.model.layer(job.number, std::move(options));
+  if (!layer) return layer.why();
+  if (const auto done = layer->load(); !done) return done.why();
+  if (const auto done = layer->process(); !done) return done.why();
+  run.load_seconds = since(start);
+  describe(*layer, job.routes, run);
+  if (job.options.trace != nullptr)
+    if (auto* watched = dynamic_cast<moe::reference::ReferenceExperts*>(layer->experts()))
+      watched->watch(job.options.trace);
+  const Share share = share_of(job.options, job.input.tokens, rank, ranks);
+  const Tokens tokens = tokens_of(job.input, job.routes, share, layer->facts().model.shape.experts);
+  // Outputs leave in bf16, as a model's layers do; exact ones as they are.
+  const bool is_exact = layer->problem().numerics.id == "exact";
+  std::vector<float> mine(share.size() * run.hidden);
+  const Clock::time_point begin = Clock::now();
+  const auto done =
+      layer->run(tokens, moe::dense_rows(std::span(mine), DType::f32, share.size(), run.hidden));
+  run.seconds = since(begin);
+  if (!done) return done.why();
+  if (!is_exact)
+    for (float& value : mine) value = static_cast<float>(moe::rounded_to_bf16(double{value}));
+  if (share.size() == run.tokens) {
+    run.out = std::move(mine);
+    return run;
+  }
+  run.out.resize(run.tokens * run.hidden);
+  if (const auto gathered = gather_rows(*group, job, mine, run.out); !gathered)
+    return gathered.why();
+  return run;
+}
+
+Result<LayerRun> run_threads(const Job& job) {
+  auto groups = moe::exchange::make_threads(job.options.ranks);
+  std::vector<std::optional<Result<LayerRun>>> results(groups.size());
+  std::vector<std::thread> threads;
+  for (std::size_t rank = 0; rank < groups.size(); ++rank)
+    threads.emplace_back([&, rank] {
+      results[rank] = run_rank(job, groups[rank].get());
+      if (!*results[rank]) groups[rank]->abort((*results[rank]).why());
+      groups[rank].reset();
+    });
+  for (std::thread& thread : threads) thread.join();
+  // The first cause, not what the others heard of it.
+  for (const auto& result : results)
+    if (!*result && result->why().id != "comm.aborted" && result->why().id != "comm.left")
+      return result->why();
+  for (const auto& result : results)
+    if (!*result) return result->why();
+  return std::move(*results[0]);
+}
+
+Result<std::vector<double>> run_exact(const Job& job) {
+  LayerOptions options{
+      .threads = job.options.layer.threads, .pool = job.options.layer.pool, .numerics = "exact"};
+  options.engine = "reference";
+  Result<MoeLayer> layer = job.model.layer(job.number, std::move(options));
+  if (!layer) return layer.why();
+  if (const auto done = layer->load(); !done) return done.why();
+  if (const auto done = layer->process(); !done) return done.why();
+  const Tokens tokens =
+      tokens_of(job.input, job.routes, {0, job.input.tokens}, layer->facts().model.shape.experts);
+  std::vector<double> out(job.input.tokens * job.input.hidden);
+  const auto done = layer->run(
+      tokens, moe::dense_rows(std::span(out), DType::f64, job.input.tokens, job.input.hidden));
+  if (!done) return done.why();
+  return out;
+}
+
+}  // namespace
+
+Result<Model> Model::open(const std::string& path) {
+  Model made;
+  made.path_ = path;
+  std::error_code code;
+  if (std::filesystem::exists(fmt::format("{}/{}", path, convert::kManifestName), code)) {
+    Result<convert::ConvertedFolder> folder = convert::ConvertedFolder::open(path);
+    if (!folder) return folder.why();
+    made.folder_ = std::make_shared<const convert::ConvertedFolder>(std::move(*folder));
+    return made;
+  }
+  Result<weights::Checkpoint> checkpoint = weights::Checkpoint::open(path);
+  if (!checkpoint) return checkpoint.why();
+  made.checkpoint_ = std::make_shared<const weights::Checkpoint>(std::move(*checkpoint));
+  if (made.layers() == 0)
+    return invalid("run.layers", "the checkpoint has no MoE layer in FP4").in(path);
+  return made;
+}
+
+std::size_t Model::layers() const {
+  return folder_ ? folder_->manifest().layers.size() : checkpoint_->layers().size();
+}
+
+std::uint64_t Model::layer_index(std::size_t number) const {
+  return folder_ ? folder_->manifest().layers[number].index : checkpoint_->layers()[number].index;
+}
+
+std::uint64_t Model::hidden(std::size_t number) const {
+  return folder_ ? folder_->manifest().layers[number].problem.real.hidden
+                 : checkpoint_->layers()[number].shape.hidden;
+}
+
+Result<LayerFacts> Model::facts(std::size_t number) const {
+  return folder_ ? layer_facts(*folder_, number) : layer_facts(*checkpoint_, number);
+}
+
+FindTensor Model::finder() const {
+  return folder_ ? runtime::finder(*folder_) : runtime::finder(*checkpoint_);
+}
+
+Result<MoeLayer> Model::layer(std::size_t number, LayerOptions options) const {
+  return folder_ ? MoeLayer::open(folder_, number, std::move(options))
+                 : MoeLayer::create(*checkpoint_, number, std::move(options));
+}
+
+Result<LayerRun> run_layer(const Model& model, std::size_t number, const RunInput& input,
+                           const RunOptions& options) {
+  const std::uint64_t ranks = options.group != nullptr ? options.group->size() : options.ranks;
+  if (model.is_converted() && ranks > 1)
+    return usage("run.converted", "a converted folder holds one rank's share")
+        .in(model.path())
+        .expects("a checkpoint, which ranks cut by themselves", "a converted folder");
+  if (input.hidden != model.hidden(number))
+    return invalid("run.input", "the tokens have another width than the layer")
+        .in(input.origin)
+        .at("hidden_states")
+        .expects(fmt::format("[tokens, {}]", model.hidden(number)),
+                 fmt::format("[{}, {}]", input.tokens, input.hidden));
+  Routes routes{.how = "given experts"};
+  if (input.ids.empty()) {
+    const Result<LayerFacts> facts = model.facts(number);
+    if (!facts) return facts.why();
+    Result<Routed> routed = logits_for(input, *facts, model.finder(), options.seed);
+    if (!routed) return routed.why();
+    routes = {std::move(routed->logits), std::move(routed->how)};
+  }
+  const Job job{model, number, input, options, routes};
+  Result<LayerRun> run = options.group != nullptr ? run_rank(job, options.group)
+                         : ranks > 1              ? run_threads(job)
+                                                  : run_rank(job, nullptr);
+  if (!run || !options.checks) return run;
+  Result<std::vector<double>> exact = run_exact(job);
+  if (!exact) return exact.why();
+  run->exact = std::move(*exact);
+  return run;
+}
+
+bool Comparison::is_within(const moe::Tolerance& allowed) const {
+  return !has_nan && of_largest() <= allowed.of_largest && cosine >= allowed.cosine;
+}
+
+Comparison compare(const std::vector<double>& a, const std::vector<double>& b) {
+  Comparison made{.elements = a.size()};
+  double product = 0, own = 0, other = 0, squared = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    if (std::isnan(a[i]) != std::isnan(b[i])) made.has_nan = true;
+    const double difference = std::fabs(a[i] - b[i]);
+    made.largest = std::max(made.largest, std::fabs(a[i]));
+    product += a[i] * b[i];
+    own += a[i] * a[i];
+    other += b[i] * b[i];
+    squared += difference * difference;
+    if (a[i] == b[i] || (std::isnan(a[i]) && std::isnan(b[i]))) continue;
+    if (made.unequal++ == 0) made.first = i;
+    if (!made.farthest || difference > made.difference) {
+      made.difference = difference;
+      made.farthest = i;
+    }
+  }
+  if (own > 0 && other > 0) made.cosine = product / std::sqrt(own * other);
+  if (own > 0) made.rms = std::sqrt(squared / own);
+  return made;
+}
+
+}  // namespace fp4moe::runtime

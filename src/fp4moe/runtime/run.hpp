@@ -1,0 +1,85 @@
+// One layer on some tokens, alone or on several ranks, from a checkpoint or a converted folder:
+// what the commands run and diff do.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fp4moe/base/result.hpp"
+#include "fp4moe/base/thread_pool.hpp"
+#include "fp4moe/moe/exchange/communicator.hpp"
+#include "fp4moe/moe/reference/engine.hpp"
+#include "fp4moe/runtime/layer.hpp"
+#include "fp4moe/runtime/run_input.hpp"
+
+namespace fp4moe::runtime {
+
+// A model opened for running, whichever of the two it is.
+class Model {
+ public:
+  static Result<Model> open(const std::string& path);
+
+  std::size_t layers() const;
+  std::uint64_t layer_index(std::size_t number) const;  // the block's number in the model
+  std::uint64_t hidden(std::size_t number) const;
+  bool is_converted() const { return folder_ != nullptr; }
+  const std::string& path() const { return path_; }
+  Result<LayerFacts> facts(std::size_t number) const;
+  FindTensor finder() const;
+  Result<MoeLayer> layer(std::size_t number, LayerOptions options) const;
+
+ private:
+  std::string path_{};
+  std::shared_ptr<const weights::Checkpoint> checkpoint_{};
+  std::shared_ptr<const convert::ConvertedFolder> folder_{};
+};
+
+enum class Split : std::uint8_t { none, tensor, expert };
+
+struct RunOptions {
+  LayerOptions layer{};  // slice and ranks are filled in here
+  Split split = Split::none;
+  std::uint64_t ranks = 1;                       // threads of this process, unless `group` is given
+  moe::exchange::Communicator* group = nullptr;  // MPI: this process is one of its ranks
+  bool checks = false;                           // compute the exact result, too
+  std::uint64_t seed = 1;                        // of logits, where nobody gives any
+  moe::reference::Trace* trace = nullptr;        // reference engine, one rank
+};
+
+struct LayerRun {
+  std::uint64_t index = 0;
+  std::string backend{}, policy{}, why{}, layout{}, engine{}, kernel{}, numerics{}, routing{};
+  std::string quantises{};
+  bool is_monolithic = false;
+  std::uint64_t tokens = 0, hidden = 0, top_k = 0, bytes = 0;  // packed weights of one rank
+  double load_seconds = 0, seconds = 0;  // all that comes before the call; the call
+  moe::Tolerance tolerance{};
+  std::vector<float> out{};     // [tokens, hidden]; with MPI on every rank
+  std::vector<double> exact{};  // where it was asked for
+  std::vector<std::string> warnings{};
+};
+
+// Errors: run.converted (a converted folder is one rank's), run.tokens (fewer than ranks, where
+// tokens are dealt out), those of the layer, the exchange and the ranks.
+Result<LayerRun> run_layer(const Model& model, std::size_t number, const RunInput& input,
+                           const RunOptions& options);
+
+// How far two results are apart.
+struct Comparison {
+  std::size_t elements = 0, unequal = 0;
+  double largest = 0;     // magnitude in `a`
+  double difference = 0;  // the largest
+  double rms = 0;         // of the difference, over that of `a`
+  double cosine = 1;
+  bool has_nan = false;  // in one of them only
+  std::optional<std::size_t> first{}, farthest{};
+
+  double of_largest() const { return largest == 0 ? difference : difference / largest; }
+  bool is_within(const moe::Tolerance& allowed) const;
+};
+Comparison compare(const std::vector<double>& a, const std::vector<double>& b);
+
+}  // namespace fp4moe::runtime

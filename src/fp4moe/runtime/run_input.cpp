@@ -1,0 +1,150 @@
+#include "fp4moe/runtime/run_input.hpp"
+
+#include <cmath>
+#include <cstring>
+#include <numbers>
+#include <span>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "fp4moe/base/random.hpp"
+#include "fp4moe/formats/bf16.hpp"
+#include "fp4moe/tensor/files/store.hpp"
+
+namespace fp4moe::runtime {
+namespace {
+
+using tensor::DType;
+using tensor::StoredTensor;
+
+struct File {
+  const tensor::Store& store;
+  const std::string& path;
+
+  Error wrong(std::string_view name, std::string_view expected, const StoredTensor* found) const {
+    return invalid("run.input", "a tensor of the input does not fit")
+        .in(path)
+        .at(name)
+        .expects(expected, found == nullptr
+                               ? "nothing"
+                               : fmt::format("{} [{}]", tensor::name(found->entry.dtype),
+                                             fmt::join(found->entry.shape, ", ")));
+  }
+  // [rows, any] of floating point, in float32. `rows` 0: any.
+  Result<std::vector<float>> matrix(std::string_view name, std::uint64_t rows,
+                                    std::uint64_t& columns) const {
+    const StoredTensor* found = store.find(name);
+    const bool fits = found != nullptr && found->entry.shape.size() == 2 &&
+                      (rows == 0 || found->entry.shape[0] == rows) &&
+                      moe::is_activation_type(found->entry.dtype);
+    if (!fits)
+      return wrong(name,
+                   rows == 0 ? "[tokens, columns] of BF16, F16 or F32"
+                             : fmt::format("[{}, columns] of BF16, F16 or F32", rows),
+                   found);
+    columns = found->entry.shape[1];
+    const std::uint64_t count = found->entry.shape[0];
+    std::vector<float> values(count * columns);
+    const moe::ConstRows from{store.bytes(*found).data(), found->entry.dtype, count, columns,
+                              columns * moe::element_bytes(found->entry.dtype)};
+    for (std::uint64_t row = 0; row < count; ++row)
+      read_row(from, row, std::span(values).subspan(row * columns, columns));
+    return values;
+  }
+  Result<std::vector<std::int32_t>> ids(std::uint64_t rows, std::uint64_t columns) const {
+    const StoredTensor* found = store.find("topk_ids");
+    const bool fits = found != nullptr && found->entry.shape == tensor::Shape{rows, columns} &&
+                      (found->entry.dtype == DType::i32 || found->entry.dtype == DType::i64);
+    if (!fits)
+      return wrong("topk_ids", fmt::format("[{}, {}] of I32 or I64", rows, columns), found);
+    const std::span<const std::byte> bytes = store.bytes(*found);
+    std::vector<std::int32_t> made(rows * columns);
+    for (std::size_t i = 0; i < made.size(); ++i) {
+      if (found->entry.dtype == DType::i32) {
+        std::memcpy(&made[i], bytes.data() + 4 * i, 4);
+        continue;
+      }
+      std::int64_t wide = 0;
+      std::memcpy(&wide, bytes.data() + 8 * i, 8);
+      // Numbers that no expert has count as -1 everywhere; so do those that an int cannot hold.
+      made[i] = wide < -1 || wide > INT32_MAX ? -1 : static_cast<std::int32_t>(wide);
+    }
+    return made;
+  }
+};
+
+float normal(SplitMix64& random) {
+  const double u = 1.0 - double{random.unit()}, v = double{random.unit()};
+  return static_cast<float>(std::sqrt(-2.0 * std::log(u)) * std::cos(2 * std::numbers::pi * v));
+}
+
+}  // namespace
+
+moe::ConstRows RunInput::rows() const {
+  return moe::dense_rows(std::span(x), DType::bf16, tokens, hidden);
+}
+
+Result<RunInput> read_input(const std::string& path) {
+  const Result<tensor::Store> store = tensor::Store::open(path);
+  if (!store) return store.why();
+  const File file{*store, path};
+  RunInput made{.origin = path};
+  const Result<std::vector<float>> x = file.matrix("hidden_states", 0, made.hidden);
+  if (!x) return x.why();
+  made.tokens = made.hidden == 0 ? 0 : x->size() / made.hidden;
+  made.x.reserve(x->size());
+  for (const float value : *x) made.x.push_back(formats::Bf16::encode(value));
+  if (store->find("router_logits") != nullptr) {
+    std::uint64_t experts = 0;
+    Result<std::vector<float>> logits = file.matrix("router_logits", made.tokens, experts);
+    if (!logits) return logits.why();
+    made.logits = std::move(*logits);
+  }
+  if (store->find("topk_weights") == nullptr && store->find("topk_ids") == nullptr) return made;
+  Result<std::vector<float>> weights = file.matrix("topk_weights", made.tokens, made.top_k);
+  if (!weights) return weights.why();
+  made.weights = std::move(*weights);
+  Result<std::vector<std::int32_t>> ids = file.ids(made.tokens, made.top_k);
+  if (!ids) return ids.why();
+  made.ids = std::move(*ids);
+  if (!made.logits.empty())
+    return invalid("run.input", "the input has both logits and chosen experts")
+        .in(path)
+        .expects("router_logits, or topk_ids and topk_weights", "all of them");
+  return made;
+}
+
+RunInput seeded_input(std::uint64_t tokens, std::uint64_t hidden, std::uint64_t seed) {
+  RunInput made{.tokens = tokens, .hidden = hidden, .origin = fmt::format("seed {}", seed)};
+  SplitMix64 random(seed);
+  made.x.reserve(tokens * hidden);
+  for (std::uint64_t i = 0; i < tokens * hidden; ++i)
+    made.x.push_back(formats::Bf16::encode(normal(random)));
+  return made;
+}
+
+Result<Routed> logits_for(const RunInput& input, const LayerFacts& facts, const FindTensor& find,
+                          std::uint64_t seed) {
+  const std::uint64_t experts = facts.model.shape.experts;
+  if (!input.logits.empty() || input.tokens == 0) {
+    if (input.logits.size() != input.tokens * experts)
+      return invalid("run.input", "the logits are for another number of experts")
+          .in(input.origin)
+          .at("router_logits")
+          .expects(fmt::format("[{}, {}]", input.tokens, experts),
+                   fmt::format("{} values", input.logits.size()));
+    return Routed{input.logits, "given logits"};
+  }
+  if (facts.has_router_weights) {
+    const Result<RouterWeights> router = load_router(facts, find);
+    if (!router) return router.why();
+    return Routed{router->logits(input.rows()), "the model's router"};
+  }
+  SplitMix64 random(seed ^ 0x10616974u);
+  Routed made{.how = "seeded logits"};
+  for (std::uint64_t i = 0; i < input.tokens * experts; ++i) made.logits.push_back(normal(random));
+  return made;
+}
+
+}  // namespace fp4moe::runtime

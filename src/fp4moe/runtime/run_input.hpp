@@ -1,0 +1,43 @@
+// Tokens for a run: from a safetensors file, or seeded.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "fp4moe/base/result.hpp"
+#include "fp4moe/moe/rows.hpp"
+#include "fp4moe/runtime/facts.hpp"
+
+namespace fp4moe::runtime {
+
+struct RunInput {
+  std::uint64_t tokens = 0, hidden = 0;
+  std::vector<std::uint16_t> x{};   // bf16, [tokens, hidden]
+  std::vector<float> logits{};      // [tokens, experts]; empty: not given
+  std::vector<std::int32_t> ids{};  // [tokens, top_k]; empty: not given
+  std::vector<float> weights{};     // with ids
+  std::uint64_t top_k = 0;          // with ids
+  std::string origin{};             // for people: "x.safetensors", "seed 1"
+
+  moe::ConstRows rows() const;
+};
+
+// hidden_states [T, H] and router_logits [T, E], or topk_ids and topk_weights [T, k]; or hidden
+// states alone, where the model's own router chooses. Errors: those of the file; run.input, naming
+// the tensor, what was expected and found.
+Result<RunInput> read_input(const std::string& path);
+
+// Hidden states of about unit variance, exact in bf16.
+RunInput seeded_input(std::uint64_t tokens, std::uint64_t hidden, std::uint64_t seed);
+
+// Logits for one layer: the input's, else the model's router on the hidden states, else seeded
+// noise. `how` says which.
+struct Routed {
+  std::vector<float> logits{};
+  std::string how{};
+};
+Result<Routed> logits_for(const RunInput& input, const LayerFacts& facts, const FindTensor& find,
+                          std::uint64_t seed);
+
+}  // namespace fp4moe::runtime
