@@ -1,10 +1,14 @@
 #include "fp4moe/moe/exchange/exchange.hpp"
 
 #include <algorithm>
+#include <bit>
+#include <numeric>
 
 #include <gtest/gtest.h>
 
 #include "fp4moe/formats/bf16.hpp"
+#include "fp4moe/moe/exchange/cost.hpp"
+#include "fp4moe/moe/exchange/sums.hpp"
 #include "fp4moe/moe/exchange/test_support.hpp"
 
 namespace fp4moe::moe::exchange {
@@ -434,6 +438,81 @@ TEST(Exchange, ARankThatFailsAnywhereEndsTheCallOfAll) {
         }
       });
     }
+}
+
+// --- what travels is what the model says
+
+// All sets of top_k of the experts, one token each: the average over them is the model's.
+std::vector<std::int32_t> all_choices(std::uint64_t experts, std::uint64_t top_k) {
+  std::vector<std::int32_t> ids;
+  for (std::uint64_t set = 0; set < std::uint64_t{1} << experts; ++set) {
+    if (static_cast<std::uint64_t>(std::popcount(set)) != top_k) continue;
+    for (std::uint64_t e = 0; e < experts; ++e)
+      if ((set >> e & 1) != 0) ids.push_back(static_cast<std::int32_t>(e));
+  }
+  return ids;
+}
+
+TEST(Cost, TheModelGivesTheBytesThatTravel) {
+  for (const char* name : {"gather", "all_to_all", "all_to_all_batched"})
+    for (const std::uint64_t size : {1u, 2u, 3u, 4u})
+      for (const ActivationKey key : {ActivationKey::none, ActivationKey::nvfp4}) {
+        const bool is_batched = std::string_view(name) == "all_to_all_batched";
+        Case given{.exchange = name,
+                   .experts = 5,
+                   .top_k = 2,
+                   .max_tokens = 100,
+                   .form = is_batched ? OutputForm::batches : OutputForm::summed,
+                   .is_weighted = !is_batched,
+                   .quantiser = {key, 1.0f},
+                   .adapters = size == 3};
+        const auto ids = all_choices(5, 2);
+        ASSERT_EQ(ids.size(), 2u * 10);
+        std::vector<std::uint64_t> sent(size);
+        run_ranks(size, {}, [&](std::unique_ptr<Communicator> ranks) {
+          const auto exchange = testing::make(given, *ranks);
+          ASSERT_TRUE(exchange);
+          Input input(given, ranks->rank(), 10);
+          input.ids = ids;
+          ASSERT_TRUE(call(given, **exchange, {ranks->rank(), size}, input));
+          sent[ranks->rank()] = ranks->traffic().sent;
+        });
+
+        const Cost cost = cost_of(name, {.ranks = size,
+                                         .experts = 5,
+                                         .top_k = 2,
+                                         .hidden = given.hidden,
+                                         .activations = key,
+                                         .type = DType::f32,
+                                         .adapters = given.adapters});
+
+        const double total =
+            static_cast<double>(std::accumulate(sent.begin(), sent.end(), std::uint64_t{0}));
+        EXPECT_NEAR(total,
+                    static_cast<double>(size) * (10 * cost.sum() + static_cast<double>(cost.call)),
+                    1e-6 * total)
+            << name << " on " << size;
+        EXPECT_LE(cost.sum(), cost.sum_at_worst());
+      }
+}
+
+TEST(Cost, AnAllReduceSendsEveryRowTwiceButForItsOwnPart) {
+  run_ranks(4, {}, [](std::unique_ptr<Communicator> ranks) {
+    std::vector<std::uint16_t> rows(8 * 64);
+    Parcel parcel;
+    ASSERT_TRUE(all_reduce(*ranks, parcel, dense_rows(std::span(rows), DType::bf16, 8, 64)));
+    const Cost cost = cost_of("all_reduce", {.ranks = 4, .experts = 1, .hidden = 64});
+    EXPECT_EQ(static_cast<double>(ranks->traffic().sent), 8 * cost.sum());
+  });
+  EXPECT_EQ(cost_of("local", {.ranks = 4, .experts = 4}).sum(), 0.0);
+}
+
+TEST(Cost, ATokenGoesToNoMoreRanksThanThereAre) {
+  // More experts chosen than there are ranks: nearly every rank is hit.
+  EXPECT_NEAR(expected_ranks({.ranks = 2, .experts = 64, .top_k = 32}), 1.0, 1e-6);
+  EXPECT_EQ(expected_ranks({.ranks = 4, .experts = 4, .top_k = 9}), 3.0);
+  EXPECT_EQ(expected_ranks({.ranks = 4, .experts = 4, .top_k = 1}), 0.75);
+  EXPECT_EQ(expected_experts({.ranks = 4, .experts = 4, .top_k = 9}), 3.0);
 }
 
 }  // namespace
