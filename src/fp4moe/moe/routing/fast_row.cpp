@@ -6,6 +6,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "fp4moe/moe/routing/rows.hpp"
 #include "fp4moe/moe/routing/scores.hpp"
@@ -23,14 +24,16 @@ struct FastRow {
   alignas(64) float logits[kMostExperts];
   alignas(64) float scores[kMostExperts];  // where all of them are needed
   LargestSelector<kMostExperts> selector;
+  float most = 0;              // magnitude of logits
   float largest = 0, sum = 0;  // of logits, and of exp(logit - largest)
 };
 
-bool all_finite(const float* values, std::size_t count) noexcept {
-  std::uint32_t wild = 0;
+// The largest magnitude, infinite where something is not finite.
+float most_magnitude(const float* values, std::size_t count) noexcept {
+  std::int32_t most = 0;
   for (std::size_t i = 0; i < count; ++i)
-    wild |= (std::bit_cast<std::uint32_t>(values[i]) & 0x7F800000u) == 0x7F800000u ? 1u : 0u;
-  return wild == 0;
+    most = std::max(most, std::bit_cast<std::int32_t>(values[i]) & 0x7FFFFFFF);
+  return std::bit_cast<float>(std::min(most, 0x7F800000));
 }
 
 void find_largest(FastRow& row) noexcept {
@@ -52,6 +55,7 @@ void find_sum(FastRow& row) noexcept {
   row.sum = sums[0];
 }
 
+// Of logits that are tame.
 void find_scores(FastRow& row) noexcept {
   const std::size_t count = row.plan.columns;
   if (row.plan.weight == Score::softmax) {
@@ -59,11 +63,11 @@ void find_scores(FastRow& row) noexcept {
     find_sum(row);
     const float factor = 1.0f / row.sum;
     for (std::size_t i = 0; i < count; ++i)
-      row.scores[i] = fast_exp(row.logits[i] - row.largest) * factor;
+      row.scores[i] = tame_exp(row.logits[i] - row.largest) * factor;
   } else if (row.plan.weight == Score::sigmoid) {
-    for (std::size_t i = 0; i < count; ++i) row.scores[i] = fast_sigmoid(row.logits[i]);
+    for (std::size_t i = 0; i < count; ++i) row.scores[i] = tame_sigmoid(row.logits[i]);
   } else {
-    for (std::size_t i = 0; i < count; ++i) row.scores[i] = fast_sqrt_softplus(row.logits[i]);
+    for (std::size_t i = 0; i < count; ++i) row.scores[i] = tame_sqrt_softplus(row.logits[i]);
   }
 }
 
@@ -76,8 +80,8 @@ bool is_apart(Score score, float larger, float smaller, float largest) noexcept 
   if (score == Score::softmax) return larger - smaller > 1e-6f && smaller - largest > -kTamest;
   if (smaller < -kTamest || larger > kTamest) return false;
   const bool is_sigmoid = score == Score::sigmoid;
-  const float high = is_sigmoid ? fast_sigmoid(larger) : fast_sqrt_softplus(larger);
-  const float low = is_sigmoid ? fast_sigmoid(smaller) : fast_sqrt_softplus(smaller);
+  const float high = is_sigmoid ? tame_sigmoid(larger) : tame_sqrt_softplus(larger);
+  const float low = is_sigmoid ? tame_sigmoid(smaller) : tame_sqrt_softplus(smaller);
   return high - low > 4 * error_bound(score) * high;
 }
 
@@ -147,6 +151,7 @@ bool keep_best_groups(FastRow& row) noexcept {
 // By approximate keys.
 bool choose_by_keys(FastRow& row, std::span<std::int32_t> ids) noexcept {
   const RowPlan& plan = row.plan;
+  if (row.most > (plan.weight == Score::softmax ? kTamest / 2 : kTamest)) return false;
   find_scores(row);
   if (plan.bias.empty()) {
     for (std::size_t i = 0; i < plan.columns; ++i) row.selector.keys[i] = ordered(row.scores[i]);
@@ -179,7 +184,7 @@ bool choose_by_keys(FastRow& row, std::span<std::int32_t> ids) noexcept {
   float most = 1;
   if (plan.weight == Score::sqrt_softplus) {
     find_largest(row);
-    most = fast_sqrt_softplus(row.largest);
+    most = tame_sqrt_softplus(row.largest);
   }
   const float other = from_ordered(next);
   return last_key - other > doubt(row, last_key, other, 2 * most);
@@ -199,7 +204,8 @@ bool weigh(FastRow& row, const Row& asked, bool by_keys) noexcept {
   } else if (plan.weight == Score::sigmoid && !by_keys) {
     for (std::size_t j = 0; j < count; ++j) weights[j] = fast_sigmoid(weights[j]);
   } else if (plan.weight == Score::sqrt_softplus && !by_keys) {
-    for (std::size_t j = 0; j < count; ++j) weights[j] = fast_sqrt_softplus(weights[j]);
+    if (row.most > kTamest) return false;
+    for (std::size_t j = 0; j < count; ++j) weights[j] = tame_sqrt_softplus(weights[j]);
   }
   float divisor = 1;
   if (plan.normalization != Normalization::none) {
@@ -247,7 +253,8 @@ bool route_row_fast(const RowPlan& plan, const Row& asked) noexcept {
   if (plan.scores_in_logits_dtype) return false;  // everything ties
   FastRow row(plan);
   load_logits(asked.logits, asked.dtype, plan.columns, row.logits);
-  if (!all_finite(row.logits, plan.columns)) return false;
+  row.most = most_magnitude(row.logits, plan.columns);
+  if (!(row.most <= std::numeric_limits<float>::max())) return false;
   if (!plan.hash_table.empty()) {
     const auto chosen =
         plan.hash_table.subspan(static_cast<std::size_t>(asked.token_id) * plan.top_k, plan.top_k);

@@ -31,7 +31,7 @@ TEST(RoutingScores, StayWithinTheirBounds) {
   for (const float edge : {1.0f, 8.0f, kTamest}) {
     EXPECT_LT(worst_error(fast_exp, exponential, -edge, edge), 3e-7);
     EXPECT_LT(worst_error(fast_sigmoid, sigmoid, -edge, edge), error_bound(Score::sigmoid));
-    EXPECT_LT(worst_error(fast_sqrt_softplus, root, -edge, edge),
+    EXPECT_LT(worst_error(tame_sqrt_softplus, root, -edge, edge),
               error_bound(Score::sqrt_softplus));
   }
 }

@@ -1,11 +1,13 @@
 // The largest keys of a row, one after the other, equal ones by their place. Float keys become
 // integers of the same order, so that one comparison decides; blocks of sixteen remember their
-// largest, so that taking one looks at the blocks' and at one block's keys only.
+// largest, so that taking one looks at the blocks' and at one block's keys only. Blocks are four
+// vectors of four: what compilers know of any processor.
 #pragma once
 #include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 
 namespace fp4moe::moe::routing {
@@ -21,51 +23,87 @@ inline float from_ordered(std::int32_t key) noexcept {
   return std::bit_cast<float>(key ^ ((key >> 31) & 0x7FFFFFFF));
 }
 
+inline constexpr std::size_t kBlock = 16;
+using Lanes = std::int32_t __attribute__((vector_size(16)));
+
+inline Lanes lanes_at(const std::int32_t* from) noexcept {
+  Lanes lanes;
+  std::memcpy(&lanes, from, sizeof lanes);
+  return lanes;
+}
+inline Lanes all_lanes(std::int32_t value) noexcept { return Lanes{value, value, value, value}; }
+inline Lanes larger(Lanes a, Lanes b) noexcept { return a > b ? a : b; }
+inline std::int32_t largest_lane(Lanes v) noexcept {
+  v = larger(v, Lanes{v[2], v[3], v[0], v[1]});
+  return std::max(v[0], v[1]);
+}
+inline std::int32_t largest_of_block(const std::int32_t* block) noexcept {
+  return largest_lane(larger(larger(lanes_at(block), lanes_at(block + 4)),
+                             larger(lanes_at(block + 8), lanes_at(block + 12))));
+}
+// Bit i: block[i] == value.
+inline std::uint32_t equal_in_block(const std::int32_t* block, std::int32_t value) noexcept {
+  const Lanes wanted = all_lanes(value);
+  const Lanes bits = ((lanes_at(block) == wanted) & Lanes{1, 2, 4, 8}) |
+                     ((lanes_at(block + 4) == wanted) & Lanes{16, 32, 64, 128}) |
+                     ((lanes_at(block + 8) == wanted) & Lanes{256, 512, 1024, 2048}) |
+                     ((lanes_at(block + 12) == wanted) & Lanes{4096, 8192, 16384, 32768});
+  std::uint64_t halves[2];
+  std::memcpy(halves, &bits, sizeof halves);
+  const std::uint64_t both = halves[0] | halves[1];
+  return static_cast<std::uint32_t>(both | both >> 32);
+}
+// The block's largest but for that place: not by writing and reading it again, which would wait.
+inline std::int32_t largest_without(const std::int32_t* block, std::int32_t place) noexcept {
+  const Lanes out = all_lanes(place), none = all_lanes(kTaken);
+  Lanes most = none;
+  Lanes number{0, 1, 2, 3};
+  for (std::size_t i = 0; i < kBlock; i += 4) {
+    most = larger(most, number == out ? none : lanes_at(block + i));
+    number += 4;
+  }
+  return largest_lane(most);
+}
+
 template <std::size_t kMost>
 struct LargestSelector {
-  static constexpr std::size_t kBlock = 16;
-  static constexpr std::size_t kMostBlocks = kMost / kBlock;
+  static constexpr std::size_t kMostBlocks = (kMost / kBlock + kBlock - 1) / kBlock * kBlock;
 
   alignas(64) std::int32_t keys[kMost];
-  alignas(64) std::int32_t largest[kMostBlocks + 8];
-  std::size_t blocks = 0;  // a multiple of 8, the last ones perhaps empty
+  alignas(64) std::int32_t largest[kMostBlocks];
+  std::size_t blocks = 0;  // a multiple of 16, the last ones perhaps empty
 
   // After keys[0, count) were written.
   void prepare(std::size_t count) noexcept {
     const std::size_t full = (count + kBlock - 1) / kBlock;
     for (std::size_t i = count; i < full * kBlock; ++i) keys[i] = kTaken;
-    for (std::size_t block = 0; block < full; ++block) {
-      const std::int32_t* key = keys + block * kBlock;
-      std::int32_t most = kTaken;
-      for (std::size_t i = 0; i < kBlock; ++i) most = std::max(most, key[i]);
-      largest[block] = most;
-    }
-    blocks = (full + 7) / 8 * 8;
+    for (std::size_t block = 0; block < full; ++block)
+      largest[block] = largest_of_block(keys + block * kBlock);
+    blocks = (full + kBlock - 1) / kBlock * kBlock;
     for (std::size_t block = full; block < blocks; ++block) largest[block] = kTaken;
   }
 
   std::int32_t next_key() const noexcept {
     std::int32_t most = kTaken;
-    for (std::size_t i = 0; i < blocks; ++i) most = std::max(most, largest[i]);
+    for (std::size_t i = 0; i < blocks; i += kBlock)
+      most = std::max(most, largest_of_block(largest + i));
     return most;
   }
 
   // The place of the first key equal to next_key(), which is then taken.
   std::int32_t take(std::int32_t next) noexcept {
-    auto block = static_cast<std::int32_t>(blocks);
-    for (std::size_t i = 0; i < blocks; ++i)
-      block = std::min(block, largest[i] == next ? static_cast<std::int32_t>(i)
-                                                 : static_cast<std::int32_t>(blocks));
-    std::int32_t* key = keys + static_cast<std::size_t>(block) * kBlock;
-    auto place = static_cast<std::int32_t>(kBlock);
-    for (std::int32_t i = 0; i < static_cast<std::int32_t>(kBlock); ++i)
-      place = std::min(place, key[i] == next ? i : static_cast<std::int32_t>(kBlock));
-    std::int32_t most = kTaken;
-    for (std::int32_t i = 0; i < static_cast<std::int32_t>(kBlock); ++i)
-      most = std::max(most, i == place ? kTaken : key[i]);
+    std::size_t block = 0;
+    std::uint32_t equal = equal_in_block(largest, next);
+    while (equal == 0 && block + kBlock < blocks) {
+      block += kBlock;
+      equal = equal_in_block(largest + block, next);
+    }
+    block += static_cast<std::size_t>(std::countr_zero(equal | 1u << 15));
+    std::int32_t* key = keys + block * kBlock;
+    const int place = std::countr_zero(equal_in_block(key, next) | 1u << 15);
+    largest[block] = largest_without(key, place);
     key[place] = kTaken;
-    largest[block] = most;
-    return block * static_cast<std::int32_t>(kBlock) + place;
+    return static_cast<std::int32_t>(block * kBlock) + place;
   }
 
   // The largest key below `bound` that is not taken, or kTaken.
