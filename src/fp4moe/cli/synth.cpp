@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -12,6 +13,8 @@
 #include "fp4moe/cli/dialect_names.hpp"
 #include "fp4moe/cli/options.hpp"
 #include "fp4moe/cli/progress.hpp"
+#include "fp4moe/weights/checkpoint.hpp"
+#include "fp4moe/weights/synth_adapter.hpp"
 
 namespace fp4moe::cli {
 namespace {
@@ -22,7 +25,41 @@ struct Options {
   std::uint64_t experts = 0, hidden = 0, intermediate = 0;
   std::size_t threads = 0;
   bool experts_only = false, weight_only = false;
+  std::string adapter_for{}, adapter_form = "per-expert";
+  std::uint64_t rank = 8;
 };
+
+// An adapter for a checkpoint that is there already.
+Result<int> run_adapter(const Options& given, const Io& io) {
+  const Result<weights::Checkpoint> model = weights::Checkpoint::open(given.adapter_for);
+  if (!model) return model.why();
+  const weights::SynthAdapterOptions options{
+      .form = weights::adapter_form_from_name(given.adapter_form)
+                  .value_or(weights::AdapterForm::per_expert),
+      .rank = given.rank,
+      .alpha = 2 * static_cast<double>(given.rank),
+      .seed = given.synth.seed};
+  const InterruptGuard guard;
+  const Result<weights::SynthAdapterReport> report =
+      weights::synth_adapter(weights::adapter_targets(*model), options, given.out);
+  if (!report) return report.why();
+  if (io.json) {
+    io.print({{"command", "synth"},
+              {"out", given.out},
+              {"adapter_for", given.adapter_for},
+              {"form", name(options.form)},
+              {"rank", options.rank},
+              {"layers", report->layers},
+              {"tensors", report->tensors},
+              {"bytes", report->bytes},
+              {"seed", options.seed}});
+    return kDone;
+  }
+  io.out << fmt::format("{}: LoRA adapter of rank {} for {} MoE layer{}, {} tensors ({}), {}\n",
+                        given.out, options.rank, report->layers, report->layers == 1 ? "" : "s",
+                        report->tensors, name(options.form), human_bytes(report->bytes));
+  return kDone;
+}
 
 Result<weights::SynthOptions> resolve(const Options& given, const Io& io) {
   weights::SynthOptions options = given.synth;
@@ -51,6 +88,7 @@ Result<weights::SynthOptions> resolve(const Options& given, const Io& io) {
 }
 
 Result<int> run(const Options& given, const Io& io) {
+  if (!given.adapter_for.empty()) return run_adapter(given, io);
   Result<weights::SynthOptions> options = resolve(given, io);
   if (!options) return options.why();
   const Result<std::uint64_t> total = weights::synth_bytes(*options);
@@ -88,6 +126,12 @@ Result<int> run(const Options& given, const Io& io) {
   return kDone;
 }
 
+std::vector<std::string> adapter_forms() {
+  std::vector<std::string> names;
+  for (const weights::AdapterFormRow& row : weights::kAdapterForms) names.emplace_back(row.name);
+  return names;
+}
+
 std::string defects_help() {
   std::string text = "Plant a known defect:";
   for (const weights::SynthDefect& defect : weights::synth_defects())
@@ -118,6 +162,12 @@ Run declare_synth(CLI::App& app) {
   add_option(app, "--threads", options->threads, "Threads (default: all)");
   add_flag(app, "--experts-only", options->experts_only, "No router, attention, norms, embeddings");
   add_flag(app, "--weight-only", options->weight_only, "No input scales (NVFP4)");
+  add_option(app, "--adapter-for", options->adapter_for,
+             "Make a LoRA adapter for this checkpoint instead");
+  add_option(app, "--rank", options->rank, "Rank of the adapter").show_default();
+  add_option(app, "--adapter-form", options->adapter_form, "How the adapter stores experts")
+      .one_of(adapter_forms())
+      .show_default();
   add_option(app, "--defect", synth.defect, defects_help());
   return [options](const Io& io) { return run(*options, io); };
 }
