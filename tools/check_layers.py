@@ -21,7 +21,7 @@ ALLOWED = {
     "backends": "base formats platform tensor layout oracle",
     "convert": "base formats platform kernels tensor tensor/files layout weights oracle backends",
     "golden": "base formats platform tensor layout moe weights oracle backends convert",
-    "plan": "base formats platform tensor tensor/files weights oracle backends",
+    "plan": "base formats platform tensor tensor/files moe weights oracle backends",
     "runtime": "base formats platform tensor tensor/files layout moe weights oracle backends convert plan",
     "bench": "base formats platform kernels tensor tensor/files layout weights oracle backends convert",
     "cli": "base formats platform kernels tensor tensor/files layout moe weights oracle backends convert golden bench plan runtime",

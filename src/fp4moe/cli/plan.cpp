@@ -191,6 +191,27 @@ void print_table(const Io& io, std::vector<BackendPlan> backends, bool all) {
     io.out << fmt::format("{} more do not run here: --backend all shows them\n", left_out);
 }
 
+// Bytes between ranks, per token and layer.
+void print_wire(const Io& io, const Plan& made) {
+  if (made.wire.empty()) return;
+  const auto bytes = [](double number) {
+    return human_bytes(static_cast<std::uint64_t>(number + 0.5));
+  };
+  io.out << fmt::format("\nsent per token, rank and layer (routing even over {} experts, top {})\n",
+                        made.model.shape.experts, made.model.layer.experts_per_token);
+  io.out << fmt::format("{:<18}  {:<12}  {:>10}  {:>10}  {:>10}  {:>10}\n", "exchange", "tokens as",
+                        "there", "back", "sum", "at worst");
+  for (const plan::WireRow& row : made.wire) {
+    const moe::exchange::Cost& cost = row.cost;
+    const bool is_quantised = cost.activations != oracle::ActivationKey::none;
+    io.out << fmt::format("{:<18}  {:<12}  {:>10}  {:>10}  {:>10}  {:>10}{}\n", cost.exchange,
+                          is_quantised ? oracle::name(cost.activations) : "bf16",
+                          cost.dispatch > 0 ? bytes(cost.dispatch) : "-", bytes(cost.combine),
+                          bytes(cost.sum()), bytes(cost.sum_at_worst()),
+                          row.used ? "  this deployment" : "");
+  }
+}
+
 Result<int> run_plan(const Options& options, const Io& io) {
   auto model = resolve_model(options);
   if (!model) return model.why();
@@ -214,6 +235,7 @@ Result<int> run_plan(const Options& options, const Io& io) {
     const bool detail = !all || (options.backend.empty() && made->backends.front().chosen);
     if (detail) print_detail(io, *made, made->backends.front());
     if (all) print_table(io, made->backends, options.backend == "all");
+    if (options.backend.empty()) print_wire(io, *made);
   }
   // The deployment fails when what it gets is impossible, whatever else there is.
   const auto is_impossible = [](const BackendPlan& row) { return row.impossible.has_value(); };

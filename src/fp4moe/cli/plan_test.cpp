@@ -163,5 +163,25 @@ TEST(PlanCommand, PlansForThisMachineByDefault) {
   EXPECT_TRUE(has(outcome.out, "(chosen)")) << outcome.out;
 }
 
+TEST(PlanCommand, SaysWhatTravelsBetweenRanks) {
+  const std::vector<std::string> experts{
+      "--model",  "deepseek-v3", "--device", "h100",      "--dp",
+      "8",        "--ep",        "8",        "--all2all", "deepep_high_throughput",
+      "--policy", "2026-08-22"};
+  const Outcome outcome = run(experts);
+  EXPECT_TRUE(has(outcome.out, "sent per token, rank and layer (routing even over 256 experts"))
+      << outcome.out << outcome.err;
+  EXPECT_TRUE(has(outcome.out, "all_to_all_batched  nvfp4")) << outcome.out;
+  EXPECT_TRUE(has(outcome.out, "this deployment")) << outcome.out;
+
+  const Outcome alone = run({"--model", "gpt-oss-20b", "--device", "h100"});
+  EXPECT_FALSE(has(alone.out, "sent per token"));
+  const Outcome one = run(with(kH100, {"--backend", "MARLIN", "--json"}));
+  const Result<Json> json = parse_json(one.out);
+  ASSERT_TRUE(json);
+  EXPECT_EQ((*json)["wire"][0]["exchange"], "all_reduce");
+  EXPECT_EQ((*json)["wire"][0]["combine_bytes"], 10080.0);
+}
+
 }  // namespace
 }  // namespace fp4moe::cli

@@ -76,6 +76,16 @@ Json to_json(const Plan& plan) {
   json["no_choice"] = plan.no_choice.empty() ? Json() : Json(plan.no_choice);
   json["backends"] = Json::array();
   for (const BackendPlan& backend : plan.backends) json["backends"].push_back(to_json(backend));
+  json["wire"] = Json::array();
+  for (const WireRow& row : plan.wire)
+    json["wire"].push_back({{"exchange", row.cost.exchange},
+                            {"activations", oracle::name(row.cost.activations)},
+                            {"used", row.used},
+                            {"dispatch_bytes", row.cost.dispatch},
+                            {"combine_bytes", row.cost.combine},
+                            {"worst_dispatch_bytes", row.cost.dispatch_at_worst},
+                            {"worst_combine_bytes", row.cost.combine_at_worst},
+                            {"call_bytes", row.cost.call}});
   json["splits_that_fit"] = plan.that_fit;
   json["notes"] = Json::array();
   for (const std::string& note : plan.model.notes) json["notes"].push_back(note);

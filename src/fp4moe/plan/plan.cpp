@@ -193,6 +193,7 @@ Result<Plan> make_plan(const PlanRequest& request) {
   Plan plan{.model = request.model, .split = *std::move(split), .device = request.device};
   plan.policy = request.policy;
   plan.mode = request.mode;
+  plan.wire = plan_wire(request.model, plan.split, request.policy->era);
   const oracle::Record record =
       oracle::make_record(*request.policy, request.mode, request_of(request, plan.split));
   if (record.selection.outcome != oracle::Outcome::selected)

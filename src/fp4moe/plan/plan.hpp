@@ -12,6 +12,7 @@
 #include "fp4moe/oracle/policy.hpp"
 #include "fp4moe/oracle/record.hpp"
 #include "fp4moe/plan/split.hpp"
+#include "fp4moe/plan/wire.hpp"
 
 namespace fp4moe::plan {
 
@@ -45,6 +46,7 @@ struct Plan {
   oracle::Mode mode{};
   std::string no_choice{};              // why the policy selects nothing
   std::vector<BackendPlan> backends{};  // the chosen one first, then as the policy tries them
+  std::vector<WireRow> wire{};          // of one layer, between ranks
   std::vector<std::string> that_fit{};  // other splits on which the chosen one fits, if it does not
 };
 

@@ -220,5 +220,47 @@ TEST(Plan, PaddingNeverLosesAWeight) {
   }
 }
 
+TEST(Wire, SaysWhatEachExchangeSends) {
+  PlanRequest asked = request("gpt-oss-120b", "h100", "2026-08-22");
+  asked.ranks = {.dp = 8, .ep = 8, .all2all = "deepep_low_latency"};
+  const auto plan = make_plan(asked);
+
+  ASSERT_TRUE(plan) << text(plan.why());
+  ASSERT_EQ(plan->wire.size(), 10u);  // all_reduce, and three exchanges of three types
+  const auto find = [&](std::string_view exchange, oracle::ActivationKey key) {
+    return *std::ranges::find_if(plan->wire, [&](const WireRow& row) {
+      return row.cost.exchange == exchange && row.cost.activations == key;
+    });
+  };
+  const WireRow all = find("gather", oracle::ActivationKey::none);
+  EXPECT_EQ(all.cost.dispatch, 7 * (2880 * 2 + 4 * 8));  // bf16, and 4 ids and weights
+  EXPECT_EQ(all.cost.combine, 7 * 2880 * 2);
+  EXPECT_FALSE(all.used);
+  const WireRow codes = find("gather", oracle::ActivationKey::mxfp8);
+  EXPECT_EQ(codes.cost.dispatch, 7 * (2880 + 2880 / 32 + 4 * 8));
+  const WireRow batches = find("all_to_all_batched", oracle::ActivationKey::none);
+  EXPECT_EQ(batches.cost.dispatch, 3.5 * (2880 * 2 + 4));  // 4 experts, 7 of 8 times elsewhere
+  EXPECT_EQ(batches.cost.sum_at_worst(), 4 * (2880 * 2 * 2 + 4));
+  EXPECT_TRUE(batches.used);
+  EXPECT_EQ(std::ranges::count_if(plan->wire, &WireRow::used), 3);
+  EXPECT_EQ(to_json(*plan)["wire"].size(), 10u);
+}
+
+TEST(Wire, RanksThatShareExpertsSumTheirParts) {
+  PlanRequest asked = request("gpt-oss-120b", "h100", "2026-08-22");
+  asked.ranks = {.tp = 8};
+  auto plan = make_plan(asked);
+  ASSERT_TRUE(plan);
+  ASSERT_EQ(plan->wire.size(), 1u);
+  EXPECT_EQ(plan->wire[0].cost.exchange, "all_reduce");
+  EXPECT_EQ(plan->wire[0].cost.sum(), 2 * 2880 * 2 * 7 / 8.0);
+  EXPECT_TRUE(plan->wire[0].used);
+
+  asked.ranks = {};
+  plan = make_plan(asked);
+  ASSERT_TRUE(plan);
+  EXPECT_TRUE(plan->wire.empty());
+}
+
 }  // namespace
 }  // namespace fp4moe::plan
