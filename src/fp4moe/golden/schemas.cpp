@@ -3,6 +3,7 @@
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/golden/formats.hpp"
 #include "fp4moe/golden/layouts.hpp"
+#include "fp4moe/golden/moe.hpp"
 #include "fp4moe/golden/oracle_cases.hpp"
 
 namespace fp4moe::golden {
@@ -14,6 +15,8 @@ constexpr Schema kSchemas[] = {
      run_oracle_cases},
     {"fp4moe-golden-layouts/1", "weight layouts of every backend, and operations they are made of",
      run_layouts},
+    {"fp4moe-golden-moe/1", "routing, permutation, quantised activations, whole MoE layers",
+     run_moe},
 };
 
 std::string known_names() {
