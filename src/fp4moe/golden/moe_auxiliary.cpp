@@ -52,9 +52,11 @@ std::optional<Mismatch> byte_difference(std::string_view what, std::span<const s
 
 std::optional<Mismatch> value_difference(std::span<const double> wanted,
                                          std::span<const float> found) {
-  for (std::size_t i = 0; i < wanted.size(); ++i)
-    if (!(std::abs(static_cast<double>(found[i]) - wanted[i]) <= 2e-7 * std::abs(wanted[i])))
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    const double slack = std::isfinite(wanted[i]) ? 2e-7 * std::abs(wanted[i]) : 0;
+    if (!(std::abs(static_cast<double>(found[i]) - wanted[i]) <= slack))
       return Mismatch{fmt::format("dequantised value {}", i), show(wanted[i]), show(found[i])};
+  }
   return std::nullopt;
 }
 

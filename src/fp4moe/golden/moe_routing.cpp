@@ -115,7 +115,8 @@ std::optional<Mismatch> compare_routes(const RoutingCase& given, const routing::
                       std::to_string(found.ids[slot])};
     const double wanted = given.weights.values[slot];
     const auto weight = static_cast<double>(found.weights[slot]);
-    if (!(std::abs(weight - wanted) <= 2e-6 * std::abs(wanted) + 1e-12))
+    const double slack = std::isfinite(wanted) ? 2e-6 * std::abs(wanted) + 1e-12 : 0;
+    if (!(std::abs(weight - wanted) <= slack))
       return Mismatch{where + ": weight", show(wanted), show(weight)};
   }
   return std::nullopt;
