@@ -30,11 +30,11 @@ constexpr RefusedSetting kRefusedSettings[] = {
     {"layer_replication", "replicated layers have no weights of their own in a checkpoint"},
 };
 
-std::string shown(const Json& value) {
+std::string json_text(const Json& value) {
   return printable(value.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
-bool is_set(const Json& value) {
+bool is_switched_on(const Json& value) {
   if (value.is_null() || value == Json(false) || value == Json("none")) return false;
   return !(value.is_structured() && value.empty());
 }
@@ -44,21 +44,21 @@ class ConfigReader {
   ConfigReader(const Json& document, std::string_view path) : document_(document), path_(path) {}
 
   Result<AdapterConfig> read() {
-    if (!document_.is_object()) return bad("", "an object", shown(document_));
+    if (!document_.is_object()) return bad("", "an object", json_text(document_));
     if (Result<Done> fine = check_kind(); !fine) return fine.why();
     AdapterConfig config;
     const Json* rank = find("r");
     if (rank == nullptr) return bad("r", "the rank", "no such key");
     const std::optional<std::uint64_t> whole = rank_of(*rank);
-    if (!whole) return bad("r", rank_words(), shown(*rank));
+    if (!whole) return bad("r", rank_words(), json_text(*rank));
     config.rank = *whole;
     const Json* alpha = find("lora_alpha");
     if (alpha == nullptr) return bad("lora_alpha", "a number", "no such key");
     const std::optional<double> number = alpha_of(*alpha);
-    if (!number) return bad("lora_alpha", kAlphaWords, shown(*alpha));
+    if (!number) return bad("lora_alpha", kAlphaWords, json_text(*alpha));
     config.alpha = *number;
     if (const Json* flag = find("use_rslora"); flag != nullptr && !flag->is_null()) {
-      if (!flag->is_boolean()) return bad("use_rslora", "true or false", shown(*flag));
+      if (!flag->is_boolean()) return bad("use_rslora", "true or false", json_text(*flag));
       config.rslora = flag->get<bool>();
     }
     if (Result<Done> done = read_patterns(config); !done) return done.why();
@@ -103,16 +103,16 @@ class ConfigReader {
       return invalid("adapter.type", "only LoRA adapters can be read")
           .in(path_)
           .at("peft_type")
-          .expects("\"LORA\"", shown(*type))
+          .expects("\"LORA\"", json_text(*type))
           .try_this(
               "Train with LoraConfig, or merge the adapter with PEFT and quantise the result");
     for (const RefusedSetting& row : kRefusedSettings) {
       const Json* value = find(row.key);
-      if (value == nullptr || !is_set(*value)) continue;
+      if (value == nullptr || !is_switched_on(*value)) continue;
       return invalid("adapter.unsupported", row.what)
           .in(path_)
           .at(row.key)
-          .expects("a plain LoRA adapter", shown(*value))
+          .expects("a plain LoRA adapter", json_text(*value))
           .try_this("Merge the adapter with PEFT and quantise the result");
     }
     return Done{};
@@ -123,7 +123,7 @@ class ConfigReader {
       const Json* patterns = find(key);
       if (patterns == nullptr || patterns->is_null()) continue;
       if (!patterns->is_object())
-        return bad(key, "an object of patterns and numbers", shown(*patterns));
+        return bad(key, "an object of patterns and numbers", json_text(*patterns));
       for (const auto& [pattern, value] : patterns->items()) {
         if (!is_lora_pattern(pattern))
           return invalid("adapter.pattern", "a regular expression is not understood")
@@ -137,7 +137,7 @@ class ConfigReader {
         const bool is_rank = key[0] == 'r';
         if (is_rank ? !rank : !alpha)
           return bad(key, is_rank ? rank_words() : std::string(kAlphaWords),
-                     fmt::format("{} for {}", shown(value), printable(pattern)));
+                     fmt::format("{} for {}", json_text(value), printable(pattern)));
         if (is_rank) {
           config.rank_pattern.emplace_back(pattern, *rank);
         } else {
@@ -154,15 +154,15 @@ class ConfigReader {
     const Json* parameters = find("target_parameters");
     if (parameters != nullptr && !parameters->is_null()) {
       if (!parameters->is_array())
-        return bad("target_parameters", "a list of names", shown(*parameters));
+        return bad("target_parameters", "a list of names", json_text(*parameters));
       for (const Json& name : *parameters) {
-        if (!name.is_string()) return bad("target_parameters", "a list of names", shown(name));
+        if (!name.is_string()) return bad("target_parameters", "a list of names", json_text(name));
         config.target_parameters.push_back(name.get<std::string>());
       }
     }
     const Json* modules = find("target_modules");
     if (modules != nullptr && !modules->is_null() && !modules->is_string() && !modules->is_array())
-      return bad("target_modules", "a name or a list of names", shown(*modules));
+      return bad("target_modules", "a name or a list of names", json_text(*modules));
     return check_saved_modules();
   }
 
@@ -170,11 +170,11 @@ class ConfigReader {
   Result<Done> check_saved_modules() const {
     const Json* saved = find("modules_to_save");
     if (saved == nullptr || saved->is_null()) return Done{};
-    if (!saved->is_array()) return bad("modules_to_save", "a list of names", shown(*saved));
+    if (!saved->is_array()) return bad("modules_to_save", "a list of names", json_text(*saved));
     constexpr std::string_view kExpertWords[] = {
         "experts", "mlp", "gate_up_proj", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"};
     for (const Json& name : *saved) {
-      if (!name.is_string()) return bad("modules_to_save", "a list of names", shown(name));
+      if (!name.is_string()) return bad("modules_to_save", "a list of names", json_text(name));
       const std::string text = name.get<std::string>();
       const std::string_view last = std::string_view(text).substr(text.rfind('.') + 1);
       for (const std::string_view word : kExpertWords)
@@ -182,7 +182,7 @@ class ConfigReader {
           return invalid("adapter.unsupported", "experts were trained as whole weights")
               .in(path_)
               .at("modules_to_save")
-              .expects("low-rank changes of experts alone", shown(name))
+              .expects("low-rank changes of experts alone", json_text(name))
               .try_this("Merge the adapter with PEFT and quantise the result");
     }
     return Done{};
