@@ -5,6 +5,7 @@ namespace fp4moe::cli {
 Run declare_bench(CLI::App& app);
 Run declare_convert(CLI::App& app);
 Run declare_demo(CLI::App& app);
+Run declare_diff(CLI::App& app);
 Run declare_doctor(CLI::App& app);
 Run declare_explain(CLI::App& app);
 Run declare_golden(CLI::App& app);
@@ -15,6 +16,7 @@ Run declare_plan(CLI::App& app);
 Run declare_matrix(CLI::App& app);
 Run declare_merge(CLI::App& app);
 Run declare_quantize(CLI::App& app);
+Run declare_run(CLI::App& app);
 Run declare_synth(CLI::App& app);
 Run declare_transcode(CLI::App& app);
 Run declare_unconvert(CLI::App& app);
@@ -35,6 +37,8 @@ constexpr Command kCommands[] = {
     {"convert",   "Write a checkpoint in a backend's layout, for one rank",    "fp4moe convert ./gpt-oss-20b --backend MARLIN --policy 2026-04-24 --device h100 -o gpt-oss-20b-marlin", declare_convert},
     {"unconvert", "Write the checkpoint that a folder was converted from",     "fp4moe unconvert ./gpt-oss-20b-marlin -o gpt-oss-20b", declare_unconvert},
     {"verify",    "Prove that a converted folder is what its source gives",    "fp4moe verify ./gpt-oss-20b-marlin --deep", declare_verify},
+    {"run",       "Run MoE layers on tokens, by any backend's numerics",       "fp4moe run ./gpt-oss-20b --backend MARLIN --tokens 16 --check", declare_run},
+    {"diff",      "Compare two backends, splits, batch sizes or output files", "fp4moe diff MARLIN exact --checkpoint ./gpt-oss-20b", declare_diff},
     {"layouts",   "List and draw the weight layouts of every backend",         "fp4moe layouts marlin.mxfp4", declare_layouts},
     {"transcode", "Write a checkpoint in another dialect, bit for bit",        "fp4moe transcode ./gpt-oss-20b --to gguf -o gpt-oss-20b.gguf", declare_transcode},
     {"quantize",  "Quantise the experts of a BF16, F16 or F32 checkpoint",     "fp4moe quantize ./qwen3-bf16 --format nvfp4 -o qwen3-nvfp4", declare_quantize},

@@ -50,6 +50,22 @@ Error malformed(std::string_view key, std::string_view expected, std::string_vie
       .expects(expected, found);
 }
 
+Result<const Json*> object_field(const Json& object, std::string_view key) {
+  if (!object.is_object()) return malformed("the case", "an object", object.type_name());
+  const auto found = object.find(key);
+  if (found == object.end()) return malformed(key, "the field", "none");
+  if (!found->is_object()) return malformed(key, "an object", found->type_name());
+  return &*found;
+}
+
+Result<bool> bool_field(const Json& object, std::string_view key) {
+  if (!object.is_object()) return malformed("the case", "an object", object.type_name());
+  const auto found = object.find(key);
+  if (found == object.end()) return malformed(key, "the field", "none");
+  if (!found->is_boolean()) return malformed(key, "true or false", found->type_name());
+  return found->get<bool>();
+}
+
 Result<std::string> string_field(const Json& object, std::string_view key) {
   const Result<const Json*> value = field(object, key);
   if (!value) return value.why();

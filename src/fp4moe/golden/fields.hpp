@@ -11,6 +11,8 @@
 
 namespace fp4moe::golden {
 
+Result<const Json*> object_field(const Json& object, std::string_view key);
+Result<bool> bool_field(const Json& object, std::string_view key);
 Result<std::string> string_field(const Json& object, std::string_view key);
 
 // A whole number in [0, most].

@@ -18,26 +18,12 @@ using weights::RowOrder;
 
 constexpr std::uint64_t kMostExtent = std::uint64_t{1} << 20;
 
-Result<bool> bool_field(const Json& object, std::string_view key) {
-  const auto found = object.find(key);
-  if (found == object.end()) return malformed(key, "true or false", "nothing");
-  if (!found->is_boolean()) return malformed(key, "true or false", found->type_name());
-  return found->get<bool>();
-}
-
 // A number that may be missing.
 Result<double> optional_number(const Json& object, std::string_view key, double missing) {
   const auto found = object.find(key);
   if (found == object.end()) return missing;
   if (!found->is_number()) return malformed(key, "a number", found->type_name());
   return found->get<double>();
-}
-
-Result<const Json*> object_field(const Json& object, std::string_view key) {
-  const auto found = object.find(key);
-  if (found == object.end() || !found->is_object())
-    return malformed(key, "an object", found == object.end() ? "nothing" : found->type_name());
-  return &*found;
 }
 
 Result<Done> read_activation(const Json& item, LayerCase& made) {

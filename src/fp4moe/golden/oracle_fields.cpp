@@ -78,22 +78,6 @@ Result<EnumSet<platform::Library>> libraries_field(const Json& object) {
 
 }  // namespace
 
-Result<const Json*> object_field(const Json& object, std::string_view key) {
-  if (!object.is_object()) return malformed("the case", "an object", object.type_name());
-  const auto found = object.find(key);
-  if (found == object.end()) return malformed(key, "the field", "none");
-  if (!found->is_object()) return malformed(key, "an object", found->type_name());
-  return &*found;
-}
-
-Result<bool> bool_field(const Json& object, std::string_view key) {
-  if (!object.is_object()) return malformed("the case", "an object", object.type_name());
-  const auto found = object.find(key);
-  if (found == object.end()) return malformed(key, "the field", "none");
-  if (!found->is_boolean()) return malformed(key, "true or false", found->type_name());
-  return found->get<bool>();
-}
-
 Result<std::optional<std::string>> optional_string_field(const Json& object, std::string_view key) {
   if (!object.is_object()) return malformed("the case", "an object", object.type_name());
   const auto found = object.find(key);

@@ -8,14 +8,13 @@
 
 #include "fp4moe/base/json.hpp"
 #include "fp4moe/base/result.hpp"
+#include "fp4moe/golden/fields.hpp"
 #include "fp4moe/oracle/parallel.hpp"
 #include "fp4moe/oracle/words.hpp"
 #include "fp4moe/platform/device.hpp"
 
 namespace fp4moe::golden {
 
-Result<const Json*> object_field(const Json& object, std::string_view key);
-Result<bool> bool_field(const Json& object, std::string_view key);
 // null or missing: nothing.
 Result<std::optional<std::string>> optional_string_field(const Json& object, std::string_view key);
 // Whatever stands at a key must be one of these, so that a misspelt key does not pass unseen.

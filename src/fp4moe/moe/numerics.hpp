@@ -56,7 +56,7 @@ struct Numerics {
 // clang-format off
 inline constexpr std::array<Numerics, 10> kNumerics{{
     {.id = "exact", .rounds_sum = false, .says = "float64 throughout, nothing rounded: what all others are measured against"},
-    {.id = "native", .says = "our own kernels: float32 inside, the result rounded once"},
+    {.id = "native", .rounds_sum = false, .says = "our own kernels: nothing rounded but the result, to the output's type"},
     {.id = "unfused", .first = FirstRounding::sum, .middle = MiddleRounding::gate_and_result, .second = SecondRounding::weighted,
      .says = "vLLM's Triton kernels with a separate activation, OCP-MX emulation: each step leaves bf16"},
     {.id = "marlin", .first = FirstRounding::steps, .middle = MiddleRounding::gate_and_result, .second = SecondRounding::steps,

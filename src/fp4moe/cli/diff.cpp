@@ -1,0 +1,247 @@
+// fp4moe diff: two ways of computing a layer, or two files of outputs, held against each other.
+//
+// Exit status: 0 equal or within the backends' numerics, 5 not, 2, 3, 4, 7 as run.
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "fp4moe/base/text.hpp"
+#include "fp4moe/cli/command.hpp"
+#include "fp4moe/cli/options.hpp"
+#include "fp4moe/cli/run_options.hpp"
+#include "fp4moe/runtime/run.hpp"
+#include "fp4moe/tensor/files/store.hpp"
+
+namespace fp4moe::cli {
+
+Run declare_diff(CLI::App& app);
+
+namespace {
+
+using runtime::Comparison;
+using runtime::LayerRun;
+
+struct Options {
+  std::string a{}, b{}, path{}, input{}, layer{};
+  std::uint64_t tokens = 16, seed = 1;
+};
+
+// One side: what it computed, or what a file holds.
+struct Side {
+  std::string text{};
+  std::string describes{};  // backend and numerics, or the file's name
+  std::optional<RunWords> words{};
+  std::optional<LayerRun> run{};
+  std::vector<double> values{};
+  std::uint64_t columns = 0;
+};
+
+bool is_file(const std::string& text) { return text.ends_with(".safetensors"); }
+
+// The one matrix of a file, or the tensor "output".
+Result<Done> read_file(Side& side) {
+  const Result<tensor::Store> store = tensor::Store::open(side.text);
+  if (!store) return store.why();
+  const tensor::StoredTensor* found = store->find("output");
+  if (found == nullptr && store->tensors().size() == 1) found = &store->tensors()[0];
+  const bool fits = found != nullptr && found->entry.shape.size() == 2 &&
+                    moe::is_activation_type(found->entry.dtype);
+  if (!fits)
+    return invalid("diff.file", "the file has no output to compare")
+        .in(side.text)
+        .expects("a tensor output [T,H] of BF16, F16, F32 or F64, or one tensor alone",
+                 fmt::format("{} tensors", store->tensors().size()));
+  const std::uint64_t rows = found->entry.shape[0];
+  side.columns = found->entry.shape[1];
+  side.values.resize(rows * side.columns);
+  const moe::ConstRows from{store->bytes(*found).data(), found->entry.dtype, rows, side.columns,
+                            side.columns * moe::element_bytes(found->entry.dtype)};
+  for (std::uint64_t row = 0; row < rows; ++row)
+    read_row(from, row, std::span(side.values).subspan(row * side.columns, side.columns));
+  side.describes = side.text;
+  return Done{};
+}
+
+struct Question {
+  const runtime::Model& model;
+  std::size_t number = 0;
+  const runtime::RunInput& input;
+  const Options& options;
+  std::size_t threads = 1;
+};
+
+Result<LayerRun> compute(const Question& question, const RunWords& words,
+                         moe::reference::Trace* trace) {
+  Result<runtime::RunOptions> how = run_options(words, question.threads);
+  if (!how) return how.why();
+  how->seed = question.options.seed;
+  how->trace = trace;
+  how->layer.max_tokens = std::max<std::uint64_t>(1, question.input.tokens);
+  return runtime::run_layer(question.model, question.number, question.input, *how);
+}
+
+Result<Done> fill(Side& side, const Question* question) {
+  if (is_file(side.text)) return read_file(side);
+  Result<RunWords> words = parse_specification(side.text);
+  if (!words) return words.why();
+  Result<LayerRun> run = compute(*question, *words, nullptr);
+  if (!run) return run.why();
+  side.values.assign(run->out.begin(), run->out.end());
+  side.columns = run->hidden;
+  side.describes = fmt::format("{}, {}", run->backend, run->kernel);
+  side.words = std::move(*words);
+  side.run = std::move(*run);
+  return Done{};
+}
+
+// Where the two part: the first stage of the first differing token that is not the same.
+Result<std::string> first_stage(const Question& question, const Side& a, const Side& b,
+                                std::size_t token) {
+  const auto one_rank = [](const Side& side) {
+    return side.words && side.words->tp == "1" && side.words->ep == "1" &&
+           side.run->engine == "reference";
+  };
+  if (!one_rank(a) || !one_rank(b)) return std::string();
+  for (std::uint64_t choice = 0; choice < a.run->top_k; ++choice) {
+    moe::reference::Trace left{.slot = token * a.run->top_k + choice}, right = left;
+    for (const auto& [side, trace] : {std::pair{&a, &left}, {&b, &right}}) {
+      RunWords words = *side->words;
+      words.batch = 0;  // slots are numbered within a call
+      const auto run = compute(question, words, trace);
+      if (!run) return run.why();
+    }
+    if (!left.is_seen || !right.is_seen) continue;
+    const auto differs = [](const std::vector<double>& x, const std::vector<double>& y) {
+      return std::ranges::mismatch(x, y).in1 != x.end();
+    };
+    if (differs(left.first, right.first))
+      return fmt::format("the first product, choice {}", choice);
+    if (differs(left.middle, right.middle)) return fmt::format("the activation, choice {}", choice);
+    if (differs(left.second, right.second))
+      return fmt::format("the second product and its weight, choice {}", choice);
+  }
+  return std::string("the sum over a token's experts");
+}
+
+moe::Tolerance allowed_for(const Side& a, const Side& b) {
+  moe::Tolerance made{.of_largest = 0, .cosine = 1};
+  for (const Side* side : {&a, &b}) {
+    // A file is as good as a 16-bit backend.
+    const moe::Tolerance own =
+        side->run ? side->run->tolerance : moe::Tolerance{.of_largest = 2e-2, .cosine = 0.9999};
+    made.of_largest = std::max(made.of_largest, own.of_largest);
+    made.cosine = std::min(made.cosine, own.cosine);
+  }
+  return made;
+}
+
+struct Verdict {
+  Comparison comparison{};
+  moe::Tolerance allowed{};
+  std::string stage{};
+  std::string text() const {
+    if (comparison.unequal == 0) return "equal, bit for bit";
+    return comparison.is_within(allowed) ? "within the backends' numerics"
+                                         : "NOT within the backends' numerics";
+  }
+};
+
+void print_text(const Io& io, const Side& a, const Side& b, const Verdict& verdict) {
+  const Comparison& found = verdict.comparison;
+  io.out << fmt::format("A: {}\nB: {}\n", a.describes, b.describes);
+  if (found.unequal != 0) {
+    const std::uint64_t columns = a.columns;
+    const auto place = [&](std::size_t at) {
+      return fmt::format("token {}, column {}: {:.9g} and {:.9g}", at / columns, at % columns,
+                         a.values[at], b.values[at]);
+    };
+    io.out << fmt::format("first difference    {}\n", place(*found.first));
+    io.out << fmt::format("largest difference  {}\n", place(*found.farthest));
+    if (!verdict.stage.empty()) io.out << fmt::format("they part at        {}\n", verdict.stage);
+    io.out << fmt::format(
+        "{} of {} elements differ; {:.2e} of the largest value (allowed {:.0e}), rms "
+        "{:.2e}, cosine {:.7f} (allowed {:.4f})\n",
+        found.unequal, found.elements, found.of_largest(), verdict.allowed.of_largest, found.rms,
+        found.cosine, verdict.allowed.cosine);
+  }
+  io.out << io.bold(verdict.text()) << "\n";
+}
+
+Json side_json(const Side& side) {
+  return side.run ? to_json(*side.run) : Json{{"file", side.text}};
+}
+
+Result<int> run_diff(const Options& options, const Io& io) {
+  Side a{.text = options.a}, b{.text = options.b};
+  std::optional<runtime::Model> model;
+  std::optional<runtime::RunInput> input;
+  std::optional<Question> question;
+  if (!is_file(a.text) || !is_file(b.text)) {
+    if (options.path.empty())
+      return usage("diff.path", "weights are needed to compute")
+          .expects("--checkpoint PATH, unless both sides are .safetensors files", "none");
+    Result<runtime::Model> opened = runtime::Model::open(options.path);
+    if (!opened) return opened.why();
+    model = std::move(*opened);
+    const auto layers = choose_layers(*model, options.layer);
+    if (!layers) return layers.why();
+    Result<runtime::RunInput> read =
+        options.input.empty()
+            ? runtime::seeded_input(options.tokens, model->hidden(layers->front()), options.seed)
+            : runtime::read_input(options.input);
+    if (!read) return read.why();
+    input = std::move(*read);
+    question.emplace(Question{*model, layers->front(), *input, options, io.threads});
+  }
+  for (Side* side : {&a, &b})
+    if (const auto done = fill(*side, question ? &*question : nullptr); !done) return done.why();
+  if (a.values.size() != b.values.size() || a.columns != b.columns)
+    return invalid("diff.shape", "the two outputs have different shapes")
+        .expects(
+            fmt::format("[{}, {}]", a.columns == 0 ? 0 : a.values.size() / a.columns, a.columns),
+            fmt::format("[{}, {}]", b.columns == 0 ? 0 : b.values.size() / b.columns, b.columns));
+  Verdict verdict{.comparison = runtime::compare(a.values, b.values), .allowed = allowed_for(a, b)};
+  if (verdict.comparison.first && question) {
+    Result<std::string> stage = first_stage(*question, a, b, *verdict.comparison.first / a.columns);
+    if (!stage) return stage.why();
+    verdict.stage = std::move(*stage);
+  }
+  if (io.json)
+    io.print({{"command", "diff"},
+              {"a", side_json(a)},
+              {"b", side_json(b)},
+              {"difference", to_json(verdict.comparison, a.columns)},
+              {"allowed",
+               {{"rel_error", verdict.allowed.of_largest}, {"cosine", verdict.allowed.cosine}}},
+              {"stage", verdict.stage},
+              {"verdict", verdict.text()}});
+  else
+    print_text(io, a, b, verdict);
+  const bool fine =
+      verdict.comparison.unequal == 0 || verdict.comparison.is_within(verdict.allowed);
+  return fine ? kDone : static_cast<int>(ErrorCode::mismatch);
+}
+
+}  // namespace
+
+Run declare_diff(CLI::App& app) {
+  const auto options = std::make_shared<Options>();
+  add_option(app, "A", options->a,
+             "MARLIN, exact, \"CPU,tp=2\", \"backend=TRITON,batch=1\", or a .safetensors file")
+      .required();
+  add_option(app, "B", options->b, "The same").required();
+  add_option(app, "--checkpoint", options->path, "Weights: a checkpoint or a converted folder");
+  add_option(app, "--layer", options->layer, "Block number of a MoE layer (default: the first)");
+  add_option(app, "--input", options->input, "Tokens, as run takes them");
+  add_option(app, "--tokens", options->tokens, "Without --input: so many seeded tokens")
+      .show_default();
+  add_option(app, "--seed", options->seed, "Of those tokens").show_default();
+  return [options](const Io& io) { return run_diff(*options, io); };
+}
+
+}  // namespace fp4moe::cli

@@ -1,0 +1,194 @@
+// fp4moe run: MoE layers of a checkpoint or a converted folder on tokens.
+//
+// Exit status: 0 done, 2 the question is wrong, 3 the input is, 4 no backend, 5 with --check: not
+// within the backend's numerics, 7 this build or machine lacks it.
+#include "fp4moe/runtime/run.hpp"
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "fp4moe/base/text.hpp"
+#include "fp4moe/cli/command.hpp"
+#include "fp4moe/cli/options.hpp"
+#include "fp4moe/cli/run_options.hpp"
+#include "fp4moe/formats/bf16.hpp"
+#include "fp4moe/moe/exchange/all.hpp"
+#include "fp4moe/moe/exchange/mpi.hpp"
+#include "fp4moe/tensor/files/safetensors.hpp"
+
+namespace fp4moe::cli {
+
+Run declare_run(CLI::App& app);
+
+namespace {
+
+using runtime::LayerRun;
+
+struct Options {
+  std::string path{}, input{}, out{}, layer{};
+  std::uint64_t tokens = 16, seed = 1;
+  bool checks = false;
+  RunWords words{};
+};
+
+void print_text(const Io& io, const LayerRun& run) {
+  io.out << fmt::format("layer {}: {} ({}), layout {}\n", run.index, io.bold(run.backend), run.why,
+                        run.layout);
+  io.out << fmt::format("  kernel {}, activations {}, {} ({})\n", run.kernel,
+                        run.quantises == "none" ? "bf16" : run.quantises,
+                        run.is_monolithic ? "routed in the kernel" : "routed before it",
+                        run.routing);
+  io.out << fmt::format("  {} token{} in {:.3f} ms; weights {} ready in {:.3f} s\n", run.tokens,
+                        run.tokens == 1 ? "" : "s", run.seconds * 1e3, human_bytes(run.bytes),
+                        run.load_seconds);
+  for (const std::string& warning : run.warnings) io.out << fmt::format("  note: {}\n", warning);
+  if (run.exact.empty()) return;
+  const runtime::Comparison found =
+      runtime::compare(run.exact, std::vector<double>(run.out.begin(), run.out.end()));
+  io.out << fmt::format(
+      "  against float64: largest difference {:.2e} of the largest value (allowed {:.0e}), cosine "
+      "{:.7f}: {}\n",
+      found.of_largest(), run.tolerance.of_largest, found.cosine,
+      found.is_within(run.tolerance) ? "within the backend's numerics"
+                                     : "NOT within the backend's numerics");
+}
+
+bool is_fine(const LayerRun& run) {
+  if (run.exact.empty()) return true;
+  return runtime::compare(run.exact, std::vector<double>(run.out.begin(), run.out.end()))
+      .is_within(run.tolerance);
+}
+
+// bf16 as a model's layers hand on; float32 for exact numerics. One layer's is "output".
+Result<Done> write_outputs(const std::string& path, const std::vector<LayerRun>& runs) {
+  std::vector<tensor::TensorSpec> specs;
+  for (const LayerRun& run : runs)
+    specs.push_back(
+        {.name = runs.size() == 1 ? "output" : fmt::format("layers.{}.output", run.index),
+         .dtype = run.numerics == "exact" ? tensor::DType::f32 : tensor::DType::bf16,
+         .shape = {run.tokens, run.hidden}});
+  Result<tensor::SafetensorsWriter> writer = tensor::SafetensorsWriter::create(
+      path, specs,
+      {{"fp4moe.backend", runs.front().backend}, {"fp4moe.numerics", runs.front().numerics}});
+  if (!writer) return writer.why();
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const std::vector<float>& values = runs[i].out;
+    std::vector<std::uint16_t> half;
+    if (specs[i].dtype == tensor::DType::bf16)
+      for (const float value : values) half.push_back(formats::Bf16::encode(value));
+    const auto bytes =
+        half.empty() ? std::as_bytes(std::span(values)) : std::as_bytes(std::span(half));
+    if (const auto done = writer->write(i, 0, bytes); !done) return done.why();
+  }
+  return writer->finish();
+}
+
+Result<int> run_layers(const Options& options, const Io& io) {
+  Result<runtime::RunOptions> how = run_options(options.words, io.threads);
+  if (!how) return how.why();
+  how->checks = options.checks;
+  how->seed = options.seed;
+  const bool is_mpi = options.words.tp == "mpi" || options.words.ep == "mpi";
+  std::unique_ptr<moe::exchange::Communicator> group;
+  if (is_mpi) {
+    auto opened = moe::exchange::open_mpi();
+    if (!opened) return opened.why();
+    group = std::move(*opened);
+    how->group = group.get();
+  }
+  const Result<runtime::Model> model = runtime::Model::open(options.path);
+  if (!model) return model.why();
+  const auto layers = choose_layers(*model, options.layer);
+  if (!layers) return layers.why();
+  Result<runtime::RunInput> input =
+      options.input.empty()
+          ? runtime::seeded_input(options.tokens, model->hidden(layers->front()), options.seed)
+          : runtime::read_input(options.input);
+  if (!input) return input.why();
+  how->layer.max_tokens = std::max<std::uint64_t>(1, input->tokens);
+  std::vector<LayerRun> runs;
+  for (const std::size_t number : *layers) {
+    Result<LayerRun> run = runtime::run_layer(*model, number, *input, *how);
+    if (!run) {
+      if (group) group->abort(run.why());
+      return run.why();
+    }
+    runs.push_back(std::move(*run));
+  }
+  if (group && group->rank() != 0) return kDone;  // the first rank speaks for all
+  if (!options.out.empty())
+    if (const auto done = write_outputs(options.out, runs); !done) return done.why();
+  Json rows = Json::array();
+  bool fine = true;
+  for (const LayerRun& run : runs) {
+    if (io.json)
+      rows.push_back(to_json(run));
+    else
+      print_text(io, run);
+    fine = fine && is_fine(run);
+  }
+  const std::uint64_t ranks = group ? group->size() : how->ranks;
+  if (io.json)
+    io.print({{"command", "run"},
+              {"path", options.path},
+              {"input", input->origin},
+              {"ranks", ranks},
+              {"exchange", how->layer.exchange},
+              {"output", options.out},
+              {"layers", std::move(rows)}});
+  else if (ranks > 1)
+    io.out << fmt::format("{} ranks ({}), exchange {}\n", ranks, group ? "MPI" : "threads",
+                          how->layer.exchange);
+  return fine ? kDone : static_cast<int>(ErrorCode::mismatch);
+}
+
+std::vector<std::string> exchange_names() {
+  std::vector<std::string> names;
+  for (const auto& row : moe::exchange::all_exchanges()) names.emplace_back(row.name);
+  return names;
+}
+
+}  // namespace
+
+Run declare_run(CLI::App& app) {
+  const auto options = std::make_shared<Options>();
+  RunWords& words = options->words;
+  add_option(app, "PATH", options->path, "Checkpoint or converted folder").required();
+  add_option(app, "--layer", options->layer,
+             "Block number of a MoE layer, or all (default: the first)");
+  add_option(app, "--input", options->input,
+             "safetensors file: hidden_states [T,H] and router_logits [T,E], or topk_ids and "
+             "topk_weights [T,k]");
+  add_option(app, "--tokens", options->tokens, "Without --input: so many seeded tokens")
+      .show_default();
+  add_option(app, "--seed", options->seed, "Of those tokens").show_default();
+  add_option(app, "-o,--out", options->out, "Write the outputs to this safetensors file");
+  add_option(app, "--backend", words.backend, "Backend whose layout and numerics are used")
+      .show_default();
+  add_option(app, "--policy", words.policy, "Policy that selects it").show_default();
+  add_option(app, "--device", words.device, "Device it is selected for").show_default();
+  add_option(app, "--engine", words.engine, "Engine that computes").show_default();
+  add_option(app, "--numerics", words.numerics, "Instead of the backend's, e.g. exact");
+  add_option(app, "--input-scale", words.input_scale,
+             "X,H: scales of quantised activations, instead of the checkpoint's");
+  add_option(app, "--threads", words.threads, "Threads (default: all)");
+  add_option(app, "--batch", words.batch, "Compute so many tokens at once (default: all)");
+  add_option(app, "--tp", words.tp, "Tensor-parallel ranks, as threads of this process, or mpi")
+      .show_default();
+  add_option(app, "--ep", words.ep, "Expert-parallel ranks, or mpi (start with mpirun)")
+      .show_default();
+  add_option(app, "--exchange", words.exchange, "How tokens travel between expert-parallel ranks")
+      .one_of(exchange_names());
+  add_option(app, "--placement", words.placement, "How experts are dealt out")
+      .one_of({"linear", "round_robin"})
+      .show_default();
+  add_flag(app, "--check", options->checks, "Compare with the float64 reference");
+  return [options](const Io& io) { return run_layers(*options, io); };
+}
+
+}  // namespace fp4moe::cli
