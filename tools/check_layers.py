@@ -23,7 +23,7 @@ ALLOWED = {
     "golden": "base formats platform tensor layout moe weights oracle backends convert",
     "plan": "base formats platform tensor tensor/files moe weights oracle backends",
     "runtime": "base formats platform tensor tensor/files layout moe weights oracle backends convert plan",
-    "bench": "base formats platform kernels tensor tensor/files layout weights oracle backends convert",
+    "bench": "base formats platform kernels tensor tensor/files layout moe weights oracle backends convert",
     "cli": "base formats platform kernels tensor tensor/files layout moe weights oracle backends convert golden bench plan runtime",
 }
 

@@ -7,6 +7,7 @@
 #include "fp4moe/bench/ceilings.hpp"
 #include "fp4moe/bench/files.hpp"
 #include "fp4moe/bench/formats.hpp"
+#include "fp4moe/bench/route.hpp"
 
 namespace fp4moe::bench {
 namespace {
@@ -89,6 +90,23 @@ TEST(BenchFiles, SaysWhyItCannotWrite) {
 
   ASSERT_FALSE(results);
   EXPECT_EQ(results.why().id, "bench.scratch");
+}
+
+TEST(BenchRoute, MeasuresEveryModelWithBothTypesOfLogits) {
+  const auto results = bench_route({.threads = 2, .seconds = 0.01, .tokens = {3, 70}});
+
+  ASSERT_TRUE(results) << text(results.why());
+  EXPECT_EQ(results->size(), 20u);
+  for (const RouteResult& result : *results) {
+    EXPECT_GT(result.ns_per_token(), 0) << result.model;
+    EXPECT_GT(result.growth(), 0) << result.model;
+    EXPECT_EQ(to_json(result, 2)["tokens"], result.tokens);
+  }
+}
+
+TEST(BenchRoute, RefusesNoTokensAndTooMany) {
+  EXPECT_EQ(bench_route({.tokens = {0}}).why().id, "bench.tokens");
+  EXPECT_EQ(bench_route({.tokens = {8, 1 << 21}}).why().id, "bench.tokens");
 }
 
 }  // namespace

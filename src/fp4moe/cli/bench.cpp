@@ -1,11 +1,13 @@
-// fp4moe bench ceilings|formats|pack|files|select
+// fp4moe bench ceilings|formats|pack|files|select|route
 //
 // Work and ceilings are measured in one process by turns, and ratios are reported: they mean more
 // than times, which change from machine to machine and from hour to hour.
+#include <charconv>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -14,6 +16,7 @@
 #include "fp4moe/bench/files.hpp"
 #include "fp4moe/bench/formats.hpp"
 #include "fp4moe/bench/pack.hpp"
+#include "fp4moe/bench/route.hpp"
 #include "fp4moe/bench/select.hpp"
 #include "fp4moe/cli/command.hpp"
 #include "fp4moe/cli/options.hpp"
@@ -24,7 +27,7 @@
 namespace fp4moe::cli {
 namespace {
 
-enum class Question : std::uint8_t { ceilings, formats, pack, files, select };
+enum class Question : std::uint8_t { ceilings, formats, pack, files, select, route };
 
 struct Options {
   Question question = Question::ceilings;
@@ -32,6 +35,7 @@ struct Options {
   std::optional<std::size_t> megabytes{};
   std::optional<double> seconds{};
   std::string path{}, scratch{}, layout{};
+  std::vector<std::string> tokens{};
 };
 
 // What every question needs to know.
@@ -199,6 +203,50 @@ Result<int> run_select(const Options& options, const Setting& setting, const Io&
   return kDone;
 }
 
+Result<std::vector<std::uint64_t>> token_counts(const std::vector<std::string>& words) {
+  std::vector<std::uint64_t> counts;
+  for (const std::string& word : words) {
+    std::uint64_t count = 0;
+    const auto [end, problem] = std::from_chars(word.data(), word.data() + word.size(), count);
+    if (problem != std::errc() || end != word.data() + word.size())
+      return usage("bench.tokens", "numbers of tokens are whole numbers")
+          .expects("such as 1,512,8192", word);
+    counts.push_back(count);
+  }
+  return counts;
+}
+
+Result<int> run_route(const Options& options, const Setting& setting, const Io& io) {
+  bench::RouteOptions asked{.threads = setting.threads};
+  if (options.seconds) asked.seconds = *options.seconds;
+  if (!options.tokens.empty()) {
+    const auto counts = token_counts(options.tokens);
+    if (!counts) return counts.why();
+    asked.tokens = *counts;
+  }
+  const auto results = bench::bench_route(asked);
+  if (!results) return results.why();
+  const auto ceilings = quick_ceilings(setting);
+  if (!ceilings) return ceilings.why();
+  if (io.json) {
+    Json rows = Json::array();
+    for (const bench::RouteResult& result : *results)
+      rows.push_back(bench::to_json(result, setting.threads));
+    io.print(report(setting, *ceilings, std::move(rows)));
+    return kDone;
+  }
+  print_machine(io, setting, *ceilings);
+  io.out << fmt::format("{:14} {:17} {:6} {:>7} {:>5} {:>7} {:>10} {:>9} {:>6} {:>6}\n", "model",
+                        "method", "logits", "experts", "top k", "tokens", "us median", "ns/token",
+                        "growth", "read");
+  for (const bench::RouteResult& result : *results)
+    io.out << fmt::format("{:14} {:17} {:6} {:7} {:5} {:7} {:10.0f} {:9.1f} {:6.2f} {:5.0f}%\n",
+                          result.model, result.method, result.logits, result.experts, result.top_k,
+                          result.tokens, result.once.us_median, result.ns_per_token(),
+                          result.growth(), 100 * result.share_of_read());
+  return kDone;
+}
+
 Result<int> run(const Options& options, const Io& io) {
   const Result<Setting> setting = read_setting(options);
   if (!setting) return setting.why();
@@ -213,6 +261,8 @@ Result<int> run(const Options& options, const Io& io) {
       return run_files(options, *setting, io);
     case Question::select:
       return run_select(options, *setting, io);
+    case Question::route:
+      return run_route(options, *setting, io);
   }
   return usage("bench.question", "there is no such benchmark");
 }
@@ -241,6 +291,11 @@ Run declare_bench(CLI::App& app) {
       .existing_folder();
   add_question(app, "select", "One selection under every policy, in microseconds",
                asks(Question::select));
+  CLI::App& route = add_question(
+      app, "route", "Routing and permuting tokens, as a share of reading the router's logits",
+      asks(Question::route));
+  add_option(route, "--tokens", options->tokens, "Numbers of tokens (default: 8192)")
+      .separated_by_commas("N");
   add_option(app, "--threads", options->threads,
              "Threads (default: FP4MOE_THREADS, else all cores)")
       .between(std::size_t{1}, platform::kMaxThreads);

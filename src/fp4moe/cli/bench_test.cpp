@@ -113,5 +113,18 @@ TEST(BenchCommand, SaysWhichCheckpointItCannotOpen) {
   EXPECT_NE(outcome.err.find("/nonexistent/checkpoint"), std::string::npos);
 }
 
+TEST(BenchCommand, RoutesAsManyTokensAsItIsTold) {
+  const Outcome outcome = run({"route", "--tokens", "4,9", "--seconds", "0.01", "--json"});
+
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const auto report = parse_json(outcome.out);
+  ASSERT_TRUE(report);
+  EXPECT_EQ((*report)["results"][0]["tokens"], 4);
+  EXPECT_EQ((*report)["results"][1]["tokens"], 9);
+  EXPECT_GT((*report)["results"][0]["ns_per_token"].get<double>(), 0);
+  for (const char* tokens : {"many", "0", "4k"})
+    EXPECT_EQ(run({"route", "--tokens", tokens}).status, 2) << tokens;
+}
+
 }  // namespace
 }  // namespace fp4moe::cli
