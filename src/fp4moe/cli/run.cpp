@@ -176,6 +176,9 @@ Run declare_run(CLI::App& app) {
   add_option(app, "--numerics", words.numerics, "Instead of the backend's, e.g. exact");
   add_option(app, "--input-scale", words.input_scale,
              "X,H: scales of quantised activations, instead of the checkpoint's");
+  add_option(app, "--adapter", words.adapters,
+             "LoRA adapter folder, added while running; repeat for more. Tokens choose by "
+             "token_lora_mapping [T] of --input, else all take the first");
   add_option(app, "--threads", words.threads, "Threads (default: all)");
   add_option(app, "--batch", words.batch, "Compute so many tokens at once (default: all)");
   add_option(app, "--tp", words.tp, "Tensor-parallel ranks, as threads of this process, or mpi")

@@ -64,6 +64,7 @@ Result<runtime::RunOptions> run_options(const RunWords& words, std::size_t threa
   layer.numerics = words.numerics;
   layer.threads = words.threads == 0 ? threads : words.threads;
   layer.chunk = words.batch;
+  made.adapters = words.adapters;
   if (words.placement != "linear" && words.placement != "round_robin")
     return wrong_option("--placement", "linear or round_robin", words.placement);
   layer.slice.placement =
@@ -125,12 +126,16 @@ Result<RunWords> parse_specification(std::string_view text) {
       (name == "batch" ? words.batch : words.threads) = *count;
       continue;
     }
+    if (name == "adapter") {
+      words.adapters.emplace_back(value);
+      continue;
+    }
     const auto key = std::ranges::find(keys, name, &Key::name);
     if (key == std::end(keys))
       return wrong_option(
           "a specification",
           "a backend or exact, then backend=, policy=, device=, engine=, numerics=, tp=, ep=, "
-          "exchange=, placement=, batch=, threads=",
+          "exchange=, placement=, adapter=, batch=, threads=",
           part);
     *key->value = value;
   }

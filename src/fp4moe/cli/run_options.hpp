@@ -16,6 +16,7 @@ struct RunWords {
   std::string backend = "auto", policy = "native", device = "auto", engine = "auto", numerics{};
   std::string tp = "1", ep = "1", exchange{}, placement = "linear";
   std::string input_scale{};  // "X,H"
+  std::vector<std::string> adapters{};
   std::uint64_t threads = 0, batch = 0;
 };
 

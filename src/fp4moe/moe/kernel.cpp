@@ -5,8 +5,13 @@
 
 #include <fmt/format.h>
 
+#include "fp4moe/moe/permute.hpp"
+
 namespace fp4moe::moe {
 namespace {
+
+// Rows of an expert begin at multiples of this in an unfinalised result.
+constexpr std::uint64_t kUnfinalisedTile = 8;
 
 using exchange::ExpertsOutput;
 using exchange::Tokens;
@@ -256,6 +261,44 @@ Result<Done> MonolithicKernel::apply(const Tokens& tokens, const MutableRows& ou
     return done.why();
   }
   return kernel_.exchange_->finalize(made, out);
+}
+
+Result<MonolithicKernel::Unfinalised> MonolithicKernel::apply_unfinalised(const Tokens& tokens,
+                                                                          ThreadPool& pool) {
+  const exchange::Traits traits = kernel_.exchange_->traits();
+  if (traits.dispatchers > 1 || traits.output_is_reduced || tokens.x.rows == 0)
+    return usage("kernel.unfinalised", "rows that are not summed yet cannot leave here")
+        .expects("one rank and at least one token",
+                 fmt::format("exchange {}, {} tokens", traits.name, tokens.x.rows));
+  const std::uint64_t hidden = experts().problem().shape.hidden;
+  if (const auto fine = check_rows(tokens.x, "tokens", hidden); !fine) return fine.why();
+  const Result<Prepared> prepared = prepare(tokens, pool);
+  if (!prepared) return prepared.why();
+  const std::uint64_t count = prepared->ids.size();
+  std::vector<float> slots(count * hidden);
+  const auto done =
+      experts().compute({.in = *prepared,
+                         .expert_map = expert_map_,
+                         .weight_on_input = options_.kernel.weight_on_input},
+                        OutputForm::slots, dense_rows(std::span(slots), DType::f32, count, hidden));
+  if (!done) return done.why();
+  Tiled tiles;
+  const auto tiled = tile_slots({.ids = prepared->ids,
+                                 .experts = expert_map_.size(),
+                                 .expert_map = expert_map_,
+                                 .local_experts = experts().problem().shape.experts},
+                                prepared->top_k, kUnfinalisedTile, tiles);
+  if (!tiled) return tiled.why();
+  Unfinalised made{.rows = std::vector<float>(tiles.token_of_row.size() * hidden),
+                   .weights = {prepared->weights.begin(), prepared->weights.end()},
+                   .expanded_to_permuted = tiles.row_of_slot};
+  for (std::uint64_t slot = 0; slot < count; ++slot) {
+    if (tiles.row_of_slot[slot] < 0) continue;
+    const auto row = static_cast<std::uint64_t>(tiles.row_of_slot[slot]);
+    std::copy_n(slots.begin() + static_cast<std::ptrdiff_t>(slot * hidden), hidden,
+                made.rows.begin() + static_cast<std::ptrdiff_t>(row * hidden));
+  }
+  return made;
 }
 
 }  // namespace fp4moe::moe

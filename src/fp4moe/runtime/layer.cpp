@@ -57,17 +57,30 @@ Result<MoeLayer> MoeLayer::make(LayerFacts facts, Choice choice, LayerOptions op
   Result<moe::routing::Router> router = moe::routing::Router::make(made.facts_.router);
   if (!router) return router.why();
   made.router_ = std::move(*router);
+  if (!made.options_.physical_experts.empty()) {
+    Result<moe::ReplicaTable> table =
+        moe::replica_table(made.facts_.model.shape.experts, made.options_.physical_experts);
+    if (!table) return table.why();
+    made.replicas_ = std::move(*table);
+    if (made.options_.slice.placement != weights::Placement::linear)
+      return usage("layer.placement", "experts with copies are dealt out in order")
+          .expects("placement linear", "round_robin");
+  }
   const weights::Slice& slice = made.options_.slice;
-  const std::uint64_t experts = made.facts_.model.shape.experts;
-  auto local = weights::local_experts(experts, slice.expert_parallel, slice.placement);
+  auto local =
+      weights::local_experts(made.physical_experts(), slice.expert_parallel, slice.placement);
   if (!local) return local.why();
   made.local_ = std::move(*local);
   if (slice.expert_parallel.size > 1) {
-    made.expert_map_.assign(experts, -1);
-    for (std::size_t i = 0; i < made.local_.size(); ++i)
-      made.expert_map_[made.local_[i]] = static_cast<std::int32_t>(i);
+    auto map = moe::expert_map(made.physical_experts(), slice.expert_parallel, slice.placement);
+    if (!map) return map.why();
+    made.expert_map_ = std::move(*map);
   }
   return made;
+}
+
+std::uint64_t MoeLayer::physical_experts() const {
+  return replicas_ ? replicas_->physical : facts_.model.shape.experts;
 }
 
 Result<MoeLayer> MoeLayer::create(const weights::Checkpoint& checkpoint, std::size_t number,
@@ -81,10 +94,19 @@ Result<MoeLayer> MoeLayer::create(const weights::Checkpoint& checkpoint, std::si
   if (!choice) return choice.why();
   Result<MoeLayer> made = make(std::move(*facts), std::move(*choice), std::move(options));
   if (!made) return made.why();
+  // Every rank may hold copies of any expert, so reading is not limited to the rank's own.
+  weights::Slice readable = made->options_.slice;
+  if (made->replicas_) readable.expert_parallel = {};
   const convert::Recipe recipe =
-      made->choice_.recipe(made->options_.slice, made->facts_.model.layer.activation);
+      made->choice_.recipe(readable, made->facts_.model.layer.activation);
   Result<convert::LayerJob> job = convert::layer_job(checkpoint, number, recipe);
   if (!job) return job.why();
+  if (made->replicas_) {
+    job->experts.clear();
+    for (const std::uint64_t physical : made->local_)
+      job->experts.push_back(static_cast<std::uint64_t>(made->options_.physical_experts[physical]));
+    job->problem.experts = job->experts.size();
+  }
   Result<PackedWeights> packed = PackedWeights::create(*made->choice_.layout, job->problem);
   if (!packed) return packed.why();
   made->packed_ = std::make_unique<PackedWeights>(std::move(*packed));
@@ -107,6 +129,10 @@ Result<MoeLayer> MoeLayer::open(std::shared_ptr<const convert::ConvertedFolder> 
   Result<Choice> choice = backend_of_folder(manifest.backend, packed->packer().layout());
   if (!choice) return choice.why();
   options.slice = manifest.slice;
+  if (!options.physical_experts.empty())
+    return usage("layer.placement", "a converted folder holds every expert once")
+        .in(folder->path())
+        .expects("no copies of experts", "some");
   Result<MoeLayer> made = make(std::move(*facts), std::move(*choice), std::move(options));
   if (!made) return made.why();
   made->packed_ = std::make_unique<PackedWeights>(std::move(*packed));
@@ -228,7 +254,7 @@ bool MoeLayer::routes_itself(const oracle::Experts& row) const {
 Result<std::unique_ptr<moe::exchange::Exchange>> MoeLayer::make_exchange() const {
   return moe::exchange::make_exchange(
       options_.exchange, {.ranks = options_.exchange == "local" ? nullptr : options_.ranks,
-                          .experts = facts_.model.shape.experts,
+                          .experts = physical_experts(),
                           .expert_parallel = options_.slice.expert_parallel,
                           .placement = options_.slice.placement,
                           .max_tokens = options_.max_tokens});
@@ -262,7 +288,7 @@ Result<Done> MoeLayer::make_kernels() {
   const bool is_linear = options_.slice.placement == weights::Placement::linear ||
                          options_.slice.expert_parallel.size == 1;
   if (own == nullptr || is_batched || !routes_itself(*own) || !is_linear || !traits.routes ||
-      facts_.router.zero_experts != 0 || local_.empty())
+      facts_.router.zero_experts != 0 || replicas_ || local_.empty())
     return Done{};
   auto second = make_exchange();
   if (!second) return second.why();

@@ -19,6 +19,7 @@
 #include "fp4moe/base/result.hpp"
 #include "fp4moe/base/thread_pool.hpp"
 #include "fp4moe/moe/exchange/communicator.hpp"
+#include "fp4moe/moe/expert_map.hpp"
 #include "fp4moe/moe/kernel.hpp"
 #include "fp4moe/runtime/choice.hpp"
 #include "fp4moe/runtime/facts.hpp"
@@ -49,7 +50,10 @@ struct LayerOptions {
   std::string numerics{};                            // instead of the backend's: "exact"
   std::optional<oracle::ActivationKey> quantises{};  // instead of the scheme's
   std::optional<InputScale> input_scale{};           // instead of the checkpoint's
-  std::uint64_t chunk = 0;                           // tokens at once; 0: all
+  // Copies of experts beyond the first of each: the logical expert of every physical one, of all
+  // ranks. Empty: none. Ids and logits stay logical; slice.placement must be linear.
+  std::vector<std::int32_t> physical_experts{};
+  std::uint64_t chunk = 0;  // tokens at once; 0: all
   SharedExperts shared{};
 };
 
@@ -85,10 +89,13 @@ class MoeLayer {
 
   const LayerFacts& facts() const { return facts_; }
   const Choice& choice() const { return choice_; }
+  const weights::Slice& slice() const { return options_.slice; }
   const PackedWeights& weights() const { return *packed_; }
   const moe::ExpertsProblem& problem() const { return problem_; }
   const moe::routing::Router& router() const { return *router_; }
+  // Physical numbers where experts have copies.
   std::span<const std::uint64_t> local_experts() const { return local_; }
+  std::uint64_t physical_experts() const;
   moe::Experts* experts() const { return experts_.get(); }  // null before process()
   bool is_monolithic() const { return monolithic_.has_value(); }
   std::vector<std::string> warnings() const;
@@ -121,7 +128,8 @@ class MoeLayer {
   std::optional<moe::MonolithicKernel> monolithic_{};
   moe::exchange::Parcel parcel_{};
   bool is_loaded_ = false;
-  std::vector<std::int32_t> ids_{};
+  std::optional<moe::ReplicaTable> replicas_{};
+  std::vector<std::int32_t> ids_{}, physical_ids_{};
   std::vector<float> weights_{}, identity_{};
 };
 

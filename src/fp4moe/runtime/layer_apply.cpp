@@ -62,7 +62,15 @@ Result<Done> MoeLayer::apply(const Tokens& tokens, const MutableRows& out, moe::
           .expects("a backend with LoRA", std::string(choice_.backend->name))
           .try_this("CPU, MARLIN and TRITON_UNFUSED do; or merge: fp4moe merge CHECKPOINT ADAPTER");
   }
-  const auto done = modular_->apply(tokens, out, {.expert_map = expert_map_, .lora = lora});
+  Tokens given = tokens;
+  if (replicas_) {
+    physical_ids_.assign(tokens.ids.begin(), tokens.ids.end());
+    const auto mapped = moe::map_to_physical(
+        *replicas_, {.ids = physical_ids_, .top_k = std::max<std::uint64_t>(1, tokens.top_k)});
+    if (!mapped) return mapped.why();
+    given.ids = physical_ids_;
+  }
+  const auto done = modular_->apply(given, out, {.expert_map = expert_map_, .lora = lora});
   if (!done) {
     if (options_.ranks != nullptr) options_.ranks->abort(done.why());
     return done.why();

@@ -45,6 +45,8 @@ struct Routes {
 Tokens tokens_of(const RunInput& input, const Routes& routes, const Share& share,
                  std::uint64_t experts) {
   Tokens made{.x = input.rows().from(share.begin, share.size())};
+  if (!input.adapters.empty())
+    made.adapters = std::span(input.adapters).subspan(share.begin, share.size());
   if (!input.ids.empty()) {
     made.top_k = input.top_k;
     made.ids = std::span(input.ids).subspan(share.begin * input.top_k, share.size() * input.top_k);
@@ -123,6 +125,9 @@ Result<LayerRun> run_rank(const Job& job, Communicator* group) {
   if (!layer) return layer.why();
   if (const auto done = layer->load(); !done) return done.why();
   if (const auto done = layer->process(); !done) return done.why();
+  const Result<moe::LoraSet> lora =
+      job.model.adapters(job.number, job.options.adapters, layer->slice());
+  if (!lora) return lora.why();
   run.load_seconds = since(start);
   describe(*layer, job.routes, run);
   if (job.options.trace != nullptr)
@@ -134,8 +139,8 @@ Result<LayerRun> run_rank(const Job& job, Communicator* group) {
   const bool is_exact = layer->problem().numerics.id == "exact";
   std::vector<float> mine(share.size() * run.hidden);
   const Clock::time_point begin = Clock::now();
-  const auto done =
-      layer->run(tokens, moe::dense_rows(std::span(mine), DType::f32, share.size(), run.hidden));
+  const auto done = layer->run(
+      tokens, moe::dense_rows(std::span(mine), DType::f32, share.size(), run.hidden), lora->view());
   run.seconds = since(begin);
   if (!done) return done.why();
   if (!is_exact)
@@ -180,11 +185,27 @@ Result<std::vector<double>> run_exact(const Job& job) {
   if (const auto done = layer->process(); !done) return done.why();
   const Tokens tokens =
       tokens_of(job.input, job.routes, {0, job.input.tokens}, layer->facts().model.shape.experts);
+  const Result<moe::LoraSet> lora = job.model.adapters(job.number, job.options.adapters, {});
+  if (!lora) return lora.why();
   std::vector<double> out(job.input.tokens * job.input.hidden);
   const auto done = layer->run(
-      tokens, moe::dense_rows(std::span(out), DType::f64, job.input.tokens, job.input.hidden));
+      tokens, moe::dense_rows(std::span(out), DType::f64, job.input.tokens, job.input.hidden),
+      lora->view());
   if (!done) return done.why();
   return out;
+}
+
+// Tokens without a word on it take the first adapter.
+Result<std::vector<std::int32_t>> mapping_of(const RunInput& input, std::size_t adapters) {
+  if (adapters == 0) return std::vector<std::int32_t>{};
+  if (input.adapters.empty()) return std::vector<std::int32_t>(input.tokens, 0);
+  for (const std::int32_t adapter : input.adapters)
+    if (adapter < -1 || adapter >= static_cast<std::int32_t>(adapters))
+      return invalid("run.input", "a token asks for an adapter that was not given")
+          .in(input.origin)
+          .at("token_lora_mapping")
+          .expects(fmt::format("-1 to {}", adapters - 1), fmt::format("{}", adapter));
+  return input.adapters;
 }
 
 }  // namespace
@@ -233,8 +254,31 @@ Result<MoeLayer> Model::layer(std::size_t number, LayerOptions options) const {
                  : MoeLayer::create(*checkpoint_, number, std::move(options));
 }
 
-Result<LayerRun> run_layer(const Model& model, std::size_t number, const RunInput& input,
+Result<moe::LoraSet> Model::adapters(std::size_t number, std::span<const std::string> folders,
+                                     const weights::Slice& slice) const {
+  if (folders.empty()) return moe::LoraSet();
+  if (folder_)
+    return usage("run.converted", "adapters are added to a checkpoint's layers")
+        .in(path_)
+        .expects("a checkpoint", "a converted folder");
+  std::vector<weights::Adapter> opened;
+  for (const std::string& folder : folders) {
+    Result<weights::Adapter> adapter =
+        weights::Adapter::open(folder, weights::adapter_targets(*checkpoint_));
+    if (!adapter) return adapter.why();
+    opened.push_back(std::move(*adapter));
+  }
+  std::vector<const weights::Adapter*> all;
+  for (const weights::Adapter& adapter : opened) all.push_back(&adapter);
+  return moe::LoraSet::load(all, number, {.slice = slice});
+}
+
+Result<LayerRun> run_layer(const Model& model, std::size_t number, const RunInput& given,
                            const RunOptions& options) {
+  Result<std::vector<std::int32_t>> mapping = mapping_of(given, options.adapters.size());
+  if (!mapping) return mapping.why();
+  RunInput input = given;
+  input.adapters = std::move(*mapping);
   const std::uint64_t ranks = options.group != nullptr ? options.group->size() : options.ranks;
   if (model.is_converted() && ranks > 1)
     return usage("run.converted", "a converted folder holds one rank's share")

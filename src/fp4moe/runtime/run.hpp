@@ -11,6 +11,7 @@
 #include "fp4moe/base/result.hpp"
 #include "fp4moe/base/thread_pool.hpp"
 #include "fp4moe/moe/exchange/communicator.hpp"
+#include "fp4moe/moe/lora_load.hpp"
 #include "fp4moe/moe/reference/engine.hpp"
 #include "fp4moe/runtime/layer.hpp"
 #include "fp4moe/runtime/run_input.hpp"
@@ -30,6 +31,10 @@ class Model {
   Result<LayerFacts> facts(std::size_t number) const;
   FindTensor finder() const;
   Result<MoeLayer> layer(std::size_t number, LayerOptions options) const;
+  // The adapters in these folders for one rank's share of a layer. Errors: adapter.*, lora.*,
+  // run.converted (adapters name a checkpoint's layers).
+  Result<moe::LoraSet> adapters(std::size_t number, std::span<const std::string> folders,
+                                const weights::Slice& slice) const;
 
  private:
   std::string path_{};
@@ -44,6 +49,7 @@ struct RunOptions {
   Split split = Split::none;
   std::uint64_t ranks = 1;                       // threads of this process, unless `group` is given
   moe::exchange::Communicator* group = nullptr;  // MPI: this process is one of its ranks
+  std::vector<std::string> adapters{};           // folders; tokens name them by their order
   bool checks = false;                           // compute the exact result, too
   std::uint64_t seed = 1;                        // of logits, where nobody gives any
   moe::reference::Trace* trace = nullptr;        // reference engine, one rank

@@ -52,14 +52,14 @@ struct File {
       read_row(from, row, std::span(values).subspan(row * columns, columns));
     return values;
   }
-  Result<std::vector<std::int32_t>> ids(std::uint64_t rows, std::uint64_t columns) const {
-    const StoredTensor* found = store.find("topk_ids");
-    const bool fits = found != nullptr && found->entry.shape == tensor::Shape{rows, columns} &&
+  Result<std::vector<std::int32_t>> numbers(std::string_view name,
+                                            const tensor::Shape& shape) const {
+    const StoredTensor* found = store.find(name);
+    const bool fits = found != nullptr && found->entry.shape == shape &&
                       (found->entry.dtype == DType::i32 || found->entry.dtype == DType::i64);
-    if (!fits)
-      return wrong("topk_ids", fmt::format("[{}, {}] of I32 or I64", rows, columns), found);
+    if (!fits) return wrong(name, fmt::format("[{}] of I32 or I64", fmt::join(shape, ", ")), found);
     const std::span<const std::byte> bytes = store.bytes(*found);
-    std::vector<std::int32_t> made(rows * columns);
+    std::vector<std::int32_t> made(bytes.size() / moe::element_bytes(found->entry.dtype));
     for (std::size_t i = 0; i < made.size(); ++i) {
       if (found->entry.dtype == DType::i32) {
         std::memcpy(&made[i], bytes.data() + 4 * i, 4);
@@ -101,11 +101,16 @@ Result<RunInput> read_input(const std::string& path) {
     if (!logits) return logits.why();
     made.logits = std::move(*logits);
   }
+  if (store->find("token_lora_mapping") != nullptr) {
+    Result<std::vector<std::int32_t>> adapters = file.numbers("token_lora_mapping", {made.tokens});
+    if (!adapters) return adapters.why();
+    made.adapters = std::move(*adapters);
+  }
   if (store->find("topk_weights") == nullptr && store->find("topk_ids") == nullptr) return made;
   Result<std::vector<float>> weights = file.matrix("topk_weights", made.tokens, made.top_k);
   if (!weights) return weights.why();
   made.weights = std::move(*weights);
-  Result<std::vector<std::int32_t>> ids = file.ids(made.tokens, made.top_k);
+  Result<std::vector<std::int32_t>> ids = file.numbers("topk_ids", {made.tokens, made.top_k});
   if (!ids) return ids.why();
   made.ids = std::move(*ids);
   if (!made.logits.empty())

@@ -13,19 +13,20 @@ namespace fp4moe::runtime {
 
 struct RunInput {
   std::uint64_t tokens = 0, hidden = 0;
-  std::vector<std::uint16_t> x{};   // bf16, [tokens, hidden]
-  std::vector<float> logits{};      // [tokens, experts]; empty: not given
-  std::vector<std::int32_t> ids{};  // [tokens, top_k]; empty: not given
-  std::vector<float> weights{};     // with ids
-  std::uint64_t top_k = 0;          // with ids
-  std::string origin{};             // for people: "x.safetensors", "seed 1"
+  std::vector<std::uint16_t> x{};        // bf16, [tokens, hidden]
+  std::vector<float> logits{};           // [tokens, experts]; empty: not given
+  std::vector<std::int32_t> ids{};       // [tokens, top_k]; empty: not given
+  std::vector<float> weights{};          // with ids
+  std::vector<std::int32_t> adapters{};  // [tokens], -1: none; empty: not given
+  std::uint64_t top_k = 0;               // with ids
+  std::string origin{};                  // for people: "x.safetensors", "seed 1"
 
   moe::ConstRows rows() const;
 };
 
 // hidden_states [T, H] and router_logits [T, E], or topk_ids and topk_weights [T, k]; or hidden
-// states alone, where the model's own router chooses. Errors: those of the file; run.input, naming
-// the tensor, what was expected and found.
+// states alone, where the model's own router chooses; token_lora_mapping [T] names adapters.
+// Errors: those of the file; run.input, naming the tensor, what was expected and found.
 Result<RunInput> read_input(const std::string& path);
 
 // Hidden states of about unit variance, exact in bf16.
