@@ -116,8 +116,8 @@ constexpr std::size_t kMostWithBystanders = 8;  // more would not stay in the pr
 
 // Bits 4 to 6 of a byte's address that are neither in the lanes nor among the kernel's own register
 // bits, as far as there are registers for them: one step then writes pairs of cache lines, which
-// memory takes much faster than single ones. Columns only where they divide the rows: ragged ends
-// cost more than they bring.
+// memory takes much faster than single ones. Columns only for the pair, and where they divide the
+// rows: ragged ends cost more than they bring.
 void add_bystanders(const IndexMap& map, ShufflePlan& plan) {
   const std::uint64_t per_byte = map.map().element == Element::nibble ? 2 : 1;
   const bool moves_lanes = plan.registers > 1;  // else runs along columns are copied as they are
@@ -129,7 +129,7 @@ void add_bystanders(const IndexMap& map, ShufflePlan& plan) {
     const std::uint64_t rows = is_row ? weight : 0, bytes = is_row ? 0 : plan.chunk_bytes;
     if (!is_row && weight < bytes * per_byte) continue;  // the kernel's own
     const bool is_possible = is_row ? map.padded().rows % (2 * rows) == 0
-                                    : moves_lanes && weight == bytes * per_byte &&
+                                    : moves_lanes && byte == 64 && weight == bytes * per_byte &&
                                           map.logical().cols % (2 * bytes * per_byte) == 0;
     if (!is_possible || plan.registers > kMostWithBystanders / 2) break;
     for (std::size_t r = 0; r < plan.registers; ++r) {
