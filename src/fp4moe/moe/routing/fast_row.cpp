@@ -24,8 +24,9 @@ struct FastRow {
   alignas(64) float logits[kMostExperts];
   alignas(64) float scores[kMostExperts];  // where all of them are needed
   LargestSelector<kMostExperts> selector;
-  float most = 0;              // magnitude of logits
-  float largest = 0, sum = 0;  // of logits, and of exp(logit - largest)
+  std::int32_t taken[kMostExperts];  // keys of the chosen
+  float most = 0;                    // magnitude of logits
+  float largest = 0, sum = 0;        // of logits, and of exp(logit - largest)
 };
 
 // The largest magnitude, infinite where something is not finite.
@@ -71,10 +72,6 @@ void find_scores(FastRow& row) noexcept {
   }
 }
 
-void take_all(FastRow& row, std::span<std::int32_t> ids) noexcept {
-  for (std::int32_t& id : ids) id = row.selector.take(row.selector.next_key());
-}
-
 // Whether a score is certainly larger than that of a smaller logit, both rounded to float32.
 bool is_apart(Score score, float larger, float smaller, float largest) noexcept {
   if (score == Score::softmax) return larger - smaller > 1e-6f && smaller - largest > -kTamest;
@@ -90,7 +87,7 @@ bool choose_by_logits(FastRow& row, std::span<std::int32_t> ids) noexcept {
   const std::size_t count = row.plan.columns;
   for (std::size_t i = 0; i < count; ++i) row.selector.keys[i] = ordered(row.logits[i]);
   row.selector.prepare(count);
-  take_all(row, ids);
+  row.selector.take_many(ids.size(), ids.data(), row.taken);
   row.largest = row.logits[static_cast<std::size_t>(ids[0])];
   if (row.plan.key == Score::logit) return true;
 
@@ -163,21 +160,17 @@ bool choose_by_keys(FastRow& row, std::span<std::int32_t> ids) noexcept {
   if (plan.groups > 1 && !keep_best_groups(row)) return false;
   row.selector.prepare(plan.columns);
 
-  std::size_t last = 0;
-  float last_key = 0;
-  for (std::size_t j = 0; j < ids.size(); ++j) {
-    const std::int32_t taken = row.selector.next_key();
-    const float key = from_ordered(taken);
-    ids[j] = row.selector.take(taken);
-    const auto id = static_cast<std::size_t>(ids[j]);
-    const bool is_twin = j > 0 && row.logits[id] == row.logits[last] &&
+  row.selector.take_many(ids.size(), ids.data(), row.taken);
+  for (std::size_t j = 1; j < ids.size(); ++j) {
+    const auto id = static_cast<std::size_t>(ids[j]), last = static_cast<std::size_t>(ids[j - 1]);
+    const bool is_twin = row.logits[id] == row.logits[last] &&
                          (plan.bias.empty() || plan.bias[id] == plan.bias[last]);
-    if (j > 0 && !is_twin &&
-        last_key - key <= doubt(row, key, last_key, row.scores[id] + row.scores[last]))
+    const float key = from_ordered(row.taken[j]), larger_key = from_ordered(row.taken[j - 1]);
+    if (!is_twin &&
+        larger_key - key <= doubt(row, key, larger_key, row.scores[id] + row.scores[last]))
       return false;
-    last = id;
-    last_key = key;
   }
+  const float last_key = from_ordered(row.taken[ids.size() - 1]);
   const std::int32_t next = row.selector.next_key();
   if (next == kTaken) return true;
   // Whose key it is does not matter: no score is above that of the largest logit, or above 1.

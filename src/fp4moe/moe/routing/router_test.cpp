@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
+#include <iterator>
 #include <limits>
 #include <set>
 #include <string>
@@ -419,6 +421,99 @@ TEST(PackRouting, PutsTheIdAboveTheWeight) {
   ASSERT_TRUE(pack_routing(ids, weights, packed));
   EXPECT_EQ(packed, (std::vector<std::int32_t>{0x3F80, (255 << 16) | 0x3F00, -65536}));
   EXPECT_EQ(pack_routing(ids, weights, std::span(packed).first(2)).why().id, "routing.input");
+}
+
+TEST(Methods, ThePageShowsTheTable) {
+  std::ifstream file(std::string(FP4MOE_TESTDATA) + "/../docs/routing.md");
+  const std::string page{std::istreambuf_iterator<char>(file), {}};
+  const std::string marked =
+      fmt::format("<!-- methods -->\n{}<!-- methods -->", methods_markdown());
+  EXPECT_NE(page.find(marked), std::string::npos)
+      << "docs/routing.md is stale; between its markers belongs\n"
+      << methods_markdown();
+}
+
+TEST(Methods, HaveNamesOfTheirOwn) {
+  for (const MethodRow& one : kMethods) {
+    EXPECT_EQ(method_from_name(one.name), one.method);
+    EXPECT_EQ(&row(one.method), &one);
+  }
+  EXPECT_EQ(method_from_name("renormalize"), std::nullopt);
+  EXPECT_EQ(scoring_from_name("sqrtsoftplus"), Scoring::sqrtsoftplus);
+  EXPECT_EQ(scoring_from_name("tanh"), std::nullopt);
+  EXPECT_EQ(simulation_from_name("normal_routing"), Simulation::normal_routing);
+  EXPECT_EQ(simulation_from_name("none"), std::nullopt);
+}
+
+TEST(Methods, ConfigurationsAdvertiseThem) {
+  struct Case {
+    RouterConfig config;
+    Method august, spring;
+  };
+  const auto softmax = [](bool renormalize) { return RouterConfig{.renormalize = renormalize}; };
+  const auto sigmoid = [](RouterConfig config) {
+    config.scoring = Scoring::sigmoid;
+    return config;
+  };
+  const Case cases[] = {
+      {softmax(true), Method::renormalize_naive, Method::renormalize},
+      {softmax(false), Method::softmax_topk, Method::softmax_topk},
+      {{.has_bias = true}, Method::unspecified, Method::unspecified},
+      {sigmoid({.top_k = 8}), Method::sigmoid_renorm, Method::unspecified},
+      {sigmoid({.renormalize = false}), Method::sigmoid, Method::llama4},
+      {sigmoid({.has_bias = true, .groups = 8}), Method::deepseek_v3, Method::deepseek_v3},
+      {sigmoid({.has_bias = true, .groups = 1}), Method::deepseek_v3, Method::deepseek_v3},
+      {sigmoid({.has_bias = true}), Method::minimax2, Method::unspecified},
+      {sigmoid({.has_bias = true, .scale = 1.0}), Method::minimax2, Method::unspecified},
+      {sigmoid({.has_bias = true, .scale = 2.5}), Method::unspecified, Method::unspecified},
+      {sigmoid({.renormalize = false, .has_bias = true, .groups = 8}), Method::unspecified,
+       Method::deepseek_v3},
+      {{.scoring = Scoring::sqrtsoftplus}, Method::deepseek_v4, Method::unspecified},
+      {{.scoring = Scoring::sqrtsoftplus, .renormalize = false},
+       Method::unspecified,
+       Method::unspecified},
+      {{.has_custom_function = true}, Method::custom, Method::custom},
+      {{.has_custom_function = true, .is_llama4_function = true}, Method::llama4, Method::llama4},
+  };
+  for (const Case& one : cases) {
+    EXPECT_EQ(advertised_method(one.config, ConfigEra::august), one.august) << &one - cases;
+    EXPECT_EQ(advertised_method(one.config, ConfigEra::spring), one.spring) << &one - cases;
+  }
+}
+
+TEST(Methods, TheFirstRouterThatMatchesServes) {
+  RouterSetting setting;
+  EXPECT_EQ(choose_router(setting), RouterKind::plain_topk);
+  setting.fuses_shared_experts = true;
+  EXPECT_EQ(choose_router(setting), RouterKind::shared_topk);
+  setting.has_hash_table = true;
+  EXPECT_EQ(choose_router(setting), RouterKind::biased_topk);
+  setting.config.has_custom_function = true;
+  EXPECT_EQ(choose_router(setting), RouterKind::custom);
+  setting.uses_grouped_topk = true;
+  setting.config.groups = setting.config.chosen_groups = 1;
+  EXPECT_EQ(choose_router(setting), RouterKind::custom);  // one group groups nothing
+  setting.config.groups = 8;
+  EXPECT_EQ(choose_router(setting), RouterKind::grouped_topk);
+  setting.has_zero_experts = true;
+  EXPECT_EQ(choose_router(setting), RouterKind::zero_experts);
+  setting.is_simulated = true;
+  EXPECT_EQ(choose_router(setting), RouterKind::simulated);
+  EXPECT_EQ(name(RouterKind::simulated), "simulated");
+
+  // One group stays where dropping it would change what is advertised, or lose the scale.
+  RouterSetting kimi{.config = {.scoring = Scoring::sigmoid,
+                                .has_bias = true,
+                                .groups = 1,
+                                .chosen_groups = 1,
+                                .scale = 2.827}};
+  kimi.uses_grouped_topk = true;
+  EXPECT_EQ(choose_router(kimi), RouterKind::grouped_topk);
+  RouterSetting scaled{.config = {.groups = 1, .chosen_groups = 1, .scale = 2.0}};
+  scaled.uses_grouped_topk = true;
+  EXPECT_EQ(choose_router(scaled), RouterKind::plain_topk);
+  scaled.can_scale_elsewhere = false;
+  EXPECT_EQ(choose_router(scaled), RouterKind::grouped_topk);
 }
 
 }  // namespace

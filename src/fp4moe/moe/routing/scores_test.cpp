@@ -56,11 +56,12 @@ TEST(SelectLargest, OrdersFloatsAsIntegers) {
 
 TEST(SelectLargest, TakesInTheOrderOfAStableSort) {
   SplitMix64 random(3);
-  for (const std::size_t count : {1u, 2u, 15u, 16u, 17u, 100u, 256u}) {
-    LargestSelector<256> selector;
+  for (const std::size_t count :
+       {1u, 2u, 15u, 16u, 17u, 100u, 256u, 257u, 512u, 1000u, 1024u, 2000u}) {
+    LargestSelector<2048> selector, again;
     std::vector<std::int32_t> keys(count), order(count);
     for (std::size_t i = 0; i < count; ++i) {
-      keys[i] = selector.keys[i] = static_cast<std::int32_t>(random.next() % 9) - 4;
+      keys[i] = selector.keys[i] = again.keys[i] = static_cast<std::int32_t>(random.next() % 9) - 4;
       order[i] = static_cast<std::int32_t>(i);
     }
     std::ranges::stable_sort(order, [&](std::int32_t a, std::int32_t b) {
@@ -72,6 +73,16 @@ TEST(SelectLargest, TakesInTheOrderOfAStableSort) {
       EXPECT_EQ(selector.take(next), order[i]);
     }
     EXPECT_EQ(selector.next_key(), kTaken);
+
+    std::vector<std::int32_t> places(count), taken(count);
+    again.prepare(count);
+    again.take_many(count / 2, places.data(), taken.data());
+    const std::size_t rest = count - count / 2;
+    EXPECT_EQ(again.next_key(), keys[static_cast<std::size_t>(order[count / 2])]);
+    again.take_many(rest, places.data() + count / 2, taken.data() + count / 2);
+    EXPECT_EQ(places, order);
+    for (std::size_t i = 0; i < count; ++i)
+      EXPECT_EQ(taken[i], keys[static_cast<std::size_t>(order[i])]);
   }
 }
 

@@ -37,21 +37,28 @@ inline std::int32_t largest_lane(Lanes v) noexcept {
   v = larger(v, Lanes{v[2], v[3], v[0], v[1]});
   return std::max(v[0], v[1]);
 }
+inline Lanes spread_largest(Lanes v) noexcept {  // in every lane
+  v = larger(v, Lanes{v[2], v[3], v[0], v[1]});
+  return larger(v, Lanes{v[1], v[0], v[3], v[2]});
+}
 inline std::int32_t largest_of_block(const std::int32_t* block) noexcept {
   return largest_lane(larger(larger(lanes_at(block), lanes_at(block + 4)),
                              larger(lanes_at(block + 8), lanes_at(block + 12))));
 }
-// Bit i: block[i] == value.
-inline std::uint32_t equal_in_block(const std::int32_t* block, std::int32_t value) noexcept {
-  const Lanes wanted = all_lanes(value);
-  const Lanes bits = ((lanes_at(block) == wanted) & Lanes{1, 2, 4, 8}) |
-                     ((lanes_at(block + 4) == wanted) & Lanes{16, 32, 64, 128}) |
-                     ((lanes_at(block + 8) == wanted) & Lanes{256, 512, 1024, 2048}) |
-                     ((lanes_at(block + 12) == wanted) & Lanes{4096, 8192, 16384, 32768});
+// Sixteen lanes of masks as sixteen bits.
+inline std::uint32_t bits_of(Lanes a, Lanes b, Lanes c, Lanes d) noexcept {
+  const Lanes bits = (a & Lanes{1, 2, 4, 8}) | (b & Lanes{16, 32, 64, 128}) |
+                     (c & Lanes{256, 512, 1024, 2048}) | (d & Lanes{4096, 8192, 16384, 32768});
   std::uint64_t halves[2];
   std::memcpy(halves, &bits, sizeof halves);
   const std::uint64_t both = halves[0] | halves[1];
   return static_cast<std::uint32_t>(both | both >> 32);
+}
+// Bit i: block[i] == value.
+inline std::uint32_t equal_in_block(const std::int32_t* block, std::int32_t value) noexcept {
+  const Lanes wanted = all_lanes(value);
+  return bits_of(lanes_at(block) == wanted, lanes_at(block + 4) == wanted,
+                 lanes_at(block + 8) == wanted, lanes_at(block + 12) == wanted);
 }
 // The block's largest but for that place: not by writing and reading it again, which would wait.
 inline std::int32_t largest_without(const std::int32_t* block, std::int32_t place) noexcept {
@@ -106,12 +113,63 @@ struct LargestSelector {
     return static_cast<std::int32_t>(block * kBlock) + place;
   }
 
+  // The next `count` places, at most as many as there are keys, and their keys.
+  void take_many(std::size_t count, std::int32_t* places, std::int32_t* taken) noexcept {
+    if (blocks == kBlock) return take_within<4>(count, places, taken);
+    if (blocks <= 2 * kBlock) return take_within<8>(count, places, taken);
+    if (blocks <= 4 * kBlock) return take_within<16>(count, places, taken);
+    for (std::size_t j = 0; j < count; ++j) {
+      taken[j] = next_key();
+      places[j] = take(taken[j]);
+    }
+  }
+
   // The largest key below `bound` that is not taken, or kTaken.
   std::int32_t next_below(std::int32_t bound, std::size_t count) const noexcept {
     std::int32_t most = kTaken;
     for (std::size_t i = 0; i < count; ++i)
       most = std::max(most, keys[i] < bound ? keys[i] : kTaken);
     return most;
+  }
+
+ private:
+  // The blocks' largest stay in registers. Nothing waits for the place inside the block: its other
+  // keys' largest is known without, unless there is an equal one.
+  template <std::size_t kVectors>
+  void take_within(std::size_t count, std::int32_t* places, std::int32_t* taken) noexcept {
+    const Lanes none = all_lanes(kTaken);
+    Lanes most[kVectors];
+    for (std::size_t i = 0; i < kVectors; ++i)
+      most[i] = i * 4 < blocks ? lanes_at(largest + i * 4) : none;
+    for (std::size_t j = 0; j < count; ++j) {
+      Lanes next = most[0];
+      for (std::size_t i = 1; i < kVectors; ++i) next = larger(next, most[i]);
+      next = spread_largest(next);
+      std::uint64_t equal = 0;
+      for (std::size_t i = 0; i < kVectors; i += 4)
+        equal |= std::uint64_t{bits_of(most[i] == next, most[i + 1] == next, most[i + 2] == next,
+                                       most[i + 3] == next)}
+                 << (i * 4);
+      const int block = std::countr_zero(equal);
+      std::int32_t* key = keys + static_cast<std::size_t>(block) * kBlock;
+      const Lanes a = lanes_at(key), b = lanes_at(key + 4), c = lanes_at(key + 8),
+                  d = lanes_at(key + 12);
+      Lanes others = spread_largest(larger(larger(a == next ? none : a, b == next ? none : b),
+                                           larger(c == next ? none : c, d == next ? none : d)));
+      const std::uint32_t bits = bits_of(a == next, b == next, c == next, d == next);
+      if (!std::has_single_bit(bits)) others = next;
+      const int place = std::countr_zero(bits);
+      key[place] = kTaken;
+      Lanes number{0, 1, 2, 3};
+      for (std::size_t i = 0; i < kVectors; ++i) {
+        most[i] = number == all_lanes(block) ? others : most[i];
+        number += 4;
+      }
+      places[j] = block * static_cast<std::int32_t>(kBlock) + place;
+      taken[j] = next[0];
+    }
+    for (std::size_t i = 0; i < kVectors && i * 4 < blocks; ++i)
+      std::memcpy(largest + i * 4, &most[i], sizeof most[i]);
   }
 };
 
