@@ -175,6 +175,7 @@ Json to_json(const runtime::LayerRun& run) {
             {"weight_bytes", run.bytes},
             {"load_seconds", run.load_seconds},
             {"us", run.seconds * 1e6}};
+  made["allowed"] = {{"rel_error", run.tolerance.of_largest}, {"cosine", run.tolerance.cosine}};
   if (!run.exact.empty()) {
     const std::vector<double> out(run.out.begin(), run.out.end());
     const runtime::Comparison found = runtime::compare(run.exact, out);
