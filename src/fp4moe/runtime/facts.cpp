@@ -52,6 +52,31 @@ Method assumed_method(const weights::ModelConfig& config, bool has_bias) {
   return config.renormalizes.value_or(true) ? Method::renormalize_naive : Method::softmax_topk;
 }
 
+// The family's method with weights left as they are, where the configuration asks for that.
+void leave_weights(LayerFacts& facts) {
+  const auto replace = [&](Method method) {
+    facts.router.method = method;
+    facts.model.layer.routing = oracle::routing_from_name(moe::routing::name(method))
+                                    .value_or(oracle::Routing::unspecified);
+  };
+  switch (facts.router.method) {
+    case Method::renormalize:
+    case Method::renormalize_naive:
+      return replace(Method::softmax_topk);
+    case Method::sigmoid_renorm:
+      return replace(Method::sigmoid);
+    case Method::minimax2:
+    case Method::deepseek_v3:
+    case Method::deepseek_v4:
+      facts.notes.push_back(
+          fmt::format("norm_topk_prob is false, but routing {} normalises its weights",
+                      moe::routing::name(facts.router.method)));
+      return;
+    default:
+      return;
+  }
+}
+
 }  // namespace
 
 Result<LayerFacts> layer_facts(const weights::ModelConfig& config, const weights::MoeShape& shape,
@@ -89,6 +114,7 @@ Result<LayerFacts> layer_facts(const weights::ModelConfig& config, const weights
   } else {
     router.method = *method;
   }
+  if (!config.renormalizes.value_or(true)) leave_weights(facts);
   const moe::routing::MethodRow& row = moe::routing::row(router.method);
   if (!row.takes_bias) router.bias.clear();
   if (row.takes_groups) {
