@@ -217,6 +217,7 @@ Result<Prepared> MonolithicKernel::prepare(const Tokens& tokens, ThreadPool& poo
   const bool routes_first = options_.kernel.weight_on_input;
   if (routes_first) {
     if (const auto done = route(tokens.logits); !done) return done.why();
+    given.logits = {};
     given.ids = ids_;
     given.weights = weights_;
   }
