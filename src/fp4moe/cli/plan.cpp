@@ -5,6 +5,7 @@
 #include "fp4moe/plan/plan.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <string>
 #include <vector>
@@ -195,7 +196,7 @@ void print_table(const Io& io, std::vector<BackendPlan> backends, bool all) {
 void print_wire(const Io& io, const Plan& made) {
   if (made.wire.empty()) return;
   const auto bytes = [](double number) {
-    return human_bytes(static_cast<std::uint64_t>(number + 0.5));
+    return human_bytes(static_cast<std::uint64_t>(std::llround(number)));
   };
   io.out << fmt::format("\nsent per token, rank and layer (routing even over {} experts, top {})\n",
                         made.model.shape.experts, made.model.layer.experts_per_token);

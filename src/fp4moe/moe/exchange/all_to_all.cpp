@@ -166,14 +166,15 @@ class AllToAll final : public Exchange {
   Result<Done> combine(const ExpertsOutput& output, const MutableRows& out) {
     if (output.form == OutputForm::batches)
       return wrong_form(traits().name, output.form, "summed rows or rows of slots");
-    if (const auto fine = check_output(output, out, {tokens_, rows_, top_k_}); !fine) return fine;
+    if (const auto fine = check_output(output, out, {tokens_, rows_, top_k_}); !fine)
+      return fine.why();
     const std::uint64_t row_bytes = out.columns * element_bytes(out.dtype);
     parcel_.step = "combine";
     for (std::uint64_t rank = 0; rank < ranks_.size(); ++rank) {
       parcel_.send_bytes[rank] = received_[rank] * row_bytes;
       parcel_.receive_bytes[rank] = sent_[rank].size() * row_bytes;
     }
-    if (const auto room = make_room(parcel_.send, rows_ * row_bytes); !room) return room;
+    if (const auto room = make_room(parcel_.send, rows_ * row_bytes); !room) return room.why();
     const MutableRows back{parcel_.send.data(), out.dtype, rows_, out.columns, row_bytes};
     Result<Done> summed = Done{};
     if (output.form == OutputForm::summed)
@@ -187,7 +188,7 @@ class AllToAll final : public Exchange {
                           .pool = threads_.get()},
                          back);
     if (!summed) return summed;
-    if (const auto done = ranks_.all_to_all(parcel_); !done) return done;
+    if (const auto done = ranks_.all_to_all(parcel_); !done) return done.why();
     sum_returned(out);
     return Done{};
   }

@@ -192,19 +192,20 @@ class AllToAllBatched final : public Exchange {
       return wrong_form(traits().name, output.form,
                         "unweighted batches (the experts delegate weighing)");
     const std::uint64_t rows = places_.empty() ? 0 : owners_.here * capacity_;
-    if (const auto fine = check_output(output, out, {tokens_, rows, 1}); !fine) return fine;
+    if (const auto fine = check_output(output, out, {tokens_, rows, 1}); !fine) return fine.why();
     const std::uint64_t row_bytes = out.columns * element_bytes(out.dtype);
     parcel_.step = "combine batches";
     for (std::uint64_t rank = 0; rank < ranks_.size(); ++rank) {
       parcel_.send_bytes[rank] = received_[rank] * row_bytes;
       parcel_.receive_bytes[rank] = sent_[rank].size() * row_bytes;
     }
-    if (const auto room = make_room(parcel_.send, places_.size() * row_bytes); !room) return room;
+    if (const auto room = make_room(parcel_.send, places_.size() * row_bytes); !room)
+      return room.why();
     const MutableRows back{parcel_.send.data(), out.dtype, places_.size(), out.columns, row_bytes};
     for (std::uint64_t i = 0; i < places_.size(); ++i)
       copy_rows(output.rows.from(places_[i], 1),
                 {back.row(i), out.dtype, 1, out.columns, row_bytes});
-    if (const auto done = ranks_.all_to_all(parcel_); !done) return done;
+    if (const auto done = ranks_.all_to_all(parcel_); !done) return done.why();
 
     std::vector<ConstRows> from;
     for (std::uint64_t rank = 0; rank < ranks_.size(); ++rank)

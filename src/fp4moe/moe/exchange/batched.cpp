@@ -67,7 +67,7 @@ class Batched final : public Exchange {
       return wrong_form(traits().name, output.form, "batches or summed rows");
     const bool is_summed = output.form == OutputForm::summed;
     const std::uint64_t rows = is_summed ? tokens_ : owners_.here * capacity_;
-    if (const auto fine = check_output(output, out, {tokens_, rows, 1}); !fine) return fine;
+    if (const auto fine = check_output(output, out, {tokens_, rows, 1}); !fine) return fine.why();
     is_open_ = false;
     if (is_summed) {
       copy_rows(output.rows, out);

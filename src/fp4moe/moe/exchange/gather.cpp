@@ -135,11 +135,11 @@ class Gather final : public Exchange {
       return wrong_form(traits().name, output.form,
                         top_k_ == 0 ? "summed rows" : "summed rows or rows of slots");
     if (const auto fine = check_output(output, out, {tokens_[ranks_.rank()], rows_, top_k_}); !fine)
-      return fine;
+      return fine.why();
     ConstRows partial = output.rows;
     if (output.form == OutputForm::slots && rows_ > 0) {
       const std::uint64_t row_bytes = out.columns * element_bytes(out.dtype);
-      if (const auto room = make_room(sums_, rows_ * row_bytes); !room) return room;
+      if (const auto room = make_room(sums_, rows_ * row_bytes); !room) return room.why();
       const MutableRows sums{sums_.data(), out.dtype, rows_, out.columns, row_bytes};
       const auto summed =
           sum_slots({.rows = output.rows,
@@ -149,7 +149,7 @@ class Gather final : public Exchange {
                      .owners = &owners_,
                      .pool = threads_.get()},
                     sums);
-      if (!summed) return summed;
+      if (!summed) return summed.why();
       partial = sums;
     }
     return reduce_scatter(ranks_, parcel_, partial, tokens_, out);

@@ -54,7 +54,7 @@ class Local final : public Exchange {
       return wrong_form(traits().name, output.form, "summed rows of a kernel that routes");
     const std::uint64_t rows = prepared_.x.rows;
     if (const auto fine = check_output(output, out, {rows, rows, prepared_.top_k}); !fine)
-      return fine;
+      return fine.why();
     is_open_ = false;
     if (output.form == OutputForm::slots)
       return sum_slots(

@@ -169,8 +169,7 @@ class MpiRank final : public Communicator {
       bool all = true, moved = false;
       for (std::uint64_t r = 0; r < size(); ++r) {
         if (flight.is_through[r]) continue;
-        const auto looked = look(step, flight, r, moved);
-        if (!looked) return looked;
+        if (const auto looked = look(step, flight, r, moved); !looked) return looked.why();
         all = all && flight.is_through[r];
       }
       int sent = 0;
@@ -180,13 +179,13 @@ class MpiRank final : public Communicator {
           !done)
         return done;
       if (all && sent != 0) return Done{};
-      if (const auto fine = listen(); !fine) return fine;
+      if (const auto fine = listen(); !fine) return fine.why();
       if (moved) {
         last_progress = Clock::now();
         patience.reset();
         continue;
       }
-      if (const auto fine = still_hopeful(step, flight, last_progress); !fine) return fine;
+      if (const auto fine = still_hopeful(step, flight, last_progress); !fine) return fine.why();
       patience.wait();
     }
   }
@@ -284,9 +283,9 @@ class MpiRank final : public Communicator {
     put(words, notice.words);
     for (std::uint64_t r = 0; r < size(); ++r) {
       if (r == rank()) continue;
-      MPI_Request request = MPI_REQUEST_NULL;
-      MPI_Isend(&notice, sizeof notice, MPI_BYTE, static_cast<int>(r), tag, control_, &request);
-      notice_requests_.push_back(request);
+      notice_requests_.push_back(MPI_REQUEST_NULL);
+      MPI_Isend(&notice, sizeof notice, MPI_BYTE, static_cast<int>(r), tag, control_,
+                &notice_requests_.back());
     }
   }
 

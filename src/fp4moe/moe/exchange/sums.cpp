@@ -117,7 +117,7 @@ Result<Done> reduce_scatter(Communicator& ranks, Parcel& parcel, const ConstRows
   ConstRows all = partial;
   all.rows = rows;
   pack_rows(all, out, parcel.send.data());
-  if (const auto done = ranks.all_to_all(parcel); !done) return done;
+  if (const auto done = ranks.all_to_all(parcel); !done) return done.why();
 
   std::vector<Term> terms;
   for (std::uint64_t rank = 0; rank < ranks.size(); ++rank)
@@ -132,7 +132,7 @@ Result<Done> reduce_scatter(Communicator& ranks, Parcel& parcel, const ConstRows
 }
 
 Result<Done> all_reduce(Communicator& ranks, Parcel& parcel, const MutableRows& rows) {
-  if (ranks.size() == 1) return Done{};
+  if (ranks.size() <= 1) return Done{};
   const auto begin = [&](std::uint64_t rank) {
     const std::uint64_t each = rows.rows / ranks.size(), rest = rows.rows % ranks.size();
     return rank * each + std::min(rank, rest);
@@ -141,7 +141,7 @@ Result<Done> all_reduce(Communicator& ranks, Parcel& parcel, const MutableRows& 
   for (std::uint64_t rank = 0; rank < ranks.size(); ++rank)
     parts.push_back(begin(rank + 1) - begin(rank));
   const MutableRows mine = rows.from(begin(ranks.rank()), parts[ranks.rank()]);
-  if (const auto done = reduce_scatter(ranks, parcel, rows, parts, mine); !done) return done;
+  if (const auto done = reduce_scatter(ranks, parcel, rows, parts, mine); !done) return done.why();
 
   const std::uint64_t row_bytes = rows.columns * element_bytes(rows.dtype);
   parcel.step = "all-reduce";
@@ -150,7 +150,7 @@ Result<Done> all_reduce(Communicator& ranks, Parcel& parcel, const MutableRows& 
   for (const std::uint64_t count : parts) parcel.receive_bytes.push_back(count * row_bytes);
   if (const auto room = make_room(parcel.send, mine.rows * row_bytes); !room) return room.why();
   pack_rows(mine, mine, parcel.send.data());
-  if (const auto done = ranks.all_gather(parcel); !done) return done;
+  if (const auto done = ranks.all_gather(parcel); !done) return done.why();
   for (std::uint64_t row = 0; row < rows.rows; ++row)
     std::memcpy(rows.row(row), parcel.receive.data() + row * row_bytes, row_bytes);
   return Done{};
