@@ -1,12 +1,44 @@
 #include "fp4moe/moe/numerics.hpp"
 
+#include <array>
 #include <string>
+#include <string_view>
 
 #include <fmt/format.h>
 
 #include "fp4moe/formats/bf16.hpp"
 
 namespace fp4moe::moe {
+namespace {
+
+constexpr std::array<std::string_view, 3> kFirstWords{"-", "accumulator + bias",
+                                                      "accumulator; then with its bias"};
+constexpr std::array<std::string_view, 3> kMiddleWords{"-", "result", "activated gate; result"};
+constexpr std::array<std::string_view, 4> kSecondWords{
+    "-", "(accumulator + bias) * weight", "accumulator + bias",
+    "accumulator; then with its bias; then * weight"};
+constexpr std::array<std::string_view, 3> kWeightWords{"-", "bf16",
+                                                       "bf16; NVFP4: with the global scale"};
+
+template <typename Word, std::size_t count>
+std::string_view word(const std::array<std::string_view, count>& words, Word value) {
+  return words[static_cast<std::size_t>(value)];
+}
+
+}  // namespace
+
+std::string numerics_markdown() {
+  std::string page =
+      "| numerics | (1) first product | (2) activation | (3) second product | router's weight | "
+      "(4) sum | |\n|---|---|---|---|---|---|---|\n";
+  for (const Numerics& row : kNumerics)
+    page += fmt::format("| `{}` | {} | {} | {} | {} | {} | {}{} |\n", row.id,
+                        word(kFirstWords, row.first), word(kMiddleWords, row.middle),
+                        word(kSecondWords, row.second), word(kWeightWords, row.weight),
+                        row.rounds_sum ? "bf16" : "-", row.says,
+                        row.weights_in_bf16 ? "; NVFP4 weights are rounded, too" : "");
+  return page;
+}
 
 Result<const Numerics*> require_numerics(std::string_view id) {
   std::string all;

@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "fp4moe/base/result.hpp"
@@ -86,6 +87,9 @@ Tolerance tolerance(const Numerics& numerics, oracle::ActivationKey quantises);
 
 // Errors: numerics.unknown, listing what there is.
 Result<const Numerics*> require_numerics(std::string_view id);
+
+// The table of docs/run.md.
+std::string numerics_markdown();
 
 // To bf16 by way of float32.
 double rounded_to_bf16(double value);
