@@ -40,8 +40,8 @@ struct File {
                       moe::is_activation_type(found->entry.dtype);
     if (!fits)
       return wrong(name,
-                   rows == 0 ? "[tokens, columns] of BF16, F16 or F32"
-                             : fmt::format("[{}, columns] of BF16, F16 or F32", rows),
+                   rows == 0 ? "[tokens, columns] of BF16, F16, F32 or F64"
+                             : fmt::format("[{}, columns] of BF16, F16, F32 or F64", rows),
                    found);
     columns = found->entry.shape[1];
     const std::uint64_t count = found->entry.shape[0];
@@ -109,6 +109,9 @@ Result<RunInput> read_input(const std::string& path) {
   if (store->find("topk_weights") == nullptr && store->find("topk_ids") == nullptr) return made;
   Result<std::vector<float>> weights = file.matrix("topk_weights", made.tokens, made.top_k);
   if (!weights) return weights.why();
+  if (made.top_k == 0)
+    return file.wrong("topk_weights", fmt::format("[{}, at least 1]", made.tokens),
+                      store->find("topk_weights"));
   made.weights = std::move(*weights);
   Result<std::vector<std::int32_t>> ids = file.numbers("topk_ids", {made.tokens, made.top_k});
   if (!ids) return ids.why();
