@@ -14,6 +14,7 @@
 #include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/base/version.hpp"
+#include "fp4moe/bench/ceilings.hpp"
 #include "fp4moe/bench/measure.hpp"
 #include "fp4moe/cli/command.hpp"
 #include "fp4moe/cli/options.hpp"
@@ -25,6 +26,7 @@
 #include "fp4moe/kernels/cpu/block_codec_list.hpp"
 #include "fp4moe/oracle/record.hpp"
 #include "fp4moe/platform/machine.hpp"
+#include "fp4moe/runtime/run.hpp"
 #include "fp4moe/weights/codec.hpp"
 #include "fp4moe/weights/lint.hpp"
 #include "fp4moe/weights/moe_weights.hpp"
@@ -153,6 +155,49 @@ Result<Done> explain_step(Steps& steps, const std::string& model, std::string_vi
   return Done{};
 }
 
+// Tokens through the converted layer: who computed it, how long, how close to what memory and
+// arithmetic allow here, and how far from float64.
+Result<Done> run_step(Steps& steps, const std::string& folder, const Options& options,
+                      std::size_t threads) {
+  const Result<runtime::Model> model = runtime::Model::open(folder);
+  if (!model) return model.why();
+  const Result<bench::Ceilings> ceilings =
+      bench::bench_ceilings({.threads = threads,
+                             .megabytes = 64,
+                             .seconds = 0.5,
+                             .features = platform::describe_machine().features});
+  if (!ceilings) return ceilings.why();
+  runtime::RunOptions how{.checks = true, .seed = options.seed};
+  how.layer.pool = std::make_shared<ThreadPool>(threads);
+  for (const std::uint64_t tokens : {1u, 16u, 64u}) {
+    const runtime::RunInput input = runtime::seeded_input(tokens, model->hidden(0), options.seed);
+    const Result<runtime::LayerRun> run = runtime::run_layer(*model, 0, input, how);
+    if (!run) return run.why();
+    const runtime::Comparison found =
+        runtime::compare(run->exact, std::vector<double>(run->out.begin(), run->out.end()));
+    if (!found.is_within(run->tolerance))
+      return error(ErrorCode::mismatch, "demo.run", "the layer's output is not what it should be")
+          .expects(fmt::format("within {} of the largest value", run->tolerance.of_largest),
+                   fmt::format("{}", found.of_largest()));
+    const double share =
+        100 *
+        std::max(run->floor_seconds(ceilings->read_gb_per_s, ceilings->bf16_gflop_per_s), 0.0) /
+        run->seconds;
+    steps.done("run",
+               fmt::format("{} token{}: {} ({}) in {:.0f} ms, {:.1f} % of what memory and "
+                           "arithmetic allow; {:.1e} from float64",
+                           tokens, tokens == 1 ? "" : "s", run->backend, run->kernel,
+                           run->seconds * 1e3, share, found.of_largest()),
+               {{"tokens", tokens},
+                {"backend", run->backend},
+                {"kernel", run->kernel},
+                {"us", run->seconds * 1e6},
+                {"share_of_ceiling", share / 100},
+                {"rel_error", found.of_largest()}});
+  }
+  return Done{};
+}
+
 // The layer in the layout of the backend that was chosen, every expert packed again and compared,
 // and back to the checkpoint's own files.
 Result<Done> convert_step(Steps& steps, const Scratch& scratch, const Options& options,
@@ -185,7 +230,6 @@ Result<Done> convert_step(Steps& steps, const Scratch& scratch, const Options& o
   if (!again) return again.why();
   const Result<std::size_t> equal = compare(source->store(), *again);
   if (!equal) return equal.why();
-  scratch.remove("converted");
   scratch.remove("again");
   const double speed = gigabytes_per_second(made->expert_bytes, made->seconds);
   steps.done("convert",
@@ -200,6 +244,11 @@ Result<Done> convert_step(Steps& steps, const Scratch& scratch, const Options& o
               {"gb_per_s", speed},
               {"verified", true},
               {"tensors_restored", *equal}});
+  // What is laid out for this machine is run here.
+  if (device == "auto")
+    if (Result<Done> step = run_step(steps, scratch / "converted", options, threads); !step)
+      return step;
+  scratch.remove("converted");
   return Done{};
 }
 
@@ -372,7 +421,7 @@ Result<int> run(const Options& options, const Io& io) {
   steps.finish({{"command", "demo"}, {"machine", bench::to_json(machine)}});
   if (!io.json)
     io.out << "\nNext: fp4moe inspect PATH, fp4moe lint PATH, fp4moe explain --device h100, fp4moe "
-              "convert PATH -o OUT, fp4moe plan --model gpt-oss-120b --tp 8\n";
+              "convert PATH -o OUT, fp4moe run PATH, fp4moe plan --model gpt-oss-120b --tp 8\n";
   return kDone;
 }
 

@@ -16,6 +16,7 @@
 #include <fmt/format.h>
 
 #include "fp4moe/golden/fields.hpp"
+#include "fp4moe/golden/moe.hpp"
 #include "fp4moe/golden/moe_layer.hpp"
 #include "fp4moe/moe/reference/engine.hpp"
 #include "fp4moe/weights/slice.hpp"
@@ -331,6 +332,27 @@ Outcome run_debug(const LayerCase& layer, const Json& debug) {
   return std::optional<Mismatch>{};
 }
 
+// A layer's own routing is a case like those of the section `routing`.
+Outcome run_routing(const Json& item) {
+  const Json& told = item["routing"];
+  const Result<std::string> method = string_field(told, "method");
+  if (!method) return method.why();
+  const Json& tensors = item["tensors"];
+  Json params = told;
+  params.erase("method");
+  Json routing{{"method", *method},
+               {"num_tokens", item["num_tokens"]},
+               {"num_experts", item["num_experts"]},
+               {"top_k", item["top_k"]},
+               {"logits", tensors["router_logits"]},
+               {"params", std::move(params)},
+               {"topk_ids", item["topk_ids"]},
+               {"topk_weights", item["topk_weights"]}};
+  if (const auto bias = tensors.find("e_score_correction_bias"); bias != tensors.end())
+    routing["bias"] = *bias;
+  return check_moe_routing(routing);
+}
+
 void run_splits(const LayerCase& layer, const Json& outputs, std::string_view key,
                 std::string_view id, Report& report) {
   const PartOf part_of = key == "expert_parallel" ? expert_part : tensor_part;
@@ -357,6 +379,8 @@ void run_layer(const Json& item, std::string_view id, Report& report) {
     report.add(case_id, mode == std::end(kModes) ? Outcome(malformed("outputs", "known modes", key))
                                                  : run_mode(*layer, *mode, *outputs));
   }
+  if (layer->logits && item.contains("routing"))
+    report.add(fmt::format("{}/routing", id), run_routing(item));
   if (const auto debug = item.find("debug"); debug != item.end())
     report.add(fmt::format("{}/debug", id), run_debug(*layer, *debug));
 }

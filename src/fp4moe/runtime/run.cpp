@@ -74,6 +74,9 @@ void describe(const MoeLayer& layer, const Routes& routes, LayerRun& run) {
   run.is_monolithic = layer.is_monolithic();
   run.top_k = layer.router().slots();
   run.bytes = layer.weights().bytes();
+  run.experts = layer.problem().shape.experts;
+  run.weights = (layer.problem().shape.w13_rows() + layer.problem().shape.intermediate) *
+                layer.problem().shape.hidden;
   run.tolerance = moe::tolerance(layer.problem().numerics, layer.problem().quantises);
   run.warnings = layer.warnings();
 }
@@ -110,6 +113,33 @@ Result<Done> gather_rows(Communicator& group, const Job& job, std::span<const fl
   return Done{};
 }
 
+// Slots with an expert of this rank, and how many experts have any.
+void count_slots(const MoeLayer& layer, const Tokens& tokens, LayerRun& run) {
+  std::vector<std::int32_t> ids(tokens.ids.begin(), tokens.ids.end());
+  if (ids.empty() && tokens.logits.data != nullptr) {
+    ids.resize(tokens.logits.rows * layer.router().slots());
+    std::vector<float> weights(ids.size());
+    ThreadPool alone(1);
+    const auto routed = layer.router().route(
+        {.logits = {tokens.logits.data, tokens.logits.dtype, tokens.logits.rows,
+                    tokens.logits.columns, tokens.logits.columns}},
+        {.ids = ids, .weights = weights}, alone);
+    if (!routed) return;
+  }
+  std::vector<bool> seen(layer.facts().model.shape.experts, false);
+  for (const std::uint64_t expert : layer.local_experts())
+    if (expert < seen.size()) seen[expert] = true;
+  std::vector<bool> used(seen.size(), false);
+  for (const std::int32_t id : ids) {
+    if (id < 0 || static_cast<std::size_t>(id) >= seen.size() ||
+        !seen[static_cast<std::size_t>(id)])
+      continue;
+    ++run.slots;
+    used[static_cast<std::size_t>(id)] = true;
+  }
+  run.active = static_cast<std::uint64_t>(std::ranges::count(used, true));
+}
+
 // One rank's part of the work. `group` is null when there is only one.
 Result<LayerRun> run_rank(const Job& job, Communicator* group) {
   const std::uint64_t rank = group == nullptr ? 0 : group->rank();
@@ -135,6 +165,7 @@ Result<LayerRun> run_rank(const Job& job, Communicator* group) {
       watched->watch(job.options.trace);
   const Share share = share_of(job.options, job.input.tokens, rank, ranks);
   const Tokens tokens = tokens_of(job.input, job.routes, share, layer->facts().model.shape.experts);
+  count_slots(*layer, tokens, run);
   // Outputs leave in bf16, as a model's layers do; exact ones as they are.
   const bool is_exact = layer->problem().numerics.id == "exact";
   std::vector<float> mine(share.size() * run.hidden);
@@ -307,6 +338,13 @@ Result<LayerRun> run_layer(const Model& model, std::size_t number, const RunInpu
   if (!exact) return exact.why();
   run->exact = std::move(*exact);
   return run;
+}
+
+double LayerRun::floor_seconds(double read_gb_per_s, double gflop_per_s) const {
+  const double read = static_cast<double>(active) * static_cast<double>(bytes) /
+                      static_cast<double>(std::max<std::uint64_t>(1, experts));
+  const double operations = 2.0 * static_cast<double>(slots) * static_cast<double>(weights);
+  return std::max(read / (read_gb_per_s * 1e9), operations / (gflop_per_s * 1e9));
 }
 
 bool Comparison::is_within(const moe::Tolerance& allowed) const {

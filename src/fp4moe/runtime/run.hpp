@@ -60,12 +60,19 @@ struct LayerRun {
   std::string backend{}, policy{}, why{}, layout{}, engine{}, kernel{}, numerics{}, routing{};
   std::string quantises{};
   bool is_monolithic = false;
-  std::uint64_t tokens = 0, hidden = 0, top_k = 0, bytes = 0;  // packed weights of one rank
+  std::uint64_t tokens = 0, hidden = 0, top_k = 0;
+  std::uint64_t bytes = 0, experts = 0;  // packed weights of one rank, its experts
+  std::uint64_t slots = 0, active = 0,
+                weights = 0;             // in use: slots, experts; elements of an expert
   double load_seconds = 0, seconds = 0;  // all that comes before the call; the call
   moe::Tolerance tolerance{};
   std::vector<float> out{};     // [tokens, hidden]; with MPI on every rank
   std::vector<double> exact{};  // where it was asked for
   std::vector<std::string> warnings{};
+
+  // What the call takes at least, at these rates: its experts' weights are read once, and two
+  // operations are done for each weight and slot.
+  double floor_seconds(double read_gb_per_s, double gflop_per_s) const;
 };
 
 // Errors: run.converted (a converted folder is one rank's), run.tokens (fewer than ranks, where
