@@ -22,6 +22,10 @@ using tensor::StoredTensor;
 constexpr std::uint64_t kMergeChunk = std::uint64_t{1} << 20;     // written at a time
 constexpr std::uint64_t kMergeProgram = std::uint64_t{64} << 20;  // the program and its tables
 
+// From this share of the adapter's change on, rounding is worth a warning: a change that is lost
+// altogether gives 1.
+constexpr double kMuchLost = 0.8;
+
 bool keeps_apart(const MoeLayer& layer) { return layer.row->grouping == Grouping::per_expert; }
 
 // A run of an expert's bytes that a merge may change, and where it lies.
@@ -259,10 +263,11 @@ void summarise(const Checkpoint& source, std::span<const MergeItem> items,
   if (report.raised != 0)
     report.notes.push_back(fmt::format("{} global scale{} had to grow for larger weights",
                                        report.raised, report.raised == 1 ? "" : "s"));
-  if (report.error.rounding > report.error.change && report.experts != 0)
-    report.notes.emplace_back(
-        "rounding outweighs the adapter's change: run the adapter unmerged, or merge it into the "
-        "unquantised model and quantise that");
+  if (report.experts != 0 && report.error.rounding >= kMuchLost * report.error.change)
+    report.notes.push_back(
+        fmt::format("rounding is {:.0f} % of the adapter's change: run the adapter unmerged, or "
+                    "merge it into the unquantised model and quantise that",
+                    100 * report.error.rounding / report.error.change));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/weights/lora_adapter.hpp"
 #include "fp4moe/weights/merge_expert.hpp"
 #include "fp4moe/weights/synth.hpp"
@@ -413,6 +414,29 @@ TEST(Merge, RefusesAndLeavesNothingBehind) {
   const auto exists = merge(*scene.source, *scene.adapter, out, {});
   ASSERT_FALSE(exists);
   EXPECT_EQ(exists.why().id, "folder.exists");
+}
+
+TEST(Merge, SaysWhenRoundingLosesTheChange) {
+  Scene scene;
+  ASSERT_NO_FATAL_FAILURE(scene.make_source(kCases[0]));
+  ASSERT_NO_FATAL_FAILURE(scene.make_adapter({.form = AdapterForm::wrapped, .change = 1e-6}, 1));
+  const auto report = merge(*scene.source, *scene.adapter, scene.folder / "merged", {});
+  ASSERT_TRUE(report) << text(report.why());
+  EXPECT_NEAR(report->error.rounding / report->error.change, 1, 1e-3);
+  ASSERT_EQ(report->notes.size(), 1u);
+  EXPECT_NE(report->notes[0].find("unmerged"), std::string::npos);
+}
+
+TEST(Merge, AnInterruptedRunLeavesNothingBehind) {
+  Scene scene;
+  ASSERT_NO_FATAL_FAILURE(scene.make_source(kCases[0]));
+  ASSERT_NO_FATAL_FAILURE(scene.make_adapter({.form = AdapterForm::wrapped}, 1));
+  const InterruptGuard guard;
+  const auto report = merge(*scene.source, *scene.adapter, scene.folder / "merged",
+                            {.progress = [](std::uint64_t) { request_interrupt(); }});
+  ASSERT_FALSE(report);
+  EXPECT_EQ(report.why().code, ErrorCode::interrupted);
+  EXPECT_EQ(scene.folder.names().size(), 2u);
 }
 
 TEST(Merge, RefusesAdaptersOfOtherModulesUnlessTold) {
