@@ -76,7 +76,8 @@ void make_keys(ExactRow& row) {
   for (std::size_t e = 0; e < plan.columns; ++e) {
     float& key = row.keys[e];
     if (plan.key == Score::logit) {
-      key = std::isnan(row.logits[e]) ? kLowest : row.logits[e];
+      key = row.logits[e];
+      if (std::isnan(key)) key = kLowest;
       continue;
     }
     key = static_cast<float>(row.scores[e]);

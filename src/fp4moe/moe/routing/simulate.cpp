@@ -44,7 +44,7 @@ void simulate_row(const SimulatedRow& asked, std::span<std::int32_t> ids,
     id = static_cast<std::int32_t>(std::clamp(place, 0.0, experts - 1));
   }
   double sum = 0;
-  double normals[kMostExperts];
+  double normals[kMostExperts] = {};
   for (std::size_t j = 0; j < weights.size(); ++j)
     sum += normals[j] = std::abs(next_normal(stream));
   for (std::size_t j = 0; j < weights.size(); ++j)
