@@ -131,7 +131,10 @@ Result<Choice> backend_of_folder(std::string_view backend, const layout::Layout&
       const bool fits = backend.empty() ? own == layout.id : row->name == backend && reads;
       if (!fits) continue;
       Choice choice = choice_of(*policy, *row);
-      choice.layout = &layout;
+      // The row of the table, which stays; the argument may be a copy.
+      const auto kept = backends::require_layout(layout.id, layout.generation);
+      if (!kept) return kept.why();
+      choice.layout = *kept;
       choice.why =
           fmt::format("the folder lies in layout {}, which {} reads", layout.id, row->name);
       return choice;
