@@ -191,8 +191,10 @@ std::vector<EdgeTarget> edge_targets(const IndexMap& map, const ShufflePlan& pla
 
 // Rows up to this size are copied first: what lies ragged in memory is then read to its padded end
 // as if it filled it.
-constexpr std::uint64_t kShortRow = 512;
-// How far ahead of the kernels memory is fetched.
+constexpr std::uint64_t kShortRow = 128;
+// Those up to this size, of which a strip has too few steps for it, are fetched a batch ahead.
+constexpr std::uint64_t kFetchedRow = 512;
+// How far ahead of the kernels memory is fetched else.
 constexpr std::uint64_t kAhead = std::uint64_t{32} << 10;
 
 class Packer {
@@ -261,8 +263,8 @@ class Packer {
       const std::uint64_t next = next_first + i;
       const std::byte* later = next < from_.rows.size() ? from_.rows[next] : nullptr;
       next_[i] = bytes(later);
+      if (is_fetched_) announce(later, row_bytes_);
       if (source != nullptr && row_step_ != 0) {
-        announce(later, row_bytes_);
         std::byte* copy = copies_.data() + i * row_step_;
         if (translate_)
           translate_(source, copy, row_bytes_);
@@ -305,11 +307,12 @@ class Packer {
 
   // What a later strip reads, row by row; how many rows.
   std::size_t look_ahead(std::size_t number, const std::uint8_t* (&ahead)[kMost]) const {
+    if (is_fetched_ || plan_.registers == 1) return 0;
     const std::size_t all = runs_.size() * bases_.size();
     std::size_t later = number + strips_ahead_;
     const bool is_here = later < all;
     if (!is_here) later -= all;
-    if (row_step_ != 0 || plan_.registers == 1 || later >= all) return 0;
+    if (later >= all) return 0;
     const Strip then = strip_at(later);
     std::size_t count = 0;
     for (std::size_t r = 0; r < plan_.registers; ++r) {
@@ -409,6 +412,7 @@ class Packer {
   std::span<const ShufflePlan::Run> runs_{fills_rows_ ? plan_.padded_runs : plan_.runs};
   bool clears_first_ = clears_first(map_.map(), plan_);
   std::size_t block_ = block_size(plan_);
+  bool is_fetched_ = row_step_ != 0 || row_bytes_ <= kFetchedRow;
   std::size_t strips_ahead_ = 1;
   std::vector<std::byte> padding_, copies_;
   std::vector<std::byte> edge_;  // of a batch: each row's bytes in the edge chunks
