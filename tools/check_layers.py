@@ -15,7 +15,7 @@ ALLOWED = {
     "tensor/files": "base tensor",
     "layout": "base formats tensor",
     "kernels": "base formats platform layout",
-    "moe": "base formats platform tensor weights oracle",
+    "moe": "base formats platform tensor tensor/files weights oracle",
     "weights": "base formats platform tensor tensor/files kernels",
     "oracle": "base formats platform",
     "backends": "base formats platform tensor layout oracle",
