@@ -1,0 +1,116 @@
+#include <filesystem>
+#include <fstream>
+#include <regex>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "fp4moe/base/json.hpp"
+#include "fp4moe/cli/test_support.hpp"
+#include "fp4moe/tensor/files/test_support.hpp"
+
+namespace fp4moe::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using tensor::testing::TemporaryFolder;
+using testing::has;
+using testing::Outcome;
+using testing::run;
+
+// Times differ from run to run.
+std::string without_times(const std::string& text) {
+  static const std::regex kTimes("[0-9.]+ s\\b");
+  return std::regex_replace(text, kTimes, "TIME");
+}
+
+TEST(LoraPage, IsShownByThePageAsItIs) {
+  std::ifstream page(std::string(FP4MOE_TESTDATA) + "/../docs/lora.md");
+  const TemporaryFolder folder;
+  const fs::path before = fs::current_path();
+  fs::current_path(folder.path());
+  const std::string prompt = "$ fp4moe ";
+  std::size_t shown = 0;
+  for (std::string read; std::getline(page, read);) {
+    if (!read.starts_with(prompt)) continue;
+    std::istringstream words(read.substr(prompt.size()));
+    std::vector<std::string> arguments;
+    for (std::string word; words >> word;) arguments.push_back(word);
+    std::string expected;
+    for (std::string next; std::getline(page, next) && next != "```";) expected += next + "\n";
+    const Outcome outcome = run(arguments);
+    EXPECT_EQ(without_times(outcome.out + outcome.err), without_times(expected)) << read;
+    ++shown;
+  }
+  fs::current_path(before);
+  EXPECT_GE(shown, 3u);
+}
+
+class MergeCommand : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_EQ(run({"synth", "--model", "qwen3-30b-a3b", "--experts", "3", "--hidden", "64",
+                   "--intermediate", "64", "--layers", "2", "-o", source_})
+                  .status,
+              0);
+    ASSERT_EQ(run({"synth", "--adapter-for", source_, "--rank", "3", "--adapter-form", "stacked",
+                   "-o", adapter_})
+                  .status,
+              0);
+  }
+  Outcome merge(std::vector<std::string> words) const {
+    words.insert(words.begin(), {"merge", source_, adapter_});
+    return run(words);
+  }
+
+  TemporaryFolder folder_{};
+  std::string source_ = folder_ / "source", adapter_ = folder_ / "adapter";
+  std::string out_ = folder_ / "out";
+};
+
+TEST_F(MergeCommand, ReportsEveryLayerAndWhatRoundingAdds) {
+  const Outcome outcome = merge({"-o", out_, "--json"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const Json json = *parse_json(outcome.out);
+  EXPECT_EQ(json["command"], "merge");
+  EXPECT_EQ(json["dialect"], "modelopt");
+  EXPECT_EQ(json["experts"], 6);
+  ASSERT_EQ(json["layers"].size(), 2u);
+  EXPECT_GT(json["layers"][1]["rounding_rms"].get<double>(), 0);
+  EXPECT_GT(json["change_rms"].get<double>(), 0);
+  EXPECT_EQ(run({"lint", out_}).status, 0);
+}
+
+TEST_F(MergeCommand, DryRunsWriteNothing) {
+  const Outcome words = merge({"--dry-run"});
+  EXPECT_EQ(words.status, 0) << words.err;
+  EXPECT_TRUE(has(words.out, "6 of 6 experts in 2 layers")) << words.out;
+  EXPECT_TRUE(has(words.out, "nothing was written"));
+  const Json json = *parse_json(merge({"--dry-run", "--json"}).out);
+  EXPECT_EQ(json["dry_run"], true);
+  EXPECT_FALSE(json.contains("rounding_rms"));
+  EXPECT_FALSE(fs::exists(out_));
+}
+
+TEST_F(MergeCommand, RefusalsNameTheirReason) {
+  const auto id = [&](const std::vector<std::string>& words) {
+    std::vector<std::string> all = words;
+    all.emplace_back("--json");
+    const Outcome outcome = merge(all);
+    EXPECT_NE(outcome.status, 0);
+    EXPECT_FALSE(fs::exists(out_));
+    const Result<Json> json = parse_json(outcome.out);
+    return json ? (*json)["error"]["id"].get<std::string>() : outcome.out + outcome.err;
+  };
+  EXPECT_EQ(id({}), "merge.out");
+  EXPECT_EQ(id({"-o", out_, "--rule", "never"}), "merge.rule");
+  EXPECT_EQ(id({"-o", out_, "--rule", "no_global"}), "merge.rule");
+  EXPECT_EQ(id({"-o", out_, "--max-memory", "1MB"}), "merge.memory");
+  fs::remove(adapter_ + "/adapter_config.json");
+  EXPECT_EQ(id({"-o", out_}), "adapter.missing");
+}
+
+}  // namespace
+}  // namespace fp4moe::cli
