@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# fp4moe run on ranks that mpirun starts.
+#   program.sh FP4MOE equal RANKS     every exchange gives what one process gives, within the numerics of both
+#   program.sh FP4MOE wrong RANKS     a path that does not exist: every rank ends, one says why
+#   program.sh FP4MOE killed RANKS    a rank is killed at work: the others say so and end
+set -uo pipefail
+program=$1 mode=$2 ranks=$3
+command -v "${MPIRUN:-mpirun}" >/dev/null || { echo "skipped: there is no mpirun"; exit 77; }
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 1
+
+start() {
+  exec timeout 60 "${MPIRUN:-mpirun}" --allow-run-as-root --oversubscribe -n "$ranks" \
+    "$program" run "$@"
+}
+fail() {
+  echo "$1"
+  cat output
+  exit 1
+}
+"$program" synth --model gpt-oss-20b --experts 8 --hidden 512 --intermediate 128 -o model >/dev/null || exit 1
+
+case $mode in
+  equal)
+    "$program" run model --backend CPU --tokens 19 -o one.safetensors >/dev/null || exit 1
+    for how in "--tp mpi" "--ep mpi --exchange "{local,gather,all_to_all,all_to_all_batched} \
+               "--ep mpi --placement round_robin --exchange all_to_all"; do
+      # shellcheck disable=SC2086
+      (start model --backend CPU --tokens 19 --check $how -o many.safetensors) >output 2>&1 ||
+        fail "$how: status $?"
+      grep -q "^$ranks ranks (MPI)" output || fail "$how: not on $ranks ranks"
+      [ "$(grep -c "within the backend's numerics" output)" -eq 1 ] || fail "$how: one rank speaks for all"
+      "$program" diff one.safetensors many.safetensors >output || fail "$how: not what one process gives"
+      echo "$how: $(tail -1 output)"
+      rm many.safetensors
+    done ;;
+  wrong)
+    (start nothing --ep mpi) >output 2>&1
+    status=$?
+    [ $status -ne 0 ] && [ $status -ne 124 ] || fail "status $status"
+    grep -q "store.open: nothing: cannot open" output || fail "nobody says why" ;;
+  killed)
+    (start model --ep mpi --exchange all_to_all --tokens 8000) >output 2>&1 &
+    launcher=$!
+    # A rank that has mapped the model has joined the others.
+    victim=
+    while kill -0 $launcher 2>/dev/null && [ -z "$victim" ]; do
+      for parent in $(pgrep -P $launcher) $launcher; do
+        for rank in $(pgrep -P "$parent" -x fp4moe); do
+          grep -qs model.safetensors "/proc/$rank/maps" && victim=$rank
+        done
+      done
+    done
+    [ -n "$victim" ] || fail "no rank was seen at work"
+    kill -9 "$victim"
+    wait $launcher
+    status=$?
+    [ $status -ne 0 ] && [ $status -ne 124 ] || fail "status $status"
+    grep -qE "fp4moe run: (comm\.|interrupted)" output || fail "nobody says why" ;;
+esac
