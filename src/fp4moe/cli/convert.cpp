@@ -11,7 +11,6 @@
 
 #include <fmt/format.h>
 
-#include "fp4moe/backends/all.hpp"
 #include "fp4moe/backends/layouts.hpp"
 #include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/base/text.hpp"
@@ -20,7 +19,8 @@
 #include "fp4moe/cli/progress.hpp"
 #include "fp4moe/cli/question.hpp"
 #include "fp4moe/convert/convert_folder.hpp"
-#include "fp4moe/plan/plan.hpp"
+#include "fp4moe/plan/model.hpp"
+#include "fp4moe/runtime/choice.hpp"
 
 namespace fp4moe::cli {
 
@@ -62,37 +62,8 @@ Result<weights::Slice> parse_slice(const Options& options) {
           convert::placement_from_name(options.placement).value_or(weights::Placement::linear)};
 }
 
-// What the policy selects on the device for this model.
-Result<const oracle::Backend*> chosen_backend(const plan::Model& model, const weights::Slice& slice,
-                                              const platform::Device& device,
-                                              const oracle::Policy& policy) {
-  const std::uint64_t ep = slice.expert_parallel.size;
-  plan::PlanRequest request{.model = model, .device = device, .policy = &policy};
-  request.ranks = {.tp = ep > 1 ? ep : slice.tensor_parallel.size, .ep = ep};
-  const auto made = plan::make_plan(request);
-  if (!made) return made.why();
-  for (const plan::BackendPlan& row : made->backends)
-    if (row.chosen) return row.backend;
-  return error(ErrorCode::no_backend, "convert.backend", "the policy selects no backend here")
-      .expects("a backend that computes the model on this device", made->no_choice)
-      .try_this("name one: --backend NAME, or a layout: --layout ID");
-}
-
-Result<const oracle::Backend*> named_backend(const oracle::Policy& policy,
-                                             const std::string& name) {
-  std::vector<std::string_view> names;
-  for (const oracle::Backend* backend : policy.backends) names.push_back(backend->name);
-  const auto found = std::ranges::find(names, name);
-  if (found != names.end()) return policy.backends[static_cast<std::size_t>(found - names.begin())];
-  const std::string_view near = nearest(name, names);
-  return usage("convert.backend", fmt::format("policy {} has no such backend", policy.name))
-      .expects(fmt::format("one of {}", fmt::join(names, ", ")), "'" + printable(name) + "'")
-      .try_this(near.empty() ? "see other policies: --policy"
-                             : fmt::format("Did you mean {}?", near));
-}
-
 // The layout that was asked for, or the one the backend's kernels read.
-Result<Done> choose_layout(const Options& options, weights::WeightFormat format, Recipe& recipe) {
+Result<Done> choose_layout(const Options& options, Recipe& recipe) {
   if (!options.layout.empty() && !options.backend.empty())
     return usage("convert.layout", "a backend has its layout")
         .expects("either --backend or --layout", "both");
@@ -102,40 +73,29 @@ Result<Done> choose_layout(const Options& options, weights::WeightFormat format,
     recipe.layout = *layout;
     return Done{};
   }
-  const auto policy = backends::require_policy(options.question.policy, format);
-  if (!policy) return policy.why();
   Result<platform::Device> device = resolve_device(options.question);
   if (!device) return device.why();
   const Result<plan::Model> model = plan::model_from_checkpoint(options.path);
   if (!model) return model.why();
-  const auto backend = options.backend.empty()
-                           ? chosen_backend(*model, recipe.slice, *device, **policy)
-                           : named_backend(**policy, options.backend);
-  if (!backend) return backend.why();
-  auto layout = backends::layout_of({.backend = **backend,
-                                     .era = (*policy)->era,
-                                     .device = *device,
-                                     .tp_size = recipe.slice.tensor_parallel.size});
-  if (!layout) return layout.why();
-  if (!options.generation.empty()) {
-    layout = backends::require_layout((*layout)->id, options.generation);
-    if (!layout) return layout.why();
-  }
-  recipe.layout = *layout;
-  recipe.sizing.backend = *backend;
-  recipe.sizing.device = *std::move(device);
-  recipe.sizing.activation = model->layer.activation;
+  const Result<runtime::Choice> choice =
+      runtime::choose(*model, recipe.slice,
+                      {.policy = options.question.policy,
+                       .backend = options.backend.empty() ? "auto" : options.backend,
+                       .generation = options.generation,
+                       .device = *std::move(device),
+                       .takes_external = false});
+  if (!choice) return choice.why();
+  recipe = choice->recipe(recipe.slice, model->layer.activation);
   return Done{};
 }
 
-Result<Recipe> make_recipe(const Options& options, const weights::Checkpoint& source) {
-  Recipe recipe{.params_type =
-                    options.params_dtype == "f16" ? tensor::DType::f16 : tensor::DType::bf16};
+Result<Recipe> make_recipe(const Options& options) {
+  Recipe recipe;
   const Result<weights::Slice> slice = parse_slice(options);
   if (!slice) return slice.why();
   recipe.slice = *slice;
-  if (Result<Done> done = choose_layout(options, source.dialect().format, recipe); !done)
-    return done.why();
+  if (Result<Done> done = choose_layout(options, recipe); !done) return done.why();
+  recipe.params_type = options.params_dtype == "f16" ? tensor::DType::f16 : tensor::DType::bf16;
   recipe.sizing.hidden = options.pad_hidden;
   recipe.sizing.intermediate = options.pad_intermediate;
   return recipe;
@@ -240,7 +200,7 @@ Result<int> run_convert(const Options& options, const Io& io) {
     return usage("convert.out", "say where to write: -o OUT");
   const Result<weights::Checkpoint> source = weights::Checkpoint::open(options.path);
   if (!source) return source.why();
-  const Result<Recipe> recipe = make_recipe(options, *source);
+  const Result<Recipe> recipe = make_recipe(options);
   if (!recipe) return recipe.why();
   // Opening read headers all over the files; their pages are not needed again.
   for (const tensor::MappedFile& file : source->store().files()) file.drop(file.bytes());

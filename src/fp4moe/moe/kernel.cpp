@@ -60,6 +60,15 @@ Result<Done> check_parts(const exchange::Traits& traits, const Experts& experts,
 
 }  // namespace
 
+std::uint64_t trtllm_chunk(weights::WeightFormat format, std::uint64_t experts,
+                           std::uint64_t top_k) {
+  constexpr std::uint64_t kRows = 65535, kMost = 300'000;
+  const std::uint64_t free = experts < kRows ? kRows - experts : 0;
+  const std::uint64_t slots =
+      format == weights::WeightFormat::mxfp4 ? free * 8 : experts + (free + 1) * 128 - 1;
+  return std::max<std::uint64_t>(1, std::min(kMost, slots / std::max<std::uint64_t>(1, top_k)));
+}
+
 Result<ModularKernel> ModularKernel::make(std::unique_ptr<exchange::Exchange> exchange,
                                           std::shared_ptr<Experts> experts, const ExpertsRole& role,
                                           const KernelOptions& options) {

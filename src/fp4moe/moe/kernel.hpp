@@ -33,6 +33,10 @@ struct KernelOptions {
   std::uint64_t chunk = 0;       // tokens at once; 0: all. Changes no bit
 };
 
+// The most tokens TRT-LLM's kernels take at once: their grid has 65535 rows.
+std::uint64_t trtllm_chunk(weights::WeightFormat format, std::uint64_t experts,
+                           std::uint64_t top_k);
+
 // What a call may bring along.
 struct CallOptions {
   std::span<const std::int32_t> expert_map{};  // global id -> local position or -1; none: the same

@@ -59,16 +59,16 @@ Result<Choice> select_for(const plan::Model& model, const weights::Slice& slice,
 // The layout that the backend's kernels read; where its library lays weights out by itself, they
 // stay as loaded.
 Result<const layout::Layout*> layout_for(const Choice& choice, std::uint64_t tp_size,
-                                         const std::string& generation) {
+                                         const Wish& wish) {
   auto found = backends::layout_of({.backend = *choice.backend,
                                     .era = choice.policy->era,
                                     .device = choice.device,
                                     .tp_size = tp_size});
-  if (!found && found.why().id == "layout.external")
+  if (!found && found.why().id == "layout.external" && wish.takes_external)
     found = backends::require_layout(
         fmt::format("as_loaded.{}", formats::name(choice.backend->format)), {});
-  if (!found || generation.empty()) return found;
-  return backends::require_layout((*found)->id, generation);
+  if (!found || wish.generation.empty()) return found;
+  return backends::require_layout((*found)->id, wish.generation);
 }
 
 }  // namespace
@@ -114,7 +114,7 @@ Result<Choice> choose(const plan::Model& model, const weights::Slice& slice, con
         fmt::format("{} was named (policy {})", choice->backend->name, choice->policy->name);
   choice->mode = wish.mode;
   choice->device = wish.device;
-  const auto layout = layout_for(*choice, slice.tensor_parallel.size, wish.generation);
+  const auto layout = layout_for(*choice, slice.tensor_parallel.size, wish);
   if (!layout) return layout.why();
   choice->layout = *layout;
   return choice;

@@ -21,7 +21,8 @@ struct Wish {
   std::string backend = "auto";  // or a name of the policy, or of any policy when it is `native`
   std::string generation{};      // of the layout; empty: the one in use
   oracle::Mode mode = oracle::Mode::strict;
-  platform::Device device{};  // that the backend is chosen for
+  platform::Device device{};   // that the backend is chosen for
+  bool takes_external = true;  // backends that lay weights out themselves get them as loaded
 };
 
 struct Choice {

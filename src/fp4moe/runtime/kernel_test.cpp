@@ -154,6 +154,13 @@ TEST(ModularKernel, ChunksChangeNoBit) {
   }
 }
 
+TEST(ModularKernel, TrtllmsGridLimitsAChunk) {
+  EXPECT_EQ(trtllm_chunk(WeightFormat::mxfp4, 128, 4), 130'814u);  // (65535 - 128) * 8 / 4
+  EXPECT_EQ(trtllm_chunk(WeightFormat::mxfp4, 32, 1), 300'000u);
+  EXPECT_EQ(trtllm_chunk(WeightFormat::nvfp4, 256, 30), 278'536u);  // (256 + 65280 * 128 - 1) / 30
+  EXPECT_EQ(trtllm_chunk(WeightFormat::mxfp4, 70'000, 8), 1u);
+}
+
 TEST(ModularKernel, AnExpertMapKeepsForeignExpertsOut) {
   auto kernel = ModularKernel::make(exchange_of("local"), experts_of("exact", 2, 3),
                                     role_of(TokenFormat::standard));

@@ -279,7 +279,11 @@ Result<Done> MoeLayer::make_kernels() {
   }
   const moe::KernelOptions kernel{
       .weight_on_input = facts_.router.method == moe::routing::Method::llama4,
-      .chunk = options_.chunk};
+      .chunk =
+          options_.chunk != 0 || traits.dispatchers > 1 ||
+                  choice_.backend->family != "flashinfer_trtllm"
+              ? options_.chunk
+              : moe::trtllm_chunk(problem_.shape.format, physical_experts(), facts_.router.top_k)};
   auto modular = moe::ModularKernel::make(std::move(*exchange), experts_, role, kernel);
   if (!modular) return modular.why();
   modular_ = std::move(*modular);
