@@ -1,0 +1,470 @@
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <regex>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "fp4moe/base/json.hpp"
+#include "fp4moe/base/random.hpp"
+#include "fp4moe/cli/test_support.hpp"
+#include "fp4moe/formats/bf16.hpp"
+#include "fp4moe/moe/numerics.hpp"
+#include "fp4moe/tensor/files/safetensors.hpp"
+#include "fp4moe/tensor/files/store.hpp"
+#include "fp4moe/tensor/files/test_support.hpp"
+
+namespace fp4moe::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using tensor::DType;
+using tensor::Shape;
+using tensor::testing::read_text;
+using tensor::testing::TemporaryFolder;
+using tensor::testing::write_text;
+using testing::has;
+using testing::Outcome;
+using testing::run;
+
+constexpr std::uint64_t kTokens = 5, kHidden = 96, kExperts = 4, kTopK = 4;
+
+// Times and speeds differ from run to run.
+std::string without_times(const std::string& text) {
+  static const std::regex kTimes("[0-9.]+ (ms|s)\\b(, [0-9.]+ [KMG]?i?B/s)?");
+  return std::regex_replace(text, kTimes, "TIME");
+}
+
+TEST(RunPage, IsShownByThePageAsItIs) {
+  std::ifstream page(std::string(FP4MOE_TESTDATA) + "/../docs/run.md");
+  const TemporaryFolder folder;
+  const fs::path before = fs::current_path();
+  fs::current_path(folder.path());
+  const std::string prompt = "$ fp4moe ";
+  std::size_t shown = 0;
+  for (std::string read; std::getline(page, read);) {
+    if (!read.starts_with(prompt)) continue;
+    std::istringstream words(read.substr(prompt.size()));
+    std::vector<std::string> arguments;
+    for (std::string word; words >> word;) arguments.push_back(word);
+    std::string expected;
+    for (std::string next; std::getline(page, next) && next != "```";) expected += next + "\n";
+    const Outcome outcome = run(arguments);
+    EXPECT_EQ(without_times(outcome.out + outcome.err), without_times(expected)) << read;
+    ++shown;
+  }
+  fs::current_path(before);
+  EXPECT_GE(shown, 6u);
+}
+
+TEST(RunPage, ShowsTheTableOfNumerics) {
+  const std::string page = read_text(std::string(FP4MOE_TESTDATA) + "/../docs/run.md");
+  EXPECT_TRUE(
+      has(page, fmt::format("<!-- numerics -->\n{}<!-- numerics -->", moe::numerics_markdown())))
+      << "docs/run.md is stale; between its markers belongs\n"
+      << moe::numerics_markdown();
+}
+
+TEST(RunPage, ShowsWhatIsAllowed) {
+  using oracle::ActivationKey;
+  const std::string page = read_text(std::string(FP4MOE_TESTDATA) + "/../docs/run.md");
+  const moe::Numerics& row = **moe::require_numerics("unfused");
+  for (const auto& [words, key] :
+       {std::pair{"bf16", ActivationKey::none}, std::pair{"MXFP8, FP8", ActivationKey::fp8_token},
+        std::pair{"MXFP4, NVFP4", ActivationKey::nvfp4}}) {
+    const moe::Tolerance allowed = moe::tolerance(row, key);
+    EXPECT_TRUE(
+        has(page, fmt::format("| {} | {} | {} |", words, allowed.of_largest, allowed.cosine)))
+        << words;
+  }
+}
+
+// A tensor of small numbers as a file holds it.
+struct Part {
+  std::string name{};
+  DType dtype = DType::bf16;
+  Shape shape{};
+  int offset = 0;  // added to every whole number
+};
+
+std::vector<std::byte> values_of(const Part& part) {
+  SplitMix64 random(part.name.size());
+  std::vector<std::byte> bytes;
+  const auto append = [&](const auto& value) {
+    const auto* data = reinterpret_cast<const std::byte*>(&value);
+    bytes.insert(bytes.end(), data, data + sizeof(value));
+  };
+  std::uint64_t count = 1;
+  for (const std::uint64_t size : part.shape) count *= size;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    const float value = 2.0f * random.unit() - 1.0f;
+    const std::int32_t whole = static_cast<std::int32_t>(i % kExperts) + part.offset;
+    switch (part.dtype) {
+      case DType::bf16:
+        append(formats::Bf16::encode(value));
+        break;
+      case DType::f32:
+        append(formats::Bf16::decode(formats::Bf16::encode(value)));
+        break;
+      case DType::i64:
+        append(std::int64_t{whole});
+        break;
+      default:
+        append(whole);
+    }
+  }
+  return bytes;
+}
+
+void write_file(const std::string& path, const std::vector<Part>& parts) {
+  std::vector<tensor::TensorSpec> specs;
+  for (const Part& part : parts)
+    specs.push_back({.name = part.name, .dtype = part.dtype, .shape = part.shape});
+  auto writer = tensor::SafetensorsWriter::create(path, specs);
+  ASSERT_TRUE(writer);
+  for (std::size_t i = 0; i < parts.size(); ++i)
+    ASSERT_TRUE(writer->write(i, 0, values_of(parts[i])));
+  ASSERT_TRUE(writer->finish());
+}
+
+const Part kStates{.name = "hidden_states", .shape = {kTokens, kHidden}};
+const Part kLogits{.name = "router_logits", .dtype = DType::f32, .shape = {kTokens, kExperts}};
+const Part kIds{.name = "topk_ids", .dtype = DType::i32, .shape = {kTokens, kTopK}};
+const Part kWeights{.name = "topk_weights", .dtype = DType::f32, .shape = {kTokens, kTopK}};
+
+class RunCommand : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = new TemporaryFolder;
+    const Outcome made = run({"synth", "--model", "gpt-oss-20b", "--experts", "4", "--hidden", "96",
+                              "--intermediate", "64", "--layers", "2", "-o", source()});
+    ASSERT_EQ(made.status, 0) << made.err;
+  }
+  static void TearDownTestSuite() {
+    delete folder_;
+    folder_ = nullptr;
+  }
+  static std::string source() { return *folder_ / "source"; }
+  static std::string file(std::string_view name) { return *folder_ / name; }
+
+  static Outcome run_with(std::vector<std::string> words) {
+    words.insert(words.begin(), {"run", source()});
+    return run(words);
+  }
+  static Outcome run_on(const std::vector<Part>& parts, std::vector<std::string> words = {}) {
+    write_file(file("given.safetensors"), parts);
+    words.insert(words.end(), {"--input", file("given.safetensors")});
+    return run_with(words);
+  }
+  static Json layer_of(const Outcome& outcome) {
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    const Result<Json> json = parse_json(outcome.out);
+    return json ? (*json)["layers"][0] : Json();
+  }
+  // What the words leave in a file.
+  static std::string output_of(std::vector<std::string> words) {
+    const std::string out = file("out.safetensors");
+    words.insert(words.end(), {"-o", out});
+    const Outcome outcome = run(words);
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    const Result<tensor::Store> store = tensor::Store::open(out);
+    const tensor::StoredTensor* found = store ? store->find("output") : nullptr;
+    EXPECT_NE(found, nullptr);
+    if (found == nullptr) return {};
+    const auto bytes = store->bytes(*found);
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  }
+  static void refused(const Outcome& outcome, int status, std::string_view words) {
+    EXPECT_EQ(outcome.status, status) << outcome.out << outcome.err;
+    EXPECT_TRUE(has(outcome.err, words)) << outcome.err;
+  }
+
+  static TemporaryFolder* folder_;
+};
+TemporaryFolder* RunCommand::folder_ = nullptr;
+
+TEST_F(RunCommand, GivesTheSameBitsFromAConvertedFolder) {
+  const std::string direct = output_of({"run", source(), "--numerics", "exact", "--layer", "1"});
+  EXPECT_EQ(direct.size(), 16 * kHidden * 4);
+  for (const char* backend : {"MARLIN", "TRITON", "EMULATION"}) {
+    const std::string converted = file(backend);
+    const Outcome made = run({"convert", source(), "--backend", backend, "--policy", "2026-08-22",
+                              "--device", "h100", "-o", converted});
+    ASSERT_EQ(made.status, 0) << made.err;
+    EXPECT_TRUE(output_of({"run", converted, "--numerics", "exact", "--layer", "1"}) == direct)
+        << backend;
+  }
+  EXPECT_TRUE(output_of({"run", file("MARLIN")}) ==
+              output_of({"run", source(), "--backend", "MARLIN"}));
+  refused(run({"run", file("MARLIN"), "--ep", "2"}), 2, "run.converted");
+}
+
+TEST_F(RunCommand, ReportsWhatItDid) {
+  const Outcome outcome = run_with({"--backend", "MARLIN", "--tokens", "3", "--check", "--json"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const Json json = *parse_json(outcome.out);
+  EXPECT_EQ(json["schema_version"], 1);
+  EXPECT_EQ(json["command"], "run");
+  EXPECT_EQ(json["path"], source());
+  EXPECT_EQ(json["input"], "seed 1");
+  EXPECT_EQ(json["ranks"], 1);
+  EXPECT_EQ(json["exchange"], "local");
+  EXPECT_EQ(json["output"], "");
+  const Json layer = json["layers"][0];
+  const std::map<std::string, Json> expected{{"layer", 0},
+                                             {"backend", "MARLIN"},
+                                             {"layout", "marlin.mxfp4"},
+                                             {"kernel", "reference/marlin"},
+                                             {"engine", "reference"},
+                                             {"numerics", "marlin"},
+                                             {"activations", "none"},
+                                             {"monolithic", false},
+                                             {"routing", "the model's router"},
+                                             {"tokens", 3},
+                                             {"hidden", kHidden},
+                                             {"top_k", kTopK},
+                                             {"within_numerics", true}};
+  for (const auto& [name, value] : expected) EXPECT_EQ(layer[name], value) << name;
+  for (const char* name : {"weight_bytes", "load_seconds", "us", "rel_error", "cosine"})
+    EXPECT_GT(layer[name].get<double>(), 0) << name;
+  EXPECT_EQ(layer["allowed"]["rel_error"], 2e-2);
+  EXPECT_EQ(layer["allowed"]["cosine"], 0.9999);
+  EXPECT_FALSE(layer["policy"].get<std::string>().empty());
+  EXPECT_TRUE(layer["warnings"].is_array());
+  EXPECT_FALSE(layer_of(run_with({"--json"})).contains("rel_error"));
+}
+
+TEST_F(RunCommand, TakesLogitsChosenExpertsOrHiddenStatesAlone) {
+  EXPECT_EQ(layer_of(run_on({kStates}, {"--json"}))["routing"], "the model's router");
+  EXPECT_EQ(layer_of(run_on({kStates, kLogits}, {"--json"}))["routing"], "given logits");
+  const Json chosen = layer_of(run_on({kStates, kIds, kWeights}, {"--json"}));
+  EXPECT_EQ(chosen["routing"], "given experts");
+  EXPECT_EQ(chosen["tokens"], kTokens);
+}
+
+TEST_F(RunCommand, ReadsTheSameNumbersFromEveryType) {
+  const auto bits = [&](const std::vector<Part>& parts) {
+    write_file(file("given.safetensors"), parts);
+    return output_of({"run", source(), "--input", file("given.safetensors")});
+  };
+  Part wide = kStates, long_ids = kIds;
+  wide.dtype = DType::f32;
+  long_ids.dtype = DType::i64;
+  EXPECT_TRUE(bits({kStates, kIds, kWeights}) == bits({wide, long_ids, kWeights}));
+}
+
+TEST_F(RunCommand, IdsThatNoExpertHasCountForNothing) {
+  Part beyond = kIds;
+  beyond.offset = 1000;
+  write_file(file("given.safetensors"), {kStates, beyond, kWeights});
+  const std::string bits = output_of({"run", source(), "--input", file("given.safetensors")});
+  EXPECT_EQ(bits, std::string(kTokens * kHidden * 2, '\0'));
+}
+
+TEST_F(RunCommand, RefusesInputThatDoesNotFit) {
+  const auto with = [](Part part, Shape shape, DType dtype) {
+    part.shape = std::move(shape);
+    part.dtype = dtype;
+    return part;
+  };
+  const Part narrow = with(kStates, {kTokens, 32}, DType::bf16);
+  refused(run_on({kLogits}), 3, "\"hidden_states\": a tensor of the input does not fit");
+  refused(run_on({narrow}), 3, "expected [tokens, 96], found [5, 32]");
+  refused(run_on({with(kStates, {kTokens, kHidden}, DType::i32)}), 3, "found I32 [5, 96]");
+  refused(run_on({with(kStates, {kTokens * kHidden}, DType::bf16)}), 3, "found BF16 [480]");
+  refused(run_on({kStates, with(kLogits, {kTokens, 3}, DType::f32)}), 3,
+          "another number of experts");
+  refused(run_on({kStates, with(kLogits, {2, kExperts}, DType::f32)}), 3, "found F32 [2, 4]");
+  refused(run_on({kStates, kIds}), 3, "\"topk_weights\"");
+  refused(run_on({kStates, kWeights}), 3, "\"topk_ids\"");
+  refused(run_on({kStates, with(kIds, {kTokens, 3}, DType::i32), kWeights}), 3, "found I32 [5, 3]");
+  refused(run_on({kStates, with(kIds, {kTokens, kTopK}, DType::f32), kWeights}), 3,
+          "expected [5, 4] of I32 or I64");
+  refused(run_on({kStates, with(kIds, {kTokens, 0}, DType::i32),
+                  with(kWeights, {kTokens, 0}, DType::f32)}),
+          3, "expected [5, at least 1]");
+  refused(run_on({kStates, kLogits, kIds, kWeights}), 3, "both logits and chosen experts");
+}
+
+TEST_F(RunCommand, RefusesDamagedFiles) {
+  write_file(file("whole.safetensors"), {kStates});
+  const std::string whole = read_text(file("whole.safetensors"));
+  const std::string cut = file("cut.safetensors");
+  write_text(cut, std::string_view(whole).substr(0, whole.size() - 10));
+  refused(run_with({"--input", cut}), 3, "the file may be cut off");
+  write_text(cut, "");
+  refused(run_with({"--input", cut}), 3, "safetensors.truncated");
+  EXPECT_NE(run_with({"--input", file("nothing.safetensors")}).status, 0);
+  EXPECT_NE(run({"run", file("nothing")}).status, 0);
+}
+
+TEST_F(RunCommand, NoTokensGiveAnEmptyOutput) {
+  EXPECT_TRUE(output_of({"run", source(), "--tokens", "0"}).empty());
+  Part none = kStates;
+  none.shape = {0, kHidden};
+  const Json layer = layer_of(run_on({none}, {"--json", "--ep", "2", "--exchange", "gather"}));
+  EXPECT_EQ(layer["tokens"], 0);
+}
+
+TEST_F(RunCommand, RunsTheLayersItIsTold) {
+  EXPECT_NE(output_of({"run", source()}), output_of({"run", source(), "--layer", "1"}));
+  const Outcome all = run_with({"--layer", "all", "--json", "-o", file("all.safetensors")});
+  ASSERT_EQ(all.status, 0) << all.err;
+  EXPECT_EQ((*parse_json(all.out))["layers"].size(), 2u);
+  const Result<tensor::Store> store = tensor::Store::open(file("all.safetensors"));
+  ASSERT_TRUE(store);
+  ASSERT_NE(store->find("layers.1.output"), nullptr);
+  EXPECT_EQ(store->find("layers.1.output")->entry.shape, (Shape{16, kHidden}));
+  refused(run_with({"--layer", "2"}), 2, "expected all, or one of 0, 1, found '2'");
+  refused(run_with({"--layer", "first"}), 2, "run.option");
+}
+
+TEST_F(RunCommand, ThreadsAndBatchesChangeNoBit) {
+  const std::string bits = output_of({"run", source(), "--backend", "MARLIN", "--threads", "1"});
+  for (const std::vector<std::string>& more :
+       {std::vector<std::string>{"--threads", "3"}, {"--batch", "1"}, {"--batch", "5"}}) {
+    std::vector<std::string> words{"run", source(), "--backend", "MARLIN"};
+    words.insert(words.end(), more.begin(), more.end());
+    EXPECT_TRUE(output_of(words) == bits) << more[0] << " " << more[1];
+  }
+}
+
+TEST_F(RunCommand, RanksGiveWhatOneGives) {
+  const std::vector<std::vector<std::string>> splits{
+      {"--tp", "2"},
+      {"--ep", "2"},
+      {"--ep", "3", "--placement", "round_robin"},
+      {"--ep", "4", "--exchange", "gather"},
+      {"--ep", "4", "--exchange", "all_to_all"},
+      {"--ep", "2", "--exchange", "all_to_all_batched"}};
+  for (std::vector<std::string> words : splits) {
+    const std::string label = fmt::format("{}", fmt::join(words, " "));
+    words.insert(words.end(), {"--check", "--json"});
+    const Outcome outcome = run_with(words);
+    EXPECT_EQ(outcome.status, 0) << label << outcome.out << outcome.err;
+    if (outcome.status != 0) continue;
+    const Json json = *parse_json(outcome.out);
+    EXPECT_GE(json["ranks"], 2) << label;
+    EXPECT_EQ(json["layers"][0]["within_numerics"], true) << label;
+  }
+}
+
+TEST_F(RunCommand, RanksWithoutTokensTakePart) {
+  for (const char* exchange : {"gather", "all_to_all", "all_to_all_batched"}) {
+    const Outcome outcome =
+        run_with({"--ep", "4", "--exchange", exchange, "--tokens", "1", "--check"});
+    EXPECT_EQ(outcome.status, 0) << exchange << outcome.out << outcome.err;
+  }
+}
+
+// Experts of every rank count, or the exchange is refused: never a part of the sum.
+TEST_F(RunCommand, BatchesInsideAProcessAreNotTakenForAllRanks) {
+  const Outcome outcome = run_with({"--ep", "2", "--exchange", "batched", "--check"});
+  EXPECT_TRUE(outcome.status == 0 || outcome.status == 2) << outcome.out << outcome.err;
+}
+
+TEST_F(RunCommand, RefusesWrongWords) {
+  refused(run_with({"--backend", "MARLIM"}), 2, "Did you mean MARLIN?");
+  refused(run_with({"--engine", "steam"}), 7, "engine.unknown");
+  refused(run_with({"--numerics", "approximate"}), 2, "numerics.unknown");
+  refused(run_with({"--policy", "1999-01-01"}), 2, "policy.unknown");
+  refused(run_with({"--device", "abacus"}), 2, "device.unknown");
+  refused(run_with({"--tp", "0"}), 2, "--tp cannot be so");
+  refused(run_with({"--ep", "65"}), 2, "1 to 64, or mpi");
+  refused(run_with({"--ep", "two"}), 2, "--ep cannot be so");
+  refused(run_with({"--tp", "2", "--ep", "2"}), 2, "one of them");
+  refused(run_with({"--exchange", "gather"}), 2, "unless experts are dealt out");
+  refused(run_with({"--exchange", "pigeon"}), 2, "--exchange");
+  refused(run_with({"--placement", "heap"}), 2, "--placement");
+  refused(run_with({"--input-scale", "1"}), 2, "two positive numbers");
+  refused(run_with({"--input-scale", "1,-2"}), 2, "two positive numbers");
+  refused(run_with({"--ep", "8"}), 4, "The nearest possible size is 4");
+  refused(run_with({"--tp", "3"}), 4, "plan.divide");
+  refused(run({"run"}), 2, "PATH");
+}
+
+class DiffCommand : public RunCommand {
+ protected:
+  static Outcome diff(const std::string& a, const std::string& b,
+                      std::vector<std::string> more = {}) {
+    more.insert(more.begin(), {"diff", a, b, "--checkpoint", source()});
+    return run(more);
+  }
+  static std::string written(const std::string& name, const std::vector<std::string>& more) {
+    std::vector<std::string> words{"-o", file(name)};
+    words.insert(words.end(), more.begin(), more.end());
+    const Outcome outcome = run_with(words);
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    return file(name);
+  }
+};
+
+TEST_F(DiffCommand, SaysWhenNoBitDiffers) {
+  const Outcome outcome = diff("MARLIN", "backend=MARLIN,batch=1,threads=2");
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_TRUE(has(outcome.out, "equal, bit for bit")) << outcome.out;
+}
+
+TEST_F(DiffCommand, NamesTheFirstDifferenceAndTheStage) {
+  const Outcome outcome = diff("MARLIN", "exact", {"--json"});
+  ASSERT_EQ(outcome.status, 0) << outcome.out << outcome.err;
+  const Json json = *parse_json(outcome.out);
+  EXPECT_EQ(json["command"], "diff");
+  EXPECT_EQ(json["verdict"], "within the backends' numerics");
+  EXPECT_EQ(json["stage"], "the first product, choice 0");
+  EXPECT_EQ(json["a"]["numerics"], "marlin");
+  EXPECT_EQ(json["b"]["numerics"], "exact");
+  EXPECT_EQ(json["difference"]["elements"], 16 * kHidden);
+  EXPECT_GT(json["difference"]["unequal"], 0);
+  EXPECT_TRUE(json["difference"]["first"].contains("column"));
+  EXPECT_EQ(json["allowed"]["rel_error"], 2e-2);
+  const Outcome words = diff("MARLIN", "exact");
+  EXPECT_TRUE(has(words.out, "they part at        the first product, choice 0")) << words.out;
+  EXPECT_TRUE(has(words.out, "first difference    token 0, column ")) << words.out;
+}
+
+TEST_F(DiffCommand, ComparesRanksWithOne) {
+  EXPECT_EQ(diff("CPU,ep=2,exchange=gather", "CPU").status, 0);
+  EXPECT_EQ(diff("CPU,tp=2", "CPU,ep=4,placement=round_robin").status, 0);
+}
+
+TEST_F(DiffCommand, EndsWith5BeyondTheNumerics) {
+  const std::string a = written("a.safetensors", {}), b = written("b.safetensors", {"--seed", "2"});
+  const Outcome outcome = run({"diff", a, b});
+  EXPECT_EQ(outcome.status, 5);
+  EXPECT_TRUE(has(outcome.out, "NOT within the backends' numerics")) << outcome.out;
+  EXPECT_EQ(run({"diff", a, a}).status, 0);
+}
+
+TEST_F(DiffCommand, ComparesAFileWithARun) {
+  const std::string a = written("marlin.safetensors", {"--backend", "MARLIN"});
+  EXPECT_TRUE(has(diff(a, "MARLIN").out, "equal, bit for bit"));
+  EXPECT_EQ(diff(a, "TRITON").status, 0);
+  EXPECT_EQ(diff(a, "TRITON", {"--seed", "2"}).status, 5);
+}
+
+TEST_F(DiffCommand, RefusesWhatCannotBeCompared) {
+  const std::string a = written("a.safetensors", {}),
+                    b = written("b.safetensors", {"--tokens", "3"});
+  refused(run({"diff", a, b}), 3, "expected [16, 96], found [3, 96]");
+  refused(run({"diff", a, source() + "/model.safetensors"}), 3, "diff.file");
+  refused(run({"diff", a, "MARLIN"}), 2, "--checkpoint PATH");
+  refused(diff("MARLIM", "CPU"), 2, "Did you mean MARLIN?");
+  refused(diff("MARLIN,speed=3", "CPU"), 2, "a specification");
+  refused(diff("MARLIN,batch=some", "CPU"), 2, "a whole number");
+  refused(diff("MARLIN,tp=none", "CPU"), 2, "--tp cannot be so");
+  refused(diff("MARLIN,placement=heap", "CPU"), 2, "--placement cannot be so");
+  refused(diff("MARLIN", "CPU", {"--layer", "7"}), 2, "--layer cannot be so");
+  EXPECT_NE(run({"diff", a, file("nothing.safetensors")}).status, 0);
+  refused(run({"diff", a}), 2, "B");
+}
+
+}  // namespace
+}  // namespace fp4moe::cli
