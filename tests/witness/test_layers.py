@@ -189,6 +189,16 @@ def test_exact_numerics_are_those_of_transformers_block(gpt_oss):
     assert_near(output, gpt_oss.whole())
 
 
+@pytest.mark.parametrize("dialect", ["openai", "gguf", "quark", "compressed-tensors"])
+def test_every_dialect_has_the_same_router_and_experts(gpt_oss, tmp_path, dialect):
+    path = tmp_path / ("model.gguf" if dialect == "gguf" else "model")
+    synth(path, "gpt-oss-20b", "--experts", 8, "--hidden", 192, "--intermediate", 160,
+          "--dialect", dialect)
+    output, report = run(path, {"hidden_states": gpt_oss.x}, "--numerics", "exact")
+    assert report["routing"] == "the model's router"
+    assert_near(output, gpt_oss.whole())
+
+
 def test_given_experts_are_those_of_transformers_experts(gpt_oss):
     generator = torch.Generator().manual_seed(7)
     ids = torch.stack([torch.randperm(8, generator=generator)[:4] for _ in range(TOKENS)])

@@ -15,14 +15,22 @@ using moe::routing::Method;
 using moe::routing::RouterOptions;
 using tensor::TensorView;
 
-// The router's module after the prefix: the family's name for it, else what most models use.
-std::string_view router_name(const weights::ModelConfig& config) {
+// The router's module after the prefix: the family's name for it, else what dialects use.
+std::string_view router_name(const weights::ModelConfig& config, std::string_view prefix,
+                             const FindTensor& find) {
   const weights::ModelRow* row = weights::find_family(config.model_type);
-  return row == nullptr ? "gate" : row->router;
+  const std::string_view own = row == nullptr ? "gate" : row->router;
+  for (const std::string_view module : {own, std::string_view("gate"), std::string_view("router"),
+                                        std::string_view("ffn_gate_inp")})
+    if (find(fmt::format("{}{}.weight", prefix, module))) return module;
+  return own;
 }
 
-bool adds_bias_to_logits(const weights::ModelConfig& config) {
-  return config.model_type == "gpt_oss";
+// Some routers add their bias to the logits, some to the scores they choose by. An unknown
+// family's is taken for the latter.
+bool adds_bias_to_logits(oracle::Routing routing) {
+  const auto method = moe::routing::method_from_name(oracle::name(routing));
+  return method && *method != Method::unspecified && !moe::routing::row(*method).takes_bias;
 }
 
 Result<std::vector<float>> read_floats(const TensorView& view, std::string_view name,
@@ -93,12 +101,13 @@ Result<LayerFacts> layer_facts(const weights::ModelConfig& config, const weights
   RouterOptions& router = facts.router;
   router.experts = shape.experts;
   router.top_k = *config.top_k;
-  const std::string_view module = router_name(config);
+  const std::string_view module = router_name(config, prefix, find);
   facts.router_module = module;
   const std::string names[] = {
       fmt::format("{}{}.e_score_correction_bias", prefix, module),
-      fmt::format("{}e_score_correction_bias", prefix),
-      adds_bias_to_logits(config) ? std::string() : fmt::format("{}{}.bias", prefix, module)};
+      fmt::format("{}e_score_correction_bias", prefix), fmt::format("{}exp_probs_b.bias", prefix),
+      adds_bias_to_logits(facts.model.layer.routing) ? std::string()
+                                                     : fmt::format("{}{}.bias", prefix, module)};
   for (const std::string& name : names) {
     const auto found = name.empty() ? std::nullopt : find(name);
     if (!found) continue;
