@@ -390,6 +390,36 @@ TEST_F(RunCommand, RefusesWrongWords) {
   refused(run({"run"}), 2, "PATH");
 }
 
+// The configuration has the last word on whether weights are normalised, where a method can leave
+// it.
+TEST(RunRouting, FollowsTheConfiguration) {
+  const TemporaryFolder folder;
+  const auto run_as = [&](const std::string& model, bool renormalizes) {
+    const std::string path = folder / model;
+    if (!fs::exists(path)) {
+      EXPECT_EQ(run({"synth", "--model", model, "--experts", "4", "--hidden", "64",
+                     "--intermediate", "64", "-o", path})
+                    .status,
+                0);
+    }
+    Json config = *parse_json(read_text(path + "/config.json"));
+    config["norm_topk_prob"] = renormalizes;
+    config["num_experts_per_tok"] = 2;
+    write_text(path + "/config.json", config.dump());
+    const Outcome outcome = run({"run", path, "--json", "-o", folder / "out.safetensors"});
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    return outcome.status == 0 ? (*parse_json(outcome.out))["layers"][0] : Json();
+  };
+  run_as("qwen3-30b-a3b", true);
+  const std::string normalised = read_text(folder / "out.safetensors");
+  EXPECT_TRUE(run_as("qwen3-30b-a3b", false)["warnings"].empty());
+  EXPECT_NE(read_text(folder / "out.safetensors"), normalised);
+  EXPECT_TRUE(run_as("deepseek-v3", true)["warnings"].empty());
+  const Json left = run_as("deepseek-v3", false)["warnings"];
+  ASSERT_EQ(left.size(), 1u);
+  EXPECT_TRUE(has(left[0], "norm_topk_prob is false, but routing DeepSeekV3 normalises"));
+}
+
 class DiffCommand : public RunCommand {
  protected:
   static Outcome diff(const std::string& a, const std::string& b,
