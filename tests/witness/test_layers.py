@@ -126,15 +126,29 @@ def unrounded(values):
 
 @dataclasses.dataclass
 class Rounds:
-    """What is rounded: both products, the activation between them, the router's weights."""
+    """What is rounded: both products, the activation between them, the router's weight, and the
+    weighted result. `apart`: each product is rounded once more before its bias comes in."""
     first: object = unrounded
     middle: object = unrounded
     second: object = unrounded
     weight: object = unrounded
+    weighted: object = unrounded
+    apart: bool = False
+
+    def biased(self, product, bias, rounds):
+        return rounds((bf16(product) if self.apart else product) + bias)
 
 
 GROUPED = Rounds(first=bf16, second=bf16)
 TRTLLM = Rounds(middle=bf16, second=bf16, weight=bf16)
+W4A16 = {"MARLIN": Rounds(bf16, bf16, bf16, bf16, bf16, apart=True),
+         "BATCHED_MARLIN": Rounds(bf16, bf16, bf16, bf16, bf16, apart=True),
+         "TRITON": Rounds(middle=bf16, weight=bf16, weighted=bf16),
+         "TRITON_UNFUSED": Rounds(first=bf16, middle=bf16, weighted=bf16),
+         "FLASHINFER_TRTLLM_MXFP4_BF16": TRTLLM,
+         "FLASHINFER_CUTLASS_MXFP4_BF16": Rounds(first=bf16, middle=bf16, second=bf16),
+         "EMULATION": Rounds(), "CPU": Rounds()}
+W4A8 = {"FLASHINFER_CUTLASS_MXFP4_MXFP8": GROUPED, "FLASHINFER_TRTLLM_MXFP4_MXFP8": TRTLLM}
 
 
 # gpt-oss: transformers' own modules
@@ -163,18 +177,21 @@ class GptOss:
     def whole(self, x=None):
         return self.block((self.x if x is None else x).double()[None])[0][0]
 
-    def w4a8(self, rounds):
-        """The inputs of both products in MXFP8, and what the kernels round."""
+    def staged(self, rounds, quantise=unrounded):
+        """The same with what a kernel rounds, and the inputs of both products quantised."""
         experts = self.block.experts
         _, weights, ids = self.block.router(self.x.double())
         out = torch.zeros_like(self.x.double())
         for e in range(experts.num_experts):
             token, k = torch.where(ids == e)
-            first = (through_mxfp8(self.x[token].double()) @ experts.gate_up_proj[e]
-                     + experts.gate_up_proj_bias[e])
-            middle = rounds.middle(experts._apply_gate(rounds.first(first)))
-            second = through_mxfp8(middle) @ experts.down_proj[e] + experts.down_proj_bias[e]
-            out.index_add_(0, token, rounds.second(second) * rounds.weight(weights[token, k, None]))
+            x = quantise(self.x[token].double())
+            first = rounds.biased(x @ experts.gate_up_proj[e], experts.gate_up_proj_bias[e],
+                                  rounds.first)
+            h = quantise(rounds.middle(experts._apply_gate(first)))
+            second = rounds.biased(h @ experts.down_proj[e], experts.down_proj_bias[e],
+                                   rounds.second)
+            part = rounds.weighted(second * rounds.weight(weights[token, k, None]))
+            out.index_add_(0, token, part)
         return bf16(out)
 
 
@@ -231,24 +248,16 @@ def test_the_router_agrees_on_many_tokens(gpt_oss):
     assert_near(output, gpt_oss.whole(x))
 
 
-@pytest.mark.parametrize("backend", ["MARLIN", "BATCHED_MARLIN", "TRITON", "TRITON_UNFUSED",
-                                     "FLASHINFER_TRTLLM_MXFP4_BF16",
-                                     "FLASHINFER_CUTLASS_MXFP4_BF16", "EMULATION", "CPU",
-                                     "FLASHINFER_TRTLLM_MXFP4_MXFP8",
-                                     "FLASHINFER_CUTLASS_MXFP4_MXFP8"])
-def test_backends_stay_within_their_numerics_of_transformers(gpt_oss, backend):
+@pytest.mark.parametrize("backend", [*W4A16, *W4A8])
+def test_backends_round_where_they_say(gpt_oss, backend):
     output, report = run(gpt_oss.folder, {"hidden_states": gpt_oss.x}, "--backend", backend)
     assert report["backend"] == backend
     assert_within(output, gpt_oss.whole(), report)
-
-
-@pytest.mark.parametrize("backend, rounds",
-                         [("FLASHINFER_CUTLASS_MXFP4_MXFP8", GROUPED),
-                          ("FLASHINFER_TRTLLM_MXFP4_MXFP8", TRTLLM)], ids=["CUTLASS", "TRTLLM"])
-def test_mxfp8_activations_are_quantised_by_the_rule(gpt_oss, backend, rounds):
-    output, report = run(gpt_oss.folder, {"hidden_states": gpt_oss.x}, "--backend", backend)
-    assert report["activations"] == "mxfp8"
-    assert_near(output, gpt_oss.w4a8(rounds), 1e-2, 0.99999)
+    assert report["activations"] == ("mxfp8" if backend in W4A8 else "none")
+    if backend in W4A8:
+        assert_near(output, gpt_oss.staged(W4A8[backend], through_mxfp8), 1e-2, 0.99999)
+    else:
+        assert_near(output, gpt_oss.staged(W4A16[backend]), 4e-3, 0.999999)
 
 
 def test_a_layer_of_the_real_width_and_a_quarter_of_the_depth(tmp_path):
@@ -332,6 +341,19 @@ class PerExpert:
             out.index_add_(0, token, rounds.second(y) * rounds.weight(weights[token, k, None]))
         return bf16(out)
 
+    def emulated(self, x, ids, weights):
+        """vLLM's emulation: weights, inputs and every step in bf16."""
+        first, second = self.input_scales(per_expert=False)
+        out = torch.zeros_like(x.double())
+        for e in range(self.experts):
+            token, k = torch.where(ids == e)
+            gate, up, down = (bf16(self.weights[e, name]).T for name in (*self.first, "down_proj"))
+            given = bf16(through_nvfp4(x[token].double(), first[e]))
+            h = bf16(bf16(F.silu(bf16(given @ gate))) * bf16(given @ up))
+            y = bf16(through_nvfp4(h, second[e])) @ down
+            out.index_add_(0, token, bf16(y * weights[token, k, None]))
+        return bf16(out)
+
 
 W4A4 = {"FLASHINFER_CUTLASS": GROUPED, "FLASHINFER_CUTEDSL": GROUPED, "VLLM_CUTLASS": GROUPED,
         "FLASHINFER_TRTLLM": TRTLLM, "EMULATION": Rounds()}
@@ -383,6 +405,16 @@ def assert_torch_agrees(model, x, routing, backend):
 def test_qwen3_is_a_loop_over_experts(tmp_path, dialect, backend):
     model, x = qwen3(tmp_path / "model", dialect), tokens(256)
     assert_torch_agrees(model, x, softmax_routing(model.logits(x), 3), backend)
+
+
+@pytest.mark.xfail(strict=True, reason="dequantised activations are not rounded to bf16 here")
+def test_emulation_of_a_date_rounds_every_step(tmp_path):
+    model, x = qwen3(tmp_path / "model"), tokens(256)
+    output, report = run(model.folder, {"hidden_states": x}, "--backend", "EMULATION",
+                         "--policy", "2026-08-22")
+    assert report["numerics"] == "nvfp4_emulation"
+    expected = model.emulated(x, *softmax_routing(model.logits(x), 3))
+    assert_near(output, expected, 1e-2, 0.99999)
 
 
 def test_qwen3_renormalises_only_when_the_configuration_says_so(tmp_path):
