@@ -407,7 +407,6 @@ def test_qwen3_is_a_loop_over_experts(tmp_path, dialect, backend):
     assert_torch_agrees(model, x, softmax_routing(model.logits(x), 3), backend)
 
 
-@pytest.mark.xfail(strict=True, reason="dequantised activations are not rounded to bf16 here")
 def test_emulation_of_a_date_rounds_every_step(tmp_path):
     model, x = qwen3(tmp_path / "model"), tokens(256)
     output, report = run(model.folder, {"hidden_states": x}, "--backend", "EMULATION",

@@ -164,7 +164,7 @@ void print_text(const Io& io, const Side& a, const Side& b, const Verdict& verdi
     io.out << fmt::format("largest difference  {}\n", place(*found.farthest));
     if (!verdict.stage.empty()) io.out << fmt::format("they part at        {}\n", verdict.stage);
     io.out << fmt::format(
-        "{} of {} elements differ; {:.2e} of the largest value (allowed {:.0e}), rms "
+        "{} of {} elements differ; {:.2e} of the largest value (allowed {:.2g}), rms "
         "{:.2e}, cosine {:.7f} (allowed {:.4f})\n",
         found.unequal, found.elements, found.of_largest(), verdict.allowed.of_largest, found.rms,
         found.cosine, verdict.allowed.cosine);
@@ -239,6 +239,7 @@ Run declare_diff(CLI::App& app) {
   add_option(app, "--layer", options->layer, "Block number of a MoE layer (default: the first)");
   add_option(app, "--input", options->input, "Tokens, as run takes them");
   add_option(app, "--tokens", options->tokens, "Without --input: so many seeded tokens")
+      .between(std::uint64_t{0}, kMostTokens)
       .show_default();
   add_option(app, "--seed", options->seed, "Of those tokens").show_default();
   return [options](const Io& io) { return run_diff(*options, io); };

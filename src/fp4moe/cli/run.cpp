@@ -12,6 +12,7 @@
 
 #include <fmt/format.h>
 
+#include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/cli/command.hpp"
 #include "fp4moe/cli/options.hpp"
@@ -36,6 +37,13 @@ struct Options {
   RunWords words{};
 };
 
+// This process among those that mpirun started. Lives until errors are printed: mpirun ends all
+// ranks when the first of them leaves.
+struct Group {
+  std::optional<InterruptGuard> guard{};
+  std::unique_ptr<moe::exchange::Communicator> ranks{};
+};
+
 void print_text(const Io& io, const LayerRun& run) {
   io.out << fmt::format("layer {}: {} ({}), layout {}\n", run.index, io.bold(run.backend), run.why,
                         run.layout);
@@ -51,7 +59,7 @@ void print_text(const Io& io, const LayerRun& run) {
   const runtime::Comparison found =
       runtime::compare(run.exact, std::vector<double>(run.out.begin(), run.out.end()));
   io.out << fmt::format(
-      "  against float64: largest difference {:.2e} of the largest value (allowed {:.0e}), cosine "
+      "  against float64: largest difference {:.2e} of the largest value (allowed {:.2g}), cosine "
       "{:.7f}: {}\n",
       found.of_largest(), run.tolerance.of_largest, found.cosine,
       found.is_within(run.tolerance) ? "within the backend's numerics"
@@ -88,19 +96,20 @@ Result<Done> write_outputs(const std::string& path, const std::vector<LayerRun>&
   return writer->finish();
 }
 
-Result<int> run_layers(const Options& options, const Io& io) {
+Result<int> run_layers(const Options& options, const Io& io, Group& mpi) {
   Result<runtime::RunOptions> how = run_options(options.words, io.threads);
   if (!how) return how.why();
   how->checks = options.checks;
   how->seed = options.seed;
   const bool is_mpi = options.words.tp == "mpi" || options.words.ep == "mpi";
-  std::unique_ptr<moe::exchange::Communicator> group;
   if (is_mpi) {
+    mpi.guard.emplace();
     auto opened = moe::exchange::open_mpi();
     if (!opened) return opened.why();
-    group = std::move(*opened);
-    how->group = group.get();
+    mpi.ranks = std::move(*opened);
+    how->group = mpi.ranks.get();
   }
+  moe::exchange::Communicator* const group = mpi.ranks.get();
   const Result<runtime::Model> model = runtime::Model::open(options.path);
   if (!model) return model.why();
   const auto layers = choose_layers(*model, options.layer);
@@ -165,6 +174,7 @@ Run declare_run(CLI::App& app) {
              "safetensors file: hidden_states [T,H] and router_logits [T,E], or topk_ids and "
              "topk_weights [T,k]");
   add_option(app, "--tokens", options->tokens, "Without --input: so many seeded tokens")
+      .between(std::uint64_t{0}, kMostTokens)
       .show_default();
   add_option(app, "--seed", options->seed, "Of those tokens").show_default();
   add_option(app, "-o,--out", options->out, "Write the outputs to this safetensors file");
@@ -191,7 +201,8 @@ Run declare_run(CLI::App& app) {
       .one_of({"linear", "round_robin"})
       .show_default();
   add_flag(app, "--check", options->checks, "Compare with the float64 reference");
-  return [options](const Io& io) { return run_layers(*options, io); };
+  const auto mpi = std::make_shared<Group>();
+  return [options, mpi](const Io& io) { return run_layers(*options, io, *mpi); };
 }
 
 }  // namespace fp4moe::cli

@@ -12,6 +12,8 @@
 
 namespace fp4moe::cli {
 
+constexpr std::uint64_t kMostTokens = 1 << 20;  // that are made from a seed
+
 struct RunWords {
   std::string backend = "auto", policy = "native", device = "auto", engine = "auto", numerics{};
   std::string tp = "1", ep = "1", exchange{}, placement = "linear";

@@ -51,7 +51,8 @@ struct Numerics {
   WeightRounding weight = WeightRounding::none;
   bool rounds_sum = true;        // (4)
   bool weights_in_bf16 = false;  // NVFP4: e2m1 * (scale * global scale) rounded before the product
-  std::string_view says{};       // whose it is and how far it is known
+  bool activations_in_bf16 = false;  // quantised values with their factor, rounded
+  std::string_view says{};           // whose it is and how far it is known
 };
 
 // clang-format off
@@ -73,7 +74,7 @@ inline constexpr std::array<Numerics, 10> kNumerics{{
     {.id = "grouped_bf16", .first = FirstRounding::sum, .middle = MiddleRounding::result, .second = SecondRounding::unweighted,
      .says = "the same with 16-bit activations"},
     {.id = "nvfp4_emulation", .first = FirstRounding::sum, .middle = MiddleRounding::gate_and_result, .second = SecondRounding::weighted,
-     .weights_in_bf16 = true, .says = "vLLM's NVFP4 emulation: weights dequantised to bf16, then as unfused"},
+     .weights_in_bf16 = true, .activations_in_bf16 = true, .says = "vLLM's NVFP4 emulation: weights and quantised activations dequantised to bf16, then as unfused"},
 }};
 // clang-format on
 

@@ -120,8 +120,12 @@ Result<Choice> choose(const plan::Model& model, const weights::Slice& slice, con
   return choice;
 }
 
-Result<Choice> backend_of_folder(std::string_view backend, const layout::Layout& layout) {
-  for (const Policy* policy : newest_first(layout.format))
+Result<Choice> backend_of_folder(std::string_view backend, const layout::Layout& layout,
+                                 std::string_view policy_name) {
+  const auto named = backends::require_policy(policy_name, layout.format);
+  if (!named) return named.why();
+  for (const Policy* policy : newest_first(layout.format)) {
+    if (policy_name != backends::kNative && policy != *named) continue;
     for (const Backend* row : policy->backends) {
       // Libraries that lay weights out by themselves are given them as loaded.
       const std::string own = backends::layout_id(*row);
@@ -139,6 +143,7 @@ Result<Choice> backend_of_folder(std::string_view backend, const layout::Layout&
           fmt::format("the folder lies in layout {}, which {} reads", layout.id, row->name);
       return choice;
     }
+  }
   return invalid("choice.backend", "no backend here reads the folder's layout")
       .expects(fmt::format("a backend with layout {}", layout.id),
                backend.empty() ? "none" : std::string(backend));

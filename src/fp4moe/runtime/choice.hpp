@@ -47,7 +47,8 @@ Result<Choice> find_backend(std::string_view name, std::string_view policy,
                             oracle::WeightFormat format);
 
 // The backend that a converted folder was made for, or when it names none, one that reads its
-// layout.
-Result<Choice> backend_of_folder(std::string_view backend, const layout::Layout& layout);
+// layout: of this policy, or when that is `native`, of the first that has one, newest first.
+Result<Choice> backend_of_folder(std::string_view backend, const layout::Layout& layout,
+                                 std::string_view policy = "native");
 
 }  // namespace fp4moe::runtime

@@ -122,15 +122,17 @@ TEST_P(Conformance, EveryBackendRunsFromItsConvertedFolderWithinItsNumerics) {
       auto opened = convert::ConvertedFolder::open(out);
       ASSERT_TRUE(opened) << text(opened.why());
       const auto shared = std::make_shared<const convert::ConvertedFolder>(std::move(*opened));
-      auto layer = MoeLayer::open(shared, 0, {.threads = 1});
+      LayerOptions options{.threads = 1};
+      options.wish.policy = policy.name;
+      auto layer = MoeLayer::open(shared, 0, options);
       ASSERT_TRUE(layer) << what << ": " << text(layer.why());
       auto processed = layer->process();
       if (layer->problem().quantises == oracle::ActivationKey::fp8_static_tensor) {
         // gpt-oss has no static scales: refused, unless the caller knows some.
         ASSERT_FALSE(processed) << what;
         EXPECT_EQ(processed.why().id, "scale.input");
-        layer = MoeLayer::open(
-            shared, 0, {.threads = 1, .input_scale = InputScale{.input = 0.01f, .hidden = 0.1f}});
+        options.input_scale = InputScale{.input = 0.01f, .hidden = 0.1f};
+        layer = MoeLayer::open(shared, 0, options);
         ASSERT_TRUE(layer) << what << ": " << text(layer.why());
         processed = layer->process();
       }

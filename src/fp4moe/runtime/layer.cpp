@@ -126,7 +126,8 @@ Result<MoeLayer> MoeLayer::open(std::shared_ptr<const convert::ConvertedFolder> 
   if (!packed) return packed.why();
   Result<LayerFacts> facts = layer_facts(*folder, number);
   if (!facts) return facts.why();
-  Result<Choice> choice = backend_of_folder(manifest.backend, packed->packer().layout());
+  Result<Choice> choice =
+      backend_of_folder(manifest.backend, packed->packer().layout(), options.wish.policy);
   if (!choice) return choice.why();
   options.slice = manifest.slice;
   if (!options.physical_experts.empty())
@@ -238,12 +239,16 @@ Result<Done> MoeLayer::process() {
 }
 
 const oracle::Experts* MoeLayer::experts_row(Kind kind) const {
-  TokenFormat format = TokenFormat::standard;
-  for (const moe::exchange::ExchangeRow& row : moe::exchange::all_exchanges())
-    if (row.name == options_.exchange) format = row.format;
+  const moe::exchange::ExchangeRow* exchange = moe::exchange::find_exchange(options_.exchange);
+  const TokenFormat format = exchange == nullptr ? TokenFormat::standard : exchange->format;
   for (const oracle::Experts* experts : choice_.backend->experts)
     if (experts->kind == kind && experts->format == format) return experts;
   return nullptr;
+}
+
+bool MoeLayer::exchanges_tokens() const {
+  const moe::exchange::ExchangeRow* exchange = moe::exchange::find_exchange(options_.exchange);
+  return exchange != nullptr && exchange->needs_ranks;
 }
 
 bool MoeLayer::routes_itself(const oracle::Experts& row) const {
@@ -252,12 +257,12 @@ bool MoeLayer::routes_itself(const oracle::Experts& row) const {
 }
 
 Result<std::unique_ptr<moe::exchange::Exchange>> MoeLayer::make_exchange() const {
-  return moe::exchange::make_exchange(
-      options_.exchange, {.ranks = options_.exchange == "local" ? nullptr : options_.ranks,
-                          .experts = physical_experts(),
-                          .expert_parallel = options_.slice.expert_parallel,
-                          .placement = options_.slice.placement,
-                          .max_tokens = options_.max_tokens});
+  return moe::exchange::make_exchange(options_.exchange,
+                                      {.ranks = exchanges_tokens() ? options_.ranks : nullptr,
+                                       .experts = physical_experts(),
+                                       .expert_parallel = options_.slice.expert_parallel,
+                                       .placement = options_.slice.placement,
+                                       .max_tokens = options_.max_tokens});
 }
 
 Result<Done> MoeLayer::make_kernels() {

@@ -3,7 +3,9 @@
 // again whenever the weights change.
 //
 //   Result<Checkpoint> checkpoint = Checkpoint::open("gpt-oss-20b");
-//   Result<MoeLayer> layer = MoeLayer::create(*checkpoint, 0, {.wish = {.backend = "MARLIN"}});
+//   LayerOptions options;
+//   options.wish.backend = "MARLIN";
+//   Result<MoeLayer> layer = MoeLayer::create(*checkpoint, 0, options);
 //   layer->load();
 //   layer->process();
 //   layer->run({.x = x, .logits = logits}, out);
@@ -108,6 +110,7 @@ class MoeLayer {
   Result<std::unique_ptr<moe::exchange::Exchange>> make_exchange() const;
   Result<Done> read_input_scales();
   Result<Done> check_processed() const;
+  bool exchanges_tokens() const;  // between ranks: each brings its own
   Result<Done> reduce(const moe::MutableRows& out);
   Result<Done> add_shared(const moe::ConstRows& x, const moe::MutableRows& out);
   const oracle::Experts* experts_row(oracle::Kind kind) const;

@@ -48,8 +48,7 @@ Result<Done> MoeLayer::check_processed() const {
 
 // Outputs of this rank's slice become the sum over the ranks that hold the others.
 Result<Done> MoeLayer::reduce(const MutableRows& out) {
-  if (options_.ranks == nullptr || options_.ranks->size() == 1 || options_.exchange != "local")
-    return Done{};
+  if (options_.ranks == nullptr || options_.ranks->size() == 1 || exchanges_tokens()) return Done{};
   return moe::exchange::all_reduce(*options_.ranks, parcel_, out);
 }
 

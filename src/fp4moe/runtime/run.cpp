@@ -12,6 +12,7 @@
 
 #include "fp4moe/base/parallel.hpp"
 #include "fp4moe/convert/manifest.hpp"
+#include "fp4moe/moe/exchange/all.hpp"
 #include "fp4moe/moe/exchange/threads.hpp"
 #include "fp4moe/moe/reference/engine.hpp"
 
@@ -31,9 +32,13 @@ struct Share {
   std::uint64_t begin = 0, end = 0;
   std::uint64_t size() const { return end - begin; }
 };
+bool deals_out(const RunOptions& options, std::uint64_t ranks) {
+  const moe::exchange::ExchangeRow* row = moe::exchange::find_exchange(options.layer.exchange);
+  return ranks > 1 && row != nullptr && row->needs_ranks;
+}
 Share share_of(const RunOptions& options, std::uint64_t tokens, std::uint64_t rank,
                std::uint64_t ranks) {
-  if (options.layer.exchange == "local" || ranks == 1) return {0, tokens};
+  if (!deals_out(options, ranks)) return {0, tokens};
   return {tokens * rank / ranks, tokens * (rank + 1) / ranks};
 }
 
@@ -71,7 +76,7 @@ void describe(const MoeLayer& layer, const Routes& routes, LayerRun& run) {
   run.numerics = layer.problem().numerics.id;
   run.quantises = oracle::name(layer.problem().quantises);
   run.routing = routes.how;
-  run.is_monolithic = layer.is_monolithic();
+  run.is_monolithic = layer.is_monolithic() && !routes.logits.empty();
   run.top_k = layer.router().slots();
   run.bytes = layer.weights().bytes();
   run.experts = layer.problem().shape.experts;
@@ -176,7 +181,7 @@ Result<LayerRun> run_rank(const Job& job, Communicator* group) {
   if (!done) return done.why();
   if (!is_exact)
     for (float& value : mine) value = static_cast<float>(moe::rounded_to_bf16(double{value}));
-  if (share.size() == run.tokens) {
+  if (!deals_out(job.options, ranks)) {
     run.out = std::move(mine);
     return run;
   }

@@ -52,6 +52,11 @@ Result<Done> check_options(const ExchangeRow& row, const ExchangeOptions& option
 
 std::span<const ExchangeRow> all_exchanges() { return kExchanges; }
 
+const ExchangeRow* find_exchange(std::string_view name) {
+  const auto* row = std::ranges::find(kExchanges, name, &ExchangeRow::name);
+  return row == std::end(kExchanges) ? nullptr : row;
+}
+
 const ExchangeRow* exchange_for(oracle::Exchange exchange) {
   const auto* row = std::ranges::find_if(
       kExchanges, [&](const ExchangeRow& one) { return one.stands_for.contains(exchange); });
@@ -60,8 +65,8 @@ const ExchangeRow* exchange_for(oracle::Exchange exchange) {
 
 Result<std::unique_ptr<Exchange>> make_exchange(std::string_view name,
                                                 const ExchangeOptions& options) {
-  const auto* row = std::ranges::find(kExchanges, name, &ExchangeRow::name);
-  if (row == std::end(kExchanges)) {
+  const ExchangeRow* row = find_exchange(name);
+  if (row == nullptr) {
     std::vector<std::string_view> names;
     for (const ExchangeRow& one : kExchanges) names.push_back(one.name);
     const std::string_view near = nearest(name, names);

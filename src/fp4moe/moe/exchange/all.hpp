@@ -34,6 +34,7 @@ struct ExchangeRow {
 };
 
 std::span<const ExchangeRow> all_exchanges();
+const ExchangeRow* find_exchange(std::string_view name);  // null when there is none
 // The one that does the work of the reference's; null when there is none.
 const ExchangeRow* exchange_for(oracle::Exchange exchange);
 

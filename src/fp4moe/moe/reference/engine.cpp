@@ -117,7 +117,7 @@ class Computation final : public ReferenceExperts {
   }
   double input_factor(const ExpertsCall& call, std::size_t expert) const {
     if (call.in.is_quantised) return double{call.in.factor};
-    return double{shared_factor(quantiser(problem_.input_scales, expert))};
+    return factor_of(quantiser(problem_.input_scales, expert));
   }
   bool rounds() const { return problem_.numerics.first != FirstRounding::none; }
 
@@ -131,7 +131,14 @@ class Computation final : public ReferenceExperts {
   void quantise(const RowQuantiser& how, std::span<double> values, std::span<float> room) const {
     for (std::size_t i = 0; i < values.size(); ++i) room[i] = static_cast<float>(values[i]);
     quantise_dequantise(how, room.first(values.size()));
-    for (std::size_t i = 0; i < values.size(); ++i) values[i] = double{room[i]};
+    const bool folds = problem_.numerics.activations_in_bf16;
+    const float factor = folds ? shared_factor(how) : 1.0f;
+    for (std::size_t i = 0; i < values.size(); ++i)
+      values[i] = folds ? rounded_to_bf16(double{room[i] * factor}) : double{room[i]};
+  }
+  // What multiplies the accumulators of quantised values.
+  double factor_of(const RowQuantiser& how) const {
+    return problem_.numerics.activations_in_bf16 ? 1.0 : double{shared_factor(how)};
   }
 
   void gather(const ExpertsCall& call, const SlotGroups& groups) {
@@ -322,8 +329,8 @@ class Computation final : public ReferenceExperts {
                    .is_weighted = form == OutputForm::summed && !call.weight_on_input};
       const double global = folded ? 1.0 : double{expert.down_global};
       const bool in_weight = folds_global(call, expert, form);
-      how.factor = double{shared_factor(quantiser(problem_.hidden_scales, task.expert))} *
-                   (in_weight ? 1.0 : global);
+      how.factor =
+          factor_of(quantiser(problem_.hidden_scales, task.expert)) * (in_weight ? 1.0 : global);
       if (in_weight) how.weight_factor = global;
       const std::size_t begin = groups.begins[task.expert];
       for (std::size_t slot = begin; slot < groups.begins[task.expert + 1]; ++slot)
