@@ -56,6 +56,7 @@ bool is_wide(std::span<const Term> terms, const MutableRows& out) {
 // Rows in the type of `out`, one after the other.
 void pack_rows(const ConstRows& from, const MutableRows& out, std::byte* to) {
   const std::uint64_t bytes = out.columns * element_bytes(out.dtype);
+  if (from.rows == 0) return;
   if (from.data == nullptr)
     std::memset(to, 0, from.rows * bytes);
   else
