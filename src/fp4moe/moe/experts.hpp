@@ -42,6 +42,14 @@ using UseExpert = std::function<Result<Done>(const weights::ExpertView&)>;
 struct ExpertSource {
   weights::MoeShape shape{};
   std::function<Result<Done>(std::size_t position, const UseExpert& use)> visit{};
+  // Where they lie in a layout already, for engines that read it: the tensors, [experts, ...], as
+  // long as whoever made the source lives.
+  struct PackedTensor {
+    std::string name{};  // "w13", "w13_scale", ...
+    std::span<const std::byte> bytes{};
+  };
+  std::string layout{}, generation{};  // empty: in none
+  std::vector<PackedTensor> packed{};
 };
 
 // One call. ids of `in` are global; `expert_map` gives the local position of each or -1, and

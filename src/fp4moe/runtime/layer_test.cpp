@@ -348,6 +348,12 @@ TEST(PackedWeights, PoisonedPaddingNeverShows) {
         }
     }
     EXPECT_EQ(compute(), clean) << what;
+    const moe::ExpertSource lies = packed->source();
+    EXPECT_EQ(lies.layout, layout.id);
+    EXPECT_EQ(lies.generation, layout.generation);
+    ASSERT_EQ(lies.packed.size(), packed->tensors().size());
+    EXPECT_EQ(lies.packed[0].name, "w13");
+    EXPECT_EQ(lies.packed[0].bytes.data(), packed->tensors()[0].data()) << "without a copy";
     EXPECT_LT(distance(tokens.expected(real), clean), 1e-6) << what;
   }
   EXPECT_GT(poisoned, 100'000u);

@@ -179,24 +179,29 @@ std::uint64_t PackedWeights::bytes() const {
 
 moe::ExpertSource PackedWeights::source() const {
   const Problem& problem = packer_.problem();
-  return {.shape = {.format = packer_.layout().format,
-                    .experts = problem.experts,
-                    .hidden = problem.real.hidden,
-                    .intermediate = problem.real.intermediate,
-                    .order = problem.order,
-                    .has_bias = problem.has_bias},
-          .visit = [this](std::size_t position, const moe::UseExpert& use) -> Result<Done> {
-            const Result<ExpertRooms> rooms = ExpertRooms::make(packer_);
-            if (!rooms) return rooms.why();
-            std::vector<std::span<const std::byte>> parts;
-            for (std::size_t t = 0; t < views_.size(); ++t) {
-              const std::uint64_t bytes = packer_.tensors()[t].expert_bytes;
-              parts.push_back(views_[t].subspan(position * bytes, bytes));
-            }
-            if (const auto done = packer_.unpack(position, parts, rooms->target()); !done)
-              return done.why();
-            return use(rooms->view(packer_, position));
-          }};
+  moe::ExpertSource made{.shape = {.format = packer_.layout().format,
+                                   .experts = problem.experts,
+                                   .hidden = problem.real.hidden,
+                                   .intermediate = problem.real.intermediate,
+                                   .order = problem.order,
+                                   .has_bias = problem.has_bias},
+                         .layout = std::string(packer_.layout().id),
+                         .generation = std::string(packer_.layout().generation)};
+  for (std::size_t t = 0; t < views_.size(); ++t)
+    made.packed.push_back({packer_.tensors()[t].name, views_[t]});
+  made.visit = [this](std::size_t position, const moe::UseExpert& use) -> Result<Done> {
+    const Result<ExpertRooms> rooms = ExpertRooms::make(packer_);
+    if (!rooms) return rooms.why();
+    std::vector<std::span<const std::byte>> parts;
+    for (std::size_t t = 0; t < views_.size(); ++t) {
+      const std::uint64_t bytes = packer_.tensors()[t].expert_bytes;
+      parts.push_back(views_[t].subspan(position * bytes, bytes));
+    }
+    if (const auto done = packer_.unpack(position, parts, rooms->target()); !done)
+      return done.why();
+    return use(rooms->view(packer_, position));
+  };
+  return made;
 }
 
 }  // namespace fp4moe::runtime
