@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/moe/reference/slots.hpp"
 #include "fp4moe/moe/reference/stored_experts.hpp"
 
@@ -60,6 +61,7 @@ class Computation final : public ReferenceExperts {
         is_batched ? kSlots
                    : std::max<std::uint64_t>(1, kSlots / std::max<std::uint64_t>(1, call.in.top_k));
     for (std::uint64_t begin = 0; begin < units; begin += step) {
+      if (const auto go_on = check_interrupt(); !go_on) return go_on.why();
       const std::uint64_t end = std::min(units, begin + step);
       const SlotGroups groups = is_batched ? group_batches(call, begin, end)
                                            : group_rows(call, problem_.shape.experts, begin, end);
