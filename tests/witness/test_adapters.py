@@ -2,8 +2,7 @@
 
 The experts are all zero, so that a merged checkpoint holds the adapter's change alone: dequantised,
 it must be PEFT's own get_delta_weight within FP4's rounding, and far from every other reading of
-the same factors. Skipped where torch and peft are not installed: they take gigabytes, so that
-tests/requirements.txt leaves them out (pip install torch peft). FP4MOE_CLI names the program.
+the same factors. Skipped where torch or peft is not installed. FP4MOE_CLI names the program.
 """
 import json
 import os
