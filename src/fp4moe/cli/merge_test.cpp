@@ -1,13 +1,11 @@
 #include <filesystem>
-#include <fstream>
-#include <regex>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "fp4moe/base/json.hpp"
+#include "fp4moe/cli/test_page.hpp"
 #include "fp4moe/cli/test_support.hpp"
 #include "fp4moe/tensor/files/test_support.hpp"
 
@@ -20,33 +18,7 @@ using testing::has;
 using testing::Outcome;
 using testing::run;
 
-// Times differ from run to run.
-std::string without_times(const std::string& text) {
-  static const std::regex kTimes("[0-9.]+ s\\b");
-  return std::regex_replace(text, kTimes, "TIME");
-}
-
-TEST(LoraPage, IsShownByThePageAsItIs) {
-  std::ifstream page(std::string(FP4MOE_TESTDATA) + "/../docs/lora.md");
-  const TemporaryFolder folder;
-  const fs::path before = fs::current_path();
-  fs::current_path(folder.path());
-  const std::string prompt = "$ fp4moe ";
-  std::size_t shown = 0;
-  for (std::string read; std::getline(page, read);) {
-    if (!read.starts_with(prompt)) continue;
-    std::istringstream words(read.substr(prompt.size()));
-    std::vector<std::string> arguments;
-    for (std::string word; words >> word;) arguments.push_back(word);
-    std::string expected;
-    for (std::string next; std::getline(page, next) && next != "```";) expected += next + "\n";
-    const Outcome outcome = run(arguments);
-    EXPECT_EQ(without_times(outcome.out + outcome.err), without_times(expected)) << read;
-    ++shown;
-  }
-  fs::current_path(before);
-  EXPECT_GE(shown, 3u);
-}
+TEST(LoraPage, IsShownByThePageAsItIs) { testing::expect_page_shows("lora.md", 3); }
 
 class MergeCommand : public ::testing::Test {
  protected:

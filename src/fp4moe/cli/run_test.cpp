@@ -1,9 +1,6 @@
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <map>
-#include <regex>
-#include <sstream>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -14,6 +11,7 @@
 
 #include "fp4moe/base/json.hpp"
 #include "fp4moe/base/random.hpp"
+#include "fp4moe/cli/test_page.hpp"
 #include "fp4moe/cli/test_support.hpp"
 #include "fp4moe/formats/bf16.hpp"
 #include "fp4moe/moe/numerics.hpp"
@@ -36,33 +34,7 @@ using testing::run;
 
 constexpr std::uint64_t kTokens = 5, kHidden = 96, kExperts = 4, kTopK = 4;
 
-// Times and speeds differ from run to run.
-std::string without_times(const std::string& text) {
-  static const std::regex kTimes("[0-9.]+ (ms|s)\\b(, [0-9.]+ [KMG]?i?B/s)?");
-  return std::regex_replace(text, kTimes, "TIME");
-}
-
-TEST(RunPage, IsShownByThePageAsItIs) {
-  std::ifstream page(std::string(FP4MOE_TESTDATA) + "/../docs/run.md");
-  const TemporaryFolder folder;
-  const fs::path before = fs::current_path();
-  fs::current_path(folder.path());
-  const std::string prompt = "$ fp4moe ";
-  std::size_t shown = 0;
-  for (std::string read; std::getline(page, read);) {
-    if (!read.starts_with(prompt)) continue;
-    std::istringstream words(read.substr(prompt.size()));
-    std::vector<std::string> arguments;
-    for (std::string word; words >> word;) arguments.push_back(word);
-    std::string expected;
-    for (std::string next; std::getline(page, next) && next != "```";) expected += next + "\n";
-    const Outcome outcome = run(arguments);
-    EXPECT_EQ(without_times(outcome.out + outcome.err), without_times(expected)) << read;
-    ++shown;
-  }
-  fs::current_path(before);
-  EXPECT_GE(shown, 6u);
-}
+TEST(RunPage, IsShownByThePageAsItIs) { testing::expect_page_shows("run.md", 6); }
 
 TEST(RunPage, ShowsTheTableOfNumerics) {
   const std::string page = read_text(std::string(FP4MOE_TESTDATA) + "/../docs/run.md");
