@@ -10,16 +10,17 @@
 #include <cstring>
 
 #include "fp4moe/moe/exchange/makers.hpp"
+#include "fp4moe/moe/exchange/ranked.hpp"
 #include "fp4moe/moe/exchange/sums.hpp"
 #include "fp4moe/moe/exchange/wire.hpp"
 
 namespace fp4moe::moe::exchange {
 namespace {
 
-class AllToAll final : public Exchange {
+class AllToAll final : public RankedExchange {
  public:
   AllToAll(const ExchangeOptions& options, Owners owners)
-      : ranks_(*options.ranks),
+      : RankedExchange(*options.ranks),
         group_(describe_group(options)),
         owners_(std::move(owners)),
         threads_(options.pool) {}
@@ -31,28 +32,8 @@ class AllToAll final : public Exchange {
             .routes = false};
   }
 
-  Result<Prepared> prepare(const Tokens& tokens, const PrepareOptions& options) override {
-    auto prepared = dispatch(tokens, options);
-    is_open_ = static_cast<bool>(prepared);
-    if (!prepared) ranks_.abort(prepared.why());
-    return prepared;
-  }
-
-  Result<Done> finalize(const ExpertsOutput& output, const MutableRows& out) override {
-    if (!is_open_) return no_prepare(traits().name);
-    is_open_ = false;
-    auto done = combine(output, out);
-    if (!done) ranks_.abort(done.why());
-    return done;
-  }
-
-  void abandon(const Error& why) override {
-    is_open_ = false;
-    ranks_.abort(why);
-  }
-
  private:
-  Result<Prepared> dispatch(const Tokens& tokens, const PrepareOptions& options) {
+  Result<Prepared> dispatch(const Tokens& tokens, const PrepareOptions& options) override {
     if (const auto fine = check_tokens(tokens, options, traits()); !fine) return fine.why();
     tokens_ = tokens.x.rows;
     top_k_ = tokens.top_k;
@@ -163,7 +144,7 @@ class AllToAll final : public Exchange {
                     .adapters = adapters_};
   }
 
-  Result<Done> combine(const ExpertsOutput& output, const MutableRows& out) {
+  Result<Done> combine(const ExpertsOutput& output, const MutableRows& out) override {
     if (output.form == OutputForm::batches)
       return wrong_form(traits().name, output.form, "summed rows or rows of slots");
     if (const auto fine = check_output(output, out, {tokens_, rows_, top_k_}); !fine)
@@ -212,11 +193,9 @@ class AllToAll final : public Exchange {
     }
   }
 
-  Communicator& ranks_;
   std::string group_;
   Owners owners_;
   Threads threads_;
-  bool is_open_ = false;
   std::uint64_t tokens_ = 0, top_k_ = 0;
   std::vector<std::vector<std::uint64_t>> sent_{};  // tokens that went to each rank
   std::vector<std::uint64_t> received_{};           // tokens that came from each rank

@@ -10,16 +10,17 @@
 
 #include "fp4moe/base/checked.hpp"
 #include "fp4moe/moe/exchange/makers.hpp"
+#include "fp4moe/moe/exchange/ranked.hpp"
 #include "fp4moe/moe/exchange/sums.hpp"
 #include "fp4moe/moe/exchange/wire.hpp"
 
 namespace fp4moe::moe::exchange {
 namespace {
 
-class AllToAllBatched final : public Exchange {
+class AllToAllBatched final : public RankedExchange {
  public:
   AllToAllBatched(const ExchangeOptions& options, Owners owners)
-      : ranks_(*options.ranks),
+      : RankedExchange(*options.ranks),
         group_(describe_group(options)),
         max_tokens_(options.max_tokens),
         owners_(std::move(owners)) {}
@@ -34,26 +35,6 @@ class AllToAllBatched final : public Exchange {
             .routes = false};
   }
 
-  Result<Prepared> prepare(const Tokens& tokens, const PrepareOptions& options) override {
-    auto prepared = dispatch(tokens, options);
-    is_open_ = static_cast<bool>(prepared);
-    if (!prepared) ranks_.abort(prepared.why());
-    return prepared;
-  }
-
-  Result<Done> finalize(const ExpertsOutput& output, const MutableRows& out) override {
-    if (!is_open_) return no_prepare(traits().name);
-    is_open_ = false;
-    auto done = combine(output, out);
-    if (!done) ranks_.abort(done.why());
-    return done;
-  }
-
-  void abandon(const Error& why) override {
-    is_open_ = false;
-    ranks_.abort(why);
-  }
-
  private:
   struct Sent {
     std::uint64_t token = 0;
@@ -64,7 +45,7 @@ class AllToAllBatched final : public Exchange {
     float weight = 1.0f;
   };
 
-  Result<Prepared> dispatch(const Tokens& tokens, const PrepareOptions& options) {
+  Result<Prepared> dispatch(const Tokens& tokens, const PrepareOptions& options) override {
     if (const auto fine = check_tokens(tokens, options, traits()); !fine) return fine.why();
     if (tokens.x.rows > max_tokens_)
       return error(ErrorCode::exhausted, "exchange.capacity", "a rank has too many tokens")
@@ -187,7 +168,7 @@ class AllToAllBatched final : public Exchange {
                     .adapters = adapters_};
   }
 
-  Result<Done> combine(const ExpertsOutput& output, const MutableRows& out) {
+  Result<Done> combine(const ExpertsOutput& output, const MutableRows& out) override {
     if (!places_.empty() && (output.form != OutputForm::batches || output.is_weighted))
       return wrong_form(traits().name, output.form,
                         "unweighted batches (the experts delegate weighing)");
@@ -226,11 +207,9 @@ class AllToAllBatched final : public Exchange {
     return Done{};
   }
 
-  Communicator& ranks_;
   std::string group_;
   std::uint64_t max_tokens_;
   Owners owners_;
-  bool is_open_ = false;
   std::uint64_t tokens_ = 0, capacity_ = 0;
   std::vector<Choice> choices_{};
   std::vector<std::vector<Sent>> sent_{};     // to each rank

@@ -9,44 +9,25 @@
 #include <numeric>
 
 #include "fp4moe/moe/exchange/makers.hpp"
+#include "fp4moe/moe/exchange/ranked.hpp"
 #include "fp4moe/moe/exchange/sums.hpp"
 #include "fp4moe/moe/exchange/wire.hpp"
 
 namespace fp4moe::moe::exchange {
 namespace {
 
-class Gather final : public Exchange {
+class Gather final : public RankedExchange {
  public:
   Gather(const ExchangeOptions& options, Owners owners)
-      : ranks_(*options.ranks),
+      : RankedExchange(*options.ranks),
         group_(describe_group(options)),
         owners_(std::move(owners)),
         threads_(options.pool) {}
 
   Traits traits() const override { return {.name = "gather", .dispatchers = ranks_.size()}; }
 
-  Result<Prepared> prepare(const Tokens& tokens, const PrepareOptions& options) override {
-    auto prepared = dispatch(tokens, options);
-    is_open_ = static_cast<bool>(prepared);
-    if (!prepared) ranks_.abort(prepared.why());
-    return prepared;
-  }
-
-  Result<Done> finalize(const ExpertsOutput& output, const MutableRows& out) override {
-    if (!is_open_) return no_prepare(traits().name);
-    is_open_ = false;
-    auto done = combine(output, out);
-    if (!done) ranks_.abort(done.why());
-    return done;
-  }
-
-  void abandon(const Error& why) override {
-    is_open_ = false;
-    ranks_.abort(why);
-  }
-
  private:
-  Result<Prepared> dispatch(const Tokens& tokens, const PrepareOptions& options) {
+  Result<Prepared> dispatch(const Tokens& tokens, const PrepareOptions& options) override {
     if (const auto fine = check_tokens(tokens, options, traits()); !fine) return fine.why();
     const std::uint64_t mine[] = {tokens.x.rows, tokens.adapters.empty() ? 0u : 1u};
     const auto numbers = meet(ranks_, describe(tokens, options, traits(), group_), mine);
@@ -130,7 +111,7 @@ class Gather final : public Exchange {
     return prepared;
   }
 
-  Result<Done> combine(const ExpertsOutput& output, const MutableRows& out) {
+  Result<Done> combine(const ExpertsOutput& output, const MutableRows& out) override {
     if (output.form == OutputForm::batches || (output.form == OutputForm::slots && top_k_ == 0))
       return wrong_form(traits().name, output.form,
                         top_k_ == 0 ? "summed rows" : "summed rows or rows of slots");
@@ -155,11 +136,9 @@ class Gather final : public Exchange {
     return reduce_scatter(ranks_, parcel_, partial, tokens_, out);
   }
 
-  Communicator& ranks_;
   std::string group_;
   Owners owners_;
   Threads threads_;
-  bool is_open_ = false;
   std::vector<std::uint64_t> tokens_{};  // of each rank
   std::uint64_t rows_ = 0;               // their sum
   std::uint64_t top_k_ = 0;
