@@ -1,0 +1,583 @@
+// The product kernels for Arm, for any way to multiply bytes. An ISA file includes this with its
+// own `Mac` and names the functions; everything here has internal linkage.
+//
+// A register holds 8 columns of two rows, or of two tokens, and a Mac makes the 2 x 2 sums of both:
+//
+//   one token      panel [chunk][8 groups of 8 columns][hi 8 | lo 8]     sums: row x limb
+//   more           panel [4 pairs][chunk][limb][8 groups][pair][16]      sums: row x token
+//
+// Up to 8 tokens, codes are decoded in registers for every use; beyond, 8 rows are decoded once
+// into a scratch that stays in the first cache.
+#pragma once
+#include <cstring>
+
+#include <arm_neon.h>
+
+#include "fp4moe/kernels/cpu/product.hpp"
+
+namespace fp4moe::kernels::cpu {
+namespace {
+
+constexpr std::size_t kGroup = 4;       // rows of a tile
+constexpr std::size_t kTileBytes = 64;  // 4 rows of 32 columns
+constexpr std::size_t kGroupPairs = 4;  // pairs of tokens that are multiplied at once
+constexpr std::size_t kSmall = 2 * kGroupPairs;
+constexpr std::size_t kLargeRows = 8;
+constexpr std::size_t kHeldChunks = 48;  // decoded at once: 24 KiB
+constexpr std::size_t kRegister = 16;
+constexpr std::size_t kEights = kChunk / 8;
+
+inline std::size_t smaller(std::size_t a, std::size_t b) { return a < b ? a : b; }
+
+// --- panels
+
+template <std::size_t kLimbs>
+std::size_t panel_bytes(std::size_t tokens, std::size_t chunks) noexcept {
+  return (tokens == 1 ? 1 : (tokens + 1) / 2 * 2) * chunks * kChunk * kLimbs;
+}
+
+// Eight integers of a limb: the upper byte, rounded so that the lower one is signed.
+template <std::size_t kLimbs>
+int8x8_t limb(int16x8_t values, std::size_t which) {
+  if constexpr (kLimbs == 1)
+    return vmovn_s16(values);
+  else
+    return which == 0 ? vrshrn_n_s16(values, 8) : vmovn_s16(values);
+}
+
+template <std::size_t kLimbs>
+void place(const PlaceCall& call) noexcept {
+  auto* panel = reinterpret_cast<std::int8_t*>(call.panel);
+  const std::size_t pair = call.token / 2, first = pair / kGroupPairs * kGroupPairs;
+  const std::size_t pairs = smaller(kGroupPairs, (call.tokens + 1) / 2 - first);
+  const bool pads = call.tokens > 1 && call.tokens % 2 != 0 && call.token + 1 == call.tokens;
+  for (std::size_t k = 0; k < call.columns; k += 8) {
+    const std::size_t chunk = (call.first_column + k) / kChunk;
+    const std::size_t eight = (call.first_column + k) % kChunk / 8;
+    const int16x8_t values = vld1q_s16(call.values + k);
+    for (std::size_t l = 0; l < kLimbs; ++l) {
+      std::int8_t* to =
+          call.tokens == 1
+              ? panel + ((chunk * kEights + eight) * kLimbs + l) * 8
+              : panel + first * call.chunks * 2 * kChunk * kLimbs +
+                    (((chunk * kLimbs + l) * kEights + eight) * pairs + pair - first) * kRegister +
+                    call.token % 2 * 8;
+      vst1_s8(to, limb<kLimbs>(values, l));
+      if (pads) vst1_s8(to + 8, vdup_n_s8(0));
+    }
+  }
+}
+
+// --- weights
+
+struct Decoder {
+  int8x16_t doubled;
+  uint8x16_t low;
+  Decoder() {
+    static const std::int8_t kDoubled[16] = {0, 1,  2,  3,  4,  6,  8,  12,
+                                             0, -1, -2, -3, -4, -6, -8, -12};
+    doubled = vld1q_s8(kDoubled);
+    low = vdupq_n_u8(15);
+  }
+  // Columns 0-7 and 8-15 of two rows.
+  int8x16_t first(uint8x16_t codes) const { return vqtbl1q_s8(doubled, vandq_u8(codes, low)); }
+  int8x16_t second(uint8x16_t codes) const { return vqtbl1q_s8(doubled, vshrq_n_u8(codes, 4)); }
+};
+
+// Scale bytes of 4 rows and a chunk's blocks become float32 lanes by one table look-up per block:
+// each lane's upper two bytes come from the two halves of a prepared table.
+struct Mxfp4 {
+  static constexpr std::size_t kBlocks = 2;    // in a chunk
+  static constexpr std::size_t kEightsOf = 4;  // groups of 8 columns in a block
+  static constexpr float kFactor = 1.0f;       // what the lanes lack
+  using Table = uint8x16_t;
+  static Table table(const std::uint8_t* scales, std::size_t blocks) {
+    uint8x8_t bytes = vdup_n_u8(0);
+    if (blocks == kBlocks)
+      bytes = vld1_u8(scales);
+    else
+      bytes = vreinterpret_u8_u32(
+          vld1_lane_u32(reinterpret_cast<const std::uint32_t*>(scales), vdup_n_u32(0), 0));
+    return vcombine_u8(vshr_n_u8(bytes, 1), vshl_n_u8(bytes, 7));
+  }
+  static uint8x16_t look_up(Table table, uint8x16_t index) { return vqtbl1q_u8(table, index); }
+  static constexpr std::uint8_t kSecondHalf = 8;
+};
+
+struct Nvfp4 {
+  static constexpr std::size_t kBlocks = 4;
+  static constexpr std::size_t kEightsOf = 2;
+  static constexpr float kFactor = 0x1p120f;  // E4M3's bits in a float32's place are 2^-120 of it
+  using Table = uint8x16x2_t;
+  static Table table(const std::uint8_t* scales, std::size_t blocks) {
+    uint8x16_t bytes = vdupq_n_u8(0);
+    if (blocks == kBlocks) {
+      bytes = vld1q_u8(scales);
+    } else {
+      std::uint8_t room[16] = {};
+      std::memcpy(room, scales, blocks * kGroup);
+      bytes = vld1q_u8(room);
+    }
+    const uint8x16_t upper =
+        vandq_u8(vreinterpretq_u8_s8(vshrq_n_s8(vreinterpretq_s8_u8(bytes), 4)), vdupq_n_u8(0x87));
+    return {{upper, vshlq_n_u8(bytes, 4)}};
+  }
+  static uint8x16_t look_up(Table table, uint8x16_t index) { return vqtbl2q_u8(table, index); }
+  static constexpr std::uint8_t kSecondHalf = 16;
+};
+
+// Look-up indices for block b: lanes are rows 0 1 2 3, or rows a a a+1 a+1.
+template <class Format>
+struct Indices {
+  uint8x16_t rows[Format::kBlocks], pairs[2][Format::kBlocks];
+  Indices() {
+    for (std::size_t b = 0; b < Format::kBlocks; ++b) {
+      rows[b] = index(b, 0, 1, 2, 3);
+      pairs[0][b] = index(b, 0, 0, 1, 1);
+      pairs[1][b] = index(b, 2, 2, 3, 3);
+    }
+  }
+  static uint8x16_t index(std::size_t block, int r0, int r1, int r2, int r3) {
+    const int lanes[4] = {r0, r1, r2, r3};
+    std::uint8_t bytes[16];
+    for (int i = 0; i < 4; ++i) {
+      const auto at =
+          static_cast<std::uint8_t>(block * kGroup + static_cast<std::size_t>(lanes[i]));
+      bytes[4 * i] = bytes[4 * i + 1] = 255;
+      bytes[4 * i + 2] = static_cast<std::uint8_t>(at + Format::kSecondHalf);
+      bytes[4 * i + 3] = at;
+    }
+    return vld1q_u8(bytes);
+  }
+};
+
+template <class Format>
+float32x4_t scale_lanes(typename Format::Table table, uint8x16_t index) {
+  return vreinterpretq_f32_u8(Format::look_up(table, index));
+}
+
+// Blocks of the format that chunk c has.
+template <class Format>
+std::size_t blocks_of(const ProductWeights& weights, std::size_t chunk) {
+  return smaller(Format::kBlocks, weights.scale_columns - chunk * Format::kBlocks);
+}
+
+inline std::size_t chunks_of(const ProductWeights& weights) { return (weights.blocks + 1) / 2; }
+
+template <class Format>
+float32x4_t with_factor(float32x4_t inner) {
+  if constexpr (Format::kFactor == 1.0f)
+    return inner;
+  else
+    return vmulq_n_f32(inner, Format::kFactor);
+}
+
+// --- one token
+
+// Four rows of a block of the format: `eights` groups of 8 columns, two per 16 bytes of a tile.
+template <class Mac, class Format, std::size_t kLimbs>
+int32x4_t block_of_one(const Decoder& decode, const std::uint8_t* tile, std::size_t eight,
+                       const std::int8_t* token) {
+  if constexpr (kLimbs == 2) {
+    Mac upper, lower;
+    for (std::size_t i = 0; i < Format::kEightsOf; i += 2) {
+      const std::size_t at = (eight + i) % 4 / 2 * kRegister;
+      const uint8x16_t a = vld1q_u8(tile + at), b = vld1q_u8(tile + 32 + at);
+      const int8x16_t x = vld1q_s8(token + i * kRegister);
+      const int8x16_t y = vld1q_s8(token + (i + 1) * kRegister);
+      upper.add(decode.first(a), x);
+      lower.add(decode.first(b), x);
+      upper.add(decode.second(a), y);
+      lower.add(decode.second(b), y);
+    }
+    const int32x4_t rows01 = upper.sums(), rows23 = lower.sums();
+    return vmlaq_n_s32(vuzp2q_s32(rows01, rows23), vuzp1q_s32(rows01, rows23), 256);
+  } else {
+    int32x4_t rows01 = vdupq_n_s32(0), rows23 = vdupq_n_s32(0);
+    for (std::size_t i = 0; i < Format::kEightsOf; i += 2) {
+      const std::size_t at = (eight + i) % 4 / 2 * kRegister;
+      const uint8x16_t a = vld1q_u8(tile + at), b = vld1q_u8(tile + 32 + at);
+      const int8x16_t x =
+          vreinterpretq_s8_s64(vld1q_dup_s64(reinterpret_cast<const std::int64_t*>(token + i * 8)));
+      const int8x16_t y = vreinterpretq_s8_s64(
+          vld1q_dup_s64(reinterpret_cast<const std::int64_t*>(token + i * 8 + 8)));
+      rows01 = Mac::dot(rows01, decode.first(a), x);
+      rows23 = Mac::dot(rows23, decode.first(b), x);
+      rows01 = Mac::dot(rows01, decode.second(a), y);
+      rows23 = Mac::dot(rows23, decode.second(b), y);
+    }
+    return vpaddq_s32(rows01, rows23);
+  }
+}
+
+template <class Mac, class Format, std::size_t kLimbs>
+float32x4_t chunk_of_one(const Decoder& decode, const Indices<Format>& indices,
+                         const std::uint8_t* tile, const std::uint8_t* scales, std::size_t blocks,
+                         const std::int8_t* token) {
+  const typename Format::Table table = Format::table(scales, blocks);
+  float32x4_t inner = vdupq_n_f32(0);
+  for (std::size_t b = 0; b < blocks; ++b) {
+    const std::size_t eight = b * Format::kEightsOf;
+    const int32x4_t exact = block_of_one<Mac, Format, kLimbs>(decode, tile + eight / 4 * kTileBytes,
+                                                              eight, token + eight * 8 * kLimbs);
+    inner = vfmaq_f32(inner, vcvtq_f32_s32(exact), scale_lanes<Format>(table, indices.rows[b]));
+  }
+  return with_factor<Format>(inner);
+}
+
+template <class Mac, class Format, std::size_t kLimbs>
+void multiply_one(const ProductCall& call) noexcept {
+  const ProductWeights& weights = call.weights;
+  const Decoder decode;
+  const Indices<Format> indices;
+  const std::size_t chunks = chunks_of(weights), steps = padded_tokens(1);
+  const std::size_t whole = weights.scale_columns / Format::kBlocks;
+  const auto* token = reinterpret_cast<const std::int8_t*>(call.tokens.panel);
+  for (std::size_t r = 0; r < call.rows; r += kGroup) {
+    const std::size_t group = (call.first_row + r) / kGroup;
+    const std::uint8_t* tile = weights.codes + group * weights.blocks * kTileBytes;
+    const std::uint8_t* scales = weights.scales + group * weights.scale_columns * kGroup;
+    float32x4_t sum = vdupq_n_f32(0);
+    for (std::size_t c = 0; c < whole; ++c) {
+      const float32x4_t inner = chunk_of_one<Mac, Format, kLimbs>(
+          decode, indices, tile + c * 2 * kTileBytes, scales + c * Format::kBlocks * kGroup,
+          Format::kBlocks, token + c * kChunk * kLimbs);
+      sum = vfmaq_n_f32(sum, inner, call.tokens.half_steps[c * steps]);
+    }
+    for (std::size_t c = whole; c < chunks; ++c) {
+      const float32x4_t inner = chunk_of_one<Mac, Format, kLimbs>(
+          decode, indices, tile + c * 2 * kTileBytes, scales + c * Format::kBlocks * kGroup,
+          blocks_of<Format>(weights, c), token + c * kChunk * kLimbs);
+      sum = vfmaq_n_f32(sum, inner, call.tokens.half_steps[c * steps]);
+    }
+    vst1q_f32(call.sums + r, sum);
+  }
+}
+
+// --- 2 to 8 tokens
+
+// A pair's sums with two rows, [row][token], to where they belong.
+inline void store_pair(float* sums, std::size_t stride, bool has_second, float32x4_t values) {
+  vst1_f32(sums, vget_low_f32(vuzp1q_f32(values, values)));
+  if (has_second) vst1_f32(sums + stride, vget_low_f32(vuzp2q_f32(values, values)));
+}
+
+// A chunk of 4 rows, decoded: [row pair][8 columns].
+inline void decode_chunk(const Decoder& decode, const std::uint8_t* tile, std::size_t tiles,
+                         int8x16_t (&rows)[2][kEights]) {
+  for (std::size_t t = 0; t < tiles; ++t)
+    for (std::size_t pair = 0; pair < 2; ++pair)
+      for (std::size_t half = 0; half < 2; ++half) {
+        const uint8x16_t codes = vld1q_u8(tile + t * kTileBytes + pair * 32 + half * kRegister);
+        rows[pair][t * 4 + half * 2] = decode.first(codes);
+        rows[pair][t * 4 + half * 2 + 1] = decode.second(codes);
+      }
+}
+
+template <class Mac, class Format, std::size_t kLimbs, std::size_t kPairs>
+void chunk_of_few(const int8x16_t (&rows)[2][kEights], const float32x4_t (&scales)[2][4],
+                  std::size_t blocks, const std::int8_t* panel, const float* half_steps,
+                  float32x4_t (&sums)[2][kGroupPairs]) {
+  for (std::size_t p = 0; p < kPairs; ++p) {
+    float32x4_t inner[2] = {vdupq_n_f32(0), vdupq_n_f32(0)};
+    for (std::size_t b = 0; b < blocks; ++b) {
+      Mac exact[2];
+      for (std::size_t l = 0; l < kLimbs; ++l) {
+        if (l != 0)
+          for (Mac& mac : exact) mac.shift();
+        for (std::size_t i = 0; i < Format::kEightsOf; ++i) {
+          const std::size_t eight = b * Format::kEightsOf + i;
+          const int8x16_t x = vld1q_s8(panel + ((l * kEights + eight) * kPairs + p) * kRegister);
+          exact[0].add(rows[0][eight], x);
+          exact[1].add(rows[1][eight], x);
+        }
+      }
+      for (std::size_t r = 0; r < 2; ++r)
+        inner[r] = vfmaq_f32(inner[r], vcvtq_f32_s32(exact[r].sums()), scales[r][b]);
+    }
+    const float32x4_t steps =
+        vreinterpretq_f32_f64(vld1q_dup_f64(reinterpret_cast<const double*>(half_steps + 2 * p)));
+    for (std::size_t r = 0; r < 2; ++r)
+      sums[r][p] = vfmaq_f32(sums[r][p], with_factor<Format>(inner[r]), steps);
+  }
+}
+
+template <class Mac, class Format, std::size_t kLimbs, std::size_t kPairs>
+void multiply_few(const ProductCall& call) noexcept {
+  const ProductWeights& weights = call.weights;
+  const Decoder decode;
+  const Indices<Format> indices;
+  const std::size_t chunks = chunks_of(weights), tokens = call.tokens.tokens;
+  const std::size_t steps = padded_tokens(tokens), whole = weights.scale_columns / Format::kBlocks;
+  const auto* panel = reinterpret_cast<const std::int8_t*>(call.tokens.panel);
+  constexpr std::size_t kChunkBytes = kPairs * 2 * kChunk * kLimbs;
+  for (std::size_t r = 0; r < call.rows; r += kGroup) {
+    const std::size_t group = (call.first_row + r) / kGroup;
+    const std::uint8_t* tile = weights.codes + group * weights.blocks * kTileBytes;
+    const std::uint8_t* bytes = weights.scales + group * weights.scale_columns * kGroup;
+    float32x4_t sums[2][kGroupPairs] = {};
+    int8x16_t rows[2][kEights];
+    const auto scales_of = [&](std::size_t c, std::size_t blocks, float32x4_t(&scales)[2][4]) {
+      const typename Format::Table table =
+          Format::table(bytes + c * Format::kBlocks * kGroup, blocks);
+      for (std::size_t b = 0; b < Format::kBlocks; ++b)
+        for (std::size_t pair = 0; pair < 2; ++pair)
+          scales[pair][b] = scale_lanes<Format>(table, indices.pairs[pair][b]);
+    };
+    float32x4_t scales[2][4];
+    for (std::size_t c = 0; c < whole; ++c) {
+      decode_chunk(decode, tile + c * 2 * kTileBytes, 2, rows);
+      scales_of(c, Format::kBlocks, scales);
+      chunk_of_few<Mac, Format, kLimbs, kPairs>(rows, scales, Format::kBlocks,
+                                                panel + c * kChunkBytes,
+                                                call.tokens.half_steps + c * steps, sums);
+    }
+    for (std::size_t c = whole; c < chunks; ++c) {
+      const std::size_t blocks = blocks_of<Format>(weights, c);
+      decode_chunk(decode, tile + c * 2 * kTileBytes, weights.blocks - 2 * c > 1 ? 2 : 1, rows);
+      scales_of(c, blocks, scales);
+      chunk_of_few<Mac, Format, kLimbs, kPairs>(rows, scales, blocks, panel + c * kChunkBytes,
+                                                call.tokens.half_steps + c * steps, sums);
+    }
+    for (std::size_t p = 0; p < kPairs; ++p)
+      for (std::size_t pair = 0; pair < 2; ++pair)
+        store_pair(call.sums + 2 * p * call.stride + r + 2 * pair, call.stride, 2 * p + 1 < tokens,
+                   sums[pair][p]);
+  }
+}
+
+// --- more than 8 tokens
+
+// Eight rows and a few chunks, decoded: the four row pairs of 8 columns lie side by side. A folded
+// chunk has its smaller scale in block 0's place and is summed as a whole.
+struct Held {
+  alignas(64) std::int8_t rows[kHeldChunks][kEights][kLargeRows / 2][kRegister];
+  alignas(64) float scales[kHeldChunks][4][kLargeRows / 2][4];  // [chunk][block][row pair][lane]
+  bool is_folded[kHeldChunks];
+};
+
+// Both blocks' scale bytes of the 8 rows, row after row; whether they may be folded.
+inline bool folds(uint8x8_t first, uint8x8_t second) {
+  return vmaxv_u8(vabd_u8(first, second)) <= kFoldSteps &&
+         vminv_u8(vmin_u8(first, second)) >= kFoldFrom;
+}
+
+template <class Format>
+void decode_large(const ProductWeights& weights, std::size_t row, std::size_t begin,
+                  std::size_t end, Held& held) {
+  const Decoder decode;
+  const Indices<Format> indices;
+  const std::size_t group = row / kGroup;
+  for (std::size_t c = begin; c < end; ++c) {
+    const std::size_t blocks = blocks_of<Format>(weights, c);
+    const std::size_t tiles = smaller(2, weights.blocks - 2 * c);
+    const std::uint8_t* bytes[2];
+    for (std::size_t g = 0; g < 2; ++g)
+      bytes[g] =
+          weights.scales + ((group + g) * weights.scale_columns + c * Format::kBlocks) * kGroup;
+    bool is_folded = false;
+    uint8x8_t distance[2] = {};  // of both blocks, by group: how far rows are shifted
+    if constexpr (Format::kBlocks == 2) {
+      if (blocks == 2) {
+        const uint8x8_t one = vld1_u8(bytes[0]), other = vld1_u8(bytes[1]);
+        const uint8x8_t first =
+            vreinterpret_u8_u32(vzip1_u32(vreinterpret_u32_u8(one), vreinterpret_u32_u8(other)));
+        const uint8x8_t second =
+            vreinterpret_u8_u32(vzip2_u32(vreinterpret_u32_u8(one), vreinterpret_u32_u8(other)));
+        is_folded = folds(first, second);
+        distance[0] =
+            vsub_u8(one, vmin_u8(one, vreinterpret_u8_u32(vrev64_u32(vreinterpret_u32_u8(one)))));
+        distance[1] = vsub_u8(
+            other, vmin_u8(other, vreinterpret_u8_u32(vrev64_u32(vreinterpret_u32_u8(other)))));
+      }
+    }
+    held.is_folded[c - begin] = is_folded;
+    for (std::size_t g = 0; g < 2; ++g) {
+      int8x16_t rows[2][kEights] = {};
+      decode_chunk(decode, weights.codes + ((group + g) * weights.blocks + 2 * c) * kTileBytes,
+                   tiles, rows);
+      if (is_folded) {
+        // Lane i of `distance` is block i / 4, row i % 4.
+        for (std::size_t b = 0; b < 2; ++b)
+          for (std::size_t pair = 0; pair < 2; ++pair) {
+            const uint8x16_t at =
+                vcombine_u8(vdup_n_u8(static_cast<std::uint8_t>(b * 4 + pair * 2)),
+                            vdup_n_u8(static_cast<std::uint8_t>(b * 4 + pair * 2 + 1)));
+            const int8x16_t shift =
+                vreinterpretq_s8_u8(vqtbl1q_u8(vcombine_u8(distance[g], distance[g]), at));
+            for (std::size_t i = 0; i < 4; ++i)
+              rows[pair][b * 4 + i] = vshlq_s8(rows[pair][b * 4 + i], shift);
+          }
+      }
+      for (std::size_t i = 0; i < kEights; ++i)
+        for (std::size_t pair = 0; pair < 2; ++pair)
+          vst1q_s8(held.rows[c - begin][i][2 * g + pair], rows[pair][i]);
+      const typename Format::Table table = Format::table(bytes[g], blocks);
+      for (std::size_t b = 0; b < Format::kBlocks; ++b)
+        for (std::size_t pair = 0; pair < 2; ++pair) {
+          float32x4_t scale = scale_lanes<Format>(table, indices.pairs[pair][b]);
+          if (is_folded && b == 0)
+            scale = vminq_f32(scale, scale_lanes<Format>(table, indices.pairs[pair][1]));
+          vst1q_f32(held.scales[c - begin][b][2 * g + pair], scale);
+        }
+    }
+  }
+}
+
+// Sums over a chunk's 64 columns, once for each limb: 4 row pairs by kPairs token pairs.
+template <class Mac, std::size_t kLimbs, std::size_t kPairs>
+void folded_chunk(const std::int8_t* rows, const float* scales, const std::int8_t* panel,
+                  const float* half_steps, float32x4_t* sums) {
+  Mac exact[4][kPairs];
+  for (std::size_t l = 0; l < kLimbs; ++l) {
+    if (l != 0)
+      for (auto& row : exact)
+        for (Mac& mac : row) mac.shift();
+    for (std::size_t i = 0; i < kEights; ++i) {
+      int8x16_t w[4], x[kPairs];
+      for (std::size_t r = 0; r < 4; ++r) w[r] = vld1q_s8(rows + (i * 4 + r) * kRegister);
+      for (std::size_t p = 0; p < kPairs; ++p)
+        x[p] = vld1q_s8(panel + ((l * kEights + i) * kPairs + p) * kRegister);
+      for (std::size_t r = 0; r < 4; ++r)
+        for (std::size_t p = 0; p < kPairs; ++p) exact[r][p].add(w[r], x[p]);
+    }
+  }
+  for (std::size_t r = 0; r < 4; ++r) {
+    const float32x4_t scale = vld1q_f32(scales + 4 * r);
+    for (std::size_t p = 0; p < kPairs; ++p) {
+      const float32x4_t steps =
+          vreinterpretq_f32_f64(vld1q_dup_f64(reinterpret_cast<const double*>(half_steps + 2 * p)));
+      const float32x4_t inner = vmulq_f32(vcvtq_f32_s32(exact[r][p].sums()), scale);
+      sums[r * kGroupPairs + p] = vfmaq_f32(sums[r * kGroupPairs + p], inner, steps);
+    }
+  }
+}
+
+// The same block by block, for two row pairs at a time.
+template <class Mac, class Format, std::size_t kLimbs, std::size_t kPairs>
+void plain_chunk(const std::int8_t* rows, const float* scales, std::size_t blocks,
+                 const std::int8_t* panel, const float* half_steps, float32x4_t* sums) {
+  float32x4_t inner[2][kPairs] = {};
+  for (std::size_t b = 0; b < blocks; ++b) {
+    Mac exact[2][kPairs];
+    for (std::size_t l = 0; l < kLimbs; ++l) {
+      if (l != 0)
+        for (auto& row : exact)
+          for (Mac& mac : row) mac.shift();
+      for (std::size_t e = 0; e < Format::kEightsOf; ++e) {
+        const std::size_t i = b * Format::kEightsOf + e;
+        int8x16_t w[2], x[kPairs];
+        for (std::size_t r = 0; r < 2; ++r) w[r] = vld1q_s8(rows + (i * 4 + r) * kRegister);
+        for (std::size_t p = 0; p < kPairs; ++p)
+          x[p] = vld1q_s8(panel + ((l * kEights + i) * kPairs + p) * kRegister);
+        for (std::size_t r = 0; r < 2; ++r)
+          for (std::size_t p = 0; p < kPairs; ++p) exact[r][p].add(w[r], x[p]);
+      }
+    }
+    for (std::size_t r = 0; r < 2; ++r) {
+      const float32x4_t scale = vld1q_f32(scales + (b * 4 + r) * 4);
+      for (std::size_t p = 0; p < kPairs; ++p)
+        inner[r][p] = vfmaq_f32(inner[r][p], vcvtq_f32_s32(exact[r][p].sums()), scale);
+    }
+  }
+  for (std::size_t r = 0; r < 2; ++r)
+    for (std::size_t p = 0; p < kPairs; ++p) {
+      const float32x4_t steps =
+          vreinterpretq_f32_f64(vld1q_dup_f64(reinterpret_cast<const double*>(half_steps + 2 * p)));
+      sums[r * kGroupPairs + p] =
+          vfmaq_f32(sums[r * kGroupPairs + p], with_factor<Format>(inner[r][p]), steps);
+    }
+}
+
+// The held chunks against one group of pairs.
+template <class Mac, class Format, std::size_t kLimbs, std::size_t kPairs>
+void multiply_held(const Held& held, const ProductWeights& weights, std::size_t begin,
+                   std::size_t end, const std::int8_t* panel, const float* half_steps,
+                   std::size_t steps, float* kept) {
+  constexpr std::size_t kChunkBytes = kPairs * 2 * kChunk * kLimbs;
+  float32x4_t sums[4 * kGroupPairs];
+  for (std::size_t i = 0; i < 4 * kGroupPairs; ++i) sums[i] = vld1q_f32(kept + 4 * i);
+  for (std::size_t c = begin; c < end; ++c) {
+    const std::int8_t* rows = held.rows[c - begin][0][0];
+    const float* scales = held.scales[c - begin][0][0];
+    const std::int8_t* tokens = panel + c * kChunkBytes;
+    const float* step = half_steps + c * steps;
+    if (held.is_folded[c - begin]) {
+      folded_chunk<Mac, kLimbs, kPairs>(rows, scales, tokens, step, sums);
+      continue;
+    }
+    const std::size_t blocks = blocks_of<Format>(weights, c);
+    for (std::size_t half = 0; half < 2; ++half)
+      plain_chunk<Mac, Format, kLimbs, kPairs>(rows + half * 2 * kRegister, scales + half * 8,
+                                               blocks, tokens, step, sums + half * 2 * kGroupPairs);
+  }
+  for (std::size_t i = 0; i < 4 * kGroupPairs; ++i) vst1q_f32(kept + 4 * i, sums[i]);
+}
+
+template <class Mac, class Format, std::size_t kLimbs>
+void multiply_many(const ProductCall& call) noexcept {
+  const std::size_t chunks = chunks_of(call.weights), tokens = call.tokens.tokens;
+  const std::size_t pairs = (tokens + 1) / 2, steps = padded_tokens(tokens);
+  const auto* panel = reinterpret_cast<const std::int8_t*>(call.tokens.panel);
+  Held held;
+  alignas(64) float kept[kProductTokens / 2 / kGroupPairs][4 * kGroupPairs * 4];
+  for (std::size_t r = 0; r < call.rows; r += kLargeRows) {
+    std::memset(kept, 0, sizeof kept);
+    for (std::size_t begin = 0; begin < chunks; begin += kHeldChunks) {
+      const std::size_t end = smaller(chunks, begin + kHeldChunks);
+      decode_large<Format>(call.weights, call.first_row + r, begin, end, held);
+      for (std::size_t p = 0; p < pairs; p += kGroupPairs) {
+        const std::int8_t* part = panel + p * chunks * 2 * kChunk * kLimbs;
+        const float* half_steps = call.tokens.half_steps + 2 * p;
+        const auto with = [&]<std::size_t kPairs>() {
+          multiply_held<Mac, Format, kLimbs, kPairs>(held, call.weights, begin, end, part,
+                                                     half_steps, steps, kept[p / kGroupPairs]);
+        };
+        switch (smaller(kGroupPairs, pairs - p)) {
+          case 1:
+            with.template operator()<1>();
+            break;
+          case 2:
+            with.template operator()<2>();
+            break;
+          case 3:
+            with.template operator()<3>();
+            break;
+          default:
+            with.template operator()<4>();
+            break;
+        }
+      }
+    }
+    for (std::size_t p = 0; p < pairs; ++p)
+      for (std::size_t row = 0; row < 4; ++row)
+        store_pair(call.sums + 2 * p * call.stride + r + 2 * row, call.stride, 2 * p + 1 < tokens,
+                   vld1q_f32(kept[p / kGroupPairs] + (row * kGroupPairs + p % kGroupPairs) * 4));
+  }
+}
+
+template <class Mac, class Format, std::size_t kLimbs>
+void multiply(const ProductCall& call) noexcept {
+  switch ((call.tokens.tokens + 1) / 2) {
+    case 1:
+      return call.tokens.tokens == 1 ? multiply_one<Mac, Format, kLimbs>(call)
+                                     : multiply_few<Mac, Format, kLimbs, 1>(call);
+    case 2:
+      return multiply_few<Mac, Format, kLimbs, 2>(call);
+    case 3:
+      return multiply_few<Mac, Format, kLimbs, 3>(call);
+    case 4:
+      return multiply_few<Mac, Format, kLimbs, 4>(call);
+    default:
+      return multiply_many<Mac, Format, kLimbs>(call);
+  }
+}
+
+template <class Mac>
+constexpr ProductFunctions kFunctions{{multiply<Mac, Mxfp4, 1>, multiply<Mac, Mxfp4, 2>},
+                                      {multiply<Mac, Nvfp4, 1>, multiply<Mac, Nvfp4, 2>},
+                                      {place<1>, place<2>},
+                                      {panel_bytes<1>, panel_bytes<2>}};
+
+}  // namespace
+}  // namespace fp4moe::kernels::cpu
