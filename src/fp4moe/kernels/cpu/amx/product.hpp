@@ -1,0 +1,72 @@
+// Tiles for products: sums of up to 16 tokens and 16 rows, of the high and the low bytes of
+// integers, for one or two groups of rows at a time. The compilers' tile functions take numerals
+// for registers, so a group of rows has its own functions.
+//
+//   0, 1 sums of the first group; 2, 3 of the second; 4, 5 tokens; 6 weights of the first, 7 of the
+//   second group
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include <immintrin.h>
+
+namespace fp4moe::kernels::cpu::amx {
+namespace {
+
+// The layout the processor prescribes for its tile configuration.
+struct alignas(64) ProductTiles {
+  std::uint8_t palette = 1;
+  std::uint8_t start_row = 0;
+  std::uint8_t reserved[14] = {};
+  std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  std::uint8_t rows[16] = {};
+
+  ProductTiles(std::size_t tokens, std::size_t columns) {
+    for (int tile = 0; tile < 6; ++tile) rows[tile] = static_cast<std::uint8_t>(tokens);
+    for (int tile = 4; tile < 6; ++tile) row_bytes[tile] = static_cast<std::uint16_t>(columns);
+    for (int tile = 6; tile < 8; ++tile) rows[tile] = static_cast<std::uint8_t>(columns / 4);
+  }
+};
+static_assert(sizeof(ProductTiles) == 64);
+
+// Tile loads do not tell the compiler what they read: whatever was written there must be, before.
+[[gnu::always_inline]] inline void written(const void* memory) {
+  asm volatile("" : : "r"(memory) : "memory");
+}
+
+template <std::size_t kLimbs>
+[[gnu::always_inline]] inline void load_tokens(const std::int8_t* lines, std::size_t line_bytes) {
+  _tile_loadd(4, lines, line_bytes);
+  if constexpr (kLimbs == 2) _tile_loadd(5, lines + 64, line_bytes);
+}
+
+constexpr std::size_t kTileSums = 256;
+
+// Sums of the loaded tokens and the weights at `weights`, one tile for each limb.
+template <std::size_t kLimbs, std::size_t kWhich>
+[[gnu::always_inline]] inline void multiply_tiles(const std::int8_t* weights, std::int32_t* sums) {
+  if constexpr (kWhich == 0) {
+    _tile_loadd(6, weights, 64);
+    _tile_zero(0);
+    _tile_dpbssd(0, 4, 6);
+    if constexpr (kLimbs == 2) {
+      _tile_zero(1);
+      _tile_dpbssd(1, 5, 6);
+      _tile_stored(1, sums + kTileSums, 64);
+    }
+    _tile_stored(0, sums, 64);
+  } else {
+    _tile_loadd(7, weights, 64);
+    _tile_zero(2);
+    _tile_dpbssd(2, 4, 7);
+    if constexpr (kLimbs == 2) {
+      _tile_zero(3);
+      _tile_dpbssd(3, 5, 7);
+      _tile_stored(3, sums + kTileSums, 64);
+    }
+    _tile_stored(2, sums, 64);
+  }
+}
+
+}  // namespace
+}  // namespace fp4moe::kernels::cpu::amx
