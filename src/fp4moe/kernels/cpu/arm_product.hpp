@@ -4,6 +4,7 @@
 // A register holds 8 columns of two rows, or of two tokens, and a Mac makes the 2 x 2 sums of both:
 //
 //   one token      panel [chunk][8 groups of 8 columns][hi 8 | lo 8]     sums: row x limb
+//                  (one limb: the same 8 bytes twice)
 //   more           panel [4 pairs][chunk][limb][8 groups][pair][16]      sums: row x token
 //
 // Up to 8 tokens, codes are decoded in registers for every use; beyond, 8 rows are decoded once
@@ -33,7 +34,7 @@ inline std::size_t smaller(std::size_t a, std::size_t b) { return a < b ? a : b;
 
 template <std::size_t kLimbs>
 std::size_t panel_bytes(std::size_t tokens, std::size_t chunks) noexcept {
-  return (tokens == 1 ? 1 : (tokens + 1) / 2 * 2) * chunks * kChunk * kLimbs;
+  return tokens == 1 ? chunks * kChunk * 2 : (tokens + 1) / 2 * 2 * chunks * kChunk * kLimbs;
 }
 
 // Eight integers of a limb: the upper byte, rounded so that the lower one is signed.
@@ -58,12 +59,13 @@ void place(const PlaceCall& call) noexcept {
     for (std::size_t l = 0; l < kLimbs; ++l) {
       std::int8_t* to =
           call.tokens == 1
-              ? panel + ((chunk * kEights + eight) * kLimbs + l) * 8
+              ? panel + (chunk * kEights + eight) * kRegister + l * 8
               : panel + first * call.chunks * 2 * kChunk * kLimbs +
                     (((chunk * kLimbs + l) * kEights + eight) * pairs + pair - first) * kRegister +
                     call.token % 2 * 8;
       vst1_s8(to, limb<kLimbs>(values, l));
       if (pads) vst1_s8(to + 8, vdup_n_s8(0));
+      if (call.tokens == 1 && kLimbs == 1) vst1_s8(to + 8, limb<kLimbs>(values, l));
     }
   }
 }
@@ -84,24 +86,22 @@ struct Decoder {
   int8x16_t second(uint8x16_t codes) const { return vqtbl1q_s8(doubled, vshrq_n_u8(codes, 4)); }
 };
 
-// Scale bytes of 4 rows and a chunk's blocks become float32 lanes by one table look-up per block:
-// each lane's upper two bytes come from the two halves of a prepared table.
+// Scale bytes of 4 rows and a chunk's blocks become float32 lanes by one look-up and one shift per
+// block, or by a look-up in a prepared table that holds each lane's upper two bytes.
 struct Mxfp4 {
   static constexpr std::size_t kBlocks = 2;    // in a chunk
   static constexpr std::size_t kEightsOf = 4;  // groups of 8 columns in a block
   static constexpr float kFactor = 1.0f;       // what the lanes lack
   using Table = uint8x16_t;
   static Table table(const std::uint8_t* scales, std::size_t blocks) {
-    uint8x8_t bytes = vdup_n_u8(0);
-    if (blocks == kBlocks)
-      bytes = vld1_u8(scales);
-    else
-      bytes = vreinterpret_u8_u32(
-          vld1_lane_u32(reinterpret_cast<const std::uint32_t*>(scales), vdup_n_u32(0), 0));
-    return vcombine_u8(vshr_n_u8(bytes, 1), vshl_n_u8(bytes, 7));
+    if (blocks == kBlocks) return vcombine_u8(vld1_u8(scales), vdup_n_u8(0));
+    return vreinterpretq_u8_u32(
+        vld1q_lane_u32(reinterpret_cast<const std::uint32_t*>(scales), vdupq_n_u32(0), 0));
   }
-  static uint8x16_t look_up(Table table, uint8x16_t index) { return vqtbl1q_u8(table, index); }
-  static constexpr std::uint8_t kSecondHalf = 8;
+  static float32x4_t look_up(Table table, uint8x16_t index) {
+    return vreinterpretq_f32_u32(vshrq_n_u32(vreinterpretq_u32_u8(vqtbl1q_u8(table, index)), 1));
+  }
+  static constexpr std::uint8_t kSecondHalf = 255;  // none: a byte is the whole scale
 };
 
 struct Nvfp4 {
@@ -122,7 +122,9 @@ struct Nvfp4 {
         vandq_u8(vreinterpretq_u8_s8(vshrq_n_s8(vreinterpretq_s8_u8(bytes), 4)), vdupq_n_u8(0x87));
     return {{upper, vshlq_n_u8(bytes, 4)}};
   }
-  static uint8x16_t look_up(Table table, uint8x16_t index) { return vqtbl2q_u8(table, index); }
+  static float32x4_t look_up(Table table, uint8x16_t index) {
+    return vreinterpretq_f32_u8(vqtbl2q_u8(table, index));
+  }
   static constexpr std::uint8_t kSecondHalf = 16;
 };
 
@@ -144,17 +146,14 @@ struct Indices {
       const auto at =
           static_cast<std::uint8_t>(block * kGroup + static_cast<std::size_t>(lanes[i]));
       bytes[4 * i] = bytes[4 * i + 1] = 255;
-      bytes[4 * i + 2] = static_cast<std::uint8_t>(at + Format::kSecondHalf);
+      bytes[4 * i + 2] = Format::kSecondHalf == 255
+                             ? std::uint8_t{255}
+                             : static_cast<std::uint8_t>(at + Format::kSecondHalf);
       bytes[4 * i + 3] = at;
     }
     return vld1q_u8(bytes);
   }
 };
-
-template <class Format>
-float32x4_t scale_lanes(typename Format::Table table, uint8x16_t index) {
-  return vreinterpretq_f32_u8(Format::look_up(table, index));
-}
 
 // Blocks of the format that chunk c has.
 template <class Format>
@@ -191,16 +190,15 @@ int32x4_t block_of_one(const Decoder& decode, const std::uint8_t* tile, std::siz
       lower.add(decode.second(b), y);
     }
     const int32x4_t rows01 = upper.sums(), rows23 = lower.sums();
-    return vmlaq_n_s32(vuzp2q_s32(rows01, rows23), vuzp1q_s32(rows01, rows23), 256);
+    const int32x4_t upper_first = vreinterpretq_s32_s64(vdupq_n_s64(8));  // shifts: 8 0 8 0
+    return vpaddq_s32(vshlq_s32(rows01, upper_first), vshlq_s32(rows23, upper_first));
   } else {
     int32x4_t rows01 = vdupq_n_s32(0), rows23 = vdupq_n_s32(0);
     for (std::size_t i = 0; i < Format::kEightsOf; i += 2) {
       const std::size_t at = (eight + i) % 4 / 2 * kRegister;
       const uint8x16_t a = vld1q_u8(tile + at), b = vld1q_u8(tile + 32 + at);
-      const int8x16_t x =
-          vreinterpretq_s8_s64(vld1q_dup_s64(reinterpret_cast<const std::int64_t*>(token + i * 8)));
-      const int8x16_t y = vreinterpretq_s8_s64(
-          vld1q_dup_s64(reinterpret_cast<const std::int64_t*>(token + i * 8 + 8)));
+      const int8x16_t x = vld1q_s8(token + i * kRegister);
+      const int8x16_t y = vld1q_s8(token + (i + 1) * kRegister);
       rows01 = Mac::dot(rows01, decode.first(a), x);
       rows23 = Mac::dot(rows23, decode.first(b), x);
       rows01 = Mac::dot(rows01, decode.second(a), y);
@@ -215,12 +213,14 @@ float32x4_t chunk_of_one(const Decoder& decode, const Indices<Format>& indices,
                          const std::uint8_t* tile, const std::uint8_t* scales, std::size_t blocks,
                          const std::int8_t* token) {
   const typename Format::Table table = Format::table(scales, blocks);
-  float32x4_t inner = vdupq_n_f32(0);
+  float32x4_t inner{};
   for (std::size_t b = 0; b < blocks; ++b) {
     const std::size_t eight = b * Format::kEightsOf;
     const int32x4_t exact = block_of_one<Mac, Format, kLimbs>(decode, tile + eight / 4 * kTileBytes,
-                                                              eight, token + eight * 8 * kLimbs);
-    inner = vfmaq_f32(inner, vcvtq_f32_s32(exact), scale_lanes<Format>(table, indices.rows[b]));
+                                                              eight, token + eight * kRegister);
+    const float32x4_t scale = Format::look_up(table, indices.rows[b]);
+    inner = b == 0 ? vmulq_f32(vcvtq_f32_s32(exact), scale)
+                   : vfmaq_f32(inner, vcvtq_f32_s32(exact), scale);
   }
   return with_factor<Format>(inner);
 }
@@ -241,13 +241,13 @@ void multiply_one(const ProductCall& call) noexcept {
     for (std::size_t c = 0; c < whole; ++c) {
       const float32x4_t inner = chunk_of_one<Mac, Format, kLimbs>(
           decode, indices, tile + c * 2 * kTileBytes, scales + c * Format::kBlocks * kGroup,
-          Format::kBlocks, token + c * kChunk * kLimbs);
+          Format::kBlocks, token + c * kEights * kRegister);
       sum = vfmaq_n_f32(sum, inner, call.tokens.half_steps[c * steps]);
     }
     for (std::size_t c = whole; c < chunks; ++c) {
       const float32x4_t inner = chunk_of_one<Mac, Format, kLimbs>(
           decode, indices, tile + c * 2 * kTileBytes, scales + c * Format::kBlocks * kGroup,
-          blocks_of<Format>(weights, c), token + c * kChunk * kLimbs);
+          blocks_of<Format>(weights, c), token + c * kEights * kRegister);
       sum = vfmaq_n_f32(sum, inner, call.tokens.half_steps[c * steps]);
     }
     vst1q_f32(call.sums + r, sum);
@@ -262,25 +262,31 @@ inline void store_pair(float* sums, std::size_t stride, bool has_second, float32
   if (has_second) vst1_f32(sums + stride, vget_low_f32(vuzp2q_f32(values, values)));
 }
 
-// A chunk of 4 rows, decoded: [row pair][8 columns].
-inline void decode_chunk(const Decoder& decode, const std::uint8_t* tile, std::size_t tiles,
-                         int8x16_t (&rows)[2][kEights]) {
-  for (std::size_t t = 0; t < tiles; ++t)
+// A chunk of 4 rows, decoded: [row pair][8 columns]. Inlined, so that it stays in registers.
+template <std::size_t kTiles>
+[[gnu::always_inline]] inline void decode_chunk(const Decoder& decode, const std::uint8_t* tile,
+                                                int8x16_t (&rows)[2][kEights]) {
+  for (std::size_t t = 0; t < kTiles; ++t)
     for (std::size_t pair = 0; pair < 2; ++pair)
       for (std::size_t half = 0; half < 2; ++half) {
         const uint8x16_t codes = vld1q_u8(tile + t * kTileBytes + pair * 32 + half * kRegister);
         rows[pair][t * 4 + half * 2] = decode.first(codes);
         rows[pair][t * 4 + half * 2 + 1] = decode.second(codes);
       }
+  if constexpr (kTiles == 1)
+    for (auto& row : rows)
+      for (std::size_t i = 4; i < kEights; ++i) row[i] = vdupq_n_s8(0);
 }
 
 template <class Mac, class Format, std::size_t kLimbs, std::size_t kPairs>
-void chunk_of_few(const int8x16_t (&rows)[2][kEights], const float32x4_t (&scales)[2][4],
-                  std::size_t blocks, const std::int8_t* panel, const float* half_steps,
-                  float32x4_t (&sums)[2][kGroupPairs]) {
+[[gnu::always_inline]] inline void chunk_of_few(const int8x16_t (&rows)[2][kEights],
+                                                const float32x4_t (&scales)[2][4],
+                                                const std::int8_t* panel, const float* half_steps,
+                                                float32x4_t (&sums)[2][kGroupPairs]) {
+#pragma GCC unroll 1
   for (std::size_t p = 0; p < kPairs; ++p) {
-    float32x4_t inner[2] = {vdupq_n_f32(0), vdupq_n_f32(0)};
-    for (std::size_t b = 0; b < blocks; ++b) {
+    float32x4_t inner[2] = {};
+    for (std::size_t b = 0; b < Format::kBlocks; ++b) {
       Mac exact[2];
       for (std::size_t l = 0; l < kLimbs; ++l) {
         if (l != 0)
@@ -293,7 +299,8 @@ void chunk_of_few(const int8x16_t (&rows)[2][kEights], const float32x4_t (&scale
         }
       }
       for (std::size_t r = 0; r < 2; ++r)
-        inner[r] = vfmaq_f32(inner[r], vcvtq_f32_s32(exact[r].sums()), scales[r][b]);
+        inner[r] = b == 0 ? vmulq_f32(vcvtq_f32_s32(exact[r].sums()), scales[r][b])
+                          : vfmaq_f32(inner[r], vcvtq_f32_s32(exact[r].sums()), scales[r][b]);
     }
     const float32x4_t steps =
         vreinterpretq_f32_f64(vld1q_dup_f64(reinterpret_cast<const double*>(half_steps + 2 * p)));
@@ -316,28 +323,28 @@ void multiply_few(const ProductCall& call) noexcept {
     const std::uint8_t* tile = weights.codes + group * weights.blocks * kTileBytes;
     const std::uint8_t* bytes = weights.scales + group * weights.scale_columns * kGroup;
     float32x4_t sums[2][kGroupPairs] = {};
-    int8x16_t rows[2][kEights];
-    const auto scales_of = [&](std::size_t c, std::size_t blocks, float32x4_t(&scales)[2][4]) {
+    const auto multiply_chunk = [&]<std::size_t kTiles>(std::size_t c, std::size_t blocks)
+        __attribute__((always_inline)) {
+      int8x16_t rows[2][kEights];
+      float32x4_t scales[2][4];
+      decode_chunk<kTiles>(decode, tile + c * 2 * kTileBytes, rows);
       const typename Format::Table table =
           Format::table(bytes + c * Format::kBlocks * kGroup, blocks);
       for (std::size_t b = 0; b < Format::kBlocks; ++b)
         for (std::size_t pair = 0; pair < 2; ++pair)
-          scales[pair][b] = scale_lanes<Format>(table, indices.pairs[pair][b]);
+          scales[pair][b] = Format::look_up(table, indices.pairs[pair][b]);
+      chunk_of_few<Mac, Format, kLimbs, kPairs>(rows, scales, panel + c * kChunkBytes,
+                                                call.tokens.half_steps + c * steps, sums);
     };
-    float32x4_t scales[2][4];
-    for (std::size_t c = 0; c < whole; ++c) {
-      decode_chunk(decode, tile + c * 2 * kTileBytes, 2, rows);
-      scales_of(c, Format::kBlocks, scales);
-      chunk_of_few<Mac, Format, kLimbs, kPairs>(rows, scales, Format::kBlocks,
-                                                panel + c * kChunkBytes,
-                                                call.tokens.half_steps + c * steps, sums);
-    }
-    for (std::size_t c = whole; c < chunks; ++c) {
-      const std::size_t blocks = blocks_of<Format>(weights, c);
-      decode_chunk(decode, tile + c * 2 * kTileBytes, weights.blocks - 2 * c > 1 ? 2 : 1, rows);
-      scales_of(c, blocks, scales);
-      chunk_of_few<Mac, Format, kLimbs, kPairs>(rows, scales, blocks, panel + c * kChunkBytes,
-                                                call.tokens.half_steps + c * steps, sums);
+    for (std::size_t c = 0; c < whole; ++c)
+      multiply_chunk.template operator()<2>(c, Format::kBlocks);
+    // The last chunk may lack blocks: their rows and scales are zeros.
+    if (whole < chunks) {
+      const std::size_t blocks = blocks_of<Format>(weights, whole);
+      if (weights.blocks - 2 * whole == 2)
+        multiply_chunk.template operator()<2>(whole, blocks);
+      else
+        multiply_chunk.template operator()<1>(whole, blocks);
     }
     for (std::size_t p = 0; p < kPairs; ++p)
       for (std::size_t pair = 0; pair < 2; ++pair)
@@ -370,7 +377,6 @@ void decode_large(const ProductWeights& weights, std::size_t row, std::size_t be
   const std::size_t group = row / kGroup;
   for (std::size_t c = begin; c < end; ++c) {
     const std::size_t blocks = blocks_of<Format>(weights, c);
-    const std::size_t tiles = smaller(2, weights.blocks - 2 * c);
     const std::uint8_t* bytes[2];
     for (std::size_t g = 0; g < 2; ++g)
       bytes[g] =
@@ -393,9 +399,13 @@ void decode_large(const ProductWeights& weights, std::size_t row, std::size_t be
     }
     held.is_folded[c - begin] = is_folded;
     for (std::size_t g = 0; g < 2; ++g) {
-      int8x16_t rows[2][kEights] = {};
-      decode_chunk(decode, weights.codes + ((group + g) * weights.blocks + 2 * c) * kTileBytes,
-                   tiles, rows);
+      int8x16_t rows[2][kEights];
+      const std::uint8_t* tile =
+          weights.codes + ((group + g) * weights.blocks + 2 * c) * kTileBytes;
+      if (weights.blocks - 2 * c >= 2)
+        decode_chunk<2>(decode, tile, rows);
+      else
+        decode_chunk<1>(decode, tile, rows);
       if (is_folded) {
         // Lane i of `distance` is block i / 4, row i % 4.
         for (std::size_t b = 0; b < 2; ++b)
@@ -415,9 +425,9 @@ void decode_large(const ProductWeights& weights, std::size_t row, std::size_t be
       const typename Format::Table table = Format::table(bytes[g], blocks);
       for (std::size_t b = 0; b < Format::kBlocks; ++b)
         for (std::size_t pair = 0; pair < 2; ++pair) {
-          float32x4_t scale = scale_lanes<Format>(table, indices.pairs[pair][b]);
+          float32x4_t scale = Format::look_up(table, indices.pairs[pair][b]);
           if (is_folded && b == 0)
-            scale = vminq_f32(scale, scale_lanes<Format>(table, indices.pairs[pair][1]));
+            scale = vminq_f32(scale, Format::look_up(table, indices.pairs[pair][1]));
           vst1q_f32(held.scales[c - begin][b][2 * g + pair], scale);
         }
     }
@@ -433,6 +443,7 @@ void folded_chunk(const std::int8_t* rows, const float* scales, const std::int8_
     if (l != 0)
       for (auto& row : exact)
         for (Mac& mac : row) mac.shift();
+#pragma GCC unroll 1  // more would spill the sums
     for (std::size_t i = 0; i < kEights; ++i) {
       int8x16_t w[4], x[kPairs];
       for (std::size_t r = 0; r < 4; ++r) w[r] = vld1q_s8(rows + (i * 4 + r) * kRegister);
@@ -455,15 +466,16 @@ void folded_chunk(const std::int8_t* rows, const float* scales, const std::int8_
 
 // The same block by block, for two row pairs at a time.
 template <class Mac, class Format, std::size_t kLimbs, std::size_t kPairs>
-void plain_chunk(const std::int8_t* rows, const float* scales, std::size_t blocks,
-                 const std::int8_t* panel, const float* half_steps, float32x4_t* sums) {
+void plain_chunk(const std::int8_t* rows, const float* scales, const std::int8_t* panel,
+                 const float* half_steps, float32x4_t* sums) {
   float32x4_t inner[2][kPairs] = {};
-  for (std::size_t b = 0; b < blocks; ++b) {
+  for (std::size_t b = 0; b < Format::kBlocks; ++b) {
     Mac exact[2][kPairs];
     for (std::size_t l = 0; l < kLimbs; ++l) {
       if (l != 0)
         for (auto& row : exact)
           for (Mac& mac : row) mac.shift();
+#pragma GCC unroll 1
       for (std::size_t e = 0; e < Format::kEightsOf; ++e) {
         const std::size_t i = b * Format::kEightsOf + e;
         int8x16_t w[2], x[kPairs];
@@ -477,7 +489,8 @@ void plain_chunk(const std::int8_t* rows, const float* scales, std::size_t block
     for (std::size_t r = 0; r < 2; ++r) {
       const float32x4_t scale = vld1q_f32(scales + (b * 4 + r) * 4);
       for (std::size_t p = 0; p < kPairs; ++p)
-        inner[r][p] = vfmaq_f32(inner[r][p], vcvtq_f32_s32(exact[r][p].sums()), scale);
+        inner[r][p] = b == 0 ? vmulq_f32(vcvtq_f32_s32(exact[r][p].sums()), scale)
+                             : vfmaq_f32(inner[r][p], vcvtq_f32_s32(exact[r][p].sums()), scale);
     }
   }
   for (std::size_t r = 0; r < 2; ++r)
@@ -491,9 +504,8 @@ void plain_chunk(const std::int8_t* rows, const float* scales, std::size_t block
 
 // The held chunks against one group of pairs.
 template <class Mac, class Format, std::size_t kLimbs, std::size_t kPairs>
-void multiply_held(const Held& held, const ProductWeights& weights, std::size_t begin,
-                   std::size_t end, const std::int8_t* panel, const float* half_steps,
-                   std::size_t steps, float* kept) {
+void multiply_held(const Held& held, std::size_t begin, std::size_t end, const std::int8_t* panel,
+                   const float* half_steps, std::size_t steps, float* kept) {
   constexpr std::size_t kChunkBytes = kPairs * 2 * kChunk * kLimbs;
   float32x4_t sums[4 * kGroupPairs];
   for (std::size_t i = 0; i < 4 * kGroupPairs; ++i) sums[i] = vld1q_f32(kept + 4 * i);
@@ -506,10 +518,9 @@ void multiply_held(const Held& held, const ProductWeights& weights, std::size_t 
       folded_chunk<Mac, kLimbs, kPairs>(rows, scales, tokens, step, sums);
       continue;
     }
-    const std::size_t blocks = blocks_of<Format>(weights, c);
     for (std::size_t half = 0; half < 2; ++half)
       plain_chunk<Mac, Format, kLimbs, kPairs>(rows + half * 2 * kRegister, scales + half * 8,
-                                               blocks, tokens, step, sums + half * 2 * kGroupPairs);
+                                               tokens, step, sums + half * 2 * kGroupPairs);
   }
   for (std::size_t i = 0; i < 4 * kGroupPairs; ++i) vst1q_f32(kept + 4 * i, sums[i]);
 }
@@ -530,8 +541,8 @@ void multiply_many(const ProductCall& call) noexcept {
         const std::int8_t* part = panel + p * chunks * 2 * kChunk * kLimbs;
         const float* half_steps = call.tokens.half_steps + 2 * p;
         const auto with = [&]<std::size_t kPairs>() {
-          multiply_held<Mac, Format, kLimbs, kPairs>(held, call.weights, begin, end, part,
-                                                     half_steps, steps, kept[p / kGroupPairs]);
+          multiply_held<Mac, Format, kLimbs, kPairs>(held, begin, end, part, half_steps, steps,
+                                                     kept[p / kGroupPairs]);
         };
         switch (smaller(kGroupPairs, pairs - p)) {
           case 1:
