@@ -366,7 +366,8 @@ struct Held {
 // Both blocks' scale bytes of the 8 rows, row after row; whether they may be folded.
 inline bool folds(uint8x8_t first, uint8x8_t second) {
   return vmaxv_u8(vabd_u8(first, second)) <= kFoldSteps &&
-         vminv_u8(vmin_u8(first, second)) >= kFoldFrom;
+         vminv_u8(vmin_u8(first, second)) >= kFoldFrom &&
+         vmaxv_u8(vmax_u8(first, second)) <= kFoldTo;
 }
 
 template <class Format>

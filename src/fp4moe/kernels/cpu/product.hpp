@@ -16,7 +16,7 @@
 // MXFP4 has two blocks per chunk and powers of two as scales, so t is the float nearest to
 // S0 * 2^e0 + S1 * 2^e1. Kernels may therefore shift weights by e0 - e1, while that is at most 3
 // (12 << 3 fits a byte), sum the whole chunk in integers and convert once: the same t, as long as
-// nothing is subnormal (both scale bytes at least kFoldFrom).
+// nothing is subnormal or too large (both scale bytes from kFoldFrom to kFoldTo).
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -26,7 +26,7 @@ namespace fp4moe::kernels::cpu {
 inline constexpr std::size_t kChunk = 64;           // columns that share a step
 inline constexpr std::size_t kProductTokens = 128;  // at most, of one panel
 inline constexpr std::size_t kStepTokens = 16;      // steps are padded to a multiple of this
-inline constexpr int kFoldFrom = 32, kFoldSteps = 3;
+inline constexpr int kFoldFrom = 32, kFoldTo = 223, kFoldSteps = 3;
 
 inline constexpr int kLimit[] = {0, 127, 32639};  // of a, by limbs: 127 * 256 + 127 = 32639
 

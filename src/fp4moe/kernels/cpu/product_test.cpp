@@ -33,7 +33,7 @@ std::uint8_t random_scale(WeightFormat format, Scales kind, std::mt19937& random
     return static_cast<std::uint8_t>(kind == Scales::alike ? 0x38 + below(4) : below(0x7F));
   if (kind == Scales::alike) return static_cast<std::uint8_t>(120 + below(3));
   if (kind == Scales::spread) return static_cast<std::uint8_t>(110 + below(12));
-  const std::uint8_t odd[] = {0, 1, 31, 32, 33, 34, 35, 36, 120, 200};
+  const std::uint8_t odd[] = {0, 1, 31, 32, 33, 34, 35, 36, 120, 200, 223, 224, 226};
   return odd[below(std::size(odd))];
 }
 
