@@ -15,7 +15,7 @@ ALLOWED = {
     "tensor/files": "base tensor",
     "layout": "base formats tensor",
     "kernels": "base formats platform layout",
-    "moe": "base formats platform tensor tensor/files weights oracle",
+    "moe": "base formats platform kernels tensor tensor/files weights oracle",
     "weights": "base formats platform tensor tensor/files kernels",
     "oracle": "base formats platform",
     "backends": "base formats platform tensor layout oracle",
@@ -23,7 +23,7 @@ ALLOWED = {
     "golden": "base formats platform tensor layout moe weights oracle backends convert",
     "plan": "base formats platform tensor tensor/files moe weights oracle backends",
     "runtime": "base formats platform tensor tensor/files layout moe weights oracle backends convert plan",
-    "bench": "base formats platform kernels tensor tensor/files layout moe weights oracle backends convert",
+    "bench": "base formats platform kernels tensor tensor/files layout moe weights oracle backends convert plan runtime",
     "cli": "base formats platform kernels tensor tensor/files layout moe weights oracle backends convert golden bench plan runtime",
 }
 

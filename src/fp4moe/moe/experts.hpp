@@ -16,6 +16,7 @@
 #include "fp4moe/moe/exchange/exchange.hpp"
 #include "fp4moe/moe/lora.hpp"
 #include "fp4moe/moe/numerics.hpp"
+#include "fp4moe/tensor/shape.hpp"
 #include "fp4moe/weights/expert.hpp"
 #include "fp4moe/weights/moe_shape.hpp"
 
@@ -47,9 +48,15 @@ struct ExpertSource {
   struct PackedTensor {
     std::string name{};  // "w13", "w13_scale", ...
     std::span<const std::byte> bytes{};
+    tensor::Shape shape{};  // as stored
   };
   std::string layout{}, generation{};  // empty: in none
   std::vector<PackedTensor> packed{};
+  // Kernels with one w13 have one global scale for it: the gate's, which `visit` then gives for the
+  // ups, too.
+  bool shares_global = false;
+  // Views that `visit` hands out stay as long as whoever made the source lives.
+  bool views_stay = false;
 };
 
 // One call. ids of `in` are global; `expert_map` gives the local position of each or -1, and

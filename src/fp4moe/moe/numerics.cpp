@@ -64,6 +64,7 @@ Tolerance tolerance(const Numerics& numerics, oracle::ActivationKey quantises) {
     case ActivationKey::nvfp4:
       return {.of_largest = 0.5, .cosine = 0.95};
   }
+  if (numerics.activation_bits == 8) return {.of_largest = 0.05, .cosine = 0.999};
   return numerics.id == "exact" ? Tolerance{.of_largest = 1e-6, .cosine = 1 - 1e-12}
                                 : Tolerance{.of_largest = 2e-2, .cosine = 0.9999};
 }

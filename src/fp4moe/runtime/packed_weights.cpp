@@ -188,7 +188,8 @@ moe::ExpertSource PackedWeights::source() const {
                          .layout = std::string(packer_.layout().id),
                          .generation = std::string(packer_.layout().generation)};
   for (std::size_t t = 0; t < views_.size(); ++t)
-    made.packed.push_back({packer_.tensors()[t].name, views_[t]});
+    made.packed.push_back(
+        {packer_.tensors()[t].name, views_[t], packer_.tensors()[t].shape});
   made.visit = [this](std::size_t position, const moe::UseExpert& use) -> Result<Done> {
     const Result<ExpertRooms> rooms = ExpertRooms::make(packer_);
     if (!rooms) return rooms.why();

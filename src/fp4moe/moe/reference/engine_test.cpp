@@ -116,7 +116,7 @@ TEST(Reference, EveryRowOfNumericsStaysWithinItsTolerance) {
   for (const Numerics& row : kNumerics) {
     const std::vector<double> found = compute(*make(layer, {.numerics = row}), tokens);
     EXPECT_LE(distance(exact, found), tolerance(row, ActivationKey::none).of_largest) << row.id;
-    if (row.id == "exact" || row.id == "native") continue;
+    if (row.id == "exact" || row.id == "native" || row.id == "fast") continue;
     EXPECT_GT(distance(exact, found), 1e-5) << row.id << " rounds nowhere";
     for (const double value : found) EXPECT_EQ(value, rounded_to_bf16(value)) << row.id;
   }

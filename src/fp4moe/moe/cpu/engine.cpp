@@ -1,0 +1,452 @@
+#include "fp4moe/moe/cpu/engine.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include <fmt/format.h>
+
+#include "fp4moe/base/checked.hpp"
+#include "fp4moe/base/interrupt.hpp"
+#include "fp4moe/kernels/cpu/isa.hpp"
+#include "fp4moe/moe/cpu/epilogue.hpp"
+#include "fp4moe/moe/cpu/workspace.hpp"
+#include "fp4moe/moe/reference/engine.hpp"
+#include "fp4moe/moe/reference/slots.hpp"
+
+namespace fp4moe::moe::cpu {
+namespace {
+
+using formats::WeightFormat;
+using kernels::cpu::kChunk;
+using kernels::cpu::padded_tokens;
+using kernels::cpu::ProductKernel;
+
+// Whether values can be quantised chunk by chunk.
+bool fits_chunks(ActivationKey key) {
+  return key != ActivationKey::fp8_block128 && key != ActivationKey::fp8_token;
+}
+
+class Computation final : public Experts {
+ public:
+  Computation(ExpertsProblem problem, const ProductKernel& kernel, CpuWeights weights,
+              std::shared_ptr<ThreadPool> pool)
+      : problem_(std::move(problem)),
+        kernel_(kernel),
+        weights_(std::move(weights)),
+        pool_(std::move(pool)),
+        limbs_(problem_.numerics.activation_bits == 8 ? 1 : 2) {}
+
+  Result<Done> make_workspace() { return space_.make(weights_, pool_->threads()); }
+
+  const ExpertsProblem& problem() const override { return problem_; }
+  std::string_view engine() const override { return "cpu"; }
+  std::string kernel() const override {
+    const std::string_view isa = kernel_.name.substr(0, kernel_.name.find('/'));
+    const std::string_view id = problem_.numerics.id;
+    const std::string_view where = weights_.is_mapped() ? "+mapped" : "";
+    if (id == "exact" || id == "native") return fmt::format("{}/exact{}", isa, where);
+    if (id == "fast") return fmt::format("{}/fast{}", isa, where);
+    return fmt::format("{}/match:{}{}", isa, id, where);
+  }
+
+  Result<Done> compute(const ExpertsCall& call, OutputForm form, const MutableRows& out) override {
+    if (const auto fine = check(problem_, call, form, out); !fine) return fine.why();
+    const bool is_batched = form == OutputForm::batches;
+    const std::uint64_t rows = is_batched ? reference::occupied(call.in) : call.in.x.rows;
+    const std::uint64_t step =
+        is_batched
+            ? kPassSlots
+            : std::max<std::uint64_t>(1, kPassSlots / std::max<std::uint64_t>(1, call.in.top_k));
+    for (std::uint64_t begin = 0; begin < rows; begin += step) {
+      if (const auto go_on = check_interrupt(); !go_on) return go_on.why();
+      space_.pass.group(call, problem_.shape.experts, begin, std::min(rows, begin + step));
+      needs_ = needs_of(call);
+      if (const auto done = space_.reserve(kernel_, needs_); !done) return done.why();
+      place_inputs(call);
+      multiply_first(call);
+      if (needs_.keeps_middle) place_middles(call);
+      multiply_second(call, form, out);
+    }
+    return Done{};
+  }
+
+ private:
+  bool has_adapters(const ExpertsCall& call) const {
+    return !call.lora.empty() && !call.in.adapters.empty();
+  }
+  const LoraExpert* adapter_of(const ExpertsCall& call, std::size_t slot) const {
+    if (!has_adapters(call)) return nullptr;
+    const CpuSlot& at = space_.pass.slots[slot];
+    const std::int32_t adapter = call.in.adapters[space_.pass.rows[at.item]];
+    if (adapter < 0) return nullptr;
+    return &call.lora.at(static_cast<std::size_t>(adapter), space_.pass.units[at.unit].expert);
+  }
+
+  Needs needs_of(const ExpertsCall& call) const {
+    Needs made{.keeps_middle = has_adapters(call) || !fits_chunks(problem_.quantises),
+               .second_rows = second_rows(),
+               .limbs = limbs_};
+    if (has_adapters(call))
+      for (const LoraExpert& pair : call.lora.pairs)
+        for (const LowRank* part : {&pair.gate, &pair.up, &pair.down})
+          made.rank = std::max<std::size_t>(made.rank, part->a.rows);
+    return made;
+  }
+
+  // Enough tasks for all threads; with many tokens larger ones, because each reads all panels.
+  std::size_t second_rows() const {
+    constexpr std::size_t kLeast = 16, kFewItems = 64, kTasks = 4;
+    std::size_t rows = space_.pass.rows.size() > kFewItems ? kMostSecondRows : kMostSecondRows / 2;
+    while (rows > kLeast && problem_.shape.hidden < rows * kTasks * pool_->threads()) rows /= 2;
+    return rows;
+  }
+
+  RowQuantiser quantiser(const std::vector<float>& scales, std::size_t expert) const {
+    const float scale = scales.empty() ? 1.0f : scales[scales.size() == 1 ? 0 : expert];
+    return {.key = problem_.quantises, .global_scale = scale};
+  }
+  // What multiplies the sums of quantised values.
+  double factor_of(const RowQuantiser& how) const {
+    return problem_.numerics.activations_in_bf16 ? 1.0 : double{shared_factor(how)};
+  }
+  double input_factor(const ExpertsCall& call, std::size_t expert) const {
+    if (call.in.is_quantised) return double{call.in.factor};
+    return factor_of(quantiser(problem_.input_scales, expert));
+  }
+
+  void quantise(const RowQuantiser& how, std::span<float> values) const {
+    quantise_dequantise(how, values);
+    if (!problem_.numerics.activations_in_bf16) return;
+    const float factor = shared_factor(how);
+    for (float& value : values) value *= factor;
+    round_values(values.data(), values.size());
+  }
+
+  // Values of whole chunks from `chunk` on, as integers into a token's place.
+  struct Target {
+    Panels& panels;
+    std::size_t slot = 0, chunk = 0, chunks = 0;
+  };
+  void round(const Target& to, const float* values, Scratch& scratch) const {
+    kernels::cpu::round_chunks(values, to.chunks * kChunk, kernels::cpu::kLimit[limbs_],
+                               scratch.rounded.as<std::int16_t>().data(),
+                               scratch.steps.as<float>().data());
+    if (!weights_.is_zipped()) return;
+    const auto from = scratch.rounded.as<std::int16_t>();
+    const auto ordered = scratch.ordered.as<std::int16_t>();
+    const auto& zipped = kernel_.tiles->zipped;
+    for (std::size_t at = 0; at < to.chunks * kChunk; at += zipped.size())
+      for (std::size_t i = 0; i < zipped.size(); ++i) ordered[at + i] = from[at + zipped[i]];
+  }
+  void place(const Target& to, Scratch& scratch) const {
+    const CpuSlot& slot = space_.pass.slots[to.slot];
+    const Unit& unit = space_.pass.units[slot.unit];
+    const std::size_t token = to.slot - unit.first, padded = padded_tokens(unit.count);
+    const tensor::Buffer& values = weights_.is_zipped() ? scratch.ordered : scratch.rounded;
+    kernel_.place(limbs_)({.values = values.as<std::int16_t>().data(),
+                           .first_column = to.chunk * kChunk,
+                           .columns = to.chunks * kChunk,
+                           .token = token,
+                           .tokens = unit.count,
+                           .chunks = to.panels.chunks,
+                           .panel = to.panels.panel(slot.unit)});
+    float* steps = to.panels.steps(slot.unit) + to.chunk * padded;
+    const auto made = scratch.steps.as<float>();
+    for (std::size_t c = 0; c < to.chunks; ++c) {
+      steps[c * padded + token] = made[c];
+      if (token + 1 == unit.count)
+        std::fill(steps + c * padded + unit.count, steps + (c + 1) * padded, 0.0f);
+    }
+  }
+
+  float* low_of(std::size_t slot, std::size_t which) {
+    return space_.low.as<float>().data() + (slot * 3 + which) * needs_.rank;
+  }
+  static void multiply_low(const LowRank& pair, const float* values, float* to) {
+    for (std::uint64_t r = 0; r < pair.a.rows; ++r)
+      to[r] = dot(pair.a.row(r).data(), values, pair.a.columns);
+  }
+
+  // Tokens are rounded once, but where experts have scales of their own.
+  void place_inputs(const ExpertsCall& call) {
+    const Pass& pass = space_.pass;
+    const bool quantises = problem_.quantises != ActivationKey::none && !call.in.is_quantised;
+    const bool apart = quantises && problem_.input_scales.size() > 1;
+    pool_->run_ranges(pass.rows.size(), 1, [&](std::size_t item, std::size_t, std::size_t who) {
+      Scratch& scratch = space_.threads[who];
+      const auto order = std::span(pass.order).subspan(item * pass.width, pass.width);
+      const std::span<float> all = scratch.values.as<float>().first(space_.x.chunks * kChunk);
+      const std::span<float> values = all.first(problem_.shape.hidden);
+      bool is_rounded = false;
+      for (const std::uint32_t slot : order) {
+        if (slot == Pass::kNone) continue;
+        const std::size_t expert = pass.units[pass.slots[slot].unit].expert;
+        const Target target{space_.x, slot, 0, space_.x.chunks};
+        const LoraExpert* adapter = adapter_of(call, slot);
+        if (!is_rounded || apart || adapter != nullptr) {
+          read_row(call.in.x, pass.rows[item], values);
+          std::fill(all.begin() + static_cast<std::ptrdiff_t>(values.size()), all.end(), 0.0f);
+          if (adapter != nullptr) add_low_inputs(call, *adapter, slot, values);
+          if (quantises) quantise(quantiser(problem_.input_scales, expert), values);
+          round(target, all.data(), scratch);
+          is_rounded = true;
+        }
+        place(target, scratch);
+      }
+    });
+  }
+
+  // A_gate x and A_up x.
+  void add_low_inputs(const ExpertsCall& call, const LoraExpert& adapter, std::size_t slot,
+                      std::span<const float> values) {
+    const float factor = call.in.is_quantised ? call.in.factor : 1.0f;
+    for (std::size_t which = 0; which < 2; ++which) {
+      const LowRank& pair = which == 0 ? adapter.gate : adapter.up;
+      multiply_low(pair, values.data(), low_of(slot, which));
+      for (std::uint64_t r = 0; r < pair.a.rows; ++r) low_of(slot, which)[r] *= factor;
+    }
+  }
+
+  kernels::cpu::ProductCall product(const CpuMatrix& matrix, std::size_t first, std::size_t rows,
+                                    Scratch& scratch) const {
+    kernels::cpu::ProductCall made{.weights = matrix.tiles, .first_row = first, .rows = rows};
+    if (!matrix.is_mapped()) return made;
+    auto* codes = scratch.codes.as<std::uint8_t>().data();
+    auto* scales = scratch.scales.as<std::uint8_t>().data();
+    kernels::cpu::cut_tiles(*kernel_.tiles, matrix.rows, first, rows, codes, scales);
+    made.weights.codes = codes;
+    made.weights.scales = scales;
+    made.first_row = 0;
+    return made;
+  }
+
+  // A task yields the activations of one chunk of one unit.
+  void multiply_first(const ExpertsCall& call) {
+    const kernels::cpu::Multiply multiply = kernel_.multiply(problem_.shape.format, limbs_);
+    const std::size_t turns = problem_.shape.gated() ? 2 : 1;
+    pool_->run_ranges(space_.tasks.size(), 1, [&](std::size_t index, std::size_t, std::size_t who) {
+      const Workspace::Task task = space_.tasks[index];
+      const Unit& unit = space_.pass.units[task.unit];
+      const CpuExpert& expert = weights_.at(unit.expert);
+      Scratch& scratch = space_.threads[who];
+      const std::size_t first = task.chunk * kChunk * turns;
+      const std::size_t rows = std::min(kChunk * turns, expert.w13.padded_rows - first);
+      auto made = product(expert.w13, first, rows, scratch);
+      made.tokens = space_.x.tokens(task.unit, unit.count);
+      made.sums = scratch.sums.as<float>().data();
+      made.stride = kFirstRows;
+      multiply(made);
+      finish_middle(call, task, scratch);
+    });
+  }
+
+  void finish_middle(const ExpertsCall& call, const Workspace::Task& task, Scratch& scratch) {
+    const Unit& unit = space_.pass.units[task.unit];
+    const CpuExpert& expert = weights_.at(unit.expert);
+    const double input = input_factor(call, unit.expert);
+    const std::size_t first = task.chunk * kChunk;
+    const std::size_t columns = std::min<std::size_t>(kChunk, problem_.shape.intermediate - first);
+    const auto part = [&](const float* bias) { return bias == nullptr ? bias : bias + first; };
+    const FirstEpilogue how{.rounding = problem_.numerics.first,
+                            .is_gated = problem_.shape.gated(),
+                            .gate_factor = static_cast<float>(input * double{expert.gate_global}),
+                            .up_factor = static_cast<float>(input * double{expert.up_global}),
+                            .gate_bias = part(expert.gate_bias),
+                            .up_bias = part(expert.up_bias)};
+    const MiddleEpilogue middle{problem_.activation, problem_.params, problem_.numerics.middle};
+    FirstChunk chunk;
+    float values[kChunk];
+    for (std::uint32_t t = 0; t < unit.count; ++t) {
+      const std::size_t slot = unit.first + t;
+      finish_first(how, scratch.sums.as<float>().data() + t * kFirstRows, chunk);
+      if (const LoraExpert* adapter = adapter_of(call, slot))
+        add_low_first(*adapter, slot, first, columns, chunk);
+      activate_chunk(middle, chunk, values);
+      std::fill(values + columns, values + kChunk, 0.0f);
+      if (needs_.keeps_middle) {
+        std::copy_n(values, kChunk, middle_of(slot) + first);
+        continue;
+      }
+      if (problem_.quantises != ActivationKey::none)
+        quantise(quantiser(problem_.hidden_scales, unit.expert), {values, columns});
+      const Target target{space_.h, slot, task.chunk, 1};
+      round(target, values, scratch);
+      place(target, scratch);
+    }
+  }
+
+  float* middle_of(std::size_t slot) {
+    return space_.middle.as<float>().data() + slot * space_.h.chunks * kChunk;
+  }
+
+  // B (A x) onto `columns` gates and ups from `first`. Without a gate both go to the one value.
+  void add_low_first(const LoraExpert& adapter, std::size_t slot, std::size_t first,
+                     std::size_t columns, FirstChunk& chunk) {
+    const bool rounds = problem_.numerics.first != FirstRounding::none;
+    for (std::size_t which = 0; which < 2; ++which) {
+      const LowRank& pair = which == 0 ? adapter.gate : adapter.up;
+      if (pair.empty()) continue;
+      float* to = which == 1 && problem_.shape.gated() ? chunk.ups : chunk.gates;
+      for (std::size_t i = 0; i < columns; ++i)
+        to[i] += dot(pair.b.row(first + i).data(), low_of(slot, which), pair.a.rows);
+      if (rounds) round_values(to, columns);
+    }
+  }
+
+  // Whole rows of h: A_down h, quantised by rows, rounded.
+  void place_middles(const ExpertsCall& call) {
+    pool_->run_ranges(
+        space_.pass.slots.size(), 1, [&](std::size_t slot, std::size_t, std::size_t who) {
+          const std::size_t expert = space_.pass.units[space_.pass.slots[slot].unit].expert;
+          float* values = middle_of(slot);
+          if (const LoraExpert* adapter = adapter_of(call, slot))
+            multiply_low(adapter->down, values, low_of(slot, 2));
+          if (problem_.quantises != ActivationKey::none)
+            quantise(quantiser(problem_.hidden_scales, expert),
+                     {values, static_cast<std::size_t>(problem_.shape.intermediate)});
+          const Target target{space_.h, slot, 0, space_.h.chunks};
+          round(target, values, space_.threads[who]);
+          place(target, space_.threads[who]);
+        });
+  }
+
+  // Whether Marlin's rounded weight holds the global scale too: not with a bias, which is added
+  // before, nor where no weight is applied.
+  bool folds_global(const CpuExpert& expert, bool is_weighted) const {
+    return problem_.numerics.weight == WeightRounding::bf16_with_global && is_weighted &&
+           problem_.shape.format == WeightFormat::nvfp4 && expert.down_bias == nullptr;
+  }
+  float router_weight(float weight, float factor) const {
+    if (problem_.numerics.weight == WeightRounding::none) return weight;
+    float rounded = weight * factor;
+    round_values(&rounded, 1);
+    return rounded;
+  }
+
+  struct Output {
+    OutputForm form = OutputForm::summed;
+    const MutableRows& rows;
+    bool is_weighted = true;
+  };
+  // Rows of the matrix: [first, first + padded), of which `real` exist; columns of the output.
+  struct Range {
+    std::size_t first = 0, padded = 0, real = 0;
+
+    MutableRows of(const MutableRows& out) const {
+      MutableRows part = out;
+      part.data += first * element_bytes(out.dtype);
+      part.columns = real;
+      return part;
+    }
+  };
+
+  void multiply_second(const ExpertsCall& call, OutputForm form, const MutableRows& out) {
+    const std::size_t step = needs_.second_rows, hidden = problem_.shape.hidden;
+    const Pass& pass = space_.pass;
+    const Output to{form, out, form == OutputForm::summed && !call.weight_on_input};
+    pool_->run_ranges(ceil_div(hidden, step), 1,
+                      [&](std::size_t index, std::size_t, std::size_t who) {
+                        const std::size_t first = index * step;
+                        const Range range{first, step, std::min(step, hidden - first)};
+                        Scratch& scratch = space_.threads[who];
+                        float* totals = scratch.totals.as<float>().data();
+                        if (form == OutputForm::summed)
+                          std::fill_n(totals, pass.rows.size() * step, 0.0f);
+                        for (std::size_t u = 0; u < pass.units.size(); ++u)
+                          multiply_unit(call, to, u, range, scratch);
+                        if (form == OutputForm::slots) clear_slots(to, range, scratch);
+                        if (form != OutputForm::summed) return;
+                        const MutableRows part = range.of(out);
+                        for (std::size_t item = 0; item < pass.rows.size(); ++item) {
+                          float* row = totals + item * step;
+                          if (problem_.numerics.rounds_sum) round_values(row, range.real);
+                          write_row(std::span<const float>(row, range.real), part, pass.rows[item]);
+                        }
+                      });
+  }
+
+  void multiply_unit(const ExpertsCall& call, const Output& to, std::size_t number,
+                     const Range& range, Scratch& scratch) {
+    const Unit& unit = space_.pass.units[number];
+    const CpuExpert& expert = weights_.at(unit.expert);
+    const std::size_t rows = std::min(range.padded, expert.w2.padded_rows - range.first);
+    auto made = product(expert.w2, range.first, rows, scratch);
+    made.tokens = space_.h.tokens(number, unit.count);
+    made.sums = scratch.sums.as<float>().data();
+    made.stride = range.padded;
+    kernel_.multiply(problem_.shape.format, limbs_)(made);
+
+    const bool in_weight = folds_global(expert, to.is_weighted);
+    const double hidden = factor_of(quantiser(problem_.hidden_scales, unit.expert));
+    const SecondEpilogue how{
+        .rounding = problem_.numerics.second,
+        .factor = static_cast<float>(hidden * (in_weight ? 1.0 : double{expert.down_global})),
+        .bias = expert.down_bias == nullptr ? nullptr : expert.down_bias + range.first,
+        .is_weighted = to.is_weighted};
+    const bool later = how.rounding == SecondRounding::unweighted && to.is_weighted;
+    const MutableRows part = range.of(to.rows);
+    float* totals = scratch.totals.as<float>().data();
+    for (std::uint32_t t = 0; t < unit.count; ++t) {
+      const CpuSlot& slot = space_.pass.slots[unit.first + t];
+      float* values = made.sums + t * made.stride;
+      const float weight = router_weight(slot.weight, in_weight ? expert.down_global : 1.0f);
+      finish_second(how, weight, range.real, values);
+      if (const LoraExpert* adapter = adapter_of(call, unit.first + t))
+        add_low_second(adapter->down, unit.first + t, to.is_weighted && !later, range, values);
+      if (to.form == OutputForm::summed)
+        add_scaled(values, later ? weight : 1.0f, range.real, totals + slot.item * range.padded);
+      else
+        write_row(std::span<const float>(values, range.real), part, slot.number);
+    }
+  }
+
+  // B_down (A_down h), with the weight where that is applied here.
+  void add_low_second(const LowRank& pair, std::size_t slot, bool is_weighted, const Range& range,
+                      float* values) {
+    if (pair.empty()) return;
+    const float weight = is_weighted ? space_.pass.slots[slot].weight : 1.0f;
+    for (std::size_t i = 0; i < range.real; ++i)
+      values[i] += weight * dot(pair.b.row(range.first + i).data(), low_of(slot, 2), pair.a.rows);
+    if (problem_.numerics.second != SecondRounding::none) round_values(values, range.real);
+  }
+
+  // Slots of no expert here become zeros, so that nobody ever reads what was not written.
+  void clear_slots(const Output& to, const Range& range, Scratch& scratch) const {
+    const Pass& pass = space_.pass;
+    float* zeros = scratch.sums.as<float>().data();
+    std::fill_n(zeros, range.real, 0.0f);
+    const MutableRows part = range.of(to.rows);
+    for (std::size_t i = 0; i < pass.order.size(); ++i)
+      if (pass.order[i] == Pass::kNone)
+        write_row(std::span<const float>(zeros, range.real), part,
+                  pass.rows[i / pass.width] * pass.width + i % pass.width);
+  }
+
+  ExpertsProblem problem_;
+  const ProductKernel& kernel_;
+  CpuWeights weights_;
+  std::shared_ptr<ThreadPool> pool_;
+  std::size_t limbs_;
+  Workspace space_{};
+  Needs needs_{};
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Experts>> CpuEngine::make(const ExpertsProblem& problem,
+                                                 const ExpertSource& source) const {
+  if (problem.numerics.weights_in_bf16 && problem.shape.format == WeightFormat::nvfp4)
+    return reference::ReferenceEngine(pool_).make(problem, source);
+  if (const auto fine = check(problem); !fine) return fine.why();
+  const ProductKernel& kernel =
+      kernels::cpu::pick(kernels::cpu::product_kernels(),
+                         options_.features.value_or(kernels::cpu::machine_features()));
+  Result<CpuWeights> weights = CpuWeights::make(source, *kernel.tiles, options_.home, *pool_);
+  if (!weights) return weights.why();
+  auto made = std::make_unique<Computation>(problem, kernel, std::move(*weights), pool_);
+  if (const auto done = made->make_workspace(); !done) return done.why();
+  return std::unique_ptr<Experts>(std::move(made));
+}
+
+}  // namespace fp4moe::moe::cpu

@@ -1,0 +1,80 @@
+#include "fp4moe/moe/cpu/workspace.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "fp4moe/base/checked.hpp"
+
+namespace fp4moe::moe::cpu {
+namespace {
+
+using kernels::cpu::kChunk;
+using kernels::cpu::kProductTokens;
+
+Result<Done> grow(tensor::Buffer& buffer, std::size_t bytes) {
+  if (buffer.size() >= bytes) return Done{};
+  buffer = {};  // first, so that both are never there at once
+  Result<tensor::Buffer> memory = tensor::Buffer::allocate(bytes);
+  if (!memory) return memory.why();
+  buffer = std::move(*memory);
+  return Done{};
+}
+
+}  // namespace
+
+Result<Done> Workspace::make(const CpuWeights& weights, std::size_t count) {
+  x.chunks = weights.hidden_chunks();
+  h.chunks = weights.middle_chunks();
+  threads.resize(count);
+  const std::size_t chunks = std::max(x.chunks, h.chunks), columns = chunks * kChunk;
+  const std::size_t rows = std::max(kFirstRows, kMostSecondRows);
+  for (Scratch& scratch : threads) {
+    const std::pair<tensor::Buffer*, std::size_t> wanted[] = {
+        {&scratch.sums, kProductTokens * rows * sizeof(float)},
+        {&scratch.values, columns * sizeof(float)},
+        {&scratch.rounded, columns * sizeof(std::int16_t)},
+        {&scratch.ordered, columns * sizeof(std::int16_t)},
+        {&scratch.steps, chunks * sizeof(float)},
+        {&scratch.codes, weights.is_mapped() ? weights.code_bytes(rows) : 0},
+        {&scratch.scales, weights.is_mapped() ? weights.scale_bytes(rows) : 0}};
+    for (const auto& [buffer, bytes] : wanted)
+      if (const auto done = grow(*buffer, bytes); !done) return done.why();
+  }
+  return Done{};
+}
+
+Result<Done> Workspace::place(const kernels::cpu::ProductKernel& kernel, std::size_t limbs,
+                              Panels& to) {
+  to.places.resize(pass.units.size());
+  std::size_t bytes = 0, steps = 0;
+  for (std::size_t u = 0; u < pass.units.size(); ++u) {
+    const std::size_t tokens = pass.units[u].count;
+    to.places[u] = {.panel = bytes, .step = steps};
+    bytes += round_up(kernel.panel_bytes(limbs, tokens, to.chunks), tensor::Buffer::kAlignment);
+    steps += kernels::cpu::padded_tokens(tokens) * to.chunks;
+  }
+  if (const auto done = grow(to.panels, bytes); !done) return done.why();
+  return grow(to.half_steps, steps * sizeof(float));
+}
+
+Result<Done> Workspace::reserve(const kernels::cpu::ProductKernel& kernel, const Needs& needs) {
+  if (const auto done = place(kernel, needs.limbs, x); !done) return done.why();
+  if (const auto done = place(kernel, needs.limbs, h); !done) return done.why();
+  const std::size_t slots = pass.slots.size();
+  if (needs.keeps_middle)
+    if (const auto done = grow(middle, slots * h.chunks * kChunk * sizeof(float)); !done)
+      return done.why();
+  if (const auto done = grow(low, slots * 3 * needs.rank * sizeof(float)); !done) return done.why();
+  for (Scratch& scratch : threads) {
+    const std::size_t totals = pass.rows.size() * needs.second_rows * sizeof(float);
+    if (const auto done = grow(scratch.totals, totals); !done) return done.why();
+  }
+  tasks.clear();
+  for (const std::uint32_t expert : pass.by_size)
+    for (std::uint32_t chunk = 0; chunk < h.chunks; ++chunk)
+      for (std::uint32_t u = pass.first_units[expert]; u < pass.first_units[expert + 1]; ++u)
+        tasks.push_back({.unit = u, .chunk = chunk});
+  return Done{};
+}
+
+}  // namespace fp4moe::moe::cpu

@@ -1,0 +1,72 @@
+// Memory of the engine's calls. It grows and is never given back, so that calls of a size seen
+// before allocate nothing.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "fp4moe/base/result.hpp"
+#include "fp4moe/kernels/cpu/product_list.hpp"
+#include "fp4moe/moe/cpu/stored.hpp"
+#include "fp4moe/moe/cpu/units.hpp"
+#include "fp4moe/tensor/buffer.hpp"
+
+namespace fp4moe::moe::cpu {
+
+inline constexpr std::size_t kFirstRows = 2 * kernels::cpu::kChunk;  // of a task of GEMM1
+inline constexpr std::size_t kMostSecondRows = 128;                  // of a task of GEMM2
+
+// Tokens of all units in the kernel's form, for one of the two products.
+struct Panels {
+  tensor::Buffer panels{}, half_steps{};
+  struct Place {
+    std::size_t panel = 0, step = 0;  // bytes, numbers
+  };
+  std::vector<Place> places{};  // of each unit
+  std::size_t chunks = 0;
+
+  std::byte* panel(std::size_t unit) { return panels.data() + places[unit].panel; }
+  float* steps(std::size_t unit) { return half_steps.as<float>().data() + places[unit].step; }
+  kernels::cpu::ProductTokens tokens(std::size_t unit, std::size_t count) {
+    return {.panel = panel(unit), .half_steps = steps(unit), .tokens = count};
+  }
+};
+
+// Of one thread.
+struct Scratch {
+  tensor::Buffer sums{};                // [kProductTokens][kFirstRows or kMostSecondRows]
+  tensor::Buffer values{};              // a row of either product, of whole chunks
+  tensor::Buffer rounded{}, ordered{};  // the same as integers, and in the tiles' order
+  tensor::Buffer steps{};
+  tensor::Buffer codes{}, scales{};  // tiles that are cut at use
+  tensor::Buffer totals{};           // [items][rows of a task of GEMM2]
+};
+
+// What a call asks for beside its slots.
+struct Needs {
+  bool keeps_middle = false;  // h as numbers, for what needs whole rows of it
+  std::size_t rank = 0;       // of low-rank additions
+  std::size_t second_rows = 64;
+  std::size_t limbs = 2;
+};
+
+struct Workspace {
+  Pass pass{};
+  Panels x{}, h{};
+  tensor::Buffer middle{};  // [slots][columns of whole chunks]
+  tensor::Buffer low{};     // [slots][gate, up, down][rank]
+  std::vector<Scratch> threads{};
+  struct Task {
+    std::uint32_t unit = 0, chunk = 0;
+  };
+  std::vector<Task> tasks{};  // of GEMM1
+
+  Result<Done> make(const CpuWeights& weights, std::size_t count);
+  // For the pass that was grouped. Errors: memory.exhausted.
+  Result<Done> reserve(const kernels::cpu::ProductKernel& kernel, const Needs& needs);
+
+ private:
+  Result<Done> place(const kernels::cpu::ProductKernel& kernel, std::size_t limbs, Panels& to);
+};
+
+}  // namespace fp4moe::moe::cpu
