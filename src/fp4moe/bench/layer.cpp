@@ -1,0 +1,268 @@
+#include "fp4moe/bench/layer.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "fp4moe/bench/layer_tokens.hpp"
+#include "fp4moe/moe/reference/engine.hpp"
+
+namespace fp4moe::bench {
+namespace {
+
+using moe::DType;
+
+constexpr std::uint64_t kMostLayerTokens = 8192;
+constexpr std::uint64_t kCheckedTokens = 3;
+constexpr std::size_t kLeastRoutings = 16, kMostRoutings = 128;
+constexpr std::uint64_t kUsualCache = std::uint64_t{32} << 20;
+constexpr std::uint64_t kTimesCache = 4;  // weights between two uses of the same ones
+
+// One engine with one numerics, and where its calls have got to.
+struct Contender {
+  const NumericsWord* numerics = nullptr;
+  LayerModel::Callable callable{};
+  std::size_t next = 0;
+};
+
+// What all numbers of tokens share.
+struct Setup {
+  const LayerBenchOptions& options;
+  const LayerModel& model;
+  std::shared_ptr<ThreadPool> pool{};
+  std::vector<Contender> contenders{};
+};
+
+struct LayerWork {
+  const TokenSet& tokens;
+  ThreadPool& pool;
+  std::vector<std::uint16_t> out{};  // bf16
+};
+
+Result<Done> call_next(LayerWork& work, Contender& contender) {
+  const std::size_t number = contender.next++;
+  moe::MonolithicKernel& layer =
+      contender.callable.layers[number % contender.callable.layers.size()];
+  return layer.apply(
+      work.tokens.call(number % work.tokens.logits.size()),
+      moe::dense_rows(std::span(work.out), DType::bf16, work.tokens.tokens, work.tokens.hidden),
+      work.pool);
+}
+
+// The first tokens' outputs of the first layer and routing in float64, from their experts alone.
+Result<std::vector<double>> exact_outputs(const LayerModel& model, const TokenSet& tokens,
+                                          std::shared_ptr<ThreadPool> pool) {
+  const auto router = moe::routing::Router::make(model.router());
+  if (!router) return router.why();
+  const Result<Routes> routes = tokens.route(*router, 0, *pool);
+  if (!routes) return routes.why();
+  const std::uint64_t count = std::min(kCheckedTokens, tokens.tokens);
+  const std::size_t slots = count * router->slots();
+  std::vector<std::int32_t> map(tokens.experts, -1);
+  std::vector<std::size_t> used;
+  for (std::size_t i = 0; i < slots; ++i) {
+    const auto id = static_cast<std::size_t>(routes->ids[i]);
+    if (map[id] >= 0) continue;
+    map[id] = static_cast<std::int32_t>(used.size());
+    used.push_back(id);
+  }
+  const moe::ExpertSource all = model.source(0);
+  moe::ExpertSource some{.shape = all.shape};
+  some.shape.experts = used.size();
+  some.visit = [&](std::size_t position, const moe::UseExpert& use) {
+    return all.visit(used[position], [&](const weights::ExpertView& given) {
+      weights::ExpertView view = given;
+      view.shape.experts = used.size();
+      return use(view);
+    });
+  };
+  const auto numerics = moe::require_numerics("exact");
+  if (!numerics) return numerics.why();
+  moe::ExpertsProblem problem = model.problem(**numerics);
+  problem.shape.experts = used.size();
+  const moe::reference::ReferenceEngine engine(std::move(pool));
+  const auto experts = engine.make(problem, some);
+  if (!experts) return experts.why();
+  const bool on_input = model.router().method == moe::routing::Method::llama4;
+  std::vector<double> x(count * tokens.hidden), out(count * tokens.hidden);
+  for (std::uint64_t t = 0; t < count; ++t) {
+    const auto row = std::span(x).subspan(t * tokens.hidden, tokens.hidden);
+    moe::read_row(tokens.call(0).x, t, row);
+    if (on_input)
+      for (double& value : row)
+        value = moe::rounded_to_bf16(value * moe::rounded_to_bf16(double{routes->weights[t]}));
+  }
+  const moe::Prepared in{
+      .x = moe::dense_rows(std::span<const double>(x), DType::f64, count, tokens.hidden),
+      .top_k = router->slots(),
+      .ids = std::span(routes->ids).first(slots),
+      .weights = std::span(routes->weights).first(slots)};
+  const auto done = (*experts)->compute(
+      {.in = in, .expert_map = map, .weight_on_input = on_input}, moe::OutputForm::summed,
+      moe::dense_rows(std::span(out), DType::f64, count, tokens.hidden));
+  if (!done) return done.why();
+  return out;
+}
+
+// Root mean square of the difference, as a share of that of the exact values.
+Result<double> error_of(Contender& contender, const TokenSet& tokens, ThreadPool& pool,
+                        std::span<const double> exact) {
+  std::vector<float> out(tokens.tokens * tokens.hidden);
+  const auto done = contender.callable.layers.front().apply(
+      tokens.call(0), moe::dense_rows(std::span(out), DType::f32, tokens.tokens, tokens.hidden),
+      pool);
+  if (!done) return done.why();
+  double wrong = 0, all = 0;
+  for (std::size_t i = 0; i < exact.size(); ++i) {
+    wrong += (double{out[i]} - exact[i]) * (double{out[i]} - exact[i]);
+    all += exact[i] * exact[i];
+  }
+  return all == 0 ? std::sqrt(wrong) : std::sqrt(wrong / all);
+}
+
+// The better of both, of what was measured before and after.
+void take_best(Ceilings& ceilings, const Ceilings& other) {
+  for (double Ceilings::*rate : {&Ceilings::read_gb_per_s, &Ceilings::copy_gb_per_s,
+                                 &Ceilings::int8_gop_per_s, &Ceilings::bf16_gflop_per_s})
+    ceilings.*rate = std::max(ceilings.*rate, other.*rate);
+}
+
+Result<Ceilings> ceilings_for(const LayerBenchOptions& options, std::uint64_t cache) {
+  return bench_ceilings({.threads = options.model.threads,
+                         .megabytes = static_cast<std::size_t>(
+                             std::clamp<std::uint64_t>(kTimesCache * cache >> 20, 64, 2048)),
+                         .seconds = std::clamp(options.seconds / 8, 0.01, 1.0),
+                         .features = options.features});
+}
+
+// How many routings it takes until as many bytes were read as the caches must forget.
+std::size_t routings_for(const LayerModel& model, std::uint64_t tokens, std::uint64_t cache) {
+  const std::uint64_t active =
+      std::min(model.shape().experts, tokens * std::max<std::uint64_t>(1, model.router().top_k));
+  const double bytes = static_cast<double>(active) * model.expert_bytes();
+  return std::clamp(static_cast<std::size_t>(static_cast<double>(kTimesCache * cache) / bytes) + 1,
+                    kLeastRoutings, kMostRoutings);
+}
+
+Result<std::vector<LayerResult>> measure_tokens(Setup& setup, const TokenSet& tokens) {
+  const LayerModel& model = setup.model;
+  ThreadPool& pool = *setup.pool;
+  const auto exact = exact_outputs(model, tokens, setup.pool);
+  if (!exact) return exact.why();
+  LayerWork work{tokens, pool, std::vector<std::uint16_t>(tokens.tokens * tokens.hidden)};
+  const double bytes = tokens.active_experts * model.expert_bytes();
+  std::vector<LayerResult> results;
+  std::vector<Job> jobs;
+  for (Contender& contender : setup.contenders) {
+    const Result<double> error = error_of(contender, tokens, pool, *exact);
+    if (!error) return error.why();
+    contender.next = 0;
+    results.push_back({.model = model.name(),
+                       .format = std::string(formats::name(model.shape().format)),
+                       .routing = setup.options.routing,
+                       .engine = contender.callable.engine,
+                       .kernel = contender.callable.kernel,
+                       .numerics = std::string(contender.numerics->word),
+                       .tokens = tokens.tokens,
+                       .top_k = model.router().top_k,
+                       .threads = pool.threads(),
+                       .layers = model.layers(),
+                       .routings = tokens.logits.size(),
+                       .active_experts = tokens.active_experts,
+                       .operations = 2.0 * static_cast<double>(tokens.tokens) *
+                                     static_cast<double>(model.router().top_k) *
+                                     static_cast<double>(model.expert_weights()),
+                       .rel_error = *error});
+    jobs.push_back(
+        {results.back().kernel, bytes, [&work, &contender] { return call_next(work, contender); }});
+  }
+  const auto timings = measure(
+      jobs, {.most = 400,
+             .seconds = setup.options.seconds / static_cast<double>(setup.options.tokens.size())});
+  if (!timings) return timings.why();
+  for (std::size_t i = 0; i < results.size(); ++i) results[i].timing = (*timings)[i];
+  return results;
+}
+
+}  // namespace
+
+Result<LayerReport> bench_layer(const LayerBenchOptions& options) {
+  for (const std::uint64_t tokens : options.tokens)
+    if (tokens == 0 || tokens > kMostLayerTokens)
+      return usage("bench.tokens", "so many tokens are not measured")
+          .expects(fmt::format("1 to {}", kMostLayerTokens), fmt::format("{}", tokens));
+  std::vector<const NumericsWord*> numerics;
+  for (const std::string& word : options.numerics) {
+    const auto row = require_numerics_word(word);
+    if (!row) return row.why();
+    numerics.push_back(*row);
+  }
+  const std::uint64_t cache =
+      options.last_level_bytes == 0 ? kUsualCache : options.last_level_bytes;
+  LayerModelOptions asked = options.model;
+  asked.keep = kTimesCache * cache;
+  const Result<LayerModel> model = LayerModel::open(asked);
+  if (!model) return model.why();
+  Setup setup{options, *model, std::make_shared<ThreadPool>(options.model.threads)};
+  for (const std::string& engine : options.engines)
+    for (const NumericsWord* row : numerics) {
+      auto callable = model->make(engine, row->numerics, setup.pool);
+      if (!callable) return callable.why();
+      setup.contenders.push_back({row, std::move(*callable)});
+    }
+
+  LayerReport report;
+  Result<Ceilings> ceilings = ceilings_for(options, cache);
+  if (!ceilings) return ceilings.why();
+  report.ceilings = std::move(*ceilings);
+  for (const std::uint64_t tokens : options.tokens) {
+    const auto set = make_tokens(model->router(),
+                                 {.tokens = tokens,
+                                  .hidden = model->shape().hidden,
+                                  .routings = routings_for(*model, tokens, cache),
+                                  .routing = options.routing,
+                                  .seed = options.model.seed},
+                                 *setup.pool);
+    if (!set) return set.why();
+    auto results = measure_tokens(setup, *set);
+    if (!results) return results.why();
+    std::ranges::move(*results, std::back_inserter(report.results));
+  }
+  const Result<Ceilings> after = ceilings_for(options, cache);
+  if (!after) return after.why();
+  take_best(report.ceilings, *after);
+  for (LayerResult& result : report.results) {
+    const unsigned limbs = (*require_numerics_word(result.numerics))->limbs;
+    result.floor_us = std::max(
+        result.timing.work / report.ceilings.read_gb_per_s / 1e3,
+        result.operations * static_cast<double>(limbs) / report.ceilings.int8_gop_per_s / 1e3);
+  }
+  return report;
+}
+
+Json to_json(const LayerResult& result) {
+  Json made{{"model", result.model},
+            {"format", result.format},
+            {"tokens", result.tokens},
+            {"top_k", result.top_k},
+            {"active_experts", rounded(result.active_experts)},
+            {"threads", result.threads},
+            {"engine", result.engine},
+            {"kernel", result.kernel},
+            {"numerics", result.numerics},
+            {"routing", result.routing},
+            {"layers", result.layers},
+            {"routings", result.routings},
+            {"gb_per_s", rounded(result.timing.rate())},
+            {"gflop_per_s", rounded(result.gflop_per_s())},
+            {"floor_us", rounded(result.floor_us)},
+            {"ratio_to_floor", rounded(result.ratio_to_floor())},
+            {"rel_error", result.rel_error}};
+  add_times(made, result.timing);
+  return made;
+}
+
+}  // namespace fp4moe::bench

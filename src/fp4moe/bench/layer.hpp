@@ -1,0 +1,54 @@
+// How long does a whole MoE layer take, from router logits to output, and how far is that from what
+// the machine must spend? The floor of a call is the larger of two times: reading the weights of
+// its experts once, and multiplying all its tokens with them.
+//
+// Calls rotate over several layers and many routings, so that weights come from memory.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "fp4moe/base/result.hpp"
+#include "fp4moe/bench/ceilings.hpp"
+#include "fp4moe/bench/layer_model.hpp"
+#include "fp4moe/bench/measure.hpp"
+
+namespace fp4moe::bench {
+
+struct LayerBenchOptions {
+  LayerModelOptions model{};
+  std::vector<std::uint64_t> tokens{1, 4, 16, 64};
+  std::vector<std::string> engines{"auto"};
+  std::vector<std::string> numerics{"exact"};  // of kNumericsWords; measured by turns
+  std::string routing = "uniform";             // or "skewed"
+  std::uint64_t last_level_bytes = 0;          // of cache; 0: as if it were 32 MiB
+  EnumSet<platform::CpuFeature> features{};    // for the ceilings
+  double seconds = 10;                         // for everything together
+};
+
+struct LayerResult {
+  std::string model{}, format{}, routing{}, engine{}, kernel{}, numerics{};
+  std::uint64_t tokens = 0, top_k = 0;
+  std::size_t threads = 1, layers = 0, routings = 0;
+  double active_experts = 0;  // of a call, on average
+  Timing timing{};            // work: bytes of active experts
+  double operations = 0;      // of a call; a multiply-add counts 2
+  double floor_us = 0;
+  double rel_error = 0;  // root mean square of a few tokens, against float64
+
+  double gflop_per_s() const { return operations / timing.us_median / 1e3; }
+  double ratio_to_floor() const { return timing.us_median / floor_us; }
+};
+
+struct LayerReport {
+  Ceilings ceilings{};
+  std::vector<LayerResult> results{};
+};
+
+// Errors: bench.tokens, bench.routing, bench.numerics, those of the model, the engine and a call.
+Result<LayerReport> bench_layer(const LayerBenchOptions& options);
+
+Json to_json(const LayerResult& result);
+
+}  // namespace fp4moe::bench
