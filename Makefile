@@ -9,7 +9,7 @@ export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
 
 .NOTPARALLEL:
 .PHONY: help run build test test-release test-asan check format format-check tidy tree asan tsan \
-        fuzz bench cuda install clean packages-build packages-test packages-check venv
+        fuzz bench bench-layer cuda install clean packages-build packages-test packages-check venv
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -56,8 +56,12 @@ fuzz: packages-check ## fuzz each parser for FUZZ_SECONDS (60)
 	@tools/build.sh fuzz fuzzers
 	@tools/fuzz.sh build/fuzz $${FUZZ_SECONDS:-60}
 
-bench: build ## measure this machine: ceilings, formats, files
+bench: build ## measure this machine: ceilings, formats, files, whole layers
 	@$(FP4MOE) bench ceilings && $(FP4MOE) bench formats && $(FP4MOE) bench files
+	@$(FP4MOE) bench layer --tokens 1,16,128 --numerics exact,fast
+
+bench-layer: build ## measure whole layers; rewrites bench/results, docs/images and docs/bench.md
+	@tools/bench_layer.py $(FP4MOE)
 
 cuda: packages-build ## build with the CUDA engine (needs nvcc, no GPU)
 	@tools/build.sh release-cuda all

@@ -64,6 +64,7 @@ Result<std::vector<double>> exact_outputs(const LayerModel& model, const TokenSe
   std::vector<std::int32_t> map(tokens.experts, -1);
   std::vector<std::size_t> used;
   for (std::size_t i = 0; i < slots; ++i) {
+    if (routes->ids[i] < 0) continue;  // nobody
     const auto id = static_cast<std::size_t>(routes->ids[i]);
     if (map[id] >= 0) continue;
     map[id] = static_cast<std::int32_t>(used.size());
@@ -131,6 +132,7 @@ void take_best(Ceilings& ceilings, const Ceilings& other) {
 }
 
 Result<Ceilings> ceilings_for(const LayerBenchOptions& options, std::uint64_t cache) {
+  if (options.ceilings) return *options.ceilings;
   return bench_ceilings({.threads = options.model.threads,
                          .megabytes = static_cast<std::size_t>(
                              std::clamp<std::uint64_t>(kTimesCache * cache >> 20, 64, 2048)),

@@ -6,6 +6,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,7 @@ struct LayerBenchOptions {
   std::uint64_t last_level_bytes = 0;          // of cache; 0: as if it were 32 MiB
   EnumSet<platform::CpuFeature> features{};    // for the ceilings
   double seconds = 10;                         // for everything together
+  std::optional<Ceilings> ceilings{};          // none: measured before and after
 };
 
 struct LayerResult {

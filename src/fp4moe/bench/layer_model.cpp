@@ -102,6 +102,10 @@ Result<Done> LayerModel::read_checkpoint(const LayerModelOptions& options) {
 }
 
 Result<Done> LayerModel::choose(const LayerModelOptions& options) {
+  const std::string_view activation = oracle::name(facts_.model.layer.activation);
+  if (!moe::activation_from_name(activation))
+    return usage("bench.activation", "this activation is not computed here")
+        .expects("a known activation", activation);
   // Weights alone are measured: activations stay in 16 bits, whatever the checkpoint offers.
   runtime::Wish wish{.backend = "CPU", .device = options.device};
   Result<runtime::Choice> choice = runtime::choose(facts_.model, {}, wish);

@@ -2,6 +2,7 @@
 #include "fp4moe/bench/layer.hpp"
 
 #include <cmath>
+#include <fstream>
 #include <limits>
 #include <map>
 #include <regex>
@@ -9,10 +10,12 @@
 #include <string>
 #include <vector>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "fp4moe/bench/layer_tokens.hpp"
 #include "fp4moe/bench/plot.hpp"
+#include "fp4moe/kernels/cpu/product_list.hpp"
 #include "fp4moe/tensor/files/test_support.hpp"
 #include "fp4moe/weights/synth.hpp"
 
@@ -30,7 +33,8 @@ LayerBenchOptions tiny(const std::string& model, const std::string& format = {})
           .tokens = {1, 5},
           .engines = {"reference"},
           .last_level_bytes = 1 << 20,
-          .seconds = 0.01};
+          .seconds = 0.01,
+          .ceilings = Ceilings{.read_gb_per_s = 20, .int8_gop_per_s = 100}};
 }
 
 TEST(BenchLayer, MeasuresGatedAndOtherModelsInBothFormats) {
@@ -43,7 +47,6 @@ TEST(BenchLayer, MeasuresGatedAndOtherModelsInBothFormats) {
     const auto report = bench_layer(tiny(model, format));
 
     ASSERT_TRUE(report) << model << text(report.why());
-    EXPECT_GT(report->ceilings.read_gb_per_s, 0);
     ASSERT_EQ(report->results.size(), 2u) << model;
     for (const LayerResult& result : report->results) {
       EXPECT_EQ(result.engine, "reference");
@@ -90,14 +93,37 @@ TEST(BenchLayer, TakesLayersOfACheckpoint) {
       {.model = "gpt-oss-20b", .layers = 2, .experts = 8, .hidden = 64, .intermediate = 64}, path));
   LayerBenchOptions options = tiny(path);
   options.model.layers = 0;
+  options.ceilings.reset();
   const auto report = bench_layer(options);
 
   ASSERT_TRUE(report) << text(report.why());
+  EXPECT_GT(report->ceilings.read_gb_per_s, 0);
+  EXPECT_GT(report->ceilings.int8_gop_per_s, 0);
   EXPECT_EQ(report->results[0].format, "mxfp4");
   EXPECT_EQ(report->results[0].layers, 2u);
   EXPECT_LT(report->results[1].rel_error, 1e-6);
   options.model.format = "nvfp4";
   EXPECT_EQ(bench_layer(options).why().id, "bench.format");
+}
+
+TEST(BenchLayer, TheCpuEngineIsWithinItsErrors) {
+  for (const char* model : {"gpt-oss-20b", "nemotron-3-nano"}) {
+    LayerBenchOptions options = tiny(model);
+    options.engines = {"cpu", "reference"};
+    options.numerics = {"exact", "fast"};
+    const auto report = bench_layer(options);
+
+    ASSERT_TRUE(report) << text(report.why());
+    ASSERT_EQ(report->results.size(), 8u);
+    for (std::size_t i = 0; i < 8; ++i) {
+      const LayerResult& result = report->results[i];
+      EXPECT_EQ(result.engine, i % 4 < 2 ? "cpu" : "reference");
+      EXPECT_EQ(result.numerics, i % 2 == 0 ? "exact" : "fast");
+      if (result.engine != "cpu") continue;
+      EXPECT_LT(result.rel_error, result.numerics == "exact" ? 2e-4 : 5e-2) << result.kernel;
+      EXPECT_GT(result.rel_error, result.numerics == "exact" ? 1e-6 : 1e-3) << result.kernel;
+    }
+  }
 }
 
 TEST(BenchLayer, RefusesWhatItCannotMeasure) {
@@ -171,6 +197,22 @@ TEST(BenchLayer, SkewedRoutingSendsHalfOfTheTokensToAnEighthOfTheExperts) {
   ASSERT_TRUE(even);
   EXPECT_GT(even->active_experts, 60);
   EXPECT_NE(even->logits[0], even->logits[1]);
+}
+
+// The rows of this architecture between the marks of docs/cpu.md are those of the build's table.
+TEST(BenchLayer, ThePageListsTheKernelsOfTheBuild) {
+  std::vector<std::string> expected, found;
+  for (const kernels::cpu::ProductKernel& kernel : kernels::cpu::product_kernels())
+    expected.push_back(fmt::format("| `{}` | {} | {} |", kernel.name, platform::text(kernel.needs),
+                                   kernel.tiles->generation));
+  const std::string tiles(kernels::cpu::product_kernels().front().tiles->generation);
+  std::ifstream page(std::string(FP4MOE_TESTDATA) + "/../docs/cpu.md");
+  bool inside = false;
+  for (std::string line; std::getline(page, line);) {
+    if (line == "<!-- kernels -->") inside = !inside;
+    if (inside && line.ends_with(fmt::format("| {} |", tiles))) found.push_back(line);
+  }
+  EXPECT_EQ(found, expected);
 }
 
 Json layer_row(double tokens, double us, const std::string& numerics) {

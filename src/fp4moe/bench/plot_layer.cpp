@@ -34,10 +34,10 @@ Result<SeriesKey> key_of(const Json& row) {
   SeriesKey key;
   for (std::size_t i = 0; i < kParts.size(); ++i) {
     const auto found = row.find(kParts[i]);
-    if (found == row.end() || !(found->is_string() || found->is_number_unsigned()))
-      return not_a_layer(kParts[i], "a word or a number");
+    if (found == row.end() || !(found->is_string() || found->is_number_integer()))
+      return not_a_layer(kParts[i], "a word or a whole number");
     key[i] = found->is_string() ? found->get<std::string>()
-                                : fmt::format("{}", found->get<std::uint64_t>());
+                                : fmt::format("{}", found->get<std::int64_t>());
   }
   return key;
 }

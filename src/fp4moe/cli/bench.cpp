@@ -1,12 +1,15 @@
-// fp4moe bench ceilings|formats|pack|files|select|route
+// fp4moe bench ceilings|formats|pack|files|select|route|layer|plot
 //
 // Work and ceilings are measured in one process by turns, and ratios are reported: they mean more
 // than times, which change from machine to machine and from hour to hour.
+#include <algorithm>
 #include <charconv>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -15,41 +18,93 @@
 #include "fp4moe/bench/ceilings.hpp"
 #include "fp4moe/bench/files.hpp"
 #include "fp4moe/bench/formats.hpp"
+#include "fp4moe/bench/layer.hpp"
 #include "fp4moe/bench/pack.hpp"
+#include "fp4moe/bench/plot.hpp"
 #include "fp4moe/bench/route.hpp"
 #include "fp4moe/bench/select.hpp"
 #include "fp4moe/cli/command.hpp"
 #include "fp4moe/cli/options.hpp"
 #include "fp4moe/kernels/cpu/isa.hpp"
+#include "fp4moe/platform/detect.hpp"
 #include "fp4moe/platform/machine.hpp"
 #include "fp4moe/platform/settings.hpp"
+#include "fp4moe/tensor/files/atomic_file.hpp"
 
 namespace fp4moe::cli {
 namespace {
 
-enum class Question : std::uint8_t { ceilings, formats, pack, files, select, route };
+enum class Question : std::uint8_t { ceilings, formats, pack, files, select, route, layer, plot };
 
 struct Options {
   Question question = Question::ceilings;
-  std::optional<std::size_t> threads{};
+  std::vector<std::string> threads{};
   std::optional<std::size_t> megabytes{};
   std::optional<double> seconds{};
   std::string path{}, scratch{}, layout{};
   std::vector<std::string> tokens{};
+  std::string model = "gpt-oss-20b", format{}, routing = "uniform";
+  std::vector<std::string> engines{"auto"}, numerics{"exact"};
+  std::uint64_t layers = 0;
+  std::vector<std::string> reports{};
+  std::string out{};
 };
 
 // What every question needs to know.
 struct Setting {
   platform::Machine machine{};
-  std::size_t threads = 1;
+  std::size_t threads = 1;                   // the last of those asked for
+  std::vector<std::size_t> all_threads{};    // what ceilings are measured with, one after another
   EnumSet<platform::CpuFeature> features{};  // usable, after forcing
 };
+
+// Whole numbers of a list; empty: nothing when one of them is not.
+std::optional<std::vector<std::uint64_t>> parse_counts(const std::vector<std::string>& words) {
+  std::vector<std::uint64_t> counts;
+  for (const std::string& word : words) {
+    std::uint64_t count = 0;
+    const auto [end, problem] = std::from_chars(word.data(), word.data() + word.size(), count);
+    if (problem != std::errc() || end != word.data() + word.size()) return std::nullopt;
+    counts.push_back(count);
+  }
+  return counts;
+}
+
+Result<std::vector<std::uint64_t>> token_counts(const std::vector<std::string>& words) {
+  auto counts = parse_counts(words);
+  if (counts) return *std::move(counts);
+  return usage("bench.tokens", "numbers of tokens are whole numbers")
+      .expects("such as 1,512,8192", printable(fmt::format("{}", fmt::join(words, ","))));
+}
+
+Result<std::vector<std::size_t>> thread_counts(const std::vector<std::string>& words) {
+  const auto counts = parse_counts(words);
+  if (counts && std::ranges::all_of(*counts, [](std::uint64_t count) {
+        return count >= 1 && count <= platform::kMaxThreads;
+      }))
+    return std::vector<std::size_t>(counts->begin(), counts->end());
+  return usage("bench.threads", "so many threads cannot be used")
+      .expects(fmt::format("1 to {}", platform::kMaxThreads),
+               printable(fmt::format("{}", fmt::join(words, ","))));
+}
 
 Result<Setting> read_setting(const Options& options) {
   const Result<platform::Settings> settings = platform::read_settings();
   if (!settings) return settings.why();
   Setting setting{.machine = platform::describe_machine()};
-  setting.threads = platform::choose_threads(options.threads, *settings);
+  const auto asked = thread_counts(options.threads);
+  if (!asked) return asked.why();
+  setting.all_threads = *asked;
+  if (asked->empty()) {
+    const std::size_t usual = platform::choose_threads(std::nullopt, *settings);
+    if (options.question == Question::ceilings && usual > 1) setting.all_threads.push_back(1);
+    setting.all_threads.push_back(usual);
+  }
+  setting.threads = setting.all_threads.back();
+  if (options.question != Question::ceilings && setting.all_threads.size() > 1)
+    return usage("bench.threads", "this question is asked for one number of threads")
+        .expects("one number", fmt::format("{}", fmt::join(setting.all_threads, ",")))
+        .try_this("several numbers are for bench ceilings");
   const auto usable = kernels::cpu::usable_features(setting.machine.features, settings->cpu_isa);
   if (!usable) return usable.why();
   setting.features = *usable;
@@ -75,25 +130,36 @@ void print_machine(const Io& io, const Setting& setting, const bench::Ceilings& 
 }
 
 Result<int> run_ceilings(const Options& options, const Setting& setting, const Io& io) {
-  bench::CeilingsOptions asked{.threads = setting.threads, .features = setting.features};
-  if (options.megabytes) asked.megabytes = *options.megabytes;
-  if (options.seconds) asked.seconds = *options.seconds;
-  const auto ceilings = bench::bench_ceilings(asked);
-  if (!ceilings) return ceilings.why();
-  if (io.json) {
-    Json results = Json::array();
-    for (const bench::CeilingResult& result : ceilings->results)
-      results.push_back(bench::to_json(result, setting.threads));
-    io.print(report(setting, *ceilings, std::move(results)));
-    return kDone;
+  Json results = Json::array(), by_threads = Json::array();
+  bench::Ceilings last;
+  for (const std::size_t threads : setting.all_threads) {
+    bench::CeilingsOptions asked{.threads = threads, .features = setting.features};
+    if (options.megabytes) asked.megabytes = *options.megabytes;
+    if (options.seconds) asked.seconds = *options.seconds;
+    auto ceilings = bench::bench_ceilings(asked);
+    if (!ceilings) return ceilings.why();
+    last = *std::move(ceilings);
+    by_threads.push_back(bench::to_json(last));
+    by_threads.back()["threads"] = threads;
+    for (const bench::CeilingResult& result : last.results)
+      results.push_back(bench::to_json(result, threads));
+    if (io.json) continue;
+    if (by_threads.size() > 1) io.out << "\n";
+    Setting shown = setting;
+    shown.threads = threads;
+    print_machine(io, shown, last);
+    io.out << fmt::format("{:8} {:24} {:>10} {:>10} {:>10} {:>10}\n", "ceiling", "kernel", "G/s",
+                          "us median", "p10", "p90");
+    for (const bench::CeilingResult& result : last.results)
+      io.out << fmt::format("{:8} {:24} {:10.1f} {:10.0f} {:10.0f} {:10.0f}\n", result.name,
+                            result.kernel, result.timing.rate(), result.timing.us_median,
+                            result.timing.us_p10, result.timing.us_p90);
   }
-  print_machine(io, setting, *ceilings);
-  io.out << fmt::format("{:8} {:24} {:>10} {:>10} {:>10} {:>10}\n", "ceiling", "kernel", "G/s",
-                        "us median", "p10", "p90");
-  for (const bench::CeilingResult& result : ceilings->results)
-    io.out << fmt::format("{:8} {:24} {:10.1f} {:10.0f} {:10.0f} {:10.0f}\n", result.name,
-                          result.kernel, result.timing.rate(), result.timing.us_median,
-                          result.timing.us_p10, result.timing.us_p90);
+  if (io.json) {
+    Json whole = report(setting, last, std::move(results));
+    whole["ceilings_by_threads"] = std::move(by_threads);
+    io.print(whole);
+  }
   return kDone;
 }
 
@@ -203,19 +269,6 @@ Result<int> run_select(const Options& options, const Setting& setting, const Io&
   return kDone;
 }
 
-Result<std::vector<std::uint64_t>> token_counts(const std::vector<std::string>& words) {
-  std::vector<std::uint64_t> counts;
-  for (const std::string& word : words) {
-    std::uint64_t count = 0;
-    const auto [end, problem] = std::from_chars(word.data(), word.data() + word.size(), count);
-    if (problem != std::errc() || end != word.data() + word.size())
-      return usage("bench.tokens", "numbers of tokens are whole numbers")
-          .expects("such as 1,512,8192", word);
-    counts.push_back(count);
-  }
-  return counts;
-}
-
 Result<int> run_route(const Options& options, const Setting& setting, const Io& io) {
   bench::RouteOptions asked{.threads = setting.threads};
   if (options.seconds) asked.seconds = *options.seconds;
@@ -247,7 +300,78 @@ Result<int> run_route(const Options& options, const Setting& setting, const Io& 
   return kDone;
 }
 
+Result<int> run_layer(const Options& options, const Setting& setting, const Io& io) {
+  // The rest is for the machine, for tokens and for what engines keep.
+  const std::uint64_t memory = setting.machine.memory_bytes / 4 * 3;
+  bench::LayerBenchOptions asked{.model = {.model = options.model,
+                                           .format = options.format,
+                                           .device = platform::detect_device(),
+                                           .layers = options.layers,
+                                           .memory = memory,
+                                           .threads = setting.threads},
+                                 .engines = options.engines,
+                                 .numerics = options.numerics,
+                                 .routing = options.routing,
+                                 .last_level_bytes = setting.machine.l3_bytes,
+                                 .features = setting.features};
+  if (options.seconds) asked.seconds = *options.seconds;
+  if (!options.tokens.empty()) {
+    const auto counts = token_counts(options.tokens);
+    if (!counts) return counts.why();
+    asked.tokens = *counts;
+  }
+  const auto measured = bench::bench_layer(asked);
+  if (!measured) return measured.why();
+  if (io.json) {
+    Json rows = Json::array();
+    for (const bench::LayerResult& result : measured->results)
+      rows.push_back(bench::to_json(result));
+    io.print(report(setting, measured->ceilings, std::move(rows)));
+    return kDone;
+  }
+  print_machine(io, setting, measured->ceilings);
+  const bench::LayerResult& first = measured->results.front();
+  io.out << fmt::format("{}, {}, {} routing, {} layers in rotation\n\n", first.model, first.format,
+                        first.routing, first.layers);
+  io.out << fmt::format(
+      "{:>6} {:24} {:8} {:>7} {:>10} {:>10} {:>10} {:>7} {:>8} {:>10} {:>6} {:>8}\n", "tokens",
+      "kernel", "numerics", "experts", "us median", "p10", "p90", "GB/s", "GFLOP/s", "floor us",
+      "ratio", "error");
+  for (const bench::LayerResult& result : measured->results)
+    io.out << fmt::format(
+        "{:6} {:24} {:8} {:7.1f} {:10.0f} {:10.0f} {:10.0f} {:7.1f} {:8.0f} {:10.0f} {:6.2f} "
+        "{:8.1e}\n",
+        result.tokens, result.kernel, result.numerics, result.active_experts,
+        result.timing.us_median, result.timing.us_p10, result.timing.us_p90, result.timing.rate(),
+        result.gflop_per_s(), result.floor_us, result.ratio_to_floor(), result.rel_error);
+  return kDone;
+}
+
+Result<int> run_plot(const Options& options, const Io& io) {
+  std::vector<Json> reports;
+  for (const std::string& path : options.reports) {
+    Result<Json> read = read_json_file(path);
+    if (!read) return read.why();
+    // A report is refused with the name of its file.
+    const auto alone = bench::layer_plot(std::span(&*read, 1));
+    if (!alone) return Error(alone.why()).in(path);
+    reports.push_back(*std::move(read));
+  }
+  const auto plot = bench::layer_plot(reports);
+  if (!plot) return plot.why();
+  const auto drawing = bench::svg(*plot);
+  if (!drawing) return drawing.why();
+  const auto written = tensor::write_file(options.out, std::as_bytes(std::span(*drawing)));
+  if (!written) return written.why();
+  if (io.json)
+    io.print({{"output", options.out}, {"series", plot->series.size()}});
+  else
+    io.out << fmt::format("{}: {} series\n", options.out, plot->series.size());
+  return kDone;
+}
+
 Result<int> run(const Options& options, const Io& io) {
+  if (options.question == Question::plot) return run_plot(options, io);
   const Result<Setting> setting = read_setting(options);
   if (!setting) return setting.why();
   switch (options.question) {
@@ -263,6 +387,10 @@ Result<int> run(const Options& options, const Io& io) {
       return run_select(options, *setting, io);
     case Question::route:
       return run_route(options, *setting, io);
+    case Question::layer:
+      return run_layer(options, *setting, io);
+    case Question::plot:
+      break;
   }
   return usage("bench.question", "there is no such benchmark");
 }
@@ -296,9 +424,30 @@ Run declare_bench(CLI::App& app) {
       asks(Question::route));
   add_option(route, "--tokens", options->tokens, "Numbers of tokens (default: 8192)")
       .separated_by_commas("N");
+  CLI::App& layer = add_question(
+      app, "layer", "A whole MoE layer, from router logits to output, against its floor",
+      asks(Question::layer));
+  add_option(layer, "--model", options->model, "A model of the table, or a checkpoint")
+      .show_default();
+  add_option(layer, "--format", options->format, "mxfp4 or nvfp4 (default: the model's)");
+  add_option(layer, "--tokens", options->tokens, "Numbers of tokens (default: 1,4,16,64)")
+      .separated_by_commas("N");
+  add_option(layer, "--engine", options->engines, "Engines, measured by turns (default: auto)")
+      .separated_by_commas("ENGINE");
+  add_option(layer, "--numerics", options->numerics, "exact, fast or both (default: exact)")
+      .separated_by_commas("NUMERICS");
+  add_option(layer, "--routing", options->routing,
+             "uniform, or skewed: half of the tokens take an eighth of the experts")
+      .show_default();
+  add_option(layer, "--layers", options->layers,
+             "Layers in rotation (default: four times the last-level cache, at least 2)");
+  CLI::App& plot =
+      add_question(app, "plot", "Draw reports of bench layer --json as SVG", asks(Question::plot));
+  add_option(plot, "FILE", options->reports, "Reports").required();
+  add_option(plot, "-o,--out", options->out, "The drawing").required();
   add_option(app, "--threads", options->threads,
-             "Threads (default: FP4MOE_THREADS, else all cores)")
-      .between(std::size_t{1}, platform::kMaxThreads);
+             "Threads (default: FP4MOE_THREADS, else all cores); ceilings takes several")
+      .separated_by_commas("N");
   add_option(app, "--megabytes", options->megabytes, "Size of the data")
       .between(std::size_t{1}, std::size_t{65536});
   add_option(app, "--seconds", options->seconds, "Time to measure, about").between(0.01, 3600.0);

@@ -1,4 +1,6 @@
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -7,6 +9,8 @@
 
 #include "fp4moe/base/json.hpp"
 #include "fp4moe/cli/command.hpp"
+#include "fp4moe/tensor/files/test_support.hpp"
+#include "fp4moe/weights/synth.hpp"
 
 namespace fp4moe::cli {
 namespace {
@@ -124,6 +128,78 @@ TEST(BenchCommand, RoutesAsManyTokensAsItIsTold) {
   EXPECT_GT((*report)["results"][0]["ns_per_token"].get<double>(), 0);
   for (const char* tokens : {"many", "0", "4k"})
     EXPECT_EQ(run({"route", "--tokens", tokens}).status, 2) << tokens;
+}
+
+TEST(BenchCommand, MeasuresCeilingsForSeveralNumbersOfThreads) {
+  const Outcome outcome =
+      run({"ceilings", "--threads", "1,2", "--megabytes", "1", "--seconds", "0.01", "--json"});
+
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const auto report = parse_json(outcome.out);
+  ASSERT_TRUE(report);
+  EXPECT_EQ((*report)["results"].front()["threads"], 1);
+  EXPECT_EQ((*report)["results"].back()["threads"], 2);
+  ASSERT_EQ((*report)["ceilings_by_threads"].size(), 2u);
+  EXPECT_EQ((*report)["ceilings_by_threads"][1]["read_gb_per_s"],
+            (*report)["ceilings"]["read_gb_per_s"]);
+  for (const char* threads : {"0", "1,x", "5000", "-1"})
+    EXPECT_EQ(run({"ceilings", "--threads", threads}).status, 2) << threads;
+  EXPECT_NE(run({"select", "--threads", "1,2"}).err.find("bench.threads"), std::string::npos);
+}
+
+// A checkpoint of a few experts, so that the reference engine is done at once.
+class LayerBench : public ::testing::Test {
+ protected:
+  LayerBench() {
+    EXPECT_TRUE(weights::synth(
+        {.model = "gpt-oss-20b", .layers = 2, .experts = 8, .hidden = 64, .intermediate = 64},
+        model_));
+  }
+  tensor::testing::TemporaryFolder folder_{};
+  std::string model_ = folder_.path() + "/model";
+};
+
+TEST_F(LayerBench, MeasuresLayersAndDrawsWhatItMeasured) {
+  std::vector<const char*> words{"layer", "--model",   model_.c_str(), "--tokens",
+                                 "1,3",   "--engine",  "reference",    "--threads",
+                                 "2",     "--seconds", "0.01"};
+  const Outcome shown = run(words);
+  ASSERT_EQ(shown.status, 0) << shown.err;
+  EXPECT_NE(shown.out.find("floor us"), std::string::npos);
+  words.push_back("--json");
+  const Outcome outcome = run(words);
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const auto report = parse_json(outcome.out);
+  ASSERT_TRUE(report);
+  EXPECT_EQ((*report)["schema_version"], 1);
+  EXPECT_TRUE((*report)["machine"].contains("model"));
+  EXPECT_GT((*report)["ceilings"]["read_gb_per_s"].get<double>(), 0);
+  ASSERT_EQ((*report)["results"].size(), 2u);
+  EXPECT_EQ((*report)["results"][1]["tokens"], 3);
+  EXPECT_EQ((*report)["results"][1]["engine"], "reference");
+
+  const std::string path = folder_.path() + "/report.json", drawing = folder_.path() + "/a.svg";
+  std::ofstream(path) << outcome.out;
+  const Outcome drawn = run({"plot", path.c_str(), "--out", drawing.c_str()});
+  ASSERT_EQ(drawn.status, 0) << drawn.err;
+  EXPECT_NE(drawn.out.find("1 series"), std::string::npos);
+  std::string first;
+  std::getline(std::ifstream(drawing), first);
+  EXPECT_TRUE(first.starts_with("<svg ")) << first;
+}
+
+TEST_F(LayerBench, SaysWhatCannotBeMeasuredOrDrawn) {
+  EXPECT_EQ(run({"layer", "--model", "no-such-model"}).status, 2);
+  EXPECT_EQ(run({"layer", "--tokens", "0"}).status, 2);
+  EXPECT_EQ(run({"layer", "--model", model_.c_str(), "--format", "nvfp4"}).status, 2);
+  EXPECT_EQ(run({"layer", "--model", model_.c_str(), "--engine", "steam"}).status, 7);
+  const std::string other = folder_.path() + "/other.json", drawing = folder_.path() + "/a.svg";
+  std::ofstream(other) << R"({"results": [{"ceiling": "read"}]})";
+  const Outcome refused = run({"plot", other.c_str(), "--out", drawing.c_str()});
+  EXPECT_EQ(refused.status, 3);
+  EXPECT_NE(refused.err.find("other.json"), std::string::npos) << refused.err;
+  EXPECT_FALSE(std::filesystem::exists(drawing));
+  EXPECT_EQ(run({"plot", other.c_str()}).status, 2);
 }
 
 }  // namespace
