@@ -22,7 +22,7 @@ ALLOWED = {
     "convert": "base formats platform kernels tensor tensor/files layout weights oracle backends",
     "golden": "base formats platform tensor layout moe weights oracle backends convert",
     "plan": "base formats platform tensor tensor/files moe weights oracle backends",
-    "runtime": "base formats platform tensor tensor/files layout moe weights oracle backends convert plan",
+    "runtime": "base formats platform kernels tensor tensor/files layout moe weights oracle backends convert plan",
     "bench": "base formats platform kernels tensor tensor/files layout moe weights oracle backends convert plan runtime",
     "cli": "base formats platform kernels tensor tensor/files layout moe weights oracle backends convert golden bench plan runtime",
 }

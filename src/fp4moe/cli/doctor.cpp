@@ -12,6 +12,7 @@
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/cli/command.hpp"
 #include "fp4moe/cli/doctor_report.hpp"
+#include "fp4moe/runtime/engines.hpp"
 
 namespace fp4moe::cli {
 namespace {
@@ -25,9 +26,9 @@ void print_build(const Io& io, const BuildFacts& build) {
                         build.architecture, build.optimised ? "" : ", not optimised");
   line(io, "instruction sets", join(build.instruction_sets, ", "));
   std::vector<std::string> names;
-  for (const EngineRow& engine : engines())
+  for (const runtime::EngineRow& engine : runtime::engines())
     names.push_back(fmt::format("{} ({})", engine.name, engine.what));
-  line(io, "engines", names.empty() ? "none: this build cannot run layers yet" : join(names, ", "));
+  line(io, "engines", join(names, ", "));
   names.clear();
   for (const OptionalPart& part : optional_parts())
     names.push_back(fmt::format("{} {}", part.name, part.built ? "yes" : "no"));

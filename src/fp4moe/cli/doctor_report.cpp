@@ -13,14 +13,14 @@
 #include "fp4moe/kernels/cpu/block_codec_list.hpp"
 #include "fp4moe/kernels/cpu/ceiling_list.hpp"
 #include "fp4moe/kernels/cpu/isa.hpp"
+#include "fp4moe/kernels/cpu/product_list.hpp"
+#include "fp4moe/runtime/engines.hpp"
 
 namespace fp4moe::cli {
 namespace {
 
 using platform::CpuFeature;
 using Features = EnumSet<CpuFeature>;
-
-constexpr std::array<EngineRow, 0> kEngines{};
 
 constexpr std::array kOptionalParts{
     OptionalPart{"cuda", false, "kernels for NVIDIA GPUs"},
@@ -95,6 +95,7 @@ std::vector<KernelChoice> kernel_choices(const Usable& usable) {
   for (const CeilingKernel& kernel : ceiling_kernels())
     (kernel.operands == Operands::int8 ? int8 : bf16).push_back(kernel);
   return {choose("quantise and dequantise", block_codecs(), usable, false),
+          choose("products of a layer", product_kernels(), usable, false),
           choose("read memory", read_kernels(), usable, false),
           choose<CeilingKernel>("bench: int8 ceiling", int8, usable, true),
           choose<CeilingKernel>("bench: bf16 ceiling", bf16, usable, true)};
@@ -131,7 +132,7 @@ Json to_json(const KernelChoice& choice) {
 
 Json build_json(const BuildFacts& facts) {
   Json engine_names = Json::array(), parts = Json::object();
-  for (const EngineRow& engine : engines()) engine_names.push_back(engine.name);
+  for (const runtime::EngineRow& engine : runtime::engines()) engine_names.push_back(engine.name);
   for (const OptionalPart& part : optional_parts()) parts[std::string(part.name)] = part.built;
   return {{"version", facts.version},
           {"compiler", facts.compiler},
@@ -144,7 +145,6 @@ Json build_json(const BuildFacts& facts) {
 
 }  // namespace
 
-std::span<const EngineRow> engines() { return kEngines; }
 std::span<const OptionalPart> optional_parts() { return kOptionalParts; }
 
 namespace {

@@ -17,13 +17,6 @@
 
 namespace fp4moe::cli {
 
-// What can run whole layers. Whoever adds an engine to the build adds its row.
-struct EngineRow {
-  std::string_view name;
-  std::string_view what;
-};
-std::span<const EngineRow> engines();
-
 // Parts that a build may do without.
 struct OptionalPart {
   std::string_view name;

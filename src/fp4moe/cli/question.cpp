@@ -7,7 +7,6 @@
 #include "fp4moe/backends/all.hpp"
 #include "fp4moe/base/json.hpp"
 #include "fp4moe/base/text.hpp"
-#include "fp4moe/cli/doctor_report.hpp"
 #include "fp4moe/cli/options.hpp"
 #include "fp4moe/oracle/layer_fields.hpp"
 #include "fp4moe/platform/detect.hpp"
@@ -270,9 +269,6 @@ Result<Question> resolve(const QuestionOptions& options) {
   if (done && !(*policy)->names.empty()) done = check_backend(**policy, layer);
   if (!done) return done.why();
 
-  if ((*policy)->era == oracle::Era::native && engines().empty())
-    question.notes.emplace_back(
-        "this build cannot run layers yet; the policy native says which kernels will");
   if (real) {
     const platform::PolicyVariables reads{(*policy)->name, oracle::variables_read(**policy)};
     const std::vector<std::string> names = platform::environment_names();

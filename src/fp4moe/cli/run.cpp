@@ -184,6 +184,10 @@ Run declare_run(CLI::App& app) {
   add_option(app, "--device", words.device, "Device it is selected for").show_default();
   add_option(app, "--engine", words.engine, "Engine that computes").show_default();
   add_option(app, "--numerics", words.numerics, "Instead of the backend's, e.g. exact");
+  add_option(app, "--weights", words.weights,
+             "Packed into the backend's layout, or mapped: read where the checkpoint has them")
+      .one_of({"auto", "packed", "mapped"})
+      .show_default();
   add_option(app, "--input-scale", words.input_scale,
              "X,H: scales of quantised activations, instead of the checkpoint's");
   add_option(app, "--adapter", words.adapters,

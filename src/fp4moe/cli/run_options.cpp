@@ -62,6 +62,7 @@ Result<runtime::RunOptions> run_options(const RunWords& words, std::size_t threa
   layer.wish.device = *std::move(device);
   layer.engine = words.engine;
   layer.numerics = words.numerics;
+  layer.weights = words.weights;
   layer.threads = words.threads == 0 ? threads : words.threads;
   layer.chunk = words.batch;
   made.adapters = words.adapters;
@@ -102,10 +103,11 @@ Result<RunWords> parse_specification(std::string_view text) {
     std::string_view name;
     std::string* value;
   };
-  const Key keys[] = {
-      {"backend", &words.backend}, {"policy", &words.policy},     {"device", &words.device},
-      {"engine", &words.engine},   {"numerics", &words.numerics}, {"tp", &words.tp},
-      {"ep", &words.ep},           {"exchange", &words.exchange}, {"placement", &words.placement}};
+  const Key keys[] = {{"backend", &words.backend},   {"policy", &words.policy},
+                      {"device", &words.device},     {"engine", &words.engine},
+                      {"numerics", &words.numerics}, {"tp", &words.tp},
+                      {"weights", &words.weights},   {"ep", &words.ep},
+                      {"exchange", &words.exchange}, {"placement", &words.placement}};
   std::string_view rest = text;
   while (!rest.empty()) {
     const std::size_t comma = std::min(rest.find(','), rest.size());
@@ -114,7 +116,7 @@ Result<RunWords> parse_specification(std::string_view text) {
     const std::size_t equals = part.find('=');
     if (equals == std::string_view::npos) {
       if (part == "exact")
-        words.numerics = "exact";
+        words.numerics = "exact", words.engine = "reference";  // the truth, unless told otherwise
       else
         words.backend = part;
       continue;
@@ -132,11 +134,11 @@ Result<RunWords> parse_specification(std::string_view text) {
     }
     const auto key = std::ranges::find(keys, name, &Key::name);
     if (key == std::end(keys))
-      return wrong_option(
-          "a specification",
-          "a backend or exact, then backend=, policy=, device=, engine=, numerics=, tp=, ep=, "
-          "exchange=, placement=, adapter=, batch=, threads=",
-          part);
+      return wrong_option("a specification",
+                          "a backend or exact, then backend=, policy=, device=, engine=, weights=, "
+                          "numerics=, tp=, ep=, "
+                          "exchange=, placement=, adapter=, batch=, threads=",
+                          part);
     *key->value = value;
   }
   return words;

@@ -50,7 +50,8 @@ Result<const Numerics*> require_numerics(std::string_view id) {
       .expects(fmt::format("one of {}", all), id);
 }
 
-Tolerance tolerance(const Numerics& numerics, oracle::ActivationKey quantises) {
+Tolerance tolerance(const Numerics& numerics, oracle::ActivationKey quantises,
+                    std::string_view engine) {
   using oracle::ActivationKey;
   switch (quantises) {
     case ActivationKey::none:
@@ -65,6 +66,8 @@ Tolerance tolerance(const Numerics& numerics, oracle::ActivationKey quantises) {
       return {.of_largest = 0.5, .cosine = 0.95};
   }
   if (numerics.activation_bits == 8) return {.of_largest = 0.05, .cosine = 0.999};
+  if (numerics.id == "exact" && engine != "reference")
+    return {.of_largest = 1e-3, .cosine = 1 - 1e-7};
   return numerics.id == "exact" ? Tolerance{.of_largest = 1e-6, .cosine = 1 - 1e-12}
                                 : Tolerance{.of_largest = 2e-2, .cosine = 0.9999};
 }

@@ -52,15 +52,16 @@ struct Numerics {
   bool rounds_sum = true;        // (4)
   bool weights_in_bf16 = false;  // NVFP4: e2m1 * (scale * global scale) rounded before the product
   bool activations_in_bf16 = false;  // quantised values with their factor, rounded
+  bool shares_global = true;         // NVFP4: gate's and up's global scales are one, the gate's
   int activation_bits = 16;  // fast engines: integers that x and the activation's output become
-  std::string_view says{};           // whose it is and how far it is known
+  std::string_view says{};   // whose it is and how far it is known
 };
 
 // clang-format off
 inline constexpr std::array<Numerics, 11> kNumerics{{
-    {.id = "exact", .rounds_sum = false, .says = "float64 throughout, nothing rounded: what all others are measured against"},
-    {.id = "native", .rounds_sum = false, .says = "our own kernels: nothing rounded but the result, to the output's type"},
-    {.id = "fast", .rounds_sum = false, .activation_bits = 8,
+    {.id = "exact", .rounds_sum = false, .shares_global = false, .says = "nothing rounded: float64 throughout by the reference engine, what all others are measured against"},
+    {.id = "native", .rounds_sum = false, .shares_global = false, .says = "our own kernels: nothing rounded but the result, to the output's type"},
+    {.id = "fast", .rounds_sum = false, .shares_global = false, .activation_bits = 8,
      .says = "our own kernels on 8-bit activations, a scale per 64 columns; the reference engine computes it as native"},
     {.id = "unfused", .first = FirstRounding::sum, .middle = MiddleRounding::gate_and_result, .second = SecondRounding::weighted,
      .says = "vLLM's Triton kernels with a separate activation, OCP-MX emulation: each step leaves bf16"},
@@ -87,7 +88,9 @@ inline constexpr std::array<Numerics, 11> kNumerics{{
 struct Tolerance {
   double of_largest = 0, cosine = 0;
 };
-Tolerance tolerance(const Numerics& numerics, oracle::ActivationKey quantises);
+// `engine` is who computed it: exact to float64, or to float32 with 16-bit activations.
+Tolerance tolerance(const Numerics& numerics, oracle::ActivationKey quantises,
+                    std::string_view engine = "reference");
 
 // Errors: numerics.unknown, listing what there is.
 Result<const Numerics*> require_numerics(std::string_view id);

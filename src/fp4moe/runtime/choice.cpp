@@ -9,6 +9,8 @@
 #include "fp4moe/backends/all.hpp"
 #include "fp4moe/backends/layouts.hpp"
 #include "fp4moe/base/text.hpp"
+#include "fp4moe/kernels/cpu/isa.hpp"
+#include "fp4moe/kernels/cpu/product_list.hpp"
 #include "fp4moe/plan/plan.hpp"
 
 namespace fp4moe::runtime {
@@ -56,6 +58,12 @@ Result<Choice> select_for(const plan::Model& model, const weights::Slice& slice,
       .try_this("name one: --backend NAME, or a layout: --layout ID");
 }
 
+// The generation of our own CPU layouts that this machine's kernels read.
+std::string_view tiles_here() {
+  using namespace kernels::cpu;  // NOLINT(google-build-using-namespace): the list and its pick
+  return pick(product_kernels(), machine_features()).tiles->generation;
+}
+
 // The layout that the backend's kernels read; where its library lays weights out by itself, they
 // stay as loaded.
 Result<const layout::Layout*> layout_for(const Choice& choice, std::uint64_t tp_size,
@@ -67,6 +75,8 @@ Result<const layout::Layout*> layout_for(const Choice& choice, std::uint64_t tp_
   if (!found && found.why().id == "layout.external" && wish.takes_external)
     found = backends::require_layout(
         fmt::format("as_loaded.{}", formats::name(choice.backend->format)), {});
+  if (found && wish.generation.empty() && (*found)->id.starts_with("cpu_native."))
+    return backends::require_layout((*found)->id, tiles_here());
   if (!found || wish.generation.empty()) return found;
   return backends::require_layout((*found)->id, wish.generation);
 }

@@ -19,7 +19,7 @@ namespace fp4moe::runtime {
 struct Wish {
   std::string policy = "native";
   std::string backend = "auto";  // or a name of the policy, or of any policy when it is `native`
-  std::string generation{};      // of the layout; empty: the one in use
+  std::string generation{};      // of the layout; empty: the one in use, of CPU this machine's
   oracle::Mode mode = oracle::Mode::strict;
   platform::Device device{};   // that the backend is chosen for
   bool takes_external = true;  // backends that lay weights out themselves get them as loaded

@@ -16,6 +16,7 @@
 #include "fp4moe/formats/bf16.hpp"
 #include "fp4moe/moe/numerics.hpp"
 #include "fp4moe/platform/device.hpp"
+#include "fp4moe/runtime/engines.hpp"
 #include "fp4moe/runtime/layer.hpp"
 
 namespace fp4moe::runtime {
@@ -78,7 +79,8 @@ Distance distance(const std::vector<double>& exact, const std::vector<double>& f
 }
 
 std::vector<double> exact_result(const weights::Checkpoint& checkpoint) {
-  auto layer = MoeLayer::create(checkpoint, 0, {.threads = 1, .numerics = "exact"});
+  auto layer =
+      MoeLayer::create(checkpoint, 0, {.engine = "reference", .threads = 1, .numerics = "exact"});
   EXPECT_TRUE(layer) << text(layer.why());
   EXPECT_TRUE(layer->load());
   EXPECT_TRUE(layer->process());
@@ -137,11 +139,16 @@ TEST_P(Conformance, EveryBackendRunsFromItsConvertedFolderWithinItsNumerics) {
         processed = layer->process();
       }
       ASSERT_TRUE(processed) << what << ": " << text(processed.why());
-      const Distance found = distance(exact, apply(*layer));
-      const moe::Tolerance allowed =
-          moe::tolerance(layer->problem().numerics, layer->problem().quantises);
-      EXPECT_LE(found.of_largest, allowed.of_largest) << what;
-      EXPECT_GE(found.cosine, allowed.cosine) << what;
+      for (const EngineRow& engine : engines()) {
+        options.engine = engine.name;
+        layer = MoeLayer::open(shared, 0, options);
+        ASSERT_TRUE(layer && layer->process()) << what << ", " << engine.name;
+        const Distance found = distance(exact, apply(*layer));
+        const moe::Tolerance allowed =
+            moe::tolerance(layer->problem().numerics, layer->problem().quantises);
+        EXPECT_LE(found.of_largest, allowed.of_largest) << what << ", " << engine.name;
+        EXPECT_GE(found.cosine, allowed.cosine) << what << ", " << engine.name;
+      }
       std::filesystem::remove_all(out);
     }
   }

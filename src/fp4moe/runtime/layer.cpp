@@ -107,12 +107,30 @@ Result<MoeLayer> MoeLayer::create(const weights::Checkpoint& checkpoint, std::si
       job->experts.push_back(static_cast<std::uint64_t>(made->options_.physical_experts[physical]));
     job->problem.experts = job->experts.size();
   }
-  Result<PackedWeights> packed = PackedWeights::create(*made->choice_.layout, job->problem);
+  const Result<bool> mapped = made->stays_mapped();
+  if (!mapped) return mapped.why();
+  made->is_mapped_ = *mapped;
+  const layout::Layout& layout = *made->choice_.layout;
+  Result<PackedWeights> packed = *mapped ? PackedWeights::describe(layout, job->problem)
+                                         : PackedWeights::create(layout, job->problem);
   if (!packed) return packed.why();
   made->packed_ = std::make_unique<PackedWeights>(std::move(*packed));
   made->job_ = std::move(*job);
   if (const auto done = made->describe(); !done) return done.why();
   return made;
+}
+
+Result<bool> MoeLayer::stays_mapped() const {
+  const std::string& wish = options_.weights;
+  if (wish == "auto" || wish == "packed" || wish.empty()) return false;
+  if (wish != "mapped")
+    return usage("layer.weights", "weights cannot be kept like this")
+        .expects("auto, packed or mapped", wish);
+  if (!choice_.layout->id.starts_with("cpu_native."))
+    return usage("layer.weights", "only our own CPU kernels read a checkpoint's rows")
+        .expects("backend CPU", choice_.backend->name)
+        .try_this("--backend CPU, or --weights packed");
+  return true;
 }
 
 Result<MoeLayer> MoeLayer::open(std::shared_ptr<const convert::ConvertedFolder> folder,
@@ -219,12 +237,16 @@ Result<Done> MoeLayer::process() {
     return usage("layer.order", "a layer is processed before it is loaded")
         .expects("load() first", "nothing loaded");
   if (const auto done = read_input_scales(); !done) return done.why();
-  Result<std::unique_ptr<moe::Engine>> engine = make_engine(options_.engine, pool_);
+  Result<std::unique_ptr<moe::Engine>> engine =
+      make_engine(options_.engine, pool_, {.mapped = is_mapped_});
   if (!engine) return engine.why();
-  moe::ExpertSource source = packed_->source();
+  Result<moe::ExpertSource> found =
+      is_mapped_ ? packed_->source(*job_) : Result<moe::ExpertSource>(packed_->source());
+  if (!found) return found.why();
+  moe::ExpertSource source = std::move(*found);
   // Kernels with one w13 have one global scale for it, the gate's.
-  const bool shares = problem_.numerics.id != "exact" && problem_.numerics.id != "native";
-  if (problem_.shape.gated() && shares)
+  source.shares_global = problem_.shape.gated() && problem_.numerics.shares_global;
+  if (source.shares_global)
     source.visit = [visit = source.visit](std::size_t position, const moe::UseExpert& use) {
       return visit(position, [&](const weights::ExpertView& given) {
         weights::ExpertView view = given;

@@ -41,6 +41,9 @@ struct InputScale {
 struct LayerOptions {
   Wish wish{};
   std::string engine = "auto";
+  // "packed" into the backend's layout, in memory of the layer's own ("auto" means this), or
+  // "mapped": backend CPU reads the checkpoint's own rows, which then outlives the layer.
+  std::string weights = "auto";
   std::size_t threads = 0;             // 0: all this process may use
   std::shared_ptr<ThreadPool> pool{};  // instead: shared with others
   weights::Slice slice{};
@@ -65,7 +68,7 @@ using Tokens = moe::exchange::Tokens;
 class MoeLayer {
  public:
   // `checkpoint` outlives load() and reload. Errors: choice.*, layout.*, convert.*, sizes.*,
-  // engine.unknown, numerics.unknown, exchange.*.
+  // engine.unknown, numerics.unknown, exchange.*, layer.weights, weights.rows.
   static Result<MoeLayer> create(const weights::Checkpoint& checkpoint, std::size_t number,
                                  LayerOptions options = {});
   // From a converted folder: backend, layout and slice are the folder's. Loaded by mapping.
@@ -75,8 +78,9 @@ class MoeLayer {
   // Weights into this layer's memory; again after they changed. The next process() takes them over.
   Result<Done> load();
   Result<Done> load_expert(std::size_t position);
-  // Hands the weights to the engine. Errors: layer.order when nothing is loaded, scale.input,
-  // experts.*.
+  // Hands the weights to the engine. One that reads the layout keeps nothing of its own; another
+  // makes a copy in its own form, and this layer keeps what it loaded. Errors: layer.order when
+  // nothing is loaded, scale.input, experts.*.
   Result<Done> process();
 
   // Given ids and weights. Errors: layer.order (not processed), layer.lora (a backend without
@@ -108,6 +112,7 @@ class MoeLayer {
   Result<Done> describe();
   Result<Done> make_kernels();
   Result<std::unique_ptr<moe::exchange::Exchange>> make_exchange() const;
+  Result<bool> stays_mapped() const;
   Result<Done> read_input_scales();
   Result<Done> check_processed() const;
   bool exchanges_tokens() const;  // between ranks: each brings its own
@@ -130,7 +135,7 @@ class MoeLayer {
   std::optional<moe::ModularKernel> modular_{};
   std::optional<moe::MonolithicKernel> monolithic_{};
   moe::exchange::Parcel parcel_{};
-  bool is_loaded_ = false;
+  bool is_loaded_ = false, is_mapped_ = false;
   std::optional<moe::ReplicaTable> replicas_{};
   std::vector<std::int32_t> ids_{}, physical_ids_{};
   std::vector<float> weights_{}, identity_{};

@@ -109,6 +109,13 @@ Result<PackedWeights> PackedWeights::create(const layout::Layout& layout, const 
   return made;
 }
 
+Result<PackedWeights> PackedWeights::describe(const layout::Layout& layout,
+                                              const Problem& problem) {
+  Result<LayerPacker> packer = LayerPacker::make(layout, problem);
+  if (!packer) return packer.why();
+  return PackedWeights(std::move(*packer));
+}
+
 Result<PackedWeights> PackedWeights::map(std::shared_ptr<const convert::ConvertedFolder> folder,
                                          std::size_t number) {
   Result<LayerPacker> packer = folder->packer(number);
@@ -128,7 +135,11 @@ Result<Done> PackedWeights::check_own_memory() const {
 
 Result<Done> PackedWeights::load(const convert::LayerJob& job, std::size_t threads) {
   if (const auto fine = check_own_memory(); !fine) return fine.why();
-  return convert::pack_layer(job, packer_, targets_, {.threads = threads});
+  if (!views_.empty()) return convert::pack_layer(job, packer_, targets_, {.threads = threads});
+  return convert::for_each_expert(
+      job, threads, [&](std::size_t position, const ExpertView& view, convert::Lane&) {
+        return packer_.note(position, view);
+      });
 }
 
 Result<Done> PackedWeights::load(const moe::ExpertSource& source) {
@@ -155,7 +166,11 @@ Result<Done> PackedWeights::load(const moe::ExpertSource& source) {
 
 Result<Done> PackedWeights::load_expert(const convert::LayerJob& job, std::size_t position) {
   if (const auto fine = check_own_memory(); !fine) return fine.why();
-  return convert::pack_expert(job, packer_, position, targets_);
+  if (!views_.empty()) return convert::pack_expert(job, packer_, position, targets_);
+  weights::ExpertReader reader(*job.checkpoint, job.slice);
+  const Result<ExpertView> view = reader.read(job.number, job.experts[position]);
+  if (!view) return view.why();
+  return packer_.note(position, *view);
 }
 
 std::vector<float> PackedWeights::scalars(std::string_view name) const {
@@ -173,7 +188,7 @@ std::vector<float> PackedWeights::scalars(std::string_view name) const {
 
 std::uint64_t PackedWeights::bytes() const {
   std::uint64_t sum = 0;
-  for (const auto& view : views_) sum += view.size();
+  for (const PackedTensor& tensor : packer_.tensors()) sum += tensor.bytes;
   return sum;
 }
 
@@ -188,8 +203,7 @@ moe::ExpertSource PackedWeights::source() const {
                          .layout = std::string(packer_.layout().id),
                          .generation = std::string(packer_.layout().generation)};
   for (std::size_t t = 0; t < views_.size(); ++t)
-    made.packed.push_back(
-        {packer_.tensors()[t].name, views_[t], packer_.tensors()[t].shape});
+    made.packed.push_back({packer_.tensors()[t].name, views_[t], packer_.tensors()[t].shape});
   made.visit = [this](std::size_t position, const moe::UseExpert& use) -> Result<Done> {
     const Result<ExpertRooms> rooms = ExpertRooms::make(packer_);
     if (!rooms) return rooms.why();
@@ -201,6 +215,24 @@ moe::ExpertSource PackedWeights::source() const {
     if (const auto done = packer_.unpack(position, parts, rooms->target()); !done)
       return done.why();
     return use(rooms->view(packer_, position));
+  };
+  return made;
+}
+
+Result<moe::ExpertSource> PackedWeights::source(const convert::LayerJob& job) const {
+  const weights::DialectRow& dialect = *job.layer().row;
+  if (dialect.scales_inside())
+    return error(ErrorCode::lacking, "weights.rows",
+                 "this dialect's weights cannot be used where they lie")
+        .in(job.checkpoint->store().folder())
+        .expects("codes and scales in rows of their own", dialect.name)
+        .try_this("let them be packed: --weights packed");
+  moe::ExpertSource made{.shape = source().shape, .views_stay = true};
+  made.visit = [&job](std::size_t position, const moe::UseExpert& use) -> Result<Done> {
+    weights::ExpertReader reader(*job.checkpoint, job.slice);
+    const Result<ExpertView> view = reader.read(job.number, job.experts[position]);
+    if (!view) return view.why();
+    return use(*view);
   };
   return made;
 }

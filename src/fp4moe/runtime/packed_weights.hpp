@@ -23,11 +23,15 @@ class PackedWeights {
   // Memory for a rank's share of a layer, zeroed.
   static Result<PackedWeights> create(const layout::Layout& layout,
                                       const convert::Problem& problem);
+  // What the layer would be, without memory: for weights that stay where the checkpoint has them.
+  static Result<PackedWeights> describe(const layout::Layout& layout,
+                                        const convert::Problem& problem);
   static Result<PackedWeights> map(std::shared_ptr<const convert::ConvertedFolder> folder,
                                    std::size_t number);
 
-  // Packs the layer into this memory, the first time or again. Errors: those of the reader and the
-  // packer, weights.mapped when the memory is a file's.
+  // Packs the layer into this memory, the first time or again; without memory, takes notes of its
+  // scalars only. Errors: those of the reader and the packer, weights.mapped when the memory is a
+  // file's.
   Result<Done> load(const convert::LayerJob& job, std::size_t threads);
   // The same from experts in memory, whose shape is the problem's.
   Result<Done> load(const moe::ExpertSource& source);
@@ -39,10 +43,13 @@ class PackedWeights {
   std::span<const std::span<std::byte>> memory() const { return targets_; }  // none where mapped
   // A small tensor as numbers; empty when the layout has none of this name.
   std::vector<float> scalars(std::string_view name) const;
-  std::uint64_t bytes() const;
+  std::uint64_t bytes() const;  // in memory, mapped, or as they would be
 
   // Experts as canonical views, unpacked one at a time. Lives no longer than this.
   moe::ExpertSource source() const;
+  // The same experts as rows of the mapped checkpoint. Lives no longer than the job's checkpoint.
+  // Errors: weights.rows where the dialect has no such rows (GGUF).
+  Result<moe::ExpertSource> source(const convert::LayerJob& job) const;
 
  private:
   explicit PackedWeights(convert::LayerPacker packer) : packer_(std::move(packer)) {}

@@ -82,7 +82,7 @@ void describe(const MoeLayer& layer, const Routes& routes, LayerRun& run) {
   run.experts = layer.problem().shape.experts;
   run.weights = (layer.problem().shape.w13_rows() + layer.problem().shape.intermediate) *
                 layer.problem().shape.hidden;
-  run.tolerance = moe::tolerance(layer.problem().numerics, layer.problem().quantises);
+  run.tolerance = moe::tolerance(layer.problem().numerics, layer.problem().quantises, run.engine);
   run.warnings = layer.warnings();
 }
 

@@ -92,7 +92,7 @@ struct PackedLayer {
                 static_cast<std::uint8_t>(matrix->scales[from * columns / block + b]);
         }
       return std::pair(tensor::Shape{shape.experts, groups, blocks, tiles.group * 16},
-                       tensor::Shape{shape.experts, groups, scale_columns, tiles.group});
+                       tensor::Shape{shape.experts, groups, blocks, tiles.group * 32 / block});
     };
     const auto part = [&](std::size_t e, std::size_t n) {
       return std::pair(turns == 2 && n % 2 == 0 ? &layer.gate[e] : &layer.up[e], n / turns);

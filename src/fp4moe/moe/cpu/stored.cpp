@@ -105,15 +105,15 @@ Result<PackedMatrix> find_matrix(const ExpertSource& source, const TileForm& til
     return tensor.shape.size() == 4 && tensor.shape[0] == experts && tensor.shape[3] == last &&
            tensor::element_count(tensor.shape) == tensor.bytes.size();
   };
+  const std::uint64_t scales_each = kTileColumns / wish.block;  // of a row in a tile
   if (!fits(*codes, tiles.group * 16))
     return wrong_tensor(wish.codes,
                         fmt::format("[{}, groups, blocks, {}]", experts, tiles.group * 16),
                         tensor::text(codes->shape));
   const std::uint64_t groups = codes->shape[1], blocks = codes->shape[2];
   const bool holds = groups * tiles.group >= wish.rows && blocks * kTileColumns >= wish.columns;
-  if (!holds || !fits(*scales, tiles.group) || scales->shape[1] != groups ||
-      scales->shape[2] * wish.block < wish.columns ||
-      ceil_div(scales->shape[2] * wish.block, kTileColumns) > blocks)
+  if (!holds || !fits(*scales, tiles.group * scales_each) || scales->shape[1] != groups ||
+      scales->shape[2] != blocks)
     return wrong_tensor(wish.scales,
                         fmt::format("tiles of at least {} x {}", wish.rows, wish.columns),
                         fmt::format("codes {}, scales {}", tensor::text(codes->shape),
@@ -122,7 +122,7 @@ Result<PackedMatrix> find_matrix(const ExpertSource& source, const TileForm& til
                       .scales = reinterpret_cast<const std::uint8_t*>(scales->bytes.data()),
                       .groups = groups,
                       .blocks = blocks,
-                      .scale_columns = scales->shape[2]};
+                      .scale_columns = blocks * scales_each};
 }
 
 CpuMatrix matrix_of(const PackedMatrix& all, const TileForm& tiles, std::size_t expert) {
