@@ -1,20 +1,23 @@
-// fp4moe golden FILE... [--json]: runs golden data of the known schemas.
+// fp4moe golden FILE... [--engine NAME] [--json]: runs golden data of the known schemas.
 //
 // Exit status: 0 all cases agree; 5 some differ; 3 a file or a case is malformed (and 1, 6 when a
 // file cannot be read at all).
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "fp4moe/cli/command.hpp"
 #include "fp4moe/cli/options.hpp"
 #include "fp4moe/golden/schemas.hpp"
+#include "fp4moe/runtime/engines.hpp"
 
 namespace fp4moe::cli {
 namespace {
 
 struct Options {
   std::vector<std::string> files{};
+  std::string engine = "reference";
 };
 
 // What all files together came to.
@@ -65,9 +68,15 @@ void add_report(const golden::Report& report, const Io& io, Total& total) {
 }
 
 Result<int> run_golden_files(const Options& options, const Io& io) {
+  std::unique_ptr<moe::Engine> engine;  // none: the reference, which shows its stages, too
+  if (options.engine != "reference") {
+    auto made = runtime::make_engine(options.engine, std::make_shared<ThreadPool>(io.threads));
+    if (!made) return made.why();
+    engine = std::move(*made);
+  }
   Total total;
   for (const std::string& path : options.files) {
-    const Result<golden::Report> report = golden::run_golden_file(path);
+    const Result<golden::Report> report = golden::run_golden_file(path, engine.get());
     if (report)
       add_report(*report, io, total);
     else
@@ -85,6 +94,7 @@ Result<int> run_golden_files(const Options& options, const Io& io) {
 Run declare_golden(CLI::App& app) {
   const auto options = std::make_shared<Options>();
   add_option(app, "FILE", options->files, "Golden files (JSON)").required();
+  add_option(app, "--engine", options->engine, "Engine that computes layers").show_default();
   return [options](const Io& io) { return run_golden_files(*options, io); };
 }
 

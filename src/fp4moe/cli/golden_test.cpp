@@ -98,6 +98,13 @@ TEST_F(GoldenCommand, AMissingFileIsAFailure) {
   EXPECT_EQ(last_line(), "0 passed, 1 failed\n");
 }
 
+TEST_F(GoldenCommand, AnEngineIsForFilesWithLayers) {
+  EXPECT_EQ(run(kFile + " --engine steam"), 7);
+  EXPECT_EQ(run(kFile + " --engine reference"), 0);
+  EXPECT_EQ(run(kFile + " --engine auto"), 2);
+  EXPECT_NE(out_.find("golden.engine"), std::string::npos) << out_;
+}
+
 TEST_F(GoldenCommand, JsonIsOneObjectWithEveryFailure) {
   const std::string bad = write("bad.json", kDiffering);
   const std::string broken = write("broken.json", "[]");

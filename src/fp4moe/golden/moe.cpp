@@ -32,9 +32,7 @@ void run_section(const Json& cases, std::string_view section, Outcome (*check)(c
   }
 }
 
-}  // namespace
-
-Result<Done> run_moe(const Json& document, Report& report) {
+Result<Done> run_sections(const Json& document, const moe::Engine* engine, Report& report) {
   const Result<const Json*> routing = section_of(document, "routing");
   if (!routing) return routing.why();
   const Result<const Json*> auxiliary = section_of(document, "auxiliary");
@@ -43,8 +41,18 @@ Result<Done> run_moe(const Json& document, Report& report) {
   if (!layers) return layers.why();
   run_section(**routing, "routing", check_moe_routing, report);
   run_section(**auxiliary, "auxiliary", check_moe_auxiliary, report);
-  run_moe_layers(**layers, report);
+  run_moe_layers(**layers, engine, report);
   return Done{};
+}
+
+}  // namespace
+
+Result<Done> run_moe(const Json& document, Report& report) {
+  return run_sections(document, nullptr, report);
+}
+
+Result<Done> run_moe_by(const Json& document, const moe::Engine& engine, Report& report) {
+  return run_sections(document, &engine, report);
 }
 
 }  // namespace fp4moe::golden

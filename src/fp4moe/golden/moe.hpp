@@ -9,10 +9,13 @@
 #pragma once
 #include "fp4moe/base/json.hpp"
 #include "fp4moe/golden/report.hpp"
+#include "fp4moe/moe/experts.hpp"
 
 namespace fp4moe::golden {
 
 Result<Done> run_moe(const Json& document, Report& report);
+// Layers by another engine than the reference, within what moe_layers.cpp allows it.
+Result<Done> run_moe_by(const Json& document, const moe::Engine& engine, Report& report);
 
 // One case of the section `routing`, and of `auxiliary`: expert maps, block alignment, EPLB, GGUF
 // blocks, quantisers of activations.

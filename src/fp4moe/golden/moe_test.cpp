@@ -1,12 +1,17 @@
 #include "fp4moe/golden/moe.hpp"
 
 #include <map>
+#include <memory>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "fp4moe/golden/moe_data.hpp"
+#include "fp4moe/golden/schemas.hpp"
+#include "fp4moe/moe/reference/engine.hpp"
 
 namespace fp4moe::golden {
 namespace {
@@ -196,6 +201,81 @@ TEST(GoldenMoe, TheReportNamesSectionsAndCases) {
   EXPECT_EQ(report.failures[1].case_id, "routing[1]");
   EXPECT_EQ(report.failures[2].case_id, "routing[2]");
   EXPECT_EQ(run_moe({{"routing", 1}}, report).why().tensor, "routing");
+}
+
+// Computes as the reference does, but for one element that is a little larger.
+class WrongExperts : public moe::Experts {
+ public:
+  WrongExperts(std::unique_ptr<moe::Experts> right, double factor)
+      : right_(std::move(right)), factor_(factor) {}
+  const moe::ExpertsProblem& problem() const override { return right_->problem(); }
+  std::string_view engine() const override { return "wrong"; }
+  std::string kernel() const override { return "wrong/wrong"; }
+  Result<Done> compute(const moe::ExpertsCall& call, moe::OutputForm form,
+                       const moe::MutableRows& out) override {
+    const Result<Done> done = right_->compute(call, form, out);
+    if (!done || out.rows == 0) return done;
+    std::vector<double> row(out.columns);
+    moe::read_row(moe::ConstRows(out), 0, std::span(row));
+    for (double& value : row) value *= factor_;
+    moe::write_row(std::span<const double>(row), out, 0);
+    return done;
+  }
+
+ private:
+  std::unique_ptr<moe::Experts> right_;
+  double factor_;
+};
+
+class WrongEngine : public moe::Engine {
+ public:
+  explicit WrongEngine(double factor) : factor_(factor) {}
+  std::string_view name() const override { return "wrong"; }
+  Result<std::unique_ptr<moe::Experts>> make(const moe::ExpertsProblem& problem,
+                                             const moe::ExpertSource& source) const override {
+    auto right = engine_.make(problem, source);
+    if (!right) return right.why();
+    return std::unique_ptr<moe::Experts>(new WrongExperts(std::move(*right), factor_));
+  }
+
+ private:
+  moe::reference::ReferenceEngine engine_{std::make_shared<ThreadPool>(1)};
+  double factor_;
+};
+
+TEST(GoldenMoe, EnginesAreAllowedLastBitsAndNothingMore) {
+  const Json layers{{"format", "fp4moe-golden-moe/1"},
+                    {"layers", Json::array({case_of("layers", "mxfp4_swigluoai_bias"),
+                                            case_of("layers", "mxfp4_ep2_linear_and_rr"),
+                                            case_of("layers", "nvfp4_tp4_nongated")})}};
+  const auto failures = [&](double factor) {
+    const WrongEngine engine(factor);
+    const Result<Report> report = run_golden(layers, &engine);
+    EXPECT_TRUE(report) << text(report.why());
+    return report->failures;
+  };
+  EXPECT_EQ(failures(1.0).size(), 0u);
+  EXPECT_EQ(failures(1.0 + 5e-5).size(), 0u);
+  const std::vector<Failure> exact = failures(1.001);
+  EXPECT_GE(exact.size(), 5u);  // the exact outputs, and partial ones
+  for (const Failure& failure : exact) {
+    EXPECT_EQ(failure.case_id.find("staged"), std::string::npos) << failure.case_id;
+    EXPECT_FALSE(failure.malformed);
+  }
+  EXPECT_GT(failures(1.2).size(), exact.size() + 5);
+}
+
+TEST(GoldenMoe, TheReferenceAgreesWithEveryLayer) {
+  const Result<Report> report =
+      run_golden({{"format", "fp4moe-golden-moe/1"}, {"layers", document()["layers"]}});
+  ASSERT_TRUE(report) << text(report.why());
+  EXPECT_EQ(report->failed, 0u);
+  EXPECT_GT(report->passed, 100u);
+}
+
+TEST(GoldenMoe, EnginesAreForLayersOnly) {
+  const WrongEngine engine(1);
+  EXPECT_EQ(run_golden({{"schema", "fp4moe-golden-formats/1"}}, &engine).why().id, "golden.engine");
 }
 
 }  // namespace

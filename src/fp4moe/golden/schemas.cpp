@@ -16,7 +16,7 @@ constexpr Schema kSchemas[] = {
     {"fp4moe-golden-layouts/1", "weight layouts of every backend, and operations they are made of",
      run_layouts},
     {"fp4moe-golden-moe/1", "routing, permutation, quantised activations, whole MoE layers",
-     run_moe},
+     run_moe, run_moe_by},
 };
 
 std::string known_names() {
@@ -45,13 +45,19 @@ Result<std::string> schema_name(const Json& document) {
 
 std::span<const Schema> schemas() { return kSchemas; }
 
-Result<Report> run_golden(const Json& document) {
+Result<Report> run_golden(const Json& document, const moe::Engine* engine) {
   const Result<std::string> name = schema_name(document);
   if (!name) return name.why();
   for (const Schema& schema : kSchemas) {
     if (schema.name != *name) continue;
     Report report{.schema = *name};
-    if (const Result<Done> ran = schema.run(document, report); !ran) return ran.why();
+    if (engine != nullptr && schema.run_by == nullptr)
+      return usage("golden.engine", "no engine computes this kind of golden data")
+          .expects("layers (fp4moe-golden-moe/1)", *name)
+          .try_this("leave --engine out");
+    const Result<Done> ran =
+        engine == nullptr ? schema.run(document, report) : schema.run_by(document, *engine, report);
+    if (!ran) return ran.why();
     if (report.passed + report.failed == 0)
       return invalid("golden.empty", "the golden file holds no cases")
           .expects("at least one case", "none");
@@ -61,10 +67,10 @@ Result<Report> run_golden(const Json& document) {
       .expects("one of " + known_names(), *name);
 }
 
-Result<Report> run_golden_file(std::string_view path) {
+Result<Report> run_golden_file(std::string_view path, const moe::Engine* engine) {
   const Result<Json> document = read_json_file(path);
   if (!document) return document.why();
-  Result<Report> report = run_golden(*document);
+  Result<Report> report = run_golden(*document, engine);
   if (!report) return Error(report.why()).in(path);
   report->path = path;
   return report;
