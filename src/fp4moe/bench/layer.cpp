@@ -19,6 +19,7 @@ constexpr std::uint64_t kMostLayerTokens = 8192;
 constexpr std::uint64_t kCheckedTokens = 3;
 constexpr std::size_t kLeastRoutings = 16, kMostRoutings = 128;
 constexpr std::uint64_t kUsualCache = std::uint64_t{32} << 20;
+constexpr double kWorthTwice = 1;  // seconds from which on ceilings are measured again at the end
 constexpr std::uint64_t kTimesCache = 4;  // weights between two uses of the same ones
 
 // One engine with one numerics, and where its calls have got to.
@@ -233,9 +234,11 @@ Result<LayerReport> bench_layer(const LayerBenchOptions& options) {
     if (!results) return results.why();
     std::ranges::move(*results, std::back_inserter(report.results));
   }
-  const Result<Ceilings> after = ceilings_for(options, cache);
-  if (!after) return after.why();
-  take_best(report.ceilings, *after);
+  if (options.seconds >= kWorthTwice) {
+    const Result<Ceilings> after = ceilings_for(options, cache);
+    if (!after) return after.why();
+    take_best(report.ceilings, *after);
+  }
   for (LayerResult& result : report.results) {
     const unsigned limbs = (*require_numerics_word(result.numerics))->limbs;
     result.floor_us = std::max(

@@ -10,7 +10,7 @@
 namespace fp4moe::bench {
 namespace {
 
-constexpr double kPageWidth = 860, kPlotLeft = 74, kPlotTop = 40, kPlotWidth = 480,
+constexpr double kPageWidth = 960, kPlotLeft = 74, kPlotTop = 40, kPlotWidth = 480,
                  kPlotHeight = 360, kPageHeight = 460;
 constexpr double kLegendLeft = kPlotLeft + kPlotWidth + 18, kLegendStep = 19;
 constexpr std::size_t kMostSeries = 16;

@@ -41,7 +41,7 @@ PlotArea plot_area(const Plot& plot);
 Result<std::string> svg(const Plot& plot);
 
 // Time per layer against tokens, of reports of `bench layer`: one series for each model, format,
-// kernel, numerics, number of threads and routing. Errors: plot.report (another kind of document).
+// kernel, number of threads and routing. Errors: plot.report (another kind of document).
 Result<Plot> layer_plot(std::span<const Json> reports);
 
 }  // namespace fp4moe::bench

@@ -12,9 +12,8 @@
 namespace fp4moe::bench {
 namespace {
 
-// What tells series apart, in the order of their names.
-constexpr std::array<std::string_view, 6> kParts{"model",    "format",  "kernel",
-                                                 "numerics", "threads", "routing"};
+// What tells series apart, in the order of their names. Kernels name their numerics.
+constexpr std::array<std::string_view, 5> kParts{"model", "format", "kernel", "threads", "routing"};
 using SeriesKey = std::array<std::string, kParts.size()>;
 
 Error not_a_layer(std::string_view key, std::string_view expected) {
