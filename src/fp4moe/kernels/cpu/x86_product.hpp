@@ -17,11 +17,11 @@
 namespace fp4moe::kernels::cpu {
 namespace {
 
-constexpr std::size_t kX86Group = 16;  // rows of a tile
-constexpr std::size_t kX86Block = 32;  // its columns
-constexpr std::size_t kX86TileBytes = kX86Group * kX86Block / 2;
-constexpr int kX86Bias = 12;  // makes doubled weights unsigned
-constexpr std::size_t kX86Corrections = 8, kX86Halves = 4;
+inline constexpr std::size_t kX86Group = 16;  // rows of a tile
+inline constexpr std::size_t kX86Block = 32;  // its columns
+inline constexpr std::size_t kX86TileBytes = kX86Group * kX86Block / 2;
+inline constexpr int kX86Bias = 12;  // makes doubled weights unsigned
+inline constexpr std::size_t kX86Corrections = 8, kX86Halves = 4;
 
 // How many tokens a panel has room for: just those it holds.
 struct X86Exactly {

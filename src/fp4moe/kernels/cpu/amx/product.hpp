@@ -1,6 +1,6 @@
 // Tiles for products: sums of up to 16 tokens and 16 rows, of the high and the low bytes of
-// integers, for one or two groups of rows at a time. The compilers' tile functions take numerals
-// for registers, so a group of rows has its own functions.
+// integers, for two groups of rows. The compilers' tile functions take numerals for registers, so
+// each group of rows has its own lines here.
 //
 //   0, 1 sums of the first group; 2, 3 of the second; 4, 5 tokens; 6 weights of the first, 7 of the
 //   second group
@@ -21,15 +21,14 @@ struct alignas(64) ProductTiles {
   std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
   std::uint8_t rows[16] = {};
 
-  ProductTiles(std::size_t tokens, std::size_t columns) {
+  explicit ProductTiles(std::size_t tokens) {
     for (int tile = 0; tile < 6; ++tile) rows[tile] = static_cast<std::uint8_t>(tokens);
-    for (int tile = 4; tile < 6; ++tile) row_bytes[tile] = static_cast<std::uint16_t>(columns);
-    for (int tile = 6; tile < 8; ++tile) rows[tile] = static_cast<std::uint8_t>(columns / 4);
+    for (int tile = 6; tile < 8; ++tile) rows[tile] = 16;
   }
 };
 static_assert(sizeof(ProductTiles) == 64);
 
-// Tile loads do not tell the compiler what they read: whatever was written there must be, before.
+// Tile loads do not tell the compiler what they read: whatever is to be there must be, before.
 [[gnu::always_inline]] inline void written(const void* memory) {
   asm volatile("" : : "r"(memory) : "memory");
 }
@@ -40,31 +39,46 @@ template <std::size_t kLimbs>
   if constexpr (kLimbs == 2) _tile_loadd(5, lines + 64, line_bytes);
 }
 
-constexpr std::size_t kTileSums = 256;
+template <std::size_t kWhich>
+[[gnu::always_inline]] inline void load_weights(const std::int8_t* operand) {
+  if constexpr (kWhich == 0)
+    _tile_loadd(6, operand, 64);
+  else
+    _tile_loadd(7, operand, 64);
+}
 
-// Sums of the loaded tokens and the weights at `weights`, one tile for each limb.
+// Sums of the loaded tokens and weights, by limb.
 template <std::size_t kLimbs, std::size_t kWhich>
-[[gnu::always_inline]] inline void multiply_tiles(const std::int8_t* weights, std::int32_t* sums) {
+[[gnu::always_inline]] inline void multiply_tiles() {
   if constexpr (kWhich == 0) {
-    _tile_loadd(6, weights, 64);
     _tile_zero(0);
     _tile_dpbssd(0, 4, 6);
     if constexpr (kLimbs == 2) {
       _tile_zero(1);
       _tile_dpbssd(1, 5, 6);
-      _tile_stored(1, sums + kTileSums, 64);
     }
-    _tile_stored(0, sums, 64);
   } else {
-    _tile_loadd(7, weights, 64);
     _tile_zero(2);
     _tile_dpbssd(2, 4, 7);
     if constexpr (kLimbs == 2) {
       _tile_zero(3);
       _tile_dpbssd(3, 5, 7);
-      _tile_stored(3, sums + kTileSums, 64);
     }
-    _tile_stored(2, sums, 64);
+  }
+}
+
+struct TileSums {
+  std::int32_t limbs[2][16][16];  // [limb][token][row]
+};
+
+template <std::size_t kLimbs, std::size_t kWhich>
+[[gnu::always_inline]] inline void store_tiles(TileSums& sums) {
+  if constexpr (kWhich == 0) {
+    _tile_stored(0, sums.limbs[0], 64);
+    if constexpr (kLimbs == 2) _tile_stored(1, sums.limbs[1], 64);
+  } else {
+    _tile_stored(2, sums.limbs[0], 64);
+    if constexpr (kLimbs == 2) _tile_stored(3, sums.limbs[1], 64);
   }
 }
 

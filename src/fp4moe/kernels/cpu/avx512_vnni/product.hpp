@@ -13,8 +13,8 @@
 namespace fp4moe::kernels::cpu {
 namespace {
 
-constexpr std::size_t kVnniAhead = 2048;  // bytes of codes fetched ahead of their use
-constexpr std::size_t kVnniVectors = kChunk / 4;
+inline constexpr std::size_t kVnniAhead = 4096;  // bytes of codes fetched ahead of their use
+inline constexpr std::size_t kVnniVectors = kChunk / 4;
 
 [[gnu::always_inline]] inline __m512i load512(const void* from) { return _mm512_loadu_si512(from); }
 
@@ -83,59 +83,105 @@ template <class Format>
                          : _mm512_setzero_ps();
 }
 
-[[gnu::always_inline]] inline __m512i four_bytes(const std::int8_t* from) {
-  std::int32_t word = 0;
-  __builtin_memcpy(&word, from, sizeof word);
-  return _mm512_set1_epi32(word);
+// Adds the products of 4 columns. Written out, because g++ loads the token's bytes by an
+// instruction of their own, and it is the number of instructions that limits this.
+[[gnu::always_inline]] inline __m512i dot(__m512i sum, __m512i weights, const std::int8_t* bytes) {
+  struct Word {
+    std::int8_t bytes[4];
+  };
+  asm("vpdpbusd %2%{1to16%}, %1, %0"
+      : "+v"(sum)
+      : "v"(weights), "m"(*reinterpret_cast<const Word*>(bytes)));
+  return sum;
 }
 
-// A chunk's `t` of product.hpp, for 16 rows and a token.
-template <class Format, std::size_t kLimbs>
-[[gnu::always_inline]] inline __m512 chunk_product(const VnniChunk<Format>& chunk,
-                                                   const std::int8_t* line,
-                                                   const std::int32_t* corrections) {
-  constexpr std::size_t kEach = kVnniVectors / Format::kParts;
-  __m512 total = _mm512_setzero_ps();
-#pragma GCC unroll 4
-  for (std::size_t p = 0; p < Format::kParts; ++p) {
-    __m512i high = _mm512_setzero_si512();
-    __m512i low = _mm512_set1_epi32(corrections[Format::kCorrection + p]);
+// Some tokens of a panel, and where their sums of 16 rows are.
+struct VnniTokens {
+  const std::int8_t* lines = nullptr;
+  const std::int32_t* corrections = nullptr;
+  const float* half_steps = nullptr;
+  float* sums = nullptr;
+};
+
+// A chunk of `kTokens` tokens. Two blocks and all tokens take turns, so that no instruction waits
+// for the one before it.
+template <class Format, std::size_t kLimbs, std::size_t kTokens>
+[[gnu::always_inline]] inline void add_chunk(const VnniChunk<Format>& chunk, const VnniTokens& at) {
+  constexpr std::size_t kEach = kVnniVectors / Format::kParts, kLine = X86Panel<kLimbs>::kLine;
+  __m512 totals[kTokens];
+  for (__m512& total : totals) total = _mm512_setzero_ps();
+#pragma GCC unroll 2
+  for (std::size_t first = 0; first < Format::kParts; first += 2) {
+    __m512i high[kTokens][2], low[kTokens][2];
 #pragma GCC unroll 8
-    for (std::size_t i = p * kEach; i < (p + 1) * kEach; ++i) {
-      if constexpr (kLimbs == 2)
-        high = _mm512_dpbusd_epi32(high, chunk.weights[i], four_bytes(line + 4 * i));
-      low = _mm512_dpbusd_epi32(low, chunk.weights[i],
-                                four_bytes(line + (kLimbs - 1) * kChunk + 4 * i));
+    for (std::size_t i = 0; i < 2 * kTokens; ++i) {
+      const std::size_t t = i / 2, p = i % 2;
+      high[t][p] = _mm512_setzero_si512();
+      low[t][p] =
+          _mm512_set1_epi32(at.corrections[t * kX86Corrections + Format::kCorrection + first + p]);
     }
-    if constexpr (kLimbs == 2) low = _mm512_add_epi32(_mm512_slli_epi32(high, 8), low);
-    total = _mm512_fmadd_ps(_mm512_cvtepi32_ps(low), chunk.scales[p], total);
+#pragma GCC unroll 64
+    for (std::size_t i = 0; i < 2 * kTokens * kEach; ++i) {
+      const std::size_t t = i / 2 % kTokens, p = i % 2;
+      const std::size_t vector = (first + p) * kEach + i / (2 * kTokens);
+      const std::int8_t* line = at.lines + t * kLine + 4 * vector;
+      if constexpr (kLimbs == 2) high[t][p] = dot(high[t][p], chunk.weights[vector], line);
+      low[t][p] = dot(low[t][p], chunk.weights[vector], line + (kLimbs - 1) * kChunk);
+    }
+#pragma GCC unroll 8
+    for (std::size_t i = 0; i < 2 * kTokens; ++i) {
+      const std::size_t t = i % kTokens, p = i / kTokens;
+      if constexpr (kLimbs == 2)
+        low[t][p] = _mm512_add_epi32(_mm512_slli_epi32(high[t][p], 8), low[t][p]);
+      totals[t] =
+          _mm512_fmadd_ps(_mm512_cvtepi32_ps(low[t][p]), chunk.scales[first + p], totals[t]);
+    }
   }
-  return total;
+#pragma GCC unroll 4
+  for (std::size_t t = 0; t < kTokens; ++t) {
+    float* sum = at.sums + t * kX86Group;
+    _mm512_store_ps(
+        sum, _mm512_fmadd_ps(totals[t], _mm512_set1_ps(at.half_steps[t]), _mm512_load_ps(sum)));
+  }
+}
+
+// `kTokens` at a time, from the token `first` on. Returns the first one left.
+template <class Format, std::size_t kLimbs, std::size_t kTokens>
+[[gnu::always_inline]] inline std::size_t add_chunks(const VnniChunk<Format>& chunk,
+                                                     const VnniTokens& all, std::size_t first,
+                                                     std::size_t tokens) {
+#pragma GCC unroll 1
+  for (; first + kTokens <= tokens; first += kTokens)
+    add_chunk<Format, kLimbs, kTokens>(chunk,
+                                       {.lines = all.lines + first * X86Panel<kLimbs>::kLine,
+                                        .corrections = all.corrections + first * kX86Corrections,
+                                        .half_steps = all.half_steps + first,
+                                        .sums = all.sums + first * kX86Group});
+  return first;
 }
 
 template <class Format, std::size_t kLimbs, class Room>
 void vnni_multiply(const ProductCall& call) noexcept {
   const ProductWeights& weights = call.weights;
   const std::size_t chunks = (weights.blocks + 1) / 2, tokens = call.tokens.tokens;
-  const std::size_t steps = padded_tokens(tokens);
   const X86Panel<kLimbs> panel(call.tokens.panel, Room::slots(tokens), chunks);
+  alignas(64) float sums[kProductTokens * kX86Group];
   for (std::size_t row = 0; row < call.rows; row += kX86Group) {
-    float* sums = call.sums + row;
     for (std::size_t t = 0; t < tokens; ++t)
-      _mm512_storeu_ps(sums + t * call.stride, _mm512_setzero_ps());
+      _mm512_store_ps(sums + t * kX86Group, _mm512_setzero_ps());
     for (std::size_t c = 0; c < chunks; ++c) {
       VnniChunk<Format> chunk;
       decode_chunk(weights, (call.first_row + row) / kX86Group, c, chunk);
-      const float* half_steps = call.tokens.half_steps + c * steps;
-#pragma GCC unroll 1
-      for (std::size_t t = 0; t < tokens; ++t) {
-        const __m512 total =
-            chunk_product<Format, kLimbs>(chunk, panel.line(c, t), panel.correction(c, t));
-        float* sum = sums + t * call.stride;
-        _mm512_storeu_ps(
-            sum, _mm512_fmadd_ps(total, _mm512_set1_ps(half_steps[t]), _mm512_loadu_ps(sum)));
-      }
+      const VnniTokens all{.lines = panel.line(c, 0),
+                           .corrections = panel.correction(c, 0),
+                           .half_steps = call.tokens.half_steps + c * padded_tokens(tokens),
+                           .sums = sums};
+      std::size_t done = add_chunks<Format, kLimbs, 4>(chunk, all, 0, tokens);
+      done = add_chunks<Format, kLimbs, 2>(chunk, all, done, tokens);
+      add_chunks<Format, kLimbs, 1>(chunk, all, done, tokens);
     }
+    for (std::size_t t = 0; t < tokens; ++t)
+      _mm512_storeu_ps(call.sums + t * call.stride + row, _mm512_load_ps(sums + t * kX86Group));
   }
 }
 
