@@ -3,18 +3,10 @@
 
 #include <immintrin.h>
 
+#include "fp4moe/kernels/cpu/amx/tile_config.hpp"
+
 namespace fp4moe::kernels::cpu::amx {
 namespace {
-
-// The layout the processor prescribes for its tile configuration.
-struct alignas(64) TileConfig {
-  std::uint8_t palette = 1;
-  std::uint8_t start_row = 0;
-  std::uint8_t reserved[14] = {};
-  std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
-static_assert(sizeof(TileConfig) == 64);
 
 struct alignas(64) TileData {
   std::uint32_t words[16][16];

@@ -173,7 +173,7 @@ template <std::size_t kLimbs>
 void multiply_mxfp4(const ProductCall& call) noexcept {
   const std::size_t tokens = call.tokens.tokens;
   if (tokens <= kFewTokens) return vnni_multiply<VnniMxfp4, kLimbs, TileRoom>(call);
-  const ProductTiles tiles(TileRoom::height(tokens));
+  const TileConfig tiles = tiles_of(TileRoom::height(tokens));
   written(&tiles);
   _tile_loadconfig(&tiles);
   written(call.tokens.panel);

@@ -10,23 +10,17 @@
 
 #include <immintrin.h>
 
+#include "fp4moe/kernels/cpu/amx/tile_config.hpp"
+
 namespace fp4moe::kernels::cpu::amx {
 namespace {
 
-// The layout the processor prescribes for its tile configuration.
-struct alignas(64) ProductTiles {
-  std::uint8_t palette = 1;
-  std::uint8_t start_row = 0;
-  std::uint8_t reserved[14] = {};
-  std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  std::uint8_t rows[16] = {};
-
-  explicit ProductTiles(std::size_t tokens) {
-    for (int tile = 0; tile < 6; ++tile) rows[tile] = static_cast<std::uint8_t>(tokens);
-    for (int tile = 6; tile < 8; ++tile) rows[tile] = 16;
-  }
-};
-static_assert(sizeof(ProductTiles) == 64);
+// For tiles of `tokens`.
+[[gnu::always_inline]] inline TileConfig tiles_of(std::size_t tokens) {
+  TileConfig config;
+  for (int tile = 0; tile < 6; ++tile) config.rows[tile] = static_cast<std::uint8_t>(tokens);
+  return config;
+}
 
 // Tile loads do not tell the compiler what they read: whatever is to be there must be, before.
 [[gnu::always_inline]] inline void written(const void* memory) {

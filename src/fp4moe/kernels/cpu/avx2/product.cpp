@@ -103,14 +103,14 @@ struct alignas(32) Totals {
   float rows[kProductTokens][kRows];
 };
 
-// What 8 rows of a group and a block are, and where they go.
-struct Place8 {
+// Which rows and columns, and where their sums go.
+struct EightRows {
   std::size_t group = 0, half = 0, block = 0;
   float* sums = nullptr;
 };
 
 template <class Format, std::size_t kLimbs>
-void multiply_block(const ProductCall& call, const Place8& at, const X86Panel<kLimbs>& panel,
+void multiply_block(const ProductCall& call, const EightRows& at, const X86Panel<kLimbs>& panel,
                     Totals& totals) {
   const ProductWeights& weights = call.weights;
   const std::size_t column = at.block * Format::kParts, chunk = at.block / 2, odd = at.block % 2;

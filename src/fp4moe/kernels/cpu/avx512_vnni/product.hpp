@@ -1,5 +1,5 @@
-// Products of 16 rows by vpdpbusd: the weights of a chunk fill 16 registers, and tokens pass by one
-// after the other, so that weights are decoded once however many there are. Included by the kernels
+// Products of 16 rows by vpdpbusd: the weights of a chunk fill 16 registers, and tokens pass by,
+// four at a time, so that weights are decoded once however many there are. Included by the kernels
 // of tiles as well, which leave few tokens to these; unnamed for that reason.
 #pragma once
 #include <cstddef>
@@ -103,38 +103,36 @@ struct VnniTokens {
   float* sums = nullptr;
 };
 
-// A chunk of `kTokens` tokens. Two blocks and all tokens take turns, so that no instruction waits
-// for the one before it.
+// A chunk of `kTokens` tokens. They and two blocks take turns, so that no instruction waits for the
+// one before it.
 template <class Format, std::size_t kLimbs, std::size_t kTokens>
 [[gnu::always_inline]] inline void add_chunk(const VnniChunk<Format>& chunk, const VnniTokens& at) {
   constexpr std::size_t kEach = kVnniVectors / Format::kParts, kLine = X86Panel<kLimbs>::kLine;
+  constexpr std::size_t kBlocks = 2, kSums = kTokens * kBlocks;
   __m512 totals[kTokens];
   for (__m512& total : totals) total = _mm512_setzero_ps();
 #pragma GCC unroll 2
-  for (std::size_t first = 0; first < Format::kParts; first += 2) {
-    __m512i high[kTokens][2], low[kTokens][2];
+  for (std::size_t first = 0; first < Format::kParts; first += kBlocks) {
+    __m512i high[kSums], low[kSums];  // token after token of a block
 #pragma GCC unroll 8
-    for (std::size_t i = 0; i < 2 * kTokens; ++i) {
-      const std::size_t t = i / 2, p = i % 2;
-      high[t][p] = _mm512_setzero_si512();
-      low[t][p] =
-          _mm512_set1_epi32(at.corrections[t * kX86Corrections + Format::kCorrection + first + p]);
+    for (std::size_t i = 0; i < kSums; ++i) {
+      const std::size_t part = first + i / kTokens, t = i % kTokens;
+      high[i] = _mm512_setzero_si512();
+      low[i] = _mm512_set1_epi32(at.corrections[t * kX86Corrections + Format::kCorrection + part]);
     }
 #pragma GCC unroll 64
-    for (std::size_t i = 0; i < 2 * kTokens * kEach; ++i) {
-      const std::size_t t = i / 2 % kTokens, p = i % 2;
-      const std::size_t vector = (first + p) * kEach + i / (2 * kTokens);
+    for (std::size_t k = 0; k < kSums * kEach; ++k) {
+      const std::size_t i = k % kSums, part = first + i / kTokens, t = i % kTokens;
+      const std::size_t vector = part * kEach + k / kSums;
       const std::int8_t* line = at.lines + t * kLine + 4 * vector;
-      if constexpr (kLimbs == 2) high[t][p] = dot(high[t][p], chunk.weights[vector], line);
-      low[t][p] = dot(low[t][p], chunk.weights[vector], line + (kLimbs - 1) * kChunk);
+      if constexpr (kLimbs == 2) high[i] = dot(high[i], chunk.weights[vector], line);
+      low[i] = dot(low[i], chunk.weights[vector], line + (kLimbs - 1) * kChunk);
     }
 #pragma GCC unroll 8
-    for (std::size_t i = 0; i < 2 * kTokens; ++i) {
-      const std::size_t t = i % kTokens, p = i / kTokens;
-      if constexpr (kLimbs == 2)
-        low[t][p] = _mm512_add_epi32(_mm512_slli_epi32(high[t][p], 8), low[t][p]);
-      totals[t] =
-          _mm512_fmadd_ps(_mm512_cvtepi32_ps(low[t][p]), chunk.scales[first + p], totals[t]);
+    for (std::size_t i = 0; i < kSums; ++i) {
+      const std::size_t part = first + i / kTokens, t = i % kTokens;
+      if constexpr (kLimbs == 2) low[i] = _mm512_add_epi32(_mm512_slli_epi32(high[i], 8), low[i]);
+      totals[t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(low[i]), chunk.scales[part], totals[t]);
     }
   }
 #pragma GCC unroll 4
@@ -161,7 +159,7 @@ template <class Format, std::size_t kLimbs, std::size_t kTokens>
 }
 
 template <class Format, std::size_t kLimbs, class Room>
-void vnni_multiply(const ProductCall& call) noexcept {
+[[gnu::noinline]] void vnni_multiply(const ProductCall& call) noexcept {
   const ProductWeights& weights = call.weights;
   const std::size_t chunks = (weights.blocks + 1) / 2, tokens = call.tokens.tokens;
   const X86Panel<kLimbs> panel(call.tokens.panel, Room::slots(tokens), chunks);

@@ -1,0 +1,19 @@
+// How large the tile registers are. Internal linkage: nothing here may leave a symbol.
+#pragma once
+#include <cstdint>
+
+namespace fp4moe::kernels::cpu::amx {
+namespace {
+
+// The layout the processor prescribes. All eight tiles are whole unless told otherwise.
+struct alignas(64) TileConfig {
+  std::uint8_t palette = 1;
+  std::uint8_t start_row = 0;
+  std::uint8_t reserved[14] = {};
+  std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+static_assert(sizeof(TileConfig) == 64);
+
+}  // namespace
+}  // namespace fp4moe::kernels::cpu::amx
