@@ -178,8 +178,27 @@ TEST_F(RunCommand, GivesTheSameBitsFromAConvertedFolder) {
   refused(run({"run", file("MARLIN"), "--ep", "2"}), 2, "run.converted");
 }
 
+TEST_F(RunCommand, ComputesWithTheCpuEngineUnlessToldOtherwise) {
+  const Json layer = layer_of(run_with({"--backend", "MARLIN", "--check", "--json"}));
+  EXPECT_EQ(layer["engine"], "cpu");
+  EXPECT_TRUE(layer["kernel"].get<std::string>().ends_with("/match:marlin")) << layer["kernel"];
+  const Json exact = layer_of(run_with({"--numerics", "exact", "--check", "--json"}));
+  EXPECT_EQ(exact["within_numerics"], true);
+  EXPECT_LT(exact["rel_error"].get<double>(), 5e-4);
+  EXPECT_GT(exact["rel_error"].get<double>(), 0);
+  const Json fast = layer_of(run_with({"--numerics", "fast", "--check", "--json"}));
+  EXPECT_TRUE(fast["kernel"].get<std::string>().ends_with("/fast")) << fast["kernel"];
+  EXPECT_EQ(fast["within_numerics"], true);
+  EXPECT_GT(fast["rel_error"].get<double>(), exact["rel_error"].get<double>());
+  const Json mapped =
+      layer_of(run_with({"--numerics", "exact", "--weights", "mapped", "--check", "--json"}));
+  EXPECT_EQ(mapped["rel_error"], exact["rel_error"]);
+  EXPECT_TRUE(mapped["kernel"].get<std::string>().ends_with("mapped")) << mapped["kernel"];
+}
+
 TEST_F(RunCommand, ReportsWhatItDid) {
-  const Outcome outcome = run_with({"--backend", "MARLIN", "--tokens", "3", "--check", "--json"});
+  const Outcome outcome = run_with(
+      {"--backend", "MARLIN", "--engine", "reference", "--tokens", "3", "--check", "--json"});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   const Json json = *parse_json(outcome.out);
   EXPECT_EQ(json["schema_version"], 1);
@@ -345,6 +364,7 @@ TEST_F(RunCommand, BatchesInsideAProcessAreNotTakenForAllRanks) {
 TEST_F(RunCommand, RefusesWrongWords) {
   refused(run_with({"--backend", "MARLIM"}), 2, "Did you mean MARLIN?");
   refused(run_with({"--engine", "steam"}), 7, "engine.unknown");
+  refused(run_with({"--backend", "MARLIN", "--weights", "mapped"}), 2, "layer.weights");
   refused(run_with({"--numerics", "approximate"}), 2, "numerics.unknown");
   refused(run_with({"--policy", "1999-01-01"}), 2, "policy.unknown");
   refused(run_with({"--device", "abacus"}), 2, "device.unknown");

@@ -240,6 +240,12 @@ TEST(MoeLayer, SaysWhichWeightsCannotStay) {
   };
   EXPECT_EQ(refusal({.weights = "painted"}), "layer.weights");
   EXPECT_EQ(refusal({.wish = {.backend = "MARLIN"}, .weights = "mapped"}), "layer.weights");
+  const TemporaryFolder folder;
+  make_checkpoint(folder.path() + "/model.gguf", WeightFormat::mxfp4,
+                  {.experts = 2, .hidden = 64, .intermediate = 64}, weights::Dialect::gguf);
+  const auto gguf = weights::Checkpoint::open(folder.path() + "/model.gguf");
+  ASSERT_TRUE(gguf) << text(gguf.why());
+  EXPECT_EQ(ready(*gguf, {.weights = "mapped"}).why().id, "weights.rows");
 }
 
 // NVFP4 emulation rounds weights: only the reference engine does that, and says so.
