@@ -120,7 +120,6 @@ Result<std::uint64_t> LayerModel::count_layers(const LayerModelOptions& options)
   if (wanted == 0)
     wanted = std::clamp(static_cast<std::uint64_t>(static_cast<double>(options.keep) / layer) + 1,
                         kLeastLayers, kMostLayers);
-  if (checkpoint_) wanted = std::min<std::uint64_t>(wanted, checkpoint_->layers().size());
   if (options.memory == 0) return wanted;
   const auto fit = static_cast<std::uint64_t>(static_cast<double>(options.memory) / layer);
   if (fit == 0)
@@ -153,13 +152,16 @@ Result<Done> LayerModel::pack_random(const LayerModelOptions& options) {
   });
 }
 
+// Layers of the first one's shape; where there are fewer than caches need, copies of them.
 Result<Done> LayerModel::pack_checkpoint(const LayerModelOptions& options) {
   const Result<std::uint64_t> count = count_layers(options);
   if (!count) return count.why();
   const convert::Recipe recipe = choice_.recipe({}, facts_.model.layer.activation);
-  for (std::size_t layer = 0; layer < *count; ++layer) {
-    if (!(checkpoint_->layers()[layer].shape == shape())) break;
-    const Result<convert::LayerJob> job = convert::layer_job(*checkpoint_, layer, recipe);
+  std::vector<std::size_t> alike;
+  for (std::size_t layer = 0; layer < checkpoint_->layers().size(); ++layer)
+    if (checkpoint_->layers()[layer].shape == shape()) alike.push_back(layer);
+  for (std::size_t i = 0; i < *count; ++i) {
+    const auto job = convert::layer_job(*checkpoint_, alike[i % alike.size()], recipe);
     if (!job) return job.why();
     Result<PackedWeights> packed = PackedWeights::create(*choice_.layout, job->problem);
     if (!packed) return packed.why();

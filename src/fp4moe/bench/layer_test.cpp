@@ -92,7 +92,7 @@ TEST(BenchLayer, TakesLayersOfACheckpoint) {
   ASSERT_TRUE(weights::synth(
       {.model = "gpt-oss-20b", .layers = 2, .experts = 8, .hidden = 64, .intermediate = 64}, path));
   LayerBenchOptions options = tiny(path);
-  options.model.layers = 0;
+  options.model.layers = 3;  // one is a copy
   options.ceilings.reset();
   const auto report = bench_layer(options);
 
@@ -100,7 +100,7 @@ TEST(BenchLayer, TakesLayersOfACheckpoint) {
   EXPECT_GT(report->ceilings.read_gb_per_s, 0);
   EXPECT_GT(report->ceilings.int8_gop_per_s, 0);
   EXPECT_EQ(report->results[0].format, "mxfp4");
-  EXPECT_EQ(report->results[0].layers, 2u);
+  EXPECT_EQ(report->results[0].layers, 3u);
   EXPECT_LT(report->results[1].rel_error, 1e-6);
   options.model.format = "nvfp4";
   EXPECT_EQ(bench_layer(options).why().id, "bench.format");
@@ -313,6 +313,8 @@ TEST(BenchPlot, RefusesOtherDocumentsAndNumbersWithoutALogarithm) {
   }
   EXPECT_EQ(id({{"results", Json::array({layer_row(0, 1, "exact")})}}), "plot.values");
   EXPECT_EQ(id({{"results", Json::array({layer_row(1, -1, "exact")})}}), "plot.values");
+  EXPECT_EQ(id({{"results", Json::array({layer_row(1, 1e308, "exact")})}}), "plot.values");
+  EXPECT_EQ(id({{"results", Json::array({layer_row(1e-308, 1, "exact")})}}), "plot.values");
   Json many = Json::array();
   for (int i = 0; i < 20; ++i) many.push_back(layer_row(1, 1, std::to_string(i)));
   EXPECT_EQ(id({{"results", many}}), "plot.series");

@@ -145,8 +145,12 @@ std::string drawn(const PlotSeries& series, const PlotArea& area, std::size_t nu
                     escaped(series.name));
 }
 
+// What anyone measures, in any unit; beyond that axes would have thousands of ticks.
+constexpr double kLeastValue = 1e-9, kMostValue = 1e15;
+
 bool is_drawable(const PlotPoint& point) {
-  return std::isfinite(point.x) && std::isfinite(point.y) && point.x > 0 && point.y > 0;
+  return point.x >= kLeastValue && point.x <= kMostValue && point.y >= kLeastValue &&
+         point.y <= kMostValue;
 }
 
 }  // namespace
@@ -191,7 +195,8 @@ Result<std::string> svg(const Plot& plot) {
         if (!is_drawable(point))
           return invalid("plot.values", "logarithmic axes take positive numbers")
               .at(series.name)
-              .expects("positive finite numbers", fmt::format("{:g} at {:g}", point.y, point.x));
+              .expects(fmt::format("{:g} to {:g}", kLeastValue, kMostValue),
+                       fmt::format("{:g} at {:g}", point.y, point.x));
   }
   if (count == 0)
     return invalid("plot.empty", "there is nothing to plot").expects("at least one point", "none");

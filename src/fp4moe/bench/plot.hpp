@@ -36,7 +36,7 @@ struct PlotArea {
 // The area of a plot with points: `svg` draws in it.
 PlotArea plot_area(const Plot& plot);
 
-// Errors: plot.empty (no point), plot.values (not positive, or not finite), plot.series (too many
+// Errors: plot.empty (no point), plot.values (not positive, or beyond 1e15), plot.series (too many
 // to tell apart).
 Result<std::string> svg(const Plot& plot);
 

@@ -331,8 +331,8 @@ Result<int> run_layer(const Options& options, const Setting& setting, const Io& 
   }
   print_machine(io, setting, measured->ceilings);
   const bench::LayerResult& first = measured->results.front();
-  io.out << fmt::format("{}, {}, {} routing, {} layers in rotation\n\n", first.model, first.format,
-                        first.routing, first.layers);
+  io.out << fmt::format("{}, {}, {} routing, {} layer{} in rotation\n\n", first.model, first.format,
+                        first.routing, first.layers, first.layers == 1 ? "" : "s");
   io.out << fmt::format(
       "{:>6} {:24} {:8} {:>7} {:>10} {:>10} {:>10} {:>7} {:>8} {:>10} {:>6} {:>8}\n", "tokens",
       "kernel", "numerics", "experts", "us median", "p10", "p90", "GB/s", "GFLOP/s", "floor us",

@@ -46,7 +46,7 @@ constexpr Command kCommands[] = {
     {"synth",     "Make a seeded test checkpoint in any dialect",              "fp4moe synth --model gpt-oss-20b --layers 1 --seed 1 -o layer", declare_synth},
     {"golden",    "Run golden files and show where they first differ",         "fp4moe golden testdata/formats.json", declare_golden},
     {"doctor",    "Say what this build and machine have and which kernels run", "fp4moe doctor", declare_doctor, Settings::leave_alone},
-    {"bench",     "Measure this machine, the codecs and file conversion",      "fp4moe bench formats --threads 1", declare_bench},
+    {"bench",     "Measure this machine, whole layers, codecs and conversion", "fp4moe bench layer --model gpt-oss-20b --tokens 1,16", declare_bench},
 };
 // clang-format on
 
