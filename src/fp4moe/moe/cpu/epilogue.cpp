@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <cstring>
 
 namespace fp4moe::moe::cpu {
 namespace {
@@ -75,13 +76,18 @@ inline float gelu_tanh_of(float x) {
   return x * sigmoid_of(kTwiceRootOf2OverPi * (x + kCubic * (x * x * x)));
 }
 
+// By way of an array that nothing else can point to, or compilers would have to check.
 template <class Make>
 inline void each(const float* from, float* to, const Make& make) {
-  for (std::size_t i = 0; i < kChunk; ++i) to[i] = make(from[i]);
+  float made[kChunk];
+  for (std::size_t i = 0; i < kChunk; ++i) made[i] = make(from[i]);
+  std::memcpy(to, made, sizeof made);
 }
 template <class Make>
 inline void each_times(const float* from, float* to, const Make& make) {
-  for (std::size_t i = 0; i < kChunk; ++i) to[i] *= make(from[i]);
+  float made[kChunk];
+  for (std::size_t i = 0; i < kChunk; ++i) made[i] = to[i] * make(from[i]);
+  std::memcpy(to, made, sizeof made);
 }
 
 void activate_gates(const MiddleEpilogue& how, const float* gates, float* to) {
@@ -141,12 +147,22 @@ void multiply_ups(const MiddleEpilogue& how, const float* ups, float* to) {
   }
 }
 
-void scale_and_bias(FirstRounding rounding, float factor, const float* bias, float* values) {
-  for (std::size_t i = 0; i < kChunk; ++i) values[i] *= factor;
-  if (rounding == FirstRounding::steps) round_values(values, kChunk);
-  if (bias != nullptr)
-    for (std::size_t i = 0; i < kChunk; ++i) values[i] += bias[i];
-  if (rounding != FirstRounding::none) round_values(values, kChunk);
+struct Term {
+  FirstRounding rounding = FirstRounding::none;
+  float factor = 1.0f;
+  const float* bias = nullptr;
+};
+// Every `step`-th sum.
+template <std::size_t step>
+void scale_and_bias(const float* sums, const Term& how, float* to) {
+  float values[kChunk];
+  for (std::size_t i = 0; i < kChunk; ++i) values[i] = sums[i * step];
+  for (std::size_t i = 0; i < kChunk; ++i) values[i] *= how.factor;
+  if (how.rounding == FirstRounding::steps) round_values(values, kChunk);
+  if (how.bias != nullptr)
+    for (std::size_t i = 0; i < kChunk; ++i) values[i] += how.bias[i];
+  if (how.rounding != FirstRounding::none) round_values(values, kChunk);
+  std::memcpy(to, values, sizeof values);
 }
 
 }  // namespace
@@ -156,16 +172,10 @@ void round_values(float* values, std::size_t count) {
 }
 
 void finish_first(const FirstEpilogue& how, const float* sums, FirstChunk& to) {
-  if (!how.is_gated) {
-    for (std::size_t i = 0; i < kChunk; ++i) to.gates[i] = sums[i];
-    return scale_and_bias(how.rounding, how.up_factor, how.up_bias, to.gates);
-  }
-  for (std::size_t i = 0; i < kChunk; ++i) {
-    to.gates[i] = sums[2 * i];
-    to.ups[i] = sums[2 * i + 1];
-  }
-  scale_and_bias(how.rounding, how.gate_factor, how.gate_bias, to.gates);
-  scale_and_bias(how.rounding, how.up_factor, how.up_bias, to.ups);
+  const Term ups{how.rounding, how.up_factor, how.up_bias};
+  if (!how.is_gated) return scale_and_bias<1>(sums, ups, to.gates);
+  scale_and_bias<2>(sums, {how.rounding, how.gate_factor, how.gate_bias}, to.gates);
+  scale_and_bias<2>(sums + 1, ups, to.ups);
 }
 
 void activate_chunk(const MiddleEpilogue& how, const FirstChunk& from, float* to) {
