@@ -67,7 +67,7 @@ Tolerance tolerance(const Numerics& numerics, oracle::ActivationKey quantises,
   }
   if (numerics.activation_bits == 8) return {.of_largest = 0.05, .cosine = 0.999};
   if (numerics.id == "exact" && engine != "reference")
-    return {.of_largest = 1e-3, .cosine = 1 - 1e-7};
+    return {.of_largest = 5e-4, .cosine = 1 - 1e-7};
   return numerics.id == "exact" ? Tolerance{.of_largest = 1e-6, .cosine = 1 - 1e-12}
                                 : Tolerance{.of_largest = 2e-2, .cosine = 0.9999};
 }
