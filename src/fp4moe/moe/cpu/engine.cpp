@@ -61,12 +61,15 @@ class Computation final : public Experts {
     for (std::uint64_t begin = 0; begin < rows; begin += step) {
       if (const auto go_on = check_interrupt(); !go_on) return go_on.why();
       space_.pass.group(call, problem_.shape.experts, begin, std::min(rows, begin + step));
-      needs_ = needs_of(call);
+      needs_ = needs_of(call, form);
       if (const auto done = space_.reserve(kernel_, needs_); !done) return done.why();
       place_inputs(call);
       multiply_first(call);
       if (needs_.keeps_middle) place_middles(call);
-      multiply_second(call, form, out);
+      if (needs_.keeps_second)
+        multiply_and_keep(call, out);
+      else
+        multiply_second(call, form, out);
     }
     return Done{};
   }
@@ -83,10 +86,13 @@ class Computation final : public Experts {
     return &call.lora.at(static_cast<std::size_t>(adapter), space_.pass.units[at.unit].expert);
   }
 
-  Needs needs_of(const ExpertsCall& call) const {
+  Needs needs_of(const ExpertsCall& call, OutputForm form) const {
+    const std::size_t panels =
+        space_.pass.slots.size() * weights_.middle_chunks() * kChunk * limbs_;
     Needs made{.keeps_middle = has_adapters(call) || !fits_chunks(problem_.quantises),
-               .second_rows = second_rows(),
+               .keeps_second = form == OutputForm::summed && panels > kNearBytes,
                .limbs = limbs_};
+    made.second_rows = made.keeps_second ? kMostSecondRows : second_rows();
     if (has_adapters(call))
       for (const LoraExpert& pair : call.lora.pairs)
         for (const LowRank* part : {&pair.gate, &pair.up, &pair.down})
@@ -328,6 +334,7 @@ class Computation final : public Experts {
     OutputForm form = OutputForm::summed;
     const MutableRows& rows;
     bool is_weighted = true;
+    std::size_t kept_from = 0;  // the column that kept values begin with
   };
   // Rows of the matrix: [first, first + padded), of which `real` exist; columns of the output.
   struct Range {
@@ -366,6 +373,50 @@ class Computation final : public Experts {
                       });
   }
 
+  // The same sums for many tokens, whose panels do not stay near a core: a task takes one unit and
+  // keeps its values; what belongs to a token is summed behind, in the same order.
+  void multiply_and_keep(const ExpertsCall& call, const MutableRows& out) {
+    const std::size_t hidden = problem_.shape.hidden, units = space_.by_size.size();
+    for (std::size_t base = 0; base < hidden; base += kKeptRows) {
+      const std::size_t end = std::min(hidden, base + kKeptRows);
+      const Output to{OutputForm::summed, out, !call.weight_on_input, base};
+      const std::size_t parts = ceil_div(end - base, kUnitRows);
+      pool_->run_ranges(units * parts, 1, [&](std::size_t index, std::size_t, std::size_t who) {
+        const std::size_t from = base + index % parts * kUnitRows;
+        for (std::size_t first = from; first < std::min(end, from + kUnitRows);
+             first += needs_.second_rows)
+          multiply_unit(call, to, space_.by_size[index / parts],
+                        {first, needs_.second_rows, std::min(needs_.second_rows, end - first)},
+                        space_.threads[who]);
+      });
+      pool_->run_ranges(space_.pass.rows.size(), 1,
+                        [&](std::size_t item, std::size_t, std::size_t who) {
+                          sum_kept(item, {base, end - base, end - base}, out, space_.threads[who]);
+                        });
+    }
+  }
+
+  float* kept_of(std::size_t slot) { return space_.kept.as<float>().data() + slot * kKeptRows; }
+
+  void sum_kept(std::size_t item, const Range& range, const MutableRows& out, Scratch& scratch) {
+    const Pass& pass = space_.pass;
+    float* total = scratch.sums.as<float>().data();
+    std::fill_n(total, range.real, 0.0f);
+    // Places are by expert. A token has few, so the next one is looked for.
+    const auto order = std::span(pass.order).subspan(item * pass.width, pass.width);
+    std::int64_t last = -1;
+    for (;;) {
+      std::int64_t next = Pass::kNone;
+      for (const std::uint32_t slot : order)
+        if (slot > last && slot < next) next = slot;
+      if (next == Pass::kNone) break;
+      add_scaled(kept_of(static_cast<std::size_t>(next)), 1.0f, range.real, total);
+      last = next;
+    }
+    if (problem_.numerics.rounds_sum) round_values(total, range.real);
+    write_row(std::span<const float>(total, range.real), range.of(out), pass.rows[item]);
+  }
+
   void multiply_unit(const ExpertsCall& call, const Output& to, std::size_t number,
                      const Range& range, Scratch& scratch) {
     const Unit& unit = space_.pass.units[number];
@@ -394,8 +445,12 @@ class Computation final : public Experts {
       finish_second(how, weight, range.real, values);
       if (const LoraExpert* adapter = adapter_of(call, unit.first + t))
         add_low_second(adapter->down, unit.first + t, to.is_weighted && !later, range, values);
-      if (to.form == OutputForm::summed)
-        add_scaled(values, later ? weight : 1.0f, range.real, totals + slot.item * range.padded);
+      const float factor = later ? weight : 1.0f;
+      if (needs_.keeps_second)
+        copy_scaled(values, factor, range.real,
+                    kept_of(unit.first + t) + range.first - to.kept_from);
+      else if (to.form == OutputForm::summed)
+        add_scaled(values, factor, range.real, totals + slot.item * range.padded);
       else
         write_row(std::span<const float>(values, range.real), part, slot.number);
     }

@@ -12,6 +12,7 @@
 #include "fp4moe/kernels/cpu/isa.hpp"
 #include "fp4moe/kernels/cpu/product_list.hpp"
 #include "fp4moe/moe/cpu/epilogue.hpp"
+#include "fp4moe/moe/cpu/workspace.hpp"
 #include "fp4moe/moe/reference/engine.hpp"
 #include "fp4moe/moe/reference/test_layer.hpp"
 
@@ -335,6 +336,29 @@ TEST(CpuEngine, KernelsThreadsAndBatchesDoNotChangeABit) {
         EXPECT_EQ(expected, parts) << id << " " << step;
       }
     }
+}
+
+// Many tokens' values are kept and summed behind, over more rows than are kept at once.
+TEST(CpuEngine, ManyTokensAreSummedAsFewAre) {
+  for (const char* id : {"exact", "trtllm"}) {
+    const TestLayer layer(shape_of(WeightFormat::mxfp4, 1120, 512), Activation::silu, 45);
+    const TestTokens tokens = skewed(1100, 1120, 46);
+    ASSERT_GT(tokens.ids.size() * 512 * 2, kNearBytes);
+    const ExpertsProblem problem{.numerics = numerics(id)};
+    const auto together = compute(*make(layer, problem, 3), tokens);
+    const auto experts = make(layer, problem);
+    const Prepared all = tokens.prepared();
+    for (const std::uint64_t t : {0, 517, 1099}) {
+      Prepared in = all;
+      in.x = all.x.from(t, 1);
+      in.ids = all.ids.subspan(t * 2, 2);
+      in.weights = all.weights.subspan(t * 2, 2);
+      const auto alone = compute(*experts, {.in = in});
+      EXPECT_TRUE(std::equal(alone.begin(), alone.end(),
+                             together.begin() + static_cast<std::ptrdiff_t>(t * 1120)))
+          << id << " " << t;
+    }
+  }
 }
 
 TEST(CpuEngine, WeightsPackedCutAndMappedGiveTheSameBits) {

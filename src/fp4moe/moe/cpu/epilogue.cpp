@@ -205,6 +205,10 @@ void add_scaled(const float* from, float factor, std::size_t count, float* to) {
   for (std::size_t i = 0; i < count; ++i) to[i] += factor * from[i];
 }
 
+void copy_scaled(const float* from, float factor, std::size_t count, float* to) {
+  for (std::size_t i = 0; i < count; ++i) to[i] = factor * from[i];
+}
+
 float dot(const float* a, const float* b, std::size_t count) {
   constexpr std::size_t kLanes = 8;
   float sums[kLanes] = {};

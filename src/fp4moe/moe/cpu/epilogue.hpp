@@ -45,8 +45,9 @@ struct SecondEpilogue {
 };
 void finish_second(const SecondEpilogue& how, float weight, std::size_t count, float* sums);
 
-// to += factor * from
+// to += factor * from, and to = factor * from
 void add_scaled(const float* from, float factor, std::size_t count, float* to);
+void copy_scaled(const float* from, float factor, std::size_t count, float* to);
 
 // Of float32 vectors, in eight sums that are added at the end.
 float dot(const float* a, const float* b, std::size_t count);

@@ -27,7 +27,8 @@ Result<Done> Workspace::make(const CpuWeights& weights, std::size_t count) {
   h.chunks = weights.middle_chunks();
   threads.resize(count);
   const std::size_t chunks = std::max(x.chunks, h.chunks), columns = chunks * kChunk;
-  const std::size_t rows = std::max(kFirstRows, kMostSecondRows);
+  constexpr std::size_t rows = std::max(kFirstRows, kMostSecondRows);
+  static_assert(kProductTokens * rows >= kKeptRows);
   for (Scratch& scratch : threads) {
     const std::pair<tensor::Buffer*, std::size_t> wanted[] = {
         {&scratch.sums, kProductTokens * rows * sizeof(float)},
@@ -65,10 +66,17 @@ Result<Done> Workspace::reserve(const kernels::cpu::ProductKernel& kernel, const
     if (const auto done = grow(middle, slots * h.chunks * kChunk * sizeof(float)); !done)
       return done.why();
   if (const auto done = grow(low, slots * 3 * needs.rank * sizeof(float)); !done) return done.why();
+  const std::size_t kept_bytes = needs.keeps_second ? slots * kKeptRows * sizeof(float) : 0;
+  if (const auto done = grow(kept, kept_bytes); !done) return done.why();
   for (Scratch& scratch : threads) {
+    if (needs.keeps_second) break;
     const std::size_t totals = pass.rows.size() * needs.second_rows * sizeof(float);
     if (const auto done = grow(scratch.totals, totals); !done) return done.why();
   }
+  by_size.clear();
+  for (const std::uint32_t expert : pass.by_size)
+    for (std::uint32_t u = pass.first_units[expert]; u < pass.first_units[expert + 1]; ++u)
+      by_size.push_back(u);
   tasks.clear();
   for (const std::uint32_t expert : pass.by_size)
     for (std::uint32_t chunk = 0; chunk < h.chunks; ++chunk)

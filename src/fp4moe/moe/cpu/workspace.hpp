@@ -14,7 +14,10 @@
 namespace fp4moe::moe::cpu {
 
 inline constexpr std::size_t kFirstRows = 2 * kernels::cpu::kChunk;  // of a task of GEMM1
-inline constexpr std::size_t kMostSecondRows = 128;                  // of a task of GEMM2
+inline constexpr std::size_t kMostSecondRows = 128;                  // of a product in GEMM2
+// With more than these bytes of panels, GEMM2 goes unit by unit and keeps this many rows' values.
+inline constexpr std::size_t kNearBytes = std::size_t{2} << 20;
+inline constexpr std::size_t kKeptRows = 1024, kUnitRows = 2 * kMostSecondRows;
 
 // Tokens of all units in the kernel's form, for one of the two products.
 struct Panels {
@@ -45,6 +48,7 @@ struct Scratch {
 // What a call asks for beside its slots.
 struct Needs {
   bool keeps_middle = false;  // h as numbers, for what needs whole rows of it
+  bool keeps_second = false;  // what experts made of tokens, to be summed behind
   std::size_t rank = 0;       // of low-rank additions
   std::size_t second_rows = 64;
   std::size_t limbs = 2;
@@ -55,11 +59,13 @@ struct Workspace {
   Panels x{}, h{};
   tensor::Buffer middle{};  // [slots][columns of whole chunks]
   tensor::Buffer low{};     // [slots][gate, up, down][rank]
+  tensor::Buffer kept{};    // [slots][kKeptRows]
   std::vector<Scratch> threads{};
   struct Task {
     std::uint32_t unit = 0, chunk = 0;
   };
-  std::vector<Task> tasks{};  // of GEMM1
+  std::vector<Task> tasks{};             // of GEMM1
+  std::vector<std::uint32_t> by_size{};  // units, those of the largest experts first
 
   Result<Done> make(const CpuWeights& weights, std::size_t count);
   // For the pass that was grouped. Errors: memory.exhausted.
