@@ -90,6 +90,10 @@ Result<MoeLayer> MoeLayer::create(const weights::Checkpoint& checkpoint, std::si
         .expects(fmt::format("below {}", checkpoint.layers().size()), fmt::format("{}", number));
   Result<LayerFacts> facts = layer_facts(checkpoint, number);
   if (!facts) return facts.why();
+  // Rows that stay mapped are read by our own CPU kernels alone: whoever wants them wants those.
+  if (options.weights == "mapped" &&
+      (options.wish.backend.empty() || options.wish.backend == "auto"))
+    options.wish.backend = "CPU";
   Result<Choice> choice = choose(facts->model, options.slice, options.wish);
   if (!choice) return choice.why();
   Result<MoeLayer> made = make(std::move(*facts), std::move(*choice), std::move(options));
