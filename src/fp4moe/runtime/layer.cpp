@@ -137,7 +137,7 @@ Result<bool> MoeLayer::stays_mapped() const {
   return true;
 }
 
-Result<MoeLayer> MoeLayer::open(std::shared_ptr<const convert::ConvertedFolder> folder,
+Result<MoeLayer> MoeLayer::open(const std::shared_ptr<const convert::ConvertedFolder>& folder,
                                 std::size_t number, LayerOptions options) {
   const convert::Manifest& manifest = folder->manifest();
   if (number >= manifest.layers.size())

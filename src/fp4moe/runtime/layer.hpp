@@ -72,7 +72,7 @@ class MoeLayer {
   static Result<MoeLayer> create(const weights::Checkpoint& checkpoint, std::size_t number,
                                  LayerOptions options = {});
   // From a converted folder: backend, layout and slice are the folder's. Loaded by mapping.
-  static Result<MoeLayer> open(std::shared_ptr<const convert::ConvertedFolder> folder,
+  static Result<MoeLayer> open(const std::shared_ptr<const convert::ConvertedFolder>& folder,
                                std::size_t number, LayerOptions options = {});
 
   // Weights into this layer's memory; again after they changed. The next process() takes them over.
