@@ -2,6 +2,9 @@
 
 #include <system_error>
 
+#include <pthread.h>
+#include <sched.h>
+
 namespace fp4moe {
 namespace {
 
@@ -12,12 +15,30 @@ constexpr int kLooks = 10000;  // at the state before sleeping: a few microsecon
 
 constexpr std::uint64_t generation(std::uint64_t state) { return state / kGeneration; }
 
+// Worker `who` to the processor of that number among those the process may use. With more workers
+// than processors nobody is pinned: two on one would wait for each other.
+void pin(std::thread& worker, std::size_t who, std::size_t threads) {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
+  if (static_cast<std::size_t>(CPU_COUNT(&allowed)) < threads) return;
+  for (std::size_t cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (!CPU_ISSET(cpu, &allowed) || who-- != 0) continue;
+    cpu_set_t own;
+    CPU_ZERO(&own);
+    CPU_SET(cpu, &own);
+    pthread_setaffinity_np(worker.native_handle(), sizeof own, &own);  // a wish
+    return;
+  }
+}
+
 }  // namespace
 
-ThreadPool::ThreadPool(std::size_t threads) {
+ThreadPool::ThreadPool(std::size_t threads, Options options) {
   for (std::size_t who = 1; who < threads; ++who) {
     try {
       workers_.emplace_back([this, who] { serve(who); });
+      if (options.pins) pin(workers_.back(), who, threads);
     } catch (const std::system_error&) {
       break;  // no more threads to be had: the ones that run do the work
     }
@@ -31,20 +52,31 @@ ThreadPool::~ThreadPool() {
   for (std::thread& worker : workers_) worker.join();
 }
 
-void ThreadPool::drain(const Job& job, std::size_t who) noexcept {
-  for (;;) {
-    const std::size_t begin = next_.fetch_add(job.grain, std::memory_order_relaxed);
-    if (begin >= job.count) return;
-    job.call(job.work, begin, std::min(job.count, begin + job.grain), who);
+bool ThreadPool::take(const Job& job, std::size_t& begin, std::size_t& end) noexcept {
+  if (job.grain != kStretches) {
+    begin = next_.fetch_add(job.grain, std::memory_order_relaxed);
+    end = std::min(job.count, begin + job.grain);
+    return begin < job.count;
   }
+  begin = next_.load(std::memory_order_relaxed);
+  do {
+    if (begin >= job.count) return false;
+    end = begin + longest_stretch(job.count - begin);
+  } while (!next_.compare_exchange_weak(begin, end, std::memory_order_relaxed));
+  return true;
+}
+
+void ThreadPool::drain(const Job& job, std::size_t who) noexcept {
+  for (std::size_t begin = 0, end = 0; take(job, begin, end);) job.call(job.work, begin, end, who);
 }
 
 void ThreadPool::run_job(const Job& job) noexcept {
   if (job.count == 0) return;
-  const bool alone = workers_.empty() || job.count <= job.grain;
+  const bool alone = workers_.empty() || job.count <= std::max<std::size_t>(1, job.grain);
   if (alone || busy_.exchange(true, std::memory_order_acquire)) {
-    for (std::size_t begin = 0; begin < job.count; begin += job.grain)
-      job.call(job.work, begin, std::min(job.count, begin + job.grain), 0);
+    const std::size_t step = job.grain == kStretches ? longest_stretch(job.count) : job.grain;
+    for (std::size_t begin = 0; begin < job.count; begin += step)
+      job.call(job.work, begin, std::min(job.count, begin + step), 0);
     return;
   }
   job_ = job;  // nobody is inside: the last job was closed and left

@@ -6,8 +6,9 @@
 //   state   generation << 32 | open << 31 | workers inside
 //
 // Workers look for the next job for a few microseconds, then sleep. Items are handed out in order,
-// a few at a time; which thread does one never changes its result. A run inside a run, or while
-// another thread's is under way, is done by its caller alone.
+// a few at a time; which thread does one never changes its result. Long lists of neighbours (memory
+// that is read from end to end) are handed out in stretches that become shorter towards the end. A
+// run inside a run, or while another thread's is under way, is done by its caller alone.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -23,8 +24,12 @@ namespace fp4moe {
 
 class ThreadPool {
  public:
+  struct Options {
+    bool pins = false;  // every worker stays on a processor of its own; the caller is left alone
+  };
   // `threads` counts the caller of run. Fewer are started when the system gives no more.
-  explicit ThreadPool(std::size_t threads);
+  explicit ThreadPool(std::size_t threads) : ThreadPool(threads, Options{}) {}
+  ThreadPool(std::size_t threads, Options options);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
@@ -45,26 +50,44 @@ class ThreadPool {
   // memory.
   template <class Work>
   void run_ranges(std::size_t count, std::size_t grain, const Work& work) noexcept {
-    static_assert(std::is_invocable_v<const Work&, std::size_t, std::size_t, std::size_t>);
-    run_job({.count = count,
-             .grain = std::max<std::size_t>(1, grain),
-             .work = &work,
-             .call = [](const void* erased, std::size_t begin, std::size_t end,
-                        std::size_t who) noexcept {
-               (*static_cast<const Work*>(erased))(begin, end, who);
-             }});
+    run_job(job_of(count, std::max<std::size_t>(1, grain), work));
+  }
+
+  // The same in stretches: what is left, divided by a few times the threads.
+  template <class Work>
+  void run_stretches(std::size_t count, const Work& work) noexcept {
+    run_job(job_of(count, kStretches, work));
+  }
+  // Items of the longest stretch.
+  std::size_t longest_stretch(std::size_t count) const {
+    return workers_.empty() ? count : std::max<std::size_t>(1, count / (kShares * threads()));
   }
 
  private:
+  static constexpr std::size_t kStretches = 0;  // as a grain
+  static constexpr std::size_t kShares = 4;     // stretches of a thread, if they stayed long
+
   struct Job {
     std::size_t count = 0, grain = 1;
     const void* work = nullptr;
     void (*call)(const void* work, std::size_t begin, std::size_t end, std::size_t who) = nullptr;
   };
+  template <class Work>
+  static Job job_of(std::size_t count, std::size_t grain, const Work& work) {
+    static_assert(std::is_invocable_v<const Work&, std::size_t, std::size_t, std::size_t>);
+    return {.count = count,
+            .grain = grain,
+            .work = &work,
+            .call = [](const void* erased, std::size_t begin, std::size_t end,
+                       std::size_t who) noexcept {
+              (*static_cast<const Work*>(erased))(begin, end, who);
+            }};
+  }
 
   std::size_t grain_of(std::size_t count) const { return count / (threads() * 8) + 1; }
   void run_job(const Job& job) noexcept;
   void drain(const Job& job, std::size_t who) noexcept;
+  bool take(const Job& job, std::size_t& begin, std::size_t& end) noexcept;
   void serve(std::size_t who) noexcept;
   bool join(std::uint64_t& seen) noexcept;
   void sleep(std::uint64_t seen) noexcept;

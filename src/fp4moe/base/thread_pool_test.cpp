@@ -34,6 +34,25 @@ TEST(ThreadPool, RangesCoverEverythingAndCarryANumberOfTheirOwn) {
   }
 }
 
+TEST(ThreadPool, StretchesCoverEverythingInOrderAndAreNoLongerThanSaid) {
+  for (const bool pins : {false, true})
+    for (const std::size_t threads : {1u, 2u, 5u}) {
+      ThreadPool pool(threads, {.pins = pins});
+      for (const std::size_t count : {0u, 1u, 3u, 64u, 1001u}) {
+        std::vector<std::atomic<int>> done(count);
+        std::atomic<std::size_t> longest{0};
+        pool.run_stretches(count, [&](std::size_t begin, std::size_t end, std::size_t who) {
+          EXPECT_LT(who, pool.threads());
+          for (std::size_t seen = longest; end - begin > seen;)
+            if (longest.compare_exchange_weak(seen, end - begin)) break;
+          for (std::size_t i = begin; i < end; ++i) done[i].fetch_add(1);
+        });
+        EXPECT_LE(longest, pool.longest_stretch(count));
+        for (const std::atomic<int>& times : done) EXPECT_EQ(times.load(), 1);
+      }
+    }
+}
+
 TEST(ThreadPool, TakesManySmallJobsInARow) {
   ThreadPool pool(4);
   std::uint64_t plain = 0;  // written by one item at a time: the end of a run is a border

@@ -87,12 +87,17 @@ class Computation final : public Experts {
   }
 
   Needs needs_of(const ExpertsCall& call, OutputForm form) const {
-    const std::size_t panels =
-        space_.pass.slots.size() * weights_.middle_chunks() * kChunk * limbs_;
     Needs made{.keeps_middle = has_adapters(call) || !fits_chunks(problem_.quantises),
-               .keeps_second = form == OutputForm::summed && panels > kNearBytes,
+               .second_rows = second_rows(),
                .limbs = limbs_};
-    made.second_rows = made.keeps_second ? kMostSecondRows : second_rows();
+    if (form == OutputForm::summed) {
+      const Pass& pass = space_.pass;
+      const std::size_t pieces = ceil_div(problem_.shape.hidden, made.second_rows);
+      made.total_rows = made.second_rows * pool_->longest_stretch(pieces);
+      const std::size_t panels = pass.slots.size() * weights_.middle_chunks() * kChunk * limbs_;
+      const std::size_t totals = pass.rows.size() * made.total_rows * sizeof(float);
+      made.keeps_second = panels > kNearBytes || totals > kNearBytes;
+    }
     if (has_adapters(call))
       for (const LoraExpert& pair : call.lora.pairs)
         for (const LowRank* part : {&pair.gate, &pair.up, &pair.down})
@@ -100,10 +105,10 @@ class Computation final : public Experts {
     return made;
   }
 
-  // Enough tasks for all threads; with many tokens larger ones, because each reads all panels.
+  // Enough pieces for all threads.
   std::size_t second_rows() const {
-    constexpr std::size_t kLeast = 16, kFewItems = 64, kTasks = 4;
-    std::size_t rows = space_.pass.rows.size() > kFewItems ? kMostSecondRows : kMostSecondRows / 2;
+    constexpr std::size_t kLeast = 16, kTasks = 8;
+    std::size_t rows = kMostSecondRows / 2;
     while (rows > kLeast && problem_.shape.hidden < rows * kTasks * pool_->threads()) rows /= 2;
     return rows;
   }
@@ -231,20 +236,24 @@ class Computation final : public Experts {
   void multiply_first(const ExpertsCall& call) {
     const kernels::cpu::Multiply multiply = kernel_.multiply(problem_.shape.format, limbs_);
     const std::size_t turns = problem_.shape.gated() ? 2 : 1;
-    pool_->run_ranges(space_.tasks.size(), 1, [&](std::size_t index, std::size_t, std::size_t who) {
-      const Workspace::Task task = space_.tasks[index];
-      const Unit& unit = space_.pass.units[task.unit];
-      const CpuExpert& expert = weights_.at(unit.expert);
-      Scratch& scratch = space_.threads[who];
-      const std::size_t first = task.chunk * kChunk * turns;
-      const std::size_t rows = std::min(kChunk * turns, expert.w13.padded_rows - first);
-      auto made = product(expert.w13, first, rows, scratch);
-      made.tokens = space_.x.tokens(task.unit, unit.count);
-      made.sums = scratch.sums.as<float>().data();
-      made.stride = kFirstRows;
-      multiply(made);
-      finish_middle(call, task, scratch);
-    });
+    // Neighbours in memory by one thread: reading on is faster than beginning elsewhere.
+    pool_->run_stretches(
+        space_.tasks.size(), [&](std::size_t begin, std::size_t end, std::size_t who) {
+          Scratch& scratch = space_.threads[who];
+          for (std::size_t index = begin; index < end; ++index) {
+            const Workspace::Task task = space_.tasks[index];
+            const Unit& unit = space_.pass.units[task.unit];
+            const CpuExpert& expert = weights_.at(unit.expert);
+            const std::size_t first = task.chunk * kChunk * turns;
+            const std::size_t rows = std::min(kChunk * turns, expert.w13.padded_rows - first);
+            auto made = product(expert.w13, first, rows, scratch);
+            made.tokens = space_.x.tokens(task.unit, unit.count);
+            made.sums = scratch.sums.as<float>().data();
+            made.stride = kFirstRows;
+            multiply(made);
+            finish_middle(call, task, scratch);
+          }
+        });
   }
 
   void finish_middle(const ExpertsCall& call, const Workspace::Task& task, Scratch& scratch) {
@@ -334,7 +343,7 @@ class Computation final : public Experts {
     OutputForm form = OutputForm::summed;
     const MutableRows& rows;
     bool is_weighted = true;
-    std::size_t kept_from = 0;  // the column that kept values begin with
+    std::size_t first = 0, stride = 0;  // column and distance of totals or of kept values
   };
   // Rows of the matrix: [first, first + padded), of which `real` exist; columns of the output.
   struct Range {
@@ -351,26 +360,37 @@ class Computation final : public Experts {
   void multiply_second(const ExpertsCall& call, OutputForm form, const MutableRows& out) {
     const std::size_t step = needs_.second_rows, hidden = problem_.shape.hidden;
     const Pass& pass = space_.pass;
-    const Output to{form, out, form == OutputForm::summed && !call.weight_on_input};
-    pool_->run_ranges(ceil_div(hidden, step), 1,
-                      [&](std::size_t index, std::size_t, std::size_t who) {
-                        const std::size_t first = index * step;
-                        const Range range{first, step, std::min(step, hidden - first)};
-                        Scratch& scratch = space_.threads[who];
-                        float* totals = scratch.totals.as<float>().data();
-                        if (form == OutputForm::summed)
-                          std::fill_n(totals, pass.rows.size() * step, 0.0f);
-                        for (std::size_t u = 0; u < pass.units.size(); ++u)
-                          multiply_unit(call, to, u, range, scratch);
-                        if (form == OutputForm::slots) clear_slots(to, range, scratch);
-                        if (form != OutputForm::summed) return;
-                        const MutableRows part = range.of(out);
-                        for (std::size_t item = 0; item < pass.rows.size(); ++item) {
-                          float* row = totals + item * step;
-                          if (problem_.numerics.rounds_sum) round_values(row, range.real);
-                          write_row(std::span<const float>(row, range.real), part, pass.rows[item]);
-                        }
-                      });
+    pool_->run_stretches(
+        ceil_div(hidden, step), [&](std::size_t begin, std::size_t end, std::size_t who) {
+          Scratch& scratch = space_.threads[who];
+          const Range range{begin * step, (end - begin) * step,
+                            std::min(end * step, hidden) - begin * step};
+          const Output to{form, out, form == OutputForm::summed && !call.weight_on_input,
+                          range.first, range.padded};
+          float* totals = scratch.totals.as<float>().data();
+          if (form == OutputForm::summed)
+            std::fill_n(totals, pass.rows.size() * range.padded, 0.0f);
+          for (std::size_t u = 0; u < pass.units.size(); ++u)
+            multiply_part(call, to, u, range, scratch);
+          if (form == OutputForm::slots) clear_slots(to, range);
+          if (form != OutputForm::summed) return;
+          const MutableRows part = range.of(out);
+          for (std::size_t item = 0; item < pass.rows.size(); ++item) {
+            float* row = totals + item * range.padded;
+            if (problem_.numerics.rounds_sum) round_values(row, range.real);
+            write_row(std::span<const float>(row, range.real), part, pass.rows[item]);
+          }
+        });
+  }
+
+  // A unit and as many rows as there are, a product's at a time.
+  void multiply_part(const ExpertsCall& call, const Output& to, std::size_t unit,
+                     const Range& range, Scratch& scratch) {
+    for (std::size_t at = 0; at < range.real; at += kMostSecondRows)
+      multiply_unit(call, to, unit,
+                    {range.first + at, std::min(kMostSecondRows, range.padded - at),
+                     std::min(kMostSecondRows, range.real - at)},
+                    scratch);
   }
 
   // The same sums for many tokens, whose panels do not stay near a core: a task takes one unit and
@@ -379,16 +399,17 @@ class Computation final : public Experts {
     const std::size_t hidden = problem_.shape.hidden, units = space_.by_size.size();
     for (std::size_t base = 0; base < hidden; base += kKeptRows) {
       const std::size_t end = std::min(hidden, base + kKeptRows);
-      const Output to{OutputForm::summed, out, !call.weight_on_input, base};
+      const Output to{OutputForm::summed, out, !call.weight_on_input, base, kKeptRows};
       const std::size_t parts = ceil_div(end - base, kUnitRows);
-      pool_->run_ranges(units * parts, 1, [&](std::size_t index, std::size_t, std::size_t who) {
-        const std::size_t from = base + index % parts * kUnitRows;
-        for (std::size_t first = from; first < std::min(end, from + kUnitRows);
-             first += needs_.second_rows)
-          multiply_unit(call, to, space_.by_size[index / parts],
-                        {first, needs_.second_rows, std::min(needs_.second_rows, end - first)},
-                        space_.threads[who]);
-      });
+      pool_->run_stretches(
+          units * parts, [&](std::size_t begin, std::size_t stop, std::size_t who) {
+            for (std::size_t index = begin; index < stop; ++index) {
+              const std::size_t first = base + index % parts * kUnitRows;
+              const std::size_t rows = std::min(kUnitRows, end - first);
+              multiply_part(call, to, space_.by_size[index / parts],
+                            {first, round_up(rows, needs_.second_rows), rows}, space_.threads[who]);
+            }
+          });
       pool_->run_ranges(space_.pass.rows.size(), 1,
                         [&](std::size_t item, std::size_t, std::size_t who) {
                           sum_kept(item, {base, end - base, end - base}, out, space_.threads[who]);
@@ -447,10 +468,10 @@ class Computation final : public Experts {
         add_low_second(adapter->down, unit.first + t, to.is_weighted && !later, range, values);
       const float factor = later ? weight : 1.0f;
       if (needs_.keeps_second)
-        copy_scaled(values, factor, range.real,
-                    kept_of(unit.first + t) + range.first - to.kept_from);
+        copy_scaled(values, factor, range.real, kept_of(unit.first + t) + range.first - to.first);
       else if (to.form == OutputForm::summed)
-        add_scaled(values, factor, range.real, totals + slot.item * range.padded);
+        add_scaled(values, factor, range.real,
+                   totals + slot.item * to.stride + range.first - to.first);
       else
         write_row(std::span<const float>(values, range.real), part, slot.number);
     }
@@ -467,15 +488,13 @@ class Computation final : public Experts {
   }
 
   // Slots of no expert here become zeros, so that nobody ever reads what was not written.
-  void clear_slots(const Output& to, const Range& range, Scratch& scratch) const {
+  void clear_slots(const Output& to, const Range& range) const {
     const Pass& pass = space_.pass;
-    float* zeros = scratch.sums.as<float>().data();
-    std::fill_n(zeros, range.real, 0.0f);
     const MutableRows part = range.of(to.rows);
     for (std::size_t i = 0; i < pass.order.size(); ++i)
       if (pass.order[i] == Pass::kNone)
-        write_row(std::span<const float>(zeros, range.real), part,
-                  pass.rows[i / pass.width] * pass.width + i % pass.width);
+        std::memset(part.row(pass.rows[i / pass.width] * pass.width + i % pass.width), 0,
+                    range.real * element_bytes(part.dtype));
   }
 
   ExpertsProblem problem_;

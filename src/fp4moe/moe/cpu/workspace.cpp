@@ -70,7 +70,7 @@ Result<Done> Workspace::reserve(const kernels::cpu::ProductKernel& kernel, const
   if (const auto done = grow(kept, kept_bytes); !done) return done.why();
   for (Scratch& scratch : threads) {
     if (needs.keeps_second) break;
-    const std::size_t totals = pass.rows.size() * needs.second_rows * sizeof(float);
+    const std::size_t totals = pass.rows.size() * needs.total_rows * sizeof(float);
     if (const auto done = grow(scratch.totals, totals); !done) return done.why();
   }
   by_size.clear();

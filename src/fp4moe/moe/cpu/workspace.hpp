@@ -15,7 +15,8 @@ namespace fp4moe::moe::cpu {
 
 inline constexpr std::size_t kFirstRows = 2 * kernels::cpu::kChunk;  // of a task of GEMM1
 inline constexpr std::size_t kMostSecondRows = 128;                  // of a product in GEMM2
-// With more than these bytes of panels, GEMM2 goes unit by unit and keeps this many rows' values.
+// With more than these bytes of panels or sums, GEMM2 goes unit by unit and keeps the values of
+// this many rows.
 inline constexpr std::size_t kNearBytes = std::size_t{2} << 20;
 inline constexpr std::size_t kKeptRows = 1024, kUnitRows = 2 * kMostSecondRows;
 
@@ -42,15 +43,16 @@ struct Scratch {
   tensor::Buffer rounded{}, ordered{};  // the same as integers, and in the tiles' order
   tensor::Buffer steps{};
   tensor::Buffer codes{}, scales{};  // tiles that are cut at use
-  tensor::Buffer totals{};           // [items][rows of a task of GEMM2]
+  tensor::Buffer totals{};           // [items][rows of a stretch of GEMM2]
 };
 
 // What a call asks for beside its slots.
 struct Needs {
-  bool keeps_middle = false;  // h as numbers, for what needs whole rows of it
-  bool keeps_second = false;  // what experts made of tokens, to be summed behind
-  std::size_t rank = 0;       // of low-rank additions
-  std::size_t second_rows = 64;
+  bool keeps_middle = false;     // h as numbers, for what needs whole rows of it
+  bool keeps_second = false;     // what experts made of tokens, to be summed behind
+  std::size_t rank = 0;          // of low-rank additions
+  std::size_t second_rows = 64;  // that GEMM2's work is handed out by
+  std::size_t total_rows = 0;    // that a thread sums at once; 0: nothing is summed
   std::size_t limbs = 2;
 };
 
