@@ -58,10 +58,10 @@ constexpr InUse kInUse[] = {
     {.id = kTriton, .generation = "strided"},
     {.id = "cpu_native.mxfp4",
      .architecture = CpuArchitecture::x86,
-     .generation = "x86.16x32.bf16"},
+     .generation = "x86.16x32.int8"},
     {.id = "cpu_native.nvfp4",
      .architecture = CpuArchitecture::x86,
-     .generation = "x86.16x32.bf16"},
+     .generation = "x86.16x32.int8"},
 };
 
 bool matches(const InUse& row, const LayoutQuestion& question, std::string_view id) {

@@ -40,8 +40,8 @@ constexpr std::array<std::uint8_t, kTileColumns> zipped(std::size_t piece) {
 
 }  // namespace
 
-constexpr TileForm kArmTiles{"arm.4x32", 4, 8, zipped(8)};
-constexpr TileForm kX86Tiles{"x86.16x32.int8", 16, 4, zipped(4)};
+constexpr TileForm kArmTiles{"arm.4x32", 4, 8, 2, zipped(8)};
+constexpr TileForm kX86Tiles{"x86.16x32.int8", 16, 4, 16, zipped(4)};
 
 namespace {
 
@@ -121,29 +121,38 @@ void round_chunks(const float* values, std::size_t count, int limit, std::int16_
   }
 }
 
+namespace {
+
+// kPiece bytes at a time: a length the compiler knows makes each one instruction.
+template <std::size_t kPiece>
+void cut_row(const TileForm& tiles, const SourceRow& from, std::size_t row_bytes,
+             std::size_t blocks, std::uint8_t* to) {
+  const std::size_t tile = tiles.group * 16, apart = tiles.beside * kPiece;
+  for (std::size_t b = 0; b < blocks; ++b)
+    for (std::size_t p = 0; p < 16 / kPiece; ++p) {
+      std::uint8_t* at = to + b * tile + p * apart;
+      const std::size_t offset = b * 16 + p * kPiece;
+      if (from.codes == nullptr || offset >= row_bytes)
+        std::memset(at, 0, kPiece);
+      else
+        std::memcpy(at, from.codes + offset, kPiece);
+    }
+}
+
+}  // namespace
+
 void cut_tiles(const TileForm& tiles, const ProductRows& rows, std::size_t first, std::size_t count,
                std::uint8_t* codes, std::uint8_t* scales) noexcept {
   const std::size_t blocks = (rows.columns + kTileColumns - 1) / kTileColumns;
   const std::size_t scale_columns = rows.columns / rows.block;
-  const std::size_t group = tiles.group, piece = tiles.piece, row_bytes = rows.columns / 2;
-  // Pieces of a row: the first `pair` rows of a tile lie side by side, then come further columns.
-  const std::size_t pair = group == kArmTiles.group ? 2 : group;
+  const std::size_t group = tiles.group;
   for (std::size_t r = 0; r < count; ++r) {
     const SourceRow from = source_row(rows, first + r);
     const std::size_t in = r % group;
-    std::uint8_t* to = codes + r / group * blocks * group * 16;
+    std::uint8_t* to = codes + r / group * blocks * group * 16 +
+                       in / tiles.beside * tiles.beside * 16 + in % tiles.beside * tiles.piece;
+    (tiles.piece == 8 ? cut_row<8> : cut_row<4>)(tiles, from, rows.columns / 2, blocks, to);
     std::uint8_t* scale = scales + r / group * scale_columns * group + in;
-    const std::size_t pieces = 16 / piece;  // of a row in a tile
-    const std::size_t base = in / pair * pair * 16 + in % pair * piece;
-    for (std::size_t b = 0; b < blocks; ++b)
-      for (std::size_t p = 0; p < pieces; ++p) {
-        std::uint8_t* at = to + b * group * 16 + base + p * pair * piece;
-        const std::size_t offset = b * 16 + p * piece;
-        if (from.codes == nullptr || offset >= row_bytes)
-          std::memset(at, 0, piece);
-        else
-          std::memcpy(at, from.codes + offset, piece);
-      }
     for (std::size_t s = 0; s < scale_columns; ++s)
       scale[s * group] = from.codes == nullptr ? std::uint8_t{0} : from.scales[s];
   }

@@ -19,8 +19,9 @@ struct TileForm {
   std::string_view generation;
   std::size_t group;  // rows
   // Weights as checkpoints hold them, two neighbouring columns in a byte, can be cut into tiles by
-  // moving `piece` bytes at a time; position i of a tile then holds column zipped[i].
-  std::size_t piece;
+  // moving `piece` bytes at a time; position i of a tile then holds column zipped[i]. Pieces of
+  // `beside` rows lie side by side before the rows' next pieces come.
+  std::size_t piece, beside;
   std::array<std::uint8_t, 32> zipped;
 };
 extern const TileForm kArmTiles, kX86Tiles;

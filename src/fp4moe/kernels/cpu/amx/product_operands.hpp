@@ -11,8 +11,6 @@ namespace fp4moe::kernels::cpu::amx {
 namespace {
 
 inline constexpr std::size_t kOperandBytes = 1024, kMostParts = 2;
-inline constexpr int kFoldUpTo =
-    223;  // blocks with larger scales can overflow though their sum does not
 
 struct Operands {
   alignas(64) std::int8_t weights[kMostParts][kOperandBytes];
@@ -79,7 +77,7 @@ struct ChunkAt {
   const __mmask16 close = _mm_cmple_epu8_mask(_mm_sub_epi8(most, least), _mm_set1_epi8(kFoldSteps));
   const __mmask16 normal =
       _mm_cmple_epu8_mask(_mm_sub_epi8(least, _mm_set1_epi8(kFoldFrom)),
-                          _mm_set1_epi8(static_cast<char>(kFoldUpTo - kFoldFrom)));
+                          _mm_set1_epi8(static_cast<char>(kFoldTo - kFoldFrom)));
   // Rows without scales, which pad a matrix, fold as well.
   const __mmask16 none = _mm_testn_epi8_mask(most, most);
   return ((close & normal) | none) == 0xFFFF ? 1 : 2;
