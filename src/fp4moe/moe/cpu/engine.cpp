@@ -19,6 +19,7 @@ namespace {
 
 using formats::WeightFormat;
 using kernels::cpu::kChunk;
+using kernels::cpu::kProductTokens;
 using kernels::cpu::padded_tokens;
 using kernels::cpu::ProductKernel;
 
@@ -108,7 +109,7 @@ class Computation final : public Experts {
   // Enough pieces for all threads.
   std::size_t second_rows() const {
     constexpr std::size_t kLeast = 16, kTasks = 8;
-    std::size_t rows = kMostSecondRows / 2;
+    std::size_t rows = 64;
     while (rows > kLeast && problem_.shape.hidden < rows * kTasks * pool_->threads()) rows /= 2;
     return rows;
   }
@@ -237,26 +238,48 @@ class Computation final : public Experts {
     const kernels::cpu::Multiply multiply = kernel_.multiply(problem_.shape.format, limbs_);
     const std::size_t turns = problem_.shape.gated() ? 2 : 1;
     // Neighbours in memory by one thread: reading on is faster than beginning elsewhere.
-    pool_->run_stretches(
-        space_.tasks.size(), [&](std::size_t begin, std::size_t end, std::size_t who) {
-          Scratch& scratch = space_.threads[who];
-          for (std::size_t index = begin; index < end; ++index) {
-            const Workspace::Task task = space_.tasks[index];
-            const Unit& unit = space_.pass.units[task.unit];
-            const CpuExpert& expert = weights_.at(unit.expert);
-            const std::size_t first = task.chunk * kChunk * turns;
-            const std::size_t rows = std::min(kChunk * turns, expert.w13.padded_rows - first);
-            auto made = product(expert.w13, first, rows, scratch);
-            made.tokens = space_.x.tokens(task.unit, unit.count);
-            made.sums = scratch.sums.as<float>().data();
-            made.stride = kFirstRows;
-            multiply(made);
-            finish_middle(call, task, scratch);
-          }
-        });
+    pool_->run_stretches(space_.tasks.size(), [&](std::size_t begin, std::size_t end,
+                                                  std::size_t who) {
+      Scratch& scratch = space_.threads[who];
+      for (std::size_t index = begin, taken = 1; index < end; index += taken) {
+        const Workspace::Task task = space_.tasks[index];
+        const Unit& unit = space_.pass.units[task.unit];
+        const CpuExpert& expert = weights_.at(unit.expert);
+        taken = neighbours(index, std::min(end - index, rows_at_once(unit) / kFirstRows));
+        const std::size_t first = task.chunk * kChunk * turns;
+        const std::size_t rows = std::min(taken * kChunk * turns, expert.w13.padded_rows - first);
+        auto made = product(expert.w13, first, rows, scratch);
+        made.tokens = space_.x.tokens(task.unit, unit.count);
+        made.sums = scratch.sums.as<float>().data();
+        made.stride = taken * kFirstRows;
+        multiply(made);
+        for (std::size_t c = 0; c < taken; ++c)
+          finish_middle(call, space_.tasks[index + c], made.sums + c * kChunk * turns, made.stride,
+                        scratch);
+      }
+    });
   }
 
-  void finish_middle(const ExpertsCall& call, const Workspace::Task& task, Scratch& scratch) {
+  // Rows of a product: the fewer tokens, the more, because what follows a product interrupts the
+  // reading of weights. Multiples of what a task has.
+  std::size_t rows_at_once(const Unit& unit) const {
+    constexpr std::size_t kMost = 8;
+    if (weights_.is_mapped()) return kFirstRows;
+    return std::clamp<std::size_t>(kProductTokens / unit.count, 1, kMost) * kFirstRows;
+  }
+
+  // How many tasks from `index` on, at most `most`, are one unit's neighbouring chunks.
+  std::size_t neighbours(std::size_t index, std::size_t most) const {
+    const Workspace::Task first = space_.tasks[index];
+    std::size_t count = 1;
+    while (count < most && space_.tasks[index + count].unit == first.unit &&
+           space_.tasks[index + count].chunk == first.chunk + count)
+      ++count;
+    return count;
+  }
+
+  void finish_middle(const ExpertsCall& call, const Workspace::Task& task, const float* sums,
+                     std::size_t stride, Scratch& scratch) {
     const Unit& unit = space_.pass.units[task.unit];
     const CpuExpert& expert = weights_.at(unit.expert);
     const double input = input_factor(call, unit.expert);
@@ -274,7 +297,7 @@ class Computation final : public Experts {
     float values[kChunk];
     for (std::uint32_t t = 0; t < unit.count; ++t) {
       const std::size_t slot = unit.first + t;
-      finish_first(how, scratch.sums.as<float>().data() + t * kFirstRows, chunk);
+      finish_first(how, sums + t * stride, chunk);
       if (const LoraExpert* adapter = adapter_of(call, slot))
         add_low_first(*adapter, slot, first, columns, chunk);
       activate_chunk(middle, chunk, values);
@@ -386,11 +409,12 @@ class Computation final : public Experts {
   // A unit and as many rows as there are, a product's at a time.
   void multiply_part(const ExpertsCall& call, const Output& to, std::size_t unit,
                      const Range& range, Scratch& scratch) {
-    for (std::size_t at = 0; at < range.real; at += kMostSecondRows)
-      multiply_unit(call, to, unit,
-                    {range.first + at, std::min(kMostSecondRows, range.padded - at),
-                     std::min(kMostSecondRows, range.real - at)},
-                    scratch);
+    const std::size_t step = rows_at_once(space_.pass.units[unit]);
+    for (std::size_t at = 0; at < range.real; at += step)
+      multiply_unit(
+          call, to, unit,
+          {range.first + at, std::min(step, range.padded - at), std::min(step, range.real - at)},
+          scratch);
   }
 
   // The same sums for many tokens, whose panels do not stay near a core: a task takes one unit and

@@ -27,7 +27,7 @@ Result<Done> Workspace::make(const CpuWeights& weights, std::size_t count) {
   h.chunks = weights.middle_chunks();
   threads.resize(count);
   const std::size_t chunks = std::max(x.chunks, h.chunks), columns = chunks * kChunk;
-  constexpr std::size_t rows = std::max(kFirstRows, kMostSecondRows);
+  constexpr std::size_t rows = kFirstRows;
   static_assert(kProductTokens * rows >= kKeptRows);
   for (Scratch& scratch : threads) {
     const std::pair<tensor::Buffer*, std::size_t> wanted[] = {

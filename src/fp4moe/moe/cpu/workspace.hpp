@@ -14,11 +14,10 @@
 namespace fp4moe::moe::cpu {
 
 inline constexpr std::size_t kFirstRows = 2 * kernels::cpu::kChunk;  // of a task of GEMM1
-inline constexpr std::size_t kMostSecondRows = 128;                  // of a product in GEMM2
 // With more than these bytes of panels or sums, GEMM2 goes unit by unit and keeps the values of
 // this many rows.
 inline constexpr std::size_t kNearBytes = std::size_t{2} << 20;
-inline constexpr std::size_t kKeptRows = 1024, kUnitRows = 2 * kMostSecondRows;
+inline constexpr std::size_t kKeptRows = 1024, kUnitRows = 256;
 
 // Tokens of all units in the kernel's form, for one of the two products.
 struct Panels {
@@ -38,8 +37,8 @@ struct Panels {
 
 // Of one thread.
 struct Scratch {
-  tensor::Buffer sums{};                // [kProductTokens][kFirstRows or kMostSecondRows]
-  tensor::Buffer values{};              // a row of either product, of whole chunks
+  tensor::Buffer sums{};    // [kProductTokens][kFirstRows], or fewer tokens and more rows
+  tensor::Buffer values{};  // a row of either product, of whole chunks
   tensor::Buffer rounded{}, ordered{};  // the same as integers, and in the tiles' order
   tensor::Buffer steps{};
   tensor::Buffer codes{}, scales{};  // tiles that are cut at use
