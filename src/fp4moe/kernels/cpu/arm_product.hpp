@@ -283,7 +283,7 @@ template <class Mac, class Format, std::size_t kLimbs, std::size_t kPairs>
                                                 const float32x4_t (&scales)[2][4],
                                                 const std::int8_t* panel, const float* half_steps,
                                                 float32x4_t (&sums)[2][kGroupPairs]) {
-#pragma GCC unroll 1
+#pragma GCC unroll 2  // more would spill, fewer leave the units waiting
   for (std::size_t p = 0; p < kPairs; ++p) {
     float32x4_t inner[2] = {};
     for (std::size_t b = 0; b < Format::kBlocks; ++b) {

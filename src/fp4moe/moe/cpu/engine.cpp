@@ -263,7 +263,7 @@ class Computation final : public Experts {
   // Rows of a product: the fewer tokens, the more, because what follows a product interrupts the
   // reading of weights. Multiples of what a task has.
   std::size_t rows_at_once(const Unit& unit) const {
-    constexpr std::size_t kMost = 8;
+    constexpr std::size_t kMost = 24;
     if (weights_.is_mapped()) return kFirstRows;
     return std::clamp<std::size_t>(kProductTokens / unit.count, 1, kMost) * kFirstRows;
   }
