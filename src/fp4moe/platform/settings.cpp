@@ -41,10 +41,20 @@ Result<Done> read_cpu_isa(const std::string& value, Settings& into) {
   return Done{};
 }
 
+Result<Done> read_pins(const std::string& value, Settings& into) {
+  if (value != "0" && value != "1")
+    return usage("settings.pin", "FP4MOE_PIN is neither on nor off")
+        .expects("0 or 1", printable(value))
+        .try_this("unset FP4MOE_PIN to let the system place threads");
+  into.pins = value == "1";
+  return Done{};
+}
+
 // clang-format off
 constexpr SettingRow kRows[] = {
     {"FP4MOE_THREADS", "a whole number from 1 to 4096",                 "threads to use where the command line names none", read_threads},
     {"FP4MOE_CPU_ISA", "an instruction set that doctor lists as built", "run only kernels of this instruction set and below", read_cpu_isa},
+    {"FP4MOE_PIN",     "0 or 1",                                        "with 1, every worker thread of a layer stays on a processor of its own", read_pins},
 };
 // clang-format on
 static_assert(kMaxThreads == 4096);

@@ -48,6 +48,15 @@ TEST(Settings, RefuseThreadCountsThatAreNotOne) {
   }
 }
 
+TEST(Settings, PinningIsOnOrOff) {
+  EXPECT_EQ(read_settings(with({}))->pins, std::nullopt);
+  EXPECT_EQ(read_settings(with({{"FP4MOE_PIN", "1"}}))->pins, true);
+  EXPECT_EQ(read_settings(with({{"FP4MOE_PIN", "0"}}))->pins, false);
+  const Result<Settings> settings = read_settings(with({{"FP4MOE_PIN", "yes"}}));
+  ASSERT_FALSE(settings);
+  EXPECT_EQ(settings.why().id, "settings.pin");
+}
+
 TEST(Settings, RefuseInstructionSetsThatAreNoNames) {
   for (const char* bad :
        {"AVX2", "neon i8mm", "../neon", "a-very-long-name-of-an-instruction-set"}) {

@@ -9,6 +9,7 @@
 #include "fp4moe/base/parallel.hpp"
 #include "fp4moe/moe/exchange/all.hpp"
 #include "fp4moe/oracle/quant_config.hpp"
+#include "fp4moe/platform/settings.hpp"
 #include "fp4moe/runtime/engines.hpp"
 
 namespace fp4moe::runtime {
@@ -41,6 +42,14 @@ Error missing_input_scale(std::uint64_t expert, std::string_view backend) {
           backend));
 }
 
+// Threads of a layer's own; whether they are pinned is the environment's to say.
+std::shared_ptr<ThreadPool> make_pool(std::size_t threads) {
+  const Result<platform::Settings> settings = platform::read_settings();
+  const bool pins = settings && settings->pins.value_or(false);
+  return std::make_shared<ThreadPool>(threads == 0 ? available_threads() : threads,
+                                      ThreadPool::Options{.pins = pins});
+}
+
 bool is_scale(float value) { return std::isfinite(value) && value > 0; }
 
 }  // namespace
@@ -51,9 +60,7 @@ Result<MoeLayer> MoeLayer::make(LayerFacts facts, Choice choice, LayerOptions op
   made.choice_ = std::move(choice);
   made.options_ = std::move(options);
   made.pool_ = made.options_.pool;
-  if (!made.pool_)
-    made.pool_ = std::make_shared<ThreadPool>(made.options_.threads == 0 ? available_threads()
-                                                                         : made.options_.threads);
+  if (!made.pool_) made.pool_ = make_pool(made.options_.threads);
   Result<moe::routing::Router> router = moe::routing::Router::make(made.facts_.router);
   if (!router) return router.why();
   made.router_ = std::move(*router);

@@ -6,6 +6,7 @@
 
 #include "fp4moe/convert/pack_layer.hpp"
 #include "fp4moe/moe/rows.hpp"
+#include "fp4moe/platform/memory_nodes.hpp"
 
 namespace fp4moe::runtime {
 namespace {
@@ -99,9 +100,11 @@ Result<PackedWeights> PackedWeights::create(const layout::Layout& layout, const 
   Result<LayerPacker> packer = LayerPacker::make(layout, problem);
   if (!packer) return packer.why();
   PackedWeights made(std::move(*packer));
+  const std::vector<std::uint32_t> nodes = platform::memory_nodes();
   for (const PackedTensor& tensor : made.packer_.tensors()) {
     Result<tensor::Buffer> memory = tensor::Buffer::allocate(tensor.bytes);
     if (!memory) return memory.why();
+    platform::spread_over(nodes, memory->bytes());
     made.targets_.push_back(memory->bytes());
     made.views_.emplace_back(memory->bytes());
     made.memory_.push_back(std::move(*memory));
