@@ -67,10 +67,7 @@ class Computation final : public Experts {
       place_inputs(call);
       multiply_first(call);
       if (needs_.keeps_middle) place_middles(call);
-      if (needs_.keeps_second)
-        multiply_and_keep(call, out);
-      else
-        multiply_second(call, form, out);
+      multiply_second(call, form, out);
     }
     return Done{};
   }
@@ -89,16 +86,8 @@ class Computation final : public Experts {
 
   Needs needs_of(const ExpertsCall& call, OutputForm form) const {
     Needs made{.keeps_middle = has_adapters(call) || !fits_chunks(problem_.quantises),
-               .second_rows = second_rows(),
+               .kept_rows = form == OutputForm::summed ? kept_rows() : 0,
                .limbs = limbs_};
-    if (form == OutputForm::summed) {
-      const Pass& pass = space_.pass;
-      const std::size_t pieces = ceil_div(problem_.shape.hidden, made.second_rows);
-      made.total_rows = made.second_rows * pool_->longest_stretch(pieces);
-      const std::size_t panels = pass.slots.size() * weights_.middle_chunks() * kChunk * limbs_;
-      const std::size_t totals = pass.rows.size() * made.total_rows * sizeof(float);
-      made.keeps_second = panels > kNearBytes || totals > kNearBytes;
-    }
     if (has_adapters(call))
       for (const LoraExpert& pair : call.lora.pairs)
         for (const LowRank* part : {&pair.gate, &pair.up, &pair.down})
@@ -106,12 +95,19 @@ class Computation final : public Experts {
     return made;
   }
 
-  // Enough pieces for all threads.
-  std::size_t second_rows() const {
-    constexpr std::size_t kLeast = 16, kTasks = 8;
-    std::size_t rows = 64;
-    while (rows > kLeast && problem_.shape.hidden < rows * kTasks * pool_->threads()) rows /= 2;
-    return rows;
+  // As many output rows as stay near: all of few tokens.
+  std::size_t kept_rows() const {
+    const std::size_t hidden = problem_.shape.hidden, slots = space_.pass.slots.size();
+    const bool fits = hidden <= kMostKeptRows && slots * hidden * sizeof(float) <= kNearBytes;
+    return fits ? hidden : kLeastKeptRows;
+  }
+  // Of a task of GEMM2: the more threads, the fewer.
+  std::size_t second_rows(std::size_t rows) const {
+    constexpr std::size_t kLeast = 64, kMost = 256, kTasks = 8;
+    std::size_t made = kMost;
+    while (made > kLeast && space_.by_size.size() * rows < made * kTasks * pool_->threads())
+      made /= 2;
+    return made;
   }
 
   RowQuantiser quantiser(const std::vector<float>& scales, std::size_t expert) const {
@@ -366,7 +362,7 @@ class Computation final : public Experts {
     OutputForm form = OutputForm::summed;
     const MutableRows& rows;
     bool is_weighted = true;
-    std::size_t first = 0, stride = 0;  // column and distance of totals or of kept values
+    std::size_t first = 0;  // the column that kept values begin with
   };
   // Rows of the matrix: [first, first + padded), of which `real` exist; columns of the output.
   struct Range {
@@ -380,30 +376,33 @@ class Computation final : public Experts {
     }
   };
 
+  // A task is a unit and some rows of its matrix. Where a token's values are summed, they are kept
+  // and added behind, by expert: an order that depends on nothing else.
   void multiply_second(const ExpertsCall& call, OutputForm form, const MutableRows& out) {
-    const std::size_t step = needs_.second_rows, hidden = problem_.shape.hidden;
-    const Pass& pass = space_.pass;
-    pool_->run_stretches(
-        ceil_div(hidden, step), [&](std::size_t begin, std::size_t end, std::size_t who) {
-          Scratch& scratch = space_.threads[who];
-          const Range range{begin * step, (end - begin) * step,
-                            std::min(end * step, hidden) - begin * step};
-          const Output to{form, out, form == OutputForm::summed && !call.weight_on_input,
-                          range.first, range.padded};
-          float* totals = scratch.totals.as<float>().data();
-          if (form == OutputForm::summed)
-            std::fill_n(totals, pass.rows.size() * range.padded, 0.0f);
-          for (std::size_t u = 0; u < pass.units.size(); ++u)
-            multiply_part(call, to, u, range, scratch);
-          if (form == OutputForm::slots) clear_slots(to, range);
-          if (form != OutputForm::summed) return;
-          const MutableRows part = range.of(out);
-          for (std::size_t item = 0; item < pass.rows.size(); ++item) {
-            float* row = totals + item * range.padded;
-            if (problem_.numerics.rounds_sum) round_values(row, range.real);
-            write_row(std::span<const float>(row, range.real), part, pass.rows[item]);
-          }
+    const bool sums = form == OutputForm::summed;
+    const std::size_t hidden = problem_.shape.hidden, items = space_.pass.rows.size();
+    const std::size_t at_once = sums ? needs_.kept_rows : hidden;
+    for (std::size_t first = 0; first < hidden; first += at_once) {
+      const std::size_t end = std::min(hidden, first + at_once);
+      const std::size_t step = second_rows(end - first), parts = ceil_div(end - first, step);
+      const Output to{form, out, sums && !call.weight_on_input, first};
+      pool_->run_stretches(
+          space_.by_size.size() * parts, [&](std::size_t begin, std::size_t stop, std::size_t who) {
+            while (begin < stop) {  // neighbours of one unit at once
+              const std::size_t part = begin % parts, count = std::min(parts - part, stop - begin);
+              const std::size_t from = first + part * step;
+              const std::size_t rows = std::min(count * step, end - from);
+              multiply_part(call, to, space_.by_size[begin / parts],
+                            {from, round_up(rows, kRowPadding), rows}, space_.threads[who]);
+              begin += count;
+            }
+          });
+      if (sums)
+        pool_->run_ranges(items, 1, [&](std::size_t item, std::size_t, std::size_t who) {
+          sum_kept(item, {first, end - first, end - first}, out, space_.threads[who]);
         });
+    }
+    if (form == OutputForm::slots) clear_slots(out);
   }
 
   // A unit and as many rows as there are, a product's at a time.
@@ -417,31 +416,9 @@ class Computation final : public Experts {
           scratch);
   }
 
-  // The same sums for many tokens, whose panels do not stay near a core: a task takes one unit and
-  // keeps its values; what belongs to a token is summed behind, in the same order.
-  void multiply_and_keep(const ExpertsCall& call, const MutableRows& out) {
-    const std::size_t hidden = problem_.shape.hidden, units = space_.by_size.size();
-    for (std::size_t base = 0; base < hidden; base += kKeptRows) {
-      const std::size_t end = std::min(hidden, base + kKeptRows);
-      const Output to{OutputForm::summed, out, !call.weight_on_input, base, kKeptRows};
-      const std::size_t parts = ceil_div(end - base, kUnitRows);
-      pool_->run_stretches(
-          units * parts, [&](std::size_t begin, std::size_t stop, std::size_t who) {
-            for (std::size_t index = begin; index < stop; ++index) {
-              const std::size_t first = base + index % parts * kUnitRows;
-              const std::size_t rows = std::min(kUnitRows, end - first);
-              multiply_part(call, to, space_.by_size[index / parts],
-                            {first, round_up(rows, needs_.second_rows), rows}, space_.threads[who]);
-            }
-          });
-      pool_->run_ranges(space_.pass.rows.size(), 1,
-                        [&](std::size_t item, std::size_t, std::size_t who) {
-                          sum_kept(item, {base, end - base, end - base}, out, space_.threads[who]);
-                        });
-    }
+  float* kept_of(std::size_t slot) {
+    return space_.kept.as<float>().data() + slot * needs_.kept_rows;
   }
-
-  float* kept_of(std::size_t slot) { return space_.kept.as<float>().data() + slot * kKeptRows; }
 
   void sum_kept(std::size_t item, const Range& range, const MutableRows& out, Scratch& scratch) {
     const Pass& pass = space_.pass;
@@ -482,7 +459,6 @@ class Computation final : public Experts {
         .is_weighted = to.is_weighted};
     const bool later = how.rounding == SecondRounding::unweighted && to.is_weighted;
     const MutableRows part = range.of(to.rows);
-    float* totals = scratch.totals.as<float>().data();
     for (std::uint32_t t = 0; t < unit.count; ++t) {
       const CpuSlot& slot = space_.pass.slots[unit.first + t];
       float* values = made.sums + t * made.stride;
@@ -490,12 +466,9 @@ class Computation final : public Experts {
       finish_second(how, weight, range.real, values);
       if (const LoraExpert* adapter = adapter_of(call, unit.first + t))
         add_low_second(adapter->down, unit.first + t, to.is_weighted && !later, range, values);
-      const float factor = later ? weight : 1.0f;
-      if (needs_.keeps_second)
-        copy_scaled(values, factor, range.real, kept_of(unit.first + t) + range.first - to.first);
-      else if (to.form == OutputForm::summed)
-        add_scaled(values, factor, range.real,
-                   totals + slot.item * to.stride + range.first - to.first);
+      if (to.form == OutputForm::summed)
+        copy_scaled(values, later ? weight : 1.0f, range.real,
+                    kept_of(unit.first + t) + range.first - to.first);
       else
         write_row(std::span<const float>(values, range.real), part, slot.number);
     }
@@ -512,13 +485,12 @@ class Computation final : public Experts {
   }
 
   // Slots of no expert here become zeros, so that nobody ever reads what was not written.
-  void clear_slots(const Output& to, const Range& range) const {
+  void clear_slots(const MutableRows& out) const {
     const Pass& pass = space_.pass;
-    const MutableRows part = range.of(to.rows);
     for (std::size_t i = 0; i < pass.order.size(); ++i)
       if (pass.order[i] == Pass::kNone)
-        std::memset(part.row(pass.rows[i / pass.width] * pass.width + i % pass.width), 0,
-                    range.real * element_bytes(part.dtype));
+        std::memset(out.row(pass.rows[i / pass.width] * pass.width + i % pass.width), 0,
+                    problem_.shape.hidden * element_bytes(out.dtype));
   }
 
   ExpertsProblem problem_;

@@ -28,7 +28,6 @@ Result<Done> Workspace::make(const CpuWeights& weights, std::size_t count) {
   threads.resize(count);
   const std::size_t chunks = std::max(x.chunks, h.chunks), columns = chunks * kChunk;
   constexpr std::size_t rows = kFirstRows;
-  static_assert(kProductTokens * rows >= kKeptRows);
   for (Scratch& scratch : threads) {
     const std::pair<tensor::Buffer*, std::size_t> wanted[] = {
         {&scratch.sums, kProductTokens * rows * sizeof(float)},
@@ -66,13 +65,8 @@ Result<Done> Workspace::reserve(const kernels::cpu::ProductKernel& kernel, const
     if (const auto done = grow(middle, slots * h.chunks * kChunk * sizeof(float)); !done)
       return done.why();
   if (const auto done = grow(low, slots * 3 * needs.rank * sizeof(float)); !done) return done.why();
-  const std::size_t kept_bytes = needs.keeps_second ? slots * kKeptRows * sizeof(float) : 0;
-  if (const auto done = grow(kept, kept_bytes); !done) return done.why();
-  for (Scratch& scratch : threads) {
-    if (needs.keeps_second) break;
-    const std::size_t totals = pass.rows.size() * needs.total_rows * sizeof(float);
-    if (const auto done = grow(scratch.totals, totals); !done) return done.why();
-  }
+  if (const auto done = grow(kept, slots * needs.kept_rows * sizeof(float)); !done)
+    return done.why();
   by_size.clear();
   for (const std::uint32_t expert : pass.by_size)
     for (std::uint32_t u = pass.first_units[expert]; u < pass.first_units[expert + 1]; ++u)

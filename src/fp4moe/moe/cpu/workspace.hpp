@@ -14,10 +14,12 @@
 namespace fp4moe::moe::cpu {
 
 inline constexpr std::size_t kFirstRows = 2 * kernels::cpu::kChunk;  // of a task of GEMM1
-// With more than these bytes of panels or sums, GEMM2 goes unit by unit and keeps the values of
-// this many rows.
+// What GEMM2 makes of all slots is kept for as many rows as take no more than these bytes, or for
+// the least; and a total is summed where products are.
 inline constexpr std::size_t kNearBytes = std::size_t{2} << 20;
-inline constexpr std::size_t kKeptRows = 1024, kUnitRows = 256;
+inline constexpr std::size_t kLeastKeptRows = 1024;
+inline constexpr std::size_t kMostKeptRows = kernels::cpu::kProductTokens * kFirstRows;
+inline constexpr std::size_t kRowPadding = 16;  // what rows of any tiles are padded to, or less
 
 // Tokens of all units in the kernel's form, for one of the two products.
 struct Panels {
@@ -42,16 +44,13 @@ struct Scratch {
   tensor::Buffer rounded{}, ordered{};  // the same as integers, and in the tiles' order
   tensor::Buffer steps{};
   tensor::Buffer codes{}, scales{};  // tiles that are cut at use
-  tensor::Buffer totals{};           // [items][rows of a stretch of GEMM2]
 };
 
 // What a call asks for beside its slots.
 struct Needs {
-  bool keeps_middle = false;     // h as numbers, for what needs whole rows of it
-  bool keeps_second = false;     // what experts made of tokens, to be summed behind
-  std::size_t rank = 0;          // of low-rank additions
-  std::size_t second_rows = 64;  // that GEMM2's work is handed out by
-  std::size_t total_rows = 0;    // that a thread sums at once; 0: nothing is summed
+  bool keeps_middle = false;  // h as numbers, for what needs whole rows of it
+  std::size_t rank = 0;       // of low-rank additions
+  std::size_t kept_rows = 0;  // of GEMM2 at a time; 0: nothing is summed
   std::size_t limbs = 2;
 };
 
@@ -60,7 +59,7 @@ struct Workspace {
   Panels x{}, h{};
   tensor::Buffer middle{};  // [slots][columns of whole chunks]
   tensor::Buffer low{};     // [slots][gate, up, down][rank]
-  tensor::Buffer kept{};    // [slots][kKeptRows]
+  tensor::Buffer kept{};    // [slots][kept rows]
   std::vector<Scratch> threads{};
   struct Task {
     std::uint32_t unit = 0, chunk = 0;
