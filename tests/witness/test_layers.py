@@ -395,6 +395,9 @@ def assert_torch_agrees(model, x, routing, backend):
     assert_within(output, expected, report)
     assert report["activations"] == ("nvfp4" if backend in W4A4 else "none")
     if backend in W4A4:
+        # A 4-bit activation on a border may fall to either side; sums in float64 fall as torch's.
+        output, _ = run(model.folder, {"hidden_states": x}, "--backend", backend,
+                        "--engine", "reference")
         quantised = model.w4a4(x, *routing, W4A4[backend], per_expert=backend == "VLLM_CUTLASS")
         assert_near(output, quantised, 1e-2, 0.99999)
 
