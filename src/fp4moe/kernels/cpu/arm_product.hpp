@@ -19,16 +19,29 @@
 namespace fp4moe::kernels::cpu {
 namespace {
 
-constexpr std::size_t kGroup = 4;       // rows of a tile
-constexpr std::size_t kTileBytes = 64;  // 4 rows of 32 columns
-constexpr std::size_t kGroupPairs = 4;  // pairs of tokens that are multiplied at once
-constexpr std::size_t kSmall = 2 * kGroupPairs;
-constexpr std::size_t kLargeRows = 8;
-constexpr std::size_t kHeldChunks = 48;  // decoded at once: 24 KiB
-constexpr std::size_t kRegister = 16;
-constexpr std::size_t kEights = kChunk / 8;
+inline constexpr std::size_t kGroup = 4;       // rows of a tile
+inline constexpr std::size_t kTileBytes = 64;  // 4 rows of 32 columns
+inline constexpr std::size_t kGroupPairs = 4;  // pairs of tokens that are multiplied at once
+inline constexpr std::size_t kSmall = 2 * kGroupPairs;
+inline constexpr std::size_t kLargeRows = 8;
+inline constexpr std::size_t kHeldChunks = 48;  // decoded at once: 24 KiB
+inline constexpr std::size_t kRegister = 16;
+inline constexpr std::size_t kEights = kChunk / 8;
 
 inline std::size_t smaller(std::size_t a, std::size_t b) { return a < b ? a : b; }
+
+// What a Mac without 2 x 2 products holds: sums with either half of `tokens`, two lanes for a row.
+struct HalfSums {
+  int32x4_t first = vdupq_n_s32(0), second = vdupq_n_s32(0);
+  void shift() {
+    first = vshlq_n_s32(first, 8);
+    second = vshlq_n_s32(second, 8);
+  }
+  int32x4_t sums() const {
+    const int32x4_t columns = vpaddq_s32(first, second);
+    return vzip1q_s32(columns, vextq_s32(columns, columns, 2));
+  }
+};
 
 // --- panels
 
@@ -586,10 +599,10 @@ void multiply(const ProductCall& call) noexcept {
 }
 
 template <class Mac>
-constexpr ProductFunctions kFunctions{{multiply<Mac, Mxfp4, 1>, multiply<Mac, Mxfp4, 2>},
-                                      {multiply<Mac, Nvfp4, 1>, multiply<Mac, Nvfp4, 2>},
-                                      {place<1>, place<2>},
-                                      {panel_bytes<1>, panel_bytes<2>}};
+inline constexpr ProductFunctions kFunctions{{multiply<Mac, Mxfp4, 1>, multiply<Mac, Mxfp4, 2>},
+                                             {multiply<Mac, Nvfp4, 1>, multiply<Mac, Nvfp4, 2>},
+                                             {place<1>, place<2>},
+                                             {panel_bytes<1>, panel_bytes<2>}};
 
 }  // namespace
 }  // namespace fp4moe::kernels::cpu

@@ -3,7 +3,7 @@
 //
 //   x ─ rounded to integers, placed in its experts' panels
 //     ─► GEMM1, 64 columns of h a task: product, bias, activation, h rounded and placed
-//     ─► GEMM2, a range of output rows a task: all experts in turn, weighted and summed
+//     ─► GEMM2, an expert and some output rows a task: weighted, kept, summed behind
 //
 // Activations are rounded to 16 bits per 64 columns (numerics `fast`: to 8), sums of a block are
 // exact, all else is float32 and rounds where the backend's numerics say. Every value is a function

@@ -4,20 +4,11 @@
 namespace fp4moe::kernels::cpu {
 namespace {
 
-struct Smull {
-  int32x4_t first = vdupq_n_s32(0), second = vdupq_n_s32(0);  // [row 0, row 1] with either token
+struct Smull : HalfSums {
   // Four products of 12 << 3 and 127 at most would pass 16 bits, so pairs go to 32 at once.
   void add(int8x16_t rows, int8x16_t tokens) {
     first = both(first, rows, vget_low_s8(tokens));
     second = both(second, rows, vget_high_s8(tokens));
-  }
-  void shift() {
-    first = vshlq_n_s32(first, 8);
-    second = vshlq_n_s32(second, 8);
-  }
-  int32x4_t sums() const {
-    const int32x4_t columns = vpaddq_s32(first, second);
-    return vzip1q_s32(columns, vextq_s32(columns, columns, 2));
   }
   static int32x4_t dot(int32x4_t sum, int8x16_t a, int8x16_t b) {
     const int16x8_t low = vmull_s8(vget_low_s8(a), vget_low_s8(b));

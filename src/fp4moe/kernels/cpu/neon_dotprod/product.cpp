@@ -4,20 +4,11 @@
 namespace fp4moe::kernels::cpu {
 namespace {
 
-struct Sdot {
-  int32x4_t first = vdupq_n_s32(0), second = vdupq_n_s32(0);  // with either half of `tokens`
+struct Sdot : HalfSums {
   void add(int8x16_t rows, int8x16_t tokens) {
     const int64x2_t halves = vreinterpretq_s64_s8(tokens);
     first = vdotq_s32(first, rows, vreinterpretq_s8_s64(vdupq_laneq_s64(halves, 0)));
     second = vdotq_s32(second, rows, vreinterpretq_s8_s64(vdupq_laneq_s64(halves, 1)));
-  }
-  void shift() {
-    first = vshlq_n_s32(first, 8);
-    second = vshlq_n_s32(second, 8);
-  }
-  int32x4_t sums() const {
-    const int32x4_t columns = vpaddq_s32(first, second);
-    return vzip1q_s32(columns, vextq_s32(columns, columns, 2));
   }
   static int32x4_t dot(int32x4_t sum, int8x16_t a, int8x16_t b) { return vdotq_s32(sum, a, b); }
 };
