@@ -1,0 +1,142 @@
+// The NVIDIA driver, found when the program runs: libcuda.so.1 is opened by name, so that one build
+// runs with and without it. Kernels were compiled by nvcc to machine code for exactly one
+// architecture and lie in this library as bytes; the driver loads them.
+//
+// Everything happens in a device's primary context, the one that the CUDA runtime and frameworks
+// use: their streams and pointers are ours and the other way round.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fp4moe/base/result.hpp"
+
+namespace fp4moe::kernels::cuda {
+
+// A cudaStream_t or CUstream; null is the default stream.
+using Stream = void*;
+using Function = void*;
+
+struct DeviceFacts {
+  std::string name{};
+  int ordinal = 0, major = 0, minor = 0, multiprocessors = 0;
+  int driver_version = 0;  // 13000: CUDA 13.0
+  std::uint64_t memory_bytes = 0, shared_bytes = 0, l2_bytes = 0;
+  int clock_khz = 0;
+  bool launches_cooperatively = false;
+};
+
+// A launch of one kernel whose only parameter is a struct.
+struct Launch {
+  Function function = nullptr;
+  std::uint32_t blocks = 1, threads = 1;  // one dimension each
+  std::uint32_t shared_bytes = 0;         // dynamic
+  bool is_cooperative = false;
+  bool overlaps = false;  // may begin before the kernel ahead ends; it waits by itself
+  const void* params = nullptr;
+};
+
+class Device;
+
+// Device memory, freed with its owner. `data` is no address for the host.
+class Memory {
+ public:
+  Memory() = default;
+  Memory(Memory&& other) noexcept;
+  Memory& operator=(Memory&& other) noexcept;
+  ~Memory();
+  std::byte* data() const { return data_; }
+  std::size_t size() const { return size_; }
+  template <class T>
+  T* as() const {
+    return reinterpret_cast<T*>(data_);
+  }
+
+ private:
+  friend class Device;
+  std::shared_ptr<const Device> device_{};
+  std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+// Pinned memory of the host.
+class Pinned {
+ public:
+  Pinned() = default;
+  Pinned(Pinned&& other) noexcept;
+  Pinned& operator=(Pinned&& other) noexcept;
+  ~Pinned();
+  std::byte* data() const { return data_; }
+  std::size_t size() const { return size_; }
+
+ private:
+  friend class Device;
+  std::shared_ptr<const Device> device_{};
+  std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+// Whether this build holds the kernels at all.
+bool is_built();
+
+// The devices of this machine. Errors: cuda.build (built without), cuda.driver (no libcuda.so.1, or
+// one too old), cuda.device (none).
+Result<std::vector<DeviceFacts>> devices();
+
+class Device : public std::enable_shared_from_this<Device> {
+ public:
+  // Opens a device and loads the kernels; one object for each ordinal as long as anyone holds it.
+  // Errors: those of devices(), cuda.ordinal, cuda.architecture (not 9.0), cuda.load.
+  static Result<std::shared_ptr<const Device>> open(int ordinal);
+  ~Device();
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  const DeviceFacts& facts() const { return facts_; }
+  // A kernel by its name. Errors: cuda.kernel.
+  Result<Function> function(std::string_view name) const;
+  // Allows it that much dynamic shared memory.
+  Result<Done> allow_shared(Function function, std::uint32_t bytes) const;
+
+  // Errors of all below: cuda.memory (out of it: ErrorCode::exhausted, with bytes wanted and free),
+  // cuda.failed with the driver's words.
+  Result<Memory> allocate(std::size_t bytes) const;
+  Result<Pinned> pin(std::size_t bytes) const;
+  Result<std::uint64_t> free_bytes() const;
+  Result<Done> launch(const Launch& launch, Stream stream) const;
+  Result<Done> upload(std::byte* to, std::span<const std::byte> from, Stream stream) const;
+  Result<Done> download(std::span<std::byte> to, const std::byte* from, Stream stream) const;
+  Result<Done> copy(std::byte* to, const std::byte* from, std::size_t bytes, Stream stream) const;
+  Result<Done> clear(std::byte* at, std::uint8_t value, std::size_t bytes, Stream stream) const;
+  Result<Done> wait(Stream stream) const;
+  // Errors: cuda.pointer, where the device cannot read `at` (null, the host's, another device's).
+  Result<Done> check_pointer(const void* at, const char* what) const;
+
+  Result<Stream> make_stream() const;
+  void drop_stream(Stream stream) const;
+
+  // Work on a stream becomes a graph: begin, enqueue, end.
+  Result<Done> begin_capture(Stream stream) const;
+  Result<void*> end_capture(Stream stream) const;  // an executable graph
+  Result<Done> replay(void* graph, Stream stream) const;
+  void drop_graph(void* graph) const;
+  // Times: events are made, recorded, read after a wait.
+  Result<void*> make_event() const;
+  Result<Done> record(void* event, Stream stream) const;
+  Result<float> microseconds(void* begin, void* end) const;
+  void drop_event(void* event) const;
+
+ private:
+  Device() = default;
+  struct State;  // of the driver's handles
+  DeviceFacts facts_{};
+  std::unique_ptr<State> state_{};
+  friend class Memory;
+  friend class Pinned;
+};
+
+}  // namespace fp4moe::kernels::cuda

@@ -1,0 +1,273 @@
+// What kernels are launched with: plain structs of device pointers and sizes, the same bytes for
+// the host compiler and for nvcc. Every kernel takes one of them.
+//
+//   T tokens, k choices each; a slot is t * k + j. Weights lie in the layout native_sm90: records
+//   of 64 rows x 64 columns. Columns of activations come in units of 64.
+//
+// Few tokens (decode):  one launch does everything.
+// More (rows):          route ─► sort ─► gather ─► product w13 ─► [activate] ─► product w2 ─►
+// combine
+//
+// Between sort and combine a slot is a row: rows are grouped by expert, ascending slots in each,
+// and an expert's rows are cut into tiles of at most SortParams::tile_tokens whose sizes differ by
+// at most one group of 8. Rows of a tile are padded to a multiple of 8; padding rows hold anything,
+// and nothing that is kept depends on them. Activations of a tile are what tensor cores read from
+// shared memory, unit after unit:
+//
+//   byte of (row r of the tile, column c) = tile.first_row * units * 128
+//       + (c / 64) * tile.rows * 128 + r * 128 + (((c % 64) / 8) ^ (r % 8)) * 16 + (c % 8) * 2
+#pragma once
+#include <cstdint>
+
+namespace fp4moe::kernels::cuda::sm90 {
+
+inline constexpr std::uint32_t kUnit = 64;           // rows and columns of a record
+inline constexpr std::uint32_t kTileTokens = 128;    // at most, of a tile
+inline constexpr std::uint32_t kDecodeTokens = 16;   // at most, of a decode launch
+inline constexpr std::uint32_t kMostExperts = 1024;  // columns of logits, and experts of a rank
+inline constexpr std::uint32_t kMostChoices = 32;    // k
+
+enum class Type : std::uint32_t { bf16, f16, f32 };
+
+// As moe::routing::Score and Normalization, `optional` resolved.
+enum class Score : std::uint32_t { logit, softmax, sigmoid, sqrt_softplus };
+enum class Normal : std::uint32_t { none, over_sum, over_sum_eps, softmax };
+
+// As moe::Activation, in its order.
+enum class Act : std::uint32_t {
+  swigluoai,
+  swigluoai_uninterleave,
+  silu,
+  gelu,
+  gelu_tanh,
+  swiglustep,
+  situ,
+  relu2_no_mul,
+  silu_no_mul,
+  gelu_no_mul,
+  gelu_tanh_no_mul,
+};
+
+// As oracle::ActivationKey.
+enum class Quantise : std::uint32_t {
+  none,
+  mxfp8,
+  mxfp4,
+  nvfp4,
+  fp8_static,
+  fp8_block128,
+  fp8_token
+};
+
+// As moe::FirstRounding, MiddleRounding, SecondRounding, WeightRounding.
+enum class First : std::uint32_t { none, sum, steps };
+enum class Middle : std::uint32_t { none, result, gate_and_result };
+enum class Second : std::uint32_t { none, weighted, unweighted, steps };
+enum class WeightKind : std::uint32_t { none, bf16, bf16_with_global };
+
+enum class Form : std::uint32_t { summed, slots, batches };
+
+// [rows, columns], `stride` elements from row to row.
+struct Rows {
+  const void* data = nullptr;
+  Type type = Type::bf16;
+  std::uint32_t rows = 0;
+  std::uint64_t stride = 0;
+};
+struct MutableRows {
+  void* data = nullptr;
+  Type type = Type::bf16;
+  std::uint32_t rows = 0;
+  std::uint64_t stride = 0;
+};
+
+// One matrix of every expert of a rank, native_sm90.
+struct Matrix {
+  const std::uint8_t* records = nullptr;  // [experts][groups][units][kRecord]
+  std::uint64_t expert_bytes = 0;         // from expert to expert
+  std::uint32_t groups = 0, units = 0;    // of 64 rows, of 64 columns
+  const float* factor = nullptr;          // [experts][turns]: multiplies the accumulator
+  const float* bias = nullptr;            // [experts][64 * groups] in the order of rows; or null
+};
+
+// Rows of w13 in each 16: eight gates, their eight ups (gated), else plain order.
+struct Layer {
+  Matrix w13{}, w2{};
+  std::uint32_t experts = 0, hidden = 0, intermediate = 0;
+  std::uint32_t is_gated = 1;
+  std::uint32_t is_nvfp4 = 0;
+
+  Act act = Act::silu;
+  float alpha = 1, beta = 0, limit = 0;  // limit: infinity where there is none
+  float situ_beta = 1, situ_linear_beta = 0;
+
+  First first = First::none;
+  Middle middle = Middle::none;
+  Second second = Second::none;
+  WeightKind weight = WeightKind::none;
+  std::uint32_t rounds_sum = 0;
+  std::uint32_t activations_in_bf16 = 0;  // quantised values take their factor and are rounded
+
+  Quantise quantise = Quantise::none;
+  // NVFP4: G; static FP8: the scale. [1] or [experts]; null where not read.
+  const float* input_scales = nullptr;
+  const float* hidden_scales = nullptr;
+  std::uint32_t input_scales_each = 0, hidden_scales_each = 0;  // one for each expert
+  const float* down_global = nullptr;  // [experts]: for WeightKind::bf16_with_global; null: all 1
+};
+
+struct RouteParams {
+  Rows logits{};  // [tokens, columns]
+  std::uint32_t tokens = 0, columns = 0, top_k = 0;
+  Score key = Score::logit, weight = Score::logit;
+  Normal normal = Normal::none;
+  std::uint32_t groups = 1, chosen_groups = 1, adds_two_per_group = 0;
+  std::uint32_t scores_in_logits_type = 0, weights_in_bf16 = 0;
+  const float* bias = nullptr;  // [columns] or null
+  float scale = 1;
+  std::int32_t* ids = nullptr;  // [tokens, top_k] out
+  float* weights = nullptr;     // [tokens, top_k] out
+};
+
+// What a call brings: ids and weights, given or about to be routed.
+struct Call {
+  Rows x{};  // [tokens, hidden]; batches: [experts * capacity, hidden]
+  std::uint32_t tokens = 0, top_k = 0;
+  std::uint32_t x_is_quantised = 0;          // x holds decoded values
+  float x_factor = 1;                        // of all x, where so
+  const std::int32_t* ids = nullptr;         // [tokens, top_k], global
+  const float* weights = nullptr;            // [tokens, top_k]; null: 1
+  const std::int32_t* expert_map = nullptr;  // [map_size]: local position or -1; null: id - first
+  std::uint32_t map_size = 0;                // global experts
+  std::int32_t first_expert = 0;
+  // Batches: rows [e * capacity, e * capacity + counts[e]) are expert e's. Null: standard rows.
+  const std::int32_t* counts = nullptr;
+  std::uint32_t capacity = 0;
+  std::uint32_t weight_on_input = 0;  // already in x: no weight is applied
+  Form form = Form::summed;
+  MutableRows out{};
+};
+
+struct Tile {
+  std::int32_t expert = 0;
+  std::uint32_t first_row = 0;
+  std::uint32_t rows = 0;   // multiple of 8
+  std::uint32_t count = 0;  // of them tokens
+};
+
+// Tables that sort makes. Rows: at most slots + 7 * tiles, see most_rows.
+struct Sorted {
+  Tile* tiles = nullptr;
+  std::uint32_t* tile_count = nullptr;    // [1]
+  std::uint32_t* work = nullptr;          // [2]: counters of the two products, made 0 by sort
+  std::int32_t* row_of_slot = nullptr;    // [slots], -1: computed nowhere here
+  std::int32_t* slot_of_row = nullptr;    // [rows], -1: padding
+  std::int32_t* expert_of_row = nullptr;  // [rows], local; -1: padding
+  std::int32_t* tile_of_row = nullptr;    // [rows / 8]: of each group of 8 rows
+};
+
+struct SortParams {
+  Call call{};
+  std::uint32_t experts = 0;                // local
+  std::uint32_t tile_tokens = kTileTokens;  // at most, of a tile: 32, 64 or 128
+  Sorted to{};
+};
+
+// x into tiles, quantised and dequantised on the way.
+struct GatherParams {
+  Call call{};
+  Layer layer{};
+  Sorted sorted{};
+  std::uint8_t* tiles = nullptr;  // of layer.w13.units
+};
+
+enum class Epilogue : std::uint32_t {
+  hidden,   // activation (swigluoai, swigluoai_uninterleave, silu), bf16 into tiles of `out_units`
+  raw,      // accumulators, float32 [rows][64 * groups]
+  rounded,  // accumulator * factor + bias in bf16, [rows][64 * groups]
+};
+
+// A matrix times the tokens of every tile.
+struct ProductParams {
+  Matrix matrix{};
+  Sorted sorted{};
+  const std::uint8_t* tiles = nullptr;  // tokens, of matrix.units
+  std::uint32_t* work = nullptr;        // sorted.work or sorted.work + 1
+  Epilogue epilogue = Epilogue::raw;
+  void* out = nullptr;
+  std::uint32_t out_units = 0;
+  std::uint32_t is_gated = 0;  // hidden: always
+  float alpha = 1, beta = 0, limit = 0;
+  float input_factor = 1;                   // hidden, rounded: also multiplies the accumulator
+  std::uint32_t tile_tokens = kTileTokens;  // as sort was told
+  std::uint32_t stages = 0;                 // product_stages(tile_tokens, record bytes)
+};
+
+// Low-rank additions, all float32 on the device, [adapters][experts] of them.
+struct DeviceLowRank {
+  const float* a = nullptr;  // [rank, inputs], `a_stride`
+  const float* b = nullptr;  // [outputs, rank], `b_stride`
+  std::uint32_t rank = 0;
+  std::uint64_t a_stride = 0, b_stride = 0;
+};
+struct DeviceLoraExpert {
+  DeviceLowRank gate{}, up{}, down{};
+};
+struct DeviceLora {
+  const DeviceLoraExpert* pairs = nullptr;  // null: none
+  const std::int32_t* adapters = nullptr;   // [tokens], -1: none
+  std::uint32_t experts = 0;
+  std::uint32_t most_rank = 0;
+  float* low = nullptr;  // [rows][most_rank]: A_down h of each row, from activate to combine
+};
+
+// Raw sums of the first product become h: all activations, roundings, quantisers, low ranks.
+struct ActivateParams {
+  Call call{};
+  Layer layer{};
+  Sorted sorted{};
+  const float* raw = nullptr;     // [rows][64 * w13.groups]
+  std::uint8_t* tiles = nullptr;  // of layer.w2.units
+  DeviceLora lora{};
+};
+
+// Rows of the second product become the output.
+struct CombineParams {
+  Call call{};
+  Layer layer{};
+  Sorted sorted{};
+  const void* rows = nullptr;  // raw, or rounded (`is_rounded`), [rows][64 * w2.groups]
+  std::uint32_t is_rounded = 0;
+  DeviceLora lora{};
+};
+
+// Everything for at most kDecodeTokens tokens in one cooperative launch of one block an SM.
+// Standard rows only, no low ranks.
+struct DecodeParams {
+  Call call{};
+  Layer layer{};
+  RouteParams route{};                // columns 0: ids and weights are given
+  std::uint32_t columns = 8;          // of tokens: 8 or 16
+  std::uint32_t stages = 0;           // of the ring of weights, see decode_shape
+  float* partial = nullptr;           // [blocks][2][64 * columns]
+  float* hidden = nullptr;            // [slots][64 * w2.units]
+  float* sums = nullptr;              // [slots][64 * w2.groups]
+  std::uint32_t* counters = nullptr;  // [decode_counters], 0 before the first launch, left 0
+};
+
+// Packs rows of the checkpoint into native_sm90, one matrix of one expert.
+struct PackParams {
+  const std::uint8_t* codes = nullptr;              // [rows, columns / 2], low nibble first
+  const std::uint8_t* scales = nullptr;             // [rows, columns / block]
+  std::uint64_t code_stride = 0, scale_stride = 0;  // bytes from row to row
+  // Rows of the gate and of the up matrix begin here and there; both are `rows` long. Not gated:
+  // second_codes is null.
+  const std::uint8_t* second_codes = nullptr;
+  const std::uint8_t* second_scales = nullptr;
+  std::uint32_t rows = 0, columns = 0;
+  std::uint32_t is_nvfp4 = 0;
+  std::int32_t offset = 0;  // MXFP4: taken out of the scales
+  std::uint8_t* records = nullptr;
+};
+
+}  // namespace fp4moe::kernels::cuda::sm90

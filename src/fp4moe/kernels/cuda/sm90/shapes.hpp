@@ -1,0 +1,56 @@
+// How much of a multiprocessor each kernel takes: what the host must know to launch it.
+#pragma once
+#include <algorithm>
+#include <cstdint>
+
+#include "fp4moe/kernels/cuda/sm90/params.hpp"
+
+namespace fp4moe::kernels::cuda::sm90 {
+
+// Four warpgroups multiply, the first warp of a fifth feeds them.
+inline constexpr std::uint32_t kConsumers = 4;
+inline constexpr std::uint32_t kProductThreads = (kConsumers + 1) * 128;
+inline constexpr std::uint32_t kSharedBytes = 227 * 1024;  // of a block, at most
+inline constexpr std::uint32_t kTables = 1024;             // barriers and the like, in front
+
+constexpr std::uint32_t record_bytes(bool is_nvfp4) { return is_nvfp4 ? 2304 : 2176; }
+
+// Product: a stage holds two units of four groups of rows, and of the tokens of a tile.
+inline constexpr std::uint32_t kStageUnits = 2;
+constexpr std::uint32_t product_stage_bytes(std::uint32_t tile_tokens, bool is_nvfp4) {
+  return kConsumers * kStageUnits * record_bytes(is_nvfp4) + kStageUnits * tile_tokens * 128;
+}
+constexpr std::uint32_t product_stages(std::uint32_t tile_tokens, bool is_nvfp4) {
+  return std::min<std::uint32_t>(
+      8, (kSharedBytes - 2 * kTables) / product_stage_bytes(tile_tokens, is_nvfp4));
+}
+constexpr std::uint32_t product_shared(std::uint32_t tile_tokens, bool is_nvfp4) {
+  return 2 * kTables +
+         product_stages(tile_tokens, is_nvfp4) * product_stage_bytes(tile_tokens, is_nvfp4);
+}
+
+// Decode: tokens of one expert, a ring of weights, the sums of a group of rows twice over.
+inline constexpr std::uint32_t kDecodeStageUnits = 8;
+inline constexpr std::uint32_t kDecodeTables = 16 * 1024;
+struct DecodeShape {
+  std::uint32_t columns = 0;  // 0: it does not fit
+  std::uint32_t stages = 0;
+  std::uint32_t shared_bytes = 0;
+};
+constexpr DecodeShape decode_shape(const Layer& layer, std::uint32_t tokens) {
+  const std::uint32_t columns = tokens <= 8 ? 8 : 16;
+  const std::uint32_t units = std::max(layer.w13.units, layer.w2.units);
+  const std::uint32_t fixed =
+      kDecodeTables + columns * units * 128 + 2 * kConsumers * 64 * columns * 4;
+  const std::uint32_t stage = kDecodeStageUnits * record_bytes(layer.is_nvfp4 != 0);
+  if (tokens > kDecodeTokens || fixed + 3 * stage > kSharedBytes) return {};
+  const std::uint32_t stages = std::min<std::uint32_t>(8, (kSharedBytes - fixed) / stage);
+  return {columns, stages, fixed + stages * stage};
+}
+// Of slots that may be active, groups of rows of both products, columns of the output.
+constexpr std::uint64_t decode_counters(const Layer& layer, std::uint32_t slots) {
+  const std::uint64_t active = std::min(slots, layer.experts);
+  return active * (1 + layer.w13.groups + layer.w2.groups) + layer.w2.groups + 8;
+}
+
+}  // namespace fp4moe::kernels::cuda::sm90
