@@ -7,6 +7,7 @@
 
 #include "fp4moe/formats/bf16.hpp"
 #include "fp4moe/formats/f16.hpp"
+#include "fp4moe/formats/sm90_scale.hpp"
 
 namespace fp4moe::convert {
 namespace {
@@ -124,8 +125,9 @@ void fill_factors(const ScalarProblem& problem, const std::vector<ExpertScalars>
                   std::vector<ScalarTensor>& tensors) {
   const bool is_mxfp4 = problem.scale_rule == ScaleRule::native_sm90_mxfp4;
   for (std::size_t i = 0; i < experts.size(); ++i) {
-    const float w13 = is_mxfp4 ? std::ldexp(1.0f, problem.w13_offsets[i]) : 0x1p20f;
-    const float w2 = is_mxfp4 ? std::ldexp(1.0f, problem.w2_offsets[i]) : 0x1p20f;
+    const float w13 =
+        is_mxfp4 ? std::ldexp(1.0f, problem.w13_offsets[i]) : formats::kSm90Nvfp4Factor;
+    const float w2 = is_mxfp4 ? std::ldexp(1.0f, problem.w2_offsets[i]) : formats::kSm90Nvfp4Factor;
     if (problem.gated) tensors[0].values.push_back(w13 * experts[i].gate_global);
     tensors[0].values.push_back(w13 * experts[i].up_global);
     tensors[1].values.push_back(w2 * experts[i].down_global);

@@ -1,9 +1,10 @@
 #include "fp4moe/convert/scale_rules.hpp"
 
-#include <algorithm>
 #include <bit>
 
 #include <fmt/format.h>
+
+#include "fp4moe/formats/sm90_scale.hpp"
 
 namespace fp4moe::convert {
 namespace {
@@ -68,35 +69,6 @@ int smallest_exponent(const ScaleExtremes& extremes) {
 
 }  // namespace
 
-void ScaleExtremes::add(const ScaleExtremes& other) {
-  largest = std::max(largest, other.largest);
-  smallest = std::min(smallest, other.smallest);
-  has_negative = has_negative || other.has_negative;
-}
-
-// Reductions over bytes that compilers turn into vector instructions. Of E4M3 only 1 to 127 count:
-// as signed numbers they are the positive ones, and less one they lie below all others.
-ScaleExtremes extremes_of(layout::WeightFormat format, const weights::RowsView& scales) {
-  ScaleExtremes found;
-  for (std::uint64_t row = 0; row < scales.rows; ++row) {
-    const auto* codes = reinterpret_cast<const std::uint8_t*>(scales.row(row).data());
-    std::uint8_t largest = 0, smallest = 255, least = 255;
-    std::int8_t most = 0;
-    for (std::uint64_t i = 0; i < scales.row_bytes; ++i) {
-      largest = std::max(largest, codes[i]);
-      smallest = std::min(smallest, codes[i]);
-      least = std::min(least, static_cast<std::uint8_t>(codes[i] - 1));
-      most = std::max(most, static_cast<std::int8_t>(codes[i]));
-    }
-    if (format == layout::WeightFormat::mxfp4)
-      found.add({largest, smallest, false});
-    else
-      found.add({static_cast<std::uint8_t>(most),
-                 static_cast<std::uint8_t>(least < 127 ? least + 1 : 255), largest >= 0x80});
-  }
-  return found;
-}
-
 bool needs_all_experts(ScaleRule rule) {
   return rule == ScaleRule::marlin_2026_03 || rule == ScaleRule::marlin_2026_04;
 }
@@ -112,18 +84,10 @@ Result<int> common_exponent(ScaleRule rule, const ScaleExtremes& extremes,
   if (rule == ScaleRule::marlin_2026_04 && params_type == tensor::DType::bf16)
     return largest_exponent(extremes);
   if (rule == ScaleRule::marlin_2026_03) return smallest_exponent(extremes);
-  if (rule == ScaleRule::native_sm90_mxfp4) {
-    const int offset = std::max(0, extremes.largest - 128);
-    if (extremes.smallest + 126 - offset < 2)
-      return invalid("scale.range", "block scales of one expert span more than the layout can hold")
-          .expects("at most 252 binades",
-                   fmt::format("bytes {} to {}", extremes.smallest, extremes.largest));
-    return offset;
-  }
-  if (rule == ScaleRule::native_sm90_nvfp4 && extremes.has_negative)
-    return invalid("scale.negative", "a block scale is negative")
-        .expects("scales of at least zero", "a sign bit")
-        .try_this("see `fp4moe lint`");
+  if (rule == ScaleRule::native_sm90_mxfp4)
+    return formats::sm90_offset(extremes.smallest, extremes.largest);
+  if (rule == ScaleRule::native_sm90_nvfp4)
+    if (const auto fine = formats::check_sm90_sign(extremes.has_negative); !fine) return fine.why();
   return 0;
 }
 

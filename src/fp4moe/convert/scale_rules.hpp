@@ -8,18 +8,12 @@
 #include "fp4moe/convert/pack_matrix.hpp"
 #include "fp4moe/layout/layout.hpp"
 #include "fp4moe/tensor/dtype.hpp"
-#include "fp4moe/weights/expert.hpp"
+#include "fp4moe/weights/scale_extremes.hpp"
 
 namespace fp4moe::convert {
 
-// Extremes of some scale bytes. For E4M3 only positive ones count; for E8M0 all do.
-struct ScaleExtremes {
-  std::uint8_t largest = 0, smallest = 255;  // 0 and 255: none
-  bool has_negative = false;
-
-  void add(const ScaleExtremes& other);
-};
-ScaleExtremes extremes_of(layout::WeightFormat format, const weights::RowsView& scales);
+using weights::extremes_of;
+using weights::ScaleExtremes;
 
 // True when the table of one expert depends on all experts of the layer.
 bool needs_all_experts(layout::ScaleRule rule);
