@@ -40,6 +40,23 @@ struct Launch {
   const void* params = nullptr;
 };
 
+// The machine code of one file of kernels.
+struct Cubin {
+  std::string_view name{};
+  std::span<const std::byte> code{};
+};
+
+// The kernels in this library; none where it was built without (FP4MOE_CUDA=OFF).
+std::span<const Cubin> cubins();
+// Whether this build holds the kernels at all.
+bool is_built();
+
+// Where driver and kernels come from; tests put their own in.
+struct DriverFrom {
+  std::string library = "libcuda.so.1";
+  std::span<const Cubin> kernels = cubins();
+};
+
 class Device;
 
 // Device memory, freed with its owner. `data` is no address for the host.
@@ -80,18 +97,17 @@ class Pinned {
   std::size_t size_ = 0;
 };
 
-// Whether this build holds the kernels at all.
-bool is_built();
-
 // The devices of this machine. Errors: cuda.build (built without), cuda.driver (no libcuda.so.1, or
-// one too old), cuda.device (none).
-Result<std::vector<DeviceFacts>> devices();
+// one that does not work or is too old), cuda.device (none).
+Result<std::vector<DeviceFacts>> devices(const DriverFrom& from = {});
 
 class Device : public std::enable_shared_from_this<Device> {
  public:
   // Opens a device and loads the kernels; one object for each ordinal as long as anyone holds it.
   // Errors: those of devices(), cuda.ordinal, cuda.architecture (not 9.0), cuda.load.
   static Result<std::shared_ptr<const Device>> open(int ordinal);
+  // A new object, of another driver or with other kernels.
+  static Result<std::shared_ptr<const Device>> open(int ordinal, const DriverFrom& from);
   ~Device();
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
@@ -113,7 +129,8 @@ class Device : public std::enable_shared_from_this<Device> {
   Result<Done> copy(std::byte* to, const std::byte* from, std::size_t bytes, Stream stream) const;
   Result<Done> clear(std::byte* at, std::uint8_t value, std::size_t bytes, Stream stream) const;
   Result<Done> wait(Stream stream) const;
-  // Errors: cuda.pointer, where the device cannot read `at` (null, the host's, another device's).
+  // Errors: cuda.pointer, unless `at` is memory of this device, managed or pinned: null, the host's
+  // own, another device's. `what` names it in the sentence.
   Result<Done> check_pointer(const void* at, const char* what) const;
 
   Result<Stream> make_stream() const;
@@ -131,8 +148,8 @@ class Device : public std::enable_shared_from_this<Device> {
   void drop_event(void* event) const;
 
  private:
-  Device() = default;
   struct State;  // of the driver's handles
+  Device();
   DeviceFacts facts_{};
   std::unique_ptr<State> state_{};
   friend class Memory;

@@ -1,0 +1,207 @@
+#include "fp4moe/kernels/cuda/driver.hpp"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "fp4moe/base/text.hpp"
+#include "fp4moe/kernels/cuda/device_state.hpp"
+#include "fp4moe/platform/detect.hpp"
+
+namespace fp4moe::kernels::cuda {
+namespace {
+
+constexpr int kOldestDriver = 12000;             // CUDA 12.0: launches with attributes, Hopper
+constexpr int kMajorBuilt = 9, kMinorBuilt = 0;  // sm_90a runs nowhere else
+
+std::string version_text(int version) {
+  return fmt::format("CUDA {}.{}", version / 1000, version % 1000 / 10);
+}
+
+// A driver that works, has devices and can run our kernels. What is wrong with one that does not
+// is told by the detection of devices.
+struct Driver {
+  std::shared_ptr<const EntryPoints> calls{};
+  int version = 0, devices = 0;
+};
+
+Error not_working(const std::string& library, std::string_view id) {
+  const platform::Probe probe = platform::probe_cuda(platform::load_cuda_driver(library));
+  return error(ErrorCode::lacking, id, probe.reason).try_this(probe.remedy);
+}
+
+Result<Driver> working_driver(const DriverFrom& from) {
+  if (from.kernels.empty())
+    return error(ErrorCode::lacking, "cuda.build", "this build has no CUDA kernels")
+        .expects("a build with FP4MOE_CUDA=ON", "FP4MOE_CUDA=OFF")
+        .try_this("build with `make cuda`, which needs nvcc and no GPU");
+  auto calls = load_entry_points(from.library);
+  if (!calls) return calls.why();
+  Driver driver{.calls = *calls};
+  if (const Code code = driver.calls->init(0); code != code_success)
+    return not_working(from.library, code == code_no_device ? "cuda.device" : "cuda.driver");
+  if (driver.calls->driver_version(&driver.version) != code_success) driver.version = 0;
+  if (driver.version < kOldestDriver)
+    return error(ErrorCode::lacking, "cuda.driver", "the NVIDIA driver is too old")
+        .expects(fmt::format("{} or newer", version_text(kOldestDriver)),
+                 version_text(driver.version))
+        .try_this("update the NVIDIA driver");
+  const Code code = driver.calls->device_count(&driver.devices);
+  if (code != code_success || driver.devices <= 0) return not_working(from.library, "cuda.device");
+  return driver;
+}
+
+Result<DeviceFacts> facts_of(const Driver& driver, int ordinal, int& handle) {
+  const EntryPoints& calls = *driver.calls;
+  DeviceFacts facts{.ordinal = ordinal, .driver_version = driver.version};
+  std::array<char, 256> title{};
+  std::size_t memory = 0;
+  int shared = 0, l2 = 0, cooperative = 0;
+  Code code = calls.device(&handle, ordinal);
+  const auto ask = [&](int& into, DeviceAttribute attribute) {
+    if (code == code_success) code = calls.device_attribute(&into, attribute, handle);
+  };
+  ask(facts.major, DeviceAttribute::major);
+  ask(facts.minor, DeviceAttribute::minor);
+  ask(facts.multiprocessors, DeviceAttribute::multiprocessors);
+  ask(shared, DeviceAttribute::shared_bytes_opt_in);
+  ask(l2, DeviceAttribute::l2_bytes);
+  ask(cooperative, DeviceAttribute::cooperative_launch);
+  ask(facts.clock_khz, DeviceAttribute::clock_rate);
+  if (code == code_success) code = calls.device_memory(&memory, handle);
+  if (code == code_success)
+    code = calls.device_name(title.data(), static_cast<int>(title.size() - 1), handle);
+  if (code != code_success) return failure(calls, code, fmt::format("ask device {}", ordinal));
+  title.back() = '\0';
+  facts.name = printable(title.data());
+  facts.memory_bytes = memory;
+  facts.shared_bytes = static_cast<std::uint64_t>(std::max(shared, 0));
+  facts.l2_bytes = static_cast<std::uint64_t>(std::max(l2, 0));
+  facts.launches_cooperatively = cooperative != 0;
+  return facts;
+}
+
+Result<DeviceFacts> usable_facts(const Driver& driver, int ordinal, int& handle) {
+  if (ordinal < 0 || ordinal >= driver.devices)
+    return usage("cuda.ordinal", fmt::format("there is no CUDA device {}", ordinal))
+        .expects(driver.devices == 1 ? "0" : fmt::format("0 to {}", driver.devices - 1),
+                 std::to_string(ordinal))
+        .try_this("CUDA_VISIBLE_DEVICES decides which devices are seen and how they are counted");
+  auto facts = facts_of(driver, ordinal, handle);
+  if (facts && (facts->major != kMajorBuilt || facts->minor != kMinorBuilt))
+    return error(ErrorCode::lacking, "cuda.architecture",
+                 fmt::format("the kernels do not run on device {}, {}", ordinal, facts->name))
+        .expects(fmt::format("compute capability {}.{}", kMajorBuilt, kMinorBuilt),
+                 fmt::format("{}.{}", facts->major, facts->minor))
+        .try_this("take an H100, H200 or GH200, or another engine");
+  return facts;
+}
+
+// Devices in use, one object each.
+struct OpenDevices {
+  std::mutex mutex{};
+  std::map<int, std::weak_ptr<const Device>> devices{};
+};
+
+OpenDevices& open_devices() {
+  static OpenDevices all;
+  return all;
+}
+
+}  // namespace
+
+bool is_built() { return !cubins().empty(); }
+
+Result<std::vector<DeviceFacts>> devices(const DriverFrom& from) {
+  const auto driver = working_driver(from);
+  if (!driver) return driver.why();
+  std::vector<DeviceFacts> all;
+  for (int ordinal = 0; ordinal < driver->devices; ++ordinal) {
+    int handle = 0;
+    auto facts = facts_of(*driver, ordinal, handle);
+    if (!facts) return facts.why();
+    all.push_back(std::move(*facts));
+  }
+  return all;
+}
+
+Device::Device() : state_(std::make_unique<State>()) {}
+Device::~Device() = default;
+
+Device::State::~State() {
+  if (context == nullptr) return;
+  in_context(*driver, context, [this](const EntryPoints& calls) {
+    for (const Module module : modules) calls.unload_module(module);
+    return code_success;
+  });
+  driver->release_context(handle);
+}
+
+Result<std::shared_ptr<const Device>> Device::open(int ordinal) {
+  OpenDevices& all = open_devices();
+  const std::lock_guard lock(all.mutex);
+  if (auto known = all.devices[ordinal].lock()) return known;
+  auto opened = open(ordinal, {});
+  if (opened) all.devices[ordinal] = *opened;
+  return opened;
+}
+
+Result<std::shared_ptr<const Device>> Device::open(int ordinal, const DriverFrom& from) {
+  const auto driver = working_driver(from);
+  if (!driver) return driver.why();
+  const std::shared_ptr<Device> device(new Device);
+  State& state = *device->state_;
+  state.driver = driver->calls;
+  const EntryPoints& calls = *state.driver;
+  auto facts = usable_facts(*driver, ordinal, state.handle);
+  if (!facts) return facts.why();
+  device->facts_ = std::move(*facts);
+  Context context = nullptr;
+  if (const Code code = calls.retain_context(&context, state.handle); code != code_success)
+    return failure(calls, code, fmt::format("use device {}", ordinal));
+  state.context = context;
+
+  const Current current(calls, context);
+  if (current.code() != code_success)
+    return failure(calls, current.code(), fmt::format("use device {}", ordinal));
+  for (const Cubin& cubin : from.kernels) {
+    Module module = nullptr;
+    const Code code = calls.load_module(&module, cubin.code.data());
+    if (code == code_out_of_memory)
+      return failure(calls, code, fmt::format("load the kernels '{}'", cubin.name));
+    if (code != code_success)
+      return error(ErrorCode::lacking, "cuda.load",
+                   fmt::format("the driver does not load the kernels '{}'", cubin.name))
+          .expects("machine code that this driver accepts",
+                   fmt::format("{} from a driver for {}", words_of(calls, code),
+                               version_text(driver->version)))
+          .try_this("update the NVIDIA driver, or build with the nvcc of its CUDA version");
+    state.modules.push_back(module);
+  }
+  return std::shared_ptr<const Device>(device);
+}
+
+Result<Function> Device::function(std::string_view name) const {
+  const State& state = *state_;
+  const EntryPoints& calls = *state.driver;
+  const Current current(calls, state.context);
+  const std::string doing = fmt::format("find the kernel {}", name);
+  if (current.code() != code_success) return failure(calls, current.code(), doing);
+  for (const Module module : state.modules) {
+    Function found = nullptr;
+    Code code = calls.module_function(&found, module, std::string(name).c_str());
+    if (code == code_not_found) continue;
+    // Code is loaded when it is first used, unless asked for: a capture would be too late.
+    if (code == code_success && calls.load_function != nullptr) code = calls.load_function(found);
+    if (code != code_success) return failure(calls, code, doing);
+    return found;
+  }
+  return error(ErrorCode::lacking, "cuda.kernel", fmt::format("there is no kernel '{}'", name))
+      .expects("the name of a kernel of this build", name);
+}
+
+}  // namespace fp4moe::kernels::cuda
