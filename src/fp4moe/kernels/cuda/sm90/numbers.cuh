@@ -1,0 +1,85 @@
+// Numbers as they lie in memory and as kernels compute with them, in float32. Magnitudes are
+// compared as integers, so that NaN is the largest of all and never lost.
+#pragma once
+#include <cstdint>
+
+#include <cuda_fp16.h>
+
+#include "fp4moe/kernels/cuda/sm90/params.hpp"
+
+namespace fp4moe::kernels::cuda::sm90 {
+
+inline constexpr std::uint32_t kInfinityBits = 0x7F800000u;
+inline constexpr std::uint32_t kNanBits = 0x7FC00000u;
+
+__device__ inline float infinity() { return __uint_as_float(kInfinityBits); }
+__device__ inline bool is_nan(float x) { return x != x; }
+__device__ inline bool is_finite(float x) {
+  return (__float_as_uint(x) & kInfinityBits) != kInfinityBits;
+}
+
+// The two halves of a word of BF16.
+__device__ inline float low_bf16(std::uint32_t pair) { return __uint_as_float(pair << 16); }
+__device__ inline float high_bf16(std::uint32_t pair) {
+  return __uint_as_float(pair & 0xFFFF0000u);
+}
+__device__ inline std::uint16_t to_bf16(float x) {
+  std::uint16_t code;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(code) : "f"(x));
+  return code;
+}
+__device__ inline float rounded_to_bf16(float x) { return low_bf16(to_bf16(x)); }
+
+__device__ inline float from_f16(std::uint16_t code) {
+  return __half2float(__ushort_as_half(code));
+}
+__device__ inline std::uint16_t to_f16(float x) { return __half_as_ushort(__float2half_rn(x)); }
+__device__ inline float rounded_to_f16(float x) { return from_f16(to_f16(x)); }
+
+__device__ inline float rounded_to(Type type, float x) {
+  if (type == Type::bf16) return rounded_to_bf16(x);
+  return type == Type::f16 ? rounded_to_f16(x) : x;
+}
+
+__host__ __device__ inline std::uint32_t bytes_of(Type type) { return type == Type::f32 ? 4 : 2; }
+
+// Element `index` of memory of a type.
+__device__ inline float load_number(const void* data, Type type, std::uint64_t index) {
+  if (type == Type::f32) return static_cast<const float*>(data)[index];
+  const std::uint16_t code = static_cast<const std::uint16_t*>(data)[index];
+  return type == Type::bf16 ? low_bf16(code) : from_f16(code);
+}
+__device__ inline void store_number(void* data, Type type, std::uint64_t index, float x) {
+  if (type == Type::f32)
+    static_cast<float*>(data)[index] = x;
+  else
+    static_cast<std::uint16_t*>(data)[index] = type == Type::bf16 ? to_bf16(x) : to_f16(x);
+}
+
+// The larger of magnitudes is the larger of these.
+__device__ inline std::uint32_t magnitude_bits(float x) { return __float_as_uint(x) & 0x7FFFFFFFu; }
+// The maximum of magnitudes as a number: NaN where there was one.
+__device__ inline float amax_of(std::uint32_t largest_bits) {
+  return __uint_as_float(largest_bits > kInfinityBits ? kNanBits : largest_bits);
+}
+
+// To E4M3 and back: nearest, ties to even, saturating; NaN stays.
+__device__ inline float rounded_to_e4m3(float x) {
+  std::uint16_t codes;
+  std::uint32_t halves;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(0.0f), "f"(x));
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(codes));
+  return from_f16(static_cast<std::uint16_t>(halves));
+}
+
+// To E2M1 and back: nearest, ties to even, saturating; NaN becomes 6. Steps are 1/2 below 2, 1
+// below 4, then 2; adding 1.5 * 2^23 steps rounds to one.
+__device__ inline float rounded_to_e2m1(float x) {
+  constexpr float kHalves = 6291456.0f, kWholes = 12582912.0f, kTwos = 25165824.0f;
+  if (is_nan(x)) return 6.0f;
+  const float size = fminf(fabsf(x), 6.0f);
+  const float magic = size < 2.0f ? kHalves : size < 4.0f ? kWholes : kTwos;
+  return copysignf(__fadd_rn(__fadd_rn(size, magic), -magic), x);
+}
+
+}  // namespace fp4moe::kernels::cuda::sm90
