@@ -16,7 +16,8 @@ endif()
 target_compile_options(fp4moe_options INTERFACE -ffp-contract=off)
 
 # A room: src/fp4moe/<name> (its subfolders are separate rooms where they are declared so).
-# Sources become a static library fp4moe_<room>; each x_test.cpp becomes the test <room>.x.
+# Sources become a static library fp4moe_<room>; each x_test.cpp becomes the test <room>.x, each
+# x_gpu_test.cpp the test <room>.x_gpu with the label gpu.
 # PRECOMPILE names heavy headers that most of the room's files include, SOURCES files of subfolders.
 # QUICK rooms decide and print: they are built fast rather than to run fast, but for the HOT files,
 # which are optimised a little even where everything is checked (tests would take minutes);
@@ -69,7 +70,8 @@ function(fp4moe_room path)
       get_filename_component(stem ${test} NAME_WE)
       string(REGEX REPLACE "_test$" "" stem ${stem})
       string(REPLACE "/" "." dotted ${path})
-      fp4moe_test(${dotted}.${stem} ${test} LINK fp4moe_${room})
+      string(REGEX MATCH "gpu$" label ${stem})
+      fp4moe_test(${dotted}.${stem} ${test} LINK fp4moe_${room} LABELS ${label})
     endforeach()
   endif()
 endfunction()

@@ -1,0 +1,89 @@
+# Kernels for NVIDIA GPUs. nvcc compiles each src/fp4moe/kernels/cuda/sm90/*.cu to machine code (a
+# cubin), which becomes bytes of the library; the driver loads them when the program runs
+# (kernels/cuda/driver.hpp). Host code needs neither nvcc nor CUDA's headers and libraries, so one
+# program runs with and without a driver. FP4MOE_HAS_CUDA tells whether the kernels are built.
+set(FP4MOE_CUDA OFF CACHE STRING "CUDA kernels: OFF, ON, or AUTO (where nvcc is found)")
+set_property(CACHE FP4MOE_CUDA PROPERTY STRINGS OFF ON AUTO)
+set(FP4MOE_CUBINS "" CACHE PATH "Folder of cubins compiled elsewhere (its target cubins), instead of nvcc")
+set(FP4MOE_HAS_CUDA OFF)
+
+if(FP4MOE_CUBINS)
+  set(FP4MOE_HAS_CUDA ON)
+elseif(FP4MOE_CUDA)
+  find_program(FP4MOE_NVCC nvcc HINTS ${CUDAToolkit_ROOT} ENV CUDAToolkit_ROOT ENV CUDA_HOME
+               PATHS /usr/local/cuda PATH_SUFFIXES bin DOC "CUDA's compiler, 12.8 or newer")
+  if(FP4MOE_NVCC)
+    set(FP4MOE_HAS_CUDA ON)
+    execute_process(COMMAND ${FP4MOE_NVCC} --version OUTPUT_VARIABLE nvcc_says RESULT_VARIABLE failed)
+    if(failed OR NOT nvcc_says MATCHES "release ([0-9.]+)" OR CMAKE_MATCH_1 VERSION_LESS 12.8)
+      message(FATAL_ERROR "${FP4MOE_NVCC} is not an nvcc of CUDA 12.8 or newer; it says: ${nvcc_says}")
+    endif()
+  elseif(NOT FP4MOE_CUDA STREQUAL "AUTO")
+    message(FATAL_ERROR "FP4MOE_CUDA=${FP4MOE_CUDA} needs nvcc: put it on PATH, set FP4MOE_NVCC to it "
+                        "(tools/nvcc.sh installs one), or set FP4MOE_CUBINS")
+  endif()
+endif()
+
+set(cuda_room ${PROJECT_SOURCE_DIR}/src/fp4moe/kernels/cuda)
+set(cuda_generated ${PROJECT_BINARY_DIR}/generated/cubins)
+set(nvcc_flags -std=c++20 -O3 -gencode=arch=compute_90a,code=sm_90a -cubin -lineinfo
+    --expt-relaxed-constexpr -Werror all-warnings -I ${PROJECT_SOURCE_DIR}/src)
+
+# Sets `result` to the path of a source's cubin, made by nvcc or given.
+function(fp4moe_cubin source result)
+  get_filename_component(stem ${source} NAME_WE)
+  set(cubin ${PROJECT_BINARY_DIR}/cubins/${stem}.cubin)
+  if(FP4MOE_CUBINS)
+    get_filename_component(cubin ${FP4MOE_CUBINS}/${stem}.cubin ABSOLUTE BASE_DIR ${PROJECT_SOURCE_DIR})
+    if(NOT EXISTS ${cubin})
+      message(FATAL_ERROR "FP4MOE_CUBINS=${FP4MOE_CUBINS} lacks ${stem}.cubin")
+    endif()
+  else()
+    add_custom_command(OUTPUT ${cubin} DEPENDS ${source} ${FP4MOE_NVCC} DEPFILE ${cubin}.d VERBATIM
+      COMMAND ${FP4MOE_NVCC} ${nvcc_flags} -ccbin ${CMAKE_CXX_COMPILER} -allow-unsupported-compiler
+              -MD -MF ${cubin}.d -MT ${cubin} -o ${cubin} ${source}
+      COMMENT "Compiling ${stem}.cu for sm_90a")
+  endif()
+  set(${result} ${cubin} PARENT_SCOPE)
+endfunction()
+
+# An object library with the cubins of some sources and the function, in the room's namespace, that
+# lists them.
+#   fp4moe_cubins(fp4moe_cubins FUNCTION cubins SOURCES a.cu b.cu)
+function(fp4moe_cubins target)
+  cmake_parse_arguments(ARG "" "FUNCTION" "SOURCES" ${ARGN})
+  set(objects "")
+  set(declarations "")
+  set(rows "")
+  foreach(source ${ARG_SOURCES})
+    get_filename_component(cubin_stem ${source} NAME_WE)
+    fp4moe_cubin(${source} cubin)
+    list(APPEND cubin_paths ${cubin})
+    set(symbol fp4moe_cubin_${cubin_stem})
+    set(object ${cuda_generated}/${cubin_stem}.S)
+    configure_file(${cuda_room}/cubin.S.in ${object} @ONLY)
+    set_source_files_properties(${object} PROPERTIES OBJECT_DEPENDS ${cubin})
+    list(APPEND objects ${object})
+    string(APPEND declarations "extern const std::byte ${symbol}[];\n"
+                               "extern const std::uint64_t ${symbol}_size;\n")
+    string(APPEND rows "      {\"${cubin_stem}\", {${symbol}, ${symbol}_size}},\n")
+  endforeach()
+  list(LENGTH objects count)
+  configure_file(${cuda_room}/cubins.cpp.in ${cuda_generated}/${target}.cpp @ONLY)
+  add_library(${target} OBJECT ${objects} ${cuda_generated}/${target}.cpp)
+  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/src)
+  add_custom_target(${target}_files DEPENDS ${cubin_paths})
+  add_dependencies(cubins ${target}_files)
+endfunction()
+
+fp4moe_room(kernels/cuda QUICK DEPENDS platform LINK ${CMAKE_DL_LIBS})
+add_custom_target(cubins COMMENT "cubins: all in ${PROJECT_BINARY_DIR}/cubins")
+if(FP4MOE_HAS_CUDA)
+  enable_language(ASM)
+  set_source_files_properties(${cuda_room}/no_cubins.cpp PROPERTIES HEADER_FILE_ONLY ON)
+  file(GLOB cuda_sources CONFIGURE_DEPENDS ${cuda_room}/sm90/*.cu)
+  fp4moe_cubins(fp4moe_cubins FUNCTION cubins SOURCES ${cuda_sources})
+  target_sources(fp4moe_kernels_cuda PRIVATE $<TARGET_OBJECTS:fp4moe_cubins>)
+  set_property(GLOBAL APPEND PROPERTY FP4MOE_ROOMS fp4moe_cubins)
+endif()

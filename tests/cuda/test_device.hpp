@@ -1,0 +1,15 @@
+// The first device, with the kernels that only tests launch.
+#pragma once
+#include <memory>
+
+#include "fp4moe/kernels/cuda/driver.hpp"
+
+namespace fp4moe::kernels::cuda {
+
+std::span<const Cubin> test_cubins();
+
+inline Result<std::shared_ptr<const Device>> test_device() {
+  return Device::open(0, {.kernels = test_cubins()});
+}
+
+}  // namespace fp4moe::kernels::cuda
