@@ -249,7 +249,7 @@ struct DecodeParams {
   RouteParams route{};                // columns 0: ids and weights are given
   std::uint32_t columns = 8;          // of tokens: 8 or 16
   std::uint32_t stages = 0;           // of the ring of weights, see decode_shape
-  float* partial = nullptr;           // [blocks][2][64 * columns]
+  float* partial = nullptr;           // [blocks][4][64 * columns]
   float* hidden = nullptr;            // [slots][64 * w2.units]
   float* sums = nullptr;              // [slots][64 * w2.groups]
   std::uint32_t* counters = nullptr;  // [decode_counters], 0 before the first launch, left 0

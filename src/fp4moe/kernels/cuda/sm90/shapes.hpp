@@ -7,13 +7,18 @@
 
 namespace fp4moe::kernels::cuda::sm90 {
 
-// Four warpgroups multiply, the first warp of a fifth feeds them.
+// Four warpgroups multiply, the first warp of a fifth feeds them; in decode its others
+// finish sums.
 inline constexpr std::uint32_t kConsumers = 4;
 inline constexpr std::uint32_t kProductThreads = (kConsumers + 1) * 128;
+inline constexpr std::uint32_t kDecodeThreads = (kConsumers + 1) * 128;
 inline constexpr std::uint32_t kSharedBytes = 227 * 1024;  // of a block, at most
 inline constexpr std::uint32_t kTables = 1024;             // barriers and the like, in front
 
 constexpr std::uint32_t record_bytes(bool is_nvfp4) { return is_nvfp4 ? 2304 : 2176; }
+
+// Tiles of at most this many tokens have a kernel of their own, fp4moe_sm90_product_few_*.
+inline constexpr std::uint32_t kFewTokens = 32;
 
 // Product: a stage holds two units of four groups of rows, and of the tokens of a tile.
 inline constexpr std::uint32_t kStageUnits = 2;
@@ -32,6 +37,8 @@ constexpr std::uint32_t product_shared(std::uint32_t tile_tokens, bool is_nvfp4)
 // Decode: tokens of one expert, a ring of weights, the sums of a group of rows twice over.
 inline constexpr std::uint32_t kDecodeStageUnits = 8;
 inline constexpr std::uint32_t kDecodeTables = 16 * 1024;
+inline constexpr std::uint32_t kSumStride =
+    68;  // floats from column to column: no two lanes in one bank
 struct DecodeShape {
   std::uint32_t columns = 0;  // 0: it does not fit
   std::uint32_t stages = 0;
@@ -41,7 +48,7 @@ constexpr DecodeShape decode_shape(const Layer& layer, std::uint32_t tokens) {
   const std::uint32_t columns = tokens <= 8 ? 8 : 16;
   const std::uint32_t units = std::max(layer.w13.units, layer.w2.units);
   const std::uint32_t fixed =
-      kDecodeTables + columns * units * 128 + 2 * kConsumers * 64 * columns * 4;
+      kDecodeTables + columns * units * 128 + 2 * kConsumers * kSumStride * columns * 4;
   const std::uint32_t stage = kDecodeStageUnits * record_bytes(layer.is_nvfp4 != 0);
   if (tokens > kDecodeTokens || fixed + 3 * stage > kSharedBytes) return {};
   const std::uint32_t stages = std::min<std::uint32_t>(8, (kSharedBytes - fixed) / stage);

@@ -1,0 +1,125 @@
+// Instructions of Hopper that C++ has no words for.
+#pragma once
+#include <cstdint>
+
+namespace fp4moe::kernels::cuda::sm90 {
+
+__device__ inline std::uint32_t shared_address(const void* at) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(at));
+}
+
+// Programmatic dependent launch: let the next kernel begin, wait for the one before.
+__device__ inline void let_next_begin() { asm volatile("griddepcontrol.launch_dependents;"); }
+__device__ inline void wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
+// Barriers in shared memory that count arrivals and bytes. A wait names the parity of the phase it
+// waits for: 0 for the first.
+__device__ inline void barrier_init(std::uint32_t barrier, std::uint32_t arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
+}
+__device__ inline void barrier_init_done() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ inline void barrier_arrive(std::uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+__device__ inline void barrier_expect(std::uint32_t barrier, std::uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}
+__device__ inline void barrier_wait(std::uint32_t barrier, std::uint32_t parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@done bra ready;\n"
+      "bra again;\n"
+      "ready:\n"
+      "}\n" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+
+// A stretch of global memory into shared memory; the barrier counts its bytes. Both ends are
+// multiples of 16.
+__device__ inline void bulk_copy(std::uint32_t to, const void* from, std::uint32_t bytes,
+                                 std::uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+          to),
+      "l"(from), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+
+// What ordinary stores wrote to shared memory becomes visible to tensor cores.
+__device__ inline void fence_for_tensor_cores() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// `threads` threads of the block that name the same barrier, 1 to 15.
+__device__ inline void sync_some(std::uint32_t barrier, std::uint32_t threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+template <int registers>
+__device__ inline void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
+}
+template <int registers>
+__device__ inline void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
+}
+
+// Counters that blocks share.
+__device__ inline std::uint32_t load_acquire(const std::uint32_t* at) {
+  std::uint32_t value;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(at) : "memory");
+  return value;
+}
+__device__ inline std::uint32_t add_acquire_release(std::uint32_t* at, std::uint32_t value) {
+  std::uint32_t before;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;"
+               : "=r"(before)
+               : "l"(at), "r"(value)
+               : "memory");
+  return before;
+}
+__device__ inline void add_release(std::uint32_t* at, std::uint32_t value) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
+}
+
+__device__ inline uint4 load_shared16(std::uint32_t at) {
+  uint4 v;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(at));
+  return v;
+}
+__device__ inline uint2 load_shared8(std::uint32_t at) {
+  uint2 v;
+  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at));
+  return v;
+}
+__device__ inline std::uint32_t load_shared4(std::uint32_t at) {
+  std::uint32_t v;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v) : "r"(at));
+  return v;
+}
+
+// An 8 x 8 matrix of 16-bit values spread over a warp, row l / 4 and columns 2 (l % 4) and the next
+// in lane l, becomes its transpose.
+__device__ inline std::uint32_t transposed(std::uint32_t pair) {
+  std::uint32_t made;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(made) : "r"(pair));
+  return made;
+}
+
+// Two floats as bf16, `low` in the lower half.
+__device__ inline std::uint32_t pack_bf16(float low, float high) {
+  std::uint32_t made;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(made) : "f"(high), "f"(low));
+  return made;
+}
+
+}  // namespace fp4moe::kernels::cuda::sm90

@@ -1,0 +1,91 @@
+// FP4 weights on their way to the tensor cores: a word of native_sm90 holds eight codes with their
+// bits where masks and shifts make four pairs of BF16 numbers of them, each 2^-126 times its value
+// (0.5 is a subnormal). One multiplication by scale * 2^126 makes them normal and scales them, both
+// exactly.
+//
+// A record is 64 rows x 64 columns: four blocks of 16 rows (512 bytes; lane l of the warp that owns
+// a block has 16 bytes, a word for each 16 columns), then the scales: for each block and row g of
+// eight, the scales of rows g and g + 8 for each group of columns in turn.
+#pragma once
+#include <cstdint>
+
+#include "fp4moe/kernels/cuda/sm90/ptx.cuh"
+
+namespace fp4moe::kernels::cuda::sm90 {
+
+__device__ inline std::uint32_t multiply_bf16(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t made;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(made) : "r"(a), "r"(b));
+  return made;
+}
+
+// The A fragment of a 16 x 16 block: rows g and g + 8 by turns, first and second half of columns.
+struct Fragment {
+  std::uint32_t a0, a1, a2, a3;
+};
+
+__device__ inline Fragment fragment(std::uint32_t word, std::uint32_t scale,
+                                    std::uint32_t scale8) {
+  constexpr std::uint32_t kAll = 0x81C081C0u, kSign = 0x80008000u, kMagnitude = 0x01C001C0u;
+  const std::uint32_t a0 = word & kAll;
+  const std::uint32_t a1 = (word << 3) & kAll;
+  const std::uint32_t a2 = ((word << 1) & kSign) | ((word >> 3) & kMagnitude);
+  const std::uint32_t a3 = ((word << 2) & kSign) | ((word << 6) & kMagnitude);
+  return {multiply_bf16(a0, scale), multiply_bf16(a1, scale8), multiply_bf16(a2, scale),
+          multiply_bf16(a3, scale8)};
+}
+
+// E8M0, rebiased: the byte is the exponent of a BF16 number.
+struct Mxfp4 {
+  static constexpr std::uint32_t kRecord = 2176;
+  static constexpr std::uint32_t kRowScales = 4;  // bytes of a row pair
+  using Scales = std::uint32_t;
+
+  __device__ static Scales load(std::uint32_t at) { return load_shared4(at); }
+  // Of step `step` (16 columns) and row g, or g + 8.
+  template <int step, int half>
+  __device__ static std::uint32_t scale(Scales scales) {
+    constexpr std::uint32_t kByte = (step / 2) * 2 + half;
+    constexpr std::uint32_t kTake = 0x0404u | kByte << 4 | kByte << 12;
+    return __byte_perm(scales, 0, kTake) >> 1;
+  }
+};
+
+// Five bits of exponent, three of mantissa.
+struct Nvfp4 {
+  static constexpr std::uint32_t kRecord = 2304;
+  static constexpr std::uint32_t kRowScales = 8;
+  using Scales = uint2;
+
+  __device__ static Scales load(std::uint32_t at) { return load_shared8(at); }
+  template <int step, int half>
+  __device__ static std::uint32_t scale(Scales scales) {
+    constexpr std::uint32_t kByte = (step % 2) * 2 + half;
+    constexpr std::uint32_t kTake = 0x4040u | kByte | kByte << 8;
+    return __byte_perm(step < 2 ? scales.x : scales.y, 0, kTake) * 16 + 0x70007000u;
+  }
+};
+
+// What a lane holds of a record.
+template <class Format>
+struct Block {
+  uint4 words;
+  typename Format::Scales scales;
+
+  // `record` in shared memory, `warp` of the warpgroup.
+  __device__ static Block load(std::uint32_t record, std::uint32_t warp, std::uint32_t lane) {
+    return {load_shared16(record + warp * 512 + lane * 16),
+            Format::load(record + 2048 + (warp * 8 + lane / 4) * Format::kRowScales)};
+  }
+  template <int step>
+  __device__ Fragment at() const {
+    const std::uint32_t word = step == 0   ? words.x
+                               : step == 1 ? words.y
+                               : step == 2 ? words.z
+                                           : words.w;
+    return fragment(word, Format::template scale<step, 0>(scales),
+                    Format::template scale<step, 1>(scales));
+  }
+};
+
+}  // namespace fp4moe::kernels::cuda::sm90
