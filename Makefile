@@ -3,13 +3,14 @@
 SHELL := /bin/bash
 PREFIX ?= /usr/local
 VENV := build/venv
+NVCC := build/nvcc
 FP4MOE := build/release/bin/fp4moe
 export CTEST_PARALLEL_LEVEL ?= $(shell nproc)
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
 
 .NOTPARALLEL:
 .PHONY: help run build test test-release test-asan check format format-check tidy tree asan tsan \
-        fuzz bench bench-layer cuda install clean packages-build packages-test packages-check venv
+        fuzz bench bench-layer cuda install clean packages-build packages-cuda packages-test packages-check venv
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -23,7 +24,8 @@ build: packages-build ## build build/release/bin/fp4moe
 test: test-release test-asan ## every test: C++, Python witnesses, command line, docs, examples; then sanitizers
 
 test-release: packages-test venv
-	@tools/build.sh release all tests -DFP4MOE_TEST_PYTHON=$(CURDIR)/$(VENV)/bin/python
+	@nvcc=$$(tools/nvcc.sh $(NVCC)) && tools/build.sh release all tests \
+	  -DFP4MOE_TEST_PYTHON=$(CURDIR)/$(VENV)/bin/python -DFP4MOE_CUDA=ON -DFP4MOE_NVCC=$$nvcc
 	@ctest --preset release
 
 test-asan: packages-test
@@ -63,8 +65,8 @@ bench: build ## measure this machine: ceilings, formats, files, whole layers
 bench-layer: build ## measure whole layers; rewrites bench/results, docs/images and docs/bench.md
 	@tools/bench_layer.py $(FP4MOE)
 
-cuda: packages-build ## build with the CUDA engine (needs nvcc, no GPU)
-	@tools/build.sh release-cuda all
+cuda: packages-cuda ## build with the CUDA engine, in build/release-cuda (needs no GPU; installs nvcc where there is none)
+	@nvcc=$$(tools/nvcc.sh $(NVCC)) && tools/build.sh release-cuda all -DFP4MOE_NVCC=$$nvcc
 
 install: packages-build ## install library, headers and program under PREFIX (/usr/local)
 	@tools/build.sh release all
@@ -73,7 +75,7 @@ install: packages-build ## install library, headers and program under PREFIX (/u
 clean: ## remove build/
 	@rm -rf build
 
-packages-build packages-test packages-check:
+packages-build packages-cuda packages-test packages-check:
 	@tools/packages.sh $(@:packages-%=%)
 
 venv: packages-test
