@@ -268,6 +268,7 @@ struct PackParams {
   std::uint32_t is_nvfp4 = 0;
   std::int32_t offset = 0;  // MXFP4: taken out of the scales
   std::uint8_t* records = nullptr;
+  std::uint32_t groups = 0;  // of 64 rows that are written, zeros behind the last; at least all
 };
 
 }  // namespace fp4moe::kernels::cuda::sm90

@@ -1,0 +1,177 @@
+// Rows of the second product become the output: a warp takes 256 columns of a token, 8 a lane, and
+// adds up its slots in their order, in float32.
+//
+//   rows ─ * factor, + bias ─ rounded ─ * weight ─ [+ B_down (A_down h)] ─► sum over slots ─► out
+//
+// Output by slots or in batches is the same with one slot a token and no weight.
+#include <type_traits>
+
+#include "fp4moe/kernels/cuda/sm90/activation.cuh"
+#include "fp4moe/kernels/cuda/sm90/launches.hpp"
+#include "fp4moe/kernels/cuda/sm90/low_rank.cuh"
+#include "fp4moe/kernels/cuda/sm90/pieces.cuh"
+
+namespace fp4moe::kernels::cuda::sm90 {
+namespace {
+
+// What a slot's columns share, in the lane of its number.
+struct SlotRow {
+  std::int32_t row = -1;
+  std::uint32_t expert = 0;
+  float factor = 1.0f;
+  float weight = 1.0f;      // as the kernel holds it
+  float low_weight = 1.0f;  // of low ranks
+};
+
+__device__ SlotRow slot_row(const CombineParams& p, std::uint32_t slot, bool is_weighted) {
+  const Layer& layer = p.layer;
+  SlotRow made;
+  made.row = p.sorted.row_of_slot[slot];
+  if (made.row < 0) return made;
+  made.expert = static_cast<std::uint32_t>(p.sorted.expert_of_row[made.row]);
+  const float weight = is_weighted && p.call.weights != nullptr ? p.call.weights[slot] : 1.0f;
+  const bool folds = folds_global(layer, is_weighted);
+  const float global = folds ? down_global(layer, made.expert) : 1.0f;
+  made.weight = is_weighted ? router_weight(layer, weight, global) : 1.0f;
+  made.low_weight = weighs_later(layer) ? 1.0f : weight;
+  const float hidden = sum_factor(layer, hidden_scale(layer, made.expert));
+  made.factor = __fmul_rn(__fdiv_rn(layer.w2.factor[made.expert], global), hidden);
+  return made;
+}
+
+__device__ SlotRow slot_from(const SlotRow& slot, std::uint32_t lane) {
+  const auto from = static_cast<int>(lane);
+  return {__shfl_sync(0xFFFFFFFFu, slot.row, from), __shfl_sync(0xFFFFFFFFu, slot.expert, from),
+          __shfl_sync(0xFFFFFFFFu, slot.factor, from), __shfl_sync(0xFFFFFFFFu, slot.weight, from),
+          __shfl_sync(0xFFFFFFFFu, slot.low_weight, from)};
+}
+
+// Rows as the second product left them: float32 sums, or finished ones in bf16. `low`: there are
+// adapters, which are rare: then slots are loaded one by one.
+template <bool is_rounded, bool low>
+struct Rows8 {
+  using Words = std::conditional_t<is_rounded, uint4, Piece>;
+  static constexpr std::uint32_t kTogether = low ? 1 : 4;  // slots whose rows are loaded at once
+
+  __device__ static Words load(const CombineParams& p, std::int32_t row, std::uint32_t column) {
+    const std::uint64_t at =
+        static_cast<std::uint64_t>(row) * (std::uint64_t{p.layer.w2.groups} * kUnit) + column;
+    if constexpr (is_rounded)
+      return *reinterpret_cast<const uint4*>(static_cast<const std::uint16_t*>(p.rows) + at);
+    else
+      return load_floats(static_cast<const float*>(p.rows) + at);
+  }
+
+  // With factor and bias.
+  __device__ static Piece read(const CombineParams& p, const SlotRow& slot, std::uint32_t column,
+                               const Words& words) {
+    const Layer& layer = p.layer;
+    Piece made, bias = no_piece();
+    if constexpr (is_rounded) {
+      made = from_bf16(words);
+    } else {
+      made = words;
+      const std::uint64_t first = std::uint64_t{slot.expert} * layer.w2.groups * kUnit;
+      if (layer.w2.bias != nullptr) bias = load_floats(layer.w2.bias + first + column);
+#pragma unroll
+      for (std::uint32_t i = 0; i < kPiece; ++i) made.v[i] *= slot.factor;
+    }
+#pragma unroll
+    for (std::uint32_t i = 0; i < kPiece; ++i)
+      made.v[i] = round_second(layer, made.v[i], bias.v[i], slot.weight);
+    return made;
+  }
+
+  __device__ static void add_low(const CombineParams& p, const SlotRow& slot,
+                                 const DeviceLoraExpert& adapter, std::uint32_t column,
+                                 Piece& values) {
+    if (adapter.down.rank == 0) return;
+    const float* inputs = p.lora.low + static_cast<std::uint64_t>(slot.row) * p.lora.most_rank;
+#pragma unroll
+    for (std::uint32_t i = 0; i < kPiece; ++i) {
+      values.v[i] += slot.low_weight * low_output(adapter.down, column + i, inputs);
+      if (p.layer.second != Second::none) values.v[i] = rounded_to_bf16(values.v[i]);
+    }
+  }
+
+  // Adds columns [column, column + 8) of `choices` slots from `first` on.
+  __device__ static Piece sum(const CombineParams& p, const SlotRow& mine, std::uint32_t first,
+                              std::uint32_t choices, std::uint32_t column) {
+    Piece sum = no_piece();
+    const bool later = weighs_later(p.layer);
+    for (std::uint32_t begin = 0; begin < choices; begin += kTogether) {
+      Words words[kTogether];
+      std::int32_t rows[kTogether];
+#pragma unroll
+      for (std::uint32_t i = 0; i < kTogether; ++i) {
+        const auto from = static_cast<int>(min(begin + i, choices - 1));
+        rows[i] = __shfl_sync(0xFFFFFFFFu, mine.row, from);
+        if (begin + i >= choices) rows[i] = -1;
+        if (rows[i] >= 0 && column < p.layer.hidden) words[i] = load(p, rows[i], column);
+      }
+#pragma unroll
+      for (std::uint32_t i = 0; i < kTogether; ++i) {
+        if (rows[i] < 0) continue;
+        const SlotRow slot = slot_from(mine, begin + i);
+        if (column >= p.layer.hidden) continue;
+        Piece values = read(p, slot, column, words[i]);
+        if constexpr (low) {
+          const DeviceLoraExpert* adapter =
+              adapter_of(p.lora, p.call, first + begin + i, slot.expert);
+          if (adapter != nullptr) add_low(p, slot, *adapter, column, values);
+        }
+        const float weight = later ? slot.weight : 1.0f;
+#pragma unroll
+        for (std::uint32_t c = 0; c < kPiece; ++c)
+          sum.v[c] = __fadd_rn(sum.v[c], __fmul_rn(weight, values.v[c]));
+      }
+    }
+    return sum;
+  }
+};
+
+template <class Reader>
+__device__ void combine(const CombineParams& p) {
+  const Call& call = p.call;
+  const bool sums = call.form == Form::summed, is_batched = call.form == Form::batches;
+  const std::uint32_t choices = sums ? call.top_k : 1;
+  const std::uint32_t rows = is_batched ? p.layer.experts * call.capacity
+                             : sums     ? call.tokens
+                                        : call.tokens * call.top_k;
+  const bool is_weighted = sums && call.weight_on_input == 0;
+  const std::uint32_t segments = (p.layer.hidden + kSegment - 1) / kSegment;
+  const std::uint32_t lane = threadIdx.x % 32;
+  constexpr std::uint32_t kWarps = kCombineThreads / 32;
+
+  for (std::uint32_t item = blockIdx.x * kWarps + threadIdx.x / 32; item < rows * segments;
+       item += gridDim.x * kWarps) {
+    const std::uint32_t row = item / segments;
+    const std::uint32_t column = (item - row * segments) * kSegment + lane * kPiece;
+    SlotRow mine;
+    if (lane < choices) mine = slot_row(p, row * choices + lane, is_weighted);
+    if (is_batched && __shfl_sync(0xFFFFFFFFu, mine.row, 0) < 0) continue;  // nobody reads it
+    Piece sum = Reader::sum(p, mine, row * choices, choices, column);
+    if (column >= p.layer.hidden) continue;
+    if (sums && p.layer.rounds_sum != 0) {
+#pragma unroll
+      for (std::uint32_t c = 0; c < kPiece; ++c) sum.v[c] = rounded_to_bf16(sum.v[c]);
+    }
+    store_piece(call.out.data, call.out.type, row * call.out.stride + column, sum);
+  }
+}
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(kCombineThreads, 3)
+    fp4moe_sm90_combine(const __grid_constant__ CombineParams p) {
+  let_next_begin();
+  wait_for_previous();
+  if (p.lora.pairs != nullptr)
+    combine<Rows8<false, true>>(p);
+  else if (p.is_rounded != 0)
+    combine<Rows8<true, false>>(p);
+  else
+    combine<Rows8<false, false>>(p);
+}
+
+}  // namespace fp4moe::kernels::cuda::sm90

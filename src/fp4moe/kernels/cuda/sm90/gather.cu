@@ -1,0 +1,105 @@
+// Tokens into tiles: a warp reads a token, or a part of it where there are more warps than tokens,
+// rounds it to what the backend computes with, and writes it into the row of each of its slots.
+//
+//   x [tokens, hidden] ─► 8 columns a lane ─► [quantised, read back] ─► 16 bytes into k tiles
+#include "fp4moe/kernels/cuda/sm90/launches.hpp"
+#include "fp4moe/kernels/cuda/sm90/pieces.cuh"
+
+namespace fp4moe::kernels::cuda::sm90 {
+namespace {
+
+// A token's slots, one a lane.
+struct GatherSlot {
+  std::int32_t row = -1;
+  float global = 1.0f;
+  TilePlace place{};
+};
+
+__device__ GatherSlot slot_of(const GatherParams& p, std::uint32_t token, std::uint32_t choices) {
+  const std::uint32_t lane = threadIdx.x % 32;
+  GatherSlot made;
+  if (lane < choices) made.row = p.sorted.row_of_slot[token * choices + lane];
+  if (made.row < 0) return made;
+  made.place = tile_place(p.sorted, static_cast<std::uint32_t>(made.row), p.layer.w13.units);
+  if (p.layer.quantise != Quantise::none) {
+    const std::int32_t expert = p.sorted.expert_of_row[made.row];
+    made.global = input_scale(p.layer, static_cast<std::uint32_t>(expert));
+  }
+  return made;
+}
+
+// Of a whole row, by a warp.
+__device__ float row_amax(const GatherParams& p, std::uint64_t row) {
+  std::uint32_t largest = 0;
+  for (std::uint32_t c = threadIdx.x % 32 * kPiece; c < p.layer.hidden; c += kSegment)
+    largest = max(largest, largest_bits(load_piece(p.call.x.data, p.call.x.type, row + c)));
+  return amax_of(__reduce_max_sync(0xFFFFFFFFu, largest));
+}
+
+__device__ void store_rows(const GatherParams& p, const GatherSlot& slot, std::uint32_t choices,
+                           std::uint32_t piece, const uint4& words) {
+  for (std::uint32_t j = 0; j < choices; ++j) {
+    const TilePlace place = place_from(slot.place, j);
+    if (place.step == 0 || piece >= p.layer.w13.units * (kUnit / kPiece)) continue;
+    *reinterpret_cast<uint4*>(p.tiles + place.of(piece)) = words;
+  }
+}
+
+// Where experts have scales of their own.
+__device__ void store_each(const GatherParams& p, const GatherSlot& slot, std::uint32_t choices,
+                           std::uint32_t piece, const Piece& values, float amax) {
+  for (std::uint32_t j = 0; j < choices; ++j) {
+    const TilePlace place = place_from(slot.place, j);
+    const float global = __shfl_sync(0xFFFFFFFFu, slot.global, static_cast<int>(j));
+    const bool is_real = piece * kPiece < p.layer.hidden;
+    if (place.step == 0 || piece >= p.layer.w13.units * (kUnit / kPiece)) continue;
+    *reinterpret_cast<uint4*>(p.tiles + place.of(piece)) =
+        to_bf16(is_real ? placed_piece(p.layer, values, amax, global) : values);
+  }
+}
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(kGatherThreads)
+    fp4moe_sm90_gather(const __grid_constant__ GatherParams p) {
+  let_next_begin();
+  wait_for_previous();
+  const bool is_batched = p.call.counts != nullptr;
+  const std::uint32_t choices = is_batched ? 1 : p.call.top_k;
+  const std::uint32_t tokens = is_batched ? p.layer.experts * p.call.capacity : p.call.tokens;
+  const std::uint32_t segments = (p.layer.w13.units * kUnit + kSegment - 1) / kSegment;
+  const std::uint32_t warps = gridDim.x * (kGatherThreads / 32);
+  const std::uint32_t parts = max(1u, min(segments, warps / max(tokens, 1u)));
+  const std::uint32_t lane = threadIdx.x % 32;
+  const Quantise kind = p.call.x_is_quantised != 0 ? Quantise::none : p.layer.quantise;
+  const bool is_each = p.layer.input_scales_each != 0;
+
+  for (std::uint32_t item = blockIdx.x * (kGatherThreads / 32) + threadIdx.x / 32;
+       item < tokens * parts; item += warps) {
+    const std::uint32_t token = item / parts;
+    const std::uint64_t row = token * p.call.x.stride;
+    const GatherSlot slot = slot_of(p, token, choices);
+    const std::uint32_t here = __ballot_sync(0xFFFFFFFFu, slot.row >= 0);
+    if (here == 0) continue;
+    const float whole = kind == Quantise::fp8_token ? row_amax(p, row) : 0.0f;
+    const float global = __shfl_sync(0xFFFFFFFFu, slot.global, __ffs(here) - 1);
+    for (std::uint32_t s = item - token * parts; s < segments; s += parts) {
+      const std::uint32_t piece = s * 32 + lane;
+      const bool is_real = piece * kPiece < p.layer.hidden;
+      const Piece values =
+          is_real ? load_piece(p.call.x.data, p.call.x.type, row + piece * kPiece) : no_piece();
+      if (kind == Quantise::none) {
+        store_rows(p, slot, choices, piece, to_bf16(values));
+        continue;
+      }
+      const float amax = kind == Quantise::fp8_token ? whole : block_amax(kind, values);
+      if (is_each)
+        store_each(p, slot, choices, piece, values, amax);
+      else
+        store_rows(p, slot, choices, piece,
+                   to_bf16(is_real ? placed_piece(p.layer, values, amax, global) : values));
+    }
+  }
+}
+
+}  // namespace fp4moe::kernels::cuda::sm90

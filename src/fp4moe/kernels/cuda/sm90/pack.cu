@@ -1,0 +1,123 @@
+// Rows of a checkpoint become records of native_sm90 (layout/maps.cpp), a block a record of 64 rows
+// x 64 columns: the bytes that convert/layer_packer.cpp makes.
+//
+//   thread 32 b + 4 g + j: 16 bytes of codes, of rows 16 b + g and 16 b + g + 8: a word for each 16
+//   columns with the pairs 2 j, 2 j + 1 of their first and second eight; j = 0 also writes the
+//   scales of both rows
+#include "fp4moe/kernels/cuda/sm90/launches.hpp"
+#include "fp4moe/kernels/cuda/sm90/ptx.cuh"
+#include "fp4moe/kernels/cuda/sm90/shapes.hpp"
+#include "fp4moe/layout/word_code.hpp"
+
+namespace fp4moe::kernels::cuda::sm90 {
+namespace {
+
+inline constexpr std::uint32_t kCodeBytes = 32;  // of a row of a record
+inline constexpr std::uint32_t kCodesOfRecord = 2048;
+inline constexpr std::uint8_t kZeroScale = 0xF0;  // NVFP4: stands for 0, with codes of 0
+
+// Where a row of a record comes from; null: padding.
+struct PackRow {
+  const std::uint8_t* codes = nullptr;
+  const std::uint8_t* scales = nullptr;
+};
+
+// Gated: eight rows of the first matrix, the eight of the second that belong to them.
+__device__ PackRow source_row(const PackParams& p, std::uint32_t row) {
+  const bool is_gated = p.second_codes != nullptr;
+  const bool is_second = is_gated && row % 16 >= 8;
+  const std::uint64_t from = is_gated ? row / 16 * 8 + row % 8 : row;
+  if (from >= p.rows) return {};
+  return {(is_second ? p.second_codes : p.codes) + from * p.code_stride,
+          (is_second ? p.second_scales : p.scales) + from * p.scale_stride};
+}
+
+// Byte `place` of each word of a row's 32 bytes, two codes each; zeros beyond the last column.
+// NVFP4 blocks of scale 0 have codes of 0.
+struct PackCodes {
+  std::uint32_t bytes[8];
+};
+__device__ PackCodes load_codes(const PackParams& p, const PackRow& row, std::uint32_t unit,
+                                std::uint32_t place) {
+  PackCodes made;
+  const std::uint32_t first = unit * kCodeBytes + place, end = p.columns / 2;
+#pragma unroll
+  for (std::uint32_t i = 0; i < 8; ++i) {
+    const std::uint32_t at = first + 4 * i;
+    made.bytes[i] = row.codes != nullptr && at < end ? row.codes[at] : 0;
+  }
+  if (p.is_nvfp4 == 0 || row.scales == nullptr) return made;
+#pragma unroll
+  for (std::uint32_t i = 0; i < 8; i += 2) {
+    const std::uint32_t block = unit * 4 + i / 2;
+    if (block * 16 >= p.columns || row.scales[block] != 0) continue;
+    made.bytes[i] = made.bytes[i + 1] = 0;
+  }
+  return made;
+}
+
+// Two codes at a register's places of a word: the first in its lower half.
+template <unsigned reg>
+__device__ std::uint32_t spread(std::uint32_t byte) {
+  constexpr auto kBits = layout::kNativeCode.bits[reg];
+  static_assert(kBits[1] == kBits[0] + 1 && kBits[2] == kBits[0] + 2 && kBits[3] >= 3);
+  const std::uint32_t pair = (byte & 0xFu) | (byte & 0xF0u) << 12;
+  return (pair & 0x00070007u) << kBits[0] | (pair & 0x00080008u) << (kBits[3] - 3);
+}
+
+__device__ std::uint8_t packed_scale(const PackParams& p, std::uint32_t code) {
+  if (p.is_nvfp4 == 0) return static_cast<std::uint8_t>(static_cast<int>(code) + 126 - p.offset);
+  if (code == 0 || code >= 0x80) return kZeroScale;
+  int exponent = static_cast<int>(code >> 3) - 7;
+  std::uint32_t fraction = code & 7;
+  if (code < 8) {  // fraction * 2^-9, made normal
+    const int top = 31 - __clz(static_cast<int>(fraction));
+    exponent = top - 9;
+    fraction = fraction << (3 - top) & 7;
+  }
+  return static_cast<std::uint8_t>(static_cast<std::uint32_t>(exponent + 9) << 3 | fraction);
+}
+
+// The scales of two rows by turns, group after group; 0 in the padding.
+__device__ void write_scales(const PackParams& p, const PackRow& low, const PackRow& high,
+                             std::uint32_t unit, std::uint8_t* to) {
+  const std::uint32_t block = p.is_nvfp4 != 0 ? 16 : 32, groups = kUnit / block;
+  for (std::uint32_t c = 0; c < groups; ++c) {
+    const std::uint32_t at = unit * groups + c;
+    const bool is_real = at * block < p.columns;
+    to[2 * c] = is_real && low.scales != nullptr ? packed_scale(p, low.scales[at]) : 0;
+    to[2 * c + 1] = is_real && high.scales != nullptr ? packed_scale(p, high.scales[at]) : 0;
+  }
+}
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(kPackThreads)
+    fp4moe_sm90_pack(const __grid_constant__ PackParams p) {
+  let_next_begin();
+  wait_for_previous();
+  const std::uint32_t rows = p.second_codes != nullptr ? 2 * p.rows : p.rows;
+  const std::uint32_t groups = max(p.groups, (rows + kUnit - 1) / kUnit);
+  const std::uint32_t units = (p.columns + kUnit - 1) / kUnit;
+  const std::uint32_t bytes = record_bytes(p.is_nvfp4 != 0);
+  const std::uint32_t block = threadIdx.x / 32, g = threadIdx.x % 32 / 4, j = threadIdx.x % 4;
+  for (std::uint32_t number = blockIdx.x; number < groups * units; number += gridDim.x) {
+    const std::uint32_t group = number / units, unit = number - group * units;
+    const PackRow low = source_row(p, group * kUnit + block * 16 + g);
+    const PackRow high = source_row(p, group * kUnit + block * 16 + g + 8);
+    const PackCodes a = load_codes(p, low, unit, j), b = load_codes(p, high, unit, j);
+    std::uint32_t words[4];
+#pragma unroll
+    for (std::uint32_t step = 0; step < 4; ++step)
+      words[step] = spread<0>(a.bytes[2 * step]) | spread<1>(b.bytes[2 * step]) |
+                    spread<2>(a.bytes[2 * step + 1]) | spread<3>(b.bytes[2 * step + 1]);
+    std::uint8_t* record = p.records + std::uint64_t{number} * bytes;
+    reinterpret_cast<uint4*>(record)[threadIdx.x] = {words[0], words[1], words[2], words[3]};
+    if (j == 0) {
+      const std::uint32_t row_bytes = (bytes - kCodesOfRecord) / 32;
+      write_scales(p, low, high, unit, record + kCodesOfRecord + (block * 8 + g) * row_bytes);
+    }
+  }
+}
+
+}  // namespace fp4moe::kernels::cuda::sm90
