@@ -78,6 +78,17 @@ function(fp4moe_cubins target)
 endfunction()
 
 fp4moe_room(kernels/cuda QUICK DEPENDS platform LINK ${CMAKE_DL_LIBS})
+if(FP4MOE_TESTS)
+  # Stands in for libcuda.so.1.
+  add_library(fp4moe_fake_driver MODULE EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/tests/cuda/fake_driver.cpp)
+  target_include_directories(fp4moe_fake_driver PRIVATE ${PROJECT_SOURCE_DIR}/src)
+  target_link_libraries(fp4moe_fake_driver PRIVATE fp4moe_options)
+  target_include_directories(kernels_cuda_driver_test PRIVATE ${PROJECT_SOURCE_DIR}/tests)
+  target_compile_definitions(kernels_cuda_driver_test PRIVATE
+    FP4MOE_FAKE_DRIVER="$<TARGET_FILE:fp4moe_fake_driver>")
+  add_dependencies(kernels_cuda_driver_test fp4moe_fake_driver)
+endif()
+
 add_custom_target(cubins COMMENT "cubins: all in ${PROJECT_BINARY_DIR}/cubins")
 if(FP4MOE_HAS_CUDA)
   enable_language(ASM)

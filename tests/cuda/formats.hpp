@@ -7,7 +7,7 @@ namespace fp4moe::formats {
 // In the order of the kernel's checks.
 inline constexpr const char* kChecks[] = {"E2M1", "E4M3FN", "E5M2", "E8M0 up", "E8M0 toward zero",
                                           "BF16", "F16"};
-inline constexpr int kNumChecks = sizeof kChecks / sizeof kChecks[0];
+inline constexpr unsigned kNumChecks = sizeof kChecks / sizeof kChecks[0];
 
 struct Difference {
   unsigned long long count;

@@ -33,7 +33,7 @@ TEST(Formats, EncodeAllFloatsAsCudaDoes) {
   const auto finished = (*device)->wait(nullptr);
   ASSERT_TRUE(finished) << text(finished.why());
 
-  for (int i = 0; i < kNumChecks; ++i)
+  for (unsigned i = 0; i < kNumChecks; ++i)
     EXPECT_EQ(found[i].count, 0u) << kChecks[i] << ", first of them " << std::hex << found[i].input;
 }
 

@@ -1,0 +1,38 @@
+// A libcuda.so.1 for machines without one: memory is the host's, kernels do nothing, and tests say
+// what fails. Host code that opens devices, loads kernels and enqueues work is tested with it.
+#pragma once
+#include <cstddef>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace fp4moe::kernels::cuda {
+
+struct FakeLaunch {
+  std::string kernel{};
+  unsigned blocks = 0, threads = 0, shared_bytes = 0;
+  bool is_cooperative = false, overlaps = false;
+  int first_param = 0;  // the first int of the struct
+};
+
+struct FakeDriver {
+  // What it answers.
+  int version = 13000, devices = 2, major = 9, minor = 0;
+  std::size_t memory_bytes = std::size_t{1} << 20;
+  std::map<std::string, int> failing{};  // name of a function -> its code
+
+  // What is held and was done.
+  int contexts = 0, modules = 0, allocations = 0, pinned = 0, streams = 0, events = 0, graphs = 0;
+  int pushed = 0, popped = 0;
+  std::size_t used_bytes = 0;
+  std::vector<FakeLaunch> launches{};
+};
+
+// Code that this driver accepts begins so; a kernel's name follows, ended by a zero.
+inline constexpr char kFakeCode[] = "fake code: ";
+
+// Its exported function of this name gives the one object there is.
+inline constexpr char kFakeDriverSymbol[] = "fake_driver";
+using FakeDriverFunction = FakeDriver*();
+
+}  // namespace fp4moe::kernels::cuda
