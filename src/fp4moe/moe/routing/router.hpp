@@ -77,6 +77,7 @@ class Router {
   std::uint64_t columns() const { return options_.experts + options_.zero_experts; }
   std::uint64_t slots() const { return options_.top_k + options_.shared_experts; }
   bool is_grouped() const;
+  RowPlan plan() const;  // rows.hpp; lives no longer than this
 
   // Nothing is allocated. Errors are about sizes, types and token ids (routing.input); then nothing
   // was written.
@@ -92,7 +93,6 @@ class Router {
   explicit Router(RouterOptions options) : options_(std::move(options)) {}
 
   Result<Done> check(const RouteInput& input, const RouteOutput& output) const;
-  RowPlan plan() const;
   // Rows [begin, end).
   void route_rows(const RouteInput& input, const RouteOutput& output, Rows rows) const;
 

@@ -1,0 +1,15 @@
+# Names of stages for profilers, where the CUDA kernels are built and NVTX's headers are found; else
+# src/fp4moe/moe/cuda/no_ranges.cpp takes the place of nvtx_ranges.cpp. NVTX is headers alone: a
+# profiler brings the rest.
+set(cuda_engine ${PROJECT_SOURCE_DIR}/src/fp4moe/moe/cuda)
+if(FP4MOE_HAS_CUDA)
+  find_path(FP4MOE_NVTX nvtx3/nvToolsExt.h HINTS ENV CUDA_HOME PATHS /usr/local/cuda
+            PATH_SUFFIXES include DOC "Headers of NVTX")
+endif()
+if(FP4MOE_HAS_CUDA AND FP4MOE_NVTX)
+  set_source_files_properties(${cuda_engine}/no_ranges.cpp PROPERTIES HEADER_FILE_ONLY ON)
+  set_source_files_properties(${cuda_engine}/nvtx_ranges.cpp PROPERTIES
+    COMPILE_OPTIONS "-isystem;${FP4MOE_NVTX}" SKIP_UNITY_BUILD_INCLUSION ON)
+else()
+  set_source_files_properties(${cuda_engine}/nvtx_ranges.cpp PROPERTIES HEADER_FILE_ONLY ON)
+endif()

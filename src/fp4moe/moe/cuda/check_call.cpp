@@ -1,0 +1,140 @@
+// What a call must be before anything is enqueued.
+#include <cstdint>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "fp4moe/moe/cuda/device_layer.hpp"
+
+namespace fp4moe::moe::cuda {
+namespace {
+
+constexpr std::uintptr_t kRowAlignment = 16;  // kernels read and write 16 bytes at once
+
+struct RowsWish {
+  const char* what;
+  std::uint64_t rows, columns;
+  std::uintptr_t alignment;
+};
+
+Result<Done> check_address(const kernels::cuda::Device& device, const void* at, const char* what,
+                           std::uintptr_t alignment) {
+  if (at == nullptr)
+    return usage("cuda.pointer", fmt::format("{} have no memory", what))
+        .expects("an address of the device", "null");
+  if (reinterpret_cast<std::uintptr_t>(at) % alignment != 0)
+    return usage("cuda.pointer", fmt::format("the memory of {} is not aligned", what))
+        .expects(fmt::format("a multiple of {} bytes", alignment), fmt::format("{}", at));
+  return device.check_pointer(at, what);
+}
+
+Result<Done> check_device_rows(const kernels::cuda::Device& device, const ConstRows& rows,
+                               const RowsWish& wish) {
+  if (rows.dtype != DType::bf16 && rows.dtype != DType::f16 && rows.dtype != DType::f32)
+    return usage("cuda.type", fmt::format("{} are of another type", wish.what))
+        .expects("bf16, f16 or f32", tensor::name(rows.dtype));
+  if (rows.rows != wish.rows || rows.columns != wish.columns)
+    return usage("cuda.size", fmt::format("{} have the wrong size", wish.what))
+        .expects(fmt::format("{} x {}", wish.rows, wish.columns),
+                 fmt::format("{} x {}", rows.rows, rows.columns));
+  if (rows.rows == 0) return Done{};
+  const std::uint64_t row = rows.columns * element_bytes(rows.dtype);
+  if (rows.stride < row || rows.stride % wish.alignment != 0)
+    return usage("cuda.size", fmt::format("rows of {} do not lie as kernels read them", wish.what))
+        .expects(
+            fmt::format("at least {} bytes from row to row, a multiple of {}", row, wish.alignment),
+            fmt::format("{}", rows.stride));
+  return check_address(device, rows.data, wish.what, wish.alignment);
+}
+
+// Logits, ids or batches: exactly one of them.
+Result<Done> check_parts(const DeviceCall& call) {
+  const bool has_ids = call.ids != nullptr || call.top_k != 0;
+  const int ways =
+      (call.router != nullptr ? 1 : 0) + (has_ids ? 1 : 0) + (call.counts != nullptr ? 1 : 0);
+  // No rows at all: nothing needs to be told of them.
+  if (ways != 1 && !(ways == 0 && call.x.rows == 0))
+    return usage("cuda.call", "a call brings logits, or ids, or batches")
+        .expects("one of them", ways == 0 ? "none" : "several");
+  if ((call.form == OutputForm::batches) != (call.counts != nullptr))
+    return usage("cuda.call", "the form of the output does not fit that of the tokens")
+        .expects(call.counts != nullptr ? "batches" : "summed rows or slots",
+                 call.form == OutputForm::batches ? "batches" : "rows");
+  const bool has_adapters = call.adapters.pairs != nullptr;
+  if (has_adapters && (call.adapters.of_token == nullptr || call.router != nullptr))
+    return usage("cuda.call", "adapters need a number for each token, and ids that are given")
+        .expects("adapters of tokens, no router",
+                 call.router != nullptr ? "a router" : "no numbers");
+  if (call.expert_map != nullptr && call.map_size == 0)
+    return usage("cuda.call", "a map of experts has a size").expects("at least 1", "0");
+  return Done{};
+}
+
+}  // namespace
+
+Result<Done> DeviceLayer::check_call(const DeviceCall& call, const Workspace& space) const {
+  if (const auto fine = check_parts(call); !fine) return fine.why();
+  const bool is_batched = call.counts != nullptr;
+  const std::uint64_t top_k = is_batched               ? 1
+                              : call.router != nullptr ? call.router->top_k()
+                                                       : call.top_k;
+  const std::uint64_t tokens =
+      is_batched ? std::uint64_t{layer_.experts} * call.capacity : call.x.rows;
+  if (top_k > sm90::kMostChoices)
+    return usage("cuda.limits", "more choices of a token than the kernels count")
+        .expects(fmt::format("at most {}", sm90::kMostChoices), fmt::format("{}", top_k));
+  const WorkspaceLimits& limits = space.limits_;
+  const auto plan =
+      plan_workspace(layer_, limits, static_cast<std::uint32_t>(device_->facts().multiprocessors));
+  if (space.device_ != device_ || !plan || plan->at != space.plan_.at)
+    return usage("cuda.workspace", "the workspace was made for a layer of other sizes")
+        .expects("one that this layer reserved", "another's");
+  if ((is_batched && call.capacity > limits.capacity) ||
+      (!is_batched && (tokens > limits.tokens || top_k > limits.top_k)) ||
+      (call.adapters.pairs != nullptr && call.adapters.most_rank > limits.most_rank))
+    return usage("cuda.workspace", "a call is larger than what was reserved")
+        .expects(
+            fmt::format("{} tokens of {} choices, {} rows in batches, rank {}", limits.tokens,
+                        limits.top_k, limits.capacity, limits.most_rank),
+            fmt::format("{} tokens of {} choices, {} rows in batches, rank {}",
+                        is_batched ? 0 : tokens, top_k, call.capacity, call.adapters.most_rank))
+        .try_this("reserve more");
+
+  const std::uint64_t out_rows = call.form == OutputForm::slots ? tokens * top_k : tokens;
+  const std::uint64_t hidden = layer_.hidden;
+  if (const auto fine =
+          check_device_rows(*device_, call.x, {"tokens", tokens, hidden, kRowAlignment});
+      !fine)
+    return fine.why();
+  if (const auto fine =
+          check_device_rows(*device_, call.out, {"outputs", out_rows, hidden, kRowAlignment});
+      !fine)
+    return fine.why();
+  if (tokens * top_k == 0) return Done{};
+  if (call.router != nullptr) {
+    const std::uint64_t size = element_bytes(call.logits.dtype);
+    if (const auto fine = check_device_rows(*device_, call.logits,
+                                            {"logits", tokens, call.router->columns(), size});
+        !fine)
+      return fine.why();
+  }
+  struct Vector {
+    const void* at;
+    const char* what;
+    bool is_needed;
+  };
+  const Vector vectors[] = {{call.ids, "ids", call.router == nullptr && !is_batched},
+                            {call.weights, "weights", false},
+                            {call.counts, "counts", is_batched},
+                            {call.expert_map, "the map of experts", false},
+                            {call.adapters.pairs, "adapters", false},
+                            {call.adapters.of_token, "adapters of tokens", false}};
+  for (const Vector& vector : vectors) {
+    if (vector.at == nullptr && !vector.is_needed) continue;
+    const auto fine = check_address(*device_, vector.at, vector.what, sizeof(float));
+    if (!fine) return fine.why();
+  }
+  return Done{};
+}
+
+}  // namespace fp4moe::moe::cuda

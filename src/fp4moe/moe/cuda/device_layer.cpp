@@ -1,0 +1,322 @@
+#include "fp4moe/moe/cuda/device_layer.hpp"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "fp4moe/base/checked.hpp"
+#include "fp4moe/moe/cuda/geometry.hpp"
+#include "fp4moe/moe/cuda/ranges.hpp"
+
+namespace fp4moe::moe::cuda {
+namespace {
+
+using kernels::cuda::Function;
+using kernels::cuda::Launch;
+using kernels::cuda::Memory;
+using kernels::cuda::Stream;
+
+sm90::Type type_of(DType dtype) {
+  return dtype == DType::bf16  ? sm90::Type::bf16
+         : dtype == DType::f16 ? sm90::Type::f16
+                               : sm90::Type::f32;
+}
+
+template <class To, class From>
+To rows_of(const From& rows) {
+  return {.data = rows.data,
+          .type = type_of(rows.dtype),
+          .rows = static_cast<std::uint32_t>(rows.rows),
+          .stride = rows.stride / element_bytes(rows.dtype)};
+}
+
+sm90::Form form_of(OutputForm form) {
+  return form == OutputForm::summed  ? sm90::Form::summed
+         : form == OutputForm::slots ? sm90::Form::slots
+                                     : sm90::Form::batches;
+}
+
+CallSize size_of(const DeviceCall& call) {
+  return {.tokens = call.x.rows,
+          .top_k = call.counts != nullptr   ? 1
+                   : call.router != nullptr ? call.router->top_k()
+                                            : call.top_k,
+          .form = call.form,
+          .has_adapters = call.adapters.pairs != nullptr};
+}
+
+sm90::Call kernel_call(const DeviceCall& call, const CallSize& size) {
+  return {.x = rows_of<sm90::Rows>(call.x),
+          .tokens = static_cast<std::uint32_t>(size.tokens),
+          .top_k = static_cast<std::uint32_t>(size.top_k),
+          .x_is_quantised = call.is_quantised ? 1U : 0U,
+          .x_factor = call.is_quantised ? call.factor : 1.0f,
+          .ids = call.ids,
+          .weights = call.weights,
+          .expert_map = call.expert_map,
+          .map_size = static_cast<std::uint32_t>(call.map_size),
+          .first_expert = call.first_expert,
+          .counts = call.counts,
+          .capacity = static_cast<std::uint32_t>(call.capacity),
+          .weight_on_input = call.weight_on_input ? 1U : 0U,
+          .form = form_of(call.form),
+          .out = rows_of<sm90::MutableRows>(call.out)};
+}
+
+}  // namespace
+
+// One call on its way: what kernels are given, and where they run.
+struct DeviceLayer::Step {
+  const DeviceCall& given;
+  const Workspace& space;
+  Stream stream = nullptr;
+  CallPlan plan{};
+  sm90::Call call{};
+  sm90::RouteParams route{};  // columns 0: nothing to route
+};
+
+Result<DeviceLayer> DeviceLayer::make(std::shared_ptr<const kernels::cuda::Device> device,
+                                      const ExpertsProblem& problem, const ExpertSource& source) {
+  const Range range("fp4moe make layer");
+  Result<sm90::Layer> layer = describe(problem);
+  if (!layer) return layer.why();
+  if (source.shape.experts != problem.shape.experts ||
+      source.shape.hidden != problem.shape.hidden ||
+      source.shape.intermediate != problem.shape.intermediate ||
+      source.shape.format != problem.shape.format || source.shape.gated() != problem.shape.gated())
+    return usage("experts.layout", "the weights are not those of the problem")
+        .expects(fmt::format("{} experts of {} x {}", problem.shape.experts,
+                             problem.shape.intermediate, problem.shape.hidden),
+                 fmt::format("{} experts of {} x {}", source.shape.experts,
+                             source.shape.intermediate, source.shape.hidden));
+  DeviceLayer made;
+  made.device_ = std::move(device);
+  made.problem_ = problem;
+  made.layer_ = *layer;
+  if (const auto found = made.find_kernels(); !found) return found.why();
+  Result<DeviceWeights> weights = DeviceWeights::make(made.device_, source, made.layer_);
+  if (!weights) return weights.why();
+  made.weights_ = std::move(*weights);
+  if (const auto placed = made.place_scales(); !placed) return placed.why();
+  return made;
+}
+
+Result<Done> DeviceLayer::find_kernels() {
+  const std::string_view format = layer_.is_nvfp4 != 0 ? "nvfp4" : "mxfp4";
+  const std::pair<Function*, std::string> wanted[] = {
+      {&kernels_.route, "route"},
+      {&kernels_.sort, "sort"},
+      {&kernels_.gather, "gather"},
+      {&kernels_.activate, "activate"},
+      {&kernels_.combine, "combine"},
+      {&kernels_.product, fmt::format("product_{}", format)},
+      {&kernels_.decode, fmt::format("decode_{}", format)}};
+  for (const auto& [to, name] : wanted) {
+    const Result<Function> found = device_->function(fmt::format("fp4moe_sm90_{}", name));
+    if (!found) return found.why();
+    *to = *found;
+  }
+  const std::pair<Function, std::uint32_t> shared[] = {
+      {kernels_.product, sm90::kSharedBytes},
+      {kernels_.decode, sm90::kSharedBytes},
+      {kernels_.sort, sort_geometry(layer_).shared_bytes}};
+  for (const auto& [function, bytes] : shared)
+    if (const auto done = device_->allow_shared(function, bytes); !done) return done.why();
+  return Done{};
+}
+
+// Scales of quantised activations, x's and h's.
+Result<Done> DeviceLayer::place_scales() {
+  const std::size_t first = problem_.input_scales.size(), second = problem_.hidden_scales.size();
+  if (second == 1 && layer_.activations_in_bf16 == 0)
+    hidden_factor_ =
+        shared_factor({.key = problem_.quantises, .global_scale = problem_.hidden_scales[0]});
+  if (first + second == 0) return Done{};
+  Result<Memory> memory = device_->allocate((first + second) * sizeof(float));
+  if (!memory) return memory.why();
+  scales_ = std::move(*memory);
+  std::vector<float> all = problem_.input_scales;
+  all.insert(all.end(), problem_.hidden_scales.begin(), problem_.hidden_scales.end());
+  const auto sent = device_->upload(scales_.data(), std::as_bytes(std::span(all)), nullptr);
+  if (!sent) return sent.why();
+  if (const auto done = device_->wait(nullptr); !done) return done.why();
+  if (first != 0) layer_.input_scales = scales_.as<const float>();
+  if (second != 0) layer_.hidden_scales = scales_.as<const float>() + first;
+  return Done{};
+}
+
+Result<std::uint64_t> DeviceLayer::workspace_bytes(const WorkspaceLimits& limits) const {
+  const auto plan =
+      plan_workspace(layer_, limits, static_cast<std::uint32_t>(device_->facts().multiprocessors));
+  if (!plan) return plan.why();
+  return plan->total;
+}
+
+Result<Workspace> DeviceLayer::reserve(const WorkspaceLimits& limits) const {
+  const auto plan =
+      plan_workspace(layer_, limits, static_cast<std::uint32_t>(device_->facts().multiprocessors));
+  if (!plan) return plan.why();
+  Workspace made;
+  made.device_ = device_;
+  made.plan_ = *plan;
+  made.limits_ = limits;
+  Result<Memory> memory = device_->allocate(std::max<std::uint64_t>(plan->total, 1));
+  if (!memory) return memory.why();
+  made.memory_ = std::move(*memory);
+  // Counters of decode begin at 0 and are left at 0 by every launch.
+  const auto cleared =
+      device_->clear(made.at<std::byte>(Region::counters), 0,
+                     plan->bytes[static_cast<std::size_t>(Region::counters)], nullptr);
+  if (!cleared) return cleared.why();
+  if (const auto done = device_->wait(nullptr); !done) return done.why();
+  return made;
+}
+
+std::string_view DeviceLayer::kernel(const CallSize& size) const {
+  return plan_call(layer_, size).path == Path::decode ? "sm90/decode" : "sm90/rows";
+}
+
+Result<Done> DeviceLayer::apply(const DeviceCall& call, const Workspace& space,
+                                Stream stream) const {
+  const Range range("fp4moe layer");
+  if (const auto fine = check_call(call, space); !fine) return fine.why();
+  const CallSize size = size_of(call);
+  Step step{.given = call, .space = space, .stream = stream, .plan = plan_call(layer_, size)};
+  if (step.plan.path == Path::nothing) return clear_output(call, stream);
+  step.call = kernel_call(call, size);
+  if (call.router != nullptr) {
+    step.route = call.router->params();
+    step.route.logits = rows_of<sm90::Rows>(call.logits);
+    step.route.tokens = step.call.tokens;
+    step.route.ids = space.at<std::int32_t>(Region::ids);
+    step.route.weights = space.at<float>(Region::weights);
+    step.call.ids = step.route.ids;
+    step.call.weights = step.route.weights;
+  }
+  return step.plan.path == Path::decode ? decode(step) : run_rows(step);
+}
+
+// Nobody computes anything: what would be summed is zero.
+Result<Done> DeviceLayer::clear_output(const DeviceCall& call, Stream stream) const {
+  if (call.form == OutputForm::batches) return Done{};
+  const MutableRows& out = call.out;
+  const std::uint64_t row = out.columns * element_bytes(out.dtype);
+  if (out.stride == row) return device_->clear(out.data, 0, out.rows * row, stream);
+  for (std::uint64_t i = 0; i < out.rows; ++i)
+    if (const auto done = device_->clear(out.row(i), 0, row, stream); !done) return done.why();
+  return Done{};
+}
+
+Result<Done> DeviceLayer::decode(const Step& step) const {
+  const Workspace& space = step.space;
+  const sm90::DecodeParams params{.call = step.call,
+                                  .layer = layer_,
+                                  .route = step.route,
+                                  .columns = step.plan.decode.columns,
+                                  .stages = step.plan.decode.stages,
+                                  .partial = space.at<float>(Region::partial),
+                                  .hidden = space.at<float>(Region::hidden),
+                                  .sums = space.at<float>(Region::sums),
+                                  .counters = space.at<std::uint32_t>(Region::counters)};
+  return device_->launch({.function = kernels_.decode,
+                          .blocks = static_cast<std::uint32_t>(device_->facts().multiprocessors),
+                          .threads = sm90::kDecodeThreads,
+                          .shared_bytes = step.plan.decode.shared_bytes,
+                          .is_cooperative = true,
+                          .overlaps = true,
+                          .params = &params},
+                         step.stream);
+}
+
+Result<Done> DeviceLayer::run_rows(const Step& step) const {
+  const Workspace& space = step.space;
+  const auto blocks = static_cast<std::uint32_t>(device_->facts().multiprocessors);
+  const std::uint64_t slots = std::uint64_t{step.call.tokens} * step.call.top_k;
+  const auto rows = static_cast<std::uint32_t>(most_rows(slots, layer_.experts));
+  auto* counts = space.at<std::uint32_t>(Region::tile_count);
+  const sm90::Sorted sorted{.tiles = space.at<sm90::Tile>(Region::tiles),
+                            .tile_count = counts,
+                            .work = counts + 1,
+                            .row_of_slot = space.at<std::int32_t>(Region::row_of_slot),
+                            .slot_of_row = space.at<std::int32_t>(Region::slot_of_row),
+                            .expert_of_row = space.at<std::int32_t>(Region::expert_of_row),
+                            .tile_of_row = space.at<std::int32_t>(Region::tile_of_row)};
+  auto* x = space.at<std::uint8_t>(Region::x);
+  auto* h = space.at<std::uint8_t>(Region::h);
+  auto* raw = space.at<float>(Region::raw);
+  const DeviceAdapters& given = step.given.adapters;
+  sm90::DeviceLora lora{};
+  if (given.pairs != nullptr)
+    lora = {.pairs = given.pairs,
+            .adapters = given.of_token,
+            .experts = layer_.experts,
+            .most_rank = static_cast<std::uint32_t>(given.most_rank),
+            .low = space.at<float>(Region::low)};
+  const bool fuses = step.plan.fuses, rounds = step.plan.rounds;
+
+  const sm90::SortParams sort{.call = step.call, .experts = layer_.experts, .to = sorted};
+  const sm90::GatherParams gather{.call = step.call, .layer = layer_, .sorted = sorted, .tiles = x};
+  const sm90::ProductParams first{.matrix = layer_.w13,
+                                  .sorted = sorted,
+                                  .tiles = x,
+                                  .work = sorted.work,
+                                  .epilogue = fuses ? sm90::Epilogue::hidden : sm90::Epilogue::raw,
+                                  .out = fuses ? static_cast<void*>(h) : static_cast<void*>(raw),
+                                  .out_units = fuses ? layer_.w2.units : 0,
+                                  .is_gated = layer_.is_gated,
+                                  .alpha = layer_.alpha,
+                                  .beta = layer_.beta,
+                                  .limit = layer_.limit,
+                                  .input_factor = step.call.x_factor};
+  const sm90::ActivateParams activate{
+      .call = step.call, .layer = layer_, .sorted = sorted, .raw = raw, .tiles = h, .lora = lora};
+  // Tokens in tiles have been multiplied by then: their place is free.
+  const sm90::ProductParams second{
+      .matrix = layer_.w2,
+      .sorted = sorted,
+      .tiles = h,
+      .work = sorted.work + 1,
+      .epilogue = rounds ? sm90::Epilogue::rounded : sm90::Epilogue::raw,
+      .out = x,
+      .input_factor = hidden_factor_};
+  const sm90::CombineParams combine{.call = step.call,
+                                    .layer = layer_,
+                                    .sorted = sorted,
+                                    .rows = x,
+                                    .is_rounded = rounds ? 1U : 0U,
+                                    .lora = lora};
+  struct Stage {
+    const char* name;
+    bool runs;
+    Function function;
+    Geometry geometry;
+    const void* params;
+  };
+  const Geometry multiply{blocks, sm90::kProductThreads, sm90::kSharedBytes};
+  const Stage stages[] = {
+      {"route", step.route.columns != 0, kernels_.route, route_geometry(step.call.tokens),
+       &step.route},
+      {"sort", true, kernels_.sort, sort_geometry(layer_), &sort},
+      {"gather", true, kernels_.gather, gather_geometry(rows), &gather},
+      {"first product", true, kernels_.product, multiply, &first},
+      {"activate", !fuses, kernels_.activate, activate_geometry(rows), &activate},
+      {"second product", true, kernels_.product, multiply, &second},
+      {"combine", true, kernels_.combine, combine_geometry(step.call.out.rows), &combine}};
+  for (const Stage& stage : stages) {
+    if (!stage.runs) continue;
+    const Range range(stage.name);
+    const auto launched = device_->launch({.function = stage.function,
+                                           .blocks = stage.geometry.blocks,
+                                           .threads = stage.geometry.threads,
+                                           .shared_bytes = stage.geometry.shared_bytes,
+                                           .overlaps = true,
+                                           .params = stage.params},
+                                          step.stream);
+    if (!launched) return launched.why();
+  }
+  return Done{};
+}
+
+}  // namespace fp4moe::moe::cuda

@@ -1,0 +1,136 @@
+// A MoE layer on a device: raw device pointers and a stream in, kernels out. For whoever has their
+// tokens on the device already; moe::Engine "cuda" (engine.hpp) is built on it.
+//
+//   const auto device = kernels::cuda::Device::open(0);
+//   const auto layer = DeviceLayer::make(*device, problem, source);
+//   const auto router = DeviceRouter::make(*device, options);
+//   const auto space = layer->reserve({.tokens = 8192, .top_k = 4});
+//   layer->apply({.x = x, .router = &*router, .logits = logits, .out = out}, *space, stream);
+//
+// apply enqueues and returns. It allocates nothing, waits for nothing and reads nothing back, so a
+// stream that is being captured into a graph takes it, too. Which kernels run depends on the number
+// of tokens and the shape alone (plan.hpp); the same call gives the same bits every time.
+// A layer holds weights only: many threads and streams may use one at once, each with a workspace
+// of its own.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "fp4moe/base/result.hpp"
+#include "fp4moe/kernels/cuda/driver.hpp"
+#include "fp4moe/moe/cuda/device_router.hpp"
+#include "fp4moe/moe/cuda/device_weights.hpp"
+#include "fp4moe/moe/cuda/plan.hpp"
+#include "fp4moe/moe/experts.hpp"
+
+namespace fp4moe::moe::cuda {
+
+// Low-rank additions whose matrices lie on the device.
+struct DeviceAdapters {
+  const sm90::DeviceLoraExpert* pairs = nullptr;  // [adapters][experts], on the device; null: none
+  const std::int32_t* of_token = nullptr;         // [tokens], -1: none
+  std::uint64_t most_rank = 0;                    // of all of them
+};
+
+// All addresses are the device's. x and out: bf16, f16 or f32, rows that begin at multiples of 16
+// bytes; f32 rows of x are rounded to bf16 for the products.
+struct DeviceCall {
+  ConstRows x{};              // [T, hidden]; batches: [experts * capacity, hidden]
+  bool is_quantised = false;  // x holds decoded values
+  float factor = 1.0f;        // of all x, where so
+
+  // Either logits, which a router on the device reads ...
+  const DeviceRouter* router = nullptr;
+  ConstRows logits{};  // [T, columns]
+  // ... or what was chosen already: [T, top_k] each, global ids; -1 and ids outside: nobody's.
+  std::uint64_t top_k = 0;
+  const std::int32_t* ids = nullptr;
+  const float* weights = nullptr;  // null: all 1
+  // ... or tokens in batches: rows [e * capacity, e * capacity + counts[e]) are expert e's.
+  const std::int32_t* counts = nullptr;
+  std::uint64_t capacity = 0;
+
+  // The local position of each global expert or -1; null: position = id - first_expert.
+  const std::int32_t* expert_map = nullptr;
+  std::uint64_t map_size = 0;
+  std::int32_t first_expert = 0;
+
+  DeviceAdapters adapters{};     // not with a router
+  bool weight_on_input = false;  // already in x: no weight is applied
+  OutputForm form = OutputForm::summed;
+  MutableRows out{};  // [T, hidden]; slots: [T * top_k, hidden]; batches: as x
+};
+
+// Memory for calls of up to some number of tokens. One call at a time.
+class Workspace {
+ public:
+  const WorkspaceLimits& limits() const { return limits_; }
+  std::uint64_t bytes() const { return memory_.size(); }
+
+ private:
+  friend class DeviceLayer;
+  Workspace() = default;
+  template <class T>
+  T* at(Region region) const {
+    const auto index = static_cast<std::size_t>(region);
+    return reinterpret_cast<T*>(memory_.data() + plan_.at[index]);
+  }
+  std::shared_ptr<const kernels::cuda::Device> device_{};
+  kernels::cuda::Memory memory_{};
+  WorkspacePlan plan_{};
+  WorkspaceLimits limits_{};
+};
+
+class DeviceLayer {
+ public:
+  // Weights are uploaded, in the layout or packed on the device. Errors: those of describe() and
+  // DeviceWeights::make, cuda.kernel.
+  static Result<DeviceLayer> make(std::shared_ptr<const kernels::cuda::Device> device,
+                                  const ExpertsProblem& problem, const ExpertSource& source);
+
+  const ExpertsProblem& problem() const { return problem_; }
+  const kernels::cuda::Device& device() const { return *device_; }
+  const sm90::Layer& layer() const { return layer_; }
+  std::uint64_t weight_bytes() const { return weights_.bytes(); }
+
+  // Bytes of the workspace for such calls. Errors: cuda.limits.
+  Result<std::uint64_t> workspace_bytes(const WorkspaceLimits& limits) const;
+  // Errors: cuda.limits, cuda.memory. A workspace also serves other layers of the same sizes.
+  Result<Workspace> reserve(const WorkspaceLimits& limits) const;
+
+  // Errors, before anything is enqueued: cuda.call (parts that do not go together), cuda.pointer
+  // (null, misaligned, not the device's), cuda.type, cuda.size (rows, strides, sizes that do not
+  // fit), cuda.workspace (more than was reserved, or another layer's sizes); cuda.failed with the
+  // driver's words, for a stream that is in error, too.
+  Result<Done> apply(const DeviceCall& call, const Workspace& space,
+                     kernels::cuda::Stream stream) const;
+  // What apply would run, for people: "sm90/decode", "sm90/rows".
+  std::string_view kernel(const CallSize& size) const;
+
+ private:
+  struct Kernels {
+    kernels::cuda::Function route = nullptr, sort = nullptr, gather = nullptr, activate = nullptr,
+                            combine = nullptr, product = nullptr, decode = nullptr;
+  };
+  struct Step;
+  DeviceLayer() = default;
+  Result<Done> find_kernels();
+  Result<Done> place_scales();
+  Result<Done> check_call(const DeviceCall& call, const Workspace& space) const;
+  Result<Done> clear_output(const DeviceCall& call, kernels::cuda::Stream stream) const;
+  Result<Done> decode(const Step& step) const;
+  Result<Done> run_rows(const Step& step) const;
+
+  std::shared_ptr<const kernels::cuda::Device> device_{};
+  ExpertsProblem problem_{};
+  sm90::Layer layer_{};
+  DeviceWeights weights_{};
+  kernels::cuda::Memory scales_{};
+  float hidden_factor_ = 1.0f;  // of quantised h, where all experts share it
+  Kernels kernels_{};
+};
+
+}  // namespace fp4moe::moe::cuda

@@ -1,0 +1,76 @@
+#include "fp4moe/moe/cuda/device_router.hpp"
+
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "fp4moe/moe/routing/rows.hpp"
+
+namespace fp4moe::moe::cuda {
+namespace {
+
+namespace sm90 = kernels::cuda::sm90;
+using routing::Normalization;
+using routing::RouterOptions;
+
+static_assert(static_cast<int>(sm90::Score::sqrt_softplus) ==
+              static_cast<int>(routing::Score::sqrt_softplus));
+static_assert(static_cast<int>(sm90::Normal::softmax) == static_cast<int>(Normalization::softmax));
+
+// What the kernel lacks, in words; empty: nothing.
+std::string_view lacks(const RouterOptions& options) {
+  if (options.method == routing::Method::simulated) return "simulated routing";
+  if (options.method == routing::Method::llama4) return "weights that multiply the input";
+  if (!options.hash_table.empty()) return "a table of token ids";
+  if (options.zero_experts != 0) return "zero experts";
+  if (options.shared_experts != 0) return "shared experts among the routed ones";
+  return {};
+}
+
+}  // namespace
+
+Result<Done> DeviceRouter::check(const RouterOptions& options) {
+  if (const std::string_view missing = lacks(options); !missing.empty())
+    return error(ErrorCode::lacking, "cuda.routing", "the device does not route like this")
+        .expects("a method that reads logits alone", missing)
+        .try_this("route first, and give ids and weights");
+  if (options.experts > sm90::kMostExperts || options.top_k > sm90::kMostChoices)
+    return usage("cuda.limits", "more experts or choices than the kernel counts")
+        .expects(
+            fmt::format("up to {} experts and {} choices", sm90::kMostExperts, sm90::kMostChoices),
+            fmt::format("{} and {}", options.experts, options.top_k));
+  return Done{};
+}
+
+Result<DeviceRouter> DeviceRouter::make(const std::shared_ptr<const kernels::cuda::Device>& device,
+                                        const RouterOptions& options) {
+  const Result<routing::Router> router = routing::Router::make(options);
+  if (!router) return router.why();
+  if (const auto fine = check(options); !fine) return fine.why();
+  const routing::RowPlan plan = router->plan();
+  DeviceRouter made;
+  made.params_ = {.columns = static_cast<std::uint32_t>(plan.columns),
+                  .top_k = static_cast<std::uint32_t>(plan.top_k),
+                  .key = static_cast<sm90::Score>(plan.key),
+                  .weight = static_cast<sm90::Score>(plan.weight),
+                  .normal = static_cast<sm90::Normal>(plan.normalization),
+                  .groups = static_cast<std::uint32_t>(plan.groups),
+                  .chosen_groups = static_cast<std::uint32_t>(plan.chosen_groups),
+                  .adds_two_per_group = plan.adds_two_per_group ? 1U : 0U,
+                  .scores_in_logits_type = plan.scores_in_logits_dtype ? 1U : 0U,
+                  .weights_in_bf16 = options.weights_in_bf16 ? 1U : 0U,
+                  .scale = static_cast<float>(plan.scale)};
+  if (plan.bias.empty()) return made;
+  Result<kernels::cuda::Memory> memory = device->allocate(plan.bias.size_bytes());
+  if (!memory) return memory.why();
+  made.bias_ = std::move(*memory);
+  made.params_.bias = made.bias_.as<const float>();
+  const auto sent = device->upload(made.bias_.data(), std::as_bytes(plan.bias), nullptr);
+  if (!sent) return sent.why();
+  if (const auto done = device->wait(nullptr); !done) return done.why();
+  return made;
+}
+
+}  // namespace fp4moe::moe::cuda

@@ -1,0 +1,35 @@
+// A router whose kernel runs on the device: what moe::routing::Router says of it, with its bias in
+// the device's memory. Made once; any number of calls and threads may use it.
+#pragma once
+#include <cstdint>
+#include <memory>
+
+#include "fp4moe/base/result.hpp"
+#include "fp4moe/kernels/cuda/driver.hpp"
+#include "fp4moe/kernels/cuda/sm90/params.hpp"
+#include "fp4moe/moe/routing/router.hpp"
+
+namespace fp4moe::moe::cuda {
+
+class DeviceRouter {
+ public:
+  // Errors: those of Router::make; cuda.routing, where the device does not route so: tables of
+  // token ids, zero and shared experts, simulated routing, weights on the input (Llama4);
+  // cuda.limits (more experts or choices than the kernel counts); those of the device.
+  static Result<DeviceRouter> make(const std::shared_ptr<const kernels::cuda::Device>& device,
+                                   const routing::RouterOptions& options);
+  // Whether `make` would say cuda.routing or cuda.limits.
+  static Result<Done> check(const routing::RouterOptions& options);
+
+  std::uint64_t columns() const { return params_.columns; }
+  std::uint64_t top_k() const { return params_.top_k; }
+  // All but logits, tokens, ids and weights.
+  const kernels::cuda::sm90::RouteParams& params() const { return params_; }
+
+ private:
+  DeviceRouter() = default;
+  kernels::cuda::sm90::RouteParams params_{};
+  kernels::cuda::Memory bias_{};
+};
+
+}  // namespace fp4moe::moe::cuda

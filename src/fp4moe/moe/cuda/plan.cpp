@@ -1,0 +1,192 @@
+#include "fp4moe/moe/cuda/plan.hpp"
+
+#include <algorithm>
+#include <string>
+
+#include <fmt/format.h>
+
+#include "fp4moe/base/checked.hpp"
+
+namespace fp4moe::moe::cuda {
+namespace {
+
+constexpr std::uint64_t kMostSize = 1 << 20;  // of hidden and intermediate
+constexpr std::uint64_t kMostSlots = std::uint64_t{1} << 28;
+constexpr std::uint64_t kRawBytes = std::uint64_t{16} << 20;  // of float32 rows that stay near
+
+static_assert(static_cast<int>(sm90::Act::gelu_tanh_no_mul) ==
+              static_cast<int>(Activation::gelu_tanh_no_mul));
+static_assert(static_cast<int>(sm90::Act::situ) == static_cast<int>(Activation::situ));
+static_assert(static_cast<int>(sm90::Quantise::fp8_token) ==
+              static_cast<int>(ActivationKey::fp8_token));
+static_assert(static_cast<int>(sm90::Quantise::nvfp4) == static_cast<int>(ActivationKey::nvfp4));
+static_assert(static_cast<int>(sm90::First::steps) == static_cast<int>(FirstRounding::steps));
+static_assert(static_cast<int>(sm90::Middle::gate_and_result) ==
+              static_cast<int>(MiddleRounding::gate_and_result));
+static_assert(static_cast<int>(sm90::Second::steps) == static_cast<int>(SecondRounding::steps));
+static_assert(static_cast<int>(sm90::WeightKind::bf16_with_global) ==
+              static_cast<int>(WeightRounding::bf16_with_global));
+
+// Words of kernels are those of the library, in its order.
+template <class Word, class Ours>
+Word word(Ours value) {
+  return static_cast<Word>(static_cast<std::uint32_t>(value));
+}
+
+Result<Done> check_limits(const weights::MoeShape& shape) {
+  if (shape.experts > sm90::kMostExperts)
+    return usage("cuda.limits", "more experts than the kernels count")
+        .expects(fmt::format("at most {} on a rank", sm90::kMostExperts),
+                 fmt::format("{}", shape.experts));
+  if (shape.hidden > kMostSize || shape.intermediate > kMostSize || shape.intermediate == 0)
+    return usage("cuda.limits", "sizes that the kernels do not take")
+        .expects(fmt::format("1 to {}", kMostSize),
+                 fmt::format("hidden {}, intermediate {}", shape.hidden, shape.intermediate));
+  return Done{};
+}
+
+bool is_fused_act(sm90::Act act) {
+  return act == sm90::Act::swigluoai || act == sm90::Act::swigluoai_uninterleave ||
+         act == sm90::Act::silu;
+}
+
+// The first product's epilogue knows three activations, and rounds only their result.
+bool fuses(const sm90::Layer& layer) {
+  return layer.is_gated != 0 && is_fused_act(layer.act) && layer.first == sm90::First::none &&
+         layer.middle != sm90::Middle::gate_and_result && layer.quantise == sm90::Quantise::none;
+}
+
+// Rows of the second product that must not be rounded before they are weighed, or whose factors
+// differ from expert to expert.
+bool needs_raw(const sm90::Layer& layer) {
+  return layer.second == sm90::Second::weighted || layer.second == sm90::Second::steps ||
+         layer.weight == sm90::WeightKind::bf16_with_global || layer.hidden_scales_each != 0;
+}
+
+bool is_near(const sm90::Layer& layer, std::uint64_t slots) {
+  return slots * layer.hidden * sizeof(float) <= kRawBytes;
+}
+
+std::uint64_t unit_bytes(std::uint64_t rows, std::uint64_t units, std::uint64_t element) {
+  return rows * units * sm90::kUnit * element;
+}
+
+}  // namespace
+
+Result<sm90::Layer> describe(const ExpertsProblem& problem) {
+  if (const auto fine = check(problem); !fine) return fine.why();
+  const weights::MoeShape& shape = problem.shape;
+  if (const auto fine = check_limits(shape); !fine) return fine.why();
+  const Numerics& numerics = problem.numerics;
+  const bool is_nvfp4 = shape.format == weights::WeightFormat::nvfp4;
+  if (numerics.weights_in_bf16 && is_nvfp4)
+    return error(ErrorCode::lacking, "cuda.numerics", "the kernels do not round weights")
+        .expects("numerics whose weights stay exact", numerics.id)
+        .try_this("use the reference engine");
+  const auto hidden_units = static_cast<std::uint32_t>(ceil_div(shape.hidden, sm90::kUnit));
+  const auto middle_units = static_cast<std::uint32_t>(ceil_div(shape.intermediate, sm90::kUnit));
+  sm90::Layer made{.experts = static_cast<std::uint32_t>(shape.experts),
+                   .hidden = static_cast<std::uint32_t>(shape.hidden),
+                   .intermediate = static_cast<std::uint32_t>(shape.intermediate),
+                   .is_gated = shape.gated() ? 1U : 0U,
+                   .is_nvfp4 = is_nvfp4 ? 1U : 0U,
+                   .act = word<sm90::Act>(problem.activation),
+                   .alpha = static_cast<float>(problem.params.alpha),
+                   .beta = static_cast<float>(problem.params.beta),
+                   .limit = static_cast<float>(problem.params.limit),
+                   .situ_beta = static_cast<float>(problem.params.situ_beta),
+                   .situ_linear_beta = static_cast<float>(problem.params.situ_linear_beta),
+                   .first = word<sm90::First>(numerics.first),
+                   .middle = word<sm90::Middle>(numerics.middle),
+                   .second = word<sm90::Second>(numerics.second),
+                   .weight = word<sm90::WeightKind>(numerics.weight),
+                   .rounds_sum = numerics.rounds_sum ? 1U : 0U,
+                   .activations_in_bf16 = numerics.activations_in_bf16 ? 1U : 0U,
+                   .quantise = word<sm90::Quantise>(problem.quantises),
+                   .input_scales_each = problem.input_scales.size() > 1 ? 1U : 0U,
+                   .hidden_scales_each = problem.hidden_scales.size() > 1 ? 1U : 0U};
+  made.w13.groups = middle_units * (shape.gated() ? 2 : 1);
+  made.w13.units = hidden_units;
+  made.w2.groups = hidden_units;
+  made.w2.units = middle_units;
+  for (sm90::Matrix* matrix : {&made.w13, &made.w2})
+    matrix->expert_bytes =
+        std::uint64_t{matrix->groups} * matrix->units * sm90::record_bytes(is_nvfp4);
+  return made;
+}
+
+CallPlan plan_call(const sm90::Layer& layer, const CallSize& size) {
+  if (size.slots() == 0 || layer.experts == 0) return {};
+  CallPlan made{.path = Path::rows};
+  const bool may_decode = size.form == OutputForm::summed && !size.has_adapters &&
+                          size.tokens <= sm90::kDecodeTokens && size.top_k <= sm90::kMostChoices;
+  if (may_decode) {
+    made.decode = sm90::decode_shape(layer, static_cast<std::uint32_t>(size.tokens));
+    if (made.decode.columns != 0) made.path = Path::decode;
+  }
+  made.fuses = fuses(layer) && !size.has_adapters;
+  made.rounds = !needs_raw(layer) && !size.has_adapters && !is_near(layer, size.slots());
+  return made;
+}
+
+std::uint64_t most_tiles(std::uint64_t slots, std::uint64_t experts) {
+  return slots / sm90::kTileTokens + std::min(slots, experts);
+}
+std::uint64_t most_rows(std::uint64_t slots, std::uint64_t experts) {
+  return round_up(slots + 7 * most_tiles(slots, experts), 8);
+}
+
+std::uint64_t WorkspaceLimits::slots(const sm90::Layer& layer) const {
+  return std::max(tokens * top_k, layer.experts * capacity);
+}
+
+Result<WorkspacePlan> plan_workspace(const sm90::Layer& layer, const WorkspaceLimits& limits,
+                                     std::uint32_t blocks) {
+  const auto standard = checked_multiply(limits.tokens, limits.top_k);
+  const auto batched = checked_multiply(layer.experts, limits.capacity);
+  if (!standard || !batched || std::max(*standard, *batched) > kMostSlots)
+    return usage("cuda.limits", "more rows at once than the kernels count")
+        .expects(fmt::format("at most {} rows of experts", kMostSlots),
+                 fmt::format("{} tokens of {} choices, {} experts of {} rows", limits.tokens,
+                             limits.top_k, layer.experts, limits.capacity));
+  const std::uint64_t slots = limits.slots(layer), rows = most_rows(slots, layer.experts);
+  const bool has_rank = limits.most_rank != 0;
+  // Float32 rows of the second product: of all slots, or of as many as stay near.
+  const std::uint64_t raw_slots =
+      needs_raw(layer) || has_rank
+          ? slots
+          : std::min(slots, kRawBytes / (std::uint64_t{layer.hidden} * sizeof(float)));
+  WorkspacePlan made;
+  const auto set = [&](Region region, std::uint64_t bytes) {
+    made.bytes[static_cast<std::size_t>(region)] = bytes;
+  };
+  set(Region::ids, slots * sizeof(std::int32_t));
+  set(Region::weights, slots * sizeof(float));
+  set(Region::tiles, most_tiles(slots, layer.experts) * sizeof(sm90::Tile));
+  set(Region::tile_count, 4 * sizeof(std::uint32_t));
+  set(Region::row_of_slot, slots * sizeof(std::int32_t));
+  set(Region::slot_of_row, rows * sizeof(std::int32_t));
+  set(Region::expert_of_row, rows * sizeof(std::int32_t));
+  set(Region::tile_of_row, rows / 8 * sizeof(std::int32_t));
+  set(Region::x, std::max(unit_bytes(rows, layer.w13.units, 2),
+                          unit_bytes(most_rows(raw_slots, layer.experts), layer.w2.groups, 4)));
+  set(Region::h, unit_bytes(rows, layer.w2.units, 2));
+  if (!fuses(layer) || has_rank) set(Region::raw, unit_bytes(rows, layer.w13.groups, 4));
+  if (has_rank) set(Region::low, rows * limits.most_rank * sizeof(float));
+  const auto few = static_cast<std::uint32_t>(std::min<std::uint64_t>(
+      limits.tokens * limits.top_k, std::uint64_t{sm90::kDecodeTokens} * limits.top_k));
+  if (few != 0) {
+    set(Region::partial,
+        std::uint64_t{blocks} * 4 * sm90::kUnit * sm90::kDecodeTokens * sizeof(float));
+    set(Region::hidden, unit_bytes(few, layer.w2.units, sizeof(float)));
+    set(Region::sums, unit_bytes(few, layer.w2.groups, sizeof(float)));
+    set(Region::counters, sm90::decode_counters(layer, few) * sizeof(std::uint32_t));
+  }
+  for (std::size_t i = 0; i < kRegions; ++i) {
+    made.at[i] = made.total;
+    made.total += round_up(made.bytes[i], kMemoryAlignment);
+  }
+  return made;
+}
+
+}  // namespace fp4moe::moe::cuda

@@ -1,0 +1,84 @@
+// What a call does on a device and how much memory that takes: pure functions of the layer's
+// shape, its numerics and the number of tokens. No device is asked, nothing depends on values.
+//
+//   path      when
+//   nothing   no slots: the output becomes zeros
+//   decode    at most kDecodeTokens tokens in standard rows, summed, without adapters, where an
+//             expert's tokens and a ring of weights fit into shared memory
+//   rows      everything else
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "fp4moe/base/result.hpp"
+#include "fp4moe/kernels/cuda/sm90/params.hpp"
+#include "fp4moe/kernels/cuda/sm90/shapes.hpp"
+#include "fp4moe/moe/experts.hpp"
+
+namespace fp4moe::moe::cuda {
+
+namespace sm90 = kernels::cuda::sm90;
+
+// The layer as kernels see it, but for its addresses. Groups and units of both matrices fit each
+// other: rows of w13 fill whole units of w2's columns. Errors: those of check(problem),
+// cuda.limits (more experts or larger sizes than kernels count), cuda.numerics (weights rounded to
+// bf16, which the reference engine computes).
+Result<sm90::Layer> describe(const ExpertsProblem& problem);
+
+// What the path depends on.
+struct CallSize {
+  std::uint64_t tokens = 0, top_k = 0;  // batches: experts * capacity, 1
+  OutputForm form = OutputForm::summed;
+  bool has_adapters = false;
+
+  std::uint64_t slots() const { return tokens * top_k; }
+};
+
+enum class Path : std::uint8_t { nothing, decode, rows };
+
+struct CallPlan {
+  Path path = Path::nothing;
+  sm90::DecodeShape decode{};
+  bool fuses = false;   // the first product's epilogue computes the activation
+  bool rounds = false;  // the second product leaves bf16 instead of float32
+};
+CallPlan plan_call(const sm90::Layer& layer, const CallSize& size);
+
+// Rows and tiles that so many slots become at most, however they are routed.
+std::uint64_t most_tiles(std::uint64_t slots, std::uint64_t experts);
+std::uint64_t most_rows(std::uint64_t slots, std::uint64_t experts);
+
+// The largest calls that memory is reserved for.
+struct WorkspaceLimits {
+  std::uint64_t tokens = 0, top_k = 1;
+  std::uint64_t capacity = 0;   // rows of each expert in batches; 0: none come
+  std::uint64_t most_rank = 0;  // of adapters; 0: none come
+
+  std::uint64_t slots(const sm90::Layer& layer) const;
+};
+
+// Parts of one piece of memory, each beginning at a multiple of this.
+inline constexpr std::uint64_t kMemoryAlignment = 256;
+enum class Region : std::uint8_t {
+  // clang-format off
+  ids, weights,                                  // of tokens that are routed on the device
+  tiles, tile_count, row_of_slot, slot_of_row, expert_of_row, tile_of_row,
+  x,         // tokens in tiles; when they have been multiplied, rows of the second product
+  h,         // the activation's output in tiles
+  raw,       // the first product, where its epilogue does not compute the activation
+  low,       // A_down h of adapters
+  partial, hidden, sums, counters,               // of decode
+  // clang-format on
+};
+inline constexpr std::size_t kRegions = static_cast<std::size_t>(Region::counters) + 1;
+
+struct WorkspacePlan {
+  std::array<std::uint64_t, kRegions> at{}, bytes{};
+  std::uint64_t total = 0;
+};
+// `blocks`: multiprocessors of the device. Errors: cuda.limits (more slots than kernels count).
+Result<WorkspacePlan> plan_workspace(const sm90::Layer& layer, const WorkspaceLimits& limits,
+                                     std::uint32_t blocks);
+
+}  // namespace fp4moe::moe::cuda

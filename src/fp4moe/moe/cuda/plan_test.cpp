@@ -1,0 +1,183 @@
+#include "fp4moe/moe/cuda/plan.hpp"
+
+#include <array>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "fp4moe/base/random.hpp"
+
+namespace fp4moe::moe::cuda {
+namespace {
+
+using weights::RowOrder;
+using weights::WeightFormat;
+
+ExpertsProblem problem_of(std::uint64_t experts, std::uint64_t hidden, std::uint64_t intermediate,
+                          std::string_view numerics = "exact") {
+  return {.shape = {.experts = experts, .hidden = hidden, .intermediate = intermediate},
+          .numerics = **require_numerics(numerics)};
+}
+
+sm90::Layer layer_of(const ExpertsProblem& problem) {
+  const auto made = describe(problem);
+  EXPECT_TRUE(made) << text(made.why());
+  return made ? *made : sm90::Layer{};
+}
+
+CallPlan plan(const ExpertsProblem& problem, const CallSize& size) {
+  return plan_call(layer_of(problem), size);
+}
+
+TEST(Plan, MatricesOfALayerFillEachOthersUnits) {
+  const sm90::Layer oss = layer_of(problem_of(128, 2880, 2880));
+  EXPECT_EQ(oss.w13.groups, 90);
+  EXPECT_EQ(oss.w13.units, 45);
+  EXPECT_EQ(oss.w2.groups, 45);
+  EXPECT_EQ(oss.w2.units, 45);
+  EXPECT_EQ(oss.w13.expert_bytes, 90 * 45 * 2176);
+  // 96 columns of h are two units: all four groups of rows exist, though rows end in the third.
+  const sm90::Layer ragged = layer_of(problem_of(3, 160, 96));
+  EXPECT_EQ(ragged.w13.groups, 4);
+  EXPECT_EQ(ragged.w13.units, 3);
+  EXPECT_EQ(ragged.w2.groups, 3);
+  EXPECT_EQ(ragged.w2.units, 2);
+  ExpertsProblem single = problem_of(3, 160, 96);
+  single.shape.order = RowOrder::single;
+  single.activation = Activation::relu2_no_mul;
+  EXPECT_EQ(layer_of(single).w13.groups, 2);
+}
+
+TEST(Plan, WordsOfKernelsAreThoseOfTheLibrary) {
+  ExpertsProblem problem = problem_of(2, 64, 64, "marlin");
+  problem.shape.format = WeightFormat::nvfp4;
+  problem.activation = Activation::situ;
+  problem.quantises = ActivationKey::fp8_block128;
+  const sm90::Layer layer = layer_of(problem);
+  EXPECT_EQ(layer.act, sm90::Act::situ);
+  EXPECT_EQ(layer.first, sm90::First::steps);
+  EXPECT_EQ(layer.middle, sm90::Middle::gate_and_result);
+  EXPECT_EQ(layer.second, sm90::Second::steps);
+  EXPECT_EQ(layer.weight, sm90::WeightKind::bf16_with_global);
+  EXPECT_EQ(layer.quantise, sm90::Quantise::fp8_block128);
+  EXPECT_EQ(layer.is_nvfp4, 1);
+}
+
+TEST(Plan, FewTokensAreDecodedInOneLaunch) {
+  const ExpertsProblem problem = problem_of(128, 2880, 2880);
+  for (const std::uint64_t tokens : {1u, 8u, 9u, 16u}) {
+    const CallPlan made = plan(problem, {.tokens = tokens, .top_k = 4});
+    EXPECT_EQ(made.path, Path::decode) << tokens;
+    EXPECT_EQ(made.decode.columns, tokens <= 8 ? 8 : 16);
+    EXPECT_GE(made.decode.stages, 3);
+    EXPECT_LE(made.decode.shared_bytes, sm90::kSharedBytes);
+  }
+  EXPECT_EQ(plan(problem, {.tokens = 17, .top_k = 4}).path, Path::rows);
+  EXPECT_EQ(plan(problem, {.tokens = 1, .top_k = 4, .form = OutputForm::slots}).path, Path::rows);
+  EXPECT_EQ(plan(problem, {.tokens = 1, .top_k = 4, .has_adapters = true}).path, Path::rows);
+  // Tokens of so wide a layer leave no room for weights.
+  EXPECT_EQ(plan(problem_of(8, 16384, 2880), {.tokens = 16, .top_k = 4}).path, Path::rows);
+}
+
+TEST(Plan, WithoutSlotsNothingIsComputed) {
+  EXPECT_EQ(plan(problem_of(4, 64, 64), {.tokens = 0, .top_k = 2}).path, Path::nothing);
+  EXPECT_EQ(plan(problem_of(4, 64, 64), {.tokens = 5, .top_k = 0}).path, Path::nothing);
+  EXPECT_EQ(plan(problem_of(0, 64, 64), {.tokens = 5, .top_k = 2}).path, Path::nothing);
+}
+
+TEST(Plan, TheActivationIsFusedWhereNothingElseIsRounded) {
+  const CallSize size{.tokens = 64, .top_k = 4};
+  EXPECT_TRUE(plan(problem_of(4, 64, 64, "exact"), size).fuses);
+  EXPECT_TRUE(plan(problem_of(4, 64, 64, "triton_fused"), size).fuses);
+  EXPECT_FALSE(plan(problem_of(4, 64, 64, "unfused"), size).fuses);
+  EXPECT_FALSE(plan(problem_of(4, 64, 64, "marlin"), size).fuses);
+  ExpertsProblem problem = problem_of(4, 64, 64);
+  problem.activation = Activation::gelu;
+  EXPECT_FALSE(plan(problem, size).fuses);
+  problem = problem_of(4, 64, 64);
+  problem.quantises = ActivationKey::mxfp8;
+  EXPECT_FALSE(plan(problem, size).fuses);
+  EXPECT_FALSE(plan(problem_of(4, 64, 64), {.tokens = 64, .top_k = 4, .has_adapters = true}).fuses);
+}
+
+TEST(Plan, ManyRowsOfTheSecondProductAreKeptInBf16UnlessNumericsForbidIt) {
+  const CallSize few{.tokens = 256, .top_k = 4}, many{.tokens = 512, .top_k = 4};
+  EXPECT_FALSE(plan(problem_of(128, 2880, 2880), few).rounds);
+  EXPECT_TRUE(plan(problem_of(128, 2880, 2880), many).rounds);
+  EXPECT_TRUE(plan(problem_of(128, 2880, 2880, "trtllm"), many).rounds);
+  EXPECT_FALSE(plan(problem_of(128, 2880, 2880, "unfused"), many).rounds);
+  EXPECT_FALSE(plan(problem_of(128, 2880, 2880, "marlin"), many).rounds);
+  EXPECT_FALSE(
+      plan(problem_of(128, 2880, 2880), {.tokens = 512, .top_k = 4, .has_adapters = true}).rounds);
+}
+
+// Rows that routing makes, as params.hpp cuts them into tiles.
+std::uint64_t rows_for(const std::vector<std::uint64_t>& counts, std::uint64_t& tiles) {
+  std::uint64_t rows = 0;
+  tiles = 0;
+  for (const std::uint64_t count : counts) {
+    if (count == 0) continue;
+    const std::uint64_t pieces = (count + sm90::kTileTokens - 1) / sm90::kTileTokens;
+    tiles += pieces;
+    rows += (count + 7) / 8 * 8;
+  }
+  return rows;
+}
+
+TEST(Plan, NoRoutingMakesMoreRowsThanAreReserved) {
+  SplitMix64 random(5);
+  for (int round = 0; round < 300; ++round) {
+    const std::uint64_t experts = 1 + random.next() % 512, slots = random.next() % 4000;
+    std::vector<std::uint64_t> counts(experts, 0);
+    const std::uint64_t favoured = 1 + random.next() % experts;
+    for (std::uint64_t i = 0; i < slots; ++i) ++counts[random.next() % favoured];
+    std::uint64_t tiles = 0;
+    EXPECT_LE(rows_for(counts, tiles), most_rows(slots, experts));
+    EXPECT_LE(tiles, most_tiles(slots, experts));
+  }
+}
+
+TEST(Plan, RegionsOfAWorkspaceDoNotOverlapAndGrowWithTokens) {
+  const sm90::Layer layer = layer_of(problem_of(128, 2880, 2880));
+  std::uint64_t last = 0;
+  for (std::uint64_t tokens = 1; tokens <= 8192; tokens *= 2) {
+    const auto made = plan_workspace(layer, {.tokens = tokens, .top_k = 4}, 132);
+    ASSERT_TRUE(made);
+    for (std::size_t i = 0; i + 1 < kRegions; ++i) {
+      EXPECT_EQ(made->at[i] % kMemoryAlignment, 0);
+      EXPECT_GE(made->at[i + 1], made->at[i] + made->bytes[i]);
+    }
+    EXPECT_GE(made->total, last);
+    last = made->total;
+  }
+  // Tokens in and out, h: 8192 * 4 slots of 2880 bf16 numbers each, and little more.
+  EXPECT_LT(last, std::uint64_t{2} * 8192 * 4 * 2880 * 2 * 11 / 10);
+}
+
+TEST(Plan, AdaptersAndRoundedNumericsTakeMore) {
+  const auto bytes = [](std::string_view numerics, std::uint64_t rank) {
+    return plan_workspace(layer_of(problem_of(32, 2880, 2880, numerics)),
+                          {.tokens = 1024, .top_k = 4, .most_rank = rank}, 132)
+        ->total;
+  };
+  EXPECT_GT(bytes("unfused", 0), bytes("exact", 0));
+  EXPECT_GT(bytes("exact", 16), bytes("exact", 0));
+}
+
+TEST(Plan, RefusesWhatKernelsCannotCount) {
+  EXPECT_EQ(describe(problem_of(1025, 64, 64)).why().id, "cuda.limits");
+  EXPECT_EQ(describe(problem_of(1, 64, 64 << 20)).why().id, "cuda.limits");
+  ExpertsProblem emulated = problem_of(2, 64, 64, "nvfp4_emulation");
+  emulated.shape.format = WeightFormat::nvfp4;
+  EXPECT_EQ(describe(emulated).why().id, "cuda.numerics");
+  EXPECT_EQ(describe(problem_of(2, 60, 64)).why().id, "experts.blocks");
+  const sm90::Layer layer = layer_of(problem_of(128, 64, 64));
+  for (const WorkspaceLimits& limits :
+       {WorkspaceLimits{.tokens = std::uint64_t{1} << 40, .top_k = 8},
+        WorkspaceLimits{.tokens = ~std::uint64_t{0}, .top_k = 8},
+        WorkspaceLimits{.capacity = std::uint64_t{1} << 30}})
+    EXPECT_EQ(plan_workspace(layer, limits, 132).why().id, "cuda.limits");
+}
+
+}  // namespace
+}  // namespace fp4moe::moe::cuda
