@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 
 #include "fp4moe/base/checked.hpp"
-#include "fp4moe/moe/cuda/geometry.hpp"
+#include "fp4moe/kernels/cuda/sm90/launches.hpp"
 #include "fp4moe/moe/cuda/ranges.hpp"
 
 namespace fp4moe::moe::cuda {
@@ -17,6 +17,11 @@ using kernels::cuda::Function;
 using kernels::cuda::Launch;
 using kernels::cuda::Memory;
 using kernels::cuda::Stream;
+
+// How a kernel is launched.
+struct Geometry {
+  std::uint32_t blocks = 1, threads = 1, shared_bytes = 0;
+};
 
 sm90::Type type_of(DType dtype) {
   return dtype == DType::bf16  ? sm90::Type::bf16
@@ -112,16 +117,18 @@ Result<Done> DeviceLayer::find_kernels() {
       {&kernels_.activate, "activate"},
       {&kernels_.combine, "combine"},
       {&kernels_.product, fmt::format("product_{}", format)},
+      {&kernels_.product_few, fmt::format("product_few_{}", format)},
       {&kernels_.decode, fmt::format("decode_{}", format)}};
   for (const auto& [to, name] : wanted) {
     const Result<Function> found = device_->function(fmt::format("fp4moe_sm90_{}", name));
     if (!found) return found.why();
     *to = *found;
   }
-  const std::pair<Function, std::uint32_t> shared[] = {
-      {kernels_.product, sm90::kSharedBytes},
-      {kernels_.decode, sm90::kSharedBytes},
-      {kernels_.sort, sort_geometry(layer_).shared_bytes}};
+  const std::pair<Function, std::uint32_t> shared[] = {{kernels_.product, sm90::kSharedBytes},
+                                                       {kernels_.product_few, sm90::kSharedBytes},
+                                                       {kernels_.decode, sm90::kSharedBytes},
+                                                       {kernels_.sort, sm90::kSortMostShared},
+                                                       {kernels_.activate, kActivateMostShared}};
   for (const auto& [function, bytes] : shared)
     if (const auto done = device_->allow_shared(function, bytes); !done) return done.why();
   return Done{};
@@ -165,10 +172,9 @@ Result<Workspace> DeviceLayer::reserve(const WorkspaceLimits& limits) const {
   Result<Memory> memory = device_->allocate(std::max<std::uint64_t>(plan->total, 1));
   if (!memory) return memory.why();
   made.memory_ = std::move(*memory);
-  // Counters of decode begin at 0 and are left at 0 by every launch.
-  const auto cleared =
-      device_->clear(made.at<std::byte>(Region::counters), 0,
-                     plan->bytes[static_cast<std::size_t>(Region::counters)], nullptr);
+  // Counters of decode begin at 0 and are left at 0 by every launch. The rest is cleared so that
+  // rows of padding, which are multiplied but never looked at, hold numbers.
+  const auto cleared = device_->clear(made.memory_.data(), 0, plan->total, nullptr);
   if (!cleared) return cleared.why();
   if (const auto done = device_->wait(nullptr); !done) return done.why();
   return made;
@@ -230,11 +236,17 @@ Result<Done> DeviceLayer::decode(const Step& step) const {
                          step.stream);
 }
 
-Result<Done> DeviceLayer::run_rows(const Step& step) const {
+// What the kernels of the path `rows` are given.
+struct DeviceLayer::RowsParams {
+  sm90::SortParams sort{};
+  sm90::GatherParams gather{};
+  sm90::ProductParams first{}, second{};
+  sm90::ActivateParams activate{};
+  sm90::CombineParams combine{};
+};
+
+DeviceLayer::RowsParams DeviceLayer::rows_params(const Step& step) const {
   const Workspace& space = step.space;
-  const auto blocks = static_cast<std::uint32_t>(device_->facts().multiprocessors);
-  const std::uint64_t slots = std::uint64_t{step.call.tokens} * step.call.top_k;
-  const auto rows = static_cast<std::uint32_t>(most_rows(slots, layer_.experts));
   auto* counts = space.at<std::uint32_t>(Region::tile_count);
   const sm90::Sorted sorted{.tiles = space.at<sm90::Tile>(Region::tiles),
                             .tile_count = counts,
@@ -255,55 +267,79 @@ Result<Done> DeviceLayer::run_rows(const Step& step) const {
             .most_rank = static_cast<std::uint32_t>(given.most_rank),
             .low = space.at<float>(Region::low)};
   const bool fuses = step.plan.fuses, rounds = step.plan.rounds;
+  const std::uint32_t tile = step.plan.tile_tokens;
+  const std::uint32_t stages = sm90::product_stages(tile, layer_.is_nvfp4 != 0);
+  return {.sort = {.call = step.call, .experts = layer_.experts, .tile_tokens = tile, .to = sorted},
+          .gather = {.call = step.call, .layer = layer_, .sorted = sorted, .tiles = x},
+          .first = {.matrix = layer_.w13,
+                    .sorted = sorted,
+                    .tiles = x,
+                    .work = sorted.work,
+                    .epilogue = fuses ? sm90::Epilogue::hidden : sm90::Epilogue::raw,
+                    .out = fuses ? static_cast<void*>(h) : static_cast<void*>(raw),
+                    .out_units = fuses ? layer_.w2.units : 0,
+                    .is_gated = layer_.is_gated,
+                    .alpha = layer_.act == sm90::Act::silu ? 1.0f : layer_.alpha,
+                    .beta = layer_.act == sm90::Act::silu ? 0.0f : layer_.beta,
+                    .limit = layer_.limit,
+                    .input_factor = step.call.x_factor,
+                    .tile_tokens = tile,
+                    .stages = stages},
+          // Tokens in tiles have been multiplied by then: their place is free.
+          .second = {.matrix = layer_.w2,
+                     .sorted = sorted,
+                     .tiles = h,
+                     .work = sorted.work + 1,
+                     .epilogue = rounds ? sm90::Epilogue::rounded : sm90::Epilogue::raw,
+                     .out = x,
+                     .input_factor = hidden_factor_,
+                     .tile_tokens = tile,
+                     .stages = stages},
+          .activate = {.call = step.call,
+                       .layer = layer_,
+                       .sorted = sorted,
+                       .raw = raw,
+                       .tiles = h,
+                       .lora = lora},
+          .combine = {.call = step.call,
+                      .layer = layer_,
+                      .sorted = sorted,
+                      .rows = x,
+                      .is_rounded = rounds ? 1U : 0U,
+                      .lora = lora}};
+}
 
-  const sm90::SortParams sort{.call = step.call, .experts = layer_.experts, .to = sorted};
-  const sm90::GatherParams gather{.call = step.call, .layer = layer_, .sorted = sorted, .tiles = x};
-  const sm90::ProductParams first{.matrix = layer_.w13,
-                                  .sorted = sorted,
-                                  .tiles = x,
-                                  .work = sorted.work,
-                                  .epilogue = fuses ? sm90::Epilogue::hidden : sm90::Epilogue::raw,
-                                  .out = fuses ? static_cast<void*>(h) : static_cast<void*>(raw),
-                                  .out_units = fuses ? layer_.w2.units : 0,
-                                  .is_gated = layer_.is_gated,
-                                  .alpha = layer_.alpha,
-                                  .beta = layer_.beta,
-                                  .limit = layer_.limit,
-                                  .input_factor = step.call.x_factor};
-  const sm90::ActivateParams activate{
-      .call = step.call, .layer = layer_, .sorted = sorted, .raw = raw, .tiles = h, .lora = lora};
-  // Tokens in tiles have been multiplied by then: their place is free.
-  const sm90::ProductParams second{
-      .matrix = layer_.w2,
-      .sorted = sorted,
-      .tiles = h,
-      .work = sorted.work + 1,
-      .epilogue = rounds ? sm90::Epilogue::rounded : sm90::Epilogue::raw,
-      .out = x,
-      .input_factor = hidden_factor_};
-  const sm90::CombineParams combine{.call = step.call,
-                                    .layer = layer_,
-                                    .sorted = sorted,
-                                    .rows = x,
-                                    .is_rounded = rounds ? 1U : 0U,
-                                    .lora = lora};
+Result<Done> DeviceLayer::run_rows(const Step& step) const {
+  const RowsParams params = rows_params(step);
+  const auto blocks = static_cast<std::uint32_t>(device_->facts().multiprocessors);
+  const std::uint64_t tokens = step.call.tokens, slots = tokens * step.call.top_k;
+  const std::uint32_t tile = step.plan.tile_tokens;
+  const Function product = tile <= sm90::kFewTokens ? kernels_.product_few : kernels_.product;
+  const Geometry multiply{blocks, sm90::kProductThreads,
+                          sm90::product_shared(tile, layer_.is_nvfp4 != 0)};
+  const Geometry route{sm90::route_blocks(tokens, blocks), sm90::kRouteThreads};
+  const Geometry sort{1, sm90::kSortThreads, sm90::sort_shared(layer_.experts, slots)};
+  const Geometry gather{sm90::gather_blocks(layer_, tokens, blocks), sm90::kGatherThreads};
+  const Geometry activate{sm90::activate_blocks(most_rows(slots, layer_.experts), blocks),
+                          sm90::kActivateThreads,
+                          sm90::activate_shared(layer_, params.activate.lora)};
+  const Geometry combine{sm90::combine_blocks(layer_, step.given.out.rows, blocks),
+                         sm90::kCombineThreads};
   struct Stage {
     const char* name;
     bool runs;
     Function function;
-    Geometry geometry;
+    const Geometry& geometry;
     const void* params;
   };
-  const Geometry multiply{blocks, sm90::kProductThreads, sm90::kSharedBytes};
   const Stage stages[] = {
-      {"route", step.route.columns != 0, kernels_.route, route_geometry(step.call.tokens),
-       &step.route},
-      {"sort", true, kernels_.sort, sort_geometry(layer_), &sort},
-      {"gather", true, kernels_.gather, gather_geometry(rows), &gather},
-      {"first product", true, kernels_.product, multiply, &first},
-      {"activate", !fuses, kernels_.activate, activate_geometry(rows), &activate},
-      {"second product", true, kernels_.product, multiply, &second},
-      {"combine", true, kernels_.combine, combine_geometry(step.call.out.rows), &combine}};
+      {"route", step.route.columns != 0, kernels_.route, route, &step.route},
+      {"sort", true, kernels_.sort, sort, &params.sort},
+      {"gather", true, kernels_.gather, gather, &params.gather},
+      {"first product", true, product, multiply, &params.first},
+      {"activate", !step.plan.fuses, kernels_.activate, activate, &params.activate},
+      {"second product", true, product, multiply, &params.second},
+      {"combine", true, kernels_.combine, combine, &params.combine}};
   for (const Stage& stage : stages) {
     if (!stage.runs) continue;
     const Range range(stage.name);

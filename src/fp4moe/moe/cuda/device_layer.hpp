@@ -113,15 +113,18 @@ class DeviceLayer {
  private:
   struct Kernels {
     kernels::cuda::Function route = nullptr, sort = nullptr, gather = nullptr, activate = nullptr,
-                            combine = nullptr, product = nullptr, decode = nullptr;
+                            combine = nullptr, product = nullptr, product_few = nullptr,
+                            decode = nullptr;
   };
   struct Step;
+  struct RowsParams;
   DeviceLayer() = default;
   Result<Done> find_kernels();
   Result<Done> place_scales();
   Result<Done> check_call(const DeviceCall& call, const Workspace& space) const;
   Result<Done> clear_output(const DeviceCall& call, kernels::cuda::Stream stream) const;
   Result<Done> decode(const Step& step) const;
+  RowsParams rows_params(const Step& step) const;
   Result<Done> run_rows(const Step& step) const;
 
   std::shared_ptr<const kernels::cuda::Device> device_{};

@@ -9,7 +9,7 @@
 
 #include "fp4moe/base/checked.hpp"
 #include "fp4moe/formats/sm90_scale.hpp"
-#include "fp4moe/moe/cuda/geometry.hpp"
+#include "fp4moe/kernels/cuda/sm90/launches.hpp"
 #include "fp4moe/weights/moe_weights.hpp"
 #include "fp4moe/weights/scale_extremes.hpp"
 #include "fp4moe/weights/scale_scan.hpp"
@@ -238,6 +238,7 @@ struct DeviceWeights::Packing {
   WeightFormat format{};
   int offset = 0;
   std::byte* records = nullptr;
+  std::uint32_t groups = 0;
 };
 
 Result<Done> DeviceWeights::pack_matrix(const Packing& packing) {
@@ -256,7 +257,8 @@ Result<Done> DeviceWeights::pack_matrix(const Packing& packing) {
                           .columns = static_cast<std::uint32_t>(codes.row_bytes * 2),
                           .is_nvfp4 = packing.format == WeightFormat::nvfp4 ? 1U : 0U,
                           .offset = packing.offset,
-                          .records = reinterpret_cast<std::uint8_t*>(packing.records)};
+                          .records = reinterpret_cast<std::uint8_t*>(packing.records),
+                          .groups = packing.groups};
   const std::pair<const std::uint8_t**, const RowsView*> parts[] = {
       {&params.codes, &codes},
       {&params.scales, &scales},
@@ -269,14 +271,16 @@ Result<Done> DeviceWeights::pack_matrix(const Packing& packing) {
     *to = *at;
   }
   if (const auto done = staging_->finish(); !done) return done.why();
-  const std::uint64_t rows = codes.rows * (packing.second == nullptr ? 1 : 2);
-  const std::uint64_t units = ceil_div(rows, sm90::kUnit) * ceil_div(params.columns, sm90::kUnit);
-  const auto launched = device_->launch({.function = pack_,
-                                         .blocks = static_cast<std::uint32_t>(units),
-                                         .threads = kPackThreads,
-                                         .overlaps = true,
-                                         .params = &params},
-                                        staging_->stream());
+  const std::uint64_t records =
+      std::uint64_t{params.groups} * ceil_div(params.columns, sm90::kUnit);
+  const auto launched =
+      device_->launch({.function = pack_,
+                       .blocks = sm90::pack_blocks(
+                           records, static_cast<std::uint32_t>(device_->facts().multiprocessors)),
+                       .threads = sm90::kPackThreads,
+                       .overlaps = true,
+                       .params = &params},
+                      staging_->stream());
   if (!launched) return launched.why();
   return device_->wait(staging_->stream());
 }
@@ -323,12 +327,14 @@ Result<Done> DeviceWeights::pack_expert(const ExpertView& view, const sm90::Laye
                                    .second = gated ? &view.up : nullptr,
                                    .format = shape.format,
                                    .offset = offsets[0],
-                                   .records = w13_.data() + position * layer.w13.expert_bytes});
+                                   .records = w13_.data() + position * layer.w13.expert_bytes,
+                                   .groups = layer.w13.groups});
   if (!packed) return packed.why();
   return pack_matrix({.first = view.down,
                       .format = shape.format,
                       .offset = offsets[1],
-                      .records = w2_.data() + position * layer.w2.expert_bytes});
+                      .records = w2_.data() + position * layer.w2.expert_bytes,
+                      .groups = layer.w2.groups});
 }
 
 Result<Done> DeviceWeights::pack_views(const ExpertSource& source, const sm90::Layer& layer,
@@ -347,11 +353,6 @@ Result<Done> DeviceWeights::pack_views(const ExpertSource& source, const sm90::L
                                  room(shape.hidden, shape.intermediate)));
   if (!rows) return rows.why();
   rows_ = std::move(*rows);
-  // Records of groups that no row reaches.
-  for (const kernels::cuda::Memory* memory : {&w13_, &w2_}) {
-    const auto cleared = device_->clear(memory->data(), 0, memory->size(), staging_->stream());
-    if (!cleared) return cleared.why();
-  }
   for (std::size_t e = 0; e < shape.experts; ++e) {
     const auto done = source.visit(e, [&](const ExpertView& view) -> Result<Done> {
       if (const auto fine = check_view(view, shape, e); !fine) return fine.why();

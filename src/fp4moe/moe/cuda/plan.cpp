@@ -14,6 +14,13 @@ constexpr std::uint64_t kMostSize = 1 << 20;  // of hidden and intermediate
 constexpr std::uint64_t kMostSlots = std::uint64_t{1} << 28;
 constexpr std::uint64_t kRawBytes = std::uint64_t{16} << 20;  // of float32 rows that stay near
 
+// Tokens of a tile, for so many slots of an expert on average or fewer.
+struct TileRow {
+  std::uint64_t mean;
+  std::uint32_t tokens;
+};
+constexpr TileRow kTileRows[] = {{20, sm90::kFewTokens}, {44, 64}};
+
 static_assert(static_cast<int>(sm90::Act::gelu_tanh_no_mul) ==
               static_cast<int>(Activation::gelu_tanh_no_mul));
 static_assert(static_cast<int>(sm90::Act::situ) == static_cast<int>(Activation::situ));
@@ -43,6 +50,15 @@ Result<Done> check_limits(const weights::MoeShape& shape) {
         .expects(fmt::format("1 to {}", kMostSize),
                  fmt::format("hidden {}, intermediate {}", shape.hidden, shape.intermediate));
   return Done{};
+}
+
+// Adapters and scales of whole rows keep a row of h near.
+Result<Done> check_kept_rows(std::uint64_t units, std::uint64_t rank) {
+  const std::uint64_t bytes = (units * sm90::kUnit + 2 * rank) * sizeof(float);
+  if (bytes <= kActivateMostShared) return Done{};
+  return usage("cuda.limits", "a row of the activation's output does not fit into shared memory")
+      .expects(fmt::format("at most {} bytes", kActivateMostShared), fmt::format("{}", bytes))
+      .try_this("split the layer among ranks, or use the CPU engine");
 }
 
 bool is_fused_act(sm90::Act act) {
@@ -105,6 +121,8 @@ Result<sm90::Layer> describe(const ExpertsProblem& problem) {
                    .quantise = word<sm90::Quantise>(problem.quantises),
                    .input_scales_each = problem.input_scales.size() > 1 ? 1U : 0U,
                    .hidden_scales_each = problem.hidden_scales.size() > 1 ? 1U : 0U};
+  if (problem.quantises == ActivationKey::fp8_token)
+    if (const auto fine = check_kept_rows(middle_units, 0); !fine) return fine.why();
   made.w13.groups = middle_units * (shape.gated() ? 2 : 1);
   made.w13.units = hidden_units;
   made.w2.groups = hidden_units;
@@ -117,7 +135,7 @@ Result<sm90::Layer> describe(const ExpertsProblem& problem) {
 
 CallPlan plan_call(const sm90::Layer& layer, const CallSize& size) {
   if (size.slots() == 0 || layer.experts == 0) return {};
-  CallPlan made{.path = Path::rows};
+  CallPlan made{.path = Path::rows, .tile_tokens = tile_tokens(size.slots(), layer.experts)};
   const bool may_decode = size.form == OutputForm::summed && !size.has_adapters &&
                           size.tokens <= sm90::kDecodeTokens && size.top_k <= sm90::kMostChoices;
   if (may_decode) {
@@ -129,11 +147,17 @@ CallPlan plan_call(const sm90::Layer& layer, const CallSize& size) {
   return made;
 }
 
-std::uint64_t most_tiles(std::uint64_t slots, std::uint64_t experts) {
-  return slots / sm90::kTileTokens + std::min(slots, experts);
+std::uint32_t tile_tokens(std::uint64_t slots, std::uint64_t experts) {
+  for (const TileRow& row : kTileRows)
+    if (slots <= experts * row.mean) return row.tokens;
+  return sm90::kTileTokens;
 }
+std::uint64_t most_tiles(std::uint64_t slots, std::uint64_t experts) {
+  return slots / kTileRows[0].tokens + std::min(slots, experts);
+}
+// Each expert's rows are padded to a multiple of 8.
 std::uint64_t most_rows(std::uint64_t slots, std::uint64_t experts) {
-  return round_up(slots + 7 * most_tiles(slots, experts), 8);
+  return round_up(slots + 7 * std::min(slots, experts), 8);
 }
 
 std::uint64_t WorkspaceLimits::slots(const sm90::Layer& layer) const {
@@ -151,6 +175,9 @@ Result<WorkspacePlan> plan_workspace(const sm90::Layer& layer, const WorkspaceLi
                              limits.top_k, layer.experts, limits.capacity));
   const std::uint64_t slots = limits.slots(layer), rows = most_rows(slots, layer.experts);
   const bool has_rank = limits.most_rank != 0;
+  if (has_rank)
+    if (const auto fine = check_kept_rows(layer.w2.units, limits.most_rank); !fine)
+      return fine.why();
   // Float32 rows of the second product: of all slots, or of as many as stay near.
   const std::uint64_t raw_slots =
       needs_raw(layer) || has_rank

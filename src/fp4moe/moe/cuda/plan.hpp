@@ -26,6 +26,9 @@ namespace sm90 = kernels::cuda::sm90;
 // bf16, which the reference engine computes).
 Result<sm90::Layer> describe(const ExpertsProblem& problem);
 
+// Shared memory that adapters and scales of whole rows may take, which keep a row of h.
+inline constexpr std::uint32_t kActivateMostShared = 224 * 1024;
+
 // What the path depends on.
 struct CallSize {
   std::uint64_t tokens = 0, top_k = 0;  // batches: experts * capacity, 1
@@ -42,9 +45,12 @@ struct CallPlan {
   sm90::DecodeShape decode{};
   bool fuses = false;   // the first product's epilogue computes the activation
   bool rounds = false;  // the second product leaves bf16 instead of float32
+  std::uint32_t tile_tokens = sm90::kTileTokens;
 };
 CallPlan plan_call(const sm90::Layer& layer, const CallSize& size);
 
+// Tokens of a tile, at most: the more an expert has on average, the more.
+std::uint32_t tile_tokens(std::uint64_t slots, std::uint64_t experts);
 // Rows and tiles that so many slots become at most, however they are routed.
 std::uint64_t most_tiles(std::uint64_t slots, std::uint64_t experts);
 std::uint64_t most_rows(std::uint64_t slots, std::uint64_t experts);
@@ -77,7 +83,8 @@ struct WorkspacePlan {
   std::array<std::uint64_t, kRegions> at{}, bytes{};
   std::uint64_t total = 0;
 };
-// `blocks`: multiprocessors of the device. Errors: cuda.limits (more slots than kernels count).
+// `blocks`: multiprocessors of the device. Errors: cuda.limits (more slots than kernels count,
+// ranks too large).
 Result<WorkspacePlan> plan_workspace(const sm90::Layer& layer, const WorkspaceLimits& limits,
                                      std::uint32_t blocks);
 
