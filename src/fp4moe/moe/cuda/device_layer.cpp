@@ -83,7 +83,8 @@ struct DeviceLayer::Step {
 };
 
 Result<DeviceLayer> DeviceLayer::make(std::shared_ptr<const kernels::cuda::Device> device,
-                                      const ExpertsProblem& problem, const ExpertSource& source) {
+                                      const ExpertsProblem& problem, const ExpertSource& source,
+                                      DeviceLayerOptions options) {
   const Range range("fp4moe make layer");
   Result<sm90::Layer> layer = describe(problem);
   if (!layer) return layer.why();
@@ -99,6 +100,7 @@ Result<DeviceLayer> DeviceLayer::make(std::shared_ptr<const kernels::cuda::Devic
   DeviceLayer made;
   made.device_ = std::move(device);
   made.problem_ = problem;
+  made.options_ = options;
   made.layer_ = *layer;
   if (const auto found = made.find_kernels(); !found) return found.why();
   Result<DeviceWeights> weights = DeviceWeights::make(made.device_, source, made.layer_);
@@ -110,25 +112,24 @@ Result<DeviceLayer> DeviceLayer::make(std::shared_ptr<const kernels::cuda::Devic
 
 Result<Done> DeviceLayer::find_kernels() {
   const std::string_view format = layer_.is_nvfp4 != 0 ? "nvfp4" : "mxfp4";
-  const std::pair<Function*, std::string> wanted[] = {
-      {&kernels_.route, "route"},
-      {&kernels_.sort, "sort"},
-      {&kernels_.gather, "gather"},
-      {&kernels_.activate, "activate"},
-      {&kernels_.combine, "combine"},
-      {&kernels_.product, fmt::format("product_{}", format)},
-      {&kernels_.product_few, fmt::format("product_few_{}", format)},
-      {&kernels_.decode, fmt::format("decode_{}", format)}};
+  std::vector<std::pair<Function*, std::string>> wanted{{&kernels_.route, "route"},
+                                                        {&kernels_.sort, "sort"},
+                                                        {&kernels_.gather, "gather"},
+                                                        {&kernels_.activate, "activate"},
+                                                        {&kernels_.combine, "combine"}};
+  if (options_.decodes) wanted.emplace_back(&kernels_.decode, fmt::format("decode_{}", format));
+  for (std::size_t i = 0; i < kernels_.products.size(); ++i)
+    wanted.emplace_back(&kernels_.products[i],
+                        fmt::format("product{}_{}", sm90::kTileBounds[i], format));
   for (const auto& [to, name] : wanted) {
     const Result<Function> found = device_->function(fmt::format("fp4moe_sm90_{}", name));
     if (!found) return found.why();
     *to = *found;
   }
-  const std::pair<Function, std::uint32_t> shared[] = {{kernels_.product, sm90::kSharedBytes},
-                                                       {kernels_.product_few, sm90::kSharedBytes},
-                                                       {kernels_.decode, sm90::kSharedBytes},
-                                                       {kernels_.sort, sm90::kSortMostShared},
-                                                       {kernels_.activate, kActivateMostShared}};
+  std::vector<std::pair<Function, std::uint32_t>> shared{{kernels_.sort, sm90::kSortMostShared},
+                                                         {kernels_.activate, kActivateMostShared}};
+  if (options_.decodes) shared.emplace_back(kernels_.decode, sm90::kSharedBytes);
+  for (const Function product : kernels_.products) shared.emplace_back(product, sm90::kSharedBytes);
   for (const auto& [function, bytes] : shared)
     if (const auto done = device_->allow_shared(function, bytes); !done) return done.why();
   return Done{};
@@ -180,8 +181,14 @@ Result<Workspace> DeviceLayer::reserve(const WorkspaceLimits& limits) const {
   return made;
 }
 
+CallPlan DeviceLayer::plan(const CallSize& size) const {
+  CallPlan made = plan_call(layer_, size);
+  if (made.path == Path::decode && !options_.decodes) made.path = Path::rows;
+  return made;
+}
+
 std::string_view DeviceLayer::kernel(const CallSize& size) const {
-  return plan_call(layer_, size).path == Path::decode ? "sm90/decode" : "sm90/rows";
+  return plan(size).path == Path::decode ? "sm90/decode" : "sm90/rows";
 }
 
 Result<Done> DeviceLayer::apply(const DeviceCall& call, const Workspace& space,
@@ -189,7 +196,7 @@ Result<Done> DeviceLayer::apply(const DeviceCall& call, const Workspace& space,
   const Range range("fp4moe layer");
   if (const auto fine = check_call(call, space); !fine) return fine.why();
   const CallSize size = size_of(call);
-  Step step{.given = call, .space = space, .stream = stream, .plan = plan_call(layer_, size)};
+  Step step{.given = call, .space = space, .stream = stream, .plan = plan(size)};
   if (step.plan.path == Path::nothing) return clear_output(call, stream);
   step.call = kernel_call(call, size);
   if (call.router != nullptr) {
@@ -268,7 +275,7 @@ DeviceLayer::RowsParams DeviceLayer::rows_params(const Step& step) const {
             .low = space.at<float>(Region::low)};
   const bool fuses = step.plan.fuses, rounds = step.plan.rounds;
   const std::uint32_t tile = step.plan.tile_tokens;
-  const std::uint32_t stages = sm90::product_stages(tile, layer_.is_nvfp4 != 0);
+  const std::uint32_t stages = sm90::product_shape(tile, layer_.is_nvfp4 != 0).stages;
   return {.sort = {.call = step.call, .experts = layer_.experts, .tile_tokens = tile, .to = sorted},
           .gather = {.call = step.call, .layer = layer_, .sorted = sorted, .tiles = x},
           .first = {.matrix = layer_.w13,
@@ -314,9 +321,10 @@ Result<Done> DeviceLayer::run_rows(const Step& step) const {
   const auto blocks = static_cast<std::uint32_t>(device_->facts().multiprocessors);
   const std::uint64_t tokens = step.call.tokens, slots = tokens * step.call.top_k;
   const std::uint32_t tile = step.plan.tile_tokens;
-  const Function product = tile <= sm90::kFewTokens ? kernels_.product_few : kernels_.product;
-  const Geometry multiply{blocks, sm90::kProductThreads,
-                          sm90::product_shared(tile, layer_.is_nvfp4 != 0)};
+  const auto bound = std::ranges::find(sm90::kTileBounds, tile) - std::begin(sm90::kTileBounds);
+  const Function product = kernels_.products[static_cast<std::size_t>(bound)];
+  const sm90::ProductShape shape = sm90::product_shape(tile, layer_.is_nvfp4 != 0);
+  const Geometry multiply{blocks, shape.threads, shape.shared_bytes};
   const Geometry route{sm90::route_blocks(tokens, blocks), sm90::kRouteThreads};
   const Geometry sort{1, sm90::kSortThreads, sm90::sort_shared(layer_.experts, slots)};
   const Geometry gather{sm90::gather_blocks(layer_, tokens, blocks), sm90::kGatherThreads};

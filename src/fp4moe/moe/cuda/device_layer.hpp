@@ -13,9 +13,10 @@
 // A layer holds weights only: many threads and streams may use one at once, each with a workspace
 // of its own.
 #pragma once
+#include <array>
 #include <cstdint>
+#include <iterator>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string_view>
 
@@ -84,12 +85,17 @@ class Workspace {
   WorkspaceLimits limits_{};
 };
 
+struct DeviceLayerOptions {
+  bool decodes = true;  // few tokens by the one kernel for them; false: like many
+};
+
 class DeviceLayer {
  public:
   // Weights are uploaded, in the layout or packed on the device. Errors: those of describe() and
   // DeviceWeights::make, cuda.kernel.
   static Result<DeviceLayer> make(std::shared_ptr<const kernels::cuda::Device> device,
-                                  const ExpertsProblem& problem, const ExpertSource& source);
+                                  const ExpertsProblem& problem, const ExpertSource& source,
+                                  DeviceLayerOptions options = {});
 
   const ExpertsProblem& problem() const { return problem_; }
   const kernels::cuda::Device& device() const { return *device_; }
@@ -113,13 +119,14 @@ class DeviceLayer {
  private:
   struct Kernels {
     kernels::cuda::Function route = nullptr, sort = nullptr, gather = nullptr, activate = nullptr,
-                            combine = nullptr, product = nullptr, product_few = nullptr,
-                            decode = nullptr;
+                            combine = nullptr, decode = nullptr;
+    std::array<kernels::cuda::Function, std::size(sm90::kTileBounds)> products{};
   };
   struct Step;
   struct RowsParams;
   DeviceLayer() = default;
   Result<Done> find_kernels();
+  CallPlan plan(const CallSize& size) const;
   Result<Done> place_scales();
   Result<Done> check_call(const DeviceCall& call, const Workspace& space) const;
   Result<Done> clear_output(const DeviceCall& call, kernels::cuda::Stream stream) const;
@@ -129,6 +136,7 @@ class DeviceLayer {
 
   std::shared_ptr<const kernels::cuda::Device> device_{};
   ExpertsProblem problem_{};
+  DeviceLayerOptions options_{};
   sm90::Layer layer_{};
   DeviceWeights weights_{};
   kernels::cuda::Memory scales_{};

@@ -19,7 +19,7 @@ struct TileRow {
   std::uint64_t mean;
   std::uint32_t tokens;
 };
-constexpr TileRow kTileRows[] = {{20, sm90::kFewTokens}, {44, 64}};
+constexpr TileRow kTileRows[] = {{20, sm90::kTileBounds[0]}, {44, sm90::kTileBounds[1]}};
 
 static_assert(static_cast<int>(sm90::Act::gelu_tanh_no_mul) ==
               static_cast<int>(Activation::gelu_tanh_no_mul));

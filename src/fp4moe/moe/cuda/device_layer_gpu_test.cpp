@@ -1,0 +1,498 @@
+#include <cstring>
+#include <numeric>
+#include <thread>
+
+#include "fp4moe/moe/cuda/device_layer.hpp"
+#include "fp4moe/moe/cuda/test_device.hpp"
+
+namespace fp4moe::moe::cuda {
+namespace {
+
+using namespace testing;  // NOLINT(google-build-using-namespace): helpers of this test alone
+
+class DeviceLayers : public OnDevice {};
+
+TEST_F(DeviceLayers, AgreeWithTheReferenceForAnyNumberOfTokens) {
+  const std::pair<WeightFormat, Sizes> shapes[] = {
+      {WeightFormat::mxfp4, {5, 96, 160}}, {WeightFormat::mxfp4, {8, 192, 128}},
+      {WeightFormat::mxfp4, {3, 32, 32}},  {WeightFormat::nvfp4, {5, 112, 80}},
+      {WeightFormat::nvfp4, {4, 16, 48}},  {WeightFormat::nvfp4, {6, 256, 208}}};
+  for (const auto& [format, sizes] : shapes) {
+    for (const Activation activation : {Activation::silu, Activation::swigluoai}) {
+      const TestLayer weights = layer_of(format, sizes, activation);
+      const ExpertsProblem problem = problem_of(weights);
+      const DeviceLayer layer = make_layer(device, problem, weights.source());
+      for (const std::uint64_t count :
+           some_tokens({0, 1, 2, 3, 8, 9, 16, 17, 64, 100, 256, 1000})) {
+        const TestTokens tokens(count, sizes.hidden, 2, sizes.experts, 40 + count);
+        for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
+          EXPECT_LE(error_of(reference(problem, weights, tokens),
+                             run(layer, tokens, OutputForm::summed, dtype)),
+                    kMostError)
+              << formats::name(format) << " " << sizes.hidden << " x " << sizes.intermediate << ", "
+              << count << " tokens";
+      }
+    }
+  }
+}
+
+TEST_F(DeviceLayers, AgreeWithTheReferenceOnLayersOfRealSize) {
+  if (is_small()) GTEST_SKIP() << "small shapes only";
+  for (const WeightFormat format : {WeightFormat::mxfp4, WeightFormat::nvfp4}) {
+    const Sizes sizes{8, 2880, 2880};
+    const TestLayer weights = layer_of(format, sizes, Activation::swigluoai);
+    const ExpertsProblem problem = problem_of(weights);
+    const DeviceLayer layer = make_layer(device, problem, weights.source());
+    for (const std::uint64_t count : {1u, 7u, 16u, 17u, 40u}) {
+      const TestTokens tokens(count, sizes.hidden, 4, sizes.experts, count);
+      EXPECT_LE(error_of(reference(problem, weights, tokens),
+                         run(layer, tokens, OutputForm::summed, DType::bf16)),
+                kMostError)
+          << formats::name(format) << ", " << count << " tokens";
+    }
+  }
+}
+
+TEST_F(DeviceLayers, AgreeWithTheReferenceForManyTokens) {
+  if (is_small()) GTEST_SKIP() << "few tokens only";
+  const Sizes sizes{16, 256, 192};
+  for (const WeightFormat format : {WeightFormat::mxfp4, WeightFormat::nvfp4}) {
+    const TestLayer weights = layer_of(format, sizes);
+    const ExpertsProblem problem = problem_of(weights);
+    const DeviceLayer layer = make_layer(device, problem, weights.source());
+    for (const std::uint64_t count : {2048u, 8192u}) {
+      const TestTokens tokens(count, sizes.hidden, 4, sizes.experts, count);
+      EXPECT_LE(error_of(reference(problem, weights, tokens), run(layer, tokens)), kMostError)
+          << formats::name(format) << ", " << count;
+    }
+  }
+}
+
+TEST_F(DeviceLayers, ExpertsMayHaveNoTokensOrAll) {
+  const Sizes sizes{is_small() ? 7u : 512u, 64, 64};
+  const TestLayer weights = layer_of(WeightFormat::mxfp4, sizes);
+  const ExpertsProblem problem = problem_of(weights);
+  const DeviceLayer layer = make_layer(device, problem, weights.source());
+  for (const std::uint64_t count : some_tokens({1, 16, 20, 300, 2000})) {
+    TestTokens tokens(count, sizes.hidden, 3, sizes.experts, count);
+    EXPECT_LE(error_of(reference(problem, weights, tokens), run(layer, tokens)), kMostError);
+    // All choices of all tokens are one expert: one slot counts as often as it is named.
+    for (std::int32_t& id : tokens.ids) id = static_cast<std::int32_t>(sizes.experts - 1);
+    EXPECT_LE(error_of(reference(problem, weights, tokens), run(layer, tokens)), kMostError);
+    std::ranges::fill(tokens.ids, -1);
+    EXPECT_EQ(run(layer, tokens), std::vector<double>(count * sizes.hidden, 0.0)) << count;
+  }
+}
+
+TEST_F(DeviceLayers, IdsOutsideAndMinusOneAreNobodys) {
+  const Sizes sizes{5, 96, 64};
+  const TestLayer weights = layer_of(WeightFormat::nvfp4, sizes);
+  const ExpertsProblem problem = problem_of(weights);
+  const DeviceLayer layer = make_layer(device, problem, weights.source());
+  for (const std::uint64_t count : some_tokens({4, 16, 50})) {
+    TestTokens tokens(count, sizes.hidden, 4, sizes.experts, count);
+    for (std::size_t i = 0; i < tokens.ids.size(); i += 3)
+      tokens.ids[i] = i % 2 == 0 ? -1 : static_cast<std::int32_t>(sizes.experts + i);
+    for (const OutputForm form : {OutputForm::summed, OutputForm::slots})
+      EXPECT_LE(error_of(reference(problem, weights, tokens, form), run(layer, tokens, form)),
+                kMostError)
+          << count;
+  }
+}
+
+TEST_F(DeviceLayers, GlobalIdsBecomePositionsByAMapOrAFirstExpert) {
+  const Sizes sizes{4, 64, 96};
+  const TestLayer weights = layer_of(WeightFormat::mxfp4, sizes);
+  const ExpertsProblem problem = problem_of(weights);
+  const DeviceLayer layer = make_layer(device, problem, weights.source());
+  const std::vector<std::int32_t> map{-1, 2, -1, 0, 3, -1, 1};
+  const Memory on_device = upload(*device, map);
+  for (const std::uint64_t count : some_tokens({3, 16, 40})) {
+    TestTokens global(count, sizes.hidden, 3, map.size(), count), mapped = global, moved = global;
+    for (std::int32_t& id : mapped.ids) id = map[static_cast<std::size_t>(id)];
+    for (std::int32_t& id : moved.ids) id = id >= 2 ? id - 2 : -1;
+    Upload by_map(*device, global), by_first(*device, global);
+    by_map.call.expert_map = on_device.as<const std::int32_t>();
+    by_map.call.map_size = map.size();
+    by_first.call.first_expert = 2;
+    const WorkspaceLimits limits{.tokens = count, .top_k = 3};
+    EXPECT_LE(error_of(reference(problem, weights, mapped), run(layer, by_map, limits)),
+              kMostError);
+    EXPECT_LE(error_of(reference(problem, weights, moved), run(layer, by_first, limits)),
+              kMostError);
+  }
+}
+
+TEST_F(DeviceLayers, EveryActivationIsComputed) {
+  const Sizes sizes{4, 96, 96};
+  for (const ActivationRow& activation : kActivations) {
+    TestLayer weights = layer_of(WeightFormat::mxfp4, sizes, activation.activation);
+    weights.params.limit = std::min(weights.params.limit, 3.0);
+    weights.params.situ_beta = 1.5;
+    weights.params.situ_linear_beta = 2.5;
+    if (activation.activation == Activation::swigluoai_uninterleave) {
+      weights.params.alpha = 1.5;
+      weights.params.beta = 0.75;
+    }
+    const ExpertsProblem problem = problem_of(weights);
+    const DeviceLayer layer = make_layer(device, problem, weights.source());
+    for (const std::uint64_t count : some_tokens({5, 16, 33})) {
+      const TestTokens tokens(count, sizes.hidden, 2, sizes.experts, count);
+      EXPECT_LE(error_of(reference(problem, weights, tokens), run(layer, tokens)), kMostError)
+          << activation.name << ", " << count;
+    }
+  }
+}
+
+TEST_F(DeviceLayers, EveryBackendsNumericsAreComputed) {
+  const Sizes sizes{4, 96, 160};
+  for (const Numerics& row : kNumerics)
+    for (const WeightFormat format : {WeightFormat::mxfp4, WeightFormat::nvfp4}) {
+      if (row.weights_in_bf16 && format == WeightFormat::nvfp4) continue;  // refused, see Plan
+      for (const Activation activation : {Activation::silu, Activation::swigluoai}) {
+        const TestLayer weights = layer_of(format, sizes, activation);
+        const ExpertsProblem problem = problem_of(weights, row.id);
+        const DeviceLayer layer = make_layer(device, problem, weights.source());
+        for (const std::uint64_t count : some_tokens({7, 16, 40})) {
+          const TestTokens tokens(count, sizes.hidden, 3, sizes.experts, count);
+          EXPECT_LE(error_of(reference(problem, weights, tokens), run(layer, tokens)), kMostError)
+              << row.id << " " << formats::name(format) << ", " << count;
+        }
+      }
+    }
+}
+
+TEST_F(DeviceLayers, EveryActivationSchemeIsComputed) {
+  const Sizes sizes{4, 256, 128};
+  for (const ActivationKey key :
+       {ActivationKey::mxfp8, ActivationKey::mxfp4, ActivationKey::nvfp4,
+        ActivationKey::fp8_static_tensor, ActivationKey::fp8_block128, ActivationKey::fp8_token})
+    for (const std::string_view numerics : {"native", "grouped", "trtllm"})
+      for (const bool each : {false, true}) {
+        const TestLayer weights = layer_of(WeightFormat::nvfp4, sizes);
+        ExpertsProblem problem = problem_of(weights, numerics);
+        problem.quantises = key;
+        if (key == ActivationKey::nvfp4 || key == ActivationKey::fp8_static_tensor) {
+          const float first = key == ActivationKey::nvfp4 ? 400.0f : 0.01f;
+          for (std::size_t e = 0; e < (each ? sizes.experts : 1); ++e) {
+            problem.input_scales.push_back(first * (1.0f + 0.25f * static_cast<float>(e)));
+            problem.hidden_scales.push_back(first * (1.5f - 0.125f * static_cast<float>(e)));
+          }
+        } else if (each) {
+          continue;
+        }
+        const DeviceLayer layer = make_layer(device, problem, weights.source());
+        for (const std::uint64_t count : some_tokens({6, 16, 40})) {
+          const TestTokens tokens(count, sizes.hidden, 2, sizes.experts, count);
+          EXPECT_LE(error_of(reference(problem, weights, tokens), run(layer, tokens)),
+                    kMostQuantised)
+              << static_cast<int>(key) << " " << numerics << (each ? " each" : "") << ", " << count;
+        }
+      }
+}
+
+TEST_F(DeviceLayers, TokensOfAnyTypeAndStride) {
+  const Sizes sizes{4, 96, 64};
+  const TestLayer weights = layer_of(WeightFormat::mxfp4, sizes);
+  const ExpertsProblem problem = problem_of(weights);
+  const DeviceLayer layer = make_layer(device, problem, weights.source());
+  for (const std::uint64_t count : some_tokens({5, 16, 30})) {
+    const TestTokens tokens(count, sizes.hidden, 2, sizes.experts, count);
+    const std::vector<double> expected = reference(problem, weights, tokens);
+    for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+      const std::uint64_t size = element_bytes(dtype), stride = (sizes.hidden + 24) * size;
+      std::vector<std::byte> wide(count * stride);
+      std::vector<float> row(sizes.hidden);
+      for (std::uint64_t t = 0; t < count; ++t) {
+        read_row(tokens.rows(), t, std::span(row));
+        write_row(std::span<const float>(row), {wide.data(), dtype, count, sizes.hidden, stride},
+                  t);
+      }
+      const Memory x = upload(*device, wide);
+      Upload given(*device, tokens);
+      given.call.x = {x.data(), dtype, count, sizes.hidden, stride};
+      // f16 loses nothing of these bf16 values but the smallest.
+      EXPECT_LE(error_of(expected, run(layer, given, {.tokens = count, .top_k = 2})), kMostError)
+          << tensor::name(dtype) << ", " << count;
+    }
+  }
+}
+
+TEST_F(DeviceLayers, BatchesAreComputedRowByRow) {
+  const Sizes sizes{5, 64, 96};
+  const TestLayer weights = layer_of(WeightFormat::nvfp4, sizes);
+  const ExpertsProblem problem = problem_of(weights);
+  const DeviceLayer layer = make_layer(device, problem, weights.source());
+  const std::uint64_t capacity = is_small() ? 4 : 70;
+  const std::vector<std::int32_t> counts{3, 0, static_cast<std::int32_t>(capacity), 1, 2};
+  // The same rows in standard form: each goes to the expert whose batch it is in.
+  TestTokens tokens(sizes.experts * capacity, sizes.hidden, 1, sizes.experts, 8);
+  std::ranges::fill(tokens.weights, 1.0f);
+  for (std::uint64_t i = 0; i < tokens.tokens; ++i) {
+    const auto expert = static_cast<std::int32_t>(i / capacity);
+    const bool is_used = static_cast<std::int32_t>(i % capacity) < counts[i / capacity];
+    tokens.ids[i] = is_used ? expert : -1;
+  }
+  const std::vector<double> expected = reference(problem, weights, tokens);
+  Upload given(*device, tokens);
+  const Memory on_device = upload(*device, counts);
+  given.call.ids = nullptr;
+  given.call.weights = nullptr;
+  given.call.top_k = 0;
+  given.call.counts = on_device.as<const std::int32_t>();
+  given.call.capacity = capacity;
+  given.call.form = OutputForm::batches;
+  std::vector<double> found = run(layer, given, {.capacity = capacity});
+  for (std::uint64_t i = 0; i < tokens.tokens; ++i)  // the others may hold anything
+    if (tokens.ids[i] < 0)
+      std::fill_n(found.begin() + static_cast<std::ptrdiff_t>(i * sizes.hidden), sizes.hidden, 0.0);
+  EXPECT_LE(error_of(expected, found), kMostError);
+}
+
+TEST_F(DeviceLayers, WithoutWeightsEveryChoiceCountsOnce) {
+  const Sizes sizes{4, 64, 64};
+  const TestLayer weights = layer_of(WeightFormat::mxfp4, sizes);
+  const ExpertsProblem problem = problem_of(weights);
+  const DeviceLayer layer = make_layer(device, problem, weights.source());
+  for (const std::uint64_t count : some_tokens({9, 33})) {
+    TestTokens tokens(count, sizes.hidden, 2, sizes.experts, 5);
+    std::ranges::fill(tokens.weights, 1.0f);
+    Upload given(*device, tokens);
+    given.call.weights = nullptr;
+    EXPECT_LE(error_of(reference(problem, weights, tokens),
+                       run(layer, given, {.tokens = count, .top_k = 2})),
+              kMostError);
+  }
+}
+
+TEST_F(DeviceLayers, FewTokensGiveTheSameByEitherPath) {
+  const Sizes sizes{6, 160, 96};
+  const TestLayer weights = layer_of(WeightFormat::mxfp4, sizes);
+  const ExpertsProblem problem = problem_of(weights);
+  const DeviceLayer layer = make_layer(device, problem, weights.source());
+  const DeviceLayer rows = make_layer(device, problem, weights.source(), {.decodes = false});
+  for (const std::uint64_t count : {1u, 8u, 13u, 16u}) {
+    const TestTokens tokens(count, sizes.hidden, 3, sizes.experts, count);
+    ASSERT_EQ(layer.kernel({.tokens = count, .top_k = 3}), "sm90/decode");
+    const std::vector<double> summed = run(layer, tokens);
+    EXPECT_LE(error_of(run(rows, tokens), summed), 1e-3) << count;
+    const std::vector<double> slots = run(layer, tokens, OutputForm::slots);
+    std::vector<double> expected(summed.size(), 0.0);
+    for (std::uint64_t slot = 0; slot < tokens.ids.size(); ++slot)
+      for (std::uint64_t i = 0; i < sizes.hidden; ++i)
+        expected[slot / 3 * sizes.hidden + i] +=
+            double{tokens.weights[slot]} * slots[slot * sizes.hidden + i];
+    EXPECT_LE(error_of(expected, summed), 1e-3) << count;
+  }
+}
+
+// Logits of distinct numbers, so that no two experts are equally good.
+std::vector<float> logits_for(std::uint64_t tokens, std::uint64_t columns, std::uint64_t seed) {
+  SplitMix64 random(seed);
+  std::vector<float> made(tokens * columns);
+  for (float& value : made) value = 6.0f * random.unit() - 3.0f;
+  return made;
+}
+
+TEST_F(DeviceLayers, RoutingOnTheDeviceIsTheRoutersRouting) {
+  const Sizes sizes{16, 64, 64};
+  const TestLayer weights = layer_of(WeightFormat::mxfp4, sizes);
+  const ExpertsProblem problem = problem_of(weights);
+  const DeviceLayer layer = make_layer(device, problem, weights.source());
+  using routing::Method;
+  for (const Method method :
+       {Method::softmax_topk, Method::renormalize_naive, Method::renormalize, Method::topk,
+        Method::topk_sigmoid, Method::sigmoid, Method::sigmoid_renorm, Method::minimax2,
+        Method::deepseek_v3, Method::softmax_bias, Method::grouped_softmax, Method::deepseek_v4}) {
+    routing::RouterOptions options{.method = method, .experts = sizes.experts, .top_k = 3};
+    if (routing::row(method).takes_groups) {
+      options.groups = 4;
+      options.chosen_groups = 2;
+    }
+    if (routing::row(method).takes_bias)
+      for (std::size_t e = 0; e < sizes.experts; ++e)
+        options.bias.push_back(0.03125f * static_cast<float>(e % 5));
+    if (routing::row(method).takes_scale) options.scale = 2.5;
+    const auto router = routing::Router::make(options);
+    ASSERT_TRUE(router) << text(router.why());
+    const auto on_device = DeviceRouter::make(device, options);
+    ASSERT_TRUE(on_device) << text(on_device.why());
+    for (const std::uint64_t count : some_tokens({1, 11, 16, 45, 200})) {
+      TestTokens tokens(count, sizes.hidden, 3, sizes.experts, count);
+      const std::vector<float> logits = logits_for(count, sizes.experts, 90 + count);
+      ThreadPool pool(1);
+      ASSERT_TRUE(router->route({.logits = {logits.data(), DType::f32, count, sizes.experts, 0}},
+                                {.ids = tokens.ids, .weights = tokens.weights}, pool));
+      Upload given(*device, tokens);
+      const Memory uploaded = upload(*device, logits);
+      given.call.ids = nullptr;
+      given.call.weights = nullptr;
+      given.call.top_k = 0;
+      given.call.router = &*on_device;
+      given.call.logits = {uploaded.data(), DType::f32, count, sizes.experts,
+                           sizes.experts * sizeof(float)};
+      const std::vector<double> found = run(layer, given, {.tokens = count, .top_k = 3});
+      EXPECT_LE(error_of(reference(problem, weights, tokens), found), kMostError)
+          << routing::name(method) << ", " << count;
+      EXPECT_LE(error_of(run(layer, tokens), found), 1e-5)
+          << routing::name(method) << ", " << count;
+    }
+  }
+}
+
+TEST_F(DeviceLayers, RefuseRoutingThatTheDeviceLacks) {
+  routing::RouterOptions simulated{.method = routing::Method::simulated, .experts = 8, .top_k = 2};
+  EXPECT_EQ(DeviceRouter::make(device, simulated).why().id, "cuda.routing");
+  routing::RouterOptions zeros{
+      .method = routing::Method::renormalize, .experts = 8, .top_k = 2, .zero_experts = 1};
+  EXPECT_EQ(DeviceRouter::make(device, zeros).why().id, "cuda.routing");
+  routing::RouterOptions many{.method = routing::Method::renormalize, .experts = 2000, .top_k = 2};
+  EXPECT_EQ(DeviceRouter::make(device, many).why().id, "cuda.limits");
+  EXPECT_EQ(DeviceRouter::make(device, {.experts = 8, .top_k = 9}).why().id, "routing.top_k");
+}
+
+TEST_F(DeviceLayers, EveryRunAndReplayGivesTheSameBits) {
+  const Sizes sizes{8, 192, 128};
+  const TestLayer weights = layer_of(WeightFormat::mxfp4, sizes);
+  const DeviceLayer layer = make_layer(device, problem_of(weights), weights.source());
+  for (const std::uint64_t count : some_tokens({1, 16, 60, 500})) {
+    const TestTokens tokens(count, sizes.hidden, 4, sizes.experts, count);
+    const Upload given(*device, tokens);
+    const Workspace space = reserve(layer, {.tokens = count, .top_k = 4});
+    const Result<Stream> stream = device->make_stream();
+    ASSERT_TRUE(stream);
+    std::vector<std::byte> first;
+    const auto check = [&](int round) {
+      ASSERT_TRUE(device->wait(*stream));
+      if (round == 0) first = given.bytes();
+      EXPECT_EQ(given.bytes(), first) << count << ", run " << round;
+    };
+    for (int round = 0; round < 5; ++round) {
+      given.poison();
+      ASSERT_TRUE(layer.apply(given.call, space, *stream));
+      check(round);
+    }
+    ASSERT_TRUE(device->begin_capture(*stream));
+    // Two calls in one graph: the second begins while the first one ends.
+    const auto captured = layer.apply(given.call, space, *stream);
+    const auto again = layer.apply(given.call, space, *stream);
+    const Result<void*> graph = device->end_capture(*stream);
+    ASSERT_TRUE(captured) << text(captured.why());
+    ASSERT_TRUE(again) << text(again.why());
+    ASSERT_TRUE(graph) << text(graph.why());
+    for (int round = 5; round < 10; ++round) {
+      given.poison();
+      ASSERT_TRUE(device->replay(*graph, *stream));
+      check(round);
+    }
+    device->drop_graph(*graph);
+    device->drop_stream(*stream);
+  }
+}
+
+TEST_F(DeviceLayers, ThreadsShareOneLayerWithWorkspacesOfTheirOwn) {
+  const Sizes sizes{8, 128, 128};
+  const TestLayer weights = layer_of(WeightFormat::nvfp4, sizes);
+  const DeviceLayer layer = make_layer(device, problem_of(weights), weights.source());
+  const TestTokens tokens(is_small() ? 10 : 70, sizes.hidden, 2, sizes.experts, 1);
+  const std::vector<double> expected = run(layer, tokens);
+  std::vector<std::vector<double>> found(4);
+  std::vector<std::thread> threads;
+  for (auto& mine : found)
+    threads.emplace_back([&] {
+      const Upload given(*device, tokens);
+      const Workspace space = reserve(layer, {.tokens = tokens.tokens, .top_k = 2});
+      const Result<Stream> stream = device->make_stream();
+      for (int round = 0; round < 20; ++round)
+        if (!layer.apply(given.call, space, *stream)) return;
+      if (device->wait(*stream)) mine = given.values();
+      device->drop_stream(*stream);
+    });
+  for (std::thread& thread : threads) thread.join();
+  for (const auto& mine : found) EXPECT_EQ(mine, expected);
+}
+
+TEST_F(DeviceLayers, AWorkspaceServesLayersOfTheSameSizes) {
+  const Sizes sizes{4, 64, 64};
+  const TestLayer weights = layer_of(WeightFormat::mxfp4, sizes);
+  const TestLayer others = layer_of(WeightFormat::mxfp4, sizes, Activation::silu, 99);
+  const TestLayer larger = layer_of(WeightFormat::mxfp4, {4, 128, 64});
+  const DeviceLayer first = make_layer(device, problem_of(weights), weights.source());
+  const DeviceLayer second = make_layer(device, problem_of(others), others.source());
+  const DeviceLayer third = make_layer(device, problem_of(larger), larger.source());
+  const TestTokens tokens(10, 64, 2, 4, 1), wide(10, 128, 2, 4, 1);
+  const Upload given(*device, tokens), given_wide(*device, wide);
+  const Workspace space = reserve(first, {.tokens = 10, .top_k = 2});
+  ASSERT_TRUE(second.apply(given.call, space, nullptr));
+  ASSERT_TRUE(device->wait(nullptr));
+  EXPECT_LE(error_of(reference(problem_of(others), others, tokens), given.values()), kMostError);
+  EXPECT_EQ(third.apply(given_wide.call, space, nullptr).why().id, "cuda.workspace");
+}
+
+TEST_F(DeviceLayers, CallsThatCannotBeAreRefusedBeforeAnythingRuns) {
+  const Sizes sizes{4, 64, 64};
+  const TestLayer weights = layer_of(WeightFormat::mxfp4, sizes);
+  const DeviceLayer layer = make_layer(device, problem_of(weights), weights.source());
+  const TestTokens tokens(10, sizes.hidden, 2, sizes.experts, 1);
+  const Upload given(*device, tokens);
+  const Workspace space = reserve(layer, {.tokens = 10, .top_k = 2});
+  const auto refused = [&](const auto& change) {
+    DeviceCall call = given.call;
+    change(call);
+    const auto done = layer.apply(call, space, nullptr);
+    return done ? std::string("accepted") : done.why().id;
+  };
+  given.poison();
+  std::vector<std::int32_t> on_host(20, 0);
+  EXPECT_EQ(refused([](DeviceCall& call) { call.x.data = nullptr; }), "cuda.pointer");
+  EXPECT_EQ(refused([](DeviceCall& call) { call.out.data = nullptr; }), "cuda.pointer");
+  EXPECT_EQ(refused([](DeviceCall& call) { call.ids = nullptr; }), "cuda.pointer");
+  EXPECT_EQ(refused([](DeviceCall& call) { call.x.data += 2; }), "cuda.pointer");
+  EXPECT_EQ(refused([](DeviceCall& call) { call.out.data += 8; }), "cuda.pointer");
+  EXPECT_EQ(refused([&](DeviceCall& call) { call.ids = on_host.data(); }), "cuda.pointer");
+  EXPECT_EQ(refused([](DeviceCall& call) { call.x.stride = 100; }), "cuda.size");
+  EXPECT_EQ(refused([](DeviceCall& call) { call.x.stride = 130; }), "cuda.size");
+  EXPECT_EQ(refused([](DeviceCall& call) { call.x.columns = 32; }), "cuda.size");
+  EXPECT_EQ(refused([](DeviceCall& call) { call.out.rows = 9; }), "cuda.size");
+  EXPECT_EQ(refused([](DeviceCall& call) { call.x.dtype = DType::f64; }), "cuda.type");
+  EXPECT_EQ(refused([](DeviceCall& call) { call.x.rows = 11; }), "cuda.workspace");
+  EXPECT_EQ(refused([](DeviceCall& call) { call.top_k = 3; }), "cuda.workspace");
+  EXPECT_EQ(refused([](DeviceCall& call) { call.top_k = 33; }), "cuda.limits");
+  EXPECT_EQ(refused([](DeviceCall& call) { call.form = OutputForm::batches; }), "cuda.call");
+  EXPECT_EQ(refused([](DeviceCall& call) { call.counts = call.ids; }), "cuda.call");
+  EXPECT_EQ(refused([](DeviceCall& call) { call.map_size = 0, call.expert_map = call.ids; }),
+            "cuda.call");
+  ASSERT_TRUE(device->wait(nullptr));
+  for (const double value : given.values()) EXPECT_TRUE(std::isnan(value));
+}
+
+TEST_F(DeviceLayers, DevicesAndMemoryThatAreNotThereAreSaidInWords) {
+  EXPECT_EQ(Device::open(1000).why().id, "cuda.ordinal");
+  EXPECT_EQ(Device::open(-1).why().id, "cuda.ordinal");
+  const TestLayer weights = layer_of(WeightFormat::mxfp4, {4, 64, 64});
+  const DeviceLayer layer = make_layer(device, problem_of(weights), weights.source());
+  const auto space = layer.reserve({.tokens = 8 << 20, .top_k = 32});
+  ASSERT_FALSE(space);
+  EXPECT_TRUE(space.why().id == "cuda.memory" || space.why().id == "cuda.limits");
+  EXPECT_EQ(layer.reserve({.tokens = std::uint64_t{1} << 40, .top_k = 2}).why().id, "cuda.limits");
+}
+
+TEST_F(DeviceLayers, ScalesThatAreNotNumbersAreRefused) {
+  TestLayer weights = layer_of(WeightFormat::mxfp4, {2, 64, 64});
+  weights.up[1].scales[5] = std::byte{255};
+  const auto made = DeviceLayer::make(device, problem_of(weights), weights.source());
+  ASSERT_FALSE(made);
+  EXPECT_EQ(made.why().id, "experts.scales");
+  EXPECT_EQ(made.why().tensor, "expert 1, up row 2, block 1");
+  TestLayer negative = layer_of(WeightFormat::nvfp4, {2, 64, 64});
+  negative.down[0].scales[3] = std::byte{0xB8};
+  EXPECT_EQ(DeviceLayer::make(device, problem_of(negative), negative.source()).why().id,
+            "scale.negative");
+  TestLayer spread = layer_of(WeightFormat::mxfp4, {2, 64, 64});
+  spread.gate[0].scales[0] = std::byte{0};
+  spread.gate[0].scales[1] = std::byte{254};
+  EXPECT_EQ(DeviceLayer::make(device, problem_of(spread), spread.source()).why().id, "scale.range");
+}
+
+}  // namespace
+}  // namespace fp4moe::moe::cuda

@@ -1,0 +1,204 @@
+// Layers on the first device, for tests: what is given lies on the host, outputs are poisoned with
+// NaN before each call.
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "fp4moe/moe/cuda/device_layer.hpp"
+#include "fp4moe/moe/reference/engine.hpp"
+#include "fp4moe/moe/reference/test_layer.hpp"
+
+namespace fp4moe::moe::cuda::testing {
+
+using kernels::cuda::Device;
+using kernels::cuda::Memory;
+using kernels::cuda::Stream;
+using moe::testing::TestLayer;
+using moe::testing::TestTokens;
+using weights::RowOrder;
+using weights::WeightFormat;
+
+// Every test of a fixture is skipped where there is no device.
+class OnDevice : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    Result<std::shared_ptr<const Device>> found = Device::open(0);
+    if (!found) GTEST_SKIP() << text(found.why());
+    device = std::move(*found);
+  }
+  std::shared_ptr<const Device> device{};
+};
+
+// Under compute-sanitizer everything takes a hundred times as long.
+inline bool is_small() { return std::getenv("FP4MOE_CUDA_TEST_SMALL") != nullptr; }
+inline std::vector<std::uint64_t> some_tokens(std::vector<std::uint64_t> all) {
+  if (is_small()) std::erase_if(all, [](std::uint64_t tokens) { return tokens > 20; });
+  return all;
+}
+
+inline RowOrder order_of(Activation activation) {
+  return !is_gated(activation)                                 ? RowOrder::single
+         : row(activation).columns == GateColumns::alternating ? RowOrder::interleaved
+                                                               : RowOrder::halves;
+}
+
+struct Sizes {
+  std::uint64_t experts = 5, hidden = 96, intermediate = 160;
+};
+inline TestLayer layer_of(WeightFormat format, const Sizes& sizes,
+                          Activation activation = Activation::silu, std::uint64_t seed = 3) {
+  return TestLayer({.format = format,
+                    .experts = sizes.experts,
+                    .hidden = sizes.hidden,
+                    .intermediate = sizes.intermediate,
+                    .order = order_of(activation),
+                    .has_bias = format == WeightFormat::mxfp4},
+                   activation, seed);
+}
+
+inline ExpertsProblem problem_of(const TestLayer& layer, std::string_view numerics = "exact") {
+  return {.shape = layer.shape,
+          .activation = layer.activation,
+          .params = layer.params,
+          .numerics = **require_numerics(numerics)};
+}
+
+inline Memory upload(const Device& device, std::span<const std::byte> bytes) {
+  Result<Memory> memory = device.allocate(std::max<std::size_t>(bytes.size(), 1));
+  EXPECT_TRUE(memory) << text(memory.why());
+  if (!memory) return {};
+  EXPECT_TRUE(device.upload(memory->data(), bytes, nullptr));
+  EXPECT_TRUE(device.wait(nullptr));
+  return std::move(*memory);
+}
+template <class T>
+Memory upload(const Device& device, const std::vector<T>& values) {
+  return upload(device, std::as_bytes(std::span(values)));
+}
+
+template <class T>
+std::vector<T> download(const Device& device, const void* from, std::size_t count) {
+  std::vector<T> values(count);
+  EXPECT_TRUE(device.download(std::as_writable_bytes(std::span(values)),
+                              static_cast<const std::byte*>(from), nullptr));
+  EXPECT_TRUE(device.wait(nullptr));
+  return values;
+}
+
+inline std::uint64_t output_rows(const TestTokens& tokens, OutputForm form) {
+  return form == OutputForm::slots ? tokens.tokens * tokens.top_k : tokens.tokens;
+}
+
+// Tokens and their routes on the device, and room for the output.
+struct Upload {
+  const Device& device;
+  Memory x{}, ids{}, weights{}, out{};
+  DeviceCall call{};
+
+  Upload(const Device& on, const TestTokens& tokens, OutputForm form = OutputForm::summed,
+         DType dtype = DType::f32)
+      : device(on),
+        x(upload(on, tokens.x)),
+        ids(upload(on, tokens.ids)),
+        weights(upload(on, tokens.weights)) {
+    const std::uint64_t rows = output_rows(tokens, form),
+                        row = tokens.hidden * element_bytes(dtype);
+    out = upload(on, std::vector<std::byte>(rows * row));
+    call = {.x = {x.data(), DType::bf16, tokens.tokens, tokens.hidden, tokens.hidden * 2},
+            .top_k = tokens.top_k,
+            .ids = ids.as<const std::int32_t>(),
+            .weights = weights.as<const float>(),
+            .form = form,
+            .out = {out.data(), dtype, rows, tokens.hidden, row}};
+  }
+  void poison() const {
+    EXPECT_TRUE(device.clear(out.data(), 0xFF, out.size(), nullptr));
+    EXPECT_TRUE(device.wait(nullptr));
+  }
+  std::vector<std::byte> bytes() const {
+    return download<std::byte>(device, out.data(), call.out.rows * call.out.stride);
+  }
+  std::vector<double> values() const {
+    const std::vector<std::byte> found = bytes();
+    const ConstRows rows{found.data(), call.out.dtype, call.out.rows, call.out.columns,
+                         call.out.stride};
+    std::vector<double> made(call.out.rows * call.out.columns);
+    for (std::uint64_t r = 0; r < rows.rows; ++r)
+      read_row(rows, r, std::span(made).subspan(r * rows.columns, rows.columns));
+    return made;
+  }
+};
+
+inline DeviceLayer make_layer(const std::shared_ptr<const Device>& device,
+                              const ExpertsProblem& problem, const ExpertSource& source,
+                              DeviceLayerOptions options = {}) {
+  Result<DeviceLayer> made = DeviceLayer::make(device, problem, source, options);
+  EXPECT_TRUE(made) << text(made.why());
+  if (!made) std::abort();  // nothing below can go on
+  return std::move(*made);
+}
+
+inline Workspace reserve(const DeviceLayer& layer, const WorkspaceLimits& limits) {
+  Result<Workspace> made = layer.reserve(limits);
+  EXPECT_TRUE(made) << text(made.why());
+  if (!made) std::abort();
+  return std::move(*made);
+}
+
+// One call on poisoned memory.
+inline std::vector<double> run(const DeviceLayer& layer, const Upload& upload,
+                               const WorkspaceLimits& limits) {
+  const Workspace space = reserve(layer, limits);
+  upload.poison();
+  const auto done = layer.apply(upload.call, space, nullptr);
+  EXPECT_TRUE(done) << text(done.why());
+  const auto waited = layer.device().wait(nullptr);
+  EXPECT_TRUE(waited) << text(waited.why());
+  return upload.values();
+}
+inline std::vector<double> run(const DeviceLayer& layer, const TestTokens& tokens,
+                               OutputForm form = OutputForm::summed, DType dtype = DType::f32) {
+  return run(layer, Upload(layer.device(), tokens, form, dtype),
+             {.tokens = tokens.tokens, .top_k = tokens.top_k});
+}
+
+inline std::vector<double> reference(const ExpertsProblem& problem, const TestLayer& layer,
+                                     const TestTokens& tokens,
+                                     OutputForm form = OutputForm::summed) {
+  const reference::ReferenceEngine engine(std::make_shared<ThreadPool>(8));
+  const auto experts = engine.make(problem, layer.source());
+  EXPECT_TRUE(experts) << text(experts.why());
+  const std::uint64_t rows = output_rows(tokens, form);
+  std::vector<double> out(rows * tokens.hidden);
+  const Prepared in = tokens.prepared();
+  const auto done = (*experts)->compute(
+      {.in = in}, form, dense_rows(std::span(out), DType::f64, rows, tokens.hidden));
+  EXPECT_TRUE(done) << text(done.why());
+  return out;
+}
+
+// Root mean square of the difference as a share of the expected values'; NaN is infinitely far.
+inline double error_of(const std::vector<double>& expected, const std::vector<double>& found) {
+  if (expected.size() != found.size()) return INFINITY;
+  double wrong = 0, all = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    wrong += (expected[i] - found[i]) * (expected[i] - found[i]);
+    all += expected[i] * expected[i];
+  }
+  if (!std::isfinite(wrong)) return INFINITY;
+  return all == 0 ? std::sqrt(wrong) : std::sqrt(wrong / all);
+}
+
+inline constexpr double kMostError = 4e-3;        // h and the output in bf16
+inline constexpr double kMostQuantised = 1.5e-2;  // codes that fall to the other side
+
+}  // namespace fp4moe::moe::cuda::testing
