@@ -5,7 +5,7 @@ Inline assembly wants every register by name, which no template can spell.
 """
 from pathlib import Path
 
-COLUMNS = [8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128]
+COLUMNS = range(24, 136, 8)  # fewer go by another instruction
 
 HEAD = """\
 // Matrix multiply-accumulate of a warpgroup: 64 rows of weights in registers times `columns` tokens
@@ -21,22 +21,39 @@ namespace fp4moe::kernels::cuda::sm90 {
 // clang-format off
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-template <int pending>
-__device__ inline void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory"); }
+__device__ inline void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
 // Registers of a fragment stay as they are up to here.
 __device__ inline void keep(Fragment& f) { asm volatile("" : "+r"(f.a0), "+r"(f.a1), "+r"(f.a2), "+r"(f.a3)::"memory"); }
 
-// Tokens in shared memory: rows of 128 bytes, eight of them swizzled together.
-__device__ inline std::uint64_t describe_tokens(std::uint32_t address) {
-  constexpr std::uint64_t kEightRows = 1024 >> 4, kSwizzle128 = 1;
-  return (address & 0x3FFFFu) >> 4 | std::uint64_t{1} << 16 | kEightRows << 32 | kSwizzle128 << 62;
-}
+// Where tokens lie in shared memory, in 16 bytes: rows of 128 bytes, eight of them swizzled
+// together. The other half of the descriptor never changes.
+__device__ inline std::uint32_t describe_tokens(std::uint32_t address) { return address >> 4 | 1u << 16; }
 
 // Kernels for several numbers of columns share one array: the compiler gives every array registers
 // of its own.
 template <int columns, int room>
-__device__ inline void wgmma(float (&d)[room], const Fragment& f, std::uint64_t tokens) {
+__device__ inline void wgmma(float (&d)[room], const Fragment& f, std::uint32_t tokens) {
   static_assert(room >= columns / 2);
+"""
+
+TAIL = """
+// 64 rows of a record, 16 of them a warp's, times `columns` tokens of a unit: begun, then waited for.
+template <int columns, int room>
+__device__ inline void multiply_unit(float (&sums)[room], const Fragment& f0, const Fragment& f1, const Fragment& f2, const Fragment& f3, std::uint32_t tokens) {
+  wgmma_fence();
+  wgmma<columns>(sums, f0, tokens);
+  wgmma<columns>(sums, f1, tokens + 2);
+  wgmma<columns>(sums, f2, tokens + 4);
+  wgmma<columns>(sums, f3, tokens + 6);
+  wgmma_commit();
+}
+__device__ inline void finish_unit(Fragment& f0, Fragment& f1, Fragment& f2, Fragment& f3) {
+  wgmma_wait();
+  keep(f0);
+  keep(f1);
+  keep(f2);
+  keep(f3);
+}
 """
 
 
@@ -45,18 +62,18 @@ def instruction(columns: int) -> str:
     sums = ", ".join(f"%{i}" for i in range(count))
     operands = ", ".join(f'"+f"(d[{i}])' for i in range(count))
     return f"""  if constexpr (columns == {columns})
-  asm volatile("{{ .reg .pred adds; setp.eq.b32 adds, 0, 0;\\n"
+  asm volatile("{{ .reg .pred adds; .reg .b64 at; setp.eq.b32 adds, 0, 0; mov.b64 at, {{%{count + 4}, 0x40000040}};\\n"
                "wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.bf16.bf16 {{{sums}}}, "
-               "{{%{count}, %{count + 1}, %{count + 2}, %{count + 3}}}, %{count + 4}, adds, 1, 1, 0; }}"
+               "{{%{count}, %{count + 1}, %{count + 2}, %{count + 3}}}, at, adds, 1, 1, 0; }}"
                : {operands}
-               : "r"(f.a0), "r"(f.a1), "r"(f.a2), "r"(f.a3), "l"(tokens));
+               : "r"(f.a0), "r"(f.a1), "r"(f.a2), "r"(f.a3), "r"(tokens));
 """
 
 
 def main():
     path = Path(__file__).parent.parent / "src/fp4moe/kernels/cuda/sm90/wgmma.cuh"
     text = HEAD + "".join(map(instruction, COLUMNS))
-    path.write_text(text + "}\n// clang-format on\n\n}  // namespace fp4moe::kernels::cuda::sm90\n")
+    path.write_text(text + "}\n" + TAIL + "// clang-format on\n\n}  // namespace fp4moe::kernels::cuda::sm90\n")
 
 
 if __name__ == "__main__":

@@ -46,8 +46,8 @@ __device__ inline void barrier_wait(std::uint32_t barrier, std::uint32_t parity)
 __device__ inline void bulk_copy(std::uint32_t to, const void* from, std::uint32_t bytes,
                                  std::uint32_t barrier) {
   asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-          to),
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(to),
       "l"(from), "r"(bytes), "r"(barrier)
       : "memory");
 }
@@ -104,6 +104,15 @@ __device__ inline uint2 load_shared8(std::uint32_t at) {
 __device__ inline std::uint32_t load_shared4(std::uint32_t at) {
   std::uint32_t v;
   asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v) : "r"(at));
+  return v;
+}
+
+// Four 8 x 8 matrices of 16-bit values, the row addresses of the m-th from lanes 8m to 8m + 7.
+__device__ inline uint4 load_matrices(std::uint32_t at) {
+  uint4 v;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(at));
   return v;
 }
 

@@ -7,34 +7,39 @@
 
 namespace fp4moe::kernels::cuda::sm90 {
 
-// Four warpgroups multiply, the first warp of a fifth feeds them; in decode its others
-// finish sums.
-inline constexpr std::uint32_t kConsumers = 4;
-inline constexpr std::uint32_t kProductThreads = (kConsumers + 1) * 128;
-inline constexpr std::uint32_t kDecodeThreads = (kConsumers + 1) * 128;
 inline constexpr std::uint32_t kSharedBytes = 227 * 1024;  // of a block, at most
 inline constexpr std::uint32_t kTables = 1024;             // barriers and the like, in front
 
 constexpr std::uint32_t record_bytes(bool is_nvfp4) { return is_nvfp4 ? 2304 : 2176; }
 
-// Tiles of at most this many tokens have a kernel of their own, fp4moe_sm90_product_few_*.
-inline constexpr std::uint32_t kFewTokens = 32;
+// Products: kernels fp4moe_sm90_product{32,64,128}_{mxfp4,nvfp4} take tiles of at most so many
+// tokens. Warpgroups multiply 64 rows each, the first warp of one more feeds them. A stage holds
+// some units of the rows of all warpgroups and of a tile's tokens.
+inline constexpr std::uint32_t kTileBounds[] = {32, 64, 128};
 
-// Product: a stage holds two units of four groups of rows, and of the tokens of a tile.
-inline constexpr std::uint32_t kStageUnits = 2;
+struct ProductShape {
+  std::uint32_t consumers = 0, threads = 0, stages = 0, shared_bytes = 0;
+};
+// Few tokens leave registers for more warps, which hide each other's waits.
+constexpr std::uint32_t product_consumers(std::uint32_t tile_tokens) {
+  return tile_tokens <= 32 ? 5 : 4;
+}
+constexpr std::uint32_t stage_units(std::uint32_t tile_tokens) { return tile_tokens <= 32 ? 4 : 2; }
 constexpr std::uint32_t product_stage_bytes(std::uint32_t tile_tokens, bool is_nvfp4) {
-  return kConsumers * kStageUnits * record_bytes(is_nvfp4) + kStageUnits * tile_tokens * 128;
+  return stage_units(tile_tokens) *
+         (product_consumers(tile_tokens) * record_bytes(is_nvfp4) + tile_tokens * 128);
 }
-constexpr std::uint32_t product_stages(std::uint32_t tile_tokens, bool is_nvfp4) {
-  return std::min<std::uint32_t>(
-      8, (kSharedBytes - 2 * kTables) / product_stage_bytes(tile_tokens, is_nvfp4));
-}
-constexpr std::uint32_t product_shared(std::uint32_t tile_tokens, bool is_nvfp4) {
-  return 2 * kTables +
-         product_stages(tile_tokens, is_nvfp4) * product_stage_bytes(tile_tokens, is_nvfp4);
+constexpr ProductShape product_shape(std::uint32_t tile_tokens, bool is_nvfp4) {
+  const std::uint32_t stage = product_stage_bytes(tile_tokens, is_nvfp4);
+  const std::uint32_t fit = (kSharedBytes - 2 * kTables) / stage, stages = fit < 8 ? fit : 8;
+  const std::uint32_t consumers = product_consumers(tile_tokens);
+  return {consumers, (consumers + 1) * 128, stages, 2 * kTables + stages * stage};
 }
 
-// Decode: tokens of one expert, a ring of weights, the sums of a group of rows twice over.
+// Decode: tokens of one expert, a ring of weights, the sums of a group of rows twice over. Four
+// warpgroups multiply, one warp feeds them, three finish sums.
+inline constexpr std::uint32_t kConsumers = 4;
+inline constexpr std::uint32_t kDecodeThreads = (kConsumers + 1) * 128;
 inline constexpr std::uint32_t kDecodeStageUnits = 8;
 inline constexpr std::uint32_t kDecodeTables = 16 * 1024;
 inline constexpr std::uint32_t kSumStride =

@@ -24,8 +24,7 @@ struct Fragment {
   std::uint32_t a0, a1, a2, a3;
 };
 
-__device__ inline Fragment fragment(std::uint32_t word, std::uint32_t scale,
-                                    std::uint32_t scale8) {
+__device__ inline Fragment fragment(std::uint32_t word, std::uint32_t scale, std::uint32_t scale8) {
   constexpr std::uint32_t kAll = 0x81C081C0u, kSign = 0x80008000u, kMagnitude = 0x01C001C0u;
   const std::uint32_t a0 = word & kAll;
   const std::uint32_t a1 = (word << 3) & kAll;
@@ -33,6 +32,16 @@ __device__ inline Fragment fragment(std::uint32_t word, std::uint32_t scale,
   const std::uint32_t a3 = ((word << 2) & kSign) | ((word << 6) & kMagnitude);
   return {multiply_bf16(a0, scale), multiply_bf16(a1, scale8), multiply_bf16(a2, scale),
           multiply_bf16(a3, scale8)};
+}
+
+// A warp's 16 rows times 8 tokens.
+__device__ inline void multiply_eight(float* sums, const Fragment& f, std::uint32_t b0,
+                                      std::uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+      : "r"(f.a0), "r"(f.a1), "r"(f.a2), "r"(f.a3), "r"(b0), "r"(b1));
 }
 
 // E8M0, rebiased: the byte is the exponent of a BF16 number.
@@ -46,8 +55,8 @@ struct Mxfp4 {
   template <int step, int half>
   __device__ static std::uint32_t scale(Scales scales) {
     constexpr std::uint32_t kByte = (step / 2) * 2 + half;
-    constexpr std::uint32_t kTake = 0x0404u | kByte << 4 | kByte << 12;
-    return __byte_perm(scales, 0, kTake) >> 1;
+    constexpr std::uint32_t kTake = 0x4040u | kByte | kByte << 8;
+    return __byte_perm(scales, 0, kTake) * 128;
   }
 };
 
@@ -85,6 +94,42 @@ struct Block {
                                            : words.w;
     return fragment(word, Format::template scale<step, 0>(scales),
                     Format::template scale<step, 1>(scales));
+  }
+};
+
+// A warp's 16 rows of a record and `eights` times 8 tokens of a unit, for the warp's own tensor
+// instructions: with so few tokens they need fewer instructions than a warpgroup's.
+__device__ inline std::uint32_t matrix_row(std::uint32_t lane) {
+  return lane % 8 * 128 + (lane / 8 ^ lane % 8) * 16;
+}
+template <class Format, int eights>
+struct Operands {
+  Block<Format> block;
+  uint4 low[eights], high[eights];
+
+  // `tokens` is the address of the unit's tokens, `row` what matrix_row says.
+  __device__ void load(std::uint32_t record, std::uint32_t warp, std::uint32_t lane,
+                       std::uint32_t tokens, std::uint32_t row) {
+    block = Block<Format>::load(record, warp, lane);
+#pragma unroll
+    for (int e = 0; e < eights; ++e) {
+      low[e] = load_matrices(tokens + e * 1024 + row);
+      high[e] = load_matrices(tokens + e * 1024 + (row ^ 64));
+    }
+  }
+  __device__ void multiply(float* sums) const {
+    const Fragment f0 = block.template at<0>();
+#pragma unroll
+    for (int e = 0; e < eights; ++e) multiply_eight(sums + 4 * e, f0, low[e].x, low[e].y);
+    const Fragment f1 = block.template at<1>();
+#pragma unroll
+    for (int e = 0; e < eights; ++e) multiply_eight(sums + 4 * e, f1, low[e].z, low[e].w);
+    const Fragment f2 = block.template at<2>();
+#pragma unroll
+    for (int e = 0; e < eights; ++e) multiply_eight(sums + 4 * e, f2, high[e].x, high[e].y);
+    const Fragment f3 = block.template at<3>();
+#pragma unroll
+    for (int e = 0; e < eights; ++e) multiply_eight(sums + 4 * e, f3, high[e].z, high[e].w);
   }
 };
 
