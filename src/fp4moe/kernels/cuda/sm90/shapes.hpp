@@ -61,7 +61,8 @@ constexpr DecodeShape decode_shape(const Layer& layer, std::uint32_t tokens) {
 }
 // Of slots that may be active, groups of rows of both products, columns of the output.
 constexpr std::uint64_t decode_counters(const Layer& layer, std::uint32_t slots) {
-  const std::uint64_t active = std::min(slots, layer.experts);
+  // An expert that many slots of one token name takes several entries.
+  const std::uint64_t active = std::min(slots, layer.experts + slots / 8);
   return active * (1 + layer.w13.groups + layer.w2.groups) + layer.w2.groups + 8;
 }
 

@@ -1,0 +1,167 @@
+// What every block of a decode launch works out for itself before it reads weights: who goes to
+// which expert, and which part of the weights is its own.
+#pragma once
+#include <cstdint>
+
+#include "fp4moe/kernels/cuda/sm90/params.hpp"
+#include "fp4moe/kernels/cuda/sm90/ptx.cuh"
+#include "fp4moe/kernels/cuda/sm90/route.cuh"
+#include "fp4moe/kernels/cuda/sm90/shapes.hpp"
+
+namespace fp4moe::kernels::cuda::sm90::decode {
+
+inline constexpr std::uint32_t kMostSlots = kDecodeTokens * kMostChoices;
+inline constexpr std::uint32_t kMostStages = 8;
+
+// At the beginning of shared memory. An entry is an expert and at most `columns` of its slots.
+struct Tables {
+  std::uint64_t full[kMostStages], empty[kMostStages];
+  std::uint64_t sums_full[2], sums_empty[2];
+  std::uint32_t entries;
+  std::uint32_t is_last;  // what one finishing thread found out for all
+  std::int32_t ids[kMostSlots];
+  float weights[kMostSlots];
+  std::int16_t expert_of_slot[kMostSlots];  // local; -1: elsewhere
+  std::uint16_t rank[kMostSlots];           // among the slots of its expert
+  std::uint16_t list[kMostSlots];           // slots by expert
+  std::int16_t expert[kMostSlots];          // of each entry
+  std::uint16_t first[kMostSlots + 1];      // in the list; the end of one is the next one's first
+  std::uint16_t count[kMostExperts];        // slots of an expert, then its place in the list
+};
+static_assert(sizeof(Tables) + 1024 <= kDecodeTables);
+
+// Ids and weights of all tokens, given or routed, by all warps of the block. `scratch` is free
+// shared memory.
+__device__ inline void find_experts(const DecodeParams& p, Tables& tables, float* scratch,
+                                    std::uint32_t scratch_floats) {
+  const std::uint32_t slots = p.call.tokens * p.call.top_k;
+  for (std::uint32_t e = threadIdx.x; e < p.layer.experts; e += blockDim.x) tables.count[e] = 0;
+  if (p.route.columns == 0) {
+    for (std::uint32_t s = threadIdx.x; s < slots; s += blockDim.x) {
+      tables.ids[s] = p.call.ids[s];
+      tables.weights[s] = p.call.weights == nullptr ? 1.0f : p.call.weights[s];
+    }
+    return;
+  }
+  const std::uint32_t each = 2 * p.route.columns, warp = threadIdx.x / 32;
+  const std::uint32_t warps = min(blockDim.x / 32, scratch_floats / each);
+  if (warp >= warps) return;
+  for (std::uint32_t t = warp; t < p.call.tokens; t += warps)
+    route_token(p.route, t, scratch + warp * each, tables.ids + t * p.call.top_k,
+                tables.weights + t * p.call.top_k);
+}
+
+__device__ inline std::int32_t local_expert(const Call& call, std::uint32_t experts,
+                                            std::int32_t id) {
+  std::int32_t found = id - call.first_expert;
+  if (call.expert_map != nullptr)
+    found = id >= 0 && static_cast<std::uint32_t>(id) < call.map_size ? call.expert_map[id] : -1;
+  return id >= 0 && found >= 0 && static_cast<std::uint32_t>(found) < experts ? found : -1;
+}
+
+// Slots by expert, ascending in both, by one warp.
+__device__ inline void list_slots(const DecodeParams& p, Tables& tables) {
+  constexpr std::uint32_t kAll = 0xFFFFFFFFu;
+  const std::uint32_t lane = threadIdx.x % 32, slots = p.call.tokens * p.call.top_k;
+  for (std::uint32_t begin = 0; begin < slots; begin += 32) {
+    const std::uint32_t slot = begin + lane;
+    const std::int32_t expert =
+        slot < slots ? local_expert(p.call, p.layer.experts, tables.ids[slot]) : -1;
+    const std::uint32_t same = __match_any_sync(kAll, expert);
+    const std::uint32_t before = __popc(same & ((1u << lane) - 1));
+    const std::uint32_t known = expert < 0 ? 0 : tables.count[expert];
+    __syncwarp();
+    if (expert >= 0 && before == 0)
+      tables.count[expert] = static_cast<std::uint16_t>(known + __popc(same));
+    __syncwarp();
+    if (slot >= slots) continue;
+    tables.expert_of_slot[slot] = static_cast<std::int16_t>(expert);
+    tables.rank[slot] = static_cast<std::uint16_t>(known + before);
+  }
+  std::uint32_t entries = 0, listed = 0;
+  for (std::uint32_t begin = 0; begin < p.layer.experts; begin += 32) {
+    const std::uint32_t expert = begin + lane;
+    const std::uint32_t count = expert < p.layer.experts ? tables.count[expert] : 0;
+    // Low half: slots, high half: entries, of the lanes up to this one.
+    const std::uint32_t mine = count | (count + p.columns - 1) / p.columns << 16;
+    std::uint32_t sum = mine;
+    for (std::uint32_t step = 1; step < 32; step *= 2) {
+      const std::uint32_t other = __shfl_up_sync(kAll, sum, step);
+      if (lane >= step) sum += other;
+    }
+    const std::uint32_t first = listed + (sum & 0xFFFF) - count;
+    if (count != 0) tables.count[expert] = static_cast<std::uint16_t>(first);
+    std::uint32_t entry = entries + (sum >> 16) - (mine >> 16);
+    for (std::uint32_t done = 0; done < count; done += p.columns, ++entry) {
+      tables.expert[entry] = static_cast<std::int16_t>(expert);
+      tables.first[entry] = static_cast<std::uint16_t>(first + done);
+    }
+    const std::uint32_t all = __shfl_sync(kAll, sum, 31);
+    listed += all & 0xFFFF;
+    entries += all >> 16;
+  }
+  __syncwarp();
+  for (std::uint32_t slot = lane; slot < slots; slot += 32) {
+    const std::int32_t expert = tables.expert_of_slot[slot];
+    if (expert >= 0)
+      tables.list[tables.count[expert] + tables.rank[slot]] = static_cast<std::uint16_t>(slot);
+  }
+  if (lane == 0) {
+    tables.entries = entries;
+    tables.first[entries] = static_cast<std::uint16_t>(listed);
+  }
+  __syncwarp();
+}
+
+// One product of all entries, its units in a row: entry, group of 64 rows, unit of 64 columns.
+// Blocks have equal shares of the row, whatever it is cut through.
+struct Phase {
+  std::uint32_t groups, units, total;
+
+  __device__ Phase(const Matrix& matrix, std::uint32_t entries)
+      : groups(matrix.groups), units(matrix.units), total(entries * matrix.groups * matrix.units) {}
+  __device__ std::uint32_t begin_of(std::uint32_t block) const {
+    return static_cast<std::uint32_t>(std::uint64_t{total} * block / gridDim.x);
+  }
+  // The block whose share holds a unit.
+  __device__ std::uint32_t block_of(std::uint32_t unit) const {
+    auto block = static_cast<std::uint32_t>(std::uint64_t{unit} * gridDim.x / total);
+    while (begin_of(block + 1) <= unit) ++block;
+    while (begin_of(block) > unit) --block;
+    return block;
+  }
+};
+
+// The stretches of this block's share, each of one group of rows: units [first, first + count).
+struct Stretch {
+  std::uint32_t entry, group, first, count;
+};
+class Stretches {
+ public:
+  __device__ explicit Stretches(const Phase& phase)
+      : phase_(phase), position_(phase.begin_of(blockIdx.x)), end_(phase.begin_of(blockIdx.x + 1)) {
+    const std::uint32_t row = position_ / phase.units;
+    now_.first = position_ - row * phase.units;
+    now_.entry = row / phase.groups;
+    now_.group = row - now_.entry * phase.groups;
+  }
+  __device__ bool next(Stretch& to) {
+    if (position_ == end_) return false;
+    to = now_;
+    to.count = min(phase_.units - now_.first, end_ - position_);
+    position_ += to.count;
+    now_.first = 0;
+    if (++now_.group == phase_.groups) {
+      now_.group = 0;
+      ++now_.entry;
+    }
+    return true;
+  }
+
+ private:
+  Phase phase_;
+  std::uint32_t position_, end_;
+  Stretch now_{};
+};
+
+}  // namespace fp4moe::kernels::cuda::sm90::decode
