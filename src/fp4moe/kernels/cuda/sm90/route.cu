@@ -8,7 +8,7 @@ namespace fp4moe::kernels::cuda::sm90 {
 extern "C" __global__ void __launch_bounds__(kRouteThreads)
     fp4moe_sm90_route(const __grid_constant__ RouteParams p) {
   constexpr std::uint32_t kWarps = kRouteThreads / 32;
-  __shared__ alignas(8) float scratch[kWarps][2 * kMostExperts];
+  __shared__ __align__(8) float scratch[kWarps][2 * kMostExperts];
   let_next_begin();
   wait_for_previous();
   const std::uint32_t warp = threadIdx.x / 32;

@@ -96,9 +96,10 @@ __device__ void count_range(const SortParams& p, const SortSpace& space, std::ui
 }
 
 // Exclusive sums over the block's threads, one expert each; the last entry is the total.
-__device__ void add_up_experts(const SortSpace& space, std::uint32_t experts, std::uint32_t count) {
+__device__ void add_up_experts(const SortParams& p, const SortSpace& space, std::uint32_t count) {
   const std::uint32_t expert = threadIdx.x, lane = expert % 32, warp = expert / 32;
-  const Extent own{(count + kGroup - 1) / kGroup, (count + kTileTokens - 1) / kTileTokens};
+  const std::uint32_t experts = p.experts;
+  const Extent own{(count + kGroup - 1) / kGroup, (count + p.tile_tokens - 1) / p.tile_tokens};
   Extent sum = own;
   for (std::uint32_t step = 1; step < 32; step *= 2) {
     const std::uint32_t groups = __shfl_up_sync(kAll, sum.groups, step);
@@ -265,7 +266,7 @@ extern "C" __global__ void __launch_bounds__(kSortThreads, 1)
       count += part;
     }
   }
-  add_up_experts(space, p.experts, count);
+  add_up_experts(p, space, count);
   write_tiles(p, space);
   if (is_batched)
     place_batches(p, space, slots);
