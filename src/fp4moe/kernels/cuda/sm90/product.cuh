@@ -44,8 +44,8 @@ struct Place {
 template <class Format, int most>
 struct Stage {
   static constexpr std::uint32_t kConsumers = product_consumers(most), kUnits = stage_units(most);
-  static constexpr std::uint32_t kWeights = kConsumers * kUnits * Format::kRecord;
-  static constexpr std::uint32_t kBytes = kWeights + kUnits * most * 128;
+  static constexpr std::uint32_t kWeights = product_weight_bytes(most, Format::kIsNvfp4);
+  static constexpr std::uint32_t kBytes = product_stage_bytes(most, Format::kIsNvfp4);
 };
 
 // Some neighbouring groups of rows of one tile, at most one for each warpgroup. All pieces of a
@@ -75,7 +75,9 @@ __device__ void produce(const ProductParams& p, Shared& shared, std::uint32_t ri
   using Ring = Stage<Format, most>;
   const std::uint32_t lane = threadIdx.x % 32;
   const std::uint32_t pieces = *p.sorted.tile_count * Piece::of_tile(p, Ring::kConsumers);
-  const std::uint32_t to = ring + lane * Ring::kUnits * Format::kRecord;
+  // Lane kConsumers copies tokens.
+  const std::uint32_t to =
+      ring + (lane < Ring::kConsumers ? lane * Ring::kUnits * Format::kRecord : Ring::kWeights);
   Place stage, queue;
   for (std::uint32_t number = blockIdx.x;;) {
     const bool more = number < pieces;

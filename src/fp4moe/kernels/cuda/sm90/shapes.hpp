@@ -25,9 +25,13 @@ constexpr std::uint32_t product_consumers(std::uint32_t tile_tokens) {
   return tile_tokens <= 32 ? 5 : 4;
 }
 constexpr std::uint32_t stage_units(std::uint32_t tile_tokens) { return tile_tokens <= 32 ? 4 : 2; }
+// Weights, then tokens, which are swizzled and want a multiple of 1024.
+constexpr std::uint32_t product_weight_bytes(std::uint32_t tile_tokens, bool is_nvfp4) {
+  const std::uint32_t records = stage_units(tile_tokens) * product_consumers(tile_tokens);
+  return (records * record_bytes(is_nvfp4) + 1023) / 1024 * 1024;
+}
 constexpr std::uint32_t product_stage_bytes(std::uint32_t tile_tokens, bool is_nvfp4) {
-  return stage_units(tile_tokens) *
-         (product_consumers(tile_tokens) * record_bytes(is_nvfp4) + tile_tokens * 128);
+  return product_weight_bytes(tile_tokens, is_nvfp4) + stage_units(tile_tokens) * tile_tokens * 128;
 }
 constexpr ProductShape product_shape(std::uint32_t tile_tokens, bool is_nvfp4) {
   const std::uint32_t stage = product_stage_bytes(tile_tokens, is_nvfp4);

@@ -46,6 +46,7 @@ __device__ inline void multiply_eight(float* sums, const Fragment& f, std::uint3
 
 // E8M0, rebiased: the byte is the exponent of a BF16 number.
 struct Mxfp4 {
+  static constexpr bool kIsNvfp4 = false;
   static constexpr std::uint32_t kRecord = 2176;
   static constexpr std::uint32_t kRowScales = 4;  // bytes of a row pair
   using Scales = std::uint32_t;
@@ -62,6 +63,7 @@ struct Mxfp4 {
 
 // Five bits of exponent, three of mantissa.
 struct Nvfp4 {
+  static constexpr bool kIsNvfp4 = true;
   static constexpr std::uint32_t kRecord = 2304;
   static constexpr std::uint32_t kRowScales = 8;
   using Scales = uint2;
