@@ -23,20 +23,16 @@ struct SlotRow {
   float low_weight = 1.0f;  // of low ranks
 };
 
-__device__ SlotRow slot_row(const CombineParams& p, std::uint32_t slot, bool is_weighted) {
+// All but the row and the router's weight, which come first.
+__device__ void describe(const CombineParams& p, bool is_weighted, SlotRow& slot) {
+  if (slot.row < 0) return;
   const Layer& layer = p.layer;
-  SlotRow made;
-  made.row = p.sorted.row_of_slot[slot];
-  if (made.row < 0) return made;
-  made.expert = static_cast<std::uint32_t>(p.sorted.expert_of_row[made.row]);
-  const float weight = is_weighted && p.call.weights != nullptr ? p.call.weights[slot] : 1.0f;
-  const bool folds = folds_global(layer, is_weighted);
-  const float global = folds ? down_global(layer, made.expert) : 1.0f;
-  made.weight = is_weighted ? router_weight(layer, weight, global) : 1.0f;
-  made.low_weight = weighs_later(layer) ? 1.0f : weight;
-  const float hidden = sum_factor(layer, hidden_scale(layer, made.expert));
-  made.factor = __fmul_rn(__fdiv_rn(layer.w2.factor[made.expert], global), hidden);
-  return made;
+  slot.expert = static_cast<std::uint32_t>(p.sorted.expert_of_row[slot.row]);
+  const float global = folds_global(layer, is_weighted) ? down_global(layer, slot.expert) : 1.0f;
+  slot.low_weight = weighs_later(layer) ? 1.0f : slot.weight;
+  if (is_weighted) slot.weight = router_weight(layer, slot.weight, global);
+  const float hidden = sum_factor(layer, hidden_scale(layer, slot.expert));
+  slot.factor = __fmul_rn(__fdiv_rn(layer.w2.factor[slot.expert], global), hidden);
 }
 
 __device__ SlotRow slot_from(const SlotRow& slot, std::uint32_t lane) {
@@ -45,6 +41,12 @@ __device__ SlotRow slot_from(const SlotRow& slot, std::uint32_t lane) {
           __shfl_sync(0xFFFFFFFFu, slot.factor, from), __shfl_sync(0xFFFFFFFFu, slot.weight, from),
           __shfl_sync(0xFFFFFFFFu, slot.low_weight, from)};
 }
+
+// Columns [column, column + 8) of `choices` slots from `first` on.
+struct Work {
+  std::uint32_t first = 0, choices = 1, column = 0;
+  bool is_weighted = false;
+};
 
 // Rows as the second product left them: float32 sums, or finished ones in bf16. `low`: there are
 // adapters, which are rare: then slots are loaded one by one.
@@ -94,9 +96,9 @@ struct Rows8 {
     }
   }
 
-  // Adds columns [column, column + 8) of `choices` slots from `first` on.
-  __device__ static Piece sum(const CombineParams& p, const SlotRow& mine, std::uint32_t first,
-                              std::uint32_t choices, std::uint32_t column) {
+  // All lanes of a warp: the sum over slots, in their order.
+  __device__ static Piece sum(const CombineParams& p, Work work, SlotRow mine) {
+    const auto [first, choices, column, is_weighted] = work;
     Piece sum = no_piece();
     const bool later = weighs_later(p.layer);
     for (std::uint32_t begin = 0; begin < choices; begin += kTogether) {
@@ -109,6 +111,7 @@ struct Rows8 {
         if (begin + i >= choices) rows[i] = -1;
         if (rows[i] >= 0 && column < p.layer.hidden) words[i] = load(p, rows[i], column);
       }
+      if (begin == 0) describe(p, is_weighted, mine);  // while rows are on their way
 #pragma unroll
       for (std::uint32_t i = 0; i < kTogether; ++i) {
         if (rows[i] < 0) continue;
@@ -148,9 +151,12 @@ __device__ void combine(const CombineParams& p) {
     const std::uint32_t row = item / segments;
     const std::uint32_t column = (item - row * segments) * kSegment + lane * kPiece;
     SlotRow mine;
-    if (lane < choices) mine = slot_row(p, row * choices + lane, is_weighted);
+    if (lane < choices) {
+      mine.row = p.sorted.row_of_slot[row * choices + lane];
+      if (is_weighted && call.weights != nullptr) mine.weight = call.weights[row * choices + lane];
+    }
     if (is_batched && __shfl_sync(0xFFFFFFFFu, mine.row, 0) < 0) continue;  // nobody reads it
-    Piece sum = Reader::sum(p, mine, row * choices, choices, column);
+    Piece sum = Reader::sum(p, {row * choices, choices, column, is_weighted}, mine);
     if (column >= p.layer.hidden) continue;
     if (sums && p.layer.rounds_sum != 0) {
 #pragma unroll

@@ -28,6 +28,12 @@ __device__ GatherSlot slot_of(const GatherParams& p, std::uint32_t token, std::u
   return made;
 }
 
+// Zeros beyond the last column.
+__device__ Piece load_columns(const GatherParams& p, std::uint64_t row, std::uint32_t piece) {
+  if (piece * kPiece >= p.layer.hidden) return no_piece();
+  return load_piece(p.call.x.data, p.call.x.type, row + piece * kPiece);
+}
+
 // Of a whole row, by a warp.
 __device__ float row_amax(const GatherParams& p, std::uint64_t row) {
   std::uint32_t largest = 0;
@@ -60,7 +66,7 @@ __device__ void store_each(const GatherParams& p, const GatherSlot& slot, std::u
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(kGatherThreads)
+extern "C" __global__ void __launch_bounds__(kGatherThreads, 4)
     fp4moe_sm90_gather(const __grid_constant__ GatherParams p) {
   let_next_begin();
   wait_for_previous();
@@ -78,21 +84,25 @@ extern "C" __global__ void __launch_bounds__(kGatherThreads)
        item < tokens * parts; item += warps) {
     const std::uint32_t token = item / parts;
     const std::uint64_t row = token * p.call.x.stride;
+    std::uint32_t segment = item - token * parts;
+    // While the tables are looked up; but rows of batches that nobody occupies are not read.
+    Piece next = is_batched ? no_piece() : load_columns(p, row, segment * 32 + lane);
     const GatherSlot slot = slot_of(p, token, choices);
     const std::uint32_t here = __ballot_sync(0xFFFFFFFFu, slot.row >= 0);
     if (here == 0) continue;
+    if (is_batched) next = load_columns(p, row, segment * 32 + lane);
     const float whole = kind == Quantise::fp8_token ? row_amax(p, row) : 0.0f;
     const float global = __shfl_sync(0xFFFFFFFFu, slot.global, __ffs(here) - 1);
-    for (std::uint32_t s = item - token * parts; s < segments; s += parts) {
-      const std::uint32_t piece = s * 32 + lane;
-      const bool is_real = piece * kPiece < p.layer.hidden;
-      const Piece values =
-          is_real ? load_piece(p.call.x.data, p.call.x.type, row + piece * kPiece) : no_piece();
+    for (; segment < segments; segment += parts) {
+      const std::uint32_t piece = segment * 32 + lane;
+      const Piece values = next;
+      next = load_columns(p, row, piece + parts * 32);
       if (kind == Quantise::none) {
         store_rows(p, slot, choices, piece, to_bf16(values));
         continue;
       }
       const float amax = kind == Quantise::fp8_token ? whole : block_amax(kind, values);
+      const bool is_real = piece * kPiece < p.layer.hidden;
       if (is_each)
         store_each(p, slot, choices, piece, values, amax);
       else

@@ -25,24 +25,25 @@ constexpr std::uint64_t whole_parts(std::uint64_t size, std::uint64_t part) {
   return (size + part - 1) / part;
 }
 
-// Blocks, on a device of so many multiprocessors.
+// Blocks, on a device of so many multiprocessors: as many as run at once, so that the next kernel
+// can get ready early.
 constexpr std::uint32_t route_blocks(std::uint64_t tokens, std::uint32_t multiprocessors) {
   return at_least_one(whole_parts(tokens, kRouteThreads / 32), multiprocessors * 7ull);
 }
 constexpr std::uint32_t gather_blocks(const Layer& layer, std::uint64_t tokens,
                                       std::uint32_t multiprocessors) {
   const std::uint64_t segments = whole_parts(layer.w13.units * kUnit, kSegment);
-  return at_least_one(whole_parts(tokens * segments, kGatherThreads / 32), multiprocessors * 8ull);
+  return at_least_one(whole_parts(tokens * segments, kGatherThreads / 32), multiprocessors * 4ull);
 }
 // `rows`: at most so many.
 constexpr std::uint32_t activate_blocks(std::uint64_t rows, std::uint32_t multiprocessors) {
-  return at_least_one(rows, multiprocessors * 5ull);
+  return at_least_one(rows, multiprocessors * 2ull);
 }
 // `rows`: of the output.
 constexpr std::uint32_t combine_blocks(const Layer& layer, std::uint64_t rows,
                                        std::uint32_t multiprocessors) {
   const std::uint64_t segments = whole_parts(layer.hidden, kSegment);
-  return at_least_one(whole_parts(rows * segments, kCombineThreads / 32), multiprocessors * 16ull);
+  return at_least_one(whole_parts(rows * segments, kCombineThreads / 32), multiprocessors * 3ull);
 }
 constexpr std::uint32_t pack_blocks(std::uint64_t records, std::uint32_t multiprocessors) {
   return at_least_one(records, multiprocessors * 16ull);
