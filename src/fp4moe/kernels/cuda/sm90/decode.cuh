@@ -42,10 +42,9 @@ struct Place {
 // Where a launch's counters lie.
 struct Counters {
   std::uint32_t* done;    // blocks
-  std::uint32_t* stripe;  // [w2.groups]: entries
+  std::uint32_t* stripe;  // [w2.groups]: units
   std::uint32_t* ready;   // [entries]: groups of h
   std::uint32_t* first;   // [entries][w13.groups]: units
-  std::uint32_t* second;  // [entries][w2.groups]: units
   std::uint32_t used;
 
   __device__ Counters(const DecodeParams& p, std::uint32_t entries) {
@@ -53,8 +52,7 @@ struct Counters {
     stripe = done + 1;
     ready = stripe + p.layer.w2.groups;
     first = ready + entries;
-    second = first + entries * p.layer.w13.groups;
-    used = 1 + p.layer.w2.groups + entries * (1 + p.layer.w13.groups + p.layer.w2.groups);
+    used = 1 + p.layer.w2.groups + entries * (1 + p.layer.w13.groups);
   }
 };
 
@@ -231,43 +229,59 @@ class Finisher {
         memory_(memory),
         tables_(memory.tables),
         counters_(counters),
-        me_(threadIdx.x - kConsumerThreads - 32) {}
+        me_(threadIdx.x - kConsumerThreads - 32),
+        warp_(me_ / 32),
+        lane_(me_ % 32) {}
 
   __device__ void run() {
     Stretch s;
     const Phase first(p_.layer.w13, tables_.entries), second(p_.layer.w2, tables_.entries);
-    for (Stretches all(first); all.next(s);) finish(first, s, 0);
-    std::uint32_t staged = ~0u;
-    for (Stretches all(second); all.next(s);) {
-      if (s.entry != staged) stage_hidden(p_, memory_, counters_, s.entry);
-      staged = s.entry;
-      finish(second, s, 1);
+    std::uint32_t entry = ~0u, made = 0;  // groups of h that nobody was told of yet
+    for (Stretches all(first); all.next(s);) {
+      if (s.entry != entry) tell(entry, made);
+      entry = s.entry;
+      if (finish_first_sums(first, s)) ++made;
     }
-    leave();
+    tell(entry, made);
+    entry = ~0u;
+    for (Stretches all(second); all.next(s);) {
+      if (s.entry != entry) stage_hidden(p_, memory_, counters_, s.entry);
+      entry = s.entry;
+      finish_second_sums(second, s);
+    }
+    if (!completes(counters_.done, 1, gridDim.x)) return;
+    for (std::uint32_t i = me_; i < counters_.used; i += kFinishers) p_.counters[i] = 0;
   }
 
  private:
+  static constexpr std::uint32_t kWarps = kFinishers / 32;
+
   __device__ std::uint32_t rows_of(std::uint32_t entry) const {
     return tables_.first[entry + 1] - tables_.first[entry];
   }
+  __device__ std::uint32_t slot_of(std::uint32_t entry, std::uint32_t i) const {
+    return tables_.list[tables_.first[entry] + i];
+  }
   __device__ void meet() const { sync_some(kFinishersMeet, kFinishers); }
 
-  // Whether this block brought a counter to `whole`. All that finishers wrote is seen by whoever
-  // does.
-  __device__ bool completes(std::uint32_t* counter, std::uint32_t part, std::uint32_t whole) const {
+  // Whether this block brought a counter to `whole`. Who does sees all that finishers of other
+  // blocks wrote before.
+  __device__ bool completes(std::uint32_t* counter, std::uint32_t part, std::uint32_t whole) {
+    turn_ ^= 1;
     meet();
-    if (me_ == 0) {
-      __threadfence();
-      tables_.is_last = add_acquire_release(counter, part) + part == whole ? 1 : 0;
-      __threadfence();
-    }
+    if (me_ == 0)
+      tables_.is_last[turn_] = add_acquire_release(counter, part) + part == whole ? 1 : 0;
     meet();
-    const bool made = tables_.is_last != 0;
+    return tables_.is_last[turn_] != 0;
+  }
+  __device__ void tell(std::uint32_t entry, std::uint32_t& made) const {
+    if (made == 0) return;
     meet();
-    return made;
+    if (me_ == 0) add_release(counters_.ready + entry, made);
+    made = 0;
   }
 
-  // The sum of the warpgroups, row `row` of the group, for slot `i` of the entry.
+  // The sum of the warpgroups.
   __device__ float near_sum(std::uint32_t column, std::uint32_t row) const {
     const float* from = memory_.sums + (place_.at * kConsumers * p_.columns + column) * kSumStride;
     float sum = from[row];
@@ -276,65 +290,67 @@ class Finisher {
       sum = __fadd_rn(sum, from[w * p_.columns * kSumStride + row]);
     return sum;
   }
-  __device__ float* partial(std::uint32_t block, std::uint32_t phase, std::uint32_t which) const {
-    return p_.partial + (std::uint64_t{block} * 4 + phase * 2 + which) * 64 * p_.columns;
-  }
-
-  __device__ void finish(const Phase& phase, const Stretch& s, std::uint32_t number) {
-    const std::uint32_t rows = rows_of(s.entry), first = tables_.first[s.entry];
-    barrier_wait(shared_address(&tables_.sums_full[place_.at]), place_.parity);
-    const bool is_whole = s.count == phase.units;
-    // The first product's columns are all tokens, the second's the entry's.
-    const auto column = [&](std::uint32_t i) {
-      return number == 0 ? tables_.list[first + i] / p_.call.top_k : i;
-    };
-    if (is_whole) {
-      const auto sum = [&](std::uint32_t i, std::uint32_t row) { return near_sum(column(i), row); };
-      number == 0 ? make_hidden(s, rows, sum) : make_rows(s, rows, sum);
-    } else {
-      const std::uint32_t begin = (s.entry * phase.groups + s.group) * phase.units;
-      const bool begins_share = phase.begin_of(blockIdx.x) >= begin;
-      float* to = partial(blockIdx.x, number, begins_share ? 0 : 1);
-      for (std::uint32_t i = me_; i < rows * 64; i += kFinishers)
-        to[i] = near_sum(column(i / 64), i % 64);
-    }
+  __device__ void free_sums() {
     meet();
     if (me_ == 0) barrier_arrive(shared_address(&tables_.sums_empty[place_.at]));
     place_.advance(2);
-    if (!is_whole && !add_far(phase, s, number)) return;
-    if (number == 0)
-      completes(counters_.ready + s.entry, 1, phase.groups);
-    else if (completes(counters_.stripe + s.group, 1, tables_.entries))
-      add_stripe(s.group);
   }
 
-  // A group in several blocks: the last to come adds up what all left, in their order.
-  __device__ bool add_far(const Phase& phase, const Stretch& s, std::uint32_t number) {
-    const std::uint32_t at = s.entry * phase.groups + s.group, begin = at * phase.units;
-    std::uint32_t* counter = (number == 0 ? counters_.first : counters_.second) + at;
-    if (!completes(counter, s.count, phase.units)) return false;
-    const std::uint32_t from = phase.block_of(begin), to = phase.block_of(begin + phase.units - 1);
-    const auto sum = [&](std::uint32_t i, std::uint32_t row) {
-      float made = 0.0f;
-      for (std::uint32_t b = from; b <= to; ++b) {
-        const std::uint32_t which = phase.begin_of(b) >= begin ? 0 : 1;
-        made = __fadd_rn(made, __ldcg(partial(b, number, which) + i * 64 + row));
-      }
-      return made;
-    };
+  // What a block left of a group it has not all units of: of the group its share begins in, or of
+  // the one it ends in.
+  __device__ float* partial(std::uint32_t block, std::uint32_t number, bool begins) const {
+    return p_.partial +
+           (std::uint64_t{block} * 4 + number * 2 + (begins ? 0 : 1)) * 64 * p_.columns;
+  }
+  __device__ float far_sum(const Phase& phase, std::uint32_t number, std::uint32_t begin,
+                           std::uint32_t at) const {
+    const std::uint32_t to = phase.block_of(begin + phase.units - 1);
+    float sum = 0.0f;
+    for (std::uint32_t block = phase.block_of(begin); block <= to; ++block)
+      sum = __fadd_rn(sum, __ldcg(partial(block, number, phase.begin_of(block) >= begin) + at));
+    return sum;
+  }
+
+  __device__ void keep_partial(const Phase& phase, const Stretch& s, std::uint32_t number) const {
+    const std::uint32_t begin = (s.entry * phase.groups + s.group) * phase.units;
+    float* to = partial(blockIdx.x, number, phase.begin_of(blockIdx.x) >= begin);
     const std::uint32_t rows = rows_of(s.entry);
-    number == 0 ? make_hidden(s, rows, sum) : make_rows(s, rows, sum);
+    for (std::uint32_t i = warp_; i < rows; i += kWarps) {
+      const std::uint32_t column = number == 0 ? slot_of(s.entry, i) / p_.call.top_k : i;
+      to[i * 64 + lane_] = near_sum(column, lane_);
+      to[i * 64 + lane_ + 32] = near_sum(column, lane_ + 32);
+    }
+  }
+
+  // Whether this block made the group's h.
+  __device__ bool finish_first_sums(const Phase& phase, const Stretch& s) {
+    barrier_wait(shared_address(&tables_.sums_full[place_.at]), place_.parity);
+    if (s.count == phase.units) {
+      // Columns are all tokens.
+      make_hidden(s, [&](std::uint32_t i, std::uint32_t row) {
+        return near_sum(slot_of(s.entry, i) / p_.call.top_k, row);
+      });
+      free_sums();
+      return true;
+    }
+    keep_partial(phase, s, 0);
+    free_sums();
+    const std::uint32_t at = s.entry * phase.groups + s.group;
+    if (!completes(counters_.first + at, s.count, phase.units)) return false;
+    make_hidden(s, [&](std::uint32_t i, std::uint32_t row) {
+      return far_sum(phase, 0, at * phase.units, i * 64 + row);
+    });
     return true;
   }
 
   template <class Sum>
-  __device__ void make_hidden(const Stretch& s, std::uint32_t rows, const Sum& sum) const {
+  __device__ void make_hidden(const Stretch& s, const Sum& sum) const {
     const Layer& layer = p_.layer;
     const auto expert = static_cast<std::uint32_t>(tables_.expert[s.entry]);
-    const std::uint32_t turns = layer.is_gated != 0 ? 2 : 1, features = 64 / turns;
+    const bool gated = layer.is_gated != 0;
     const float input = p_.call.x_is_quantised != 0 ? p_.call.x_factor
                                                     : sum_factor(layer, input_scale(layer, expert));
-    const float* factor = layer.w13.factor + expert * turns;
+    const float* factor = layer.w13.factor + expert * (gated ? 2 : 1);
     const float* bias =
         layer.w13.bias == nullptr
             ? nullptr
@@ -344,66 +360,82 @@ class Finisher {
       const float made = __fmul_rn(sum(i, row), __fmul_rn(factor[turn], input));
       return finish_first(layer, made, bias == nullptr ? 0.0f : bias[row]);
     };
-    for (std::uint32_t at = me_; at < rows * features; at += kFinishers) {
-      const std::uint32_t i = at / features, f = at - i * features;
-      const std::uint32_t feature = s.group * features + f;
-      if (feature >= layer.intermediate) continue;
-      const std::uint32_t row = turns == 2 ? f / 8 * 16 + f % 8 : f;
-      const float gate = value(i, row, 0), up = turns == 2 ? value(i, row + 8, 1) : 0.0f;
-      const std::uint32_t slot = tables_.list[tables_.first[s.entry] + i];
-      p_.hidden[slot * stride + feature] = activated(layer, gate, up);
+    const std::uint32_t rows = rows_of(s.entry), features = gated ? 32 : 64;
+    for (std::uint32_t i = warp_; i < rows; i += kWarps) {
+      float* to = p_.hidden + slot_of(s.entry, i) * stride;
+      for (std::uint32_t f = lane_; f < features; f += 32) {
+        const std::uint32_t feature = s.group * features + f;
+        if (feature >= layer.intermediate) continue;
+        const std::uint32_t row = gated ? f / 8 * 16 + f % 8 : f;
+        const float gate = value(i, row, 0), up = gated ? value(i, row + 8, 1) : 0.0f;
+        to[feature] = activated(layer, gate, up);
+      }
     }
   }
 
-  template <class Sum>
-  __device__ void make_rows(const Stretch& s, std::uint32_t rows, const Sum& sum) const {
+  __device__ void finish_second_sums(const Phase& phase, const Stretch& s) {
+    barrier_wait(shared_address(&tables_.sums_full[place_.at]), place_.parity);
+    if (s.count == phase.units) {
+      const std::uint32_t rows = rows_of(s.entry);
+      for (std::uint32_t i = warp_; i < rows; i += kWarps) {
+        float* to = p_.sums + std::uint64_t{slot_of(s.entry, i)} * phase.groups * 64 + s.group * 64;
+        to[lane_] = near_sum(i, lane_);
+        to[lane_ + 32] = near_sum(i, lane_ + 32);
+      }
+    } else {
+      keep_partial(phase, s, 1);
+    }
+    free_sums();
+    if (completes(counters_.stripe + s.group, s.count, tables_.entries * phase.units))
+      add_stripe(phase, s.group);
+  }
+
+  // 64 columns of all tokens: what their experts made, added up in the order of choices.
+  __device__ void add_stripe(const Phase& phase, std::uint32_t group) const {
+    for (std::uint32_t t = warp_; t < p_.call.tokens; t += kWarps) {
+      float low = 0.0f, high = 0.0f;
+      for (std::uint32_t j = 0; j < p_.call.top_k; ++j) {
+        const std::uint32_t slot = t * p_.call.top_k + j;
+        if (tables_.expert_of_slot[slot] < 0) continue;
+        low = __fadd_rn(low, row_value(phase, group, slot, lane_));
+        high = __fadd_rn(high, row_value(phase, group, slot, lane_ + 32));
+      }
+      store(t, group * 64 + lane_, low);
+      store(t, group * 64 + lane_ + 32, high);
+    }
+  }
+  __device__ void store(std::uint32_t token, std::uint32_t column, float sum) const {
+    if (column >= p_.layer.hidden) return;
+    if (p_.layer.rounds_sum != 0) sum = rounded_to_bf16(sum);
+    store_number(p_.call.out.data, p_.call.out.type, token * p_.call.out.stride + column, sum);
+  }
+
+  // What an expert adds to a token's output.
+  __device__ float row_value(const Phase& phase, std::uint32_t group, std::uint32_t slot,
+                             std::uint32_t row) const {
     const Layer& layer = p_.layer;
-    const auto expert = static_cast<std::uint32_t>(tables_.expert[s.entry]);
+    const auto expert = static_cast<std::uint32_t>(tables_.expert_of_slot[slot]);
     const bool is_weighted = p_.call.weight_on_input == 0;
     const float global = folds_global(layer, is_weighted) ? down_global(layer, expert) : 1.0f;
     const float factor = __fmul_rn(__fdiv_rn(layer.w2.factor[expert], global),
                                    sum_factor(layer, hidden_scale(layer, expert)));
-    const float* bias =
-        layer.w2.bias == nullptr
-            ? nullptr
-            : layer.w2.bias + (std::uint64_t{expert} * layer.w2.groups + s.group) * 64;
-    const std::uint64_t stride = std::uint64_t{layer.w2.groups} * 64;
-    for (std::uint32_t at = me_; at < rows * 64; at += kFinishers) {
-      const std::uint32_t i = at / 64, row = at % 64;
-      const std::uint32_t slot = tables_.list[tables_.first[s.entry] + i];
-      const float weight = is_weighted ? router_weight(layer, tables_.weights[slot], global) : 1.0f;
-      p_.sums[slot * stride + s.group * 64 + row] = finish_second(
-          layer, __fmul_rn(sum(i, row), factor), bias == nullptr ? 0.0f : bias[row], weight);
-    }
-  }
-
-  // 64 columns of all tokens: what their experts made, added up in the order of choices.
-  __device__ void add_stripe(std::uint32_t group) const {
-    const std::uint64_t stride = std::uint64_t{p_.layer.w2.groups} * 64;
-    for (std::uint32_t at = me_; at < p_.call.tokens * 64; at += kFinishers) {
-      const std::uint32_t token = at / 64, column = group * 64 + at % 64;
-      if (column >= p_.layer.hidden) continue;
-      float sum = 0.0f;
-      for (std::uint32_t j = 0; j < p_.call.top_k; ++j) {
-        const std::uint32_t slot = token * p_.call.top_k + j;
-        if (tables_.expert_of_slot[slot] >= 0)
-          sum = __fadd_rn(sum, __ldcg(p_.sums + slot * stride + column));
-      }
-      if (p_.layer.rounds_sum != 0) sum = rounded_to_bf16(sum);
-      store_number(p_.call.out.data, p_.call.out.type, token * p_.call.out.stride + column, sum);
-    }
-  }
-
-  __device__ void leave() const {
-    if (!completes(counters_.done, 1, gridDim.x)) return;
-    for (std::uint32_t i = me_; i < counters_.used; i += kFinishers) p_.counters[i] = 0;
+    const std::uint64_t stride = std::uint64_t{phase.groups} * 64;
+    const float bias =
+        layer.w2.bias == nullptr ? 0.0f : layer.w2.bias[expert * stride + group * 64 + row];
+    const float weight = is_weighted ? router_weight(layer, tables_.weights[slot], global) : 1.0f;
+    const std::uint32_t begin = (tables_.entry_of_slot[slot] * phase.groups + group) * phase.units;
+    const std::uint32_t i = tables_.rank[slot] % p_.columns;
+    const bool is_whole = phase.block_of(begin) == phase.block_of(begin + phase.units - 1);
+    const float sum = is_whole ? __ldcg(p_.sums + slot * stride + group * 64 + row)
+                               : far_sum(phase, 1, begin, i * 64 + row);
+    return finish_second(layer, __fmul_rn(sum, factor), bias, weight);
   }
 
   const DecodeParams& p_;
   const Memory& memory_;
   Tables& tables_;
   const Counters& counters_;
-  std::uint32_t me_;
+  std::uint32_t me_, warp_, lane_, turn_ = 0;
   Place place_{};
 };
 

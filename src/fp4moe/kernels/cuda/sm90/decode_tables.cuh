@@ -18,15 +18,17 @@ struct Tables {
   std::uint64_t full[kMostStages], empty[kMostStages];
   std::uint64_t sums_full[2], sums_empty[2];
   std::uint32_t entries;
-  std::uint32_t is_last;  // what one finishing thread found out for all
+  std::uint32_t is_last[2];  // what one finishing thread found out for all, by turns
   std::int32_t ids[kMostSlots];
   float weights[kMostSlots];
   std::int16_t expert_of_slot[kMostSlots];  // local; -1: elsewhere
   std::uint16_t rank[kMostSlots];           // among the slots of its expert
-  std::uint16_t list[kMostSlots];           // slots by expert
-  std::int16_t expert[kMostSlots];          // of each entry
-  std::uint16_t first[kMostSlots + 1];      // in the list; the end of one is the next one's first
-  std::uint16_t count[kMostExperts];        // slots of an expert, then its place in the list
+  std::uint16_t entry_of_slot[kMostSlots];
+  std::uint16_t list[kMostSlots];       // slots by expert
+  std::int16_t expert[kMostSlots];      // of each entry
+  std::uint16_t first[kMostSlots + 1];  // in the list; the end of one is the next one's first
+  std::uint16_t count[kMostExperts];    // slots of an expert, then its place in the list
+  std::uint16_t entry_of_expert[kMostExperts];  // its first one
 };
 static_assert(sizeof(Tables) + 1024 <= kDecodeTables);
 
@@ -90,8 +92,11 @@ __device__ inline void list_slots(const DecodeParams& p, Tables& tables) {
       if (lane >= step) sum += other;
     }
     const std::uint32_t first = listed + (sum & 0xFFFF) - count;
-    if (count != 0) tables.count[expert] = static_cast<std::uint16_t>(first);
     std::uint32_t entry = entries + (sum >> 16) - (mine >> 16);
+    if (count != 0) {
+      tables.count[expert] = static_cast<std::uint16_t>(first);
+      tables.entry_of_expert[expert] = static_cast<std::uint16_t>(entry);
+    }
     for (std::uint32_t done = 0; done < count; done += p.columns, ++entry) {
       tables.expert[entry] = static_cast<std::int16_t>(expert);
       tables.first[entry] = static_cast<std::uint16_t>(first + done);
@@ -103,8 +108,11 @@ __device__ inline void list_slots(const DecodeParams& p, Tables& tables) {
   __syncwarp();
   for (std::uint32_t slot = lane; slot < slots; slot += 32) {
     const std::int32_t expert = tables.expert_of_slot[slot];
-    if (expert >= 0)
-      tables.list[tables.count[expert] + tables.rank[slot]] = static_cast<std::uint16_t>(slot);
+    if (expert < 0) continue;
+    const std::uint32_t rank = tables.rank[slot];
+    tables.list[tables.count[expert] + rank] = static_cast<std::uint16_t>(slot);
+    tables.entry_of_slot[slot] =
+        static_cast<std::uint16_t>(tables.entry_of_expert[expert] + rank / p.columns);
   }
   if (lane == 0) {
     tables.entries = entries;
@@ -114,18 +122,17 @@ __device__ inline void list_slots(const DecodeParams& p, Tables& tables) {
 }
 
 // One product of all entries, its units in a row: entry, group of 64 rows, unit of 64 columns.
-// Blocks have equal shares of the row, whatever it is cut through.
+// Blocks have equal shares of the row, whatever it is cut through. Units times blocks fit 32 bits,
+// see decode_shape.
 struct Phase {
   std::uint32_t groups, units, total;
 
   __device__ Phase(const Matrix& matrix, std::uint32_t entries)
       : groups(matrix.groups), units(matrix.units), total(entries * matrix.groups * matrix.units) {}
-  __device__ std::uint32_t begin_of(std::uint32_t block) const {
-    return static_cast<std::uint32_t>(std::uint64_t{total} * block / gridDim.x);
-  }
+  __device__ std::uint32_t begin_of(std::uint32_t block) const { return total * block / gridDim.x; }
   // The block whose share holds a unit.
   __device__ std::uint32_t block_of(std::uint32_t unit) const {
-    auto block = static_cast<std::uint32_t>(std::uint64_t{unit} * gridDim.x / total);
+    std::uint32_t block = unit * gridDim.x / total;
     while (begin_of(block + 1) <= unit) ++block;
     while (begin_of(block) > unit) --block;
     return block;

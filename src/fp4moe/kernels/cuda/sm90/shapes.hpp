@@ -48,6 +48,7 @@ inline constexpr std::uint32_t kDecodeStageUnits = 8;
 inline constexpr std::uint32_t kDecodeTables = 16 * 1024;
 inline constexpr std::uint32_t kSumStride =
     68;  // floats from column to column: no two lanes in one bank
+inline constexpr std::uint32_t kMostBlocks = 144;  // multiprocessors of any Hopper
 struct DecodeShape {
   std::uint32_t columns = 0;  // 0: it does not fit
   std::uint32_t stages = 0;
@@ -59,6 +60,10 @@ constexpr DecodeShape decode_shape(const Layer& layer, std::uint32_t tokens) {
   const std::uint32_t fixed =
       kDecodeTables + columns * units * 128 + 2 * kConsumers * kSumStride * columns * 4;
   const std::uint32_t stage = kDecodeStageUnits * record_bytes(layer.is_nvfp4 != 0);
+  // Units of all slots' experts, times blocks, are counted in 32 bits.
+  constexpr std::uint64_t kMostUnits = (std::uint64_t{1} << 32) / (kDecodeTokens * kMostChoices);
+  const std::uint64_t most_groups = std::max(layer.w13.groups, layer.w2.groups);
+  if (most_groups * units * kMostBlocks > kMostUnits) return {};
   if (tokens > kDecodeTokens || fixed + 3 * stage > kSharedBytes) return {};
   const std::uint32_t stages = std::min<std::uint32_t>(8, (kSharedBytes - fixed) / stage);
   return {columns, stages, fixed + stages * stage};
@@ -67,7 +72,7 @@ constexpr DecodeShape decode_shape(const Layer& layer, std::uint32_t tokens) {
 constexpr std::uint64_t decode_counters(const Layer& layer, std::uint32_t slots) {
   // An expert that many slots of one token name takes several entries.
   const std::uint64_t active = std::min(slots, layer.experts + slots / 8);
-  return active * (1 + layer.w13.groups + layer.w2.groups) + layer.w2.groups + 8;
+  return active * (1 + layer.w13.groups) + layer.w2.groups + 8;
 }
 
 }  // namespace fp4moe::kernels::cuda::sm90
