@@ -1,0 +1,168 @@
+#include <cmath>
+#include <limits>
+
+#include <fmt/format.h>
+
+#include "fp4moe/moe/quantised_rows.hpp"
+#include "kernels.hpp"
+
+namespace fp4moe::kernels::cuda::sm90 {
+namespace {
+
+using moe::ActivationKey;
+
+struct Case {
+  Type type = Type::bf16;
+  Quantise kind = Quantise::none;
+  std::uint32_t tokens = 0, top_k = 0, experts = 0, hidden = 0;
+  std::uint32_t stride = 0;  // 0: hidden
+  bool has_scale_each = false, in_bf16 = false, is_quantised = false, is_batched = false;
+};
+
+class Gather : public OnDevice {
+ protected:
+  void expect_gathered(const Case& c) {
+    SCOPED_TRACE(fmt::format("type {}, kind {}, {} tokens, {} choices, hidden {}, stride {}",
+                             static_cast<int>(c.type), static_cast<int>(c.kind), c.tokens, c.top_k,
+                             c.hidden, c.stride));
+    const std::uint32_t stride = c.stride == 0 ? c.hidden : c.stride;
+    const std::uint32_t rows_of_x = c.is_batched ? c.experts * c.tokens : c.tokens;
+    const std::uint32_t units = (c.hidden + kUnit - 1) / kUnit;
+    std::vector<float> x = random_values(std::size_t{rows_of_x} * stride, 3, 5);
+    for (std::size_t i = 0; i < x.size(); i += 97) x[i] *= 300;
+    if (x.size() > 40) x[40] = std::numeric_limits<float>::infinity();
+    for (float& value : x) value = as_stored(c.type, value);
+    const std::vector<float> scales = scales_of(c);
+
+    SplitMix64 random(8);
+    std::vector<std::int32_t> experts(std::size_t{rows_of_x} * c.top_k);
+    for (std::int32_t& expert : experts)
+      expert = static_cast<std::int32_t>(random.next() % (c.experts + 1)) - 1;
+    std::vector<std::int32_t> counts(c.experts);
+    if (c.is_batched)
+      for (std::uint32_t slot = 0; slot < rows_of_x; ++slot) {
+        const std::uint32_t e = slot / c.tokens;
+        counts[e] = static_cast<std::int32_t>(e * 3 % (c.tokens + 1));
+        experts[slot] =
+            static_cast<std::int32_t>(slot % c.tokens) < counts[e] ? static_cast<int>(e) : -1;
+      }
+    const PlainTables plain = plain_tables(experts, c.experts);
+    const auto made = gathered(c, stride, stored(c.type, x), scales, plain);
+    for (std::uint32_t row = 0; row < plain.slot_of_row.size(); ++row) {
+      if (plain.slot_of_row[row] < 0) continue;
+      const auto token = static_cast<std::size_t>(plain.slot_of_row[row]) / c.top_k;
+      const auto wanted = expected_row(
+          c,
+          {x.begin() + static_cast<std::ptrdiff_t>(token * stride),
+           x.begin() + static_cast<std::ptrdiff_t>(token * stride + c.hidden)},
+          scales.empty()
+              ? 1.0f
+              : scales[c.has_scale_each ? static_cast<std::size_t>(plain.expert_of_row[row]) : 0]);
+      for (std::uint32_t column = 0; column < units * kUnit; ++column) {
+        const float found =
+            formats::Bf16::decode(in_tile(made, tile_byte(plain, row, column, units)));
+        const float value = column < c.hidden ? as_stored(Type::bf16, wanted[column]) : 0.0f;
+        ASSERT_TRUE(found == value || (std::isnan(found) && std::isnan(value)))
+            << "row " << row << ", column " << column << ": " << found << ", not " << value;
+      }
+    }
+  }
+
+ private:
+  static std::vector<float> scales_of(const Case& c) {
+    std::vector<float> made;
+    for (std::uint32_t e = 0; e < (c.has_scale_each ? c.experts : 1); ++e)
+      made.push_back(0.02f * static_cast<float>(1 + e % 7));
+    return made;
+  }
+  static std::vector<float> expected_row(const Case& c, std::vector<float> values, float scale) {
+    if (c.kind == Quantise::none || c.is_quantised) return values;
+    const moe::RowQuantiser how{static_cast<ActivationKey>(c.kind), scale};
+    moe::quantise_dequantise(how, values);
+    if (c.in_bf16)
+      for (float& value : values) value *= moe::shared_factor(how);
+    return values;
+  }
+
+  std::vector<std::uint16_t> gathered(const Case& c, std::uint32_t stride,
+                                      const std::vector<std::byte>& x,
+                                      const std::vector<float>& scales, const PlainTables& plain) {
+    const std::uint32_t units = (c.hidden + kUnit - 1) / kUnit;
+    const std::size_t count = plain.slot_of_row.size() * units * kUnit;
+    const Memory x_on_device = upload(x), scales_on_device = upload(scales);
+    const Memory tiles = upload(plain.tiles), row_of_slot = upload(plain.row_of_slot);
+    const Memory expert_of_row = upload(plain.expert_of_row);
+    const Memory tile_of_row = upload(plain.tile_of_row), to = room<std::uint16_t>(count);
+    const Memory counts = room<std::int32_t>(c.experts);  // not read here
+    GatherParams params;
+    params.call.x = {x_on_device.data(), c.type, c.tokens, stride};
+    params.call.tokens = c.tokens;
+    params.call.top_k = c.top_k;
+    params.call.x_is_quantised = c.is_quantised ? 1 : 0;
+    params.call.counts = c.is_batched ? counts.as<std::int32_t>() : nullptr;
+    params.call.capacity = c.is_batched ? c.tokens : 0;
+    params.layer.w13.units = units;
+    params.layer.experts = c.experts;
+    params.layer.hidden = c.hidden;
+    params.layer.quantise = c.kind;
+    params.layer.activations_in_bf16 = c.in_bf16 ? 1 : 0;
+    params.layer.input_scales = scales_on_device.as<float>();
+    params.layer.input_scales_each = c.has_scale_each ? 1 : 0;
+    params.sorted.tiles = tiles.as<Tile>();
+    params.sorted.row_of_slot = row_of_slot.as<std::int32_t>();
+    params.sorted.expert_of_row = expert_of_row.as<std::int32_t>();
+    params.sorted.tile_of_row = tile_of_row.as<std::int32_t>();
+    params.tiles = to.as<std::uint8_t>();
+    run("fp4moe_sm90_gather", params, {gather_blocks(params.layer, c.tokens, 3), kGatherThreads});
+    return download<std::uint16_t>(to, count);
+  }
+};
+
+TEST_F(Gather, PutsTokensIntoTheTilesOfAllTheirExperts) {
+  for (const std::uint32_t tokens : {1u, 3u, 17u, 100u, 300u})
+    for (const std::uint32_t top_k : {1u, 4u, 8u})
+      expect_gathered({.tokens = tokens, .top_k = top_k, .experts = 3, .hidden = 336});
+}
+
+TEST_F(Gather, ReadsAllTypesAlignedOrNot) {
+  for (const Type type : {Type::bf16, Type::f16, Type::f32})
+    for (const std::uint32_t stride : {0u, 97u, 104u})
+      expect_gathered(
+          {.type = type, .tokens = 17, .top_k = 2, .experts = 128, .hidden = 96, .stride = stride});
+}
+
+TEST_F(Gather, QuantisesToTheBitsOfTheHost) {
+  for (std::uint32_t kind = 1; kind <= static_cast<std::uint32_t>(Quantise::fp8_token); ++kind)
+    for (const std::uint32_t hidden : {64u, 96u, 544u, 1056u})
+      for (const bool each : {false, true})
+        for (const bool in_bf16 : {false, true})
+          expect_gathered({.type = in_bf16 ? Type::f32 : Type::bf16,
+                           .kind = static_cast<Quantise>(kind),
+                           .tokens = 20,
+                           .top_k = 3,
+                           .experts = 12,
+                           .hidden = hidden,
+                           .has_scale_each = each,
+                           .in_bf16 = in_bf16});
+}
+
+TEST_F(Gather, LeavesQuantisedValuesAsTheyCome) {
+  expect_gathered({.kind = Quantise::nvfp4,
+                   .tokens = 20,
+                   .top_k = 3,
+                   .experts = 12,
+                   .hidden = 176,
+                   .is_quantised = true});
+}
+
+TEST_F(Gather, TakesTheOccupiedRowsOfBatches) {
+  expect_gathered({.kind = Quantise::mxfp8,
+                   .tokens = 40,
+                   .top_k = 1,
+                   .experts = 17,
+                   .hidden = 320,
+                   .is_batched = true});
+}
+
+}  // namespace
+}  // namespace fp4moe::kernels::cuda::sm90
