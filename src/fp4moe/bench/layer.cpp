@@ -7,8 +7,8 @@
 
 #include <fmt/format.h>
 
+#include "fp4moe/bench/layer_exact.hpp"
 #include "fp4moe/bench/layer_tokens.hpp"
-#include "fp4moe/moe/reference/engine.hpp"
 
 namespace fp4moe::bench {
 namespace {
@@ -16,7 +16,6 @@ namespace {
 using moe::DType;
 
 constexpr std::uint64_t kMostLayerTokens = 8192;
-constexpr std::uint64_t kCheckedTokens = 3;
 constexpr std::size_t kLeastRoutings = 16, kMostRoutings = 128;
 constexpr std::uint64_t kUsualCache = std::uint64_t{32} << 20;
 constexpr double kWorthTwice = 1;  // seconds from which on ceilings are measured again at the end
@@ -53,62 +52,6 @@ Result<Done> call_next(LayerWork& work, Contender& contender) {
       work.pool);
 }
 
-// The first tokens' outputs of the first layer and routing in float64, from their experts alone.
-Result<std::vector<double>> exact_outputs(const LayerModel& model, const TokenSet& tokens,
-                                          std::shared_ptr<ThreadPool> pool) {
-  const auto router = moe::routing::Router::make(model.router());
-  if (!router) return router.why();
-  const Result<Routes> routes = tokens.route(*router, 0, *pool);
-  if (!routes) return routes.why();
-  const std::uint64_t count = std::min(kCheckedTokens, tokens.tokens);
-  const std::size_t slots = count * router->slots();
-  std::vector<std::int32_t> map(tokens.experts, -1);
-  std::vector<std::size_t> used;
-  for (std::size_t i = 0; i < slots; ++i) {
-    if (routes->ids[i] < 0) continue;  // nobody
-    const auto id = static_cast<std::size_t>(routes->ids[i]);
-    if (map[id] >= 0) continue;
-    map[id] = static_cast<std::int32_t>(used.size());
-    used.push_back(id);
-  }
-  const moe::ExpertSource all = model.source(0);
-  moe::ExpertSource some{.shape = all.shape};
-  some.shape.experts = used.size();
-  some.visit = [&](std::size_t position, const moe::UseExpert& use) {
-    return all.visit(used[position], [&](const weights::ExpertView& given) {
-      weights::ExpertView view = given;
-      view.shape.experts = used.size();
-      return use(view);
-    });
-  };
-  const auto numerics = moe::require_numerics("exact");
-  if (!numerics) return numerics.why();
-  moe::ExpertsProblem problem = model.problem(**numerics);
-  problem.shape.experts = used.size();
-  const moe::reference::ReferenceEngine engine(std::move(pool));
-  const auto experts = engine.make(problem, some);
-  if (!experts) return experts.why();
-  const bool on_input = model.router().method == moe::routing::Method::llama4;
-  std::vector<double> x(count * tokens.hidden), out(count * tokens.hidden);
-  for (std::uint64_t t = 0; t < count; ++t) {
-    const auto row = std::span(x).subspan(t * tokens.hidden, tokens.hidden);
-    moe::read_row(tokens.call(0).x, t, row);
-    if (on_input)
-      for (double& value : row)
-        value = moe::rounded_to_bf16(value * moe::rounded_to_bf16(double{routes->weights[t]}));
-  }
-  const moe::Prepared in{
-      .x = moe::dense_rows(std::span<const double>(x), DType::f64, count, tokens.hidden),
-      .top_k = router->slots(),
-      .ids = std::span(routes->ids).first(slots),
-      .weights = std::span(routes->weights).first(slots)};
-  const auto done = (*experts)->compute(
-      {.in = in, .expert_map = map, .weight_on_input = on_input}, moe::OutputForm::summed,
-      moe::dense_rows(std::span(out), DType::f64, count, tokens.hidden));
-  if (!done) return done.why();
-  return out;
-}
-
 // Root mean square of the difference, as a share of that of the exact values.
 Result<double> error_of(Contender& contender, const TokenSet& tokens, ThreadPool& pool,
                         std::span<const double> exact) {
@@ -117,12 +60,7 @@ Result<double> error_of(Contender& contender, const TokenSet& tokens, ThreadPool
       tokens.call(0), moe::dense_rows(std::span(out), DType::f32, tokens.tokens, tokens.hidden),
       pool);
   if (!done) return done.why();
-  double wrong = 0, all = 0;
-  for (std::size_t i = 0; i < exact.size(); ++i) {
-    wrong += (double{out[i]} - exact[i]) * (double{out[i]} - exact[i]);
-    all += exact[i] * exact[i];
-  }
-  return all == 0 ? std::sqrt(wrong) : std::sqrt(wrong / all);
+  return relative_error(exact, out);
 }
 
 // The better of both, of what was measured before and after.
@@ -153,7 +91,9 @@ std::size_t routings_for(const LayerModel& model, std::uint64_t tokens, std::uin
 Result<std::vector<LayerResult>> measure_tokens(Setup& setup, const TokenSet& tokens) {
   const LayerModel& model = setup.model;
   ThreadPool& pool = *setup.pool;
-  const auto exact = exact_outputs(model, tokens, setup.pool);
+  const auto numerics = moe::require_numerics("exact");
+  if (!numerics) return numerics.why();
+  const auto exact = exact_outputs(model, model.problem(**numerics), tokens, setup.pool);
   if (!exact) return exact.why();
   LayerWork work{tokens, pool, std::vector<std::uint16_t>(tokens.tokens * tokens.hidden)};
   const double bytes = tokens.active_experts * model.expert_bytes();

@@ -133,6 +133,13 @@ Result<std::uint64_t> LayerModel::count_layers(const LayerModelOptions& options)
 Result<Done> LayerModel::pack_random(const LayerModelOptions& options) {
   const Result<std::uint64_t> count = count_layers(options);
   if (!count) return count.why();
+  layers_ = *count;
+  Result<RandomExperts> experts = RandomExperts::make(shape(), options.seed);
+  if (!experts) return experts.why();
+  if (!options.packs) {
+    random_ = std::make_unique<RandomExperts>(std::move(*experts));
+    return Done{};
+  }
   const convert::Recipe recipe = choice_.recipe({}, facts_.model.layer.activation);
   const auto padded = convert::padded_sizes(recipe.sizing, shape(), {}, facts_.model.rule);
   if (!padded) return padded.why();
@@ -141,8 +148,6 @@ Result<Done> LayerModel::pack_random(const LayerModelOptions& options) {
                                  .padded = *padded,
                                  .order = shape().order,
                                  .has_bias = shape().has_bias};
-  const Result<RandomExperts> experts = RandomExperts::make(shape(), options.seed);
-  if (!experts) return experts.why();
   packed_.resize(*count);
   return parallel_for(options.threads, *count, [&](std::size_t layer) -> Result<Done> {
     Result<PackedWeights> packed = PackedWeights::create(*choice_.layout, problem);
@@ -160,15 +165,30 @@ Result<Done> LayerModel::pack_checkpoint(const LayerModelOptions& options) {
   std::vector<std::size_t> alike;
   for (std::size_t layer = 0; layer < checkpoint_->layers().size(); ++layer)
     if (checkpoint_->layers()[layer].shape == shape()) alike.push_back(layer);
+  layers_ = *count;
   for (std::size_t i = 0; i < *count; ++i) {
-    const auto job = convert::layer_job(*checkpoint_, alike[i % alike.size()], recipe);
+    auto job = convert::layer_job(*checkpoint_, alike[i % alike.size()], recipe);
     if (!job) return job.why();
-    Result<PackedWeights> packed = PackedWeights::create(*choice_.layout, job->problem);
+    Result<PackedWeights> packed = options.packs
+                                       ? PackedWeights::create(*choice_.layout, job->problem)
+                                       : PackedWeights::describe(*choice_.layout, job->problem);
     if (!packed) return packed.why();
     packed_.push_back(std::make_unique<PackedWeights>(std::move(*packed)));
+    if (!options.packs) {
+      jobs_.push_back(std::make_unique<convert::LayerJob>(std::move(*job)));
+      if (const auto rows = packed_.back()->source(*jobs_.back()); !rows) return rows.why();
+      continue;
+    }
     if (const auto done = packed_.back()->load(*job, options.threads); !done) return done.why();
   }
   return Done{};
+}
+
+moe::ExpertSource LayerModel::source(std::size_t layer) const {
+  if (random_) return random_->source(layer);
+  if (jobs_.empty()) return packed_[layer]->source();
+  auto rows = packed_[layer]->source(*jobs_[layer]);
+  return rows ? std::move(*rows) : packed_[layer]->source();  // asked for when it was opened
 }
 
 std::uint64_t LayerModel::expert_weights() const {
@@ -182,7 +202,7 @@ double LayerModel::expert_bytes() const {
 
 moe::ExpertsProblem LayerModel::problem(const moe::Numerics& numerics) const {
   const oracle::Layer& layer = facts_.model.layer;
-  moe::ExpertsProblem made{.shape = packed_.front()->source().shape, .numerics = numerics};
+  moe::ExpertsProblem made{.shape = source(0).shape, .numerics = numerics};
   made.activation =
       moe::activation_from_name(oracle::name(layer.activation)).value_or(moe::Activation::silu);
   made.params = moe::row(made.activation).params;

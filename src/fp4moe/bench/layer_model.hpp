@@ -38,6 +38,7 @@ struct LayerModelOptions {
   std::uint64_t layers = 0;  // at most; 0: as `keep` says
   std::uint64_t keep = 0;    // bytes of weights that calls should meet before any comes again
   std::uint64_t memory = 0;  // bytes that weights may take; 0: any
+  bool packs = true;         // false: experts stay as they are, for engines that pack them
   std::size_t threads = 1;
   std::uint64_t seed = 1;
   // For tests: a small model of the same kind. 0: as the table has it.
@@ -53,8 +54,8 @@ class LayerModel {
   const std::string& name() const { return name_; }
   const weights::MoeShape& shape() const { return facts_.model.shape; }
   const moe::routing::RouterOptions& router() const { return facts_.router; }
-  std::size_t layers() const { return packed_.size(); }
-  moe::ExpertSource source(std::size_t layer) const { return packed_[layer]->source(); }
+  std::size_t layers() const { return layers_; }
+  moe::ExpertSource source(std::size_t layer) const;
   moe::ExpertsProblem problem(const moe::Numerics& numerics) const;
 
   // Weights of an expert in elements, and in bytes as the formats have them: 4 bits and its share
@@ -85,6 +86,10 @@ class LayerModel {
   runtime::Choice choice_{};
   std::unique_ptr<weights::Checkpoint> checkpoint_{};
   std::vector<std::unique_ptr<runtime::PackedWeights>> packed_{};
+  std::size_t layers_ = 0;
+  // Where nothing is packed: experts as they are.
+  std::unique_ptr<RandomExperts> random_{};
+  std::vector<std::unique_ptr<convert::LayerJob>> jobs_{};
 };
 
 }  // namespace fp4moe::bench
