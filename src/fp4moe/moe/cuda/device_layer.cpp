@@ -105,7 +105,30 @@ Result<DeviceLayer> DeviceLayer::make(std::shared_ptr<const kernels::cuda::Devic
   if (const auto found = made.find_kernels(); !found) return found.why();
   Result<DeviceWeights> weights = DeviceWeights::make(made.device_, source, made.layer_);
   if (!weights) return weights.why();
-  made.weights_ = std::move(*weights);
+  made.weights_ = std::make_shared<const DeviceWeights>(std::move(*weights));
+  if (const auto placed = made.place_scales(); !placed) return placed.why();
+  return made;
+}
+
+Result<DeviceLayer> DeviceLayer::alike(const ExpertsProblem& problem) const {
+  Result<sm90::Layer> layer = describe(problem);
+  if (!layer) return layer.why();
+  if (problem.shape != problem_.shape)
+    return usage("experts.layout", "a layer alike has the same shape")
+        .expects(fmt::format("{} experts of {} x {}", problem_.shape.experts,
+                             problem_.shape.intermediate, problem_.shape.hidden),
+                 fmt::format("{} experts of {} x {}", problem.shape.experts,
+                             problem.shape.intermediate, problem.shape.hidden));
+  DeviceLayer made;
+  made.device_ = device_;
+  made.problem_ = problem;
+  made.options_ = options_;
+  made.weights_ = weights_;
+  made.kernels_ = kernels_;
+  made.layer_ = *layer;
+  made.layer_.w13 = layer_.w13;
+  made.layer_.w2 = layer_.w2;
+  made.layer_.down_global = layer_.down_global;
   if (const auto placed = made.place_scales(); !placed) return placed.why();
   return made;
 }

@@ -97,10 +97,14 @@ class DeviceLayer {
                                   const ExpertsProblem& problem, const ExpertSource& source,
                                   DeviceLayerOptions options = {});
 
+  // The same weights under other numerics, activations and scales. Errors: those of describe(),
+  // experts.layout (another shape).
+  Result<DeviceLayer> alike(const ExpertsProblem& problem) const;
+
   const ExpertsProblem& problem() const { return problem_; }
   const kernels::cuda::Device& device() const { return *device_; }
   const sm90::Layer& layer() const { return layer_; }
-  std::uint64_t weight_bytes() const { return weights_.bytes(); }
+  std::uint64_t weight_bytes() const { return weights_->bytes(); }
 
   // Bytes of the workspace for such calls. Errors: cuda.limits.
   Result<std::uint64_t> workspace_bytes(const WorkspaceLimits& limits) const;
@@ -138,7 +142,7 @@ class DeviceLayer {
   ExpertsProblem problem_{};
   DeviceLayerOptions options_{};
   sm90::Layer layer_{};
-  DeviceWeights weights_{};
+  std::shared_ptr<const DeviceWeights> weights_{};
   kernels::cuda::Memory scales_{};
   float hidden_factor_ = 1.0f;  // of quantised h, where all experts share it
   Kernels kernels_{};
