@@ -7,8 +7,8 @@
 //   *_staged               activations quantised on the way, where one flipped code is legal:
 //                          cosine of at least 0.9999
 //
-// Other engines sum in float32 and may round activations to 16-bit integers: what is exact has
-// there an error (relative root mean square) of at most 1e-4; and since a last bit may turn the
+// Other engines sum in float32 and may round activations to 16 bits: what is exact has there an
+// error (relative root mean square) of at most moe::exactness; and since a last bit may turn the
 // next rounding to bf16 over, staged outputs one of at most 2^-8, half a unit in the last place.
 #include "fp4moe/golden/moe_layers.hpp"
 
@@ -57,7 +57,7 @@ constexpr ModeRow kModes[] = {
     {"w4a4_mxfp4_even_staged", "unfused", ActivationKey::mxfp4, Measure::quantised},
 };
 
-constexpr double kNearEnough = 1e-4, kNearStaged = 0x1p-8;  // of other engines
+constexpr double kNearStaged = 0x1p-8;  // of other engines
 
 Measure measure_by(Measure measure, const moe::Engine* engine) {
   if (engine == nullptr) return measure;
@@ -72,6 +72,7 @@ double unit_in_last_place(double value) {
 struct Comparison {
   std::span<const double> found{};
   std::uint64_t columns = 1;
+  const moe::Engine* by = nullptr;  // null: the reference
 };
 
 std::optional<Mismatch> mismatch_at(std::size_t i, double expected, const Comparison& with,
@@ -153,7 +154,7 @@ std::optional<Mismatch> compare(Measure measure, const MoeValues& expected,
     case Measure::exact:
       return compare_exact(expected, with);
     case Measure::near:
-      return compare_near(expected, with, kNearEnough);
+      return compare_near(expected, with, moe::exactness(with.by->name()).error);
     case Measure::near_staged:
       return compare_near(expected, with, kNearStaged);
     case Measure::staged:
@@ -259,7 +260,8 @@ Outcome run_mode(const LayerCase& layer, const ModeRow& mode, const Json& output
   if (!expected) return expected.why();
   const Result<Computed> found = compute(layer, mode, layer.whole(), {engine});
   if (!found) return found.why();
-  return compare(measure_by(mode.measure, engine), *expected, {found->out, layer.shape.hidden});
+  return compare(measure_by(mode.measure, engine), *expected,
+                 {found->out, layer.shape.hidden, engine});
 }
 
 struct Partition {
@@ -334,7 +336,7 @@ Outcome run_split(const LayerCase& layer, const SplitCase& given) {
     if (!expected) return expected.why();
     const Result<Computed> found = compute(layer, kModes[0], part->part, {given.engine});
     if (!found) return found.why();
-    if (auto wrong = compare(measure, *expected, {found->out, layer.shape.hidden})) {
+    if (auto wrong = compare(measure, *expected, {found->out, layer.shape.hidden, given.engine})) {
       wrong->what = fmt::format("rank {}: {}", part->rank, wrong->what);
       return wrong;
     }
@@ -343,7 +345,7 @@ Outcome run_split(const LayerCase& layer, const SplitCase& given) {
   const Result<MoeValues> whole =
       read_moe_values(given.outputs, "exact", {layer.tokens, layer.shape.hidden});
   if (!whole) return whole.why();
-  auto wrong = compare(measure, *whole, {sum, layer.shape.hidden});
+  auto wrong = compare(measure, *whole, {sum, layer.shape.hidden, given.engine});
   if (wrong) wrong->what = fmt::format("the sum over ranks: {}", wrong->what);
   return wrong;
 }

@@ -1,5 +1,6 @@
 #include "fp4moe/moe/numerics.hpp"
 
+#include <algorithm>
 #include <array>
 #include <string>
 #include <string_view>
@@ -66,10 +67,13 @@ Tolerance tolerance(const Numerics& numerics, oracle::ActivationKey quantises,
       return {.of_largest = 0.5, .cosine = 0.95};
   }
   if (numerics.activation_bits == 8) return {.of_largest = 0.05, .cosine = 0.999};
-  if (numerics.id == "exact" && engine != "reference")
-    return {.of_largest = 5e-4, .cosine = 1 - 1e-7};
-  return numerics.id == "exact" ? Tolerance{.of_largest = 1e-6, .cosine = 1 - 1e-12}
-                                : Tolerance{.of_largest = 2e-2, .cosine = 0.9999};
+  if (numerics.id == "exact") return exactness(engine).tolerance;
+  return {.of_largest = 2e-2, .cosine = 0.9999};
+}
+
+const Exactness& exactness(std::string_view engine) {
+  const auto* found = std::ranges::find(kExactness, engine, &Exactness::engine);
+  return found == kExactness.end() ? kExactness[1] : *found;
 }
 
 double rounded_to_bf16(double value) {

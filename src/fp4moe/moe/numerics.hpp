@@ -88,9 +88,24 @@ inline constexpr std::array<Numerics, 11> kNumerics{{
 struct Tolerance {
   double of_largest = 0, cosine = 0;
 };
-// `engine` is who computed it: exact to float64, or to float32 with 16-bit activations.
+// `engine` is who computed it.
 Tolerance tolerance(const Numerics& numerics, oracle::ActivationKey quantises,
                     std::string_view engine = "reference");
+
+// How far `exact` and `native` are from the true result by who computes them: float64 throughout;
+// float32 sums of activations in 16-bit integers; float32 sums of activations in bf16. Others than
+// those listed are held to the CPU engine's.
+struct Exactness {
+  std::string_view engine{};
+  double error = 0;  // root mean square, as a share of the result's
+  Tolerance tolerance{};
+};
+inline constexpr std::array<Exactness, 3> kExactness{{
+    {"reference", 1e-12, {.of_largest = 1e-6, .cosine = 1 - 1e-12}},
+    {"cpu", 1e-4, {.of_largest = 5e-4, .cosine = 1 - 1e-7}},
+    {"cuda", 4e-3, {.of_largest = 2e-2, .cosine = 0.9999}},
+}};
+const Exactness& exactness(std::string_view engine);
 
 // Errors: numerics.unknown, listing what there is.
 Result<const Numerics*> require_numerics(std::string_view id);
