@@ -88,11 +88,12 @@ inline PlainTables plain_tables(const std::vector<std::int32_t>& expert_of_slot,
                                 std::uint32_t experts, std::uint32_t tile_tokens = kTileTokens) {
   PlainTables made;
   made.row_of_slot.assign(expert_of_slot.size(), -1);
+  std::vector<std::vector<std::int32_t>> slots_of(experts);
+  for (std::size_t s = 0; s < expert_of_slot.size(); ++s)
+    if (expert_of_slot[s] >= 0)
+      slots_of[static_cast<std::size_t>(expert_of_slot[s])].push_back(static_cast<std::int32_t>(s));
   for (std::uint32_t e = 0; e < experts; ++e) {
-    std::vector<std::int32_t> slots;
-    for (std::size_t s = 0; s < expert_of_slot.size(); ++s)
-      if (expert_of_slot[s] == static_cast<std::int32_t>(e))
-        slots.push_back(static_cast<std::int32_t>(s));
+    const std::vector<std::int32_t>& slots = slots_of[e];
     const auto count = static_cast<std::uint32_t>(slots.size());
     const std::uint32_t groups = (count + 7) / 8;
     const std::uint32_t tiles = (count + tile_tokens - 1) / tile_tokens;

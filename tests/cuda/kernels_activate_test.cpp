@@ -231,7 +231,7 @@ class Activate : public OnDevice {
         ++values;
         if (found == value) continue;
         ++off;
-        ASSERT_NEAR(found, value, step * std::abs(static_cast<double>(value)) + step * 1e-3)
+        ASSERT_NEAR(found, value, step * (std::abs(static_cast<double>(value)) + 1))
             << "row " << row << ", column " << i;
       }
     }

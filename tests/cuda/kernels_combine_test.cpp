@@ -185,8 +185,8 @@ class Combine : public OnDevice {
         wanted = static_cast<double>(as_stored(c.out, static_cast<float>(wanted)));
         const auto found = static_cast<double>(load_stored(c.out, made, row * stride + column));
         ++values;
-        if (std::abs(found - wanted) > 1e-6 * size) ++off;
-        ASSERT_NEAR(found, wanted, (rounds ? 0.01 : 1e-6) * size)
+        if (std::abs(found - wanted) > 1e-6 * (size + 1)) ++off;
+        ASSERT_NEAR(found, wanted, (rounds ? 0.01 : 1e-6) * (size + 1))
             << "row " << row << ", column " << column;
       }
     EXPECT_GT(values, 0u);

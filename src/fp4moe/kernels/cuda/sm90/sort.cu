@@ -28,6 +28,7 @@ struct SortSpace {
   std::uint32_t* first_tile;   // [experts + 1]
   std::int32_t* held;          // slots of a stretch of rows
   std::uint32_t held_rows;
+  std::uint32_t slots;
 };
 
 __device__ SortSpace space_of(std::uint32_t* shared, std::uint32_t experts, std::uint32_t slots) {
@@ -39,6 +40,7 @@ __device__ SortSpace space_of(std::uint32_t* shared, std::uint32_t experts, std:
   made.first_tile = made.first_group + experts + 1;
   made.held = reinterpret_cast<std::int32_t*>(shared + sort_fixed_words(experts));
   made.held_rows = sort_held_rows(experts, slots);
+  made.slots = slots;
   return made;
 }
 
@@ -60,25 +62,31 @@ __device__ std::int32_t local_expert(const SortParams& p, std::int32_t id) {
   return id >= 0 && local >= 0 && static_cast<std::uint32_t>(local) < p.experts ? local : -1;
 }
 
-// A range of slots, 32 at a time, in order.
-__device__ void count_range(const SortParams& p, const SortSpace& space, std::uint32_t slots,
-                            std::uint32_t steps) {
+// Some steps of a range, 32 slots each: experts, and ranks among the range's slots of that expert.
+struct Steps {
+  std::int32_t experts[kAhead];
+  std::uint32_t ranks[kAhead];
+};
+
+// A range of slots, in order. The last steps stay in registers; where there are more, ranks go to
+// row_of_slot.
+__device__ void count_range(const SortParams& p, const SortSpace& space, std::uint32_t steps,
+                            Steps& last) {
   const std::uint32_t lane = threadIdx.x % 32, range = threadIdx.x / 32;
   std::uint32_t* counts = space.counts + range * p.experts;
   const std::uint32_t begin = range * steps * 32 + lane;
   for (std::uint32_t step = 0; step < steps; step += kAhead) {
-    std::int32_t experts[kAhead];
 #pragma unroll
     for (std::uint32_t i = 0; i < kAhead; ++i) {
       const std::uint32_t slot = begin + (step + i) * 32;
-      experts[i] = step + i < steps && slot < slots ? p.call.ids[slot] : -1;
+      last.experts[i] = step + i < steps && slot < space.slots ? p.call.ids[slot] : -1;
     }
 #pragma unroll
-    for (std::uint32_t i = 0; i < kAhead; ++i) experts[i] = local_expert(p, experts[i]);
+    for (std::uint32_t i = 0; i < kAhead; ++i) last.experts[i] = local_expert(p, last.experts[i]);
 #pragma unroll
     for (std::uint32_t i = 0; i < kAhead; ++i) {
       const std::uint32_t slot = begin + (step + i) * 32;
-      const std::int32_t expert = experts[i];
+      const std::int32_t expert = last.experts[i];
       const std::uint32_t same = __match_any_sync(kAll, expert);
       const std::uint32_t first = __ffs(same) - 1;
       std::uint32_t before = 0;
@@ -87,12 +95,32 @@ __device__ void count_range(const SortParams& p, const SortSpace& space, std::ui
         counts[expert] = before + __popc(same);
       }
       before = __shfl_sync(kAll, before, static_cast<int>(first));
-      const std::uint32_t rank = before + __popc(same & ((1u << lane) - 1));
-      if (step + i < steps && slot < slots)
-        p.to.row_of_slot[slot] = expert >= 0 ? static_cast<std::int32_t>(rank) : -1;
+      last.ranks[i] = before + __popc(same & ((1u << lane) - 1));
+      if (steps > kAhead && step + i < steps && slot < space.slots)
+        p.to.row_of_slot[slot] = expert >= 0 ? static_cast<std::int32_t>(last.ranks[i]) : -1;
       __syncwarp();
     }
   }
+}
+
+// Counts of an expert become those of the ranges before; the total is returned.
+__device__ std::uint32_t add_up_ranges(const SortParams& p, const SortSpace& space,
+                                       std::uint32_t used) {
+  constexpr std::uint32_t kParts = 8;
+  std::uint32_t total = 0;
+  if (threadIdx.x >= p.experts) return 0;
+  std::uint32_t* counts = space.counts + threadIdx.x;
+  for (std::uint32_t r = 0; r < used; r += kParts) {
+    std::uint32_t parts[kParts];
+#pragma unroll
+    for (std::uint32_t i = 0; i < kParts; ++i) parts[i] = counts[(r + i) * p.experts];
+#pragma unroll
+    for (std::uint32_t i = 0; i < kParts; ++i) {
+      counts[(r + i) * p.experts] = total;
+      total += parts[i];
+    }
+  }
+  return total;
 }
 
 // Exclusive sums over the block's threads, one expert each; the last entry is the total.
@@ -205,29 +233,47 @@ __device__ void write_groups(const SortParams& p, const SortSpace& space, std::u
   }
 }
 
-// Rows of standard slots: the rank in row_of_slot becomes the row. Warps that share a range take
-// its steps by turns.
-__device__ void place_slots(const SortParams& p, const SortSpace& space, std::uint32_t slots,
-                            std::uint32_t steps) {
+__device__ void place_slot(const SortParams& p, const SortSpace& space, std::uint32_t range,
+                           std::uint32_t slot, std::int32_t expert, std::uint32_t rank) {
+  const std::uint32_t first =
+      space.first_group[expert] * kGroup + space.counts[range * p.experts + expert];
+  const auto row = static_cast<std::int32_t>(first + rank);
+  p.to.row_of_slot[slot] = row;
+  hold(space, 0, row, slot);
+}
+
+// Slots whose steps are still in registers.
+__device__ void place_last(const SortParams& p, const SortSpace& space, std::uint32_t steps,
+                           const Steps& last) {
+  const std::uint32_t range = threadIdx.x / 32;
+#pragma unroll
+  for (std::uint32_t i = 0; i < kAhead; ++i) {
+    const std::uint32_t slot = (range * steps + i) * 32 + threadIdx.x % 32;
+    if (i >= steps || slot >= space.slots) continue;
+    if (last.experts[i] < 0)
+      p.to.row_of_slot[slot] = -1;
+    else
+      place_slot(p, space, range, slot, last.experts[i], last.ranks[i]);
+  }
+}
+
+// Slots whose ranks are in row_of_slot. Warps that share a range take its steps by turns.
+__device__ void place_slots(const SortParams& p, const SortSpace& space, std::uint32_t steps) {
   const std::uint32_t ranges = sort_ranges(p.experts), warp = threadIdx.x / 32;
   const std::uint32_t range = warp % ranges;
   for (std::uint32_t step = warp / ranges; step < steps; step += 32 / ranges) {
     const std::uint32_t slot = (range * steps + step) * 32 + threadIdx.x % 32;
-    if (slot >= slots) continue;
+    if (slot >= space.slots) continue;
     const std::int32_t rank = p.to.row_of_slot[slot];
     if (rank < 0) continue;
-    const std::int32_t expert = local_expert(p, p.call.ids[slot]);
-    const std::uint32_t first =
-        space.first_group[expert] * kGroup + space.counts[range * p.experts + expert];
-    const std::int32_t row = static_cast<std::int32_t>(first) + rank;
-    p.to.row_of_slot[slot] = row;
-    hold(space, 0, row, slot);
+    place_slot(p, space, range, slot, local_expert(p, p.call.ids[slot]),
+               static_cast<std::uint32_t>(rank));
   }
 }
 
 // Rows of batches: position i of an expert is its row i.
-__device__ void place_batches(const SortParams& p, const SortSpace& space, std::uint32_t slots) {
-  for (std::uint32_t slot = threadIdx.x; slot < slots; slot += kSortThreads) {
+__device__ void place_batches(const SortParams& p, const SortSpace& space) {
+  for (std::uint32_t slot = threadIdx.x; slot < space.slots; slot += kSortThreads) {
     const std::uint32_t expert = slot / p.call.capacity, i = slot - expert * p.call.capacity;
     const auto row = static_cast<std::int32_t>(space.first_group[expert] * kGroup + i);
     p.to.row_of_slot[slot] = i < space.totals[expert] ? row : -1;
@@ -253,25 +299,25 @@ extern "C" __global__ void __launch_bounds__(kSortThreads, 1)
   wait_for_previous();
 
   std::uint32_t count = 0;
+  Steps last;
   if (is_batched) {
     if (expert < p.experts)
       count = static_cast<std::uint32_t>(
           min(max(p.call.counts[expert], 0), static_cast<std::int32_t>(p.call.capacity)));
   } else {
-    if (threadIdx.x / 32 < ranges) count_range(p, space, slots, steps);
+    const std::uint32_t used = steps == 0 ? 0 : ((slots + 31) / 32 + steps - 1) / steps;
+    if (threadIdx.x / 32 < used) count_range(p, space, steps, last);
     __syncthreads();
-    for (std::uint32_t r = 0; expert < p.experts && r < ranges; ++r) {
-      const std::uint32_t part = space.counts[r * p.experts + expert];
-      space.counts[r * p.experts + expert] = count;
-      count += part;
-    }
+    count = add_up_ranges(p, space, used);
   }
   add_up_experts(p, space, count);
-  write_tiles(p, space);
   if (is_batched)
-    place_batches(p, space, slots);
-  else
-    place_slots(p, space, slots, steps);
+    place_batches(p, space);
+  else if (steps > kAhead)
+    place_slots(p, space, steps);
+  else if (threadIdx.x / 32 < ranges)
+    place_last(p, space, steps, last);
+  write_tiles(p, space);
 
   const std::uint32_t groups = space.first_group[p.experts];
   const std::uint32_t at_once = space.held_rows / kGroup;
