@@ -87,6 +87,12 @@ std::uint64_t unit_bytes(std::uint64_t rows, std::uint64_t units, std::uint64_t 
   return rows * units * sm90::kUnit * element;
 }
 
+// Whether all experts read the same tokens, block by block: no scale of their own, none of a row.
+bool stages_once(const sm90::Layer& layer) {
+  return layer.quantise == sm90::Quantise::none ||
+         (layer.input_scales_each == 0 && layer.quantise != sm90::Quantise::fp8_token);
+}
+
 }  // namespace
 
 Result<sm90::Layer> describe(const ExpertsProblem& problem) {
@@ -137,7 +143,8 @@ CallPlan plan_call(const sm90::Layer& layer, const CallSize& size) {
   if (size.slots() == 0 || layer.experts == 0) return {};
   CallPlan made{.path = Path::rows, .tile_tokens = tile_tokens(size.slots(), layer.experts)};
   const bool may_decode = size.form == OutputForm::summed && !size.has_adapters &&
-                          size.tokens <= sm90::kDecodeTokens && size.top_k <= sm90::kMostChoices;
+                          size.tokens <= sm90::kDecodeTokens && size.top_k <= sm90::kMostChoices &&
+                          stages_once(layer);
   if (may_decode) {
     made.decode = sm90::decode_shape(layer, static_cast<std::uint32_t>(size.tokens));
     if (made.decode.columns != 0) made.path = Path::decode;

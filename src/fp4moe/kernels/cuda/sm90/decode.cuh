@@ -234,6 +234,7 @@ class Finisher {
         lane_(me_ % 32) {}
 
   __device__ void run() {
+    prepare_slots();
     Stretch s;
     const Phase first(p_.layer.w13, tables_.entries), second(p_.layer.w2, tables_.entries);
     std::uint32_t entry = ~0u, made = 0;  // groups of h that nobody was told of yet
@@ -302,12 +303,24 @@ class Finisher {
     return p_.partial +
            (std::uint64_t{block} * 4 + number * 2 + (begins ? 0 : 1)) * 64 * p_.columns;
   }
-  __device__ float far_sum(const Phase& phase, std::uint32_t number, std::uint32_t begin,
-                           std::uint32_t at) const {
-    const std::uint32_t to = phase.block_of(begin + phase.units - 1);
-    float sum = 0.0f;
-    for (std::uint32_t block = phase.block_of(begin); block <= to; ++block)
-      sum = __fadd_rn(sum, __ldcg(partial(block, number, phase.begin_of(block) >= begin) + at));
+  // Two elements of what all blocks left of a group, in their order. Loads of the first few go
+  // together.
+  __device__ float2 far_sums(const Phase& phase, std::uint32_t number, std::uint32_t begin,
+                             std::uint32_t at, std::uint32_t other) const {
+    const std::uint32_t from = phase.block_of(begin), to = phase.block_of(begin + phase.units - 1);
+    constexpr std::uint32_t kTogether = 3;
+    float2 sum{0.0f, 0.0f};
+    for (std::uint32_t block = from; block <= to; block += kTogether) {
+      float2 parts[kTogether];
+#pragma unroll
+      for (std::uint32_t i = 0; i < kTogether; ++i) {
+        const float* left = partial(block + i, number, phase.begin_of(block + i) >= begin);
+        if (block + i <= to) parts[i] = {__ldcg(left + at), __ldcg(left + other)};
+      }
+#pragma unroll
+      for (std::uint32_t i = 0; i < kTogether; ++i)
+        if (block + i <= to) sum = {__fadd_rn(sum.x, parts[i].x), __fadd_rn(sum.y, parts[i].y)};
+    }
     return sum;
   }
 
@@ -322,13 +335,41 @@ class Finisher {
     }
   }
 
+  // A lane's two rows of a group: gate and up of one feature, or two features. What belongs to them
+  // is loaded before the sums are there.
+  struct HiddenRows {
+    std::uint32_t row, other;
+    float factor, other_factor, bias, other_bias;
+  };
+  __device__ HiddenRows hidden_rows(const Stretch& s) const {
+    const Layer& layer = p_.layer;
+    const auto expert = static_cast<std::uint32_t>(tables_.expert[s.entry]);
+    const bool gated = layer.is_gated != 0;
+    const float input = p_.call.x_is_quantised != 0 ? p_.call.x_factor
+                                                    : sum_factor(layer, input_scale(layer, expert));
+    const float* factor = layer.w13.factor + expert * (gated ? 2 : 1);
+    HiddenRows made{};
+    made.row = gated ? lane_ / 8 * 16 + lane_ % 8 : lane_;
+    made.other = made.row + (gated ? 8 : 32);
+    made.factor = __fmul_rn(factor[0], input);
+    made.other_factor = __fmul_rn(factor[gated ? 1 : 0], input);
+    if (layer.w13.bias != nullptr) {
+      const float* bias =
+          layer.w13.bias + (std::uint64_t{expert} * layer.w13.groups + s.group) * 64;
+      made.bias = bias[made.row];
+      made.other_bias = bias[made.other];
+    }
+    return made;
+  }
+
   // Whether this block made the group's h.
   __device__ bool finish_first_sums(const Phase& phase, const Stretch& s) {
+    const HiddenRows rows = hidden_rows(s);
     barrier_wait(shared_address(&tables_.sums_full[place_.at]), place_.parity);
     if (s.count == phase.units) {
-      // Columns are all tokens.
-      make_hidden(s, [&](std::uint32_t i, std::uint32_t row) {
-        return near_sum(slot_of(s.entry, i) / p_.call.top_k, row);
+      make_hidden(s, rows, [&](std::uint32_t i) -> float2 {
+        const std::uint32_t column = slot_of(s.entry, i) / p_.call.top_k;  // all tokens
+        return {near_sum(column, rows.row), near_sum(column, rows.other)};
       });
       free_sums();
       return true;
@@ -337,39 +378,28 @@ class Finisher {
     free_sums();
     const std::uint32_t at = s.entry * phase.groups + s.group;
     if (!completes(counters_.first + at, s.count, phase.units)) return false;
-    make_hidden(s, [&](std::uint32_t i, std::uint32_t row) {
-      return far_sum(phase, 0, at * phase.units, i * 64 + row);
+    make_hidden(s, rows, [&](std::uint32_t i) {
+      return far_sums(phase, 0, at * phase.units, i * 64 + rows.row, i * 64 + rows.other);
     });
     return true;
   }
 
-  template <class Sum>
-  __device__ void make_hidden(const Stretch& s, const Sum& sum) const {
+  template <class Sums>
+  __device__ void make_hidden(const Stretch& s, const HiddenRows& rows, const Sums& sums) const {
     const Layer& layer = p_.layer;
-    const auto expert = static_cast<std::uint32_t>(tables_.expert[s.entry]);
     const bool gated = layer.is_gated != 0;
-    const float input = p_.call.x_is_quantised != 0 ? p_.call.x_factor
-                                                    : sum_factor(layer, input_scale(layer, expert));
-    const float* factor = layer.w13.factor + expert * (gated ? 2 : 1);
-    const float* bias =
-        layer.w13.bias == nullptr
-            ? nullptr
-            : layer.w13.bias + (std::uint64_t{expert} * layer.w13.groups + s.group) * 64;
+    const std::uint32_t feature = s.group * (gated ? 32 : 64) + lane_;
     const std::uint64_t stride = std::uint64_t{layer.w2.units} * kUnit;
-    const auto value = [&](std::uint32_t i, std::uint32_t row, std::uint32_t turn) {
-      const float made = __fmul_rn(sum(i, row), __fmul_rn(factor[turn], input));
-      return finish_first(layer, made, bias == nullptr ? 0.0f : bias[row]);
-    };
-    const std::uint32_t rows = rows_of(s.entry), features = gated ? 32 : 64;
-    for (std::uint32_t i = warp_; i < rows; i += kWarps) {
+    const std::uint32_t count = rows_of(s.entry);
+    for (std::uint32_t i = warp_; i < count; i += kWarps) {
       float* to = p_.hidden + slot_of(s.entry, i) * stride;
-      for (std::uint32_t f = lane_; f < features; f += 32) {
-        const std::uint32_t feature = s.group * features + f;
-        if (feature >= layer.intermediate) continue;
-        const std::uint32_t row = gated ? f / 8 * 16 + f % 8 : f;
-        const float gate = value(i, row, 0), up = gated ? value(i, row + 8, 1) : 0.0f;
-        to[feature] = activated(layer, gate, up);
-      }
+      const float2 sum = sums(i);
+      const float first = finish_first(layer, __fmul_rn(sum.x, rows.factor), rows.bias);
+      const float second =
+          finish_first(layer, __fmul_rn(sum.y, rows.other_factor), rows.other_bias);
+      if (feature < layer.intermediate) to[feature] = activated(layer, first, second);
+      if (!gated && feature + 32 < layer.intermediate)
+        to[feature + 32] = activated(layer, second, 0.0f);
     }
   }
 
@@ -390,45 +420,102 @@ class Finisher {
       add_stripe(phase, s.group);
   }
 
-  // 64 columns of all tokens: what their experts made, added up in the order of choices.
-  __device__ void add_stripe(const Phase& phase, std::uint32_t group) const {
-    for (std::uint32_t t = warp_; t < p_.call.tokens; t += kWarps) {
-      float low = 0.0f, high = 0.0f;
-      for (std::uint32_t j = 0; j < p_.call.top_k; ++j) {
-        const std::uint32_t slot = t * p_.call.top_k + j;
-        if (tables_.expert_of_slot[slot] < 0) continue;
-        low = __fadd_rn(low, row_value(phase, group, slot, lane_));
-        high = __fadd_rn(high, row_value(phase, group, slot, lane_ + 32));
-      }
-      store(t, group * 64 + lane_, low);
-      store(t, group * 64 + lane_ + 32, high);
+  // Factors and weights of all slots, once.
+  __device__ void prepare_slots() const {
+    const Layer& layer = p_.layer;
+    const bool is_weighted = p_.call.weight_on_input == 0;
+    for (std::uint32_t slot = me_; slot < p_.call.tokens * p_.call.top_k; slot += kFinishers) {
+      if (tables_.expert_of_slot[slot] < 0) continue;
+      const auto expert = static_cast<std::uint32_t>(tables_.expert_of_slot[slot]);
+      const float global = folds_global(layer, is_weighted) ? down_global(layer, expert) : 1.0f;
+      tables_.factors[slot] = __fmul_rn(__fdiv_rn(layer.w2.factor[expert], global),
+                                        sum_factor(layer, hidden_scale(layer, expert)));
+      tables_.weights[slot] =
+          is_weighted ? router_weight(layer, tables_.weights[slot], global) : 1.0f;
     }
+    meet();
+  }
+
+  // Where the sums of a slot's 64 columns lie: in one place, or in several blocks'.
+  struct SlotSums {
+    const float* first = nullptr;      // null: the slot is nobody's here
+    std::uint32_t next = 0, more = 0;  // blocks behind the first
+  };
+  __device__ SlotSums slot_sums(const Phase& phase, std::uint32_t group, std::uint32_t slot) const {
+    if (tables_.expert_of_slot[slot] < 0) return {};
+    const std::uint32_t begin = (tables_.entry_of_slot[slot] * phase.groups + group) * phase.units;
+    const std::uint32_t from = phase.block_of(begin), to = phase.block_of(begin + phase.units - 1);
+    if (from == to) return {p_.sums + std::uint64_t{slot} * phase.groups * 64 + group * 64, 0, 0};
+    return {partial(from, 1, phase.begin_of(from) >= begin) + row_of(slot) * 64, from + 1,
+            to - from};
+  }
+  __device__ std::uint32_t row_of(std::uint32_t slot) const {
+    return tables_.rank[slot] % p_.columns;
+  }
+
+  // 64 columns of all tokens: what their experts made, added up in the order of choices. A lane has
+  // two columns; lane j knows where choice j lies.
+  __device__ void add_stripe(const Phase& phase, std::uint32_t group) const {
+    constexpr std::uint32_t kTogether = 4, kWhole = 0xFFFFFFFFu;
+    const std::uint32_t column = 2 * lane_, choices = p_.call.top_k;
+    for (std::uint32_t t = warp_; t < p_.call.tokens; t += kWarps) {
+      SlotSums mine{};
+      if (lane_ < choices) mine = slot_sums(phase, group, t * choices + lane_);
+      float2 sum{0.0f, 0.0f};
+      for (std::uint32_t begin = 0; begin < choices; begin += kTogether) {
+        float2 values[kTogether], bias[kTogether], second[kTogether];
+        SlotSums at[kTogether];
+#pragma unroll
+        for (std::uint32_t i = 0; i < kTogether; ++i) {
+          const auto from = static_cast<int>(min(begin + i, 31u));
+          at[i].first = reinterpret_cast<const float*>(
+              __shfl_sync(kWhole, reinterpret_cast<unsigned long long>(mine.first), from));
+          at[i].next = __shfl_sync(kWhole, mine.next, from);
+          at[i].more = __shfl_sync(kWhole, mine.more, from);
+          if (begin + i >= choices) at[i].first = nullptr;
+          if (at[i].first == nullptr) continue;
+          const std::uint32_t slot = t * choices + begin + i;
+          values[i] = __ldcg(reinterpret_cast<const float2*>(at[i].first + column));
+          bias[i] = slot_bias(phase, group, slot, column);
+          if (at[i].more != 0)
+            second[i] = __ldcg(reinterpret_cast<const float2*>(partial(at[i].next, 1, true) +
+                                                               row_of(slot) * 64 + column));
+        }
+#pragma unroll
+        for (std::uint32_t i = 0; i < kTogether; ++i) {
+          if (at[i].first == nullptr) continue;
+          const std::uint32_t slot = t * choices + begin + i;
+          if (at[i].more != 0)
+            values[i] = {__fadd_rn(values[i].x, second[i].x), __fadd_rn(values[i].y, second[i].y)};
+          for (std::uint32_t b = 1; b < at[i].more; ++b) {
+            const float2 part = __ldcg(reinterpret_cast<const float2*>(
+                partial(at[i].next + b, 1, true) + row_of(slot) * 64 + column));
+            values[i] = {__fadd_rn(values[i].x, part.x), __fadd_rn(values[i].y, part.y)};
+          }
+          sum.x = __fadd_rn(sum.x, row_value(slot, values[i].x, bias[i].x));
+          sum.y = __fadd_rn(sum.y, row_value(slot, values[i].y, bias[i].y));
+        }
+      }
+      store(t, group * 64 + column, sum.x);
+      store(t, group * 64 + column + 1, sum.y);
+    }
+  }
+  __device__ float2 slot_bias(const Phase& phase, std::uint32_t group, std::uint32_t slot,
+                              std::uint32_t column) const {
+    if (p_.layer.w2.bias == nullptr) return {0.0f, 0.0f};
+    const auto expert = static_cast<std::uint64_t>(tables_.expert_of_slot[slot]);
+    return *reinterpret_cast<const float2*>(p_.layer.w2.bias +
+                                            (expert * phase.groups + group) * 64 + column);
+  }
+  // What an expert adds to a token's output.
+  __device__ float row_value(std::uint32_t slot, float sum, float bias) const {
+    return finish_second(p_.layer, __fmul_rn(sum, tables_.factors[slot]), bias,
+                         tables_.weights[slot]);
   }
   __device__ void store(std::uint32_t token, std::uint32_t column, float sum) const {
     if (column >= p_.layer.hidden) return;
     if (p_.layer.rounds_sum != 0) sum = rounded_to_bf16(sum);
     store_number(p_.call.out.data, p_.call.out.type, token * p_.call.out.stride + column, sum);
-  }
-
-  // What an expert adds to a token's output.
-  __device__ float row_value(const Phase& phase, std::uint32_t group, std::uint32_t slot,
-                             std::uint32_t row) const {
-    const Layer& layer = p_.layer;
-    const auto expert = static_cast<std::uint32_t>(tables_.expert_of_slot[slot]);
-    const bool is_weighted = p_.call.weight_on_input == 0;
-    const float global = folds_global(layer, is_weighted) ? down_global(layer, expert) : 1.0f;
-    const float factor = __fmul_rn(__fdiv_rn(layer.w2.factor[expert], global),
-                                   sum_factor(layer, hidden_scale(layer, expert)));
-    const std::uint64_t stride = std::uint64_t{phase.groups} * 64;
-    const float bias =
-        layer.w2.bias == nullptr ? 0.0f : layer.w2.bias[expert * stride + group * 64 + row];
-    const float weight = is_weighted ? router_weight(layer, tables_.weights[slot], global) : 1.0f;
-    const std::uint32_t begin = (tables_.entry_of_slot[slot] * phase.groups + group) * phase.units;
-    const std::uint32_t i = tables_.rank[slot] % p_.columns;
-    const bool is_whole = phase.block_of(begin) == phase.block_of(begin + phase.units - 1);
-    const float sum = is_whole ? __ldcg(p_.sums + slot * stride + group * 64 + row)
-                               : far_sum(phase, 1, begin, i * 64 + row);
-    return finish_second(layer, __fmul_rn(sum, factor), bias, weight);
   }
 
   const DecodeParams& p_;

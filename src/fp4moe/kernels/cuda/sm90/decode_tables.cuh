@@ -19,8 +19,11 @@ struct Tables {
   std::uint64_t sums_full[2], sums_empty[2];
   std::uint32_t entries;
   std::uint32_t is_last[2];  // what one finishing thread found out for all, by turns
-  std::int32_t ids[kMostSlots];
-  float weights[kMostSlots];
+  union {
+    std::int32_t ids[kMostSlots];  // until slots are listed
+    float factors[kMostSlots];     // then: of the second product's sums
+  };
+  float weights[kMostSlots];                // the router's, then as they are applied
   std::int16_t expert_of_slot[kMostSlots];  // local; -1: elsewhere
   std::uint16_t rank[kMostSlots];           // among the slots of its expert
   std::uint16_t entry_of_slot[kMostSlots];
