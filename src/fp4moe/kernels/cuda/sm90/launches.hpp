@@ -32,7 +32,7 @@ constexpr std::uint32_t route_blocks(std::uint64_t tokens, std::uint32_t multipr
 }
 constexpr std::uint32_t gather_blocks(const Layer& layer, std::uint64_t tokens,
                                       std::uint32_t multiprocessors) {
-  const std::uint64_t segments = whole_parts(layer.w13.units * kUnit, kSegment);
+  const std::uint64_t segments = whole_parts(std::uint64_t{layer.w13.units} * kUnit, kSegment);
   return at_least_one(whole_parts(tokens * segments, kGatherThreads / 32), multiprocessors * 4ull);
 }
 // `rows`: at most so many.
@@ -60,7 +60,7 @@ constexpr std::uint32_t sort_fixed_words(std::uint32_t experts) {
 }
 inline constexpr std::uint32_t kSortMostShared = 224 * 1024;
 constexpr std::uint32_t sort_held_rows(std::uint32_t experts, std::uint64_t slots) {
-  const std::uint32_t room = kSortMostShared / 4 - sort_fixed_words(experts);
+  const std::uint64_t room = kSortMostShared / 4 - sort_fixed_words(experts);
   const std::uint64_t rows = slots + 7 * std::min<std::uint64_t>(slots, experts);
   return static_cast<std::uint32_t>(std::min<std::uint64_t>((rows + 7) / 8 * 8, room / 8 * 8));
 }
