@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "fp4moe/bench/layer_cuda.hpp"
 #include "fp4moe/bench/layer_exact.hpp"
 #include "fp4moe/bench/layer_tokens.hpp"
 
@@ -138,6 +139,15 @@ Result<LayerReport> bench_layer(const LayerBenchOptions& options) {
     if (tokens == 0 || tokens > kMostLayerTokens)
       return usage("bench.tokens", "so many tokens are not measured")
           .expects(fmt::format("1 to {}", kMostLayerTokens), fmt::format("{}", tokens));
+  if (std::ranges::find(options.engines, "cuda") != options.engines.end()) {
+    if (options.engines.size() == 1) return bench_layer_cuda(options);
+    return usage("bench.engines", "engine cuda is measured on the device, by itself")
+        .expects("cuda alone", fmt::format("{}", fmt::join(options.engines, ",")));
+  }
+  if (options.activations != std::vector<std::string>{"none"})
+    return usage("bench.activations", "activations are quantised by engine cuda alone here")
+        .expects("none", fmt::format("{}", fmt::join(options.activations, ",")))
+        .try_this("--engine cuda");
   std::vector<const NumericsWord*> numerics;
   for (const std::string& word : options.numerics) {
     const auto row = require_numerics_word(word);
@@ -207,8 +217,22 @@ Json to_json(const LayerResult& result) {
             {"floor_us", rounded(result.floor_us)},
             {"ratio_to_floor", rounded(result.ratio_to_floor())},
             {"rel_error", result.rel_error}};
+  if (!result.path.empty()) {
+    made["activations"] = result.activations;
+    made["path"] = result.path;
+  }
   add_times(made, result.timing);
   return made;
+}
+
+Json to_json(const GpuFacts& gpu) {
+  return {
+      {"name", gpu.name},
+      {"driver", fmt::format("{}.{}", gpu.driver_version / 1000, gpu.driver_version % 1000 / 10)},
+      {"multiprocessors", gpu.multiprocessors},
+      {"clock_mhz", gpu.clock_khz / 1000},
+      {"memory_bytes", gpu.memory_bytes},
+      {"l2_bytes", gpu.l2_bytes}};
 }
 
 }  // namespace fp4moe::bench

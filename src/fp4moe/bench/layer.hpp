@@ -22,15 +22,18 @@ struct LayerBenchOptions {
   std::vector<std::uint64_t> tokens{1, 4, 16, 64};
   std::vector<std::string> engines{"auto"};
   std::vector<std::string> numerics{"exact"};  // of kNumericsWords; measured by turns
-  std::string routing = "uniform";             // or "skewed"
-  std::uint64_t last_level_bytes = 0;          // of cache; 0: as if it were 32 MiB
-  EnumSet<platform::CpuFeature> features{};    // for the ceilings
-  double seconds = 10;                         // for everything together
-  std::optional<Ceilings> ceilings{};          // none: measured before and after
+  // Engine cuda: what activations are quantised to on the way; measured by turns.
+  std::vector<std::string> activations{"none"};
+  std::string routing = "uniform";           // or "skewed"
+  std::uint64_t last_level_bytes = 0;        // of cache; 0: as if it were 32 MiB
+  EnumSet<platform::CpuFeature> features{};  // for the ceilings
+  double seconds = 10;                       // for everything together
+  std::optional<Ceilings> ceilings{};        // none: measured before and after
 };
 
 struct LayerResult {
   std::string model{}, format{}, routing{}, engine{}, kernel{}, numerics{};
+  std::string activations{}, path{};  // engine cuda: what they are quantised to; decode or rows
   std::uint64_t tokens = 0, top_k = 0;
   std::size_t threads = 1, layers = 0, routings = 0;
   double active_experts = 0;  // of a call, on average
@@ -43,14 +46,25 @@ struct LayerResult {
   double ratio_to_floor() const { return timing.us_median / floor_us; }
 };
 
+// The device that engine cuda was measured on.
+struct GpuFacts {
+  std::string name{};
+  int driver_version = 0, multiprocessors = 0, clock_khz = 0;
+  std::uint64_t memory_bytes = 0, l2_bytes = 0;
+};
+
 struct LayerReport {
   Ceilings ceilings{};
+  std::optional<GpuFacts> gpu{};  // then the ceilings are its own
   std::vector<LayerResult> results{};
 };
 
-// Errors: bench.tokens, bench.routing, bench.numerics, those of the model, the engine and a call.
+// Engine cuda, which measures on the device itself, is asked for alone. Errors: bench.tokens,
+// bench.routing, bench.numerics, bench.engines (cuda and others together), bench.activations, those
+// of the model, the engine and a call.
 Result<LayerReport> bench_layer(const LayerBenchOptions& options);
 
 Json to_json(const LayerResult& result);
+Json to_json(const GpuFacts& gpu);
 
 }  // namespace fp4moe::bench

@@ -44,7 +44,7 @@ struct Options {
   std::string path{}, scratch{}, layout{};
   std::vector<std::string> tokens{};
   std::string model = "gpt-oss-20b", format{}, routing = "uniform";
-  std::vector<std::string> engines{"auto"}, numerics{"exact"};
+  std::vector<std::string> engines{"auto"}, numerics{"exact"}, activations{"none"};
   std::uint64_t layers = 0;
   std::vector<std::string> reports{};
   std::string out{};
@@ -127,6 +127,15 @@ void print_machine(const Io& io, const Setting& setting, const bench::Ceilings& 
       "ceilings: read {:.1f} GB/s, copy {:.1f} GB/s, int8 {:.0f} Gop/s, bf16 {:.0f} GFLOP/s\n\n",
       ceilings.read_gb_per_s, ceilings.copy_gb_per_s, ceilings.int8_gop_per_s,
       ceilings.bf16_gflop_per_s);
+}
+
+void print_device(const Io& io, const bench::GpuFacts& gpu, const bench::Ceilings& ceilings) {
+  io.out << fmt::format("{}, {} multiprocessors at up to {} MHz, driver {}.{}; L2 {}, memory {}\n",
+                        gpu.name, gpu.multiprocessors, gpu.clock_khz / 1000,
+                        gpu.driver_version / 1000, gpu.driver_version % 1000 / 10,
+                        human_bytes(gpu.l2_bytes), human_bytes(gpu.memory_bytes));
+  io.out << fmt::format("ceilings: read {:.0f} GB/s, copy {:.0f} GB/s, bf16 {:.0f} GFLOP/s\n\n",
+                        ceilings.read_gb_per_s, ceilings.copy_gb_per_s, ceilings.bf16_gflop_per_s);
 }
 
 Result<int> run_ceilings(const Options& options, const Setting& setting, const Io& io) {
@@ -311,6 +320,7 @@ Result<int> run_layer(const Options& options, const Setting& setting, const Io& 
                                            .threads = setting.threads},
                                  .engines = options.engines,
                                  .numerics = options.numerics,
+                                 .activations = options.activations,
                                  .routing = options.routing,
                                  .last_level_bytes = setting.machine.l3_bytes,
                                  .features = setting.features};
@@ -326,24 +336,37 @@ Result<int> run_layer(const Options& options, const Setting& setting, const Io& 
     Json rows = Json::array();
     for (const bench::LayerResult& result : measured->results)
       rows.push_back(bench::to_json(result));
-    io.print(report(setting, measured->ceilings, std::move(rows)));
+    Json whole = report(setting, measured->ceilings, std::move(rows));
+    if (measured->gpu) whole["device"] = bench::to_json(*measured->gpu);
+    io.print(whole);
     return kDone;
   }
-  print_machine(io, setting, measured->ceilings);
+  if (measured->gpu)
+    print_device(io, *measured->gpu, measured->ceilings);
+  else
+    print_machine(io, setting, measured->ceilings);
   const bench::LayerResult& first = measured->results.front();
   io.out << fmt::format("{}, {}, {} routing, {} layer{} in rotation\n\n", first.model, first.format,
                         first.routing, first.layers, first.layers == 1 ? "" : "s");
+  const auto kernel = [](const bench::LayerResult& result) {
+    if (result.path.empty()) return result.kernel;
+    return result.activations == "none"
+               ? fmt::format("sm90/{}", result.path)
+               : fmt::format("sm90/{}+{}", result.path, result.activations);
+  };
+  // Devices are fast: a digit behind the point.
+  const auto time = [&](double us) { return fmt::format("{:.{}f}", us, measured->gpu ? 1 : 0); };
   io.out << fmt::format(
       "{:>6} {:24} {:8} {:>7} {:>10} {:>10} {:>10} {:>7} {:>8} {:>10} {:>6} {:>8}\n", "tokens",
       "kernel", "numerics", "experts", "us median", "p10", "p90", "GB/s", "GFLOP/s", "floor us",
       "ratio", "error");
   for (const bench::LayerResult& result : measured->results)
     io.out << fmt::format(
-        "{:6} {:24} {:8} {:7.1f} {:10.0f} {:10.0f} {:10.0f} {:7.1f} {:8.0f} {:10.0f} {:6.2f} "
-        "{:8.1e}\n",
-        result.tokens, result.kernel, result.numerics, result.active_experts,
-        result.timing.us_median, result.timing.us_p10, result.timing.us_p90, result.timing.rate(),
-        result.gflop_per_s(), result.floor_us, result.ratio_to_floor(), result.rel_error);
+        "{:6} {:24} {:8} {:7.1f} {:>10} {:>10} {:>10} {:7.1f} {:8.0f} {:>10} {:6.2f} {:8.1e}\n",
+        result.tokens, kernel(result), result.numerics, result.active_experts,
+        time(result.timing.us_median), time(result.timing.us_p10), time(result.timing.us_p90),
+        result.timing.rate(), result.gflop_per_s(), time(result.floor_us), result.ratio_to_floor(),
+        result.rel_error);
   return kDone;
 }
 
@@ -432,10 +455,15 @@ Run declare_bench(CLI::App& app) {
   add_option(layer, "--format", options->format, "mxfp4 or nvfp4 (default: the model's)");
   add_option(layer, "--tokens", options->tokens, "Numbers of tokens (default: 1,4,16,64)")
       .separated_by_commas("N");
-  add_option(layer, "--engine", options->engines, "Engines, measured by turns (default: auto)")
+  add_option(layer, "--engine", options->engines,
+             "Engines, measured by turns, or cuda alone (default: auto)")
       .separated_by_commas("ENGINE");
   add_option(layer, "--numerics", options->numerics, "exact, fast or both (default: exact)")
       .separated_by_commas("NUMERICS");
+  add_option(
+      layer, "--activations", options->activations,
+      "Engine cuda: quantised on the way to none, mxfp8, mxfp4, nvfp4 or fp8 (default: none)")
+      .separated_by_commas("SCHEME");
   add_option(layer, "--routing", options->routing,
              "uniform, or skewed: half of the tokens take an eighth of the experts")
       .show_default();

@@ -10,6 +10,7 @@
 #include "fp4moe/base/checked.hpp"
 #include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/moe/cuda/device_layer.hpp"
+#include "fp4moe/moe/cuda/handles.hpp"
 #include "fp4moe/moe/cuda/host_rows.hpp"
 #include "fp4moe/moe/reference/engine.hpp"
 
@@ -18,32 +19,6 @@ namespace {
 
 using kernels::cuda::Device;
 using kernels::cuda::Memory;
-using kernels::cuda::Stream;
-
-// A stream of one's own.
-class OwnStream {
- public:
-  static Result<OwnStream> make(std::shared_ptr<const Device> device) {
-    const Result<Stream> stream = device->make_stream();
-    if (!stream) return stream.why();
-    OwnStream made;
-    made.device_ = std::move(device);
-    made.stream_ = *stream;
-    return made;
-  }
-  OwnStream(OwnStream&& other) noexcept
-      : device_(std::move(other.device_)), stream_(std::exchange(other.stream_, nullptr)) {}
-  OwnStream& operator=(OwnStream&&) = delete;
-  ~OwnStream() {
-    if (device_) device_->drop_stream(stream_);
-  }
-  Stream get() const { return stream_; }
-
- private:
-  OwnStream() = default;
-  std::shared_ptr<const Device> device_{};
-  Stream stream_ = nullptr;
-};
 
 // A pass: tokens [begin, begin + count), or those rows of every expert's batch.
 struct HostPass {
@@ -325,7 +300,7 @@ Result<std::unique_ptr<Experts>> CudaEngine::make(const ExpertsProblem& problem,
     return reference::ReferenceEngine(pool_).make(problem, source);
   Result<DeviceLayer> layer = DeviceLayer::make(*device, problem, source);
   if (!layer) return layer.why();
-  Result<OwnStream> stream = OwnStream::make(*device);
+  Result<OwnStream> stream = own_stream(*device);
   if (!stream) return stream.why();
   return std::unique_ptr<Experts>(std::make_unique<Computation>(
       std::move(*layer), *device, std::move(*stream), options_.workspace_bytes));

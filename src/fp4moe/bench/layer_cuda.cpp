@@ -1,0 +1,367 @@
+#include "fp4moe/bench/layer_cuda.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "fp4moe/base/text.hpp"
+#include "fp4moe/bench/layer_exact.hpp"
+#include "fp4moe/bench/layer_tokens.hpp"
+#include "fp4moe/moe/cuda/device_layer.hpp"
+#include "fp4moe/moe/cuda/handles.hpp"
+
+namespace fp4moe::bench {
+namespace {
+
+using kernels::cuda::Device;
+using kernels::cuda::Memory;
+using moe::ActivationKey;
+using moe::DType;
+using moe::cuda::DeviceCall;
+using moe::cuda::DeviceLayer;
+using moe::cuda::DeviceRouter;
+using moe::cuda::OwnEvent;
+using moe::cuda::OwnGraph;
+using moe::cuda::OwnStream;
+using moe::cuda::Workspace;
+
+constexpr std::uint64_t kMostDeviceTokens = 65536;
+constexpr std::uint64_t kLeastDeviceLayers = 6, kMostDeviceLayers = 64;  // in rotation
+constexpr std::uint64_t kTimesL2 = 4;  // bytes between two uses of the same weights
+constexpr std::size_t kLeastReplays = 7, kMostReplays = 60;
+
+// What activations are quantised to, with scales that suit random tokens.
+struct ActivationsWord {
+  std::string_view word;
+  ActivationKey key;
+  float input, hidden;  // G of NVFP4, the scale of static FP8
+};
+constexpr ActivationsWord kActivationsWords[] = {
+    {"none", ActivationKey::none, 0, 0},
+    {"mxfp8", ActivationKey::mxfp8, 0, 0},
+    {"mxfp4", ActivationKey::mxfp4, 0, 0},
+    {"nvfp4", ActivationKey::nvfp4, 400, 100},
+    {"fp8", ActivationKey::fp8_static_tensor, 0.0125f, 0.05f}};
+
+Result<const ActivationsWord*> require_activations(std::string_view word) {
+  std::vector<std::string_view> words;
+  for (const ActivationsWord& row : kActivationsWords) {
+    if (row.word == word) return &row;
+    words.push_back(row.word);
+  }
+  return usage("bench.activations", "activations are not quantised to that")
+      .expects(fmt::format("one of {}", fmt::join(words, ", ")),
+               fmt::format("'{}'", printable(word)));
+}
+
+moe::ExpertsProblem with_activations(moe::ExpertsProblem problem, const ActivationsWord& word) {
+  problem.quantises = word.key;
+  if (word.input != 0) {
+    problem.input_scales = {word.input};
+    problem.hidden_scales = {word.hidden};
+  }
+  return problem;
+}
+
+// One scheme of activations: the layers under it, and the graph of their rotation.
+struct DeviceContender {
+  const NumericsWord* numerics = nullptr;
+  const ActivationsWord* activations = nullptr;
+  moe::ExpertsProblem problem{};
+  std::vector<DeviceLayer> layers{};
+  OwnGraph graph{};
+};
+
+struct DeviceSetup {
+  const LayerBenchOptions& options;
+  const LayerModel& model;
+  std::shared_ptr<const Device> device{};
+  std::shared_ptr<ThreadPool> pool{};
+  DeviceRouter router;
+  OwnStream stream;
+  OwnEvent begin, end;
+  std::vector<DeviceContender> contenders{};
+};
+
+// Tokens and logits in the device's memory.
+struct DeviceTokens {
+  const TokenSet& set;
+  Memory x{}, out{};
+  std::vector<Memory> logits{};
+};
+
+Result<Memory> put(const Device& device, std::span<const std::byte> bytes) {
+  Result<Memory> memory = device.allocate(bytes.size());
+  if (!memory) return memory.why();
+  if (const auto sent = device.upload(memory->data(), bytes, nullptr); !sent) return sent.why();
+  if (const auto done = device.wait(nullptr); !done) return done.why();
+  return memory;
+}
+
+Result<DeviceTokens> upload_tokens(const Device& device, const TokenSet& set) {
+  DeviceTokens made{.set = set};
+  Result<Memory> x = put(device, std::as_bytes(std::span(set.x)));
+  if (!x) return x.why();
+  made.x = std::move(*x);
+  Result<Memory> out = device.allocate(set.tokens * set.hidden * 2);
+  if (!out) return out.why();
+  made.out = std::move(*out);
+  for (const std::vector<float>& values : set.logits) {
+    Result<Memory> logits = put(device, std::as_bytes(std::span(values)));
+    if (!logits) return logits.why();
+    made.logits.push_back(std::move(*logits));
+  }
+  return made;
+}
+
+DeviceCall call_of(const DeviceSetup& setup, const DeviceTokens& tokens, std::size_t routing) {
+  const TokenSet& set = tokens.set;
+  return {.x = {tokens.x.data(), DType::bf16, set.tokens, set.hidden, set.hidden * 2},
+          .router = &setup.router,
+          .logits = {tokens.logits[routing].data(), DType::f32, set.tokens, set.experts,
+                     set.experts * sizeof(float)},
+          .out = {tokens.out.data(), DType::bf16, set.tokens, set.hidden, set.hidden * 2}};
+}
+
+// How many layers make caches forget, of those that fit.
+Result<std::uint64_t> rotation(const LayerBenchOptions& options, const LayerModel& model,
+                               const Device& device) {
+  const double token = model.expert_bytes() * static_cast<double>(model.router().top_k);
+  const double layer = model.expert_bytes() * static_cast<double>(model.shape().experts);
+  std::uint64_t wanted = options.model.layers;
+  if (wanted == 0)
+    wanted = std::max(kLeastDeviceLayers,
+                      static_cast<std::uint64_t>(
+                          static_cast<double>(kTimesL2 * device.facts().l2_bytes) / token) +
+                          1);
+  const Result<std::uint64_t> free = device.free_bytes();
+  if (!free) return free.why();
+  const auto fit = static_cast<std::uint64_t>(0.7 * static_cast<double>(*free) / layer);
+  if (fit == 0)
+    return error(ErrorCode::exhausted, "bench.memory", "one layer does not fit into the device")
+        .expects(human_bytes(static_cast<std::uint64_t>(layer)), human_bytes(*free))
+        .try_this("measure a smaller model");
+  return std::min(wanted, fit);
+}
+
+std::size_t rounds_for(std::uint64_t tokens) { return tokens <= 64 ? 4 : tokens <= 512 ? 2 : 1; }
+
+// The first layer and routing against the reference.
+Result<double> check_error(const DeviceSetup& setup, const DeviceContender& contender,
+                           const DeviceTokens& tokens, const Workspace& space) {
+  const auto numerics = moe::require_numerics("exact");
+  if (!numerics) return numerics.why();
+  moe::ExpertsProblem problem = contender.problem;
+  problem.numerics = **numerics;
+  const auto exact = exact_outputs(setup.model, problem, tokens.set, setup.pool);
+  if (!exact) return exact.why();
+  const Device& device = *setup.device;
+  const DeviceCall call = call_of(setup, tokens, 0);
+  if (const auto done =
+          device.clear(tokens.out.data(), 0xFF, tokens.out.size(), setup.stream.get());
+      !done)
+    return done.why();
+  const auto applied = contender.layers.front().apply(call, space, setup.stream.get());
+  if (!applied) return applied.why();
+  const std::uint64_t count = exact->size() / tokens.set.hidden;
+  std::vector<std::uint16_t> found(exact->size());
+  const auto fetched = device.download(std::as_writable_bytes(std::span(found)), tokens.out.data(),
+                                       setup.stream.get());
+  if (!fetched) return fetched.why();
+  if (const auto done = device.wait(setup.stream.get()); !done) return done.why();
+  std::vector<float> values(found.size());
+  const moe::ConstRows rows =
+      moe::dense_rows(std::span<const std::uint16_t>(found), DType::bf16, count, tokens.set.hidden);
+  for (std::uint64_t r = 0; r < count; ++r)
+    moe::read_row(rows, r, std::span(values).subspan(r * rows.columns, rows.columns));
+  return relative_error(*exact, values);
+}
+
+// Every routing once, layers by turns.
+Result<OwnGraph> capture(const DeviceSetup& setup, const DeviceContender& contender,
+                         const DeviceTokens& tokens, const Workspace& space) {
+  const Device& device = *setup.device;
+  if (const auto begun = device.begin_capture(setup.stream.get()); !begun) return begun.why();
+  Result<Done> done = Done{};
+  for (std::size_t i = 0; done && i < tokens.logits.size(); ++i)
+    done = contender.layers[i % contender.layers.size()].apply(call_of(setup, tokens, i), space,
+                                                               setup.stream.get());
+  const Result<void*> graph = device.end_capture(setup.stream.get());
+  if (graph) {
+    OwnGraph made(setup.device, *graph);
+    if (done) return made;
+  }
+  return done ? graph.why() : done.why();
+}
+
+Result<double> replay(const DeviceSetup& setup, const OwnGraph& graph, std::size_t calls) {
+  const Device& device = *setup.device;
+  if (const auto done = device.record(setup.begin.get(), setup.stream.get()); !done)
+    return done.why();
+  if (const auto done = device.replay(graph.get(), setup.stream.get()); !done) return done.why();
+  if (const auto done = device.record(setup.end.get(), setup.stream.get()); !done)
+    return done.why();
+  const Result<float> took = device.microseconds(setup.begin.get(), setup.end.get());
+  if (!took) return took.why();
+  return double{*took} / static_cast<double>(calls);
+}
+
+LayerResult describe_result(const DeviceSetup& setup, const DeviceContender& contender,
+                            const TokenSet& set) {
+  const LayerModel& model = setup.model;
+  const DeviceLayer& layer = contender.layers.front();
+  const bool decodes =
+      layer.kernel({.tokens = set.tokens, .top_k = setup.router.top_k()}) == "sm90/decode";
+  return {.model = model.name(),
+          .format = std::string(formats::name(model.shape().format)),
+          .routing = setup.options.routing,
+          .engine = "cuda",
+          .kernel = fmt::format("sm90/{}", contender.numerics->word),
+          .numerics = std::string(contender.numerics->word),
+          .activations = std::string(contender.activations->word),
+          .path = decodes ? "decode" : "rows",
+          .tokens = set.tokens,
+          .top_k = model.router().top_k,
+          .threads = 1,
+          .layers = contender.layers.size(),
+          .routings = set.logits.size(),
+          .active_experts = set.active_experts,
+          .operations = 2.0 * static_cast<double>(set.tokens) *
+                        static_cast<double>(model.router().top_k) *
+                        static_cast<double>(model.expert_weights())};
+}
+
+Result<std::vector<LayerResult>> measure_on_device(DeviceSetup& setup, const TokenSet& set) {
+  const auto tokens = upload_tokens(*setup.device, set);
+  if (!tokens) return tokens.why();
+  std::vector<LayerResult> results;
+  std::vector<Workspace> spaces;
+  for (DeviceContender& contender : setup.contenders) {
+    Result<Workspace> space =
+        contender.layers.front().reserve({.tokens = set.tokens, .top_k = setup.router.top_k()});
+    if (!space) return space.why();
+    const auto wrong = check_error(setup, contender, *tokens, *space);
+    if (!wrong) return wrong.why();
+    results.push_back(describe_result(setup, contender, set));
+    results.back().rel_error = *wrong;
+    Result<OwnGraph> graph = capture(setup, contender, *tokens, *space);
+    if (!graph) return graph.why();
+    contender.graph = std::move(*graph);
+    spaces.push_back(std::move(*space));
+  }
+  // By turns, so that clocks are the same for all of them.
+  std::vector<std::vector<Sample>> samples(results.size());
+  using Clock = std::chrono::steady_clock;
+  const std::chrono::duration<double> budget(setup.options.seconds /
+                                             static_cast<double>(setup.options.tokens.size()));
+  const Clock::time_point start = Clock::now();
+  for (std::size_t round = 0; round <= kMostReplays; ++round) {
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      const auto took = replay(setup, setup.contenders[i].graph, set.logits.size());
+      if (!took) return took.why();
+      if (round > 0) samples[i].push_back({.us = *took});  // the first warms up
+    }
+    if (round >= kLeastReplays && Clock::now() - start > budget) break;
+  }
+  const double bytes = set.active_experts * setup.model.expert_bytes();
+  for (std::size_t i = 0; i < results.size(); ++i) results[i].timing = summarize(samples[i], bytes);
+  return results;
+}
+
+Result<Done> make_contenders(DeviceSetup& setup, std::uint64_t layers) {
+  for (const std::string& numerics : setup.options.numerics)
+    for (const std::string& activations : setup.options.activations) {
+      const auto row = require_numerics_word(numerics);
+      if (!row) return row.why();
+      const auto word = require_activations(activations);
+      if (!word) return word.why();
+      const auto own = moe::require_numerics((*row)->numerics);
+      if (!own) return own.why();
+      DeviceContender& made = setup.contenders.emplace_back();
+      made.numerics = *row;
+      made.activations = *word;
+      made.problem = with_activations(setup.model.problem(**own), **word);
+      for (std::uint64_t i = 0; i < layers; ++i) {
+        // Weights are uploaded once.
+        Result<DeviceLayer> layer =
+            setup.contenders.size() == 1
+                ? DeviceLayer::make(setup.device, made.problem, setup.model.source(i))
+                : setup.contenders.front().layers[i].alike(made.problem);
+        if (!layer) return layer.why();
+        made.layers.push_back(std::move(*layer));
+      }
+    }
+  return Done{};
+}
+
+}  // namespace
+
+Result<LayerReport> bench_layer_cuda(const LayerBenchOptions& options) {
+  for (const std::uint64_t tokens : options.tokens)
+    if (tokens == 0 || tokens > kMostDeviceTokens)
+      return usage("bench.tokens", "so many tokens are not measured")
+          .expects(fmt::format("1 to {}", kMostDeviceTokens), fmt::format("{}", tokens));
+  const auto device = Device::open(0);
+  if (!device) return device.why();
+  LayerModelOptions asked = options.model;
+  asked.packs = false;
+  asked.layers = kMostDeviceLayers;  // nothing is made of them yet
+  asked.memory = 0;
+  const Result<LayerModel> model = LayerModel::open(asked);
+  if (!model) return model.why();
+  Result<DeviceRouter> router = DeviceRouter::make(*device, model->router());
+  if (!router) return router.why();
+  Result<OwnStream> stream = moe::cuda::own_stream(*device);
+  if (!stream) return stream.why();
+  Result<OwnEvent> begin = moe::cuda::own_event(*device), end = moe::cuda::own_event(*device);
+  if (!begin) return begin.why();
+  if (!end) return end.why();
+  DeviceSetup setup{.options = options,
+                    .model = *model,
+                    .device = *device,
+                    .pool = std::make_shared<ThreadPool>(options.model.threads),
+                    .router = std::move(*router),
+                    .stream = std::move(*stream),
+                    .begin = std::move(*begin),
+                    .end = std::move(*end)};
+
+  const kernels::cuda::DeviceFacts& facts = (*device)->facts();
+  LayerReport report{.gpu = GpuFacts{.name = facts.name,
+                                     .driver_version = facts.driver_version,
+                                     .multiprocessors = facts.multiprocessors,
+                                     .clock_khz = facts.clock_khz,
+                                     .memory_bytes = facts.memory_bytes,
+                                     .l2_bytes = facts.l2_bytes}};
+  Result<Ceilings> ceilings = device_ceilings(**device);
+  if (!ceilings) return ceilings.why();
+  report.ceilings = std::move(*ceilings);
+  const Result<std::uint64_t> layers = rotation(options, *model, **device);
+  if (!layers) return layers.why();
+  if (const auto made = make_contenders(setup, std::min<std::uint64_t>(*layers, model->layers()));
+      !made)
+    return made.why();
+  for (const std::uint64_t tokens : options.tokens) {
+    const auto set =
+        make_tokens(model->router(),
+                    {.tokens = tokens,
+                     .hidden = model->shape().hidden,
+                     .routings = setup.contenders.front().layers.size() * rounds_for(tokens),
+                     .routing = options.routing,
+                     .seed = options.model.seed},
+                    *setup.pool);
+    if (!set) return set.why();
+    auto results = measure_on_device(setup, *set);
+    if (!results) return results.why();
+    std::ranges::move(*results, std::back_inserter(report.results));
+  }
+  for (LayerResult& result : report.results)
+    result.floor_us = std::max(result.timing.work / report.ceilings.read_gb_per_s / 1e3,
+                               result.operations / report.ceilings.bf16_gflop_per_s / 1e3);
+  return report;
+}
+
+}  // namespace fp4moe::bench
