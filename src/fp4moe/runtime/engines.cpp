@@ -1,16 +1,28 @@
 #include "fp4moe/runtime/engines.hpp"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "fp4moe/base/text.hpp"
+#include "fp4moe/kernels/cuda/driver.hpp"
 #include "fp4moe/moe/cpu/engine.hpp"
+#include "fp4moe/moe/cuda/engine.hpp"
 #include "fp4moe/moe/reference/engine.hpp"
 
 namespace fp4moe::runtime {
 namespace {
+
+Result<Done> always() { return Done{}; }
+
+// The engine takes the first device.
+Result<Done> check_cuda() {
+  const auto found = kernels::cuda::devices();
+  if (!found) return found.why();
+  return kernels::cuda::check_architecture(found->front());
+}
 
 constexpr EngineRow kEngines[] = {
     {"cpu", "our kernels for this machine's instruction set",
@@ -20,12 +32,23 @@ constexpr EngineRow kEngines[] = {
        return std::make_unique<moe::cpu::CpuEngine>(
            std::move(pool), moe::cpu::CpuOptions{.home = options.mapped ? WeightsHome::mapped
                                                                         : WeightsHome::packed});
-     }},
+     },
+     always},
+    {"cuda", "our kernels for NVIDIA Hopper",
+     [](std::shared_ptr<ThreadPool> pool, const EngineOptions&) -> std::unique_ptr<moe::Engine> {
+       return std::make_unique<moe::cuda::CudaEngine>(std::move(pool));
+     },
+     check_cuda},
     {"reference", "portable, float64 sums, every backend's rounding points",
      [](std::shared_ptr<ThreadPool> pool, const EngineOptions&) -> std::unique_ptr<moe::Engine> {
        return std::make_unique<moe::reference::ReferenceEngine>(std::move(pool));
-     }},
+     },
+     always},
 };
+
+std::string_view automatic(const EngineOptions& options) {
+  return options.on_gpu && !options.mapped && check_cuda() ? "cuda" : "cpu";
+}
 
 }  // namespace
 
@@ -34,12 +57,14 @@ std::span<const EngineRow> engines() { return kEngines; }
 Result<std::unique_ptr<moe::Engine>> make_engine(std::string_view name,
                                                  std::shared_ptr<ThreadPool> pool,
                                                  const EngineOptions& options) {
-  if (name == "auto" || name.empty()) return kEngines[0].make(std::move(pool), options);
-  std::string all;
-  for (const EngineRow& row : kEngines) {
-    if (row.name == name) return row.make(std::move(pool), options);
-    all += fmt::format("{}, ", row.name);
+  const std::string_view wanted = name == "auto" || name.empty() ? automatic(options) : name;
+  const auto* found = std::ranges::find(kEngines, wanted, &EngineRow::name);
+  if (found != std::end(kEngines)) {
+    if (const auto fine = found->check(); !fine) return fine.why();
+    return found->make(std::move(pool), options);
   }
+  std::string all;
+  for (const EngineRow& row : kEngines) all += fmt::format("{}, ", row.name);
   return error(ErrorCode::lacking, "engine.unknown", "this build has no such engine")
       .expects(fmt::format("one of {}auto", all), "'" + printable(name) + "'");
 }

@@ -10,9 +10,9 @@
 
 namespace fp4moe::runtime {
 
-// Weights in a layout, packed once, or read from the mapped checkpoint at every use.
 struct EngineOptions {
-  bool mapped = false;
+  bool mapped = false;  // weights are read from the mapped checkpoint at every use
+  bool on_gpu = false;  // the layer was chosen for an NVIDIA GPU: "auto" takes one that is here
 };
 
 struct EngineRow {
@@ -20,10 +20,13 @@ struct EngineRow {
   std::string_view what;  // in a few words
   std::unique_ptr<moe::Engine> (*make)(std::shared_ptr<ThreadPool> pool,
                                        const EngineOptions& options);
+  // Whether it computes on this machine. Errors: cuda.*.
+  Result<Done> (*check)();
 };
 
 std::span<const EngineRow> engines();
-// "auto" is the first row. Errors: engine.unknown, listing what there is.
+// "auto" is `cuda` for a layer that was chosen for a GPU such as this machine has, else `cpu`.
+// Errors: engine.unknown, listing what there is; those of its check.
 Result<std::unique_ptr<moe::Engine>> make_engine(std::string_view name,
                                                  std::shared_ptr<ThreadPool> pool,
                                                  const EngineOptions& options = {});

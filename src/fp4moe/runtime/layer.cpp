@@ -248,8 +248,9 @@ Result<Done> MoeLayer::process() {
     return usage("layer.order", "a layer is processed before it is loaded")
         .expects("load() first", "nothing loaded");
   if (const auto done = read_input_scales(); !done) return done.why();
-  Result<std::unique_ptr<moe::Engine>> engine =
-      make_engine(options_.engine, pool_, {.mapped = is_mapped_});
+  Result<std::unique_ptr<moe::Engine>> engine = make_engine(
+      options_.engine, pool_,
+      {.mapped = is_mapped_, .on_gpu = options_.wish.device.kind == platform::PlatformKind::cuda});
   if (!engine) return engine.why();
   Result<moe::ExpertSource> found =
       is_mapped_ ? packed_->source(*job_) : Result<moe::ExpertSource>(packed_->source());

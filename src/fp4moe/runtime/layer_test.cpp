@@ -15,8 +15,8 @@
 #include "fp4moe/moe/exchange/threads.hpp"
 #include "fp4moe/moe/reference/engine.hpp"
 #include "fp4moe/moe/reference/test_layer.hpp"
-#include "fp4moe/runtime/engines.hpp"
 #include "fp4moe/runtime/run.hpp"
+#include "fp4moe/runtime/test_engines.hpp"
 
 namespace fp4moe::runtime {
 namespace {
@@ -28,6 +28,7 @@ using moe::testing::TestLayer;
 using moe::testing::TestTokens;
 using tensor::DType;
 using tensor::testing::TemporaryFolder;
+using testing::usable_engines;
 
 constexpr std::uint64_t kExperts = 6, kHidden = 128, kIntermediate = 96;
 
@@ -50,8 +51,10 @@ const weights::Checkpoint& checkpoint(WeightFormat format) {
 }
 
 // How far sums over ranks may be from the whole: splitting a matrix also splits the chunks of
-// columns that are rounded together.
-double split_error(std::string_view engine) { return engine == "reference" ? 1e-12 : 2e-4; }
+// columns that are rounded together, or changes a last bit ahead of a rounding to bf16.
+double split_error(std::string_view engine) {
+  return engine == "reference" ? 1e-12 : engine == "cuda" ? 5e-3 : 2e-4;
+}
 
 Result<MoeLayer> ready(const weights::Checkpoint& source, LayerOptions options) {
   options.threads = 1;
@@ -131,7 +134,7 @@ TEST(MoeLayer, ReloadingPutsTheSameBytesAtTheSameAddresses) {
 
 TEST(MoeLayer, BackendsDifferByTheirNumericsOnly) {
   const TestTokens tokens(5, kHidden, 2, kExperts, 3);
-  for (const EngineRow& engine : engines())
+  for (const EngineRow& engine : usable_engines())
     for (const WeightFormat format : {WeightFormat::mxfp4, WeightFormat::nvfp4}) {
       auto own =
           ready(checkpoint(format), {.engine = std::string(engine.name), .numerics = "exact"});
@@ -151,7 +154,7 @@ TEST(MoeLayer, BackendsDifferByTheirNumericsOnly) {
 // Every rank computes with its slice; the sum is the whole.
 TEST(MoeLayer, RanksTogetherGiveTheWhole) {
   const TestTokens tokens(5, kHidden, 3, kExperts, 4);
-  for (const EngineRow& engine : engines())
+  for (const EngineRow& engine : usable_engines())
     for (const WeightFormat format : {WeightFormat::mxfp4, WeightFormat::nvfp4}) {
       const std::string name(engine.name);
       auto whole = ready(checkpoint(format), {.engine = name, .numerics = "exact"});
