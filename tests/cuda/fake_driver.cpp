@@ -62,10 +62,9 @@ Code drop(const char* name, void* handle, int& count) {
   });
 }
 
-void* host(Address address) { return reinterpret_cast<void*>(address); }
-
 }  // namespace
 
+// NOLINTBEGIN(readability-identifier-naming): the driver's names
 extern "C" {
 
 FakeDriver* fake_driver() { return &driver(); }
@@ -92,11 +91,12 @@ Code cuDeviceGetCount(int* count) {
 }
 Code cuDeviceGet(int* device, int ordinal) {
   return answer(
-      "cuDeviceGet", [&](FakeDriver&) { *device = ordinal + 40; }, false);
+      "cuDeviceGet", [&](FakeDriver&) { *device = ordinal + kFirstHandle; }, false);
 }
 Code cuDeviceGetName(char* name, int size, int device) {
   const auto write = [&](FakeDriver&) {
-    std::strncpy(name, device == 40 ? "Fake H200" : "Fake H100", static_cast<std::size_t>(size));
+    std::strncpy(name, device == kFirstHandle ? "Fake H200" : "Fake H100",
+                 static_cast<std::size_t>(size));
   };
   return answer("cuDeviceGetName", write, false);
 }
@@ -115,7 +115,7 @@ Code cuDeviceGetAttribute(int* value, DeviceAttribute attribute, int) {
 
 Code cuDevicePrimaryCtxRetain(Context* context, int device) {
   const auto retain = [&](FakeDriver& fake) {
-    *context = host(0x1000u + static_cast<unsigned>(device));
+    *context = fake.context_of[static_cast<std::size_t>(device - kFirstHandle)].data();
     ++fake.contexts;
   };
   return answer("cuDevicePrimaryCtxRetain", retain, false);
@@ -186,16 +186,16 @@ Code cuMemAlloc_v2(Address* address, std::size_t bytes) {
     if (bytes > driver().memory_bytes - driver().used_bytes) return code_out_of_memory;
   }
   return answer("cuMemAlloc", [&](FakeDriver& fake) {
-    *address = reinterpret_cast<Address>(give(bytes));
+    *address = static_cast<Address>(give(bytes));
     ++fake.allocations;
     fake.used_bytes += bytes;
   });
 }
 Code cuMemFree_v2(Address address) {
   return answer("cuMemFree", [&](FakeDriver& fake) {
-    fake.used_bytes -= blocks().at(host(address)).size();
+    fake.used_bytes -= blocks().at(address).size();
     --fake.allocations;
-    blocks().erase(host(address));
+    blocks().erase(address);
   });
 }
 Code cuMemGetInfo_v2(std::size_t* left, std::size_t* total) {
@@ -211,27 +211,27 @@ Code cuMemHostAlloc(void** address, std::size_t bytes, unsigned) {
   });
 }
 Code cuMemFreeHost(void* address) { return drop("cuMemFreeHost", address, driver().pinned); }
-// 1: pinned, 2: device 0's, 3: device 1's, 4: managed; anything else is the host's.
-Code cuPointerGetAttributes(unsigned, const PointerAttribute*, void** values, Address address) {
-  return answer("cuPointerGetAttributes", [&](FakeDriver&) {
-    *static_cast<unsigned*>(values[0]) = address == 1 ? 1 : address >= 2 && address <= 4 ? 2 : 0;
-    *static_cast<unsigned*>(values[1]) = address == 4 ? 1 : 0;
-    *static_cast<int*>(values[2]) = address == 2 ? 0 : 1;
+Code cuPointerGetAttributes(unsigned, const PointerAttribute*, void** values, const void* at) {
+  return answer("cuPointerGetAttributes", [&](FakeDriver& fake) {
+    const auto known = fake.pointers.find(at);
+    const FakePointer pointer = known == fake.pointers.end() ? FakePointer{} : known->second;
+    *static_cast<unsigned*>(values[0]) = pointer.type;
+    *static_cast<unsigned*>(values[1]) = pointer.is_managed ? 1 : 0;
+    *static_cast<int*>(values[2]) = pointer.ordinal;
   });
 }
 
 Code cuMemcpyHtoDAsync_v2(Address to, const void* from, std::size_t bytes, void*) {
-  return answer("cuMemcpyHtoDAsync", [&](FakeDriver&) { std::memcpy(host(to), from, bytes); });
+  return answer("cuMemcpyHtoDAsync", [&](FakeDriver&) { std::memcpy(to, from, bytes); });
 }
-Code cuMemcpyDtoHAsync_v2(void* to, Address from, std::size_t bytes, void*) {
-  return answer("cuMemcpyDtoHAsync", [&](FakeDriver&) { std::memcpy(to, host(from), bytes); });
+Code cuMemcpyDtoHAsync_v2(void* to, const std::byte* from, std::size_t bytes, void*) {
+  return answer("cuMemcpyDtoHAsync", [&](FakeDriver&) { std::memcpy(to, from, bytes); });
 }
-Code cuMemcpyDtoDAsync_v2(Address to, Address from, std::size_t bytes, void*) {
-  return answer("cuMemcpyDtoDAsync",
-                [&](FakeDriver&) { std::memcpy(host(to), host(from), bytes); });
+Code cuMemcpyDtoDAsync_v2(Address to, const std::byte* from, std::size_t bytes, void*) {
+  return answer("cuMemcpyDtoDAsync", [&](FakeDriver&) { std::memcpy(to, from, bytes); });
 }
 Code cuMemsetD8Async(Address at, unsigned char value, std::size_t bytes, void*) {
-  return answer("cuMemsetD8Async", [&](FakeDriver&) { std::memset(host(at), value, bytes); });
+  return answer("cuMemsetD8Async", [&](FakeDriver&) { std::memset(at, value, bytes); });
 }
 
 Code cuStreamCreate(void** stream, unsigned) {
@@ -269,5 +269,6 @@ Code cuEventElapsedTime(float* milliseconds, void*, void*) {
 Code cuEventDestroy_v2(void* event) { return drop("cuEventDestroy", event, driver().events); }
 
 }  // extern "C"
+// NOLINTEND(readability-identifier-naming)
 
 }  // namespace fp4moe::kernels::cuda

@@ -1,6 +1,7 @@
 // A libcuda.so.1 for machines without one: memory is the host's, kernels do nothing, and tests say
 // what fails. Host code that opens devices, loads kernels and enqueues work is tested with it.
 #pragma once
+#include <array>
 #include <cstddef>
 #include <map>
 #include <string>
@@ -15,11 +16,20 @@ struct FakeLaunch {
   int first_param = 0;  // the first int of the struct
 };
 
+// What it says of an address: 0 unknown, 1 the host's, 2 a device's.
+struct FakePointer {
+  unsigned type = 0;
+  int ordinal = -1;
+  bool is_managed = false;
+};
+
 struct FakeDriver {
   // What it answers.
   int version = 13000, devices = 2, major = 9, minor = 0;
   std::size_t memory_bytes = std::size_t{1} << 20;
   std::map<std::string, int> failing{};  // name of a function -> its code
+  std::map<const void*, FakePointer> pointers{};
+  std::array<std::array<char, 1>, 2> context_of{};  // addresses that stand for contexts
 
   // What is held and was done.
   int contexts = 0, modules = 0, allocations = 0, pinned = 0, streams = 0, events = 0, graphs = 0;
@@ -27,6 +37,8 @@ struct FakeDriver {
   std::size_t used_bytes = 0;
   std::vector<FakeLaunch> launches{};
 };
+
+inline constexpr int kFirstHandle = 40;  // of device 0
 
 // Code that this driver accepts begins so; a kernel's name follows, ended by a zero.
 inline constexpr char kFakeCode[] = "fake code: ";

@@ -41,7 +41,7 @@ Memory::~Memory() {
   if (data_ == nullptr) return;
   const Device::State& state = *device_->state_;
   in_context(*state.driver, state.context,
-             [this](const EntryPoints& calls) { return calls.free(address_of(data_)); });
+             [this](const EntryPoints& calls) { return calls.free(data_); });
 }
 
 Pinned::Pinned(Pinned&& other) noexcept
@@ -67,7 +67,7 @@ Pinned::~Pinned() {
 Result<Memory> Device::allocate(std::size_t bytes) const {
   Memory memory;
   if (bytes == 0) return memory;
-  Address address = 0;
+  Address address = nullptr;
   const auto done =
       in_context(*state_->driver, state_->context,
                  fmt::format("allocate {} on the device", human_bytes(bytes)),
@@ -82,7 +82,7 @@ Result<Memory> Device::allocate(std::size_t bytes) const {
         .try_this("free memory of the device, or split the model over more of them");
   }
   memory.device_ = shared_from_this();
-  memory.data_ = reinterpret_cast<std::byte*>(address);
+  memory.data_ = address;
   memory.size_ = bytes;
   return memory;
 }
@@ -130,11 +130,11 @@ Result<Done> Device::check_pointer(const void* at, const char* what) const {
   constexpr std::array kAsked{PointerAttribute::memory_type, PointerAttribute::is_managed,
                               PointerAttribute::device_ordinal};
   std::array<void*, kAsked.size()> values{&type, &is_managed, &ordinal};
-  const auto done = in_context(*state_->driver, state_->context, fmt::format("look at {}", what),
-                               [&](const EntryPoints& calls) {
-                                 return calls.pointer_attributes(kAsked.size(), kAsked.data(),
-                                                                 values.data(), address_of(at));
-                               });
+  const auto done =
+      in_context(*state_->driver, state_->context, fmt::format("look at {}", what),
+                 [&](const EntryPoints& calls) {
+                   return calls.pointer_attributes(kAsked.size(), kAsked.data(), values.data(), at);
+                 });
   if (!done) return done.why();
   const bool is_readable = is_managed != 0 || type == MemoryType::host ||
                            (type == MemoryType::device && ordinal == facts_.ordinal);

@@ -60,6 +60,4 @@ Result<Done> in_context(const EntryPoints& driver, Context context, std::string_
   return Done{};
 }
 
-inline Address address_of(const void* at) { return reinterpret_cast<Address>(at); }
-
 }  // namespace fp4moe::kernels::cuda

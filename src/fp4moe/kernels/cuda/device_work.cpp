@@ -52,7 +52,7 @@ Result<Done> Device::upload(std::byte* to, std::span<const std::byte> from, Stre
   if (from.empty()) return Done{};
   return in_context(*state_->driver, state_->context, "copy to the device",
                     [&](const EntryPoints& calls) {
-                      return calls.copy_to_device(address_of(to), from.data(), from.size(), stream);
+                      return calls.copy_to_device(to, from.data(), from.size(), stream);
                     });
 }
 
@@ -60,25 +60,23 @@ Result<Done> Device::download(std::span<std::byte> to, const std::byte* from, St
   if (to.empty()) return Done{};
   return in_context(*state_->driver, state_->context, "copy from the device",
                     [&](const EntryPoints& calls) {
-                      return calls.copy_to_host(to.data(), address_of(from), to.size(), stream);
+                      return calls.copy_to_host(to.data(), from, to.size(), stream);
                     });
 }
 
 Result<Done> Device::copy(std::byte* to, const std::byte* from, std::size_t bytes,
                           Stream stream) const {
   if (bytes == 0) return Done{};
-  return in_context(*state_->driver, state_->context, "copy on the device",
-                    [&](const EntryPoints& calls) {
-                      return calls.copy_on_device(address_of(to), address_of(from), bytes, stream);
-                    });
+  return in_context(
+      *state_->driver, state_->context, "copy on the device",
+      [&](const EntryPoints& calls) { return calls.copy_on_device(to, from, bytes, stream); });
 }
 
 Result<Done> Device::clear(std::byte* at, std::uint8_t value, std::size_t bytes,
                            Stream stream) const {
   if (bytes == 0) return Done{};
-  return in_context(
-      *state_->driver, state_->context, "fill memory of the device",
-      [&](const EntryPoints& calls) { return calls.fill(address_of(at), value, bytes, stream); });
+  return in_context(*state_->driver, state_->context, "fill memory of the device",
+                    [&](const EntryPoints& calls) { return calls.fill(at, value, bytes, stream); });
 }
 
 Result<Done> Device::wait(Stream stream) const {
@@ -106,7 +104,7 @@ void Device::drop_stream(Stream stream) const {
 Result<Done> Device::begin_capture(Stream stream) const {
   return in_context(*state_->driver, state_->context, "begin the capture of a stream",
                     [&](const EntryPoints& calls) {
-                      return calls.begin_capture(stream, CaptureMode::thread_local_);
+                      return calls.begin_capture(stream, CaptureMode::of_this_thread);
                     });
 }
 

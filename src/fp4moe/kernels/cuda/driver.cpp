@@ -92,12 +92,8 @@ Result<DeviceFacts> usable_facts(const Driver& driver, int ordinal, int& handle)
                  std::to_string(ordinal))
         .try_this("CUDA_VISIBLE_DEVICES decides which devices are seen and how they are counted");
   auto facts = facts_of(driver, ordinal, handle);
-  if (facts && (facts->major != kMajorBuilt || facts->minor != kMinorBuilt))
-    return error(ErrorCode::lacking, "cuda.architecture",
-                 fmt::format("the kernels do not run on device {}, {}", ordinal, facts->name))
-        .expects(fmt::format("compute capability {}.{}", kMajorBuilt, kMinorBuilt),
-                 fmt::format("{}.{}", facts->major, facts->minor))
-        .try_this("take an H100, H200 or GH200, or another engine");
+  if (!facts) return facts;
+  if (const auto runs = check_architecture(*facts); !runs) return runs.why();
   return facts;
 }
 
@@ -127,6 +123,15 @@ Result<std::vector<DeviceFacts>> devices(const DriverFrom& from) {
     all.push_back(std::move(*facts));
   }
   return all;
+}
+
+Result<Done> check_architecture(const DeviceFacts& facts) {
+  if (facts.major == kMajorBuilt && facts.minor == kMinorBuilt) return Done{};
+  return error(ErrorCode::lacking, "cuda.architecture",
+               fmt::format("the kernels do not run on device {}, {}", facts.ordinal, facts.name))
+      .expects(fmt::format("compute capability {}.{}", kMajorBuilt, kMinorBuilt),
+               fmt::format("{}.{}", facts.major, facts.minor))
+      .try_this("take an H100, H200 or GH200, or another engine");
 }
 
 Device::Device() : state_(std::make_unique<State>()) {}

@@ -100,11 +100,13 @@ class Pinned {
 // The devices of this machine. Errors: cuda.build (built without), cuda.driver (no libcuda.so.1, or
 // one that does not work or is too old), cuda.device (none).
 Result<std::vector<DeviceFacts>> devices(const DriverFrom& from = {});
+// Whether the kernels run on it. Errors: cuda.architecture (not 9.0).
+Result<Done> check_architecture(const DeviceFacts& facts);
 
 class Device : public std::enable_shared_from_this<Device> {
  public:
   // Opens a device and loads the kernels; one object for each ordinal as long as anyone holds it.
-  // Errors: those of devices(), cuda.ordinal, cuda.architecture (not 9.0), cuda.load.
+  // Errors: those of devices() and check_architecture(), cuda.ordinal, cuda.load.
   static Result<std::shared_ptr<const Device>> open(int ordinal);
   // A new object, of another driver or with other kernels.
   static Result<std::shared_ptr<const Device>> open(int ordinal, const DriverFrom& from);

@@ -296,17 +296,18 @@ TEST_F(WithFakeDriver, MemoryThatIsNotThereIsCounted) {
 TEST_F(WithFakeDriver, PointersThatTheDeviceCannotReadAreRefused) {
   const auto device = open();
   ASSERT_TRUE(device);
-  const auto check = [&](std::uintptr_t at) {
-    return (*device)->check_pointer(reinterpret_cast<const void*>(at), "the logits");
-  };
-  EXPECT_TRUE(check(1));
-  EXPECT_TRUE(check(2));
-  EXPECT_TRUE(check(4));
-  const std::pair<std::uintptr_t, const char*> refused[] = {
-      {0, "null"}, {3, "memory of another device"}, {99, "memory of the host"}};
-  for (const auto& [at, found] : refused) {
-    const auto result = check(at);
-    ASSERT_FALSE(result) << at;
+  const std::array<char, 6> at{};
+  fake_->pointers = {{&at[0], {.type = 1}},
+                     {&at[1], {.type = 2, .ordinal = 0}},
+                     {&at[2], {.type = 2, .ordinal = 1, .is_managed = true}},
+                     {&at[3], {.type = 2, .ordinal = 1}}};
+  for (std::size_t i = 0; i < 3; ++i)
+    EXPECT_TRUE((*device)->check_pointer(&at[i], "the logits")) << i;
+  const std::pair<const void*, const char*> refused[] = {
+      {nullptr, "null"}, {&at[3], "memory of another device"}, {&at[4], "memory of the host"}};
+  for (const auto& [pointer, found] : refused) {
+    const auto result = (*device)->check_pointer(pointer, "the logits");
+    ASSERT_FALSE(result) << found;
     EXPECT_EQ(result.why().id, "cuda.pointer");
     EXPECT_EQ(result.why().code, ErrorCode::usage);
     EXPECT_EQ(result.why().message, "the device cannot read the logits");
@@ -424,7 +425,7 @@ TEST_F(WithFakeDriver, AContextThatIsCurrentIsNotPushed) {
   const int before = fake_->pushed;
   ASSERT_TRUE((*device)->wait(nullptr));
   EXPECT_EQ(fake_->pushed, before + 1);
-  push(reinterpret_cast<void*>(0x1000 + 40));  // device 0's
+  push(fake_->context_of[0].data());
   ASSERT_TRUE((*device)->wait(nullptr));
   EXPECT_EQ(fake_->pushed, before + 2);
   void* popped = nullptr;

@@ -4,7 +4,6 @@
 #pragma once
 #include <array>
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -13,8 +12,8 @@
 
 namespace fp4moe::kernels::cuda {
 
-using Code = int;               // CUresult
-using Address = std::uint64_t;  // CUdeviceptr
+using Code = int;            // CUresult
+using Address = std::byte*;  // CUdeviceptr, a number that is passed alike
 using Context = void*;
 using Module = void*;
 
@@ -39,7 +38,7 @@ enum class DeviceAttribute : int {
 enum class PointerAttribute : int { memory_type = 2, is_managed = 8, device_ordinal = 9 };
 enum class MemoryType : unsigned { unknown = 0, host = 1, device = 2 };
 enum class FunctionAttribute : int { most_dynamic_shared_bytes = 8 };
-enum class CaptureMode : int { thread_local_ = 1 };
+enum class CaptureMode : int { of_this_thread = 1 };
 enum class LaunchAttributeId : int { cooperative = 2, programmatic_stream_serialization = 6 };
 
 inline constexpr unsigned kStreamNonBlocking = 1;
@@ -93,11 +92,11 @@ struct EntryPoints {
   Code (*allocate_host)(void** address, std::size_t bytes, unsigned flags);
   Code (*free_host)(void* address);
   Code (*pointer_attributes)(unsigned count, const PointerAttribute* attributes, void** values,
-                             Address address);
+                             const void* address);
 
   Code (*copy_to_device)(Address to, const void* from, std::size_t bytes, void* stream);
-  Code (*copy_to_host)(void* to, Address from, std::size_t bytes, void* stream);
-  Code (*copy_on_device)(Address to, Address from, std::size_t bytes, void* stream);
+  Code (*copy_to_host)(void* to, const std::byte* from, std::size_t bytes, void* stream);
+  Code (*copy_on_device)(Address to, const std::byte* from, std::size_t bytes, void* stream);
   Code (*fill)(Address at, unsigned char value, std::size_t bytes, void* stream);
 
   Code (*make_stream)(void** stream, unsigned flags);
