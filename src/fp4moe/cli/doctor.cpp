@@ -117,6 +117,25 @@ void print_kernels(const Io& io, const DoctorReport& report) {
   }
 }
 
+void print_cuda_engine(const Io& io, const CudaEngine& engine) {
+  if (engine.why_not) {
+    const Error& why = *engine.why_not;
+    line(io, "cuda engine",
+         fmt::format("{}{}", why.message, engine.built ? "" : fmt::format("; {}", why.remedy)));
+    return;
+  }
+  std::vector<std::string> used, others;
+  for (const CudaEngine::Seen& device : engine.devices)
+    if (device.why_not.empty())
+      used.push_back(fmt::format("device {} ({})", device.ordinal, device.name));
+    else
+      others.push_back(
+          fmt::format("device {} ({}, {})", device.ordinal, device.name, device.why_not));
+  line(io, "cuda engine",
+       fmt::format("{}{}{}{}", used.empty() ? "built" : "", join(used, ", "),
+                   others.empty() ? "" : "; not ", join(others, ", ")));
+}
+
 // How many warnings there were.
 std::size_t print_environment(const Io& io, const DoctorReport& report) {
   io.out << "environment:\n";
@@ -134,6 +153,7 @@ void print_text(const Io& io, const DoctorReport& report) {
   print_build(io, report.build);
   print_machine(io, report);
   print_kernels(io, report);
+  print_cuda_engine(io, report.cuda);
   std::size_t warnings = print_environment(io, report);
   warnings += static_cast<std::size_t>(
       std::ranges::count(report.probes, platform::ProbeState::broken, &platform::Probe::state));

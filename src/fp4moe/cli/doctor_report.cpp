@@ -14,6 +14,7 @@
 #include "fp4moe/kernels/cpu/ceiling_list.hpp"
 #include "fp4moe/kernels/cpu/isa.hpp"
 #include "fp4moe/kernels/cpu/product_list.hpp"
+#include "fp4moe/moe/exchange/mpi.hpp"
 #include "fp4moe/runtime/engines.hpp"
 
 namespace fp4moe::cli {
@@ -21,12 +22,6 @@ namespace {
 
 using platform::CpuFeature;
 using Features = EnumSet<CpuFeature>;
-
-constexpr std::array kOptionalParts{
-    OptionalPart{"cuda", false, "kernels for NVIDIA GPUs"},
-    OptionalPart{"mpi", false, "expert parallelism across processes"},
-    OptionalPart{"hwloc", false, "placing threads on cores and memory nodes"},
-};
 
 BuildFacts build_facts() {
   BuildFacts facts{.version = std::string(kVersion)};
@@ -101,6 +96,35 @@ std::vector<KernelChoice> kernel_choices(const Usable& usable) {
           choose<CeilingKernel>("bench: bf16 ceiling", bf16, usable, true)};
 }
 
+CudaEngine cuda_engine(const kernels::cuda::DriverFrom& from) {
+  CudaEngine engine{.built = !from.kernels.empty()};
+  const auto devices = kernels::cuda::devices(from);
+  if (!devices) {
+    engine.why_not = devices.why();
+    return engine;
+  }
+  for (const kernels::cuda::DeviceFacts& facts : *devices) {
+    const auto runs = kernels::cuda::check_architecture(facts);
+    engine.devices.push_back(
+        {.ordinal = facts.ordinal,
+         .name = facts.name,
+         .why_not = runs ? "" : fmt::format("{}, not {}", runs.why().found, runs.why().expected)});
+  }
+  return engine;
+}
+
+Json to_json(const CudaEngine& engine) {
+  Json devices = Json::array();
+  for (const CudaEngine::Seen& device : engine.devices)
+    devices.push_back({{"ordinal", device.ordinal},
+                       {"name", device.name},
+                       {"used", device.why_not.empty()},
+                       {"why_not", device.why_not}});
+  Json object{{"built", engine.built}, {"devices", std::move(devices)}};
+  if (engine.why_not) object["why_not"] = cli::to_json(*engine.why_not);
+  return object;
+}
+
 Json to_json(const platform::Device& device) {
   Json object{{"name", device.name}, {"platform", platform::name(device.kind)}};
   if (device.capability) object["capability"] = platform::text(*device.capability);
@@ -145,7 +169,14 @@ Json build_json(const BuildFacts& facts) {
 
 }  // namespace
 
-std::span<const OptionalPart> optional_parts() { return kOptionalParts; }
+std::span<const OptionalPart> optional_parts() {
+  static const std::array kParts{
+      OptionalPart{"cuda", kernels::cuda::is_built(), "kernels for NVIDIA GPUs"},
+      OptionalPart{"mpi", moe::exchange::has_mpi(), "expert parallelism across processes"},
+      OptionalPart{"hwloc", false, "placing threads on cores and memory nodes"},
+  };
+  return kParts;
+}
 
 namespace {
 
@@ -198,6 +229,7 @@ DoctorReport examine(const DoctorFrom& from) {
     report.threads = platform::choose_threads(std::nullopt, {});
   }
   report.kernels = kernel_choices(usable);
+  report.cuda = cuda_engine(from.cuda);
   const platform::Environment environment = platform::read_environment(from.detect.lookup);
   report.findings = platform::environment_findings(from.variable_names, environment);
   add_readers(environment, report.findings);
@@ -227,6 +259,7 @@ Json to_json(const DoctorReport& report) {
               {"libraries", std::move(libraries)},
               {"threads", report.threads},
               {"kernels", std::move(kernels)},
+              {"cuda_engine", to_json(report.cuda)},
               {"environment", std::move(findings)}};
   if (report.forced_isa) object["forced_isa"] = *report.forced_isa;
   if (report.problem) object["problem"] = to_json(*report.problem);

@@ -10,6 +10,7 @@
 #include "fp4moe/base/json.hpp"
 #include "fp4moe/base/result.hpp"
 #include "fp4moe/cli/command.hpp"
+#include "fp4moe/kernels/cuda/driver.hpp"
 #include "fp4moe/platform/detect.hpp"
 #include "fp4moe/platform/findings.hpp"
 #include "fp4moe/platform/libraries.hpp"
@@ -41,6 +42,18 @@ struct KernelChoice {
   std::vector<Candidate> candidates{};  // best first
 };
 
+// The engine for NVIDIA GPUs: which of the driver's devices its kernels run on.
+struct CudaEngine {
+  struct Seen {
+    int ordinal = 0;
+    std::string name{};
+    std::string why_not{};  // empty when it can be used
+  };
+  bool built = false;
+  std::vector<Seen> devices{};
+  std::optional<Error> why_not{};  // there are none: no kernels, no driver, no device
+};
+
 struct DoctorReport {
   BuildFacts build{};
   platform::Machine machine{};
@@ -50,6 +63,7 @@ struct DoctorReport {
   std::optional<std::string> forced_isa{};
   std::size_t threads = 0;
   std::vector<KernelChoice> kernels{};
+  CudaEngine cuda{};
   std::vector<platform::Finding> findings{};
   std::optional<Error> problem{};  // settings with which every other command refuses to start
 };
@@ -58,6 +72,7 @@ struct DoctorReport {
 struct DoctorFrom {
   platform::DetectFrom detect{};
   std::vector<std::string> variable_names = platform::environment_names();
+  kernels::cuda::DriverFrom cuda{};
 };
 
 DoctorReport examine(const DoctorFrom& from);

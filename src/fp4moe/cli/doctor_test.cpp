@@ -25,6 +25,7 @@ DoctorFrom machine(const FakeRoot& root, const Variables& variables) {
                    return Result<platform::CudaDriver>(
                        error(ErrorCode::lacking, "device.driver.missing", "no libcuda"));
                  }};
+  from.cuda = {.kernels = {}};
   from.variable_names.clear();
   for (const auto& [name, value] : variables) from.variable_names.push_back(name);
   return from;
@@ -89,6 +90,46 @@ TEST(Doctor, ShowsGpusTogetherWithWhatIsOddAboutThem) {
   EXPECT_TRUE(outcome.says("rocm                     broken: it is broken; mend it"));
   EXPECT_TRUE(outcome.out.ends_with("healthy, 1 warning\n"));
   EXPECT_EQ(outcome.status, 0);
+}
+
+TEST(Doctor, SaysWhyTheCudaEngineCannotBeUsed) {
+  const FakeRoot root;
+  DoctorFrom from = machine(root, {});
+  EXPECT_TRUE(
+      examined(from).says("cuda engine              this build has no CUDA kernels; build"));
+
+  const kernels::cuda::Cubin any{.name = "any"};
+  from.cuda = {.library = "libfp4moe_no_such_driver.so.1", .kernels = std::span(&any, 1)};
+  const Outcome without = examined(from);
+  EXPECT_TRUE(without.says("cuda engine              libfp4moe_no_such_driver.so.1 cannot be"));
+  EXPECT_EQ(without.status, 0);
+
+  const Result<Json> object = parse_json(examined(from, true).out);
+  ASSERT_TRUE(object);
+  EXPECT_EQ(object->at("cuda_engine").at("built"), true);
+  EXPECT_TRUE(object->at("cuda_engine").at("devices").empty());
+  EXPECT_EQ(object->at("cuda_engine").at("why_not").at("id"), "cuda.driver");
+}
+
+TEST(Doctor, SaysWhichDevicesTheCudaEngineUses) {
+  const FakeRoot root;
+  DoctorReport report = examine(machine(root, {}));
+  report.cuda = {.built = true,
+                 .devices = {{.ordinal = 0, .name = "NVIDIA H200"},
+                             {.ordinal = 1, .name = "NVIDIA T4", .why_not = "7.5, not 9.0"}}};
+  EXPECT_TRUE(print(report).says(
+      "cuda engine              device 0 (NVIDIA H200); not device 1 (NVIDIA T4, 7.5, not 9.0)"));
+  report.cuda.devices.erase(report.cuda.devices.begin());
+  EXPECT_TRUE(
+      print(report).says("cuda engine              built; not device 1 (NVIDIA T4, 7.5, not 9.0)"));
+
+  const Result<Json> object = parse_json(print(report, true).out);
+  ASSERT_TRUE(object);
+  const Json& device = object->at("cuda_engine").at("devices").at(0);
+  EXPECT_EQ(device.at("ordinal"), 1);
+  EXPECT_EQ(device.at("used"), false);
+  EXPECT_EQ(device.at("why_not"), "7.5, not 9.0");
+  EXPECT_FALSE(object->at("cuda_engine").contains("why_not"));
 }
 
 TEST(Doctor, TheFirstAcceleratorIsTheAutomaticDevice) {
