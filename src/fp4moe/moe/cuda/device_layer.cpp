@@ -196,7 +196,7 @@ Result<Workspace> DeviceLayer::reserve(const WorkspaceLimits& limits) const {
   Result<Memory> memory = device_->allocate(std::max<std::uint64_t>(plan->total, 1));
   if (!memory) return memory.why();
   made.memory_ = std::move(*memory);
-  // Counters of decode begin at 0 and are left at 0 by every launch. The rest is cleared so that
+  // Decode counts its launches from 0, and what blocks leave is of none. The rest is cleared so that
   // rows of padding, which are multiplied but never looked at, hold numbers.
   const auto cleared = device_->clear(made.memory_.data(), 0, plan->total, nullptr);
   if (!cleared) return cleared.why();
@@ -250,11 +250,11 @@ Result<Done> DeviceLayer::decode(const Step& step) const {
   const sm90::DecodeParams params{.call = step.call,
                                   .layer = layer_,
                                   .route = step.route,
-                                  .columns = step.plan.decode.columns,
+                                  .tile_rows = step.plan.decode.tile_rows,
                                   .stages = step.plan.decode.stages,
-                                  .partial = space.at<float>(Region::partial),
-                                  .hidden = space.at<float>(Region::hidden),
-                                  .sums = space.at<float>(Region::sums),
+                                  .partial = space.at<std::uint64_t>(Region::partial),
+                                  .hidden = space.at<std::uint64_t>(Region::hidden),
+                                  .sums = space.at<std::uint64_t>(Region::sums),
                                   .counters = space.at<std::uint32_t>(Region::counters)};
   return device_->launch({.function = kernels_.decode,
                           .blocks = static_cast<std::uint32_t>(device_->facts().multiprocessors),

@@ -147,7 +147,7 @@ CallPlan plan_call(const sm90::Layer& layer, const CallSize& size) {
                           stages_once(layer);
   if (may_decode) {
     made.decode = sm90::decode_shape(layer, static_cast<std::uint32_t>(size.tokens));
-    if (made.decode.columns != 0) made.path = Path::decode;
+    if (made.decode.tile_rows != 0) made.path = Path::decode;
   }
   made.fuses = fuses(layer) && !size.has_adapters;
   made.rounds = !needs_raw(layer) && !size.has_adapters && !is_near(layer, size.slots());
@@ -211,10 +211,10 @@ Result<WorkspacePlan> plan_workspace(const sm90::Layer& layer, const WorkspaceLi
       limits.tokens * limits.top_k, std::uint64_t{sm90::kDecodeTokens} * limits.top_k));
   if (few != 0) {
     set(Region::partial,
-        std::uint64_t{blocks} * 4 * sm90::kUnit * sm90::kDecodeTokens * sizeof(float));
-    set(Region::hidden, unit_bytes(few, layer.w2.units, sizeof(float)));
-    set(Region::sums, unit_bytes(few, layer.w2.groups, sizeof(float)));
-    set(Region::counters, sm90::decode_counters(layer, few) * sizeof(std::uint32_t));
+        std::uint64_t{blocks} * 4 * sm90::kUnit * sm90::kDecodeColumns * sizeof(std::uint64_t));
+    set(Region::hidden, unit_bytes(few, layer.w2.units, sizeof(std::uint64_t)));
+    set(Region::sums, unit_bytes(few, layer.w2.groups, sizeof(std::uint64_t)));
+    set(Region::counters, sm90::kDecodeCounters * sizeof(std::uint32_t));
   }
   for (std::size_t i = 0; i < kRegions; ++i) {
     made.at[i] = made.total;

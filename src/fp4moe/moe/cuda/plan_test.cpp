@@ -68,7 +68,7 @@ TEST(Plan, FewTokensAreDecodedInOneLaunch) {
   for (const std::uint64_t tokens : {1u, 8u, 9u, 16u}) {
     const CallPlan made = plan(problem, {.tokens = tokens, .top_k = 4});
     EXPECT_EQ(made.path, Path::decode) << tokens;
-    EXPECT_EQ(made.decode.columns, tokens <= 8 ? 8 : 16);
+    EXPECT_EQ(made.decode.tile_rows, tokens <= 8 ? 8 : 16);
     EXPECT_GE(made.decode.stages, 3);
     EXPECT_LE(made.decode.shared_bytes, sm90::kSharedBytes);
   }

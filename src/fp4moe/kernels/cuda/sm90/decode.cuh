@@ -8,13 +8,15 @@
 //   consumers     four warpgroups: each takes every fourth unit of a stage, each warp 16 rows;
 //   their
 //                 sums of a group of rows go to shared memory
-//   finishers     three warps: add the four up, in a fixed order; a group whose units lie in
-//   several
-//                 blocks is finished by the last of them, again in a fixed order. The first
-//                 product's become h, the second's go into the tokens' sums, stripe by stripe.
+//   finishers     three warps: add the four up, in a fixed order. Groups of the first product
+//   become
+//                 h; of one that lies in several blocks the first block adds up what the others
+//                 left. At the end they add up the experts of some tokens and columns of the
+//                 output.
 //
-// Blocks tell each other by counters: units of a group that are summed, groups of an expert's h
-// that are there, entries of a stripe that are there. The last block of a launch clears them.
+// Blocks wait for each other's numbers by looking at them: half of a word of 8 bytes is the number,
+// half the launch it is of. No fence and no counter stands in between, and nothing depends on who
+// comes first.
 #pragma once
 #include <cstdint>
 
@@ -39,28 +41,34 @@ struct Place {
   }
 };
 
-// Where a launch's counters lie.
-struct Counters {
-  std::uint32_t* done;    // blocks
-  std::uint32_t* stripe;  // [w2.groups]: units
-  std::uint32_t* ready;   // [entries]: groups of h
-  std::uint32_t* first;   // [entries][w13.groups]: units
-  std::uint32_t used;
-
-  __device__ Counters(const DecodeParams& p, std::uint32_t entries) {
-    done = p.counters;
-    stripe = done + 1;
-    ready = stripe + p.layer.w2.groups;
-    first = ready + entries;
-    used = 1 + p.layer.w2.groups + entries * (1 + p.layer.w13.groups);
-  }
-};
+// Numbers for other blocks, and from them.
+__device__ inline void leave(std::uint64_t* at, float value, std::uint32_t launch) {
+  const std::uint64_t word = std::uint64_t{launch} << 32 | __float_as_uint(value);
+  asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(at), "l"(word) : "memory");
+}
+__device__ inline std::uint64_t look(const std::uint64_t* at) {
+  std::uint64_t word;
+  asm volatile("ld.relaxed.gpu.global.b64 %0, [%1];" : "=l"(word) : "l"(at) : "memory");
+  return word;
+}
+__device__ inline bool is_of(std::uint64_t word, std::uint32_t launch) {
+  return static_cast<std::uint32_t>(word >> 32) == launch;
+}
+__device__ inline float number_of(std::uint64_t word) {
+  return __uint_as_float(static_cast<std::uint32_t>(word));
+}
+__device__ inline float await(const std::uint64_t* at, std::uint32_t launch) {
+  std::uint64_t word = look(at);
+  while (!is_of(word, launch)) word = look(at);
+  return number_of(word);
+}
 
 struct Memory {
   Tables& tables;
-  std::uint32_t tokens;  // the tile that is multiplied: [unit][columns][128 bytes]
+  std::uint32_t tokens;  // the tile that is multiplied: [unit][rows][128 bytes]
   std::uint32_t ring;
-  float* sums;  // [2][consumers][columns][kSumStride]
+  float* sums;  // [2][consumers][kDecodeColumns][kSumStride]
+  std::uint32_t launch;
 };
 
 template <class Format>
@@ -91,68 +99,109 @@ __device__ void produce(const DecodeParams& p, const Memory& memory) {
   stream(p.layer.w2);
 }
 
-// --- Tiles of tokens, staged by consumers and finishers together.
-
-__device__ inline void store_tokens(const Memory& memory, std::uint32_t columns, std::uint32_t row,
-                                    std::uint32_t piece, const uint4& words) {
-  const std::uint32_t to =
-      memory.tokens + piece / 8 * columns * 128 + row * 128 + ((piece % 8) ^ (row % 8)) * 16;
-  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(words.x), "r"(words.y),
-               "r"(words.z), "r"(words.w)
-               : "memory");
-}
+// --- Tiles of tokens, staged by consumers and finishers.
 
 __device__ inline std::uint32_t stager() {
   return threadIdx.x < kConsumerThreads ? threadIdx.x : threadIdx.x - 32;
 }
 
-// `rows` rows of `width` columns; load(row, piece) gives eight. Zero beyond the width.
+__device__ inline void store_tokens(const Memory& memory, std::uint32_t rows, std::uint32_t row,
+                                    std::uint32_t piece, const uint4& words) {
+  const std::uint32_t to =
+      memory.tokens + (piece / 8 * rows + row) * 128 + ((piece % 8) ^ (row % 8)) * 16;
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(words.x), "r"(words.y),
+               "r"(words.z), "r"(words.w)
+               : "memory");
+}
+
+// Tokens as they are: several loads go together.
+__device__ inline void stage_words(const DecodeParams& p, const Memory& memory) {
+  constexpr std::uint32_t kTogether = 4;
+  const std::uint32_t pieces = p.layer.w13.units * (kUnit / kPiece);
+  const std::uint32_t real = p.layer.hidden / kPiece, all = p.call.tokens * pieces;
+  const auto* x = static_cast<const std::uint8_t*>(p.call.x.data);
+  for (std::uint32_t begin = stager(); begin < all; begin += kTogether * kStagers) {
+    uint4 words[kTogether];
+#pragma unroll
+    for (std::uint32_t i = 0; i < kTogether; ++i) {
+      const std::uint32_t at = begin + i * kStagers, row = at / pieces, piece = at - row * pieces;
+      words[i] = {0, 0, 0, 0};
+      if (at < all && piece < real)
+        words[i] =
+            *reinterpret_cast<const uint4*>(x + (row * p.call.x.stride + piece * kPiece) * 2);
+    }
+#pragma unroll
+    for (std::uint32_t i = 0; i < kTogether; ++i) {
+      const std::uint32_t at = begin + i * kStagers, row = at / pieces, piece = at - row * pieces;
+      if (at < all) store_tokens(memory, p.tile_rows, row, piece, words[i]);
+    }
+  }
+}
+
+struct Rounding {
+  Quantise kind;
+  float global;
+};
+// `count` rows of `width` columns into a tile of `rows`; load(row, piece) gives eight. Zero beyond
+// the width.
 template <class Load>
-__device__ inline void stage_rows(const DecodeParams& p, const Memory& memory, std::uint32_t rows,
-                                  std::uint32_t width, Quantise kind, float global,
-                                  const Load& load) {
+__device__ inline void stage_rows(const DecodeParams& p, const Memory& memory, uint2 count_of_rows,
+                                  std::uint32_t width, const Rounding& how, const Load& load) {
+  const std::uint32_t count = count_of_rows.x, rows = count_of_rows.y;
   const std::uint32_t pieces = (width + kUnit - 1) / kUnit * (kUnit / kPiece);
   // Whole warps stay together: blocks of quantised values span lanes.
   const std::uint32_t padded = (pieces + 31) / 32 * 32;
-  for (std::uint32_t i = stager(); i < rows * padded; i += kStagers) {
+  for (std::uint32_t i = stager(); i < count * padded; i += kStagers) {
     const std::uint32_t row = i / padded, piece = i - row * padded;
     const bool is_real = piece * kPiece < width;
     Piece values = is_real ? load(row, piece) : no_piece();
-    if (kind != Quantise::none) {
-      const float amax = block_amax(kind, values);
-      if (is_real) values = placed_piece(p.layer, values, amax, global);
+    if (how.kind != Quantise::none) {
+      const float amax = block_amax(how.kind, values);
+      if (is_real) values = placed_piece(p.layer, values, amax, how.global);
     }
-    if (piece < pieces) store_tokens(memory, p.columns, row, piece, to_bf16(values));
+    if (piece < pieces) store_tokens(memory, rows, row, piece, to_bf16(values));
   }
 }
 
 __device__ inline void stage_inputs(const DecodeParams& p, const Memory& memory) {
   const Quantise kind = p.call.x_is_quantised != 0 ? Quantise::none : p.layer.quantise;
-  stage_rows(p, memory, p.call.tokens, p.layer.hidden, kind, input_scale(p.layer, 0),
-             [&](std::uint32_t row, std::uint32_t piece) {
+  const bool is_plain = kind == Quantise::none && p.call.x.type == Type::bf16 &&
+                        is_aligned16(p.call.x.data) && p.call.x.stride % kPiece == 0;
+  if (is_plain) return stage_words(p, memory);
+  stage_rows(p, memory, {p.call.tokens, p.tile_rows}, p.layer.hidden,
+             {kind, input_scale(p.layer, 0)}, [&](std::uint32_t row, std::uint32_t piece) {
                return load_piece(p.call.x.data, p.call.x.type,
                                  row * p.call.x.stride + piece * kPiece);
              });
 }
 
-// h of an entry, once every group of its rows is there.
+// h of an entry, as it comes.
 __device__ inline void stage_hidden(const DecodeParams& p, const Memory& memory,
-                                    const Counters& counters, std::uint32_t entry) {
+                                    std::uint32_t entry) {
   const Tables& tables = memory.tables;
   sync_some(kStagersMeet, kStagers);  // nobody multiplies the tile before
-  if (threadIdx.x % 32 == 0)
-    while (load_acquire(counters.ready + entry) < p.layer.w13.groups) {
-    }
-  __syncwarp();
   const std::uint32_t first = tables.first[entry], rows = tables.first[entry + 1] - first;
   const auto expert = static_cast<std::uint32_t>(tables.expert[entry]);
   const std::uint64_t stride = std::uint64_t{p.layer.w2.units} * kUnit;
-  stage_rows(p, memory, rows, p.layer.intermediate, p.layer.quantise, hidden_scale(p.layer, expert),
+  stage_rows(p, memory, {rows, kDecodeColumns}, p.layer.intermediate,
+             {p.layer.quantise, hidden_scale(p.layer, expert)},
              [&](std::uint32_t row, std::uint32_t piece) {
-               const auto* at = reinterpret_cast<const float4*>(
-                   p.hidden + tables.list[first + row] * stride + piece * kPiece);
-               const float4 a = __ldcg(at), b = __ldcg(at + 1);
-               return Piece{{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}};
+               const std::uint64_t* at =
+                   p.hidden + tables.list[first + row] * stride + piece * kPiece;
+               std::uint64_t words[kPiece];
+               bool is_there = false;
+               while (!is_there) {
+                 is_there = true;
+#pragma unroll
+                 for (std::uint32_t i = 0; i < kPiece; ++i) words[i] = look(at + i);
+#pragma unroll
+                 for (std::uint32_t i = 0; i < kPiece; ++i)
+                   is_there = is_there && is_of(words[i], memory.launch);
+               }
+               Piece made;
+#pragma unroll
+               for (std::uint32_t i = 0; i < kPiece; ++i) made.v[i] = number_of(words[i]);
+               return made;
              });
   sync_some(kStagersMeet, kStagers);
 }
@@ -160,18 +209,25 @@ __device__ inline void stage_hidden(const DecodeParams& p, const Memory& memory,
 // --- Consumers.
 
 struct Consumer {
-  std::uint32_t group, warp, lane, row;
+  std::uint32_t group, warp, lane;
   Place stage, sums;
 };
 
-template <class Format, int columns>
+// Rows of the tile that a lane reads for the tensor cores: row `token` of a unit.
+__device__ inline std::uint32_t token_row(std::uint32_t lane, std::uint32_t token) {
+  return token * 128 + (lane / 8 ^ token % 8) * 16;
+}
+
+// `rows` of the tile, of which this lane reads the one at `row`.
+template <class Format>
 __device__ inline void multiply(const DecodeParams& p, const Memory& memory, Consumer& me,
-                                const Stretch& s) {
-  float sums[columns / 2];
+                                const Stretch& s, uint2 rows_and_row) {
+  const std::uint32_t unit_bytes = rows_and_row.x * 128, row = rows_and_row.y;
+  float sums[kDecodeColumns / 2];
 #pragma unroll
   for (float& sum : sums) sum = 0.0f;
-  Operands<Format, columns / 8> now;
-  std::uint32_t tokens = memory.tokens + (s.first + me.group) * columns * 128;
+  Operands<Format, 1> now;
+  std::uint32_t tokens = memory.tokens + (s.first + me.group) * unit_bytes;
   for (std::uint32_t left = s.count; left > 0;) {
     const std::uint32_t units = min(kDecodeStageUnits, left);
     barrier_wait(shared_address(&memory.tables.full[me.stage.at]), me.stage.parity);
@@ -180,43 +236,47 @@ __device__ inline void multiply(const DecodeParams& p, const Memory& memory, Con
 #pragma unroll
     for (std::uint32_t u = 0; u < kDecodeStageUnits; u += kConsumers) {
       if (me.group + u >= units) break;
-      now.load(record + u * Format::kRecord, me.warp, me.lane, tokens + u * columns * 128, me.row);
+      now.load(record + u * Format::kRecord, me.warp, me.lane, tokens + u * unit_bytes, row);
       now.multiply(sums);
     }
     __syncwarp();
     if (me.lane == 0) barrier_arrive(shared_address(&memory.tables.empty[me.stage.at]));
     me.stage.advance(p.stages);
-    tokens += kDecodeStageUnits * columns * 128;
+    tokens += kDecodeStageUnits * unit_bytes;
     left -= units;
   }
   barrier_wait(shared_address(&memory.tables.sums_empty[me.sums.at]), me.sums.parity ^ 1);
-  float* to = memory.sums +
-              ((me.sums.at * kConsumers + me.group) * columns + me.lane % 4 * 2) * kSumStride +
-              me.warp * 16 + me.lane / 4;
-#pragma unroll
-  for (int e = 0; e < columns / 8; ++e) {
-    to[e * 8 * kSumStride] = sums[4 * e];
-    to[(e * 8 + 1) * kSumStride] = sums[4 * e + 1];
-    to[e * 8 * kSumStride + 8] = sums[4 * e + 2];
-    to[(e * 8 + 1) * kSumStride + 8] = sums[4 * e + 3];
-  }
+  float* to =
+      memory.sums +
+      ((me.sums.at * kConsumers + me.group) * kDecodeColumns + me.lane % 4 * 2) * kSumStride +
+      me.warp * 16 + me.lane / 4;
+  to[0] = sums[0];
+  to[kSumStride] = sums[1];
+  to[8] = sums[2];
+  to[kSumStride + 8] = sums[3];
   __syncwarp();
   if (me.lane == 0) barrier_arrive(shared_address(&memory.tables.sums_full[me.sums.at]));
   me.sums.advance(2);
 }
 
-template <class Format, int columns>
-__device__ void consume(const DecodeParams& p, const Memory& memory, const Counters& counters) {
+template <class Format>
+__device__ void consume(const DecodeParams& p, const Memory& memory) {
+  const Tables& tables = memory.tables;
   const std::uint32_t lane = threadIdx.x % 32;
-  Consumer me{threadIdx.x / 128, threadIdx.x / 32 % 4, lane, matrix_row(lane), {}, {}};
+  Consumer me{threadIdx.x / 128, threadIdx.x / 32 % 4, lane, {}, {}};
   Stretch s;
-  for (Stretches all(Phase(p.layer.w13, memory.tables.entries)); all.next(s);)
-    multiply<Format, columns>(p, memory, me, s);
+  for (Stretches all(Phase(p.layer.w13, tables.entries)); all.next(s);) {
+    // The entry's tokens, wherever they lie among all; columns beyond repeat the first.
+    const std::uint32_t first = tables.first[s.entry], count = tables.first[s.entry + 1] - first;
+    const std::uint32_t i = lane % 8 < count ? lane % 8 : 0;
+    const std::uint32_t token = tables.list[first + i] / p.call.top_k;
+    multiply<Format>(p, memory, me, s, {p.tile_rows, token_row(lane, token)});
+  }
   std::uint32_t staged = ~0u;
-  for (Stretches all(Phase(p.layer.w2, memory.tables.entries)); all.next(s);) {
-    if (s.entry != staged) stage_hidden(p, memory, counters, s.entry);
+  for (Stretches all(Phase(p.layer.w2, tables.entries)); all.next(s);) {
+    if (s.entry != staged) stage_hidden(p, memory, s.entry);
     staged = s.entry;
-    multiply<Format, columns>(p, memory, me, s);
+    multiply<Format>(p, memory, me, s, {kDecodeColumns, token_row(lane, lane % 8)});
   }
 }
 
@@ -224,11 +284,11 @@ __device__ void consume(const DecodeParams& p, const Memory& memory, const Count
 
 class Finisher {
  public:
-  __device__ Finisher(const DecodeParams& p, const Memory& memory, const Counters& counters)
+  __device__ Finisher(const DecodeParams& p, const Memory& memory)
       : p_(p),
         memory_(memory),
         tables_(memory.tables),
-        counters_(counters),
+        launch_(memory.launch),
         me_(threadIdx.x - kConsumerThreads - 32),
         warp_(me_ / 32),
         lane_(me_ % 32) {}
@@ -237,21 +297,18 @@ class Finisher {
     prepare_slots();
     Stretch s;
     const Phase first(p_.layer.w13, tables_.entries), second(p_.layer.w2, tables_.entries);
-    std::uint32_t entry = ~0u, made = 0;  // groups of h that nobody was told of yet
-    for (Stretches all(first); all.next(s);) {
-      if (s.entry != entry) tell(entry, made);
-      entry = s.entry;
-      if (finish_first_sums(first, s)) ++made;
-    }
-    tell(entry, made);
-    entry = ~0u;
+    for (Stretches all(first); all.next(s);) finish_first_sums(first, s);
+    std::uint32_t entry = ~0u;
     for (Stretches all(second); all.next(s);) {
-      if (s.entry != entry) stage_hidden(p_, memory_, counters_, s.entry);
+      if (s.entry != entry) stage_hidden(p_, memory_, s.entry);
       entry = s.entry;
       finish_second_sums(second, s);
     }
-    if (!completes(counters_.done, 1, gridDim.x)) return;
-    for (std::uint32_t i = me_; i < counters_.used; i += kFinishers) p_.counters[i] = 0;
+    // Tokens by 64 columns, dealt out to all blocks' warps.
+    const std::uint32_t warps = gridDim.x * kWarps;
+    for (std::uint32_t i = warp_ * gridDim.x + blockIdx.x; i < p_.call.tokens * second.groups;
+         i += warps)
+      add_experts(second, i / second.groups, i % second.groups);
   }
 
  private:
@@ -265,31 +322,34 @@ class Finisher {
   }
   __device__ void meet() const { sync_some(kFinishersMeet, kFinishers); }
 
-  // Whether this block brought a counter to `whole`. Who does sees all that finishers of other
-  // blocks wrote before.
-  __device__ bool completes(std::uint32_t* counter, std::uint32_t part, std::uint32_t whole) {
-    turn_ ^= 1;
+  // Factors and weights of all slots, once.
+  __device__ void prepare_slots() const {
+    const Layer& layer = p_.layer;
+    const bool is_weighted = p_.call.weight_on_input == 0;
+    for (std::uint32_t slot = me_; slot < p_.call.tokens * p_.call.top_k; slot += kFinishers) {
+      if (tables_.expert_of_slot[slot] < 0) continue;
+      const auto expert = static_cast<std::uint32_t>(tables_.expert_of_slot[slot]);
+      const float global = folds_global(layer, is_weighted) ? down_global(layer, expert) : 1.0f;
+      tables_.factors[slot] = __fmul_rn(__fdiv_rn(layer.w2.factor[expert], global),
+                                        sum_factor(layer, hidden_scale(layer, expert)));
+      tables_.weights[slot] =
+          is_weighted ? router_weight(layer, tables_.weights[slot], global) : 1.0f;
+    }
     meet();
-    if (me_ == 0)
-      tables_.is_last[turn_] = add_acquire_release(counter, part) + part == whole ? 1 : 0;
-    meet();
-    return tables_.is_last[turn_] != 0;
-  }
-  __device__ void tell(std::uint32_t entry, std::uint32_t& made) const {
-    if (made == 0) return;
-    meet();
-    if (me_ == 0) add_release(counters_.ready + entry, made);
-    made = 0;
   }
 
-  // The sum of the warpgroups.
-  __device__ float near_sum(std::uint32_t column, std::uint32_t row) const {
-    const float* from = memory_.sums + (place_.at * kConsumers * p_.columns + column) * kSumStride;
-    float sum = from[row];
+  // The sum of the warpgroups, of slot `i` of the entry.
+  __device__ float near_sum(std::uint32_t i, std::uint32_t row) const {
+    const float* from =
+        memory_.sums + (place_.at * kConsumers * kDecodeColumns + i) * kSumStride + row;
+    float sum = from[0];
 #pragma unroll
     for (std::uint32_t w = 1; w < kConsumers; ++w)
-      sum = __fadd_rn(sum, from[w * p_.columns * kSumStride + row]);
+      sum = __fadd_rn(sum, from[w * kDecodeColumns * kSumStride]);
     return sum;
+  }
+  __device__ void wait_for_sums() const {
+    barrier_wait(shared_address(&tables_.sums_full[place_.at]), place_.parity);
   }
   __device__ void free_sums() {
     meet();
@@ -297,41 +357,19 @@ class Finisher {
     place_.advance(2);
   }
 
-  // What a block left of a group it has not all units of: of the group its share begins in, or of
-  // the one it ends in.
-  __device__ float* partial(std::uint32_t block, std::uint32_t number, bool begins) const {
+  // What a block leaves of a group that other blocks have units of, too: of the group its share
+  // begins in, or of the one it ends in.
+  __device__ std::uint64_t* partial(std::uint32_t block, std::uint32_t number, bool begins) const {
     return p_.partial +
-           (std::uint64_t{block} * 4 + number * 2 + (begins ? 0 : 1)) * 64 * p_.columns;
+           (std::uint64_t{block} * 4 + number * 2 + (begins ? 0 : 1)) * 64 * kDecodeColumns;
   }
-  // Two elements of what all blocks left of a group, in their order. Loads of the first few go
-  // together.
-  __device__ float2 far_sums(const Phase& phase, std::uint32_t number, std::uint32_t begin,
-                             std::uint32_t at, std::uint32_t other) const {
-    const std::uint32_t from = phase.block_of(begin), to = phase.block_of(begin + phase.units - 1);
-    constexpr std::uint32_t kTogether = 3;
-    float2 sum{0.0f, 0.0f};
-    for (std::uint32_t block = from; block <= to; block += kTogether) {
-      float2 parts[kTogether];
-#pragma unroll
-      for (std::uint32_t i = 0; i < kTogether; ++i) {
-        const float* left = partial(block + i, number, phase.begin_of(block + i) >= begin);
-        if (block + i <= to) parts[i] = {__ldcg(left + at), __ldcg(left + other)};
-      }
-#pragma unroll
-      for (std::uint32_t i = 0; i < kTogether; ++i)
-        if (block + i <= to) sum = {__fadd_rn(sum.x, parts[i].x), __fadd_rn(sum.y, parts[i].y)};
-    }
-    return sum;
-  }
-
-  __device__ void keep_partial(const Phase& phase, const Stretch& s, std::uint32_t number) const {
+  __device__ void leave_partial(const Phase& phase, const Stretch& s, std::uint32_t number) const {
     const std::uint32_t begin = (s.entry * phase.groups + s.group) * phase.units;
-    float* to = partial(blockIdx.x, number, phase.begin_of(blockIdx.x) >= begin);
+    std::uint64_t* to = partial(blockIdx.x, number, phase.begin_of(blockIdx.x) >= begin);
     const std::uint32_t rows = rows_of(s.entry);
     for (std::uint32_t i = warp_; i < rows; i += kWarps) {
-      const std::uint32_t column = number == 0 ? slot_of(s.entry, i) / p_.call.top_k : i;
-      to[i * 64 + lane_] = near_sum(column, lane_);
-      to[i * 64 + lane_ + 32] = near_sum(column, lane_ + 32);
+      leave(to + i * 64 + lane_, near_sum(i, lane_), launch_);
+      leave(to + i * 64 + lane_ + 32, near_sum(i, lane_ + 32), launch_);
     }
   }
 
@@ -362,84 +400,60 @@ class Finisher {
     return made;
   }
 
-  // Whether this block made the group's h.
-  __device__ bool finish_first_sums(const Phase& phase, const Stretch& s) {
-    const HiddenRows rows = hidden_rows(s);
-    barrier_wait(shared_address(&tables_.sums_full[place_.at]), place_.parity);
-    if (s.count == phase.units) {
-      make_hidden(s, rows, [&](std::uint32_t i) -> float2 {
-        const std::uint32_t column = slot_of(s.entry, i) / p_.call.top_k;  // all tokens
-        return {near_sum(column, rows.row), near_sum(column, rows.other)};
-      });
-      free_sums();
-      return true;
+  // The block that has a group's first units makes its h; others leave their sums to it. They have
+  // these units first of all, so that they are there when it comes to them.
+  __device__ void finish_first_sums(const Phase& phase, const Stretch& s) {
+    if (s.first != 0) {
+      wait_for_sums();
+      leave_partial(phase, s, 0);
+      return free_sums();
     }
-    keep_partial(phase, s, 0);
-    free_sums();
-    const std::uint32_t at = s.entry * phase.groups + s.group;
-    if (!completes(counters_.first + at, s.count, phase.units)) return false;
-    make_hidden(s, rows, [&](std::uint32_t i) {
-      return far_sums(phase, 0, at * phase.units, i * 64 + rows.row, i * 64 + rows.other);
-    });
-    return true;
-  }
-
-  template <class Sums>
-  __device__ void make_hidden(const Stretch& s, const HiddenRows& rows, const Sums& sums) const {
+    const HiddenRows rows = hidden_rows(s);
+    const std::uint32_t end = (s.entry * phase.groups + s.group + 1) * phase.units;
+    const std::uint32_t last = s.count == phase.units ? blockIdx.x : phase.block_of(end - 1);
+    wait_for_sums();
     const Layer& layer = p_.layer;
     const bool gated = layer.is_gated != 0;
-    const std::uint32_t feature = s.group * (gated ? 32 : 64) + lane_;
+    const std::uint32_t feature = s.group * (gated ? 32 : 64) + lane_, count = rows_of(s.entry);
     const std::uint64_t stride = std::uint64_t{layer.w2.units} * kUnit;
-    const std::uint32_t count = rows_of(s.entry);
     for (std::uint32_t i = warp_; i < count; i += kWarps) {
-      float* to = p_.hidden + slot_of(s.entry, i) * stride;
-      const float2 sum = sums(i);
-      const float first = finish_first(layer, __fmul_rn(sum.x, rows.factor), rows.bias);
-      const float second =
-          finish_first(layer, __fmul_rn(sum.y, rows.other_factor), rows.other_bias);
-      if (feature < layer.intermediate) to[feature] = activated(layer, first, second);
+      float sum = near_sum(i, rows.row), other = near_sum(i, rows.other);
+      for (std::uint32_t block = blockIdx.x + 1; block <= last; ++block) {
+        if (phase.is_empty(block)) continue;
+        const std::uint64_t* from = partial(block, 0, true) + i * 64;
+        sum = __fadd_rn(sum, await(from + rows.row, launch_));
+        other = __fadd_rn(other, await(from + rows.other, launch_));
+      }
+      std::uint64_t* to = p_.hidden + slot_of(s.entry, i) * stride;
+      sum = finish_first(layer, __fmul_rn(sum, rows.factor), rows.bias);
+      other = finish_first(layer, __fmul_rn(other, rows.other_factor), rows.other_bias);
+      if (feature < layer.intermediate) leave(to + feature, activated(layer, sum, other), launch_);
       if (!gated && feature + 32 < layer.intermediate)
-        to[feature + 32] = activated(layer, second, 0.0f);
+        leave(to + feature + 32, activated(layer, other, 0.0f), launch_);
     }
+    free_sums();
   }
 
   __device__ void finish_second_sums(const Phase& phase, const Stretch& s) {
-    barrier_wait(shared_address(&tables_.sums_full[place_.at]), place_.parity);
+    wait_for_sums();
     if (s.count == phase.units) {
       const std::uint32_t rows = rows_of(s.entry);
       for (std::uint32_t i = warp_; i < rows; i += kWarps) {
-        float* to = p_.sums + std::uint64_t{slot_of(s.entry, i)} * phase.groups * 64 + s.group * 64;
-        to[lane_] = near_sum(i, lane_);
-        to[lane_ + 32] = near_sum(i, lane_ + 32);
+        std::uint64_t* to =
+            p_.sums + std::uint64_t{slot_of(s.entry, i)} * phase.groups * 64 + s.group * 64;
+        leave(to + lane_, near_sum(i, lane_), launch_);
+        leave(to + lane_ + 32, near_sum(i, lane_ + 32), launch_);
       }
     } else {
-      keep_partial(phase, s, 1);
+      leave_partial(phase, s, 1);
     }
     free_sums();
-    if (completes(counters_.stripe + s.group, s.count, tables_.entries * phase.units))
-      add_stripe(phase, s.group);
-  }
-
-  // Factors and weights of all slots, once.
-  __device__ void prepare_slots() const {
-    const Layer& layer = p_.layer;
-    const bool is_weighted = p_.call.weight_on_input == 0;
-    for (std::uint32_t slot = me_; slot < p_.call.tokens * p_.call.top_k; slot += kFinishers) {
-      if (tables_.expert_of_slot[slot] < 0) continue;
-      const auto expert = static_cast<std::uint32_t>(tables_.expert_of_slot[slot]);
-      const float global = folds_global(layer, is_weighted) ? down_global(layer, expert) : 1.0f;
-      tables_.factors[slot] = __fmul_rn(__fdiv_rn(layer.w2.factor[expert], global),
-                                        sum_factor(layer, hidden_scale(layer, expert)));
-      tables_.weights[slot] =
-          is_weighted ? router_weight(layer, tables_.weights[slot], global) : 1.0f;
-    }
-    meet();
   }
 
   // Where the sums of a slot's 64 columns lie: in one place, or in several blocks'.
   struct SlotSums {
-    const float* first = nullptr;      // null: the slot is nobody's here
-    std::uint32_t next = 0, more = 0;  // blocks behind the first
+    const std::uint64_t* first = nullptr;  // null: the slot is nobody's here
+    std::uint32_t next = 0, more = 0;      // blocks behind the first
   };
   __device__ SlotSums slot_sums(const Phase& phase, std::uint32_t group, std::uint32_t slot) const {
     if (tables_.expert_of_slot[slot] < 0) return {};
@@ -450,62 +464,61 @@ class Finisher {
             to - from};
   }
   __device__ std::uint32_t row_of(std::uint32_t slot) const {
-    return tables_.rank[slot] % p_.columns;
+    return tables_.rank[slot] % kDecodeColumns;
   }
 
-  // 64 columns of all tokens: what their experts made, added up in the order of choices. A lane has
-  // two columns; lane j knows where choice j lies.
-  __device__ void add_stripe(const Phase& phase, std::uint32_t group) const {
+  // 64 columns of a token: what its experts made, added up in the order of choices. A lane has two
+  // columns; lane j knows where choice j lies.
+  __device__ void add_experts(const Phase& phase, std::uint32_t token, std::uint32_t group) const {
     constexpr std::uint32_t kTogether = 4, kWhole = 0xFFFFFFFFu;
-    const std::uint32_t column = 2 * lane_, choices = p_.call.top_k;
-    for (std::uint32_t t = warp_; t < p_.call.tokens; t += kWarps) {
-      SlotSums mine{};
-      if (lane_ < choices) mine = slot_sums(phase, group, t * choices + lane_);
-      float2 sum{0.0f, 0.0f};
-      for (std::uint32_t begin = 0; begin < choices; begin += kTogether) {
-        float2 values[kTogether], bias[kTogether], second[kTogether];
-        SlotSums at[kTogether];
+    const std::uint32_t choices = p_.call.top_k;
+    SlotSums mine{};
+    if (lane_ < choices) mine = slot_sums(phase, group, token * choices + lane_);
+    float low = 0.0f, high = 0.0f;
+    for (std::uint32_t begin = 0; begin < choices; begin += kTogether) {
+      std::uint64_t words[kTogether], others[kTogether];
+      float bias[kTogether], other_bias[kTogether];
+      SlotSums at[kTogether];
 #pragma unroll
-        for (std::uint32_t i = 0; i < kTogether; ++i) {
-          const auto from = static_cast<int>(min(begin + i, 31u));
-          at[i].first = reinterpret_cast<const float*>(
-              __shfl_sync(kWhole, reinterpret_cast<unsigned long long>(mine.first), from));
-          at[i].next = __shfl_sync(kWhole, mine.next, from);
-          at[i].more = __shfl_sync(kWhole, mine.more, from);
-          if (begin + i >= choices) at[i].first = nullptr;
-          if (at[i].first == nullptr) continue;
-          const std::uint32_t slot = t * choices + begin + i;
-          values[i] = __ldcg(reinterpret_cast<const float2*>(at[i].first + column));
-          bias[i] = slot_bias(phase, group, slot, column);
-          if (at[i].more != 0)
-            second[i] = __ldcg(reinterpret_cast<const float2*>(partial(at[i].next, 1, true) +
-                                                               row_of(slot) * 64 + column));
-        }
-#pragma unroll
-        for (std::uint32_t i = 0; i < kTogether; ++i) {
-          if (at[i].first == nullptr) continue;
-          const std::uint32_t slot = t * choices + begin + i;
-          if (at[i].more != 0)
-            values[i] = {__fadd_rn(values[i].x, second[i].x), __fadd_rn(values[i].y, second[i].y)};
-          for (std::uint32_t b = 1; b < at[i].more; ++b) {
-            const float2 part = __ldcg(reinterpret_cast<const float2*>(
-                partial(at[i].next + b, 1, true) + row_of(slot) * 64 + column));
-            values[i] = {__fadd_rn(values[i].x, part.x), __fadd_rn(values[i].y, part.y)};
-          }
-          sum.x = __fadd_rn(sum.x, row_value(slot, values[i].x, bias[i].x));
-          sum.y = __fadd_rn(sum.y, row_value(slot, values[i].y, bias[i].y));
-        }
+      for (std::uint32_t i = 0; i < kTogether; ++i) {
+        const auto from = static_cast<int>(min(begin + i, 31u));
+        at[i].first = reinterpret_cast<const std::uint64_t*>(
+            __shfl_sync(kWhole, reinterpret_cast<unsigned long long>(mine.first), from));
+        at[i].next = __shfl_sync(kWhole, mine.next, from);
+        at[i].more = __shfl_sync(kWhole, mine.more, from);
+        if (begin + i >= choices) at[i].first = nullptr;
+        if (at[i].first == nullptr) continue;
+        words[i] = look(at[i].first + lane_);
+        others[i] = look(at[i].first + lane_ + 32);
+        const float* biases = slot_bias(phase, group, token * choices + begin + i);
+        bias[i] = biases == nullptr ? 0.0f : biases[lane_];
+        other_bias[i] = biases == nullptr ? 0.0f : biases[lane_ + 32];
       }
-      store(t, group * 64 + column, sum.x);
-      store(t, group * 64 + column + 1, sum.y);
+#pragma unroll
+      for (std::uint32_t i = 0; i < kTogether; ++i) {
+        if (at[i].first == nullptr) continue;
+        const std::uint32_t slot = token * choices + begin + i;
+        while (!is_of(words[i], launch_)) words[i] = look(at[i].first + lane_);
+        while (!is_of(others[i], launch_)) others[i] = look(at[i].first + lane_ + 32);
+        float sum = number_of(words[i]), other = number_of(others[i]);
+        for (std::uint32_t b = 0; b < at[i].more; ++b) {
+          if (phase.is_empty(at[i].next + b)) continue;
+          const std::uint64_t* from = partial(at[i].next + b, 1, true) + row_of(slot) * 64;
+          sum = __fadd_rn(sum, await(from + lane_, launch_));
+          other = __fadd_rn(other, await(from + lane_ + 32, launch_));
+        }
+        low = __fadd_rn(low, row_value(slot, sum, bias[i]));
+        high = __fadd_rn(high, row_value(slot, other, other_bias[i]));
+      }
     }
+    store(token, group * 64 + lane_, low);
+    store(token, group * 64 + lane_ + 32, high);
   }
-  __device__ float2 slot_bias(const Phase& phase, std::uint32_t group, std::uint32_t slot,
-                              std::uint32_t column) const {
-    if (p_.layer.w2.bias == nullptr) return {0.0f, 0.0f};
+  __device__ const float* slot_bias(const Phase& phase, std::uint32_t group,
+                                    std::uint32_t slot) const {
     const auto expert = static_cast<std::uint64_t>(tables_.expert_of_slot[slot]);
-    return *reinterpret_cast<const float2*>(p_.layer.w2.bias +
-                                            (expert * phase.groups + group) * 64 + column);
+    return p_.layer.w2.bias == nullptr ? nullptr
+                                       : p_.layer.w2.bias + (expert * phase.groups + group) * 64;
   }
   // What an expert adds to a token's output.
   __device__ float row_value(std::uint32_t slot, float sum, float bias) const {
@@ -521,8 +534,7 @@ class Finisher {
   const DecodeParams& p_;
   const Memory& memory_;
   Tables& tables_;
-  const Counters& counters_;
-  std::uint32_t me_, warp_, lane_, turn_ = 0;
+  std::uint32_t launch_, me_, warp_, lane_;
   Place place_{};
 };
 
@@ -534,18 +546,24 @@ __device__ inline void clear_output(const DecodeParams& p) {
                  i / p.layer.hidden * p.call.out.stride + i % p.layer.hidden, 0.0f);
 }
 
+// The last block counts the launch.
+__device__ inline void count_launch(const DecodeParams& p, std::uint32_t launch) {
+  if (atomicAdd(p.counters + 1, 1u) + 1 != gridDim.x) return;
+  p.counters[1] = 0;
+  p.counters[0] = launch;
+}
+
 template <class Format>
 __device__ void run(const DecodeParams& p) {
   extern __shared__ __align__(1024) std::uint8_t bytes[];
   Tables& tables = *reinterpret_cast<Tables*>(bytes);
-  const std::uint32_t tile = p.columns * 128 * max(p.layer.w13.units, p.layer.w2.units);
+  const std::uint32_t tile =
+      max(p.tile_rows * p.layer.w13.units, kDecodeColumns * p.layer.w2.units) * 128;
   const std::uint32_t ring_bytes = p.stages * kDecodeStageUnits * Format::kRecord;
   // Swizzled tokens want multiples of 1024; the tables leave room for that.
   const std::uint32_t begin = shared_address(bytes);
   const std::uint32_t tokens = (begin + sizeof(Tables) + 1023) & ~1023u;
   std::uint8_t* ring = bytes + (tokens - begin) + tile;
-  const Memory memory{tables, tokens, tokens + tile, reinterpret_cast<float*>(ring + ring_bytes)};
-
   let_next_begin();
   if (threadIdx.x == 0) {
     for (std::uint32_t i = 0; i < p.stages; ++i) {
@@ -559,28 +577,34 @@ __device__ void run(const DecodeParams& p) {
     barrier_init_done();
   }
   wait_for_previous();
-  find_experts(p, tables, reinterpret_cast<float*>(ring), ring_bytes / 4);
-  fence_for_tensor_cores();  // bulk copies will write where routing did
-  __syncthreads();
+  const Memory memory{tables, tokens, tokens + tile, reinterpret_cast<float*>(ring + ring_bytes),
+                      p.counters[0] + 1};
 
+  // Warps that do not route stage tokens meanwhile.
   constexpr std::uint32_t kProducer = kConsumerThreads;  // the first thread of its warp
   const bool is_producer = threadIdx.x / 32 == kProducer / 32;
+  const std::uint32_t routing =
+      find_experts(p, tables, reinterpret_cast<float*>(ring), ring_bytes / 4);
+  const bool routes = threadIdx.x / 32 < routing;
+  if (!routes && !is_producer) stage_inputs(p, memory);
+  fence_for_tensor_cores();  // bulk copies will write where routing did
+  __syncthreads();
   if (threadIdx.x < 32) list_slots(p, tables);
   if (threadIdx.x < 32 || is_producer) sync_some(kListIsThere, 64);
   if (is_producer) {
     if (threadIdx.x == kProducer && tables.entries != 0) produce<Format>(p, memory);
     return;
   }
-  stage_inputs(p, memory);
+  if (routes) stage_inputs(p, memory);
   sync_some(kStagersMeet, kStagers);
-  if (tables.entries == 0) return clear_output(p);
-  const Counters counters(p, tables.entries);
-  if (threadIdx.x >= kConsumerThreads)
-    Finisher(p, memory, counters).run();
-  else if (p.columns == 8)
-    consume<Format, 8>(p, memory, counters);
-  else
-    consume<Format, 16>(p, memory, counters);
+  if (tables.entries == 0) {
+    clear_output(p);
+  } else if (threadIdx.x >= kConsumerThreads) {
+    Finisher(p, memory).run();
+  } else {
+    consume<Format>(p, memory);
+  }
+  if (threadIdx.x == kProducer + 32) count_launch(p, memory.launch);
 }
 
 }  // namespace fp4moe::kernels::cuda::sm90::decode

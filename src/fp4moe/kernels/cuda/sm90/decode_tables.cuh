@@ -13,12 +13,12 @@ namespace fp4moe::kernels::cuda::sm90::decode {
 inline constexpr std::uint32_t kMostSlots = kDecodeTokens * kMostChoices;
 inline constexpr std::uint32_t kMostStages = 8;
 
-// At the beginning of shared memory. An entry is an expert and at most `columns` of its slots.
+// At the beginning of shared memory. An entry is an expert and at most
+// kDecodeColumns of its slots.
 struct Tables {
   std::uint64_t full[kMostStages], empty[kMostStages];
   std::uint64_t sums_full[2], sums_empty[2];
   std::uint32_t entries;
-  std::uint32_t is_last[2];  // what one finishing thread found out for all, by turns
   union {
     std::int32_t ids[kMostSlots];  // until slots are listed
     float factors[kMostSlots];     // then: of the second product's sums
@@ -35,10 +35,10 @@ struct Tables {
 };
 static_assert(sizeof(Tables) + 1024 <= kDecodeTables);
 
-// Ids and weights of all tokens, given or routed, by all warps of the block. `scratch` is free
-// shared memory.
-__device__ inline void find_experts(const DecodeParams& p, Tables& tables, float* scratch,
-                                    std::uint32_t scratch_floats) {
+// Ids and weights of all tokens, given or routed, by the first warps of the block, which the answer
+// counts. `scratch` is free shared memory.
+__device__ inline std::uint32_t find_experts(const DecodeParams& p, Tables& tables, float* scratch,
+                                             std::uint32_t scratch_floats) {
   const std::uint32_t slots = p.call.tokens * p.call.top_k;
   for (std::uint32_t e = threadIdx.x; e < p.layer.experts; e += blockDim.x) tables.count[e] = 0;
   if (p.route.columns == 0) {
@@ -46,14 +46,15 @@ __device__ inline void find_experts(const DecodeParams& p, Tables& tables, float
       tables.ids[s] = p.call.ids[s];
       tables.weights[s] = p.call.weights == nullptr ? 1.0f : p.call.weights[s];
     }
-    return;
+    return 0;
   }
   const std::uint32_t each = 2 * p.route.columns, warp = threadIdx.x / 32;
-  const std::uint32_t warps = min(blockDim.x / 32, scratch_floats / each);
-  if (warp >= warps) return;
+  const std::uint32_t warps = min(p.call.tokens, min(kConsumers * 4, scratch_floats / each));
+  if (warp >= warps) return warps;
   for (std::uint32_t t = warp; t < p.call.tokens; t += warps)
     route_token(p.route, t, scratch + warp * each, tables.ids + t * p.call.top_k,
                 tables.weights + t * p.call.top_k);
+  return warps;
 }
 
 __device__ inline std::int32_t local_expert(const Call& call, std::uint32_t experts,
@@ -88,7 +89,7 @@ __device__ inline void list_slots(const DecodeParams& p, Tables& tables) {
     const std::uint32_t expert = begin + lane;
     const std::uint32_t count = expert < p.layer.experts ? tables.count[expert] : 0;
     // Low half: slots, high half: entries, of the lanes up to this one.
-    const std::uint32_t mine = count | (count + p.columns - 1) / p.columns << 16;
+    const std::uint32_t mine = count | (count + kDecodeColumns - 1) / kDecodeColumns << 16;
     std::uint32_t sum = mine;
     for (std::uint32_t step = 1; step < 32; step *= 2) {
       const std::uint32_t other = __shfl_up_sync(kAll, sum, step);
@@ -100,7 +101,7 @@ __device__ inline void list_slots(const DecodeParams& p, Tables& tables) {
       tables.count[expert] = static_cast<std::uint16_t>(first);
       tables.entry_of_expert[expert] = static_cast<std::uint16_t>(entry);
     }
-    for (std::uint32_t done = 0; done < count; done += p.columns, ++entry) {
+    for (std::uint32_t done = 0; done < count; done += kDecodeColumns, ++entry) {
       tables.expert[entry] = static_cast<std::int16_t>(expert);
       tables.first[entry] = static_cast<std::uint16_t>(first + done);
     }
@@ -115,7 +116,7 @@ __device__ inline void list_slots(const DecodeParams& p, Tables& tables) {
     const std::uint32_t rank = tables.rank[slot];
     tables.list[tables.count[expert] + rank] = static_cast<std::uint16_t>(slot);
     tables.entry_of_slot[slot] =
-        static_cast<std::uint16_t>(tables.entry_of_expert[expert] + rank / p.columns);
+        static_cast<std::uint16_t>(tables.entry_of_expert[expert] + rank / kDecodeColumns);
   }
   if (lane == 0) {
     tables.entries = entries;
@@ -133,6 +134,10 @@ struct Phase {
   __device__ Phase(const Matrix& matrix, std::uint32_t entries)
       : groups(matrix.groups), units(matrix.units), total(entries * matrix.groups * matrix.units) {}
   __device__ std::uint32_t begin_of(std::uint32_t block) const { return total * block / gridDim.x; }
+  // There may be more blocks than units.
+  __device__ bool is_empty(std::uint32_t block) const {
+    return begin_of(block) == begin_of(block + 1);
+  }
   // The block whose share holds a unit.
   __device__ std::uint32_t block_of(std::uint32_t unit) const {
     std::uint32_t block = unit * gridDim.x / total;

@@ -21,8 +21,10 @@
 
 namespace fp4moe::kernels::cuda::sm90 {
 
-inline constexpr std::uint32_t kUnit = 64;           // rows and columns of a record
-inline constexpr std::uint32_t kTileTokens = 128;    // at most, of a tile
+inline constexpr std::uint32_t kUnit = 64;          // rows and columns of a record
+inline constexpr std::uint32_t kTileTokens = 128;   // at most, of a tile
+inline constexpr std::uint32_t kDecodeColumns = 8;  // tokens of an expert at once, in decode
+inline constexpr std::uint32_t kDecodeCounters = 2;
 inline constexpr std::uint32_t kDecodeTokens = 16;   // at most, of a decode launch
 inline constexpr std::uint32_t kMostExperts = 1024;  // columns of logits, and experts of a rank
 inline constexpr std::uint32_t kMostChoices = 32;    // k
@@ -242,17 +244,19 @@ struct CombineParams {
 };
 
 // Everything for at most kDecodeTokens tokens in one cooperative launch of one block an SM.
-// Standard rows only, no low ranks.
+// Standard rows only, output summed, no low ranks. Numbers that blocks leave for each other carry
+// the number of the launch in their upper halves, so that who waits for them sees them come; all
+// memory is 0 before the first launch.
 struct DecodeParams {
   Call call{};
   Layer layer{};
   RouteParams route{};                // columns 0: ids and weights are given
-  std::uint32_t columns = 8;          // of tokens: 8 or 16
-  std::uint32_t stages = 0;           // of the ring of weights, see decode_shape
-  float* partial = nullptr;           // [blocks][4][64 * columns]
-  float* hidden = nullptr;            // [slots][64 * w2.units]
-  float* sums = nullptr;              // [slots][64 * w2.groups]
-  std::uint32_t* counters = nullptr;  // [decode_counters], 0 before the first launch, left 0
+  std::uint32_t tile_rows = 8;        // of the tile of tokens, see decode_shape
+  std::uint32_t stages = 0;           // of the ring of weights
+  std::uint64_t* partial = nullptr;   // [blocks][4][64 * kDecodeColumns]
+  std::uint64_t* hidden = nullptr;    // [slots][64 * w2.units]
+  std::uint64_t* sums = nullptr;      // [slots][64 * w2.groups]
+  std::uint32_t* counters = nullptr;  // [kDecodeCounters]: launches so far, blocks that are done
 };
 
 // Packs rows of the checkpoint into native_sm90, one matrix of one expert.

@@ -50,29 +50,24 @@ inline constexpr std::uint32_t kSumStride =
     68;  // floats from column to column: no two lanes in one bank
 inline constexpr std::uint32_t kMostBlocks = 144;  // multiprocessors of any Hopper
 struct DecodeShape {
-  std::uint32_t columns = 0;  // 0: it does not fit
+  std::uint32_t tile_rows = 0;  // 0: it does not fit
   std::uint32_t stages = 0;
   std::uint32_t shared_bytes = 0;
 };
 constexpr DecodeShape decode_shape(const Layer& layer, std::uint32_t tokens) {
-  const std::uint32_t columns = tokens <= 8 ? 8 : 16;
-  const std::uint32_t units = std::max(layer.w13.units, layer.w2.units);
-  const std::uint32_t fixed =
-      kDecodeTables + columns * units * 128 + 2 * kConsumers * kSumStride * columns * 4;
+  const std::uint32_t rows = tokens <= 8 ? 8 : 16;
+  const std::uint32_t inputs = rows * layer.w13.units, hidden = kDecodeColumns * layer.w2.units;
+  const std::uint32_t fixed = kDecodeTables + std::max(inputs, hidden) * 128 +
+                              2 * kConsumers * kSumStride * kDecodeColumns * 4;
   const std::uint32_t stage = kDecodeStageUnits * record_bytes(layer.is_nvfp4 != 0);
   // Units of all slots' experts, times blocks, are counted in 32 bits.
   constexpr std::uint64_t kMostUnits = (std::uint64_t{1} << 32) / (kDecodeTokens * kMostChoices);
-  const std::uint64_t most_groups = std::max(layer.w13.groups, layer.w2.groups);
-  if (most_groups * units * kMostBlocks > kMostUnits) return {};
+  const std::uint64_t units = std::max(std::uint64_t{layer.w13.groups} * layer.w13.units,
+                                       std::uint64_t{layer.w2.groups} * layer.w2.units);
+  if (units * kMostBlocks > kMostUnits) return {};
   if (tokens > kDecodeTokens || fixed + 3 * stage > kSharedBytes) return {};
   const std::uint32_t stages = std::min<std::uint32_t>(8, (kSharedBytes - fixed) / stage);
-  return {columns, stages, fixed + stages * stage};
-}
-// Of slots that may be active, groups of rows of both products, columns of the output.
-constexpr std::uint64_t decode_counters(const Layer& layer, std::uint32_t slots) {
-  // An expert that many slots of one token name takes several entries.
-  const std::uint64_t active = std::min(slots, layer.experts + slots / 8);
-  return active * (1 + layer.w13.groups) + layer.w2.groups + 8;
+  return {rows, stages, fixed + stages * stage};
 }
 
 }  // namespace fp4moe::kernels::cuda::sm90
