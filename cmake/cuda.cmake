@@ -75,6 +75,7 @@ function(fp4moe_cubins target)
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/src)
   add_custom_target(${target}_files DEPENDS ${cubin_paths})
   add_dependencies(cubins ${target}_files)
+  add_dependencies(${target} ${target}_files)  # else Make would compile them twice
 endfunction()
 
 fp4moe_room(kernels/cuda QUICK DEPENDS platform LINK ${CMAKE_DL_LIBS})

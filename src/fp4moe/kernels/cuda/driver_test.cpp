@@ -7,10 +7,12 @@
 #include <cstring>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
 #include <dlfcn.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "cuda/fake_driver.hpp"
@@ -446,6 +448,38 @@ TEST_F(WithFakeDriver, ManyThreadsUseOneDevice) {
     });
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(fake_->allocations, 0);
+}
+
+// What the engine and the benchmarks ask for.
+constexpr std::string_view kKernels[] = {"route",
+                                         "sort",
+                                         "gather",
+                                         "activate",
+                                         "combine",
+                                         "pack",
+                                         "product32_mxfp4",
+                                         "product64_mxfp4",
+                                         "product128_mxfp4",
+                                         "product32_nvfp4",
+                                         "product64_nvfp4",
+                                         "product128_nvfp4",
+                                         "decode_mxfp4",
+                                         "decode_nvfp4",
+                                         "read",
+                                         "rate"};
+
+TEST(Cubins, HoldEveryKernelOnce) {
+  if (!is_built()) GTEST_SKIP() << "this build has no CUDA kernels";
+  for (const std::string_view kernel : kKernels) {
+    // The section that holds its instructions; names end with a zero.
+    const std::string section = fmt::format(".text.fp4moe_sm90_{}", kernel);
+    const auto name = std::as_bytes(std::span(section.c_str(), section.size() + 1));
+    const auto holds = [&](const Cubin& cubin) {
+      const auto end = cubin.code.end();
+      return std::search(cubin.code.begin(), end, name.begin(), name.end()) != end;
+    };
+    EXPECT_EQ(std::ranges::count_if(cubins(), holds), 1) << kernel;
+  }
 }
 
 TEST(Cubins, AreMachineCodeWhereThereAreAny) {
