@@ -220,7 +220,10 @@ LayerResult describe_result(const DeviceSetup& setup, const DeviceContender& con
           .format = std::string(formats::name(model.shape().format)),
           .routing = setup.options.routing,
           .engine = "cuda",
-          .kernel = fmt::format("sm90/{}", contender.numerics->word),
+          .kernel = fmt::format(
+              "sm90/{}{}{}", contender.numerics->word,
+              contender.activations->key == ActivationKey::none ? "" : "+",
+              contender.activations->key == ActivationKey::none ? "" : contender.activations->word),
           .numerics = std::string(contender.numerics->word),
           .activations = std::string(contender.activations->word),
           .path = decodes ? "decode" : "rows",

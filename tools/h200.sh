@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# Builds with the CUDA engine, checks and measures everything on this machine's H200.
+#   tools/h200.sh [build] [test] [sanitize] [golden] [bench]     without words: all of them, in this order
+#
+#   BUILD=FOLDER     where to build (build/h200)
+#   OUT=FOLDER       where reports go (bench/results)
+#   SECONDS_EACH=N   for each report of bench (8)
+#   CMAKE_OPTIONS    more of them, e.g. -DFP4MOE_CUBINS=FOLDER where there is no nvcc
+set -euo pipefail
+cd "$(dirname "$0")/.."
+build=${BUILD:-build/h200}
+out=${OUT:-bench/results}
+steps=("$@")
+[ ${#steps[@]} -gt 0 ] || steps=(build test sanitize golden bench)
+program=$build/bin/fp4moe
+tests=(moe_cuda_device_layer_gpu_test moe_cuda_engine_gpu_test runtime_cuda_weights_gpu_test)
+
+say() { printf '\n== %s\n' "$*"; }
+
+build() {
+  say "build in $build"
+  generator=()
+  command -v ninja >/dev/null && generator=(-G Ninja)
+  # shellcheck disable=SC2086
+  cmake -S . -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DFP4MOE_CUDA=ON ${CMAKE_OPTIONS:-} >"$build.log" 2>&1 ||
+    { cat "$build.log"; return 1; }
+  cmake --build "$build" -j "$(nproc)" --target fp4moe_program tests
+}
+
+test() {
+  say "tests on the device"
+  ctest --test-dir "$build" -L gpu --output-on-failure
+}
+
+# Small shapes: everything takes a hundred times as long.
+sanitize() {
+  if ! command -v compute-sanitizer >/dev/null; then
+    say "no compute-sanitizer here: left out"
+    return 0
+  fi
+  for tool in memcheck racecheck initcheck synccheck; do
+    say "compute-sanitizer $tool"
+    for name in "${tests[@]}"; do
+      FP4MOE_CUDA_TEST_SMALL=1 compute-sanitizer --tool "$tool" --error-exitcode 9 --launch-timeout 120 \
+        "$build/$name" --gtest_brief=1
+    done
+  done
+}
+
+golden() {
+  say "golden layers"
+  "$program" golden testdata/moe.json --engine cuda
+}
+
+bench() {
+  say "measured with"
+  nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.mem,clocks.max.sm,power.limit,temperature.gpu --format=csv || true
+  tools/bench_cuda.py "$program" --out "$out" --seconds "${SECONDS_EACH:-8}"
+  say "clocks after it"
+  nvidia-smi --query-gpu=clocks.sm,clocks.mem,power.draw,temperature.gpu --format=csv,noheader || true
+}
+
+for step in "${steps[@]}"; do
+  case $step in
+    build | test | sanitize | golden | bench) "$step" ;;
+    *)
+      echo "h200.sh: no such step: $step (build, test, sanitize, golden, bench)" >&2
+      exit 2
+      ;;
+  esac
+done
+say "all done: ${steps[*]}"
