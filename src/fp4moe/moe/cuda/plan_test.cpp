@@ -1,8 +1,12 @@
 #include "fp4moe/moe/cuda/plan.hpp"
 
 #include <array>
+#include <fstream>
+#include <iterator>
+#include <string>
 #include <vector>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "fp4moe/base/random.hpp"
@@ -152,6 +156,44 @@ TEST(Plan, RegionsOfAWorkspaceDoNotOverlapAndGrowWithTokens) {
   }
   // Tokens in and out, h: 8192 * 4 slots of 2880 bf16 numbers each, and little more.
   EXPECT_LT(last, std::uint64_t{2} * 8192 * 4 * 2880 * 2 * 11 / 10);
+}
+
+// The table of docs/cuda.md, on a device of 132 multiprocessors.
+std::string memory_table() {
+  struct Model {
+    std::string_view name;
+    std::uint64_t experts, hidden, intermediate, top_k;
+  };
+  constexpr Model kModels[] = {{"gpt-oss-120b", 128, 2880, 2880, 4},
+                               {"gpt-oss-20b", 32, 2880, 2880, 4},
+                               {"qwen3-30b-a3b", 128, 2048, 768, 8},
+                               {"deepseek-v3", 256, 7168, 2048, 8}};
+  constexpr std::uint64_t kTokens[] = {1, 16, 64, 256, 1024, 4096, 8192};
+  std::string page = "| layer of |";
+  for (const std::uint64_t tokens : kTokens) page += fmt::format(" {} |", tokens);
+  page += "\n|---|";
+  for (std::size_t i = 0; i < std::size(kTokens); ++i) page += "--:|";
+  for (const Model& model : kModels) {
+    page += fmt::format("\n| {} |", model.name);
+    for (const std::uint64_t tokens : kTokens) {
+      const auto made =
+          plan_workspace(layer_of(problem_of(model.experts, model.hidden, model.intermediate)),
+                         {.tokens = tokens, .top_k = model.top_k}, 132);
+      EXPECT_TRUE(made) << text(made.why());
+      page += fmt::format(" {:.1f} |", static_cast<double>(made->total) / 1048576.0);
+    }
+  }
+  return page + "\n";
+}
+
+TEST(Plan, ThePageSaysHowMuchMemoryCallsTake) {
+  std::ifstream file(FP4MOE_TESTDATA "/../docs/cuda.md");
+  const std::string page{std::istreambuf_iterator<char>(file), {}};
+  const std::string mark = "<!-- memory -->\n";
+  const std::size_t begin = page.find(mark);
+  ASSERT_NE(begin, std::string::npos);
+  const std::size_t end = page.find(mark, begin + mark.size());
+  EXPECT_EQ(page.substr(begin + mark.size(), end - begin - mark.size()), memory_table());
 }
 
 TEST(Plan, AdaptersAndRoundedNumericsTakeMore) {
