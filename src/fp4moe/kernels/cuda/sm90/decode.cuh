@@ -30,7 +30,7 @@ namespace fp4moe::kernels::cuda::sm90::decode {
 inline constexpr std::uint32_t kConsumerThreads = kConsumers * 128;
 inline constexpr std::uint32_t kFinishers = 96;
 inline constexpr std::uint32_t kStagers = kConsumerThreads + kFinishers;  // all but the producer
-enum Barriers : std::uint32_t { kStagersMeet = 1, kFinishersMeet = 2, kListIsThere = 3 };
+enum Barriers : std::uint32_t { kStagersMeet = 1, kFinishersMeet, kListIsThere, kRoutersMeet };
 
 struct Place {
   std::uint32_t at = 0, parity = 0;
@@ -57,11 +57,18 @@ __device__ inline bool is_of(std::uint64_t word, std::uint32_t launch) {
 __device__ inline float number_of(std::uint64_t word) {
   return __uint_as_float(static_cast<std::uint32_t>(word));
 }
-__device__ inline float await(const std::uint64_t* at, std::uint32_t launch) {
-  std::uint64_t word = look(at);
-  while (!is_of(word, launch)) word = look(at);
-  return number_of(word);
+// Two of them: looked at together.
+__device__ inline float2 await(const std::uint64_t* first, const std::uint64_t* second,
+                               std::uint32_t launch) {
+  std::uint64_t a = look(first), b = look(second);
+  while (!is_of(a, launch)) a = look(first);
+  while (!is_of(b, launch)) b = look(second);
+  return {number_of(a), number_of(b)};
 }
+
+// MXFP4 weights go unscaled, tokens raised.
+template <class Format>
+inline constexpr bool kRaises = !Format::kIsNvfp4;
 
 struct Memory {
   Tables& tables;
@@ -69,11 +76,13 @@ struct Memory {
   std::uint32_t ring;
   float* sums;  // [2][consumers][kDecodeColumns][kSumStride]
   std::uint32_t launch;
+  bool raises;
 };
 
 template <class Format>
 __device__ void produce(const DecodeParams& p, const Memory& memory) {
   Tables& tables = memory.tables;
+  const std::uint64_t policy = read_once();
   Place stage;
   const auto stream = [&](const Matrix& matrix) {
     const Phase phase(matrix, tables.entries);
@@ -88,7 +97,7 @@ __device__ void produce(const DecodeParams& p, const Memory& memory) {
         barrier_wait(shared_address(&tables.empty[stage.at]), stage.parity ^ 1);
         barrier_expect(barrier, units * Format::kRecord);
         bulk_copy(memory.ring + stage.at * kDecodeStageUnits * Format::kRecord, from,
-                  units * Format::kRecord, barrier);
+                  units * Format::kRecord, barrier, policy);
         from += units * Format::kRecord;
         left -= units;
         stage.advance(p.stages);
@@ -106,7 +115,11 @@ __device__ inline std::uint32_t stager() {
 }
 
 __device__ inline void store_tokens(const Memory& memory, std::uint32_t rows, std::uint32_t row,
-                                    std::uint32_t piece, const uint4& words) {
+                                    std::uint32_t piece, uint4 words) {
+  constexpr std::uint32_t kRaisePair = 0x5F805F80u, kOnePair = 0x3F803F80u;  // 2^64, 1 as BF16
+  const std::uint32_t by = memory.raises ? kRaisePair : kOnePair;
+  words = {multiply_bf16(words.x, by), multiply_bf16(words.y, by), multiply_bf16(words.z, by),
+           multiply_bf16(words.w, by)};
   const std::uint32_t to =
       memory.tokens + (piece / 8 * rows + row) * 128 + ((piece % 8) ^ (row % 8)) * 16;
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(words.x), "r"(words.y),
@@ -226,18 +239,25 @@ __device__ inline void multiply(const DecodeParams& p, const Memory& memory, Con
   float sums[kDecodeColumns / 2];
 #pragma unroll
   for (float& sum : sums) sum = 0.0f;
-  Operands<Format, 1> now;
+  Operands<Format, 1> now, next;
+  static_assert(kDecodeStageUnits == 2 * kConsumers);
   std::uint32_t tokens = memory.tokens + (s.first + me.group) * unit_bytes;
   for (std::uint32_t left = s.count; left > 0;) {
     const std::uint32_t units = min(kDecodeStageUnits, left);
     barrier_wait(shared_address(&memory.tables.full[me.stage.at]), me.stage.parity);
     const std::uint32_t record =
         memory.ring + (me.stage.at * kDecodeStageUnits + me.group) * Format::kRecord;
-#pragma unroll
-    for (std::uint32_t u = 0; u < kDecodeStageUnits; u += kConsumers) {
-      if (me.group + u >= units) break;
-      now.load(record + u * Format::kRecord, me.warp, me.lane, tokens + u * unit_bytes, row);
-      now.multiply(sums);
+    if (me.group < units) now.load(record, me.warp, me.lane, tokens, row);
+    const bool both = me.group + kConsumers < units;
+    if (both)
+      next.load(record + kConsumers * Format::kRecord, me.warp, me.lane,
+                tokens + kConsumers * unit_bytes, row);
+    if constexpr (kRaises<Format>) {
+      if (me.group < units) now.multiply_raised(sums);
+      if (both) next.multiply_raised(sums);
+    } else {
+      if (me.group < units) now.multiply(sums);
+      if (both) next.multiply(sums);
     }
     __syncwarp();
     if (me.lane == 0) barrier_arrive(shared_address(&memory.tables.empty[me.stage.at]));
@@ -322,6 +342,10 @@ class Finisher {
   }
   __device__ void meet() const { sync_some(kFinishersMeet, kFinishers); }
 
+  __device__ float lowered(float factor) const {
+    return memory_.raises ? __fmul_rn(factor, kLower) : factor;
+  }
+
   // Factors and weights of all slots, once.
   __device__ void prepare_slots() const {
     const Layer& layer = p_.layer;
@@ -330,8 +354,8 @@ class Finisher {
       if (tables_.expert_of_slot[slot] < 0) continue;
       const auto expert = static_cast<std::uint32_t>(tables_.expert_of_slot[slot]);
       const float global = folds_global(layer, is_weighted) ? down_global(layer, expert) : 1.0f;
-      tables_.factors[slot] = __fmul_rn(__fdiv_rn(layer.w2.factor[expert], global),
-                                        sum_factor(layer, hidden_scale(layer, expert)));
+      tables_.factors[slot] = lowered(__fmul_rn(__fdiv_rn(layer.w2.factor[expert], global),
+                                                sum_factor(layer, hidden_scale(layer, expert))));
       tables_.weights[slot] =
           is_weighted ? router_weight(layer, tables_.weights[slot], global) : 1.0f;
     }
@@ -389,8 +413,8 @@ class Finisher {
     HiddenRows made{};
     made.row = gated ? lane_ / 8 * 16 + lane_ % 8 : lane_;
     made.other = made.row + (gated ? 8 : 32);
-    made.factor = __fmul_rn(factor[0], input);
-    made.other_factor = __fmul_rn(factor[gated ? 1 : 0], input);
+    made.factor = lowered(__fmul_rn(factor[0], input));
+    made.other_factor = lowered(__fmul_rn(factor[gated ? 1 : 0], input));
     if (layer.w13.bias != nullptr) {
       const float* bias =
           layer.w13.bias + (std::uint64_t{expert} * layer.w13.groups + s.group) * 64;
@@ -421,8 +445,9 @@ class Finisher {
       for (std::uint32_t block = blockIdx.x + 1; block <= last; ++block) {
         if (phase.is_empty(block)) continue;
         const std::uint64_t* from = partial(block, 0, true) + i * 64;
-        sum = __fadd_rn(sum, await(from + rows.row, launch_));
-        other = __fadd_rn(other, await(from + rows.other, launch_));
+        const float2 part = await(from + rows.row, from + rows.other, launch_);
+        sum = __fadd_rn(sum, part.x);
+        other = __fadd_rn(other, part.y);
       }
       std::uint64_t* to = p_.hidden + slot_of(s.entry, i) * stride;
       sum = finish_first(layer, __fmul_rn(sum, rows.factor), rows.bias);
@@ -476,9 +501,12 @@ class Finisher {
     if (lane_ < choices) mine = slot_sums(phase, group, token * choices + lane_);
     float low = 0.0f, high = 0.0f;
     for (std::uint32_t begin = 0; begin < choices; begin += kTogether) {
-      std::uint64_t words[kTogether], others[kTogether];
-      float bias[kTogether], other_bias[kTogether];
+      // Of each slot the first two places, which are all there are as a rule, are looked at before
+      // anything is waited for.
+      std::uint64_t words[kTogether][2], more_words[kTogether][2];
+      float bias[kTogether][2];
       SlotSums at[kTogether];
+      const std::uint64_t* second[kTogether];
 #pragma unroll
       for (std::uint32_t i = 0; i < kTogether; ++i) {
         const auto from = static_cast<int>(min(begin + i, 31u));
@@ -488,27 +516,39 @@ class Finisher {
         at[i].more = __shfl_sync(kWhole, mine.more, from);
         if (begin + i >= choices) at[i].first = nullptr;
         if (at[i].first == nullptr) continue;
-        words[i] = look(at[i].first + lane_);
-        others[i] = look(at[i].first + lane_ + 32);
-        const float* biases = slot_bias(phase, group, token * choices + begin + i);
-        bias[i] = biases == nullptr ? 0.0f : biases[lane_];
-        other_bias[i] = biases == nullptr ? 0.0f : biases[lane_ + 32];
+        const std::uint32_t slot = token * choices + begin + i;
+        second[i] = partial(at[i].next, 1, true) + row_of(slot) * 64;
+        const float* biases = slot_bias(phase, group, slot);
+#pragma unroll
+        for (std::uint32_t c = 0; c < 2; ++c) {
+          words[i][c] = look(at[i].first + lane_ + 32 * c);
+          if (at[i].more != 0) more_words[i][c] = look(second[i] + lane_ + 32 * c);
+          bias[i][c] = biases == nullptr ? 0.0f : biases[lane_ + 32 * c];
+        }
       }
 #pragma unroll
       for (std::uint32_t i = 0; i < kTogether; ++i) {
         if (at[i].first == nullptr) continue;
         const std::uint32_t slot = token * choices + begin + i;
-        while (!is_of(words[i], launch_)) words[i] = look(at[i].first + lane_);
-        while (!is_of(others[i], launch_)) others[i] = look(at[i].first + lane_ + 32);
-        float sum = number_of(words[i]), other = number_of(others[i]);
-        for (std::uint32_t b = 0; b < at[i].more; ++b) {
-          if (phase.is_empty(at[i].next + b)) continue;
-          const std::uint64_t* from = partial(at[i].next + b, 1, true) + row_of(slot) * 64;
-          sum = __fadd_rn(sum, await(from + lane_, launch_));
-          other = __fadd_rn(other, await(from + lane_ + 32, launch_));
+        float sum[2];
+#pragma unroll
+        for (std::uint32_t c = 0; c < 2; ++c) {
+          const std::uint32_t column = lane_ + 32 * c;
+          while (!is_of(words[i][c], launch_)) words[i][c] = look(at[i].first + column);
+          sum[c] = number_of(words[i][c]);
+          if (at[i].more == 0 || phase.is_empty(at[i].next)) continue;
+          while (!is_of(more_words[i][c], launch_)) more_words[i][c] = look(second[i] + column);
+          sum[c] = __fadd_rn(sum[c], number_of(more_words[i][c]));
         }
-        low = __fadd_rn(low, row_value(slot, sum, bias[i]));
-        high = __fadd_rn(high, row_value(slot, other, other_bias[i]));
+        for (std::uint32_t b = 1; b < at[i].more; ++b) {
+          if (phase.is_empty(at[i].next + b)) continue;
+          const std::uint64_t* from = partial(at[i].next + b, 1, true) + row_of(slot) * 64 + lane_;
+          const float2 part = await(from, from + 32, launch_);
+          sum[0] = __fadd_rn(sum[0], part.x);
+          sum[1] = __fadd_rn(sum[1], part.y);
+        }
+        low = __fadd_rn(low, row_value(slot, sum[0], bias[i][0]));
+        high = __fadd_rn(high, row_value(slot, sum[1], bias[i][1]));
       }
     }
     store(token, group * 64 + lane_, low);
@@ -577,25 +617,33 @@ __device__ void run(const DecodeParams& p) {
     barrier_init_done();
   }
   wait_for_previous();
-  const Memory memory{tables, tokens, tokens + tile, reinterpret_cast<float*>(ring + ring_bytes),
-                      p.counters[0] + 1};
+  const Memory memory{tables,
+                      tokens,
+                      tokens + tile,
+                      reinterpret_cast<float*>(ring + ring_bytes),
+                      p.counters[0] + 1,
+                      kRaises<Format>};
 
-  // Warps that do not route stage tokens meanwhile.
+  // A few warps route, the first of them makes the list, and weights are on their way; the others
+  // stage tokens meanwhile.
   constexpr std::uint32_t kProducer = kConsumerThreads;  // the first thread of its warp
-  const bool is_producer = threadIdx.x / 32 == kProducer / 32;
-  const std::uint32_t routing =
-      find_experts(p, tables, reinterpret_cast<float*>(ring), ring_bytes / 4);
-  const bool routes = threadIdx.x / 32 < routing;
-  if (!routes && !is_producer) stage_inputs(p, memory);
-  fence_for_tensor_cores();  // bulk copies will write where routing did
-  __syncthreads();
-  if (threadIdx.x < 32) list_slots(p, tables);
-  if (threadIdx.x < 32 || is_producer) sync_some(kListIsThere, 64);
-  if (is_producer) {
+  const std::uint32_t warp = threadIdx.x / 32;
+  const std::uint32_t routers = routers_of(p, ring_bytes / 4);
+  if (warp < routers) {
+    find_experts(p, tables, reinterpret_cast<float*>(ring), routers);
+    fence_for_tensor_cores();  // bulk copies will write where routing did
+    sync_some(kRoutersMeet, routers * 32);
+    if (warp == 0) {
+      list_slots(p, tables);
+      sync_some(kListIsThere, 64);
+    }
+  }
+  if (warp == kProducer / 32) {
+    sync_some(kListIsThere, 64);
     if (threadIdx.x == kProducer && tables.entries != 0) produce<Format>(p, memory);
     return;
   }
-  if (routes) stage_inputs(p, memory);
+  stage_inputs(p, memory);
   sync_some(kStagersMeet, kStagers);
   if (tables.entries == 0) {
     clear_output(p);

@@ -35,26 +35,28 @@ struct Tables {
 };
 static_assert(sizeof(Tables) + 1024 <= kDecodeTables);
 
-// Ids and weights of all tokens, given or routed, by the first warps of the block, which the answer
-// counts. `scratch` is free shared memory.
-__device__ inline std::uint32_t find_experts(const DecodeParams& p, Tables& tables, float* scratch,
-                                             std::uint32_t scratch_floats) {
-  const std::uint32_t slots = p.call.tokens * p.call.top_k;
-  for (std::uint32_t e = threadIdx.x; e < p.layer.experts; e += blockDim.x) tables.count[e] = 0;
+// How many warps route: one a token where shared memory suffices, and one to read what is given.
+__device__ inline std::uint32_t routers_of(const DecodeParams& p, std::uint32_t scratch_floats) {
+  if (p.route.columns == 0) return 1;
+  return min(p.call.tokens, min(kConsumers * 4, scratch_floats / (2 * p.route.columns)));
+}
+
+// Ids and weights of all tokens, given or routed, by the first `routers` warps. `scratch` is free
+// shared memory.
+__device__ inline void find_experts(const DecodeParams& p, Tables& tables, float* scratch,
+                                    std::uint32_t routers) {
+  const std::uint32_t slots = p.call.tokens * p.call.top_k, warp = threadIdx.x / 32;
+  for (std::uint32_t e = threadIdx.x; e < p.layer.experts; e += routers * 32) tables.count[e] = 0;
   if (p.route.columns == 0) {
-    for (std::uint32_t s = threadIdx.x; s < slots; s += blockDim.x) {
+    for (std::uint32_t s = threadIdx.x; s < slots; s += routers * 32) {
       tables.ids[s] = p.call.ids[s];
       tables.weights[s] = p.call.weights == nullptr ? 1.0f : p.call.weights[s];
     }
-    return 0;
+    return;
   }
-  const std::uint32_t each = 2 * p.route.columns, warp = threadIdx.x / 32;
-  const std::uint32_t warps = min(p.call.tokens, min(kConsumers * 4, scratch_floats / each));
-  if (warp >= warps) return warps;
-  for (std::uint32_t t = warp; t < p.call.tokens; t += warps)
-    route_token(p.route, t, scratch + warp * each, tables.ids + t * p.call.top_k,
+  for (std::uint32_t t = warp; t < p.call.tokens; t += routers)
+    route_token(p.route, t, scratch + warp * 2 * p.route.columns, tables.ids + t * p.call.top_k,
                 tables.weights + t * p.call.top_k);
-  return warps;
 }
 
 __device__ inline std::int32_t local_expert(const Call& call, std::uint32_t experts,

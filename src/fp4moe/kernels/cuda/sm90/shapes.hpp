@@ -41,10 +41,10 @@ constexpr ProductShape product_shape(std::uint32_t tile_tokens, bool is_nvfp4) {
 }
 
 // Decode: tokens of one expert, a ring of weights, the sums of a group of rows twice over. Four
-// warpgroups multiply, one warp feeds them, three finish sums.
+// warpgroups multiply, one warp feeds them, three finish sums. A stage holds two units for each.
 inline constexpr std::uint32_t kConsumers = 4;
 inline constexpr std::uint32_t kDecodeThreads = (kConsumers + 1) * 128;
-inline constexpr std::uint32_t kDecodeStageUnits = 8;
+inline constexpr std::uint32_t kDecodeStageUnits = 2 * kConsumers;
 inline constexpr std::uint32_t kDecodeTables = 16 * 1024;
 inline constexpr std::uint32_t kSumStride =
     68;  // floats from column to column: no two lanes in one bank

@@ -24,14 +24,20 @@ struct Fragment {
   std::uint32_t a0, a1, a2, a3;
 };
 
-__device__ inline Fragment fragment(std::uint32_t word, std::uint32_t scale, std::uint32_t scale8) {
+// A word without its scales: 2^-126 times the code's value, for tokens that are 2^64 times theirs
+// (products of both are float32 numbers well inside its range). Scales then multiply sums, a few
+// instead of all weights.
+__device__ inline Fragment plain_fragment(std::uint32_t word) {
   constexpr std::uint32_t kAll = 0x81C081C0u, kSign = 0x80008000u, kMagnitude = 0x01C001C0u;
-  const std::uint32_t a0 = word & kAll;
-  const std::uint32_t a1 = (word << 3) & kAll;
-  const std::uint32_t a2 = ((word << 1) & kSign) | ((word >> 3) & kMagnitude);
-  const std::uint32_t a3 = ((word << 2) & kSign) | ((word << 6) & kMagnitude);
-  return {multiply_bf16(a0, scale), multiply_bf16(a1, scale8), multiply_bf16(a2, scale),
-          multiply_bf16(a3, scale8)};
+  return {word & kAll, (word << 3) & kAll, ((word << 1) & kSign) | ((word >> 3) & kMagnitude),
+          ((word << 2) & kSign) | ((word << 6) & kMagnitude)};
+}
+inline constexpr float kRaise = 0x1p64f, kLower = 0x1p-64f;
+
+__device__ inline Fragment fragment(std::uint32_t word, std::uint32_t scale, std::uint32_t scale8) {
+  const Fragment plain = plain_fragment(word);
+  return {multiply_bf16(plain.a0, scale), multiply_bf16(plain.a1, scale8),
+          multiply_bf16(plain.a2, scale), multiply_bf16(plain.a3, scale8)};
 }
 
 // A warp's 16 rows times 8 tokens.
@@ -58,6 +64,12 @@ struct Mxfp4 {
     constexpr std::uint32_t kByte = (step / 2) * 2 + half;
     constexpr std::uint32_t kTake = 0x4040u | kByte | kByte << 8;
     return __byte_perm(scales, 0, kTake) * 128;
+  }
+  // As float32, of `group` (32 columns).
+  template <int group, int half>
+  __device__ static float sum_scale(Scales scales) {
+    constexpr std::uint32_t kTake = 0x0444u | (group * 2 + half) << 12;
+    return __uint_as_float(__byte_perm(scales, 0, kTake) >> 1);
   }
 };
 
@@ -118,6 +130,30 @@ struct Operands {
       low[e] = load_matrices(tokens + e * 1024 + row);
       high[e] = load_matrices(tokens + e * 1024 + (row ^ 64));
     }
+  }
+  // Tokens are raised by 2^64; E8M0 scales multiply the sums of their 32 columns.
+  __device__ void multiply_raised(float* sums) const {
+    static_assert(!Format::kIsNvfp4);
+#pragma unroll
+    for (int e = 0; e < eights; ++e) {
+      float part[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+      multiply_eight(part, plain_fragment(block.words.x), low[e].x, low[e].y);
+      multiply_eight(part, plain_fragment(block.words.y), low[e].z, low[e].w);
+      add_scaled<0>(sums + 4 * e, part);
+      float rest[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+      multiply_eight(rest, plain_fragment(block.words.z), high[e].x, high[e].y);
+      multiply_eight(rest, plain_fragment(block.words.w), high[e].z, high[e].w);
+      add_scaled<1>(sums + 4 * e, rest);
+    }
+  }
+  template <int group>
+  __device__ void add_scaled(float* sums, const float (&part)[4]) const {
+    const float scale = Format::template sum_scale<group, 0>(block.scales);
+    const float scale8 = Format::template sum_scale<group, 1>(block.scales);
+    sums[0] = fmaf(part[0], scale, sums[0]);
+    sums[1] = fmaf(part[1], scale, sums[1]);
+    sums[2] = fmaf(part[2], scale8, sums[2]);
+    sums[3] = fmaf(part[3], scale8, sums[3]);
   }
   __device__ void multiply(float* sums) const {
     const Fragment f0 = block.template at<0>();
