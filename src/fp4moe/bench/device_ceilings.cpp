@@ -17,7 +17,7 @@ constexpr std::uint32_t kRateSteps = 4000;
 constexpr std::size_t kCeilingRounds = 15;
 
 // One enqueued piece of work, timed by the device.
-Result<CeilingResult> time_on_device(const Device& device, std::string name, double work,
+Result<CeilingResult> time_on_device(const Device& device, const std::string& name, double work,
                                      const std::function<Result<Done>()>& enqueue) {
   const Result<void*> begin = device.make_event();
   if (!begin) return begin.why();

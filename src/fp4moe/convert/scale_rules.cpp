@@ -19,7 +19,8 @@ struct Normal {
 Normal normalise(int code) {
   const int exponent = code >> 3, fraction = code & 7;
   if (exponent > 0) return {exponent - 7, fraction};
-  const int top = std::bit_width(static_cast<unsigned>(fraction)) - 1;  // fraction * 2^-9
+  const int top =
+      static_cast<int>(std::bit_width(static_cast<unsigned>(fraction))) - 1;  // fraction * 2^-9
   return {top - 9, (fraction << (3 - top)) & 7};
 }
 

@@ -14,7 +14,6 @@ namespace fp4moe::moe::cuda {
 namespace {
 
 using kernels::cuda::Function;
-using kernels::cuda::Launch;
 using kernels::cuda::Memory;
 using kernels::cuda::Stream;
 
@@ -196,8 +195,8 @@ Result<Workspace> DeviceLayer::reserve(const WorkspaceLimits& limits) const {
   Result<Memory> memory = device_->allocate(std::max<std::uint64_t>(plan->total, 1));
   if (!memory) return memory.why();
   made.memory_ = std::move(*memory);
-  // Decode counts its launches from 0, and what blocks leave is of none. The rest is cleared so that
-  // rows of padding, which are multiplied but never looked at, hold numbers.
+  // Decode counts its launches from 0, and what blocks leave is of none. The rest is cleared so
+  // that rows of padding, which are multiplied but never looked at, hold numbers.
   const auto cleared = device_->clear(made.memory_.data(), 0, plan->total, nullptr);
   if (!cleared) return cleared.why();
   if (const auto done = device_->wait(nullptr); !done) return done.why();
@@ -299,44 +298,49 @@ DeviceLayer::RowsParams DeviceLayer::rows_params(const Step& step) const {
   const bool fuses = step.plan.fuses, rounds = step.plan.rounds;
   const std::uint32_t tile = step.plan.tile_tokens;
   const std::uint32_t stages = sm90::product_shape(tile, layer_.is_nvfp4 != 0).stages;
-  return {.sort = {.call = step.call, .experts = layer_.experts, .tile_tokens = tile, .to = sorted},
-          .gather = {.call = step.call, .layer = layer_, .sorted = sorted, .tiles = x},
-          .first = {.matrix = layer_.w13,
-                    .sorted = sorted,
-                    .tiles = x,
-                    .work = sorted.work,
-                    .epilogue = fuses ? sm90::Epilogue::hidden : sm90::Epilogue::raw,
-                    .out = fuses ? static_cast<void*>(h) : static_cast<void*>(raw),
-                    .out_units = fuses ? layer_.w2.units : 0,
-                    .is_gated = layer_.is_gated,
-                    .alpha = layer_.act == sm90::Act::silu ? 1.0f : layer_.alpha,
-                    .beta = layer_.act == sm90::Act::silu ? 0.0f : layer_.beta,
-                    .limit = layer_.limit,
-                    .input_factor = step.call.x_factor,
-                    .tile_tokens = tile,
-                    .stages = stages},
-          // Tokens in tiles have been multiplied by then: their place is free.
-          .second = {.matrix = layer_.w2,
-                     .sorted = sorted,
-                     .tiles = h,
-                     .work = sorted.work + 1,
-                     .epilogue = rounds ? sm90::Epilogue::rounded : sm90::Epilogue::raw,
-                     .out = x,
-                     .input_factor = hidden_factor_,
-                     .tile_tokens = tile,
-                     .stages = stages},
-          .activate = {.call = step.call,
-                       .layer = layer_,
-                       .sorted = sorted,
-                       .raw = raw,
-                       .tiles = h,
-                       .lora = lora},
-          .combine = {.call = step.call,
-                      .layer = layer_,
-                      .sorted = sorted,
-                      .rows = x,
-                      .is_rounded = rounds ? 1U : 0U,
-                      .lora = lora}};
+  const float raise = sm90::product_raise(tile, layer_.is_nvfp4 != 0);
+  return {
+      .sort = {.call = step.call, .experts = layer_.experts, .tile_tokens = tile, .to = sorted},
+      .gather = {.call = step.call, .layer = layer_, .sorted = sorted, .tiles = x, .raise = raise},
+      .first = {.matrix = layer_.w13,
+                .sorted = sorted,
+                .tiles = x,
+                .work = sorted.work,
+                .epilogue = fuses ? sm90::Epilogue::hidden : sm90::Epilogue::raw,
+                .out = fuses ? static_cast<void*>(h) : static_cast<void*>(raw),
+                .out_units = fuses ? layer_.w2.units : 0,
+                .is_gated = layer_.is_gated,
+                .alpha = layer_.act == sm90::Act::silu ? 1.0f : layer_.alpha,
+                .beta = layer_.act == sm90::Act::silu ? 0.0f : layer_.beta,
+                .limit = layer_.limit,
+                .input_factor = step.call.x_factor,
+                .tile_tokens = tile,
+                .stages = stages,
+                .raise = raise},
+      // Tokens in tiles have been multiplied by then: their place is free.
+      .second = {.matrix = layer_.w2,
+                 .sorted = sorted,
+                 .tiles = h,
+                 .work = sorted.work + 1,
+                 .epilogue = rounds ? sm90::Epilogue::rounded : sm90::Epilogue::raw,
+                 .out = x,
+                 .input_factor = hidden_factor_,
+                 .tile_tokens = tile,
+                 .stages = stages,
+                 .raise = raise},
+      .activate = {.call = step.call,
+                   .layer = layer_,
+                   .sorted = sorted,
+                   .raw = raw,
+                   .tiles = h,
+                   .lora = lora,
+                   .raise = raise},
+      .combine = {.call = step.call,
+                  .layer = layer_,
+                  .sorted = sorted,
+                  .rows = x,
+                  .is_rounded = rounds ? 1U : 0U,
+                  .lora = lora}};
 }
 
 Result<Done> DeviceLayer::run_rows(const Step& step) const {
