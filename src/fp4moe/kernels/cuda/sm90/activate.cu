@@ -101,7 +101,7 @@ __device__ void place_middle(const ActivateParams& p, const MiddleRow& row, std:
       made = placed_piece(p.layer, values, amax, row.global);
   }
   if (piece < p.layer.w2.units * (kUnit / kPiece))
-    *reinterpret_cast<uint4*>(p.tiles + row.place.of(piece)) = to_bf16(made);
+    *reinterpret_cast<uint4*>(p.tiles + row.place.of(piece)) = to_bf16(raised(made, p.raise));
 }
 
 // The largest magnitude of a row in shared memory.

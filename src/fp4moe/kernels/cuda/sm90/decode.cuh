@@ -593,6 +593,14 @@ __device__ inline void count_launch(const DecodeParams& p, std::uint32_t launch)
   p.counters[0] = launch;
 }
 
+// Parameters come from far at their first use, a line at a time: all lines at once cost as much as
+// one.
+__device__ inline void fetch_params(const DecodeParams& p) {
+  constexpr std::uint32_t kLine = 64 / 4, kWords = sizeof(DecodeParams) / 4;
+  const std::uint32_t at = threadIdx.x / 32 * kLine;
+  if (at < kWords) asm volatile("" ::"r"(reinterpret_cast<const std::uint32_t*>(&p)[at]));
+}
+
 template <class Format>
 __device__ void run(const DecodeParams& p) {
   extern __shared__ __align__(1024) std::uint8_t bytes[];
@@ -605,6 +613,7 @@ __device__ void run(const DecodeParams& p) {
   const std::uint32_t tokens = (begin + sizeof(Tables) + 1023) & ~1023u;
   std::uint8_t* ring = bytes + (tokens - begin) + tile;
   let_next_begin();
+  fetch_params(p);
   if (threadIdx.x == 0) {
     for (std::uint32_t i = 0; i < p.stages; ++i) {
       barrier_init(shared_address(&tables.full[i]), 1);

@@ -60,7 +60,7 @@ __device__ void store_each(const GatherParams& p, const GatherSlot& slot, std::u
     const bool is_real = piece * kPiece < p.layer.hidden;
     if (place.step == 0 || piece >= p.layer.w13.units * (kUnit / kPiece)) continue;
     *reinterpret_cast<uint4*>(p.tiles + place.of(piece)) =
-        to_bf16(is_real ? placed_piece(p.layer, values, amax, global) : values);
+        to_bf16(raised(is_real ? placed_piece(p.layer, values, amax, global) : values, p.raise));
   }
 }
 
@@ -98,7 +98,7 @@ extern "C" __global__ void __launch_bounds__(kGatherThreads, 4)
       const Piece values = next;
       next = load_columns(p, row, piece + parts * 32);
       if (kind == Quantise::none) {
-        store_rows(p, slot, choices, piece, to_bf16(values));
+        store_rows(p, slot, choices, piece, to_bf16(raised(values, p.raise)));
         continue;
       }
       const float amax = kind == Quantise::fp8_token ? whole : block_amax(kind, values);
@@ -107,7 +107,8 @@ extern "C" __global__ void __launch_bounds__(kGatherThreads, 4)
         store_each(p, slot, choices, piece, values, amax);
       else
         store_rows(p, slot, choices, piece,
-                   to_bf16(is_real ? placed_piece(p.layer, values, amax, global) : values));
+                   to_bf16(raised(is_real ? placed_piece(p.layer, values, amax, global) : values,
+                                  p.raise)));
     }
   }
 }

@@ -181,6 +181,7 @@ struct GatherParams {
   Layer layer{};
   Sorted sorted{};
   std::uint8_t* tiles = nullptr;  // of layer.w13.units
+  float raise = 1;                // see product_raise
 };
 
 enum class Epilogue : std::uint32_t {
@@ -202,7 +203,8 @@ struct ProductParams {
   float alpha = 1, beta = 0, limit = 0;
   float input_factor = 1;                   // hidden, rounded: also multiplies the accumulator
   std::uint32_t tile_tokens = kTileTokens;  // as sort was told
-  std::uint32_t stages = 0;                 // product_stages(tile_tokens, record bytes)
+  std::uint32_t stages = 0;                 // of product_shape
+  float raise = 1;                          // of tokens, and of h that is written
 };
 
 // Low-rank additions, all float32 on the device, [adapters][experts] of them.
@@ -231,6 +233,7 @@ struct ActivateParams {
   const float* raw = nullptr;     // [rows][64 * w13.groups]
   std::uint8_t* tiles = nullptr;  // of layer.w2.units
   DeviceLora lora{};
+  float raise = 1;
 };
 
 // Rows of the second product become the output.

@@ -20,6 +20,12 @@ __device__ inline uint4 to_bf16(const Piece& piece) {
   return {pack_bf16(piece.v[0], piece.v[1]), pack_bf16(piece.v[2], piece.v[3]),
           pack_bf16(piece.v[4], piece.v[5]), pack_bf16(piece.v[6], piece.v[7])};
 }
+// Times a power of two.
+__device__ inline Piece raised(Piece piece, float by) {
+#pragma unroll
+  for (std::uint32_t i = 0; i < kPiece; ++i) piece.v[i] *= by;
+  return piece;
+}
 __device__ inline Piece from_bf16(const uint4& words) {
   return {{low_bf16(words.x), high_bf16(words.x), low_bf16(words.y), high_bf16(words.y),
            low_bf16(words.z), high_bf16(words.z), low_bf16(words.w), high_bf16(words.w)}};

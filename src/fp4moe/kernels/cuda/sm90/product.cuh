@@ -78,6 +78,8 @@ __device__ void produce(const ProductParams& p, Shared& shared, std::uint32_t ri
   // Lane kConsumers copies tokens.
   const std::uint32_t to =
       ring + (lane < Ring::kConsumers ? lane * Ring::kUnits * Format::kRecord : Ring::kWeights);
+  // Where an expert has one tile, as a rule, its weights are read once.
+  const std::uint64_t policy = most < 128 && lane < Ring::kConsumers ? read_once() : read_again();
   Place stage, queue;
   for (std::uint32_t number = blockIdx.x;;) {
     const bool more = number < pieces;
@@ -105,7 +107,7 @@ __device__ void produce(const ProductParams& p, Shared& shared, std::uint32_t ri
       if (lane == 0) barrier_expect(barrier, units * all_bytes);
       __syncwarp();
       if (unit_bytes != 0)
-        bulk_copy(to + stage.at * Ring::kBytes, from, units * unit_bytes, barrier);
+        bulk_copy(to + stage.at * Ring::kBytes, from, units * unit_bytes, barrier, policy);
       from += Ring::kUnits * unit_bytes;
       left -= units;
       stage.advance(p.stages);
@@ -135,7 +137,10 @@ __device__ inline void multiply_stage(const Consumer& me, std::uint32_t stage, s
     for (std::uint32_t u = 0; u < Ring::kUnits; ++u) {
       if (u != 0 && left <= u) break;
       now.load(record + u * Format::kRecord, me.warp, me.lane, tokens + u * tile_bytes, row);
-      now.multiply(sums);
+      if constexpr (product_raise(most, Format::kIsNvfp4) != 1.0f)
+        now.multiply_raised(sums);
+      else
+        now.multiply(sums);
     }
   } else {
 #pragma unroll
@@ -178,7 +183,8 @@ __device__ inline void store_hidden(const ProductParams& p, const Tile& tile, st
                                     const Consumer& me, const float (&sums)[room]) {
   const std::uint32_t row = group * 64 + me.warp * 16 + me.lane / 4;
   const float* factor = p.matrix.factor + 2 * tile.expert;
-  const float gate_factor = factor[0] * p.input_factor, up_factor = factor[1] * p.input_factor;
+  const float input = p.input_factor / p.raise;
+  const float gate_factor = factor[0] * input, up_factor = factor[1] * input;
   float gate_bias = 0, up_bias = 0;
   if (p.matrix.bias != nullptr) {
     const float* bias = p.matrix.bias + std::uint64_t(tile.expert) * p.matrix.groups * 64;
@@ -198,7 +204,7 @@ __device__ inline void store_hidden(const ProductParams& p, const Tile& tile, st
         swiglu(sums[4 * b] * gate_factor + gate_bias, sums[4 * b + 2] * up_factor + up_bias, p);
     const float second =
         swiglu(sums[4 * b + 1] * gate_factor + gate_bias, sums[4 * b + 3] * up_factor + up_bias, p);
-    const std::uint32_t made = transposed(pack_bf16(first, second));
+    const std::uint32_t made = transposed(pack_bf16(first * p.raise, second * p.raise));
     if (b >= blocks) continue;
     *reinterpret_cast<std::uint32_t*>(to + b * 1024) = made;
     // The other half of the unit has no rows: it is to be zero.
@@ -213,15 +219,16 @@ __device__ inline void store_raw(const ProductParams& p, const Tile& tile, std::
   const std::uint64_t stride = std::uint64_t{p.matrix.groups} * 64;
   const std::uint32_t row = group * 64 + me.warp * 16 + me.lane / 4;
   float* to = static_cast<float*>(p.out) + (tile.first_row + me.lane % 4 * 2) * stride + row;
+  const float lower = 1.0f / p.raise;
   const int blocks = static_cast<int>(tile.rows / 8);
 #pragma unroll
   for (int b = 0; b < room / 4; ++b) {
     if (b >= blocks) continue;
     float* at = to + 8 * b * stride;
-    at[0] = sums[4 * b];
-    at[stride] = sums[4 * b + 1];
-    at[8] = sums[4 * b + 2];
-    at[stride + 8] = sums[4 * b + 3];
+    at[0] = sums[4 * b] * lower;
+    at[stride] = sums[4 * b + 1] * lower;
+    at[8] = sums[4 * b + 2] * lower;
+    at[stride + 8] = sums[4 * b + 3] * lower;
   }
 }
 
@@ -230,7 +237,7 @@ __device__ inline void store_rounded(const ProductParams& p, const Tile& tile, s
                                      const Consumer& me, const float (&sums)[room]) {
   const std::uint64_t stride = std::uint64_t{p.matrix.groups} * 64;
   const std::uint32_t row = group * 64 + me.warp * 16;
-  const float factor = p.matrix.factor[tile.expert] * p.input_factor;
+  const float factor = p.matrix.factor[tile.expert] * (p.input_factor / p.raise);
   float bias = 0, bias8 = 0;
   if (p.matrix.bias != nullptr) {
     const float* from = p.matrix.bias + tile.expert * stride + row + me.lane / 4;

@@ -58,6 +58,11 @@ __device__ inline std::uint64_t read_once() {
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
+__device__ inline std::uint64_t read_again() {
+  std::uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
 __device__ inline void bulk_copy(std::uint32_t to, const void* from, std::uint32_t bytes,
                                  std::uint32_t barrier, std::uint64_t policy) {
   asm volatile(

@@ -40,6 +40,12 @@ constexpr ProductShape product_shape(std::uint32_t tile_tokens, bool is_nvfp4) {
   return {consumers, (consumers + 1) * 128, stages, 2 * kTables + stages * stage};
 }
 
+// What tokens are multiplied by on their way into tiles: kernels for few tokens leave MXFP4 weights
+// unscaled, see weights.cuh.
+constexpr float product_raise(std::uint32_t tile_tokens, bool is_nvfp4) {
+  return tile_tokens <= 32 && !is_nvfp4 ? 0x1p64f : 1.0f;
+}
+
 // Decode: tokens of one expert, a ring of weights, the sums of a group of rows twice over. Four
 // warpgroups multiply, one warp feeds them, three finish sums. A stage holds two units for each.
 inline constexpr std::uint32_t kConsumers = 4;

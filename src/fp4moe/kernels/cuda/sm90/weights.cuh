@@ -134,16 +134,18 @@ struct Operands {
   // Tokens are raised by 2^64; E8M0 scales multiply the sums of their 32 columns.
   __device__ void multiply_raised(float* sums) const {
     static_assert(!Format::kIsNvfp4);
+    multiply_group<0>(sums, plain_fragment(block.words.x), plain_fragment(block.words.y), low);
+    multiply_group<1>(sums, plain_fragment(block.words.z), plain_fragment(block.words.w), high);
+  }
+  template <int group>
+  __device__ void multiply_group(float* sums, const Fragment& first, const Fragment& second,
+                                 const uint4 (&tokens)[eights]) const {
 #pragma unroll
     for (int e = 0; e < eights; ++e) {
       float part[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-      multiply_eight(part, plain_fragment(block.words.x), low[e].x, low[e].y);
-      multiply_eight(part, plain_fragment(block.words.y), low[e].z, low[e].w);
-      add_scaled<0>(sums + 4 * e, part);
-      float rest[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-      multiply_eight(rest, plain_fragment(block.words.z), high[e].x, high[e].y);
-      multiply_eight(rest, plain_fragment(block.words.w), high[e].z, high[e].w);
-      add_scaled<1>(sums + 4 * e, rest);
+      multiply_eight(part, first, tokens[e].x, tokens[e].y);
+      multiply_eight(part, second, tokens[e].z, tokens[e].w);
+      add_scaled<group>(sums + 4 * e, part);
     }
   }
   template <int group>
