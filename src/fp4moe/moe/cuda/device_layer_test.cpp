@@ -1,0 +1,343 @@
+// The host's side of a layer on any machine: a library stands in for the driver, whose memory is
+// the host's and whose kernels do nothing (tests/cuda/fake_driver).
+#include "fp4moe/moe/cuda/device_layer.hpp"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include "cuda/fake_driver.hpp"
+#include "fp4moe/base/random.hpp"
+#include "fp4moe/moe/reference/test_layer.hpp"
+
+namespace fp4moe::moe::cuda {
+namespace {
+
+using kernels::cuda::Cubin;
+using kernels::cuda::Device;
+using kernels::cuda::FakeDriver;
+using kernels::cuda::Memory;
+using moe::testing::TestLayer;
+using weights::WeightFormat;
+
+constexpr std::string_view kKernels[] = {"route",
+                                         "sort",
+                                         "gather",
+                                         "activate",
+                                         "combine",
+                                         "pack",
+                                         "product32_mxfp4",
+                                         "product64_mxfp4",
+                                         "product128_mxfp4",
+                                         "decode_mxfp4",
+                                         "product32_nvfp4",
+                                         "product64_nvfp4",
+                                         "product128_nvfp4",
+                                         "decode_nvfp4"};
+
+class DeviceLayers : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    void* const opened = dlopen(FP4MOE_FAKE_DRIVER, RTLD_NOW | RTLD_LOCAL);
+    ASSERT_NE(opened, nullptr) << dlerror();
+    fake_ = reinterpret_cast<kernels::cuda::FakeDriverFunction*>(
+        dlsym(opened, kernels::cuda::kFakeDriverSymbol))();
+    *fake_ = FakeDriver{};
+    fake_->memory_bytes = std::size_t{64} << 20;
+    for (const std::string_view kernel : kKernels)
+      codes_.push_back(std::string(kernels::cuda::kFakeCode) + "fp4moe_sm90_" +
+                       std::string(kernel));
+    for (const std::string& code : codes_)
+      cubins_.push_back({"fake", std::as_bytes(std::span(code.data(), code.size() + 1))});
+    auto device = Device::open(0, {.library = FP4MOE_FAKE_DRIVER, .kernels = cubins_});
+    ASSERT_TRUE(device) << text(device.why());
+    device_ = std::move(*device);
+  }
+
+  static TestLayer weights(WeightFormat format = WeightFormat::mxfp4) {
+    return TestLayer({.format = format,
+                      .experts = 4,
+                      .hidden = 96,
+                      .intermediate = 64,
+                      .order = weights::RowOrder::halves,
+                      .has_bias = format == WeightFormat::mxfp4},
+                     Activation::silu, 3);
+  }
+  static ExpertsProblem problem(const TestLayer& layer, std::string_view numerics = "exact") {
+    return {.shape = layer.shape,
+            .activation = layer.activation,
+            .params = layer.params,
+            .numerics = **require_numerics(numerics)};
+  }
+  Result<DeviceLayer> make(const TestLayer& layer, std::string_view numerics = "exact") const {
+    return DeviceLayer::make(device_, problem(layer, numerics), layer.source());
+  }
+  // Memory that the driver knows as the device's.
+  const void* known(std::size_t bytes) {
+    Result<Memory> memory = device_->allocate(bytes);
+    EXPECT_TRUE(memory);
+    const void* at = memory->data();
+    fake_->pointers[at] = {.type = 2, .ordinal = 0};
+    memory_.push_back(std::move(*memory));
+    return at;
+  }
+  DeviceCall call(std::uint64_t tokens, std::uint64_t hidden = 96, std::uint64_t top_k = 2) {
+    const auto* x = static_cast<const std::byte*>(known(tokens * hidden * 2 + 64));
+    const void* out = known(tokens * hidden * 4 + 64);
+    return {.x = {x, DType::bf16, tokens, hidden, hidden * 2},
+            .top_k = top_k,
+            .ids = static_cast<const std::int32_t*>(known(tokens * top_k * 4 + 64)),
+            .out = {memory_of(out), DType::f32, tokens, hidden, hidden * 4}};
+  }
+  std::byte* memory_of(const void* at) const {
+    const auto found = std::ranges::find(memory_, at, [](const Memory& m) { return m.data(); });
+    return found->data();
+  }
+  std::vector<std::string> launched() {
+    std::vector<std::string> names;
+    for (const auto& launch : fake_->launches)
+      names.push_back(launch.kernel.substr(std::string_view("fp4moe_sm90_").size()));
+    fake_->launches.clear();
+    return names;
+  }
+
+  FakeDriver* fake_ = nullptr;
+  std::vector<std::string> codes_{};
+  std::vector<Cubin> cubins_{};
+  std::shared_ptr<const Device> device_{};
+  std::vector<Memory> memory_{};
+};
+
+TEST_F(DeviceLayers, FewTokensAreOneLaunchAndManyASequence) {
+  const TestLayer layer = weights();
+  const auto made = make(layer);
+  ASSERT_TRUE(made) << text(made.why());
+  // Two matrices of each expert.
+  EXPECT_EQ(launched(), std::vector<std::string>(8, "pack"));
+  const auto space = made->reserve({.tokens = 400, .top_k = 2});
+  ASSERT_TRUE(space) << text(space.why());
+  ASSERT_TRUE(made->apply(call(16), *space, nullptr));
+  ASSERT_EQ(fake_->launches.size(), 1u);
+  EXPECT_TRUE(fake_->launches[0].is_cooperative);
+  EXPECT_TRUE(fake_->launches[0].overlaps);
+  EXPECT_EQ(fake_->launches[0].blocks, static_cast<unsigned>(device_->facts().multiprocessors));
+  EXPECT_EQ(launched(), (std::vector<std::string>{"decode_mxfp4"}));
+  using Names = std::vector<std::string>;
+  const std::pair<std::uint64_t, std::string> products[] = {
+      {17, "product32_mxfp4"}, {60, "product64_mxfp4"}, {400, "product128_mxfp4"}};
+  for (const auto& [tokens, product] : products) {
+    ASSERT_TRUE(made->apply(call(tokens), *space, nullptr));
+    EXPECT_EQ(launched(), (Names{"sort", "gather", product, product, "combine"}));
+  }
+  DeviceCall slots = call(8);
+  slots.form = OutputForm::slots;
+  slots.out.rows = 16;
+  ASSERT_TRUE(made->apply(slots, *space, nullptr));
+  EXPECT_EQ(launched(), (Names{"sort", "gather", "product32_mxfp4", "product32_mxfp4", "combine"}));
+}
+
+TEST_F(DeviceLayers, WhatIsRoundedOrRoutedTakesKernelsOfItsOwn) {
+  const TestLayer layer = weights(WeightFormat::nvfp4);
+  const auto made = make(layer, "unfused");
+  ASSERT_TRUE(made) << text(made.why());
+  const auto space = made->reserve({.tokens = 20, .top_k = 2});
+  ASSERT_TRUE(space);
+  const auto router = DeviceRouter::make(
+      device_, {.method = routing::Method::renormalize, .experts = 4, .top_k = 2});
+  ASSERT_TRUE(router) << text(router.why());
+  DeviceCall routed = call(20);
+  routed.ids = nullptr;
+  routed.top_k = 0;
+  routed.router = &*router;
+  routed.logits = {static_cast<const std::byte*>(known(20 * 16)), DType::f32, 20, 4, 16};
+  launched();
+  ASSERT_TRUE(made->apply(routed, *space, nullptr));
+  EXPECT_EQ(launched(), (std::vector<std::string>{"route", "sort", "gather", "product32_nvfp4",
+                                                  "activate", "product32_nvfp4", "combine"}));
+}
+
+TEST_F(DeviceLayers, NothingIsLaunchedForNoTokens) {
+  const TestLayer layer = weights();
+  const auto made = make(layer);
+  ASSERT_TRUE(made);
+  const auto space = made->reserve({.tokens = 4, .top_k = 2});
+  ASSERT_TRUE(space);
+  launched();
+  ASSERT_TRUE(made->apply(call(0), *space, nullptr));
+  EXPECT_TRUE(launched().empty());
+}
+
+// Tensors of the layout with bytes of any kind.
+struct Packed {
+  std::vector<std::byte> w13, w2;
+  std::vector<float> factor13, factor2;
+  ExpertSource source{};
+
+  explicit Packed(WeightFormat format, std::uint64_t groups13 = 2) {
+    SplitMix64 random(4);
+    const std::uint64_t record = sm90::record_bytes(format == WeightFormat::nvfp4);
+    w13.resize(3 * groups13 * 2 * record);
+    w2.resize(3 * 2 * 1 * record);
+    for (auto* bytes : {&w13, &w2})
+      for (std::byte& byte : *bytes) byte = static_cast<std::byte>(random.next() % 0x80);
+    for (int i = 0; i < 6; ++i) factor13.push_back(static_cast<float>(1 << i));
+    factor2 = {1.0f, 4.0f, 16.0f};
+    const auto bytes = [](const auto& values) { return std::as_bytes(std::span(values)); };
+    source = {.shape = {.format = format,
+                        .experts = 3,
+                        .hidden = 128,
+                        .intermediate = 64,
+                        .order = weights::RowOrder::halves},
+              .visit = [](std::size_t, const UseExpert&) -> Result<Done> {
+                return usage("test.visit", "the packed tensors are there to be read");
+              },
+              .layout = format == WeightFormat::nvfp4 ? "native_sm90.nvfp4" : "native_sm90.mxfp4",
+              .packed = {{"w13", bytes(w13), {3, groups13, 2, record}},
+                         {"w2", bytes(w2), {3, 2, 1, record}},
+                         {"w13_factor", bytes(factor13), {3, 2}},
+                         {"w2_factor", bytes(factor2), {3}}}};
+  }
+  ExpertsProblem problem() const {
+    return {.shape = source.shape,
+            .activation = Activation::silu,
+            .numerics = **require_numerics("exact")};
+  }
+};
+
+TEST_F(DeviceLayers, TensorsOfTheLayoutAreCopiedAsTheyAre) {
+  for (const WeightFormat format : {WeightFormat::mxfp4, WeightFormat::nvfp4}) {
+    const Packed packed(format);
+    const auto made = DeviceLayer::make(device_, packed.problem(), packed.source);
+    ASSERT_TRUE(made) << text(made.why());
+    const sm90::Layer& layer = made->layer();
+    const auto* w13 = reinterpret_cast<const std::byte*>(layer.w13.records);
+    const auto* w2 = reinterpret_cast<const std::byte*>(layer.w2.records);
+    EXPECT_TRUE(std::equal(packed.w13.begin(), packed.w13.end(), w13));
+    EXPECT_TRUE(std::equal(packed.w2.begin(), packed.w2.end(), w2));
+    EXPECT_TRUE(std::equal(packed.factor13.begin(), packed.factor13.end(), layer.w13.factor));
+    EXPECT_EQ(layer.down_global[1], format == WeightFormat::nvfp4 ? 0x1p-18f : 1.0f);
+    EXPECT_EQ(layer.w13.bias, nullptr);
+    EXPECT_GE(made->weight_bytes(), packed.w13.size() + packed.w2.size());
+    EXPECT_TRUE(launched().empty());
+  }
+}
+
+TEST_F(DeviceLayers, GroupsThatATensorLacksBecomeZero) {
+  const Packed packed(WeightFormat::mxfp4, 1);  // 64 rows of 128
+  const auto made = DeviceLayer::make(device_, packed.problem(), packed.source);
+  ASSERT_TRUE(made) << text(made.why());
+  const std::size_t given = packed.w13.size() / 3, each = made->layer().w13.expert_bytes;
+  ASSERT_EQ(each, 2 * given);
+  const auto* records = reinterpret_cast<const std::byte*>(made->layer().w13.records);
+  for (std::size_t e = 0; e < 3; ++e) {
+    const auto* from = packed.w13.data() + e * given;
+    EXPECT_TRUE(std::equal(from, from + given, records + e * each));
+    EXPECT_TRUE(std::all_of(records + e * each + given, records + (e + 1) * each,
+                            [](std::byte byte) { return byte == std::byte{0}; }));
+  }
+}
+
+TEST_F(DeviceLayers, ScalesInTensorsThatWereNotNumbersAreRefused) {
+  Packed nvfp4(WeightFormat::nvfp4);
+  nvfp4.w2[2048 + 7] = std::byte{0x8F};
+  const auto made = DeviceLayer::make(device_, nvfp4.problem(), nvfp4.source);
+  ASSERT_FALSE(made);
+  EXPECT_EQ(made.why().id, "experts.scales");
+  EXPECT_EQ(made.why().tensor, "w2, record 0");
+  Packed mxfp4(WeightFormat::mxfp4);
+  mxfp4.factor2[2] = 0x1p127f;
+  EXPECT_EQ(DeviceLayer::make(device_, mxfp4.problem(), mxfp4.source).why().id, "experts.scales");
+  Packed missing(WeightFormat::mxfp4);
+  missing.source.packed.pop_back();
+  EXPECT_EQ(DeviceLayer::make(device_, missing.problem(), missing.source).why().id,
+            "experts.layout");
+}
+
+TEST_F(DeviceLayers, LayersAlikeShareTheirWeights) {
+  const TestLayer layer = weights(WeightFormat::nvfp4);
+  const auto made = make(layer);
+  ASSERT_TRUE(made);
+  ExpertsProblem other = problem(layer, "grouped");
+  other.quantises = ActivationKey::nvfp4;
+  other.input_scales = {2.0f};
+  other.hidden_scales = {3.0f};
+  const auto alike = made->alike(other);
+  ASSERT_TRUE(alike) << text(alike.why());
+  EXPECT_EQ(alike->layer().w13.records, made->layer().w13.records);
+  EXPECT_EQ(alike->layer().quantise, sm90::Quantise::nvfp4);
+  EXPECT_EQ(alike->layer().input_scales[0], 2.0f);
+  EXPECT_EQ(alike->layer().hidden_scales[0], 3.0f);
+  other.shape.hidden = 64;
+  EXPECT_EQ(made->alike(other).why().id, "experts.layout");
+}
+
+TEST_F(DeviceLayers, CallsThatCannotBeLaunchNothing) {
+  const TestLayer layer = weights();
+  const auto made = make(layer);
+  ASSERT_TRUE(made);
+  const auto space = made->reserve({.tokens = 10, .top_k = 2});
+  ASSERT_TRUE(space);
+  const DeviceCall given = call(10);
+  launched();
+  const auto refused = [&](const auto& change) {
+    DeviceCall changed = given;
+    change(changed);
+    const auto done = made->apply(changed, *space, nullptr);
+    EXPECT_EQ(launched().empty(), !done);
+    return done ? std::string("accepted") : done.why().id;
+  };
+  EXPECT_EQ(refused([](DeviceCall& c) { c.x.data = nullptr; }), "cuda.pointer");
+  EXPECT_EQ(refused([](DeviceCall& c) { c.out.data += 4; }), "cuda.pointer");
+  EXPECT_EQ(refused([](DeviceCall& c) { c.ids += 1; }), "cuda.pointer");  // the driver's word
+  EXPECT_EQ(refused([](DeviceCall& c) { c.x.dtype = DType::f64; }), "cuda.type");
+  EXPECT_EQ(refused([](DeviceCall& c) { c.x.stride = 200; }), "cuda.size");
+  EXPECT_EQ(refused([](DeviceCall& c) { c.out.columns = 64; }), "cuda.size");
+  EXPECT_EQ(refused([](DeviceCall& c) { c.x.rows = c.out.rows = 11; }), "cuda.workspace");
+  EXPECT_EQ(refused([](DeviceCall& c) { c.top_k = 40; }), "cuda.limits");
+  EXPECT_EQ(refused([](DeviceCall& c) { c.counts = c.ids; }), "cuda.call");
+  EXPECT_EQ(refused([](DeviceCall& c) { c.ids = nullptr, c.top_k = 0; }), "cuda.call");
+  EXPECT_EQ(refused([](DeviceCall&) {}), "accepted");
+}
+
+TEST_F(DeviceLayers, WhateverFailsNothingIsKept) {
+  const TestLayer layer = weights();
+  const int allocations = fake_->allocations;
+  for (const char* function :
+       {"cuMemAlloc", "cuMemHostAlloc", "cuStreamCreate", "cuLaunchKernelEx", "cuMemcpyHtoDAsync",
+        "cuStreamSynchronize", "cuModuleGetFunction", "cuFuncSetAttribute"}) {
+    fake_->failing[function] = 719;
+    const auto made = make(layer);
+    fake_->failing.clear();
+    ASSERT_FALSE(made) << function;
+    EXPECT_TRUE(made.why().id.starts_with("cuda.")) << function << ": " << made.why().id;
+    EXPECT_EQ(fake_->allocations, allocations) << function;
+    EXPECT_EQ(fake_->pinned, 0) << function;
+    EXPECT_EQ(fake_->streams, 0) << function;
+  }
+  fake_->memory_bytes = 30000;  // weights of three experts
+  const auto made = make(layer);
+  ASSERT_FALSE(made);
+  EXPECT_EQ(made.why().id, "cuda.memory");
+  EXPECT_EQ(made.why().code, ErrorCode::exhausted);
+  EXPECT_EQ(fake_->allocations, allocations);
+}
+
+TEST_F(DeviceLayers, AStreamInErrorIsToldInTheDriversWords) {
+  const TestLayer layer = weights();
+  const auto made = make(layer);
+  ASSERT_TRUE(made);
+  const auto space = made->reserve({.tokens = 10, .top_k = 2});
+  ASSERT_TRUE(space);
+  const DeviceCall given = call(10);
+  fake_->failing["cuLaunchKernelEx"] = 719;
+  const auto done = made->apply(given, *space, nullptr);
+  ASSERT_FALSE(done);
+  EXPECT_EQ(done.why().id, "cuda.failed");
+  EXPECT_NE(text(done.why()).find("as the test wants it"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace fp4moe::moe::cuda
