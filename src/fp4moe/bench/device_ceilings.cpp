@@ -10,7 +10,7 @@ namespace {
 
 namespace sm90 = kernels::cuda::sm90;
 using kernels::cuda::Device;
-using kernels::cuda::Memory;
+using DeviceMemory = kernels::cuda::Memory;
 
 constexpr std::size_t kCeilingBytes = std::size_t{1} << 30;  // far more than caches hold
 constexpr std::uint32_t kRateSteps = 4000;
@@ -42,9 +42,9 @@ Result<CeilingResult> time_on_device(const Device& device, const std::string& na
 }  // namespace
 
 Result<Ceilings> device_ceilings(const Device& device) {
-  Result<Memory> from = device.allocate(kCeilingBytes);
+  Result<DeviceMemory> from = device.allocate(kCeilingBytes);
   if (!from) return from.why();
-  Result<Memory> to = device.allocate(kCeilingBytes);
+  Result<DeviceMemory> to = device.allocate(kCeilingBytes);
   if (!to) return to.why();
   const auto read = device.function("fp4moe_sm90_read");
   if (!read) return read.why();

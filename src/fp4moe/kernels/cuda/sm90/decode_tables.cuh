@@ -67,10 +67,51 @@ __device__ inline std::int32_t local_expert(const Call& call, std::uint32_t expe
   return id >= 0 && found >= 0 && static_cast<std::uint32_t>(found) < experts ? found : -1;
 }
 
+// At most 32 slots, one a lane: who is smaller is counted, nothing is added up expert by expert.
+__device__ inline void list_few_slots(const DecodeParams& p, Tables& tables) {
+  constexpr std::uint32_t kAll = 0xFFFFFFFFu, kNobody = 0xFFFFu;
+  const std::uint32_t lane = threadIdx.x % 32, slots = p.call.tokens * p.call.top_k;
+  const std::int32_t expert =
+      lane < slots ? local_expert(p.call, p.layer.experts, tables.ids[lane]) : -1;
+  const std::uint32_t key = expert < 0 ? kNobody : static_cast<std::uint32_t>(expert);
+  const std::uint32_t same = __match_any_sync(kAll, key);
+  const std::uint32_t rank = __popc(same & ((1u << lane) - 1));
+  // Entries begin at every eighth slot of an expert.
+  const bool begins = expert >= 0 && rank % kDecodeColumns == 0;
+  const std::uint32_t entries = __ballot_sync(kAll, begins);
+  std::uint32_t before = 0, entries_before = 0;  // slots of smaller experts, and their entries
+#pragma unroll
+  for (int other = 0; other < 32; ++other) {
+    const bool is_smaller = __shfl_sync(kAll, key, other) < key;
+    before += is_smaller ? 1 : 0;
+    entries_before += is_smaller ? entries >> other & 1 : 0;
+  }
+  if (expert >= 0) {
+    const std::uint32_t entry = entries_before + rank / kDecodeColumns;
+    tables.list[before + rank] = static_cast<std::uint16_t>(lane);
+    tables.entry_of_slot[lane] = static_cast<std::uint16_t>(entry);
+    if (begins) {
+      tables.expert[entry] = static_cast<std::int16_t>(expert);
+      tables.first[entry] = static_cast<std::uint16_t>(before + rank);
+    }
+  }
+  if (lane < slots) {
+    tables.expert_of_slot[lane] = static_cast<std::int16_t>(expert);
+    tables.rank[lane] = static_cast<std::uint16_t>(rank);
+  }
+  const std::uint32_t listed = __popc(__ballot_sync(kAll, expert >= 0));
+  if (lane == 0) {
+    tables.entries = __popc(entries);
+    tables.first[__popc(entries)] = static_cast<std::uint16_t>(listed);
+  }
+  __syncwarp();
+}
+
 // Slots by expert, ascending in both, by one warp.
 __device__ inline void list_slots(const DecodeParams& p, Tables& tables) {
   constexpr std::uint32_t kAll = 0xFFFFFFFFu;
   const std::uint32_t lane = threadIdx.x % 32, slots = p.call.tokens * p.call.top_k;
+  if (slots <= 32) return list_few_slots(p, tables);
   for (std::uint32_t begin = 0; begin < slots; begin += 32) {
     const std::uint32_t slot = begin + lane;
     const std::int32_t expert =
