@@ -144,6 +144,27 @@ TEST(BenchLayer, RefusesWhatItCannotMeasure) {
   EXPECT_EQ(id([](auto& o) { o.model.hidden = 72; }), "bench.shape");
 }
 
+TEST(BenchLayer, ADeviceIsMeasuredByItself) {
+  LayerBenchOptions options = tiny("gpt-oss-20b");
+  options.engines = {"cpu", "cuda"};
+  EXPECT_EQ(bench_layer(options).why().id, "bench.engines");
+  options.engines = {"cpu"};
+  options.activations = {"mxfp8"};
+  EXPECT_EQ(bench_layer(options).why().id, "bench.activations");
+  options.engines = {"cuda"};
+  const auto report = bench_layer(options);
+  if (!report) {
+    EXPECT_TRUE(report.why().id.starts_with("cuda.")) << text(report.why());
+    EXPECT_EQ(report.why().code, ErrorCode::lacking);
+    return;
+  }
+  for (const LayerResult& result : report->results) {
+    EXPECT_EQ(result.engine, "cuda");
+    EXPECT_LT(result.rel_error, 2e-2);
+    EXPECT_GT(result.floor_us, 0);
+  }
+}
+
 TEST(BenchLayer, KeepsAsManyLayersAsCachesNeedAndMemoryHolds) {
   LayerModelOptions options = tiny("gpt-oss-20b").model;
   options.layers = 0;
