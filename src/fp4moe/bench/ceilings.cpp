@@ -46,21 +46,21 @@ Job multiply_add_job(const CeilingKernel& kernel, std::size_t threads) {
           }};
 }
 
-struct Memory {
+struct HostMemory {
   Buffer from, to;
 };
 
-Result<Memory> make_memory(std::size_t bytes) {
+Result<HostMemory> make_memory(std::size_t bytes) {
   Result<Buffer> from = Buffer::allocate(bytes);
   if (!from) return from.why();
   Result<Buffer> to = Buffer::allocate(bytes);
   if (!to) return to.why();
   std::memset(from->data(), 1, bytes);  // resident before the clock starts
   std::memset(to->data(), 2, bytes);
-  return Memory{*std::move(from), *std::move(to)};
+  return HostMemory{*std::move(from), *std::move(to)};
 }
 
-Job read_job(const Memory& memory, const CeilingsOptions& options) {
+Job read_job(const HostMemory& memory, const CeilingsOptions& options) {
   const auto& reader = kernels::cpu::pick(kernels::cpu::read_kernels(), options.features);
   const std::size_t bytes = memory.from.size();
   return {
@@ -72,7 +72,7 @@ Job read_job(const Memory& memory, const CeilingsOptions& options) {
       }};
 }
 
-Job copy_job(Memory& memory, const CeilingsOptions& options) {
+Job copy_job(HostMemory& memory, const CeilingsOptions& options) {
   const std::size_t bytes = memory.from.size();
   return {"memcpy", static_cast<double>(bytes), [&memory, &options, bytes] {
             return in_parts(
@@ -85,7 +85,7 @@ Job copy_job(Memory& memory, const CeilingsOptions& options) {
 }  // namespace
 
 Result<Ceilings> bench_ceilings(const CeilingsOptions& options) {
-  Result<Memory> memory = make_memory(options.megabytes << 20);
+  Result<HostMemory> memory = make_memory(options.megabytes << 20);
   if (!memory) return memory.why();
   std::vector<Job> jobs{read_job(*memory, options), copy_job(*memory, options)};
   std::vector<std::string> names{"read", "copy"};

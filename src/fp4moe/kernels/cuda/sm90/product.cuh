@@ -121,16 +121,13 @@ struct Consumer {
   Place stage;
 };
 
-// The units of a stage, `left` at most. Up to 48 tokens the warps' own tensor instructions are
-// best: warps wait for nobody. Beyond, the warpgroup's do twice as much at once, and while one
-// warpgroup waits for them the others turn their weights.
-inline constexpr int kOwnColumns = 48;
-
+// The units of a stage, `left` at most. Up to 16 tokens the warps' own tensor instructions are
+// best; beyond, the warpgroup's do more at once, and while one warpgroup waits for them the others
+// turn their weights.
 template <class Format, int most, int columns>
 __device__ inline void multiply_stage(const Consumer& me, std::uint32_t stage, std::uint32_t left,
                                       std::uint32_t tile_bytes, float (&sums)[most / 2]) {
   using Ring = Stage<Format, most>;
-  using Own = Operands<Format, columns / 8>;
   std::uint32_t record = stage + me.group * Ring::kUnits * Format::kRecord;
   std::uint32_t tokens = stage + Ring::kWeights;
   const std::uint32_t row = matrix_row(me.lane);
@@ -138,7 +135,7 @@ __device__ inline void multiply_stage(const Consumer& me, std::uint32_t stage, s
   for (std::uint32_t u = 0; u < Ring::kUnits; ++u) {
     if (u != 0 && left <= u) break;
     if constexpr (columns <= 16) {
-      Own now;
+      Operands<Format, columns / 8> now;
       now.load(record, me.warp, me.lane, tokens, row);
       if constexpr (product_raise(most, Format::kIsNvfp4) != 1.0f)
         now.multiply_raised(sums);
@@ -146,14 +143,10 @@ __device__ inline void multiply_stage(const Consumer& me, std::uint32_t stage, s
         now.multiply(sums);
     } else {
       const auto block = Block<Format>::load(record, me.warp, me.lane);
-      if constexpr (columns <= kOwnColumns && most <= 64) {
-        Own::multiply_halves(sums, block, tokens, row);
-      } else {
-        Fragment f0 = block.template at<0>(), f1 = block.template at<1>();
-        Fragment f2 = block.template at<2>(), f3 = block.template at<3>();
-        multiply_unit<columns>(sums, f0, f1, f2, f3, describe_tokens(tokens));
-        finish_unit(f0, f1, f2, f3);
-      }
+      Fragment f0 = block.template at<0>(), f1 = block.template at<1>();
+      Fragment f2 = block.template at<2>(), f3 = block.template at<3>();
+      multiply_unit<columns>(sums, f0, f1, f2, f3, describe_tokens(tokens));
+      finish_unit(f0, f1, f2, f3);
     }
     record += Format::kRecord;
     tokens += tile_bytes;

@@ -137,21 +137,6 @@ struct Operands {
     multiply_group<0>(sums, plain_fragment(block.words.x), plain_fragment(block.words.y), low);
     multiply_group<1>(sums, plain_fragment(block.words.z), plain_fragment(block.words.w), high);
   }
-  // More tokens: those of half a unit at a time, registers are few.
-  __device__ static void multiply_halves(float* sums, const Block<Format>& block,
-                                         std::uint32_t tokens, std::uint32_t row) {
-    multiply_half(sums, block.template at<0>(), block.template at<1>(), tokens + row);
-    multiply_half(sums, block.template at<2>(), block.template at<3>(), tokens + (row ^ 64));
-  }
-  __device__ static void multiply_half(float* sums, const Fragment& first, const Fragment& second,
-                                       std::uint32_t tokens) {
-#pragma unroll
-    for (int e = 0; e < eights; ++e) {
-      const uint4 four = load_matrices(tokens + e * 1024);
-      multiply_eight(sums + 4 * e, first, four.x, four.y);
-      multiply_eight(sums + 4 * e, second, four.z, four.w);
-    }
-  }
   template <int group>
   __device__ void multiply_group(float* sums, const Fragment& first, const Fragment& second,
                                  const uint4 (&tokens)[eights]) const {
