@@ -18,7 +18,7 @@ namespace fp4moe::bench {
 namespace {
 
 using kernels::cuda::Device;
-using kernels::cuda::Memory;
+using DeviceMemory = kernels::cuda::Memory;
 using moe::ActivationKey;
 using moe::DType;
 using moe::cuda::DeviceCall;
@@ -90,12 +90,12 @@ struct DeviceSetup {
 // Tokens and logits in the device's memory.
 struct DeviceTokens {
   const TokenSet& set;
-  Memory x{}, out{};
-  std::vector<Memory> logits{};
+  DeviceMemory x{}, out{};
+  std::vector<DeviceMemory> logits{};
 };
 
-Result<Memory> put(const Device& device, std::span<const std::byte> bytes) {
-  Result<Memory> memory = device.allocate(bytes.size());
+Result<DeviceMemory> put(const Device& device, std::span<const std::byte> bytes) {
+  Result<DeviceMemory> memory = device.allocate(bytes.size());
   if (!memory) return memory.why();
   if (const auto sent = device.upload(memory->data(), bytes, nullptr); !sent) return sent.why();
   if (const auto done = device.wait(nullptr); !done) return done.why();
@@ -104,14 +104,14 @@ Result<Memory> put(const Device& device, std::span<const std::byte> bytes) {
 
 Result<DeviceTokens> upload_tokens(const Device& device, const TokenSet& set) {
   DeviceTokens made{.set = set};
-  Result<Memory> x = put(device, std::as_bytes(std::span(set.x)));
+  Result<DeviceMemory> x = put(device, std::as_bytes(std::span(set.x)));
   if (!x) return x.why();
   made.x = std::move(*x);
-  Result<Memory> out = device.allocate(set.tokens * set.hidden * 2);
+  Result<DeviceMemory> out = device.allocate(set.tokens * set.hidden * 2);
   if (!out) return out.why();
   made.out = std::move(*out);
   for (const std::vector<float>& values : set.logits) {
-    Result<Memory> logits = put(device, std::as_bytes(std::span(values)));
+    Result<DeviceMemory> logits = put(device, std::as_bytes(std::span(values)));
     if (!logits) return logits.why();
     made.logits.push_back(std::move(*logits));
   }
