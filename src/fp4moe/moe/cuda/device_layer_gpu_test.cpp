@@ -469,9 +469,9 @@ TEST_F(DeviceLayers, CallsThatCannotBeAreRefusedBeforeAnythingRuns) {
 TEST_F(DeviceLayers, DevicesAndMemoryThatAreNotThereAreSaidInWords) {
   EXPECT_EQ(Device::open(1000).why().id, "cuda.ordinal");
   EXPECT_EQ(Device::open(-1).why().id, "cuda.ordinal");
-  const TestLayer weights = layer_of(WeightFormat::mxfp4, {4, 64, 64});
+  const TestLayer weights = layer_of(WeightFormat::mxfp4, {4, 1024, 64});
   const DeviceLayer layer = make_layer(device, problem_of(weights), weights.source());
-  const auto space = layer.reserve({.tokens = 8 << 20, .top_k = 32});
+  const auto space = layer.reserve({.tokens = 8 << 20, .top_k = 32});  // half a terabyte
   ASSERT_FALSE(space);
   EXPECT_TRUE(space.why().id == "cuda.memory" || space.why().id == "cuda.limits");
   EXPECT_EQ(layer.reserve({.tokens = std::uint64_t{1} << 40, .top_k = 2}).why().id, "cuda.limits");
