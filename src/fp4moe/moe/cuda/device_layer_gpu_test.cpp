@@ -266,6 +266,7 @@ TEST_F(DeviceLayers, WithoutWeightsEveryChoiceCountsOnce) {
 }
 
 TEST_F(DeviceLayers, FewTokensGiveTheSameByEitherPath) {
+  if (std::getenv("FP4MOE_CUDA_TEST_ROWS") != nullptr) GTEST_SKIP() << "one path only";
   const Sizes sizes{6, 160, 96};
   const TestLayer weights = layer_of(WeightFormat::mxfp4, sizes);
   const ExpertsProblem problem = problem_of(weights);
