@@ -93,6 +93,7 @@ endif()
 add_custom_target(cubins COMMENT "cubins: all in ${PROJECT_BINARY_DIR}/cubins")
 if(FP4MOE_HAS_CUDA)
   enable_language(ASM)
+  file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/cubins)  # Make, unlike Ninja, does not
   set_source_files_properties(${cuda_room}/no_cubins.cpp PROPERTIES HEADER_FILE_ONLY ON)
   file(GLOB cuda_sources CONFIGURE_DEPENDS ${cuda_room}/sm90/*.cu)
   fp4moe_cubins(fp4moe_cubins FUNCTION cubins SOURCES ${cuda_sources})

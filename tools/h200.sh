@@ -29,7 +29,7 @@ build() {
 
 test() {
   say "tests on the device"
-  ctest --test-dir "$build" -L gpu --output-on-failure
+  ctest --test-dir "$build" -L "gpu|cuda" --output-on-failure
   FP4MOE_CUDA_TEST_ROWS=1 "$build/${tests[0]}" --gtest_brief=1  # few tokens by the way of many
 }
 
