@@ -1,11 +1,10 @@
 // One matrix of every expert times the tokens of its tiles: 64 rows of weights by up to 128 tokens
 // a warpgroup, several of them a block, one block a multiprocessor.
 //
-//   producer   takes pieces of work (a tile, a group of 64 rows for each warpgroup), streams
-//   records
-//              and tokens into a ring of stages by bulk copies
-//   consumers  turn FP4 into BF16 in registers while the tensor cores work on what was turned
-//              before, and finish their 64 x tokens sums themselves
+//   producer   takes pieces of work (a tile, a group of 64 rows for each warpgroup) and streams
+//              records and tokens into a ring of stages by bulk copies
+//   consumers  turn FP4 into BF16 in registers, multiply, and finish their 64 x tokens sums
+//              themselves
 //
 // Weights are the A operand from registers, tokens the B operand from shared memory: however few
 // tokens there are, nothing is padded but their number to a multiple of 8.
@@ -29,16 +28,6 @@ struct Shared {
   std::uint32_t queue[kQueue];  // pieces of work
 };
 static_assert(sizeof(Shared) <= kTables);
-
-// Where in a ring of `size` places, and how often it went round.
-struct Place {
-  std::uint32_t at = 0, parity = 0;
-  __device__ void advance(std::uint32_t size) {
-    if (++at < size) return;
-    at = 0;
-    parity ^= 1;
-  }
-};
 
 // What a block of the kernel for tiles of at most `most` tokens looks like.
 template <class Format, int most>

@@ -41,6 +41,16 @@ __device__ inline void barrier_wait(std::uint32_t barrier, std::uint32_t parity)
       : "memory");
 }
 
+// Where in a ring of `size` places, and whether it went round an odd number of times.
+struct Place {
+  std::uint32_t at = 0, parity = 0;
+  __device__ void advance(std::uint32_t size) {
+    if (++at < size) return;
+    at = 0;
+    parity ^= 1;
+  }
+};
+
 // A stretch of global memory into shared memory; the barrier counts its bytes. Both ends are
 // multiples of 16.
 __device__ inline void bulk_copy(std::uint32_t to, const void* from, std::uint32_t bytes,
@@ -89,24 +99,6 @@ __device__ inline void take_registers() {
 template <int registers>
 __device__ inline void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
-}
-
-// Counters that blocks share.
-__device__ inline std::uint32_t load_acquire(const std::uint32_t* at) {
-  std::uint32_t value;
-  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(at) : "memory");
-  return value;
-}
-__device__ inline std::uint32_t add_acquire_release(std::uint32_t* at, std::uint32_t value) {
-  std::uint32_t before;
-  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;"
-               : "=r"(before)
-               : "l"(at), "r"(value)
-               : "memory");
-  return before;
-}
-__device__ inline void add_release(std::uint32_t* at, std::uint32_t value) {
-  asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
 }
 
 __device__ inline uint4 load_shared16(std::uint32_t at) {

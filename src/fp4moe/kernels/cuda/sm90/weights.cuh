@@ -32,7 +32,7 @@ __device__ inline Fragment plain_fragment(std::uint32_t word) {
   return {word & kAll, (word << 3) & kAll, ((word << 1) & kSign) | ((word >> 3) & kMagnitude),
           ((word << 2) & kSign) | ((word << 6) & kMagnitude)};
 }
-inline constexpr float kRaise = 0x1p64f, kLower = 0x1p-64f;
+inline constexpr float kLower = 0x1p-64f;
 
 __device__ inline Fragment fragment(std::uint32_t word, std::uint32_t scale, std::uint32_t scale8) {
   const Fragment plain = plain_fragment(word);

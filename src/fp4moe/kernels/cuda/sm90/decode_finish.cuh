@@ -1,0 +1,287 @@
+// The finishers of a decode block: they add up what its four warpgroups summed, make h of the first
+// product's groups, and add up the experts of tokens at the end.
+#pragma once
+#include <cstdint>
+
+#include "fp4moe/kernels/cuda/sm90/activation.cuh"
+#include "fp4moe/kernels/cuda/sm90/decode_tiles.cuh"
+
+namespace fp4moe::kernels::cuda::sm90::decode {
+
+class Finisher {
+ public:
+  __device__ Finisher(const DecodeParams& p, const Memory& memory)
+      : p_(p),
+        memory_(memory),
+        tables_(memory.tables),
+        launch_(memory.launch),
+        me_(threadIdx.x - kConsumerThreads - 32),
+        warp_(me_ / 32),
+        lane_(me_ % 32) {}
+
+  __device__ void run() {
+    prepare_slots();
+    Stretch s;
+    const Phase first(p_.layer.w13, tables_.entries), second(p_.layer.w2, tables_.entries);
+    for (Stretches all(first); all.next(s);) finish_first_sums(first, s);
+    std::uint32_t entry = ~0u;
+    for (Stretches all(second); all.next(s);) {
+      if (s.entry != entry) stage_hidden(p_, memory_, s.entry);
+      entry = s.entry;
+      finish_second_sums(second, s);
+    }
+    // Tokens by 64 columns, dealt out to all blocks' warps.
+    const std::uint32_t warps = gridDim.x * kWarps;
+    for (std::uint32_t i = warp_ * gridDim.x + blockIdx.x; i < p_.call.tokens * second.groups;
+         i += warps)
+      add_experts(second, i / second.groups, i % second.groups);
+  }
+
+ private:
+  static constexpr std::uint32_t kWarps = kFinishers / 32;
+
+  __device__ std::uint32_t rows_of(std::uint32_t entry) const {
+    return tables_.first[entry + 1] - tables_.first[entry];
+  }
+  __device__ std::uint32_t slot_of(std::uint32_t entry, std::uint32_t i) const {
+    return tables_.list[tables_.first[entry] + i];
+  }
+  __device__ void meet() const { sync_some(kFinishersMeet, kFinishers); }
+
+  __device__ float lowered(float factor) const {
+    return memory_.raises ? __fmul_rn(factor, kLower) : factor;
+  }
+
+  // Factors and weights of all slots, once.
+  __device__ void prepare_slots() const {
+    const Layer& layer = p_.layer;
+    const bool is_weighted = p_.call.weight_on_input == 0;
+    for (std::uint32_t slot = me_; slot < p_.call.tokens * p_.call.top_k; slot += kFinishers) {
+      if (tables_.expert_of_slot[slot] < 0) continue;
+      const auto expert = static_cast<std::uint32_t>(tables_.expert_of_slot[slot]);
+      const float global = folds_global(layer, is_weighted) ? down_global(layer, expert) : 1.0f;
+      tables_.factors[slot] = lowered(__fmul_rn(__fdiv_rn(layer.w2.factor[expert], global),
+                                                sum_factor(layer, hidden_scale(layer, expert))));
+      tables_.weights[slot] =
+          is_weighted ? router_weight(layer, tables_.weights[slot], global) : 1.0f;
+    }
+    meet();
+  }
+
+  // The sum of the warpgroups, of slot `i` of the entry.
+  __device__ float near_sum(std::uint32_t i, std::uint32_t row) const {
+    const float* from =
+        memory_.sums + (place_.at * kConsumers * kDecodeColumns + i) * kSumStride + row;
+    float sum = from[0];
+#pragma unroll
+    for (std::uint32_t w = 1; w < kConsumers; ++w)
+      sum = __fadd_rn(sum, from[w * kDecodeColumns * kSumStride]);
+    return sum;
+  }
+  __device__ void wait_for_sums() const {
+    barrier_wait(shared_address(&tables_.sums_full[place_.at]), place_.parity);
+  }
+  __device__ void free_sums() {
+    meet();
+    if (me_ == 0) barrier_arrive(shared_address(&tables_.sums_empty[place_.at]));
+    place_.advance(2);
+  }
+
+  // What a block leaves of a group that other blocks have units of, too: of the group its share
+  // begins in, or of the one it ends in.
+  __device__ std::uint64_t* partial(std::uint32_t block, std::uint32_t number, bool begins) const {
+    return p_.partial +
+           (std::uint64_t{block} * 4 + number * 2 + (begins ? 0 : 1)) * 64 * kDecodeColumns;
+  }
+  __device__ void leave_partial(const Phase& phase, const Stretch& s, std::uint32_t number) const {
+    const std::uint32_t begin = (s.entry * phase.groups + s.group) * phase.units;
+    std::uint64_t* to = partial(blockIdx.x, number, phase.begin_of(blockIdx.x) >= begin);
+    const std::uint32_t rows = rows_of(s.entry);
+    for (std::uint32_t i = warp_; i < rows; i += kWarps) {
+      leave(to + i * 64 + lane_, near_sum(i, lane_), launch_);
+      leave(to + i * 64 + lane_ + 32, near_sum(i, lane_ + 32), launch_);
+    }
+  }
+
+  // A lane's two rows of a group: gate and up of one feature, or two features. What belongs to them
+  // is loaded before the sums are there.
+  struct HiddenRows {
+    std::uint32_t row, other;
+    float factor, other_factor, bias, other_bias;
+  };
+  __device__ HiddenRows hidden_rows(const Stretch& s) const {
+    const Layer& layer = p_.layer;
+    const auto expert = static_cast<std::uint32_t>(tables_.expert[s.entry]);
+    const bool gated = layer.is_gated != 0;
+    const float input = p_.call.x_is_quantised != 0 ? p_.call.x_factor
+                                                    : sum_factor(layer, input_scale(layer, expert));
+    const float* factor = layer.w13.factor + expert * (gated ? 2 : 1);
+    HiddenRows made{};
+    made.row = gated ? lane_ / 8 * 16 + lane_ % 8 : lane_;
+    made.other = made.row + (gated ? 8 : 32);
+    made.factor = lowered(__fmul_rn(factor[0], input));
+    made.other_factor = lowered(__fmul_rn(factor[gated ? 1 : 0], input));
+    if (layer.w13.bias != nullptr) {
+      const float* bias =
+          layer.w13.bias + (std::uint64_t{expert} * layer.w13.groups + s.group) * 64;
+      made.bias = bias[made.row];
+      made.other_bias = bias[made.other];
+    }
+    return made;
+  }
+
+  // The block that has a group's first units makes its h; others leave their sums to it. They have
+  // these units first of all, so that they are there when it comes to them.
+  __device__ void finish_first_sums(const Phase& phase, const Stretch& s) {
+    if (s.first != 0) {
+      wait_for_sums();
+      leave_partial(phase, s, 0);
+      return free_sums();
+    }
+    const HiddenRows rows = hidden_rows(s);
+    const std::uint32_t end = (s.entry * phase.groups + s.group + 1) * phase.units;
+    const std::uint32_t last = s.count == phase.units ? blockIdx.x : phase.block_of(end - 1);
+    wait_for_sums();
+    const Layer& layer = p_.layer;
+    const bool gated = layer.is_gated != 0;
+    const std::uint32_t feature = s.group * (gated ? 32 : 64) + lane_, count = rows_of(s.entry);
+    const std::uint64_t stride = std::uint64_t{layer.w2.units} * kUnit;
+    for (std::uint32_t i = warp_; i < count; i += kWarps) {
+      float sum = near_sum(i, rows.row), other = near_sum(i, rows.other);
+      for (std::uint32_t block = blockIdx.x + 1; block <= last; ++block) {
+        if (phase.is_empty(block)) continue;
+        const std::uint64_t* from = partial(block, 0, true) + i * 64;
+        const float2 part = await(from + rows.row, from + rows.other, launch_);
+        sum = __fadd_rn(sum, part.x);
+        other = __fadd_rn(other, part.y);
+      }
+      std::uint64_t* to = p_.hidden + slot_of(s.entry, i) * stride;
+      sum = finish_first(layer, __fmul_rn(sum, rows.factor), rows.bias);
+      other = finish_first(layer, __fmul_rn(other, rows.other_factor), rows.other_bias);
+      if (feature < layer.intermediate) leave(to + feature, activated(layer, sum, other), launch_);
+      if (!gated && feature + 32 < layer.intermediate)
+        leave(to + feature + 32, activated(layer, other, 0.0f), launch_);
+    }
+    free_sums();
+  }
+
+  __device__ void finish_second_sums(const Phase& phase, const Stretch& s) {
+    wait_for_sums();
+    if (s.count == phase.units) {
+      const std::uint32_t rows = rows_of(s.entry);
+      for (std::uint32_t i = warp_; i < rows; i += kWarps) {
+        std::uint64_t* to =
+            p_.sums + std::uint64_t{slot_of(s.entry, i)} * phase.groups * 64 + s.group * 64;
+        leave(to + lane_, near_sum(i, lane_), launch_);
+        leave(to + lane_ + 32, near_sum(i, lane_ + 32), launch_);
+      }
+    } else {
+      leave_partial(phase, s, 1);
+    }
+    free_sums();
+  }
+
+  // Where the sums of a slot's 64 columns lie: in one place, or in several blocks'.
+  struct SlotSums {
+    const std::uint64_t* first = nullptr;  // null: the slot is nobody's here
+    std::uint32_t next = 0, more = 0;      // blocks behind the first
+  };
+  __device__ SlotSums slot_sums(const Phase& phase, std::uint32_t group, std::uint32_t slot) const {
+    if (tables_.expert_of_slot[slot] < 0) return {};
+    const std::uint32_t begin = (tables_.entry_of_slot[slot] * phase.groups + group) * phase.units;
+    const std::uint32_t from = phase.block_of(begin), to = phase.block_of(begin + phase.units - 1);
+    if (from == to) return {p_.sums + std::uint64_t{slot} * phase.groups * 64 + group * 64, 0, 0};
+    return {partial(from, 1, phase.begin_of(from) >= begin) + row_of(slot) * 64, from + 1,
+            to - from};
+  }
+  __device__ std::uint32_t row_of(std::uint32_t slot) const {
+    return tables_.rank[slot] % kDecodeColumns;
+  }
+
+  // 64 columns of a token: what its experts made, added up in the order of choices. A lane has two
+  // columns; lane j knows where choice j lies.
+  __device__ void add_experts(const Phase& phase, std::uint32_t token, std::uint32_t group) const {
+    constexpr std::uint32_t kTogether = 4, kWhole = 0xFFFFFFFFu;
+    const std::uint32_t choices = p_.call.top_k;
+    SlotSums mine{};
+    if (lane_ < choices) mine = slot_sums(phase, group, token * choices + lane_);
+    float low = 0.0f, high = 0.0f;
+    for (std::uint32_t begin = 0; begin < choices; begin += kTogether) {
+      // Of each slot the first two places, which are all there are as a rule, are looked at before
+      // anything is waited for.
+      std::uint64_t words[kTogether][2], more_words[kTogether][2];
+      float bias[kTogether][2];
+      SlotSums at[kTogether];
+      const std::uint64_t* second[kTogether];
+#pragma unroll
+      for (std::uint32_t i = 0; i < kTogether; ++i) {
+        const auto from = static_cast<int>(min(begin + i, 31u));
+        at[i].first = reinterpret_cast<const std::uint64_t*>(
+            __shfl_sync(kWhole, reinterpret_cast<unsigned long long>(mine.first), from));
+        at[i].next = __shfl_sync(kWhole, mine.next, from);
+        at[i].more = __shfl_sync(kWhole, mine.more, from);
+        if (begin + i >= choices) at[i].first = nullptr;
+        if (at[i].first == nullptr) continue;
+        const std::uint32_t slot = token * choices + begin + i;
+        second[i] = partial(at[i].next, 1, true) + row_of(slot) * 64;
+        const float* biases = slot_bias(phase, group, slot);
+#pragma unroll
+        for (std::uint32_t c = 0; c < 2; ++c) {
+          words[i][c] = look(at[i].first + lane_ + 32 * c);
+          if (at[i].more != 0) more_words[i][c] = look(second[i] + lane_ + 32 * c);
+          bias[i][c] = biases == nullptr ? 0.0f : biases[lane_ + 32 * c];
+        }
+      }
+#pragma unroll
+      for (std::uint32_t i = 0; i < kTogether; ++i) {
+        if (at[i].first == nullptr) continue;
+        const std::uint32_t slot = token * choices + begin + i;
+        float sum[2];
+#pragma unroll
+        for (std::uint32_t c = 0; c < 2; ++c) {
+          const std::uint32_t column = lane_ + 32 * c;
+          while (!is_of(words[i][c], launch_)) words[i][c] = look(at[i].first + column);
+          sum[c] = number_of(words[i][c]);
+          if (at[i].more == 0 || phase.is_empty(at[i].next)) continue;
+          while (!is_of(more_words[i][c], launch_)) more_words[i][c] = look(second[i] + column);
+          sum[c] = __fadd_rn(sum[c], number_of(more_words[i][c]));
+        }
+        for (std::uint32_t b = 1; b < at[i].more; ++b) {
+          if (phase.is_empty(at[i].next + b)) continue;
+          const std::uint64_t* from = partial(at[i].next + b, 1, true) + row_of(slot) * 64 + lane_;
+          const float2 part = await(from, from + 32, launch_);
+          sum[0] = __fadd_rn(sum[0], part.x);
+          sum[1] = __fadd_rn(sum[1], part.y);
+        }
+        low = __fadd_rn(low, row_value(slot, sum[0], bias[i][0]));
+        high = __fadd_rn(high, row_value(slot, sum[1], bias[i][1]));
+      }
+    }
+    store(token, group * 64 + lane_, low);
+    store(token, group * 64 + lane_ + 32, high);
+  }
+  __device__ const float* slot_bias(const Phase& phase, std::uint32_t group,
+                                    std::uint32_t slot) const {
+    const auto expert = static_cast<std::uint64_t>(tables_.expert_of_slot[slot]);
+    return p_.layer.w2.bias == nullptr ? nullptr
+                                       : p_.layer.w2.bias + (expert * phase.groups + group) * 64;
+  }
+  // What an expert adds to a token's output.
+  __device__ float row_value(std::uint32_t slot, float sum, float bias) const {
+    return finish_second(p_.layer, __fmul_rn(sum, tables_.factors[slot]), bias,
+                         tables_.weights[slot]);
+  }
+  __device__ void store(std::uint32_t token, std::uint32_t column, float sum) const {
+    if (column >= p_.layer.hidden) return;
+    if (p_.layer.rounds_sum != 0) sum = rounded_to_bf16(sum);
+    store_number(p_.call.out.data, p_.call.out.type, token * p_.call.out.stride + column, sum);
+  }
+
+  const DecodeParams& p_;
+  const Memory& memory_;
+  Tables& tables_;
+  std::uint32_t launch_, me_, warp_, lane_;
+  Place place_{};
+};
+
+}  // namespace fp4moe::kernels::cuda::sm90::decode

@@ -1,0 +1,164 @@
+// What the roles of a decode block share: its barriers and memory, numbers that blocks leave for
+// each other, and the tiles of tokens that consumers and finishers stage together.
+#pragma once
+#include <cstdint>
+
+#include "fp4moe/kernels/cuda/sm90/decode_tables.cuh"
+#include "fp4moe/kernels/cuda/sm90/pieces.cuh"
+#include "fp4moe/kernels/cuda/sm90/weights.cuh"
+
+namespace fp4moe::kernels::cuda::sm90::decode {
+
+inline constexpr std::uint32_t kConsumerThreads = kConsumers * 128;
+inline constexpr std::uint32_t kFinishers = 96;
+inline constexpr std::uint32_t kStagers = kConsumerThreads + kFinishers;  // all but the producer
+enum Barriers : std::uint32_t { kStagersMeet = 1, kFinishersMeet, kListIsThere, kRoutersMeet };
+
+// Numbers for other blocks, and from them.
+__device__ inline void leave(std::uint64_t* at, float value, std::uint32_t launch) {
+  const std::uint64_t word = std::uint64_t{launch} << 32 | __float_as_uint(value);
+  asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(at), "l"(word) : "memory");
+}
+__device__ inline std::uint64_t look(const std::uint64_t* at) {
+  std::uint64_t word;
+  asm volatile("ld.relaxed.gpu.global.b64 %0, [%1];" : "=l"(word) : "l"(at) : "memory");
+  return word;
+}
+__device__ inline bool is_of(std::uint64_t word, std::uint32_t launch) {
+  return static_cast<std::uint32_t>(word >> 32) == launch;
+}
+__device__ inline float number_of(std::uint64_t word) {
+  return __uint_as_float(static_cast<std::uint32_t>(word));
+}
+// Two of them: looked at together.
+__device__ inline float2 await(const std::uint64_t* first, const std::uint64_t* second,
+                               std::uint32_t launch) {
+  std::uint64_t a = look(first), b = look(second);
+  while (!is_of(a, launch)) a = look(first);
+  while (!is_of(b, launch)) b = look(second);
+  return {number_of(a), number_of(b)};
+}
+
+// MXFP4 weights go unscaled, tokens raised.
+template <class Format>
+inline constexpr bool kRaises = !Format::kIsNvfp4;
+
+struct Memory {
+  Tables& tables;
+  std::uint32_t tokens;  // the tile that is multiplied: [unit][rows][128 bytes]
+  std::uint32_t ring;
+  float* sums;  // [2][consumers][kDecodeColumns][kSumStride]
+  std::uint32_t launch;
+  bool raises;
+};
+
+__device__ inline std::uint32_t stager() {
+  return threadIdx.x < kConsumerThreads ? threadIdx.x : threadIdx.x - 32;
+}
+
+__device__ inline void store_tokens(const Memory& memory, std::uint32_t rows, std::uint32_t row,
+                                    std::uint32_t piece, uint4 words) {
+  constexpr std::uint32_t kRaisePair = 0x5F805F80u, kOnePair = 0x3F803F80u;  // 2^64, 1 as BF16
+  const std::uint32_t by = memory.raises ? kRaisePair : kOnePair;
+  words = {multiply_bf16(words.x, by), multiply_bf16(words.y, by), multiply_bf16(words.z, by),
+           multiply_bf16(words.w, by)};
+  const std::uint32_t to =
+      memory.tokens + (piece / 8 * rows + row) * 128 + ((piece % 8) ^ (row % 8)) * 16;
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(words.x), "r"(words.y),
+               "r"(words.z), "r"(words.w)
+               : "memory");
+}
+
+// Tokens as they are: several loads go together.
+__device__ inline void stage_words(const DecodeParams& p, const Memory& memory) {
+  constexpr std::uint32_t kTogether = 4;
+  const std::uint32_t pieces = p.layer.w13.units * (kUnit / kPiece);
+  const std::uint32_t real = p.layer.hidden / kPiece, all = p.call.tokens * pieces;
+  const auto* x = static_cast<const std::uint8_t*>(p.call.x.data);
+  for (std::uint32_t begin = stager(); begin < all; begin += kTogether * kStagers) {
+    uint4 words[kTogether];
+#pragma unroll
+    for (std::uint32_t i = 0; i < kTogether; ++i) {
+      const std::uint32_t at = begin + i * kStagers, row = at / pieces, piece = at - row * pieces;
+      words[i] = {0, 0, 0, 0};
+      if (at < all && piece < real)
+        words[i] =
+            *reinterpret_cast<const uint4*>(x + (row * p.call.x.stride + piece * kPiece) * 2);
+    }
+#pragma unroll
+    for (std::uint32_t i = 0; i < kTogether; ++i) {
+      const std::uint32_t at = begin + i * kStagers, row = at / pieces, piece = at - row * pieces;
+      if (at < all) store_tokens(memory, p.tile_rows, row, piece, words[i]);
+    }
+  }
+}
+
+struct Rounding {
+  Quantise kind;
+  float global;
+};
+// `count` rows of `width` columns into a tile of `rows`; load(row, piece) gives eight. Zero beyond
+// the width.
+template <class Load>
+__device__ inline void stage_rows(const DecodeParams& p, const Memory& memory, uint2 count_of_rows,
+                                  std::uint32_t width, const Rounding& how, const Load& load) {
+  const std::uint32_t count = count_of_rows.x, rows = count_of_rows.y;
+  const std::uint32_t pieces = (width + kUnit - 1) / kUnit * (kUnit / kPiece);
+  // Whole warps stay together: blocks of quantised values span lanes.
+  const std::uint32_t padded = (pieces + 31) / 32 * 32;
+  for (std::uint32_t i = stager(); i < count * padded; i += kStagers) {
+    const std::uint32_t row = i / padded, piece = i - row * padded;
+    const bool is_real = piece * kPiece < width;
+    Piece values = is_real ? load(row, piece) : no_piece();
+    if (how.kind != Quantise::none) {
+      const float amax = block_amax(how.kind, values);
+      if (is_real) values = placed_piece(p.layer, values, amax, how.global);
+    }
+    if (piece < pieces) store_tokens(memory, rows, row, piece, to_bf16(values));
+  }
+}
+
+__device__ inline void stage_inputs(const DecodeParams& p, const Memory& memory) {
+  const Quantise kind = p.call.x_is_quantised != 0 ? Quantise::none : p.layer.quantise;
+  const bool is_plain = kind == Quantise::none && p.call.x.type == Type::bf16 &&
+                        is_aligned16(p.call.x.data) && p.call.x.stride % kPiece == 0;
+  if (is_plain) return stage_words(p, memory);
+  stage_rows(p, memory, {p.call.tokens, p.tile_rows}, p.layer.hidden,
+             {kind, input_scale(p.layer, 0)}, [&](std::uint32_t row, std::uint32_t piece) {
+               return load_piece(p.call.x.data, p.call.x.type,
+                                 row * p.call.x.stride + piece * kPiece);
+             });
+}
+
+// h of an entry, as it comes.
+__device__ inline void stage_hidden(const DecodeParams& p, const Memory& memory,
+                                    std::uint32_t entry) {
+  const Tables& tables = memory.tables;
+  sync_some(kStagersMeet, kStagers);  // nobody multiplies the tile before
+  const std::uint32_t first = tables.first[entry], rows = tables.first[entry + 1] - first;
+  const auto expert = static_cast<std::uint32_t>(tables.expert[entry]);
+  const std::uint64_t stride = std::uint64_t{p.layer.w2.units} * kUnit;
+  stage_rows(p, memory, {rows, kDecodeColumns}, p.layer.intermediate,
+             {p.layer.quantise, hidden_scale(p.layer, expert)},
+             [&](std::uint32_t row, std::uint32_t piece) {
+               const std::uint64_t* at =
+                   p.hidden + tables.list[first + row] * stride + piece * kPiece;
+               std::uint64_t words[kPiece];
+               bool is_there = false;
+               while (!is_there) {
+                 is_there = true;
+#pragma unroll
+                 for (std::uint32_t i = 0; i < kPiece; ++i) words[i] = look(at + i);
+#pragma unroll
+                 for (std::uint32_t i = 0; i < kPiece; ++i)
+                   is_there = is_there && is_of(words[i], memory.launch);
+               }
+               Piece made;
+#pragma unroll
+               for (std::uint32_t i = 0; i < kPiece; ++i) made.v[i] = number_of(words[i]);
+               return made;
+             });
+  sync_some(kStagersMeet, kStagers);
+}
+
+}  // namespace fp4moe::kernels::cuda::sm90::decode
