@@ -42,7 +42,8 @@ std::vector<std::uint32_t> parse_number_list(std::string_view text) {
   } while (take(text, ','));
   if (!text.empty()) return {};
   std::ranges::sort(numbers);
-  numbers.erase(std::ranges::unique(numbers).begin(), numbers.end());
+  // clang 14 has no std::ranges::unique with libstdc++ 12.
+  numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());
   return numbers;
 }
 
