@@ -81,19 +81,6 @@ void Io::print(const Json& report) const {
   out << whole.dump(2, ' ', false, Json::error_handler_t::replace) << "\n";
 }
 
-Json to_json(const Error& why) {
-  Json object{{"code", static_cast<int>(why.code)}, {"id", why.id}, {"message", why.message}};
-  const auto add = [&object](const char* key, const std::string& value) {
-    if (!value.empty()) object[key] = value;
-  };
-  add("file", why.path);
-  add("tensor", why.tensor);
-  add("expected", why.expected);
-  add("found", why.found);
-  add("remedy", why.remedy);
-  return object;
-}
-
 int run_main(int argc, const char* const* argv, std::ostream& out, std::ostream& err) {
   if (argc > 1 && !is_known(argv[1])) return unknown_command(argv[1], err);
   CLI::App app("fp4moe: select, convert and run the Mixture-of-Experts layers of FP4 models");

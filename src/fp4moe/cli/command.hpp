@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "fp4moe/base/error_json.hpp"
 #include "fp4moe/base/json.hpp"
 #include "fp4moe/base/result.hpp"
 
@@ -58,7 +59,5 @@ std::span<const Command> commands();
 
 // The whole command line: parses, runs, prints errors; returns the exit status.
 int run_main(int argc, const char* const* argv, std::ostream& out, std::ostream& err);
-
-Json to_json(const Error& why);
 
 }  // namespace fp4moe::cli

@@ -124,7 +124,7 @@ Result<Decision> decide(const std::string& model, std::string_view device,
   asked.model = model;
   asked.device = device;
   asked.policy = policy;
-  Result<Question> question = resolve(asked);
+  Result<Question> question = runtime::resolve(asked);
   if (!question) return question.why();
   Decision made{.question = *std::move(question)};
   made.record = make_record(*made.question.policy, made.question.mode, made.question.request);

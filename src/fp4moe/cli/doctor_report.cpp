@@ -121,7 +121,7 @@ Json to_json(const CudaEngine& engine) {
                        {"used", device.why_not.empty()},
                        {"why_not", device.why_not}});
   Json object{{"built", engine.built}, {"devices", std::move(devices)}};
-  if (engine.why_not) object["why_not"] = cli::to_json(*engine.why_not);
+  if (engine.why_not) object["why_not"] = fp4moe::to_json(*engine.why_not);
   return object;
 }
 

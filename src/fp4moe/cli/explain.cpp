@@ -249,7 +249,7 @@ Result<int> explain_all_devices(const Options& options, const Io& io, const Ques
 }
 
 Result<int> run(const Options& options, const Io& io) {
-  const Result<Question> question = resolve(options.question);
+  const Result<Question> question = runtime::resolve(options.question);
   if (!question) return question.why();
   if (options.all_devices) return explain_all_devices(options, io, *question);
   const Record record = make_record(*question->policy, question->mode, question->request);

@@ -265,7 +265,7 @@ Json report(const Store& store, const Survey& found, const Summary& summary, boo
     json["files"].push_back({{"path", file.path()}, {"bytes", file.bytes().size()}});
   }
   json["problems"] = Json::array();
-  for (const Error& problem : found.problems) json["problems"].push_back(cli::to_json(problem));
+  for (const Error& problem : found.problems) json["problems"].push_back(fp4moe::to_json(problem));
   if (with_tensors) {
     json["tensors"] = Json::array();
     for (const StoredTensor& tensor : store.tensors()) {
