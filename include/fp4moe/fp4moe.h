@@ -1,0 +1,204 @@
+/* The C API of fp4moe: which backend a layer gets, conversion to its layout, and running layers.
+ *
+ *   fp4moe_model* model = NULL;
+ *   fp4moe_layer* layer = NULL;
+ *   if (fp4moe_model_open("gpt-oss-20b", &model) != FP4MOE_OK ||
+ *       fp4moe_layer_create(model, 0, NULL, &layer) != FP4MOE_OK ||
+ *       fp4moe_layer_load(layer) != FP4MOE_OK || fp4moe_layer_process(layer) != FP4MOE_OK)
+ *     fprintf(stderr, "%s\n", fp4moe_last_error());
+ *
+ * Functions that can fail return a status, which is also the exit status that the command line
+ * would give; the words are then this thread's last error. Nothing is thrown, printed or aborted.
+ *
+ * Structs begin with their own size: set it to sizeof. Bytes beyond what the caller knows count as
+ * zero, and zero is the default of every field; bytes beyond what the library knows must be zero.
+ *
+ * Strings are UTF-8. A `char**` receives a string of the caller's, to be freed with
+ * fp4moe_free_string; a `const char*` that is returned belongs to the library. Where a function
+ * fails, what its pointers point at becomes null.
+ *
+ * Any thread may call anything. Calls on one layer wait for each other. Handles are never reused:
+ * one that was closed, or never was, is refused. Guide: docs/c-api.md. */
+#ifndef FP4MOE_FP4MOE_H
+#define FP4MOE_FP4MOE_H
+
+/* C's names are not those of the C++ parts. */
+/* NOLINTBEGIN(readability-identifier-naming,cppcoreguidelines-macro-usage) */
+#include <stddef.h>
+#include <stdint.h>
+
+#define FP4MOE_VERSION_MAJOR 0
+#define FP4MOE_VERSION_MINOR 1
+#define FP4MOE_VERSION_PATCH 0
+/* Grows by one whenever something is added here. */
+#define FP4MOE_API_VERSION 1
+
+#if defined(__GNUC__)
+#define FP4MOE_API __attribute__((visibility("default")))
+#else
+#define FP4MOE_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum fp4moe_status {
+  FP4MOE_OK = 0,
+  FP4MOE_FAILED = 1,        /* the work could not be done: input/output error, bug */
+  FP4MOE_USAGE = 2,         /* the request itself is wrong */
+  FP4MOE_INVALID_INPUT = 3, /* a file or tensor breaks its format */
+  FP4MOE_NO_BACKEND = 4,    /* no backend supports the configuration */
+  FP4MOE_MISMATCH = 5,      /* verification disagrees */
+  FP4MOE_EXHAUSTED = 6,     /* out of memory or disk */
+  FP4MOE_LACKING = 7,       /* this machine or build lacks what is needed */
+  FP4MOE_INTERRUPTED = 130
+} fp4moe_status;
+
+typedef enum fp4moe_dtype {
+  FP4MOE_BF16 = 1,
+  FP4MOE_F16 = 2,
+  FP4MOE_F32 = 3,
+  FP4MOE_F64 = 4
+} fp4moe_dtype;
+
+typedef enum fp4moe_log_level { FP4MOE_LOG_NOTE = 1, FP4MOE_LOG_WARNING = 2 } fp4moe_log_level;
+
+typedef struct fp4moe_model fp4moe_model; /* a checkpoint or converted folder, opened */
+typedef struct fp4moe_layer fp4moe_layer; /* one of its MoE layers */
+
+/* ---- The library ------------------------------------------------------------------------- */
+
+FP4MOE_API const char* fp4moe_version(void);  /* "0.1.0" */
+FP4MOE_API uint32_t fp4moe_api_version(void); /* FP4MOE_API_VERSION of the library that runs */
+FP4MOE_API const char* fp4moe_status_name(int32_t status); /* "usage"; "unknown" for others */
+
+/* Why this thread's last failing call failed: one line for people, a stable name for programs
+ * ("handle.freed"), and both with their parts as a JSON object. Until the thread fails again; ""
+ * and "{}" before it ever did. */
+FP4MOE_API const char* fp4moe_last_error(void);
+FP4MOE_API const char* fp4moe_last_error_id(void);
+FP4MOE_API const char* fp4moe_last_error_json(void);
+
+FP4MOE_API void fp4moe_free_string(char* string); /* null: nothing */
+
+/* Where warnings and notes go, from any thread, while a call runs; null: nowhere. A call that is
+ * under way elsewhere may still use the previous sink. The sink must not throw or jump out. */
+typedef void (*fp4moe_log)(int32_t level, const char* message, void* user);
+FP4MOE_API void fp4moe_set_log(fp4moe_log sink, void* user);
+
+/* ---- Which backend, and why not the others ------------------------------------------------ */
+
+/* `request` is a JSON object in the words of `fp4moe explain`: {"device": "h100", "model":
+ * "gpt-oss-20b", "policy": "2026-04-24", "tp": 8, "layer": {"hidden_dim": 2880}}; null: all
+ * defaults, which is this machine. `record` receives what `fp4moe explain --json` prints.
+ * FP4MOE_NO_BACKEND: there is a record, and it says why. */
+FP4MOE_API fp4moe_status fp4moe_explain(const char* request, char** record);
+
+/* ---- Conversion ---------------------------------------------------------------------------- */
+
+typedef struct fp4moe_convert_options {
+  size_t size;
+  const char* backend;       /* null: what the policy selects for the device */
+  const char* layout;        /* instead of a backend: "marlin.mxfp4" */
+  const char* generation;    /* of the layout; null: the backend's, or the newest */
+  const char* policy;        /* null: "native" */
+  const char* device;        /* null or "auto": this machine; "h100", ... */
+  uint64_t tp_rank, tp_size; /* this rank of so many that split every expert; 0, 0: alone */
+  uint64_t ep_rank, ep_size; /* the same where whole experts are dealt out */
+  uint64_t threads;          /* 0: all */
+  uint64_t max_memory;       /* bytes; 0: no limit */
+  uint64_t resume;           /* not 0: go on where a stopped conversion left off */
+  uint64_t experts_only;     /* not 0: leave the other tensors out */
+} fp4moe_convert_options;
+
+/* A checkpoint (folder, index or file) into a backend's layout, in the new folder `out`. `report`
+ * may be null. */
+FP4MOE_API fp4moe_status fp4moe_convert(const char* checkpoint, const char* out,
+                                        const fp4moe_convert_options* options, char** report);
+
+/* ---- Models -------------------------------------------------------------------------------- */
+
+FP4MOE_API fp4moe_status fp4moe_model_open(const char* path, fp4moe_model** model);
+FP4MOE_API void fp4moe_model_close(fp4moe_model* model); /* its layers stay; null: nothing */
+FP4MOE_API fp4moe_status fp4moe_model_layers(const fp4moe_model* model, uint64_t* count);
+FP4MOE_API fp4moe_status fp4moe_model_info(const fp4moe_model* model, char** json);
+
+/* ---- Layers: created, loaded, processed, applied; loaded again when weights change ---------- */
+
+typedef struct fp4moe_layer_options {
+  size_t size;
+  const char* engine;        /* null or "auto"; "reference", "cpu", "cuda" */
+  const char* backend;       /* null or "auto": what the policy selects for the device */
+  const char* policy;        /* null: "native" */
+  const char* device;        /* null or "auto": this machine */
+  const char* numerics;      /* null: the backend's; "exact", ... */
+  const char* weights;       /* null or "auto"; "packed", "mapped" */
+  uint64_t threads;          /* 0: all */
+  uint64_t tp_rank, tp_size; /* as in fp4moe_convert_options; outputs are then parts of the sum */
+  uint64_t ep_rank, ep_size;
+} fp4moe_layer_options;
+
+/* What the rows of a layer's calls look like; `size` is the caller's. */
+typedef struct fp4moe_shape {
+  size_t size;
+  uint64_t hidden, intermediate;   /* columns of x and of the output; of the activation */
+  uint64_t experts, local_experts; /* all, and those of this rank */
+  uint64_t top_k;                  /* experts of a token */
+} fp4moe_shape;
+
+/* Rows in the caller's memory, aligned as their type is. */
+typedef struct fp4moe_rows {
+  size_t size;
+  const void* data;
+  uint64_t dtype; /* fp4moe_dtype */
+  uint64_t rows, columns;
+  uint64_t stride; /* bytes from row to row; 0: no gaps */
+} fp4moe_rows;
+
+typedef struct fp4moe_output {
+  size_t size;
+  void* data; /* of no memory that the call reads */
+  uint64_t dtype;
+  uint64_t rows, columns;
+  uint64_t stride;
+} fp4moe_output;
+
+/* The experts of each token, without gaps: [tokens, top_k]. */
+typedef struct fp4moe_routes {
+  size_t size;
+  const int32_t* ids; /* -1: nothing */
+  const float* weights;
+  uint64_t tokens, top_k;
+} fp4moe_routes;
+
+FP4MOE_API fp4moe_status fp4moe_layer_create(const fp4moe_model* model, uint64_t number,
+                                             const fp4moe_layer_options* options,
+                                             fp4moe_layer** layer);
+FP4MOE_API void fp4moe_layer_destroy(fp4moe_layer* layer); /* null: nothing */
+FP4MOE_API fp4moe_status fp4moe_layer_load(fp4moe_layer* layer);
+/* One expert again, by its position among those of the rank. */
+FP4MOE_API fp4moe_status fp4moe_layer_load_expert(fp4moe_layer* layer, uint64_t position);
+FP4MOE_API fp4moe_status fp4moe_layer_process(fp4moe_layer* layer);
+
+/* Given ids and weights. */
+FP4MOE_API fp4moe_status fp4moe_layer_apply(fp4moe_layer* layer, const fp4moe_rows* x,
+                                            const fp4moe_routes* routes, const fp4moe_output* out);
+/* Given logits, by a kernel that routes itself; refused where the backend has none. */
+FP4MOE_API fp4moe_status fp4moe_layer_apply_monolithic(fp4moe_layer* layer, const fp4moe_rows* x,
+                                                       const fp4moe_rows* logits,
+                                                       const fp4moe_output* out);
+/* Given logits: by the monolithic kernel where there is one, else routed first. */
+FP4MOE_API fp4moe_status fp4moe_layer_run(fp4moe_layer* layer, const fp4moe_rows* x,
+                                          const fp4moe_rows* logits, const fp4moe_output* out);
+
+FP4MOE_API fp4moe_status fp4moe_layer_shape(const fp4moe_layer* layer, fp4moe_shape* shape);
+/* {"backend", "policy", "layout", "numerics", "weights_bytes", "engine", "kernel", ...}; the engine
+ * and its kernel once the layer is processed. */
+FP4MOE_API fp4moe_status fp4moe_layer_info(const fp4moe_layer* layer, char** json);
+
+#ifdef __cplusplus
+}
+#endif
+/* NOLINTEND(readability-identifier-naming,cppcoreguidelines-macro-usage) */
+#endif

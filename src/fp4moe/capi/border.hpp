@@ -1,0 +1,106 @@
+// Where C meets the library: errors and exceptions become a status and this thread's words, handles
+// become objects, structs of any age become today's.
+//
+// A handle is a number that looks like a pointer and is never followed or used twice, so a handle
+// that was closed, or never was one, is an error and not a crash. An object lives until the last
+// call on it returns, whoever closes it meanwhile.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "fp4moe/base/json.hpp"
+#include "fp4moe/base/result.hpp"
+#include "fp4moe/fp4moe.h"
+#include "fp4moe/runtime/layer.hpp"
+#include "fp4moe/runtime/run.hpp"
+
+namespace fp4moe::capi {
+
+// Remembers why, for this thread.
+fp4moe_status fail(const Error& why) noexcept;
+// The exception that is being handled, as an error.
+fp4moe_status fail_thrown() noexcept;
+
+template <class Work>
+fp4moe_status guarded(const Work& work) noexcept {
+  try {
+    const Result<Done> done = work();
+    return done ? FP4MOE_OK : fail(done.why());
+  } catch (...) {
+    return fail_thrown();
+  }
+}
+
+void log(fp4moe_log_level level, const std::string& message);
+void log_all(fp4moe_log_level level, const std::vector<std::string>& messages);
+
+// A layer and what it reads.
+struct OpenLayer {
+  OpenLayer(std::shared_ptr<const runtime::Model> source, runtime::MoeLayer made)
+      : model(std::move(source)), layer(std::move(made)) {}
+
+  std::shared_ptr<const runtime::Model> model;
+  runtime::MoeLayer layer;
+  std::mutex mutex{};  // one call at a time
+};
+
+fp4moe_model* add(std::shared_ptr<const runtime::Model> model);
+fp4moe_layer* add(std::shared_ptr<OpenLayer> layer);
+// Errors: handle.null, handle.freed, handle.kind (a layer where a model belongs), handle.unknown.
+Result<std::shared_ptr<const runtime::Model>> find(const fp4moe_model* handle);
+Result<std::shared_ptr<OpenLayer>> find(const fp4moe_layer* handle);
+// Forgets an object of that kind; what is none is let be.
+void close(const fp4moe_model* handle) noexcept;
+void close(const fp4moe_layer* handle) noexcept;
+
+Error null_argument(std::string_view what);
+// Null where a string or a handle is going to be. Errors: argument.null.
+template <class T>
+Result<Done> clear(T** to, std::string_view what) {
+  if (to == nullptr) return null_argument(what);
+  *to = nullptr;
+  return Done{};
+}
+
+// A string of the caller's own. Errors: memory.exhausted.
+Result<Done> give(const std::string& text, char** to);
+Result<Done> give(const Json& json, char** to);
+
+// A path or word that must be there. Errors: argument.null, argument.empty.
+Result<std::string> require_text(const char* text, std::string_view what);
+inline std::string text_or(const char* text, std::string_view otherwise) {
+  return std::string(text == nullptr ? otherwise : std::string_view(text));
+}
+
+// The bytes of a struct that begins with its size, as far as both sides know it. Errors:
+// struct.size, struct.tail (a caller who is newer than the library asks for something).
+Result<Done> copy_struct(const void* given, std::string_view what, std::span<std::byte> to);
+
+// Null: the defaults.
+template <class T>
+Result<T> take_options(const T* given, std::string_view what) {
+  T made{};
+  if (given == nullptr) return made;
+  const auto copied = copy_struct(given, what, std::as_writable_bytes(std::span(&made, 1)));
+  if (!copied) return copied.why();
+  return made;
+}
+template <class T>
+Result<T> take_struct(const T* given, std::string_view what) {
+  if (given == nullptr) return null_argument(what);
+  return take_options(given, what);
+}
+
+// Options that a conversion and a layer share. Errors: options.threads, options.rank, device.*.
+Result<std::size_t> threads_of(std::uint64_t wish);
+Result<weights::Rank> rank_of(std::uint64_t rank, std::uint64_t size, std::string_view what);
+Result<platform::Device> device_of(const char* name);
+
+}  // namespace fp4moe::capi

@@ -1,0 +1,225 @@
+// Thousands of calls that make little sense: nulls, closed handles, wild sizes, types and words.
+// Each ends with a status, and with words where it fails; the sanitizers see to the rest.
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "fp4moe/base/random.hpp"
+#include "fp4moe/capi/test_support.hpp"
+
+namespace fp4moe::capi {
+namespace {
+
+using namespace testing;
+
+constexpr std::uint64_t kMostTokens = 4;
+
+class RandomCaller {
+ public:
+  explicit RandomCaller(std::uint64_t seed) : random_(seed) {
+    for (float& value : memory_) value = 2.0f * random_.unit() - 1.0f;
+  }
+  ~RandomCaller() {
+    for (fp4moe_layer* layer : layers_) fp4moe_layer_destroy(layer);
+    for (fp4moe_model* model : models_) fp4moe_model_close(model);
+  }
+  RandomCaller(const RandomCaller&) = delete;
+  RandomCaller& operator=(const RandomCaller&) = delete;
+
+  void step() {
+    const Calls call = kCalls[random_.next() % kCalls.size()];
+    const fp4moe_status status = (this->*call)();
+    ++(status == FP4MOE_OK ? fine : refused);
+    ASSERT_STRNE(fp4moe_status_name(status), "unknown");
+    if (status != FP4MOE_OK) {
+      ASSERT_STRNE(fp4moe_last_error(), "");
+      ASSERT_STRNE(fp4moe_last_error_id(), "");
+    }
+    // Closed handles stay in the lists for a while: they are to be used again.
+    if (layers_.size() > 12) forget();
+  }
+
+  std::uint64_t fine = 0, refused = 0;
+
+ private:
+  using Calls = fp4moe_status (RandomCaller::*)();
+
+  bool chance(std::uint64_t one_in) { return random_.next() % one_in == 0; }
+  template <class T, std::size_t kCount>
+  T any(const std::array<T, kCount>& all) {
+    return all[random_.next() % kCount];
+  }
+
+  const char* word() {
+    return any(std::array<const char*, 14>{nullptr, nullptr, nullptr, nullptr, "auto", "cpu", "CPU",
+                                           "MARLIN", "reference", "exact", "mapped", "h100", "",
+                                           "\xff\x01 no such word"});
+  }
+  std::uint64_t number() {
+    return any(std::array<std::uint64_t, 9>{0, 0, 0, 1, 2, 3, 7, 1u << 20, UINT64_MAX});
+  }
+  std::size_t size_of(std::size_t right) {
+    return chance(8) ? static_cast<std::size_t>(random_.next() % (right + 1)) : right;
+  }
+  fp4moe_model* model() {
+    if (chance(10)) return nullptr;
+    if (chance(20)) return reinterpret_cast<fp4moe_model*>(layer());
+    return models_.empty() ? nullptr : models_[random_.next() % models_.size()];
+  }
+  fp4moe_layer* layer() {
+    if (chance(20)) return nullptr;
+    if (chance(20)) return reinterpret_cast<fp4moe_layer*>(memory_.data());
+    return layers_.empty() ? nullptr : layers_[random_.next() % layers_.size()];
+  }
+
+  // Rows that claim no more memory than there is, unless the claim can be seen to be wrong.
+  template <class Rows>
+  Rows rows(std::uint64_t columns, float* data) {
+    Rows made{sizeof(Rows), data, FP4MOE_F32, random_.next() % (kMostTokens + 1), columns, 0};
+    if (!chance(3)) made.rows = 2;
+    if (chance(12)) made.dtype = number();
+    if (chance(12)) made.columns = number();
+    if (chance(12)) made.stride = any(std::array<std::uint64_t, 4>{1, columns * 4, columns * 8, 3});
+    if (chance(20)) made.rows = UINT64_MAX / 4;
+    if (chance(12)) made.data = nullptr;
+    if (chance(12)) made.data = reinterpret_cast<char*>(data) + 1;
+    made.size = size_of(sizeof(Rows));
+    return made;
+  }
+  float* input() { return memory_.data(); }
+  float* output() { return memory_.data() + memory_.size() / 2; }
+
+  fp4moe_status open() {
+    fp4moe_model* opened = nullptr;
+    const char* path = chance(3) ? word() : model_path().c_str();
+    const fp4moe_status status = fp4moe_model_open(path, chance(10) ? nullptr : &opened);
+    if (opened != nullptr) models_.push_back(opened);
+    return status;
+  }
+  fp4moe_status close() {
+    if (chance(3)) fp4moe_model_close(model());
+    if (chance(3)) fp4moe_layer_destroy(layer());
+    return FP4MOE_OK;
+  }
+  fp4moe_status describe() {
+    std::uint64_t count = 0;
+    char* json = nullptr;
+    const bool given = !chance(8);
+    const fp4moe_status status = chance(3) ? fp4moe_model_layers(model(), given ? &count : nullptr)
+                                 : chance(2) ? fp4moe_model_info(model(), given ? &json : nullptr)
+                                             : fp4moe_layer_info(layer(), given ? &json : nullptr);
+    EXPECT_EQ(json != nullptr && status != FP4MOE_OK, false);
+    fp4moe_free_string(json);
+    return status;
+  }
+  fp4moe_status create() {
+    fp4moe_layer_options options = layer_options();
+    if (chance(4)) options.engine = word();
+    if (chance(4)) options.backend = word();
+    if (chance(6)) options.policy = word();
+    if (chance(6)) options.numerics = word();
+    if (chance(6)) options.weights = word();
+    if (chance(8)) options.ep_rank = number();
+    if (chance(8)) options.ep_size = number();
+    if (chance(8)) options.tp_size = number();
+    if (chance(12)) options.threads = any(std::array<std::uint64_t, 3>{2, 5000, UINT64_MAX});
+    options.size = size_of(sizeof options);
+    fp4moe_layer* made = nullptr;
+    const fp4moe_status status = fp4moe_layer_create(model(), chance(6) ? number() : 0, &options,
+                                                     chance(12) ? nullptr : &made);
+    if (made != nullptr) layers_.push_back(made);
+    return status;
+  }
+  fp4moe_status load() { return fp4moe_layer_load(layer()); }
+  fp4moe_status load_expert() { return fp4moe_layer_load_expert(layer(), number()); }
+  fp4moe_status process() { return fp4moe_layer_process(layer()); }
+  fp4moe_status shape() {
+    fp4moe_shape made{};
+    made.size = size_of(sizeof made);
+    return fp4moe_layer_shape(layer(), chance(8) ? nullptr : &made);
+  }
+  fp4moe_status apply() {
+    const auto x = rows<fp4moe_rows>(kHidden, input());
+    const auto out = rows<fp4moe_output>(kHidden, output());
+    std::array<std::int32_t, kMostTokens * kExperts> ids{};
+    for (std::int32_t& id : ids) id = static_cast<std::int32_t>(random_.next() % 12) - 3;
+    if (chance(4)) ids[0] = any(std::array<std::int32_t, 2>{INT32_MAX, INT32_MIN});
+    fp4moe_routes routes{sizeof routes, ids.data(), input(), x.rows, 1 + random_.next() % kExperts};
+    if (chance(8)) routes.ids = nullptr;
+    if (chance(8)) routes.weights = nullptr;
+    if (chance(8)) routes.top_k = number();
+    if (chance(8)) routes.tokens = number();
+    routes.size = size_of(sizeof routes);
+    return fp4moe_layer_apply(layer(), chance(20) ? nullptr : &x, chance(20) ? nullptr : &routes,
+                              chance(20) ? nullptr : &out);
+  }
+  fp4moe_status run() {
+    const auto x = rows<fp4moe_rows>(kHidden, input());
+    const auto logits = rows<fp4moe_rows>(kExperts, input());
+    const auto out = rows<fp4moe_output>(kHidden, output());
+    const auto function = chance(3) ? fp4moe_layer_apply_monolithic : fp4moe_layer_run;
+    return function(layer(), chance(20) ? nullptr : &x, chance(20) ? nullptr : &logits,
+                    chance(20) ? nullptr : &out);
+  }
+  fp4moe_status explain() {
+    char* record = nullptr;
+    const char* request = any(std::array<const char*, 7>{
+        R"({"device": "h100"})", R"({"device": "b200", "tp": 8, "ep": true})", R"({"tp": 1e99})",
+        R"({"layer": {"hidden_dim": -1}})", "\xff", "", R"({"layer": {"hidden_dim": 1}})"});
+    const fp4moe_status status = fp4moe_explain(request, chance(10) ? nullptr : &record);
+    fp4moe_free_string(record);
+    return status;
+  }
+  fp4moe_status convert() {
+    fp4moe_convert_options options{};
+    options.backend = word();
+    options.layout = chance(2) ? "no.such" : word();
+    options.device = word();
+    options.tp_rank = number();
+    options.size = size_of(sizeof options);
+    // A folder that cannot be made: this is about refusals.
+    return fp4moe_convert(chance(2) ? model_path().c_str() : word(), "/proc/no/such/folder",
+                          chance(8) ? nullptr : &options, nullptr);
+  }
+
+  void forget() {
+    fp4moe_layer_destroy(layers_.front());
+    layers_.erase(layers_.begin());
+    while (models_.size() > 6) {
+      fp4moe_model_close(models_.front());
+      models_.erase(models_.begin());
+    }
+  }
+
+  static constexpr std::array<Calls, 22> kCalls{
+      &RandomCaller::open,    &RandomCaller::close,   &RandomCaller::describe,
+      &RandomCaller::create,  &RandomCaller::create,  &RandomCaller::load,
+      &RandomCaller::load,    &RandomCaller::load,    &RandomCaller::load_expert,
+      &RandomCaller::process, &RandomCaller::process, &RandomCaller::process,
+      &RandomCaller::shape,   &RandomCaller::apply,   &RandomCaller::apply,
+      &RandomCaller::apply,   &RandomCaller::run,     &RandomCaller::run,
+      &RandomCaller::run,     &RandomCaller::run,     &RandomCaller::explain,
+      &RandomCaller::convert};
+
+  SplitMix64 random_;
+  std::vector<float> memory_ = std::vector<float>(4 * (kMostTokens + 1) * kHidden);
+  std::vector<fp4moe_model*> models_{};
+  std::vector<fp4moe_layer*> layers_{};
+};
+
+TEST(CApi, SurvivesThousandsOfRandomCalls) {
+  for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+    SCOPED_TRACE(seed);
+    RandomCaller caller(seed);
+    for (int step = 0; step < 1000 && !HasFatalFailure(); ++step) caller.step();
+    EXPECT_GT(caller.fine, 100u);
+    EXPECT_GT(caller.refused, 100u);
+  }
+}
+
+}  // namespace
+}  // namespace fp4moe::capi
