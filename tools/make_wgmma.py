@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Writes kernels/cuda/sm90/wgmma.cuh: one instruction for each number of token columns.
+"""Writes kernels/cuda/sm90/wgmma.cuh: one instruction for each number of token columns. With --check
+only says whether it stands there.
 
 Inline assembly wants every register by name, which no template can spell.
 """
+import sys
 from pathlib import Path
 
 COLUMNS = range(24, 136, 8)  # fewer go by another instruction
@@ -73,7 +75,12 @@ def instruction(columns: int) -> str:
 def main():
     path = Path(__file__).parent.parent / "src/fp4moe/kernels/cuda/sm90/wgmma.cuh"
     text = HEAD + "".join(map(instruction, COLUMNS))
-    path.write_text(text + "}\n" + TAIL + "// clang-format on\n\n}  // namespace fp4moe::kernels::cuda::sm90\n")
+    whole = text + "}\n" + TAIL + "// clang-format on\n\n}  // namespace fp4moe::kernels::cuda::sm90\n"
+    if "--check" in sys.argv[1:]:
+        if path.read_text() != whole:
+            sys.exit(f"{path.name} is not what {Path(__file__).name} writes: run it")
+        return
+    path.write_text(whole)
 
 
 if __name__ == "__main__":
