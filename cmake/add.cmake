@@ -16,7 +16,7 @@ endif()
 target_compile_options(fp4moe_options INTERFACE -ffp-contract=off)
 
 # A room: src/fp4moe/<name> (its subfolders are separate rooms where they are declared so).
-# Sources become a static library fp4moe_<room>; each x_test.cpp becomes the test <room>.x, each
+# Sources become a library fp4moe_<room>; each x_test.cpp becomes the test <room>.x, each
 # x_gpu_test.cpp the test <room>.x_gpu with the label gpu.
 # PRECOMPILE names heavy headers that most of the room's files include, SOURCES files of subfolders.
 # QUICK rooms decide and print: they are built fast rather than to run fast, but for the HOT files,
@@ -35,7 +35,7 @@ function(fp4moe_room path)
   list(TRANSFORM ARG_DEPENDS PREPEND fp4moe_)
 
   if(sources)
-    add_library(fp4moe_${room} STATIC ${sources})
+    add_library(fp4moe_${room} ${FP4MOE_ROOM_KIND} ${sources})
     set_target_properties(fp4moe_${room} PROPERTIES POSITION_INDEPENDENT_CODE ON)
     target_include_directories(fp4moe_${room} PUBLIC ${PROJECT_SOURCE_DIR}/src)
     target_link_libraries(fp4moe_${room} PUBLIC ${ARG_DEPENDS} ${ARG_LINK} PRIVATE fp4moe_options)
