@@ -1,0 +1,50 @@
+#!/usr/bin/env python3
+"""Writes the pages that are made from sources, and with --check only says whether they stand there.
+
+    tools/make_docs.py [--check] [--program FP4MOE] PAGE...
+
+    errors    docs/errors.md: every error id, from the sources and docs/errors.toml
+"""
+from __future__ import annotations
+
+import argparse
+import difflib
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+
+def errors(_: argparse.Namespace) -> str:
+    from pages import errors as source
+
+    return source.page()
+
+
+PAGES = {"errors": errors}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--program", default="fp4moe")
+    parser.add_argument("page", nargs="+", choices=sorted(PAGES))
+    options = parser.parse_args()
+    stale = False
+    for name in options.page:
+        path = ROOT / f"docs/{name}.md"
+        text = PAGES[name](options)
+        old = path.read_text() if path.exists() else ""
+        if not options.check:
+            path.write_text(text)
+        elif old != text:
+            stale = True
+            lines = difflib.unified_diff(old.splitlines(), text.splitlines(), str(path), "what the sources say", lineterm="", n=0)
+            print("\n".join(list(lines)[:40]))
+            print(f"docs/{name}.md is stale: run tools/make_docs.py {name}")
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
