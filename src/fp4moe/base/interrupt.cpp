@@ -1,7 +1,10 @@
 #include "fp4moe/base/interrupt.hpp"
 
+#include <array>
 #include <atomic>
 #include <csignal>
+#include <cstddef>
+#include <mutex>
 
 namespace fp4moe {
 namespace {
@@ -15,25 +18,38 @@ std::atomic<bool>& flag() {
 
 extern "C" void note_signal(int) { flag().store(true, std::memory_order_relaxed); }
 
-void handle(int signal) {
-  struct sigaction action {};
-  action.sa_handler = note_signal;
-  action.sa_flags = static_cast<int>(SA_RESTART | SA_RESETHAND);
-  sigemptyset(&action.sa_mask);
-  sigaction(signal, &action, nullptr);
+constexpr std::array kSignals{SIGINT, SIGTERM};
+
+// What the host did with these signals before the first guard of several.
+struct Handlers {
+  std::mutex mutex{};
+  std::size_t guards = 0;
+  std::array<struct sigaction, kSignals.size()> before{};
+};
+Handlers& handlers() {
+  static Handlers made;
+  return made;
 }
 
 }  // namespace
 
 InterruptGuard::InterruptGuard() {
+  Handlers& all = handlers();
+  const std::lock_guard lock(all.mutex);
+  if (all.guards++ != 0) return;
   flag().store(false);
-  handle(SIGINT);
-  handle(SIGTERM);
+  struct sigaction action {};
+  action.sa_handler = note_signal;
+  action.sa_flags = static_cast<int>(SA_RESTART | SA_RESETHAND);
+  sigemptyset(&action.sa_mask);
+  for (std::size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &action, &all.before[i]);
 }
 
 InterruptGuard::~InterruptGuard() {
-  std::signal(SIGINT, SIG_DFL);
-  std::signal(SIGTERM, SIG_DFL);
+  Handlers& all = handlers();
+  const std::lock_guard lock(all.mutex);
+  if (--all.guards != 0) return;
+  for (std::size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &all.before[i], nullptr);
   flag().store(false);
 }
 

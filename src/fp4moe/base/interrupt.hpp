@@ -5,8 +5,9 @@
 
 namespace fp4moe {
 
-// While one lives, SIGINT and SIGTERM only take note; a second signal ends the process as usual.
-// Meant for the main function of a command; the library itself never installs handlers.
+// While one lives, SIGINT and SIGTERM only take note; a second signal ends the process. The last
+// one to go puts back what the host had, an interpreter's handlers, say. Meant for whoever runs a
+// command; the library itself never installs handlers.
 class InterruptGuard {
  public:
   InterruptGuard();

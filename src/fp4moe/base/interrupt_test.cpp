@@ -38,6 +38,22 @@ TEST(Interrupt, TheNoteEndsWithItsGuard) {
   EXPECT_FALSE(interrupt_requested());
 }
 
+extern "C" void own_handler(int) {}
+
+TEST(Interrupt, TheHandlersOfTheHostComeBackWithTheLastGuard) {
+  const auto before = std::signal(SIGINT, own_handler);
+  {
+    const InterruptGuard outer;
+    {
+      const InterruptGuard inner;
+      std::raise(SIGINT);
+    }
+    EXPECT_TRUE(interrupt_requested()) << "the inner guard took the outer one's note along";
+  }
+
+  EXPECT_EQ(std::signal(SIGINT, before), own_handler);
+}
+
 TEST(InterruptDeathTest, ASecondSignalEndsTheProcess) {
   EXPECT_EXIT(
       {

@@ -12,7 +12,7 @@
 
 #include "fp4moe/base/checked.hpp"
 #include "fp4moe/capi/border.hpp"
-#include "fp4moe/convert/manifest.hpp"
+#include "fp4moe/runtime/describe.hpp"
 
 namespace fp4moe::capi {
 namespace {
@@ -208,34 +208,6 @@ Result<Done> shape_of(const MoeLayer& layer, fp4moe_shape* to) {
   return Done{};
 }
 
-Result<Done> describe_layer(const MoeLayer& layer, char** to) {
-  const runtime::Choice& choice = layer.choice();
-  const moe::ExpertsProblem& problem = layer.problem();
-  const moe::Experts* experts = layer.experts();
-  Json json{{"backend", choice.backend->name},
-            {"policy", choice.policy->name},
-            {"why", choice.why},
-            {"layout", convert::layout_text(choice.layout->id, choice.layout->generation)},
-            {"numerics", problem.numerics.id},
-            {"quantises", oracle::name(problem.quantises)},
-            {"routing", moe::routing::name(layer.facts().router.method)},
-            {"format", weights::name(problem.shape.format)},
-            {"hidden", problem.shape.hidden},
-            {"intermediate", problem.shape.intermediate},
-            {"experts", layer.facts().model.shape.experts},
-            {"local_experts", problem.shape.experts},
-            {"top_k", layer.facts().router.top_k},
-            {"weights_bytes", layer.weights().bytes()},
-            {"is_processed", experts != nullptr},
-            {"is_monolithic", layer.is_monolithic()},
-            {"warnings", layer.warnings()}};
-  if (experts != nullptr) {
-    json["engine"] = experts->engine();
-    json["kernel"] = experts->kernel();
-  }
-  return give(json, to);
-}
-
 }  // namespace
 }  // namespace fp4moe::capi
 
@@ -296,7 +268,7 @@ fp4moe_status fp4moe_layer_info(const fp4moe_layer* layer, char** json) {
     const auto found = capi::find(layer);
     if (!found) return found.why();
     const std::lock_guard lock((*found)->mutex);
-    return capi::describe_layer((*found)->layer, json);
+    return capi::give(fp4moe::runtime::describe((*found)->layer), json);
   });
 }
 

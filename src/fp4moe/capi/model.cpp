@@ -3,8 +3,8 @@
 #include <string>
 #include <utility>
 
-#include "fp4moe/base/error_json.hpp"
 #include "fp4moe/capi/border.hpp"
+#include "fp4moe/runtime/describe.hpp"
 
 namespace fp4moe::capi {
 namespace {
@@ -28,38 +28,11 @@ Result<Done> count_layers(const fp4moe_model* model, std::uint64_t* count) {
   return Done{};
 }
 
-// A layer that cannot be run says why, so that the others can be read all the same.
-Json layer_json(const runtime::Model& model, std::size_t number) {
-  Json made{{"index", model.layer_index(number)}, {"hidden", model.hidden(number)}};
-  const Result<runtime::LayerFacts> facts = model.facts(number);
-  if (!facts) {
-    made["error"] = to_json(facts.why());
-    return made;
-  }
-  const weights::MoeShape& shape = facts->model.shape;
-  made.update({{"prefix", facts->prefix},
-               {"format", weights::name(shape.format)},
-               {"experts", shape.experts},
-               {"intermediate", shape.intermediate},
-               {"top_k", facts->router.top_k},
-               {"has_bias", shape.has_bias},
-               {"activation", oracle::name(facts->model.layer.activation)},
-               {"routing", moe::routing::name(facts->router.method)},
-               {"notes", facts->notes}});
-  return made;
-}
-
 Result<Done> describe_model(const fp4moe_model* model, char** json) {
   if (const auto fine = clear(json, "the place for the text"); !fine) return fine.why();
   const auto found = find(model);
   if (!found) return found.why();
-  Json layers = Json::array();
-  for (std::size_t number = 0; number < (*found)->layers(); ++number)
-    layers.push_back(layer_json(**found, number));
-  return give(Json{{"path", (*found)->path()},
-                   {"is_converted", (*found)->is_converted()},
-                   {"layers", std::move(layers)}},
-              json);
+  return give(runtime::describe(**found), json);
 }
 
 }  // namespace

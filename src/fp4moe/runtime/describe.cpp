@@ -1,0 +1,70 @@
+#include "fp4moe/runtime/describe.hpp"
+
+#include <utility>
+
+#include "fp4moe/base/error_json.hpp"
+#include "fp4moe/convert/manifest.hpp"
+
+namespace fp4moe::runtime {
+namespace {
+
+Json describe_layer(const Model& model, std::size_t number) {
+  Json made{{"index", model.layer_index(number)}, {"hidden", model.hidden(number)}};
+  const Result<LayerFacts> facts = model.facts(number);
+  if (!facts) {
+    made["error"] = to_json(facts.why());
+    return made;
+  }
+  const weights::MoeShape& shape = facts->model.shape;
+  made.update({{"prefix", facts->prefix},
+               {"format", weights::name(shape.format)},
+               {"experts", shape.experts},
+               {"intermediate", shape.intermediate},
+               {"top_k", facts->router.top_k},
+               {"has_bias", shape.has_bias},
+               {"activation", oracle::name(facts->model.layer.activation)},
+               {"routing", moe::routing::name(facts->router.method)},
+               {"notes", facts->notes}});
+  return made;
+}
+
+}  // namespace
+
+Json describe(const Model& model) {
+  Json layers = Json::array();
+  for (std::size_t number = 0; number < model.layers(); ++number)
+    layers.push_back(describe_layer(model, number));
+  return {{"path", model.path()},
+          {"is_converted", model.is_converted()},
+          {"layers", std::move(layers)}};
+}
+
+Json describe(const MoeLayer& layer) {
+  const Choice& choice = layer.choice();
+  const moe::ExpertsProblem& problem = layer.problem();
+  const moe::Experts* experts = layer.experts();
+  Json json{{"backend", choice.backend->name},
+            {"policy", choice.policy->name},
+            {"why", choice.why},
+            {"layout", convert::layout_text(choice.layout->id, choice.layout->generation)},
+            {"numerics", problem.numerics.id},
+            {"quantises", oracle::name(problem.quantises)},
+            {"routing", moe::routing::name(layer.facts().router.method)},
+            {"format", weights::name(problem.shape.format)},
+            {"hidden", problem.shape.hidden},
+            {"intermediate", problem.shape.intermediate},
+            {"experts", layer.facts().model.shape.experts},
+            {"local_experts", problem.shape.experts},
+            {"top_k", layer.facts().router.top_k},
+            {"weights_bytes", layer.weights().bytes()},
+            {"is_processed", experts != nullptr},
+            {"is_monolithic", layer.is_monolithic()},
+            {"warnings", layer.warnings()}};
+  if (experts != nullptr) {
+    json["engine"] = experts->engine();
+    json["kernel"] = experts->kernel();
+  }
+  return json;
+}
+
+}  // namespace fp4moe::runtime
