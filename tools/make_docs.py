@@ -4,6 +4,7 @@
     tools/make_docs.py [--check] [--program FP4MOE] PAGE...
 
     errors    docs/errors.md: every error id, from the sources and docs/errors.toml
+    machine   docs/machine.md: what described devices get, asked of the program
 """
 from __future__ import annotations
 
@@ -22,7 +23,13 @@ def errors(_: argparse.Namespace) -> str:
     return source.page()
 
 
-PAGES = {"errors": errors}
+def machine(options: argparse.Namespace) -> str:
+    from pages import machine as source
+
+    return source.page(options.program)
+
+
+PAGES = {"errors": errors, "machine": machine}
 
 
 def main() -> int:
