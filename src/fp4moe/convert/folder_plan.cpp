@@ -103,6 +103,7 @@ std::uint64_t lane_bytes(const FolderPlan& plan) {
 Result<FolderPlan> plan_folder(const weights::Checkpoint& checkpoint, const std::string& path,
                                const Recipe& recipe, const FolderWishes& wishes) {
   const tensor::Store& store = checkpoint.store();
+  if (const auto files = store.require_files(); !files) return files.why();
   FolderPlan plan{.recipe = recipe};
   plan.unpacks_source = checkpoint.dialect().scales_inside();
   if (checkpoint.layers().empty())

@@ -258,9 +258,17 @@ Result<Model> Model::open(const std::string& path) {
   }
   Result<weights::Checkpoint> checkpoint = weights::Checkpoint::open(path);
   if (!checkpoint) return checkpoint.why();
-  made.checkpoint_ = std::make_shared<const weights::Checkpoint>(std::move(*checkpoint));
+  Result<Model> of_checkpoint = of(*std::move(checkpoint));
+  if (of_checkpoint) of_checkpoint->path_ = path;
+  return of_checkpoint;
+}
+
+Result<Model> Model::of(weights::Checkpoint checkpoint) {
+  Model made;
+  made.path_ = checkpoint.store().folder();
+  made.checkpoint_ = std::make_shared<const weights::Checkpoint>(std::move(checkpoint));
   if (made.layers() == 0)
-    return invalid("run.layers", "the checkpoint has no MoE layer in FP4").in(path);
+    return invalid("run.layers", "the checkpoint has no MoE layer in FP4").in(made.path_);
   return made;
 }
 

@@ -22,6 +22,8 @@ namespace fp4moe::runtime {
 class Model {
  public:
   static Result<Model> open(const std::string& path);
+  // A checkpoint that is open already; its path() is the folder, "" for tensors in memory.
+  static Result<Model> of(weights::Checkpoint checkpoint);
 
   std::size_t layers() const;
   std::uint64_t layer_index(std::size_t number) const;  // the block's number in the model

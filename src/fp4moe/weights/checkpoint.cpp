@@ -7,7 +7,11 @@ namespace fp4moe::weights {
 Result<Checkpoint> Checkpoint::open(const std::string& path) {
   auto store = tensor::Store::open(path);
   if (!store) return store.why();
-  auto owned = std::make_unique<tensor::Store>(std::move(*store));
+  return of(*std::move(store));
+}
+
+Result<Checkpoint> Checkpoint::of(tensor::Store store) {
+  auto owned = std::make_unique<tensor::Store>(std::move(store));
   Survey found = survey(*owned);
   return from(std::move(owned), std::move(found));
 }

@@ -65,6 +65,8 @@ class Checkpoint {
   // layer.duplicate, tensor.missing, tensor.shape, tensor.dtype, tensor.duplicate, config.*, and
   // those of the files.
   static Result<Checkpoint> open(const std::string& path);
+  // From tensors that somebody has read already; see tensor::Store::of.
+  static Result<Checkpoint> of(tensor::Store store);
   // From a store already open and what survey() found in it.
   static Result<Checkpoint> from(std::unique_ptr<tensor::Store> store, Survey found);
 

@@ -266,6 +266,21 @@ std::string without_python_numbers(std::string_view text) {
   return result;
 }
 
+Result<std::optional<ConfigDocument>> read_document(const tensor::MappedFile& file) {
+  constexpr std::size_t kMaxBytes = std::size_t{100} << 20;
+  const std::span<const std::byte> bytes = file.bytes();
+  if (bytes.size() > kMaxBytes) {
+    return invalid("config.too_large", "a configuration of this size is none")
+        .in(file.path())
+        .expects("at most 100 MiB", human_bytes(bytes.size()));
+  }
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  const std::string strict = without_python_numbers(text);
+  Result<Json> document = parse_json(strict);
+  if (!document) return Error(document.why()).in(file.path());
+  return std::optional(ConfigDocument{std::move(*document), strict != text});
+}
+
 }  // namespace
 
 Result<std::optional<ConfigDocument>> read_config_document(const std::string& path) {
@@ -273,18 +288,15 @@ Result<std::optional<ConfigDocument>> read_config_document(const std::string& pa
   if (!std::filesystem::exists(path, failed) && !failed) return std::optional<ConfigDocument>{};
   const auto file = tensor::MappedFile::open(path);
   if (!file) return file.why();
-  constexpr std::size_t kMaxBytes = std::size_t{100} << 20;
-  const std::span<const std::byte> bytes = file->bytes();
-  if (bytes.size() > kMaxBytes) {
-    return invalid("config.too_large", "a configuration of this size is none")
-        .in(path)
-        .expects("at most 100 MiB", human_bytes(bytes.size()));
-  }
-  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  const std::string strict = without_python_numbers(text);
-  Result<Json> document = parse_json(strict);
-  if (!document) return Error(document.why()).in(path);
-  return std::optional(ConfigDocument{std::move(*document), strict != text});
+  return read_document(*file);
+}
+
+Result<std::optional<ConfigDocument>> read_config_document(const tensor::Store& store,
+                                                           std::string_view name) {
+  const auto file = store.document(name);
+  if (!file) return file.why();
+  if (!file->has_value()) return std::optional<ConfigDocument>{};
+  return read_document(**file);
 }
 
 void Exclusions::add(std::string_view pattern) {
@@ -451,21 +463,18 @@ Result<ModelFacts> facts_from_gguf(std::span<const tensor::GgufField> fields) {
 Result<ModelFacts> read_facts(const tensor::Store& store) {
   if (store.kind() == tensor::StoreKind::gguf) return facts_from_gguf(store.gguf_fields());
   ModelFacts facts;
-  const std::string folder = store.folder().empty() ? "." : store.folder();
-  const std::string config_path = folder + "/config.json";
-  const auto config = read_config_document(config_path);
+  const auto config = read_config_document(store, "config.json");
   if (!config) return config.why();
   if (config->has_value()) {
     auto parsed = parse_config((*config)->json);
-    if (!parsed) return Error(parsed.why()).in(config_path);
+    if (!parsed) return Error(parsed.why()).in(store.path_of("config.json"));
     facts = std::move(*parsed);
   }
-  const std::string quant_path = folder + "/hf_quant_config.json";
-  const auto quant = read_config_document(quant_path);
+  const auto quant = read_config_document(store, "hf_quant_config.json");
   if (!quant) return quant.why();
   if (quant->has_value()) {
     auto claim = parse_hf_quant_config((*quant)->json);
-    if (!claim) return Error(claim.why()).in(quant_path);
+    if (!claim) return Error(claim.why()).in(store.path_of("hf_quant_config.json"));
     facts.claims.push_back(std::move(*claim));
   }
   return facts;

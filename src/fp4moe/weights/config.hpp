@@ -75,13 +75,16 @@ struct ConfigDocument {
 };
 // Nothing when the file is not there.
 Result<std::optional<ConfigDocument>> read_config_document(const std::string& path);
+// The same beside a store's tensors, in its folder or in memory.
+Result<std::optional<ConfigDocument>> read_config_document(const tensor::Store& store,
+                                                           std::string_view name);
 
 // Both from untrusted documents. Wrong types give config.type, never an exception.
 Result<ModelFacts> parse_config(const Json& config);
 Result<QuantClaim> parse_hf_quant_config(const Json& config);
 Result<ModelFacts> facts_from_gguf(std::span<const tensor::GgufField> fields);
 
-// The facts beside a store: its folder's config.json and hf_quant_config.json, or its metadata.
+// The facts beside a store: its config.json and hf_quant_config.json, or its metadata.
 Result<ModelFacts> read_facts(const tensor::Store& store);
 
 }  // namespace fp4moe::weights

@@ -76,6 +76,7 @@ std::vector<FileCopy> companion_files(const tensor::Store& source,
 
 Result<CheckpointPlan> plan_copy(const tensor::Store& source, const CheckpointEdits& edits,
                                  std::uint64_t max_shard_bytes) {
+  if (const auto files = source.require_files(); !files) return files.why();
   std::map<std::string_view, const NewTensor*> put;
   for (const NewTensor& tensor : edits.put) {
     if (tensor::byte_count(tensor.spec.dtype, tensor.spec.shape) != tensor.bytes.size())

@@ -274,6 +274,7 @@ void summarise(const Checkpoint& source, std::span<const MergeItem> items,
 
 Result<MergeReport> plan_merge(const Checkpoint& source, const Adapter& adapter,
                                const MergeOptions& options) {
+  if (const auto files = source.store().require_files(); !files) return files.why();
   const DialectRow& row = source.dialect();
   const bool is_mxfp4 = row.format == WeightFormat::mxfp4;
   if (!is_mxfp4 && options.nvfp4_rule == formats::Nvfp4Rule::no_global)

@@ -174,7 +174,7 @@ void check_claims(const Verdict& verdict, const tensor::Store& store, Survey& in
         invalid("dialect.contradiction",
                 "the configuration and the tensors name different "
                 "formats")
-            .in(store.folder() + "/" + claim.source)
+            .in(store.path_of(claim.source))
             .expects(fmt::format("{} {}: {}", into.row->name, name(into.row->format), verdict.fact),
                      claim.fact)
             .try_this("Use the configuration that came with these tensors, or remove it"));

@@ -407,6 +407,7 @@ class Planner {
 
 Result<TranscodePlan> plan_transcode(const Checkpoint& source, Dialect target,
                                      std::uint64_t max_shard_bytes) {
+  if (const auto files = source.store().require_files(); !files) return files.why();
   Result<Origin> origin = read_origin(source.store());
   if (!origin) return origin.why();
   Result<ScaleSource> scales = ScaleSource::open(source);

@@ -62,44 +62,51 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
   const auto size = static_cast<std::size_t>(status.st_size);
   void* data = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.fd, 0);
   if (data == MAP_FAILED) return system_error("file.map", "cannot map", errno).in(path);
-  mapped.data_ = static_cast<std::byte*>(data);
-  mapped.size_ = size;
+  mapped.mapping_ = static_cast<std::byte*>(data);
+  mapped.bytes_ = {mapped.mapping_, size};
   return mapped;
+}
+
+MappedFile MappedFile::of(std::string path, std::span<const std::byte> bytes) {
+  MappedFile borrowed;
+  borrowed.path_ = std::move(path);
+  borrowed.bytes_ = bytes;
+  return borrowed;
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
     : path_(std::move(other.path_)),
-      data_(std::exchange(other.data_, nullptr)),
-      size_(std::exchange(other.size_, 0)) {}
+      bytes_(std::exchange(other.bytes_, {})),
+      mapping_(std::exchange(other.mapping_, nullptr)) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(path_, other.path_);
-  std::swap(data_, other.data_);
-  std::swap(size_, other.size_);
+  std::swap(bytes_, other.bytes_);
+  std::swap(mapping_, other.mapping_);
   return *this;
 }
 
 MappedFile::~MappedFile() {
-  if (data_ != nullptr) munmap(data_, size_);
+  if (mapping_ != nullptr) munmap(mapping_, bytes_.size());
 }
 
 // The mapping begins at a page, so offsets are rounded as addresses would be. Advice only: where
 // the kernel does not take it, reading still works.
 void MappedFile::drop(std::span<const std::byte> part) const {
-  const std::optional<Place> place = place_in(bytes(), part);
-  if (!place) return;
+  const std::optional<Place> place = place_in(bytes_, part);
+  if (!place || mapping_ == nullptr) return;
   const std::size_t page = page_size();
   const std::size_t begin = (place->begin + page - 1) / page * page;
   // The last page is only partly file; it is wholly inside when the part reaches the file's end.
-  const std::size_t end = place->end == size_ ? size_ : place->end / page * page;
-  if (begin < end) madvise(data_ + begin, end - begin, MADV_DONTNEED);
+  const std::size_t end = place->end == bytes_.size() ? place->end : place->end / page * page;
+  if (begin < end) madvise(mapping_ + begin, end - begin, MADV_DONTNEED);
 }
 
 void MappedFile::prefetch(std::span<const std::byte> part) const {
-  const std::optional<Place> place = place_in(bytes(), part);
-  if (!place) return;
+  const std::optional<Place> place = place_in(bytes_, part);
+  if (!place || mapping_ == nullptr) return;
   const std::size_t begin = place->begin / page_size() * page_size();
-  madvise(data_ + begin, place->end - begin, MADV_WILLNEED);
+  madvise(mapping_ + begin, place->end - begin, MADV_WILLNEED);
 }
 
 }  // namespace fp4moe::tensor

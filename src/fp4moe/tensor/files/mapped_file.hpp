@@ -15,6 +15,9 @@ class MappedFile {
   MappedFile() = default;
   // Refuses what is not a regular file (folders, pipes, devices). An empty file maps to no bytes.
   static Result<MappedFile> open(const std::string& path);
+  // Somebody else's memory in a file's place, which outlives this. It is read and never touched
+  // otherwise: its pages are not dropped, fetched or unmapped.
+  static MappedFile of(std::string path, std::span<const std::byte> bytes);
 
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&& other) noexcept;
@@ -23,7 +26,7 @@ class MappedFile {
   ~MappedFile();
 
   const std::string& path() const { return path_; }
-  std::span<const std::byte> bytes() const { return {data_, size_}; }
+  std::span<const std::byte> bytes() const { return bytes_; }
 
   // Lets the pages wholly inside `part` of bytes() leave this process's memory; reading them again
   // is legal and brings them back.
@@ -33,8 +36,8 @@ class MappedFile {
 
  private:
   std::string path_{};
-  std::byte* data_ = nullptr;  // read-only; the system's calls want it so
-  std::size_t size_ = 0;
+  std::span<const std::byte> bytes_{};
+  std::byte* mapping_ = nullptr;  // bytes_ as the system's calls want it; null: not ours
 };
 
 }  // namespace fp4moe::tensor

@@ -5,6 +5,8 @@
 //   folder/*.safetensors                    no index: every header is read
 //   model.gguf, folder/*.gguf               one file or its numbered parts
 //
+// or in the memory of somebody who has read them already (memory_store.cpp).
+//
 // An index is not trusted: names of shards must be plain relative names inside the folder (no "..",
 // no absolute path, no link out of it but into the blobs of a Hugging Face cache), every shard must
 // exist, every tensor must be where the index says, and a name must occur once.
@@ -29,12 +31,35 @@ struct StoredTensor {
   std::uint32_t file = 0;  // index into Store::files()
 };
 
+// A tensor that lies in somebody else's memory, dense and row-major.
+struct MemoryTensor {
+  std::string name{};
+  DType dtype = DType::u8;
+  Shape shape{};
+  std::span<const std::byte> bytes{};
+};
+
+// What a folder would hold beside the tensors.
+struct Document {
+  std::string name{};  // "config.json"
+  std::string text{};
+};
+
 class Store {
  public:
   static Result<Store> open(const std::string& path);
+  // Tensors in any order; their memory outlives the store and is never written. Errors:
+  // store.name, store.duplicate, store.shape (bytes that the shape does not fill).
+  static Result<Store> of(std::vector<MemoryTensor> tensors, std::vector<Document> documents);
 
   StoreKind kind() const { return kind_; }
-  const std::string& folder() const { return folder_; }  // where config.json would be
+  const std::string& folder() const { return folder_; }  // where config.json would be; "": memory
+  std::string path_of(std::string_view document) const;
+  // "config.json" of the folder, or as it was given with tensors in memory; nothing when there is
+  // none. Valid as long as the store.
+  Result<std::optional<MappedFile>> document(std::string_view name) const;
+  // For what copies files. Errors: store.memory.
+  Result<Done> require_files() const;
   std::span<const MappedFile> files() const { return files_; }
   std::span<const StoredTensor> tensors() const { return tensors_; }  // sorted by name
   const StoredTensor* find(std::string_view name) const;              // null when there is none
@@ -51,10 +76,11 @@ class Store {
  private:
   StoreKind kind_ = StoreKind::safetensors;
   std::string folder_{};
-  std::vector<MappedFile> files_{};
+  std::vector<MappedFile> files_{};  // in memory: one for each tensor
   std::vector<StoredTensor> tensors_{};
   std::vector<Metadata> metadata_{};
   std::vector<GgufField> gguf_fields_{};
+  std::vector<Document> documents_{};  // in memory
 };
 
 }  // namespace fp4moe::tensor

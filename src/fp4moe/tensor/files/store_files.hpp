@@ -11,7 +11,7 @@
 
 namespace fp4moe::tensor {
 
-enum class StoreKind : std::uint8_t { safetensors, gguf };
+enum class StoreKind : std::uint8_t { safetensors, gguf, memory };
 
 struct StoreFiles {
   StoreKind kind = StoreKind::safetensors;

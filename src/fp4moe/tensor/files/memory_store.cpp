@@ -1,0 +1,81 @@
+// A store of tensors that lie in memory already, and the documents of any store. Each tensor is a
+// file of its own to the rest of the library: one that is borrowed, so that nobody advises, drops
+// or unmaps its pages.
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "fp4moe/base/text.hpp"
+#include "fp4moe/tensor/files/store.hpp"
+
+namespace fp4moe::tensor {
+namespace {
+
+Result<Done> check_tensor(const MemoryTensor& tensor) {
+  if (tensor.name.empty() || tensor.name.find('\0') != std::string::npos)
+    return invalid("store.name", "a tensor has no usable name")
+        .expects("a name without NUL",
+                 tensor.name.empty() ? "an empty name" : printable(tensor.name));
+  const std::optional<std::uint64_t> size = byte_count(tensor.dtype, tensor.shape);
+  if (size && *size == tensor.bytes.size()) return Done{};
+  return invalid("store.shape", "the shape does not fill the memory")
+      .at(tensor.name)
+      .expects(std::string(name(tensor.dtype)) + " " + text(tensor.shape) +
+                   (size ? " = " + std::to_string(*size) + " bytes" : " in whole bytes"),
+               std::to_string(tensor.bytes.size()) + " bytes");
+}
+
+}  // namespace
+
+Result<Store> Store::of(std::vector<MemoryTensor> tensors, std::vector<Document> documents) {
+  for (const MemoryTensor& tensor : tensors)
+    if (const auto fine = check_tensor(tensor); !fine) return fine.why();
+  std::ranges::sort(tensors, {}, &MemoryTensor::name);
+  const auto twin = std::ranges::adjacent_find(tensors, {}, &MemoryTensor::name);
+  if (twin != tensors.end())
+    return invalid("store.duplicate", "two tensors have this name")
+        .at(twin->name)
+        .expects("each name once", "it twice");
+  Store store;
+  store.kind_ = StoreKind::memory;
+  store.documents_ = std::move(documents);
+  store.files_.reserve(tensors.size());
+  store.tensors_.reserve(tensors.size());
+  for (MemoryTensor& tensor : tensors) {
+    const auto number = static_cast<std::uint32_t>(store.files_.size());
+    store.files_.push_back(MappedFile::of({}, tensor.bytes));
+    store.tensors_.push_back({{.name = std::move(tensor.name),
+                               .dtype = tensor.dtype,
+                               .shape = std::move(tensor.shape),
+                               .bytes = tensor.bytes.size()},
+                              number});
+  }
+  return store;
+}
+
+std::string Store::path_of(std::string_view document) const {
+  return folder_.empty() ? std::string(document) : folder_ + "/" + std::string(document);
+}
+
+Result<std::optional<MappedFile>> Store::document(std::string_view name) const {
+  if (kind_ == StoreKind::memory) {
+    const auto found = std::ranges::find(documents_, name, &Document::name);
+    if (found == documents_.end()) return std::optional<MappedFile>{};
+    return std::optional(MappedFile::of(found->name, std::as_bytes(std::span(found->text))));
+  }
+  const std::string path = path_of(name);
+  std::error_code failed;
+  if (!std::filesystem::exists(path, failed) && !failed) return std::optional<MappedFile>{};
+  Result<MappedFile> file = MappedFile::open(path);
+  if (!file) return file.why();
+  return std::optional(*std::move(file));
+}
+
+Result<Done> Store::require_files() const {
+  if (kind_ != StoreKind::memory) return Done{};
+  return usage("store.memory", "this copies a checkpoint's files, and there are none")
+      .expects("a checkpoint that was opened from files", "tensors in memory")
+      .try_this("write them with safetensors first");
+}
+
+}  // namespace fp4moe::tensor
