@@ -16,8 +16,10 @@ endif()
 
 fp4moe_room(moe/cuda QUICK TOGETHER DEPENDS moe/reference kernels/cuda)
 if(FP4MOE_TESTS)  # with a library that stands in for the driver
-  target_include_directories(moe_cuda_device_layer_test PRIVATE ${PROJECT_SOURCE_DIR}/tests)
-  target_compile_definitions(moe_cuda_device_layer_test PRIVATE
-    FP4MOE_FAKE_DRIVER="$<TARGET_FILE:fp4moe_fake_driver>")
-  add_dependencies(moe_cuda_device_layer_test fp4moe_fake_driver)
+  foreach(test moe_cuda_device_layer_test moe_cuda_device_session_test)
+    target_include_directories(${test} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
+    target_compile_definitions(${test} PRIVATE
+      FP4MOE_FAKE_DRIVER="$<TARGET_FILE:fp4moe_fake_driver>")
+    add_dependencies(${test} fp4moe_fake_driver)
+  endforeach()
 endif()

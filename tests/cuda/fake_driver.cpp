@@ -213,8 +213,10 @@ Code cuMemHostAlloc(void** address, std::size_t bytes, unsigned) {
 Code cuMemFreeHost(void* address) { return drop("cuMemFreeHost", address, driver().pinned); }
 Code cuPointerGetAttributes(unsigned, const PointerAttribute*, void** values, const void* at) {
   return answer("cuPointerGetAttributes", [&](FakeDriver& fake) {
-    const auto known = fake.pointers.find(at);
-    const FakePointer pointer = known == fake.pointers.end() ? FakePointer{} : known->second;
+    const auto told = fake.pointers.find(at);
+    const bool is_ours = blocks().contains(static_cast<Address>(const_cast<void*>(at)));
+    const FakePointer other{.type = is_ours ? 2u : 0u, .ordinal = is_ours ? 0 : -1};
+    const FakePointer pointer = told == fake.pointers.end() ? other : told->second;
     *static_cast<unsigned*>(values[0]) = pointer.type;
     *static_cast<unsigned*>(values[1]) = pointer.is_managed ? 1 : 0;
     *static_cast<int*>(values[2]) = pointer.ordinal;

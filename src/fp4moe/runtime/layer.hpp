@@ -20,6 +20,7 @@
 
 #include "fp4moe/base/result.hpp"
 #include "fp4moe/base/thread_pool.hpp"
+#include "fp4moe/moe/cuda/device_session.hpp"
 #include "fp4moe/moe/exchange/communicator.hpp"
 #include "fp4moe/moe/expert_map.hpp"
 #include "fp4moe/moe/kernel.hpp"
@@ -92,6 +93,11 @@ class MoeLayer {
   // Given logits: by the monolithic kernel where there is one, else routed first. Adds shared and
   // zero experts.
   Result<Done> run(const Tokens& tokens, const moe::MutableRows& out, moe::LoraView lora = {});
+
+  // The same for tokens that lie on the device. Errors: layer.order, layer.device (another engine,
+  // or something that only calls with tokens on the host do: ranks, copies of experts, shared
+  // experts, weights on the input, a factor of the output), those of the device.
+  Result<moe::cuda::DeviceSession> device_session() const;
 
   const LayerFacts& facts() const { return facts_; }
   const Choice& choice() const { return choice_; }

@@ -103,6 +103,7 @@ class DeviceLayer {
 
   const ExpertsProblem& problem() const { return problem_; }
   const kernels::cuda::Device& device() const { return *device_; }
+  const std::shared_ptr<const kernels::cuda::Device>& shared_device() const { return device_; }
   const sm90::Layer& layer() const { return layer_; }
   std::uint64_t weight_bytes() const { return weights_->bytes(); }
 

@@ -10,6 +10,7 @@
 #include "fp4moe/base/checked.hpp"
 #include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/moe/cuda/device_layer.hpp"
+#include "fp4moe/moe/cuda/device_session.hpp"
 #include "fp4moe/moe/cuda/handles.hpp"
 #include "fp4moe/moe/cuda/host_rows.hpp"
 #include "fp4moe/moe/reference/engine.hpp"
@@ -34,6 +35,7 @@ class Computation final : public Experts {
         stream_(std::move(stream)),
         most_bytes_(most_bytes) {}
 
+  const DeviceLayer& layer() const { return layer_; }
   const ExpertsProblem& problem() const override { return layer_.problem(); }
   std::string_view engine() const override { return "cuda"; }
   std::string kernel() const override {
@@ -291,6 +293,11 @@ class Computation final : public Experts {
 };
 
 }  // namespace
+
+std::shared_ptr<const DeviceLayer> device_layer(const std::shared_ptr<const Experts>& experts) {
+  const auto* found = dynamic_cast<const Computation*>(experts.get());
+  return found == nullptr ? nullptr : std::shared_ptr<const DeviceLayer>(experts, &found->layer());
+}
 
 Result<std::unique_ptr<Experts>> CudaEngine::make(const ExpertsProblem& problem,
                                                   const ExpertSource& source) const {

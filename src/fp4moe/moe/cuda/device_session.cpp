@@ -1,0 +1,103 @@
+#include "fp4moe/moe/cuda/device_session.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <span>
+#include <utility>
+
+namespace fp4moe::moe::cuda {
+
+using kernels::cuda::Stream;
+
+Result<DeviceSession> DeviceSession::make(std::shared_ptr<const DeviceLayer> layer,
+                                          SessionOptions options) {
+  DeviceSession made;
+  made.layer_ = std::move(layer);
+  const kernels::cuda::Device& device = made.layer_->device();
+  if (options.router) {
+    Result<DeviceRouter> router = DeviceRouter::make(made.layer_->shared_device(), *options.router);
+    if (router) {
+      made.router_ = std::move(*router);
+    } else if (router.why().id == "cuda.routing" || router.why().id == "cuda.limits") {
+      made.no_router_ = router.why();  // ids are taken all the same
+    } else {
+      return router.why();
+    }
+  }
+  if (!options.expert_map.empty()) {
+    const auto bytes = std::as_bytes(std::span<const std::int32_t>(options.expert_map));
+    Result<kernels::cuda::Memory> memory = device.allocate(bytes.size());
+    if (!memory) return memory.why();
+    made.map_ = std::move(*memory);
+    made.map_size_ = options.expert_map.size();
+    if (const auto sent = device.upload(made.map_.data(), bytes, nullptr); !sent) return sent.why();
+    if (const auto done = device.wait(nullptr); !done) return done.why();
+  }
+  return made;
+}
+
+std::uint64_t DeviceSession::workspace_bytes() const {
+  std::uint64_t sum = 0;
+  for (const Workspace& space : spaces_) sum += space.bytes();
+  return sum;
+}
+
+Result<Done> DeviceSession::reserve(std::uint64_t tokens, std::uint64_t top_k) {
+  const auto space = space_for(tokens, top_k);
+  if (!space) return space.why();
+  return Done{};
+}
+
+// Sizes grow by powers of two: of all that is ever reserved, the last is more than half.
+Result<const Workspace*> DeviceSession::space_for(std::uint64_t tokens, std::uint64_t top_k) {
+  for (const Workspace& space : spaces_)
+    if (space.limits().tokens >= tokens && space.limits().top_k >= top_k) return &space;
+  constexpr std::uint64_t kFewest = 64, kMost = std::uint64_t{1} << 40;
+  const std::uint64_t some = spaces_.empty() ? kFewest : spaces_.back().limits().tokens;
+  const std::uint64_t most_k = spaces_.empty() ? top_k : spaces_.back().limits().top_k;
+  WorkspaceLimits limits{.tokens = std::bit_ceil(std::clamp(tokens, some, kMost)),
+                         .top_k = std::max(top_k, most_k)};
+  if (!layer_->workspace_bytes(limits)) limits.tokens = std::max(tokens, some);
+  Result<Workspace> made = layer_->reserve(limits);
+  if (!made && limits.tokens > tokens) {
+    limits.tokens = tokens;  // memory for exactly this, if there is no more
+    made = layer_->reserve(limits);
+  }
+  if (!made) {
+    Error why = made.why();
+    if (why.remedy.empty())
+      why.remedy = "reserve memory for the largest call before a stream is captured";
+    return why;
+  }
+  spaces_.push_back(std::move(*made));
+  return &spaces_.back();
+}
+
+Result<Done> DeviceSession::enqueue(DeviceCall call, std::uint64_t top_k, Stream stream) {
+  const auto space = space_for(call.x.rows, top_k);
+  if (!space) return space.why();
+  if (map_size_ != 0) {
+    call.expert_map = reinterpret_cast<const std::int32_t*>(map_.data());
+    call.map_size = map_size_;
+  }
+  return layer_->apply(call, **space, stream);
+}
+
+Result<Done> DeviceSession::apply(const SessionCall& call, Stream stream) {
+  return enqueue(
+      {.x = call.x, .top_k = call.top_k, .ids = call.ids, .weights = call.weights, .out = call.out},
+      call.top_k, stream);
+}
+
+Result<Done> DeviceSession::run(const SessionCall& call, Stream stream) {
+  if (!router_) {
+    if (no_router_) return *no_router_;
+    return usage("cuda.routing", "the session has no router")
+        .expects("ids and weights", "logits")
+        .try_this("route first and call apply");
+  }
+  return enqueue({.x = call.x, .router = &*router_, .logits = call.logits, .out = call.out},
+                 router_->top_k(), stream);
+}
+
+}  // namespace fp4moe::moe::cuda

@@ -1,0 +1,112 @@
+#include "fp4moe/moe/cuda/device_session.hpp"
+
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "fp4moe/moe/cuda/test_fake_device.hpp"
+
+namespace fp4moe::moe::cuda {
+namespace {
+
+using moe::testing::TestLayer;
+
+class DeviceSessions : public testing::FakeDevice {
+ protected:
+  DeviceSession session(SessionOptions options = {}) {
+    auto layer = make(weights());
+    EXPECT_TRUE(layer) << text(layer.why());
+    auto made =
+        DeviceSession::make(std::make_shared<DeviceLayer>(std::move(*layer)), std::move(options));
+    EXPECT_TRUE(made) << text(made.why());
+    launched();
+    return std::move(*made);
+  }
+  SessionCall tokens(std::uint64_t count) {
+    const DeviceCall given = call(count);
+    return {
+        .x = given.x,
+        .out = given.out,
+        .logits = {static_cast<const std::byte*>(known(count * 16 + 64)), DType::f32, count, 4, 16},
+        .ids = given.ids,
+        .weights = static_cast<const float*>(known(count * 8 + 64)),
+        .top_k = 2};
+  }
+  static SessionOptions routed(routing::Method method = routing::Method::renormalize,
+                               std::uint64_t top_k = 2) {
+    return {.router = routing::RouterOptions{.method = method, .experts = 4, .top_k = top_k}};
+  }
+};
+
+TEST_F(DeviceSessions, ReservedMemoryServesSmallerCallsAndStays) {
+  DeviceSession made = session();
+  ASSERT_TRUE(made.reserve(100, 2));
+  const std::uint64_t reserved = made.workspace_bytes();
+  SessionCall few = tokens(3), many = tokens(100), more = tokens(200);
+  const int allocations = fake_->allocations;
+  ASSERT_TRUE(made.apply(few, nullptr));
+  ASSERT_TRUE(made.apply(many, nullptr));
+  EXPECT_EQ(made.workspace_bytes(), reserved);
+  EXPECT_EQ(fake_->allocations, allocations);
+  ASSERT_TRUE(made.apply(more, nullptr));
+  EXPECT_GT(made.workspace_bytes(), 2 * reserved);  // the first is still there
+  EXPECT_EQ(fake_->allocations, allocations + 1);
+}
+
+TEST_F(DeviceSessions, LogitsAreRoutedOnTheDevice) {
+  DeviceSession made = session(routed());
+  ASSERT_TRUE(made.run(tokens(20), nullptr));
+  EXPECT_EQ(launched().front(), "route");
+  ASSERT_TRUE(made.apply(tokens(20), nullptr));
+  EXPECT_EQ(launched().front(), "sort");
+}
+
+TEST_F(DeviceSessions, ARouterThatTheDeviceHasNotIsToldWhenItIsAsked) {
+  DeviceSession without = session();
+  EXPECT_EQ(without.run(tokens(4), nullptr).why().id, "cuda.routing");
+  DeviceSession other = session(routed(routing::Method::llama4, 1));
+  EXPECT_EQ(other.run(tokens(4), nullptr).why().id, "cuda.routing");
+  EXPECT_TRUE(other.apply(tokens(4), nullptr));
+}
+
+TEST_F(DeviceSessions, TheMapOfExpertsGoesWithEveryCall) {
+  const std::size_t used = fake_->used_bytes;
+  DeviceSession made = session({.expert_map = {-1, 0, -1, 1, 2, 3}});
+  EXPECT_GT(fake_->used_bytes, used);
+  EXPECT_TRUE(made.apply(tokens(20), nullptr));
+}
+
+TEST_F(DeviceSessions, WithoutMemoryForMoreACallThatFitsStillRuns) {
+  DeviceSession made = session();
+  SessionCall given = tokens(70);
+  const auto exact = made.layer().workspace_bytes({.tokens = 70, .top_k = 2});
+  ASSERT_TRUE(exact);
+  fake_->memory_bytes = fake_->used_bytes + *exact + 4096;
+  EXPECT_TRUE(made.apply(given, nullptr));
+  SessionCall larger = {};
+  fake_->memory_bytes = std::size_t{64} << 20;
+  larger = tokens(90);
+  fake_->memory_bytes = fake_->used_bytes;
+  const auto refused = made.apply(larger, nullptr);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.why().id, "cuda.memory");
+  EXPECT_FALSE(refused.why().remedy.empty());
+}
+
+TEST_F(DeviceSessions, WhatACallMayNotBeIsRefusedBeforeAnythingIsEnqueued) {
+  DeviceSession made = session(routed());
+  SessionCall given = tokens(8);
+  given.x.columns = 64;
+  EXPECT_EQ(made.apply(given, nullptr).why().id, "cuda.size");
+  given = tokens(8);
+  given.logits.columns = 3;
+  EXPECT_EQ(made.run(given, nullptr).why().id, "cuda.size");
+  given = tokens(8);
+  given.top_k = 40;
+  EXPECT_FALSE(made.apply(given, nullptr));
+  EXPECT_TRUE(launched().empty());
+}
+
+}  // namespace
+}  // namespace fp4moe::moe::cuda

@@ -1,0 +1,36 @@
+#include <string_view>
+#include <utility>
+
+#include "fp4moe/runtime/layer.hpp"
+
+namespace fp4moe::runtime {
+namespace {
+
+// What only the host's side of a layer does; empty: nothing.
+std::string_view host_work(const LayerOptions& options, const moe::routing::RouterOptions& router) {
+  if (options.ranks != nullptr && options.ranks->size() > 1) return "sums over ranks";
+  if (!options.physical_experts.empty()) return "copies of experts";
+  if (options.shared) return "shared experts";
+  if (router.method == moe::routing::Method::llama4) return "weights on the input";
+  if (router.scale_on_output && router.scale != 1.0) return "a factor of the output";
+  return {};
+}
+
+}  // namespace
+
+Result<moe::cuda::DeviceSession> MoeLayer::device_session() const {
+  if (const auto fine = check_processed(); !fine) return fine.why();
+  std::shared_ptr<const moe::cuda::DeviceLayer> layer = moe::cuda::device_layer(experts_);
+  if (layer == nullptr)
+    return usage("layer.device", "the layer's weights are not on a device")
+        .expects("engine cuda with numerics that it computes", experts_->engine())
+        .try_this("name the engine, or give tokens in the host's memory");
+  if (const std::string_view what = host_work(options_, facts_.router); !what.empty())
+    return usage("layer.device", "tokens on a device get no such work")
+        .expects("a layer without it", what)
+        .try_this("give tokens in the host's memory");
+  return moe::cuda::DeviceSession::make(std::move(layer),
+                                        {.router = facts_.router, .expert_map = expert_map_});
+}
+
+}  // namespace fp4moe::runtime
