@@ -28,6 +28,8 @@ WORD = re.compile(r'"([a-z][a-z0-9_]*(?:\.[a-z][a-z0-9_]*)+|internal|interrupted
 MAKERS = ((re.compile(r"\busage\(\s*$"), (2,)), (re.compile(r"\binvalid\(\s*$"), (3,)),
           (re.compile(r"\b(?:system_error|file_error)\(\s*$"), (1, 6)))
 BY_CODE = re.compile(r"\berror\(\s*ErrorCode::(\w+),\s*$")
+RAISED = re.compile(r'\b([A-Z]\w+Error)\((?:(?!Error\()[^#]){0,400}?\bid="([a-z_.]+)"')
+MADE = re.compile(r'errors\.make\(\s*\w+,\s*"([a-z_.]+)"')
 # Findings of lint are no errors; docs/lint.md has them.
 FINDINGS = re.compile(r"weights/lint\w*\.cpp$")
 
@@ -61,9 +63,23 @@ def scan(table: dict, areas: set[str]) -> tuple[dict[str, set[int]], set[str]]:
             elif name.split(".")[0] not in areas or name in table["not_ids"]["words"]:
                 continue
             found[name].update(codes or table["indirect"].get(place, ()))
+    scan_python(found, direct)
     for name, codes in table["codes"].items():
         found[name].update(codes)
     return found, direct
+
+
+def scan_python(found: dict[str, set[int]], direct: set[str]) -> None:
+    """The same of the Python package, whose errors are made by their class or by errors.make()."""
+    codes = {name: code for code, name in CLASSES.items()}
+    for path in sorted((ROOT / "python/fp4moe").rglob("*.py")):
+        text = path.read_text()
+        for made in RAISED.finditer(text):
+            direct.add(made[2])
+            found[made[2]].add(codes[made[1]])
+        for made in MADE.finditer(text):
+            direct.add(made[1])
+            found[made[1]].update(())
 
 
 def row(name: str, meaning: str, remedy: str, codes: set[int]) -> str:

@@ -20,6 +20,11 @@ class App;
 
 namespace fp4moe::cli {
 
+// Told where long work stands: bytes that are done of all, and a word for the work. Called by any
+// thread, never by two at once.
+using OnProgress =
+    std::function<void(std::string_view title, std::uint64_t done, std::uint64_t total)>;
+
 // Where a command's words go. People read `out`; with --json nothing but one object is printed
 // there. Progress and warnings go to `err`.
 struct Io {
@@ -29,6 +34,7 @@ struct Io {
   bool json = false;
   bool show_progress = false;  // `err` is a terminal
   bool color = false;          // `out` is a terminal and NO_COLOR is unset
+  OnProgress on_progress{};    // for hosts that show it themselves
 
   // For the line that matters, where colours are shown.
   std::string bold(const std::string& text) const {
@@ -57,7 +63,23 @@ struct Command {
 
 std::span<const Command> commands();
 
-// The whole command line: parses, runs, prints errors; returns the exit status.
-int run_main(int argc, const char* const* argv, std::ostream& out, std::ostream& err);
+// The options of a command and of its questions: an object for each with "name" ("max-memory"),
+// "positional", "takes_value", "takes_many", "required" and "help", and the questions' names.
+// Errors: command.unknown.
+Result<Json> option_facts(std::string_view command);
+
+// What the command line is told by the program that runs it.
+struct Outlet {
+  std::ostream& out;
+  std::ostream& err;
+  OnProgress on_progress{};
+};
+
+// The whole command line: parses, runs, prints errors; returns the exit status. With --json a
+// command line that cannot be parsed gives an error object, too.
+int run_main(int argc, const char* const* argv, const Outlet& to);
+inline int run_main(int argc, const char* const* argv, std::ostream& out, std::ostream& err) {
+  return run_main(argc, argv, {.out = out, .err = err});
+}
 
 }  // namespace fp4moe::cli

@@ -1,7 +1,10 @@
 #include "fp4moe/cli/command.hpp"
 
+#include <cstdint>
+#include <filesystem>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -74,6 +77,63 @@ TEST(CommandLine, FailsWhenItsOutputCannotBeWritten) {
   const char* words[] = {"fp4moe", "inspect", "--help"};
 
   EXPECT_EQ(run_main(3, words, broken, err), 1);
+}
+
+TEST(CommandLine, SaysAsJsonWhatItDoesNotUnderstand) {
+  for (const std::vector<const char*>& words :
+       {std::vector<const char*>{"inspect", "--json"}, {"frobnicate", "--json"}}) {
+    const Outcome outcome = run(words);
+
+    EXPECT_EQ(outcome.status, 2);
+    const Result<Json> object = parse_json(outcome.out);
+    ASSERT_TRUE(object) << outcome.out;
+    EXPECT_EQ((*object)["error"]["code"], 2);
+    EXPECT_EQ((*object)["error"]["id"],
+              std::string_view(words[0]) == "inspect" ? "command.words" : "command.unknown");
+  }
+}
+
+TEST(CommandLine, TellsTheOptionsOfEveryCommand) {
+  for (const Command& command : commands()) {
+    const Result<Json> facts = option_facts(command.name);
+    ASSERT_TRUE(facts) << command.name;
+    const std::string help = run({command.name.data(), "--help"}).out;
+    for (const Json& option : (*facts)["options"])
+      EXPECT_NE(help.find(option["name"].get<std::string>()), std::string::npos)
+          << command.name << " " << option.dump();
+  }
+  const Result<Json> convert = option_facts("convert");
+  EXPECT_EQ((*convert)["options"][0]["name"], "PATH");
+  EXPECT_EQ((*convert)["options"][0]["positional"], true);
+  EXPECT_EQ((*convert)["options"][0]["required"], true);
+  EXPECT_FALSE((*option_facts("bench"))["questions"].empty());
+  EXPECT_EQ(option_facts("frobnicate").why().id, "command.unknown");
+}
+
+TEST(CommandLine, TellsAHostWhereLongWorkStands) {
+  const std::filesystem::path folder =
+      std::filesystem::path(::testing::TempDir()) / "fp4moe_on_progress";
+  std::filesystem::remove_all(folder);
+  const std::string out = folder.string();
+  const std::vector<const char*> words{
+      "fp4moe", "synth",    "--model", "gpt-oss-20b",    "--experts", "2",  "--layers",
+      "1",      "--hidden", "64",      "--intermediate", "64",        "-o", out.c_str()};
+  std::ostringstream said, err;
+  std::uint64_t last = 0, all = 0;
+  const int status = run_main(
+      static_cast<int>(words.size()), words.data(),
+      {.out = said, .err = err, .on_progress = [&](std::string_view title, auto done, auto total) {
+         EXPECT_EQ(title, "synth");
+         EXPECT_GE(done, last);
+         last = done;
+         all = total;
+       }});
+
+  EXPECT_EQ(status, 0) << err.str();
+  EXPECT_GT(last, 0u);
+  EXPECT_EQ(last, all);
+  EXPECT_TRUE(err.str().empty()) << err.str();
+  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

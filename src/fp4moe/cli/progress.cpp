@@ -15,16 +15,18 @@ Progress::Progress(const Io& io, std::string title, std::uint64_t total_bytes)
     : io_(io), title_(std::move(title)), total_(total_bytes), begin_(Clock::now()) {}
 
 Progress::~Progress() {
+  if (io_.on_progress) io_.on_progress(title_, done_, total_);
   if (io_.show_progress && drawn_ != Clock::time_point{}) io_.err << "\r\x1b[K" << std::flush;
 }
 
 void Progress::add(std::uint64_t bytes) {
   const std::uint64_t done = done_.fetch_add(bytes) + bytes;
-  if (!io_.show_progress) return;
+  if (!io_.show_progress && !io_.on_progress) return;
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock || Clock::now() - drawn_ < std::chrono::milliseconds(100)) return;
   drawn_ = Clock::now();
-  draw(done);
+  if (io_.on_progress) io_.on_progress(title_, done, total_);
+  if (io_.show_progress) draw(done);
 }
 
 void Progress::draw(std::uint64_t done) {

@@ -1,4 +1,5 @@
-// A progress bar with bytes, speed and time left; silent unless standard error is a terminal.
+// A progress bar with bytes, speed and time left; silent unless standard error is a terminal or a
+// host wants to be told.
 #pragma once
 #include <atomic>
 #include <chrono>
