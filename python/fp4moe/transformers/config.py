@@ -1,0 +1,96 @@
+"""How transformers is told to run the experts of an FP4 checkpoint by fp4moe."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+from transformers.utils.quantization_config import QuantizationConfigMixin
+
+METHOD = "fp4moe"
+
+# The options of a layer that make sense inside a model; fp4moe.Model.layer has the same words.
+OPTIONS = ("engine", "backend", "policy", "numerics", "weights", "threads")
+
+
+@dataclass
+class Fp4MoeConfig(QuantizationConfigMixin):
+    """Run the routed experts in the checkpoint's own FP4, on the processor.
+
+    `from_pretrained(path, quantization_config=Fp4MoeConfig())` takes it for a checkpoint in any
+    dialect that fp4moe reads and transformers has a model for. The words are those of
+    `fp4moe.Model.layer`. What `save_pretrained` writes is the checkpoint's own configuration.
+    """
+
+    engine: str = "auto"
+    backend: str = "auto"
+    policy: str = "native"
+    numerics: str = ""
+    weights: str = "auto"
+    threads: int = 0
+
+    def __init__(
+        self,
+        engine: str = "auto",
+        backend: str = "auto",
+        policy: str = "native",
+        numerics: str = "",
+        weights: str = "auto",
+        threads: int = 0,
+        **others: Any,
+    ) -> None:
+        others.pop("quant_method", None)
+        if others:
+            raise TypeError(f"Fp4MoeConfig knows {', '.join(OPTIONS)}; found {', '.join(others)}")
+        self.quant_method = METHOD  # type: ignore[assignment]
+        self.engine = engine
+        self.backend = backend
+        self.policy = policy
+        self.numerics = numerics
+        self.weights = weights
+        self.threads = threads
+        self._stored: dict[str, Any] | None = None
+
+    def adopting(self, stored: dict[str, Any] | None) -> Fp4MoeConfig:
+        """The same wishes for a checkpoint whose configuration says `stored`."""
+        made = copy.copy(self)
+        made._stored = copy.deepcopy(stored)
+        return made
+
+    @property
+    def stored(self) -> dict[str, Any] | None:
+        """What the checkpoint's own config.json says of its quantisation."""
+        return self._stored
+
+    def layer_options(self) -> dict[str, Any]:
+        """The keyword arguments of `fp4moe.Model.layer`."""
+        return {word: getattr(self, word) for word in OPTIONS}
+
+    def to_dict(self) -> dict[str, Any]:
+        """The checkpoint's own words once there is one: files are its, not this program's."""
+        if self._stored is not None:
+            return copy.deepcopy(self._stored)
+        return {"quant_method": METHOD, **self.layer_options()}
+
+
+def _formats(stored: dict[str, Any]) -> set[str]:
+    groups = stored.get("config_groups")
+    named = [group.get("format") for group in groups.values()] if isinstance(groups, dict) else []
+    return {str(name) for name in (stored.get("format"), *named) if name}
+
+
+def is_fp4(stored: dict[str, Any] | None) -> bool:
+    """Whether this `quantization_config` of a checkpoint announces FP4 that fp4moe reads."""
+    method = (stored or {}).get("quant_method")
+    if not stored or not method:
+        return False
+    if method == "mxfp4":
+        return True
+    if method == "modelopt":
+        nested = stored.get("quantization")
+        algorithm = stored.get("quant_algo") or (nested or {}).get("quant_algo") or ""
+        return "FP4" in str(algorithm)
+    if method == "compressed-tensors":
+        return bool(_formats(stored) & {"nvfp4-pack-quantized", "mxfp4-pack-quantized"})
+    return False

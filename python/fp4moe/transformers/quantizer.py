@@ -1,0 +1,201 @@
+"""The quantizer: experts out before transformers loads, FP4 experts in when it has loaded."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from transformers.quantizers.base import HfQuantizer
+
+from fp4moe import errors
+from fp4moe.errors import InvalidInputError, UnsupportedError
+from fp4moe.transformers.activation import check_activation
+from fp4moe.transformers.config import Fp4MoeConfig
+from fp4moe.transformers.experts import Fp4MoeExperts
+from fp4moe.transformers.linear import Fp4Linear, find_linears, ignored_keys, take_weight
+from fp4moe.transformers.source import Source
+
+Facts = dict[str, Any]
+
+
+class Fp4MoeQuantizer(HfQuantizer):
+    """Runs the routed experts of a checkpoint by fp4moe; all else stays transformers' own."""
+
+    requires_calibration = False
+    quantization_config: Fp4MoeConfig
+
+    def __init__(self, quantization_config: Fp4MoeConfig, **kwargs: Any) -> None:
+        super().__init__(quantization_config, **kwargs)
+        self.pre_quantized = True  # whatever config.json says: the files decide
+        self.source: Source | None = None
+        self._linears: list[tuple[Fp4Linear, nn.Linear]] = []
+        self._dtype = torch.bfloat16
+
+    def validate_environment(self, *args: Any, device_map: Any = None, **kwargs: Any) -> None:
+        """Experts run on the processor, so everything does."""
+        places = device_map.values() if isinstance(device_map, dict) else [device_map]
+        wrong = [str(place) for place in places if not _is_cpu(place)]
+        if wrong:
+            raise UnsupportedError(
+                "fp4moe's experts run on the processor inside transformers",
+                id="transformers.device",
+                expected='device_map="cpu"',
+                found=", ".join(sorted(set(wrong))),
+            )
+
+    def update_device_map(self, device_map: Any) -> Any:
+        """What is left to transformers is decided: the processor."""
+        return None if device_map is None else {"": "cpu"}
+
+    def _process_model_before_weight_loading(
+        self, model: Any, checkpoint_files: list[str] | None = None, **kwargs: Any
+    ) -> Any:
+        if not checkpoint_files:
+            raise InvalidInputError(
+                "FP4 experts are read from a checkpoint's files",
+                id="transformers.files",
+                expected="a checkpoint with safetensors files",
+                found="a state_dict or nothing",
+            )
+        self._dtype = kwargs.get("dtype") or model.dtype
+        self.source = Source(checkpoint_files)
+        self._adopt_modelopt()
+        facts = {int(layer["index"]): layer for layer in self.source.model.info()["layers"]}
+        ignored = set(model._keys_to_ignore_on_load_unexpected or ())
+        for name, module in list(experts_modules(model)):
+            layer = facts.pop(_number(name), None)
+            if layer is None:
+                continue  # a layer that the checkpoint keeps in full precision
+            self._check(name, module, layer)
+            model.set_submodule(name, Fp4MoeExperts(layer, _tensors_of(self.source, layer)))
+            ignored.add(rf"(^|\.){re.escape(name)}\.")
+        if not any(isinstance(module, Fp4MoeExperts) for module in model.modules()):
+            raise UnsupportedError(
+                "no experts of this model are ones that fp4moe can stand for",
+                id="transformers.model",
+                expected="modules that transformers' experts_implementation applies to, "
+                "for the checkpoint's MoE layers",
+                found=type(model).__name__,
+            )
+        linears = list(find_linears(self.source, [_prefix(layer) for layer in self._layers()]))
+        self._linears = [(linear, take_weight(model, linear)) for linear in linears]
+        model._keys_to_ignore_on_load_unexpected = ignored | ignored_keys(linears)
+        return model
+
+    def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
+        assert self.source is not None
+        options = self.quantization_config.layer_options()
+        numbers = {int(layer["index"]): at for at, layer in enumerate(self._layers())}
+        for name, module in model.named_modules():
+            if isinstance(module, Fp4MoeExperts):
+                module.attach(self.source.model.layer(numbers[_number(name)], **options))
+        for linear, place in self._linears:
+            weight = linear.dequantise().to(self._dtype)
+            place.weight = nn.Parameter(weight, requires_grad=False)
+        return model
+
+    def _layers(self) -> list[Facts]:
+        assert self.source is not None
+        return list(self.source.model.info()["layers"])
+
+    def _adopt_modelopt(self) -> None:
+        """ModelOpt may say all in a file of its own; what is saved says it in config.json."""
+        assert self.source is not None
+        beside = self.source.document("hf_quant_config.json").get("quantization")
+        if self.quantization_config.stored is None and isinstance(beside, dict):
+            ignored = {"ignore": beside["exclude_modules"]} if "exclude_modules" in beside else {}
+            stored = {"quant_method": "modelopt", **beside, **ignored}
+            self.quantization_config = self.quantization_config.adopting(stored)
+
+    def _check(self, name: str, module: Any, layer: Facts) -> None:
+        assert self.source is not None
+        if "error" in layer:
+            raise errors.from_json(layer["error"])
+        sizes = {"experts": module.num_experts, "has_bias": module.has_bias}
+        for word, found in sizes.items():
+            if layer[word] != found:
+                raise InvalidInputError(
+                    f"model and checkpoint do not agree on {word}",
+                    id="transformers.shape",
+                    tensor=name,
+                    expected=f"{found}, as the model's code has it",
+                    found=f"{layer[word]}",
+                )
+        if getattr(module, "has_post_expert_norm", False):
+            raise UnsupportedError(
+                "the model normalises each expert's output, which fp4moe does not do",
+                id="transformers.norm",
+                tensor=name,
+                expected="experts without a norm",
+                found=type(module).__name__,
+            )
+        limit = self.source.document("config.json").get("swiglu_limit")
+        check_activation(module, str(layer["activation"]), limit, name)
+
+    def get_state_dict_and_metadata(self, model: Any) -> tuple[dict[str, Any], dict[str, str]]:
+        """The model's tensors, and those of experts as they were in the checkpoint."""
+        state: dict[str, Any] = model.state_dict()
+        for module in model.modules():
+            if isinstance(module, Fp4MoeExperts):
+                state.update(module.checkpoint_tensors())
+        for linear, _ in self._linears:
+            state.pop(f"{linear.name}.weight", None)
+            state.update(linear.tensors())
+        return state, dict(self.source.metadata) if self.source is not None else {}
+
+    def is_serializable(self, *args: Any, **kwargs: Any) -> bool:
+        """`save_pretrained` writes the checkpoint's own dialect."""
+        return True
+
+    @property
+    def is_trainable(self) -> bool:
+        """FP4 experts have no gradient."""
+        return False
+
+    @property
+    def is_compileable(self) -> bool:
+        """torch.compile works; the experts are one call in the graph."""
+        return True
+
+    def _dequantize(self, model: Any, dtype: Any = None) -> Any:
+        raise UnsupportedError(
+            "a loaded model's FP4 experts are not dequantised",
+            id="transformers.dequantize",
+            expected="experts in FP4",
+            found="dequantize()",
+            remedy="load again with transformers' own quantization_config and dequantize=True",
+        )
+
+
+def _is_cpu(place: Any) -> bool:
+    if isinstance(place, torch.device):
+        return place.type == "cpu"
+    return place in (None, "cpu", "auto", "balanced", "balanced_low_0", "sequential")
+
+
+def experts_modules(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Modules that `experts_implementation` applies to, by what its decorator gives them."""
+    marks = ("has_gate", "has_bias", "is_transposed", "is_concatenated", "num_experts")
+    for name, module in model.named_modules():
+        if all(hasattr(module, mark) for mark in marks) and _number(name) >= 0:
+            yield name, module
+
+
+def _number(name: str) -> int:
+    """The block's number: the last one in a module's name."""
+    found = re.findall(r"(?:^|\.)(\d+)(?=\.|$)", name)
+    return int(found[-1]) if found else -1
+
+
+def _prefix(layer: Facts) -> str:
+    return f"{layer['prefix']}experts."
+
+
+def _tensors_of(source: Source, layer: Facts) -> Any:
+    def read() -> dict[str, torch.Tensor]:
+        return {name: source.tensor(name) for name in source.names(_prefix(layer))}
+
+    return read
