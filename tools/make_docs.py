@@ -3,8 +3,9 @@
 
     tools/make_docs.py [--check] [--program FP4MOE] PAGE...
 
-    errors    docs/errors.md: every error id, from the sources and docs/errors.toml
-    machine   docs/machine.md: what described devices get, asked of the program
+    c-api-reference   docs/c-api-reference.md: every declaration of the header
+    errors            docs/errors.md: every error id, from the sources and docs/errors.toml
+    machine           docs/machine.md: what described devices get, asked of the program
 """
 from __future__ import annotations
 
@@ -29,7 +30,13 @@ def machine(options: argparse.Namespace) -> str:
     return source.page(options.program)
 
 
-PAGES = {"errors": errors, "machine": machine}
+def c_api(_: argparse.Namespace) -> str:
+    from pages import c_api as source
+
+    return source.page()
+
+
+PAGES = {"c-api-reference": c_api, "errors": errors, "machine": machine}
 
 
 def main() -> int:
