@@ -10,7 +10,7 @@ export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
 
 .NOTPARALLEL:
 .PHONY: help run build test test-release test-asan check format format-check tidy tree asan tsan \
-        fuzz bench bench-layer cuda install clean packages-build packages-cuda packages-test packages-check venv
+        fuzz bench bench-layer cuda python install clean packages-build packages-cuda packages-python packages-test packages-check venv
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -25,7 +25,10 @@ test: test-release test-asan ## every test: C++, Python witnesses, command line,
 
 test-release: packages-test venv
 	@nvcc=$$(tools/nvcc.sh $(NVCC)) && tools/build.sh release all tests \
-	  -DFP4MOE_TEST_PYTHON=$(CURDIR)/$(VENV)/bin/python -DFP4MOE_CUDA=ON -DFP4MOE_NVCC=$$nvcc
+	  -DFP4MOE_TEST_PYTHON=$(CURDIR)/$(VENV)/bin/python -DFP4MOE_CUDA=ON -DFP4MOE_NVCC=$$nvcc \
+	  -DFP4MOE_PYTHON=ON -DPython_EXECUTABLE=$(CURDIR)/$(VENV)/bin/python
+	@tools/wheel.sh $(VENV)/bin/python build/release build/release/wheel
+	@$(VENV)/bin/pip install --quiet --disable-pip-version-check --no-index --no-deps --force-reinstall build/release/wheel/*.whl
 	@ctest --preset release
 
 test-asan: packages-test
@@ -68,6 +71,10 @@ bench-layer: build ## measure whole layers; rewrites bench/results, docs/images 
 cuda: packages-cuda ## build with the CUDA engine, in build/release-cuda (needs no GPU; installs nvcc where there is none)
 	@nvcc=$$(tools/nvcc.sh $(NVCC)) && tools/build.sh release-cuda all -DFP4MOE_NVCC=$$nvcc
 
+python: packages-python ## build the Python wheel into build/python/dist
+	@tools/venv.sh build/python/venv python/requirements.txt
+	@tools/wheel.sh build/python/venv/bin/python build/python/release build/python/dist
+
 install: packages-build ## install library, headers and program under PREFIX (/usr/local)
 	@tools/build.sh release all
 	@cmake --install build/release --prefix $(PREFIX)
@@ -75,7 +82,7 @@ install: packages-build ## install library, headers and program under PREFIX (/u
 clean: ## remove build/
 	@rm -rf build
 
-packages-build packages-cuda packages-test packages-check:
+packages-build packages-cuda packages-python packages-test packages-check:
 	@tools/packages.sh $(@:packages-%=%)
 
 venv: packages-test

@@ -1,6 +1,10 @@
 # MPI is optional: without it src/fp4moe/moe/exchange/no_mpi.cpp takes the place of mpi.cpp and says
 # what to install. FP4MOE_HAS_MPI tells which.
-option(FP4MOE_MPI "Ranks as processes, where MPI is found" ON)
+set(wanted ON)
+if(FP4MOE_IS_WHEEL)
+  set(wanted OFF)
+endif()
+option(FP4MOE_MPI "Ranks as processes, where MPI is found" ${wanted})
 set(FP4MOE_HAS_MPI OFF)
 if(FP4MOE_MPI AND NOT CMAKE_CROSSCOMPILING)
   find_package(MPI QUIET COMPONENTS CXX)

@@ -1,0 +1,366 @@
+#include "arrays.hpp"
+
+#include <bit>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "errors.hpp"
+
+namespace fp4moe::python {
+namespace {
+
+using tensor::DType;
+
+constexpr const char* kExpected = "an array (numpy, torch, or with the buffer protocol or DLPack)";
+
+// Names of other packages that every call needs. Looked up once: an import costs more than a call.
+struct Numpy {
+  nb::object empty = nb::module_::import_("numpy").attr("empty");
+  nb::object ndarray = nb::module_::import_("numpy").attr("ndarray");
+};
+const Numpy& numpy() {
+  // Never torn down: the interpreter may be gone by then.
+  static const Numpy& made = *new Numpy;
+  return made;
+}
+
+struct Torch {
+  explicit Torch(nb::handle module)
+      : tensor(module.attr("Tensor")),
+        to_dlpack(nb::module_::import_("torch.utils.dlpack").attr("to_dlpack")),
+        is_grad_enabled(module.attr("is_grad_enabled")),
+        requires_grad(nb::str("requires_grad")),
+        new_empty(nb::str("new_empty")) {}
+  nb::object tensor, to_dlpack, is_grad_enabled, requires_grad, new_empty;
+};
+// Null until someone else has imported torch.
+const Torch* torch() {
+  static const Torch* made = nullptr;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
+  if (made != nullptr) return made;
+  const nb::handle modules(PyImport_GetModuleDict());
+  const nb::handle found(PyDict_GetItemString(modules.ptr(), "torch"));
+  if (!found.is_valid() || !nb::hasattr(found, "Tensor") || !nb::hasattr(found, "is_grad_enabled"))
+    return nullptr;
+  made = new Torch(found);
+  return made;
+}
+bool is_instance(nb::handle object, nb::handle type) {
+  if (object.type().is(type)) return true;
+  const int found = PyObject_IsInstance(object.ptr(), type.ptr());
+  if (found < 0) throw nb::python_error();
+  return found == 1;
+}
+const Torch* torch_of(nb::handle object) {
+  const Torch* module = torch();
+  return module != nullptr && is_instance(object, module->tensor) ? module : nullptr;
+}
+
+std::optional<DType> integer_type(bool is_signed, std::size_t bytes) {
+  switch (bytes) {
+    case 1:
+      return is_signed ? DType::i8 : DType::u8;
+    case 2:
+      return is_signed ? DType::i16 : DType::u16;
+    case 4:
+      return is_signed ? DType::i32 : DType::u32;
+    case 8:
+      return is_signed ? DType::i64 : DType::u64;
+    default:
+      return std::nullopt;
+  }
+}
+std::optional<DType> float_type(std::size_t bytes) {
+  switch (bytes) {
+    case 2:
+      return DType::f16;
+    case 4:
+      return DType::f32;
+    case 8:
+      return DType::f64;
+    default:
+      return std::nullopt;
+  }
+}
+
+// The letters of Python's struct module.
+std::optional<DType> dtype_of_format(std::string_view format, std::size_t bytes) {
+  if (format.starts_with('@') || format.starts_with('=') || format.starts_with('<'))
+    format.remove_prefix(1);
+  if (format.size() != 1) return std::nullopt;
+  constexpr std::string_view kSigned = "bhilqn", kUnsigned = "BHILQN", kFloats = "efd";
+  if (kSigned.find(format[0]) != std::string_view::npos) return integer_type(true, bytes);
+  if (kUnsigned.find(format[0]) != std::string_view::npos) return integer_type(false, bytes);
+  if (kFloats.find(format[0]) != std::string_view::npos) return float_type(bytes);
+  if (format[0] == '?') return DType::boolean;
+  return std::nullopt;
+}
+static_assert(std::endian::native == std::endian::little);
+
+// Types that DLPack numbers (its enum DLDataTypeCode).
+struct DlpackType {
+  int code, bits;
+  DType dtype;
+};
+constexpr DlpackType kDlpackTypes[] = {
+    {4, 16, DType::bf16},        {6, 8, DType::boolean},  {10, 8, DType::f8_e4m3},
+    {11, 8, DType::f8_e4m3fnuz}, {12, 8, DType::f8_e5m2}, {13, 8, DType::f8_e5m2fnuz},
+    {14, 8, DType::f8_e8m0},
+};
+std::optional<DType> dtype_of_dlpack(nb::dlpack::dtype given) {
+  if (given.lanes != 1) return std::nullopt;
+  const std::size_t bytes = given.bits / 8u;
+  if (given.code == 0) return integer_type(true, bytes);
+  if (given.code == 1) return integer_type(false, bytes);
+  if (given.code == 2) return float_type(bytes);
+  for (const DlpackType& row : kDlpackTypes)
+    if (row.code == given.code && row.bits == given.bits) return row.dtype;
+  return std::nullopt;
+}
+
+// Types of the package ml_dtypes, which numpy shows nobody: seen through integers of their size.
+struct ViewedType {
+  const char* name;
+  DType dtype;
+  const char* view;
+};
+constexpr ViewedType kViewedTypes[] = {
+    {"bfloat16", DType::bf16, "uint16"},
+    {"float8_e4m3fn", DType::f8_e4m3, "uint8"},
+    {"float8_e4m3fnuz", DType::f8_e4m3fnuz, "uint8"},
+    {"float8_e5m2", DType::f8_e5m2, "uint8"},
+    {"float8_e5m2fnuz", DType::f8_e5m2fnuz, "uint8"},
+    {"float8_e8m0fnu", DType::f8_e8m0, "uint8"},
+};
+
+std::string text_of(nb::handle object) { return nb::cast<std::string>(nb::str(object)); }
+
+[[noreturn]] void raise_read_only(const char* what) {
+  raise(usage("rows.readonly", fmt::format("{} cannot be written", what))
+            .expects("an array that may be written", "a read-only one"));
+}
+
+}  // namespace
+
+Array::Array(Array&& other) noexcept
+    : kind_(other.kind_),
+      dtype_(other.dtype_),
+      dtype_text_(std::move(other.dtype_text_)),
+      shape_(other.shape_),
+      strides_(other.strides_),
+      data_(other.data_),
+      owner_(std::move(other.owner_)),
+      buffer_(std::exchange(other.buffer_, std::nullopt)),
+      held_(std::move(other.held_)),
+      held_for_writing_(std::move(other.held_for_writing_)) {}
+
+Array::~Array() {
+  if (buffer_) PyBuffer_Release(&*buffer_);
+}
+
+Array Array::take(nb::handle object, const char* what, Access access) {
+  Array made;
+  if (PyObject_CheckBuffer(object.ptr()) != 0) {
+    if (made.take_buffer(object, what, access) || made.take_view(object, what, access)) return made;
+  } else if (made.take_dlpack(object, what, access)) {
+    return made;
+  }
+  raise_type(what, kExpected, object);
+}
+
+bool Array::take_buffer(nb::handle object, const char* what, Access access) {
+  Py_buffer view{};
+  if (PyObject_GetBuffer(object.ptr(), &view, PyBUF_STRIDES | PyBUF_FORMAT) != 0) {
+    PyErr_Clear();  // ml_dtypes' types, strings, objects
+    return false;
+  }
+  buffer_ = view;
+  if (is_instance(object, numpy().ndarray)) kind_ = Kind::numpy;
+  if (access == Access::write && view.readonly != 0) raise_read_only(what);
+  read(view, what);
+  return true;
+}
+
+bool Array::take_view(nb::handle object, const char* what, Access access) {
+  if (!is_instance(object, numpy().ndarray)) return false;
+  const std::string name = text_of(object.attr("dtype").attr("name"));
+  for (const ViewedType& row : kViewedTypes) {
+    if (name != row.name) continue;
+    owner_ = object.attr("view")(row.view);
+    if (!take_buffer(owner_, what, access)) return false;
+    dtype_ = row.dtype;
+    return true;
+  }
+  raise(usage("rows.type", fmt::format("{} have a type that is not computed with", what))
+            .expects("numbers", name));
+}
+
+void Array::add_dimension(std::int64_t size, std::int64_t stride, const char* what) {
+  if (shape_.add(size) && strides_.add(stride)) return;
+  raise(usage("rows.dimensions", fmt::format("{} have too many dimensions", what))
+            .expects(fmt::format("at most {}", Numbers::kMost), "more"));
+}
+
+void Array::read(const Py_buffer& buffer, const char* what) {
+  data_ = buffer.buf;
+  const std::string_view format = buffer.format == nullptr ? "B" : buffer.format;
+  const auto bytes = static_cast<std::size_t>(buffer.itemsize);
+  if (bytes > 1 && (format.starts_with('>') || format.starts_with('!')))
+    raise(usage("rows.order", fmt::format("the bytes of {} are in another order", what))
+              .expects("this machine's, little-endian", "big-endian")
+              .try_this("convert them: a.astype(a.dtype.newbyteorder('='))"));
+  dtype_ = dtype_of_format(format, bytes);
+  if (!dtype_) dtype_text_ = fmt::format("'{}' of {} bytes", format, bytes);
+  for (int i = 0; i < buffer.ndim; ++i) add_dimension(buffer.shape[i], buffer.strides[i], what);
+}
+
+bool Array::take_dlpack(nb::handle object, const char* what, Access access) {
+  nb::object capsule;
+  if (const Torch* module = torch_of(object)) {
+    kind_ = Kind::torch;
+    if (object.attr(module->requires_grad).is(Py_True) && module->is_grad_enabled().is(Py_True))
+      raise(
+          usage("rows.gradient", fmt::format("{} ask for a gradient, which a layer has not", what))
+              .expects("a tensor without requires_grad, or torch.no_grad()", "requires_grad=True")
+              .try_this("run it under torch.inference_mode()"));
+    // Its own __dlpack__ asks about streams and gradients in Python, which takes longer than a
+    // call.
+    PyObject* made = PyObject_CallOneArg(module->to_dlpack.ptr(), object.ptr());
+    if (made == nullptr) {
+      const nb::python_error thrown;
+      raise(usage("rows.memory", fmt::format("{} have no memory to read", what))
+                .expects("a dense tensor of numbers", thrown.what()));
+    }
+    capsule = nb::steal(made);
+  } else if (nb::hasattr(object, "__dlpack__")) {
+    capsule = nb::borrow(object);
+  } else {
+    return false;
+  }
+  owner_ = nb::borrow(object);
+  if (access == Access::write) {
+    if (!nb::try_cast(capsule, held_for_writing_)) {
+      nb::ndarray<nb::ro> readable;
+      if (nb::try_cast(capsule, readable)) raise_read_only(what);
+      return false;
+    }
+    read(held_for_writing_, what);
+    return true;
+  }
+  if (!nb::try_cast(capsule, held_)) return false;
+  read(held_, what);
+  return true;
+}
+
+template <class Held>
+void Array::read(const Held& held, const char* what) {
+  if (held.device_type() != nb::device::cpu::value)
+    raise(usage("rows.device", fmt::format("{} are not where the layer computes", what))
+              .expects("memory of the processor",
+                       kind_ == Kind::torch ? text_of(owner_.attr("device"))
+                                            : fmt::format("DLPack device {}:{}", held.device_type(),
+                                                          held.device_id()))
+              .try_this("move them: x.cpu()"));
+  // Const is what the view was asked for, not what the memory is.
+  data_ = const_cast<void*>(static_cast<const void*>(held.data()));  // NOLINT
+  const nb::dlpack::dtype given = held.dtype();
+  dtype_ = dtype_of_dlpack(given);
+  if (!dtype_) dtype_text_ = fmt::format("DLPack type {} of {} bits", given.code, given.bits);
+  const std::int64_t bytes = given.bits / 8;
+  for (std::size_t i = 0; i < held.ndim(); ++i)
+    add_dimension(static_cast<std::int64_t>(held.shape(i)), held.stride(i) * bytes, what);
+}
+
+std::string Array::dtype_text() const {
+  return dtype_ ? std::string(tensor::name(*dtype_)) : dtype_text_;
+}
+
+std::string Array::shape_text() const {
+  std::string text = "[";
+  for (std::size_t i = 0; i < shape_.size(); ++i)
+    text += fmt::format("{}{}", i == 0 ? "" : ", ", shape_[i]);
+  return text + "]";
+}
+
+moe::MutableRows mutable_rows_of(const Array& array, const char* what) {
+  if (array.dimensions() != 2)
+    raise(usage("rows.dimensions", fmt::format("{} are not rows", what))
+              .expects("an array of 2 dimensions", "shape " + array.shape_text()));
+  if (!array.dtype() || !moe::is_activation_type(*array.dtype()))
+    raise(usage("rows.type", fmt::format("{} have a type that is not computed with", what))
+              .expects("BF16, F16, F32 or F64", array.dtype_text()));
+  const auto element = static_cast<std::int64_t>(moe::element_bytes(*array.dtype()));
+  const std::int64_t rows = array.shape(0), columns = array.shape(1);
+  const bool is_empty = rows == 0 || columns == 0;
+  if (columns > 1 && rows > 0 && array.stride(1) != element)
+    raise(usage("rows.stride", fmt::format("elements of a row of {} are not neighbours", what))
+              .expects(fmt::format("{} bytes from element to element", element),
+                       fmt::format("{}", array.stride(1)))
+              .try_this("copy them: numpy.ascontiguousarray(x), x.contiguous()"));
+  std::int64_t stride = rows > 1 && !is_empty ? array.stride(0) : columns * element;
+  if (stride < columns * element)
+    raise(usage("rows.stride", fmt::format("rows of {} overlap or go backwards", what))
+              .expects(fmt::format("at least {} bytes from row to row", columns * element),
+                       fmt::format("{}", stride))
+              .try_this("copy them: numpy.ascontiguousarray(x), x.contiguous()"));
+  if (!is_empty &&
+      (reinterpret_cast<std::uintptr_t>(array.data()) % static_cast<std::uintptr_t>(element) != 0 ||
+       stride % element != 0))
+    raise(usage("rows.alignment", fmt::format("{} are not aligned as their type is", what))
+              .expects(fmt::format("multiples of {} bytes", element),
+                       fmt::format("address {}, {} bytes from row to row", array.data(), stride)));
+  return {static_cast<std::byte*>(array.data()), *array.dtype(), static_cast<std::uint64_t>(rows),
+          static_cast<std::uint64_t>(columns), static_cast<std::uint64_t>(stride)};
+}
+
+moe::ConstRows rows_of(const Array& array, const char* what) {
+  return mutable_rows_of(array, what);
+}
+
+bool overlap(const moe::ConstRows& a, const moe::ConstRows& b) {
+  if (a.rows == 0 || b.rows == 0 || a.columns == 0 || b.columns == 0) return false;
+  const auto width = [](const moe::ConstRows& rows) {
+    return rows.columns * moe::element_bytes(rows.dtype);
+  };
+  const auto begin = [](const moe::ConstRows& rows) {
+    return reinterpret_cast<std::uintptr_t>(rows.data);
+  };
+  const auto end = [&](const moe::ConstRows& rows) {
+    return begin(rows) + (rows.rows - 1) * rows.stride + width(rows);
+  };
+  if (end(a) <= begin(b) || end(b) <= begin(a)) return false;
+  // Columns of one matrix side by side.
+  if (a.stride != b.stride || (a.rows == 1 && b.rows == 1)) return true;
+  const std::uintptr_t ahead = begin(b) >= begin(a)
+                                   ? (begin(b) - begin(a)) % a.stride
+                                   : (a.stride - (begin(a) - begin(b)) % a.stride) % a.stride;
+  return ahead < width(a) || ahead + width(b) > a.stride;
+}
+
+nb::object empty_like(nb::handle like, const Array& seen, std::uint64_t rows,
+                      std::uint64_t columns) {
+  const nb::tuple shape = nb::make_tuple(rows, columns);
+  if (seen.kind() == Kind::torch) return like.attr(torch()->new_empty)(shape);
+  if (seen.kind() == Kind::numpy) return numpy().empty(shape, like.attr("dtype"));
+  switch (*seen.dtype()) {
+    case DType::f64:
+      return numpy().empty(shape, "float64");
+    case DType::f16:
+      return numpy().empty(shape, "float16");
+    case DType::f32:
+      return numpy().empty(shape, "float32");
+    default:
+      return numpy().empty(shape, nb::module_::import_("ml_dtypes").attr("bfloat16"));
+  }
+}
+
+nb::object empty_of(nb::handle like, const Array& seen, const char* dtype, std::uint64_t rows,
+                    std::uint64_t columns) {
+  const nb::tuple shape = nb::make_tuple(rows, columns);
+  if (seen.kind() != Kind::torch) return numpy().empty(shape, dtype);
+  const nb::module_ module = nb::module_::import_("torch");
+  return like.attr(torch()->new_empty)(shape, nb::arg("dtype") = module.attr(dtype));
+}
+
+}  // namespace fp4moe::python

@@ -1,0 +1,92 @@
+// An argument as memory: whatever speaks the buffer protocol (numpy) or DLPack (torch). Nothing is
+// copied, and the memory is held until the Array goes, which needs the GIL.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <nanobind/ndarray.h>
+
+#include "bindings.hpp"
+#include "fp4moe/moe/rows.hpp"
+#include "fp4moe/tensor/dtype.hpp"
+
+namespace fp4moe::python {
+
+enum class Access : std::uint8_t { read, write };
+// Who made it, and so who makes the result.
+enum class Kind : std::uint8_t { numpy, torch, other };
+
+class Array {
+ public:
+  // Errors: TypeError for what is no array, rows.device, rows.gradient, rows.readonly, rows.order.
+  static Array take(nb::handle object, const char* what, Access access = Access::read);
+  Array(Array&& other) noexcept;
+  Array& operator=(Array&&) = delete;
+  Array(const Array&) = delete;
+  Array& operator=(const Array&) = delete;
+  ~Array();
+
+  Kind kind() const { return kind_; }
+  // None for types that no file of ours has; dtype_text() says which.
+  std::optional<tensor::DType> dtype() const { return dtype_; }
+  std::string dtype_text() const;
+  std::size_t dimensions() const { return shape_.size(); }
+  std::int64_t shape(std::size_t dimension) const { return shape_[dimension]; }
+  std::int64_t stride(std::size_t dimension) const { return strides_[dimension]; }  // in bytes
+  std::string shape_text() const;
+  void* data() const { return data_; }
+
+ private:
+  Array() = default;
+  bool take_buffer(nb::handle object, const char* what, Access access);
+  bool take_view(nb::handle object, const char* what, Access access);
+  bool take_dlpack(nb::handle object, const char* what, Access access);
+  void read(const Py_buffer& buffer, const char* what);
+  template <class Held>
+  void read(const Held& held, const char* what);
+
+  // At most this many dimensions need no memory of their own.
+  class Numbers {
+   public:
+    static constexpr std::size_t kMost = 8;
+    std::size_t size() const { return size_; }
+    bool add(std::int64_t number) {
+      if (size_ == kMost) return false;
+      numbers_[size_++] = number;
+      return true;
+    }
+    std::int64_t operator[](std::size_t at) const { return numbers_[at]; }
+
+   private:
+    std::int64_t numbers_[kMost]{};
+    std::size_t size_ = 0;
+  };
+  void add_dimension(std::int64_t size, std::int64_t stride, const char* what);
+
+  Kind kind_ = Kind::other;
+  std::optional<tensor::DType> dtype_{};
+  std::string dtype_text_{};  // where dtype_ is none
+  Numbers shape_{}, strides_{};
+  void* data_ = nullptr;
+  nb::object owner_{};
+  std::optional<Py_buffer> buffer_{};
+  nb::ndarray<nb::ro> held_{};
+  nb::ndarray<> held_for_writing_{};
+};
+
+// A 2-D array as rows. Errors: rows.dimensions, rows.type, rows.stride, rows.alignment.
+moe::ConstRows rows_of(const Array& array, const char* what);
+moe::MutableRows mutable_rows_of(const Array& array, const char* what);
+// Whether two sets of rows have bytes in common.
+bool overlap(const moe::ConstRows& a, const moe::ConstRows& b);
+
+// A new array [rows, columns] of the same kind and type as `like`.
+nb::object empty_like(nb::handle like, const Array& seen, std::uint64_t rows,
+                      std::uint64_t columns);
+// The same with a type of its own: "int32", "float32".
+nb::object empty_of(nb::handle like, const Array& seen, const char* dtype, std::uint64_t rows,
+                    std::uint64_t columns);
+
+}  // namespace fp4moe::python

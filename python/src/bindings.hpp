@@ -1,0 +1,15 @@
+// What the module `fp4moe._core` is made of: one function per file of the same name.
+#pragma once
+#include <nanobind/nanobind.h>
+
+namespace fp4moe::python {
+
+namespace nb = nanobind;
+
+struct Model;
+
+nb::class_<Model> bind_model(nb::module_& module);
+void bind_layer(nb::module_& module, nb::class_<Model>& model);  // Model.layer, too
+void bind_command(nb::module_& module);
+
+}  // namespace fp4moe::python

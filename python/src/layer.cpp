@@ -1,0 +1,450 @@
+#include "layer.hpp"
+
+#include <chrono>
+#include <span>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <unistd.h>
+
+#include "arrays.hpp"
+#include "errors.hpp"
+#include "fp4moe/base/interrupt.hpp"
+#include "fp4moe/capi/border.hpp"
+#include "fp4moe/runtime/describe.hpp"
+
+namespace fp4moe::python {
+namespace {
+
+using moe::ConstRows;
+using moe::MutableRows;
+using runtime::MoeLayer;
+using tensor::DType;
+
+Result<std::uint64_t> whole(std::int64_t given, std::string_view what) {
+  if (given >= 0) return static_cast<std::uint64_t>(given);
+  return usage("options.negative", fmt::format("{} is negative", what))
+      .expects("0 or more", fmt::format("{}", given));
+}
+
+Result<weights::Rank> rank_of(std::pair<std::int64_t, std::int64_t> given, std::string_view what) {
+  const auto rank = whole(given.first, fmt::format("the {} rank", what));
+  if (!rank) return rank.why();
+  const auto size = whole(given.second, fmt::format("the number of {} ranks", what));
+  if (!size) return size.why();
+  return capi::rank_of(*rank, *size, what);
+}
+
+Result<runtime::LayerOptions> options_of(const LayerWords& words) {
+  runtime::LayerOptions made{
+      .engine = words.engine, .weights = words.weights, .numerics = words.numerics};
+  made.wish.policy = words.policy;
+  made.wish.backend = words.backend;
+  Result<platform::Device> device = capi::device_of(words.device.c_str());
+  if (!device) return device.why();
+  made.wish.device = *std::move(device);
+  const auto wish = whole(words.threads, "the number of threads");
+  if (!wish) return wish.why();
+  const Result<std::size_t> threads = capi::threads_of(*wish);
+  if (!threads) return threads.why();
+  made.threads = *threads;
+  const Result<weights::Rank> tp = rank_of(words.tp, "tensor-parallel");
+  if (!tp) return tp.why();
+  const Result<weights::Rank> ep = rank_of(words.ep, "expert-parallel");
+  if (!ep) return ep.why();
+  made.slice = {.tensor_parallel = *tp, .expert_parallel = *ep};
+  return made;
+}
+
+// Ctrl-C ends it between experts.
+Result<Done> load_and_process(MoeLayer& layer) {
+  const InterruptGuard guard;
+  if (const auto done = layer.load(); !done) return done.why();
+  return layer.process();
+}
+
+Result<std::shared_ptr<OpenLayer>> make_layer(const std::shared_ptr<const runtime::Model>& model,
+                                              std::int64_t number, const LayerWords& words) {
+  const auto wish = whole(number, "the layer's number");
+  if (!wish) return wish.why();
+  Result<runtime::LayerOptions> options = options_of(words);
+  if (!options) return options.why();
+  Result<MoeLayer> made = model->layer(*wish, std::move(*options));
+  if (!made) return made.why();
+  if (const auto done = load_and_process(*made); !done) return done.why();
+  return std::make_shared<OpenLayer>(model, std::move(*made));
+}
+
+void check_count(std::uint64_t expected, std::uint64_t found, const char* what) {
+  if (expected != found)
+    raise(usage("rows.count", fmt::format("{} are not as many as the tokens", what))
+              .expects(fmt::format("{} rows", expected), fmt::format("{}", found)));
+}
+
+// Where results go: the caller's array, or a new one like the tokens.
+struct Output {
+  nb::object object;
+  Array array;
+  MutableRows rows;
+};
+Output take_output(nb::handle x, const Array& tokens, const ConstRows& rows, nb::handle out) {
+  nb::object object =
+      out.is_none() ? empty_like(x, tokens, rows.rows, rows.columns) : nb::borrow(out);
+  Array array = Array::take(object, "outputs", Access::write);
+  const MutableRows made = mutable_rows_of(array, "outputs");
+  check_count(rows.rows, made.rows, "outputs");
+  done_or_raise(moe::check_rows(made, "outputs", rows.columns));
+  return {std::move(object), std::move(array), made};
+}
+void check_apart(const ConstRows& read, const MutableRows& out, const char* what) {
+  if (overlap(read, out))
+    raise(usage("rows.overlap", fmt::format("outputs lie in the memory of {}", what))
+              .expects("memory of their own", "bytes that the call also reads"));
+}
+
+// Ids and weights without gaps. Arrays that lie so are used as they are; these are a few numbers
+// per token, so others are copied.
+struct Routes {
+  std::uint64_t tokens = 0, top_k = 0;
+  std::span<const std::int32_t> ids{};
+  std::span<const float> weights{};
+  std::vector<std::int32_t> own_ids{};
+  std::vector<float> own_weights{};
+};
+
+bool is_dense(const Array& array, std::int64_t element) {
+  return (array.shape(1) <= 1 || array.stride(1) == element) &&
+         (array.shape(0) <= 1 || array.stride(0) == array.shape(1) * element) &&
+         reinterpret_cast<std::uintptr_t>(array.data()) % static_cast<std::uintptr_t>(element) == 0;
+}
+
+template <class T>
+void copy_ids(const Array& from, std::vector<std::int32_t>& to) {
+  const auto* data = static_cast<const std::byte*>(from.data());
+  for (std::int64_t row = 0; row < from.shape(0); ++row)
+    for (std::int64_t column = 0; column < from.shape(1); ++column) {
+      T id{};
+      std::memcpy(&id, data + row * from.stride(0) + column * from.stride(1), sizeof id);
+      if (!std::in_range<std::int32_t>(id))
+        raise(usage("experts.ids", "an expert's number is none")
+                  .at("ids")
+                  .expects("-1 (nobody), or an expert of the layer", fmt::format("{}", id)));
+      to.push_back(static_cast<std::int32_t>(id));
+    }
+}
+
+void take_ids(const Array& array, Routes& routes) {
+  const std::optional<DType> dtype = array.dtype();
+  if (array.dimensions() != 2 || (dtype != DType::i32 && dtype != DType::i64))
+    raise(usage("routes.ids", "the experts' numbers cannot be read")
+              .expects("a 2-D array [tokens, top_k] of I32 or I64",
+                       fmt::format("{} of {}", array.shape_text(), array.dtype_text())));
+  routes.tokens = static_cast<std::uint64_t>(array.shape(0));
+  routes.top_k = static_cast<std::uint64_t>(array.shape(1));
+  const std::size_t count = routes.tokens * routes.top_k;
+  if (dtype == DType::i32 && is_dense(array, 4)) {
+    routes.ids = {static_cast<const std::int32_t*>(array.data()), count};
+    return;
+  }
+  routes.own_ids.reserve(count);
+  if (dtype == DType::i32)
+    copy_ids<std::int32_t>(array, routes.own_ids);
+  else
+    copy_ids<std::int64_t>(array, routes.own_ids);
+  routes.ids = routes.own_ids;
+}
+
+void take_weights(const Array& array, Routes& routes) {
+  const ConstRows rows = rows_of(array, "weights");
+  if (rows.rows != routes.tokens || rows.columns != routes.top_k)
+    raise(usage("routes.weights", "ids and weights have different shapes")
+              .expects(fmt::format("[{}, {}]", routes.tokens, routes.top_k), array.shape_text()));
+  const std::size_t count = routes.tokens * routes.top_k;
+  if (rows.dtype == DType::f32 && is_dense(array, 4)) {
+    routes.weights = {static_cast<const float*>(array.data()), count};
+    return;
+  }
+  routes.own_weights.resize(count);
+  for (std::uint64_t row = 0; row < rows.rows; ++row)
+    moe::read_row(rows, row,
+                  std::span(routes.own_weights).subspan(row * rows.columns, rows.columns));
+  routes.weights = routes.own_weights;
+}
+
+void check_top_k(const MoeLayer& layer, std::uint64_t top_k) {
+  const std::uint64_t most = layer.facts().model.shape.experts;
+  if (top_k == 0 || top_k > most)
+    raise(usage("routes.top_k", "a token's experts are some of them")
+              .expects(fmt::format("1 to {}", most), fmt::format("{}", top_k)));
+}
+
+struct ApplyArguments {
+  nb::handle x, ids, weights, out;
+};
+
+// A call whose arguments are checked and held, so that it can run without the GIL, and again.
+class ApplyCall {
+ public:
+  ApplyCall(const Layer& layer, const ApplyArguments& given)
+      : open_(layer.get()),
+        x_(Array::take(given.x, "tokens")),
+        ids_(Array::take(given.ids, "ids")),
+        weights_(Array::take(given.weights, "weights")),
+        rows_(rows_of(x_, "tokens")),
+        output_((check_width(), take_output(given.x, x_, rows_, given.out))) {
+    take_ids(ids_, routes_);
+    take_weights(weights_, routes_);
+    check_count(rows_.rows, routes_.tokens, "ids");
+    check_top_k(open_->layer, routes_.top_k);
+    check_apart(rows_, output_.rows, "the tokens");
+    if (routes_.own_weights.empty() && routes_.tokens != 0)
+      check_apart(rows_of(weights_, "weights"), output_.rows, "the weights");
+    if (routes_.own_ids.empty() && routes_.tokens != 0)  // as rows of the same width
+      check_apart({static_cast<const std::byte*>(ids_.data()), DType::f32, routes_.tokens,
+                   routes_.top_k, routes_.top_k * 4},
+                  output_.rows, "the ids");
+  }
+
+  Result<Done> run() {
+    if (rows_.rows == 0) return Done{};
+    const std::lock_guard lock(open_->mutex);
+    return open_->layer.apply(
+        {.x = rows_, .top_k = routes_.top_k, .ids = routes_.ids, .weights = routes_.weights},
+        output_.rows);
+  }
+  nb::object take_result() { return std::move(output_.object); }
+
+ private:
+  void check_width() const {
+    done_or_raise(moe::check_rows(rows_, "tokens", open_->layer.problem().shape.hidden));
+  }
+
+  std::shared_ptr<OpenLayer> open_;
+  Array x_, ids_, weights_;
+  ConstRows rows_;
+  Output output_;
+  Routes routes_{};
+};
+
+nb::object apply(const Layer& layer, nb::handle x, nb::handle ids, nb::handle weights,
+                 nb::handle out) {
+  ApplyCall call(layer, {x, ids, weights, out});
+  done_or_raise(without_gil([&] { return call.run(); }));
+  return call.take_result();
+}
+
+// Seconds of one call without Python around it: what the overhead of Python is measured against.
+double time_apply(const Layer& layer, nb::handle x, nb::handle ids, nb::handle weights,
+                  std::uint32_t calls) {
+  ApplyCall call(layer, {x, ids, weights, nb::none()});
+  const auto begin = std::chrono::steady_clock::now();
+  done_or_raise(without_gil([&]() -> Result<Done> {
+    for (std::uint32_t i = 0; i < calls; ++i)
+      if (const auto done = call.run(); !done) return done.why();
+    return Done{};
+  }));
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() /
+         std::max(1u, calls);
+}
+
+nb::object run(const Layer& layer, nb::handle x, nb::handle logits, nb::handle out) {
+  const std::shared_ptr<OpenLayer> open = layer.get();
+  const Array tokens = Array::take(x, "tokens");
+  const ConstRows rows = rows_of(tokens, "tokens");
+  done_or_raise(moe::check_rows(rows, "tokens", open->layer.problem().shape.hidden));
+  const Array scores = Array::take(logits, "logits");
+  const ConstRows score_rows = rows_of(scores, "logits");
+  check_count(rows.rows, score_rows.rows, "logits");
+  done_or_raise(moe::check_rows(score_rows, "logits", open->layer.router().columns()));
+  Output output = take_output(x, tokens, rows, out);
+  check_apart(rows, output.rows, "the tokens");
+  check_apart(score_rows, output.rows, "the logits");
+  if (rows.rows != 0)
+    done_or_raise(without_gil([&] {
+      const std::lock_guard lock(open->mutex);
+      return open->layer.run({.x = rows, .logits = score_rows}, output.rows);
+    }));
+  return std::move(output.object);
+}
+
+nb::tuple route(const Layer& layer, nb::handle logits) {
+  const std::shared_ptr<OpenLayer> open = layer.get();
+  const Array scores = Array::take(logits, "logits");
+  const ConstRows rows = rows_of(scores, "logits");
+  const moe::routing::Router& router = open->layer.router();
+  done_or_raise(moe::check_rows(rows, "logits", router.columns()));
+  nb::object ids = empty_of(logits, scores, "int32", rows.rows, router.slots());
+  nb::object weights = empty_of(logits, scores, "float32", rows.rows, router.slots());
+  const Array id_array = Array::take(ids, "ids", Access::write);
+  const Array weight_array = Array::take(weights, "weights", Access::write);
+  const std::size_t count = rows.rows * router.slots();
+  std::vector<float> identity(router.options().zero_experts == 0 ? 0 : rows.rows);
+  if (rows.rows != 0)
+    done_or_raise(without_gil([&] {
+      ThreadPool alone(1);
+      return router.route({.logits = {.data = rows.data,
+                                      .dtype = rows.dtype,
+                                      .tokens = rows.rows,
+                                      .columns = rows.columns,
+                                      .stride = rows.stride / moe::element_bytes(rows.dtype)}},
+                          {.ids = {static_cast<std::int32_t*>(id_array.data()), count},
+                           .weights = {static_cast<float*>(weight_array.data()), count},
+                           .identity_weights = identity},
+                          alone);
+    }));
+  return nb::make_tuple(std::move(ids), std::move(weights));
+}
+
+void load(const Layer& layer) {
+  const std::shared_ptr<OpenLayer> open = layer.get();
+  done_or_raise(without_gil([&] {
+    const std::lock_guard lock(open->mutex);
+    return load_and_process(open->layer);
+  }));
+}
+
+void load_expert(const Layer& layer, std::int64_t position) {
+  const std::shared_ptr<OpenLayer> open = layer.get();
+  const std::uint64_t wish = value_or_raise(whole(position, "the expert's position"));
+  done_or_raise(without_gil([&]() -> Result<Done> {
+    const std::lock_guard lock(open->mutex);
+    if (const auto done = open->layer.load_expert(wish); !done) return done.why();
+    return open->layer.process();
+  }));
+}
+
+nb::object info(const Layer& layer) {
+  const std::shared_ptr<OpenLayer> open = layer.get();
+  return to_python(value_or_raise(without_gil([&]() -> Result<Json> {
+    const std::lock_guard lock(open->mutex);
+    return runtime::describe(open->layer);
+  })));
+}
+
+std::string representation(const Layer& layer) {
+  if (layer.is_closed()) return "<fp4moe.Layer, closed>";
+  const auto open = layer.get();
+  const weights::MoeShape& shape = open->layer.problem().shape;
+  return fmt::format("<fp4moe.Layer {} experts, hidden {}, intermediate {}, backend {}>",
+                     shape.experts, shape.hidden, shape.intermediate,
+                     open->layer.choice().backend->name);
+}
+
+template <class Get>
+auto number(const Get& get) {
+  return [get](const Layer& layer) -> std::uint64_t { return get(layer.get()->layer); };
+}
+
+}  // namespace
+
+Layer Layer::open(const Model& model, std::int64_t number, const LayerWords& words) {
+  return {value_or_raise(without_gil([&] { return make_layer(model.open, number, words); })),
+          getpid()};
+}
+
+Layer::~Layer() {
+  // A forked child has none of the threads that the layer would wait for: it lets the memory be.
+  if (open_ && process_ != getpid()) new std::shared_ptr<OpenLayer>(std::move(open_));
+}
+
+std::shared_ptr<OpenLayer> Layer::get() const {
+  if (!open_)
+    raise(usage("layer.closed", "the layer was closed").expects("an open layer", "a closed one"));
+  if (process_ != getpid())
+    raise(usage("layer.forked", "the layer belongs to the process that opened it")
+              .expects("the process that opened it", "a fork of it, which has no threads")
+              .try_this("open the layer in the child, or start it by spawn"));
+  return open_;
+}
+
+void Layer::close() {
+  if (open_ && process_ != getpid()) {
+    new std::shared_ptr<OpenLayer>(std::move(open_));
+    return;
+  }
+  const std::shared_ptr<OpenLayer> last = std::move(open_);
+  const nb::gil_scoped_release released;  // a call under way elsewhere goes on
+}
+
+namespace {
+
+// A function of words as one of single arguments.
+auto open_by(Layer (*open)(nb::handle, std::int64_t, const LayerWords&)) {
+  return [open](nb::handle from, std::int64_t position, std::string engine, std::string backend,
+                std::string policy, std::string device, std::string numerics, std::string weights,
+                std::int64_t threads, std::pair<std::int64_t, std::int64_t> tp,
+                std::pair<std::int64_t, std::int64_t> ep) {
+    return open(from, position,
+                {std::move(engine), std::move(backend), std::move(policy), std::move(device),
+                 std::move(numerics), std::move(weights), threads, tp, ep});
+  };
+}
+
+Layer open_path(nb::handle path, std::int64_t position, const LayerWords& words) {
+  return Layer::open(open_model(path), position, words);
+}
+Layer open_layer(nb::handle model, std::int64_t position, const LayerWords& words) {
+  return Layer::open(nb::cast<const Model&>(model), position, words);
+}
+
+// Calls define(extra...) with the names and defaults of a layer's options.
+template <class Define>
+void with_options(const Define& define) {
+  const std::pair<std::int64_t, std::int64_t> alone{0, 1};
+  define(nb::arg("number"), nb::kw_only(), nb::arg("engine") = "auto", nb::arg("backend") = "auto",
+         nb::arg("policy") = "native", nb::arg("device") = "auto", nb::arg("numerics") = "",
+         nb::arg("weights") = "auto", nb::arg("threads") = 0, nb::arg("tp") = alone,
+         nb::arg("ep") = alone);
+}
+
+}  // namespace
+
+void bind_layer(nb::module_& module, nb::class_<Model>& model) {
+  nb::class_<Layer> layer(module, "Layer", "One MoE layer, loaded and ready.");
+  with_options([&](const auto&... options) {
+    layer.def_static("open", open_by(open_path), nb::arg("path"), options...,
+                     "Open a model and load one of its layers; tp and ep are (rank, ranks).");
+    model.def("layer", open_by(open_layer), options...,
+              "Load one of the layers; tp and ep are (rank, ranks).");
+  });
+  layer
+      .def("run", &run, nb::arg("x"), nb::arg("logits"), nb::arg("out").none() = nb::none(),
+           "Compute, given the router's logits [tokens, experts].")
+      .def("__call__", &run, nb::arg("x"), nb::arg("logits"), nb::arg("out").none() = nb::none(),
+           "The same as run.")
+      .def("apply", &apply, nb::arg("x"), nb::arg("ids"), nb::arg("weights"),
+           nb::arg("out").none() = nb::none(),
+           "Compute, given each token's experts and their weights [tokens, top_k].")
+      .def("route", &route, nb::arg("logits"),
+           "Each token's experts (int32) and weights (float32), as run would choose them.")
+      .def("load", &load, "Read the weights again, after they changed; addresses stay.")
+      .def("load_expert", &load_expert, nb::arg("position"),
+           "Read one expert again, by its position among those of this rank.")
+      .def("info", &info, nb::sig("def info(self) -> dict[str, typing.Any]"),
+           "Backend, layout, numerics, engine, kernel, bytes.")
+      .def("close", &Layer::close, "Give the memory back; later calls are refused.")
+      .def_prop_ro("closed", &Layer::is_closed, "Whether close() was called.")
+      .def("__enter__", [](nb::handle self) { return nb::borrow(self); })
+      .def("__exit__", [](Layer& self, nb::args) { self.close(); })
+      .def_prop_ro("hidden",
+                   number([](const MoeLayer& self) { return self.problem().shape.hidden; }),
+                   "Columns of tokens and outputs.")
+      .def_prop_ro("intermediate",
+                   number([](const MoeLayer& self) { return self.problem().shape.intermediate; }),
+                   "Columns of the activation, of this rank.")
+      .def_prop_ro("experts",
+                   number([](const MoeLayer& self) { return self.facts().model.shape.experts; }),
+                   "All experts.")
+      .def_prop_ro("local_experts",
+                   number([](const MoeLayer& self) { return self.problem().shape.experts; }),
+                   "Experts of this rank.")
+      .def_prop_ro("top_k", number([](const MoeLayer& self) { return self.facts().router.top_k; }),
+                   "Experts of a token.")
+      .def("__repr__", &representation)
+      .def("_time_apply", &time_apply, nb::arg("x"), nb::arg("ids"), nb::arg("weights"),
+           nb::arg("calls"), "Seconds of one call without Python around it.");
+}
+
+}  // namespace fp4moe::python

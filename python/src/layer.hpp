@@ -1,0 +1,56 @@
+// A layer that is loaded and processed. Calls wait for each other; one that is closed meanwhile
+// lives until its last call returns.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include <sys/types.h>
+
+#include "bindings.hpp"
+#include "fp4moe/runtime/layer.hpp"
+#include "model.hpp"
+
+namespace fp4moe::python {
+
+struct OpenLayer {
+  OpenLayer(std::shared_ptr<const runtime::Model> source, runtime::MoeLayer made)
+      : model(std::move(source)), layer(std::move(made)) {}
+
+  std::shared_ptr<const runtime::Model> model;
+  runtime::MoeLayer layer;
+  std::mutex mutex{};  // taken without the GIL
+};
+
+// What a layer is asked to be, in the words of the command line.
+struct LayerWords {
+  std::string engine, backend, policy, device, numerics, weights;
+  std::int64_t threads = 0;
+  std::pair<std::int64_t, std::int64_t> tp{0, 1}, ep{0, 1};  // rank, size
+};
+
+class Layer {
+ public:
+  static Layer open(const Model& model, std::int64_t number, const LayerWords& words);
+  ~Layer();
+  Layer(Layer&&) = default;
+  Layer& operator=(Layer&&) = default;
+  Layer(const Layer&) = delete;
+  Layer& operator=(const Layer&) = delete;
+
+  // Errors: layer.closed; layer.forked in a child process, which has none of the layer's threads.
+  std::shared_ptr<OpenLayer> get() const;
+  void close();
+  bool is_closed() const { return open_ == nullptr; }
+
+ private:
+  Layer(std::shared_ptr<OpenLayer> open, pid_t process)
+      : open_(std::move(open)), process_(process) {}
+
+  std::shared_ptr<OpenLayer> open_{};
+  pid_t process_ = 0;
+};
+
+}  // namespace fp4moe::python

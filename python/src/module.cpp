@@ -1,0 +1,16 @@
+#include <string_view>
+
+#include "bindings.hpp"
+#include "fp4moe/base/version.hpp"
+#include "model.hpp"
+
+NB_MODULE(_core, module) {
+  // The interpreter's end is not the place to count what it still holds.
+  nanobind::set_leak_warnings(false);
+  module.doc() = "The compiled part of fp4moe.";
+  const std::string_view version = fp4moe::kVersion;
+  module.attr("__version__") = nanobind::str(version.data(), version.size());
+  auto model = fp4moe::python::bind_model(module);
+  fp4moe::python::bind_layer(module, model);
+  fp4moe::python::bind_command(module);
+}

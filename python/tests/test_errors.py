@@ -1,0 +1,100 @@
+"""Every failure is an exception that names what was expected and what was found."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+import fp4moe
+from fp4moe import errors
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "builtin"),
+    [
+        (1, fp4moe.FailedError, OSError),
+        (2, fp4moe.UsageError, ValueError),
+        (3, fp4moe.InvalidInputError, ValueError),
+        (4, fp4moe.UnsupportedError, RuntimeError),
+        (5, fp4moe.MismatchError, ValueError),
+        (6, fp4moe.ExhaustedError, MemoryError),
+        (7, fp4moe.LackingError, RuntimeError),
+    ],
+)
+def test_a_code_is_a_class_and_the_builtin_callers_expect(code, kind, builtin):
+    made = errors.make(code, "a.b", "it broke", expected="x", found="y", remedy="Mend it")
+    assert type(made) is kind and isinstance(made, builtin) and isinstance(made, fp4moe.Error)
+    assert made.code == code and made.id == "a.b" and made.record is None
+    assert str(made) == "a.b: it broke; expected x, found y. Mend it"
+
+
+def test_an_error_survives_pickling():
+    made = errors.make(3, "a.b", "it broke", path="/f", tensor="t", expected="x", found="y")
+    again = pickle.loads(pickle.dumps(made))
+    assert type(again) is type(made) and str(again) == str(made)
+    assert again.__dict__ == made.__dict__
+
+
+def test_an_interrupt_is_the_keyboards():
+    assert isinstance(errors.make(130, "interrupted", "stopped"), KeyboardInterrupt)
+
+
+def test_the_line_is_that_of_the_library(tmp_path):
+    with pytest.raises(fp4moe.Error) as caught:
+        fp4moe.Model.open(tmp_path / "nothing")
+    why = caught.value
+    assert str(tmp_path) in str(why) and str(why).startswith(why.id)
+    rebuilt = errors.make(
+        why.code,
+        why.id,
+        why.message,
+        path=why.path,
+        tensor=why.tensor,
+        expected=why.expected,
+        found=why.found,
+        remedy=why.remedy,
+    )
+    assert str(rebuilt) == str(why)
+
+
+@pytest.mark.parametrize("path", [None, 3, ["a"], object()])
+def test_what_is_no_path_is_a_type_error(path):
+    with pytest.raises(TypeError):
+        fp4moe.Model.open(path)
+
+
+@pytest.mark.parametrize(
+    ("options", "id"),
+    [
+        ({"threads": -1}, "options.negative"),
+        ({"threads": 100000}, "options.threads"),
+        ({"tp": (2, 2)}, "options.rank"),
+        ({"ep": (0, -3)}, "options.negative"),
+        ({"engine": "warp"}, "engine.unknown"),
+        ({"backend": "NOBODY"}, None),
+        ({"policy": "1999-01-01"}, None),
+        ({"device": "toaster"}, None),
+        ({"numerics": "lucky"}, "numerics.unknown"),
+        ({"weights": "heavy"}, "layer.weights"),
+    ],
+)
+def test_a_wrong_option_is_refused_with_what_is_accepted(checkpoint, options, id):
+    with pytest.raises(fp4moe.Error) as caught:
+        fp4moe.Layer.open(checkpoint, 0, **options)
+    assert caught.value.expected and caught.value.found
+    assert id is None or caught.value.id == id
+
+
+@pytest.mark.parametrize("number", [-1, 2, 10**12])
+def test_a_layer_that_is_not_there_is_refused(checkpoint, number):
+    with pytest.raises(fp4moe.UsageError):
+        fp4moe.Model.open(checkpoint).layer(number)
+
+
+@pytest.mark.parametrize(
+    "options", [{"threads": "two"}, {"tp": 3}, {"engine": None}, {"speed": 9}, {"tp": (0, 2**70)}]
+)
+def test_options_of_a_wrong_type_are_type_errors(checkpoint, options):
+    with pytest.raises(TypeError):
+        fp4moe.Layer.open(checkpoint, 0, **options)
