@@ -2,8 +2,28 @@
 
 from __future__ import annotations
 
-from fp4moe import cli, errors
+from fp4moe import cli, errors, formats
 from fp4moe._core import Layer, Model, __version__
+from fp4moe.commands import (
+    bench,
+    command,
+    convert,
+    diff,
+    doctor,
+    golden,
+    inspect,
+    layouts,
+    lint,
+    matrix,
+    merge,
+    plan,
+    quantize_checkpoint,
+    run,
+    synth,
+    transcode,
+    unconvert,
+    verify,
+)
 from fp4moe.errors import (
     Error,
     ExhaustedError,
@@ -14,6 +34,8 @@ from fp4moe.errors import (
     UnsupportedError,
     UsageError,
 )
+from fp4moe.quantize import Quantized, dequantize, quantize, quantize_rules
+from fp4moe.selection import Refusal, Selection, explain
 
 __all__ = [
     "Error",
@@ -24,9 +46,35 @@ __all__ = [
     "Layer",
     "MismatchError",
     "Model",
+    "Quantized",
+    "Refusal",
+    "Selection",
     "UnsupportedError",
     "UsageError",
     "__version__",
+    "bench",
     "cli",
+    "command",
+    "convert",
+    "dequantize",
+    "diff",
+    "doctor",
     "errors",
+    "explain",
+    "formats",
+    "golden",
+    "inspect",
+    "layouts",
+    "lint",
+    "matrix",
+    "merge",
+    "plan",
+    "quantize",
+    "quantize_checkpoint",
+    "quantize_rules",
+    "run",
+    "synth",
+    "transcode",
+    "unconvert",
+    "verify",
 ]

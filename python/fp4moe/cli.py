@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from fp4moe import _core, errors
+from fp4moe.commands import command as command
 
 
 class Outcome(NamedTuple):

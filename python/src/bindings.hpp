@@ -11,5 +11,8 @@ struct Model;
 nb::class_<Model> bind_model(nb::module_& module);
 void bind_layer(nb::module_& module, nb::class_<Model>& model);  // Model.layer, too
 void bind_command(nb::module_& module);
+void bind_formats(nb::module_& module);
+void bind_quantize(nb::module_& module);
+void bind_verbs(nb::module_& module);
 
 }  // namespace fp4moe::python

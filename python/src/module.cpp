@@ -13,4 +13,7 @@ NB_MODULE(_core, module) {
   auto model = fp4moe::python::bind_model(module);
   fp4moe::python::bind_layer(module, model);
   fp4moe::python::bind_command(module);
+  fp4moe::python::bind_formats(module);
+  fp4moe::python::bind_quantize(module);
+  fp4moe::python::bind_verbs(module);
 }
