@@ -5,6 +5,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <nanobind/stl/string.h>
 
 #include "errors.hpp"
 

@@ -7,13 +7,18 @@
 #include <string>
 #include <vector>
 
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
-
 #include "errors.hpp"
+#include "model.hpp"
 
 namespace fp4moe::python {
 namespace {
+
+// Paths need not be text.
+std::vector<std::string> words_of(const nb::sequence& given) {
+  std::vector<std::string> made;
+  for (const nb::handle word : given) made.push_back(path_of(word));
+  return made;
+}
 
 std::vector<const char*> pointers(const std::vector<std::string>& words) {
   std::vector<const char*> made{"fp4moe"};
@@ -21,7 +26,8 @@ std::vector<const char*> pointers(const std::vector<std::string>& words) {
   return made;
 }
 
-nb::tuple command(const std::vector<std::string>& words) {
+nb::tuple command(const nb::sequence& given) {
+  const std::vector<std::string> words = words_of(given);
   const std::vector<const char*> argv = pointers(words);
   std::ostringstream out, err;
   const int status = value_or_raise(without_gil([&]() -> Result<int> {
@@ -34,7 +40,8 @@ nb::tuple command(const std::vector<std::string>& words) {
   return nb::make_tuple(status, text(out.str()), text(err.str()));
 }
 
-int main_of(const std::vector<std::string>& words) {
+int main_of(const nb::sequence& given) {
+  const std::vector<std::string> words = words_of(given);
   const std::vector<const char*> argv = pointers(words);
   return value_or_raise(without_gil([&]() -> Result<int> {
     // As the program has it: lost readers and full disks are write errors, Ctrl-C ends at once what

@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include <nanobind/stl/string.h>
+
 namespace fp4moe::python {
 namespace {
 

@@ -1,6 +1,9 @@
 #include "layer.hpp"
 
+#include <algorithm>
 #include <chrono>
+#include <cstring>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -38,8 +41,10 @@ Result<weights::Rank> rank_of(std::pair<std::int64_t, std::int64_t> given, std::
 }
 
 Result<runtime::LayerOptions> options_of(const LayerWords& words) {
-  runtime::LayerOptions made{
-      .engine = words.engine, .weights = words.weights, .numerics = words.numerics};
+  runtime::LayerOptions made;
+  made.engine = words.engine;
+  made.weights = words.weights;
+  made.numerics = words.numerics;
   made.wish.policy = words.policy;
   made.wish.backend = words.backend;
   Result<platform::Device> device = capi::device_of(words.device.c_str());
@@ -120,6 +125,12 @@ bool is_dense(const Array& array, std::int64_t element) {
          reinterpret_cast<std::uintptr_t>(array.data()) % static_cast<std::uintptr_t>(element) == 0;
 }
 
+[[noreturn]] void raise_id(std::int64_t id, std::uint64_t experts) {
+  raise(usage("routes.ids", "there is no expert of this number")
+            .expects(fmt::format("-1 (nobody) to {}", experts - 1), fmt::format("{}", id)));
+}
+
+// Numbers beyond 32 bits are as wrong as the nearest that fit.
 template <class T>
 void copy_ids(const Array& from, std::vector<std::int32_t>& to) {
   const auto* data = static_cast<const std::byte*>(from.data());
@@ -127,11 +138,8 @@ void copy_ids(const Array& from, std::vector<std::int32_t>& to) {
     for (std::int64_t column = 0; column < from.shape(1); ++column) {
       T id{};
       std::memcpy(&id, data + row * from.stride(0) + column * from.stride(1), sizeof id);
-      if (!std::in_range<std::int32_t>(id))
-        raise(usage("experts.ids", "an expert's number is none")
-                  .at("ids")
-                  .expects("-1 (nobody), or an expert of the layer", fmt::format("{}", id)));
-      to.push_back(static_cast<std::int32_t>(id));
+      to.push_back(static_cast<std::int32_t>(std::clamp<std::int64_t>(
+          id, std::numeric_limits<std::int32_t>::min(), std::numeric_limits<std::int32_t>::max())));
     }
 }
 
@@ -173,11 +181,15 @@ void take_weights(const Array& array, Routes& routes) {
   routes.weights = routes.own_weights;
 }
 
-void check_top_k(const MoeLayer& layer, std::uint64_t top_k) {
+// The layer itself takes every number that is none of its experts for nobody.
+void check_routes(const MoeLayer& layer, const Routes& routes) {
   const std::uint64_t most = layer.facts().model.shape.experts;
-  if (top_k == 0 || top_k > most)
+  if (routes.top_k == 0 || routes.top_k > most)
     raise(usage("routes.top_k", "a token's experts are some of them")
-              .expects(fmt::format("1 to {}", most), fmt::format("{}", top_k)));
+              .expects(fmt::format("1 to {}", most), fmt::format("{}", routes.top_k)));
+  for (const std::int32_t id : routes.ids)
+    if (id < -1 || static_cast<std::int64_t>(id) >= static_cast<std::int64_t>(most))
+      raise_id(id, most);
 }
 
 struct ApplyArguments {
@@ -197,7 +209,7 @@ class ApplyCall {
     take_ids(ids_, routes_);
     take_weights(weights_, routes_);
     check_count(rows_.rows, routes_.tokens, "ids");
-    check_top_k(open_->layer, routes_.top_k);
+    check_routes(open_->layer, routes_);
     check_apart(rows_, output_.rows, "the tokens");
     if (routes_.own_weights.empty() && routes_.tokens != 0)
       check_apart(rows_of(weights_, "weights"), output_.rows, "the weights");
@@ -410,14 +422,15 @@ void bind_layer(nb::module_& module, nb::class_<Model>& model) {
               "Load one of the layers; tp and ep are (rank, ranks).");
   });
   layer
-      .def("run", &run, nb::arg("x"), nb::arg("logits"), nb::arg("out").none() = nb::none(),
+      .def("run", &run, nb::arg("x").none(), nb::arg("logits").none(),
+           nb::arg("out").none() = nb::none(),
            "Compute, given the router's logits [tokens, experts].")
-      .def("__call__", &run, nb::arg("x"), nb::arg("logits"), nb::arg("out").none() = nb::none(),
-           "The same as run.")
-      .def("apply", &apply, nb::arg("x"), nb::arg("ids"), nb::arg("weights"),
+      .def("__call__", &run, nb::arg("x").none(), nb::arg("logits").none(),
+           nb::arg("out").none() = nb::none(), "The same as run.")
+      .def("apply", &apply, nb::arg("x").none(), nb::arg("ids").none(), nb::arg("weights").none(),
            nb::arg("out").none() = nb::none(),
            "Compute, given each token's experts and their weights [tokens, top_k].")
-      .def("route", &route, nb::arg("logits"),
+      .def("route", &route, nb::arg("logits").none(),
            "Each token's experts (int32) and weights (float32), as run would choose them.")
       .def("load", &load, "Read the weights again, after they changed; addresses stay.")
       .def("load_expert", &load_expert, nb::arg("position"),
