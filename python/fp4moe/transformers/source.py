@@ -55,21 +55,14 @@ class Source:
         self.metadata: dict[str, str] = {}
         self._maps: list[mmap.mmap] = []
         self._places: dict[str, _Place] = {}
+        self.model = fp4moe.Model.open(self._entrance())  # first: it finds what is wrong with files
         for number, file in enumerate(self.files):
             self._read_header(number, file)
-        self.model = fp4moe.Model.open(str(self._entrance()))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Source:
         return self  # read only: copies of a model share it
 
     def _read_header(self, number: int, file: Path) -> None:
-        if file.suffix != ".safetensors":
-            raise InvalidInputError(
-                "fp4moe reads safetensors checkpoints",
-                id="transformers.files",
-                expected="*.safetensors",
-                found=str(file),
-            )
         with open(file, "rb") as opened:
             mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY)
         length = int.from_bytes(mapped[:8], "little")
@@ -94,6 +87,14 @@ class Source:
 
     def _entrance(self) -> Path:
         """What fp4moe is to open: the only file, or the index that names exactly these files."""
+        other = [str(file) for file in self.files if file.suffix != ".safetensors"]
+        if other:
+            raise InvalidInputError(
+                "fp4moe reads safetensors checkpoints",
+                id="transformers.files",
+                expected="*.safetensors",
+                found=", ".join(other),
+            )
         if len(self.files) == 1:
             return self.files[0]
         names = {file.name for file in self.files}
