@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Writes the pages that are made from sources, and with --check only says whether they stand there.
 
-    tools/make_docs.py [--check] [--program FP4MOE] PAGE...
+    tools/make_docs.py [--check] [--program FP4MOE] [--stub _core.pyi] PAGE...
 
     c-api-reference   docs/c-api-reference.md: every declaration of the header
     errors            docs/errors.md: every error id, from the sources and docs/errors.toml
     machine           docs/machine.md: what described devices get, asked of the program
+    python            docs/python.md: the public names of the package, which must be installed
 """
 from __future__ import annotations
 
@@ -36,13 +37,20 @@ def c_api(_: argparse.Namespace) -> str:
     return source.page()
 
 
-PAGES = {"c-api-reference": c_api, "errors": errors, "machine": machine}
+def python(options: argparse.Namespace) -> str:
+    from pages import python_api as source
+
+    return source.page(options.stub)
+
+
+PAGES = {"c-api-reference": c_api, "errors": errors, "machine": machine, "python": python}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--program", default="fp4moe")
+    parser.add_argument("--stub", type=Path, help="_core.pyi, if not the one beside the installed module")
     parser.add_argument("page", nargs="+", choices=sorted(PAGES))
     options = parser.parse_args()
     stale = False

@@ -20,6 +20,8 @@ Report = dict[str, Any]
 # Called as progress(title, done, total), in bytes, about ten times a second.
 Progress = Callable[[str, int, int], object]
 
+# Options that are for people and files: they print no object.
+_NOT_WORDS = ("json", "help", "markdown")
 # Verbs whose findings are their result; what others disagree with is an error.
 _FINDERS = ("lint", "explain", "doctor")
 
@@ -34,7 +36,7 @@ def options(verb: str) -> dict[str, dict[str, Any]]:
     return {
         option["name"].replace("-", "_"): option
         for option in every
-        if not option["positional"] and option["name"] not in ("json", "help")
+        if not option["positional"] and option["name"] not in _NOT_WORDS
     }
 
 

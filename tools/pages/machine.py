@@ -26,6 +26,8 @@ fp4moe explain --model gpt-oss-20b --device h100 --policy 2026-08-22   # what vL
 ```
 
 ```python
+import fp4moe
+
 choice = fp4moe.explain(model="gpt-oss-20b", device="h100", policy="2026-08-22")
 print(choice.backend, choice.refusals)
 ```

@@ -1,0 +1,186 @@
+"""docs/python.md: the public names of the Python package, from their signatures and docstrings.
+
+Sources are read, not imported, but for the words of the verbs, which only the compiled part knows.
+Blocks marked `python` are run by a test; signatures and examples out of docstrings are marked `py`.
+"""
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PACKAGE = ROOT / "python/fp4moe"
+
+
+@dataclass
+class Section:
+    title: str
+    about: str
+    prefix: str  # what stands before a name where it is used
+    files: tuple[str, ...]
+    names: tuple[str, ...] = ()  # empty: every public one
+    exports: str = ""  # or those of a package's __all__
+
+
+SECTIONS = (
+    Section("Models and layers", "Checkpoints opened, and their MoE layers ready to run.", "fp4moe.", ("_core.pyi",),
+            ("Model", "Layer")),
+    Section("Which backend", "Selections as values ([oracle](oracle.md)).", "fp4moe.", ("selection.py",)),
+    Section("Arrays to FP4 and back", "Bit for bit as checkpoints have them ([mxfp4](formats/mxfp4.md), "
+            "[nvfp4](formats/nvfp4.md)).", "fp4moe.", ("quantize.py",), ("quantize", "dequantize", "Quantized")),
+    Section("Number formats", "`fp4moe.formats.e2m1`, `.e8m0`, `.e4m3fn` (or `.e4m3`), `.e5m2` and `.bf16` are a "
+            "`Format` each.", "fp4moe.formats.", ("formats.py",)),
+    Section("Verbs", "The command line's verbs in this process: the same words, with underscores, and their JSON as a "
+            "dictionary. A true flag is `True`, a rank of a group a pair `(0, 8)`, several values a list. "
+            "`progress(title, done, total)` is called while work goes on. `Path` is `str | os.PathLike[str]`, `Report` "
+            "is `dict[str, Any]`.", "fp4moe.", ("commands.py",)),
+    Section("The command line", "`fp4moe` and `python -m fp4moe` are the program itself.", "fp4moe.cli.", ("cli.py",)),
+    Section("Errors", "Every id: [errors](errors.md).", "fp4moe.", ("errors.py",),
+            ("Error", "FailedError", "UsageError", "InvalidInputError", "UnsupportedError", "MismatchError",
+             "ExhaustedError", "LackingError")),
+    Section("torch", "`pip install .[torch]`; imports torch.", "fp4moe.torch.", ("torch/moe.py", "torch/ops.py"),
+            exports="torch/__init__.py"),
+    Section("transformers", "`pip install .[transformers]`; importing it registers the quantizer and the experts "
+            "implementation.", "fp4moe.transformers.",
+            ("transformers/config.py", "transformers/experts.py", "transformers/quantize.py",
+             "transformers/quantizer.py", "transformers/registration.py"), exports="transformers/__init__.py"),
+)
+
+HEAD = """\
+# Python
+
+```sh
+pip install .                    # or a wheel of `make python`; needs numpy alone
+pip install '.[transformers]'    # with torch and transformers
+```
+
+```python
+import numpy as np
+import fp4moe
+
+fp4moe.synth("tiny", model="gpt-oss-20b", experts=8, layers=1, hidden=256, intermediate=256)
+layer = fp4moe.Layer.open("tiny", 0)                     # a checkpoint of any dialect, or a converted folder
+x = np.ones((4, layer.hidden), np.float32)
+logits = np.zeros((4, layer.experts), np.float32)
+y = layer(x, logits)                                     # routed, computed from FP4 weights, summed
+print(layer.info()["backend"], y.shape, fp4moe.explain(model="gpt-oss-20b", device="h100").backend)
+```
+
+Arrays are numpy's (float32, float16, float64, `ml_dtypes.bfloat16`) or torch's on the processor; results are of the kind and type of `x`. Nothing is copied, and other threads run meanwhile. Wrong Python
+types are a `TypeError`; everything else that fails is an `fp4moe.Error` with a stable `id` ([errors](errors.md)). From checkpoint to tokens: [tutorial](tutorial.md).
+"""
+FOOT = "\nWritten by tools/make_docs.py from python/fp4moe.\n"
+
+
+def is_public(node: ast.stmt) -> bool:
+    return isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_")
+
+
+def signature(function: ast.FunctionDef, prefix: str) -> str:
+    arguments = ast.unparse(function.args)
+    arguments = re.sub(r"^(self|cls)(, /)?(, )?", "", arguments)
+    returns = f" -> {ast.unparse(function.returns)}" if function.returns else ""
+    return f"{prefix}{function.name}({arguments}){returns}"
+
+
+def words_of(node: ast.AST) -> str:
+    return inspect.cleandoc(ast.get_docstring(node) or "")
+
+
+def decorators(function: ast.FunctionDef) -> set[str]:
+    return {ast.unparse(decorator).split("(")[0].split(".")[-1] for decorator in function.decorator_list}
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split("\n\n")[0].split()).replace("``", "`").replace("|", "\\|")
+
+
+def members(owner: ast.ClassDef) -> list[str]:
+    rows: dict[str, str] = {}
+    for node in owner.body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and not node.target.id.startswith("_"):
+            rows[node.target.id] = f"| `{node.target.id}: {ast.unparse(node.annotation)}` |  |"
+        if not isinstance(node, ast.FunctionDef) or decorators(node) & {"setter", "overload"}:
+            continue
+        if node.name.startswith("_") and node.name not in ("__call__", "__init__"):
+            continue
+        if node.name == "__init__" and (len(node.args.args) < 2 or not words_of(node)):
+            continue
+        if decorators(node) & {"property", "cached_property"}:
+            kind = f": {ast.unparse(node.returns)}" if node.returns else ""
+            rows[node.name] = f"| `{node.name}{kind}` | {one_line(words_of(node))} |"
+        else:
+            shown = signature(node, "").replace("__call__(", f"{owner.name.lower()}(", 1)
+            rows[node.name] = f"| `{shown.replace('__init__(', owner.name + '(', 1)}` | {one_line(words_of(node))} |"
+    return ["| member | |", "|---|---|", *(row.replace(" | None", " \\| None").replace("str | ", "str \\| ")
+                                          for row in rows.values())] if rows else []
+
+
+def describe_class(node: ast.ClassDef, prefix: str) -> str:
+    bases = ", ".join(ast.unparse(base) for base in node.bases)
+    table = "\n".join(members(node))
+    return "\n\n".join(filter(None, (f"### `{prefix}{node.name}`", f"`class {node.name}({bases})`" if bases else "",
+                                     prose(words_of(node)), table)))
+
+
+def prose(text: str) -> str:
+    """Docstrings mark code with two ticks and indent examples."""
+    parts = []
+    for paragraph in text.replace("``", "`").split("\n\n"):
+        is_code = all(line.startswith("    ") or not line for line in paragraph.splitlines())
+        parts.append(f"```py\n{inspect.cleandoc(paragraph)}\n```" if is_code and paragraph else paragraph)
+    return "\n\n".join(parts)
+
+
+def accepted(verb: str, named: set[str]) -> str:
+    """The words that a verb takes beside its named arguments."""
+    from fp4moe import commands
+
+    hidden = named | set(NOT_OF.get(verb, ()))
+    shown = [word for word in sorted(commands.options(verb)) if not word.startswith("no_") and word not in hidden]
+    return "\n\nWords: " + ", ".join(f"`{word}`" for word in shown) + "." if shown else ""
+
+
+# Options that ask a verb for something else than its function gives.
+NOT_OF = {"explain": ("all_devices", "diff", "verbose")}
+VERBS = {"quantize_checkpoint": "quantize", "command": ""}
+
+
+def describe_function(node: ast.FunctionDef, section: Section) -> str:
+    made = f"### `{section.prefix}{node.name}`\n\n```py\n{signature(node, section.prefix)}\n```\n\n{prose(words_of(node))}"
+    takes_words = node.args.kwarg is not None and node.args.kwarg.arg == "words"
+    verb = VERBS.get(node.name, node.name)
+    named = {argument.arg for argument in node.args.args + node.args.kwonlyargs}
+    return made + (accepted(verb, named) if takes_words and verb else "")
+
+
+# Public for other modules of the package, not for its users.
+INNER = {("commands.py", "call"), ("commands.py", "options")}
+
+
+def exported(file: str) -> tuple[str, ...]:
+    for node in ast.parse((PACKAGE / file).read_text()).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return tuple(ast.literal_eval(node.value))
+    raise SystemExit(f"{file} has no __all__")
+
+
+def page(stub: Path | None) -> str:
+    import fp4moe._core
+
+    stub = stub or Path(fp4moe._core.__file__).with_name("_core.pyi")
+    out = [HEAD]
+    for section in SECTIONS:
+        out.append(f"\n## {section.title}\n\n{section.about}")
+        names = exported(section.exports) if section.exports else section.names
+        for file in section.files:
+            tree = ast.parse((stub if file == "_core.pyi" else PACKAGE / file).read_text())
+            for node in filter(is_public, tree.body):
+                if names and node.name not in names or (file, node.name) in INNER:
+                    continue
+                made = describe_class(node, section.prefix) if isinstance(node, ast.ClassDef) else describe_function(node, section)
+                out.append("\n" + made)
+    return "\n".join(out) + "\n" + FOOT
