@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fp4moe import cli, errors, formats
-from fp4moe._core import Layer, Model, __version__
+from fp4moe._core import Adapters, Layer, Model, __version__
 from fp4moe.commands import (
     bench,
     command,
@@ -38,6 +38,7 @@ from fp4moe.quantize import Quantized, dequantize, quantize, quantize_rules
 from fp4moe.selection import Refusal, Selection, explain
 
 __all__ = [
+    "Adapters",
     "Error",
     "ExhaustedError",
     "FailedError",

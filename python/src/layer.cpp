@@ -12,6 +12,7 @@
 #include <nanobind/stl/string.h>
 #include <unistd.h>
 
+#include "adapters.hpp"
 #include "arrays.hpp"
 #include "errors.hpp"
 #include "fp4moe/base/interrupt.hpp"
@@ -63,6 +64,10 @@ Result<runtime::LayerOptions> options_of(const LayerWords& words) {
   return made;
 }
 
+void check_sources(const Model& model) {
+  if (model.sources) model.sources->check();
+}
+
 // Ctrl-C ends it between experts.
 Result<Done> load_and_process(MoeLayer& layer) {
   const InterruptGuard guard;
@@ -70,16 +75,16 @@ Result<Done> load_and_process(MoeLayer& layer) {
   return layer.process();
 }
 
-Result<std::shared_ptr<OpenLayer>> make_layer(const std::shared_ptr<const runtime::Model>& model,
-                                              std::int64_t number, const LayerWords& words) {
+Result<std::shared_ptr<OpenLayer>> make_layer(const Model& model, std::int64_t number,
+                                              const LayerWords& words) {
   const auto wish = whole(number, "the layer's number");
   if (!wish) return wish.why();
   Result<runtime::LayerOptions> options = options_of(words);
   if (!options) return options.why();
-  Result<MoeLayer> made = model->layer(*wish, std::move(*options));
+  Result<MoeLayer> made = model.open->layer(*wish, std::move(*options));
   if (!made) return made.why();
   if (const auto done = load_and_process(*made); !done) return done.why();
-  return std::make_shared<OpenLayer>(model, std::move(*made));
+  return std::make_shared<OpenLayer>(model, *wish, std::move(*made));
 }
 
 void check_count(std::uint64_t expected, std::uint64_t found, const char* what) {
@@ -194,6 +199,7 @@ void check_routes(const MoeLayer& layer, const Routes& routes) {
 
 struct ApplyArguments {
   nb::handle x, ids, weights, out;
+  nb::handle lora = nb::none(), lora_of_token = nb::none();
 };
 
 // A call whose arguments are checked and held, so that it can run without the GIL, and again.
@@ -217,14 +223,18 @@ class ApplyCall {
       check_apart({static_cast<const std::byte*>(ids_.data()), DType::f32, routes_.tokens,
                    routes_.top_k, routes_.top_k * 4},
                   output_.rows, "the ids");
+    additions_ = take_additions(open_, rows_.rows, given.lora, given.lora_of_token);
   }
 
   Result<Done> run() {
     if (rows_.rows == 0) return Done{};
     const std::lock_guard lock(open_->mutex);
-    return open_->layer.apply(
-        {.x = rows_, .top_k = routes_.top_k, .ids = routes_.ids, .weights = routes_.weights},
-        output_.rows);
+    return open_->layer.apply({.x = rows_,
+                               .top_k = routes_.top_k,
+                               .ids = routes_.ids,
+                               .weights = routes_.weights,
+                               .adapters = additions_.of_token},
+                              output_.rows, additions_.view);
   }
   nb::object take_result() { return std::move(output_.object); }
 
@@ -238,11 +248,12 @@ class ApplyCall {
   ConstRows rows_;
   Output output_;
   Routes routes_{};
+  Additions additions_{};
 };
 
 nb::object apply(const Layer& layer, nb::handle x, nb::handle ids, nb::handle weights,
-                 nb::handle out) {
-  ApplyCall call(layer, {x, ids, weights, out});
+                 nb::handle out, nb::handle lora, nb::handle lora_of_token) {
+  ApplyCall call(layer, {x, ids, weights, out, lora, lora_of_token});
   done_or_raise(without_gil([&] { return call.run(); }));
   return call.take_result();
 }
@@ -261,7 +272,8 @@ double time_apply(const Layer& layer, nb::handle x, nb::handle ids, nb::handle w
          std::max(1u, calls);
 }
 
-nb::object run(const Layer& layer, nb::handle x, nb::handle logits, nb::handle out) {
+nb::object run(const Layer& layer, nb::handle x, nb::handle logits, nb::handle out, nb::handle lora,
+               nb::handle lora_of_token) {
   const std::shared_ptr<OpenLayer> open = layer.get();
   const Array tokens = Array::take(x, "tokens");
   const ConstRows rows = rows_of(tokens, "tokens");
@@ -273,10 +285,12 @@ nb::object run(const Layer& layer, nb::handle x, nb::handle logits, nb::handle o
   Output output = take_output(x, tokens, rows, out);
   check_apart(rows, output.rows, "the tokens");
   check_apart(score_rows, output.rows, "the logits");
+  const Additions added = take_additions(open, rows.rows, lora, lora_of_token);
   if (rows.rows != 0)
     done_or_raise(without_gil([&] {
       const std::lock_guard lock(open->mutex);
-      return open->layer.run({.x = rows, .logits = score_rows}, output.rows);
+      return open->layer.run({.x = rows, .logits = score_rows, .adapters = added.of_token},
+                             output.rows, added.view);
     }));
   return std::move(output.object);
 }
@@ -311,6 +325,7 @@ nb::tuple route(const Layer& layer, nb::handle logits) {
 
 void load(const Layer& layer) {
   const std::shared_ptr<OpenLayer> open = layer.get();
+  check_sources(open->model);
   done_or_raise(without_gil([&] {
     const std::lock_guard lock(open->mutex);
     return load_and_process(open->layer);
@@ -320,6 +335,7 @@ void load(const Layer& layer) {
 void load_expert(const Layer& layer, std::int64_t position) {
   const std::shared_ptr<OpenLayer> open = layer.get();
   const std::uint64_t wish = value_or_raise(whole(position, "the expert's position"));
+  check_sources(open->model);
   done_or_raise(without_gil([&]() -> Result<Done> {
     const std::lock_guard lock(open->mutex);
     if (const auto done = open->layer.load_expert(wish); !done) return done.why();
@@ -352,8 +368,8 @@ auto number(const Get& get) {
 }  // namespace
 
 Layer Layer::open(const Model& model, std::int64_t number, const LayerWords& words) {
-  return {value_or_raise(without_gil([&] { return make_layer(model.open, number, words); })),
-          getpid()};
+  check_sources(model);
+  return {value_or_raise(without_gil([&] { return make_layer(model, number, words); })), getpid()};
 }
 
 Layer::~Layer() {
@@ -413,8 +429,9 @@ void with_options(const Define& define) {
 
 }  // namespace
 
-void bind_layer(nb::module_& module, nb::class_<Model>& model) {
-  nb::class_<Layer> layer(module, "Layer", "One MoE layer, loaded and ready.");
+nb::class_<Layer> bind_layer(nb::module_& module, nb::class_<Model>& model) {
+  nb::class_<Layer> layer(module, "Layer", nb::is_weak_referenceable(),
+                          "One MoE layer, loaded and ready.");
   with_options([&](const auto&... options) {
     layer.def_static("open", open_by(open_path), nb::arg("path"), options...,
                      "Open a model and load one of its layers; tp and ep are (rank, ranks).");
@@ -423,12 +440,15 @@ void bind_layer(nb::module_& module, nb::class_<Model>& model) {
   });
   layer
       .def("run", &run, nb::arg("x").none(), nb::arg("logits").none(),
-           nb::arg("out").none() = nb::none(),
+           nb::arg("out").none() = nb::none(), nb::kw_only(), nb::arg("lora").none() = nb::none(),
+           nb::arg("lora_of_token").none() = nb::none(),
            "Compute, given the router's logits [tokens, experts].")
       .def("__call__", &run, nb::arg("x").none(), nb::arg("logits").none(),
-           nb::arg("out").none() = nb::none(), "The same as run.")
+           nb::arg("out").none() = nb::none(), nb::kw_only(), nb::arg("lora").none() = nb::none(),
+           nb::arg("lora_of_token").none() = nb::none(), "The same as run.")
       .def("apply", &apply, nb::arg("x").none(), nb::arg("ids").none(), nb::arg("weights").none(),
-           nb::arg("out").none() = nb::none(),
+           nb::arg("out").none() = nb::none(), nb::kw_only(), nb::arg("lora").none() = nb::none(),
+           nb::arg("lora_of_token").none() = nb::none(),
            "Compute, given each token's experts and their weights [tokens, top_k].")
       .def("route", &route, nb::arg("logits").none(),
            "Each token's experts (int32) and weights (float32), as run would choose them.")
@@ -458,6 +478,7 @@ void bind_layer(nb::module_& module, nb::class_<Model>& model) {
       .def("__repr__", &representation)
       .def("_time_apply", &time_apply, nb::arg("x"), nb::arg("ids"), nb::arg("weights"),
            nb::arg("calls"), "Seconds of one call without Python around it.");
+  return layer;
 }
 
 }  // namespace fp4moe::python

@@ -16,10 +16,11 @@
 namespace fp4moe::python {
 
 struct OpenLayer {
-  OpenLayer(std::shared_ptr<const runtime::Model> source, runtime::MoeLayer made)
-      : model(std::move(source)), layer(std::move(made)) {}
+  OpenLayer(Model source, std::uint64_t place, runtime::MoeLayer made)
+      : model(std::move(source)), number(place), layer(std::move(made)) {}
 
-  std::shared_ptr<const runtime::Model> model;
+  Model model;
+  std::uint64_t number;  // among the model's layers
   runtime::MoeLayer layer;
   std::mutex mutex{};  // taken without the GIL
 };

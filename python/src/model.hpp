@@ -8,8 +8,17 @@
 
 namespace fp4moe::python {
 
+// Arrays that a model reads, which belong to others.
+class Sources {
+ public:
+  virtual ~Sources() = default;
+  // With the GIL held. Errors: tensors.resized.
+  virtual void check() const = 0;
+};
+
 struct Model {
   std::shared_ptr<const runtime::Model> open{};
+  std::shared_ptr<const Sources> sources{};  // null: files
 };
 
 // JSON as Python's own dictionaries, lists and numbers.

@@ -2,6 +2,7 @@
 
 #include "bindings.hpp"
 #include "fp4moe/base/version.hpp"
+#include "layer.hpp"
 #include "model.hpp"
 
 NB_MODULE(_core, module) {
@@ -11,7 +12,9 @@ NB_MODULE(_core, module) {
   const std::string_view version = fp4moe::kVersion;
   module.attr("__version__") = nanobind::str(version.data(), version.size());
   auto model = fp4moe::python::bind_model(module);
-  fp4moe::python::bind_layer(module, model);
+  auto layer = fp4moe::python::bind_layer(module, model);
+  fp4moe::python::bind_tensors(model);
+  fp4moe::python::bind_adapters(module, layer);
   fp4moe::python::bind_command(module);
   fp4moe::python::bind_formats(module);
   fp4moe::python::bind_quantize(module);

@@ -1,0 +1,148 @@
+"""Layers as operators of torch: ``fp4moe::run``, ``fp4moe::apply`` and their ``_out`` variants.
+
+    number = fp4moe.torch.handle(layer)
+    y = torch.ops.fp4moe.run(x, logits, number)
+    y = torch.ops.fp4moe.apply(x, ids, weights, number)
+    torch.ops.fp4moe.apply_out(x, ids, weights, number, out=y)
+
+An operator takes numbers and tensors only, so a layer goes by a number of its own. The operators
+have fake implementations: ``torch.compile(fullgraph=True)`` sees shapes and never computes. They
+are defined through ``torch.library.Library``, which calls them with a few microseconds less than
+``torch.library.custom_op`` does.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import weakref
+from typing import TYPE_CHECKING
+
+import torch
+
+from fp4moe.errors import UsageError
+
+if TYPE_CHECKING:
+    from fp4moe import Layer
+
+SCHEMAS = {
+    "run": "(Tensor x, Tensor logits, int layer) -> Tensor",
+    "apply": "(Tensor x, Tensor ids, Tensor weights, int layer) -> Tensor",
+    "run_out": "(Tensor x, Tensor logits, int layer, *, Tensor(a!) out) -> ()",
+    "apply_out": "(Tensor x, Tensor ids, Tensor weights, int layer, *, Tensor(a!) out) -> ()",
+}
+
+
+class Registry:
+    """Layers by number, which are never used twice; a layer that is gone leaves none behind."""
+
+    def __init__(self) -> None:
+        self._next = itertools.count(1)
+        self._layers: weakref.WeakValueDictionary[int, Layer] = weakref.WeakValueDictionary()
+        self._numbers: weakref.WeakKeyDictionary[Layer, int] = weakref.WeakKeyDictionary()
+        self._lock = threading.Lock()
+
+    def add(self, layer: Layer) -> int:
+        """The layer's number, the same one every time."""
+        with self._lock:
+            if layer not in self._numbers:
+                self._numbers[layer] = number = next(self._next)
+                self._layers[number] = layer
+            return self._numbers[layer]
+
+    def find(self, number: int) -> Layer:
+        """The layer, or a UsageError when it is gone or never was."""
+        layer = self._layers.get(number)
+        if layer is None:
+            raise UsageError(
+                "no layer has this number",
+                id="handle.freed",
+                expected="the number of a layer that is still there: fp4moe.torch.handle(layer)",
+                found=str(number),
+            )
+        return layer
+
+
+_registry = Registry()
+
+
+def handle(layer: Layer) -> int:
+    """The number that stands for a layer in ``torch.ops.fp4moe``; the layer must be kept alive."""
+    return _registry.add(layer)
+
+
+def _run(x: torch.Tensor, logits: torch.Tensor, layer: int) -> torch.Tensor:
+    return _registry.find(layer).run(x, logits)
+
+
+def _apply(x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, layer: int) -> torch.Tensor:
+    return _registry.find(layer).apply(x, ids, weights)
+
+
+def _run_out(x: torch.Tensor, logits: torch.Tensor, layer: int, *, out: torch.Tensor) -> None:
+    _registry.find(layer).run(x, logits, out)
+
+
+def _apply_out(
+    x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, layer: int, *, out: torch.Tensor
+) -> None:
+    _registry.find(layer).apply(x, ids, weights, out)
+
+
+def _refuse_gradients(*tensors: torch.Tensor) -> None:
+    """While tracing: a graph with these operators has no backward."""
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        raise UsageError(
+            "tensors ask for a gradient, which a layer has not",
+            id="rows.gradient",
+            expected="tensors without requires_grad, or torch.no_grad()",
+            found="requires_grad=True",
+            remedy="compile and call it under torch.no_grad()",
+        )
+
+
+def _fake_run(x: torch.Tensor, logits: torch.Tensor, layer: int) -> torch.Tensor:
+    _refuse_gradients(x, logits)
+    return x.new_empty(x.shape)
+
+
+def _fake_apply(
+    x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, layer: int
+) -> torch.Tensor:
+    _refuse_gradients(x, weights)
+    return x.new_empty(x.shape)
+
+
+def _fake_run_out(x: torch.Tensor, logits: torch.Tensor, layer: int, *, out: torch.Tensor) -> None:
+    _refuse_gradients(x, logits, out)
+
+
+def _fake_apply_out(
+    x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, layer: int, *, out: torch.Tensor
+) -> None:
+    _refuse_gradients(x, weights, out)
+
+
+_IMPLEMENTATIONS = {
+    "run": (_run, _fake_run),
+    "apply": (_apply, _fake_apply),
+    "run_out": (_run_out, _fake_run_out),
+    "apply_out": (_apply_out, _fake_apply_out),
+}
+
+
+def _define() -> torch.library.Library:
+    library = torch.library.Library("fp4moe", "FRAGMENT")
+    for name, schema in SCHEMAS.items():
+        real, fake = _IMPLEMENTATIONS[name]
+        library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
+        for key in ("CPU", "CUDA"):
+            library.impl(name, real, key)
+        torch.library.register_fake(f"fp4moe::{name}", fake, lib=library)
+    return library
+
+
+_library = _define()  # operators live as long as it does
+
+run = torch.ops.fp4moe.run.default
+apply = torch.ops.fp4moe.apply.default
