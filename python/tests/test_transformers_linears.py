@@ -1,0 +1,80 @@
+"""FP4 modules outside the experts become ordinary weights, and are saved as they were."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytest.importorskip("ml_dtypes")
+
+import tiny_checkpoints as tiny  # noqa: E402
+from safetensors.torch import load_file, save_file  # noqa: E402
+from transformers import AutoModelForCausalLM  # noqa: E402
+
+import fp4moe.transformers  # noqa: E402, F401
+
+MODULE = "model.layers.1.self_attn.q_proj"
+
+
+def make_fp4(tensors: dict[str, Any], dialect: str) -> None:
+    """Random codes and scales in the place of one attention weight."""
+    generator = torch.Generator().manual_seed(9)
+    rows, columns = tensors.pop(f"{MODULE}.weight").shape
+    codes = torch.randint(0, 256, (rows, columns // 2), generator=generator, dtype=torch.uint8)
+    scales = (torch.rand(rows, columns // 16, generator=generator) + 0.5).to(torch.float8_e4m3fn)
+    tensors[f"{MODULE}.weight_scale"] = scales
+    if dialect == "modelopt":
+        tensors[f"{MODULE}.weight"] = codes
+        tensors[f"{MODULE}.weight_scale_2"] = torch.tensor(0.037)
+        tensors[f"{MODULE}.input_scale"] = torch.tensor(0.5)
+    else:
+        tensors[f"{MODULE}.weight_packed"] = codes
+        tensors[f"{MODULE}.weight_global_scale"] = torch.tensor([27.0])
+
+
+@pytest.mark.parametrize("name", ["qwen3-modelopt", "qwen3-nvfp4"])
+def test_fp4_attention_is_dequantised_and_saved_as_it_was(name: str, tmp_path: Path) -> None:
+    kind = tiny.KINDS[name]
+    made = tiny.make(tmp_path, kind)
+    tensors = load_file(made / "model.safetensors")
+    make_fp4(tensors, kind.dialect)
+    save_file(tensors, made / "model.safetensors", {"format": "pt"})
+    settle(made)
+
+    theirs = tiny.witness(made, kind)
+    values = tiny.decode(tiny.tensors(made), MODULE)
+    theirs.model.layers[1].self_attn.q_proj.weight.data = torch.from_numpy(values).float()
+    ours, said = AutoModelForCausalLM.from_pretrained(
+        made, experts_implementation="fp4moe", dtype=torch.float32, output_loading_info=True
+    )
+    assert not said["missing_keys"] and not said["unexpected_keys"]
+    ids = torch.arange(1, 20)[None]
+    with torch.no_grad():
+        found, exact = ours(ids).logits, theirs(ids).logits
+    assert float((found - exact).norm() / exact.norm()) <= 4e-4
+
+    ours.save_pretrained(tmp_path / "saved")
+    before, after = tiny.tensors(made), tiny.tensors(tmp_path / "saved")
+    assert before.keys() == after.keys()
+    assert np.array_equal(before[f"{MODULE}.weight_scale"], after[f"{MODULE}.weight_scale"])
+    for part in ("weight", "weight_packed"):
+        if f"{MODULE}.{part}" in before:
+            assert np.array_equal(before[f"{MODULE}.{part}"], after[f"{MODULE}.{part}"])
+
+
+def settle(folder: Path) -> None:
+    """The lists of modules that are not quantised lose the one that now is."""
+    for name in ("config.json", "hf_quant_config.json"):
+        if not (folder / name).is_file():
+            continue
+        document = json.loads((folder / name).read_text())
+        inner = document.get("quantization_config", document.get("quantization"))
+        for key in ("ignore", "exclude_modules", "modules_to_not_convert"):
+            inner[key] = [module for module in inner.get(key, []) if module != MODULE]
+        (folder / name).write_text(json.dumps(document))

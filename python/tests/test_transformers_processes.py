@@ -1,0 +1,58 @@
+"""What is measured or run in a process of its own: memory, and the example."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("transformers")
+
+import fp4moe  # noqa: E402
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+# Prints what loading and one call add to the process: the peak, and what stays.
+PROGRAM = """
+import json, sys, torch
+from transformers import AutoModelForCausalLM
+import fp4moe.transformers
+
+def kilobytes(key):
+    lines = open("/proc/self/status").read().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(key + ":"))
+
+before = kilobytes("VmRSS")
+model = AutoModelForCausalLM.from_pretrained(sys.argv[1], experts_implementation="fp4moe")
+with torch.no_grad():
+    model(torch.arange(1, 9)[None])
+print(json.dumps([1024 * (kilobytes(key) - before) for key in ("VmHWM", "VmRSS")]))
+"""
+
+
+def run(*words: str) -> list[str]:
+    """The lines that a Python program prints."""
+    done = subprocess.run([sys.executable, *words], check=True, capture_output=True, text=True)
+    return done.stdout.splitlines()
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
+def test_memory_is_that_of_the_checkpoint_and_a_layer(tmp_path: Path) -> None:
+    layers, sizes = 8, {"hidden": 512, "intermediate": 512, "experts": 32}
+    fp4moe.synth(tmp_path / "model", model="gpt-oss-20b", layers=layers, **sizes)
+    weights = layers * 3 * 32 * 512 * 512
+    checkpoint = sum(file.stat().st_size for file in (tmp_path / "model").iterdir())
+    peak, stays = json.loads(run("-c", PROGRAM, str(tmp_path / "model"))[-1])
+    slack = 48 << 20  # torch's own: code that is loaded late, stacks of threads, buffers of a call
+    assert stays <= checkpoint + slack
+    assert peak <= checkpoint + checkpoint / layers + slack
+    assert peak < 0.5 * 2 * weights
+
+
+def test_the_example_makes_tokens() -> None:
+    printed = run(str(EXAMPLES / "transformers_generate.py"))
+    assert "Fp4MoeExperts(experts=8, hidden=256" in printed[0]
+    assert len(json.loads(printed[-1])) == 3 + 16
