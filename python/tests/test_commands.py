@@ -146,12 +146,31 @@ def test_wrong_paths_words_and_types_are_refused(tiny: Path, tmp_path: Path) -> 
         fp4moe.convert(tiny, tmp_path / "x", bakend="CPU")
     with pytest.raises(TypeError, match="path: expected a text, number or path, found NoneType"):
         fp4moe.inspect(None)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="progress: expected a callable, found int"):
+        fp4moe.convert(tiny, tmp_path / "x", progress=3)  # type: ignore[arg-type]
+    with pytest.raises(fp4moe.UsageError) as zero:
+        fp4moe.inspect("a\0b")
+    assert zero.value.id == "command.word"
     with pytest.raises(fp4moe.UsageError):
         fp4moe.lint(tiny, threads="many")
     with pytest.raises(fp4moe.Error):
         fp4moe.inspect("--help")  # a path, not an option
     with pytest.raises(fp4moe.UsageError):
         fp4moe.command("frobnicate")
+
+
+def test_a_signal_that_comes_too_late_is_the_interpreters(tiny: Path) -> None:
+    sent: list[int] = []
+
+    def interrupt(*_: Any) -> None:
+        if not sent:  # a second one would end the process
+            sent.append(1)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        fp4moe.command("lint", tiny, progress=interrupt)
+        threading.Event().wait(1)
+    assert fp4moe.lint(tiny)["errors"] == 0
 
 
 def test_any_command_can_be_called_by_its_name(tiny: Path) -> None:

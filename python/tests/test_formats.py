@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import doctest
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -130,3 +132,9 @@ def test_wrong_codes_and_roundings_are_refused_in_words() -> None:
     assert why.value.id == "formats.rounding" and why.value.found == "stochastic"
     with pytest.raises(ValueError):
         formats.e2m1.values[0] = 1  # shared by everyone
+
+
+def test_the_examples_of_the_docstrings_are_true() -> None:
+    for name in ("fp4moe.formats", "fp4moe.quantize"):
+        results = doctest.testmod(sys.modules[name])
+        assert results.attempted >= 3 and results.failed == 0, name

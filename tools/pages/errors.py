@@ -53,7 +53,7 @@ def scan(table: dict, areas: set[str]) -> tuple[dict[str, set[int]], set[str]]:
     for path in sources():
         if FINDINGS.search(str(path)):
             continue
-        text = re.sub(r"//[^\n]*", "", path.read_text())
+        text = re.sub(r"//[^\n]*|^#include[^\n]*", "", path.read_text(), flags=re.M)
         place = str(path.relative_to(ROOT)).removeprefix("src/fp4moe/")
         for word in WORD.finditer(text):
             name = word[1]
