@@ -14,8 +14,14 @@ import ml_dtypes
 import numpy as np
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, GptOssConfig, Mxfp4Config, Qwen3MoeConfig
-from transformers import MixtralConfig
+from transformers import (
+    AutoModelForCausalLM,
+    DeepseekV3Config,
+    GptOssConfig,
+    MixtralConfig,
+    Mxfp4Config,
+    Qwen3MoeConfig,
+)
 
 import fp4moe
 
@@ -46,6 +52,7 @@ KINDS = {
     "qwen3-nvfp4": Kind("qwen3_moe", "compressed-tensors", "nvfp4"),
     "qwen3-mxfp4": Kind("qwen3_moe", "compressed-tensors", "mxfp4"),
     "mixtral-modelopt": Kind("mixtral", "modelopt", "nvfp4"),
+    "deepseek-nvfp4": Kind("deepseek_v3", "compressed-tensors", "nvfp4"),
 }
 
 
@@ -62,6 +69,15 @@ def config(model: str, **changes: Any) -> Any:
         return Qwen3MoeConfig(
             **{**ATTENTION, **sizes, "num_experts_per_tok": 2, "norm_topk_prob": True, **changes}
         )
+    if model == "deepseek_v3":  # a dense layer first, shared experts, groups, no heads to share
+        heads = {"num_key_value_heads": 4, "qk_rope_head_dim": 16, "qk_nope_head_dim": 16}
+        ranks = {"v_head_dim": 16, "q_lora_rank": 32, "kv_lora_rank": 32}
+        sizes = {"hidden_size": 64, "moe_intermediate_size": 64, "n_routed_experts": 8}
+        layers = {"num_hidden_layers": 3, "first_k_dense_replace": 1, "intermediate_size": 96}
+        groups = {"n_group": 2, "topk_group": 1, "num_experts_per_tok": 2}
+        everything = {**ATTENTION, **heads, **ranks, **sizes, **layers, **groups, **changes}
+        del everything["head_dim"]
+        return DeepseekV3Config(**everything)
     sizes = {"hidden_size": 64, "intermediate_size": 64, "num_local_experts": 4}
     return MixtralConfig(**{**ATTENTION, **sizes, "num_experts_per_tok": 2, **changes})
 
@@ -150,8 +166,8 @@ def _fill(model: Any, found: dict[str, Any], kind: Kind) -> None:
     block = "block_sparse_moe" if mixtral else "mlp"
     gate, up, down = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
     for number, layer in enumerate(model.model.layers):
-        experts = layer.mlp.experts
-        for expert in range(experts.num_experts):
+        experts = getattr(layer.mlp, "experts", None)
+        for expert in range(experts.num_experts if experts is not None else 0):
             prefix = f"model.layers.{number}.{block}.experts.{expert}."
             rows = [decode(found, prefix + gate), decode(found, prefix + up)]
             with torch.no_grad():

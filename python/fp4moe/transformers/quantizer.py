@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from transformers.core_model_loading import revert_weight_conversion
 from transformers.quantizers.base import HfQuantizer
 
 from fp4moe import errors
@@ -19,6 +20,7 @@ from fp4moe.transformers.linear import Fp4Linear, find_linears, ignored_keys, ta
 from fp4moe.transformers.source import Source
 
 Facts = dict[str, Any]
+Tensors = dict[str, torch.Tensor]
 
 
 class Fp4MoeQuantizer(HfQuantizer):
@@ -60,13 +62,20 @@ class Fp4MoeQuantizer(HfQuantizer):
                 expected="a checkpoint with safetensors files",
                 found="a state_dict or nothing",
             )
+        if getattr(model.config, "distributed_config", None) is not None:
+            raise UnsupportedError(
+                "fp4moe's experts are not spread over processes inside transformers",
+                id="transformers.distributed",
+                expected="one process",
+                found="a distributed_config, tp_plan or tp_size",
+            )
         self._dtype = kwargs.get("dtype") or model.dtype
         self.source = Source(checkpoint_files)
         self._adopt_modelopt()
         facts = {int(layer["index"]): layer for layer in self.source.model.info()["layers"]}
         ignored = set(model._keys_to_ignore_on_load_unexpected or ())
-        for name, module in list(experts_modules(model)):
-            layer = facts.pop(_number(name), None)
+        for name, module in _numbered(model).values():
+            layer = facts.get(_number(name))
             if layer is None:
                 continue  # a layer that the checkpoint keeps in full precision
             self._check(name, module, layer)
@@ -140,7 +149,7 @@ class Fp4MoeQuantizer(HfQuantizer):
         state: dict[str, Any] = model.state_dict()
         for module in model.modules():
             if isinstance(module, Fp4MoeExperts):
-                state.update(module.checkpoint_tensors())
+                state.update(_unchanged(model, module.checkpoint_tensors()))
         for linear, _ in self._linears:
             state.pop(f"{linear.name}.weight", None)
             state.update(linear.tensors())
@@ -182,6 +191,37 @@ def experts_modules(model: nn.Module) -> Iterator[tuple[str, Any]]:
     for name, module in model.named_modules():
         if all(hasattr(module, mark) for mark in marks) and _number(name) >= 0:
             yield name, module
+
+
+def _numbered(model: nn.Module) -> dict[int, tuple[str, Any]]:
+    """Experts by their block's number, which is what a checkpoint's layers have in common."""
+    made: dict[int, tuple[str, Any]] = {}
+    for name, module in experts_modules(model):
+        other = made.setdefault(_number(name), (name, module))[0]
+        if other != name:
+            raise UnsupportedError(
+                "two modules could be the experts of one layer of the checkpoint",
+                id="transformers.model",
+                tensor=name,
+                expected="one module for each number",
+                found=other,
+            )
+    return made
+
+
+def _unchanged(model: Any, tensors: Tensors) -> Tensors:
+    """What is to be saved, once it is known that transformers will not rename it."""
+    renamed = set(revert_weight_conversion(model, tensors)) - set(tensors)
+    if renamed:
+        raise UnsupportedError(
+            "transformers would save expert tensors under other names",
+            id="transformers.names",
+            tensor=min(renamed),
+            expected="the names of the checkpoint",
+            found=f"{len(renamed)} others",
+            remedy="copy the checkpoint's own files",
+        )
+    return tensors
 
 
 def _number(name: str) -> int:
