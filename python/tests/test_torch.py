@@ -136,6 +136,8 @@ def test_numbers_of_layers_that_are_gone_are_refused(source, path) -> None:
         OPS.run(x, logits, number)
     with pytest.raises(fp4moe.UsageError, match="handle.freed"):
         OPS.run(x, logits, 123456)
+    with pytest.raises(TypeError, match="expected fp4moe.Layer, found int"):
+        fp4moe.torch.handle(5)
     other = fp4moe.Layer.open(path, 0, threads=1)
     assert fp4moe.torch.handle(other) != number, "a number is never used twice"
 

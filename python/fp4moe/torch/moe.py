@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -12,6 +12,13 @@ from fp4moe.errors import UsageError
 from fp4moe.torch import ops
 
 Options = dict[str, Any]
+
+
+def _rows(tensor: torch.Tensor) -> torch.Tensor:
+    """All dimensions but the last one as one."""
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"MoE: expected a tensor of torch, found {type(tensor).__name__}")
+    return tensor if tensor.dim() == 2 else tensor.reshape(-1, tensor.shape[-1])
 
 
 class MoE(torch.nn.Module):
@@ -67,12 +74,16 @@ class MoE(torch.nn.Module):
                 "MoE: expected (x), (x, logits) or (x, ids, weights), "
                 f"found {1 + len(routes)} tensors"
             )
-        for given in (hidden_states, *routes):
-            if not isinstance(given, torch.Tensor):
-                raise TypeError(f"MoE: expected tensors of torch, found {type(given).__name__}")
-        x = hidden_states.reshape(-1, hidden_states.shape[-1])
-        rows = [route.reshape(-1, route.shape[-1]) for route in routes or (self.logits(x),)]
-        return self._compute(x, rows).reshape(hidden_states.shape)
+        given = routes or (self.logits(hidden_states),)
+        x = _rows(hidden_states)
+        # Who traces needs the operator; calling the layer itself is quicker.
+        if torch.compiler.is_compiling() or type(x) is not torch.Tensor:
+            op = ops.run if len(given) == 1 else ops.apply
+            out: torch.Tensor = op(x, *map(_rows, given), self._number)
+        else:
+            call = self._layer.run if len(given) == 1 else self._layer.apply
+            out = cast(torch.Tensor, call(x, *map(_rows, given)))
+        return out if x is hidden_states else out.reshape(hidden_states.shape)
 
     def logits(self, x: torch.Tensor) -> torch.Tensor:
         """The router's scores [..., experts], computed in the type of its weights."""
@@ -150,13 +161,3 @@ class MoE(torch.nn.Module):
     def _take(self, layer: fp4moe.Layer) -> None:
         self._layer = layer
         self._number = ops.handle(layer)
-
-    def _compute(self, x: torch.Tensor, routes: list[torch.Tensor]) -> torch.Tensor:
-        # Who traces needs the operator; calling the layer itself is quicker.
-        if torch.compiler.is_compiling() or type(x) is not torch.Tensor:
-            if len(routes) == 1:
-                return ops.run(x, routes[0], self._number)
-            return ops.apply(x, routes[0], routes[1], self._number)
-        if len(routes) == 1:
-            return self._layer.run(x, routes[0])
-        return self._layer.apply(x, routes[0], routes[1])

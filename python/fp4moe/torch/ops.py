@@ -13,17 +13,16 @@ are defined through ``torch.library.Library``, which calls them with a few micro
 
 from __future__ import annotations
 
+import functools
 import itertools
 import threading
 import weakref
-from typing import TYPE_CHECKING
+from typing import Any, Callable, cast
 
 import torch
 
+from fp4moe import Layer
 from fp4moe.errors import UsageError
-
-if TYPE_CHECKING:
-    from fp4moe import Layer
 
 SCHEMAS = {
     "run": "(Tensor x, Tensor logits, int layer) -> Tensor",
@@ -38,21 +37,24 @@ class Registry:
 
     def __init__(self) -> None:
         self._next = itertools.count(1)
-        self._layers: weakref.WeakValueDictionary[int, Layer] = weakref.WeakValueDictionary()
+        self._layers: dict[int, weakref.ref[Layer]] = {}
         self._numbers: weakref.WeakKeyDictionary[Layer, int] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
 
     def add(self, layer: Layer) -> int:
         """The layer's number, the same one every time."""
         with self._lock:
-            if layer not in self._numbers:
+            number = self._numbers.get(layer)
+            if number is None:
                 self._numbers[layer] = number = next(self._next)
-                self._layers[number] = layer
-            return self._numbers[layer]
+                forget = functools.partial(_forget, self._layers, number)
+                self._layers[number] = weakref.ref(layer, forget)
+            return number
 
     def find(self, number: int) -> Layer:
         """The layer, or a UsageError when it is gone or never was."""
-        layer = self._layers.get(number)
+        place = self._layers.get(number)
+        layer = None if place is None else place()
         if layer is None:
             raise UsageError(
                 "no layer has this number",
@@ -63,20 +65,26 @@ class Registry:
         return layer
 
 
+def _forget(layers: dict[int, weakref.ref[Layer]], number: int, _: object) -> None:
+    layers.pop(number, None)
+
+
 _registry = Registry()
 
 
 def handle(layer: Layer) -> int:
     """The number that stands for a layer in ``torch.ops.fp4moe``; the layer must be kept alive."""
+    if not isinstance(layer, Layer):
+        raise TypeError(f"layer: expected fp4moe.Layer, found {type(layer).__name__}")
     return _registry.add(layer)
 
 
 def _run(x: torch.Tensor, logits: torch.Tensor, layer: int) -> torch.Tensor:
-    return _registry.find(layer).run(x, logits)
+    return cast(torch.Tensor, _registry.find(layer).run(x, logits))
 
 
 def _apply(x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, layer: int) -> torch.Tensor:
-    return _registry.find(layer).apply(x, ids, weights)
+    return cast(torch.Tensor, _registry.find(layer).apply(x, ids, weights))
 
 
 def _run_out(x: torch.Tensor, logits: torch.Tensor, layer: int, *, out: torch.Tensor) -> None:
@@ -123,7 +131,7 @@ def _fake_apply_out(
     _refuse_gradients(x, weights, out)
 
 
-_IMPLEMENTATIONS = {
+_IMPLEMENTATIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "run": (_run, _fake_run),
     "apply": (_apply, _fake_apply),
     "run_out": (_run_out, _fake_run_out),
@@ -132,12 +140,13 @@ _IMPLEMENTATIONS = {
 
 
 def _define() -> torch.library.Library:
-    library = torch.library.Library("fp4moe", "FRAGMENT")
+    library = torch.library.Library("fp4moe", "FRAGMENT")  # type: ignore[no-untyped-call]
     for name, schema in SCHEMAS.items():
         real, fake = _IMPLEMENTATIONS[name]
-        library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
+        tags = (torch.Tag.pt2_compliant_tag,)
+        library.define(name + schema, tags=tags)  # type: ignore[no-untyped-call]
         for key in ("CPU", "CUDA"):
-            library.impl(name, real, key)
+            library.impl(name, real, key)  # type: ignore[no-untyped-call]
         torch.library.register_fake(f"fp4moe::{name}", fake, lib=library)
     return library
 
