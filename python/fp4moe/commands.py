@@ -104,7 +104,7 @@ def call(
     asked = texts[:1] if _core.options(verb)["questions"] else []  # bench layer
     rest = texts[len(asked) :]
     parts = [verb, *asked, *_option_words(verb, words or {}), "--json"]
-    status, out, err = _core.run_verb(parts + (["--", *rest] if rest else []), progress)
+    status, out, err = _core.command(parts + (["--", *rest] if rest else []), progress)
     try:
         report: Report = json.loads(out)
     except ValueError:

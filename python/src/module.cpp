@@ -5,7 +5,7 @@
 #include "layer.hpp"
 #include "model.hpp"
 
-NB_MODULE(_core, module) {
+NB_MODULE(_core, module) {  // NOLINT(readability-identifier-naming)
   // The interpreter's end is not the place to count what it still holds.
   nanobind::set_leak_warnings(false);
   module.doc() = "The compiled part of fp4moe.";
@@ -18,5 +18,4 @@ NB_MODULE(_core, module) {
   fp4moe::python::bind_command(module);
   fp4moe::python::bind_formats(module);
   fp4moe::python::bind_quantize(module);
-  fp4moe::python::bind_verbs(module);
 }
