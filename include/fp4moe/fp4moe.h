@@ -31,7 +31,7 @@
 #define FP4MOE_VERSION_MINOR 1
 #define FP4MOE_VERSION_PATCH 0
 /* Grows by one whenever something is added here. */
-#define FP4MOE_API_VERSION 1
+#define FP4MOE_API_VERSION 2
 
 #if defined(__GNUC__)
 #define FP4MOE_API __attribute__((visibility("default")))
@@ -120,6 +120,32 @@ FP4MOE_API fp4moe_status fp4moe_convert(const char* checkpoint, const char* out,
 /* ---- Models -------------------------------------------------------------------------------- */
 
 FP4MOE_API fp4moe_status fp4moe_model_open(const char* path, fp4moe_model** model);
+
+/* A tensor in the caller's memory, dense and row-major. */
+typedef struct fp4moe_tensor {
+  size_t size;
+  const char* name;      /* as in the checkpoint's files */
+  const char* dtype;     /* as safetensors spells it: "U8", "BF16", "F8_E4M3" */
+  const uint64_t* shape; /* outermost first */
+  uint64_t dimensions;
+  const void* data;
+  uint64_t bytes;
+} fp4moe_tensor;
+
+typedef struct fp4moe_tensors {
+  size_t size;
+  const fp4moe_tensor* tensors;
+  uint64_t count;
+  const char* config;       /* the text of config.json; null: there is none */
+  const char* quant_config; /* of hf_quant_config.json; null: there is none */
+} fp4moe_tensors;
+
+/* A checkpoint whose tensors the caller has read already. Names, shapes and texts are copied; the
+ * tensors' memory is read by layers while they load (with weights "mapped" while they compute) and
+ * must stay until the model and its layers are closed. Since version 2. */
+FP4MOE_API fp4moe_status fp4moe_model_from_tensors(const fp4moe_tensors* tensors,
+                                                   fp4moe_model** model);
+
 FP4MOE_API void fp4moe_model_close(fp4moe_model* model); /* its layers stay; null: nothing */
 FP4MOE_API fp4moe_status fp4moe_model_layers(const fp4moe_model* model, uint64_t* count);
 FP4MOE_API fp4moe_status fp4moe_model_info(const fp4moe_model* model, char** json);

@@ -100,6 +100,28 @@ class RandomCaller {
     if (opened != nullptr) models_.push_back(opened);
     return status;
   }
+  fp4moe_status from_tensors() {
+    fp4moe_tensors given = read_.tensors();
+    std::vector<fp4moe_tensor> changed = read_.all;
+    fp4moe_tensor& one = changed[random_.next() % changed.size()];
+    if (chance(6)) one.name = word();
+    if (chance(6)) one.dtype = any(std::array<const char*, 4>{nullptr, "", "F32", "MXFP4"});
+    if (chance(6)) one.shape = nullptr;
+    if (chance(6)) one.dimensions = any(std::array<std::uint64_t, 3>{0, 1, UINT64_MAX});
+    if (chance(6)) one.data = nullptr;
+    if (chance(6)) one.bytes = one.bytes / 2;
+    if (chance(6)) one.size = size_of(sizeof one);
+    given.tensors = chance(12) ? nullptr : changed.data();
+    if (chance(8)) given.count = chance(2) ? UINT64_MAX : random_.next() % (changed.size() + 1);
+    if (chance(8)) given.config = any(std::array<const char*, 3>{nullptr, "{", "{}"});
+    if (chance(8)) given.quant_config = "[]";
+    given.size = size_of(sizeof given);
+    fp4moe_model* made = nullptr;
+    const fp4moe_status status =
+        fp4moe_model_from_tensors(chance(20) ? nullptr : &given, chance(20) ? nullptr : &made);
+    if (made != nullptr) models_.push_back(made);
+    return status;
+  }
   fp4moe_status close() {
     if (chance(3)) fp4moe_model_close(model());
     if (chance(3)) fp4moe_layer_destroy(layer());
@@ -195,17 +217,18 @@ class RandomCaller {
     }
   }
 
-  static constexpr std::array<Calls, 22> kCalls{
-      &RandomCaller::open,    &RandomCaller::close,   &RandomCaller::describe,
-      &RandomCaller::create,  &RandomCaller::create,  &RandomCaller::load,
-      &RandomCaller::load,    &RandomCaller::load,    &RandomCaller::load_expert,
-      &RandomCaller::process, &RandomCaller::process, &RandomCaller::process,
-      &RandomCaller::shape,   &RandomCaller::apply,   &RandomCaller::apply,
-      &RandomCaller::apply,   &RandomCaller::run,     &RandomCaller::run,
-      &RandomCaller::run,     &RandomCaller::run,     &RandomCaller::explain,
-      &RandomCaller::convert};
+  static constexpr std::array<Calls, 23> kCalls{
+      &RandomCaller::open,    &RandomCaller::close,       &RandomCaller::describe,
+      &RandomCaller::create,  &RandomCaller::create,      &RandomCaller::load,
+      &RandomCaller::load,    &RandomCaller::load,        &RandomCaller::load_expert,
+      &RandomCaller::process, &RandomCaller::process,     &RandomCaller::process,
+      &RandomCaller::shape,   &RandomCaller::apply,       &RandomCaller::apply,
+      &RandomCaller::apply,   &RandomCaller::run,         &RandomCaller::run,
+      &RandomCaller::run,     &RandomCaller::run,         &RandomCaller::explain,
+      &RandomCaller::convert, &RandomCaller::from_tensors};
 
   SplitMix64 random_;
+  ReadTensors read_{};
   std::vector<float> memory_ = std::vector<float>(4 * (kMostTokens + 1) * kHidden);
   std::vector<fp4moe_model*> models_{};
   std::vector<fp4moe_layer*> layers_{};

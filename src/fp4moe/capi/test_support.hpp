@@ -8,6 +8,7 @@
 
 #include "fp4moe/convert/test_folder.hpp"
 #include "fp4moe/fp4moe.h"
+#include "fp4moe/tensor/files/store.hpp"
 
 namespace fp4moe::capi::testing {
 
@@ -30,6 +31,34 @@ inline fp4moe_model* open_model() {
   EXPECT_EQ(fp4moe_model_open(model_path().c_str(), &model), FP4MOE_OK) << fp4moe_last_error();
   return model;
 }
+
+// The same model's tensors, read into memory by the caller.
+struct ReadTensors {
+  ReadTensors() {
+    const auto store = tensor::Store::open(model_path());
+    EXPECT_TRUE(store) << text(store.why());
+    for (const tensor::StoredTensor& tensor : store->tensors()) {
+      const auto bytes = store->bytes(tensor);
+      entries.push_back(tensor.entry);
+      dtypes.emplace_back(tensor::name(tensor.entry.dtype));
+      memory.emplace_back(bytes.begin(), bytes.end());
+    }
+    config = tensor::testing::read_text(model_path() + "/config.json");
+    for (std::size_t i = 0; i < entries.size(); ++i)
+      all.push_back({sizeof(fp4moe_tensor), entries[i].name.c_str(), dtypes[i].c_str(),
+                     entries[i].shape.data(), entries[i].shape.size(), memory[i].data(),
+                     memory[i].size()});
+  }
+  fp4moe_tensors tensors() const {
+    return {sizeof(fp4moe_tensors), all.data(), all.size(), config.c_str(), nullptr};
+  }
+
+  std::vector<tensor::TensorEntry> entries{};
+  std::vector<std::string> dtypes{};
+  std::vector<std::vector<std::byte>> memory{};
+  std::string config{};
+  std::vector<fp4moe_tensor> all{};
+};
 
 inline fp4moe_layer_options layer_options() {
   fp4moe_layer_options options{};

@@ -1,0 +1,93 @@
+// fp4moe_model_from_tensors: a checkpoint that the caller has read already.
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "fp4moe/base/checked.hpp"
+#include "fp4moe/capi/border.hpp"
+
+namespace fp4moe::capi {
+namespace {
+
+constexpr std::uint64_t kMostDimensions = 16, kMostTensors = 1u << 24;
+
+Result<tensor::MemoryTensor> tensor_of(const fp4moe_tensor& given) {
+  Result<std::string> name = require_text(given.name, "a tensor's name");
+  if (!name) return name.why();
+  const std::string word = text_or(given.dtype, "");
+  const auto dtype = tensor::dtype_from_safetensors(word);
+  if (!dtype)
+    return usage("tensors.type", "the tensor has a type that no checkpoint has")
+        .at(*name)
+        .expects("a type of safetensors: \"U8\", \"BF16\", \"F8_E4M3\"", fmt::format("'{}'", word));
+  if (given.dimensions > kMostDimensions)
+    return usage("tensors.shape", "the tensor has too many dimensions")
+        .at(*name)
+        .expects(fmt::format("at most {}", kMostDimensions), fmt::format("{}", given.dimensions));
+  if (given.dimensions != 0 && given.shape == nullptr) return null_argument("a tensor's shape");
+  if (given.bytes != 0 && given.data == nullptr) return null_argument("a tensor's data");
+  return tensor::MemoryTensor{
+      .name = *std::move(name),
+      .dtype = *dtype,
+      .shape = {given.shape, given.shape + given.dimensions},
+      .bytes = {static_cast<const std::byte*>(given.data), static_cast<std::size_t>(given.bytes)}};
+}
+
+// Elements are as far apart as the first one says it is long.
+Result<std::vector<tensor::MemoryTensor>> tensors_of(const fp4moe_tensors& given) {
+  std::vector<tensor::MemoryTensor> made;
+  if (given.count == 0) return made;
+  if (given.tensors == nullptr) return null_argument("the tensors");
+  if (given.count > kMostTensors)
+    return usage("tensors.count", "no model has so many tensors")
+        .expects(fmt::format("at most {}", kMostTensors), fmt::format("{}", given.count));
+  made.reserve(given.count);
+  const std::size_t step = given.tensors->size;
+  const auto* place = reinterpret_cast<const std::byte*>(given.tensors);
+  for (std::uint64_t i = 0; i < given.count; ++i, place += step) {
+    const auto* element = reinterpret_cast<const fp4moe_tensor*>(place);
+    const auto taken = take_struct(element, "fp4moe_tensor");
+    if (!taken) return taken.why();
+    if (taken->size != step)
+      return usage("struct.size", "the tensors are structs of different sizes")
+          .expects(fmt::format("{} bytes each", step), fmt::format("{}", taken->size));
+    Result<tensor::MemoryTensor> tensor = tensor_of(*taken);
+    if (!tensor) return tensor.why();
+    made.push_back(*std::move(tensor));
+  }
+  return made;
+}
+
+Result<Done> model_of_tensors(const fp4moe_tensors* pointer, fp4moe_model** model) {
+  if (const auto fine = clear(model, "the place for the model"); !fine) return fine.why();
+  const auto given = take_struct(pointer, "fp4moe_tensors");
+  if (!given) return given.why();
+  Result<std::vector<tensor::MemoryTensor>> tensors = tensors_of(*given);
+  if (!tensors) return tensors.why();
+  std::vector<tensor::Document> documents;
+  if (given->config != nullptr) documents.push_back({"config.json", given->config});
+  if (given->quant_config != nullptr)
+    documents.push_back({"hf_quant_config.json", given->quant_config});
+  Result<tensor::Store> store = tensor::Store::of(*std::move(tensors), std::move(documents));
+  if (!store) return store.why();
+  Result<weights::Checkpoint> checkpoint = weights::Checkpoint::of(*std::move(store));
+  if (!checkpoint) return checkpoint.why();
+  Result<runtime::Model> made = runtime::Model::of(*std::move(checkpoint));
+  if (!made) return made.why();
+  *model = add(std::make_shared<const runtime::Model>(*std::move(made)));
+  return Done{};
+}
+
+}  // namespace
+}  // namespace fp4moe::capi
+
+extern "C" {
+
+fp4moe_status fp4moe_model_from_tensors(const fp4moe_tensors* tensors, fp4moe_model** model) {
+  return fp4moe::capi::guarded([&] { return fp4moe::capi::model_of_tensors(tensors, model); });
+}
+
+}  // extern "C"
