@@ -54,11 +54,11 @@ class Quantized:
     reciprocal.
     """
 
-    codes: Any
-    scales: Any
-    global_scale: float
-    format: str
-    shape: tuple[int, ...]
+    codes: Any  # uint8 [..., K / 2], two codes to a byte, the even one low
+    scales: Any  # uint8 [..., K / block]: E8M0 (mxfp4) or E4M3 (nvfp4)
+    global_scale: float  # 1 for mxfp4
+    format: str  # "mxfp4" or "nvfp4"
+    shape: tuple[int, ...]  # of the values
 
     @property
     def block(self) -> int:

@@ -16,12 +16,12 @@ _NOT_ONE = ("all_devices", "diff", "verbose")
 class Refusal:
     """Why a kernel does not run the layer."""
 
-    backend: str
+    backend: str  # whose kernel it is
     experts: str  # the kernel's class
     code: str  # stable: "capability", "platform", ...
-    requirement: str
-    fact: str
-    remedy: str
+    requirement: str  # what it needs
+    fact: str  # what is there
+    remedy: str  # what would help
 
     def __str__(self) -> str:
         return f"{self.backend}: {self.requirement}; {self.fact}"

@@ -98,11 +98,13 @@ def one_line(text: str) -> str:
     return " ".join(text.split("\n\n")[0].split()).replace("``", "`").replace("|", "\\|")
 
 
-def members(owner: ast.ClassDef) -> list[str]:
+def members(owner: ast.ClassDef, lines: list[str]) -> list[str]:
+    """A row for each; a field's words are the comment behind it."""
     rows: dict[str, str] = {}
     for node in owner.body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and not node.target.id.startswith("_"):
-            rows[node.target.id] = f"| `{node.target.id}: {ast.unparse(node.annotation)}` |  |"
+            said = lines[node.end_lineno - 1].partition("  # ")[2]
+            rows[node.target.id] = f"| `{node.target.id}: {ast.unparse(node.annotation)}` | {one_line(said)} |"
         if not isinstance(node, ast.FunctionDef) or decorators(node) & {"setter", "overload"}:
             continue
         if node.name.startswith("_") and node.name not in ("__call__", "__init__"):
@@ -119,9 +121,9 @@ def members(owner: ast.ClassDef) -> list[str]:
                                           for row in rows.values())] if rows else []
 
 
-def describe_class(node: ast.ClassDef, prefix: str) -> str:
+def describe_class(node: ast.ClassDef, prefix: str, lines: list[str]) -> str:
     bases = ", ".join(ast.unparse(base) for base in node.bases)
-    table = "\n".join(members(node))
+    table = "\n".join(members(node, lines))
     return "\n\n".join(filter(None, (f"### `{prefix}{node.name}`", f"`class {node.name}({bases})`" if bases else "",
                                      prose(words_of(node)), table)))
 
@@ -177,10 +179,13 @@ def page(stub: Path | None) -> str:
         out.append(f"\n## {section.title}\n\n{section.about}")
         names = exported(section.exports) if section.exports else section.names
         for file in section.files:
-            tree = ast.parse((stub if file == "_core.pyi" else PACKAGE / file).read_text())
+            text = (stub if file == "_core.pyi" else PACKAGE / file).read_text()
+            lines = text.splitlines()
+            tree = ast.parse(text)
             for node in filter(is_public, tree.body):
                 if names and node.name not in names or (file, node.name) in INNER:
                     continue
-                made = describe_class(node, section.prefix) if isinstance(node, ast.ClassDef) else describe_function(node, section)
+                is_class = isinstance(node, ast.ClassDef)
+                made = describe_class(node, section.prefix, lines) if is_class else describe_function(node, section)
                 out.append("\n" + made)
     return "\n".join(out) + "\n" + FOOT
