@@ -64,8 +64,8 @@ Result<runtime::LayerOptions> options_of(const LayerWords& words) {
   return made;
 }
 
-void check_sources(const Model& model) {
-  if (model.sources) model.sources->check();
+void check_sources(const OpenLayer& open) {
+  if (open.model.sources) open.model.sources->check(open.layer.facts().prefix);
 }
 
 // Ctrl-C ends it between experts.
@@ -325,7 +325,7 @@ nb::tuple route(const Layer& layer, nb::handle logits) {
 
 void load(const Layer& layer) {
   const std::shared_ptr<OpenLayer> open = layer.get();
-  check_sources(open->model);
+  check_sources(*open);
   done_or_raise(without_gil([&] {
     const std::lock_guard lock(open->mutex);
     return load_and_process(open->layer);
@@ -335,7 +335,7 @@ void load(const Layer& layer) {
 void load_expert(const Layer& layer, std::int64_t position) {
   const std::shared_ptr<OpenLayer> open = layer.get();
   const std::uint64_t wish = value_or_raise(whole(position, "the expert's position"));
-  check_sources(open->model);
+  check_sources(*open);
   done_or_raise(without_gil([&]() -> Result<Done> {
     const std::lock_guard lock(open->mutex);
     if (const auto done = open->layer.load_expert(wish); !done) return done.why();
@@ -368,7 +368,7 @@ auto number(const Get& get) {
 }  // namespace
 
 Layer Layer::open(const Model& model, std::int64_t number, const LayerWords& words) {
-  check_sources(model);
+  if (model.sources) model.sources->check("");
   return {value_or_raise(without_gil([&] { return make_layer(model, number, words); })), getpid()};
 }
 

@@ -12,8 +12,8 @@ namespace fp4moe::python {
 class Sources {
  public:
   virtual ~Sources() = default;
-  // With the GIL held. Errors: tensors.resized.
-  virtual void check() const = 0;
+  // Those whose names begin so, with the GIL held. Errors: tensors.resized.
+  virtual void check(std::string_view prefix) const = 0;
 };
 
 struct Model {

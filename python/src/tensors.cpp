@@ -1,5 +1,6 @@
 // Model.from_tensors: a checkpoint whose tensors lie in arrays already. Nothing is copied; the
 // model holds the arrays until it and its layers are gone.
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -46,17 +47,18 @@ struct Storage {
 
 // The arrays of a model, which go with the GIL held.
 struct Held : Sources {
-  void check() const override {
-    for (const Storage& storage : storages)
-      if (!storage.is_as_it_was())
+  void check(std::string_view prefix) const override {
+    for (auto storage = std::ranges::lower_bound(storages, prefix, {}, &Storage::tensor);
+         storage != storages.end() && storage->tensor.starts_with(prefix); ++storage)
+      if (!storage->is_as_it_was())
         raise(usage("tensors.resized", "the tensor's memory is not where it was")
-                  .at(storage.tensor)
+                  .at(storage->tensor)
                   .expects("memory that stays while a model reads it", "a storage that was resized")
                   .try_this("make a model of the tensor as it is now"));
   }
 
   std::vector<Array> arrays{};
-  std::vector<Storage> storages{};
+  std::vector<Storage> storages{};        // by name
   std::optional<runtime::Model> model{};  // goes first
 };
 void let_go(Held* held) {
@@ -148,6 +150,7 @@ Model model_from_tensors(nb::handle tensors, nb::handle config, nb::handle quant
     hold(name, source, *held);
     described_all.push_back(described(name, held->arrays.back(), source.dtype));
   }
+  std::ranges::sort(held->storages, {}, &Storage::tensor);
   held->model = value_or_raise(without_gil([&]() -> Result<runtime::Model> {
     Result<tensor::Store> store = tensor::Store::of(std::move(described_all), std::move(documents));
     if (!store) return store.why();

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import weakref
 from pathlib import Path
 
@@ -227,3 +228,35 @@ def test_tensors_that_torch_resized_are_noticed() -> None:
         with pytest.raises(fp4moe.UsageError, match=f"tensors.resized.*{name}"):
             call()
     assert torch.equal(ours.run(x.double(), logits), before), "loaded weights are its own"
+
+
+def resident() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGESIZE")
+
+
+def test_weights_are_not_copied() -> None:
+    experts, size = 16, 1024
+    random = np.random.default_rng(1)
+    tensors = {}
+    for name, rows in (("gate_up_proj", 2 * size), ("down_proj", size)):
+        stem = f"model.layers.0.mlp.experts.{name}"
+        tensors[f"{stem}_blocks"] = random.integers(
+            0, 256, (experts, rows, size // 32, 16), np.uint8
+        )
+        tensors[f"{stem}_scales"] = np.full((experts, rows, size // 32), 120, np.uint8)
+        tensors[f"{stem}_bias"] = np.zeros((experts, rows), ml_dtypes.bfloat16)
+    config = {**torch_layers.gpt_oss().config, "hidden_size": size, "intermediate_size": size}
+    config["num_local_experts"] = experts
+    total = sum(array.nbytes for array in tensors.values())
+    x = random.standard_normal((2, size), np.float32)
+    logits = random.standard_normal((2, experts), np.float32)
+    before = resident()
+    model = fp4moe.Model.from_tensors(tensors, config)
+    mapped = model.layer(0, weights="mapped", backend="CPU", threads=1)
+    found = mapped.run(x, logits)
+    grown = resident() - before
+    assert total > 25_000_000 and grown < total / 4, f"{grown} bytes for {total} of weights"
+    packed = model.layer(0, backend="CPU", threads=1)
+    assert np.array_equal(packed.run(x, logits), found)
+    assert resident() - before < 1.5 * total, "packing takes the weights once more, no more"
