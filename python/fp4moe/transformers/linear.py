@@ -50,11 +50,12 @@ class Fp4Linear:
         rows = codes.shape[0]
         table = torch.tensor(E2M1)
         values = torch.stack((table[(codes & 15).long()], table[(codes >> 4).long()]), -1)
-        scales = self.source.tensor(f"{self.name}.weight_scale")
-        if scales.dtype in (torch.uint8, torch.float8_e8m0fnu):
-            factors = torch.exp2(scales.view(torch.uint8).float() - 127)
-        else:
+        name = f"{self.name}.weight_scale"
+        scales = self.source.tensor(name)
+        if self.source.dtype(name) == "F8_E4M3":
             factors = scales.float()
+        else:
+            factors = torch.exp2(scales.view(torch.uint8).float() - 127)
         blocks = values.reshape(rows, factors.shape[1], -1) * factors[..., None]
         return blocks.reshape(rows, -1) * self._global()
 

@@ -58,7 +58,8 @@ class _Choice:
 def _is_wanted(config: Any, given: Any, stored: dict[str, Any] | None) -> bool:
     if given is not None:
         return isinstance(given, Fp4MoeConfig)
-    asked = config.get_text_config(decoder=True)._experts_implementation == METHOD
+    text = config.get_text_config(decoder=True)
+    asked = getattr(text, "_experts_implementation", None) == METHOD
     return is_fp4(stored) and (asked or _replaces["fp4"])
 
 

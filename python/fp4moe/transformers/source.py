@@ -22,19 +22,23 @@ import fp4moe
 from fp4moe.errors import InvalidInputError
 
 
+# Types of the files by torch's names; which of the small ones exist depends on its version.
+NAMES = {
+    "U8": "uint8",
+    "I8": "int8",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E8M0": "float8_e8m0fnu",
+    "F4": "float4_e2m1fn_x2",
+    "BF16": "bfloat16",
+    "F16": "float16",
+    "F32": "float32",
+    "I16": "int16",
+    "I32": "int32",
+    "I64": "int64",
+    "BOOL": "bool",
+}
 DTYPES: dict[str, torch.dtype] = {
-    "U8": torch.uint8,
-    "I8": torch.int8,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E8M0": torch.float8_e8m0fnu,
-    "F4": torch.float4_e2m1fn_x2,
-    "BF16": torch.bfloat16,
-    "F16": torch.float16,
-    "F32": torch.float32,
-    "I16": torch.int16,
-    "I32": torch.int32,
-    "I64": torch.int64,
-    "BOOL": torch.bool,
+    name: getattr(torch, theirs) for name, theirs in NAMES.items() if hasattr(torch, theirs)
 }
 
 
