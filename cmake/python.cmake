@@ -16,8 +16,8 @@ get_target_property(compiled_fmt fp4moe_fmt ALIASED_TARGET)
 if(compiled_fmt)
   list(APPEND python_sources ${PROJECT_SOURCE_DIR}/python/src/bundled/fmt.cpp)
 endif()
-if(FP4MOE_HAS_MPI)  # taken before the rooms' own, so that no MPI library is needed
-  list(APPEND python_sources ${exchange}/no_mpi.cpp)
+if(FP4MOE_HAS_MPI)
+  list(APPEND python_sources ${PROJECT_SOURCE_DIR}/python/src/bundled/no_mpi.cpp)
 endif()
 nanobind_add_module(fp4moe_python STABLE_ABI NB_STATIC NOMINSIZE NB_SUPPRESS_WARNINGS
                     NB_DOMAIN fp4moe ${python_sources})

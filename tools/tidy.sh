@@ -13,9 +13,9 @@ case $(uname -m) in
   *) other= ;;
 esac
 
-configure() {  # PRESET
+configure() {  # PRESET [OPTION...]
   mkdir -p "build/$1"
-  cmake --preset "$1" >"build/$1/configure.log" 2>&1 || { cat "build/$1/configure.log" >&2; return 1; }
+  cmake --preset "$@" >"build/$1/configure.log" 2>&1 || { cat "build/$1/configure.log" >&2; return 1; }
 }
 knows() { grep -qF "\"$PWD/$2\"" "build/$1/compile_commands.json"; }  # PRESET SOURCE
 sources() { git ls-files '*.cpp' | grep -v -e '_test\.cpp$' -e '^tests/install/'; }
@@ -38,7 +38,13 @@ check() {  # PRESET SOURCE
 }
 export -f check
 
-configure tidy
+# The Python module, too, where `make venv` has fetched what it is bound with.
+python=$PWD/build/venv/bin/python
+if [ -x "$python" ] && "$python" -c 'import nanobind' 2>/dev/null; then
+  configure tidy -DFP4MOE_PYTHON=ON -DPython_EXECUTABLE="$python"
+else
+  configure tidy
+fi
 if [ -n "$other" ] && compgen -G "/usr/lib/gcc-cross/$other-linux-gnu/*" >/dev/null; then
   configure "tidy-$other"
 else
