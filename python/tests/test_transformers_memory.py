@@ -13,7 +13,7 @@ pytest.importorskip("transformers")
 
 import fp4moe  # noqa: E402
 
-# Prints what loading and one call add to the process: the peak, and what stays.
+# Prints what loading and a prompt of 600 tokens add to the process: the peak, and what stays.
 PROGRAM = """
 import json, sys, torch
 from transformers import AutoModelForCausalLM
@@ -26,7 +26,7 @@ def kilobytes(key):
 before = kilobytes("VmRSS")
 model = AutoModelForCausalLM.from_pretrained(sys.argv[1], experts_implementation="fp4moe")
 with torch.no_grad():
-    model(torch.arange(1, 9)[None])
+    model(torch.arange(600)[None] % 200)
 print(json.dumps([1024 * (kilobytes(key) - before) for key in ("VmHWM", "VmRSS")]))
 """
 
@@ -44,7 +44,8 @@ def test_memory_is_that_of_the_checkpoint_and_a_layer(tmp_path: Path) -> None:
     weights = layers * 3 * 32 * 512 * 512
     checkpoint = sum(file.stat().st_size for file in (tmp_path / "model").iterdir())
     peak, stays = json.loads(run("-c", PROGRAM, str(tmp_path / "model"))[-1])
+    # An eighth for what layers keep of their calls.
     slack = 48 << 20  # torch's own: code that is loaded late, stacks of threads, buffers of a call
-    assert stays <= checkpoint + slack
-    assert peak <= checkpoint + checkpoint / layers + slack
+    assert stays <= checkpoint * 9 / 8 + slack
+    assert peak <= checkpoint * 9 / 8 + checkpoint / layers + slack
     assert peak < 0.5 * 2 * weights
