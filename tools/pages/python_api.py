@@ -27,7 +27,7 @@ class Section:
 
 SECTIONS = (
     Section("Models and layers", "Checkpoints opened, and their MoE layers ready to run.", "fp4moe.", ("_core.pyi",),
-            ("Model", "Layer")),
+            ("Model", "Layer", "Adapters")),
     Section("Which backend", "Selections as values ([oracle](oracle.md)).", "fp4moe.", ("selection.py",)),
     Section("Arrays to FP4 and back", "Bit for bit as checkpoints have them ([mxfp4](formats/mxfp4.md), "
             "[nvfp4](formats/nvfp4.md)).", "fp4moe.", ("quantize.py",), ("quantize", "dequantize", "Quantized")),
