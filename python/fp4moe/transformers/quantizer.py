@@ -14,7 +14,7 @@ from transformers.quantizers.base import HfQuantizer
 from fp4moe import errors
 from fp4moe.errors import InvalidInputError, UnsupportedError
 from fp4moe.transformers.activation import check_activation
-from fp4moe.transformers.config import Fp4MoeConfig
+from fp4moe.transformers.config import METHOD, Fp4MoeConfig
 from fp4moe.transformers.experts import Fp4MoeExperts
 from fp4moe.transformers.linear import Fp4Linear, find_linears, ignored_keys, take_weight
 from fp4moe.transformers.source import Source
@@ -77,7 +77,8 @@ class Fp4MoeQuantizer(HfQuantizer):
         for name, module in _numbered(model).values():
             layer = facts.get(_number(name))
             if layer is None:
-                continue  # a layer that the checkpoint keeps in full precision
+                self._check_plain(name)
+                continue
             self._check(name, module, layer)
             model.set_submodule(name, Fp4MoeExperts(layer, _tensors_of(self.source, layer)))
             ignored.add(rf"(^|\.){re.escape(name)}\.")
@@ -89,6 +90,9 @@ class Fp4MoeQuantizer(HfQuantizer):
                 "for the checkpoint's MoE layers",
                 found=type(model).__name__,
             )
+        if any(experts_modules(model)) and model.config._experts_implementation == METHOD:
+            # What is left in full precision runs as it would without being asked for.
+            model.set_experts_implementation(model.get_correct_experts_implementation(None))
         linears = list(find_linears(self.source, [_prefix(layer) for layer in self._layers()]))
         self._linears = [(linear, take_weight(model, linear)) for linear in linears]
         model._keys_to_ignore_on_load_unexpected = ignored | ignored_keys(linears)
@@ -118,6 +122,19 @@ class Fp4MoeQuantizer(HfQuantizer):
             ignored = {"ignore": beside["exclude_modules"]} if "exclude_modules" in beside else {}
             stored = {"quant_method": "modelopt", **beside, **ignored}
             self.quantization_config = self.quantization_config.adopting(stored)
+
+    def _check_plain(self, name: str) -> None:
+        """Experts that are not in FP4 must be there in full precision: nobody invents weights."""
+        assert self.source is not None
+        pattern = re.compile(rf"(^|\.){_number(name)}\.(\w+\.)?experts\.")
+        if not any(pattern.search(tensor) for tensor in self.source.names()):
+            raise InvalidInputError(
+                "the checkpoint has no experts for a layer of the model",
+                id="transformers.layer",
+                tensor=name,
+                expected="tensors of its experts, in FP4 or in full precision",
+                found="none",
+            )
 
     def _check(self, name: str, module: Any, layer: Facts) -> None:
         assert self.source is not None

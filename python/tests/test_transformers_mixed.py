@@ -1,4 +1,4 @@
-"""FP4 modules outside the experts become ordinary weights, and are saved as they were."""
+"""What is not as usual: FP4 modules outside the experts, experts in full precision."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ import tiny_checkpoints as tiny  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 from transformers import AutoModelForCausalLM  # noqa: E402
 
-import fp4moe.transformers  # noqa: E402, F401
+import fp4moe  # noqa: E402
+from fp4moe.transformers import Fp4MoeConfig  # noqa: E402
 
+WISH = Fp4MoeConfig()
 MODULE = "model.layers.1.self_attn.q_proj"
 
 
@@ -78,3 +80,44 @@ def settle(folder: Path) -> None:
         for key in ("ignore", "exclude_modules", "modules_to_not_convert"):
             inner[key] = [module for module in inner.get(key, []) if module != MODULE]
         (folder / name).write_text(json.dumps(document))
+
+
+def test_a_layer_in_full_precision_is_left_to_transformers(tmp_path: Path) -> None:
+    kind = tiny.KINDS["qwen3-nvfp4"]
+    made = tiny.make(tmp_path, kind)
+    plain = load_file(tmp_path / "bf16" / "model.safetensors")
+    experts = "model.layers.1.mlp.experts."
+    tensors = load_file(made / "model.safetensors")
+    tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(experts)}
+    kept = {name: tensor for name, tensor in plain.items() if name.startswith(experts)}
+    save_file({**tensors, **kept}, made / "model.safetensors", {"format": "pt"})
+    document = json.loads((made / "config.json").read_text())
+    document["quantization_config"]["ignore"] += sorted(
+        {name.removesuffix(".weight") for name in kept}
+    )
+    (made / "config.json").write_text(json.dumps(document))
+
+    model, said = AutoModelForCausalLM.from_pretrained(
+        made, experts_implementation="eager", quantization_config=WISH, output_loading_info=True
+    )
+    assert not said["missing_keys"] and not said["unexpected_keys"]
+    other = AutoModelForCausalLM.from_pretrained(made, experts_implementation="fp4moe")
+    with torch.no_grad():
+        found, exact = (each(torch.arange(1, 9)[None]).logits for each in (other, model))
+    assert float((found - exact).norm() / exact.norm()) <= 2**-5  # BF16 in another order
+    names = [type(layer.mlp.experts).__name__ for layer in model.model.layers]
+    assert names == ["Fp4MoeExperts", "Qwen3MoeExperts"]
+    model.save_pretrained(tmp_path / "saved")
+    before, after = tiny.tensors(made), tiny.tensors(tmp_path / "saved")
+    assert before.keys() == after.keys()
+    assert all(array.tobytes() == after[name].tobytes() for name, array in before.items())
+
+
+def test_a_layer_without_experts_is_refused(tmp_path: Path) -> None:
+    made = tiny.make(tmp_path, tiny.KINDS["qwen3-nvfp4"])
+    found = load_file(made / "model.safetensors")
+    left = {name: tensor for name, tensor in found.items() if "layers.1.mlp.experts" not in name}
+    save_file(left, made / "model.safetensors", {"format": "pt"})
+    with pytest.raises(fp4moe.InvalidInputError) as caught:
+        AutoModelForCausalLM.from_pretrained(made, quantization_config=WISH)
+    assert caught.value.id == "transformers.layer"
