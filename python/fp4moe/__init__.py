@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from fp4moe import cli, errors, formats
-from fp4moe._core import Adapters, Layer, Model, __version__
+from fp4moe._core import VERSION as __version__
+from fp4moe._core import Adapters, Layer, Model
 from fp4moe.commands import (
     bench,
     command,

@@ -1,9 +1,8 @@
-#include "layer.hpp"
-
 #include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <limits>
+#include <new>
 #include <span>
 #include <vector>
 
@@ -18,6 +17,7 @@
 #include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/capi/border.hpp"
 #include "fp4moe/runtime/describe.hpp"
+#include "layer.hpp"
 
 namespace fp4moe::python {
 namespace {
@@ -374,7 +374,8 @@ Layer Layer::open(const Model& model, std::int64_t number, const LayerWords& wor
 
 Layer::~Layer() {
   // A forked child has none of the threads that the layer would wait for: it lets the memory be.
-  if (open_ && process_ != getpid()) new std::shared_ptr<OpenLayer>(std::move(open_));
+  if (open_ && process_ != getpid())
+    new (std::nothrow) std::shared_ptr<OpenLayer>(std::move(open_));
 }
 
 std::shared_ptr<OpenLayer> Layer::get() const {
@@ -442,15 +443,25 @@ nb::class_<Layer> bind_layer(nb::module_& module, nb::class_<Model>& model) {
       .def("run", &run, nb::arg("x").none(), nb::arg("logits").none(),
            nb::arg("out").none() = nb::none(), nb::kw_only(), nb::arg("lora").none() = nb::none(),
            nb::arg("lora_of_token").none() = nb::none(),
+           nb::sig("def run(self, x: typing.Any, logits: typing.Any, out: typing.Any = None, *, "
+                   "lora: Adapters | None = None, lora_of_token: typing.Any = None) -> typing.Any"),
            "Compute, given the router's logits [tokens, experts].")
       .def("__call__", &run, nb::arg("x").none(), nb::arg("logits").none(),
            nb::arg("out").none() = nb::none(), nb::kw_only(), nb::arg("lora").none() = nb::none(),
-           nb::arg("lora_of_token").none() = nb::none(), "The same as run.")
+           nb::arg("lora_of_token").none() = nb::none(),
+           nb::sig("def __call__(self, x: typing.Any, logits: typing.Any, out: typing.Any = None, "
+                   "*, lora: Adapters | None = None, lora_of_token: typing.Any = None) -> "
+                   "typing.Any"),
+           "The same as run.")
       .def("apply", &apply, nb::arg("x").none(), nb::arg("ids").none(), nb::arg("weights").none(),
            nb::arg("out").none() = nb::none(), nb::kw_only(), nb::arg("lora").none() = nb::none(),
            nb::arg("lora_of_token").none() = nb::none(),
+           nb::sig("def apply(self, x: typing.Any, ids: typing.Any, weights: typing.Any, "
+                   "out: typing.Any = None, *, lora: Adapters | None = None, "
+                   "lora_of_token: typing.Any = None) -> typing.Any"),
            "Compute, given each token's experts and their weights [tokens, top_k].")
       .def("route", &route, nb::arg("logits").none(),
+           nb::sig("def route(self, logits: typing.Any) -> tuple[typing.Any, typing.Any]"),
            "Each token's experts (int32) and weights (float32), as run would choose them.")
       .def("load", &load, "Read the weights again, after they changed; addresses stay.")
       .def("load_expert", &load_expert, nb::arg("position"),
@@ -459,8 +470,12 @@ nb::class_<Layer> bind_layer(nb::module_& module, nb::class_<Model>& model) {
            "Backend, layout, numerics, engine, kernel, bytes.")
       .def("close", &Layer::close, "Give the memory back; later calls are refused.")
       .def_prop_ro("closed", &Layer::is_closed, "Whether close() was called.")
-      .def("__enter__", [](nb::handle self) { return nb::borrow(self); })
-      .def("__exit__", [](Layer& self, nb::args) { self.close(); })
+      .def(
+          "__enter__", [](nb::handle self) { return nb::borrow(self); },
+          nb::sig("def __enter__(self) -> Layer"))
+      .def(
+          "__exit__", [](Layer& self, const nb::args&) { self.close(); },
+          nb::sig("def __exit__(self, *raised: object) -> None"))
       .def_prop_ro("hidden",
                    number([](const MoeLayer& self) { return self.problem().shape.hidden; }),
                    "Columns of tokens and outputs.")

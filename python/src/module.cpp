@@ -10,7 +10,7 @@ NB_MODULE(_core, module) {  // NOLINT(readability-identifier-naming)
   nanobind::set_leak_warnings(false);
   module.doc() = "The compiled part of fp4moe.";
   const std::string_view version = fp4moe::kVersion;
-  module.attr("__version__") = nanobind::str(version.data(), version.size());
+  module.attr("VERSION") = nanobind::str(version.data(), version.size());
   auto model = fp4moe::python::bind_model(module);
   auto layer = fp4moe::python::bind_layer(module, model);
   fp4moe::python::bind_tensors(model);
