@@ -255,6 +255,15 @@ def test_other_devices_are_refused_in_words(gpt_oss: Path) -> None:
     assert load(gpt_oss, device_map="cpu").device.type == "cpu"
 
 
+def test_experts_run_on_the_processor_where_there_is_a_gpu(gpt_oss: Path, monkeypatch: Any) -> None:
+    exact = load(gpt_oss).model.layers[0].mlp.experts.layer.info()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    options = Fp4MoeConfig().layer_options()
+    assert options["device"].startswith("cpu-")
+    found = fp4moe.Model.open(gpt_oss).layer(0, **options).info()
+    assert (found["engine"], found["kernel"]) == ("cpu", exact["kernel"])
+
+
 def test_a_gradient_is_refused_not_zero(gpt_oss: Path) -> None:
     model = load(gpt_oss)
     loss = model(tokens(1, 5), labels=tokens(1, 5)).loss  # outside no_grad, and fine

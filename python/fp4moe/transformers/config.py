@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import platform
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 METHOD = "fp4moe"
@@ -63,15 +65,26 @@ class Fp4MoeConfig(QuantizationConfigMixin):
         """What the checkpoint's own config.json says of its quantisation."""
         return self._stored
 
+    def _options(self) -> dict[str, Any]:
+        """The wishes, by their words."""
+        return {word: getattr(self, word) for word in OPTIONS}
+
     def layer_options(self) -> dict[str, Any]:
         """The keyword arguments of `fp4moe.Model.layer`."""
-        return {word: getattr(self, word) for word in OPTIONS}
+        return {**self._options(), "device": _processor()}
 
     def to_dict(self) -> dict[str, Any]:
         """The checkpoint's own words once there is one: files are its, not this program's."""
         if self._stored is not None:
             return copy.deepcopy(self._stored)
-        return {"quant_method": METHOD, **self.layer_options()}
+        return {"quant_method": METHOD, **self._options()}
+
+
+def _processor() -> str:
+    """This machine, and its processor by name where the machine would mean an accelerator."""
+    if not (torch.cuda.is_available() or torch.xpu.is_available()):
+        return "auto"
+    return "cpu-arm" if platform.machine() in ("aarch64", "arm64") else "cpu-avx2"
 
 
 def _formats(stored: dict[str, Any]) -> set[str]:
