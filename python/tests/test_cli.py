@@ -79,7 +79,8 @@ def test_ctrl_c_ends_the_program_with_its_status(tmp_path):
          "-o", str(tmp_path / "big")],
         stderr=subprocess.PIPE, text=True,
     )
-    time.sleep(1)
+    while program.poll() is None and not any(tmp_path.iterdir()):
+        time.sleep(0.01)  # until it writes: before that, Python itself may still be starting
     program.send_signal(signal.SIGINT)
     _, err = program.communicate(timeout=60)
     assert program.returncode == 130 and "Traceback" not in err

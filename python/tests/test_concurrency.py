@@ -174,12 +174,18 @@ def test_a_child_that_ends_as_usual_does_not_wait_for_threads_it_has_not(checkpo
 
 def test_ctrl_c_during_a_command_is_a_keyboard_interrupt_and_python_keeps_its_handler(tmp_path):
     handler = signal.getsignal(signal.SIGINT)
-    timer = threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT))
-    timer.start()
+
+    def press() -> None:
+        while not any(tmp_path.iterdir()):  # until the command writes
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    presser = threading.Thread(target=press)
+    presser.start()
     outcome = cli.call(
         ["synth", "--model", "gpt-oss-120b", "--layers", "8", "-o", str(tmp_path / "big"), "--json"]
     )
-    timer.join()
+    presser.join()
     assert outcome.status == 130, outcome
     assert list(tmp_path.iterdir()) == []
     assert signal.getsignal(signal.SIGINT) is handler
