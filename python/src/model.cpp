@@ -44,8 +44,8 @@ nb::class_<Model> bind_model(nb::module_& module) {
           nb::sig("def info(self) -> dict[str, typing.Any]"),
           "Its layers: shapes, activations, routing.")
       .def("__repr__", [](const Model& self) {
-        return fmt::format("<fp4moe.Model {} with {} MoE layers>", self.open->path(),
-                           self.open->layers());
+        return fmt::format("<fp4moe.Model {} with {} MoE layers>",
+                           self.sources ? "in memory" : self.open->path(), self.open->layers());
       });
   return model;
 }
