@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstring>
 #include <deque>
+#include <initializer_list>
 #include <utility>
 
 #include <fmt/format.h>
@@ -59,6 +60,11 @@ bool has_code(std::span<const std::byte> codes) {
   return std::ranges::any_of(codes, [](std::byte byte) { return byte != std::byte{0}; });
 }
 
+// Maybe, where rows lie apart.
+bool has_zero(const weights::RowsView& rows) {
+  return !rows.is_dense() || std::memchr(rows.data, 0, rows.rows * rows.row_bytes) != nullptr;
+}
+
 constexpr ByteTable kNoNegativeZero = [] {
   ByteTable table{};
   for (unsigned byte = 0; byte < 256; ++byte) {
@@ -70,9 +76,9 @@ constexpr ByteTable kNoNegativeZero = [] {
 
 }  // namespace
 
-// The rows of one matrix in the order its maps see them; null where there is padding.
+// The rows of one matrix in the order its map sees them; null where there is padding.
 struct LayerPacker::Matrix {
-  std::vector<const std::byte*> codes{}, scales{};
+  std::vector<const std::byte*> rows{};
   std::deque<std::vector<std::byte>> copies{};  // rows that had to be changed
 };
 
@@ -125,6 +131,7 @@ Result<LayerPacker> LayerPacker::make(const layout::Layout& layout, const Proble
                              bind(made.scales2_, bind_scales(layout, w2), kNames[kW2Scale])})
     if (!bound) return bound.why();
   made.facts_.resize(p.experts);
+  made.place_rows();
   if (Result<Done> added = made.add_tensors(); !added) return added.why();
   return made;
 }
@@ -227,13 +234,19 @@ Result<LayerPacker::Tables> LayerPacker::tables(std::size_t position) const {
   return Tables{scale_table(rule, *x13), scale_table(rule, *x2)};
 }
 
-std::uint64_t LayerPacker::w13_row(unsigned which, std::uint64_t i) const {
-  if (problem_.order == weights::RowOrder::single)
-    return layout_.shuffles_rows ? layout::shuffled_row(i) : i;
-  const std::uint64_t row =
-      layout::w13_row(layout_, problem_.real, problem_.padded,
-                      problem_.order == weights::RowOrder::interleaved, which, i);
-  return layout_.shuffles_rows ? layout::shuffled_row(row) : row;
+void LayerPacker::place_rows() {
+  const bool is_single = problem_.order == weights::RowOrder::single;
+  const bool is_interleaved = problem_.order == weights::RowOrder::interleaved;
+  for (unsigned which = 0; which < 3; ++which) {
+    const bool is_placed = which == 2 || is_single;
+    rows_[which].resize(which == 2 ? problem_.real.hidden : problem_.real.intermediate);
+    for (std::uint64_t i = 0; i < rows_[which].size(); ++i) {
+      const std::uint64_t row = is_placed ? i
+                                          : layout::w13_row(layout_, problem_.real, problem_.padded,
+                                                            is_interleaved, which, i);
+      rows_[which][i] = layout_.shuffles_rows ? layout::shuffled_row(row) : row;
+    }
+  }
 }
 
 Result<Done> LayerPacker::pack(std::size_t position, const weights::ExpertView& view,
@@ -256,14 +269,11 @@ Result<Done> LayerPacker::pack(std::size_t position, const weights::ExpertView& 
 
   Facts& facts = facts_[position];
   facts.zeroed_blocks = 0;
-  const auto add = [&](Matrix& matrix, const weights::ProjectionView& from, std::uint64_t i,
-                       std::uint64_t row) {
-    const std::byte* codes = from.codes.row(i).data();
-    matrix.scales[row] = from.scales.row(i).data();
-    matrix.codes[row] = codes;
-    if (layout_.scale_rule != ScaleRule::native_sm90_nvfp4) return;
+  const auto clear_codes = [&](Matrix& matrix, const weights::ProjectionView& from, std::uint64_t i,
+                               std::uint64_t row) {
     const std::span<const std::byte> scales = from.scales.row(i);
     if (std::memchr(scales.data(), 0, scales.size()) == nullptr) return;
+    const std::byte* codes = from.codes.row(i).data();
     std::vector<std::byte>& copy = matrix.copies.emplace_back(codes, codes + from.codes.row_bytes);
     for (std::size_t block = 0; block < scales.size(); ++block) {
       if (scales[block] != std::byte{0}) continue;
@@ -271,31 +281,41 @@ Result<Done> LayerPacker::pack(std::size_t position, const weights::ExpertView& 
       if (has_code(part)) ++facts.zeroed_blocks;
       std::ranges::fill(part, std::byte{0});
     }
-    matrix.codes[row] = copy.data();
+    matrix.rows[row] = copy.data();
   };
-  const auto lay_out = [&](const Matrix& matrix, const IndexMap& codes, const IndexMap& scales,
-                           Slot slot, const std::optional<ByteTable>& scale_bytes) {
-    pack_matrix(codes, {matrix.codes, layout_.clears_negative_zero ? &kNoNegativeZero : nullptr},
+  struct Part {
+    const weights::ProjectionView& from;
+    const std::vector<std::uint64_t>& rows;
+  };
+  // One list of rows after the other, so that the allocator has enough kept memory for all.
+  const auto lay_out = [&](std::initializer_list<Part> parts, Slot slot, const IndexMap& codes,
+                           const IndexMap& scales) {
+    const std::optional<ByteTable>& scale_bytes = slot == kW13 ? table->w13 : table->w2;
+    const bool clears = layout_.scale_rule == ScaleRule::native_sm90_nvfp4;
+    Matrix matrix;
+    matrix.rows.resize(codes.padded().rows);
+    for (const Part& part : parts) {
+      for (std::uint64_t i = 0; i < part.rows.size(); ++i)
+        matrix.rows[part.rows[i]] = part.from.codes.row(i).data();
+      const bool looks = clears && has_zero(part.from.scales);
+      for (std::uint64_t i = 0; looks && i < part.rows.size(); ++i)
+        clear_codes(matrix, part.from, i, part.rows[i]);
+    }
+    pack_matrix(codes, {matrix.rows, layout_.clears_negative_zero ? &kNoNegativeZero : nullptr},
                 targets[slot], path);
-    pack_matrix(scales, {matrix.scales, scale_bytes ? &*scale_bytes : nullptr},
+    matrix.rows.assign(scales.padded().rows, nullptr);
+    for (const Part& part : parts)
+      for (std::uint64_t i = 0; i < part.rows.size(); ++i)
+        matrix.rows[part.rows[i]] = part.from.scales.row(i).data();
+    pack_matrix(scales, {matrix.rows, scale_bytes ? &*scale_bytes : nullptr},
                 targets[layout_.one_record ? slot : slot + kW13Scale], path);
   };
-
-  Matrix w13;
-  w13.codes.resize(codes13_->padded().rows);
-  w13.scales.resize(scales13_->padded().rows);
-  for (std::uint64_t i = 0; i < problem_.real.intermediate; ++i) {
-    if (view.shape.gated()) add(w13, view.gate, i, w13_row(0, i));
-    add(w13, view.up, i, w13_row(1, i));
-  }
-  lay_out(w13, *codes13_, *scales13_, kW13, table->w13);
-
-  Matrix w2;
-  w2.codes.resize(codes2_->padded().rows);
-  w2.scales.resize(scales2_->padded().rows);
-  for (std::uint64_t i = 0; i < problem_.real.hidden; ++i)
-    add(w2, view.down, i, layout_.shuffles_rows ? layout::shuffled_row(i) : i);
-  lay_out(w2, *codes2_, *scales2_, kW2, table->w2);
+  const Part gate{view.gate, rows_[0]}, up{view.up, rows_[1]}, down{view.down, rows_[2]};
+  if (view.shape.gated())
+    lay_out({gate, up}, kW13, *codes13_, *scales13_);
+  else
+    lay_out({up}, kW13, *codes13_, *scales13_);
+  lay_out({down}, kW2, *codes2_, *scales2_);
 
   if (!problem_.has_bias) return Done{};
   const std::size_t first = layout_.one_record ? 2 : 4;
@@ -316,8 +336,7 @@ Result<Done> LayerPacker::pack(std::size_t position, const weights::ExpertView& 
 
 // Where bias i of gate (0), up (1) or down (2) goes.
 std::uint64_t LayerPacker::bias_place(unsigned which, std::uint64_t i) const {
-  std::uint64_t row =
-      which == 2 ? (layout_.shuffles_rows ? layout::shuffled_row(i) : i) : w13_row(which, i);
+  std::uint64_t row = rows_[which][i];
   if (which < 2 && layout_.bias_order == layout::BiasOrder::halves &&
       problem_.order != weights::RowOrder::single)
     row = which * problem_.padded.intermediate + i;
@@ -417,15 +436,15 @@ Result<Done> LayerPacker::unpack(std::size_t position,
   for (std::uint64_t i = 0; i < problem_.real.intermediate; ++i)
     for (unsigned which = gated ? 0 : 1; which < 2; ++which) {
       const weights::ProjectionRoom& room = which == 0 ? to.rooms.gate : to.rooms.up;
-      codes[w13_row(which, i)] = row_at(room.codes, i);
-      scales[w13_row(which, i)] = row_at(room.scales, i);
+      codes[rows_[which][i]] = row_at(room.codes, i);
+      scales[rows_[which][i]] = row_at(room.scales, i);
     }
   take(*codes13_, codes, kW13, std::nullopt);
   take(*scales13_, scales, layout_.one_record ? kW13 : kW13Scale, *table13);
   codes.assign(codes2_->padded().rows, nullptr);
   scales.assign(scales2_->padded().rows, nullptr);
   for (std::uint64_t i = 0; i < problem_.real.hidden; ++i) {
-    const std::uint64_t row = layout_.shuffles_rows ? layout::shuffled_row(i) : i;
+    const std::uint64_t row = rows_[2][i];
     codes[row] = row_at(to.rooms.down.codes, i);
     scales[row] = row_at(to.rooms.down.scales, i);
   }

@@ -128,7 +128,7 @@ class LayerPacker {
   Result<Done> add_tensors();
   Result<Done> check(std::size_t position, const weights::ExpertView& view) const;
   std::uint64_t bias_place(unsigned which, std::uint64_t i) const;
-  std::uint64_t w13_row(unsigned which, std::uint64_t i) const;
+  void place_rows();
   ScalarProblem scalar_problem() const;
   bool any_scale_becomes(std::uint8_t byte, std::uint8_t ScaleExtremes::*extreme) const;
 
@@ -136,6 +136,7 @@ class LayerPacker {
   Problem problem_{};
   std::vector<PackedTensor> tensors_{};
   std::optional<layout::IndexMap> codes13_{}, codes2_{}, scales13_{}, scales2_{};
+  std::vector<std::uint64_t> rows_[3]{};  // of the stored matrix, for rows of gate, up and down
   std::vector<Facts> facts_{};
   std::optional<InputScales> all_inputs_{};
 };

@@ -1,14 +1,17 @@
 #include "fp4moe/convert/pack_matrix.hpp"
 
 #include <algorithm>
+#include <bit>
+#include <cstdint>
 #include <cstring>
+#include <functional>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "fp4moe/base/checked.hpp"
+#include "fp4moe/convert/pack_matrix_rows.hpp"
 #include "fp4moe/convert/shuffle_plan.hpp"
-#include "fp4moe/kernels/cpu/isa.hpp"
-#include "fp4moe/kernels/cpu/translation.hpp"
 
 namespace fp4moe::convert {
 namespace {
@@ -16,37 +19,10 @@ namespace {
 using layout::Element;
 using layout::IndexMap;
 
-const kernels::cpu::ShuffleSet& machine_shuffles() {
-  static const kernels::cpu::ShuffleSet& chosen =
-      kernels::cpu::pick(kernels::cpu::shuffle_sets(), kernels::cpu::machine_features());
-  return chosen;
-}
-
-std::uint64_t row_bytes(const IndexMap& map) {
-  const std::uint64_t cols = map.logical().cols;
-  return map.map().element == Element::byte ? cols : (cols + 1) / 2;
-}
-
 bool is_rows(const layout::Map& map) {
   return map.digits.count == 2 && map.digits.items[0].by_cols == 1 &&
          map.digits.items[0].divide == 1 && map.digits.items[1].fixed == 1 && map.code == nullptr;
 }
-
-// A table made ready for kernels; null where there is none.
-class Translator {
- public:
-  explicit Translator(const ByteTable* table) {
-    if (table != nullptr) made_ = kernels::cpu::make_translation(*table);
-  }
-  explicit operator bool() const { return made_.has_value(); }
-  void operator()(const std::byte* from, std::byte* to, std::size_t size) const {
-    machine_shuffles().translate(*made_, reinterpret_cast<const std::uint8_t*>(from),
-                                 reinterpret_cast<std::uint8_t*>(to), size);
-  }
-
- private:
-  std::optional<kernels::cpu::Translation> made_{};
-};
 
 // --- By the map, element by element.
 
@@ -89,7 +65,7 @@ void unpack_by_map(const IndexMap& map, std::span<const std::byte> packed, const
   }
 }
 
-// --- Whole rows.
+// --- By kernels.
 
 // The first rows of batches of `size` rows, in the order in which their sources lie in memory: gate
 // and up rows that alternate there are then fetched once for both, wherever they go.
@@ -109,55 +85,6 @@ std::vector<std::uint64_t> batches(const IndexMap& map, const MatrixSource& from
   for (const auto& [address, first] : order) firsts.push_back(first);
   return firsts;
 }
-
-constexpr std::uint64_t kRowsTogether = 32;
-
-// Rows that do not follow each other surprise the processor; it is told of them a batch ahead.
-void announce(const std::byte* row, std::uint64_t size) {
-  for (std::uint64_t line = 0; row != nullptr && line < size; line += 64)
-    __builtin_prefetch(row + line, 0, 2);
-}
-
-void pack_rows(const IndexMap& map, const MatrixSource& from, std::span<std::byte> out) {
-  const std::uint64_t real = row_bytes(map), padded = out.size() / map.padded().rows;
-  const Translator translate(from.table);
-  const auto source_of = [&](std::uint64_t row) {
-    return row < from.rows.size() ? from.rows[row] : nullptr;
-  };
-  const std::vector<std::uint64_t> order = batches(map, from, kRowsTogether);
-  for (std::size_t number = 0; number < order.size(); ++number) {
-    const std::uint64_t first = order[number];
-    const std::uint64_t next = number + 1 < order.size() ? order[number + 1] : map.padded().rows;
-    const std::uint64_t end = std::min(first + kRowsTogether, map.padded().rows);
-    for (std::uint64_t row = first; row < end;) {
-      const std::byte* source = source_of(row);
-      std::byte* target = out.data() + row * padded;
-      // Rows that stay together go together.
-      std::uint64_t together = 1;
-      while (source != nullptr && padded == real && row + together < end &&
-             source_of(row + together) == source + together * real)
-        ++together;
-      const std::uint64_t size = source != nullptr ? together * real : 0;
-      if (together == 1) announce(source_of(next + row - first), real);
-      if (size != 0 && translate) translate(source, target, size);
-      if (size != 0 && !translate) std::memcpy(target, source, size);
-      if (size < padded) std::memset(target + size, map.map().padding, padded - size);
-      row += together;
-    }
-  }
-}
-
-void unpack_rows(const IndexMap& map, std::span<const std::byte> packed, const MatrixTarget& to) {
-  const std::uint64_t real = row_bytes(map), padded = packed.size() / map.padded().rows;
-  const Translator translate(to.table);
-  for (std::uint64_t row = 0; row < to.rows.size(); ++row) {
-    if (to.rows[row] == nullptr) continue;
-    std::memcpy(to.rows[row], packed.data() + row * padded, real);
-    if (translate) translate(to.rows[row], to.rows[row], real);
-  }
-}
-
-// --- By kernels.
 
 constexpr std::uint64_t kBatch = ShufflePlan::kBatch;
 constexpr std::size_t kMost = ShufflePlan::kMost;
@@ -189,13 +116,59 @@ std::vector<EdgeTarget> edge_targets(const IndexMap& map, const ShufflePlan& pla
   return targets;
 }
 
+// The same in pieces that stay together: bytes of the registers one after another, and where they
+// go from the row's place on.
+struct EdgePiece {
+  std::size_t from = 0, size = 0;
+  std::uint64_t to = 0;
+};
+
+std::vector<EdgePiece> edge_pieces(const IndexMap& map, const ShufflePlan& plan) {
+  std::vector<EdgePiece> pieces;
+  const std::vector<EdgeTarget> targets = edge_targets(map, plan);
+  for (std::size_t i = 0; i < targets.size(); ++i)
+    for (std::size_t q = 0; q < plan.registers; ++q) {
+      const std::size_t from = (i * plan.registers + q) * sizeof(Register);
+      const std::uint64_t to = plan.edge[i].place + plan.place_of[q];
+      if (targets[i].is_whole[q]) pieces.push_back({from, sizeof(Register), to});
+      for (const std::uint8_t lane : targets[i].lanes[q]) {
+        if (lane != 0 && !pieces.empty() && pieces.back().from + pieces.back().size == from + lane)
+          ++pieces.back().size;
+        else
+          pieces.push_back({from + lane, 1, to + lane});
+      }
+    }
+  return pieces;
+}
+
 // Rows up to this size are copied first: what lies ragged in memory is then read to its padded end
 // as if it filled it.
 constexpr std::uint64_t kShortRow = 128;
-// Those up to this size, of which a strip has too few steps for it, are fetched a batch ahead.
+// Of those up to this size a strip has too few steps to fetch anything meanwhile.
 constexpr std::uint64_t kFetchedRow = 512;
-// How far ahead of the kernels memory is fetched else.
+// How far ahead of the kernels memory is fetched.
 constexpr std::uint64_t kAhead = std::uint64_t{32} << 10;
+// Strips that are written down before the first of them runs (see PackStrip), about.
+constexpr std::size_t kStripsTogether = 256;
+
+std::size_t batches_together(const ShufflePlan& plan) {
+  constexpr std::size_t kMostBatches = 8;
+  const std::size_t bases = kBatch >> std::popcount(plan.row_mask);
+  return std::clamp<std::size_t>(kStripsTogether / bases, 1, kMostBatches);
+}
+
+kernels::cpu::PackShape shape_of(const ShufflePlan& plan, bool is_fetched) {
+  kernels::cpu::PackShape shape{.row_step = plan.chunk_bytes};
+  std::size_t parts = 0;
+  for (std::size_t r = 0; r < plan.registers; ++r) {
+    shape.row_of[r] = plan.row_of[r];
+    shape.byte_of[r] = plan.byte_of[r];
+    shape.place_of[r] = plan.place_of[r];
+    if (plan.byte_of[r] == 0) shape.ahead_of[parts++] = plan.row_of[r];
+  }
+  if (!is_fetched) shape.parts = parts;
+  return shape;
+}
 
 class Packer {
  public:
@@ -212,36 +185,49 @@ class Packer {
         row_step_(is_short_               ? chunked_
                   : from.table != nullptr ? row_bytes_
                                           : 0),
-        padding_(std::max(chunked_, row_bytes_), std::byte{map.map().padding}),
-        copies_(kBatch * row_step_, std::byte{map.map().padding}),
-        edge_(is_short_ ? 0 : plan.edge.size() * plan.chunk_bytes * kBatch,
-              std::byte{map.map().padding}),
-        edge_targets_(edge_targets(map, plan)) {
+        padding_(std::max(chunked_, row_bytes_), map.map().padding),
+        copies_(kBatch * row_step_, map.map().padding),
+        edge_(is_short_ ? 0 : plan.edge.size() * plan.chunk_bytes * kBatch * together_,
+              map.map().padding),
+        rows_(kBatch * together_),
+        next_(rows_.size()),
+        edges_(edge_.empty() ? 0 : rows_.size()) {
     const std::uint64_t strip =
         runs_.empty() ? kAhead : plan.registers * sizeof(Register) * runs_[0].count;
     strips_ahead_ = ceil_div(kAhead, strip);
+    for (std::size_t i = 0; i < edges_.size(); ++i)
+      edges_[i] = edge_.data() + i * plan.edge.size() * plan.chunk_bytes;
+    if (has_ragged_edge_) pieces_ = edge_pieces(map, plan);
+    for (std::size_t q = 0; q < plan.registers; ++q) edge_shape_.place_of[q] = q * sizeof(Register);
   }
 
   void run() {
-    const std::uint64_t rows = map_.padded().rows;
     const std::vector<std::uint64_t> order = batches(map_, from_, kBatch);
-    for (std::size_t number = 0; number < order.size(); ++number) {
-      const std::uint64_t first = order[number];
-      const std::uint64_t count = std::min(kBatch, rows - first);
-      gather_rows(first, count, number + 1 < order.size() ? order[number + 1] : rows);
-      std::uint8_t* batch = out_ + (map_.map().begin + map_.row_part(first)) / per_byte(map_);
-      if (clears_first_) std::memset(batch, 0, count * map_.bytes() / rows);
-      strips(batch);
-      if (fills_rows_) continue;
-      for (const std::uint64_t row : bases_) edge(row, batch + plan_.row_place[row]);
+    for (std::size_t number = 0; number < order.size(); number += together_) {
+      const auto batch_at = [&](std::size_t i) {
+        const std::size_t from = std::min(i, order.size());
+        return std::span(order).subspan(from, std::min(together_, order.size() - from));
+      };
+      gather_rows(batch_at(number), batch_at(number + together_));
+      if (plan_.registers == 1)
+        copy_strips();
+      else
+        shuffle_strips();
+      if (has_ragged_edge_) ragged_edges();
     }
   }
 
  private:
-  // Where one step of the kernel does not fill cache lines, the processor would read each line
-  // before it is written in parts, unless it was cleared as a whole. Only for storage that belongs
-  // to a batch of rows alone.
-  static bool clears_first(const layout::Map& map, const ShufflePlan& plan) {
+  // A row that names strips, in rows_, and its place in the storage.
+  struct Base {
+    std::size_t row = 0;
+    std::uint8_t* place = nullptr;
+  };
+
+  // Where one step of the kernel does not fill cache lines, or rows are so short that other stores
+  // come in between, the processor would read each line before it is written in parts, unless it
+  // was cleared as a whole. Only for storage that belongs to a batch of rows alone.
+  static bool clears_first(const layout::Map& map, const ShufflePlan& plan, bool is_short) {
     if (map.of != 0) return false;
     for (const layout::Digit& digit : map.digits)
       if (digit.by_rows != 0 ||
@@ -249,54 +235,148 @@ class Packer {
         return false;
     const bool is_sequential = std::ranges::all_of(
         plan.runs, [](const auto& run) { return run.step == sizeof(Register); });
-    return !plan.fills_lines() && !is_sequential;
+    return is_short || (!plan.fills_lines() && !is_sequential);
   }
 
-  // Where a batch's rows come from, padding and translation settled, and their ends filled up.
-  void gather_rows(std::uint64_t first, std::uint64_t count, std::uint64_t next_first) {
-    const std::uint64_t end =
-        is_short_ || plan_.edge.empty() ? row_bytes_ : plan_.edge[0].begin * plan_.chunk_bytes;
-    const std::uint64_t edge_step = plan_.edge.size() * plan_.chunk_bytes;
+  using Batches = std::span<const std::uint64_t>;  // their first rows
+
+  // Where the rows of some batches come from, padding and translation settled, and their ends
+  // filled up.
+  void gather_rows(Batches these, Batches later) {
     bases_.clear();
-    for (std::uint64_t i = 0; i < count; ++i) {
-      const std::byte* source = first + i < from_.rows.size() ? from_.rows[first + i] : nullptr;
-      const std::uint64_t next = next_first + i;
-      const std::byte* later = next < from_.rows.size() ? from_.rows[next] : nullptr;
-      next_[i] = bytes(later);
-      if (is_fetched_) announce(later, row_bytes_);
-      if (source != nullptr && row_step_ != 0) {
-        std::byte* copy = copies_.data() + i * row_step_;
-        if (translate_)
-          translate_(source, copy, row_bytes_);
-        else
-          std::memcpy(copy, source, row_bytes_);
-        source = copy;
-      }
-      rows_[i] = bytes(source != nullptr ? source : padding_.data());
-      if (end < row_bytes_)
-        std::memcpy(edge_.data() + i * edge_step, rows_[i] + end, row_bytes_ - end);
-      if ((i & plan_.row_mask) == 0) bases_.push_back(i);
+    std::vector<std::size_t> ends;  // of the batches' bases
+    for (std::size_t slot = 0; slot < these.size(); ++slot) {
+      const std::uint64_t count = std::min(kBatch, map_.padded().rows - these[slot]);
+      std::uint8_t* place = out_ + (map_.map().begin + map_.row_part(these[slot])) / per_byte(map_);
+      if (clears_first_) std::memset(place, 0, count * map_.bytes() / map_.padded().rows);
+      find_rows(sources(these[slot], count), &rows_[slot * kBatch]);
+      if (row_step_ != 0) copy_rows(count);
+      if (!edges_.empty()) copy_edges(slot * kBatch, count);
+      for (std::uint64_t i = 0; i < count; ++i)
+        if ((i & plan_.row_mask) == 0)
+          bases_.push_back({slot * kBatch + i, place + plan_.row_place[i]});
+      ends.push_back(bases_.size());
     }
+    if (block_ == 1) merge_bases(ends);
+    for (std::size_t slot = 0; !is_fetched_ && slot < later.size(); ++slot)
+      find_rows(sources(later[slot], kBatch), &next_[slot * kBatch]);
+    has_next_ = !later.empty();
+  }
+  // Batches of gate and up rows that alternate in memory follow each other: rows that lie near go
+  // one after the other.
+  void merge_bases(std::span<const std::size_t> ends) {
+    merged_.clear();
+    for (std::size_t i = 0; i < ends.size(); i += 2) {
+      const std::size_t middle = ends[i], end = ends[std::min(i + 1, ends.size() - 1)];
+      for (std::size_t a = i == 0 ? 0 : ends[i - 1], b = middle; a < middle || b < end;)
+        merged_.push_back(
+            b == end || (a < middle && !std::less<>()(rows_[bases_[b].row], rows_[bases_[a].row]))
+                ? bases_[a++]
+                : bases_[b++]);
+    }
+    bases_.swap(merged_);
+  }
+  std::span<const std::byte* const> sources(std::uint64_t first, std::uint64_t count) const {
+    const std::uint64_t begin = std::min<std::uint64_t>(first, from_.rows.size());
+    return from_.rows.subspan(begin, std::min(count, from_.rows.size() - begin));
+  }
+  // A batch's rows, with padding for those that are not there.
+  void find_rows(std::span<const std::byte* const> from, const std::uint8_t** rows) const {
+    for (std::size_t i = 0; i < kBatch; ++i)
+      rows[i] = i < from.size() && from[i] != nullptr ? bytes(from[i]) : padding_.data();
+  }
+  // Stores of bytes might change any member: what loops need is in variables.
+  void copy_rows(std::uint64_t count) {
+    const std::uint64_t size = row_bytes_, step = row_step_;
+    const std::uint8_t* const padding = padding_.data();
+    const std::uint8_t** rows = rows_.data();
+    std::uint8_t* to = copies_.data();
+    if (translate_)
+      for (std::uint64_t i = 0, together = 1; i < count; i += together) {
+        for (together = 1; step == size && i + together < count; ++together)
+          if (rows[i + together] != rows[i] + together * size) break;
+        translate_(rows[i], to + i * step, rows[i] == padding ? 0 : together * size);
+      }
+    else
+      for (std::uint64_t i = 0; i < count; ++i)
+        if (rows[i] != padding) copy_short(rows[i], to + i * step, size);
+    for (std::uint64_t i = 0; i < count; ++i)
+      if (rows[i] != padding) rows[i] = to + i * step;
+  }
+  // The last register overlaps the one before: done before a call of memcpy would have begun.
+  static void copy_short(const std::uint8_t* from, std::uint8_t* to, std::uint64_t size) {
+    constexpr std::uint64_t kStep = sizeof(Register);
+    if (size < kStep) {
+      std::memcpy(to, from, size);
+      return;
+    }
+    for (std::uint64_t i = 0; i + kStep <= size; i += kStep) std::memcpy(to + i, from + i, kStep);
+    std::memcpy(to + size - kStep, from + size - kStep, kStep);
+  }
+  // What the rows have in the edge's chunks.
+  void copy_edges(std::size_t first, std::uint64_t count) {
+    const std::uint64_t end = plan_.edge[0].begin * plan_.chunk_bytes;
+    const std::uint64_t size = row_bytes_ - std::min(row_bytes_, end);
+    const std::uint64_t step = plan_.edge.size() * plan_.chunk_bytes;
+    const std::uint8_t* const* rows = &rows_[first];
+    std::uint8_t* to = edge_.data() + first * step;
+    for (std::uint64_t i = 0; size != 0 && i < count; ++i)
+      copy_short(rows[i] + end, to + i * step, size);
   }
 
-  struct Strip {
-    const ShufflePlan::Run* run = nullptr;
-    std::uint64_t row = 0;
-  };
-  // Strips go by blocks of rows, in a block run by run.
-  void strips(std::uint8_t* batch) const {
-    std::size_t number = 0;
-    for (std::size_t first = 0; first < bases_.size(); first += block_) {
-      const std::size_t end = std::min(first + block_, bases_.size());
-      for (const ShufflePlan::Run& run : runs_)
-        for (std::size_t i = first; i < end; ++i) strip({&run, bases_[i]}, number++, batch);
+  // Strips go by blocks of rows, in a block run by run, then the rows' edges.
+  void shuffle_strips() {
+    if (!move_strips()) {
+      strips_.clear();
+      fetching_.clear();
+      for (std::size_t first = 0; first < bases_.size(); first += block_) {
+        const std::size_t end = std::min(first + block_, bases_.size());
+        for (const ShufflePlan::Run& run : runs_)
+          for (std::size_t i = first; i < end; ++i) add_strip(bases_[i], run);
+        for (std::size_t i = first; !fills_rows_ && i < end; ++i)
+          for (const ShufflePlan::Run& run : plan_.edge_runs) add_edge(bases_[i], run);
+      }
+      look_ahead();
     }
+    plan_.pack()(shape_, strips_.data(), strips_.size());
   }
-  Strip strip_at(std::size_t number) const {
-    const std::size_t first = number / (block_ * runs_.size()) * block_;
-    const std::size_t rest = number - first * runs_.size();
-    const std::size_t size = std::min(block_, bases_.size() - first);
-    return {&runs_[rest / size], bases_[first + rest % size]};
+  // The strips of the batch before, where these are the same at another place; whether they are.
+  bool move_strips() {
+    const bool are_same = together_ == 1 && is_fetched_ && bases_.size() == moved_.bases;
+    const std::ptrdiff_t distance = are_same ? bases_[0].place - moved_.place : 0;
+    for (kernels::cpu::PackStrip& strip : strips_) strip.place += distance;
+    moved_ = {bases_.size(), bases_.empty() ? nullptr : bases_[0].place};
+    return are_same;
+  }
+  void add_strip(const Base& base, const ShufflePlan::Run& run) {
+    const std::uint8_t* const* rows = &rows_[base.row];
+    const std::uint64_t begin = run.begin * plan_.chunk_bytes;
+    fetching_.push_back(strips_.size());
+    strips_.push_back({rows, begin, base.place + run.place, run.count, run.step, rows, begin});
+  }
+  void add_edge(const Base& base, const ShufflePlan::Run& run) {
+    strips_.push_back(edge_strip(base, run.begin));
+    strips_.back().place = base.place + run.place;
+    strips_.back().count = run.count;
+    strips_.back().place_step = run.step;
+  }
+  kernels::cpu::PackStrip edge_strip(const Base& base, std::size_t number) const {
+    const std::uint8_t* const* rows = is_short_ ? &rows_[base.row] : &edges_[base.row];
+    const std::uint64_t first = is_short_ ? plan_.edge[0].begin : 0;
+    const std::uint64_t begin = (first + number) * plan_.chunk_bytes;
+    return {.rows = rows, .begin = begin, .count = 1, .ahead = rows, .ahead_begin = begin};
+  }
+  // Each strip fetches what a later one reads, those of edges apart.
+  void look_ahead() {
+    const std::size_t all = is_fetched_ ? 0 : fetching_.size();
+    for (std::size_t i = 0; i < all; ++i) {
+      const bool is_here = i + strips_ahead_ < all;
+      if (!is_here && (!has_next_ || i + strips_ahead_ >= 2 * all)) return;
+      const kernels::cpu::PackStrip& then = strips_[fetching_[(i + strips_ahead_) % all]];
+      kernels::cpu::PackStrip& now = strips_[fetching_[i]];
+      now.ahead = is_here ? then.rows : &next_[static_cast<std::size_t>(then.rows - rows_.data())];
+      now.ahead_begin = then.begin;
+    }
   }
   // Each row for itself where a step writes whole cache lines; where steps share lines, or pieces
   // of rows are copied to be each other's neighbours, more rows, so that they meet there soon.
@@ -305,98 +385,60 @@ class Packer {
     return plan.fills_lines() ? 1 : plan.registers == 1 ? kPieces : kBatch;
   }
 
-  // What a later strip reads, row by row; how many rows.
-  std::size_t look_ahead(std::size_t number, const std::uint8_t* (&ahead)[kMost]) const {
-    if (is_fetched_ || plan_.registers == 1) return 0;
-    const std::size_t all = runs_.size() * bases_.size();
-    std::size_t later = number + strips_ahead_;
-    const bool is_here = later < all;
-    if (!is_here) later -= all;
-    if (later >= all) return 0;
-    const Strip then = strip_at(later);
-    std::size_t count = 0;
-    for (std::size_t r = 0; r < plan_.registers; ++r) {
-      const std::uint8_t* row = (is_here ? rows_ : next_)[then.row + plan_.row_of[r]];
-      if (plan_.byte_of[r] == 0 && row != nullptr)
-        ahead[count++] = row + then.run->begin * plan_.chunk_bytes;
+  // Strips in which nothing moves but whole registers.
+  void copy_strips() {
+    for (std::size_t first = 0; first < bases_.size(); first += block_) {
+      const std::size_t end = std::min(first + block_, bases_.size());
+      for (const ShufflePlan::Run& run : runs_)
+        for (std::size_t i = first; i < end; ++i)
+          copy_run(bases_[i], run, rows_[bases_[i].row] + run.begin * plan_.chunk_bytes);
+      for (std::size_t i = first; !fills_rows_ && i < end; ++i)
+        for (const ShufflePlan::Run& run : plan_.edge_runs)
+          copy_run(bases_[i], run, edge_of(bases_[i].row, run.begin));
     }
-    return count;
   }
-
-  void strip(const Strip& strip, std::size_t number, std::uint8_t* batch) const {
-    const ShufflePlan::Run& run = *strip.run;
-    const std::uint8_t* from[kMost];
-    std::uint8_t* to[kMost];
-    std::uint8_t* place = batch + plan_.row_place[strip.row] + run.place;
-    const std::uint64_t offset = run.begin * plan_.chunk_bytes;
-    if (is_copied(run.step)) return copy_run(place, rows_[strip.row] + offset, run.count);
-    for (std::size_t r = 0; r < plan_.registers; ++r) {
-      from[r] = rows_[strip.row + plan_.row_of[r]] + plan_.byte_of[r] + offset;
-      to[r] = place + plan_.place_of[r];
-    }
-    const std::uint8_t* ahead[kMost];
-    kernels::cpu::ShuffleCall call{from, to, run.count, plan_.chunk_bytes, run.step};
-    if (const std::size_t parts = look_ahead(number, ahead); parts != 0) {
-      call.ahead = ahead;
-      call.parts = parts;
-    }
-    shuffle(call);
-  }
-
-  void edge(std::uint64_t row, std::uint8_t* place) const {
-    if (plan_.edge_runs.empty())
-      for (std::size_t i = 0; i < plan_.edge.size(); ++i) edge_chunk(row, i, place);
-    for (const ShufflePlan::Run& run : plan_.edge_runs) {
-      const std::uint8_t* from[kMost];
-      std::uint8_t* to[kMost];
-      for (std::size_t r = 0; r < plan_.registers; ++r) {
-        from[r] = edge_of(row + plan_.row_of[r], run.begin) + plan_.byte_of[r];
-        to[r] = place + run.place + plan_.place_of[r];
-      }
-      shuffle({from, to, run.count, plan_.chunk_bytes, run.step});
-    }
+  static void copy_run(const Base& base, const ShufflePlan::Run& run, const std::uint8_t* from) {
+    constexpr std::size_t kLine = 64;
+    std::uint8_t* to = base.place + run.place;
+    if (run.step != sizeof(Register))
+      for (std::size_t i = 0; i < run.count; ++i)
+        std::memcpy(to + i * run.step, from + i * sizeof(Register), sizeof(Register));
+    else if (run.count * sizeof(Register) == kLine)
+      std::memcpy(to, from, kLine);  // done before a call would have begun
+    else
+      std::memcpy(to, from, run.count * sizeof(Register));
   }
 
   // A chunk of the edge's of a row of the batch.
-  const std::uint8_t* edge_of(std::uint64_t row, std::size_t number) const {
-    return is_short_ ? rows_[row] + plan_.edge[number].begin * plan_.chunk_bytes
-                     : bytes(edge_.data()) + (row * plan_.edge.size() + number) * plan_.chunk_bytes;
+  const std::uint8_t* edge_of(std::size_t row, std::size_t number) const {
+    return is_short_ ? rows_[row] + (plan_.edge[0].begin + number) * plan_.chunk_bytes
+                     : edges_[row] + number * plan_.chunk_bytes;
   }
 
-  void shuffle(const kernels::cpu::ShuffleCall& call) const {
-    if (is_copied(call.to_step))
-      copy_run(call.to[0], call.from[0], call.count);
-    else
-      plan_.kernel->pack[plan_.bystanders](call);
-  }
-
-  // Whether nothing moves within a run.
-  bool is_copied(std::uint64_t step) const {
-    return plan_.registers == 1 && step == sizeof(Register);
-  }
-  static void copy_run(std::uint8_t* to, const std::uint8_t* from, std::size_t count) {
-    constexpr std::size_t kLine = 64;
-    if (count * sizeof(Register) == kLine)
-      std::memcpy(to, from, kLine);  // done before a call would have begun
-    else
-      std::memcpy(to, from, count * sizeof(Register));
-  }
-
-  // A chunk of which the padded matrix has a part.
-  void edge_chunk(std::uint64_t row, std::size_t number, std::uint8_t* place) const {
-    const EdgeTarget& edge = edge_targets_[number];
-    std::array<Register, kMost> spill;
-    const std::uint8_t* from[kMost];
-    std::uint8_t* to[kMost];
-    place += plan_.edge[number].place;
-    for (std::size_t r = 0; r < plan_.registers; ++r) {
-      from[r] = edge_of(row + plan_.row_of[r], number) + plan_.byte_of[r];
-      to[r] = edge.is_whole[r] ? place + plan_.place_of[r] : spill[r].data();
+  // Chunks of which the padded matrix has a part are made elsewhere, and their part is copied.
+  void ragged_edges() {
+    const std::size_t size = plan_.edge.size() * plan_.registers * sizeof(Register);
+    made_.resize(bases_.size() * size);
+    strips_.clear();
+    moved_ = {};
+    std::uint8_t* to = made_.data();
+    for (const Base& base : bases_)
+      for (std::size_t i = 0; i < plan_.edge.size(); ++i) {
+        strips_.push_back(edge_strip(base, i));
+        strips_.back().place = to;
+        to += plan_.registers * sizeof(Register);
+      }
+    plan_.pack()(edge_shape_, strips_.data(), strips_.size());
+    const std::uint8_t* from = made_.data();
+    for (const Base& base : bases_) {
+      std::uint8_t* const place = base.place;
+      for (const EdgePiece& piece : pieces_)
+        if (piece.size == sizeof(Register))
+          std::memcpy(place + piece.to, from + piece.from, sizeof(Register));
+        else
+          std::memcpy(place + piece.to, from + piece.from, piece.size);
+      from += size;
     }
-    plan_.kernel->pack[plan_.bystanders]({from, to, 1, 0, 0});
-    for (std::size_t q = 0; q < plan_.registers; ++q)
-      for (const std::uint8_t lane : edge.lanes[q])
-        place[plan_.place_of[q] + lane] = spill[q][lane];
   }
 
   const IndexMap& map_;
@@ -410,15 +452,26 @@ class Packer {
   std::uint64_t row_step_;
   Translator translate_{from_.table};
   std::span<const ShufflePlan::Run> runs_{fills_rows_ ? plan_.padded_runs : plan_.runs};
-  bool clears_first_ = clears_first(map_.map(), plan_);
+  bool clears_first_ = clears_first(map_.map(), plan_, is_short_);
   std::size_t block_ = block_size(plan_);
   bool is_fetched_ = row_step_ != 0 || row_bytes_ <= kFetchedRow;
+  std::size_t together_ = clears_first_ || row_step_ != 0 ? 1 : batches_together(plan_);
   std::size_t strips_ahead_ = 1;
-  std::vector<std::byte> padding_, copies_;
-  std::vector<std::byte> edge_;  // of a batch: each row's bytes in the edge chunks
-  std::vector<EdgeTarget> edge_targets_;
-  std::array<const std::uint8_t*, kBatch> rows_{}, next_{};
-  std::vector<std::uint64_t> bases_{};  // rows of the batch that name a strip
+  kernels::cpu::PackShape shape_ = shape_of(plan_, is_fetched_), edge_shape_ = shape_;
+  bool has_ragged_edge_ = !fills_rows_ && !plan_.edge.empty() && plan_.edge_runs.empty();
+  std::vector<EdgePiece> pieces_{};  // of ragged edges
+  std::vector<std::uint8_t> made_{};
+  std::vector<std::uint8_t> padding_, copies_;
+  std::vector<std::uint8_t> edge_;  // each row's bytes in the edge chunks
+  std::vector<const std::uint8_t*> rows_, next_, edges_;
+  bool has_next_ = false;
+  std::vector<Base> bases_{}, merged_{};
+  std::vector<kernels::cpu::PackStrip> strips_{};
+  std::vector<std::size_t> fetching_{};  // numbers of the strips that are no edge
+  struct {
+    std::size_t bases = 0;
+    std::uint8_t* place = nullptr;
+  } moved_{};  // what strips_ were made for
 };
 
 class Unpacker {

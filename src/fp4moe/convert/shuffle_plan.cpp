@@ -112,26 +112,34 @@ void add_runs(const IndexMap& map, ShufflePlan& plan) {
   }
 }
 
-constexpr std::size_t kMostWithBystanders = 8;  // more would not stay in the processor's registers
+constexpr std::uint64_t kLine = 64;
+constexpr std::size_t kMostForPairs = 8;  // registers; lines alone do without
 
 // Bits 4 to 6 of a byte's address that are neither in the lanes nor among the kernel's own register
 // bits, as far as there are registers for them: one step then writes pairs of cache lines, which
-// memory takes much faster than single ones. Columns only for the pair, and where they divide the
-// rows: ragged ends cost more than they bring.
-void add_bystanders(const IndexMap& map, ShufflePlan& plan) {
+// memory takes much faster than single ones. Columns only where they complete a line, and for the
+// pair where they divide the rows: ragged ends cost more than they bring. Where codes' bits are
+// scattered, which takes long, a step does more, up to two pairs.
+void add_bystanders(const IndexMap& map, const kernels::cpu::ShuffleSet& set, ShufflePlan& plan) {
   const std::uint64_t per_byte = map.map().element == Element::nibble ? 2 : 1;
-  const bool moves_lanes = plan.registers > 1;  // else runs along columns are copied as they are
-  for (const std::uint64_t byte : {16, 32, 64}) {
+  const bool moves_lanes = plan.registers > 1, has_code = map.map().code != nullptr;
+  for (std::uint64_t byte = kLine / 4; byte <= (has_code ? 2 * kLine : kLine); byte *= 2) {
     const std::optional<AddressBit> from = source_of(map.map(), byte * per_byte);
     if (!from) break;
     const std::uint64_t weight = std::uint64_t{1} << from->bit;
     const bool is_row = from->axis == Axis::row;
     const std::uint64_t rows = is_row ? weight : 0, bytes = is_row ? 0 : plan.chunk_bytes;
     if (!is_row && weight < bytes * per_byte) continue;  // the kernel's own
-    const bool is_possible = is_row ? map.padded().rows % (2 * rows) == 0
-                                    : moves_lanes && byte == 64 && weight == bytes * per_byte &&
-                                          map.logical().cols % (2 * bytes * per_byte) == 0;
-    if (!is_possible || plan.registers > kMostWithBystanders / 2) break;
+    const auto divides = [&](std::uint64_t cols, std::uint64_t steps) {
+      return cols % (steps * bytes * per_byte) == 0;
+    };
+    const bool is_possible = is_row                       ? map.padded().rows % (2 * rows) == 0
+                             : weight != bytes * per_byte ? false
+                             : byte >= kLine
+                                 ? moves_lanes && divides(map.logical().cols, 2)
+                                 : set.widens && divides(map.padded().cols, kLine / byte);
+    const std::size_t most = byte >= kLine && !has_code ? kMostForPairs : set.most_registers;
+    if (!is_possible || plan.registers > most / 2) break;
     for (std::size_t r = 0; r < plan.registers; ++r) {
       plan.row_of[plan.registers + r] = plan.row_of[r] + rows;
       plan.byte_of[plan.registers + r] = plan.byte_of[r] + bytes;
@@ -155,6 +163,11 @@ bool ShufflePlan::fills_lines() const {
   const auto places = std::span(place_of).first(registers);
   return std::ranges::find(places, 16) != places.end() &&
          std::ranges::find(places, 32) != places.end();
+}
+
+kernels::cpu::PackFn ShufflePlan::pack() const {
+  const bool is_across = place_of[1] >= kLine && bystanders != 0;
+  return kernel->pack[is_across ? 1 : 0][bystanders];
 }
 
 std::optional<ShufflePlan> plan_shuffle(const IndexMap& map, const kernels::cpu::ShuffleSet& set) {
@@ -183,7 +196,7 @@ std::optional<ShufflePlan> plan_shuffle(const IndexMap& map, const kernels::cpu:
   }
   if (map.padded().rows % std::bit_ceil(plan.row_mask + 1) != 0) return std::nullopt;
   const std::size_t own = plan.registers;
-  add_bystanders(map, plan);
+  add_bystanders(map, set, plan);
   plan.chunk_cols = nibbles ? plan.chunk_bytes * 2 : plan.chunk_bytes;
 
   const std::uint64_t per_byte = nibbles ? 2 : 1;

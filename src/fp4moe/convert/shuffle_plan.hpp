@@ -17,7 +17,7 @@ struct ShufflePlan {
 
   const kernels::cpu::ShuffleKernel* kernel = nullptr;
   std::size_t registers = 1;      // bystanders included
-  std::size_t bystanders = 0;     // further row bits, so that steps write whole cache lines
+  std::size_t bystanders = 0;     // further bits, so that steps write whole cache lines
   std::uint64_t row_mask = 0;     // row bits that choose registers: base rows have them zero
   std::uint64_t chunk_bytes = 0;  // of a row, taken in one step
   std::uint64_t chunk_cols = 0;
@@ -46,6 +46,7 @@ struct ShufflePlan {
 
   // Whether one step of the kernel writes whole cache lines.
   bool fills_lines() const;
+  kernels::cpu::PackFn pack() const;
 };
 
 // Nothing where no kernel fits: digits that are no powers of two, rows that do not fill registers.

@@ -23,31 +23,59 @@ struct LanePattern {
   friend constexpr bool operator==(const LanePattern&, const LanePattern&) = default;
 };
 
-// pack: register r is loaded from from[r], 16 bytes of a row. Register q is stored to to[q], where
-// bit j of q is the j-th lowest column bit that is not in the pattern. unpack: the other way. Then
-// all pointers advance, `count` times in all. With bystanders, one to three further bits of a
-// register's number (above the others, the same in r and q): several such groups at once, so that
-// whole cache lines are written together.
+inline constexpr std::size_t kMostShuffleRegisters = 16;
+inline constexpr std::size_t kMostBystanders = 3;
+
+// What the strips of a matrix have in common. Register r is loaded from a row's 16 bytes: that of
+// number row_of[r] from the strip's first on, byte_of[r] bytes further. Register q is stored at
+// place_of[q], where bit j of q is the j-th lowest column bit that is not in the pattern. With
+// bystanders, one to three further bits of a register's number (above the others, the same in r and
+// q): several such groups at once, so that whole cache lines are written together.
+struct PackShape {
+  std::uint64_t row_of[kMostShuffleRegisters] = {}, byte_of[kMostShuffleRegisters] = {};
+  std::uint64_t place_of[kMostShuffleRegisters] = {};
+  std::uint64_t row_step = 0;  // of the rows' bytes, from step to step
+  // Rows among row_of that differ.
+  std::uint64_t ahead_of[kMostShuffleRegisters] = {};
+  std::size_t parts = 1;
+};
+
+// `count` steps along some rows, from their byte `begin` on.
 //
 // Meanwhile memory that is wanted later is fetched into the second-level cache, a little with every
-// step: steps in `parts` parts, each with the bytes from the next pointer of `ahead` on, as many as
-// the part itself reads. All at once would hold up the loads that are wanted now.
-struct ShuffleCall {
+// step: steps in as many parts as the shape has rows, each with the bytes of one row of `ahead`
+// from `ahead_begin` on, as many as the part itself reads. All at once would hold up the loads that
+// are wanted now.
+//
+// Kernels take a list of strips that was written before: processors that pass whole cache lines by
+// their caches (Arm's write streaming) give that up for a while at every smaller store in between.
+struct PackStrip {
+  const std::uint8_t* const* rows = nullptr;
+  std::uint64_t begin = 0;
+  std::uint8_t* place = nullptr;
+  std::size_t count = 0;
+  std::uint64_t place_step = 0;
+  const std::uint8_t* const* ahead = nullptr;
+  std::uint64_t ahead_begin = 0;
+};
+using PackFn = void (*)(const PackShape&, const PackStrip*, std::size_t count) noexcept;
+
+// The other way: register q is loaded from from[q], register r is stored to to[r], then all
+// pointers advance, `count` times in all.
+struct UnpackCall {
   const std::uint8_t* const* from;
   std::uint8_t* const* to;
   std::size_t count, from_step, to_step;
-  const std::uint8_t* const* ahead = from;
-  std::size_t parts = 1;
 };
-using ShuffleFn = void (*)(const ShuffleCall&) noexcept;
-
-inline constexpr std::size_t kMostShuffleRegisters = 16;
-inline constexpr std::size_t kMostBystanders = 3;
+using UnpackFn = void (*)(const UnpackCall&) noexcept;
 
 struct ShuffleKernel {
   LanePattern pattern{};
   // By the number of bystanders; null where there would be too many registers.
-  ShuffleFn pack[kMostBystanders + 1] = {}, unpack[kMostBystanders + 1] = {};
+  // The second row stores registers that differ in bystanders alone one after another, for places
+  // where they make up a cache line.
+  PackFn pack[2][kMostBystanders + 1] = {};
+  UnpackFn unpack[kMostBystanders + 1] = {};
 };
 
 // A table of 256 bytes and what kernels can make use of. Grouped: but for codes 0 to 7 and 128 to

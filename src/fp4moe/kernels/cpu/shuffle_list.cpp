@@ -16,15 +16,17 @@ namespace {
 
 constexpr ShuffleSet kSets[] = {
 #if defined(__aarch64__)
-    {"neon/shuffle", {CpuFeature::neon}, neon::shuffles, neon::translate},
+    {"neon/shuffle", {CpuFeature::neon}, neon::shuffles, neon::translate, 16, true},
 #elif defined(__x86_64__)
     {"avx512/shuffle",
      {CpuFeature::avx2, CpuFeature::avx512},
      avx512::shuffles,
-     portable::translate},
-    {"avx2/shuffle", {CpuFeature::avx2}, avx2::shuffles, avx2::translate},
+     portable::translate,
+     8,
+     false},
+    {"avx2/shuffle", {CpuFeature::avx2}, avx2::shuffles, avx2::translate, 8, false},
 #endif
-    {"portable/shuffle", {}, portable::shuffles, portable::translate},
+    {"portable/shuffle", {}, portable::shuffles, portable::translate, 8, false},
 };
 
 }  // namespace

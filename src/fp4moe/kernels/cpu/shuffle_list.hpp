@@ -1,5 +1,6 @@
 // The shuffle kernels of this build, one row per instruction set, and the choice among them.
 #pragma once
+#include <cstddef>
 #include <span>
 #include <string_view>
 
@@ -15,6 +16,10 @@ struct ShuffleSet {
   EnumSet<CpuFeature> needs;
   const ShuffleKernel* (*kernels)() noexcept;
   TranslateFn translate;
+  // Of a step with bystanders: more would not stay in the processor's registers.
+  std::size_t most_registers;
+  // Whether a step is worth widening by columns alone so that it writes whole cache lines.
+  bool widens;
 
   // Null when no kernel has this pattern.
   const ShuffleKernel* find(const LanePattern& pattern) const;

@@ -192,34 +192,65 @@ struct ShuffleTiles {
     return q;
   }
 
-  template <bool Backwards, std::size_t... R>
-  [[gnu::always_inline]] static void run(const ShuffleCall& call, std::index_sequence<R...>) {
-    const std::uint8_t* const from[kRegisters] = {call.from[Backwards ? stored(R) : R]...};
-    std::uint8_t* const to[kRegisters] = {call.to[R]...};
+  template <bool Across, std::size_t... R>
+  [[gnu::always_inline]] static void run(const PackShape& shape, const PackStrip& strip,
+                                         std::index_sequence<R...>) {
+    const std::uint8_t* const from[kRegisters] = {strip.rows[shape.row_of[R]] +
+                                                  (strip.begin + shape.byte_of[R])...};
+    std::uint8_t* const to[kRegisters] = {strip.place + shape.place_of[R]...};
     // The stores might change anything that is not in a variable of our own.
-    const std::size_t from_step = call.from_step, to_step = call.to_step;
-    const std::size_t part = (call.count + call.parts - 1) / call.parts;
-    const std::uint8_t* const* parts = call.ahead;
-    std::size_t left = call.count, from_at = 0, to_at = 0;
+    const std::size_t from_step = shape.row_step, to_step = strip.place_step;
+    const std::size_t part = strip.count / shape.parts;
+    std::size_t longer = strip.count % shape.parts;  // the first parts have one step more
+    const std::uint64_t* next = shape.ahead_of;
+    const std::uint8_t* const* const rows_ahead = strip.ahead;
+    const std::uint64_t ahead_begin = strip.ahead_begin;
+    std::size_t left = strip.count, from_at = 0, to_at = 0;
     while (left != 0) {
-      const std::uint8_t* ahead = *parts++;
-      const std::size_t rest = left > part ? left - part : 0;
+      const std::uint8_t* ahead = rows_ahead[*next++] + ahead_begin;
+      std::size_t rest = left - part;
+      if (longer != 0) {
+        --longer;
+        --rest;
+      }
       for (; left != rest; --left, from_at += from_step, to_at += to_step) {
         for (std::size_t line = 0; line < kRegisters * 16; line += 64)
           __builtin_prefetch(ahead + line, 0, 2);
         ahead += kRegisters * 16;
         Registers r{Ops::load(from[R] + from_at)...};
-        steps<Backwards>(r, std::make_index_sequence<kProgram.count>());
-        (Ops::store(to[R] + to_at, r[Backwards ? R : loaded(R)]), ...);
+        steps<false>(r, std::make_index_sequence<kProgram.count>());
+        (Ops::store(to[turn<Across>(R)] + to_at, r[loaded(turn<Across>(R))]), ...);
       }
     }
   }
-
-  static void pack(const ShuffleCall& call) noexcept {
-    run<false>(call, std::make_index_sequence<kRegisters>());
+  // Which register is stored in which turn.
+  template <bool Across>
+  static constexpr std::size_t turn(std::size_t number) {
+    const std::size_t bystander = number & ((std::size_t{1} << Bystanders) - 1);
+    return Across ? bystander << kProgram.register_bits | number >> Bystanders : number;
   }
-  static void unpack(const ShuffleCall& call) noexcept {
-    run<true>(call, std::make_index_sequence<kRegisters>());
+  template <std::size_t... R>
+  [[gnu::always_inline]] static void run_back(const UnpackCall& call, std::index_sequence<R...>) {
+    const std::uint8_t* const from[kRegisters] = {call.from[stored(R)]...};
+    std::uint8_t* const to[kRegisters] = {call.to[R]...};
+    const std::size_t from_step = call.from_step, to_step = call.to_step;
+    std::size_t from_at = 0, to_at = 0;
+    for (std::size_t left = call.count; left != 0; --left) {
+      Registers r{Ops::load(from[R] + from_at)...};
+      steps<true>(r, std::make_index_sequence<kProgram.count>());
+      (Ops::store(to[R] + to_at, r[R]), ...);
+      from_at += from_step;
+      to_at += to_step;
+    }
+  }
+
+  template <bool Across>
+  static void pack(const PackShape& shape, const PackStrip* strips, std::size_t count) noexcept {
+    for (std::size_t i = 0; i < count; ++i)
+      run<Across>(shape, strips[i], std::make_index_sequence<kRegisters>());
+  }
+  static void unpack(const UnpackCall& call) noexcept {
+    run_back(call, std::make_index_sequence<kRegisters>());
   }
 };
 
@@ -227,7 +258,9 @@ template <class Ops, LanePattern Pattern, std::size_t Bystanders>
 constexpr void add_shuffle(ShuffleKernel& kernel) {
   constexpr std::size_t kBits = derive_shuffle(Pattern).register_bits + Bystanders;
   if constexpr (std::size_t{1} << kBits <= kMostShuffleRegisters) {
-    kernel.pack[Bystanders] = ShuffleTiles<Ops, Pattern, Bystanders>::pack;
+    kernel.pack[0][Bystanders] = ShuffleTiles<Ops, Pattern, Bystanders>::template pack<false>;
+    kernel.pack[1][Bystanders] =
+        ShuffleTiles<Ops, Pattern, Bystanders>::template pack<Ops::kStoresAcross>;
     kernel.unpack[Bystanders] = ShuffleTiles<Ops, Pattern, Bystanders>::unpack;
   }
 }
