@@ -6,11 +6,10 @@
 
 #include <fmt/format.h>
 
-#include "fp4moe/base/parallel.hpp"
 #include "fp4moe/moe/exchange/all.hpp"
 #include "fp4moe/oracle/quant_config.hpp"
-#include "fp4moe/platform/settings.hpp"
 #include "fp4moe/runtime/engines.hpp"
+#include "fp4moe/runtime/pool.hpp"
 
 namespace fp4moe::runtime {
 namespace {
@@ -40,14 +39,6 @@ Error missing_input_scale(std::uint64_t expert, std::string_view backend) {
       .try_this(fmt::format(
           "give them (--input-scale X,H), or use a backend with 16-bit activations instead of {}",
           backend));
-}
-
-// Threads of a layer's own; whether they are pinned is the environment's to say.
-std::shared_ptr<ThreadPool> make_pool(std::size_t threads) {
-  const Result<platform::Settings> settings = platform::read_settings();
-  const bool pins = settings && settings->pins.value_or(false);
-  return std::make_shared<ThreadPool>(threads == 0 ? available_threads() : threads,
-                                      ThreadPool::Options{.pins = pins});
 }
 
 bool is_scale(float value) { return std::isfinite(value) && value > 0; }

@@ -1,0 +1,26 @@
+#include "fp4moe/runtime/pool.hpp"
+
+#include <gtest/gtest.h>
+
+namespace fp4moe::runtime {
+namespace {
+
+TEST(Pools, LayersWithAsManyThreadsShareThemWhileAnyHoldsThem) {
+  Pools pools;
+  auto first = pools.get(3);
+  EXPECT_EQ(first->threads(), 3u);
+  EXPECT_EQ(pools.get(3), first);
+  EXPECT_NE(pools.get(2), first);
+  const std::weak_ptr<ThreadPool> seen = first;
+  first.reset();
+  EXPECT_TRUE(seen.expired());
+  EXPECT_EQ(pools.get(3)->threads(), 3u);
+}
+
+TEST(Pools, NoNumberMeansAllThatThisProcessMayUse) {
+  Pools pools;
+  EXPECT_GE(pools.get(0)->threads(), 1u);
+}
+
+}  // namespace
+}  // namespace fp4moe::runtime
