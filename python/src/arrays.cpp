@@ -151,6 +151,8 @@ Array::Array(Array&& other) noexcept
       shape_(other.shape_),
       strides_(other.strides_),
       data_(other.data_),
+      where_(other.where_),
+      device_(other.device_),
       owner_(std::move(other.owner_)),
       buffer_(std::exchange(other.buffer_, std::nullopt)),
       held_(std::move(other.held_)),
@@ -160,8 +162,9 @@ Array::~Array() {
   if (buffer_) PyBuffer_Release(&*buffer_);
 }
 
-Array Array::take(nb::handle object, const char* what, Access access) {
+Array Array::take(nb::handle object, const char* what, Access access, Where where) {
   Array made;
+  made.where_ = where;
   if (PyObject_CheckBuffer(object.ptr()) != 0) {
     if (made.take_buffer(object, what, access) || made.take_view(object, what, access)) return made;
   } else if (made.take_dlpack(object, what, access)) {
@@ -256,7 +259,9 @@ bool Array::take_dlpack(nb::handle object, const char* what, Access access) {
 
 template <class Held>
 void Array::read(const Held& held, const char* what) {
-  if (held.device_type() != nb::device::cpu::value)
+  if (where_ == Where::anywhere && held.device_type() == nb::device::cuda::value)
+    device_ = held.device_id();
+  else if (held.device_type() != nb::device::cpu::value)
     raise(usage("rows.device", fmt::format("{} are not where the layer computes", what))
               .expects("memory of the processor",
                        kind_ == Kind::torch ? text_of(owner_.attr("device"))

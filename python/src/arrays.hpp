@@ -15,13 +15,16 @@
 namespace fp4moe::python {
 
 enum class Access : std::uint8_t { read, write };
+// Where it may lie. Elsewhere than on the host: memory of a GPU, which only kernels read.
+enum class Where : std::uint8_t { host, anywhere };
 // Who made it, and so who makes the result.
 enum class Kind : std::uint8_t { numpy, torch, other };
 
 class Array {
  public:
   // Errors: TypeError for what is no array, rows.device, rows.gradient, rows.readonly, rows.order.
-  static Array take(nb::handle object, const char* what, Access access = Access::read);
+  static Array take(nb::handle object, const char* what, Access access = Access::read,
+                    Where where = Where::host);
   Array(Array&& other) noexcept;
   Array& operator=(Array&&) = delete;
   Array(const Array&) = delete;
@@ -37,6 +40,7 @@ class Array {
   std::int64_t stride(std::size_t dimension) const { return strides_[dimension]; }  // in bytes
   std::string shape_text() const;
   void* data() const { return data_; }
+  std::optional<int> device() const { return device_; }  // the GPU that it lies on
 
  private:
   Array() = default;
@@ -70,6 +74,8 @@ class Array {
   std::string dtype_text_{};  // where dtype_ is none
   Numbers shape_{}, strides_{};
   void* data_ = nullptr;
+  Where where_ = Where::host;
+  std::optional<int> device_{};
   nb::object owner_{};
   std::optional<Py_buffer> buffer_{};
   nb::ndarray<nb::ro> held_{};

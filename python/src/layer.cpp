@@ -1,3 +1,5 @@
+#include "layer.hpp"
+
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -13,11 +15,11 @@
 
 #include "adapters.hpp"
 #include "arrays.hpp"
+#include "device.hpp"
 #include "errors.hpp"
 #include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/capi/border.hpp"
 #include "fp4moe/runtime/describe.hpp"
-#include "layer.hpp"
 
 namespace fp4moe::python {
 namespace {
@@ -81,6 +83,7 @@ Result<std::shared_ptr<OpenLayer>> make_layer(const Model& model, std::int64_t n
   if (!wish) return wish.why();
   Result<runtime::LayerOptions> options = options_of(words);
   if (!options) return options.why();
+  options->pool = model.pools->get(options->threads);
   Result<MoeLayer> made = model.open->layer(*wish, std::move(*options));
   if (!made) return made.why();
   if (const auto done = load_and_process(*made); !done) return done.why();
@@ -205,9 +208,9 @@ struct ApplyArguments {
 // A call whose arguments are checked and held, so that it can run without the GIL, and again.
 class ApplyCall {
  public:
-  ApplyCall(const Layer& layer, const ApplyArguments& given)
+  ApplyCall(const Layer& layer, Array tokens, const ApplyArguments& given)
       : open_(layer.get()),
-        x_(Array::take(given.x, "tokens")),
+        x_(std::move(tokens)),
         ids_(Array::take(given.ids, "ids")),
         weights_(Array::take(given.weights, "weights")),
         rows_(rows_of(x_, "tokens")),
@@ -251,9 +254,21 @@ class ApplyCall {
   Additions additions_{};
 };
 
+void refuse_adapters(nb::handle lora) {
+  if (!lora.is_none())
+    raise(usage("layer.device", "adapters lie in the host's memory")
+              .expects("tokens there, too", "tokens on a GPU")
+              .try_this("move the tokens: x.cpu()"));
+}
+
 nb::object apply(const Layer& layer, nb::handle x, nb::handle ids, nb::handle weights,
                  nb::handle out, nb::handle lora, nb::handle lora_of_token) {
-  ApplyCall call(layer, {x, ids, weights, out, lora, lora_of_token});
+  Array tokens = Array::take(x, "tokens", Access::read, Where::anywhere);
+  if (tokens.device()) {
+    refuse_adapters(lora);
+    return apply_on_device(layer, x, tokens, {ids, weights}, out);
+  }
+  ApplyCall call(layer, std::move(tokens), {x, ids, weights, out, lora, lora_of_token});
   done_or_raise(without_gil([&] { return call.run(); }));
   return call.take_result();
 }
@@ -261,7 +276,7 @@ nb::object apply(const Layer& layer, nb::handle x, nb::handle ids, nb::handle we
 // Seconds of one call without Python around it: what the overhead of Python is measured against.
 double time_apply(const Layer& layer, nb::handle x, nb::handle ids, nb::handle weights,
                   std::uint32_t calls) {
-  ApplyCall call(layer, {x, ids, weights, nb::none()});
+  ApplyCall call(layer, Array::take(x, "tokens"), {x, ids, weights, nb::none()});
   const auto begin = std::chrono::steady_clock::now();
   done_or_raise(without_gil([&]() -> Result<Done> {
     for (std::uint32_t i = 0; i < calls; ++i)
@@ -274,8 +289,12 @@ double time_apply(const Layer& layer, nb::handle x, nb::handle ids, nb::handle w
 
 nb::object run(const Layer& layer, nb::handle x, nb::handle logits, nb::handle out, nb::handle lora,
                nb::handle lora_of_token) {
+  const Array tokens = Array::take(x, "tokens", Access::read, Where::anywhere);
+  if (tokens.device()) {
+    refuse_adapters(lora);
+    return run_on_device(layer, x, tokens, logits, out);
+  }
   const std::shared_ptr<OpenLayer> open = layer.get();
-  const Array tokens = Array::take(x, "tokens");
   const ConstRows rows = rows_of(tokens, "tokens");
   done_or_raise(moe::check_rows(rows, "tokens", open->layer.problem().shape.hidden));
   const Array scores = Array::take(logits, "logits");
@@ -328,6 +347,7 @@ void load(const Layer& layer) {
   check_sources(*open);
   done_or_raise(without_gil([&] {
     const std::lock_guard lock(open->mutex);
+    open->session.reset();  // it has the weights of before
     return load_and_process(open->layer);
   }));
 }
@@ -339,6 +359,7 @@ void load_expert(const Layer& layer, std::int64_t position) {
   done_or_raise(without_gil([&]() -> Result<Done> {
     const std::lock_guard lock(open->mutex);
     if (const auto done = open->layer.load_expert(wish); !done) return done.why();
+    open->session.reset();
     return open->layer.process();
   }));
 }
@@ -463,6 +484,8 @@ nb::class_<Layer> bind_layer(nb::module_& module, nb::class_<Model>& model) {
       .def("route", &route, nb::arg("logits").none(),
            nb::sig("def route(self, logits: typing.Any) -> tuple[typing.Any, typing.Any]"),
            "Each token's experts (int32) and weights (float32), as run would choose them.")
+      .def("reserve", &reserve, nb::arg("tokens"), nb::arg("top_k") = 0,
+           "GPU only: memory for calls of up to so many tokens, before a stream is captured.")
       .def("load", &load, "Read the weights again, after they changed; addresses stay.")
       .def("load_expert", &load_expert, nb::arg("position"),
            "Read one expert again, by its position among those of this rank.")

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -22,7 +23,8 @@ struct OpenLayer {
   Model model;
   std::uint64_t number;  // among the model's layers
   runtime::MoeLayer layer;
-  std::mutex mutex{};  // taken without the GIL
+  std::optional<moe::cuda::DeviceSession> session{};  // from the first call with arrays on a GPU
+  std::mutex mutex{};                                 // taken without the GIL
 };
 
 // What a layer is asked to be, in the words of the command line.

@@ -67,7 +67,8 @@ constexpr DecodeShape decode_shape(const Layer& layer, std::uint32_t tokens) {
                               2 * kConsumers * kSumStride * kDecodeColumns * 4;
   const std::uint32_t stage = kDecodeStageUnits * record_bytes(layer.is_nvfp4 != 0);
   // Units of all slots' experts, times blocks, are counted in 32 bits.
-  constexpr std::uint64_t kMostUnits = (std::uint64_t{1} << 32) / (kDecodeTokens * kMostChoices);
+  constexpr std::uint64_t kMostUnits =
+      (std::uint64_t{1} << 32) / (std::uint64_t{kDecodeTokens} * kMostChoices);
   const std::uint64_t units = std::max(std::uint64_t{layer.w13.groups} * layer.w13.units,
                                        std::uint64_t{layer.w2.groups} * layer.w2.units);
   if (units * kMostBlocks > kMostUnits) return {};

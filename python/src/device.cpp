@@ -1,0 +1,142 @@
+#include "device.hpp"
+
+#include <mutex>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "errors.hpp"
+
+namespace fp4moe::python {
+namespace {
+
+using moe::ConstRows;
+using moe::MutableRows;
+using moe::cuda::DeviceSession;
+using moe::cuda::SessionCall;
+using tensor::DType;
+
+// The stream that the caller's framework enqueues on. Others than torch: the default stream.
+kernels::cuda::Stream stream_of(const Array& tokens) {
+  if (tokens.kind() != Kind::torch) return nullptr;
+  const nb::object number =
+      nb::module_::import_("torch._C").attr("_cuda_getCurrentRawStream")(*tokens.device());
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): torch shows a stream as a number
+  return reinterpret_cast<kernels::cuda::Stream>(nb::cast<std::uintptr_t>(number));
+}
+
+Array take_beside(nb::handle object, const char* what, const Array& tokens,
+                  Access access = Access::read) {
+  Array taken = Array::take(object, what, access, Where::anywhere);
+  if (taken.device() != tokens.device())
+    raise(usage("rows.device", fmt::format("{} and tokens lie in different places", what))
+              .expects(fmt::format("GPU {}", *tokens.device()),
+                       taken.device() ? fmt::format("GPU {}", *taken.device())
+                                      : std::string("memory of the processor")));
+  return taken;
+}
+
+// The layer's session, made by its first call. With the layer's mutex.
+Result<DeviceSession*> session_of(OpenLayer& open) {
+  if (!open.session) {
+    Result<DeviceSession> made = open.layer.device_session();
+    if (!made) return made.why();
+    open.session = std::move(*made);
+  }
+  return &*open.session;
+}
+
+struct DeviceOutput {
+  nb::object object;
+  Array array;
+  MutableRows rows;
+};
+DeviceOutput output_of(nb::handle x, const Array& tokens, const ConstRows& rows, nb::handle out) {
+  nb::object object =
+      out.is_none() ? empty_like(x, tokens, rows.rows, rows.columns) : nb::borrow(out);
+  Array array = take_beside(object, "outputs", tokens, Access::write);
+  const MutableRows made = mutable_rows_of(array, "outputs");
+  return {std::move(object), std::move(array), made};
+}
+
+enum class Way : std::uint8_t { apply, run };
+
+void enqueue(OpenLayer& open, const SessionCall& call, kernels::cuda::Stream stream, Way way) {
+  done_or_raise(without_gil([&]() -> Result<Done> {
+    const std::lock_guard lock(open.mutex);
+    const auto session = session_of(open);
+    if (!session) return session.why();
+    return way == Way::run ? (*session)->run(call, stream) : (*session)->apply(call, stream);
+  }));
+}
+
+// Ids and weights as kernels read them: those of other types are turned on the device.
+nb::object dense(nb::handle given, const char* what, const Array& tokens, DType wanted) {
+  const Array seen = take_beside(given, what, tokens);
+  const auto element = static_cast<std::int64_t>(moe::element_bytes(DType::f32));
+  if (seen.dimensions() == 2 && seen.dtype() == wanted &&
+      (seen.shape(1) <= 1 || seen.stride(1) == element) &&
+      (seen.shape(0) <= 1 || seen.stride(0) == seen.shape(1) * element))
+    return nb::borrow(given);
+  if (seen.kind() != Kind::torch || seen.dimensions() != 2)
+    raise(usage("routes.memory", fmt::format("{} cannot be read as they lie", what))
+              .expects(fmt::format("a dense 2-D array of {}", tensor::name(wanted)),
+                       fmt::format("{} of {}", seen.shape_text(), seen.dtype_text())));
+  return given.attr(wanted == DType::i32 ? "int" : "float")().attr("contiguous")();
+}
+
+}  // namespace
+
+nb::object run_on_device(const Layer& layer, nb::handle x, const Array& tokens, nb::handle logits,
+                         nb::handle out) {
+  const std::shared_ptr<OpenLayer> open = layer.get();
+  const ConstRows rows = rows_of(tokens, "tokens");
+  const Array scores = take_beside(logits, "logits", tokens);
+  DeviceOutput output = output_of(x, tokens, rows, out);
+  const SessionCall call{.x = rows, .out = output.rows, .logits = rows_of(scores, "logits")};
+  enqueue(*open, call, stream_of(tokens), Way::run);
+  return std::move(output.object);
+}
+
+nb::object apply_on_device(const Layer& layer, nb::handle x, const Array& tokens,
+                           const DeviceRoutes& routes, nb::handle out) {
+  const std::shared_ptr<OpenLayer> open = layer.get();
+  const ConstRows rows = rows_of(tokens, "tokens");
+  const nb::object ids = dense(routes.ids, "ids", tokens, DType::i32);
+  const nb::object weights = dense(routes.weights, "weights", tokens, DType::f32);
+  const Array id_array = take_beside(ids, "ids", tokens);
+  const Array weight_array = take_beside(weights, "weights", tokens);
+  for (std::size_t i = 0; i < 2; ++i) {
+    const std::int64_t expected = i == 0 ? tokens.shape(0) : id_array.shape(1);
+    if (id_array.shape(i) != expected || weight_array.shape(i) != expected)
+      raise(
+          usage("routes.weights", "tokens, ids and weights do not go together")
+              .expects(fmt::format("[{}, top_k] twice", tokens.shape(0)),
+                       fmt::format("{} and {}", id_array.shape_text(), weight_array.shape_text())));
+  }
+  DeviceOutput output = output_of(x, tokens, rows, out);
+  const SessionCall call{.x = rows,
+                         .out = output.rows,
+                         .ids = static_cast<const std::int32_t*>(id_array.data()),
+                         .weights = static_cast<const float*>(weight_array.data()),
+                         .top_k = static_cast<std::uint64_t>(id_array.shape(1))};
+  enqueue(*open, call, stream_of(tokens), Way::apply);
+  return std::move(output.object);
+}
+
+void reserve(const Layer& layer, std::int64_t tokens, std::int64_t top_k) {
+  const std::shared_ptr<OpenLayer> open = layer.get();
+  if (tokens < 0 || top_k < 0)
+    raise(usage("options.negative", "memory is reserved for some tokens")
+              .expects("0 or more", fmt::format("{} tokens, top_k {}", tokens, top_k)));
+  const std::uint64_t slots =
+      top_k == 0 ? open->layer.facts().router.top_k : static_cast<std::uint64_t>(top_k);
+  done_or_raise(without_gil([&]() -> Result<Done> {
+    const std::lock_guard lock(open->mutex);
+    const auto session = session_of(*open);
+    if (!session) return session.why();
+    return (*session)->reserve(static_cast<std::uint64_t>(tokens), slots);
+  }));
+}
+
+}  // namespace fp4moe::python
