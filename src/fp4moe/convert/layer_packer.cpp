@@ -60,9 +60,26 @@ bool has_code(std::span<const std::byte> codes) {
   return std::ranges::any_of(codes, [](std::byte byte) { return byte != std::byte{0}; });
 }
 
+bool has_zero(std::span<const std::byte> scales) {
+  return std::memchr(scales.data(), 0, scales.size()) != nullptr;
+}
 // Maybe, where rows lie apart.
 bool has_zero(const weights::RowsView& rows) {
-  return !rows.is_dense() || std::memchr(rows.data, 0, rows.rows * rows.row_bytes) != nullptr;
+  return !rows.is_dense() || has_zero(std::span(rows.data, rows.rows * rows.row_bytes));
+}
+
+// A row's codes without those of blocks of scale 0; `count` counts such blocks that had any.
+std::vector<std::byte> cleared_codes(const weights::ProjectionView& from, std::uint64_t i,
+                                     std::uint64_t& count) {
+  const std::span<const std::byte> codes = from.codes.row(i), scales = from.scales.row(i);
+  std::vector<std::byte> made(codes.begin(), codes.end());
+  for (std::size_t block = 0; block < scales.size(); ++block) {
+    if (scales[block] != std::byte{0}) continue;
+    const std::span<std::byte> part = std::span(made).subspan(block * 8, 8);
+    if (has_code(part)) ++count;
+    std::ranges::fill(part, std::byte{0});
+  }
+  return made;
 }
 
 constexpr ByteTable kNoNegativeZero = [] {
@@ -269,20 +286,6 @@ Result<Done> LayerPacker::pack(std::size_t position, const weights::ExpertView& 
 
   Facts& facts = facts_[position];
   facts.zeroed_blocks = 0;
-  const auto clear_codes = [&](Matrix& matrix, const weights::ProjectionView& from, std::uint64_t i,
-                               std::uint64_t row) {
-    const std::span<const std::byte> scales = from.scales.row(i);
-    if (std::memchr(scales.data(), 0, scales.size()) == nullptr) return;
-    const std::byte* codes = from.codes.row(i).data();
-    std::vector<std::byte>& copy = matrix.copies.emplace_back(codes, codes + from.codes.row_bytes);
-    for (std::size_t block = 0; block < scales.size(); ++block) {
-      if (scales[block] != std::byte{0}) continue;
-      const std::span<std::byte> part = std::span(copy).subspan(block * 8, 8);
-      if (has_code(part)) ++facts.zeroed_blocks;
-      std::ranges::fill(part, std::byte{0});
-    }
-    matrix.rows[row] = copy.data();
-  };
   struct Part {
     const weights::ProjectionView& from;
     const std::vector<std::uint64_t>& rows;
@@ -299,7 +302,10 @@ Result<Done> LayerPacker::pack(std::size_t position, const weights::ExpertView& 
         matrix.rows[part.rows[i]] = part.from.codes.row(i).data();
       const bool looks = clears && has_zero(part.from.scales);
       for (std::uint64_t i = 0; looks && i < part.rows.size(); ++i)
-        clear_codes(matrix, part.from, i, part.rows[i]);
+        if (has_zero(part.from.scales.row(i))) {
+          matrix.copies.push_back(cleared_codes(part.from, i, facts.zeroed_blocks));
+          matrix.rows[part.rows[i]] = matrix.copies.back().data();
+        }
     }
     pack_matrix(codes, {matrix.rows, layout_.clears_negative_zero ? &kNoNegativeZero : nullptr},
                 targets[slot], path);

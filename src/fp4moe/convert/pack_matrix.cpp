@@ -82,6 +82,7 @@ std::vector<std::uint64_t> batches(const IndexMap& map, const MatrixSource& from
   }
   std::ranges::sort(order);
   std::vector<std::uint64_t> firsts;
+  firsts.reserve(order.size());
   for (const auto& [address, first] : order) firsts.push_back(first);
   return firsts;
 }
