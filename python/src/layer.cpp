@@ -20,6 +20,7 @@
 #include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/capi/border.hpp"
 #include "fp4moe/runtime/describe.hpp"
+#include "fp4moe/runtime/pool.hpp"
 
 namespace fp4moe::python {
 namespace {
@@ -77,13 +78,20 @@ Result<Done> load_and_process(MoeLayer& layer) {
   return layer.process();
 }
 
+// All layers of the process that have as many threads have the same ones, whatever model they are
+// of.
+runtime::Pools& process_pools() {
+  static runtime::Pools& pools = *new runtime::Pools;  // threads may end after everything else
+  return pools;
+}
+
 Result<std::shared_ptr<OpenLayer>> make_layer(const Model& model, std::int64_t number,
                                               const LayerWords& words) {
   const auto wish = whole(number, "the layer's number");
   if (!wish) return wish.why();
   Result<runtime::LayerOptions> options = options_of(words);
   if (!options) return options.why();
-  options->pool = model.pools->get(options->threads);
+  options->pool = process_pools().get(options->threads);
   Result<MoeLayer> made = model.open->layer(*wish, std::move(*options));
   if (!made) return made.why();
   if (const auto done = load_and_process(*made); !done) return done.why();

@@ -4,7 +4,6 @@
 
 #include "bindings.hpp"
 #include "fp4moe/base/json.hpp"
-#include "fp4moe/runtime/pool.hpp"
 #include "fp4moe/runtime/run.hpp"
 
 namespace fp4moe::python {
@@ -20,7 +19,6 @@ class Sources {
 struct Model {
   std::shared_ptr<const runtime::Model> open{};
   std::shared_ptr<const Sources> sources{};  // null: files
-  std::shared_ptr<runtime::Pools> pools = std::make_shared<runtime::Pools>();
 };
 
 // JSON as Python's own dictionaries, lists and numbers.

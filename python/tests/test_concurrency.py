@@ -194,11 +194,11 @@ def test_ctrl_c_during_a_command_is_a_keyboard_interrupt_and_python_keeps_its_ha
         time.sleep(1)
 
 
-def test_layers_of_a_model_share_their_threads(large):
+def test_layers_share_their_threads(large):
     model = fp4moe.Model.open(large)
     first = model.layer(0, threads=3)
     before = len(os.listdir("/proc/self/task"))
-    others = [model.layer(0, threads=3) for _ in range(4)]
+    others = [model.layer(0, threads=3), fp4moe.Layer.open(large, 0, threads=3)]
     assert len(os.listdir("/proc/self/task")) == before
     x, logits = rows(8, 512), rows(8, EXPERTS)
     expected = first.run(x, logits)

@@ -314,17 +314,6 @@ def test_copies_share_weights_and_pickles_are_refused(gpt_oss: Path) -> None:
     assert caught.value.id == "transformers.pickle"
 
 
-@torch.no_grad()
-def test_long_prompts_go_through_in_parts_with_the_same_bits(gpt_oss: Path) -> None:
-    experts = load(gpt_oss).model.layers[0].mlp.experts
-    generator = torch.Generator().manual_seed(6)
-    x = torch.randn(1000, 64, generator=generator).bfloat16()
-    index = torch.stack([torch.randperm(4, generator=generator)[:2] for _ in range(1000)])
-    weights = torch.rand(1000, 2, generator=generator)
-    assert experts._most < 1000
-    assert torch.equal(experts(x, index, weights), experts.layer.apply(x, index, weights))
-
-
 def test_no_tokens_give_no_rows(gpt_oss: Path) -> None:
     experts = load(gpt_oss).model.layers[0].mlp.experts
     empty = experts(torch.empty(0, 64), torch.empty(0, 2).long(), torch.empty(0, 2))

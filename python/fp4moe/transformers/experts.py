@@ -20,11 +20,6 @@ from fp4moe.torch import ops
 
 Tensors = Callable[[], dict[str, torch.Tensor]]
 
-# A layer keeps the memory of its largest call, and a model has many layers: long prompts go through
-# in parts, so that this stays a share of the weights. No bit depends on it.
-KEPT_SHARE = 1 / 8
-LEAST_TOKENS = 128
-
 
 class Fp4MoeExperts(nn.Module):
     """The routed experts of one layer, in FP4: `forward(hidden_states, index, weights)`."""
@@ -37,16 +32,12 @@ class Fp4MoeExperts(nn.Module):
         self.format = str(facts["format"])
         self.layer: fp4moe.Layer | None = None
         self._number = 0
-        self._most = LEAST_TOKENS
         self._tensors = tensors
 
     def attach(self, layer: fp4moe.Layer) -> None:
         """Compute with this layer from now on."""
         self.layer = layer
         self._number = ops.handle(layer)
-        slot = 4 * (layer.hidden + layer.intermediate)  # bytes that a layer keeps for it, about
-        weights = int(layer.info()["weights_bytes"])
-        self._most = max(LEAST_TOKENS, int(weights * KEPT_SHARE) // (slot * layer.top_k))
 
     def checkpoint_tensors(self) -> dict[str, torch.Tensor]:
         """The experts' tensors as the checkpoint has them, names and bits."""
@@ -92,19 +83,8 @@ class Fp4MoeExperts(nn.Module):
         if torch.compiler.is_compiling():  # graphs need the operator
             out = ops.apply(x, index, weights, self._number)
         else:  # the layer itself is quicker
-            out = self._in_parts(self.layer, x.detach(), index, weights.detach())
+            out = self.layer.apply(x.detach(), index, weights.detach())
         return out.view(shape)
-
-    def _in_parts(
-        self, layer: fp4moe.Layer, x: torch.Tensor, index: torch.Tensor, weights: torch.Tensor
-    ) -> torch.Tensor:
-        if x.shape[0] <= self._most:
-            return layer.apply(x, index, weights)  # type: ignore[no-any-return]
-        out = torch.empty_like(x)
-        for begin in range(0, x.shape[0], self._most):
-            part = slice(begin, begin + self._most)
-            layer.apply(x[part], index[part], weights[part], out[part])
-        return out
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Fp4MoeExperts:
         made = Fp4MoeExperts.__new__(Fp4MoeExperts)

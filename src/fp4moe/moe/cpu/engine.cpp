@@ -36,9 +36,11 @@ class Computation final : public Experts {
         kernel_(kernel),
         weights_(std::move(weights)),
         pool_(std::move(pool)),
+        spaces_(Workspaces::of(pool_)),
         limbs_(problem_.numerics.activation_bits == 8 ? 1 : 2) {}
 
-  Result<Done> make_workspace() { return space_.make(weights_, pool_->threads()); }
+  // Whether there is memory for calls at all.
+  Result<Done> check_workspace() { return Borrowed(*this).made; }
 
   const ExpertsProblem& problem() const override { return problem_; }
   std::string_view engine() const override { return "cpu"; }
@@ -59,6 +61,8 @@ class Computation final : public Experts {
         is_batched
             ? kPassSlots
             : std::max<std::uint64_t>(1, kPassSlots / std::max<std::uint64_t>(1, call.in.top_k));
+    const Borrowed borrowed(*this);
+    if (!borrowed.made) return borrowed.made.why();
     for (std::uint64_t begin = 0; begin < rows; begin += step) {
       if (const auto go_on = check_interrupt(); !go_on) return go_on.why();
       space_.pass.group(call, problem_.shape.experts, begin, std::min(rows, begin + step));
@@ -73,6 +77,20 @@ class Computation final : public Experts {
   }
 
  private:
+  // The workspace, for as long as a call.
+  struct Borrowed {
+    explicit Borrowed(Computation& caller) : who(caller) {
+      who.space_ = who.spaces_->take();
+      made = who.space_.make(who.weights_, who.pool_->threads());
+    }
+    Borrowed(const Borrowed&) = delete;
+    Borrowed& operator=(const Borrowed&) = delete;
+    ~Borrowed() { who.spaces_->give(std::move(who.space_)); }
+
+    Computation& who;
+    Result<Done> made = Done{};
+  };
+
   bool has_adapters(const ExpertsCall& call) const {
     return !call.lora.empty() && !call.in.adapters.empty();
   }
@@ -497,8 +515,9 @@ class Computation final : public Experts {
   const ProductKernel& kernel_;
   CpuWeights weights_;
   std::shared_ptr<ThreadPool> pool_;
+  std::shared_ptr<Workspaces> spaces_;
   std::size_t limbs_;
-  Workspace space_{};
+  Workspace space_{};  // borrowed
   Needs needs_{};
 };
 
@@ -515,7 +534,7 @@ Result<std::unique_ptr<Experts>> CpuEngine::make(const ExpertsProblem& problem,
   Result<CpuWeights> weights = CpuWeights::make(source, *kernel.tiles, options_.home, *pool_);
   if (!weights) return weights.why();
   auto made = std::make_unique<Computation>(problem, kernel, std::move(*weights), pool_);
-  if (const auto done = made->make_workspace(); !done) return done.why();
+  if (const auto done = made->check_workspace(); !done) return done.why();
   return std::unique_ptr<Experts>(std::move(made));
 }
 

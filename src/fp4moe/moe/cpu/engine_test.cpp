@@ -361,6 +361,26 @@ TEST(CpuEngine, ManyTokensAreSummedAsFewAre) {
   }
 }
 
+TEST(CpuEngine, LayersOfAnySizeShareTheMemoryOfTheirThreads) {
+  const auto pool = std::make_shared<ThreadPool>(2);
+  const TestLayer small(shape_of(WeightFormat::nvfp4, 96, 64), Activation::silu, 47);
+  const TestLayer large(shape_of(WeightFormat::mxfp4, 512, 320), Activation::silu, 48);
+  const ExpertsProblem problem{.numerics = numerics("exact")};
+  const auto on_pool = [&](const TestLayer& layer) {
+    auto made = CpuEngine(pool).make(complete(layer, problem), layer.source());
+    EXPECT_TRUE(made) << text(made.why());
+    return std::move(*made);
+  };
+  const auto few = on_pool(small), many = on_pool(large);
+  for (const std::uint64_t count : {3, 40, 1, 200, 7}) {
+    const TestTokens narrow = skewed(count, 96, count), wide = skewed(count, 512, count);
+    EXPECT_EQ(compute(*few, narrow), compute(*make(small, problem), narrow)) << count;
+    EXPECT_EQ(compute(*many, wide), compute(*make(large, problem), wide)) << count;
+  }
+  EXPECT_GT(Workspaces::of(pool)->take().h.panels.size(), 0u);
+  EXPECT_EQ(Workspaces::of(pool)->take().h.panels.size(), 0u);  // there was but one
+}
+
 TEST(CpuEngine, WeightsPackedCutAndMappedGiveTheSameBits) {
   for (const WeightFormat format : {WeightFormat::mxfp4, WeightFormat::nvfp4})
     for (const Activation activation :

@@ -1,6 +1,7 @@
 #include "fp4moe/moe/cpu/workspace.hpp"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "fp4moe/base/checked.hpp"
@@ -77,6 +78,37 @@ Result<Done> Workspace::reserve(const kernels::cpu::ProductKernel& kernel, const
       for (std::uint32_t u = pass.first_units[expert]; u < pass.first_units[expert + 1]; ++u)
         tasks.push_back({.unit = u, .chunk = chunk});
   return Done{};
+}
+
+std::shared_ptr<Workspaces> Workspaces::of(const std::shared_ptr<ThreadPool>& pool) {
+  // Who holds workspaces holds their pool, too: an address is no other pool's while they live.
+  struct Registry {
+    std::mutex mutex{};
+    std::map<const ThreadPool*, std::weak_ptr<Workspaces>> known{};
+  };
+  static Registry& registry = *new Registry;  // outlives everyone who could ask
+  const std::lock_guard lock(registry.mutex);
+  std::erase_if(registry.known, [](const auto& entry) { return entry.second.expired(); });
+  std::weak_ptr<Workspaces>& kept = registry.known[pool.get()];
+  std::shared_ptr<Workspaces> found = kept.lock();
+  if (!found) kept = found = std::make_shared<Workspaces>();
+  return found;
+}
+
+Workspace Workspaces::take() {
+  const std::lock_guard lock(mutex_);
+  if (free_.empty()) {
+    free_.reserve(++made_);  // so that giving back needs no memory
+    return {};
+  }
+  Workspace space = std::move(free_.back());
+  free_.pop_back();
+  return space;
+}
+
+void Workspaces::give(Workspace space) noexcept {
+  const std::lock_guard lock(mutex_);
+  free_.push_back(std::move(space));
 }
 
 }  // namespace fp4moe::moe::cpu

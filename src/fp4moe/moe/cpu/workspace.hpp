@@ -1,11 +1,15 @@
 // Memory of the engine's calls. It grows and is never given back, so that calls of a size seen
-// before allocate nothing.
+// before allocate nothing; and it belongs to the threads, so that a model's layers, which compute
+// one after the other, share one.
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <mutex>
 #include <vector>
 
 #include "fp4moe/base/result.hpp"
+#include "fp4moe/base/thread_pool.hpp"
 #include "fp4moe/kernels/cpu/product_list.hpp"
 #include "fp4moe/moe/cpu/stored.hpp"
 #include "fp4moe/moe/cpu/units.hpp"
@@ -67,12 +71,29 @@ struct Workspace {
   std::vector<Task> tasks{};             // of GEMM1
   std::vector<std::uint32_t> by_size{};  // units, those of the largest experts first
 
+  // For any call of such a layer on so many threads. Errors: memory.exhausted.
   Result<Done> make(const CpuWeights& weights, std::size_t count);
   // For the pass that was grouped. Errors: memory.exhausted.
   Result<Done> reserve(const kernels::cpu::ProductKernel& kernel, const Needs& needs);
 
  private:
   Result<Done> place(const kernels::cpu::ProductKernel& kernel, std::size_t limbs, Panels& to);
+};
+
+// The workspaces of a pool of threads: a call takes one that is free, or a new one, and brings it
+// back. As many are made as calls are ever under way at once.
+class Workspaces {
+ public:
+  // One object for each pool as long as anyone holds it.
+  static std::shared_ptr<Workspaces> of(const std::shared_ptr<ThreadPool>& pool);
+
+  Workspace take();
+  void give(Workspace space) noexcept;
+
+ private:
+  std::mutex mutex_{};
+  std::vector<Workspace> free_{};
+  std::size_t made_ = 0;
 };
 
 }  // namespace fp4moe::moe::cpu
