@@ -117,7 +117,7 @@ class Computation final : public Experts {
   std::size_t kept_rows() const {
     const std::size_t hidden = problem_.shape.hidden, slots = space_.pass.slots.size();
     const bool fits = hidden <= kMostKeptRows && slots * hidden * sizeof(float) <= kNearBytes;
-    return fits ? hidden : kLeastKeptRows;
+    return fits ? hidden : std::min(hidden, kLeastKeptRows);
   }
   // Of a task of GEMM2: the more threads, the fewer.
   std::size_t second_rows(std::size_t rows) const {
