@@ -5,13 +5,13 @@
 
 #include <fmt/format.h>
 
+#include "beside.hpp"
 #include "errors.hpp"
 
 namespace fp4moe::python {
 namespace {
 
 using moe::ConstRows;
-using moe::MutableRows;
 using moe::cuda::DeviceSession;
 using moe::cuda::SessionCall;
 using tensor::DType;
@@ -25,17 +25,6 @@ kernels::cuda::Stream stream_of(const Array& tokens) {
   return reinterpret_cast<kernels::cuda::Stream>(nb::cast<std::uintptr_t>(number));
 }
 
-Array take_beside(nb::handle object, const char* what, const Array& tokens,
-                  Access access = Access::read) {
-  Array taken = Array::take(object, what, access, Where::anywhere);
-  if (taken.device() != tokens.device())
-    raise(usage("rows.device", fmt::format("{} and tokens lie in different places", what))
-              .expects(fmt::format("GPU {}", *tokens.device()),
-                       taken.device() ? fmt::format("GPU {}", *taken.device())
-                                      : std::string("memory of the processor")));
-  return taken;
-}
-
 // The layer's session, made by its first call. With the layer's mutex.
 Result<DeviceSession*> session_of(OpenLayer& open) {
   if (!open.session) {
@@ -44,19 +33,6 @@ Result<DeviceSession*> session_of(OpenLayer& open) {
     open.session = std::move(*made);
   }
   return &*open.session;
-}
-
-struct DeviceOutput {
-  nb::object object;
-  Array array;
-  MutableRows rows;
-};
-DeviceOutput output_of(nb::handle x, const Array& tokens, const ConstRows& rows, nb::handle out) {
-  nb::object object =
-      out.is_none() ? empty_like(x, tokens, rows.rows, rows.columns) : nb::borrow(out);
-  Array array = take_beside(object, "outputs", tokens, Access::write);
-  const MutableRows made = mutable_rows_of(array, "outputs");
-  return {std::move(object), std::move(array), made};
 }
 
 enum class Way : std::uint8_t { apply, run };
@@ -92,8 +68,10 @@ nb::object run_on_device(const Layer& layer, nb::handle x, const Array& tokens, 
   const std::shared_ptr<OpenLayer> open = layer.get();
   const ConstRows rows = rows_of(tokens, "tokens");
   const Array scores = take_beside(logits, "logits", tokens);
-  DeviceOutput output = output_of(x, tokens, rows, out);
+  Output output = take_output(x, tokens, rows, out);
   const SessionCall call{.x = rows, .out = output.rows, .logits = rows_of(scores, "logits")};
+  check_apart(rows, output.rows, "the tokens");
+  check_apart(call.logits, output.rows, "the logits");
   enqueue(*open, call, stream_of(tokens), Way::run);
   return std::move(output.object);
 }
@@ -114,7 +92,9 @@ nb::object apply_on_device(const Layer& layer, nb::handle x, const Array& tokens
               .expects(fmt::format("[{}, top_k] twice", tokens.shape(0)),
                        fmt::format("{} and {}", id_array.shape_text(), weight_array.shape_text())));
   }
-  DeviceOutput output = output_of(x, tokens, rows, out);
+  Output output = take_output(x, tokens, rows, out);
+  check_apart(rows, output.rows, "the tokens");
+  check_apart(rows_of(weight_array, "weights"), output.rows, "the weights");
   const SessionCall call{.x = rows,
                          .out = output.rows,
                          .ids = static_cast<const std::int32_t*>(id_array.data()),

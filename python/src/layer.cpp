@@ -15,6 +15,7 @@
 
 #include "adapters.hpp"
 #include "arrays.hpp"
+#include "beside.hpp"
 #include "device.hpp"
 #include "errors.hpp"
 #include "fp4moe/base/interrupt.hpp"
@@ -96,33 +97,6 @@ Result<std::shared_ptr<OpenLayer>> make_layer(const Model& model, std::int64_t n
   if (!made) return made.why();
   if (const auto done = load_and_process(*made); !done) return done.why();
   return std::make_shared<OpenLayer>(model, *wish, std::move(*made));
-}
-
-void check_count(std::uint64_t expected, std::uint64_t found, const char* what) {
-  if (expected != found)
-    raise(usage("rows.count", fmt::format("{} are not as many as the tokens", what))
-              .expects(fmt::format("{} rows", expected), fmt::format("{}", found)));
-}
-
-// Where results go: the caller's array, or a new one like the tokens.
-struct Output {
-  nb::object object;
-  Array array;
-  MutableRows rows;
-};
-Output take_output(nb::handle x, const Array& tokens, const ConstRows& rows, nb::handle out) {
-  nb::object object =
-      out.is_none() ? empty_like(x, tokens, rows.rows, rows.columns) : nb::borrow(out);
-  Array array = Array::take(object, "outputs", Access::write);
-  const MutableRows made = mutable_rows_of(array, "outputs");
-  check_count(rows.rows, made.rows, "outputs");
-  done_or_raise(moe::check_rows(made, "outputs", rows.columns));
-  return {std::move(object), std::move(array), made};
-}
-void check_apart(const ConstRows& read, const MutableRows& out, const char* what) {
-  if (overlap(read, out))
-    raise(usage("rows.overlap", fmt::format("outputs lie in the memory of {}", what))
-              .expects("memory of their own", "bytes that the call also reads"));
 }
 
 // Ids and weights without gaps. Arrays that lie so are used as they are; these are a few numbers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -41,11 +42,13 @@ class _Managed(ctypes.Structure):
 class OnGpu:
     """What says by DLPack that it lies on a GPU; nothing may look into it."""
 
+    _addresses = itertools.count(0x100000, 0x100000)  # no memory of this process
+
     def __init__(self, rows: int, columns: int, code: int = 2, number: int = 0) -> None:
         self._shape = (ctypes.c_int64 * 2)(rows, columns)
         self._managed = _Managed()
         tensor = self._managed.tensor
-        tensor.data = 0x1000  # no memory of this process
+        tensor.data = next(self._addresses)
         tensor.device = _Device(CUDA, number)
         tensor.ndim, tensor.dtype = 2, _DType(code, 32, 1)
         tensor.shape = self._shape
@@ -91,6 +94,16 @@ def test_arrays_in_different_places_are_refused(layer):
     with pytest.raises(fp4moe.UsageError) as why:
         layer.run(np.zeros((3, HIDDEN), np.float32), OnGpu(3, EXPERTS))
     assert why.value.id == "rows.device"
+
+
+def test_outputs_on_a_gpu_must_not_lie_in_what_is_read(layer):
+    x = OnGpu(3, HIDDEN)
+    with pytest.raises(fp4moe.UsageError) as why:
+        layer.run(x, OnGpu(3, EXPERTS), out=x)
+    assert why.value.id == "rows.overlap"
+    with pytest.raises(fp4moe.UsageError) as why:
+        layer.apply(x, OnGpu(3, TOP_K, code=0), OnGpu(3, TOP_K), out=x)
+    assert why.value.id == "rows.overlap"
 
 
 def test_routes_on_a_gpu_must_go_together(layer):

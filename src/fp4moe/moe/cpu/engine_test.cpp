@@ -11,7 +11,6 @@
 #include "fp4moe/base/checked.hpp"
 #include "fp4moe/kernels/cpu/isa.hpp"
 #include "fp4moe/kernels/cpu/product_list.hpp"
-#include "fp4moe/moe/cpu/epilogue.hpp"
 #include "fp4moe/moe/cpu/workspace.hpp"
 #include "fp4moe/moe/reference/engine.hpp"
 #include "fp4moe/moe/reference/test_layer.hpp"
@@ -574,39 +573,6 @@ TEST(CpuEngine, RefusesCallsAndProblemsThatNobodyComputes) {
   std::vector<float> out(64);
   EXPECT_FALSE(experts->compute({.in = in}, OutputForm::summed,
                                 dense_rows(std::span(out), DType::f32, 1, 64)));
-}
-
-TEST(Epilogue, ActivationsAreCloseToFloat64Everywhere) {
-  for (const ActivationRow& asked : kActivations) {
-    ActivationParams params = asked.params;
-    params.situ_linear_beta = 1.5;
-    const MiddleEpilogue how{.activation = asked.activation, .params = params};
-    FirstChunk chunk;
-    float values[kernels::cpu::kChunk];
-    for (double start = -120; start < 120; start += 0.64) {
-      for (std::size_t i = 0; i < kernels::cpu::kChunk; ++i) {
-        chunk.gates[i] = static_cast<float>(start + 0.01 * static_cast<double>(i));
-        chunk.ups[i] = 0.75f;
-      }
-      activate_chunk(how, chunk, values);
-      for (std::size_t i = 0; i < kernels::cpu::kChunk; ++i) {
-        const double exact =
-            activate(asked.activation, params, double{chunk.gates[i]}, double{chunk.ups[i]});
-        const double room = 1e-6 * std::fmax(1.0, std::fabs(exact));
-        ASSERT_NEAR(values[i], exact, room) << asked.name << " of " << chunk.gates[i];
-      }
-    }
-  }
-}
-
-TEST(Epilogue, RoundsToBf16AsTheFormatDoes) {
-  std::vector<float> values{1.00390625f, 1.01171875f, -3.4e38f, 1e-40f, 0.0f, NAN, INFINITY};
-  const std::vector<float> given = values;
-  round_values(values.data(), values.size());
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const float expected = formats::Bf16::decode(formats::Bf16::encode(given[i]));
-    EXPECT_TRUE(values[i] == expected || (std::isnan(values[i]) && std::isnan(expected))) << i;
-  }
 }
 
 }  // namespace
