@@ -187,6 +187,7 @@ Code cuMemAlloc_v2(Address* address, std::size_t bytes) {
   }
   return answer("cuMemAlloc", [&](FakeDriver& fake) {
     *address = static_cast<Address>(give(bytes));
+    std::memset(*address, 0xA5, bytes);  // a device's memory holds anything
     ++fake.allocations;
     fake.used_bytes += bytes;
   });

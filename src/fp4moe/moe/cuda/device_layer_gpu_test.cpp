@@ -84,6 +84,26 @@ TEST_F(DeviceLayers, ExpertsMayHaveNoTokensOrAll) {
   }
 }
 
+TEST_F(DeviceLayers, ARankWithAnEmptyShareAddsItsBiasAlone) {
+  const Sizes sizes{4, 96, 0};
+  for (const Activation activation :
+       {Activation::silu, Activation::relu2_no_mul, Activation::swigluoai})
+    for (const std::string_view numerics : {"exact", "marlin"})
+      for (const WeightFormat format : {WeightFormat::mxfp4, WeightFormat::nvfp4}) {
+        const TestLayer weights = layer_of(format, sizes, activation);
+        const ExpertsProblem problem = problem_of(weights, numerics);
+        const DeviceLayer layer = make_layer(device, problem, weights.source());
+        for (const std::uint64_t count : some_tokens({1, 16, 50})) {
+          const TestTokens tokens(count, sizes.hidden, 2, sizes.experts, count);
+          for (const OutputForm form : {OutputForm::summed, OutputForm::slots})
+            EXPECT_LE(error_of(reference(problem, weights, tokens, form), run(layer, tokens, form)),
+                      kMostError)
+                << row(activation).name << " " << numerics << " " << formats::name(format) << ", "
+                << count;
+        }
+      }
+}
+
 TEST_F(DeviceLayers, IdsOutsideAndMinusOneAreNobodys) {
   const Sizes sizes{5, 96, 64};
   const TestLayer weights = layer_of(WeightFormat::nvfp4, sizes);

@@ -149,6 +149,33 @@ TEST_F(DeviceLayers, GroupsThatATensorLacksBecomeZero) {
   }
 }
 
+TEST_F(DeviceLayers, ARankWithAnEmptyShareHoldsZerosAndItsBias) {
+  for (const bool is_gated : {false, true})
+    for (const WeightFormat format : {WeightFormat::mxfp4, WeightFormat::nvfp4}) {
+      const TestLayer layer(
+          {.format = format,
+           .experts = 3,
+           .hidden = 96,
+           .intermediate = 0,
+           .order = is_gated ? weights::RowOrder::halves : weights::RowOrder::single,
+           .has_bias = true},
+          is_gated ? Activation::silu : Activation::relu2_no_mul, 3);
+      const auto made = make(layer);
+      ASSERT_TRUE(made) << text(made.why());
+      EXPECT_TRUE(launched().empty());
+      for (const sm90::Matrix& matrix : {made->layer().w13, made->layer().w2})
+        EXPECT_TRUE(std::all_of(matrix.records, matrix.records + 3 * matrix.expert_bytes,
+                                [](std::uint8_t byte) { return byte == 0; }));
+      const std::vector<float>& bias = layer.down[2].bias;
+      const float* placed = made->layer().w2.bias + std::size_t{2} * made->layer().w2.groups * 64;
+      EXPECT_TRUE(std::equal(bias.begin(), bias.end(), placed));
+      const auto space = made->reserve({.tokens = 4, .top_k = 2});
+      ASSERT_TRUE(space) << text(space.why());
+      ASSERT_TRUE(made->apply(call(4), *space, nullptr));
+      EXPECT_EQ(launched().back(), "combine");
+    }
+}
+
 TEST_F(DeviceLayers, ScalesInTensorsThatWereNotNumbersAreRefused) {
   Packed nvfp4(WeightFormat::nvfp4);
   nvfp4.w2[2048 + 7] = std::byte{0x8F};

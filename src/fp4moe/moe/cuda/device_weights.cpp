@@ -238,12 +238,14 @@ struct DeviceWeights::Packing {
   WeightFormat format{};
   int offset = 0;
   std::byte* records = nullptr;
-  std::uint32_t groups = 0;
+  const sm90::Matrix& matrix;
 };
 
 Result<Done> DeviceWeights::pack_matrix(const Packing& packing) {
   const RowsView& codes = packing.first.codes;
   const RowsView& scales = packing.first.scales;
+  if (codes.rows == 0 || codes.row_bytes == 0)  // of a rank whose share is empty: all padding
+    return device_->clear(packing.records, 0, packing.matrix.expert_bytes, staging_->stream());
   std::byte* next = rows_.data();
   const auto put = [&](const RowsView& rows) -> Result<const std::uint8_t*> {
     std::byte* at = next;
@@ -258,7 +260,7 @@ Result<Done> DeviceWeights::pack_matrix(const Packing& packing) {
                           .is_nvfp4 = packing.format == WeightFormat::nvfp4 ? 1U : 0U,
                           .offset = packing.offset,
                           .records = reinterpret_cast<std::uint8_t*>(packing.records),
-                          .groups = packing.groups};
+                          .groups = packing.matrix.groups};
   const std::pair<const std::uint8_t**, const RowsView*> parts[] = {
       {&params.codes, &codes},
       {&params.scales, &scales},
@@ -328,13 +330,13 @@ Result<Done> DeviceWeights::pack_expert(const ExpertView& view, const sm90::Laye
                                    .format = shape.format,
                                    .offset = offsets[0],
                                    .records = w13_.data() + position * layer.w13.expert_bytes,
-                                   .groups = layer.w13.groups});
+                                   .matrix = layer.w13});
   if (!packed) return packed.why();
   return pack_matrix({.first = view.down,
                       .format = shape.format,
                       .offset = offsets[1],
                       .records = w2_.data() + position * layer.w2.expert_bytes,
-                      .groups = layer.w2.groups});
+                      .matrix = layer.w2});
 }
 
 Result<Done> DeviceWeights::pack_views(const ExpertSource& source, const sm90::Layer& layer,

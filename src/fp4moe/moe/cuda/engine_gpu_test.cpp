@@ -138,8 +138,10 @@ struct Adapters {
 
 TEST_F(CudaEngines, AdaptersAreAdded) {
   for (const std::string_view numerics : {"exact", "unfused", "marlin"})
-    for (const WeightFormat format : {WeightFormat::mxfp4, WeightFormat::nvfp4}) {
-      const Sizes sizes{4, 96, 64};
+    for (const auto& [format, intermediate] : {std::pair{WeightFormat::mxfp4, 64u},
+                                               {WeightFormat::nvfp4, 64u},
+                                               {WeightFormat::mxfp4, 0u}}) {
+      const Sizes sizes{4, 96, intermediate};
       const TestLayer weights = layer_of(format, sizes);
       const auto experts = make(problem_of(weights, numerics), weights);
       const auto truth = exact(problem_of(weights, numerics), weights);
@@ -155,7 +157,7 @@ TEST_F(CudaEngines, AdaptersAreAdded) {
         for (const OutputForm form : {OutputForm::summed, OutputForm::slots})
           EXPECT_LE(error_of(compute(*truth, call, form), compute(*experts, call, form)),
                     kMostError)
-              << numerics << " " << formats::name(format) << ", " << count;
+              << numerics << " " << formats::name(format) << " " << intermediate << ", " << count;
       }
     }
 }

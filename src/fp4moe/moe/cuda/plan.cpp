@@ -45,9 +45,9 @@ Result<Done> check_limits(const weights::MoeShape& shape) {
     return usage("cuda.limits", "more experts than the kernels count")
         .expects(fmt::format("at most {} on a rank", sm90::kMostExperts),
                  fmt::format("{}", shape.experts));
-  if (shape.hidden > kMostSize || shape.intermediate > kMostSize || shape.intermediate == 0)
+  if (shape.hidden > kMostSize || shape.intermediate > kMostSize)
     return usage("cuda.limits", "sizes that the kernels do not take")
-        .expects(fmt::format("1 to {}", kMostSize),
+        .expects(fmt::format("at most {}", kMostSize),
                  fmt::format("hidden {}, intermediate {}", shape.hidden, shape.intermediate));
   return Done{};
 }
@@ -106,7 +106,9 @@ Result<sm90::Layer> describe(const ExpertsProblem& problem) {
         .expects("numerics whose weights stay exact", numerics.id)
         .try_this("use the reference engine");
   const auto hidden_units = static_cast<std::uint32_t>(ceil_div(shape.hidden, sm90::kUnit));
-  const auto middle_units = static_cast<std::uint32_t>(ceil_div(shape.intermediate, sm90::kUnit));
+  // A rank whose share is empty has one unit of zeros: kernels need not know of it.
+  const auto middle_units = static_cast<std::uint32_t>(
+      ceil_div(std::max<std::uint64_t>(shape.intermediate, 1), sm90::kUnit));
   sm90::Layer made{.experts = static_cast<std::uint32_t>(shape.experts),
                    .hidden = static_cast<std::uint32_t>(shape.hidden),
                    .intermediate = static_cast<std::uint32_t>(shape.intermediate),
@@ -144,7 +146,7 @@ CallPlan plan_call(const sm90::Layer& layer, const CallSize& size) {
   CallPlan made{.path = Path::rows, .tile_tokens = tile_tokens(size.slots(), layer.experts)};
   const bool may_decode = size.form == OutputForm::summed && !size.has_adapters &&
                           size.tokens <= sm90::kDecodeTokens && size.top_k <= sm90::kMostChoices &&
-                          stages_once(layer);
+                          stages_once(layer) && layer.intermediate != 0;
   if (may_decode) {
     made.decode = sm90::decode_shape(layer, static_cast<std::uint32_t>(size.tokens));
     if (made.decode.tile_rows != 0) made.path = Path::decode;

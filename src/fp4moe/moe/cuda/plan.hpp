@@ -4,7 +4,8 @@
 //   path      when
 //   nothing   no slots: the output becomes zeros
 //   decode    at most kDecodeTokens tokens in standard rows, summed, without adapters, where an
-//             expert's tokens and a ring of weights fit into shared memory
+//             expert's tokens and a ring of weights fit into shared memory; not for a rank whose
+//             share of h is empty
 //   rows      everything else
 #pragma once
 #include <array>
@@ -21,9 +22,9 @@ namespace fp4moe::moe::cuda {
 namespace sm90 = kernels::cuda::sm90;
 
 // The layer as kernels see it, but for its addresses. Groups and units of both matrices fit each
-// other: rows of w13 fill whole units of w2's columns. Errors: those of check(problem),
-// cuda.limits (more experts or larger sizes than kernels count), cuda.numerics (weights rounded to
-// bf16, which the reference engine computes).
+// other: rows of w13 fill whole units of w2's columns, at least one. Errors: those of
+// check(problem), cuda.limits (more experts or larger sizes than kernels count), cuda.numerics
+// (weights rounded to bf16, which the reference engine computes).
 Result<sm90::Layer> describe(const ExpertsProblem& problem);
 
 // Shared memory that adapters and scales of whole rows may take, which keep a row of h.

@@ -52,6 +52,21 @@ TEST(Plan, MatricesOfALayerFillEachOthersUnits) {
   EXPECT_EQ(layer_of(single).w13.groups, 2);
 }
 
+TEST(Plan, AnEmptyShareOfTheIntermediateSizeIsAUnitOfPadding) {
+  const sm90::Layer empty = layer_of(problem_of(3, 160, 0));
+  EXPECT_EQ(empty.intermediate, 0);
+  EXPECT_EQ(empty.w13.groups, 2);
+  EXPECT_EQ(empty.w13.units, 3);
+  EXPECT_EQ(empty.w2.groups, 3);
+  EXPECT_EQ(empty.w2.units, 1);
+  EXPECT_EQ(empty.w2.expert_bytes, 3 * 2176);
+  // Decode waits for every column of h, and here nobody leaves one.
+  EXPECT_EQ(plan_call(empty, {.tokens = 1, .top_k = 2}).path, Path::rows);
+  const auto space = plan_workspace(empty, {.tokens = 4, .top_k = 2}, 132);
+  ASSERT_TRUE(space) << text(space.why());
+  EXPECT_GT(space->bytes[static_cast<std::size_t>(Region::h)], 0);
+}
+
 TEST(Plan, WordsOfKernelsAreThoseOfTheLibrary) {
   ExpertsProblem problem = problem_of(2, 64, 64, "marlin");
   problem.shape.format = WeightFormat::nvfp4;
