@@ -155,8 +155,12 @@ Code cuModuleLoadData(Module* module, const void* image) {
 }
 Code cuModuleUnload(Module module) { return drop("cuModuleUnload", module, driver().modules); }
 Code cuModuleGetFunction(void** function, Module module, const char* name) {
-  if (std::strcmp(static_cast<const char*>(module), name) != 0) return code_not_found;
-  return answer("cuModuleGetFunction", [&](FakeDriver&) { *function = module; });
+  const bool is_there = std::strcmp(static_cast<const char*>(module), name) == 0;
+  const Code code = answer("cuModuleGetFunction", [&](FakeDriver& fake) {
+    *function = is_there ? module : nullptr;
+    fake.unknown_kernels += is_there ? 0 : 1;
+  });
+  return code == code_success && !is_there ? static_cast<Code>(code_not_found) : code;
 }
 Code cuFuncLoad(void*) {
   return answer("cuFuncLoad", [](FakeDriver&) {});

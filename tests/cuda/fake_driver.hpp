@@ -34,6 +34,7 @@ struct FakeDriver {
   // What is held and was done.
   int contexts = 0, modules = 0, allocations = 0, pinned = 0, streams = 0, events = 0, graphs = 0;
   int pushed = 0, popped = 0;
+  int unknown_kernels = 0;  // names that were asked for in a module without them
   std::size_t used_bytes = 0;
   std::vector<FakeLaunch> launches{};
 };
@@ -41,7 +42,7 @@ struct FakeDriver {
 inline constexpr int kFirstHandle = 40;  // of device 0
 
 // Code that this driver accepts begins so; a kernel's name follows, ended by a zero.
-inline constexpr char kFakeCode[] = "fake code: ";
+inline constexpr char kFakeCode[] = "fake code: .text.";
 
 // Its exported function of this name gives the one object there is.
 inline constexpr char kFakeDriverSymbol[] = "fake_driver";

@@ -1,6 +1,9 @@
 // What a Device holds of the driver's: for the files that implement it.
 #pragma once
+#include <functional>
+#include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "fp4moe/kernels/cuda/driver.hpp"
@@ -13,6 +16,7 @@ struct Device::State {
   int handle = 0;
   Context context = nullptr;  // the primary one, retained
   std::vector<Module> modules{};
+  std::map<std::string, Module, std::less<>> module_of{};  // of each kernel, by name
 
   State() = default;
   State(const State&) = delete;

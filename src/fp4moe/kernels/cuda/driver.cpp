@@ -112,6 +112,24 @@ OpenDevices& open_devices() {
 
 bool is_built() { return !cubins().empty(); }
 
+// nvcc gives every kernel's instructions a section of their own, whose name ends with a zero.
+// Asking the driver instead would be an error for each file that has not the kernel, which tools
+// show.
+std::vector<std::string> kernel_names(const Cubin& cubin) {
+  constexpr std::string_view kSection = ".text.";
+  const std::string_view bytes(reinterpret_cast<const char*>(cubin.code.data()), cubin.code.size());
+  std::vector<std::string> names;
+  for (std::size_t at = bytes.find(kSection); at != bytes.npos; at = bytes.find(kSection, at)) {
+    at += kSection.size();
+    const std::size_t end = bytes.find('\0', at);
+    if (end == bytes.npos) break;
+    names.emplace_back(bytes.substr(at, end - at));
+  }
+  std::ranges::sort(names);
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  return names;
+}
+
 Result<std::vector<DeviceFacts>> devices(const DriverFrom& from) {
   const auto driver = working_driver(from);
   if (!driver) return driver.why();
@@ -186,27 +204,28 @@ Result<std::shared_ptr<const Device>> Device::open(int ordinal, const DriverFrom
                                version_text(driver->version)))
           .try_this("update the NVIDIA driver, or build with the nvcc of its CUDA version");
     state.modules.push_back(module);
+    for (std::string& name : kernel_names(cubin)) state.module_of.emplace(std::move(name), module);
   }
   return std::shared_ptr<const Device>(device);
 }
 
 Result<Function> Device::function(std::string_view name) const {
   const State& state = *state_;
-  const EntryPoints& calls = *state.driver;
-  const Current current(calls, state.context);
-  const std::string doing = fmt::format("find the kernel {}", name);
-  if (current.code() != code_success) return failure(calls, current.code(), doing);
-  for (const Module module : state.modules) {
-    Function found = nullptr;
-    Code code = calls.module_function(&found, module, std::string(name).c_str());
-    if (code == code_not_found) continue;
-    // Code is loaded when it is first used, unless asked for: a capture would be too late.
-    if (code == code_success && calls.load_function != nullptr) code = calls.load_function(found);
-    if (code != code_success) return failure(calls, code, doing);
-    return found;
-  }
-  return error(ErrorCode::lacking, "cuda.kernel", fmt::format("there is no kernel '{}'", name))
-      .expects("the name of a kernel of this build", name);
+  const auto holder = state.module_of.find(name);
+  if (holder == state.module_of.end())
+    return error(ErrorCode::lacking, "cuda.kernel", fmt::format("there is no kernel '{}'", name))
+        .expects("the name of a kernel of this build", name);
+  Function found = nullptr;
+  const auto done = in_context(
+      *state.driver, state.context, fmt::format("find the kernel {}", name),
+      [&](const EntryPoints& calls) {
+        const Code code = calls.module_function(&found, holder->second, holder->first.c_str());
+        // Code is loaded when it is first used, unless asked for: a capture would be too late.
+        const bool loads = code == code_success && calls.load_function != nullptr;
+        return loads ? calls.load_function(found) : code;
+      });
+  if (!done) return done.why();
+  return found;
 }
 
 }  // namespace fp4moe::kernels::cuda

@@ -46,6 +46,9 @@ struct Cubin {
   std::span<const std::byte> code{};
 };
 
+// Names of the kernels whose instructions it holds, each once.
+std::vector<std::string> kernel_names(const Cubin& cubin);
+
 // The kernels in this library; none where it was built without (FP4MOE_CUDA=OFF).
 std::span<const Cubin> cubins();
 // Whether this build holds the kernels at all.

@@ -216,6 +216,7 @@ TEST_F(WithFakeDriver, KernelsAreFoundInWhicheverCodeHoldsThem) {
   const auto none = (*device)->function("fp4moe_fak");
   ASSERT_FALSE(none);
   EXPECT_EQ(none.why().id, "cuda.kernel");
+  EXPECT_EQ(fake_->unknown_kernels, 0);  // nor is the driver asked for what is not there
   fake_->failing["cuFuncLoad"] = 719;
   EXPECT_EQ((*device)->function("fp4moe_fake").why().id, "cuda.failed");
 }
@@ -470,16 +471,25 @@ constexpr std::string_view kKernels[] = {"route",
 
 TEST(Cubins, HoldEveryKernelOnce) {
   if (!is_built()) GTEST_SKIP() << "this build has no CUDA kernels";
-  for (const std::string_view kernel : kKernels) {
-    // The section that holds its instructions; names end with a zero.
-    const std::string section = fmt::format(".text.fp4moe_sm90_{}", kernel);
-    const auto name = std::as_bytes(std::span(section.c_str(), section.size() + 1));
-    const auto holds = [&](const Cubin& cubin) {
-      const auto end = cubin.code.end();
-      return std::search(cubin.code.begin(), end, name.begin(), name.end()) != end;
-    };
-    EXPECT_EQ(std::ranges::count_if(cubins(), holds), 1) << kernel;
-  }
+  std::vector<std::string> expected, found;
+  for (const std::string_view kernel : kKernels)
+    expected.push_back(fmt::format("fp4moe_sm90_{}", kernel));
+  for (const Cubin& cubin : cubins())
+    for (std::string& name : kernel_names(cubin)) found.push_back(std::move(name));
+  std::ranges::sort(expected);
+  std::ranges::sort(found);
+  EXPECT_EQ(found, expected);
+}
+
+TEST(Cubins, NamesOfKernelsEndWithAZeroAndAreTakenOnce) {
+  using namespace std::string_literals;
+  const auto names = [](const std::string& code) {
+    return kernel_names({"test", std::as_bytes(std::span(code))});
+  };
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(names(".text.b\0.rela.text.b\0.text.a\0"s), (Names{"a", "b"}));
+  EXPECT_EQ(names(".text.a\0.text.cut"s), Names{"a"});
+  EXPECT_EQ(names(""s), Names{});
 }
 
 TEST(Cubins, AreMachineCodeWhereThereAreAny) {
