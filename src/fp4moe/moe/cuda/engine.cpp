@@ -181,12 +181,13 @@ class Computation final : public Experts {
     if (!at) return at.why();
     return ConstRows{*at, dtype, host_.size() / row, x.columns, row};
   }
-  Result<Done> apply_and_fetch(const DeviceCall& call) {
-    if (const auto done = layer_.apply(call, *space_, stream_.get()); !done) return done.why();
-    host_.resize(call.out.rows * call.out.stride);
-    const auto sent = device_->download(host_, call.out.data, stream_.get());
-    if (!sent) return sent.why();
-    return device_->wait(stream_.get());
+  // Rows of the output that kernels wrote, to their place in `host_`; there when the stream is
+  // done.
+  Result<Done> fetch(const MutableRows& rows, std::uint64_t begin, std::uint64_t count) {
+    host_.resize(rows.rows * rows.stride);
+    const std::uint64_t at = begin * rows.stride;
+    return device_->download(std::span(host_).subspan(at, count * rows.stride), rows.data + at,
+                             stream_.get());
   }
 
   DeviceCall start(const ExpertsCall& call, OutputForm form) const {
@@ -229,7 +230,9 @@ class Computation final : public Experts {
     const auto rows = output_rows(out, pass.count * each);
     if (!rows) return rows.why();
     made.out = *rows;
-    if (const auto done = apply_and_fetch(made); !done) return done.why();
+    if (const auto done = layer_.apply(made, *space_, stream_.get()); !done) return done.why();
+    if (const auto sent = fetch(made.out, 0, made.out.rows); !sent) return sent.why();
+    if (const auto done = device_->wait(stream_.get()); !done) return done.why();
     spread_rows(host_, out, pass.begin * each, pass.count * each);
     return Done{};
   }
@@ -273,11 +276,16 @@ class Computation final : public Experts {
     const auto rows = output_rows(out, made.x.rows);
     if (!rows) return rows.why();
     made.out = *rows;
-    if (const auto done = apply_and_fetch(made); !done) return done.why();
+    if (const auto done = layer_.apply(made, *space_, stream_.get()); !done) return done.why();
+    // Rows of nobody were not written there and stay as they are here.
+    const auto count_of = [&](std::size_t e) { return static_cast<std::uint64_t>(counts[e]); };
+    for (std::size_t e = 0; e < counts.size(); ++e)
+      if (const auto sent = fetch(made.out, e * pass.count, count_of(e)); !sent) return sent.why();
+    if (const auto done = device_->wait(stream_.get()); !done) return done.why();
     const std::uint64_t row = rows->stride;
-    for (std::size_t e = 0; e < in.counts.size(); ++e)
+    for (std::size_t e = 0; e < counts.size(); ++e)
       spread_rows(std::span<const std::byte>(host_).subspan(e * pass.count * row), out,
-                  e * in.capacity + pass.begin, static_cast<std::uint64_t>(counts[e]));
+                  e * in.capacity + pass.begin, count_of(e));
     return Done{};
   }
 
