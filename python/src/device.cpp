@@ -16,11 +16,18 @@ using moe::cuda::DeviceSession;
 using moe::cuda::SessionCall;
 using tensor::DType;
 
+// torch's function that tells the stream; looked up once: an import costs more than a call.
+nb::handle current_stream() {
+  // Never torn down: the interpreter may be gone by then.
+  static const nb::object& found =
+      *new nb::object(nb::module_::import_("torch._C").attr("_cuda_getCurrentRawStream"));
+  return found;
+}
+
 // The stream that the caller's framework enqueues on. Others than torch: the default stream.
 kernels::cuda::Stream stream_of(const Array& tokens) {
   if (tokens.kind() != Kind::torch) return nullptr;
-  const nb::object number =
-      nb::module_::import_("torch._C").attr("_cuda_getCurrentRawStream")(*tokens.device());
+  const nb::object number = current_stream()(*tokens.device());
   // NOLINTNEXTLINE(performance-no-int-to-ptr): torch shows a stream as a number
   return reinterpret_cast<kernels::cuda::Stream>(nb::cast<std::uintptr_t>(number));
 }
@@ -47,18 +54,20 @@ void enqueue(OpenLayer& open, const SessionCall& call, kernels::cuda::Stream str
 }
 
 // Ids and weights as kernels read them: those of other types are turned on the device.
-nb::object dense(nb::handle given, const char* what, const Array& tokens, DType wanted) {
-  const Array seen = take_beside(given, what, tokens);
+Array dense(nb::handle given, const char* what, const Array& tokens, DType wanted) {
+  Array seen = take_beside(given, what, tokens);
   const auto element = static_cast<std::int64_t>(moe::element_bytes(DType::f32));
   if (seen.dimensions() == 2 && seen.dtype() == wanted &&
       (seen.shape(1) <= 1 || seen.stride(1) == element) &&
       (seen.shape(0) <= 1 || seen.stride(0) == seen.shape(1) * element))
-    return nb::borrow(given);
+    return seen;
   if (seen.kind() != Kind::torch || seen.dimensions() != 2)
     raise(usage("routes.memory", fmt::format("{} cannot be read as they lie", what))
               .expects(fmt::format("a dense 2-D array of {}", tensor::name(wanted)),
                        fmt::format("{} of {}", seen.shape_text(), seen.dtype_text())));
-  return given.attr(wanted == DType::i32 ? "int" : "float")().attr("contiguous")();
+  const nb::object turned =
+      given.attr(wanted == DType::i32 ? "int" : "float")().attr("contiguous")();
+  return take_beside(turned, what, tokens);
 }
 
 }  // namespace
@@ -80,26 +89,23 @@ nb::object apply_on_device(const Layer& layer, nb::handle x, const Array& tokens
                            const DeviceRoutes& routes, nb::handle out) {
   const std::shared_ptr<OpenLayer> open = layer.get();
   const ConstRows rows = rows_of(tokens, "tokens");
-  const nb::object ids = dense(routes.ids, "ids", tokens, DType::i32);
-  const nb::object weights = dense(routes.weights, "weights", tokens, DType::f32);
-  const Array id_array = take_beside(ids, "ids", tokens);
-  const Array weight_array = take_beside(weights, "weights", tokens);
+  const Array ids = dense(routes.ids, "ids", tokens, DType::i32);
+  const Array weights = dense(routes.weights, "weights", tokens, DType::f32);
   for (std::size_t i = 0; i < 2; ++i) {
-    const std::int64_t expected = i == 0 ? tokens.shape(0) : id_array.shape(1);
-    if (id_array.shape(i) != expected || weight_array.shape(i) != expected)
-      raise(
-          usage("routes.weights", "tokens, ids and weights do not go together")
-              .expects(fmt::format("[{}, top_k] twice", tokens.shape(0)),
-                       fmt::format("{} and {}", id_array.shape_text(), weight_array.shape_text())));
+    const std::int64_t expected = i == 0 ? tokens.shape(0) : ids.shape(1);
+    if (ids.shape(i) != expected || weights.shape(i) != expected)
+      raise(usage("routes.weights", "tokens, ids and weights do not go together")
+                .expects(fmt::format("[{}, top_k] twice", tokens.shape(0)),
+                         fmt::format("{} and {}", ids.shape_text(), weights.shape_text())));
   }
   Output output = take_output(x, tokens, rows, out);
   check_apart(rows, output.rows, "the tokens");
-  check_apart(rows_of(weight_array, "weights"), output.rows, "the weights");
+  check_apart(rows_of(weights, "weights"), output.rows, "the weights");
   const SessionCall call{.x = rows,
                          .out = output.rows,
-                         .ids = static_cast<const std::int32_t*>(id_array.data()),
-                         .weights = static_cast<const float*>(weight_array.data()),
-                         .top_k = static_cast<std::uint64_t>(id_array.shape(1))};
+                         .ids = static_cast<const std::int32_t*>(ids.data()),
+                         .weights = static_cast<const float*>(weights.data()),
+                         .top_k = static_cast<std::uint64_t>(ids.shape(1))};
   enqueue(*open, call, stream_of(tokens), Way::apply);
   return std::move(output.object);
 }
