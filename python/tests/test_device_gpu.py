@@ -29,7 +29,9 @@ SOURCES = {"gpt_oss": torch_layers.gpt_oss, "qwen3": torch_layers.qwen3}
 
 
 def model_of(source: Any) -> fp4moe.Model:
-    return fp4moe.Model.from_tensors(source.tensors, source.config, quant_config=source.quant_config)
+    return fp4moe.Model.from_tensors(
+        source.tensors, source.config, quant_config=source.quant_config
+    )
 
 
 def open_layer(source: Any) -> fp4moe.Layer:
@@ -218,7 +220,7 @@ def test_graphs_are_captured_and_replayed(source: Any, layer: Any, count: int) -
 
 def test_threads_with_streams_of_their_own_do_not_disturb_each_other(source: Any) -> None:
     layers = [open_layer(source) for _ in range(2)]
-    calls = [[Call(source, count, seed=10 * who + count) for count in (1, 16, 40)] for who in (1, 2)]
+    calls = [[Call(source, count, seed=9 * who + count) for count in (1, 16, 40)] for who in (1, 2)]
     expected = [
         [layer.run(call.x, call.logits) for call in mine] for layer, mine in zip(layers, calls)
     ]
