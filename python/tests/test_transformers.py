@@ -8,6 +8,7 @@ import logging
 import pickle
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -262,6 +263,40 @@ def test_experts_run_on_the_processor_where_there_is_a_gpu(gpt_oss: Path, monkey
     assert options["device"].startswith("cpu-")
     found = fp4moe.Model.open(gpt_oss).layer(0, **options).info()
     assert (found["engine"], found["kernel"]) == ("cpu", exact["kernel"])
+    on_gpu = Fp4MoeConfig(numerics="exact").layer_options("cuda")
+    assert (on_gpu["engine"], on_gpu["device"], on_gpu["numerics"]) == ("cuda", "auto", "exact")
+
+
+def test_experts_go_where_the_models_tensors_go(gpt_oss: Path) -> None:
+    model = load(gpt_oss)
+    experts = model.model.layers[0].mlp.experts
+    opened: list[str] = []
+
+    def opens(place: str) -> fp4moe.Layer:
+        opened.append(place)
+        return fp4moe.Model.open(gpt_oss).layer(0)
+
+    experts.attach(opens)
+    first = experts.layer
+    model.to("cpu").to(torch.float32)
+    assert opened == ["cpu"] and experts.layer is first
+    # A machine without a GPU: what `.to("cuda")` asks of every module.
+    experts._apply(lambda _: torch.empty(0, device="meta"))
+    assert opened == ["cpu"]
+
+    def moved(number: int) -> Any:
+        return lambda _: SimpleNamespace(device=torch.device("cuda", number))
+
+    with pytest.raises(fp4moe.UnsupportedError) as caught:
+        experts._apply(moved(1))
+    assert caught.value.id == "transformers.device"
+    assert experts.layer is first
+    experts._apply(moved(0))
+    assert opened == ["cpu", "cuda"] and experts.layer is not first
+    x, index, weights = torch.zeros(1, 64), torch.zeros(1, 2, dtype=torch.long), torch.ones(1, 2)
+    with pytest.raises(fp4moe.UnsupportedError, match="model.to") as caught:
+        experts(x, index, weights)
+    assert caught.value.id == "transformers.device"
 
 
 def test_a_gradient_is_refused_not_zero(gpt_oss: Path) -> None:

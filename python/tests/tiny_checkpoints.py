@@ -10,7 +10,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import ml_dtypes
 import numpy as np
 import torch
 from safetensors.torch import load_file
@@ -107,18 +106,18 @@ def quantise(source: Path, to: Path, kind: Kind, shard: str = "1GB") -> None:
     )
 
 
-DTYPES = {
-    torch.bfloat16: ml_dtypes.bfloat16,
-    torch.float8_e4m3fn: ml_dtypes.float8_e4m3fn,
-    torch.float8_e8m0fnu: ml_dtypes.float8_e8m0fnu,
-    torch.uint8: np.uint8,
-    torch.float32: np.float32,
-}
-
-
 def _array(tensor: torch.Tensor) -> np.ndarray:
+    import ml_dtypes  # of witnesses alone
+
+    types = {
+        torch.bfloat16: ml_dtypes.bfloat16,
+        torch.float8_e4m3fn: ml_dtypes.float8_e4m3fn,
+        torch.float8_e8m0fnu: ml_dtypes.float8_e8m0fnu,
+        torch.uint8: np.uint8,
+        torch.float32: np.float32,
+    }
     flat = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
-    return flat.view(DTYPES[tensor.dtype]).reshape(tuple(tensor.shape))
+    return flat.view(types[tensor.dtype]).reshape(tuple(tensor.shape))
 
 
 def tensors(folder: Path) -> dict[str, np.ndarray]:
@@ -128,12 +127,16 @@ def tensors(folder: Path) -> dict[str, np.ndarray]:
 
 
 def _codes(packed: np.ndarray) -> np.ndarray:
+    import ml_dtypes
+
     pairs = np.stack((packed & 15, packed >> 4), -1).reshape(*packed.shape[:-1], -1)
     return pairs.view(ml_dtypes.float4_e2m1fn).astype(np.float64)
 
 
 def decode(found: dict[str, Any], name: str) -> np.ndarray:
     """A matrix of a ModelOpt or compressed-tensors checkpoint in float64."""
+    import ml_dtypes
+
     packed = found.get(f"{name}.weight_packed", found.get(f"{name}.weight"))
     scales = found[f"{name}.weight_scale"]
     if scales.dtype == np.uint8:

@@ -18,7 +18,7 @@ OPTIONS = ("engine", "backend", "policy", "numerics", "weights", "threads")
 
 @dataclass
 class Fp4MoeConfig(QuantizationConfigMixin):
-    """Run the routed experts in the checkpoint's own FP4, on the processor.
+    """Run the routed experts in the checkpoint's own FP4, where the model's tensors are.
 
     `from_pretrained(path, quantization_config=Fp4MoeConfig())` takes it for a checkpoint in any
     dialect that fp4moe reads and transformers has a model for. The words are those of
@@ -69,9 +69,13 @@ class Fp4MoeConfig(QuantizationConfigMixin):
         """The wishes, by their words."""
         return {word: getattr(self, word) for word in OPTIONS}
 
-    def layer_options(self) -> dict[str, Any]:
-        """The keyword arguments of `fp4moe.Model.layer`."""
-        return {**self._options(), "device": _processor()}
+    def layer_options(self, place: str = "cpu") -> dict[str, Any]:
+        """The keyword arguments of `fp4moe.Model.layer` for a layer on "cpu" or "cuda"."""
+        options = self._options()
+        if place == "cpu":
+            return {**options, "device": _processor()}
+        engine = "cuda" if self.engine == "auto" else self.engine
+        return {**options, "engine": engine, "device": "auto"}
 
     def to_dict(self) -> dict[str, Any]:
         """The checkpoint's own words once there is one: files are its, not this program's."""

@@ -1,7 +1,8 @@
 """A model's routed experts, computed by fp4moe from FP4 weights.
 
 The model's own router says which experts a token goes to and with which weights; this module has
-the same call as the experts that it stands for, and no parameters: the weights are fp4moe's.
+the same call as the experts that it stands for, and no parameters: the weights are fp4moe's. They
+follow the model's tensors: `model.to("cuda")` opens the layer on the GPU, `.to("cpu")` back here.
 """
 
 from __future__ import annotations
@@ -19,6 +20,19 @@ from fp4moe.torch import ops
 
 
 Tensors = Callable[[], dict[str, torch.Tensor]]
+Open = Callable[[str], fp4moe.Layer]  # on "cpu" or "cuda"
+
+
+def place_of(device: torch.device) -> str:
+    """Where a layer for tensors of this device is: "cpu" or "cuda", the first GPU."""
+    if device.type == "cpu" or (device.type == "cuda" and device.index in (None, 0)):
+        return device.type
+    raise UnsupportedError(
+        "fp4moe's experts run on the processor or on the first GPU inside transformers",
+        id="transformers.device",
+        expected="cpu or cuda:0",
+        found=str(device),
+    )
 
 
 class Fp4MoeExperts(nn.Module):
@@ -33,11 +47,23 @@ class Fp4MoeExperts(nn.Module):
         self.layer: fp4moe.Layer | None = None
         self._number = 0
         self._tensors = tensors
+        self._opens: Open | None = None
+        self._place = "cpu"
 
-    def attach(self, layer: fp4moe.Layer) -> None:
-        """Compute with this layer from now on."""
-        self.layer = layer
-        self._number = ops.handle(layer)
+    def attach(self, opens: Open, place: str = "cpu") -> None:
+        """Compute with the layer that `opens` gives for a place, from now on."""
+        self.layer = opens(place)
+        self._number = ops.handle(self.layer)
+        self._opens, self._place = opens, place
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """What `.to(...)` and the like do to tensors: the layer goes to where they go."""
+        super()._apply(fn, recurse)
+        if self._opens is not None:
+            device = fn(torch.empty(0, device=self._place)).device
+            if device.type not in (self._place, "meta"):
+                self.attach(self._opens, place_of(device))
+        return self
 
     def checkpoint_tensors(self) -> dict[str, torch.Tensor]:
         """The experts' tensors as the checkpoint has them, names and bits."""
@@ -65,13 +91,13 @@ class Fp4MoeExperts(nn.Module):
                 expected="a model made by from_pretrained",
                 found="one whose loading did not end",
             )
-        if hidden_states.device.type != "cpu":
+        if hidden_states.device.type != self._place:
             raise UnsupportedError(
-                "fp4moe's experts run on the processor inside transformers",
+                "the tokens are not where the experts are",
                 id="transformers.device",
-                expected="cpu",
+                expected=self._place,
                 found=str(hidden_states.device),
-                remedy='load with device_map="cpu"',
+                remedy=f'move the whole model: model.to("{hidden_states.device.type}")',
             )
         shape = hidden_states.shape
         x = hidden_states.reshape(-1, shape[-1]).contiguous()

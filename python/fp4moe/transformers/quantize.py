@@ -19,7 +19,7 @@ from fp4moe.quantize import quantize
 from fp4moe.transformers.activation import check_activation
 from fp4moe.transformers.config import Fp4MoeConfig
 from fp4moe.transformers.experts import Fp4MoeExperts
-from fp4moe.transformers.quantizer import Fp4MoeQuantizer, experts_modules
+from fp4moe.transformers.quantizer import Fp4MoeQuantizer, experts_modules, opener
 
 Tensors = dict[str, torch.Tensor]
 
@@ -61,7 +61,7 @@ def quantize_experts(model: Any, format: str = "mxfp4", **options: Any) -> Any:
         facts = opened.info()["layers"][0]
         check_activation(module, str(facts["activation"]), config.get("swiglu_limit"), name)
         experts = Fp4MoeExperts(facts, functools.partial(dict, tensors))
-        experts.attach(opened.layer(0, **wish.layer_options()))
+        experts.attach(opener(opened, 0, wish))
         model.set_submodule(name, experts)
     model.config.quantization_config = wish
     model.hf_quantizer = Fp4MoeQuantizer(wish)

@@ -11,11 +11,11 @@ from torch import nn
 from transformers.core_model_loading import revert_weight_conversion
 from transformers.quantizers.base import HfQuantizer
 
-from fp4moe import errors
+from fp4moe import Model, errors
 from fp4moe.errors import InvalidInputError, UnsupportedError
 from fp4moe.transformers.activation import check_activation
 from fp4moe.transformers.config import METHOD, Fp4MoeConfig
-from fp4moe.transformers.experts import Fp4MoeExperts
+from fp4moe.transformers.experts import Fp4MoeExperts, Open
 from fp4moe.transformers.linear import Fp4Linear, find_linears, ignored_keys, take_weight
 from fp4moe.transformers.source import Source
 
@@ -35,22 +35,24 @@ class Fp4MoeQuantizer(HfQuantizer):
         self.source: Source | None = None
         self._linears: list[tuple[Fp4Linear, nn.Linear]] = []
         self._dtype = torch.bfloat16
+        self._place = "cpu"
 
     def validate_environment(self, *args: Any, device_map: Any = None, **kwargs: Any) -> None:
-        """Experts run on the processor, so everything does."""
+        """All of a model is on the processor, or all of it on the first GPU."""
         places = device_map.values() if isinstance(device_map, dict) else [device_map]
-        wrong = [str(place) for place in places if not _is_cpu(place)]
-        if wrong:
+        kinds = {_place(place) for place in places}
+        if len(kinds) > 1 or not kinds <= {"cpu", "cuda"}:
             raise UnsupportedError(
-                "fp4moe's experts run on the processor inside transformers",
+                "fp4moe's experts run on the processor or on the first GPU inside transformers",
                 id="transformers.device",
-                expected='device_map="cpu"',
-                found=", ".join(sorted(set(wrong))),
+                expected='device_map="cpu", or "cuda" where torch has a GPU',
+                found=", ".join(sorted({str(place) for place in places})),
             )
+        self._place = kinds.pop() if kinds else "cpu"
 
     def update_device_map(self, device_map: Any) -> Any:
-        """What is left to transformers is decided: the processor."""
-        return None if device_map is None else {"": "cpu"}
+        """What is left to transformers ("auto") is decided: the processor."""
+        return None if device_map is None else {"": self._place}
 
     def _process_model_before_weight_loading(
         self, model: Any, checkpoint_files: list[str] | None = None, **kwargs: Any
@@ -100,14 +102,14 @@ class Fp4MoeQuantizer(HfQuantizer):
 
     def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
         assert self.source is not None
-        options = self.quantization_config.layer_options()
         numbers = {int(layer["index"]): at for at, layer in enumerate(self._layers())}
         for name, module in model.named_modules():
             if isinstance(module, Fp4MoeExperts):
-                module.attach(self.source.model.layer(numbers[_number(name)], **options))
-        for linear, place in self._linears:
-            weight = linear.dequantise().to(self._dtype)
-            place.weight = nn.Parameter(weight, requires_grad=False)
+                opens = opener(self.source.model, numbers[_number(name)], self.quantization_config)
+                module.attach(opens, self._place)
+        for linear, module in self._linears:
+            weight = linear.dequantise().to(self._place, self._dtype)
+            module.weight = nn.Parameter(weight, requires_grad=False)
         return model
 
     def _layers(self) -> list[Facts]:
@@ -196,10 +198,19 @@ class Fp4MoeQuantizer(HfQuantizer):
         )
 
 
-def _is_cpu(place: Any) -> bool:
-    if isinstance(place, torch.device):
-        return place.type == "cpu"
-    return place in (None, "cpu", "auto", "balanced", "balanced_low_0", "sequential")
+def _place(wish: Any) -> str:
+    """Where a wish leads: "cpu", "cuda" (the first GPU), or what was given."""
+    if wish in (None, "cpu", "auto", "balanced", "balanced_low_0", "sequential"):
+        return "cpu"
+    first = wish in (0, "cuda", "cuda:0") or wish == torch.device("cuda", 0)
+    if first and torch.cuda.is_available():
+        return "cuda"
+    return "cpu" if wish == torch.device("cpu") else str(wish)
+
+
+def opener(model: Model, number: int, wish: Fp4MoeConfig) -> Open:
+    """What opens a layer of a model on "cpu" or "cuda"."""
+    return lambda place: model.layer(number, **wish.layer_options(place))
 
 
 def experts_modules(model: nn.Module) -> Iterator[tuple[str, Any]]:
