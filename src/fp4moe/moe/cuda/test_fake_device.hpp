@@ -56,6 +56,7 @@ class FakeDevice : public ::testing::Test {
     ASSERT_TRUE(device) << text(device.why());
     device_ = std::move(*device);
   }
+  void TearDown() override { EXPECT_EQ(fake_->unknown_kernels, 0); }
 
   static TestLayer weights(WeightFormat format = WeightFormat::mxfp4) {
     return TestLayer({.format = format,
