@@ -18,8 +18,7 @@ from torch_layers import EXPERTS, HIDDEN, TOP_K  # noqa: E402
 
 import fp4moe.torch  # noqa: E402
 
-if not torch.cuda.is_available():
-    pytest.skip("torch sees no GPU", allow_module_level=True)
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
 
 OPS = torch.ops.fp4moe
 GPU = torch.device("cuda", 0)

@@ -10,14 +10,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
-if not torch.cuda.is_available():
-    pytest.skip("torch sees no GPU", allow_module_level=True)
-
 import tiny_checkpoints as tiny  # noqa: E402
 from transformers import AutoModelForCausalLM  # noqa: E402
 
 import fp4moe  # noqa: E402
 from fp4moe.transformers import Fp4MoeExperts, quantize_experts  # noqa: E402
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
 
 ERROR = 4e-3  # docs/cuda.md: root mean square of the difference as a share of the result's
 KINDS = [("gpt_oss", "mxfp4"), ("qwen3_moe", "nvfp4"), ("qwen3_moe", "mxfp4")]
