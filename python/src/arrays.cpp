@@ -230,7 +230,7 @@ bool Array::take_dlpack(nb::handle object, const char* what, Access access) {
               .try_this("run it under torch.inference_mode()"));
     // Its own __dlpack__ asks about streams and gradients in Python, which takes longer than a
     // call.
-    PyObject* made = PyObject_CallOneArg(module->to_dlpack.ptr(), object.ptr());
+    PyObject* made = PyObject_CallFunctionObjArgs(module->to_dlpack.ptr(), object.ptr(), nullptr);
     if (made == nullptr) {
       const nb::python_error thrown;
       raise(usage("rows.memory", fmt::format("{} have no memory to read", what))
