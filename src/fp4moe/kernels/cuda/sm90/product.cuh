@@ -21,11 +21,18 @@ namespace fp4moe::kernels::cuda::sm90::product {
 
 inline constexpr std::uint32_t kMostStages = 8, kQueue = 2;
 
+// Some neighbouring groups of rows of one tile, at most one for each warpgroup; none: there is no
+// more work.
+struct Piece {
+  Tile tile;
+  std::uint32_t first, groups;
+};
+
 // In front of the ring.
 struct Shared {
   std::uint64_t full[kMostStages], empty[kMostStages];
   std::uint64_t queue_full[kQueue], queue_empty[kQueue];
-  std::uint32_t queue[kQueue];  // pieces of work
+  Piece queue[kQueue];
 };
 static_assert(sizeof(Shared) <= kTables);
 
@@ -37,24 +44,23 @@ struct Stage {
   static constexpr std::uint32_t kBytes = product_stage_bytes(most, Format::kIsNvfp4);
 };
 
-// Some neighbouring groups of rows of one tile, at most one for each warpgroup. All pieces of a
-// tile are of about the same size. Tiles of an expert follow each other, so that its weights are in
-// the cache for all of them.
-struct Piece {
-  Tile tile;
-  std::uint32_t first, groups;
+// All pieces. Tiles of an expert follow each other, so that its weights are in the cache for all of
+// them. Pieces of a tile are of about the same size, and as small as can be without one more round
+// of all blocks.
+struct Pieces {
+  std::uint32_t each, all;  // of a tile, of all tiles
 
-  static constexpr std::uint32_t kNone = ~0u;  // there is no more work
-  __device__ static std::uint32_t of_tile(const ProductParams& p, std::uint32_t consumers) {
-    return (p.matrix.groups + consumers - 1) / consumers;
+  __device__ Pieces(const ProductParams& p, std::uint32_t consumers) {
+    const std::uint32_t tiles = *p.sorted.tile_count, groups = p.matrix.groups;
+    const std::uint32_t fewest = (groups + consumers - 1) / consumers;
+    const std::uint32_t rounds = (tiles * fewest + gridDim.x - 1) / gridDim.x;
+    each = tiles == 0 ? fewest : min(groups, rounds * gridDim.x / tiles);
+    all = tiles * each;
   }
-  __device__ Piece(const ProductParams& p, std::uint32_t number, std::uint32_t consumers) {
-    const std::uint32_t pieces = of_tile(p, consumers), at = number / pieces;
-    const std::uint32_t part = number - at * pieces;
-    const std::uint32_t size = p.matrix.groups / pieces, larger = p.matrix.groups % pieces;
-    tile = p.sorted.tiles[at];
-    first = part * size + min(part, larger);
-    groups = size + (part < larger ? 1 : 0);
+  __device__ Piece at(const ProductParams& p, std::uint32_t number) const {
+    const std::uint32_t tile = number / each, part = number - tile * each;
+    const std::uint32_t size = p.matrix.groups / each, larger = p.matrix.groups % each;
+    return {p.sorted.tiles[tile], part * size + min(part, larger), size + (part < larger ? 1 : 0)};
   }
 };
 
@@ -63,7 +69,7 @@ template <class Format, int most>
 __device__ void produce(const ProductParams& p, Shared& shared, std::uint32_t ring) {
   using Ring = Stage<Format, most>;
   const std::uint32_t lane = threadIdx.x % 32;
-  const std::uint32_t pieces = *p.sorted.tile_count * Piece::of_tile(p, Ring::kConsumers);
+  const Pieces pieces(p, Ring::kConsumers);
   // Lane kConsumers copies tokens.
   const std::uint32_t to =
       ring + (lane < Ring::kConsumers ? lane * Ring::kUnits * Format::kRecord : Ring::kWeights);
@@ -71,15 +77,15 @@ __device__ void produce(const ProductParams& p, Shared& shared, std::uint32_t ri
   const std::uint64_t policy = most < 128 && lane < Ring::kConsumers ? read_once() : read_again();
   Place stage, queue;
   for (std::uint32_t number = blockIdx.x;;) {
-    const bool more = number < pieces;
+    Piece piece{};
+    if (number < pieces.all) piece = pieces.at(p, number);
     if (lane == 0) {
       barrier_wait(shared_address(&shared.queue_empty[queue.at]), queue.parity ^ 1);
-      shared.queue[queue.at] = more ? number : Piece::kNone;
+      shared.queue[queue.at] = piece;
       barrier_arrive(shared_address(&shared.queue_full[queue.at]));
     }
     queue.advance(kQueue);
-    if (!more) return;
-    const Piece piece(p, number, Ring::kConsumers);
+    if (piece.groups == 0) return;
     if (lane == 0) number = atomicAdd(p.work, 1u);
     const std::uint8_t* from = p.tiles + std::uint64_t{piece.tile.first_row} * p.matrix.units * 128;
     std::uint32_t unit_bytes = lane == Ring::kConsumers ? piece.tile.rows * 128 : 0;
@@ -155,6 +161,17 @@ __device__ inline void multiply(const ProductParams& p, Shared& shared, std::uin
     if (me.lane == 0) barrier_arrive(shared_address(&shared.empty[me.stage.at]));
     me.stage.advance(p.stages);
     stage = me.stage.at == 0 ? ring : stage + Ring::kBytes;
+  }
+}
+
+// A warpgroup without rows in a piece: stages go by.
+template <class Format, int most>
+__device__ inline void let_pass(const ProductParams& p, Shared& shared, Consumer& me) {
+  constexpr std::uint32_t kUnits = Stage<Format, most>::kUnits;
+  for (std::uint32_t unit = 0; unit < p.matrix.units; unit += kUnits) {
+    barrier_wait(shared_address(&shared.full[me.stage.at]), me.stage.parity);
+    if (me.lane == 0) barrier_arrive(shared_address(&shared.empty[me.stage.at]));
+    me.stage.advance(p.stages);
   }
 }
 
@@ -247,6 +264,18 @@ __device__ inline void store_rounded(const ProductParams& p, const Tile& tile, s
   }
 }
 
+template <int room>
+__device__ inline void store(const ProductParams& p, const Piece& piece, const Consumer& me,
+                             const float (&sums)[room]) {
+  const std::uint32_t group = piece.first + me.group;
+  if (p.epilogue == Epilogue::hidden)
+    store_hidden(p, piece.tile, group, me, sums);
+  else if (p.epilogue == Epilogue::raw)
+    store_raw(p, piece.tile, group, me, sums);
+  else
+    store_rounded(p, piece.tile, group, me, sums);
+}
+
 // The numbers of tokens that have a loop. Together they may take as many registers as there are:
 // the compiler shares none among them.
 template <int most>
@@ -270,13 +299,9 @@ __device__ void consume_all(const ProductParams& p, Shared& shared, std::uint32_
   Place queue;
   for (;;) {
     barrier_wait(shared_address(&shared.queue_full[queue.at]), queue.parity);
-    std::uint32_t number = shared.queue[queue.at];
-    __syncwarp();
-    if (me.lane == 0) barrier_arrive(shared_address(&shared.queue_empty[queue.at]));
-    queue.advance(kQueue);
-    if (number == Piece::kNone) return;
-    constexpr std::uint32_t kConsumers = Stage<Format, most>::kConsumers;
-    const std::uint32_t tile_bytes = Piece(p, number, kConsumers).tile.rows * 128;
+    const Piece& piece = shared.queue[queue.at];
+    if (piece.groups == 0) return;
+    const std::uint32_t tile_bytes = piece.tile.rows * 128;
     float sums[most / 2];
 #pragma unroll
     for (float& sum : sums) sum = 0.0f;
@@ -288,18 +313,16 @@ __device__ void consume_all(const ProductParams& p, Shared& shared, std::uint32_
            ...);
       static_cast<void>(done);
     };
-    product(typename Columns<most>::type{});
-    // Read again: registers are few in the loop.
-    asm volatile("" : "+r"(number)::"memory");
-    const Piece piece(p, number, kConsumers);
-    if (me.group >= piece.groups) continue;
-    const std::uint32_t group = piece.first + me.group;
-    if (p.epilogue == Epilogue::hidden)
-      store_hidden(p, piece.tile, group, me, sums);
-    else if (p.epilogue == Epilogue::raw)
-      store_raw(p, piece.tile, group, me, sums);
-    else
-      store_rounded(p, piece.tile, group, me, sums);
+    if (me.group < piece.groups) {
+      product(typename Columns<most>::type{});
+      asm volatile("" ::: "memory");  // reads the piece again: registers are few in the loop
+      store(p, piece, me, sums);
+    } else {
+      let_pass<Format, most>(p, shared, me);
+    }
+    __syncwarp();
+    if (me.lane == 0) barrier_arrive(shared_address(&shared.queue_empty[queue.at]));
+    queue.advance(kQueue);
   }
 }
 
