@@ -66,6 +66,38 @@ __device__ inline std::uint32_t token_row(std::uint32_t lane, std::uint32_t toke
   return token * 128 + (lane / 8 ^ token % 8) * 16;
 }
 
+// Where a stage's tokens begin and which row of each unit this lane reads; units of the stage.
+struct StageTokens {
+  std::uint32_t at, row, unit_bytes, units;
+};
+// A warpgroup's units of a stage, two if it `is_whole`.
+template <class Format, bool is_whole>
+__device__ inline void multiply_stage(const DecodeParams& p, const Memory& memory, Consumer& me,
+                                      const StageTokens& tokens,
+                                      float (&sums)[kDecodeColumns / 2]) {
+  static_assert(kDecodeStageUnits == 2 * kConsumers);
+  Operands<Format, 1> now, next;
+  barrier_wait(shared_address(&memory.tables.full[me.stage.at]), me.stage.parity);
+  const std::uint32_t record =
+      memory.ring + (me.stage.at * kDecodeStageUnits + me.group) * Format::kRecord;
+  const bool one = is_whole || me.group < tokens.units;
+  const bool both = is_whole || me.group + kConsumers < tokens.units;
+  if (one) now.load(record, me.warp, me.lane, tokens.at, tokens.row);
+  if (both)
+    next.load(record + kConsumers * Format::kRecord, me.warp, me.lane,
+              tokens.at + kConsumers * tokens.unit_bytes, tokens.row);
+  if constexpr (kRaises<Format>) {
+    if (one) now.multiply_raised(sums);
+    if (both) next.multiply_raised(sums);
+  } else {
+    if (one) now.multiply(sums);
+    if (both) next.multiply(sums);
+  }
+  __syncwarp();
+  if (me.lane == 0) barrier_arrive(shared_address(&memory.tables.empty[me.stage.at]));
+  me.stage.advance(p.stages);
+}
+
 // `rows` of the tile, of which this lane reads the one at `row`.
 template <class Format>
 __device__ inline void multiply(const DecodeParams& p, const Memory& memory, Consumer& me,
@@ -74,32 +106,12 @@ __device__ inline void multiply(const DecodeParams& p, const Memory& memory, Con
   float sums[kDecodeColumns / 2];
 #pragma unroll
   for (float& sum : sums) sum = 0.0f;
-  Operands<Format, 1> now, next;
-  static_assert(kDecodeStageUnits == 2 * kConsumers);
-  std::uint32_t tokens = memory.tokens + (s.first + me.group) * unit_bytes;
-  for (std::uint32_t left = s.count; left > 0;) {
-    const std::uint32_t units = min(kDecodeStageUnits, left);
-    barrier_wait(shared_address(&memory.tables.full[me.stage.at]), me.stage.parity);
-    const std::uint32_t record =
-        memory.ring + (me.stage.at * kDecodeStageUnits + me.group) * Format::kRecord;
-    if (me.group < units) now.load(record, me.warp, me.lane, tokens, row);
-    const bool both = me.group + kConsumers < units;
-    if (both)
-      next.load(record + kConsumers * Format::kRecord, me.warp, me.lane,
-                tokens + kConsumers * unit_bytes, row);
-    if constexpr (kRaises<Format>) {
-      if (me.group < units) now.multiply_raised(sums);
-      if (both) next.multiply_raised(sums);
-    } else {
-      if (me.group < units) now.multiply(sums);
-      if (both) next.multiply(sums);
-    }
-    __syncwarp();
-    if (me.lane == 0) barrier_arrive(shared_address(&memory.tables.empty[me.stage.at]));
-    me.stage.advance(p.stages);
+  std::uint32_t tokens = memory.tokens + (s.first + me.group) * unit_bytes, left = s.count;
+  for (; left >= kDecodeStageUnits; left -= kDecodeStageUnits) {
+    multiply_stage<Format, true>(p, memory, me, {tokens, row, unit_bytes, left}, sums);
     tokens += kDecodeStageUnits * unit_bytes;
-    left -= units;
   }
+  if (left > 0) multiply_stage<Format, false>(p, memory, me, {tokens, row, unit_bytes, left}, sums);
   barrier_wait(shared_address(&memory.tables.sums_empty[me.sums.at]), me.sums.parity ^ 1);
   float* to =
       memory.sums +
@@ -109,8 +121,7 @@ __device__ inline void multiply(const DecodeParams& p, const Memory& memory, Con
   to[kSumStride] = sums[1];
   to[8] = sums[2];
   to[kSumStride + 8] = sums[3];
-  __syncwarp();
-  if (me.lane == 0) barrier_arrive(shared_address(&memory.tables.sums_full[me.sums.at]));
+  arrive_some(kSumsAreThere + me.sums.at, kStagers);
   me.sums.advance(2);
 }
 
@@ -176,10 +187,8 @@ __device__ void run(const DecodeParams& p) {
       barrier_init(shared_address(&tables.full[i]), 1);
       barrier_init(shared_address(&tables.empty[i]), kConsumers * 4);
     }
-    for (std::uint32_t i = 0; i < 2; ++i) {
-      barrier_init(shared_address(&tables.sums_full[i]), kConsumers * 4);
-      barrier_init(shared_address(&tables.sums_empty[i]), 1);
-    }
+    for (std::uint64_t& barrier : tables.sums_empty)
+      barrier_init(shared_address(&barrier), kFinishers);
     barrier_init_done();
   }
   wait_for_previous();

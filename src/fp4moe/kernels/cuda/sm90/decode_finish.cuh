@@ -78,12 +78,9 @@ class Finisher {
       sum = __fadd_rn(sum, from[w * kDecodeColumns * kSumStride]);
     return sum;
   }
-  __device__ void wait_for_sums() const {
-    barrier_wait(shared_address(&tables_.sums_full[place_.at]), place_.parity);
-  }
+  __device__ void wait_for_sums() const { sync_some(kSumsAreThere + place_.at, kStagers); }
   __device__ void free_sums() {
-    meet();
-    if (me_ == 0) barrier_arrive(shared_address(&tables_.sums_empty[place_.at]));
+    barrier_arrive(shared_address(&tables_.sums_empty[place_.at]));
     place_.advance(2);
   }
 

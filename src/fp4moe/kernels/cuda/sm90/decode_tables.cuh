@@ -17,7 +17,7 @@ inline constexpr std::uint32_t kMostStages = 8;
 // kDecodeColumns of its slots.
 struct Tables {
   std::uint64_t full[kMostStages], empty[kMostStages];
-  std::uint64_t sums_full[2], sums_empty[2];
+  std::uint64_t sums_empty[2];
   std::uint32_t entries;
   union {
     std::int32_t ids[kMostSlots];  // until slots are listed

@@ -12,7 +12,13 @@ namespace fp4moe::kernels::cuda::sm90::decode {
 inline constexpr std::uint32_t kConsumerThreads = kConsumers * 128;
 inline constexpr std::uint32_t kFinishers = 96;
 inline constexpr std::uint32_t kStagers = kConsumerThreads + kFinishers;  // all but the producer
-enum Barriers : std::uint32_t { kStagersMeet = 1, kFinishersMeet, kListIsThere, kRoutersMeet };
+enum Barriers : std::uint32_t {
+  kStagersMeet = 1,
+  kFinishersMeet,
+  kListIsThere,
+  kRoutersMeet,
+  kSumsAreThere  // and the next: consumers filled the first or second place of sums
+};
 
 // Numbers for other blocks, and from them.
 __device__ inline void leave(std::uint64_t* at, float value, std::uint32_t launch) {

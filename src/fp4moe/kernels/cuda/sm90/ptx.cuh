@@ -91,6 +91,10 @@ __device__ inline void fence_for_tensor_cores() {
 __device__ inline void sync_some(std::uint32_t barrier, std::uint32_t threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
+// The same for those of them that need not wait.
+__device__ inline void arrive_some(std::uint32_t barrier, std::uint32_t threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
 
 template <int registers>
 __device__ inline void take_registers() {
