@@ -1,5 +1,5 @@
-// Rows of the second product become the output: a warp takes 256 columns of a token, 8 a lane, and
-// adds up its slots in their order, in float32.
+// Rows of the second product become the output: a warp takes 256 columns of a token, 8 a lane, or
+// twice as many, and adds up its slots in their order, in float32.
 //
 //   rows ─ * factor, + bias ─ rounded ─ * weight ─ [+ B_down (A_down h)] ─► sum over slots ─► out
 //
@@ -23,10 +23,26 @@ struct SlotRow {
   float low_weight = 1.0f;  // of low ranks
 };
 
-// All but the row and the router's weight, which come first.
+// The row and the router's weight, of the lane's slot among `choices` of an output row.
+__device__ SlotRow slot_of(const CombineParams& p, std::uint32_t row, std::uint32_t choices,
+                           bool is_weighted) {
+  const std::uint32_t slot = row * choices + threadIdx.x % 32;
+  SlotRow made;
+  if (threadIdx.x % 32 >= choices) return made;
+  made.row = p.sorted.row_of_slot[slot];
+  if (is_weighted && p.call.weights != nullptr) made.weight = p.call.weights[slot];
+  return made;
+}
+
+// All the rest. Rows that are finished have their expert's factor and bias in them.
+template <bool is_rounded>
 __device__ void describe(const CombineParams& p, bool is_weighted, SlotRow& slot) {
   if (slot.row < 0) return;
   const Layer& layer = p.layer;
+  if constexpr (is_rounded) {
+    if (is_weighted) slot.weight = router_weight(layer, slot.weight, 1.0f);
+    return;
+  }
   slot.expert = static_cast<std::uint32_t>(p.sorted.expert_of_row[slot.row]);
   const float global = folds_global(layer, is_weighted) ? down_global(layer, slot.expert) : 1.0f;
   slot.low_weight = weighs_later(layer) ? 1.0f : slot.weight;
@@ -53,7 +69,11 @@ struct Work {
 template <bool is_rounded, bool low>
 struct Rows8 {
   using Words = std::conditional_t<is_rounded, uint4, Piece>;
-  static constexpr std::uint32_t kTogether = low ? 1 : 4;  // slots whose rows are loaded at once
+  static constexpr std::uint32_t kTogether = low ? 1 : 4;     // slots whose rows are loaded at once
+  static constexpr std::uint32_t kWide = is_rounded ? 2 : 1;  // segments, likewise
+  struct Sum {
+    Piece of[kWide];
+  };
 
   __device__ static Words load(const CombineParams& p, std::int32_t row, std::uint32_t column) {
     const std::uint64_t at =
@@ -97,39 +117,48 @@ struct Rows8 {
   }
 
   // All lanes of a warp: the sum over slots, in their order.
-  __device__ static Piece sum(const CombineParams& p, Work work, SlotRow mine) {
+  __device__ static Sum sum(const CombineParams& p, Work work, SlotRow mine) {
     const auto [first, choices, column, is_weighted] = work;
-    Piece sum = no_piece();
-    const bool later = weighs_later(p.layer);
+    Sum sum;
+#pragma unroll
+    for (Piece& piece : sum.of) piece = no_piece();
     for (std::uint32_t begin = 0; begin < choices; begin += kTogether) {
-      Words words[kTogether];
+      Words words[kTogether][kWide];
       std::int32_t rows[kTogether];
 #pragma unroll
       for (std::uint32_t i = 0; i < kTogether; ++i) {
         const auto from = static_cast<int>(min(begin + i, choices - 1));
         rows[i] = __shfl_sync(0xFFFFFFFFu, mine.row, from);
         if (begin + i >= choices) rows[i] = -1;
-        if (rows[i] >= 0 && column < p.layer.hidden) words[i] = load(p, rows[i], column);
+#pragma unroll
+        for (std::uint32_t w = 0; w < kWide; ++w)
+          if (rows[i] >= 0 && column + w * kSegment < p.layer.hidden)
+            words[i][w] = load(p, rows[i], column + w * kSegment);
       }
-      if (begin == 0) describe(p, is_weighted, mine);  // while rows are on their way
+      if (begin == 0) describe<is_rounded>(p, is_weighted, mine);  // while rows are on their way
 #pragma unroll
       for (std::uint32_t i = 0; i < kTogether; ++i) {
         if (rows[i] < 0) continue;
         const SlotRow slot = slot_from(mine, begin + i);
-        if (column >= p.layer.hidden) continue;
-        Piece values = read(p, slot, column, words[i]);
-        if constexpr (low) {
-          const DeviceLoraExpert* adapter =
-              adapter_of(p.lora, p.call, first + begin + i, slot.expert);
-          if (adapter != nullptr) add_low(p, slot, *adapter, column, values);
-        }
-        const float weight = later ? slot.weight : 1.0f;
+        const DeviceLoraExpert* adapter = nullptr;
+        if constexpr (low) adapter = adapter_of(p.lora, p.call, first + begin + i, slot.expert);
 #pragma unroll
-        for (std::uint32_t c = 0; c < kPiece; ++c)
-          sum.v[c] = __fadd_rn(sum.v[c], __fmul_rn(weight, values.v[c]));
+        for (std::uint32_t w = 0; w < kWide; ++w)
+          if (column + w * kSegment < p.layer.hidden)
+            add(p, slot, adapter, column + w * kSegment, words[i][w], sum.of[w]);
       }
     }
     return sum;
+  }
+  __device__ static void add(const CombineParams& p, const SlotRow& slot,
+                             const DeviceLoraExpert* adapter, std::uint32_t column,
+                             const Words& words, Piece& sum) {
+    Piece values = read(p, slot, column, words);
+    if (low && adapter != nullptr) add_low(p, slot, *adapter, column, values);
+    const float weight = weighs_later(p.layer) ? slot.weight : 1.0f;
+#pragma unroll
+    for (std::uint32_t c = 0; c < kPiece; ++c)
+      sum.v[c] = __fadd_rn(sum.v[c], __fmul_rn(weight, values.v[c]));
   }
 };
 
@@ -142,27 +171,31 @@ __device__ void combine(const CombineParams& p) {
                              : sums     ? call.tokens
                                         : call.tokens * call.top_k;
   const bool is_weighted = sums && call.weight_on_input == 0;
-  const std::uint32_t segments = (p.layer.hidden + kSegment - 1) / kSegment;
-  const std::uint32_t lane = threadIdx.x % 32;
-  constexpr std::uint32_t kWarps = kCombineThreads / 32;
-
-  for (std::uint32_t item = blockIdx.x * kWarps + threadIdx.x / 32; item < rows * segments;
-       item += gridDim.x * kWarps) {
-    const std::uint32_t row = item / segments;
-    const std::uint32_t column = (item - row * segments) * kSegment + lane * kPiece;
-    SlotRow mine;
-    if (lane < choices) {
-      mine.row = p.sorted.row_of_slot[row * choices + lane];
-      if (is_weighted && call.weights != nullptr) mine.weight = call.weights[row * choices + lane];
-    }
+  constexpr std::uint32_t kColumns = kSegment * Reader::kWide, kWarps = kCombineThreads / 32;
+  const std::uint32_t parts = (p.layer.hidden + kColumns - 1) / kColumns;
+  const std::uint32_t all = rows * parts, step = gridDim.x * kWarps;
+  std::uint32_t item = blockIdx.x * kWarps + threadIdx.x / 32;
+  if (item >= all) return;
+  SlotRow next = slot_of(p, item / parts, choices, is_weighted);
+  for (; item < all; item += step) {
+    const std::uint32_t row = item / parts;
+    const std::uint32_t column = (item - row * parts) * kColumns + threadIdx.x % 32 * kPiece;
+    const SlotRow mine = next;
+    // Where the next one's rows lie, while this one's are read.
+    if (item + step < all) next = slot_of(p, (item + step) / parts, choices, is_weighted);
     if (is_batched && __shfl_sync(0xFFFFFFFFu, mine.row, 0) < 0) continue;  // nobody reads it
-    Piece sum = Reader::sum(p, {row * choices, choices, column, is_weighted}, mine);
-    if (column >= p.layer.hidden) continue;
-    if (sums && p.layer.rounds_sum != 0) {
+    auto sum = Reader::sum(p, {row * choices, choices, column, is_weighted}, mine);
 #pragma unroll
-      for (std::uint32_t c = 0; c < kPiece; ++c) sum.v[c] = rounded_to_bf16(sum.v[c]);
+    for (std::uint32_t w = 0; w < Reader::kWide; ++w) {
+      if (column + w * kSegment >= p.layer.hidden) continue;
+      Piece& piece = sum.of[w];
+      if (sums && p.layer.rounds_sum != 0) {
+#pragma unroll
+        for (float& value : piece.v) value = rounded_to_bf16(value);
+      }
+      store_piece(call.out.data, call.out.type, row * call.out.stride + column + w * kSegment,
+                  piece);
     }
-    store_piece(call.out.data, call.out.type, row * call.out.stride + column, sum);
   }
 }
 
