@@ -260,14 +260,23 @@ __device__ void place_last(const SortParams& p, const SortSpace& space, std::uin
 // Slots whose ranks are in row_of_slot. Warps that share a range take its steps by turns.
 __device__ void place_slots(const SortParams& p, const SortSpace& space, std::uint32_t steps) {
   const std::uint32_t ranges = sort_ranges(p.experts), warp = threadIdx.x / 32;
-  const std::uint32_t range = warp % ranges;
-  for (std::uint32_t step = warp / ranges; step < steps; step += 32 / ranges) {
-    const std::uint32_t slot = (range * steps + step) * 32 + threadIdx.x % 32;
-    if (slot >= space.slots) continue;
-    const std::int32_t rank = p.to.row_of_slot[slot];
-    if (rank < 0) continue;
-    place_slot(p, space, range, slot, local_expert(p, p.call.ids[slot]),
-               static_cast<std::uint32_t>(rank));
+  const std::uint32_t range = warp % ranges, turns = 32 / ranges;
+  for (std::uint32_t step = warp / ranges; step < steps; step += turns * kAhead) {
+    std::int32_t ranks[kAhead], ids[kAhead];
+    const auto slot_at = [&](std::uint32_t i) {
+      return (range * steps + step + i * turns) * 32 + threadIdx.x % 32;
+    };
+#pragma unroll
+    for (std::uint32_t i = 0; i < kAhead; ++i) {
+      const bool is_there = step + i * turns < steps && slot_at(i) < space.slots;
+      ranks[i] = is_there ? p.to.row_of_slot[slot_at(i)] : -1;
+      ids[i] = is_there ? p.call.ids[slot_at(i)] : -1;
+    }
+#pragma unroll
+    for (std::uint32_t i = 0; i < kAhead; ++i)
+      if (ranks[i] >= 0)
+        place_slot(p, space, range, slot_at(i), local_expert(p, ids[i]),
+                   static_cast<std::uint32_t>(ranks[i]));
   }
 }
 
