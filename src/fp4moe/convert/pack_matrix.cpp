@@ -11,6 +11,7 @@
 
 #include "fp4moe/base/checked.hpp"
 #include "fp4moe/convert/pack_matrix_rows.hpp"
+#include "fp4moe/convert/pack_matrix_staged.hpp"
 #include "fp4moe/convert/shuffle_plan.hpp"
 
 namespace fp4moe::convert {
@@ -182,7 +183,7 @@ class Packer {
         row_bytes_(row_bytes(map)),
         chunked_(ceil_div(map.padded().cols, plan.chunk_cols) * plan.chunk_bytes),
         is_short_(row_bytes_ <= kShortRow),
-        fills_rows_(is_short_ && !plan.padded_runs.empty()),
+        fills_rows_(is_short_ && plan.is_whole),
         row_step_(is_short_               ? chunked_
                   : from.table != nullptr ? row_bytes_
                                           : 0),
@@ -334,7 +335,7 @@ class Packer {
         const std::size_t end = std::min(first + block_, bases_.size());
         for (const ShufflePlan::Run& run : runs_)
           for (std::size_t i = first; i < end; ++i) add_strip(bases_[i], run);
-        for (std::size_t i = first; !fills_rows_ && i < end; ++i)
+        for (std::size_t i = first; has_whole_edge_ && i < end; ++i)
           for (const ShufflePlan::Run& run : plan_.edge_runs) add_edge(bases_[i], run);
       }
       look_ahead();
@@ -393,7 +394,7 @@ class Packer {
       for (const ShufflePlan::Run& run : runs_)
         for (std::size_t i = first; i < end; ++i)
           copy_run(bases_[i], run, rows_[bases_[i].row] + run.begin * plan_.chunk_bytes);
-      for (std::size_t i = first; !fills_rows_ && i < end; ++i)
+      for (std::size_t i = first; has_whole_edge_ && i < end; ++i)
         for (const ShufflePlan::Run& run : plan_.edge_runs)
           copy_run(bases_[i], run, edge_of(bases_[i].row, run.begin));
     }
@@ -429,7 +430,7 @@ class Packer {
         strips_.back().place = to;
         to += plan_.registers * sizeof(Register);
       }
-    plan_.pack()(edge_shape_, strips_.data(), strips_.size());
+    plan_.kernel->pack[0][plan_.bystanders](edge_shape_, strips_.data(), strips_.size());
     const std::uint8_t* from = made_.data();
     for (const Base& base : bases_) {
       std::uint8_t* const place = base.place;
@@ -459,7 +460,8 @@ class Packer {
   std::size_t together_ = clears_first_ || row_step_ != 0 ? 1 : batches_together(plan_);
   std::size_t strips_ahead_ = 1;
   kernels::cpu::PackShape shape_ = shape_of(plan_, is_fetched_), edge_shape_ = shape_;
-  bool has_ragged_edge_ = !fills_rows_ && !plan_.edge.empty() && plan_.edge_runs.empty();
+  bool has_whole_edge_ = !fills_rows_ && plan_.is_whole;
+  bool has_ragged_edge_ = !plan_.edge.empty() && !plan_.is_whole;
   std::vector<EdgePiece> pieces_{};  // of ragged edges
   std::vector<std::uint8_t> made_{};
   std::vector<std::uint8_t> padding_, copies_;
@@ -558,6 +560,7 @@ void pack_matrix(const IndexMap& map, const MatrixSource& from, std::span<std::b
                  Path path) {
   if (path == Path::map) return pack_by_map(map, from, out);
   if (is_rows(map.map())) return pack_rows(map, from, out);
+  if (pack_staged(map, from, out)) return;
   const std::optional<ShufflePlan> plan = plan_shuffle(map, machine_shuffles());
   if (!plan) return pack_by_map(map, from, out);
   Packer(map, *plan, from, out).run();

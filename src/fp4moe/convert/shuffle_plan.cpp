@@ -96,19 +96,18 @@ void add_runs(const IndexMap& map, ShufflePlan& plan) {
   const std::uint64_t row_bytes = nibbles ? map.logical().cols / 2 : map.logical().cols;
   const std::size_t full = row_bytes / plan.chunk_bytes;
   const std::size_t chunks = ceil_div(map.padded().cols, plan.chunk_cols);
-  const bool is_whole = map.padded().cols % plan.chunk_cols == 0;
+  plan.is_whole = map.padded().cols % plan.chunk_cols == 0;
   for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
     const ShufflePlan::Run one{.begin = chunk,
                                .count = 1,
                                .place = map.col_part(chunk * plan.chunk_cols) / (nibbles ? 2 : 1)};
-    if (is_whole) add_chunk(plan.padded_runs, one, longest);
+    add_chunk(plan.padded_runs, one, longest);
     if (chunk < full) {
       add_chunk(plan.runs, one, longest);
       continue;
     }
     plan.edge.push_back(one);
-    if (is_whole)
-      add_chunk(plan.edge_runs, {.begin = chunk - full, .count = 1, .place = one.place}, longest);
+    add_chunk(plan.edge_runs, {.begin = chunk - full, .count = 1, .place = one.place}, longest);
   }
 }
 
@@ -133,12 +132,15 @@ void add_bystanders(const IndexMap& map, const kernels::cpu::ShuffleSet& set, Sh
     const auto divides = [&](std::uint64_t cols, std::uint64_t steps) {
       return cols % (steps * bytes * per_byte) == 0;
     };
-    const bool is_possible = is_row                       ? map.padded().rows % (2 * rows) == 0
+    const bool is_near = 2 * rows <= ShufflePlan::kBatch;
+    const bool is_possible = is_row ? is_near && map.padded().rows % (2 * rows) == 0
                              : weight != bytes * per_byte ? false
                              : byte >= kLine
                                  ? moves_lanes && divides(map.logical().cols, 2)
                                  : set.widens && divides(map.padded().cols, kLine / byte);
-    const std::size_t most = byte >= kLine && !has_code ? kMostForPairs : set.most_registers;
+    const std::size_t most = byte < kLine ? set.most_for_lines
+                             : has_code   ? set.most_registers
+                                          : kMostForPairs;
     if (!is_possible || plan.registers > most / 2) break;
     for (std::size_t r = 0; r < plan.registers; ++r) {
       plan.row_of[plan.registers + r] = plan.row_of[r] + rows;
@@ -165,7 +167,20 @@ bool ShufflePlan::fills_lines() const {
          std::ranges::find(places, 32) != places.end();
 }
 
+std::uint64_t ShufflePlan::place_at(std::size_t number, bool across) const {
+  const std::size_t own = registers >> bystanders, groups = std::size_t{1} << bystanders;
+  return place_of[across ? number % groups * own + number / groups : number];
+}
+
 kernels::cpu::PackFn ShufflePlan::pack() const {
+  const auto is_by_lines = [&](bool across) {
+    for (std::size_t number = 0; number < registers; ++number)
+      if (place_at(number, across) != place_at(number & ~std::size_t{3}, across) + number % 4 * 16)
+        return false;
+    return registers >= 4;
+  };
+  if (is_by_lines(false)) return kernel->pack_lines[0][bystanders];
+  if (is_by_lines(true)) return kernel->pack_lines[1][bystanders];
   const bool is_across = place_of[1] >= kLine && bystanders != 0;
   return kernel->pack[is_across ? 1 : 0][bystanders];
 }
@@ -224,8 +239,12 @@ std::optional<ShufflePlan> plan_shuffle(const IndexMap& map, const kernels::cpu:
             ((lane >> (i - 1)) & 1) != 0 && label < LanePattern::kOther)
           plan.lane_col[lane] += std::uint64_t{1} << (label - 1);
   add_runs(map, plan);
-  for (std::uint64_t row = 0; row < ShufflePlan::kBatch; ++row)
-    plan.row_place[row] = map.row_part(row) / per_byte;
+  // Digits are binary, so bits of the row add up.
+  for (std::uint64_t half = 1; half < ShufflePlan::kBatch; half *= 2) {
+    const std::uint64_t place = map.row_part(half) / per_byte;
+    for (std::uint64_t row = 0; row < half; ++row)
+      plan.row_place[half + row] = plan.row_place[row] + place;
+  }
   return plan;
 }
 

@@ -34,12 +34,11 @@ struct ShufflePlan {
     std::uint64_t place = 0, step = 0;
   };
   std::vector<Run> runs{}, edge{};
-  // The edge's chunks in runs, counted from its first. Empty where some of their targets lie
-  // outside of the matrix; so is the next.
+  // The edge's chunks in runs, counted from its first.
   std::vector<Run> edge_runs{};
-  // All chunks of the padded row, for rows copied to where they can be read to that end. Empty
-  // where some of their targets lie outside of the matrix.
+  // All chunks of the padded row, for rows copied to where they can be read to that end.
   std::vector<Run> padded_runs{};
+  bool is_whole = false;  // no chunk reaches beyond the padded row
   // A row's byte in the storage: that of its batch of kBatch rows, and its own.
   static constexpr std::uint64_t kBatch = 128;
   std::array<std::uint64_t, kBatch> row_place{};
@@ -47,6 +46,10 @@ struct ShufflePlan {
   // Whether one step of the kernel writes whole cache lines.
   bool fills_lines() const;
   kernels::cpu::PackFn pack() const;
+
+ private:
+  // Of the register stored as number `number`: in order, or across bystanders.
+  std::uint64_t place_at(std::size_t number, bool across) const;
 };
 
 // Nothing where no kernel fits: digits that are no powers of two, rows that do not fill registers.

@@ -23,7 +23,7 @@ struct LanePattern {
   friend constexpr bool operator==(const LanePattern&, const LanePattern&) = default;
 };
 
-inline constexpr std::size_t kMostShuffleRegisters = 16;
+inline constexpr std::size_t kMostShuffleRegisters = 32;
 inline constexpr std::size_t kMostBystanders = 3;
 
 // What the strips of a matrix have in common. Register r is loaded from a row's 16 bytes: that of
@@ -60,6 +60,18 @@ struct PackStrip {
 };
 using PackFn = void (*)(const PackShape&, const PackStrip*, std::size_t count) noexcept;
 
+// The same for short rows, whose strips are over too soon to prepare anything: rows[r] is where
+// register r is loaded from, `begin` bytes further, and nothing is fetched. Of the shape only
+// place_of and row_step are used.
+struct TileStrip {
+  const std::uint8_t* const* rows = nullptr;
+  std::uint64_t begin = 0;
+  std::uint8_t* place = nullptr;
+  std::size_t count = 0;
+  std::uint64_t place_step = 0;
+};
+using PackTileFn = void (*)(const PackShape&, const TileStrip*, std::size_t count) noexcept;
+
 // The other way: register q is loaded from from[q], register r is stored to to[r], then all
 // pointers advance, `count` times in all.
 struct UnpackCall {
@@ -75,6 +87,9 @@ struct ShuffleKernel {
   // The second row stores registers that differ in bystanders alone one after another, for places
   // where they make up a cache line.
   PackFn pack[2][kMostBystanders + 1] = {};
+  // The same where every four registers, in the order in which they are stored, are a cache line.
+  PackFn pack_lines[2][kMostBystanders + 1] = {};
+  PackTileFn pack_tile[kMostBystanders + 1] = {};  // where nibbles stay together
   UnpackFn unpack[kMostBystanders + 1] = {};
 };
 

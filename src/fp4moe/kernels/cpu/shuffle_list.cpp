@@ -16,17 +16,19 @@ namespace {
 
 constexpr ShuffleSet kSets[] = {
 #if defined(__aarch64__)
-    {"neon/shuffle", {CpuFeature::neon}, neon::shuffles, neon::translate, 16, true},
+    {"neon/shuffle", {CpuFeature::neon}, neon::shuffles, neon::translate, 16, 32, true, true},
 #elif defined(__x86_64__)
     {"avx512/shuffle",
      {CpuFeature::avx2, CpuFeature::avx512},
      avx512::shuffles,
      portable::translate,
      8,
+     8,
+     false,
      false},
-    {"avx2/shuffle", {CpuFeature::avx2}, avx2::shuffles, avx2::translate, 8, false},
+    {"avx2/shuffle", {CpuFeature::avx2}, avx2::shuffles, avx2::translate, 8, 8, false, false},
 #endif
-    {"portable/shuffle", {}, portable::shuffles, portable::translate, 8, false},
+    {"portable/shuffle", {}, portable::shuffles, portable::translate, 8, 8, false, false},
 };
 
 }  // namespace

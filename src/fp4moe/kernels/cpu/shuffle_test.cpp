@@ -53,6 +53,33 @@ Bytes run(PackFn kernel, Bytes in) {
   kernel(registers.shape, strips, std::size(strips));
   return out;
 }
+Bytes run(PackTileFn kernel, Bytes in) {
+  Bytes out(in.size());
+  const Registers registers(in, out);
+  const TileStrip strips[] = {{registers.from.data(), 0, out.data(), 1, 16},
+                              {registers.from.data(), 16, out.data() + 16, kSteps - 1, 16}};
+  kernel(registers.shape, strips, std::size(strips));
+  return out;
+}
+// Every four registers, in the order in which they are stored, to one line; then as the others.
+Bytes run_by_lines(PackFn kernel, Bytes in, std::size_t groups, bool across) {
+  Bytes lines(in.size()), out(in.size());
+  Registers registers(in, lines);
+  const std::size_t count = in.size() / (16 * kSteps), own = count / groups;
+  const auto turn = [&](std::size_t number) {
+    return across ? number % groups * own + number / groups : number;
+  };
+  const auto place = [](std::size_t number) { return number / 4 * 64 * kSteps + number % 4 * 16; };
+  for (std::size_t number = 0; number < count; ++number)
+    registers.shape.place_of[turn(number)] = place(number);
+  const PackStrip strip{registers.from.data(), 0, lines.data(), kSteps, 64,
+                        registers.from.data(), 0};
+  kernel(registers.shape, &strip, 1);
+  for (std::size_t number = 0; number < count; ++number)
+    for (std::size_t step = 0; step < kSteps; ++step)
+      std::copy_n(&lines[place(number) + step * 64], 16, &out[(turn(number) * kSteps + step) * 16]);
+  return out;
+}
 Bytes run(UnpackFn kernel, Bytes in) {
   Bytes out(in.size());
   const Registers registers(in, out);
@@ -71,6 +98,17 @@ std::size_t registers_of(const LanePattern& pattern) {
   return std::size_t{1} << derive_shuffle(pattern).register_bits;
 }
 
+// Bystanders do not meet: each group of registers by itself.
+Bytes run_groups(PackFn kernel, const Bytes& in, std::size_t groups) {
+  Bytes out;
+  const auto size = static_cast<std::ptrdiff_t>(in.size() / groups);
+  for (auto from = in.begin(); from != in.end(); from += size) {
+    const Bytes made = run(kernel, Bytes(from, from + size));
+    out.insert(out.end(), made.begin(), made.end());
+  }
+  return out;
+}
+
 TEST(Shuffle, EveryInstructionSetGivesThePortableBytesAndUndoesThem) {
   const ShuffleSet& portable = shuffle_sets().back();
   for (const ShuffleSet* set : usable_sets())
@@ -78,16 +116,27 @@ TEST(Shuffle, EveryInstructionSetGivesThePortableBytesAndUndoesThem) {
       for (std::size_t bystanders = 0; bystanders <= kMostBystanders; ++bystanders) {
         const ShuffleKernel* kernel = set->find(pattern);
         ASSERT_NE(kernel, nullptr);
-        const std::size_t registers = registers_of(pattern) << bystanders;
-        ASSERT_EQ(kernel->pack[0][bystanders] != nullptr, registers <= kMostShuffleRegisters);
-        if (kernel->pack[0][bystanders] == nullptr) continue;
+        const std::size_t groups = std::size_t{1} << bystanders;
+        const std::size_t registers = registers_of(pattern) * groups;
+        const PackFn pack = kernel->pack[0][bystanders];
+        ASSERT_TRUE(pack != nullptr || registers > set->most_for_lines) << set->name;
+        if (pack == nullptr) continue;
 
         const Bytes in = random_bytes(registers * 16 * kSteps, registers + pattern.code);
-        const Bytes out = run(kernel->pack[0][bystanders], in);
+        const Bytes out = run(pack, in);
 
-        EXPECT_EQ(out, run(portable.find(pattern)->pack[0][bystanders], in)) << set->name;
+        EXPECT_EQ(out, run_groups(portable.find(pattern)->pack[0][0], in, groups)) << set->name;
         EXPECT_EQ(out, run(kernel->pack[1][bystanders], in)) << set->name;
         EXPECT_EQ(run(kernel->unpack[bystanders], out), in) << set->name;
+        ASSERT_EQ(kernel->pack_tile[bystanders] != nullptr, pattern.source[0] == 0) << set->name;
+        if (pattern.source[0] == 0) {
+          EXPECT_EQ(out, run(kernel->pack_tile[bystanders], in)) << set->name;
+        }
+        for (const bool across : {false, true}) {
+          const PackFn by_lines = kernel->pack_lines[across ? 1 : 0][bystanders];
+          if (registers < 4) continue;
+          EXPECT_EQ(out, run_by_lines(by_lines, in, groups, across)) << set->name;
+        }
       }
 }
 

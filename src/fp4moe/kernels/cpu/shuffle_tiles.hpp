@@ -2,6 +2,7 @@
 // (shuffle_program.hpp) unrolled over registers. `Ops` brings the vector type and what compilers do
 // not find by themselves; it is local to the file that includes this, and so is all made from it.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -77,6 +78,8 @@ struct ShuffleTiles {
   static_assert(kProgram.is_valid);
   static constexpr std::size_t kRegisters = std::size_t{1} << (kProgram.register_bits + Bystanders);
   using Registers = std::array<V, kRegisters>;
+  // More than the processor's go in groups, each done before the next is loaded.
+  static constexpr std::size_t kGroup = std::min<std::size_t>(kRegisters, 16);
 
   // Byte i of interleaving (upper halves) or taking apart at a granularity of 2^lane bytes.
   static constexpr int zipped(std::size_t i, std::size_t lane, bool upper) {
@@ -169,14 +172,27 @@ struct ShuffleTiles {
       pair<S, Backwards>(r[R], r[R | (std::size_t{1} << kStep.reg)],
                          std::make_index_sequence<16>());
   }
-  template <std::size_t S, bool Backwards, std::size_t... R>
+  template <std::size_t S, bool Backwards, std::size_t First, std::size_t... R>
   [[gnu::always_inline]] static void step(Registers& r, std::index_sequence<R...>) {
-    (apply<S, Backwards, R>(r), ...);
+    (apply<S, Backwards, First + R>(r), ...);
   }
-  template <bool Backwards, std::size_t... S>
+  template <bool Backwards, std::size_t First, std::size_t... S>
   [[gnu::always_inline]] static void steps(Registers& r, std::index_sequence<S...>) {
-    (step < Backwards ? sizeof...(S) - 1 - S : S,
-     Backwards > (r, std::make_index_sequence<kRegisters>()), ...);
+    (step < Backwards ? sizeof...(S) - 1 - S : S, Backwards,
+     First > (r, std::make_index_sequence<kGroup>()), ...);
+  }
+  // The group of registers from First on: `load(r)` is what goes into register r.
+  template <bool Backwards, std::size_t First, class Load, std::size_t... R>
+  [[gnu::always_inline]] static void group(Registers& r, const Load& load,
+                                           std::index_sequence<R...>) {
+    ((r[First + R] = load(First + R)), ...);
+    steps<Backwards, First>(r, std::make_index_sequence<kProgram.count>());
+  }
+  template <bool Backwards, class Load>
+  [[gnu::always_inline]] static void shuffle(Registers& r, const Load& load) {
+    group<Backwards, 0>(r, load, std::make_index_sequence<kGroup>());
+    if constexpr (kGroup < kRegisters)
+      group<Backwards, kGroup>(r, load, std::make_index_sequence<kGroup>());
   }
 
   // Which q the register becomes, and the other way.
@@ -192,12 +208,18 @@ struct ShuffleTiles {
     return q;
   }
 
-  template <bool Across, std::size_t... R>
+  // Registers that are stored one after another and follow each other in memory: one, or, by lines,
+  // those of a cache line, for which one pointer will do.
+  template <bool ByLines>
+  static constexpr std::size_t kTogether = ByLines ? 4 : 1;
+
+  template <bool Across, bool ByLines, std::size_t... R, std::size_t... L>
   [[gnu::always_inline]] static void run(const PackShape& shape, const PackStrip& strip,
-                                         std::index_sequence<R...>) {
+                                         std::index_sequence<R...>, std::index_sequence<L...>) {
     const std::uint8_t* const from[kRegisters] = {strip.rows[shape.row_of[R]] +
                                                   (strip.begin + shape.byte_of[R])...};
-    std::uint8_t* const to[kRegisters] = {strip.place + shape.place_of[R]...};
+    std::uint8_t* const to[sizeof...(L)] = {
+        strip.place + shape.place_of[turn<Across>(L * kTogether<ByLines>)]...};
     // The stores might change anything that is not in a variable of our own.
     const std::size_t from_step = shape.row_step, to_step = strip.place_step;
     const std::size_t part = strip.count / shape.parts;
@@ -217,9 +239,13 @@ struct ShuffleTiles {
         for (std::size_t line = 0; line < kRegisters * 16; line += 64)
           __builtin_prefetch(ahead + line, 0, 2);
         ahead += kRegisters * 16;
-        Registers r{Ops::load(from[R] + from_at)...};
-        steps<false>(r, std::make_index_sequence<kProgram.count>());
-        (Ops::store(to[turn<Across>(R)] + to_at, r[loaded(turn<Across>(R))]), ...);
+        Registers r;
+        shuffle<false>(
+            r, [&](std::size_t i)
+                   __attribute__((always_inline)) { return Ops::load(from[i] + from_at); });
+        (Ops::store(to[R / kTogether<ByLines>] + to_at + R % kTogether<ByLines> * 16,
+                    r[loaded(turn<Across>(R))]),
+         ...);
       }
     }
   }
@@ -229,6 +255,23 @@ struct ShuffleTiles {
     const std::size_t bystander = number & ((std::size_t{1} << Bystanders) - 1);
     return Across ? bystander << kProgram.register_bits | number >> Bystanders : number;
   }
+  // Pointers are read in every step: there are too many for the processor's registers, and to write
+  // them down elsewhere takes longer than a short strip.
+  template <std::size_t... R>
+  [[gnu::always_inline]] static void run_tile(const PackShape& shape, const TileStrip& strip,
+                                              std::index_sequence<R...>) {
+    const std::size_t from_step = shape.row_step, to_step = strip.place_step;
+    const std::uint8_t* const* const rows = strip.rows;
+    std::size_t from_at = strip.begin;
+    std::uint8_t* to = strip.place;
+    for (std::size_t left = strip.count; left != 0; --left, from_at += from_step, to += to_step) {
+      Registers r;
+      shuffle<false>(
+          r, [&](std::size_t i)
+                 __attribute__((always_inline)) { return Ops::load(rows[i] + from_at); });
+      (Ops::store(to + shape.place_of[R], r[loaded(R)]), ...);
+    }
+  }
   template <std::size_t... R>
   [[gnu::always_inline]] static void run_back(const UnpackCall& call, std::index_sequence<R...>) {
     const std::uint8_t* const from[kRegisters] = {call.from[stored(R)]...};
@@ -236,18 +279,26 @@ struct ShuffleTiles {
     const std::size_t from_step = call.from_step, to_step = call.to_step;
     std::size_t from_at = 0, to_at = 0;
     for (std::size_t left = call.count; left != 0; --left) {
-      Registers r{Ops::load(from[R] + from_at)...};
-      steps<true>(r, std::make_index_sequence<kProgram.count>());
+      Registers r;
+      shuffle<true>(
+          r, [&](std::size_t i)
+                 __attribute__((always_inline)) { return Ops::load(from[i] + from_at); });
       (Ops::store(to[R] + to_at, r[R]), ...);
       from_at += from_step;
       to_at += to_step;
     }
   }
 
-  template <bool Across>
+  template <bool Across, bool ByLines>
   static void pack(const PackShape& shape, const PackStrip* strips, std::size_t count) noexcept {
     for (std::size_t i = 0; i < count; ++i)
-      run<Across>(shape, strips[i], std::make_index_sequence<kRegisters>());
+      run<Across, ByLines>(shape, strips[i], std::make_index_sequence<kRegisters>(),
+                           std::make_index_sequence<kRegisters / kTogether<ByLines>>());
+  }
+  static void pack_tile(const PackShape& shape, const TileStrip* strips,
+                        std::size_t count) noexcept {
+    for (std::size_t i = 0; i < count; ++i)
+      run_tile(shape, strips[i], std::make_index_sequence<kRegisters>());
   }
   static void unpack(const UnpackCall& call) noexcept {
     run_back(call, std::make_index_sequence<kRegisters>());
@@ -257,11 +308,15 @@ struct ShuffleTiles {
 template <class Ops, LanePattern Pattern, std::size_t Bystanders>
 constexpr void add_shuffle(ShuffleKernel& kernel) {
   constexpr std::size_t kBits = derive_shuffle(Pattern).register_bits + Bystanders;
-  if constexpr (std::size_t{1} << kBits <= kMostShuffleRegisters) {
-    kernel.pack[0][Bystanders] = ShuffleTiles<Ops, Pattern, Bystanders>::template pack<false>;
-    kernel.pack[1][Bystanders] =
-        ShuffleTiles<Ops, Pattern, Bystanders>::template pack<Ops::kStoresAcross>;
-    kernel.unpack[Bystanders] = ShuffleTiles<Ops, Pattern, Bystanders>::unpack;
+  if constexpr (std::size_t{1} << kBits <= Ops::kMostRegisters) {
+    using Tiles = ShuffleTiles<Ops, Pattern, Bystanders>;
+    constexpr bool kAcross = Ops::kStoresAcross, kByLines = kAcross && kBits >= 2;
+    kernel.pack[0][Bystanders] = Tiles::template pack<false, false>;
+    kernel.pack[1][Bystanders] = Tiles::template pack<kAcross, false>;
+    kernel.pack_lines[0][Bystanders] = Tiles::template pack<false, kByLines>;
+    kernel.pack_lines[1][Bystanders] = Tiles::template pack<kAcross, kByLines>;
+    if constexpr (Pattern.source[0] == 0) kernel.pack_tile[Bystanders] = Tiles::pack_tile;
+    kernel.unpack[Bystanders] = Tiles::unpack;
   }
 }
 template <class Ops, LanePattern Pattern>

@@ -29,6 +29,7 @@ struct X86ShuffleOps {
                                                 reinterpret_cast<__m128i>(nibbles)));
   }
   static constexpr bool kStoresAcross = false;
+  static constexpr std::size_t kMostRegisters = 16;
   static constexpr std::size_t kMostInserts = 0;  // lookups are cheaper
 };
 

@@ -22,6 +22,7 @@ struct Ops {
   }
   static constexpr bool kStoresAcross =
       true;  // else lines that are written in turns are read first
+  static constexpr std::size_t kMostRegisters = 32;
   static constexpr std::size_t kMostInserts = 4;
   // `v` from bit Bits on, `below` below.
   template <int Bits>

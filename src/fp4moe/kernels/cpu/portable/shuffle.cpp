@@ -23,6 +23,7 @@ struct Ops {
     return v >> Bits;
   }
   static constexpr bool kStoresAcross = false;
+  static constexpr std::size_t kMostRegisters = 16;
   static constexpr std::size_t kMostInserts = 8;  // there is no lookup
   template <int Bits>
   [[gnu::always_inline]] static V insert(V below, V v) {
