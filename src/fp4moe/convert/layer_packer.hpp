@@ -127,6 +127,10 @@ class LayerPacker {
   Result<Tables> tables(std::size_t position) const;
   Result<Done> add_tensors();
   Result<Done> check(std::size_t position, const weights::ExpertView& view) const;
+  bool pack_biases(const weights::ExpertView& view,
+                   std::span<const std::span<std::byte>> targets) const;
+  void unpack_biases(std::span<const std::span<const std::byte>> sources,
+                     const ExpertTarget& to) const;
   std::uint64_t bias_place(unsigned which, std::uint64_t i) const;
   void place_rows();
   ScalarProblem scalar_problem() const;
