@@ -15,6 +15,8 @@ steps=("$@")
 program=$build/bin/fp4moe
 tests=(moe_cuda_device_layer_gpu_test moe_cuda_engine_gpu_test runtime_cuda_weights_gpu_test)
 
+reported=()  # by compute-sanitizer
+
 say() { printf '\n== %s\n' "$*"; }
 
 build() {
@@ -39,11 +41,12 @@ sanitize() {
     say "no compute-sanitizer here: left out"
     return 0
   fi
-  for tool in memcheck racecheck initcheck synccheck; do
+  for tool in memcheck initcheck racecheck synccheck; do
     say "compute-sanitizer $tool"
     for name in "${tests[@]}"; do
-      FP4MOE_CUDA_TEST_SMALL=1 compute-sanitizer --tool "$tool" --error-exitcode 9 --launch-timeout 120 \
-        "$build/$name" --gtest_brief=1
+      # One test asks for more memory than there is.
+      FP4MOE_CUDA_TEST_SMALL=1 compute-sanitizer --tool "$tool" --report-api-errors no --error-exitcode 9 --launch-timeout 120 \
+        "$build/$name" --gtest_brief=1 || reported+=("$tool $name")
     done
   done
 }
@@ -71,3 +74,4 @@ for step in "${steps[@]}"; do
   esac
 done
 say "all done: ${steps[*]}"
+[ ${#reported[@]} -eq 0 ] || { say "compute-sanitizer reported: ${reported[*]}"; exit 1; }
