@@ -135,15 +135,15 @@ Result<std::vector<LayerResult>> measure_tokens(Setup& setup, const TokenSet& to
 }  // namespace
 
 Result<LayerReport> bench_layer(const LayerBenchOptions& options) {
-  for (const std::uint64_t tokens : options.tokens)
-    if (tokens == 0 || tokens > kMostLayerTokens)
-      return usage("bench.tokens", "so many tokens are not measured")
-          .expects(fmt::format("1 to {}", kMostLayerTokens), fmt::format("{}", tokens));
   if (std::ranges::find(options.engines, "cuda") != options.engines.end()) {
     if (options.engines.size() == 1) return bench_layer_cuda(options);
     return usage("bench.engines", "engine cuda is measured on the device, by itself")
         .expects("cuda alone", fmt::format("{}", fmt::join(options.engines, ",")));
   }
+  for (const std::uint64_t tokens : options.tokens)
+    if (tokens == 0 || tokens > kMostLayerTokens)
+      return usage("bench.tokens", "so many tokens are not measured")
+          .expects(fmt::format("1 to {}", kMostLayerTokens), fmt::format("{}", tokens));
   if (options.activations != std::vector<std::string>{"none"})
     return usage("bench.activations", "activations are quantised by engine cuda alone here")
         .expects("none", fmt::format("{}", fmt::join(options.activations, ",")))

@@ -29,7 +29,7 @@ using moe::cuda::OwnGraph;
 using moe::cuda::OwnStream;
 using moe::cuda::Workspace;
 
-constexpr std::uint64_t kMostDeviceTokens = 65536;
+constexpr std::uint64_t kMostDeviceTokens = 1 << 18;  // activations of more than 2^31 elements
 constexpr std::uint64_t kLeastDeviceLayers = 6, kMostDeviceLayers = 64;  // in rotation
 constexpr std::uint64_t kTimesL2 = 4;  // bytes between two uses of the same weights
 constexpr std::size_t kLeastReplays = 7, kMostReplays = 60;
