@@ -44,6 +44,16 @@ std::vector<std::byte> cleared_codes(const weights::ProjectionView& from, std::u
   return made;
 }
 
+// Row i of a view becomes row places[i] of a matrix.
+void place_rows_of(const weights::RowsView& view, std::span<const std::uint64_t> places,
+                   std::span<const std::byte*> rows) {
+  const std::byte* at = view.data;
+  for (const std::uint64_t place : places) {
+    rows[place] = at;
+    at += view.stride;
+  }
+}
+
 constexpr ByteTable kNoNegativeZero = [] {
   ByteTable table{};
   for (unsigned byte = 0; byte < 256; ++byte) {
@@ -116,8 +126,7 @@ Result<Done> LayerPacker::pack(std::size_t position, const weights::ExpertView& 
     Matrix matrix;
     matrix.rows.resize(codes.padded().rows);
     for (const Part& part : parts) {
-      for (std::uint64_t i = 0; i < part.rows.size(); ++i)
-        matrix.rows[part.rows[i]] = part.from.codes.row(i).data();
+      place_rows_of(part.from.codes, part.rows, matrix.rows);
       const bool looks = clears && has_zero(part.from.scales);
       for (std::uint64_t i = 0; looks && i < part.rows.size(); ++i)
         if (has_zero(part.from.scales.row(i))) {
@@ -128,9 +137,7 @@ Result<Done> LayerPacker::pack(std::size_t position, const weights::ExpertView& 
     pack_matrix(codes, {matrix.rows, layout_.clears_negative_zero ? &kNoNegativeZero : nullptr},
                 targets[slot], path);
     matrix.rows.assign(scales.padded().rows, nullptr);
-    for (const Part& part : parts)
-      for (std::uint64_t i = 0; i < part.rows.size(); ++i)
-        matrix.rows[part.rows[i]] = part.from.scales.row(i).data();
+    for (const Part& part : parts) place_rows_of(part.from.scales, part.rows, matrix.rows);
     pack_matrix(scales, {matrix.rows, scale_bytes ? &*scale_bytes : nullptr},
                 targets[layout_.one_record ? slot : slot + kW13Scale], path);
   };

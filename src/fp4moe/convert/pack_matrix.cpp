@@ -74,12 +74,11 @@ std::vector<std::uint64_t> batches(const IndexMap& map, const MatrixSource& from
                                    std::uint64_t size) {
   std::vector<std::pair<std::uintptr_t, std::uint64_t>> order;
   for (std::uint64_t first = 0; first < map.padded().rows; first += size) {
-    const std::byte* lowest = nullptr;
-    for (std::uint64_t row = first; row < std::min<std::uint64_t>(first + size, from.rows.size());
-         ++row)
-      if (lowest == nullptr || (from.rows[row] != nullptr && from.rows[row] < lowest))
-        lowest = from.rows[row];
-    order.emplace_back(reinterpret_cast<std::uintptr_t>(lowest), first);
+    const std::uint64_t end = std::min<std::uint64_t>(first + size, from.rows.size());
+    std::uint64_t row = first;
+    while (row < end && from.rows[row] == nullptr) ++row;
+    const std::byte* source = row < end ? from.rows[row] : nullptr;
+    order.emplace_back(reinterpret_cast<std::uintptr_t>(source), first);
   }
   std::ranges::sort(order);
   std::vector<std::uint64_t> firsts;
@@ -246,12 +245,13 @@ class Packer {
   // filled up.
   void gather_rows(Batches these, Batches later) {
     bases_.clear();
+    if (has_next_) rows_.swap(next_);
     std::vector<std::size_t> ends;  // of the batches' bases
     for (std::size_t slot = 0; slot < these.size(); ++slot) {
       const std::uint64_t count = std::min(kBatch, map_.padded().rows - these[slot]);
       std::uint8_t* place = out_ + (map_.map().begin + map_.row_part(these[slot])) / per_byte(map_);
       if (clears_first_) std::memset(place, 0, count * map_.bytes() / map_.padded().rows);
-      find_rows(sources(these[slot], count), &rows_[slot * kBatch]);
+      if (!has_next_) find_rows(sources(these[slot], count), &rows_[slot * kBatch]);
       if (row_step_ != 0) copy_rows(count);
       if (!edges_.empty()) copy_edges(slot * kBatch, count);
       for (std::uint64_t i = 0; i < count; ++i)
@@ -262,7 +262,7 @@ class Packer {
     if (block_ == 1) merge_bases(ends);
     for (std::size_t slot = 0; !is_fetched_ && slot < later.size(); ++slot)
       find_rows(sources(later[slot], kBatch), &next_[slot * kBatch]);
-    has_next_ = !later.empty();
+    has_next_ = !is_fetched_ && !later.empty();
   }
   // Batches of gate and up rows that alternate in memory follow each other: rows that lie near go
   // one after the other.

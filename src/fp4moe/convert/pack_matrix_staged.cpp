@@ -110,7 +110,7 @@ class StagedPacker {
  private:
   // Of a tile, and of that row.
   struct Source {
-    std::uint64_t row = 0, byte = 0;
+    std::uint32_t row = 0, byte = 0;
   };
 
   // Whether a row's last chunk may begin within the one before, which spares filling it up: columns
@@ -132,7 +132,8 @@ class StagedPacker {
     std::ranges::sort(bases);
     for (const auto& [place, row] : bases)
       for (std::size_t r = 0; r < plan.registers; ++r)
-        sources_.push_back({row + plan.row_of[r], plan.byte_of[r]});
+        sources_.push_back({static_cast<std::uint32_t>(row + plan.row_of[r]),
+                            static_cast<std::uint32_t>(plan.byte_of[r])});
     rows_.resize(sources_.size());
     bases_ = bases.size();
     for (std::size_t i = 0; !ends_.empty() && i < sources_.size(); ++i)
@@ -177,21 +178,28 @@ class StagedPacker {
 
   // Where a tile's rows come from, and their ends.
   void gather(std::uint64_t first) {
-    const Rows rows = sources(first, tile_rows_);
-    tile_.assign(tile_rows_, nullptr);
-    for (std::size_t i = 0; i < rows.size(); ++i)
-      tile_[i] = reinterpret_cast<const std::uint8_t*>(rows[i]);
-    for (std::size_t i = 0; !ends_.empty() && i < tile_rows_; ++i)
-      if (tile_[i] == nullptr)
-        std::memset(end_of_row(i), map_.map().padding, size_ - end_);
-      else if (translate_)
-        translate_(tile_[i], end_of_row(i), size_);
-      else
-        copy_end(tile_[i], end_of_row(i));
-    for (const std::uint8_t*& row : tile_)
-      if (row == nullptr) row = padding_.data();
+    Rows rows = sources(first, tile_rows_);
+    if (rows.size() < tile_rows_) {
+      last_.assign(rows.begin(), rows.end());
+      last_.resize(tile_rows_, nullptr);
+      rows = last_;
+    }
+    for (std::size_t i = 0; !ends_.empty() && i < rows.size(); ++i)
+      fill_end(reinterpret_cast<const std::uint8_t*>(rows[i]), end_of_row(i));
     const std::uint8_t** to = rows_.data();
-    for (const Source& source : sources_) *to++ = tile_[source.row] + source.byte;
+    const std::uint8_t* const padding = padding_.data();
+    for (const Source& source : sources_) {
+      const auto* row = reinterpret_cast<const std::uint8_t*>(rows[source.row]);
+      *to++ = (row != nullptr ? row : padding) + source.byte;
+    }
+  }
+  void fill_end(const std::uint8_t* row, std::uint8_t* to) const {
+    if (row == nullptr)
+      std::memset(to, map_.map().padding, size_ - end_);
+    else if (translate_)
+      translate_(row, to, size_);
+    else
+      copy_end(row, to);
   }
   // In registers from the last byte back, the first of which may hold what comes before the end.
   void copy_end(const std::uint8_t* row, std::uint8_t* to) const {
@@ -240,7 +248,8 @@ class StagedPacker {
   std::vector<std::uint8_t> ends_, staged_;
   Translator translate_{from_.table};
   std::vector<Source> sources_{};  // of the kernel's registers, strip after strip
-  std::vector<const std::uint8_t*> tile_{}, rows_{}, row_ends_{};
+  std::vector<const std::uint8_t*> rows_{}, row_ends_{};
+  std::vector<const std::byte*> last_{};  // rows of a tile that the matrix does not fill
   kernels::cpu::PackShape shape_{};
   std::vector<kernels::cpu::TileStrip> strips_{};
 };

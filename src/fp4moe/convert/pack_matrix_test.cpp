@@ -149,6 +149,21 @@ TEST_P(PackMatrix, FastPathAgreesWithTheMapAndUndoesItself) {
   }
 }
 
+// A backend may round sizes up beyond what the map asks for; rows may fill their registers or not.
+TEST_P(PackMatrix, ColumnsAndRowsThatABackendAddsArePadding) {
+  for (const std::uint64_t cols : {32u, 88u, 160u}) {
+    const Extent padded{512, 256};
+    const Result<IndexMap> map = IndexMap::bind(GetParam().map, {384, cols}, padded);
+    ASSERT_TRUE(map) << text(map.why());
+    const Matrix matrix = random_matrix(*map, cols);
+    const std::vector<const std::byte*> rows = rows_of(matrix, *map);
+    std::vector<std::byte> slow(map->bytes(), std::byte{0xA5}), fast = slow;
+    pack_matrix(*map, {rows}, slow, Path::map);
+    pack_matrix(*map, {rows}, fast, Path::fast);
+    ASSERT_EQ(slow, fast) << cols;
+  }
+}
+
 TEST_P(PackMatrix, HasKernelsForShapesThatFillRegisters) {
   const Extent extent = GetParam().extents[GetParam().extents.size() > 1 ? 1 : 0];
   const Result<IndexMap> map = IndexMap::bind(GetParam().map, extent);

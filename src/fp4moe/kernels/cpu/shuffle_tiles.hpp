@@ -269,7 +269,8 @@ struct ShuffleTiles {
       shuffle<false>(
           r, [&](std::size_t i)
                  __attribute__((always_inline)) { return Ops::load(rows[i] + from_at); });
-      (Ops::store(to + shape.place_of[R], r[loaded(R)]), ...);
+      std::uint8_t* const at[kRegisters] = {to + shape.place_of[R]...};
+      (Ops::store(at[R], r[loaded(R)]), ...);
     }
   }
   template <std::size_t... R>
