@@ -30,6 +30,7 @@ std::vector<Context>& stack() {
 template <class Act>
 Code answer(const char* name, const Act& act, bool needs_context = true) {
   const std::lock_guard lock(mutex());
+  ++driver().calls[name];
   const auto failing = driver().failing.find(name);
   if (failing != driver().failing.end()) return failing->second;
   if (needs_context && stack().empty()) return 201;  // CUDA_ERROR_INVALID_CONTEXT

@@ -34,7 +34,8 @@ struct FakeDriver {
   // What is held and was done.
   int contexts = 0, modules = 0, allocations = 0, pinned = 0, streams = 0, events = 0, graphs = 0;
   int pushed = 0, popped = 0;
-  int unknown_kernels = 0;  // names that were asked for in a module without them
+  std::map<std::string, int> calls{};  // of each function that may fail, its name without a version
+  int unknown_kernels = 0;             // names that were asked for in a module without them
   std::size_t used_bytes = 0;
   std::vector<FakeLaunch> launches{};
 };

@@ -130,12 +130,11 @@ Result<Done> Device::check_pointer(const void* at, const char* what) const {
   constexpr std::array kAsked{PointerAttribute::memory_type, PointerAttribute::is_managed,
                               PointerAttribute::device_ordinal};
   std::array<void*, kAsked.size()> values{&type, &is_managed, &ordinal};
-  const auto done =
-      in_context(*state_->driver, state_->context, fmt::format("look at {}", what),
-                 [&](const EntryPoints& calls) {
-                   return calls.pointer_attributes(kAsked.size(), kAsked.data(), values.data(), at);
-                 });
-  if (!done) return done.why();
+  const EntryPoints& driver = *state_->driver;
+  const Code code = in_context(driver, state_->context, [&](const EntryPoints& calls) {
+    return calls.pointer_attributes(kAsked.size(), kAsked.data(), values.data(), at);
+  });
+  if (code != code_success) return failure(driver, code, fmt::format("look at {}", what));
   const bool is_readable = is_managed != 0 || type == MemoryType::host ||
                            (type == MemoryType::device && ordinal == facts_.ordinal);
   if (!is_readable) return refused(described(type));

@@ -24,30 +24,6 @@ struct Device::State {
   ~State();
 };
 
-// The device's context is this thread's as long as this lives. Frameworks have made it so before
-// most calls: then nothing is pushed.
-class Current {
- public:
-  Current(const EntryPoints& driver, Context context) : driver_(driver) {
-    Context now = nullptr;
-    code_ = driver_.current_context(&now);
-    if (code_ != code_success || now == context) return;
-    code_ = driver_.push_context(context);
-    is_pushed_ = code_ == code_success;
-  }
-  Current(const Current&) = delete;
-  Current& operator=(const Current&) = delete;
-  ~Current() {
-    if (Context ours = nullptr; is_pushed_) driver_.pop_context(&ours);
-  }
-  Code code() const { return code_; }
-
- private:
-  const EntryPoints& driver_;
-  Code code_ = code_success;
-  bool is_pushed_ = false;
-};
-
 // Calls the driver in the device's context; the code of whatever failed.
 template <class Call>
 Code in_context(const EntryPoints& driver, Context context, const Call& call) {

@@ -1,5 +1,6 @@
 // What a device is given to do: launches, copies, streams, graphs, events.
 #include <array>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -11,6 +12,30 @@ namespace {
 constexpr float kMicrosecondsPerMillisecond = 1000;
 
 }  // namespace
+
+Current::Current(const EntryPoints& driver, Context context) : driver_(driver) {
+  Context now = nullptr;
+  code_ = driver_.current_context(&now);
+  if (code_ != code_success || now == context) return;
+  code_ = driver_.push_context(context);
+  is_pushed_ = code_ == code_success;
+}
+
+Current::Current(Current&& other) noexcept
+    : driver_(other.driver_),
+      code_(other.code_),
+      is_pushed_(std::exchange(other.is_pushed_, false)) {}
+
+Current::~Current() {
+  if (Context ours = nullptr; is_pushed_) driver_.pop_context(&ours);
+}
+
+Result<Current> Device::enter() const {
+  Current made(*state_->driver, state_->context);
+  if (made.code() != code_success)
+    return failure(*state_->driver, made.code(), "use the device's context");
+  return made;
+}
 
 Result<Done> Device::allow_shared(Function function, std::uint32_t bytes) const {
   return in_context(*state_->driver, state_->context,
@@ -24,6 +49,12 @@ Result<Done> Device::allow_shared(Function function, std::uint32_t bytes) const 
 }
 
 Result<Done> Device::launch(const Launch& launch, Stream stream) const {
+  const auto inside = enter();
+  if (!inside) return inside.why();
+  return this->launch(launch, stream, *inside);
+}
+
+Result<Done> Device::launch(const Launch& launch, Stream stream, const Current& /*inside*/) const {
   std::array<LaunchAttribute, 2> attributes{};
   unsigned count = 0;
   if (launch.is_cooperative)
@@ -38,9 +69,7 @@ Result<Done> Device::launch(const Launch& launch, Stream stream) const {
                             .num_attributes = count};
   std::array<const void*, 1> params{launch.params};
   const EntryPoints& driver = *state_->driver;
-  const Code code = in_context(driver, state_->context, [&](const EntryPoints& calls) {
-    return calls.launch(&config, launch.function, params.data(), nullptr);
-  });
+  const Code code = driver.launch(&config, launch.function, params.data(), nullptr);
   if (code == code_success) return Done{};
   return failure(driver, code,
                  fmt::format("launch a kernel with {} blocks of {} threads and {} bytes of shared "

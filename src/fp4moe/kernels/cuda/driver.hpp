@@ -61,6 +61,23 @@ struct DriverFrom {
 };
 
 class Device;
+struct EntryPoints;
+
+// A device's context is this thread's as long as this lives. Frameworks have made it so before most
+// calls: then nothing is pushed, and nothing popped.
+class Current {
+ public:
+  Current(const EntryPoints& driver, void* context);
+  Current(Current&& other) noexcept;
+  Current& operator=(Current&&) = delete;
+  ~Current();
+  int code() const { return code_; }  // the driver's; not 0: it could not be done
+
+ private:
+  const EntryPoints& driver_;
+  int code_ = 0;
+  bool is_pushed_ = false;
+};
 
 // Device memory, freed with its owner. `data` is no address for the host.
 class Memory {
@@ -129,6 +146,9 @@ class Device : public std::enable_shared_from_this<Device> {
   Result<Pinned> pin(std::size_t bytes) const;
   Result<std::uint64_t> free_bytes() const;
   Result<Done> launch(const Launch& launch, Stream stream) const;
+  // For several launches: the context is looked after once, and each is one call of the driver.
+  Result<Current> enter() const;
+  Result<Done> launch(const Launch& launch, Stream stream, const Current& inside) const;
   Result<Done> upload(std::byte* to, std::span<const std::byte> from, Stream stream) const;
   Result<Done> download(std::span<std::byte> to, const std::byte* from, Stream stream) const;
   Result<Done> copy(std::byte* to, const std::byte* from, std::size_t bytes, Stream stream) const;

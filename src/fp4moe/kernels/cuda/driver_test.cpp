@@ -435,6 +435,40 @@ TEST_F(WithFakeDriver, AContextThatIsCurrentIsNotPushed) {
   pop(&popped);
 }
 
+TEST_F(WithFakeDriver, SeveralLaunchesLookAfterTheContextOnce) {
+  const auto device = open();
+  ASSERT_TRUE(device);
+  const auto function = (*device)->function("fp4moe_fake");
+  ASSERT_TRUE(function);
+  void* const opened = dlopen(FP4MOE_FAKE_DRIVER, RTLD_NOW | RTLD_LOCAL);
+  ASSERT_NE(opened, nullptr);
+  auto* const push = reinterpret_cast<int (*)(void*)>(dlsym(opened, "cuCtxPushCurrent_v2"));
+  auto* const pop = reinterpret_cast<int (*)(void**)>(dlsym(opened, "cuCtxPopCurrent_v2"));
+  auto* const current = reinterpret_cast<int (*)(void**)>(dlsym(opened, "cuCtxGetCurrent"));
+  const int number = 0;
+  for (const std::size_t callers : {std::size_t{0}, std::size_t{1}}) {  // ours, another device's
+    void* const theirs = fake_->context_of[callers].data();
+    push(theirs);
+    fake_->calls.clear();
+    {
+      auto inside = (*device)->enter();
+      ASSERT_TRUE(inside);
+      const Current moved = std::move(*inside);  // still one pop
+      for (int i = 0; i < 3; ++i)
+        ASSERT_TRUE((*device)->launch({.function = *function, .params = &number}, nullptr, moved));
+    }
+    std::map<std::string, int> expected{{"cuCtxGetCurrent", 1}, {"cuLaunchKernelEx", 3}};
+    if (callers == 1) expected.insert({{"cuCtxPushCurrent", 1}, {"cuCtxPopCurrent", 1}});
+    EXPECT_EQ(fake_->calls, expected);
+    void* now = nullptr;
+    current(&now);
+    EXPECT_EQ(now, theirs);
+    pop(&now);
+  }
+  fake_->failing["cuCtxPushCurrent"] = 201;
+  EXPECT_EQ((*device)->enter().why().id, "cuda.failed");
+}
+
 TEST_F(WithFakeDriver, ManyThreadsUseOneDevice) {
   const auto device = open();
   ASSERT_TRUE(device);

@@ -17,7 +17,8 @@ struct RowsWish {
   std::uintptr_t alignment;
 };
 
-Result<Done> check_address(const kernels::cuda::Device& device, const void* at, const char* what,
+// `device` is asked whose memory it is; null: the caller knows.
+Result<Done> check_address(const kernels::cuda::Device* device, const void* at, const char* what,
                            std::uintptr_t alignment) {
   if (at == nullptr)
     return usage("cuda.pointer", fmt::format("{} have no memory", what))
@@ -25,10 +26,11 @@ Result<Done> check_address(const kernels::cuda::Device& device, const void* at, 
   if (reinterpret_cast<std::uintptr_t>(at) % alignment != 0)
     return usage("cuda.pointer", fmt::format("the memory of {} is not aligned", what))
         .expects(fmt::format("a multiple of {} bytes", alignment), fmt::format("{}", at));
-  return device.check_pointer(at, what);
+  if (device == nullptr) return Done{};
+  return device->check_pointer(at, what);
 }
 
-Result<Done> check_device_rows(const kernels::cuda::Device& device, const ConstRows& rows,
+Result<Done> check_device_rows(const kernels::cuda::Device* device, const ConstRows& rows,
                                const RowsWish& wish) {
   if (rows.dtype != DType::bf16 && rows.dtype != DType::f16 && rows.dtype != DType::f32)
     return usage("cuda.type", fmt::format("{} are of another type", wish.what))
@@ -72,6 +74,15 @@ Result<Done> check_parts(const DeviceCall& call) {
 
 }  // namespace
 
+// Layers with other keys may have the same regions for these calls, too.
+bool DeviceLayer::may_use(const Workspace& space) const {
+  if (space.device_ != device_) return false;
+  if (space.key_ == workspace_key(layer_)) return true;
+  const auto blocks = static_cast<std::uint32_t>(device_->facts().multiprocessors);
+  const auto plan = plan_workspace(layer_, space.limits_, blocks);
+  return plan && plan->at == space.plan_.at;
+}
+
 Result<Done> DeviceLayer::check_call(const DeviceCall& call, const Workspace& space) const {
   if (const auto fine = check_parts(call); !fine) return fine.why();
   const bool is_batched = call.counts != nullptr;
@@ -84,9 +95,7 @@ Result<Done> DeviceLayer::check_call(const DeviceCall& call, const Workspace& sp
     return usage("cuda.limits", "more choices of a token than the kernels count")
         .expects(fmt::format("at most {}", sm90::kMostChoices), fmt::format("{}", top_k));
   const WorkspaceLimits& limits = space.limits_;
-  const auto plan =
-      plan_workspace(layer_, limits, static_cast<std::uint32_t>(device_->facts().multiprocessors));
-  if (space.device_ != device_ || !plan || plan->at != space.plan_.at)
+  if (!may_use(space))
     return usage("cuda.workspace", "the workspace was made for a layer of other sizes")
         .expects("one that this layer reserved", "another's");
   if ((is_batched && call.capacity > limits.capacity) ||
@@ -102,19 +111,19 @@ Result<Done> DeviceLayer::check_call(const DeviceCall& call, const Workspace& sp
 
   const std::uint64_t out_rows = call.form == OutputForm::slots ? tokens * top_k : tokens;
   const std::uint64_t hidden = layer_.hidden;
-  if (const auto fine =
-          check_device_rows(*device_, call.x, {"tokens", tokens, hidden, kRowAlignment});
+  const kernels::cuda::Device* const asked = call.is_on_device ? nullptr : device_.get();
+  if (const auto fine = check_device_rows(asked, call.x, {"tokens", tokens, hidden, kRowAlignment});
       !fine)
     return fine.why();
   if (const auto fine =
-          check_device_rows(*device_, call.out, {"outputs", out_rows, hidden, kRowAlignment});
+          check_device_rows(asked, call.out, {"outputs", out_rows, hidden, kRowAlignment});
       !fine)
     return fine.why();
   if (tokens * top_k == 0) return Done{};
   if (call.router != nullptr) {
     const std::uint64_t size = element_bytes(call.logits.dtype);
-    if (const auto fine = check_device_rows(*device_, call.logits,
-                                            {"logits", tokens, call.router->columns(), size});
+    if (const auto fine =
+            check_device_rows(asked, call.logits, {"logits", tokens, call.router->columns(), size});
         !fine)
       return fine.why();
   }
@@ -131,7 +140,7 @@ Result<Done> DeviceLayer::check_call(const DeviceCall& call, const Workspace& sp
                             {call.adapters.of_token, "adapters of tokens", false}};
   for (const Vector& vector : vectors) {
     if (vector.at == nullptr && !vector.is_needed) continue;
-    const auto fine = check_address(*device_, vector.at, vector.what, sizeof(float));
+    const auto fine = check_address(asked, vector.at, vector.what, sizeof(float));
     if (!fine) return fine.why();
   }
   return Done{};

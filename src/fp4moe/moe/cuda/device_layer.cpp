@@ -75,6 +75,7 @@ sm90::Call kernel_call(const DeviceCall& call, const CallSize& size) {
 struct DeviceLayer::Step {
   const DeviceCall& given;
   const Workspace& space;
+  const kernels::cuda::Current& inside;
   Stream stream = nullptr;
   CallPlan plan{};
   sm90::Call call{};
@@ -190,6 +191,7 @@ Result<Workspace> DeviceLayer::reserve(const WorkspaceLimits& limits) const {
   if (!plan) return plan.why();
   Workspace made;
   made.device_ = device_;
+  made.key_ = workspace_key(layer_);
   made.plan_ = *plan;
   made.limits_ = limits;
   Result<Memory> memory = device_->allocate(std::max<std::uint64_t>(plan->total, 1));
@@ -216,9 +218,11 @@ std::string_view DeviceLayer::kernel(const CallSize& size) const {
 Result<Done> DeviceLayer::apply(const DeviceCall& call, const Workspace& space,
                                 Stream stream) const {
   const Range range("fp4moe layer");
+  const auto inside = device_->enter();
+  if (!inside) return inside.why();
   if (const auto fine = check_call(call, space); !fine) return fine.why();
   const CallSize size = size_of(call);
-  Step step{.given = call, .space = space, .stream = stream, .plan = plan(size)};
+  Step step{.given = call, .space = space, .inside = *inside, .stream = stream, .plan = plan(size)};
   if (step.plan.path == Path::nothing) return clear_output(call, stream);
   step.call = kernel_call(call, size);
   if (call.router != nullptr) {
@@ -262,7 +266,7 @@ Result<Done> DeviceLayer::decode(const Step& step) const {
                           .is_cooperative = true,
                           .overlaps = true,
                           .params = &params},
-                         step.stream);
+                         step.stream, step.inside);
 }
 
 // What the kernels of the path `rows` are given.
@@ -384,7 +388,7 @@ Result<Done> DeviceLayer::run_rows(const Step& step) const {
                                            .shared_bytes = stage.geometry.shared_bytes,
                                            .overlaps = true,
                                            .params = stage.params},
-                                          step.stream);
+                                          step.stream, step.inside);
     if (!launched) return launched.why();
   }
   return Done{};

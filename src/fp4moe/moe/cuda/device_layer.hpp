@@ -39,6 +39,10 @@ struct DeviceAdapters {
 // All addresses are the device's. x and out: bf16, f16 or f32, rows that begin at multiples of 16
 // bytes; f32 rows of x are rounded to bf16 for the products.
 struct DeviceCall {
+  // A promise: whatever address is given is memory of the layer's device. The driver is not asked
+  // then, which takes longer than all other checks; nulls and alignment are still looked at.
+  bool is_on_device = false;
+
   ConstRows x{};              // [T, hidden]; batches: [experts * capacity, hidden]
   bool is_quantised = false;  // x holds decoded values
   float factor = 1.0f;        // of all x, where so
@@ -81,6 +85,7 @@ class Workspace {
   }
   std::shared_ptr<const kernels::cuda::Device> device_{};
   kernels::cuda::Memory memory_{};
+  WorkspaceKey key_{};
   WorkspacePlan plan_{};
   WorkspaceLimits limits_{};
 };
@@ -134,6 +139,7 @@ class DeviceLayer {
   CallPlan plan(const CallSize& size) const;
   Result<Done> place_scales();
   Result<Done> check_call(const DeviceCall& call, const Workspace& space) const;
+  bool may_use(const Workspace& space) const;
   Result<Done> clear_output(const DeviceCall& call, kernels::cuda::Stream stream) const;
   Result<Done> decode(const Step& step) const;
   RowsParams rows_params(const Step& step) const;

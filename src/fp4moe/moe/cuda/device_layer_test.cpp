@@ -210,6 +210,28 @@ TEST_F(DeviceLayers, LayersAlikeShareTheirWeights) {
   EXPECT_EQ(made->alike(other).why().id, "experts.layout");
 }
 
+TEST_F(DeviceLayers, AWorkspaceServesLayersOfTheSameSizesAndNoOthers) {
+  const TestLayer layer = weights(WeightFormat::nvfp4);
+  const auto made = make(layer), again = make(layer);
+  ASSERT_TRUE(made && again);
+  const auto space = made->reserve({.tokens = 10, .top_k = 2});
+  ASSERT_TRUE(space);
+  const DeviceCall given = call(10);
+  EXPECT_TRUE(again->apply(given, *space, nullptr));
+  ExpertsProblem quantised = problem(layer, "grouped");  // keeps the first product
+  quantised.quantises = ActivationKey::nvfp4;
+  quantised.input_scales = {2.0f};
+  quantised.hidden_scales = {3.0f};
+  const auto alike = made->alike(quantised);
+  ASSERT_TRUE(alike);
+  EXPECT_EQ(alike->apply(given, *space, nullptr).why().id, "cuda.workspace");
+  // Rows of so few tokens are kept in float32 by every layer: the regions are the same.
+  const auto weighted = made->alike(problem(layer, "fused"));
+  ASSERT_TRUE(weighted);
+  ASSERT_NE(workspace_key(made->layer()), workspace_key(weighted->layer()));
+  EXPECT_TRUE(weighted->apply(given, *space, nullptr));
+}
+
 TEST_F(DeviceLayers, CallsThatCannotBeLaunchNothing) {
   const TestLayer layer = weights();
   const auto made = make(layer);

@@ -84,9 +84,13 @@ Result<Done> DeviceSession::enqueue(DeviceCall call, std::uint64_t top_k, Stream
 }
 
 Result<Done> DeviceSession::apply(const SessionCall& call, Stream stream) {
-  return enqueue(
-      {.x = call.x, .top_k = call.top_k, .ids = call.ids, .weights = call.weights, .out = call.out},
-      call.top_k, stream);
+  return enqueue({.is_on_device = call.is_on_device,
+                  .x = call.x,
+                  .top_k = call.top_k,
+                  .ids = call.ids,
+                  .weights = call.weights,
+                  .out = call.out},
+                 call.top_k, stream);
 }
 
 Result<Done> DeviceSession::run(const SessionCall& call, Stream stream) {
@@ -96,7 +100,11 @@ Result<Done> DeviceSession::run(const SessionCall& call, Stream stream) {
         .expects("ids and weights", "logits")
         .try_this("route first and call apply");
   }
-  return enqueue({.x = call.x, .router = &*router_, .logits = call.logits, .out = call.out},
+  return enqueue({.is_on_device = call.is_on_device,
+                  .x = call.x,
+                  .router = &*router_,
+                  .logits = call.logits,
+                  .out = call.out},
                  router_->top_k(), stream);
 }
 

@@ -30,7 +30,8 @@ struct SessionOptions {
 };
 
 struct SessionCall {
-  ConstRows x{};  // [T, hidden]
+  bool is_on_device = false;  // a promise, as of DeviceCall
+  ConstRows x{};              // [T, hidden]
   MutableRows out{};
   ConstRows logits{};                 // of run(): [T, experts]
   const std::int32_t* ids = nullptr;  // of apply(): [T, top_k]

@@ -108,5 +108,49 @@ TEST_F(DeviceSessions, WhatACallMayNotBeIsRefusedBeforeAnythingIsEnqueued) {
   EXPECT_TRUE(launched().empty());
 }
 
+TEST_F(DeviceSessions, KnownAddressesCostOneCallOfTheDriverPerKernel) {
+  DeviceSession made = session(routed());
+  ASSERT_TRUE(made.reserve(64, 2));
+  for (const std::uint64_t count : {std::uint64_t{1}, std::uint64_t{20}}) {
+    SessionCall given = tokens(count);
+    for (const bool routes : {false, true})
+      for (const bool is_known : {false, true}) {
+        given.is_on_device = is_known;
+        fake_->calls.clear();
+        ASSERT_TRUE(routes ? made.run(given, nullptr) : made.apply(given, nullptr));
+        const int kernels = static_cast<int>(launched().size());
+        EXPECT_GT(kernels, 0);
+        EXPECT_EQ(fake_->calls["cuLaunchKernelEx"], kernels);
+        // Tokens, outputs, ids and weights, or logits.
+        EXPECT_EQ(fake_->calls["cuPointerGetAttributes"], is_known ? 0 : routes ? 3 : 4);
+        EXPECT_EQ(fake_->calls["cuCtxPushCurrent"], 1);  // nothing is current in a test
+        EXPECT_EQ(fake_->calls["cuCtxPopCurrent"], 1);
+        if (!is_known) continue;
+        int all = 0;
+        for (const auto& [name, times] : fake_->calls) all += times;
+        EXPECT_EQ(all, kernels + 3);  // and one look at what is current
+      }
+  }
+}
+
+TEST_F(DeviceSessions, KnownAddressesMustStillBeAddressesThatKernelsRead) {
+  DeviceSession made = session();
+  SessionCall given = tokens(8);
+  given.is_on_device = true;
+  const auto refused = [&](const auto& change) {
+    SessionCall changed = given;
+    change(changed);
+    const auto done = made.apply(changed, nullptr);
+    return done ? std::string("accepted") : done.why().id;
+  };
+  launched();
+  EXPECT_EQ(refused([](SessionCall& c) { c.x.data = nullptr; }), "cuda.pointer");
+  EXPECT_EQ(refused([](SessionCall& c) { c.out.data += 4; }), "cuda.pointer");
+  EXPECT_EQ(refused([](SessionCall& c) { c.ids = nullptr; }), "cuda.pointer");
+  EXPECT_EQ(refused([](SessionCall& c) { c.x.stride = 200; }), "cuda.size");
+  EXPECT_TRUE(launched().empty());
+  EXPECT_EQ(refused([](SessionCall&) {}), "accepted");
+}
+
 }  // namespace
 }  // namespace fp4moe::moe::cuda

@@ -169,53 +169,65 @@ std::uint64_t most_rows(std::uint64_t slots, std::uint64_t experts) {
   return round_up(slots + 7 * std::min(slots, experts), 8);
 }
 
-std::uint64_t WorkspaceLimits::slots(const sm90::Layer& layer) const {
-  return std::max(tokens * top_k, layer.experts * capacity);
+std::uint64_t WorkspaceLimits::slots(std::uint64_t experts) const {
+  return std::max(tokens * top_k, experts * capacity);
+}
+
+WorkspaceKey workspace_key(const sm90::Layer& layer) {
+  return {.experts = layer.experts,
+          .hidden = layer.hidden,
+          .hidden_units = layer.w13.units,
+          .hidden_groups = layer.w2.groups,
+          .middle_units = layer.w2.units,
+          .middle_groups = layer.w13.groups,
+          .fuses = fuses(layer),
+          .needs_raw = needs_raw(layer)};
 }
 
 Result<WorkspacePlan> plan_workspace(const sm90::Layer& layer, const WorkspaceLimits& limits,
                                      std::uint32_t blocks) {
+  const WorkspaceKey key = workspace_key(layer);
   const auto standard = checked_multiply(limits.tokens, limits.top_k);
-  const auto batched = checked_multiply(layer.experts, limits.capacity);
+  const auto batched = checked_multiply(key.experts, limits.capacity);
   if (!standard || !batched || std::max(*standard, *batched) > kMostSlots)
     return usage("cuda.limits", "more rows at once than the kernels count")
         .expects(fmt::format("at most {} rows of experts", kMostSlots),
                  fmt::format("{} tokens of {} choices, {} experts of {} rows", limits.tokens,
-                             limits.top_k, layer.experts, limits.capacity));
-  const std::uint64_t slots = limits.slots(layer), rows = most_rows(slots, layer.experts);
+                             limits.top_k, key.experts, limits.capacity));
+  const std::uint64_t slots = limits.slots(key.experts), rows = most_rows(slots, key.experts);
   const bool has_rank = limits.most_rank != 0;
   if (has_rank)
-    if (const auto fine = check_kept_rows(layer.w2.units, limits.most_rank); !fine)
+    if (const auto fine = check_kept_rows(key.middle_units, limits.most_rank); !fine)
       return fine.why();
   // Float32 rows of the second product: of all slots, or of as many as stay near.
   const std::uint64_t raw_slots =
-      needs_raw(layer) || has_rank
+      key.needs_raw || has_rank
           ? slots
-          : std::min(slots, kRawBytes / (std::uint64_t{layer.hidden} * sizeof(float)));
+          : std::min(slots, kRawBytes / (std::uint64_t{key.hidden} * sizeof(float)));
   WorkspacePlan made;
   const auto set = [&](Region region, std::uint64_t bytes) {
     made.bytes[static_cast<std::size_t>(region)] = bytes;
   };
   set(Region::ids, slots * sizeof(std::int32_t));
   set(Region::weights, slots * sizeof(float));
-  set(Region::tiles, most_tiles(slots, layer.experts) * sizeof(sm90::Tile));
+  set(Region::tiles, most_tiles(slots, key.experts) * sizeof(sm90::Tile));
   set(Region::tile_count, 4 * sizeof(std::uint32_t));
   set(Region::row_of_slot, slots * sizeof(std::int32_t));
   set(Region::slot_of_row, rows * sizeof(std::int32_t));
   set(Region::expert_of_row, rows * sizeof(std::int32_t));
   set(Region::tile_of_row, rows / 8 * sizeof(std::int32_t));
-  set(Region::x, std::max(unit_bytes(rows, layer.w13.units, 2),
-                          unit_bytes(most_rows(raw_slots, layer.experts), layer.w2.groups, 4)));
-  set(Region::h, unit_bytes(rows, layer.w2.units, 2));
-  if (!fuses(layer) || has_rank) set(Region::raw, unit_bytes(rows, layer.w13.groups, 4));
+  set(Region::x, std::max(unit_bytes(rows, key.hidden_units, 2),
+                          unit_bytes(most_rows(raw_slots, key.experts), key.hidden_groups, 4)));
+  set(Region::h, unit_bytes(rows, key.middle_units, 2));
+  if (!key.fuses || has_rank) set(Region::raw, unit_bytes(rows, key.middle_groups, 4));
   if (has_rank) set(Region::low, rows * limits.most_rank * sizeof(float));
   const auto few = static_cast<std::uint32_t>(std::min<std::uint64_t>(
       limits.tokens * limits.top_k, std::uint64_t{sm90::kDecodeTokens} * limits.top_k));
   if (few != 0) {
     set(Region::partial,
         std::uint64_t{blocks} * 4 * sm90::kUnit * sm90::kDecodeColumns * sizeof(std::uint64_t));
-    set(Region::hidden, unit_bytes(few, layer.w2.units, sizeof(std::uint64_t)));
-    set(Region::sums, unit_bytes(few, layer.w2.groups, sizeof(std::uint64_t)));
+    set(Region::hidden, unit_bytes(few, key.middle_units, sizeof(std::uint64_t)));
+    set(Region::sums, unit_bytes(few, key.hidden_groups, sizeof(std::uint64_t)));
     set(Region::counters, sm90::kDecodeCounters * sizeof(std::uint32_t));
   }
   for (std::size_t i = 0; i < kRegions; ++i) {

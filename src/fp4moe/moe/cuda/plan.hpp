@@ -62,7 +62,7 @@ struct WorkspaceLimits {
   std::uint64_t capacity = 0;   // rows of each expert in batches; 0: none come
   std::uint64_t most_rank = 0;  // of adapters; 0: none come
 
-  std::uint64_t slots(const sm90::Layer& layer) const;
+  std::uint64_t slots(std::uint64_t experts) const;
 };
 
 // Parts of one piece of memory, each beginning at a multiple of this.
@@ -84,6 +84,16 @@ struct WorkspacePlan {
   std::array<std::uint64_t, kRegions> at{}, bytes{};
   std::uint64_t total = 0;
 };
+// All of a layer that the regions depend on.
+struct WorkspaceKey {
+  std::uint32_t experts = 0, hidden = 0;
+  std::uint32_t hidden_units = 0, hidden_groups = 0;  // w13's units, w2's groups
+  std::uint32_t middle_units = 0, middle_groups = 0;  // w2's units, w13's groups
+  bool fuses = false, needs_raw = false;
+
+  friend bool operator==(const WorkspaceKey&, const WorkspaceKey&) = default;
+};
+WorkspaceKey workspace_key(const sm90::Layer& layer);
 // `blocks`: multiprocessors of the device. Errors: cuda.limits (more slots than kernels count,
 // ranks too large).
 Result<WorkspacePlan> plan_workspace(const sm90::Layer& layer, const WorkspaceLimits& limits,
