@@ -167,6 +167,7 @@ kernels::cpu::PackShape shape_of(const ShufflePlan& plan, bool is_fetched) {
     shape.place_of[r] = plan.place_of[r];
     if (plan.byte_of[r] == 0) shape.ahead_of[parts++] = plan.row_of[r];
   }
+  std::sort(shape.ahead_of, shape.ahead_of + parts);  // as they lie in memory
   if (!is_fetched) shape.parts = parts;
   return shape;
 }

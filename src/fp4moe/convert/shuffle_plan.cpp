@@ -73,6 +73,7 @@ std::optional<Found> find_pattern(const layout::Map& map) {
 // Chunks in a run. Long runs read rows as they lie; where one step does not fill a cache line,
 // short ones let the steps that fill the rest of it find it near.
 constexpr std::size_t kLong = 128, kShort = 32;
+static_assert(kLong <= kernels::cpu::kMostPassSteps);
 
 // Appends a chunk to the last run, or begins another.
 void add_chunk(std::vector<ShufflePlan::Run>& runs, const ShufflePlan::Run& chunk,

@@ -25,6 +25,7 @@ struct LanePattern {
 
 inline constexpr std::size_t kMostShuffleRegisters = 32;
 inline constexpr std::size_t kMostBystanders = 3;
+inline constexpr std::size_t kMostPassSteps = 128;  // of a strip with more than 16 registers
 
 // What the strips of a matrix have in common. Register r is loaded from a row's 16 bytes: that of
 // number row_of[r] from the strip's first on, byte_of[r] bytes further. Register q is stored at

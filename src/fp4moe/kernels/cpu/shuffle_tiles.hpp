@@ -213,18 +213,16 @@ struct ShuffleTiles {
   template <bool ByLines>
   static constexpr std::size_t kTogether = ByLines ? 4 : 1;
 
-  template <bool Across, bool ByLines, std::size_t... R, std::size_t... L>
-  [[gnu::always_inline]] static void run(const PackShape& shape, const PackStrip& strip,
-                                         std::index_sequence<R...>, std::index_sequence<L...>) {
-    const std::uint8_t* const from[kRegisters] = {strip.rows[shape.row_of[R]] +
-                                                  (strip.begin + shape.byte_of[R])...};
-    std::uint8_t* const to[sizeof...(L)] = {
-        strip.place + shape.place_of[turn<Across>(L * kTogether<ByLines>)]...};
+  // The steps of a strip, meanwhile fetching what is wanted later: a row for each part, from
+  // next[0] on. `step` is told how far its rows' bytes and its place have come.
+  template <std::size_t Loaded, class Step>
+  [[gnu::always_inline]] static void walk(const PackShape& shape, const PackStrip& strip,
+                                          const std::uint64_t* next, std::size_t parts,
+                                          const Step& step) {
     // The stores might change anything that is not in a variable of our own.
     const std::size_t from_step = shape.row_step, to_step = strip.place_step;
-    const std::size_t part = strip.count / shape.parts;
-    std::size_t longer = strip.count % shape.parts;  // the first parts have one step more
-    const std::uint64_t* next = shape.ahead_of;
+    const std::size_t part = strip.count / parts;
+    std::size_t longer = strip.count % parts;  // the first parts have one step more
     const std::uint8_t* const* const rows_ahead = strip.ahead;
     const std::uint64_t ahead_begin = strip.ahead_begin;
     std::size_t left = strip.count, from_at = 0, to_at = 0;
@@ -236,18 +234,80 @@ struct ShuffleTiles {
         --rest;
       }
       for (; left != rest; --left, from_at += from_step, to_at += to_step) {
-        for (std::size_t line = 0; line < kRegisters * 16; line += 64)
+        for (std::size_t line = 0; line < Loaded * 16; line += 64)
           __builtin_prefetch(ahead + line, 0, 2);
-        ahead += kRegisters * 16;
-        Registers r;
-        shuffle<false>(
-            r, [&](std::size_t i)
-                   __attribute__((always_inline)) { return Ops::load(from[i] + from_at); });
-        (Ops::store(to[R / kTogether<ByLines>] + to_at + R % kTogether<ByLines> * 16,
-                    r[loaded(turn<Across>(R))]),
-         ...);
+        ahead += Loaded * 16;
+        step(from_at, to_at);
       }
     }
+  }
+
+  template <bool Across, bool ByLines, std::size_t... R, std::size_t... L>
+  [[gnu::always_inline]] static void run(const PackShape& shape, const PackStrip& strip,
+                                         std::index_sequence<R...>, std::index_sequence<L...>) {
+    const std::uint8_t* const from[kRegisters] = {strip.rows[shape.row_of[R]] +
+                                                  (strip.begin + shape.byte_of[R])...};
+    std::uint8_t* const to[sizeof...(L)] = {
+        strip.place + shape.place_of[turn<Across>(L * kTogether<ByLines>)]...};
+    walk<kRegisters>(
+        shape, strip, shape.ahead_of,
+        shape.parts, [&](std::size_t from_at, std::size_t to_at) __attribute__((always_inline)) {
+          Registers r;
+          shuffle<false>(
+              r, [&](std::size_t i)
+                     __attribute__((always_inline)) { return Ops::load(from[i] + from_at); });
+          (Ops::store(to[R / kTogether<ByLines>] + to_at + R % kTogether<ByLines> * 16,
+                      r[loaded(turn<Across>(R))]),
+           ...);
+        });
+  }
+
+  // With two groups of registers there are more rows than processors follow at once: one group goes
+  // along the strip alone and waits in the first cache, then both are stored together.
+  template <bool Across, bool ByLines, std::size_t... R, std::size_t... I, std::size_t... L>
+  [[gnu::always_inline]] static void run_in_passes(const PackShape& shape, const PackStrip& strip,
+                                                   std::index_sequence<R...>,
+                                                   std::index_sequence<I...>,
+                                                   std::index_sequence<L...>) {
+    alignas(64) std::uint8_t waiting[kMostPassSteps * kGroup * 16];
+    const std::size_t parts = shape.parts == 1 ? 1 : shape.parts / 2;
+    std::uint8_t* at = waiting;
+    const std::uint8_t* const first[kGroup] = {strip.rows[shape.row_of[I]] +
+                                               (strip.begin + shape.byte_of[I])...};
+    walk<kGroup>(
+        shape, strip, shape.ahead_of,
+        parts, [&](std::size_t from_at, std::size_t) __attribute__((always_inline)) {
+          Registers r;
+          group<false, 0>(
+              r,
+              [&](std::size_t i)
+                  __attribute__((always_inline)) { return Ops::load(first[i] + from_at); },
+              std::make_index_sequence<kGroup>());
+          (Ops::store(at + I * 16, r[I]), ...);
+          at += kGroup * 16;
+        });
+    at = waiting;
+    const std::uint8_t* const second[kGroup] = {strip.rows[shape.row_of[kGroup + I]] +
+                                                (strip.begin + shape.byte_of[kGroup + I])...};
+    std::uint8_t* const to[sizeof...(L)] = {
+        strip.place + shape.place_of[turn<Across>(L * kTogether<ByLines>)]...};
+    walk<kGroup>(
+        shape, strip, shape.ahead_of + (shape.parts == 1 ? 0 : parts),
+        parts, [&](std::size_t from_at, std::size_t to_at) __attribute__((always_inline)) {
+          Registers r;
+          group<false, kGroup>(
+              r,
+              [&](std::size_t i) __attribute__((always_inline)) {
+                return Ops::load(second[i - kGroup] + from_at);
+              },
+              std::make_index_sequence<kGroup>());
+          (Ops::store(to[R / kTogether<ByLines>] + to_at + R % kTogether<ByLines> * 16,
+                      loaded(turn<Across>(R)) < kGroup
+                          ? Ops::load(at + loaded(turn<Across>(R)) * 16)
+                          : r[loaded(turn<Across>(R))]),
+           ...);
+          at += kGroup * 16;
+        });
   }
   // Which register is stored in which turn.
   template <bool Across>
@@ -292,9 +352,14 @@ struct ShuffleTiles {
 
   template <bool Across, bool ByLines>
   static void pack(const PackShape& shape, const PackStrip* strips, std::size_t count) noexcept {
+    constexpr auto kAll = std::make_index_sequence<kRegisters>();
+    constexpr auto kStored = std::make_index_sequence<kRegisters / kTogether<ByLines>>();
     for (std::size_t i = 0; i < count; ++i)
-      run<Across, ByLines>(shape, strips[i], std::make_index_sequence<kRegisters>(),
-                           std::make_index_sequence<kRegisters / kTogether<ByLines>>());
+      if constexpr (kGroup < kRegisters)
+        run_in_passes<Across, ByLines>(shape, strips[i], kAll, std::make_index_sequence<kGroup>(),
+                                       kStored);
+      else
+        run<Across, ByLines>(shape, strips[i], kAll, kStored);
   }
   static void pack_tile(const PackShape& shape, const TileStrip* strips,
                         std::size_t count) noexcept {
