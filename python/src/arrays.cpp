@@ -27,35 +27,11 @@ const Numpy& numpy() {
   return made;
 }
 
-struct Torch {
-  explicit Torch(nb::handle module)
-      : tensor(module.attr("Tensor")),
-        to_dlpack(nb::module_::import_("torch.utils.dlpack").attr("to_dlpack")),
-        is_grad_enabled(module.attr("is_grad_enabled")),
-        requires_grad(nb::str("requires_grad")),
-        new_empty(nb::str("new_empty")) {}
-  nb::object tensor, to_dlpack, is_grad_enabled, requires_grad, new_empty;
-};
-// Null until someone else has imported torch.
-const Torch* torch() {
-  static const Torch* made = nullptr;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
-  if (made != nullptr) return made;
-  const nb::handle modules(PyImport_GetModuleDict());
-  const nb::handle found(PyDict_GetItemString(modules.ptr(), "torch"));
-  if (!found.is_valid() || !nb::hasattr(found, "Tensor") || !nb::hasattr(found, "is_grad_enabled"))
-    return nullptr;
-  made = new Torch(found);
-  return made;
-}
 bool is_instance(nb::handle object, nb::handle type) {
   if (object.type().is(type)) return true;
   const int found = PyObject_IsInstance(object.ptr(), type.ptr());
   if (found < 0) throw nb::python_error();
   return found == 1;
-}
-const Torch* torch_of(nb::handle object) {
-  const Torch* module = torch();
-  return module != nullptr && is_instance(object, module->tensor) ? module : nullptr;
 }
 
 std::optional<DType> integer_type(bool is_signed, std::size_t bytes) {
@@ -151,8 +127,9 @@ Array::Array(Array&& other) noexcept
       shape_(other.shape_),
       strides_(other.strides_),
       data_(other.data_),
-      where_(other.where_),
+      use_(other.use_),
       device_(other.device_),
+      object_(std::move(other.object_)),
       owner_(std::move(other.owner_)),
       buffer_(std::exchange(other.buffer_, std::nullopt)),
       held_(std::move(other.held_)),
@@ -162,18 +139,21 @@ Array::~Array() {
   if (buffer_) PyBuffer_Release(&*buffer_);
 }
 
-Array Array::take(nb::handle object, const char* what, Access access, Where where) {
+Array Array::take(nb::handle object, const char* what, const Use& use) {
   Array made;
-  made.where_ = where;
+  made.use_ = use;
   if (PyObject_CheckBuffer(object.ptr()) != 0) {
-    if (made.take_buffer(object, what, access) || made.take_view(object, what, access)) return made;
-  } else if (made.take_dlpack(object, what, access)) {
+    if (made.take_buffer(object, what) || made.take_view(object, what)) return made;
+  } else if (const Torch* torch = Torch::imported(); torch != nullptr && torch->is_tensor(object)) {
+    made.take_tensor(*torch, object, what);
+    return made;
+  } else if (made.take_dlpack(object, what)) {
     return made;
   }
   raise_type(what, kExpected, object);
 }
 
-bool Array::take_buffer(nb::handle object, const char* what, Access access) {
+bool Array::take_buffer(nb::handle object, const char* what) {
   Py_buffer view{};
   if (PyObject_GetBuffer(object.ptr(), &view, PyBUF_STRIDES | PyBUF_FORMAT) != 0) {
     PyErr_Clear();  // ml_dtypes' types, strings, objects
@@ -181,18 +161,18 @@ bool Array::take_buffer(nb::handle object, const char* what, Access access) {
   }
   buffer_ = view;
   if (is_instance(object, numpy().ndarray)) kind_ = Kind::numpy;
-  if (access == Access::write && view.readonly != 0) raise_read_only(what);
+  if (use_.access == Access::write && view.readonly != 0) raise_read_only(what);
   read(view, what);
   return true;
 }
 
-bool Array::take_view(nb::handle object, const char* what, Access access) {
+bool Array::take_view(nb::handle object, const char* what) {
   if (!is_instance(object, numpy().ndarray)) return false;
   const std::string name = text_of(object.attr("dtype").attr("name"));
   for (const ViewedType& row : kViewedTypes) {
     if (name != row.name) continue;
     owner_ = object.attr("view")(row.view);
-    if (!take_buffer(owner_, what, access)) return false;
+    if (!take_buffer(owner_, what)) return false;
     dtype_ = row.dtype;
     return true;
   }
@@ -219,63 +199,79 @@ void Array::read(const Py_buffer& buffer, const char* what) {
   for (int i = 0; i < buffer.ndim; ++i) add_dimension(buffer.shape[i], buffer.strides[i], what);
 }
 
-bool Array::take_dlpack(nb::handle object, const char* what, Access access) {
-  nb::object capsule;
-  if (const Torch* module = torch_of(object)) {
-    kind_ = Kind::torch;
-    if (object.attr(module->requires_grad).is(Py_True) && module->is_grad_enabled().is(Py_True))
-      raise(
-          usage("rows.gradient", fmt::format("{} ask for a gradient, which a layer has not", what))
-              .expects("a tensor without requires_grad, or torch.no_grad()", "requires_grad=True")
-              .try_this("run it under torch.inference_mode()"));
-    // Its own __dlpack__ asks about streams and gradients in Python, which takes longer than a
-    // call.
-    PyObject* made = PyObject_CallFunctionObjArgs(module->to_dlpack.ptr(), object.ptr(), nullptr);
-    if (made == nullptr) {
-      const nb::python_error thrown;
-      raise(usage("rows.memory", fmt::format("{} have no memory to read", what))
-                .expects("a dense tensor of numbers", thrown.what()));
-    }
-    capsule = nb::steal(made);
-  } else if (nb::hasattr(object, "__dlpack__")) {
-    capsule = nb::borrow(object);
-  } else {
-    return false;
-  }
-  owner_ = nb::borrow(object);
-  if (access == Access::write) {
-    if (!nb::try_cast(capsule, held_for_writing_)) {
+void Array::refuse_gradients(const Torch& torch, nb::handle tensor, const char* what) {
+  const bool may_have = !dtype_ || moe::is_activation_type(*dtype_);
+  if (use_.records == false || !may_have) return;
+  if (!use_.records) use_.records = torch.records_gradients();
+  if (!*use_.records || !torch.wants_gradient(tensor)) return;
+  raise(usage("rows.gradient", fmt::format("{} ask for a gradient, which a layer has not", what))
+            .expects("a tensor without requires_grad, or torch.no_grad()", "requires_grad=True")
+            .try_this("run it under torch.inference_mode()"));
+}
+
+void Array::take_tensor(const Torch& torch, nb::handle tensor, const char* what) {
+  kind_ = Kind::torch;
+  object_ = nb::borrow(tensor);
+  Torch::Memory memory = torch.memory(tensor, what, use_.hold);
+  owner_ = std::move(memory.held);
+  read(memory.view, what);
+  refuse_gradients(torch, tensor, what);
+}
+
+bool Array::take_dlpack(nb::handle object, const char* what) {
+  if (!nb::hasattr(object, "__dlpack__")) return false;
+  object_ = nb::borrow(object);
+  if (use_.access == Access::write) {
+    if (!nb::try_cast(object, held_for_writing_)) {
       nb::ndarray<nb::ro> readable;
-      if (nb::try_cast(capsule, readable)) raise_read_only(what);
+      if (nb::try_cast(object, readable)) raise_read_only(what);
       return false;
     }
-    read(held_for_writing_, what);
+    read_held(held_for_writing_, what);
     return true;
   }
-  if (!nb::try_cast(capsule, held_)) return false;
-  read(held_, what);
+  if (!nb::try_cast(object, held_)) return false;
+  read_held(held_, what);
   return true;
 }
 
 template <class Held>
-void Array::read(const Held& held, const char* what) {
-  if (where_ == Where::anywhere && held.device_type() == nb::device::cuda::value)
-    device_ = held.device_id();
-  else if (held.device_type() != nb::device::cpu::value)
+void Array::read_held(const Held& held, const char* what) {
+  // Const is what the view was asked for, not what the memory is; shape and strides are only read.
+  read({.data = const_cast<void*>(static_cast<const void*>(held.data())),  // NOLINT
+        .device = {held.device_type(), held.device_id()},
+        .ndim = static_cast<std::int32_t>(held.ndim()),
+        .dtype = held.dtype(),
+        .shape = const_cast<std::int64_t*>(held.shape_ptr()),      // NOLINT
+        .strides = const_cast<std::int64_t*>(held.stride_ptr())},  // NOLINT
+       what);
+}
+
+void Array::read(const nb::dlpack::dltensor& view, const char* what) {
+  const auto [device_type, number] = view.device;
+  if (use_.where == Where::anywhere && device_type == nb::device::cuda::value)
+    device_ = number;
+  else if (device_type != nb::device::cpu::value)
     raise(usage("rows.device", fmt::format("{} are not where the layer computes", what))
               .expects("memory of the processor",
-                       kind_ == Kind::torch ? text_of(owner_.attr("device"))
-                                            : fmt::format("DLPack device {}:{}", held.device_type(),
-                                                          held.device_id()))
+                       kind_ == Kind::torch
+                           ? text_of(object_.attr("device"))
+                           : fmt::format("DLPack device {}:{}", device_type, number))
               .try_this("move them: x.cpu()"));
-  // Const is what the view was asked for, not what the memory is.
-  data_ = const_cast<void*>(static_cast<const void*>(held.data()));  // NOLINT
-  const nb::dlpack::dtype given = held.dtype();
-  dtype_ = dtype_of_dlpack(given);
-  if (!dtype_) dtype_text_ = fmt::format("DLPack type {} of {} bits", given.code, given.bits);
-  const std::int64_t bytes = given.bits / 8;
-  for (std::size_t i = 0; i < held.ndim(); ++i)
-    add_dimension(static_cast<std::int64_t>(held.shape(i)), held.stride(i) * bytes, what);
+  dtype_ = dtype_of_dlpack(view.dtype);
+  if (!dtype_)
+    dtype_text_ = fmt::format("DLPack type {} of {} bits", view.dtype.code, view.dtype.bits);
+  const std::int64_t bytes = view.dtype.bits / 8;
+  bool is_empty = false;
+  for (std::int32_t i = 0; i < view.ndim; ++i) {
+    add_dimension(view.shape[i], view.strides[i] * bytes, what);
+    is_empty = is_empty || view.shape[i] == 0;
+  }
+  // Tensors that only stand for others while a program is traced.
+  if (view.data == nullptr && !is_empty)
+    raise(usage("rows.memory", fmt::format("{} have no memory to read", what))
+              .expects("an array that holds numbers", "an address of null"));
+  data_ = static_cast<std::byte*>(view.data) + view.byte_offset;
 }
 
 std::string Array::dtype_text() const {
@@ -344,10 +340,9 @@ bool overlap(const moe::ConstRows& a, const moe::ConstRows& b) {
   return ahead < width(a) || ahead + width(b) > a.stride;
 }
 
-nb::object empty_like(nb::handle like, const Array& seen, std::uint64_t rows,
-                      std::uint64_t columns) {
-  const nb::tuple shape = nb::make_tuple(rows, columns);
-  if (seen.kind() == Kind::torch) return like.attr(torch()->new_empty)(shape);
+nb::object empty_like(nb::handle like, const Array& seen) {
+  if (seen.kind() == Kind::torch) return Torch::imported()->empty_like(like);
+  const nb::tuple shape = nb::make_tuple(seen.shape(0), seen.shape(1));
   if (seen.kind() == Kind::numpy) return numpy().empty(shape, like.attr("dtype"));
   switch (*seen.dtype()) {
     case DType::f64:
@@ -365,8 +360,7 @@ nb::object empty_of(nb::handle like, const Array& seen, const char* dtype, std::
                     std::uint64_t columns) {
   const nb::tuple shape = nb::make_tuple(rows, columns);
   if (seen.kind() != Kind::torch) return numpy().empty(shape, dtype);
-  const nb::module_ module = nb::module_::import_("torch");
-  return like.attr(torch()->new_empty)(shape, nb::arg("dtype") = module.attr(dtype));
+  return Torch::imported()->empty(like, shape, dtype);
 }
 
 }  // namespace fp4moe::python

@@ -1,5 +1,7 @@
 // An argument as memory: whatever speaks the buffer protocol (numpy) or DLPack (torch). Nothing is
 // copied, and the memory is held until the Array goes, which needs the GIL.
+//
+// torch's tensors are looked at through its C functions where it has them (torch.hpp).
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -11,6 +13,7 @@
 #include "bindings.hpp"
 #include "fp4moe/moe/rows.hpp"
 #include "fp4moe/tensor/dtype.hpp"
+#include "torch.hpp"
 
 namespace fp4moe::python {
 
@@ -20,11 +23,19 @@ enum class Where : std::uint8_t { host, anywhere };
 // Who made it, and so who makes the result.
 enum class Kind : std::uint8_t { numpy, torch, other };
 
+// What an array is taken for.
+struct Use {
+  Access access = Access::read;
+  Where where = Where::host;
+  Hold hold = Hold::for_a_call;
+  std::optional<bool> records{};  // whether torch records gradients; none: it is asked
+};
+
 class Array {
  public:
-  // Errors: TypeError for what is no array, rows.device, rows.gradient, rows.readonly, rows.order.
-  static Array take(nb::handle object, const char* what, Access access = Access::read,
-                    Where where = Where::host);
+  // Errors: TypeError for what is no array, rows.device, rows.gradient, rows.readonly, rows.order,
+  // rows.memory.
+  static Array take(nb::handle object, const char* what, const Use& use = {});
   Array(Array&& other) noexcept;
   Array& operator=(Array&&) = delete;
   Array(const Array&) = delete;
@@ -41,15 +52,20 @@ class Array {
   std::string shape_text() const;
   void* data() const { return data_; }
   std::optional<int> device() const { return device_; }  // the GPU that it lies on
+  // Whether torch records gradients, where this had to be asked.
+  std::optional<bool> records() const { return use_.records; }
 
  private:
   Array() = default;
-  bool take_buffer(nb::handle object, const char* what, Access access);
-  bool take_view(nb::handle object, const char* what, Access access);
-  bool take_dlpack(nb::handle object, const char* what, Access access);
+  bool take_buffer(nb::handle object, const char* what);
+  bool take_view(nb::handle object, const char* what);
+  bool take_dlpack(nb::handle object, const char* what);
+  void take_tensor(const Torch& torch, nb::handle tensor, const char* what);
+  void refuse_gradients(const Torch& torch, nb::handle tensor, const char* what);
   void read(const Py_buffer& buffer, const char* what);
   template <class Held>
-  void read(const Held& held, const char* what);
+  void read_held(const Held& held, const char* what);
+  void read(const nb::dlpack::dltensor& view, const char* what);
 
   // At most this many dimensions need no memory of their own.
   class Numbers {
@@ -74,9 +90,9 @@ class Array {
   std::string dtype_text_{};  // where dtype_ is none
   Numbers shape_{}, strides_{};
   void* data_ = nullptr;
-  Where where_ = Where::host;
+  Use use_{};
   std::optional<int> device_{};
-  nb::object owner_{};
+  nb::object object_{}, owner_{};  // what was given, what holds its memory
   std::optional<Py_buffer> buffer_{};
   nb::ndarray<nb::ro> held_{};
   nb::ndarray<> held_for_writing_{};
@@ -88,10 +104,9 @@ moe::MutableRows mutable_rows_of(const Array& array, const char* what);
 // Whether two sets of rows have bytes in common.
 bool overlap(const moe::ConstRows& a, const moe::ConstRows& b);
 
-// A new array [rows, columns] of the same kind and type as `like`.
-nb::object empty_like(nb::handle like, const Array& seen, std::uint64_t rows,
-                      std::uint64_t columns);
-// The same with a type of its own: "int32", "float32".
+// A new array of the same kind, type and shape [rows, columns] as `like`.
+nb::object empty_like(nb::handle like, const Array& seen);
+// The same with a type and a shape of its own: "int32", "float32".
 nb::object empty_of(nb::handle like, const Array& seen, const char* dtype, std::uint64_t rows,
                     std::uint64_t columns);
 

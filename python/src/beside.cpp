@@ -12,8 +12,10 @@ namespace fp4moe::python {
 using moe::ConstRows;
 using moe::MutableRows;
 
-Array take_beside(nb::handle object, const char* what, const Array& tokens, Access access) {
-  Array taken = Array::take(object, what, access, tokens.device() ? Where::anywhere : Where::host);
+Array take_beside(nb::handle object, const char* what, const Array& tokens, Use use) {
+  use.where = tokens.device() ? Where::anywhere : Where::host;
+  if (!use.records) use.records = tokens.records();
+  Array taken = Array::take(object, what, use);
   if (taken.device() != tokens.device())
     raise(usage("rows.device", fmt::format("{} and tokens lie in different places", what))
               .expects(fmt::format("GPU {}", *tokens.device()),
@@ -29,9 +31,10 @@ void check_count(std::uint64_t expected, std::uint64_t found, const char* what) 
 }
 
 Output take_output(nb::handle x, const Array& tokens, const ConstRows& rows, nb::handle out) {
-  nb::object object =
-      out.is_none() ? empty_like(x, tokens, rows.rows, rows.columns) : nb::borrow(out);
-  Array array = take_beside(object, "outputs", tokens, Access::write);
+  nb::object object = out.is_none() ? empty_like(x, tokens) : nb::borrow(out);
+  Use use{.access = Access::write};
+  if (out.is_none()) use.records = false;  // a new one asks for nothing
+  Array array = take_beside(object, "outputs", tokens, use);
   const MutableRows made = mutable_rows_of(array, "outputs");
   check_count(rows.rows, made.rows, "outputs");
   done_or_raise(moe::check_rows(made, "outputs", rows.columns));

@@ -9,8 +9,7 @@
 namespace fp4moe::python {
 
 // Errors: those of Array::take, rows.device.
-Array take_beside(nb::handle object, const char* what, const Array& tokens,
-                  Access access = Access::read);
+Array take_beside(nb::handle object, const char* what, const Array& tokens, Use use = {});
 
 // Errors: rows.count.
 void check_count(std::uint64_t expected, std::uint64_t found, const char* what);

@@ -44,11 +44,15 @@ Result<DeviceSession*> session_of(OpenLayer& open) {
 
 enum class Way : std::uint8_t { apply, run };
 
-void enqueue(OpenLayer& open, const SessionCall& call, kernels::cuda::Stream stream, Way way) {
+// All arrays lie where the tokens do.
+void enqueue(OpenLayer& open, SessionCall call, const Array& tokens, Way way) {
+  const kernels::cuda::Stream stream = stream_of(tokens);
   done_or_raise(without_gil([&]() -> Result<Done> {
     const std::lock_guard lock(open.mutex);
     const auto session = session_of(open);
     if (!session) return session.why();
+    // Arrays say which device they lie on: only for another one the driver has to say more.
+    call.is_on_device = tokens.device() == (*session)->layer().device().facts().ordinal;
     return way == Way::run ? (*session)->run(call, stream) : (*session)->apply(call, stream);
   }));
 }
@@ -81,7 +85,7 @@ nb::object run_on_device(const Layer& layer, nb::handle x, const Array& tokens, 
   const SessionCall call{.x = rows, .out = output.rows, .logits = rows_of(scores, "logits")};
   check_apart(rows, output.rows, "the tokens");
   check_apart(call.logits, output.rows, "the logits");
-  enqueue(*open, call, stream_of(tokens), Way::run);
+  enqueue(*open, call, tokens, Way::run);
   return std::move(output.object);
 }
 
@@ -106,7 +110,7 @@ nb::object apply_on_device(const Layer& layer, nb::handle x, const Array& tokens
                          .ids = static_cast<const std::int32_t*>(ids.data()),
                          .weights = static_cast<const float*>(weights.data()),
                          .top_k = static_cast<std::uint64_t>(ids.shape(1))};
-  enqueue(*open, call, stream_of(tokens), Way::apply);
+  enqueue(*open, call, tokens, Way::apply);
   return std::move(output.object);
 }
 

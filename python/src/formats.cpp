@@ -113,7 +113,7 @@ void encode_numbers(const std::string& format, const std::string& rounding, nb::
                     nb::handle codes) {
   const EncoderRow& row = encoder(format, rounding);
   const Array from = Array::take(values, "values");
-  const Array to = Array::take(codes, "codes", Access::write);
+  const Array to = Array::take(codes, "codes", {.access = Access::write});
   check_line(from, "values", tensor::DType::f32);
   check_line(to, "codes", row.code);
   if (from.shape(0) != to.shape(0))

@@ -1,6 +1,7 @@
 #include "layer.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <limits>
@@ -11,6 +12,7 @@
 #include <fmt/format.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include "adapters.hpp"
@@ -84,6 +86,15 @@ Result<Done> load_and_process(MoeLayer& layer) {
 runtime::Pools& process_pools() {
   static runtime::Pools& pools = *new runtime::Pools;  // threads may end after everything else
   return pools;
+}
+
+// A number that a fork changes in the child. Asking for the process is a call of the kernel, which
+// takes longer than looking at an array: forks are counted instead.
+std::uint64_t process_number() {
+  static std::atomic<std::uint64_t> forks{0};
+  static const bool kAreCounted =
+      pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); }) == 0;
+  return kAreCounted ? forks.load(std::memory_order_relaxed) : static_cast<std::uint64_t>(getpid());
 }
 
 Result<std::shared_ptr<OpenLayer>> make_layer(const Model& model, std::int64_t number,
@@ -193,8 +204,8 @@ class ApplyCall {
   ApplyCall(const Layer& layer, Array tokens, const ApplyArguments& given)
       : open_(layer.get()),
         x_(std::move(tokens)),
-        ids_(Array::take(given.ids, "ids")),
-        weights_(Array::take(given.weights, "weights")),
+        ids_(take_beside(given.ids, "ids", x_)),
+        weights_(take_beside(given.weights, "weights", x_)),
         rows_(rows_of(x_, "tokens")),
         output_((check_width(), take_output(given.x, x_, rows_, given.out))) {
     take_ids(ids_, routes_);
@@ -245,7 +256,7 @@ void refuse_adapters(nb::handle lora) {
 
 nb::object apply(const Layer& layer, nb::handle x, nb::handle ids, nb::handle weights,
                  nb::handle out, nb::handle lora, nb::handle lora_of_token) {
-  Array tokens = Array::take(x, "tokens", Access::read, Where::anywhere);
+  Array tokens = Array::take(x, "tokens", {.where = Where::anywhere});
   if (tokens.device()) {
     refuse_adapters(lora);
     return apply_on_device(layer, x, tokens, {ids, weights}, out);
@@ -271,7 +282,7 @@ double time_apply(const Layer& layer, nb::handle x, nb::handle ids, nb::handle w
 
 nb::object run(const Layer& layer, nb::handle x, nb::handle logits, nb::handle out, nb::handle lora,
                nb::handle lora_of_token) {
-  const Array tokens = Array::take(x, "tokens", Access::read, Where::anywhere);
+  const Array tokens = Array::take(x, "tokens", {.where = Where::anywhere});
   if (tokens.device()) {
     refuse_adapters(lora);
     return run_on_device(layer, x, tokens, logits, out);
@@ -279,7 +290,7 @@ nb::object run(const Layer& layer, nb::handle x, nb::handle logits, nb::handle o
   const std::shared_ptr<OpenLayer> open = layer.get();
   const ConstRows rows = rows_of(tokens, "tokens");
   done_or_raise(moe::check_rows(rows, "tokens", open->layer.problem().shape.hidden));
-  const Array scores = Array::take(logits, "logits");
+  const Array scores = take_beside(logits, "logits", tokens);
   const ConstRows score_rows = rows_of(scores, "logits");
   check_count(rows.rows, score_rows.rows, "logits");
   done_or_raise(moe::check_rows(score_rows, "logits", open->layer.router().columns()));
@@ -304,8 +315,8 @@ nb::tuple route(const Layer& layer, nb::handle logits) {
   done_or_raise(moe::check_rows(rows, "logits", router.columns()));
   nb::object ids = empty_of(logits, scores, "int32", rows.rows, router.slots());
   nb::object weights = empty_of(logits, scores, "float32", rows.rows, router.slots());
-  const Array id_array = Array::take(ids, "ids", Access::write);
-  const Array weight_array = Array::take(weights, "weights", Access::write);
+  const Array id_array = Array::take(ids, "ids", {.access = Access::write});
+  const Array weight_array = Array::take(weights, "weights", {.access = Access::write});
   const std::size_t count = rows.rows * router.slots();
   std::vector<float> identity(router.options().zero_experts == 0 ? 0 : rows.rows);
   if (rows.rows != 0)
@@ -372,19 +383,23 @@ auto number(const Get& get) {
 
 Layer Layer::open(const Model& model, std::int64_t number, const LayerWords& words) {
   if (model.sources) model.sources->check("");
-  return {value_or_raise(without_gil([&] { return make_layer(model, number, words); })), getpid()};
+  return Layer(value_or_raise(without_gil([&] { return make_layer(model, number, words); })));
 }
+
+Layer::Layer(std::shared_ptr<OpenLayer> open)
+    : open_(std::move(open)), process_(process_number()) {}
+bool Layer::is_of_another_process() const { return process_ != process_number(); }
 
 Layer::~Layer() {
   // A forked child has none of the threads that the layer would wait for: it lets the memory be.
-  if (open_ && process_ != getpid())
+  if (open_ && is_of_another_process())
     new (std::nothrow) std::shared_ptr<OpenLayer>(std::move(open_));
 }
 
 std::shared_ptr<OpenLayer> Layer::get() const {
   if (!open_)
     raise(usage("layer.closed", "the layer was closed").expects("an open layer", "a closed one"));
-  if (process_ != getpid())
+  if (is_of_another_process())
     raise(usage("layer.forked", "the layer belongs to the process that opened it")
               .expects("the process that opened it", "a fork of it, which has no threads")
               .try_this("open the layer in the child, or start it by spawn"));
@@ -392,7 +407,7 @@ std::shared_ptr<OpenLayer> Layer::get() const {
 }
 
 void Layer::close() {
-  if (open_ && process_ != getpid()) {
+  if (open_ && is_of_another_process()) {
     new std::shared_ptr<OpenLayer>(std::move(open_));
     return;
   }

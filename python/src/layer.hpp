@@ -8,8 +8,6 @@
 #include <string>
 #include <utility>
 
-#include <sys/types.h>
-
 #include "bindings.hpp"
 #include "fp4moe/runtime/layer.hpp"
 #include "model.hpp"
@@ -49,11 +47,11 @@ class Layer {
   bool is_closed() const { return open_ == nullptr; }
 
  private:
-  Layer(std::shared_ptr<OpenLayer> open, pid_t process)
-      : open_(std::move(open)), process_(process) {}
+  explicit Layer(std::shared_ptr<OpenLayer> open);
+  bool is_of_another_process() const;
 
   std::shared_ptr<OpenLayer> open_{};
-  pid_t process_ = 0;
+  std::uint64_t process_ = 0;  // the one that opened it
 };
 
 }  // namespace fp4moe::python

@@ -205,8 +205,8 @@ Result<Work> work_of(const std::string& format, const moe::MutableRows& values) 
 float quantize(nb::handle values, nb::handle codes, nb::handle scales, const std::string& format,
                const std::string& rule, std::optional<float> global_scale) {
   const Array x = Array::take(values, "values");
-  const Array code_array = Array::take(codes, "codes", Access::write);
-  const Array scale_array = Array::take(scales, "scales", Access::write);
+  const Array code_array = Array::take(codes, "codes", {.access = Access::write});
+  const Array scale_array = Array::take(scales, "scales", {.access = Access::write});
   Work work = value_or_raise(work_of(format, mutable_rows_of(x, "values")));
   work.rule = value_or_raise(rule_of(work.format, rule));
   work.codes = bytes_of(code_array, "codes", work.values.rows, work.values.columns / 2);
@@ -230,7 +230,7 @@ void dequantize(nb::handle codes, nb::handle scales, float global_scale, const s
                 nb::handle out) {
   const Array code_array = Array::take(codes, "codes");
   const Array scale_array = Array::take(scales, "scales");
-  const Array to = Array::take(out, "values", Access::write);
+  const Array to = Array::take(out, "values", {.access = Access::write});
   Work work = value_or_raise(work_of(format, mutable_rows_of(to, "values")));
   work.codes = bytes_of(code_array, "codes", work.values.rows, work.values.columns / 2);
   work.scales = bytes_of(scale_array, "scales", work.values.rows, work.blocks());

@@ -86,7 +86,8 @@ Source source_of(nb::handle object) {
 }
 
 void hold(const std::string& name, const Source& source, Held& held) {
-  held.arrays.push_back(Array::take(source.object, fmt::format("tensor \"{}\"", name).c_str()));
+  const std::string what = fmt::format("tensor \"{}\"", name);
+  held.arrays.push_back(Array::take(source.object, what.c_str(), {.hold = Hold::for_long}));
   if (!source.is_torch) return;
   Storage storage{.object = source.object.attr("untyped_storage")(), .tensor = name};
   storage.bytes = nb::cast<std::size_t>(storage.object.attr("nbytes")());

@@ -229,3 +229,77 @@ def test_torch_tensors_that_cannot_be_read_are_refused(layer, logits):
         layer.run(x.to_sparse(), logits)
     with torch.no_grad():
         layer.run(refused["rows.gradient"], logits)
+
+
+@pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
+def test_tensors_that_hold_no_numbers_are_refused_before_anyone_reads_them(layer, logits):
+    torch = pytest.importorskip("torch")
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    x, scores = torch.from_numpy(X), torch.from_numpy(logits)
+    with FakeTensorMode():
+        traced = torch.empty(X.shape)
+    for bad in (traced, torch.nn.Parameter(traced, requires_grad=False)):
+        for call in (lambda: layer.run(bad, scores), lambda: layer.run(x, scores, out=bad)):
+            with pytest.raises(fp4moe.UsageError) as caught:
+                call()
+            assert caught.value.id == "rows.memory", str(caught.value)
+
+    def wrapped(tokens):  # plain tensors by their type, but a batch of functorch's
+        return layer.run(tokens, scores)
+
+    with pytest.raises(fp4moe.UsageError) as caught:
+        torch.func.vmap(wrapped)(torch.stack([x, x]))
+    assert caught.value.id == "rows.memory"
+    with pytest.raises(fp4moe.UsageError) as caught:
+        torch.func.functionalize(wrapped)(x)
+    assert caught.value.id == "rows.memory"
+
+
+def test_tensors_look_the_same_by_either_way_into_torch(layer, logits, routes):
+    torch = pytest.importorskip("torch")
+
+    class Other(torch.Tensor):  # goes by DLPack; a plain one by torch's C functions, if it has them
+        pass
+
+    wide = torch.zeros(TOKENS, HIDDEN + 32)
+    wide[:, 16:-16] = torch.from_numpy(X)
+    ids, weights = (torch.from_numpy(values) for values in routes)
+    expected = layer.apply(X, *routes)
+    views = [wide[:, 16:-16], torch.from_numpy(X).clone(), torch.from_numpy(X).double()]
+    for x in views:
+        for kind in (lambda tensor: tensor, lambda tensor: tensor.as_subclass(Other)):
+            y = layer.apply(kind(x), kind(ids), kind(weights))
+            assert y.shape == x.shape and y.dtype == x.dtype and y.is_contiguous()
+            np.testing.assert_array_equal(np.asarray(y, np.float32), expected)
+            out = torch.full_like(x, 7)
+            layer.apply(kind(x), kind(ids), kind(weights), kind(out))
+            np.testing.assert_array_equal(np.asarray(out, np.float32), expected)
+    assert layer.apply(x[:0], ids[:0], weights[:0]).shape == (0, HIDDEN)
+    assert layer.apply(wide[:1, 16:-16], ids[:1], weights[:1]).is_contiguous()
+
+
+def test_outputs_never_lie_in_a_copy_that_torch_put_off(layer, logits):
+    torch = pytest.importorskip("torch")
+    x = torch.from_numpy(X)
+    kept = torch.zeros(X.shape)
+    put_off = torch._lazy_clone(kept)  # shares its memory until someone writes
+    layer.run(x, torch.from_numpy(logits), out=put_off)
+    assert not kept.any() and put_off.any()
+
+
+def test_any_tensor_of_a_call_may_be_the_one_that_asks_for_a_gradient(layer, routes):
+    torch = pytest.importorskip("torch")
+    x, (ids, weights) = torch.from_numpy(X), map(torch.from_numpy, routes)
+    asking = {
+        "tokens": (x.clone().requires_grad_(), ids, weights, None),
+        "weights": (x, ids, weights.clone().requires_grad_(), None),
+        "outputs": (x, ids, weights, torch.empty_like(x).requires_grad_()),
+        "weights beside numpy's tokens": (X, ids, weights.clone().requires_grad_(), None),
+    }
+    for what, call in asking.items():
+        with pytest.raises(fp4moe.UsageError) as caught:
+            layer.apply(*call)
+        assert caught.value.id == "rows.gradient" and what.split()[0] in str(caught.value), what
+        with torch.inference_mode():
+            layer.apply(*call)

@@ -40,7 +40,7 @@ struct DeviceAdapters {
 // bytes; f32 rows of x are rounded to bf16 for the products.
 struct DeviceCall {
   // A promise: whatever address is given is memory of the layer's device. The driver is not asked
-  // then, which takes longer than all other checks; nulls and alignment are still looked at.
+  // about each of them then; nulls and alignment are still looked at.
   bool is_on_device = false;
 
   ConstRows x{};              // [T, hidden]; batches: [experts * capacity, hidden]
