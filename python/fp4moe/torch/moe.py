@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -16,9 +16,9 @@ Options = dict[str, Any]
 
 def _rows(tensor: torch.Tensor) -> torch.Tensor:
     """All dimensions but the last one as one."""
-    if not isinstance(tensor, torch.Tensor):
+    if type(tensor) is not torch.Tensor and not isinstance(tensor, torch.Tensor):
         raise TypeError(f"MoE: expected a tensor of torch, found {type(tensor).__name__}")
-    return tensor if tensor.dim() == 2 else tensor.reshape(-1, tensor.shape[-1])
+    return tensor if tensor.ndim == 2 else tensor.reshape(-1, tensor.shape[-1])
 
 
 class MoE(torch.nn.Module):
@@ -75,14 +75,19 @@ class MoE(torch.nn.Module):
                 f"found {1 + len(routes)} tensors"
             )
         given = routes or (self.logits(hidden_states),)
-        x = _rows(hidden_states)
         # Who traces needs the operator; calling the layer itself is quicker.
-        if torch.compiler.is_compiling() or type(x) is not torch.Tensor:
-            op = ops.run if len(given) == 1 else ops.apply
-            out: torch.Tensor = op(x, *map(_rows, given), self._number)
+        is_traced = torch.compiler.is_compiling() or type(hidden_states) is not torch.Tensor
+        x = _rows(hidden_states)
+        if len(given) == 2:
+            ids, weights = _rows(given[0]), _rows(given[1])
+            out: torch.Tensor = (
+                ops.apply(x, ids, weights, self._number)
+                if is_traced
+                else self._layer.apply(x, ids, weights)
+            )
         else:
-            call = self._layer.run if len(given) == 1 else self._layer.apply
-            out = cast(torch.Tensor, call(x, *map(_rows, given)))
+            logits = _rows(given[0])
+            out = ops.run(x, logits, self._number) if is_traced else self._layer.run(x, logits)
         return out if x is hidden_states else out.reshape(hidden_states.shape)
 
     def logits(self, x: torch.Tensor) -> torch.Tensor:

@@ -147,6 +147,9 @@ def _define() -> torch.library.Library:
         library.define(name + schema, tags=tags)  # type: ignore[no-untyped-call]
         for key in ("CPU", "CUDA"):
             library.impl(name, real, key)  # type: ignore[no-untyped-call]
+        # Nothing to record: the layer itself refuses tensors that ask for a gradient.
+        skip = torch.library.fallthrough_kernel
+        library.impl(name, skip, "Autograd")  # type: ignore[no-untyped-call]
         torch.library.register_fake(f"fp4moe::{name}", fake, lib=library)
     return library
 
