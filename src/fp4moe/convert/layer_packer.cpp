@@ -89,10 +89,11 @@ Result<LayerPacker> LayerPacker::make(const layout::Layout& layout, const Proble
     to = *bound;
     return Done{};
   };
-  for (Result<Done> bound : {bind(made.codes13_, bind_codes(layout.codes, w13), kSlotNames[kW13]),
-                             bind(made.codes2_, bind_codes(layout.codes, w2), kSlotNames[kW2]),
-                             bind(made.scales13_, bind_scales(layout, w13), kSlotNames[kW13Scale]),
-                             bind(made.scales2_, bind_scales(layout, w2), kSlotNames[kW2Scale])})
+  for (const Result<Done>& bound :
+       {bind(made.codes13_, bind_codes(layout.codes, w13), kSlotNames[kW13]),
+        bind(made.codes2_, bind_codes(layout.codes, w2), kSlotNames[kW2]),
+        bind(made.scales13_, bind_scales(layout, w13), kSlotNames[kW13Scale]),
+        bind(made.scales2_, bind_scales(layout, w2), kSlotNames[kW2Scale])})
     if (!bound) return bound.why();
   made.facts_.resize(p.experts);
   made.place_rows();
@@ -101,7 +102,7 @@ Result<LayerPacker> LayerPacker::make(const layout::Layout& layout, const Proble
 }
 
 Result<Done> LayerPacker::add_tensors() {
-  const auto matrix = [&](Slot slot, const IndexMap& map, DType type) {
+  const auto matrix = [&](std::size_t slot, const IndexMap& map, DType type) {
     tensors_.push_back({.name = std::string(kSlotNames[slot]),
                         .dtype = type,
                         .shape = layout::stored_shape(map, problem_.experts),

@@ -119,8 +119,8 @@ Result<Done> LayerPacker::pack(std::size_t position, const weights::ExpertView& 
     const std::vector<std::uint64_t>& rows;
   };
   // One list of rows after the other, so that the allocator has enough kept memory for all.
-  const auto lay_out = [&](std::initializer_list<Part> parts, Slot slot, const IndexMap& codes,
-                           const IndexMap& scales) {
+  const auto lay_out = [&](std::initializer_list<Part> parts, std::size_t slot,
+                           const IndexMap& codes, const IndexMap& scales) {
     const std::optional<ByteTable>& scale_bytes = slot == kW13 ? table->w13 : table->w2;
     const bool clears = layout_.scale_rule == ScaleRule::native_sm90_nvfp4;
     Matrix matrix;

@@ -431,7 +431,7 @@ class Packer {
         strips_.back().place = to;
         to += plan_.registers * sizeof(Register);
       }
-    plan_.kernel->pack[0][plan_.bystanders](edge_shape_, strips_.data(), strips_.size());
+    plan_.kernel->pack[plan_.bystanders](edge_shape_, strips_.data(), strips_.size());
     const std::uint8_t* from = made_.data();
     for (const Base& base : bases_) {
       std::uint8_t* const place = base.place;

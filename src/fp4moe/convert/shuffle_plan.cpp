@@ -9,6 +9,7 @@
 namespace fp4moe::convert {
 namespace {
 
+using kernels::cpu::kMostBystanders;
 using kernels::cpu::LanePattern;
 using layout::Axis;
 using layout::Digit;
@@ -142,7 +143,9 @@ void add_bystanders(const IndexMap& map, const kernels::cpu::ShuffleSet& set, Sh
     const std::size_t most = byte < kLine ? set.most_for_lines
                              : has_code   ? set.most_registers
                                           : kMostForPairs;
-    if (!is_possible || plan.registers > most / 2) break;
+    if (!is_possible || plan.registers > most / 2 || plan.bystanders == kMostBystanders ||
+        plan.kernel->pack[plan.bystanders + 1] == nullptr)
+      break;
     for (std::size_t r = 0; r < plan.registers; ++r) {
       plan.row_of[plan.registers + r] = plan.row_of[r] + rows;
       plan.byte_of[plan.registers + r] = plan.byte_of[r] + bytes;
@@ -180,10 +183,11 @@ kernels::cpu::PackFn ShufflePlan::pack() const {
         return false;
     return registers >= 4;
   };
-  if (is_by_lines(false)) return kernel->pack_lines[0][bystanders];
-  if (is_by_lines(true)) return kernel->pack_lines[1][bystanders];
-  const bool is_across = place_of[1] >= kLine && bystanders != 0;
-  return kernel->pack[is_across ? 1 : 0][bystanders];
+  for (const bool across : {false, true})
+    if (const kernels::cpu::PackFn by_lines = kernel->pack_lines[across ? 1 : 0][bystanders];
+        by_lines != nullptr && is_by_lines(across))
+      return by_lines;
+  return kernel->pack[bystanders];
 }
 
 std::optional<ShufflePlan> plan_shuffle(const IndexMap& map, const kernels::cpu::ShuffleSet& set) {

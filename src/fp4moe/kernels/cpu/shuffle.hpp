@@ -85,10 +85,10 @@ using UnpackFn = void (*)(const UnpackCall&) noexcept;
 struct ShuffleKernel {
   LanePattern pattern{};
   // By the number of bystanders; null where there would be too many registers.
-  // The second row stores registers that differ in bystanders alone one after another, for places
-  // where they make up a cache line.
-  PackFn pack[2][kMostBystanders + 1] = {};
-  // The same where every four registers, in the order in which they are stored, are a cache line.
+  PackFn pack[kMostBystanders + 1] = {};
+  // The same where every four registers that are stored one after another are a cache line: in
+  // order, or those first that differ in bystanders alone. Null where that cannot be, or where the
+  // instruction set has no use for it.
   PackFn pack_lines[2][kMostBystanders + 1] = {};
   PackTileFn pack_tile[kMostBystanders + 1] = {};  // where nibbles stay together
   UnpackFn unpack[kMostBystanders + 1] = {};

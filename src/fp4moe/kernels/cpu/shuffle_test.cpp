@@ -118,15 +118,14 @@ TEST(Shuffle, EveryInstructionSetGivesThePortableBytesAndUndoesThem) {
         ASSERT_NE(kernel, nullptr);
         const std::size_t groups = std::size_t{1} << bystanders;
         const std::size_t registers = registers_of(pattern) * groups;
-        const PackFn pack = kernel->pack[0][bystanders];
-        ASSERT_TRUE(pack != nullptr || registers > set->most_for_lines) << set->name;
+        const PackFn pack = kernel->pack[bystanders];
+        ASSERT_TRUE(pack != nullptr || registers > set->most_registers) << set->name;
         if (pack == nullptr) continue;
 
         const Bytes in = random_bytes(registers * 16 * kSteps, registers + pattern.code);
         const Bytes out = run(pack, in);
 
-        EXPECT_EQ(out, run_groups(portable.find(pattern)->pack[0][0], in, groups)) << set->name;
-        EXPECT_EQ(out, run(kernel->pack[1][bystanders], in)) << set->name;
+        EXPECT_EQ(out, run_groups(portable.find(pattern)->pack[0], in, groups)) << set->name;
         EXPECT_EQ(run(kernel->unpack[bystanders], out), in) << set->name;
         ASSERT_EQ(kernel->pack_tile[bystanders] != nullptr, pattern.source[0] == 0) << set->name;
         if (pattern.source[0] == 0) {
@@ -134,7 +133,7 @@ TEST(Shuffle, EveryInstructionSetGivesThePortableBytesAndUndoesThem) {
         }
         for (const bool across : {false, true}) {
           const PackFn by_lines = kernel->pack_lines[across ? 1 : 0][bystanders];
-          if (registers < 4) continue;
+          if (by_lines == nullptr) continue;
           EXPECT_EQ(out, run_by_lines(by_lines, in, groups, across)) << set->name;
         }
       }
@@ -154,7 +153,7 @@ TEST(Shuffle, PortableKernelsPutEveryNibbleWhereThePatternSays) {
   for (const LanePattern& pattern : kShufflePatterns) {
     const std::size_t registers = registers_of(pattern);
     const Bytes in = random_bytes(registers * 16 * kSteps, 7);
-    const Bytes out = run(shuffle_sets().back().find(pattern)->pack[0][0], in);
+    const Bytes out = run(shuffle_sets().back().find(pattern)->pack[0], in);
     for (std::size_t reg = 0; reg < registers; ++reg)
       for (std::size_t step = 0; step < kSteps; ++step)
         for (std::size_t column = 0; column < 32; ++column) {

@@ -371,16 +371,18 @@ struct ShuffleTiles {
   }
 };
 
+// Only what plans ask for: these functions take long to compile, minutes with sanitizers.
 template <class Ops, LanePattern Pattern, std::size_t Bystanders>
 constexpr void add_shuffle(ShuffleKernel& kernel) {
-  constexpr std::size_t kBits = derive_shuffle(Pattern).register_bits + Bystanders;
-  if constexpr (std::size_t{1} << kBits <= Ops::kMostRegisters) {
+  constexpr std::size_t kOwn = derive_shuffle(Pattern).register_bits;
+  constexpr std::size_t kMost = kOwn == 4 ? Ops::kMostRegisters : 16;
+  if constexpr (std::size_t{1} << (kOwn + Bystanders) <= kMost) {
     using Tiles = ShuffleTiles<Ops, Pattern, Bystanders>;
-    constexpr bool kAcross = Ops::kStoresAcross, kByLines = kAcross && kBits >= 2;
-    kernel.pack[0][Bystanders] = Tiles::template pack<false, false>;
-    kernel.pack[1][Bystanders] = Tiles::template pack<kAcross, false>;
-    kernel.pack_lines[0][Bystanders] = Tiles::template pack<false, kByLines>;
-    kernel.pack_lines[1][Bystanders] = Tiles::template pack<kAcross, kByLines>;
+    kernel.pack[Bystanders] = Tiles::template pack<false, false>;
+    if constexpr (Ops::kStoresLines && kOwn >= 1 && kOwn + Bystanders >= 2)
+      kernel.pack_lines[0][Bystanders] = Tiles::template pack<false, true>;
+    if constexpr (Ops::kStoresLines && Bystanders >= 1 && kOwn + Bystanders >= 2)
+      kernel.pack_lines[1][Bystanders] = Tiles::template pack<true, true>;
     if constexpr (Pattern.source[0] == 0) kernel.pack_tile[Bystanders] = Tiles::pack_tile;
     kernel.unpack[Bystanders] = Tiles::unpack;
   }

@@ -28,7 +28,7 @@ struct X86ShuffleOps {
     return reinterpret_cast<V>(_mm_shuffle_epi8(reinterpret_cast<__m128i>(load(table)),
                                                 reinterpret_cast<__m128i>(nibbles)));
   }
-  static constexpr bool kStoresAcross = false;
+  static constexpr bool kStoresLines = false;
   static constexpr std::size_t kMostRegisters = 16;
   static constexpr std::size_t kMostInserts = 0;  // lookups are cheaper
 };

@@ -20,8 +20,7 @@ struct Ops {
   [[gnu::always_inline]] static V lookup(const std::uint8_t* table, V nibbles) {
     return vqtbl1q_u8(vld1q_u8(table), nibbles);
   }
-  static constexpr bool kStoresAcross =
-      true;  // else lines that are written in turns are read first
+  static constexpr bool kStoresLines = true;  // lines written in turns are read first
   static constexpr std::size_t kMostRegisters = 32;
   static constexpr std::size_t kMostInserts = 4;
   // `v` from bit Bits on, `below` below.

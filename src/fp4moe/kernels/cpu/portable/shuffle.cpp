@@ -22,7 +22,7 @@ struct Ops {
   [[gnu::always_inline]] static V right(V v) {
     return v >> Bits;
   }
-  static constexpr bool kStoresAcross = false;
+  static constexpr bool kStoresLines = false;
   static constexpr std::size_t kMostRegisters = 16;
   static constexpr std::size_t kMostInserts = 8;  // there is no lookup
   template <int Bits>
