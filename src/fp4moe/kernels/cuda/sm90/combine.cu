@@ -84,23 +84,16 @@ struct Rows8 {
       return load_floats(static_cast<const float*>(p.rows) + at);
   }
 
-  // With factor and bias.
+  // Sums with factor and bias.
   __device__ static Piece read(const CombineParams& p, const SlotRow& slot, std::uint32_t column,
-                               const Words& words) {
+                               const Piece& sums) {
     const Layer& layer = p.layer;
     Piece made, bias = no_piece();
-    if constexpr (is_rounded) {
-      made = from_bf16(words);
-    } else {
-      made = words;
-      const std::uint64_t first = std::uint64_t{slot.expert} * layer.w2.groups * kUnit;
-      if (layer.w2.bias != nullptr) bias = load_floats(layer.w2.bias + first + column);
-#pragma unroll
-      for (std::uint32_t i = 0; i < kPiece; ++i) made.v[i] *= slot.factor;
-    }
+    const std::uint64_t first = std::uint64_t{slot.expert} * layer.w2.groups * kUnit;
+    if (layer.w2.bias != nullptr) bias = load_floats(layer.w2.bias + first + column);
 #pragma unroll
     for (std::uint32_t i = 0; i < kPiece; ++i)
-      made.v[i] = round_second(layer, made.v[i], bias.v[i], slot.weight);
+      made.v[i] = round_second(layer, sums.v[i] * slot.factor, bias.v[i], slot.weight);
     return made;
   }
 
@@ -153,12 +146,19 @@ struct Rows8 {
   __device__ static void add(const CombineParams& p, const SlotRow& slot,
                              const DeviceLoraExpert* adapter, std::uint32_t column,
                              const Words& words, Piece& sum) {
-    Piece values = read(p, slot, column, words);
-    if (low && adapter != nullptr) add_low(p, slot, *adapter, column, values);
-    const float weight = weighs_later(p.layer) ? slot.weight : 1.0f;
+    if constexpr (is_rounded) {  // what is left is the weight, before or behind that rounding
+      const Piece values = from_bf16(words);
 #pragma unroll
-    for (std::uint32_t c = 0; c < kPiece; ++c)
-      sum.v[c] = __fadd_rn(sum.v[c], __fmul_rn(weight, values.v[c]));
+      for (std::uint32_t c = 0; c < kPiece; ++c)
+        sum.v[c] = fmaf(slot.weight, values.v[c], sum.v[c]);
+    } else {
+      Piece values = read(p, slot, column, words);
+      if (low && adapter != nullptr) add_low(p, slot, *adapter, column, values);
+      const float weight = weighs_later(p.layer) ? slot.weight : 1.0f;
+#pragma unroll
+      for (std::uint32_t c = 0; c < kPiece; ++c)
+        sum.v[c] = __fadd_rn(sum.v[c], __fmul_rn(weight, values.v[c]));
+    }
   }
 };
 

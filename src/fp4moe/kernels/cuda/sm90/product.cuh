@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "fp4moe/kernels/cuda/sm90/params.hpp"
+#include "fp4moe/kernels/cuda/sm90/product_store.cuh"
 #include "fp4moe/kernels/cuda/sm90/ptx.cuh"
 #include "fp4moe/kernels/cuda/sm90/shapes.hpp"
 #include "fp4moe/kernels/cuda/sm90/wgmma.cuh"
@@ -57,7 +58,9 @@ struct Pieces {
     each = tiles == 0 ? fewest : min(groups, rounds * gridDim.x / tiles);
     all = tiles * each;
   }
+  // None beyond the last.
   __device__ Piece at(const ProductParams& p, std::uint32_t number) const {
+    if (number >= all) return {};
     const std::uint32_t tile = number / each, part = number - tile * each;
     const std::uint32_t size = p.matrix.groups / each, larger = p.matrix.groups % each;
     return {p.sorted.tiles[tile], part * size + min(part, larger), size + (part < larger ? 1 : 0)};
@@ -76,9 +79,8 @@ __device__ void produce(const ProductParams& p, Shared& shared, std::uint32_t ri
   // Where an expert has one tile, as a rule, its weights are read once.
   const std::uint64_t policy = most < 128 && lane < Ring::kConsumers ? read_once() : read_again();
   Place stage, queue;
-  for (std::uint32_t number = blockIdx.x;;) {
-    Piece piece{};
-    if (number < pieces.all) piece = pieces.at(p, number);
+  Piece piece = pieces.at(p, blockIdx.x);
+  for (;;) {
     if (lane == 0) {
       barrier_wait(shared_address(&shared.queue_empty[queue.at]), queue.parity ^ 1);
       shared.queue[queue.at] = piece;
@@ -86,7 +88,8 @@ __device__ void produce(const ProductParams& p, Shared& shared, std::uint32_t ri
     }
     queue.advance(kQueue);
     if (piece.groups == 0) return;
-    if (lane == 0) number = atomicAdd(p.work, 1u);
+    const std::uint32_t number = lane == 0 ? gridDim.x + atomicAdd(p.work, 1u) : 0;
+    const auto next = [&] { return pieces.at(p, __shfl_sync(~0u, number, 0)); };
     const std::uint8_t* from = p.tiles + std::uint64_t{piece.tile.first_row} * p.matrix.units * 128;
     std::uint32_t unit_bytes = lane == Ring::kConsumers ? piece.tile.rows * 128 : 0;
     const std::uint32_t all_bytes = piece.groups * Format::kRecord + piece.tile.rows * 128;
@@ -104,10 +107,11 @@ __device__ void produce(const ProductParams& p, Shared& shared, std::uint32_t ri
       if (unit_bytes != 0)
         bulk_copy(to + stage.at * Ring::kBytes, from, units * unit_bytes, barrier, policy);
       from += Ring::kUnits * unit_bytes;
+      if (left == p.matrix.units) piece = next();  // while this one is on its way
       left -= units;
       stage.advance(p.stages);
     }
-    number = gridDim.x + __shfl_sync(~0u, number, 0);
+    if (p.matrix.units == 0) piece = next();
   }
 }
 
@@ -175,107 +179,6 @@ __device__ inline void let_pass(const ProductParams& p, Shared& shared, Consumer
   }
 }
 
-__device__ inline float swiglu(float gate, float up, const ProductParams& p) {
-  const float low = fminf(gate, p.limit);
-  const float held = fmaxf(fminf(up, p.limit), -p.limit);
-  return __fdividef(low, 1.0f + __expf(-p.alpha * low)) * (held + p.beta);
-}
-
-// A lane has rows g and g + 8 of the warp's 16 and tokens 2j and 2j + 1 of each eight.
-template <int room>
-__device__ inline void store_hidden(const ProductParams& p, const Tile& tile, std::uint32_t group,
-                                    const Consumer& me, const float (&sums)[room]) {
-  const std::uint32_t row = group * 64 + me.warp * 16 + me.lane / 4;
-  const float* factor = p.matrix.factor + 2 * tile.expert;
-  const float input = p.input_factor / p.raise;
-  const float gate_factor = factor[0] * input, up_factor = factor[1] * input;
-  float gate_bias = 0, up_bias = 0;
-  if (p.matrix.bias != nullptr) {
-    const float* bias = p.matrix.bias + std::uint64_t(tile.expert) * p.matrix.groups * 64;
-    gate_bias = bias[row];
-    up_bias = bias[row + 8];
-  }
-  const std::uint32_t token = me.lane / 4;  // of each eight, once transposed
-  const std::uint32_t chunk = (group % 2 * 4 + me.warp) ^ token;
-  auto* to = static_cast<std::uint8_t*>(p.out) + std::uint64_t{tile.first_row} * p.out_units * 128 +
-             std::uint64_t{group / 2} * tile.rows * 128 + token * 128 + chunk * 16 +
-             me.lane % 4 * 4;
-  const bool is_alone = group % 2 == 0 && group + 1 == p.matrix.groups;
-  const int blocks = static_cast<int>(tile.rows / 8);
-#pragma unroll
-  for (int b = 0; b < room / 4; ++b) {
-    const float first =
-        swiglu(sums[4 * b] * gate_factor + gate_bias, sums[4 * b + 2] * up_factor + up_bias, p);
-    const float second =
-        swiglu(sums[4 * b + 1] * gate_factor + gate_bias, sums[4 * b + 3] * up_factor + up_bias, p);
-    const std::uint32_t made = transposed(pack_bf16(first * p.raise, second * p.raise));
-    if (b >= blocks) continue;
-    *reinterpret_cast<std::uint32_t*>(to + b * 1024) = made;
-    // The other half of the unit has no rows: it is to be zero.
-    if (is_alone)
-      *reinterpret_cast<std::uint32_t*>(to + b * 1024 - chunk * 16 + (chunk ^ 4) * 16) = 0;
-  }
-}
-
-template <int room>
-__device__ inline void store_raw(const ProductParams& p, const Tile& tile, std::uint32_t group,
-                                 const Consumer& me, const float (&sums)[room]) {
-  const std::uint64_t stride = std::uint64_t{p.matrix.groups} * 64;
-  const std::uint32_t row = group * 64 + me.warp * 16 + me.lane / 4;
-  float* to = static_cast<float*>(p.out) + (tile.first_row + me.lane % 4 * 2) * stride + row;
-  const float lower = 1.0f / p.raise;
-  const int blocks = static_cast<int>(tile.rows / 8);
-#pragma unroll
-  for (int b = 0; b < room / 4; ++b) {
-    if (b >= blocks) continue;
-    float* at = to + 8 * b * stride;
-    at[0] = sums[4 * b] * lower;
-    at[stride] = sums[4 * b + 1] * lower;
-    at[8] = sums[4 * b + 2] * lower;
-    at[stride + 8] = sums[4 * b + 3] * lower;
-  }
-}
-
-template <int room>
-__device__ inline void store_rounded(const ProductParams& p, const Tile& tile, std::uint32_t group,
-                                     const Consumer& me, const float (&sums)[room]) {
-  const std::uint64_t stride = std::uint64_t{p.matrix.groups} * 64;
-  const std::uint32_t row = group * 64 + me.warp * 16;
-  const float factor = p.matrix.factor[tile.expert] * (p.input_factor / p.raise);
-  float bias = 0, bias8 = 0;
-  if (p.matrix.bias != nullptr) {
-    const float* from = p.matrix.bias + tile.expert * stride + row + me.lane / 4;
-    bias = from[0];
-    bias8 = from[8];
-  }
-  auto* to = static_cast<std::uint16_t*>(p.out) + (tile.first_row + me.lane / 4) * stride + row +
-             me.lane % 4 * 2;
-  const int blocks = static_cast<int>(tile.rows / 8);
-#pragma unroll
-  for (int b = 0; b < room / 4; ++b) {
-    const std::uint32_t low =
-        transposed(pack_bf16(sums[4 * b] * factor + bias, sums[4 * b + 1] * factor + bias));
-    const std::uint32_t high =
-        transposed(pack_bf16(sums[4 * b + 2] * factor + bias8, sums[4 * b + 3] * factor + bias8));
-    if (b >= blocks) continue;
-    auto* at = to + 8 * b * stride;
-    *reinterpret_cast<std::uint32_t*>(at) = low;
-    *reinterpret_cast<std::uint32_t*>(at + 8) = high;
-  }
-}
-
-template <int room>
-__device__ inline void store(const ProductParams& p, const Piece& piece, const Consumer& me,
-                             const float (&sums)[room]) {
-  const std::uint32_t group = piece.first + me.group;
-  if (p.epilogue == Epilogue::hidden)
-    store_hidden(p, piece.tile, group, me, sums);
-  else if (p.epilogue == Epilogue::raw)
-    store_raw(p, piece.tile, group, me, sums);
-  else
-    store_rounded(p, piece.tile, group, me, sums);
-}
-
 // The numbers of tokens that have a loop. Together they may take as many registers as there are:
 // the compiler shares none among them.
 template <int most>
@@ -296,6 +199,7 @@ struct Columns<128> {
 template <class Format, int most>
 __device__ void consume_all(const ProductParams& p, Shared& shared, std::uint32_t ring) {
   Consumer me{threadIdx.x / 128, threadIdx.x / 32 % 4, threadIdx.x % 32, {}};
+  const Staging space(ring + p.stages * Stage<Format, most>::kBytes + me.group * kStaging);
   Place queue;
   for (;;) {
     barrier_wait(shared_address(&shared.queue_full[queue.at]), queue.parity);
@@ -313,10 +217,14 @@ __device__ void consume_all(const ProductParams& p, Shared& shared, std::uint32_
            ...);
       static_cast<void>(done);
     };
+    const auto whose = [&] {
+      return Sums{piece.tile, piece.first + me.group, 1 + me.group, threadIdx.x % 128, me.lane};
+    };
     if (me.group < piece.groups) {
+      fetch_numbers(p, whose(), space);
       product(typename Columns<most>::type{});
       asm volatile("" ::: "memory");  // reads the piece again: registers are few in the loop
-      store(p, piece, me, sums);
+      store(p, whose(), space, sums);
     } else {
       let_pass<Format, most>(p, shared, me);
     }

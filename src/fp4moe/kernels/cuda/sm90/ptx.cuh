@@ -82,6 +82,12 @@ __device__ inline void bulk_copy(std::uint32_t to, const void* from, std::uint32
       : "memory");
 }
 
+// Four bytes, by the thread itself: it goes on, and waits for all it began.
+__device__ inline void copy_later4(std::uint32_t to, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
+}
+__device__ inline void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
 // What ordinary stores wrote to shared memory becomes visible to tensor cores.
 __device__ inline void fence_for_tensor_cores() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -117,6 +123,14 @@ __device__ inline uint2 load_shared8(std::uint32_t at) {
   asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at));
   return v;
 }
+__device__ inline float load_float(std::uint32_t at) {
+  float v;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(at) : "memory");
+  return v;
+}
+__device__ inline void store_float(std::uint32_t at, float v) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(v) : "memory");
+}
 __device__ inline std::uint32_t load_shared4(std::uint32_t at) {
   std::uint32_t v;
   asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v) : "r"(at));
@@ -132,18 +146,30 @@ __device__ inline uint4 load_matrices(std::uint32_t at) {
   return v;
 }
 
-// An 8 x 8 matrix of 16-bit values spread over a warp, row l / 4 and columns 2 (l % 4) and the next
-// in lane l, becomes its transpose.
-__device__ inline std::uint32_t transposed(std::uint32_t pair) {
-  std::uint32_t made;
-  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(made) : "r"(pair));
-  return made;
+// Four such matrices, row l / 4 and columns 2 (l % 4) and the next in lane l, written transposed: a
+// row for each of their columns, its address as above.
+__device__ inline void store_transposed(std::uint32_t to, const std::uint32_t (&made)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),
+               "r"(made[0]), "r"(made[1]), "r"(made[2]), "r"(made[3])
+               : "memory");
 }
 
 // Two floats as bf16, `low` in the lower half.
 __device__ inline std::uint32_t pack_bf16(float low, float high) {
   std::uint32_t made;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(made) : "f"(high), "f"(low));
+  return made;
+}
+
+// To about 2 units in the last place.
+__device__ inline float power_of_two(float x) {
+  float made;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(made) : "f"(x));
+  return made;
+}
+__device__ inline float reciprocal(float x) {
+  float made;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(made) : "f"(x));
   return made;
 }
 

@@ -33,11 +33,14 @@ constexpr std::uint32_t product_weight_bytes(std::uint32_t tile_tokens, bool is_
 constexpr std::uint32_t product_stage_bytes(std::uint32_t tile_tokens, bool is_nvfp4) {
   return product_weight_bytes(tile_tokens, is_nvfp4) + stage_units(tile_tokens) * tile_tokens * 128;
 }
+// Where each warpgroup's sums are laid out on their way to memory, and what they are multiplied by.
+inline constexpr std::uint32_t kStagedTokens = 4096, kStaging = kStagedTokens + 512;
 constexpr ProductShape product_shape(std::uint32_t tile_tokens, bool is_nvfp4) {
   const std::uint32_t stage = product_stage_bytes(tile_tokens, is_nvfp4);
-  const std::uint32_t fit = (kSharedBytes - 2 * kTables) / stage, stages = fit < 8 ? fit : 8;
   const std::uint32_t consumers = product_consumers(tile_tokens);
-  return {consumers, (consumers + 1) * 128, stages, 2 * kTables + stages * stage};
+  const std::uint32_t fixed = 2 * kTables + consumers * kStaging;
+  const std::uint32_t stages = std::min((kSharedBytes - fixed) / stage, 8u);
+  return {consumers, (consumers + 1) * 128, stages, fixed + stages * stage};
 }
 
 // What tokens are multiplied by on their way into tiles: kernels for few tokens leave MXFP4 weights

@@ -18,6 +18,21 @@ __device__ inline std::uint32_t multiply_bf16(std::uint32_t a, std::uint32_t b) 
   asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(made) : "r"(a), "r"(b));
   return made;
 }
+// One number of a pair in both places: multiplications take it so at no cost.
+__device__ inline std::uint32_t lower_twice(std::uint32_t pair) {
+  std::uint32_t made;
+  asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; mov.b32 %0, {low, low}; }"
+      : "=r"(made)
+      : "r"(pair));
+  return made;
+}
+__device__ inline std::uint32_t upper_twice(std::uint32_t pair) {
+  std::uint32_t made;
+  asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; mov.b32 %0, {high, high}; }"
+      : "=r"(made)
+      : "r"(pair));
+  return made;
+}
 
 // The A fragment of a 16 x 16 block: rows g and g + 8 by turns, first and second half of columns.
 struct Fragment {
@@ -34,8 +49,10 @@ __device__ inline Fragment plain_fragment(std::uint32_t word) {
 }
 inline constexpr float kLower = 0x1p-64f;
 
-__device__ inline Fragment fragment(std::uint32_t word, std::uint32_t scale, std::uint32_t scale8) {
+// `scales`: of rows g and g + 8.
+__device__ inline Fragment fragment(std::uint32_t word, std::uint32_t scales) {
   const Fragment plain = plain_fragment(word);
+  const std::uint32_t scale = lower_twice(scales), scale8 = upper_twice(scales);
   return {multiply_bf16(plain.a0, scale), multiply_bf16(plain.a1, scale8),
           multiply_bf16(plain.a2, scale), multiply_bf16(plain.a3, scale8)};
 }
@@ -58,12 +75,10 @@ struct Mxfp4 {
   using Scales = std::uint32_t;
 
   __device__ static Scales load(std::uint32_t at) { return load_shared4(at); }
-  // Of step `step` (16 columns) and row g, or g + 8.
-  template <int step, int half>
+  // Of step `step` (16 columns): rows g and g + 8.
+  template <int step>
   __device__ static std::uint32_t scale(Scales scales) {
-    constexpr std::uint32_t kByte = (step / 2) * 2 + half;
-    constexpr std::uint32_t kTake = 0x4040u | kByte | kByte << 8;
-    return __byte_perm(scales, 0, kTake) * 128;
+    return __byte_perm(scales, 0, step < 2 ? 0x4140 : 0x4342) * 128;
   }
   // As float32, of `group` (32 columns). A multiplication takes the units that logic leaves idle.
   template <int group, int half>
@@ -81,11 +96,10 @@ struct Nvfp4 {
   using Scales = uint2;
 
   __device__ static Scales load(std::uint32_t at) { return load_shared8(at); }
-  template <int step, int half>
+  template <int step>
   __device__ static std::uint32_t scale(Scales scales) {
-    constexpr std::uint32_t kByte = (step % 2) * 2 + half;
-    constexpr std::uint32_t kTake = 0x4040u | kByte | kByte << 8;
-    return __byte_perm(step < 2 ? scales.x : scales.y, 0, kTake) * 16 + 0x70007000u;
+    const std::uint32_t four = step < 2 ? scales.x : scales.y;
+    return __byte_perm(four, 0, step % 2 == 0 ? 0x4140 : 0x4342) * 16 + 0x70007000u;
   }
 };
 
@@ -106,8 +120,7 @@ struct Block {
                                : step == 1 ? words.y
                                : step == 2 ? words.z
                                            : words.w;
-    return fragment(word, Format::template scale<step, 0>(scales),
-                    Format::template scale<step, 1>(scales));
+    return fragment(word, Format::template scale<step>(scales));
   }
 };
 

@@ -1,0 +1,234 @@
+// How a warpgroup's sums, 64 rows of weights x a tile's tokens, leave the product: some tokens at a
+// time are laid down in shared memory, token after token, and written from there 16 bytes a lane,
+// so that neighbouring lanes fill whole lines. What an epilogue multiplies by and adds is fetched
+// while the product is being computed.
+//
+// A lane has rows g and g + 8 of its warp's 16 and tokens 2 j and 2 j + 1 of each eight.
+#pragma once
+#include <cstdint>
+
+#include "fp4moe/kernels/cuda/sm90/params.hpp"
+#include "fp4moe/kernels/cuda/sm90/ptx.cuh"
+#include "fp4moe/kernels/cuda/sm90/shapes.hpp"
+
+namespace fp4moe::kernels::cuda::sm90::product {
+
+// A warpgroup's place in shared memory: tokens on their way, then 64 biases and 2 factors.
+struct Staging {
+  std::uint32_t tokens, bias, factors;  // addresses
+
+  __device__ explicit Staging(std::uint32_t begin)
+      : tokens(begin), bias(begin + kStagedTokens), factors(bias + 64 * 4) {}
+};
+
+// Whose sums.
+struct Sums {
+  Tile tile;
+  std::uint32_t group;         // of 64 rows of the matrix
+  std::uint32_t barrier;       // of the warpgroup
+  std::uint32_t thread, lane;  // of the warpgroup, of the warp
+};
+
+// Begins to fetch the numbers of a piece; store() waits for them.
+__device__ inline void fetch_numbers(const ProductParams& p, const Sums& of, const Staging& to) {
+  if (p.epilogue == Epilogue::raw) return;
+  const auto expert = static_cast<std::uint64_t>(of.tile.expert);
+  if (of.thread < 64) {
+    if (p.matrix.bias == nullptr) return;
+    const float* bias = p.matrix.bias + (expert * p.matrix.groups + of.group) * 64;
+    copy_later4(to.bias + of.thread * 4, bias + of.thread);
+  } else if (of.thread < 66) {
+    const std::uint32_t turn = of.thread - 64;
+    const bool is_two = p.epilogue == Epilogue::hidden;  // of gates, of ups
+    const float* factors = p.matrix.factor;
+    copy_later4(to.factors + turn * 4, is_two ? factors + 2 * expert + turn : factors + expert);
+  }
+}
+
+// Two gates and ups. Both sigmoids share a reciprocal; where exp2 would be beyond 2^60 they are 0
+// in effect.
+struct Two {
+  float first, second;
+};
+__device__ inline Two swiglu(Two gate, Two up, const ProductParams& p) {
+  const float rate = -1.44269504f * p.alpha, shift = p.beta * p.raise;
+  const Two low{fminf(gate.first, p.limit), fminf(gate.second, p.limit)};
+  const Two held{fmaxf(fminf(up.first, p.limit), -p.limit),
+                 fmaxf(fminf(up.second, p.limit), -p.limit)};
+  const float a = 1.0f + power_of_two(fminf(rate * low.first, 60.0f));
+  const float b = 1.0f + power_of_two(fminf(rate * low.second, 60.0f));
+  const float both = reciprocal(a * b);
+  return {low.first * (both * b) * fmaf(held.first, p.raise, shift),
+          low.second * (both * a) * fmaf(held.second, p.raise, shift)};
+}
+
+// h of 32 columns, half a unit of tiles: a warp has eight of them.
+template <int room>
+struct HiddenStore {
+  static constexpr std::uint32_t kTokens = room * 2 < 64 ? room * 2 : 64;  // at once
+  Two factor, bias;                                                        // of gates, of ups
+  std::uint8_t* to;
+  std::uint32_t half;  // of the unit
+  bool is_alone;       // the other half has no rows: it is to be zero
+
+  __device__ HiddenStore(const ProductParams& p, const Sums& of, const Staging& from) {
+    const std::uint32_t row = of.thread / 32 * 16 + of.lane / 4;
+    const float input = p.input_factor / p.raise;
+    factor = {load_float(from.factors) * input, load_float(from.factors + 4) * input};
+    bias = {0.0f, 0.0f};
+    if (p.matrix.bias != nullptr)
+      bias = {load_float(from.bias + row * 4), load_float(from.bias + row * 4 + 32)};
+    half = of.group % 2;
+    to = static_cast<std::uint8_t*>(p.out) + std::uint64_t{of.tile.first_row} * p.out_units * 128 +
+         std::uint64_t{of.group / 2} * of.tile.rows * 128;
+    is_alone = half == 0 && of.group + 1 == p.matrix.groups;
+  }
+  static __device__ std::uint32_t place(std::uint32_t token, std::uint32_t chunk) {
+    return token * 64 + (chunk ^ (token / 2 % 4)) * 16;
+  }
+  __device__ void lay_down(const ProductParams& p, const Sums& of, const Staging& space,
+                           const float* sums) const {
+#pragma unroll
+    for (std::uint32_t t = 0; t < kTokens; t += 32) {
+      std::uint32_t made[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float* four = sums + t / 2 + 4 * i;
+        const Two h = swiglu(
+            {four[0] * factor.first + bias.first, four[1] * factor.first + bias.first},
+            {four[2] * factor.second + bias.second, four[3] * factor.second + bias.second}, p);
+        made[i] = pack_bf16(h.first, h.second);
+      }
+      store_transposed(space.tokens + place(t + of.lane, of.thread / 32), made);
+    }
+  }
+  __device__ void write(const ProductParams&, const Sums& of, const Staging& space,
+                        std::uint32_t first) const {
+    const std::uint32_t chunk = of.thread % 4;
+#pragma unroll
+    for (std::uint32_t t = of.thread / 4; t < kTokens; t += 32) {
+      const std::uint32_t token = first + t;
+      if (token >= of.tile.rows) break;
+      const std::uint32_t at = (half * 4 + chunk) ^ token % 8;
+      auto* row = reinterpret_cast<uint4*>(to + token * 128);
+      row[at] = load_shared16(space.tokens + place(t, chunk));
+      if (is_alone) row[at ^ 4] = {0, 0, 0, 0};
+    }
+  }
+};
+
+// Sums with factor and bias in bf16: a warp has 16 columns.
+template <int room>
+struct RoundedStore {
+  static constexpr std::uint32_t kTokens = 32;
+  float factor;
+  Two bias;  // of rows g, g + 8
+  std::uint8_t* to;
+  std::uint64_t stride;
+
+  __device__ RoundedStore(const ProductParams& p, const Sums& of, const Staging& from) {
+    const std::uint32_t row = of.thread / 32 * 16 + of.lane / 4;
+    factor = load_float(from.factors) * (p.input_factor / p.raise);
+    bias = {0.0f, 0.0f};
+    if (p.matrix.bias != nullptr)
+      bias = {load_float(from.bias + row * 4), load_float(from.bias + row * 4 + 32)};
+    stride = std::uint64_t{p.matrix.groups} * 128;
+    to = static_cast<std::uint8_t*>(p.out) + of.tile.first_row * stride + of.group * 128;
+  }
+  static __device__ std::uint32_t place(std::uint32_t token, std::uint32_t chunk) {
+    return token * 128 + (chunk ^ token % 8) * 16;
+  }
+  __device__ void lay_down(const ProductParams&, const Sums& of, const Staging& space,
+                           const float* sums) const {
+    const std::uint32_t token = of.lane / 16 * 8 + of.lane % 8;
+    const std::uint32_t chunk = of.thread / 32 * 2 + of.lane / 8 % 2;
+#pragma unroll
+    for (std::uint32_t t = 0; t < kTokens; t += 16) {
+      std::uint32_t made[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float* two = sums + t / 2 + 2 * i;
+        const float add = i % 2 == 0 ? bias.first : bias.second;
+        made[i] = pack_bf16(two[0] * factor + add, two[1] * factor + add);
+      }
+      store_transposed(space.tokens + place(t + token, chunk), made);
+    }
+  }
+  __device__ void write(const ProductParams&, const Sums& of, const Staging& space,
+                        std::uint32_t first) const {
+    const std::uint32_t chunk = of.thread % 8;
+#pragma unroll
+    for (std::uint32_t t = of.thread / 8; t < kTokens; t += 16) {
+      if (first + t >= of.tile.rows) break;
+      reinterpret_cast<uint4*>(to + (first + t) * stride)[chunk] =
+          load_shared16(space.tokens + place(t, chunk));
+    }
+  }
+};
+
+// Sums in float32.
+template <int room>
+struct RawStore {
+  static constexpr std::uint32_t kTokens = 16;
+  float lower;
+  std::uint8_t* to;
+  std::uint64_t stride;
+
+  __device__ RawStore(const ProductParams& p, const Sums& of, const Staging&) {
+    lower = 1.0f / p.raise;
+    stride = std::uint64_t{p.matrix.groups} * 256;
+    to = static_cast<std::uint8_t*>(p.out) + of.tile.first_row * stride + of.group * 256;
+  }
+  static __device__ std::uint32_t place(std::uint32_t token, std::uint32_t column) {
+    return token * 256 + (column ^ token / 2 % 4 * 8) * 4;
+  }
+  __device__ void lay_down(const ProductParams&, const Sums& of, const Staging& space,
+                           const float* sums) const {
+    const std::uint32_t row = of.thread / 32 * 16 + of.lane / 4;
+#pragma unroll
+    for (std::uint32_t i = 0; i < kTokens / 2; ++i) {
+      const std::uint32_t token = i / 4 * 8 + of.lane % 4 * 2 + i % 2;
+      store_float(space.tokens + place(token, row + i / 2 % 2 * 8), sums[i] * lower);
+    }
+  }
+  __device__ void write(const ProductParams&, const Sums& of, const Staging& space,
+                        std::uint32_t first) const {
+    const std::uint32_t chunk = of.thread % 16;
+#pragma unroll
+    for (std::uint32_t t = of.thread / 16; t < kTokens; t += 8) {
+      if (first + t >= of.tile.rows) break;
+      reinterpret_cast<uint4*>(to + (first + t) * stride)[chunk] =
+          load_shared16(space.tokens + place(t, chunk * 4));
+    }
+  }
+};
+
+template <class Store, int room>
+__device__ inline void store_by(const ProductParams& p, const Sums& of, const Staging& space,
+                                const float (&sums)[room]) {
+  const Store store(p, of, space);
+#pragma unroll
+  for (std::uint32_t first = 0; first < room * 2; first += Store::kTokens) {
+    if (first >= of.tile.rows) break;
+    store.lay_down(p, of, space, sums + first / 2);
+    sync_some(of.barrier, 128);
+    store.write(p, of, space, first);
+    sync_some(of.barrier, 128);  // before tokens are laid down there again
+  }
+}
+
+// All threads of the warpgroup.
+template <int room>
+__device__ inline void store(const ProductParams& p, const Sums& of, const Staging& space,
+                             const float (&sums)[room]) {
+  wait_for_copies();
+  sync_some(of.barrier, 128);
+  if (p.epilogue == Epilogue::hidden)
+    store_by<HiddenStore<room>>(p, of, space, sums);
+  else if (p.epilogue == Epilogue::raw)
+    store_by<RawStore<room>>(p, of, space, sums);
+  else
+    store_by<RoundedStore<room>>(p, of, space, sums);
+}
+
+}  // namespace fp4moe::kernels::cuda::sm90::product
