@@ -78,15 +78,20 @@ class OnDevice : public ::testing::Test {
   std::shared_ptr<const Device> device_{};
 };
 
-// What sort makes of slots; rows and tiles as params.hpp says.
+// What sort and gather make of slots; rows and tiles as params.hpp says.
 struct PlainTables {
   std::vector<Tile> tiles{};
+  std::vector<std::int32_t> rank_of_slot{};
+  std::vector<std::uint32_t> first_rows{};
   std::vector<std::int32_t> row_of_slot{}, slot_of_row{}, expert_of_row{}, tile_of_row{};
 };
 // expert_of_slot: local positions, -1: nobody's.
 inline PlainTables plain_tables(const std::vector<std::int32_t>& expert_of_slot,
                                 std::uint32_t experts, std::uint32_t tile_tokens = kTileTokens) {
   PlainTables made;
+  const std::uint32_t chunk = sort_chunk(expert_of_slot.size());
+  made.first_rows.resize(std::size_t{sort_most_blocks(expert_of_slot.size())} * experts);
+  made.rank_of_slot.assign(expert_of_slot.size(), -1);
   made.row_of_slot.assign(expert_of_slot.size(), -1);
   std::vector<std::vector<std::int32_t>> slots_of(experts);
   for (std::size_t s = 0; s < expert_of_slot.size(); ++s)
@@ -95,6 +100,14 @@ inline PlainTables plain_tables(const std::vector<std::int32_t>& expert_of_slot,
   for (std::uint32_t e = 0; e < experts; ++e) {
     const std::vector<std::int32_t>& slots = slots_of[e];
     const auto count = static_cast<std::uint32_t>(slots.size());
+    const auto first_row = static_cast<std::uint32_t>(made.slot_of_row.size());
+    for (std::uint32_t begin = 0, c = 0; c * experts < made.first_rows.size(); ++c) {
+      made.first_rows[c * experts + e] = first_row + begin;
+      std::uint32_t i = begin;
+      for (; i < count && static_cast<std::uint32_t>(slots[i]) / chunk == c; ++i)
+        made.rank_of_slot[static_cast<std::size_t>(slots[i])] = ranked(e, i - begin);
+      begin = i;
+    }
     const std::uint32_t groups = (count + 7) / 8;
     const std::uint32_t tiles = (count + tile_tokens - 1) / tile_tokens;
     for (std::uint32_t t = 0, group = 0; t < tiles; ++t) {

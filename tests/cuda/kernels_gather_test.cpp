@@ -47,7 +47,7 @@ class Gather : public OnDevice {
             static_cast<std::int32_t>(slot % c.tokens) < counts[e] ? static_cast<int>(e) : -1;
       }
     const PlainTables plain = plain_tables(experts, c.experts);
-    const auto made = gathered(c, stride, stored(c.type, x), scales, plain);
+    const auto made = gathered(c, stride, stored(c.type, x), scales, counts, plain);
     for (std::uint32_t row = 0; row < plain.slot_of_row.size(); ++row) {
       if (plain.slot_of_row[row] < 0) continue;
       const auto token = static_cast<std::size_t>(plain.slot_of_row[row]) / c.top_k;
@@ -84,22 +84,27 @@ class Gather : public OnDevice {
     return values;
   }
 
+  // Compares the tables of rows on the way; padding is not written.
   std::vector<std::uint16_t> gathered(const Case& c, std::uint32_t stride,
                                       const std::vector<std::byte>& x,
-                                      const std::vector<float>& scales, const PlainTables& plain) {
+                                      const std::vector<float>& scales,
+                                      const std::vector<std::int32_t>& counts,
+                                      const PlainTables& plain) {
     const std::uint32_t units = (c.hidden + kUnit - 1) / kUnit;
-    const std::size_t count = plain.slot_of_row.size() * units * kUnit;
+    const std::size_t slots = plain.row_of_slot.size(), rows = plain.slot_of_row.size();
+    const std::size_t count = rows * units * kUnit;
     const Memory x_on_device = upload(x), scales_on_device = upload(scales);
-    const Memory tiles = upload(plain.tiles), row_of_slot = upload(plain.row_of_slot);
-    const Memory expert_of_row = upload(plain.expert_of_row);
-    const Memory tile_of_row = upload(plain.tile_of_row), to = room<std::uint16_t>(count);
-    const Memory counts = room<std::int32_t>(c.experts);  // not read here
+    const Memory tiles = upload(plain.tiles), tile_of_row = upload(plain.tile_of_row);
+    const Memory ranks = upload(plain.rank_of_slot), first_rows = upload(plain.first_rows);
+    const Memory row_of_slot = upload(std::vector<std::int32_t>(slots, 7));
+    const Memory slot_of_row = room<std::int32_t>(rows), expert_of_row = room<std::int32_t>(rows);
+    const Memory counts_on_device = upload(counts), to = room<std::uint16_t>(count);
     GatherParams params;
     params.call.x = {x_on_device.data(), c.type, c.tokens, stride};
     params.call.tokens = c.tokens;
     params.call.top_k = c.top_k;
     params.call.x_is_quantised = c.is_quantised ? 1 : 0;
-    params.call.counts = c.is_batched ? counts.as<std::int32_t>() : nullptr;
+    params.call.counts = c.is_batched ? counts_on_device.as<std::int32_t>() : nullptr;
     params.call.capacity = c.is_batched ? c.tokens : 0;
     params.layer.w13.units = units;
     params.layer.experts = c.experts;
@@ -109,11 +114,17 @@ class Gather : public OnDevice {
     params.layer.input_scales = scales_on_device.as<float>();
     params.layer.input_scales_each = c.has_scale_each ? 1 : 0;
     params.sorted.tiles = tiles.as<Tile>();
+    params.sorted.rank_of_slot = ranks.as<std::int32_t>();
+    params.sorted.first_rows = first_rows.as<std::uint32_t>();
     params.sorted.row_of_slot = row_of_slot.as<std::int32_t>();
+    params.sorted.slot_of_row = slot_of_row.as<std::int32_t>();
     params.sorted.expert_of_row = expert_of_row.as<std::int32_t>();
     params.sorted.tile_of_row = tile_of_row.as<std::int32_t>();
     params.tiles = to.as<std::uint8_t>();
     run("fp4moe_sm90_gather", params, {gather_blocks(params.layer, c.tokens, 3), kGatherThreads});
+    EXPECT_EQ(download<std::int32_t>(row_of_slot, slots), plain.row_of_slot);
+    EXPECT_EQ(download<std::int32_t>(slot_of_row, rows), plain.slot_of_row);
+    EXPECT_EQ(download<std::int32_t>(expert_of_row, rows), plain.expert_of_row);
     return download<std::uint16_t>(to, count);
   }
 };
@@ -122,6 +133,11 @@ TEST_F(Gather, PutsTokensIntoTheTilesOfAllTheirExperts) {
   for (const std::uint32_t tokens : {1u, 3u, 17u, 100u, 300u})
     for (const std::uint32_t top_k : {1u, 4u, 8u})
       expect_gathered({.tokens = tokens, .top_k = top_k, .experts = 3, .hidden = 336});
+}
+
+TEST_F(Gather, FindsTheRowsOfManyChunks) {
+  for (const std::uint32_t experts : {1u, 128u, 1024u})
+    expect_gathered({.tokens = 5000, .top_k = 8, .experts = experts, .hidden = 64});
 }
 
 TEST_F(Gather, ReadsAllTypesAlignedOrNot) {

@@ -5,42 +5,6 @@
 namespace fp4moe::kernels::cuda::sm90 {
 namespace {
 
-class Sort : public OnDevice {
- protected:
-  // Runs sort on a call whose slots have these local experts and compares every table.
-  void expect_sorted(SortParams params, const std::vector<std::int32_t>& experts_of_slots) {
-    const PlainTables plain = plain_tables(experts_of_slots, params.experts, params.tile_tokens);
-    const std::size_t slots = experts_of_slots.size(), rows = plain.slot_of_row.size();
-    const Memory tiles = room<Tile>(plain.tiles.size()), counters = room<std::uint32_t>(3);
-    const Memory row_of_slot = room<std::int32_t>(slots), slot_of_row = room<std::int32_t>(rows);
-    const Memory expert_of_row = room<std::int32_t>(rows);
-    const Memory tile_of_row = room<std::int32_t>(rows / 8);
-    params.to = {.tiles = tiles.as<Tile>(),
-                 .tile_count = counters.as<std::uint32_t>(),
-                 .work = counters.as<std::uint32_t>() + 1,
-                 .row_of_slot = row_of_slot.as<std::int32_t>(),
-                 .slot_of_row = slot_of_row.as<std::int32_t>(),
-                 .expert_of_row = expert_of_row.as<std::int32_t>(),
-                 .tile_of_row = tile_of_row.as<std::int32_t>()};
-    run("fp4moe_sm90_sort", params, {1, kSortThreads, sort_shared(params.experts, slots)});
-
-    const auto counted = download<std::uint32_t>(counters, 3);
-    ASSERT_EQ(counted,
-              (std::vector<std::uint32_t>{static_cast<std::uint32_t>(plain.tiles.size()), 0, 0}));
-    const auto made = download<Tile>(tiles, plain.tiles.size());
-    for (std::size_t i = 0; i < made.size(); ++i) {
-      EXPECT_EQ(made[i].expert, plain.tiles[i].expert) << i;
-      EXPECT_EQ(made[i].first_row, plain.tiles[i].first_row) << i;
-      EXPECT_EQ(made[i].rows, plain.tiles[i].rows) << i;
-      EXPECT_EQ(made[i].count, plain.tiles[i].count) << i;
-    }
-    EXPECT_EQ(download<std::int32_t>(row_of_slot, slots), plain.row_of_slot);
-    EXPECT_EQ(download<std::int32_t>(slot_of_row, rows), plain.slot_of_row);
-    EXPECT_EQ(download<std::int32_t>(expert_of_row, rows), plain.expert_of_row);
-    EXPECT_EQ(download<std::int32_t>(tile_of_row, rows / 8), plain.tile_of_row);
-  }
-};
-
 // Ids of `tokens` x `top_k` slots; some are -1, or of no expert.
 std::vector<std::int32_t> random_ids(std::size_t slots, std::uint32_t experts, std::uint64_t seed) {
   SplitMix64 random(seed);
@@ -54,36 +18,98 @@ std::vector<std::int32_t> random_ids(std::size_t slots, std::uint32_t experts, s
   return made;
 }
 
+class Sort : public OnDevice {
+ protected:
+  // Runs sort, twice as graphs do, on a call whose slots have these local experts and compares
+  // every table.
+  void expect_sorted(SortParams params, const std::vector<std::int32_t>& experts_of_slots) {
+    const PlainTables plain = plain_tables(experts_of_slots, params.experts, params.tile_tokens);
+    const std::size_t slots = experts_of_slots.size(), rows = plain.slot_of_row.size();
+    const std::uint32_t blocks = sort_blocks(params.call);
+    const std::size_t firsts = std::size_t{blocks} * params.experts;
+    // Gather writes rows that are not padding.
+    const std::vector<std::int32_t> untouched(rows, 7);
+    std::vector<std::int32_t> padding = untouched;
+    for (std::size_t row = 0; row < rows; ++row)
+      if (plain.slot_of_row[row] < 0) padding[row] = -1;
+    const Memory tiles = room<Tile>(plain.tiles.size());
+    const Memory counters = upload(std::vector<std::uint32_t>{9, 9, 9, 0});
+    const Memory ranks = room<std::int32_t>(slots), first_rows = room<std::uint32_t>(firsts);
+    const Memory slot_of_row = upload(untouched), expert_of_row = upload(untouched);
+    const Memory tile_of_row = room<std::int32_t>(rows / 8);
+    params.to = {.tiles = tiles.as<Tile>(),
+                 .tile_count = counters.as<std::uint32_t>(),
+                 .work = counters.as<std::uint32_t>() + 1,
+                 .counted = counters.as<std::uint32_t>() + 3,
+                 .rank_of_slot = ranks.as<std::int32_t>(),
+                 .first_rows = first_rows.as<std::uint32_t>(),
+                 .slot_of_row = slot_of_row.as<std::int32_t>(),
+                 .expert_of_row = expert_of_row.as<std::int32_t>(),
+                 .tile_of_row = tile_of_row.as<std::int32_t>()};
+    for (int turn = 0; turn < 2; ++turn)
+      run("fp4moe_sm90_sort", params, {blocks, kSortThreads, sort_shared(params.experts)});
+
+    const auto tile_count = static_cast<std::uint32_t>(plain.tiles.size());
+    ASSERT_EQ(download<std::uint32_t>(counters, 4),
+              (std::vector<std::uint32_t>{tile_count, 0, 0, 0}));
+    const auto made = download<Tile>(tiles, plain.tiles.size());
+    for (std::size_t i = 0; i < made.size(); ++i) {
+      EXPECT_EQ(made[i].expert, plain.tiles[i].expert) << i;
+      EXPECT_EQ(made[i].first_row, plain.tiles[i].first_row) << i;
+      EXPECT_EQ(made[i].rows, plain.tiles[i].rows) << i;
+      EXPECT_EQ(made[i].count, plain.tiles[i].count) << i;
+    }
+    if (params.call.counts == nullptr) {
+      EXPECT_EQ(download<std::int32_t>(ranks, slots), plain.rank_of_slot);
+    }
+    EXPECT_EQ(download<std::uint32_t>(first_rows, firsts),
+              std::vector(plain.first_rows.begin(),
+                          plain.first_rows.begin() + static_cast<std::ptrdiff_t>(firsts)));
+    EXPECT_EQ(download<std::int32_t>(slot_of_row, rows), padding);
+    EXPECT_EQ(download<std::int32_t>(expert_of_row, rows), padding);
+    EXPECT_EQ(download<std::int32_t>(tile_of_row, rows / 8), plain.tile_of_row);
+  }
+  // Ids that are positions, where they are experts' at all.
+  void expect_ids_sorted(SortParams params, const std::vector<std::int32_t>& ids,
+                         std::uint32_t top_k = 1) {
+    SCOPED_TRACE(
+        fmt::format("{} experts, {} slots, {} choices", params.experts, ids.size(), top_k));
+    const Memory on_device = upload(ids);
+    params.call.tokens = static_cast<std::uint32_t>(ids.size()) / top_k;
+    params.call.top_k = top_k;
+    params.call.ids = on_device.as<std::int32_t>();
+    std::vector<std::int32_t> local = ids;
+    for (std::int32_t& id : local)
+      if (id >= static_cast<std::int32_t>(params.experts)) id = -1;
+    expect_sorted(params, local);
+  }
+};
+
 TEST_F(Sort, GroupsSlotsByExpertInTheirOrder) {
   for (const std::uint32_t experts : {1u, 3u, 128u, 300u, 512u, 1024u})
-    for (const std::uint32_t tokens : {0u, 1u, 3u, 17u, 100u, 1000u, 9001u})
-      for (const std::uint32_t top_k : {1u, 4u, 7u}) {
-        SCOPED_TRACE(fmt::format("{} experts, {} tokens, {} choices", experts, tokens, top_k));
-        const auto ids = random_ids(std::size_t{tokens} * top_k, experts, tokens + top_k);
-        const Memory on_device = upload(ids);
-        SortParams params{.experts = experts};
-        params.call.tokens = tokens;
-        params.call.top_k = top_k;
-        params.call.ids = on_device.as<std::int32_t>();
-        std::vector<std::int32_t> local = ids;
-        for (std::int32_t& id : local)
-          if (id >= static_cast<std::int32_t>(experts)) id = -1;
-        expect_sorted(params, local);
-      }
+    for (const std::uint32_t tokens : {0u, 1u, 3u, 17u, 31u, 100u, 1024u, 1025u, 5000u, 40000u})
+      for (const std::uint32_t top_k : {1u, 4u, 7u})
+        expect_ids_sorted({.experts = experts},
+                          random_ids(std::size_t{tokens} * top_k, experts, tokens + top_k), top_k);
+}
+
+TEST_F(Sort, TakesMoreSlotsThanWarpsLoadAtOnce) {
+  constexpr std::size_t kSlots = 630000;
+  static_assert(sort_chunk(kSlots) > 4 * kSortThreads);
+  expect_ids_sorted({.experts = 300}, random_ids(kSlots, 300, 4));
 }
 
 TEST_F(Sort, CutsManyTokensOfOneExpertIntoEvenTiles) {
   for (const std::uint32_t tile_tokens : {32u, 64u, 128u})
     for (const std::uint32_t count : {1u, 8u, 33u, 127u, 128u, 129u, 257u, 1000u, 60000u}) {
       SCOPED_TRACE(fmt::format("{} of at most {}", count, tile_tokens));
-      const std::vector<std::int32_t> ids(count, 5);
-      const Memory on_device = upload(ids);
-      SortParams params{.experts = 7, .tile_tokens = tile_tokens};
-      params.call.tokens = count;
-      params.call.top_k = 1;
-      params.call.ids = on_device.as<std::int32_t>();
-      expect_sorted(params, ids);
+      expect_ids_sorted({.experts = 7, .tile_tokens = tile_tokens}, std::vector(count, 5));
     }
+}
+
+TEST_F(Sort, SlotsOfNobodyHaveNoRows) {
+  for (const std::uint32_t count : {1u, 1024u, 5000u})
+    expect_ids_sorted({.experts = 3}, std::vector(count, -1));
 }
 
 TEST_F(Sort, TakesTheExpertsOfARankByRangeOrByMap) {

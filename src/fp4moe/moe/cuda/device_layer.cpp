@@ -197,8 +197,8 @@ Result<Workspace> DeviceLayer::reserve(const WorkspaceLimits& limits) const {
   Result<Memory> memory = device_->allocate(std::max<std::uint64_t>(plan->total, 1));
   if (!memory) return memory.why();
   made.memory_ = std::move(*memory);
-  // Decode counts its launches from 0, and what blocks leave is of none. The rest is cleared so
-  // that rows of padding, which are multiplied but never looked at, hold numbers.
+  // Decode counts launches from 0, sort its blocks, and what blocks leave is of none. The rest is
+  // cleared so that rows of padding, which are multiplied but never looked at, hold numbers.
   const auto cleared = device_->clear(made.memory_.data(), 0, plan->total, nullptr);
   if (!cleared) return cleared.why();
   if (const auto done = device_->wait(nullptr); !done) return done.why();
@@ -284,6 +284,9 @@ DeviceLayer::RowsParams DeviceLayer::rows_params(const Step& step) const {
   const sm90::Sorted sorted{.tiles = space.at<sm90::Tile>(Region::tiles),
                             .tile_count = counts,
                             .work = counts + 1,
+                            .counted = counts + 3,
+                            .rank_of_slot = space.at<std::int32_t>(Region::rank_of_slot),
+                            .first_rows = space.at<std::uint32_t>(Region::first_rows),
                             .row_of_slot = space.at<std::int32_t>(Region::row_of_slot),
                             .slot_of_row = space.at<std::int32_t>(Region::slot_of_row),
                             .expert_of_row = space.at<std::int32_t>(Region::expert_of_row),
@@ -357,7 +360,8 @@ Result<Done> DeviceLayer::run_rows(const Step& step) const {
   const sm90::ProductShape shape = sm90::product_shape(tile, layer_.is_nvfp4 != 0);
   const Geometry multiply{blocks, shape.threads, shape.shared_bytes};
   const Geometry route{sm90::route_blocks(tokens, blocks), sm90::kRouteThreads};
-  const Geometry sort{1, sm90::kSortThreads, sm90::sort_shared(layer_.experts, slots)};
+  const Geometry sort{sm90::sort_blocks(step.call), sm90::kSortThreads,
+                      sm90::sort_shared(layer_.experts)};
   const Geometry gather{sm90::gather_blocks(layer_, tokens, blocks), sm90::kGatherThreads};
   const Geometry activate{sm90::activate_blocks(most_rows(slots, layer_.experts), blocks),
                           sm90::kActivateThreads,

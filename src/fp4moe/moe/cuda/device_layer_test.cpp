@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -46,6 +47,31 @@ TEST_F(DeviceLayers, FewTokensAreOneLaunchAndManyASequence) {
   slots.out.rows = 16;
   ASSERT_TRUE(made->apply(slots, *space, nullptr));
   EXPECT_EQ(launched(), (Names{"sort", "gather", "product32_mxfp4", "product32_mxfp4", "combine"}));
+}
+
+TEST_F(DeviceLayers, SortHasABlockForEachChunkOfSlots) {
+  const TestLayer layer = weights();
+  const auto made = make(layer);
+  ASSERT_TRUE(made) << text(made.why());
+  const auto space = made->reserve({.tokens = 3000, .top_k = 2, .capacity = 1500});
+  ASSERT_TRUE(space) << text(space.why());
+  const auto sort_blocks = [&](const DeviceCall& given) {
+    launched();
+    const auto done = made->apply(given, *space, nullptr);
+    EXPECT_TRUE(done) << text(done.why());
+    return fake_->launches.empty() ? 0 : fake_->launches[0].blocks;
+  };
+  EXPECT_EQ(sort_blocks(call(17)), 1u);
+  EXPECT_EQ(sort_blocks(call(512)), 1u);
+  EXPECT_EQ(sort_blocks(call(513)), 2u);
+  EXPECT_EQ(sort_blocks(call(3000)), 6u);
+  // Batches come sorted.
+  DeviceCall batches = call(std::uint64_t{4} * 1500, 96, 1);
+  batches.counts = std::exchange(batches.ids, nullptr);
+  batches.top_k = 0;
+  batches.capacity = 1500;
+  batches.form = OutputForm::batches;
+  EXPECT_EQ(sort_blocks(batches), 1u);
 }
 
 TEST_F(DeviceLayers, WhatIsRoundedOrRoutedTakesKernelsOfItsOwn) {

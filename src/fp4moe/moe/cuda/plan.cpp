@@ -6,12 +6,14 @@
 #include <fmt/format.h>
 
 #include "fp4moe/base/checked.hpp"
+#include "fp4moe/kernels/cuda/sm90/launches.hpp"
 
 namespace fp4moe::moe::cuda {
 namespace {
 
 constexpr std::uint64_t kMostSize = 1 << 20;  // of hidden and intermediate
 constexpr std::uint64_t kMostSlots = std::uint64_t{1} << 28;
+static_assert(sm90::sort_chunk(kMostSlots) <= 1U << sm90::kRankBits);
 constexpr std::uint64_t kRawBytes = std::uint64_t{16} << 20;  // of float32 rows that stay near
 
 // Tokens of a tile, for so many slots of an expert on average or fewer.
@@ -212,6 +214,9 @@ Result<WorkspacePlan> plan_workspace(const sm90::Layer& layer, const WorkspaceLi
   set(Region::weights, slots * sizeof(float));
   set(Region::tiles, most_tiles(slots, key.experts) * sizeof(sm90::Tile));
   set(Region::tile_count, 4 * sizeof(std::uint32_t));
+  set(Region::rank_of_slot, slots * sizeof(std::int32_t));
+  set(Region::first_rows,
+      std::uint64_t{sm90::sort_most_blocks(slots)} * key.experts * sizeof(std::uint32_t));
   set(Region::row_of_slot, slots * sizeof(std::int32_t));
   set(Region::slot_of_row, rows * sizeof(std::int32_t));
   set(Region::expert_of_row, rows * sizeof(std::int32_t));

@@ -70,7 +70,8 @@ inline constexpr std::uint64_t kMemoryAlignment = 256;
 enum class Region : std::uint8_t {
   // clang-format off
   ids, weights,                                  // of tokens that are routed on the device
-  tiles, tile_count, row_of_slot, slot_of_row, expert_of_row, tile_of_row,
+  tiles, tile_count, rank_of_slot, first_rows,   // tile_count: all counters of sort and products
+  row_of_slot, slot_of_row, expert_of_row, tile_of_row,
   x,         // tokens in tiles; when they have been multiplied, rows of the second product
   h,         // the activation's output in tiles
   raw,       // the first product, where its epilogue does not compute the activation

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "fp4moe/base/random.hpp"
+#include "fp4moe/kernels/cuda/sm90/launches.hpp"
 
 namespace fp4moe::moe::cuda {
 namespace {
@@ -171,6 +172,17 @@ TEST(Plan, RegionsOfAWorkspaceDoNotOverlapAndGrowWithTokens) {
   }
   // Tokens in and out, h: 8192 * 4 slots of 2880 bf16 numbers each, and little more.
   EXPECT_LT(last, std::uint64_t{2} * 8192 * 4 * 2880 * 2 * 11 / 10);
+}
+
+TEST(Plan, NoCallHasMoreChunksThanAreReserved) {
+  for (const std::uint64_t slots :
+       {0u, 1u, 1024u, 1025u, 65536u, 131072u, 131073u, 200000u, 1u << 28}) {
+    const sm90::Call call{.tokens = static_cast<std::uint32_t>(slots), .top_k = 1};
+    EXPECT_LE(sm90::sort_blocks(call), sm90::sort_most_blocks(slots)) << slots;
+    EXPECT_GE(std::uint64_t{sm90::sort_blocks(call)} * sm90::sort_chunk(slots), slots) << slots;
+  }
+  EXPECT_EQ(sm90::sort_blocks({.tokens = 8192, .top_k = 8}), 64);
+  EXPECT_EQ(sm90::sort_most_blocks(std::uint64_t{1} << 28), sm90::kSortBlocks);
 }
 
 // The table of docs/cuda.md, on a device of 132 multiprocessors.

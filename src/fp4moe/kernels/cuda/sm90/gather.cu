@@ -1,5 +1,6 @@
 // Tokens into tiles: a warp reads a token, or a part of it where there are more warps than tokens,
 // rounds it to what the backend computes with, and writes it into the row of each of its slots.
+// Which row that is it leaves in tables for the kernels behind.
 //
 //   x [tokens, hidden] ─► 8 columns a lane ─► [quantised, read back] ─► 16 bytes into k tiles
 #include "fp4moe/kernels/cuda/sm90/launches.hpp"
@@ -8,6 +9,29 @@
 namespace fp4moe::kernels::cuda::sm90 {
 namespace {
 
+// Where a slot is computed; -1: nowhere here.
+struct SlotRow {
+  std::int32_t expert = -1, row = -1;
+};
+
+__device__ SlotRow row_of(const GatherParams& p, std::uint32_t slot) {
+  const Call& call = p.call;
+  std::uint32_t expert = 0, rank = 0, chunk = 0;
+  if (call.counts != nullptr) {  // position i of an expert is its row i
+    expert = slot / call.capacity;
+    rank = slot - expert * call.capacity;
+    if (static_cast<std::int32_t>(rank) >= call.counts[expert]) return {};
+  } else {
+    const std::int32_t both = p.sorted.rank_of_slot[slot];
+    if (both < 0) return {};
+    expert = expert_of(both);
+    rank = rank_of(both);
+    chunk = slot / sort_chunk(call.tokens * call.top_k);
+  }
+  const std::uint32_t row = p.sorted.first_rows[chunk * p.layer.experts + expert] + rank;
+  return {static_cast<std::int32_t>(expert), static_cast<std::int32_t>(row)};
+}
+
 // A token's slots, one a lane.
 struct GatherSlot {
   std::int32_t row = -1;
@@ -15,15 +39,22 @@ struct GatherSlot {
   TilePlace place{};
 };
 
-__device__ GatherSlot slot_of(const GatherParams& p, std::uint32_t token, std::uint32_t choices) {
-  const std::uint32_t lane = threadIdx.x % 32;
+// `writes`: tables, too.
+__device__ GatherSlot slot_of(const GatherParams& p, std::uint32_t token, std::uint32_t choices,
+                              bool writes) {
+  const std::uint32_t lane = threadIdx.x % 32, slot = token * choices + lane;
   GatherSlot made;
-  if (lane < choices) made.row = p.sorted.row_of_slot[token * choices + lane];
-  if (made.row < 0) return made;
-  made.place = tile_place(p.sorted, static_cast<std::uint32_t>(made.row), p.layer.w13.units);
-  if (p.layer.quantise != Quantise::none) {
-    const std::int32_t expert = p.sorted.expert_of_row[made.row];
-    made.global = input_scale(p.layer, static_cast<std::uint32_t>(expert));
+  if (lane >= choices) return made;
+  const SlotRow found = row_of(p, slot);
+  made.row = found.row;
+  if (writes) p.sorted.row_of_slot[slot] = found.row;
+  if (found.row < 0) return made;
+  made.place = tile_place(p.sorted, static_cast<std::uint32_t>(found.row), p.layer.w13.units);
+  if (p.layer.quantise != Quantise::none)
+    made.global = input_scale(p.layer, static_cast<std::uint32_t>(found.expert));
+  if (writes) {
+    p.sorted.slot_of_row[found.row] = static_cast<std::int32_t>(slot);
+    p.sorted.expert_of_row[found.row] = found.expert;
   }
   return made;
 }
@@ -87,7 +118,7 @@ extern "C" __global__ void __launch_bounds__(kGatherThreads, 4)
     std::uint32_t segment = item - token * parts;
     // While the tables are looked up; but rows of batches that nobody occupies are not read.
     Piece next = is_batched ? no_piece() : load_columns(p, row, segment * 32 + lane);
-    const GatherSlot slot = slot_of(p, token, choices);
+    const GatherSlot slot = slot_of(p, token, choices, segment == 0);
     const std::uint32_t here = __ballot_sync(0xFFFFFFFFu, slot.row >= 0);
     if (here == 0) continue;
     if (is_batched) next = load_columns(p, row, segment * 32 + lane);

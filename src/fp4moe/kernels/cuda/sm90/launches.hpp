@@ -1,6 +1,6 @@
 // How the kernels around the products are launched: threads of a block, and how many blocks and
 // how much shared memory are worth their while. All of them loop, so any number of blocks computes
-// the same; sort is one block.
+// the same; but sort has a block for each chunk of slots.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -10,7 +10,7 @@
 namespace fp4moe::kernels::cuda::sm90 {
 
 inline constexpr std::uint32_t kRouteThreads = 128;     // a warp a token
-inline constexpr std::uint32_t kSortThreads = 1024;     // one block
+inline constexpr std::uint32_t kSortThreads = 1024;     // a warp a stretch of a chunk
 inline constexpr std::uint32_t kGatherThreads = 256;    // a warp a token, or a part of one
 inline constexpr std::uint32_t kActivateThreads = 384;  // a block a row
 inline constexpr std::uint32_t kCombineThreads = 256;   // a warp 256 columns of a token
@@ -49,24 +49,40 @@ constexpr std::uint32_t pack_blocks(std::uint64_t records, std::uint32_t multipr
   return at_least_one(records, multiprocessors * 16ull);
 }
 
-// Sort: counts of `ranges` warps for each expert, tables of experts, and rows on their way to
-// memory, as many as fit.
-constexpr std::uint32_t sort_ranges(std::uint32_t experts) {
-  return experts <= 256 ? 32 : experts <= 512 ? 16 : 8;
+// Sort: slots of a block, a multiple of its threads. They become more where blocks would be too
+// many for one block to add up what they counted.
+inline constexpr std::uint32_t kSortBlocks = 128;  // at most
+constexpr std::uint32_t sort_chunk(std::uint64_t slots) {
+  return kSortThreads * at_least_one(whole_parts(slots, kSortBlocks * kSortThreads), ~0u);
 }
+// Of so many slots or fewer.
+constexpr std::uint32_t sort_most_blocks(std::uint64_t slots) {
+  return at_least_one(whole_parts(slots, kSortThreads), kSortBlocks);
+}
+// Batches come sorted: one block reads their counts.
+constexpr std::uint32_t sort_blocks(const Call& call) {
+  const std::uint64_t slots = std::uint64_t{call.tokens} * call.top_k;
+  return call.counts != nullptr ? 1
+                                : at_least_one(whole_parts(slots, sort_chunk(slots)), kSortBlocks);
+}
+// A slot's rank among those of its expert in its chunk, behind the expert.
+inline constexpr std::uint32_t kRankBits = 21;
+static_assert(kMostExperts <= 1u << (31 - kRankBits));
+constexpr std::int32_t ranked(std::uint32_t expert, std::uint32_t rank) {
+  return static_cast<std::int32_t>(expert << kRankBits | rank);
+}
+constexpr std::uint32_t expert_of(std::int32_t both) {
+  return static_cast<std::uint32_t>(both) >> kRankBits;
+}
+constexpr std::uint32_t rank_of(std::int32_t both) {
+  return static_cast<std::uint32_t>(both) & ((1u << kRankBits) - 1);
+}
+// Counts of every warp for each expert, and tables of experts.
 inline constexpr std::uint32_t kSortTables = 128;  // words in front
-constexpr std::uint32_t sort_fixed_words(std::uint32_t experts) {
-  return kSortTables + sort_ranges(experts) * experts + 4 * (experts + 1);
+constexpr std::uint32_t sort_shared(std::uint32_t experts) {
+  return 4 * (kSortTables + kSortThreads / 32 * experts + 3 * experts + 2);
 }
-inline constexpr std::uint32_t kSortMostShared = 224 * 1024;
-constexpr std::uint32_t sort_held_rows(std::uint32_t experts, std::uint64_t slots) {
-  const std::uint64_t room = kSortMostShared / 4 - sort_fixed_words(experts);
-  const std::uint64_t rows = slots + 7 * std::min<std::uint64_t>(slots, experts);
-  return static_cast<std::uint32_t>(std::min<std::uint64_t>((rows + 7) / 8 * 8, room / 8 * 8));
-}
-constexpr std::uint32_t sort_shared(std::uint32_t experts, std::uint64_t slots) {
-  return 4 * (sort_fixed_words(experts) + sort_held_rows(experts, slots));
-}
+inline constexpr std::uint32_t kSortMostShared = sort_shared(kMostExperts);
 
 // Activate: whole rows of h, where something reads them before they are rounded, and A x.
 constexpr bool activate_keeps_rows(const Layer& layer, const DeviceLora& lora) {

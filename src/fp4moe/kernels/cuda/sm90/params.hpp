@@ -157,11 +157,16 @@ struct Tile {
   std::uint32_t count = 0;  // of them tokens
 };
 
-// Tables that sort makes. Rows: at most slots + 7 * tiles, see most_rows.
+// Tables of rows, at most slots + 7 * tiles of them, see most_rows. Sort knows a slot's rank among
+// the slots of its expert in its chunk (sort_chunk), and the first row of those; gather adds them
+// up and writes row_of_slot, and slot_of_row and expert_of_row but for padding.
 struct Sorted {
   Tile* tiles = nullptr;
   std::uint32_t* tile_count = nullptr;    // [1]
   std::uint32_t* work = nullptr;          // [2]: counters of the two products, made 0 by sort
+  std::uint32_t* counted = nullptr;       // [1]: blocks of sort that have counted; 0 between calls
+  std::int32_t* rank_of_slot = nullptr;   // [slots], with the expert: see ranked; -1: of none here
+  std::uint32_t* first_rows = nullptr;    // [chunks][experts]; first their counts
   std::int32_t* row_of_slot = nullptr;    // [slots], -1: computed nowhere here
   std::int32_t* slot_of_row = nullptr;    // [rows], -1: padding
   std::int32_t* expert_of_row = nullptr;  // [rows], local; -1: padding

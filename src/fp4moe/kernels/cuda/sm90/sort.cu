@@ -1,10 +1,12 @@
-// Slots into the order of experts, by one block: a stable counting sort.
+// Slots into the order of experts: a stable counting sort, a chunk of slots a block.
 //
-//   1  each warp counts its range of slots by expert; the count so far is a slot's rank in it
-//   2  counts add up over the ranges before, experts' rows and tiles over the experts before
-//   3  row = first of the expert + of the range + rank; rows pass through shared memory, so that
-//      they are written in order
-//   4  tiles: an expert's groups of 8 rows, dealt out evenly
+//   1  each warp counts its stretch of the chunk by expert; counts add up over the warps before
+//   2  the chunk's counts go to memory; a slot's rank in the chunk is the count so far
+//   3  the block whose counts come last adds up all: over the chunks before, and experts' rows and
+//      tiles over the experts before. That is the first row of a chunk's slots of an expert
+//   4  the same block writes the tiles: an expert's groups of 8 rows, dealt out evenly
+//
+// Nobody waits for another block. Gather adds ranks to first rows.
 #include "fp4moe/kernels/cuda/sm90/launches.hpp"
 #include "fp4moe/kernels/cuda/sm90/ptx.cuh"
 
@@ -13,7 +15,9 @@ namespace {
 
 inline constexpr std::uint32_t kAll = 0xFFFFFFFFu;
 inline constexpr std::uint32_t kGroup = 8;  // rows
-inline constexpr std::uint32_t kAhead = 4;  // loads of ids in flight
+inline constexpr std::uint32_t kWarps = kSortThreads / 32;
+inline constexpr std::uint32_t kAhead = 4;     // loads of ids in flight
+inline constexpr std::uint32_t kTogether = 8;  // counts that are loaded at once
 
 // An expert's rows in groups of 8, and its tiles.
 struct Extent {
@@ -22,33 +26,22 @@ struct Extent {
 
 struct SortSpace {
   Extent* partial;             // [32]: of warps
-  std::uint32_t* counts;       // [ranges][experts]: of slots, then of the ranges before
+  std::uint32_t* is_last;      // [1]: whether this block's counts came last
+  std::uint32_t* counts;       // [32][experts]: of warps, or of parts of the chunks
   std::uint32_t* totals;       // [experts]
   std::uint32_t* first_group;  // [experts + 1]
   std::uint32_t* first_tile;   // [experts + 1]
-  std::int32_t* held;          // slots of a stretch of rows
-  std::uint32_t held_rows;
-  std::uint32_t slots;
 };
 
-__device__ SortSpace space_of(std::uint32_t* shared, std::uint32_t experts, std::uint32_t slots) {
+__device__ SortSpace space_of(std::uint32_t* shared, std::uint32_t experts) {
   SortSpace made{};
   made.partial = reinterpret_cast<Extent*>(shared);
+  made.is_last = shared + 2 * kWarps;
   made.counts = shared + kSortTables;
-  made.totals = made.counts + sort_ranges(experts) * experts;
+  made.totals = made.counts + kWarps * experts;
   made.first_group = made.totals + experts;
   made.first_tile = made.first_group + experts + 1;
-  made.held = reinterpret_cast<std::int32_t*>(shared + sort_fixed_words(experts));
-  made.held_rows = sort_held_rows(experts, slots);
-  made.slots = slots;
   return made;
-}
-
-// Keeps the slot of a row of the stretch that begins at `first`.
-__device__ void hold(const SortSpace& space, std::uint32_t first, std::int32_t row,
-                     std::uint32_t slot) {
-  const std::uint32_t place = static_cast<std::uint32_t>(row) - first;
-  if (row >= 0 && place < space.held_rows) space.held[place] = static_cast<std::int32_t>(slot);
 }
 
 // The expert's position on this rank, or -1.
@@ -62,65 +55,133 @@ __device__ std::int32_t local_expert(const SortParams& p, std::int32_t id) {
   return id >= 0 && local >= 0 && static_cast<std::uint32_t>(local) < p.experts ? local : -1;
 }
 
-// Some steps of a range, 32 slots each: experts, and ranks among the range's slots of that expert.
-struct Steps {
-  std::int32_t experts[kAhead];
-  std::uint32_t ranks[kAhead];
-};
-
-// A range of slots, in order. The last steps stay in registers; where there are more, ranks go to
-// row_of_slot.
-__device__ void count_range(const SortParams& p, const SortSpace& space, std::uint32_t steps,
-                            Steps& last) {
-  const std::uint32_t lane = threadIdx.x % 32, range = threadIdx.x / 32;
-  std::uint32_t* counts = space.counts + range * p.experts;
-  const std::uint32_t begin = range * steps * 32 + lane;
-  for (std::uint32_t step = 0; step < steps; step += kAhead) {
+// The warp's stretch of the block's chunk, in order: use(slot, expert or -1) for 32 slots at once,
+// of which the last may be beyond all slots.
+template <class Use>
+__device__ void for_slots(const SortParams& p, const Use& use) {
+  const std::uint32_t slots = p.call.tokens * p.call.top_k, stretch = sort_chunk(slots) / kWarps;
+  const std::uint32_t first = (blockIdx.x * kWarps + threadIdx.x / 32) * stretch;
+  const std::uint32_t end = min(first + stretch, slots), lane = threadIdx.x % 32;
+  for (std::uint32_t at = first; at < end; at += kAhead * 32) {
+    std::int32_t experts[kAhead];
 #pragma unroll
     for (std::uint32_t i = 0; i < kAhead; ++i) {
-      const std::uint32_t slot = begin + (step + i) * 32;
-      last.experts[i] = step + i < steps && slot < space.slots ? p.call.ids[slot] : -1;
+      const std::uint32_t slot = at + i * 32 + lane;
+      experts[i] = slot < end ? p.call.ids[slot] : -1;
     }
 #pragma unroll
-    for (std::uint32_t i = 0; i < kAhead; ++i) last.experts[i] = local_expert(p, last.experts[i]);
+    for (std::uint32_t i = 0; i < kAhead; ++i) experts[i] = local_expert(p, experts[i]);
 #pragma unroll
-    for (std::uint32_t i = 0; i < kAhead; ++i) {
-      const std::uint32_t slot = begin + (step + i) * 32;
-      const std::int32_t expert = last.experts[i];
-      const std::uint32_t same = __match_any_sync(kAll, expert);
-      const std::uint32_t first = __ffs(same) - 1;
-      std::uint32_t before = 0;
-      if (lane == first && expert >= 0) {
-        before = counts[expert];
-        counts[expert] = before + __popc(same);
-      }
-      before = __shfl_sync(kAll, before, static_cast<int>(first));
-      last.ranks[i] = before + __popc(same & ((1u << lane) - 1));
-      if (steps > kAhead && step + i < steps && slot < space.slots)
-        p.to.row_of_slot[slot] = expert >= 0 ? static_cast<std::int32_t>(last.ranks[i]) : -1;
-      __syncwarp();
-    }
+    for (std::uint32_t i = 0; i < kAhead; ++i)
+      if (at + i * 32 < end) use(at + i * 32 + lane, experts[i]);
   }
 }
 
-// Counts of an expert become those of the ranges before; the total is returned.
-__device__ std::uint32_t add_up_ranges(const SortParams& p, const SortSpace& space,
+__device__ void count_slots(const SortParams& p, const SortSpace& space) {
+  std::uint32_t* counts = space.counts + threadIdx.x / 32 * p.experts;
+  for_slots(p, [&](std::uint32_t, std::int32_t expert) {
+    if (expert >= 0) atomicAdd(counts + expert, 1u);
+  });
+}
+
+// Counts of the warp are those of the warps before, and grow with its slots.
+__device__ void write_ranks(const SortParams& p, const SortSpace& space) {
+  const std::uint32_t slots = p.call.tokens * p.call.top_k, lane = threadIdx.x % 32;
+  std::uint32_t* counts = space.counts + threadIdx.x / 32 * p.experts;
+  for_slots(p, [&](std::uint32_t slot, std::int32_t expert) {
+    const std::uint32_t same = __match_any_sync(kAll, expert);
+    const std::uint32_t first = __ffs(same) - 1;
+    std::uint32_t before = 0;
+    if (lane == first && expert >= 0) {
+      before = counts[expert];
+      counts[expert] = before + __popc(same);
+    }
+    before = __shfl_sync(kAll, before, static_cast<int>(first));
+    const std::uint32_t rank = before + __popc(same & ((1u << lane) - 1));
+    if (slot < slots)
+      p.to.rank_of_slot[slot] = expert < 0 ? -1 : ranked(static_cast<std::uint32_t>(expert), rank);
+    __syncwarp();
+  });
+}
+
+// Counts of an expert, a thread each, become those before; the total is returned.
+__device__ std::uint32_t add_up_counts(const SortParams& p, const SortSpace& space,
                                        std::uint32_t used) {
-  constexpr std::uint32_t kParts = 8;
   std::uint32_t total = 0;
   if (threadIdx.x >= p.experts) return 0;
   std::uint32_t* counts = space.counts + threadIdx.x;
-  for (std::uint32_t r = 0; r < used; r += kParts) {
-    std::uint32_t parts[kParts];
+  for (std::uint32_t r = 0; r < used; r += kTogether) {
+    std::uint32_t parts[kTogether];
 #pragma unroll
-    for (std::uint32_t i = 0; i < kParts; ++i) parts[i] = counts[(r + i) * p.experts];
+    for (std::uint32_t i = 0; i < kTogether; ++i)
+      parts[i] = r + i < used ? counts[(r + i) * p.experts] : 0;
 #pragma unroll
-    for (std::uint32_t i = 0; i < kParts; ++i) {
-      counts[(r + i) * p.experts] = total;
+    for (std::uint32_t i = 0; i < kTogether; ++i) {
+      if (r + i < used) counts[(r + i) * p.experts] = total;
       total += parts[i];
     }
   }
   return total;
+}
+
+// What a thread adds up of all chunks' counts: some chunks of one expert, a part of them. Counts of
+// parts are [parts][experts], in the order of threads.
+struct Share {
+  std::uint32_t parts, begin, end;  // chunks; empty in threads beyond the last part
+  std::uint32_t expert, experts;
+  std::uint32_t* counts;  // [chunks][experts]
+
+  __device__ explicit Share(const SortParams& p) {
+    const std::uint32_t chunks = gridDim.x, most = min(kWarps, kSortThreads / p.experts);
+    const std::uint32_t each = (chunks + most - 1) / most, part = threadIdx.x / p.experts;
+    parts = (chunks + each - 1) / each;
+    begin = part * each;
+    end = min(begin + each, chunks);
+    expert = threadIdx.x - part * p.experts;
+    experts = p.experts;
+    counts = p.to.first_rows;
+  }
+  __device__ std::uint32_t* at(std::uint32_t chunk) const {
+    return counts + chunk * experts + expert;
+  }
+  // use(count, its place), in order.
+  template <class Use>
+  __device__ void for_chunks(const Use& use) const {
+    for (std::uint32_t c = begin; c < end; c += kTogether) {
+      std::uint32_t loaded[kTogether];
+#pragma unroll
+      for (std::uint32_t i = 0; i < kTogether; ++i) loaded[i] = c + i < end ? __ldcg(at(c + i)) : 0;
+#pragma unroll
+      for (std::uint32_t i = 0; i < kTogether; ++i)
+        if (c + i < end) use(loaded[i], at(c + i));
+    }
+  }
+};
+
+// Counts of the parts of an expert become those before; its total is returned to its thread.
+__device__ std::uint32_t add_up_chunks(const SortParams& p, const SortSpace& space) {
+  const Share own(p);
+  std::uint32_t sum = 0;
+  own.for_chunks([&](std::uint32_t count, const std::uint32_t*) { sum += count; });
+  if (own.begin < own.end) space.counts[threadIdx.x] = sum;
+  __syncthreads();
+  return add_up_counts(p, space, own.parts);
+}
+
+// Of each chunk's slots of each expert, in the place of their counts.
+__device__ void write_first_rows(const SortParams& p, const SortSpace& space) {
+  if (gridDim.x == 1) {
+    if (threadIdx.x < p.experts)
+      p.to.first_rows[threadIdx.x] = space.first_group[threadIdx.x] * kGroup;
+    return;
+  }
+  const Share own(p);
+  if (own.begin >= own.end) return;
+  std::uint32_t row = space.first_group[own.expert] * kGroup + space.counts[threadIdx.x];
+  own.for_chunks([&](std::uint32_t count, std::uint32_t* place) {
+    *place = row;
+    row += count;
+  });
 }
 
 // Exclusive sums over the block's threads, one expert each; the last entry is the total.
@@ -168,38 +229,34 @@ __device__ std::uint32_t expert_at(const std::uint32_t* firsts, std::uint32_t ex
   return low;
 }
 
-// How an expert's groups become tiles: the first `larger` have one group more.
-struct Cut {
-  std::uint32_t groups = 0, larger = 0;  // of a tile at least; so many with one more
+// Tile `number` of the expert: the first ones have one group more where groups do not come out
+// even.
+__device__ Tile tile_of(const SortSpace& space, std::uint32_t expert, std::uint32_t number) {
+  const std::uint32_t groups = space.first_group[expert + 1] - space.first_group[expert];
+  const std::uint32_t tiles = space.first_tile[expert + 1] - space.first_tile[expert];
+  const std::uint32_t each = groups / tiles, larger = groups - each * tiles;
+  const std::uint32_t first = number * each + min(number, larger);
+  Tile made;
+  made.expert = static_cast<std::int32_t>(expert);
+  made.first_row = (space.first_group[expert] + first) * kGroup;
+  made.rows = (each + (number < larger ? 1 : 0)) * kGroup;
+  made.count = min(made.rows, space.totals[expert] - first * kGroup);
+  return made;
+}
 
-  __device__ Cut(const SortSpace& space, std::uint32_t expert) {
-    const std::uint32_t all = space.first_group[expert + 1] - space.first_group[expert];
-    const std::uint32_t tiles = space.first_tile[expert + 1] - space.first_tile[expert];
-    groups = all / tiles;
-    larger = all - groups * tiles;
-  }
-  __device__ std::uint32_t first_group(std::uint32_t tile) const {
-    return tile * groups + min(tile, larger);
-  }
-  __device__ std::uint32_t tile_of(std::uint32_t group) const {
-    const std::uint32_t split = larger * (groups + 1);
-    return group < split ? group / (groups + 1) : larger + (group - split) / groups;
-  }
-};
-
+// A thread a tile, with all that is said of its groups and its padding.
 __device__ void write_tiles(const SortParams& p, const SortSpace& space) {
   const std::uint32_t tiles = space.first_tile[p.experts];
   for (std::uint32_t i = threadIdx.x; i < tiles; i += kSortThreads) {
     const std::uint32_t expert = expert_at(space.first_tile, p.experts, i);
-    const Cut cut(space, expert);
-    const std::uint32_t number = i - space.first_tile[expert];
-    const std::uint32_t first = cut.first_group(number), end = cut.first_group(number + 1);
-    Tile tile;
-    tile.expert = static_cast<std::int32_t>(expert);
-    tile.first_row = (space.first_group[expert] + first) * kGroup;
-    tile.rows = (end - first) * kGroup;
-    tile.count = min(tile.rows, space.totals[expert] - first * kGroup);
+    const Tile tile = tile_of(space, expert, i - space.first_tile[expert]);
     p.to.tiles[i] = tile;
+    for (std::uint32_t g = 0; g < tile.rows / kGroup; ++g)
+      p.to.tile_of_row[tile.first_row / kGroup + g] = static_cast<std::int32_t>(i);
+    for (std::uint32_t r = tile.count; r < tile.rows; ++r) {
+      p.to.slot_of_row[tile.first_row + r] = -1;
+      p.to.expert_of_row[tile.first_row + r] = -1;
+    }
   }
   if (threadIdx.x == 0) {
     p.to.tile_count[0] = tiles;
@@ -208,86 +265,30 @@ __device__ void write_tiles(const SortParams& p, const SortSpace& space) {
   }
 }
 
-// Groups [begin, end), whose slots lie in `held`.
-__device__ void write_groups(const SortParams& p, const SortSpace& space, std::uint32_t begin,
-                             std::uint32_t end) {
-  for (std::uint32_t g = begin + threadIdx.x; g < end; g += kSortThreads) {
-    const std::uint32_t expert = expert_at(space.first_group, p.experts, g);
-    const std::uint32_t own = g - space.first_group[expert];
-    const std::uint32_t left = space.totals[expert] - own * kGroup;
-    const auto number = static_cast<std::int32_t>(expert);
-    const auto tile = space.first_tile[expert] + Cut(space, expert).tile_of(own);
-    p.to.tile_of_row[g] = static_cast<std::int32_t>(tile);
-    const int4* held = reinterpret_cast<const int4*>(space.held + (g - begin) * kGroup);
-    auto* slots = reinterpret_cast<int4*>(p.to.slot_of_row + std::uint64_t{g} * kGroup);
-    auto* experts = reinterpret_cast<int4*>(p.to.expert_of_row + std::uint64_t{g} * kGroup);
-#pragma unroll
-    for (std::uint32_t half = 0; half < 2; ++half) {
-      const std::uint32_t at = half * 4;
-      const int4 from = held[half];
-      slots[half] = {at < left ? from.x : -1, at + 1 < left ? from.y : -1,
-                     at + 2 < left ? from.z : -1, at + 3 < left ? from.w : -1};
-      experts[half] = {at < left ? number : -1, at + 1 < left ? number : -1,
-                       at + 2 < left ? number : -1, at + 3 < left ? number : -1};
-    }
-  }
+// The thread's expert in batches.
+__device__ std::uint32_t batch_count(const SortParams& p) {
+  if (threadIdx.x >= p.experts) return 0;
+  return static_cast<std::uint32_t>(
+      min(max(p.call.counts[threadIdx.x], 0), static_cast<std::int32_t>(p.call.capacity)));
 }
 
-__device__ void place_slot(const SortParams& p, const SortSpace& space, std::uint32_t range,
-                           std::uint32_t slot, std::int32_t expert, std::uint32_t rank) {
-  const std::uint32_t first =
-      space.first_group[expert] * kGroup + space.counts[range * p.experts + expert];
-  const auto row = static_cast<std::int32_t>(first + rank);
-  p.to.row_of_slot[slot] = row;
-  hold(space, 0, row, slot);
-}
-
-// Slots whose steps are still in registers.
-__device__ void place_last(const SortParams& p, const SortSpace& space, std::uint32_t steps,
-                           const Steps& last) {
-  const std::uint32_t range = threadIdx.x / 32;
-#pragma unroll
-  for (std::uint32_t i = 0; i < kAhead; ++i) {
-    const std::uint32_t slot = (range * steps + i) * 32 + threadIdx.x % 32;
-    if (i >= steps || slot >= space.slots) continue;
-    if (last.experts[i] < 0)
-      p.to.row_of_slot[slot] = -1;
-    else
-      place_slot(p, space, range, slot, last.experts[i], last.ranks[i]);
+// The chunk's slots of the thread's expert; ranks are written.
+__device__ std::uint32_t count_chunk(const SortParams& p, const SortSpace& space) {
+  const std::uint32_t slots = p.call.tokens * p.call.top_k, chunk = sort_chunk(slots);
+  const std::uint32_t here = min(chunk, slots - blockIdx.x * chunk), stretch = chunk / kWarps;
+  count_slots(p, space);
+  __syncthreads();
+  const std::uint32_t count = add_up_counts(p, space, (here + stretch - 1) / stretch);
+  if (gridDim.x > 1 && threadIdx.x < p.experts)
+    p.to.first_rows[blockIdx.x * p.experts + threadIdx.x] = count;
+  __syncthreads();
+  if (gridDim.x > 1 && threadIdx.x == 0) {
+    __threadfence();  // first the counts of all threads, then the word that they are there
+    *space.is_last = atomicInc(p.to.counted, gridDim.x - 1) == gridDim.x - 1 ? 1 : 0;
+    __threadfence();  // and only then the counts of others
   }
-}
-
-// Slots whose ranks are in row_of_slot. Warps that share a range take its steps by turns.
-__device__ void place_slots(const SortParams& p, const SortSpace& space, std::uint32_t steps) {
-  const std::uint32_t ranges = sort_ranges(p.experts), warp = threadIdx.x / 32;
-  const std::uint32_t range = warp % ranges, turns = 32 / ranges;
-  for (std::uint32_t step = warp / ranges; step < steps; step += turns * kAhead) {
-    std::int32_t ranks[kAhead], ids[kAhead];
-    const auto slot_at = [&](std::uint32_t i) {
-      return (range * steps + step + i * turns) * 32 + threadIdx.x % 32;
-    };
-#pragma unroll
-    for (std::uint32_t i = 0; i < kAhead; ++i) {
-      const bool is_there = step + i * turns < steps && slot_at(i) < space.slots;
-      ranks[i] = is_there ? p.to.row_of_slot[slot_at(i)] : -1;
-      ids[i] = is_there ? p.call.ids[slot_at(i)] : -1;
-    }
-#pragma unroll
-    for (std::uint32_t i = 0; i < kAhead; ++i)
-      if (ranks[i] >= 0)
-        place_slot(p, space, range, slot_at(i), local_expert(p, ids[i]),
-                   static_cast<std::uint32_t>(ranks[i]));
-  }
-}
-
-// Rows of batches: position i of an expert is its row i.
-__device__ void place_batches(const SortParams& p, const SortSpace& space) {
-  for (std::uint32_t slot = threadIdx.x; slot < space.slots; slot += kSortThreads) {
-    const std::uint32_t expert = slot / p.call.capacity, i = slot - expert * p.call.capacity;
-    const auto row = static_cast<std::int32_t>(space.first_group[expert] * kGroup + i);
-    p.to.row_of_slot[slot] = i < space.totals[expert] ? row : -1;
-    if (i < space.totals[expert]) hold(space, 0, row, slot);
-  }
+  write_ranks(p, space);
+  return count;
 }
 
 }  // namespace
@@ -295,50 +296,22 @@ __device__ void place_batches(const SortParams& p, const SortSpace& space) {
 extern "C" __global__ void __launch_bounds__(kSortThreads, 1)
     fp4moe_sm90_sort(const __grid_constant__ SortParams p) {
   extern __shared__ __align__(16) std::uint32_t shared[];
-  const bool is_batched = p.call.counts != nullptr;
-  const std::uint32_t slots =
-      is_batched ? p.experts * p.call.capacity : p.call.tokens * p.call.top_k;
-  const SortSpace space = space_of(shared, p.experts, slots);
-  const std::uint32_t ranges = sort_ranges(p.experts), expert = threadIdx.x;
-  const std::uint32_t steps = ((slots + 31) / 32 + ranges - 1) / ranges;
+  const SortSpace space = space_of(shared, p.experts);
   let_next_begin();
-  for (std::uint32_t i = threadIdx.x; i < ranges * p.experts; i += kSortThreads)
+  for (std::uint32_t i = threadIdx.x; i < kWarps * p.experts; i += kSortThreads)
     space.counts[i] = 0;
   __syncthreads();
   wait_for_previous();
 
-  std::uint32_t count = 0;
-  Steps last;
-  if (is_batched) {
-    if (expert < p.experts)
-      count = static_cast<std::uint32_t>(
-          min(max(p.call.counts[expert], 0), static_cast<std::int32_t>(p.call.capacity)));
-  } else {
-    const std::uint32_t used = steps == 0 ? 0 : ((slots + 31) / 32 + steps - 1) / steps;
-    if (threadIdx.x / 32 < used) count_range(p, space, steps, last);
+  std::uint32_t count = p.call.counts != nullptr ? batch_count(p) : count_chunk(p, space);
+  if (gridDim.x > 1) {
     __syncthreads();
-    count = add_up_ranges(p, space, used);
+    if (*space.is_last == 0) return;
+    count = add_up_chunks(p, space);
   }
   add_up_experts(p, space, count);
-  if (is_batched)
-    place_batches(p, space);
-  else if (steps > kAhead)
-    place_slots(p, space, steps);
-  else if (threadIdx.x / 32 < ranges)
-    place_last(p, space, steps, last);
+  write_first_rows(p, space);
   write_tiles(p, space);
-
-  const std::uint32_t groups = space.first_group[p.experts];
-  const std::uint32_t at_once = space.held_rows / kGroup;
-  for (std::uint32_t begin = 0; begin < groups; begin += at_once) {
-    if (begin > 0) {
-      __syncthreads();  // the stretch before was written
-      for (std::uint32_t slot = threadIdx.x; slot < slots; slot += kSortThreads)
-        hold(space, begin * kGroup, p.to.row_of_slot[slot], slot);
-    }
-    __syncthreads();
-    write_groups(p, space, begin, min(begin + at_once, groups));
-  }
 }
 
 }  // namespace fp4moe::kernels::cuda::sm90
