@@ -1,11 +1,11 @@
-// Raw sums of the first product become h, the input of the second: a block a row.
+// Raw sums of the first product become h, the input of the second: a warp 256 columns of a row.
 //
 //   raw ─ * factor, + bias ─ [+ B (A x)] ─► activation ─► [quantised, read back] ─► 16 bytes of a
 //   tile
 //
 // In a raw row eight gates alternate with their eight ups, so a lane's 16 sums become one piece of
 // h. Where something must see a whole row of h before it is rounded (A_down h, one scale a token),
-// the row is kept in shared memory in between.
+// a block takes the row and keeps it in shared memory in between.
 #include "fp4moe/kernels/cuda/sm90/activation.cuh"
 #include "fp4moe/kernels/cuda/sm90/launches.hpp"
 #include "fp4moe/kernels/cuda/sm90/low_rank.cuh"
@@ -150,6 +150,39 @@ __device__ void keep_row(const ActivateParams& p, const MiddleRow& row, float* h
                p.lora.low + std::uint64_t{row.row} * p.lora.most_rank);
 }
 
+// Rows that blocks keep.
+__device__ void activate_kept(const ActivateParams& p, std::uint32_t rows, float* kept) {
+  const std::uint32_t pieces = p.layer.w2.units * (kUnit / kPiece);
+  float* low = kept + p.layer.w2.units * kUnit;
+  for (std::uint32_t number = blockIdx.x; number < rows; number += gridDim.x) {
+    const std::int32_t slot = p.sorted.slot_of_row[number];
+    if (slot < 0) continue;
+    const MiddleRow row = describe(p, number, static_cast<std::uint32_t>(slot));
+    keep_row(p, row, kept, low);
+    float amax = 0.0f;
+    if (p.layer.quantise == Quantise::fp8_token) amax = kept_amax(kept, p.layer.intermediate);
+    for (std::uint32_t first = threadIdx.x / 32 * 32; first < pieces; first += kActivateThreads) {
+      const std::uint32_t piece = first + threadIdx.x % 32;
+      const Piece values = piece < pieces ? load_floats(kept + piece * kPiece) : no_piece();
+      place_middle(p, row, piece, values, amax);
+    }
+  }
+}
+
+// Columns that depend on no others of their row.
+__device__ void activate_columns(const ActivateParams& p, std::uint32_t rows) {
+  const std::uint32_t pieces = p.layer.w2.units * (kUnit / kPiece), segments = (pieces + 31) / 32;
+  for (std::uint32_t item = blockIdx.x * kActivateWarps + threadIdx.x / 32; item < rows * segments;
+       item += gridDim.x * kActivateWarps) {
+    const std::uint32_t number = item / segments;
+    const std::uint32_t piece = (item - number * segments) * 32 + threadIdx.x % 32;
+    const std::int32_t slot = p.sorted.slot_of_row[number];
+    if (slot < 0) continue;
+    const MiddleRow row = describe(p, number, static_cast<std::uint32_t>(slot));
+    place_middle(p, row, piece, middle_piece(p, row, nullptr, piece), 0.0f);
+  }
+}
+
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(kActivateThreads, 2)
@@ -161,27 +194,10 @@ extern "C" __global__ void __launch_bounds__(kActivateThreads, 2)
   if (tiles == 0) return;
   const Tile last = p.sorted.tiles[tiles - 1];
   const std::uint32_t rows = last.first_row + last.rows;
-  const std::uint32_t pieces = p.layer.w2.units * (kUnit / kPiece);
-  const bool keeps = activate_keeps_rows(p.layer, p.lora);
-  float* low = kept + p.layer.w2.units * kUnit;
-
-  for (std::uint32_t number = blockIdx.x; number < rows; number += gridDim.x) {
-    const std::int32_t slot = p.sorted.slot_of_row[number];
-    if (slot < 0) continue;
-    const MiddleRow row = describe(p, number, static_cast<std::uint32_t>(slot));
-    float amax = 0.0f;
-    if (keeps) {
-      keep_row(p, row, kept, low);
-      if (p.layer.quantise == Quantise::fp8_token) amax = kept_amax(kept, p.layer.intermediate);
-    }
-    for (std::uint32_t first = threadIdx.x / 32 * 32; first < pieces; first += kActivateThreads) {
-      const std::uint32_t piece = first + threadIdx.x % 32;
-      Piece values = no_piece();
-      if (piece < pieces)
-        values = keeps ? load_floats(kept + piece * kPiece) : middle_piece(p, row, low, piece);
-      place_middle(p, row, piece, values, amax);
-    }
-  }
+  if (activate_keeps_rows(p.layer, p.lora))
+    activate_kept(p, rows, kept);
+  else
+    activate_columns(p, rows);
 }
 
 }  // namespace fp4moe::kernels::cuda::sm90

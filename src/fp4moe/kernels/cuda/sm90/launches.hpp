@@ -12,7 +12,7 @@ namespace fp4moe::kernels::cuda::sm90 {
 inline constexpr std::uint32_t kRouteThreads = 128;     // a warp a token
 inline constexpr std::uint32_t kSortThreads = 1024;     // a warp a stretch of a chunk
 inline constexpr std::uint32_t kGatherThreads = 256;    // a warp a token, or a part of one
-inline constexpr std::uint32_t kActivateThreads = 384;  // a block a row
+inline constexpr std::uint32_t kActivateThreads = 384;  // a warp 256 columns, or a block a row
 inline constexpr std::uint32_t kCombineThreads = 256;   // a warp 256 columns of a token
 inline constexpr std::uint32_t kPackThreads = 128;      // a block a record
 
