@@ -7,7 +7,6 @@
 
 #include <fmt/format.h>
 
-#include "fp4moe/backends/layouts.hpp"
 #include "fp4moe/base/checked.hpp"
 #include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/base/parallel.hpp"
@@ -66,8 +65,7 @@ class Comparison {
 
   Result<Done> compare_layer(std::size_t number) {
     const LayerRecord& record = folder_.manifest().layers[number];
-    const auto found =
-        backends::require_layout(folder_.manifest().layout, folder_.manifest().generation);
+    const auto found = folder_.layout();
     if (!found) return found.why();
     const Result<LayerJob> job = job_of(record, **found);
     if (!job) return job.why();

@@ -211,6 +211,18 @@ std::optional<ConvertedFolder::Place> ConvertedFolder::find(std::string_view fil
   return std::nullopt;
 }
 
+Result<const layout::Layout*> ConvertedFolder::layout() const {
+  const auto found = backends::require_layout(manifest_.layout, manifest_.generation);
+  if (!found) return Error(found.why()).in(path_);
+  // No generation means the newest where a person names a layout, and the only one in a folder.
+  if ((*found)->generation != manifest_.generation)
+    return refuse("converted.generation", "before the layout changed",
+                  layout_text(manifest_.layout, (*found)->generation),
+                  layout_text(manifest_.layout, manifest_.generation))
+        .in(path_);
+  return found;
+}
+
 Result<LayerPacker> ConvertedFolder::packer(std::size_t number) const {
   const LayerRecord& layer = manifest_.layers[number];
   const FileRecord& file = manifest_.files[file_of_layer(number)];
@@ -227,8 +239,8 @@ Result<LayerPacker> ConvertedFolder::packer(std::size_t number) const {
     return wrong(
         layer.prefix, "sizes that the file can hold",
         fmt::format("{} experts, {}", layer.problem.experts, sizes_text(layer.problem.padded)));
-  const auto found = backends::require_layout(manifest_.layout, manifest_.generation);
-  if (!found) return Error(found.why()).in(path_);
+  const auto found = layout();
+  if (!found) return found.why();
   Result<LayerPacker> packer = LayerPacker::make(**found, layer.problem);
   if (!packer) return Error(packer.why()).in(path);
   const auto tensors = packer->tensors();

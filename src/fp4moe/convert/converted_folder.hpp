@@ -42,8 +42,10 @@ class ConvertedFolder {
   const Manifest& manifest() const { return manifest_; }
   // Valid while this lives; the tensors of a layer in the packer's order.
   std::vector<NamedView> layer(std::size_t number) const;
-  // A packer of the layer's layout that can unpack it. Errors: layout.unknown, layout.generation,
-  // converted.tensor.
+  // The manifest's. Errors: layout.unknown, layout.generation, converted.generation (the folder is
+  // older than the layout's first change).
+  Result<const layout::Layout*> layout() const;
+  // A packer of the layer's layout that can unpack it. Errors: as layout(), converted.tensor.
   Result<LayerPacker> packer(std::size_t number) const;
 
   // By position in manifest().files and its tensors.

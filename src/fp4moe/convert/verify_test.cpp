@@ -233,6 +233,28 @@ class Forged : public Verify {
     change(manifest);
     write_text(out_ + "/fp4moe.json", to_text(manifest));
   }
+  // The tags of the first layer's file agree, and there are no other layers.
+  void forge_all(const std::function<void(Manifest&)>& change) const {
+    const std::string layer = out_ + "/experts-00000.safetensors";
+    forge([&](Manifest& manifest) {
+      manifest.layers.resize(1);
+      manifest.files.resize(3);
+      change(manifest);
+      const auto tags = tags_of(manifest, manifest.layers[0]);
+      const auto old = *tensor::MappedFile::open(layer);
+      const auto header = *tensor::parse_safetensors(old.bytes());
+      std::vector<tensor::TensorSpec> specs;
+      for (const auto& entry : header.tensors)
+        specs.push_back({entry.name, entry.dtype, entry.shape});
+      auto writer = *tensor::SafetensorsWriter::create(layer, specs, tags);
+      for (std::size_t t = 0; t < specs.size(); ++t)
+        ASSERT_TRUE(writer.write(
+            t, 0, old.bytes().subspan(header.tensors[t].begin, header.tensors[t].bytes)));
+      manifest.files[2].header_bytes = writer.entries()[0].begin;
+      ASSERT_TRUE(writer.finish());
+      manifest.files[2].bytes = fs::file_size(layer);
+    });
+  }
   std::string opened_id() const {
     const auto opened = ConvertedFolder::open(out_);
     if (!opened) return opened.why().id;
@@ -276,30 +298,26 @@ TEST_F(Forged, ManifestsDoNotFitTheFiles) {
 }
 
 TEST_F(Forged, SizesAreNotAllocatedFor) {
-  // The tags of the files agree: everything was forged.
-  const std::string layer = out_ + "/experts-00000.safetensors";
   for (const std::uint64_t huge : {std::uint64_t{1} << 40, ~std::uint64_t{0}}) {
-    forge([&](Manifest& manifest) {
-      manifest.layers.resize(1);
-      manifest.files.resize(3);
+    forge_all([&](Manifest& manifest) {
       manifest.layers[0].problem.experts = huge;
       manifest.layers[0].problem.global_experts = huge;
-      const auto tags = tags_of(manifest, manifest.layers[0]);
-      const auto old = *tensor::MappedFile::open(layer);
-      const auto header = *tensor::parse_safetensors(old.bytes());
-      std::vector<tensor::TensorSpec> specs;
-      for (const auto& entry : header.tensors)
-        specs.push_back({entry.name, entry.dtype, entry.shape});
-      auto writer = *tensor::SafetensorsWriter::create(layer, specs, tags);
-      for (std::size_t t = 0; t < specs.size(); ++t)
-        ASSERT_TRUE(writer.write(
-            t, 0, old.bytes().subspan(header.tensors[t].begin, header.tensors[t].bytes)));
-      manifest.files[2].header_bytes = writer.entries()[0].begin;
-      ASSERT_TRUE(writer.finish());
-      manifest.files[2].bytes = fs::file_size(layer);
     });
     EXPECT_EQ(opened_id(), "converted.tensor");
   }
+}
+
+// Such a folder says nothing of generations, as there were none: it must not pass for the newest.
+TEST_F(Forged, FoldersFromBeforeTheLayoutsFirstChangeAreRefused) {
+  forge_all([](Manifest& manifest) { manifest.generation = ""; });
+  const auto folder = ConvertedFolder::open(out_);
+  ASSERT_TRUE(folder) << text(folder.why());
+  const auto packer = folder->packer(0);
+  ASSERT_FALSE(packer);
+  EXPECT_EQ(packer.why().id, "converted.generation");
+  EXPECT_EQ(packer.why().expected, "marlin.nvfp4 (2026-04)");
+  EXPECT_EQ(packer.why().found, "marlin.nvfp4");
+  EXPECT_FALSE(findings().empty());
 }
 
 TEST_F(Forged, TextsAreRefusedWhateverTheySay) {

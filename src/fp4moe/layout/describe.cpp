@@ -44,17 +44,32 @@ std::string cell(const std::optional<Coord>& at) {
   return at ? fmt::format("{}:{}", at->row, at->col) : "";
 }
 
+// The places of the word that are XORed into one of the low half.
+std::string mixed_with(const WordMix& mix, unsigned place) {
+  const bool below = ((mix.below >> place) & 1) != 0, above = ((mix.above >> place) & 1) != 0;
+  std::string text;
+  if (below) text += fmt::format("{}", place - WordMix::kReach);
+  if (below && above) text += ",";
+  if (above) text += fmt::format("{}", place + WordMix::kReach);
+  return text;
+}
+
 std::string word_code_drawing(const WordCode& code) {
   std::array<std::string, 16> places;
   for (unsigned reg = 0; reg < 4; ++reg)
     for (unsigned bit = 0; bit < 4; ++bit)
       places[code.bits[reg][bit]] = fmt::format("x{}.{}", reg, bit);
-  std::string line = "\nbit  ", from = "code ";
+  std::string line = "\nbit  ", from = "code ", mixed = "xor  ";
   for (unsigned place = 16; place-- > 0;) {
     line += fmt::format("{:>6}", place);
     from += fmt::format("{:>6}", places[place]);
+    mixed += fmt::format("{:>6}", mixed_with(code.mix, place));
   }
-  return line + "\n" + from + "\n";
+  line += "\n" + from + "\n";
+  if ((code.mix.below | code.mix.above) == 0) return line;
+  return line + mixed +
+         "\n\nxor: the code's bit is stored XORed with the stored bit of this number, in the high "
+         "half\nof this number + 16; beyond the word there is none.\n";
 }
 
 }  // namespace

@@ -276,8 +276,8 @@ std::uint32_t hopper_register(std::uint32_t w, unsigned reg) {
 std::uint32_t native_register(std::uint32_t w, unsigned reg) {
   if (reg == 0) return w & kMask;
   if (reg == 1) return (w << 3) & kMask;
-  if (reg == 2) return ((w << 1) & 0x80008000) | ((w >> 3) & 0x01C001C0);
-  return ((w << 2) & 0x80008000) | ((w << 6) & 0x01C001C0);
+  if (reg == 2) return ((w << 1) ^ (w >> 3)) & kMask;
+  return ((w << 2) ^ (w << 6)) & kMask;
 }
 
 TEST(Formulas, ScatteredBitsComeBackByTheKernelsShiftsAndMasks) {
@@ -293,15 +293,14 @@ TEST(Formulas, ScatteredBitsComeBackByTheKernelsShiftsAndMasks) {
       std::uint32_t word = 0;
       for (unsigned i = 0; i < 8; ++i) {
         codes[i] = static_cast<std::uint8_t>(random.next() & 15);
-        word |= static_cast<std::uint32_t>(decoder.code.spread(i % 4, codes[i])) << (i / 4 * 16);
+        word ^= decoder.code.spread(i, codes[i]);
       }
       for (unsigned i = 0; i < 8; ++i) {
         const std::uint32_t pair = decoder.decode(word, i % 4);
         const std::uint32_t half = (pair >> (i / 4 * 16)) & 0xFFFF;
         ASSERT_EQ(half, (codes[i] >> 3u) * 0x8000u | (codes[i] & 7u) << 6)
             << decoder.code.name << i;
-        ASSERT_EQ(decoder.code.collect(i % 4, static_cast<std::uint16_t>(word >> (i / 4 * 16))),
-                  codes[i]);
+        ASSERT_EQ(decoder.code.collect(i, word), codes[i]);
       }
     }
   }

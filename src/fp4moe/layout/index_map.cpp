@@ -23,6 +23,14 @@ Error too_large(const Map& map) {
       .try_this("see that the sizes are those of one expert");
 }
 
+// The word of scattered bits that a slot lies in.
+std::uint32_t word_at(std::span<const std::byte> storage, std::uint64_t slot) {
+  std::uint32_t word = 0;
+  for (unsigned byte = 0; byte < 4; ++byte)
+    word |= std::to_integer<std::uint32_t>(storage[slot / 8 * 4 + byte]) << (8 * byte);
+  return word;
+}
+
 }  // namespace
 
 Result<IndexMap> IndexMap::bind(const Map& map, Extent logical, Extent stretched) {
@@ -55,10 +63,7 @@ std::uint8_t IndexMap::get(std::span<const std::byte> storage, std::uint64_t slo
     const auto both = std::to_integer<unsigned>(storage[slot / 2]);
     return static_cast<std::uint8_t>((both >> (slot % 2 * 4)) & 15u);
   }
-  const std::uint64_t half = slot / 4 * 2;
-  const unsigned bits =
-      std::to_integer<unsigned>(storage[half]) | std::to_integer<unsigned>(storage[half + 1]) << 8;
-  return map_.code->collect(static_cast<unsigned>(slot % 4), static_cast<std::uint16_t>(bits));
+  return map_.code->collect(static_cast<unsigned>(slot % 8), word_at(storage, slot));
 }
 
 void IndexMap::set(std::span<std::byte> storage, std::uint64_t slot, std::uint8_t value) const {
@@ -72,14 +77,12 @@ void IndexMap::set(std::span<std::byte> storage, std::uint64_t slot, std::uint8_
     storage[slot / 2] = static_cast<std::byte>((old & ~(15u << shift)) | (value & 15u) << shift);
     return;
   }
-  const std::uint64_t half = slot / 4 * 2;
-  const auto reg = static_cast<unsigned>(slot % 4);
-  const unsigned mask = map_.code->spread(reg, 15), bits = map_.code->spread(reg, value & 15u);
-  for (unsigned byte = 0; byte < 2; ++byte) {
-    const auto old = std::to_integer<unsigned>(storage[half + byte]);
-    storage[half + byte] =
-        static_cast<std::byte>((old & ~(mask >> (8 * byte))) | ((bits >> (8 * byte)) & 0xFF));
-  }
+  const auto in_word = static_cast<unsigned>(slot % 8);
+  const unsigned old = map_.code->collect(in_word, word_at(storage, slot));
+  const std::uint32_t change =
+      map_.code->spread(in_word, static_cast<std::uint8_t>((old ^ value) & 15u));
+  for (unsigned byte = 0; byte < 4; ++byte)
+    storage[slot / 8 * 4 + byte] ^= static_cast<std::byte>(change >> (8 * byte));
 }
 
 }  // namespace fp4moe::layout

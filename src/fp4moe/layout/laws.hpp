@@ -44,8 +44,8 @@ inline std::string broken_places(const IndexMap& map) {
 // What is set is what is got, and nothing else changes: neither neighbours nor padding.
 inline std::string broken_storage(const IndexMap& map, std::byte before) {
   const unsigned mask = map.map().element == Element::nibble ? 15 : 255;
-  const unsigned untouched = std::to_integer<unsigned>(before) & mask;
-  std::vector<std::byte> storage(map.bytes(), before);
+  const std::vector<std::byte> untouched(map.bytes(), before);
+  std::vector<std::byte> storage = untouched;
   const auto is_logical = [&](Coord at) {
     return at.row < map.logical().rows && at.col < map.logical().cols;
   };
@@ -56,8 +56,9 @@ inline std::string broken_storage(const IndexMap& map, std::byte before) {
   std::string broken;
   SplitMix64 again(7);
   for_each_place(map.padded(), [&](Coord at) {
-    const std::uint64_t wanted = is_logical(at) ? again.next() & mask : untouched;
-    const unsigned found = map.get(storage, map.slot(at));
+    const std::uint64_t slot = map.slot(at);
+    const std::uint64_t wanted = is_logical(at) ? again.next() & mask : map.get(untouched, slot);
+    const unsigned found = map.get(storage, slot);
     if (broken.empty() && found != wanted)
       broken = fmt::format("({}, {}) holds {} instead of {}", at.row, at.col, found, wanted);
   });

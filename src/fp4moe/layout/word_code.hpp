@@ -1,5 +1,5 @@
-// Where the bits of FP4 codes go when a kernel wants them scattered over a 32-bit word, so that a
-// mask and a shift make BF16 numbers of them. A word holds eight codes: four registers (0..3) for
+// Where the bits of FP4 codes go when a kernel wants them scattered over a 32-bit word, so that
+// shifts and a mask make BF16 numbers of them. A word holds eight codes: four registers (0..3) for
 // the even element in its low half, the same for the odd one in its high half.
 //
 // Slots of such a map count 8 * word + 4 * half + register.
@@ -10,29 +10,52 @@
 
 namespace fp4moe::layout {
 
+// Places of a word that do not hold a code's bit alone, but XORed with what is stored kReach places
+// below or above.
+struct WordMix {
+  static constexpr unsigned kReach = 4;
+  std::uint32_t below = 0, above = 0;  // masks of such places
+
+  // Twice: what is added may have been added to.
+  constexpr std::uint32_t mixed(std::uint32_t own) const { return own ^ added(own ^ added(own)); }
+  constexpr std::uint32_t unmixed(std::uint32_t stored) const { return stored ^ added(stored); }
+  constexpr std::uint32_t added(std::uint32_t stored) const {
+    return ((stored << kReach) & below) ^ ((stored >> kReach) & above);
+  }
+};
+
 struct WordCode {
   std::string_view name{};
   // bits[register][b]: the place in the 16-bit half of the code's bit b (3: sign, 2..0: magnitude).
   std::array<std::array<std::uint8_t, 4>, 4> bits{};
+  WordMix mix{};
 
-  constexpr std::uint16_t spread(unsigned reg, std::uint8_t code) const {
-    unsigned half = 0;
-    for (unsigned b = 0; b < 4; ++b) half |= ((code >> b) & 1u) << bits[reg][b];
-    return static_cast<std::uint16_t>(half);
+  // What a code adds to its word, by XOR; `slot` is 4 * half + register.
+  constexpr std::uint32_t spread(unsigned slot, std::uint8_t code) const {
+    std::uint32_t own = 0;
+    for (unsigned b = 0; b < 4; ++b)
+      own |= ((code >> b) & std::uint32_t{1}) << (slot / 4 * 16 + bits[slot % 4][b]);
+    return mix.mixed(own);
   }
-  constexpr std::uint8_t collect(unsigned reg, std::uint16_t half) const {
+  constexpr std::uint8_t collect(unsigned slot, std::uint32_t word) const {
+    const std::uint32_t half = mix.unmixed(word) >> (slot / 4 * 16);
     unsigned code = 0;
-    for (unsigned b = 0; b < 4; ++b) code |= ((half >> bits[reg][b]) & 1u) << b;
+    for (unsigned b = 0; b < 4; ++b) code |= ((half >> bits[slot % 4][b]) & 1u) << b;
     return static_cast<std::uint8_t>(code);
   }
 };
 
-// Every place is used once.
+// Every bit of a code comes back, and nothing of it in another slot: words and codes are one to
+// one, as all is linear.
 constexpr bool is_whole(const WordCode& code) {
-  unsigned used = 0;
-  for (const auto& reg : code.bits)
-    for (const std::uint8_t place : reg) used |= 1u << place;
-  return used == 0xFFFF;
+  for (unsigned slot = 0; slot < 8; ++slot)
+    for (unsigned b = 0; b < 4; ++b) {
+      const auto bit = static_cast<std::uint8_t>(1u << b);
+      const std::uint32_t word = code.spread(slot, bit);
+      for (unsigned other = 0; other < 8; ++other)
+        if (code.collect(other, word) != (other == slot ? bit : 0)) return false;
+    }
+  return true;
 }
 
 // Triton's Hopper values and FlashInfer's third SM90 generation. Registers 0, 1 and 2 come out by
@@ -44,12 +67,18 @@ inline constexpr WordCode kHopperCode{.name = "hopper",
                                                 {13, 10, 11, 14}}}};
 static_assert(is_whole(kHopperCode));
 
-// The project's own: registers 2 and 3 need two masks each, and one operation less in all.
+// The project's own, nine operations for all four registers:
+//
+//   w & M      (w << 3) & M      ((w << 1) ^ (w >> 3)) & M      ((w << 2) ^ (w << 6)) & M
+//
+// with M = 0x81C081C0. Of registers 2 and 3 one shift brings the sign and the other the magnitude;
+// what else they bring under the mask is in the word a second time, and goes.
 inline constexpr WordCode kNativeCode{.name = "native_sm90",
                                       .bits = {{{6, 7, 8, 15},    //
                                                 {3, 4, 5, 12},    //
                                                 {9, 10, 11, 14},  //
-                                                {0, 1, 2, 13}}}};
+                                                {0, 1, 2, 13}}},
+                                      .mix = {.below = 0x2E002E00, .above = 0x00074007}};
 static_assert(is_whole(kNativeCode));
 
 }  // namespace fp4moe::layout

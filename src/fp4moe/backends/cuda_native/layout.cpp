@@ -1,5 +1,5 @@
 // The project's own SM90 layout: records of 64 rows x 64 k, codes in the order of tensor-core
-// fragments with their bits where a shift and a mask make BF16 of them, then their scales. In each
+// fragments with their bits where shifts and a mask make BF16 of them, then their scales. In each
 // 16 rows eight gate rows precede their eight up rows.
 #include "fp4moe/backends/families.hpp"
 #include "fp4moe/layout/maps.hpp"
@@ -13,6 +13,7 @@ Layout row(WeightFormat format) {
   const bool nvfp4 = format == WeightFormat::nvfp4;
   const auto block = static_cast<std::uint32_t>(block_size(format));
   return {.id = nvfp4 ? "native_sm90.nvfp4" : "native_sm90.mxfp4",
+          .generation = kNativeSm90Generation,
           .format = format,
           .order = {.block = 8},
           .codes = native_sm90_codes(block),

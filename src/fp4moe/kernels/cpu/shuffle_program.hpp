@@ -8,10 +8,12 @@
 //   permute  reorders the lane bits
 //
 // The program brings every bit of the pattern where it belongs: wanted lane bits that are there
-// already stay below in order, the others lie on top and leave as the wanted ones come in. Where
-// codes' bits are scattered, two registers are recoded when they hold codes 0, 1 and 2, 3 of the
-// same words, just before the bit that tells them apart enters the lanes. Backwards it is the
-// inverse.
+// already stay below in order, the others lie on top and leave as the wanted ones come in.
+//
+// Where codes' bits are scattered, registers are recoded that hold codes 0, 1 and 2, 3 of the same
+// halves, just before the bit that tells them apart enters the lanes. If that bit is in the
+// registers early enough, the swap before is left out: four registers, one for each code, nibbles
+// for the halves, make low and high bytes of both halves at once. Backwards it is the inverse.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -21,11 +23,12 @@
 
 namespace fp4moe::kernels::cpu {
 
-enum class ShuffleOp : std::uint8_t { zip, swap, recode, permute };
+enum class ShuffleOp : std::uint8_t { zip, swap, recode, swap_recode, permute };
 
 struct ShuffleStep {
   ShuffleOp op = ShuffleOp::zip;
   std::uint8_t reg = 0;                 // which register bit
+  std::uint8_t swapped = 0;             // swap_recode: that of the swap
   std::uint8_t lane = 0;                // zip: where it enters
   std::array<std::uint8_t, 4> lanes{};  // permute: new lane bit i was lanes[i]
 };
@@ -51,13 +54,13 @@ class ShuffleDeriver {
   constexpr ShuffleProgram run() {
     arrange();
     const std::uint8_t nibble = pattern_.source[0];
-    if (nibble >= LanePattern::kOther) swap();
+    if (!swaps_late_ && nibble >= LanePattern::kOther) swap();
     for (bool inserted = true; inserted;) {
       inserted = insert_next();
-      if (inserted && nibble != 0 && nibble_ == 0) swap();
+      if (inserted && !swaps_late_ && nibble != 0 && nibble_ == 0) swap();
     }
     if (pattern_.code != 0) {
-      step({.op = ShuffleOp::recode, .reg = find(registers_, pattern_.source[1])});
+      recode();
       insert(pattern_.source[1]);
     }
     finish();
@@ -98,8 +101,13 @@ class ShuffleDeriver {
     }
     for (std::uint8_t label = 4; label >= 1; --label)
       if (!is_kept(label)) leaving[count++] = label;
+    if (pattern_.code != 0) {
+      const std::size_t wanted_early = (pattern_.source[0] < LanePattern::kOther ? 1u : 0u) +
+                                       (pattern_.source[1] < LanePattern::kOther ? 1u : 0u);
+      swaps_late_ = wanted_early <= others;
+    }
     lead(leaving, pattern_.source[0], others);
-    if (pattern_.code != 0) lead(leaving, pattern_.source[1], count - 1);
+    if (pattern_.code != 0) lead(leaving, pattern_.source[1], swaps_late_ ? others : count - 1);
     for (std::size_t i = 0; i < count; ++i) wanted[3 - i] = leaving[i];
     if (wanted == lanes_) return;
     ShuffleStep permute{.op = ShuffleOp::permute};
@@ -120,8 +128,23 @@ class ShuffleDeriver {
     const std::uint8_t reg = find(registers_, pattern_.source[0]);
     if (reg == 4) return;  // still among the lanes
     step({.op = ShuffleOp::swap, .reg = reg});
+    exchange(reg);
+  }
+  constexpr void exchange(std::uint8_t reg) {
     registers_[reg] = nibble_;
     nibble_ = pattern_.source[0];
+  }
+
+  constexpr void recode() {
+    const std::uint8_t reg = find(registers_, pattern_.source[1]);
+    if (!swaps_late_) {
+      step({.op = ShuffleOp::recode, .reg = reg});
+      return;
+    }
+    const std::uint8_t swapped = find(registers_, pattern_.source[0]);
+    step({.op = ShuffleOp::swap_recode, .reg = reg, .swapped = swapped});
+    exchange(swapped);
+    insert_next();  // the halves
   }
 
   constexpr void insert(std::uint8_t label) {
@@ -159,6 +182,7 @@ class ShuffleDeriver {
 
   LanePattern pattern_;
   ShuffleProgram program_{};
+  bool swaps_late_ = false;
   std::uint8_t nibble_ = 0;
   Labels lanes_{1, 2, 3, 4};
   Labels registers_{255, 255, 255, 255};

@@ -2,6 +2,7 @@
 // bits that their patterns name.
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -169,12 +170,12 @@ TEST(Shuffle, PortableKernelsPutEveryNibbleWhereThePatternSays) {
             ASSERT_EQ(nibble(out, place + lane), code);
             continue;
           }
-          // Scattered: the lane counts registers of 16-bit halves.
+          // Scattered: the lane counts registers of the halves of words.
           const layout::WordCode& words =
               pattern.code == 1 ? layout::kHopperCode : layout::kNativeCode;
-          const std::size_t half = place / 2 + lane / 4 * 2;
-          const auto bits = static_cast<std::uint16_t>(out[half] | out[half + 1] << 8);
-          ASSERT_EQ(words.collect(static_cast<unsigned>(lane % 4), bits), code);
+          std::uint32_t word = 0;
+          std::memcpy(&word, &out[place / 2 + lane / 8 * 4], sizeof word);
+          ASSERT_EQ(words.collect(static_cast<unsigned>(lane % 8), word), code);
         }
   }
 }

@@ -10,66 +10,9 @@
 
 #include "fp4moe/kernels/cpu/shuffle_patterns.hpp"
 #include "fp4moe/kernels/cpu/shuffle_program.hpp"
-#include "fp4moe/layout/word_code.hpp"
+#include "fp4moe/kernels/cpu/shuffle_recode.hpp"
 
 namespace fp4moe::kernels::cpu {
-
-constexpr layout::WordCode word_code(std::uint8_t code) {
-  return code == 1 ? layout::kHopperCode : layout::kNativeCode;
-}
-
-// Two registers of codes x1 x0 and x3 x2 become the low and high bytes of 16-bit halves, or the
-// other way. A byte is a union of four lookups, one per nibble it may come from; where it consists
-// of a few fields and the machine inserts with a shift, that is cheaper.
-struct RecodeByte {
-  struct Field {  // bits of a register that stay together
-    bool from_second = false;
-    unsigned from = 0, to = 0;
-  };
-  alignas(16) std::uint8_t table[4][16] = {};
-  std::array<bool, 4> is_used{};
-  std::array<Field, 8> fields{};  // from the lowest up
-  std::size_t count = 0;
-};
-struct RecodeBytes {
-  RecodeByte byte[2] = {};
-};
-
-struct RecodeSource {
-  bool is_second = false;
-  unsigned bit = 0;
-};
-// Where bit `bit` of the first or second result comes from.
-constexpr RecodeSource recode_source(std::uint8_t code, bool backwards, bool second, unsigned bit) {
-  const layout::WordCode words = word_code(code);
-  if (backwards) {
-    const unsigned place = words.bits[bit / 4 + (second ? 2u : 0u)][bit % 4];
-    return {place >= 8, place % 8};
-  }
-  for (unsigned reg = 0; reg < 4; ++reg)
-    for (unsigned b = 0; b < 4; ++b)
-      if (words.bits[reg][b] == bit + (second ? 8u : 0u)) return {reg >= 2, reg % 2 * 4 + b};
-  return {};
-}
-constexpr RecodeBytes recode_bytes(std::uint8_t code, bool backwards) {
-  RecodeBytes made;
-  for (unsigned second = 0; second < 2; ++second) {
-    RecodeByte& byte = made.byte[second];
-    for (unsigned bit = 0; bit < 8; ++bit) {
-      const RecodeSource from = recode_source(code, backwards, second == 1, bit);
-      const unsigned nibble = (from.is_second ? 2u : 0u) + from.bit / 4;
-      byte.is_used[nibble] = true;
-      for (unsigned value = 0; value < 16; ++value)
-        byte.table[nibble][value] = static_cast<std::uint8_t>(
-            byte.table[nibble][value] | ((value >> (from.bit % 4)) & 1u) << bit);
-      const bool continues =
-          bit != 0 && byte.fields[byte.count - 1].from_second == from.is_second &&
-          byte.fields[byte.count - 1].from + bit == from.bit + byte.fields[byte.count - 1].to;
-      if (!continues) byte.fields[byte.count++] = {from.is_second, from.bit, bit};
-    }
-  }
-  return made;
-}
 
 template <class Ops, LanePattern Pattern, std::size_t Bystanders>
 struct ShuffleTiles {
@@ -114,21 +57,51 @@ struct ShuffleTiles {
       a = Ops::low_nibbles(x, y);
       b = Ops::high_nibbles(x, y);
     } else {
-      const V nibbles[4] = {x & 15, Ops::template right<4>(x), y & 15, Ops::template right<4>(y)};
-      a = recoded<Backwards, 0>(x, y, nibbles);
-      b = recoded<Backwards, 1>(x, y, nibbles);
+      static_assert(kAcross == 0);
+      recode<Backwards>(a, b);
     }
   }
+
   template <bool Backwards>
   static constexpr RecodeBytes kBytes = recode_bytes(Pattern.code, Backwards);
+  static constexpr std::uint8_t kAcross = recode_across(Pattern.code);
+  template <bool Backwards>
+  [[gnu::always_inline]] static void recode(V& a, V& b) {
+    const V nibbles[4] = {a & 15, Ops::template right<4>(a), b & 15, Ops::template right<4>(b)};
+    a = recoded<Backwards, 0>(nibbles);
+    b = recoded<Backwards, 1>(nibbles);
+  }
+  // Codes 0 to 3 of both halves, a nibble for each half; low bytes of both, then high bytes.
+  template <bool Backwards>
+  [[gnu::always_inline]] static void swap_recode(V& x0, V& x1, V& x2, V& x3) {
+    if constexpr (Backwards) {
+      if constexpr (kAcross != 0) x2 ^= (x1 << 4) & kAcross;
+      recode<true>(x0, x2);
+      recode<true>(x1, x3);
+      const V low = x0, high = x2;
+      x0 = Ops::low_nibbles(low, x1);
+      x1 = Ops::high_nibbles(low, x1);
+      x2 = Ops::low_nibbles(high, x3);
+      x3 = Ops::high_nibbles(high, x3);
+    } else {
+      const V lower[4] = {x0 & 15, x1 & 15, x2 & 15, x3 & 15};
+      const V upper[4] = {Ops::template right<4>(x0), Ops::template right<4>(x1),
+                          Ops::template right<4>(x2), Ops::template right<4>(x3)};
+      x0 = recoded<false, 0>(lower);
+      x1 = recoded<false, 0>(upper);
+      x2 = recoded<false, 1>(lower);
+      x3 = recoded<false, 1>(upper);
+      if constexpr (kAcross != 0) x2 ^= (x1 << 4) & kAcross;
+    }
+  }
   template <bool Backwards, std::size_t Byte>
-  [[gnu::always_inline]] static V recoded(V x, V y, const V (&nibbles)[4]) {
+  [[gnu::always_inline]] static V recoded(const V (&nibbles)[4]) {
     constexpr std::size_t kFields = kBytes<Backwards>.byte[Byte].count;
-    if constexpr (kFields <= Ops::kMostInserts)
-      return inserted<Backwards, Byte>(x, y, std::make_index_sequence<kFields>());
+    if constexpr (kFields != 0 && kFields <= Ops::kMostInserts)
+      return inserted<Backwards, Byte, 0>(nibbles);
     else
-      return (lookup<Backwards, Byte, 0>(nibbles) | lookup<Backwards, Byte, 1>(nibbles)) |
-             (lookup<Backwards, Byte, 2>(nibbles) | lookup<Backwards, Byte, 3>(nibbles));
+      return (lookup<Backwards, Byte, 0>(nibbles) ^ lookup<Backwards, Byte, 1>(nibbles)) ^
+             (lookup<Backwards, Byte, 2>(nibbles) ^ lookup<Backwards, Byte, 3>(nibbles));
   }
   template <bool Backwards, std::size_t Byte, std::size_t N>
   [[gnu::always_inline]] static V lookup(const V (&nibbles)[4]) {
@@ -137,24 +110,21 @@ struct ShuffleTiles {
     else
       return V{};
   }
-  // Field after field from the lowest: each covers what lay above it.
-  template <bool Backwards, std::size_t Byte, std::size_t... F>
-  [[gnu::always_inline]] static V inserted(V x, V y, std::index_sequence<F...>) {
-    V made = x;
-    (insert<kBytes<Backwards>.byte[Byte].fields[F].from_second,
-            kBytes<Backwards>.byte[Byte].fields[F].from, kBytes<Backwards>.byte[Byte].fields[F].to>(
-         made, x, y),
-     ...);
-    return made;
-  }
-  template <bool FromSecond, unsigned From, unsigned To>
-  [[gnu::always_inline]] static void insert(V& made, V x, V y) {
-    V field = FromSecond ? y : x;
-    if constexpr (From != 0) field = Ops::template right<From>(field);
-    if constexpr (To == 0)
-      made = field;
-    else
-      made = Ops::template insert<To>(made, field);
+  // The fields from F on, the first of them at bit 0: each is covered from where the next begins.
+  template <bool Backwards, std::size_t Byte, std::size_t F>
+  [[gnu::always_inline]] static V inserted(const V (&nibbles)[4]) {
+    constexpr const RecodeByte& kByte = kBytes<Backwards>.byte[Byte];
+    constexpr unsigned kFrom = kByte.fields[F].from;
+    V field = nibbles[kByte.fields[F].nibble];
+    if constexpr (kFrom != 0) field = Ops::template right<kFrom>(field);
+    if constexpr (F + 1 == kByte.count) {
+      return field;
+    } else {
+      constexpr unsigned kBits = kByte.fields[F + 1].to - kByte.fields[F].to;
+      const V above = inserted<Backwards, Byte, F + 1>(nibbles);
+      if constexpr (F == 0 && kByte.adds_upper) field ^= Ops::template right<4 - kBits>(above);
+      return Ops::template insert<kBits>(field, above);
+    }
   }
 
   template <std::size_t S, bool Backwards, std::size_t... I>
@@ -166,11 +136,16 @@ struct ShuffleTiles {
   template <std::size_t S, bool Backwards, std::size_t R>
   [[gnu::always_inline]] static void apply(Registers& r) {
     constexpr ShuffleStep kStep = kProgram.steps[S];
-    if constexpr (kStep.op == ShuffleOp::permute)
+    constexpr std::size_t kReg = std::size_t{1} << kStep.reg,
+                          kSwapped = std::size_t{1} << kStep.swapped;
+    if constexpr (kStep.op == ShuffleOp::permute) {
       lanes<S, Backwards>(r[R], std::make_index_sequence<16>());
-    else if constexpr (((R >> kStep.reg) & 1) == 0)
-      pair<S, Backwards>(r[R], r[R | (std::size_t{1} << kStep.reg)],
-                         std::make_index_sequence<16>());
+    } else if constexpr (kStep.op == ShuffleOp::swap_recode) {
+      if constexpr ((R & (kReg | kSwapped)) == 0)
+        swap_recode<Backwards>(r[R], r[R | kSwapped], r[R | kReg], r[R | kSwapped | kReg]);
+    } else if constexpr ((R & kReg) == 0) {
+      pair<S, Backwards>(r[R], r[R | kReg], std::make_index_sequence<16>());
+    }
   }
   template <std::size_t S, bool Backwards, std::size_t First, std::size_t... R>
   [[gnu::always_inline]] static void step(Registers& r, std::index_sequence<R...>) {

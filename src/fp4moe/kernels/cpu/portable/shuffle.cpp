@@ -22,9 +22,14 @@ struct Ops {
   [[gnu::always_inline]] static V right(V v) {
     return v >> Bits;
   }
+  [[gnu::always_inline]] static V lookup(const std::uint8_t* table, V nibbles) {
+    V made{};
+    for (int i = 0; i < 16; ++i) made[i] = table[nibbles[i]];
+    return made;
+  }
   static constexpr bool kStoresLines = false;
   static constexpr std::size_t kMostRegisters = 16;
-  static constexpr std::size_t kMostInserts = 8;  // there is no lookup
+  static constexpr std::size_t kMostInserts = 8;  // lookups go byte by byte
   template <int Bits>
   [[gnu::always_inline]] static V insert(V below, V v) {
     return (below & static_cast<std::uint8_t>((1 << Bits) - 1)) | (v << Bits);

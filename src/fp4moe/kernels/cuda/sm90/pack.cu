@@ -94,6 +94,7 @@ __device__ void write_scales(const PackParams& p, const PackRow& low, const Pack
 
 extern "C" __global__ void __launch_bounds__(kPackThreads)
     fp4moe_sm90_pack(const __grid_constant__ PackParams p) {
+  constexpr layout::WordMix kMix = layout::kNativeCode.mix;
   let_next_begin();
   wait_for_previous();
   const std::uint32_t rows = p.second_codes != nullptr ? 2 * p.rows : p.rows;
@@ -109,8 +110,8 @@ extern "C" __global__ void __launch_bounds__(kPackThreads)
     std::uint32_t words[4];
 #pragma unroll
     for (std::uint32_t step = 0; step < 4; ++step)
-      words[step] = spread<0>(a.bytes[2 * step]) | spread<1>(b.bytes[2 * step]) |
-                    spread<2>(a.bytes[2 * step + 1]) | spread<3>(b.bytes[2 * step + 1]);
+      words[step] = kMix.mixed(spread<0>(a.bytes[2 * step]) | spread<1>(b.bytes[2 * step]) |
+                               spread<2>(a.bytes[2 * step + 1]) | spread<3>(b.bytes[2 * step + 1]));
     std::uint8_t* record = p.records + std::uint64_t{number} * bytes;
     reinterpret_cast<uint4*>(record)[threadIdx.x] = {words[0], words[1], words[2], words[3]};
     if (j == 0) {

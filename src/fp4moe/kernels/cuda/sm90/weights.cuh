@@ -1,5 +1,5 @@
 // FP4 weights on their way to the tensor cores: a word of native_sm90 holds eight codes with their
-// bits where masks and shifts make four pairs of BF16 numbers of them, each 2^-126 times its value
+// bits where shifts and a mask make four pairs of BF16 numbers of them, each 2^-126 times its value
 // (0.5 is a subnormal). One multiplication by scale * 2^126 makes them normal and scales them, both
 // exactly.
 //
@@ -41,11 +41,12 @@ struct Fragment {
 
 // A word without its scales: 2^-126 times the code's value, for tokens that are 2^64 times theirs
 // (products of both are float32 numbers well inside its range). Scales then multiply sums, a few
-// instead of all weights.
+// instead of all weights. Where two shifts meet, one brings signs and the other magnitudes; what
+// else they bring was XORed into the word beforehand (layout/word_code.hpp), so that one mask does.
 __device__ inline Fragment plain_fragment(std::uint32_t word) {
-  constexpr std::uint32_t kAll = 0x81C081C0u, kSign = 0x80008000u, kMagnitude = 0x01C001C0u;
-  return {word & kAll, (word << 3) & kAll, ((word << 1) & kSign) | ((word >> 3) & kMagnitude),
-          ((word << 2) & kSign) | ((word << 6) & kMagnitude)};
+  constexpr std::uint32_t kMask = 0x81C081C0u;
+  return {word & kMask, (word << 3) & kMask, ((word << 1) ^ (word >> 3)) & kMask,
+          ((word << 2) ^ (word << 6)) & kMask};
 }
 inline constexpr float kLower = 0x1p-64f;
 
