@@ -1,13 +1,18 @@
-// Scales of the layout native_sm90 (docs/layouts/native_sm90.*.md), where both who packs on the
-// processor and who packs on the device look. A stored scale times an e2m1 code in the bits of a
-// bf16 number must be a normal bf16 number; what is taken out of the scales for that is given back
-// to the accumulators as a float32 factor.
+// Scales of the layout native_sm90 (docs/layouts/native_sm90.*.md) and its generation, where both
+// who packs on the processor and who packs on the device look. A stored scale times an e2m1 code in
+// the bits of a bf16 number must be a normal bf16 number; what is taken out of the scales for that
+// is given back to the accumulators as a float32 factor.
 #pragma once
 #include <cstdint>
+#include <string_view>
 
 #include "fp4moe/base/result.hpp"
 
 namespace fp4moe::formats {
+
+// Whatever changes in the layout changes it, so that what was packed before is refused and not
+// misread.
+inline constexpr std::string_view kSm90Generation = "g2";
 
 // MXFP4: the stored byte is the E8M0 byte + 126 - offset, the factor 2^offset. The offset of scales
 // that lie between two bytes. Errors: scale.range, where no offset holds both.

@@ -2,7 +2,6 @@
 // their kernel is launched, take what changed as a parameter.
 #pragma once
 #include <cstdint>
-#include <string_view>
 
 #include "fp4moe/layout/index_map.hpp"
 
@@ -61,9 +60,7 @@ Map vllm_cpu_scales();
 Map deepgemm_scales();
 
 // The project's own, see docs/layouts/native_sm90.md and cpu_native.md. Both parts of native_sm90
-// lie in one tensor of records. Whatever changes in it changes its generation, so that what was
-// packed before is refused and not misread.
-inline constexpr std::string_view kNativeSm90Generation = "g2";
+// lie in one tensor of records.
 Map native_sm90_codes(std::uint32_t block);
 Map native_sm90_scales(std::uint32_t block);
 Map cpu_arm_codes();

@@ -2,6 +2,7 @@
 // fragments with their bits where shifts and a mask make BF16 of them, then their scales. In each
 // 16 rows eight gate rows precede their eight up rows.
 #include "fp4moe/backends/families.hpp"
+#include "fp4moe/formats/sm90_scale.hpp"
 #include "fp4moe/layout/maps.hpp"
 
 namespace fp4moe::backends::cuda_native {
@@ -13,7 +14,7 @@ Layout row(WeightFormat format) {
   const bool nvfp4 = format == WeightFormat::nvfp4;
   const auto block = static_cast<std::uint32_t>(block_size(format));
   return {.id = nvfp4 ? "native_sm90.nvfp4" : "native_sm90.mxfp4",
-          .generation = kNativeSm90Generation,
+          .generation = formats::kSm90Generation,
           .format = format,
           .order = {.block = 8},
           .codes = native_sm90_codes(block),

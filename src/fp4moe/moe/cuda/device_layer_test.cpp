@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "fp4moe/base/random.hpp"
-#include "fp4moe/layout/maps.hpp"
+#include "fp4moe/formats/sm90_scale.hpp"
 #include "fp4moe/moe/cuda/test_fake_device.hpp"
 
 namespace fp4moe::moe::cuda {
@@ -131,7 +131,7 @@ struct Packed {
                 return usage("test.visit", "the packed tensors are there to be read");
               },
               .layout = format == WeightFormat::nvfp4 ? "native_sm90.nvfp4" : "native_sm90.mxfp4",
-              .generation = std::string(layout::kNativeSm90Generation),
+              .generation = std::string(formats::kSm90Generation),
               .packed = {{"w13", bytes(w13), {3, groups13, 2, record}},
                          {"w2", bytes(w2), {3, 2, 1, record}},
                          {"w13_factor", bytes(factor13), {3, 2}},

@@ -10,7 +10,6 @@
 #include "fp4moe/base/checked.hpp"
 #include "fp4moe/formats/sm90_scale.hpp"
 #include "fp4moe/kernels/cuda/sm90/launches.hpp"
-#include "fp4moe/layout/maps.hpp"
 #include "fp4moe/weights/moe_weights.hpp"
 #include "fp4moe/weights/scale_extremes.hpp"
 #include "fp4moe/weights/scale_scan.hpp"
@@ -55,7 +54,7 @@ bool has_units(const ExpertSource::PackedTensor* tensor, const sm90::Matrix& mat
 
 bool is_packed(const ExpertSource& source, const sm90::Layer& layer) {
   if (source.layout != fmt::format("native_sm90.{}", formats::name(source.shape.format)) ||
-      source.generation != layout::kNativeSm90Generation)
+      source.generation != formats::kSm90Generation)
     return false;
   const std::uint64_t record = sm90::record_bytes(layer.is_nvfp4 != 0);
   return has_units(find_tensor(source, "w13"), layer.w13, layer.experts, record) &&

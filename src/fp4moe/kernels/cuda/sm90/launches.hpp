@@ -53,7 +53,8 @@ constexpr std::uint32_t pack_blocks(std::uint64_t records, std::uint32_t multipr
 // many for one block to add up what they counted.
 inline constexpr std::uint32_t kSortBlocks = 128;  // at most
 constexpr std::uint32_t sort_chunk(std::uint64_t slots) {
-  return kSortThreads * at_least_one(whole_parts(slots, kSortBlocks * kSortThreads), ~0u);
+  return kSortThreads *
+         at_least_one(whole_parts(slots, std::uint64_t{kSortBlocks} * kSortThreads), ~0u);
 }
 // Of so many slots or fewer.
 constexpr std::uint32_t sort_most_blocks(std::uint64_t slots) {
