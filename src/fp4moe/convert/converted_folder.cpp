@@ -220,7 +220,7 @@ Result<const layout::Layout*> ConvertedFolder::layout() const {
                   layout_text(manifest_.layout, (*found)->generation),
                   layout_text(manifest_.layout, manifest_.generation))
         .in(path_);
-  return found;
+  return *found;
 }
 
 Result<LayerPacker> ConvertedFolder::packer(std::size_t number) const {

@@ -83,9 +83,13 @@ std::string formula(const Map& map) {
   }
   for (const Digit& digit : map.digits) {
     const std::string stride = stride_text(digit), inner = digit_text(digit);
-    const bool simple = inner.size() == 1;
     text += plus;
-    text += stride == "1" ? inner : simple ? stride + "*" + inner : stride + "*(" + inner + ")";
+    if (stride == "1")
+      text += inner;
+    else if (inner.size() == 1)
+      text += fmt::format("{}*{}", stride, inner);
+    else
+      text += fmt::format("{}*({})", stride, inner);
     plus = " + ";
   }
   return text;
