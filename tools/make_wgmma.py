@@ -27,34 +27,33 @@ __device__ inline void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligne
 // Registers of a fragment stay as they are up to here.
 __device__ inline void keep(Fragment& f) { asm volatile("" : "+r"(f.a0), "+r"(f.a1), "+r"(f.a2), "+r"(f.a3)::"memory"); }
 
-// Where tokens lie in shared memory, in 16 bytes: rows of 128 bytes, eight of them swizzled
+// Where tokens lie in shared memory, in steps of 16 bytes: rows of 128 bytes, eight of them swizzled
 // together. The other half of the descriptor never changes.
-__device__ inline std::uint32_t describe_tokens(std::uint32_t address) { return address >> 4 | 1u << 16; }
+inline constexpr std::uint32_t kDescribed = 16;
+__device__ inline std::uint32_t describe_tokens(std::uint32_t address) { return address / kDescribed | 1u << 16; }
+__device__ inline std::uint64_t whole_descriptor(std::uint32_t described) { return 0x4000004000000000u | described; }
 
 // Kernels for several numbers of columns share one array: the compiler gives every array registers
 // of its own.
 template <int columns, int room>
-__device__ inline void wgmma(float (&d)[room], const Fragment& f, std::uint32_t tokens) {
+__device__ inline void wgmma(float (&d)[room], const Fragment& f, std::uint64_t tokens) {
   static_assert(room >= columns / 2);
 """
 
 TAIL = """
 // 64 rows of a record, 16 of them a warp's, times `columns` tokens of a unit: begun, then waited for.
 template <int columns, int room>
-__device__ inline void multiply_unit(float (&sums)[room], const Fragment& f0, const Fragment& f1, const Fragment& f2, const Fragment& f3, std::uint32_t tokens) {
+__device__ inline void multiply_unit(float (&sums)[room], const Fragment (&weights)[4], std::uint32_t described) {
+  const std::uint64_t tokens = whole_descriptor(described);
   wgmma_fence();
-  wgmma<columns>(sums, f0, tokens);
-  wgmma<columns>(sums, f1, tokens + 2);
-  wgmma<columns>(sums, f2, tokens + 4);
-  wgmma<columns>(sums, f3, tokens + 6);
+#pragma unroll
+  for (int step = 0; step < 4; ++step) wgmma<columns>(sums, weights[step], tokens + 2 * step);
   wgmma_commit();
 }
-__device__ inline void finish_unit(Fragment& f0, Fragment& f1, Fragment& f2, Fragment& f3) {
+__device__ inline void finish_unit(Fragment (&weights)[4]) {
   wgmma_wait();
-  keep(f0);
-  keep(f1);
-  keep(f2);
-  keep(f3);
+#pragma unroll
+  for (Fragment& f : weights) keep(f);
 }
 """
 
@@ -64,11 +63,11 @@ def instruction(columns: int) -> str:
     sums = ", ".join(f"%{i}" for i in range(count))
     operands = ", ".join(f'"+f"(d[{i}])' for i in range(count))
     return f"""  if constexpr (columns == {columns})
-  asm volatile("{{ .reg .pred adds; .reg .b64 at; setp.eq.b32 adds, 0, 0; mov.b64 at, {{%{count + 4}, 0x40000040}};\\n"
+  asm volatile("{{ .reg .pred adds; setp.eq.b32 adds, 0, 0;\\n"
                "wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.bf16.bf16 {{{sums}}}, "
-               "{{%{count}, %{count + 1}, %{count + 2}, %{count + 3}}}, at, adds, 1, 1, 0; }}"
+               "{{%{count}, %{count + 1}, %{count + 2}, %{count + 3}}}, %{count + 4}, adds, 1, 1, 0; }}"
                : {operands}
-               : "r"(f.a0), "r"(f.a1), "r"(f.a2), "r"(f.a3), "r"(tokens));
+               : "r"(f.a0), "r"(f.a1), "r"(f.a2), "r"(f.a3), "l"(tokens));
 """
 
 

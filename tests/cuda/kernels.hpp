@@ -87,10 +87,12 @@ struct PlainTables {
 };
 // expert_of_slot: local positions, -1: nobody's.
 inline PlainTables plain_tables(const std::vector<std::int32_t>& expert_of_slot,
-                                std::uint32_t experts, std::uint32_t tile_tokens = kTileTokens) {
+                                std::uint32_t experts, std::uint32_t top_k,
+                                std::uint32_t tile_tokens = kTileTokens) {
   PlainTables made;
-  const std::uint32_t chunk = sort_chunk(expert_of_slot.size());
-  made.first_rows.resize(std::size_t{sort_most_blocks(expert_of_slot.size())} * experts);
+  const std::size_t tokens = expert_of_slot.size() / top_k;
+  const std::uint32_t chunk = sort_chunk(tokens, top_k);
+  made.first_rows.resize(std::size_t{sort_most_blocks(tokens)} * experts);
   made.rank_of_slot.assign(expert_of_slot.size(), -1);
   made.row_of_slot.assign(expert_of_slot.size(), -1);
   std::vector<std::vector<std::int32_t>> slots_of(experts);

@@ -50,7 +50,7 @@ class Combine : public OnDevice {
                             ? static_cast<std::int32_t>(slot / c.tokens)
                             : -1;
     }
-    Data made{.plain = plain_tables(experts, c.experts)};
+    Data made{.plain = plain_tables(experts, c.experts, c.top_k)};
     const std::size_t width = std::size_t{units(c)} * kUnit, rows = made.plain.slot_of_row.size();
     made.rows = random_values(rows * width, 1, 3);
     for (std::size_t row = 0; row < rows; ++row)  // padding holds anything

@@ -46,7 +46,7 @@ class Gather : public OnDevice {
         experts[slot] =
             static_cast<std::int32_t>(slot % c.tokens) < counts[e] ? static_cast<int>(e) : -1;
       }
-    const PlainTables plain = plain_tables(experts, c.experts);
+    const PlainTables plain = plain_tables(experts, c.experts, c.top_k);
     const auto made = gathered(c, stride, stored(c.type, x), scales, counts, plain);
     for (std::uint32_t row = 0; row < plain.slot_of_row.size(); ++row) {
       if (plain.slot_of_row[row] < 0) continue;

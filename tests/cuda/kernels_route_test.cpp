@@ -79,7 +79,7 @@ class Route : public OnDevice {
         .scale = static_cast<float>(plan.scale),
         .ids = ids.as<std::int32_t>(),
         .weights = weights.as<float>()};
-    run("fp4moe_sm90_route", params, {route_blocks(logits.tokens, 2), kRouteThreads});
+    route(params);
 
     const auto made_ids = download<std::int32_t>(ids, slots);
     const auto made_weights = download<float>(weights, slots);
@@ -101,6 +101,33 @@ class Route : public OnDevice {
             << "token " << t << ", choice " << j;
       }
     }
+  }
+
+  // By sort, whose own work is looked at elsewhere.
+  void route(const RouteParams& params) const {
+    const std::size_t slots = std::size_t{params.tokens} * params.top_k;
+    const std::size_t rows = slots + 7 * std::min<std::size_t>(slots, params.columns) + 8;
+    const Memory tiles = room<Tile>(slots), counters = upload(std::vector<std::uint32_t>(4, 0));
+    const Memory ranks = room<std::int32_t>(slots);
+    const Memory first_rows =
+        room<std::uint32_t>(std::size_t{sort_most_blocks(params.tokens)} * params.columns);
+    const Memory slot_of_row = room<std::int32_t>(rows), expert_of_row = room<std::int32_t>(rows);
+    const Memory tile_of_row = room<std::int32_t>(rows);
+    SortParams sort{.route = params, .experts = params.columns};
+    sort.call.tokens = params.tokens;
+    sort.call.top_k = params.top_k;
+    sort.call.ids = params.ids;
+    sort.to = {.tiles = tiles.as<Tile>(),
+               .tile_count = counters.as<std::uint32_t>(),
+               .work = counters.as<std::uint32_t>() + 1,
+               .counted = counters.as<std::uint32_t>() + 3,
+               .rank_of_slot = ranks.as<std::int32_t>(),
+               .first_rows = first_rows.as<std::uint32_t>(),
+               .slot_of_row = slot_of_row.as<std::int32_t>(),
+               .expert_of_row = expert_of_row.as<std::int32_t>(),
+               .tile_of_row = tile_of_row.as<std::int32_t>()};
+    run("fp4moe_sm90_sort", sort,
+        {sort_blocks(sort.call), kSortThreads, sort_shared(sort.experts, params.columns)});
   }
 
   // All types, at sizes that do and do not fill a warp.

@@ -23,7 +23,8 @@ class Sort : public OnDevice {
   // Runs sort, twice as graphs do, on a call whose slots have these local experts and compares
   // every table.
   void expect_sorted(SortParams params, const std::vector<std::int32_t>& experts_of_slots) {
-    const PlainTables plain = plain_tables(experts_of_slots, params.experts, params.tile_tokens);
+    const PlainTables plain = plain_tables(experts_of_slots, params.experts,
+                                           std::max(params.call.top_k, 1u), params.tile_tokens);
     const std::size_t slots = experts_of_slots.size(), rows = plain.slot_of_row.size();
     const std::uint32_t blocks = sort_blocks(params.call);
     const std::size_t firsts = std::size_t{blocks} * params.experts;
@@ -47,7 +48,7 @@ class Sort : public OnDevice {
                  .expert_of_row = expert_of_row.as<std::int32_t>(),
                  .tile_of_row = tile_of_row.as<std::int32_t>()};
     for (int turn = 0; turn < 2; ++turn)
-      run("fp4moe_sm90_sort", params, {blocks, kSortThreads, sort_shared(params.experts)});
+      run("fp4moe_sm90_sort", params, {blocks, kSortThreads, sort_shared(params.experts, 0)});
 
     const auto tile_count = static_cast<std::uint32_t>(plain.tiles.size());
     ASSERT_EQ(download<std::uint32_t>(counters, 4),
@@ -95,7 +96,7 @@ TEST_F(Sort, GroupsSlotsByExpertInTheirOrder) {
 
 TEST_F(Sort, TakesMoreSlotsThanWarpsLoadAtOnce) {
   constexpr std::size_t kSlots = 630000;
-  static_assert(sort_chunk(kSlots) > 4 * kSortThreads);
+  static_assert(sort_chunk(kSlots, 1) > 4 * kSortThreads);
   expect_ids_sorted({.experts = 300}, random_ids(kSlots, 300, 4));
 }
 

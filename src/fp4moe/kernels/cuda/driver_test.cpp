@@ -486,8 +486,7 @@ TEST_F(WithFakeDriver, ManyThreadsUseOneDevice) {
 }
 
 // What the engine and the benchmarks ask for.
-constexpr std::string_view kKernels[] = {"route",
-                                         "sort",
+constexpr std::string_view kKernels[] = {"sort",
                                          "gather",
                                          "activate",
                                          "combine",
@@ -500,6 +499,8 @@ constexpr std::string_view kKernels[] = {"route",
                                          "product128_nvfp4",
                                          "decode_mxfp4",
                                          "decode_nvfp4",
+                                         "decode_plain_mxfp4",
+                                         "decode_plain_nvfp4",
                                          "read",
                                          "rate"};
 

@@ -135,12 +135,14 @@ Result<DeviceLayer> DeviceLayer::alike(const ExpertsProblem& problem) const {
 
 Result<Done> DeviceLayer::find_kernels() {
   const std::string_view format = layer_.is_nvfp4 != 0 ? "nvfp4" : "mxfp4";
-  std::vector<std::pair<Function*, std::string>> wanted{{&kernels_.route, "route"},
-                                                        {&kernels_.sort, "sort"},
+  std::vector<std::pair<Function*, std::string>> wanted{{&kernels_.sort, "sort"},
                                                         {&kernels_.gather, "gather"},
                                                         {&kernels_.activate, "activate"},
                                                         {&kernels_.combine, "combine"}};
-  if (options_.decodes) wanted.emplace_back(&kernels_.decode, fmt::format("decode_{}", format));
+  if (options_.decodes) {
+    wanted.emplace_back(&kernels_.decode, fmt::format("decode_{}", format));
+    wanted.emplace_back(&kernels_.decode_plain, fmt::format("decode_plain_{}", format));
+  }
   for (std::size_t i = 0; i < kernels_.products.size(); ++i)
     wanted.emplace_back(&kernels_.products[i],
                         fmt::format("product{}_{}", sm90::kTileBounds[i], format));
@@ -151,7 +153,9 @@ Result<Done> DeviceLayer::find_kernels() {
   }
   std::vector<std::pair<Function, std::uint32_t>> shared{{kernels_.sort, sm90::kSortMostShared},
                                                          {kernels_.activate, kActivateMostShared}};
-  if (options_.decodes) shared.emplace_back(kernels_.decode, sm90::kSharedBytes);
+  if (options_.decodes)
+    for (const Function decode : {kernels_.decode, kernels_.decode_plain})
+      shared.emplace_back(decode, sm90::kSharedBytes);
   for (const Function product : kernels_.products) shared.emplace_back(product, sm90::kSharedBytes);
   for (const auto& [function, bytes] : shared)
     if (const auto done = device_->allow_shared(function, bytes); !done) return done.why();
@@ -250,16 +254,21 @@ Result<Done> DeviceLayer::clear_output(const DeviceCall& call, Stream stream) co
 
 Result<Done> DeviceLayer::decode(const Step& step) const {
   const Workspace& space = step.space;
+  const sm90::Rows& x = step.call.x;
+  const bool in_words = x.type == sm90::Type::bf16 && x.stride % 8 == 0 &&
+                        reinterpret_cast<std::uintptr_t>(x.data) % 16 == 0;
   const sm90::DecodeParams params{.call = step.call,
-                                  .layer = layer_,
+                                  .layer = as_swiglu(layer_),
                                   .route = step.route,
                                   .tile_rows = step.plan.decode.tile_rows,
                                   .stages = step.plan.decode.stages,
+                                  .x_in_words = in_words ? 1U : 0U,
                                   .partial = space.at<std::uint64_t>(Region::partial),
                                   .hidden = space.at<std::uint64_t>(Region::hidden),
                                   .sums = space.at<std::uint64_t>(Region::sums),
                                   .counters = space.at<std::uint32_t>(Region::counters)};
-  return device_->launch({.function = kernels_.decode,
+  const bool is_plain = sm90::plain(params) == params;
+  return device_->launch({.function = is_plain ? kernels_.decode_plain : kernels_.decode,
                           .blocks = static_cast<std::uint32_t>(device_->facts().multiprocessors),
                           .threads = sm90::kDecodeThreads,
                           .shared_bytes = step.plan.decode.shared_bytes,
@@ -307,7 +316,11 @@ DeviceLayer::RowsParams DeviceLayer::rows_params(const Step& step) const {
   const std::uint32_t stages = sm90::product_shape(tile, layer_.is_nvfp4 != 0).stages;
   const float raise = sm90::product_raise(tile, layer_.is_nvfp4 != 0);
   return {
-      .sort = {.call = step.call, .experts = layer_.experts, .tile_tokens = tile, .to = sorted},
+      .sort = {.call = step.call,
+               .route = step.route,
+               .experts = layer_.experts,
+               .tile_tokens = tile,
+               .to = sorted},
       .gather = {.call = step.call, .layer = layer_, .sorted = sorted, .tiles = x, .raise = raise},
       .first = {.matrix = layer_.w13,
                 .sorted = sorted,
@@ -317,8 +330,8 @@ DeviceLayer::RowsParams DeviceLayer::rows_params(const Step& step) const {
                 .out = fuses ? static_cast<void*>(h) : static_cast<void*>(raw),
                 .out_units = fuses ? layer_.w2.units : 0,
                 .is_gated = layer_.is_gated,
-                .alpha = layer_.act == sm90::Act::silu ? 1.0f : layer_.alpha,
-                .beta = layer_.act == sm90::Act::silu ? 0.0f : layer_.beta,
+                .alpha = as_swiglu(layer_).alpha,
+                .beta = as_swiglu(layer_).beta,
                 .limit = layer_.limit,
                 .input_factor = step.call.x_factor,
                 .tile_tokens = tile,
@@ -359,9 +372,8 @@ Result<Done> DeviceLayer::run_rows(const Step& step) const {
   const Function product = kernels_.products[static_cast<std::size_t>(bound)];
   const sm90::ProductShape shape = sm90::product_shape(tile, layer_.is_nvfp4 != 0);
   const Geometry multiply{blocks, shape.threads, shape.shared_bytes};
-  const Geometry route{sm90::route_blocks(tokens, blocks), sm90::kRouteThreads};
   const Geometry sort{sm90::sort_blocks(step.call), sm90::kSortThreads,
-                      sm90::sort_shared(layer_.experts)};
+                      sm90::sort_shared(layer_.experts, step.route.columns)};
   const Geometry gather{sm90::gather_blocks(layer_, tokens, blocks), sm90::kGatherThreads};
   const Geometry activate{sm90::activate_blocks(most_rows(slots, layer_.experts), blocks),
                           sm90::kActivateThreads,
@@ -376,7 +388,6 @@ Result<Done> DeviceLayer::run_rows(const Step& step) const {
     const void* params;
   };
   const Stage stages[] = {
-      {"route", step.route.columns != 0, kernels_.route, route, &step.route},
       {"sort", true, kernels_.sort, sort, &params.sort},
       {"gather", true, kernels_.gather, gather, &params.gather},
       {"first product", true, product, multiply, &params.first},

@@ -128,8 +128,8 @@ class DeviceLayer {
 
  private:
   struct Kernels {
-    kernels::cuda::Function route = nullptr, sort = nullptr, gather = nullptr, activate = nullptr,
-                            combine = nullptr, decode = nullptr;
+    kernels::cuda::Function sort = nullptr, gather = nullptr, activate = nullptr,
+                            combine = nullptr, decode = nullptr, decode_plain = nullptr;
     std::array<kernels::cuda::Function, std::size(sm90::kTileBounds)> products{};
   };
   struct Step;

@@ -63,9 +63,9 @@ TEST_F(DeviceLayers, SortHasABlockForEachChunkOfSlots) {
     return fake_->launches.empty() ? 0 : fake_->launches[0].blocks;
   };
   EXPECT_EQ(sort_blocks(call(17)), 1u);
-  EXPECT_EQ(sort_blocks(call(512)), 1u);
-  EXPECT_EQ(sort_blocks(call(513)), 2u);
-  EXPECT_EQ(sort_blocks(call(3000)), 6u);
+  EXPECT_EQ(sort_blocks(call(64)), 1u);
+  EXPECT_EQ(sort_blocks(call(65)), 2u);
+  EXPECT_EQ(sort_blocks(call(3000)), 47u);
   // Batches come sorted.
   DeviceCall batches = call(std::uint64_t{4} * 1500, 96, 1);
   batches.counts = std::exchange(batches.ids, nullptr);
@@ -75,7 +75,7 @@ TEST_F(DeviceLayers, SortHasABlockForEachChunkOfSlots) {
   EXPECT_EQ(sort_blocks(batches), 1u);
 }
 
-TEST_F(DeviceLayers, WhatIsRoundedOrRoutedTakesKernelsOfItsOwn) {
+TEST_F(DeviceLayers, WhatIsRoundedTakesAKernelOfItsOwnAndRoutingNone) {
   const TestLayer layer = weights(WeightFormat::nvfp4);
   const auto made = make(layer, "unfused");
   ASSERT_TRUE(made) << text(made.why());
@@ -91,8 +91,8 @@ TEST_F(DeviceLayers, WhatIsRoundedOrRoutedTakesKernelsOfItsOwn) {
   routed.logits = {static_cast<const std::byte*>(known(20 * 16)), DType::f32, 20, 4, 16};
   launched();
   ASSERT_TRUE(made->apply(routed, *space, nullptr));
-  EXPECT_EQ(launched(), (std::vector<std::string>{"route", "sort", "gather", "product32_nvfp4",
-                                                  "activate", "product32_nvfp4", "combine"}));
+  EXPECT_EQ(launched(), (std::vector<std::string>{"sort", "gather", "product32_nvfp4", "activate",
+                                                  "product32_nvfp4", "combine"}));
 }
 
 TEST_F(DeviceLayers, NothingIsLaunchedForNoTokens) {

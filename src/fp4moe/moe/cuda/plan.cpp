@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::uint64_t kMostSize = 1 << 20;  // of hidden and intermediate
 constexpr std::uint64_t kMostSlots = std::uint64_t{1} << 28;
-static_assert(sm90::sort_chunk(kMostSlots) <= 1U << sm90::kRankBits);
+static_assert(sm90::sort_chunk(kMostSlots, 1) + sm90::kMostChoices <= 1U << sm90::kRankBits);
 constexpr std::uint64_t kRawBytes = std::uint64_t{16} << 20;  // of float32 rows that stay near
 
 // Tokens of a tile, for so many slots of an expert on average or fewer.
@@ -143,6 +143,16 @@ Result<sm90::Layer> describe(const ExpertsProblem& problem) {
   return made;
 }
 
+sm90::Layer as_swiglu(sm90::Layer layer) {
+  if (!is_fused_act(layer.act) || layer.middle == sm90::Middle::gate_and_result) return layer;
+  if (layer.act == sm90::Act::silu) {
+    layer.alpha = 1;
+    layer.beta = 0;
+  }
+  layer.act = sm90::Act::swigluoai;
+  return layer;
+}
+
 CallPlan plan_call(const sm90::Layer& layer, const CallSize& size) {
   if (size.slots() == 0 || layer.experts == 0) return {};
   CallPlan made{.path = Path::rows, .tile_tokens = tile_tokens(size.slots(), layer.experts)};
@@ -216,7 +226,7 @@ Result<WorkspacePlan> plan_workspace(const sm90::Layer& layer, const WorkspaceLi
   set(Region::tile_count, 4 * sizeof(std::uint32_t));
   set(Region::rank_of_slot, slots * sizeof(std::int32_t));
   set(Region::first_rows,
-      std::uint64_t{sm90::sort_most_blocks(slots)} * key.experts * sizeof(std::uint32_t));
+      std::uint64_t{sm90::sort_most_blocks(limits.tokens)} * key.experts * sizeof(std::uint32_t));
   set(Region::row_of_slot, slots * sizeof(std::int32_t));
   set(Region::slot_of_row, rows * sizeof(std::int32_t));
   set(Region::expert_of_row, rows * sizeof(std::int32_t));

@@ -27,6 +27,10 @@ namespace sm90 = kernels::cuda::sm90;
 // (weights rounded to bf16, which the reference engine computes).
 Result<sm90::Layer> describe(const ExpertsProblem& problem);
 
+// The same layer with SiLU and SwiGLU of halves in the words of SwiGLU-OAI, which has both of them:
+// where nothing between gate and product is rounded there is no difference.
+sm90::Layer as_swiglu(sm90::Layer layer);
+
 // Shared memory that adapters and scales of whole rows may take, which keep a row of h.
 inline constexpr std::uint32_t kActivateMostShared = 224 * 1024;
 

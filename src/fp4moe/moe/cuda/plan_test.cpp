@@ -175,13 +175,15 @@ TEST(Plan, RegionsOfAWorkspaceDoNotOverlapAndGrowWithTokens) {
 }
 
 TEST(Plan, NoCallHasMoreChunksThanAreReserved) {
-  for (const std::uint64_t slots :
-       {0u, 1u, 1024u, 1025u, 65536u, 131072u, 131073u, 200000u, 1u << 28}) {
-    const sm90::Call call{.tokens = static_cast<std::uint32_t>(slots), .top_k = 1};
-    EXPECT_LE(sm90::sort_blocks(call), sm90::sort_most_blocks(slots)) << slots;
-    EXPECT_GE(std::uint64_t{sm90::sort_blocks(call)} * sm90::sort_chunk(slots), slots) << slots;
-  }
-  EXPECT_EQ(sm90::sort_blocks({.tokens = 8192, .top_k = 8}), 64);
+  for (const std::uint32_t tokens : {0u, 1u, 64u, 65u, 9216u, 9217u, 200000u, 1u << 23})
+    for (const std::uint32_t top_k : {1u, 4u, 32u}) {
+      const sm90::Call call{.tokens = tokens, .top_k = top_k};
+      const std::uint64_t slots = std::uint64_t{tokens} * top_k, chunk = sm90::sort_chunk(tokens, top_k);
+      EXPECT_LE(sm90::sort_blocks(call), sm90::sort_most_blocks(tokens)) << tokens;
+      EXPECT_GE(sm90::sort_blocks(call) * chunk, slots) << tokens;
+      EXPECT_EQ(chunk % top_k, 0) << tokens;
+    }
+  EXPECT_EQ(sm90::sort_blocks({.tokens = 8192, .top_k = 8}), 128);
   EXPECT_EQ(sm90::sort_most_blocks(std::uint64_t{1} << 28), sm90::kSortBlocks);
 }
 

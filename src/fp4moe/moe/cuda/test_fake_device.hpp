@@ -23,8 +23,7 @@ using kernels::cuda::Memory;
 using moe::testing::TestLayer;
 using weights::WeightFormat;
 
-inline constexpr std::string_view kKernels[] = {"route",
-                                                "sort",
+inline constexpr std::string_view kKernels[] = {"sort",
                                                 "gather",
                                                 "activate",
                                                 "combine",
@@ -33,10 +32,12 @@ inline constexpr std::string_view kKernels[] = {"route",
                                                 "product64_mxfp4",
                                                 "product128_mxfp4",
                                                 "decode_mxfp4",
+                                                "decode_plain_mxfp4",
                                                 "product32_nvfp4",
                                                 "product64_nvfp4",
                                                 "product128_nvfp4",
-                                                "decode_nvfp4"};
+                                                "decode_nvfp4",
+                                                "decode_plain_nvfp4"};
 
 class FakeDevice : public ::testing::Test {
  protected:

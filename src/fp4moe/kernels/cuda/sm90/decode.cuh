@@ -128,10 +128,11 @@ __device__ inline void multiply(const DecodeParams& p, const Memory& memory, Con
 template <class Format>
 __device__ void consume(const DecodeParams& p, const Memory& memory) {
   const Tables& tables = memory.tables;
-  const std::uint32_t lane = threadIdx.x % 32;
-  Consumer me{threadIdx.x / 128, threadIdx.x / 32 % 4, lane, {}, {}};
+  const std::uint32_t lane = threadIdx.x % 32, warp = uniform(threadIdx.x / 32);
+  const std::uint32_t entries = uniform(tables.entries);
+  Consumer me{warp / 4, warp % 4, lane, {}, {}};
   Stretch s;
-  for (Stretches all(Phase(p.layer.w13, tables.entries)); all.next(s);) {
+  for (Stretches all(Phase(p.layer.w13, entries)); all.next(s);) {
     // The entry's tokens, wherever they lie among all; columns beyond repeat the first.
     const std::uint32_t first = tables.first[s.entry], count = tables.first[s.entry + 1] - first;
     const std::uint32_t i = lane % 8 < count ? lane % 8 : 0;
@@ -139,7 +140,7 @@ __device__ void consume(const DecodeParams& p, const Memory& memory) {
     multiply<Format>(p, memory, me, s, {p.tile_rows, token_row(lane, token)});
   }
   std::uint32_t staged = ~0u;
-  for (Stretches all(Phase(p.layer.w2, tables.entries)); all.next(s);) {
+  for (Stretches all(Phase(p.layer.w2, entries)); all.next(s);) {
     if (s.entry != staged) stage_hidden(p, memory, s.entry);
     staged = s.entry;
     multiply<Format>(p, memory, me, s, {kDecodeColumns, token_row(lane, lane % 8)});
@@ -169,8 +170,9 @@ __device__ inline void fetch_params(const DecodeParams& p) {
   if (at < kWords) asm volatile("" ::"r"(reinterpret_cast<const std::uint32_t*>(&p)[at]));
 }
 
+// `given`: where p was given, with all that it leaves out.
 template <class Format>
-__device__ void run(const DecodeParams& p) {
+__device__ void run(const DecodeParams& p, const DecodeParams& given) {
   extern __shared__ __align__(1024) std::uint8_t bytes[];
   Tables& tables = *reinterpret_cast<Tables*>(bytes);
   const std::uint32_t tile =
@@ -181,7 +183,7 @@ __device__ void run(const DecodeParams& p) {
   const std::uint32_t tokens = (begin + sizeof(Tables) + 1023) & ~1023u;
   std::uint8_t* ring = bytes + (tokens - begin) + tile;
   let_next_begin();
-  fetch_params(p);
+  fetch_params(given);
   if (threadIdx.x == 0) {
     for (std::uint32_t i = 0; i < p.stages; ++i) {
       barrier_init(shared_address(&tables.full[i]), 1);
@@ -202,10 +204,10 @@ __device__ void run(const DecodeParams& p) {
   // A few warps route, the first of them makes the list, and weights are on their way; the others
   // stage tokens meanwhile.
   constexpr std::uint32_t kProducer = kConsumerThreads;  // the first thread of its warp
-  const std::uint32_t warp = threadIdx.x / 32;
+  const std::uint32_t warp = uniform(threadIdx.x / 32);
   const std::uint32_t routers = routers_of(p, ring_bytes / 4);
   if (warp < routers) {
-    find_experts(p, tables, reinterpret_cast<float*>(ring), routers);
+    find_experts(p, given.route, tables, reinterpret_cast<float*>(ring), routers);
     fence_for_tensor_cores();  // bulk copies will write where routing did
     sync_some(kRoutersMeet, routers * 32);
     if (warp == 0) {
@@ -220,9 +222,9 @@ __device__ void run(const DecodeParams& p) {
   }
   stage_inputs(p, memory);
   sync_some(kStagersMeet, kStagers);
-  if (tables.entries == 0) {
+  if (uniform(tables.entries) == 0) {
     clear_output(p);
-  } else if (threadIdx.x >= kConsumerThreads) {
+  } else if (warp >= kConsumerThreads / 32) {
     Finisher(p, memory).run();
   } else {
     consume<Format>(p, memory);

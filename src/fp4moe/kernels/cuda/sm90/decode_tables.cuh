@@ -42,9 +42,9 @@ __device__ inline std::uint32_t routers_of(const DecodeParams& p, std::uint32_t 
 }
 
 // Ids and weights of all tokens, given or routed, by the first `routers` warps. `scratch` is free
-// shared memory.
-__device__ inline void find_experts(const DecodeParams& p, Tables& tables, float* scratch,
-                                    std::uint32_t routers) {
+// shared memory; `any` the parameters as they were given.
+__device__ inline void find_experts(const DecodeParams& p, const RouteParams& any, Tables& tables,
+                                    float* scratch, std::uint32_t routers) {
   const std::uint32_t slots = p.call.tokens * p.call.top_k, warp = threadIdx.x / 32;
   for (std::uint32_t e = threadIdx.x; e < p.layer.experts; e += routers * 32) tables.count[e] = 0;
   if (p.route.columns == 0) {
@@ -54,9 +54,12 @@ __device__ inline void find_experts(const DecodeParams& p, Tables& tables, float
     }
     return;
   }
-  for (std::uint32_t t = warp; t < p.call.tokens; t += routers)
-    route_token(p.route, t, scratch + warp * 2 * p.route.columns, tables.ids + t * p.call.top_k,
-                tables.weights + t * p.call.top_k);
+  for (std::uint32_t t = warp; t < p.call.tokens; t += routers) {
+    std::int32_t* ids = tables.ids + t * p.call.top_k;
+    float* weights = tables.weights + t * p.call.top_k;
+    if (may_be_held(p.route) && route_held(p.route, t, ids, weights)) continue;
+    route_any(any, t, scratch + warp * 2 * p.route.columns, ids, weights);
+  }
 }
 
 __device__ inline std::int32_t local_expert(const Call& call, std::uint32_t experts,

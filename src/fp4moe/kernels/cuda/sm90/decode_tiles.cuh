@@ -126,9 +126,7 @@ __device__ inline void stage_rows(const DecodeParams& p, const Memory& memory, u
 
 __device__ inline void stage_inputs(const DecodeParams& p, const Memory& memory) {
   const Quantise kind = p.call.x_is_quantised != 0 ? Quantise::none : p.layer.quantise;
-  const bool is_plain = kind == Quantise::none && p.call.x.type == Type::bf16 &&
-                        is_aligned16(p.call.x.data) && p.call.x.stride % kPiece == 0;
-  if (is_plain) return stage_words(p, memory);
+  if (kind == Quantise::none && p.x_in_words != 0) return stage_words(p, memory);
   stage_rows(p, memory, {p.call.tokens, p.tile_rows}, p.layer.hidden,
              {kind, input_scale(p.layer, 0)}, [&](std::uint32_t row, std::uint32_t piece) {
                return load_piece(p.call.x.data, p.call.x.type,

@@ -26,7 +26,7 @@ __device__ SlotRow row_of(const GatherParams& p, std::uint32_t slot) {
     if (both < 0) return {};
     expert = expert_of(both);
     rank = rank_of(both);
-    chunk = slot / sort_chunk(call.tokens * call.top_k);
+    chunk = slot / sort_chunk(call.tokens, call.top_k);
   }
   const std::uint32_t row = p.sorted.first_rows[chunk * p.layer.experts + expert] + rank;
   return {static_cast<std::int32_t>(expert), static_cast<std::int32_t>(row)};

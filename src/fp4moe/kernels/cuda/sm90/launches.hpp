@@ -9,8 +9,7 @@
 
 namespace fp4moe::kernels::cuda::sm90 {
 
-inline constexpr std::uint32_t kRouteThreads = 128;     // a warp a token
-inline constexpr std::uint32_t kSortThreads = 1024;     // a warp a stretch of a chunk
+inline constexpr std::uint32_t kSortThreads = 1024;     // a warp a token, then a stretch of slots
 inline constexpr std::uint32_t kGatherThreads = 256;    // a warp a token, or a part of one
 inline constexpr std::uint32_t kActivateThreads = 384;  // a warp 256 columns, or a block a row
 inline constexpr std::uint32_t kCombineThreads = 256;   // a warp 256 columns of a token
@@ -27,9 +26,6 @@ constexpr std::uint64_t whole_parts(std::uint64_t size, std::uint64_t part) {
 
 // Blocks, on a device of so many multiprocessors: as many as run at once, so that the next kernel
 // can get ready early.
-constexpr std::uint32_t route_blocks(std::uint64_t tokens, std::uint32_t multiprocessors) {
-  return at_least_one(whole_parts(tokens, kRouteThreads / 32), multiprocessors * 7ull);
-}
 constexpr std::uint32_t gather_blocks(const Layer& layer, std::uint64_t tokens,
                                       std::uint32_t multiprocessors) {
   const std::uint64_t segments = whole_parts(std::uint64_t{layer.w13.units} * kUnit, kSegment);
@@ -49,22 +45,23 @@ constexpr std::uint32_t pack_blocks(std::uint64_t records, std::uint32_t multipr
   return at_least_one(records, multiprocessors * 16ull);
 }
 
-// Sort: slots of a block, a multiple of its threads. They become more where blocks would be too
-// many for one block to add up what they counted.
-inline constexpr std::uint32_t kSortBlocks = 128;  // at most
-constexpr std::uint32_t sort_chunk(std::uint64_t slots) {
-  return kSortThreads *
-         at_least_one(whole_parts(slots, std::uint64_t{kSortBlocks} * kSortThreads), ~0u);
+// Sort: slots of a block, those of whole tokens. A few tokens a warp, and more where blocks would be
+// too many for one block to add up what they counted.
+inline constexpr std::uint32_t kSortBlocks = 144, kSortTokens = 64;
+constexpr std::uint32_t sort_chunk(std::uint64_t tokens, std::uint32_t top_k) {
+  const std::uint64_t each = whole_parts(tokens, kSortBlocks);
+  return static_cast<std::uint32_t>(std::max<std::uint64_t>(each, kSortTokens) * top_k);
 }
-// Of so many slots or fewer.
-constexpr std::uint32_t sort_most_blocks(std::uint64_t slots) {
-  return at_least_one(whole_parts(slots, kSortThreads), kSortBlocks);
+// Of so many tokens or fewer.
+constexpr std::uint32_t sort_most_blocks(std::uint64_t tokens) {
+  return at_least_one(whole_parts(tokens, kSortTokens), kSortBlocks);
 }
 // Batches come sorted: one block reads their counts.
 constexpr std::uint32_t sort_blocks(const Call& call) {
+  if (call.counts != nullptr) return 1;
   const std::uint64_t slots = std::uint64_t{call.tokens} * call.top_k;
-  return call.counts != nullptr ? 1
-                                : at_least_one(whole_parts(slots, sort_chunk(slots)), kSortBlocks);
+  return at_least_one(whole_parts(slots, std::max(sort_chunk(call.tokens, call.top_k), 1u)),
+                      kSortBlocks);
 }
 // A slot's rank among those of its expert in its chunk, behind the expert.
 inline constexpr std::uint32_t kRankBits = 21;
@@ -78,12 +75,20 @@ constexpr std::uint32_t expert_of(std::int32_t both) {
 constexpr std::uint32_t rank_of(std::int32_t both) {
   return static_cast<std::uint32_t>(both) & ((1u << kRankBits) - 1);
 }
-// Counts of every warp for each expert, and tables of experts.
+// Counts of every warp for each expert, tables of experts, and two floats a column for as many warps
+// that route as there is room for.
 inline constexpr std::uint32_t kSortTables = 128;  // words in front
-constexpr std::uint32_t sort_shared(std::uint32_t experts) {
-  return 4 * (kSortTables + kSortThreads / 32 * experts + 3 * experts + 2);
+constexpr std::uint32_t sort_words(std::uint32_t experts) {
+  return (kSortTables + kSortThreads / 32 * experts + 3 * experts + 2 + 1) / 2 * 2;
 }
-inline constexpr std::uint32_t kSortMostShared = sort_shared(kMostExperts);
+constexpr std::uint32_t sort_routers(std::uint32_t columns) {
+  constexpr std::uint32_t kScratchBytes = 64 * 1024;
+  return columns == 0 ? 0 : std::min(kSortThreads / 32, kScratchBytes / (8 * columns));
+}
+constexpr std::uint32_t sort_shared(std::uint32_t experts, std::uint32_t columns) {
+  return 4 * sort_words(experts) + sort_routers(columns) * 8 * columns;
+}
+inline constexpr std::uint32_t kSortMostShared = 4 * sort_words(kMostExperts) + 64 * 1024;
 
 // Activate: whole rows of h, where something reads them before they are rounded, and A x.
 constexpr bool activate_keeps_rows(const Layer& layer, const DeviceLora& lora) {

@@ -5,8 +5,8 @@
 //   of 64 rows x 64 columns. Columns of activations come in units of 64.
 //
 // Few tokens (decode):  one launch does everything.
-// More (rows):          route ─► sort ─► gather ─► product w13 ─► [activate] ─► product w2 ─►
-// combine
+// More (rows):          sort, which routes ─► gather ─► product w13 ─► [activate] ─► product w2 ─►
+//                       combine
 //
 // Between sort and combine a slot is a row: rows are grouped by expert, ascending slots in each,
 // and an expert's rows are cut into tiles of at most SortParams::tile_tokens whose sizes differ by
@@ -75,12 +75,16 @@ struct Rows {
   Type type = Type::bf16;
   std::uint32_t rows = 0;
   std::uint64_t stride = 0;
+
+  friend bool operator==(const Rows&, const Rows&) = default;
 };
 struct MutableRows {
   void* data = nullptr;
   Type type = Type::bf16;
   std::uint32_t rows = 0;
   std::uint64_t stride = 0;
+
+  friend bool operator==(const MutableRows&, const MutableRows&) = default;
 };
 
 // One matrix of every expert of a rank, native_sm90.
@@ -90,6 +94,8 @@ struct Matrix {
   std::uint32_t groups = 0, units = 0;    // of 64 rows, of 64 columns
   const float* factor = nullptr;          // [experts][turns]: multiplies the accumulator
   const float* bias = nullptr;            // [experts][64 * groups] in the order of rows; or null
+
+  friend bool operator==(const Matrix&, const Matrix&) = default;
 };
 
 // Rows of w13 in each 16: eight gates, their eight ups (gated), else plain order.
@@ -116,6 +122,8 @@ struct Layer {
   const float* hidden_scales = nullptr;
   std::uint32_t input_scales_each = 0, hidden_scales_each = 0;  // one for each expert
   const float* down_global = nullptr;  // [experts]: for WeightKind::bf16_with_global; null: all 1
+
+  friend bool operator==(const Layer&, const Layer&) = default;
 };
 
 struct RouteParams {
@@ -129,6 +137,8 @@ struct RouteParams {
   float scale = 1;
   std::int32_t* ids = nullptr;  // [tokens, top_k] out
   float* weights = nullptr;     // [tokens, top_k] out
+
+  friend bool operator==(const RouteParams&, const RouteParams&) = default;
 };
 
 // What a call brings: ids and weights, given or about to be routed.
@@ -148,6 +158,8 @@ struct Call {
   std::uint32_t weight_on_input = 0;  // already in x: no weight is applied
   Form form = Form::summed;
   MutableRows out{};
+
+  friend bool operator==(const Call&, const Call&) = default;
 };
 
 struct Tile {
@@ -175,6 +187,7 @@ struct Sorted {
 
 struct SortParams {
   Call call{};
+  RouteParams route{};                      // columns 0: ids and weights are given
   std::uint32_t experts = 0;                // local
   std::uint32_t tile_tokens = kTileTokens;  // at most, of a tile: 32, 64 or 128
   Sorted to{};
@@ -261,11 +274,43 @@ struct DecodeParams {
   RouteParams route{};                // columns 0: ids and weights are given
   std::uint32_t tile_rows = 8;        // of the tile of tokens, see decode_shape
   std::uint32_t stages = 0;           // of the ring of weights
+  std::uint32_t x_in_words = 0;       // x is BF16, rows aligned to 16 bytes
   std::uint64_t* partial = nullptr;   // [blocks][4][64 * kDecodeColumns]
   std::uint64_t* hidden = nullptr;    // [slots][64 * w2.units]
   std::uint64_t* sums = nullptr;      // [slots][64 * w2.groups]
   std::uint32_t* counters = nullptr;  // [kDecodeCounters]: launches so far, blocks that are done
+
+  friend bool operator==(const DecodeParams&, const DecodeParams&) = default;
 };
+
+// What most calls are, and kernels of their own are for, which know it when they are compiled: BF16
+// in and out, gated SwiGLU, nothing rounded or quantised on the way, experts chosen by up to 128
+// logits as they are, or given. Other calls do not stay as they were.
+inline constexpr std::uint32_t kMostHeld = 128;  // logits that a warp holds in registers
+constexpr DecodeParams plain(DecodeParams p) {
+  p.layer.is_gated = 1;
+  p.layer.act = Act::swigluoai;
+  p.layer.first = First::none;
+  p.layer.middle = Middle::none;
+  p.layer.second = Second::none;
+  p.layer.weight = WeightKind::none;
+  p.layer.rounds_sum = 0;
+  p.layer.activations_in_bf16 = 0;
+  p.layer.quantise = Quantise::none;
+  p.layer.input_scales = nullptr;
+  p.layer.hidden_scales = nullptr;
+  p.call.x.type = Type::bf16;
+  p.call.x_is_quantised = 0;
+  p.call.out.type = Type::bf16;
+  p.x_in_words = 1;
+  if (p.route.columns > kMostHeld) p.route.columns = kMostHeld;
+  p.route.weight = p.route.key;
+  p.route.groups = 1;
+  p.route.scores_in_logits_type = 0;
+  p.route.weights_in_bf16 = 0;
+  p.route.bias = nullptr;
+  return p;
+}
 
 // Packs rows of the checkpoint into native_sm90, one matrix of one expert.
 struct PackParams {

@@ -40,7 +40,7 @@ static_assert(sizeof(Shared) <= kTables);
 // What a block of the kernel for tiles of at most `most` tokens looks like.
 template <class Format, int most>
 struct Stage {
-  static constexpr std::uint32_t kConsumers = product_consumers(most), kUnits = stage_units(most);
+  static constexpr std::uint32_t kUnits = stage_units(most);
   static constexpr std::uint32_t kWeights = product_weight_bytes(most, Format::kIsNvfp4);
   static constexpr std::uint32_t kBytes = product_stage_bytes(most, Format::kIsNvfp4);
 };
@@ -51,9 +51,9 @@ struct Stage {
 struct Pieces {
   std::uint32_t each, all;  // of a tile, of all tiles
 
-  __device__ Pieces(const ProductParams& p, std::uint32_t consumers) {
+  __device__ explicit Pieces(const ProductParams& p) {
     const std::uint32_t tiles = *p.sorted.tile_count, groups = p.matrix.groups;
-    const std::uint32_t fewest = (groups + consumers - 1) / consumers;
+    const std::uint32_t fewest = (groups + kConsumers - 1) / kConsumers;
     const std::uint32_t rounds = (tiles * fewest + gridDim.x - 1) / gridDim.x;
     each = tiles == 0 ? fewest : min(groups, rounds * gridDim.x / tiles);
     all = tiles * each;
@@ -72,12 +72,12 @@ template <class Format, int most>
 __device__ void produce(const ProductParams& p, Shared& shared, std::uint32_t ring) {
   using Ring = Stage<Format, most>;
   const std::uint32_t lane = threadIdx.x % 32;
-  const Pieces pieces(p, Ring::kConsumers);
+  const Pieces pieces(p);
   // Lane kConsumers copies tokens.
   const std::uint32_t to =
-      ring + (lane < Ring::kConsumers ? lane * Ring::kUnits * Format::kRecord : Ring::kWeights);
+      ring + (lane < kConsumers ? lane * Ring::kUnits * Format::kRecord : Ring::kWeights);
   // Where an expert has one tile, as a rule, its weights are read once.
-  const std::uint64_t policy = most < 128 && lane < Ring::kConsumers ? read_once() : read_again();
+  const std::uint64_t policy = most < 128 && lane < kConsumers ? read_once() : read_again();
   Place stage, queue;
   Piece piece = pieces.at(p, blockIdx.x);
   for (;;) {
@@ -91,7 +91,7 @@ __device__ void produce(const ProductParams& p, Shared& shared, std::uint32_t ri
     const std::uint32_t number = lane == 0 ? gridDim.x + atomicAdd(p.work, 1u) : 0;
     const auto next = [&] { return pieces.at(p, __shfl_sync(~0u, number, 0)); };
     const std::uint8_t* from = p.tiles + std::uint64_t{piece.tile.first_row} * p.matrix.units * 128;
-    std::uint32_t unit_bytes = lane == Ring::kConsumers ? piece.tile.rows * 128 : 0;
+    std::uint32_t unit_bytes = lane == kConsumers ? piece.tile.rows * 128 : 0;
     const std::uint32_t all_bytes = piece.groups * Format::kRecord + piece.tile.rows * 128;
     if (lane < piece.groups) {
       from = p.matrix.records + std::uint64_t(piece.tile.expert) * p.matrix.expert_bytes +
@@ -127,28 +127,28 @@ template <class Format, int most, int columns>
 __device__ inline void multiply_stage(const Consumer& me, std::uint32_t stage, std::uint32_t left,
                                       std::uint32_t tile_bytes, float (&sums)[most / 2]) {
   using Ring = Stage<Format, most>;
-  std::uint32_t record = stage + me.group * Ring::kUnits * Format::kRecord;
-  std::uint32_t tokens = stage + Ring::kWeights;
-  const std::uint32_t row = matrix_row(me.lane);
+  const std::uint32_t records = stage + me.group * Ring::kUnits * Format::kRecord;
+  const std::uint32_t tokens = stage + Ring::kWeights;
+  std::uint32_t described = describe_tokens(tokens);
 #pragma unroll
   for (std::uint32_t u = 0; u < Ring::kUnits; ++u) {
     if (u != 0 && left <= u) break;
+    const std::uint32_t record = records + u * Format::kRecord;
     if constexpr (columns <= 16) {
       Operands<Format, columns / 8> now;
-      now.load(record, me.warp, me.lane, tokens, row);
+      now.load(record, me.warp, me.lane, tokens + u * tile_bytes, matrix_row(me.lane));
       if constexpr (product_raise(most, Format::kIsNvfp4) != 1.0f)
         now.multiply_raised(sums);
       else
         now.multiply(sums);
     } else {
       const auto block = Block<Format>::load(record, me.warp, me.lane);
-      Fragment f0 = block.template at<0>(), f1 = block.template at<1>();
-      Fragment f2 = block.template at<2>(), f3 = block.template at<3>();
-      multiply_unit<columns>(sums, f0, f1, f2, f3, describe_tokens(tokens));
-      finish_unit(f0, f1, f2, f3);
+      Fragment weights[4] = {block.template at<0>(), block.template at<1>(),
+                             block.template at<2>(), block.template at<3>()};
+      multiply_unit<columns>(sums, weights, described);
+      finish_unit(weights);
+      described += tile_bytes / kDescribed;
     }
-    record += Format::kRecord;
-    tokens += tile_bytes;
   }
 }
 
@@ -198,14 +198,16 @@ struct Columns<128> {
 
 template <class Format, int most>
 __device__ void consume_all(const ProductParams& p, Shared& shared, std::uint32_t ring) {
-  Consumer me{threadIdx.x / 128, threadIdx.x / 32 % 4, threadIdx.x % 32, {}};
+  const std::uint32_t block_warp = uniform(threadIdx.x / 32);
+  Consumer me{block_warp / 4, block_warp % 4, threadIdx.x % 32, {}};
   const Staging space(ring + p.stages * Stage<Format, most>::kBytes + me.group * kStaging);
   Place queue;
   for (;;) {
     barrier_wait(shared_address(&shared.queue_full[queue.at]), queue.parity);
     const Piece& piece = shared.queue[queue.at];
-    if (piece.groups == 0) return;
-    const std::uint32_t tile_bytes = piece.tile.rows * 128;
+    const std::uint32_t groups = uniform(piece.groups);
+    if (groups == 0) return;
+    const std::uint32_t tile_bytes = uniform(piece.tile.rows) * 128;
     float sums[most / 2];
 #pragma unroll
     for (float& sum : sums) sum = 0.0f;
@@ -220,7 +222,7 @@ __device__ void consume_all(const ProductParams& p, Shared& shared, std::uint32_
     const auto whose = [&] {
       return Sums{piece.tile, piece.first + me.group, 1 + me.group, threadIdx.x % 128, me.lane};
     };
-    if (me.group < piece.groups) {
+    if (me.group < groups) {
       fetch_numbers(p, whose(), space);
       product(typename Columns<most>::type{});
       asm volatile("" ::: "memory");  // reads the piece again: registers are few in the loop
@@ -236,7 +238,7 @@ __device__ void consume_all(const ProductParams& p, Shared& shared, std::uint32_
 
 template <class Format, int most>
 __device__ void run(const ProductParams& p) {
-  constexpr std::uint32_t kWarps = Stage<Format, most>::kConsumers * 4;
+  constexpr std::uint32_t kWarps = kConsumers * 4;
   extern __shared__ std::uint8_t memory[];
   // Swizzled tokens want multiples of 1024.
   const std::uint32_t begin = (shared_address(memory) + 1023) & ~1023u;
@@ -256,7 +258,7 @@ __device__ void run(const ProductParams& p) {
   }
   __syncthreads();
   wait_for_previous();
-  if (threadIdx.x >= kWarps * 32) {
+  if (uniform(threadIdx.x / 32) >= kWarps) {
     if constexpr (most > 32) give_registers<most == 128 ? 32 : 40>();
     if (threadIdx.x < kWarps * 32 + 32) produce<Format, most>(p, shared, ring);
   } else {

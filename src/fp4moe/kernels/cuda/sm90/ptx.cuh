@@ -8,6 +8,10 @@ __device__ inline std::uint32_t shared_address(const void* at) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(at));
 }
 
+// What is the same in all lanes of a warp, so that the compiler knows: it then keeps it, and all
+// that follows from it, in the warp's own registers. The whole warp calls.
+__device__ inline std::uint32_t uniform(std::uint32_t x) { return __shfl_sync(0xFFFFFFFFu, x, 0); }
+
 // Programmatic dependent launch: let the next kernel begin, wait for the one before.
 __device__ inline void let_next_begin() { asm volatile("griddepcontrol.launch_dependents;"); }
 __device__ inline void wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }

@@ -3,10 +3,11 @@
 // in the same order, of which a warp finds the largest with one instruction; lanes own neighbouring
 // columns, so the first lane that has the largest has the first expert that has it.
 //
-// Where logits themselves are compared, nothing else is computed before the choice: up to 128
-// columns stay in registers, each lane's sorted, and a round takes a head off one lane's list.
-// Scores that are compared (softmax, sigmoid, sqrt_softplus) are computed in float64 and rounded,
-// as the host does: float32 would make other ties.
+// Up to 128 columns stay in registers where logits decide, each lane's sorted, and a round takes a
+// head off one lane's list. Softmax keeps the order of logits, but for those so near each other
+// that it rounds to the same number, or so far down that it is 0: where such are among the chosen,
+// and for all other scores that are compared (sigmoid, sqrt_softplus, any with a bias), scores are
+// computed in float64 and rounded, as the host does: float32 would make other ties.
 #pragma once
 #include <cstdint>
 
@@ -67,19 +68,21 @@ __device__ inline double exp_of_difference(double a, double b) { return exp(a - 
 // The chosen scores, one a lane, become weights: normalised and scaled. Lanes from top_k on have
 // none.
 template <class Real>
-__device__ inline float finished_weight(const RouteParams& p, Real score, Real largest) {
-  const std::uint32_t lane = threadIdx.x % 32;
-  Real weight = score;
-  if (p.normal == Normal::softmax) weight = exp_of_difference(score, largest);
-  if (lane >= p.top_k) weight = Real{0};
-  if (p.normal != Normal::none) {
+__device__ inline float normalised(const RouteParams& p, Normal normal, Real weight) {
+  if (threadIdx.x % 32 >= p.top_k) weight = Real{0};
+  if (normal != Normal::none) {
     const Real sum = warp_sum(weight);
-    if (p.normal == Normal::softmax) weight /= sum;
-    if (p.normal == Normal::over_sum && sum > Real{0}) weight /= sum;
-    if (p.normal == Normal::over_sum_eps) weight /= sum + static_cast<Real>(1e-20);
+    if (normal == Normal::softmax) weight /= sum;
+    if (normal == Normal::over_sum && sum > Real{0}) weight /= sum;
+    if (normal == Normal::over_sum_eps) weight /= sum + static_cast<Real>(1e-20);
   }
   const auto made = static_cast<float>(weight * static_cast<Real>(p.scale));
   return is_finite(made) ? made : 0.0f;
+}
+template <class Real>
+__device__ inline float finished_weight(const RouteParams& p, Real score, Real largest) {
+  return normalised(p, p.normal,
+                    p.normal == Normal::softmax ? exp_of_difference(score, largest) : score);
 }
 
 __device__ inline void write_choice(const RouteParams& p, std::int32_t id, float weight,
@@ -94,8 +97,8 @@ __device__ inline void write_choice(const RouteParams& p, std::int32_t id, float
 
 // --- Logits compared, at most 128: four neighbours a lane.
 
-inline constexpr std::uint32_t kHeldColumns = 4;
-inline constexpr std::uint32_t kMostHeld = 32 * kHeldColumns;
+inline constexpr std::uint32_t kHeldColumns = kMostHeld / 32;
+static_assert(kHeldColumns == 4);
 
 template <class Key>
 struct HeldKeys {
@@ -159,60 +162,109 @@ __device__ inline std::uint64_t long_key(float logit, std::uint32_t column) {
   return std::uint64_t{ordered_key(logit)} << 32 | (kMostHeld - 1 - column);
 }
 
-__device__ inline void route_held(const RouteParams& p, std::uint32_t token, std::int32_t* ids,
-                                  float* weights) {
-  const std::uint32_t lane = threadIdx.x % 32, first = lane * kHeldColumns;
-  const HeldLogits logits = held_logits(p, token * p.logits.stride, first);
-  const auto is_there = [&](std::uint32_t i) { return first + i < p.columns; };
-  float mine = -infinity(), largest = 0.0f;
+// Whether it is worth a try.
+__device__ inline bool may_be_held(const RouteParams& p) {
+  const bool by_logits = p.key == Score::logit && p.weight != Score::softmax;
+  const bool by_softmax = p.key == Score::softmax && p.weight == Score::softmax &&
+                          p.normal != Normal::softmax && p.bias == nullptr &&
+                          p.scores_in_logits_type == 0 && p.top_k < 32;
+  return (by_logits || by_softmax) && p.groups <= 1 && p.columns <= kMostHeld;
+}
+
+// The chosen logits and their columns, one a lane, descending; for softmax, lane top_k has the next
+// one.
+struct HeldChoice {
+  float logit = -infinity();
   std::uint32_t column = 0;
-  if (p.logits.type != Type::f32) {
-    HeldKeys<std::uint32_t> keys{is_there(0) ? short_key(logits.a, first) : 0,
-                                 is_there(1) ? short_key(logits.b, first + 1) : 0,
-                                 is_there(2) ? short_key(logits.c, first + 2) : 0,
-                                 is_there(3) ? short_key(logits.d, first + 3) : 0};
-    keys.sort();
-    std::uint32_t chosen = 0, best = 0;
-    for (std::uint32_t j = 0; j < p.top_k; ++j) {
-      const std::uint32_t most = __reduce_max_sync(kWholeWarp, keys.a);
-      keys.take(keys.a == most);
-      if (j == 0) best = most;
-      if (j == lane) chosen = most;
-    }
-    // The column's bits lie below the last bit a 16-bit number has. Of negative ones that bit's
-    // neighbours are all set.
-    const auto value_of = [](std::uint32_t key) {
-      const std::uint32_t rest = (key >> 31) != 0 ? 0 : kMostHeld - 1;
-      return key_value((key & ~(kMostHeld - 1)) | rest);
-    };
-    mine = value_of(chosen);
-    largest = value_of(best);
-    column = kMostHeld - 1 - (chosen & (kMostHeld - 1));
-  } else {
-    HeldKeys<std::uint64_t> keys{is_there(0) ? long_key(logits.a, first) : 0,
-                                 is_there(1) ? long_key(logits.b, first + 1) : 0,
-                                 is_there(2) ? long_key(logits.c, first + 2) : 0,
-                                 is_there(3) ? long_key(logits.d, first + 3) : 0};
-    keys.sort();
-    for (std::uint32_t j = 0; j < p.top_k; ++j) {
-      const auto head = static_cast<std::uint32_t>(keys.a >> 32);
-      const std::uint32_t most = __reduce_max_sync(kWholeWarp, head);
-      const std::uint32_t winner = __ffs(__ballot_sync(kWholeWarp, head == most)) - 1;
-      const auto place = static_cast<std::uint32_t>(keys.a);
-      const std::uint32_t taken = __shfl_sync(kWholeWarp, place, winner);
-      keys.take(lane == winner);
-      if (j == 0) largest = key_value(most);
-      if (j == lane) {
-        mine = key_value(most);
-        column = kMostHeld - 1 - taken;
-      }
-    }
+};
+
+template <class Keys, class Take>
+__device__ inline HeldChoice take_held(const RouteParams& p, Keys keys, const Take& take) {
+  HeldChoice mine;
+  const std::uint32_t rounds = p.key == Score::softmax ? min(p.top_k + 1, p.columns) : p.top_k;
+  keys.sort();
+  for (std::uint32_t j = 0; j < rounds; ++j) {
+    const HeldChoice taken = take(keys);
+    if (j == threadIdx.x % 32) mine = taken;
   }
-  const float score = held_score(p.normal, own_score(p.weight, mine));
-  if (p.normal == Normal::softmax && p.weight != Score::logit)
-    largest = warp_max(lane < p.top_k ? score : -infinity());
-  write_choice(p, static_cast<std::int32_t>(column), finished_weight(p, score, largest), ids,
-               weights);
+  return mine;
+}
+
+__device__ inline HeldChoice choose_held(const RouteParams& p, const HeldLogits& logits) {
+  const std::uint32_t lane = threadIdx.x % 32, first = lane * kHeldColumns;
+  const auto is_there = [&](std::uint32_t i) { return first + i < p.columns; };
+  if (p.logits.type != Type::f32) {
+    const HeldKeys<std::uint32_t> keys{is_there(0) ? short_key(logits.a, first) : 0,
+                                       is_there(1) ? short_key(logits.b, first + 1) : 0,
+                                       is_there(2) ? short_key(logits.c, first + 2) : 0,
+                                       is_there(3) ? short_key(logits.d, first + 3) : 0};
+    return take_held(p, keys, [](HeldKeys<std::uint32_t>& held) -> HeldChoice {
+      const std::uint32_t most = __reduce_max_sync(kWholeWarp, held.a);
+      held.take(held.a == most);
+      // The column's bits lie below the last bit a 16-bit number has. Of negative ones that bit's
+      // neighbours are all set.
+      const std::uint32_t rest = (most >> 31) != 0 ? 0 : kMostHeld - 1;
+      return {key_value((most & ~(kMostHeld - 1)) | rest),
+              kMostHeld - 1 - (most & (kMostHeld - 1))};
+    });
+  }
+  const HeldKeys<std::uint64_t> keys{is_there(0) ? long_key(logits.a, first) : 0,
+                                     is_there(1) ? long_key(logits.b, first + 1) : 0,
+                                     is_there(2) ? long_key(logits.c, first + 2) : 0,
+                                     is_there(3) ? long_key(logits.d, first + 3) : 0};
+  return take_held(p, keys, [lane](HeldKeys<std::uint64_t>& held) -> HeldChoice {
+    const auto head = static_cast<std::uint32_t>(held.a >> 32);
+    const std::uint32_t most = __reduce_max_sync(kWholeWarp, head);
+    const std::uint32_t winner = __ffs(__ballot_sync(kWholeWarp, head == most)) - 1;
+    const std::uint32_t place =
+        __shfl_sync(kWholeWarp, static_cast<std::uint32_t>(held.a), static_cast<int>(winner));
+    held.take(lane == winner);
+    return {key_value(most), kMostHeld - 1 - place};
+  });
+}
+
+// Whether softmax, rounded to float32, tells all chosen logits and the next one apart where they
+// differ: numbers 2^-20 apart, none of the chosen so small that bits are lost.
+__device__ inline bool softmax_tells_apart(const RouteParams& p, const HeldLogits& logits,
+                                           float mine, float largest) {
+  constexpr float kApart = 0x1p-20f, kDeep = 60.0f;
+  const std::uint32_t lane = threadIdx.x % 32;
+  const float below = __shfl_down_sync(kWholeWarp, mine, 1);
+  const bool has_below = lane < p.top_k && lane + 1 < p.columns;
+  bool is_fine = lane >= p.top_k || largest - mine <= kDeep;
+  if (has_below && mine != below) is_fine = is_fine && mine - below >= kApart;
+  // A NaN or an infinity among all logits makes softmax NaN.
+  const float most = fmaxf(fmaxf(logits.a, logits.b), fmaxf(logits.c, logits.d));
+  const bool has_nan =
+      is_nan(logits.a) || is_nan(logits.b) || is_nan(logits.c) || is_nan(logits.d);
+  return __all_sync(kWholeWarp, is_fine && !has_nan && most < infinity());
+}
+
+// False: logits do not decide.
+__device__ inline bool route_held(const RouteParams& p, std::uint32_t token, std::int32_t* ids,
+                                  float* weights) {
+  const std::uint32_t lane = threadIdx.x % 32;
+  const HeldLogits logits = held_logits(p, token * p.logits.stride, lane * kHeldColumns);
+  const HeldChoice mine = choose_held(p, logits);
+  float largest = __shfl_sync(kWholeWarp, mine.logit, 0);
+  float weight = 0.0f;
+  if (p.key == Score::softmax) {
+    if (!softmax_tells_apart(p, logits, mine.logit, largest)) return false;
+    // Over the sum of the chosen, what all logits have in common falls out.
+    float sum = 1.0f;
+    if (p.normal == Normal::none)
+      sum = warp_sum(exp_of_difference(logits.a, largest) + exp_of_difference(logits.b, largest) +
+                     exp_of_difference(logits.c, largest) + exp_of_difference(logits.d, largest));
+    weight = normalised(p, p.normal == Normal::none ? Normal::none : Normal::over_sum,
+                        __fdiv_rn(exp_of_difference(mine.logit, largest), sum));
+  } else {
+    const float score = held_score(p.normal, own_score(p.weight, mine.logit));
+    if (p.normal == Normal::softmax && p.weight != Score::logit)
+      largest = warp_max(lane < p.top_k ? score : -infinity());
+    weight = finished_weight(p, score, largest);
+  }
+  write_choice(p, static_cast<std::int32_t>(mine.column), weight, ids, weights);
+  return true;
 }
 
 // --- Anything else. Each column has a place of two floats in shared memory: a float64 while
@@ -394,13 +446,15 @@ class AnyRoute {
 
 // One warp, all its lanes. `scratch`: 2 * columns floats of this warp in shared memory, aligned to
 // 8 bytes. ids and weights, [top_k] each, are written by the first lanes, in shared or global
-// memory.
+// memory. Seldom: it shall not lie in between what is run.
+__device__ __noinline__ inline void route_any(const RouteParams& p, std::uint32_t token,
+                                              float* scratch, std::int32_t* ids, float* weights) {
+  AnyRoute(p, token, scratch).run(ids, weights);
+}
 __device__ inline void route_token(const RouteParams& p, std::uint32_t token, float* scratch,
                                    std::int32_t* ids, float* weights) {
-  const bool is_simple = p.key == Score::logit && p.weight != Score::softmax && p.groups <= 1 &&
-                         p.columns <= kMostHeld;
-  if (is_simple) return route_held(p, token, ids, weights);
-  AnyRoute(p, token, scratch).run(ids, weights);
+  if (may_be_held(p) && route_held(p, token, ids, weights)) return;
+  route_any(p, token, scratch, ids, weights);
 }
 
 }  // namespace fp4moe::kernels::cuda::sm90

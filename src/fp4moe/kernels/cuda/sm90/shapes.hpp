@@ -18,16 +18,14 @@ constexpr std::uint32_t record_bytes(bool is_nvfp4) { return is_nvfp4 ? 2304 : 2
 inline constexpr std::uint32_t kTileBounds[] = {32, 64, 128};
 
 struct ProductShape {
-  std::uint32_t consumers = 0, threads = 0, stages = 0, shared_bytes = 0;
+  std::uint32_t threads = 0, stages = 0, shared_bytes = 0;
 };
-// Few tokens leave registers for more warps, which hide each other's waits.
-constexpr std::uint32_t product_consumers(std::uint32_t tile_tokens) {
-  return tile_tokens <= 32 ? 5 : 4;
-}
-constexpr std::uint32_t stage_units(std::uint32_t tile_tokens) { return tile_tokens <= 32 ? 4 : 2; }
+inline constexpr std::uint32_t kConsumers = 4;  // warpgroups that multiply
+// A stage takes some twenty instructions to take and give back: the more units, the better.
+constexpr std::uint32_t stage_units(std::uint32_t tile_tokens) { return tile_tokens <= 64 ? 4 : 2; }
 // Weights, then tokens, which are swizzled and want a multiple of 1024.
 constexpr std::uint32_t product_weight_bytes(std::uint32_t tile_tokens, bool is_nvfp4) {
-  const std::uint32_t records = stage_units(tile_tokens) * product_consumers(tile_tokens);
+  const std::uint32_t records = stage_units(tile_tokens) * kConsumers;
   return (records * record_bytes(is_nvfp4) + 1023) / 1024 * 1024;
 }
 constexpr std::uint32_t product_stage_bytes(std::uint32_t tile_tokens, bool is_nvfp4) {
@@ -37,10 +35,9 @@ constexpr std::uint32_t product_stage_bytes(std::uint32_t tile_tokens, bool is_n
 inline constexpr std::uint32_t kStagedTokens = 4096, kStaging = kStagedTokens + 512;
 constexpr ProductShape product_shape(std::uint32_t tile_tokens, bool is_nvfp4) {
   const std::uint32_t stage = product_stage_bytes(tile_tokens, is_nvfp4);
-  const std::uint32_t consumers = product_consumers(tile_tokens);
-  const std::uint32_t fixed = 2 * kTables + consumers * kStaging;
+  const std::uint32_t fixed = 2 * kTables + kConsumers * kStaging;
   const std::uint32_t stages = std::min((kSharedBytes - fixed) / stage, 8u);
-  return {consumers, (consumers + 1) * 128, stages, fixed + stages * stage};
+  return {(kConsumers + 1) * 128, stages, fixed + stages * stage};
 }
 
 // What tokens are multiplied by on their way into tiles: kernels for few tokens leave MXFP4 weights
@@ -51,7 +48,6 @@ constexpr float product_raise(std::uint32_t tile_tokens, bool is_nvfp4) {
 
 // Decode: tokens of one expert, a ring of weights, the sums of a group of rows twice over. Four
 // warpgroups multiply, one warp feeds them, three finish sums. A stage holds two units for each.
-inline constexpr std::uint32_t kConsumers = 4;
 inline constexpr std::uint32_t kDecodeThreads = (kConsumers + 1) * 128;
 inline constexpr std::uint32_t kDecodeStageUnits = 2 * kConsumers;
 inline constexpr std::uint32_t kDecodeTables = 16 * 1024;

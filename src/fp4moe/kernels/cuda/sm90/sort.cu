@@ -1,14 +1,17 @@
-// Slots into the order of experts: a stable counting sort, a chunk of slots a block.
+// Tokens' experts, and slots in the order of experts: a stable counting sort, a chunk of slots a
+// block.
 //
-//   1  each warp counts its stretch of the chunk by expert; counts add up over the warps before
-//   2  the chunk's counts go to memory; a slot's rank in the chunk is the count so far
-//   3  the block whose counts come last adds up all: over the chunks before, and experts' rows and
+//   1  warps route the chunk's tokens, unless ids are given
+//   2  each warp counts its stretch of the chunk by expert; counts add up over the warps before
+//   3  the chunk's counts go to memory; a slot's rank in the chunk is the count so far
+//   4  the block whose counts come last adds up all: over the chunks before, and experts' rows and
 //      tiles over the experts before. That is the first row of a chunk's slots of an expert
-//   4  the same block writes the tiles: an expert's groups of 8 rows, dealt out evenly
+//   5  the same block writes the tiles: an expert's groups of 8 rows, dealt out evenly
 //
 // Nobody waits for another block. Gather adds ranks to first rows.
 #include "fp4moe/kernels/cuda/sm90/launches.hpp"
 #include "fp4moe/kernels/cuda/sm90/ptx.cuh"
+#include "fp4moe/kernels/cuda/sm90/route.cuh"
 
 namespace fp4moe::kernels::cuda::sm90 {
 namespace {
@@ -55,13 +58,27 @@ __device__ std::int32_t local_expert(const SortParams& p, std::int32_t id) {
   return id >= 0 && local >= 0 && static_cast<std::uint32_t>(local) < p.experts ? local : -1;
 }
 
+// The block's slots, and those of each of its warps, whole 32 of them.
+struct Chunk {
+  std::uint32_t first, end, stretch;
+
+  __device__ explicit Chunk(const Call& call) {
+    const std::uint32_t slots = call.tokens * call.top_k, size = sort_chunk(call.tokens, call.top_k);
+    first = blockIdx.x * size;
+    end = min(first + size, slots);
+    stretch = (size + kSortThreads - 1) / kSortThreads * 32;
+  }
+  // Warps that have any.
+  __device__ std::uint32_t warps() const { return (end - first + stretch - 1) / stretch; }
+};
+
 // The warp's stretch of the block's chunk, in order: use(slot, expert or -1) for 32 slots at once,
 // of which the last may be beyond all slots.
 template <class Use>
 __device__ void for_slots(const SortParams& p, const Use& use) {
-  const std::uint32_t slots = p.call.tokens * p.call.top_k, stretch = sort_chunk(slots) / kWarps;
-  const std::uint32_t first = (blockIdx.x * kWarps + threadIdx.x / 32) * stretch;
-  const std::uint32_t end = min(first + stretch, slots), lane = threadIdx.x % 32;
+  const Chunk chunk(p.call);
+  const std::uint32_t first = chunk.first + threadIdx.x / 32 * chunk.stretch;
+  const std::uint32_t end = min(first + chunk.stretch, chunk.end), lane = threadIdx.x % 32;
   for (std::uint32_t at = first; at < end; at += kAhead * 32) {
     std::int32_t experts[kAhead];
 #pragma unroll
@@ -86,7 +103,7 @@ __device__ void count_slots(const SortParams& p, const SortSpace& space) {
 
 // Counts of the warp are those of the warps before, and grow with its slots.
 __device__ void write_ranks(const SortParams& p, const SortSpace& space) {
-  const std::uint32_t slots = p.call.tokens * p.call.top_k, lane = threadIdx.x % 32;
+  const std::uint32_t end = Chunk(p.call).end, lane = threadIdx.x % 32;
   std::uint32_t* counts = space.counts + threadIdx.x / 32 * p.experts;
   for_slots(p, [&](std::uint32_t slot, std::int32_t expert) {
     const std::uint32_t same = __match_any_sync(kAll, expert);
@@ -98,7 +115,7 @@ __device__ void write_ranks(const SortParams& p, const SortSpace& space) {
     }
     before = __shfl_sync(kAll, before, static_cast<int>(first));
     const std::uint32_t rank = before + __popc(same & ((1u << lane) - 1));
-    if (slot < slots)
+    if (slot < end)
       p.to.rank_of_slot[slot] = expert < 0 ? -1 : ranked(static_cast<std::uint32_t>(expert), rank);
     __syncwarp();
   });
@@ -272,13 +289,24 @@ __device__ std::uint32_t batch_count(const SortParams& p) {
       min(max(p.call.counts[threadIdx.x], 0), static_cast<std::int32_t>(p.call.capacity)));
 }
 
+// Ids and weights of the chunk's tokens.
+__device__ void route_chunk(const SortParams& p, float* scratch) {
+  const RouteParams& route = p.route;
+  const std::uint32_t warp = threadIdx.x / 32, routers = sort_routers(route.columns);
+  const std::uint32_t each = sort_chunk(route.tokens, route.top_k) / route.top_k;
+  const std::uint32_t first = blockIdx.x * each, end = min(first + each, route.tokens);
+  if (warp >= routers) return;
+  for (std::uint32_t token = first + warp; token < end; token += routers)
+    route_token(route, token, scratch + warp * 2 * route.columns,
+                route.ids + std::uint64_t{token} * route.top_k,
+                route.weights + std::uint64_t{token} * route.top_k);
+}
+
 // The chunk's slots of the thread's expert; ranks are written.
 __device__ std::uint32_t count_chunk(const SortParams& p, const SortSpace& space) {
-  const std::uint32_t slots = p.call.tokens * p.call.top_k, chunk = sort_chunk(slots);
-  const std::uint32_t here = min(chunk, slots - blockIdx.x * chunk), stretch = chunk / kWarps;
   count_slots(p, space);
   __syncthreads();
-  const std::uint32_t count = add_up_counts(p, space, (here + stretch - 1) / stretch);
+  const std::uint32_t count = add_up_counts(p, space, Chunk(p.call).warps());
   if (gridDim.x > 1 && threadIdx.x < p.experts)
     p.to.first_rows[blockIdx.x * p.experts + threadIdx.x] = count;
   __syncthreads();
@@ -303,6 +331,10 @@ extern "C" __global__ void __launch_bounds__(kSortThreads, 1)
   __syncthreads();
   wait_for_previous();
 
+  if (p.route.columns != 0) {
+    route_chunk(p, reinterpret_cast<float*>(shared + sort_words(p.experts)));
+    __syncthreads();
+  }
   std::uint32_t count = p.call.counts != nullptr ? batch_count(p) : count_chunk(p, space);
   if (gridDim.x > 1) {
     __syncthreads();
