@@ -99,8 +99,8 @@ __device__ void store_each(const GatherParams& p, const GatherSlot& slot, std::u
 
 extern "C" __global__ void __launch_bounds__(kGatherThreads, 4)
     fp4moe_sm90_gather(const __grid_constant__ GatherParams p) {
-  let_next_begin();
   wait_for_previous();
+  let_next_begin();  // not before sort is done: products look at its tiles before they wait
   const bool is_batched = p.call.counts != nullptr;
   const std::uint32_t choices = is_batched ? 1 : p.call.top_k;
   const std::uint32_t tokens = is_batched ? p.layer.experts * p.call.capacity : p.call.tokens;

@@ -78,8 +78,10 @@ constexpr std::uint32_t rank_of(std::int32_t both) {
 // Counts of every warp for each expert, tables of experts, and two floats a column for as many warps
 // that route as there is room for.
 inline constexpr std::uint32_t kSortTables = 128;  // words in front
+inline constexpr std::uint32_t kSortNearIds = kSortTokens * kMostChoices;
 constexpr std::uint32_t sort_words(std::uint32_t experts) {
-  return (kSortTables + kSortThreads / 32 * experts + 3 * experts + 2 + 1) / 2 * 2;
+  const std::uint32_t counts = kSortThreads / 32 * experts + 3 * experts + 2;
+  return (kSortTables + kSortNearIds + counts + 1) / 2 * 2;
 }
 constexpr std::uint32_t sort_routers(std::uint32_t columns) {
   constexpr std::uint32_t kScratchBytes = 64 * 1024;

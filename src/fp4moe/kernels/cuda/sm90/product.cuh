@@ -4,7 +4,7 @@
 //   producer   takes pieces of work (a tile, a group of 64 rows for each warpgroup) and streams
 //              records and tokens into a ring of stages by bulk copies
 //   consumers  turn FP4 into BF16 in registers, multiply, and finish their 64 x tokens sums
-//              themselves
+//              themselves; they wait for tokens, and so for all kernels before
 //
 // Weights are the A operand from registers, tokens the B operand from shared memory: however few
 // tokens there are, nothing is padded but their number to a multiple of 8.
@@ -45,6 +45,18 @@ struct Stage {
   static constexpr std::uint32_t kBytes = product_stage_bytes(most, Format::kIsNvfp4);
 };
 
+// Past the nearer cache: it may hold what lay there before sort.
+__device__ inline Tile tile_at(const Sorted& sorted, std::uint32_t number) {
+  static_assert(sizeof(Tile) == sizeof(uint4));
+  const uint4 words = __ldcg(reinterpret_cast<const uint4*>(sorted.tiles + number));
+  Tile made;
+  made.expert = static_cast<std::int32_t>(words.x);
+  made.first_row = words.y;
+  made.rows = words.z;
+  made.count = words.w;
+  return made;
+}
+
 // All pieces. Tiles of an expert follow each other, so that its weights are in the cache for all of
 // them. Pieces of a tile are of about the same size, and as small as can be without one more round
 // of all blocks.
@@ -52,7 +64,7 @@ struct Pieces {
   std::uint32_t each, all;  // of a tile, of all tiles
 
   __device__ explicit Pieces(const ProductParams& p) {
-    const std::uint32_t tiles = *p.sorted.tile_count, groups = p.matrix.groups;
+    const std::uint32_t tiles = __ldcg(p.sorted.tile_count), groups = p.matrix.groups;
     const std::uint32_t fewest = (groups + kConsumers - 1) / kConsumers;
     const std::uint32_t rounds = (tiles * fewest + gridDim.x - 1) / gridDim.x;
     each = tiles == 0 ? fewest : min(groups, rounds * gridDim.x / tiles);
@@ -63,23 +75,63 @@ struct Pieces {
     if (number >= all) return {};
     const std::uint32_t tile = number / each, part = number - tile * each;
     const std::uint32_t size = p.matrix.groups / each, larger = p.matrix.groups % each;
-    return {p.sorted.tiles[tile], part * size + min(part, larger), size + (part < larger ? 1 : 0)};
+    return {tile_at(p.sorted, tile), part * size + min(part, larger), size + (part < larger ? 1 : 0)};
   }
 };
 
-// One warp: lane g copies the records of group g, the lane behind them the tokens.
+// What a lane of the producer copies of a piece: lane g the records of group g, lane kConsumers the
+// tokens.
+template <class Format>
+struct Source {
+  const std::uint8_t* from;
+  std::uint32_t unit_bytes, all_bytes;  // of this lane, 0: nothing; of all
+
+  __device__ Source(const ProductParams& p, const Piece& piece, std::uint32_t lane) {
+    from = p.tiles + std::uint64_t{piece.tile.first_row} * p.matrix.units * 128;
+    unit_bytes = lane == kConsumers ? piece.tile.rows * 128 : 0;
+    all_bytes = piece.groups * Format::kRecord + piece.tile.rows * 128;
+    if (lane >= piece.groups) return;
+    from = p.matrix.records + std::uint64_t(piece.tile.expert) * p.matrix.expert_bytes +
+           std::uint64_t{piece.first + lane} * (p.matrix.units * Format::kRecord);
+    unit_bytes = Format::kRecord;
+  }
+};
+
+// One warp. Weights of the first piece are on their way before the kernel before is done: which
+// they are has been known since sort.
 template <class Format, int most>
 __device__ void produce(const ProductParams& p, Shared& shared, std::uint32_t ring) {
   using Ring = Stage<Format, most>;
   const std::uint32_t lane = threadIdx.x % 32;
+  const bool has_weights = lane < kConsumers;
   const Pieces pieces(p);
-  // Lane kConsumers copies tokens.
   const std::uint32_t to =
-      ring + (lane < kConsumers ? lane * Ring::kUnits * Format::kRecord : Ring::kWeights);
+      ring + (has_weights ? lane * Ring::kUnits * Format::kRecord : Ring::kWeights);
   // Where an expert has one tile, as a rule, its weights are read once.
-  const std::uint64_t policy = most < 128 && lane < kConsumers ? read_once() : read_again();
-  Place stage, queue;
+  const std::uint64_t policy = most < 128 && has_weights ? read_once() : read_again();
+  const auto expect = [&](std::uint32_t stage, std::uint32_t bytes) {
+    if (lane == 0) barrier_expect(shared_address(&shared.full[stage]), bytes);
+    __syncwarp();
+  };
+  const auto send = [&](std::uint32_t stage, const std::uint8_t* from, std::uint32_t bytes) {
+    if (bytes != 0)
+      bulk_copy(to + stage * Ring::kBytes, from, bytes, shared_address(&shared.full[stage]),
+                policy);
+  };
   Piece piece = pieces.at(p, blockIdx.x);
+  std::uint32_t early = 0;  // stages that wait for tokens alone
+  if (piece.groups != 0) {
+    const Source<Format> source(p, piece, lane);
+    for (; early < p.stages && early * Ring::kUnits < p.matrix.units; ++early) {
+      const std::uint32_t first = early * Ring::kUnits;
+      const std::uint32_t units = min(Ring::kUnits, p.matrix.units - first);
+      expect(early, units * source.all_bytes);
+      if (has_weights)
+        send(early, source.from + first * Format::kRecord, units * source.unit_bytes);
+    }
+  }
+  wait_for_previous();
+  Place stage, queue;
   for (;;) {
     if (lane == 0) {
       barrier_wait(shared_address(&shared.queue_empty[queue.at]), queue.parity ^ 1);
@@ -90,23 +142,18 @@ __device__ void produce(const ProductParams& p, Shared& shared, std::uint32_t ri
     if (piece.groups == 0) return;
     const std::uint32_t number = lane == 0 ? gridDim.x + atomicAdd(p.work, 1u) : 0;
     const auto next = [&] { return pieces.at(p, __shfl_sync(~0u, number, 0)); };
-    const std::uint8_t* from = p.tiles + std::uint64_t{piece.tile.first_row} * p.matrix.units * 128;
-    std::uint32_t unit_bytes = lane == kConsumers ? piece.tile.rows * 128 : 0;
-    const std::uint32_t all_bytes = piece.groups * Format::kRecord + piece.tile.rows * 128;
-    if (lane < piece.groups) {
-      from = p.matrix.records + std::uint64_t(piece.tile.expert) * p.matrix.expert_bytes +
-             std::uint64_t{piece.first + lane} * (p.matrix.units * Format::kRecord);
-      unit_bytes = Format::kRecord;
-    }
+    Source<Format> source(p, piece, lane);
     for (std::uint32_t left = p.matrix.units; left > 0;) {
       const std::uint32_t units = min(Ring::kUnits, left);
-      const std::uint32_t barrier = shared_address(&shared.full[stage.at]);
-      barrier_wait(shared_address(&shared.empty[stage.at]), stage.parity ^ 1);
-      if (lane == 0) barrier_expect(barrier, units * all_bytes);
-      __syncwarp();
-      if (unit_bytes != 0)
-        bulk_copy(to + stage.at * Ring::kBytes, from, units * unit_bytes, barrier, policy);
-      from += Ring::kUnits * unit_bytes;
+      const bool has_begun = early > 0;
+      if (has_begun) {
+        --early;
+      } else {
+        barrier_wait(shared_address(&shared.empty[stage.at]), stage.parity ^ 1);
+        expect(stage.at, units * source.all_bytes);
+      }
+      if (!has_begun || !has_weights) send(stage.at, source.from, units * source.unit_bytes);
+      source.from += Ring::kUnits * source.unit_bytes;
       if (left == p.matrix.units) piece = next();  // while this one is on its way
       left -= units;
       stage.advance(p.stages);
@@ -220,7 +267,9 @@ __device__ void consume_all(const ProductParams& p, Shared& shared, std::uint32_
       static_cast<void>(done);
     };
     const auto whose = [&] {
-      return Sums{piece.tile, piece.first + me.group, 1 + me.group, threadIdx.x % 128, me.lane};
+      Tile tile = piece.tile;
+      tile.rows = tile_bytes / 128;
+      return Sums{tile, piece.first + me.group, 1 + me.group, threadIdx.x % 128, me.lane};
     };
     if (me.group < groups) {
       fetch_numbers(p, whose(), space);
@@ -257,7 +306,6 @@ __device__ void run(const ProductParams& p) {
     barrier_init_done();
   }
   __syncthreads();
-  wait_for_previous();
   if (uniform(threadIdx.x / 32) >= kWarps) {
     if constexpr (most > 32) give_registers<most == 128 ? 32 : 40>();
     if (threadIdx.x < kWarps * 32 + 32) produce<Format, most>(p, shared, ring);

@@ -21,7 +21,7 @@ struct Staging {
       : tokens(begin), bias(begin + kStagedTokens), factors(bias + 64 * 4) {}
 };
 
-// Whose sums.
+// Whose sums. Nothing is computed of the eights of tokens that a tile has not.
 struct Sums {
   Tile tile;
   std::uint32_t group;         // of 64 rows of the matrix
@@ -87,12 +87,14 @@ struct HiddenStore {
     return token * 64 + (chunk ^ (token / 2 % 4)) * 16;
   }
   __device__ void lay_down(const ProductParams& p, const Sums& of, const Staging& space,
-                           const float* sums) const {
+                           const float* sums, std::uint32_t left) const {
 #pragma unroll
     for (std::uint32_t t = 0; t < kTokens; t += 32) {
-      std::uint32_t made[4];
+      if (t >= left) break;
+      std::uint32_t made[4] = {};
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
+      for (std::uint32_t i = 0; i < 4; ++i) {
+        if (t + 8 * i >= left) break;
         const float* four = sums + t / 2 + 4 * i;
         const Two h = swiglu(
             {four[0] * factor.first + bias.first, four[1] * factor.first + bias.first},
@@ -139,11 +141,12 @@ struct RoundedStore {
     return token * 128 + (chunk ^ token % 8) * 16;
   }
   __device__ void lay_down(const ProductParams&, const Sums& of, const Staging& space,
-                           const float* sums) const {
+                           const float* sums, std::uint32_t left) const {
     const std::uint32_t token = of.lane / 16 * 8 + of.lane % 8;
     const std::uint32_t chunk = of.thread / 32 * 2 + of.lane / 8 % 2;
 #pragma unroll
     for (std::uint32_t t = 0; t < kTokens; t += 16) {
+      if (t >= left) break;
       std::uint32_t made[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -183,10 +186,11 @@ struct RawStore {
     return token * 256 + (column ^ token / 2 % 4 * 8) * 4;
   }
   __device__ void lay_down(const ProductParams&, const Sums& of, const Staging& space,
-                           const float* sums) const {
+                           const float* sums, std::uint32_t left) const {
     const std::uint32_t row = of.thread / 32 * 16 + of.lane / 4;
 #pragma unroll
     for (std::uint32_t i = 0; i < kTokens / 2; ++i) {
+      if (i / 4 * 8 >= left) break;
       const std::uint32_t token = i / 4 * 8 + of.lane % 4 * 2 + i % 2;
       store_float(space.tokens + place(token, row + i / 2 % 2 * 8), sums[i] * lower);
     }
@@ -210,7 +214,7 @@ __device__ inline void store_by(const ProductParams& p, const Sums& of, const St
 #pragma unroll
   for (std::uint32_t first = 0; first < room * 2; first += Store::kTokens) {
     if (first >= of.tile.rows) break;
-    store.lay_down(p, of, space, sums + first / 2);
+    store.lay_down(p, of, space, sums + first / 2, of.tile.rows - first);
     sync_some(of.barrier, 128);
     store.write(p, of, space, first);
     sync_some(of.barrier, 128);  // before tokens are laid down there again

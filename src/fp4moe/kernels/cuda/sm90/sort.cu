@@ -2,8 +2,9 @@
 // block.
 //
 //   1  warps route the chunk's tokens, unless ids are given
-//   2  each warp counts its stretch of the chunk by expert; counts add up over the warps before
-//   3  the chunk's counts go to memory; a slot's rank in the chunk is the count so far
+//   2  a slot's rank in its warp's stretch of the chunk is the count of its expert so far; counts
+//      add up over the warps before
+//   3  the chunk's counts go to memory; ranks become those in the chunk
 //   4  the block whose counts come last adds up all: over the chunks before, and experts' rows and
 //      tiles over the experts before. That is the first row of a chunk's slots of an expert
 //   5  the same block writes the tiles: an expert's groups of 8 rows, dealt out evenly
@@ -19,7 +20,7 @@ namespace {
 inline constexpr std::uint32_t kAll = 0xFFFFFFFFu;
 inline constexpr std::uint32_t kGroup = 8;  // rows
 inline constexpr std::uint32_t kWarps = kSortThreads / 32;
-inline constexpr std::uint32_t kAhead = 4;     // loads of ids in flight
+inline constexpr std::uint32_t kAhead = 4;     // slots that a lane holds
 inline constexpr std::uint32_t kTogether = 8;  // counts that are loaded at once
 
 // An expert's rows in groups of 8, and its tiles.
@@ -30,6 +31,7 @@ struct Extent {
 struct SortSpace {
   Extent* partial;             // [32]: of warps
   std::uint32_t* is_last;      // [1]: whether this block's counts came last
+  std::int32_t* ids;           // [kSortNearIds]: that this block routed
   std::uint32_t* counts;       // [32][experts]: of warps, or of parts of the chunks
   std::uint32_t* totals;       // [experts]
   std::uint32_t* first_group;  // [experts + 1]
@@ -40,7 +42,8 @@ __device__ SortSpace space_of(std::uint32_t* shared, std::uint32_t experts) {
   SortSpace made{};
   made.partial = reinterpret_cast<Extent*>(shared);
   made.is_last = shared + 2 * kWarps;
-  made.counts = shared + kSortTables;
+  made.ids = reinterpret_cast<std::int32_t*>(shared + kSortTables);
+  made.counts = shared + kSortTables + kSortNearIds;
   made.totals = made.counts + kWarps * experts;
   made.first_group = made.totals + experts;
   made.first_tile = made.first_group + experts + 1;
@@ -72,54 +75,89 @@ struct Chunk {
   __device__ std::uint32_t warps() const { return (end - first + stretch - 1) / stretch; }
 };
 
-// The warp's stretch of the block's chunk, in order: use(slot, expert or -1) for 32 slots at once,
-// of which the last may be beyond all slots.
-template <class Use>
-__device__ void for_slots(const SortParams& p, const Use& use) {
-  const Chunk chunk(p.call);
-  const std::uint32_t first = chunk.first + threadIdx.x / 32 * chunk.stretch;
-  const std::uint32_t end = min(first + chunk.stretch, chunk.end), lane = threadIdx.x % 32;
-  for (std::uint32_t at = first; at < end; at += kAhead * 32) {
-    std::int32_t experts[kAhead];
+// Slots at [kAhead][32] of a warp, one lane's: experts with ranks, -1: of none here.
+struct Held {
+  std::int32_t ranked[kAhead];
+};
+
+class Ranks {
+ public:
+  // `ids`: of the chunk's slots.
+  __device__ Ranks(const SortParams& p, const SortSpace& space, const std::int32_t* ids)
+      : p_(p),
+        chunk_(p.call),
+        ids_(ids),
+        counts_(space.counts + threadIdx.x / 32 * p.experts),
+        lane_(threadIdx.x % 32),
+        first_(chunk_.first + threadIdx.x / 32 * chunk_.stretch),
+        end_(min(first_ + chunk_.stretch, chunk_.end)) {}
+
+  // Ranks in the stretch, and its counts. All of a short stretch stay in registers.
+  __device__ void count() {
+    for (std::uint32_t at = first_; at < end_; at += kAhead * 32) {
+      std::int32_t ids[kAhead];
 #pragma unroll
-    for (std::uint32_t i = 0; i < kAhead; ++i) {
-      const std::uint32_t slot = at + i * 32 + lane;
-      experts[i] = slot < end ? p.call.ids[slot] : -1;
+      for (std::uint32_t i = 0; i < kAhead; ++i) {
+        const std::uint32_t slot = at + i * 32 + lane_;
+        ids[i] = slot < end_ ? ids_[slot - chunk_.first] : -1;
+      }
+#pragma unroll
+      for (std::uint32_t i = 0; i < kAhead; ++i) {
+        held_.ranked[i] = -1;
+        if (at + i * 32 < end_) held_.ranked[i] = rank(local_expert(p_, ids[i]));
+      }
+      if (!is_short()) store(at);
     }
-#pragma unroll
-    for (std::uint32_t i = 0; i < kAhead; ++i) experts[i] = local_expert(p, experts[i]);
-#pragma unroll
-    for (std::uint32_t i = 0; i < kAhead; ++i)
-      if (at + i * 32 < end) use(at + i * 32 + lane, experts[i]);
   }
-}
+  // Counts of the warp are those of the warps before by now.
+  __device__ void finish() {
+    for (std::uint32_t at = first_; at < end_; at += kAhead * 32) {
+      if (!is_short()) load(at);
+#pragma unroll
+      for (std::int32_t& both : held_.ranked)
+        if (both >= 0) both += static_cast<std::int32_t>(counts_[expert_of(both)]);
+      store(at);
+    }
+  }
 
-__device__ void count_slots(const SortParams& p, const SortSpace& space) {
-  std::uint32_t* counts = space.counts + threadIdx.x / 32 * p.experts;
-  for_slots(p, [&](std::uint32_t, std::int32_t expert) {
-    if (expert >= 0) atomicAdd(counts + expert, 1u);
-  });
-}
+ private:
+  __device__ bool is_short() const { return chunk_.stretch <= kAhead * 32; }
 
-// Counts of the warp are those of the warps before, and grow with its slots.
-__device__ void write_ranks(const SortParams& p, const SortSpace& space) {
-  const std::uint32_t end = Chunk(p.call).end, lane = threadIdx.x % 32;
-  std::uint32_t* counts = space.counts + threadIdx.x / 32 * p.experts;
-  for_slots(p, [&](std::uint32_t slot, std::int32_t expert) {
+  __device__ std::int32_t rank(std::int32_t expert) const {
     const std::uint32_t same = __match_any_sync(kAll, expert);
     const std::uint32_t first = __ffs(same) - 1;
     std::uint32_t before = 0;
-    if (lane == first && expert >= 0) {
-      before = counts[expert];
-      counts[expert] = before + __popc(same);
+    if (lane_ == first && expert >= 0) {
+      before = counts_[expert];
+      counts_[expert] = before + __popc(same);
     }
     before = __shfl_sync(kAll, before, static_cast<int>(first));
-    const std::uint32_t rank = before + __popc(same & ((1u << lane) - 1));
-    if (slot < end)
-      p.to.rank_of_slot[slot] = expert < 0 ? -1 : ranked(static_cast<std::uint32_t>(expert), rank);
     __syncwarp();
-  });
-}
+    const std::uint32_t own = before + __popc(same & ((1u << lane_) - 1));
+    return expert < 0 ? -1 : ranked(static_cast<std::uint32_t>(expert), own);
+  }
+  __device__ void store(std::uint32_t at) const {
+#pragma unroll
+    for (std::uint32_t i = 0; i < kAhead; ++i) {
+      const std::uint32_t slot = at + i * 32 + lane_;
+      if (slot < end_) p_.to.rank_of_slot[slot] = held_.ranked[i];
+    }
+  }
+  __device__ void load(std::uint32_t at) {
+#pragma unroll
+    for (std::uint32_t i = 0; i < kAhead; ++i) {
+      const std::uint32_t slot = at + i * 32 + lane_;
+      held_.ranked[i] = slot < end_ ? p_.to.rank_of_slot[slot] : -1;
+    }
+  }
+
+  const SortParams& p_;
+  Chunk chunk_;
+  const std::int32_t* ids_;
+  std::uint32_t* counts_;
+  std::uint32_t lane_, first_, end_;
+  Held held_{};
+};
 
 // Counts of an expert, a thread each, become those before; the total is returned.
 __device__ std::uint32_t add_up_counts(const SortParams& p, const SortSpace& space,
@@ -289,22 +327,33 @@ __device__ std::uint32_t batch_count(const SortParams& p) {
       min(max(p.call.counts[threadIdx.x], 0), static_cast<std::int32_t>(p.call.capacity)));
 }
 
-// Ids and weights of the chunk's tokens.
-__device__ void route_chunk(const SortParams& p, float* scratch) {
+// Ids and weights of the chunk's tokens; ids also near, if there is room. Returns where they lie.
+__device__ const std::int32_t* route_chunk(const SortParams& p, const SortSpace& space,
+                                           float* scratch) {
   const RouteParams& route = p.route;
+  const Chunk chunk(p.call);
   const std::uint32_t warp = threadIdx.x / 32, routers = sort_routers(route.columns);
-  const std::uint32_t each = sort_chunk(route.tokens, route.top_k) / route.top_k;
-  const std::uint32_t first = blockIdx.x * each, end = min(first + each, route.tokens);
-  if (warp >= routers) return;
-  for (std::uint32_t token = first + warp; token < end; token += routers)
-    route_token(route, token, scratch + warp * 2 * route.columns,
-                route.ids + std::uint64_t{token} * route.top_k,
-                route.weights + std::uint64_t{token} * route.top_k);
+  const bool is_near = chunk.end - chunk.first <= kSortNearIds;
+  std::int32_t* ids = is_near ? space.ids : route.ids + chunk.first;
+  float* weights = route.weights + chunk.first;
+  const std::uint32_t first = chunk.first / route.top_k, end = chunk.end / route.top_k;
+  if (warp < routers)
+    for (std::uint32_t token = first + warp; token < end; token += routers) {
+      const std::uint64_t at = std::uint64_t{token - first} * route.top_k;
+      route_token(route, token, scratch + warp * 2 * route.columns, ids + at, weights + at);
+    }
+  __syncthreads();
+  if (is_near)
+    for (std::uint32_t i = threadIdx.x; i < chunk.end - chunk.first; i += kSortThreads)
+      route.ids[chunk.first + i] = ids[i];
+  return ids;
 }
 
 // The chunk's slots of the thread's expert; ranks are written.
-__device__ std::uint32_t count_chunk(const SortParams& p, const SortSpace& space) {
-  count_slots(p, space);
+__device__ std::uint32_t count_chunk(const SortParams& p, const SortSpace& space,
+                                     const std::int32_t* ids) {
+  Ranks ranks(p, space, ids);
+  ranks.count();
   __syncthreads();
   const std::uint32_t count = add_up_counts(p, space, Chunk(p.call).warps());
   if (gridDim.x > 1 && threadIdx.x < p.experts)
@@ -315,7 +364,7 @@ __device__ std::uint32_t count_chunk(const SortParams& p, const SortSpace& space
     *space.is_last = atomicInc(p.to.counted, gridDim.x - 1) == gridDim.x - 1 ? 1 : 0;
     __threadfence();  // and only then the counts of others
   }
-  write_ranks(p, space);
+  ranks.finish();
   return count;
 }
 
@@ -331,11 +380,10 @@ extern "C" __global__ void __launch_bounds__(kSortThreads, 1)
   __syncthreads();
   wait_for_previous();
 
-  if (p.route.columns != 0) {
-    route_chunk(p, reinterpret_cast<float*>(shared + sort_words(p.experts)));
-    __syncthreads();
-  }
-  std::uint32_t count = p.call.counts != nullptr ? batch_count(p) : count_chunk(p, space);
+  const std::int32_t* ids = p.call.ids + Chunk(p.call).first;
+  if (p.route.columns != 0)
+    ids = route_chunk(p, space, reinterpret_cast<float*>(shared + sort_words(p.experts)));
+  std::uint32_t count = p.call.counts != nullptr ? batch_count(p) : count_chunk(p, space, ids);
   if (gridDim.x > 1) {
     __syncthreads();
     if (*space.is_last == 0) return;
