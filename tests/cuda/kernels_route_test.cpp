@@ -117,6 +117,7 @@ class Route : public OnDevice {
     sort.call.tokens = params.tokens;
     sort.call.top_k = params.top_k;
     sort.call.ids = params.ids;
+    sort.chunks = sort_blocks(sort.call);
     sort.to = {.tiles = tiles.as<Tile>(),
                .tile_count = counters.as<std::uint32_t>(),
                .work = counters.as<std::uint32_t>() + 1,
@@ -127,7 +128,7 @@ class Route : public OnDevice {
                .expert_of_row = expert_of_row.as<std::int32_t>(),
                .tile_of_row = tile_of_row.as<std::int32_t>()};
     run("fp4moe_sm90_sort", sort,
-        {sort_blocks(sort.call), kSortThreads, sort_shared(sort.experts, params.columns)});
+        {sort.chunks, kSortThreads, sort_shared(sort.experts, params.columns)});
   }
 
   // All types, at sizes that do and do not fill a warp.

@@ -38,6 +38,7 @@ class Sort : public OnDevice {
     const Memory ranks = room<std::int32_t>(slots), first_rows = room<std::uint32_t>(firsts);
     const Memory slot_of_row = upload(untouched), expert_of_row = upload(untouched);
     const Memory tile_of_row = room<std::int32_t>(rows / 8);
+    params.chunks = blocks;
     params.to = {.tiles = tiles.as<Tile>(),
                  .tile_count = counters.as<std::uint32_t>(),
                  .work = counters.as<std::uint32_t>() + 1,

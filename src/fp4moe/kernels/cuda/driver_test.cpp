@@ -500,7 +500,9 @@ constexpr std::string_view kKernels[] = {"sort",
                                          "decode_mxfp4",
                                          "decode_nvfp4",
                                          "decode_plain_mxfp4",
+                                         "decode_quantised_mxfp4",
                                          "decode_plain_nvfp4",
+                                         "decode_quantised_nvfp4",
                                          "read",
                                          "rate"};
 

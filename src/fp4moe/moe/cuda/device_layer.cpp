@@ -142,6 +142,7 @@ Result<Done> DeviceLayer::find_kernels() {
   if (options_.decodes) {
     wanted.emplace_back(&kernels_.decode, fmt::format("decode_{}", format));
     wanted.emplace_back(&kernels_.decode_plain, fmt::format("decode_plain_{}", format));
+    wanted.emplace_back(&kernels_.decode_quantised, fmt::format("decode_quantised_{}", format));
   }
   for (std::size_t i = 0; i < kernels_.products.size(); ++i)
     wanted.emplace_back(&kernels_.products[i],
@@ -154,7 +155,8 @@ Result<Done> DeviceLayer::find_kernels() {
   std::vector<std::pair<Function, std::uint32_t>> shared{{kernels_.sort, sm90::kSortMostShared},
                                                          {kernels_.activate, kActivateMostShared}};
   if (options_.decodes)
-    for (const Function decode : {kernels_.decode, kernels_.decode_plain})
+    for (const Function decode :
+         {kernels_.decode, kernels_.decode_plain, kernels_.decode_quantised})
       shared.emplace_back(decode, sm90::kSharedBytes);
   for (const Function product : kernels_.products) shared.emplace_back(product, sm90::kSharedBytes);
   for (const auto& [function, bytes] : shared)
@@ -165,9 +167,12 @@ Result<Done> DeviceLayer::find_kernels() {
 // Scales of quantised activations, x's and h's.
 Result<Done> DeviceLayer::place_scales() {
   const std::size_t first = problem_.input_scales.size(), second = problem_.hidden_scales.size();
-  if (second == 1 && layer_.activations_in_bf16 == 0)
-    hidden_factor_ =
-        shared_factor({.key = problem_.quantises, .global_scale = problem_.hidden_scales[0]});
+  const auto factor = [&](const std::vector<float>& scales) {
+    if (scales.size() != 1 || layer_.activations_in_bf16 != 0) return 1.0f;
+    return shared_factor({.key = problem_.quantises, .global_scale = scales[0]});
+  };
+  input_factor_ = factor(problem_.input_scales);
+  hidden_factor_ = factor(problem_.hidden_scales);
   if (first + second == 0) return Done{};
   Result<Memory> memory = device_->allocate((first + second) * sizeof(float));
   if (!memory) return memory.why();
@@ -267,8 +272,10 @@ Result<Done> DeviceLayer::decode(const Step& step) const {
                                   .hidden = space.at<std::uint64_t>(Region::hidden),
                                   .sums = space.at<std::uint64_t>(Region::sums),
                                   .counters = space.at<std::uint32_t>(Region::counters)};
-  const bool is_plain = sm90::plain(params) == params;
-  return device_->launch({.function = is_plain ? kernels_.decode_plain : kernels_.decode,
+  const Function function = sm90::plain(params) == params       ? kernels_.decode_plain
+                            : sm90::quantised(params) == params ? kernels_.decode_quantised
+                                                                : kernels_.decode;
+  return device_->launch({.function = function,
                           .blocks = static_cast<std::uint32_t>(device_->facts().multiprocessors),
                           .threads = sm90::kDecodeThreads,
                           .shared_bytes = step.plan.decode.shared_bytes,
@@ -312,6 +319,7 @@ DeviceLayer::RowsParams DeviceLayer::rows_params(const Step& step) const {
             .most_rank = static_cast<std::uint32_t>(given.most_rank),
             .low = space.at<float>(Region::low)};
   const bool fuses = step.plan.fuses, rounds = step.plan.rounds;
+  const auto blocks = static_cast<std::uint32_t>(device_->facts().multiprocessors);
   const std::uint32_t tile = step.plan.tile_tokens;
   const std::uint32_t stages = sm90::product_shape(tile, layer_.is_nvfp4 != 0).stages;
   const float raise = sm90::product_raise(tile, layer_.is_nvfp4 != 0);
@@ -320,20 +328,30 @@ DeviceLayer::RowsParams DeviceLayer::rows_params(const Step& step) const {
                .route = step.route,
                .experts = layer_.experts,
                .tile_tokens = tile,
+               .chunks = sm90::sort_blocks(step.call),
+               .prefetch = first_weights(layer_, step.call, blocks),
                .to = sorted},
       .gather = {.call = step.call, .layer = layer_, .sorted = sorted, .tiles = x, .raise = raise},
       .first = {.matrix = layer_.w13,
                 .sorted = sorted,
                 .tiles = x,
                 .work = sorted.work,
-                .epilogue = fuses ? sm90::Epilogue::hidden : sm90::Epilogue::raw,
+                .epilogue = !fuses ? sm90::Epilogue::raw
+                            : layer_.quantise == sm90::Quantise::none ? sm90::Epilogue::hidden
+                                                                      : sm90::Epilogue::placed,
                 .out = fuses ? static_cast<void*>(h) : static_cast<void*>(raw),
                 .out_units = fuses ? layer_.w2.units : 0,
                 .is_gated = layer_.is_gated,
                 .alpha = as_swiglu(layer_).alpha,
                 .beta = as_swiglu(layer_).beta,
                 .limit = layer_.limit,
-                .input_factor = step.call.x_factor,
+                .hidden = {.quantise = layer_.quantise,
+                           .middle = layer_.middle,
+                           .activations_in_bf16 = layer_.activations_in_bf16,
+                           .scales = layer_.hidden_scales,
+                           .scales_each = layer_.hidden_scales_each},
+                .input_factor =
+                    step.call.x_is_quantised != 0 ? step.call.x_factor : input_factor_,
                 .tile_tokens = tile,
                 .stages = stages,
                 .raise = raise},
@@ -372,7 +390,9 @@ Result<Done> DeviceLayer::run_rows(const Step& step) const {
   const Function product = kernels_.products[static_cast<std::size_t>(bound)];
   const sm90::ProductShape shape = sm90::product_shape(tile, layer_.is_nvfp4 != 0);
   const Geometry multiply{blocks, shape.threads, shape.shared_bytes};
-  const Geometry sort{sm90::sort_blocks(step.call), sm90::kSortThreads,
+  const bool prefetches = params.sort.prefetch.streams != 0;
+  const Geometry sort{params.sort.chunks + (prefetches ? sm90::kPrefetchBlocks : 0),
+                      sm90::kSortThreads,
                       sm90::sort_shared(layer_.experts, step.route.columns)};
   const Geometry gather{sm90::gather_blocks(layer_, tokens, blocks), sm90::kGatherThreads};
   const Geometry activate{sm90::activate_blocks(most_rows(slots, layer_.experts), blocks),

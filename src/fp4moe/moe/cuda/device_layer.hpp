@@ -129,7 +129,8 @@ class DeviceLayer {
  private:
   struct Kernels {
     kernels::cuda::Function sort = nullptr, gather = nullptr, activate = nullptr,
-                            combine = nullptr, decode = nullptr, decode_plain = nullptr;
+                            combine = nullptr;
+    kernels::cuda::Function decode = nullptr, decode_plain = nullptr, decode_quantised = nullptr;
     std::array<kernels::cuda::Function, std::size(sm90::kTileBounds)> products{};
   };
   struct Step;
@@ -151,7 +152,7 @@ class DeviceLayer {
   sm90::Layer layer_{};
   std::shared_ptr<const DeviceWeights> weights_{};
   kernels::cuda::Memory scales_{};
-  float hidden_factor_ = 1.0f;  // of quantised h, where all experts share it
+  float input_factor_ = 1.0f, hidden_factor_ = 1.0f;  // of quantised x and h, where experts share it
   Kernels kernels_{};
 };
 

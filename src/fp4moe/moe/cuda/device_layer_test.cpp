@@ -50,6 +50,36 @@ TEST_F(DeviceLayers, FewTokensAreOneLaunchAndManyASequence) {
   EXPECT_EQ(launched(), (Names{"sort", "gather", "product32_mxfp4", "product32_mxfp4", "combine"}));
 }
 
+TEST_F(DeviceLayers, DecodeHasKernelsForWhatMostCallsAre) {
+  const TestLayer layer = weights();
+  const auto made = make(layer, "native");
+  ASSERT_TRUE(made) << text(made.why());
+  const auto space = made->reserve({.tokens = 16, .top_k = 2});
+  ASSERT_TRUE(space);
+  const auto kernel = [&](const DeviceLayer& by, const DeviceCall& given) {
+    launched();
+    const auto done = by.apply(given, *space, nullptr);
+    EXPECT_TRUE(done) << text(done.why());
+    return launched();
+  };
+  using Names = std::vector<std::string>;
+  DeviceCall plain = call(4);
+  EXPECT_EQ(kernel(*made, plain), Names{"decode_mxfp4"});  // float32 output
+  plain.out.dtype = DType::bf16;
+  EXPECT_EQ(kernel(*made, plain), Names{"decode_plain_mxfp4"});
+  DeviceCall apart = plain;
+  apart.x.data += 2;  // rows that do not begin where words do
+  EXPECT_EQ(kernel(*made, apart), Names{"decode_mxfp4"});
+  ExpertsProblem quantised = problem(layer, "native");
+  quantised.quantises = ActivationKey::mxfp8;
+  const auto alike = made->alike(quantised);
+  ASSERT_TRUE(alike) << text(alike.why());
+  EXPECT_EQ(kernel(*alike, plain), Names{"decode_quantised_mxfp4"});
+  const auto rounded = made->alike(problem(layer, "marlin"));
+  ASSERT_TRUE(rounded) << text(rounded.why());
+  EXPECT_EQ(kernel(*rounded, plain), Names{"decode_mxfp4"});
+}
+
 TEST_F(DeviceLayers, SortHasABlockForEachChunkOfSlots) {
   const TestLayer layer = weights();
   const auto made = make(layer);
@@ -62,10 +92,15 @@ TEST_F(DeviceLayers, SortHasABlockForEachChunkOfSlots) {
     EXPECT_TRUE(done) << text(done.why());
     return fake_->launches.empty() ? 0 : fake_->launches[0].blocks;
   };
-  EXPECT_EQ(sort_blocks(call(17)), 1u);
-  EXPECT_EQ(sort_blocks(call(64)), 1u);
-  EXPECT_EQ(sort_blocks(call(65)), 2u);
-  EXPECT_EQ(sort_blocks(call(3000)), 47u);
+  // Others fetch weights, where all experts are likely to have tokens.
+  DeviceCall few = call(3);
+  few.form = OutputForm::slots;
+  few.out.rows = 6;
+  EXPECT_EQ(sort_blocks(few), 1u);
+  EXPECT_EQ(sort_blocks(call(17)), 1u + sm90::kPrefetchBlocks);
+  EXPECT_EQ(sort_blocks(call(64)), 1u + sm90::kPrefetchBlocks);
+  EXPECT_EQ(sort_blocks(call(65)), 2u + sm90::kPrefetchBlocks);
+  EXPECT_EQ(sort_blocks(call(3000)), 47u + sm90::kPrefetchBlocks);
   // Batches come sorted.
   DeviceCall batches = call(std::uint64_t{4} * 1500, 96, 1);
   batches.counts = std::exchange(batches.ids, nullptr);

@@ -21,7 +21,7 @@ struct TileRow {
   std::uint64_t mean;
   std::uint32_t tokens;
 };
-constexpr TileRow kTileRows[] = {{20, sm90::kTileBounds[0]}, {44, sm90::kTileBounds[1]}};
+constexpr TileRow kTileRows[] = {{14, sm90::kTileBounds[0]}, {50, sm90::kTileBounds[1]}};
 
 static_assert(static_cast<int>(sm90::Act::gelu_tanh_no_mul) ==
               static_cast<int>(Activation::gelu_tanh_no_mul));
@@ -68,10 +68,14 @@ bool is_fused_act(sm90::Act act) {
          act == sm90::Act::silu;
 }
 
-// The first product's epilogue knows three activations, and rounds only their result.
+// The first product's epilogue knows three activations, rounds only their result, and quantises it
+// by the 32 columns that it has at once. It has one factor for all inputs.
 bool fuses(const sm90::Layer& layer) {
+  const bool is_near = layer.quantise != sm90::Quantise::fp8_block128 &&
+                       layer.quantise != sm90::Quantise::fp8_token;
   return layer.is_gated != 0 && is_fused_act(layer.act) && layer.first == sm90::First::none &&
-         layer.middle != sm90::Middle::gate_and_result && layer.quantise == sm90::Quantise::none;
+         layer.middle != sm90::Middle::gate_and_result && is_near &&
+         layer.input_scales_each == 0;
 }
 
 // Rows of the second product that must not be rounded before they are weighed, or whose factors
@@ -166,6 +170,21 @@ CallPlan plan_call(const sm90::Layer& layer, const CallSize& size) {
   made.fuses = fuses(layer) && !size.has_adapters;
   made.rounds = !needs_raw(layer) && !size.has_adapters && !is_near(layer, size.slots());
   return made;
+}
+
+sm90::Prefetch first_weights(const sm90::Layer& layer, const sm90::Call& call,
+                             std::uint32_t blocks) {
+  const std::uint64_t slots = std::uint64_t{call.tokens} * call.top_k;
+  const std::uint64_t groups = std::uint64_t{layer.experts} * layer.w13.groups;
+  if (call.counts != nullptr || slots < std::uint64_t{2} * layer.experts || groups == 0) return {};
+  // Groups of an expert lie one behind the other, and experts as well.
+  const std::uint64_t stride = layer.w13.expert_bytes / layer.w13.groups;
+  const std::uint64_t streams = std::min<std::uint64_t>(groups, blocks * sm90::kConsumers);
+  return {.from = layer.w13.records,
+          .stride = stride,
+          .streams = static_cast<std::uint32_t>(streams),
+          .bytes = static_cast<std::uint32_t>(
+              std::min(stride, sm90::kPrefetchBytes / streams / 16 * 16))};
 }
 
 std::uint32_t tile_tokens(std::uint64_t slots, std::uint64_t experts) {

@@ -54,6 +54,11 @@ struct CallPlan {
 };
 CallPlan plan_call(const sm90::Layer& layer, const CallSize& size);
 
+// What the first product reads first, on so many multiprocessors, where nearly all experts have
+// tokens.
+sm90::Prefetch first_weights(const sm90::Layer& layer, const sm90::Call& call,
+                             std::uint32_t blocks);
+
 // Tokens of a tile, at most: the more an expert has on average, the more.
 std::uint32_t tile_tokens(std::uint64_t slots, std::uint64_t experts);
 // Rows and tiles that so many slots become at most, however they are routed.

@@ -115,8 +115,14 @@ TEST(Plan, TheActivationIsFusedWhereNothingElseIsRounded) {
   problem.activation = Activation::gelu;
   EXPECT_FALSE(plan(problem, size).fuses);
   problem = problem_of(4, 64, 64);
-  problem.quantises = ActivationKey::mxfp8;
-  EXPECT_FALSE(plan(problem, size).fuses);
+  for (const auto key : {ActivationKey::mxfp8, ActivationKey::mxfp4}) {
+    problem.quantises = key;
+    EXPECT_TRUE(plan(problem, size).fuses);
+  }
+  for (const auto key : {ActivationKey::fp8_block128, ActivationKey::fp8_token}) {
+    problem.quantises = key;
+    EXPECT_FALSE(plan(problem, size).fuses);  // more columns than a warpgroup has
+  }
   EXPECT_FALSE(plan(problem_of(4, 64, 64), {.tokens = 64, .top_k = 4, .has_adapters = true}).fuses);
 }
 

@@ -33,11 +33,13 @@ inline constexpr std::string_view kKernels[] = {"sort",
                                                 "product128_mxfp4",
                                                 "decode_mxfp4",
                                                 "decode_plain_mxfp4",
+                                                "decode_quantised_mxfp4",
                                                 "product32_nvfp4",
                                                 "product64_nvfp4",
                                                 "product128_nvfp4",
                                                 "decode_nvfp4",
-                                                "decode_plain_nvfp4"};
+                                                "decode_plain_nvfp4",
+                                                "decode_quantised_nvfp4"};
 
 class FakeDevice : public ::testing::Test {
  protected:

@@ -1,4 +1,4 @@
-// One kernel for what most calls are, one for all others.
+// Kernels for what most calls are, and one for all others.
 #include "fp4moe/kernels/cuda/sm90/decode.cuh"
 
 namespace fp4moe::kernels::cuda::sm90 {
@@ -6,6 +6,10 @@ namespace fp4moe::kernels::cuda::sm90 {
 extern "C" __global__ void __launch_bounds__(kDecodeThreads, 1)
     fp4moe_sm90_decode_plain_nvfp4(const __grid_constant__ DecodeParams params) {
   decode::run<Nvfp4>(plain(params), params);
+}
+extern "C" __global__ void __launch_bounds__(kDecodeThreads, 1)
+    fp4moe_sm90_decode_quantised_nvfp4(const __grid_constant__ DecodeParams params) {
+  decode::run<Nvfp4>(quantised(params), params);
 }
 extern "C" __global__ void __launch_bounds__(kDecodeThreads, 1)
     fp4moe_sm90_decode_nvfp4(const __grid_constant__ DecodeParams params) {

@@ -103,24 +103,37 @@ struct Rounding {
   Quantise kind;
   float global;
 };
-// `count` rows of `width` columns into a tile of `rows`; load(row, piece) gives eight. Zero beyond
-// the width.
+// `count` rows of `width` columns into a tile of `rows`; load(row, piece) gives eight, while those
+// before are rounded. Zero beyond the width.
 template <class Load>
 __device__ inline void stage_rows(const DecodeParams& p, const Memory& memory, uint2 count_of_rows,
                                   std::uint32_t width, const Rounding& how, const Load& load) {
   const std::uint32_t count = count_of_rows.x, rows = count_of_rows.y;
   const std::uint32_t pieces = (width + kUnit - 1) / kUnit * (kUnit / kPiece);
   // Whole warps stay together: blocks of quantised values span lanes.
-  const std::uint32_t padded = (pieces + 31) / 32 * 32;
-  for (std::uint32_t i = stager(); i < count * padded; i += kStagers) {
-    const std::uint32_t row = i / padded, piece = i - row * padded;
-    const bool is_real = piece * kPiece < width;
-    Piece values = is_real ? load(row, piece) : no_piece();
+  const std::uint32_t padded = (pieces + 31) / 32 * 32, all = count * padded;
+  struct At {
+    std::uint32_t row, piece;
+  };
+  const auto at = [&](std::uint32_t i) -> At { return {i / padded, i - i / padded * padded}; };
+  const auto values_at = [&](std::uint32_t i, At where) {
+    return i < all && where.piece * kPiece < width ? load(where.row, where.piece) : no_piece();
+  };
+  std::uint32_t i = stager();
+  At here = at(i);
+  Piece values = values_at(i, here);
+#pragma unroll 1
+  while (i < all) {
+    i += kStagers;
+    const At there = at(i);
+    const Piece next = values_at(i, there);
     if (how.kind != Quantise::none) {
       const float amax = block_amax(how.kind, values);
-      if (is_real) values = placed_piece(p.layer, values, amax, how.global);
+      if (here.piece * kPiece < width) values = placed_piece(p.layer, values, amax, how.global);
     }
-    if (piece < pieces) store_tokens(memory, rows, row, piece, to_bf16(values));
+    if (here.piece < pieces) store_tokens(memory, rows, here.row, here.piece, to_bf16(values));
+    here = there;
+    values = next;
   }
 }
 

@@ -63,6 +63,10 @@ constexpr std::uint32_t sort_blocks(const Call& call) {
   return at_least_one(whole_parts(slots, std::max(sort_chunk(call.tokens, call.top_k), 1u)),
                       kSortBlocks);
 }
+// While few blocks sort, others fetch into the cache what the first product reads first: of as many
+// groups of rows as are multiplied at once, in steps.
+inline constexpr std::uint32_t kPrefetchBlocks = 96, kPrefetchStep = 4 * 1024;
+inline constexpr std::uint64_t kPrefetchBytes = 24 << 20;
 // A slot's rank among those of its expert in its chunk, behind the expert.
 inline constexpr std::uint32_t kRankBits = 21;
 static_assert(kMostExperts <= 1u << (31 - kRankBits));

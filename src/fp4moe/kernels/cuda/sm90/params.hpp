@@ -185,11 +185,21 @@ struct Sorted {
   std::int32_t* tile_of_row = nullptr;    // [rows / 8]: of each group of 8 rows
 };
 
+// Neighbouring streams of bytes, the first `bytes` of each of which will be read soon.
+struct Prefetch {
+  const std::uint8_t* from = nullptr;
+  std::uint64_t stride = 0;       // from stream to stream
+  std::uint32_t streams = 0;      // 0: nothing
+  std::uint32_t bytes = 0;        // of each
+};
+
 struct SortParams {
   Call call{};
   RouteParams route{};                      // columns 0: ids and weights are given
   std::uint32_t experts = 0;                // local
   std::uint32_t tile_tokens = kTileTokens;  // at most, of a tile: 32, 64 or 128
+  std::uint32_t chunks = 1;                 // blocks; those behind prefetch
+  Prefetch prefetch{};
   Sorted to{};
 };
 
@@ -202,8 +212,18 @@ struct GatherParams {
   float raise = 1;                // see product_raise
 };
 
+// What h is rounded to between the products, as in Layer.
+struct HiddenFormat {
+  Quantise quantise = Quantise::none;
+  Middle middle = Middle::none;
+  std::uint32_t activations_in_bf16 = 0;
+  const float* scales = nullptr;
+  std::uint32_t scales_each = 0;
+};
+
 enum class Epilogue : std::uint32_t {
   hidden,   // activation (swigluoai, swigluoai_uninterleave, silu), bf16 into tiles of `out_units`
+  placed,   // the same, quantised by blocks of at most 32 and read back
   raw,      // accumulators, float32 [rows][64 * groups]
   rounded,  // accumulator * factor + bias in bf16, [rows][64 * groups]
 };
@@ -217,9 +237,10 @@ struct ProductParams {
   Epilogue epilogue = Epilogue::raw;
   void* out = nullptr;
   std::uint32_t out_units = 0;
-  std::uint32_t is_gated = 0;  // hidden: always
+  std::uint32_t is_gated = 0;  // hidden, placed: always
   float alpha = 1, beta = 0, limit = 0;
-  float input_factor = 1;                   // hidden, rounded: also multiplies the accumulator
+  HiddenFormat hidden{};                    // placed
+  float input_factor = 1;                   // all but raw: also multiplies the accumulator
   std::uint32_t tile_tokens = kTileTokens;  // as sort was told
   std::uint32_t stages = 0;                 // of product_shape
   float raise = 1;                          // of tokens, and of h that is written
@@ -284,10 +305,11 @@ struct DecodeParams {
 };
 
 // What most calls are, and kernels of their own are for, which know it when they are compiled: BF16
-// in and out, gated SwiGLU, nothing rounded or quantised on the way, experts chosen by up to 128
-// logits as they are, or given. Other calls do not stay as they were.
+// in and out, gated SwiGLU, nothing rounded on the way, experts chosen by up to 128 logits as they
+// are, or given; activations as they come, or quantised as well. Other calls do not stay as they
+// were.
 inline constexpr std::uint32_t kMostHeld = 128;  // logits that a warp holds in registers
-constexpr DecodeParams plain(DecodeParams p) {
+constexpr DecodeParams quantised(DecodeParams p) {
   p.layer.is_gated = 1;
   p.layer.act = Act::swigluoai;
   p.layer.first = First::none;
@@ -295,10 +317,6 @@ constexpr DecodeParams plain(DecodeParams p) {
   p.layer.second = Second::none;
   p.layer.weight = WeightKind::none;
   p.layer.rounds_sum = 0;
-  p.layer.activations_in_bf16 = 0;
-  p.layer.quantise = Quantise::none;
-  p.layer.input_scales = nullptr;
-  p.layer.hidden_scales = nullptr;
   p.call.x.type = Type::bf16;
   p.call.x_is_quantised = 0;
   p.call.out.type = Type::bf16;
@@ -310,6 +328,13 @@ constexpr DecodeParams plain(DecodeParams p) {
   p.route.weights_in_bf16 = 0;
   p.route.bias = nullptr;
   return p;
+}
+constexpr DecodeParams plain(DecodeParams p) {
+  p.layer.quantise = Quantise::none;
+  p.layer.activations_in_bf16 = 0;
+  p.layer.input_scales = nullptr;
+  p.layer.hidden_scales = nullptr;
+  return quantised(p);
 }
 
 // Packs rows of the checkpoint into native_sm90, one matrix of one expert.

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "fp4moe/kernels/cuda/sm90/params.hpp"
+#include "fp4moe/kernels/cuda/sm90/pieces.cuh"
 #include "fp4moe/kernels/cuda/sm90/ptx.cuh"
 #include "fp4moe/kernels/cuda/sm90/shapes.hpp"
 
@@ -39,7 +40,7 @@ __device__ inline void fetch_numbers(const ProductParams& p, const Sums& of, con
     copy_later4(to.bias + of.thread * 4, bias + of.thread);
   } else if (of.thread < 66) {
     const std::uint32_t turn = of.thread - 64;
-    const bool is_two = p.epilogue == Epilogue::hidden;  // of gates, of ups
+    const bool is_two = p.epilogue != Epilogue::rounded;  // of gates, of ups
     const float* factors = p.matrix.factor;
     copy_later4(to.factors + turn * 4, is_two ? factors + 2 * expert + turn : factors + expert);
   }
@@ -50,28 +51,26 @@ __device__ inline void fetch_numbers(const ProductParams& p, const Sums& of, con
 struct Two {
   float first, second;
 };
-__device__ inline Two swiglu(Two gate, Two up, const ProductParams& p) {
-  const float rate = -1.44269504f * p.alpha, shift = p.beta * p.raise;
+__device__ inline Two swiglu(Two gate, Two up, const ProductParams& p, float raise) {
+  const float rate = -1.44269504f * p.alpha, shift = p.beta * raise;
   const Two low{fminf(gate.first, p.limit), fminf(gate.second, p.limit)};
   const Two held{fmaxf(fminf(up.first, p.limit), -p.limit),
                  fmaxf(fminf(up.second, p.limit), -p.limit)};
   const float a = 1.0f + power_of_two(fminf(rate * low.first, 60.0f));
   const float b = 1.0f + power_of_two(fminf(rate * low.second, 60.0f));
   const float both = reciprocal(a * b);
-  return {low.first * (both * b) * fmaf(held.first, p.raise, shift),
-          low.second * (both * a) * fmaf(held.second, p.raise, shift)};
+  return {low.first * (both * b) * fmaf(held.first, raise, shift),
+          low.second * (both * a) * fmaf(held.second, raise, shift)};
 }
 
 // h of 32 columns, half a unit of tiles: a warp has eight of them.
-template <int room>
-struct HiddenStore {
-  static constexpr std::uint32_t kTokens = room * 2 < 64 ? room * 2 : 64;  // at once
-  Two factor, bias;                                                        // of gates, of ups
+struct Hidden {
+  Two factor, bias;  // of gates, of ups
   std::uint8_t* to;
   std::uint32_t half;  // of the unit
   bool is_alone;       // the other half has no rows: it is to be zero
 
-  __device__ HiddenStore(const ProductParams& p, const Sums& of, const Staging& from) {
+  __device__ Hidden(const ProductParams& p, const Sums& of, const Staging& from) {
     const std::uint32_t row = of.thread / 32 * 16 + of.lane / 4;
     const float input = p.input_factor / p.raise;
     factor = {load_float(from.factors) * input, load_float(from.factors + 4) * input};
@@ -83,6 +82,28 @@ struct HiddenStore {
          std::uint64_t{of.group / 2} * of.tile.rows * 128;
     is_alone = half == 0 && of.group + 1 == p.matrix.groups;
   }
+  // Of two tokens, from gates and ups.
+  __device__ Two of(const ProductParams& p, const float* four, float raise) const {
+    return swiglu({four[0] * factor.first + bias.first, four[1] * factor.first + bias.first},
+                  {four[2] * factor.second + bias.second, four[3] * factor.second + bias.second}, p,
+                  raise);
+  }
+  // Eight columns of a token.
+  __device__ void write(std::uint32_t token, std::uint32_t chunk, const uint4& words) const {
+    const std::uint32_t at = (half * 4 + chunk) ^ token % 8;
+    auto* row = reinterpret_cast<uint4*>(to + token * 128);
+    row[at] = words;
+    if (is_alone) row[at ^ 4] = {0, 0, 0, 0};
+  }
+};
+
+template <int room>
+struct HiddenStore {
+  static constexpr std::uint32_t kTokens = room * 2 < 64 ? room * 2 : 64;  // at once
+  Hidden hidden;
+
+  __device__ HiddenStore(const ProductParams& p, const Sums& of, const Staging& from)
+      : hidden(p, of, from) {}
   static __device__ std::uint32_t place(std::uint32_t token, std::uint32_t chunk) {
     return token * 64 + (chunk ^ (token / 2 % 4)) * 16;
   }
@@ -95,10 +116,7 @@ struct HiddenStore {
 #pragma unroll
       for (std::uint32_t i = 0; i < 4; ++i) {
         if (t + 8 * i >= left) break;
-        const float* four = sums + t / 2 + 4 * i;
-        const Two h = swiglu(
-            {four[0] * factor.first + bias.first, four[1] * factor.first + bias.first},
-            {four[2] * factor.second + bias.second, four[3] * factor.second + bias.second}, p);
+        const Two h = hidden.of(p, sums + t / 2 + 4 * i, p.raise);
         made[i] = pack_bf16(h.first, h.second);
       }
       store_transposed(space.tokens + place(t + of.lane, of.thread / 32), made);
@@ -109,13 +127,56 @@ struct HiddenStore {
     const std::uint32_t chunk = of.thread % 4;
 #pragma unroll
     for (std::uint32_t t = of.thread / 4; t < kTokens; t += 32) {
-      const std::uint32_t token = first + t;
-      if (token >= of.tile.rows) break;
-      const std::uint32_t at = (half * 4 + chunk) ^ token % 8;
-      auto* row = reinterpret_cast<uint4*>(to + token * 128);
-      row[at] = load_shared16(space.tokens + place(t, chunk));
-      if (is_alone) row[at ^ 4] = {0, 0, 0, 0};
+      if (first + t >= of.tile.rows) break;
+      hidden.write(first + t, chunk, load_shared16(space.tokens + place(t, chunk)));
     }
+  }
+};
+
+// Quantised: columns of a block are in neighbouring lanes when they are written.
+template <int room>
+struct PlacedStore {
+  static constexpr std::uint32_t kTokens = 32;
+  Hidden hidden;
+  Layer layer{};  // as far as quantisers look
+  float global;
+
+  __device__ PlacedStore(const ProductParams& p, const Sums& of, const Staging& from)
+      : hidden(p, of, from) {
+    layer.quantise = p.hidden.quantise;
+    layer.activations_in_bf16 = p.hidden.activations_in_bf16;
+    global = scale_of(p.hidden.scales, p.hidden.scales_each != 0,
+                      static_cast<std::uint32_t>(of.tile.expert));
+  }
+  static __device__ std::uint32_t place(std::uint32_t token, std::uint32_t chunk) {
+    return token * 128 + (chunk ^ (token / 2 % 4)) * 32;
+  }
+  __device__ void lay_down(const ProductParams& p, const Sums& of, const Staging& space,
+                           const float* sums, std::uint32_t left) const {
+    const std::uint32_t column = of.lane / 4, chunk = of.thread / 32;
+#pragma unroll
+    for (std::uint32_t i = 0; i < 4; ++i) {
+      if (8 * i >= left) break;
+      Two h = hidden.of(p, sums + 4 * i, 1.0f);
+      if (p.hidden.middle != Middle::none)
+        h = {rounded_to_bf16(h.first), rounded_to_bf16(h.second)};
+      const std::uint32_t token = 8 * i + of.lane % 4 * 2;
+      store_float(space.tokens + place(token, chunk) + column * 4, h.first);
+      store_float(space.tokens + place(token + 1, chunk) + column * 4, h.second);
+    }
+  }
+  __device__ void write(const ProductParams& p, const Sums& of, const Staging& space,
+                        std::uint32_t first) const {
+    const std::uint32_t chunk = of.thread % 4, token = of.thread / 4;
+    const uint4 low = load_shared16(space.tokens + place(token, chunk));
+    const uint4 high = load_shared16(space.tokens + place(token, chunk) + 16);
+    const sm90::Piece h{{__uint_as_float(low.x), __uint_as_float(low.y), __uint_as_float(low.z),
+                         __uint_as_float(low.w), __uint_as_float(high.x), __uint_as_float(high.y),
+                         __uint_as_float(high.z), __uint_as_float(high.w)}};
+    const float amax = block_amax(layer.quantise, h);
+    if (first + token >= of.tile.rows) return;
+    hidden.write(first + token, chunk,
+                 to_bf16(raised(placed_piece(layer, h, amax, global), p.raise)));
   }
 };
 
@@ -229,6 +290,8 @@ __device__ inline void store(const ProductParams& p, const Sums& of, const Stagi
   sync_some(of.barrier, 128);
   if (p.epilogue == Epilogue::hidden)
     store_by<HiddenStore<room>>(p, of, space, sums);
+  else if (p.epilogue == Epilogue::placed)
+    store_by<PlacedStore<room>>(p, of, space, sums);
   else if (p.epilogue == Epilogue::raw)
     store_by<RawStore<room>>(p, of, space, sums);
   else

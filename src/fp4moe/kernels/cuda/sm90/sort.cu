@@ -9,7 +9,7 @@
 //      tiles over the experts before. That is the first row of a chunk's slots of an expert
 //   5  the same block writes the tiles: an expert's groups of 8 rows, dealt out evenly
 //
-// Nobody waits for another block. Gather adds ranks to first rows.
+// Nobody waits for another block. Gather adds ranks to first rows. More blocks prefetch weights.
 #include "fp4moe/kernels/cuda/sm90/launches.hpp"
 #include "fp4moe/kernels/cuda/sm90/ptx.cuh"
 #include "fp4moe/kernels/cuda/sm90/route.cuh"
@@ -187,7 +187,7 @@ struct Share {
   std::uint32_t* counts;  // [chunks][experts]
 
   __device__ explicit Share(const SortParams& p) {
-    const std::uint32_t chunks = gridDim.x, most = min(kWarps, kSortThreads / p.experts);
+    const std::uint32_t chunks = p.chunks, most = min(kWarps, kSortThreads / p.experts);
     const std::uint32_t each = (chunks + most - 1) / most, part = threadIdx.x / p.experts;
     parts = (chunks + each - 1) / each;
     begin = part * each;
@@ -225,7 +225,7 @@ __device__ std::uint32_t add_up_chunks(const SortParams& p, const SortSpace& spa
 
 // Of each chunk's slots of each expert, in the place of their counts.
 __device__ void write_first_rows(const SortParams& p, const SortSpace& space) {
-  if (gridDim.x == 1) {
+  if (p.chunks == 1) {
     if (threadIdx.x < p.experts)
       p.to.first_rows[threadIdx.x] = space.first_group[threadIdx.x] * kGroup;
     return;
@@ -356,16 +356,27 @@ __device__ std::uint32_t count_chunk(const SortParams& p, const SortSpace& space
   ranks.count();
   __syncthreads();
   const std::uint32_t count = add_up_counts(p, space, Chunk(p.call).warps());
-  if (gridDim.x > 1 && threadIdx.x < p.experts)
+  if (p.chunks > 1 && threadIdx.x < p.experts)
     p.to.first_rows[blockIdx.x * p.experts + threadIdx.x] = count;
   __syncthreads();
-  if (gridDim.x > 1 && threadIdx.x == 0) {
+  if (p.chunks > 1 && threadIdx.x == 0) {
     __threadfence();  // first the counts of all threads, then the word that they are there
-    *space.is_last = atomicInc(p.to.counted, gridDim.x - 1) == gridDim.x - 1 ? 1 : 0;
+    *space.is_last = atomicInc(p.to.counted, p.chunks - 1) == p.chunks - 1 ? 1 : 0;
     __threadfence();  // and only then the counts of others
   }
   ranks.finish();
   return count;
+}
+
+// Streams by turns, so that all of them have their beginnings soon.
+__device__ void prefetch(const Prefetch& p, std::uint32_t block) {
+  const std::uint32_t steps = (p.bytes + kPrefetchStep - 1) / kPrefetchStep;
+  for (std::uint32_t i = threadIdx.x * kPrefetchBlocks + block; i < steps * p.streams;
+       i += kPrefetchBlocks * kSortThreads) {
+    const std::uint32_t step = i / p.streams, stream = i - step * p.streams;
+    const std::uint32_t first = step * kPrefetchStep;
+    bulk_prefetch(p.from + stream * p.stride + first, min(kPrefetchStep, p.bytes - first));
+  }
 }
 
 }  // namespace
@@ -375,6 +386,7 @@ extern "C" __global__ void __launch_bounds__(kSortThreads, 1)
   extern __shared__ __align__(16) std::uint32_t shared[];
   const SortSpace space = space_of(shared, p.experts);
   let_next_begin();
+  if (blockIdx.x >= p.chunks) return prefetch(p.prefetch, blockIdx.x - p.chunks);
   for (std::uint32_t i = threadIdx.x; i < kWarps * p.experts; i += kSortThreads)
     space.counts[i] = 0;
   __syncthreads();
@@ -384,7 +396,7 @@ extern "C" __global__ void __launch_bounds__(kSortThreads, 1)
   if (p.route.columns != 0)
     ids = route_chunk(p, space, reinterpret_cast<float*>(shared + sort_words(p.experts)));
   std::uint32_t count = p.call.counts != nullptr ? batch_count(p) : count_chunk(p, space, ids);
-  if (gridDim.x > 1) {
+  if (p.chunks > 1) {
     __syncthreads();
     if (*space.is_last == 0) return;
     count = add_up_chunks(p, space);
