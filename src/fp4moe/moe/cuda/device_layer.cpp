@@ -259,15 +259,11 @@ Result<Done> DeviceLayer::clear_output(const DeviceCall& call, Stream stream) co
 
 Result<Done> DeviceLayer::decode(const Step& step) const {
   const Workspace& space = step.space;
-  const sm90::Rows& x = step.call.x;
-  const bool in_words = x.type == sm90::Type::bf16 && x.stride % 8 == 0 &&
-                        reinterpret_cast<std::uintptr_t>(x.data) % 16 == 0;
   const sm90::DecodeParams params{.call = step.call,
                                   .layer = as_swiglu(layer_),
                                   .route = step.route,
                                   .tile_rows = step.plan.decode.tile_rows,
                                   .stages = step.plan.decode.stages,
-                                  .x_in_words = in_words ? 1U : 0U,
                                   .partial = space.at<std::uint64_t>(Region::partial),
                                   .hidden = space.at<std::uint64_t>(Region::hidden),
                                   .sums = space.at<std::uint64_t>(Region::sums),

@@ -1,18 +1,15 @@
 // A whole layer for a few tokens in one launch: one block a multiprocessor, all of them resident.
 //
 //   every block   routes all tokens, lists who goes to which expert, takes its share of the units
-//   of
-//                 both products
+//                 of both products
 //   producer      streams the share through a ring of stages, the first product's units, then
 //                 without a stop the second's
 //   consumers     four warpgroups: each takes every fourth unit of a stage, each warp 16 rows;
-//   their
-//                 sums of a group of rows go to shared memory
+//                 their sums of a group of rows go to shared memory
 //   finishers     three warps: add the four up, in a fixed order. Groups of the first product
-//   become
-//                 h; of one that lies in several blocks the first block adds up what the others
-//                 left. At the end they add up the experts of some tokens and columns of the
-//                 output.
+//                 become h; of one that lies in several blocks the first block adds up what the
+//                 others left
+//   all of them   at the end add up the experts of some tokens and columns of the output
 //
 // Blocks wait for each other's numbers by looking at them: half of a word of 8 bytes is the number,
 // half the launch it is of. No fence and no counter stands in between, and nothing depends on who
@@ -126,10 +123,9 @@ __device__ inline void multiply(const DecodeParams& p, const Memory& memory, Con
 }
 
 template <class Format>
-__device__ void consume(const DecodeParams& p, const Memory& memory) {
+__device__ void consume(const DecodeParams& p, const Memory& memory, std::uint32_t entries) {
   const Tables& tables = memory.tables;
   const std::uint32_t lane = threadIdx.x % 32, warp = uniform(threadIdx.x / 32);
-  const std::uint32_t entries = uniform(tables.entries);
   Consumer me{warp / 4, warp % 4, lane, {}, {}};
   Stretch s;
   for (Stretches all(Phase(p.layer.w13, entries)); all.next(s);) {
@@ -145,6 +141,7 @@ __device__ void consume(const DecodeParams& p, const Memory& memory) {
     staged = s.entry;
     multiply<Format>(p, memory, me, s, {kDecodeColumns, token_row(lane, lane % 8)});
   }
+  if (staged == ~0u) sync_some(kStagersMeet, kStagers);
 }
 
 // No expert of this rank was chosen.
@@ -201,35 +198,55 @@ __device__ void run(const DecodeParams& p, const DecodeParams& given) {
                       p.counters[0] + 1,
                       kRaises<Format>};
 
-  // A few warps route, the first of them makes the list, and weights are on their way; the others
-  // stage tokens meanwhile.
-  constexpr std::uint32_t kProducer = kConsumerThreads;  // the first thread of its warp
+  // A few warps route, the first of them makes the list, and weights are on their way; others stage
+  // tokens meanwhile. Finishers route if they are enough: consumers have everything at hand when
+  // the list is there.
+  constexpr std::uint32_t kProducer = kConsumerThreads / 32, kFinisher = kProducer + 1;  // warps
   const std::uint32_t warp = uniform(threadIdx.x / 32);
-  const std::uint32_t routers = routers_of(p, ring_bytes / 4);
-  if (warp < routers) {
-    find_experts(p, given.route, tables, reinterpret_cast<float*>(ring), routers);
+  const std::uint32_t count = routers_of(p, ring_bytes / 4);
+  const bool is_apart = count <= kFinishers / 32, is_finisher = warp >= kFinisher;
+  const Routers routers{count, is_apart ? warp - kFinisher : warp};
+  const std::uint32_t told = is_apart ? kDecodeThreads : 64;  // threads that meet at the list
+  LeftRow left;
+  if (routers.me < count) {
+    left = find_experts(p, given.route, tables, reinterpret_cast<float*>(ring), routers);
     fence_for_tensor_cores();  // bulk copies will write where routing did
-    sync_some(kRoutersMeet, routers * 32);
-    if (warp == 0) {
+    sync_some(kRoutersMeet, count * 32);
+    if (routers.me == 0) {
       list_slots(p, tables);
-      sync_some(kListIsThere, 64);
+      arrive_some(kListIsThere, told);
     }
   }
-  if (warp == kProducer / 32) {
-    sync_some(kListIsThere, 64);
-    if (threadIdx.x == kProducer && tables.entries != 0) produce<Format>(p, memory);
+  if (warp == kProducer) {
+    sync_some(kListIsThere, told);
+    if (threadIdx.x % 32 == 0 && tables.entries != 0) produce<Format>(p, memory);
     return;
   }
-  stage_inputs(p, memory);
-  sync_some(kStagersMeet, kStagers);
-  if (uniform(tables.entries) == 0) {
+  if (!is_apart || !is_finisher)
+    stage_inputs(p, memory, is_apart ? kConsumerThreads : kStagers);
+  if (!is_apart)
+    sync_some(kStagersMeet, kStagers);
+  else if (routers.me != 0)
+    sync_some(kListIsThere, told);
+  const std::uint32_t entries = uniform(tables.entries);
+  if (entries == 0) {
     clear_output(p);
-  } else if (warp >= kConsumerThreads / 32) {
-    Finisher(p, memory).run();
   } else {
-    consume<Format>(p, memory);
+    left.finish(p.route);
+    Output output(p, memory, entries, is_finisher ? warp - kFinisher : warp + kFinishers / 32);
+    if (is_finisher) {
+      sync_some(kWeightsAreThere, kFinishers + (is_apart ? 0 : count * 32));
+      Finisher finisher(p, memory);
+      finisher.prepare_slots();
+      output.locate();
+      finisher.run(entries);
+    } else {
+      if (!is_apart && routers.me < count) arrive_some(kWeightsAreThere, kFinishers + count * 32);
+      consume<Format>(p, memory, uniform(entries));
+    }
+    output.add_all();
   }
-  if (threadIdx.x == kProducer + 32) count_launch(p, memory.launch);
+  if (threadIdx.x == kFinisher * 32) count_launch(p, memory.launch);
 }
 
 }  // namespace fp4moe::kernels::cuda::sm90::decode

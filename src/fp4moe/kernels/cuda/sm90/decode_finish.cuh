@@ -8,6 +8,14 @@
 
 namespace fp4moe::kernels::cuda::sm90::decode {
 
+// What a block leaves of a group that other blocks have units of, too: of the group its share
+// begins in, or of the one it ends in. `number`: of the product.
+__device__ inline std::uint64_t* partial(const DecodeParams& p, std::uint32_t block,
+                                         std::uint32_t number, bool begins) {
+  return p.partial +
+         (std::uint64_t{block} * 4 + number * 2 + (begins ? 0 : 1)) * 64 * kDecodeColumns;
+}
+
 class Finisher {
  public:
   __device__ Finisher(const DecodeParams& p, const Memory& memory)
@@ -19,10 +27,9 @@ class Finisher {
         warp_(me_ / 32),
         lane_(me_ % 32) {}
 
-  __device__ void run() {
-    prepare_slots();
+  __device__ void run(std::uint32_t entries) {
     Stretch s;
-    const Phase first(p_.layer.w13, tables_.entries), second(p_.layer.w2, tables_.entries);
+    const Phase first(p_.layer.w13, entries), second(p_.layer.w2, entries);
     for (Stretches all(first); all.next(s);) finish_first_sums(first, s);
     std::uint32_t entry = ~0u;
     for (Stretches all(second); all.next(s);) {
@@ -30,29 +37,10 @@ class Finisher {
       entry = s.entry;
       finish_second_sums(second, s);
     }
-    // Tokens by 64 columns, dealt out to all blocks' warps.
-    const std::uint32_t warps = gridDim.x * kWarps;
-    for (std::uint32_t i = warp_ * gridDim.x + blockIdx.x; i < p_.call.tokens * second.groups;
-         i += warps)
-      add_experts(second, i / second.groups, i % second.groups);
+    if (entry == ~0u) sync_some(kStagersMeet, kStagers);
   }
 
- private:
-  static constexpr std::uint32_t kWarps = kFinishers / 32;
-
-  __device__ std::uint32_t rows_of(std::uint32_t entry) const {
-    return tables_.first[entry + 1] - tables_.first[entry];
-  }
-  __device__ std::uint32_t slot_of(std::uint32_t entry, std::uint32_t i) const {
-    return tables_.list[tables_.first[entry] + i];
-  }
-  __device__ void meet() const { sync_some(kFinishersMeet, kFinishers); }
-
-  __device__ float lowered(float factor) const {
-    return memory_.raises ? __fmul_rn(factor, kLower) : factor;
-  }
-
-  // Factors and weights of all slots, once.
+  // Factors and weights of all slots, once; consumers see them when all meet.
   __device__ void prepare_slots() const {
     const Layer& layer = p_.layer;
     const bool is_weighted = p_.call.weight_on_input == 0;
@@ -65,7 +53,20 @@ class Finisher {
       tables_.weights[slot] =
           is_weighted ? router_weight(layer, tables_.weights[slot], global) : 1.0f;
     }
-    meet();
+  }
+
+ private:
+  static constexpr std::uint32_t kWarps = kFinishers / 32;
+
+  __device__ std::uint32_t rows_of(std::uint32_t entry) const {
+    return tables_.first[entry + 1] - tables_.first[entry];
+  }
+  __device__ std::uint32_t slot_of(std::uint32_t entry, std::uint32_t i) const {
+    return tables_.list[tables_.first[entry] + i];
+  }
+
+  __device__ float lowered(float factor) const {
+    return memory_.raises ? __fmul_rn(factor, kLower) : factor;
   }
 
   // The sum of the warpgroups, of slot `i` of the entry.
@@ -84,15 +85,9 @@ class Finisher {
     place_.advance(2);
   }
 
-  // What a block leaves of a group that other blocks have units of, too: of the group its share
-  // begins in, or of the one it ends in.
-  __device__ std::uint64_t* partial(std::uint32_t block, std::uint32_t number, bool begins) const {
-    return p_.partial +
-           (std::uint64_t{block} * 4 + number * 2 + (begins ? 0 : 1)) * 64 * kDecodeColumns;
-  }
   __device__ void leave_partial(const Phase& phase, const Stretch& s, std::uint32_t number) const {
     const std::uint32_t begin = (s.entry * phase.groups + s.group) * phase.units;
-    std::uint64_t* to = partial(blockIdx.x, number, phase.begin_of(blockIdx.x) >= begin);
+    std::uint64_t* to = partial(p_, blockIdx.x, number, phase.begin_of(blockIdx.x) >= begin);
     const std::uint32_t rows = rows_of(s.entry);
     for (std::uint32_t i = warp_; i < rows; i += kWarps) {
       leave(to + i * 64 + lane_, near_sum(i, lane_), launch_);
@@ -147,7 +142,7 @@ class Finisher {
       float sum = near_sum(i, rows.row), other = near_sum(i, rows.other);
       for (std::uint32_t block = blockIdx.x + 1; block <= last; ++block) {
         if (phase.is_empty(block)) continue;
-        const std::uint64_t* from = partial(block, 0, true) + i * 64;
+        const std::uint64_t* from = partial(p_, block, 0, true) + i * 64;
         const float2 part = await(from + rows.row, from + rows.other, launch_);
         sum = __fadd_rn(sum, part.x);
         other = __fadd_rn(other, part.y);
@@ -178,90 +173,141 @@ class Finisher {
     free_sums();
   }
 
-  // Where the sums of a slot's 64 columns lie: in one place, or in several blocks'.
+  const DecodeParams& p_;
+  const Memory& memory_;
+  Tables& tables_;
+  std::uint32_t launch_, me_, warp_, lane_;
+  Place place_{};
+};
+
+// The output: all warps but the producers add up the experts of some tokens and columns.
+class Output {
+ public:
+  // `turn`: of this warp in its block.
+  __device__ Output(const DecodeParams& p, const Memory& memory, std::uint32_t entries,
+                    std::uint32_t turn)
+      : p_(p),
+        tables_(memory.tables),
+        phase_(p.layer.w2, entries),
+        launch_(memory.launch),
+        lane_(threadIdx.x % 32),
+        number_(turn * gridDim.x + blockIdx.x),
+        all_(p.call.tokens * phase_.groups * 2) {}
+
+  // Where the sums of a slot's columns lie: in one place, or in several blocks'.
   struct SlotSums {
-    const std::uint64_t* first = nullptr;  // null: the slot is nobody's here
-    std::uint32_t next = 0, more = 0;      // blocks behind the first
+    const std::uint64_t* first = nullptr;   // null: the slot is nobody's here
+    const std::uint64_t* second = nullptr;  // null: there is no more
+    std::uint32_t next = 0, more = 0;       // blocks behind the second
   };
-  __device__ SlotSums slot_sums(const Phase& phase, std::uint32_t group, std::uint32_t slot) const {
+  // Of the first columns of this warp, long before the sums come.
+  __device__ void locate() {
+    if (number_ < all_) mine_ = choice_sums(number_);
+    is_located_ = true;
+  }
+
+  __device__ void add_all() {
+    for (; number_ < all_; number_ += gridDim.x * (kStagers / 32)) {
+      if (!is_located_) locate();
+      is_located_ = false;
+      add_experts(number_, mine_);
+    }
+  }
+
+ private:
+  // 32 columns of a token.
+  struct Columns {
+    std::uint32_t token, group, first;  // first: of the 64 of the group
+
+    __device__ Columns(std::uint32_t number, std::uint32_t groups)
+        : token(number / (2 * groups)), group(0), first(number % 2 * 32) {
+      group = number / 2 - token * groups;
+    }
+  };
+  // Lane j: of choice j.
+  __device__ SlotSums choice_sums(std::uint32_t number) const {
+    const Columns columns(number, phase_.groups);
+    if (lane_ >= p_.call.top_k) return {};
+    const std::uint32_t slot = columns.token * p_.call.top_k + lane_;
     if (tables_.expert_of_slot[slot] < 0) return {};
-    const std::uint32_t begin = (tables_.entry_of_slot[slot] * phase.groups + group) * phase.units;
-    const std::uint32_t from = phase.block_of(begin), to = phase.block_of(begin + phase.units - 1);
-    if (from == to) return {p_.sums + std::uint64_t{slot} * phase.groups * 64 + group * 64, 0, 0};
-    return {partial(from, 1, phase.begin_of(from) >= begin) + row_of(slot) * 64, from + 1,
-            to - from};
+    const std::uint32_t begin =
+        (tables_.entry_of_slot[slot] * phase_.groups + columns.group) * phase_.units;
+    const std::uint32_t from = phase_.block_of(begin), to = phase_.block_of(begin + phase_.units - 1);
+    if (from == to)
+      return {p_.sums + (std::uint64_t{slot} * phase_.groups + columns.group) * 64 + columns.first};
+    const std::uint32_t at = row_of(slot) * 64 + columns.first;
+    return {partial(p_, from, 1, phase_.begin_of(from) >= begin) + at,
+            phase_.is_empty(from + 1) ? nullptr : partial(p_, from + 1, 1, true) + at, from + 2,
+            to - from - 1};
   }
   __device__ std::uint32_t row_of(std::uint32_t slot) const {
     return tables_.rank[slot] % kDecodeColumns;
   }
 
-  // 64 columns of a token: what its experts made, added up in the order of choices. A lane has two
-  // columns; lane j knows where choice j lies.
-  __device__ void add_experts(const Phase& phase, std::uint32_t token, std::uint32_t group) const {
+  // What a token's experts made, added up in the order of choices. A lane has a column; lane j
+  // knows where choice j lies.
+  __device__ void add_experts(std::uint32_t number,
+                              const SlotSums& mine) const {
     constexpr std::uint32_t kTogether = 4, kWhole = 0xFFFFFFFFu;
-    const std::uint32_t choices = p_.call.top_k;
-    SlotSums mine{};
-    if (lane_ < choices) mine = slot_sums(phase, group, token * choices + lane_);
-    float low = 0.0f, high = 0.0f;
+    const Columns columns(number, phase_.groups);
+    const std::uint32_t choices = p_.call.top_k, first_slot = columns.token * choices;
+    float sum = 0.0f;
+#pragma unroll 1
     for (std::uint32_t begin = 0; begin < choices; begin += kTogether) {
       // Of each slot the first two places, which are all there are as a rule, are looked at before
       // anything is waited for.
-      std::uint64_t words[kTogether][2], more_words[kTogether][2];
-      float bias[kTogether][2];
-      SlotSums at[kTogether];
-      const std::uint64_t* second[kTogether];
+      std::uint64_t words[kTogether], more_words[kTogether];
+      const std::uint64_t *first[kTogether], *second[kTogether];
+      float bias[kTogether];
 #pragma unroll
       for (std::uint32_t i = 0; i < kTogether; ++i) {
-        const auto from = static_cast<int>(min(begin + i, 31u));
-        at[i].first = reinterpret_cast<const std::uint64_t*>(
-            __shfl_sync(kWhole, reinterpret_cast<unsigned long long>(mine.first), from));
-        at[i].next = __shfl_sync(kWhole, mine.next, from);
-        at[i].more = __shfl_sync(kWhole, mine.more, from);
-        if (begin + i >= choices) at[i].first = nullptr;
-        if (at[i].first == nullptr) continue;
-        const std::uint32_t slot = token * choices + begin + i;
-        second[i] = partial(at[i].next, 1, true) + row_of(slot) * 64;
-        const float* biases = slot_bias(phase, group, slot);
-#pragma unroll
-        for (std::uint32_t c = 0; c < 2; ++c) {
-          words[i][c] = look(at[i].first + lane_ + 32 * c);
-          if (at[i].more != 0) more_words[i][c] = look(second[i] + lane_ + 32 * c);
-          bias[i][c] = biases == nullptr ? 0.0f : biases[lane_ + 32 * c];
-        }
+        first[i] = address_of(mine.first, begin + i);
+        second[i] = address_of(mine.second, begin + i);
+        if (begin + i >= choices || first[i] == nullptr) continue;
+        words[i] = look(first[i] + lane_);
+        if (second[i] != nullptr) more_words[i] = look(second[i] + lane_);
+        bias[i] = slot_bias(columns, first_slot + begin + i);
       }
 #pragma unroll
       for (std::uint32_t i = 0; i < kTogether; ++i) {
-        if (at[i].first == nullptr) continue;
-        const std::uint32_t slot = token * choices + begin + i;
-        float sum[2];
-#pragma unroll
-        for (std::uint32_t c = 0; c < 2; ++c) {
-          const std::uint32_t column = lane_ + 32 * c;
-          while (!is_of(words[i][c], launch_)) words[i][c] = look(at[i].first + column);
-          sum[c] = number_of(words[i][c]);
-          if (at[i].more == 0 || phase.is_empty(at[i].next)) continue;
-          while (!is_of(more_words[i][c], launch_)) more_words[i][c] = look(second[i] + column);
-          sum[c] = __fadd_rn(sum[c], number_of(more_words[i][c]));
+        if (begin + i >= choices || first[i] == nullptr) continue;
+        const std::uint32_t slot = first_slot + begin + i;
+        while (!is_of(words[i], launch_)) words[i] = look(first[i] + lane_);
+        float own = number_of(words[i]);
+        if (second[i] != nullptr) {
+          while (!is_of(more_words[i], launch_)) more_words[i] = look(second[i] + lane_);
+          own = __fadd_rn(own, number_of(more_words[i]));
         }
-        for (std::uint32_t b = 1; b < at[i].more; ++b) {
-          if (phase.is_empty(at[i].next + b)) continue;
-          const std::uint64_t* from = partial(at[i].next + b, 1, true) + row_of(slot) * 64 + lane_;
-          const float2 part = await(from, from + 32, launch_);
-          sum[0] = __fadd_rn(sum[0], part.x);
-          sum[1] = __fadd_rn(sum[1], part.y);
-        }
-        low = __fadd_rn(low, row_value(slot, sum[0], bias[i][0]));
-        high = __fadd_rn(high, row_value(slot, sum[1], bias[i][1]));
+        const auto from = static_cast<int>(begin + i);
+        const std::uint32_t more = __shfl_sync(kWhole, mine.more, from);
+        const std::uint32_t next = __shfl_sync(kWhole, mine.next, from);
+        if (more != 0) own = add_more(own, {next, more}, slot, columns);
+        sum = __fadd_rn(sum, row_value(slot, own, bias[i]));
       }
     }
-    store(token, group * 64 + lane_, low);
-    store(token, group * 64 + lane_ + 32, high);
+    store(columns.token, columns.group * 64 + columns.first + lane_, sum);
   }
-  __device__ const float* slot_bias(const Phase& phase, std::uint32_t group,
-                                    std::uint32_t slot) const {
+  __device__ static const std::uint64_t* address_of(const std::uint64_t* mine, std::uint32_t lane) {
+    return reinterpret_cast<const std::uint64_t*>(
+        __shfl_sync(0xFFFFFFFFu, reinterpret_cast<unsigned long long>(mine),
+                    static_cast<int>(min(lane, 31u))));
+  }
+  // Of a group that lies in more than two blocks: the smallest layers.
+  __device__ float add_more(float own, uint2 blocks, std::uint32_t slot,
+                            const Columns& columns) const {
+    for (std::uint32_t block = blocks.x; block < blocks.x + blocks.y; ++block) {
+      if (phase_.is_empty(block)) continue;
+      const std::uint64_t* at = partial(p_, block, 1, true) + row_of(slot) * 64 + columns.first + lane_;
+      std::uint64_t word = look(at);
+      while (!is_of(word, launch_)) word = look(at);
+      own = __fadd_rn(own, number_of(word));
+    }
+    return own;
+  }
+  __device__ float slot_bias(const Columns& columns, std::uint32_t slot) const {
+    if (p_.layer.w2.bias == nullptr) return 0.0f;
     const auto expert = static_cast<std::uint64_t>(tables_.expert_of_slot[slot]);
-    return p_.layer.w2.bias == nullptr ? nullptr
-                                       : p_.layer.w2.bias + (expert * phase.groups + group) * 64;
+    return p_.layer.w2.bias[(expert * phase_.groups + columns.group) * 64 + columns.first + lane_];
   }
   // What an expert adds to a token's output.
   __device__ float row_value(std::uint32_t slot, float sum, float bias) const {
@@ -275,10 +321,11 @@ class Finisher {
   }
 
   const DecodeParams& p_;
-  const Memory& memory_;
-  Tables& tables_;
-  std::uint32_t launch_, me_, warp_, lane_;
-  Place place_{};
+  const Tables& tables_;
+  Phase phase_;
+  std::uint32_t launch_, lane_, number_, all_;
+  SlotSums mine_{};  // lane j: of choice j
+  bool is_located_ = false;
 };
 
 }  // namespace fp4moe::kernels::cuda::sm90::decode

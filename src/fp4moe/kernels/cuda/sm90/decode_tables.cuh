@@ -41,25 +41,47 @@ __device__ inline std::uint32_t routers_of(const DecodeParams& p, std::uint32_t 
   return min(p.call.tokens, min(kConsumers * 4, scratch_floats / (2 * p.route.columns)));
 }
 
-// Ids and weights of all tokens, given or routed, by the first `routers` warps. `scratch` is free
-// shared memory; `any` the parameters as they were given.
-__device__ inline void find_experts(const DecodeParams& p, const RouteParams& any, Tables& tables,
-                                    float* scratch, std::uint32_t routers) {
-  const std::uint32_t slots = p.call.tokens * p.call.top_k, warp = threadIdx.x / 32;
-  for (std::uint32_t e = threadIdx.x; e < p.layer.experts; e += routers * 32) tables.count[e] = 0;
+// Warps that route, and which of them this one is; beyond `count`: none.
+struct Routers {
+  std::uint32_t count, me;
+};
+
+// A token whose weights are still to be computed.
+struct LeftRow {
+  HeldRow row;
+  float* weights = nullptr;  // null: there is none
+
+  __device__ void finish(const RouteParams& p) const {
+    if (weights != nullptr) write_weights(p, weigh_row(p, row), weights);
+  }
+};
+
+// Ids and weights of all tokens, given or routed, by warps of a block; but the weights of a token
+// that a warp has alone may be left. `scratch` is free shared memory; `any` the parameters as they were given.
+__device__ inline LeftRow find_experts(const DecodeParams& p, const RouteParams& any,
+                                       Tables& tables, float* scratch, Routers routers) {
+  const std::uint32_t slots = p.call.tokens * p.call.top_k, threads = routers.count * 32;
+  const std::uint32_t thread = routers.me * 32 + threadIdx.x % 32;
+  LeftRow left;
+  for (std::uint32_t e = thread; e < p.layer.experts; e += threads) tables.count[e] = 0;
   if (p.route.columns == 0) {
-    for (std::uint32_t s = threadIdx.x; s < slots; s += routers * 32) {
+    for (std::uint32_t s = thread; s < slots; s += threads) {
       tables.ids[s] = p.call.ids[s];
       tables.weights[s] = p.call.weights == nullptr ? 1.0f : p.call.weights[s];
     }
-    return;
+    return left;
   }
-  for (std::uint32_t t = warp; t < p.call.tokens; t += routers) {
-    std::int32_t* ids = tables.ids + t * p.call.top_k;
-    float* weights = tables.weights + t * p.call.top_k;
-    if (may_be_held(p.route) && route_held(p.route, t, ids, weights)) continue;
-    route_any(any, t, scratch + warp * 2 * p.route.columns, ids, weights);
+  const std::uint32_t t = routers.me;
+  if (routers.count == p.call.tokens && may_be_held(p.route) && choose_row(p.route, t, left.row)) {
+    write_ids(p.route, static_cast<std::int32_t>(left.row.mine.column),
+              tables.ids + t * p.call.top_k);
+    left.weights = tables.weights + t * p.call.top_k;
+    return left;
   }
+  for (std::uint32_t token = t; token < p.call.tokens; token += routers.count)
+    route_any(any, token, scratch + t * 2 * p.route.columns, tables.ids + token * p.call.top_k,
+              tables.weights + token * p.call.top_k);
+  return left;
 }
 
 __device__ inline std::int32_t local_expert(const Call& call, std::uint32_t experts,
@@ -83,9 +105,9 @@ __device__ inline void list_few_slots(const DecodeParams& p, Tables& tables) {
   const bool begins = expert >= 0 && rank % kDecodeColumns == 0;
   const std::uint32_t entries = __ballot_sync(kAll, begins);
   std::uint32_t before = 0, entries_before = 0;  // slots of smaller experts, and their entries
-#pragma unroll
-  for (int other = 0; other < 32; ++other) {
-    const bool is_smaller = __shfl_sync(kAll, key, other) < key;
+#pragma unroll 4
+  for (std::uint32_t other = 0; other < slots; ++other) {
+    const bool is_smaller = __shfl_sync(kAll, key, static_cast<int>(other)) < key;
     before += is_smaller ? 1 : 0;
     entries_before += is_smaller ? entries >> other & 1 : 0;
   }
@@ -130,30 +152,34 @@ __device__ inline void list_slots(const DecodeParams& p, Tables& tables) {
     tables.expert_of_slot[slot] = static_cast<std::int16_t>(expert);
     tables.rank[slot] = static_cast<std::uint16_t>(known + before);
   }
-  std::uint32_t entries = 0, listed = 0;
-  for (std::uint32_t begin = 0; begin < p.layer.experts; begin += 32) {
-    const std::uint32_t expert = begin + lane;
-    const std::uint32_t count = expert < p.layer.experts ? tables.count[expert] : 0;
-    // Low half: slots, high half: entries, of the lanes up to this one.
-    const std::uint32_t mine = count | (count + kDecodeColumns - 1) / kDecodeColumns << 16;
-    std::uint32_t sum = mine;
-    for (std::uint32_t step = 1; step < 32; step *= 2) {
-      const std::uint32_t other = __shfl_up_sync(kAll, sum, step);
-      if (lane >= step) sum += other;
-    }
-    const std::uint32_t first = listed + (sum & 0xFFFF) - count;
-    std::uint32_t entry = entries + (sum >> 16) - (mine >> 16);
-    if (count != 0) {
-      tables.count[expert] = static_cast<std::uint16_t>(first);
-      tables.entry_of_expert[expert] = static_cast<std::uint16_t>(entry);
-    }
+  // A lane has neighbouring experts. Low half: slots, high half: entries; of its own, then of the
+  // lanes before.
+  const std::uint32_t each = (p.layer.experts + 31) / 32;
+  const std::uint32_t begin = min(lane * each, p.layer.experts);
+  const std::uint32_t end = min(begin + each, p.layer.experts);
+  const auto extent = [](std::uint32_t count) {
+    return count | (count + kDecodeColumns - 1) / kDecodeColumns << 16;
+  };
+  std::uint32_t own = 0;
+  for (std::uint32_t expert = begin; expert < end; ++expert) own += extent(tables.count[expert]);
+  std::uint32_t sum = own;
+  for (std::uint32_t step = 1; step < 32; step *= 2) {
+    const std::uint32_t other = __shfl_up_sync(kAll, sum, step);
+    if (lane >= step) sum += other;
+  }
+  const std::uint32_t all = __shfl_sync(kAll, sum, 31);
+  const std::uint32_t entries = all >> 16, listed = all & 0xFFFF;
+  std::uint32_t first = (sum - own) & 0xFFFF, entry = (sum - own) >> 16;
+  for (std::uint32_t expert = begin; expert < end; ++expert) {
+    const std::uint32_t count = tables.count[expert];
+    if (count == 0) continue;
+    tables.count[expert] = static_cast<std::uint16_t>(first);
+    tables.entry_of_expert[expert] = static_cast<std::uint16_t>(entry);
     for (std::uint32_t done = 0; done < count; done += kDecodeColumns, ++entry) {
       tables.expert[entry] = static_cast<std::int16_t>(expert);
       tables.first[entry] = static_cast<std::uint16_t>(first + done);
     }
-    const std::uint32_t all = __shfl_sync(kAll, sum, 31);
-    listed += all & 0xFFFF;
-    entries += all >> 16;
+    first += count;
   }
   __syncwarp();
   for (std::uint32_t slot = lane; slot < slots; slot += 32) {
@@ -184,12 +210,9 @@ struct Phase {
   __device__ bool is_empty(std::uint32_t block) const {
     return begin_of(block) == begin_of(block + 1);
   }
-  // The block whose share holds a unit.
+  // The block whose share holds a unit: the last one that begins at or before it.
   __device__ std::uint32_t block_of(std::uint32_t unit) const {
-    std::uint32_t block = unit * gridDim.x / total;
-    while (begin_of(block + 1) <= unit) ++block;
-    while (begin_of(block) > unit) --block;
-    return block;
+    return ((unit + 1) * gridDim.x - 1) / total;
   }
 };
 

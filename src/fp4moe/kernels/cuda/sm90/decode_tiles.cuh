@@ -17,6 +17,7 @@ enum Barriers : std::uint32_t {
   kFinishersMeet,
   kListIsThere,
   kRoutersMeet,
+  kWeightsAreThere,
   kSumsAreThere  // and the next: consumers filled the first or second place of sums
 };
 
@@ -75,17 +76,18 @@ __device__ inline void store_tokens(const Memory& memory, std::uint32_t rows, st
                : "memory");
 }
 
-// Tokens as they are: several loads go together.
-__device__ inline void stage_words(const DecodeParams& p, const Memory& memory) {
+// Tokens as they are, by the first `stagers`: several loads go together.
+__device__ inline void stage_words(const DecodeParams& p, const Memory& memory,
+                                   std::uint32_t stagers) {
   constexpr std::uint32_t kTogether = 4;
   const std::uint32_t pieces = p.layer.w13.units * (kUnit / kPiece);
   const std::uint32_t real = p.layer.hidden / kPiece, all = p.call.tokens * pieces;
   const auto* x = static_cast<const std::uint8_t*>(p.call.x.data);
-  for (std::uint32_t begin = stager(); begin < all; begin += kTogether * kStagers) {
+  for (std::uint32_t begin = stager(); begin < all; begin += kTogether * stagers) {
     uint4 words[kTogether];
 #pragma unroll
     for (std::uint32_t i = 0; i < kTogether; ++i) {
-      const std::uint32_t at = begin + i * kStagers, row = at / pieces, piece = at - row * pieces;
+      const std::uint32_t at = begin + i * stagers, row = at / pieces, piece = at - row * pieces;
       words[i] = {0, 0, 0, 0};
       if (at < all && piece < real)
         words[i] =
@@ -93,13 +95,14 @@ __device__ inline void stage_words(const DecodeParams& p, const Memory& memory) 
     }
 #pragma unroll
     for (std::uint32_t i = 0; i < kTogether; ++i) {
-      const std::uint32_t at = begin + i * kStagers, row = at / pieces, piece = at - row * pieces;
+      const std::uint32_t at = begin + i * stagers, row = at / pieces, piece = at - row * pieces;
       if (at < all) store_tokens(memory, p.tile_rows, row, piece, words[i]);
     }
   }
 }
 
 struct Rounding {
+  std::uint32_t stagers;
   Quantise kind;
   float global;
 };
@@ -112,19 +115,22 @@ __device__ inline void stage_rows(const DecodeParams& p, const Memory& memory, u
   const std::uint32_t pieces = (width + kUnit - 1) / kUnit * (kUnit / kPiece);
   // Whole warps stay together: blocks of quantised values span lanes.
   const std::uint32_t padded = (pieces + 31) / 32 * 32, all = count * padded;
+  const std::uint32_t lane = threadIdx.x % 32;
   struct At {
     std::uint32_t row, piece;
   };
-  const auto at = [&](std::uint32_t i) -> At { return {i / padded, i - i / padded * padded}; };
+  const auto at = [&](std::uint32_t i) -> At {
+    return {i / padded, i - i / padded * padded + lane};
+  };
   const auto values_at = [&](std::uint32_t i, At where) {
     return i < all && where.piece * kPiece < width ? load(where.row, where.piece) : no_piece();
   };
-  std::uint32_t i = stager();
+  std::uint32_t i = uniform(stager() - lane);  // of the warp's first lane
   At here = at(i);
   Piece values = values_at(i, here);
 #pragma unroll 1
   while (i < all) {
-    i += kStagers;
+    i += how.stagers;
     const At there = at(i);
     const Piece next = values_at(i, there);
     if (how.kind != Quantise::none) {
@@ -137,11 +143,13 @@ __device__ inline void stage_rows(const DecodeParams& p, const Memory& memory, u
   }
 }
 
-__device__ inline void stage_inputs(const DecodeParams& p, const Memory& memory) {
+__device__ inline void stage_inputs(const DecodeParams& p, const Memory& memory,
+                                    std::uint32_t stagers) {
   const Quantise kind = p.call.x_is_quantised != 0 ? Quantise::none : p.layer.quantise;
-  if (kind == Quantise::none && p.x_in_words != 0) return stage_words(p, memory);
+  if (kind == Quantise::none && p.call.x.type == Type::bf16)
+    return stage_words(p, memory, stagers);
   stage_rows(p, memory, {p.call.tokens, p.tile_rows}, p.layer.hidden,
-             {kind, input_scale(p.layer, 0)}, [&](std::uint32_t row, std::uint32_t piece) {
+             {stagers, kind, input_scale(p.layer, 0)}, [&](std::uint32_t row, std::uint32_t piece) {
                return load_piece(p.call.x.data, p.call.x.type,
                                  row * p.call.x.stride + piece * kPiece);
              });
@@ -156,7 +164,7 @@ __device__ inline void stage_hidden(const DecodeParams& p, const Memory& memory,
   const auto expert = static_cast<std::uint32_t>(tables.expert[entry]);
   const std::uint64_t stride = std::uint64_t{p.layer.w2.units} * kUnit;
   stage_rows(p, memory, {rows, kDecodeColumns}, p.layer.intermediate,
-             {p.layer.quantise, hidden_scale(p.layer, expert)},
+             {kStagers, p.layer.quantise, hidden_scale(p.layer, expert)},
              [&](std::uint32_t row, std::uint32_t piece) {
                const std::uint64_t* at =
                    p.hidden + tables.list[first + row] * stride + piece * kPiece;

@@ -45,12 +45,12 @@ constexpr std::uint32_t pack_blocks(std::uint64_t records, std::uint32_t multipr
   return at_least_one(records, multiprocessors * 16ull);
 }
 
-// Sort: slots of a block, those of whole tokens. A few tokens a warp, and more where blocks would be
-// too many for one block to add up what they counted.
-inline constexpr std::uint32_t kSortBlocks = 144, kSortTokens = 64;
+// Sort: slots of a block, those of whole tokens: a token a warp, two where one block can then do
+// alone, and more where blocks would be too many for one block to add up what they counted.
+inline constexpr std::uint32_t kSortBlocks = 144, kSortTokens = kSortThreads / 32;
 constexpr std::uint32_t sort_chunk(std::uint64_t tokens, std::uint32_t top_k) {
-  const std::uint64_t each = whole_parts(tokens, kSortBlocks);
-  return static_cast<std::uint32_t>(std::max<std::uint64_t>(each, kSortTokens) * top_k);
+  const std::uint64_t fewest = tokens <= 2 * kSortTokens ? 2 * kSortTokens : kSortTokens;
+  return static_cast<std::uint32_t>(std::max(whole_parts(tokens, kSortBlocks), fewest) * top_k);
 }
 // Of so many tokens or fewer.
 constexpr std::uint32_t sort_most_blocks(std::uint64_t tokens) {
@@ -82,7 +82,7 @@ constexpr std::uint32_t rank_of(std::int32_t both) {
 // Counts of every warp for each expert, tables of experts, and two floats a column for as many warps
 // that route as there is room for.
 inline constexpr std::uint32_t kSortTables = 128;  // words in front
-inline constexpr std::uint32_t kSortNearIds = kSortTokens * kMostChoices;
+inline constexpr std::uint32_t kSortNearIds = 2 * kSortTokens * kMostChoices;
 constexpr std::uint32_t sort_words(std::uint32_t experts) {
   const std::uint32_t counts = kSortThreads / 32 * experts + 3 * experts + 2;
   return (kSortTables + kSortNearIds + counts + 1) / 2 * 2;

@@ -295,7 +295,6 @@ struct DecodeParams {
   RouteParams route{};                // columns 0: ids and weights are given
   std::uint32_t tile_rows = 8;        // of the tile of tokens, see decode_shape
   std::uint32_t stages = 0;           // of the ring of weights
-  std::uint32_t x_in_words = 0;       // x is BF16, rows aligned to 16 bytes
   std::uint64_t* partial = nullptr;   // [blocks][4][64 * kDecodeColumns]
   std::uint64_t* hidden = nullptr;    // [slots][64 * w2.units]
   std::uint64_t* sums = nullptr;      // [slots][64 * w2.groups]
@@ -320,7 +319,6 @@ constexpr DecodeParams quantised(DecodeParams p) {
   p.call.x.type = Type::bf16;
   p.call.x_is_quantised = 0;
   p.call.out.type = Type::bf16;
-  p.x_in_words = 1;
   if (p.route.columns > kMostHeld) p.route.columns = kMostHeld;
   p.route.weight = p.route.key;
   p.route.groups = 1;

@@ -85,13 +85,13 @@ __device__ inline float finished_weight(const RouteParams& p, Real score, Real l
                     p.normal == Normal::softmax ? exp_of_difference(score, largest) : score);
 }
 
-__device__ inline void write_choice(const RouteParams& p, std::int32_t id, float weight,
-                                    std::int32_t* ids, float* weights) {
-  const std::uint32_t lane = threadIdx.x % 32;
-  if (lane < p.top_k) {
-    ids[lane] = id;
-    weights[lane] = p.weights_in_bf16 != 0 ? rounded_to_bf16(weight) : weight;
-  }
+__device__ inline void write_ids(const RouteParams& p, std::int32_t id, std::int32_t* ids) {
+  if (threadIdx.x % 32 < p.top_k) ids[threadIdx.x % 32] = id;
+  __syncwarp();
+}
+__device__ inline void write_weights(const RouteParams& p, float weight, float* weights) {
+  if (threadIdx.x % 32 < p.top_k)
+    weights[threadIdx.x % 32] = p.weights_in_bf16 != 0 ? rounded_to_bf16(weight) : weight;
   __syncwarp();
 }
 
@@ -240,31 +240,35 @@ __device__ inline bool softmax_tells_apart(const RouteParams& p, const HeldLogit
   return __all_sync(kWholeWarp, is_fine && !has_nan && most < infinity());
 }
 
+// A token whose experts are known; their weights take a little longer.
+struct HeldRow {
+  HeldLogits logits;
+  HeldChoice mine;
+  float largest;
+};
 // False: logits do not decide.
-__device__ inline bool route_held(const RouteParams& p, std::uint32_t token, std::int32_t* ids,
-                                  float* weights) {
-  const std::uint32_t lane = threadIdx.x % 32;
-  const HeldLogits logits = held_logits(p, token * p.logits.stride, lane * kHeldColumns);
-  const HeldChoice mine = choose_held(p, logits);
-  float largest = __shfl_sync(kWholeWarp, mine.logit, 0);
-  float weight = 0.0f;
+__device__ inline bool choose_row(const RouteParams& p, std::uint32_t token, HeldRow& row) {
+  row.logits = held_logits(p, token * p.logits.stride, threadIdx.x % 32 * kHeldColumns);
+  row.mine = choose_held(p, row.logits);
+  row.largest = __shfl_sync(kWholeWarp, row.mine.logit, 0);
+  return p.key != Score::softmax ||
+         softmax_tells_apart(p, row.logits, row.mine.logit, row.largest);
+}
+__device__ inline float weigh_row(const RouteParams& p, const HeldRow& row) {
+  const auto& [logits, mine, largest] = row;
   if (p.key == Score::softmax) {
-    if (!softmax_tells_apart(p, logits, mine.logit, largest)) return false;
     // Over the sum of the chosen, what all logits have in common falls out.
     float sum = 1.0f;
     if (p.normal == Normal::none)
       sum = warp_sum(exp_of_difference(logits.a, largest) + exp_of_difference(logits.b, largest) +
                      exp_of_difference(logits.c, largest) + exp_of_difference(logits.d, largest));
-    weight = normalised(p, p.normal == Normal::none ? Normal::none : Normal::over_sum,
-                        __fdiv_rn(exp_of_difference(mine.logit, largest), sum));
-  } else {
-    const float score = held_score(p.normal, own_score(p.weight, mine.logit));
-    if (p.normal == Normal::softmax && p.weight != Score::logit)
-      largest = warp_max(lane < p.top_k ? score : -infinity());
-    weight = finished_weight(p, score, largest);
+    return normalised(p, p.normal == Normal::none ? Normal::none : Normal::over_sum,
+                      __fdiv_rn(exp_of_difference(mine.logit, largest), sum));
   }
-  write_choice(p, static_cast<std::int32_t>(mine.column), weight, ids, weights);
-  return true;
+  const float score = held_score(p.normal, own_score(p.weight, mine.logit));
+  if (p.normal != Normal::softmax || p.weight == Score::logit)
+    return finished_weight(p, score, largest);
+  return finished_weight(p, score, warp_max(threadIdx.x % 32 < p.top_k ? score : -infinity()));
 }
 
 // --- Anything else. Each column has a place of two floats in shared memory: a float64 while
@@ -292,7 +296,8 @@ class AnyRoute {
     __syncwarp();
     if (is_grouped() && !keep_groups()) {
       const float even = __fdiv_rn(1.0f, static_cast<float>(p_.top_k));
-      return write_choice(p_, static_cast<std::int32_t>(lane_), even, ids, weights);
+      write_ids(p_, static_cast<std::int32_t>(lane_), ids);
+      return write_weights(p_, even, weights);
     }
     const std::uint32_t column = choose();
     const double score = lane_ < p_.top_k ? score_of(column) : 0.0;
@@ -302,8 +307,8 @@ class AnyRoute {
       for (int step = 16; step > 0; step /= 2)
         largest = fmax(largest, __shfl_xor_sync(kWholeWarp, largest, step));
     }
-    write_choice(p_, static_cast<std::int32_t>(column), finished_weight(p_, score, largest), ids,
-                 weights);
+    write_ids(p_, static_cast<std::int32_t>(column), ids);
+    write_weights(p_, finished_weight(p_, score, largest), weights);
   }
 
  private:
@@ -453,8 +458,11 @@ __device__ __noinline__ inline void route_any(const RouteParams& p, std::uint32_
 }
 __device__ inline void route_token(const RouteParams& p, std::uint32_t token, float* scratch,
                                    std::int32_t* ids, float* weights) {
-  if (may_be_held(p) && route_held(p, token, ids, weights)) return;
-  route_any(p, token, scratch, ids, weights);
+  HeldRow row;
+  if (!may_be_held(p) || !choose_row(p, token, row))
+    return route_any(p, token, scratch, ids, weights);
+  write_ids(p, static_cast<std::int32_t>(row.mine.column), ids);
+  write_weights(p, weigh_row(p, row), weights);
 }
 
 }  // namespace fp4moe::kernels::cuda::sm90
