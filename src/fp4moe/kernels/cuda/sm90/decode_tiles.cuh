@@ -101,17 +101,43 @@ __device__ inline void stage_words(const DecodeParams& p, const Memory& memory,
   }
 }
 
-struct Rounding {
-  std::uint32_t stagers;
-  Quantise kind;
+// Which of some kinds, told to the compiler: it has a loop for each.
+template <Quantise kind>
+struct Kind {
+  static constexpr Quantise value = kind;
+};
+template <class Use>
+__device__ inline void with_kind(Quantise kind, const Use& use) {
+  switch (kind) {
+    case Quantise::none:
+    case Quantise::fp8_token:  // of whole rows: not here
+      return use(Kind<Quantise::none>{});
+    case Quantise::mxfp8:
+      return use(Kind<Quantise::mxfp8>{});
+    case Quantise::mxfp4:
+      return use(Kind<Quantise::mxfp4>{});
+    case Quantise::nvfp4:
+      return use(Kind<Quantise::nvfp4>{});
+    case Quantise::fp8_static:
+      return use(Kind<Quantise::fp8_static>{});
+    case Quantise::fp8_block128:
+      return use(Kind<Quantise::fp8_block128>{});
+  }
+}
+
+// Some rows of `width` columns into a tile of `rows`, by the first `stagers`. `global`: of a
+// quantiser.
+struct Staged {
+  std::uint32_t count, rows, width, stagers;
   float global;
 };
-// `count` rows of `width` columns into a tile of `rows`; load(row, piece) gives eight, while those
-// before are rounded. Zero beyond the width.
-template <class Load>
-__device__ inline void stage_rows(const DecodeParams& p, const Memory& memory, uint2 count_of_rows,
-                                  std::uint32_t width, const Rounding& how, const Load& load) {
-  const std::uint32_t count = count_of_rows.x, rows = count_of_rows.y;
+// load(row, piece) gives eight columns, while those before are rounded. Zero beyond the width.
+template <Quantise kind, class Load>
+__device__ inline void stage_rows(const DecodeParams& p, const Memory& memory, const Staged& what,
+                                  const Load& load) {
+  const auto [count, rows, width, stagers, global] = what;
+  Layer layer = p.layer;
+  layer.quantise = kind;
   const std::uint32_t pieces = (width + kUnit - 1) / kUnit * (kUnit / kPiece);
   // Whole warps stay together: blocks of quantised values span lanes.
   const std::uint32_t padded = (pieces + 31) / 32 * 32, all = count * padded;
@@ -130,12 +156,12 @@ __device__ inline void stage_rows(const DecodeParams& p, const Memory& memory, u
   Piece values = values_at(i, here);
 #pragma unroll 1
   while (i < all) {
-    i += how.stagers;
+    i += stagers;
     const At there = at(i);
     const Piece next = values_at(i, there);
-    if (how.kind != Quantise::none) {
-      const float amax = block_amax(how.kind, values);
-      if (here.piece * kPiece < width) values = placed_piece(p.layer, values, amax, how.global);
+    if constexpr (kind != Quantise::none) {
+      const float amax = block_amax(kind, values);
+      if (here.piece * kPiece < width) values = placed_piece(layer, values, amax, global);
     }
     if (here.piece < pieces) store_tokens(memory, rows, here.row, here.piece, to_bf16(values));
     here = there;
@@ -148,11 +174,12 @@ __device__ inline void stage_inputs(const DecodeParams& p, const Memory& memory,
   const Quantise kind = p.call.x_is_quantised != 0 ? Quantise::none : p.layer.quantise;
   if (kind == Quantise::none && p.call.x.type == Type::bf16)
     return stage_words(p, memory, stagers);
-  stage_rows(p, memory, {p.call.tokens, p.tile_rows}, p.layer.hidden,
-             {stagers, kind, input_scale(p.layer, 0)}, [&](std::uint32_t row, std::uint32_t piece) {
-               return load_piece(p.call.x.data, p.call.x.type,
-                                 row * p.call.x.stride + piece * kPiece);
-             });
+  const Staged what{p.call.tokens, p.tile_rows, p.layer.hidden, stagers, input_scale(p.layer, 0)};
+  with_kind(kind, [&]<Quantise one>(Kind<one>) {
+    stage_rows<one>(p, memory, what, [&](std::uint32_t row, std::uint32_t piece) {
+      return load_aligned(p.call.x.data, p.call.x.type, row * p.call.x.stride + piece * kPiece);
+    });
+  });
 }
 
 // h of an entry, as it comes.
@@ -163,26 +190,27 @@ __device__ inline void stage_hidden(const DecodeParams& p, const Memory& memory,
   const std::uint32_t first = tables.first[entry], rows = tables.first[entry + 1] - first;
   const auto expert = static_cast<std::uint32_t>(tables.expert[entry]);
   const std::uint64_t stride = std::uint64_t{p.layer.w2.units} * kUnit;
-  stage_rows(p, memory, {rows, kDecodeColumns}, p.layer.intermediate,
-             {kStagers, p.layer.quantise, hidden_scale(p.layer, expert)},
-             [&](std::uint32_t row, std::uint32_t piece) {
-               const std::uint64_t* at =
-                   p.hidden + tables.list[first + row] * stride + piece * kPiece;
-               std::uint64_t words[kPiece];
-               bool is_there = false;
-               while (!is_there) {
-                 is_there = true;
+  const Staged what{rows, kDecodeColumns, p.layer.intermediate, kStagers,
+                    hidden_scale(p.layer, expert)};
+  const auto load = [&](std::uint32_t row, std::uint32_t piece) {
+    const std::uint64_t* at = p.hidden + tables.list[first + row] * stride + piece * kPiece;
+    std::uint64_t words[kPiece];
+    bool is_there = false;
+    while (!is_there) {
+      is_there = true;
 #pragma unroll
-                 for (std::uint32_t i = 0; i < kPiece; ++i) words[i] = look(at + i);
+      for (std::uint32_t i = 0; i < kPiece; ++i) words[i] = look(at + i);
 #pragma unroll
-                 for (std::uint32_t i = 0; i < kPiece; ++i)
-                   is_there = is_there && is_of(words[i], memory.launch);
-               }
-               Piece made;
+      for (std::uint32_t i = 0; i < kPiece; ++i)
+        is_there = is_there && is_of(words[i], memory.launch);
+    }
+    Piece made;
 #pragma unroll
-               for (std::uint32_t i = 0; i < kPiece; ++i) made.v[i] = number_of(words[i]);
-               return made;
-             });
+    for (std::uint32_t i = 0; i < kPiece; ++i) made.v[i] = number_of(words[i]);
+    return made;
+  };
+  with_kind(p.layer.quantise,
+            [&]<Quantise one>(Kind<one>) { stage_rows<one>(p, memory, what, load); });
   sync_some(kStagersMeet, kStagers);
 }
 

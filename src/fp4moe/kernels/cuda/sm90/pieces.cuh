@@ -63,14 +63,16 @@ __device__ inline void store_floats(float* at, const Piece& piece) {
   reinterpret_cast<float4*>(at)[1] = {piece.v[4], piece.v[5], piece.v[6], piece.v[7]};
 }
 
-// Eight values from element `first` on, wherever they lie.
+// Eight values from element `first` on: of memory aligned to 16 bytes, or wherever they lie.
+__device__ inline Piece load_aligned(const void* data, Type type, std::uint64_t first) {
+  const std::uint8_t* at = static_cast<const std::uint8_t*>(data) + first * bytes_of(type);
+  if (type == Type::f32) return load_floats(reinterpret_cast<const float*>(at));
+  const uint4 words = *reinterpret_cast<const uint4*>(at);
+  return type == Type::bf16 ? from_bf16(words) : from_f16(words);
+}
 __device__ inline Piece load_piece(const void* data, Type type, std::uint64_t first) {
   const std::uint8_t* at = static_cast<const std::uint8_t*>(data) + first * bytes_of(type);
-  if (is_aligned16(at)) {
-    if (type == Type::f32) return load_floats(reinterpret_cast<const float*>(at));
-    const uint4 words = *reinterpret_cast<const uint4*>(at);
-    return type == Type::bf16 ? from_bf16(words) : from_f16(words);
-  }
+  if (is_aligned16(at)) return load_aligned(data, type, first);
   Piece made;
 #pragma unroll
   for (std::uint32_t i = 0; i < kPiece; ++i) made.v[i] = load_number(data, type, first + i);
