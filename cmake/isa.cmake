@@ -13,8 +13,13 @@ function(fp4moe_isa isa)
   target_include_directories(fp4moe_isa_${isa} PRIVATE ${PROJECT_SOURCE_DIR}/src)
   target_link_libraries(fp4moe_isa_${isa} PRIVATE fp4moe_options)
   # A kernel's own small functions are to vanish into it, or they stay behind as symbols; and an
-  # unoptimised build of intrinsics is too slow even for tests.
-  target_compile_options(fp4moe_isa_${isa} PRIVATE ${ARG_FLAGS} -O3 -fno-exceptions -fno-rtti)
+  # unoptimised build of intrinsics is too slow even for tests. Sanitizers make the code so large
+  # that optimising it takes minutes.
+  set(level -O3)
+  if(FP4MOE_SANITIZE)
+    set(level -O1)
+  endif()
+  target_compile_options(fp4moe_isa_${isa} PRIVATE ${ARG_FLAGS} ${level} -fno-exceptions -fno-rtti)
   target_sources(fp4moe_kernels_cpu PRIVATE $<TARGET_OBJECTS:fp4moe_isa_${isa}>)
   set_property(GLOBAL APPEND PROPERTY FP4MOE_ROOMS fp4moe_isa_${isa})
   if(FP4MOE_TESTS AND Python3_Interpreter_FOUND)

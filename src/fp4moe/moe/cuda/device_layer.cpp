@@ -332,7 +332,7 @@ DeviceLayer::RowsParams DeviceLayer::rows_params(const Step& step) const {
                 .sorted = sorted,
                 .tiles = x,
                 .work = sorted.work,
-                .epilogue = !fuses ? sm90::Epilogue::raw
+                .epilogue = !fuses                                    ? sm90::Epilogue::raw
                             : layer_.quantise == sm90::Quantise::none ? sm90::Epilogue::hidden
                                                                       : sm90::Epilogue::placed,
                 .out = fuses ? static_cast<void*>(h) : static_cast<void*>(raw),
@@ -346,8 +346,7 @@ DeviceLayer::RowsParams DeviceLayer::rows_params(const Step& step) const {
                            .activations_in_bf16 = layer_.activations_in_bf16,
                            .scales = layer_.hidden_scales,
                            .scales_each = layer_.hidden_scales_each},
-                .input_factor =
-                    step.call.x_is_quantised != 0 ? step.call.x_factor : input_factor_,
+                .input_factor = step.call.x_is_quantised != 0 ? step.call.x_factor : input_factor_,
                 .tile_tokens = tile,
                 .stages = stages,
                 .raise = raise},
@@ -388,8 +387,7 @@ Result<Done> DeviceLayer::run_rows(const Step& step) const {
   const Geometry multiply{blocks, shape.threads, shape.shared_bytes};
   const bool prefetches = params.sort.prefetch.streams != 0;
   const Geometry sort{params.sort.chunks + (prefetches ? sm90::kPrefetchBlocks : 0),
-                      sm90::kSortThreads,
-                      sm90::sort_shared(layer_.experts, step.route.columns)};
+                      sm90::kSortThreads, sm90::sort_shared(layer_.experts, step.route.columns)};
   const Geometry gather{sm90::gather_blocks(layer_, tokens, blocks), sm90::kGatherThreads};
   const Geometry activate{sm90::activate_blocks(most_rows(slots, layer_.experts), blocks),
                           sm90::kActivateThreads,

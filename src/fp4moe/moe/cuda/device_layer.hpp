@@ -128,8 +128,7 @@ class DeviceLayer {
 
  private:
   struct Kernels {
-    kernels::cuda::Function sort = nullptr, gather = nullptr, activate = nullptr,
-                            combine = nullptr;
+    kernels::cuda::Function sort = nullptr, gather = nullptr, activate = nullptr, combine = nullptr;
     kernels::cuda::Function decode = nullptr, decode_plain = nullptr, decode_quantised = nullptr;
     std::array<kernels::cuda::Function, std::size(sm90::kTileBounds)> products{};
   };
@@ -152,7 +151,8 @@ class DeviceLayer {
   sm90::Layer layer_{};
   std::shared_ptr<const DeviceWeights> weights_{};
   kernels::cuda::Memory scales_{};
-  float input_factor_ = 1.0f, hidden_factor_ = 1.0f;  // of quantised x and h, where experts share it
+  float input_factor_ = 1.0f,
+        hidden_factor_ = 1.0f;  // of quantised x and h, where experts share it
   Kernels kernels_{};
 };
 

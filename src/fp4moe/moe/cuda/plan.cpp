@@ -71,11 +71,10 @@ bool is_fused_act(sm90::Act act) {
 // The first product's epilogue knows three activations, rounds only their result, and quantises it
 // by the 32 columns that it has at once. It has one factor for all inputs.
 bool fuses(const sm90::Layer& layer) {
-  const bool is_near = layer.quantise != sm90::Quantise::fp8_block128 &&
-                       layer.quantise != sm90::Quantise::fp8_token;
+  const bool is_near =
+      layer.quantise != sm90::Quantise::fp8_block128 && layer.quantise != sm90::Quantise::fp8_token;
   return layer.is_gated != 0 && is_fused_act(layer.act) && layer.first == sm90::First::none &&
-         layer.middle != sm90::Middle::gate_and_result && is_near &&
-         layer.input_scales_each == 0;
+         layer.middle != sm90::Middle::gate_and_result && is_near && layer.input_scales_each == 0;
 }
 
 // Rows of the second product that must not be rounded before they are weighed, or whose factors

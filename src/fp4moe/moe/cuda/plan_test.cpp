@@ -184,13 +184,35 @@ TEST(Plan, NoCallHasMoreChunksThanAreReserved) {
   for (const std::uint32_t tokens : {0u, 1u, 64u, 65u, 4608u, 4609u, 200000u, 1u << 23})
     for (const std::uint32_t top_k : {1u, 4u, 32u}) {
       const sm90::Call call{.tokens = tokens, .top_k = top_k};
-      const std::uint64_t slots = std::uint64_t{tokens} * top_k, chunk = sm90::sort_chunk(tokens, top_k);
+      const std::uint64_t slots = std::uint64_t{tokens} * top_k,
+                          chunk = sm90::sort_chunk(tokens, top_k);
       EXPECT_LE(sm90::sort_blocks(call), sm90::sort_most_blocks(tokens)) << tokens;
       EXPECT_GE(sm90::sort_blocks(call) * chunk, slots) << tokens;
       EXPECT_EQ(chunk % top_k, 0) << tokens;
     }
   EXPECT_EQ(sm90::sort_blocks({.tokens = 8192, .top_k = 8}), 144);
   EXPECT_EQ(sm90::sort_most_blocks(std::uint64_t{1} << 28), sm90::kSortBlocks);
+}
+
+TEST(Plan, WhatTheFirstProductReadsFirstIsFetchedWhereAllExpertsAreLikelyToHaveTokens) {
+  sm90::Layer layer;
+  layer.experts = 128;
+  layer.w13 = {.expert_bytes = std::uint64_t{90} * 45 * 2176, .groups = 90, .units = 45};
+  const auto fetched = [&](std::uint32_t tokens) {
+    return first_weights(layer, {.tokens = tokens, .top_k = 4}, 132);
+  };
+  EXPECT_EQ(fetched(63).streams, 0u);
+  EXPECT_EQ(fetched(64).streams, 132u * 4);
+  EXPECT_EQ(fetched(64).stride, 45u * 2176);
+  EXPECT_LE(std::uint64_t{fetched(64).streams} * fetched(64).bytes, sm90::kPrefetchBytes);
+  EXPECT_EQ(fetched(64).bytes % 16, 0u);
+  layer.experts = 1;
+  layer.w13.groups = 2;
+  layer.w13.expert_bytes = 2 * 4352;
+  EXPECT_EQ(fetched(64).streams, 2u);  // never beyond the matrix
+  EXPECT_EQ(fetched(64).bytes, 4352u);
+  const std::int32_t counts = 0;
+  EXPECT_EQ(first_weights(layer, {.tokens = 64, .top_k = 1, .counts = &counts}, 132).streams, 0u);
 }
 
 // The table of docs/cuda.md, on a device of 132 multiprocessors.

@@ -222,8 +222,7 @@ __device__ void run(const DecodeParams& p, const DecodeParams& given) {
     if (threadIdx.x % 32 == 0 && tables.entries != 0) produce<Format>(p, memory);
     return;
   }
-  if (!is_apart || !is_finisher)
-    stage_inputs(p, memory, is_apart ? kConsumerThreads : kStagers);
+  if (!is_apart || !is_finisher) stage_inputs(p, memory, is_apart ? kConsumerThreads : kStagers);
   if (!is_apart)
     sync_some(kStagersMeet, kStagers);
   else if (routers.me != 0)

@@ -232,7 +232,8 @@ class Output {
     if (tables_.expert_of_slot[slot] < 0) return {};
     const std::uint32_t begin =
         (tables_.entry_of_slot[slot] * phase_.groups + columns.group) * phase_.units;
-    const std::uint32_t from = phase_.block_of(begin), to = phase_.block_of(begin + phase_.units - 1);
+    const std::uint32_t from = phase_.block_of(begin),
+                        to = phase_.block_of(begin + phase_.units - 1);
     if (from == to)
       return {p_.sums + (std::uint64_t{slot} * phase_.groups + columns.group) * 64 + columns.first};
     const std::uint32_t at = row_of(slot) * 64 + columns.first;
@@ -246,8 +247,7 @@ class Output {
 
   // What a token's experts made, added up in the order of choices. A lane has a column; lane j
   // knows where choice j lies.
-  __device__ void add_experts(std::uint32_t number,
-                              const SlotSums& mine) const {
+  __device__ void add_experts(std::uint32_t number, const SlotSums& mine) const {
     constexpr std::uint32_t kTogether = 4, kWhole = 0xFFFFFFFFu;
     const Columns columns(number, phase_.groups);
     const std::uint32_t choices = p_.call.top_k, first_slot = columns.token * choices;
@@ -288,16 +288,16 @@ class Output {
     store(columns.token, columns.group * 64 + columns.first + lane_, sum);
   }
   __device__ static const std::uint64_t* address_of(const std::uint64_t* mine, std::uint32_t lane) {
-    return reinterpret_cast<const std::uint64_t*>(
-        __shfl_sync(0xFFFFFFFFu, reinterpret_cast<unsigned long long>(mine),
-                    static_cast<int>(min(lane, 31u))));
+    return reinterpret_cast<const std::uint64_t*>(__shfl_sync(
+        0xFFFFFFFFu, reinterpret_cast<unsigned long long>(mine), static_cast<int>(min(lane, 31u))));
   }
   // Of a group that lies in more than two blocks: the smallest layers.
   __device__ float add_more(float own, uint2 blocks, std::uint32_t slot,
                             const Columns& columns) const {
     for (std::uint32_t block = blocks.x; block < blocks.x + blocks.y; ++block) {
       if (phase_.is_empty(block)) continue;
-      const std::uint64_t* at = partial(p_, block, 1, true) + row_of(slot) * 64 + columns.first + lane_;
+      const std::uint64_t* at =
+          partial(p_, block, 1, true) + row_of(slot) * 64 + columns.first + lane_;
       std::uint64_t word = look(at);
       while (!is_of(word, launch_)) word = look(at);
       own = __fadd_rn(own, number_of(word));

@@ -57,7 +57,8 @@ struct LeftRow {
 };
 
 // Ids and weights of all tokens, given or routed, by warps of a block; but the weights of a token
-// that a warp has alone may be left. `scratch` is free shared memory; `any` the parameters as they were given.
+// that a warp has alone may be left. `scratch` is free shared memory; `any` the parameters as they
+// were given.
 __device__ inline LeftRow find_experts(const DecodeParams& p, const RouteParams& any,
                                        Tables& tables, float* scratch, Routers routers) {
   const std::uint32_t slots = p.call.tokens * p.call.top_k, threads = routers.count * 32;
@@ -82,14 +83,6 @@ __device__ inline LeftRow find_experts(const DecodeParams& p, const RouteParams&
     route_any(any, token, scratch + t * 2 * p.route.columns, tables.ids + token * p.call.top_k,
               tables.weights + token * p.call.top_k);
   return left;
-}
-
-__device__ inline std::int32_t local_expert(const Call& call, std::uint32_t experts,
-                                            std::int32_t id) {
-  std::int32_t found = id - call.first_expert;
-  if (call.expert_map != nullptr)
-    found = id >= 0 && static_cast<std::uint32_t>(id) < call.map_size ? call.expert_map[id] : -1;
-  return id >= 0 && found >= 0 && static_cast<std::uint32_t>(found) < experts ? found : -1;
 }
 
 // At most 32 slots, one a lane: who is smaller is counted, nothing is added up expert by expert.

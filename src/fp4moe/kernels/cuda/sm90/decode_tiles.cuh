@@ -14,7 +14,6 @@ inline constexpr std::uint32_t kFinishers = 96;
 inline constexpr std::uint32_t kStagers = kConsumerThreads + kFinishers;  // all but the producer
 enum Barriers : std::uint32_t {
   kStagersMeet = 1,
-  kFinishersMeet,
   kListIsThere,
   kRoutersMeet,
   kWeightsAreThere,
@@ -172,8 +171,7 @@ __device__ inline void stage_rows(const DecodeParams& p, const Memory& memory, c
 __device__ inline void stage_inputs(const DecodeParams& p, const Memory& memory,
                                     std::uint32_t stagers) {
   const Quantise kind = p.call.x_is_quantised != 0 ? Quantise::none : p.layer.quantise;
-  if (kind == Quantise::none && p.call.x.type == Type::bf16)
-    return stage_words(p, memory, stagers);
+  if (kind == Quantise::none && p.call.x.type == Type::bf16) return stage_words(p, memory, stagers);
   const Staged what{p.call.tokens, p.tile_rows, p.layer.hidden, stagers, input_scale(p.layer, 0)};
   with_kind(kind, [&]<Quantise one>(Kind<one>) {
     stage_rows<one>(p, memory, what, [&](std::uint32_t row, std::uint32_t piece) {

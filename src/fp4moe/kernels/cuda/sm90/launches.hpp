@@ -66,7 +66,7 @@ constexpr std::uint32_t sort_blocks(const Call& call) {
 // While few blocks sort, others fetch into the cache what the first product reads first: of as many
 // groups of rows as are multiplied at once, in steps.
 inline constexpr std::uint32_t kPrefetchBlocks = 96, kPrefetchStep = 4 * 1024;
-inline constexpr std::uint64_t kPrefetchBytes = 24 << 20;
+inline constexpr std::uint64_t kPrefetchBytes = 16 << 20;
 // A slot's rank among those of its expert in its chunk, behind the expert.
 inline constexpr std::uint32_t kRankBits = 21;
 static_assert(kMostExperts <= 1u << (31 - kRankBits));
@@ -79,8 +79,8 @@ constexpr std::uint32_t expert_of(std::int32_t both) {
 constexpr std::uint32_t rank_of(std::int32_t both) {
   return static_cast<std::uint32_t>(both) & ((1u << kRankBits) - 1);
 }
-// Counts of every warp for each expert, tables of experts, and two floats a column for as many warps
-// that route as there is room for.
+// Counts of every warp for each expert, tables of experts, and two floats a column for as many
+// warps that route as there is room for.
 inline constexpr std::uint32_t kSortTables = 128;  // words in front
 inline constexpr std::uint32_t kSortNearIds = 2 * kSortTokens * kMostChoices;
 constexpr std::uint32_t sort_words(std::uint32_t experts) {

@@ -188,9 +188,9 @@ struct Sorted {
 // Neighbouring streams of bytes, the first `bytes` of each of which will be read soon.
 struct Prefetch {
   const std::uint8_t* from = nullptr;
-  std::uint64_t stride = 0;       // from stream to stream
-  std::uint32_t streams = 0;      // 0: nothing
-  std::uint32_t bytes = 0;        // of each
+  std::uint64_t stride = 0;   // from stream to stream
+  std::uint32_t streams = 0;  // 0: nothing
+  std::uint32_t bytes = 0;    // of each
 };
 
 struct SortParams {

@@ -75,7 +75,8 @@ struct Pieces {
     if (number >= all) return {};
     const std::uint32_t tile = number / each, part = number - tile * each;
     const std::uint32_t size = p.matrix.groups / each, larger = p.matrix.groups % each;
-    return {tile_at(p.sorted, tile), part * size + min(part, larger), size + (part < larger ? 1 : 0)};
+    return {tile_at(p.sorted, tile), part * size + min(part, larger),
+            size + (part < larger ? 1 : 0)};
   }
 };
 
@@ -190,8 +191,8 @@ __device__ inline void multiply_stage(const Consumer& me, std::uint32_t stage, s
         now.multiply(sums);
     } else {
       const auto block = Block<Format>::load(record, me.warp, me.lane);
-      Fragment weights[4] = {block.template at<0>(), block.template at<1>(),
-                             block.template at<2>(), block.template at<3>()};
+      Fragment weights[4] = {block.template at<0>(), block.template at<1>(), block.template at<2>(),
+                             block.template at<3>()};
       multiply_unit<columns>(sums, weights, described);
       finish_unit(weights);
       described += tile_bytes / kDescribed;

@@ -235,8 +235,7 @@ __device__ inline bool softmax_tells_apart(const RouteParams& p, const HeldLogit
   if (has_below && mine != below) is_fine = is_fine && mine - below >= kApart;
   // A NaN or an infinity among all logits makes softmax NaN.
   const float most = fmaxf(fmaxf(logits.a, logits.b), fmaxf(logits.c, logits.d));
-  const bool has_nan =
-      is_nan(logits.a) || is_nan(logits.b) || is_nan(logits.c) || is_nan(logits.d);
+  const bool has_nan = is_nan(logits.a) || is_nan(logits.b) || is_nan(logits.c) || is_nan(logits.d);
   return __all_sync(kWholeWarp, is_fine && !has_nan && most < infinity());
 }
 
@@ -251,8 +250,7 @@ __device__ inline bool choose_row(const RouteParams& p, std::uint32_t token, Hel
   row.logits = held_logits(p, token * p.logits.stride, threadIdx.x % 32 * kHeldColumns);
   row.mine = choose_held(p, row.logits);
   row.largest = __shfl_sync(kWholeWarp, row.mine.logit, 0);
-  return p.key != Score::softmax ||
-         softmax_tells_apart(p, row.logits, row.mine.logit, row.largest);
+  return p.key != Score::softmax || softmax_tells_apart(p, row.logits, row.mine.logit, row.largest);
 }
 __device__ inline float weigh_row(const RouteParams& p, const HeldRow& row) {
   const auto& [logits, mine, largest] = row;
@@ -448,6 +446,15 @@ class AnyRoute {
   std::uint32_t lane_, width_, begin_, end_;
   Softmax softmax_{};
 };
+
+// The position of an expert on this rank, or -1.
+__device__ inline std::int32_t local_expert(const Call& call, std::uint32_t experts,
+                                            std::int32_t id) {
+  std::int32_t found = id - call.first_expert;
+  if (call.expert_map != nullptr)
+    found = id >= 0 && static_cast<std::uint32_t>(id) < call.map_size ? call.expert_map[id] : -1;
+  return id >= 0 && found >= 0 && static_cast<std::uint32_t>(found) < experts ? found : -1;
+}
 
 // One warp, all its lanes. `scratch`: 2 * columns floats of this warp in shared memory, aligned to
 // 8 bytes. ids and weights, [top_k] each, are written by the first lanes, in shared or global

@@ -50,23 +50,13 @@ __device__ SortSpace space_of(std::uint32_t* shared, std::uint32_t experts) {
   return made;
 }
 
-// The expert's position on this rank, or -1.
-__device__ std::int32_t local_expert(const SortParams& p, std::int32_t id) {
-  const Call& call = p.call;
-  std::int32_t local = id - call.first_expert;
-  if (call.expert_map != nullptr) {
-    const bool is_known = id >= 0 && static_cast<std::uint32_t>(id) < call.map_size;
-    local = is_known ? call.expert_map[id] : -1;
-  }
-  return id >= 0 && local >= 0 && static_cast<std::uint32_t>(local) < p.experts ? local : -1;
-}
-
 // The block's slots, and those of each of its warps, whole 32 of them.
 struct Chunk {
   std::uint32_t first, end, stretch;
 
   __device__ explicit Chunk(const Call& call) {
-    const std::uint32_t slots = call.tokens * call.top_k, size = sort_chunk(call.tokens, call.top_k);
+    const std::uint32_t slots = call.tokens * call.top_k,
+                        size = sort_chunk(call.tokens, call.top_k);
     first = blockIdx.x * size;
     end = min(first + size, slots);
     stretch = (size + kSortThreads - 1) / kSortThreads * 32;
@@ -104,7 +94,7 @@ class Ranks {
 #pragma unroll
       for (std::uint32_t i = 0; i < kAhead; ++i) {
         held_.ranked[i] = -1;
-        if (at + i * 32 < end_) held_.ranked[i] = rank(local_expert(p_, ids[i]));
+        if (at + i * 32 < end_) held_.ranked[i] = rank(local_expert(p_.call, p_.experts, ids[i]));
       }
       if (!is_short()) store(at);
     }
