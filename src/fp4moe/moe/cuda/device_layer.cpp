@@ -281,6 +281,23 @@ Result<Done> DeviceLayer::decode(const Step& step) const {
                          step.stream, step.inside);
 }
 
+namespace {
+
+// How the first product ends, and what it makes of h.
+sm90::Epilogue first_epilogue(const sm90::Layer& layer, bool fuses) {
+  if (!fuses) return sm90::Epilogue::raw;
+  return layer.quantise == sm90::Quantise::none ? sm90::Epilogue::hidden : sm90::Epilogue::placed;
+}
+sm90::HiddenFormat hidden_format(const sm90::Layer& layer) {
+  return {.quantise = layer.quantise,
+          .middle = layer.middle,
+          .activations_in_bf16 = layer.activations_in_bf16,
+          .scales = layer.hidden_scales,
+          .scales_each = layer.hidden_scales_each};
+}
+
+}  // namespace
+
 // What the kernels of the path `rows` are given.
 struct DeviceLayer::RowsParams {
   sm90::SortParams sort{};
@@ -332,20 +349,14 @@ DeviceLayer::RowsParams DeviceLayer::rows_params(const Step& step) const {
                 .sorted = sorted,
                 .tiles = x,
                 .work = sorted.work,
-                .epilogue = !fuses                                    ? sm90::Epilogue::raw
-                            : layer_.quantise == sm90::Quantise::none ? sm90::Epilogue::hidden
-                                                                      : sm90::Epilogue::placed,
+                .epilogue = first_epilogue(layer_, fuses),
                 .out = fuses ? static_cast<void*>(h) : static_cast<void*>(raw),
                 .out_units = fuses ? layer_.w2.units : 0,
                 .is_gated = layer_.is_gated,
                 .alpha = as_swiglu(layer_).alpha,
                 .beta = as_swiglu(layer_).beta,
                 .limit = layer_.limit,
-                .hidden = {.quantise = layer_.quantise,
-                           .middle = layer_.middle,
-                           .activations_in_bf16 = layer_.activations_in_bf16,
-                           .scales = layer_.hidden_scales,
-                           .scales_each = layer_.hidden_scales_each},
+                .hidden = hidden_format(layer_),
                 .input_factor = step.call.x_is_quantised != 0 ? step.call.x_factor : input_factor_,
                 .tile_tokens = tile,
                 .stages = stages,

@@ -178,7 +178,7 @@ sm90::Prefetch first_weights(const sm90::Layer& layer, const sm90::Call& call,
   if (call.counts != nullptr || slots < std::uint64_t{2} * layer.experts || groups == 0) return {};
   // Groups of an expert lie one behind the other, and experts as well.
   const std::uint64_t stride = layer.w13.expert_bytes / layer.w13.groups;
-  const std::uint64_t streams = std::min<std::uint64_t>(groups, blocks * sm90::kConsumers);
+  const std::uint64_t streams = std::min(groups, std::uint64_t{blocks} * sm90::kConsumers);
   return {.from = layer.w13.records,
           .stride = stride,
           .streams = static_cast<std::uint32_t>(streams),

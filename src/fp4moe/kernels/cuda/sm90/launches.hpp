@@ -49,7 +49,8 @@ constexpr std::uint32_t pack_blocks(std::uint64_t records, std::uint32_t multipr
 // alone, and more where blocks would be too many for one block to add up what they counted.
 inline constexpr std::uint32_t kSortBlocks = 144, kSortTokens = kSortThreads / 32;
 constexpr std::uint32_t sort_chunk(std::uint64_t tokens, std::uint32_t top_k) {
-  const std::uint64_t fewest = tokens <= 2 * kSortTokens ? 2 * kSortTokens : kSortTokens;
+  constexpr std::uint64_t kTwice = std::uint64_t{2} * kSortTokens;
+  const std::uint64_t fewest = tokens <= kTwice ? kTwice : kSortTokens;
   return static_cast<std::uint32_t>(std::max(whole_parts(tokens, kSortBlocks), fewest) * top_k);
 }
 // Of so many tokens or fewer.
