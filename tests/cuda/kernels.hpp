@@ -78,6 +78,24 @@ class OnDevice : public ::testing::Test {
   std::shared_ptr<const Device> device_{};
 };
 
+// Where sort writes.
+struct SortMemory {
+  Memory tiles{}, counters{}, ranks{}, first_rows{}, slot_of_row{}, expert_of_row{}, tile_of_row{};
+
+  Sorted tables() const {
+    auto* counts = counters.as<std::uint32_t>();
+    return {.tiles = tiles.as<Tile>(),
+            .tile_count = counts,
+            .work = counts + 1,
+            .counted = counts + 3,
+            .rank_of_slot = ranks.as<std::int32_t>(),
+            .first_rows = first_rows.as<std::uint32_t>(),
+            .slot_of_row = slot_of_row.as<std::int32_t>(),
+            .expert_of_row = expert_of_row.as<std::int32_t>(),
+            .tile_of_row = tile_of_row.as<std::int32_t>()};
+  }
+};
+
 // What sort and gather make of slots; rows and tiles as params.hpp says.
 struct PlainTables {
   std::vector<Tile> tiles{};

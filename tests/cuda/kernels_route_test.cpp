@@ -107,26 +107,20 @@ class Route : public OnDevice {
   void route(const RouteParams& params) const {
     const std::size_t slots = std::size_t{params.tokens} * params.top_k;
     const std::size_t rows = slots + 7 * std::min<std::size_t>(slots, params.columns) + 8;
-    const Memory tiles = room<Tile>(slots), counters = upload(std::vector<std::uint32_t>(4, 0));
-    const Memory ranks = room<std::int32_t>(slots);
-    const Memory first_rows =
-        room<std::uint32_t>(std::size_t{sort_most_blocks(params.tokens)} * params.columns);
-    const Memory slot_of_row = room<std::int32_t>(rows), expert_of_row = room<std::int32_t>(rows);
-    const Memory tile_of_row = room<std::int32_t>(rows);
+    const SortMemory memory{.tiles = room<Tile>(slots),
+                            .counters = upload(std::vector<std::uint32_t>(4, 0)),
+                            .ranks = room<std::int32_t>(slots),
+                            .first_rows = room<std::uint32_t>(
+                                std::size_t{sort_most_blocks(params.tokens)} * params.columns),
+                            .slot_of_row = room<std::int32_t>(rows),
+                            .expert_of_row = room<std::int32_t>(rows),
+                            .tile_of_row = room<std::int32_t>(rows)};
     SortParams sort{.route = params, .experts = params.columns};
     sort.call.tokens = params.tokens;
     sort.call.top_k = params.top_k;
     sort.call.ids = params.ids;
     sort.chunks = sort_blocks(sort.call);
-    sort.to = {.tiles = tiles.as<Tile>(),
-               .tile_count = counters.as<std::uint32_t>(),
-               .work = counters.as<std::uint32_t>() + 1,
-               .counted = counters.as<std::uint32_t>() + 3,
-               .rank_of_slot = ranks.as<std::int32_t>(),
-               .first_rows = first_rows.as<std::uint32_t>(),
-               .slot_of_row = slot_of_row.as<std::int32_t>(),
-               .expert_of_row = expert_of_row.as<std::int32_t>(),
-               .tile_of_row = tile_of_row.as<std::int32_t>()};
+    sort.to = memory.tables();
     run("fp4moe_sm90_sort", sort,
         {sort.chunks, kSortThreads, sort_shared(sort.experts, params.columns)});
   }

@@ -33,28 +33,22 @@ class Sort : public OnDevice {
     std::vector<std::int32_t> padding = untouched;
     for (std::size_t row = 0; row < rows; ++row)
       if (plain.slot_of_row[row] < 0) padding[row] = -1;
-    const Memory tiles = room<Tile>(plain.tiles.size());
-    const Memory counters = upload(std::vector<std::uint32_t>{9, 9, 9, 0});
-    const Memory ranks = room<std::int32_t>(slots), first_rows = room<std::uint32_t>(firsts);
-    const Memory slot_of_row = upload(untouched), expert_of_row = upload(untouched);
-    const Memory tile_of_row = room<std::int32_t>(rows / 8);
+    const SortMemory memory{.tiles = room<Tile>(plain.tiles.size()),
+                            .counters = upload(std::vector<std::uint32_t>{9, 9, 9, 0}),
+                            .ranks = room<std::int32_t>(slots),
+                            .first_rows = room<std::uint32_t>(firsts),
+                            .slot_of_row = upload(untouched),
+                            .expert_of_row = upload(untouched),
+                            .tile_of_row = room<std::int32_t>(rows / 8)};
     params.chunks = blocks;
-    params.to = {.tiles = tiles.as<Tile>(),
-                 .tile_count = counters.as<std::uint32_t>(),
-                 .work = counters.as<std::uint32_t>() + 1,
-                 .counted = counters.as<std::uint32_t>() + 3,
-                 .rank_of_slot = ranks.as<std::int32_t>(),
-                 .first_rows = first_rows.as<std::uint32_t>(),
-                 .slot_of_row = slot_of_row.as<std::int32_t>(),
-                 .expert_of_row = expert_of_row.as<std::int32_t>(),
-                 .tile_of_row = tile_of_row.as<std::int32_t>()};
+    params.to = memory.tables();
     for (int turn = 0; turn < 2; ++turn)
       run("fp4moe_sm90_sort", params, {blocks, kSortThreads, sort_shared(params.experts, 0)});
 
     const auto tile_count = static_cast<std::uint32_t>(plain.tiles.size());
-    ASSERT_EQ(download<std::uint32_t>(counters, 4),
+    ASSERT_EQ(download<std::uint32_t>(memory.counters, 4),
               (std::vector<std::uint32_t>{tile_count, 0, 0, 0}));
-    const auto made = download<Tile>(tiles, plain.tiles.size());
+    const auto made = download<Tile>(memory.tiles, plain.tiles.size());
     for (std::size_t i = 0; i < made.size(); ++i) {
       EXPECT_EQ(made[i].expert, plain.tiles[i].expert) << i;
       EXPECT_EQ(made[i].first_row, plain.tiles[i].first_row) << i;
@@ -62,14 +56,14 @@ class Sort : public OnDevice {
       EXPECT_EQ(made[i].count, plain.tiles[i].count) << i;
     }
     if (params.call.counts == nullptr) {
-      EXPECT_EQ(download<std::int32_t>(ranks, slots), plain.rank_of_slot);
+      EXPECT_EQ(download<std::int32_t>(memory.ranks, slots), plain.rank_of_slot);
     }
-    EXPECT_EQ(download<std::uint32_t>(first_rows, firsts),
+    EXPECT_EQ(download<std::uint32_t>(memory.first_rows, firsts),
               std::vector(plain.first_rows.begin(),
                           plain.first_rows.begin() + static_cast<std::ptrdiff_t>(firsts)));
-    EXPECT_EQ(download<std::int32_t>(slot_of_row, rows), padding);
-    EXPECT_EQ(download<std::int32_t>(expert_of_row, rows), padding);
-    EXPECT_EQ(download<std::int32_t>(tile_of_row, rows / 8), plain.tile_of_row);
+    EXPECT_EQ(download<std::int32_t>(memory.slot_of_row, rows), padding);
+    EXPECT_EQ(download<std::int32_t>(memory.expert_of_row, rows), padding);
+    EXPECT_EQ(download<std::int32_t>(memory.tile_of_row, rows / 8), plain.tile_of_row);
   }
   // Ids that are positions, where they are experts' at all.
   void expect_ids_sorted(SortParams params, const std::vector<std::int32_t>& ids,

@@ -332,6 +332,7 @@ DeviceLayer::RowsParams DeviceLayer::rows_params(const Step& step) const {
             .most_rank = static_cast<std::uint32_t>(given.most_rank),
             .low = space.at<float>(Region::low)};
   const bool fuses = step.plan.fuses, rounds = step.plan.rounds;
+  const sm90::Layer swiglu = as_swiglu(layer_);
   const auto blocks = static_cast<std::uint32_t>(device_->facts().multiprocessors);
   const std::uint32_t tile = step.plan.tile_tokens;
   const std::uint32_t stages = sm90::product_shape(tile, layer_.is_nvfp4 != 0).stages;
@@ -353,8 +354,8 @@ DeviceLayer::RowsParams DeviceLayer::rows_params(const Step& step) const {
                 .out = fuses ? static_cast<void*>(h) : static_cast<void*>(raw),
                 .out_units = fuses ? layer_.w2.units : 0,
                 .is_gated = layer_.is_gated,
-                .alpha = as_swiglu(layer_).alpha,
-                .beta = as_swiglu(layer_).beta,
+                .alpha = swiglu.alpha,
+                .beta = swiglu.beta,
                 .limit = layer_.limit,
                 .hidden = hidden_format(layer_),
                 .input_factor = step.call.x_is_quantised != 0 ? step.call.x_factor : input_factor_,

@@ -151,8 +151,8 @@ class DeviceLayer {
   sm90::Layer layer_{};
   std::shared_ptr<const DeviceWeights> weights_{};
   kernels::cuda::Memory scales_{};
-  float input_factor_ = 1.0f,
-        hidden_factor_ = 1.0f;  // of quantised x and h, where experts share it
+  // Of quantised x and h, where experts share it.
+  float input_factor_ = 1.0f, hidden_factor_ = 1.0f;
   Kernels kernels_{};
 };
 

@@ -88,14 +88,14 @@ constexpr std::uint32_t sort_words(std::uint32_t experts) {
   const std::uint32_t counts = kSortThreads / 32 * experts + 3 * experts + 2;
   return (kSortTables + kSortNearIds + counts + 1) / 2 * 2;
 }
+inline constexpr std::uint32_t kSortScratch = 64 * 1024;  // bytes
 constexpr std::uint32_t sort_routers(std::uint32_t columns) {
-  constexpr std::uint32_t kScratchBytes = 64 * 1024;
-  return columns == 0 ? 0 : std::min(kSortThreads / 32, kScratchBytes / (8 * columns));
+  return columns == 0 ? 0 : std::min(kSortThreads / 32, kSortScratch / (8 * columns));
 }
 constexpr std::uint32_t sort_shared(std::uint32_t experts, std::uint32_t columns) {
   return 4 * sort_words(experts) + sort_routers(columns) * 8 * columns;
 }
-inline constexpr std::uint32_t kSortMostShared = 4 * sort_words(kMostExperts) + 64 * 1024;
+inline constexpr std::uint32_t kSortMostShared = 4 * sort_words(kMostExperts) + kSortScratch;
 
 // Activate: whole rows of h, where something reads them before they are rounded, and A x.
 constexpr bool activate_keeps_rows(const Layer& layer, const DeviceLora& lora) {

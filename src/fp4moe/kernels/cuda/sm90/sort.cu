@@ -65,11 +65,6 @@ struct Chunk {
   __device__ std::uint32_t warps() const { return (end - first + stretch - 1) / stretch; }
 };
 
-// Slots at [kAhead][32] of a warp, one lane's: experts with ranks, -1: of none here.
-struct Held {
-  std::int32_t ranked[kAhead];
-};
-
 class Ranks {
  public:
   // `ids`: of the chunk's slots.
@@ -93,8 +88,8 @@ class Ranks {
       }
 #pragma unroll
       for (std::uint32_t i = 0; i < kAhead; ++i) {
-        held_.ranked[i] = -1;
-        if (at + i * 32 < end_) held_.ranked[i] = rank(local_expert(p_.call, p_.experts, ids[i]));
+        held_[i] = -1;
+        if (at + i * 32 < end_) held_[i] = rank(local_expert(p_.call, p_.experts, ids[i]));
       }
       if (!is_short()) store(at);
     }
@@ -104,7 +99,7 @@ class Ranks {
     for (std::uint32_t at = first_; at < end_; at += kAhead * 32) {
       if (!is_short()) load(at);
 #pragma unroll
-      for (std::int32_t& both : held_.ranked)
+      for (std::int32_t& both : held_)
         if (both >= 0) both += static_cast<std::int32_t>(counts_[expert_of(both)]);
       store(at);
     }
@@ -130,14 +125,14 @@ class Ranks {
 #pragma unroll
     for (std::uint32_t i = 0; i < kAhead; ++i) {
       const std::uint32_t slot = at + i * 32 + lane_;
-      if (slot < end_) p_.to.rank_of_slot[slot] = held_.ranked[i];
+      if (slot < end_) p_.to.rank_of_slot[slot] = held_[i];
     }
   }
   __device__ void load(std::uint32_t at) {
 #pragma unroll
     for (std::uint32_t i = 0; i < kAhead; ++i) {
       const std::uint32_t slot = at + i * 32 + lane_;
-      held_.ranked[i] = slot < end_ ? p_.to.rank_of_slot[slot] : -1;
+      held_[i] = slot < end_ ? p_.to.rank_of_slot[slot] : -1;
     }
   }
 
@@ -146,7 +141,7 @@ class Ranks {
   const std::int32_t* ids_;
   std::uint32_t* counts_;
   std::uint32_t lane_, first_, end_;
-  Held held_{};
+  std::int32_t held_[kAhead] = {};  // experts with ranks, -1: of none here
 };
 
 // Counts of an expert, a thread each, become those before; the total is returned.
