@@ -35,6 +35,7 @@ class Sort : public OnDevice {
       if (plain.slot_of_row[row] < 0) padding[row] = -1;
     const SortMemory memory{.tiles = room<Tile>(plain.tiles.size()),
                             .counters = upload(std::vector<std::uint32_t>{9, 9, 9, 0}),
+                            .done = room<std::uint32_t>(plain.tiles.size()),
                             .ranks = room<std::int32_t>(slots),
                             .first_rows = room<std::uint32_t>(firsts),
                             .slot_of_row = upload(untouched),

@@ -48,7 +48,8 @@ CallSize size_of(const DeviceCall& call) {
                    : call.router != nullptr ? call.router->top_k()
                                             : call.top_k,
           .form = call.form,
-          .has_adapters = call.adapters.pairs != nullptr};
+          .has_adapters = call.adapters.pairs != nullptr,
+          .in_float32 = call.out.dtype == DType::f32};
 }
 
 sm90::Call kernel_call(const DeviceCall& call, const CallSize& size) {
@@ -283,6 +284,16 @@ Result<Done> DeviceLayer::decode(const Step& step) const {
 
 namespace {
 
+// Whether tokens are what tensor cores read already, so that the product takes them from where they
+// are. Of many that costs it more than tiles that were filled beforehand.
+bool is_plain(const sm90::Layer& layer, const sm90::Call& call, std::uint32_t tile_tokens) {
+  const bool is_quantised = layer.quantise != sm90::Quantise::none && call.x_is_quantised == 0;
+  return tile_tokens <= sm90::kMostFetched && call.x.type == sm90::Type::bf16 && !is_quantised &&
+         sm90::product_raise(tile_tokens, layer.is_nvfp4 != 0) == 1.0f &&
+         layer.hidden % sm90::kUnit == 0 && call.x.stride % 8 == 0 &&
+         reinterpret_cast<std::uintptr_t>(call.x.data) % 16 == 0;
+}
+
 // How the first product ends, and what it makes of h.
 sm90::Epilogue first_epilogue(const sm90::Layer& layer, bool fuses) {
   if (!fuses) return sm90::Epilogue::raw;
@@ -313,6 +324,7 @@ DeviceLayer::RowsParams DeviceLayer::rows_params(const Step& step) const {
   const sm90::Sorted sorted{.tiles = space.at<sm90::Tile>(Region::tiles),
                             .tile_count = counts,
                             .work = counts + 1,
+                            .done = space.at<std::uint32_t>(Region::done),
                             .counted = counts + 3,
                             .rank_of_slot = space.at<std::int32_t>(Region::rank_of_slot),
                             .first_rows = space.at<std::uint32_t>(Region::first_rows),
@@ -320,8 +332,8 @@ DeviceLayer::RowsParams DeviceLayer::rows_params(const Step& step) const {
                             .slot_of_row = space.at<std::int32_t>(Region::slot_of_row),
                             .expert_of_row = space.at<std::int32_t>(Region::expert_of_row),
                             .tile_of_row = space.at<std::int32_t>(Region::tile_of_row)};
-  auto* x = space.at<std::uint8_t>(Region::x);
   auto* h = space.at<std::uint8_t>(Region::h);
+  auto* y = space.at<std::uint8_t>(Region::y);
   auto* raw = space.at<float>(Region::raw);
   const DeviceAdapters& given = step.given.adapters;
   sm90::DeviceLora lora{};
@@ -337,6 +349,28 @@ DeviceLayer::RowsParams DeviceLayer::rows_params(const Step& step) const {
   const std::uint32_t tile = step.plan.tile_tokens;
   const std::uint32_t stages = sm90::product_shape(tile, layer_.is_nvfp4 != 0).stages;
   const float raise = sm90::product_raise(tile, layer_.is_nvfp4 != 0);
+  auto* x = is_plain(layer_, step.call, tile) ? nullptr : space.at<std::uint8_t>(Region::x);
+  const sm90::Product first{
+      .matrix = layer_.w13,
+      .tiles = x,
+      .rows = step.call.x,
+      .choices = step.call.counts != nullptr ? 1 : step.call.top_k,
+      .epilogue = first_epilogue(layer_, fuses),
+      .out = fuses ? static_cast<void*>(h) : static_cast<void*>(raw),
+      .out_units = fuses ? layer_.w2.units : 0,
+      .is_gated = layer_.is_gated,
+      .alpha = swiglu.alpha,
+      .beta = swiglu.beta,
+      .limit = layer_.limit,
+      .hidden = hidden_format(layer_),
+      .input_factor = step.call.x_is_quantised != 0 ? step.call.x_factor : input_factor_,
+      .raise = raise};
+  const sm90::Product second{.matrix = layer_.w2,
+                             .tiles = h,
+                             .epilogue = rounds ? sm90::Epilogue::rounded : sm90::Epilogue::raw,
+                             .out = y,
+                             .input_factor = hidden_factor_,
+                             .raise = raise};
   return {
       .sort = {.call = step.call,
                .route = step.route,
@@ -346,33 +380,12 @@ DeviceLayer::RowsParams DeviceLayer::rows_params(const Step& step) const {
                .prefetch = first_weights(layer_, step.call, blocks),
                .to = sorted},
       .gather = {.call = step.call, .layer = layer_, .sorted = sorted, .tiles = x, .raise = raise},
-      .first = {.matrix = layer_.w13,
+      .first = {.of = {first, second},
+                .count = fuses ? 2U : 1U,
                 .sorted = sorted,
-                .tiles = x,
                 .work = sorted.work,
-                .epilogue = first_epilogue(layer_, fuses),
-                .out = fuses ? static_cast<void*>(h) : static_cast<void*>(raw),
-                .out_units = fuses ? layer_.w2.units : 0,
-                .is_gated = layer_.is_gated,
-                .alpha = swiglu.alpha,
-                .beta = swiglu.beta,
-                .limit = layer_.limit,
-                .hidden = hidden_format(layer_),
-                .input_factor = step.call.x_is_quantised != 0 ? step.call.x_factor : input_factor_,
-                .tile_tokens = tile,
-                .stages = stages,
-                .raise = raise},
-      // Tokens in tiles have been multiplied by then: their place is free.
-      .second = {.matrix = layer_.w2,
-                 .sorted = sorted,
-                 .tiles = h,
-                 .work = sorted.work + 1,
-                 .epilogue = rounds ? sm90::Epilogue::rounded : sm90::Epilogue::raw,
-                 .out = x,
-                 .input_factor = hidden_factor_,
-                 .tile_tokens = tile,
-                 .stages = stages,
-                 .raise = raise},
+                .stages = stages},
+      .second = {.of = {second}, .sorted = sorted, .work = sorted.work + 1, .stages = stages},
       .activate = {.call = step.call,
                    .layer = layer_,
                    .sorted = sorted,
@@ -383,7 +396,7 @@ DeviceLayer::RowsParams DeviceLayer::rows_params(const Step& step) const {
       .combine = {.call = step.call,
                   .layer = layer_,
                   .sorted = sorted,
-                  .rows = x,
+                  .rows = y,
                   .is_rounded = rounds ? 1U : 0U,
                   .lora = lora}};
 }
@@ -397,9 +410,8 @@ Result<Done> DeviceLayer::run_rows(const Step& step) const {
   const Function product = kernels_.products[static_cast<std::size_t>(bound)];
   const sm90::ProductShape shape = sm90::product_shape(tile, layer_.is_nvfp4 != 0);
   const Geometry multiply{blocks, shape.threads, shape.shared_bytes};
-  const bool prefetches = params.sort.prefetch.streams != 0;
-  const Geometry sort{params.sort.chunks + (prefetches ? sm90::kPrefetchBlocks : 0),
-                      sm90::kSortThreads, sm90::sort_shared(layer_.experts, step.route.columns)};
+  const Geometry sort{params.sort.chunks + params.sort.prefetch.blocks, sm90::kSortThreads,
+                      sm90::sort_shared(layer_.experts, step.route.columns)};
   const Geometry gather{sm90::gather_blocks(layer_, tokens, blocks), sm90::kGatherThreads};
   const Geometry activate{sm90::activate_blocks(most_rows(slots, layer_.experts), blocks),
                           sm90::kActivateThreads,
@@ -416,9 +428,9 @@ Result<Done> DeviceLayer::run_rows(const Step& step) const {
   const Stage stages[] = {
       {"sort", true, kernels_.sort, sort, &params.sort},
       {"gather", true, kernels_.gather, gather, &params.gather},
-      {"first product", true, product, multiply, &params.first},
+      {"product", true, product, multiply, &params.first},
       {"activate", !step.plan.fuses, kernels_.activate, activate, &params.activate},
-      {"second product", true, product, multiply, &params.second},
+      {"second product", !step.plan.fuses, product, multiply, &params.second},
       {"combine", true, kernels_.combine, combine, &params.combine}};
   for (const Stage& stage : stages) {
     if (!stage.runs) continue;

@@ -167,7 +167,8 @@ CallPlan plan_call(const sm90::Layer& layer, const CallSize& size) {
     if (made.decode.tile_rows != 0) made.path = Path::decode;
   }
   made.fuses = fuses(layer) && !size.has_adapters;
-  made.rounds = !needs_raw(layer) && !size.has_adapters && !is_near(layer, size.slots());
+  made.rounds =
+      !needs_raw(layer) && !size.has_adapters && !(size.in_float32 && is_near(layer, size.slots()));
   return made;
 }
 
@@ -183,7 +184,8 @@ sm90::Prefetch first_weights(const sm90::Layer& layer, const sm90::Call& call,
           .stride = stride,
           .streams = static_cast<std::uint32_t>(streams),
           .bytes = static_cast<std::uint32_t>(
-              std::min(stride, sm90::kPrefetchBytes / streams / 16 * 16))};
+              std::min(stride, sm90::kPrefetchBytes / streams / 16 * 16)),
+          .blocks = sm90::prefetch_blocks(sm90::sort_blocks(call), blocks)};
 }
 
 std::uint32_t tile_tokens(std::uint64_t slots, std::uint64_t experts) {
@@ -242,6 +244,7 @@ Result<WorkspacePlan> plan_workspace(const sm90::Layer& layer, const WorkspaceLi
   set(Region::weights, slots * sizeof(float));
   set(Region::tiles, most_tiles(slots, key.experts) * sizeof(sm90::Tile));
   set(Region::tile_count, 4 * sizeof(std::uint32_t));
+  set(Region::done, most_tiles(slots, key.experts) * sizeof(std::uint32_t));
   set(Region::rank_of_slot, slots * sizeof(std::int32_t));
   set(Region::first_rows,
       std::uint64_t{sm90::sort_most_blocks(limits.tokens)} * key.experts * sizeof(std::uint32_t));
@@ -249,7 +252,8 @@ Result<WorkspacePlan> plan_workspace(const sm90::Layer& layer, const WorkspaceLi
   set(Region::slot_of_row, rows * sizeof(std::int32_t));
   set(Region::expert_of_row, rows * sizeof(std::int32_t));
   set(Region::tile_of_row, rows / 8 * sizeof(std::int32_t));
-  set(Region::x, std::max(unit_bytes(rows, key.hidden_units, 2),
+  set(Region::x, unit_bytes(rows, key.hidden_units, 2));
+  set(Region::y, std::max(unit_bytes(rows, key.hidden_groups, 2),
                           unit_bytes(most_rows(raw_slots, key.experts), key.hidden_groups, 4)));
   set(Region::h, unit_bytes(rows, key.middle_units, 2));
   if (!key.fuses || has_rank) set(Region::raw, unit_bytes(rows, key.middle_groups, 4));

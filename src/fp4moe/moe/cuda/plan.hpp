@@ -39,6 +39,7 @@ struct CallSize {
   std::uint64_t tokens = 0, top_k = 0;  // batches: experts * capacity, 1
   OutputForm form = OutputForm::summed;
   bool has_adapters = false;
+  bool in_float32 = false;  // the output
 
   std::uint64_t slots() const { return tokens * top_k; }
 };
@@ -79,10 +80,11 @@ inline constexpr std::uint64_t kMemoryAlignment = 256;
 enum class Region : std::uint8_t {
   // clang-format off
   ids, weights,                                  // of tokens that are routed on the device
-  tiles, tile_count, rank_of_slot, first_rows,   // tile_count: all counters of sort and products
+  tiles, tile_count, done, rank_of_slot, first_rows,  // tile_count: all other counters
   row_of_slot, slot_of_row, expert_of_row, tile_of_row,
-  x,         // tokens in tiles; when they have been multiplied, rows of the second product
+  x,         // tokens in tiles
   h,         // the activation's output in tiles
+  y,         // rows of the second product
   raw,       // the first product, where its epilogue does not compute the activation
   low,       // A_down h of adapters
   partial, hidden, sums, counters,               // of decode

@@ -61,16 +61,19 @@ __device__ SlotRow slot_from(const SlotRow& slot, std::uint32_t lane) {
 // Columns [column, column + 8) of `choices` slots from `first` on.
 struct Work {
   std::uint32_t first = 0, choices = 1, column = 0;
-  bool is_weighted = false;
+  bool is_weighted = false, is_described = false;
 };
 
 // Rows as the second product left them: float32 sums, or finished ones in bf16. `low`: there are
 // adapters, which are rare: then slots are loaded one by one.
-template <bool is_rounded, bool low>
+template <bool is_rounded, bool low, std::uint32_t wide = 1>
 struct Rows8 {
+  static constexpr bool kIsRounded = is_rounded;
   using Words = std::conditional_t<is_rounded, uint4, Piece>;
-  static constexpr std::uint32_t kTogether = low ? 1 : 4;     // slots whose rows are loaded at once
-  static constexpr std::uint32_t kWide = is_rounded ? 2 : 1;  // segments, likewise
+  static constexpr std::uint32_t kWide = wide;  // segments of a row that are loaded at once
+  static constexpr std::uint32_t kTogether = low          ? 1
+                                             : is_rounded ? 8 / wide
+                                                          : 4;  // slots, likewise
   struct Sum {
     Piece of[kWide];
   };
@@ -111,7 +114,7 @@ struct Rows8 {
 
   // All lanes of a warp: the sum over slots, in their order.
   __device__ static Sum sum(const CombineParams& p, Work work, SlotRow mine) {
-    const auto [first, choices, column, is_weighted] = work;
+    const auto [first, choices, column, is_weighted, is_described] = work;
     Sum sum;
 #pragma unroll
     for (Piece& piece : sum.of) piece = no_piece();
@@ -128,7 +131,8 @@ struct Rows8 {
           if (rows[i] >= 0 && column + w * kSegment < p.layer.hidden)
             words[i][w] = load(p, rows[i], column + w * kSegment);
       }
-      if (begin == 0) describe<is_rounded>(p, is_weighted, mine);  // while rows are on their way
+      if (begin == 0 && !is_described)  // while rows are on their way
+        describe<is_rounded>(p, is_weighted, mine);
 #pragma unroll
       for (std::uint32_t i = 0; i < kTogether; ++i) {
         if (rows[i] < 0) continue;
@@ -176,15 +180,18 @@ __device__ void combine(const CombineParams& p) {
   const std::uint32_t all = rows * parts, step = gridDim.x * kWarps;
   std::uint32_t item = blockIdx.x * kWarps + threadIdx.x / 32;
   if (item >= all) return;
+  // Tables have long been there: the kernel before let this one begin when all before it were done.
   SlotRow next = slot_of(p, item / parts, choices, is_weighted);
-  for (; item < all; item += step) {
+  describe<Reader::kIsRounded>(p, is_weighted, next);
+  wait_for_previous();
+  for (bool is_first = true; item < all; item += step, is_first = false) {
     const std::uint32_t row = item / parts;
     const std::uint32_t column = (item - row * parts) * kColumns + threadIdx.x % 32 * kPiece;
     const SlotRow mine = next;
     // Where the next one's rows lie, while this one's are read.
     if (item + step < all) next = slot_of(p, (item + step) / parts, choices, is_weighted);
     if (is_batched && __shfl_sync(0xFFFFFFFFu, mine.row, 0) < 0) continue;  // nobody reads it
-    auto sum = Reader::sum(p, {row * choices, choices, column, is_weighted}, mine);
+    auto sum = Reader::sum(p, {row * choices, choices, column, is_weighted, is_first}, mine);
 #pragma unroll
     for (std::uint32_t w = 0; w < Reader::kWide; ++w) {
       if (column + w * kSegment >= p.layer.hidden) continue;
@@ -204,11 +211,12 @@ __device__ void combine(const CombineParams& p) {
 extern "C" __global__ void __launch_bounds__(kCombineThreads, 3)
     fp4moe_sm90_combine(const __grid_constant__ CombineParams p) {
   let_next_begin();
-  wait_for_previous();
   if (p.lora.pairs != nullptr)
     combine<Rows8<false, true>>(p);
+  else if (p.is_rounded != 0 && p.call.top_k > 4)
+    combine<Rows8<true, false, 1>>(p);
   else if (p.is_rounded != 0)
-    combine<Rows8<true, false>>(p);
+    combine<Rows8<true, false, 2>>(p);
   else
     combine<Rows8<false, false>>(p);
 }

@@ -106,7 +106,8 @@ extern "C" __global__ void __launch_bounds__(kGatherThreads, 4)
   const std::uint32_t tokens = is_batched ? p.layer.experts * p.call.capacity : p.call.tokens;
   const std::uint32_t segments = (p.layer.w13.units * kUnit + kSegment - 1) / kSegment;
   const std::uint32_t warps = gridDim.x * (kGatherThreads / 32);
-  const std::uint32_t parts = max(1u, min(segments, warps / max(tokens, 1u)));
+  const std::uint32_t most = p.tiles == nullptr ? 1 : segments;
+  const std::uint32_t parts = max(1u, min(most, warps / max(tokens, 1u)));
   const std::uint32_t lane = threadIdx.x % 32;
   const Quantise kind = p.call.x_is_quantised != 0 ? Quantise::none : p.layer.quantise;
   const bool is_each = p.layer.input_scales_each != 0;
@@ -117,8 +118,10 @@ extern "C" __global__ void __launch_bounds__(kGatherThreads, 4)
     const std::uint64_t row = token * p.call.x.stride;
     std::uint32_t segment = item - token * parts;
     // While the tables are looked up; but rows of batches that nobody occupies are not read.
-    Piece next = is_batched ? no_piece() : load_columns(p, row, segment * 32 + lane);
+    Piece next =
+        is_batched || p.tiles == nullptr ? no_piece() : load_columns(p, row, segment * 32 + lane);
     const GatherSlot slot = slot_of(p, token, choices, segment == 0);
+    if (p.tiles == nullptr) continue;
     const std::uint32_t here = __ballot_sync(0xFFFFFFFFu, slot.row >= 0);
     if (here == 0) continue;
     if (is_batched) next = load_columns(p, row, segment * 32 + lane);

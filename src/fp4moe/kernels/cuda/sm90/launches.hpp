@@ -45,13 +45,12 @@ constexpr std::uint32_t pack_blocks(std::uint64_t records, std::uint32_t multipr
   return at_least_one(records, multiprocessors * 16ull);
 }
 
-// Sort: slots of a block, those of whole tokens: a token a warp, two where one block can then do
-// alone, and more where blocks would be too many for one block to add up what they counted.
-inline constexpr std::uint32_t kSortBlocks = 144, kSortTokens = kSortThreads / 32;
+// Sort: slots of a block, those of whole tokens: a warp each that need not share its scheduler, and
+// more where blocks would be too many for one block to add up what they counted.
+inline constexpr std::uint32_t kSortBlocks = 130, kSortTokens = 4;
 constexpr std::uint32_t sort_chunk(std::uint64_t tokens, std::uint32_t top_k) {
-  constexpr std::uint64_t kTwice = std::uint64_t{2} * kSortTokens;
-  const std::uint64_t fewest = tokens <= kTwice ? kTwice : kSortTokens;
-  return static_cast<std::uint32_t>(std::max(whole_parts(tokens, kSortBlocks), fewest) * top_k);
+  const std::uint64_t each = std::max<std::uint64_t>(whole_parts(tokens, kSortBlocks), kSortTokens);
+  return static_cast<std::uint32_t>(each * top_k);
 }
 // Of so many tokens or fewer.
 constexpr std::uint32_t sort_most_blocks(std::uint64_t tokens) {
@@ -66,7 +65,10 @@ constexpr std::uint32_t sort_blocks(const Call& call) {
 }
 // While few blocks sort, others fetch into the cache what the first product reads first: of as many
 // groups of rows as are multiplied at once, in steps.
-inline constexpr std::uint32_t kPrefetchBlocks = 96, kPrefetchStep = 4 * 1024;
+inline constexpr std::uint32_t kPrefetchStep = 4 * 1024;
+constexpr std::uint32_t prefetch_blocks(std::uint32_t chunks, std::uint32_t multiprocessors) {
+  return std::max(multiprocessors, chunks + 2) - chunks;
+}
 inline constexpr std::uint64_t kPrefetchBytes = 16 << 20;
 // A slot's rank among those of its expert in its chunk, behind the expert.
 inline constexpr std::uint32_t kRankBits = 21;
@@ -83,7 +85,7 @@ constexpr std::uint32_t rank_of(std::int32_t both) {
 // Counts of every warp for each expert, tables of experts, and two floats a column for as many
 // warps that route as there is room for.
 inline constexpr std::uint32_t kSortTables = 128;  // words in front
-inline constexpr std::uint32_t kSortNearIds = 2 * kSortTokens * kMostChoices;
+inline constexpr std::uint32_t kSortNearIds = 2048;
 constexpr std::uint32_t sort_words(std::uint32_t experts) {
   const std::uint32_t counts = kSortThreads / 32 * experts + 3 * experts + 2;
   return (kSortTables + kSortNearIds + counts + 1) / 2 * 2;

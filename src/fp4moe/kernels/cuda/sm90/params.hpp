@@ -5,8 +5,8 @@
 //   of 64 rows x 64 columns. Columns of activations come in units of 64.
 //
 // Few tokens (decode):  one launch does everything.
-// More (rows):          sort, which routes ─► gather ─► product w13 ─► [activate] ─► product w2 ─►
-//                       combine
+// More (rows):          sort, which routes ─► gather ─► product of w13 and w2 ─► combine
+//                       or, with more in between: ... product of w13 ─► activate ─► of w2 ...
 //
 // Between sort and combine a slot is a row: rows are grouped by expert, ascending slots in each,
 // and an expert's rows are cut into tiles of at most SortParams::tile_tokens whose sizes differ by
@@ -175,7 +175,8 @@ struct Tile {
 struct Sorted {
   Tile* tiles = nullptr;
   std::uint32_t* tile_count = nullptr;    // [1]
-  std::uint32_t* work = nullptr;          // [2]: counters of the two products, made 0 by sort
+  std::uint32_t* work = nullptr;          // [2]: counters of the products, made 0 by sort
+  std::uint32_t* done = nullptr;          // [tiles]: groups of h that are there, made 0 by sort
   std::uint32_t* counted = nullptr;       // [1]: blocks of sort that have counted; 0 between calls
   std::int32_t* rank_of_slot = nullptr;   // [slots], with the expert: see ranked; -1: of none here
   std::uint32_t* first_rows = nullptr;    // [chunks][experts]; first their counts
@@ -191,6 +192,7 @@ struct Prefetch {
   std::uint64_t stride = 0;   // from stream to stream
   std::uint32_t streams = 0;  // 0: nothing
   std::uint32_t bytes = 0;    // of each
+  std::uint32_t blocks = 0;   // that fetch
 };
 
 struct SortParams {
@@ -203,7 +205,7 @@ struct SortParams {
   Sorted to{};
 };
 
-// x into tiles, quantised and dequantised on the way.
+// x into tiles, quantised and dequantised on the way; no tiles: only tables are written.
 struct GatherParams {
   Call call{};
   Layer layer{};
@@ -229,21 +231,27 @@ enum class Epilogue : std::uint32_t {
 };
 
 // A matrix times the tokens of every tile.
-struct ProductParams {
+struct Product {
   Matrix matrix{};
-  Sorted sorted{};
-  const std::uint8_t* tiles = nullptr;  // tokens, of matrix.units
-  std::uint32_t* work = nullptr;        // sorted.work or sorted.work + 1
+  const std::uint8_t* tiles = nullptr;  // tokens, of matrix.units; null: they are still in `rows`
+  Rows rows{};                          // of whole units, every address a multiple of 16
+  std::uint32_t choices = 1;            // slots of a row
   Epilogue epilogue = Epilogue::raw;
   void* out = nullptr;
   std::uint32_t out_units = 0;
   std::uint32_t is_gated = 0;  // hidden, placed: always
   float alpha = 1, beta = 0, limit = 0;
-  HiddenFormat hidden{};                    // placed
-  float input_factor = 1;                   // all but raw: also multiplies the accumulator
-  std::uint32_t tile_tokens = kTileTokens;  // as sort was told
-  std::uint32_t stages = 0;                 // of product_shape
-  float raise = 1;                          // of tokens, and of h that is written
+  HiddenFormat hidden{};   // placed
+  float input_factor = 1;  // all but raw: also multiplies the accumulator
+  float raise = 1;         // of tokens, and of h that is written
+};
+// One product, or both: then tokens of the second are what the first leaves, tile by tile.
+struct ProductParams {
+  Product of[2]{};
+  std::uint32_t count = 1;
+  Sorted sorted{};
+  std::uint32_t* work = nullptr;  // sorted.work, or sorted.work + 1 for the second of two launches
+  std::uint32_t stages = 0;       // of product_shape
 };
 
 // Low-rank additions, all float32 on the device, [adapters][experts] of them.

@@ -1,10 +1,16 @@
 // One matrix of every expert times the tokens of its tiles: 64 rows of weights by up to 128 tokens
 // a warpgroup, several of them a block, one block a multiprocessor.
 //
-//   producer   takes pieces of work (a tile, a group of 64 rows for each warpgroup) and streams
-//              records and tokens into a ring of stages by bulk copies
+//   producer   one warp takes pieces of work (a tile, a group of 64 rows for each warpgroup) and
+//              streams records into a ring of stages by bulk copies; which they are has been known
+//              since sort, so it waits for nobody. Two more fetch tokens: of tiles by bulk copies,
+//              of rows that are not in tiles 16 bytes a lane. They wait for all kernels before
 //   consumers  turn FP4 into BF16 in registers, multiply, and finish their 64 x tokens sums
-//              themselves; they wait for tokens, and so for all kernels before
+//              themselves
+//   herald     tells everybody of pieces of the first product that are finished
+//
+// Pieces of the second product follow those of the first: while the last of these are computed
+// somewhere, tiles that are finished go on.
 //
 // Weights are the A operand from registers, tokens the B operand from shared memory: however few
 // tokens there are, nothing is padded but their number to a multiple of 8.
@@ -27,6 +33,7 @@ inline constexpr std::uint32_t kMostStages = 8, kQueue = 2;
 struct Piece {
   Tile tile;
   std::uint32_t first, groups;
+  std::uint32_t product, number;  // which of them, of which tile
 };
 
 // In front of the ring.
@@ -34,6 +41,7 @@ struct Shared {
   std::uint64_t full[kMostStages], empty[kMostStages];
   std::uint64_t queue_full[kQueue], queue_empty[kQueue];
   Piece queue[kQueue];
+  std::uint32_t sources[kMostFetched];  // rows of a tile's tokens
 };
 static_assert(sizeof(Shared) <= kTables);
 
@@ -57,81 +65,43 @@ __device__ inline Tile tile_at(const Sorted& sorted, std::uint32_t number) {
   return made;
 }
 
-// All pieces. Tiles of an expert follow each other, so that its weights are in the cache for all of
-// them. Pieces of a tile are of about the same size, and as small as can be without one more round
-// of all blocks.
-struct Pieces {
-  std::uint32_t each, all;  // of a tile, of all tiles
-
-  __device__ explicit Pieces(const ProductParams& p) {
-    const std::uint32_t tiles = __ldcg(p.sorted.tile_count), groups = p.matrix.groups;
-    const std::uint32_t fewest = (groups + kConsumers - 1) / kConsumers;
-    const std::uint32_t rounds = (tiles * fewest + gridDim.x - 1) / gridDim.x;
-    each = tiles == 0 ? fewest : min(groups, rounds * gridDim.x / tiles);
-    all = tiles * each;
+// Tiles of an expert follow each other, so that its weights are in the cache for all of them.
+// Pieces of a tile are of about the same size, and as small as can be without one more round of all
+// blocks.
+__device__ inline std::uint32_t pieces_of_tile(std::uint32_t groups, std::uint32_t tiles) {
+  const std::uint32_t fewest = (groups + kConsumers - 1) / kConsumers;
+  const std::uint32_t rounds = (tiles * fewest + gridDim.x - 1) / gridDim.x;
+  return min(groups, rounds * gridDim.x / max(tiles, 1u));
+}
+// None beyond the last.
+__device__ inline Piece piece_at(const ProductParams& p, std::uint32_t tiles,
+                                 std::uint32_t number) {
+  for (std::uint32_t product = 0; product < p.count; ++product) {
+    const std::uint32_t groups = p.of[product].matrix.groups;
+    const std::uint32_t each = pieces_of_tile(groups, tiles);
+    if (number < tiles * each) {
+      const std::uint32_t tile = number / each, part = number - tile * each;
+      const std::uint32_t size = groups / each, larger = groups % each;
+      return {tile_at(p.sorted, tile), part * size + min(part, larger),
+              size + (part < larger ? 1 : 0), product, tile};
+    }
+    number -= tiles * each;
   }
-  // None beyond the last.
-  __device__ Piece at(const ProductParams& p, std::uint32_t number) const {
-    if (number >= all) return {};
-    const std::uint32_t tile = number / each, part = number - tile * each;
-    const std::uint32_t size = p.matrix.groups / each, larger = p.matrix.groups % each;
-    return {tile_at(p.sorted, tile), part * size + min(part, larger),
-            size + (part < larger ? 1 : 0)};
-  }
-};
+  return {};
+}
 
-// What a lane of the producer copies of a piece: lane g the records of group g, lane kConsumers the
-// tokens.
-template <class Format>
-struct Source {
-  const std::uint8_t* from;
-  std::uint32_t unit_bytes, all_bytes;  // of this lane, 0: nothing; of all
-
-  __device__ Source(const ProductParams& p, const Piece& piece, std::uint32_t lane) {
-    from = p.tiles + std::uint64_t{piece.tile.first_row} * p.matrix.units * 128;
-    unit_bytes = lane == kConsumers ? piece.tile.rows * 128 : 0;
-    all_bytes = piece.groups * Format::kRecord + piece.tile.rows * 128;
-    if (lane >= piece.groups) return;
-    from = p.matrix.records + std::uint64_t(piece.tile.expert) * p.matrix.expert_bytes +
-           std::uint64_t{piece.first + lane} * (p.matrix.units * Format::kRecord);
-    unit_bytes = Format::kRecord;
-  }
-};
-
-// One warp. Weights of the first piece are on their way before the kernel before is done: which
-// they are has been known since sort.
+// One warp, a lane for each warpgroup's records. The number of a piece is asked for while the one
+// before is streamed, and where it lies while this one is.
 template <class Format, int most>
-__device__ void produce(const ProductParams& p, Shared& shared, std::uint32_t ring) {
+__device__ void stream_weights(const ProductParams& p, Shared& shared, std::uint32_t ring) {
   using Ring = Stage<Format, most>;
   const std::uint32_t lane = threadIdx.x % 32;
-  const bool has_weights = lane < kConsumers;
-  const Pieces pieces(p);
-  const std::uint32_t to =
-      ring + (has_weights ? lane * Ring::kUnits * Format::kRecord : Ring::kWeights);
+  const std::uint32_t tiles = __ldcg(p.sorted.tile_count);
   // Where an expert has one tile, as a rule, its weights are read once.
-  const std::uint64_t policy = most < 128 && has_weights ? read_once() : read_again();
-  const auto expect = [&](std::uint32_t stage, std::uint32_t bytes) {
-    if (lane == 0) barrier_expect(shared_address(&shared.full[stage]), bytes);
-    __syncwarp();
-  };
-  const auto send = [&](std::uint32_t stage, const std::uint8_t* from, std::uint32_t bytes) {
-    if (bytes != 0)
-      bulk_copy(to + stage * Ring::kBytes, from, bytes, shared_address(&shared.full[stage]),
-                policy);
-  };
-  Piece piece = pieces.at(p, blockIdx.x);
-  std::uint32_t early = 0;  // stages that wait for tokens alone
-  if (piece.groups != 0) {
-    const Source<Format> source(p, piece, lane);
-    for (; early < p.stages && early * Ring::kUnits < p.matrix.units; ++early) {
-      const std::uint32_t first = early * Ring::kUnits;
-      const std::uint32_t units = min(Ring::kUnits, p.matrix.units - first);
-      expect(early, units * source.all_bytes);
-      if (has_weights)
-        send(early, source.from + first * Format::kRecord, units * source.unit_bytes);
-    }
-  }
-  wait_for_previous();
+  const std::uint64_t policy = most < 128 ? read_once() : read_again();
+  const auto take = [&] { return lane == 0 ? gridDim.x + atomicAdd(p.work, 1u) : 0; };
+  Piece piece = piece_at(p, tiles, blockIdx.x);
+  std::uint32_t number = take();
   Place stage, queue;
   for (;;) {
     if (lane == 0) {
@@ -140,26 +110,146 @@ __device__ void produce(const ProductParams& p, Shared& shared, std::uint32_t ri
       barrier_arrive(shared_address(&shared.queue_full[queue.at]));
     }
     queue.advance(kQueue);
-    if (piece.groups == 0) return;
-    const std::uint32_t number = lane == 0 ? gridDim.x + atomicAdd(p.work, 1u) : 0;
-    const auto next = [&] { return pieces.at(p, __shfl_sync(~0u, number, 0)); };
-    Source<Format> source(p, piece, lane);
-    for (std::uint32_t left = p.matrix.units; left > 0;) {
-      const std::uint32_t units = min(Ring::kUnits, left);
-      const bool has_begun = early > 0;
-      if (has_begun) {
-        --early;
-      } else {
-        barrier_wait(shared_address(&shared.empty[stage.at]), stage.parity ^ 1);
-        expect(stage.at, units * source.all_bytes);
-      }
-      if (!has_begun || !has_weights) send(stage.at, source.from, units * source.unit_bytes);
-      source.from += Ring::kUnits * source.unit_bytes;
-      if (left == p.matrix.units) piece = next();  // while this one is on its way
-      left -= units;
+    const std::uint32_t groups = piece.groups;
+    if (groups == 0) return;
+    const Matrix& matrix = p.of[piece.product].matrix;
+    const std::uint8_t* from = matrix.records +
+                               std::uint64_t(piece.tile.expert) * matrix.expert_bytes +
+                               std::uint64_t{piece.first + lane} * (matrix.units * Format::kRecord);
+    piece = piece_at(p, tiles, uniform(number));
+    number = take();
+    for (std::uint32_t left = matrix.units; left > 0;) {
+      const std::uint32_t bytes = min(Ring::kUnits, left) * Format::kRecord;
+      const std::uint32_t full = shared_address(&shared.full[stage.at]);
+      barrier_wait(shared_address(&shared.empty[stage.at]), stage.parity ^ 1);
+      if (lane == 0) barrier_expect(full, groups * bytes);
+      __syncwarp();
+      if (lane < groups)
+        bulk_copy(ring + stage.at * Ring::kBytes + lane * Ring::kUnits * Format::kRecord, from,
+                  bytes, full, policy);
+      from += bytes;
+      left -= min(Ring::kUnits, left);
       stage.advance(p.stages);
     }
-    if (p.matrix.units == 0) piece = next();
+  }
+}
+
+// Two warps, quads of rows by turns.
+inline constexpr std::uint32_t kFetchers = 2;
+template <class Format, int most>
+class Fetcher {
+ public:
+  __device__ Fetcher(const ProductParams& p, Shared& shared, std::uint32_t ring, std::uint32_t warp)
+      : p_(p), shared_(shared), to_(ring + Ring::kWeights), warp_(warp) {}
+
+  __device__ void run() {
+    for (Place queue;; queue.advance(kQueue)) {
+      barrier_wait(shared_address(&shared_.queue_full[queue.at]), queue.parity);
+      const Piece& piece = shared_.queue[queue.at];
+      const std::uint32_t groups = piece.groups, number = piece.number, which = piece.product;
+      const std::uint32_t first = piece.tile.first_row, rows = piece.tile.rows;
+      __syncwarp();
+      if (lane() == 0) barrier_arrive(shared_address(&shared_.queue_empty[queue.at]));
+      if (groups == 0) return;
+      const Product& product = p_.of[which];
+      if (most <= kMostFetched && product.tiles == nullptr) {
+        fetch_rows(product, first, rows);
+      } else {
+        if (which != 0 && is_first())
+          wait_for_count(p_.sorted.done + number, p_.of[0].matrix.groups);
+        __syncwarp();
+        fetch_tile(product, first, rows);
+      }
+    }
+  }
+
+ private:
+  using Ring = Stage<Format, most>;
+  __device__ static std::uint32_t lane() { return threadIdx.x % 32; }
+  __device__ bool is_first() const { return warp_ == 0 && lane() == 0; }
+
+  // send(its first unit, its units, place in shared memory, its barrier) for each stage that is
+  // free.
+  template <class Send>
+  __device__ void for_stages(std::uint32_t units, const Send& send) {
+    for (std::uint32_t unit = 0; unit < units; unit += Ring::kUnits) {
+      barrier_wait(shared_address(&shared_.empty[stage_.at]), stage_.parity ^ 1);
+      send(unit, min(Ring::kUnits, units - unit), to_ + stage_.at * Ring::kBytes,
+           shared_address(&shared_.full[stage_.at]));
+      stage_.advance(p_.stages);
+    }
+  }
+  // What lies there as it is wanted. All lanes arrive, as they do with rows.
+  __device__ void fetch_tile(const Product& product, std::uint32_t first, std::uint32_t rows) {
+    const std::uint8_t* from = product.tiles + std::uint64_t{first} * product.matrix.units * 128;
+    const std::uint32_t unit_bytes = rows * 128;
+    for_stages(product.matrix.units,
+               [&](std::uint32_t unit, std::uint32_t units, std::uint32_t to, std::uint32_t full) {
+                 if (is_first()) {
+                   barrier_expect(full, units * unit_bytes);
+                   bulk_copy(to, from + std::uint64_t{unit} * unit_bytes, units * unit_bytes, full,
+                             read_again());
+                 } else {
+                   barrier_arrive(full);
+                 }
+               });
+  }
+  // Lane l has 16 bytes of row l / 8 of a quad; which one of eight rows that is never changes.
+  __device__ void fetch_rows(const Product& product, std::uint32_t first, std::uint32_t rows) {
+    const std::uint32_t row = warp_ * 4 + lane() / 8, chunk = lane() % 8;
+    __syncwarp();
+    const auto source = [&](std::uint32_t i) -> std::uint32_t& {  // of this warp's rows
+      return shared_.sources[i / 4 * 8 + warp_ * 4 + i % 4];
+    };
+    constexpr std::uint32_t kEach = (most / kFetchers + 31) / 32;
+    std::int32_t slots[kEach];
+#pragma unroll
+    for (std::uint32_t e = 0; e < kEach; ++e) {
+      const std::uint32_t i = e * 32 + lane();
+      slots[e] = 0;
+      if (i < rows / kFetchers)
+        slots[e] = p_.sorted.slot_of_row[first + (i / 4 * 8 + warp_ * 4 + i % 4)];
+    }
+#pragma unroll
+    for (std::uint32_t e = 0; e < kEach; ++e)
+      if (e * 32 + lane() < rows / kFetchers)
+        source(e * 32 + lane()) = static_cast<std::uint32_t>(max(slots[e], 0)) / product.choices;
+    __syncwarp();
+    const auto* data = static_cast<const std::uint8_t*>(product.rows.data) + chunk * 16;
+    const std::uint64_t stride = product.rows.stride * 2;
+    for_stages(product.matrix.units,
+               [&](std::uint32_t unit, std::uint32_t units, std::uint32_t to, std::uint32_t full) {
+                 const std::uint8_t* from = data + unit * 128;
+                 to += row * 128 + (chunk ^ row) * 16;
+#pragma unroll 2
+                 for (std::uint32_t r = row; r < rows; r += 8, to += 1024) {
+                   const std::uint8_t* at = from + shared_.sources[r] * stride;
+#pragma unroll
+                   for (std::uint32_t u = 0; u < Ring::kUnits; ++u)
+                     if (u < units) copy_later16(to + u * rows * 128, at + u * 128);
+                 }
+                 arrive_behind_copies(full);
+               });
+  }
+
+  const ProductParams& p_;
+  Shared& shared_;
+  std::uint32_t to_, warp_;
+  Place stage_{};
+};
+
+// One lane. Consumers give a place of the queue back when all that they wrote is on its way.
+__device__ inline void tell(const ProductParams& p, Shared& shared) {
+  for (Place queue;; queue.advance(kQueue)) {
+    barrier_wait(shared_address(&shared.queue_full[queue.at]), queue.parity);
+    const Piece& piece = shared.queue[queue.at];
+    const std::uint32_t groups = piece.groups, number = piece.number;
+    const bool is_awaited = piece.product + 1 < p.count;
+    barrier_arrive(shared_address(&shared.queue_empty[queue.at]));
+    if (groups == 0) return;
+    if (!is_awaited) continue;
+    barrier_wait(shared_address(&shared.queue_empty[queue.at]), queue.parity);
+    add_released(p.sorted.done + number, groups);
   }
 }
 
@@ -202,28 +292,32 @@ __device__ inline void multiply_stage(const Consumer& me, std::uint32_t stage, s
 
 // The sums of `columns` tokens over all units: a loop for each number of tokens.
 template <class Format, int most, int columns>
-__device__ inline void multiply(const ProductParams& p, Shared& shared, std::uint32_t ring,
-                                std::uint32_t tile_bytes, Consumer& me, float (&sums)[most / 2]) {
+__device__ inline void multiply(std::uint32_t units, std::uint32_t stages, Shared& shared,
+                                std::uint32_t ring, std::uint32_t tile_bytes, Consumer& me,
+                                float (&sums)[most / 2]) {
   using Ring = Stage<Format, most>;
   std::uint32_t stage = ring + me.stage.at * Ring::kBytes;
-  for (std::uint32_t left = p.matrix.units; left > 0;) {
+  for (std::uint32_t left = units; left > 0;) {
     barrier_wait(shared_address(&shared.full[me.stage.at]), me.stage.parity);
+    // Tokens may have come by ordinary copies.
+    if constexpr (columns > 16 && most <= kMostFetched) fence_for_tensor_cores();
     multiply_stage<Format, most, columns>(me, stage, left, tile_bytes, sums);
     left -= min(Ring::kUnits, left);
     if (me.lane == 0) barrier_arrive(shared_address(&shared.empty[me.stage.at]));
-    me.stage.advance(p.stages);
+    me.stage.advance(stages);
     stage = me.stage.at == 0 ? ring : stage + Ring::kBytes;
   }
 }
 
 // A warpgroup without rows in a piece: stages go by.
 template <class Format, int most>
-__device__ inline void let_pass(const ProductParams& p, Shared& shared, Consumer& me) {
+__device__ inline void let_pass(std::uint32_t units, std::uint32_t stages, Shared& shared,
+                                Consumer& me) {
   constexpr std::uint32_t kUnits = Stage<Format, most>::kUnits;
-  for (std::uint32_t unit = 0; unit < p.matrix.units; unit += kUnits) {
+  for (std::uint32_t unit = 0; unit < units; unit += kUnits) {
     barrier_wait(shared_address(&shared.full[me.stage.at]), me.stage.parity);
     if (me.lane == 0) barrier_arrive(shared_address(&shared.empty[me.stage.at]));
-    me.stage.advance(p.stages);
+    me.stage.advance(stages);
   }
 }
 
@@ -245,10 +339,10 @@ struct Columns<128> {
 };
 
 template <class Format, int most>
-__device__ void consume_all(const ProductParams& p, Shared& shared, std::uint32_t ring) {
+__device__ void consume_all(const ProductParams& params, Shared& shared, std::uint32_t ring) {
   const std::uint32_t block_warp = uniform(threadIdx.x / 32);
   Consumer me{block_warp / 4, block_warp % 4, threadIdx.x % 32, {}};
-  const Staging space(ring + p.stages * Stage<Format, most>::kBytes + me.group * kStaging);
+  const Staging space(ring + params.stages * Stage<Format, most>::kBytes + me.group * kStaging);
   Place queue;
   for (;;) {
     barrier_wait(shared_address(&shared.queue_full[queue.at]), queue.parity);
@@ -256,6 +350,8 @@ __device__ void consume_all(const ProductParams& p, Shared& shared, std::uint32_
     const std::uint32_t groups = uniform(piece.groups);
     if (groups == 0) return;
     const std::uint32_t tile_bytes = uniform(piece.tile.rows) * 128;
+    const Product& p = params.of[uniform(piece.product)];
+    const std::uint32_t units = p.matrix.units, stages = params.stages;
     float sums[most / 2];
 #pragma unroll
     for (float& sum : sums) sum = 0.0f;
@@ -263,7 +359,8 @@ __device__ void consume_all(const ProductParams& p, Shared& shared, std::uint32_
       // The first number of columns that the tile fits into.
       const bool done =
           ((tile_bytes <= columns * 128 &&
-            (multiply<Format, most, columns>(p, shared, ring, tile_bytes, me, sums), true)) ||
+            (multiply<Format, most, columns>(units, stages, shared, ring, tile_bytes, me, sums),
+             true)) ||
            ...);
       static_cast<void>(done);
     };
@@ -278,7 +375,7 @@ __device__ void consume_all(const ProductParams& p, Shared& shared, std::uint32_
       asm volatile("" ::: "memory");  // reads the piece again: registers are few in the loop
       store(p, whose(), space, sums);
     } else {
-      let_pass<Format, most>(p, shared, me);
+      let_pass<Format, most>(units, stages, shared, me);
     }
     __syncwarp();
     if (me.lane == 0) barrier_arrive(shared_address(&shared.queue_empty[queue.at]));
@@ -294,22 +391,28 @@ __device__ void run(const ProductParams& p) {
   const std::uint32_t begin = (shared_address(memory) + 1023) & ~1023u;
   auto& shared = *reinterpret_cast<Shared*>(memory + (begin - shared_address(memory)));
   const std::uint32_t ring = begin + kTables;
-  let_next_begin();
   if (threadIdx.x == 0) {
     for (std::uint32_t i = 0; i < p.stages; ++i) {
-      barrier_init(shared_address(&shared.full[i]), 1);
+      barrier_init(shared_address(&shared.full[i]), 1 + kFetchers * 32);
       barrier_init(shared_address(&shared.empty[i]), kWarps);
     }
     for (std::uint32_t i = 0; i < kQueue; ++i) {
       barrier_init(shared_address(&shared.queue_full[i]), 1);
-      barrier_init(shared_address(&shared.queue_empty[i]), kWarps);
+      barrier_init(shared_address(&shared.queue_empty[i]), kWarps + kFetchers + 1);
     }
     barrier_init_done();
   }
   __syncthreads();
-  if (uniform(threadIdx.x / 32) >= kWarps) {
+  const std::uint32_t warp = uniform(threadIdx.x / 32);
+  if (warp >= kWarps) {
     if constexpr (most > 32) give_registers<most == 128 ? 32 : 40>();
-    if (threadIdx.x < kWarps * 32 + 32) produce<Format, most>(p, shared, ring);
+    if (warp == kWarps) return stream_weights<Format, most>(p, shared, ring);
+    wait_for_previous();
+    let_next_begin();  // it looks at tables of all kernels before this one
+    if (warp <= kWarps + kFetchers)
+      Fetcher<Format, most>(p, shared, ring, warp - kWarps - 1).run();
+    else if (threadIdx.x % 32 == 0)
+      tell(p, shared);
   } else {
     if constexpr (most > 32) take_registers<most == 128 ? 112 : 104>();
     consume_all<Format, most>(p, shared, ring);

@@ -31,7 +31,7 @@ struct Sums {
 };
 
 // Begins to fetch the numbers of a piece; store() waits for them.
-__device__ inline void fetch_numbers(const ProductParams& p, const Sums& of, const Staging& to) {
+__device__ inline void fetch_numbers(const Product& p, const Sums& of, const Staging& to) {
   if (p.epilogue == Epilogue::raw) return;
   const auto expert = static_cast<std::uint64_t>(of.tile.expert);
   if (of.thread < 64) {
@@ -51,7 +51,7 @@ __device__ inline void fetch_numbers(const ProductParams& p, const Sums& of, con
 struct Two {
   float first, second;
 };
-__device__ inline Two swiglu(Two gate, Two up, const ProductParams& p, float raise) {
+__device__ inline Two swiglu(Two gate, Two up, const Product& p, float raise) {
   const float rate = -1.44269504f * p.alpha, shift = p.beta * raise;
   const Two low{fminf(gate.first, p.limit), fminf(gate.second, p.limit)};
   const Two held{fmaxf(fminf(up.first, p.limit), -p.limit),
@@ -70,7 +70,7 @@ struct Hidden {
   std::uint32_t half;  // of the unit
   bool is_alone;       // the other half has no rows: it is to be zero
 
-  __device__ Hidden(const ProductParams& p, const Sums& of, const Staging& from) {
+  __device__ Hidden(const Product& p, const Sums& of, const Staging& from) {
     const std::uint32_t row = of.thread / 32 * 16 + of.lane / 4;
     const float input = p.input_factor / p.raise;
     factor = {load_float(from.factors) * input, load_float(from.factors + 4) * input};
@@ -83,7 +83,7 @@ struct Hidden {
     is_alone = half == 0 && of.group + 1 == p.matrix.groups;
   }
   // Of two tokens, from gates and ups.
-  __device__ Two of(const ProductParams& p, const float* four, float raise) const {
+  __device__ Two of(const Product& p, const float* four, float raise) const {
     return swiglu({four[0] * factor.first + bias.first, four[1] * factor.first + bias.first},
                   {four[2] * factor.second + bias.second, four[3] * factor.second + bias.second}, p,
                   raise);
@@ -102,12 +102,12 @@ struct HiddenStore {
   static constexpr std::uint32_t kTokens = room * 2 < 64 ? room * 2 : 64;  // at once
   Hidden hidden;
 
-  __device__ HiddenStore(const ProductParams& p, const Sums& of, const Staging& from)
+  __device__ HiddenStore(const Product& p, const Sums& of, const Staging& from)
       : hidden(p, of, from) {}
   static __device__ std::uint32_t place(std::uint32_t token, std::uint32_t chunk) {
     return token * 64 + (chunk ^ (token / 2 % 4)) * 16;
   }
-  __device__ void lay_down(const ProductParams& p, const Sums& of, const Staging& space,
+  __device__ void lay_down(const Product& p, const Sums& of, const Staging& space,
                            const float* sums, std::uint32_t left) const {
 #pragma unroll
     for (std::uint32_t t = 0; t < kTokens; t += 32) {
@@ -122,7 +122,7 @@ struct HiddenStore {
       store_transposed(space.tokens + place(t + of.lane, of.thread / 32), made);
     }
   }
-  __device__ void write(const ProductParams&, const Sums& of, const Staging& space,
+  __device__ void write(const Product&, const Sums& of, const Staging& space,
                         std::uint32_t first) const {
     const std::uint32_t chunk = of.thread % 4;
 #pragma unroll
@@ -141,7 +141,7 @@ struct PlacedStore {
   Layer layer{};  // as far as quantisers look
   float global;
 
-  __device__ PlacedStore(const ProductParams& p, const Sums& of, const Staging& from)
+  __device__ PlacedStore(const Product& p, const Sums& of, const Staging& from)
       : hidden(p, of, from) {
     layer.quantise = p.hidden.quantise;
     layer.activations_in_bf16 = p.hidden.activations_in_bf16;
@@ -151,7 +151,7 @@ struct PlacedStore {
   static __device__ std::uint32_t place(std::uint32_t token, std::uint32_t chunk) {
     return token * 128 + (chunk ^ (token / 2 % 4)) * 32;
   }
-  __device__ void lay_down(const ProductParams& p, const Sums& of, const Staging& space,
+  __device__ void lay_down(const Product& p, const Sums& of, const Staging& space,
                            const float* sums, std::uint32_t left) const {
     const std::uint32_t column = of.lane / 4, chunk = of.thread / 32;
 #pragma unroll
@@ -165,7 +165,7 @@ struct PlacedStore {
       store_float(space.tokens + place(token + 1, chunk) + column * 4, h.second);
     }
   }
-  __device__ void write(const ProductParams& p, const Sums& of, const Staging& space,
+  __device__ void write(const Product& p, const Sums& of, const Staging& space,
                         std::uint32_t first) const {
     const std::uint32_t chunk = of.thread % 4, token = of.thread / 4;
     const uint4 low = load_shared16(space.tokens + place(token, chunk));
@@ -189,7 +189,7 @@ struct RoundedStore {
   std::uint8_t* to;
   std::uint64_t stride;
 
-  __device__ RoundedStore(const ProductParams& p, const Sums& of, const Staging& from) {
+  __device__ RoundedStore(const Product& p, const Sums& of, const Staging& from) {
     const std::uint32_t row = of.thread / 32 * 16 + of.lane / 4;
     factor = load_float(from.factors) * (p.input_factor / p.raise);
     bias = {0.0f, 0.0f};
@@ -201,8 +201,8 @@ struct RoundedStore {
   static __device__ std::uint32_t place(std::uint32_t token, std::uint32_t chunk) {
     return token * 128 + (chunk ^ token % 8) * 16;
   }
-  __device__ void lay_down(const ProductParams&, const Sums& of, const Staging& space,
-                           const float* sums, std::uint32_t left) const {
+  __device__ void lay_down(const Product&, const Sums& of, const Staging& space, const float* sums,
+                           std::uint32_t left) const {
     const std::uint32_t token = of.lane / 16 * 8 + of.lane % 8;
     const std::uint32_t chunk = of.thread / 32 * 2 + of.lane / 8 % 2;
 #pragma unroll
@@ -218,7 +218,7 @@ struct RoundedStore {
       store_transposed(space.tokens + place(t + token, chunk), made);
     }
   }
-  __device__ void write(const ProductParams&, const Sums& of, const Staging& space,
+  __device__ void write(const Product&, const Sums& of, const Staging& space,
                         std::uint32_t first) const {
     const std::uint32_t chunk = of.thread % 8;
 #pragma unroll
@@ -238,7 +238,7 @@ struct RawStore {
   std::uint8_t* to;
   std::uint64_t stride;
 
-  __device__ RawStore(const ProductParams& p, const Sums& of, const Staging&) {
+  __device__ RawStore(const Product& p, const Sums& of, const Staging&) {
     lower = 1.0f / p.raise;
     stride = std::uint64_t{p.matrix.groups} * 256;
     to = static_cast<std::uint8_t*>(p.out) + of.tile.first_row * stride + of.group * 256;
@@ -246,8 +246,8 @@ struct RawStore {
   static __device__ std::uint32_t place(std::uint32_t token, std::uint32_t column) {
     return token * 256 + (column ^ token / 2 % 4 * 8) * 4;
   }
-  __device__ void lay_down(const ProductParams&, const Sums& of, const Staging& space,
-                           const float* sums, std::uint32_t left) const {
+  __device__ void lay_down(const Product&, const Sums& of, const Staging& space, const float* sums,
+                           std::uint32_t left) const {
     const std::uint32_t row = of.thread / 32 * 16 + of.lane / 4;
 #pragma unroll
     for (std::uint32_t i = 0; i < kTokens / 2; ++i) {
@@ -256,7 +256,7 @@ struct RawStore {
       store_float(space.tokens + place(token, row + i / 2 % 2 * 8), sums[i] * lower);
     }
   }
-  __device__ void write(const ProductParams&, const Sums& of, const Staging& space,
+  __device__ void write(const Product&, const Sums& of, const Staging& space,
                         std::uint32_t first) const {
     const std::uint32_t chunk = of.thread % 16;
 #pragma unroll
@@ -269,7 +269,7 @@ struct RawStore {
 };
 
 template <class Store, int room>
-__device__ inline void store_by(const ProductParams& p, const Sums& of, const Staging& space,
+__device__ inline void store_by(const Product& p, const Sums& of, const Staging& space,
                                 const float (&sums)[room]) {
   const Store store(p, of, space);
 #pragma unroll
@@ -284,7 +284,7 @@ __device__ inline void store_by(const ProductParams& p, const Sums& of, const St
 
 // All threads of the warpgroup.
 template <int room>
-__device__ inline void store(const ProductParams& p, const Sums& of, const Staging& space,
+__device__ inline void store(const Product& p, const Sums& of, const Staging& space,
                              const float (&sums)[room]) {
   wait_for_copies();
   sync_some(of.barrier, 128);

@@ -91,9 +91,31 @@ __device__ inline void bulk_prefetch(const void* from, std::uint32_t bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 }
 
-// Four bytes, by the thread itself: it goes on, and waits for all it began.
+// Numbers that blocks leave for each other, counted: what came before the addition, in all threads
+// that this one has waited for, is there for bulk copies once the count is seen.
+__device__ inline void add_released(std::uint32_t* to, std::uint32_t amount) {
+  asm volatile("fence.acq_rel.gpu;\n red.relaxed.gpu.global.add.u32 [%0], %1;" ::"l"(to),
+               "r"(amount)
+               : "memory");
+}
+__device__ inline void wait_for_count(const std::uint32_t* from, std::uint32_t count) {
+  std::uint32_t seen;
+  do {
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(from) : "memory");
+  } while (seen != count);
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+}
+
+// Some bytes, by the thread itself: it goes on, and waits for all it began.
 __device__ inline void copy_later4(std::uint32_t to, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
+}
+__device__ inline void copy_later16(std::uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+// One arrival of the thread, when all it began has come.
+__device__ inline void arrive_behind_copies(std::uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 __device__ inline void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 

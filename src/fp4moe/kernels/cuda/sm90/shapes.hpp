@@ -16,6 +16,7 @@ constexpr std::uint32_t record_bytes(bool is_nvfp4) { return is_nvfp4 ? 2304 : 2
 // tokens. Warpgroups multiply 64 rows each, the first warp of one more feeds them. A stage holds
 // some units of the rows of all warpgroups and of a tile's tokens.
 inline constexpr std::uint32_t kTileBounds[] = {32, 64, 128};
+inline constexpr std::uint32_t kMostFetched = 64;  // of a tile whose tokens are still in their rows
 
 struct ProductShape {
   std::uint32_t threads = 0, stages = 0, shared_bytes = 0;

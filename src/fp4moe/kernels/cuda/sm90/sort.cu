@@ -22,6 +22,7 @@ inline constexpr std::uint32_t kGroup = 8;  // rows
 inline constexpr std::uint32_t kWarps = kSortThreads / 32;
 inline constexpr std::uint32_t kAhead = 4;     // slots that a lane holds
 inline constexpr std::uint32_t kTogether = 8;  // counts that are loaded at once
+inline constexpr std::uint32_t kHeld = 16;     // of chunks, in a thread
 
 // An expert's rows in groups of 8, and its tiles.
 struct Extent {
@@ -164,12 +165,13 @@ __device__ std::uint32_t add_up_counts(const SortParams& p, const SortSpace& spa
   return total;
 }
 
-// What a thread adds up of all chunks' counts: some chunks of one expert, a part of them. Counts of
-// parts are [parts][experts], in the order of threads.
+// What a thread adds up of all chunks' counts: some chunks of one expert, a part of them, the first
+// of which it holds. Counts of parts are [parts][experts], in the order of threads.
 struct Share {
   std::uint32_t parts, begin, end;  // chunks; empty in threads beyond the last part
   std::uint32_t expert, experts;
   std::uint32_t* counts;  // [chunks][experts]
+  std::uint32_t held[kHeld];
 
   __device__ explicit Share(const SortParams& p) {
     const std::uint32_t chunks = p.chunks, most = min(kWarps, kSortThreads / p.experts);
@@ -180,6 +182,8 @@ struct Share {
     expert = threadIdx.x - part * p.experts;
     experts = p.experts;
     counts = p.to.first_rows;
+#pragma unroll
+    for (std::uint32_t i = 0; i < kHeld; ++i) held[i] = begin + i < end ? __ldcg(at(begin + i)) : 0;
   }
   __device__ std::uint32_t* at(std::uint32_t chunk) const {
     return counts + chunk * experts + expert;
@@ -187,7 +191,10 @@ struct Share {
   // use(count, its place), in order.
   template <class Use>
   __device__ void for_chunks(const Use& use) const {
-    for (std::uint32_t c = begin; c < end; c += kTogether) {
+#pragma unroll
+    for (std::uint32_t i = 0; i < kHeld; ++i)
+      if (begin + i < end) use(held[i], at(begin + i));
+    for (std::uint32_t c = begin + kHeld; c < end; c += kTogether) {
       std::uint32_t loaded[kTogether];
 #pragma unroll
       for (std::uint32_t i = 0; i < kTogether; ++i) loaded[i] = c + i < end ? __ldcg(at(c + i)) : 0;
@@ -199,8 +206,8 @@ struct Share {
 };
 
 // Counts of the parts of an expert become those before; its total is returned to its thread.
-__device__ std::uint32_t add_up_chunks(const SortParams& p, const SortSpace& space) {
-  const Share own(p);
+__device__ std::uint32_t add_up_chunks(const SortParams& p, const SortSpace& space,
+                                       const Share& own) {
   std::uint32_t sum = 0;
   own.for_chunks([&](std::uint32_t count, const std::uint32_t*) { sum += count; });
   if (own.begin < own.end) space.counts[threadIdx.x] = sum;
@@ -209,13 +216,7 @@ __device__ std::uint32_t add_up_chunks(const SortParams& p, const SortSpace& spa
 }
 
 // Of each chunk's slots of each expert, in the place of their counts.
-__device__ void write_first_rows(const SortParams& p, const SortSpace& space) {
-  if (p.chunks == 1) {
-    if (threadIdx.x < p.experts)
-      p.to.first_rows[threadIdx.x] = space.first_group[threadIdx.x] * kGroup;
-    return;
-  }
-  const Share own(p);
+__device__ void write_first_rows(const SortSpace& space, const Share& own) {
   if (own.begin >= own.end) return;
   std::uint32_t row = space.first_group[own.expert] * kGroup + space.counts[threadIdx.x];
   own.for_chunks([&](std::uint32_t count, std::uint32_t* place) {
@@ -291,6 +292,7 @@ __device__ void write_tiles(const SortParams& p, const SortSpace& space) {
     const std::uint32_t expert = expert_at(space.first_tile, p.experts, i);
     const Tile tile = tile_of(space, expert, i - space.first_tile[expert]);
     p.to.tiles[i] = tile;
+    p.to.done[i] = 0;
     for (std::uint32_t g = 0; g < tile.rows / kGroup; ++g)
       p.to.tile_of_row[tile.first_row / kGroup + g] = static_cast<std::int32_t>(i);
     for (std::uint32_t r = tile.count; r < tile.rows; ++r) {
@@ -356,8 +358,8 @@ __device__ std::uint32_t count_chunk(const SortParams& p, const SortSpace& space
 // Streams by turns, so that all of them have their beginnings soon.
 __device__ void prefetch(const Prefetch& p, std::uint32_t block) {
   const std::uint32_t steps = (p.bytes + kPrefetchStep - 1) / kPrefetchStep;
-  for (std::uint32_t i = threadIdx.x * kPrefetchBlocks + block; i < steps * p.streams;
-       i += kPrefetchBlocks * kSortThreads) {
+  for (std::uint32_t i = threadIdx.x * p.blocks + block; i < steps * p.streams;
+       i += p.blocks * kSortThreads) {
     const std::uint32_t step = i / p.streams, stream = i - step * p.streams;
     const std::uint32_t first = step * kPrefetchStep;
     bulk_prefetch(p.from + stream * p.stride + first, min(kPrefetchStep, p.bytes - first));
@@ -380,14 +382,19 @@ extern "C" __global__ void __launch_bounds__(kSortThreads, 1)
   const std::int32_t* ids = p.call.ids + Chunk(p.call).first;
   if (p.route.columns != 0)
     ids = route_chunk(p, space, reinterpret_cast<float*>(shared + sort_words(p.experts)));
-  std::uint32_t count = p.call.counts != nullptr ? batch_count(p) : count_chunk(p, space, ids);
+  const std::uint32_t count =
+      p.call.counts != nullptr ? batch_count(p) : count_chunk(p, space, ids);
   if (p.chunks > 1) {
     __syncthreads();
     if (*space.is_last == 0) return;
-    count = add_up_chunks(p, space);
+    const Share own(p);
+    add_up_experts(p, space, add_up_chunks(p, space, own));
+    write_first_rows(space, own);
+  } else {
+    add_up_experts(p, space, count);
+    if (threadIdx.x < p.experts)
+      p.to.first_rows[threadIdx.x] = space.first_group[threadIdx.x] * kGroup;
   }
-  add_up_experts(p, space, count);
-  write_first_rows(p, space);
   write_tiles(p, space);
 }
 
