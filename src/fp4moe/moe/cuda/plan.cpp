@@ -16,12 +16,14 @@ constexpr std::uint64_t kMostSlots = std::uint64_t{1} << 28;
 static_assert(sm90::sort_chunk(kMostSlots, 1) + sm90::kMostChoices <= 1U << sm90::kRankBits);
 constexpr std::uint64_t kRawBytes = std::uint64_t{16} << 20;  // of float32 rows that stay near
 
-// Tokens of a tile, for so many slots of an expert on average or fewer.
+// Tokens of a tile, for so many slots of an expert on average or fewer: of experts whose second
+// matrix has at least so many units in a row, and of others.
+constexpr std::uint32_t kLongRow = 32;
 struct TileRow {
-  std::uint64_t mean;
+  std::uint64_t mean, short_mean;
   std::uint32_t tokens;
 };
-constexpr TileRow kTileRows[] = {{14, sm90::kTileBounds[0]}, {50, sm90::kTileBounds[1]}};
+constexpr TileRow kTileRows[] = {{16, 14, sm90::kTileBounds[0]}, {50, 50, sm90::kTileBounds[1]}};
 
 static_assert(static_cast<int>(sm90::Act::gelu_tanh_no_mul) ==
               static_cast<int>(Activation::gelu_tanh_no_mul));
@@ -158,7 +160,7 @@ sm90::Layer as_swiglu(sm90::Layer layer) {
 
 CallPlan plan_call(const sm90::Layer& layer, const CallSize& size) {
   if (size.slots() == 0 || layer.experts == 0) return {};
-  CallPlan made{.path = Path::rows, .tile_tokens = tile_tokens(size.slots(), layer.experts)};
+  CallPlan made{.path = Path::rows, .tile_tokens = tile_tokens(layer, size.slots())};
   const bool may_decode = size.form == OutputForm::summed && !size.has_adapters &&
                           size.tokens <= sm90::kDecodeTokens && size.top_k <= sm90::kMostChoices &&
                           stages_once(layer) && layer.intermediate != 0;
@@ -188,9 +190,10 @@ sm90::Prefetch first_weights(const sm90::Layer& layer, const sm90::Call& call,
           .blocks = sm90::prefetch_blocks(sm90::sort_blocks(call), blocks)};
 }
 
-std::uint32_t tile_tokens(std::uint64_t slots, std::uint64_t experts) {
+std::uint32_t tile_tokens(const sm90::Layer& layer, std::uint64_t slots) {
   for (const TileRow& row : kTileRows)
-    if (slots <= experts * row.mean) return row.tokens;
+    if (slots <= layer.experts * (layer.w2.units >= kLongRow ? row.mean : row.short_mean))
+      return row.tokens;
   return sm90::kTileTokens;
 }
 std::uint64_t most_tiles(std::uint64_t slots, std::uint64_t experts) {

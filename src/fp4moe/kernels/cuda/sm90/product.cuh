@@ -10,7 +10,8 @@
 //   herald     tells everybody of pieces of the first product that are finished
 //
 // Pieces of the second product follow those of the first: while the last of these are computed
-// somewhere, tiles that are finished go on.
+// somewhere, tiles that are finished go on. Pieces are taken in their order, none belongs to a
+// block that has not begun: whoever waits for one waits for a block that runs.
 //
 // Weights are the A operand from registers, tokens the B operand from shared memory: however few
 // tokens there are, nothing is padded but their number to a multiple of 8.
@@ -67,27 +68,37 @@ __device__ inline Tile tile_at(const Sorted& sorted, std::uint32_t number) {
 
 // Tiles of an expert follow each other, so that its weights are in the cache for all of them.
 // Pieces of a tile are of about the same size, and as small as can be without one more round of all
-// blocks.
-__device__ inline std::uint32_t pieces_of_tile(std::uint32_t groups, std::uint32_t tiles) {
-  const std::uint32_t fewest = (groups + kConsumers - 1) / kConsumers;
-  const std::uint32_t rounds = (tiles * fewest + gridDim.x - 1) / gridDim.x;
-  return min(groups, rounds * gridDim.x / max(tiles, 1u));
-}
+// blocks; first those of the last product, so that blocks finish together.
+struct Cut {
+  std::uint32_t first, second;  // pieces of a tile
+
+  __device__ Cut(const ProductParams& p, std::uint32_t tiles) {
+    const auto fewest = [](const Product& product) {
+      return (product.matrix.groups + kConsumers - 1) / kConsumers;
+    };
+    first = fewest(p.of[0]);
+    second = p.count > 1 ? fewest(p.of[1]) : 0;
+    if (tiles == 0) return;
+    const std::uint32_t least = first + second;
+    const std::uint32_t rounds = (tiles * least + gridDim.x - 1) / gridDim.x;
+    const std::uint32_t most = rounds * gridDim.x / tiles;
+    if (p.count > 1) second = min(p.of[1].matrix.groups, most - first);
+    first = min(p.of[0].matrix.groups, most - second);
+  }
+};
 // None beyond the last.
 __device__ inline Piece piece_at(const ProductParams& p, std::uint32_t tiles,
                                  std::uint32_t number) {
-  for (std::uint32_t product = 0; product < p.count; ++product) {
-    const std::uint32_t groups = p.of[product].matrix.groups;
-    const std::uint32_t each = pieces_of_tile(groups, tiles);
-    if (number < tiles * each) {
-      const std::uint32_t tile = number / each, part = number - tile * each;
-      const std::uint32_t size = groups / each, larger = groups % each;
-      return {tile_at(p.sorted, tile), part * size + min(part, larger),
-              size + (part < larger ? 1 : 0), product, tile};
-    }
-    number -= tiles * each;
-  }
-  return {};
+  const Cut cut(p, tiles);
+  const std::uint32_t product = number < tiles * cut.first ? 0 : 1;
+  if (product != 0) number -= tiles * cut.first;
+  const std::uint32_t groups = p.of[product].matrix.groups;
+  const std::uint32_t each = product == 0 ? cut.first : cut.second;
+  if (number >= tiles * each) return {};
+  const std::uint32_t tile = number / each, part = number - tile * each;
+  const std::uint32_t size = groups / each, larger = groups % each;
+  return {tile_at(p.sorted, tile), part * size + min(part, larger), size + (part < larger ? 1 : 0),
+          product, tile};
 }
 
 // One warp, a lane for each warpgroup's records. The number of a piece is asked for while the one
@@ -99,9 +110,10 @@ __device__ void stream_weights(const ProductParams& p, Shared& shared, std::uint
   const std::uint32_t tiles = __ldcg(p.sorted.tile_count);
   // Where an expert has one tile, as a rule, its weights are read once.
   const std::uint64_t policy = most < 128 ? read_once() : read_again();
-  const auto take = [&] { return lane == 0 ? gridDim.x + atomicAdd(p.work, 1u) : 0; };
-  Piece piece = piece_at(p, tiles, blockIdx.x);
+  const auto take = [&] { return lane == 0 ? atomicAdd(p.work, 1u) : 0; };
+  const std::uint32_t begin = take();
   std::uint32_t number = take();
+  Piece piece = piece_at(p, tiles, uniform(begin));
   Place stage, queue;
   for (;;) {
     if (lane == 0) {
@@ -168,8 +180,7 @@ class Fetcher {
   __device__ static std::uint32_t lane() { return threadIdx.x % 32; }
   __device__ bool is_first() const { return warp_ == 0 && lane() == 0; }
 
-  // send(its first unit, its units, place in shared memory, its barrier) for each stage that is
-  // free.
+  // send(its first unit, its units, its place in shared memory, its barrier) for each stage.
   template <class Send>
   __device__ void for_stages(std::uint32_t units, const Send& send) {
     for (std::uint32_t unit = 0; unit < units; unit += Ring::kUnits) {
@@ -194,26 +205,16 @@ class Fetcher {
                  }
                });
   }
-  // Lane l has 16 bytes of row l / 8 of a quad; which one of eight rows that is never changes.
+  // Lane l has 16 bytes of row l / 8 of a quad: which one of eight rows that is never changes.
   __device__ void fetch_rows(const Product& product, std::uint32_t first, std::uint32_t rows) {
     const std::uint32_t row = warp_ * 4 + lane() / 8, chunk = lane() % 8;
     __syncwarp();
-    const auto source = [&](std::uint32_t i) -> std::uint32_t& {  // of this warp's rows
-      return shared_.sources[i / 4 * 8 + warp_ * 4 + i % 4];
-    };
-    constexpr std::uint32_t kEach = (most / kFetchers + 31) / 32;
-    std::int32_t slots[kEach];
-#pragma unroll
-    for (std::uint32_t e = 0; e < kEach; ++e) {
-      const std::uint32_t i = e * 32 + lane();
-      slots[e] = 0;
-      if (i < rows / kFetchers)
-        slots[e] = p_.sorted.slot_of_row[first + (i / 4 * 8 + warp_ * 4 + i % 4)];
+    static_assert(kMostFetched / kFetchers <= 32);
+    const std::uint32_t own = lane() / 4 * 8 + warp_ * 4 + lane() % 4;  // of this warp's rows
+    if (own < rows) {
+      const std::int32_t slot = p_.sorted.slot_of_row[first + own];
+      shared_.sources[own] = static_cast<std::uint32_t>(max(slot, 0)) / product.choices;
     }
-#pragma unroll
-    for (std::uint32_t e = 0; e < kEach; ++e)
-      if (e * 32 + lane() < rows / kFetchers)
-        source(e * 32 + lane()) = static_cast<std::uint32_t>(max(slots[e], 0)) / product.choices;
     __syncwarp();
     const auto* data = static_cast<const std::uint8_t*>(product.rows.data) + chunk * 16;
     const std::uint64_t stride = product.rows.stride * 2;

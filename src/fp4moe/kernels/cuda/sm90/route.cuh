@@ -463,12 +463,17 @@ __device__ __noinline__ inline void route_any(const RouteParams& p, std::uint32_
                                               float* scratch, std::int32_t* ids, float* weights) {
   AnyRoute(p, token, scratch).run(ids, weights);
 }
-__device__ inline void route_token(const RouteParams& p, std::uint32_t token, float* scratch,
-                                   std::int32_t* ids, float* weights) {
-  HeldRow row;
-  if (!may_be_held(p) || !choose_row(p, token, row))
-    return route_any(p, token, scratch, ids, weights);
+// The same, but weights may be left for later: true, and the row tells them.
+__device__ inline bool choose_token(const RouteParams& p, std::uint32_t token, float* scratch,
+                                    std::int32_t* ids, float* weights, HeldRow& row) {
+  if (!may_be_held(p) || !choose_row(p, token, row)) {
+    route_any(p, token, scratch, ids, weights);
+    return false;
+  }
   write_ids(p, static_cast<std::int32_t>(row.mine.column), ids);
+  return true;
+}
+__device__ inline void weigh_token(const RouteParams& p, const HeldRow& row, float* weights) {
   write_weights(p, weigh_row(p, row), weights);
 }
 

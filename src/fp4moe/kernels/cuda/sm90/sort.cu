@@ -314,27 +314,44 @@ __device__ std::uint32_t batch_count(const SortParams& p) {
       min(max(p.call.counts[threadIdx.x], 0), static_cast<std::int32_t>(p.call.capacity)));
 }
 
-// Ids and weights of the chunk's tokens; ids also near, if there is room. Returns where they lie.
-__device__ const std::int32_t* route_chunk(const SortParams& p, const SortSpace& space,
-                                           float* scratch) {
-  const RouteParams& route = p.route;
-  const Chunk chunk(p.call);
-  const std::uint32_t warp = threadIdx.x / 32, routers = sort_routers(route.columns);
-  const bool is_near = chunk.end - chunk.first <= kSortNearIds;
-  std::int32_t* ids = is_near ? space.ids : route.ids + chunk.first;
-  float* weights = route.weights + chunk.first;
-  const std::uint32_t first = chunk.first / route.top_k, end = chunk.end / route.top_k;
-  if (warp < routers)
-    for (std::uint32_t token = first + warp; token < end; token += routers) {
-      const std::uint64_t at = std::uint64_t{token - first} * route.top_k;
-      route_token(route, token, scratch + warp * 2 * route.columns, ids + at, weights + at);
-    }
-  __syncthreads();
-  if (is_near)
-    for (std::uint32_t i = threadIdx.x; i < chunk.end - chunk.first; i += kSortThreads)
-      route.ids[chunk.first + i] = ids[i];
-  return ids;
-}
+// Ids and weights of the chunk's tokens; ids also near, if there is room. Weights of a warp's last
+// token have time: finish() is called when others no longer wait for this block.
+class Routing {
+ public:
+  __device__ Routing(const SortParams& p, const SortSpace& space, float* scratch) : p_(p.route) {
+    const Chunk chunk(p.call);
+    const std::uint32_t warp = threadIdx.x / 32, routers = sort_routers(p_.columns);
+    const bool is_near = chunk.end - chunk.first <= kSortNearIds;
+    std::int32_t* to = is_near ? space.ids : p_.ids + chunk.first;
+    const std::uint32_t first = chunk.first / p_.top_k, end = chunk.end / p_.top_k;
+    if (warp < routers)
+      for (std::uint32_t token = first + warp; token < end; token += routers) {
+        finish();
+        const std::uint64_t at = std::uint64_t{token - first} * p_.top_k;
+        weights_ = p_.weights + chunk.first + at;
+        is_left_ =
+            choose_token(p_, token, scratch + warp * 2 * p_.columns, to + at, weights_, row_);
+      }
+    __syncthreads();
+    if (is_near)
+      for (std::uint32_t i = threadIdx.x; i < chunk.end - chunk.first; i += kSortThreads)
+        p_.ids[chunk.first + i] = to[i];
+    ids_ = to;
+  }
+  __device__ void finish() {
+    if (is_left_) weigh_token(p_, row_, weights_);
+    is_left_ = false;
+  }
+  // Of the chunk.
+  __device__ const std::int32_t* ids() const { return ids_; }
+
+ private:
+  const RouteParams& p_;
+  const std::int32_t* ids_ = nullptr;
+  float* weights_ = nullptr;
+  bool is_left_ = false;
+  HeldRow row_;
+};
 
 // The chunk's slots of the thread's expert; ranks are written.
 __device__ std::uint32_t count_chunk(const SortParams& p, const SortSpace& space,
@@ -347,9 +364,8 @@ __device__ std::uint32_t count_chunk(const SortParams& p, const SortSpace& space
     p.to.first_rows[blockIdx.x * p.experts + threadIdx.x] = count;
   __syncthreads();
   if (p.chunks > 1 && threadIdx.x == 0) {
-    __threadfence();  // first the counts of all threads, then the word that they are there
-    *space.is_last = atomicInc(p.to.counted, p.chunks - 1) == p.chunks - 1 ? 1 : 0;
-    __threadfence();  // and only then the counts of others
+    // First the counts of all threads, then the word that they are there; then those of others.
+    *space.is_last = count_in_order(p.to.counted, p.chunks - 1) == p.chunks - 1 ? 1 : 0;
   }
   ranks.finish();
   return count;
@@ -379,11 +395,16 @@ extern "C" __global__ void __launch_bounds__(kSortThreads, 1)
   __syncthreads();
   wait_for_previous();
 
-  const std::int32_t* ids = p.call.ids + Chunk(p.call).first;
-  if (p.route.columns != 0)
-    ids = route_chunk(p, space, reinterpret_cast<float*>(shared + sort_words(p.experts)));
-  const std::uint32_t count =
-      p.call.counts != nullptr ? batch_count(p) : count_chunk(p, space, ids);
+  std::uint32_t count = 0;
+  if (p.route.columns != 0) {
+    Routing routing(p, space, reinterpret_cast<float*>(shared + sort_words(p.experts)));
+    count = count_chunk(p, space, routing.ids());
+    routing.finish();
+  } else if (p.call.counts != nullptr) {
+    count = batch_count(p);
+  } else {
+    count = count_chunk(p, space, p.call.ids + Chunk(p.call).first);
+  }
   if (p.chunks > 1) {
     __syncthreads();
     if (*space.is_last == 0) return;
