@@ -49,6 +49,8 @@ class Sort : public OnDevice {
     const auto tile_count = static_cast<std::uint32_t>(plain.tiles.size());
     ASSERT_EQ(download<std::uint32_t>(memory.counters, 4),
               (std::vector<std::uint32_t>{tile_count, 0, 0, 0}));
+    EXPECT_EQ(download<std::uint32_t>(memory.done, tile_count),
+              std::vector<std::uint32_t>(tile_count, 0));
     const auto made = download<Tile>(memory.tiles, plain.tiles.size());
     for (std::size_t i = 0; i < made.size(); ++i) {
       EXPECT_EQ(made[i].expert, plain.tiles[i].expert) << i;
