@@ -215,6 +215,21 @@ Result<Workspace> DeviceLayer::reserve(const WorkspaceLimits& limits) const {
   return made;
 }
 
+sm90::Sorted Workspace::tables() const {
+  auto* counts = at<std::uint32_t>(Region::tile_count);
+  return {.tiles = at<sm90::Tile>(Region::tiles),
+          .tile_count = counts,
+          .work = counts + 1,
+          .done = at<std::uint32_t>(Region::done),
+          .counted = counts + 3,
+          .rank_of_slot = at<std::int32_t>(Region::rank_of_slot),
+          .first_rows = at<std::uint32_t>(Region::first_rows),
+          .row_of_slot = at<std::int32_t>(Region::row_of_slot),
+          .slot_of_row = at<std::int32_t>(Region::slot_of_row),
+          .expert_of_row = at<std::int32_t>(Region::expert_of_row),
+          .tile_of_row = at<std::int32_t>(Region::tile_of_row)};
+}
+
 CallPlan DeviceLayer::plan(const CallSize& size) const {
   CallPlan made = plan_call(layer_, size);
   if (made.path == Path::decode && !options_.decodes) made.path = Path::rows;
@@ -320,18 +335,7 @@ struct DeviceLayer::RowsParams {
 
 DeviceLayer::RowsParams DeviceLayer::rows_params(const Step& step) const {
   const Workspace& space = step.space;
-  auto* counts = space.at<std::uint32_t>(Region::tile_count);
-  const sm90::Sorted sorted{.tiles = space.at<sm90::Tile>(Region::tiles),
-                            .tile_count = counts,
-                            .work = counts + 1,
-                            .done = space.at<std::uint32_t>(Region::done),
-                            .counted = counts + 3,
-                            .rank_of_slot = space.at<std::int32_t>(Region::rank_of_slot),
-                            .first_rows = space.at<std::uint32_t>(Region::first_rows),
-                            .row_of_slot = space.at<std::int32_t>(Region::row_of_slot),
-                            .slot_of_row = space.at<std::int32_t>(Region::slot_of_row),
-                            .expert_of_row = space.at<std::int32_t>(Region::expert_of_row),
-                            .tile_of_row = space.at<std::int32_t>(Region::tile_of_row)};
+  const sm90::Sorted sorted = space.tables();
   auto* h = space.at<std::uint8_t>(Region::h);
   auto* y = space.at<std::uint8_t>(Region::y);
   auto* raw = space.at<float>(Region::raw);

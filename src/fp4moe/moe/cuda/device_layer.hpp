@@ -83,6 +83,7 @@ class Workspace {
     const auto index = static_cast<std::size_t>(region);
     return reinterpret_cast<T*>(memory_.data() + plan_.at[index]);
   }
+  sm90::Sorted tables() const;
   std::shared_ptr<const kernels::cuda::Device> device_{};
   kernels::cuda::Memory memory_{};
   WorkspaceKey key_{};
