@@ -63,11 +63,12 @@ constexpr std::uint32_t sort_blocks(const Call& call) {
   return at_least_one(whole_parts(slots, std::max(sort_chunk(call.tokens, call.top_k), 1u)),
                       kSortBlocks);
 }
-// While few blocks sort, others fetch into the cache what the first product reads first: of as many
-// groups of rows as are multiplied at once, in steps.
-inline constexpr std::uint32_t kPrefetchStep = 4 * 1024;
+// While some blocks sort, others fetch into the cache what the first product reads first: of as
+// many groups of rows as are multiplied at once, in steps. A few of them would take longer to ask
+// for it than sort takes.
+inline constexpr std::uint32_t kPrefetchStep = 4 * 1024, kPrefetchBlocks = 96;
 constexpr std::uint32_t prefetch_blocks(std::uint32_t chunks, std::uint32_t multiprocessors) {
-  return std::max(multiprocessors, chunks + 2) - chunks;
+  return std::max(kPrefetchBlocks, multiprocessors - std::min(multiprocessors, chunks));
 }
 inline constexpr std::uint64_t kPrefetchBytes = 16 << 20;
 // A slot's rank among those of its expert in its chunk, behind the expert.
