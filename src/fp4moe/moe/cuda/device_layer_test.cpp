@@ -97,6 +97,8 @@ TEST_F(DeviceLayers, SortHasABlockForEachChunkOfSlots) {
   EXPECT_EQ(sort_blocks(few), 1u);
   const auto multiprocessors = static_cast<std::uint32_t>(made->device().facts().multiprocessors);
   EXPECT_EQ(sort_blocks(call(17)), multiprocessors);
+  EXPECT_EQ(sort_blocks(call(120)), 30u + sm90::kPrefetchBlocks);
+  EXPECT_EQ(sort_blocks(call(121)), 31u + sm90::kPrefetchBlocks);
   EXPECT_EQ(sort_blocks(call(3000)), 125u + sm90::kPrefetchBlocks);
   // Batches come sorted.
   DeviceCall batches = call(std::uint64_t{4} * 1500, 96, 1);

@@ -184,7 +184,7 @@ TEST(Plan, RegionsOfAWorkspaceDoNotOverlapAndGrowWithTokens) {
 }
 
 TEST(Plan, NoCallHasMoreChunksThanAreReserved) {
-  for (const std::uint32_t tokens : {0u, 1u, 64u, 65u, 4608u, 4609u, 200000u, 1u << 23})
+  for (const std::uint32_t tokens : {0u, 1u, 4u, 5u, 520u, 521u, 4609u, 200000u, 1u << 23})
     for (const std::uint32_t top_k : {1u, 4u, 32u}) {
       const sm90::Call call{.tokens = tokens, .top_k = top_k};
       const std::uint64_t slots = std::uint64_t{tokens} * top_k,
@@ -193,6 +193,8 @@ TEST(Plan, NoCallHasMoreChunksThanAreReserved) {
       EXPECT_GE(sm90::sort_blocks(call) * chunk, slots) << tokens;
       EXPECT_EQ(chunk % top_k, 0) << tokens;
     }
+  EXPECT_EQ(sm90::sort_blocks({.tokens = 520, .top_k = 8}), sm90::kSortBlocks);
+  EXPECT_EQ(sm90::sort_blocks({.tokens = 521, .top_k = 8}), 105);
   EXPECT_EQ(sm90::sort_blocks({.tokens = 8192, .top_k = 8}), 128);
   EXPECT_EQ(sm90::sort_most_blocks(std::uint64_t{1} << 28), sm90::kSortBlocks);
 }
