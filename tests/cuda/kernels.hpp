@@ -80,15 +80,13 @@ class OnDevice : public ::testing::Test {
 
 // Where sort writes.
 struct SortMemory {
-  Memory tiles{}, counters{}, done{}, ranks{}, first_rows{}, slot_of_row{}, expert_of_row{},
-      tile_of_row{};
+  Memory tiles{}, counters{}, ranks{}, first_rows{}, slot_of_row{}, expert_of_row{}, tile_of_row{};
 
   Sorted tables() const {
     auto* counts = counters.as<std::uint32_t>();
     return {.tiles = tiles.as<Tile>(),
             .tile_count = counts,
             .work = counts + 1,
-            .done = done.as<std::uint32_t>(),
             .counted = counts + 3,
             .rank_of_slot = ranks.as<std::int32_t>(),
             .first_rows = first_rows.as<std::uint32_t>(),

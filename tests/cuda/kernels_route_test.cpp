@@ -109,7 +109,6 @@ class Route : public OnDevice {
     const std::size_t rows = slots + 7 * std::min<std::size_t>(slots, params.columns) + 8;
     const SortMemory memory{.tiles = room<Tile>(slots),
                             .counters = upload(std::vector<std::uint32_t>(4, 0)),
-                            .done = room<std::uint32_t>(slots),
                             .ranks = room<std::int32_t>(slots),
                             .first_rows = room<std::uint32_t>(
                                 std::size_t{sort_most_blocks(params.tokens)} * params.columns),

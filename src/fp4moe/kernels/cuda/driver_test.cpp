@@ -486,7 +486,8 @@ TEST_F(WithFakeDriver, ManyThreadsUseOneDevice) {
 }
 
 // What the engine and the benchmarks ask for.
-constexpr std::string_view kKernels[] = {"sort",
+constexpr std::string_view kKernels[] = {"prepare",
+                                         "sort",
                                          "gather",
                                          "activate",
                                          "combine",

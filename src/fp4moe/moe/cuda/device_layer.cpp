@@ -49,7 +49,8 @@ CallSize size_of(const DeviceCall& call) {
                                             : call.top_k,
           .form = call.form,
           .has_adapters = call.adapters.pairs != nullptr,
-          .in_float32 = call.out.dtype == DType::f32};
+          .in_float32 = call.out.dtype == DType::f32,
+          .is_batched = call.counts != nullptr};
 }
 
 sm90::Call kernel_call(const DeviceCall& call, const CallSize& size) {
@@ -136,7 +137,8 @@ Result<DeviceLayer> DeviceLayer::alike(const ExpertsProblem& problem) const {
 
 Result<Done> DeviceLayer::find_kernels() {
   const std::string_view format = layer_.is_nvfp4 != 0 ? "nvfp4" : "mxfp4";
-  std::vector<std::pair<Function*, std::string>> wanted{{&kernels_.sort, "sort"},
+  std::vector<std::pair<Function*, std::string>> wanted{{&kernels_.prepare, "prepare"},
+                                                        {&kernels_.sort, "sort"},
                                                         {&kernels_.gather, "gather"},
                                                         {&kernels_.activate, "activate"},
                                                         {&kernels_.combine, "combine"}};
@@ -300,11 +302,10 @@ Result<Done> DeviceLayer::decode(const Step& step) const {
 namespace {
 
 // Whether tokens are what tensor cores read already, so that the product takes them from where they
-// are. Of many that costs it more than tiles that were filled beforehand.
-bool is_plain(const sm90::Layer& layer, const sm90::Call& call, std::uint32_t tile_tokens) {
+// are.
+bool is_plain(const sm90::Layer& layer, const sm90::Call& call, float raise) {
   const bool is_quantised = layer.quantise != sm90::Quantise::none && call.x_is_quantised == 0;
-  return tile_tokens <= sm90::kMostFetched && call.x.type == sm90::Type::bf16 && !is_quantised &&
-         sm90::product_raise(tile_tokens, layer.is_nvfp4 != 0) == 1.0f &&
+  return call.x.type == sm90::Type::bf16 && !is_quantised && raise == 1.0f &&
          layer.hidden % sm90::kUnit == 0 && call.x.stride % 8 == 0 &&
          reinterpret_cast<std::uintptr_t>(call.x.data) % 16 == 0;
 }
@@ -326,6 +327,7 @@ sm90::HiddenFormat hidden_format(const sm90::Layer& layer) {
 
 // What the kernels of the path `rows` are given.
 struct DeviceLayer::RowsParams {
+  sm90::PrepareParams prepare{};
   sm90::SortParams sort{};
   sm90::GatherParams gather{};
   sm90::ProductParams first{}, second{};
@@ -353,12 +355,14 @@ DeviceLayer::RowsParams DeviceLayer::rows_params(const Step& step) const {
   const std::uint32_t tile = step.plan.tile_tokens;
   const std::uint32_t stages = sm90::product_shape(tile, layer_.is_nvfp4 != 0).stages;
   const float raise = sm90::product_raise(tile, layer_.is_nvfp4 != 0);
-  auto* x = is_plain(layer_, step.call, tile) ? nullptr : space.at<std::uint8_t>(Region::x);
+  const bool sorts = step.plan.sorts, is_rounded = !is_plain(layer_, step.call, raise);
+  auto* x = space.at<std::uint8_t>(Region::x);
+  sm90::Rows rows = step.call.x;
+  if (is_rounded) rows = {.data = x, .stride = std::uint64_t{layer_.w13.units} * sm90::kUnit};
   const sm90::Product first{
       .matrix = layer_.w13,
-      .tiles = x,
-      .rows = step.call.x,
-      .choices = step.call.counts != nullptr ? 1 : step.call.top_k,
+      .tiles = sorts ? nullptr : x,
+      .rows = rows,
       .epilogue = first_epilogue(layer_, fuses),
       .out = fuses ? static_cast<void*>(h) : static_cast<void*>(raw),
       .out_units = fuses ? layer_.w2.units : 0,
@@ -375,7 +379,20 @@ DeviceLayer::RowsParams DeviceLayer::rows_params(const Step& step) const {
                              .out = y,
                              .input_factor = hidden_factor_,
                              .raise = raise};
+  sm90::OwnSlots own{};
+  if (sorts)
+    own = {.call = step.call,
+           .experts = layer_.experts,
+           .tile_tokens = tile,
+           .tables = space.at<std::uint8_t>(Region::own),
+           .stride = space.plan_.bytes[static_cast<std::size_t>(Region::own)] / blocks};
   return {
+      .prepare = {.route = step.route,
+                  .routers = sm90::prepare_routers(step.route),
+                  .call = step.call,
+                  .layer = layer_,
+                  .rows = is_rounded ? x : nullptr,
+                  .raise = raise},
       .sort = {.call = step.call,
                .route = step.route,
                .experts = layer_.experts,
@@ -387,6 +404,7 @@ DeviceLayer::RowsParams DeviceLayer::rows_params(const Step& step) const {
       .first = {.of = {first, second},
                 .count = fuses ? 2U : 1U,
                 .sorted = sorted,
+                .own = own,
                 .work = sorted.work,
                 .stages = stages},
       .second = {.of = {second}, .sorted = sorted, .work = sorted.work + 1, .stages = stages},
@@ -402,6 +420,7 @@ DeviceLayer::RowsParams DeviceLayer::rows_params(const Step& step) const {
                   .sorted = sorted,
                   .rows = y,
                   .is_rounded = rounds ? 1U : 0U,
+                  .tables_are_late = sorts ? 1U : 0U,
                   .lora = lora}};
 }
 
@@ -414,6 +433,10 @@ Result<Done> DeviceLayer::run_rows(const Step& step) const {
   const Function product = kernels_.products[static_cast<std::size_t>(bound)];
   const sm90::ProductShape shape = sm90::product_shape(tile, layer_.is_nvfp4 != 0);
   const Geometry multiply{blocks, shape.threads, shape.shared_bytes};
+  const bool sorts = step.plan.sorts, rounds = params.prepare.rows != nullptr;
+  const Geometry prepare{
+      params.prepare.routers + (rounds ? sm90::prepare_rounders(layer_, tokens, blocks) : 0),
+      sm90::kPrepareThreads, sm90::prepare_shared(step.route.columns)};
   const Geometry sort{params.sort.chunks + params.sort.prefetch.blocks, sm90::kSortThreads,
                       sm90::sort_shared(layer_.experts, step.route.columns)};
   const Geometry gather{sm90::gather_blocks(layer_, tokens, blocks), sm90::kGatherThreads};
@@ -430,8 +453,9 @@ Result<Done> DeviceLayer::run_rows(const Step& step) const {
     const void* params;
   };
   const Stage stages[] = {
-      {"sort", true, kernels_.sort, sort, &params.sort},
-      {"gather", true, kernels_.gather, gather, &params.gather},
+      {"prepare", sorts && prepare.blocks != 0, kernels_.prepare, prepare, &params.prepare},
+      {"sort", !sorts, kernels_.sort, sort, &params.sort},
+      {"gather", !sorts, kernels_.gather, gather, &params.gather},
       {"product", true, product, multiply, &params.first},
       {"activate", !step.plan.fuses, kernels_.activate, activate, &params.activate},
       {"second product", !step.plan.fuses, product, multiply, &params.second},

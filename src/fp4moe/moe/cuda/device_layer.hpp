@@ -129,7 +129,8 @@ class DeviceLayer {
 
  private:
   struct Kernels {
-    kernels::cuda::Function sort = nullptr, gather = nullptr, activate = nullptr, combine = nullptr;
+    kernels::cuda::Function prepare = nullptr, sort = nullptr, gather = nullptr, activate = nullptr,
+                            combine = nullptr;
     kernels::cuda::Function decode = nullptr, decode_plain = nullptr, decode_quantised = nullptr;
     std::array<kernels::cuda::Function, std::size(sm90::kTileBounds)> products{};
   };

@@ -29,7 +29,7 @@ TEST_F(DeviceLayers, FewTokensAreOneLaunchAndManyASequence) {
   ASSERT_TRUE(made) << text(made.why());
   // Two matrices of each expert.
   EXPECT_EQ(launched(), std::vector<std::string>(8, "pack"));
-  const auto space = made->reserve({.tokens = 400, .top_k = 2});
+  const auto space = made->reserve({.tokens = 400, .top_k = 2, .capacity = 10});
   ASSERT_TRUE(space) << text(space.why());
   ASSERT_TRUE(made->apply(call(16), *space, nullptr));
   ASSERT_EQ(fake_->launches.size(), 1u);
@@ -38,17 +38,52 @@ TEST_F(DeviceLayers, FewTokensAreOneLaunchAndManyASequence) {
   EXPECT_EQ(fake_->launches[0].blocks, static_cast<unsigned>(device_->facts().multiprocessors));
   EXPECT_EQ(launched(), (std::vector<std::string>{"decode_mxfp4"}));
   using Names = std::vector<std::string>;
-  const std::pair<std::uint64_t, std::string> products[] = {
-      {17, "product32_mxfp4"}, {60, "product64_mxfp4"}, {400, "product128_mxfp4"}};
-  for (const auto& [tokens, product] : products) {
+  const std::pair<std::uint64_t, Names> ways[] = {
+      {17, {"prepare", "product32_mxfp4", "combine"}},
+      {60, {"prepare", "product64_mxfp4", "combine"}},
+      {400, {"sort", "gather", "product128_mxfp4", "combine"}}};
+  for (const auto& [tokens, names] : ways) {
     ASSERT_TRUE(made->apply(call(tokens), *space, nullptr));
-    EXPECT_EQ(launched(), (Names{"sort", "gather", product, "combine"}));
+    EXPECT_EQ(launched(), names);
   }
   DeviceCall slots = call(8);
   slots.form = OutputForm::slots;
   slots.out.rows = 16;
   ASSERT_TRUE(made->apply(slots, *space, nullptr));
+  EXPECT_EQ(launched(), (Names{"prepare", "product32_mxfp4", "combine"}));
+  DeviceCall batches = call(40, 96, 1);
+  batches.counts = std::exchange(batches.ids, nullptr);
+  batches.top_k = 0;
+  batches.capacity = 10;
+  batches.form = OutputForm::batches;
+  ASSERT_TRUE(made->apply(batches, *space, nullptr));
   EXPECT_EQ(launched(), (Names{"sort", "gather", "product32_mxfp4", "combine"}));
+}
+
+TEST_F(DeviceLayers, TokensThatAreFineAsTheyAreNeedNoPreparation) {
+  const TestLayer layer({.format = WeightFormat::nvfp4,
+                         .experts = 4,
+                         .hidden = 128,
+                         .intermediate = 64,
+                         .order = weights::RowOrder::halves},
+                        Activation::silu, 3);
+  const auto made = make(layer);
+  ASSERT_TRUE(made) << text(made.why());
+  const auto space = made->reserve({.tokens = 20, .top_k = 2});
+  ASSERT_TRUE(space) << text(space.why());
+  launched();
+  const auto names = [&](const auto& change) {
+    DeviceCall changed = call(20, 128);
+    change(changed);
+    const auto done = made->apply(changed, *space, nullptr);
+    EXPECT_TRUE(done) << text(done.why());
+    return launched();
+  };
+  using Names = std::vector<std::string>;
+  const Names alone{"product32_nvfp4", "combine"},
+      prepared{"prepare", "product32_nvfp4", "combine"};
+  EXPECT_EQ(names([](DeviceCall&) {}), alone);
+  EXPECT_EQ(names([](DeviceCall& c) { c.x.dtype = DType::f16; }), prepared);
 }
 
 TEST_F(DeviceLayers, DecodeHasKernelsForWhatMostCallsAre) {
@@ -80,7 +115,7 @@ TEST_F(DeviceLayers, DecodeHasKernelsForWhatMostCallsAre) {
 
 TEST_F(DeviceLayers, SortHasABlockForEachChunkOfSlots) {
   const TestLayer layer = weights();
-  const auto made = make(layer);
+  const auto made = make(layer, "unfused");
   ASSERT_TRUE(made) << text(made.why());
   const auto space = made->reserve({.tokens = 3000, .top_k = 2, .capacity = 1500});
   ASSERT_TRUE(space) << text(space.why());

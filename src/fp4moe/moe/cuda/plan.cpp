@@ -171,6 +171,8 @@ CallPlan plan_call(const sm90::Layer& layer, const CallSize& size) {
   made.fuses = fuses(layer) && !size.has_adapters;
   made.rounds =
       !needs_raw(layer) && !size.has_adapters && !(size.in_float32 && is_near(layer, size.slots()));
+  made.sorts = made.fuses && !size.is_batched && size.slots() <= sm90::kOwnSlots &&
+               made.tile_tokens <= sm90::kMostFetched;
   return made;
 }
 
@@ -255,6 +257,10 @@ Result<WorkspacePlan> plan_workspace(const sm90::Layer& layer, const WorkspaceLi
   set(Region::slot_of_row, rows * sizeof(std::int32_t));
   set(Region::expert_of_row, rows * sizeof(std::int32_t));
   set(Region::tile_of_row, rows / 8 * sizeof(std::int32_t));
+  if (key.fuses) {
+    const auto own = static_cast<std::uint32_t>(std::min<std::uint64_t>(slots, sm90::kOwnSlots));
+    set(Region::own, blocks * sm90::own_bytes(own, key.experts));
+  }
   set(Region::x, unit_bytes(rows, key.hidden_units, 2));
   set(Region::y, std::max(unit_bytes(rows, key.hidden_groups, 2),
                           unit_bytes(most_rows(raw_slots, key.experts), key.hidden_groups, 4)));

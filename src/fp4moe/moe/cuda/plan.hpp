@@ -40,6 +40,7 @@ struct CallSize {
   OutputForm form = OutputForm::summed;
   bool has_adapters = false;
   bool in_float32 = false;  // the output
+  bool is_batched = false;  // the input
 
   std::uint64_t slots() const { return tokens * top_k; }
 };
@@ -51,6 +52,7 @@ struct CallPlan {
   sm90::DecodeShape decode{};
   bool fuses = false;   // the first product's epilogue computes the activation
   bool rounds = false;  // the second product leaves bf16 instead of float32
+  bool sorts = false;   // products sort for themselves
   std::uint32_t tile_tokens = sm90::kTileTokens;
 };
 CallPlan plan_call(const sm90::Layer& layer, const CallSize& size);
@@ -82,7 +84,8 @@ enum class Region : std::uint8_t {
   ids, weights,                                  // of tokens that are routed on the device
   tiles, tile_count, done, rank_of_slot, first_rows,  // tile_count: all other counters
   row_of_slot, slot_of_row, expert_of_row, tile_of_row,
-  x,         // tokens in tiles
+  own,       // tables of blocks that sort for themselves
+  x,         // tokens in tiles, or rounded
   h,         // the activation's output in tiles
   y,         // rows of the second product
   raw,       // the first product, where its epilogue does not compute the activation

@@ -23,7 +23,8 @@ using kernels::cuda::Memory;
 using moe::testing::TestLayer;
 using weights::WeightFormat;
 
-inline constexpr std::string_view kKernels[] = {"sort",
+inline constexpr std::string_view kKernels[] = {"prepare",
+                                                "sort",
                                                 "gather",
                                                 "activate",
                                                 "combine",

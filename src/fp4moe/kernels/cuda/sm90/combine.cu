@@ -180,7 +180,9 @@ __device__ void combine(const CombineParams& p) {
   const std::uint32_t all = rows * parts, step = gridDim.x * kWarps;
   std::uint32_t item = blockIdx.x * kWarps + threadIdx.x / 32;
   if (item >= all) return;
-  // Tables have long been there: the kernel before let this one begin when all before it were done.
+  // Tables have long been there, as a rule: the kernel before let this one begin when all before it
+  // were done.
+  if (p.tables_are_late != 0) wait_for_previous();
   SlotRow next = slot_of(p, item / parts, choices, is_weighted);
   describe<Reader::kIsRounded>(p, is_weighted, next);
   wait_for_previous();
@@ -219,6 +221,11 @@ extern "C" __global__ void __launch_bounds__(kCombineThreads, 3)
     combine<Rows8<true, false, 2>>(p);
   else
     combine<Rows8<false, false>>(p);
+  if (blockIdx.x != 0) return;
+  wait_for_previous();
+  if (threadIdx.x < 2) p.sorted.work[threadIdx.x] = 0;
+  const std::uint32_t tiles = p.sorted.tile_count[0];
+  for (std::uint32_t i = threadIdx.x; i < tiles; i += kCombineThreads) p.sorted.done[i] = 0;
 }
 
 }  // namespace fp4moe::kernels::cuda::sm90

@@ -59,12 +59,6 @@ __device__ GatherSlot slot_of(const GatherParams& p, std::uint32_t token, std::u
   return made;
 }
 
-// Zeros beyond the last column.
-__device__ Piece load_columns(const GatherParams& p, std::uint64_t row, std::uint32_t piece) {
-  if (piece * kPiece >= p.layer.hidden) return no_piece();
-  return load_piece(p.call.x.data, p.call.x.type, row + piece * kPiece);
-}
-
 // Of a whole row, by a warp.
 __device__ float row_amax(const GatherParams& p, std::uint64_t row) {
   std::uint32_t largest = 0;
@@ -88,10 +82,9 @@ __device__ void store_each(const GatherParams& p, const GatherSlot& slot, std::u
   for (std::uint32_t j = 0; j < choices; ++j) {
     const TilePlace place = place_from(slot.place, j);
     const float global = __shfl_sync(0xFFFFFFFFu, slot.global, static_cast<int>(j));
-    const bool is_real = piece * kPiece < p.layer.hidden;
     if (place.step == 0 || piece >= p.layer.w13.units * (kUnit / kPiece)) continue;
     *reinterpret_cast<uint4*>(p.tiles + place.of(piece)) =
-        to_bf16(raised(is_real ? placed_piece(p.layer, values, amax, global) : values, p.raise));
+        to_bf16(raised(placed_columns(p.layer, piece, values, amax, global), p.raise));
   }
 }
 
@@ -106,8 +99,7 @@ extern "C" __global__ void __launch_bounds__(kGatherThreads, 4)
   const std::uint32_t tokens = is_batched ? p.layer.experts * p.call.capacity : p.call.tokens;
   const std::uint32_t segments = (p.layer.w13.units * kUnit + kSegment - 1) / kSegment;
   const std::uint32_t warps = gridDim.x * (kGatherThreads / 32);
-  const std::uint32_t most = p.tiles == nullptr ? 1 : segments;
-  const std::uint32_t parts = max(1u, min(most, warps / max(tokens, 1u)));
+  const std::uint32_t parts = max(1u, min(segments, warps / max(tokens, 1u)));
   const std::uint32_t lane = threadIdx.x % 32;
   const Quantise kind = p.call.x_is_quantised != 0 ? Quantise::none : p.layer.quantise;
   const bool is_each = p.layer.input_scales_each != 0;
@@ -118,31 +110,27 @@ extern "C" __global__ void __launch_bounds__(kGatherThreads, 4)
     const std::uint64_t row = token * p.call.x.stride;
     std::uint32_t segment = item - token * parts;
     // While the tables are looked up; but rows of batches that nobody occupies are not read.
-    Piece next =
-        is_batched || p.tiles == nullptr ? no_piece() : load_columns(p, row, segment * 32 + lane);
+    Piece next = is_batched ? no_piece() : load_columns(p.call, p.layer, row, segment * 32 + lane);
     const GatherSlot slot = slot_of(p, token, choices, segment == 0);
-    if (p.tiles == nullptr) continue;
     const std::uint32_t here = __ballot_sync(0xFFFFFFFFu, slot.row >= 0);
     if (here == 0) continue;
-    if (is_batched) next = load_columns(p, row, segment * 32 + lane);
+    if (is_batched) next = load_columns(p.call, p.layer, row, segment * 32 + lane);
     const float whole = kind == Quantise::fp8_token ? row_amax(p, row) : 0.0f;
     const float global = __shfl_sync(0xFFFFFFFFu, slot.global, __ffs(here) - 1);
     for (; segment < segments; segment += parts) {
       const std::uint32_t piece = segment * 32 + lane;
       const Piece values = next;
-      next = load_columns(p, row, piece + parts * 32);
+      next = load_columns(p.call, p.layer, row, piece + parts * 32);
       if (kind == Quantise::none) {
         store_rows(p, slot, choices, piece, to_bf16(raised(values, p.raise)));
         continue;
       }
       const float amax = kind == Quantise::fp8_token ? whole : block_amax(kind, values);
-      const bool is_real = piece * kPiece < p.layer.hidden;
       if (is_each)
         store_each(p, slot, choices, piece, values, amax);
       else
         store_rows(p, slot, choices, piece,
-                   to_bf16(raised(is_real ? placed_piece(p.layer, values, amax, global) : values,
-                                  p.raise)));
+                   to_bf16(raised(placed_columns(p.layer, piece, values, amax, global), p.raise)));
     }
   }
 }

@@ -14,6 +14,7 @@ inline constexpr std::uint32_t kGatherThreads = 256;    // a warp a token, or a 
 inline constexpr std::uint32_t kActivateThreads = 384;  // a warp 256 columns, or a block a row
 inline constexpr std::uint32_t kCombineThreads = 256;   // a warp 256 columns of a token
 inline constexpr std::uint32_t kPackThreads = 128;      // a block a record
+inline constexpr std::uint32_t kPrepareThreads = 128;   // a warp a token, or 256 columns of one
 
 inline constexpr std::uint32_t kSegment = 256;  // columns that a warp takes at once, 8 a lane
 
@@ -45,6 +46,22 @@ constexpr std::uint32_t pack_blocks(std::uint64_t records, std::uint32_t multipr
   return at_least_one(records, multiprocessors * 16ull);
 }
 
+// Prepare: blocks that route, and blocks that round tokens; `scratch` is two floats a column for
+// each warp that routes.
+constexpr std::uint32_t prepare_routers(const RouteParams& route) {
+  if (route.columns == 0) return 0;
+  return static_cast<std::uint32_t>(whole_parts(route.tokens, kPrepareThreads / 32));
+}
+constexpr std::uint32_t prepare_rounders(const Layer& layer, std::uint64_t tokens,
+                                         std::uint32_t multiprocessors) {
+  const std::uint64_t segments = whole_parts(std::uint64_t{layer.w13.units} * kUnit, kSegment);
+  return at_least_one(whole_parts(tokens * segments, kPrepareThreads / 32),
+                      multiprocessors * 12ull);
+}
+constexpr std::uint32_t prepare_shared(std::uint32_t columns) {
+  return kPrepareThreads / 32 * 8 * columns;
+}
+
 // Sort: slots of a block, those of whole tokens: a warp each that need not share its scheduler, and
 // more where blocks would be too many for one block to add up what they counted.
 inline constexpr std::uint32_t kSortBlocks = 130, kSortTokens = 4;
@@ -71,18 +88,6 @@ constexpr std::uint32_t prefetch_blocks(std::uint32_t chunks, std::uint32_t mult
   return std::max(kPrefetchBlocks, multiprocessors - std::min(multiprocessors, chunks));
 }
 inline constexpr std::uint64_t kPrefetchBytes = 16 << 20;
-// A slot's rank among those of its expert in its chunk, behind the expert.
-inline constexpr std::uint32_t kRankBits = 21;
-static_assert(kMostExperts <= 1u << (31 - kRankBits));
-constexpr std::int32_t ranked(std::uint32_t expert, std::uint32_t rank) {
-  return static_cast<std::int32_t>(expert << kRankBits | rank);
-}
-constexpr std::uint32_t expert_of(std::int32_t both) {
-  return static_cast<std::uint32_t>(both) >> kRankBits;
-}
-constexpr std::uint32_t rank_of(std::int32_t both) {
-  return static_cast<std::uint32_t>(both) & ((1u << kRankBits) - 1);
-}
 // Counts of every warp for each expert, tables of experts, and two floats a column for as many
 // warps that route as there is room for.
 inline constexpr std::uint32_t kSortTables = 128;  // words in front

@@ -5,6 +5,7 @@
 //   of 64 rows x 64 columns. Columns of activations come in units of 64.
 //
 // Few tokens (decode):  one launch does everything.
+// Some:                 prepare, which routes ─► product of w13 and w2, which sorts ─► combine
 // More (rows):          sort, which routes ─► gather ─► product of w13 and w2 ─► combine
 //                       or, with more in between: ... product of w13 ─► activate ─► of w2 ...
 //
@@ -169,14 +170,27 @@ struct Tile {
   std::uint32_t count = 0;  // of them tokens
 };
 
+// A slot's rank among those of its expert in its chunk or stretch, behind the expert.
+inline constexpr std::uint32_t kRankBits = 21;
+static_assert(kMostExperts <= 1u << (31 - kRankBits));
+constexpr std::int32_t ranked(std::uint32_t expert, std::uint32_t rank) {
+  return static_cast<std::int32_t>(expert << kRankBits | rank);
+}
+constexpr std::uint32_t expert_of(std::int32_t both) {
+  return static_cast<std::uint32_t>(both) >> kRankBits;
+}
+constexpr std::uint32_t rank_of(std::int32_t both) {
+  return static_cast<std::uint32_t>(both) & ((1u << kRankBits) - 1);
+}
+
 // Tables of rows, at most slots + 7 * tiles of them, see most_rows. Sort knows a slot's rank among
 // the slots of its expert in its chunk (sort_chunk), and the first row of those; gather adds them
 // up and writes row_of_slot, and slot_of_row and expert_of_row but for padding.
 struct Sorted {
   Tile* tiles = nullptr;
   std::uint32_t* tile_count = nullptr;    // [1]
-  std::uint32_t* work = nullptr;          // [2]: counters of the products, made 0 by sort
-  std::uint32_t* done = nullptr;          // [tiles]: groups of h that are there, made 0 by sort
+  std::uint32_t* work = nullptr;          // [2]: counters of the products; 0 between calls
+  std::uint32_t* done = nullptr;          // [tiles]: groups of h that are there; 0 between calls
   std::uint32_t* counted = nullptr;       // [1]: blocks of sort that have counted; 0 between calls
   std::int32_t* rank_of_slot = nullptr;   // [slots], with the expert: see ranked; -1: of none here
   std::uint32_t* first_rows = nullptr;    // [chunks][experts]; first their counts
@@ -205,7 +219,18 @@ struct SortParams {
   Sorted to{};
 };
 
-// x into tiles, quantised and dequantised on the way; no tiles: only tables are written.
+// What comes before products that sort for themselves: tokens' experts, and tokens as the first
+// product reads them, row after row of layer.w13.units.
+struct PrepareParams {
+  RouteParams route{};        // columns 0: ids and weights are given
+  std::uint32_t routers = 0;  // blocks that route; those behind round tokens
+  Call call{};
+  Layer layer{};
+  std::uint8_t* rows = nullptr;  // null: they are fine as they are
+  float raise = 1;               // see product_raise
+};
+
+// x into tiles, quantised and dequantised on the way.
 struct GatherParams {
   Call call{};
   Layer layer{};
@@ -233,9 +258,8 @@ enum class Epilogue : std::uint32_t {
 // A matrix times the tokens of every tile.
 struct Product {
   Matrix matrix{};
-  const std::uint8_t* tiles = nullptr;  // tokens, of matrix.units; null: they are still in `rows`
+  const std::uint8_t* tiles = nullptr;  // tokens, of matrix.units; null: they are in `rows`
   Rows rows{};                          // of whole units, every address a multiple of 16
-  std::uint32_t choices = 1;            // slots of a row
   Epilogue epilogue = Epilogue::raw;
   void* out = nullptr;
   std::uint32_t out_units = 0;
@@ -245,11 +269,33 @@ struct Product {
   float input_factor = 1;  // all but raw: also multiplies the accumulator
   float raise = 1;         // of tokens, and of h that is written
 };
+// Slots that every block of a product sorts for itself: at most kOwnSlots, standard rows.
+struct OwnSlots {
+  Call call{};
+  std::uint32_t experts = 0;  // local; 0: sort has been there
+  std::uint32_t tile_tokens = 0;
+  std::uint8_t* tables = nullptr;  // of every block: tiles, then tokens of rows
+  std::uint64_t stride = 0;        // bytes from block to block
+};
+inline constexpr std::uint32_t kOwnSlots = 8192;
+// At most, of so many slots; rows in whole eights.
+constexpr std::uint32_t own_rows(std::uint32_t slots, std::uint32_t experts) {
+  return (slots + 7 * (slots < experts ? slots : experts) + 7) / 8 * 8;
+}
+constexpr std::uint32_t own_tiles(std::uint32_t slots, std::uint32_t experts) {
+  return slots / 32 + (slots < experts ? slots : experts);
+}
+constexpr std::uint64_t own_bytes(std::uint32_t slots, std::uint32_t experts) {
+  return std::uint64_t{own_tiles(slots, experts)} * sizeof(Tile) +
+         (std::uint64_t{own_rows(slots, experts)} * 2 + 15) / 16 * 16;
+}
+
 // One product, or both: then tokens of the second are what the first leaves, tile by tile.
 struct ProductParams {
   Product of[2]{};
   std::uint32_t count = 1;
   Sorted sorted{};
+  OwnSlots own{};
   std::uint32_t* work = nullptr;  // sorted.work, or sorted.work + 1 for the second of two launches
   std::uint32_t stages = 0;       // of product_shape
 };
@@ -283,13 +329,14 @@ struct ActivateParams {
   float raise = 1;
 };
 
-// Rows of the second product become the output.
+// Rows of the second product become the output. Counters of the products are made 0 again.
 struct CombineParams {
   Call call{};
   Layer layer{};
   Sorted sorted{};
   const void* rows = nullptr;  // raw, or rounded (`is_rounded`), [rows][64 * w2.groups]
   std::uint32_t is_rounded = 0;
+  std::uint32_t tables_are_late = 0;  // the product writes them
   DeviceLora lora{};
 };
 

@@ -116,6 +116,17 @@ __device__ inline Piece placed_piece(const Layer& layer, const Piece& piece, flo
   return made;
 }
 
+// Of a token, zeros beyond the last column.
+__device__ inline Piece load_columns(const Call& call, const Layer& layer, std::uint64_t row,
+                                     std::uint32_t piece) {
+  if (piece * kPiece >= layer.hidden) return no_piece();
+  return load_piece(call.x.data, call.x.type, row + piece * kPiece);
+}
+__device__ inline Piece placed_columns(const Layer& layer, std::uint32_t piece, const Piece& values,
+                                       float amax, float global) {
+  return piece * kPiece < layer.hidden ? placed_piece(layer, values, amax, global) : values;
+}
+
 // Where the pieces of one row lie in its tile, see params.hpp.
 struct TilePlace {
   std::uint64_t row = 0;   // bytes from the first tile

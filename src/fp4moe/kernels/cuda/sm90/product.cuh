@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "fp4moe/kernels/cuda/sm90/own_sort.cuh"
 #include "fp4moe/kernels/cuda/sm90/params.hpp"
 #include "fp4moe/kernels/cuda/sm90/product_store.cuh"
 #include "fp4moe/kernels/cuda/sm90/ptx.cuh"
@@ -55,9 +56,9 @@ struct Stage {
 };
 
 // Past the nearer cache: it may hold what lay there before sort.
-__device__ inline Tile tile_at(const Sorted& sorted, std::uint32_t number) {
+__device__ inline Tile tile_at(const Tile* tiles, std::uint32_t number) {
   static_assert(sizeof(Tile) == sizeof(uint4));
-  const uint4 words = __ldcg(reinterpret_cast<const uint4*>(sorted.tiles + number));
+  const uint4 words = __ldcg(reinterpret_cast<const uint4*>(tiles + number));
   Tile made;
   made.expert = static_cast<std::int32_t>(words.x);
   made.first_row = words.y;
@@ -87,27 +88,26 @@ struct Cut {
   }
 };
 // None beyond the last.
-__device__ inline Piece piece_at(const ProductParams& p, std::uint32_t tiles,
-                                 std::uint32_t number) {
-  const Cut cut(p, tiles);
-  const std::uint32_t product = number < tiles * cut.first ? 0 : 1;
-  if (product != 0) number -= tiles * cut.first;
+__device__ inline Piece piece_at(const ProductParams& p, const Tiles& all, std::uint32_t number) {
+  const Cut cut(p, all.count);
+  const std::uint32_t product = number < all.count * cut.first ? 0 : 1;
+  if (product != 0) number -= all.count * cut.first;
   const std::uint32_t groups = p.of[product].matrix.groups;
   const std::uint32_t each = product == 0 ? cut.first : cut.second;
-  if (number >= tiles * each) return {};
+  if (number >= all.count * each) return {};
   const std::uint32_t tile = number / each, part = number - tile * each;
   const std::uint32_t size = groups / each, larger = groups % each;
-  return {tile_at(p.sorted, tile), part * size + min(part, larger), size + (part < larger ? 1 : 0),
+  return {tile_at(all.tiles, tile), part * size + min(part, larger), size + (part < larger ? 1 : 0),
           product, tile};
 }
 
 // One warp, a lane for each warpgroup's records. The number of a piece is asked for while the one
 // before is streamed, and where it lies while this one is.
 template <class Format, int most>
-__device__ void stream_weights(const ProductParams& p, Shared& shared, std::uint32_t ring) {
+__device__ void stream_weights(const ProductParams& p, const Tiles& tiles, Shared& shared,
+                               std::uint32_t ring) {
   using Ring = Stage<Format, most>;
   const std::uint32_t lane = threadIdx.x % 32;
-  const std::uint32_t tiles = __ldcg(p.sorted.tile_count);
   // Where an expert has one tile, as a rule, its weights are read once.
   const std::uint64_t policy = most < 128 ? read_once() : read_again();
   const auto take = [&] { return lane == 0 ? atomicAdd(p.work, 1u) : 0; };
@@ -151,8 +151,9 @@ inline constexpr std::uint32_t kFetchers = 2;
 template <class Format, int most>
 class Fetcher {
  public:
-  __device__ Fetcher(const ProductParams& p, Shared& shared, std::uint32_t ring, std::uint32_t warp)
-      : p_(p), shared_(shared), to_(ring + Ring::kWeights), warp_(warp) {}
+  __device__ Fetcher(const ProductParams& p, const Tiles& tiles, Shared& shared, std::uint32_t ring,
+                     std::uint32_t warp)
+      : p_(p), tokens_(tiles.tokens), shared_(shared), to_(ring + Ring::kWeights), warp_(warp) {}
 
   __device__ void run() {
     for (Place queue;; queue.advance(kQueue)) {
@@ -211,10 +212,7 @@ class Fetcher {
     __syncwarp();
     static_assert(kMostFetched / kFetchers <= 32);
     const std::uint32_t own = lane() / 4 * 8 + warp_ * 4 + lane() % 4;  // of this warp's rows
-    if (own < rows) {
-      const std::int32_t slot = p_.sorted.slot_of_row[first + own];
-      shared_.sources[own] = static_cast<std::uint32_t>(max(slot, 0)) / product.choices;
-    }
+    if (own < rows) shared_.sources[own] = tokens_[first + own];
     __syncwarp();
     const auto* data = static_cast<const std::uint8_t*>(product.rows.data) + chunk * 16;
     const std::uint64_t stride = product.rows.stride * 2;
@@ -234,6 +232,7 @@ class Fetcher {
   }
 
   const ProductParams& p_;
+  const std::uint16_t* tokens_;
   Shared& shared_;
   std::uint32_t to_, warp_;
   Place stage_{};
@@ -404,14 +403,22 @@ __device__ void run(const ProductParams& p) {
     barrier_init_done();
   }
   __syncthreads();
+  Tiles tiles{p.sorted.tiles, 0, nullptr};
+  const bool sorts = most <= kMostFetched && p.own.experts != 0;
+  if (sorts) tiles = OwnSort(p, memory + (ring - shared_address(memory))).run();
   const std::uint32_t warp = uniform(threadIdx.x / 32);
   if (warp >= kWarps) {
     if constexpr (most > 32) give_registers<most == 128 ? 32 : 40>();
-    if (warp == kWarps) return stream_weights<Format, most>(p, shared, ring);
-    wait_for_previous();
-    let_next_begin();  // it looks at tables of all kernels before this one
+    if (warp == kWarps) {
+      if (!sorts) tiles.count = __ldcg(p.sorted.tile_count);
+      return stream_weights<Format, most>(p, tiles, shared, ring);
+    }
+    if (!sorts) {
+      wait_for_previous();
+      let_next_begin();  // it looks at tables of all kernels before this one
+    }
     if (warp <= kWarps + kFetchers)
-      Fetcher<Format, most>(p, shared, ring, warp - kWarps - 1).run();
+      Fetcher<Format, most>(p, tiles, shared, ring, warp - kWarps - 1).run();
     else if (threadIdx.x % 32 == 0)
       tell(p, shared);
   } else {

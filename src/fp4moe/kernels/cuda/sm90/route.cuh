@@ -11,6 +11,7 @@
 #pragma once
 #include <cstdint>
 
+#include "fp4moe/kernels/cuda/sm90/local_expert.cuh"
 #include "fp4moe/kernels/cuda/sm90/numbers.cuh"
 
 namespace fp4moe::kernels::cuda::sm90 {
@@ -446,15 +447,6 @@ class AnyRoute {
   std::uint32_t lane_, width_, begin_, end_;
   Softmax softmax_{};
 };
-
-// The position of an expert on this rank, or -1.
-__device__ inline std::int32_t local_expert(const Call& call, std::uint32_t experts,
-                                            std::int32_t id) {
-  std::int32_t found = id - call.first_expert;
-  if (call.expert_map != nullptr)
-    found = id >= 0 && static_cast<std::uint32_t>(id) < call.map_size ? call.expert_map[id] : -1;
-  return id >= 0 && found >= 0 && static_cast<std::uint32_t>(found) < experts ? found : -1;
-}
 
 // One warp, all its lanes. `scratch`: 2 * columns floats of this warp in shared memory, aligned to
 // 8 bytes. ids and weights, [top_k] each, are written by the first lanes, in shared or global

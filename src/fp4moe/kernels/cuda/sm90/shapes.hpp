@@ -22,6 +22,7 @@ struct ProductShape {
   std::uint32_t threads = 0, stages = 0, shared_bytes = 0;
 };
 inline constexpr std::uint32_t kConsumers = 4;  // warpgroups that multiply
+inline constexpr std::uint32_t kProductThreads = (kConsumers + 1) * 128;
 // A stage takes some twenty instructions to take and give back: the more units, the better.
 constexpr std::uint32_t stage_units(std::uint32_t tile_tokens) { return tile_tokens <= 64 ? 4 : 2; }
 // Weights, then tokens, which are swizzled and want a multiple of 1024.
@@ -38,7 +39,7 @@ constexpr ProductShape product_shape(std::uint32_t tile_tokens, bool is_nvfp4) {
   const std::uint32_t stage = product_stage_bytes(tile_tokens, is_nvfp4);
   const std::uint32_t fixed = 2 * kTables + kConsumers * kStaging;
   const std::uint32_t stages = std::min((kSharedBytes - fixed) / stage, 8u);
-  return {(kConsumers + 1) * 128, stages, fixed + stages * stage};
+  return {kProductThreads, stages, fixed + stages * stage};
 }
 
 // What tokens are multiplied by on their way into tiles: kernels for few tokens leave MXFP4 weights

@@ -13,30 +13,22 @@
 #include "fp4moe/kernels/cuda/sm90/launches.hpp"
 #include "fp4moe/kernels/cuda/sm90/ptx.cuh"
 #include "fp4moe/kernels/cuda/sm90/route.cuh"
+#include "fp4moe/kernels/cuda/sm90/tiles.cuh"
 
 namespace fp4moe::kernels::cuda::sm90 {
 namespace {
 
-inline constexpr std::uint32_t kAll = 0xFFFFFFFFu;
-inline constexpr std::uint32_t kGroup = 8;  // rows
 inline constexpr std::uint32_t kWarps = kSortThreads / 32;
 inline constexpr std::uint32_t kAhead = 4;     // slots that a lane holds
 inline constexpr std::uint32_t kTogether = 8;  // counts that are loaded at once
 inline constexpr std::uint32_t kHeld = 16;     // of chunks, in a thread
 
-// An expert's rows in groups of 8, and its tiles.
-struct Extent {
-  std::uint32_t groups = 0, tiles = 0;
-};
-
 struct SortSpace {
-  Extent* partial;             // [32]: of warps
-  std::uint32_t* is_last;      // [1]: whether this block's counts came last
-  std::int32_t* ids;           // [kSortNearIds]: that this block routed
-  std::uint32_t* counts;       // [32][experts]: of warps, or of parts of the chunks
-  std::uint32_t* totals;       // [experts]
-  std::uint32_t* first_group;  // [experts + 1]
-  std::uint32_t* first_tile;   // [experts + 1]
+  Extent* partial;         // [32]: of warps
+  std::uint32_t* is_last;  // [1]: whether this block's counts came last
+  std::int32_t* ids;       // [kSortNearIds]: that this block routed
+  std::uint32_t* counts;   // [32][experts]: of warps, or of parts of the chunks
+  ExpertTables of;
 };
 
 __device__ SortSpace space_of(std::uint32_t* shared, std::uint32_t experts) {
@@ -45,9 +37,7 @@ __device__ SortSpace space_of(std::uint32_t* shared, std::uint32_t experts) {
   made.is_last = shared + 2 * kWarps;
   made.ids = reinterpret_cast<std::int32_t*>(shared + kSortTables);
   made.counts = shared + kSortTables + kSortNearIds;
-  made.totals = made.counts + kWarps * experts;
-  made.first_group = made.totals + experts;
-  made.first_tile = made.first_group + experts + 1;
+  made.of = ExpertTables::at(made.counts + kWarps * experts, experts);
   return made;
 }
 
@@ -110,16 +100,7 @@ class Ranks {
   __device__ bool is_short() const { return chunk_.stretch <= kAhead * 32; }
 
   __device__ std::int32_t rank(std::int32_t expert) const {
-    const std::uint32_t same = __match_any_sync(kAll, expert);
-    const std::uint32_t first = __ffs(same) - 1;
-    std::uint32_t before = 0;
-    if (lane_ == first && expert >= 0) {
-      before = counts_[expert];
-      counts_[expert] = before + __popc(same);
-    }
-    before = __shfl_sync(kAll, before, static_cast<int>(first));
-    __syncwarp();
-    const std::uint32_t own = before + __popc(same & ((1u << lane_) - 1));
+    const std::uint32_t own = rank_in_warp(counts_, expert);
     return expert < 0 ? -1 : ranked(static_cast<std::uint32_t>(expert), own);
   }
   __device__ void store(std::uint32_t at) const {
@@ -218,7 +199,7 @@ __device__ std::uint32_t add_up_chunks(const SortParams& p, const SortSpace& spa
 // Of each chunk's slots of each expert, in the place of their counts.
 __device__ void write_first_rows(const SortSpace& space, const Share& own) {
   if (own.begin >= own.end) return;
-  std::uint32_t row = space.first_group[own.expert] * kGroup + space.counts[threadIdx.x];
+  std::uint32_t row = space.of.first_group[own.expert] * kGroup + space.counts[threadIdx.x];
   own.for_chunks([&](std::uint32_t count, std::uint32_t* place) {
     *place = row;
     row += count;
@@ -229,70 +210,31 @@ __device__ void write_first_rows(const SortSpace& space, const Share& own) {
 __device__ void add_up_experts(const SortParams& p, const SortSpace& space, std::uint32_t count) {
   const std::uint32_t expert = threadIdx.x, lane = expert % 32, warp = expert / 32;
   const std::uint32_t experts = p.experts;
-  const Extent own{(count + kGroup - 1) / kGroup, (count + p.tile_tokens - 1) / p.tile_tokens};
-  Extent sum = own;
-  for (std::uint32_t step = 1; step < 32; step *= 2) {
-    const std::uint32_t groups = __shfl_up_sync(kAll, sum.groups, step);
-    const std::uint32_t tiles = __shfl_up_sync(kAll, sum.tiles, step);
-    if (lane < step) continue;
-    sum.groups += groups;
-    sum.tiles += tiles;
-  }
+  const Extent own = Extent::of(count, p.tile_tokens), sum = sum_to_here(own);
   if (lane == 31) space.partial[warp] = sum;
   __syncthreads();
   // Every warp adds up the warps before it.
   const Extent part = space.partial[lane];
-  const std::uint32_t groups = __reduce_add_sync(kAll, lane < warp ? part.groups : 0);
-  const std::uint32_t tiles = __reduce_add_sync(kAll, lane < warp ? part.tiles : 0);
+  const std::uint32_t groups = __reduce_add_sync(kAllLanes, lane < warp ? part.groups : 0);
+  const std::uint32_t tiles = __reduce_add_sync(kAllLanes, lane < warp ? part.tiles : 0);
   if (expert < experts) {
-    space.totals[expert] = count;
-    space.first_group[expert] = groups + sum.groups - own.groups;
-    space.first_tile[expert] = tiles + sum.tiles - own.tiles;
+    space.of.totals[expert] = count;
+    space.of.first_group[expert] = groups + sum.groups - own.groups;
+    space.of.first_tile[expert] = tiles + sum.tiles - own.tiles;
   }
   if (expert + 1 == experts) {
-    space.first_group[experts] = groups + sum.groups;
-    space.first_tile[experts] = tiles + sum.tiles;
+    space.of.first_group[experts] = groups + sum.groups;
+    space.of.first_tile[experts] = tiles + sum.tiles;
   }
   __syncthreads();
 }
 
-// The expert whose stretch of `firsts`, [experts + 1], holds `number`.
-__device__ std::uint32_t expert_at(const std::uint32_t* firsts, std::uint32_t experts,
-                                   std::uint32_t number) {
-  std::uint32_t low = 0, high = experts;  // firsts[low] <= number < firsts[high]
-  while (high - low > 1) {
-    const std::uint32_t middle = (low + high) / 2;
-    if (firsts[middle] <= number)
-      low = middle;
-    else
-      high = middle;
-  }
-  return low;
-}
-
-// Tile `number` of the expert: the first ones have one group more where groups do not come out
-// even.
-__device__ Tile tile_of(const SortSpace& space, std::uint32_t expert, std::uint32_t number) {
-  const std::uint32_t groups = space.first_group[expert + 1] - space.first_group[expert];
-  const std::uint32_t tiles = space.first_tile[expert + 1] - space.first_tile[expert];
-  const std::uint32_t each = groups / tiles, larger = groups - each * tiles;
-  const std::uint32_t first = number * each + min(number, larger);
-  Tile made;
-  made.expert = static_cast<std::int32_t>(expert);
-  made.first_row = (space.first_group[expert] + first) * kGroup;
-  made.rows = (each + (number < larger ? 1 : 0)) * kGroup;
-  made.count = min(made.rows, space.totals[expert] - first * kGroup);
-  return made;
-}
-
 // A thread a tile, with all that is said of its groups and its padding.
 __device__ void write_tiles(const SortParams& p, const SortSpace& space) {
-  const std::uint32_t tiles = space.first_tile[p.experts];
+  const std::uint32_t tiles = space.of.first_tile[p.experts];
   for (std::uint32_t i = threadIdx.x; i < tiles; i += kSortThreads) {
-    const std::uint32_t expert = expert_at(space.first_tile, p.experts, i);
-    const Tile tile = tile_of(space, expert, i - space.first_tile[expert]);
+    const Tile tile = tile_of(space.of, p.experts, i);
     p.to.tiles[i] = tile;
-    p.to.done[i] = 0;
     for (std::uint32_t g = 0; g < tile.rows / kGroup; ++g)
       p.to.tile_of_row[tile.first_row / kGroup + g] = static_cast<std::int32_t>(i);
     for (std::uint32_t r = tile.count; r < tile.rows; ++r) {
@@ -300,11 +242,7 @@ __device__ void write_tiles(const SortParams& p, const SortSpace& space) {
       p.to.expert_of_row[tile.first_row + r] = -1;
     }
   }
-  if (threadIdx.x == 0) {
-    p.to.tile_count[0] = tiles;
-    p.to.work[0] = 0;
-    p.to.work[1] = 0;
-  }
+  if (threadIdx.x == 0) p.to.tile_count[0] = tiles;
 }
 
 // The thread's expert in batches.
@@ -414,7 +352,7 @@ extern "C" __global__ void __launch_bounds__(kSortThreads, 1)
   } else {
     add_up_experts(p, space, count);
     if (threadIdx.x < p.experts)
-      p.to.first_rows[threadIdx.x] = space.first_group[threadIdx.x] * kGroup;
+      p.to.first_rows[threadIdx.x] = space.of.first_group[threadIdx.x] * kGroup;
   }
   write_tiles(p, space);
 }

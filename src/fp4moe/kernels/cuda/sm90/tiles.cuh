@@ -1,0 +1,94 @@
+// Rows of experts and the tiles that they are cut into, see params.hpp: what is counted of slots,
+// and what follows from the counts.
+#pragma once
+#include <cstdint>
+
+#include "fp4moe/kernels/cuda/sm90/params.hpp"
+
+namespace fp4moe::kernels::cuda::sm90 {
+
+inline constexpr std::uint32_t kGroup = 8;  // rows
+inline constexpr std::uint32_t kAllLanes = 0xFFFFFFFFu;
+
+// All lanes of a warp: of the lane's slot, how many of its expert came before, in lanes and in
+// `counts`, which goes on. No expert: -1, and nothing is counted.
+__device__ inline std::uint32_t rank_in_warp(std::uint32_t* counts, std::int32_t expert) {
+  const std::uint32_t lane = threadIdx.x % 32;
+  const std::uint32_t same = __match_any_sync(kAllLanes, expert);
+  const std::uint32_t first = __ffs(same) - 1;
+  std::uint32_t before = 0;
+  if (lane == first && expert >= 0) {
+    before = counts[expert];
+    counts[expert] = before + __popc(same);
+  }
+  before = __shfl_sync(kAllLanes, before, static_cast<int>(first));
+  __syncwarp();
+  return before + __popc(same & ((1u << lane) - 1));
+}
+
+// An expert's rows in groups of 8, and its tiles.
+struct Extent {
+  std::uint32_t groups = 0, tiles = 0;
+
+  __device__ static Extent of(std::uint32_t count, std::uint32_t tile_tokens) {
+    return {(count + kGroup - 1) / kGroup, (count + tile_tokens - 1) / tile_tokens};
+  }
+  __device__ Extent operator+(const Extent& other) const {
+    return {groups + other.groups, tiles + other.tiles};
+  }
+};
+// Sums over the lanes of a warp up to and with this one.
+__device__ inline Extent sum_to_here(Extent sum) {
+  for (std::uint32_t step = 1; step < 32; step *= 2) {
+    const Extent before{__shfl_up_sync(kAllLanes, sum.groups, step),
+                        __shfl_up_sync(kAllLanes, sum.tiles, step)};
+    if (threadIdx.x % 32 >= step) sum = sum + before;
+  }
+  return sum;
+}
+
+// In shared memory.
+struct ExpertTables {
+  std::uint32_t* totals;       // [experts]: slots
+  std::uint32_t* first_group;  // [experts + 1], the last: of all
+  std::uint32_t* first_tile;   // likewise
+
+  static constexpr std::uint32_t words(std::uint32_t experts) { return 3 * experts + 2; }
+  __device__ static ExpertTables at(std::uint32_t* begin, std::uint32_t experts) {
+    return {begin, begin + experts, begin + 2 * experts + 1};
+  }
+};
+
+// The expert whose stretch of `firsts`, [experts + 1], holds `number`.
+__device__ inline std::uint32_t expert_at(const std::uint32_t* firsts, std::uint32_t experts,
+                                          std::uint32_t number) {
+  std::uint32_t low = 0, high = experts;  // firsts[low] <= number < firsts[high]
+  while (high - low > 1) {
+    const std::uint32_t middle = (low + high) / 2;
+    if (firsts[middle] <= number)
+      low = middle;
+    else
+      high = middle;
+  }
+  return low;
+}
+
+// Tile `number` of all: the first ones of an expert have one group more where groups do not come
+// out even.
+__device__ inline Tile tile_of(const ExpertTables& of, std::uint32_t experts,
+                               std::uint32_t number) {
+  const std::uint32_t expert = expert_at(of.first_tile, experts, number);
+  const std::uint32_t groups = of.first_group[expert + 1] - of.first_group[expert];
+  const std::uint32_t tiles = of.first_tile[expert + 1] - of.first_tile[expert];
+  const std::uint32_t each = groups / tiles, larger = groups - each * tiles;
+  const std::uint32_t own = number - of.first_tile[expert];
+  const std::uint32_t first = own * each + min(own, larger);
+  Tile made;
+  made.expert = static_cast<std::int32_t>(expert);
+  made.first_row = (of.first_group[expert] + first) * kGroup;
+  made.rows = (each + (own < larger ? 1 : 0)) * kGroup;
+  made.count = min(made.rows, of.totals[expert] - first * kGroup);
+  return made;
+}
+
+}  // namespace fp4moe::kernels::cuda::sm90
