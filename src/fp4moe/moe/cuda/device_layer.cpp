@@ -1,6 +1,7 @@
 #include "fp4moe/moe/cuda/device_layer.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -384,6 +385,7 @@ DeviceLayer::RowsParams DeviceLayer::rows_params(const Step& step) const {
     own = {.call = step.call,
            .experts = layer_.experts,
            .tile_tokens = tile,
+           .part = std::numeric_limits<std::uint32_t>::max() / step.call.top_k + 1,
            .tables = space.at<std::uint8_t>(Region::own),
            .stride = space.plan_.bytes[static_cast<std::size_t>(Region::own)] / blocks};
   return {

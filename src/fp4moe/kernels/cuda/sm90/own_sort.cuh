@@ -1,13 +1,12 @@
 // Few slots in the order of experts, sorted by every block of a product for itself: sooner done
 // than what one block does for all. The ring of stages is the space for it, as nothing is in there
-// yet.
+// yet. All of it is run once and fetched for that, so it is short rather than unrolled.
 //
-//   1  ids come into shared memory
-//   2  a slot's rank in its warp's stretch is the count of its expert so far
-//   3  counts add up over the warps before, rows and tiles over the experts before
-//   4  tiles, and which token a row is, go to memory of the block's own
+//   1  ids come into shared memory, a bit for each slot into the word of its 32 slots and its
+//   expert 2  bits are counted up to each word, in parts of all words; experts' rows and tiles add
+//   up 3  tiles, and which token a row is, go to memory of the block's own
 //
-// What combine looks up is written once, a share of the slots by each block.
+// What combine looks up is written once, some slots by each block.
 #pragma once
 #include <cstdint>
 
@@ -34,116 +33,143 @@ class OwnSort {
         call_(p.own.call),
         experts_(p.own.experts),
         slots_(call_.tokens * call_.top_k),
-        stretch_((slots_ + kThreads - 1) / kThreads * 32),
-        tokens_(reinterpret_cast<std::uint16_t*>(begin)),
-        held_(reinterpret_cast<std::int32_t*>(begin + 2 * own_rows(slots_, experts_))),
-        counts_(reinterpret_cast<std::uint32_t*>(held_ + slots_)),
-        tables_(ExpertTables::at(counts_ + kWarps * experts_, experts_)) {}
+        words_((slots_ + 31) / 32),
+        each_((words_ + kParts - 1) / kParts),
+        tiles_(reinterpret_cast<Tile*>(begin)),
+        tokens_(reinterpret_cast<std::uint16_t*>(tiles_ + own_tiles(slots_, experts_))),
+        held_(reinterpret_cast<std::int32_t*>(tokens_ + own_rows(slots_, experts_))),
+        bits_(reinterpret_cast<std::uint32_t*>(held_ + slots_)),
+        parts_(bits_ + words_ * experts_),
+        tables_(ExpertTables::at(parts_ + kParts * experts_, experts_)),
+        partial_(reinterpret_cast<Extent*>(tables_.first_tile + experts_ + 1)),
+        before_(reinterpret_cast<std::uint16_t*>(partial_ + 32)) {}
 
-  // All threads of the block.
-  __device__ Tiles run() {
-    for (std::uint32_t i = threadIdx.x; i < kWarps * experts_; i += kThreads) counts_[i] = 0;
+  // All threads of the block. when_waited() comes when kernels before are done, when_told(tiles,
+  // their number) when they are known, but only near.
+  template <class Waited, class Told>
+  __device__ Tiles run(const Waited& when_waited, const Told& when_told) {
     // Rows of padding are the first token's.
-    auto* words = reinterpret_cast<std::uint32_t*>(tokens_);
-    for (std::uint32_t i = threadIdx.x; i < own_rows(slots_, experts_) / 2; i += kThreads)
-      words[i] = 0;
+    clear(reinterpret_cast<std::uint32_t*>(tokens_), own_rows(slots_, experts_) / 2);
+    clear(bits_, words_ * experts_);
+    __syncthreads();
     wait_for_previous();
     let_next_begin();
+#pragma unroll 1
     for (std::uint32_t i = threadIdx.x; i < slots_; i += kThreads)
       copy_later4(shared_address(held_ + i), call_.ids + i);
+    when_waited();
     wait_for_copies();
+    mark_slots();  // each thread those that it copied
     __syncthreads();
-    rank_slots();
+    count_bits();
     __syncthreads();
-    add_up_warps();
+    add_up_experts(tables_, partial_, experts_, p_.own.tile_tokens, add_up_parts());
+    if (threadIdx.x < experts_)
+      for (std::uint32_t i = tables_.first_tile[threadIdx.x];
+           i < tables_.first_tile[threadIdx.x + 1]; ++i)
+        tiles_[i] = tile_of(tables_, threadIdx.x, i);
+    place_slots();
     __syncthreads();
-    if (threadIdx.x < 32) add_up_experts();
+    const std::uint32_t count = tables_.first_tile[experts_];
+    when_told(tiles_, count);
+    const Tiles made = write(count);
+    fence_for_tensor_cores();  // what is copied into the ring comes behind all this
     __syncthreads();
-    return write();
+    return made;
   }
 
  private:
-  static constexpr std::uint32_t kThreads = kProductThreads, kWarps = kThreads / 32;
+  static constexpr std::uint32_t kThreads = kProductThreads, kParts = kOwnParts;
 
-  __device__ void rank_slots() {
-    const std::uint32_t warp = threadIdx.x / 32, end = min((warp + 1) * stretch_, slots_);
-    for (std::uint32_t at = warp * stretch_; at < end; at += 32) {
-      const std::uint32_t slot = at + threadIdx.x % 32;
-      const std::int32_t expert = slot < end ? local_expert(call_, experts_, held_[slot]) : -1;
-      const std::uint32_t rank = rank_in_warp(counts_ + warp * experts_, expert);
-      if (slot < end)
-        held_[slot] = expert < 0 ? -1 : ranked(static_cast<std::uint32_t>(expert), rank);
-    }
+  static __device__ void clear(std::uint32_t* at, std::uint32_t count) {
+    for (std::uint32_t i = threadIdx.x; i < count; i += kThreads) at[i] = 0;
   }
-  __device__ void add_up_warps() {
-    for (std::uint32_t e = threadIdx.x; e < experts_; e += kThreads) {
-      std::uint32_t sum = 0;
-#pragma unroll 5
-      for (std::uint32_t w = 0; w < kWarps; ++w) {
-        const std::uint32_t count = counts_[w * experts_ + e];
-        counts_[w * experts_ + e] = sum;
-        sum += count;
-      }
-      tables_.totals[e] = sum;
-    }
-  }
-  // One warp, some neighbouring experts a lane.
-  __device__ void add_up_experts() {
-    const std::uint32_t each = (experts_ + 31) / 32, lane = threadIdx.x;
-    const std::uint32_t begin = min(lane * each, experts_), end = min(begin + each, experts_);
-    const auto extent = [&](std::uint32_t e) {
-      return Extent::of(tables_.totals[e], p_.own.tile_tokens);
-    };
-    Extent sum{};
-    for (std::uint32_t e = begin; e < end; ++e) sum = sum + extent(e);
-    const Extent all = sum_to_here(sum);
-    Extent before{all.groups - sum.groups, all.tiles - sum.tiles};
-    for (std::uint32_t e = begin; e < end; ++e) {
-      tables_.first_group[e] = before.groups;
-      tables_.first_tile[e] = before.tiles;
-      before = before + extent(e);
-    }
-    if (lane == 31) {
-      tables_.first_group[experts_] = all.groups;
-      tables_.first_tile[experts_] = all.tiles;
-    }
-  }
-  __device__ Tiles write() {
-    const std::uint32_t count = tables_.first_tile[experts_];
-    auto* tiles = reinterpret_cast<Tile*>(p_.own.tables + blockIdx.x * p_.own.stride);
-    auto* tokens = reinterpret_cast<uint4*>(tiles + own_tiles(slots_, experts_));
-    for (std::uint32_t i = threadIdx.x; i < count; i += kThreads)
-      tiles[i] = tile_of(tables_, experts_, i);
+  // The expert of each slot stays in its place.
+  __device__ void mark_slots() {
+#pragma unroll 1
     for (std::uint32_t slot = threadIdx.x; slot < slots_; slot += kThreads) {
-      const std::int32_t both = held_[slot];
-      std::int32_t row = -1;
-      if (both >= 0) {
-        const std::uint32_t expert = expert_of(both), warp = slot / stretch_;
-        row = static_cast<std::int32_t>(tables_.first_group[expert] * kGroup +
-                                        counts_[warp * experts_ + expert] + rank_of(both));
-        tokens_[row] = static_cast<std::uint16_t>(slot / call_.top_k);
-      }
-      if (slot % gridDim.x != blockIdx.x) continue;
-      p_.sorted.row_of_slot[slot] = row;
-      if (row >= 0) p_.sorted.expert_of_row[row] = static_cast<std::int32_t>(expert_of(both));
+      const std::int32_t expert = local_expert(call_, experts_, held_[slot]);
+      held_[slot] = expert;
+      if (expert >= 0) atomicOr(bits_ + slot / 32 * experts_ + expert, 1u << slot % 32);
     }
+  }
+  // Of a part of all words, a thread an expert's, as many parts at once as there are threads for.
+  __device__ void count_bits() {
+    std::uint32_t part = 0, expert = threadIdx.x;
+    for (; expert >= experts_ && part < kParts; ++part) expert -= experts_;
+    const std::uint32_t at_once = kThreads >= kParts * experts_       ? kParts
+                                  : kThreads >= kParts / 2 * experts_ ? kParts / 2
+                                                                      : 1;
+    if (part >= at_once) return;
+#pragma unroll 1
+    for (; part < kParts; part += at_once) {
+      std::uint32_t sum = 0;
+#pragma unroll 2
+      for (std::uint32_t w = part * each_; w < min((part + 1) * each_, words_); ++w) {
+        const std::uint32_t bits = bits_[w * experts_ + expert];
+        before_[w * experts_ + expert] = static_cast<std::uint16_t>(sum);
+        sum += __popc(bits);
+      }
+      parts_[part * experts_ + expert] = sum;
+    }
+  }
+  // Counts of the thread's expert become those before; the total is returned.
+  __device__ std::uint32_t add_up_parts() {
+    std::uint32_t sum = 0;
+    if (threadIdx.x >= experts_) return 0;
+#pragma unroll
+    for (std::uint32_t part = 0; part < kParts; ++part) {
+      const std::uint32_t count = parts_[part * experts_ + threadIdx.x];
+      parts_[part * experts_ + threadIdx.x] = sum;
+      sum += count;
+    }
+    return sum;
+  }
+  __device__ void place_slots() {
+#pragma unroll 1
+    for (std::uint32_t slot = threadIdx.x; slot < slots_; slot += kThreads) {
+      const std::int32_t expert = held_[slot];
+      const std::uint32_t word = slot / 32;
+      std::int32_t row = -1;
+      if (expert >= 0) {
+        std::uint32_t part = 0;
+#pragma unroll
+        for (std::uint32_t i = 1; i < kParts; ++i) part += word >= i * each_ ? 1 : 0;
+        const std::uint32_t at = word * experts_ + expert;
+        row = static_cast<std::int32_t>(tables_.first_group[expert] * kGroup +
+                                        parts_[part * experts_ + expert] + before_[at] +
+                                        __popc(bits_[at] & ((1u << slot % 32) - 1)));
+        const std::uint32_t token = p_.own.part == 0 ? slot : __umulhi(slot, p_.own.part);
+        tokens_[row] = static_cast<std::uint16_t>(token);
+      }
+      if (min(slot / kOwnShare, gridDim.x - 1) != blockIdx.x) continue;
+      p_.sorted.row_of_slot[slot] = row;
+      if (row >= 0) p_.sorted.expert_of_row[row] = expert;
+    }
+  }
+  // Tiles and tokens lie one behind the other, there as here.
+  __device__ Tiles write(std::uint32_t count) {
+    auto* to = reinterpret_cast<uint4*>(p_.own.tables + blockIdx.x * p_.own.stride);
+    const std::uint32_t most = own_tiles(slots_, experts_);
+#pragma unroll 1
+    for (std::uint32_t i = threadIdx.x; i < most + tables_.first_group[experts_]; i += kThreads)
+      to[i] = reinterpret_cast<const uint4*>(tiles_)[i];
     if (blockIdx.x == 0 && threadIdx.x == 0) p_.sorted.tile_count[0] = count;
-    __syncthreads();
-    const std::uint32_t groups = tables_.first_group[experts_];
-    for (std::uint32_t i = threadIdx.x; i < groups; i += kThreads)
-      tokens[i] = reinterpret_cast<const uint4*>(tokens_)[i];
-    fence_for_tensor_cores();  // what is copied into the ring comes behind all this
-    __syncthreads();
-    return {tiles, count, reinterpret_cast<const std::uint16_t*>(tokens)};
+    return {reinterpret_cast<const Tile*>(to), count,
+            reinterpret_cast<const std::uint16_t*>(to + most)};
   }
 
   const ProductParams& p_;
   const Call& call_;
-  std::uint32_t experts_, slots_, stretch_;
+  std::uint32_t experts_, slots_, words_, each_;  // words of a part
+  Tile* tiles_;
   std::uint16_t* tokens_;  // of rows
-  std::int32_t* held_;     // [slots]: ids, then experts with ranks
-  std::uint32_t* counts_;  // [warps][experts]
+  std::int32_t* held_;     // [slots]: ids, then experts
+  std::uint32_t* bits_;    // [words][experts]
+  std::uint32_t* parts_;   // [parts][experts]: counts
   ExpertTables tables_;
+  Extent* partial_;        // [32]
+  std::uint16_t* before_;  // [words][experts]: bits of the part's words in front
 };
 
 }  // namespace fp4moe::kernels::cuda::sm90::product

@@ -269,15 +269,17 @@ struct Product {
   float input_factor = 1;  // all but raw: also multiplies the accumulator
   float raise = 1;         // of tokens, and of h that is written
 };
-// Slots that every block of a product sorts for itself: at most kOwnSlots, standard rows.
+// Slots that every block of a product sorts for itself, of standard rows.
 struct OwnSlots {
   Call call{};
   std::uint32_t experts = 0;  // local; 0: sort has been there
   std::uint32_t tile_tokens = 0;
+  std::uint32_t part = 0;          // 2^32 / call.top_k, rounded up; 0: top_k is 1
   std::uint8_t* tables = nullptr;  // of every block: tiles, then tokens of rows
   std::uint64_t stride = 0;        // bytes from block to block
 };
-inline constexpr std::uint32_t kOwnSlots = 8192;
+inline constexpr std::uint32_t kOwnParts = 4;    // of all slots, counted at once
+inline constexpr std::uint32_t kOwnShare = 128;  // slots that a block tells others of
 // At most, of so many slots; rows in whole eights.
 constexpr std::uint32_t own_rows(std::uint32_t slots, std::uint32_t experts) {
   return (slots + 7 * (slots < experts ? slots : experts) + 7) / 8 * 8;
@@ -287,7 +289,19 @@ constexpr std::uint32_t own_tiles(std::uint32_t slots, std::uint32_t experts) {
 }
 constexpr std::uint64_t own_bytes(std::uint32_t slots, std::uint32_t experts) {
   return std::uint64_t{own_tiles(slots, experts)} * sizeof(Tile) +
-         (std::uint64_t{own_rows(slots, experts)} * 2 + 15) / 16 * 16;
+         std::uint64_t{own_rows(slots, experts)} * 2;
+}
+// Shared memory for it: those, slots, a bit for each slot and expert with counts of words, and
+// tables of experts.
+inline constexpr std::uint32_t kOwnSpace = 152 * 1024, kOwnSlots = 8192, kOwnExperts = 640;
+constexpr std::uint64_t own_space(std::uint32_t slots, std::uint32_t experts) {
+  const std::uint64_t words = (std::uint64_t{slots} + 31) / 32;
+  return own_bytes(slots, experts) + std::uint64_t{slots} * 4 + words * experts * 6 +
+         (kOwnParts + 3) * std::uint64_t{experts} * 4 + 8 + 32 * 8;
+}
+constexpr bool may_sort_own(std::uint64_t slots, std::uint32_t experts) {
+  return slots <= kOwnSlots && experts <= kOwnExperts &&
+         own_space(static_cast<std::uint32_t>(slots), experts) <= kOwnSpace;
 }
 
 // One product, or both: then tokens of the second are what the first leaves, tile by tile.

@@ -88,32 +88,49 @@ struct Cut {
   }
 };
 // None beyond the last.
-__device__ inline Piece piece_at(const ProductParams& p, const Tiles& all, std::uint32_t number) {
-  const Cut cut(p, all.count);
-  const std::uint32_t product = number < all.count * cut.first ? 0 : 1;
-  if (product != 0) number -= all.count * cut.first;
+template <class TileAt>
+__device__ Piece piece_at(const ProductParams& p, std::uint32_t tiles, std::uint32_t number,
+                          const TileAt& tile_at) {
+  const Cut cut(p, tiles);
+  const std::uint32_t product = number < tiles * cut.first ? 0 : 1;
+  if (product != 0) number -= tiles * cut.first;
   const std::uint32_t groups = p.of[product].matrix.groups;
   const std::uint32_t each = product == 0 ? cut.first : cut.second;
-  if (number >= all.count * each) return {};
+  if (number >= tiles * each) return {};
   const std::uint32_t tile = number / each, part = number - tile * each;
   const std::uint32_t size = groups / each, larger = groups % each;
-  return {tile_at(all.tiles, tile), part * size + min(part, larger), size + (part < larger ? 1 : 0),
-          product, tile};
+  return {tile_at(tile), part * size + min(part, larger), size + (part < larger ? 1 : 0), product,
+          tile};
 }
+
+__device__ inline Piece piece_at(const ProductParams& p, const Tiles& all, std::uint32_t number) {
+  return piece_at(p, all.count, number,
+                  [&](std::uint32_t tile) { return tile_at(all.tiles, tile); });
+}
+
+// What a block begins with: its first piece, and the number of the next, in the first lane of the
+// warp that streams weights.
+struct Begin {
+  std::uint32_t number = 0, next = 0;
+  Piece piece{};
+
+  __device__ void take(const ProductParams& p) {
+    number = atomicAdd(p.work, 1u);
+    next = atomicAdd(p.work, 1u);
+  }
+};
 
 // One warp, a lane for each warpgroup's records. The number of a piece is asked for while the one
 // before is streamed, and where it lies while this one is.
 template <class Format, int most>
-__device__ void stream_weights(const ProductParams& p, const Tiles& tiles, Shared& shared,
-                               std::uint32_t ring) {
+__device__ void stream_weights(const ProductParams& p, const Tiles& tiles, const Begin& begin,
+                               Shared& shared, std::uint32_t ring) {
   using Ring = Stage<Format, most>;
   const std::uint32_t lane = threadIdx.x % 32;
   // Where an expert has one tile, as a rule, its weights are read once.
   const std::uint64_t policy = most < 128 ? read_once() : read_again();
-  const auto take = [&] { return lane == 0 ? atomicAdd(p.work, 1u) : 0; };
-  const std::uint32_t begin = take();
-  std::uint32_t number = take();
-  Piece piece = piece_at(p, tiles, uniform(begin));
+  std::uint32_t number = begin.next;
+  Piece piece = begin.piece;
   Place stage, queue;
   for (;;) {
     if (lane == 0) {
@@ -129,7 +146,7 @@ __device__ void stream_weights(const ProductParams& p, const Tiles& tiles, Share
                                std::uint64_t(piece.tile.expert) * matrix.expert_bytes +
                                std::uint64_t{piece.first + lane} * (matrix.units * Format::kRecord);
     piece = piece_at(p, tiles, uniform(number));
-    number = take();
+    if (lane == 0) number = atomicAdd(p.work, 1u);
     for (std::uint32_t left = matrix.units; left > 0;) {
       const std::uint32_t bytes = min(Ring::kUnits, left) * Format::kRecord;
       const std::uint32_t full = shared_address(&shared.full[stage.at]);
@@ -198,6 +215,7 @@ class Fetcher {
     for_stages(product.matrix.units,
                [&](std::uint32_t unit, std::uint32_t units, std::uint32_t to, std::uint32_t full) {
                  if (is_first()) {
+                   fence_for_tensor_cores();  // rows may have lain there
                    barrier_expect(full, units * unit_bytes);
                    bulk_copy(to, from + std::uint64_t{unit} * unit_bytes, units * unit_bytes, full,
                              read_again());
@@ -388,9 +406,9 @@ __device__ void run(const ProductParams& p) {
   constexpr std::uint32_t kWarps = kConsumers * 4;
   extern __shared__ std::uint8_t memory[];
   // Swizzled tokens want multiples of 1024.
-  const std::uint32_t begin = (shared_address(memory) + 1023) & ~1023u;
-  auto& shared = *reinterpret_cast<Shared*>(memory + (begin - shared_address(memory)));
-  const std::uint32_t ring = begin + kTables;
+  const std::uint32_t start = (shared_address(memory) + 1023) & ~1023u;
+  auto& shared = *reinterpret_cast<Shared*>(memory + (start - shared_address(memory)));
+  const std::uint32_t ring = start + kTables;
   if (threadIdx.x == 0) {
     for (std::uint32_t i = 0; i < p.stages; ++i) {
       barrier_init(shared_address(&shared.full[i]), 1 + kFetchers * 32);
@@ -403,15 +421,31 @@ __device__ void run(const ProductParams& p) {
     barrier_init_done();
   }
   __syncthreads();
-  Tiles tiles{p.sorted.tiles, 0, nullptr};
-  const bool sorts = most <= kMostFetched && p.own.experts != 0;
-  if (sorts) tiles = OwnSort(p, memory + (ring - shared_address(memory))).run();
   const std::uint32_t warp = uniform(threadIdx.x / 32);
+  const bool streams = warp == kWarps;
+  const bool sorts = most <= kMostFetched && p.own.experts != 0;
+  Tiles tiles{p.sorted.tiles, 0, nullptr};
+  Begin begin;
+  if (sorts)
+    tiles = OwnSort(p, memory + (ring - shared_address(memory)))
+                .run(
+                    [&] {
+                      if (threadIdx.x == kWarps * 32) begin.take(p);
+                    },
+                    [&](const Tile* near, std::uint32_t count) {
+                      if (streams)
+                        begin.piece = piece_at(p, count, uniform(begin.number),
+                                               [&](std::uint32_t tile) { return near[tile]; });
+                    });
   if (warp >= kWarps) {
-    if constexpr (most > 32) give_registers<most == 128 ? 32 : 40>();
-    if (warp == kWarps) {
-      if (!sorts) tiles.count = __ldcg(p.sorted.tile_count);
-      return stream_weights<Format, most>(p, tiles, shared, ring);
+    if constexpr (most > 32) give_registers<most == 128 ? 32 : 48>();
+    if (streams) {
+      if (!sorts) {
+        tiles.count = __ldcg(p.sorted.tile_count);
+        if (threadIdx.x % 32 == 0) begin.take(p);
+        begin.piece = piece_at(p, tiles, uniform(begin.number));
+      }
+      return stream_weights<Format, most>(p, tiles, begin, shared, ring);
     }
     if (!sorts) {
       wait_for_previous();

@@ -42,6 +42,13 @@ constexpr ProductShape product_shape(std::uint32_t tile_tokens, bool is_nvfp4) {
   return {kProductThreads, stages, fixed + stages * stage};
 }
 
+static_assert(kOwnExperts <= kProductThreads);
+static_assert(std::ranges::all_of(kTileBounds, [](std::uint32_t tokens) {
+  return tokens > kMostFetched ||
+         (product_shape(tokens, false).stages * product_stage_bytes(tokens, false) >= kOwnSpace &&
+          product_shape(tokens, true).stages * product_stage_bytes(tokens, true) >= kOwnSpace);
+}));
+
 // What tokens are multiplied by on their way into tiles: kernels for few tokens leave MXFP4 weights
 // unscaled, see weights.cuh.
 constexpr float product_raise(std::uint32_t tile_tokens, bool is_nvfp4) {

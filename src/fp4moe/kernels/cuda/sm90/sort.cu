@@ -100,7 +100,7 @@ class Ranks {
   __device__ bool is_short() const { return chunk_.stretch <= kAhead * 32; }
 
   __device__ std::int32_t rank(std::int32_t expert) const {
-    const std::uint32_t own = rank_in_warp(counts_, expert);
+    const std::uint32_t own = rank_in_warp(counts_, expert, bits_of(p_.experts));
     return expert < 0 ? -1 : ranked(static_cast<std::uint32_t>(expert), own);
   }
   __device__ void store(std::uint32_t at) const {
@@ -206,34 +206,11 @@ __device__ void write_first_rows(const SortSpace& space, const Share& own) {
   });
 }
 
-// Exclusive sums over the block's threads, one expert each; the last entry is the total.
-__device__ void add_up_experts(const SortParams& p, const SortSpace& space, std::uint32_t count) {
-  const std::uint32_t expert = threadIdx.x, lane = expert % 32, warp = expert / 32;
-  const std::uint32_t experts = p.experts;
-  const Extent own = Extent::of(count, p.tile_tokens), sum = sum_to_here(own);
-  if (lane == 31) space.partial[warp] = sum;
-  __syncthreads();
-  // Every warp adds up the warps before it.
-  const Extent part = space.partial[lane];
-  const std::uint32_t groups = __reduce_add_sync(kAllLanes, lane < warp ? part.groups : 0);
-  const std::uint32_t tiles = __reduce_add_sync(kAllLanes, lane < warp ? part.tiles : 0);
-  if (expert < experts) {
-    space.of.totals[expert] = count;
-    space.of.first_group[expert] = groups + sum.groups - own.groups;
-    space.of.first_tile[expert] = tiles + sum.tiles - own.tiles;
-  }
-  if (expert + 1 == experts) {
-    space.of.first_group[experts] = groups + sum.groups;
-    space.of.first_tile[experts] = tiles + sum.tiles;
-  }
-  __syncthreads();
-}
-
 // A thread a tile, with all that is said of its groups and its padding.
 __device__ void write_tiles(const SortParams& p, const SortSpace& space) {
   const std::uint32_t tiles = space.of.first_tile[p.experts];
   for (std::uint32_t i = threadIdx.x; i < tiles; i += kSortThreads) {
-    const Tile tile = tile_of(space.of, p.experts, i);
+    const Tile tile = tile_of(space.of, expert_at(space.of.first_tile, p.experts, i), i);
     p.to.tiles[i] = tile;
     for (std::uint32_t g = 0; g < tile.rows / kGroup; ++g)
       p.to.tile_of_row[tile.first_row / kGroup + g] = static_cast<std::int32_t>(i);
@@ -347,10 +324,10 @@ extern "C" __global__ void __launch_bounds__(kSortThreads, 1)
     __syncthreads();
     if (*space.is_last == 0) return;
     const Share own(p);
-    add_up_experts(p, space, add_up_chunks(p, space, own));
+    add_up_experts(space.of, space.partial, p.experts, p.tile_tokens, add_up_chunks(p, space, own));
     write_first_rows(space, own);
   } else {
-    add_up_experts(p, space, count);
+    add_up_experts(space.of, space.partial, p.experts, p.tile_tokens, count);
     if (threadIdx.x < p.experts)
       p.to.first_rows[threadIdx.x] = space.of.first_group[threadIdx.x] * kGroup;
   }

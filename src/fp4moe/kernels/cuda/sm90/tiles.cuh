@@ -10,11 +10,27 @@ namespace fp4moe::kernels::cuda::sm90 {
 inline constexpr std::uint32_t kGroup = 8;  // rows
 inline constexpr std::uint32_t kAllLanes = 0xFFFFFFFFu;
 
-// All lanes of a warp: of the lane's slot, how many of its expert came before, in lanes and in
-// `counts`, which goes on. No expert: -1, and nothing is counted.
-__device__ inline std::uint32_t rank_in_warp(std::uint32_t* counts, std::int32_t expert) {
+// All lanes of a warp: those with the same value, of which `bits` bits count. (The instruction for
+// it takes far longer.)
+__device__ inline std::uint32_t lanes_alike(std::uint32_t value, std::uint32_t bits) {
+  std::uint32_t same = kAllLanes;
+#pragma unroll 4
+  for (std::uint32_t b = 0; b < bits; ++b) {
+    const bool is_set = (value >> b & 1) != 0;
+    const std::uint32_t set = __ballot_sync(kAllLanes, is_set);
+    same &= is_set ? set : ~set;
+  }
+  return same;
+}
+// What tells that many experts and nobody apart.
+__device__ inline std::uint32_t bits_of(std::uint32_t experts) { return 32 - __clz(experts); }
+
+// Likewise: of the lane's slot, how many of its expert came before, in lanes and in `counts`, which
+// goes on. No expert: -1, and nothing is counted.
+__device__ inline std::uint32_t rank_in_warp(std::uint32_t* counts, std::int32_t expert,
+                                             std::uint32_t bits) {
   const std::uint32_t lane = threadIdx.x % 32;
-  const std::uint32_t same = __match_any_sync(kAllLanes, expert);
+  const std::uint32_t same = lanes_alike(static_cast<std::uint32_t>(expert), bits);
   const std::uint32_t first = __ffs(same) - 1;
   std::uint32_t before = 0;
   if (lane == first && expert >= 0) {
@@ -59,6 +75,32 @@ struct ExpertTables {
   }
 };
 
+// All threads of a block, `count` slots of expert threadIdx.x each: what is in front of the expert.
+// `partial`: one for each warp.
+__device__ inline void add_up_experts(const ExpertTables& to, Extent* partial,
+                                      std::uint32_t experts, std::uint32_t tile_tokens,
+                                      std::uint32_t count) {
+  const std::uint32_t expert = threadIdx.x, lane = expert % 32, warp = expert / 32;
+  const Extent own = Extent::of(count, tile_tokens), sum = sum_to_here(own);
+  if (lane == 31) partial[warp] = sum;
+  __syncthreads();
+  // Every warp adds up the warps before it.
+  const Extent part = lane < warp ? partial[lane] : Extent{};
+  const Extent before{__reduce_add_sync(kAllLanes, part.groups),
+                      __reduce_add_sync(kAllLanes, part.tiles)};
+  const Extent all = before + sum;
+  if (expert < experts) {
+    to.totals[expert] = count;
+    to.first_group[expert] = all.groups - own.groups;
+    to.first_tile[expert] = all.tiles - own.tiles;
+  }
+  if (expert + 1 == experts) {
+    to.first_group[experts] = all.groups;
+    to.first_tile[experts] = all.tiles;
+  }
+  __syncthreads();
+}
+
 // The expert whose stretch of `firsts`, [experts + 1], holds `number`.
 __device__ inline std::uint32_t expert_at(const std::uint32_t* firsts, std::uint32_t experts,
                                           std::uint32_t number) {
@@ -73,14 +115,12 @@ __device__ inline std::uint32_t expert_at(const std::uint32_t* firsts, std::uint
   return low;
 }
 
-// Tile `number` of all: the first ones of an expert have one group more where groups do not come
-// out even.
-__device__ inline Tile tile_of(const ExpertTables& of, std::uint32_t experts,
-                               std::uint32_t number) {
-  const std::uint32_t expert = expert_at(of.first_tile, experts, number);
+// Tile `number` of all, one of the expert's: the first ones have one group more where groups do not
+// come out even.
+__device__ inline Tile tile_of(const ExpertTables& of, std::uint32_t expert, std::uint32_t number) {
   const std::uint32_t groups = of.first_group[expert + 1] - of.first_group[expert];
   const std::uint32_t tiles = of.first_tile[expert + 1] - of.first_tile[expert];
-  const std::uint32_t each = groups / tiles, larger = groups - each * tiles;
+  const std::uint32_t each = tiles == 1 ? groups : groups / tiles, larger = groups - each * tiles;
   const std::uint32_t own = number - of.first_tile[expert];
   const std::uint32_t first = own * each + min(own, larger);
   Tile made;
