@@ -158,11 +158,11 @@ class Combine : public OnDevice {
     params.sorted.row_of_slot = row_of_slot.as<std::int32_t>();
     params.sorted.expert_of_row = expert_of_row.as<std::int32_t>();
     params.rows = values.data();
-    params.is_rounded = c.is_rounded ? 1 : 0;
     if (c.has_lora)
       params.lora = {pairs_on_device.as<DeviceLoraExpert>(), adapters.as<std::int32_t>(), c.experts,
                      kRank, low.as<float>()};
-    run("fp4moe_sm90_combine", params, {combine_blocks(params.layer, rows, 1), kCombineThreads});
+    run(c.is_rounded ? "fp4moe_sm90_combine_rounded" : "fp4moe_sm90_combine", params,
+        {combine_blocks(params.layer, rows, 1), kCombineThreads});
     std::fill(numbers.begin() + 1, numbers.end() - 1, 0);
     EXPECT_EQ(download<std::uint32_t>(counters, numbers.size()), numbers);
     return download<std::byte>(out, bytes);

@@ -138,11 +138,10 @@ Result<DeviceLayer> DeviceLayer::alike(const ExpertsProblem& problem) const {
 
 Result<Done> DeviceLayer::find_kernels() {
   const std::string_view format = layer_.is_nvfp4 != 0 ? "nvfp4" : "mxfp4";
-  std::vector<std::pair<Function*, std::string>> wanted{{&kernels_.prepare, "prepare"},
-                                                        {&kernels_.sort, "sort"},
-                                                        {&kernels_.gather, "gather"},
-                                                        {&kernels_.activate, "activate"},
-                                                        {&kernels_.combine, "combine"}};
+  std::vector<std::pair<Function*, std::string>> wanted{
+      {&kernels_.prepare, "prepare"}, {&kernels_.sort, "sort"},
+      {&kernels_.gather, "gather"},   {&kernels_.activate, "activate"},
+      {&kernels_.combine, "combine"}, {&kernels_.combine_rounded, "combine_rounded"}};
   if (options_.decodes) {
     wanted.emplace_back(&kernels_.decode, fmt::format("decode_{}", format));
     wanted.emplace_back(&kernels_.decode_plain, fmt::format("decode_plain_{}", format));
@@ -421,7 +420,6 @@ DeviceLayer::RowsParams DeviceLayer::rows_params(const Step& step) const {
                   .layer = layer_,
                   .sorted = sorted,
                   .rows = y,
-                  .is_rounded = rounds ? 1U : 0U,
                   .tables_are_late = sorts ? 1U : 0U,
                   .lora = lora}};
 }
@@ -461,7 +459,8 @@ Result<Done> DeviceLayer::run_rows(const Step& step) const {
       {"product", true, product, multiply, &params.first},
       {"activate", !step.plan.fuses, kernels_.activate, activate, &params.activate},
       {"second product", !step.plan.fuses, product, multiply, &params.second},
-      {"combine", true, kernels_.combine, combine, &params.combine}};
+      {"combine", true, step.plan.rounds ? kernels_.combine_rounded : kernels_.combine, combine,
+       &params.combine}};
   for (const Stage& stage : stages) {
     if (!stage.runs) continue;
     const Range range(stage.name);

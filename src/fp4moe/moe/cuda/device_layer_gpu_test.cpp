@@ -69,6 +69,31 @@ TEST_F(DeviceLayers, AgreeWithTheReferenceForManyTokens) {
   }
 }
 
+// Products that sort for themselves, up to the bounds of that, and after others: counters are 0
+// between calls.
+TEST_F(DeviceLayers, CallsOfAnySizeFollowEachOtherInOneWorkspace) {
+  if (is_small()) GTEST_SKIP() << "few tokens only";
+  for (const std::uint64_t experts : {96u, 640u, 641u})
+    for (const WeightFormat format : {WeightFormat::mxfp4, WeightFormat::nvfp4}) {
+      const Sizes sizes{experts, 64, 64};
+      const TestLayer weights = layer_of(format, sizes);
+      const ExpertsProblem problem = problem_of(weights);
+      const DeviceLayer layer = make_layer(device, problem, weights.source());
+      const Workspace space = reserve(layer, {.tokens = 1300, .top_k = 4});
+      for (const std::uint64_t count : {1200u, 1300u, 17u, 1201u, 383u, 384u, 1300u, 40u}) {
+        const TestTokens tokens(count, sizes.hidden, 4, sizes.experts, count);
+        const Upload given(layer.device(), tokens);
+        given.poison();
+        const auto done = layer.apply(given.call, space, nullptr);
+        ASSERT_TRUE(done) << text(done.why());
+        const auto waited = layer.device().wait(nullptr);
+        ASSERT_TRUE(waited) << text(waited.why());
+        EXPECT_LE(error_of(reference(problem, weights, tokens), given.values()), kMostError)
+            << experts << " experts, " << formats::name(format) << ", " << count << " tokens";
+      }
+    }
+}
+
 TEST_F(DeviceLayers, ExpertsMayHaveNoTokensOrAll) {
   const Sizes sizes{is_small() ? 7u : 512u, 64, 64};
   const TestLayer weights = layer_of(WeightFormat::mxfp4, sizes);

@@ -84,6 +84,8 @@ TEST_F(DeviceLayers, TokensThatAreFineAsTheyAreNeedNoPreparation) {
       prepared{"prepare", "product32_nvfp4", "combine"};
   EXPECT_EQ(names([](DeviceCall&) {}), alone);
   EXPECT_EQ(names([](DeviceCall& c) { c.x.dtype = DType::f16; }), prepared);
+  EXPECT_EQ(names([](DeviceCall& c) { c.out.dtype = DType::bf16; }),
+            (Names{"product32_nvfp4", "combine_rounded"}));
 }
 
 TEST_F(DeviceLayers, DecodeHasKernelsForWhatMostCallsAre) {

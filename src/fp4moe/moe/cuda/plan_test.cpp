@@ -83,6 +83,27 @@ TEST(Plan, WordsOfKernelsAreThoseOfTheLibrary) {
   EXPECT_EQ(layer.is_nvfp4, 1);
 }
 
+TEST(Plan, ProductsSortFewSlotsForThemselves) {
+  const auto sorts = [](std::uint64_t experts, const CallSize& size,
+                        std::string_view numerics = "exact") {
+    return plan(problem_of(experts, 64, 64, numerics), size).sorts;
+  };
+  EXPECT_TRUE(sorts(96, {.tokens = 20, .top_k = 4}));
+  EXPECT_TRUE(sorts(96, {.tokens = 1200, .top_k = 4}));
+  EXPECT_FALSE(sorts(96, {.tokens = 1201, .top_k = 4}));  // tiles of 128 tokens
+  EXPECT_TRUE(sorts(sm90::kOwnExperts, {.tokens = 20, .top_k = 4}));
+  EXPECT_FALSE(sorts(sm90::kOwnExperts + 1, {.tokens = 20, .top_k = 4}));
+  EXPECT_FALSE(sorts(96, {.tokens = 80, .top_k = 1, .is_batched = true}));
+  EXPECT_FALSE(sorts(96, {.tokens = 20, .top_k = 4}, "unfused"));
+  EXPECT_FALSE(sorts(96, {.tokens = 20, .top_k = 4, .has_adapters = true}));
+  // Where it does not fit into the ring of any kernel.
+  const std::uint32_t experts = 256;
+  std::uint32_t slots = 1;
+  while (sm90::own_space(slots + 1, experts) <= sm90::kOwnSpace) ++slots;
+  EXPECT_TRUE(sorts(experts, {.tokens = slots, .top_k = 1}));
+  EXPECT_FALSE(sorts(experts, {.tokens = slots + 1, .top_k = 1}));
+}
+
 TEST(Plan, FewTokensAreDecodedInOneLaunch) {
   const ExpertsProblem problem = problem_of(128, 2880, 2880);
   for (const std::uint64_t tokens : {1u, 8u, 9u, 16u}) {

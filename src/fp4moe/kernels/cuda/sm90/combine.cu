@@ -208,24 +208,36 @@ __device__ void combine(const CombineParams& p) {
   }
 }
 
+// For the next call, when nobody counts any more.
+__device__ void clear_counters(const Sorted& sorted) {
+  if (blockIdx.x != 0) return;
+  wait_for_previous();
+  if (threadIdx.x < 2) sorted.work[threadIdx.x] = 0;
+  const std::uint32_t tiles = sorted.tile_count[0];
+  for (std::uint32_t i = threadIdx.x; i < tiles; i += kCombineThreads) sorted.done[i] = 0;
+}
+
 }  // namespace
 
+// Rows in bf16, which most calls have: little code, as it is fetched when all wait for it.
+extern "C" __global__ void __launch_bounds__(kCombineThreads, 3)
+    fp4moe_sm90_combine_rounded(const __grid_constant__ CombineParams p) {
+  let_next_begin();
+  if (p.call.top_k > 4)
+    combine<Rows8<true, false, 1>>(p);
+  else
+    combine<Rows8<true, false, 2>>(p);
+  clear_counters(p.sorted);
+}
+// Rows in float32, and adapters.
 extern "C" __global__ void __launch_bounds__(kCombineThreads, 3)
     fp4moe_sm90_combine(const __grid_constant__ CombineParams p) {
   let_next_begin();
   if (p.lora.pairs != nullptr)
     combine<Rows8<false, true>>(p);
-  else if (p.is_rounded != 0 && p.call.top_k > 4)
-    combine<Rows8<true, false, 1>>(p);
-  else if (p.is_rounded != 0)
-    combine<Rows8<true, false, 2>>(p);
   else
     combine<Rows8<false, false>>(p);
-  if (blockIdx.x != 0) return;
-  wait_for_previous();
-  if (threadIdx.x < 2) p.sorted.work[threadIdx.x] = 0;
-  const std::uint32_t tiles = p.sorted.tile_count[0];
-  for (std::uint32_t i = threadIdx.x; i < tiles; i += kCombineThreads) p.sorted.done[i] = 0;
+  clear_counters(p.sorted);
 }
 
 }  // namespace fp4moe::kernels::cuda::sm90

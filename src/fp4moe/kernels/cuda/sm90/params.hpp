@@ -348,8 +348,7 @@ struct CombineParams {
   Call call{};
   Layer layer{};
   Sorted sorted{};
-  const void* rows = nullptr;  // raw, or rounded (`is_rounded`), [rows][64 * w2.groups]
-  std::uint32_t is_rounded = 0;
+  const void* rows = nullptr;  // raw or rounded, as the kernel reads them, [rows][64 * w2.groups]
   std::uint32_t tables_are_late = 0;  // the product writes them
   DeviceLora lora{};
 };
