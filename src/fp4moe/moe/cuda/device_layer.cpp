@@ -1,7 +1,6 @@
 #include "fp4moe/moe/cuda/device_layer.hpp"
 
 #include <algorithm>
-#include <limits>
 #include <string>
 #include <utility>
 
@@ -9,6 +8,7 @@
 
 #include "fp4moe/base/checked.hpp"
 #include "fp4moe/kernels/cuda/sm90/launches.hpp"
+#include "fp4moe/moe/cuda/device_step.hpp"
 #include "fp4moe/moe/cuda/ranges.hpp"
 
 namespace fp4moe::moe::cuda {
@@ -17,11 +17,6 @@ namespace {
 using kernels::cuda::Function;
 using kernels::cuda::Memory;
 using kernels::cuda::Stream;
-
-// How a kernel is launched.
-struct Geometry {
-  std::uint32_t blocks = 1, threads = 1, shared_bytes = 0;
-};
 
 sm90::Type type_of(DType dtype) {
   return dtype == DType::bf16  ? sm90::Type::bf16
@@ -73,17 +68,6 @@ sm90::Call kernel_call(const DeviceCall& call, const CallSize& size) {
 }
 
 }  // namespace
-
-// One call on its way: what kernels are given, and where they run.
-struct DeviceLayer::Step {
-  const DeviceCall& given;
-  const Workspace& space;
-  const kernels::cuda::Current& inside;
-  Stream stream = nullptr;
-  CallPlan plan{};
-  sm90::Call call{};
-  sm90::RouteParams route{};  // columns 0: nothing to route
-};
 
 Result<DeviceLayer> DeviceLayer::make(std::shared_ptr<const kernels::cuda::Device> device,
                                       const ExpertsProblem& problem, const ExpertSource& source,
@@ -297,183 +281,6 @@ Result<Done> DeviceLayer::decode(const Step& step) const {
                           .overlaps = true,
                           .params = &params},
                          step.stream, step.inside);
-}
-
-namespace {
-
-// Whether tokens are what tensor cores read already, so that the product takes them from where they
-// are.
-bool is_plain(const sm90::Layer& layer, const sm90::Call& call, float raise) {
-  const bool is_quantised = layer.quantise != sm90::Quantise::none && call.x_is_quantised == 0;
-  return call.x.type == sm90::Type::bf16 && !is_quantised && raise == 1.0f &&
-         layer.hidden % sm90::kUnit == 0 && call.x.stride % 8 == 0 &&
-         reinterpret_cast<std::uintptr_t>(call.x.data) % 16 == 0;
-}
-
-// How the first product ends, and what it makes of h.
-sm90::Epilogue first_epilogue(const sm90::Layer& layer, bool fuses) {
-  if (!fuses) return sm90::Epilogue::raw;
-  return layer.quantise == sm90::Quantise::none ? sm90::Epilogue::hidden : sm90::Epilogue::placed;
-}
-sm90::HiddenFormat hidden_format(const sm90::Layer& layer) {
-  return {.quantise = layer.quantise,
-          .middle = layer.middle,
-          .activations_in_bf16 = layer.activations_in_bf16,
-          .scales = layer.hidden_scales,
-          .scales_each = layer.hidden_scales_each};
-}
-
-}  // namespace
-
-// What the kernels of the path `rows` are given.
-struct DeviceLayer::RowsParams {
-  sm90::PrepareParams prepare{};
-  sm90::SortParams sort{};
-  sm90::GatherParams gather{};
-  sm90::ProductParams first{}, second{};
-  sm90::ActivateParams activate{};
-  sm90::CombineParams combine{};
-};
-
-DeviceLayer::RowsParams DeviceLayer::rows_params(const Step& step) const {
-  const Workspace& space = step.space;
-  const sm90::Sorted sorted = space.tables();
-  auto* h = space.at<std::uint8_t>(Region::h);
-  auto* y = space.at<std::uint8_t>(Region::y);
-  auto* raw = space.at<float>(Region::raw);
-  const DeviceAdapters& given = step.given.adapters;
-  sm90::DeviceLora lora{};
-  if (given.pairs != nullptr)
-    lora = {.pairs = given.pairs,
-            .adapters = given.of_token,
-            .experts = layer_.experts,
-            .most_rank = static_cast<std::uint32_t>(given.most_rank),
-            .low = space.at<float>(Region::low)};
-  const bool fuses = step.plan.fuses, rounds = step.plan.rounds;
-  const sm90::Layer swiglu = as_swiglu(layer_);
-  const auto blocks = static_cast<std::uint32_t>(device_->facts().multiprocessors);
-  const std::uint32_t tile = step.plan.tile_tokens;
-  const std::uint32_t stages = sm90::product_shape(tile, layer_.is_nvfp4 != 0).stages;
-  const float raise = sm90::product_raise(tile, layer_.is_nvfp4 != 0);
-  const bool sorts = step.plan.sorts, is_rounded = !is_plain(layer_, step.call, raise);
-  auto* x = space.at<std::uint8_t>(Region::x);
-  sm90::Rows rows = step.call.x;
-  if (is_rounded) rows = {.data = x, .stride = std::uint64_t{layer_.w13.units} * sm90::kUnit};
-  const sm90::Product first{
-      .matrix = layer_.w13,
-      .tiles = sorts ? nullptr : x,
-      .rows = rows,
-      .epilogue = first_epilogue(layer_, fuses),
-      .out = fuses ? static_cast<void*>(h) : static_cast<void*>(raw),
-      .out_units = fuses ? layer_.w2.units : 0,
-      .is_gated = layer_.is_gated,
-      .alpha = swiglu.alpha,
-      .beta = swiglu.beta,
-      .limit = layer_.limit,
-      .hidden = hidden_format(layer_),
-      .input_factor = step.call.x_is_quantised != 0 ? step.call.x_factor : input_factor_,
-      .raise = raise};
-  const sm90::Product second{.matrix = layer_.w2,
-                             .tiles = h,
-                             .epilogue = rounds ? sm90::Epilogue::rounded : sm90::Epilogue::raw,
-                             .out = y,
-                             .input_factor = hidden_factor_,
-                             .raise = raise};
-  sm90::OwnSlots own{};
-  if (sorts)
-    own = {.call = step.call,
-           .experts = layer_.experts,
-           .tile_tokens = tile,
-           .part = std::numeric_limits<std::uint32_t>::max() / step.call.top_k + 1,
-           .tables = space.at<std::uint8_t>(Region::own),
-           .stride = space.plan_.bytes[static_cast<std::size_t>(Region::own)] / blocks};
-  return {
-      .prepare = {.route = step.route,
-                  .routers = sm90::prepare_routers(step.route),
-                  .call = step.call,
-                  .layer = layer_,
-                  .rows = is_rounded ? x : nullptr,
-                  .raise = raise},
-      .sort = {.call = step.call,
-               .route = step.route,
-               .experts = layer_.experts,
-               .tile_tokens = tile,
-               .chunks = sm90::sort_blocks(step.call),
-               .prefetch = first_weights(layer_, step.call, blocks),
-               .to = sorted},
-      .gather = {.call = step.call, .layer = layer_, .sorted = sorted, .tiles = x, .raise = raise},
-      .first = {.of = {first, second},
-                .count = fuses ? 2U : 1U,
-                .sorted = sorted,
-                .own = own,
-                .work = sorted.work,
-                .stages = stages},
-      .second = {.of = {second}, .sorted = sorted, .work = sorted.work + 1, .stages = stages},
-      .activate = {.call = step.call,
-                   .layer = layer_,
-                   .sorted = sorted,
-                   .raw = raw,
-                   .tiles = h,
-                   .lora = lora,
-                   .raise = raise},
-      .combine = {.call = step.call,
-                  .layer = layer_,
-                  .sorted = sorted,
-                  .rows = y,
-                  .tables_are_late = sorts ? 1U : 0U,
-                  .lora = lora}};
-}
-
-Result<Done> DeviceLayer::run_rows(const Step& step) const {
-  const RowsParams params = rows_params(step);
-  const auto blocks = static_cast<std::uint32_t>(device_->facts().multiprocessors);
-  const std::uint64_t tokens = step.call.tokens, slots = tokens * step.call.top_k;
-  const std::uint32_t tile = step.plan.tile_tokens;
-  const auto bound = std::ranges::find(sm90::kTileBounds, tile) - std::begin(sm90::kTileBounds);
-  const Function product = kernels_.products[static_cast<std::size_t>(bound)];
-  const sm90::ProductShape shape = sm90::product_shape(tile, layer_.is_nvfp4 != 0);
-  const Geometry multiply{blocks, shape.threads, shape.shared_bytes};
-  const bool sorts = step.plan.sorts, rounds = params.prepare.rows != nullptr;
-  const Geometry prepare{
-      params.prepare.routers + (rounds ? sm90::prepare_rounders(layer_, tokens, blocks) : 0),
-      sm90::kPrepareThreads, sm90::prepare_shared(step.route.columns)};
-  const Geometry sort{params.sort.chunks + params.sort.prefetch.blocks, sm90::kSortThreads,
-                      sm90::sort_shared(layer_.experts, step.route.columns)};
-  const Geometry gather{sm90::gather_blocks(layer_, tokens, blocks), sm90::kGatherThreads};
-  const Geometry activate{sm90::activate_blocks(most_rows(slots, layer_.experts), blocks),
-                          sm90::kActivateThreads,
-                          sm90::activate_shared(layer_, params.activate.lora)};
-  const Geometry combine{sm90::combine_blocks(layer_, step.given.out.rows, blocks),
-                         sm90::kCombineThreads};
-  struct Stage {
-    const char* name;
-    bool runs;
-    Function function;
-    const Geometry& geometry;
-    const void* params;
-  };
-  const Stage stages[] = {
-      {"prepare", sorts && prepare.blocks != 0, kernels_.prepare, prepare, &params.prepare},
-      {"sort", !sorts, kernels_.sort, sort, &params.sort},
-      {"gather", !sorts, kernels_.gather, gather, &params.gather},
-      {"product", true, product, multiply, &params.first},
-      {"activate", !step.plan.fuses, kernels_.activate, activate, &params.activate},
-      {"second product", !step.plan.fuses, product, multiply, &params.second},
-      {"combine", true, step.plan.rounds ? kernels_.combine_rounded : kernels_.combine, combine,
-       &params.combine}};
-  for (const Stage& stage : stages) {
-    if (!stage.runs) continue;
-    const Range range(stage.name);
-    const auto launched = device_->launch({.function = stage.function,
-                                           .blocks = stage.geometry.blocks,
-                                           .threads = stage.geometry.threads,
-                                           .shared_bytes = stage.geometry.shared_bytes,
-                                           .overlaps = true,
-                                           .params = stage.params},
-                                          step.stream, step.inside);
-    if (!launched) return launched.why();
-  }
-  return Done{};
 }
 
 }  // namespace fp4moe::moe::cuda

@@ -88,6 +88,18 @@ constexpr std::uint32_t prefetch_blocks(std::uint32_t chunks, std::uint32_t mult
   return std::max(kPrefetchBlocks, multiprocessors - std::min(multiprocessors, chunks));
 }
 inline constexpr std::uint64_t kPrefetchBytes = 16 << 20;
+// A slot's rank among those of its expert in its chunk, behind the expert.
+inline constexpr std::uint32_t kRankBits = 21;
+static_assert(kMostExperts <= 1u << (31 - kRankBits));
+constexpr std::int32_t ranked(std::uint32_t expert, std::uint32_t rank) {
+  return static_cast<std::int32_t>(expert << kRankBits | rank);
+}
+constexpr std::uint32_t expert_of(std::int32_t both) {
+  return static_cast<std::uint32_t>(both) >> kRankBits;
+}
+constexpr std::uint32_t rank_of(std::int32_t both) {
+  return static_cast<std::uint32_t>(both) & ((1u << kRankBits) - 1);
+}
 // Counts of every warp for each expert, tables of experts, and two floats a column for as many
 // warps that route as there is room for.
 inline constexpr std::uint32_t kSortTables = 128;  // words in front

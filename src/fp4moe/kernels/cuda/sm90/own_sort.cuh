@@ -2,9 +2,9 @@
 // than what one block does for all. The ring of stages is the space for it, as nothing is in there
 // yet. All of it is run once and fetched for that, so it is short rather than unrolled.
 //
-//   1  ids come into shared memory, a bit for each slot into the word of its 32 slots and its
-//   expert 2  bits are counted up to each word, in parts of all words; experts' rows and tiles add
-//   up 3  tiles, and which token a row is, go to memory of the block's own
+//   1  ids come into shared memory; of each slot a bit is set, in its expert's word of 32 slots
+//   2  bits up to each word are counted, in parts of all words; rows and tiles of experts add up
+//   3  tiles, and which token a row is, go to memory of the block's own
 //
 // What combine looks up is written once, some slots by each block.
 #pragma once

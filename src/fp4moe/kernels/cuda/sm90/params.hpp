@@ -170,19 +170,6 @@ struct Tile {
   std::uint32_t count = 0;  // of them tokens
 };
 
-// A slot's rank among those of its expert in its chunk or stretch, behind the expert.
-inline constexpr std::uint32_t kRankBits = 21;
-static_assert(kMostExperts <= 1u << (31 - kRankBits));
-constexpr std::int32_t ranked(std::uint32_t expert, std::uint32_t rank) {
-  return static_cast<std::int32_t>(expert << kRankBits | rank);
-}
-constexpr std::uint32_t expert_of(std::int32_t both) {
-  return static_cast<std::uint32_t>(both) >> kRankBits;
-}
-constexpr std::uint32_t rank_of(std::int32_t both) {
-  return static_cast<std::uint32_t>(both) & ((1u << kRankBits) - 1);
-}
-
 // Tables of rows, at most slots + 7 * tiles of them, see most_rows. Sort knows a slot's rank among
 // the slots of its expert in its chunk (sort_chunk), and the first row of those; gather adds them
 // up and writes row_of_slot, and slot_of_row and expert_of_row but for padding.
@@ -291,13 +278,13 @@ constexpr std::uint64_t own_bytes(std::uint32_t slots, std::uint32_t experts) {
   return std::uint64_t{own_tiles(slots, experts)} * sizeof(Tile) +
          std::uint64_t{own_rows(slots, experts)} * 2;
 }
-// Shared memory for it: those, slots, a bit for each slot and expert with counts of words, and
-// tables of experts.
+// Shared memory for it: those, slots, a bit for each slot and expert with counts of words, tables
+// of experts, and sums of 32 warps.
 inline constexpr std::uint32_t kOwnSpace = 152 * 1024, kOwnSlots = 8192, kOwnExperts = 640;
 constexpr std::uint64_t own_space(std::uint32_t slots, std::uint32_t experts) {
   const std::uint64_t words = (std::uint64_t{slots} + 31) / 32;
   return own_bytes(slots, experts) + std::uint64_t{slots} * 4 + words * experts * 6 +
-         (kOwnParts + 3) * std::uint64_t{experts} * 4 + 8 + 32 * 8;
+         (kOwnParts + 3) * std::uint64_t{experts} * 4 + 264;
 }
 constexpr bool may_sort_own(std::uint64_t slots, std::uint32_t experts) {
   return slots <= kOwnSlots && experts <= kOwnExperts &&
