@@ -144,6 +144,7 @@ class DeviceLayer {
   bool may_use(const Workspace& space) const;
   Result<Done> clear_output(const DeviceCall& call, kernels::cuda::Stream stream) const;
   Result<Done> decode(const Step& step) const;
+  std::array<sm90::Product, 2> products(const Step& step) const;
   RowsParams rows_params(const Step& step) const;
   Result<Done> run_rows(const Step& step) const;
 

@@ -1,5 +1,6 @@
 // The path `rows`: what its kernels are given, and their launches one after the other.
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <limits>
 
@@ -66,30 +67,22 @@ struct DeviceLayer::RowsParams {
   sm90::CombineParams combine{};
 };
 
-DeviceLayer::RowsParams DeviceLayer::rows_params(const Step& step) const {
+std::array<sm90::Product, 2> DeviceLayer::products(const Step& step) const {
   const Workspace& space = step.space;
-  const sm90::Sorted sorted = space.tables();
-  auto* h = space.at<std::uint8_t>(Region::h);
-  auto* y = space.at<std::uint8_t>(Region::y);
-  auto* raw = space.at<float>(Region::raw);
-  const sm90::DeviceLora lora =
-      lora_of(step.given.adapters, layer_.experts, space.at<float>(Region::low));
-  const bool fuses = step.plan.fuses, rounds = step.plan.rounds;
+  const bool fuses = step.plan.fuses;
+  const float raise = sm90::product_raise(step.plan.tile_tokens, layer_.is_nvfp4 != 0);
   const sm90::Layer swiglu = as_swiglu(layer_);
-  const auto blocks = static_cast<std::uint32_t>(device_->facts().multiprocessors);
-  const std::uint32_t tile = step.plan.tile_tokens;
-  const std::uint32_t stages = sm90::product_shape(tile, layer_.is_nvfp4 != 0).stages;
-  const float raise = sm90::product_raise(tile, layer_.is_nvfp4 != 0);
-  const bool sorts = step.plan.sorts, is_rounded = !is_plain(layer_, step.call, raise);
   auto* x = space.at<std::uint8_t>(Region::x);
+  auto* h = space.at<std::uint8_t>(Region::h);
   sm90::Rows rows = step.call.x;
-  if (is_rounded) rows = {.data = x, .stride = std::uint64_t{layer_.w13.units} * sm90::kUnit};
+  if (!is_plain(layer_, step.call, raise))
+    rows = {.data = x, .stride = std::uint64_t{layer_.w13.units} * sm90::kUnit};
   const sm90::Product first{
       .matrix = layer_.w13,
-      .tiles = sorts ? nullptr : x,
+      .tiles = step.plan.sorts ? nullptr : x,
       .rows = rows,
       .epilogue = first_epilogue(layer_, fuses),
-      .out = fuses ? static_cast<void*>(h) : static_cast<void*>(raw),
+      .out = fuses ? static_cast<void*>(h) : space.at<float>(Region::raw),
       .out_units = fuses ? layer_.w2.units : 0,
       .is_gated = layer_.is_gated,
       .alpha = swiglu.alpha,
@@ -98,12 +91,28 @@ DeviceLayer::RowsParams DeviceLayer::rows_params(const Step& step) const {
       .hidden = hidden_format(layer_),
       .input_factor = step.call.x_is_quantised != 0 ? step.call.x_factor : input_factor_,
       .raise = raise};
-  const sm90::Product second{.matrix = layer_.w2,
-                             .tiles = h,
-                             .epilogue = rounds ? sm90::Epilogue::rounded : sm90::Epilogue::raw,
-                             .out = y,
-                             .input_factor = hidden_factor_,
-                             .raise = raise};
+  const sm90::Product second{
+      .matrix = layer_.w2,
+      .tiles = h,
+      .epilogue = step.plan.rounds ? sm90::Epilogue::rounded : sm90::Epilogue::raw,
+      .out = space.at<std::uint8_t>(Region::y),
+      .input_factor = hidden_factor_,
+      .raise = raise};
+  return {first, second};
+}
+
+DeviceLayer::RowsParams DeviceLayer::rows_params(const Step& step) const {
+  const Workspace& space = step.space;
+  const sm90::Sorted sorted = space.tables();
+  const auto [first, second] = products(step);
+  const sm90::DeviceLora lora =
+      lora_of(step.given.adapters, layer_.experts, space.at<float>(Region::low));
+  const auto blocks = static_cast<std::uint32_t>(device_->facts().multiprocessors);
+  const std::uint32_t tile = step.plan.tile_tokens;
+  const std::uint32_t stages = sm90::product_shape(tile, layer_.is_nvfp4 != 0).stages;
+  const float raise = first.raise;
+  const bool sorts = step.plan.sorts;
+  auto* x = space.at<std::uint8_t>(Region::x);
   const std::uint64_t own_bytes = space.plan_.bytes[static_cast<std::size_t>(Region::own)];
   sm90::OwnSlots own{};
   if (sorts)
@@ -118,7 +127,7 @@ DeviceLayer::RowsParams DeviceLayer::rows_params(const Step& step) const {
                   .routers = sm90::prepare_routers(step.route),
                   .call = step.call,
                   .layer = layer_,
-                  .rows = is_rounded ? x : nullptr,
+                  .rows = first.rows.data == x ? x : nullptr,
                   .raise = raise},
       .sort = {.call = step.call,
                .route = step.route,
@@ -129,7 +138,7 @@ DeviceLayer::RowsParams DeviceLayer::rows_params(const Step& step) const {
                .to = sorted},
       .gather = {.call = step.call, .layer = layer_, .sorted = sorted, .tiles = x, .raise = raise},
       .first = {.of = {first, second},
-                .count = fuses ? 2U : 1U,
+                .count = step.plan.fuses ? 2U : 1U,
                 .sorted = sorted,
                 .own = own,
                 .work = sorted.work,
@@ -138,14 +147,14 @@ DeviceLayer::RowsParams DeviceLayer::rows_params(const Step& step) const {
       .activate = {.call = step.call,
                    .layer = layer_,
                    .sorted = sorted,
-                   .raw = raw,
-                   .tiles = h,
+                   .raw = space.at<float>(Region::raw),
+                   .tiles = space.at<std::uint8_t>(Region::h),
                    .lora = lora,
                    .raise = raise},
       .combine = {.call = step.call,
                   .layer = layer_,
                   .sorted = sorted,
-                  .rows = y,
+                  .rows = second.out,
                   .tables_are_late = sorts ? 1U : 0U,
                   .lora = lora}};
 }
