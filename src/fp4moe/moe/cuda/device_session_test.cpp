@@ -58,10 +58,10 @@ TEST_F(DeviceSessions, LogitsAreRoutedOnTheDevice) {
   DeviceSession made = session(routed());
   ASSERT_TRUE(made.run(tokens(20), nullptr));
   const unsigned routes = fake_->launches.front().shared_bytes;  // with places for logits
-  EXPECT_EQ(launched().front(), "sort");
+  EXPECT_EQ(launched().front(), "prepare");
   ASSERT_TRUE(made.apply(tokens(20), nullptr));
   EXPECT_LT(fake_->launches.front().shared_bytes, routes);
-  EXPECT_EQ(launched().front(), "sort");
+  EXPECT_EQ(launched().front(), "prepare");
 }
 
 TEST_F(DeviceSessions, ARouterThatTheDeviceHasNotIsToldWhenItIsAsked) {
