@@ -14,6 +14,8 @@ namespace {
 constexpr std::uint64_t kMostSize = 1 << 20;  // of hidden and intermediate
 constexpr std::uint64_t kMostSlots = std::uint64_t{1} << 28;
 static_assert(sm90::sort_chunk(kMostSlots, 1) + sm90::kMostChoices <= 1U << sm90::kRankBits);
+static_assert(kMostSlots + std::uint64_t{8} * sm90::kMostExperts < std::uint64_t{1}
+                                                                       << 32);  // rows, in 32 bits
 constexpr std::uint64_t kRawBytes = std::uint64_t{16} << 20;  // of float32 rows that stay near
 
 // Tokens of a tile, for so many slots of an expert on average or fewer: of experts whose second
@@ -24,6 +26,8 @@ struct TileRow {
   std::uint32_t tokens;
 };
 constexpr TileRow kTileRows[] = {{16, 14, sm90::kTileBounds[0]}, {50, 50, sm90::kTileBounds[1]}};
+
+static_assert(sm90::own_tiles(3 * kTileRows[0].tokens, 0) == 3);
 
 static_assert(static_cast<int>(sm90::Act::gelu_tanh_no_mul) ==
               static_cast<int>(Activation::gelu_tanh_no_mul));
@@ -199,11 +203,10 @@ std::uint32_t tile_tokens(const sm90::Layer& layer, std::uint64_t slots) {
   return sm90::kTileTokens;
 }
 std::uint64_t most_tiles(std::uint64_t slots, std::uint64_t experts) {
-  return slots / kTileRows[0].tokens + std::min(slots, experts);
+  return sm90::own_tiles(static_cast<std::uint32_t>(slots), static_cast<std::uint32_t>(experts));
 }
-// Each expert's rows are padded to a multiple of 8.
 std::uint64_t most_rows(std::uint64_t slots, std::uint64_t experts) {
-  return round_up(slots + 7 * std::min(slots, experts), 8);
+  return sm90::own_rows(static_cast<std::uint32_t>(slots), static_cast<std::uint32_t>(experts));
 }
 
 std::uint64_t WorkspaceLimits::slots(std::uint64_t experts) const {

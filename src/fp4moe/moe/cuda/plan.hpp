@@ -64,7 +64,7 @@ sm90::Prefetch first_weights(const sm90::Layer& layer, const sm90::Call& call,
 
 // Tokens of a tile, at most: the more an expert has on average, the more.
 std::uint32_t tile_tokens(const sm90::Layer& layer, std::uint64_t slots);
-// Rows and tiles that so many slots become at most, however they are routed.
+// Rows and tiles that so many slots, at most 2^28, become at most, however they are routed.
 std::uint64_t most_tiles(std::uint64_t slots, std::uint64_t experts);
 std::uint64_t most_rows(std::uint64_t slots, std::uint64_t experts);
 

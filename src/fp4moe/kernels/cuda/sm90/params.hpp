@@ -267,7 +267,7 @@ struct OwnSlots {
 };
 inline constexpr std::uint32_t kOwnParts = 4;    // of all slots, counted at once
 inline constexpr std::uint32_t kOwnShare = 128;  // slots that a block tells others of
-// At most, of so many slots; rows in whole eights.
+// Rows and tiles of so many slots, at most: an expert's rows are padded to a multiple of 8.
 constexpr std::uint32_t own_rows(std::uint32_t slots, std::uint32_t experts) {
   return (slots + 7 * (slots < experts ? slots : experts) + 7) / 8 * 8;
 }

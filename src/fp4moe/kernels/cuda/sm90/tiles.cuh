@@ -69,7 +69,6 @@ struct ExpertTables {
   std::uint32_t* first_group;  // [experts + 1], the last: of all
   std::uint32_t* first_tile;   // likewise
 
-  static constexpr std::uint32_t words(std::uint32_t experts) { return 3 * experts + 2; }
   __device__ static ExpertTables at(std::uint32_t* begin, std::uint32_t experts) {
     return {begin, begin + experts, begin + 2 * experts + 1};
   }
