@@ -14,8 +14,8 @@ namespace {
 constexpr std::uint64_t kMostSize = 1 << 20;  // of hidden and intermediate
 constexpr std::uint64_t kMostSlots = std::uint64_t{1} << 28;
 static_assert(sm90::sort_chunk(kMostSlots, 1) + sm90::kMostChoices <= 1U << sm90::kRankBits);
-static_assert(kMostSlots + std::uint64_t{8} * sm90::kMostExperts < std::uint64_t{1}
-                                                                       << 32);  // rows, in 32 bits
+// Rows are counted in 32 bits.
+static_assert(kMostSlots + std::uint64_t{8} * sm90::kMostExperts <= 0xFFFFFFFF);
 constexpr std::uint64_t kRawBytes = std::uint64_t{16} << 20;  // of float32 rows that stay near
 
 // Tokens of a tile, for so many slots of an expert on average or fewer: of experts whose second
