@@ -80,19 +80,12 @@ class OnDevice : public ::testing::Test {
 
 // Where sort writes.
 struct SortMemory {
-  Memory tiles{}, counters{}, ranks{}, first_rows{}, slot_of_row{}, expert_of_row{}, tile_of_row{};
+  Memory ranks{}, counts{}, stretches{};
 
   Sorted tables() const {
-    auto* counts = counters.as<std::uint32_t>();
-    return {.tiles = tiles.as<Tile>(),
-            .tile_count = counts,
-            .work = counts + 1,
-            .counted = counts + 3,
-            .rank_of_slot = ranks.as<std::int32_t>(),
-            .first_rows = first_rows.as<std::uint32_t>(),
-            .slot_of_row = slot_of_row.as<std::int32_t>(),
-            .expert_of_row = expert_of_row.as<std::int32_t>(),
-            .tile_of_row = tile_of_row.as<std::int32_t>()};
+    return {.rank_of_slot = ranks.as<std::int32_t>(),
+            .counts = counts.as<std::uint32_t>(),
+            .stretches = stretches.as<std::uint32_t>()};
   }
 };
 
@@ -100,7 +93,7 @@ struct SortMemory {
 struct PlainTables {
   std::vector<Tile> tiles{};
   std::vector<std::int32_t> rank_of_slot{};
-  std::vector<std::uint32_t> first_rows{};
+  std::vector<std::uint32_t> counts{}, stretches{};
   std::vector<std::int32_t> row_of_slot{}, slot_of_row{}, expert_of_row{}, tile_of_row{};
 };
 // expert_of_slot: local positions, -1: nobody's.
@@ -110,7 +103,9 @@ inline PlainTables plain_tables(const std::vector<std::int32_t>& expert_of_slot,
   PlainTables made;
   const std::size_t tokens = expert_of_slot.size() / top_k;
   const std::uint32_t chunk = sort_chunk(tokens, top_k);
-  made.first_rows.resize(std::size_t{sort_most_blocks(tokens)} * experts);
+  const std::uint32_t chunks = sort_most_blocks(tokens);
+  made.counts.resize(std::size_t{chunks} * experts);
+  made.stretches.resize(std::size_t{stretches_of(chunks)} * experts);
   made.rank_of_slot.assign(expert_of_slot.size(), -1);
   made.row_of_slot.assign(expert_of_slot.size(), -1);
   std::vector<std::vector<std::int32_t>> slots_of(experts);
@@ -120,12 +115,12 @@ inline PlainTables plain_tables(const std::vector<std::int32_t>& expert_of_slot,
   for (std::uint32_t e = 0; e < experts; ++e) {
     const std::vector<std::int32_t>& slots = slots_of[e];
     const auto count = static_cast<std::uint32_t>(slots.size());
-    const auto first_row = static_cast<std::uint32_t>(made.slot_of_row.size());
-    for (std::uint32_t begin = 0, c = 0; c * experts < made.first_rows.size(); ++c) {
-      made.first_rows[c * experts + e] = first_row + begin;
+    for (std::uint32_t begin = 0, c = 0; c < chunks; ++c) {
       std::uint32_t i = begin;
       for (; i < count && static_cast<std::uint32_t>(slots[i]) / chunk == c; ++i)
         made.rank_of_slot[static_cast<std::size_t>(slots[i])] = ranked(e, i - begin);
+      made.counts[c * experts + e] = i - begin;
+      made.stretches[c / kStretch * experts + e] += i - begin;
       begin = i;
     }
     const std::uint32_t groups = (count + 7) / 8;

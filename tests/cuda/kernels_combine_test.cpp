@@ -146,14 +146,16 @@ class Combine : public OnDevice {
     params.layer.hidden_scales = scales.as<float>();
     params.layer.hidden_scales_each = 1;
     params.layer.down_global = globals.as<float>();
-    // Tiles, counters of products, groups that are done, and a number behind them.
-    constexpr std::uint32_t kTiles = 300;
-    std::vector<std::uint32_t> numbers(3 + kTiles + 1, 7);
+    // Tiles, counters of products, groups that are done, sums of sort, and a number behind them.
+    constexpr std::uint32_t kTiles = 300, kSums = 270;
+    std::vector<std::uint32_t> numbers(3 + kTiles + kSums + 1, 7);
     numbers[0] = kTiles;
     const Memory counters = upload(numbers);
     params.sorted.tile_count = counters.as<std::uint32_t>();
     params.sorted.work = params.sorted.tile_count + 1;
     params.sorted.done = params.sorted.tile_count + 3;
+    params.sorted.stretches = params.sorted.done + kTiles;
+    params.sums = kSums;
     params.tables_are_late = c.tokens % 2;
     params.sorted.row_of_slot = row_of_slot.as<std::int32_t>();
     params.sorted.expert_of_row = expert_of_row.as<std::int32_t>();

@@ -16,6 +16,8 @@ struct Case {
   Quantise kind = Quantise::none;
   std::uint32_t tokens = 0, top_k = 0, experts = 0, hidden = 0;
   std::uint32_t stride = 0;  // 0: hidden
+  std::uint32_t tile_tokens = kTileTokens;
+  bool to_last = false;  // expert, all slots
   bool has_scale_each = false, in_bf16 = false, is_quantised = false, is_batched = false;
 };
 
@@ -37,7 +39,8 @@ class Gather : public OnDevice {
     SplitMix64 random(8);
     std::vector<std::int32_t> experts(std::size_t{rows_of_x} * c.top_k);
     for (std::int32_t& expert : experts)
-      expert = static_cast<std::int32_t>(random.next() % (c.experts + 1)) - 1;
+      expert =
+          static_cast<std::int32_t>(c.to_last ? c.experts : random.next() % (c.experts + 1)) - 1;
     std::vector<std::int32_t> counts(c.experts);
     if (c.is_batched)
       for (std::uint32_t slot = 0; slot < rows_of_x; ++slot) {
@@ -46,7 +49,7 @@ class Gather : public OnDevice {
         experts[slot] =
             static_cast<std::int32_t>(slot % c.tokens) < counts[e] ? static_cast<int>(e) : -1;
       }
-    const PlainTables plain = plain_tables(experts, c.experts, c.top_k);
+    const PlainTables plain = plain_tables(experts, c.experts, c.top_k, c.tile_tokens);
     const auto made = gathered(c, stride, stored(c.type, x), scales, counts, plain);
     for (std::uint32_t row = 0; row < plain.slot_of_row.size(); ++row) {
       if (plain.slot_of_row[row] < 0) continue;
@@ -84,7 +87,7 @@ class Gather : public OnDevice {
     return values;
   }
 
-  // Compares the tables of rows on the way; padding is not written.
+  // Compares the tables of rows on the way.
   std::vector<std::uint16_t> gathered(const Case& c, std::uint32_t stride,
                                       const std::vector<std::byte>& x,
                                       const std::vector<float>& scales,
@@ -94,10 +97,12 @@ class Gather : public OnDevice {
     const std::size_t slots = plain.row_of_slot.size(), rows = plain.slot_of_row.size();
     const std::size_t count = rows * units * kUnit;
     const Memory x_on_device = upload(x), scales_on_device = upload(scales);
-    const Memory tiles = upload(plain.tiles), tile_of_row = upload(plain.tile_of_row);
-    const Memory ranks = upload(plain.rank_of_slot), first_rows = upload(plain.first_rows);
-    const Memory row_of_slot = upload(std::vector<std::int32_t>(slots, 7));
-    const Memory slot_of_row = room<std::int32_t>(rows), expert_of_row = room<std::int32_t>(rows);
+    const Memory tiles = room<Tile>(plain.tiles.size()), tile_count = room<std::uint32_t>(1);
+    const Memory ranks = upload(plain.rank_of_slot), sorted_counts = upload(plain.counts);
+    const Memory stretches = upload(plain.stretches);
+    const std::vector<std::int32_t> untouched(std::max(slots, rows), 7);
+    const Memory row_of_slot = upload(untouched), slot_of_row = upload(untouched);
+    const Memory expert_of_row = upload(untouched), tile_of_row = upload(untouched);
     const Memory counts_on_device = upload(counts), to = room<std::uint16_t>(count);
     GatherParams params;
     params.call.x = {x_on_device.data(), c.type, c.tokens, stride};
@@ -113,15 +118,30 @@ class Gather : public OnDevice {
     params.layer.activations_in_bf16 = c.in_bf16 ? 1 : 0;
     params.layer.input_scales = scales_on_device.as<float>();
     params.layer.input_scales_each = c.has_scale_each ? 1 : 0;
+    params.chunks = sort_blocks(params.call);
+    params.tile_tokens = c.tile_tokens;
     params.sorted.tiles = tiles.as<Tile>();
+    params.sorted.tile_count = tile_count.as<std::uint32_t>();
     params.sorted.rank_of_slot = ranks.as<std::int32_t>();
-    params.sorted.first_rows = first_rows.as<std::uint32_t>();
+    params.sorted.counts = sorted_counts.as<std::uint32_t>();
+    params.sorted.stretches = stretches.as<std::uint32_t>();
     params.sorted.row_of_slot = row_of_slot.as<std::int32_t>();
     params.sorted.slot_of_row = slot_of_row.as<std::int32_t>();
     params.sorted.expert_of_row = expert_of_row.as<std::int32_t>();
     params.sorted.tile_of_row = tile_of_row.as<std::int32_t>();
     params.tiles = to.as<std::uint8_t>();
-    run("fp4moe_sm90_gather", params, {gather_blocks(params.layer, c.tokens, 3), kGatherThreads});
+    run("fp4moe_sm90_gather", params,
+        {gather_blocks(params.layer, c.tokens, params.chunks, 40), kGatherThreads,
+         gather_shared(c.experts)});
+    EXPECT_EQ(download<std::uint32_t>(tile_count, 1).at(0), plain.tiles.size());
+    const auto made = download<Tile>(tiles, plain.tiles.size());
+    for (std::size_t i = 0; i < made.size(); ++i) {
+      EXPECT_EQ(made[i].expert, plain.tiles[i].expert) << i;
+      EXPECT_EQ(made[i].first_row, plain.tiles[i].first_row) << i;
+      EXPECT_EQ(made[i].rows, plain.tiles[i].rows) << i;
+      EXPECT_EQ(made[i].count, plain.tiles[i].count) << i;
+    }
+    EXPECT_EQ(download<std::int32_t>(tile_of_row, rows / 8), plain.tile_of_row);
     EXPECT_EQ(download<std::int32_t>(row_of_slot, slots), plain.row_of_slot);
     EXPECT_EQ(download<std::int32_t>(slot_of_row, rows), plain.slot_of_row);
     EXPECT_EQ(download<std::int32_t>(expert_of_row, rows), plain.expert_of_row);
@@ -136,8 +156,19 @@ TEST_F(Gather, PutsTokensIntoTheTilesOfAllTheirExperts) {
 }
 
 TEST_F(Gather, FindsTheRowsOfManyChunks) {
-  for (const std::uint32_t experts : {1u, 128u, 1024u})
+  for (const std::uint32_t experts : {1u, 128u, 300u, 1024u})
     expect_gathered({.tokens = 5000, .top_k = 8, .experts = experts, .hidden = 64});
+}
+
+TEST_F(Gather, CutsManyTokensOfOneExpertIntoEvenTiles) {
+  for (const std::uint32_t tile_tokens : {32u, 64u, 128u})
+    for (const std::uint32_t tokens : {1u, 8u, 33u, 127u, 128u, 129u, 257u, 1000u, 60000u})
+      expect_gathered({.tokens = tokens,
+                       .top_k = 1,
+                       .experts = 7,
+                       .hidden = 64,
+                       .tile_tokens = tile_tokens,
+                       .to_last = true});
 }
 
 TEST_F(Gather, ReadsAllTypesAlignedOrNot) {

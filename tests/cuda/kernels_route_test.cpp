@@ -106,15 +106,10 @@ class Route : public OnDevice {
   // By sort, whose own work is looked at elsewhere.
   void route(const RouteParams& params) const {
     const std::size_t slots = std::size_t{params.tokens} * params.top_k;
-    const std::size_t rows = slots + 7 * std::min<std::size_t>(slots, params.columns) + 8;
-    const SortMemory memory{.tiles = room<Tile>(slots),
-                            .counters = upload(std::vector<std::uint32_t>(4, 0)),
-                            .ranks = room<std::int32_t>(slots),
-                            .first_rows = room<std::uint32_t>(
-                                std::size_t{sort_most_blocks(params.tokens)} * params.columns),
-                            .slot_of_row = room<std::int32_t>(rows),
-                            .expert_of_row = room<std::int32_t>(rows),
-                            .tile_of_row = room<std::int32_t>(rows)};
+    const std::size_t counts = std::size_t{sort_most_blocks(params.tokens)} * params.columns;
+    const SortMemory memory{.ranks = room<std::int32_t>(slots),
+                            .counts = room<std::uint32_t>(counts),
+                            .stretches = room<std::uint32_t>(counts)};
     SortParams sort{.route = params, .experts = params.columns};
     sort.call.tokens = params.tokens;
     sort.call.top_k = params.top_k;

@@ -193,7 +193,7 @@ Result<Workspace> DeviceLayer::reserve(const WorkspaceLimits& limits) const {
   Result<Memory> memory = device_->allocate(std::max<std::uint64_t>(plan->total, 1));
   if (!memory) return memory.why();
   made.memory_ = std::move(*memory);
-  // Decode counts launches from 0, sort its blocks, and what blocks leave is of none. The rest is
+  // Decode counts launches from 0, sort and products count slots and pieces. The rest is
   // cleared so that rows of padding, which are multiplied but never looked at, hold numbers.
   const auto cleared = device_->clear(made.memory_.data(), 0, plan->total, nullptr);
   if (!cleared) return cleared.why();
@@ -207,9 +207,9 @@ sm90::Sorted Workspace::tables() const {
           .tile_count = counts,
           .work = counts + 1,
           .done = at<std::uint32_t>(Region::done),
-          .counted = counts + 3,
           .rank_of_slot = at<std::int32_t>(Region::rank_of_slot),
-          .first_rows = at<std::uint32_t>(Region::first_rows),
+          .counts = at<std::uint32_t>(Region::counts),
+          .stretches = at<std::uint32_t>(Region::stretches),
           .row_of_slot = at<std::int32_t>(Region::row_of_slot),
           .slot_of_row = at<std::int32_t>(Region::slot_of_row),
           .expert_of_row = at<std::int32_t>(Region::expert_of_row),

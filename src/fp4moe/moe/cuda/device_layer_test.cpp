@@ -57,7 +57,7 @@ TEST_F(DeviceLayers, FewTokensAreOneLaunchAndManyASequence) {
   batches.capacity = 10;
   batches.form = OutputForm::batches;
   ASSERT_TRUE(made->apply(batches, *space, nullptr));
-  EXPECT_EQ(launched(), (Names{"sort", "gather", "product32_mxfp4", "combine"}));
+  EXPECT_EQ(launched(), (Names{"gather", "product32_mxfp4", "combine"}));
 }
 
 TEST_F(DeviceLayers, TokensThatAreFineAsTheyAreNeedNoPreparation) {
@@ -119,7 +119,7 @@ TEST_F(DeviceLayers, SortHasABlockForEachChunkOfSlots) {
   const TestLayer layer = weights();
   const auto made = make(layer, "unfused");
   ASSERT_TRUE(made) << text(made.why());
-  const auto space = made->reserve({.tokens = 3000, .top_k = 2, .capacity = 1500});
+  const auto space = made->reserve({.tokens = 3000, .top_k = 2});
   ASSERT_TRUE(space) << text(space.why());
   const auto sort_blocks = [&](const DeviceCall& given) {
     launched();
@@ -137,13 +137,6 @@ TEST_F(DeviceLayers, SortHasABlockForEachChunkOfSlots) {
   EXPECT_EQ(sort_blocks(call(120)), 30u + sm90::kPrefetchBlocks);
   EXPECT_EQ(sort_blocks(call(121)), 31u + sm90::kPrefetchBlocks);
   EXPECT_EQ(sort_blocks(call(3000)), 125u + sm90::kPrefetchBlocks);
-  // Batches come sorted.
-  DeviceCall batches = call(std::uint64_t{4} * 1500, 96, 1);
-  batches.counts = std::exchange(batches.ids, nullptr);
-  batches.top_k = 0;
-  batches.capacity = 1500;
-  batches.form = OutputForm::batches;
-  EXPECT_EQ(sort_blocks(batches), 1u);
 }
 
 TEST_F(DeviceLayers, WhatIsRoundedTakesAKernelOfItsOwnAndRoutingNone) {

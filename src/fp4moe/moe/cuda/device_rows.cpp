@@ -112,6 +112,7 @@ DeviceLayer::RowsParams DeviceLayer::rows_params(const Step& step) const {
   const std::uint32_t stages = sm90::product_shape(tile, layer_.is_nvfp4 != 0).stages;
   const float raise = first.raise;
   const bool sorts = step.plan.sorts;
+  const std::uint32_t chunks = sm90::sort_blocks(step.call);
   auto* x = space.at<std::uint8_t>(Region::x);
   const std::uint64_t own_bytes = space.plan_.bytes[static_cast<std::size_t>(Region::own)];
   sm90::OwnSlots own{};
@@ -122,41 +123,46 @@ DeviceLayer::RowsParams DeviceLayer::rows_params(const Step& step) const {
            .part = part_of(step.call.top_k),
            .tables = space.at<std::uint8_t>(Region::own),
            .stride = own_bytes / blocks};
-  return {
-      .prepare = {.route = step.route,
-                  .routers = sm90::prepare_routers(step.route),
-                  .call = step.call,
-                  .layer = layer_,
-                  .rows = first.rows.data == x ? x : nullptr,
-                  .raise = raise},
-      .sort = {.call = step.call,
-               .route = step.route,
-               .experts = layer_.experts,
-               .tile_tokens = tile,
-               .chunks = sm90::sort_blocks(step.call),
-               .prefetch = first_weights(layer_, step.call, blocks),
-               .to = sorted},
-      .gather = {.call = step.call, .layer = layer_, .sorted = sorted, .tiles = x, .raise = raise},
-      .first = {.of = {first, second},
-                .count = step.plan.fuses ? 2U : 1U,
-                .sorted = sorted,
-                .own = own,
-                .work = sorted.work,
-                .stages = stages},
-      .second = {.of = {second}, .sorted = sorted, .work = sorted.work + 1, .stages = stages},
-      .activate = {.call = step.call,
-                   .layer = layer_,
-                   .sorted = sorted,
-                   .raw = space.at<float>(Region::raw),
-                   .tiles = space.at<std::uint8_t>(Region::h),
-                   .lora = lora,
-                   .raise = raise},
-      .combine = {.call = step.call,
-                  .layer = layer_,
-                  .sorted = sorted,
-                  .rows = second.out,
-                  .tables_are_late = sorts ? 1U : 0U,
-                  .lora = lora}};
+  return {.prepare = {.route = step.route,
+                      .routers = sm90::prepare_routers(step.route),
+                      .call = step.call,
+                      .layer = layer_,
+                      .rows = first.rows.data == x ? x : nullptr,
+                      .raise = raise},
+          .sort = {.call = step.call,
+                   .route = step.route,
+                   .experts = layer_.experts,
+                   .chunks = chunks,
+                   .prefetch = first_weights(layer_, step.call, blocks),
+                   .to = sorted},
+          .gather = {.call = step.call,
+                     .layer = layer_,
+                     .chunks = chunks,
+                     .tile_tokens = tile,
+                     .sorted = sorted,
+                     .tiles = x,
+                     .raise = raise},
+          .first = {.of = {first, second},
+                    .count = step.plan.fuses ? 2U : 1U,
+                    .sorted = sorted,
+                    .own = own,
+                    .work = sorted.work,
+                    .stages = stages},
+          .second = {.of = {second}, .sorted = sorted, .work = sorted.work + 1, .stages = stages},
+          .activate = {.call = step.call,
+                       .layer = layer_,
+                       .sorted = sorted,
+                       .raw = space.at<float>(Region::raw),
+                       .tiles = space.at<std::uint8_t>(Region::h),
+                       .lora = lora,
+                       .raise = raise},
+          .combine = {.call = step.call,
+                      .layer = layer_,
+                      .sorted = sorted,
+                      .rows = second.out,
+                      .tables_are_late = sorts ? 1U : 0U,
+                      .sums = sorts ? 0 : sm90::stretches_of(chunks) * layer_.experts,
+                      .lora = lora}};
 }
 
 Result<Done> DeviceLayer::run_rows(const Step& step) const {
@@ -174,7 +180,8 @@ Result<Done> DeviceLayer::run_rows(const Step& step) const {
       sm90::kPrepareThreads, sm90::prepare_shared(step.route.columns)};
   const Geometry sort{params.sort.chunks + params.sort.prefetch.blocks, sm90::kSortThreads,
                       sm90::sort_shared(layer_.experts, step.route.columns)};
-  const Geometry gather{sm90::gather_blocks(layer_, tokens, blocks), sm90::kGatherThreads};
+  const Geometry gather{sm90::gather_blocks(layer_, tokens, params.gather.chunks, blocks),
+                        sm90::kGatherThreads, sm90::gather_shared(layer_.experts)};
   const Geometry activate{sm90::activate_blocks(most_rows(slots, layer_.experts), blocks),
                           sm90::kActivateThreads,
                           sm90::activate_shared(layer_, params.activate.lora)};
@@ -189,7 +196,7 @@ Result<Done> DeviceLayer::run_rows(const Step& step) const {
   };
   const Stage stages[] = {
       {"prepare", sorts && prepare.blocks != 0, kernels_.prepare, prepare, &params.prepare},
-      {"sort", !sorts, kernels_.sort, sort, &params.sort},
+      {"sort", !sorts && step.call.counts == nullptr, kernels_.sort, sort, &params.sort},
       {"gather", !sorts, kernels_.gather, gather, &params.gather},
       {"product", true, product, multiply, &params.first},
       {"activate", !step.plan.fuses, kernels_.activate, activate, &params.activate},

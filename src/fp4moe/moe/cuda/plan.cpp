@@ -251,11 +251,13 @@ Result<WorkspacePlan> plan_workspace(const sm90::Layer& layer, const WorkspaceLi
   set(Region::ids, slots * sizeof(std::int32_t));
   set(Region::weights, slots * sizeof(float));
   set(Region::tiles, most_tiles(slots, key.experts) * sizeof(sm90::Tile));
-  set(Region::tile_count, 4 * sizeof(std::uint32_t));
+  set(Region::tile_count, 3 * sizeof(std::uint32_t));
   set(Region::done, most_tiles(slots, key.experts) * sizeof(std::uint32_t));
   set(Region::rank_of_slot, slots * sizeof(std::int32_t));
-  set(Region::first_rows,
-      std::uint64_t{sm90::sort_most_blocks(limits.tokens)} * key.experts * sizeof(std::uint32_t));
+  const std::uint32_t chunks = sm90::sort_most_blocks(limits.tokens);
+  set(Region::counts, std::uint64_t{chunks} * key.experts * sizeof(std::uint32_t));
+  set(Region::stretches,
+      std::uint64_t{sm90::stretches_of(chunks)} * key.experts * sizeof(std::uint32_t));
   set(Region::row_of_slot, slots * sizeof(std::int32_t));
   set(Region::slot_of_row, rows * sizeof(std::int32_t));
   set(Region::expert_of_row, rows * sizeof(std::int32_t));

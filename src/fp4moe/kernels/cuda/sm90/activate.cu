@@ -39,7 +39,7 @@ __device__ MiddleRow describe(const ActivateParams& p, std::uint32_t row, std::u
   made.up_factor = __fmul_rn(factor[turns - 1], input);
   made.global = hidden_scale(layer, made.expert);
   made.adapter = adapter_of(p.lora, p.call, slot, made.expert);
-  made.place = tile_place(p.sorted, row, layer.w2.units);
+  made.place = tile_place(p.sorted.tiles[p.sorted.tile_of_row[row / 8]], row, layer.w2.units);
   return made;
 }
 

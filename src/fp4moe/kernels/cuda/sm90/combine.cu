@@ -82,7 +82,7 @@ struct Rows8 {
     const std::uint64_t at =
         static_cast<std::uint64_t>(row) * (std::uint64_t{p.layer.w2.groups} * kUnit) + column;
     if constexpr (is_rounded)
-      return *reinterpret_cast<const uint4*>(static_cast<const std::uint16_t*>(p.rows) + at);
+      return load_once16(static_cast<const std::uint16_t*>(p.rows) + at);
     else
       return load_floats(static_cast<const float*>(p.rows) + at);
   }
@@ -209,12 +209,13 @@ __device__ void combine(const CombineParams& p) {
 }
 
 // For the next call, when nobody counts any more.
-__device__ void clear_counters(const Sorted& sorted) {
+__device__ void clear_counters(const Sorted& sorted, std::uint32_t sums) {
   if (blockIdx.x != 0) return;
   wait_for_previous();
   if (threadIdx.x < 2) sorted.work[threadIdx.x] = 0;
   const std::uint32_t tiles = sorted.tile_count[0];
   for (std::uint32_t i = threadIdx.x; i < tiles; i += kCombineThreads) sorted.done[i] = 0;
+  for (std::uint32_t i = threadIdx.x; i < sums; i += kCombineThreads) sorted.stretches[i] = 0;
 }
 
 }  // namespace
@@ -227,7 +228,7 @@ extern "C" __global__ void __launch_bounds__(kCombineThreads, 3)
     combine<Rows8<true, false, 1>>(p);
   else
     combine<Rows8<true, false, 2>>(p);
-  clear_counters(p.sorted);
+  clear_counters(p.sorted, p.sums);
 }
 // Rows in float32, and adapters.
 extern "C" __global__ void __launch_bounds__(kCombineThreads, 3)
@@ -237,7 +238,7 @@ extern "C" __global__ void __launch_bounds__(kCombineThreads, 3)
     combine<Rows8<false, true>>(p);
   else
     combine<Rows8<false, false>>(p);
-  clear_counters(p.sorted);
+  clear_counters(p.sorted, p.sums);
 }
 
 }  // namespace fp4moe::kernels::cuda::sm90

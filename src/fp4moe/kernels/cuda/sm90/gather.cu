@@ -1,35 +1,90 @@
 // Tokens into tiles: a warp reads a token, or a part of it where there are more warps than tokens,
 // rounds it to what the backend computes with, and writes it into the row of each of its slots.
-// Which row that is it leaves in tables for the kernels behind.
+// Every block adds up by itself what experts' slots are in front of those of its chunk, which gives
+// rows and tiles; it leaves those of its slots in tables, and the first block all tiles.
 //
 //   x [tokens, hidden] ─► 8 columns a lane ─► [quantised, read back] ─► 16 bytes into k tiles
 #include "fp4moe/kernels/cuda/sm90/launches.hpp"
 #include "fp4moe/kernels/cuda/sm90/pieces.cuh"
+#include "fp4moe/kernels/cuda/sm90/tiles.cuh"
 
 namespace fp4moe::kernels::cuda::sm90 {
 namespace {
 
-// Where a slot is computed; -1: nowhere here.
-struct SlotRow {
-  std::int32_t expert = -1, row = -1;
+inline constexpr std::uint32_t kWarps = kGatherThreads / 32;
+
+// A chunk of tokens, shared by some blocks; warps of all of them.
+struct Chunk {
+  std::uint32_t number, first, tokens;
+  std::uint32_t warp, warps;
+
+  __device__ explicit Chunk(const GatherParams& p) {
+    const bool is_batched = p.call.counts != nullptr;
+    const std::uint32_t all = is_batched ? p.layer.experts * p.call.capacity : p.call.tokens;
+    const std::uint32_t each =
+        is_batched ? all : sort_chunk(p.call.tokens, p.call.top_k) / p.call.top_k;
+    const std::uint32_t blocks = gridDim.x / p.chunks;
+    number = blockIdx.x / blocks;
+    first = min(number * each, all);
+    tokens = min(each, all - first);
+    warp = (blockIdx.x - number * blocks) * kWarps + threadIdx.x / 32;
+    warps = blocks * kWarps;
+  }
 };
 
-__device__ SlotRow row_of(const GatherParams& p, std::uint32_t slot) {
-  const Call& call = p.call;
-  std::uint32_t expert = 0, rank = 0, chunk = 0;
-  if (call.counts != nullptr) {  // position i of an expert is its row i
-    expert = slot / call.capacity;
-    rank = slot - expert * call.capacity;
-    if (static_cast<std::int32_t>(rank) >= call.counts[expert]) return {};
-  } else {
-    const std::int32_t both = p.sorted.rank_of_slot[slot];
-    if (both < 0) return {};
-    expert = expert_of(both);
-    rank = rank_of(both);
-    chunk = slot / sort_chunk(call.tokens, call.top_k);
+struct Tables {
+  ExpertTables of;
+  std::uint32_t* before;  // [experts]: slots of chunks in front
+  Extent* partial;        // [warps]
+
+  __device__ Tables(std::uint32_t* shared, std::uint32_t experts)
+      : of(ExpertTables::at(shared + 2 * kWarps, experts)),
+        before(of.first_tile + experts + 1),
+        partial(reinterpret_cast<Extent*>(shared)) {}
+};
+
+// All slots of an expert, and those in front of the chunk.
+struct Counts {
+  std::uint32_t all = 0, before = 0;
+
+  __device__ Counts(const GatherParams& p, std::uint32_t chunk, std::uint32_t expert) {
+    if (expert >= p.layer.experts) return;
+    if (p.call.counts != nullptr) {
+      all = static_cast<std::uint32_t>(
+          min(max(p.call.counts[expert], 0), static_cast<std::int32_t>(p.call.capacity)));
+      return;
+    }
+    const std::uint32_t stretch = chunk / kStretch;
+    std::uint32_t stretches[kStretch], chunks[kStretch];
+#pragma unroll
+    for (std::uint32_t i = 0; i < kStretch; ++i) {
+      const std::uint32_t own = stretch * kStretch + i;
+      stretches[i] =
+          i * kStretch < p.chunks ? __ldcg(p.sorted.stretches + i * p.layer.experts + expert) : 0;
+      chunks[i] = own < chunk ? __ldcg(p.sorted.counts + own * p.layer.experts + expert) : 0;
+    }
+#pragma unroll
+    for (std::uint32_t i = 0; i < kStretch; ++i) {
+      all += stretches[i];
+      before += chunks[i] + (i < stretch ? stretches[i] : 0);
+    }
   }
-  const std::uint32_t row = p.sorted.first_rows[chunk * p.layer.experts + expert] + rank;
-  return {static_cast<std::int32_t>(expert), static_cast<std::int32_t>(row)};
+};
+
+__device__ void add_up(const GatherParams& p, std::uint32_t chunk, const Tables& to) {
+  for (std::uint32_t first = 0; first < p.layer.experts; first += kGatherThreads) {
+    const std::uint32_t expert = first + threadIdx.x;
+    const Counts counts(p, chunk, expert);
+    if (expert < p.layer.experts) to.before[expert] = counts.before;
+    add_up_experts(to.of, to.partial, p.layer.experts, p.tile_tokens, counts.all, first);
+  }
+}
+
+__device__ void write_tiles(const GatherParams& p, const ExpertTables& of) {
+  const std::uint32_t tiles = of.first_tile[p.layer.experts];
+  for (std::uint32_t i = threadIdx.x; i < tiles; i += kGatherThreads)
+    p.sorted.tiles[i] = tile_of(of, expert_at(of.first_tile, p.layer.experts, i), i);
+  if (threadIdx.x == 0) p.sorted.tile_count[0] = tiles;
 }
 
 // A token's slots, one a lane.
@@ -39,23 +94,55 @@ struct GatherSlot {
   TilePlace place{};
 };
 
+// Where a slot is computed: that many slots of its expert come before; expert -1: nowhere here.
+struct SlotPlace {
+  std::int32_t expert = -1;
+  std::uint32_t position = 0;
+};
+__device__ SlotPlace place_of(const GatherParams& p, const Tables& tables, std::uint32_t slot) {
+  if (p.call.counts != nullptr) {  // position i of an expert is its row i
+    const std::uint32_t expert = slot / p.call.capacity, position = slot - expert * p.call.capacity;
+    if (position >= tables.of.totals[expert]) return {};
+    return {static_cast<std::int32_t>(expert), position};
+  }
+  const std::int32_t both = p.sorted.rank_of_slot[slot];
+  if (both < 0) return {};
+  const std::uint32_t expert = expert_of(both);
+  return {static_cast<std::int32_t>(expert), tables.before[expert] + rank_of(both)};
+}
+
+// What others look up of a slot and its row; of a group of rows with its first one; and of padding
+// with the last one of an expert.
+__device__ void write_row(const Sorted& to, std::uint32_t slot, std::uint32_t row,
+                          const SlotPlace& place, std::uint32_t total, std::uint32_t tile) {
+  to.row_of_slot[slot] = static_cast<std::int32_t>(row);
+  to.slot_of_row[row] = static_cast<std::int32_t>(slot);
+  to.expert_of_row[row] = place.expert;
+  if (row % kGroup == 0) to.tile_of_row[row / kGroup] = static_cast<std::int32_t>(tile);
+  if (place.position + 1 != total) return;
+  for (std::uint32_t r = row + 1; r % kGroup != 0; ++r)
+    to.slot_of_row[r] = to.expert_of_row[r] = -1;
+}
+
 // `writes`: tables, too.
-__device__ GatherSlot slot_of(const GatherParams& p, std::uint32_t token, std::uint32_t choices,
-                              bool writes) {
+__device__ GatherSlot slot_of(const GatherParams& p, const Tables& tables, std::uint32_t token,
+                              std::uint32_t choices, bool writes) {
   const std::uint32_t lane = threadIdx.x % 32, slot = token * choices + lane;
   GatherSlot made;
   if (lane >= choices) return made;
-  const SlotRow found = row_of(p, slot);
-  made.row = found.row;
-  if (writes) p.sorted.row_of_slot[slot] = found.row;
-  if (found.row < 0) return made;
-  made.place = tile_place(p.sorted, static_cast<std::uint32_t>(found.row), p.layer.w13.units);
-  if (p.layer.quantise != Quantise::none)
-    made.global = input_scale(p.layer, static_cast<std::uint32_t>(found.expert));
-  if (writes) {
-    p.sorted.slot_of_row[found.row] = static_cast<std::int32_t>(slot);
-    p.sorted.expert_of_row[found.row] = found.expert;
+  const SlotPlace place = place_of(p, tables, slot);
+  if (place.expert < 0) {
+    if (writes) p.sorted.row_of_slot[slot] = -1;
+    return made;
   }
+  const auto expert = static_cast<std::uint32_t>(place.expert);
+  const std::uint32_t row = tables.of.first_group[expert] * kGroup + place.position;
+  const std::uint32_t number =
+      tables.of.first_tile[expert] + Share(tables.of, expert).tile(place.position / kGroup);
+  made.row = static_cast<std::int32_t>(row);
+  made.place = tile_place(tile_of(tables.of, expert, number), row, p.layer.w13.units);
+  if (p.layer.quantise != Quantise::none) made.global = input_scale(p.layer, expert);
+  if (writes) write_row(p.sorted, slot, row, place, tables.of.totals[expert], number);
   return made;
 }
 
@@ -72,7 +159,7 @@ __device__ void store_rows(const GatherParams& p, const GatherSlot& slot, std::u
   for (std::uint32_t j = 0; j < choices; ++j) {
     const TilePlace place = place_from(slot.place, j);
     if (place.step == 0 || piece >= p.layer.w13.units * (kUnit / kPiece)) continue;
-    *reinterpret_cast<uint4*>(p.tiles + place.of(piece)) = words;
+    store_once16(p.tiles + place.of(piece), words);
   }
 }
 
@@ -83,8 +170,8 @@ __device__ void store_each(const GatherParams& p, const GatherSlot& slot, std::u
     const TilePlace place = place_from(slot.place, j);
     const float global = __shfl_sync(0xFFFFFFFFu, slot.global, static_cast<int>(j));
     if (place.step == 0 || piece >= p.layer.w13.units * (kUnit / kPiece)) continue;
-    *reinterpret_cast<uint4*>(p.tiles + place.of(piece)) =
-        to_bf16(raised(placed_columns(p.layer, piece, values, amax, global), p.raise));
+    store_once16(p.tiles + place.of(piece),
+                 to_bf16(raised(placed_columns(p.layer, piece, values, amax, global), p.raise)));
   }
 }
 
@@ -92,26 +179,32 @@ __device__ void store_each(const GatherParams& p, const GatherSlot& slot, std::u
 
 extern "C" __global__ void __launch_bounds__(kGatherThreads, 4)
     fp4moe_sm90_gather(const __grid_constant__ GatherParams p) {
+  extern __shared__ __align__(16) std::uint32_t shared[];
+  const Tables tables(shared, p.layer.experts);
+  const Chunk chunk(p);
   wait_for_previous();
-  let_next_begin();  // not before sort is done: products look at its tiles before they wait
+  add_up(p, chunk.number, tables);
+  if (blockIdx.x == 0) {
+    write_tiles(p, tables.of);
+    __threadfence();
+    __syncthreads();
+  }
+  let_next_begin();  // not before tiles are there: products look at them before they wait
   const bool is_batched = p.call.counts != nullptr;
   const std::uint32_t choices = is_batched ? 1 : p.call.top_k;
-  const std::uint32_t tokens = is_batched ? p.layer.experts * p.call.capacity : p.call.tokens;
   const std::uint32_t segments = (p.layer.w13.units * kUnit + kSegment - 1) / kSegment;
-  const std::uint32_t warps = gridDim.x * (kGatherThreads / 32);
-  const std::uint32_t parts = max(1u, min(segments, warps / max(tokens, 1u)));
+  const std::uint32_t parts = max(1u, min(segments, chunk.warps / max(chunk.tokens, 1u)));
   const std::uint32_t lane = threadIdx.x % 32;
   const Quantise kind = p.call.x_is_quantised != 0 ? Quantise::none : p.layer.quantise;
   const bool is_each = p.layer.input_scales_each != 0;
 
-  for (std::uint32_t item = blockIdx.x * (kGatherThreads / 32) + threadIdx.x / 32;
-       item < tokens * parts; item += warps) {
-    const std::uint32_t token = item / parts;
+  for (std::uint32_t item = chunk.warp; item < chunk.tokens * parts; item += chunk.warps) {
+    const std::uint32_t token = chunk.first + item / parts;
     const std::uint64_t row = token * p.call.x.stride;
-    std::uint32_t segment = item - token * parts;
+    std::uint32_t segment = item % parts;
     // While the tables are looked up; but rows of batches that nobody occupies are not read.
     Piece next = is_batched ? no_piece() : load_columns(p.call, p.layer, row, segment * 32 + lane);
-    const GatherSlot slot = slot_of(p, token, choices, segment == 0);
+    const GatherSlot slot = slot_of(p, tables, token, choices, segment == 0);
     const std::uint32_t here = __ballot_sync(0xFFFFFFFFu, slot.row >= 0);
     if (here == 0) continue;
     if (is_batched) next = load_columns(p.call, p.layer, row, segment * 32 + lane);

@@ -27,11 +27,6 @@ constexpr std::uint64_t whole_parts(std::uint64_t size, std::uint64_t part) {
 
 // Blocks, on a device of so many multiprocessors: as many as run at once, so that the next kernel
 // can get ready early.
-constexpr std::uint32_t gather_blocks(const Layer& layer, std::uint64_t tokens,
-                                      std::uint32_t multiprocessors) {
-  const std::uint64_t segments = whole_parts(std::uint64_t{layer.w13.units} * kUnit, kSegment);
-  return at_least_one(whole_parts(tokens * segments, kGatherThreads / 32), multiprocessors * 4ull);
-}
 // `rows`: at most so many.
 constexpr std::uint32_t activate_blocks(std::uint64_t rows, std::uint32_t multiprocessors) {
   return at_least_one(rows, multiprocessors * 2ull);
@@ -63,8 +58,10 @@ constexpr std::uint32_t prepare_shared(std::uint32_t columns) {
 }
 
 // Sort: slots of a block, those of whole tokens: a warp each that need not share its scheduler, and
-// more where blocks would be too many for one block to add up what they counted.
-inline constexpr std::uint32_t kSortBlocks = 130, kSortTokens = 4;
+// more where blocks would be too many for others to add up what they counted: by stretches of some
+// blocks, and what is left by blocks.
+inline constexpr std::uint32_t kSortBlocks = 130, kSortTokens = 4, kStretch = 12;
+static_assert(kSortBlocks <= kStretch * kStretch);
 constexpr std::uint32_t sort_chunk(std::uint64_t tokens, std::uint32_t top_k) {
   const std::uint64_t each = std::max<std::uint64_t>(whole_parts(tokens, kSortBlocks), kSortTokens);
   return static_cast<std::uint32_t>(each * top_k);
@@ -73,12 +70,27 @@ constexpr std::uint32_t sort_chunk(std::uint64_t tokens, std::uint32_t top_k) {
 constexpr std::uint32_t sort_most_blocks(std::uint64_t tokens) {
   return at_least_one(whole_parts(tokens, kSortTokens), kSortBlocks);
 }
-// Batches come sorted: one block reads their counts.
+// Batches come sorted, as if by one.
 constexpr std::uint32_t sort_blocks(const Call& call) {
   if (call.counts != nullptr) return 1;
   const std::uint64_t slots = std::uint64_t{call.tokens} * call.top_k;
   return at_least_one(whole_parts(slots, std::max(sort_chunk(call.tokens, call.top_k), 1u)),
                       kSortBlocks);
+}
+constexpr std::uint32_t stretches_of(std::uint32_t chunks) {
+  return (chunks + kStretch - 1) / kStretch;
+}
+// Gather: as many blocks for each chunk, and shared memory for tables of experts, what is in front
+// of the chunk, and sums of warps.
+constexpr std::uint32_t gather_blocks(const Layer& layer, std::uint64_t tokens,
+                                      std::uint32_t chunks, std::uint32_t multiprocessors) {
+  const std::uint64_t segments = whole_parts(std::uint64_t{layer.w13.units} * kUnit, kSegment);
+  const std::uint64_t warps = whole_parts(tokens, chunks) * segments;
+  return chunks * at_least_one(whole_parts(warps, kGatherThreads / 32),
+                               std::max(multiprocessors * 4ull / chunks, 1ull));
+}
+constexpr std::uint32_t gather_shared(std::uint32_t experts) {
+  return 4 * (4 * experts + 2) + 8 * (kGatherThreads / 32);
 }
 // While some blocks sort, others fetch into the cache what the first product reads first: of as
 // many groups of rows as are multiplied at once, in steps. A few of them would take longer to ask
@@ -100,13 +112,11 @@ constexpr std::uint32_t expert_of(std::int32_t both) {
 constexpr std::uint32_t rank_of(std::int32_t both) {
   return static_cast<std::uint32_t>(both) & ((1u << kRankBits) - 1);
 }
-// Counts of every warp for each expert, tables of experts, and two floats a column for as many
-// warps that route as there is room for.
-inline constexpr std::uint32_t kSortTables = 128;  // words in front
+// Ids, counts of every warp for each expert, and two floats a column for as many warps that route
+// as there is room for.
 inline constexpr std::uint32_t kSortNearIds = 2048;
 constexpr std::uint32_t sort_words(std::uint32_t experts) {
-  const std::uint32_t counts = kSortThreads / 32 * experts + 3 * experts + 2;
-  return (kSortTables + kSortNearIds + counts + 1) / 2 * 2;
+  return kSortNearIds + kSortThreads / 32 * experts;
 }
 inline constexpr std::uint32_t kSortScratch = 64 * 1024;  // bytes
 constexpr std::uint32_t sort_routers(std::uint32_t columns) {

@@ -10,10 +10,10 @@
 //                       or, with more in between: ... product of w13 ─► activate ─► of w2 ...
 //
 // Between sort and combine a slot is a row: rows are grouped by expert, ascending slots in each,
-// and an expert's rows are cut into tiles of at most SortParams::tile_tokens whose sizes differ by
-// at most one group of 8. Rows of a tile are padded to a multiple of 8; padding rows hold anything,
-// and nothing that is kept depends on them. Activations of a tile are what tensor cores read from
-// shared memory, unit after unit:
+// and an expert's rows are cut into tiles of at most GatherParams::tile_tokens whose sizes differ
+// by at most one group of 8. Rows of a tile are padded to a multiple of 8; padding rows hold
+// anything, and nothing that is kept depends on them. Activations of a tile are what tensor cores
+// read from shared memory, unit after unit:
 //
 //   byte of (row r of the tile, column c) = tile.first_row * units * 128
 //       + (c / 64) * tile.rows * 128 + r * 128 + (((c % 64) / 8) ^ (r % 8)) * 16 + (c % 8) * 2
@@ -171,16 +171,16 @@ struct Tile {
 };
 
 // Tables of rows, at most slots + 7 * tiles of them, see most_rows. Sort knows a slot's rank among
-// the slots of its expert in its chunk (sort_chunk), and the first row of those; gather adds them
-// up and writes row_of_slot, and slot_of_row and expert_of_row but for padding.
+// the slots of its expert in its chunk (sort_chunk), and how many those are; gather adds them up
+// and writes the others.
 struct Sorted {
   Tile* tiles = nullptr;
   std::uint32_t* tile_count = nullptr;    // [1]
   std::uint32_t* work = nullptr;          // [2]: counters of the products; 0 between calls
   std::uint32_t* done = nullptr;          // [tiles]: groups of h that are there; 0 between calls
-  std::uint32_t* counted = nullptr;       // [1]: blocks of sort that have counted; 0 between calls
   std::int32_t* rank_of_slot = nullptr;   // [slots], with the expert: see ranked; -1: of none here
-  std::uint32_t* first_rows = nullptr;    // [chunks][experts]; first their counts
+  std::uint32_t* counts = nullptr;        // [chunks][experts]: slots
+  std::uint32_t* stretches = nullptr;     // [of kStretch chunks][experts]: sums; 0 between calls
   std::int32_t* row_of_slot = nullptr;    // [slots], -1: computed nowhere here
   std::int32_t* slot_of_row = nullptr;    // [rows], -1: padding
   std::int32_t* expert_of_row = nullptr;  // [rows], local; -1: padding
@@ -198,10 +198,9 @@ struct Prefetch {
 
 struct SortParams {
   Call call{};
-  RouteParams route{};                      // columns 0: ids and weights are given
-  std::uint32_t experts = 0;                // local
-  std::uint32_t tile_tokens = kTileTokens;  // at most, of a tile: 32, 64 or 128
-  std::uint32_t chunks = 1;                 // blocks; those behind prefetch
+  RouteParams route{};        // columns 0: ids and weights are given
+  std::uint32_t experts = 0;  // local
+  std::uint32_t chunks = 1;   // blocks; those behind prefetch
   Prefetch prefetch{};
   Sorted to{};
 };
@@ -221,6 +220,8 @@ struct PrepareParams {
 struct GatherParams {
   Call call{};
   Layer layer{};
+  std::uint32_t chunks = 1;                 // of sort; each has as many blocks as others
+  std::uint32_t tile_tokens = kTileTokens;  // at most, of a tile: 32, 64 or 128
   Sorted sorted{};
   std::uint8_t* tiles = nullptr;  // of layer.w13.units
   float raise = 1;                // see product_raise
@@ -337,6 +338,7 @@ struct CombineParams {
   Sorted sorted{};
   const void* rows = nullptr;  // raw or rounded, as the kernel reads them, [rows][64 * w2.groups]
   std::uint32_t tables_are_late = 0;  // the product writes them
+  std::uint32_t sums = 0;             // of stretches
   DeviceLora lora{};
 };
 

@@ -137,9 +137,7 @@ struct TilePlace {
     return row + std::uint64_t{piece / 8} * step + ((piece % 8) ^ turn) * 16;
   }
 };
-__device__ inline TilePlace tile_place(const Sorted& sorted, std::uint32_t row,
-                                       std::uint32_t units) {
-  const Tile tile = sorted.tiles[sorted.tile_of_row[row / 8]];
+__device__ inline TilePlace tile_place(const Tile& tile, std::uint32_t row, std::uint32_t units) {
   const std::uint32_t r = row - tile.first_row;
   return {std::uint64_t{tile.first_row} * units * 128 + r * 128, tile.rows * 128, r % 8};
 }

@@ -74,12 +74,14 @@ struct ExpertTables {
   }
 };
 
-// All threads of a block, `count` slots of expert threadIdx.x each: what is in front of the expert.
-// `partial`: one for each warp.
+// All threads of a block, `count` slots of expert first + threadIdx.x each: what is in front of the
+// expert, where that of the first one is known if it is not the first of all. `partial`: one for
+// each warp.
 __device__ inline void add_up_experts(const ExpertTables& to, Extent* partial,
                                       std::uint32_t experts, std::uint32_t tile_tokens,
-                                      std::uint32_t count) {
-  const std::uint32_t expert = threadIdx.x, lane = expert % 32, warp = expert / 32;
+                                      std::uint32_t count, std::uint32_t first = 0) {
+  const std::uint32_t expert = first + threadIdx.x;
+  const std::uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const Extent own = Extent::of(count, tile_tokens), sum = sum_to_here(own);
   if (lane == 31) partial[warp] = sum;
   __syncthreads();
@@ -87,16 +89,14 @@ __device__ inline void add_up_experts(const ExpertTables& to, Extent* partial,
   const Extent part = lane < warp ? partial[lane] : Extent{};
   const Extent before{__reduce_add_sync(kAllLanes, part.groups),
                       __reduce_add_sync(kAllLanes, part.tiles)};
-  const Extent all = before + sum;
+  Extent all = before + sum;
+  if (first != 0) all = all + Extent{to.first_group[first], to.first_tile[first]};
   if (expert < experts) {
     to.totals[expert] = count;
-    to.first_group[expert] = all.groups - own.groups;
-    to.first_tile[expert] = all.tiles - own.tiles;
+    to.first_group[expert + 1] = all.groups;
+    to.first_tile[expert + 1] = all.tiles;
   }
-  if (expert + 1 == experts) {
-    to.first_group[experts] = all.groups;
-    to.first_tile[experts] = all.tiles;
-  }
+  if (expert == 0) to.first_group[0] = to.first_tile[0] = 0;
   __syncthreads();
 }
 
@@ -114,12 +114,26 @@ __device__ inline std::uint32_t expert_at(const std::uint32_t* firsts, std::uint
   return low;
 }
 
-// Tile `number` of all, one of the expert's: the first ones have one group more where groups do not
-// come out even.
+// An expert's groups in its tiles: the first ones have one more where groups do not come out even.
+struct Share {
+  std::uint32_t each, larger;  // groups of a tile; tiles with one more
+
+  __device__ Share(const ExpertTables& of, std::uint32_t expert) {
+    const std::uint32_t groups = of.first_group[expert + 1] - of.first_group[expert];
+    const std::uint32_t tiles = of.first_tile[expert + 1] - of.first_tile[expert];
+    each = tiles == 1 ? groups : groups / tiles;
+    larger = groups - each * tiles;
+  }
+  // The tile of the expert that has its group.
+  __device__ std::uint32_t tile(std::uint32_t group) const {
+    if (group < each) return 0;
+    const std::uint32_t in_larger = larger * (each + 1);
+    return group < in_larger ? group / (each + 1) : larger + (group - in_larger) / each;
+  }
+};
+// Tile `number` of all, one of the expert's.
 __device__ inline Tile tile_of(const ExpertTables& of, std::uint32_t expert, std::uint32_t number) {
-  const std::uint32_t groups = of.first_group[expert + 1] - of.first_group[expert];
-  const std::uint32_t tiles = of.first_tile[expert + 1] - of.first_tile[expert];
-  const std::uint32_t each = tiles == 1 ? groups : groups / tiles, larger = groups - each * tiles;
+  const auto [each, larger] = Share(of, expert);
   const std::uint32_t own = number - of.first_tile[expert];
   const std::uint32_t first = own * each + min(own, larger);
   Tile made;
