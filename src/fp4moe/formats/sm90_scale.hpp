@@ -12,7 +12,7 @@ namespace fp4moe::formats {
 
 // Whatever changes in the layout changes it, so that what was packed before is refused and not
 // misread.
-inline constexpr std::string_view kSm90Generation = "g2";
+inline constexpr std::string_view kSm90Generation = "g3";
 
 // MXFP4: the stored byte is the E8M0 byte + 126 - offset, the factor 2^offset. The offset of scales
 // that lie between two bytes. Errors: scale.range, where no offset holds both.

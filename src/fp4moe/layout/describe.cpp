@@ -58,7 +58,8 @@ std::string word_code_drawing(const WordCode& code) {
   std::array<std::string, 16> places;
   for (unsigned reg = 0; reg < 4; ++reg)
     for (unsigned bit = 0; bit < 4; ++bit)
-      places[code.bits[reg][bit]] = fmt::format("x{}.{}", reg, bit);
+      places[code.bits[reg][bit] % 16] =
+          fmt::format("{}x{}.{}", code.bits[reg][bit] < 16 ? "" : "~", reg, bit);
   std::string line = "\nbit  ", from = "code ", mixed = "xor  ";
   for (unsigned place = 16; place-- > 0;) {
     line += fmt::format("{:>6}", place);
@@ -68,8 +69,10 @@ std::string word_code_drawing(const WordCode& code) {
   line += "\n" + from + "\n";
   if ((code.mix.below | code.mix.above) == 0) return line;
   return line + mixed +
-         "\n\nxor: the code's bit is stored XORed with the stored bit of this number, in the high "
-         "half\nof this number + 16; beyond the word there is none.\n";
+         "\n\n~: of the code in the other half. xor: the code's bit is stored XORed with the "
+         "stored "
+         "bit of\nthis number, in the high half of this number + 16; beyond the word there is "
+         "none.\n";
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Every map against the closed formula by which its format is documented, element by element. The
 // formulas are written as the documents write them; none looks at digits.
 #include <array>
+#include <bit>
 #include <string>
 #include <vector>
 
@@ -275,9 +276,9 @@ std::uint32_t hopper_register(std::uint32_t w, unsigned reg) {
 
 std::uint32_t native_register(std::uint32_t w, unsigned reg) {
   if (reg == 0) return w & kMask;
-  if (reg == 1) return (w << 3) & kMask;
-  if (reg == 2) return ((w << 1) ^ (w >> 3)) & kMask;
-  return ((w << 2) ^ (w << 6)) & kMask;
+  if (reg == 1) return (w << 6) & kMask;
+  if (reg == 2) return std::rotr(w, 4) & kMask;
+  return ((w << 2) ^ (w >> 6)) & kMask;
 }
 
 TEST(Formulas, ScatteredBitsComeBackByTheKernelsShiftsAndMasks) {

@@ -13,11 +13,13 @@ namespace fp4moe::layout {
 // Places of a word that do not hold a code's bit alone, but XORed with what is stored kReach places
 // below or above.
 struct WordMix {
-  static constexpr unsigned kReach = 4;
+  static constexpr unsigned kReach = 8;
   std::uint32_t below = 0, above = 0;  // masks of such places
 
-  // Twice: what is added may have been added to.
-  constexpr std::uint32_t mixed(std::uint32_t own) const { return own ^ added(own ^ added(own)); }
+  // Three times: what is added may have been added to, and that as well.
+  constexpr std::uint32_t mixed(std::uint32_t own) const {
+    return own ^ added(own ^ added(own ^ added(own)));
+  }
   constexpr std::uint32_t unmixed(std::uint32_t stored) const { return stored ^ added(stored); }
   constexpr std::uint32_t added(std::uint32_t stored) const {
     return ((stored << kReach) & below) ^ ((stored >> kReach) & above);
@@ -26,21 +28,26 @@ struct WordMix {
 
 struct WordCode {
   std::string_view name{};
-  // bits[register][b]: the place in the 16-bit half of the code's bit b (3: sign, 2..0: magnitude).
+  // bits[register][b]: the place in the 16-bit half of the code's bit b (3: sign, 2..0: magnitude);
+  // from 16 on in the other half.
   std::array<std::array<std::uint8_t, 4>, 4> bits{};
   WordMix mix{};
+
+  // In the word.
+  constexpr unsigned place(unsigned slot, unsigned b) const {
+    return (slot / 4 * 16 + bits[slot % 4][b]) % 32;
+  }
 
   // What a code adds to its word, by XOR; `slot` is 4 * half + register.
   constexpr std::uint32_t spread(unsigned slot, std::uint8_t code) const {
     std::uint32_t own = 0;
-    for (unsigned b = 0; b < 4; ++b)
-      own |= ((code >> b) & std::uint32_t{1}) << (slot / 4 * 16 + bits[slot % 4][b]);
+    for (unsigned b = 0; b < 4; ++b) own |= ((code >> b) & std::uint32_t{1}) << place(slot, b);
     return mix.mixed(own);
   }
   constexpr std::uint8_t collect(unsigned slot, std::uint32_t word) const {
-    const std::uint32_t half = mix.unmixed(word) >> (slot / 4 * 16);
+    const std::uint32_t own = mix.unmixed(word);
     unsigned code = 0;
-    for (unsigned b = 0; b < 4; ++b) code |= ((half >> bits[slot % 4][b]) & 1u) << b;
+    for (unsigned b = 0; b < 4; ++b) code |= ((own >> place(slot, b)) & 1u) << b;
     return static_cast<std::uint8_t>(code);
   }
 };
@@ -67,18 +74,18 @@ inline constexpr WordCode kHopperCode{.name = "hopper",
                                                 {13, 10, 11, 14}}}};
 static_assert(is_whole(kHopperCode));
 
-// The project's own, nine operations for all four registers:
+// The project's own, eight operations for all four registers:
 //
-//   w & M      (w << 3) & M      ((w << 1) ^ (w >> 3)) & M      ((w << 2) ^ (w << 6)) & M
+//   w & M      (w << 6) & M      rotated(w >> 4) & M      ((w << 2) ^ (w >> 6)) & M
 //
-// with M = 0x81C081C0. Of registers 2 and 3 one shift brings the sign and the other the magnitude;
-// what else they bring under the mask is in the word a second time, and goes.
+// with M = 0x81C081C0. Of register 3 either shift brings some of the bits; what else they bring
+// under the mask is in the word a second time, and goes. No seven operations of this kind do.
 inline constexpr WordCode kNativeCode{.name = "native_sm90",
-                                      .bits = {{{6, 7, 8, 15},    //
-                                                {3, 4, 5, 12},    //
-                                                {9, 10, 11, 14},  //
-                                                {0, 1, 2, 13}}},
-                                      .mix = {.below = 0x2E002E00, .above = 0x00074007}};
+                                      .bits = {{{6, 7, 8, 15},     //
+                                                {0, 1, 2, 9},      //
+                                                {10, 11, 12, 19},  //
+                                                {4, 5, 14, 13}}},
+                                      .mix = {.below = 0x40004000, .above = 0x00302030}};
 static_assert(is_whole(kNativeCode));
 
 }  // namespace fp4moe::layout

@@ -1,6 +1,6 @@
 // Four codes, one in each of four nibbles, become the low and the high byte of a 16-bit half of a
 // word, or four nibbles of the two bytes become two bytes of codes x1 x0 and x3 x2: how, at compile
-// time.
+// time. What halves have of each other is exchanged apart (Exchange).
 #pragma once
 #include <array>
 #include <cstddef>
@@ -24,72 +24,100 @@ struct RecodeByte {
   std::array<bool, 4> is_used{};
   std::array<Field, 8> fields{};  // from the lowest up
   std::size_t count = 0;          // 0: it does not consist of fields
-  bool adds_upper = false;        // the byte from bit 4 on is XORed into the lowest field
 };
 struct RecodeBytes {
   RecodeByte byte[2] = {};
 };
 
-// A half of a word whose other half is zero, from its four codes, or the other way.
-constexpr unsigned recoded_half(const layout::WordCode& words, bool backwards, unsigned from) {
+// Beyond a half's own codes: the sign of register `guest` is that of the other half, and stands in
+// the low byte where the sign of register `host` would follow its magnitude, were it there. The low
+// byte is XORed with `to_low` of the high one, when that is done; the high byte of the lower half,
+// before, with `across` of the low one of the upper half.
+struct Exchange {
+  static constexpr unsigned kNone = 4;
+  unsigned guest = kNone, host = kNone;
+  std::uint8_t to_low = 0, across = 0;
+};
+inline constexpr std::uint8_t kSignPlace = 8;  // of a nibble, and of the low byte
+
+constexpr Exchange exchange_of(std::uint8_t code) {
+  const layout::WordCode words = word_code(code);
+  Exchange made{.to_low = static_cast<std::uint8_t>(words.mix.above),
+                .across = static_cast<std::uint8_t>(words.mix.above >> 8)};
+  for (unsigned reg = 0; reg < 4; ++reg) {
+    if (words.bits[reg][3] == 16 + 3) made.guest = reg;
+    if (words.bits[reg][0] == 0 && words.bits[reg][2] == 2) made.host = reg;
+  }
+  return made;
+}
+
+// A half by itself: the guest is its own.
+constexpr layout::WordCode half_code(std::uint8_t code) {
+  layout::WordCode words = word_code(code);
+  for (auto& places : words.bits) places[3] %= 16;
+  words.mix.above &= 0xFF;
+  words.mix.below &= 0xFFFF;
+  return words;
+}
+
+// Two bytes of four nibbles.
+constexpr unsigned recoded_half(std::uint8_t code, bool backwards, unsigned from) {
+  const layout::WordCode words = half_code(code);
   unsigned made = 0;
   for (unsigned reg = 0; reg < 4; ++reg)
     made ^= backwards ? unsigned{words.collect(reg, from)} << (4 * reg)
                       : words.spread(reg, static_cast<std::uint8_t>((from >> (4 * reg)) & 15));
-  return made;
+  if (backwards) return made;
+  // Of the low byte what it has by itself, and what comes with the host.
+  layout::WordCode own = words;
+  own.mix = {};
+  unsigned low = 0;
+  const Exchange exchange = exchange_of(code);
+  for (unsigned reg = 0; reg < 4; ++reg) {
+    const auto value = static_cast<std::uint8_t>((from >> (4 * reg)) & 15);
+    low ^= own.spread(reg, reg == exchange.guest ? value & 7 : value);
+    if (exchange.guest != Exchange::kNone && reg == exchange.host) low ^= value & kSignPlace;
+  }
+  return (made & 0xFF00) | (low & 0xFF);
 }
 
-// Fields as they would be if places held nothing but their own bits, then whether they are.
-constexpr void add_fields(RecodeByte& byte, layout::WordCode words, bool backwards,
-                          unsigned second) {
-  words.mix = {};
-  unsigned own[16] = {};  // what each bit becomes
-  for (unsigned at = 0; at < 16; ++at)
-    own[at] = (recoded_half(words, backwards, 1u << at) >> (8 * second)) & 0xFF;
+constexpr void add_fields(RecodeByte& byte) {
+  std::array<unsigned, 8> from{};  // each bit alone comes from one bit of the nibbles
   for (unsigned bit = 0; bit < 8; ++bit) {
-    unsigned at = 0;
-    while (own[at] != 1u << bit) ++at;
-    const RecodeByte::Field field{at / 4, at % 4, bit};
-    const RecodeByte::Field* last = bit == 0 ? nullptr : &byte.fields[byte.count - 1];
-    if (last == nullptr || last->nibble != field.nibble ||
-        last->from + field.to != field.from + last->to)
-      byte.fields[byte.count++] = field;
+    unsigned found = 0;
+    for (unsigned at = 0; at < 16; ++at) {
+      const unsigned made = byte.table[at / 4][1u << at % 4];
+      if (((made >> bit) & 1) == 0) continue;
+      if (made != 1u << bit || found++ != 0) return;
+      from[bit] = at;
+    }
+    if (found == 0) return;
   }
-  const unsigned lowest = (1u << byte.fields[1].to) - 1;
-  bool is_own = true, is_added = lowest <= 15;
-  for (unsigned at = 0; at < 16; ++at) {
-    const unsigned made = byte.table[at / 4][1u << at % 4];
-    is_own = is_own && made == own[at];
-    is_added = is_added && made == (own[at] ^ ((own[at] >> 4) & lowest));
-  }
-  byte.adds_upper = !is_own;
-  if (!is_own && !is_added) byte.count = 0;
+  for (unsigned bit = 0; bit < 8; ++bit)
+    if (bit == 0 || from[bit] != from[bit - 1] + 1 || from[bit] % 4 == 0)
+      byte.fields[byte.count++] = {from[bit] / 4, from[bit] % 4, bit};
 }
 
 constexpr RecodeBytes recode_bytes(std::uint8_t code, bool backwards) {
-  const layout::WordCode words = word_code(code);
   RecodeBytes made;
   for (unsigned second = 0; second < 2; ++second) {
     RecodeByte& byte = made.byte[second];
     for (unsigned nibble = 0; nibble < 4; ++nibble)
       for (unsigned value = 0; value < 16; ++value) {
-        const unsigned half = recoded_half(words, backwards, value << (4 * nibble));
+        const unsigned half = recoded_half(code, backwards, value << (4 * nibble));
         const auto part = static_cast<std::uint8_t>(half >> (8 * second));
         byte.table[nibble][value] = part;
         byte.is_used[nibble] = byte.is_used[nibble] || part != 0;
       }
-    add_fields(byte, words, backwards, second);
+    add_fields(byte);
   }
   return made;
 }
 
-// What halves add to each other: the upper one's low byte, four bits higher, to these places of the
-// lower one's high byte.
-constexpr std::uint8_t recode_across(std::uint8_t code) {
-  return static_cast<std::uint8_t>((word_code(code).mix.above >> 8) & 0xF0);
-}
-static_assert(layout::WordMix::kReach == 4);
-static_assert(((layout::kHopperCode.mix.below | layout::kNativeCode.mix.below) & 0xF0000) == 0,
-              "nothing of the lower half is added to the upper one");
+static_assert(layout::WordMix::kReach == 8, "bytes are XORed with their neighbours");
+static_assert(((layout::kHopperCode.mix.below | layout::kNativeCode.mix.below) & 0x00FF00FF) == 0,
+              "nothing is added to a low byte from below");
+static_assert(((layout::kHopperCode.mix.above | layout::kNativeCode.mix.above) >> 24) == 0,
+              "nothing is beyond the upper half");
 
 }  // namespace fp4moe::kernels::cpu

@@ -57,14 +57,14 @@ struct ShuffleTiles {
       a = Ops::low_nibbles(x, y);
       b = Ops::high_nibbles(x, y);
     } else {
-      static_assert(kAcross == 0);
+      static_assert(kExchange.guest == Exchange::kNone && kExchange.to_low == 0);
       recode<Backwards>(a, b);
     }
   }
 
   template <bool Backwards>
   static constexpr RecodeBytes kBytes = recode_bytes(Pattern.code, Backwards);
-  static constexpr std::uint8_t kAcross = recode_across(Pattern.code);
+  static constexpr Exchange kExchange = exchange_of(Pattern.code);
   template <bool Backwards>
   [[gnu::always_inline]] static void recode(V& a, V& b) {
     const V nibbles[4] = {a & 15, Ops::template right<4>(a), b & 15, Ops::template right<4>(b)};
@@ -75,7 +75,16 @@ struct ShuffleTiles {
   template <bool Backwards>
   [[gnu::always_inline]] static void swap_recode(V& x0, V& x1, V& x2, V& x3) {
     if constexpr (Backwards) {
-      if constexpr (kAcross != 0) x2 ^= (x1 << 4) & kAcross;
+      if constexpr (kExchange.across != 0) {
+        const V across = x1 & kExchange.across;
+        x2 ^= across;
+        x0 ^= across & kExchange.to_low;
+      }
+      if constexpr (kExchange.guest != Exchange::kNone) {
+        const V signs = (x0 ^ x1) & kSignPlace;
+        x0 ^= signs;
+        x1 ^= signs;
+      }
       recode<true>(x0, x2);
       recode<true>(x1, x3);
       const V low = x0, high = x2;
@@ -87,12 +96,21 @@ struct ShuffleTiles {
       const V lower[4] = {x0 & 15, x1 & 15, x2 & 15, x3 & 15};
       const V upper[4] = {Ops::template right<4>(x0), Ops::template right<4>(x1),
                           Ops::template right<4>(x2), Ops::template right<4>(x3)};
-      x0 = recoded<false, 0>(lower);
-      x1 = recoded<false, 0>(upper);
-      x2 = recoded<false, 1>(lower);
       x3 = recoded<false, 1>(upper);
-      if constexpr (kAcross != 0) x2 ^= (x1 << 4) & kAcross;
+      x1 = low_byte(upper, lower, x3);
+      x2 = recoded<false, 1>(lower);
+      if constexpr (kExchange.across != 0) x2 ^= x1 & kExchange.across;
+      x0 = low_byte(lower, upper, x2);
     }
+  }
+  [[gnu::always_inline]] static V low_byte(const V (&own)[4], const V (&other)[4], const V& high) {
+    V nibbles[4] = {own[0], own[1], own[2], own[3]};
+    if constexpr (kExchange.guest != Exchange::kNone)
+      nibbles[kExchange.host] = (own[kExchange.host] & (kSignPlace - 1)) |  //
+                                (other[kExchange.guest] & kSignPlace);
+    V low = recoded<false, 0>(nibbles);
+    if constexpr (kExchange.to_low != 0) low ^= high & kExchange.to_low;
+    return low;
   }
   template <bool Backwards, std::size_t Byte>
   [[gnu::always_inline]] static V recoded(const V (&nibbles)[4]) {
@@ -122,7 +140,6 @@ struct ShuffleTiles {
     } else {
       constexpr unsigned kBits = kByte.fields[F + 1].to - kByte.fields[F].to;
       const V above = inserted<Backwards, Byte, F + 1>(nibbles);
-      if constexpr (F == 0 && kByte.adds_upper) field ^= Ops::template right<4 - kBits>(above);
       return Ops::template insert<kBits>(field, above);
     }
   }

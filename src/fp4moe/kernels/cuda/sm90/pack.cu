@@ -60,9 +60,14 @@ __device__ PackCodes load_codes(const PackParams& p, const PackRow& row, std::ui
 template <unsigned reg>
 __device__ std::uint32_t spread(std::uint32_t byte) {
   constexpr auto kBits = layout::kNativeCode.bits[reg];
-  static_assert(kBits[1] == kBits[0] + 1 && kBits[2] == kBits[0] + 2 && kBits[3] >= 3);
   const std::uint32_t pair = (byte & 0xFu) | (byte & 0xF0u) << 12;
-  return (pair & 0x00070007u) << kBits[0] | (pair & 0x00080008u) << (kBits[3] - 3);
+  std::uint32_t made = 0;
+#pragma unroll
+  for (std::uint32_t b = 0; b < 4; ++b) {
+    const std::uint32_t own = pair & 0x00010001u << b, by = (kBits[b] - b) % 32;
+    made |= __funnelshift_l(own, own, by);
+  }
+  return made;
 }
 
 __device__ std::uint8_t packed_scale(const PackParams& p, std::uint32_t code) {

@@ -41,12 +41,13 @@ struct Fragment {
 
 // A word without its scales: 2^-126 times the code's value, for tokens that are 2^64 times theirs
 // (products of both are float32 numbers well inside its range). Scales then multiply sums, a few
-// instead of all weights. Where two shifts meet, one brings signs and the other magnitudes; what
-// else they bring was XORed into the word beforehand (layout/word_code.hpp), so that one mask does.
+// instead of all weights. Where two shifts meet, either brings some of the bits; what else they
+// bring was XORed into the word beforehand (layout/word_code.hpp), so that one mask does. Shifts to
+// the left take the unit of multiplications, all else that of logic: both have about as much to do.
 __device__ inline Fragment plain_fragment(std::uint32_t word) {
   constexpr std::uint32_t kMask = 0x81C081C0u;
-  return {word & kMask, (word << 3) & kMask, ((word << 1) ^ (word >> 3)) & kMask,
-          ((word << 2) ^ (word << 6)) & kMask};
+  return {word & kMask, (word << 6) & kMask, __funnelshift_r(word, word, 4) & kMask,
+          ((word << 2) ^ (word >> 6)) & kMask};
 }
 inline constexpr float kLower = 0x1p-64f;
 
