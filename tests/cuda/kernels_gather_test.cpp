@@ -45,7 +45,7 @@ class Gather : public OnDevice {
     if (c.is_batched)
       for (std::uint32_t slot = 0; slot < rows_of_x; ++slot) {
         const std::uint32_t e = slot / c.tokens;
-        counts[e] = static_cast<std::int32_t>(e * 3 % (c.tokens + 1));
+        counts[e] = static_cast<std::int32_t>(e % 4 == 3 ? c.tokens : e * 3 % c.tokens);
         experts[slot] =
             static_cast<std::int32_t>(slot % c.tokens) < counts[e] ? static_cast<int>(e) : -1;
       }
@@ -203,12 +203,13 @@ TEST_F(Gather, LeavesQuantisedValuesAsTheyCome) {
 }
 
 TEST_F(Gather, TakesTheOccupiedRowsOfBatches) {
-  expect_gathered({.kind = Quantise::mxfp8,
-                   .tokens = 40,
-                   .top_k = 1,
-                   .experts = 17,
-                   .hidden = 320,
-                   .is_batched = true});
+  for (const std::uint32_t capacity : {40u, 200u})
+    expect_gathered({.kind = Quantise::mxfp8,
+                     .tokens = capacity,
+                     .top_k = 1,
+                     .experts = 17,
+                     .hidden = 320,
+                     .is_batched = true});
 }
 
 }  // namespace

@@ -70,9 +70,8 @@ std::string word_code_drawing(const WordCode& code) {
   if ((code.mix.below | code.mix.above) == 0) return line;
   return line + mixed +
          "\n\n~: of the code in the other half. xor: the code's bit is stored XORed with the "
-         "stored "
-         "bit of\nthis number, in the high half of this number + 16; beyond the word there is "
-         "none.\n";
+         "stored bit of\nthis number, in the high half of this number + 16; beyond the word there "
+         "is none.\n";
 }
 
 }  // namespace

@@ -60,25 +60,24 @@ constexpr layout::WordCode half_code(std::uint8_t code) {
   return words;
 }
 
-// Two bytes of four nibbles.
+// Two bytes of four nibbles: all of the high one, and what the low one has by itself, the guest's
+// sign in the host's nibble.
 constexpr unsigned recoded_half(std::uint8_t code, bool backwards, unsigned from) {
-  const layout::WordCode words = half_code(code);
-  unsigned made = 0;
-  for (unsigned reg = 0; reg < 4; ++reg)
-    made ^= backwards ? unsigned{words.collect(reg, from)} << (4 * reg)
-                      : words.spread(reg, static_cast<std::uint8_t>((from >> (4 * reg)) & 15));
-  if (backwards) return made;
-  // Of the low byte what it has by itself, and what comes with the host.
-  layout::WordCode own = words;
-  own.mix = {};
-  unsigned low = 0;
+  layout::WordCode words = half_code(code);
   const Exchange exchange = exchange_of(code);
+  if (!backwards) words.mix.above = 0;
+  unsigned made = 0;
   for (unsigned reg = 0; reg < 4; ++reg) {
-    const auto value = static_cast<std::uint8_t>((from >> (4 * reg)) & 15);
-    low ^= own.spread(reg, reg == exchange.guest ? value & 7 : value);
-    if (exchange.guest != Exchange::kNone && reg == exchange.host) low ^= value & kSignPlace;
+    auto value = static_cast<std::uint8_t>((from >> (4 * reg)) & 15);
+    if (backwards) {
+      made |= unsigned{words.collect(reg, from)} << (4 * reg);
+      continue;
+    }
+    if (exchange.guest != Exchange::kNone && reg == exchange.host) made ^= value & kSignPlace;
+    if (reg == exchange.guest) value &= kSignPlace - 1;
+    made ^= words.spread(reg, value);
   }
-  return (made & 0xFF00) | (low & 0xFF);
+  return made;
 }
 
 constexpr void add_fields(RecodeByte& byte) {

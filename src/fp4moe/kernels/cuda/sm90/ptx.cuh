@@ -106,17 +106,6 @@ __device__ inline void wait_for_count(const std::uint32_t* from, std::uint32_t c
   asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 
-// Counts up to `most`, then from 0 again; returns the count before. What this thread has seen is
-// there for those that count later.
-__device__ inline std::uint32_t count_in_order(std::uint32_t* at, std::uint32_t most) {
-  std::uint32_t before;
-  asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;"
-               : "=r"(before)
-               : "l"(at), "r"(most)
-               : "memory");
-  return before;
-}
-
 // Some bytes, by the thread itself: it goes on, and waits for all it began.
 __device__ inline void copy_later4(std::uint32_t to, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
