@@ -148,12 +148,12 @@ class Combine : public OnDevice {
     params.layer.down_global = globals.as<float>();
     // Tiles, counters of products, groups that are done, sums of sort, and a number behind them.
     constexpr std::uint32_t kTiles = 300, kSums = 270;
-    std::vector<std::uint32_t> numbers(3 + kTiles + kSums + 1, 7);
+    std::vector<std::uint32_t> numbers(4 + kTiles + kSums + 1, 7);
     numbers[0] = kTiles;
     const Memory counters = upload(numbers);
     params.sorted.tile_count = counters.as<std::uint32_t>();
     params.sorted.work = params.sorted.tile_count + 1;
-    params.sorted.done = params.sorted.tile_count + 3;
+    params.sorted.done = params.sorted.tile_count + 4;
     params.sorted.stretches = params.sorted.done + kTiles;
     params.sums = kSums;
     params.tables_are_late = c.tokens % 2;

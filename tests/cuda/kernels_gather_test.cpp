@@ -17,7 +17,8 @@ struct Case {
   std::uint32_t tokens = 0, top_k = 0, experts = 0, hidden = 0;
   std::uint32_t stride = 0;  // 0: hidden
   std::uint32_t tile_tokens = kTileTokens;
-  bool to_last = false;  // expert, all slots
+  std::uint32_t filled = 0xFFFFFFFF;  // tiles
+  bool to_last = false;               // expert, all slots
   bool has_scale_each = false, in_bf16 = false, is_quantised = false, is_batched = false;
 };
 
@@ -61,9 +62,14 @@ class Gather : public OnDevice {
           scales.empty()
               ? 1.0f
               : scales[c.has_scale_each ? static_cast<std::size_t>(plain.expert_of_row[row]) : 0]);
+      const auto tile = static_cast<std::uint32_t>(plain.tile_of_row[row / 8]);
       for (std::uint32_t column = 0; column < units * kUnit; ++column) {
-        const float found =
-            formats::Bf16::decode(in_tile(made, tile_byte(plain, row, column, units)));
+        const std::uint16_t bits = in_tile(made, tile_byte(plain, row, column, units));
+        if (tile >= c.filled) {
+          ASSERT_EQ(bits, kUntouched) << "row " << row << ", column " << column;
+          continue;
+        }
+        const float found = formats::Bf16::decode(bits);
         const float value = column < c.hidden ? as_stored(Type::bf16, wanted[column]) : 0.0f;
         ASSERT_TRUE(found == value || (std::isnan(found) && std::isnan(value)))
             << "row " << row << ", column " << column << ": " << found << ", not " << value;
@@ -72,6 +78,8 @@ class Gather : public OnDevice {
   }
 
  private:
+  static constexpr std::uint16_t kUntouched = 0x5A5A;
+
   static std::vector<float> scales_of(const Case& c) {
     std::vector<float> made;
     for (std::uint32_t e = 0; e < (c.has_scale_each ? c.experts : 1); ++e)
@@ -103,7 +111,8 @@ class Gather : public OnDevice {
     const std::vector<std::int32_t> untouched(std::max(slots, rows), 7);
     const Memory row_of_slot = upload(untouched), slot_of_row = upload(untouched);
     const Memory expert_of_row = upload(untouched), tile_of_row = upload(untouched);
-    const Memory counts_on_device = upload(counts), to = room<std::uint16_t>(count);
+    const Memory counts_on_device = upload(counts);
+    const Memory to = upload(std::vector<std::uint16_t>(count, kUntouched));
     GatherParams params;
     params.call.x = {x_on_device.data(), c.type, c.tokens, stride};
     params.call.tokens = c.tokens;
@@ -130,6 +139,7 @@ class Gather : public OnDevice {
     params.sorted.expert_of_row = expert_of_row.as<std::int32_t>();
     params.sorted.tile_of_row = tile_of_row.as<std::int32_t>();
     params.tiles = to.as<std::uint8_t>();
+    params.filled = c.filled;
     run("fp4moe_sm90_gather", params,
         {gather_blocks(params.layer, c.tokens, params.chunks, 40), kGatherThreads,
          gather_shared(c.experts)});
@@ -169,6 +179,11 @@ TEST_F(Gather, CutsManyTokensOfOneExpertIntoEvenTiles) {
                        .hidden = 64,
                        .tile_tokens = tile_tokens,
                        .to_last = true});
+}
+
+TEST_F(Gather, LeavesLaterTilesToTheProduct) {
+  for (const std::uint32_t filled : {0u, 1u, 7u, 8u, 100u})
+    expect_gathered({.tokens = 700, .top_k = 3, .experts = 5, .hidden = 128, .filled = filled});
 }
 
 TEST_F(Gather, ReadsAllTypesAlignedOrNot) {

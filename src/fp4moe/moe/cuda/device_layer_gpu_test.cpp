@@ -2,6 +2,8 @@
 #include <numeric>
 #include <thread>
 
+#include <fmt/format.h>
+
 #include "fp4moe/moe/cuda/device_layer.hpp"
 #include "fp4moe/moe/cuda/test_clear_tokens.hpp"
 #include "fp4moe/moe/cuda/test_device.hpp"
@@ -12,6 +14,18 @@ namespace {
 using namespace testing;  // NOLINT(google-build-using-namespace): helpers of this test alone
 
 class DeviceLayers : public OnDevice {};
+
+// Tokens in rows of another type, `stride` bytes each.
+std::vector<std::byte> rows_in(const TestTokens& tokens, DType dtype, std::uint64_t stride) {
+  std::vector<std::byte> made(tokens.tokens * stride);
+  std::vector<float> row(tokens.hidden);
+  for (std::uint64_t t = 0; t < tokens.tokens; ++t) {
+    read_row(tokens.rows(), t, std::span(row));
+    write_row(std::span<const float>(row),
+              {made.data(), dtype, tokens.tokens, tokens.hidden, stride}, t);
+  }
+  return made;
+}
 
 TEST_F(DeviceLayers, AgreeWithTheReferenceForAnyNumberOfTokens) {
   const std::pair<WeightFormat, Sizes> shapes[] = {
@@ -67,6 +81,53 @@ TEST_F(DeviceLayers, AgreeWithTheReferenceForManyTokens) {
           << formats::name(format) << ", " << count;
     }
   }
+}
+
+// Later tiles of bf16 tokens are laid out by the product, those of float32 by gather.
+void expect_same_bits(const DeviceLayer& layer, const TestTokens& tokens, Upload& given,
+                      const WorkspaceLimits& limits) {
+  const std::uint64_t stride = tokens.hidden * sizeof(float);
+  const Memory floats = upload(layer.device(), rows_in(tokens, DType::f32, stride));
+  run(layer, given, limits);
+  const std::vector<std::byte> moved = given.bytes();
+  given.call.x = {floats.data(), DType::f32, tokens.tokens, tokens.hidden, stride};
+  run(layer, given, limits);
+  EXPECT_TRUE(moved == given.bytes());
+}
+
+TEST_F(DeviceLayers, TilesThatTheProductFillsAreThoseOfGather) {
+  if (is_small()) GTEST_SKIP() << "few tokens only";
+  const std::uint64_t capacity = 1500, count = 6000;
+  for (const WeightFormat format : {WeightFormat::mxfp4, WeightFormat::nvfp4})
+    for (const Activation activation : {Activation::silu, Activation::relu2_no_mul})
+      for (const std::uint64_t hidden : {64u, 704u}) {
+        const Sizes sizes{12, hidden, 896};
+        const TestLayer weights = layer_of(format, sizes, activation);
+        const ExpertsProblem problem = problem_of(weights);
+        const DeviceLayer layer = make_layer(device, problem, weights.source());
+        SCOPED_TRACE(
+            fmt::format("{} {}, hidden {}", formats::name(format), row(activation).name, hidden));
+        ASSERT_LT(first_tiles(*describe(problem),
+                              static_cast<std::uint32_t>(device->facts().multiprocessors)),
+                  count * 3 / sm90::kTileTokens);
+        const TestTokens tokens(count, hidden, 3, sizes.experts, hidden);
+        Upload given(*device, tokens);
+        expect_same_bits(layer, tokens, given, {.tokens = count, .top_k = 3});
+
+        TestTokens rows(sizes.experts * capacity, hidden, 1, sizes.experts, hidden);
+        std::vector<std::int32_t> counts(sizes.experts, static_cast<std::int32_t>(capacity));
+        counts[3] = 0;
+        counts[5] = 77;
+        const Memory on_device = upload(*device, counts);
+        Upload batches(*device, rows);
+        batches.call.ids = nullptr;
+        batches.call.weights = nullptr;
+        batches.call.top_k = 0;
+        batches.call.counts = on_device.as<const std::int32_t>();
+        batches.call.capacity = capacity;
+        batches.call.form = OutputForm::batches;
+        expect_same_bits(layer, rows, batches, {.capacity = capacity});
+      }
 }
 
 // Products that sort for themselves, up to the bounds of that, and after others: counters are 0
@@ -248,14 +309,7 @@ TEST_F(DeviceLayers, TokensOfAnyTypeAndStride) {
     const std::vector<double> expected = reference(problem, weights, tokens);
     for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
       const std::uint64_t size = element_bytes(dtype), stride = (sizes.hidden + 24) * size;
-      std::vector<std::byte> wide(count * stride);
-      std::vector<float> row(sizes.hidden);
-      for (std::uint64_t t = 0; t < count; ++t) {
-        read_row(tokens.rows(), t, std::span(row));
-        write_row(std::span<const float>(row), {wide.data(), dtype, count, sizes.hidden, stride},
-                  t);
-      }
-      const Memory x = upload(*device, wide);
+      const Memory x = upload(*device, rows_in(tokens, dtype, stride));
       Upload given(*device, tokens);
       given.call.x = {x.data(), dtype, count, sizes.hidden, stride};
       // f16 loses nothing of these bf16 values but the smallest.

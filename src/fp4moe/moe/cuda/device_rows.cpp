@@ -89,15 +89,15 @@ std::array<sm90::Product, 2> DeviceLayer::products(const Step& step) const {
       .beta = swiglu.beta,
       .limit = layer_.limit,
       .hidden = hidden_format(layer_),
-      .input_factor = step.call.x_is_quantised != 0 ? step.call.x_factor : input_factor_,
-      .raise = raise};
+      .raise = raise,
+      .input_factor = (step.call.x_is_quantised != 0 ? step.call.x_factor : input_factor_) / raise};
   const sm90::Product second{
       .matrix = layer_.w2,
       .tiles = h,
       .epilogue = step.plan.rounds ? sm90::Epilogue::rounded : sm90::Epilogue::raw,
       .out = space.at<std::uint8_t>(Region::y),
-      .input_factor = hidden_factor_,
-      .raise = raise};
+      .raise = raise,
+      .input_factor = hidden_factor_ / raise};
   return {first, second};
 }
 
@@ -113,6 +113,10 @@ DeviceLayer::RowsParams DeviceLayer::rows_params(const Step& step) const {
   const float raise = first.raise;
   const bool sorts = step.plan.sorts;
   const std::uint32_t chunks = sm90::sort_blocks(step.call);
+  sm90::Late late{};
+  if (!sorts && tile > sm90::kMostFetched && is_plain(layer_, step.call, raise))
+    late = {.first = first_tiles(layer_, blocks),
+            .choices = step.call.counts != nullptr ? 1 : step.call.top_k};
   auto* x = space.at<std::uint8_t>(Region::x);
   const std::uint64_t own_bytes = space.plan_.bytes[static_cast<std::size_t>(Region::own)];
   sm90::OwnSlots own{};
@@ -141,8 +145,10 @@ DeviceLayer::RowsParams DeviceLayer::rows_params(const Step& step) const {
                      .tile_tokens = tile,
                      .sorted = sorted,
                      .tiles = x,
+                     .filled = late.first,
                      .raise = raise},
           .first = {.of = {first, second},
+                    .late = late,
                     .count = step.plan.fuses ? 2U : 1U,
                     .sorted = sorted,
                     .own = own,

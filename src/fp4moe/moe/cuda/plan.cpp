@@ -196,6 +196,11 @@ sm90::Prefetch first_weights(const sm90::Layer& layer, const sm90::Call& call,
           .blocks = sm90::prefetch_blocks(sm90::sort_blocks(call), blocks)};
 }
 
+std::uint32_t first_tiles(const sm90::Layer& layer, std::uint32_t blocks) {
+  const auto pieces = std::max<std::uint64_t>(ceil_div(layer.w13.groups, sm90::kConsumers), 1);
+  return static_cast<std::uint32_t>(ceil_div(2 * blocks, pieces) + 1);
+}
+
 std::uint32_t tile_tokens(const sm90::Layer& layer, std::uint64_t slots) {
   for (const TileRow& row : kTileRows)
     if (slots <= layer.experts * (layer.w2.units >= kLongRow ? row.mean : row.short_mean))
@@ -251,7 +256,7 @@ Result<WorkspacePlan> plan_workspace(const sm90::Layer& layer, const WorkspaceLi
   set(Region::ids, slots * sizeof(std::int32_t));
   set(Region::weights, slots * sizeof(float));
   set(Region::tiles, most_tiles(slots, key.experts) * sizeof(sm90::Tile));
-  set(Region::tile_count, 3 * sizeof(std::uint32_t));
+  set(Region::tile_count, 4 * sizeof(std::uint32_t));
   set(Region::done, most_tiles(slots, key.experts) * sizeof(std::uint32_t));
   set(Region::rank_of_slot, slots * sizeof(std::int32_t));
   const std::uint32_t chunks = sm90::sort_most_blocks(limits.tokens);

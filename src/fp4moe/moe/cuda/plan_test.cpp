@@ -241,6 +241,12 @@ TEST(Plan, WhatTheFirstProductReadsFirstIsFetchedWhereAllExpertsAreLikelyToHaveT
   EXPECT_EQ(first_weights(layer, {.tokens = 64, .top_k = 1, .counts = &counts}, 132).streams, 0u);
 }
 
+TEST(Plan, GatherFillsTheTilesOfTwoPiecesForEveryBlock) {
+  EXPECT_EQ(first_tiles(layer_of(problem_of(128, 2880, 2880)), 132), 13);  // 23 pieces of a tile
+  EXPECT_EQ(first_tiles(layer_of(problem_of(128, 2048, 768)), 132), 45);   // 6
+  EXPECT_EQ(first_tiles(layer_of(problem_of(4, 64, 64)), 132), 265);       // 1
+}
+
 // The table of docs/cuda.md, on a device of 132 multiprocessors.
 std::string memory_table() {
   struct Model {

@@ -212,7 +212,7 @@ __device__ void combine(const CombineParams& p) {
 __device__ void clear_counters(const Sorted& sorted, std::uint32_t sums) {
   if (blockIdx.x != 0) return;
   wait_for_previous();
-  if (threadIdx.x < 2) sorted.work[threadIdx.x] = 0;
+  if (threadIdx.x < 3) sorted.work[threadIdx.x] = 0;
   const std::uint32_t tiles = sorted.tile_count[0];
   for (std::uint32_t i = threadIdx.x; i < tiles; i += kCombineThreads) sorted.done[i] = 0;
   for (std::uint32_t i = threadIdx.x; i < sums; i += kCombineThreads) sorted.stretches[i] = 0;

@@ -89,7 +89,6 @@ __device__ void write_tiles(const GatherParams& p, const ExpertTables& of) {
 
 // A token's slots, one a lane.
 struct GatherSlot {
-  std::int32_t row = -1;
   float global = 1.0f;
   TilePlace place{};
 };
@@ -139,8 +138,8 @@ __device__ GatherSlot slot_of(const GatherParams& p, const Tables& tables, std::
   const std::uint32_t row = tables.of.first_group[expert] * kGroup + place.position;
   const std::uint32_t number =
       tables.of.first_tile[expert] + Share(tables.of, expert).tile(place.position / kGroup);
-  made.row = static_cast<std::int32_t>(row);
-  made.place = tile_place(tile_of(tables.of, expert, number), row, p.layer.w13.units);
+  if (number < p.filled)
+    made.place = tile_place(tile_of(tables.of, expert, number), row, p.layer.w13.units);
   if (p.layer.quantise != Quantise::none) made.global = input_scale(p.layer, expert);
   if (writes) write_row(p.sorted, slot, row, place, tables.of.totals[expert], number);
   return made;
@@ -205,7 +204,7 @@ extern "C" __global__ void __launch_bounds__(kGatherThreads, 4)
     // While the tables are looked up; but rows of batches that nobody occupies are not read.
     Piece next = is_batched ? no_piece() : load_columns(p.call, p.layer, row, segment * 32 + lane);
     const GatherSlot slot = slot_of(p, tables, token, choices, segment == 0);
-    const std::uint32_t here = __ballot_sync(0xFFFFFFFFu, slot.row >= 0);
+    const std::uint32_t here = __ballot_sync(0xFFFFFFFFu, slot.place.step != 0);
     if (here == 0) continue;
     if (is_batched) next = load_columns(p.call, p.layer, row, segment * 32 + lane);
     const float whole = kind == Quantise::fp8_token ? row_amax(p, row) : 0.0f;

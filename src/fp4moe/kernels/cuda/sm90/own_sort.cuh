@@ -45,7 +45,7 @@ class OwnSort {
         before_(reinterpret_cast<std::uint16_t*>(partial_ + 32)) {}
 
   // All threads of the block. when_waited() comes when kernels before are done, when_told(tiles,
-  // their number) when they are known, but only near.
+  // their number, tokens of rows) when they are known, but only near.
   template <class Waited, class Told>
   __device__ Tiles run(const Waited& when_waited, const Told& when_told) {
     // Rows of padding are the first token's.
@@ -71,7 +71,7 @@ class OwnSort {
     place_slots();
     __syncthreads();
     const std::uint32_t count = tables_.first_tile[experts_];
-    when_told(tiles_, count);
+    when_told(tiles_, count, tokens_);
     const Tiles made = write(count);
     fence_for_tensor_cores();  // what is copied into the ring comes behind all this
     __syncthreads();

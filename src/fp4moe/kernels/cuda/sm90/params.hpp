@@ -175,9 +175,10 @@ struct Tile {
 // and writes the others.
 struct Sorted {
   Tile* tiles = nullptr;
-  std::uint32_t* tile_count = nullptr;    // [1]
-  std::uint32_t* work = nullptr;          // [2]: counters of the products; 0 between calls
-  std::uint32_t* done = nullptr;          // [tiles]: groups of h that are there; 0 between calls
+  std::uint32_t* tile_count = nullptr;  // [1]
+  std::uint32_t* work = nullptr;        // [3]: counters of the products; 0 between calls
+  // [tiles]: eights of tokens that came late, and groups of h that are there; 0 between calls
+  std::uint32_t* done = nullptr;
   std::int32_t* rank_of_slot = nullptr;   // [slots], with the expert: see ranked; -1: of none here
   std::uint32_t* counts = nullptr;        // [chunks][experts]: slots
   std::uint32_t* stretches = nullptr;     // [of kStretch chunks][experts]: sums; 0 between calls
@@ -223,8 +224,9 @@ struct GatherParams {
   std::uint32_t chunks = 1;                 // of sort; each has as many blocks as others
   std::uint32_t tile_tokens = kTileTokens;  // at most, of a tile: 32, 64 or 128
   Sorted sorted{};
-  std::uint8_t* tiles = nullptr;  // of layer.w13.units
-  float raise = 1;                // see product_raise
+  std::uint8_t* tiles = nullptr;      // of layer.w13.units
+  std::uint32_t filled = 0xFFFFFFFF;  // so many of them; the product fills the others
+  float raise = 1;                    // see product_raise
 };
 
 // What h is rounded to between the products, as in Layer.
@@ -254,8 +256,8 @@ struct Product {
   std::uint32_t is_gated = 0;  // hidden, placed: always
   float alpha = 1, beta = 0, limit = 0;
   HiddenFormat hidden{};   // placed
-  float input_factor = 1;  // all but raw: also multiplies the accumulator
   float raise = 1;         // of tokens, and of h that is written
+  float input_factor = 1;  // over `raise`; all but raw: also multiplies the accumulator
 };
 // Slots that every block of a product sorts for itself, of standard rows.
 struct OwnSlots {
@@ -292,9 +294,16 @@ constexpr bool may_sort_own(std::uint64_t slots, std::uint32_t experts) {
          own_space(static_cast<std::uint32_t>(slots), experts) <= kOwnSpace;
 }
 
+// Tokens that the product lays into of[0].tiles itself, from of[0].rows.
+struct Late {
+  std::uint32_t first = 0xFFFFFFFF;  // tile; those before it are there
+  std::uint32_t choices = 1;         // slots of a row
+};
+
 // One product, or both: then tokens of the second are what the first leaves, tile by tile.
 struct ProductParams {
   Product of[2]{};
+  Late late{};
   std::uint32_t count = 1;
   Sorted sorted{};
   OwnSlots own{};

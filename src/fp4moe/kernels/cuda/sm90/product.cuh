@@ -7,6 +7,7 @@
 //              of rows that are not in tiles 16 bytes a lane. They wait for all kernels before
 //   consumers  turn FP4 into BF16 in registers, multiply, and finish their 64 x tokens sums
 //              themselves
+//   mover      lays tokens of later tiles into them, where gather left that to the product
 //   herald     tells everybody of pieces of the first product that are finished
 //
 // Pieces of the second product follow those of the first: while the last of these are computed
@@ -21,6 +22,7 @@
 
 #include "fp4moe/kernels/cuda/sm90/own_sort.cuh"
 #include "fp4moe/kernels/cuda/sm90/params.hpp"
+#include "fp4moe/kernels/cuda/sm90/product_late.cuh"
 #include "fp4moe/kernels/cuda/sm90/product_store.cuh"
 #include "fp4moe/kernels/cuda/sm90/ptx.cuh"
 #include "fp4moe/kernels/cuda/sm90/shapes.hpp"
@@ -54,18 +56,6 @@ struct Stage {
   static constexpr std::uint32_t kWeights = product_weight_bytes(most, Format::kIsNvfp4);
   static constexpr std::uint32_t kBytes = product_stage_bytes(most, Format::kIsNvfp4);
 };
-
-// Past the nearer cache: it may hold what lay there before sort.
-__device__ inline Tile tile_at(const Tile* tiles, std::uint32_t number) {
-  static_assert(sizeof(Tile) == sizeof(uint4));
-  const uint4 words = __ldcg(reinterpret_cast<const uint4*>(tiles + number));
-  Tile made;
-  made.expert = static_cast<std::int32_t>(words.x);
-  made.first_row = words.y;
-  made.rows = words.z;
-  made.count = words.w;
-  return made;
-}
 
 // Tiles of an expert follow each other, so that its weights are in the cache for all of them.
 // Pieces of a tile are of about the same size, and as small as can be without one more round of all
@@ -120,42 +110,52 @@ struct Begin {
   }
 };
 
-// One warp, a lane for each warpgroup's records. The number of a piece is asked for while the one
-// before is streamed, and where it lies while this one is.
+// One warp, whose first lane begins the copies: what it goes by is the same in all of them, and as
+// it is computed once a warp it takes few instructions. The number of a piece is asked for while
+// the one before is streamed, and where it lies while this one is.
 template <class Format, int most>
 __device__ void stream_weights(const ProductParams& p, const Tiles& tiles, const Begin& begin,
                                Shared& shared, std::uint32_t ring) {
   using Ring = Stage<Format, most>;
-  const std::uint32_t lane = threadIdx.x % 32;
+  const bool is_first = threadIdx.x % 32 == 0;
   // Where an expert has one tile, as a rule, its weights are read once.
   const std::uint64_t policy = most < 128 ? read_once() : read_again();
   std::uint32_t number = begin.next;
   Piece piece = begin.piece;
   Place stage, queue;
   for (;;) {
-    if (lane == 0) {
-      barrier_wait(shared_address(&shared.queue_empty[queue.at]), queue.parity ^ 1);
+    barrier_wait(shared_address(&shared.queue_empty[queue.at]), queue.parity ^ 1);
+    if (is_first) {
       shared.queue[queue.at] = piece;
       barrier_arrive(shared_address(&shared.queue_full[queue.at]));
     }
+    __syncwarp();
     queue.advance(kQueue);
-    const std::uint32_t groups = piece.groups;
+    const std::uint32_t groups = uniform(piece.groups);
     if (groups == 0) return;
-    const Matrix& matrix = p.of[piece.product].matrix;
-    const std::uint8_t* from = matrix.records +
-                               std::uint64_t(piece.tile.expert) * matrix.expert_bytes +
-                               std::uint64_t{piece.first + lane} * (matrix.units * Format::kRecord);
+    const Matrix& matrix = p.of[uniform(piece.product)].matrix;
+    const std::uint32_t group_bytes = matrix.units * Format::kRecord;
+    const std::uint8_t* from =
+        matrix.records +
+        std::uint64_t{uniform(static_cast<std::uint32_t>(piece.tile.expert))} *
+            matrix.expert_bytes +
+        std::uint64_t{uniform(piece.first)} * group_bytes;
     piece = piece_at(p, tiles, uniform(number));
-    if (lane == 0) number = atomicAdd(p.work, 1u);
+    if (is_first) number = atomicAdd(p.work, 1u);
     for (std::uint32_t left = matrix.units; left > 0;) {
       const std::uint32_t bytes = min(Ring::kUnits, left) * Format::kRecord;
       const std::uint32_t full = shared_address(&shared.full[stage.at]);
+      const std::uint32_t to = ring + stage.at * Ring::kBytes;
       barrier_wait(shared_address(&shared.empty[stage.at]), stage.parity ^ 1);
-      if (lane == 0) barrier_expect(full, groups * bytes);
+      if (is_elected()) {
+        barrier_expect(full, groups * bytes);
+#pragma unroll
+        for (std::uint32_t g = 0; g < kConsumers; ++g)
+          if (g < groups)
+            bulk_copy(to + g * Ring::kUnits * Format::kRecord, from + g * group_bytes, bytes, full,
+                      policy);
+      }
       __syncwarp();
-      if (lane < groups)
-        bulk_copy(ring + stage.at * Ring::kBytes + lane * Ring::kUnits * Format::kRecord, from,
-                  bytes, full, policy);
       from += bytes;
       left -= min(Ring::kUnits, left);
       stage.advance(p.stages);
@@ -163,8 +163,8 @@ __device__ void stream_weights(const ProductParams& p, const Tiles& tiles, const
   }
 }
 
-// Two warps, quads of rows by turns.
-inline constexpr std::uint32_t kFetchers = 2;
+// Rows take two warps, quads of them by turns; tiles one.
+constexpr std::uint32_t fetchers(int most) { return most <= kMostFetched ? 2 : 1; }
 template <class Format, int most>
 class Fetcher {
  public:
@@ -185,8 +185,7 @@ class Fetcher {
       if (most <= kMostFetched && product.tiles == nullptr) {
         fetch_rows(product, first, rows);
       } else {
-        if (which != 0 && is_first())
-          wait_for_count(p_.sorted.done + number, p_.of[0].matrix.groups);
+        if (is_first()) wait_for_tokens(which, number, rows);
         __syncwarp();
         fetch_tile(product, first, rows);
       }
@@ -198,6 +197,12 @@ class Fetcher {
   __device__ static std::uint32_t lane() { return threadIdx.x % 32; }
   __device__ bool is_first() const { return warp_ == 0 && lane() == 0; }
 
+  // All of a tile that come late, and then h of all groups.
+  __device__ void wait_for_tokens(std::uint32_t which, std::uint32_t number, std::uint32_t rows) {
+    const std::uint32_t late = number >= p_.late.first ? rows / kGroup : 0;
+    const std::uint32_t count = late + (which != 0 ? p_.of[0].matrix.groups : 0);
+    if (count != 0) wait_for_count(p_.sorted.done + number, count);
+  }
   // send(its first unit, its units, its place in shared memory, its barrier) for each stage.
   template <class Send>
   __device__ void for_stages(std::uint32_t units, const Send& send) {
@@ -214,7 +219,7 @@ class Fetcher {
     const std::uint32_t unit_bytes = rows * 128;
     for_stages(product.matrix.units,
                [&](std::uint32_t unit, std::uint32_t units, std::uint32_t to, std::uint32_t full) {
-                 if (is_first()) {
+                 if (warp_ == 0 && is_elected()) {
                    fence_for_tensor_cores();  // rows may have lain there
                    barrier_expect(full, units * unit_bytes);
                    bulk_copy(to, from + std::uint64_t{unit} * unit_bytes, units * unit_bytes, full,
@@ -228,22 +233,31 @@ class Fetcher {
   __device__ void fetch_rows(const Product& product, std::uint32_t first, std::uint32_t rows) {
     const std::uint32_t row = warp_ * 4 + lane() / 8, chunk = lane() % 8;
     __syncwarp();
-    static_assert(kMostFetched / kFetchers <= 32);
+    static_assert(kMostFetched / fetchers(kMostFetched) <= 32);
     const std::uint32_t own = lane() / 4 * 8 + warp_ * 4 + lane() % 4;  // of this warp's rows
-    if (own < rows) shared_.sources[own] = tokens_[first + own];
+    if (own < rows && !is_begun_) shared_.sources[own] = tokens_[first + own];
+    is_begun_ = false;
     __syncwarp();
-    const auto* data = static_cast<const std::uint8_t*>(product.rows.data) + chunk * 16;
-    const std::uint64_t stride = product.rows.stride * 2;
+    const std::uint8_t* from[most / kGroup];  // of the lane's row of each eight
+#pragma unroll
+    for (std::uint32_t i = 0; i < most / kGroup; ++i)
+      if (i * kGroup < rows)
+        from[i] = static_cast<const std::uint8_t*>(product.rows.data) +
+                  shared_.sources[i * kGroup + row] * (product.rows.stride * 2) + chunk * 16;
     for_stages(product.matrix.units,
-               [&](std::uint32_t unit, std::uint32_t units, std::uint32_t to, std::uint32_t full) {
-                 const std::uint8_t* from = data + unit * 128;
-                 to += row * 128 + (chunk ^ row) * 16;
-#pragma unroll 2
-                 for (std::uint32_t r = row; r < rows; r += 8, to += 1024) {
-                   const std::uint8_t* at = from + shared_.sources[r] * stride;
+               [&](std::uint32_t, std::uint32_t units, std::uint32_t to, std::uint32_t full) {
+                 std::uint32_t at[Ring::kUnits];
+#pragma unroll
+                 for (std::uint32_t u = 0; u < Ring::kUnits; ++u)
+                   at[u] = held(to + (u * rows + row) * 128 + (chunk ^ row) * 16);
+#pragma unroll
+                 for (std::uint32_t i = 0; i < most / kGroup; ++i) {
+                   if (i * kGroup >= rows) break;
+                   from[i] += Ring::kUnits * 128;
 #pragma unroll
                    for (std::uint32_t u = 0; u < Ring::kUnits; ++u)
-                     if (u < units) copy_later16(to + u * rows * 128, at + u * 128);
+                     if (u < units)
+                       copy_later16(at[u] + i * 1024, from[i] - (Ring::kUnits - u) * 128);
                  }
                  arrive_behind_copies(full);
                });
@@ -254,6 +268,7 @@ class Fetcher {
   Shared& shared_;
   std::uint32_t to_, warp_;
   Place stage_{};
+  bool is_begun_ = true;  // the first tile's rows are known
 };
 
 // One lane. Consumers give a place of the queue back when all that they wrote is on its way.
@@ -403,7 +418,7 @@ __device__ void consume_all(const ProductParams& params, Shared& shared, std::ui
 
 template <class Format, int most>
 __device__ void run(const ProductParams& p) {
-  constexpr std::uint32_t kWarps = kConsumers * 4;
+  constexpr std::uint32_t kWarps = kConsumers * 4, kFetchers = fetchers(most);
   extern __shared__ std::uint8_t memory[];
   // Swizzled tokens want multiples of 1024.
   const std::uint32_t start = (shared_address(memory) + 1023) & ~1023u;
@@ -432,10 +447,13 @@ __device__ void run(const ProductParams& p) {
                     [&] {
                       if (threadIdx.x == kWarps * 32) begin.take(p);
                     },
-                    [&](const Tile* near, std::uint32_t count) {
-                      if (streams)
-                        begin.piece = piece_at(p, count, uniform(begin.number),
-                                               [&](std::uint32_t tile) { return near[tile]; });
+                    [&](const Tile* near, std::uint32_t count, const std::uint16_t* tokens) {
+                      if (!streams) return;
+                      begin.piece = piece_at(p, count, uniform(begin.number),
+                                             [&](std::uint32_t tile) { return near[tile]; });
+                      const Tile& tile = begin.piece.tile;
+                      for (std::uint32_t i = threadIdx.x % 32; i < tile.rows; i += 32)
+                        shared.sources[i] = tokens[tile.first_row + i];
                     });
   if (warp >= kWarps) {
     if constexpr (most > 32) give_registers<most == 128 ? 32 : 48>();
@@ -453,6 +471,10 @@ __device__ void run(const ProductParams& p) {
     }
     if (warp <= kWarps + kFetchers)
       Fetcher<Format, most>(p, tiles, shared, ring, warp - kWarps - 1).run();
+    else if (most > kMostFetched && warp < kWarps + 3)
+      Mover<static_cast<int>(late_units(Format::kIsNvfp4))>(
+          p, ring + p.stages * Stage<Format, most>::kBytes + kConsumers * kStaging)
+          .run();
     else if (threadIdx.x % 32 == 0)
       tell(p, shared);
   } else {

@@ -72,8 +72,8 @@ struct Hidden {
 
   __device__ Hidden(const Product& p, const Sums& of, const Staging& from) {
     const std::uint32_t row = of.thread / 32 * 16 + of.lane / 4;
-    const float input = p.input_factor / p.raise;
-    factor = {load_float(from.factors) * input, load_float(from.factors + 4) * input};
+    factor = {load_float(from.factors) * p.input_factor,
+              load_float(from.factors + 4) * p.input_factor};
     bias = {0.0f, 0.0f};
     if (p.matrix.bias != nullptr)
       bias = {load_float(from.bias + row * 4), load_float(from.bias + row * 4 + 32)};
@@ -191,7 +191,7 @@ struct RoundedStore {
 
   __device__ RoundedStore(const Product& p, const Sums& of, const Staging& from) {
     const std::uint32_t row = of.thread / 32 * 16 + of.lane / 4;
-    factor = load_float(from.factors) * (p.input_factor / p.raise);
+    factor = load_float(from.factors) * p.input_factor;
     bias = {0.0f, 0.0f};
     if (p.matrix.bias != nullptr)
       bias = {load_float(from.bias + row * 4), load_float(from.bias + row * 4 + 32)};
@@ -278,7 +278,8 @@ __device__ inline void store_by(const Product& p, const Sums& of, const Staging&
     store.lay_down(p, of, space, sums + first / 2, of.tile.rows - first);
     sync_some(of.barrier, 128);
     store.write(p, of, space, first);
-    sync_some(of.barrier, 128);  // before tokens are laid down there again
+    // Before tokens are laid down there again; of the next piece they are behind its first wait.
+    if (first + Store::kTokens < of.tile.rows) sync_some(of.barrier, 128);
   }
 }
 

@@ -12,6 +12,20 @@ __device__ inline std::uint32_t shared_address(const void* at) {
 // that follows from it, in the warp's own registers. The whole warp calls.
 __device__ inline std::uint32_t uniform(std::uint32_t x) { return __shfl_sync(0xFFFFFFFFu, x, 0); }
 
+// Computed once and kept.
+__device__ inline std::uint32_t held(std::uint32_t x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+
+// In one lane of a whole warp, always the same one; the compiler knows that it is alone.
+__device__ inline bool is_elected() {
+  std::uint32_t made;
+  asm volatile("{ .reg .pred one; elect.sync _|one, 0xFFFFFFFF; selp.b32 %0, 1, 0, one; }"
+               : "=r"(made));
+  return made != 0;
+}
+
 // Programmatic dependent launch: let the next kernel begin, wait for the one before.
 __device__ inline void let_next_begin() { asm volatile("griddepcontrol.launch_dependents;"); }
 __device__ inline void wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
@@ -102,7 +116,7 @@ __device__ inline void wait_for_count(const std::uint32_t* from, std::uint32_t c
   std::uint32_t seen;
   do {
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(from) : "memory");
-  } while (seen != count);
+  } while (seen < count);
   asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 
@@ -118,6 +132,12 @@ __device__ inline void arrive_behind_copies(std::uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 __device__ inline void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+// What it began since the last call is a group; waits for all groups but the last `left`.
+__device__ inline void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int left>
+__device__ inline void wait_for_copies_but() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(left) : "memory");
+}
 
 // What ordinary stores wrote to shared memory becomes visible to tensor cores.
 __device__ inline void fence_for_tensor_cores() {

@@ -35,13 +35,19 @@ constexpr std::uint32_t product_stage_bytes(std::uint32_t tile_tokens, bool is_n
 }
 // Where each warpgroup's sums are laid out on their way to memory, and what they are multiplied by.
 inline constexpr std::uint32_t kStagedTokens = 4096, kStaging = kStagedTokens + 512;
+// Where tokens pass that a product of large tiles lays into them: units of eight rows, as many as
+// there is room for behind the stages.
+constexpr std::uint32_t late_units(bool is_nvfp4) { return is_nvfp4 ? 7 : 10; }
 constexpr ProductShape product_shape(std::uint32_t tile_tokens, bool is_nvfp4) {
   const std::uint32_t stage = product_stage_bytes(tile_tokens, is_nvfp4);
-  const std::uint32_t fixed = 2 * kTables + kConsumers * kStaging;
+  const std::uint32_t late = tile_tokens <= kMostFetched ? 0 : late_units(is_nvfp4) * 1024;
+  const std::uint32_t fixed = 2 * kTables + kConsumers * kStaging + late;
   const std::uint32_t stages = std::min((kSharedBytes - fixed) / stage, 8u);
   return {kProductThreads, stages, fixed + stages * stage};
 }
 
+static_assert(product_shape(kTileTokens, false).stages == 4 &&
+              product_shape(kTileTokens, true).stages == 4);
 static_assert(kOwnExperts <= kProductThreads);
 static_assert(std::ranges::all_of(kTileBounds, [](std::uint32_t tokens) {
   return tokens > kMostFetched ||
