@@ -96,28 +96,32 @@ void expect_same_bits(const DeviceLayer& layer, const TestTokens& tokens, Upload
 }
 
 TEST_F(DeviceLayers, TilesThatTheProductFillsAreThoseOfGather) {
-  if (is_small()) GTEST_SKIP() << "few tokens only";
-  const std::uint64_t capacity = 1500, count = 6000;
+  const std::uint64_t count = 6000;
+  const std::pair<std::uint64_t, std::uint64_t> shapes[] = {{200, 64}, {12, 64}, {12, 704}};
   for (const WeightFormat format : {WeightFormat::mxfp4, WeightFormat::nvfp4})
     for (const Activation activation : {Activation::silu, Activation::relu2_no_mul})
-      for (const std::uint64_t hidden : {64u, 704u}) {
-        const Sizes sizes{12, hidden, 896};
+      for (const auto& [experts, hidden] : shapes) {
+        if (is_small() && (experts != 12 || hidden != 64)) continue;
+        const Sizes sizes{experts, hidden, 896};
         const TestLayer weights = layer_of(format, sizes, activation);
         const ExpertsProblem problem = problem_of(weights);
         const DeviceLayer layer = make_layer(device, problem, weights.source());
-        SCOPED_TRACE(
-            fmt::format("{} {}, hidden {}", formats::name(format), row(activation).name, hidden));
-        ASSERT_LT(first_tiles(*describe(problem),
+        SCOPED_TRACE(fmt::format("{} {}, {} experts, hidden {}", formats::name(format),
+                                 row(activation).name, experts, hidden));
+        const std::uint64_t slots = count * 3, capacity = slots / experts;
+        const std::uint32_t tile = tile_tokens(*describe(problem), slots);
+        ASSERT_GT(tile, sm90::kMostFetched);
+        ASSERT_LT(first_tiles(*describe(problem), tile,
                               static_cast<std::uint32_t>(device->facts().multiprocessors)),
-                  count * 3 / sm90::kTileTokens);
+                  std::max(slots / tile, experts));
         const TestTokens tokens(count, hidden, 3, sizes.experts, hidden);
         Upload given(*device, tokens);
         expect_same_bits(layer, tokens, given, {.tokens = count, .top_k = 3});
 
-        TestTokens rows(sizes.experts * capacity, hidden, 1, sizes.experts, hidden);
-        std::vector<std::int32_t> counts(sizes.experts, static_cast<std::int32_t>(capacity));
+        TestTokens rows(experts * capacity, hidden, 1, sizes.experts, hidden);
+        std::vector<std::int32_t> counts(experts, static_cast<std::int32_t>(capacity));
         counts[3] = 0;
-        counts[5] = 77;
+        counts[5] = 17;
         const Memory on_device = upload(*device, counts);
         Upload batches(*device, rows);
         batches.call.ids = nullptr;

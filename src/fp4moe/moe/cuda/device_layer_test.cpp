@@ -41,7 +41,8 @@ TEST_F(DeviceLayers, FewTokensAreOneLaunchAndManyASequence) {
   const std::pair<std::uint64_t, Names> ways[] = {
       {17, {"prepare", "product32_mxfp4", "combine"}},
       {60, {"prepare", "product64_mxfp4", "combine"}},
-      {400, {"sort", "gather", "product128_mxfp4", "combine"}}};
+      {150, {"sort", "gather", "product128_mxfp4", "combine"}},
+      {400, {"sort", "gather", "product192_mxfp4", "combine"}}};
   for (const auto& [tokens, names] : ways) {
     ASSERT_TRUE(made->apply(call(tokens), *space, nullptr));
     EXPECT_EQ(launched(), names);

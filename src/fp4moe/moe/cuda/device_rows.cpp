@@ -115,7 +115,7 @@ DeviceLayer::RowsParams DeviceLayer::rows_params(const Step& step) const {
   const std::uint32_t chunks = sm90::sort_blocks(step.call);
   sm90::Late late{};
   if (!sorts && tile > sm90::kMostFetched && is_plain(layer_, step.call, raise))
-    late = {.first = first_tiles(layer_, blocks),
+    late = {.first = first_tiles(layer_, tile, blocks),
             .choices = step.call.counts != nullptr ? 1 : step.call.top_k};
   auto* x = space.at<std::uint8_t>(Region::x);
   const std::uint64_t own_bytes = space.plan_.bytes[static_cast<std::size_t>(Region::own)];

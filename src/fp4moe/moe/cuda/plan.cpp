@@ -25,7 +25,9 @@ struct TileRow {
   std::uint64_t mean, short_mean;
   std::uint32_t tokens;
 };
-constexpr TileRow kTileRows[] = {{16, 14, sm90::kTileBounds[0]}, {50, 50, sm90::kTileBounds[1]}};
+constexpr TileRow kTileRows[] = {{16, 14, sm90::kTileBounds[0]},
+                                 {50, 50, sm90::kTileBounds[1]},
+                                 {100, 100, sm90::kTileBounds[2]}};
 
 static_assert(sm90::own_tiles(3 * kTileRows[0].tokens, 0) == 3);
 
@@ -196,8 +198,8 @@ sm90::Prefetch first_weights(const sm90::Layer& layer, const sm90::Call& call,
           .blocks = sm90::prefetch_blocks(sm90::sort_blocks(call), blocks)};
 }
 
-std::uint32_t first_tiles(const sm90::Layer& layer, std::uint32_t blocks) {
-  const auto pieces = std::max<std::uint64_t>(ceil_div(layer.w13.groups, sm90::kConsumers), 1);
+std::uint32_t first_tiles(const sm90::Layer& layer, std::uint32_t tile, std::uint32_t blocks) {
+  const auto pieces = std::max<std::uint64_t>(ceil_div(layer.w13.groups, sm90::consumers(tile)), 1);
   return static_cast<std::uint32_t>(ceil_div(2 * blocks, pieces) + 1);
 }
 

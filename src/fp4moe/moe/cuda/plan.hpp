@@ -62,8 +62,9 @@ CallPlan plan_call(const sm90::Layer& layer, const CallSize& size);
 sm90::Prefetch first_weights(const sm90::Layer& layer, const sm90::Call& call,
                              std::uint32_t blocks);
 
-// Tiles of the first two pieces of every block of a product, on so many multiprocessors.
-std::uint32_t first_tiles(const sm90::Layer& layer, std::uint32_t blocks);
+// Tiles of the first two pieces of every block of a product, of at most `tile` tokens, on so many
+// multiprocessors.
+std::uint32_t first_tiles(const sm90::Layer& layer, std::uint32_t tile, std::uint32_t blocks);
 
 // Tokens of a tile, at most: the more an expert has on average, the more.
 std::uint32_t tile_tokens(const sm90::Layer& layer, std::uint64_t slots);

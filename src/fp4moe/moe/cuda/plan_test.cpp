@@ -242,9 +242,10 @@ TEST(Plan, WhatTheFirstProductReadsFirstIsFetchedWhereAllExpertsAreLikelyToHaveT
 }
 
 TEST(Plan, GatherFillsTheTilesOfTwoPiecesForEveryBlock) {
-  EXPECT_EQ(first_tiles(layer_of(problem_of(128, 2880, 2880)), 132), 13);  // 23 pieces of a tile
-  EXPECT_EQ(first_tiles(layer_of(problem_of(128, 2048, 768)), 132), 45);   // 6
-  EXPECT_EQ(first_tiles(layer_of(problem_of(4, 64, 64)), 132), 265);       // 1
+  const sm90::Layer oss = layer_of(problem_of(128, 2880, 2880));
+  EXPECT_EQ(first_tiles(oss, 128, 132), 13);  // 23 pieces of a tile
+  EXPECT_EQ(first_tiles(oss, 192, 132), 10);  // 30
+  EXPECT_EQ(first_tiles(layer_of(problem_of(4, 64, 64)), 128, 132), 265);
 }
 
 // The table of docs/cuda.md, on a device of 132 multiprocessors.

@@ -23,7 +23,7 @@
 namespace fp4moe::kernels::cuda::sm90 {
 
 inline constexpr std::uint32_t kUnit = 64;          // rows and columns of a record
-inline constexpr std::uint32_t kTileTokens = 128;   // at most, of a tile
+inline constexpr std::uint32_t kTileTokens = 192;   // at most, of a tile
 inline constexpr std::uint32_t kDecodeColumns = 8;  // tokens of an expert at once, in decode
 inline constexpr std::uint32_t kDecodeCounters = 2;
 inline constexpr std::uint32_t kDecodeTokens = 16;   // at most, of a decode launch
@@ -222,7 +222,7 @@ struct GatherParams {
   Call call{};
   Layer layer{};
   std::uint32_t chunks = 1;                 // of sort; each has as many blocks as others
-  std::uint32_t tile_tokens = kTileTokens;  // at most, of a tile: 32, 64 or 128
+  std::uint32_t tile_tokens = kTileTokens;  // at most, of a tile: see kTileBounds
   Sorted sorted{};
   std::uint8_t* tiles = nullptr;      // of layer.w13.units
   std::uint32_t filled = 0xFFFFFFFF;  // so many of them; the product fills the others

@@ -1,4 +1,4 @@
-// One matrix of every expert times the tokens of its tiles: 64 rows of weights by up to 128 tokens
+// One matrix of every expert times the tokens of its tiles: 64 rows of weights by up to 192 tokens
 // a warpgroup, several of them a block, one block a multiprocessor.
 //
 //   producer   one warp takes pieces of work (a tile, a group of 64 rows for each warpgroup) and
@@ -63,9 +63,10 @@ struct Stage {
 struct Cut {
   std::uint32_t first, second;  // pieces of a tile
 
-  __device__ Cut(const ProductParams& p, std::uint32_t tiles) {
-    const auto fewest = [](const Product& product) {
-      return (product.matrix.groups + kConsumers - 1) / kConsumers;
+  // Into pieces of at most `most_groups`.
+  __device__ Cut(const ProductParams& p, std::uint32_t tiles, std::uint32_t most_groups) {
+    const auto fewest = [&](const Product& product) {
+      return (product.matrix.groups + most_groups - 1) / most_groups;
     };
     first = fewest(p.of[0]);
     second = p.count > 1 ? fewest(p.of[1]) : 0;
@@ -78,10 +79,10 @@ struct Cut {
   }
 };
 // None beyond the last.
-template <class TileAt>
+template <int most, class TileAt>
 __device__ Piece piece_at(const ProductParams& p, std::uint32_t tiles, std::uint32_t number,
                           const TileAt& tile_at) {
-  const Cut cut(p, tiles);
+  const Cut cut(p, tiles, consumers(most));
   const std::uint32_t product = number < tiles * cut.first ? 0 : 1;
   if (product != 0) number -= tiles * cut.first;
   const std::uint32_t groups = p.of[product].matrix.groups;
@@ -93,9 +94,10 @@ __device__ Piece piece_at(const ProductParams& p, std::uint32_t tiles, std::uint
           tile};
 }
 
-__device__ inline Piece piece_at(const ProductParams& p, const Tiles& all, std::uint32_t number) {
-  return piece_at(p, all.count, number,
-                  [&](std::uint32_t tile) { return tile_at(all.tiles, tile); });
+template <int most>
+__device__ Piece piece_at(const ProductParams& p, const Tiles& all, std::uint32_t number) {
+  return piece_at<most>(p, all.count, number,
+                        [&](std::uint32_t tile) { return tile_at(all.tiles, tile); });
 }
 
 // What a block begins with: its first piece, and the number of the next, in the first lane of the
@@ -140,7 +142,7 @@ __device__ void stream_weights(const ProductParams& p, const Tiles& tiles, const
         std::uint64_t{uniform(static_cast<std::uint32_t>(piece.tile.expert))} *
             matrix.expert_bytes +
         std::uint64_t{uniform(piece.first)} * group_bytes;
-    piece = piece_at(p, tiles, uniform(number));
+    piece = piece_at<most>(p, tiles, uniform(number));
     if (is_first) number = atomicAdd(p.work, 1u);
     for (std::uint32_t left = matrix.units; left > 0;) {
       const std::uint32_t bytes = min(Ring::kUnits, left) * Format::kRecord;
@@ -150,7 +152,7 @@ __device__ void stream_weights(const ProductParams& p, const Tiles& tiles, const
       if (is_elected()) {
         barrier_expect(full, groups * bytes);
 #pragma unroll
-        for (std::uint32_t g = 0; g < kConsumers; ++g)
+        for (std::uint32_t g = 0; g < consumers(most); ++g)
           if (g < groups)
             bulk_copy(to + g * Ring::kUnits * Format::kRecord, from + g * group_bytes, bytes, full,
                       policy);
@@ -354,6 +356,14 @@ __device__ inline void let_pass(std::uint32_t units, std::uint32_t stages, Share
   }
 }
 
+// What all registers of a block are shared out as, where that is worth its while.
+struct Registers {
+  int feeds, multiplies;
+};
+constexpr Registers registers(int most) {
+  return most > 128 ? Registers{32, 160} : most > 64 ? Registers{32, 112} : Registers{48, 104};
+}
+
 // The numbers of tokens that have a loop. Together they may take as many registers as there are:
 // the compiler shares none among them.
 template <int most>
@@ -369,6 +379,11 @@ struct Columns<64> {
 template <>
 struct Columns<128> {
   using type = std::integer_sequence<int, 32, 48, 64, 72, 80, 88, 96, 104, 112, 120, 128>;
+};
+template <>
+struct Columns<192> {
+  using type = std::integer_sequence<int, 32, 64, 80, 96, 104, 112, 120, 128, 136, 144, 152, 160,
+                                     168, 176, 184, 192>;
 };
 
 template <class Format, int most>
@@ -418,7 +433,7 @@ __device__ void consume_all(const ProductParams& params, Shared& shared, std::ui
 
 template <class Format, int most>
 __device__ void run(const ProductParams& p) {
-  constexpr std::uint32_t kWarps = kConsumers * 4, kFetchers = fetchers(most);
+  constexpr std::uint32_t kWarps = consumers(most) * 4, kFetchers = fetchers(most);
   extern __shared__ std::uint8_t memory[];
   // Swizzled tokens want multiples of 1024.
   const std::uint32_t start = (shared_address(memory) + 1023) & ~1023u;
@@ -449,19 +464,19 @@ __device__ void run(const ProductParams& p) {
                     },
                     [&](const Tile* near, std::uint32_t count, const std::uint16_t* tokens) {
                       if (!streams) return;
-                      begin.piece = piece_at(p, count, uniform(begin.number),
-                                             [&](std::uint32_t tile) { return near[tile]; });
+                      begin.piece = piece_at<most>(p, count, uniform(begin.number),
+                                                   [&](std::uint32_t tile) { return near[tile]; });
                       const Tile& tile = begin.piece.tile;
                       for (std::uint32_t i = threadIdx.x % 32; i < tile.rows; i += 32)
                         shared.sources[i] = tokens[tile.first_row + i];
                     });
   if (warp >= kWarps) {
-    if constexpr (most > 32) give_registers<most == 128 ? 32 : 48>();
+    if constexpr (most > 32) give_registers<registers(most).feeds>();
     if (streams) {
       if (!sorts) {
         tiles.count = __ldcg(p.sorted.tile_count);
         if (threadIdx.x % 32 == 0) begin.take(p);
-        begin.piece = piece_at(p, tiles, uniform(begin.number));
+        begin.piece = piece_at<most>(p, tiles, uniform(begin.number));
       }
       return stream_weights<Format, most>(p, tiles, begin, shared, ring);
     }
@@ -471,14 +486,15 @@ __device__ void run(const ProductParams& p) {
     }
     if (warp <= kWarps + kFetchers)
       Fetcher<Format, most>(p, tiles, shared, ring, warp - kWarps - 1).run();
-    else if (most > kMostFetched && warp < kWarps + 3)
-      Mover<static_cast<int>(late_units(Format::kIsNvfp4))>(
-          p, ring + p.stages * Stage<Format, most>::kBytes + kConsumers * kStaging)
-          .run();
-    else if (threadIdx.x % 32 == 0)
-      tell(p, shared);
+    else if (warp == kWarps + 3) {
+      if (threadIdx.x % 32 == 0) tell(p, shared);
+    } else if constexpr (most > kMostFetched) {
+      const std::uint32_t behind =
+          p.stages * Stage<Format, most>::kBytes + consumers(most) * kStaging;
+      Mover<static_cast<int>(late_units(most, Format::kIsNvfp4))>(p, ring + behind).run();
+    }
   } else {
-    if constexpr (most > 32) take_registers<most == 128 ? 112 : 104>();
+    if constexpr (most > 32) take_registers<registers(most).multiplies>();
     consume_all<Format, most>(p, shared, ring);
   }
 }

@@ -15,5 +15,9 @@ extern "C" __global__ void __launch_bounds__(product_shape(128, true).threads, 1
     fp4moe_sm90_product128_nvfp4(const __grid_constant__ ProductParams params) {
   product::run<Nvfp4, 128>(params);
 }
+extern "C" __global__ void __launch_bounds__(product_shape(192, true).threads, 1)
+    fp4moe_sm90_product192_nvfp4(const __grid_constant__ ProductParams params) {
+  product::run<Nvfp4, 192>(params);
+}
 
 }  // namespace fp4moe::kernels::cuda::sm90

@@ -46,22 +46,16 @@ __device__ inline void fetch_numbers(const Product& p, const Sums& of, const Sta
   }
 }
 
-// Two gates and ups. Both sigmoids share a reciprocal; where exp2 would be beyond 2^60 they are 0
-// in effect.
+// Of a token alone: what its neighbour holds may be padding.
+__device__ inline float swiglu(float gate, float up, const Product& p, float raise) {
+  const float low = fminf(gate, p.limit), held = fmaxf(fminf(up, p.limit), -p.limit);
+  const float sigmoid = reciprocal(1.0f + power_of_two(-1.44269504f * p.alpha * low));
+  return low * sigmoid * fmaf(held, raise, p.beta * raise);
+}
+
 struct Two {
   float first, second;
 };
-__device__ inline Two swiglu(Two gate, Two up, const Product& p, float raise) {
-  const float rate = -1.44269504f * p.alpha, shift = p.beta * raise;
-  const Two low{fminf(gate.first, p.limit), fminf(gate.second, p.limit)};
-  const Two held{fmaxf(fminf(up.first, p.limit), -p.limit),
-                 fmaxf(fminf(up.second, p.limit), -p.limit)};
-  const float a = 1.0f + power_of_two(fminf(rate * low.first, 60.0f));
-  const float b = 1.0f + power_of_two(fminf(rate * low.second, 60.0f));
-  const float both = reciprocal(a * b);
-  return {low.first * (both * b) * fmaf(held.first, raise, shift),
-          low.second * (both * a) * fmaf(held.second, raise, shift)};
-}
 
 // h of 32 columns, half a unit of tiles: a warp has eight of them.
 struct Hidden {
@@ -84,9 +78,10 @@ struct Hidden {
   }
   // Of two tokens, from gates and ups.
   __device__ Two of(const Product& p, const float* four, float raise) const {
-    return swiglu({four[0] * factor.first + bias.first, four[1] * factor.first + bias.first},
-                  {four[2] * factor.second + bias.second, four[3] * factor.second + bias.second}, p,
-                  raise);
+    const auto h = [&](float gate, float up) {
+      return swiglu(gate * factor.first + bias.first, up * factor.second + bias.second, p, raise);
+    };
+    return {h(four[0], four[2]), h(four[1], four[3])};
   }
   // Eight columns of a token.
   __device__ void write(std::uint32_t token, std::uint32_t chunk, const uint4& words) const {

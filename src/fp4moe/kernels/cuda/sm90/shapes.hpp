@@ -12,22 +12,26 @@ inline constexpr std::uint32_t kTables = 1024;             // barriers and the l
 
 constexpr std::uint32_t record_bytes(bool is_nvfp4) { return is_nvfp4 ? 2304 : 2176; }
 
-// Products: kernels fp4moe_sm90_product{32,64,128}_{mxfp4,nvfp4} take tiles of at most so many
+// Products: kernels fp4moe_sm90_product{32,64,128,192}_{mxfp4,nvfp4} take tiles of at most so many
 // tokens. Warpgroups multiply 64 rows each, the first warp of one more feeds them. A stage holds
 // some units of the rows of all warpgroups and of a tile's tokens.
-inline constexpr std::uint32_t kTileBounds[] = {32, 64, 128};
+inline constexpr std::uint32_t kTileBounds[] = {32, 64, 128, kTileTokens};
 inline constexpr std::uint32_t kMostFetched = 64;  // of a tile whose tokens are still in their rows
 
 struct ProductShape {
   std::uint32_t threads = 0, stages = 0, shared_bytes = 0;
 };
-inline constexpr std::uint32_t kConsumers = 4;  // warpgroups that multiply
-inline constexpr std::uint32_t kProductThreads = (kConsumers + 1) * 128;
+inline constexpr std::uint32_t kConsumers = 4;  // warpgroups that multiply, as a rule
+// Sums of large tiles take the registers of one of them.
+constexpr std::uint32_t consumers(std::uint32_t tile_tokens) {
+  return tile_tokens <= 128 ? kConsumers : kConsumers - 1;
+}
+inline constexpr std::uint32_t kProductThreads = (kConsumers + 1) * 128;  // where products sort
 // A stage takes some twenty instructions to take and give back: the more units, the better.
 constexpr std::uint32_t stage_units(std::uint32_t tile_tokens) { return tile_tokens <= 64 ? 4 : 2; }
 // Weights, then tokens, which are swizzled and want a multiple of 1024.
 constexpr std::uint32_t product_weight_bytes(std::uint32_t tile_tokens, bool is_nvfp4) {
-  const std::uint32_t records = stage_units(tile_tokens) * kConsumers;
+  const std::uint32_t records = stage_units(tile_tokens) * consumers(tile_tokens);
   return (records * record_bytes(is_nvfp4) + 1023) / 1024 * 1024;
 }
 constexpr std::uint32_t product_stage_bytes(std::uint32_t tile_tokens, bool is_nvfp4) {
@@ -37,17 +41,19 @@ constexpr std::uint32_t product_stage_bytes(std::uint32_t tile_tokens, bool is_n
 inline constexpr std::uint32_t kStagedTokens = 4096, kStaging = kStagedTokens + 512;
 // Where tokens pass that a product of large tiles lays into them: units of eight rows, as many as
 // there is room for behind the stages.
-constexpr std::uint32_t late_units(bool is_nvfp4) { return is_nvfp4 ? 7 : 10; }
+constexpr std::uint32_t late_units(std::uint32_t tile_tokens, bool is_nvfp4) {
+  return tile_tokens <= kMostFetched ? 0 : tile_tokens > 128 ? 16 : is_nvfp4 ? 7 : 10;
+}
 constexpr ProductShape product_shape(std::uint32_t tile_tokens, bool is_nvfp4) {
   const std::uint32_t stage = product_stage_bytes(tile_tokens, is_nvfp4);
-  const std::uint32_t late = tile_tokens <= kMostFetched ? 0 : late_units(is_nvfp4) * 1024;
-  const std::uint32_t fixed = 2 * kTables + kConsumers * kStaging + late;
+  const std::uint32_t late = late_units(tile_tokens, is_nvfp4) * 1024;
+  const std::uint32_t fixed = 2 * kTables + consumers(tile_tokens) * kStaging + late;
   const std::uint32_t stages = std::min((kSharedBytes - fixed) / stage, 8u);
-  return {kProductThreads, stages, fixed + stages * stage};
+  return {(consumers(tile_tokens) + 1) * 128, stages, fixed + stages * stage};
 }
 
-static_assert(product_shape(kTileTokens, false).stages == 4 &&
-              product_shape(kTileTokens, true).stages == 4);
+static_assert(product_shape(128, false).stages == 4 && product_shape(128, true).stages == 4 &&
+              product_shape(192, false).stages == 3 && product_shape(192, true).stages == 3);
 static_assert(kOwnExperts <= kProductThreads);
 static_assert(std::ranges::all_of(kTileBounds, [](std::uint32_t tokens) {
   return tokens > kMostFetched ||
