@@ -200,7 +200,7 @@ sm90::Prefetch first_weights(const sm90::Layer& layer, const sm90::Call& call,
 
 std::uint32_t first_tiles(const sm90::Layer& layer, std::uint32_t tile, std::uint32_t blocks) {
   const auto pieces = std::max<std::uint64_t>(ceil_div(layer.w13.groups, sm90::consumers(tile)), 1);
-  return static_cast<std::uint32_t>(ceil_div(2 * blocks, pieces) + 1);
+  return static_cast<std::uint32_t>(ceil_div(std::uint64_t{2} * blocks, pieces) + 1);
 }
 
 std::uint32_t tile_tokens(const sm90::Layer& layer, std::uint64_t slots) {

@@ -112,7 +112,7 @@ struct Begin {
   }
 };
 
-// One warp, whose first lane begins the copies: what it goes by is the same in all of them, and as
+// One warp, one lane of which begins the copies: what it goes by is the same in all of them, and as
 // it is computed once a warp it takes few instructions. The number of a piece is asked for while
 // the one before is streamed, and where it lies while this one is.
 template <class Format, int most>
