@@ -124,12 +124,7 @@ TEST_F(DeviceLayers, TilesThatTheProductFillsAreThoseOfGather) {
         counts[5] = 17;
         const Memory on_device = upload(*device, counts);
         Upload batches(*device, rows);
-        batches.call.ids = nullptr;
-        batches.call.weights = nullptr;
-        batches.call.top_k = 0;
-        batches.call.counts = on_device.as<const std::int32_t>();
-        batches.call.capacity = capacity;
-        batches.call.form = OutputForm::batches;
+        batches.make_batches(on_device, capacity);
         expect_same_bits(layer, rows, batches, {.capacity = capacity});
       }
 }
@@ -341,12 +336,7 @@ TEST_F(DeviceLayers, BatchesAreComputedRowByRow) {
   const std::vector<double> expected = reference(problem, weights, tokens);
   Upload given(*device, tokens);
   const Memory on_device = upload(*device, counts);
-  given.call.ids = nullptr;
-  given.call.weights = nullptr;
-  given.call.top_k = 0;
-  given.call.counts = on_device.as<const std::int32_t>();
-  given.call.capacity = capacity;
-  given.call.form = OutputForm::batches;
+  given.make_batches(on_device, capacity);
   std::vector<double> found = run(layer, given, {.capacity = capacity});
   for (std::uint64_t i = 0; i < tokens.tokens; ++i)  // the others may hold anything
     if (tokens.ids[i] < 0)

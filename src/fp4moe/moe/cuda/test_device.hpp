@@ -121,6 +121,15 @@ struct Upload {
             .form = form,
             .out = {out.data(), dtype, rows, tokens.hidden, row}};
   }
+  // The same rows as batches of `capacity`; counts lie on the device.
+  void make_batches(const Memory& counts, std::uint64_t capacity) {
+    call.ids = nullptr;
+    call.weights = nullptr;
+    call.top_k = 0;
+    call.counts = counts.as<const std::int32_t>();
+    call.capacity = capacity;
+    call.form = OutputForm::batches;
+  }
   void poison() const {
     EXPECT_TRUE(device.clear(out.data(), 0xFF, out.size(), nullptr));
     EXPECT_TRUE(device.wait(nullptr));
