@@ -11,6 +11,7 @@ import datetime
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -47,6 +48,7 @@ def measure(program: str, arguments: argparse.Namespace) -> None:
                    "--format", form, "--routing", routing, "--activations", activations,
                    "--tokens", tokens, "--seconds", str(arguments.seconds)]
         print(" ".join(command), file=sys.stderr)
+        time.sleep(arguments.pause)
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
         if done.returncode != 0:
             print(f"{model} {form}: status {done.returncode}, left out", file=sys.stderr)
@@ -155,6 +157,8 @@ def main() -> int:
     parser.add_argument("--model", help="only this one")
     parser.add_argument("--only", choices=["layers", "skewed", "schemes"])
     parser.add_argument("--seconds", type=float, default=8, help="for each report")
+    parser.add_argument("--pause", type=float, default=3,
+                        help="seconds before each report: a GPU that is hot is slower")
     parser.add_argument("--table", action="store_true", help="measure nothing, print")
     parser.add_argument("--draw", action="store_true", help="measure nothing, rewrite the page")
     parser.add_argument("--check", action="store_true", help="change nothing")

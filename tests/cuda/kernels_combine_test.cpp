@@ -18,6 +18,7 @@ struct Case {
   bool has_bias = false, is_rounded = false, rounds_sum = false, on_input = false;
   bool has_lora = false, is_nvfp4 = false;
   Quantise quantise = Quantise::none;
+  std::uint32_t told = 0, early = 0;  // blocks of the product that tell; groups. 0: nobody does
 };
 
 constexpr std::uint32_t kRank = 3;
@@ -156,15 +157,23 @@ class Combine : public OnDevice {
     params.sorted.done = params.sorted.tile_count + 4;
     params.sorted.stretches = params.sorted.done + kTiles;
     params.sums = kSums;
-    params.tables_are_late = c.tokens % 2;
     params.sorted.row_of_slot = row_of_slot.as<std::int32_t>();
     params.sorted.expert_of_row = expert_of_row.as<std::int32_t>();
     params.rows = values.data();
     if (c.has_lora)
       params.lora = {pairs_on_device.as<DeviceLoraExpert>(), adapters.as<std::int32_t>(), c.experts,
                      kRank, low.as<float>()};
+    // As a product leaves them whose early columns are done.
+    std::vector<std::uint32_t> heard(kFinished);
+    heard[kTold] = c.told + (c.early << kToldBits);
+    const Memory finished = upload(heard);
+    if (c.told != 0) params.sorted.finished = finished.as<std::uint32_t>();
+    params.told = c.told;
     run(c.is_rounded ? "fp4moe_sm90_combine_rounded" : "fp4moe_sm90_combine", params,
-        {combine_blocks(params.layer, rows, 1), kCombineThreads});
+        {combine_blocks(params.layer, rows, combine_wide(c.is_rounded, c.top_k), 1),
+         kCombineThreads});
+    if (c.told != 0) heard[kTold] = 0;
+    EXPECT_EQ(download<std::uint32_t>(finished, heard.size()), heard);
     std::fill(numbers.begin() + 1, numbers.end() - 1, 0);
     EXPECT_EQ(download<std::uint32_t>(counters, numbers.size()), numbers);
     return download<std::byte>(out, bytes);
@@ -217,6 +226,20 @@ TEST_F(Combine, SumsTheRowsOfATokensSlots) {
                          .hidden = tokens == 17 ? 2896u : 176u,
                          .has_bias = true,
                          .is_rounded = is_rounded});
+}
+
+// All of them in any case, whatever was early.
+TEST_F(Combine, TakesEarlyColumnsFirst) {
+  for (const std::uint32_t early : {0u, 1u, 4u, 7u, 9u, 45u, 46u})
+    for (const std::uint32_t top_k : {1u, 4u, 5u})
+      for (const bool is_rounded : {false, true})
+        expect_combined({.out = Type::f32,
+                         .tokens = top_k == 5 ? 100u : 7u,
+                         .top_k = top_k,
+                         .hidden = 2896,
+                         .is_rounded = is_rounded,
+                         .told = 1 + early,
+                         .early = early});
 }
 
 TEST_F(Combine, WritesAllTypesAlignedOrNot) {

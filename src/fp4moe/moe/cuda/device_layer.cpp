@@ -208,6 +208,7 @@ sm90::Sorted Workspace::tables() const {
           .tile_count = counts,
           .work = counts + 1,
           .done = at<std::uint32_t>(Region::done),
+          .finished = at<std::uint32_t>(Region::finished),
           .rank_of_slot = at<std::int32_t>(Region::rank_of_slot),
           .counts = at<std::uint32_t>(Region::counts),
           .stretches = at<std::uint32_t>(Region::stretches),

@@ -103,7 +103,8 @@ std::array<sm90::Product, 2> DeviceLayer::products(const Step& step) const {
 
 DeviceLayer::RowsParams DeviceLayer::rows_params(const Step& step) const {
   const Workspace& space = step.space;
-  const sm90::Sorted sorted = space.tables();
+  sm90::Sorted sorted = space.tables();
+  if (!sm90::has_early(step.plan.tile_tokens)) sorted.finished = nullptr;
   const auto [first, second] = products(step);
   const sm90::DeviceLora lora =
       lora_of(step.given.adapters, layer_.experts, space.at<float>(Region::low));
@@ -127,48 +128,48 @@ DeviceLayer::RowsParams DeviceLayer::rows_params(const Step& step) const {
            .part = part_of(step.call.top_k),
            .tables = space.at<std::uint8_t>(Region::own),
            .stride = own_bytes / blocks};
-  return {.prepare = {.route = step.route,
-                      .routers = sm90::prepare_routers(step.route),
-                      .call = step.call,
-                      .layer = layer_,
-                      .rows = first.rows.data == x ? x : nullptr,
-                      .raise = raise},
-          .sort = {.call = step.call,
-                   .route = step.route,
-                   .experts = layer_.experts,
-                   .chunks = chunks,
-                   .prefetch = first_weights(layer_, step.call, blocks),
-                   .to = sorted},
-          .gather = {.call = step.call,
-                     .layer = layer_,
-                     .chunks = chunks,
-                     .tile_tokens = tile,
-                     .sorted = sorted,
-                     .tiles = x,
-                     .filled = late.first,
-                     .raise = raise},
-          .first = {.of = {first, second},
-                    .late = late,
-                    .count = step.plan.fuses ? 2U : 1U,
-                    .sorted = sorted,
-                    .own = own,
-                    .work = sorted.work,
-                    .stages = stages},
-          .second = {.of = {second}, .sorted = sorted, .work = sorted.work + 1, .stages = stages},
-          .activate = {.call = step.call,
-                       .layer = layer_,
-                       .sorted = sorted,
-                       .raw = space.at<float>(Region::raw),
-                       .tiles = space.at<std::uint8_t>(Region::h),
-                       .lora = lora,
-                       .raise = raise},
-          .combine = {.call = step.call,
-                      .layer = layer_,
-                      .sorted = sorted,
-                      .rows = second.out,
-                      .tables_are_late = sorts ? 1U : 0U,
-                      .sums = sorts ? 0 : sm90::stretches_of(chunks) * layer_.experts,
-                      .lora = lora}};
+  return {
+      .prepare = {.route = step.route,
+                  .routers = sm90::prepare_routers(step.route),
+                  .call = step.call,
+                  .layer = layer_,
+                  .rows = first.rows.data == x ? x : nullptr,
+                  .raise = raise},
+      .sort = {.call = step.call,
+               .route = step.route,
+               .experts = layer_.experts,
+               .chunks = chunks,
+               .prefetch = first_weights(layer_, step.call, blocks),
+               .to = sorted},
+      .gather = {.call = step.call,
+                 .layer = layer_,
+                 .chunks = chunks,
+                 .tile_tokens = tile,
+                 .sorted = sorted,
+                 .tiles = x,
+                 .filled = late.first,
+                 .raise = raise},
+      .first = {.of = {first, step.plan.fuses ? second : sm90::Product{}},
+                .late = late,
+                .sorted = sorted,
+                .own = own,
+                .work = sorted.work,
+                .stages = stages},
+      .second = {.of = {{}, second}, .sorted = sorted, .work = sorted.work + 1, .stages = stages},
+      .activate = {.call = step.call,
+                   .layer = layer_,
+                   .sorted = sorted,
+                   .raw = space.at<float>(Region::raw),
+                   .tiles = space.at<std::uint8_t>(Region::h),
+                   .lora = lora,
+                   .raise = raise},
+      .combine = {.call = step.call,
+                  .layer = layer_,
+                  .sorted = sorted,
+                  .rows = second.out,
+                  .told = sm90::told_blocks(own, blocks),
+                  .sums = sorts ? 0 : sm90::stretches_of(chunks) * layer_.experts,
+                  .lora = lora}};
 }
 
 Result<Done> DeviceLayer::run_rows(const Step& step) const {
@@ -191,7 +192,8 @@ Result<Done> DeviceLayer::run_rows(const Step& step) const {
   const Geometry activate{sm90::activate_blocks(most_rows(slots, layer_.experts), blocks),
                           sm90::kActivateThreads,
                           sm90::activate_shared(layer_, params.activate.lora)};
-  const Geometry combine{sm90::combine_blocks(layer_, step.given.out.rows, blocks),
+  const std::uint32_t wide = sm90::combine_wide(step.plan.rounds, step.call.top_k);
+  const Geometry combine{sm90::combine_blocks(layer_, step.given.out.rows, wide, blocks),
                          sm90::kCombineThreads};
   struct Stage {
     const char* name;

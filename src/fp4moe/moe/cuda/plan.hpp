@@ -86,7 +86,8 @@ inline constexpr std::uint64_t kMemoryAlignment = 256;
 enum class Region : std::uint8_t {
   // clang-format off
   ids, weights,                                  // of tokens that are routed on the device
-  tiles, tile_count, done, rank_of_slot, counts, stretches,  // tile_count: all other counters
+  tiles, tile_count, done, finished,             // tile_count: all other counters
+  rank_of_slot, counts, stretches,
   row_of_slot, slot_of_row, expert_of_row, tile_of_row,
   own,       // tables of blocks that sort for themselves
   x,         // tokens in tiles, or rounded

@@ -1,5 +1,6 @@
 // Rows of the second product become the output: a warp takes 256 columns of a token, 8 a lane, or
-// twice as many, and adds up its slots in their order, in float32.
+// twice as many, and adds up its slots in their order, in float32. Multiprocessors that have
+// nothing to multiply any more do that for early columns while others still compute the late ones.
 //
 //   rows ─ * factor, + bias ─ rounded ─ * weight ─ [+ B_down (A_down h)] ─► sum over slots ─► out
 //
@@ -166,6 +167,66 @@ struct Rows8 {
   }
 };
 
+// What a block waits for, all threads at once: the product may still compute late columns.
+class Awaited {
+ public:
+  // Tables.
+  __device__ explicit Awaited(const CombineParams& p) : finished_(p.sorted.finished) {
+    if (finished_ == nullptr) {
+      wait_for_previous();
+      return;
+    }
+    __shared__ std::uint32_t told;
+    if (threadIdx.x == 0) {
+      do told = load_acquired(finished_ + kTold);
+      while (told % (1u << kToldBits) != p.told);
+      heard_ = atomicAdd(finished_ + kHeard, 1u);
+    }
+    __syncthreads();
+    early_groups_ = told >> kToldBits;
+  }
+  // That come early, of the columns of rows.
+  __device__ std::uint32_t early_groups() const { return early_groups_; }
+  __device__ void early() {
+    if (has_early_ || finished_ == nullptr) return;
+    if (threadIdx.x == 0)
+      while (load_acquired(finished_ + kEarly) != 0) {
+      }
+    __syncthreads();
+    has_early_ = true;
+  }
+  __device__ static void all() { wait_for_previous(); }
+  // For the next call, when all blocks have heard of tables.
+  __device__ void clear() const {
+    if (threadIdx.x != 0 || heard_ + 1 != gridDim.x) return;
+    finished_[kTold] = 0;
+    finished_[kHeard] = 0;
+  }
+
+ private:
+  std::uint32_t* finished_;
+  std::uint32_t early_groups_ = 0;
+  std::uint32_t heard_ = 0xFFFFFFFE;  // blocks before this one
+  bool has_early_ = false;
+};
+
+// What warps do, one after the other: early columns of all rows, then the others.
+struct Order {
+  std::uint32_t rows, parts, early;  // parts of a row, those of them that are early
+
+  struct Item {
+    std::uint32_t row, part;
+  };
+  __device__ std::uint32_t all() const { return rows * parts; }
+  __device__ bool is_early(std::uint32_t item) const { return item < rows * early; }
+  __device__ Item at(std::uint32_t item) const {
+    const std::uint32_t before = is_early(item) ? 0 : early;
+    const std::uint32_t each = is_early(item) ? early : parts - early;
+    item -= rows * before;
+    return {item / each, before + item % each};
+  }
+};
+
 template <class Reader>
 __device__ void combine(const CombineParams& p) {
   const Call& call = p.call;
@@ -176,24 +237,36 @@ __device__ void combine(const CombineParams& p) {
                                         : call.tokens * call.top_k;
   const bool is_weighted = sums && call.weight_on_input == 0;
   constexpr std::uint32_t kColumns = kSegment * Reader::kWide, kWarps = kCombineThreads / 32;
-  const std::uint32_t parts = (p.layer.hidden + kColumns - 1) / kColumns;
-  const std::uint32_t all = rows * parts, step = gridDim.x * kWarps;
-  std::uint32_t item = blockIdx.x * kWarps + threadIdx.x / 32;
-  if (item >= all) return;
-  // Tables have long been there, as a rule: the kernel before let this one begin when all before it
-  // were done.
-  if (p.tables_are_late != 0) wait_for_previous();
-  SlotRow next = slot_of(p, item / parts, choices, is_weighted);
+  Awaited awaited(p);
+  const Order order{rows, (p.layer.hidden + kColumns - 1) / kColumns,
+                    awaited.early_groups() * kUnit / kColumns};
+  const std::uint32_t all = order.all();
+  // Neighbours of a block, some for each warp.
+  const std::uint32_t each = (all + gridDim.x * kWarps - 1) / (gridDim.x * kWarps);
+  const std::uint32_t begin = blockIdx.x * each * kWarps, end = min(begin + each * kWarps, all);
+  std::uint32_t item = begin + threadIdx.x / 32;
+  Order::Item ahead = order.at(item);
+  SlotRow next;
+  if (item < end) next = slot_of(p, ahead.row, choices, is_weighted);
   describe<Reader::kIsRounded>(p, is_weighted, next);
-  wait_for_previous();
-  for (bool is_first = true; item < all; item += step, is_first = false) {
-    const std::uint32_t row = item / parts;
-    const std::uint32_t column = (item - row * parts) * kColumns + threadIdx.x % 32 * kPiece;
+  awaited.clear();
+#pragma unroll 1
+  for (std::uint32_t first = begin; first < end; first += kWarps, item += kWarps) {
+    if (order.is_early(min(first + kWarps, end) - 1))
+      awaited.early();
+    else
+      Awaited::all();
+    if (item >= end) continue;
+    const std::uint32_t row = ahead.row;
+    const std::uint32_t column = ahead.part * kColumns + threadIdx.x % 32 * kPiece;
     const SlotRow mine = next;
     // Where the next one's rows lie, while this one's are read.
-    if (item + step < all) next = slot_of(p, (item + step) / parts, choices, is_weighted);
+    if (item + kWarps < end) {
+      ahead = order.at(item + kWarps);
+      next = slot_of(p, ahead.row, choices, is_weighted);
+    }
     if (is_batched && __shfl_sync(0xFFFFFFFFu, mine.row, 0) < 0) continue;  // nobody reads it
-    auto sum = Reader::sum(p, {row * choices, choices, column, is_weighted, is_first}, mine);
+    auto sum = Reader::sum(p, {row * choices, choices, column, is_weighted, first == begin}, mine);
 #pragma unroll
     for (std::uint32_t w = 0; w < Reader::kWide; ++w) {
       if (column + w * kSegment >= p.layer.hidden) continue;
@@ -224,7 +297,7 @@ __device__ void clear_counters(const Sorted& sorted, std::uint32_t sums) {
 extern "C" __global__ void __launch_bounds__(kCombineThreads, 3)
     fp4moe_sm90_combine_rounded(const __grid_constant__ CombineParams p) {
   let_next_begin();
-  if (p.call.top_k > 4)
+  if (combine_wide(true, p.call.top_k) == 1)
     combine<Rows8<true, false, 1>>(p);
   else
     combine<Rows8<true, false, 2>>(p);

@@ -31,11 +31,16 @@ constexpr std::uint64_t whole_parts(std::uint64_t size, std::uint64_t part) {
 constexpr std::uint32_t activate_blocks(std::uint64_t rows, std::uint32_t multiprocessors) {
   return at_least_one(rows, multiprocessors * 2ull);
 }
-// `rows`: of the output.
-constexpr std::uint32_t combine_blocks(const Layer& layer, std::uint64_t rows,
+// Combine: segments of a row that a warp takes at once, where slots leave it registers for them;
+// and blocks for `rows` of the output. Several times as many as run at once: those that begin while
+// others still multiply do more.
+constexpr std::uint32_t combine_wide(bool is_rounded, std::uint32_t top_k) {
+  return is_rounded && top_k <= 4 ? 2 : 1;
+}
+constexpr std::uint32_t combine_blocks(const Layer& layer, std::uint64_t rows, std::uint32_t wide,
                                        std::uint32_t multiprocessors) {
-  const std::uint64_t segments = whole_parts(layer.hidden, kSegment);
-  return at_least_one(whole_parts(rows * segments, kCombineThreads / 32), multiprocessors * 3ull);
+  const std::uint64_t parts = whole_parts(layer.hidden, wide * kSegment);
+  return at_least_one(whole_parts(rows * parts, kCombineThreads / 32), multiprocessors * 12ull);
 }
 constexpr std::uint32_t pack_blocks(std::uint64_t records, std::uint32_t multiprocessors) {
   return at_least_one(records, multiprocessors * 16ull);

@@ -179,6 +179,7 @@ struct Sorted {
   std::uint32_t* work = nullptr;        // [3]: counters of the products; 0 between calls
   // [tiles]: eights of tokens that came late, and groups of h that are there; 0 between calls
   std::uint32_t* done = nullptr;
+  std::uint32_t* finished = nullptr;      // [kFinished]; 0 between calls. Null: nobody tells
   std::int32_t* rank_of_slot = nullptr;   // [slots], with the expert: see ranked; -1: of none here
   std::uint32_t* counts = nullptr;        // [chunks][experts]: slots
   std::uint32_t* stretches = nullptr;     // [of kStretch chunks][experts]: sums; 0 between calls
@@ -187,6 +188,12 @@ struct Sorted {
   std::int32_t* expert_of_row = nullptr;  // [rows], local; -1: padding
   std::int32_t* tile_of_row = nullptr;    // [rows / 8]: of each group of 8 rows
 };
+
+// What the second product tells combine: early groups of rows that lack, of all tiles; blocks whose
+// tables are there, and behind some bits how many groups are early (known before the others are).
+// Combine counts its blocks that have heard.
+enum Finished : std::uint32_t { kEarly, kTold, kHeard, kFinished };
+inline constexpr std::uint32_t kToldBits = 16;
 
 // Neighbouring streams of bytes, the first `bytes` of each of which will be read soon.
 struct Prefetch {
@@ -270,6 +277,12 @@ struct OwnSlots {
 };
 inline constexpr std::uint32_t kOwnParts = 4;    // of all slots, counted at once
 inline constexpr std::uint32_t kOwnShare = 128;  // slots that a block tells others of
+// Blocks of a product that write tables for combine.
+constexpr std::uint32_t told_blocks(const OwnSlots& own, std::uint32_t blocks) {
+  if (own.experts == 0) return 1;
+  const std::uint32_t shares = (own.call.tokens * own.call.top_k + kOwnShare - 1) / kOwnShare;
+  return shares < blocks ? shares : blocks;
+}
 // Rows and tiles of so many slots, at most: an expert's rows are padded to a multiple of 8.
 constexpr std::uint32_t own_rows(std::uint32_t slots, std::uint32_t experts) {
   return (slots + 7 * (slots < experts ? slots : experts) + 7) / 8 * 8;
@@ -300,11 +313,11 @@ struct Late {
   std::uint32_t choices = 1;         // slots of a row
 };
 
-// One product, or both: then tokens of the second are what the first leaves, tile by tile.
+// The first product, the second (the other has no groups), or both: then tokens of the second are
+// what the first leaves, tile by tile.
 struct ProductParams {
   Product of[2]{};
   Late late{};
-  std::uint32_t count = 1;
   Sorted sorted{};
   OwnSlots own{};
   std::uint32_t* work = nullptr;  // sorted.work, or sorted.work + 1 for the second of two launches
@@ -346,8 +359,8 @@ struct CombineParams {
   Layer layer{};
   Sorted sorted{};
   const void* rows = nullptr;  // raw or rounded, as the kernel reads them, [rows][64 * w2.groups]
-  std::uint32_t tables_are_late = 0;  // the product writes them
-  std::uint32_t sums = 0;             // of stretches
+  std::uint32_t told = 0;      // blocks of the product that tell of tables
+  std::uint32_t sums = 0;      // of stretches
   DeviceLora lora{};
 };
 

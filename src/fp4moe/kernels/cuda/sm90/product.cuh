@@ -8,7 +8,7 @@
 //   consumers  turn FP4 into BF16 in registers, multiply, and finish their 64 x tokens sums
 //              themselves
 //   mover      lays tokens of later tiles into them, where gather left that to the product
-//   herald     tells everybody of pieces of the first product that are finished
+//   herald     tells everybody of pieces that are finished
 //
 // Pieces of the second product follow those of the first: while the last of these are computed
 // somewhere, tiles that are finished go on. Pieces are taken in their order, none belongs to a
@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "fp4moe/kernels/cuda/sm90/cut.cuh"
 #include "fp4moe/kernels/cuda/sm90/own_sort.cuh"
 #include "fp4moe/kernels/cuda/sm90/params.hpp"
 #include "fp4moe/kernels/cuda/sm90/product_late.cuh"
@@ -38,6 +39,7 @@ struct Piece {
   Tile tile;
   std::uint32_t first, groups;
   std::uint32_t product, number;  // which of them, of which tile
+  std::uint32_t is_late;          // see Cut
 };
 
 // In front of the ring.
@@ -45,6 +47,7 @@ struct Shared {
   std::uint64_t full[kMostStages], empty[kMostStages];
   std::uint64_t queue_full[kQueue], queue_empty[kQueue];
   Piece queue[kQueue];
+  Cut cut;                              // before the first piece
   std::uint32_t sources[kMostFetched];  // rows of a tile's tokens
 };
 static_assert(sizeof(Shared) <= kTables);
@@ -57,47 +60,10 @@ struct Stage {
   static constexpr std::uint32_t kBytes = product_stage_bytes(most, Format::kIsNvfp4);
 };
 
-// Tiles of an expert follow each other, so that its weights are in the cache for all of them.
-// Pieces of a tile are of about the same size, and as small as can be without one more round of all
-// blocks; first those of the last product, so that blocks finish together.
-struct Cut {
-  std::uint32_t first, second;  // pieces of a tile
-
-  // Into pieces of at most `most_groups`.
-  __device__ Cut(const ProductParams& p, std::uint32_t tiles, std::uint32_t most_groups) {
-    const auto fewest = [&](const Product& product) {
-      return (product.matrix.groups + most_groups - 1) / most_groups;
-    };
-    first = fewest(p.of[0]);
-    second = p.count > 1 ? fewest(p.of[1]) : 0;
-    if (tiles == 0) return;
-    const std::uint32_t least = first + second;
-    const std::uint32_t rounds = (tiles * least + gridDim.x - 1) / gridDim.x;
-    const std::uint32_t most = rounds * gridDim.x / tiles;
-    if (p.count > 1) second = min(p.of[1].matrix.groups, most - first);
-    first = min(p.of[0].matrix.groups, most - second);
-  }
-};
-// None beyond the last.
-template <int most, class TileAt>
-__device__ Piece piece_at(const ProductParams& p, std::uint32_t tiles, std::uint32_t number,
-                          const TileAt& tile_at) {
-  const Cut cut(p, tiles, consumers(most));
-  const std::uint32_t product = number < tiles * cut.first ? 0 : 1;
-  if (product != 0) number -= tiles * cut.first;
-  const std::uint32_t groups = p.of[product].matrix.groups;
-  const std::uint32_t each = product == 0 ? cut.first : cut.second;
-  if (number >= tiles * each) return {};
-  const std::uint32_t tile = number / each, part = number - tile * each;
-  const std::uint32_t size = groups / each, larger = groups % each;
-  return {tile_at(tile), part * size + min(part, larger), size + (part < larger ? 1 : 0), product,
-          tile};
-}
-
-template <int most>
-__device__ Piece piece_at(const ProductParams& p, const Tiles& all, std::uint32_t number) {
-  return piece_at<most>(p, all.count, number,
-                        [&](std::uint32_t tile) { return tile_at(all.tiles, tile); });
+template <class TileAt>
+__device__ Piece piece_of(const Part& part, const TileAt& tile_at) {
+  if (part.groups == 0) return {};
+  return {tile_at(part.tile), part.first, part.groups, part.product, part.tile, part.is_late};
 }
 
 // What a block begins with: its first piece, and the number of the next, in the first lane of the
@@ -142,7 +108,8 @@ __device__ void stream_weights(const ProductParams& p, const Tiles& tiles, const
         std::uint64_t{uniform(static_cast<std::uint32_t>(piece.tile.expert))} *
             matrix.expert_bytes +
         std::uint64_t{uniform(piece.first)} * group_bytes;
-    piece = piece_at<most>(p, tiles, uniform(number));
+    piece = piece_of(shared.cut.part(uniform(number)),
+                     [&](std::uint32_t tile) { return tile_at(tiles.tiles, tile); });
     if (is_first) number = atomicAdd(p.work, 1u);
     for (std::uint32_t left = matrix.units; left > 0;) {
       const std::uint32_t bytes = min(Ring::kUnits, left) * Format::kRecord;
@@ -273,20 +240,49 @@ class Fetcher {
   bool is_begun_ = true;  // the first tile's rows are known
 };
 
-// One lane. Consumers give a place of the queue back when all that they wrote is on its way.
-__device__ inline void tell(const ProductParams& p, Shared& shared) {
-  for (Place queue;; queue.advance(kQueue)) {
-    barrier_wait(shared_address(&shared.queue_full[queue.at]), queue.parity);
-    const Piece& piece = shared.queue[queue.at];
-    const std::uint32_t groups = piece.groups, number = piece.number;
-    const bool is_awaited = piece.product + 1 < p.count;
-    barrier_arrive(shared_address(&shared.queue_empty[queue.at]));
-    if (groups == 0) return;
-    if (!is_awaited) continue;
-    barrier_wait(shared_address(&shared.queue_empty[queue.at]), queue.parity);
-    add_released(p.sorted.done + number, groups);
+// One lane. Of pieces of the first product it tells whoever waits for the tile, of early ones of
+// the second combine, which also hears of its tables, and how many columns are early.
+class Herald {
+ public:
+  __device__ Herald(const ProductParams& p, Shared& shared) : p_(p), shared_(shared) {}
+
+  // Consumers give a place of the queue back when all that they wrote is on its way.
+  __device__ void run() {
+    bool tells = p_.sorted.finished != nullptr && p_.of[1].matrix.groups != 0;
+    for (Place queue;; queue.advance(kQueue)) {
+      barrier_wait(shared_address(&shared_.queue_full[queue.at]), queue.parity);
+      if (tells) begin(shared_.cut);
+      tells = false;
+      const Piece& piece = shared_.queue[queue.at];
+      const std::uint32_t groups = piece.groups;
+      std::uint32_t* counter = counter_of(piece);
+      barrier_arrive(shared_address(&shared_.queue_empty[queue.at]));
+      if (groups == 0) return;
+      if (counter == nullptr) continue;
+      barrier_wait(shared_address(&shared_.queue_empty[queue.at]), queue.parity);
+      add_released(counter, groups);
+    }
   }
-}
+
+ private:
+  __device__ void begin(const Cut& cut) {
+    std::uint32_t* finished = p_.sorted.finished;
+    if (blockIdx.x == 0) {
+      const std::uint32_t early = cut.early_groups();
+      add_released(finished + kEarly, 0 - cut.tiles() * early);
+      add_released(finished + kTold, 1 + (early << kToldBits));
+    } else if (blockIdx.x < told_blocks(p_.own, gridDim.x)) {
+      add_released(finished + kTold, 1);
+    }
+  }
+  __device__ std::uint32_t* counter_of(const Piece& piece) const {
+    if (piece.product != 0) return piece.is_late != 0 ? nullptr : p_.sorted.finished + kEarly;
+    return p_.of[1].matrix.groups != 0 ? p_.sorted.done + piece.number : nullptr;
+  }
+
+  const ProductParams& p_;
+  Shared& shared_;
+};
 
 struct Consumer {
   std::uint32_t group, warp, lane;  // warpgroup of the block, warp of the warpgroup, lane
@@ -432,7 +428,7 @@ __device__ void consume_all(const ProductParams& params, Shared& shared, std::ui
 }
 
 template <class Format, int most>
-__device__ void run(const ProductParams& p) {
+__device__ __forceinline__ void run(const ProductParams& p) {
   constexpr std::uint32_t kWarps = consumers(most) * 4, kFetchers = fetchers(most);
   extern __shared__ std::uint8_t memory[];
   // Swizzled tokens want multiples of 1024.
@@ -464,8 +460,9 @@ __device__ void run(const ProductParams& p) {
                     },
                     [&](const Tile* near, std::uint32_t count, const std::uint16_t* tokens) {
                       if (!streams) return;
-                      begin.piece = piece_at<most>(p, count, uniform(begin.number),
-                                                   [&](std::uint32_t tile) { return near[tile]; });
+                      shared.cut.make(p, count, most);
+                      begin.piece = piece_of(shared.cut.part(uniform(begin.number)),
+                                             [&](std::uint32_t tile) { return near[tile]; });
                       const Tile& tile = begin.piece.tile;
                       for (std::uint32_t i = threadIdx.x % 32; i < tile.rows; i += 32)
                         shared.sources[i] = tokens[tile.first_row + i];
@@ -476,7 +473,9 @@ __device__ void run(const ProductParams& p) {
       if (!sorts) {
         tiles.count = __ldcg(p.sorted.tile_count);
         if (threadIdx.x % 32 == 0) begin.take(p);
-        begin.piece = piece_at<most>(p, tiles, uniform(begin.number));
+        shared.cut.make(p, tiles.count, most);
+        begin.piece = piece_of(shared.cut.part(uniform(begin.number)),
+                               [&](std::uint32_t tile) { return tile_at(tiles.tiles, tile); });
       }
       return stream_weights<Format, most>(p, tiles, begin, shared, ring);
     }
@@ -487,7 +486,7 @@ __device__ void run(const ProductParams& p) {
     if (warp <= kWarps + kFetchers)
       Fetcher<Format, most>(p, tiles, shared, ring, warp - kWarps - 1).run();
     else if (warp == kWarps + 3) {
-      if (threadIdx.x % 32 == 0) tell(p, shared);
+      if (threadIdx.x % 32 == 0) Herald(p, shared).run();
     } else if constexpr (most > kMostFetched) {
       const std::uint32_t behind =
           p.stages * Stage<Format, most>::kBytes + consumers(most) * kStaging;

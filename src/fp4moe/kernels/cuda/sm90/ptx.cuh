@@ -112,11 +112,14 @@ __device__ inline void add_released(std::uint32_t* to, std::uint32_t amount) {
                "r"(amount)
                : "memory");
 }
-__device__ inline void wait_for_count(const std::uint32_t* from, std::uint32_t count) {
+__device__ inline std::uint32_t load_acquired(const std::uint32_t* from) {
   std::uint32_t seen;
-  do {
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(from) : "memory");
-  } while (seen < count);
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(from) : "memory");
+  return seen;
+}
+__device__ inline void wait_for_count(const std::uint32_t* from, std::uint32_t count) {
+  while (load_acquired(from) < count) {
+  }
   asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 
