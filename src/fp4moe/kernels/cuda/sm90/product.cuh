@@ -427,6 +427,7 @@ __device__ void consume_all(const ProductParams& params, Shared& shared, std::ui
   }
 }
 
+// Inline: behind a call the compiler waits for each tensor instruction.
 template <class Format, int most>
 __device__ __forceinline__ void run(const ProductParams& p) {
   constexpr std::uint32_t kWarps = consumers(most) * 4, kFetchers = fetchers(most);
