@@ -39,7 +39,7 @@ constexpr std::uint32_t combine_wide(bool is_rounded, std::uint32_t top_k) {
 }
 constexpr std::uint32_t combine_blocks(const Layer& layer, std::uint64_t rows, std::uint32_t wide,
                                        std::uint32_t multiprocessors) {
-  const std::uint64_t parts = whole_parts(layer.hidden, wide * kSegment);
+  const std::uint64_t parts = whole_parts(layer.hidden, std::uint64_t{wide} * kSegment);
   return at_least_one(whole_parts(rows * parts, kCombineThreads / 32), multiprocessors * 12ull);
 }
 constexpr std::uint32_t pack_blocks(std::uint64_t records, std::uint32_t multiprocessors) {

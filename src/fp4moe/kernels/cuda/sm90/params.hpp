@@ -192,7 +192,7 @@ struct Sorted {
 // What the second product tells combine: early groups of rows that lack, of all tiles; blocks whose
 // tables are there, and behind some bits how many groups are early (known before the others are).
 // Combine counts its blocks that have heard.
-enum Finished : std::uint32_t { kEarly, kTold, kHeard, kFinished };
+inline constexpr std::uint32_t kEarly = 0, kTold = 1, kHeard = 2, kFinished = 3;
 inline constexpr std::uint32_t kToldBits = 16;
 
 // Neighbouring streams of bytes, the first `bytes` of each of which will be read soon.
