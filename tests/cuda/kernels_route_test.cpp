@@ -114,10 +114,9 @@ class Route : public OnDevice {
     sort.call.tokens = params.tokens;
     sort.call.top_k = params.top_k;
     sort.call.ids = params.ids;
-    sort.chunks = sort_blocks(sort.call);
     sort.to = memory.tables();
     run("fp4moe_sm90_sort", sort,
-        {sort.chunks, kSortThreads, sort_shared(sort.experts, params.columns)});
+        {sort_blocks(sort.call), kSortThreads, sort_shared(sort.experts, params.columns)});
   }
 
   // All types, at sizes that do and do not fill a warp.

@@ -24,14 +24,14 @@ class Sort : public OnDevice {
   void expect_sorted(SortParams params, const std::vector<std::int32_t>& experts_of_slots) {
     const PlainTables plain = plain_tables(experts_of_slots, params.experts, params.call.top_k);
     const std::size_t slots = experts_of_slots.size();
-    params.chunks = sort_blocks(params.call);
-    const std::size_t counts = std::size_t{params.chunks} * params.experts;
-    const std::size_t sums = std::size_t{stretches_of(params.chunks)} * params.experts;
+    const std::uint32_t chunks = sort_blocks(params.call);
+    const std::size_t counts = std::size_t{chunks} * params.experts;
+    const std::size_t sums = std::size_t{stretches_of(chunks)} * params.experts;
     const SortMemory memory{.ranks = room<std::int32_t>(slots),
                             .counts = room<std::uint32_t>(counts),
                             .stretches = upload(std::vector<std::uint32_t>(sums, 3))};
     params.to = memory.tables();
-    run("fp4moe_sm90_sort", params, {params.chunks, kSortThreads, sort_shared(params.experts, 0)});
+    run("fp4moe_sm90_sort", params, {chunks, kSortThreads, sort_shared(params.experts, 0)});
     EXPECT_EQ(download<std::int32_t>(memory.ranks, slots), plain.rank_of_slot);
     const auto first = [](const std::vector<std::uint32_t>& all, std::size_t count) {
       return std::vector(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(count));

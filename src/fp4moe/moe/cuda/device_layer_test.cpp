@@ -128,16 +128,14 @@ TEST_F(DeviceLayers, SortHasABlockForEachChunkOfSlots) {
     EXPECT_TRUE(done) << text(done.why());
     return fake_->launches.empty() ? 0 : fake_->launches[0].blocks;
   };
-  // Others fetch weights, where all experts are likely to have tokens.
   DeviceCall few = call(3);
   few.form = OutputForm::slots;
   few.out.rows = 6;
   EXPECT_EQ(sort_blocks(few), 1u);
-  const auto multiprocessors = static_cast<std::uint32_t>(made->device().facts().multiprocessors);
-  EXPECT_EQ(sort_blocks(call(17)), multiprocessors);
-  EXPECT_EQ(sort_blocks(call(120)), 30u + sm90::kPrefetchBlocks);
-  EXPECT_EQ(sort_blocks(call(121)), 31u + sm90::kPrefetchBlocks);
-  EXPECT_EQ(sort_blocks(call(3000)), 125u + sm90::kPrefetchBlocks);
+  EXPECT_EQ(sort_blocks(call(17)), 5u);
+  EXPECT_EQ(sort_blocks(call(120)), 30u);
+  EXPECT_EQ(sort_blocks(call(121)), 31u);
+  EXPECT_EQ(sort_blocks(call(3000)), 125u);
 }
 
 TEST_F(DeviceLayers, WhatIsRoundedTakesAKernelOfItsOwnAndRoutingNone) {

@@ -25,6 +25,7 @@ bool is_plain(const sm90::Layer& layer, const sm90::Call& call, float raise) {
   const bool is_quantised = layer.quantise != sm90::Quantise::none && call.x_is_quantised == 0;
   return call.x.type == sm90::Type::bf16 && !is_quantised && raise == 1.0f &&
          layer.hidden % sm90::kUnit == 0 && call.x.stride % 8 == 0 &&
+         call.x.stride < std::uint64_t{1} << 31 &&
          reinterpret_cast<std::uintptr_t>(call.x.data) % 16 == 0;
 }
 
@@ -135,12 +136,7 @@ DeviceLayer::RowsParams DeviceLayer::rows_params(const Step& step) const {
                   .layer = layer_,
                   .rows = first.rows.data == x ? x : nullptr,
                   .raise = raise},
-      .sort = {.call = step.call,
-               .route = step.route,
-               .experts = layer_.experts,
-               .chunks = chunks,
-               .prefetch = first_weights(layer_, step.call, blocks),
-               .to = sorted},
+      .sort = {.call = step.call, .route = step.route, .experts = layer_.experts, .to = sorted},
       .gather = {.call = step.call,
                  .layer = layer_,
                  .chunks = chunks,
@@ -185,7 +181,7 @@ Result<Done> DeviceLayer::run_rows(const Step& step) const {
   const Geometry prepare{
       params.prepare.routers + (rounds ? sm90::prepare_rounders(layer_, tokens, blocks) : 0),
       sm90::kPrepareThreads, sm90::prepare_shared(step.route.columns)};
-  const Geometry sort{params.sort.chunks + params.sort.prefetch.blocks, sm90::kSortThreads,
+  const Geometry sort{params.gather.chunks, sm90::kSortThreads,
                       sm90::sort_shared(layer_.experts, step.route.columns)};
   const Geometry gather{sm90::gather_blocks(layer_, tokens, params.gather.chunks, blocks),
                         sm90::kGatherThreads, sm90::gather_shared(layer_.experts)};

@@ -177,25 +177,10 @@ CallPlan plan_call(const sm90::Layer& layer, const CallSize& size) {
   made.fuses = fuses(layer) && !size.has_adapters;
   made.rounds =
       !needs_raw(layer) && !size.has_adapters && !(size.in_float32 && is_near(layer, size.slots()));
-  made.sorts = made.fuses && !size.is_batched && sm90::may_sort_own(size.slots(), layer.experts) &&
-               made.tile_tokens <= sm90::kMostFetched;
+  made.sorts =
+      made.fuses && !size.is_batched &&
+      sm90::may_sort_own(size.slots(), layer.experts, made.tile_tokens, layer.is_nvfp4 != 0);
   return made;
-}
-
-sm90::Prefetch first_weights(const sm90::Layer& layer, const sm90::Call& call,
-                             std::uint32_t blocks) {
-  const std::uint64_t slots = std::uint64_t{call.tokens} * call.top_k;
-  const std::uint64_t groups = std::uint64_t{layer.experts} * layer.w13.groups;
-  if (call.counts != nullptr || slots < std::uint64_t{2} * layer.experts || groups == 0) return {};
-  // Groups of an expert lie one behind the other, and experts as well.
-  const std::uint64_t stride = layer.w13.expert_bytes / layer.w13.groups;
-  const std::uint64_t streams = std::min(groups, std::uint64_t{blocks} * sm90::kConsumers);
-  return {.from = layer.w13.records,
-          .stride = stride,
-          .streams = static_cast<std::uint32_t>(streams),
-          .bytes = static_cast<std::uint32_t>(
-              std::min(stride, sm90::kPrefetchBytes / streams / 16 * 16)),
-          .blocks = sm90::prefetch_blocks(sm90::sort_blocks(call), blocks)};
 }
 
 std::uint32_t first_tiles(const sm90::Layer& layer, std::uint32_t tile, std::uint32_t blocks) {

@@ -57,11 +57,6 @@ struct CallPlan {
 };
 CallPlan plan_call(const sm90::Layer& layer, const CallSize& size);
 
-// What the first product reads first, on so many multiprocessors, where nearly all experts have
-// tokens.
-sm90::Prefetch first_weights(const sm90::Layer& layer, const sm90::Call& call,
-                             std::uint32_t blocks);
-
 // Tiles of the first two pieces of every block of a product, of at most `tile` tokens, on so many
 // multiprocessors.
 std::uint32_t first_tiles(const sm90::Layer& layer, std::uint32_t tile, std::uint32_t blocks);

@@ -96,10 +96,10 @@ TEST(Plan, ProductsSortFewSlotsForThemselves) {
   EXPECT_FALSE(sorts(96, {.tokens = 80, .top_k = 1, .is_batched = true}));
   EXPECT_FALSE(sorts(96, {.tokens = 20, .top_k = 4}, "unfused"));
   EXPECT_FALSE(sorts(96, {.tokens = 20, .top_k = 4, .has_adapters = true}));
-  // Where it does not fit into the ring of any kernel.
+  // Where it does not fit into the ring.
   const std::uint32_t experts = 256;
   std::uint32_t slots = 1;
-  while (sm90::own_space(slots + 1, experts) <= sm90::kOwnSpace) ++slots;
+  while (sm90::own_space(slots + 1, experts) <= sm90::own_room(32, false)) ++slots;
   EXPECT_TRUE(sorts(experts, {.tokens = slots, .top_k = 1}));
   EXPECT_FALSE(sorts(experts, {.tokens = slots + 1, .top_k = 1}));
 }
@@ -218,27 +218,6 @@ TEST(Plan, NoCallHasMoreChunksThanAreReserved) {
   EXPECT_EQ(sm90::sort_blocks({.tokens = 521, .top_k = 8}), 105);
   EXPECT_EQ(sm90::sort_blocks({.tokens = 8192, .top_k = 8}), 128);
   EXPECT_EQ(sm90::sort_most_blocks(std::uint64_t{1} << 28), sm90::kSortBlocks);
-}
-
-TEST(Plan, WhatTheFirstProductReadsFirstIsFetchedWhereAllExpertsAreLikelyToHaveTokens) {
-  sm90::Layer layer;
-  layer.experts = 128;
-  layer.w13 = {.expert_bytes = std::uint64_t{90} * 45 * 2176, .groups = 90, .units = 45};
-  const auto fetched = [&](std::uint32_t tokens) {
-    return first_weights(layer, {.tokens = tokens, .top_k = 4}, 132);
-  };
-  EXPECT_EQ(fetched(63).streams, 0u);
-  EXPECT_EQ(fetched(64).streams, 132u * 4);
-  EXPECT_EQ(fetched(64).stride, 45u * 2176);
-  EXPECT_LE(std::uint64_t{fetched(64).streams} * fetched(64).bytes, sm90::kPrefetchBytes);
-  EXPECT_EQ(fetched(64).bytes % 16, 0u);
-  layer.experts = 1;
-  layer.w13.groups = 2;
-  layer.w13.expert_bytes = 2 * 4352;
-  EXPECT_EQ(fetched(64).streams, 2u);  // never beyond the matrix
-  EXPECT_EQ(fetched(64).bytes, 4352u);
-  const std::int32_t counts = 0;
-  EXPECT_EQ(first_weights(layer, {.tokens = 64, .top_k = 1, .counts = &counts}, 132).streams, 0u);
 }
 
 TEST(Plan, GatherFillsTheTilesOfTwoPiecesForEveryBlock) {

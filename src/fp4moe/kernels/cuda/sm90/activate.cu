@@ -189,6 +189,7 @@ extern "C" __global__ void __launch_bounds__(kActivateThreads, 2)
     fp4moe_sm90_activate(const __grid_constant__ ActivateParams p) {
   extern __shared__ __align__(16) float kept[];
   let_next_begin();
+  fetch_params(p);
   wait_for_previous();
   const std::uint32_t tiles = p.sorted.tile_count[0];
   if (tiles == 0) return;

@@ -72,9 +72,7 @@ struct Rows8 {
   static constexpr bool kIsRounded = is_rounded;
   using Words = std::conditional_t<is_rounded, uint4, Piece>;
   static constexpr std::uint32_t kWide = wide;  // segments of a row that are loaded at once
-  static constexpr std::uint32_t kTogether = low          ? 1
-                                             : is_rounded ? 8 / wide
-                                                          : 4;  // slots, likewise
+  static constexpr std::uint32_t kTogether = low ? 1 : 4 / wide;  // slots, likewise
   struct Sum {
     Piece of[kWide];
   };
@@ -176,19 +174,21 @@ class Awaited {
       wait_for_previous();
       return;
     }
-    __shared__ std::uint32_t told;
+    static_assert(kEarly == 0 && kTold == 1);
+    __shared__ uint2 both;  // of the same moment
     if (threadIdx.x == 0) {
-      do told = load_acquired(finished_ + kTold);
-      while (told % (1u << kToldBits) != p.told);
+      do both = load_acquired8(finished_);
+      while (both.y % (1u << kToldBits) != p.told);
       heard_ = atomicAdd(finished_ + kHeard, 1u);
     }
     __syncthreads();
-    early_groups_ = told >> kToldBits;
+    early_groups_ = both.y >> kToldBits;
+    has_early_ = both.x == 0;
   }
   // That come early, of the columns of rows.
   __device__ std::uint32_t early_groups() const { return early_groups_; }
   __device__ void early() {
-    if (has_early_ || finished_ == nullptr) return;
+    if (has_early_) return;
     if (threadIdx.x == 0)
       while (load_acquired(finished_ + kEarly) != 0) {
       }
@@ -294,9 +294,10 @@ __device__ void clear_counters(const Sorted& sorted, std::uint32_t sums) {
 }  // namespace
 
 // Rows in bf16, which most calls have: little code, as it is fetched when all wait for it.
-extern "C" __global__ void __launch_bounds__(kCombineThreads, 3)
+extern "C" __global__ void __launch_bounds__(kCombineThreads, 4)
     fp4moe_sm90_combine_rounded(const __grid_constant__ CombineParams p) {
   let_next_begin();
+  fetch_params(p);
   if (combine_wide(true, p.call.top_k) == 1)
     combine<Rows8<true, false, 1>>(p);
   else
@@ -307,6 +308,7 @@ extern "C" __global__ void __launch_bounds__(kCombineThreads, 3)
 extern "C" __global__ void __launch_bounds__(kCombineThreads, 3)
     fp4moe_sm90_combine(const __grid_constant__ CombineParams p) {
   let_next_begin();
+  fetch_params(p);
   if (p.lora.pairs != nullptr)
     combine<Rows8<false, true>>(p);
   else

@@ -159,14 +159,6 @@ __device__ inline void count_launch(const DecodeParams& p, std::uint32_t launch)
   p.counters[0] = launch;
 }
 
-// Parameters come from far at their first use, a line at a time: all lines at once cost as much as
-// one.
-__device__ inline void fetch_params(const DecodeParams& p) {
-  constexpr std::uint32_t kLine = 64 / 4, kWords = sizeof(DecodeParams) / 4;
-  const std::uint32_t at = threadIdx.x / 32 * kLine;
-  if (at < kWords) asm volatile("" ::"r"(reinterpret_cast<const std::uint32_t*>(&p)[at]));
-}
-
 // `given`: where p was given, with all that it leaves out.
 template <class Format>
 __device__ void run(const DecodeParams& p, const DecodeParams& given) {

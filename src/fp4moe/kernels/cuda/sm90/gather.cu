@@ -179,6 +179,7 @@ __device__ void store_each(const GatherParams& p, const GatherSlot& slot, std::u
 extern "C" __global__ void __launch_bounds__(kGatherThreads, 4)
     fp4moe_sm90_gather(const __grid_constant__ GatherParams p) {
   extern __shared__ __align__(16) std::uint32_t shared[];
+  fetch_params(p);
   const Tables tables(shared, p.layer.experts);
   const Chunk chunk(p);
   wait_for_previous();

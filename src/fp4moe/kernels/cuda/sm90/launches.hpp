@@ -97,26 +97,6 @@ constexpr std::uint32_t gather_blocks(const Layer& layer, std::uint64_t tokens,
 constexpr std::uint32_t gather_shared(std::uint32_t experts) {
   return 4 * (4 * experts + 2) + 8 * (kGatherThreads / 32);
 }
-// While some blocks sort, others fetch into the cache what the first product reads first: of as
-// many groups of rows as are multiplied at once, in steps. A few of them would take longer to ask
-// for it than sort takes.
-inline constexpr std::uint32_t kPrefetchStep = 4 * 1024, kPrefetchBlocks = 96;
-constexpr std::uint32_t prefetch_blocks(std::uint32_t chunks, std::uint32_t multiprocessors) {
-  return std::max(kPrefetchBlocks, multiprocessors - std::min(multiprocessors, chunks));
-}
-inline constexpr std::uint64_t kPrefetchBytes = 16 << 20;
-// A slot's rank among those of its expert in its chunk, behind the expert.
-inline constexpr std::uint32_t kRankBits = 21;
-static_assert(kMostExperts <= 1u << (31 - kRankBits));
-constexpr std::int32_t ranked(std::uint32_t expert, std::uint32_t rank) {
-  return static_cast<std::int32_t>(expert << kRankBits | rank);
-}
-constexpr std::uint32_t expert_of(std::int32_t both) {
-  return static_cast<std::uint32_t>(both) >> kRankBits;
-}
-constexpr std::uint32_t rank_of(std::int32_t both) {
-  return static_cast<std::uint32_t>(both) & ((1u << kRankBits) - 1);
-}
 // Ids, counts of every warp for each expert, and two floats a column for as many warps that route
 // as there is room for.
 inline constexpr std::uint32_t kSortNearIds = 2048;

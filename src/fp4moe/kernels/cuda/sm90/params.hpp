@@ -195,21 +195,10 @@ struct Sorted {
 inline constexpr std::uint32_t kEarly = 0, kTold = 1, kHeard = 2, kFinished = 3;
 inline constexpr std::uint32_t kToldBits = 16;
 
-// Neighbouring streams of bytes, the first `bytes` of each of which will be read soon.
-struct Prefetch {
-  const std::uint8_t* from = nullptr;
-  std::uint64_t stride = 0;   // from stream to stream
-  std::uint32_t streams = 0;  // 0: nothing
-  std::uint32_t bytes = 0;    // of each
-  std::uint32_t blocks = 0;   // that fetch
-};
-
 struct SortParams {
   Call call{};
   RouteParams route{};        // columns 0: ids and weights are given
   std::uint32_t experts = 0;  // local
-  std::uint32_t chunks = 1;   // blocks; those behind prefetch
-  Prefetch prefetch{};
   Sorted to{};
 };
 
@@ -256,7 +245,7 @@ enum class Epilogue : std::uint32_t {
 struct Product {
   Matrix matrix{};
   const std::uint8_t* tiles = nullptr;  // tokens, of matrix.units; null: they are in `rows`
-  Rows rows{};                          // of whole units, every address a multiple of 16
+  Rows rows{};  // of whole units, every address a multiple of 16, less than 4 GiB apart
   Epilogue epilogue = Epilogue::raw;
   void* out = nullptr;
   std::uint32_t out_units = 0;
@@ -266,6 +255,19 @@ struct Product {
   float raise = 1;         // of tokens, and of h that is written
   float input_factor = 1;  // over `raise`; all but raw: also multiplies the accumulator
 };
+// A slot's rank among those of its expert, or its row, behind the expert.
+inline constexpr std::uint32_t kRankBits = 21;
+static_assert(kMostExperts <= 1u << (31 - kRankBits));
+constexpr std::int32_t ranked(std::uint32_t expert, std::uint32_t rank) {
+  return static_cast<std::int32_t>(expert << kRankBits | rank);
+}
+constexpr std::uint32_t expert_of(std::int32_t both) {
+  return static_cast<std::uint32_t>(both) >> kRankBits;
+}
+constexpr std::uint32_t rank_of(std::int32_t both) {
+  return static_cast<std::uint32_t>(both) & ((1u << kRankBits) - 1);
+}
+
 // Slots that every block of a product sorts for itself, of standard rows.
 struct OwnSlots {
   Call call{};
@@ -296,15 +298,11 @@ constexpr std::uint64_t own_bytes(std::uint32_t slots, std::uint32_t experts) {
 }
 // Shared memory for it: those, slots, a bit for each slot and expert with counts of words, tables
 // of experts, and sums of 32 warps.
-inline constexpr std::uint32_t kOwnSpace = 152 * 1024, kOwnSlots = 8192, kOwnExperts = 640;
+inline constexpr std::uint32_t kOwnSlots = 8192, kOwnExperts = 640;
 constexpr std::uint64_t own_space(std::uint32_t slots, std::uint32_t experts) {
   const std::uint64_t words = (std::uint64_t{slots} + 31) / 32;
   return own_bytes(slots, experts) + std::uint64_t{slots} * 4 + words * experts * 6 +
          (kOwnParts + 3) * std::uint64_t{experts} * 4 + 264;
-}
-constexpr bool may_sort_own(std::uint64_t slots, std::uint32_t experts) {
-  return slots <= kOwnSlots && experts <= kOwnExperts &&
-         own_space(static_cast<std::uint32_t>(slots), experts) <= kOwnSpace;
 }
 
 // Tokens that the product lays into of[0].tiles itself, from of[0].rows.

@@ -42,6 +42,7 @@ extern "C" __global__ void __launch_bounds__(kPrepareThreads)
     fp4moe_sm90_prepare(const __grid_constant__ PrepareParams p) {
   extern __shared__ __align__(16) float scratch[];
   let_next_begin();
+  fetch_params(p);
   wait_for_previous();
   if (blockIdx.x >= p.routers) return round_tokens(p, blockIdx.x - p.routers);
   const std::uint32_t warp = threadIdx.x / 32, token = blockIdx.x * kWarps + warp;

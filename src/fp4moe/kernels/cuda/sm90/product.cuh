@@ -78,60 +78,98 @@ struct Begin {
   }
 };
 
-// One warp, one lane of which begins the copies: what it goes by is the same in all of them, and as
-// it is computed once a warp it takes few instructions. The number of a piece is asked for while
-// the one before is streamed, and where it lies while this one is.
+// Where an expert has one tile, as a rule, its weights are read once.
+__device__ inline std::uint64_t weights_policy(int most) {
+  return most < 128 ? read_once() : read_again();
+}
+// Weights of a piece that are still to be sent: what its groups go on with, how far they are apart.
+template <class Format>
+struct Weights {
+  const std::uint8_t* from;
+  std::uint32_t group_bytes, units;
+
+  __device__ Weights(const ProductParams& p, const Piece& piece) {
+    const Matrix& matrix = p.of[uniform(piece.product)].matrix;
+    units = matrix.units;
+    group_bytes = units * Format::kRecord;
+    from = matrix.records +
+           std::uint64_t{uniform(static_cast<std::uint32_t>(piece.tile.expert))} *
+               matrix.expert_bytes +
+           std::uint64_t{uniform(piece.first)} * group_bytes;
+  }
+  __device__ std::uint32_t bytes(std::uint32_t most) const {
+    return min(most, units) * Format::kRecord;
+  }
+  __device__ void pass(std::uint32_t most) {
+    from += bytes(most);
+    units -= min(most, units);
+  }
+};
+// As much as a stage takes. One lane begins the copies.
+template <class Format, int most>
+__device__ inline void send_weights(const Weights<Format>& weights, std::uint32_t groups,
+                                    std::uint32_t to, std::uint32_t full, std::uint64_t policy) {
+  const std::uint32_t bytes = weights.bytes(stage_units(most));
+  if (is_elected()) {
+    barrier_expect(full, groups * bytes);
+#pragma unroll
+    for (std::uint32_t g = 0; g < consumers(most); ++g)
+      if (g < groups)
+        bulk_copy(to + g * stage_units(most) * Format::kRecord,
+                  weights.from + g * weights.group_bytes, bytes, full, policy);
+  }
+  __syncwarp();
+}
+
+// A piece, for everybody else.
+__device__ inline void publish(Shared& shared, const Place& queue, const Piece& piece) {
+  barrier_wait(shared_address(&shared.queue_empty[queue.at]), queue.parity ^ 1);
+  if (threadIdx.x % 32 == 0) {
+    shared.queue[queue.at] = piece;
+    barrier_arrive(shared_address(&shared.queue_full[queue.at]));
+  }
+  __syncwarp();
+}
+
+// One warp: what it goes by is the same in all lanes, and as it is computed once a warp it takes
+// few instructions. The number of a piece is asked for while the one before is streamed, and where
+// it lies while this one is. `is_begun`: the first piece is published, its first stage sent.
 template <class Format, int most>
 __device__ void stream_weights(const ProductParams& p, const Tiles& tiles, const Begin& begin,
-                               Shared& shared, std::uint32_t ring) {
+                               Shared& shared, std::uint32_t ring, bool is_begun) {
   using Ring = Stage<Format, most>;
-  const bool is_first = threadIdx.x % 32 == 0;
-  // Where an expert has one tile, as a rule, its weights are read once.
-  const std::uint64_t policy = most < 128 ? read_once() : read_again();
+  const std::uint64_t policy = weights_policy(most);
   std::uint32_t number = begin.next;
   Piece piece = begin.piece;
   Place stage, queue;
   for (;;) {
-    barrier_wait(shared_address(&shared.queue_empty[queue.at]), queue.parity ^ 1);
-    if (is_first) {
-      shared.queue[queue.at] = piece;
-      barrier_arrive(shared_address(&shared.queue_full[queue.at]));
-    }
-    __syncwarp();
+    if (!is_begun) publish(shared, queue, piece);
     queue.advance(kQueue);
     const std::uint32_t groups = uniform(piece.groups);
     if (groups == 0) return;
-    const Matrix& matrix = p.of[uniform(piece.product)].matrix;
-    const std::uint32_t group_bytes = matrix.units * Format::kRecord;
-    const std::uint8_t* from =
-        matrix.records +
-        std::uint64_t{uniform(static_cast<std::uint32_t>(piece.tile.expert))} *
-            matrix.expert_bytes +
-        std::uint64_t{uniform(piece.first)} * group_bytes;
+    Weights<Format> weights(p, piece);
     piece = piece_of(shared.cut.part(uniform(number)),
                      [&](std::uint32_t tile) { return tile_at(tiles.tiles, tile); });
-    if (is_first) number = atomicAdd(p.work, 1u);
-    for (std::uint32_t left = matrix.units; left > 0;) {
-      const std::uint32_t bytes = min(Ring::kUnits, left) * Format::kRecord;
-      const std::uint32_t full = shared_address(&shared.full[stage.at]);
-      const std::uint32_t to = ring + stage.at * Ring::kBytes;
+    if (threadIdx.x % 32 == 0) number = atomicAdd(p.work, 1u);
+    if (is_begun) {
+      weights.pass(Ring::kUnits);
+      stage.advance(p.stages);
+    }
+    is_begun = false;
+    while (weights.units > 0) {
       barrier_wait(shared_address(&shared.empty[stage.at]), stage.parity ^ 1);
-      if (is_elected()) {
-        barrier_expect(full, groups * bytes);
-#pragma unroll
-        for (std::uint32_t g = 0; g < consumers(most); ++g)
-          if (g < groups)
-            bulk_copy(to + g * Ring::kUnits * Format::kRecord, from + g * group_bytes, bytes, full,
-                      policy);
-      }
-      __syncwarp();
-      from += bytes;
-      left -= min(Ring::kUnits, left);
+      send_weights<Format, most>(weights, groups, ring + stage.at * Ring::kBytes,
+                                 shared_address(&shared.full[stage.at]), policy);
+      weights.pass(Ring::kUnits);
       stage.advance(p.stages);
     }
   }
 }
 
+// From row to row, of tokens that are not in tiles.
+__device__ inline std::uint32_t row_bytes(const Product& product) {
+  return static_cast<std::uint32_t>(product.rows.stride) * 2;
+}
 // Rows take two warps, quads of them by turns; tiles one.
 constexpr std::uint32_t fetchers(int most) { return most <= kMostFetched ? 2 : 1; }
 template <class Format, int most>
@@ -201,19 +239,25 @@ class Fetcher {
   // Lane l has 16 bytes of row l / 8 of a quad: which one of eight rows that is never changes.
   __device__ void fetch_rows(const Product& product, std::uint32_t first, std::uint32_t rows) {
     const std::uint32_t row = warp_ * 4 + lane() / 8, chunk = lane() % 8;
+    const std::uint32_t sent = is_begun_ ? min(Ring::kUnits, product.matrix.units) : 0;
+    if (is_begun_) {  // by others
+      barrier_arrive(shared_address(&shared_.full[0]));
+      stage_.advance(p_.stages);
+    }
     __syncwarp();
     static_assert(kMostFetched / fetchers(kMostFetched) <= 32);
     const std::uint32_t own = lane() / 4 * 8 + warp_ * 4 + lane() % 4;  // of this warp's rows
     if (own < rows && !is_begun_) shared_.sources[own] = tokens_[first + own];
     is_begun_ = false;
     __syncwarp();
-    const std::uint8_t* from[most / kGroup];  // of the lane's row of each eight
+    const auto* data =
+        static_cast<const std::uint8_t*>(product.rows.data) + chunk * 16 + sent * 128;
+    const std::uint32_t stride = held(row_bytes(product));
+    const std::uint8_t* from[most / kGroup];  // of the lane's row of each eight, where there is one
 #pragma unroll
     for (std::uint32_t i = 0; i < most / kGroup; ++i)
-      if (i * kGroup < rows)
-        from[i] = static_cast<const std::uint8_t*>(product.rows.data) +
-                  shared_.sources[i * kGroup + row] * (product.rows.stride * 2) + chunk * 16;
-    for_stages(product.matrix.units,
+      from[i] = data + std::uint64_t{shared_.sources[i * kGroup + row]} * stride;
+    for_stages(product.matrix.units - sent,
                [&](std::uint32_t, std::uint32_t units, std::uint32_t to, std::uint32_t full) {
                  std::uint32_t at[Ring::kUnits];
 #pragma unroll
@@ -237,8 +281,26 @@ class Fetcher {
   Shared& shared_;
   std::uint32_t to_, warp_;
   Place stage_{};
-  bool is_begun_ = true;  // the first tile's rows are known
+  bool is_begun_ = true;  // the first tile's rows are known, and its first stage is sent for
 };
+
+// Tokens of the first stage, by whoever has nothing to do yet: 16 bytes of each unit a thread.
+template <class Format, int most>
+__device__ void send_tokens(const ProductParams& p, const Tile& tile, const std::uint16_t* tokens,
+                            Shared& shared, std::uint32_t ring) {
+  const Product& product = p.of[0];
+  const std::uint32_t row = threadIdx.x / 8, chunk = threadIdx.x % 8, rows = tile.rows;
+  if (row >= rows) return;
+  const std::uint8_t* from = static_cast<const std::uint8_t*>(product.rows.data) +
+                             std::uint64_t{tokens[tile.first_row + row]} * row_bytes(product) +
+                             chunk * 16;
+  const std::uint32_t to =
+      ring + Stage<Format, most>::kWeights + row * 128 + (chunk ^ row % 8) * 16;
+#pragma unroll
+  for (std::uint32_t u = 0; u < stage_units(most); ++u)
+    if (u < product.matrix.units) copy_later16(to + u * rows * 128, from + u * 128);
+  add_arrival_behind_copies(shared_address(&shared.full[0]));
+}
 
 // One lane. Of pieces of the first product it tells whoever waits for the tile, of early ones of
 // the second combine, which also hears of its tables, and how many columns are early.
@@ -432,18 +494,18 @@ template <class Format, int most>
 __device__ __forceinline__ void run(const ProductParams& p) {
   constexpr std::uint32_t kWarps = consumers(most) * 4, kFetchers = fetchers(most);
   extern __shared__ std::uint8_t memory[];
+  fetch_params(p);
   // Swizzled tokens want multiples of 1024.
   const std::uint32_t start = (shared_address(memory) + 1023) & ~1023u;
   auto& shared = *reinterpret_cast<Shared*>(memory + (start - shared_address(memory)));
   const std::uint32_t ring = start + kTables;
-  if (threadIdx.x == 0) {
-    for (std::uint32_t i = 0; i < p.stages; ++i) {
-      barrier_init(shared_address(&shared.full[i]), 1 + kFetchers * 32);
-      barrier_init(shared_address(&shared.empty[i]), kWarps);
-    }
-    for (std::uint32_t i = 0; i < kQueue; ++i) {
-      barrier_init(shared_address(&shared.queue_full[i]), 1);
-      barrier_init(shared_address(&shared.queue_empty[i]), kWarps + kFetchers + 1);
+  static_assert(kQueue <= kMostStages);
+  if (threadIdx.x < kMostStages) {
+    barrier_init(shared_address(&shared.full[threadIdx.x]), 1 + kFetchers * 32);
+    barrier_init(shared_address(&shared.empty[threadIdx.x]), kWarps);
+    if (threadIdx.x < kQueue) {
+      barrier_init(shared_address(&shared.queue_full[threadIdx.x]), 1);
+      barrier_init(shared_address(&shared.queue_empty[threadIdx.x]), kWarps + kFetchers + 1);
     }
     barrier_init_done();
   }
@@ -454,17 +516,27 @@ __device__ __forceinline__ void run(const ProductParams& p) {
   Tiles tiles{p.sorted.tiles, 0, nullptr};
   Begin begin;
   if (sorts)
-    tiles = OwnSort(p, memory + (ring - shared_address(memory)))
+    tiles = OwnSort(p, memory + (ring - shared_address(memory)) + Stage<Format, most>::kBytes)
                 .run(
                     [&] {
                       if (threadIdx.x == kWarps * 32) begin.take(p);
                     },
-                    [&](const Tile* near, std::uint32_t count, const std::uint16_t* tokens) {
-                      if (!streams) return;
-                      shared.cut.make(p, count, most);
-                      begin.piece = piece_of(shared.cut.part(uniform(begin.number)),
-                                             [&](std::uint32_t tile) { return near[tile]; });
-                      const Tile& tile = begin.piece.tile;
+                    [&](const ExpertTables& of) {
+                      shared.cut.make(p, of.first_tile[p.own.experts], most);
+                      begin.piece =
+                          piece_of(shared.cut.part(uniform(begin.number)), [&](std::uint32_t tile) {
+                            return tile_of(of, expert_of_tile(of, p.own.experts, tile), tile);
+                          });
+                      publish(shared, Place{}, begin.piece);
+                      const std::uint32_t groups = uniform(begin.piece.groups);
+                      if (groups != 0)
+                        send_weights<Format, most>(Weights<Format>(p, begin.piece), groups, ring,
+                                                   shared_address(&shared.full[0]),
+                                                   weights_policy(most));
+                    },
+                    [&](const std::uint16_t* tokens) {
+                      const Tile& tile = shared.queue[0].tile;
+                      if (!streams) return send_tokens<Format, most>(p, tile, tokens, shared, ring);
                       for (std::uint32_t i = threadIdx.x % 32; i < tile.rows; i += 32)
                         shared.sources[i] = tokens[tile.first_row + i];
                     });
@@ -478,7 +550,7 @@ __device__ __forceinline__ void run(const ProductParams& p) {
         begin.piece = piece_of(shared.cut.part(uniform(begin.number)),
                                [&](std::uint32_t tile) { return tile_at(tiles.tiles, tile); });
       }
-      return stream_weights<Format, most>(p, tiles, begin, shared, ring);
+      return stream_weights<Format, most>(p, tiles, begin, shared, ring, sorts);
     }
     if (!sorts) {
       wait_for_previous();

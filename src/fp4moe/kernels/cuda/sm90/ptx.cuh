@@ -30,6 +30,15 @@ __device__ inline bool is_elected() {
 __device__ inline void let_next_begin() { asm volatile("griddepcontrol.launch_dependents;"); }
 __device__ inline void wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
+// Parameters of a kernel come from far at their first use, a line at a time: all lines at once, a
+// warp each, cost as much as one. All threads of a block.
+template <class Params>
+__device__ inline void fetch_params(const Params& p) {
+  constexpr std::uint32_t kLine = 64 / 4, kWords = sizeof(Params) / 4;
+  for (std::uint32_t at = threadIdx.x / 32 * kLine; at < kWords; at += blockDim.x / 32 * kLine)
+    asm volatile("" ::"r"(reinterpret_cast<const std::uint32_t*>(&p)[at]));
+}
+
 // Barriers in shared memory that count arrivals and bytes. A wait names the parity of the phase it
 // waits for: 0 for the first.
 __device__ inline void barrier_init(std::uint32_t barrier, std::uint32_t arrivals) {
@@ -100,11 +109,6 @@ __device__ inline void bulk_copy(std::uint32_t to, const void* from, std::uint32
       : "memory");
 }
 
-// Into the cache alone.
-__device__ inline void bulk_prefetch(const void* from, std::uint32_t bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-}
-
 // Numbers that blocks leave for each other, counted: what came before the addition, in all threads
 // that this one has waited for, is there for bulk copies once the count is seen.
 __device__ inline void add_released(std::uint32_t* to, std::uint32_t amount) {
@@ -116,6 +120,11 @@ __device__ inline std::uint32_t load_acquired(const std::uint32_t* from) {
   std::uint32_t seen;
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(from) : "memory");
   return seen;
+}
+__device__ inline uint2 load_acquired8(const std::uint32_t* from) {
+  std::uint64_t seen;
+  asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(seen) : "l"(from) : "memory");
+  return {static_cast<std::uint32_t>(seen), static_cast<std::uint32_t>(seen >> 32)};
 }
 __device__ inline void wait_for_count(const std::uint32_t* from, std::uint32_t count) {
   while (load_acquired(from) < count) {
@@ -130,7 +139,11 @@ __device__ inline void copy_later4(std::uint32_t to, const void* from) {
 __device__ inline void copy_later16(std::uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
-// One arrival of the thread, when all it began has come.
+// One arrival of the thread, when all it began has come; in addition to those that the barrier
+// counts upon, or one of them.
+__device__ inline void add_arrival_behind_copies(std::uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
 __device__ inline void arrive_behind_copies(std::uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }

@@ -57,12 +57,17 @@ constexpr ProductShape product_shape(std::uint32_t tile_tokens, bool is_nvfp4) {
 
 static_assert(product_shape(128, false).stages == 4 && product_shape(128, true).stages == 4 &&
               product_shape(192, false).stages == 3 && product_shape(192, true).stages == 3);
+// Products of small tiles may sort for themselves, in the ring, behind the first stage.
 static_assert(kOwnExperts <= kProductThreads);
-static_assert(std::ranges::all_of(kTileBounds, [](std::uint32_t tokens) {
-  return tokens > kMostFetched ||
-         (product_shape(tokens, false).stages * product_stage_bytes(tokens, false) >= kOwnSpace &&
-          product_shape(tokens, true).stages * product_stage_bytes(tokens, true) >= kOwnSpace);
-}));
+constexpr std::uint32_t own_room(std::uint32_t tile_tokens, bool is_nvfp4) {
+  return (product_shape(tile_tokens, is_nvfp4).stages - 1) *
+         product_stage_bytes(tile_tokens, is_nvfp4);
+}
+constexpr bool may_sort_own(std::uint64_t slots, std::uint32_t experts, std::uint32_t tile_tokens,
+                            bool is_nvfp4) {
+  return tile_tokens <= kMostFetched && slots <= kOwnSlots && experts <= kOwnExperts &&
+         own_space(static_cast<std::uint32_t>(slots), experts) <= own_room(tile_tokens, is_nvfp4);
+}
 
 // What tokens are multiplied by on their way into tiles: kernels for few tokens leave MXFP4 weights
 // unscaled, see weights.cuh.

@@ -7,7 +7,7 @@
 //   3  the chunk's counts go to memory, and are added to those of its stretch of chunks; ranks
 //      become those in the chunk
 //
-// Nobody waits for another block. Gather adds up what is in front. More blocks prefetch weights.
+// Nobody waits for another block. Gather adds up what is in front.
 #include "fp4moe/kernels/cuda/sm90/launches.hpp"
 #include "fp4moe/kernels/cuda/sm90/ptx.cuh"
 #include "fp4moe/kernels/cuda/sm90/route.cuh"
@@ -184,17 +184,6 @@ __device__ void sort_chunk_of(const SortParams& p, const SortSpace& space,
   ranks.finish();
 }
 
-// Streams by turns, so that all of them have their beginnings soon.
-__device__ void prefetch(const Prefetch& p, std::uint32_t block) {
-  const std::uint32_t steps = (p.bytes + kPrefetchStep - 1) / kPrefetchStep;
-  for (std::uint32_t i = threadIdx.x * p.blocks + block; i < steps * p.streams;
-       i += p.blocks * kSortThreads) {
-    const std::uint32_t step = i / p.streams, stream = i - step * p.streams;
-    const std::uint32_t first = step * kPrefetchStep;
-    bulk_prefetch(p.from + stream * p.stride + first, min(kPrefetchStep, p.bytes - first));
-  }
-}
-
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(kSortThreads, 1)
@@ -202,7 +191,7 @@ extern "C" __global__ void __launch_bounds__(kSortThreads, 1)
   extern __shared__ __align__(16) std::uint32_t shared[];
   const SortSpace space{reinterpret_cast<std::int32_t*>(shared), shared + kSortNearIds};
   let_next_begin();
-  if (blockIdx.x >= p.chunks) return prefetch(p.prefetch, blockIdx.x - p.chunks);
+  fetch_params(p);
   for (std::uint32_t i = threadIdx.x; i < kWarps * p.experts; i += kSortThreads)
     space.counts[i] = 0;
   __syncthreads();

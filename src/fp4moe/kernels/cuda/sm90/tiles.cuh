@@ -114,6 +114,18 @@ __device__ inline std::uint32_t expert_at(const std::uint32_t* firsts, std::uint
   return low;
 }
 
+// Likewise, by all lanes of a warp, all of which ask for the same.
+__device__ inline std::uint32_t expert_of_tile(const ExpertTables& of, std::uint32_t experts,
+                                               std::uint32_t number) {
+  std::uint32_t before = 0;
+  for (std::uint32_t first = 0; first < experts; first += 32) {
+    const std::uint32_t expert = first + threadIdx.x % 32;
+    const bool is_before = expert < experts && of.first_tile[expert + 1] <= number;
+    before += __popc(__ballot_sync(kAllLanes, is_before));
+  }
+  return before;
+}
+
 // An expert's groups in its tiles: the first ones have one more where groups do not come out even.
 struct Share {
   std::uint32_t each, larger;  // groups of a tile; tiles with one more
