@@ -30,16 +30,19 @@ struct Logits {
   std::vector<float> values{};  // [tokens, stride]
 };
 
-// Few different values, so that there are ties; now and then one that is not finite.
+// Few different values, so that there are ties; or all so near each other that only their last bits
+// tell them apart; now and then one that is not finite.
 Logits random_logits(Type type, std::uint32_t tokens, std::uint32_t columns, std::uint64_t seed) {
   Logits made{.type = type, .tokens = tokens, .columns = columns, .stride = columns + 3};
   SplitMix64 random(seed);
   for (std::uint32_t t = 0; t < tokens; ++t) {
     const float step = t % 3 == 0 ? 0.5f : 0x1p-20f;
-    const float size = t % 5 == 0 ? 60.0f : 4.0f;
+    const bool is_near = t % 7 == 2;
+    const float size = is_near ? 0x1p-14f : t % 5 == 0 ? 60.0f : 4.0f;
     const std::uint64_t wild = t % 4 == 0 ? 8 : ~std::uint64_t{0};
     for (std::uint32_t c = 0; c < made.stride; ++c) {
       float value = std::round((2 * random.unit() - 1) * size / step) * step;
+      if (is_near) value += 1.0f;
       const std::uint64_t kind = random.next() % wild;
       if (kind == 0) value = t % 8 == 0 ? kNan : -kInfinity;
       if (kind == 1) value = t % 16 == 4 ? kInfinity : -0.0f;

@@ -22,13 +22,18 @@
 
 namespace fp4moe::kernels::cuda::sm90::decode {
 
+// Stages that are on their way at once. What is asked for together comes in any order: with more of
+// them the first product would wait for weights of the second.
+inline constexpr std::uint32_t kAhead = 3;
+
 template <class Format>
-__device__ void produce(const DecodeParams& p, const Memory& memory) {
+__device__ void produce(const DecodeParams& p, const Memory& memory, Phase first, Phase second) {
   Tables& tables = memory.tables;
   const std::uint64_t policy = read_once();
-  Place stage;
-  const auto stream = [&](const Matrix& matrix) {
-    const Phase phase(matrix, tables.entries);
+  Place stage, landed;
+  std::uint32_t sent = 0;
+  const auto stream = [&](const Matrix& matrix, Phase& phase) {
+    phase.count(tables.entries);
     Stretches stretches(phase);
     for (Stretch s; stretches.next(s);) {
       const std::uint8_t* from =
@@ -38,6 +43,12 @@ __device__ void produce(const DecodeParams& p, const Memory& memory) {
         const std::uint32_t units = min(kDecodeStageUnits, left);
         const std::uint32_t barrier = shared_address(&tables.full[stage.at]);
         barrier_wait(shared_address(&tables.empty[stage.at]), stage.parity ^ 1);
+        if (sent == kAhead) {
+          barrier_wait(shared_address(&tables.full[landed.at]), landed.parity);
+          landed.advance(p.stages);
+        } else {
+          ++sent;
+        }
         barrier_expect(barrier, units * Format::kRecord);
         bulk_copy(memory.ring + stage.at * kDecodeStageUnits * Format::kRecord, from,
                   units * Format::kRecord, barrier, policy);
@@ -47,8 +58,8 @@ __device__ void produce(const DecodeParams& p, const Memory& memory) {
       }
     }
   };
-  stream(p.layer.w13);
-  stream(p.layer.w2);
+  stream(p.layer.w13, first);
+  stream(p.layer.w2, second);
 }
 
 // --- Consumers.
@@ -210,8 +221,9 @@ __device__ void run(const DecodeParams& p, const DecodeParams& given) {
     }
   }
   if (warp == kProducer) {
+    const Phase first(p.layer.w13), second(p.layer.w2);
     sync_some(kListIsThere, told);
-    if (threadIdx.x % 32 == 0 && tables.entries != 0) produce<Format>(p, memory);
+    if (threadIdx.x % 32 == 0 && tables.entries != 0) produce<Format>(p, memory, first, second);
     return;
   }
   if (!is_apart || !is_finisher) stage_inputs(p, memory, is_apart ? kConsumerThreads : kStagers);

@@ -85,27 +85,27 @@ __device__ inline LeftRow find_experts(const DecodeParams& p, const RouteParams&
   return left;
 }
 
-// At most 32 slots, one a lane: who is smaller is counted, nothing is added up expert by expert.
+// At most 32 slots, one a lane: who is smaller is told bit by bit, from the highest on.
 __device__ inline void list_few_slots(const DecodeParams& p, Tables& tables) {
-  constexpr std::uint32_t kAll = 0xFFFFFFFFu, kNobody = 0xFFFFu;
+  constexpr std::uint32_t kAll = 0xFFFFFFFFu;
   const std::uint32_t lane = threadIdx.x % 32, slots = p.call.tokens * p.call.top_k;
   const std::int32_t expert =
       lane < slots ? local_expert(p.call, p.layer.experts, tables.ids[lane]) : -1;
-  const std::uint32_t key = expert < 0 ? kNobody : static_cast<std::uint32_t>(expert);
-  const std::uint32_t same = __match_any_sync(kAll, key);
-  const std::uint32_t rank = __popc(same & ((1u << lane) - 1));
+  const std::uint32_t listed = __ballot_sync(kAll, expert >= 0);
+  std::uint32_t same = listed, smaller = 0;  // lanes
+#pragma unroll
+  for (std::uint32_t bit = kMostExperts / 2; bit > 0; bit /= 2) {
+    const bool is_set = (expert & bit) != 0;
+    const std::uint32_t set = __ballot_sync(kAll, is_set);
+    smaller |= is_set ? same & ~set : 0;
+    same &= is_set ? set : ~set;
+  }
+  const std::uint32_t rank = __popc(same & ((1u << lane) - 1)), before = __popc(smaller);
   // Entries begin at every eighth slot of an expert.
   const bool begins = expert >= 0 && rank % kDecodeColumns == 0;
   const std::uint32_t entries = __ballot_sync(kAll, begins);
-  std::uint32_t before = 0, entries_before = 0;  // slots of smaller experts, and their entries
-#pragma unroll 4
-  for (std::uint32_t other = 0; other < slots; ++other) {
-    const bool is_smaller = __shfl_sync(kAll, key, static_cast<int>(other)) < key;
-    before += is_smaller ? 1 : 0;
-    entries_before += is_smaller ? entries >> other & 1 : 0;
-  }
   if (expert >= 0) {
-    const std::uint32_t entry = entries_before + rank / kDecodeColumns;
+    const std::uint32_t entry = __popc(entries & smaller) + rank / kDecodeColumns;
     tables.list[before + rank] = static_cast<std::uint16_t>(lane);
     tables.entry_of_slot[lane] = static_cast<std::uint16_t>(entry);
     if (begins) {
@@ -117,10 +117,9 @@ __device__ inline void list_few_slots(const DecodeParams& p, Tables& tables) {
     tables.expert_of_slot[lane] = static_cast<std::int16_t>(expert);
     tables.rank[lane] = static_cast<std::uint16_t>(rank);
   }
-  const std::uint32_t listed = __popc(__ballot_sync(kAll, expert >= 0));
   if (lane == 0) {
     tables.entries = __popc(entries);
-    tables.first[__popc(entries)] = static_cast<std::uint16_t>(listed);
+    tables.first[__popc(entries)] = static_cast<std::uint16_t>(__popc(listed));
   }
   __syncwarp();
 }
@@ -190,15 +189,39 @@ __device__ inline void list_slots(const DecodeParams& p, Tables& tables) {
   __syncwarp();
 }
 
+// Divides by a number that is known sooner than what is divided.
+class Divisor {
+ public:
+  __device__ explicit Divisor(std::uint32_t by) : by_(by), part_(0xFFFFFFFFu / by) {}
+  __device__ std::uint32_t of(std::uint32_t number) const {
+    const std::uint32_t made = __umulhi(number, part_);  // or one more
+    return made + (number - made * by_ >= by_ ? 1 : 0);
+  }
+
+ private:
+  std::uint32_t by_, part_;
+};
+
 // One product of all entries, its units in a row: entry, group of 64 rows, unit of 64 columns.
 // Blocks have equal shares of the row, whatever it is cut through. Units times blocks fit 32 bits,
 // see decode_shape.
 struct Phase {
-  std::uint32_t groups, units, total;
+  std::uint32_t groups, units, total = 0;
+  Divisor by_blocks, by_units, by_groups;
 
-  __device__ Phase(const Matrix& matrix, std::uint32_t entries)
-      : groups(matrix.groups), units(matrix.units), total(entries * matrix.groups * matrix.units) {}
-  __device__ std::uint32_t begin_of(std::uint32_t block) const { return total * block / gridDim.x; }
+  // Long before entries are known, and then with them.
+  __device__ explicit Phase(const Matrix& matrix)
+      : groups(matrix.groups),
+        units(matrix.units),
+        by_blocks(gridDim.x),
+        by_units(units),
+        by_groups(groups) {}
+  __device__ Phase(const Matrix& matrix, std::uint32_t entries) : Phase(matrix) { count(entries); }
+  __device__ void count(std::uint32_t entries) { total = entries * groups * units; }
+
+  __device__ std::uint32_t begin_of(std::uint32_t block) const {
+    return by_blocks.of(total * block);
+  }
   // There may be more blocks than units.
   __device__ bool is_empty(std::uint32_t block) const {
     return begin_of(block) == begin_of(block + 1);
@@ -217,9 +240,9 @@ class Stretches {
  public:
   __device__ explicit Stretches(const Phase& phase)
       : phase_(phase), position_(phase.begin_of(blockIdx.x)), end_(phase.begin_of(blockIdx.x + 1)) {
-    const std::uint32_t row = position_ / phase.units;
+    const std::uint32_t row = phase.by_units.of(position_);
     now_.first = position_ - row * phase.units;
-    now_.entry = row / phase.groups;
+    now_.entry = phase.by_groups.of(row);
     now_.group = row - now_.entry * phase.groups;
   }
   __device__ bool next(Stretch& to) {

@@ -170,6 +170,12 @@ __device__ void stream_weights(const ProductParams& p, const Tiles& tiles, const
 __device__ inline std::uint32_t row_bytes(const Product& product) {
   return static_cast<std::uint32_t>(product.rows.stride) * 2;
 }
+// Of the first piece of a block that sorts: all that there is a place for.
+template <int most>
+__device__ inline std::uint32_t begun_stages(const ProductParams& p) {
+  const std::uint32_t units = p.of[0].matrix.units;
+  return min(p.stages, (units + stage_units(most) - 1) / stage_units(most));
+}
 // Rows take two warps, quads of them by turns; tiles one.
 constexpr std::uint32_t fetchers(int most) { return most <= kMostFetched ? 2 : 1; }
 template <class Format, int most>
@@ -239,9 +245,10 @@ class Fetcher {
   // Lane l has 16 bytes of row l / 8 of a quad: which one of eight rows that is never changes.
   __device__ void fetch_rows(const Product& product, std::uint32_t first, std::uint32_t rows) {
     const std::uint32_t row = warp_ * 4 + lane() / 8, chunk = lane() % 8;
-    const std::uint32_t sent = is_begun_ ? min(Ring::kUnits, product.matrix.units) : 0;
-    if (is_begun_) {  // by others
-      barrier_arrive(shared_address(&shared_.full[0]));
+    const std::uint32_t begun = is_begun_ ? begun_stages<most>(p_) : 0;  // sent for by others
+    const std::uint32_t sent = min(begun * Ring::kUnits, product.matrix.units);
+    for (std::uint32_t stage = 0; stage < begun; ++stage) {
+      barrier_arrive(shared_address(&shared_.full[stage]));
       stage_.advance(p_.stages);
     }
     __syncwarp();
@@ -281,26 +288,86 @@ class Fetcher {
   Shared& shared_;
   std::uint32_t to_, warp_;
   Place stage_{};
-  bool is_begun_ = true;  // the first tile's rows are known, and its first stage is sent for
+  bool is_begun_ = true;  // the first tile's rows are known, and its first stages are sent for
 };
 
-// Tokens of the first stage, by whoever has nothing to do yet: 16 bytes of each unit a thread.
+// What a block that sorts does about its first piece meanwhile: weights of its first stage are on
+// their way when experts are counted, its tokens when rows are known, and tokens of the other
+// stages when the sort needs their place no more.
 template <class Format, int most>
-__device__ void send_tokens(const ProductParams& p, const Tile& tile, const std::uint16_t* tokens,
-                            Shared& shared, std::uint32_t ring) {
-  const Product& product = p.of[0];
-  const std::uint32_t row = threadIdx.x / 8, chunk = threadIdx.x % 8, rows = tile.rows;
-  if (row >= rows) return;
-  const std::uint8_t* from = static_cast<const std::uint8_t*>(product.rows.data) +
-                             std::uint64_t{tokens[tile.first_row + row]} * row_bytes(product) +
-                             chunk * 16;
-  const std::uint32_t to =
-      ring + Stage<Format, most>::kWeights + row * 128 + (chunk ^ row % 8) * 16;
+class FirstPiece {
+ public:
+  __device__ FirstPiece(const ProductParams& p, Shared& shared, std::uint32_t ring, Begin& begin)
+      : p_(p), product_(p.of[0]), shared_(shared), ring_(ring), begin_(begin) {}
+
+  // `space`: of the sort.
+  __device__ Tiles sort(std::uint8_t* space) const {
+    constexpr std::uint32_t kStreams = consumers(most) * 4;  // the warp that does
+    const std::uint32_t warp = uniform(threadIdx.x / 32);
+    return OwnSort(p_, space).run(
+        [&] {
+          if (threadIdx.x == kStreams * 32) begin_.take(p_);
+        },
+        [&](const ExpertTables& of) { look_up(of); },
+        [&](const std::uint16_t* tokens) {
+          const std::uint16_t* rows = tokens + shared_.queue[0].tile.first_row;
+          if (warp == kStreams)
+            keep_rows(rows);
+          else
+            send_tokens(0, rows[threadIdx.x / 8]);
+        });
+  }
+  // Threads that multiply.
+  __device__ void send_other_stages() const {
+    for (std::uint32_t stage = 1; stage < begun_stages<most>(p_); ++stage)
+      send_tokens(stage, shared_.sources[threadIdx.x / 8]);
+    arrive_some(kTokensAreSent, kSenders);
+  }
+  // Threads that fetch: they count upon those.
+  __device__ static void wait_for_senders() { sync_some(kTokensAreSent, kSenders); }
+
+ private:
+  using Ring = Stage<Format, most>;
+  static constexpr std::uint32_t kTokensAreSent = consumers(most) + 1;  // behind theirs
+  static constexpr std::uint32_t kSenders = consumers(most) * 128 + fetchers(most) * 32;
+
+  __device__ void look_up(const ExpertTables& of) const {
+    shared_.cut.make(p_, of.first_tile[p_.own.experts], most);
+    begin_.piece = piece_of(shared_.cut.part(uniform(begin_.number)), [&](std::uint32_t tile) {
+      return tile_of(of, expert_of_tile(of, p_.own.experts, tile), tile);
+    });
+    publish(shared_, Place{}, begin_.piece);
+    const std::uint32_t groups = uniform(begin_.piece.groups);
+    if (groups != 0)
+      send_weights<Format, most>(Weights<Format>(p_, begin_.piece), groups, ring_,
+                                 shared_address(&shared_.full[0]), weights_policy(most));
+  }
+  __device__ void keep_rows(const std::uint16_t* rows) const {
+    for (std::uint32_t i = threadIdx.x % 32; i < shared_.queue[0].tile.rows; i += 32)
+      shared_.sources[i] = rows[i];
+  }
+  // 16 bytes of each unit of a stage a thread.
+  __device__ void send_tokens(std::uint32_t stage, std::uint32_t token) const {
+    const std::uint32_t row = threadIdx.x / 8, chunk = threadIdx.x % 8;
+    const std::uint32_t rows = shared_.queue[0].tile.rows, first = stage * Ring::kUnits;
+    if (row >= rows) return;
+    const std::uint8_t* from = static_cast<const std::uint8_t*>(product_.rows.data) +
+                               std::uint64_t{token} * row_bytes(product_) + first * 128 +
+                               chunk * 16;
+    const std::uint32_t to =
+        ring_ + stage * Ring::kBytes + Ring::kWeights + row * 128 + (chunk ^ row % 8) * 16;
 #pragma unroll
-  for (std::uint32_t u = 0; u < stage_units(most); ++u)
-    if (u < product.matrix.units) copy_later16(to + u * rows * 128, from + u * 128);
-  add_arrival_behind_copies(shared_address(&shared.full[0]));
-}
+    for (std::uint32_t u = 0; u < Ring::kUnits; ++u)
+      if (first + u < product_.matrix.units) copy_later16(to + u * rows * 128, from + u * 128);
+    add_arrival_behind_copies(shared_address(&shared_.full[stage]));
+  }
+
+  const ProductParams& p_;
+  const Product& product_;
+  Shared& shared_;
+  std::uint32_t ring_;
+  Begin& begin_;
+};
 
 // One lane. Of pieces of the first product it tells whoever waits for the tile, of early ones of
 // the second combine, which also hears of its tables, and how many columns are early.
@@ -515,31 +582,9 @@ __device__ __forceinline__ void run(const ProductParams& p) {
   const bool sorts = most <= kMostFetched && p.own.experts != 0;
   Tiles tiles{p.sorted.tiles, 0, nullptr};
   Begin begin;
+  const FirstPiece<Format, most> first(p, shared, ring, begin);
   if (sorts)
-    tiles = OwnSort(p, memory + (ring - shared_address(memory)) + Stage<Format, most>::kBytes)
-                .run(
-                    [&] {
-                      if (threadIdx.x == kWarps * 32) begin.take(p);
-                    },
-                    [&](const ExpertTables& of) {
-                      shared.cut.make(p, of.first_tile[p.own.experts], most);
-                      begin.piece =
-                          piece_of(shared.cut.part(uniform(begin.number)), [&](std::uint32_t tile) {
-                            return tile_of(of, expert_of_tile(of, p.own.experts, tile), tile);
-                          });
-                      publish(shared, Place{}, begin.piece);
-                      const std::uint32_t groups = uniform(begin.piece.groups);
-                      if (groups != 0)
-                        send_weights<Format, most>(Weights<Format>(p, begin.piece), groups, ring,
-                                                   shared_address(&shared.full[0]),
-                                                   weights_policy(most));
-                    },
-                    [&](const std::uint16_t* tokens) {
-                      const Tile& tile = shared.queue[0].tile;
-                      if (!streams) return send_tokens<Format, most>(p, tile, tokens, shared, ring);
-                      for (std::uint32_t i = threadIdx.x % 32; i < tile.rows; i += 32)
-                        shared.sources[i] = tokens[tile.first_row + i];
-                    });
+    tiles = first.sort(memory + (ring - shared_address(memory)) + Stage<Format, most>::kBytes);
   if (warp >= kWarps) {
     if constexpr (most > 32) give_registers<registers(most).feeds>();
     if (streams) {
@@ -556,9 +601,10 @@ __device__ __forceinline__ void run(const ProductParams& p) {
       wait_for_previous();
       let_next_begin();  // it looks at tables of all kernels before this one
     }
-    if (warp <= kWarps + kFetchers)
+    if (warp <= kWarps + kFetchers) {
+      if (sorts) first.wait_for_senders();
       Fetcher<Format, most>(p, tiles, shared, ring, warp - kWarps - 1).run();
-    else if (warp == kWarps + 3) {
+    } else if (warp == kWarps + 3) {
       if (threadIdx.x % 32 == 0) Herald(p, shared).run();
     } else if constexpr (most > kMostFetched) {
       const std::uint32_t behind =
@@ -567,6 +613,7 @@ __device__ __forceinline__ void run(const ProductParams& p) {
     }
   } else {
     if constexpr (most > 32) take_registers<registers(most).multiplies>();
+    if (sorts) first.send_other_stages();
     consume_all<Format, most>(p, shared, ring);
   }
 }

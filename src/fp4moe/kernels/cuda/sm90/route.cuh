@@ -154,8 +154,8 @@ __device__ inline HeldLogits held_logits(const RouteParams& p, std::uint64_t row
   return {at_column(0), at_column(1), at_column(2), at_column(3)};
 }
 
-// Key and column in one integer: of equal keys the lower column is larger. The upper 19 bits of a
-// 16-bit number's key are all it has; 7 bits hold the column.
+// Key and column in one integer: of equal keys the lower column is larger; 7 bits hold the column.
+// The upper bits of a 16-bit number's key are all it has.
 __device__ inline std::uint32_t short_key(float logit, std::uint32_t column) {
   return (ordered_key(logit) & ~(kMostHeld - 1)) | (kMostHeld - 1 - column);
 }
@@ -179,49 +179,70 @@ struct HeldChoice {
   std::uint32_t column = 0;
 };
 
+// The column of choice `lane`, the largest keys first. take(keys) takes the largest off the lists
+// and tells it.
 template <class Keys, class Take>
-__device__ inline HeldChoice take_held(const RouteParams& p, Keys keys, const Take& take) {
-  HeldChoice mine;
-  const std::uint32_t rounds = p.key == Score::softmax ? min(p.top_k + 1, p.columns) : p.top_k;
+__device__ inline std::uint32_t take_held(std::uint32_t rounds, Keys keys, const Take& take) {
+  std::uint32_t mine = 0;
   keys.sort();
   for (std::uint32_t j = 0; j < rounds; ++j) {
-    const HeldChoice taken = take(keys);
+    const std::uint32_t taken = take(keys);
     if (j == threadIdx.x % 32) mine = taken;
   }
-  return mine;
+  return kMostHeld - 1 - mine % kMostHeld;
 }
-
+template <class Key, class KeyOf>
+__device__ inline HeldKeys<Key> held_keys(const RouteParams& p, const HeldLogits& logits,
+                                          const KeyOf& key_of) {
+  const std::uint32_t first = threadIdx.x % 32 * kHeldColumns;
+  const auto key = [&](float logit, std::uint32_t i) -> Key {
+    return first + i < p.columns ? key_of(logit, first + i) : 0;
+  };
+  return {key(logits.a, 0), key(logits.b, 1), key(logits.c, 2), key(logits.d, 3)};
+}
+// Some upper bits tell nearly all logits of 32 bits apart, too; where they do not, all bits do.
+__device__ inline std::uint32_t choose_short(const RouteParams& p, const HeldLogits& logits,
+                                             std::uint32_t rounds, bool& is_sure) {
+  std::uint32_t last = 0;
+  return take_held(rounds, held_keys<std::uint32_t>(p, logits, short_key),
+                   [&](HeldKeys<std::uint32_t>& held) {
+                     const std::uint32_t most = __reduce_max_sync(kWholeWarp, held.a);
+                     held.take(held.a == most);
+                     is_sure = is_sure && (most ^ last) >= kMostHeld;
+                     last = most;
+                     return most;
+                   });
+}
+__device__ __noinline__ inline std::uint32_t choose_long(const RouteParams& p, HeldLogits logits,
+                                                         std::uint32_t rounds) {
+  return take_held(
+      rounds, held_keys<std::uint64_t>(p, logits, long_key), [](HeldKeys<std::uint64_t>& held) {
+        const auto head = static_cast<std::uint32_t>(held.a >> 32);
+        const std::uint32_t most = __reduce_max_sync(kWholeWarp, head);
+        const std::uint32_t winner = __ffs(__ballot_sync(kWholeWarp, head == most)) - 1;
+        const std::uint32_t taken =
+            __shfl_sync(kWholeWarp, static_cast<std::uint32_t>(held.a), static_cast<int>(winner));
+        held.take(threadIdx.x % 32 == winner);
+        return taken;
+      });
+}
 __device__ inline HeldChoice choose_held(const RouteParams& p, const HeldLogits& logits) {
-  const std::uint32_t lane = threadIdx.x % 32, first = lane * kHeldColumns;
-  const auto is_there = [&](std::uint32_t i) { return first + i < p.columns; };
-  if (p.logits.type != Type::f32) {
-    const HeldKeys<std::uint32_t> keys{is_there(0) ? short_key(logits.a, first) : 0,
-                                       is_there(1) ? short_key(logits.b, first + 1) : 0,
-                                       is_there(2) ? short_key(logits.c, first + 2) : 0,
-                                       is_there(3) ? short_key(logits.d, first + 3) : 0};
-    return take_held(p, keys, [](HeldKeys<std::uint32_t>& held) -> HeldChoice {
-      const std::uint32_t most = __reduce_max_sync(kWholeWarp, held.a);
-      held.take(held.a == most);
-      // The column's bits lie below the last bit a 16-bit number has. Of negative ones that bit's
-      // neighbours are all set.
-      const std::uint32_t rest = (most >> 31) != 0 ? 0 : kMostHeld - 1;
-      return {key_value((most & ~(kMostHeld - 1)) | rest),
-              kMostHeld - 1 - (most & (kMostHeld - 1))};
-    });
-  }
-  const HeldKeys<std::uint64_t> keys{is_there(0) ? long_key(logits.a, first) : 0,
-                                     is_there(1) ? long_key(logits.b, first + 1) : 0,
-                                     is_there(2) ? long_key(logits.c, first + 2) : 0,
-                                     is_there(3) ? long_key(logits.d, first + 3) : 0};
-  return take_held(p, keys, [lane](HeldKeys<std::uint64_t>& held) -> HeldChoice {
-    const auto head = static_cast<std::uint32_t>(held.a >> 32);
-    const std::uint32_t most = __reduce_max_sync(kWholeWarp, head);
-    const std::uint32_t winner = __ffs(__ballot_sync(kWholeWarp, head == most)) - 1;
-    const std::uint32_t place =
-        __shfl_sync(kWholeWarp, static_cast<std::uint32_t>(held.a), static_cast<int>(winner));
-    held.take(lane == winner);
-    return {key_value(most), kMostHeld - 1 - place};
-  });
+  const bool is_short = p.logits.type != Type::f32;
+  const std::uint32_t wanted = p.top_k + (is_short && p.key != Score::softmax ? 0 : 1);
+  const std::uint32_t rounds = min(wanted, p.columns);
+  bool is_sure = true;
+  std::uint32_t column = choose_short(p, logits, rounds, is_sure);
+  if (!is_short && !is_sure) column = choose_long(p, logits, rounds);
+  // Whoever holds the column tells its logit.
+  const auto owner = static_cast<int>(column / kHeldColumns);
+  const float a = __shfl_sync(kWholeWarp, logits.a, owner),
+              b = __shfl_sync(kWholeWarp, logits.b, owner),
+              c = __shfl_sync(kWholeWarp, logits.c, owner),
+              d = __shfl_sync(kWholeWarp, logits.d, owner);
+  const std::uint32_t i = column % kHeldColumns;
+  const float logit = i < 2 ? (i == 0 ? a : b) : (i == 2 ? c : d);
+  const bool is_chosen = threadIdx.x % 32 < rounds;
+  return {is_chosen ? key_value(ordered_key(logit)) : -infinity(), is_chosen ? column : 0};
 }
 
 // Whether softmax, rounded to float32, tells all chosen logits and the next one apart where they
