@@ -171,7 +171,7 @@ TEST_F(Gather, FindsTheRowsOfManyChunks) {
 }
 
 TEST_F(Gather, CutsManyTokensOfOneExpertIntoEvenTiles) {
-  for (const std::uint32_t tile_tokens : {32u, 64u, 128u, kTileTokens})
+  for (const std::uint32_t tile_tokens : {32u, 64u, 88u, 128u, kTileTokens})
     for (const std::uint32_t tokens :
          {1u, 8u, 33u, 127u, 128u, 129u, 192u, 193u, 257u, 1000u, 60000u})
       expect_gathered({.tokens = tokens,

@@ -41,6 +41,7 @@ TEST_F(DeviceLayers, FewTokensAreOneLaunchAndManyASequence) {
   const std::pair<std::uint64_t, Names> ways[] = {
       {17, {"prepare", "product32_mxfp4", "combine"}},
       {60, {"prepare", "product64_mxfp4", "combine"}},
+      {130, {"sort", "gather", "product88_mxfp4", "combine"}},
       {150, {"sort", "gather", "product128_mxfp4", "combine"}},
       {400, {"sort", "gather", "product192_mxfp4", "combine"}}};
   for (const auto& [tokens, names] : ways) {

@@ -27,7 +27,8 @@ struct TileRow {
 };
 constexpr TileRow kTileRows[] = {{16, 14, sm90::kTileBounds[0]},
                                  {50, 50, sm90::kTileBounds[1]},
-                                 {100, 100, sm90::kTileBounds[2]}};
+                                 {70, 70, sm90::kTileBounds[2]},
+                                 {100, 100, sm90::kTileBounds[3]}};
 
 static_assert(sm90::own_tiles(3 * kTileRows[0].tokens, 0) == 3);
 

@@ -80,7 +80,7 @@ struct Begin {
 
 // Where an expert has one tile, as a rule, its weights are read once.
 __device__ inline std::uint64_t weights_policy(int most) {
-  return most < 128 ? read_once() : read_again();
+  return most <= 128 ? read_once() : read_again();
 }
 // Weights of a piece that are still to be sent: what its groups go on with, how far they are apart.
 template <class Format>
@@ -500,6 +500,10 @@ struct Columns<32> {
 template <>
 struct Columns<64> {
   using type = std::integer_sequence<int, 16, 24, 32, 40, 48, 56, 64>;
+};
+template <>
+struct Columns<88> {
+  using type = std::integer_sequence<int, 32, 48, 56, 64, 72, 80, 88>;
 };
 template <>
 struct Columns<128> {

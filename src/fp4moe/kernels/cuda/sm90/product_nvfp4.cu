@@ -11,6 +11,10 @@ extern "C" __global__ void __launch_bounds__(product_shape(64, true).threads, 1)
     fp4moe_sm90_product64_nvfp4(const __grid_constant__ ProductParams params) {
   product::run<Nvfp4, 64>(params);
 }
+extern "C" __global__ void __launch_bounds__(product_shape(88, true).threads, 1)
+    fp4moe_sm90_product88_nvfp4(const __grid_constant__ ProductParams params) {
+  product::run<Nvfp4, 88>(params);
+}
 extern "C" __global__ void __launch_bounds__(product_shape(128, true).threads, 1)
     fp4moe_sm90_product128_nvfp4(const __grid_constant__ ProductParams params) {
   product::run<Nvfp4, 128>(params);

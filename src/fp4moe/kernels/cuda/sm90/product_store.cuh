@@ -103,15 +103,16 @@ struct HiddenStore {
     return token * 64 + (chunk ^ (token / 2 % 4)) * 16;
   }
   __device__ void lay_down(const Product& p, const Sums& of, const Staging& space,
-                           const float* sums, std::uint32_t left) const {
+                           const float (&sums)[room], std::uint32_t first) const {
 #pragma unroll
     for (std::uint32_t t = 0; t < kTokens; t += 32) {
-      if (t >= left) break;
+      if (first + t >= of.tile.rows) break;
       std::uint32_t made[4] = {};
 #pragma unroll
       for (std::uint32_t i = 0; i < 4; ++i) {
-        if (t + 8 * i >= left) break;
-        const Two h = hidden.of(p, sums + t / 2 + 4 * i, p.raise);
+        const std::uint32_t at = first + t + 8 * i;
+        if (at >= 2 * room || at >= of.tile.rows) break;
+        const Two h = hidden.of(p, sums + at / 2, p.raise);
         made[i] = pack_bf16(h.first, h.second);
       }
       store_transposed(space.tokens + place(t + of.lane, of.thread / 32), made);
@@ -147,12 +148,13 @@ struct PlacedStore {
     return token * 128 + (chunk ^ (token / 2 % 4)) * 32;
   }
   __device__ void lay_down(const Product& p, const Sums& of, const Staging& space,
-                           const float* sums, std::uint32_t left) const {
+                           const float (&sums)[room], std::uint32_t first) const {
     const std::uint32_t column = of.lane / 4, chunk = of.thread / 32;
 #pragma unroll
     for (std::uint32_t i = 0; i < 4; ++i) {
-      if (8 * i >= left) break;
-      Two h = hidden.of(p, sums + 4 * i, 1.0f);
+      const std::uint32_t at = first + 8 * i;
+      if (at >= 2 * room || at >= of.tile.rows) break;
+      Two h = hidden.of(p, sums + at / 2, 1.0f);
       if (p.hidden.middle != Middle::none)
         h = {rounded_to_bf16(h.first), rounded_to_bf16(h.second)};
       const std::uint32_t token = 8 * i + of.lane % 4 * 2;
@@ -196,17 +198,19 @@ struct RoundedStore {
   static __device__ std::uint32_t place(std::uint32_t token, std::uint32_t chunk) {
     return token * 128 + (chunk ^ token % 8) * 16;
   }
-  __device__ void lay_down(const Product&, const Sums& of, const Staging& space, const float* sums,
-                           std::uint32_t left) const {
+  __device__ void lay_down(const Product&, const Sums& of, const Staging& space,
+                           const float (&sums)[room], std::uint32_t first) const {
     const std::uint32_t token = of.lane / 16 * 8 + of.lane % 8;
     const std::uint32_t chunk = of.thread / 32 * 2 + of.lane / 8 % 2;
 #pragma unroll
     for (std::uint32_t t = 0; t < kTokens; t += 16) {
-      if (t >= left) break;
-      std::uint32_t made[4];
+      if (first + t >= of.tile.rows) break;
+      std::uint32_t made[4] = {};
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float* two = sums + t / 2 + 2 * i;
+      for (std::uint32_t i = 0; i < 4; ++i) {
+        const std::uint32_t at = first + t + i / 2 * 8;
+        if (at >= 2 * room) break;
+        const float* two = sums + (first + t) / 2 + 2 * i;
         const float add = i % 2 == 0 ? bias.first : bias.second;
         made[i] = pack_bf16(two[0] * factor + add, two[1] * factor + add);
       }
@@ -241,14 +245,15 @@ struct RawStore {
   static __device__ std::uint32_t place(std::uint32_t token, std::uint32_t column) {
     return token * 256 + (column ^ token / 2 % 4 * 8) * 4;
   }
-  __device__ void lay_down(const Product&, const Sums& of, const Staging& space, const float* sums,
-                           std::uint32_t left) const {
+  __device__ void lay_down(const Product&, const Sums& of, const Staging& space,
+                           const float (&sums)[room], std::uint32_t first) const {
     const std::uint32_t row = of.thread / 32 * 16 + of.lane / 4;
 #pragma unroll
     for (std::uint32_t i = 0; i < kTokens / 2; ++i) {
-      if (i / 4 * 8 >= left) break;
+      const std::uint32_t at = first + i / 4 * 8;
+      if (at >= 2 * room || at >= of.tile.rows) break;
       const std::uint32_t token = i / 4 * 8 + of.lane % 4 * 2 + i % 2;
-      store_float(space.tokens + place(token, row + i / 2 % 2 * 8), sums[i] * lower);
+      store_float(space.tokens + place(token, row + i / 2 % 2 * 8), sums[first / 2 + i] * lower);
     }
   }
   __device__ void write(const Product&, const Sums& of, const Staging& space,
@@ -270,7 +275,7 @@ __device__ inline void store_by(const Product& p, const Sums& of, const Staging&
 #pragma unroll
   for (std::uint32_t first = 0; first < room * 2; first += Store::kTokens) {
     if (first >= of.tile.rows) break;
-    store.lay_down(p, of, space, sums + first / 2, of.tile.rows - first);
+    store.lay_down(p, of, space, sums, first);
     sync_some(of.barrier, 128);
     store.write(p, of, space, first);
     // Before tokens are laid down there again; of the next piece they are behind its first wait.

@@ -12,10 +12,10 @@ inline constexpr std::uint32_t kTables = 1024;             // barriers and the l
 
 constexpr std::uint32_t record_bytes(bool is_nvfp4) { return is_nvfp4 ? 2304 : 2176; }
 
-// Products: kernels fp4moe_sm90_product{32,64,128,192}_{mxfp4,nvfp4} take tiles of at most so many
-// tokens. Warpgroups multiply 64 rows each, the first warp of one more feeds them. A stage holds
-// some units of the rows of all warpgroups and of a tile's tokens.
-inline constexpr std::uint32_t kTileBounds[] = {32, 64, 128, kTileTokens};
+// Products: kernels fp4moe_sm90_product{32,64,88,128,192}_{mxfp4,nvfp4} take tiles of at most so
+// many tokens. Warpgroups multiply 64 rows each, the first warp of one more feeds them. A stage
+// holds some units of the rows of all warpgroups and of a tile's tokens.
+inline constexpr std::uint32_t kTileBounds[] = {32, 64, 88, 128, kTileTokens};
 inline constexpr std::uint32_t kMostFetched = 64;  // of a tile whose tokens are still in their rows
 
 struct ProductShape {
@@ -55,7 +55,8 @@ constexpr ProductShape product_shape(std::uint32_t tile_tokens, bool is_nvfp4) {
   return {(consumers(tile_tokens) + 1) * 128, stages, fixed + stages * stage};
 }
 
-static_assert(product_shape(128, false).stages == 4 && product_shape(128, true).stages == 4 &&
+static_assert(product_shape(88, false).stages == 5 && product_shape(88, true).stages == 5 &&
+              product_shape(128, false).stages == 4 && product_shape(128, true).stages == 4 &&
               product_shape(192, false).stages == 3 && product_shape(192, true).stages == 3);
 // Products of small tiles may sort for themselves, in the ring, behind the first stage.
 static_assert(kOwnExperts <= kProductThreads);
