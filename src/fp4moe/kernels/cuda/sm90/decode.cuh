@@ -209,7 +209,7 @@ __device__ void run(const DecodeParams& p, const DecodeParams& given) {
   const std::uint32_t count = routers_of(p, ring_bytes / 4);
   const bool is_apart = count <= kFinishers / 32, is_finisher = warp >= kFinisher;
   const Routers routers{count, is_apart ? warp - kFinisher : warp};
-  const std::uint32_t told = is_apart ? kDecodeThreads : 64;  // threads that meet at the list
+  constexpr std::uint32_t kTold = 64;  // threads that meet at the list
   LeftRow left;
   if (routers.me < count) {
     left = find_experts(p, given.route, tables, reinterpret_cast<float*>(ring), routers);
@@ -217,20 +217,17 @@ __device__ void run(const DecodeParams& p, const DecodeParams& given) {
     sync_some(kRoutersMeet, count * 32);
     if (routers.me == 0) {
       list_slots(p, tables);
-      arrive_some(kListIsThere, told);
+      arrive_some(kListIsThere, kTold);
     }
   }
   if (warp == kProducer) {
     const Phase first(p.layer.w13), second(p.layer.w2);
-    sync_some(kListIsThere, told);
+    sync_some(kListIsThere, kTold);
     if (threadIdx.x % 32 == 0 && tables.entries != 0) produce<Format>(p, memory, first, second);
     return;
   }
   if (!is_apart || !is_finisher) stage_inputs(p, memory, is_apart ? kConsumerThreads : kStagers);
-  if (!is_apart)
-    sync_some(kStagersMeet, kStagers);
-  else if (routers.me != 0)
-    sync_some(kListIsThere, told);
+  sync_some(kStagersMeet, kStagers);
   const std::uint32_t entries = uniform(tables.entries);
   if (entries == 0) {
     clear_output(p);

@@ -100,30 +100,6 @@ __device__ inline void stage_words(const DecodeParams& p, const Memory& memory,
   }
 }
 
-// Which of some kinds, told to the compiler: it has a loop for each.
-template <Quantise kind>
-struct Kind {
-  static constexpr Quantise value = kind;
-};
-template <class Use>
-__device__ inline void with_kind(Quantise kind, const Use& use) {
-  switch (kind) {
-    case Quantise::none:
-    case Quantise::fp8_token:  // of whole rows: not here
-      return use(Kind<Quantise::none>{});
-    case Quantise::mxfp8:
-      return use(Kind<Quantise::mxfp8>{});
-    case Quantise::mxfp4:
-      return use(Kind<Quantise::mxfp4>{});
-    case Quantise::nvfp4:
-      return use(Kind<Quantise::nvfp4>{});
-    case Quantise::fp8_static:
-      return use(Kind<Quantise::fp8_static>{});
-    case Quantise::fp8_block128:
-      return use(Kind<Quantise::fp8_block128>{});
-  }
-}
-
 // Some rows of `width` columns into a tile of `rows`, by the first `stagers`. `global`: of a
 // quantiser.
 struct Staged {
@@ -147,17 +123,21 @@ __device__ inline void stage_rows(const DecodeParams& p, const Memory& memory, c
   const auto at = [&](std::uint32_t i) -> At {
     return {i / padded, i - i / padded * padded + lane};
   };
-  const auto values_at = [&](std::uint32_t i, At where) {
-    return i < all && where.piece * kPiece < width ? load(where.row, where.piece) : no_piece();
+  const auto values_at = [&](At where) {
+    return where.piece * kPiece < width ? load(where.row, where.piece) : no_piece();
   };
   std::uint32_t i = uniform(stager() - lane);  // of the warp's first lane
   At here = at(i);
-  Piece values = values_at(i, here);
+  Piece values = i < all ? values_at(here) : no_piece();
 #pragma unroll 1
   while (i < all) {
     i += stagers;
-    const At there = at(i);
-    const Piece next = values_at(i, there);
+    At there{};
+    Piece next = no_piece();
+    if (i < all) {
+      there = at(i);
+      next = values_at(there);
+    }
     if constexpr (kind != Quantise::none) {
       const float amax = block_amax(kind, values);
       if (here.piece * kPiece < width) values = placed_piece(layer, values, amax, global);
@@ -168,15 +148,22 @@ __device__ inline void stage_rows(const DecodeParams& p, const Memory& memory, c
   }
 }
 
+// Scales of whole rows are not for here.
+template <class Load>
+__device__ inline void stage_rows(Quantise kind, const DecodeParams& p, const Memory& memory,
+                                  const Staged& what, const Load& load) {
+  with_kind(kind, [&]<Quantise one>(Kind<one>) {
+    if constexpr (one != Quantise::fp8_token) stage_rows<one>(p, memory, what, load);
+  });
+}
+
 __device__ inline void stage_inputs(const DecodeParams& p, const Memory& memory,
                                     std::uint32_t stagers) {
   const Quantise kind = p.call.x_is_quantised != 0 ? Quantise::none : p.layer.quantise;
   if (kind == Quantise::none && p.call.x.type == Type::bf16) return stage_words(p, memory, stagers);
   const Staged what{p.call.tokens, p.tile_rows, p.layer.hidden, stagers, input_scale(p.layer, 0)};
-  with_kind(kind, [&]<Quantise one>(Kind<one>) {
-    stage_rows<one>(p, memory, what, [&](std::uint32_t row, std::uint32_t piece) {
-      return load_aligned(p.call.x.data, p.call.x.type, row * p.call.x.stride + piece * kPiece);
-    });
+  stage_rows(kind, p, memory, what, [&](std::uint32_t row, std::uint32_t piece) {
+    return load_aligned(p.call.x.data, p.call.x.type, row * p.call.x.stride + piece * kPiece);
   });
 }
 
@@ -207,8 +194,7 @@ __device__ inline void stage_hidden(const DecodeParams& p, const Memory& memory,
     for (std::uint32_t i = 0; i < kPiece; ++i) made.v[i] = number_of(words[i]);
     return made;
   };
-  with_kind(p.layer.quantise,
-            [&]<Quantise one>(Kind<one>) { stage_rows<one>(p, memory, what, load); });
+  stage_rows(p.layer.quantise, p, memory, what, load);
   sync_some(kStagersMeet, kStagers);
 }
 

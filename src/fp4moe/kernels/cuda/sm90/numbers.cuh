@@ -72,13 +72,15 @@ __device__ inline float rounded_to_e4m3(float x) {
   return from_f16(static_cast<std::uint16_t>(halves));
 }
 
-// To E2M1 and back: nearest, ties to even, saturating; NaN becomes 6. Steps are 1/2 below 2, 1
-// below 4, then 2; adding 1.5 * 2^23 steps rounds to one.
+// To E2M1 and back: nearest, ties to even, saturating; NaN becomes 6 or -6, in blocks whose scale
+// is NaN. A step is half of the power of two below a number, but at least 1/2; adding 1.5 * 2^23
+// steps rounds to one.
 __device__ inline float rounded_to_e2m1(float x) {
-  constexpr float kHalves = 6291456.0f, kWholes = 12582912.0f, kTwos = 25165824.0f;
-  if (is_nan(x)) return 6.0f;
+  constexpr std::uint32_t kOne = 0x3F800000u,
+                          kTimes = 0x0B400000u;  // 1.5 * 2^22, on a power of two
   const float size = fminf(fabsf(x), 6.0f);
-  const float magic = size < 2.0f ? kHalves : size < 4.0f ? kWholes : kTwos;
+  const std::uint32_t power = max(__float_as_uint(size), kOne) & kInfinityBits;
+  const float magic = __uint_as_float(power + kTimes);
   return copysignf(__fadd_rn(__fadd_rn(size, magic), -magic), x);
 }
 

@@ -108,12 +108,15 @@ __device__ inline float block_amax(Quantise kind, const Piece& piece) {
 
 __device__ inline Piece placed_piece(const Layer& layer, const Piece& piece, float amax,
                                      float global) {
-  const BlockScale scale = block_scale(layer.quantise, amax, global);
-  Piece made;
+  return with_kind(layer.quantise, [&]<Quantise kind>(Kind<kind>) {
+    const BlockScale scale = block_scale(kind, amax, global);
+    const bool in_bf16 = layer.activations_in_bf16 != 0;
+    Piece made;
 #pragma unroll
-  for (std::uint32_t i = 0; i < kPiece; ++i)
-    made.v[i] = placed_value(layer, piece.v[i], scale, global);
-  return made;
+    for (std::uint32_t i = 0; i < kPiece; ++i)
+      made.v[i] = placed_value(kind, in_bf16, piece.v[i], scale, global);
+    return made;
+  });
 }
 
 // Of a token, zeros beyond the last column.

@@ -37,8 +37,34 @@ __host__ __device__ constexpr std::uint32_t quantise_block(Quantise kind) {
   return 1;
 }
 
+// The kind, told to the compiler: it has code for each.
+template <Quantise kind>
+struct Kind {
+  static constexpr Quantise value = kind;
+};
+template <class Use>
+__device__ inline auto with_kind(Quantise kind, const Use& use) {
+  switch (kind) {
+    case Quantise::mxfp8:
+      return use(Kind<Quantise::mxfp8>{});
+    case Quantise::mxfp4:
+      return use(Kind<Quantise::mxfp4>{});
+    case Quantise::nvfp4:
+      return use(Kind<Quantise::nvfp4>{});
+    case Quantise::fp8_static:
+      return use(Kind<Quantise::fp8_static>{});
+    case Quantise::fp8_block128:
+      return use(Kind<Quantise::fp8_block128>{});
+    case Quantise::fp8_token:
+      return use(Kind<Quantise::fp8_token>{});
+    case Quantise::none:
+      break;
+  }
+  return use(Kind<Quantise::none>{});
+}
+
 __device__ inline float shared_factor(Quantise kind, float global) {
-  if (kind == Quantise::nvfp4) return __fdiv_rn(1.0f, global);
+  if (kind == Quantise::nvfp4) return __frcp_rn(global);
   return kind == Quantise::fp8_static ? global : 1.0f;
 }
 
@@ -77,7 +103,7 @@ __device__ inline BlockScale block_scale(Quantise kind, float amax, float global
       constexpr float kReciprocalOf6 = 1.0f / 6.0f;
       const float scale = rounded_to_e4m3(__fmul_rn(global, __fmul_rn(amax, kReciprocalOf6)));
       if (scale == 0.0f) return {0.0f, scale};
-      return {__fdiv_rn(1.0f, __fmul_rn(scale, __fdiv_rn(1.0f, global))), scale};
+      return {__frcp_rn(__fmul_rn(scale, __frcp_rn(global))), scale};
     }
     case Quantise::fp8_static:
       return {global, 1.0f};
@@ -139,11 +165,10 @@ __device__ inline float sum_factor(const Layer& layer, float global) {
 }
 
 // As products read it: a quantised value, with its factor and rounded where the numerics say so.
-__device__ inline float placed_value(const Layer& layer, float value, BlockScale scale,
+__device__ inline float placed_value(Quantise kind, bool in_bf16, float value, BlockScale scale,
                                      float global) {
-  const float made = quantised(layer.quantise, value, scale);
-  if (layer.activations_in_bf16 == 0) return made;
-  return rounded_to_bf16(__fmul_rn(made, shared_factor(layer.quantise, global)));
+  const float made = quantised(kind, value, scale);
+  return in_bf16 ? rounded_to_bf16(__fmul_rn(made, shared_factor(kind, global))) : made;
 }
 
 }  // namespace fp4moe::kernels::cuda::sm90
