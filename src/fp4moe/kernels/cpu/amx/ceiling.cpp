@@ -17,6 +17,8 @@ void start(std::uint32_t word) {
   TileData data;
   for (auto& row : data.words)
     for (std::uint32_t& element : row) element = word;
+  written(&config);
+  written(&data);
   _tile_loadconfig(&config);
   _tile_zero(0);
   _tile_zero(1);

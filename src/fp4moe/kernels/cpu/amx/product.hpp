@@ -22,11 +22,6 @@ namespace {
   return config;
 }
 
-// Tile loads do not tell the compiler what they read: whatever is to be there must be, before.
-[[gnu::always_inline]] inline void written(const void* memory) {
-  asm volatile("" : : "r"(memory) : "memory");
-}
-
 template <std::size_t kLimbs>
 [[gnu::always_inline]] inline void load_tokens(const std::int8_t* lines, std::size_t line_bytes) {
   _tile_loadd(4, lines, line_bytes);

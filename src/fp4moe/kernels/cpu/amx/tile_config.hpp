@@ -1,4 +1,5 @@
-// How large the tile registers are. Internal linkage: nothing here may leave a symbol.
+// How large the tile registers are, and what must be done before they are loaded. Internal linkage:
+// nothing here may leave a symbol.
 #pragma once
 #include <cstdint>
 
@@ -14,6 +15,12 @@ struct alignas(64) TileConfig {
   std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 static_assert(sizeof(TileConfig) == 64);
+
+// Loads of tiles and of this do not tell the compiler what they read (g++ 12 and 13: 8 bytes of it,
+// or nothing): whatever is to be there must be, before.
+[[gnu::always_inline]] inline void written(const void* memory) {
+  asm volatile("" : : "r"(memory) : "memory");
+}
 
 }  // namespace
 }  // namespace fp4moe::kernels::cpu::amx
