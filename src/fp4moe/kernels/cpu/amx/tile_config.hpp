@@ -16,7 +16,7 @@ struct alignas(64) TileConfig {
 };
 static_assert(sizeof(TileConfig) == 64);
 
-// Loads of tiles and of this do not tell the compiler what they read (g++ 12 and 13: 8 bytes of it,
+// Loads of tiles and of this do not tell the compiler what they read (g++ 12: 8 bytes of it,
 // or nothing): whatever is to be there must be, before.
 [[gnu::always_inline]] inline void written(const void* memory) {
   asm volatile("" : : "r"(memory) : "memory");
