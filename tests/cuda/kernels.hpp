@@ -131,9 +131,9 @@ inline PlainTables plain_tables(const std::vector<std::int32_t>& expert_of_slot,
       tile.expert = static_cast<std::int32_t>(e);
       tile.first_row = static_cast<std::uint32_t>(made.slot_of_row.size());
       tile.rows = size * 8;
-      tile.count = std::min(tile.rows, count - group * 8);
+      tile.tiles = tiles;
       for (std::uint32_t i = 0; i < tile.rows; ++i) {
-        const bool is_real = i < tile.count;
+        const bool is_real = group * 8 + i < count;
         if (is_real)
           made.row_of_slot[static_cast<std::size_t>(slots[group * 8 + i])] =
               static_cast<std::int32_t>(made.slot_of_row.size());

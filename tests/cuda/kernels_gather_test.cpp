@@ -149,7 +149,7 @@ class Gather : public OnDevice {
       EXPECT_EQ(made[i].expert, plain.tiles[i].expert) << i;
       EXPECT_EQ(made[i].first_row, plain.tiles[i].first_row) << i;
       EXPECT_EQ(made[i].rows, plain.tiles[i].rows) << i;
-      EXPECT_EQ(made[i].count, plain.tiles[i].count) << i;
+      EXPECT_EQ(made[i].tiles, plain.tiles[i].tiles) << i;
     }
     EXPECT_EQ(download<std::int32_t>(tile_of_row, rows / 8), plain.tile_of_row);
     EXPECT_EQ(download<std::int32_t>(row_of_slot, slots), plain.row_of_slot);

@@ -123,7 +123,7 @@ DeviceLayer::RowsParams DeviceLayer::rows_params(const Step& step) const {
   const std::uint64_t own_bytes = space.plan_.bytes[static_cast<std::size_t>(Region::own)];
   sm90::OwnSlots own{};
   if (sorts)
-    own = {.call = step.call,
+    own = {.slots = step.call.tokens * step.call.top_k,
            .experts = layer_.experts,
            .tile_tokens = tile,
            .part = part_of(step.call.top_k),
@@ -131,9 +131,10 @@ DeviceLayer::RowsParams DeviceLayer::rows_params(const Step& step) const {
            .stride = own_bytes / blocks};
   return {
       .prepare = {.route = step.route,
-                  .routers = sm90::prepare_routers(step.route),
+                  .rankers = sm90::prepare_rankers(step.route, own.slots),
                   .call = step.call,
                   .layer = layer_,
+                  .to = sorted,
                   .rows = first.rows.data == x ? x : nullptr,
                   .raise = raise},
       .sort = {.call = step.call, .route = step.route, .experts = layer_.experts, .to = sorted},
@@ -164,7 +165,7 @@ DeviceLayer::RowsParams DeviceLayer::rows_params(const Step& step) const {
                   .sorted = sorted,
                   .rows = second.out,
                   .told = sm90::told_blocks(own, blocks),
-                  .sums = sorts ? 0 : sm90::stretches_of(chunks) * layer_.experts,
+                  .sums = (sorts ? 1 : sm90::stretches_of(chunks)) * layer_.experts,
                   .lora = lora}};
 }
 
@@ -179,7 +180,7 @@ Result<Done> DeviceLayer::run_rows(const Step& step) const {
   const Geometry multiply{blocks, shape.threads, shape.shared_bytes};
   const bool sorts = step.plan.sorts, rounds = params.prepare.rows != nullptr;
   const Geometry prepare{
-      params.prepare.routers + (rounds ? sm90::prepare_rounders(layer_, tokens, blocks) : 0),
+      params.prepare.rankers + (rounds ? sm90::prepare_rounders(layer_, tokens, blocks) : 0),
       sm90::kPrepareThreads, sm90::prepare_shared(step.route.columns)};
   const Geometry sort{params.gather.chunks, sm90::kSortThreads,
                       sm90::sort_shared(layer_.experts, step.route.columns)};
@@ -199,7 +200,7 @@ Result<Done> DeviceLayer::run_rows(const Step& step) const {
     const void* params;
   };
   const Stage stages[] = {
-      {"prepare", sorts && prepare.blocks != 0, kernels_.prepare, prepare, &params.prepare},
+      {"prepare", sorts, kernels_.prepare, prepare, &params.prepare},
       {"sort", !sorts && step.call.counts == nullptr, kernels_.sort, sort, &params.sort},
       {"gather", !sorts, kernels_.gather, gather, &params.gather},
       {"product", true, product, multiply, &params.first},

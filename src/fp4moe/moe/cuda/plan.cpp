@@ -247,7 +247,7 @@ Result<WorkspacePlan> plan_workspace(const sm90::Layer& layer, const WorkspaceLi
   set(Region::tile_count, 4 * sizeof(std::uint32_t));
   set(Region::done, most_tiles(slots, key.experts) * sizeof(std::uint32_t));
   set(Region::finished, sm90::kFinished * sizeof(std::uint32_t));
-  set(Region::rank_of_slot, slots * sizeof(std::int32_t));
+  set(Region::rank_of_slot, round_up(slots, 4) * sizeof(std::int32_t));
   const std::uint32_t chunks = sm90::sort_most_blocks(limits.tokens);
   set(Region::counts, std::uint64_t{chunks} * key.experts * sizeof(std::uint32_t));
   set(Region::stretches,

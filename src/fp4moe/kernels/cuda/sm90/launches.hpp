@@ -46,11 +46,11 @@ constexpr std::uint32_t pack_blocks(std::uint64_t records, std::uint32_t multipr
   return at_least_one(records, multiprocessors * 16ull);
 }
 
-// Prepare: blocks that route, and blocks that round tokens; `scratch` is two floats a column for
-// each warp that routes.
-constexpr std::uint32_t prepare_routers(const RouteParams& route) {
-  if (route.columns == 0) return 0;
-  return static_cast<std::uint32_t>(whole_parts(route.tokens, kPrepareThreads / 32));
+// Prepare: blocks that rank slots, a warp a token where it routes, and blocks that round tokens;
+// `scratch` is two floats a column for each warp that routes.
+constexpr std::uint32_t prepare_rankers(const RouteParams& route, std::uint64_t slots) {
+  const std::uint64_t threads = route.columns == 0 ? slots : std::uint64_t{route.tokens} * 32;
+  return static_cast<std::uint32_t>(whole_parts(threads, kPrepareThreads));
 }
 constexpr std::uint32_t prepare_rounders(const Layer& layer, std::uint64_t tokens,
                                          std::uint32_t multiprocessors) {

@@ -1,17 +1,16 @@
 // Few slots in the order of experts, sorted by every block of a product for itself: sooner done
 // than what one block does for all. The ring of stages is the space for it, behind the first.
 //
-//   1  ids come into shared memory; of each slot a bit is set, in its expert's word of 32 slots
-//   2  bits up to each word are counted, in parts of all words; rows and tiles of experts add up
-//   3  slots find their rows; meanwhile the first piece of work is looked up, and its first stage
+//   1  rows and tiles of experts add up: prepare has counted their slots, and has given each its
+//      place among them
+//   2  slots find their rows; meanwhile the first piece of work is looked up, and its first stage
 //      is sent for
-//   4  tiles, and which token a row is, go to memory of the block's own
+//   3  tiles, and which token a row is, go to memory of the block's own
 //
 // What combine looks up is written once, some slots by each block.
 #pragma once
 #include <cstdint>
 
-#include "fp4moe/kernels/cuda/sm90/local_expert.cuh"
 #include "fp4moe/kernels/cuda/sm90/params.hpp"
 #include "fp4moe/kernels/cuda/sm90/ptx.cuh"
 #include "fp4moe/kernels/cuda/sm90/shapes.hpp"
@@ -31,19 +30,12 @@ class OwnSort {
   // `begin`: of the space.
   __device__ OwnSort(const ProductParams& p, std::uint8_t* begin)
       : p_(p),
-        call_(p.own.call),
         experts_(p.own.experts),
-        slots_(call_.tokens * call_.top_k),
-        words_((slots_ + 31) / 32),
-        each_((words_ + kParts - 1) / kParts),
+        slots_(p.own.slots),
         tiles_(reinterpret_cast<Tile*>(begin)),
         tokens_(reinterpret_cast<std::uint16_t*>(tiles_ + own_tiles(slots_, experts_))),
-        held_(reinterpret_cast<std::int32_t*>(tokens_ + own_rows(slots_, experts_))),
-        bits_(reinterpret_cast<std::uint32_t*>(held_ + slots_)),
-        parts_(bits_ + words_ * experts_),
-        tables_(ExpertTables::at(parts_ + kParts * experts_, experts_)),
-        partial_(reinterpret_cast<Extent*>(tables_.first_tile + experts_ + 1)),
-        before_(reinterpret_cast<std::uint16_t*>(partial_ + 32)) {}
+        partial_(reinterpret_cast<Extent*>(tokens_ + own_rows(slots_, experts_))),
+        tables_(ExpertTables::at(reinterpret_cast<std::uint32_t*>(partial_ + 32), experts_)) {}
 
   // All threads of the block. when_waited() comes when kernels before are done,
   // when_counted(tables) in the first warp that will not multiply, when_told(tokens of rows) when
@@ -52,23 +44,19 @@ class OwnSort {
   __device__ Tiles run(const Waited& when_waited, const Counted& when_counted,
                        const Told& when_told) {
     // Rows of padding are the first token's.
-    clear(reinterpret_cast<std::uint32_t*>(tokens_), own_rows(slots_, experts_) / 2);
-    clear(bits_, words_ * experts_);
-    __syncthreads();
+    for (std::uint32_t i = threadIdx.x; i < own_rows(slots_, experts_) / 8; i += kThreads)
+      reinterpret_cast<uint4*>(tokens_)[i] = {};
     wait_for_previous();
     let_next_begin();
-#pragma unroll 1
-    for (std::uint32_t i = threadIdx.x; i < slots_; i += kThreads)
-      copy_later4(shared_address(held_ + i), call_.ids + i);
+    const std::uint32_t count =
+        threadIdx.x < experts_ ? __ldcg(p_.sorted.stretches + threadIdx.x) : 0;
+    int4 held[kHeld];
+#pragma unroll
+    for (std::uint32_t i = 0; i < kHeld; ++i) held[i] = held_at(threadIdx.x + i * kPlacers);
     when_waited();
-    wait_for_copies();
-    mark_slots();  // each thread those that it copied
-    __syncthreads();
-    count_bits();
-    __syncthreads();
-    add_up_experts(tables_, partial_, experts_, p_.own.tile_tokens, add_up_parts());
+    add_up_experts(tables_, partial_, experts_, p_.own.tile_tokens, count);
     if (threadIdx.x < kPlacers)
-      place_slots();
+      place_slots(held);
     else if (threadIdx.x < kPlacers + 32)
       when_counted(tables_);
     else
@@ -82,52 +70,31 @@ class OwnSort {
   }
 
  private:
-  static constexpr std::uint32_t kThreads = kProductThreads, kParts = kOwnParts;
+  static constexpr std::uint32_t kThreads = kProductThreads;
   static constexpr std::uint32_t kPlacers = kConsumers * 128, kMakers = kThreads - kPlacers - 32;
+  static constexpr std::uint32_t kHeld = kOwnSlots / (4 * kPlacers);  // fours of slots of a thread
 
-  static __device__ void clear(std::uint32_t* at, std::uint32_t count) {
-    for (std::uint32_t i = threadIdx.x; i < count; i += kThreads) at[i] = 0;
+  // Experts and ranks of four slots; -1: of none here.
+  __device__ int4 held_at(std::uint32_t four) const {
+    if (threadIdx.x >= kPlacers || four * 4 >= slots_) return {-1, -1, -1, -1};
+    return __ldcg(reinterpret_cast<const int4*>(p_.sorted.rank_of_slot) + four);
   }
-  // The expert of each slot stays in its place.
-  __device__ void mark_slots() {
-#pragma unroll 2
-    for (std::uint32_t slot = threadIdx.x; slot < slots_; slot += kThreads) {
-      const std::int32_t expert = local_expert(call_, experts_, held_[slot]);
-      held_[slot] = expert;
-      if (expert >= 0) atomicOr(bits_ + slot / 32 * experts_ + expert, 1u << slot % 32);
-    }
+  __device__ std::uint32_t row_of(std::int32_t both) const {
+    return tables_.first_group[expert_of(both)] * kGroup + rank_of(both);
   }
-  // Of a part of all words, a thread an expert's, as many parts at once as there are threads for.
-  __device__ void count_bits() {
-    std::uint32_t part = 0, expert = threadIdx.x;
-    for (; expert >= experts_ && part < kParts; ++part) expert -= experts_;
-    const std::uint32_t at_once = kThreads >= kParts * experts_       ? kParts
-                                  : kThreads >= kParts / 2 * experts_ ? kParts / 2
-                                                                      : 1;
-    if (part >= at_once) return;
-#pragma unroll 1
-    for (; part < kParts; part += at_once) {
-      std::uint32_t sum = 0;
-#pragma unroll 4
-      for (std::uint32_t w = part * each_; w < min((part + 1) * each_, words_); ++w) {
-        const std::uint32_t bits = bits_[w * experts_ + expert];
-        before_[w * experts_ + expert] = static_cast<std::uint16_t>(sum);
-        sum += __popc(bits);
-      }
-      parts_[part * experts_ + expert] = sum;
-    }
-  }
-  // Counts of the thread's expert become those before; the total is returned.
-  __device__ std::uint32_t add_up_parts() {
-    std::uint32_t sum = 0;
-    if (threadIdx.x >= experts_) return 0;
+  __device__ void place_slots(const int4 (&held)[kHeld]) {
 #pragma unroll
-    for (std::uint32_t part = 0; part < kParts; ++part) {
-      const std::uint32_t count = parts_[part * experts_ + threadIdx.x];
-      parts_[part * experts_ + threadIdx.x] = sum;
-      sum += count;
+    for (std::uint32_t i = 0; i < kHeld; ++i) {
+      const std::uint32_t first = (threadIdx.x + i * kPlacers) * 4;
+      if (first >= slots_) break;
+      const std::int32_t both[] = {held[i].x, held[i].y, held[i].z, held[i].w};
+#pragma unroll
+      for (std::uint32_t j = 0; j < 4; ++j) {
+        const std::uint32_t slot = first + j;
+        const std::uint32_t token = p_.own.part == 0 ? slot : __umulhi(slot, p_.own.part);
+        if (both[j] >= 0) tokens_[row_of(both[j])] = static_cast<std::uint16_t>(token);
+      }
     }
-    return sum;
   }
   __device__ void make_tiles() {
 #pragma unroll 1
@@ -136,33 +103,14 @@ class OwnSort {
       for (std::uint32_t i = tables_.first_tile[expert]; i < tables_.first_tile[expert + 1]; ++i)
         tiles_[i] = tile_of(tables_, expert, i);
   }
-  __device__ void place_slots() {
-#pragma unroll 2
-    for (std::uint32_t slot = threadIdx.x; slot < slots_; slot += kPlacers) {
-      const std::int32_t expert = held_[slot];
-      const std::uint32_t word = slot / 32;
-      if (expert >= 0) {
-        std::uint32_t part = 0;
-#pragma unroll
-        for (std::uint32_t i = 1; i < kParts; ++i) part += word >= i * each_ ? 1 : 0;
-        const std::uint32_t at = word * experts_ + expert;
-        const std::uint32_t row = tables_.first_group[expert] * kGroup +
-                                  parts_[part * experts_ + expert] + before_[at] +
-                                  __popc(bits_[at] & ((1u << slot % 32) - 1));
-        const std::uint32_t token = p_.own.part == 0 ? slot : __umulhi(slot, p_.own.part);
-        tokens_[row] = static_cast<std::uint16_t>(token);
-        held_[slot] = ranked(static_cast<std::uint32_t>(expert), row);
-      }
-    }
-  }
   __device__ void tell_slots() const {
 #pragma unroll 1
     for (std::uint32_t slot = blockIdx.x * kOwnShare + threadIdx.x; slot < slots_;
          slot += gridDim.x * kOwnShare) {
-      const std::int32_t both = held_[slot];
-      const auto row = static_cast<std::int32_t>(rank_of(both));
-      p_.sorted.row_of_slot[slot] = both < 0 ? -1 : row;
-      if (both >= 0) p_.sorted.expert_of_row[row] = static_cast<std::int32_t>(expert_of(both));
+      const std::int32_t both = __ldcg(p_.sorted.rank_of_slot + slot);
+      const std::int32_t row = both < 0 ? -1 : static_cast<std::int32_t>(row_of(both));
+      p_.sorted.row_of_slot[slot] = row;
+      if (row >= 0) p_.sorted.expert_of_row[row] = static_cast<std::int32_t>(expert_of(both));
     }
   }
   // Tiles and tokens lie one behind the other, there as here.
@@ -180,16 +128,11 @@ class OwnSort {
   }
 
   const ProductParams& p_;
-  const Call& call_;
-  std::uint32_t experts_, slots_, words_, each_;  // words of a part
+  std::uint32_t experts_, slots_;
   Tile* tiles_;
   std::uint16_t* tokens_;  // of rows
-  std::int32_t* held_;     // [slots]: ids, then experts, then with rows behind them
-  std::uint32_t* bits_;    // [words][experts]
-  std::uint32_t* parts_;   // [parts][experts]: counts
-  ExpertTables tables_;
   Extent* partial_;        // [32]
-  std::uint16_t* before_;  // [words][experts]: bits of the part's words in front
+  ExpertTables tables_;
 };
 
 }  // namespace fp4moe::kernels::cuda::sm90::product

@@ -167,12 +167,13 @@ struct Tile {
   std::int32_t expert = 0;
   std::uint32_t first_row = 0;
   std::uint32_t rows = 0;   // multiple of 8
-  std::uint32_t count = 0;  // of them tokens
+  std::uint32_t tiles = 0;  // of the expert
 };
 
 // Tables of rows, at most slots + 7 * tiles of them, see most_rows. Sort knows a slot's rank among
 // the slots of its expert in its chunk (sort_chunk), and how many those are; gather adds them up
-// and writes the others.
+// and writes the others. Prepare gives a slot its rank among all slots of its expert, as they come:
+// whatever the order of rows, none has a bit of another (see Consumer).
 struct Sorted {
   Tile* tiles = nullptr;
   std::uint32_t* tile_count = nullptr;  // [1]
@@ -180,9 +181,11 @@ struct Sorted {
   // [tiles]: eights of tokens that came late, and groups of h that are there; 0 between calls
   std::uint32_t* done = nullptr;
   std::uint32_t* finished = nullptr;      // [kFinished]; 0 between calls. Null: nobody tells
-  std::int32_t* rank_of_slot = nullptr;   // [slots], with the expert: see ranked; -1: of none here
+  // [slots, rounded up to 4], with the expert: see ranked; -1: of none here
+  std::int32_t* rank_of_slot = nullptr;
   std::uint32_t* counts = nullptr;        // [chunks][experts]: slots
-  std::uint32_t* stretches = nullptr;     // [of kStretch chunks][experts]: sums; 0 between calls
+  std::uint32_t* stretches = nullptr;     // [of kStretch chunks][experts]: sums; 0 between calls;
+                                          // prepare: [experts]
   std::int32_t* row_of_slot = nullptr;    // [slots], -1: computed nowhere here
   std::int32_t* slot_of_row = nullptr;    // [rows], -1: padding
   std::int32_t* expert_of_row = nullptr;  // [rows], local; -1: padding
@@ -202,13 +205,14 @@ struct SortParams {
   Sorted to{};
 };
 
-// What comes before products that sort for themselves: tokens' experts, and tokens as the first
-// product reads them, row after row of layer.w13.units.
+// What comes before products that sort for themselves: slots' experts and ranks, and tokens as the
+// first product reads them, row after row of layer.w13.units.
 struct PrepareParams {
   RouteParams route{};        // columns 0: ids and weights are given
-  std::uint32_t routers = 0;  // blocks that route; those behind round tokens
+  std::uint32_t rankers = 0;  // blocks that do that, and route; those behind round tokens
   Call call{};
   Layer layer{};
+  Sorted to{};
   std::uint8_t* rows = nullptr;  // null: they are fine as they are
   float raise = 1;               // see product_raise
 };
@@ -270,19 +274,18 @@ constexpr std::uint32_t rank_of(std::int32_t both) {
 
 // Slots that every block of a product sorts for itself, of standard rows.
 struct OwnSlots {
-  Call call{};
+  std::uint32_t slots = 0;
   std::uint32_t experts = 0;  // local; 0: sort has been there
   std::uint32_t tile_tokens = 0;
-  std::uint32_t part = 0;          // 2^32 / call.top_k, rounded up; 0: top_k is 1
+  std::uint32_t part = 0;          // 2^32 / top_k, rounded up; 0: top_k is 1
   std::uint8_t* tables = nullptr;  // of every block: tiles, then tokens of rows
   std::uint64_t stride = 0;        // bytes from block to block
 };
-inline constexpr std::uint32_t kOwnParts = 4;    // of all slots, counted at once
 inline constexpr std::uint32_t kOwnShare = 128;  // slots that a block tells others of
 // Blocks of a product that write tables for combine.
 constexpr std::uint32_t told_blocks(const OwnSlots& own, std::uint32_t blocks) {
   if (own.experts == 0) return 1;
-  const std::uint32_t shares = (own.call.tokens * own.call.top_k + kOwnShare - 1) / kOwnShare;
+  const std::uint32_t shares = (own.slots + kOwnShare - 1) / kOwnShare;
   return shares < blocks ? shares : blocks;
 }
 // Rows and tiles of so many slots, at most: an expert's rows are padded to a multiple of 8.
@@ -296,13 +299,10 @@ constexpr std::uint64_t own_bytes(std::uint32_t slots, std::uint32_t experts) {
   return std::uint64_t{own_tiles(slots, experts)} * sizeof(Tile) +
          std::uint64_t{own_rows(slots, experts)} * 2;
 }
-// Shared memory for it: those, slots, a bit for each slot and expert with counts of words, tables
-// of experts, and sums of 32 warps.
+// Shared memory for it: those, sums of 32 warps, and tables of experts.
 inline constexpr std::uint32_t kOwnSlots = 8192, kOwnExperts = 640;
 constexpr std::uint64_t own_space(std::uint32_t slots, std::uint32_t experts) {
-  const std::uint64_t words = (std::uint64_t{slots} + 31) / 32;
-  return own_bytes(slots, experts) + std::uint64_t{slots} * 4 + words * experts * 6 +
-         (kOwnParts + 3) * std::uint64_t{experts} * 4 + 264;
+  return own_bytes(slots, experts) + 256 + (3 * std::uint64_t{experts} + 2) * 4;
 }
 
 // Tokens that the product lays into of[0].tiles itself, from of[0].rows.

@@ -188,6 +188,8 @@ __device__ void consume_all(const ProductParams& params, Shared& shared, std::ui
     const std::uint32_t groups = uniform(piece.groups);
     if (groups == 0) return;
     const std::uint32_t tile_bytes = uniform(piece.tile.rows) * 128;
+    // Whichever of its expert's tiles a token is in, the same instructions multiply it.
+    const std::uint32_t least = most <= 32 && uniform(piece.tile.tiles) > 1 ? 24 * 128 : 0;
     const Product& p = params.of[uniform(piece.product)];
     const std::uint32_t units = p.matrix.units, stages = params.stages;
     float sums[most / 2];
@@ -196,7 +198,7 @@ __device__ void consume_all(const ProductParams& params, Shared& shared, std::ui
     const auto product = [&]<int... columns>(std::integer_sequence<int, columns...>) {
       // The first number of columns that the tile fits into.
       const bool done =
-          ((tile_bytes <= columns * 128 &&
+          ((max(tile_bytes, least) <= columns * 128 &&
             (multiply<Format, most, columns>(units, stages, shared, ring, tile_bytes, me, sums),
              true)) ||
            ...);

@@ -20,7 +20,7 @@ __device__ inline Tile tile_at(const Tile* tiles, std::uint32_t number) {
   made.expert = static_cast<std::int32_t>(words.x);
   made.first_row = words.y;
   made.rows = words.z;
-  made.count = words.w;
+  made.tiles = words.w;
   return made;
 }
 

@@ -152,7 +152,7 @@ __device__ inline Tile tile_of(const ExpertTables& of, std::uint32_t expert, std
   made.expert = static_cast<std::int32_t>(expert);
   made.first_row = (of.first_group[expert] + first) * kGroup;
   made.rows = (each + (own < larger ? 1 : 0)) * kGroup;
-  made.count = min(made.rows, of.totals[expert] - first * kGroup);
+  made.tiles = of.first_tile[expert + 1] - of.first_tile[expert];
   return made;
 }
 
