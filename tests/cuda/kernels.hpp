@@ -78,34 +78,17 @@ class OnDevice : public ::testing::Test {
   std::shared_ptr<const Device> device_{};
 };
 
-// Where sort writes.
-struct SortMemory {
-  Memory ranks{}, counts{}, stretches{};
-
-  Sorted tables() const {
-    return {.rank_of_slot = ranks.as<std::int32_t>(),
-            .counts = counts.as<std::uint32_t>(),
-            .stretches = stretches.as<std::uint32_t>()};
-  }
-};
-
-// What sort and gather make of slots; rows and tiles as params.hpp says.
+// What prepare and gather make of slots, ranks in their order; rows and tiles as params.hpp says.
 struct PlainTables {
   std::vector<Tile> tiles{};
   std::vector<std::int32_t> rank_of_slot{};
-  std::vector<std::uint32_t> counts{}, stretches{};
+  std::vector<std::uint32_t> totals{};
   std::vector<std::int32_t> row_of_slot{}, slot_of_row{}, expert_of_row{}, tile_of_row{};
 };
 // expert_of_slot: local positions, -1: nobody's.
 inline PlainTables plain_tables(const std::vector<std::int32_t>& expert_of_slot,
-                                std::uint32_t experts, std::uint32_t top_k,
-                                std::uint32_t tile_tokens = kTileTokens) {
+                                std::uint32_t experts, std::uint32_t tile_tokens = kTileTokens) {
   PlainTables made;
-  const std::size_t tokens = expert_of_slot.size() / top_k;
-  const std::uint32_t chunk = sort_chunk(tokens, top_k);
-  const std::uint32_t chunks = sort_most_blocks(tokens);
-  made.counts.resize(std::size_t{chunks} * experts);
-  made.stretches.resize(std::size_t{stretches_of(chunks)} * experts);
   made.rank_of_slot.assign(expert_of_slot.size(), -1);
   made.row_of_slot.assign(expert_of_slot.size(), -1);
   std::vector<std::vector<std::int32_t>> slots_of(experts);
@@ -115,14 +98,9 @@ inline PlainTables plain_tables(const std::vector<std::int32_t>& expert_of_slot,
   for (std::uint32_t e = 0; e < experts; ++e) {
     const std::vector<std::int32_t>& slots = slots_of[e];
     const auto count = static_cast<std::uint32_t>(slots.size());
-    for (std::uint32_t begin = 0, c = 0; c < chunks; ++c) {
-      std::uint32_t i = begin;
-      for (; i < count && static_cast<std::uint32_t>(slots[i]) / chunk == c; ++i)
-        made.rank_of_slot[static_cast<std::size_t>(slots[i])] = ranked(e, i - begin);
-      made.counts[c * experts + e] = i - begin;
-      made.stretches[c / kStretch * experts + e] += i - begin;
-      begin = i;
-    }
+    made.totals.push_back(count);
+    for (std::uint32_t i = 0; i < count; ++i)
+      made.rank_of_slot[static_cast<std::size_t>(slots[i])] = ranked(e, i);
     const std::uint32_t groups = (count + 7) / 8;
     const std::uint32_t tiles = (count + tile_tokens - 1) / tile_tokens;
     for (std::uint32_t t = 0, group = 0; t < tiles; ++t) {

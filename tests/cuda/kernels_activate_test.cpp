@@ -75,7 +75,7 @@ class Activate : public OnDevice {
     std::vector<std::int32_t> experts(std::size_t{c.tokens} * c.top_k);
     for (std::int32_t& expert : experts)
       expert = static_cast<std::int32_t>(random.next() % (l.experts + 1)) - 1;
-    Data made{.plain = plain_tables(experts, l.experts, c.top_k),
+    Data made{.plain = plain_tables(experts, l.experts),
               .gate = {l.hidden, l.intermediate, pairs, 20},
               .up = {l.hidden, l.intermediate, pairs, 30},
               .down = {l.intermediate, l.hidden, pairs, 40}};

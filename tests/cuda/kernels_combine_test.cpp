@@ -51,7 +51,7 @@ class Combine : public OnDevice {
                             ? static_cast<std::int32_t>(slot / c.tokens)
                             : -1;
     }
-    Data made{.plain = plain_tables(experts, c.experts, c.top_k)};
+    Data made{.plain = plain_tables(experts, c.experts)};
     const std::size_t width = std::size_t{units(c)} * kUnit, rows = made.plain.slot_of_row.size();
     made.rows = random_values(rows * width, 1, 3);
     for (std::size_t row = 0; row < rows; ++row)  // padding holds anything
@@ -147,16 +147,15 @@ class Combine : public OnDevice {
     params.layer.hidden_scales = scales.as<float>();
     params.layer.hidden_scales_each = 1;
     params.layer.down_global = globals.as<float>();
-    // Tiles, counters of products, groups that are done, sums of sort, and a number behind them.
-    constexpr std::uint32_t kTiles = 300, kSums = 270;
-    std::vector<std::uint32_t> numbers(4 + kTiles + kSums + 1, 7);
+    // Tiles, counters of products, groups that are done, slots of experts, and a number behind.
+    constexpr std::uint32_t kTiles = 300;
+    std::vector<std::uint32_t> numbers(4 + kTiles + c.experts + 1, 7);
     numbers[0] = kTiles;
     const Memory counters = upload(numbers);
     params.sorted.tile_count = counters.as<std::uint32_t>();
     params.sorted.work = params.sorted.tile_count + 1;
     params.sorted.done = params.sorted.tile_count + 4;
-    params.sorted.stretches = params.sorted.done + kTiles;
-    params.sums = kSums;
+    params.sorted.totals = params.sorted.done + kTiles;
     params.sorted.row_of_slot = row_of_slot.as<std::int32_t>();
     params.sorted.expert_of_row = expert_of_row.as<std::int32_t>();
     params.rows = values.data();

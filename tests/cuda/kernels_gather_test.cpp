@@ -50,7 +50,7 @@ class Gather : public OnDevice {
         experts[slot] =
             static_cast<std::int32_t>(slot % c.tokens) < counts[e] ? static_cast<int>(e) : -1;
       }
-    const PlainTables plain = plain_tables(experts, c.experts, c.top_k, c.tile_tokens);
+    const PlainTables plain = plain_tables(experts, c.experts, c.tile_tokens);
     const auto made = gathered(c, stride, stored(c.type, x), scales, counts, plain);
     for (std::uint32_t row = 0; row < plain.slot_of_row.size(); ++row) {
       if (plain.slot_of_row[row] < 0) continue;
@@ -106,8 +106,7 @@ class Gather : public OnDevice {
     const std::size_t count = rows * units * kUnit;
     const Memory x_on_device = upload(x), scales_on_device = upload(scales);
     const Memory tiles = room<Tile>(plain.tiles.size()), tile_count = room<std::uint32_t>(1);
-    const Memory ranks = upload(plain.rank_of_slot), sorted_counts = upload(plain.counts);
-    const Memory stretches = upload(plain.stretches);
+    const Memory ranks = upload(plain.rank_of_slot), totals = upload(plain.totals);
     const std::vector<std::int32_t> untouched(std::max(slots, rows), 7);
     const Memory row_of_slot = upload(untouched), slot_of_row = upload(untouched);
     const Memory expert_of_row = upload(untouched), tile_of_row = upload(untouched);
@@ -127,13 +126,11 @@ class Gather : public OnDevice {
     params.layer.activations_in_bf16 = c.in_bf16 ? 1 : 0;
     params.layer.input_scales = scales_on_device.as<float>();
     params.layer.input_scales_each = c.has_scale_each ? 1 : 0;
-    params.chunks = sort_blocks(params.call);
     params.tile_tokens = c.tile_tokens;
     params.sorted.tiles = tiles.as<Tile>();
     params.sorted.tile_count = tile_count.as<std::uint32_t>();
     params.sorted.rank_of_slot = ranks.as<std::int32_t>();
-    params.sorted.counts = sorted_counts.as<std::uint32_t>();
-    params.sorted.stretches = stretches.as<std::uint32_t>();
+    params.sorted.totals = totals.as<std::uint32_t>();
     params.sorted.row_of_slot = row_of_slot.as<std::int32_t>();
     params.sorted.slot_of_row = slot_of_row.as<std::int32_t>();
     params.sorted.expert_of_row = expert_of_row.as<std::int32_t>();
@@ -141,8 +138,7 @@ class Gather : public OnDevice {
     params.tiles = to.as<std::uint8_t>();
     params.filled = c.filled;
     run("fp4moe_sm90_gather", params,
-        {gather_blocks(params.layer, c.tokens, params.chunks, 40), kGatherThreads,
-         gather_shared(c.experts)});
+        {gather_blocks(params.layer, c.tokens, 40), kGatherThreads, gather_shared(c.experts)});
     EXPECT_EQ(download<std::uint32_t>(tile_count, 1).at(0), plain.tiles.size());
     const auto made = download<Tile>(tiles, plain.tiles.size());
     for (std::size_t i = 0; i < made.size(); ++i) {

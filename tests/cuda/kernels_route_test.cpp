@@ -64,7 +64,7 @@ class Route : public OnDevice {
     const Memory on_device = upload(stored(logits.type, logits.values));
     const std::vector<float> bias(plan.bias.begin(), plan.bias.end());
     const Memory bias_on_device = upload(bias);
-    const Memory ids = room<std::int32_t>(slots), weights = room<float>(slots);
+    const Memory weights = room<float>(slots);
     const RouteParams params{
         .logits = {on_device.data(), logits.type, logits.tokens, logits.stride},
         .tokens = logits.tokens,
@@ -80,11 +80,8 @@ class Route : public OnDevice {
         .weights_in_bf16 = in_bf16 ? 1u : 0u,
         .bias = bias.empty() ? nullptr : bias_on_device.as<float>(),
         .scale = static_cast<float>(plan.scale),
-        .ids = ids.as<std::int32_t>(),
         .weights = weights.as<float>()};
-    route(params);
-
-    const auto made_ids = download<std::int32_t>(ids, slots);
+    const auto made_ids = routed_ids(params);
     const auto made_weights = download<float>(weights, slots);
     const auto bytes = stored(logits.type, logits.values);
     std::vector<std::int32_t> row_ids(plan.top_k);
@@ -106,20 +103,22 @@ class Route : public OnDevice {
     }
   }
 
-  // By sort, whose own work is looked at elsewhere.
-  void route(const RouteParams& params) const {
+  // By prepare, whose own work is looked at elsewhere.
+  std::vector<std::int32_t> routed_ids(const RouteParams& params) {
     const std::size_t slots = std::size_t{params.tokens} * params.top_k;
-    const std::size_t counts = std::size_t{sort_most_blocks(params.tokens)} * params.columns;
-    const SortMemory memory{.ranks = room<std::int32_t>(slots),
-                            .counts = room<std::uint32_t>(counts),
-                            .stretches = room<std::uint32_t>(counts)};
-    SortParams sort{.route = params, .experts = params.columns};
-    sort.call.tokens = params.tokens;
-    sort.call.top_k = params.top_k;
-    sort.call.ids = params.ids;
-    sort.to = memory.tables();
-    run("fp4moe_sm90_sort", sort,
-        {sort_blocks(sort.call), kSortThreads, sort_shared(sort.experts, params.columns)});
+    const Memory ranks = room<std::int32_t>(slots + 3);
+    const Memory totals = upload(std::vector<std::uint32_t>(params.columns));
+    PrepareParams prepare{.route = params, .rankers = prepare_rankers(params, slots)};
+    prepare.call.tokens = params.tokens;
+    prepare.call.top_k = params.top_k;
+    prepare.layer.experts = params.columns;
+    prepare.to.rank_of_slot = ranks.as<std::int32_t>();
+    prepare.to.totals = totals.as<std::uint32_t>();
+    run("fp4moe_sm90_prepare", prepare,
+        {prepare.rankers, kPrepareThreads, prepare_shared(params.columns)});
+    auto made = download<std::int32_t>(ranks, slots);
+    for (std::int32_t& both : made) both = static_cast<std::int32_t>(expert_of(both));
+    return made;
   }
 
   // All types, at sizes that do and do not fill a warp.

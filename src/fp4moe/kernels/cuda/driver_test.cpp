@@ -487,7 +487,6 @@ TEST_F(WithFakeDriver, ManyThreadsUseOneDevice) {
 
 // What the engine and the benchmarks ask for.
 constexpr std::string_view kKernels[] = {"prepare",
-                                         "sort",
                                          "gather",
                                          "activate",
                                          "combine",

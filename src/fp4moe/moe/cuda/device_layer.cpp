@@ -123,9 +123,11 @@ Result<DeviceLayer> DeviceLayer::alike(const ExpertsProblem& problem) const {
 Result<Done> DeviceLayer::find_kernels() {
   const std::string_view format = layer_.is_nvfp4 != 0 ? "nvfp4" : "mxfp4";
   std::vector<std::pair<Function*, std::string>> wanted{
-      {&kernels_.prepare, "prepare"}, {&kernels_.sort, "sort"},
-      {&kernels_.gather, "gather"},   {&kernels_.activate, "activate"},
-      {&kernels_.combine, "combine"}, {&kernels_.combine_rounded, "combine_rounded"}};
+      {&kernels_.prepare, "prepare"},
+      {&kernels_.gather, "gather"},
+      {&kernels_.activate, "activate"},
+      {&kernels_.combine, "combine"},
+      {&kernels_.combine_rounded, "combine_rounded"}};
   if (options_.decodes) {
     wanted.emplace_back(&kernels_.decode, fmt::format("decode_{}", format));
     wanted.emplace_back(&kernels_.decode_plain, fmt::format("decode_plain_{}", format));
@@ -139,8 +141,7 @@ Result<Done> DeviceLayer::find_kernels() {
     if (!found) return found.why();
     *to = *found;
   }
-  std::vector<std::pair<Function, std::uint32_t>> shared{{kernels_.sort, sm90::kSortMostShared},
-                                                         {kernels_.activate, kActivateMostShared}};
+  std::vector<std::pair<Function, std::uint32_t>> shared{{kernels_.activate, kActivateMostShared}};
   if (options_.decodes)
     for (const Function decode :
          {kernels_.decode, kernels_.decode_plain, kernels_.decode_quantised})
@@ -193,7 +194,7 @@ Result<Workspace> DeviceLayer::reserve(const WorkspaceLimits& limits) const {
   Result<Memory> memory = device_->allocate(std::max<std::uint64_t>(plan->total, 1));
   if (!memory) return memory.why();
   made.memory_ = std::move(*memory);
-  // Decode counts launches from 0, sort slots, products pieces, and what blocks leave is of none.
+  // Decode counts launches from 0, prepare slots, products pieces, and what blocks leave is of none.
   // The rest is cleared so that rows of padding, which are multiplied but never looked at, hold
   // numbers.
   const auto cleared = device_->clear(made.memory_.data(), 0, plan->total, nullptr);
@@ -210,8 +211,7 @@ sm90::Sorted Workspace::tables() const {
           .done = at<std::uint32_t>(Region::done),
           .finished = at<std::uint32_t>(Region::finished),
           .rank_of_slot = at<std::int32_t>(Region::rank_of_slot),
-          .counts = at<std::uint32_t>(Region::counts),
-          .stretches = at<std::uint32_t>(Region::stretches),
+          .totals = at<std::uint32_t>(Region::totals),
           .row_of_slot = at<std::int32_t>(Region::row_of_slot),
           .slot_of_row = at<std::int32_t>(Region::slot_of_row),
           .expert_of_row = at<std::int32_t>(Region::expert_of_row),
@@ -242,9 +242,7 @@ Result<Done> DeviceLayer::apply(const DeviceCall& call, const Workspace& space,
     step.route = call.router->params();
     step.route.logits = rows_of<sm90::Rows>(call.logits);
     step.route.tokens = step.call.tokens;
-    step.route.ids = space.at<std::int32_t>(Region::ids);
     step.route.weights = space.at<float>(Region::weights);
-    step.call.ids = step.route.ids;
     step.call.weights = step.route.weights;
   }
   return step.plan.path == Path::decode ? decode(step) : run_rows(step);

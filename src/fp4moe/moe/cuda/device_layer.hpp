@@ -129,7 +129,7 @@ class DeviceLayer {
 
  private:
   struct Kernels {
-    kernels::cuda::Function prepare = nullptr, sort = nullptr, gather = nullptr, activate = nullptr,
+    kernels::cuda::Function prepare = nullptr, gather = nullptr, activate = nullptr,
                             combine = nullptr, combine_rounded = nullptr;
     kernels::cuda::Function decode = nullptr, decode_plain = nullptr, decode_quantised = nullptr;
     std::array<kernels::cuda::Function, std::size(sm90::kTileBounds)> products{};

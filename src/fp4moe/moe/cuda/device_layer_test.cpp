@@ -41,9 +41,9 @@ TEST_F(DeviceLayers, FewTokensAreOneLaunchAndManyASequence) {
   const std::pair<std::uint64_t, Names> ways[] = {
       {17, {"prepare", "product32_mxfp4", "combine"}},
       {60, {"prepare", "product64_mxfp4", "combine"}},
-      {130, {"sort", "gather", "product88_mxfp4", "combine"}},
-      {150, {"sort", "gather", "product128_mxfp4", "combine"}},
-      {400, {"sort", "gather", "product192_mxfp4", "combine"}}};
+      {130, {"prepare", "gather", "product88_mxfp4", "combine"}},
+      {150, {"prepare", "gather", "product128_mxfp4", "combine"}},
+      {400, {"prepare", "gather", "product192_mxfp4", "combine"}}};
   for (const auto& [tokens, names] : ways) {
     ASSERT_TRUE(made->apply(call(tokens), *space, nullptr));
     EXPECT_EQ(launched(), names);
@@ -117,13 +117,13 @@ TEST_F(DeviceLayers, DecodeHasKernelsForWhatMostCallsAre) {
   EXPECT_EQ(kernel(*rounded, plain), Names{"decode_mxfp4"});
 }
 
-TEST_F(DeviceLayers, SortHasABlockForEachChunkOfSlots) {
+TEST_F(DeviceLayers, PrepareHasAThreadForEachSlot) {
   const TestLayer layer = weights();
   const auto made = make(layer, "unfused");
   ASSERT_TRUE(made) << text(made.why());
   const auto space = made->reserve({.tokens = 3000, .top_k = 2});
   ASSERT_TRUE(space) << text(space.why());
-  const auto sort_blocks = [&](const DeviceCall& given) {
+  const auto blocks = [&](const DeviceCall& given) {
     launched();
     const auto done = made->apply(given, *space, nullptr);
     EXPECT_TRUE(done) << text(done.why());
@@ -132,11 +132,10 @@ TEST_F(DeviceLayers, SortHasABlockForEachChunkOfSlots) {
   DeviceCall few = call(3);
   few.form = OutputForm::slots;
   few.out.rows = 6;
-  EXPECT_EQ(sort_blocks(few), 1u);
-  EXPECT_EQ(sort_blocks(call(17)), 5u);
-  EXPECT_EQ(sort_blocks(call(120)), 30u);
-  EXPECT_EQ(sort_blocks(call(121)), 31u);
-  EXPECT_EQ(sort_blocks(call(3000)), 125u);
+  EXPECT_EQ(blocks(few), 1u);
+  EXPECT_EQ(blocks(call(64)), 1u);
+  EXPECT_EQ(blocks(call(65)), 2u);
+  EXPECT_EQ(blocks(call(3000)), 47u);
 }
 
 TEST_F(DeviceLayers, WhatIsRoundedTakesAKernelOfItsOwnAndRoutingNone) {
@@ -155,7 +154,7 @@ TEST_F(DeviceLayers, WhatIsRoundedTakesAKernelOfItsOwnAndRoutingNone) {
   routed.logits = {static_cast<const std::byte*>(known(20 * 16)), DType::f32, 20, 4, 16};
   launched();
   ASSERT_TRUE(made->apply(routed, *space, nullptr));
-  EXPECT_EQ(launched(), (std::vector<std::string>{"sort", "gather", "product32_nvfp4", "activate",
+  EXPECT_EQ(launched(), (std::vector<std::string>{"prepare", "gather", "product32_nvfp4", "activate",
                                                   "product32_nvfp4", "combine"}));
 }
 

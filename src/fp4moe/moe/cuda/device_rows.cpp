@@ -61,7 +61,6 @@ sm90::HiddenFormat hidden_format(const sm90::Layer& layer) {
 // What the kernels of the path `rows` are given.
 struct DeviceLayer::RowsParams {
   sm90::PrepareParams prepare{};
-  sm90::SortParams sort{};
   sm90::GatherParams gather{};
   sm90::ProductParams first{}, second{};
   sm90::ActivateParams activate{};
@@ -114,7 +113,6 @@ DeviceLayer::RowsParams DeviceLayer::rows_params(const Step& step) const {
   const std::uint32_t stages = sm90::product_shape(tile, layer_.is_nvfp4 != 0).stages;
   const float raise = first.raise;
   const bool sorts = step.plan.sorts;
-  const std::uint32_t chunks = sm90::sort_blocks(step.call);
   sm90::Late late{};
   if (!sorts && tile > sm90::kMostFetched && is_plain(layer_, step.call, raise))
     late = {.first = first_tiles(layer_, tile, blocks),
@@ -131,16 +129,15 @@ DeviceLayer::RowsParams DeviceLayer::rows_params(const Step& step) const {
            .stride = own_bytes / blocks};
   return {
       .prepare = {.route = step.route,
-                  .rankers = sm90::prepare_rankers(step.route, own.slots),
+                  .rankers = sm90::prepare_rankers(
+                      step.route, std::uint64_t{step.call.tokens} * step.call.top_k),
                   .call = step.call,
                   .layer = layer_,
                   .to = sorted,
-                  .rows = first.rows.data == x ? x : nullptr,
+                  .rows = sorts && first.rows.data == x ? x : nullptr,
                   .raise = raise},
-      .sort = {.call = step.call, .route = step.route, .experts = layer_.experts, .to = sorted},
       .gather = {.call = step.call,
                  .layer = layer_,
-                 .chunks = chunks,
                  .tile_tokens = tile,
                  .sorted = sorted,
                  .tiles = x,
@@ -165,7 +162,6 @@ DeviceLayer::RowsParams DeviceLayer::rows_params(const Step& step) const {
                   .sorted = sorted,
                   .rows = second.out,
                   .told = sm90::told_blocks(own, blocks),
-                  .sums = (sorts ? 1 : sm90::stretches_of(chunks)) * layer_.experts,
                   .lora = lora}};
 }
 
@@ -182,10 +178,8 @@ Result<Done> DeviceLayer::run_rows(const Step& step) const {
   const Geometry prepare{
       params.prepare.rankers + (rounds ? sm90::prepare_rounders(layer_, tokens, blocks) : 0),
       sm90::kPrepareThreads, sm90::prepare_shared(step.route.columns)};
-  const Geometry sort{params.gather.chunks, sm90::kSortThreads,
-                      sm90::sort_shared(layer_.experts, step.route.columns)};
-  const Geometry gather{sm90::gather_blocks(layer_, tokens, params.gather.chunks, blocks),
-                        sm90::kGatherThreads, sm90::gather_shared(layer_.experts)};
+  const Geometry gather{sm90::gather_blocks(layer_, tokens, blocks), sm90::kGatherThreads,
+                        sm90::gather_shared(layer_.experts)};
   const Geometry activate{sm90::activate_blocks(most_rows(slots, layer_.experts), blocks),
                           sm90::kActivateThreads,
                           sm90::activate_shared(layer_, params.activate.lora)};
@@ -200,8 +194,7 @@ Result<Done> DeviceLayer::run_rows(const Step& step) const {
     const void* params;
   };
   const Stage stages[] = {
-      {"prepare", sorts, kernels_.prepare, prepare, &params.prepare},
-      {"sort", !sorts && step.call.counts == nullptr, kernels_.sort, sort, &params.sort},
+      {"prepare", step.call.counts == nullptr, kernels_.prepare, prepare, &params.prepare},
       {"gather", !sorts, kernels_.gather, gather, &params.gather},
       {"product", true, product, multiply, &params.first},
       {"activate", !step.plan.fuses, kernels_.activate, activate, &params.activate},

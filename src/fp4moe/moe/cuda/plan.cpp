@@ -12,8 +12,7 @@ namespace fp4moe::moe::cuda {
 namespace {
 
 constexpr std::uint64_t kMostSize = 1 << 20;  // of hidden and intermediate
-constexpr std::uint64_t kMostSlots = std::uint64_t{1} << 28;
-static_assert(sm90::sort_chunk(kMostSlots, 1) + sm90::kMostChoices <= 1U << sm90::kRankBits);
+constexpr std::uint64_t kMostSlots = std::uint64_t{1} << sm90::kRankBits;
 // Rows are counted in 32 bits.
 static_assert(kMostSlots + std::uint64_t{8} * sm90::kMostExperts <= 0xFFFFFFFF);
 constexpr std::uint64_t kRawBytes = std::uint64_t{16} << 20;  // of float32 rows that stay near
@@ -241,17 +240,13 @@ Result<WorkspacePlan> plan_workspace(const sm90::Layer& layer, const WorkspaceLi
   const auto set = [&](Region region, std::uint64_t bytes) {
     made.bytes[static_cast<std::size_t>(region)] = bytes;
   };
-  set(Region::ids, slots * sizeof(std::int32_t));
   set(Region::weights, slots * sizeof(float));
   set(Region::tiles, most_tiles(slots, key.experts) * sizeof(sm90::Tile));
   set(Region::tile_count, 4 * sizeof(std::uint32_t));
   set(Region::done, most_tiles(slots, key.experts) * sizeof(std::uint32_t));
   set(Region::finished, sm90::kFinished * sizeof(std::uint32_t));
   set(Region::rank_of_slot, round_up(slots, 4) * sizeof(std::int32_t));
-  const std::uint32_t chunks = sm90::sort_most_blocks(limits.tokens);
-  set(Region::counts, std::uint64_t{chunks} * key.experts * sizeof(std::uint32_t));
-  set(Region::stretches,
-      std::uint64_t{sm90::stretches_of(chunks)} * key.experts * sizeof(std::uint32_t));
+  set(Region::totals, key.experts * sizeof(std::uint32_t));
   set(Region::row_of_slot, slots * sizeof(std::int32_t));
   set(Region::slot_of_row, rows * sizeof(std::int32_t));
   set(Region::expert_of_row, rows * sizeof(std::int32_t));

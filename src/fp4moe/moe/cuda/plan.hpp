@@ -80,9 +80,9 @@ struct WorkspaceLimits {
 inline constexpr std::uint64_t kMemoryAlignment = 256;
 enum class Region : std::uint8_t {
   // clang-format off
-  ids, weights,                                  // of tokens that are routed on the device
+  weights,                                       // of tokens that are routed on the device
   tiles, tile_count, done, finished,             // tile_count: all other counters
-  rank_of_slot, counts, stretches,
+  rank_of_slot, totals,
   row_of_slot, slot_of_row, expert_of_row, tile_of_row,
   own,       // tables of blocks that sort for themselves
   x,         // tokens in tiles, or rounded

@@ -204,22 +204,6 @@ TEST(Plan, RegionsOfAWorkspaceDoNotOverlapAndGrowWithTokens) {
   EXPECT_LT(last, std::uint64_t{3} * 8192 * 4 * 2880 * 2 * 11 / 10);
 }
 
-TEST(Plan, NoCallHasMoreChunksThanAreReserved) {
-  for (const std::uint32_t tokens : {0u, 1u, 4u, 5u, 520u, 521u, 4609u, 200000u, 1u << 23})
-    for (const std::uint32_t top_k : {1u, 4u, 32u}) {
-      const sm90::Call call{.tokens = tokens, .top_k = top_k};
-      const std::uint64_t slots = std::uint64_t{tokens} * top_k,
-                          chunk = sm90::sort_chunk(tokens, top_k);
-      EXPECT_LE(sm90::sort_blocks(call), sm90::sort_most_blocks(tokens)) << tokens;
-      EXPECT_GE(sm90::sort_blocks(call) * chunk, slots) << tokens;
-      EXPECT_EQ(chunk % top_k, 0) << tokens;
-    }
-  EXPECT_EQ(sm90::sort_blocks({.tokens = 520, .top_k = 8}), sm90::kSortBlocks);
-  EXPECT_EQ(sm90::sort_blocks({.tokens = 521, .top_k = 8}), 105);
-  EXPECT_EQ(sm90::sort_blocks({.tokens = 8192, .top_k = 8}), 128);
-  EXPECT_EQ(sm90::sort_most_blocks(std::uint64_t{1} << 28), sm90::kSortBlocks);
-}
-
 TEST(Plan, GatherFillsTheTilesOfTwoPiecesForEveryBlock) {
   const sm90::Layer oss = layer_of(problem_of(128, 2880, 2880));
   EXPECT_EQ(first_tiles(oss, 128, 132), 13);  // 23 pieces of a tile

@@ -24,7 +24,6 @@ using moe::testing::TestLayer;
 using weights::WeightFormat;
 
 inline constexpr std::string_view kKernels[] = {"prepare",
-                                                "sort",
                                                 "gather",
                                                 "activate",
                                                 "combine",

@@ -282,13 +282,13 @@ __device__ void combine(const CombineParams& p) {
 }
 
 // For the next call, when nobody counts any more.
-__device__ void clear_counters(const Sorted& sorted, std::uint32_t sums) {
+__device__ void clear_counters(const Sorted& sorted, std::uint32_t experts) {
   if (blockIdx.x != 0) return;
   wait_for_previous();
   if (threadIdx.x < 3) sorted.work[threadIdx.x] = 0;
   const std::uint32_t tiles = sorted.tile_count[0];
   for (std::uint32_t i = threadIdx.x; i < tiles; i += kCombineThreads) sorted.done[i] = 0;
-  for (std::uint32_t i = threadIdx.x; i < sums; i += kCombineThreads) sorted.stretches[i] = 0;
+  for (std::uint32_t i = threadIdx.x; i < experts; i += kCombineThreads) sorted.totals[i] = 0;
 }
 
 }  // namespace
@@ -302,7 +302,7 @@ extern "C" __global__ void __launch_bounds__(kCombineThreads, 4)
     combine<Rows8<true, false, 1>>(p);
   else
     combine<Rows8<true, false, 2>>(p);
-  clear_counters(p.sorted, p.sums);
+  clear_counters(p.sorted, p.layer.experts);
 }
 // Rows in float32, and adapters.
 extern "C" __global__ void __launch_bounds__(kCombineThreads, 3)
@@ -313,7 +313,7 @@ extern "C" __global__ void __launch_bounds__(kCombineThreads, 3)
     combine<Rows8<false, true>>(p);
   else
     combine<Rows8<false, false>>(p);
-  clear_counters(p.sorted, p.sums);
+  clear_counters(p.sorted, p.layer.experts);
 }
 
 }  // namespace fp4moe::kernels::cuda::sm90

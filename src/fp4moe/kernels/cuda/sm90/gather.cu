@@ -1,7 +1,7 @@
 // Tokens into tiles: a warp reads a token, or a part of it where there are more warps than tokens,
 // rounds it to what the backend computes with, and writes it into the row of each of its slots.
-// Every block adds up by itself what experts' slots are in front of those of its chunk, which gives
-// rows and tiles; it leaves those of its slots in tables, and the first block all tiles.
+// Every block adds up experts' slots by itself, which gives rows and tiles; it leaves those of its
+// slots in tables, and the first block all tiles.
 //
 //   x [tokens, hidden] ─► 8 columns a lane ─► [quantised, read back] ─► 16 bytes into k tiles
 #include "fp4moe/kernels/cuda/sm90/launches.hpp"
@@ -13,71 +13,25 @@ namespace {
 
 inline constexpr std::uint32_t kWarps = kGatherThreads / 32;
 
-// A chunk of tokens, shared by some blocks; warps of all of them.
-struct Chunk {
-  std::uint32_t number, first, tokens;
-  std::uint32_t warp, warps;
-
-  __device__ explicit Chunk(const GatherParams& p) {
-    const bool is_batched = p.call.counts != nullptr;
-    const std::uint32_t all = is_batched ? p.layer.experts * p.call.capacity : p.call.tokens;
-    const std::uint32_t each =
-        is_batched ? all : sort_chunk(p.call.tokens, p.call.top_k) / p.call.top_k;
-    const std::uint32_t blocks = gridDim.x / p.chunks;
-    number = blockIdx.x / blocks;
-    first = min(number * each, all);
-    tokens = min(each, all - first);
-    warp = (blockIdx.x - number * blocks) * kWarps + threadIdx.x / 32;
-    warps = blocks * kWarps;
-  }
-};
-
 struct Tables {
   ExpertTables of;
-  std::uint32_t* before;  // [experts]: slots of chunks in front
-  Extent* partial;        // [warps]
+  Extent* partial;  // [warps]
 
   __device__ Tables(std::uint32_t* shared, std::uint32_t experts)
       : of(ExpertTables::at(shared + 2 * kWarps, experts)),
-        before(of.first_tile + experts + 1),
         partial(reinterpret_cast<Extent*>(shared)) {}
 };
 
-// All slots of an expert, and those in front of the chunk.
-struct Counts {
-  std::uint32_t all = 0, before = 0;
-
-  __device__ Counts(const GatherParams& p, std::uint32_t chunk, std::uint32_t expert) {
-    if (expert >= p.layer.experts) return;
-    if (p.call.counts != nullptr) {
-      all = static_cast<std::uint32_t>(
-          min(max(p.call.counts[expert], 0), static_cast<std::int32_t>(p.call.capacity)));
-      return;
-    }
-    const std::uint32_t stretch = chunk / kStretch;
-    std::uint32_t stretches[kStretch], chunks[kStretch];
-#pragma unroll
-    for (std::uint32_t i = 0; i < kStretch; ++i) {
-      const std::uint32_t own = stretch * kStretch + i;
-      stretches[i] =
-          i * kStretch < p.chunks ? __ldcg(p.sorted.stretches + i * p.layer.experts + expert) : 0;
-      chunks[i] = own < chunk ? __ldcg(p.sorted.counts + own * p.layer.experts + expert) : 0;
-    }
-#pragma unroll
-    for (std::uint32_t i = 0; i < kStretch; ++i) {
-      all += stretches[i];
-      before += chunks[i] + (i < stretch ? stretches[i] : 0);
-    }
-  }
-};
-
-__device__ void add_up(const GatherParams& p, std::uint32_t chunk, const Tables& to) {
-  for (std::uint32_t first = 0; first < p.layer.experts; first += kGatherThreads) {
-    const std::uint32_t expert = first + threadIdx.x;
-    const Counts counts(p, chunk, expert);
-    if (expert < p.layer.experts) to.before[expert] = counts.before;
-    add_up_experts(to.of, to.partial, p.layer.experts, p.tile_tokens, counts.all, first);
-  }
+__device__ std::uint32_t slots_of(const GatherParams& p, std::uint32_t expert) {
+  if (expert >= p.layer.experts) return 0;
+  if (p.call.counts == nullptr) return __ldcg(p.sorted.totals + expert);
+  return static_cast<std::uint32_t>(
+      min(max(p.call.counts[expert], 0), static_cast<std::int32_t>(p.call.capacity)));
+}
+__device__ void add_up(const GatherParams& p, const Tables& to) {
+  for (std::uint32_t first = 0; first < p.layer.experts; first += kGatherThreads)
+    add_up_experts(to.of, to.partial, p.layer.experts, p.tile_tokens,
+                   slots_of(p, first + threadIdx.x), first);
 }
 
 __device__ void write_tiles(const GatherParams& p, const ExpertTables& of) {
@@ -106,8 +60,7 @@ __device__ SlotPlace place_of(const GatherParams& p, const Tables& tables, std::
   }
   const std::int32_t both = p.sorted.rank_of_slot[slot];
   if (both < 0) return {};
-  const std::uint32_t expert = expert_of(both);
-  return {static_cast<std::int32_t>(expert), tables.before[expert] + rank_of(both)};
+  return {static_cast<std::int32_t>(expert_of(both)), rank_of(both)};
 }
 
 // What others look up of a slot and its row; of a group of rows with its first one; and of padding
@@ -181,9 +134,8 @@ extern "C" __global__ void __launch_bounds__(kGatherThreads, 4)
   extern __shared__ __align__(16) std::uint32_t shared[];
   fetch_params(p);
   const Tables tables(shared, p.layer.experts);
-  const Chunk chunk(p);
   wait_for_previous();
-  add_up(p, chunk.number, tables);
+  add_up(p, tables);
   if (blockIdx.x == 0) {
     write_tiles(p, tables.of);
     __threadfence();
@@ -192,14 +144,17 @@ extern "C" __global__ void __launch_bounds__(kGatherThreads, 4)
   let_next_begin();  // not before tiles are there: products look at them before they wait
   const bool is_batched = p.call.counts != nullptr;
   const std::uint32_t choices = is_batched ? 1 : p.call.top_k;
+  const std::uint32_t tokens = is_batched ? p.layer.experts * p.call.capacity : p.call.tokens;
+  const std::uint32_t warps = gridDim.x * kWarps;
   const std::uint32_t segments = (p.layer.w13.units * kUnit + kSegment - 1) / kSegment;
-  const std::uint32_t parts = max(1u, min(segments, chunk.warps / max(chunk.tokens, 1u)));
+  const std::uint32_t parts = max(1u, min(segments, warps / max(tokens, 1u)));
   const std::uint32_t lane = threadIdx.x % 32;
   const Quantise kind = p.call.x_is_quantised != 0 ? Quantise::none : p.layer.quantise;
   const bool is_each = p.layer.input_scales_each != 0;
 
-  for (std::uint32_t item = chunk.warp; item < chunk.tokens * parts; item += chunk.warps) {
-    const std::uint32_t token = chunk.first + item / parts;
+  for (std::uint32_t item = blockIdx.x * kWarps + threadIdx.x / 32; item < tokens * parts;
+       item += warps) {
+    const std::uint32_t token = item / parts;
     const std::uint64_t row = token * p.call.x.stride;
     std::uint32_t segment = item % parts;
     // While the tables are looked up; but rows of batches that nobody occupies are not read.

@@ -6,10 +6,10 @@
 //
 // Few tokens (decode):  one launch does everything.
 // Some:                 prepare, which routes ─► product of w13 and w2, which sorts ─► combine
-// More (rows):          sort, which routes ─► gather ─► product of w13 and w2 ─► combine
+// More (rows):          prepare, which routes ─► gather ─► product of w13 and w2 ─► combine
 //                       or, with more in between: ... product of w13 ─► activate ─► of w2 ...
 //
-// Between sort and combine a slot is a row: rows are grouped by expert, ascending slots in each,
+// Between prepare and combine a slot is a row: rows are grouped by expert, in any order in each,
 // and an expert's rows are cut into tiles of at most GatherParams::tile_tokens whose sizes differ
 // by at most one group of 8. Rows of a tile are padded to a multiple of 8; padding rows hold
 // anything, and nothing that is kept depends on them. Activations of a tile are what tensor cores
@@ -136,7 +136,6 @@ struct RouteParams {
   std::uint32_t scores_in_logits_type = 0, weights_in_bf16 = 0;
   const float* bias = nullptr;  // [columns] or null
   float scale = 1;
-  std::int32_t* ids = nullptr;  // [tokens, top_k] out
   float* weights = nullptr;     // [tokens, top_k] out
 
   friend bool operator==(const RouteParams&, const RouteParams&) = default;
@@ -170,10 +169,9 @@ struct Tile {
   std::uint32_t tiles = 0;  // of the expert
 };
 
-// Tables of rows, at most slots + 7 * tiles of them, see most_rows. Sort knows a slot's rank among
-// the slots of its expert in its chunk (sort_chunk), and how many those are; gather adds them up
-// and writes the others. Prepare gives a slot its rank among all slots of its expert, as they come:
-// whatever the order of rows, none has a bit of another (see Consumer).
+// Tables of rows, at most slots + 7 * tiles of them, see most_rows. Prepare gives a slot its rank
+// among the slots of its expert, as they come: in whatever order rows are, none has a bit of
+// another. Gather, or every block of a product that sorts, adds up experts and writes the others.
 struct Sorted {
   Tile* tiles = nullptr;
   std::uint32_t* tile_count = nullptr;  // [1]
@@ -183,9 +181,7 @@ struct Sorted {
   std::uint32_t* finished = nullptr;      // [kFinished]; 0 between calls. Null: nobody tells
   // [slots, rounded up to 4], with the expert: see ranked; -1: of none here
   std::int32_t* rank_of_slot = nullptr;
-  std::uint32_t* counts = nullptr;        // [chunks][experts]: slots
-  std::uint32_t* stretches = nullptr;     // [of kStretch chunks][experts]: sums; 0 between calls;
-                                          // prepare: [experts]
+  std::uint32_t* totals = nullptr;        // [experts]: slots; 0 between calls
   std::int32_t* row_of_slot = nullptr;    // [slots], -1: computed nowhere here
   std::int32_t* slot_of_row = nullptr;    // [rows], -1: padding
   std::int32_t* expert_of_row = nullptr;  // [rows], local; -1: padding
@@ -198,15 +194,8 @@ struct Sorted {
 inline constexpr std::uint32_t kEarly = 0, kTold = 1, kHeard = 2, kFinished = 3;
 inline constexpr std::uint32_t kToldBits = 16;
 
-struct SortParams {
-  Call call{};
-  RouteParams route{};        // columns 0: ids and weights are given
-  std::uint32_t experts = 0;  // local
-  Sorted to{};
-};
-
-// What comes before products that sort for themselves: slots' experts and ranks, and tokens as the
-// first product reads them, row after row of layer.w13.units.
+// Slots' experts and ranks; before products that sort for themselves also tokens as the first one
+// reads them, row after row of layer.w13.units.
 struct PrepareParams {
   RouteParams route{};        // columns 0: ids and weights are given
   std::uint32_t rankers = 0;  // blocks that do that, and route; those behind round tokens
@@ -221,7 +210,6 @@ struct PrepareParams {
 struct GatherParams {
   Call call{};
   Layer layer{};
-  std::uint32_t chunks = 1;                 // of sort; each has as many blocks as others
   std::uint32_t tile_tokens = kTileTokens;  // at most, of a tile: see kTileBounds
   Sorted sorted{};
   std::uint8_t* tiles = nullptr;      // of layer.w13.units
@@ -275,7 +263,7 @@ constexpr std::uint32_t rank_of(std::int32_t both) {
 // Slots that every block of a product sorts for itself, of standard rows.
 struct OwnSlots {
   std::uint32_t slots = 0;
-  std::uint32_t experts = 0;  // local; 0: sort has been there
+  std::uint32_t experts = 0;  // local; 0: gather has been there
   std::uint32_t tile_tokens = 0;
   std::uint32_t part = 0;          // 2^32 / top_k, rounded up; 0: top_k is 1
   std::uint8_t* tables = nullptr;  // of every block: tiles, then tokens of rows
@@ -358,7 +346,6 @@ struct CombineParams {
   Sorted sorted{};
   const void* rows = nullptr;  // raw or rounded, as the kernel reads them, [rows][64 * w2.groups]
   std::uint32_t told = 0;      // blocks of the product that tell of tables
-  std::uint32_t sums = 0;      // of stretches
   DeviceLora lora{};
 };
 

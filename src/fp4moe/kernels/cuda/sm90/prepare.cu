@@ -1,6 +1,6 @@
-// What comes before a product that sorts for itself: tokens' experts, a warp each, and which of an
-// expert's slots each slot is; and tokens as the first product reads them, unless they are that
-// already: a warp 256 columns of one, 8 a lane.
+// What comes first: tokens' experts, a warp each, and which of an expert's slots each slot is; and
+// before a product that sorts for itself tokens as it reads them, unless they are that already: a
+// warp 256 columns of one, 8 a lane.
 //
 //   x [tokens, hidden] ─► [quantised, read back] ─► raised ─► [tokens, units of 64 columns]
 #include "fp4moe/kernels/cuda/sm90/launches.hpp"
@@ -18,7 +18,7 @@ class Rank {
  public:
   __device__ Rank(const PrepareParams& p, std::uint32_t slot, std::int32_t id)
       : to_(p.to.rank_of_slot + slot), expert_(local_expert(p.call, p.layer.experts, id)) {
-    if (expert_ >= 0) rank_ = atomicAdd(p.to.stretches + expert_, 1u);
+    if (expert_ >= 0) rank_ = atomicAdd(p.to.totals + expert_, 1u);
   }
   __device__ void write() const {
     *to_ = expert_ < 0 ? -1 : ranked(static_cast<std::uint32_t>(expert_), rank_);

@@ -287,11 +287,18 @@ class FirstPiece {
   __device__ Tiles sort(std::uint8_t* space) const {
     constexpr std::uint32_t kStreams = consumers(most) * 4;  // the warp that does
     const std::uint32_t warp = uniform(threadIdx.x / 32);
+    // As a rule every expert has a tile.
+    const std::uint32_t guess = min(p_.own.slots, p_.own.experts);
+    if (warp == kStreams) shared_.cut.make(p_, guess, most);
     return OwnSort(p_, space).run(
         [&] {
           if (threadIdx.x == kStreams * 32) begin_.take(p_);
         },
-        [&](const ExpertTables& of) { look_up(of); },
+        [&](const ExpertTables& of) {
+          const std::uint32_t tiles = of.first_tile[p_.own.experts];
+          if (tiles != guess) shared_.cut.make(p_, tiles, most);
+          look_up(of);
+        },
         [&](const std::uint16_t* tokens) {
           const std::uint16_t* rows = tokens + shared_.queue[0].tile.first_row;
           if (warp == kStreams)
@@ -315,7 +322,6 @@ class FirstPiece {
   static constexpr std::uint32_t kSenders = consumers(most) * 128 + fetchers(most) * 32;
 
   __device__ void look_up(const ExpertTables& of) const {
-    shared_.cut.make(p_, of.first_tile[p_.own.experts], most);
     begin_.piece = piece_of(shared_.cut.part(uniform(begin_.number)), [&](std::uint32_t tile) {
       return tile_of(of, expert_of_tile(of, p_.own.experts, tile), tile);
     });

@@ -12,7 +12,7 @@
 
 namespace fp4moe::kernels::cuda::sm90::product {
 
-// Past the nearer cache: it may hold what lay there before sort.
+// Past the nearer cache: it may hold what lay there before gather.
 __device__ inline Tile tile_at(const Tile* tiles, std::uint32_t number) {
   static_assert(sizeof(Tile) == sizeof(uint4));
   const uint4 words = __ldcg(reinterpret_cast<const uint4*>(tiles + number));

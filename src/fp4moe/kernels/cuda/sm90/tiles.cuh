@@ -10,38 +10,6 @@ namespace fp4moe::kernels::cuda::sm90 {
 inline constexpr std::uint32_t kGroup = 8;  // rows
 inline constexpr std::uint32_t kAllLanes = 0xFFFFFFFFu;
 
-// All lanes of a warp: those with the same value, of which `bits` bits count. (The instruction for
-// it takes far longer.)
-__device__ inline std::uint32_t lanes_alike(std::uint32_t value, std::uint32_t bits) {
-  std::uint32_t same = kAllLanes;
-#pragma unroll 4
-  for (std::uint32_t b = 0; b < bits; ++b) {
-    const bool is_set = (value >> b & 1) != 0;
-    const std::uint32_t set = __ballot_sync(kAllLanes, is_set);
-    same &= is_set ? set : ~set;
-  }
-  return same;
-}
-// What tells that many experts and nobody apart.
-__device__ inline std::uint32_t bits_of(std::uint32_t experts) { return 32 - __clz(experts); }
-
-// Likewise: of the lane's slot, how many of its expert came before, in lanes and in `counts`, which
-// goes on. No expert: -1, and nothing is counted.
-__device__ inline std::uint32_t rank_in_warp(std::uint32_t* counts, std::int32_t expert,
-                                             std::uint32_t bits) {
-  const std::uint32_t lane = threadIdx.x % 32;
-  const std::uint32_t same = lanes_alike(static_cast<std::uint32_t>(expert), bits);
-  const std::uint32_t first = __ffs(same) - 1;
-  std::uint32_t before = 0;
-  if (lane == first && expert >= 0) {
-    before = counts[expert];
-    counts[expert] = before + __popc(same);
-  }
-  before = __shfl_sync(kAllLanes, before, static_cast<int>(first));
-  __syncwarp();
-  return before + __popc(same & ((1u << lane) - 1));
-}
-
 // An expert's rows in groups of 8, and its tiles.
 struct Extent {
   std::uint32_t groups = 0, tiles = 0;
@@ -117,6 +85,8 @@ __device__ inline std::uint32_t expert_at(const std::uint32_t* firsts, std::uint
 // Likewise, by all lanes of a warp, all of which ask for the same.
 __device__ inline std::uint32_t expert_of_tile(const ExpertTables& of, std::uint32_t experts,
                                                std::uint32_t number) {
+  if (number < experts && of.first_tile[number] == number && of.first_tile[number + 1] > number)
+    return number;  // as a rule
   std::uint32_t before = 0;
   for (std::uint32_t first = 0; first < experts; first += 32) {
     const std::uint32_t expert = first + threadIdx.x % 32;
