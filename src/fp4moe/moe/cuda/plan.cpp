@@ -246,7 +246,7 @@ Result<WorkspacePlan> plan_workspace(const sm90::Layer& layer, const WorkspaceLi
   set(Region::done, most_tiles(slots, key.experts) * sizeof(std::uint32_t));
   set(Region::finished, sm90::kFinished * sizeof(std::uint32_t));
   set(Region::rank_of_slot, round_up(slots, 4) * sizeof(std::int32_t));
-  set(Region::totals, key.experts * sizeof(std::uint32_t));
+  set(Region::totals, std::uint64_t{key.experts} * sm90::kApart * sizeof(std::uint32_t));
   set(Region::row_of_slot, slots * sizeof(std::int32_t));
   set(Region::slot_of_row, rows * sizeof(std::int32_t));
   set(Region::expert_of_row, rows * sizeof(std::int32_t));

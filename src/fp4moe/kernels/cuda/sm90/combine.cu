@@ -288,7 +288,8 @@ __device__ void clear_counters(const Sorted& sorted, std::uint32_t experts) {
   if (threadIdx.x < 3) sorted.work[threadIdx.x] = 0;
   const std::uint32_t tiles = sorted.tile_count[0];
   for (std::uint32_t i = threadIdx.x; i < tiles; i += kCombineThreads) sorted.done[i] = 0;
-  for (std::uint32_t i = threadIdx.x; i < experts; i += kCombineThreads) sorted.totals[i] = 0;
+  for (std::uint32_t i = threadIdx.x; i < experts; i += kCombineThreads)
+    sorted.totals[i * kApart] = 0;
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ struct Tables {
 
 __device__ std::uint32_t slots_of(const GatherParams& p, std::uint32_t expert) {
   if (expert >= p.layer.experts) return 0;
-  if (p.call.counts == nullptr) return __ldcg(p.sorted.totals + expert);
+  if (p.call.counts == nullptr) return __ldcg(p.sorted.totals + expert * kApart);
   return static_cast<std::uint32_t>(
       min(max(p.call.counts[expert], 0), static_cast<std::int32_t>(p.call.capacity)));
 }

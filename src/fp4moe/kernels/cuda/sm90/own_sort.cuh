@@ -49,7 +49,7 @@ class OwnSort {
     wait_for_previous();
     let_next_begin();
     const std::uint32_t count =
-        threadIdx.x < experts_ ? __ldcg(p_.sorted.totals + threadIdx.x) : 0;
+        threadIdx.x < experts_ ? __ldcg(p_.sorted.totals + threadIdx.x * kApart) : 0;
     int4 held[kHeld];
 #pragma unroll
     for (std::uint32_t i = 0; i < kHeld; ++i) held[i] = held_at(threadIdx.x + i * kPlacers);

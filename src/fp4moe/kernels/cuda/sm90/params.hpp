@@ -172,6 +172,7 @@ struct Tile {
 // Tables of rows, at most slots + 7 * tiles of them, see most_rows. Prepare gives a slot its rank
 // among the slots of its expert, as they come: in whatever order rows are, none has a bit of
 // another. Gather, or every block of a product that sorts, adds up experts and writes the others.
+inline constexpr std::uint32_t kApart = 8;  // words: sectors of the cache count side by side
 struct Sorted {
   Tile* tiles = nullptr;
   std::uint32_t* tile_count = nullptr;  // [1]
@@ -181,7 +182,7 @@ struct Sorted {
   std::uint32_t* finished = nullptr;      // [kFinished]; 0 between calls. Null: nobody tells
   // [slots, rounded up to 4], with the expert: see ranked; -1: of none here
   std::int32_t* rank_of_slot = nullptr;
-  std::uint32_t* totals = nullptr;        // [experts]: slots; 0 between calls
+  std::uint32_t* totals = nullptr;        // [experts][kApart]: slots first; 0 between calls
   std::int32_t* row_of_slot = nullptr;    // [slots], -1: computed nowhere here
   std::int32_t* slot_of_row = nullptr;    // [rows], -1: padding
   std::int32_t* expert_of_row = nullptr;  // [rows], local; -1: padding

@@ -18,7 +18,7 @@ class Rank {
  public:
   __device__ Rank(const PrepareParams& p, std::uint32_t slot, std::int32_t id)
       : to_(p.to.rank_of_slot + slot), expert_(local_expert(p.call, p.layer.experts, id)) {
-    if (expert_ >= 0) rank_ = atomicAdd(p.to.totals + expert_, 1u);
+    if (expert_ >= 0) rank_ = atomicAdd(p.to.totals + expert_ * kApart, 1u);
   }
   __device__ void write() const {
     *to_ = expert_ < 0 ? -1 : ranked(static_cast<std::uint32_t>(expert_), rank_);
