@@ -97,8 +97,7 @@ void expect_same_bits(const DeviceLayer& layer, const TestTokens& tokens, Upload
 
 TEST_F(DeviceLayers, TilesThatTheProductFillsAreThoseOfGather) {
   const std::uint64_t count = 6000;
-  const std::pair<std::uint64_t, std::uint64_t> shapes[] = {
-      {300, 64}, {200, 64}, {12, 64}, {12, 704}};
+  const std::pair<std::uint64_t, std::uint64_t> shapes[] = {{200, 64}, {12, 64}, {12, 704}};
   for (const WeightFormat format : {WeightFormat::mxfp4, WeightFormat::nvfp4})
     for (const Activation activation : {Activation::silu, Activation::relu2_no_mul})
       for (const auto& [experts, hidden] : shapes) {

@@ -147,7 +147,10 @@ struct Registers {
   int feeds, multiplies;
 };
 constexpr Registers registers(int most) {
-  return most > 128 ? Registers{32, 160} : most > 64 ? Registers{32, 112} : Registers{48, 104};
+  return most > 128  ? Registers{32, 160}
+         : most > 88 ? Registers{32, 112}
+         : most > 64 ? Registers{64, 104}
+                     : Registers{48, 104};
 }
 
 // The numbers of tokens that have a loop. Together they may take as many registers as there are:

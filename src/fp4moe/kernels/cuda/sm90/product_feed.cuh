@@ -235,9 +235,9 @@ class Fetcher {
       stage_.advance(p_.stages);
     }
     __syncwarp();
-    static_assert(kMostFetched / fetchers(kMostFetched) <= 32);
-    const std::uint32_t own = lane() / 4 * 8 + warp_ * 4 + lane() % 4;  // of this warp's rows
-    if (own < rows && !is_begun_) shared_.sources[own] = tokens_[first + own];
+    if (!is_begun_)  // this warp's rows
+      for (std::uint32_t own = lane() / 4 * 8 + warp_ * 4 + lane() % 4; own < rows; own += 64)
+        shared_.sources[own] = tokens_[first + own];
     is_begun_ = false;
     __syncwarp();
     const auto* data =
@@ -304,13 +304,13 @@ class FirstPiece {
           if (warp == kStreams)
             keep_rows(rows);
           else
-            send_tokens(0, rows[threadIdx.x / 8]);
+            send_tokens(0, rows);
         });
   }
   // Threads that multiply.
   __device__ void send_other_stages() const {
     for (std::uint32_t stage = 1; stage < begun_stages<most>(p_); ++stage)
-      send_tokens(stage, shared_.sources[threadIdx.x / 8]);
+      send_tokens(stage, shared_.sources);
     arrive_some(kTokensAreSent, kSenders);
   }
   // Threads that fetch: they count upon those.
@@ -335,19 +335,25 @@ class FirstPiece {
     for (std::uint32_t i = threadIdx.x % 32; i < shared_.queue[0].tile.rows; i += 32)
       shared_.sources[i] = rows[i];
   }
-  // 16 bytes of each unit of a stage a thread.
-  __device__ void send_tokens(std::uint32_t stage, std::uint32_t token) const {
-    const std::uint32_t row = threadIdx.x / 8, chunk = threadIdx.x % 8;
-    const std::uint32_t rows = shared_.queue[0].tile.rows, first = stage * Ring::kUnits;
-    if (row >= rows) return;
-    const std::uint8_t* from = static_cast<const std::uint8_t*>(product_.rows.data) +
-                               std::uint64_t{token} * row_bytes(product_) + first * 128 +
-                               chunk * 16;
-    const std::uint32_t to =
-        ring_ + stage * Ring::kBytes + Ring::kWeights + row * 128 + (chunk ^ row % 8) * 16;
+  // 16 bytes of each unit of a stage a thread, of the token of its row or two.
+  template <class Token>
+  __device__ void send_tokens(std::uint32_t stage, const Token* tokens) const {
+    constexpr std::uint32_t kRows = consumers(most) * 128 / 8;  // at once
+    const std::uint32_t chunk = threadIdx.x % 8, first = stage * Ring::kUnits;
+    const std::uint32_t rows = shared_.queue[0].tile.rows;
+    if (threadIdx.x >= kRows * 8 || threadIdx.x / 8 >= rows) return;
 #pragma unroll
-    for (std::uint32_t u = 0; u < Ring::kUnits; ++u)
-      if (first + u < product_.matrix.units) copy_later16(to + u * rows * 128, from + u * 128);
+    for (std::uint32_t row = threadIdx.x / 8; row < most; row += kRows) {
+      if (row >= rows) break;
+      const std::uint8_t* from = static_cast<const std::uint8_t*>(product_.rows.data) +
+                                 std::uint64_t{tokens[row]} * row_bytes(product_) + first * 128 +
+                                 chunk * 16;
+      const std::uint32_t to =
+          ring_ + stage * Ring::kBytes + Ring::kWeights + row * 128 + (chunk ^ row % 8) * 16;
+#pragma unroll
+      for (std::uint32_t u = 0; u < Ring::kUnits; ++u)
+        if (first + u < product_.matrix.units) copy_later16(to + u * rows * 128, from + u * 128);
+    }
     add_arrival_behind_copies(shared_address(&shared_.full[stage]));
   }
 

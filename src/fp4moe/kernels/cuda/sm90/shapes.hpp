@@ -16,7 +16,7 @@ constexpr std::uint32_t record_bytes(bool is_nvfp4) { return is_nvfp4 ? 2304 : 2
 // many tokens. Warpgroups multiply 64 rows each, the first warp of one more feeds them. A stage
 // holds some units of the rows of all warpgroups and of a tile's tokens.
 inline constexpr std::uint32_t kTileBounds[] = {32, 64, 88, 128, kTileTokens};
-inline constexpr std::uint32_t kMostFetched = 64;  // of a tile whose tokens are still in their rows
+inline constexpr std::uint32_t kMostFetched = 88;  // of a tile whose tokens are still in their rows
 
 struct ProductShape {
   std::uint32_t threads = 0, stages = 0, shared_bytes = 0;
@@ -31,7 +31,9 @@ constexpr std::uint32_t consumers(std::uint32_t tile_tokens) {
 constexpr bool has_early(std::uint32_t tile_tokens) { return tile_tokens > 32; }
 inline constexpr std::uint32_t kProductThreads = (kConsumers + 1) * 128;  // where products sort
 // A stage takes some twenty instructions to take and give back: the more units, the better.
-constexpr std::uint32_t stage_units(std::uint32_t tile_tokens) { return tile_tokens <= 64 ? 4 : 2; }
+constexpr std::uint32_t stage_units(std::uint32_t tile_tokens) {
+  return tile_tokens <= 64 ? 4 : tile_tokens <= 88 ? 3 : 2;
+}
 // Weights, then tokens, which are swizzled and want a multiple of 1024.
 constexpr std::uint32_t product_weight_bytes(std::uint32_t tile_tokens, bool is_nvfp4) {
   const std::uint32_t records = stage_units(tile_tokens) * consumers(tile_tokens);
@@ -55,7 +57,7 @@ constexpr ProductShape product_shape(std::uint32_t tile_tokens, bool is_nvfp4) {
   return {(consumers(tile_tokens) + 1) * 128, stages, fixed + stages * stage};
 }
 
-static_assert(product_shape(88, false).stages == 5 && product_shape(88, true).stages == 5 &&
+static_assert(product_shape(88, false).stages == 3 && product_shape(88, true).stages == 3 &&
               product_shape(128, false).stages == 4 && product_shape(128, true).stages == 4 &&
               product_shape(192, false).stages == 3 && product_shape(192, true).stages == 3);
 // Products of small tiles may sort for themselves, in the ring, behind the first stage.
