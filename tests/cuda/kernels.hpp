@@ -82,7 +82,7 @@ class OnDevice : public ::testing::Test {
 struct PlainTables {
   std::vector<Tile> tiles{};
   std::vector<std::int32_t> rank_of_slot{};
-  std::vector<std::uint32_t> totals{};
+  std::vector<std::uint32_t> totals{};  // [experts][kApart]
   std::vector<std::int32_t> row_of_slot{}, slot_of_row{}, expert_of_row{}, tile_of_row{};
 };
 // expert_of_slot: local positions, -1: nobody's.
@@ -98,7 +98,8 @@ inline PlainTables plain_tables(const std::vector<std::int32_t>& expert_of_slot,
   for (std::uint32_t e = 0; e < experts; ++e) {
     const std::vector<std::int32_t>& slots = slots_of[e];
     const auto count = static_cast<std::uint32_t>(slots.size());
-    made.totals.push_back(count);
+    made.totals.resize(made.totals.size() + kApart);
+    made.totals[e * kApart] = count;
     for (std::uint32_t i = 0; i < count; ++i)
       made.rank_of_slot[static_cast<std::size_t>(slots[i])] = ranked(e, i);
     const std::uint32_t groups = (count + 7) / 8;

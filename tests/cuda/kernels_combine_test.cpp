@@ -149,7 +149,7 @@ class Combine : public OnDevice {
     params.layer.down_global = globals.as<float>();
     // Tiles, counters of products, groups that are done, slots of experts, and a number behind.
     constexpr std::uint32_t kTiles = 300;
-    std::vector<std::uint32_t> numbers(4 + kTiles + c.experts + 1, 7);
+    std::vector<std::uint32_t> numbers(4 + kTiles + (c.experts - 1) * kApart + 2, 7);
     numbers[0] = kTiles;
     const Memory counters = upload(numbers);
     params.sorted.tile_count = counters.as<std::uint32_t>();
@@ -173,7 +173,8 @@ class Combine : public OnDevice {
          kCombineThreads});
     if (c.told != 0) heard[kTold] = 0;
     EXPECT_EQ(download<std::uint32_t>(finished, heard.size()), heard);
-    std::fill(numbers.begin() + 1, numbers.end() - 1, 0);
+    std::fill(numbers.begin() + 1, numbers.begin() + 4 + kTiles, 0);
+    for (std::uint32_t e = 0; e < c.experts; ++e) numbers[4 + kTiles + e * kApart] = 0;
     EXPECT_EQ(download<std::uint32_t>(counters, numbers.size()), numbers);
     return download<std::byte>(out, bytes);
   }

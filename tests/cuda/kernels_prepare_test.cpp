@@ -26,16 +26,16 @@ class Ranks : public OnDevice {
     const std::size_t slots = experts_of_slots.size(), rounded = (slots + 3) / 4 * 4;
     const std::uint32_t experts = params.layer.experts;
     const Memory ranks = upload(std::vector<std::int32_t>(rounded + 1, 5));
-    const Memory totals = upload(std::vector<std::uint32_t>(experts));
+    const Memory totals = upload(std::vector<std::uint32_t>(experts * kApart));
     params.to.rank_of_slot = ranks.as<std::int32_t>();
     params.to.totals = totals.as<std::uint32_t>();
     params.rankers = prepare_rankers({}, slots);
     run("fp4moe_sm90_prepare", params, {params.rankers, kPrepareThreads, 0});
     const auto made = download<std::int32_t>(ranks, rounded + 1);
     const PlainTables plain = plain_tables(experts_of_slots, experts);
-    EXPECT_EQ(download<std::uint32_t>(totals, experts), plain.totals);
+    EXPECT_EQ(download<std::uint32_t>(totals, experts * kApart), plain.totals);
     std::vector<std::vector<bool>> is_taken(experts);
-    for (std::uint32_t e = 0; e < experts; ++e) is_taken[e].resize(plain.totals[e]);
+    for (std::uint32_t e = 0; e < experts; ++e) is_taken[e].resize(plain.totals[e * kApart]);
     for (std::size_t slot = 0; slot < slots; ++slot) {
       if (experts_of_slots[slot] < 0) {
         ASSERT_EQ(made[slot], -1) << slot;

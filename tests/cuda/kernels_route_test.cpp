@@ -107,7 +107,7 @@ class Route : public OnDevice {
   std::vector<std::int32_t> routed_ids(const RouteParams& params) {
     const std::size_t slots = std::size_t{params.tokens} * params.top_k;
     const Memory ranks = room<std::int32_t>(slots + 3);
-    const Memory totals = upload(std::vector<std::uint32_t>(params.columns));
+    const Memory totals = upload(std::vector<std::uint32_t>(params.columns * kApart));
     PrepareParams prepare{.route = params, .rankers = prepare_rankers(params, slots)};
     prepare.call.tokens = params.tokens;
     prepare.call.top_k = params.top_k;

@@ -194,9 +194,9 @@ Result<Workspace> DeviceLayer::reserve(const WorkspaceLimits& limits) const {
   Result<Memory> memory = device_->allocate(std::max<std::uint64_t>(plan->total, 1));
   if (!memory) return memory.why();
   made.memory_ = std::move(*memory);
-  // Decode counts launches from 0, prepare slots, products pieces, and what blocks leave is of none.
-  // The rest is cleared so that rows of padding, which are multiplied but never looked at, hold
-  // numbers.
+  // Decode counts launches from 0, prepare slots, products pieces, and what blocks leave is of
+  // none. The rest is cleared so that rows of padding, which are multiplied but never looked at,
+  // hold numbers.
   const auto cleared = device_->clear(made.memory_.data(), 0, plan->total, nullptr);
   if (!cleared) return cleared.why();
   if (const auto done = device_->wait(nullptr); !done) return done.why();

@@ -486,6 +486,35 @@ TEST_F(DeviceLayers, EveryRunAndReplayGivesTheSameBits) {
   }
 }
 
+// Slots come in any order to an expert of several tiles of unlike sizes, for every bound of tiles:
+// whichever of them a token falls into, its bits are the same.
+TEST_F(DeviceLayers, BitsDoNotDependOnTheTileThatATokenFallsInto) {
+  const Sizes sizes{64, 192, 128};
+  for (const WeightFormat format : {WeightFormat::mxfp4, WeightFormat::nvfp4}) {
+    const TestLayer weights = layer_of(format, sizes);
+    const ExpertsProblem problem = problem_of(weights);
+    const DeviceLayer layer = make_layer(device, problem, weights.source());
+    // Of most tokens the first choice is one expert. Its tiles: 24 and 16 tokens; 64 and 56; and
+    // bounds of 88, 128 and 192 tokens, of which not all tiles are as large as others.
+    for (const std::uint64_t count : some_tokens({42, 46, 700, 1000, 1500, 3000})) {
+      TestTokens tokens(count, sizes.hidden, 4, sizes.experts, count);
+      for (std::uint64_t t = 0; t < count; ++t)
+        tokens.ids[4 * t] = static_cast<std::int32_t>(t % 5 == 0 ? t % sizes.experts : 3);
+      const Upload given(*device, tokens);
+      const Workspace space = reserve(layer, {.tokens = count, .top_k = 4});
+      std::vector<std::byte> first;
+      for (int round = 0; round < 12; ++round) {
+        given.poison();
+        ASSERT_TRUE(layer.apply(given.call, space, nullptr));
+        ASSERT_TRUE(device->wait(nullptr));
+        if (round == 0) first = given.bytes();
+        ASSERT_EQ(given.bytes(), first)
+            << formats::name(format) << ", " << count << " tokens, run " << round;
+      }
+    }
+  }
+}
+
 TEST_F(DeviceLayers, ThreadsShareOneLayerWithWorkspacesOfTheirOwn) {
   const Sizes sizes{8, 128, 128};
   const TestLayer weights = layer_of(WeightFormat::nvfp4, sizes);

@@ -177,9 +177,8 @@ CallPlan plan_call(const sm90::Layer& layer, const CallSize& size) {
   made.fuses = fuses(layer) && !size.has_adapters;
   made.rounds =
       !needs_raw(layer) && !size.has_adapters && !(size.in_float32 && is_near(layer, size.slots()));
-  made.sorts =
-      made.fuses && !size.is_batched &&
-      sm90::may_sort_own(size.slots(), layer.experts, made.tile_tokens, layer.is_nvfp4 != 0);
+  made.sorts = made.fuses && !size.is_batched &&
+               sm90::may_sort_own(size.slots(), layer.experts, made.tile_tokens);
   return made;
 }
 

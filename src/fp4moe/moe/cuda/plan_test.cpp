@@ -89,19 +89,15 @@ TEST(Plan, ProductsSortFewSlotsForThemselves) {
     return plan(problem_of(experts, 64, 64, numerics), size).sorts;
   };
   EXPECT_TRUE(sorts(96, {.tokens = 20, .top_k = 4}));
-  EXPECT_TRUE(sorts(96, {.tokens = 1200, .top_k = 4}));
-  EXPECT_FALSE(sorts(96, {.tokens = 1201, .top_k = 4}));  // tiles of 128 tokens
+  EXPECT_TRUE(sorts(96, {.tokens = 1680, .top_k = 4}));
+  EXPECT_FALSE(sorts(96, {.tokens = 1681, .top_k = 4}));  // tiles of 128 tokens
   EXPECT_TRUE(sorts(sm90::kOwnExperts, {.tokens = 20, .top_k = 4}));
   EXPECT_FALSE(sorts(sm90::kOwnExperts + 1, {.tokens = 20, .top_k = 4}));
   EXPECT_FALSE(sorts(96, {.tokens = 80, .top_k = 1, .is_batched = true}));
   EXPECT_FALSE(sorts(96, {.tokens = 20, .top_k = 4}, "unfused"));
   EXPECT_FALSE(sorts(96, {.tokens = 20, .top_k = 4, .has_adapters = true}));
-  // Where it does not fit into the ring.
-  const std::uint32_t experts = 256;
-  std::uint32_t slots = 1;
-  while (sm90::own_space(slots + 1, experts) <= sm90::own_room(32, false)) ++slots;
-  EXPECT_TRUE(sorts(experts, {.tokens = slots, .top_k = 1}));
-  EXPECT_FALSE(sorts(experts, {.tokens = slots + 1, .top_k = 1}));
+  EXPECT_TRUE(sorts(256, {.tokens = sm90::kOwnSlots, .top_k = 1}));
+  EXPECT_FALSE(sorts(256, {.tokens = sm90::kOwnSlots + 1, .top_k = 1}));
 }
 
 TEST(Plan, FewTokensAreDecodedInOneLaunch) {

@@ -111,8 +111,6 @@ template <Quantise kind, class Load>
 __device__ inline void stage_rows(const DecodeParams& p, const Memory& memory, const Staged& what,
                                   const Load& load) {
   const auto [count, rows, width, stagers, global] = what;
-  Layer layer = p.layer;
-  layer.quantise = kind;
   const std::uint32_t pieces = (width + kUnit - 1) / kUnit * (kUnit / kPiece);
   // Whole warps stay together: blocks of quantised values span lanes.
   const std::uint32_t padded = (pieces + 31) / 32 * 32, all = count * padded;
@@ -139,8 +137,10 @@ __device__ inline void stage_rows(const DecodeParams& p, const Memory& memory, c
       next = values_at(there);
     }
     if constexpr (kind != Quantise::none) {
-      const float amax = block_amax(kind, values);
-      if (here.piece * kPiece < width) values = placed_piece(layer, values, amax, global);
+      const BlockScale scale = block_scale(kind, block_amax(kind, values), global);
+      const bool in_bf16 = p.layer.activations_in_bf16 != 0;
+      if (here.piece * kPiece < width)
+        for (float& value : values.v) value = placed_value(kind, in_bf16, value, scale, global);
     }
     if (here.piece < pieces) store_tokens(memory, rows, here.row, here.piece, to_bf16(values));
     here = there;

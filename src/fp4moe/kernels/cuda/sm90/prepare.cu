@@ -53,8 +53,7 @@ __device__ void rank_slots(const PrepareParams& p, float* scratch) {
     return;
   }
   const std::uint32_t warp = threadIdx.x / 32, token = thread / 32;
-  if (token < p.call.tokens)
-    route_token(p, token, scratch + warp * 2 * p.route.columns, ids[warp]);
+  if (token < p.call.tokens) route_token(p, token, scratch + warp * 2 * p.route.columns, ids[warp]);
 }
 
 __device__ void round_tokens(const PrepareParams& p, std::uint32_t block) {

@@ -3,8 +3,9 @@
 //
 //   producer   one warp takes pieces of work (a tile, a group of 64 rows for each warpgroup) and
 //              streams records into a ring of stages by bulk copies; which they are has been known
-//              before it begins, so it waits for nobody. Two more fetch tokens: of tiles by bulk copies,
-//              of rows that are not in tiles 16 bytes a lane. They wait for all kernels before
+//              before it begins, so it waits for nobody. Two more fetch tokens: of tiles by bulk
+//              copies, of rows that are not in tiles 16 bytes a lane. They wait for all kernels
+//              before
 //   consumers  turn FP4 into BF16 in registers, multiply, and finish their 64 x tokens sums
 //              themselves
 //   mover      lays tokens of later tiles into them, where gather left that to the product

@@ -62,14 +62,15 @@ static_assert(product_shape(88, false).stages == 3 && product_shape(88, true).st
               product_shape(192, false).stages == 3 && product_shape(192, true).stages == 3);
 // Products of small tiles may sort for themselves, in the ring, behind the first stage.
 static_assert(kOwnExperts <= kProductThreads);
-constexpr std::uint32_t own_room(std::uint32_t tile_tokens, bool is_nvfp4) {
-  return (product_shape(tile_tokens, is_nvfp4).stages - 1) *
-         product_stage_bytes(tile_tokens, is_nvfp4);
+constexpr bool has_own_room(std::uint32_t tile_tokens, bool is_nvfp4) {
+  const std::uint32_t stages = product_shape(tile_tokens, is_nvfp4).stages;
+  return own_space(kOwnSlots, kOwnExperts) <=
+         (stages - 1) * product_stage_bytes(tile_tokens, is_nvfp4);
 }
-constexpr bool may_sort_own(std::uint64_t slots, std::uint32_t experts, std::uint32_t tile_tokens,
-                            bool is_nvfp4) {
-  return tile_tokens <= kMostFetched && slots <= kOwnSlots && experts <= kOwnExperts &&
-         own_space(static_cast<std::uint32_t>(slots), experts) <= own_room(tile_tokens, is_nvfp4);
+static_assert(has_own_room(32, false) && has_own_room(64, false) && has_own_room(88, false) &&
+              has_own_room(32, true) && has_own_room(64, true) && has_own_room(88, true));
+constexpr bool may_sort_own(std::uint64_t slots, std::uint32_t experts, std::uint32_t tile_tokens) {
+  return tile_tokens <= kMostFetched && slots <= kOwnSlots && experts <= kOwnExperts;
 }
 
 // What tokens are multiplied by on their way into tiles: kernels for few tokens leave MXFP4 weights
