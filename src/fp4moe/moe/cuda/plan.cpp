@@ -11,8 +11,9 @@
 namespace fp4moe::moe::cuda {
 namespace {
 
-constexpr std::uint64_t kMostSize = 1 << 20;  // of hidden and intermediate
-constexpr std::uint64_t kMostSlots = std::uint64_t{1} << sm90::kRankBits;
+constexpr std::uint64_t kMostSize = 1 << 20;                  // of hidden and intermediate
+constexpr std::uint64_t kMostSlots = std::uint64_t{1} << 28;  // of batches
+constexpr std::uint64_t kMostRanked = std::uint64_t{1} << sm90::kRankBits;  // of tokens' choices
 // Rows are counted in 32 bits.
 static_assert(kMostSlots + std::uint64_t{8} * sm90::kMostExperts <= 0xFFFFFFFF);
 constexpr std::uint64_t kRawBytes = std::uint64_t{16} << 20;  // of float32 rows that stay near
@@ -220,9 +221,10 @@ Result<WorkspacePlan> plan_workspace(const sm90::Layer& layer, const WorkspaceLi
   const WorkspaceKey key = workspace_key(layer);
   const auto standard = checked_multiply(limits.tokens, limits.top_k);
   const auto batched = checked_multiply(key.experts, limits.capacity);
-  if (!standard || !batched || std::max(*standard, *batched) > kMostSlots)
+  if (!standard || !batched || *standard > kMostRanked || *batched > kMostSlots)
     return usage("cuda.limits", "more rows at once than the kernels count")
-        .expects(fmt::format("at most {} rows of experts", kMostSlots),
+        .expects(fmt::format("at most {} choices of tokens, {} rows of experts in batches",
+                             kMostRanked, kMostSlots),
                  fmt::format("{} tokens of {} choices, {} experts of {} rows", limits.tokens,
                              limits.top_k, key.experts, limits.capacity));
   const std::uint64_t slots = limits.slots(key.experts), rows = most_rows(slots, key.experts);

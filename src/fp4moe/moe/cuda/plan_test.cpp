@@ -266,8 +266,10 @@ TEST(Plan, RefusesWhatKernelsCannotCount) {
   for (const WorkspaceLimits& limits :
        {WorkspaceLimits{.tokens = std::uint64_t{1} << 40, .top_k = 8},
         WorkspaceLimits{.tokens = ~std::uint64_t{0}, .top_k = 8},
-        WorkspaceLimits{.capacity = std::uint64_t{1} << 30}})
+        WorkspaceLimits{.tokens = (1 << 18) + 1, .top_k = 8},
+        WorkspaceLimits{.capacity = (1 << 21) + 1}, WorkspaceLimits{.capacity = 1 << 30}})
     EXPECT_EQ(plan_workspace(layer, limits, 132).why().id, "cuda.limits");
+  EXPECT_TRUE(plan_workspace(layer, {.tokens = 1 << 18, .top_k = 8, .capacity = 1 << 21}, 132));
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 // a warpgroup, several of them a block, one block a multiprocessor.
 //
 //   producer   one warp takes pieces of work (a tile, a group of 64 rows for each warpgroup) and
-//              streams records into a ring of stages by bulk copies; which they are has been known
+//              streams records into a ring of stages by bulk copies; which they are is known
 //              before it begins, so it waits for nobody. Two more fetch tokens: of tiles by bulk
 //              copies, of rows that are not in tiles 16 bytes a lane. They wait for all kernels
 //              before
