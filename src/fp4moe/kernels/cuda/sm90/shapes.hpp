@@ -63,7 +63,7 @@ static_assert(product_shape(88, false).stages == 3 && product_shape(88, true).st
 // Products of small tiles may sort for themselves, in the ring, behind the first stage.
 static_assert(kOwnExperts <= kProductThreads);
 constexpr bool has_own_room(std::uint32_t tile_tokens, bool is_nvfp4) {
-  const std::uint32_t stages = product_shape(tile_tokens, is_nvfp4).stages;
+  const std::uint64_t stages = product_shape(tile_tokens, is_nvfp4).stages;
   return own_space(kOwnSlots, kOwnExperts) <=
          (stages - 1) * product_stage_bytes(tile_tokens, is_nvfp4);
 }
