@@ -74,18 +74,23 @@ TEST_F(DeviceLayers, TokensThatAreFineAsTheyAreAreNotRounded) {
   const auto space = made->reserve({.tokens = 20, .top_k = 2});
   ASSERT_TRUE(space) << text(space.why());
   launched();
+  using Names = std::vector<std::string>;
   // Blocks of prepare: one ranks 40 slots, others round tokens, four warps a block.
-  const auto prepare_blocks = [&](const auto& change) {
+  const auto expect_launched = [&](const auto& change, unsigned prepare_blocks,
+                                   const Names& names) {
     DeviceCall changed = call(20, 128);
     change(changed);
     const auto done = made->apply(changed, *space, nullptr);
     EXPECT_TRUE(done) << text(done.why());
-    const auto blocks = fake_->launches.empty() ? 0 : fake_->launches[0].blocks;
-    EXPECT_EQ(launched().front(), "prepare");
-    return blocks;
+    ASSERT_FALSE(fake_->launches.empty());
+    EXPECT_EQ(fake_->launches[0].blocks, prepare_blocks);
+    EXPECT_EQ(launched(), names);
   };
-  EXPECT_EQ(prepare_blocks([](DeviceCall&) {}), 1u);
-  EXPECT_EQ(prepare_blocks([](DeviceCall& c) { c.x.dtype = DType::f16; }), 6u);
+  const Names names{"prepare", "product32_nvfp4", "combine"};
+  expect_launched([](DeviceCall&) {}, 1, names);
+  expect_launched([](DeviceCall& c) { c.x.dtype = DType::f16; }, 6, names);
+  expect_launched([](DeviceCall& c) { c.out.dtype = DType::bf16; }, 1,
+                  {"prepare", "product32_nvfp4", "combine_rounded"});
 }
 
 TEST_F(DeviceLayers, DecodeHasKernelsForWhatMostCallsAre) {

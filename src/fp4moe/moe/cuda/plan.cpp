@@ -226,7 +226,8 @@ Result<WorkspacePlan> plan_workspace(const sm90::Layer& layer, const WorkspaceLi
         .expects(fmt::format("at most {} choices of tokens, {} rows of experts in batches",
                              kMostRanked, kMostSlots),
                  fmt::format("{} tokens of {} choices, {} experts of {} rows", limits.tokens,
-                             limits.top_k, key.experts, limits.capacity));
+                             limits.top_k, key.experts, limits.capacity))
+        .try_this("compute the tokens in several calls");
   const std::uint64_t slots = limits.slots(key.experts), rows = most_rows(slots, key.experts);
   const bool has_rank = limits.most_rank != 0;
   if (has_rank)

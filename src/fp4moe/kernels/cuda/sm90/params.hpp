@@ -169,10 +169,10 @@ struct Tile {
   std::uint32_t tiles = 0;  // of the expert
 };
 
+inline constexpr std::uint32_t kApart = 8;  // words: sectors of the cache count side by side
 // Tables of rows, at most slots + 7 * tiles of them, see most_rows. Prepare gives a slot its rank
 // among the slots of its expert, as they come: in whatever order rows are, none has a bit of
 // another. Gather, or every block of a product that sorts, adds up experts and writes the others.
-inline constexpr std::uint32_t kApart = 8;  // words: sectors of the cache count side by side
 struct Sorted {
   Tile* tiles = nullptr;
   std::uint32_t* tile_count = nullptr;  // [1]
