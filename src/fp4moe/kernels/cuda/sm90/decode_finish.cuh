@@ -150,9 +150,10 @@ class Finisher {
       std::uint64_t* to = p_.hidden + slot_of(s.entry, i) * stride;
       sum = finish_first(layer, __fmul_rn(sum, rows.factor), rows.bias);
       other = finish_first(layer, __fmul_rn(other, rows.other_factor), rows.other_bias);
-      if (feature < layer.intermediate) leave(to + feature, activated(layer, sum, other), launch_);
+      if (feature < layer.intermediate)
+        leave(to + hidden_place(feature), activated(layer, sum, other), launch_);
       if (!gated && feature + 32 < layer.intermediate)
-        leave(to + feature + 32, activated(layer, other, 0.0f), launch_);
+        leave(to + hidden_place(feature + 32), activated(layer, other, 0.0f), launch_);
     }
     free_sums();
   }

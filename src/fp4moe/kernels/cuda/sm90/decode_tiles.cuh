@@ -30,6 +30,15 @@ __device__ inline std::uint64_t look(const std::uint64_t* at) {
   asm volatile("ld.relaxed.gpu.global.b64 %0, [%1];" : "=l"(word) : "l"(at) : "memory");
   return word;
 }
+// Two neighbours; each comes whole, in whatever order.
+__device__ inline ulonglong2 look_at_two(const std::uint64_t* at) {
+  ulonglong2 words;
+  asm volatile("ld.relaxed.gpu.global.v2.b64 {%0, %1}, [%2];"
+               : "=l"(words.x), "=l"(words.y)
+               : "l"(at)
+               : "memory");
+  return words;
+}
 __device__ inline bool is_of(std::uint64_t word, std::uint32_t launch) {
   return static_cast<std::uint32_t>(word >> 32) == launch;
 }
@@ -167,6 +176,14 @@ __device__ inline void stage_inputs(const DecodeParams& p, const Memory& memory,
   });
 }
 
+// Where a column of h is left. Lanes take eight columns each, two at once: those that are taken
+// together by the lanes of a unit lie together, so that whole lines are read.
+inline constexpr std::uint32_t kHiddenPair = 2 * kUnit / kPiece;  // words from pair to pair
+__device__ inline std::uint32_t hidden_place(std::uint32_t column) {
+  return column / kUnit * kUnit + column % kPiece / 2 * kHiddenPair + column % kUnit / kPiece * 2 +
+         column % 2;
+}
+
 // h of an entry, as it comes.
 __device__ inline void stage_hidden(const DecodeParams& p, const Memory& memory,
                                     std::uint32_t entry) {
@@ -178,20 +195,22 @@ __device__ inline void stage_hidden(const DecodeParams& p, const Memory& memory,
   const Staged what{rows, kDecodeColumns, p.layer.intermediate, kStagers,
                     hidden_scale(p.layer, expert)};
   const auto load = [&](std::uint32_t row, std::uint32_t piece) {
-    const std::uint64_t* at = p.hidden + tables.list[first + row] * stride + piece * kPiece;
-    std::uint64_t words[kPiece];
+    const std::uint64_t* at =
+        p.hidden + tables.list[first + row] * stride + hidden_place(piece * kPiece);
+    ulonglong2 pairs[kPiece / 2];
     bool is_there = false;
     while (!is_there) {
       is_there = true;
 #pragma unroll
-      for (std::uint32_t i = 0; i < kPiece; ++i) words[i] = look(at + i);
+      for (std::uint32_t i = 0; i < kPiece / 2; ++i) pairs[i] = look_at_two(at + i * kHiddenPair);
 #pragma unroll
-      for (std::uint32_t i = 0; i < kPiece; ++i)
-        is_there = is_there && is_of(words[i], memory.launch);
+      for (const ulonglong2& pair : pairs)
+        is_there = is_there && is_of(pair.x, memory.launch) && is_of(pair.y, memory.launch);
     }
     Piece made;
 #pragma unroll
-    for (std::uint32_t i = 0; i < kPiece; ++i) made.v[i] = number_of(words[i]);
+    for (std::uint32_t i = 0; i < kPiece; ++i)
+      made.v[i] = number_of(i % 2 == 0 ? pairs[i / 2].x : pairs[i / 2].y);
     return made;
   };
   stage_rows(p.layer.quantise, p, memory, what, load);

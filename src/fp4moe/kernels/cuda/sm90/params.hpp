@@ -361,7 +361,7 @@ struct DecodeParams {
   std::uint32_t tile_rows = 8;        // of the tile of tokens, see decode_shape
   std::uint32_t stages = 0;           // of the ring of weights
   std::uint64_t* partial = nullptr;   // [blocks][4][64 * kDecodeColumns]
-  std::uint64_t* hidden = nullptr;    // [slots][64 * w2.units]
+  std::uint64_t* hidden = nullptr;    // [slots][64 * w2.units], see hidden_place
   std::uint64_t* sums = nullptr;      // [slots][64 * w2.groups]
   std::uint32_t* counters = nullptr;  // [kDecodeCounters]: launches so far, blocks that are done
 
