@@ -18,7 +18,7 @@ struct Case {
   bool has_bias = false, is_rounded = false, rounds_sum = false, on_input = false;
   bool has_lora = false, is_nvfp4 = false;
   Quantise quantise = Quantise::none;
-  std::uint32_t told = 0, early = 0;  // blocks of the product that tell; groups. 0: nobody does
+  std::uint32_t told = 1, early = 0;  // blocks of the product that tell; groups
 };
 
 constexpr std::uint32_t kRank = 3;
@@ -166,12 +166,12 @@ class Combine : public OnDevice {
     std::vector<std::uint32_t> heard(kFinished);
     heard[kTold] = c.told + (c.early << kToldBits);
     const Memory finished = upload(heard);
-    if (c.told != 0) params.sorted.finished = finished.as<std::uint32_t>();
+    params.sorted.finished = finished.as<std::uint32_t>();
     params.told = c.told;
     run(c.is_rounded ? "fp4moe_sm90_combine_rounded" : "fp4moe_sm90_combine", params,
         {combine_blocks(params.layer, rows, combine_wide(c.is_rounded, c.top_k), 1),
          kCombineThreads});
-    if (c.told != 0) heard[kTold] = 0;
+    heard[kTold] = 0;
     EXPECT_EQ(download<std::uint32_t>(finished, heard.size()), heard);
     std::fill(numbers.begin() + 1, numbers.begin() + 4 + kTiles, 0);
     for (std::uint32_t e = 0; e < c.experts; ++e) numbers[4 + kTiles + e * kApart] = 0;

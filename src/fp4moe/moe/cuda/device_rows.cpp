@@ -103,8 +103,7 @@ std::array<sm90::Product, 2> DeviceLayer::products(const Step& step) const {
 
 DeviceLayer::RowsParams DeviceLayer::rows_params(const Step& step) const {
   const Workspace& space = step.space;
-  sm90::Sorted sorted = space.tables();
-  if (!sm90::has_early(step.plan.tile_tokens)) sorted.finished = nullptr;
+  const sm90::Sorted sorted = space.tables();
   const auto [first, second] = products(step);
   const sm90::DeviceLora lora =
       lora_of(step.given.adapters, layer_.experts, space.at<float>(Region::low));

@@ -170,10 +170,6 @@ class Awaited {
  public:
   // Tables.
   __device__ explicit Awaited(const CombineParams& p) : finished_(p.sorted.finished) {
-    if (finished_ == nullptr) {
-      wait_for_previous();
-      return;
-    }
     static_assert(kEarly == 0 && kTold == 1);
     __shared__ uint2 both;  // of the same moment
     if (threadIdx.x == 0) {

@@ -8,6 +8,7 @@
 #pragma once
 #include <cstdint>
 
+#include "fp4moe/kernels/cuda/sm90/divisor.cuh"
 #include "fp4moe/kernels/cuda/sm90/params.hpp"
 #include "fp4moe/kernels/cuda/sm90/shapes.hpp"
 
@@ -34,16 +35,15 @@ class Cut {
       const std::uint32_t pieces = rounds * gridDim.x / tiles;
       second = min(more, pieces - first);
       first = min(groups, pieces - second);
-      if (p.sorted.finished != nullptr)
-        early = second - min(second, (gridDim.x + tiles - 1) / tiles);
+      early = second - min(second, (gridDim.x + tiles - 1) / tiles);
     }
     if (lane < kRuns) {
       Run run;
       run.before = lane < kLateRun ? 0 : early;
-      run.each = lane == 0 ? first : lane < kLateRun ? early : second - early;
+      const std::uint32_t each = lane == 0 ? first : lane < kLateRun ? early : second - early;
       run.begin = lane == 0 ? 0 : tiles * (first + run.before);
-      run.end = run.begin + tiles * run.each;
-      run.part = 0xFFFFFFFFu / max(run.each, 1u);
+      run.end = run.begin + tiles * each;
+      run.each = Divisor(max(each, 1u));
       const std::uint32_t own = lane == 0 ? groups : more;
       const std::uint32_t pieces = max(lane == 0 ? first : second, 1u);
       run.size = own / pieces;
@@ -64,14 +64,8 @@ class Cut {
     const std::uint32_t which = number < runs_[0].end ? 0 : number < runs_[1].end ? 1 : kLateRun;
     const Run run = runs_[which];
     if (number >= run.end) return {};
-    // One too few, at most.
-    std::uint32_t tile = __umulhi(number - run.begin, run.part);
-    std::uint32_t piece = number - run.begin - tile * run.each;
-    if (piece >= run.each) {
-      ++tile;
-      piece -= run.each;
-    }
-    piece += run.before;
+    const std::uint32_t tile = run.each.of(number - run.begin);
+    const std::uint32_t piece = number - run.begin - tile * run.each.by() + run.before;
     return {tile, run.first(piece), run.size + (piece < run.larger ? 1 : 0), min(which, 1u),
             which / kLateRun};
   }
@@ -81,8 +75,8 @@ class Cut {
   // Pieces that follow each other: of the first product, early ones of the second, late ones.
   struct Run {
     std::uint32_t begin, end;    // their numbers
-    std::uint32_t each, before;  // of a tile; those of the same product that come earlier
-    std::uint32_t part;          // 2^32 / each, rounded down, or one less
+    Divisor each;                // of a tile
+    std::uint32_t before;        // of the same product, that come earlier
     std::uint32_t size, larger;  // groups of a piece; the first `larger` have one more
 
     __device__ std::uint32_t first(std::uint32_t piece) const {

@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 
+#include "fp4moe/kernels/cuda/sm90/divisor.cuh"
 #include "fp4moe/kernels/cuda/sm90/params.hpp"
 #include "fp4moe/kernels/cuda/sm90/ptx.cuh"
 #include "fp4moe/kernels/cuda/sm90/route.cuh"
@@ -188,19 +189,6 @@ __device__ inline void list_slots(const DecodeParams& p, Tables& tables) {
   }
   __syncwarp();
 }
-
-// Divides by a number that is known sooner than what is divided.
-class Divisor {
- public:
-  __device__ explicit Divisor(std::uint32_t by) : by_(by), part_(0xFFFFFFFFu / by) {}
-  __device__ std::uint32_t of(std::uint32_t number) const {
-    const std::uint32_t made = __umulhi(number, part_);  // or one more
-    return made + (number - made * by_ >= by_ ? 1 : 0);
-  }
-
- private:
-  std::uint32_t by_, part_;
-};
 
 // One product of all entries, its units in a row: entry, group of 64 rows, unit of 64 columns.
 // Blocks have equal shares of the row, whatever it is cut through. Units times blocks fit 32 bits,

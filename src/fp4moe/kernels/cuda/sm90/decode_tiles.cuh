@@ -124,6 +124,7 @@ __device__ inline void stage_rows(const DecodeParams& p, const Memory& memory, c
   // Whole warps stay together: blocks of quantised values span lanes.
   const std::uint32_t padded = (pieces + 31) / 32 * 32, all = count * padded;
   const std::uint32_t lane = threadIdx.x % 32;
+  const SharedScale shared = shared_scale(kind, global);
   struct At {
     std::uint32_t row, piece;
   };
@@ -146,10 +147,9 @@ __device__ inline void stage_rows(const DecodeParams& p, const Memory& memory, c
       next = values_at(there);
     }
     if constexpr (kind != Quantise::none) {
-      const BlockScale scale = block_scale(kind, block_amax(kind, values), global);
-      const bool in_bf16 = p.layer.activations_in_bf16 != 0;
+      const float amax = block_amax(kind, values);
       if (here.piece * kPiece < width)
-        for (float& value : values.v) value = placed_value(kind, in_bf16, value, scale, global);
+        values = placed_piece<kind>(values, amax, shared, p.layer.activations_in_bf16 != 0);
     }
     if (here.piece < pieces) store_tokens(memory, rows, here.row, here.piece, to_bf16(values));
     here = there;

@@ -179,7 +179,7 @@ struct Sorted {
   std::uint32_t* work = nullptr;        // [3]: counters of the products; 0 between calls
   // [tiles]: eights of tokens that came late, and groups of h that are there; 0 between calls
   std::uint32_t* done = nullptr;
-  std::uint32_t* finished = nullptr;  // [kFinished]; 0 between calls. Null: nobody tells
+  std::uint32_t* finished = nullptr;  // [kFinished]; 0 between calls
   // [slots, rounded up to 4], with the expert: see ranked; -1: of none here
   std::int32_t* rank_of_slot = nullptr;
   std::uint32_t* totals = nullptr;        // [experts][kApart]: slots first; 0 between calls

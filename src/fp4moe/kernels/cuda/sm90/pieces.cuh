@@ -106,16 +106,24 @@ __device__ inline float block_amax(Quantise kind, const Piece& piece) {
   return amax_of(largest);
 }
 
+// As products read it: quantised values, with their factor and rounded where the numerics say so.
+// All at once: between values that wait for each other nothing else would be done.
+template <Quantise kind>
+__device__ inline Piece placed_piece(Piece piece, float amax, SharedScale shared, bool in_bf16) {
+  const BlockScale scale = block_scale(kind, amax, shared);
+#pragma unroll
+  for (float& value : piece.v) value = quantised(kind, value, scale);
+  if (in_bf16) {
+#pragma unroll
+    for (float& value : piece.v) value = rounded_to_bf16(__fmul_rn(value, shared.factor));
+  }
+  return piece;
+}
 __device__ inline Piece placed_piece(const Layer& layer, const Piece& piece, float amax,
                                      float global) {
   return with_kind(layer.quantise, [&]<Quantise kind>(Kind<kind>) {
-    const BlockScale scale = block_scale(kind, amax, global);
-    const bool in_bf16 = layer.activations_in_bf16 != 0;
-    Piece made;
-#pragma unroll
-    for (std::uint32_t i = 0; i < kPiece; ++i)
-      made.v[i] = placed_value(kind, in_bf16, piece.v[i], scale, global);
-    return made;
+    return placed_piece<kind>(piece, amax, shared_scale(kind, global),
+                              layer.activations_in_bf16 != 0);
   });
 }
 

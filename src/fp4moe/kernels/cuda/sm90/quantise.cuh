@@ -67,6 +67,13 @@ __device__ inline float shared_factor(Quantise kind, float global) {
   if (kind == Quantise::nvfp4) return __frcp_rn(global);
   return kind == Quantise::fp8_static ? global : 1.0f;
 }
+// What all blocks have in common: it is computed once.
+struct SharedScale {
+  float global = 1.0f, factor = 1.0f;
+};
+__device__ inline SharedScale shared_scale(Quantise kind, float global) {
+  return {global, shared_factor(kind, global)};
+}
 
 // What a block's values are multiplied by (divided by, in FP8 with a float32 scale) before they are
 // rounded, and what multiplies them after.
@@ -88,7 +95,7 @@ __device__ inline BlockScale mx_block_scale(std::uint32_t code) {
   return {code == 0 ? 0.0f : inverse_of_scale(code), power_of_scale(code)};
 }
 
-__device__ inline BlockScale block_scale(Quantise kind, float amax, float global) {
+__device__ inline BlockScale block_scale(Quantise kind, float amax, SharedScale shared) {
   switch (kind) {
     case Quantise::mxfp8: {
       const std::uint32_t ratio = __float_as_uint(__fdiv_rn(amax, 448.0f));
@@ -101,12 +108,13 @@ __device__ inline BlockScale block_scale(Quantise kind, float amax, float global
     }
     case Quantise::nvfp4: {
       constexpr float kReciprocalOf6 = 1.0f / 6.0f;
-      const float scale = rounded_to_e4m3(__fmul_rn(global, __fmul_rn(amax, kReciprocalOf6)));
+      const float scale =
+          rounded_to_e4m3(__fmul_rn(shared.global, __fmul_rn(amax, kReciprocalOf6)));
       if (scale == 0.0f) return {0.0f, scale};
-      return {__frcp_rn(__fmul_rn(scale, __frcp_rn(global))), scale};
+      return {__frcp_rn(__fmul_rn(scale, shared.factor)), scale};
     }
     case Quantise::fp8_static:
-      return {global, 1.0f};
+      return {shared.global, 1.0f};
     case Quantise::fp8_block128:
     case Quantise::fp8_token: {
       const float scale = amax > 0.0f ? __fdiv_rn(amax, 448.0f) : 1.0f;
@@ -144,7 +152,7 @@ __device__ inline float quantised(Quantise kind, float value, BlockScale scale) 
 
 // One value of a block whose maximum of magnitudes is `amax`. Quantise::none: as it is.
 __device__ inline float quantised(Quantise kind, float value, float amax, float global) {
-  return quantised(kind, value, block_scale(kind, amax, global));
+  return quantised(kind, value, block_scale(kind, amax, shared_scale(kind, global)));
 }
 
 // Of expert `expert`; 1 where none are read.
@@ -162,13 +170,6 @@ __device__ inline float hidden_scale(const Layer& layer, std::uint32_t expert) {
 // What multiplies sums over quantised values: the shared factor, unless values already took it.
 __device__ inline float sum_factor(const Layer& layer, float global) {
   return layer.activations_in_bf16 != 0 ? 1.0f : shared_factor(layer.quantise, global);
-}
-
-// As products read it: a quantised value, with its factor and rounded where the numerics say so.
-__device__ inline float placed_value(Quantise kind, bool in_bf16, float value, BlockScale scale,
-                                     float global) {
-  const float made = quantised(kind, value, scale);
-  return in_bf16 ? rounded_to_bf16(__fmul_rn(made, shared_factor(kind, global))) : made;
 }
 
 }  // namespace fp4moe::kernels::cuda::sm90

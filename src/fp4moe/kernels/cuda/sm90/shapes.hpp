@@ -26,9 +26,6 @@ inline constexpr std::uint32_t kConsumers = 4;  // warpgroups that multiply, as 
 constexpr std::uint32_t consumers(std::uint32_t tile_tokens) {
   return tile_tokens <= 128 ? kConsumers : kConsumers - 1;
 }
-// Whether combine begins with early columns. Of small tiles it has little to add up, and where they
-// leave it registers beside the product its blocks would ask all the time.
-constexpr bool has_early(std::uint32_t tile_tokens) { return tile_tokens > 32; }
 inline constexpr std::uint32_t kProductThreads = (kConsumers + 1) * 128;  // where products sort
 // A stage takes some twenty instructions to take and give back: the more units, the better.
 constexpr std::uint32_t stage_units(std::uint32_t tile_tokens) {
