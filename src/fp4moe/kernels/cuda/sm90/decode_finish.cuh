@@ -132,18 +132,31 @@ class Finisher {
     }
     const HiddenRows rows = hidden_rows(s);
     const std::uint32_t end = (s.entry * phase.groups + s.group + 1) * phase.units;
+    const std::uint32_t next = blockIdx.x + 1;
     const std::uint32_t last = s.count == phase.units ? blockIdx.x : phase.block_of(end - 1);
+    const std::uint32_t count = rows_of(s.entry);
+    // What the next block left is asked for before it is wanted.
+    const auto ask = [&](std::uint32_t i) -> ulonglong2 {
+      if (last < next || i >= count) return {};
+      const std::uint64_t* from = partial(p_, next, 0, true) + i * 64;
+      return look(from + rows.row, from + rows.other);
+    };
+    ulonglong2 asked = ask(warp_);
     wait_for_sums();
     const Layer& layer = p_.layer;
     const bool gated = layer.is_gated != 0;
-    const std::uint32_t feature = s.group * (gated ? 32 : 64) + lane_, count = rows_of(s.entry);
+    const std::uint32_t feature = s.group * (gated ? 32 : 64) + lane_;
     const std::uint64_t stride = std::uint64_t{layer.w2.units} * kUnit;
     for (std::uint32_t i = warp_; i < count; i += kWarps) {
       float sum = near_sum(i, rows.row), other = near_sum(i, rows.other);
-      for (std::uint32_t block = blockIdx.x + 1; block <= last; ++block) {
+      ulonglong2 looked = asked;
+      asked = ask(i + kWarps);
+      for (std::uint32_t block = next; block <= last; ++block) {
         if (phase.is_empty(block)) continue;
         const std::uint64_t* from = partial(p_, block, 0, true) + i * 64;
-        const float2 part = await(from + rows.row, from + rows.other, launch_);
+        const std::uint64_t *first = from + rows.row, *second = from + rows.other;
+        if (block != next) looked = look(first, second);
+        const float2 part = await(looked, first, second, launch_);
         sum = __fadd_rn(sum, part.x);
         other = __fadd_rn(other, part.y);
       }

@@ -45,13 +45,15 @@ __device__ inline bool is_of(std::uint64_t word, std::uint32_t launch) {
 __device__ inline float number_of(std::uint64_t word) {
   return __uint_as_float(static_cast<std::uint32_t>(word));
 }
-// Two of them: looked at together.
-__device__ inline float2 await(const std::uint64_t* first, const std::uint64_t* second,
-                               std::uint32_t launch) {
-  std::uint64_t a = look(first), b = look(second);
-  while (!is_of(a, launch)) a = look(first);
-  while (!is_of(b, launch)) b = look(second);
-  return {number_of(a), number_of(b)};
+// Two of them, here and there: looked at together, and then until they are there.
+__device__ inline ulonglong2 look(const std::uint64_t* first, const std::uint64_t* second) {
+  return {look(first), look(second)};
+}
+__device__ inline float2 await(ulonglong2 looked, const std::uint64_t* first,
+                               const std::uint64_t* second, std::uint32_t launch) {
+  while (!is_of(looked.x, launch)) looked.x = look(first);
+  while (!is_of(looked.y, launch)) looked.y = look(second);
+  return {number_of(looked.x), number_of(looked.y)};
 }
 
 // MXFP4 weights go unscaled, tokens raised.
