@@ -381,6 +381,25 @@ TEST_F(DeviceLayers, FewTokensGiveTheSameByEitherPath) {
   }
 }
 
+// More of an expert's slots than are multiplied at once, anywhere among the others.
+TEST_F(DeviceLayers, FewTokensMayChooseAnExpertAgainAndAgain) {
+  const Sizes sizes{40, 96, 64};
+  const TestLayer weights = layer_of(WeightFormat::nvfp4, sizes);
+  const ExpertsProblem problem = problem_of(weights);
+  const DeviceLayer layer = make_layer(device, problem, weights.source());
+  SplitMix64 random(11);
+  for (const std::uint64_t experts : {1u, 3u, 40u})
+    for (const std::uint64_t top_k : {5u, 9u, 32u}) {
+      TestTokens tokens(16, sizes.hidden, top_k, sizes.experts, experts + top_k);
+      for (std::int32_t& id : tokens.ids) {
+        const std::uint64_t number = random.next();
+        id = number % 7 == 0 ? -1 : static_cast<std::int32_t>(number / 7 % experts);
+      }
+      EXPECT_LE(error_of(reference(problem, weights, tokens), run(layer, tokens)), kMostError)
+          << experts << " experts, " << top_k << " choices";
+    }
+}
+
 // Logits of distinct numbers, so that no two experts are equally good.
 std::vector<float> logits_for(std::uint64_t tokens, std::uint64_t columns, std::uint64_t seed) {
   SplitMix64 random(seed);

@@ -141,9 +141,8 @@ __device__ void consume(const DecodeParams& p, const Memory& memory, std::uint32
   Stretch s;
   for (Stretches all(Phase(p.layer.w13, entries)); all.next(s);) {
     // The entry's tokens, wherever they lie among all; columns beyond repeat the first.
-    const std::uint32_t first = tables.first[s.entry], count = tables.first[s.entry + 1] - first;
-    const std::uint32_t i = lane % 8 < count ? lane % 8 : 0;
-    const std::uint32_t token = tables.list[first + i] / p.call.top_k;
+    const std::uint32_t i = lane % 8 < tables.rows[s.entry] ? lane % 8 : 0;
+    const std::uint32_t token = tables.list[s.entry * kDecodeColumns + i] / p.call.top_k;
     multiply<Format>(p, memory, me, s, {p.tile_rows, token_row(lane, token)});
   }
   std::uint32_t staged = ~0u;
@@ -212,11 +211,13 @@ __device__ void run(const DecodeParams& p, const DecodeParams& given) {
   constexpr std::uint32_t kTold = 64;  // threads that meet at the list
   LeftRow left;
   if (routers.me < count) {
-    left = find_experts(p, given.route, tables, reinterpret_cast<float*>(ring), routers);
+    static_assert(kMostExperts * 2 <= 2 * kConsumers * kSumStride * kDecodeColumns * 4);
+    auto* next = reinterpret_cast<std::uint16_t*>(memory.sums);  // until there are any
+    left = find_experts(p, given.route, tables, reinterpret_cast<float*>(ring), next, routers);
     fence_for_tensor_cores();  // bulk copies will write where routing did
     sync_some(kRoutersMeet, count * 32);
     if (routers.me == 0) {
-      list_slots(p, tables);
+      list_slots(p, tables, next);
       arrive_some(kListIsThere, kTold);
     }
   }

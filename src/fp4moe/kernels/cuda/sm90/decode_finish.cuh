@@ -58,11 +58,9 @@ class Finisher {
  private:
   static constexpr std::uint32_t kWarps = kFinishers / 32;
 
-  __device__ std::uint32_t rows_of(std::uint32_t entry) const {
-    return tables_.first[entry + 1] - tables_.first[entry];
-  }
+  __device__ std::uint32_t rows_of(std::uint32_t entry) const { return tables_.rows[entry]; }
   __device__ std::uint32_t slot_of(std::uint32_t entry, std::uint32_t i) const {
-    return tables_.list[tables_.first[entry] + i];
+    return tables_.list[entry * kDecodeColumns + i];
   }
 
   __device__ float lowered(float factor) const {
@@ -245,7 +243,8 @@ class Output {
     const std::uint32_t slot = columns.token * p_.call.top_k + lane_;
     if (tables_.expert_of_slot[slot] < 0) return {};
     const std::uint32_t begin =
-        (tables_.entry_of_slot[slot] * phase_.groups + columns.group) * phase_.units;
+        (tables_.place_of_slot[slot] / kDecodeColumns * phase_.groups + columns.group) *
+        phase_.units;
     const std::uint32_t from = phase_.block_of(begin),
                         to = phase_.block_of(begin + phase_.units - 1);
     if (from == to)
@@ -256,7 +255,7 @@ class Output {
             to - from - 1};
   }
   __device__ std::uint32_t row_of(std::uint32_t slot) const {
-    return tables_.rank[slot] % kDecodeColumns;
+    return tables_.place_of_slot[slot] % kDecodeColumns;
   }
 
   // What a token's experts made, added up in the order of choices. A lane has a column; lane j

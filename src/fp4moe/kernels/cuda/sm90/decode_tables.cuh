@@ -14,8 +14,8 @@ namespace fp4moe::kernels::cuda::sm90::decode {
 inline constexpr std::uint32_t kMostSlots = kDecodeTokens * kMostChoices;
 inline constexpr std::uint32_t kMostStages = 8;
 
-// At the beginning of shared memory. An entry is an expert and at most
-// kDecodeColumns of its slots.
+// At the beginning of shared memory. An entry is an expert and at most kDecodeColumns of its slots,
+// each in a place of its own.
 struct Tables {
   std::uint64_t full[kMostStages], empty[kMostStages];
   std::uint64_t sums_empty[2];
@@ -24,15 +24,12 @@ struct Tables {
     std::int32_t ids[kMostSlots];  // until slots are listed
     float factors[kMostSlots];     // then: of the second product's sums
   };
-  float weights[kMostSlots];                // the router's, then as they are applied
-  std::int16_t expert_of_slot[kMostSlots];  // local; -1: elsewhere
-  std::uint16_t rank[kMostSlots];           // among the slots of its expert
-  std::uint16_t entry_of_slot[kMostSlots];
-  std::uint16_t list[kMostSlots];       // slots by expert
-  std::int16_t expert[kMostSlots];      // of each entry
-  std::uint16_t first[kMostSlots + 1];  // in the list; the end of one is the next one's first
-  std::uint16_t count[kMostExperts];    // slots of an expert, then its place in the list
-  std::uint16_t entry_of_expert[kMostExperts];  // its first one
+  float weights[kMostSlots];                        // the router's, then as they are applied
+  std::int16_t expert_of_slot[kMostSlots];          // local; -1: elsewhere
+  std::uint16_t place_of_slot[kMostSlots];          // in the list
+  std::uint16_t list[kMostSlots * kDecodeColumns];  // slots, an entry after the other
+  std::int16_t expert[kMostSlots];                  // of each entry
+  std::uint8_t rows[kMostSlots];                    // slots of each entry
 };
 static_assert(sizeof(Tables) + 1024 <= kDecodeTables);
 
@@ -59,13 +56,14 @@ struct LeftRow {
 
 // Ids and weights of all tokens, given or routed, by warps of a block; but the weights of a token
 // that a warp has alone may be left. `scratch` is free shared memory; `any` the parameters as they
-// were given.
+// were given; `next`: see list_slots.
 __device__ inline LeftRow find_experts(const DecodeParams& p, const RouteParams& any,
-                                       Tables& tables, float* scratch, Routers routers) {
+                                       Tables& tables, float* scratch, std::uint16_t* next,
+                                       Routers routers) {
   const std::uint32_t slots = p.call.tokens * p.call.top_k, threads = routers.count * 32;
   const std::uint32_t thread = routers.me * 32 + threadIdx.x % 32;
   LeftRow left;
-  for (std::uint32_t e = thread; e < p.layer.experts; e += threads) tables.count[e] = 0;
+  for (std::uint32_t e = thread; e < p.layer.experts; e += threads) next[e] = 0;
   if (p.route.columns == 0) {
     for (std::uint32_t s = thread; s < slots; s += threads) {
       tables.ids[s] = p.call.ids[s];
@@ -86,107 +84,44 @@ __device__ inline LeftRow find_experts(const DecodeParams& p, const RouteParams&
   return left;
 }
 
-// At most 32 slots, one a lane: who is smaller is told bit by bit, from the highest on.
-__device__ inline void list_few_slots(const DecodeParams& p, Tables& tables) {
+// Slots by expert, by one warp, a lane a slot: experts, and slots of each, in the order in which
+// they come. next[expert]: its next place, where its last entry has one; experts that have not come
+// yet have 0, which is a multiple of an entry's places as that of a full one is.
+__device__ inline void list_slots(const DecodeParams& p, Tables& tables, std::uint16_t* next) {
   constexpr std::uint32_t kAll = 0xFFFFFFFFu;
   const std::uint32_t lane = threadIdx.x % 32, slots = p.call.tokens * p.call.top_k;
-  const std::int32_t expert =
-      lane < slots ? local_expert(p.call, p.layer.experts, tables.ids[lane]) : -1;
-  const std::uint32_t listed = __ballot_sync(kAll, expert >= 0);
-  std::uint32_t same = listed, smaller = 0;  // lanes
-#pragma unroll
-  for (std::uint32_t bit = kMostExperts / 2; bit > 0; bit /= 2) {
-    const bool is_set = (expert & bit) != 0;
-    const std::uint32_t set = __ballot_sync(kAll, is_set);
-    smaller |= is_set ? same & ~set : 0;
-    same &= is_set ? set : ~set;
-  }
-  const std::uint32_t rank = __popc(same & ((1u << lane) - 1)), before = __popc(smaller);
-  // Entries begin at every eighth slot of an expert.
-  const bool begins = expert >= 0 && rank % kDecodeColumns == 0;
-  const std::uint32_t entries = __ballot_sync(kAll, begins);
-  if (expert >= 0) {
-    const std::uint32_t entry = __popc(entries & smaller) + rank / kDecodeColumns;
-    tables.list[before + rank] = static_cast<std::uint16_t>(lane);
-    tables.entry_of_slot[lane] = static_cast<std::uint16_t>(entry);
-    if (begins) {
-      tables.expert[entry] = static_cast<std::int16_t>(expert);
-      tables.first[entry] = static_cast<std::uint16_t>(before + rank);
-    }
-  }
-  if (lane < slots) {
-    tables.expert_of_slot[lane] = static_cast<std::int16_t>(expert);
-    tables.rank[lane] = static_cast<std::uint16_t>(rank);
-  }
-  if (lane == 0) {
-    tables.entries = __popc(entries);
-    tables.first[__popc(entries)] = static_cast<std::uint16_t>(__popc(listed));
-  }
-  __syncwarp();
-}
-
-// Slots by expert, ascending in both, by one warp.
-__device__ inline void list_slots(const DecodeParams& p, Tables& tables) {
-  constexpr std::uint32_t kAll = 0xFFFFFFFFu;
-  const std::uint32_t lane = threadIdx.x % 32, slots = p.call.tokens * p.call.top_k;
-  if (slots <= 32) return list_few_slots(p, tables);
-  for (std::uint32_t begin = 0; begin < slots; begin += 32) {
-    const std::uint32_t slot = begin + lane;
+  std::uint32_t entries = 0;
+  for (std::uint32_t slot = lane; slot - lane < slots; slot += 32) {
     const std::int32_t expert =
         slot < slots ? local_expert(p.call, p.layer.experts, tables.ids[slot]) : -1;
     const std::uint32_t same = __match_any_sync(kAll, expert);
     const std::uint32_t before = __popc(same & ((1u << lane) - 1));
-    const std::uint32_t known = expert < 0 ? 0 : tables.count[expert];
-    __syncwarp();
-    if (expert >= 0 && before == 0)
-      tables.count[expert] = static_cast<std::uint16_t>(known + __popc(same));
-    __syncwarp();
-    if (slot >= slots) continue;
-    tables.expert_of_slot[slot] = static_cast<std::int16_t>(expert);
-    tables.rank[slot] = static_cast<std::uint16_t>(known + before);
-  }
-  // A lane has neighbouring experts. Low half: slots, high half: entries; of its own, then of the
-  // lanes before.
-  const std::uint32_t each = (p.layer.experts + 31) / 32;
-  const std::uint32_t begin = min(lane * each, p.layer.experts);
-  const std::uint32_t end = min(begin + each, p.layer.experts);
-  const auto extent = [](std::uint32_t count) {
-    return count | (count + kDecodeColumns - 1) / kDecodeColumns << 16;
-  };
-  std::uint32_t own = 0;
-  for (std::uint32_t expert = begin; expert < end; ++expert) own += extent(tables.count[expert]);
-  std::uint32_t sum = own;
-  for (std::uint32_t step = 1; step < 32; step *= 2) {
-    const std::uint32_t other = __shfl_up_sync(kAll, sum, step);
-    if (lane >= step) sum += other;
-  }
-  const std::uint32_t all = __shfl_sync(kAll, sum, 31);
-  const std::uint32_t entries = all >> 16, listed = all & 0xFFFF;
-  std::uint32_t first = (sum - own) & 0xFFFF, entry = (sum - own) >> 16;
-  for (std::uint32_t expert = begin; expert < end; ++expert) {
-    const std::uint32_t count = tables.count[expert];
-    if (count == 0) continue;
-    tables.count[expert] = static_cast<std::uint16_t>(first);
-    tables.entry_of_expert[expert] = static_cast<std::uint16_t>(entry);
-    for (std::uint32_t done = 0; done < count; done += kDecodeColumns, ++entry) {
-      tables.expert[entry] = static_cast<std::int16_t>(expert);
-      tables.first[entry] = static_cast<std::uint16_t>(first + done);
+    const std::uint32_t known = slot < 32 || expert < 0 ? 0 : next[expert];
+    const std::uint32_t used = known % kDecodeColumns, at = used + before;
+    const std::uint32_t column = at % kDecodeColumns;
+    const std::uint32_t begins = __ballot_sync(kAll, expert >= 0 && column == 0);
+    if (slot < slots) tables.expert_of_slot[slot] = static_cast<std::int16_t>(expert);
+    if (expert >= 0) {
+      // The entry goes on, or a lane of the expert begins it: the first one, as a rule.
+      std::uint32_t entry = known / kDecodeColumns;
+      if (used == 0 || at != column) {
+        const std::uint32_t passed = at - column - used;
+        const std::uint32_t who = passed == 0 ? __ffs(same) - 1 : __fns(same, 0, passed + 1);
+        entry = entries + __popc(begins & ((1u << who) - 1));
+      }
+      const std::uint32_t place = entry * kDecodeColumns + column;
+      tables.place_of_slot[slot] = static_cast<std::uint16_t>(place);
+      tables.list[place] = static_cast<std::uint16_t>(slot);
+      if (column == 0) tables.expert[entry] = static_cast<std::int16_t>(expert);
+      const bool is_last = same >> lane == 1;
+      if (is_last || column + 1 == kDecodeColumns)
+        tables.rows[entry] = static_cast<std::uint8_t>(column + 1);
+      if (is_last) next[expert] = static_cast<std::uint16_t>(place + 1);
     }
-    first += count;
+    entries += __popc(begins);
+    __syncwarp();
   }
-  __syncwarp();
-  for (std::uint32_t slot = lane; slot < slots; slot += 32) {
-    const std::int32_t expert = tables.expert_of_slot[slot];
-    if (expert < 0) continue;
-    const std::uint32_t rank = tables.rank[slot];
-    tables.list[tables.count[expert] + rank] = static_cast<std::uint16_t>(slot);
-    tables.entry_of_slot[slot] =
-        static_cast<std::uint16_t>(tables.entry_of_expert[expert] + rank / kDecodeColumns);
-  }
-  if (lane == 0) {
-    tables.entries = entries;
-    tables.first[entries] = static_cast<std::uint16_t>(listed);
-  }
+  if (lane == 0) tables.entries = entries;
   __syncwarp();
 }
 

@@ -191,7 +191,7 @@ __device__ inline void stage_hidden(const DecodeParams& p, const Memory& memory,
                                     std::uint32_t entry) {
   const Tables& tables = memory.tables;
   sync_some(kStagersMeet, kStagers);  // nobody multiplies the tile before
-  const std::uint32_t first = tables.first[entry], rows = tables.first[entry + 1] - first;
+  const std::uint32_t first = entry * kDecodeColumns, rows = tables.rows[entry];
   const auto expert = static_cast<std::uint32_t>(tables.expert[entry]);
   const std::uint64_t stride = std::uint64_t{p.layer.w2.units} * kUnit;
   const Staged what{rows, kDecodeColumns, p.layer.intermediate, kStagers,

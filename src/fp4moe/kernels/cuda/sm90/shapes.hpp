@@ -80,7 +80,7 @@ constexpr float product_raise(std::uint32_t tile_tokens, bool is_nvfp4) {
 // warpgroups multiply, one warp feeds them, three finish sums. A stage holds two units for each.
 inline constexpr std::uint32_t kDecodeThreads = (kConsumers + 1) * 128;
 inline constexpr std::uint32_t kDecodeStageUnits = 2 * kConsumers;
-inline constexpr std::uint32_t kDecodeTables = 16 * 1024;
+inline constexpr std::uint32_t kDecodeTables = 17 * 1024;
 inline constexpr std::uint32_t kSumStride =
     68;  // floats from column to column: no two lanes in one bank
 inline constexpr std::uint32_t kMostBlocks = 144;  // multiprocessors of any Hopper
