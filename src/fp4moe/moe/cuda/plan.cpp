@@ -55,11 +55,13 @@ Result<Done> check_limits(const weights::MoeShape& shape) {
   if (shape.experts > sm90::kMostExperts)
     return usage("cuda.limits", "more experts than the kernels count")
         .expects(fmt::format("at most {} on a rank", sm90::kMostExperts),
-                 fmt::format("{}", shape.experts));
+                 fmt::format("{}", shape.experts))
+        .try_this("split the experts among ranks, or use the CPU engine");
   if (shape.hidden > kMostSize || shape.intermediate > kMostSize)
     return usage("cuda.limits", "sizes that the kernels do not take")
         .expects(fmt::format("at most {}", kMostSize),
-                 fmt::format("hidden {}, intermediate {}", shape.hidden, shape.intermediate));
+                 fmt::format("hidden {}, intermediate {}", shape.hidden, shape.intermediate))
+        .try_this("use the CPU engine");
   return Done{};
 }
 

@@ -142,7 +142,7 @@ __device__ void consume(const DecodeParams& p, const Memory& memory, std::uint32
   for (Stretches all(Phase(p.layer.w13, entries)); all.next(s);) {
     // The entry's tokens, wherever they lie among all; columns beyond repeat the first.
     const std::uint32_t i = lane % 8 < tables.rows[s.entry] ? lane % 8 : 0;
-    const std::uint32_t token = tables.list[s.entry * kDecodeColumns + i] / p.call.top_k;
+    const std::uint32_t token = tables.slot(s.entry, i) / p.call.top_k;
     multiply<Format>(p, memory, me, s, {p.tile_rows, token_row(lane, token)});
   }
   std::uint32_t staged = ~0u;

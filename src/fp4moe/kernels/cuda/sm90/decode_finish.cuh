@@ -58,11 +58,6 @@ class Finisher {
  private:
   static constexpr std::uint32_t kWarps = kFinishers / 32;
 
-  __device__ std::uint32_t rows_of(std::uint32_t entry) const { return tables_.rows[entry]; }
-  __device__ std::uint32_t slot_of(std::uint32_t entry, std::uint32_t i) const {
-    return tables_.list[entry * kDecodeColumns + i];
-  }
-
   __device__ float lowered(float factor) const {
     return memory_.raises ? __fmul_rn(factor, kLower) : factor;
   }
@@ -86,7 +81,7 @@ class Finisher {
   __device__ void leave_partial(const Phase& phase, const Stretch& s, std::uint32_t number) const {
     const std::uint32_t begin = (s.entry * phase.groups + s.group) * phase.units;
     std::uint64_t* to = partial(p_, blockIdx.x, number, phase.begin_of(blockIdx.x) >= begin);
-    const std::uint32_t rows = rows_of(s.entry);
+    const std::uint32_t rows = tables_.rows[s.entry];
     for (std::uint32_t i = warp_; i < rows; i += kWarps) {
       leave(to + i * 64 + lane_, near_sum(i, lane_), launch_);
       leave(to + i * 64 + lane_ + 32, near_sum(i, lane_ + 32), launch_);
@@ -132,7 +127,7 @@ class Finisher {
     const std::uint32_t end = (s.entry * phase.groups + s.group + 1) * phase.units;
     const std::uint32_t next = blockIdx.x + 1;
     const std::uint32_t last = s.count == phase.units ? blockIdx.x : phase.block_of(end - 1);
-    const std::uint32_t count = rows_of(s.entry);
+    const std::uint32_t count = tables_.rows[s.entry];
     // What the next block left is asked for before it is wanted.
     const auto ask = [&](std::uint32_t i) -> ulonglong2 {
       if (last < next || i >= count) return {};
@@ -158,7 +153,7 @@ class Finisher {
         sum = __fadd_rn(sum, part.x);
         other = __fadd_rn(other, part.y);
       }
-      std::uint64_t* to = p_.hidden + slot_of(s.entry, i) * stride;
+      std::uint64_t* to = p_.hidden + tables_.slot(s.entry, i) * stride;
       sum = finish_first(layer, __fmul_rn(sum, rows.factor), rows.bias);
       other = finish_first(layer, __fmul_rn(other, rows.other_factor), rows.other_bias);
       if (feature < layer.intermediate)
@@ -172,10 +167,10 @@ class Finisher {
   __device__ void finish_second_sums(const Phase& phase, const Stretch& s) {
     wait_for_sums();
     if (s.count == phase.units) {
-      const std::uint32_t rows = rows_of(s.entry);
+      const std::uint32_t rows = tables_.rows[s.entry];
       for (std::uint32_t i = warp_; i < rows; i += kWarps) {
         std::uint64_t* to =
-            p_.sums + std::uint64_t{slot_of(s.entry, i)} * phase.groups * 64 + s.group * 64;
+            p_.sums + std::uint64_t{tables_.slot(s.entry, i)} * phase.groups * 64 + s.group * 64;
         leave(to + lane_, near_sum(i, lane_), launch_);
         leave(to + lane_ + 32, near_sum(i, lane_ + 32), launch_);
       }

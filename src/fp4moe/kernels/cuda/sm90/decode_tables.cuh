@@ -30,6 +30,10 @@ struct Tables {
   std::uint16_t list[kMostSlots * kDecodeColumns];  // slots, an entry after the other
   std::int16_t expert[kMostSlots];                  // of each entry
   std::uint8_t rows[kMostSlots];                    // slots of each entry
+
+  __device__ std::uint32_t slot(std::uint32_t entry, std::uint32_t i) const {
+    return list[entry * kDecodeColumns + i];
+  }
 };
 static_assert(sizeof(Tables) + 1024 <= kDecodeTables);
 

@@ -191,14 +191,13 @@ __device__ inline void stage_hidden(const DecodeParams& p, const Memory& memory,
                                     std::uint32_t entry) {
   const Tables& tables = memory.tables;
   sync_some(kStagersMeet, kStagers);  // nobody multiplies the tile before
-  const std::uint32_t first = entry * kDecodeColumns, rows = tables.rows[entry];
   const auto expert = static_cast<std::uint32_t>(tables.expert[entry]);
   const std::uint64_t stride = std::uint64_t{p.layer.w2.units} * kUnit;
-  const Staged what{rows, kDecodeColumns, p.layer.intermediate, kStagers,
+  const Staged what{tables.rows[entry], kDecodeColumns, p.layer.intermediate, kStagers,
                     hidden_scale(p.layer, expert)};
   const auto load = [&](std::uint32_t row, std::uint32_t piece) {
     const std::uint64_t* at =
-        p.hidden + tables.list[first + row] * stride + hidden_place(piece * kPiece);
+        p.hidden + tables.slot(entry, row) * stride + hidden_place(piece * kPiece);
     ulonglong2 pairs[kPiece / 2];
     bool is_there = false;
     while (!is_there) {
