@@ -41,6 +41,8 @@ case $mode in
     [ $status -ne 0 ] && [ $status -ne 124 ] || fail "status $status"
     grep -q "store.open: nothing: cannot open" output || fail "nobody says why" ;;
   killed)
+    # Open MPI's seconds from one signal to the next, here until the others are killed as well.
+    export OMPI_MCA_odls_base_sigkill_timeout=3
     (start model --ep mpi --exchange all_to_all --tokens 8000) >output 2>&1 &
     launcher=$!
     # A rank that has mapped the model has joined the others.

@@ -170,8 +170,9 @@ Result<Done> run_step(Steps& steps, const std::string& folder, const Options& op
   runtime::RunOptions how{.checks = true, .seed = options.seed};
   how.layer.pool = std::make_shared<ThreadPool>(threads);
   for (const std::uint64_t tokens : {1u, 16u, 64u}) {
-    const runtime::RunInput input = runtime::seeded_input(tokens, model->hidden(0), options.seed);
-    const Result<runtime::LayerRun> run = runtime::run_layer(*model, 0, input, how);
+    const auto input = runtime::seeded_input(tokens, model->hidden(0), options.seed);
+    if (!input) return input.why();
+    const Result<runtime::LayerRun> run = runtime::run_layer(*model, 0, *input, how);
     if (!run) return run.why();
     const runtime::Comparison found =
         runtime::compare(run->exact, std::vector<double>(run->out.begin(), run->out.end()));

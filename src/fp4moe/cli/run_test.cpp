@@ -1,6 +1,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -9,12 +10,16 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/base/json.hpp"
 #include "fp4moe/base/random.hpp"
 #include "fp4moe/cli/test_page.hpp"
 #include "fp4moe/cli/test_support.hpp"
 #include "fp4moe/formats/bf16.hpp"
 #include "fp4moe/moe/numerics.hpp"
+#include "fp4moe/moe/rows.hpp"
+#include "fp4moe/runtime/facts.hpp"
+#include "fp4moe/runtime/run_input.hpp"
 #include "fp4moe/tensor/files/safetensors.hpp"
 #include "fp4moe/tensor/files/store.hpp"
 #include "fp4moe/tensor/files/test_support.hpp"
@@ -360,6 +365,22 @@ TEST_F(RunCommand, RanksWithoutTokensTakePart) {
 TEST_F(RunCommand, BatchesInsideAProcessAreNotTakenForAllRanks) {
   const Outcome outcome = run_with({"--ep", "2", "--exchange", "batched", "--check"});
   EXPECT_TRUE(outcome.status == 0 || outcome.status == 2) << outcome.out << outcome.err;
+}
+
+TEST_F(RunCommand, StopsBetweenTokensWhenToldTo) {
+  const std::vector<std::uint16_t> one{0x3F80};
+  const runtime::RouterWeights router{.experts = 1, .hidden = 1, .weight = {1.0f}};
+  const InterruptGuard guard;
+  request_interrupt();
+  const auto tokens = runtime::seeded_input(1, 1, 1);
+  ASSERT_FALSE(tokens);
+  EXPECT_EQ(tokens.why().code, ErrorCode::interrupted);
+  const auto logits = router.logits(moe::dense_rows(std::span(one), DType::bf16, 1, 1));
+  ASSERT_FALSE(logits);
+  EXPECT_EQ(logits.why().code, ErrorCode::interrupted);
+  const Outcome outcome = run_with({});
+  EXPECT_EQ(outcome.status, 130);
+  EXPECT_TRUE(has(outcome.err, "interrupted: stopped before the work was done")) << outcome.err;
 }
 
 TEST_F(RunCommand, RefusesWrongWords) {

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/weights/models.hpp"
 
 namespace fp4moe::runtime {
@@ -214,10 +215,11 @@ Result<RouterWeights> load_router(const LayerFacts& facts, const FindTensor& fin
   return made;
 }
 
-std::vector<float> RouterWeights::logits(const moe::ConstRows& x) const {
+Result<std::vector<float>> RouterWeights::logits(const moe::ConstRows& x) const {
   std::vector<float> made(x.rows * experts);
   std::vector<double> row(hidden);
   for (std::uint64_t t = 0; t < x.rows; ++t) {
+    if (const auto go_on = check_interrupt(); !go_on) return go_on.why();
     read_row(x, t, std::span(row));
     for (std::uint64_t e = 0; e < experts; ++e) {
       const std::span<const float> weights = std::span(weight).subspan(e * hidden, hidden);

@@ -49,8 +49,8 @@ struct RouterWeights {
   std::vector<float> weight{};  // [experts, hidden]
   std::vector<float> bias{};    // [experts], or none
 
-  // logits[t][e] in float32, float64 inside. [T, experts].
-  std::vector<float> logits(const moe::ConstRows& x) const;
+  // logits[t][e] in float32, float64 inside. [T, experts]. Errors: interrupted.
+  Result<std::vector<float>> logits(const moe::ConstRows& x) const;
 };
 // Errors: facts.router when the model has no such tensor, or one of another shape.
 Result<RouterWeights> load_router(const LayerFacts& facts, const FindTensor& find);

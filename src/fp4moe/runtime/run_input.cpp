@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/base/random.hpp"
 #include "fp4moe/formats/bf16.hpp"
 #include "fp4moe/tensor/files/store.hpp"
@@ -123,12 +124,15 @@ Result<RunInput> read_input(const std::string& path) {
   return made;
 }
 
-RunInput seeded_input(std::uint64_t tokens, std::uint64_t hidden, std::uint64_t seed) {
+Result<RunInput> seeded_input(std::uint64_t tokens, std::uint64_t hidden, std::uint64_t seed) {
   RunInput made{.tokens = tokens, .hidden = hidden, .origin = fmt::format("seed {}", seed)};
   SplitMix64 random(seed);
   made.x.reserve(tokens * hidden);
-  for (std::uint64_t i = 0; i < tokens * hidden; ++i)
-    made.x.push_back(formats::Bf16::encode(normal(random)));
+  for (std::uint64_t t = 0; t < tokens; ++t) {
+    if (const auto go_on = check_interrupt(); !go_on) return go_on.why();
+    for (std::uint64_t i = 0; i < hidden; ++i)
+      made.x.push_back(formats::Bf16::encode(normal(random)));
+  }
   return made;
 }
 
@@ -147,7 +151,9 @@ Result<Routed> logits_for(const RunInput& input, const LayerFacts& facts, const 
   if (facts.has_router_weights) {
     const Result<RouterWeights> router = load_router(facts, find);
     if (!router) return router.why();
-    return Routed{router->logits(input.rows()), "the model's router"};
+    Result<std::vector<float>> logits = router->logits(input.rows());
+    if (!logits) return logits.why();
+    return Routed{std::move(*logits), "the model's router"};
   }
   SplitMix64 random(seed ^ 0x10616974u);
   Routed made{.how = "seeded logits"};

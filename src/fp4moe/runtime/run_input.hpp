@@ -29,8 +29,8 @@ struct RunInput {
 // Errors: those of the file; run.input, naming the tensor, what was expected and found.
 Result<RunInput> read_input(const std::string& path);
 
-// Hidden states of about unit variance, exact in bf16.
-RunInput seeded_input(std::uint64_t tokens, std::uint64_t hidden, std::uint64_t seed);
+// Hidden states of about unit variance, exact in bf16. Errors: interrupted.
+Result<RunInput> seeded_input(std::uint64_t tokens, std::uint64_t hidden, std::uint64_t seed);
 
 // Logits for one layer: the input's, else the model's router on the hidden states, else seeded
 // noise. `how` says which.

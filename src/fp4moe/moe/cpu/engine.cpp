@@ -70,6 +70,7 @@ class Computation final : public Experts {
       if (const auto done = space_.reserve(kernel_, needs_); !done) return done.why();
       place_inputs(call);
       multiply_first(call);
+      if (const auto go_on = check_interrupt(); !go_on) return go_on.why();
       if (needs_.keeps_middle) place_middles(call);
       multiply_second(call, form, out);
     }
