@@ -37,12 +37,13 @@ int main(int argc, char** argv) {
   require(layer->process());  // handed to an engine; load and process again whenever weights change
 
   const auto& shape = checkpoint->layers()[0].shape;
-  const runtime::RunInput x = runtime::seeded_input(16, shape.hidden, 1);
-  const auto routed = runtime::logits_for(x, layer->facts(), runtime::finder(*checkpoint), 1);
+  const auto x = runtime::seeded_input(16, shape.hidden, 1);
+  require(x);
+  const auto routed = runtime::logits_for(*x, layer->facts(), runtime::finder(*checkpoint), 1);
   require(routed);
   const auto logits = dense_rows(std::span(routed->logits), DType::f32, 16, shape.experts);
   std::vector<float> out(16 * shape.hidden);
-  require(layer->run({.x = x.rows(), .logits = logits},
+  require(layer->run({.x = x->rows(), .logits = logits},
                      dense_rows(std::span(out), DType::f32, 16, shape.hidden)));
   std::printf("%s: %g %g %g ...\n", routed->how.c_str(), double{out[0]}, double{out[1]},
               double{out[2]});
