@@ -1,3 +1,4 @@
+#include <cmath>
 #include <cstring>
 #include <numeric>
 
@@ -288,7 +289,7 @@ TEST_F(DeviceLayers, EveryActivationSchemeIsComputed) {
         }
         const ExpertsProblem expected = as_on_devices(problem);
         const DeviceLayer layer = make_layer(device, problem, weights.source());
-        for (const std::uint64_t count : some_tokens({6, 16, 40})) {
+        for (const std::uint64_t count : some_tokens({1, 6, 16, 40})) {
           const TestTokens tokens = ClearTokens(expected, weights).make(count, 2, count);
           ASSERT_EQ(tokens.tokens, count);
           EXPECT_LE(error_of(reference(expected, weights, tokens), run(layer, tokens)), kMostError)
@@ -313,6 +314,36 @@ TEST_F(DeviceLayers, TokensOfAnyTypeAndStride) {
       // f16 loses nothing of these bf16 values but the smallest.
       EXPECT_LE(error_of(expected, run(layer, given, {.tokens = count, .top_k = 2})), kMostError)
           << tensor::name(dtype) << ", " << count;
+    }
+  }
+}
+
+// Few tokens are rounded in their tile, those of float32 on their way there.
+TEST_F(DeviceLayers, TokensOfAnyTypeAreQuantisedAlike) {
+  const Sizes sizes{24, is_small() ? 384u : 1152u, 128};
+  for (const WeightFormat format : {WeightFormat::mxfp4, WeightFormat::nvfp4}) {
+    const TestLayer weights = layer_of(format, sizes);
+    for (const ActivationKey key : {ActivationKey::mxfp8, ActivationKey::mxfp4,
+                                    ActivationKey::nvfp4, ActivationKey::fp8_block128}) {
+      ExpertsProblem problem = problem_of(weights);
+      problem.quantises = key;
+      if (key == ActivationKey::nvfp4) problem.input_scales = problem.hidden_scales = {400.0f};
+      const DeviceLayer layer = make_layer(device, problem, weights.source());
+      for (const std::uint64_t count : some_tokens({1, 2, 3, 5, 11, 16, 40})) {
+        TestTokens tokens(count, sizes.hidden, 3, sizes.experts, count);
+        for (std::uint16_t& x : tokens.x)  // all that f16 would not hold
+          if (std::abs(formats::Bf16::decode(x)) < 0x1p-14f) x = 0;
+        const std::vector<double> expected = run(layer, tokens);
+        for (const DType dtype : {DType::f32, DType::f16}) {
+          const std::uint64_t stride = sizes.hidden * element_bytes(dtype);
+          const Memory x = upload(*device, rows_in(tokens, dtype, stride));
+          Upload given(*device, tokens);
+          given.call.x = {x.data(), dtype, count, sizes.hidden, stride};
+          EXPECT_EQ(run(layer, given, {.tokens = count, .top_k = 3}), expected)
+              << formats::name(format) << " " << static_cast<int>(key) << " " << tensor::name(dtype)
+              << ", " << count;
+        }
+      }
     }
   }
 }

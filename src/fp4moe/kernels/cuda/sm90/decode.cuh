@@ -134,12 +134,13 @@ __device__ inline void multiply(const DecodeParams& p, const Memory& memory, Con
 }
 
 template <class Format>
-__device__ void consume(const DecodeParams& p, const Memory& memory, std::uint32_t entries) {
+__device__ void consume(const DecodeParams& p, const Memory& memory, const Phase& first,
+                        std::uint32_t entries) {
   const Tables& tables = memory.tables;
   const std::uint32_t lane = threadIdx.x % 32, warp = uniform(threadIdx.x / 32);
   Consumer me{warp / 4, warp % 4, lane, {}, {}};
   Stretch s;
-  for (Stretches all(Phase(p.layer.w13, entries)); all.next(s);) {
+  for (Stretches all(first); all.next(s);) {
     // The entry's tokens, wherever they lie among all; columns beyond repeat the first.
     const std::uint32_t i = lane % 8 < tables.rows[s.entry] ? lane % 8 : 0;
     const std::uint32_t token = tables.slot(s.entry, i) / p.call.top_k;
@@ -227,9 +228,18 @@ __device__ void run(const DecodeParams& p, const DecodeParams& given) {
     if (threadIdx.x % 32 == 0 && tables.entries != 0) produce<Format>(p, memory, first, second);
     return;
   }
+  Phase first(p.layer.w13);
   if (!is_apart || !is_finisher) stage_inputs(p, memory, is_apart ? kConsumerThreads : kStagers);
+  const bool rounds = rounds_inputs(p);
+  const float global = rounds ? input_scale(p.layer, 0) : 1.0f;
   sync_some(kStagersMeet, kStagers);
   const std::uint32_t entries = uniform(tables.entries);
+  first.count(entries);
+  if (rounds) {
+    // Weights are on their way, and nobody waits for the list any more.
+    round_inputs(p, memory, p.call.tokens == 1 ? 1 : tokens_of_share(p, tables, first), global);
+    sync_some(kStagersMeet, kStagers);
+  }
   if (entries == 0) {
     clear_output(p);
   } else {
@@ -240,10 +250,10 @@ __device__ void run(const DecodeParams& p, const DecodeParams& given) {
       Finisher finisher(p, memory);
       finisher.prepare_slots();
       output.locate();
-      finisher.run(entries);
+      finisher.run(first, entries);
     } else {
       if (!is_apart && routers.me < count) arrive_some(kWeightsAreThere, kFinishers + count * 32);
-      consume<Format>(p, memory, uniform(entries));
+      consume<Format>(p, memory, first, entries);
     }
     output.add_all();
   }

@@ -27,9 +27,9 @@ class Finisher {
         warp_(me_ / 32),
         lane_(me_ % 32) {}
 
-  __device__ void run(std::uint32_t entries) {
+  __device__ void run(const Phase& first, std::uint32_t entries) {
     Stretch s;
-    const Phase first(p_.layer.w13, entries), second(p_.layer.w2, entries);
+    const Phase second(p_.layer.w2, entries);
     for (Stretches all(first); all.next(s);) finish_first_sums(first, s);
     std::uint32_t entry = ~0u;
     for (Stretches all(second); all.next(s);) {

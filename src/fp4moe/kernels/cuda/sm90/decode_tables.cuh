@@ -149,6 +149,9 @@ struct Phase {
   __device__ std::uint32_t begin_of(std::uint32_t block) const {
     return by_blocks.of(total * block);
   }
+  __device__ std::uint32_t entry_of(std::uint32_t unit) const {
+    return by_groups.of(by_units.of(unit));
+  }
   // There may be more blocks than units.
   __device__ bool is_empty(std::uint32_t block) const {
     return begin_of(block) == begin_of(block + 1);
@@ -190,5 +193,20 @@ class Stretches {
   std::uint32_t position_, end_;
   Stretch now_{};
 };
+
+// Tokens of the entries of this block's share, a bit each.
+__device__ inline std::uint32_t tokens_of_share(const DecodeParams& p, const Tables& tables,
+                                                const Phase& phase) {
+  static_assert(kDecodeTokens <= 32);
+  const std::uint32_t begin = phase.begin_of(blockIdx.x), end = phase.begin_of(blockIdx.x + 1);
+  if (begin == end) return 0;
+  const std::uint32_t last = phase.entry_of(end - 1), i = threadIdx.x % kDecodeColumns;
+  std::uint32_t tokens = 0;
+#pragma unroll 1
+  for (std::uint32_t entry = phase.entry_of(begin) + threadIdx.x % 32 / kDecodeColumns;
+       entry <= last; entry += 32 / kDecodeColumns)
+    if (i < tables.rows[entry]) tokens |= 1u << tables.slot(entry, i) / p.call.top_k;
+  return __reduce_or_sync(0xFFFFFFFFu, tokens);
+}
 
 }  // namespace fp4moe::kernels::cuda::sm90::decode

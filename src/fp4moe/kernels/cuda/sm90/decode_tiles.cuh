@@ -73,14 +73,14 @@ __device__ inline std::uint32_t stager() {
   return threadIdx.x < kConsumerThreads ? threadIdx.x : threadIdx.x - 32;
 }
 
-__device__ inline void store_tokens(const Memory& memory, std::uint32_t rows, std::uint32_t row,
-                                    std::uint32_t piece, uint4 words) {
-  constexpr std::uint32_t kRaisePair = 0x5F805F80u, kOnePair = 0x3F803F80u;  // 2^64, 1 as BF16
-  const std::uint32_t by = memory.raises ? kRaisePair : kOnePair;
-  words = {multiply_bf16(words.x, by), multiply_bf16(words.y, by), multiply_bf16(words.z, by),
-           multiply_bf16(words.w, by)};
-  const std::uint32_t to =
-      memory.tokens + (piece / 8 * rows + row) * 128 + ((piece % 8) ^ (row % 8)) * 16;
+// Where a piece of a tile of `rows` lies.
+__device__ inline std::uint32_t place_of(const Memory& memory, std::uint32_t rows,
+                                         std::uint32_t row, std::uint32_t piece) {
+  return memory.tokens + (piece / 8 * rows + row) * 128 + ((piece % 8) ^ (row % 8)) * 16;
+}
+__device__ inline void store_tokens(std::uint32_t to, uint4 words, bool raises) {
+  constexpr std::uint32_t kRaisePair = 0x5F805F80u;  // 2^64 as BF16
+  if (raises) words = multiply_bf16(words, kRaisePair);
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(words.x), "r"(words.y),
                "r"(words.z), "r"(words.w)
                : "memory");
@@ -88,7 +88,7 @@ __device__ inline void store_tokens(const Memory& memory, std::uint32_t rows, st
 
 // Tokens as they are, by the first `stagers`: several loads go together.
 __device__ inline void stage_words(const DecodeParams& p, const Memory& memory,
-                                   std::uint32_t stagers) {
+                                   std::uint32_t stagers, bool raises) {
   constexpr std::uint32_t kTogether = 4;
   const std::uint32_t pieces = p.layer.w13.units * (kUnit / kPiece);
   const std::uint32_t real = p.layer.hidden / kPiece, all = p.call.tokens * pieces;
@@ -106,56 +106,42 @@ __device__ inline void stage_words(const DecodeParams& p, const Memory& memory,
 #pragma unroll
     for (std::uint32_t i = 0; i < kTogether; ++i) {
       const std::uint32_t at = begin + i * stagers, row = at / pieces, piece = at - row * pieces;
-      if (at < all) store_tokens(memory, p.tile_rows, row, piece, words[i]);
+      if (at < all) store_tokens(place_of(memory, p.tile_rows, row, piece), words[i], raises);
     }
   }
 }
 
-// Some rows of `width` columns into a tile of `rows`, by the first `stagers`. `global`: of a
-// quantiser.
+// Rows of `width` columns into a tile of `tile_rows`, by the first `stagers`: those of a set of
+// bits. `global`: of a quantiser.
 struct Staged {
-  std::uint32_t count, rows, width, stagers;
+  std::uint32_t rows, tile_rows, width, stagers;
   float global;
 };
-// load(row, piece) gives eight columns, while those before are rounded. Zero beyond the width.
+// load(row, piece) gives eight columns. Zero beyond the width.
 template <Quantise kind, class Load>
 __device__ inline void stage_rows(const DecodeParams& p, const Memory& memory, const Staged& what,
                                   const Load& load) {
-  const auto [count, rows, width, stagers, global] = what;
-  const std::uint32_t pieces = (width + kUnit - 1) / kUnit * (kUnit / kPiece);
+  const std::uint32_t pieces = (what.width + kUnit - 1) / kUnit * (kUnit / kPiece);
   // Whole warps stay together: blocks of quantised values span lanes.
-  const std::uint32_t padded = (pieces + 31) / 32 * 32, all = count * padded;
-  const std::uint32_t lane = threadIdx.x % 32;
-  const SharedScale shared = shared_scale(kind, global);
-  struct At {
-    std::uint32_t row, piece;
+  const std::uint32_t segments = (pieces + 31) / 32;
+  std::uint32_t left = what.rows, segment = 0;  // of the first row that is left
+  const auto pass = [&](std::uint32_t count) {
+    for (segment += count; segment >= segments && left != 0; segment -= segments) left &= left - 1;
   };
-  const auto at = [&](std::uint32_t i) -> At {
-    return {i / padded, i - i / padded * padded + lane};
-  };
-  const auto values_at = [&](At where) {
-    return where.piece * kPiece < width ? load(where.row, where.piece) : no_piece();
-  };
-  std::uint32_t i = uniform(stager() - lane);  // of the warp's first lane
-  At here = at(i);
-  Piece values = i < all ? values_at(here) : no_piece();
+  const SharedScale shared = shared_scale(kind, what.global);
+  pass(uniform(stager() / 32));
 #pragma unroll 1
-  while (i < all) {
-    i += stagers;
-    At there{};
-    Piece next = no_piece();
-    if (i < all) {
-      there = at(i);
-      next = values_at(there);
-    }
-    if constexpr (kind != Quantise::none) {
-      const float amax = block_amax(kind, values);
-      if (here.piece * kPiece < width)
-        values = placed_piece<kind>(values, amax, shared, p.layer.activations_in_bf16 != 0);
-    }
-    if (here.piece < pieces) store_tokens(memory, rows, here.row, here.piece, to_bf16(values));
-    here = there;
-    values = next;
+  while (left != 0) {
+    const std::uint32_t row = __ffs(static_cast<int>(left)) - 1;
+    const std::uint32_t piece = segment * 32 + threadIdx.x % 32;
+    const bool is_real = piece * kPiece < what.width;
+    const Piece values = is_real ? load(row, piece) : no_piece();
+    const float amax = kind == Quantise::none ? 0.0f : block_amax(kind, values);
+    uint4 words = placed_words<kind>(values, amax, shared, p.layer.activations_in_bf16 != 0);
+    if (!is_real) words = {0, 0, 0, 0};
+    if (piece < pieces)
+      store_tokens(place_of(memory, what.tile_rows, row, piece), words, memory.raises);
+    pass(what.stagers / 32);
   }
 }
 
@@ -168,13 +154,33 @@ __device__ inline void stage_rows(Quantise kind, const DecodeParams& p, const Me
   });
 }
 
+__device__ inline bool rounds_inputs(const DecodeParams& p) {
+  return p.call.x_is_quantised == 0 && p.layer.quantise != Quantise::none;
+}
+__device__ inline Piece load_input(const DecodeParams& p, std::uint32_t row, std::uint32_t piece) {
+  return load_aligned(p.call.x.data, p.call.x.type, row * p.call.x.stride + piece * kPiece);
+}
+// All tokens, by the first `stagers`. Those that will be rounded are left as they are, or where
+// they are, if they do not fit the tile so.
 __device__ inline void stage_inputs(const DecodeParams& p, const Memory& memory,
                                     std::uint32_t stagers) {
-  const Quantise kind = p.call.x_is_quantised != 0 ? Quantise::none : p.layer.quantise;
-  if (kind == Quantise::none && p.call.x.type == Type::bf16) return stage_words(p, memory, stagers);
-  const Staged what{p.call.tokens, p.tile_rows, p.layer.hidden, stagers, input_scale(p.layer, 0)};
-  stage_rows(kind, p, memory, what, [&](std::uint32_t row, std::uint32_t piece) {
-    return load_aligned(p.call.x.data, p.call.x.type, row * p.call.x.stride + piece * kPiece);
+  const bool rounds = rounds_inputs(p);
+  if (p.call.x.type == Type::bf16 || (rounds && p.call.x.type == Type::f16))
+    return stage_words(p, memory, stagers, memory.raises && !rounds);
+  if (rounds) return;
+  const Staged what{(1u << p.call.tokens) - 1, p.tile_rows, p.layer.hidden, stagers, 1.0f};
+  stage_rows<Quantise::none>(p, memory, what, [&](std::uint32_t row, std::uint32_t piece) {
+    return load_input(p, row, piece);
+  });
+}
+// Then those of them that the block multiplies: `rows`, a bit each.
+__device__ inline void round_inputs(const DecodeParams& p, const Memory& memory, std::uint32_t rows,
+                                    float global) {
+  const Staged what{rows, p.tile_rows, p.layer.hidden, kStagers, global};
+  stage_rows(p.layer.quantise, p, memory, what, [&](std::uint32_t row, std::uint32_t piece) {
+    if (p.call.x.type == Type::f32) return load_input(p, row, piece);
+    const uint4 words = load_shared16(place_of(memory, p.tile_rows, row, piece));
+    return p.call.x.type == Type::bf16 ? from_bf16(words) : from_f16(words);
   });
 }
 
@@ -190,11 +196,11 @@ __device__ inline std::uint32_t hidden_place(std::uint32_t column) {
 __device__ inline void stage_hidden(const DecodeParams& p, const Memory& memory,
                                     std::uint32_t entry) {
   const Tables& tables = memory.tables;
-  sync_some(kStagersMeet, kStagers);  // nobody multiplies the tile before
-  const auto expert = static_cast<std::uint32_t>(tables.expert[entry]);
   const std::uint64_t stride = std::uint64_t{p.layer.w2.units} * kUnit;
-  const Staged what{tables.rows[entry], kDecodeColumns, p.layer.intermediate, kStagers,
+  const auto expert = static_cast<std::uint32_t>(tables.expert[entry]);
+  const Staged what{(1u << tables.rows[entry]) - 1, kDecodeColumns, p.layer.intermediate, kStagers,
                     hidden_scale(p.layer, expert)};
+  sync_some(kStagersMeet, kStagers);  // nobody multiplies the tile before
   const auto load = [&](std::uint32_t row, std::uint32_t piece) {
     const std::uint64_t* at =
         p.hidden + tables.slot(entry, row) * stride + hidden_place(piece * kPiece);

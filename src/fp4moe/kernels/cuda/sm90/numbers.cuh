@@ -56,6 +56,12 @@ __device__ inline void store_number(void* data, Type type, std::uint64_t index, 
     static_cast<std::uint16_t*>(data)[index] = type == Type::bf16 ? to_bf16(x) : to_f16(x);
 }
 
+// The larger of two numbers, NaN if one of them is.
+__device__ inline float larger_or_nan(float a, float b) {
+  float made;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(made) : "f"(a), "f"(b));
+  return made;
+}
 // The larger of magnitudes is the larger of these.
 __device__ inline std::uint32_t magnitude_bits(float x) { return __float_as_uint(x) & 0x7FFFFFFFu; }
 // The maximum of magnitudes as a number: NaN where there was one.
@@ -76,12 +82,11 @@ __device__ inline float rounded_to_e4m3(float x) {
 // is NaN. A step is half of the power of two below a number, but at least 1/2; adding 1.5 * 2^23
 // steps rounds to one.
 __device__ inline float rounded_to_e2m1(float x) {
-  constexpr std::uint32_t kOne = 0x3F800000u,
-                          kTimes = 0x0B400000u;  // 1.5 * 2^22, on a power of two
+  constexpr std::uint32_t kOne = 0x3F800000u;
+  constexpr float kTimes = 1.5f * 4194304.0f;  // of the power: 1.5 * 2^23 steps
   const float size = fminf(fabsf(x), 6.0f);
-  const std::uint32_t power = max(__float_as_uint(size), kOne) & kInfinityBits;
-  const float magic = __uint_as_float(power + kTimes);
-  return copysignf(__fadd_rn(__fadd_rn(size, magic), -magic), x);
+  const float power = __uint_as_float(max(__float_as_uint(size), kOne) & kInfinityBits);
+  return copysignf(__fmaf_rn(power, -kTimes, __fmaf_rn(power, kTimes, size)), x);
 }
 
 }  // namespace fp4moe::kernels::cuda::sm90

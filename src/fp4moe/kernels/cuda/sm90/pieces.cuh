@@ -93,10 +93,12 @@ __device__ inline void store_piece(void* data, Type type, std::uint64_t first, c
 
 // The largest magnitude of a piece, of the lanes that share a block, and of a warp.
 __device__ inline std::uint32_t largest_bits(const Piece& piece) {
-  std::uint32_t largest = 0;
+  float half[kPiece / 2];
 #pragma unroll
-  for (std::uint32_t i = 0; i < kPiece; ++i) largest = max(largest, magnitude_bits(piece.v[i]));
-  return largest;
+  for (std::uint32_t i = 0; i < kPiece / 2; ++i)
+    half[i] = larger_or_nan(fabsf(piece.v[i]), fabsf(piece.v[i + kPiece / 2]));
+  return magnitude_bits(
+      larger_or_nan(larger_or_nan(half[0], half[1]), larger_or_nan(half[2], half[3])));
 }
 // All lanes of a warp call it.
 __device__ inline float block_amax(Quantise kind, const Piece& piece) {
@@ -118,6 +120,21 @@ __device__ inline Piece placed_piece(Piece piece, float amax, SharedScale shared
     for (float& value : piece.v) value = rounded_to_bf16(__fmul_rn(value, shared.factor));
   }
   return piece;
+}
+// The same as words of BF16. An E4M3 scale of E2M1 numbers is a number of BF16, and so are the
+// products.
+template <Quantise kind>
+__device__ inline uint4 placed_words(Piece piece, float amax, SharedScale shared, bool in_bf16) {
+  if constexpr (kind == Quantise::none) return to_bf16(piece);
+  if constexpr (kind != Quantise::nvfp4)
+    return to_bf16(placed_piece<kind>(piece, amax, shared, in_bf16));
+  const BlockScale scale = block_scale(kind, amax, shared);
+#pragma unroll
+  for (float& value : piece.v) value = rounded_to_e2m1(__fmul_rn(value, scale.before));
+  if (!in_bf16) return multiply_bf16(to_bf16(piece), pack_bf16(scale.after, scale.after));
+#pragma unroll
+  for (float& value : piece.v) value = __fmul_rn(__fmul_rn(value, scale.after), shared.factor);
+  return to_bf16(piece);
 }
 __device__ inline Piece placed_piece(const Layer& layer, const Piece& piece, float amax,
                                      float global) {

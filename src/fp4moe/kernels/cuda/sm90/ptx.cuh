@@ -242,6 +242,16 @@ __device__ inline std::uint32_t pack_bf16(float low, float high) {
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(made) : "f"(high), "f"(low));
   return made;
 }
+// Products of pairs.
+__device__ inline std::uint32_t multiply_bf16(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t made;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(made) : "r"(a), "r"(b));
+  return made;
+}
+__device__ inline uint4 multiply_bf16(const uint4& words, std::uint32_t by) {
+  return {multiply_bf16(words.x, by), multiply_bf16(words.y, by), multiply_bf16(words.z, by),
+          multiply_bf16(words.w, by)};
+}
 
 // To about 2 units in the last place.
 __device__ inline float power_of_two(float x) {

@@ -13,11 +13,6 @@
 
 namespace fp4moe::kernels::cuda::sm90 {
 
-__device__ inline std::uint32_t multiply_bf16(std::uint32_t a, std::uint32_t b) {
-  std::uint32_t made;
-  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(made) : "r"(a), "r"(b));
-  return made;
-}
 // One number of a pair in both places: multiplications take it so at no cost.
 __device__ inline std::uint32_t lower_twice(std::uint32_t pair) {
   std::uint32_t made;
