@@ -236,7 +236,7 @@ __device__ void run(const DecodeParams& p, const DecodeParams& given) {
   const std::uint32_t entries = uniform(tables.entries);
   first.count(entries);
   if (rounds) {
-    // Weights are on their way, and nobody waits for the list any more.
+    // Weights are on their way, and nobody waits for the list any more. A token alone is no choice.
     round_inputs(p, memory, p.call.tokens == 1 ? 1 : tokens_of_share(p, tables, first), global);
     sync_some(kStagersMeet, kStagers);
   }
