@@ -1,4 +1,4 @@
-# One line each: fp4moe_room(formats DEPENDS base), fp4moe_program(...), fp4moe_pytest(...).
+# One line each: fp4moe_module(formats DEPENDS base), fp4moe_program(...), fp4moe_pytest(...).
 
 # Warnings, sanitizers and the include root, for every target of ours.
 add_library(fp4moe_options INTERFACE)
@@ -15,17 +15,36 @@ endif()
 # No fused multiply-adds behind our back: formats promise every bit.
 target_compile_options(fp4moe_options INTERFACE -ffp-contract=off)
 
-# A room: src/fp4moe/<name> (its subfolders are separate rooms where they are declared so).
-# Sources become a library fp4moe_<room>; each x_test.cpp becomes the test <room>.x, each
-# x_gpu_test.cpp the test <room>.x_gpu with the label gpu.
-# PRECOMPILE names heavy headers that most of the room's files include, SOURCES files of subfolders.
-# QUICK rooms decide and print: they are built fast rather than to run fast, but for the HOT files,
-# which are optimised a little even where everything is checked (tests would take minutes);
-# TOGETHER compiles several of a room's files at once, but for those APART (they share names).
-#   fp4moe_room(tensor/files DEPENDS tensor)
-function(fp4moe_room path)
-  cmake_parse_arguments(ARG "QUICK;TOGETHER" "" "DEPENDS;LINK;PRECOMPILE;SOURCES;HOT;APART" ${ARGN})
-  string(REPLACE "/" "_" room ${path})
+# One optimization level for a target: -O2, and -O3 where it computes (COMPUTE below).
+add_compile_options($<$<CONFIG:Release>:-O2>)
+
+# The one precompiled header of the library, and the one of the tests: standard headers that most
+# files read, fmt, and GoogleTest. Whatever it holds, each file still names what it uses
+# (clang-tidy reads the files one by one, without it).
+set(fp4moe_precompiled <algorithm> <array> <bit> <charconv> <cstdint> <cstring> <filesystem> <functional>
+    <map> <memory> <optional> <span> <string> <string_view> <utility> <variant> <vector> <fmt/format.h>)
+file(WRITE ${PROJECT_BINARY_DIR}/generated/empty.cpp "")
+function(fp4moe_precompile target)
+  add_library(${target} OBJECT EXCLUDE_FROM_ALL ${PROJECT_BINARY_DIR}/generated/empty.cpp)
+  target_link_libraries(${target} PRIVATE fp4moe_fmt fp4moe_options ${ARGN})
+  target_precompile_headers(${target} PRIVATE ${fp4moe_precompiled})
+endfunction()
+fp4moe_precompile(fp4moe_precompiled Threads::Threads)
+set_target_properties(fp4moe_precompiled PROPERTIES POSITION_INDEPENDENT_CODE ON)
+if(FP4MOE_TESTS)
+  fp4moe_precompile(fp4moe_test_precompiled GTest::gtest)
+  target_precompile_headers(fp4moe_test_precompiled PRIVATE <fstream> <sstream> <gtest/gtest.h>)
+endif()
+
+# A module: src/fp4moe/<path> (its subfolders are separate modules where they are declared so).
+# Sources become a library fp4moe_<module>; all x_test.cpp become one program <module>_test, all
+# x_gpu_test.cpp one <module>_gpu_test with the label gpu. Its files are compiled together, some at
+# a time, so names in unnamed namespaces are unique in a module.
+# COMPUTE: its loops are what a user waits for. SOURCES names files of subfolders.
+#   fp4moe_module(tensor/files DEPENDS tensor)
+function(fp4moe_module path)
+  cmake_parse_arguments(ARG "COMPUTE" "" "DEPENDS;LINK;SOURCES" ${ARGN})
+  string(REPLACE "/" "_" module ${path})
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/fp4moe/${path}/*.cpp)
   list(APPEND sources ${ARG_SOURCES})
   set(tests ${sources})
@@ -35,65 +54,47 @@ function(fp4moe_room path)
   list(TRANSFORM ARG_DEPENDS PREPEND fp4moe_)
 
   if(sources)
-    add_library(fp4moe_${room} ${FP4MOE_ROOM_KIND} ${sources})
-    set_target_properties(fp4moe_${room} PROPERTIES POSITION_INDEPENDENT_CODE ON)
-    target_include_directories(fp4moe_${room} PUBLIC ${PROJECT_SOURCE_DIR}/src)
-    target_link_libraries(fp4moe_${room} PUBLIC ${ARG_DEPENDS} ${ARG_LINK} PRIVATE fp4moe_options)
-    set_property(GLOBAL APPEND PROPERTY FP4MOE_ROOMS fp4moe_${room})
-    if(ARG_QUICK AND CMAKE_BUILD_TYPE STREQUAL "Release")
-      target_compile_options(fp4moe_${room} PRIVATE -O1)
-    endif()
-    if(CMAKE_BUILD_TYPE STREQUAL "Release" OR FP4MOE_SANITIZE)
-      foreach(hot ${ARG_HOT})
-        set_source_files_properties(${PROJECT_SOURCE_DIR}/src/fp4moe/${path}/${hot}.cpp PROPERTIES
-          COMPILE_OPTIONS $<IF:$<CONFIG:Release>,-O3,-O1> SKIP_PRECOMPILE_HEADERS ON)
-      endforeach()
-    endif()
-    if(ARG_TOGETHER AND (CMAKE_BUILD_TYPE STREQUAL "Release" OR FP4MOE_SANITIZE))
-      set_target_properties(fp4moe_${room} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
-      foreach(apart ${ARG_APART})
-        set_source_files_properties(${PROJECT_SOURCE_DIR}/src/fp4moe/${path}/${apart}.cpp PROPERTIES
-          SKIP_UNITY_BUILD_INCLUSION ON)
-      endforeach()
-    endif()
-    if(ARG_PRECOMPILE)
-      target_precompile_headers(fp4moe_${room} PRIVATE ${ARG_PRECOMPILE})
+    add_library(fp4moe_${module} ${FP4MOE_MODULE_KIND} ${sources})
+    set_target_properties(fp4moe_${module} PROPERTIES POSITION_INDEPENDENT_CODE ON
+      UNITY_BUILD ${FP4MOE_UNITY} UNITY_BUILD_BATCH_SIZE 12)
+    target_include_directories(fp4moe_${module} PUBLIC ${PROJECT_SOURCE_DIR}/src)
+    target_link_libraries(fp4moe_${module} PUBLIC ${ARG_DEPENDS} ${ARG_LINK} PRIVATE fp4moe_options)
+    set_property(GLOBAL APPEND PROPERTY FP4MOE_MODULES fp4moe_${module})
+    if(ARG_COMPUTE)
+      target_compile_options(fp4moe_${module} PRIVATE $<$<CONFIG:Release>:-O3>)
+    else()
+      target_precompile_headers(fp4moe_${module} REUSE_FROM fp4moe_precompiled)
     endif()
   else()
-    add_library(fp4moe_${room} INTERFACE)
-    target_include_directories(fp4moe_${room} INTERFACE ${PROJECT_SOURCE_DIR}/src)
-    target_link_libraries(fp4moe_${room} INTERFACE ${ARG_DEPENDS} ${ARG_LINK})
+    add_library(fp4moe_${module} INTERFACE)
+    target_include_directories(fp4moe_${module} INTERFACE ${PROJECT_SOURCE_DIR}/src)
+    target_link_libraries(fp4moe_${module} INTERFACE ${ARG_DEPENDS} ${ARG_LINK})
   endif()
 
-  if(FP4MOE_TESTS)
-    foreach(test ${tests})
-      get_filename_component(stem ${test} NAME_WE)
-      string(REGEX REPLACE "_test$" "" stem ${stem})
-      string(REPLACE "/" "." dotted ${path})
-      string(REGEX MATCH "gpu$" label ${stem})
-      fp4moe_test(${dotted}.${stem} ${test} LINK fp4moe_${room} LABELS ${label})
-    endforeach()
+  if(FP4MOE_TESTS AND tests)
+    set(gpu_tests ${tests})
+    list(FILTER gpu_tests INCLUDE REGEX "_gpu_test\\.cpp$")
+    list(FILTER tests EXCLUDE REGEX "_gpu_test\\.cpp$")
+    string(REPLACE "/" "." dotted ${path})
+    fp4moe_test(${dotted} ${tests} LINK fp4moe_${module})
+    if(gpu_tests)
+      fp4moe_test(${dotted}.gpu ${gpu_tests} LINK fp4moe_${module} LABELS gpu)
+    endif()
   endif()
 endfunction()
 
-# A GoogleTest program, built by the target `tests`.
-function(fp4moe_test name source)
+# A GoogleTest program, built by the target `tests`; each of its tests is one of ctest's,
+# NAME.Suite.Test.
+function(fp4moe_test name)
   cmake_parse_arguments(ARG "" "" "LINK;LABELS" ${ARGN})
   string(REPLACE "." "_" target ${name})
   set(target ${target}_test)
-  add_executable(${target} EXCLUDE_FROM_ALL ${source})
+  add_executable(${target} EXCLUDE_FROM_ALL ${ARG_UNPARSED_ARGUMENTS})
   target_link_libraries(${target} PRIVATE ${ARG_LINK} fp4moe_options GTest::gtest_main)
-  target_compile_definitions(${target} PRIVATE
-    FP4MOE_TESTDATA="${PROJECT_SOURCE_DIR}/testdata")
-  add_test(NAME ${name} COMMAND ${target})
-  set(environment "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tools/lsan.supp:print_suppressions=0")
-  # When a program ends, the search for leaks walks through all addresses that a 64-bit Arm has, which
-  # takes four seconds. There the tests of whole programs search, which call all rooms.
-  if(FP4MOE_SANITIZE MATCHES "address" AND CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64" AND
-     NOT name MATCHES "^(capi|runtime|cli)\\.")
-    list(APPEND environment "ASAN_OPTIONS=detect_leaks=0")
-  endif()
-  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 600 ENVIRONMENT "${environment}")
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
+  target_compile_definitions(${target} PRIVATE FP4MOE_TESTDATA="${PROJECT_SOURCE_DIR}/testdata")
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${FP4MOE_UNITY} UNITY_BUILD_BATCH_SIZE 8)
   add_dependencies(tests ${target})
 endfunction()
 

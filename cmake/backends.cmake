@@ -1,4 +1,4 @@
-# A folder under src/fp4moe/backends is a family of backends: its sources join the room, and its
+# A folder under src/fp4moe/backends is a family of backends: its sources join the module, and its
 # functions backends() and, where there is a layout.cpp, layouts() join the generated lists of
 # families. Nothing else names a family.
 set(folder ${PROJECT_SOURCE_DIR}/src/fp4moe/backends)
@@ -19,4 +19,4 @@ endfunction()
 fp4moe_families(backend "std::span<const oracle::Backend>" backend_entries declarations)
 fp4moe_families(layout "std::vector<layout::Layout>" layout_entries declarations)
 configure_file(${folder}/families.hpp.in generated/fp4moe/backends/families.hpp @ONLY)
-fp4moe_room(backends QUICK TOGETHER DEPENDS oracle layout SOURCES ${family_sources} APART policies)
+fp4moe_module(backends DEPENDS oracle layout SOURCES ${family_sources})

@@ -24,7 +24,7 @@ elseif(FP4MOE_CUDA)
   endif()
 endif()
 
-set(cuda_room ${PROJECT_SOURCE_DIR}/src/fp4moe/kernels/cuda)
+set(cuda_folder ${PROJECT_SOURCE_DIR}/src/fp4moe/kernels/cuda)
 set(cuda_generated ${PROJECT_BINARY_DIR}/generated/cubins)
 set(nvcc_flags -std=c++20 -O3 -gencode=arch=compute_90a,code=sm_90a -cubin -lineinfo
     --expt-relaxed-constexpr -Werror all-warnings -I ${PROJECT_SOURCE_DIR}/src)
@@ -47,7 +47,7 @@ function(fp4moe_cubin source result)
   set(${result} ${cubin} PARENT_SCOPE)
 endfunction()
 
-# An object library with the cubins of some sources and the function, in the room's namespace, that
+# An object library with the cubins of some sources and the function, in the module's namespace, that
 # lists them.
 #   fp4moe_cubins(fp4moe_cubins FUNCTION cubins SOURCES a.cu b.cu)
 function(fp4moe_cubins target)
@@ -61,7 +61,7 @@ function(fp4moe_cubins target)
     list(APPEND cubin_paths ${cubin})
     set(symbol fp4moe_cubin_${cubin_stem})
     set(object ${cuda_generated}/${cubin_stem}.S)
-    configure_file(${cuda_room}/cubin.S.in ${object} @ONLY)
+    configure_file(${cuda_folder}/cubin.S.in ${object} @ONLY)
     set_source_files_properties(${object} PROPERTIES OBJECT_DEPENDS ${cubin})
     list(APPEND objects ${object})
     string(APPEND declarations "extern const std::byte ${symbol}[];\n"
@@ -69,7 +69,7 @@ function(fp4moe_cubins target)
     string(APPEND rows "      {\"${cubin_stem}\", {${symbol}, ${symbol}_size}},\n")
   endforeach()
   list(LENGTH objects count)
-  configure_file(${cuda_room}/cubins.cpp.in ${cuda_generated}/${target}.cpp @ONLY)
+  configure_file(${cuda_folder}/cubins.cpp.in ${cuda_generated}/${target}.cpp @ONLY)
   add_library(${target} OBJECT ${objects} ${cuda_generated}/${target}.cpp)
   set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON)
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/src)
@@ -78,25 +78,24 @@ function(fp4moe_cubins target)
   add_dependencies(${target} ${target}_files)  # else Make would compile them twice
 endfunction()
 
-fp4moe_room(kernels/cuda QUICK DEPENDS platform LINK ${CMAKE_DL_LIBS})
+fp4moe_module(kernels/cuda DEPENDS platform LINK ${CMAKE_DL_LIBS})
 if(FP4MOE_TESTS)
   # Stands in for libcuda.so.1.
   add_library(fp4moe_fake_driver MODULE EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/tests/cuda/fake_driver.cpp)
   target_include_directories(fp4moe_fake_driver PRIVATE ${PROJECT_SOURCE_DIR}/src)
   target_link_libraries(fp4moe_fake_driver PRIVATE fp4moe_options)
-  target_include_directories(kernels_cuda_driver_test PRIVATE ${PROJECT_SOURCE_DIR}/tests)
-  target_compile_definitions(kernels_cuda_driver_test PRIVATE
+  target_compile_definitions(kernels_cuda_test PRIVATE
     FP4MOE_FAKE_DRIVER="$<TARGET_FILE:fp4moe_fake_driver>")
-  add_dependencies(kernels_cuda_driver_test fp4moe_fake_driver)
+  add_dependencies(kernels_cuda_test fp4moe_fake_driver)
 endif()
 
 add_custom_target(cubins COMMENT "cubins: all in ${PROJECT_BINARY_DIR}/cubins")
 if(FP4MOE_HAS_CUDA)
   enable_language(ASM)
   file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/cubins)  # Make, unlike Ninja, does not
-  set_source_files_properties(${cuda_room}/no_cubins.cpp PROPERTIES HEADER_FILE_ONLY ON)
-  file(GLOB cuda_sources CONFIGURE_DEPENDS ${cuda_room}/sm90/*.cu)
+  set_source_files_properties(${cuda_folder}/no_cubins.cpp PROPERTIES HEADER_FILE_ONLY ON)
+  file(GLOB cuda_sources CONFIGURE_DEPENDS ${cuda_folder}/sm90/*.cu)
   fp4moe_cubins(fp4moe_cubins FUNCTION cubins SOURCES ${cuda_sources})
   target_sources(fp4moe_kernels_cuda PRIVATE $<TARGET_OBJECTS:fp4moe_cubins>)
-  set_property(GLOBAL APPEND PROPERTY FP4MOE_ROOMS fp4moe_cubins)
+  set_property(GLOBAL APPEND PROPERTY FP4MOE_MODULES fp4moe_cubins)
 endif()

@@ -14,12 +14,8 @@ else()
   set_source_files_properties(${cuda_engine}/nvtx_ranges.cpp PROPERTIES HEADER_FILE_ONLY ON)
 endif()
 
-fp4moe_room(moe/cuda QUICK TOGETHER DEPENDS moe/reference kernels/cuda)
+fp4moe_module(moe/cuda DEPENDS moe/reference kernels/cuda)
 if(FP4MOE_TESTS)  # with a library that stands in for the driver
-  foreach(test moe_cuda_device_layer_test moe_cuda_device_session_test)
-    target_include_directories(${test} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
-    target_compile_definitions(${test} PRIVATE
-      FP4MOE_FAKE_DRIVER="$<TARGET_FILE:fp4moe_fake_driver>")
-    add_dependencies(${test} fp4moe_fake_driver)
-  endforeach()
+  target_compile_definitions(moe_cuda_test PRIVATE FP4MOE_FAKE_DRIVER="$<TARGET_FILE:fp4moe_fake_driver>")
+  add_dependencies(moe_cuda_test fp4moe_fake_driver)
 endif()

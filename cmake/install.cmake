@@ -1,12 +1,12 @@
-# For users: the rooms' objects and headers as libfp4moe.a for C++, and as libfp4moe.so behind one header
+# For users: the modules' objects and headers as libfp4moe.a for C++, and as libfp4moe.so behind one header
 # for C; a CMake package with components cxx and c, and a .pc file for each.
 include(CMakePackageConfigHelpers)
 
-get_property(rooms GLOBAL PROPERTY FP4MOE_ROOMS)
-list(REMOVE_ITEM rooms fp4moe_cli)
+get_property(modules GLOBAL PROPERTY FP4MOE_MODULES)
+list(REMOVE_ITEM modules fp4moe_cli)
 set(objects)
-foreach(room ${rooms})
-  list(APPEND objects $<TARGET_OBJECTS:${room}>)
+foreach(module ${modules})
+  list(APPEND objects $<TARGET_OBJECTS:${module}>)
 endforeach()
 
 add_library(fp4moe STATIC ${objects})

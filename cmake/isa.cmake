@@ -21,7 +21,7 @@ function(fp4moe_isa isa)
   endif()
   target_compile_options(fp4moe_isa_${isa} PRIVATE ${ARG_FLAGS} ${level} -fno-exceptions -fno-rtti)
   target_sources(fp4moe_kernels_cpu PRIVATE $<TARGET_OBJECTS:fp4moe_isa_${isa}>)
-  set_property(GLOBAL APPEND PROPERTY FP4MOE_ROOMS fp4moe_isa_${isa})
+  set_property(GLOBAL APPEND PROPERTY FP4MOE_MODULES fp4moe_isa_${isa})
   if(FP4MOE_TESTS AND Python3_Interpreter_FOUND)
     add_test(NAME tools.isa_objects.${isa}
              COMMAND Python3::Interpreter ${PROJECT_SOURCE_DIR}/tools/check_isa_objects.py
@@ -52,7 +52,7 @@ fp4moe_isa(avx512_vnni ${avx512} -mavx512vbmi -mavx512vnni)
 fp4moe_isa(avx512_bf16 ${avx512} -mavx512vbmi -mavx512vnni -mavx512bf16)
 fp4moe_isa(amx ${avx512} -mavx512vbmi -mavx512vnni -mavx512bf16 -mamx-tile -mamx-int8 -mamx-bf16)
 
-# The check itself must be able to fail: an ordinary room is full of weak symbols.
+# The check itself must be able to fail: an ordinary module is full of weak symbols.
 if(FP4MOE_TESTS AND Python3_Interpreter_FOUND)
   add_test(NAME tools.isa_objects.finds_faults
            COMMAND Python3::Interpreter ${PROJECT_SOURCE_DIR}/tools/check_isa_objects.py

@@ -1,4 +1,4 @@
-# The Python package's compiled part, fp4moe._core: all rooms inside one module that shows nothing but
+# The Python package's compiled part, fp4moe._core: all modules inside one library that shows nothing but
 # its entry point and needs nothing beside the C++ runtime. pyproject.toml builds and installs it.
 if(NOT FP4MOE_PYTHON)
   return()

@@ -1,8 +1,8 @@
-# FP4MOE_SANITIZE=address,undefined instruments everything, ours and the tests'. Rooms are then shared
+# FP4MOE_SANITIZE=address,undefined instruments everything, ours and the tests'. Modules are then shared
 # libraries with line numbers alone: a hundred test programs, each with all of it inside, fill a disk.
-set(FP4MOE_ROOM_KIND STATIC)
+set(FP4MOE_MODULE_KIND STATIC)
 if(FP4MOE_SANITIZE)
-  set(FP4MOE_ROOM_KIND SHARED)
+  set(FP4MOE_MODULE_KIND SHARED)
   add_compile_options(-fsanitize=${FP4MOE_SANITIZE} -fno-omit-frame-pointer -g1)
   add_link_options(-fsanitize=${FP4MOE_SANITIZE})
   if(FP4MOE_SANITIZE MATCHES "undefined")

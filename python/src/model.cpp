@@ -12,7 +12,7 @@
 namespace fp4moe::python {
 
 nb::object to_python(const Json& json) {
-  const std::string text = json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  const std::string text = json.dump();
   return nb::module_::import_("json").attr("loads")(text);
 }
 

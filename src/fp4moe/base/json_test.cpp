@@ -116,21 +116,20 @@ TEST_F(JsonFile, IsRefusedWhenAbsentOrAFolder) {
 }
 
 // Walks without building, as the readers of large headers do.
-struct KeyCounter {
+struct KeyCounter final : JsonEvents {
   std::size_t keys = 0, errors = 0;
-  bool null() { return true; }
-  bool boolean(bool) { return true; }
-  bool number_integer(std::int64_t) { return true; }
-  bool number_unsigned(std::uint64_t) { return true; }
-  bool number_float(double, const std::string&) { return true; }
-  bool string(std::string&) { return true; }
-  bool binary(nlohmann::json::binary_t&) { return true; }
-  bool start_object(std::size_t) { return true; }
-  bool start_array(std::size_t) { return true; }
-  bool end_object() { return true; }
-  bool end_array() { return true; }
-  bool key(std::string&) { return ++keys < 3; }
-  bool parse_error(std::size_t, const std::string&, const nlohmann::json::exception&) {
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(std::int64_t) override { return true; }
+  bool number_unsigned(std::uint64_t) override { return true; }
+  bool number_float(double, const std::string&) override { return true; }
+  bool string(std::string&) override { return true; }
+  bool start_object() override { return true; }
+  bool start_array() override { return true; }
+  bool end_object() override { return true; }
+  bool end_array() override { return true; }
+  bool key(std::string&) override { return ++keys < 3; }
+  bool parse_error(std::size_t, const std::string&) override {
     ++errors;
     return false;
   }

@@ -7,6 +7,52 @@
 
 namespace fp4moe {
 
+Error::Error() = default;
+Error::Error(ErrorCode why, std::string_view stable_id, std::string_view sentence)
+    : code(why), id(stable_id), message(sentence) {}
+Error::Error(const Error& other) = default;
+Error::Error(Error&& other) noexcept = default;
+Error& Error::operator=(const Error& other) = default;
+Error& Error::operator=(Error&& other) noexcept = default;
+Error::~Error() = default;
+
+Error&& Error::in(std::string_view file) && {
+  path = file;
+  return std::move(*this);
+}
+
+Error&& Error::at(std::string_view name) && {
+  tensor = name;
+  return std::move(*this);
+}
+
+Error&& Error::expects(std::string_view requirement, std::string_view fact) && {
+  expected = requirement;
+  found = fact;
+  return std::move(*this);
+}
+
+Error&& Error::try_this(std::string_view what) && {
+  remedy = what;
+  return std::move(*this);
+}
+
+Error error(ErrorCode code, std::string_view id, std::string_view message) {
+  return {code, id, message};
+}
+
+Error invalid(std::string_view id, std::string_view message) {
+  return {ErrorCode::invalid_input, id, message};
+}
+
+Error usage(std::string_view id, std::string_view message) {
+  return {ErrorCode::usage, id, message};
+}
+
+ErrorPointer::ErrorPointer(Error&& why) : why_(new Error(std::move(why))) {}
+Error* ErrorPointer::copy(const Error& why) { return new Error(why); }
+void ErrorPointer::destroy() noexcept { delete why_; }
+
 std::string text(const Error& why) {
   std::string line = why.id;
   const auto add = [&line](std::string_view lead, std::string_view part) {

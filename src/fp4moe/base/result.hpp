@@ -1,10 +1,10 @@
 // A value, or why there is none. Functions that can fail return Result<T>; nothing throws.
 #pragma once
 #include <cassert>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
-#include <variant>
 
 namespace fp4moe {
 
@@ -32,34 +32,25 @@ struct Error {
   std::string found{};     // the fact
   std::string remedy{};    // what to do next
 
-  Error&& in(std::string_view file) && {
-    path = file;
-    return std::move(*this);
-  }
-  Error&& at(std::string_view name) && {
-    tensor = name;
-    return std::move(*this);
-  }
-  Error&& expects(std::string_view requirement, std::string_view fact) && {
-    expected = requirement;
-    found = fact;
-    return std::move(*this);
-  }
-  Error&& try_this(std::string_view what) && {
-    remedy = what;
-    return std::move(*this);
-  }
+  // Defined in result.cpp, as everything here that is not a line: each function that can fail has
+  // some of it, and seven strings made and destroyed in place are most of such a function.
+  Error();
+  Error(ErrorCode code, std::string_view id, std::string_view message);
+  Error(const Error& other);
+  Error(Error&& other) noexcept;
+  Error& operator=(const Error& other);
+  Error& operator=(Error&& other) noexcept;
+  ~Error();
+
+  Error&& in(std::string_view file) &&;
+  Error&& at(std::string_view name) &&;
+  Error&& expects(std::string_view requirement, std::string_view fact) &&;
+  Error&& try_this(std::string_view what) &&;
 };
 
-inline Error error(ErrorCode code, std::string_view id, std::string_view message) {
-  return {.code = code, .id = std::string(id), .message = std::string(message)};
-}
-inline Error invalid(std::string_view id, std::string_view message) {
-  return error(ErrorCode::invalid_input, id, message);
-}
-inline Error usage(std::string_view id, std::string_view message) {
-  return error(ErrorCode::usage, id, message);
-}
+Error error(ErrorCode code, std::string_view id, std::string_view message);
+Error invalid(std::string_view id, std::string_view message);
+Error usage(std::string_view id, std::string_view message);
 
 // One line for people: "safetensors.overlap: model.safetensors: tensor "a": ... ; expected ...,
 // found ...".
@@ -68,34 +59,58 @@ std::string text(const Error& why);
 // An Error from errno: full disks, quotas and memory become ErrorCode::exhausted, the rest failed.
 Error system_error(std::string_view id, std::string_view action, int errno_value);
 
+// An Error on the heap, or none: what a Result carries, in the size of a pointer.
+class ErrorPointer {
+ public:
+  ErrorPointer() = default;
+  explicit ErrorPointer(Error&& why);
+  ErrorPointer(const ErrorPointer& other) : why_(other.why_ ? copy(*other.why_) : nullptr) {}
+  ErrorPointer(ErrorPointer&& other) noexcept : why_(std::exchange(other.why_, nullptr)) {}
+  ErrorPointer& operator=(ErrorPointer other) noexcept {
+    std::swap(why_, other.why_);
+    return *this;
+  }
+  ~ErrorPointer() {
+    if (why_ != nullptr) destroy();
+  }
+  const Error& operator*() const { return *why_; }
+
+ private:
+  static Error* copy(const Error& why);
+  void destroy() noexcept;
+
+  Error* why_ = nullptr;
+};
+
 template <class T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}
-  Result(Error why) : state_(std::in_place_index<1>, std::move(why)) {}
+  Result(T value) : value_(std::move(value)) {}
+  Result(Error why) : why_(std::move(why)) {}
 
-  explicit operator bool() const { return state_.index() == 0; }
+  explicit operator bool() const { return value_.has_value(); }
   T& operator*() & {
     assert(*this);
-    return *std::get_if<0>(&state_);
+    return *value_;
   }
   const T& operator*() const& {
     assert(*this);
-    return *std::get_if<0>(&state_);
+    return *value_;
   }
   T&& operator*() && {
     assert(*this);
-    return std::move(*std::get_if<0>(&state_));
+    return *std::move(value_);
   }
   T* operator->() { return &**this; }
   const T* operator->() const { return &**this; }
   const Error& why() const {
     assert(!*this);
-    return *std::get_if<1>(&state_);
+    return *why_;
   }
 
  private:
-  std::variant<T, Error> state_;
+  std::optional<T> value_{};
+  ErrorPointer why_{};
 };
 
 // The value of a function that only does something.

@@ -35,8 +35,7 @@ Result<SeriesKey> key_of(const Json& row) {
     const auto found = row.find(kParts[i]);
     if (found == row.end() || !(found->is_string() || found->is_number_integer()))
       return not_a_layer(kParts[i], "a word or a whole number");
-    key[i] = found->is_string() ? found->get<std::string>()
-                                : fmt::format("{}", found->get<std::int64_t>());
+    key[i] = found->is_string() ? found->string() : fmt::format("{}", found->get<std::int64_t>());
   }
   return key;
 }

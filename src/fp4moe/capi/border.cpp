@@ -117,8 +117,7 @@ void remove_object(const void* handle, std::size_t kind) noexcept {
 fp4moe_status fail(const Error& why) noexcept {
   LastError& words = last_error();
   try {
-    LastError made{text(why), why.id,
-                   to_json(why).dump(-1, ' ', false, Json::error_handler_t::replace)};
+    LastError made{text(why), why.id, to_json(why).dump()};
     words = std::move(made);
   } catch (...) {
     words.is_exhausted = true;
@@ -189,9 +188,7 @@ Result<Done> give(const std::string& text, char** to) {
   return Done{};
 }
 
-Result<Done> give(const Json& json, char** to) {
-  return give(json.dump(2, ' ', false, Json::error_handler_t::replace), to);
-}
+Result<Done> give(const Json& json, char** to) { return give(json.dump(2), to); }
 
 Result<std::string> require_text(const char* text, std::string_view what) {
   if (text == nullptr) return null_argument(what);

@@ -50,13 +50,13 @@ constexpr RequestKey kRequestKeys[] = {
 
 Error wrong_value(std::string_view key, std::string_view expected, const Json& value) {
   return usage("request.value", fmt::format("\"{}\" of the request cannot be so", key))
-      .expects(expected, printable(value.dump(-1, ' ', false, Json::error_handler_t::replace)));
+      .expects(expected, printable(value.dump()));
 }
 
 Result<Done> set_scalar(const RequestKey& key, const Json& value, QuestionOptions& options) {
   if (key.text != nullptr) {
     if (!value.is_string()) return wrong_value(key.name, "a text", value);
-    options.*key.text = value.get_ref<const std::string&>();
+    options.*key.text = value.string();
   } else if (key.count != nullptr) {
     if (!value.is_number_unsigned() || value.get<std::uint64_t>() == 0 ||
         value.get<std::uint64_t>() > kLargestSplit)
@@ -73,7 +73,7 @@ Result<Done> set_libraries(const Json& value, QuestionOptions& options) {
   if (!value.is_array()) return wrong_value("lib", "an array of names", value);
   for (const Json& name : value) {
     if (!name.is_string()) return wrong_value("lib", "an array of names", value);
-    options.libraries.push_back(name.get_ref<const std::string&>());
+    options.libraries.push_back(name.string());
   }
   return Done{};
 }
@@ -82,7 +82,7 @@ Result<Done> set_variables(const Json& value, QuestionOptions& options) {
   if (!value.is_object()) return wrong_value("env", "an object of texts", value);
   for (const auto& [name, text] : value.items()) {
     if (!text.is_string()) return wrong_value("env", "an object of texts", value);
-    options.variables.push_back(fmt::format("{}={}", name, text.get_ref<const std::string&>()));
+    options.variables.push_back(fmt::format("{}={}", name, text.string()));
   }
   return Done{};
 }

@@ -128,7 +128,7 @@ TEST(QuantizeCommand, TakesRulesAndInputScalesByName) {
   EXPECT_EQ(mxfp4.status, 0) << mxfp4.err;
   EXPECT_EQ(mxfp4.json()["rule"], "mxfp4.ceil6.rne");
   EXPECT_EQ(mxfp4.json()["to"], "gpt-oss");
-  EXPECT_GT(mxfp4.json()["errors"]["gate"]["rms_relative"], 0.05);
+  EXPECT_GT(mxfp4.json()["errors"]["gate"]["rms_relative"].get<double>(), 0.05);
   EXPECT_EQ(nvfp4.status, 0) << nvfp4.err;
   EXPECT_EQ(nvfp4.json()["to"], "modelopt");
   EXPECT_EQ(run("x", {"--rule", "guess"}).json()["error"]["id"], "quantize.rule");

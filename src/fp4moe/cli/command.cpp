@@ -109,7 +109,7 @@ int written(std::ostream& out, std::ostream& err, int status) {
 void Io::print(const Json& report) const {
   Json whole{{"schema_version", 1}};
   whole.update(report);
-  out << whole.dump(2, ' ', false, Json::error_handler_t::replace) << "\n";
+  out << whole.dump(2) << "\n";
 }
 
 Result<Json> option_facts(std::string_view name) {

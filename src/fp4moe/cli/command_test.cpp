@@ -67,8 +67,8 @@ TEST(CommandLine, ReportsAnErrorOnceForPeopleAndOnceAsJson) {
   ASSERT_TRUE(report) << outcome.out;
   EXPECT_EQ((*report)["schema_version"], 1);
   EXPECT_EQ((*report)["error"]["code"], outcome.status);
-  EXPECT_FALSE((*report)["error"]["id"].get<std::string>().empty());
-  EXPECT_NE(outcome.err.find((*report)["error"]["id"].get<std::string>()), std::string::npos);
+  EXPECT_FALSE((*report)["error"]["id"].string().empty());
+  EXPECT_NE(outcome.err.find((*report)["error"]["id"].string()), std::string::npos);
 }
 
 TEST(CommandLine, FailsWhenItsOutputCannotBeWritten) {
@@ -99,7 +99,7 @@ TEST(CommandLine, TellsTheOptionsOfEveryCommand) {
     ASSERT_TRUE(facts) << command.name;
     const std::string help = run({command.name.data(), "--help"}).out;
     for (const Json& option : (*facts)["options"])
-      EXPECT_NE(help.find(option["name"].get<std::string>()), std::string::npos)
+      EXPECT_NE(help.find(option["name"].string()), std::string::npos)
           << command.name << " " << option.dump();
   }
   const Result<Json> convert = option_facts("convert");

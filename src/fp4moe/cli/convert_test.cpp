@@ -59,7 +59,7 @@ TEST_F(ConvertCommand, ConvertsForThisMachineByDefault) {
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   const Json json = *parse_json(outcome.out);
   EXPECT_EQ(json["schema_version"], 1);
-  EXPECT_FALSE(json["backend"].get<std::string>().empty());
+  EXPECT_FALSE(json["backend"].string().empty());
   EXPECT_EQ(json["layers"].size(), 1u);
   EXPECT_TRUE(json["losses"].empty());
   const Outcome verified = run({"verify", out_, "--deep", "--json"});

@@ -231,7 +231,7 @@ TEST(Doctor, TellsProgramsTheSame) {
   EXPECT_EQ(object->at("automatic_device").at("platform"), "cpu");
   EXPECT_EQ(object->at("libraries").at(0).at("name"), "aiter");
   EXPECT_EQ(object->at("kernels").at(0).at("candidates").at(0).at("used").type(),
-            Json::value_t::boolean);
+            Json::Type::boolean);
   EXPECT_EQ(object->at("environment").at(0).at("variable"), "FP4MOE_BAD");
   EXPECT_FALSE(object->contains("problem"));
 

@@ -207,10 +207,8 @@ Result<int> explain_difference(const Options& options, const Io& io, const Recor
                         there, width, short_choice(theirs.selection));
   if (changes.empty()) io.out << "\nEvery backend gets the same answer.\n";
   for (const Json& change : changes)
-    io.out << fmt::format("\n{}\n  {:<{}}  {}\n  {:<{}}  {}\n",
-                          change["backend"].get_ref<const std::string&>(), here, width,
-                          change["here"].get_ref<const std::string&>(), there, width,
-                          change["there"].get_ref<const std::string&>());
+    io.out << fmt::format("\n{}\n  {:<{}}  {}\n  {:<{}}  {}\n", change["backend"].string(), here,
+                          width, change["here"].string(), there, width, change["there"].string());
   return status_of(mine.selection);
 }
 

@@ -66,12 +66,12 @@ TEST(Explain, JsonHoldsTheWholeRecord) {
   EXPECT_EQ(record["evaluated"].size(), 4u);
   EXPECT_EQ(record["evaluated"][0]["refusals"][0]["code"], "capability");
   EXPECT_EQ(record["evaluated"][0]["refusals"][0]["requirement"], "needs capability 10.x");
-  EXPECT_TRUE(has(record["evaluated"][0]["refusals"][0]["remedy"].get<std::string>(),
+  EXPECT_TRUE(has(record["evaluated"][0]["refusals"][0]["remedy"].string(),
                   "TRITON, FLASHINFER_CUTLASS_MXFP4_BF16"));
   for (const Json& kernel : record["candidates"])
     for (const Json& refusal : kernel["refusals"])
       for (const char* part : {"requirement", "fact", "remedy"})
-        EXPECT_FALSE(refusal[part].get<std::string>().empty()) << kernel["experts"] << part;
+        EXPECT_FALSE(refusal[part].string().empty()) << kernel["experts"] << part;
   EXPECT_EQ(record["consequences"]["quant_config"]["scheme"], "mxfp4_w4a16");
   EXPECT_EQ(record["consequences"]["kernel"]["prepare_finalize"],
             "MoEPrepareAndFinalizeNoDPEPMonolithic");

@@ -31,7 +31,7 @@ TEST(Layouts, ListsEveryGeneration) {
     EXPECT_TRUE(has(listed.out, std::string(layout.id)));
     EXPECT_TRUE(has(listed.out, std::string(layout.generation)));
   }
-  EXPECT_EQ(Json::parse(run({"layouts", "--json"}).out)["layouts"].size(),
+  EXPECT_EQ(parse_json(run({"layouts", "--json"}).out)->at("layouts").size(),
             backends::layouts().size());
 }
 

@@ -74,7 +74,7 @@ TEST_F(MergeCommand, RefusalsNameTheirReason) {
     EXPECT_NE(outcome.status, 0);
     EXPECT_FALSE(fs::exists(out_));
     const Result<Json> json = parse_json(outcome.out);
-    return json ? (*json)["error"]["id"].get<std::string>() : outcome.out + outcome.err;
+    return json ? (*json)["error"]["id"].string() : outcome.out + outcome.err;
   };
   EXPECT_EQ(id({}), "merge.out");
   EXPECT_EQ(id({"-o", out_, "--rule", "never"}), "merge.rule");

@@ -344,7 +344,7 @@ TEST(ConvertFolder, RefusesWhatCannotBe) {
   make_checkpoint(folder / "source", WeightFormat::mxfp4, {.intermediate = 160});
   const auto refuse = [&](const Recipe& recipe, const ConvertOptions& options = {}) {
     const auto made = convert(folder / "source", folder / "out", recipe, {.options = options});
-    return made ? Error{.id = "ok"} : made.why();
+    return made ? usage("ok", "") : made.why();
   };
   EXPECT_EQ(refuse(recipe_of("marlin.nvfp4")).id, "layout.format");
   const Error size = refuse(recipe_of("flashinfer_trtllm.mxfp4"));

@@ -19,9 +19,7 @@ std::string journal_path(const std::string& staging) {
   return fmt::format("{}/{}", staging, kJournalName);
 }
 
-std::string shown(const Json& json) {
-  return printable(json.dump(-1, ' ', false, Json::error_handler_t::replace));
-}
+std::string shown(const Json& json) { return printable(json.dump()); }
 
 // The first thing that differs, with both sides.
 Result<Done> compare(const Json& found, const Json& wanted, const std::string& path) {
@@ -108,7 +106,7 @@ Result<Done> Journal::add(const std::string& staging, FileRecord file, const Lay
   for (const LayerRecord& each : layers_) layers.push_back(to_json(each));
   const Json json{
       {"identity", identity_}, {"files", std::move(files)}, {"layers", std::move(layers)}};
-  const std::string dumped = json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  const std::string dumped = json.dump();
   return tensor::write_file(journal_path(staging),
                             std::as_bytes(std::span(dumped.data(), dumped.size())));
 }

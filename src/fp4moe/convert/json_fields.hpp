@@ -31,7 +31,7 @@ class Fields {
   }
   std::string string(const char* key) const {
     const Json& value = get(key, [](const Json& json) { return json.is_string(); });
-    return value.is_string() ? value.get<std::string>() : std::string();
+    return value.is_string() ? value.string() : std::string();
   }
   std::uint64_t number(const char* key) const {
     const Json& value = get(key, [](const Json& json) { return json.is_number_unsigned(); });

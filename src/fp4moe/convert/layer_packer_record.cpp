@@ -50,9 +50,9 @@ Result<Done> LayerPacker::restore(const Json& record) {
       record["experts"].size() != facts_.size())
     return broken;
   const auto float_of = [](const Json& value) -> std::optional<float> {
-    if (!value.is_string() || value.get_ref<const std::string&>().size() != 8) return std::nullopt;
+    if (!value.is_string() || value.string().size() != 8) return std::nullopt;
     std::uint32_t bits = 0;
-    for (const char digit : value.get_ref<const std::string&>()) {
+    for (const char digit : value.string()) {
       const std::size_t at = std::string_view("0123456789abcdef").find(digit);
       if (at == std::string_view::npos) return std::nullopt;
       bits = bits << 4 | static_cast<std::uint32_t>(at);

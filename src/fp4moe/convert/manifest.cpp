@@ -80,7 +80,7 @@ LayerRecord layer_from(const Fields& fields) {
   layer.content = fields.digest("content_xxh3_128");
   for (const Json& loss : fields.array("losses")) {
     if (loss.is_string())
-      layer.losses.push_back(loss.get<std::string>());
+      layer.losses.push_back(loss.string());
     else
       fields.fail("losses", "sentences");
   }
@@ -135,9 +135,7 @@ Json body_of(const Manifest& manifest) {
           {"companions", std::move(companions)}};
 }
 
-std::string dumped(const Json& json) {
-  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
-}
+std::string dumped(const Json& json) { return json.dump(1) + "\n"; }
 
 Manifest manifest_from(const Fields& fields) {
   Manifest manifest{.layout = fields.string("layout"),

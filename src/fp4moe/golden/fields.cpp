@@ -70,7 +70,7 @@ Result<std::string> string_field(const Json& object, std::string_view key) {
   const Result<const Json*> value = field(object, key);
   if (!value) return value.why();
   if (!(*value)->is_string()) return malformed(key, "a string", (*value)->type_name());
-  return (*value)->get_ref<const std::string&>();
+  return (*value)->string();
 }
 
 Result<std::uint64_t> number_field(const Json& object, std::string_view key, std::uint64_t most) {

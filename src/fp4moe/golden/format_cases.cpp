@@ -70,7 +70,7 @@ bool same_value(float a, float b) {
 
 Result<float> table_entry(const Json& value) {
   if (!value.is_string()) return malformed("table entry", "a string", value.type_name());
-  const auto& digits = value.get_ref<const std::string&>();
+  const auto& digits = value.string();
   if (digits == "nan") return formats::float_from_bits(formats::kFloatNanBits);
   return float_from_hex(digits);
 }

@@ -29,8 +29,7 @@ std::string case_name(const Section& section, const Json& item, std::size_t inde
   const auto append = [&](std::string_view key) {
     if (!item.is_object()) return;
     const auto found = item.find(key);
-    if (found != item.end() && found->is_string())
-      name += " " + found->get_ref<const std::string&>();
+    if (found != item.end() && found->is_string()) name += " " + found->string();
   };
   if (!section.id_key.empty()) {
     append(section.id_key);

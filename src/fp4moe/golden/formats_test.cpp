@@ -40,7 +40,7 @@ TEST(GoldenFormats, EveryCaseOfTheCheckedInFileAgrees) {
 
 // Changes one hexadecimal digit of a string field.
 void flip_digit(Json& text, std::size_t at) {
-  auto& digits = text.get_ref<std::string&>();
+  auto& digits = text.string();
   digits.at(at) = digits.at(at) == '1' ? '2' : '1';
 }
 
@@ -60,7 +60,7 @@ TEST(GoldenFormats, OneChangedDigitOfAnyExpectedValueIsAFailure) {
     }
   for (std::size_t i = 0; i < good["encode"].size(); ++i) {
     Json bad = good;
-    flip_digit(bad["encode"][i]["codes"], bad["encode"][i]["codes"].get<std::string>().size() - 1);
+    flip_digit(bad["encode"][i]["codes"], bad["encode"][i]["codes"].string().size() - 1);
     expect_one_failure(bad, "encode");
   }
   for (const std::size_t i : {0u, 61u, 130u, 200u, 300u, 350u}) {
@@ -95,7 +95,7 @@ TEST(GoldenFormats, EveryActivationColumnIsCompared) {
   for (const auto& [key, value] : row.items()) {
     if (key == "gate" || key == "up") continue;
     Json bad = good;
-    const double shifted = std::stod(value.get<std::string>()) * 1.00001 + 1e-9;
+    const double shifted = std::stod(value.string()) * 1.00001 + 1e-9;
     bad["activations"][2][key] = std::to_string(shifted + 1.0);
     EXPECT_EQ(run(bad).failed, 1u) << key;
     bad["activations"][2][key] = shifted;  // a number instead of a string, off by 1e-5
@@ -105,7 +105,7 @@ TEST(GoldenFormats, EveryActivationColumnIsCompared) {
 
 TEST(GoldenFormats, AChangedInputIsNoticed) {
   Json bad = golden_document();
-  bad["blocks"][0]["inputs"].get_ref<std::string&>().replace(0, 8, "7f000000");
+  bad["blocks"][0]["inputs"].string().replace(0, 8, "7f000000");
   bad["nvfp4"][0]["global_scale"] = "3f800000";
   bad["activations"][0]["gate"] = "40a00000";
 
@@ -259,7 +259,7 @@ void replace_each(Json& node, Json& document, std::size_t& runs) {
 TEST(GoldenFormats, NoValueCanCrashIt) {
   Json document = golden_document();
   for (const char* section : {"encode", "blocks", "block_scales", "nvfp4", "activations"})
-    document[section].erase(document[section].begin() + 1, document[section].end());
+    document[section] = Json::array({Json(document[section].front())});
   for (const char* table : {"e8m0", "e4m3fn", "e5m2", "e4m3fnuz"}) document["tables"].erase(table);
   document["blocks"][0]["unspecified"] = Json::array({3});
   std::size_t runs = 0;

@@ -65,7 +65,7 @@ Result<std::uint64_t> seed_field(const Json& item) {
   if (found == item.end()) return malformed("seed", wanted, "none");
   if (found->is_number_unsigned()) return found->get<std::uint64_t>();
   if (!found->is_string()) return malformed("seed", wanted, found->type_name());
-  const auto& text = found->get_ref<const std::string&>();
+  const auto& text = found->string();
   std::uint64_t seed = 0;
   bool good = text.starts_with("0x") && text.size() > 2 && text.size() <= 18;
   for (std::size_t i = 2; good && i < text.size(); ++i) {

@@ -167,11 +167,11 @@ Outcome check_flags(const Json& params, const platform::Device& device) {
   for (const Constraints& row : kConstraints)
     if (device.kind == platform::PlatformKind::cuda && device.capability->major == row.major &&
         (!row.only_minor_0 || device.capability->minor == 0))
-      ours = Json::parse(row.flags, nullptr, false);
+      ours = *parse_json(row.flags);
   const auto holds = [](const Json& all, const Json& some) {
     return std::ranges::all_of(some.items(), [&](const auto& flag) {
-      const auto found = all.find(flag.key());
-      return found != all.end() && *found == flag.value();
+      const auto found = all.find(flag.key);
+      return found != all.end() && *found == flag.value;
     });
   };
   if (!told->is_object()) return malformed("opt_flags", "an object", told->type_name());

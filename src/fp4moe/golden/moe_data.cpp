@@ -146,7 +146,7 @@ bool fits_encoding(DType dtype, double value) {
 Result<double> listed_number(const Json& item) {
   if (item.is_number()) return item.get<double>();
   if (item.is_string()) {
-    const auto& word = item.get_ref<const std::string&>();
+    const auto& word = item.string();
     if (word == "nan") return std::numeric_limits<double>::quiet_NaN();
     if (word == "inf") return std::numeric_limits<double>::infinity();
     if (word == "-inf") return -std::numeric_limits<double>::infinity();

@@ -65,7 +65,7 @@ void alter_value(Json& item, std::string_view name) {
   told.erase("head");
   told.erase("sum");
   told.erase("absmax");
-  auto& text = told["f64_le_base64"].get_ref<std::string&>();
+  auto& text = told["f64_le_base64"].string();
   text[9] = 'P';  // the first value becomes negative and huge
 }
 
@@ -168,7 +168,7 @@ TEST(GoldenMoe, EveryToldFactOfAnAuxiliaryCaseCounts) {
       Json other = given;
       Json& fact = other[key];
       if (value.is_string() && (key.ends_with("_hex"))) {
-        auto& digits = fact.get_ref<std::string&>();
+        auto& digits = fact.string();
         digits[3] = digits[3] == '0' ? '1' : '0';
       } else if (key == "topk_ids" || key == "physical_ids") {
         fact[0].back() = fact[0].back().get<int>() + 1;

@@ -83,7 +83,7 @@ Result<std::optional<std::string>> optional_string_field(const Json& object, std
   const auto found = object.find(key);
   if (found == object.end() || found->is_null()) return std::optional<std::string>{};
   if (!found->is_string()) return malformed(key, "a string or null", found->type_name());
-  return std::optional<std::string>(found->get_ref<const std::string&>());
+  return std::optional<std::string>(found->string());
 }
 
 Result<Done> refuse_other_keys(const Json& object, std::string_view what,

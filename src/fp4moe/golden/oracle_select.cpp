@@ -52,7 +52,7 @@ Result<platform::Environment> environment_field(const Json& item) {
     const platform::VariableRow* row = platform::find_variable(key);
     if (row == nullptr) return malformed("env", "a variable that a policy reads", key);
     if (!value.is_string()) return malformed(key, "a string", value.type_name());
-    environment.set(row->variable, value.get_ref<const std::string&>());
+    environment.set(row->variable, value.string());
   }
   return environment;
 }

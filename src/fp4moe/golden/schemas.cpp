@@ -35,7 +35,7 @@ Result<std::string> schema_name(const Json& document) {
         .expects("an object", document.type_name());
   for (const char* key : {"schema", "format"}) {
     const auto found = document.find(key);
-    if (found != document.end() && found->is_string()) return found->get_ref<const std::string&>();
+    if (found != document.end() && found->is_string()) return found->string();
   }
   return invalid("golden.schema", "the file does not say what kind of golden data it holds")
       .expects("a string field \"schema\"", "none");

@@ -45,12 +45,12 @@ constexpr Form form_of(ActivationKey key) {
   return {};
 }
 
-struct Parts {
+struct RowParts {
   std::size_t block = 0, blocks = 0;
   std::size_t code_bytes = 0;   // of a block
   std::size_t scale_bytes = 0;  // of a block
 
-  Parts(ActivationKey key, std::size_t columns) {
+  RowParts(ActivationKey key, std::size_t columns) {
     const Form form = form_of(key);
     block = form.block == 0 ? columns : form.block;
     blocks = block == 0 ? 0 : (columns + block - 1) / block;
@@ -142,11 +142,11 @@ void decode_block(const RowQuantiser& how, std::span<const std::uint8_t> codes,
 }  // namespace
 
 std::size_t encoded_bytes(ActivationKey key, std::size_t columns) {
-  return Parts(key, columns).bytes();
+  return RowParts(key, columns).bytes();
 }
 
 void encode_row(const RowQuantiser& how, std::span<const float> values, std::span<std::byte> to) {
-  const Parts parts(how.key, values.size());
+  const RowParts parts(how.key, values.size());
   auto* codes = reinterpret_cast<std::uint8_t*>(to.data());
   for (std::size_t b = 0; b < parts.blocks; ++b) {
     const std::size_t begin = b * parts.block;
@@ -156,7 +156,7 @@ void encode_row(const RowQuantiser& how, std::span<const float> values, std::spa
 }
 
 void decode_row(const RowQuantiser& how, std::span<const std::byte> from, std::span<float> values) {
-  const Parts parts(how.key, values.size());
+  const RowParts parts(how.key, values.size());
   const auto* codes = reinterpret_cast<const std::uint8_t*>(from.data());
   for (std::size_t b = 0; b < parts.blocks; ++b) {
     const std::size_t begin = b * parts.block;
@@ -173,7 +173,7 @@ float shared_factor(const RowQuantiser& how) {
 
 void quantise_dequantise(const RowQuantiser& how, std::span<float> values) {
   // Blocks are independent, so a row needs room for one block only, unless a block is the row.
-  const Parts parts(how.key, values.size());
+  const RowParts parts(how.key, values.size());
   std::array<std::uint8_t, 256> small;
   std::vector<std::uint8_t> large(parts.code_bytes > small.size() ? parts.code_bytes : 0);
   const std::span<std::uint8_t> codes =

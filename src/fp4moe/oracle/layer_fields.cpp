@@ -173,7 +173,7 @@ Result<Done> set_parallel(Parallel& layout, const Json& object) {
       (key == "use_ep" ? layout.use_ep : layout.enable_eplb) = value.get<bool>();
     } else if (key == "all2all_backend") {
       if (!value.is_string()) return parallel_value(key, value, "the name of an exchange");
-      layout.all2all_backend = value.get_ref<const std::string&>();
+      layout.all2all_backend = value.string();
     } else {
       return parallel_value(key, value, "a field of a parallel layout as the key");
     }
@@ -208,8 +208,7 @@ Result<Done> set_fields(Layer& layer, const Json& config) {
     const Result<Done> set =
         key == "parallel"
             ? set_parallel(layer.parallel, value)
-            : set_field(layer, key,
-                        value.is_string() ? value.get_ref<const std::string&>() : value.dump());
+            : set_field(layer, key, value.is_string() ? value.string() : value.dump());
     if (!set) return set.why();
   }
   return Done{};

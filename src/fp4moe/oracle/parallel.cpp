@@ -11,13 +11,8 @@
 namespace fp4moe::oracle {
 namespace {
 
-constexpr EnumSet<Era> kSinceApril{Era::april_24, Era::august_22, Era::native};
-constexpr EnumSet<Era> kSinceMarch{Era::march_20, Era::march_27, Era::april_24, Era::august_22,
-                                   Era::native};
-constexpr EnumSet<Era> kUntilApril{Era::january_seed, Era::january_27, Era::march_20,
-                                   Era::march_27,     Era::april_24,   Era::native};
-constexpr EnumSet<Era> kAlways{Era::january_seed, Era::january_27, Era::march_20, Era::march_27,
-                               Era::april_24,     Era::august_22,  Era::native};
+constexpr EnumSet<Era> kUntilAprilAndOurs{Era::january_seed, Era::january_27, Era::march_20,
+                                          Era::march_27,     Era::april_24,   Era::native};
 
 // A name, what it means, and when. A removed name is accepted with a warning.
 struct NameRow {
@@ -32,15 +27,15 @@ struct NameRow {
 constexpr NameRow kNames[] = {
     {"naive",                       Exchange::gather,               kJanuary,    kSinceMarch},
     {"pplx",                        Exchange::pplx,                 kJanuary,    kSinceMarch},
-    {"deepep_high_throughput",      Exchange::deepep_ht,            kAlways,     {}},
-    {"deepep_low_latency",          Exchange::deepep_ll,            kAlways,     {}},
+    {"deepep_high_throughput",      Exchange::deepep_ht,            kEveryEra,     {}},
+    {"deepep_low_latency",          Exchange::deepep_ll,            kEveryEra,     {}},
     {"deepep_v2",                   Exchange::deepep_v2,            kAugust,     {}},
-    {"mori",                        Exchange::mori,                 kUntilApril, {}},
+    {"mori",                        Exchange::mori,                 kUntilAprilAndOurs, {}},
     {"mori_high_throughput",        Exchange::mori,                 kAugust,     {}},
     {"mori_low_latency",            Exchange::mori,                 kAugust,     {}},
     {"nixl_ep",                     Exchange::nixl,                 kSinceMarch, {}},
-    {"allgather_reducescatter",     Exchange::gather,               kAlways,     {}},
-    {"flashinfer_all2allv",         Exchange::flashinfer_two_sided, kAlways,     {}},
+    {"allgather_reducescatter",     Exchange::gather,               kEveryEra,     {}},
+    {"flashinfer_all2allv",         Exchange::flashinfer_two_sided, kEveryEra,     {}},
     {"flashinfer_nvlink_two_sided", Exchange::flashinfer_two_sided, kSinceMarch, {}},
     {"flashinfer_nvlink_one_sided", Exchange::flashinfer_one_sided, kSinceMarch, {}},
 };
@@ -58,14 +53,14 @@ struct PropertyRow {
 // clang-format off
 constexpr PropertyRow kProperties[] = {
     {"use_pplx_kernels",             Exchange::pplx,                 kJanuary},
-    {"use_deepep_ht_kernels",        Exchange::deepep_ht,            kAlways},
-    {"use_deepep_ll_kernels",        Exchange::deepep_ll,            kAlways},
+    {"use_deepep_ht_kernels",        Exchange::deepep_ht,            kEveryEra},
+    {"use_deepep_ll_kernels",        Exchange::deepep_ll,            kEveryEra},
     {"use_fi_all2allv_kernels",      Exchange::flashinfer_two_sided, kJanuary},
     {"use_fi_nvl_two_sided_kernels", Exchange::flashinfer_two_sided, kSinceMarch},
     {"use_fi_nvl_one_sided_kernels", Exchange::flashinfer_one_sided, kSinceMarch},
     {"use_naive_all2all_kernels",    Exchange::gather,               kJanuary},
     {"use_ag_rs_all2all_kernels",    Exchange::gather,               kSinceMarch},
-    {"use_mori_kernels",             Exchange::mori,                 kAlways},
+    {"use_mori_kernels",             Exchange::mori,                 kEveryEra},
     {"use_nixl_ep_kernels",          Exchange::nixl,                 kSinceMarch},
     {"use_deepep_v2_kernels",        Exchange::deepep_v2,            kAugust},
 };
@@ -76,7 +71,7 @@ struct ExchangeRow {
   EnumSet<Era> batched, tables;
 };
 constexpr ExchangeRow kExchanges[] = {
-    {Exchange::deepep_ll, kAlways,     kAlways},
+    {Exchange::deepep_ll, kEveryEra,     kEveryEra},
     {Exchange::pplx,      kJanuary,    {}},
     {Exchange::nixl,      kSinceApril, kSinceApril},
 };

@@ -8,12 +8,7 @@
 namespace fp4moe::oracle {
 namespace {
 
-constexpr EnumSet<Era> kSinceMarch{Era::march_20, Era::march_27, Era::april_24, Era::august_22,
-                                   Era::native};
-constexpr EnumSet<Era> kSinceApril{Era::april_24, Era::august_22, Era::native};
 constexpr EnumSet<Era> kSpringAndOurs{Era::march_20, Era::march_27, Era::april_24, Era::native};
-constexpr EnumSet<Era> kAlways{Era::january_seed, Era::january_27, Era::march_20, Era::march_27,
-                               Era::april_24,     Era::august_22,  Era::native};
 
 enum class Dispatchers : std::uint8_t { one, world, world_without_tensor_parallel };
 
@@ -39,10 +34,10 @@ constexpr PrepareRow kRows[] = {
     {Exchange::gather,               kJanuary,    "MoEPrepareAndFinalizeNaiveEP",               "",                                          kStandard, false, kWorld,           false, false, ""},
     {Exchange::gather,               kSinceMarch, "MoEPrepareAndFinalizeNaiveDPEPModular",      "MoEPrepareAndFinalizeNaiveDPEPMonolithic",  kStandard, false, kWorld,           false, false, ""},
     {Exchange::pplx,                 kJanuary,    "PplxPrepareAndFinalize",                     "",                                          kBatched,  true,  Dispatchers::world_without_tensor_parallel, true, true, "u32"},
-    {Exchange::deepep_ht,            kAlways,     "DeepEPHTPrepareAndFinalize",                 "",                                          kStandard, false, kWorld,           true,  true,  "i64"},
-    {Exchange::deepep_ll,            kAlways,     "DeepEPLLPrepareAndFinalize",                 "",                                          kBatched,  true,  kWorld,           true,  true,  "i64"},
+    {Exchange::deepep_ht,            kEveryEra,     "DeepEPHTPrepareAndFinalize",                 "",                                          kStandard, false, kWorld,           true,  true,  "i64"},
+    {Exchange::deepep_ll,            kEveryEra,     "DeepEPLLPrepareAndFinalize",                 "",                                          kBatched,  true,  kWorld,           true,  true,  "i64"},
     {Exchange::deepep_v2,            kAugust,     "DeepEPV2PrepareAndFinalize",                 "",                                          kStandard, false, kWorld,           true,  true,  "i64"},
-    {Exchange::mori,                 kAlways,     "MoriPrepareAndFinalize",                     "",                                          kStandard, true,  kWorld,           false, true,  "i32"},
+    {Exchange::mori,                 kEveryEra,     "MoriPrepareAndFinalize",                     "",                                          kStandard, true,  kWorld,           false, true,  "i32"},
     {Exchange::flashinfer_two_sided, kJanuary,    "FlashInferA2APrepareAndFinalize",            "",                                          kStandard, false, kWorld,           false, false, ""},
     {Exchange::flashinfer_two_sided, kSpringAndOurs, "FlashInferNVLinkTwoSidedPrepareAndFinalize", "",                                       kStandard, false, kWorld,           false, false, ""},
     {Exchange::flashinfer_two_sided, kAugust,     "FlashInferNVLinkTwoSidedPrepareAndFinalize", "",                                          kStandard, false, kWorld,           false, true,  ""},

@@ -29,6 +29,12 @@ inline constexpr EnumSet<Era> kJanuary{Era::january_seed, Era::january_27};
 inline constexpr EnumSet<Era> kMarch{Era::march_20, Era::march_27};
 inline constexpr EnumSet<Era> kSpring{Era::march_20, Era::march_27, Era::april_24};
 inline constexpr EnumSet<Era> kAugust{Era::august_22};
+inline constexpr EnumSet<Era> kSinceApril{Era::april_24, Era::august_22, Era::native};
+inline constexpr EnumSet<Era> kSinceMarch{Era::march_20, Era::march_27, Era::april_24,
+                                          Era::august_22, Era::native};
+inline constexpr EnumSet<Era> kEveryEra{Era::january_seed, Era::january_27, Era::march_20,
+                                        Era::march_27,     Era::april_24,   Era::august_22,
+                                        Era::native};
 
 // compat repeats the reference's mistakes, strict repairs those that change a result.
 enum class Mode : std::uint8_t { strict, compat };

@@ -185,7 +185,7 @@ TEST(Plan, IsCompleteAsJson) {
   ASSERT_NE(marlin, json["backends"].end());
   EXPECT_EQ((*marlin)["after"]["hidden"], 3072);
   EXPECT_EQ((*marlin)["buffers"].size(), 6u);
-  EXPECT_GT((*marlin)["bytes"]["rank"], 0);
+  EXPECT_GT((*marlin)["bytes"]["rank"].get<std::int64_t>(), 0);
   const auto b12x = std::ranges::find_if(json["backends"], is("B12X_MXFP4_BF16"));
   ASSERT_NE(b12x, json["backends"].end());
   EXPECT_EQ((*b12x)["impossible"]["id"], "plan.slice");

@@ -20,7 +20,7 @@ bool is_display(std::string_view pci_class) {  // VGA, 3D, other: with and witho
   return pci_class == "30000" || pci_class == "30200" || pci_class == "38000";
 }
 
-std::uint64_t local_memory(const std::string& card) {
+std::uint64_t xpu_local_memory(const std::string& card) {
   return number_of("bytes " + read_start(card + "/lmem_total_bytes"), "bytes", ' ').value_or(0);
 }
 
@@ -45,7 +45,7 @@ Probe probe_xpu(const std::string& root) {
     probe.driver = driver;
     probe.devices.push_back({.name = "Intel GPU " + printable(id),
                              .kind = PlatformKind::xpu,
-                             .memory_bytes = local_memory(card)});
+                             .memory_bytes = xpu_local_memory(card)});
   }
   if (!probe.devices.empty())
     probe.state = ProbeState::working;

@@ -51,7 +51,7 @@ Result<Done> read_pins(const std::string& value, Settings& into) {
 }
 
 // clang-format off
-constexpr SettingRow kRows[] = {
+constexpr SettingRow kSettingRows[] = {
     {"FP4MOE_THREADS", "a whole number from 1 to 4096",                 "threads to use where the command line names none", read_threads},
     {"FP4MOE_CPU_ISA", "an instruction set that doctor lists as built", "run only kernels of this instruction set and below", read_cpu_isa},
     {"FP4MOE_PIN",     "0 or 1",                                        "with 1, every worker thread of a layer stays on a processor of its own", read_pins},
@@ -61,7 +61,7 @@ static_assert(kMaxThreads == 4096);
 
 }  // namespace
 
-std::span<const SettingRow> setting_rows() { return kRows; }
+std::span<const SettingRow> setting_rows() { return kSettingRows; }
 
 std::optional<std::string> environment(std::string_view name) {
   const char* value = std::getenv(std::string(name).c_str());
@@ -71,7 +71,7 @@ std::optional<std::string> environment(std::string_view name) {
 
 Result<Settings> read_settings(const Lookup& lookup) {
   Settings settings;
-  for (const SettingRow& row : kRows) {
+  for (const SettingRow& row : kSettingRows) {
     const std::optional<std::string> value = lookup(row.name);
     if (!value || value->empty()) continue;
     if (const Result<Done> read = row.read(*value, settings); !read) return read.why();

@@ -30,9 +30,7 @@ constexpr RefusedSetting kRefusedSettings[] = {
     {"layer_replication", "replicated layers have no weights of their own in a checkpoint"},
 };
 
-std::string json_text(const Json& value) {
-  return printable(value.dump(-1, ' ', false, Json::error_handler_t::replace));
-}
+std::string json_text(const Json& value) { return printable(value.dump()); }
 
 bool is_switched_on(const Json& value) {
   if (value.is_null() || value == Json(false) || value == Json("none")) return false;
@@ -84,9 +82,9 @@ class ConfigReader {
   }
 
   static std::optional<std::uint64_t> rank_of(const Json& value) {
-    if (!value.is_number_integer() || value < Json(1) || value > Json(kMaxLoraRank))
-      return std::nullopt;
-    return value.get<std::uint64_t>();
+    if (!value.is_number_integer()) return std::nullopt;
+    const auto rank = value.get<std::uint64_t>();  // huge, where the text has a minus
+    return rank >= 1 && rank <= kMaxLoraRank ? std::optional(rank) : std::nullopt;
   }
   static std::optional<double> alpha_of(const Json& value) {
     if (!value.is_number()) return std::nullopt;
@@ -99,7 +97,7 @@ class ConfigReader {
   Result<Done> check_kind() const {
     const Json* type = find("peft_type");
     if (type == nullptr) return bad("peft_type", "\"LORA\"", "no such key");
-    if (!type->is_string() || type->get<std::string>() != "LORA")
+    if (!type->is_string() || type->string() != "LORA")
       return invalid("adapter.type", "only LoRA adapters can be read")
           .in(path_)
           .at("peft_type")
@@ -150,14 +148,14 @@ class ConfigReader {
 
   Result<Done> read_names(AdapterConfig& config) const {
     if (const Json* base = find("base_model_name_or_path"); base != nullptr && base->is_string())
-      config.base_model = base->get<std::string>();
+      config.base_model = base->string();
     const Json* parameters = find("target_parameters");
     if (parameters != nullptr && !parameters->is_null()) {
       if (!parameters->is_array())
         return bad("target_parameters", "a list of names", json_text(*parameters));
       for (const Json& name : *parameters) {
         if (!name.is_string()) return bad("target_parameters", "a list of names", json_text(name));
-        config.target_parameters.push_back(name.get<std::string>());
+        config.target_parameters.push_back(name.string());
       }
     }
     const Json* modules = find("target_modules");
@@ -175,7 +173,7 @@ class ConfigReader {
         "experts", "mlp", "gate_up_proj", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"};
     for (const Json& name : *saved) {
       if (!name.is_string()) return bad("modules_to_save", "a list of names", json_text(name));
-      const std::string text = name.get<std::string>();
+      const std::string text = name.string();
       const std::string_view last = std::string_view(text).substr(text.rfind('.') + 1);
       for (const std::string_view word : kExpertWords)
         if (last == word)

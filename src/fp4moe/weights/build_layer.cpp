@@ -18,60 +18,60 @@ using tensor::DType;
 using tensor::Shape;
 using tensor::StoredTensor;
 
-enum class Part : std::uint8_t { codes, scales, global_scale, input_scale, bias };
-constexpr std::array kParts{Part::codes, Part::scales, Part::global_scale, Part::input_scale,
-                            Part::bias};
+enum class TensorPart : std::uint8_t { codes, scales, global_scale, input_scale, bias };
+constexpr std::array kTensorParts{TensorPart::codes, TensorPart::scales, TensorPart::global_scale,
+                                  TensorPart::input_scale, TensorPart::bias};
 
-std::string_view spelled(const PartNames& names, Part part) {
+std::string_view spelled(const PartNames& names, TensorPart part) {
   switch (part) {
-    case Part::codes:
+    case TensorPart::codes:
       return names.codes;
-    case Part::scales:
+    case TensorPart::scales:
       return names.scales;
-    case Part::global_scale:
+    case TensorPart::global_scale:
       return names.global_scale;
-    case Part::input_scale:
+    case TensorPart::input_scale:
       return names.input_scale;
-    case Part::bias:
+    case TensorPart::bias:
       return names.bias;
   }
   return {};
 }
 
-const StoredTensor*& place_of(ProjectionPlaces& places, Part part) {
+const StoredTensor*& place_of(ProjectionPlaces& places, TensorPart part) {
   switch (part) {
-    case Part::scales:
+    case TensorPart::scales:
       return places.scales.tensor;
-    case Part::global_scale:
+    case TensorPart::global_scale:
       return places.global_scale.tensor;
-    case Part::input_scale:
+    case TensorPart::input_scale:
       return places.input_scale.tensor;
-    case Part::bias:
+    case TensorPart::bias:
       return places.bias.tensor;
-    case Part::codes:
+    case TensorPart::codes:
       break;
   }
   return places.codes.tensor;
 }
 
-bool accepts(const DialectRow& row, Part part, DType type) {
+bool accepts(const DialectRow& row, TensorPart part, DType type) {
   switch (part) {
-    case Part::codes:
+    case TensorPart::codes:
       if (row.dialect == Dialect::gguf) return type == row.codes_dtype;
       return type == DType::u8 || type == DType::i8 || type == DType::f4;
-    case Part::scales:
+    case TensorPart::scales:
       if (row.format == WeightFormat::nvfp4) return type == DType::f8_e4m3;
       return type == DType::u8 || type == DType::f8_e8m0;
-    case Part::bias:
+    case TensorPart::bias:
       return type == DType::bf16 || type == DType::f16 || type == DType::f32;
-    case Part::global_scale:
-    case Part::input_scale:
+    case TensorPart::global_scale:
+    case TensorPart::input_scale:
       break;
   }
   return type == DType::f32;
 }
 
-std::string accepted_types(const DialectRow& row, Part part) {
+std::string accepted_types(const DialectRow& row, TensorPart part) {
   std::string list;
   for (const tensor::DTypeRow& type : tensor::kDTypes) {
     if (!accepts(row, part, type.dtype)) continue;
@@ -165,13 +165,14 @@ class LayerBuilder {
     layer_.down.resize(entries);
   }
 
-  static std::tuple<Slot, std::uint64_t, Part> refusal(Slot slot, std::uint64_t expert, Part part) {
+  static std::tuple<Slot, std::uint64_t, TensorPart> refusal(Slot slot, std::uint64_t expert,
+                                                             TensorPart part) {
     return {slot, expert, part};
   }
 
   void put(const NamedTensor& item) {
-    std::optional<Part> part;
-    for (const Part candidate : kParts) {
+    std::optional<TensorPart> part;
+    for (const TensorPart candidate : kTensorParts) {
       const std::string_view name = spelled(row_.parts, candidate);
       if (!name.empty() && name == item.name.part) part = candidate;
     }
@@ -267,7 +268,7 @@ class LayerBuilder {
     return true;
   }
 
-  std::string missing_name(Projection which, std::uint64_t expert, Part part) const {
+  std::string missing_name(Projection which, std::uint64_t expert, TensorPart part) const {
     return projection_stem(row_, layer_.prefix, expert, which) +
            std::string(spelled(row_.parts, part));
   }
@@ -289,7 +290,7 @@ class LayerBuilder {
       for (const Projection which : {Projection::gate, Projection::up, Projection::down}) {
         if (which == Projection::gate && layer_.gate.empty()) continue;
         if (which == Projection::up && fused()) continue;  // the same tensor as gate's
-        for (const Part part : kParts) check_present(which, expert, part, any_bias);
+        for (const TensorPart part : kTensorParts) check_present(which, expert, part, any_bias);
       }
     }
   }
@@ -304,15 +305,15 @@ class LayerBuilder {
     for (const Projection which : {Projection::gate, Projection::up, Projection::down}) {
       auto& all = list(which);
       if (expert >= all.size()) continue;
-      for (const Part part : kParts) {
+      for (const TensorPart part : kTensorParts) {
         if (place_of(all[expert], part) != nullptr) return false;
       }
     }
     return per_expert();
   }
 
-  void check_present(Projection which, std::uint64_t expert, Part part, bool any_bias) {
-    const bool needed = part != Part::input_scale && (part != Part::bias || any_bias) &&
+  void check_present(Projection which, std::uint64_t expert, TensorPart part, bool any_bias) {
+    const bool needed = part != TensorPart::input_scale && (part != TensorPart::bias || any_bias) &&
                         !spelled(row_.parts, part).empty();
     if (!needed || place_of(list(which)[expert], part) != nullptr) return;
     // Tensors of a wrong type are there, and were reported.
@@ -321,21 +322,21 @@ class LayerBuilder {
                                                 : Slot::down;
     if (refused_.contains(refusal(slot, expert, part))) return;
     if (slot != Slot::down && refused_.contains(refusal(Slot::gate_up, expert, part))) return;
-    into_.add(invalid("tensor.missing", part == Part::bias
+    into_.add(invalid("tensor.missing", part == TensorPart::bias
                                             ? "a bias is missing though others of the layer exist"
                                             : "the layer lacks a tensor")
                   .at(missing_name(which, expert, part))
                   .expects("the tensor", "none of that name"));
   }
 
-  bool shape_fits(const StoredTensor& tensor, Part part, std::uint64_t rows, std::uint64_t k,
+  bool shape_fits(const StoredTensor& tensor, TensorPart part, std::uint64_t rows, std::uint64_t k,
                   Shape& expected) const {
     const Shape& shape = tensor.entry.shape;
     const std::uint64_t experts = layer_.shape.experts;
     expected.clear();
     if (!per_expert()) expected.push_back(experts);
     switch (part) {
-      case Part::codes: {
+      case TensorPart::codes: {
         const auto matrix = matrix_of(tensor);
         expected.push_back(rows);
         const bool whole = tensor.entry.dtype == DType::f4 || row_.dialect == Dialect::gguf;
@@ -344,21 +345,21 @@ class LayerBuilder {
         return matrix && matrix->rows == rows && matrix->k == k &&
                (per_expert() || matrix->experts == experts);
       }
-      case Part::scales:
+      case TensorPart::scales:
         expected.push_back(rows);
         expected.push_back(k / block_size(row_.format));
         return shape == expected;
-      case Part::bias:
+      case TensorPart::bias:
         expected.push_back(rows);
         return shape == expected;
-      case Part::global_scale:
-      case Part::input_scale:
+      case TensorPart::global_scale:
+      case TensorPart::input_scale:
         break;
     }
     // One number for each expert, or one for the tensor.
     const bool one = shape.empty() || shape == Shape{1};
     if (per_expert()) return one;
-    return shape == expected || (one && (experts == 1 || part == Part::input_scale));
+    return shape == expected || (one && (experts == 1 || part == TensorPart::input_scale));
   }
 
   void check_shapes() {
@@ -370,7 +371,7 @@ class LayerBuilder {
         if (which == Projection::up && fused()) continue;
         const bool down = which == Projection::down;
         const std::uint64_t rows = down ? hidden : fused() ? 2 * intermediate : intermediate;
-        for (const Part part : kParts) {
+        for (const TensorPart part : kTensorParts) {
           const StoredTensor* tensor = place_of(list(which)[expert], part);
           if (tensor == nullptr) continue;
           if (shape_fits(*tensor, part, rows, down ? intermediate : hidden, expected)) continue;
@@ -407,7 +408,7 @@ class LayerBuilder {
   const tensor::Store& store_;
   Survey& into_;
   MoeLayer layer_{};
-  std::set<std::tuple<Slot, std::uint64_t, Part>> refused_{};
+  std::set<std::tuple<Slot, std::uint64_t, TensorPart>> refused_{};
 };
 
 }  // namespace

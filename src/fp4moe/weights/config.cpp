@@ -58,7 +58,7 @@ class Fields {
   std::string string(std::string_view key) {
     const Json* value = find(key);
     if (value == nullptr) return {};
-    if (value->is_string()) return value->get<std::string>();
+    if (value->is_string()) return value->string();
     wrong(key, "a string", *value);
     return {};
   }
@@ -74,7 +74,7 @@ class Fields {
         wrong(key, "a list of module names", item);
         return;
       }
-      into.add(*item.get_ptr<const Json::string_t*>());
+      into.add(item.string());
     }
   }
   const std::optional<Error>& problem() const { return problem_; }
@@ -85,9 +85,7 @@ class Fields {
       problem_ =
           invalid("config.type", "a field has the wrong type")
               .at(key)
-              .expects(expected, fmt::format("{} {}", found.type_name(),
-                                             printable(found.dump(
-                                                 -1, ' ', false, Json::error_handler_t::replace))));
+              .expects(expected, fmt::format("{} {}", found.type_name(), printable(found.dump())));
     }
     return nullptr;
   }

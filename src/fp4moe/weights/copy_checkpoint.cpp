@@ -23,7 +23,7 @@ Result<Done> read_records(const std::string& text, const std::string& path, Exac
   if (!records) return malformed(records.why().message);
   if (!records->is_object()) return malformed("something else");
   for (const auto& [name, value] : records->items()) {
-    const std::string digits = value.is_string() ? value.get<std::string>() : std::string();
+    const std::string digits = value.is_string() ? value.string() : std::string();
     std::uint32_t bits = 0;
     const auto [end, status] =
         std::from_chars(digits.data(), digits.data() + digits.size(), bits, 16);

@@ -15,7 +15,7 @@ struct ProjectionWord {
 };
 
 // Longer words first where one begins another.
-constexpr ProjectionWord kHuggingFace[] = {
+constexpr ProjectionWord kHuggingFaceWords[] = {
     {"gate_up_proj", Slot::gate_up},
     {"gate_proj", Slot::gate},
     {"up_proj", Slot::up},
@@ -24,8 +24,8 @@ constexpr ProjectionWord kHuggingFace[] = {
     {"w3", Slot::up},
     {"w2", Slot::down},
 };
-constexpr ProjectionWord kOpenai[] = {{"mlp1", Slot::gate_up}, {"mlp2", Slot::down}};
-constexpr ProjectionWord kGguf[] = {
+constexpr ProjectionWord kOpenaiWords[] = {{"mlp1", Slot::gate_up}, {"mlp2", Slot::down}};
+constexpr ProjectionWord kGgufWords[] = {
     {"ffn_gate_up_exps", Slot::gate_up},
     {"ffn_gate_exps", Slot::gate},
     {"ffn_up_exps", Slot::up},
@@ -96,7 +96,7 @@ std::optional<ExpertName> parse_expert_name(std::string_view name) {
       parsed.expert = whole_number(rest.substr(0, dot));
       if (parsed.expert) rest.remove_prefix(dot + 1);
     }
-    if (!take_projection(kHuggingFace, rest, parsed)) return std::nullopt;
+    if (!take_projection(kHuggingFaceWords, rest, parsed)) return std::nullopt;
     parsed.layer = layer_number(parsed.prefix);
     return parsed;
   }
@@ -106,7 +106,7 @@ std::optional<ExpertName> parse_expert_name(std::string_view name) {
     if (dot == kNone || !whole_number(name.substr(4, dot - 4))) return std::nullopt;
     parsed.family = NameFamily::gguf;
     parsed.prefix = name.substr(0, dot + 1);
-    if (!take_projection(kGguf, name.substr(dot + 1), parsed)) return std::nullopt;
+    if (!take_projection(kGgufWords, name.substr(dot + 1), parsed)) return std::nullopt;
     parsed.layer = layer_number(parsed.prefix);
     return parsed;
   }
@@ -114,7 +114,7 @@ std::optional<ExpertName> parse_expert_name(std::string_view name) {
   if (const std::size_t at = name.rfind(kMlp); at != kNone) {
     parsed.family = NameFamily::openai;
     parsed.prefix = name.substr(0, at + 5);
-    if (!take_projection(kOpenai, name.substr(at + 5), parsed)) return std::nullopt;
+    if (!take_projection(kOpenaiWords, name.substr(at + 5), parsed)) return std::nullopt;
     parsed.layer = layer_number(parsed.prefix);
     return parsed;
   }

@@ -221,9 +221,7 @@ class Fixer {
       return changed;
     }
     if (!document.is_object()) return false;
-    for (auto item = document.begin(); item != document.end(); ++item) {
-      const std::string& key = item.key();
-      Json& inner = item.value();
+    for (auto& [key, inner] : document.items()) {
       if ((key == "input_activations" || key == "input_tensors") && !inner.is_null()) {
         inner = nullptr;
         changed = true;

@@ -145,11 +145,9 @@ void check_index(const tensor::Store& store, Collector& into) {
                     : total->is_number()        ? total->get<double>() == static_cast<double>(bytes)
                                                 : false;
   if (same) return;
-  into.add("index.total_size",
-           {.tensor = path,
-            .fact = fmt::format(
-                "the tensors have {} bytes, total_size is {}", bytes,
-                printable(total->dump(-1, ' ', false, Json::error_handler_t::replace)))});
+  into.add("index.total_size", {.tensor = path,
+                                .fact = fmt::format("the tensors have {} bytes, total_size is {}",
+                                                    bytes, printable(total->dump()))});
 }
 
 std::string experts_module(std::string_view prefix) {

@@ -21,7 +21,7 @@ namespace {
 
 using tensor::StoredTensor;
 
-constexpr Projection kProjections[] = {Projection::gate, Projection::up, Projection::down};
+constexpr Projection kLintedProjections[] = {Projection::gate, Projection::up, Projection::down};
 
 bool all_zero(std::span<const std::byte> bytes) {
   return std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; });
@@ -33,7 +33,7 @@ bool all_zero_codes(std::span<const std::byte> bytes) {
                      [](std::byte b) { return (b & std::byte{0x77}) == std::byte{0}; });
 }
 
-bool is_scale(float value) { return std::isfinite(value) && value > 0; }
+bool is_sound_scale(float value) { return std::isfinite(value) && value > 0; }
 
 class Scanner {
  public:
@@ -44,7 +44,7 @@ class Scanner {
   ExpertScan scan() {
     if (layer_.shape.hidden == 0 || layer_.shape.intermediate == 0) return {};
     std::uint64_t matrices = 0, dead = 0;
-    for (const Projection which : kProjections) {
+    for (const Projection which : kLintedProjections) {
       if (which == Projection::gate && layer_.gate.empty()) continue;
       const ProjectionPlaces& places = layer_.places(which, expert_);
       scan_matrix(which, places, matrices, dead);
@@ -246,7 +246,7 @@ class Scanner {
     const bool reciprocal = layer_.row->global_scale == GlobalScale::divides;
     if (const auto stored = scalar(places.global_scale.tensor)) {
       const float factor = canonical_scale(*layer_.row, *stored);
-      if (!is_scale(*stored) || !is_scale(factor)) {
+      if (!is_sound_scale(*stored) || !is_sound_scale(factor)) {
         add("scale.global", *places.global_scale.tensor, fmt::format("global scale {}", *stored));
       } else if (looks_inverted(factor)) {
         add("scale.global_inverted", *places.global_scale.tensor,
@@ -257,7 +257,7 @@ class Scanner {
     }
     if (const auto stored = scalar(places.input_scale.tensor)) {
       const float factor = canonical_scale(*layer_.row, *stored);
-      if (!is_scale(*stored) || !is_scale(factor)) {
+      if (!is_sound_scale(*stored) || !is_sound_scale(factor)) {
         add("scale.input", *places.input_scale.tensor, fmt::format("input scale {}", *stored));
       }
     } else if (places.input_scale.tensor == nullptr && layer_.shape.has_input_scale &&
@@ -271,7 +271,7 @@ class Scanner {
 
   void check_pair() {
     const float gate = globals_[0], up = globals_[1];
-    if (layer_.gate.empty() || !is_scale(gate) || !is_scale(up) || gate == up) return;
+    if (layer_.gate.empty() || !is_sound_scale(gate) || !is_sound_scale(up) || gate == up) return;
     const double ratio = static_cast<double>(std::max(gate, up)) / std::min(gate, up);
     add("scale.global_mismatch", *layer_.places(Projection::gate, expert_).global_scale.tensor,
         fmt::format("gate {} and up {} differ by a factor of {:.6g}", gate, up, ratio));

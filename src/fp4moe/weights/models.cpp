@@ -10,8 +10,8 @@
 namespace fp4moe::weights {
 namespace {
 
-constexpr auto kMx = WeightFormat::mxfp4;
-constexpr auto kNv = WeightFormat::nvfp4;
+constexpr auto kMxfp4 = WeightFormat::mxfp4;
+constexpr auto kNvfp4 = WeightFormat::nvfp4;
 constexpr auto kInter = RowOrder::interleaved;
 constexpr auto kHalves = RowOrder::halves;
 constexpr auto kSingle = RowOrder::single;
@@ -24,20 +24,20 @@ constexpr std::string_view kNemotronPattern =
 // clang-format off
 constexpr ModelRow kModels[] = {
   // name                 model_type       GGUF              layers first every pattern      experts k  hidden width  activation   order    bias   format prefix                                        router    experts key             width key                 projections  routing
-  {"gpt-oss-20b",        "gpt_oss",       "gpt-oss",         24, 0, 1, {},                   32,  4, 2880,  2880, "swigluoai", kInter,  true,  kMx, kMlp,                                         "router", "num_local_experts",   "intermediate_size",       kProjNames, "Renormalize"},
-  {"gpt-oss-120b",       "gpt_oss",       "gpt-oss",         36, 0, 1, {},                  128,  4, 2880,  2880, "swigluoai", kInter,  true,  kMx, kMlp,                                         "router", "num_local_experts",   "intermediate_size",       kProjNames, "Renormalize"},
-  {"qwen3-30b-a3b",      "qwen3_moe",     "qwen3moe",        48, 0, 1, {},                  128,  8, 2048,   768, "silu",      kHalves, false, kNv, kMlp,                                         "gate",   "num_experts",         "moe_intermediate_size",   kProjNames, "Renormalize"},
-  {"qwen3-235b-a22b",    "qwen3_moe",     "qwen3moe",        94, 0, 1, {},                  128,  8, 4096,  1536, "silu",      kHalves, false, kNv, kMlp,                                         "gate",   "num_experts",         "moe_intermediate_size",   kProjNames, "Renormalize"},
-  {"deepseek-v3",        "deepseek_v3",   "deepseek2",       61, 3, 1, {},                  256,  8, 7168,  2048, "silu",      kHalves, false, kNv, kMlp,                                         "gate",   "n_routed_experts",    "moe_intermediate_size",   kProjNames, "DeepSeekV3"},
-  {"deepseek-v4-flash",  "deepseek_v4",   {},                43, 0, 1, {},                  256,  6, 4096,  2048, "silu",      kHalves, false, kMx, "layers.{}.ffn.",                             "gate",   "n_routed_experts",    "moe_intermediate_size",   kNumberedNames, "DeepseekV4"},
-  {"kimi-k2",            "kimi_k2",       "deepseek2",       61, 1, 1, {},                  384,  8, 7168,  2048, "silu",      kHalves, false, kNv, kMlp,                                         "gate",   "n_routed_experts",    "moe_intermediate_size",   kProjNames, "DeepSeekV3"},
-  {"nemotron-3-nano",    "nemotron_h",    "nemotron_h_moe",  52, 1, 0, kNemotronPattern,    128,  6, 2688,  1856, "relu2",     kSingle, false, kNv, "backbone.layers.{}.mixer.",                  "gate",   "n_routed_experts",    "moe_intermediate_size",   kProjNames, "DeepSeekV3"},
-  {"llama-4-scout",      "llama4",        "llama4",          48, 0, 1, {},                   16,  1, 5120,  8192, "silu",      kHalves, false, kNv, "language_model.model.layers.{}.feed_forward.", "router", "num_local_experts", "intermediate_size",       kProjNames, "Llama4"},
-  {"llama-4-maverick",   "llama4",        "llama4",          48, 1, 2, {},                  128,  1, 5120,  8192, "silu",      kHalves, false, kNv, "language_model.model.layers.{}.feed_forward.", "router", "num_local_experts", "intermediate_size",       kProjNames, "Llama4"},
-  {"mixtral-8x7b",       "mixtral",       "llama",           32, 0, 1, {},                    8,  2, 4096, 14336, "silu",      kHalves, false, kMx, kSparse,                                      "gate",   "num_local_experts",   "intermediate_size",       kNumberedNames, "Renormalize"},
-  {"glm-4.5",            "glm4_moe",      "glm4moe",         92, 3, 1, {},                  160,  8, 5120,  1536, "silu",      kHalves, false, kNv, kMlp,                                         "gate",   "n_routed_experts",    "moe_intermediate_size",   kProjNames, "DeepSeekV3"},
-  {"glm-4.5-air",        "glm4_moe",      "glm4moe",         46, 1, 1, {},                  128,  8, 4096,  1408, "silu",      kHalves, false, kNv, kMlp,                                         "gate",   "n_routed_experts",    "moe_intermediate_size",   kProjNames, "DeepSeekV3"},
-  {"minimax-m2",         "minimax_m2",    "minimax-m2",      62, 0, 1, {},                  256,  8, 3072,  1536, "silu",      kHalves, false, kNv, kSparse,                                      "gate",   "num_local_experts",   "intermediate_size",       kNumberedNames, "MiniMax2"},
+  {"gpt-oss-20b",        "gpt_oss",       "gpt-oss",         24, 0, 1, {},                   32,  4, 2880,  2880, "swigluoai", kInter,  true,  kMxfp4, kMlp,                                         "router", "num_local_experts",   "intermediate_size",       kProjNames, "Renormalize"},
+  {"gpt-oss-120b",       "gpt_oss",       "gpt-oss",         36, 0, 1, {},                  128,  4, 2880,  2880, "swigluoai", kInter,  true,  kMxfp4, kMlp,                                         "router", "num_local_experts",   "intermediate_size",       kProjNames, "Renormalize"},
+  {"qwen3-30b-a3b",      "qwen3_moe",     "qwen3moe",        48, 0, 1, {},                  128,  8, 2048,   768, "silu",      kHalves, false, kNvfp4, kMlp,                                         "gate",   "num_experts",         "moe_intermediate_size",   kProjNames, "Renormalize"},
+  {"qwen3-235b-a22b",    "qwen3_moe",     "qwen3moe",        94, 0, 1, {},                  128,  8, 4096,  1536, "silu",      kHalves, false, kNvfp4, kMlp,                                         "gate",   "num_experts",         "moe_intermediate_size",   kProjNames, "Renormalize"},
+  {"deepseek-v3",        "deepseek_v3",   "deepseek2",       61, 3, 1, {},                  256,  8, 7168,  2048, "silu",      kHalves, false, kNvfp4, kMlp,                                         "gate",   "n_routed_experts",    "moe_intermediate_size",   kProjNames, "DeepSeekV3"},
+  {"deepseek-v4-flash",  "deepseek_v4",   {},                43, 0, 1, {},                  256,  6, 4096,  2048, "silu",      kHalves, false, kMxfp4, "layers.{}.ffn.",                             "gate",   "n_routed_experts",    "moe_intermediate_size",   kNumberedNames, "DeepseekV4"},
+  {"kimi-k2",            "kimi_k2",       "deepseek2",       61, 1, 1, {},                  384,  8, 7168,  2048, "silu",      kHalves, false, kNvfp4, kMlp,                                         "gate",   "n_routed_experts",    "moe_intermediate_size",   kProjNames, "DeepSeekV3"},
+  {"nemotron-3-nano",    "nemotron_h",    "nemotron_h_moe",  52, 1, 0, kNemotronPattern,    128,  6, 2688,  1856, "relu2",     kSingle, false, kNvfp4, "backbone.layers.{}.mixer.",                  "gate",   "n_routed_experts",    "moe_intermediate_size",   kProjNames, "DeepSeekV3"},
+  {"llama-4-scout",      "llama4",        "llama4",          48, 0, 1, {},                   16,  1, 5120,  8192, "silu",      kHalves, false, kNvfp4, "language_model.model.layers.{}.feed_forward.", "router", "num_local_experts", "intermediate_size",       kProjNames, "Llama4"},
+  {"llama-4-maverick",   "llama4",        "llama4",          48, 1, 2, {},                  128,  1, 5120,  8192, "silu",      kHalves, false, kNvfp4, "language_model.model.layers.{}.feed_forward.", "router", "num_local_experts", "intermediate_size",       kProjNames, "Llama4"},
+  {"mixtral-8x7b",       "mixtral",       "llama",           32, 0, 1, {},                    8,  2, 4096, 14336, "silu",      kHalves, false, kMxfp4, kSparse,                                      "gate",   "num_local_experts",   "intermediate_size",       kNumberedNames, "Renormalize"},
+  {"glm-4.5",            "glm4_moe",      "glm4moe",         92, 3, 1, {},                  160,  8, 5120,  1536, "silu",      kHalves, false, kNvfp4, kMlp,                                         "gate",   "n_routed_experts",    "moe_intermediate_size",   kProjNames, "DeepSeekV3"},
+  {"glm-4.5-air",        "glm4_moe",      "glm4moe",         46, 1, 1, {},                  128,  8, 4096,  1408, "silu",      kHalves, false, kNvfp4, kMlp,                                         "gate",   "n_routed_experts",    "moe_intermediate_size",   kProjNames, "DeepSeekV3"},
+  {"minimax-m2",         "minimax_m2",    "minimax-m2",      62, 0, 1, {},                  256,  8, 3072,  1536, "silu",      kHalves, false, kNvfp4, kSparse,                                      "gate",   "num_local_experts",   "intermediate_size",       kNumberedNames, "MiniMax2"},
 };
 // clang-format on
 

@@ -9,15 +9,15 @@
 namespace fp4moe::weights {
 namespace {
 
-struct KeyRow {
+struct OriginKey {
   const char* key;
   std::string Origin::*member;
 };
 
-constexpr std::array<KeyRow, 4> kKeys{{{"prefix", &Origin::prefix},
-                                       {"projections", &Origin::projections},
-                                       {"quark_grouping", &Origin::quark_grouping},
-                                       {"bias_dtype", &Origin::bias_dtype}}};
+constexpr std::array<OriginKey, 4> kOriginKeys{{{"prefix", &Origin::prefix},
+                                                {"projections", &Origin::projections},
+                                                {"quark_grouping", &Origin::quark_grouping},
+                                                {"bias_dtype", &Origin::bias_dtype}}};
 
 const std::string* origin_text(const tensor::Store& store) {
   for (const tensor::Metadata& metadata : store.metadata()) {
@@ -30,7 +30,7 @@ const std::string* origin_text(const tensor::Store& store) {
 }
 
 // Names become parts of tensor names: refuse what no name has.
-bool is_plain(const std::string& text) {
+bool is_plain_text(const std::string& text) {
   for (const char c : text)
     if (static_cast<unsigned char>(c) < 0x20 || c == '"' || c == '/') return false;
   return text.size() < 200 && is_utf8(text);
@@ -40,7 +40,7 @@ bool is_plain(const std::string& text) {
 
 std::string to_text(const Origin& origin) {
   Json object = Json::object();
-  for (const KeyRow& row : kKeys)
+  for (const OriginKey& row : kOriginKeys)
     if (!(origin.*row.member).empty()) object[row.key] = origin.*row.member;
   return object.dump();
 }
@@ -57,11 +57,11 @@ Result<Origin> read_origin(const tensor::Store& store) {
         .expects("an object of short texts", printable(*text));
   };
   if (!object || !object->is_object()) return malformed();
-  for (const KeyRow& row : kKeys) {
+  for (const OriginKey& row : kOriginKeys) {
     const auto found = object->find(row.key);
     if (found == object->end()) continue;
-    if (!found->is_string() || !is_plain(found->get<std::string>())) return malformed();
-    origin.*row.member = found->get<std::string>();
+    if (!found->is_string() || !is_plain_text(found->string())) return malformed();
+    origin.*row.member = found->string();
   }
   const std::size_t hole = origin.prefix.find("{}");
   if (!origin.prefix.empty() && hole == std::string::npos) return malformed();

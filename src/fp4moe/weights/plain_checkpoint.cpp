@@ -27,7 +27,7 @@ Error shape_error(const StoredTensor& tensor, std::string_view expected) {
       .expects(expected, tensor::text(tensor.entry.shape));
 }
 
-struct Named {
+struct PlainTensor {
   ExpertName name;
   const StoredTensor* tensor;
 };
@@ -35,16 +35,16 @@ struct Named {
 bool is_bias(std::string_view part) { return part == ".bias" || part == "_bias"; }
 bool is_weight(std::string_view part) { return part == ".weight" || part.empty(); }
 
-class LayerBuilder {
+class PlainLayerBuilder {
  public:
-  LayerBuilder(std::string_view model_type, std::span<const Named> named)
+  PlainLayerBuilder(std::string_view model_type, std::span<const PlainTensor> named)
       : model_type_(model_type), named_(named) {}
 
   Result<PlainLayer> build() {
     layer_.prefix = std::string(named_[0].name.prefix);
     layer_.index = named_[0].name.layer;
     const bool per_expert = named_[0].name.expert.has_value();
-    for (const Named& item : named_) {
+    for (const PlainTensor& item : named_) {
       layer_.tensors.push_back(item.tensor);
       if (!is_plain(item.tensor->entry.dtype))
         return invalid("quantize.already", "an expert's tensor is not plain numbers")
@@ -66,7 +66,7 @@ class LayerBuilder {
  private:
   Result<Done> build_per_expert() {
     std::uint64_t experts = 0;
-    for (const Named& item : named_) experts = std::max(experts, *item.name.expert + 1);
+    for (const PlainTensor& item : named_) experts = std::max(experts, *item.name.expert + 1);
     if (experts > named_.size())
       return missing("an expert",
                      "the numbers of experts have gaps up to " + std::to_string(experts - 1));
@@ -74,7 +74,7 @@ class LayerBuilder {
     for (auto* list : {&layer_.gate, &layer_.up, &layer_.down, &layer_.gate_bias, &layer_.up_bias,
                        &layer_.down_bias})
       list->assign(experts, nullptr);
-    for (const Named& item : named_) {
+    for (const PlainTensor& item : named_) {
       const bool bias = is_bias(item.name.part);
       const Slot slot = item.name.slot;
       if (slot == Slot::gate_up)
@@ -124,7 +124,7 @@ class LayerBuilder {
   Result<Done> build_fused() {
     const StoredTensor *w13 = nullptr, *w2 = nullptr;
     bool gated = true;
-    for (const Named& item : named_) {
+    for (const PlainTensor& item : named_) {
       const bool down = item.name.slot == Slot::down;
       if (item.name.slot == Slot::gate)
         return invalid("quantize.form", "gate and up are stacked apart")
@@ -182,7 +182,7 @@ class LayerBuilder {
   Result<Done> check_dtypes() const {
     const DType weights = layer_.up[0]->entry.dtype;
     std::optional<DType> bias;
-    for (const Named& item : named_) {
+    for (const PlainTensor& item : named_) {
       const DType dtype = item.tensor->entry.dtype;
       if (is_bias(item.name.part) && !bias) bias = dtype;
       if (dtype != (is_bias(item.name.part) ? *bias : weights))
@@ -205,7 +205,7 @@ class LayerBuilder {
   }
 
   std::string_view model_type_;
-  std::span<const Named> named_;
+  std::span<const PlainTensor> named_;
   PlainLayer layer_{};
 };
 
@@ -272,7 +272,7 @@ Result<PlainCheckpoint> PlainCheckpoint::open(const std::string& path) {
         .at("quantization_config")
         .expects("an unquantised model", "a quantization_config")
         .try_this("Use fp4moe transcode to change the dialect");
-  std::map<std::string_view, std::vector<Named>> by_prefix;
+  std::map<std::string_view, std::vector<PlainTensor>> by_prefix;
   for (const StoredTensor& tensor : files.tensors()) {
     const std::optional<ExpertName> name = parse_expert_name(tensor.entry.name);
     if (name) by_prefix[name->prefix].push_back({*name, &tensor});
@@ -282,7 +282,7 @@ Result<PlainCheckpoint> PlainCheckpoint::open(const std::string& path) {
         .in(path)
         .expects("tensors named ...experts...", std::to_string(files.tensors().size()) + " others");
   for (const auto& [prefix, named] : by_prefix) {
-    Result<PlainLayer> layer = LayerBuilder(checkpoint.model_type_, named).build();
+    Result<PlainLayer> layer = PlainLayerBuilder(checkpoint.model_type_, named).build();
     if (!layer) return Error(layer.why()).in(path);
     checkpoint.layers_.push_back(*std::move(layer));
   }

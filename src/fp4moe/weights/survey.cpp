@@ -12,14 +12,14 @@
 namespace fp4moe::weights {
 namespace {
 
-struct Named {
+struct NamedLayers {
   std::vector<NamedLayer> layers{};
   std::string strange{};  // a name that speaks of experts in no known form
 };
 
 // One pass over the names.
-Named group_layers(const tensor::Store& store) {
-  Named named;
+NamedLayers group_layers(const tensor::Store& store) {
+  NamedLayers named;
   std::unordered_map<std::string_view, std::size_t> by_prefix;
   std::size_t current = 0;
   for (const tensor::StoredTensor& tensor : store.tensors()) {
@@ -88,7 +88,7 @@ std::string claims_text(const ModelFacts& facts, const tensor::Store& store) {
 }
 
 // Why nothing was recognised.
-void explain_unrecognised(const Named& named, const std::vector<Verdict>& verdicts,
+void explain_unrecognised(const NamedLayers& named, const std::vector<Verdict>& verdicts,
                           const tensor::Store& store, Survey& into) {
   const std::string said = claims_text(into.facts, store);
   if (named.layers.empty()) {
@@ -141,7 +141,7 @@ void explain_unrecognised(const Named& named, const std::vector<Verdict>& verdic
 }
 
 // The row most layers have; others are problems.
-const DialectRow* choose_row(const Named& named, const std::vector<Verdict>& verdicts,
+const DialectRow* choose_row(const NamedLayers& named, const std::vector<Verdict>& verdicts,
                              const tensor::Store& store, Survey& into) {
   std::map<const DialectRow*, std::pair<std::size_t, std::size_t>> counts;  // how many, the first
   for (std::size_t i = 0; i < verdicts.size(); ++i) {
@@ -207,7 +207,7 @@ Survey survey(const tensor::Store& store) {
   } else {
     found.add(facts.why());
   }
-  const Named named = group_layers(store);
+  const NamedLayers named = group_layers(store);
   std::vector<Verdict> verdicts;
   verdicts.reserve(named.layers.size());
   for (const NamedLayer& layer : named.layers) verdicts.push_back(classify(layer, found.facts));

@@ -26,7 +26,7 @@ struct NameRow {
 constexpr std::string_view kPlainAttention = "gpt_oss qwen3_moe glm4_moe minimax_m2";
 
 // clang-format off
-constexpr NameRow kGguf[] = {
+constexpr NameRow kGgufNames[] = {
     {{},               "model.embed_tokens",                               "token_embd"},
     {{},               "model.norm",                                       "output_norm"},
     {{},               "lm_head",                                          "output"},
@@ -57,7 +57,7 @@ constexpr NameRow kGguf[] = {
     {"nemotron_h",     "backbone.layers.{}.mixer.shared_experts.down_proj","blk.{}.ffn_down_shexp"},
 };
 
-constexpr NameRow kOpenai[] = {
+constexpr NameRow kOpenaiNames[] = {
     {{}, "model.embed_tokens.weight",                       "embedding.weight"},
     {{}, "model.norm.weight",                               "norm.scale"},
     {{}, "lm_head.weight",                                  "unembedding.weight"},
@@ -227,7 +227,7 @@ RenameContext rename_context(std::string_view model_type, const Json& config) {
 }
 
 std::string gguf_name(std::string_view name, std::string_view model_type) {
-  return renamed(kGguf, model_type, name, &NameRow::theirs, &NameRow::other);
+  return renamed(kGgufNames, model_type, name, &NameRow::theirs, &NameRow::other);
 }
 
 std::string hugging_face_name(std::string_view gguf, std::string_view model_type) {
@@ -238,13 +238,13 @@ std::string hugging_face_name(std::string_view gguf, std::string_view model_type
       if (const auto number = match("blk.{}.ffn_gate_inp" + std::string(ending), gguf))
         return fill(family->prefix, *number) + std::string(family->router) + std::string(ending);
   // Rows for one family come after the general ones and go before them on the way back.
-  for (const NameRow& row : kGguf) {
+  for (const NameRow& row : kGgufNames) {
     if (row.families.empty() || !concerns(row, model_type)) continue;
     std::string back =
         renamed(std::span(&row, 1), model_type, gguf, &NameRow::other, &NameRow::theirs);
     if (back != gguf) return back;
   }
-  return renamed(kGguf, model_type, gguf, &NameRow::other, &NameRow::theirs);
+  return renamed(kGgufNames, model_type, gguf, &NameRow::other, &NameRow::theirs);
 }
 
 Result<std::vector<OtherTensor>> rename_others(std::vector<OtherTensor> others, NameFamily from,
@@ -258,14 +258,14 @@ Result<std::vector<OtherTensor>> rename_others(std::vector<OtherTensor> others, 
   for (OtherTensor& other : others) {
     std::string& name = other.spec.name;
     if (from == NameFamily::openai)
-      name = renamed(kOpenai, context.model_type, name, &NameRow::other, &NameRow::theirs);
+      name = renamed(kOpenaiNames, context.model_type, name, &NameRow::other, &NameRow::theirs);
     if (from == NameFamily::gguf) name = hugging_face_name(name, context.model_type);
   }
   if (to == NameFamily::openai) others = join_qkv(std::move(others));
   for (OtherTensor& other : others) {
     std::string& name = other.spec.name;
     if (to == NameFamily::openai)
-      name = renamed(kOpenai, context.model_type, name, &NameRow::theirs, &NameRow::other);
+      name = renamed(kOpenaiNames, context.model_type, name, &NameRow::theirs, &NameRow::other);
     if (to == NameFamily::gguf) name = gguf_name(name, context.model_type);
   }
   return others;

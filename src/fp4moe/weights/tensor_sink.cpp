@@ -117,7 +117,7 @@ Result<Done> TensorSink::put_file(std::string_view name, std::string_view conten
 }
 
 Result<Done> TensorSink::put_json(std::string_view name, const Json& document) {
-  return put_file(name, document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  return put_file(name, document.dump(2) + "\n");
 }
 
 Result<Done> TensorSink::copy_file(std::string_view name, const std::string& from) {

@@ -74,7 +74,7 @@ std::size_t lanes(const Checkpoint& source, std::size_t threads) {
       std::clamp<std::uint64_t>(budget / each, 1, std::max<std::size_t>(1, threads)));
 }
 
-struct Item {
+struct TranscodeItem {
   std::size_t layer;
   std::uint64_t expert;
 };
@@ -95,8 +95,8 @@ Result<Done> check_signs(const ExpertView& view, const MoeLayer& layer, std::uin
   return Done{};
 }
 
-std::vector<Item> all_experts(const Checkpoint& source) {
-  std::vector<Item> items;
+std::vector<TranscodeItem> all_experts(const Checkpoint& source) {
+  std::vector<TranscodeItem> items;
   for (std::size_t layer = 0; layer < source.layers().size(); ++layer)
     for (std::uint64_t expert = 0; expert < source.layers()[layer].shape.experts; ++expert)
       items.push_back({layer, expert});
@@ -129,7 +129,7 @@ Result<TranscodeReport> transcode(const Checkpoint& source, TranscodePlan plan,
   Result<CheckpointWriter> writer = CheckpointWriter::create(out, std::move(plan.checkpoint));
   if (!writer) return writer.why();
 
-  const std::vector<Item> items = all_experts(source);
+  const std::vector<TranscodeItem> items = all_experts(source);
   LanePool pool(source);
   const auto convert = [&](std::size_t i) -> Result<Done> {
     if (Result<Done> go_on = check_interrupt(); !go_on) return go_on;

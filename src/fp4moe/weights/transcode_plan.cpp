@@ -62,7 +62,7 @@ class Planner {
   // As config.json spells it; GGUF has names of its own.
   std::string model_type() const {
     const auto found = config_.find("model_type");
-    if (found != config_.end() && found->is_string()) return found->get<std::string>();
+    if (found != config_.end() && found->is_string()) return found->string();
     return source_.dialect().dialect == Dialect::openai ? "gpt_oss" : "";
   }
 

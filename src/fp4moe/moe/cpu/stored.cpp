@@ -25,7 +25,7 @@ using weights::ProjectionView;
 using weights::RowOrder;
 using weights::RowsView;
 
-constexpr std::size_t kTileColumns = 32, kRowPadding = 16;
+constexpr std::size_t kTileColumns = 32;
 constexpr std::size_t kNowhere = ~std::size_t{0};
 
 bool is_number(WeightFormat format, std::uint8_t scale) {

@@ -14,6 +14,8 @@
 
 namespace fp4moe::moe::cpu {
 
+inline constexpr std::size_t kRowPadding = 16;  // what rows of any tiles are padded to, or less
+
 struct CpuMatrix {
   kernels::cpu::ProductWeights tiles{};  // no codes: cut `rows` first
   kernels::cpu::ProductRows rows{};

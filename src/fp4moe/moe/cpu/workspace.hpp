@@ -23,7 +23,6 @@ inline constexpr std::size_t kFirstRows = 2 * kernels::cpu::kChunk;  // of a tas
 inline constexpr std::size_t kNearBytes = std::size_t{2} << 20;
 inline constexpr std::size_t kLeastKeptRows = 1024;
 inline constexpr std::size_t kMostKeptRows = kernels::cpu::kProductTokens * kFirstRows;
-inline constexpr std::size_t kRowPadding = 16;  // what rows of any tiles are padded to, or less
 
 // Tokens of all units in the kernel's form, for one of the two products.
 struct Panels {

@@ -109,7 +109,7 @@ bool append_field(std::string& out, const GgufField& field) {
       field.value);
 }
 
-Result<Done> check_unique(std::vector<std::string_view> names, std::string_view id) {
+Result<Done> check_unique_names(std::vector<std::string_view> names, std::string_view id) {
   std::sort(names.begin(), names.end());
   const auto twin = std::adjacent_find(names.begin(), names.end());
   if (twin == names.end()) return Done{};
@@ -136,7 +136,8 @@ Result<std::string> write_fields(std::span<const GgufField> fields) {
                    "another");
     keys.emplace_back(field.key);
   }
-  if (Result<Done> unique = check_unique(keys, "gguf.duplicate_key"); !unique) return unique.why();
+  if (Result<Done> unique = check_unique_names(keys, "gguf.duplicate_key"); !unique)
+    return unique.why();
   return out;
 }
 
@@ -183,7 +184,8 @@ Result<std::vector<TensorEntry>> place(std::span<const TensorSpec> specs, std::u
     names.emplace_back(spec.name);
     end = begin + *bytes;
   }
-  if (Result<Done> unique = check_unique(names, "gguf.duplicate"); !unique) return unique.why();
+  if (Result<Done> unique = check_unique_names(names, "gguf.duplicate"); !unique)
+    return unique.why();
   return entries;
 }
 

@@ -17,17 +17,16 @@ constexpr std::string_view kMetadataKey = "__metadata__";
 
 // Walks the header once and builds only what it keeps. Where we are is a place, not a stack: the
 // format has four levels and anything deeper is refused.
-class HeaderWalker {
+class HeaderWalker final : public JsonEvents {
  public:
   explicit HeaderWalker(SafetensorsHeader& header) : header_(header) {}
 
-  bool null() { return unexpected("null"); }
-  bool boolean(bool) { return unexpected("true or false"); }
-  bool number_integer(std::int64_t value) { return bad_number(std::to_string(value)); }
-  bool number_float(double, const std::string& literal) { return bad_number(literal); }
-  bool binary(nlohmann::json::binary_t&) { return unexpected("binary"); }
+  bool null() override { return unexpected("null"); }
+  bool boolean(bool) override { return unexpected("true or false"); }
+  bool number_integer(std::int64_t value) override { return bad_number(std::to_string(value)); }
+  bool number_float(double, const std::string& literal) override { return bad_number(literal); }
 
-  bool number_unsigned(std::uint64_t value) {
+  bool number_unsigned(std::uint64_t value) override {
     if (place_ == Place::shape) {
       entry_.shape.push_back(value);
       return true;
@@ -40,7 +39,7 @@ class HeaderWalker {
     return true;
   }
 
-  bool string(std::string& value) {
+  bool string(std::string& value) override {
     if (place_ == Place::metadata) {
       if (header_.metadata.emplace(key_, std::move(value)).second) return true;
       return fail("safetensors.duplicate_key", "a metadata key occurs twice", "each key once",
@@ -53,7 +52,7 @@ class HeaderWalker {
     return true;
   }
 
-  bool start_object(std::size_t) {
+  bool start_object() override {
     if (place_ == Place::outside) {
       place_ = Place::top;
       return true;
@@ -69,13 +68,13 @@ class HeaderWalker {
     return true;
   }
 
-  bool end_object() {
+  bool end_object() override {
     if (place_ == Place::entry && !finish_entry()) return false;
     place_ = place_ == Place::top ? Place::outside : Place::top;
     return true;
   }
 
-  bool start_array(std::size_t) {
+  bool start_array() override {
     if (place_ == Place::entry && field_ == Field::shape) {
       place_ = Place::shape;
       return true;
@@ -89,7 +88,7 @@ class HeaderWalker {
     return unexpected("an array");
   }
 
-  bool end_array() {
+  bool end_array() override {
     if (place_ == Place::offsets && offsets_found_ != 2)
       return fail("safetensors.entry", "wrong \"data_offsets\"", "two numbers",
                   std::to_string(offsets_found_));
@@ -97,7 +96,7 @@ class HeaderWalker {
     return true;
   }
 
-  bool key(std::string& name) {
+  bool key(std::string& name) override {
     if (place_ == Place::top) return top_key(name);
     if (place_ == Place::metadata) {
       key_ = std::move(name);
@@ -106,7 +105,7 @@ class HeaderWalker {
     return entry_key(name);
   }
 
-  bool parse_error(std::size_t position, const std::string&, const nlohmann::json::exception&) {
+  bool parse_error(std::size_t position, const std::string&) override {
     return fail("safetensors.json", "the header is not valid JSON", "JSON",
                 "an error at byte " + std::to_string(kLengthBytes + position));
   }

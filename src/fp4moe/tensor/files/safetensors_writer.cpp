@@ -12,8 +12,6 @@ namespace {
 
 constexpr std::uint64_t kAlignment = 8;  // of the data in the file, as the Python package keeps it
 
-std::string quoted(const std::string& text) { return nlohmann::json(text).dump(); }
-
 Result<Done> check_name(const std::string& name) {
   if (!name.empty() && name != "__metadata__" && name.find('\0') == std::string::npos &&
       is_utf8(name))
@@ -61,13 +59,13 @@ Result<std::string> header_for(std::span<const TensorEntry> entries, const Metad
       if (!is_utf8(key) || !is_utf8(value))
         return usage("safetensors.metadata", "metadata must be text")
             .expects("UTF-8", printable(is_utf8(key) ? value : key));
-      header += quoted(key) + ":" + quoted(value) + ",";
+      header += quoted_json(key) + ":" + quoted_json(value) + ",";
     }
     header.back() = '}';
     header += ',';
   }
   for (const TensorEntry& entry : entries) {
-    header += quoted(entry.name) + ":{\"dtype\":\"";
+    header += quoted_json(entry.name) + ":{\"dtype\":\"";
     header += name(entry.dtype);
     header += "\",\"shape\":[";
     for (const std::uint64_t extent : entry.shape) header += std::to_string(extent) + ",";

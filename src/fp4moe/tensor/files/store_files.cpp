@@ -147,14 +147,12 @@ Result<StoreFiles> from_index(const Folder& folder, const std::string& name) {
     if (!shard_path && shard_path.why().id == "store.open") {
       const auto needed = std::count_if(index->entries.begin(), index->entries.end(),
                                         [&](const IndexEntry& e) { return e.shard == shard; });
-      return Error{.code = ErrorCode::invalid_input,
-                   .id = "store.missing_shard",
-                   .message = "a shard of the index cannot be opened",
-                   .path = shard_path.why().path,
-                   .expected = "the file with " + std::to_string(needed) + " of " +
-                               std::to_string(index->entries.size()) + " tensors",
-                   .found = shard_path.why().message,
-                   .remedy = "fetch the missing file"};
+      return invalid("store.missing_shard", "a shard of the index cannot be opened")
+          .in(shard_path.why().path)
+          .expects("the file with " + std::to_string(needed) + " of " +
+                       std::to_string(index->entries.size()) + " tensors",
+                   shard_path.why().message)
+          .try_this("fetch the missing file");
     }
     if (!shard_path) return shard_path.why();
     files.paths.push_back(*std::move(shard_path));

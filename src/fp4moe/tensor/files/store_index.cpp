@@ -19,34 +19,33 @@ bool is_plain_relative(std::string_view path) {
   });
 }
 
-class IndexWalker {
+class IndexWalker final : public JsonEvents {
  public:
   explicit IndexWalker(StoreIndex& index) : index_(index) {}
 
-  bool null() { return plain("null"); }
-  bool boolean(bool) { return plain("true or false"); }
-  bool number_integer(std::int64_t) { return plain("a number"); }
-  bool number_unsigned(std::uint64_t) { return plain("a number"); }
-  bool number_float(double, const std::string&) { return plain("a number"); }
-  bool binary(nlohmann::json::binary_t&) { return plain("binary"); }
-  bool string(std::string& value) {
+  bool null() override { return plain("null"); }
+  bool boolean(bool) override { return plain("true or false"); }
+  bool number_integer(std::int64_t) override { return plain("a number"); }
+  bool number_unsigned(std::uint64_t) override { return plain("a number"); }
+  bool number_float(double, const std::string&) override { return plain("a number"); }
+  bool string(std::string& value) override {
     if (!in_map()) return plain("a string");
     return add(value);
   }
 
-  bool start_object(std::size_t) {
+  bool start_object() override {
     if (depth_ == 1 && at_map_ && std::exchange(has_map_, true))
       return fail("index.duplicate", "\"weight_map\" occurs twice", "it once", "it twice");
     return open("an object");
   }
-  bool start_array(std::size_t) {
+  bool start_array() override {
     if (depth_ == 1 && at_map_) return plain("an array");
     return open("an array");
   }
-  bool end_object() { return close(); }
-  bool end_array() { return close(); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
 
-  bool key(std::string& name) {
+  bool key(std::string& name) override {
     if (depth_ == 1) at_map_ = name == "weight_map";
     if (in_map()) {
       if (name.empty() || name.find('\0') != std::string::npos)
@@ -57,7 +56,7 @@ class IndexWalker {
     return true;
   }
 
-  bool parse_error(std::size_t position, const std::string&, const nlohmann::json::exception&) {
+  bool parse_error(std::size_t position, const std::string&) override {
     return fail("index.json", "the index is not valid JSON", "JSON",
                 "an error at byte " + std::to_string(position));
   }
