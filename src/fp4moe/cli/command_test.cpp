@@ -97,9 +97,9 @@ TEST(CommandLine, TellsTheOptionsOfEveryCommand) {
           << command.name << " " << option.dump();
   }
   const Result<Json> convert = option_facts("convert");
-  EXPECT_EQ((*convert)["options"][0]["name"], "PATH");
-  EXPECT_EQ((*convert)["options"][0]["positional"], true);
-  EXPECT_EQ((*convert)["options"][0]["required"], true);
+  EXPECT_EQ((*convert)["options"][1]["name"], "PATH");
+  EXPECT_EQ((*convert)["options"][1]["positional"], true);
+  EXPECT_EQ((*convert)["options"][1]["required"], true);
   EXPECT_FALSE((*option_facts("bench"))["subcommands"].empty());
   EXPECT_EQ(option_facts("frobnicate").why().id, "command.unknown");
 }
@@ -128,6 +128,7 @@ TEST(CommandLine, TellsTypesDefaultsChoicesAndRanges) {
   EXPECT_EQ(fact("bench", "seconds")["type"], "number");
   EXPECT_EQ(fact("bench", "seconds")["range"], Json({0.01, 3600.0}));
   EXPECT_EQ(fact("lint", "fix")["type"], "list");
+  EXPECT_EQ(fact("lint", "fix")["item"], "POLICY");
 }
 
 TEST(CommandLine, HasTheCommandsThatAProgramAdds) {

@@ -42,6 +42,7 @@ Json option_json(const Option& option) {
           {"positional", option.is_positional()},
           {"type", std::visit(TypeName{option.is_in_bytes}, option.target)},
           {"form", kFormNames[static_cast<std::size_t>(option.form)]},
+          {"item", option.item.empty() ? Json() : Json(option.item)},
           {"required", option.is_required},
           {"default", option.default_text.empty() ? Json() : Json(option.default_text)},
           {"choices", option.choices},

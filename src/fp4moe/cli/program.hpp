@@ -41,6 +41,7 @@ class Program {
 //   name, summary, example, subcommands
 //   options: names ("-o", "--out"), name ("out"), positional, required, help,
 //     type: flag, text, integer, bytes, number or list; form of texts: as the enum Form,
+//     item: of a list separated by commas, or null,
 //     default: as --help shows it, or null; choices; range: [low, high] or null
 Json facts(const OptionSet& set);
 
