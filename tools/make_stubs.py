@@ -92,8 +92,12 @@ def load(built: Path) -> Any:
 
 
 def stub(module: str, package: Any) -> str:
-    tree = Stub(package).visit(ast.parse((SOURCES / module).read_text()))
+    tree = ast.parse((SOURCES / module).read_text())
+    tree.body = [node for node in tree.body if not getattr(node, "name", "").startswith("_")]
+    tree = Stub(package).visit(tree)
     imports = "from collections.abc import Mapping, Sequence\nfrom typing import Literal\n"
+    if module != "commands.py":
+        imports += "from fp4moe.commands import Path\n"
     tree.body[2:2] = ast.parse(imports).body  # behind the docstring and __future__
     return ast.unparse(ast.fix_missing_locations(tree)) + "\n"
 

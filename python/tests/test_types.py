@@ -43,6 +43,8 @@ fp4moe.bench("everything")  # error: no such benchmark
 fp4moe.quantize_checkpoint("in", "out", format="nvfp4", input_scale=0.5)
 fp4moe.quantize_checkpoint("in", "out", format="fp8")  # error: no such format
 backend: str | None = fp4moe.explain(device="h100", env={"A": "1"}, hidden=64, bias=True).backend
+fp4moe.explain(config=Path("layer.json"), policy="native")
+fp4moe.explain(config=3)  # error: no path
 fp4moe.explain(all_devices=True)  # error: not one selection
 fp4moe.command("lint", "in", deep=True)
 """

@@ -450,7 +450,9 @@ Run declare_bench(OptionSet& set) {
   OptionSet& layer = set.add_subcommand(
       "layer", "A whole MoE layer, from router logits to output, against its floor",
       asks(Benchmark::layer));
-  layer.add("--model", options->model, "A model of the table, or a checkpoint").show_default();
+  layer.add("--model", options->model, "A model of the table, or a checkpoint")
+      .as(Form::path)
+      .show_default();
   layer.add("--format", options->format, "mxfp4 or nvfp4 (default: the model's)");
   layer.add("--tokens", options->tokens, "Numbers of tokens (default: 1,4,16,64)")
       .as(Form::number)
