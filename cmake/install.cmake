@@ -3,7 +3,6 @@
 include(CMakePackageConfigHelpers)
 
 get_property(modules GLOBAL PROPERTY FP4MOE_MODULES)
-list(REMOVE_ITEM modules fp4moe_cli)
 set(objects)
 foreach(module ${modules})
   list(APPEND objects $<TARGET_OBJECTS:${module}>)

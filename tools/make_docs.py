@@ -3,6 +3,7 @@
 
     tools/make_docs.py [--check] [--program FP4MOE] [--stub _core.pyi] PAGE...
 
+    commands          docs/commands.md: every command and what it takes, asked of the program
     c-api-reference   docs/c-api-reference.md: every declaration of the header
     errors            docs/errors.md: every error id, from the sources and docs/errors.toml
     machine           docs/machine.md: what described devices get, asked of the program
@@ -31,6 +32,12 @@ def machine(options: argparse.Namespace) -> str:
     return source.page(options.program)
 
 
+def commands(options: argparse.Namespace) -> str:
+    from pages import commands as source
+
+    return source.page(options.program)
+
+
 def c_api(_: argparse.Namespace) -> str:
     from pages import c_api as source
 
@@ -43,7 +50,7 @@ def python(options: argparse.Namespace) -> str:
     return source.page(options.stub)
 
 
-PAGES = {"c-api-reference": c_api, "errors": errors, "machine": machine, "python": python}
+PAGES = {"c-api-reference": c_api, "commands": commands, "errors": errors, "machine": machine, "python": python}
 
 
 def main() -> int:

@@ -1,7 +1,8 @@
 """The verbs of the command line as functions: the same words, their JSON as dictionaries.
 
 A keyword is an option's name with underscores: ``max_memory="2GB"`` is ``--max-memory 2GB``. Which
-ones a verb takes is asked of the verb itself, so that this module has no list to keep.
+ones a verb takes is asked of the verb itself, so that this module has no list to keep; the stub
+beside the installed module, which tools/make_stubs.py makes, spells them out with their types.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import difflib
 import functools
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fp4moe import _core, errors
@@ -31,7 +32,7 @@ def options(verb: str) -> dict[str, dict[str, Any]]:
     """The keywords that a verb takes, each with what its option is."""
     facts = _core.options(verb)
     every = facts["options"] + [
-        option for question in facts["questions"] for option in question["options"]
+        option for subcommand in facts["subcommands"] for option in subcommand["options"]
     ]
     return {
         option["name"].replace("-", "_"): option
@@ -52,11 +53,12 @@ def _text(word: str, value: object) -> str:
 
 
 def _values(word: str, option: dict[str, Any], value: object) -> list[str]:
-    if isinstance(value, Mapping) and option["takes_many"]:
+    takes_many = option["type"] == "list"
+    if takes_many and isinstance(value, Mapping):
         return [f"{name}={_text(word, item)}" for name, item in value.items()]
-    if isinstance(value, (list, tuple)) and option["takes_many"]:
+    if takes_many and isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
         return [_text(word, item) for item in value]
-    if isinstance(value, tuple) and len(value) == 2:  # a rank of a group
+    if option["form"] == "rank" and isinstance(value, tuple) and len(value) == 2:
         return [f"{_text(word, value[0])}/{_text(word, value[1])}"]
     return [_text(word, value)]
 
@@ -76,7 +78,7 @@ def _option_words(verb: str, words: Mapping[str, object]) -> list[str]:
             raise _unknown(verb, word, known)
         if value is None:
             continue
-        if option["takes_value"]:
+        if option["type"] != "flag":
             made += [f"--{option['name']}={text}" for text in _values(word, option, value)]
         elif not isinstance(value, bool):
             raise TypeError(f"{word}: expected True or False, found {type(value).__name__}")
@@ -101,7 +103,7 @@ def call(
 ) -> tuple[int, Report]:
     """Run a verb; its exit status and its object. Errors are raised."""
     texts = [_text("path", argument) for argument in arguments]
-    asked = texts[:1] if _core.options(verb)["questions"] else []  # bench layer
+    asked = texts[:1] if _core.options(verb)["subcommands"] else []  # bench layer
     rest = texts[len(asked) :]
     parts = [verb, *asked, *_option_words(verb, words or {}), "--json"]
     status, out, err = _core.command(parts + (["--", *rest] if rest else []), progress)
@@ -245,11 +247,6 @@ def diff(a: str, b: str, **words: Any) -> Report:
     return _checked("diff", a, b, words=words)
 
 
-def golden(*files: Path, **words: Any) -> Report:
-    """Run golden files; raises MismatchError where they differ."""
-    return _checked("golden", *files, words=words)
-
-
-def bench(question: str, **words: Any) -> Report:
+def bench(benchmark: str, **words: Any) -> Report:
     """Measure this machine, whole layers, codecs and conversion."""
-    return _checked("bench", question, words=words)
+    return _checked("bench", benchmark, words=words)

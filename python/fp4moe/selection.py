@@ -9,7 +9,7 @@ from typing import Any
 from fp4moe import commands, errors
 
 # Options of the command that ask for something else than one selection.
-_NOT_ONE = ("all_devices", "diff", "verbose")
+NOT_ONE = ("all_devices", "diff", "verbose")
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def explain(**words: Any) -> Selection:
     ``explain(device="h100", model="gpt-oss-120b", policy="2026-04-24", tp=8)``. Where nothing
     supports the layer, UnsupportedError has the same record as ``.record``.
     """
-    for word in _NOT_ONE:
+    for word in NOT_ONE:
         if word in words:
             raise TypeError(
                 f"explain() gives one selection; for {word!r} use fp4moe.command('explain', ...)"

@@ -13,7 +13,6 @@ import pytest
 import fp4moe
 
 SIZES = {"experts": 4, "layers": 2, "hidden": 64, "intermediate": 64, "seed": 1}
-TESTDATA = Path(__file__).resolve().parents[2] / "testdata"
 
 
 @pytest.fixture(scope="module")
@@ -79,14 +78,21 @@ def test_layers_run_and_compare(tiny: Path, tmp_path: Path) -> None:
     assert fp4moe.diff("CPU", "exact", checkpoint=tiny)["command"] == "diff"
 
 
-def test_golden_files_pass(tmp_path: Path) -> None:
-    if not TESTDATA.exists():
-        pytest.skip("golden data are not part of this installation")
-    assert fp4moe.golden(TESTDATA / "formats.json")["failed"] == 0
-    (tmp_path / "none.json").write_text('{"schema": "fp4moe-golden-formats/1"}')
-    with pytest.raises(fp4moe.InvalidInputError) as why:
-        fp4moe.golden(tmp_path / "none.json")
-    assert why.value.id.startswith("golden.")
+def test_golden_is_left_to_the_program_built_from_source() -> None:
+    assert not hasattr(fp4moe, "golden")
+    with pytest.raises(fp4moe.UsageError) as why:
+        fp4moe.command("golden", "testdata/formats.json")
+    assert why.value.id == "command.unknown"
+    assert why.value.remedy == "Only the program that is built from source has it: make build"
+
+
+def test_values_are_taken_as_their_options_say(tiny: Path) -> None:
+    marked = fp4moe.lint(tiny, fix=None, verbose=False)
+    assert marked["errors"] == 0
+    every = fp4moe.bench("route", tokens=range(1, 3), seconds=0.01, threads=1)["results"]
+    assert {row["tokens"] for row in every} == {1, 2}
+    with pytest.raises(TypeError, match="threads: expected a text, number or path, found tuple"):
+        fp4moe.lint(tiny, threads=(0, 2))  # type: ignore[arg-type]
 
 
 def test_progress_is_told_in_order_and_to_the_end(tiny: Path, tmp_path: Path) -> None:

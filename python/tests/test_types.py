@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from importlib import resources
@@ -9,6 +10,7 @@ from importlib import resources
 import pytest
 
 import fp4moe
+from fp4moe import commands, selection
 
 CLIENT = """
 import numpy as np
@@ -25,12 +27,57 @@ except fp4moe.UnsupportedError as why:
 reveal_type(layer.hidden)
 layer.run(1)  # error: too few
 fp4moe.Model.open(3)  # error: no path
+
+from pathlib import Path
+
+fp4moe.convert("in", Path("out"), backend="CPU", tp=(0, 2), max_memory="2GB", placement="linear")
+fp4moe.convert("in", "out", bakend="CPU")  # error: no such word
+fp4moe.convert("in", "out", placement="odd")  # error: no such choice
+fp4moe.convert("in", "out", tp=(0, 1, 2))  # error: no rank
+fp4moe.lint("in", deep=True, threads=4, fix=["fill-input-scale"])
+fp4moe.lint("in", threads="many")  # error: no number
+fp4moe.lint("in", deep="yes")  # error: a flag
+fp4moe.run("in", tp=2, layer="all", adapter=[Path("a")], input=None)
+fp4moe.bench("layer", tokens=[1, 16], seconds=1.5)
+fp4moe.bench("everything")  # error: no such benchmark
+fp4moe.quantize_checkpoint("in", "out", format="nvfp4", input_scale=0.5)
+fp4moe.quantize_checkpoint("in", "out", format="fp8")  # error: no such format
+backend: str | None = fp4moe.explain(device="h100", env={"A": "1"}, hidden=64, bias=True).backend
+fp4moe.explain(config=Path("layer.json"), policy="native")
+fp4moe.explain(config=3)  # error: no path
+fp4moe.explain(all_devices=True)  # error: not one selection
+fp4moe.command("lint", "in", deep=True)
 """
 
 
 def test_the_wheel_holds_stubs_and_their_mark():
-    for name in ("_core.pyi", "py.typed"):
+    for name in ("_core.pyi", "commands.pyi", "selection.pyi", "py.typed"):
         assert (resources.files(fp4moe) / name).is_file()
+
+
+def functions(stub: str) -> dict[str, set[str]]:
+    """The public functions of a stub, each with the names of its arguments."""
+    text = (resources.files(fp4moe) / stub).read_text()
+    return {
+        node.name: {argument.arg for argument in node.args.args + node.args.kwonlyargs}
+        for node in ast.parse(text).body
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
+    }
+
+
+def test_stubs_name_every_word_of_every_verb():
+    verbs = functions("commands.pyi") | functions("selection.pyi")
+    for name in ("call", "command", "options"):
+        del verbs[name]
+    assert {"bench", "convert", "explain", "run"} <= set(verbs)
+    for name, named in verbs.items():
+        verb = "quantize" if name == "quantize_checkpoint" else name
+        words = set(commands.options(verb))
+        if verb == "explain":
+            words -= set(selection.NOT_ONE)
+        assert words <= named, verb
+        positional = {"path", "folder", "adapter", "a", "b", "layout", "benchmark", "progress", "out"}
+        assert named - words <= positional, verb
 
 
 def mypy(*words: str) -> subprocess.CompletedProcess[str]:

@@ -35,7 +35,7 @@ FINDINGS = re.compile(r"weights/lint\w*\.cpp$")
 
 
 def sources() -> list[Path]:
-    files = [*(ROOT / "src").rglob("*.[ch]pp"), *(ROOT / "python/src").rglob("*.[ch]pp")]
+    files = [file for folder in ("src", "python/src", "tests/golden") for file in (ROOT / folder).rglob("*.[ch]pp")]
     return sorted(f for f in files if not f.stem.endswith("_test") and not f.name.startswith("test_"))
 
 

@@ -11,6 +11,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from make_stubs import verb_of
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 PACKAGE = ROOT / "python/fp4moe"
 
@@ -139,22 +141,17 @@ def prose(text: str) -> str:
 
 def accepted(verb: str, named: set[str]) -> str:
     """The words that a verb takes beside its named arguments."""
-    from fp4moe import commands
+    from fp4moe import commands, selection
 
-    hidden = named | set(NOT_OF.get(verb, ()))
+    hidden = named | set(selection.NOT_ONE if verb == "explain" else ())
     shown = [word for word in sorted(commands.options(verb)) if not word.startswith("no_") and word not in hidden]
     return "\n\nWords: " + ", ".join(f"`{word}`" for word in shown) + "." if shown else ""
-
-
-# Options that ask a verb for something else than its function gives.
-NOT_OF = {"explain": ("all_devices", "diff", "verbose")}
-VERBS = {"quantize_checkpoint": "quantize", "command": ""}
 
 
 def describe_function(node: ast.FunctionDef, section: Section) -> str:
     made = f"### `{section.prefix}{node.name}`\n\n```py\n{signature(node, section.prefix)}\n```\n\n{prose(words_of(node))}"
     takes_words = node.args.kwarg is not None and node.args.kwarg.arg == "words"
-    verb = VERBS.get(node.name, node.name)
+    verb = verb_of(node)
     named = {argument.arg for argument in node.args.args + node.args.kwonlyargs}
     return made + (accepted(verb, named) if takes_words and verb else "")
 

@@ -34,10 +34,10 @@
 namespace fp4moe::cli {
 namespace {
 
-enum class Question : std::uint8_t { ceilings, formats, pack, files, select, route, layer, plot };
+enum class Benchmark : std::uint8_t { ceilings, formats, pack, files, select, route, layer, plot };
 
-struct Options {
-  Question question = Question::ceilings;
+struct BenchOptions {
+  Benchmark benchmark = Benchmark::ceilings;
   std::vector<std::string> threads{};
   std::optional<std::size_t> megabytes{};
   std::optional<double> seconds{};
@@ -50,7 +50,7 @@ struct Options {
   std::string out{};
 };
 
-// What every question needs to know.
+// What every benchmark needs to know.
 struct Setting {
   platform::Machine machine{};
   std::size_t threads = 1;                   // the last of those asked for
@@ -88,7 +88,7 @@ Result<std::vector<std::size_t>> thread_counts(const std::vector<std::string>& w
                printable(fmt::format("{}", fmt::join(words, ","))));
 }
 
-Result<Setting> read_setting(const Options& options) {
+Result<Setting> read_setting(const BenchOptions& options) {
   const Result<platform::Settings> settings = platform::read_settings();
   if (!settings) return settings.why();
   Setting setting{.machine = platform::describe_machine()};
@@ -97,11 +97,11 @@ Result<Setting> read_setting(const Options& options) {
   setting.all_threads = *asked;
   if (asked->empty()) {
     const std::size_t usual = platform::choose_threads(std::nullopt, *settings);
-    if (options.question == Question::ceilings && usual > 1) setting.all_threads.push_back(1);
+    if (options.benchmark == Benchmark::ceilings && usual > 1) setting.all_threads.push_back(1);
     setting.all_threads.push_back(usual);
   }
   setting.threads = setting.all_threads.back();
-  if (options.question != Question::ceilings && setting.all_threads.size() > 1)
+  if (options.benchmark != Benchmark::ceilings && setting.all_threads.size() > 1)
     return usage("bench.threads", "this question is asked for one number of threads")
         .expects("one number", fmt::format("{}", fmt::join(setting.all_threads, ",")))
         .try_this("several numbers are for bench ceilings");
@@ -138,7 +138,7 @@ void print_device(const Io& io, const bench::GpuFacts& gpu, const bench::Ceiling
                         ceilings.read_gb_per_s, ceilings.copy_gb_per_s, ceilings.bf16_gflop_per_s);
 }
 
-Result<int> run_ceilings(const Options& options, const Setting& setting, const Io& io) {
+Result<int> run_ceilings(const BenchOptions& options, const Setting& setting, const Io& io) {
   Json results = Json::array(), by_threads = Json::array();
   bench::Ceilings last;
   for (const std::size_t threads : setting.all_threads) {
@@ -172,13 +172,13 @@ Result<int> run_ceilings(const Options& options, const Setting& setting, const I
   return kDone;
 }
 
-// Short, for the head of the other questions' reports.
+// Short, for the head of the other reports.
 Result<bench::Ceilings> quick_ceilings(const Setting& setting) {
   return bench::bench_ceilings(
       {.threads = setting.threads, .seconds = 1, .features = setting.features});
 }
 
-Result<int> run_formats(const Options& options, const Setting& setting, const Io& io) {
+Result<int> run_formats(const BenchOptions& options, const Setting& setting, const Io& io) {
   bench::FormatsOptions asked{.threads = setting.threads, .features = setting.features};
   if (options.megabytes) asked.megabytes = *options.megabytes;
   if (options.seconds) asked.seconds = *options.seconds;
@@ -204,7 +204,7 @@ Result<int> run_formats(const Options& options, const Setting& setting, const Io
   return kDone;
 }
 
-Result<int> run_pack(const Options& options, const Setting& setting, const Io& io) {
+Result<int> run_pack(const BenchOptions& options, const Setting& setting, const Io& io) {
   bench::PackOptions asked{.threads = setting.threads, .layout = options.layout};
   if (options.megabytes) asked.megabytes = *options.megabytes;
   if (options.seconds) asked.seconds = *options.seconds;
@@ -230,7 +230,7 @@ Result<int> run_pack(const Options& options, const Setting& setting, const Io& i
   return kDone;
 }
 
-Result<int> run_files(const Options& options, const Setting& setting, const Io& io) {
+Result<int> run_files(const BenchOptions& options, const Setting& setting, const Io& io) {
   bench::FilesOptions asked{.path = options.path,
                             .scratch = options.scratch,
                             .threads = setting.threads,
@@ -258,7 +258,7 @@ Result<int> run_files(const Options& options, const Setting& setting, const Io& 
   return kDone;
 }
 
-Result<int> run_select(const Options& options, const Setting& setting, const Io& io) {
+Result<int> run_select(const BenchOptions& options, const Setting& setting, const Io& io) {
   bench::SelectOptions asked;
   if (options.seconds) asked.seconds = *options.seconds;
   const auto results = bench::bench_select(asked);
@@ -278,7 +278,7 @@ Result<int> run_select(const Options& options, const Setting& setting, const Io&
   return kDone;
 }
 
-Result<int> run_route(const Options& options, const Setting& setting, const Io& io) {
+Result<int> run_route(const BenchOptions& options, const Setting& setting, const Io& io) {
   bench::RouteOptions asked{.threads = setting.threads};
   if (options.seconds) asked.seconds = *options.seconds;
   if (!options.tokens.empty()) {
@@ -309,7 +309,7 @@ Result<int> run_route(const Options& options, const Setting& setting, const Io& 
   return kDone;
 }
 
-Result<int> run_layer(const Options& options, const Setting& setting, const Io& io) {
+Result<int> run_layer(const BenchOptions& options, const Setting& setting, const Io& io) {
   // The rest is for the machine, for tokens and for what engines keep.
   const std::uint64_t memory = setting.machine.memory_bytes / 4 * 3;
   bench::LayerBenchOptions asked{.model = {.model = options.model,
@@ -370,7 +370,7 @@ Result<int> run_layer(const Options& options, const Setting& setting, const Io& 
   return kDone;
 }
 
-Result<int> run_plot(const Options& options, const Io& io) {
+Result<int> run_plot(const BenchOptions& options, const Io& io) {
   std::vector<Json> reports;
   for (const std::string& path : options.reports) {
     Result<Json> read = read_json_file(path);
@@ -393,26 +393,26 @@ Result<int> run_plot(const Options& options, const Io& io) {
   return kDone;
 }
 
-Result<int> run(const Options& options, const Io& io) {
-  if (options.question == Question::plot) return run_plot(options, io);
+Result<int> run_bench(const BenchOptions& options, const Io& io) {
+  if (options.benchmark == Benchmark::plot) return run_plot(options, io);
   const Result<Setting> setting = read_setting(options);
   if (!setting) return setting.why();
-  switch (options.question) {
-    case Question::ceilings:
+  switch (options.benchmark) {
+    case Benchmark::ceilings:
       return run_ceilings(options, *setting, io);
-    case Question::formats:
+    case Benchmark::formats:
       return run_formats(options, *setting, io);
-    case Question::pack:
+    case Benchmark::pack:
       return run_pack(options, *setting, io);
-    case Question::files:
+    case Benchmark::files:
       return run_files(options, *setting, io);
-    case Question::select:
+    case Benchmark::select:
       return run_select(options, *setting, io);
-    case Question::route:
+    case Benchmark::route:
       return run_route(options, *setting, io);
-    case Question::layer:
+    case Benchmark::layer:
       return run_layer(options, *setting, io);
-    case Question::plot:
+    case Benchmark::plot:
       break;
   }
   return usage("bench.question", "there is no such benchmark");
@@ -420,66 +420,71 @@ Result<int> run(const Options& options, const Io& io) {
 
 }  // namespace
 
-Run declare_bench(CLI::App& app) {
-  auto options = std::make_shared<Options>();
-  const auto asks = [&options](Question question) {
-    return [options, question] { options->question = question; };
+Run declare_bench(OptionSet& set) {
+  auto options = std::make_shared<BenchOptions>();
+  const auto asks = [&options](Benchmark benchmark) {
+    return [options, benchmark] { options->benchmark = benchmark; };
   };
-  add_question(app, "ceilings", "Memory read and copy, int8 and bf16 multiply-adds",
-               asks(Question::ceilings));
-  add_question(app, "formats", "Quantise, dequantise and GGUF moves, as shares of memcpy",
-               asks(Question::formats));
-  CLI::App& pack =
-      add_question(app, "pack", "Laying experts out for each backend, as a share of memcpy",
-                   asks(Question::pack));
-  add_option(pack, "--layout", options->layout, "Only this layout, e.g. marlin.mxfp4");
-  CLI::App& files =
-      add_question(app, "files", "Reading through mmap and transcoding, as shares of a plain copy",
-                   asks(Question::files));
-  add_option(files, "PATH", options->path,
-             "Checkpoint (default: one of each dialect is made and removed)");
-  add_option(files, "--scratch", options->scratch, "Folder to write in (default: $TMPDIR or /tmp)")
+  set.add_subcommand("ceilings", "Memory read and copy, int8 and bf16 multiply-adds",
+                     asks(Benchmark::ceilings));
+  set.add_subcommand("formats", "Quantise, dequantise and GGUF moves, as shares of memcpy",
+                     asks(Benchmark::formats));
+  OptionSet& pack = set.add_subcommand(
+      "pack", "Laying experts out for each backend, as a share of memcpy", asks(Benchmark::pack));
+  pack.add("--layout", options->layout, "Only this layout, e.g. marlin.mxfp4");
+  OptionSet& files =
+      set.add_subcommand("files", "Reading through mmap and transcoding, as shares of a plain copy",
+                         asks(Benchmark::files));
+  files.add("PATH", options->path, "Checkpoint (default: one of each dialect is made and removed)")
+      .as(Form::path);
+  files.add("--scratch", options->scratch, "Folder to write in (default: $TMPDIR or /tmp)")
       .existing_folder();
-  add_question(app, "select", "One selection under every policy, in microseconds",
-               asks(Question::select));
-  CLI::App& route = add_question(
-      app, "route", "Routing and permuting tokens, as a share of reading the router's logits",
-      asks(Question::route));
-  add_option(route, "--tokens", options->tokens, "Numbers of tokens (default: 8192)")
+  set.add_subcommand("select", "One selection under every policy, in microseconds",
+                     asks(Benchmark::select));
+  OptionSet& route = set.add_subcommand(
+      "route", "Routing and permuting tokens, as a share of reading the router's logits",
+      asks(Benchmark::route));
+  route.add("--tokens", options->tokens, "Numbers of tokens (default: 8192)")
+      .as(Form::number)
       .separated_by_commas("N");
-  CLI::App& layer = add_question(
-      app, "layer", "A whole MoE layer, from router logits to output, against its floor",
-      asks(Question::layer));
-  add_option(layer, "--model", options->model, "A model of the table, or a checkpoint")
+  OptionSet& layer = set.add_subcommand(
+      "layer", "A whole MoE layer, from router logits to output, against its floor",
+      asks(Benchmark::layer));
+  layer.add("--model", options->model, "A model of the table, or a checkpoint")
+      .as(Form::path)
       .show_default();
-  add_option(layer, "--format", options->format, "mxfp4 or nvfp4 (default: the model's)");
-  add_option(layer, "--tokens", options->tokens, "Numbers of tokens (default: 1,4,16,64)")
+  layer.add("--format", options->format, "mxfp4 or nvfp4 (default: the model's)");
+  layer.add("--tokens", options->tokens, "Numbers of tokens (default: 1,4,16,64)")
+      .as(Form::number)
       .separated_by_commas("N");
-  add_option(layer, "--engine", options->engines,
-             "Engines, measured by turns, or cuda alone (default: auto)")
+  layer
+      .add("--engine", options->engines,
+           "Engines, measured by turns, or cuda alone (default: auto)")
       .separated_by_commas("ENGINE");
-  add_option(layer, "--numerics", options->numerics, "exact, fast or both (default: exact)")
+  layer.add("--numerics", options->numerics, "exact, fast or both (default: exact)")
       .separated_by_commas("NUMERICS");
-  add_option(
-      layer, "--activations", options->activations,
-      "Engine cuda: quantised on the way to none, mxfp8, mxfp4, nvfp4 or fp8 (default: none)")
+  layer
+      .add("--activations", options->activations,
+           "Engine cuda: quantised on the way to none, mxfp8, mxfp4, nvfp4 or fp8 (default: none)")
       .separated_by_commas("SCHEME");
-  add_option(layer, "--routing", options->routing,
-             "uniform, or skewed: half of the tokens take an eighth of the experts")
+  layer
+      .add("--routing", options->routing,
+           "uniform, or skewed: half of the tokens take an eighth of the experts")
       .show_default();
-  add_option(layer, "--layers", options->layers,
-             "Layers in rotation (default: four times the last-level cache, at least 2)");
-  CLI::App& plot =
-      add_question(app, "plot", "Draw reports of bench layer --json as SVG", asks(Question::plot));
-  add_option(plot, "FILE", options->reports, "Reports").required();
-  add_option(plot, "-o,--out", options->out, "The drawing").required();
-  add_option(app, "--threads", options->threads,
-             "Threads (default: FP4MOE_THREADS, else all cores); ceilings takes several")
+  layer.add("--layers", options->layers,
+            "Layers in rotation (default: four times the last-level cache, at least 2)");
+  OptionSet& plot = set.add_subcommand("plot", "Draw reports of bench layer --json as SVG",
+                                       asks(Benchmark::plot));
+  plot.add("FILE", options->reports, "Reports").as(Form::path).required();
+  plot.add("-o,--out", options->out, "The drawing").as(Form::path).required();
+  set.add("--threads", options->threads,
+          "Threads (default: FP4MOE_THREADS, else all cores); ceilings takes several")
+      .as(Form::number)
       .separated_by_commas("N");
-  add_option(app, "--megabytes", options->megabytes, "Size of the data")
+  set.add("--megabytes", options->megabytes, "Size of the data")
       .between(std::size_t{1}, std::size_t{65536});
-  add_option(app, "--seconds", options->seconds, "Time to measure, about").between(0.01, 3600.0);
-  return [options](const Io& io) { return run(*options, io); };
+  set.add("--seconds", options->seconds, "Time to measure, about").between(0.01, 3600.0);
+  return [options](const Io& io) { return run_bench(*options, io); };
 }
 
 }  // namespace fp4moe::cli

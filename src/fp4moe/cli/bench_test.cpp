@@ -8,32 +8,27 @@
 #include <gtest/gtest.h>
 
 #include "fp4moe/base/json.hpp"
-#include "fp4moe/cli/command.hpp"
+#include "fp4moe/cli/test_support.hpp"
 #include "fp4moe/tensor/files/test_support.hpp"
 #include "fp4moe/weights/synth.hpp"
 
 namespace fp4moe::cli {
 namespace {
 
-struct Outcome {
-  int status;
-  std::string out, err;
-};
+using testing::Outcome;
 
-Outcome run(std::vector<const char*> words) {
-  words.insert(words.begin(), {"fp4moe", "bench"});
-  std::ostringstream out, err;
-  const int status = run_main(static_cast<int>(words.size()), words.data(), out, err);
-  return {status, out.str(), err.str()};
+Outcome bench(std::vector<std::string> words) {
+  words.insert(words.begin(), "bench");
+  return testing::run(words);
 }
 
 // Sets a variable for one test.
-class Variable {
+class SetVariable {
  public:
-  Variable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
-  ~Variable() { unsetenv(name_); }
-  Variable(const Variable&) = delete;
-  Variable& operator=(const Variable&) = delete;
+  SetVariable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
+  ~SetVariable() { unsetenv(name_); }
+  SetVariable(const SetVariable&) = delete;
+  SetVariable& operator=(const SetVariable&) = delete;
 
  private:
   const char* name_;
@@ -41,7 +36,7 @@ class Variable {
 
 TEST(BenchCommand, PrintsTheMachineTheCeilingsAndTheResultsAsJson) {
   const Outcome outcome =
-      run({"ceilings", "--threads", "1", "--megabytes", "1", "--seconds", "0.01", "--json"});
+      bench({"ceilings", "--threads", "1", "--megabytes", "1", "--seconds", "0.01", "--json"});
 
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   const auto report = parse_json(outcome.out);
@@ -56,7 +51,7 @@ TEST(BenchCommand, PrintsTheMachineTheCeilingsAndTheResultsAsJson) {
 
 TEST(BenchCommand, PrintsATableOfFormatsForPeople) {
   const Outcome outcome =
-      run({"formats", "--threads", "1", "--megabytes", "1", "--seconds", "0.01"});
+      bench({"formats", "--threads", "1", "--megabytes", "1", "--seconds", "0.01"});
 
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_NE(outcome.out.find("ceilings: read"), std::string::npos);
@@ -65,7 +60,7 @@ TEST(BenchCommand, PrintsATableOfFormatsForPeople) {
 }
 
 TEST(BenchCommand, TimesSelectionsUnderEveryPolicy) {
-  const Outcome outcome = run({"select", "--seconds", "0.01", "--json"});
+  const Outcome outcome = bench({"select", "--seconds", "0.01", "--json"});
 
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   const auto report = parse_json(outcome.out);
@@ -75,13 +70,13 @@ TEST(BenchCommand, TimesSelectionsUnderEveryPolicy) {
     EXPECT_GT(row["select_us"].get<double>(), 0);
     EXPECT_GT(row["candidates"].get<int>(), 2);
   }
-  EXPECT_NE(run({"select", "--seconds", "0.01"}).out.find("2026-01-seed"), std::string::npos);
+  EXPECT_NE(bench({"select", "--seconds", "0.01"}).out.find("2026-01-seed"), std::string::npos);
 }
 
 TEST(BenchCommand, ObeysAForcedInstructionSet) {
-  const Variable forced("FP4MOE_CPU_ISA", "portable");
+  const SetVariable forced("FP4MOE_CPU_ISA", "portable");
   const Outcome outcome =
-      run({"formats", "--threads", "1", "--megabytes", "1", "--seconds", "0.01", "--json"});
+      bench({"formats", "--threads", "1", "--megabytes", "1", "--seconds", "0.01", "--json"});
 
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   const auto report = parse_json(outcome.out);
@@ -91,34 +86,34 @@ TEST(BenchCommand, ObeysAForcedInstructionSet) {
 
 TEST(BenchCommand, RefusesAnInstructionSetThatCannotRunWithStatusSeven) {
 #if defined(__aarch64__)
-  const Variable forced("FP4MOE_CPU_ISA", "avx2");
+  const SetVariable forced("FP4MOE_CPU_ISA", "avx2");
 #else
-  const Variable forced("FP4MOE_CPU_ISA", "neon");
+  const SetVariable forced("FP4MOE_CPU_ISA", "neon");
 #endif
-  const Outcome outcome = run({"ceilings"});
+  const Outcome outcome = bench({"ceilings"});
 
   EXPECT_EQ(outcome.status, 7);
   EXPECT_NE(outcome.err.find("kernels.isa.build"), std::string::npos);
 }
 
 TEST(BenchCommand, RefusesBadSettingsAndBadCommandLinesWithStatusTwo) {
-  EXPECT_EQ(run({}).status, 2);
-  EXPECT_EQ(run({"everything"}).status, 2);
-  EXPECT_EQ(run({"ceilings", "--threads", "0"}).status, 2);
-  EXPECT_EQ(run({"ceilings", "--megabytes", "0"}).status, 2);
-  const Variable threads("FP4MOE_THREADS", "many");
-  EXPECT_EQ(run({"ceilings"}).status, 2);
+  EXPECT_EQ(bench({}).status, 2);
+  EXPECT_EQ(bench({"everything"}).status, 2);
+  EXPECT_EQ(bench({"ceilings", "--threads", "0"}).status, 2);
+  EXPECT_EQ(bench({"ceilings", "--megabytes", "0"}).status, 2);
+  const SetVariable threads("FP4MOE_THREADS", "many");
+  EXPECT_EQ(bench({"ceilings"}).status, 2);
 }
 
 TEST(BenchCommand, SaysWhichCheckpointItCannotOpen) {
-  const Outcome outcome = run({"files", "/nonexistent/checkpoint", "--threads", "1"});
+  const Outcome outcome = bench({"files", "/nonexistent/checkpoint", "--threads", "1"});
 
   EXPECT_NE(outcome.status, 0);
   EXPECT_NE(outcome.err.find("/nonexistent/checkpoint"), std::string::npos);
 }
 
 TEST(BenchCommand, RoutesAsManyTokensAsItIsTold) {
-  const Outcome outcome = run({"route", "--tokens", "4,9", "--seconds", "0.01", "--json"});
+  const Outcome outcome = bench({"route", "--tokens", "4,9", "--seconds", "0.01", "--json"});
 
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   const auto report = parse_json(outcome.out);
@@ -127,12 +122,12 @@ TEST(BenchCommand, RoutesAsManyTokensAsItIsTold) {
   EXPECT_EQ((*report)["results"][1]["tokens"], 9);
   EXPECT_GT((*report)["results"][0]["ns_per_token"].get<double>(), 0);
   for (const char* tokens : {"many", "0", "4k"})
-    EXPECT_EQ(run({"route", "--tokens", tokens}).status, 2) << tokens;
+    EXPECT_EQ(bench({"route", "--tokens", tokens}).status, 2) << tokens;
 }
 
 TEST(BenchCommand, MeasuresCeilingsForSeveralNumbersOfThreads) {
   const Outcome outcome =
-      run({"ceilings", "--threads", "1,2", "--megabytes", "1", "--seconds", "0.01", "--json"});
+      bench({"ceilings", "--threads", "1,2", "--megabytes", "1", "--seconds", "0.01", "--json"});
 
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   const auto report = parse_json(outcome.out);
@@ -143,8 +138,8 @@ TEST(BenchCommand, MeasuresCeilingsForSeveralNumbersOfThreads) {
   EXPECT_EQ((*report)["ceilings_by_threads"][1]["read_gb_per_s"],
             (*report)["ceilings"]["read_gb_per_s"]);
   for (const char* threads : {"0", "1,x", "5000", "-1"})
-    EXPECT_EQ(run({"ceilings", "--threads", threads}).status, 2) << threads;
-  EXPECT_NE(run({"select", "--threads", "1,2"}).err.find("bench.threads"), std::string::npos);
+    EXPECT_EQ(bench({"ceilings", "--threads", threads}).status, 2) << threads;
+  EXPECT_NE(bench({"select", "--threads", "1,2"}).err.find("bench.threads"), std::string::npos);
 }
 
 // A checkpoint of a few experts, so that the reference engine is done at once.
@@ -160,14 +155,13 @@ class LayerBench : public ::testing::Test {
 };
 
 TEST_F(LayerBench, MeasuresLayersAndDrawsWhatItMeasured) {
-  std::vector<const char*> words{"layer", "--model",   model_.c_str(), "--tokens",
-                                 "1,3",   "--engine",  "reference",    "--threads",
-                                 "2",     "--seconds", "0.01"};
-  const Outcome shown = run(words);
+  std::vector<std::string> words{"layer",     "--model",   model_, "--tokens",  "1,3", "--engine",
+                                 "reference", "--threads", "2",    "--seconds", "0.01"};
+  const Outcome shown = bench(words);
   ASSERT_EQ(shown.status, 0) << shown.err;
   EXPECT_NE(shown.out.find("floor us"), std::string::npos);
-  words.push_back("--json");
-  const Outcome outcome = run(words);
+  words.emplace_back("--json");
+  const Outcome outcome = bench(words);
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   const auto report = parse_json(outcome.out);
   ASSERT_TRUE(report);
@@ -180,7 +174,7 @@ TEST_F(LayerBench, MeasuresLayersAndDrawsWhatItMeasured) {
 
   const std::string path = folder_.path() + "/report.json", drawing = folder_.path() + "/a.svg";
   std::ofstream(path) << outcome.out;
-  const Outcome drawn = run({"plot", path.c_str(), "--out", drawing.c_str()});
+  const Outcome drawn = bench({"plot", path, "--out", drawing});
   ASSERT_EQ(drawn.status, 0) << drawn.err;
   EXPECT_NE(drawn.out.find("1 series"), std::string::npos);
   std::string first;
@@ -189,17 +183,17 @@ TEST_F(LayerBench, MeasuresLayersAndDrawsWhatItMeasured) {
 }
 
 TEST_F(LayerBench, SaysWhatCannotBeMeasuredOrDrawn) {
-  EXPECT_EQ(run({"layer", "--model", "no-such-model"}).status, 2);
-  EXPECT_EQ(run({"layer", "--tokens", "0"}).status, 2);
-  EXPECT_EQ(run({"layer", "--model", model_.c_str(), "--format", "nvfp4"}).status, 2);
-  EXPECT_EQ(run({"layer", "--model", model_.c_str(), "--engine", "steam"}).status, 7);
+  EXPECT_EQ(bench({"layer", "--model", "no-such-model"}).status, 2);
+  EXPECT_EQ(bench({"layer", "--tokens", "0"}).status, 2);
+  EXPECT_EQ(bench({"layer", "--model", model_, "--format", "nvfp4"}).status, 2);
+  EXPECT_EQ(bench({"layer", "--model", model_, "--engine", "steam"}).status, 7);
   const std::string other = folder_.path() + "/other.json", drawing = folder_.path() + "/a.svg";
   std::ofstream(other) << R"({"results": [{"ceiling": "read"}]})";
-  const Outcome refused = run({"plot", other.c_str(), "--out", drawing.c_str()});
+  const Outcome refused = bench({"plot", other, "--out", drawing});
   EXPECT_EQ(refused.status, 3);
   EXPECT_NE(refused.err.find("other.json"), std::string::npos) << refused.err;
   EXPECT_FALSE(std::filesystem::exists(drawing));
-  EXPECT_EQ(run({"plot", other.c_str()}).status, 2);
+  EXPECT_EQ(bench({"plot", other}).status, 2);
 }
 
 }  // namespace

@@ -1,13 +1,12 @@
 // The commands that write checkpoints, called as the shell calls them.
 #include <filesystem>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "fp4moe/base/json.hpp"
-#include "fp4moe/cli/command.hpp"
+#include "fp4moe/cli/test_support.hpp"
 #include "fp4moe/tensor/files/test_support.hpp"
 
 namespace fp4moe::cli {
@@ -15,24 +14,14 @@ namespace {
 
 using tensor::testing::TemporaryFolder;
 
-struct Outcome {
-  int status = 0;
-  std::string out{}, err{};
-
+struct Called : testing::Outcome {
   Json json() const {
     const Result<Json> document = parse_json(out);
     return document ? *document : Json();
   }
 };
 
-Outcome call(std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin(), "fp4moe");
-  std::vector<const char*> argv;
-  for (const std::string& argument : arguments) argv.push_back(argument.c_str());
-  std::ostringstream out, err;
-  const int status = run_main(static_cast<int>(argv.size()), argv.data(), out, err);
-  return {status, out.str(), err.str()};
-}
+Called call(const std::vector<std::string>& words) { return {testing::run(words)}; }
 
 std::vector<std::string> small(const std::string& out, std::vector<std::string> more = {}) {
   std::vector<std::string> arguments{"synth",          "--experts", "3",  "--hidden", "64",
@@ -44,8 +33,8 @@ std::vector<std::string> small(const std::string& out, std::vector<std::string> 
 TEST(SynthCommand, SaysWhatItMadeInWordsAndInJson) {
   const TemporaryFolder folder;
 
-  const Outcome words = call(small(folder / "a", {"--layers", "2"}));
-  const Outcome json = call(small(folder / "b", {"--seed", "9", "--json"}));
+  const Called words = call(small(folder / "a", {"--layers", "2"}));
+  const Called json = call(small(folder / "b", {"--seed", "9", "--json"}));
 
   EXPECT_EQ(words.status, 0) << words.err;
   EXPECT_NE(words.out.find("2 MoE layers of 3 experts"), std::string::npos) << words.out;
@@ -70,10 +59,9 @@ TEST(TranscodeCommand, WritesReportsAndComesBack) {
   const TemporaryFolder folder;
   ASSERT_EQ(call(small(folder / "a")).status, 0);
 
-  const Outcome there =
+  const Called there =
       call({"transcode", folder / "a", "--to", "gguf", "-o", folder / "b.gguf", "--json"});
-  const Outcome back =
-      call({"transcode", folder / "b.gguf", "--to", "gpt-oss", "-o", folder / "c"});
+  const Called back = call({"transcode", folder / "b.gguf", "--to", "gpt-oss", "-o", folder / "c"});
 
   EXPECT_EQ(there.status, 0) << there.err;
   EXPECT_EQ(there.json()["from"], "gpt-oss");
@@ -87,7 +75,7 @@ TEST(TranscodeCommand, ADryRunWritesNothing) {
   const TemporaryFolder folder;
   ASSERT_EQ(call(small(folder / "a")).status, 0);
 
-  const Outcome outcome = call({"transcode", folder / "a", "--to", "quark", "--dry-run"});
+  const Called outcome = call({"transcode", folder / "a", "--to", "quark", "--dry-run"});
 
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_NE(outcome.out.find("nothing was written"), std::string::npos);
@@ -122,8 +110,8 @@ TEST(QuantizeCommand, TakesRulesAndInputScalesByName) {
     return call(arguments);
   };
 
-  const Outcome mxfp4 = run("b", {"--rule", "ceil6.rne"});
-  const Outcome nvfp4 = run("c", {"--format", "nvfp4", "--input-scale", folder / "scales.json"});
+  const Called mxfp4 = run("b", {"--rule", "ceil6.rne"});
+  const Called nvfp4 = run("c", {"--format", "nvfp4", "--input-scale", folder / "scales.json"});
 
   EXPECT_EQ(mxfp4.status, 0) << mxfp4.err;
   EXPECT_EQ(mxfp4.json()["rule"], "mxfp4.ceil6.rne");

@@ -1,5 +1,5 @@
-// What a command is: it declares its options on a CLI11 app and returns the function that does the
-// work. To add one: write cli/<name>.cpp with `Run declare_<name>(CLI::App&)` and add its row to
+// What a command is: it declares its options and returns the function that does the work. To add
+// one: write cli/<name>.cpp with `Run declare_<name>(OptionSet&)` and add its row to
 // cli/commands.cpp.
 #pragma once
 #include <cstddef>
@@ -14,11 +14,27 @@
 #include "fp4moe/base/json.hpp"
 #include "fp4moe/base/result.hpp"
 
-namespace CLI {
-class App;
-}
-
 namespace fp4moe::cli {
+
+struct Io;
+struct OptionSet;
+
+using Run = std::function<Result<int>(const Io&)>;
+
+// Whether a wrong FP4MOE_* value is refused before the command begins. Only a command that reports
+// such values itself leaves them alone.
+enum class Settings : std::uint8_t { check, leave_alone };
+
+struct Command {
+  std::string_view name;
+  std::string_view summary;  // one line
+  std::string_view example;  // shown by --help
+  Run (*declare)(OptionSet& set);
+  Settings settings = Settings::check;
+};
+
+// The library's commands; a program may have more.
+std::span<const Command> commands();
 
 // Told where long work stands: bytes that are done of all, and a word for the work. Called by any
 // thread, never by two at once.
@@ -32,9 +48,10 @@ struct Io {
   std::ostream& err;
   std::size_t threads = 1;  // to use where the command line names no number
   bool json = false;
-  bool show_progress = false;  // `err` is a terminal
-  bool color = false;          // `out` is a terminal and NO_COLOR is unset
-  OnProgress on_progress{};    // for hosts that show it themselves
+  bool show_progress = false;           // `err` is a terminal
+  bool color = false;                   // `out` is a terminal and NO_COLOR is unset
+  OnProgress on_progress{};             // for hosts that show it themselves
+  std::span<const Command> commands{};  // all of the program's
 
   // For the line that matters, where colours are shown.
   std::string bold(const std::string& text) const {
@@ -47,25 +64,7 @@ struct Io {
 // Exit statuses of the command line; an Error's code is its exit status.
 inline constexpr int kDone = 0;
 
-using Run = std::function<Result<int>(const Io&)>;
-
-// Whether a wrong FP4MOE_* value is refused before the command begins. Only a command that reports
-// such values itself leaves them alone.
-enum class Settings : std::uint8_t { check, leave_alone };
-
-struct Command {
-  std::string_view name;
-  std::string_view summary;  // one line
-  std::string_view example;  // shown by --help
-  Run (*declare)(CLI::App& app);
-  Settings settings = Settings::check;
-};
-
-std::span<const Command> commands();
-
-// The options of a command and of its questions: an object for each with "name" ("max-memory"),
-// "positional", "takes_value", "takes_many", "required" and "help", and the questions' names.
-// Errors: command.unknown.
+// What a command of the library takes, as `fp4moe help --json` prints it. Errors: command.unknown.
 Result<Json> option_facts(std::string_view command);
 
 // What the command line is told by the program that runs it.
@@ -73,6 +72,7 @@ struct Outlet {
   std::ostream& out;
   std::ostream& err;
   OnProgress on_progress{};
+  std::span<const Command> further_commands{};  // of the program, beside the library's
 };
 
 // The whole command line: parses, runs, prints errors; returns the exit status. With --json a

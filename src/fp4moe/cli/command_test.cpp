@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <span>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -10,21 +11,14 @@
 #include <gtest/gtest.h>
 
 #include "fp4moe/base/version.hpp"
+#include "fp4moe/cli/options.hpp"
+#include "fp4moe/cli/test_support.hpp"
 
 namespace fp4moe::cli {
 namespace {
 
-struct Outcome {
-  int status;
-  std::string out, err;
-};
-
-Outcome run(std::vector<const char*> words) {
-  words.insert(words.begin(), "fp4moe");
-  std::ostringstream out, err;
-  const int status = run_main(static_cast<int>(words.size()), words.data(), out, err);
-  return {status, out.str(), err.str()};
-}
+using testing::Outcome;
+using testing::run;
 
 TEST(CommandLine, PrintsItsVersion) {
   const Outcome outcome = run({"--version"});
@@ -48,7 +42,7 @@ TEST(CommandLine, RefusesNoCommandAndUnknownOptionsWithStatusTwo) {
 
 TEST(CommandLine, EveryCommandExplainsItselfWithAnExample) {
   for (const Command& command : commands()) {
-    const Outcome outcome = run({command.name.data(), "--help"});
+    const Outcome outcome = run({std::string(command.name), "--help"});
 
     EXPECT_EQ(outcome.status, 0) << command.name;
     EXPECT_NE(outcome.out.find(command.summary), std::string::npos) << command.name;
@@ -80,8 +74,8 @@ TEST(CommandLine, FailsWhenItsOutputCannotBeWritten) {
 }
 
 TEST(CommandLine, SaysAsJsonWhatItDoesNotUnderstand) {
-  for (const std::vector<const char*>& words :
-       {std::vector<const char*>{"inspect", "--json"}, {"frobnicate", "--json"}}) {
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"inspect", "--json"}, {"frobnicate", "--json"}}) {
     const Outcome outcome = run(words);
 
     EXPECT_EQ(outcome.status, 2);
@@ -89,7 +83,7 @@ TEST(CommandLine, SaysAsJsonWhatItDoesNotUnderstand) {
     ASSERT_TRUE(object) << outcome.out;
     EXPECT_EQ((*object)["error"]["code"], 2);
     EXPECT_EQ((*object)["error"]["id"],
-              std::string_view(words[0]) == "inspect" ? "command.words" : "command.unknown");
+              words[0] == "inspect" ? "command.words" : "command.unknown");
   }
 }
 
@@ -97,17 +91,65 @@ TEST(CommandLine, TellsTheOptionsOfEveryCommand) {
   for (const Command& command : commands()) {
     const Result<Json> facts = option_facts(command.name);
     ASSERT_TRUE(facts) << command.name;
-    const std::string help = run({command.name.data(), "--help"}).out;
+    const std::string help = run({std::string(command.name), "--help"}).out;
     for (const Json& option : (*facts)["options"])
       EXPECT_NE(help.find(option["name"].string()), std::string::npos)
           << command.name << " " << option.dump();
   }
   const Result<Json> convert = option_facts("convert");
-  EXPECT_EQ((*convert)["options"][0]["name"], "PATH");
-  EXPECT_EQ((*convert)["options"][0]["positional"], true);
-  EXPECT_EQ((*convert)["options"][0]["required"], true);
-  EXPECT_FALSE((*option_facts("bench"))["questions"].empty());
+  EXPECT_EQ((*convert)["options"][1]["name"], "PATH");
+  EXPECT_EQ((*convert)["options"][1]["positional"], true);
+  EXPECT_EQ((*convert)["options"][1]["required"], true);
+  EXPECT_FALSE((*option_facts("bench"))["subcommands"].empty());
   EXPECT_EQ(option_facts("frobnicate").why().id, "command.unknown");
+}
+
+Json fact(std::string_view command, std::string_view option) {
+  const Result<Json> facts = option_facts(command);
+  if (facts)
+    for (const Json& row : (*facts)["options"])
+      if (row["name"] == option) return row;
+  return Json();
+}
+
+TEST(CommandLine, TellsTypesDefaultsChoicesAndRanges) {
+  EXPECT_EQ(fact("convert", "out")["names"], Json({"-o", "--out"}));
+  EXPECT_EQ(fact("convert", "out")["type"], "text");
+  EXPECT_EQ(fact("convert", "out")["form"], "path");
+  EXPECT_EQ(fact("convert", "out")["default"], Json());
+  EXPECT_EQ(fact("convert", "tp")["form"], "rank");
+  EXPECT_EQ(fact("convert", "placement")["choices"], Json({"linear", "round-robin"}));
+  EXPECT_EQ(fact("convert", "placement")["default"], "linear");
+  EXPECT_EQ(fact("convert", "resume")["type"], "flag");
+  EXPECT_EQ(fact("merge", "max-shard-size")["type"], "bytes");
+  EXPECT_EQ(fact("merge", "max-shard-size")["default"], "5GB");
+  EXPECT_EQ(fact("plan", "tp")["type"], "integer");
+  EXPECT_EQ(fact("plan", "tp")["range"], Json({1, 65536}));
+  EXPECT_EQ(fact("bench", "seconds")["type"], "number");
+  EXPECT_EQ(fact("bench", "seconds")["range"], Json({0.01, 3600.0}));
+  EXPECT_EQ(fact("lint", "fix")["type"], "list");
+  EXPECT_EQ(fact("lint", "fix")["item"], "POLICY");
+}
+
+TEST(CommandLine, HasTheCommandsThatAProgramAdds) {
+  const Command added{"added", "Say hello", "fp4moe added", [](OptionSet&) -> cli::Run {
+                        return [](const Io& io) -> Result<int> {
+                          io.out << io.commands.size();
+                          return kDone;
+                        };
+                      }};
+  const std::span further(&added, 1);
+
+  EXPECT_EQ(run({"added"}, further).out, std::to_string(commands().size() + 1));
+  EXPECT_EQ(run({"added"}).status, 2);
+  EXPECT_NE(run({"--help"}, further).out.find("Say hello"), std::string::npos);
+}
+
+TEST(CommandLine, SaysWhoHasTheCommandThatTheLibraryHasNot) {
+  const Outcome outcome = run({"golden", "testdata/formats.json"});
+
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_NE(outcome.err.find("built from source"), std::string::npos) << outcome.err;
 }
 
 TEST(CommandLine, TellsAHostWhereLongWorkStands) {

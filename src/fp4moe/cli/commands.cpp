@@ -2,25 +2,26 @@
 
 namespace fp4moe::cli {
 
-Run declare_bench(CLI::App& app);
-Run declare_convert(CLI::App& app);
-Run declare_demo(CLI::App& app);
-Run declare_diff(CLI::App& app);
-Run declare_doctor(CLI::App& app);
-Run declare_explain(CLI::App& app);
-Run declare_golden(CLI::App& app);
-Run declare_inspect(CLI::App& app);
-Run declare_layouts(CLI::App& app);
-Run declare_lint(CLI::App& app);
-Run declare_plan(CLI::App& app);
-Run declare_matrix(CLI::App& app);
-Run declare_merge(CLI::App& app);
-Run declare_quantize(CLI::App& app);
-Run declare_run(CLI::App& app);
-Run declare_synth(CLI::App& app);
-Run declare_transcode(CLI::App& app);
-Run declare_unconvert(CLI::App& app);
-Run declare_verify(CLI::App& app);
+Run declare_bench(OptionSet& set);
+Run declare_completion(OptionSet& set);
+Run declare_convert(OptionSet& set);
+Run declare_demo(OptionSet& set);
+Run declare_diff(OptionSet& set);
+Run declare_doctor(OptionSet& set);
+Run declare_explain(OptionSet& set);
+Run declare_help(OptionSet& set);
+Run declare_inspect(OptionSet& set);
+Run declare_layouts(OptionSet& set);
+Run declare_lint(OptionSet& set);
+Run declare_plan(OptionSet& set);
+Run declare_matrix(OptionSet& set);
+Run declare_merge(OptionSet& set);
+Run declare_quantize(OptionSet& set);
+Run declare_run(OptionSet& set);
+Run declare_synth(OptionSet& set);
+Run declare_transcode(OptionSet& set);
+Run declare_unconvert(OptionSet& set);
+Run declare_verify(OptionSet& set);
 
 namespace {
 
@@ -44,9 +45,10 @@ constexpr Command kCommands[] = {
     {"quantize",  "Quantise the experts of a BF16, F16 or F32 checkpoint",     "fp4moe quantize ./qwen3-bf16 --format nvfp4 -o qwen3-nvfp4", declare_quantize},
     {"merge",     "Merge a LoRA adapter into the experts of a checkpoint",     "fp4moe merge ./gpt-oss-20b ./adapter -o gpt-oss-20b-merged", declare_merge},
     {"synth",     "Make a seeded test checkpoint in any dialect",              "fp4moe synth --model gpt-oss-20b --layers 1 --seed 1 -o layer", declare_synth},
-    {"golden",    "Run golden files and show where they first differ",         "fp4moe golden testdata/formats.json", declare_golden},
     {"doctor",    "Say what this build and machine have and which kernels run", "fp4moe doctor", declare_doctor, Settings::leave_alone},
     {"bench",     "Measure this machine, whole layers, codecs and conversion", "fp4moe bench layer --model gpt-oss-20b --tokens 1,16", declare_bench},
+    {"help",      "Show the help of a command; with --json what every command takes", "fp4moe help convert", declare_help, Settings::leave_alone},
+    {"completion", "Print a script that lets a shell complete commands and options", "fp4moe completion bash", declare_completion, Settings::leave_alone},
 };
 // clang-format on
 

@@ -24,7 +24,7 @@
 
 namespace fp4moe::cli {
 
-Run declare_convert(CLI::App& app);
+Run declare_convert(OptionSet& set);
 
 namespace {
 
@@ -32,7 +32,7 @@ using convert::FolderPlan;
 using convert::PlannedLayer;
 using convert::Recipe;
 
-struct Options {
+struct ConvertOptions {
   std::string path{}, out{};
   std::string backend{}, layout{}, generation{};
   std::string tp = "0/1", ep = "0/1", placement = "linear";
@@ -50,7 +50,7 @@ Result<weights::Rank> parse_rank(std::string_view option, const std::string& giv
       .expects("R/N with R below N, e.g. 0/8", "'" + printable(given) + "'");
 }
 
-Result<weights::Slice> parse_slice(const Options& options) {
+Result<weights::Slice> parse_slice(const ConvertOptions& options) {
   const Result<weights::Rank> tp = parse_rank("--tp", options.tp);
   if (!tp) return tp.why();
   const Result<weights::Rank> ep = parse_rank("--ep", options.ep);
@@ -63,7 +63,7 @@ Result<weights::Slice> parse_slice(const Options& options) {
 }
 
 // The layout that was asked for, or the one the backend's kernels read.
-Result<Done> choose_layout(const Options& options, Recipe& recipe) {
+Result<Done> choose_layout(const ConvertOptions& options, Recipe& recipe) {
   if (!options.layout.empty() && !options.backend.empty())
     return usage("convert.layout", "a backend has its layout")
         .expects("either --backend or --layout", "both");
@@ -89,7 +89,7 @@ Result<Done> choose_layout(const Options& options, Recipe& recipe) {
   return Done{};
 }
 
-Result<Recipe> make_recipe(const Options& options) {
+Result<Recipe> make_recipe(const ConvertOptions& options) {
   Recipe recipe;
   const Result<weights::Slice> slice = parse_slice(options);
   if (!slice) return slice.why();
@@ -182,7 +182,8 @@ Json plan_json(const FolderPlan& plan, std::size_t threads) {
           {"layers", std::move(layers)}};
 }
 
-void print_report(const Io& io, const convert::ConvertReport& report, const Options& options) {
+void print_report(const Io& io, const convert::ConvertReport& report,
+                  const ConvertOptions& options) {
   for (const std::string& loss : report.losses)
     io.out << fmt::format("cannot be undone: {}\n", loss);
   for (const std::string& warning : report.warnings)
@@ -195,7 +196,7 @@ void print_report(const Io& io, const convert::ConvertReport& report, const Opti
       human_bytes(static_cast<std::uint64_t>(report.seconds > 0 ? bytes / report.seconds : 0)));
 }
 
-Result<int> run_convert(const Options& options, const Io& io) {
+Result<int> run_convert(const ConvertOptions& options, const Io& io) {
   if (options.out.empty() && !options.dry_run)
     return usage("convert.out", "say where to write: -o OUT");
   const Result<weights::Checkpoint> source = weights::Checkpoint::open(options.path);
@@ -247,38 +248,41 @@ Result<int> run_convert(const Options& options, const Io& io) {
 
 }  // namespace
 
-Run declare_convert(CLI::App& app) {
-  const auto options = std::make_shared<Options>();
-  add_option(app, "PATH", options->path, "Checkpoint: folder, index or file").required();
-  add_option(app, "-o,--out", options->out, "Folder to create");
-  add_option(app, "--backend", options->backend,
-             "Backend to convert for (default: what the policy selects on the device)");
-  add_option(app, "--layout", options->layout, "A layout instead, e.g. marlin.mxfp4");
-  add_option(app, "--generation", options->generation,
-             "Of the layout (default: the backend's, or the newest)");
-  add_option(app, "--policy", options->question.policy, "Whose backends: native, or a date of vLLM")
+Run declare_convert(OptionSet& set) {
+  const auto options = std::make_shared<ConvertOptions>();
+  set.add("PATH", options->path, "Checkpoint: folder, index or file").as(Form::path).required();
+  set.add("-o,--out", options->out, "Folder to create").as(Form::path);
+  set.add("--backend", options->backend,
+          "Backend to convert for (default: what the policy selects on the device)");
+  set.add("--layout", options->layout, "A layout instead, e.g. marlin.mxfp4");
+  set.add("--generation", options->generation,
+          "Of the layout (default: the backend's, or the newest)");
+  set.add("--policy", options->question.policy, "Whose backends: native, or a date of vLLM")
       .show_default();
-  add_option(app, "--device", options->question.device,
-             "This machine (auto) or a part: h100, mi355x, cpu, ...")
+  set.add("--device", options->question.device,
+          "This machine (auto) or a part: h100, mi355x, cpu, ...")
       .show_default();
-  add_option(app, "--tp", options->tp, "Rank R of N that share every expert: R/N").show_default();
-  add_option(app, "--ep", options->ep, "Rank R of N that share out the experts: R/N")
+  set.add("--tp", options->tp, "Rank R of N that share every expert: R/N")
+      .as(Form::rank)
       .show_default();
-  add_option(app, "--placement", options->placement, "Which experts a rank gets")
+  set.add("--ep", options->ep, "Rank R of N that share out the experts: R/N")
+      .as(Form::rank)
+      .show_default();
+  set.add("--placement", options->placement, "Which experts a rank gets")
       .one_of({"linear", "round-robin"})
       .show_default();
-  add_option(app, "--pad-hidden", options->pad_hidden, "Padded hidden size, by hand");
-  add_option(app, "--pad-intermediate", options->pad_intermediate,
-             "Padded intermediate size of a rank, by hand");
-  add_option(app, "--params-dtype", options->params_dtype, "Type of the model's parameters")
+  set.add("--pad-hidden", options->pad_hidden, "Padded hidden size, by hand");
+  set.add("--pad-intermediate", options->pad_intermediate,
+          "Padded intermediate size of a rank, by hand");
+  set.add("--params-dtype", options->params_dtype, "Type of the model's parameters")
       .one_of({"bf16", "f16"})
       .show_default();
-  add_option(app, "--threads", options->threads, "Threads (default: all)");
-  add_option(app, "--max-memory", options->max_memory, "Memory to stay within, e.g. 2GB")
+  set.add("--threads", options->threads, "Threads (default: all)");
+  set.add("--max-memory", options->max_memory, "Memory to stay within, e.g. 2GB")
       .in_bytes("no limit");
-  add_flag(app, "--resume", options->resume, "Go on where a stopped run left off");
-  add_flag(app, "--experts-only", options->experts_only, "Leave the other tensors out");
-  add_flag(app, "--dry-run", options->dry_run, "Say what would be written, write nothing");
+  set.add("--resume", options->resume, "Go on where a stopped run left off");
+  set.add("--experts-only", options->experts_only, "Leave the other tensors out");
+  set.add("--dry-run", options->dry_run, "Say what would be written, write nothing");
   return [options](const Io& io) { return run_convert(*options, io); };
 }
 

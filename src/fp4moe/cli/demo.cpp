@@ -40,7 +40,7 @@ namespace fs = std::filesystem;
 using weights::Checkpoint;
 using weights::Dialect;
 
-struct Options {
+struct DemoOptions {
   std::string model = "gpt-oss-20b";
   std::uint64_t experts = 0;  // 0: the model's
   std::uint64_t seed = 1;
@@ -157,7 +157,7 @@ Result<Done> explain_step(Steps& steps, const std::string& model, std::string_vi
 
 // Tokens through the converted layer: who computed it, how long, how close to what memory and
 // arithmetic allow here, and how far from float64.
-Result<Done> run_step(Steps& steps, const std::string& folder, const Options& options,
+Result<Done> run_step(Steps& steps, const std::string& folder, const DemoOptions& options,
                       std::size_t threads) {
   const Result<runtime::Model> model = runtime::Model::open(folder);
   if (!model) return model.why();
@@ -201,7 +201,7 @@ Result<Done> run_step(Steps& steps, const std::string& folder, const Options& op
 
 // The layer in the layout of the backend that was chosen, every expert packed again and compared,
 // and back to the checkpoint's own files.
-Result<Done> convert_step(Steps& steps, const Scratch& scratch, const Options& options,
+Result<Done> convert_step(Steps& steps, const Scratch& scratch, const DemoOptions& options,
                           std::string_view device, std::string_view policy, std::size_t threads) {
   const Result<Decision> decision = decide(options.model, device, policy);
   if (!decision) return decision.why();
@@ -346,7 +346,7 @@ Result<Done> numbers_step(Steps& steps, const Checkpoint& checkpoint) {
   return Done{};
 }
 
-Result<Done> run_steps(const Options& options, Steps& steps, const Scratch& scratch,
+Result<Done> run_steps(const DemoOptions& options, Steps& steps, const Scratch& scratch,
                        std::size_t threads) {
   weights::SynthOptions synth{.model = options.model,
                               .dialect = Dialect::gpt_oss,
@@ -408,7 +408,7 @@ Result<Done> run_steps(const Options& options, Steps& steps, const Scratch& scra
   return numbers_step(steps, *checkpoint);
 }
 
-Result<int> run(const Options& options, const Io& io) {
+Result<int> run_demo(const DemoOptions& options, const Io& io) {
   const platform::Machine machine = platform::describe_machine();
   if (!io.json)
     io.out << fmt::format("fp4moe {} on {} ({}, {} cores; {})\n\n", kVersion, machine.model,
@@ -428,13 +428,13 @@ Result<int> run(const Options& options, const Io& io) {
 
 }  // namespace
 
-Run declare_demo(CLI::App& app) {
-  auto options = std::make_shared<Options>();
-  add_option(app, "--model", options->model, "A gpt-oss model").show_default();
-  add_option(app, "--experts", options->experts, "Fewer experts than the model has");
-  add_option(app, "--seed", options->seed, "Seed of the weights").show_default();
-  add_option(app, "--threads", options->threads, "Threads (default: all)");
-  return [options](const Io& io) { return run(*options, io); };
+Run declare_demo(OptionSet& set) {
+  auto options = std::make_shared<DemoOptions>();
+  set.add("--model", options->model, "A gpt-oss model").show_default();
+  set.add("--experts", options->experts, "Fewer experts than the model has");
+  set.add("--seed", options->seed, "Seed of the weights").show_default();
+  set.add("--threads", options->threads, "Threads (default: all)");
+  return [options](const Io& io) { return run_demo(*options, io); };
 }
 
 }  // namespace fp4moe::cli

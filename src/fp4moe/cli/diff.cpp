@@ -19,20 +19,20 @@
 
 namespace fp4moe::cli {
 
-Run declare_diff(CLI::App& app);
+Run declare_diff(OptionSet& set);
 
 namespace {
 
 using runtime::Comparison;
 using runtime::LayerRun;
 
-struct Options {
+struct DiffOptions {
   std::string a{}, b{}, path{}, input{}, layer{};
   std::uint64_t tokens = 16, seed = 1;
 };
 
 // One side: what it computed, or what a file holds.
-struct Side {
+struct DiffSide {
   std::string text{};
   std::string describes{};  // backend and numerics, or the file's name
   std::optional<RunWords> words{};
@@ -44,7 +44,7 @@ struct Side {
 bool is_file(const std::string& text) { return text.ends_with(".safetensors"); }
 
 // The one matrix of a file, or the tensor "output".
-Result<Done> read_file(Side& side) {
+Result<Done> read_file(DiffSide& side) {
   const Result<tensor::Store> store = tensor::Store::open(side.text);
   if (!store) return store.why();
   const tensor::StoredTensor* found = store->find("output");
@@ -67,29 +67,29 @@ Result<Done> read_file(Side& side) {
   return Done{};
 }
 
-struct Question {
+struct Computation {
   const runtime::Model& model;
   std::size_t number = 0;
   const runtime::RunInput& input;
-  const Options& options;
+  const DiffOptions& options;
   std::size_t threads = 1;
 };
 
-Result<LayerRun> compute(const Question& question, const RunWords& words,
+Result<LayerRun> compute(const Computation& computation, const RunWords& words,
                          moe::reference::Trace* trace) {
-  Result<runtime::RunOptions> how = run_options(words, question.threads);
+  Result<runtime::RunOptions> how = run_options(words, computation.threads);
   if (!how) return how.why();
-  how->seed = question.options.seed;
+  how->seed = computation.options.seed;
   how->trace = trace;
-  how->layer.max_tokens = std::max<std::uint64_t>(1, question.input.tokens);
-  return runtime::run_layer(question.model, question.number, question.input, *how);
+  how->layer.max_tokens = std::max<std::uint64_t>(1, computation.input.tokens);
+  return runtime::run_layer(computation.model, computation.number, computation.input, *how);
 }
 
-Result<Done> fill(Side& side, const Question* question) {
+Result<Done> fill(DiffSide& side, const Computation* computation) {
   if (is_file(side.text)) return read_file(side);
   Result<RunWords> words = parse_specification(side.text);
   if (!words) return words.why();
-  Result<LayerRun> run = compute(*question, *words, nullptr);
+  Result<LayerRun> run = compute(*computation, *words, nullptr);
   if (!run) return run.why();
   side.values.assign(run->out.begin(), run->out.end());
   side.columns = run->hidden;
@@ -100,9 +100,9 @@ Result<Done> fill(Side& side, const Question* question) {
 }
 
 // Where the two part: the first stage of the first differing token that is not the same.
-Result<std::string> first_stage(const Question& question, const Side& a, const Side& b,
-                                std::size_t token) {
-  const auto one_rank = [](const Side& side) {
+Result<std::string> first_stage(const Computation& computation, const DiffSide& a,
+                                const DiffSide& b, std::size_t token) {
+  const auto one_rank = [](const DiffSide& side) {
     return side.words && side.words->tp == "1" && side.words->ep == "1";
   };
   if (!one_rank(a) || !one_rank(b)) return std::string();
@@ -112,7 +112,7 @@ Result<std::string> first_stage(const Question& question, const Side& a, const S
       RunWords words = *side->words;
       words.batch = 0;             // slots are numbered within a call
       words.engine = "reference";  // which shows its stages
-      const auto run = compute(question, words, trace);
+      const auto run = compute(computation, words, trace);
       if (!run) return run.why();
     }
     if (!left.is_seen || !right.is_seen) continue;
@@ -129,9 +129,9 @@ Result<std::string> first_stage(const Question& question, const Side& a, const S
   return std::string("the sum over a token's experts");
 }
 
-moe::Tolerance allowed_for(const Side& a, const Side& b) {
+moe::Tolerance allowed_for(const DiffSide& a, const DiffSide& b) {
   moe::Tolerance made{.of_largest = 0, .cosine = 1};
-  for (const Side* side : {&a, &b}) {
+  for (const DiffSide* side : {&a, &b}) {
     // A file is as good as a 16-bit backend.
     const moe::Tolerance own =
         side->run ? side->run->tolerance : moe::Tolerance{.of_largest = 2e-2, .cosine = 0.9999};
@@ -141,7 +141,7 @@ moe::Tolerance allowed_for(const Side& a, const Side& b) {
   return made;
 }
 
-struct Verdict {
+struct DiffVerdict {
   Comparison comparison{};
   moe::Tolerance allowed{};
   std::string stage{};
@@ -152,7 +152,7 @@ struct Verdict {
   }
 };
 
-void print_text(const Io& io, const Side& a, const Side& b, const Verdict& verdict) {
+void print_text(const Io& io, const DiffSide& a, const DiffSide& b, const DiffVerdict& verdict) {
   const Comparison& found = verdict.comparison;
   io.out << fmt::format("A: {}\nB: {}\n", a.describes, b.describes);
   if (found.unequal != 0) {
@@ -173,15 +173,15 @@ void print_text(const Io& io, const Side& a, const Side& b, const Verdict& verdi
   io.out << io.bold(verdict.text()) << "\n";
 }
 
-Json side_json(const Side& side) {
-  return side.run ? to_json(*side.run) : Json{{"file", side.text}};
+Json side_json(const DiffSide& side) {
+  return side.run ? cli::to_json(*side.run) : Json{{"file", side.text}};
 }
 
-Result<int> run_diff(const Options& options, const Io& io) {
-  Side a{.text = options.a}, b{.text = options.b};
+Result<int> run_diff(const DiffOptions& options, const Io& io) {
+  DiffSide a{.text = options.a}, b{.text = options.b};
   std::optional<runtime::Model> model;
   std::optional<runtime::RunInput> input;
-  std::optional<Question> question;
+  std::optional<Computation> computation;
   if (!is_file(a.text) || !is_file(b.text)) {
     if (options.path.empty())
       return usage("diff.path", "weights are needed to compute")
@@ -197,18 +197,21 @@ Result<int> run_diff(const Options& options, const Io& io) {
             : runtime::read_input(options.input);
     if (!read) return read.why();
     input = std::move(*read);
-    question.emplace(Question{*model, layers->front(), *input, options, io.threads});
+    computation.emplace(Computation{*model, layers->front(), *input, options, io.threads});
   }
-  for (Side* side : {&a, &b})
-    if (const auto done = fill(*side, question ? &*question : nullptr); !done) return done.why();
+  for (DiffSide* side : {&a, &b})
+    if (const auto done = fill(*side, computation ? &*computation : nullptr); !done)
+      return done.why();
   if (a.values.size() != b.values.size() || a.columns != b.columns)
     return invalid("diff.shape", "the two outputs have different shapes")
         .expects(
             fmt::format("[{}, {}]", a.columns == 0 ? 0 : a.values.size() / a.columns, a.columns),
             fmt::format("[{}, {}]", b.columns == 0 ? 0 : b.values.size() / b.columns, b.columns));
-  Verdict verdict{.comparison = runtime::compare(a.values, b.values), .allowed = allowed_for(a, b)};
-  if (verdict.comparison.first && question) {
-    Result<std::string> stage = first_stage(*question, a, b, *verdict.comparison.first / a.columns);
+  DiffVerdict verdict{.comparison = runtime::compare(a.values, b.values),
+                      .allowed = allowed_for(a, b)};
+  if (verdict.comparison.first && computation) {
+    Result<std::string> stage =
+        first_stage(*computation, a, b, *verdict.comparison.first / a.columns);
     if (!stage) return stage.why();
     verdict.stage = std::move(*stage);
   }
@@ -216,7 +219,7 @@ Result<int> run_diff(const Options& options, const Io& io) {
     io.print({{"command", "diff"},
               {"a", side_json(a)},
               {"b", side_json(b)},
-              {"difference", to_json(verdict.comparison, a.columns)},
+              {"difference", cli::to_json(verdict.comparison, a.columns)},
               {"allowed",
                {{"rel_error", verdict.allowed.of_largest}, {"cosine", verdict.allowed.cosine}}},
               {"stage", verdict.stage},
@@ -230,19 +233,21 @@ Result<int> run_diff(const Options& options, const Io& io) {
 
 }  // namespace
 
-Run declare_diff(CLI::App& app) {
-  const auto options = std::make_shared<Options>();
-  add_option(app, "A", options->a,
-             "MARLIN, exact, \"CPU,tp=2\", \"backend=TRITON,batch=1\", or a .safetensors file")
+Run declare_diff(OptionSet& set) {
+  const auto options = std::make_shared<DiffOptions>();
+  set.add("A", options->a,
+          "MARLIN, exact, \"CPU,tp=2\", \"backend=TRITON,batch=1\", or a .safetensors file")
       .required();
-  add_option(app, "B", options->b, "The same").required();
-  add_option(app, "--checkpoint", options->path, "Weights: a checkpoint or a converted folder");
-  add_option(app, "--layer", options->layer, "Block number of a MoE layer (default: the first)");
-  add_option(app, "--input", options->input, "Tokens, as run takes them");
-  add_option(app, "--tokens", options->tokens, "Without --input: so many seeded tokens")
+  set.add("B", options->b, "The same").required();
+  set.add("--checkpoint", options->path, "Weights: a checkpoint or a converted folder")
+      .as(Form::path);
+  set.add("--layer", options->layer, "Block number of a MoE layer (default: the first)")
+      .as(Form::number);
+  set.add("--input", options->input, "Tokens, as run takes them").as(Form::path);
+  set.add("--tokens", options->tokens, "Without --input: so many seeded tokens")
       .between(std::uint64_t{0}, kMostTokens)
       .show_default();
-  add_option(app, "--seed", options->seed, "Of those tokens").show_default();
+  set.add("--seed", options->seed, "Of those tokens").show_default();
   return [options](const Io& io) { return run_diff(*options, io); };
 }
 

@@ -172,7 +172,7 @@ int print(const Io& io, const DoctorReport& report) {
   return report.problem ? static_cast<int>(report.problem->code) : kDone;
 }
 
-Run declare_doctor(CLI::App&) {
+Run declare_doctor(OptionSet&) {
   return [](const Io& io) -> Result<int> { return print(io, examine({})); };
 }
 

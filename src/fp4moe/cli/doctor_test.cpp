@@ -8,6 +8,7 @@
 
 #include "fp4moe/cli/command.hpp"
 #include "fp4moe/cli/doctor_report.hpp"
+#include "fp4moe/cli/test_support.hpp"
 #include "fp4moe/kernels/cpu/isa.hpp"
 #include "fp4moe/platform/test_support.hpp"
 #include "fp4moe/runtime/engines.hpp"
@@ -31,23 +32,23 @@ DoctorFrom machine(const FakeRoot& root, const Variables& variables) {
   return from;
 }
 
-struct Outcome {
+struct Diagnosis {
   int status;
   std::string out;
   bool says(std::string_view words) const { return out.find(words) != std::string::npos; }
 };
 
-Outcome print(const DoctorReport& report, bool json = false) {
+Diagnosis print(const DoctorReport& report, bool json = false) {
   std::ostringstream out, err;
   const int status = print(Io{.out = out, .err = err, .json = json}, report);
   return {status, out.str()};
 }
 
-Outcome examined(const DoctorFrom& from, bool json = false) { return print(examine(from), json); }
+Diagnosis examined(const DoctorFrom& from, bool json = false) { return print(examine(from), json); }
 
 TEST(Doctor, SaysWhatABareMachineHas) {
   const FakeRoot root;
-  const Outcome outcome = examined(machine(root, {}));
+  const Diagnosis outcome = examined(machine(root, {}));
 
   EXPECT_EQ(outcome.status, 0);
   EXPECT_TRUE(outcome.says("instruction sets         portable"));
@@ -60,7 +61,7 @@ TEST(Doctor, SaysWhatABareMachineHas) {
 
 TEST(Doctor, NamesEveryEngineAndOptionalPart) {
   const FakeRoot root;
-  const Outcome outcome = examined(machine(root, {}));
+  const Diagnosis outcome = examined(machine(root, {}));
   for (const runtime::EngineRow& engine : runtime::engines())
     EXPECT_TRUE(outcome.says(engine.name));
   for (const OptionalPart& part : optional_parts()) EXPECT_TRUE(outcome.says(part.name));
@@ -83,7 +84,7 @@ TEST(Doctor, ShowsGpusTogetherWithWhatIsOddAboutThem) {
   gpu.name = "NVIDIA T4";
   report.probes[0].devices.push_back(gpu);
 
-  const Outcome outcome = print(report);
+  const Diagnosis outcome = print(report);
 
   EXPECT_TRUE(outcome.says("cuda (CUDA 13.0)         2 x NVIDIA H200, 9.0, 140.00 GiB"));
   EXPECT_TRUE(outcome.says("NVIDIA T4, 9.0"));
@@ -100,7 +101,7 @@ TEST(Doctor, SaysWhyTheCudaEngineCannotBeUsed) {
 
   const kernels::cuda::Cubin any{.name = "any"};
   from.cuda = {.library = "libfp4moe_no_such_driver.so.1", .kernels = std::span(&any, 1)};
-  const Outcome without = examined(from);
+  const Diagnosis without = examined(from);
   EXPECT_TRUE(without.says("cuda engine              libfp4moe_no_such_driver.so.1 cannot be"));
   EXPECT_EQ(without.status, 0);
 
@@ -145,7 +146,7 @@ TEST(Doctor, ShowsPackagesWithTheirPlaces) {
   const FakeRoot root;
   root.file("/p/flashinfer/__init__.py");
   root.file("/p/aiter/__init__.py");
-  const Outcome outcome = examined(machine(root, {{"PYTHONPATH", "/p"}}));
+  const Diagnosis outcome = examined(machine(root, {{"PYTHONPATH", "/p"}}));
   EXPECT_TRUE(outcome.says("package aiter            " + root.path() + "/p/aiter\n"));
   EXPECT_TRUE(outcome.says("/p/flashinfer, does not count without"));
 }
@@ -185,7 +186,7 @@ TEST(Doctor, AnInstructionSetThatCannotRunGivesTheWholeReportAndStatusSeven) {
     if (!kernels::cpu::usable_features(isa.features, isa.name)) impossible = isa.name;
   ASSERT_FALSE(impossible.empty());
 
-  const Outcome outcome = examined(machine(root, {{"FP4MOE_CPU_ISA", impossible}}));
+  const Diagnosis outcome = examined(machine(root, {{"FP4MOE_CPU_ISA", impossible}}));
 
   EXPECT_EQ(outcome.status, 7);
   EXPECT_TRUE(outcome.says("problem: kernels.isa.build"));
@@ -201,7 +202,7 @@ TEST(Doctor, SettingsWithoutMeaningHaveStatusTwo) {
 
 TEST(Doctor, ReportsOddVariablesAndStaysHealthy) {
   const FakeRoot root;
-  const Outcome outcome =
+  const Diagnosis outcome =
       examined(machine(root, {{"FP4MOE_THREAD", "2"}, {"VLLM_FLASHINFER_MOE_BACKEND", "latency"}}));
   EXPECT_EQ(outcome.status, 0);
   EXPECT_TRUE(outcome.says("warning: FP4MOE_THREAD is not a variable of fp4moe"));
@@ -214,7 +215,7 @@ TEST(Doctor, ReportsOddVariablesAndStaysHealthy) {
 TEST(Doctor, TellsProgramsTheSame) {
   const FakeRoot root;
   root.file("/p/aiter/__init__.py");
-  const Outcome outcome = examined(
+  const Diagnosis outcome = examined(
       machine(root, {{"FP4MOE_THREADS", "3"}, {"FP4MOE_BAD", ""}, {"PYTHONPATH", "/p"}}), true);
   const Result<Json> object = parse_json(outcome.out);
   ASSERT_TRUE(object);
@@ -235,7 +236,7 @@ TEST(Doctor, TellsProgramsTheSame) {
   EXPECT_EQ(object->at("environment").at(0).at("variable"), "FP4MOE_BAD");
   EXPECT_FALSE(object->contains("problem"));
 
-  const Outcome ill = examined(machine(root, {{"FP4MOE_CPU_ISA", "sse2"}}), true);
+  const Diagnosis ill = examined(machine(root, {{"FP4MOE_CPU_ISA", "sse2"}}), true);
   const Result<Json> problem = parse_json(ill.out);
   ASSERT_TRUE(problem);
   EXPECT_EQ(problem->at("healthy"), false);
@@ -243,21 +244,16 @@ TEST(Doctor, TellsProgramsTheSame) {
 }
 
 TEST(Doctor, RunsAsACommandEvenWhereOthersRefuse) {
-  const auto run = [](std::vector<const char*> words) {
-    words.insert(words.begin(), "fp4moe");
-    std::ostringstream out, err;
-    const int status = run_main(static_cast<int>(words.size()), words.data(), out, err);
-    return Outcome{status, out.str()};
-  };
+  using testing::run;
   EXPECT_EQ(run({"doctor"}).status, 0);
   EXPECT_TRUE(parse_json(run({"doctor", "--json"}).out));
 
   setenv("FP4MOE_THREADS", "none", 1);
-  const Outcome outcome = run({"doctor"});
-  const int other = run({"golden", "missing.json"}).status;
+  const testing::Outcome outcome = run({"doctor"});
+  const int other = run({"inspect", "missing"}).status;
   unsetenv("FP4MOE_THREADS");
   EXPECT_EQ(outcome.status, 2);
-  EXPECT_TRUE(outcome.says("problem: settings.threads"));
+  EXPECT_TRUE(testing::has(outcome.out, "problem: settings.threads"));
   EXPECT_EQ(other, 2);
 }
 

@@ -17,7 +17,7 @@
 
 namespace fp4moe::cli {
 
-Run declare_explain(CLI::App& app);
+Run declare_explain(OptionSet& set);
 
 namespace {
 
@@ -28,7 +28,7 @@ using oracle::Record;
 using oracle::Selection;
 using oracle::Verdict;
 
-struct Options {
+struct ExplainOptions {
   QuestionOptions question{};
   std::string diff{};
   bool all_devices = false, verbose = false;
@@ -172,7 +172,7 @@ int status_of(const Selection& selection) {
 }
 
 // Two policies side by side: the choices, then the backends that one accepts and the other not.
-Result<int> explain_difference(const Options& options, const Io& io, const Record& mine) {
+Result<int> explain_difference(const ExplainOptions& options, const Io& io, const Record& mine) {
   const Result<const oracle::Policy*> other =
       backends::require_policy(options.diff, mine.selection.policy->format);
   if (!other) return other.why();
@@ -212,7 +212,8 @@ Result<int> explain_difference(const Options& options, const Io& io, const Recor
   return status_of(mine.selection);
 }
 
-Result<int> explain_all_devices(const Options& options, const Io& io, const Question& question) {
+Result<int> explain_all_devices(const ExplainOptions& options, const Io& io,
+                                const Question& question) {
   Json records = Json::array();
   std::size_t width = 0;
   for (const platform::DescribedDevice& part : platform::described_devices())
@@ -246,7 +247,7 @@ Result<int> explain_all_devices(const Options& options, const Io& io, const Ques
   return kDone;
 }
 
-Result<int> run(const Options& options, const Io& io) {
+Result<int> run_explain(const ExplainOptions& options, const Io& io) {
   const Result<Question> question = runtime::resolve(options.question);
   if (!question) return question.why();
   if (options.all_devices) return explain_all_devices(options, io, *question);
@@ -264,14 +265,14 @@ Result<int> run(const Options& options, const Io& io) {
 
 }  // namespace
 
-Run declare_explain(CLI::App& app) {
-  auto options = std::make_shared<Options>();
-  declare_question(app, options->question);
-  add_option(app, "--diff", options->diff, "Show what another policy decides instead");
-  add_flag(app, "--all-devices", options->all_devices, "One line for every described device");
-  add_flag(app, "-v,--verbose", options->verbose,
-           "Every kernel with every reason, and everything that follows from the choice");
-  return [options](const Io& io) { return run(*options, io); };
+Run declare_explain(OptionSet& set) {
+  auto options = std::make_shared<ExplainOptions>();
+  declare_question(set, options->question);
+  set.add("--diff", options->diff, "Show what another policy decides instead");
+  set.add("--all-devices", options->all_devices, "One line for every described device");
+  set.add("-v,--verbose", options->verbose,
+          "Every kernel with every reason, and everything that follows from the choice");
+  return [options](const Io& io) { return run_explain(*options, io); };
 }
 
 }  // namespace fp4moe::cli

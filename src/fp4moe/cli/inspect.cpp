@@ -15,7 +15,7 @@
 
 namespace fp4moe::cli {
 
-Run declare_inspect(CLI::App& app);
+Run declare_inspect(OptionSet& set);
 
 namespace {
 
@@ -279,12 +279,12 @@ Json report(const Store& store, const Survey& found, const Summary& summary, boo
   return json;
 }
 
-struct Options {
+struct InspectOptions {
   std::string path{};
   bool tensors = false;
 };
 
-Result<int> inspect(const Options& options, const Io& io) {
+Result<int> inspect(const InspectOptions& options, const Io& io) {
   const auto store = Store::open(options.path);
   if (!store) return store.why();
   const Survey found = weights::survey(*store);
@@ -300,10 +300,12 @@ Result<int> inspect(const Options& options, const Io& io) {
 
 }  // namespace
 
-Run declare_inspect(CLI::App& app) {
-  const auto options = std::make_shared<Options>();
-  add_option(app, "PATH", options->path, "A checkpoint: a folder, an index or a file").required();
-  add_flag(app, "--tensors", options->tensors, "List every tensor");
+Run declare_inspect(OptionSet& set) {
+  const auto options = std::make_shared<InspectOptions>();
+  set.add("PATH", options->path, "A checkpoint: a folder, an index or a file")
+      .as(Form::path)
+      .required();
+  set.add("--tensors", options->tensors, "List every tensor");
   return [options](const Io& io) { return inspect(*options, io); };
 }
 

@@ -19,13 +19,13 @@
 
 namespace fp4moe::cli {
 
-Run declare_layouts(CLI::App& app);
+Run declare_layouts(OptionSet& set);
 
 namespace {
 
 using layout::Layout;
 
-struct Options {
+struct LayoutsOptions {
   std::string id{}, folder{};
 };
 
@@ -55,7 +55,7 @@ Result<int> write_pages(const std::string& folder, const Io& io) {
   return kDone;
 }
 
-Result<int> run(const Options& options, const Io& io) {
+Result<int> run_layouts(const LayoutsOptions& options, const Io& io) {
   if (!options.folder.empty()) return write_pages(options.folder, io);
   std::vector<const Layout*> chosen;
   for (const Layout& layout : backends::layouts())
@@ -79,11 +79,11 @@ Result<int> run(const Options& options, const Io& io) {
 
 }  // namespace
 
-Run declare_layouts(CLI::App& app) {
-  auto options = std::make_shared<Options>();
-  add_option(app, "LAYOUT", options->id, "Draw this one, e.g. marlin.mxfp4 (default: list all)");
-  add_option(app, "--markdown", options->folder, "Write a page for each into this folder");
-  return [options](const Io& io) { return run(*options, io); };
+Run declare_layouts(OptionSet& set) {
+  auto options = std::make_shared<LayoutsOptions>();
+  set.add("LAYOUT", options->id, "Draw this one, e.g. marlin.mxfp4 (default: list all)");
+  set.add("--markdown", options->folder, "Write a page for each into this folder").as(Form::path);
+  return [options](const Io& io) { return run_layouts(*options, io); };
 }
 
 }  // namespace fp4moe::cli

@@ -19,7 +19,7 @@
 
 namespace fp4moe::cli {
 
-Run declare_lint(CLI::App& app);
+Run declare_lint(OptionSet& set);
 
 namespace {
 
@@ -27,7 +27,7 @@ using weights::Finding;
 using weights::FixReport;
 using weights::LintReport;
 
-struct Options {
+struct LintOptions {
   std::string path{}, out{};
   std::vector<std::string> policies{};
   bool deep = false, verbose = false;
@@ -145,7 +145,7 @@ void print_fix(const Io& io, const FixReport& report, bool verbose) {
   }
 }
 
-Result<std::vector<weights::FixPolicy>> parse_policies(const Options& options) {
+Result<std::vector<weights::FixPolicy>> parse_policies(const LintOptions& options) {
   std::vector<weights::FixPolicy> policies;
   for (const std::string& name : options.policies) {
     const auto policy = weights::fix_policy_from_name(name);
@@ -170,7 +170,7 @@ std::uint64_t file_bytes(const std::string& path) {
   return bytes;
 }
 
-LintReport lint_with_progress(const std::string& path, const Options& options, const Io& io) {
+LintReport lint_with_progress(const std::string& path, const LintOptions& options, const Io& io) {
   // The share of scales among all bytes is not known before: the bar counts what is read.
   Progress progress(io, "lint", options.deep ? file_bytes(path) : file_bytes(path) / 17);
   return weights::lint(path, {.deep = options.deep,
@@ -178,7 +178,7 @@ LintReport lint_with_progress(const std::string& path, const Options& options, c
                               .progress = [&](std::uint64_t bytes) { progress.add(bytes); }});
 }
 
-Result<int> run(const Options& options, const Io& io) {
+Result<int> run_lint(const LintOptions& options, const Io& io) {
   const auto policies = parse_policies(options);
   if (!policies) return policies.why();
   const InterruptGuard guard;
@@ -209,19 +209,21 @@ Result<int> run(const Options& options, const Io& io) {
 
 }  // namespace
 
-Run declare_lint(CLI::App& app) {
-  const auto options = std::make_shared<Options>();
-  add_option(app, "PATH", options->path, "A checkpoint: a folder, an index or a file").required();
-  add_flag(app, "--deep", options->deep, "Look at the codes too");
-  add_flag(app, "--verbose", options->verbose, "Show every finding");
-  add_option(app, "--threads", options->threads, "Threads (default: all)");
+Run declare_lint(OptionSet& set) {
+  const auto options = std::make_shared<LintOptions>();
+  set.add("PATH", options->path, "A checkpoint: a folder, an index or a file")
+      .as(Form::path)
+      .required();
+  set.add("--deep", options->deep, "Look at the codes too");
+  set.add("--verbose", options->verbose, "Show every finding");
+  set.add("--threads", options->threads, "Threads (default: all)");
   std::string policies = "Repair into a new checkpoint, then check that:";
   for (const weights::FixPolicyRow& row : weights::fix_policies()) {
     policies += fmt::format("\n{}: {}", row.name, row.what);
   }
-  add_option(app, "--fix", options->policies, policies).separated_by_commas("POLICY");
-  add_option(app, "-o,--out", options->out, "The repaired checkpoint");
-  return [options](const Io& io) { return run(*options, io); };
+  set.add("--fix", options->policies, policies).separated_by_commas("POLICY");
+  set.add("-o,--out", options->out, "The repaired checkpoint").as(Form::path);
+  return [options](const Io& io) { return run_lint(*options, io); };
 }
 
 }  // namespace fp4moe::cli

@@ -16,7 +16,7 @@
 
 namespace fp4moe::cli {
 
-Run declare_matrix(CLI::App& app);
+Run declare_matrix(OptionSet& set);
 
 namespace {
 
@@ -26,7 +26,7 @@ using oracle::Outcome;
 using oracle::Policy;
 using oracle::Request;
 
-struct Options {
+struct MatrixOptions {
   std::string policy{}, format{}, mode = "strict";
   bool markdown = false;
 };
@@ -235,7 +235,7 @@ Json to_json(const Policy& policy, oracle::Mode mode,
 }
 
 // The policies asked for: all of them, or those of one name or format.
-Result<std::vector<const Policy*>> chosen_policies(const Options& options, bool all) {
+Result<std::vector<const Policy*>> chosen_policies(const MatrixOptions& options, bool all) {
   const std::string_view name =
       options.policy.empty() && !all ? backends::kNative : std::string_view(options.policy);
   std::vector<const Policy*> chosen;
@@ -248,7 +248,7 @@ Result<std::vector<const Policy*>> chosen_policies(const Options& options, bool 
   return backends::require_policy(name, format.value_or(oracle::WeightFormat::mxfp4)).why();
 }
 
-Result<int> run(const Options& options, const Io& io) {
+Result<int> run_matrix(const MatrixOptions& options, const Io& io) {
   const Result<std::vector<const Policy*>> policies =
       chosen_policies(options, options.markdown && options.policy.empty());
   if (!policies) return policies.why();
@@ -274,15 +274,15 @@ Result<int> run(const Options& options, const Io& io) {
 
 }  // namespace
 
-Run declare_matrix(CLI::App& app) {
-  auto options = std::make_shared<Options>();
-  add_option(app, "--policy", options->policy, "One policy (default: native)");
-  add_option(app, "--format", options->format, "One weight format").one_of({"mxfp4", "nvfp4"});
-  add_option(app, "--mode", options->mode, "strict, or compat with the reference's mistakes")
+Run declare_matrix(OptionSet& set) {
+  auto options = std::make_shared<MatrixOptions>();
+  set.add("--policy", options->policy, "One policy (default: native)");
+  set.add("--format", options->format, "One weight format").one_of({"mxfp4", "nvfp4"});
+  set.add("--mode", options->mode, "strict, or compat with the reference's mistakes")
       .one_of({"strict", "compat"})
       .show_default();
-  add_flag(app, "--markdown", options->markdown, "The documentation's page, for every policy");
-  return [options](const Io& io) { return run(*options, io); };
+  set.add("--markdown", options->markdown, "The documentation's page, for every policy");
+  return [options](const Io& io) { return run_matrix(*options, io); };
 }
 
 }  // namespace fp4moe::cli

@@ -15,7 +15,7 @@
 namespace fp4moe::cli {
 namespace {
 
-struct Options {
+struct MergeOptions {
   std::string path{}, adapter{}, rule{}, out{};
   std::size_t threads = 0;
   std::uint64_t max_memory = 0;
@@ -54,7 +54,7 @@ Json error_json(const weights::MergeError& error) {
   return {{"rounding_rms", error.rounding}, {"change_rms", error.change}};
 }
 
-Json report_json(const weights::MergeReport& report, const Options& options) {
+Json report_json(const weights::MergeReport& report, const MergeOptions& options) {
   Json layers = Json::array();
   for (const weights::MergedLayer& layer : report.layers) {
     Json line{{"layer", layer.index},
@@ -86,7 +86,7 @@ Json report_json(const weights::MergeReport& report, const Options& options) {
 
 std::string percent(double share) { return fmt::format("{:.3f} %", 100 * share); }
 
-void print(const Io& io, const weights::MergeReport& report, const Options& options) {
+void print(const Io& io, const weights::MergeReport& report, const MergeOptions& options) {
   if (io.json) {
     io.print(report_json(report, options));
     return;
@@ -111,7 +111,7 @@ void print(const Io& io, const weights::MergeReport& report, const Options& opti
                         report.shards == 1 ? "" : "s", report.seconds);
 }
 
-Result<int> run(const Options& given, const Io& io) {
+Result<int> run_merge(const MergeOptions& given, const Io& io) {
   if (given.out.empty() && !given.dry_run)
     return usage("merge.out", "say where to write").expects("-o OUT, or --dry-run", "neither");
   const Result<weights::Checkpoint> source = weights::Checkpoint::open(given.path);
@@ -144,25 +144,26 @@ Result<int> run(const Options& given, const Io& io) {
 
 }  // namespace
 
-Run declare_merge(CLI::App& app) {
-  auto options = std::make_shared<Options>();
-  add_option(app, "CHECKPOINT", options->path, "Quantised checkpoint: folder, index or file")
+Run declare_merge(OptionSet& set) {
+  auto options = std::make_shared<MergeOptions>();
+  set.add("CHECKPOINT", options->path, "Quantised checkpoint: folder, index or file")
+      .as(Form::path)
       .required();
-  add_option(app, "ADAPTER", options->adapter, "Folder of a LoRA adapter, as PEFT saves it")
+  set.add("ADAPTER", options->adapter, "Folder of a LoRA adapter, as PEFT saves it")
+      .as(Form::path)
       .required();
-  add_option(app, "-o,--out", options->out, "Folder to create (a file for NAME.gguf)");
-  add_option(app, "--rule", options->rule,
-             "How scales are chosen and codes rounded (default: even.rne for MXFP4, reference for "
-             "NVFP4)");
-  add_flag(app, "--experts-only", options->experts_only,
-           "Leave out what the adapter changes outside the experts");
-  add_option(app, "--threads", options->threads, "Threads (default: all)");
-  add_option(app, "--max-memory", options->max_memory, "Memory to stay within, e.g. 2GB")
+  set.add("-o,--out", options->out, "Folder to create (a file for NAME.gguf)").as(Form::path);
+  set.add("--rule", options->rule,
+          "How scales are chosen and codes rounded (default: even.rne for MXFP4, reference for "
+          "NVFP4)");
+  set.add("--experts-only", options->experts_only,
+          "Leave out what the adapter changes outside the experts");
+  set.add("--threads", options->threads, "Threads (default: all)");
+  set.add("--max-memory", options->max_memory, "Memory to stay within, e.g. 2GB")
       .in_bytes("no limit");
-  add_option(app, "--max-shard-size", options->max_shard_bytes, "Largest file, e.g. 5GB")
-      .in_bytes("5GB");
-  add_flag(app, "--dry-run", options->dry_run, "Say what would be written, write nothing");
-  return [options](const Io& io) { return run(*options, io); };
+  set.add("--max-shard-size", options->max_shard_bytes, "Largest file, e.g. 5GB").in_bytes("5GB");
+  set.add("--dry-run", options->dry_run, "Say what would be written, write nothing");
+  return [options](const Io& io) { return run_merge(*options, io); };
 }
 
 }  // namespace fp4moe::cli

@@ -1,87 +1,98 @@
 #include "fp4moe/cli/options.hpp"
 
-#include <utility>
+#include <algorithm>
 
-#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "fp4moe/base/text.hpp"
 
 namespace fp4moe::cli {
+namespace {
+
+// An option's value as --help shows it.
+struct ValueText {
+  std::string operator()(const bool* value) const { return *value ? "true" : "false"; }
+  std::string operator()(const std::string* value) const { return *value; }
+  std::string operator()(const std::uint64_t* value) const { return std::to_string(*value); }
+  template <typename T>
+  std::string operator()(const std::optional<T>* value) const {
+    return *value ? fmt::format("{}", **value) : std::string();
+  }
+  std::string operator()(const std::vector<std::string>* value) const {
+    return fmt::format("[{}]", fmt::join(*value, ","));
+  }
+};
+
+}  // namespace
 
 Option& Option::required() {
-  inner_->required();
+  is_required = true;
   return *this;
 }
 
 Option& Option::show_default() {
-  inner_->capture_default_str();
+  default_text = std::visit(ValueText{}, target);
   return *this;
 }
 
-Option& Option::one_of(const std::vector<std::string>& words) {
-  inner_->check(CLI::IsMember(words));
+Option& Option::one_of(std::vector<std::string> words) {
+  choices = std::move(words);
   return *this;
 }
 
 Option& Option::between(std::uint64_t low, std::uint64_t high) {
-  inner_->check(CLI::Range(low, high));
+  range = Range<std::uint64_t>{low, high};
   return *this;
 }
 
 Option& Option::between(double low, double high) {
-  inner_->check(CLI::Range(low, high));
+  range = Range<double>{low, high};
   return *this;
 }
 
 Option& Option::existing_folder() {
-  inner_->check(CLI::ExistingDirectory);
+  is_existing_folder = true;
+  return as(Form::path);
+}
+
+Option& Option::separated_by_commas(std::string what) {
+  item = std::move(what);
   return *this;
 }
 
-Option& Option::separated_by_commas(const std::string& what) {
-  inner_->delimiter(',')->type_name(what + ",...");
+Option& Option::in_bytes(std::string shown_default) {
+  is_in_bytes = true;
+  default_text = std::move(shown_default);
   return *this;
 }
 
-Option& Option::in_bytes(const std::string& shown_default) {
-  inner_->transform(CLI::AsSizeValue(true))->default_str(shown_default);
+Option& Option::as(Form what) {
+  form = what;
   return *this;
 }
 
-Option add_option(CLI::App& app, const std::string& names, std::string& value,
-                  const std::string& help) {
-  return Option(app.add_option(names, value, help));
+std::vector<std::string> Option::spellings() const {
+  const std::vector<std::string_view> parts = split(names, ',');
+  return {parts.begin(), parts.end()};
 }
 
-Option add_option(CLI::App& app, const std::string& names, std::uint64_t& value,
-                  const std::string& help) {
-  return Option(app.add_option(names, value, help));
+std::string Option::name() const {
+  const std::string longest = std::ranges::max(spellings(), {}, &std::string::size);
+  return longest.substr(std::min(longest.find_first_not_of('-'), longest.size()));
 }
 
-Option add_option(CLI::App& app, const std::string& names, std::optional<std::uint64_t>& value,
-                  const std::string& help) {
-  return Option(app.add_option(names, value, help));
+OptionSet& OptionSet::add_subcommand(std::string_view called, std::string_view does,
+                                     std::function<void()> on_choice) {
+  OptionSet& made = subcommands.emplace_back();
+  made.name = called;
+  made.summary = does;
+  made.chosen = std::move(on_choice);
+  return made;
 }
 
-Option add_option(CLI::App& app, const std::string& names, std::optional<double>& value,
-                  const std::string& help) {
-  return Option(app.add_option(names, value, help));
-}
-
-Option add_option(CLI::App& app, const std::string& names, std::vector<std::string>& value,
-                  const std::string& help) {
-  return Option(app.add_option(names, value, help));
-}
-
-void add_flag(CLI::App& app, const std::string& names, bool& value, const std::string& help) {
-  app.add_flag(names, value, help);
-}
-
-CLI::App& add_question(CLI::App& app, const std::string& name, const std::string& summary,
-                       std::function<void()> chosen) {
-  app.require_subcommand(1);
-  CLI::App* sub = app.add_subcommand(name, summary);
-  sub->fallthrough();  // --json and the command's options may stand behind the question
-  sub->callback(std::move(chosen));
-  return *sub;
+const OptionSet* OptionSet::find(std::string_view called) const {
+  const auto found = std::ranges::find(subcommands, called, &OptionSet::name);
+  return found == subcommands.end() ? nullptr : &*found;
 }
 
 }  // namespace fp4moe::cli

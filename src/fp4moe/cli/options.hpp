@@ -1,54 +1,92 @@
-// How a command declares its options. CLI11 costs seconds in every file that includes it, so only
-// options.cpp and command.cpp do; commands see its App as a name and use what is declared here.
+// What a command takes, as data. The parser, --help, shell completion, docs/commands.md and
+// Python's keywords are all made from it.
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
 #include <vector>
-
-namespace CLI {
-class App;
-class Option;
-}  // namespace CLI
 
 namespace fp4moe::cli {
 
-// An option that was declared; its demands can be chained.
-class Option {
- public:
-  explicit Option(CLI::Option* inner) : inner_(inner) {}
+// Where the value goes. The pointer's type is the type of the value; a bool is a flag.
+using Target = std::variant<bool*, std::string*, std::uint64_t*, std::optional<std::uint64_t>*,
+                            std::optional<double>*, std::vector<std::string>*>;
 
+// What a text stands for. Programs that give values need it; the parser does not.
+enum class Form : std::uint8_t {
+  word,     // a name
+  path,     // of a file or folder
+  number,   // a number, or a word or path instead
+  rank,     // R/N: rank R of N
+  pair,     // NAME=VALUE
+  command,  // of the program
+};
+
+// In the order of Form.
+inline constexpr std::string_view kFormNames[] = {"word", "path", "number",
+                                                  "rank", "pair", "command"};
+
+template <typename T>
+struct Range {
+  T low, high;
+};
+
+struct Option {
+  std::string names{};  // "-o,--out", or "PATH" for an argument without one
+  std::string help{};
+  Target target{};
+  Form form = Form::word;
+  bool is_required = false;
+  bool is_existing_folder = false;
+  bool is_in_bytes = false;            // takes 5GB for 5000000000
+  std::string default_text{};          // shown by --help; empty: nothing is shown
+  std::vector<std::string> choices{};  // empty: anything
+  std::string item{};                  // of a list separated by commas: --help shows ITEM,...
+  std::variant<std::monostate, Range<std::uint64_t>, Range<double>> range{};
+
+  // Demands, to be chained.
   Option& required();
-  Option& show_default();  // --help shows the value that the variable has now
-  Option& one_of(const std::vector<std::string>& words);
+  Option& show_default();  // the value that the variable has now
+  Option& one_of(std::vector<std::string> words);
   Option& between(std::uint64_t low, std::uint64_t high);
   Option& between(double low, double high);
   Option& existing_folder();
-  Option& separated_by_commas(const std::string& what);  // "POLICY": --help shows POLICY,...
-  Option& in_bytes(const std::string& shown_default);    // takes 5GB for 5000000000
+  Option& separated_by_commas(std::string what);
+  Option& in_bytes(std::string shown_default);
+  Option& as(Form what);
 
- private:
-  CLI::Option* inner_;
+  bool is_flag() const { return std::holds_alternative<bool*>(target); }
+  bool is_list() const { return std::holds_alternative<std::vector<std::string>*>(target); }
+  bool is_positional() const { return !names.starts_with('-'); }
+  std::vector<std::string> spellings() const;  // {"-o", "--out"}, {"PATH"}
+  std::string name() const;                    // "out", "PATH"
 };
 
-// `names` is "-o,--out", or "PATH" for an argument without one. The parsed value goes to `value`,
-// which must outlive the parsing; without the option it stays as it is.
-Option add_option(CLI::App& app, const std::string& names, std::string& value,
-                  const std::string& help);
-Option add_option(CLI::App& app, const std::string& names, std::uint64_t& value,
-                  const std::string& help);
-Option add_option(CLI::App& app, const std::string& names, std::optional<std::uint64_t>& value,
-                  const std::string& help);
-Option add_option(CLI::App& app, const std::string& names, std::optional<double>& value,
-                  const std::string& help);
-Option add_option(CLI::App& app, const std::string& names, std::vector<std::string>& value,
-                  const std::string& help);
-void add_flag(CLI::App& app, const std::string& names, bool& value, const std::string& help);
+// The options of a command and its subcommands. One of the subcommands, where there are any, must
+// follow the command; the command's options may stand behind it.
+struct OptionSet {
+  std::string name{}, summary{};
+  std::string footer{};  // shown at the end of --help
+  std::list<Option> options{};
+  std::list<OptionSet> subcommands{};
+  std::function<void()> chosen{};  // called when the command line names it
 
-// A word that must follow the command, one of those added; `chosen` is called when it is this one.
-// The command's own options may stand behind it.
-CLI::App& add_question(CLI::App& app, const std::string& name, const std::string& summary,
-                       std::function<void()> chosen);
+  // The parsed value goes to `value`, which must outlive the parsing; without the option it stays
+  // as it is.
+  template <typename T>
+  Option& add(std::string names, T& value, std::string help) {
+    return options.emplace_back(
+        Option{.names = std::move(names), .help = std::move(help), .target = &value});
+  }
+  OptionSet& add_subcommand(std::string_view called, std::string_view does,
+                            std::function<void()> on_choice = {});
+  // Nothing where there is no such subcommand.
+  const OptionSet* find(std::string_view called) const;
+};
 
 }  // namespace fp4moe::cli

@@ -1,39 +1,47 @@
 #include "fp4moe/cli/options.hpp"
 
-#include <CLI/CLI.hpp>
 #include <gtest/gtest.h>
+
+#include "fp4moe/base/text.hpp"
+#include "fp4moe/cli/parse.hpp"
 
 namespace fp4moe::cli {
 namespace {
 
-// Parses `line` with one app; true when it was accepted.
-bool accepts(CLI::App& app, const std::string& line) {
-  try {
-    app.parse(line);
-    return true;
-  } catch (const CLI::ParseError&) {
-    return false;
-  }
+// Whether the words of `line` are accepted.
+bool accepts(const OptionSet& set, const std::string& line) {
+  std::vector<std::string> words{"fp4moe"};
+  for (const std::string_view word : split(line, ' '))
+    if (!word.empty()) words.emplace_back(word);
+  std::vector<const char*> pointers;
+  for (const std::string& word : words) pointers.push_back(word.c_str());
+  return static_cast<bool>(parse(set, pointers));
+}
+
+std::string help_of(const OptionSet& set) {
+  const char* const words[] = {"fp4moe", "--help"};
+  const auto shown = parse(set, words);
+  return shown ? shown->value_or("") : text(shown.why());
 }
 
 TEST(Options, FillTheVariablesAndLeaveOthersAlone) {
-  CLI::App app;
+  OptionSet set;
   std::string path, model = "small";
   std::uint64_t layers = 7, experts = 3;
   std::optional<std::uint64_t> threads, unset;
   std::optional<double> seconds;
   bool deep = false, verbose = false;
-  add_option(app, "PATH", path, "").required();
-  add_option(app, "--model", model, "");
-  add_option(app, "--layers", layers, "");
-  add_option(app, "--experts", experts, "");
-  add_option(app, "--threads", threads, "");
-  add_option(app, "--unset", unset, "");
-  add_option(app, "--seconds", seconds, "");
-  add_flag(app, "--deep", deep, "");
-  add_flag(app, "--verbose", verbose, "");
+  set.add("PATH", path, "").required();
+  set.add("--model", model, "");
+  set.add("--layers", layers, "");
+  set.add("--experts", experts, "");
+  set.add("--threads", threads, "");
+  set.add("--unset", unset, "");
+  set.add("--seconds", seconds, "");
+  set.add("--deep", deep, "");
+  set.add("--verbose", verbose, "");
 
-  ASSERT_TRUE(accepts(app, "here --layers 2 --threads 4 --seconds 0.5 --deep"));
+  ASSERT_TRUE(accepts(set, "here --layers 2 --threads 4 --seconds 0.5 --deep"));
 
   EXPECT_EQ(path, "here");
   EXPECT_EQ(model, "small");
@@ -47,79 +55,93 @@ TEST(Options, FillTheVariablesAndLeaveOthersAlone) {
 }
 
 TEST(Options, RefuseWhatTheirDemandsExclude) {
-  CLI::App app;
+  OptionSet set;
   std::string format, folder;
   std::uint64_t threads = 0;
   std::optional<double> seconds;
-  add_option(app, "--format", format, "").one_of({"mxfp4", "nvfp4"});
-  add_option(app, "--threads", threads, "").between(std::uint64_t{1}, std::uint64_t{8});
-  add_option(app, "--seconds", seconds, "").between(0.5, 2.0);
-  add_option(app, "--folder", folder, "").existing_folder();
+  set.add("--format", format, "").one_of({"mxfp4", "nvfp4"});
+  set.add("--threads", threads, "").between(std::uint64_t{1}, std::uint64_t{8});
+  set.add("--seconds", seconds, "").between(0.5, 2.0);
+  set.add("--folder", folder, "").existing_folder();
 
-  EXPECT_TRUE(accepts(app, "--format nvfp4 --threads 8 --seconds 2 --folder /"));
-  EXPECT_FALSE(accepts(app, "--format fp8"));
-  EXPECT_FALSE(accepts(app, "--threads 0"));
-  EXPECT_FALSE(accepts(app, "--threads 9"));
-  EXPECT_FALSE(accepts(app, "--threads -1"));
-  EXPECT_FALSE(accepts(app, "--threads many"));
-  EXPECT_FALSE(accepts(app, "--seconds 2.1"));
-  EXPECT_FALSE(accepts(app, "--folder /does/not/exist"));
+  EXPECT_TRUE(accepts(set, "--format nvfp4 --threads 8 --seconds 2 --folder /"));
+  EXPECT_FALSE(accepts(set, "--format fp8"));
+  EXPECT_FALSE(accepts(set, "--threads 0"));
+  EXPECT_FALSE(accepts(set, "--threads 9"));
+  EXPECT_FALSE(accepts(set, "--threads -1"));
+  EXPECT_FALSE(accepts(set, "--threads many"));
+  EXPECT_FALSE(accepts(set, "--seconds 2.1"));
+  EXPECT_FALSE(accepts(set, "--folder /does/not/exist"));
 }
 
 TEST(Options, RequireWhatIsRequired) {
-  CLI::App app;
+  OptionSet set;
   std::string path;
-  add_option(app, "PATH", path, "").required();
+  set.add("PATH", path, "").required();
 
-  EXPECT_FALSE(accepts(app, ""));
-  EXPECT_TRUE(accepts(app, "here"));
+  EXPECT_FALSE(accepts(set, ""));
+  EXPECT_TRUE(accepts(set, "here"));
 }
 
 TEST(Options, TakeSizesInBytesWithUnits) {
-  CLI::App app;
+  OptionSet set;
   std::uint64_t bytes = 1;
-  add_option(app, "--size", bytes, "").in_bytes("5GB");
+  set.add("--size", bytes, "").in_bytes("5GB");
 
-  EXPECT_NE(app.help().find("5GB"), std::string::npos);
-  ASSERT_TRUE(accepts(app, ""));
+  EXPECT_NE(help_of(set).find("5GB"), std::string::npos);
+  ASSERT_TRUE(accepts(set, ""));
   EXPECT_EQ(bytes, 1u);
-  ASSERT_TRUE(accepts(app, "--size 5GB"));
+  ASSERT_TRUE(accepts(set, "--size 5GB"));
   EXPECT_EQ(bytes, 5'000'000'000u);
-  ASSERT_TRUE(accepts(app, "--size 2KiB"));
+  ASSERT_TRUE(accepts(set, "--size 2KiB"));
   EXPECT_EQ(bytes, 2048u);
-  EXPECT_FALSE(accepts(app, "--size 5parsecs"));
+  EXPECT_FALSE(accepts(set, "--size 5parsecs"));
 }
 
 TEST(Options, SplitListsAtCommas) {
-  CLI::App app;
+  OptionSet set;
   std::vector<std::string> policies;
-  add_option(app, "--fix", policies, "").separated_by_commas("POLICY");
+  set.add("--fix", policies, "").separated_by_commas("POLICY");
 
-  EXPECT_NE(app.help().find("POLICY,..."), std::string::npos);
-  ASSERT_TRUE(accepts(app, "--fix one,two"));
+  EXPECT_NE(help_of(set).find("POLICY,..."), std::string::npos);
+  ASSERT_TRUE(accepts(set, "--fix one,two"));
   EXPECT_EQ(policies, (std::vector<std::string>{"one", "two"}));
 }
 
 TEST(Options, ShowTheirDefault) {
-  CLI::App app;
+  OptionSet set;
   std::string model = "gpt-oss-20b";
-  add_option(app, "--model", model, "").show_default();
+  set.add("--model", model, "").show_default();
 
-  EXPECT_NE(app.help().find("gpt-oss-20b"), std::string::npos);
+  EXPECT_NE(help_of(set).find("gpt-oss-20b"), std::string::npos);
 }
 
-TEST(Options, AskOneQuestionThatTheCommandsOptionsMayFollow) {
-  CLI::App app;
+TEST(Options, TakeOneSubcommandThatTheCommandsOptionsMayFollow) {
+  OptionSet program;
+  OptionSet& set = program.add_subcommand("bench", "");
   int asked = 0;
   std::uint64_t threads = 0;
-  add_question(app, "first", "", [&asked] { asked = 1; });
-  add_question(app, "second", "", [&asked] { asked = 2; });
-  add_option(app, "--threads", threads, "");
+  set.add_subcommand("first", "", [&asked] { asked = 1; });
+  set.add_subcommand("second", "", [&asked] { asked = 2; });
+  set.add("--threads", threads, "");
 
-  EXPECT_FALSE(accepts(app, ""));
-  ASSERT_TRUE(accepts(app, "second --threads 3"));
+  EXPECT_FALSE(accepts(program, "bench"));
+  ASSERT_TRUE(accepts(program, "bench second --threads 3"));
   EXPECT_EQ(asked, 2);
   EXPECT_EQ(threads, 3u);
+}
+
+TEST(Options, KnowTheirNames) {
+  std::string out, path;
+  OptionSet set;
+  const Option& option = set.add("-o,--out", out, "");
+  const Option& argument = set.add("PATH", path, "");
+
+  EXPECT_EQ(option.name(), "out");
+  EXPECT_EQ(option.spellings(), (std::vector<std::string>{"-o", "--out"}));
+  EXPECT_FALSE(option.is_positional());
+  EXPECT_EQ(argument.name(), "PATH");
+  EXPECT_TRUE(argument.is_positional());
 }
 
 }  // namespace

@@ -20,21 +20,21 @@
 
 namespace fp4moe::cli {
 
-Run declare_plan(CLI::App& app);
+Run declare_plan(OptionSet& set);
 
 namespace {
 
 using plan::BackendPlan;
 using plan::Plan;
 
-struct Options {
+struct PlanOptions {
   std::string path{}, model{}, format{}, backend{};
   std::string mode = "strict";
   QuestionOptions question{};  // device and policy
   plan::Ranks ranks{};
 };
 
-Result<plan::Model> resolve_model(const Options& options) {
+Result<plan::Model> resolve_model(const PlanOptions& options) {
   if (options.path.empty() == options.model.empty())
     return usage("plan.model", "plan needs a checkpoint or a model")
         .expects("either PATH or --model NAME", options.path.empty() ? "neither" : "both");
@@ -213,7 +213,7 @@ void print_wire(const Io& io, const Plan& made) {
   }
 }
 
-Result<int> run_plan(const Options& options, const Io& io) {
+Result<int> run_plan(const PlanOptions& options, const Io& io) {
   auto model = resolve_model(options);
   if (!model) return model.why();
   const auto policy = backends::require_policy(options.question.policy, model->shape.format);
@@ -249,28 +249,27 @@ Result<int> run_plan(const Options& options, const Io& io) {
 
 }  // namespace
 
-Run declare_plan(CLI::App& app) {
-  const auto options = std::make_shared<Options>();
+Run declare_plan(OptionSet& set) {
+  const auto options = std::make_shared<PlanOptions>();
   constexpr std::uint64_t kMost = 1u << 16;
-  add_option(app, "PATH", options->path, "A checkpoint: a folder, an index or a file");
-  add_option(app, "--model", options->model, "A model instead: gpt-oss-120b, deepseek-v3, ...");
-  add_option(app, "--format", options->format, "With --model: mxfp4 or nvfp4");
-  add_option(app, "--backend", options->backend,
-             "One backend, or all (default: the chosen one in detail, and those that run)");
-  add_option(app, "--policy", options->question.policy, "Whose rules: native, or a date of vLLM")
+  set.add("PATH", options->path, "A checkpoint: a folder, an index or a file").as(Form::path);
+  set.add("--model", options->model, "A model instead: gpt-oss-120b, deepseek-v3, ...");
+  set.add("--format", options->format, "With --model: mxfp4 or nvfp4");
+  set.add("--backend", options->backend,
+          "One backend, or all (default: the chosen one in detail, and those that run)");
+  set.add("--policy", options->question.policy, "Whose rules: native, or a date of vLLM")
       .show_default();
-  add_option(app, "--mode", options->mode, "strict, or compat with the reference's mistakes")
+  set.add("--mode", options->mode, "strict, or compat with the reference's mistakes")
       .one_of({"strict", "compat"})
       .show_default();
-  add_option(app, "--device", options->question.device,
-             "This machine (auto) or a part: h100, mi355x, cpu, ...")
+  set.add("--device", options->question.device,
+          "This machine (auto) or a part: h100, mi355x, cpu, ...")
       .show_default();
-  add_option(app, "--tp", options->ranks.tp, "Ranks that share every expert").between(1, kMost);
-  add_option(app, "--ep", options->ranks.ep, "Ranks that share out whole experts")
-      .between(1, kMost);
-  add_option(app, "--dp", options->ranks.dp, "Data-parallel ranks").between(1, kMost);
-  add_option(app, "--all2all", options->ranks.all2all,
-             "How ranks exchange tokens, e.g. deepep_low_latency");
+  set.add("--tp", options->ranks.tp, "Ranks that share every expert").between(1, kMost);
+  set.add("--ep", options->ranks.ep, "Ranks that share out whole experts").between(1, kMost);
+  set.add("--dp", options->ranks.dp, "Data-parallel ranks").between(1, kMost);
+  set.add("--all2all", options->ranks.all2all,
+          "How ranks exchange tokens, e.g. deepep_low_latency");
   return [options](const Io& io) { return run_plan(*options, io); };
 }
 

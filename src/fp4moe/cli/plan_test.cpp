@@ -1,10 +1,10 @@
-#include <fstream>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "fp4moe/base/json.hpp"
+#include "fp4moe/cli/test_page.hpp"
 #include "fp4moe/cli/test_support.hpp"
 #include "fp4moe/tensor/files/test_support.hpp"
 #include "fp4moe/weights/synth.hpp"
@@ -16,7 +16,7 @@ using tensor::testing::TemporaryFolder;
 using testing::has;
 using testing::Outcome;
 
-Outcome run(std::vector<std::string> words) {
+Outcome plan_for(std::vector<std::string> words) {
   words.insert(words.begin(), "plan");
   return testing::run(words);
 }
@@ -24,14 +24,14 @@ Outcome run(std::vector<std::string> words) {
 const std::vector<std::string> kH100{"--model",  "gpt-oss-120b", "--device", "h100",
                                      "--policy", "2026-08-22",   "--tp",     "8"};
 
-std::vector<std::string> with(std::vector<std::string> words,
-                              const std::vector<std::string>& more) {
+std::vector<std::string> and_words(std::vector<std::string> words,
+                                   const std::vector<std::string>& more) {
   words.insert(words.end(), more.begin(), more.end());
   return words;
 }
 
 TEST(PlanCommand, SaysTheChoiceAndItsTotalsFirst) {
-  const Outcome outcome = run(kH100);
+  const Outcome outcome = plan_for(kH100);
 
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_TRUE(
@@ -48,24 +48,24 @@ TEST(PlanCommand, SaysTheChoiceAndItsTotalsFirst) {
 }
 
 TEST(PlanCommand, ShowsOneBackendOrATableOfAll) {
-  const Outcome marlin = run(with(kH100, {"--backend", "MARLIN"}));
+  const Outcome marlin = plan_for(and_words(kH100, {"--backend", "MARLIN"}));
   EXPECT_EQ(marlin.status, 0);
   EXPECT_TRUE(has(marlin.out, "MARLIN (would run)"));
   EXPECT_FALSE(has(marlin.out, "TRITON"));
 
-  const Outcome all = run(with(kH100, {"--backend", "all"}));
+  const Outcome all = plan_for(and_words(kH100, {"--backend", "all"}));
   EXPECT_TRUE(has(all.out, "MARLIN"));
   EXPECT_FALSE(has(all.out, "w13_weight"));
   EXPECT_TRUE(has(all.out, "needs rocm; this is cuda")) << all.out;
   EXPECT_TRUE(has(all.out, "impossible: a rank's part")) << all.out;
 
-  const Outcome refused = run(with(kH100, {"--backend", "XPU"}));
+  const Outcome refused = plan_for(and_words(kH100, {"--backend", "XPU"}));
   EXPECT_EQ(refused.status, 0);
   EXPECT_TRUE(has(refused.out, "XPU (does not run here)"));
 }
 
 TEST(PlanCommand, PrintsOneJsonObject) {
-  const Outcome outcome = run(with(kH100, {"--backend", "MARLIN", "--json"}));
+  const Outcome outcome = plan_for(and_words(kH100, {"--backend", "MARLIN", "--json"}));
 
   EXPECT_EQ(outcome.status, 0);
   const Result<Json> json = parse_json(outcome.out);
@@ -77,24 +77,24 @@ TEST(PlanCommand, PrintsOneJsonObject) {
 }
 
 TEST(PlanCommand, RefusesImpossibleSplitsWithTheNearest) {
-  const Outcome outcome =
-      run({"--model", "gpt-oss-120b", "--tp", "7", "--policy", "2026-08-22", "--device", "h100"});
+  const Outcome outcome = plan_for(
+      {"--model", "gpt-oss-120b", "--tp", "7", "--policy", "2026-08-22", "--device", "h100"});
   EXPECT_EQ(outcome.status, 4);
   EXPECT_TRUE(has(outcome.err, "6 and 8")) << outcome.err;
 
-  EXPECT_EQ(run({"--model", "gpt-oss-20b", "--ep", "64", "--device", "h100"}).status, 4);
-  EXPECT_EQ(run({"--model", "gpt-oss-20b", "--tp", "2", "--ep", "8", "--device", "h100"}).status,
-            4);
-  EXPECT_EQ(run(with(kH100, {"--backend", "B12X_MXFP4_BF16"})).status, 4);
-  const Outcome chosen =
-      run({"--model", "qwen3-30b-a3b", "--tp", "8", "--device", "b200", "--policy", "2026-04-24"});
+  EXPECT_EQ(plan_for({"--model", "gpt-oss-20b", "--ep", "64", "--device", "h100"}).status, 4);
+  EXPECT_EQ(
+      plan_for({"--model", "gpt-oss-20b", "--tp", "2", "--ep", "8", "--device", "h100"}).status, 4);
+  EXPECT_EQ(plan_for(and_words(kH100, {"--backend", "B12X_MXFP4_BF16"})).status, 4);
+  const Outcome chosen = plan_for(
+      {"--model", "qwen3-30b-a3b", "--tp", "8", "--device", "b200", "--policy", "2026-04-24"});
   EXPECT_EQ(chosen.status, 4);
   EXPECT_TRUE(has(chosen.out, "--tp 6 and --tp 12 would do")) << chosen.out;
 }
 
 TEST(PlanCommand, RefusesWrongWordsWithTheRightOnes) {
   const auto expect_usage = [](const std::vector<std::string>& words, std::string_view near) {
-    const Outcome outcome = run(words);
+    const Outcome outcome = plan_for(words);
     EXPECT_EQ(outcome.status, 2) << outcome.err;
     EXPECT_TRUE(has(outcome.err, near)) << outcome.err;
   };
@@ -104,7 +104,7 @@ TEST(PlanCommand, RefusesWrongWordsWithTheRightOnes) {
   expect_usage({"--model", "gpt-oss-20b", "--format", "fp4"}, "mxfp4 or nvfp4");
   expect_usage({"--model", "gpt-oss-20b", "--policy", "2026-08-21"}, "2026-08-22");
   expect_usage({"--model", "gpt-oss-20b", "--device", "h101"}, "h100");
-  expect_usage(with(kH100, {"--backend", "MARLYN"}), "MARLIN");
+  expect_usage(and_words(kH100, {"--backend", "MARLYN"}), "MARLIN");
   expect_usage({"--model", "gpt-oss-20b", "--ep", "2", "--all2all", "mory", "--device", "h100",
                 "--policy", "2026-04-24"},
                "mori");
@@ -118,45 +118,28 @@ TEST(PlanCommand, ReadsACheckpoint) {
   options.hidden = options.intermediate = 64;
   ASSERT_TRUE(weights::synth(options, folder / "m"));
 
-  const Outcome outcome = run({folder / "m", "--device", "a100", "--policy", "2026-04-24"});
+  const Outcome outcome = plan_for({folder / "m", "--device", "a100", "--policy", "2026-04-24"});
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_TRUE(has(outcome.out, "2 MoE layers, 4 experts of 64 x 64, mxfp4")) << outcome.out;
   EXPECT_TRUE(has(outcome.out, "MARLIN (chosen)"));
   EXPECT_TRUE(has(outcome.out, "hidden 64 -> 256"));
 
-  EXPECT_NE(run({folder / "nothing"}).status, 0);
+  EXPECT_NE(plan_for({folder / "nothing"}).status, 0);
 }
 
 TEST(PlanCommand, SaysWhenWeightsDoNotFit) {
   const Outcome outcome =
-      run({"--model", "deepseek-v3", "--device", "h100", "--policy", "2026-04-24"});
+      plan_for({"--model", "deepseek-v3", "--device", "h100", "--policy", "2026-04-24"});
 
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_TRUE(has(outcome.out, "DOES NOT FIT")) << outcome.out;
   EXPECT_TRUE(has(outcome.out, "--ep 8")) << outcome.out;
 }
 
-// Every command of the page gives what the page shows.
-TEST(PlanCommand, IsShownByThePageAsItIs) {
-  std::ifstream page(std::string(FP4MOE_TESTDATA) + "/../docs/plan.md");
-  const std::string prompt = "$ fp4moe plan ";
-  std::size_t shown = 0;
-  for (std::string read; std::getline(page, read);) {
-    if (!read.starts_with(prompt)) continue;
-    std::istringstream words(read.substr(prompt.size()));
-    std::vector<std::string> arguments;
-    for (std::string word; words >> word;) arguments.push_back(word);
-    std::string expected;
-    for (std::string next; std::getline(page, next) && next != "```";) expected += next + "\n";
-    const Outcome outcome = run(arguments);
-    EXPECT_EQ(outcome.out + outcome.err, expected) << read;
-    ++shown;
-  }
-  EXPECT_GE(shown, 3u);
-}
+TEST(PlanCommand, IsShownByThePageAsItIs) { testing::expect_page_shows("plan.md", 3); }
 
 TEST(PlanCommand, PlansForThisMachineByDefault) {
-  const Outcome outcome = run({"--model", "gpt-oss-20b"});
+  const Outcome outcome = plan_for({"--model", "gpt-oss-20b"});
 
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_TRUE(has(outcome.out, "policy native")) << outcome.out;
@@ -168,15 +151,15 @@ TEST(PlanCommand, SaysWhatTravelsBetweenRanks) {
       "--model",  "deepseek-v3", "--device", "h100",      "--dp",
       "8",        "--ep",        "8",        "--all2all", "deepep_high_throughput",
       "--policy", "2026-08-22"};
-  const Outcome outcome = run(experts);
+  const Outcome outcome = plan_for(experts);
   EXPECT_TRUE(has(outcome.out, "sent per token, rank and layer (routing even over 256 experts"))
       << outcome.out << outcome.err;
   EXPECT_TRUE(has(outcome.out, "all_to_all_batched  nvfp4")) << outcome.out;
   EXPECT_TRUE(has(outcome.out, "this deployment")) << outcome.out;
 
-  const Outcome alone = run({"--model", "gpt-oss-20b", "--device", "h100"});
+  const Outcome alone = plan_for({"--model", "gpt-oss-20b", "--device", "h100"});
   EXPECT_FALSE(has(alone.out, "sent per token"));
-  const Outcome one = run(with(kH100, {"--backend", "MARLIN", "--json"}));
+  const Outcome one = plan_for(and_words(kH100, {"--backend", "MARLIN", "--json"}));
   const Result<Json> json = parse_json(one.out);
   ASSERT_TRUE(json);
   EXPECT_EQ((*json)["wire"][0]["exchange"], "all_reduce");

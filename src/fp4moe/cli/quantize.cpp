@@ -19,7 +19,7 @@
 namespace fp4moe::cli {
 namespace {
 
-struct Options {
+struct QuantizeOptions {
   std::string path{}, format = "mxfp4", to{}, rule{}, input_scale{}, out{};
   bool separate_global_scales = false;
   std::size_t threads = 0;
@@ -81,7 +81,7 @@ Result<Done> set_input_scales(const std::string& given, weights::QuantizeOptions
   return Done{};
 }
 
-Result<weights::QuantizeOptions> resolve(const Options& given, const Io& io) {
+Result<weights::QuantizeOptions> resolve(const QuantizeOptions& given, const Io& io) {
   weights::QuantizeOptions options{.format = given.format == "mxfp4" ? weights::WeightFormat::mxfp4
                                                                      : weights::WeightFormat::nvfp4,
                                    .separate_global_scales = given.separate_global_scales,
@@ -144,7 +144,7 @@ void print(const Io& io, const weights::QuantizeReport& report, const std::strin
               "the model\n";
 }
 
-Result<int> run(const Options& given, const Io& io) {
+Result<int> run_quantize(const QuantizeOptions& given, const Io& io) {
   Result<weights::QuantizeOptions> options = resolve(given, io);
   if (!options) return options.why();
   const Result<weights::PlainCheckpoint> source = weights::PlainCheckpoint::open(given.path);
@@ -169,29 +169,30 @@ Result<int> run(const Options& given, const Io& io) {
 
 }  // namespace
 
-Run declare_quantize(CLI::App& app) {
-  auto options = std::make_shared<Options>();
-  add_option(app, "PATH", options->path, "Unquantised checkpoint: folder, index or file")
+Run declare_quantize(OptionSet& set) {
+  auto options = std::make_shared<QuantizeOptions>();
+  set.add("PATH", options->path, "Unquantised checkpoint: folder, index or file")
+      .as(Form::path)
       .required();
-  add_option(app, "-o,--out", options->out, "Folder to create (a file for NAME.gguf)").required();
-  add_option(app, "--format", options->format, "mxfp4 or nvfp4")
-      .one_of({"mxfp4", "nvfp4"})
-      .show_default();
-  add_option(app, "--to", options->to,
-             "Dialect (default: gpt-oss for gpt-oss models, else compressed-tensors for "
-             "mxfp4 and modelopt for nvfp4)");
-  add_option(app, "--rule", options->rule,
-             "How scales are chosen and codes rounded, e.g. even.rne, ceil6.rne, floor4.rne "
-             "(default: even.rne)");
-  add_option(app, "--input-scale", options->input_scale,
-             "NVFP4: a number, or a JSON file of module patterns and numbers (default: weights "
-             "only)");
-  add_flag(app, "--separate-global-scales", options->separate_global_scales,
-           "NVFP4: gate and up each get their own global scale");
-  add_option(app, "--threads", options->threads, "Threads (default: all)");
-  add_option(app, "--max-shard-size", options->max_shard_bytes, "Largest file, e.g. 5GB")
-      .in_bytes("5GB");
-  return [options](const Io& io) { return run(*options, io); };
+  set.add("-o,--out", options->out, "Folder to create (a file for NAME.gguf)")
+      .as(Form::path)
+      .required();
+  set.add("--format", options->format, "mxfp4 or nvfp4").one_of({"mxfp4", "nvfp4"}).show_default();
+  set.add("--to", options->to,
+          "Dialect (default: gpt-oss for gpt-oss models, else compressed-tensors for "
+          "mxfp4 and modelopt for nvfp4)");
+  set.add("--rule", options->rule,
+          "How scales are chosen and codes rounded, e.g. even.rne, ceil6.rne, floor4.rne "
+          "(default: even.rne)");
+  set.add("--input-scale", options->input_scale,
+          "NVFP4: a number, or a JSON file of module patterns and numbers (default: weights "
+          "only)")
+      .as(Form::number);
+  set.add("--separate-global-scales", options->separate_global_scales,
+          "NVFP4: gate and up each get their own global scale");
+  set.add("--threads", options->threads, "Threads (default: all)");
+  set.add("--max-shard-size", options->max_shard_bytes, "Largest file, e.g. 5GB").in_bytes("5GB");
+  return [options](const Io& io) { return run_quantize(*options, io); };
 }
 
 }  // namespace fp4moe::cli

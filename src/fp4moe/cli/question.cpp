@@ -18,41 +18,40 @@ constexpr std::uint64_t kMostRanks = 1u << 16;
 
 }  // namespace
 
-void declare_question(CLI::App& app, QuestionOptions& options) {
-  add_option(app, "--device", options.device,
-             "This machine (auto) or a part: h100, mi355x, cpu, ...")
+void declare_question(OptionSet& set, QuestionOptions& options) {
+  set.add("--device", options.device, "This machine (auto) or a part: h100, mi355x, cpu, ...")
       .show_default();
-  add_option(app, "--platform", options.platform, "Describe a device: cuda, rocm, xpu or cpu");
-  add_option(app, "--capability", options.capability, "Its compute capability, e.g. 9.0");
-  add_option(app, "--gfx", options.gfx, "Its AMD architecture, e.g. gfx950");
-  add_option(app, "--lib", options.libraries,
-             "Packages it has: NAME,... instead of the usual, +NAME or =-NAME to change them")
+  set.add("--platform", options.platform, "Describe a device: cuda, rocm, xpu or cpu");
+  set.add("--capability", options.capability, "Its compute capability, e.g. 9.0").as(Form::number);
+  set.add("--gfx", options.gfx, "Its AMD architecture, e.g. gfx950");
+  set.add("--lib", options.libraries,
+          "Packages it has: NAME,... instead of the usual, +NAME or =-NAME to change them")
       .separated_by_commas("NAME");
-  add_option(app, "--env", options.variables, "NAME=VALUE of a variable that steers vLLM");
-  add_option(app, "--policy", options.policy, "Whose rules: native, or a date of vLLM")
-      .show_default();
-  add_option(app, "--mode", options.mode, "strict, or compat with the reference's mistakes")
-      .show_default();
-  add_option(app, "--format", options.format, "mxfp4 or nvfp4 (default: the model's)");
-  add_option(app, "--model", options.model, "Take the layer from a model: gpt-oss-20b, ...");
-  add_option(app, "--config", options.config, "Take the layer from a JSON file");
+  set.add("--env", options.variables, "NAME=VALUE of a variable that steers vLLM").as(Form::pair);
+  set.add("--policy", options.policy, "Whose rules: native, or a date of vLLM").show_default();
+  set.add("--mode", options.mode, "strict, or compat with the reference's mistakes").show_default();
+  set.add("--format", options.format, "mxfp4 or nvfp4 (default: the model's)");
+  set.add("--model", options.model, "Take the layer from a model: gpt-oss-20b, ...");
+  set.add("--config", options.config, "Take the layer from a JSON file").as(Form::path);
   for (const oracle::LayerField& field : oracle::layer_fields()) {
     const std::string option(field.option), help(field.help);
-    if (field.accepted() == "true, false") {
-      add_flag(app, "--" + option, options.on[field.key], help);
-      add_flag(app, "--no-" + option, options.off[field.key], "not: " + help);
+    const std::string accepted = field.accepted();
+    if (accepted == "true, false") {
+      set.add("--" + option, options.on[field.key], help);
+      set.add("--no-" + option, options.off[field.key], "not: " + help);
     } else {
-      add_option(app, "--" + option, options.fields[field.key], help);
+      set.add("--" + option, options.fields[field.key], help)
+          .as(accepted.ends_with("number") || accepted.starts_with("a whole number") ? Form::number
+                                                                                     : Form::word);
     }
   }
-  add_option(app, "--tp", options.tp, "Tensor-parallel size").between(1, kMostRanks);
-  add_option(app, "--pcp", options.pcp, "Prefill-context-parallel size").between(1, kMostRanks);
-  add_option(app, "--dp", options.dp, "Data-parallel size").between(1, kMostRanks);
-  add_option(app, "--sp", options.sp, "Sequence-parallel size").between(1, kMostRanks);
-  add_flag(app, "--ep", options.expert_parallel, "Split the experts over all ranks");
-  add_flag(app, "--eplb", options.eplb, "Balance the experts' load");
-  add_option(app, "--all2all", options.all2all,
-             "How ranks exchange tokens, e.g. deepep_low_latency");
+  set.add("--tp", options.tp, "Tensor-parallel size").between(1, kMostRanks);
+  set.add("--pcp", options.pcp, "Prefill-context-parallel size").between(1, kMostRanks);
+  set.add("--dp", options.dp, "Data-parallel size").between(1, kMostRanks);
+  set.add("--sp", options.sp, "Sequence-parallel size").between(1, kMostRanks);
+  set.add("--ep", options.expert_parallel, "Split the experts over all ranks");
+  set.add("--eplb", options.eplb, "Balance the experts' load");
+  set.add("--all2all", options.all2all, "How ranks exchange tokens, e.g. deepep_low_latency");
 }
 
 std::string text(const Device& device) {

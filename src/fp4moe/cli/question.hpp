@@ -2,11 +2,8 @@
 #pragma once
 #include <string>
 
+#include "fp4moe/cli/options.hpp"
 #include "fp4moe/runtime/question.hpp"
-
-namespace CLI {
-class App;
-}
 
 namespace fp4moe::cli {
 
@@ -15,7 +12,7 @@ using runtime::QuestionOptions;
 using runtime::resolve_device;
 
 // Filled while the command line is parsed; `options` must stay where it is until then.
-void declare_question(CLI::App& app, QuestionOptions& options);
+void declare_question(OptionSet& set, QuestionOptions& options);
 
 // "h100 (cuda 9.0; flashinfer, triton_kernels)"
 std::string text(const platform::Device& device);

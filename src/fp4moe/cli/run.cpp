@@ -24,13 +24,13 @@
 
 namespace fp4moe::cli {
 
-Run declare_run(CLI::App& app);
+Run declare_run(OptionSet& set);
 
 namespace {
 
 using runtime::LayerRun;
 
-struct Options {
+struct RunOptions {
   std::string path{}, input{}, out{}, layer{};
   std::uint64_t tokens = 16, seed = 1;
   bool checks = false;
@@ -96,7 +96,7 @@ Result<Done> write_outputs(const std::string& path, const std::vector<LayerRun>&
   return writer->finish();
 }
 
-Result<int> run_layers(const Options& options, const Io& io, Group& mpi) {
+Result<int> run_layers(const RunOptions& options, const Io& io, Group& mpi) {
   Result<runtime::RunOptions> how = run_options(options.words, io.threads);
   if (!how) return how.why();
   how->checks = options.checks;
@@ -136,7 +136,7 @@ Result<int> run_layers(const Options& options, const Io& io, Group& mpi) {
   bool fine = true;
   for (const LayerRun& run : runs) {
     if (io.json)
-      rows.push_back(to_json(run));
+      rows.push_back(cli::to_json(run));
     else
       print_text(io, run);
     fine = fine && is_fine(run);
@@ -164,47 +164,50 @@ std::vector<std::string> exchange_names() {
 
 }  // namespace
 
-Run declare_run(CLI::App& app) {
-  const auto options = std::make_shared<Options>();
+Run declare_run(OptionSet& set) {
+  const auto options = std::make_shared<RunOptions>();
   RunWords& words = options->words;
-  add_option(app, "PATH", options->path, "Checkpoint or converted folder").required();
-  add_option(app, "--layer", options->layer,
-             "Block number of a MoE layer, or all (default: the first)");
-  add_option(app, "--input", options->input,
-             "safetensors file: hidden_states [T,H] and router_logits [T,E], or topk_ids and "
-             "topk_weights [T,k]");
-  add_option(app, "--tokens", options->tokens, "Without --input: so many seeded tokens")
+  set.add("PATH", options->path, "Checkpoint or converted folder").as(Form::path).required();
+  set.add("--layer", options->layer, "Block number of a MoE layer, or all (default: the first)")
+      .as(Form::number);
+  set.add("--input", options->input,
+          "safetensors file: hidden_states [T,H] and router_logits [T,E], or topk_ids and "
+          "topk_weights [T,k]")
+      .as(Form::path);
+  set.add("--tokens", options->tokens, "Without --input: so many seeded tokens")
       .between(std::uint64_t{0}, kMostTokens)
       .show_default();
-  add_option(app, "--seed", options->seed, "Of those tokens").show_default();
-  add_option(app, "-o,--out", options->out, "Write the outputs to this safetensors file");
-  add_option(app, "--backend", words.backend, "Backend whose layout and numerics are used")
-      .show_default();
-  add_option(app, "--policy", words.policy, "Policy that selects it").show_default();
-  add_option(app, "--device", words.device, "Device it is selected for").show_default();
-  add_option(app, "--engine", words.engine, "Engine that computes").show_default();
-  add_option(app, "--numerics", words.numerics, "Instead of the backend's, e.g. exact");
-  add_option(app, "--weights", words.weights,
-             "Packed into the backend's layout, or mapped: read where the checkpoint has them")
+  set.add("--seed", options->seed, "Of those tokens").show_default();
+  set.add("-o,--out", options->out, "Write the outputs to this safetensors file").as(Form::path);
+  set.add("--backend", words.backend, "Backend whose layout and numerics are used").show_default();
+  set.add("--policy", words.policy, "Policy that selects it").show_default();
+  set.add("--device", words.device, "Device it is selected for").show_default();
+  set.add("--engine", words.engine, "Engine that computes").show_default();
+  set.add("--numerics", words.numerics, "Instead of the backend's, e.g. exact");
+  set.add("--weights", words.weights,
+          "Packed into the backend's layout, or mapped: read where the checkpoint has them")
       .one_of({"auto", "packed", "mapped"})
       .show_default();
-  add_option(app, "--input-scale", words.input_scale,
-             "X,H: scales of quantised activations, instead of the checkpoint's");
-  add_option(app, "--adapter", words.adapters,
-             "LoRA adapter folder, added while running; repeat for more. Tokens choose by "
-             "token_lora_mapping [T] of --input, else all take the first");
-  add_option(app, "--threads", words.threads, "Threads (default: all)");
-  add_option(app, "--batch", words.batch, "Compute so many tokens at once (default: all)");
-  add_option(app, "--tp", words.tp, "Tensor-parallel ranks, as threads of this process, or mpi")
+  set.add("--input-scale", words.input_scale,
+          "X,H: scales of quantised activations, instead of the checkpoint's");
+  set.add("--adapter", words.adapters,
+          "LoRA adapter folder, added while running; repeat for more. Tokens choose by "
+          "token_lora_mapping [T] of --input, else all take the first")
+      .as(Form::path);
+  set.add("--threads", words.threads, "Threads (default: all)");
+  set.add("--batch", words.batch, "Compute so many tokens at once (default: all)");
+  set.add("--tp", words.tp, "Tensor-parallel ranks, as threads of this process, or mpi")
+      .as(Form::number)
       .show_default();
-  add_option(app, "--ep", words.ep, "Expert-parallel ranks, or mpi (start with mpirun)")
+  set.add("--ep", words.ep, "Expert-parallel ranks, or mpi (start with mpirun)")
+      .as(Form::number)
       .show_default();
-  add_option(app, "--exchange", words.exchange, "How tokens travel between expert-parallel ranks")
+  set.add("--exchange", words.exchange, "How tokens travel between expert-parallel ranks")
       .one_of(exchange_names());
-  add_option(app, "--placement", words.placement, "How experts are dealt out")
+  set.add("--placement", words.placement, "How experts are dealt out")
       .one_of({"linear", "round_robin"})
       .show_default();
-  add_flag(app, "--check", options->checks, "Compare with the float64 reference");
+  set.add("--check", options->checks, "Compare with the float64 reference");
   const auto mpi = std::make_shared<Group>();
   return [options, mpi](const Io& io) { return run_layers(*options, io, *mpi); };
 }

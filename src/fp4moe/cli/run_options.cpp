@@ -24,14 +24,14 @@ std::optional<std::uint64_t> parse_count(std::string_view text) {
   return value;
 }
 
-constexpr std::uint64_t kMostRanks = 64;
+constexpr std::uint64_t kMostThreadRanks = 64;
 
 // How many ranks an option names: 1 to 64, or "mpi", which stands for 1 here.
 Result<std::uint64_t> parse_ranks(std::string_view option, const std::string& given) {
   if (given == "mpi") return std::uint64_t{1};
   const auto count = parse_count(given);
-  if (!count || *count == 0 || *count > kMostRanks)
-    return wrong_option(option, fmt::format("1 to {}, or mpi", kMostRanks), given);
+  if (!count || *count == 0 || *count > kMostThreadRanks)
+    return wrong_option(option, fmt::format("1 to {}, or mpi", kMostThreadRanks), given);
   return *count;
 }
 

@@ -19,7 +19,7 @@
 namespace fp4moe::cli {
 namespace {
 
-struct Options {
+struct SynthOptions {
   weights::SynthOptions synth{.layers = 1};
   std::string dialect{}, format{}, grouping{}, out{};
   std::uint64_t experts = 0, hidden = 0, intermediate = 0;
@@ -30,7 +30,7 @@ struct Options {
 };
 
 // An adapter for a checkpoint that is there already.
-Result<int> run_adapter(const Options& given, const Io& io) {
+Result<int> run_adapter(const SynthOptions& given, const Io& io) {
   const Result<weights::Checkpoint> model = weights::Checkpoint::open(given.adapter_for);
   if (!model) return model.why();
   const weights::SynthAdapterOptions options{
@@ -61,7 +61,7 @@ Result<int> run_adapter(const Options& given, const Io& io) {
   return kDone;
 }
 
-Result<weights::SynthOptions> resolve(const Options& given, const Io& io) {
+Result<weights::SynthOptions> resolve(const SynthOptions& given, const Io& io) {
   weights::SynthOptions options = given.synth;
   options.threads = given.threads == 0 ? io.threads : given.threads;
   options.with_other_tensors = !given.experts_only;
@@ -87,7 +87,7 @@ Result<weights::SynthOptions> resolve(const Options& given, const Io& io) {
   return options;
 }
 
-Result<int> run(const Options& given, const Io& io) {
+Result<int> run_synth(const SynthOptions& given, const Io& io) {
   if (!given.adapter_for.empty()) return run_adapter(given, io);
   Result<weights::SynthOptions> options = resolve(given, io);
   if (!options) return options.why();
@@ -141,35 +141,36 @@ std::string defects_help() {
 
 }  // namespace
 
-Run declare_synth(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+Run declare_synth(OptionSet& set) {
+  auto options = std::make_shared<SynthOptions>();
   weights::SynthOptions& synth = options->synth;
-  add_option(app, "-o,--out", options->out, "Folder to create (a file for NAME.gguf)").required();
-  add_option(app, "--model", synth.model, "Whose shape to take").show_default();
-  add_option(app, "--dialect", options->dialect,
-             "gpt-oss, openai, modelopt, compressed-tensors, quark, deepseek-v4, gguf, or "
-             "bf16, bf16-fused for unquantised weights (default: the model's usual one)");
-  add_option(app, "--format", options->format, "Format of the weights").one_of({"mxfp4", "nvfp4"});
-  add_option(app, "--grouping", options->grouping, "Form of the experts, where a dialect has both")
+  set.add("-o,--out", options->out, "Folder to create (a file for NAME.gguf)")
+      .as(Form::path)
+      .required();
+  set.add("--model", synth.model, "Whose shape to take").show_default();
+  set.add("--dialect", options->dialect,
+          "gpt-oss, openai, modelopt, compressed-tensors, quark, deepseek-v4, gguf, or "
+          "bf16, bf16-fused for unquantised weights (default: the model's usual one)");
+  set.add("--format", options->format, "Format of the weights").one_of({"mxfp4", "nvfp4"});
+  set.add("--grouping", options->grouping, "Form of the experts, where a dialect has both")
       .one_of({"per-expert", "fused"});
-  add_option(app, "--layers", synth.layers, "MoE layers").show_default();
-  add_option(app, "--experts", options->experts, "Experts, instead of the model's");
-  add_option(app, "--hidden", options->hidden, "Hidden size, instead of the model's");
-  add_option(app, "--intermediate", options->intermediate,
-             "Intermediate size, instead of the model's");
-  add_option(app, "--seed", synth.seed, "Seed; the same weights in every dialect").show_default();
-  add_option(app, "--shards", synth.shards, "About so many files").show_default();
-  add_option(app, "--threads", options->threads, "Threads (default: all)");
-  add_flag(app, "--experts-only", options->experts_only, "No router, attention, norms, embeddings");
-  add_flag(app, "--weight-only", options->weight_only, "No input scales (NVFP4)");
-  add_option(app, "--adapter-for", options->adapter_for,
-             "Make a LoRA adapter for this checkpoint instead");
-  add_option(app, "--rank", options->rank, "Rank of the adapter").show_default();
-  add_option(app, "--adapter-form", options->adapter_form, "How the adapter stores experts")
+  set.add("--layers", synth.layers, "MoE layers").show_default();
+  set.add("--experts", options->experts, "Experts, instead of the model's");
+  set.add("--hidden", options->hidden, "Hidden size, instead of the model's");
+  set.add("--intermediate", options->intermediate, "Intermediate size, instead of the model's");
+  set.add("--seed", synth.seed, "Seed; the same weights in every dialect").show_default();
+  set.add("--shards", synth.shards, "About so many files").show_default();
+  set.add("--threads", options->threads, "Threads (default: all)");
+  set.add("--experts-only", options->experts_only, "No router, attention, norms, embeddings");
+  set.add("--weight-only", options->weight_only, "No input scales (NVFP4)");
+  set.add("--adapter-for", options->adapter_for, "Make a LoRA adapter for this checkpoint instead")
+      .as(Form::path);
+  set.add("--rank", options->rank, "Rank of the adapter").show_default();
+  set.add("--adapter-form", options->adapter_form, "How the adapter stores experts")
       .one_of(adapter_forms())
       .show_default();
-  add_option(app, "--defect", synth.defect, defects_help());
-  return [options](const Io& io) { return run(*options, io); };
+  set.add("--defect", synth.defect, defects_help());
+  return [options](const Io& io) { return run_synth(*options, io); };
 }
 
 }  // namespace fp4moe::cli

@@ -18,7 +18,7 @@
 namespace fp4moe::cli {
 namespace {
 
-struct Options {
+struct TranscodeOptions {
   std::string path{}, to{}, out{};
   std::size_t threads = 0;
   std::uint64_t max_shard_bytes = weights::kDefaultShardBytes;
@@ -57,7 +57,7 @@ Json to_json(const weights::TranscodeReport& report) {
           {"notes", report.notes}};
 }
 
-void print(const Io& io, const weights::TranscodeReport& report, const Options& options) {
+void print(const Io& io, const weights::TranscodeReport& report, const TranscodeOptions& options) {
   if (io.json) {
     Json whole = to_json(report);
     whole["out"] = options.out;
@@ -86,7 +86,7 @@ void print(const Io& io, const weights::TranscodeReport& report, const Options& 
       human_bytes(static_cast<std::uint64_t>(report.seconds > 0 ? bytes / report.seconds : 0)));
 }
 
-Result<int> run(const Options& options, const Io& io) {
+Result<int> run_transcode(const TranscodeOptions& options, const Io& io) {
   const std::optional<weights::Dialect> target = weights::dialect_from_name(options.to);
   if (!target)
     return usage("transcode.dialect", "there is no such dialect")
@@ -130,16 +130,15 @@ Result<int> run(const Options& options, const Io& io) {
 
 }  // namespace
 
-Run declare_transcode(CLI::App& app) {
-  auto options = std::make_shared<Options>();
-  add_option(app, "PATH", options->path, "Checkpoint: folder, index or file").required();
-  add_option(app, "--to", options->to, "Dialect to write: " + dialect_names()).required();
-  add_option(app, "-o,--out", options->out, "Folder to create (a file for NAME.gguf)");
-  add_option(app, "--threads", options->threads, "Threads (default: all)");
-  add_option(app, "--max-shard-size", options->max_shard_bytes, "Largest file, e.g. 5GB")
-      .in_bytes("5GB");
-  add_flag(app, "--dry-run", options->dry_run, "Say what would be written, write nothing");
-  return [options](const Io& io) { return run(*options, io); };
+Run declare_transcode(OptionSet& set) {
+  auto options = std::make_shared<TranscodeOptions>();
+  set.add("PATH", options->path, "Checkpoint: folder, index or file").as(Form::path).required();
+  set.add("--to", options->to, "Dialect to write: " + dialect_names()).required();
+  set.add("-o,--out", options->out, "Folder to create (a file for NAME.gguf)").as(Form::path);
+  set.add("--threads", options->threads, "Threads (default: all)");
+  set.add("--max-shard-size", options->max_shard_bytes, "Largest file, e.g. 5GB").in_bytes("5GB");
+  set.add("--dry-run", options->dry_run, "Say what would be written, write nothing");
+  return [options](const Io& io) { return run_transcode(*options, io); };
 }
 
 }  // namespace fp4moe::cli

@@ -19,18 +19,18 @@
 
 namespace fp4moe::cli {
 
-Run declare_unconvert(CLI::App& app);
+Run declare_unconvert(OptionSet& set);
 
 namespace {
 
-struct Options {
+struct UnconvertOptions {
   std::vector<std::string> paths{};
   std::string out{};
   std::size_t threads = 0;
   bool accept_losses = false;
 };
 
-Result<int> run_unconvert(const Options& options, const Io& io) {
+Result<int> run_unconvert(const UnconvertOptions& options, const Io& io) {
   const Result<std::uint64_t> total = convert::unconvert_bytes(options.paths);
   if (!total) return total.why();
   const InterruptGuard guard;
@@ -67,14 +67,15 @@ Result<int> run_unconvert(const Options& options, const Io& io) {
 
 }  // namespace
 
-Run declare_unconvert(CLI::App& app) {
-  const auto options = std::make_shared<Options>();
-  add_option(app, "PATH", options->paths, "Converted folder; of a split model all ranks'")
+Run declare_unconvert(OptionSet& set) {
+  const auto options = std::make_shared<UnconvertOptions>();
+  set.add("PATH", options->paths, "Converted folder; of a split model all ranks'")
+      .as(Form::path)
       .required();
-  add_option(app, "-o,--out", options->out, "Folder to create").required();
-  add_option(app, "--threads", options->threads, "Threads (default: all)");
-  add_flag(app, "--accept-losses", options->accept_losses,
-           "Write what there is where the layout could not keep everything");
+  set.add("-o,--out", options->out, "Folder to create").as(Form::path).required();
+  set.add("--threads", options->threads, "Threads (default: all)");
+  set.add("--accept-losses", options->accept_losses,
+          "Write what there is where the layout could not keep everything");
   return [options](const Io& io) { return run_unconvert(*options, io); };
 }
 

@@ -17,17 +17,17 @@
 
 namespace fp4moe::cli {
 
-Run declare_verify(CLI::App& app);
+Run declare_verify(OptionSet& set);
 
 namespace {
 
-struct Options {
+struct VerifyOptions {
   std::string path{}, source{};
   std::size_t threads = 0;
   bool deep = false;
 };
 
-void print(const Io& io, const convert::VerifyReport& report, const Options& options) {
+void print(const Io& io, const convert::VerifyReport& report, const VerifyOptions& options) {
   if (io.json) {
     Json findings = Json::array();
     for (const Error& finding : report.findings) findings.push_back(to_json(finding));
@@ -61,7 +61,7 @@ void print(const Io& io, const convert::VerifyReport& report, const Options& opt
       report.deep ? "every byte is what the source gives" : "every checksum is right");
 }
 
-Result<int> run_verify(const Options& options, const Io& io) {
+Result<int> run_verify(const VerifyOptions& options, const Io& io) {
   const Result<std::uint64_t> total = convert::verify_bytes(options.path, options.deep);
   const InterruptGuard guard;
   const Result<convert::VerifyReport> report = [&] {
@@ -79,13 +79,14 @@ Result<int> run_verify(const Options& options, const Io& io) {
 
 }  // namespace
 
-Run declare_verify(CLI::App& app) {
-  const auto options = std::make_shared<Options>();
-  add_option(app, "PATH", options->path, "Converted folder").required();
-  add_flag(app, "--deep", options->deep, "Pack every expert of the source again and compare");
-  add_option(app, "--source", options->source,
-             "With --deep: where the source is now (default: where it was)");
-  add_option(app, "--threads", options->threads, "Threads (default: all)");
+Run declare_verify(OptionSet& set) {
+  const auto options = std::make_shared<VerifyOptions>();
+  set.add("PATH", options->path, "Converted folder").as(Form::path).required();
+  set.add("--deep", options->deep, "Pack every expert of the source again and compare");
+  set.add("--source", options->source,
+          "With --deep: where the source is now (default: where it was)")
+      .as(Form::path);
+  set.add("--threads", options->threads, "Threads (default: all)");
   return [options](const Io& io) { return run_verify(*options, io); };
 }
 

@@ -1,0 +1,51 @@
+// The commands of a program as one tree of options: what is parsed, shown by help and completed by
+// shells.
+#pragma once
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "fp4moe/base/json.hpp"
+#include "fp4moe/cli/command.hpp"
+#include "fp4moe/cli/options.hpp"
+
+namespace fp4moe::cli {
+
+class Program {
+ public:
+  explicit Program(std::span<const Command> commands);
+  Program(const Program&) = delete;  // the options point into it
+  Program& operator=(const Program&) = delete;
+
+  // Its subcommands are the commands.
+  const OptionSet& options() const { return root_; }
+
+  // Reads a command line, whose first word is the program's name. Returns the text to show instead
+  // of running a command, where help or the version is asked for. Errors: command.words.
+  Result<std::optional<std::string>> parse(std::span<const char* const> words) const;
+
+  // What the command line said.
+  bool wants_json() const { return json_; }
+  const Command& chosen() const { return *chosen_; }
+  const Run& run() const { return run_; }
+
+ private:
+  OptionSet root_{};
+  bool json_ = false;
+  const Command* chosen_ = nullptr;
+  Run run_{};
+};
+
+// Options and subcommands of a command, for other programs:
+//   name, summary, example, subcommands
+//   options: names ("-o", "--out"), name ("out"), positional, required, help,
+//     type: flag, text, integer, bytes, number or list; form of texts: as the enum Form,
+//     item: of a list separated by commas, or null,
+//     default: as --help shows it, or null; choices; range: [low, high] or null
+Json facts(const OptionSet& set);
+
+// `word` is no subcommand of `set`.
+Error unknown_command(const OptionSet& set, std::string_view word);
+
+}  // namespace fp4moe::cli
