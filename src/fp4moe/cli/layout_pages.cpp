@@ -37,7 +37,7 @@ std::string map_section(std::string_view title, const Map& map) {
 
 // Tensors of a layer of gpt-oss-20b (32 experts, 2880 x 2880), padded as far as the layout needs.
 std::string tensors_section(const Layout& layout) {
-  for (const std::uint64_t step : {1, 128, 256}) {
+  for (const std::uint64_t step : {1u, 128u, 256u}) {
     const std::uint64_t size = (2880 + step - 1) / step * step;
     const bool mxfp4 = layout.format == layout::WeightFormat::mxfp4;
     const auto packer = convert::LayerPacker::make(

@@ -1,6 +1,7 @@
 #include "fp4moe/cli/options.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include <fmt/format.h>
 

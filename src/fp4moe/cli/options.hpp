@@ -7,7 +7,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <variant>
 #include <vector>
 
@@ -79,9 +78,9 @@ struct OptionSet {
   // The parsed value goes to `value`, which must outlive the parsing; without the option it stays
   // as it is.
   template <typename T>
-  Option& add(std::string names, T& value, std::string help) {
+  Option& add(std::string_view names, T& value, std::string_view help) {
     return options.emplace_back(
-        Option{.names = std::move(names), .help = std::move(help), .target = &value});
+        Option{.names = std::string(names), .help = std::string(help), .target = &value});
   }
   OptionSet& add_subcommand(std::string_view called, std::string_view does,
                             std::function<void()> on_choice = {});
