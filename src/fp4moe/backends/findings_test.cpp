@@ -10,7 +10,7 @@
 #include "fp4moe/oracle/select.hpp"
 
 namespace fp4moe::backends {
-namespace {
+namespace findings_test {
 
 using platform::Variable;
 
@@ -37,5 +37,5 @@ TEST(Findings, AgreeWithThePolicyOnWhichVariableWins) {
   }
 }
 
-}  // namespace
+}  // namespace findings_test
 }  // namespace fp4moe::backends

@@ -9,7 +9,7 @@
 #include "fp4moe/backends/all.hpp"
 
 namespace fp4moe::backends {
-namespace {
+namespace layouts_test {
 
 using layout::Layout;
 using oracle::Era;
@@ -126,5 +126,5 @@ TEST(Layouts, FollowTheDateTheDeviceAndTheRanks) {
   EXPECT_EQ(generation(marlin, Era::august_22, "h100"), "2026-04");
 }
 
-}  // namespace
+}  // namespace layouts_test
 }  // namespace fp4moe::backends

@@ -82,7 +82,7 @@ void spring(Policy& policy, Rows& rows, std::string_view only_cuda) {
 
 constexpr std::string_view kLoraOnlyCuda = "Mxfp4 LoRA is currently only supported on CUDA.";
 
-void march_20(Policy& policy, Rows& rows) {
+void make_march_20(Policy& policy, Rows& rows) {
   spring(policy, rows, "Mxfp4 LoRA only supported on CUDA Platform.");
   policy.automatic = {{.backends = rows({"FLASHINFER_TRTLLM_MXFP4_BF16", "CK", "TRITON",
                                          "FLASHINFER_CUTLASS_MXFP4_BF16", "TRITON_UNFUSED",
@@ -92,7 +92,7 @@ void march_20(Policy& policy, Rows& rows) {
   policy.compares_absent_capability = true;
 }
 
-void march_27(Policy& policy, Rows& rows) {
+void make_march_27(Policy& policy, Rows& rows) {
   spring(policy, rows, kLoraOnlyCuda);
   policy.automatic = {{.backends = rows({"FLASHINFER_TRTLLM_MXFP4_BF16", "CK", "TRITON",
                                          "FLASHINFER_CUTLASS_MXFP4_BF16", "TRITON_UNFUSED",
@@ -103,7 +103,7 @@ void march_27(Policy& policy, Rows& rows) {
   policy.compares_absent_capability = true;
 }
 
-void april_24_mxfp4(Policy& policy, Rows& rows) {
+void make_april_24_mxfp4(Policy& policy, Rows& rows) {
   spring(policy, rows, kLoraOnlyCuda);
   policy.automatic = {{.backends = rows({"FLASHINFER_TRTLLM_MXFP4_BF16", "AITER", "TRITON",
                                          "FLASHINFER_CUTLASS_MXFP4_BF16", "TRITON_UNFUSED",
@@ -117,7 +117,7 @@ void april_24_mxfp4(Policy& policy, Rows& rows) {
 
 // MXFP4, August ---------------------------------------------------------------------------------
 
-void august_mxfp4_common(Policy& policy, Rows& rows) {
+void make_august_mxfp4_common(Policy& policy, Rows& rows) {
   policy.wording = kMxfp4Wording;
   policy.checks_invariance = true;
   policy.checks_lora = true;
@@ -148,8 +148,8 @@ void august_mxfp4_common(Policy& policy, Rows& rows) {
   };
 }
 
-void august_mxfp4(Policy& policy, Rows& rows) {
-  august_mxfp4_common(policy, rows);
+void make_august_mxfp4(Policy& policy, Rows& rows) {
+  make_august_mxfp4_common(policy, rows);
   policy.wording.nothing_supports =
       "No MXFP4 MoE backend supports the deployment configuration. weight_key=kMxfp4Static, "
       "activation_key={0}. Candidate backends were: {1}. Unsupported reasons: {2}. ";
@@ -165,8 +165,8 @@ void august_mxfp4(Policy& policy, Rows& rows) {
 
 // The entry for DeepSeek-V4 and for generic MXFP4 checkpoints: MXFP8 activations come first, and
 // nothing is filtered.
-void august_deepseek_v4(Policy& policy, Rows& rows) {
-  august_mxfp4_common(policy, rows);
+void make_august_deepseek_v4(Policy& policy, Rows& rows) {
+  make_august_mxfp4_common(policy, rows);
   policy.ignores_request = true;
   policy.automatic = {
       {.kinds = {PlatformKind::rocm},
@@ -181,7 +181,7 @@ void august_deepseek_v4(Policy& policy, Rows& rows) {
 
 // NVFP4 -----------------------------------------------------------------------------------------
 
-void nvfp4(Policy& policy, Rows& rows) {
+void make_nvfp4(Policy& policy, Rows& rows) {
   policy.wording = kNvfp4Wording;
   policy.asks_checkpoint = true;
   policy.steps = {
@@ -195,8 +195,8 @@ oracle::FlashinferOnly flashinfer(Rows& rows, std::vector<const oracle::Backend*
           .masked_gemm = rows("FLASHINFER_CUTEDSL")};
 }
 
-void january_seed(Policy& policy, Rows& rows) {
-  nvfp4(policy, rows);
+void make_january_seed(Policy& policy, Rows& rows) {
+  make_nvfp4(policy, rows);
   policy.wording.terse_reasons = true;
   policy.wording.refusals_are_info = true;
   policy.wording.using_backend = "Using '{0}' backend for NvFp4 MoE";
@@ -211,8 +211,8 @@ void january_seed(Policy& policy, Rows& rows) {
   policy.flashinfer_only->taken_unseen = rows("FLASHINFER_CUTLASS");
 }
 
-void january_27(Policy& policy, Rows& rows) {
-  nvfp4(policy, rows);
+void make_january_27(Policy& policy, Rows& rows) {
+  make_nvfp4(policy, rows);
   policy.wording.terse_reasons = true;
   policy.automatic = {{.backends = rows({"FLASHINFER_TRTLLM", "FLASHINFER_CUTEDSL",
                                          "FLASHINFER_CUTLASS", "VLLM_CUTLASS", "MARLIN"})}};
@@ -221,8 +221,8 @@ void january_27(Policy& policy, Rows& rows) {
   policy.flashinfer_only->loses_the_class = true;
 }
 
-void april_24_nvfp4(Policy& policy, Rows& rows) {
-  nvfp4(policy, rows);
+void make_april_24_nvfp4(Policy& policy, Rows& rows) {
+  make_nvfp4(policy, rows);
   policy.checks_invariance = true;
   policy.automatic = {
       {.backends = rows({"FLASHINFER_TRTLLM", "FLASHINFER_CUTEDSL", "FLASHINFER_CUTEDSL_BATCHED",
@@ -240,8 +240,8 @@ void april_24_nvfp4(Policy& policy, Rows& rows) {
   };
 }
 
-void august_nvfp4(Policy& policy, Rows& rows) {
-  nvfp4(policy, rows);
+void make_august_nvfp4(Policy& policy, Rows& rows) {
+  make_nvfp4(policy, rows);
   policy.steps.clear();
   policy.checks_invariance = true;
   policy.checks_lora = true;
@@ -268,7 +268,7 @@ void august_nvfp4(Policy& policy, Rows& rows) {
 
 // Ours ------------------------------------------------------------------------------------------
 
-void native(Policy& policy, Rows& rows) {
+void make_native(Policy& policy, Rows& rows) {
   policy.wording = {
       .using_backend = "Using '{0}'.",
       .unsupported = "'{0}' does not support the layer.",
@@ -289,17 +289,17 @@ void native(Policy& policy, Rows& rows) {
 
 // clang-format off
 constexpr PolicyMaker kMakers[] = {
-    {"native",                 WeightFormat::mxfp4, Era::native,       "what this library runs fastest itself",             native},
-    {"2026-08-22",             WeightFormat::mxfp4, Era::august_22,    "vLLM of August 2026, gpt-oss",                       august_mxfp4},
-    {"2026-08-22-deepseek-v4", WeightFormat::mxfp4, Era::august_22,    "vLLM of August 2026, DeepSeek-V4 and other MXFP4",   august_deepseek_v4},
-    {"2026-04-24",             WeightFormat::mxfp4, Era::april_24,     "vLLM of April 2026",                                 april_24_mxfp4},
-    {"2026-03-27",             WeightFormat::mxfp4, Era::march_27,     "vLLM one week after its first MXFP4 oracle",         march_27},
-    {"2026-03-20",             WeightFormat::mxfp4, Era::march_20,     "vLLM's first MXFP4 oracle",                          march_20},
-    {"native",                 WeightFormat::nvfp4, Era::native,       "what this library runs fastest itself",             native},
-    {"2026-08-22",             WeightFormat::nvfp4, Era::august_22,    "vLLM of August 2026",                                august_nvfp4},
-    {"2026-04-24",             WeightFormat::nvfp4, Era::april_24,     "vLLM of April 2026",                                 april_24_nvfp4},
-    {"2026-01-27",             WeightFormat::nvfp4, Era::january_27,   "vLLM's NVFP4 oracle as merged in January 2026",      january_27},
-    {"2026-01-seed",           WeightFormat::nvfp4, Era::january_seed, "vLLM's NVFP4 oracle before it was merged",           january_seed},
+    {"native",                 WeightFormat::mxfp4, Era::native,       "what this library runs fastest itself",             make_native},
+    {"2026-08-22",             WeightFormat::mxfp4, Era::august_22,    "vLLM of August 2026, gpt-oss",                       make_august_mxfp4},
+    {"2026-08-22-deepseek-v4", WeightFormat::mxfp4, Era::august_22,    "vLLM of August 2026, DeepSeek-V4 and other MXFP4",   make_august_deepseek_v4},
+    {"2026-04-24",             WeightFormat::mxfp4, Era::april_24,     "vLLM of April 2026",                                 make_april_24_mxfp4},
+    {"2026-03-27",             WeightFormat::mxfp4, Era::march_27,     "vLLM one week after its first MXFP4 oracle",         make_march_27},
+    {"2026-03-20",             WeightFormat::mxfp4, Era::march_20,     "vLLM's first MXFP4 oracle",                          make_march_20},
+    {"native",                 WeightFormat::nvfp4, Era::native,       "what this library runs fastest itself",             make_native},
+    {"2026-08-22",             WeightFormat::nvfp4, Era::august_22,    "vLLM of August 2026",                                make_august_nvfp4},
+    {"2026-04-24",             WeightFormat::nvfp4, Era::april_24,     "vLLM of April 2026",                                 make_april_24_nvfp4},
+    {"2026-01-27",             WeightFormat::nvfp4, Era::january_27,   "vLLM's NVFP4 oracle as merged in January 2026",      make_january_27},
+    {"2026-01-seed",           WeightFormat::nvfp4, Era::january_seed, "vLLM's NVFP4 oracle before it was merged",           make_january_seed},
 };
 // clang-format on
 

@@ -12,7 +12,7 @@
 #include "fp4moe/oracle/record.hpp"
 
 namespace fp4moe::backends {
-namespace {
+namespace policies_test {
 
 using oracle::Activation;
 using oracle::ActivationKey;
@@ -437,5 +437,5 @@ TEST(Policies, VariablesReadAreThoseThePolicyLooksAt) {
   EXPECT_TRUE(august.contains(Variable::use_deep_gemm));
 }
 
-}  // namespace
+}  // namespace policies_test
 }  // namespace fp4moe::backends

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 namespace fp4moe {
-namespace {
+namespace checked_test {
 
 constexpr std::uint64_t kMost = UINT64_MAX;
 
@@ -41,5 +41,5 @@ TEST(Checked, DividesAndRoundsUp) {
   EXPECT_EQ(round_up(33, 32), 64u);
 }
 
-}  // namespace
+}  // namespace checked_test
 }  // namespace fp4moe

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 namespace fp4moe {
-namespace {
+namespace enum_set_test {
 
 enum class Colour : std::uint8_t { red, green, last = 63 };
 
@@ -28,5 +28,5 @@ TEST(EnumSet, KnowsItsSubsets) {
   EXPECT_FALSE(both.contains_all({Colour::red, Colour::green}));
 }
 
-}  // namespace
+}  // namespace enum_set_test
 }  // namespace fp4moe

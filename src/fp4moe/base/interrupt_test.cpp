@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 namespace fp4moe {
-namespace {
+namespace interrupt_test {
 
 TEST(Interrupt, WithoutASignalWorkGoesOn) {
   const InterruptGuard guard;
@@ -64,5 +64,5 @@ TEST(InterruptDeathTest, ASecondSignalEndsTheProcess) {
       ::testing::KilledBySignal(SIGINT), "");
 }
 
-}  // namespace
+}  // namespace interrupt_test
 }  // namespace fp4moe

@@ -75,7 +75,7 @@ Json::Json(const Json& other) : type_(other.type_), content_(other.content_) {
   if (type_ == Type::object) content_.object = new Object(*other.content_.object);
 }
 
-void Json::destroy() noexcept {
+Json::~Json() {
   if (type_ == Type::string) delete content_.string;
   if (type_ == Type::array) delete content_.array;
   if (type_ == Type::object) delete content_.object;

@@ -97,9 +97,7 @@ class Json {
     std::swap(content_, other.content_);
     return *this;
   }
-  ~Json() {
-    if (type_ >= Type::string) destroy();
-  }
+  ~Json();
   static Json array(std::initializer_list<Json> list = {});
   static Json object(std::initializer_list<Json> list = {});
 
@@ -221,7 +219,6 @@ class Json {
     Object* object;
   };
 
-  void destroy() noexcept;
   bool boolean() const;
   std::int64_t integer() const;  // of any number; unsigned ones by their bits
   double real() const;

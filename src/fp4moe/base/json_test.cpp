@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 namespace fp4moe {
-namespace {
+namespace json_test {
 
 std::string id_of(std::string_view text) {
   const Result<Json> document = parse_json(text);
@@ -150,5 +150,5 @@ TEST(WalkJson, TellsTheHandlerOfErrors) {
   EXPECT_TRUE(walk_json(R"({"a":1,"b":[]})", whole));
 }
 
-}  // namespace
+}  // namespace json_test
 }  // namespace fp4moe

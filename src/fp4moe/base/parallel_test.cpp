@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 namespace fp4moe {
-namespace {
+namespace parallel_test {
 
 TEST(ParallelFor, DoesEveryItemOnce) {
   for (const std::size_t threads : {0u, 1u, 2u, 8u}) {
@@ -60,5 +60,5 @@ TEST(ParallelFor, CarriesMissingMemoryToTheCaller) {
 
 TEST(AvailableThreads, AreAtLeastOne) { EXPECT_GE(available_threads(), 1u); }
 
-}  // namespace
+}  // namespace parallel_test
 }  // namespace fp4moe

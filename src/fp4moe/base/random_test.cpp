@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 namespace fp4moe {
-namespace {
+namespace random_test {
 
 // Values of the published generator for the seed 1234567.
 TEST(SplitMix64, GivesThePublishedSequence) {
@@ -29,5 +29,5 @@ TEST(SplitMix64, UnitStaysBelowOne) {
   EXPECT_GT(high, 0.99f);
 }
 
-}  // namespace
+}  // namespace random_test
 }  // namespace fp4moe

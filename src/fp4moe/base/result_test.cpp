@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 namespace fp4moe {
-namespace {
+namespace result_test {
 
 TEST(Result, HoldsAValue) {
   const Result<int> result = 7;
@@ -72,5 +72,5 @@ TEST(ErrorCode, NumbersAreTheExitCodes) {
   EXPECT_EQ(static_cast<int>(ErrorCode::interrupted), 130);
 }
 
-}  // namespace
+}  // namespace result_test
 }  // namespace fp4moe

@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 namespace fp4moe {
-namespace {
+namespace sha256_test {
 
 std::string digest(std::string_view text) { return sha256_hex(std::as_bytes(std::span(text))); }
 
@@ -56,5 +56,5 @@ TEST(Sha256, BeginsANewMessageAfterTheEndOfOne) {
   EXPECT_EQ(hash.finish(), Sha256().finish());
 }
 
-}  // namespace
+}  // namespace sha256_test
 }  // namespace fp4moe

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 namespace fp4moe {
-namespace {
+namespace text_test {
 
 TEST(Printable, KeepsTextAndEscapesTheRest) {
   EXPECT_EQ(printable("plain"), "plain");
@@ -124,5 +124,5 @@ TEST(Wildcard, StaysQuickOnManyStars) {
   EXPECT_FALSE(matches_wildcard(pattern + "b", std::string(5000, 'a')));
 }
 
-}  // namespace
+}  // namespace text_test
 }  // namespace fp4moe

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 namespace fp4moe {
-namespace {
+namespace thread_pool_test {
 
 TEST(ThreadPool, DoesEveryItemOnce) {
   for (const std::size_t threads : {0u, 1u, 2u, 3u, 7u}) {
@@ -107,5 +107,5 @@ TEST(ThreadPool, SleepingWorkersAreWokenAndLetGo) {
   }
 }
 
-}  // namespace
+}  // namespace thread_pool_test
 }  // namespace fp4moe

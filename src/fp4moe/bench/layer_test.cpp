@@ -20,7 +20,7 @@
 #include "fp4moe/weights/synth.hpp"
 
 namespace fp4moe::bench {
-namespace {
+namespace layer_test {
 
 LayerBenchOptions tiny(const std::string& model, const std::string& format = {}) {
   return {.model = {.model = model,
@@ -343,5 +343,5 @@ TEST(BenchPlot, RefusesOtherDocumentsAndNumbersWithoutALogarithm) {
   EXPECT_EQ(svg(endless).why().id, "plot.values");
 }
 
-}  // namespace
+}  // namespace layer_test
 }  // namespace fp4moe::bench

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 namespace fp4moe::bench {
-namespace {
+namespace measure_test {
 
 TEST(Summarize, GivesMedianAndTenths) {
   std::vector<Sample> samples;
@@ -87,5 +87,5 @@ TEST(InParts, CoversEverythingOnceInMultiplesOfTheGrain) {
 
 TEST(Rounded, KeepsThreeDigits) { EXPECT_DOUBLE_EQ(rounded(1.23456), 1.235); }
 
-}  // namespace
+}  // namespace measure_test
 }  // namespace fp4moe::bench

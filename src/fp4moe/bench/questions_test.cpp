@@ -10,7 +10,7 @@
 #include "fp4moe/bench/route.hpp"
 
 namespace fp4moe::bench {
-namespace {
+namespace questions_test {
 
 TEST(BenchCeilings, FindsABestLoopForEveryName) {
   const auto ceilings = bench_ceilings(
@@ -109,5 +109,5 @@ TEST(BenchRoute, RefusesNoTokensAndTooMany) {
   EXPECT_EQ(bench_route({.tokens = {8, 1 << 21}}).why().id, "bench.tokens");
 }
 
-}  // namespace
+}  // namespace questions_test
 }  // namespace fp4moe::bench

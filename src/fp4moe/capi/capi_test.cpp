@@ -21,7 +21,7 @@
 #include "fp4moe/runtime/run.hpp"
 
 namespace fp4moe::capi {
-namespace {
+namespace capi_test {
 
 using tensor::DType;
 using tensor::testing::TemporaryFolder;
@@ -461,7 +461,7 @@ TEST(CApi, LetsNoExceptionOut) {
   using Work = Result<Done>;
   EXPECT_EQ(guarded([]() -> Work { throw std::bad_alloc(); }), FP4MOE_EXHAUSTED);
   EXPECT_EQ(id(), "memory.exhausted");
-  EXPECT_EQ(parsed(fp4moe_last_error_json())["code"], FP4MOE_EXHAUSTED);
+  EXPECT_EQ(parsed(fp4moe_last_error_json())["code"].get<int>(), FP4MOE_EXHAUSTED);
   EXPECT_EQ(guarded([]() -> Work { throw std::runtime_error("a bug"); }), FP4MOE_FAILED);
   EXPECT_STREQ(fp4moe_last_error(), "internal: a bug");
   EXPECT_EQ(guarded([]() -> Work { throw 7; }), FP4MOE_FAILED);
@@ -495,5 +495,5 @@ TEST(CApi, HandsWarningsToTheSink) {
   EXPECT_EQ(lines.size(), before);
 }
 
-}  // namespace
+}  // namespace capi_test
 }  // namespace fp4moe::capi

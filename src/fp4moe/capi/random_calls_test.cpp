@@ -12,7 +12,7 @@
 #include "fp4moe/capi/test_support.hpp"
 
 namespace fp4moe::capi {
-namespace {
+namespace random_calls_test {
 
 using namespace testing;
 
@@ -244,5 +244,5 @@ TEST(CApi, SurvivesThousandsOfRandomCalls) {
   }
 }
 
-}  // namespace
+}  // namespace random_calls_test
 }  // namespace fp4moe::capi

@@ -8,7 +8,7 @@
 #include "fp4moe/capi/test_support.hpp"
 
 namespace fp4moe::capi {
-namespace {
+namespace tensors_test {
 
 using namespace testing;
 
@@ -108,5 +108,5 @@ TEST(CApiTensors, AreRefusedWithTheirNames) {
   EXPECT_EQ(fp4moe_model_from_tensors(&tensors, nullptr), FP4MOE_USAGE);
 }
 
-}  // namespace
+}  // namespace tensors_test
 }  // namespace fp4moe::capi

@@ -20,7 +20,7 @@
 #include "fp4moe/convert/verify.hpp"
 
 namespace fp4moe::convert {
-namespace {
+namespace convert_folder_test {
 
 namespace fs = std::filesystem;
 using testing::convert;
@@ -430,5 +430,5 @@ TEST(ConvertFolder, NoticesAFullDiskAndKeepsNothing) {
   EXPECT_FALSE(fs::exists(folder / ".out.partial"));
 }
 
-}  // namespace
+}  // namespace convert_folder_test
 }  // namespace fp4moe::convert

@@ -13,7 +13,7 @@
 #include "fp4moe/convert/layer_packer.hpp"
 
 namespace fp4moe::convert {
-namespace {
+namespace every_layout_test {
 
 using formats::WeightFormat;
 using layout::Layout;
@@ -283,5 +283,5 @@ TEST(EveryLayout, RefusesSizesByNamingTheOneThatWouldDo) {
   EXPECT_GT(refused, 5u);
 }
 
-}  // namespace
+}  // namespace every_layout_test
 }  // namespace fp4moe::convert

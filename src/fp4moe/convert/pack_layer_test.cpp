@@ -11,7 +11,7 @@
 #include "fp4moe/convert/test_folder.hpp"
 
 namespace fp4moe::convert {
-namespace {
+namespace pack_layer_test {
 
 using testing::make_checkpoint;
 using testing::TemporaryFolder;
@@ -142,5 +142,5 @@ TEST_F(PackLayer, PadsAsTheBackendRounds) {
             (layout::Sizes{2880, 384}));
 }
 
-}  // namespace
+}  // namespace pack_layer_test
 }  // namespace fp4moe::convert

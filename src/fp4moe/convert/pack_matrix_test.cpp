@@ -12,7 +12,7 @@
 #include "fp4moe/layout/maps.hpp"
 
 namespace fp4moe::convert {
-namespace {
+namespace pack_matrix_test {
 
 using layout::Element;
 using layout::Extent;
@@ -175,5 +175,5 @@ INSTANTIATE_TEST_SUITE_P(Maps, PackMatrix, ::testing::ValuesIn(cases()), [](cons
   return std::to_string(given.index) + "_" + std::string(given.param.map.name);
 });
 
-}  // namespace
+}  // namespace pack_matrix_test
 }  // namespace fp4moe::convert

@@ -17,7 +17,7 @@
 #include "fp4moe/weights/survey.hpp"
 
 namespace fp4moe::convert {
-namespace {
+namespace verify_test {
 
 namespace fs = std::filesystem;
 using tensor::testing::read_text;
@@ -361,5 +361,5 @@ TEST_F(Forged, TextsAreRefusedWhateverTheySay) {
   EXPECT_EQ(changed, whole);
 }
 
-}  // namespace
+}  // namespace verify_test
 }  // namespace fp4moe::convert

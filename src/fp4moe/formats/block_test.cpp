@@ -9,7 +9,7 @@
 #include "fp4moe/formats/nibbles.hpp"
 
 namespace fp4moe::formats {
-namespace {
+namespace block_test {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
@@ -78,5 +78,5 @@ TEST(Rows, SizesThatDoNotFitAreRefused) {
   EXPECT_EQ(few_codes.why().expected, "64");
 }
 
-}  // namespace
+}  // namespace block_test
 }  // namespace fp4moe::formats

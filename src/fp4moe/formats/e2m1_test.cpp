@@ -5,7 +5,7 @@
 #include "fp4moe/formats/format_laws.hpp"
 
 namespace fp4moe::formats {
-namespace {
+namespace e2m1_test {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
@@ -54,5 +54,5 @@ TEST(E2m1, SaturatesAndKeepsTheSignOfZeroButNotOfNan) {
   }
 }
 
-}  // namespace
+}  // namespace e2m1_test
 }  // namespace fp4moe::formats

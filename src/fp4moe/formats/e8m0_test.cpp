@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 namespace fp4moe::formats {
-namespace {
+namespace e8m0_test {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
@@ -75,5 +75,5 @@ TEST(E8m0, TheSignIsIgnored) {
     for (const float x : {0.0f, 1.0f, 1.7f, 1e-40f, kInfinity}) EXPECT_EQ(encode(-x), encode(x));
 }
 
-}  // namespace
+}  // namespace e8m0_test
 }  // namespace fp4moe::formats

@@ -7,7 +7,7 @@
 #include "fp4moe/formats/format_laws.hpp"
 
 namespace fp4moe::formats {
-namespace {
+namespace fp8_test {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 const float kNan = float_from_bits(0x7FC00000), kNegativeNan = float_from_bits(0xFFC00000);
@@ -98,5 +98,5 @@ TEST(E4m3fnuz, SaturatesOrBecomesNanAbove240) {
   }
 }
 
-}  // namespace
+}  // namespace fp8_test
 }  // namespace fp4moe::formats

@@ -6,7 +6,7 @@
 #include "fp4moe/formats/format_laws.hpp"
 
 namespace fp4moe::formats {
-namespace {
+namespace half_test {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
@@ -59,5 +59,5 @@ TEST(F16, NanNeverBecomesInfinityAndOverflowDoes) {
   EXPECT_TRUE(is_nan(F16::decode(F16::encode_finite(float_from_bits(0x7F800001)))));
 }
 
-}  // namespace
+}  // namespace half_test
 }  // namespace fp4moe::formats

@@ -8,7 +8,7 @@
 #include "fp4moe/formats/e8m0.hpp"
 
 namespace fp4moe::formats {
-namespace {
+namespace mx_scale_test {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
@@ -89,5 +89,5 @@ TEST(MxScale, TheInverseIsExactAndZeroForZero) {
     EXPECT_EQ(mx_inverse(static_cast<std::uint8_t>(code)), std::ldexp(1.0f, 127 - code));
 }
 
-}  // namespace
+}  // namespace mx_scale_test
 }  // namespace fp4moe::formats

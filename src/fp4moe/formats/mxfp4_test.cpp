@@ -13,7 +13,7 @@
 #include "fp4moe/formats/nibbles.hpp"
 
 namespace fp4moe::formats {
-namespace {
+namespace mxfp4_test {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kLargest = std::numeric_limits<float>::max();
@@ -243,5 +243,5 @@ TEST(Mxfp4, RowsOfWrongSizesAreRefusedBeforeAnythingIsWritten) {
   EXPECT_EQ(out[0], 7.0f);
 }
 
-}  // namespace
+}  // namespace mxfp4_test
 }  // namespace fp4moe::formats

@@ -12,7 +12,7 @@
 #include "fp4moe/formats/e8m0.hpp"
 
 namespace fp4moe::formats {
-namespace {
+namespace mxfp8_test {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
@@ -164,5 +164,5 @@ TEST(Mxfp8, RowsAreTheirBlocksOneAfterAnother) {
   EXPECT_FALSE(dequantize_mxfp8_rows(std::span(scales).first(3), codes, {back, kColumns}));
 }
 
-}  // namespace
+}  // namespace mxfp8_test
 }  // namespace fp4moe::formats

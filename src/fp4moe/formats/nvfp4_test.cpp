@@ -14,7 +14,7 @@
 #include "fp4moe/formats/nibbles.hpp"
 
 namespace fp4moe::formats {
-namespace {
+namespace nvfp4_test {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
@@ -155,5 +155,5 @@ TEST(Nvfp4, RowsAreTheirBlocksOneAfterAnother) {
   EXPECT_FALSE(dequantize_nvfp4_rows(1.0f, scales, codes, {back, 39}));
 }
 
-}  // namespace
+}  // namespace nvfp4_test
 }  // namespace fp4moe::formats

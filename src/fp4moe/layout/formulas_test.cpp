@@ -11,7 +11,7 @@
 #include "fp4moe/layout/maps.hpp"
 
 namespace fp4moe::layout {
-namespace {
+namespace formulas_test {
 
 using U = std::uint64_t;
 
@@ -307,5 +307,5 @@ TEST(Formulas, ScatteredBitsComeBackByTheKernelsShiftsAndMasks) {
   }
 }
 
-}  // namespace
+}  // namespace formulas_test
 }  // namespace fp4moe::layout

@@ -8,7 +8,7 @@
 #include "fp4moe/layout/maps.hpp"
 
 namespace fp4moe::layout {
-namespace {
+namespace layout_test {
 
 // Where gates 0, 1, ... and then ups 0, 1, ... go.
 std::vector<std::uint64_t> rows(const Layout& layout, Sizes real, Sizes padded,
@@ -130,5 +130,5 @@ TEST(FindLayout, TakesTheFirstOfAnIdWhenNoGenerationIsNamed) {
   EXPECT_EQ(find_layout(all, "c", ""), nullptr);
 }
 
-}  // namespace
+}  // namespace layout_test
 }  // namespace fp4moe::layout

@@ -11,7 +11,7 @@
 #include "fp4moe/layout/layout.hpp"
 
 namespace fp4moe::layout {
-namespace {
+namespace maps_test {
 
 struct MapSizes {
   Map map;
@@ -209,5 +209,5 @@ TEST(Maps, TheirTensorsHoldTheWholeStorage) {
     }
 }
 
-}  // namespace
+}  // namespace maps_test
 }  // namespace fp4moe::layout

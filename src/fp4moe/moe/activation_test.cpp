@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 namespace fp4moe::moe {
-namespace {
+namespace activation_test {
 
 double with_defaults(Activation activation, double gate, double up) {
   return activate(activation, row(activation).params, gate, up);
@@ -89,5 +89,5 @@ TEST(Activation, FarNegativeGatesGoToZeroWithoutNan) {
   }
 }
 
-}  // namespace
+}  // namespace activation_test
 }  // namespace fp4moe::moe

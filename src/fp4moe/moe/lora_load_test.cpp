@@ -6,7 +6,7 @@
 #include "fp4moe/weights/synth_adapter.hpp"
 
 namespace fp4moe::moe {
-namespace {
+namespace lora_load_test {
 
 using tensor::testing::TemporaryFolder;
 
@@ -96,5 +96,5 @@ TEST(LoraSet, RefusesAdaptersForOtherLayersAndHandsErrorsOn) {
   EXPECT_EQ(empty.why().id, "slice.empty");
 }
 
-}  // namespace
+}  // namespace lora_load_test
 }  // namespace fp4moe::moe

@@ -15,7 +15,7 @@
 #include "fp4moe/moe/reduce.hpp"
 
 namespace fp4moe::moe {
-namespace {
+namespace permute_test {
 
 using formats::Bf16;
 using Numbers = std::vector<std::int32_t>;
@@ -495,5 +495,5 @@ TEST(Replicas, RefusesTablesThatLeaveExpertsOut) {
   EXPECT_EQ(map_to_physical(good, {ids, 3, {}, {}}).why().id, "eplb.sizes");
 }
 
-}  // namespace
+}  // namespace permute_test
 }  // namespace fp4moe::moe

@@ -18,7 +18,7 @@
 #include "fp4moe/moe/shared_experts.hpp"
 
 namespace fp4moe::moe {
-namespace {
+namespace rows_test {
 
 std::vector<float> some_values(std::size_t count, std::uint64_t seed) {
   SplitMix64 random(seed);
@@ -157,5 +157,5 @@ TEST(SharedExperts, RunBesideWhereTheyMay) {
             SharedOrder::in_kernel);
 }
 
-}  // namespace
+}  // namespace rows_test
 }  // namespace fp4moe::moe

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 namespace fp4moe::oracle {
-namespace {
+namespace assembly_test {
 
 constexpr Experts kModular{.name = "Modular", .expert_map = true};
 constexpr Experts kMonolithic{.name = "Monolithic", .kind = Kind::monolithic};
@@ -296,5 +296,5 @@ TEST(Assembly, ErrorsOfOtherFilesHaveNoException) {
   EXPECT_EQ(reference_error(invalid("sizes.exchange", "x")), "ValueError");
 }
 
-}  // namespace
+}  // namespace assembly_test
 }  // namespace fp4moe::oracle

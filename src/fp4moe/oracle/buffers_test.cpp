@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 namespace fp4moe::oracle {
-namespace {
+namespace buffers_test {
 
 using Shape = std::vector<std::uint64_t>;
 
@@ -181,5 +181,5 @@ TEST(Buffers, BiasesMayBeAbsentOtherTensorsMayNot) {
   EXPECT_EQ(check_loaded(kGptOss, loaded, Mode::strict).why().id, "buffers.unknown");
 }
 
-}  // namespace
+}  // namespace buffers_test
 }  // namespace fp4moe::oracle

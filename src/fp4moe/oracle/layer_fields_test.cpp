@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 namespace fp4moe::oracle {
-namespace {
+namespace layer_fields_test {
 
 TEST(LayerFields, EveryFieldTakesBackWhatItShows) {
   for (const LayerField& field : layer_fields()) {
@@ -87,5 +87,5 @@ TEST(LayerFields, ConfigurationsOfAnotherShapeAreRefused) {
   EXPECT_FALSE(set_fields(layer, {{"parallel", {{"cp_size", 1}}}}));
 }
 
-}  // namespace
+}  // namespace layer_fields_test
 }  // namespace fp4moe::oracle

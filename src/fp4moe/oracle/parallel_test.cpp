@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 namespace fp4moe::oracle {
-namespace {
+namespace parallel_test {
 
 constexpr Era kEras[] = {Era::january_seed, Era::january_27, Era::march_20, Era::march_27,
                          Era::april_24,     Era::august_22,  Era::native};
@@ -205,5 +205,5 @@ TEST(Parallel, RoutingTablesAreForExchangesThatRenumber) {
   EXPECT_FALSE(needs_routing_tables(Exchange::pplx, Era::january_27));
 }
 
-}  // namespace
+}  // namespace parallel_test
 }  // namespace fp4moe::oracle

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 namespace fp4moe::oracle {
-namespace {
+namespace quant_config_test {
 
 constexpr Backend backend(WeightFormat format, QuantScheme scheme, std::string_view family = "fake",
                           Conversion conversion = {}) {
@@ -157,5 +157,5 @@ TEST(QuantConfig, AKernelThatDerivesItsScalesIsAskedFor) {
   EXPECT_EQ(config.notes.size(), 1u);
 }
 
-}  // namespace
+}  // namespace quant_config_test
 }  // namespace fp4moe::oracle

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 namespace fp4moe::oracle {
-namespace {
+namespace select_test {
 
 constexpr CapabilityRange kTen[] = {family(10)};
 constexpr CapabilityRange kEight[] = {at_least(8, 0)};
@@ -190,5 +190,5 @@ TEST(Select, RefusalsBeyondTheMostAreDroppedNotWritten) {
   EXPECT_EQ(refusals.size(), Refusals::kMost);
 }
 
-}  // namespace
+}  // namespace select_test
 }  // namespace fp4moe::oracle

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 namespace fp4moe::oracle {
-namespace {
+namespace sizes_test {
 
 constexpr Rounding kRows[] = {
     {.kinds = {PlatformKind::xpu}, .intermediate = 128, .hidden = 128},
@@ -122,5 +122,5 @@ TEST(Sizes, TheExchangeRoundsBeforeTheBackend) {
                            Era::april_24, ScalarType::bfloat16, {8193, 100}));
 }
 
-}  // namespace
+}  // namespace sizes_test
 }  // namespace fp4moe::oracle

@@ -8,7 +8,7 @@
 #include "fp4moe/weights/test_checkpoint.hpp"
 
 namespace fp4moe::plan {
-namespace {
+namespace model_test {
 
 using tensor::DType;
 using tensor::testing::TemporaryFolder;
@@ -101,5 +101,5 @@ TEST(Model, OfNoCheckpointIsTheFilesError) {
   EXPECT_FALSE(model_from_checkpoint("/nonexistent/model"));
 }
 
-}  // namespace
+}  // namespace model_test
 }  // namespace fp4moe::plan

@@ -8,7 +8,7 @@
 #include "fp4moe/backends/all.hpp"
 
 namespace fp4moe::plan {
-namespace {
+namespace plan_test {
 
 PlanRequest request(std::string_view model, std::string_view device, std::string_view policy) {
   PlanRequest made;
@@ -262,5 +262,5 @@ TEST(Wire, RanksThatShareExpertsSumTheirParts) {
   EXPECT_TRUE(plan->wire.empty());
 }
 
-}  // namespace
+}  // namespace plan_test
 }  // namespace fp4moe::plan

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 namespace fp4moe::plan {
-namespace {
+namespace split_test {
 
 using oracle::Era;
 
@@ -146,5 +146,5 @@ TEST(Split, NamesOfExchangesAreChecked) {
   EXPECT_TRUE(says(*split("gpt-oss-20b", {.ep = 4, .all2all = "pplx"}), "has been removed"));
 }
 
-}  // namespace
+}  // namespace split_test
 }  // namespace fp4moe::plan

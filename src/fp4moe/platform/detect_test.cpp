@@ -7,7 +7,7 @@
 #include "fp4moe/platform/test_support.hpp"
 
 namespace fp4moe::platform {
-namespace {
+namespace detect_test {
 
 // A driver that shows one H200 and one RTX 5090, until a test breaks one of its calls.
 CudaDriver two_gpus() {
@@ -301,5 +301,5 @@ TEST(Detect, AcceleratorsComeFirstAndShareTheHostsPartAndLibraries) {
 
 TEST(Detect, ThisMachineAnswers) { EXPECT_FALSE(detect_devices().empty()); }
 
-}  // namespace
+}  // namespace detect_test
 }  // namespace fp4moe::platform

@@ -9,7 +9,7 @@
 #include "fp4moe/base/text.hpp"
 
 namespace fp4moe::platform {
-namespace {
+namespace device_test {
 
 TEST(Capability, ReadsAsMajorAndMinor) {
   EXPECT_EQ(text(Capability{9, 0}), "9.0");
@@ -168,5 +168,5 @@ TEST(DescribedDevices, AreDocumentedAsTheyAre) {
     EXPECT_TRUE(lines.contains(documented(row))) << documented(row);
 }
 
-}  // namespace
+}  // namespace device_test
 }  // namespace fp4moe::platform

@@ -7,7 +7,7 @@
 #include "fp4moe/platform/test_support.hpp"
 
 namespace fp4moe::platform {
-namespace {
+namespace environment_test {
 
 // What one text means for one variable: "true", "false" or the id of the error.
 std::string meaning(Variable variable, std::string_view value) {
@@ -120,5 +120,5 @@ TEST(Variables, TheWholeEnvironmentIsCheckedInTheOrderOfTheTable) {
   EXPECT_NE(checked.why().message.find("VLLM_BATCH_INVARIANT"), std::string::npos);
 }
 
-}  // namespace
+}  // namespace environment_test
 }  // namespace fp4moe::platform

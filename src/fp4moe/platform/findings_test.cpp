@@ -7,7 +7,7 @@
 #include "fp4moe/platform/test_support.hpp"
 
 namespace fp4moe::platform {
-namespace {
+namespace findings_test {
 
 std::vector<Finding> findings(const Variables& variables, const PolicyVariables* policy = nullptr) {
   std::vector<std::string> names;
@@ -138,5 +138,5 @@ TEST(Findings, TheProcessKnowsItsOwnNames) {
   for (const std::string& name : names) EXPECT_EQ(name.find('='), std::string::npos);
 }
 
-}  // namespace
+}  // namespace findings_test
 }  // namespace fp4moe::platform

@@ -5,7 +5,7 @@
 #include "fp4moe/platform/test_support.hpp"
 
 namespace fp4moe::platform {
-namespace {
+namespace libraries_test {
 
 constexpr std::string_view kSite = "/lib/python3.11/site-packages";
 
@@ -176,5 +176,5 @@ TEST(Libraries, EndlessPthFilesAreCutShort) {
   EXPECT_EQ(folders.size(), 256u);
 }
 
-}  // namespace
+}  // namespace libraries_test
 }  // namespace fp4moe::platform

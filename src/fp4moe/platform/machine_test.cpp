@@ -5,7 +5,7 @@
 #include "fp4moe/platform/cpu.hpp"
 
 namespace fp4moe::platform {
-namespace {
+namespace machine_test {
 
 TEST(Machine, NamesAnX86ModelAsTheKernelDoes) {
   EXPECT_EQ(model_from_cpuinfo("processor\t: 0\nmodel name\t: Intel(R) Xeon(R) 8592+\n"),
@@ -60,5 +60,5 @@ TEST(CpuFeatures, ReadAsWords) {
   EXPECT_EQ(text(EnumSet<CpuFeature>{CpuFeature::avx2, CpuFeature::neon}), "neon avx2");
 }
 
-}  // namespace
+}  // namespace machine_test
 }  // namespace fp4moe::platform

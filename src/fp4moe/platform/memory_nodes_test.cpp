@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 namespace fp4moe::platform {
-namespace {
+namespace memory_nodes_test {
 
 using Numbers = std::vector<std::uint32_t>;
 
@@ -46,5 +46,5 @@ TEST(MemoryNodes, ARefusedWishDoesNoHarm) {
   EXPECT_EQ(memory.back(), std::byte{1});
 }
 
-}  // namespace
+}  // namespace memory_nodes_test
 }  // namespace fp4moe::platform

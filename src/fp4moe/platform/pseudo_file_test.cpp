@@ -5,7 +5,7 @@
 #include "fp4moe/platform/test_support.hpp"
 
 namespace fp4moe::platform {
-namespace {
+namespace pseudo_file_test {
 
 TEST(PseudoFile, IsReadUpToABound) {
   const FakeRoot root;
@@ -56,5 +56,5 @@ TEST(PseudoFile, ValuesAreFoundByTheirKeys) {
   EXPECT_EQ(number_of("minus -1", "minus", ' '), std::nullopt);
 }
 
-}  // namespace
+}  // namespace pseudo_file_test
 }  // namespace fp4moe::platform

@@ -10,7 +10,7 @@
 #include "fp4moe/platform/test_support.hpp"
 
 namespace fp4moe::platform {
-namespace {
+namespace settings_test {
 
 TEST(Settings, AreEmptyWhenNothingIsSet) {
   const Result<Settings> settings = read_settings(with({}));
@@ -85,5 +85,5 @@ TEST(Settings, TheCommandLineGoesBeforeTheEnvironmentAndThatBeforeTheMachine) {
   EXPECT_EQ(choose_threads(std::nullopt, {}), available_threads());
 }
 
-}  // namespace
+}  // namespace settings_test
 }  // namespace fp4moe::platform

@@ -20,7 +20,7 @@
 #include "fp4moe/runtime/test_engines.hpp"
 
 namespace fp4moe::runtime {
-namespace {
+namespace conformance_test {
 
 using convert::testing::make_checkpoint;
 using formats::WeightFormat;
@@ -159,5 +159,5 @@ INSTANTIATE_TEST_SUITE_P(Formats, Conformance,
                          ::testing::Values(WeightFormat::mxfp4, WeightFormat::nvfp4),
                          [](const auto& chosen) { return std::string(name(chosen.param)); });
 
-}  // namespace
+}  // namespace conformance_test
 }  // namespace fp4moe::runtime

@@ -13,7 +13,7 @@
 #include "fp4moe/runtime/packed_weights.hpp"
 
 namespace fp4moe::runtime {
-namespace {
+namespace cuda_weights_gpu_test {
 
 using moe::Activation;
 using moe::cuda::DeviceLayer;
@@ -97,5 +97,5 @@ TEST_F(CudaWeights, AreTheSameBytesUploadedAndPackedOnTheDevice) {
       }
 }
 
-}  // namespace
+}  // namespace cuda_weights_gpu_test
 }  // namespace fp4moe::runtime

@@ -16,7 +16,7 @@
 #include "fp4moe/runtime/engines.hpp"
 
 namespace fp4moe::moe {
-namespace {
+namespace kernel_test {
 
 using exchange::Communicator;
 using formats::WeightFormat;
@@ -391,5 +391,5 @@ TEST(RankedKernels, EveryExchangeGivesWhatOneProcessGives) {
     }
 }
 
-}  // namespace
+}  // namespace kernel_test
 }  // namespace fp4moe::moe

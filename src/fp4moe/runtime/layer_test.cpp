@@ -19,7 +19,7 @@
 #include "fp4moe/runtime/test_engines.hpp"
 
 namespace fp4moe::runtime {
-namespace {
+namespace layer_test {
 
 using convert::testing::make_checkpoint;
 using formats::WeightFormat;
@@ -420,5 +420,5 @@ TEST(PackedWeights, PoisonedPaddingNeverShows) {
   EXPECT_GT(poisoned, 100'000u);
 }
 
-}  // namespace
+}  // namespace layer_test
 }  // namespace fp4moe::runtime

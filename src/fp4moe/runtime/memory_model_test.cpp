@@ -16,7 +16,7 @@
 #include "fp4moe/weights/transcode.hpp"
 
 namespace fp4moe::runtime {
-namespace {
+namespace memory_model_test {
 
 using convert::testing::make_checkpoint;
 using formats::WeightFormat;
@@ -232,5 +232,5 @@ TEST(MemoryModelErrors, SayThatThereAreNoFilesToCopy) {
   EXPECT_FALSE(std::filesystem::exists(folder / "out"));
 }
 
-}  // namespace
+}  // namespace memory_model_test
 }  // namespace fp4moe::runtime

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 namespace fp4moe::runtime {
-namespace {
+namespace pool_test {
 
 TEST(Pools, LayersWithAsManyThreadsShareThemWhileAnyHoldsThem) {
   Pools pools;
@@ -22,5 +22,5 @@ TEST(Pools, NoNumberMeansAllThatThisProcessMayUse) {
   EXPECT_GE(pools.get(0)->threads(), 1u);
 }
 
-}  // namespace
+}  // namespace pool_test
 }  // namespace fp4moe::runtime

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 namespace fp4moe::tensor {
-namespace {
+namespace buffer_test {
 
 bool is_zero(std::span<const std::byte> bytes) {
   return std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; });
@@ -91,5 +91,5 @@ TEST(Buffer, IsSeenAsElements) {
   EXPECT_EQ(std::as_const(buffer).as<std::uint16_t>()[2], 0x0304);
 }
 
-}  // namespace
+}  // namespace buffer_test
 }  // namespace fp4moe::tensor

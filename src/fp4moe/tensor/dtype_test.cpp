@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 namespace fp4moe::tensor {
-namespace {
+namespace dtype_test {
 
 TEST(DType, EveryNameLeadsBackToItsRow) {
   for (const DTypeRow& expected : kDTypes) {
@@ -31,5 +31,5 @@ TEST(DType, BlocksHaveTheSizesOfTheirFormats) {
   EXPECT_EQ(row(DType::gguf_q8_0).block_bytes, 2u + 32);
 }
 
-}  // namespace
+}  // namespace dtype_test
 }  // namespace fp4moe::tensor

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 namespace fp4moe::tensor {
-namespace {
+namespace shape_test {
 
 constexpr std::uint64_t kHuge = std::uint64_t{1} << 40;
 
@@ -40,5 +40,5 @@ TEST(ByteCount, NoticesOverflow) {
   EXPECT_EQ(byte_count(DType::u8, {UINT64_MAX}), UINT64_MAX);
 }
 
-}  // namespace
+}  // namespace shape_test
 }  // namespace fp4moe::tensor

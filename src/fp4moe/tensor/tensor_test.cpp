@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 namespace fp4moe::tensor {
-namespace {
+namespace tensor_test {
 
 TEST(Tensor, HasTheBytesOfItsShape) {
   Result<Tensor> tensor = Tensor::allocate(DType::bf16, {3, 5});
@@ -47,5 +47,5 @@ TEST(Tensor, SaysWhenThereIsNoMemory) {
   EXPECT_EQ(tensor.why().code, ErrorCode::exhausted);
 }
 
-}  // namespace
+}  // namespace tensor_test
 }  // namespace fp4moe::tensor

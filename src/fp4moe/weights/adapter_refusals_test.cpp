@@ -6,7 +6,7 @@
 #include "fp4moe/weights/test_adapter.hpp"
 
 namespace fp4moe::weights {
-namespace {
+namespace adapter_refusals_test {
 
 using namespace testing;  // NOLINT(google-build-using-namespace): helpers of this test alone
 
@@ -184,5 +184,5 @@ TEST(Adapter, CorruptedFoldersAreRefusedOrRead) {
   EXPECT_GT(refused, 150u);
 }
 
-}  // namespace
+}  // namespace adapter_refusals_test
 }  // namespace fp4moe::weights

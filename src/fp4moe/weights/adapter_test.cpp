@@ -1,6 +1,7 @@
 // Adapters of every form against PEFT's own definition of the change; slices.
 #include "fp4moe/weights/adapter.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 #include <fmt/format.h>
@@ -9,7 +10,7 @@
 #include "fp4moe/weights/test_adapter.hpp"
 
 namespace fp4moe::weights {
-namespace {
+namespace adapter_test {
 
 using namespace testing;  // NOLINT(google-build-using-namespace): helpers of this test alone
 
@@ -323,5 +324,5 @@ TEST(SynthAdapter, EveryFormOpensWithTheChangeAskedFor) {
   EXPECT_FALSE(adapter_form_from_name("x"));
 }
 
-}  // namespace
+}  // namespace adapter_test
 }  // namespace fp4moe::weights

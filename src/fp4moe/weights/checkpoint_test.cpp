@@ -9,7 +9,7 @@
 #include "fp4moe/weights/test_checkpoint.hpp"
 
 namespace fp4moe::weights {
-namespace {
+namespace checkpoint_test {
 
 using namespace testing;  // NOLINT: the test's own words
 using tensor::testing::TemporaryFolder;
@@ -376,5 +376,5 @@ TEST(Checkpoint, RecognisesAHundredThousandTensorsWithoutComparingEachWithAll) {
   EXPECT_LT(seconds, 10.0);
 }
 
-}  // namespace
+}  // namespace checkpoint_test
 }  // namespace fp4moe::weights

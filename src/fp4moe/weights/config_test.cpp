@@ -6,7 +6,7 @@
 #include "fp4moe/weights/test_checkpoint.hpp"
 
 namespace fp4moe::weights {
-namespace {
+namespace config_test {
 
 using tensor::testing::TemporaryFolder;
 using tensor::testing::write_text;
@@ -274,5 +274,5 @@ TEST_F(ConfigFiles, MustBeFiles) {
   EXPECT_EQ(read().why().id, "file.not_regular");
 }
 
-}  // namespace
+}  // namespace config_test
 }  // namespace fp4moe::weights

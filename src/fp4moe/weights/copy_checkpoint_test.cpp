@@ -12,7 +12,7 @@
 #include "fp4moe/weights/synth.hpp"
 
 namespace fp4moe::weights {
-namespace {
+namespace copy_checkpoint_test {
 
 using tensor::testing::TemporaryFolder;
 
@@ -194,5 +194,5 @@ TEST(Origin, TextKeepsWhatIsKnown) {
             R"({"prefix":"model.layers.{}.mlp.","bias_dtype":"BF16"})");
 }
 
-}  // namespace
+}  // namespace copy_checkpoint_test
 }  // namespace fp4moe::weights

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 namespace fp4moe::weights {
-namespace {
+namespace dialect_test {
 
 TEST(Dialect, NamesGoThereAndBack) {
   for (const DialectRow& row : dialects()) {
@@ -43,5 +43,5 @@ TEST(Dialect, SpellsTensorNamesAsCheckpointsDo) {
   EXPECT_EQ(stem(Dialect::gguf, kNv, Projection::gate), "blk.3.ffn_gate_exps.weight");
 }
 
-}  // namespace
+}  // namespace dialect_test
 }  // namespace fp4moe::weights

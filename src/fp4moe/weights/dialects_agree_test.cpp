@@ -10,7 +10,7 @@
 #include "fp4moe/weights/synth.hpp"
 
 namespace fp4moe::weights {
-namespace {
+namespace dialects_agree_test {
 
 using tensor::testing::TemporaryFolder;
 
@@ -89,5 +89,5 @@ TEST(DialectsAgree, OnNvfp4WithAndWithoutAGate) {
   }
 }
 
-}  // namespace
+}  // namespace dialects_agree_test
 }  // namespace fp4moe::weights

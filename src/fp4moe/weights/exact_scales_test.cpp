@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 namespace fp4moe::weights {
-namespace {
+namespace exact_scales_test {
 
 // Some float32 whose reciprocal's reciprocal is another number.
 std::uint32_t without_way_back() {
@@ -32,5 +32,5 @@ TEST(ExactScales, ARecordOfAScaleChangedSinceIsPassedOver) {
             std::bit_cast<std::uint32_t>(8.0f));
 }
 
-}  // namespace
+}  // namespace exact_scales_test
 }  // namespace fp4moe::weights

@@ -9,7 +9,7 @@
 #include "fp4moe/weights/gguf_blocks.hpp"
 
 namespace fp4moe::weights {
-namespace {
+namespace expert_layout_test {
 
 // An expert whose every byte says where it is: hidden 64, intermediate 32.
 struct Numbered {
@@ -272,5 +272,5 @@ TEST(ExpertLayout, RefusesABufferOfAnotherSize) {
   EXPECT_EQ(done.why().id, "expert.buffer");
 }
 
-}  // namespace
+}  // namespace expert_layout_test
 }  // namespace fp4moe::weights

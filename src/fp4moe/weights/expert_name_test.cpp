@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 namespace fp4moe::weights {
-namespace {
+namespace expert_name_test {
 
 TEST(ExpertName, TakesPerExpertNamesApartUnderAnyPrefix) {
   for (const std::string_view prefix :
@@ -85,5 +85,5 @@ TEST(ExpertName, LayersOfOneKindShareAFamily) {
   EXPECT_EQ(prefix_family("mlp.").before, "mlp.");
 }
 
-}  // namespace
+}  // namespace expert_name_test
 }  // namespace fp4moe::weights

@@ -13,7 +13,7 @@
 #include "fp4moe/weights/test_checkpoint.hpp"
 
 namespace fp4moe::weights {
-namespace {
+namespace expert_reader_test {
 
 using namespace testing;  // NOLINT: the test's own words
 using tensor::testing::TemporaryFolder;
@@ -419,5 +419,5 @@ TEST(ScaleScan, FindsWhatALoopFinds) {
   }
 }
 
-}  // namespace
+}  // namespace expert_reader_test
 }  // namespace fp4moe::weights

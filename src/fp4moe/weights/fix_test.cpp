@@ -13,7 +13,7 @@
 #include "fp4moe/weights/test_checkpoint.hpp"
 
 namespace fp4moe::weights {
-namespace {
+namespace fix_test {
 
 using namespace testing;  // NOLINT: the test's own words
 using tensor::testing::read_text;
@@ -249,5 +249,5 @@ TEST(Rescale, RoundsToTheNearestScaleAndCountsWhatItRounds) {
   }
 }
 
-}  // namespace
+}  // namespace fix_test
 }  // namespace fp4moe::weights

@@ -9,7 +9,7 @@
 #include "fp4moe/weights/test_checkpoint.hpp"
 
 namespace fp4moe::weights {
-namespace {
+namespace lint_test {
 
 using namespace testing;  // NOLINT: the test's own words
 using tensor::testing::TemporaryFolder;
@@ -326,5 +326,5 @@ TEST(Lint, IsDocumentedRuleByRule) {
   }
 }
 
-}  // namespace
+}  // namespace lint_test
 }  // namespace fp4moe::weights

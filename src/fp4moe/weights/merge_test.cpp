@@ -17,7 +17,7 @@
 #include "fp4moe/weights/test_checkpoint.hpp"
 
 namespace fp4moe::weights {
-namespace {
+namespace merge_test {
 
 using tensor::testing::read_text;
 using tensor::testing::TemporaryFolder;
@@ -479,5 +479,5 @@ TEST(Merge, RefusesAdaptersOfOtherModulesUnlessTold) {
   EXPECT_NE(report->notes[0].find("1 module outside"), std::string::npos);
 }
 
-}  // namespace
+}  // namespace merge_test
 }  // namespace fp4moe::weights

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 namespace fp4moe::weights {
-namespace {
+namespace models_test {
 
 TEST(Models, EveryNameIsThereOnceAndFound) {
   std::set<std::string_view> names;
@@ -66,5 +66,5 @@ TEST(Models, ALayerPrefixCarriesItsNumber) {
   EXPECT_EQ(layer_prefix("plain.", 17), "plain.");
 }
 
-}  // namespace
+}  // namespace models_test
 }  // namespace fp4moe::weights

@@ -7,7 +7,7 @@
 #include "fp4moe/weights/test_checkpoint.hpp"
 
 namespace fp4moe::weights {
-namespace {
+namespace moe_weights_test {
 
 using namespace testing;  // NOLINT: the test's own words
 using tensor::testing::TemporaryFolder;
@@ -161,5 +161,5 @@ TEST(CopyExpert, ChecksTheMemoryItIsGiven) {
   EXPECT_NE(first, Bytes(128 * 192 / 2));
 }
 
-}  // namespace
+}  // namespace moe_weights_test
 }  // namespace fp4moe::weights

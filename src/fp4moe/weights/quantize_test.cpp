@@ -15,7 +15,7 @@
 #include "fp4moe/weights/synth_expert.hpp"
 
 namespace fp4moe::weights {
-namespace {
+namespace quantize_test {
 
 using tensor::testing::TemporaryFolder;
 
@@ -427,5 +427,5 @@ TEST(Quantize, Float16AndFloat32GiveWhatTheirValuesGive) {
             tensor::testing::read_text(folder / "c/model.safetensors"));
 }
 
-}  // namespace
+}  // namespace quantize_test
 }  // namespace fp4moe::weights

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 namespace fp4moe::weights {
-namespace {
+namespace slice_test {
 
 std::vector<std::uint64_t> sizes(std::uint64_t intermediate, std::uint64_t ranks, SplitRule rule) {
   std::vector<std::uint64_t> result;
@@ -103,5 +103,5 @@ TEST(Slice, EveryExpertHasOneOwnerAndOwnershipAgreesWithTheList) {
   }
 }
 
-}  // namespace
+}  // namespace slice_test
 }  // namespace fp4moe::weights

@@ -10,7 +10,7 @@
 #include "fp4moe/weights/synth_expert.hpp"
 
 namespace fp4moe::weights {
-namespace {
+namespace synth_test {
 
 using tensor::testing::TemporaryFolder;
 
@@ -31,9 +31,9 @@ struct Kind {
   WeightFormat format;
 };
 
-class EveryDialect : public ::testing::TestWithParam<Kind> {};
+class SynthInEveryDialect : public ::testing::TestWithParam<Kind> {};
 
-TEST_P(EveryDialect, IsReadBackAsTheSameCanonicalWeights) {
+TEST_P(SynthInEveryDialect, IsReadBackAsTheSameCanonicalWeights) {
   const auto [model, dialect, format] = GetParam();
   const TemporaryFolder folder;
 
@@ -78,7 +78,7 @@ TEST_P(EveryDialect, IsReadBackAsTheSameCanonicalWeights) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Dialects, EveryDialect,
+    Dialects, SynthInEveryDialect,
     ::testing::Values(Kind{"gpt-oss-20b", Dialect::gpt_oss, WeightFormat::mxfp4},
                       Kind{"gpt-oss-20b", Dialect::openai, WeightFormat::mxfp4},
                       Kind{"gpt-oss-20b", Dialect::compressed_tensors, WeightFormat::mxfp4},
@@ -221,5 +221,5 @@ TEST(Synth, EveryDefectIsThereAndNothingElseIsLeft) {
   }
 }
 
-}  // namespace
+}  // namespace synth_test
 }  // namespace fp4moe::weights

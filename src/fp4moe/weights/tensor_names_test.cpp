@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 namespace fp4moe::weights {
-namespace {
+namespace tensor_names_test {
 
 OtherTensor tensor_of(std::string name, tensor::Shape shape) {
   OtherTensor other{.spec = {std::move(name), tensor::DType::bf16, std::move(shape)}};
@@ -109,5 +109,5 @@ TEST(TensorNames, HeadsComeFromTheConfigurationWithinReason) {
   EXPECT_EQ(rename_context("gpt_oss", nullptr).query_rows, 0u);
 }
 
-}  // namespace
+}  // namespace tensor_names_test
 }  // namespace fp4moe::weights

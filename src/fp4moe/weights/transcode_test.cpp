@@ -11,7 +11,7 @@
 #include "fp4moe/weights/synth.hpp"
 
 namespace fp4moe::weights {
-namespace {
+namespace transcode_test {
 
 using tensor::testing::TemporaryFolder;
 
@@ -383,5 +383,5 @@ TEST(Transcode, RefusesRecordsThatAreNotWhatWeWrite) {
   EXPECT_EQ(refusal(folder / "list.gguf", Dialect::modelopt, folder / "x").id, "transcode.origin");
 }
 
-}  // namespace
+}  // namespace transcode_test
 }  // namespace fp4moe::weights

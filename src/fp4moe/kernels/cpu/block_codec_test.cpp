@@ -22,7 +22,7 @@ namespace fp4moe::kernels::cpu {
 // GoogleTest finds it by its argument's namespace.
 static void PrintTo(const BlockCodec& codec, std::ostream* out) { *out << codec.name; }
 
-namespace {
+namespace block_codec_test {
 
 using formats::Bf16;
 using formats::F16;
@@ -475,5 +475,5 @@ std::string isa_of(const ::testing::TestParamInfo<BlockCodec>& row) {
 INSTANTIATE_TEST_SUITE_P(List, EveryCodec,
                          ::testing::ValuesIn(block_codecs().begin(), block_codecs().end()), isa_of);
 
-}  // namespace
+}  // namespace block_codec_test
 }  // namespace fp4moe::kernels::cpu

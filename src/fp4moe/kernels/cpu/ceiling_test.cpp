@@ -6,7 +6,7 @@
 #include "fp4moe/kernels/cpu/ceiling_list.hpp"
 
 namespace fp4moe::kernels::cpu {
-namespace {
+namespace ceiling_test {
 
 TEST(Ceilings, EveryLoopThatCanRunDependsOnItsRounds) {
   const auto present = platform::detect_cpu_features();
@@ -40,5 +40,5 @@ TEST(Ceilings, EveryReaderReadsEveryByte) {
   }
 }
 
-}  // namespace
+}  // namespace ceiling_test
 }  // namespace fp4moe::kernels::cpu

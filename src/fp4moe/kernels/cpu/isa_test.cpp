@@ -7,7 +7,7 @@
 #include "fp4moe/kernels/cpu/block_codec_list.hpp"
 
 namespace fp4moe::kernels::cpu {
-namespace {
+namespace isa_test {
 
 #if defined(__aarch64__)
 constexpr std::string_view kOwn = "neon";
@@ -64,5 +64,5 @@ TEST(Pick, TakesTheFirstRowThatCanRunAndEndsWithThePortableOne) {
   EXPECT_EQ(pick(block_codecs(), {kOwnFeature}).name, std::string(kOwn) + "/block_codec");
 }
 
-}  // namespace
+}  // namespace isa_test
 }  // namespace fp4moe::kernels::cpu

@@ -10,7 +10,7 @@
 #include "fp4moe/kernels/cpu/product_list.hpp"
 
 namespace fp4moe::kernels::cpu {
-namespace {
+namespace product_test {
 
 using formats::WeightFormat;
 
@@ -271,5 +271,5 @@ TEST(CutTiles, GiveTheSameSums) {
       }
 }
 
-}  // namespace
+}  // namespace product_test
 }  // namespace fp4moe::kernels::cpu

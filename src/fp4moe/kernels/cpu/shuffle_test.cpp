@@ -16,7 +16,7 @@
 #include "fp4moe/platform/cpu.hpp"
 
 namespace fp4moe::kernels::cpu {
-namespace {
+namespace shuffle_test {
 
 constexpr std::size_t kSteps = 3;
 using Bytes = std::vector<std::uint8_t>;
@@ -208,5 +208,5 @@ TEST(Translate, EveryInstructionSetLooksUpEveryByteWhateverTheTable) {
       }
 }
 
-}  // namespace
+}  // namespace shuffle_test
 }  // namespace fp4moe::kernels::cpu

@@ -18,7 +18,7 @@
 #include "cuda/fake_driver.hpp"
 
 namespace fp4moe::kernels::cuda {
-namespace {
+namespace driver_test {
 
 Cubin fake_cubin(const std::string& code) {
   return {"fake", std::as_bytes(std::span(code.data(), code.size() + 1))};
@@ -548,5 +548,5 @@ TEST(Cubins, AreMachineCodeWhereThereAreAny) {
   }
 }
 
-}  // namespace
+}  // namespace driver_test
 }  // namespace fp4moe::kernels::cuda

@@ -16,7 +16,7 @@
 #include "fp4moe/moe/reference/test_layer.hpp"
 
 namespace fp4moe::moe::cpu {
-namespace {
+namespace engine_test {
 
 using formats::WeightFormat;
 using kernels::cpu::TileForm;
@@ -575,5 +575,5 @@ TEST(CpuEngine, RefusesCallsAndProblemsThatNobodyComputes) {
                                 dense_rows(std::span(out), DType::f32, 1, 64)));
 }
 
-}  // namespace
+}  // namespace engine_test
 }  // namespace fp4moe::moe::cpu

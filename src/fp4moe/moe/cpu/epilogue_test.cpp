@@ -9,7 +9,7 @@
 #include "fp4moe/kernels/cpu/product.hpp"
 
 namespace fp4moe::moe::cpu {
-namespace {
+namespace epilogue_test {
 
 TEST(Epilogue, ActivationsAreCloseToFloat64Everywhere) {
   for (const ActivationRow& asked : kActivations) {
@@ -44,5 +44,5 @@ TEST(Epilogue, RoundsToBf16AsTheFormatDoes) {
   }
 }
 
-}  // namespace
+}  // namespace epilogue_test
 }  // namespace fp4moe::moe::cpu

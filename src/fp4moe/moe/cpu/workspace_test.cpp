@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 namespace fp4moe::moe::cpu {
-namespace {
+namespace workspace_test {
 
 TEST(Workspaces, BelongToAPoolAsLongAsAnyoneHoldsThem) {
   const auto one = std::make_shared<ThreadPool>(1), other = std::make_shared<ThreadPool>(1);
@@ -34,5 +34,5 @@ TEST(Workspaces, AreLentToOneCallAtATimeAndKeepTheirMemory) {
   EXPECT_EQ(spaces->take().kept.data(), at);
 }
 
-}  // namespace
+}  // namespace workspace_test
 }  // namespace fp4moe::moe::cpu

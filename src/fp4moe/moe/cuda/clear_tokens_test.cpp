@@ -6,7 +6,7 @@
 #include "fp4moe/moe/cuda/test_device.hpp"
 
 namespace fp4moe::moe::cuda {
-namespace {
+namespace clear_tokens_test {
 
 using namespace testing;  // NOLINT(google-build-using-namespace): helpers of this test alone
 
@@ -152,5 +152,5 @@ TEST(ClearTokens, ShowAWrongSchemeScaleOrRounding) {
   });
 }
 
-}  // namespace
+}  // namespace clear_tokens_test
 }  // namespace fp4moe::moe::cuda

@@ -6,7 +6,7 @@
 #include "fp4moe/moe/cuda/test_device.hpp"
 
 namespace fp4moe::moe::cuda {
-namespace {
+namespace device_layer_bits_gpu_test {
 
 using namespace testing;  // NOLINT(google-build-using-namespace): helpers of this test alone
 
@@ -102,5 +102,5 @@ TEST_F(DeviceLayerBits, ThreadsShareOneLayerWithWorkspacesOfTheirOwn) {
   for (const auto& mine : found) EXPECT_EQ(mine, expected);
 }
 
-}  // namespace
+}  // namespace device_layer_bits_gpu_test
 }  // namespace fp4moe::moe::cuda

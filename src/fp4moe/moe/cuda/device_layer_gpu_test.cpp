@@ -9,7 +9,7 @@
 #include "fp4moe/moe/cuda/test_device.hpp"
 
 namespace fp4moe::moe::cuda {
-namespace {
+namespace device_layer_gpu_test {
 
 using namespace testing;  // NOLINT(google-build-using-namespace): helpers of this test alone
 
@@ -578,5 +578,5 @@ TEST_F(DeviceLayers, ScalesThatAreNotNumbersAreRefused) {
   EXPECT_EQ(DeviceLayer::make(device, problem_of(spread), spread.source()).why().id, "scale.range");
 }
 
-}  // namespace
+}  // namespace device_layer_gpu_test
 }  // namespace fp4moe::moe::cuda

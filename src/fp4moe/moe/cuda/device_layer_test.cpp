@@ -14,7 +14,7 @@
 #include "fp4moe/moe/cuda/test_fake_device.hpp"
 
 namespace fp4moe::moe::cuda {
-namespace {
+namespace device_layer_test {
 
 using kernels::cuda::FakeDriver;
 using kernels::cuda::Memory;
@@ -391,5 +391,5 @@ TEST_F(DeviceLayers, AStreamInErrorIsToldInTheDriversWords) {
   EXPECT_NE(text(done.why()).find("as the test wants it"), std::string::npos);
 }
 
-}  // namespace
+}  // namespace device_layer_test
 }  // namespace fp4moe::moe::cuda

@@ -8,7 +8,7 @@
 #include "fp4moe/moe/cuda/test_fake_device.hpp"
 
 namespace fp4moe::moe::cuda {
-namespace {
+namespace device_session_test {
 
 using moe::testing::TestLayer;
 
@@ -154,5 +154,5 @@ TEST_F(DeviceSessions, KnownAddressesMustStillBeAddressesThatKernelsRead) {
   EXPECT_EQ(refused([](SessionCall&) {}), "accepted");
 }
 
-}  // namespace
+}  // namespace device_session_test
 }  // namespace fp4moe::moe::cuda

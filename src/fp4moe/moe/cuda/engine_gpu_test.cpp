@@ -4,7 +4,7 @@
 #include "fp4moe/moe/cuda/test_device.hpp"
 
 namespace fp4moe::moe::cuda {
-namespace {
+namespace engine_gpu_test {
 
 using namespace testing;  // NOLINT(google-build-using-namespace): helpers of this test alone
 
@@ -224,5 +224,5 @@ TEST_F(CudaEngines, CallsAreCheckedLikeThoseOfOtherEngines) {
             "cuda.ordinal");
 }
 
-}  // namespace
+}  // namespace engine_gpu_test
 }  // namespace fp4moe::moe::cuda

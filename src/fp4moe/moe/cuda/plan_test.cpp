@@ -13,7 +13,7 @@
 #include "fp4moe/kernels/cuda/sm90/launches.hpp"
 
 namespace fp4moe::moe::cuda {
-namespace {
+namespace plan_test {
 
 using weights::RowOrder;
 using weights::WeightFormat;
@@ -272,5 +272,5 @@ TEST(Plan, RefusesWhatKernelsCannotCount) {
   EXPECT_TRUE(plan_workspace(layer, {.tokens = 1 << 18, .top_k = 8, .capacity = 1 << 21}, 132));
 }
 
-}  // namespace
+}  // namespace plan_test
 }  // namespace fp4moe::moe::cuda

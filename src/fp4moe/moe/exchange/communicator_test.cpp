@@ -13,7 +13,7 @@
 #include "fp4moe/moe/exchange/test_support.hpp"
 
 namespace fp4moe::moe::exchange {
-namespace {
+namespace communicator_test {
 
 using formats::Bf16;
 using testing::run_ranks;
@@ -228,5 +228,5 @@ TEST(Mpi, ABuildWithoutItSaysWhatToInstall) {
   EXPECT_NE(opened.why().remedy.find("libopenmpi-dev"), std::string::npos);
 }
 
-}  // namespace
+}  // namespace communicator_test
 }  // namespace fp4moe::moe::exchange

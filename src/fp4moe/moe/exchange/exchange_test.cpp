@@ -12,7 +12,7 @@
 #include "fp4moe/moe/exchange/test_support.hpp"
 
 namespace fp4moe::moe::exchange {
-namespace {
+namespace exchange_test {
 
 using formats::Bf16;
 using testing::call;
@@ -515,5 +515,5 @@ TEST(Cost, ATokenGoesToNoMoreRanksThanThereAre) {
   EXPECT_EQ(expected_experts({.ranks = 4, .experts = 4, .top_k = 9}), 3.0);
 }
 
-}  // namespace
+}  // namespace exchange_test
 }  // namespace fp4moe::moe::exchange

@@ -11,7 +11,7 @@
 #include "fp4moe/moe/reference/test_layer.hpp"
 
 namespace fp4moe::moe::reference {
-namespace {
+namespace engine_test {
 
 using formats::WeightFormat;
 using testing::distance;
@@ -343,5 +343,5 @@ TEST(Reference, RefusesWhatDoesNotFit) {
   EXPECT_EQ(refusal(in, OutputForm::batches, 2), "experts.counts");
 }
 
-}  // namespace
+}  // namespace engine_test
 }  // namespace fp4moe::moe::reference

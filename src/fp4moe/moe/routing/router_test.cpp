@@ -16,7 +16,7 @@
 #include "fp4moe/formats/f16.hpp"
 
 namespace fp4moe::moe::routing {
-namespace {
+namespace router_test {
 
 using tensor::DType;
 
@@ -516,5 +516,5 @@ TEST(Methods, TheFirstRouterThatMatchesServes) {
   EXPECT_EQ(choose_router(scaled), RouterKind::grouped_topk);
 }
 
-}  // namespace
+}  // namespace router_test
 }  // namespace fp4moe::moe::routing

@@ -10,7 +10,7 @@
 #include "fp4moe/moe/routing/select_largest.hpp"
 
 namespace fp4moe::moe::routing {
-namespace {
+namespace scores_test {
 
 template <class Fast, class True>
 double worst_error(Fast fast, True exact, float low, float high) {
@@ -86,5 +86,5 @@ TEST(SelectLargest, TakesInTheOrderOfAStableSort) {
   }
 }
 
-}  // namespace
+}  // namespace scores_test
 }  // namespace fp4moe::moe::routing

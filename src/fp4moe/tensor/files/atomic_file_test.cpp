@@ -17,7 +17,7 @@
 #include "fp4moe/tensor/files/test_support.hpp"
 
 namespace fp4moe::tensor {
-namespace {
+namespace atomic_file_test {
 
 using testing::bytes_of;
 using testing::read_text;
@@ -287,5 +287,5 @@ TEST(WriteFile, WritesWholeFiles) {
   EXPECT_FALSE(write_file(folder / "absent/a", bytes_of("x")));
 }
 
-}  // namespace
+}  // namespace atomic_file_test
 }  // namespace fp4moe::tensor

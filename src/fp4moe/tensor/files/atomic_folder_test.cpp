@@ -9,7 +9,7 @@
 #include "fp4moe/tensor/files/test_support.hpp"
 
 namespace fp4moe::tensor {
-namespace {
+namespace atomic_folder_test {
 
 using testing::bytes_of;
 using testing::read_text;
@@ -199,5 +199,5 @@ TEST(AtomicFolder, OfAKilledWriterIsAbsentAndItsRestsAreRemoved) {
   }
 }
 
-}  // namespace
+}  // namespace atomic_folder_test
 }  // namespace fp4moe::tensor

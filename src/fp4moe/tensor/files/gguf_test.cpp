@@ -8,7 +8,7 @@
 #include "fp4moe/tensor/files/test_support.hpp"
 
 namespace fp4moe::tensor {
-namespace {
+namespace gguf_test {
 
 using testing::bytes_of;
 
@@ -272,5 +272,5 @@ TEST(Gguf, AnyByteChangedToAnyOtherIsAnErrorOrConsistent) {
   EXPECT_GT(refused, 10'000u);
 }
 
-}  // namespace
+}  // namespace gguf_test
 }  // namespace fp4moe::tensor

@@ -10,7 +10,7 @@
 #include "fp4moe/tensor/files/test_support.hpp"
 
 namespace fp4moe::tensor {
-namespace {
+namespace gguf_writer_test {
 
 using testing::bytes_of;
 using testing::random_bytes;
@@ -159,5 +159,5 @@ TEST(GgufWriter, SaysWhereItCannotWrite) {
   EXPECT_EQ(GgufWriter::create("/nonexistent/a", {}, {}).why().id, "file.create");
 }
 
-}  // namespace
+}  // namespace gguf_writer_test
 }  // namespace fp4moe::tensor

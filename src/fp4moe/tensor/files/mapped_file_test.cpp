@@ -12,7 +12,7 @@
 #include "fp4moe/tensor/files/test_support.hpp"
 
 namespace fp4moe::tensor {
-namespace {
+namespace mapped_file_test {
 
 using testing::read_text;
 using testing::TemporaryFolder;
@@ -152,5 +152,5 @@ TEST(MappedFile, DropKeepsPagesThatAreOnlyPartlyInside) {
   EXPECT_TRUE(std::ranges::all_of(file->bytes(), [](std::byte b) { return b == std::byte{'x'}; }));
 }
 
-}  // namespace
+}  // namespace mapped_file_test
 }  // namespace fp4moe::tensor

@@ -13,7 +13,7 @@
 #include "fp4moe/tensor/files/test_support.hpp"
 
 namespace fp4moe::tensor {
-namespace {
+namespace memory_store_test {
 
 using testing::bytes_of;
 using testing::TemporaryFolder;
@@ -116,5 +116,5 @@ TEST(MemoryStore, HandsOutDocumentsAsAFolderDoes) {
   EXPECT_TRUE(files->require_files());
 }
 
-}  // namespace
+}  // namespace memory_store_test
 }  // namespace fp4moe::tensor

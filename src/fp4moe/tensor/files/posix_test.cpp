@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 namespace fp4moe::tensor {
-namespace {
+namespace posix_test {
 
 TEST(Paths, AreCutAtTheLastSlash) {
   EXPECT_EQ(parent_folder("a/b"), "a");
@@ -32,5 +32,5 @@ TEST(Flush, ReportsWhatCannotBeFlushed) {
   EXPECT_TRUE(flush_folder("/tmp"));
 }
 
-}  // namespace
+}  // namespace posix_test
 }  // namespace fp4moe::tensor

@@ -8,7 +8,7 @@
 #include "fp4moe/tensor/files/test_support.hpp"
 
 namespace fp4moe::tensor {
-namespace {
+namespace safetensors_test {
 
 using testing::bytes_of;
 using testing::safetensors_file;
@@ -306,5 +306,5 @@ TEST(Safetensors, ReadsManyTensorsWithoutQuadraticWork) {
   EXPECT_EQ(result->tensors.back().name, "t" + std::to_string(kTensors));
 }
 
-}  // namespace
+}  // namespace safetensors_test
 }  // namespace fp4moe::tensor

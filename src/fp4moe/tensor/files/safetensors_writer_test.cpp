@@ -13,7 +13,7 @@
 #include "fp4moe/tensor/files/test_support.hpp"
 
 namespace fp4moe::tensor {
-namespace {
+namespace safetensors_writer_test {
 
 using testing::bytes_of;
 using testing::random_bytes;
@@ -196,5 +196,5 @@ TEST(SafetensorsWriter, NoticesAFullDiskAtOnce) {
   EXPECT_TRUE(folder.names().empty());
 }
 
-}  // namespace
+}  // namespace safetensors_writer_test
 }  // namespace fp4moe::tensor

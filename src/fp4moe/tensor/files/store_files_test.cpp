@@ -5,7 +5,7 @@
 #include "fp4moe/tensor/files/test_support.hpp"
 
 namespace fp4moe::tensor {
-namespace {
+namespace store_files_test {
 
 using testing::TemporaryFolder;
 using testing::write_text;
@@ -191,5 +191,5 @@ TEST(StoreFiles, TheCacheOfHuggingFaceIsUnderstood) {
   EXPECT_EQ(id_of(snapshot), "store.link");
 }
 
-}  // namespace
+}  // namespace store_files_test
 }  // namespace fp4moe::tensor

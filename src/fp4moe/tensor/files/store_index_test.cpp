@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 namespace fp4moe::tensor {
-namespace {
+namespace store_index_test {
 
 std::string id_of(std::string_view text) {
   const Result<StoreIndex> index = parse_index(text);
@@ -104,5 +104,5 @@ TEST(StoreIndex, AnyByteChangedToAnyOtherIsAnErrorOrConsistent) {
   }
 }
 
-}  // namespace
+}  // namespace store_index_test
 }  // namespace fp4moe::tensor

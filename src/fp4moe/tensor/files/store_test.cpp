@@ -11,7 +11,7 @@
 #include "fp4moe/tensor/files/test_support.hpp"
 
 namespace fp4moe::tensor {
-namespace {
+namespace store_test {
 
 using testing::bytes_of;
 using testing::TemporaryFolder;
@@ -281,5 +281,5 @@ TEST(Store, OpensAHundredThousandTensorsInFiftyShards) {
   }
 }
 
-}  // namespace
+}  // namespace store_test
 }  // namespace fp4moe::tensor

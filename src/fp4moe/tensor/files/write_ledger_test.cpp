@@ -8,7 +8,7 @@
 #include "fp4moe/base/parallel.hpp"
 
 namespace fp4moe::tensor {
-namespace {
+namespace write_ledger_test {
 
 using Pieces = std::vector<std::pair<std::uint64_t, std::uint64_t>>;
 
@@ -62,5 +62,5 @@ TEST(WriteLedger, CountsFromManyThreads) {
   }
 }
 
-}  // namespace
+}  // namespace write_ledger_test
 }  // namespace fp4moe::tensor
