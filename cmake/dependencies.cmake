@@ -19,7 +19,7 @@ fp4moe_header_library(nlohmann_json::nlohmann_json nlohmann/json.hpp nlohmann-js
 fp4moe_header_library(xxhash::xxhash xxhash.h libxxhash-dev)
 fp4moe_header_library(CLI11::CLI11 CLI/CLI.hpp libcli11-dev)
 # The compiled fmt saves seconds in every file; its headers alone do where there is no library, and
-# for Python where python/src/bundled/fmt.cpp is not written for it.
+# for Python where src/bundled/fmt.cpp is not written for it.
 find_package(fmt QUIET)
 if(TARGET fmt::fmt AND (NOT FP4MOE_PYTHON OR fmt_VERSION MATCHES "^9\\."))
   add_library(fp4moe_fmt ALIAS fmt::fmt)
