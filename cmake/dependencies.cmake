@@ -32,10 +32,8 @@ endif()
 get_property(missing GLOBAL PROPERTY FP4MOE_MISSING)
 if(missing)
   list(JOIN missing " " missing)
-  message(FATAL_ERROR "Headers that fp4moe is built with are missing. Install the packages (Debian, Ubuntu)\n"
-                      "  apt-get install ${missing}\n"
-                      "or put the headers under FOLDER/include and set FP4MOE_DEPS=FOLDER "
-                      "(pip install . -Ccmake.define.FP4MOE_DEPS=FOLDER).")
+  fp4moe_stop("headers are missing: install the packages (Debian, Ubuntu: apt-get install ${missing}), or put the "
+              "headers under FOLDER/include and set FP4MOE_DEPS=FOLDER (pip install . -Ccmake.define.FP4MOE_DEPS=FOLDER)")
 endif()
 
 if(FP4MOE_TESTS)
@@ -45,6 +43,10 @@ if(FP4MOE_TESTS)
       add_library(GTest::gtest_main ALIAS gtest_main)
     endif()
   else()
-    find_package(GTest REQUIRED)
+    find_package(GTest QUIET)
+    if(NOT GTest_FOUND)
+      fp4moe_stop("GoogleTest is missing: install it (Debian, Ubuntu: apt-get install libgtest-dev), or build without "
+                  "tests, -DFP4MOE_TESTS=OFF")
+    endif()
   endif()
 endif()
