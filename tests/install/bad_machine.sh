@@ -3,7 +3,7 @@
 # left half built.
 #   tests/install/bad_machine.sh SOURCE_FOLDER CXX [PYTHON]      PYTHON has scikit-build-core and nanobind
 set -euo pipefail
-source=$(cd "$1" && pwd) cxx=$(command -v "$2") python=${3:-}
+source=$(cd "$1" && pwd) cxx=$(command -v "$2") python=${3:+$(realpath -s "$3")}
 work=$(mktemp -d)
 mounted=
 cleanup() { [ -z "$mounted" ] || umount "$mounted"; rm -rf "$work"; }
