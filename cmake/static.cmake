@@ -1,6 +1,6 @@
 # fp4moe_static: the same program with everything inside, for machines of other distributions (`make static`).
 # It is linked of the rooms' own libraries; what would need a shared library is replaced (src/bundled).
-if(FP4MOE_SANITIZE OR FP4MOE_IS_WHEEL)
+if(FP4MOE_SANITIZE)
   return()
 endif()
 set(bundled ${PROJECT_SOURCE_DIR}/src/bundled)
