@@ -10,7 +10,7 @@ export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
 
 .NOTPARALLEL:
 .PHONY: help run build test test-release test-asan check format format-check tidy tree asan tsan \
-        fuzz bench bench-layer cuda python install clean packages-build packages-cuda packages-python packages-test packages-check venv
+        fuzz bench bench-layer cuda static python install clean packages-build packages-cuda packages-python packages-test packages-check venv
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -70,6 +70,9 @@ bench-layer: build ## measure whole layers; rewrites bench/results, docs/images 
 
 cuda: packages-cuda ## build with the CUDA engine, in build/release-cuda (needs no GPU; installs nvcc where there is none)
 	@nvcc=$$(tools/nvcc.sh $(NVCC)) && tools/build.sh release-cuda all -DFP4MOE_NVCC=$$nvcc
+
+static: packages-build ## build build/release/static/fp4moe: one file for every Linux, without MPI and GPUs
+	@tools/build.sh release fp4moe_static
 
 python: packages-python ## build the Python wheel into build/python/dist
 	@tools/venv.sh build/python/venv python/requirements.txt

@@ -19,7 +19,7 @@ fp4moe_header_library(nlohmann_json::nlohmann_json nlohmann/json.hpp nlohmann-js
 fp4moe_header_library(xxhash::xxhash xxhash.h libxxhash-dev)
 fp4moe_header_library(CLI11::CLI11 CLI/CLI.hpp libcli11-dev)
 # The compiled fmt saves seconds in every file; its headers alone do where there is no library, and
-# for Python where python/src/bundled/fmt.cpp is not written for it.
+# for Python where src/bundled/fmt.cpp is not written for it.
 find_package(fmt QUIET)
 if(TARGET fmt::fmt AND (NOT FP4MOE_PYTHON OR fmt_VERSION MATCHES "^9\\."))
   add_library(fp4moe_fmt ALIAS fmt::fmt)
@@ -32,10 +32,8 @@ endif()
 get_property(missing GLOBAL PROPERTY FP4MOE_MISSING)
 if(missing)
   list(JOIN missing " " missing)
-  message(FATAL_ERROR "Headers that fp4moe is built with are missing. Install the packages (Debian, Ubuntu)\n"
-                      "  apt-get install ${missing}\n"
-                      "or put the headers under FOLDER/include and set FP4MOE_DEPS=FOLDER "
-                      "(pip install . -Ccmake.define.FP4MOE_DEPS=FOLDER).")
+  fp4moe_stop("headers are missing: install the packages (Debian, Ubuntu: apt-get install ${missing}), or put the "
+              "headers under FOLDER/include and set FP4MOE_DEPS=FOLDER (pip install . -Ccmake.define.FP4MOE_DEPS=FOLDER)")
 endif()
 
 if(FP4MOE_TESTS)
@@ -45,6 +43,10 @@ if(FP4MOE_TESTS)
       add_library(GTest::gtest_main ALIAS gtest_main)
     endif()
   else()
-    find_package(GTest REQUIRED)
+    find_package(GTest QUIET)
+    if(NOT GTest_FOUND)
+      fp4moe_stop("GoogleTest is missing: install it (Debian, Ubuntu: apt-get install libgtest-dev), or build without "
+                  "tests, -DFP4MOE_TESTS=OFF")
+    endif()
   endif()
 endif()

@@ -28,8 +28,10 @@ if(FP4MOE_HAS_MPI)
   string(APPEND FP4MOE_PC_LIBS " ${mpi_libraries}")
 endif()
 
-file(GLOB_RECURSE headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/fp4moe/*.hpp)
-list(FILTER headers EXCLUDE REGEX "/fp4moe/(cli|bench|capi)/")
+include(public_headers)
+set(headers ${FP4MOE_PUBLIC_HEADERS} ${FP4MOE_INCLUDED_HEADERS})
+list(REMOVE_ITEM headers base/version.hpp)  # made from version.hpp.in
+list(TRANSFORM headers PREPEND ${PROJECT_SOURCE_DIR}/src/fp4moe/)
 target_sources(fp4moe PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/src
                ${PROJECT_BINARY_DIR}/generated FILES ${headers}
                ${PROJECT_BINARY_DIR}/generated/fp4moe/base/version.hpp)
@@ -62,8 +64,8 @@ get_target_property(fp4moe_links fp4moe LINK_LIBRARIES)
 target_link_libraries(fp4moe_shared PRIVATE "$<BUILD_INTERFACE:${fp4moe_links}>")
 target_sources(fp4moe_shared PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/include FILES ${c_header})
 
-install(TARGETS fp4moe EXPORT fp4moeTargets FILE_SET HEADERS)
-install(TARGETS fp4moe_shared EXPORT fp4moe_cTargets FILE_SET HEADERS)
+install(TARGETS fp4moe EXPORT fp4moeTargets FILE_SET HEADERS COMPONENT headers)
+install(TARGETS fp4moe_shared EXPORT fp4moe_cTargets FILE_SET HEADERS COMPONENT headers)
 install(TARGETS fp4moe_program)
 foreach(set fp4moeTargets fp4moe_cTargets)
   install(EXPORT ${set} NAMESPACE fp4moe:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/fp4moe)

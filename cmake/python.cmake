@@ -3,21 +3,28 @@
 if(NOT FP4MOE_PYTHON)
   return()
 endif()
-find_package(Python 3.10 REQUIRED COMPONENTS Interpreter Development.Module ${SKBUILD_SABI_COMPONENT})
+find_package(Python 3.10 QUIET COMPONENTS Interpreter Development.Module ${SKBUILD_SABI_COMPONENT})
+if(NOT Python_Interpreter_FOUND)
+  fp4moe_stop("Python 3.10 or newer is missing: install it (Debian: apt-get install python3), or name it, "
+              "-DPython_EXECUTABLE=PYTHON")
+elseif(NOT Python_Development.Module_FOUND)
+  fp4moe_stop("the headers of ${Python_EXECUTABLE} (Python.h of ${Python_VERSION}) are missing: install them (Debian: "
+              "apt-get install python3-dev)")
+endif()
 execute_process(COMMAND ${Python_EXECUTABLE} -m nanobind --cmake_dir
                 OUTPUT_STRIP_TRAILING_WHITESPACE OUTPUT_VARIABLE nanobind_ROOT RESULT_VARIABLE failed)
 if(failed)
-  message(FATAL_ERROR "${Python_EXECUTABLE} has no nanobind: pip install nanobind scikit-build-core")
+  fp4moe_stop("${Python_EXECUTABLE} has no nanobind: pip install nanobind scikit-build-core")
 endif()
 find_package(nanobind CONFIG REQUIRED)
 
 file(GLOB python_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/python/src/*.cpp)
 get_target_property(compiled_fmt fp4moe_fmt ALIASED_TARGET)
 if(compiled_fmt)
-  list(APPEND python_sources ${PROJECT_SOURCE_DIR}/python/src/bundled/fmt.cpp)
+  list(APPEND python_sources ${PROJECT_SOURCE_DIR}/src/bundled/fmt.cpp)
 endif()
 if(FP4MOE_HAS_MPI)
-  list(APPEND python_sources ${PROJECT_SOURCE_DIR}/python/src/bundled/no_mpi.cpp)
+  list(APPEND python_sources ${PROJECT_SOURCE_DIR}/src/bundled/no_mpi.cpp)
 endif()
 nanobind_add_module(fp4moe_python STABLE_ABI NB_STATIC NOMINSIZE NB_SUPPRESS_WARNINGS
                     NB_DOMAIN fp4moe ${python_sources})

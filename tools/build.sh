@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Configures a preset when needed and builds targets.
+# Configures a preset when needed and builds targets. Where the machine lacks something, it says so in one
+# sentence, and no folder is left behind.
 #   tools/build.sh PRESET TARGET... [-DNAME=VALUE...]
 set -euo pipefail
 preset=$1
@@ -11,9 +12,21 @@ for word in "$@"; do
     *) targets+=("$word") ;;
   esac
 done
-if [ ! -f "build/$preset/build.ninja" ] || [ ${#options[@]} -gt 0 ]; then
-  mkdir -p "build/$preset"
-  log=build/$preset/configure.log
-  cmake --preset "$preset" "${options[@]}" >"$log" 2>&1 || { cat "$log" >&2; exit 1; }
+stop() { echo "fp4moe: $*" >&2; exit 1; }
+for program in cmake ninja; do
+  command -v $program >/dev/null || stop "$program is missing: install it (Debian: apt-get install cmake ninja-build)"
+done
+build=build/$preset
+if [ ! -f "$build/build.ninja" ] || [ ${#options[@]} -gt 0 ]; then
+  is_new=$([ -e "$build" ] || echo yes)
+  mkdir -p "$build" 2>/dev/null || stop "$PWD/$build cannot be made: it must be a folder that $(id -un) may write to"
+  log=$build/configure.log
+  if ! cmake --preset "$preset" "${options[@]}" >"$log" 2>&1; then
+    sentence=$(sed -n 's/^ *\(fp4moe: .*\)/\1/p' "$log" | head -n 1)
+    [ -n "$sentence" ] || sentence=$(cat "$log")
+    [ -z "$is_new" ] || rm -rf "$build"
+    echo "$sentence" >&2
+    exit 1
+  fi
 fi
-cmake --build "build/$preset" --target "${targets[@]}"
+cmake --build "$build" --target "${targets[@]}"

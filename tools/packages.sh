@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs the Debian packages a target needs, quietly when nothing is missing.
+# Installs the Debian packages a target needs, quietly when nothing is missing. What cannot be done is said in
+# one sentence.
 #   tools/packages.sh build|cuda|python|test|check
 set -euo pipefail
 
@@ -14,24 +15,30 @@ case $(uname -m) in
   x86_64) check+=(libstdc++-12-dev-arm64-cross) ;;
 esac
 
+stop() { echo "fp4moe: $*" >&2; exit 1; }
 declare -n wanted="$1"
+if ! command -v dpkg-query >/dev/null; then
+  # Another distribution: CMake looks for headers and says which are missing.
+  for program in cmake ninja git "${CXX:-c++}"; do
+    command -v "$program" >/dev/null ||
+      stop "$program is missing and this is no Debian: install it, and what these packages of Debian's hold: ${wanted[*]}"
+  done
+  exit 0
+fi
 missing=()
 for package in "${wanted[@]}"; do
   dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null | grep -qx installed || missing+=("$package")
 done
 [ ${#missing[@]} -eq 0 ] && exit 0
 
-if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
-  echo "These packages are needed and missing: ${missing[*]}" >&2
-  echo "Install them (as root: apt-get install ${missing[*]}) and run the command again." >&2
-  exit 1
-fi
+by_hand="apt-get install ${missing[*]}"
+command -v apt-get >/dev/null || stop "packages are missing and there is no apt-get: install ${missing[*]}, and run the command again"
+[ "$(id -u)" -eq 0 ] || stop "packages are missing and only root may install them: run sudo $by_hand, then the command again"
 echo "Installing ${missing[*]}" >&2
 export DEBIAN_FRONTEND=noninteractive
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 { apt-get update -qq && apt-get install -y -qq --no-install-recommends "${missing[@]}"; } >"$log" 2>&1 || {
-  cat "$log" >&2
-  echo "Installing failed; the missing packages are: ${missing[*]}" >&2
-  exit 1
+  why=$(grep -m 1 '^E: ' "$log" || tail -n 1 "$log")
+  stop "apt-get failed (${why#E: }): check the network and the sources of apt, run $by_hand, then the command again"
 }

@@ -1,12 +1,18 @@
 #!/usr/bin/env bash
-# Makes a Python environment with the given requirements, once per version of the list.
+# Makes a Python environment with the given requirements, once per version of the list; whole or not at all.
 #   tools/venv.sh FOLDER REQUIREMENTS
 set -euo pipefail
 folder=$1 requirements=$2
 stamp=$folder/requirements.txt
 cmp -s "$requirements" "$stamp" && exit 0
+stop() { rm -rf "$folder"; echo "fp4moe: $*" >&2; exit 1; }
+
+command -v python3 >/dev/null || stop "python3 is missing: install it (Debian: apt-get install python3 python3-venv)"
 rm -rf "$folder"
-python3 -m venv "$folder"
-pip=("$folder/bin/pip" install --quiet --disable-pip-version-check)
-"${pip[@]}" -r "$requirements"
+python3 -m venv "$folder" >/dev/null 2>&1 ||
+  stop "python3 cannot make the environment $folder: install its venv (Debian: apt-get install python3-venv), and see that there is room on the disk"
+said=$("$folder/bin/pip" install --quiet --disable-pip-version-check -r "$requirements" 2>&1) || {
+  why=$(grep '^ERROR: ' <<<"$said" | tail -n 1 || true)
+  stop "pip cannot install $requirements (${why#ERROR: }): check the network, or name an index that can be reached (PIP_INDEX_URL), and run the command again"
+}
 cp "$requirements" "$stamp"

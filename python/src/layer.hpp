@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "bindings.hpp"
+#include "fp4moe/moe/cuda/device_session.hpp"
 #include "fp4moe/runtime/layer.hpp"
 #include "model.hpp"
 

@@ -1,4 +1,4 @@
-// The program as a process: started, watched, killed, measured. FP4MOE_CLI names it.
+// The program as a process: started, watched, killed, measured.
 #pragma once
 #include <csignal>
 #include <cstdint>
@@ -20,9 +20,7 @@ class Child {
  public:
   // Starts the program; its output goes to /dev/null. `file_limit` bounds every file it writes.
   explicit Child(std::vector<std::string> arguments, std::uint64_t file_limit = 0) {
-    const char* program = std::getenv("FP4MOE_CLI");
-    if (program == nullptr) return;
-    arguments.insert(arguments.begin(), program);
+    arguments.insert(arguments.begin(), FP4MOE_CLI);
     std::vector<char*> argv;
     for (std::string& argument : arguments) argv.push_back(argument.data());
     argv.push_back(nullptr);

@@ -13,7 +13,7 @@
 #include "fp4moe/convert/test_folder.hpp"
 
 namespace fp4moe {
-namespace {
+namespace convert_test {
 
 namespace fs = std::filesystem;
 using convert::testing::expect_same_files;
@@ -24,7 +24,6 @@ using tensor::testing::TemporaryFolder;
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 
 void make_model(const std::string& out, const char* experts, const char* layers) {
-  ASSERT_NE(std::getenv("FP4MOE_CLI"), nullptr) << "FP4MOE_CLI must name the program";
   ASSERT_EQ(
       run({"synth", "--model", "gpt-oss-20b", "--experts", experts, "--layers", layers, "-o", out}),
       0);
@@ -44,7 +43,7 @@ void until_files(Child& child, const std::string& staging, std::size_t wanted) {
   while (!child.poll() && finished_files(staging) < wanted) sched_yield();
 }
 
-TEST(Kill, AtRandomPointsThenResumingGivesTheBytesOfAnUndisturbedRun) {
+TEST(ConvertKill, AtRandomPointsThenResumingGivesTheBytesOfAnUndisturbedRun) {
   const TemporaryFolder folder;
   ASSERT_NO_FATAL_FAILURE(make_model(folder / "source", "2", "4"));
   const std::string out = folder / "out", staging = folder / ".out.partial";
@@ -81,7 +80,7 @@ TEST(Kill, AtRandomPointsThenResumingGivesTheBytesOfAnUndisturbedRun) {
   EXPECT_GT(resumed, 1);
 }
 
-TEST(Interrupt, EndsWith130AndCanBeResumed) {
+TEST(ConvertInterrupt, EndsWith130AndCanBeResumed) {
   const TemporaryFolder folder;
   ASSERT_NO_FATAL_FAILURE(make_model(folder / "source", "8", "2"));
   const std::string out = folder / "out";
@@ -97,7 +96,7 @@ TEST(Interrupt, EndsWith130AndCanBeResumed) {
   EXPECT_EQ(run({"verify", out, "--deep"}), 0);
 }
 
-TEST(FullDisk, EndsWith6) {
+TEST(ConvertFullDisk, EndsWith6) {
   const TemporaryFolder folder;
   ASSERT_NO_FATAL_FAILURE(make_model(folder / "source", "4", "1"));
   Child child({"convert", folder / "source", "--layout", "as_loaded.mxfp4", "--experts-only", "-o",
@@ -108,7 +107,7 @@ TEST(FullDisk, EndsWith6) {
 }
 
 // An expert of gpt-oss-20b is 12.6 MiB, the layer 400 MiB.
-TEST(Memory, StaysWithinWhatIsAllowedWhateverTheThreads) {
+TEST(ConvertMemory, StaysWithinWhatIsAllowedWhateverTheThreads) {
   const TemporaryFolder folder;
   ASSERT_NO_FATAL_FAILURE(make_model(folder / "source", "32", "1"));
   const std::string source = folder / "source", out = folder / "out";
@@ -130,5 +129,5 @@ TEST(Memory, StaysWithinWhatIsAllowedWhateverTheThreads) {
   EXPECT_EQ(refused.status(), 6);
 }
 
-}  // namespace
+}  // namespace convert_test
 }  // namespace fp4moe

@@ -1,5 +1,5 @@
 // Transcoding as a user meets it: a process with limited memory, killed at the wrong moment, on a
-// disk that is full. FP4MOE_CLI names the program.
+// disk that is full.
 #include <array>
 #include <cstdlib>
 #include <filesystem>
@@ -15,7 +15,7 @@
 #include "fp4moe/weights/expert_layout.hpp"
 
 namespace fp4moe {
-namespace {
+namespace transcode_test {
 
 using end_to_end::Child;
 using end_to_end::run;
@@ -26,7 +26,6 @@ constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 
 // One gpt-oss-20b layer: 32 experts of 12.6 MiB.
 void make_layer(const std::string& out) {
-  ASSERT_NE(std::getenv("FP4MOE_CLI"), nullptr) << "FP4MOE_CLI must name the program";
   ASSERT_EQ(run({"synth", "--model", "gpt-oss-20b", "--seed", "1", "-o", out}), 0);
 }
 
@@ -40,9 +39,9 @@ std::uint64_t bound_of(const std::string& path) {
   return 2 * expert + 64 * kMiB;
 }
 
-class Memory : public ::testing::TestWithParam<std::array<const char*, 2>> {};
+class TranscodeMemory : public ::testing::TestWithParam<std::array<const char*, 2>> {};
 
-TEST_P(Memory, StaysWithinTwoExpertsAnd64MiBWhateverTheThreads) {
+TEST_P(TranscodeMemory, StaysWithinTwoExpertsAnd64MiBWhateverTheThreads) {
   const auto [from, to] = GetParam();
   const TemporaryFolder folder;
   ASSERT_NO_FATAL_FAILURE(make_layer(folder / "layer"));
@@ -67,13 +66,13 @@ TEST_P(Memory, StaysWithinTwoExpertsAnd64MiBWhateverTheThreads) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Pairs, Memory,
+INSTANTIATE_TEST_SUITE_P(Pairs, TranscodeMemory,
                          ::testing::Values(std::array{"gpt-oss", "gguf"},
                                            std::array{"gguf", "gpt-oss"},
                                            std::array{"gpt-oss", "compressed-tensors"},
                                            std::array{"compressed-tensors", "gpt-oss"}));
 
-TEST(Kill, LeavesTheTargetWholeOrAbsentAndTheNextRunSucceeds) {
+TEST(TranscodeKill, LeavesTheTargetWholeOrAbsentAndTheNextRunSucceeds) {
   const TemporaryFolder folder;
   ASSERT_NO_FATAL_FAILURE(make_layer(folder / "layer"));
   const std::string out = folder / "out";
@@ -103,7 +102,7 @@ TEST(Kill, LeavesTheTargetWholeOrAbsentAndTheNextRunSucceeds) {
   EXPECT_EQ(folder.names().size(), 2u);
 }
 
-TEST(Interrupt, EndsWith130AndLeavesNothing) {
+TEST(TranscodeInterrupt, EndsWith130AndLeavesNothing) {
   const TemporaryFolder folder;
   ASSERT_NO_FATAL_FAILURE(make_layer(folder / "layer"));
   for (const char* to : {"quark", "compressed-tensors"}) {
@@ -119,7 +118,7 @@ TEST(Interrupt, EndsWith130AndLeavesNothing) {
   }
 }
 
-TEST(FullDisk, EndsWith6BeforeTheWorkAndLeavesNothing) {
+TEST(TranscodeFullDisk, EndsWith6BeforeTheWorkAndLeavesNothing) {
   const TemporaryFolder folder;
   ASSERT_NO_FATAL_FAILURE(make_layer(folder / "layer"));
 
@@ -131,7 +130,6 @@ TEST(FullDisk, EndsWith6BeforeTheWorkAndLeavesNothing) {
 
 TEST(Quantize, IsInterruptedAndBoundedToo) {
   const TemporaryFolder folder;
-  ASSERT_NE(std::getenv("FP4MOE_CLI"), nullptr) << "FP4MOE_CLI must name the program";
   ASSERT_EQ(run({"synth", "--model", "gpt-oss-20b", "--dialect", "bf16", "--experts", "8", "-o",
                  folder / "plain"}),
             0);
@@ -150,5 +148,5 @@ TEST(Quantize, IsInterruptedAndBoundedToo) {
   EXPECT_LE(child.peak_bytes(), 160 * kMiB);
 }
 
-}  // namespace
+}  // namespace transcode_test
 }  // namespace fp4moe

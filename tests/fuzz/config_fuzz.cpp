@@ -3,7 +3,7 @@
 #include <string>
 
 #include "fp4moe/base/text.hpp"
-#include "fp4moe/weights/config.hpp"
+#include "fp4moe/weights/config_document.hpp"
 #include "fp4moe/weights/expert_name.hpp"
 #include "fuzz.hpp"
 

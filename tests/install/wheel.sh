@@ -13,6 +13,43 @@ numpy=$("$python" -c 'import numpy, pathlib; print(pathlib.Path(numpy.__file__).
 mkdir "$work/packages"
 for part in "$numpy"/numpy "$numpy"/numpy.libs; do [ ! -e "$part" ] || ln -s "$part" "$work/packages/"; done
 
+# What may be in it, and is: the package, its compiled part and its papers; no tests, no tools.
+expected=$(sort <<'FILES'
+fp4moe/__init__.py
+fp4moe/__main__.py
+fp4moe/_core.abi3.so
+fp4moe/_core.pyi
+fp4moe/cli.py
+fp4moe/commands.py
+fp4moe/errors.py
+fp4moe/formats.py
+fp4moe/py.typed
+fp4moe/quantize.py
+fp4moe/selection.py
+fp4moe/torch/__init__.py
+fp4moe/torch/moe.py
+fp4moe/torch/ops.py
+fp4moe/transformers/__init__.py
+fp4moe/transformers/activation.py
+fp4moe/transformers/config.py
+fp4moe/transformers/experts.py
+fp4moe/transformers/linear.py
+fp4moe/transformers/quantize.py
+fp4moe/transformers/quantizer.py
+fp4moe/transformers/registration.py
+fp4moe/transformers/source.py
+DIST/METADATA
+DIST/RECORD
+DIST/WHEEL
+DIST/entry_points.txt
+DIST/licenses/LICENSE
+FILES
+)
+held=$("$python" -m zipfile -l "$wheel" | awk 'NR > 1 {print $1}' | grep -v '/$' |
+  sed 's|^fp4moe-[0-9.]*\.dist-info/|DIST/|; s|_core\.cpython-[^/]*\.so|_core.abi3.so|' | sort)
+differ=$(diff <(echo "$expected") <(echo "$held") || true)
+[ -z "$differ" ] || { printf 'the wheel holds other files (<: missing, >: not expected):\n%s\n' "$differ" >&2; exit 1; }
+
 module=$(ls "$work"/venv/lib/python*/site-packages/fp4moe/_core.*.so)
 for library in $(readelf -d "$module" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p'); do
   case $library in

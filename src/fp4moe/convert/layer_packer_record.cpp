@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "fp4moe/base/json.hpp"
 #include "fp4moe/convert/layer_packer.hpp"
 
 namespace fp4moe::convert {

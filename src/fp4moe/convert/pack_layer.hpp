@@ -16,7 +16,7 @@
 #include "fp4moe/convert/layer_job.hpp"
 #include "fp4moe/convert/layer_packer.hpp"
 #include "fp4moe/tensor/buffer.hpp"
-#include "fp4moe/weights/writer.hpp"
+#include "fp4moe/weights/progress.hpp"
 
 namespace fp4moe::convert {
 

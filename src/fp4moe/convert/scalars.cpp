@@ -120,7 +120,7 @@ void fill_alphas(const ScalarProblem& problem, const std::vector<ExpertScalars>&
 }
 
 // What the accumulators of native_sm90 are to be multiplied by: the offset taken out of E8M0
-// scales, or 2^20 (see docs/layouts/native_sm90.md) and the global scale.
+// scales, or 2^20 (see docs/layouts/native_sm90.nvfp4.md) and the global scale.
 void fill_factors(const ScalarProblem& problem, const std::vector<ExpertScalars>& experts,
                   std::vector<ScalarTensor>& tensors) {
   const bool is_mxfp4 = problem.scale_rule == ScaleRule::native_sm90_mxfp4;

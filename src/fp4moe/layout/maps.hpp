@@ -59,8 +59,8 @@ Map vllm_cpu_scales();
 // DeepGEMM: four scales in a word, words of a column together.
 Map deepgemm_scales();
 
-// The project's own, see docs/layouts/native_sm90.md and cpu_native.md. Both parts of native_sm90
-// lie in one tensor of records.
+// The project's own, see docs/layouts/native_sm90.mxfp4.md and cpu_native.mxfp4.md. Both
+// parts of native_sm90 lie in one tensor of records.
 Map native_sm90_codes(std::uint32_t block);
 Map native_sm90_scales(std::uint32_t block);
 Map cpu_arm_codes();

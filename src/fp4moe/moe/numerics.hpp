@@ -1,8 +1,9 @@
 // Where a backend rounds, as data. Sums are exact to float64; "rounded" means to float32, then to
 // bf16, ties to even.
 //
-//   x ─ quantise ─► GEMM1 ─(1)─► activation ─(2)─► quantise ─► GEMM2 ─(3)─► * weight ─► sum ─(4)─►
-//   out
+//   x ─ quantise ─► GEMM1 ─(1)─► activation ─(2)─┐
+//   ┌────────────────────────────────────────────┘
+//   └─ quantise ─► GEMM2 ─(3)─► * weight ─► sum ─(4)─► out
 //
 // Which numbers are quantised (ActivationKey) is the backend's scheme, not told here.
 #pragma once

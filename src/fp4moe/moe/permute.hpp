@@ -4,10 +4,11 @@
 //
 // Kernels take this order in one of three forms; all come out of one counting sort:
 //
-//   ids 1 2 0 1 | 4 rows a block | experts 3
-//   block aligned   slots 2 . . .   0 3 . .   1 . . .   experts 0 1 2     (. is the number of
-//   slots) grouped         slots 2 0 3 1   offsets 0 1 3 4     rows of slots 1 3 0 2 tiled as block
-//   aligned, with -1 for ., rows of slots 4 8 0 5, tiles 0 1 2
+//   of ids 1 2 0 1, with 3 experts and 4 rows a block:
+//
+//   block aligned   slots   2 . . .   0 3 . .   1 . . .   experts 0 1 2   (. is 4: no slot)
+//   grouped         slots   2 0 3 1   offsets 0 1 3 4     rows of slots 1 3 0 2
+//   tiled           the same with -1 for .              rows of slots 4 8 0 5   tiles 0 1 2
 //
 // The structures own their memory and keep it from call to call.
 #pragma once

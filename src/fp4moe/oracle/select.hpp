@@ -26,7 +26,7 @@ enum class Check : std::uint8_t {
   rule_after,
 };
 
-// Kept small: the sentences are written when somebody reads them (explain.hpp).
+// Kept small: the sentences are written when somebody reads them (sentences.cpp).
 struct Refusal {
   Reason reason{};
   Check check{};

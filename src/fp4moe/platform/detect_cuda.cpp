@@ -2,10 +2,9 @@
 #include <array>
 #include <cstring>
 
-#include <dlfcn.h>
-
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/platform/detect.hpp"
+#include "fp4moe/platform/open_library.hpp"
 
 namespace fp4moe::platform {
 namespace {
@@ -66,7 +65,7 @@ int add_device(Probe& probe, const CudaDriver& driver, int ordinal) {
 
 template <class Return, class... Arguments>
 bool find(void* library, const char* symbol, std::function<Return(Arguments...)>& into) {
-  void* const address = dlsym(library, symbol);
+  void* const address = find_symbol(library, symbol);
   if (address == nullptr) return false;
   into = reinterpret_cast<Return (*)(Arguments...)>(address);
   return true;
@@ -75,14 +74,13 @@ bool find(void* library, const char* symbol, std::function<Return(Arguments...)>
 }  // namespace
 
 Result<CudaDriver> load_cuda_driver(const std::string& library) {
-  // Never closed: the driver keeps threads and handlers that outlive any one caller.
-  void* const opened = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (opened == nullptr) {
-    const char* const why = dlerror();
+  const auto [opened, why, remedy] = open_library(library);
+  if (!opens_libraries())
+    return error(ErrorCode::lacking, "device.driver.missing", why).try_this(remedy);
+  if (opened == nullptr)
     return error(ErrorCode::lacking, "device.driver.missing", library + " cannot be opened")
-        .expects("the driver's library", printable(why == nullptr ? "no reason" : why))
+        .expects("the driver's library", why)
         .try_this("install the NVIDIA driver; in a container, pass the GPU in");
-  }
   CudaDriver driver;
   const bool complete =
       find(opened, "cuInit", driver.init) && find(opened, "cuDriverGetVersion", driver.version) &&

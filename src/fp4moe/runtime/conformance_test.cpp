@@ -12,6 +12,7 @@
 
 #include "fp4moe/backends/all.hpp"
 #include "fp4moe/base/random.hpp"
+#include "fp4moe/convert/converted_folder.hpp"
 #include "fp4moe/convert/test_folder.hpp"
 #include "fp4moe/formats/bf16.hpp"
 #include "fp4moe/moe/numerics.hpp"

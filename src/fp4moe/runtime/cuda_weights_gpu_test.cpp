@@ -9,6 +9,9 @@
 
 #include "fp4moe/backends/layouts.hpp"
 #include "fp4moe/base/checked.hpp"
+#include "fp4moe/moe/cuda/device_layer.hpp"
+#include "fp4moe/moe/cuda/device_session.hpp"
+#include "fp4moe/moe/cuda/plan.hpp"
 #include "fp4moe/moe/cuda/test_device.hpp"
 #include "fp4moe/runtime/packed_weights.hpp"
 

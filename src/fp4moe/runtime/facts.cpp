@@ -7,6 +7,8 @@
 #include <fmt/format.h>
 
 #include "fp4moe/base/interrupt.hpp"
+#include "fp4moe/convert/converted_folder.hpp"
+#include "fp4moe/weights/config_document.hpp"
 #include "fp4moe/weights/models.hpp"
 
 namespace fp4moe::runtime {

@@ -9,12 +9,15 @@
 #include <vector>
 
 #include "fp4moe/base/result.hpp"
-#include "fp4moe/convert/converted_folder.hpp"
 #include "fp4moe/moe/routing/router.hpp"
 #include "fp4moe/moe/rows.hpp"
 #include "fp4moe/plan/model.hpp"
 #include "fp4moe/tensor/tensor.hpp"
 #include "fp4moe/weights/checkpoint.hpp"
+
+namespace fp4moe::convert {
+class ConvertedFolder;
+}
 
 namespace fp4moe::runtime {
 

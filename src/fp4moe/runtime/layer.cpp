@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "fp4moe/convert/converted_folder.hpp"
 #include "fp4moe/moe/exchange/all.hpp"
 #include "fp4moe/oracle/quant_config.hpp"
 #include "fp4moe/runtime/engines.hpp"

@@ -20,13 +20,16 @@
 
 #include "fp4moe/base/result.hpp"
 #include "fp4moe/base/thread_pool.hpp"
-#include "fp4moe/moe/cuda/device_session.hpp"
 #include "fp4moe/moe/exchange/communicator.hpp"
 #include "fp4moe/moe/expert_map.hpp"
 #include "fp4moe/moe/kernel.hpp"
 #include "fp4moe/runtime/choice.hpp"
 #include "fp4moe/runtime/facts.hpp"
 #include "fp4moe/runtime/packed_weights.hpp"
+
+namespace fp4moe::moe::cuda {
+class DeviceSession;
+}
 
 namespace fp4moe::runtime {
 
@@ -94,9 +97,10 @@ class MoeLayer {
   // zero experts.
   Result<Done> run(const Tokens& tokens, const moe::MutableRows& out, moe::LoraView lora = {});
 
-  // The same for tokens that lie on the device. Errors: layer.order, layer.device (another engine,
-  // or something that only calls with tokens on the host do: ranks, copies of experts, shared
-  // experts, weights on the input, a factor of the output), those of the device.
+  // The same for tokens that lie on the device (moe/cuda/device_session.hpp). Errors: layer.order,
+  // layer.device (another engine, or something that only calls with tokens on the host do: ranks,
+  // copies of experts, shared experts, weights on the input, a factor of the output), those of the
+  // device.
   Result<moe::cuda::DeviceSession> device_session() const;
 
   const LayerFacts& facts() const { return facts_; }

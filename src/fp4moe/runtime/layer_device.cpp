@@ -1,6 +1,7 @@
 #include <string_view>
 #include <utility>
 
+#include "fp4moe/moe/cuda/device_session.hpp"
 #include "fp4moe/runtime/layer.hpp"
 
 namespace fp4moe::runtime {

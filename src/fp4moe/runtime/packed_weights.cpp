@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "fp4moe/convert/converted_folder.hpp"
 #include "fp4moe/convert/pack_layer.hpp"
 #include "fp4moe/moe/rows.hpp"
 #include "fp4moe/platform/memory_nodes.hpp"

@@ -10,11 +10,14 @@
 #include <vector>
 
 #include "fp4moe/base/result.hpp"
-#include "fp4moe/convert/converted_folder.hpp"
 #include "fp4moe/convert/layer_job.hpp"
 #include "fp4moe/convert/layer_packer.hpp"
 #include "fp4moe/moe/experts.hpp"
 #include "fp4moe/tensor/buffer.hpp"
+
+namespace fp4moe::convert {
+class ConvertedFolder;
+}
 
 namespace fp4moe::runtime {
 

@@ -10,6 +10,7 @@
 
 #include "fp4moe/base/result.hpp"
 #include "fp4moe/base/thread_pool.hpp"
+#include "fp4moe/convert/converted_folder.hpp"
 #include "fp4moe/moe/exchange/communicator.hpp"
 #include "fp4moe/moe/lora_load.hpp"
 #include "fp4moe/moe/reference/engine.hpp"

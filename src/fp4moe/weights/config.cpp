@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "fp4moe/base/text.hpp"
+#include "fp4moe/weights/config_document.hpp"
 
 namespace fp4moe::weights {
 namespace {

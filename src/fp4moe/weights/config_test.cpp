@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "fp4moe/tensor/files/test_support.hpp"
+#include "fp4moe/weights/config_document.hpp"
 #include "fp4moe/weights/test_checkpoint.hpp"
 
 namespace fp4moe::weights {

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "fp4moe/weights/checkpoint.hpp"
+#include "fp4moe/weights/config_document.hpp"
 #include "fp4moe/weights/copy_checkpoint.hpp"
 #include "fp4moe/weights/lint.hpp"
 #include "fp4moe/weights/rescale.hpp"

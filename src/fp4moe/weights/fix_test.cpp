@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "fp4moe/base/json.hpp"
 #include "fp4moe/formats/e4m3fn.hpp"
 #include "fp4moe/weights/checkpoint.hpp"
 #include "fp4moe/weights/lint.hpp"

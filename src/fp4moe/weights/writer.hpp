@@ -3,7 +3,6 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -18,6 +17,7 @@
 #include "fp4moe/tensor/buffer.hpp"
 #include "fp4moe/tensor/files/store.hpp"
 #include "fp4moe/weights/expert_layout.hpp"
+#include "fp4moe/weights/progress.hpp"
 #include "fp4moe/weights/tensor_sink.hpp"
 
 namespace fp4moe::weights {
@@ -65,9 +65,6 @@ struct CheckpointPlan {
   tensor::Metadata metadata{};  // of every safetensors file
   std::uint64_t max_shard_bytes = kDefaultShardBytes;
 };
-
-// Called with bytes that are done, from any thread.
-using ProgressFunction = std::function<void(std::uint64_t)>;
 
 class CheckpointWriter {
  public:

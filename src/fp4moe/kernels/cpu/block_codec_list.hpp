@@ -26,7 +26,7 @@ struct BlockCodec {
   void (*unpack_gguf_nvfp4)(const UnpackGguf&) noexcept;
 };
 
-// Best first; the last row is portable C++ and needs nothing. `pick` of pick.hpp chooses.
+// Best first; the last row is portable C++ and needs nothing. `pick` of isa.hpp chooses.
 std::span<const BlockCodec> block_codecs();
 
 }  // namespace fp4moe::kernels::cpu

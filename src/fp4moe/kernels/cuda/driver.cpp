@@ -11,6 +11,7 @@
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/kernels/cuda/device_state.hpp"
 #include "fp4moe/platform/detect.hpp"
+#include "fp4moe/platform/open_library.hpp"
 
 namespace fp4moe::kernels::cuda {
 namespace {
@@ -35,7 +36,7 @@ Error not_working(const std::string& library, std::string_view id) {
 }
 
 Result<Driver> working_driver(const DriverFrom& from) {
-  if (from.kernels.empty())
+  if (from.kernels.empty() && platform::opens_libraries())
     return error(ErrorCode::lacking, "cuda.build", "this build has no CUDA kernels")
         .expects("a build with FP4MOE_CUDA=ON", "FP4MOE_CUDA=OFF")
         .try_this("build with `make cuda`, which needs nvcc and no GPU");

@@ -2,10 +2,9 @@
 
 #include <algorithm>
 
-#include <dlfcn.h>
 #include <fmt/format.h>
 
-#include "fp4moe/base/text.hpp"
+#include "fp4moe/platform/open_library.hpp"
 
 namespace fp4moe::kernels::cuda {
 namespace {
@@ -22,7 +21,7 @@ class Finder {
   }
   template <class Pointer>
   void optional(Pointer& into, const char* name) {
-    into = reinterpret_cast<Pointer>(dlsym(library_, name));
+    into = reinterpret_cast<Pointer>(platform::find_symbol(library_, name));
   }
   const std::string& missing() const { return missing_; }
 
@@ -106,14 +105,13 @@ constexpr Advice kAdvice[] = {
 }  // namespace
 
 Result<std::shared_ptr<const EntryPoints>> load_entry_points(const std::string& library) {
-  // Never closed: the driver keeps threads and handlers that outlive any one caller.
-  void* const opened = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (opened == nullptr) {
-    const char* const why = dlerror();
+  const auto [opened, why, remedy] = platform::open_library(library);
+  if (!platform::opens_libraries())
+    return error(ErrorCode::lacking, "cuda.driver", why).try_this(remedy);
+  if (opened == nullptr)
     return error(ErrorCode::lacking, "cuda.driver", fmt::format("{} cannot be opened", library))
-        .expects("the NVIDIA driver's library", printable(why == nullptr ? "no reason" : why))
+        .expects("the NVIDIA driver's library", why)
         .try_this("install the NVIDIA driver; in a container, pass the GPU in");
-  }
   auto found = std::make_shared<EntryPoints>();
   Finder find(opened);
   find_device(find, *found);

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "fp4moe/moe/cuda/device_layer.hpp"
+#include "fp4moe/moe/cuda/plan.hpp"
 
 namespace fp4moe::moe::cuda {
 namespace {
@@ -77,9 +78,9 @@ Result<Done> check_parts(const DeviceCall& call) {
 // Layers with other keys may have the same regions for these calls, too.
 bool DeviceLayer::may_use(const Workspace& space) const {
   if (space.device_ != device_) return false;
-  if (space.key_ == workspace_key(layer_)) return true;
+  if (space.key_ == workspace_key(*layer_)) return true;
   const auto blocks = static_cast<std::uint32_t>(device_->facts().multiprocessors);
-  const auto plan = plan_workspace(layer_, space.limits_, blocks);
+  const auto plan = plan_workspace(*layer_, space.limits_, blocks);
   return plan && plan->at == space.plan_.at;
 }
 
@@ -90,7 +91,7 @@ Result<Done> DeviceLayer::check_call(const DeviceCall& call, const Workspace& sp
                               : call.router != nullptr ? call.router->top_k()
                                                        : call.top_k;
   const std::uint64_t tokens =
-      is_batched ? std::uint64_t{layer_.experts} * call.capacity : call.x.rows;
+      is_batched ? std::uint64_t{layer_->experts} * call.capacity : call.x.rows;
   if (top_k > sm90::kMostChoices)
     return usage("cuda.limits", "more choices of a token than the kernels count")
         .expects(fmt::format("at most {}", sm90::kMostChoices), fmt::format("{}", top_k));
@@ -110,7 +111,7 @@ Result<Done> DeviceLayer::check_call(const DeviceCall& call, const Workspace& sp
         .try_this("reserve more");
 
   const std::uint64_t out_rows = call.form == OutputForm::slots ? tokens * top_k : tokens;
-  const std::uint64_t hidden = layer_.hidden;
+  const std::uint64_t hidden = layer_->hidden;
   const kernels::cuda::Device* const asked = call.is_on_device ? nullptr : device_.get();
   if (const auto fine = check_device_rows(asked, call.x, {"tokens", tokens, hidden, kRowAlignment});
       !fine)

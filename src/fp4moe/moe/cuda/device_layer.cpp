@@ -9,6 +9,7 @@
 #include "fp4moe/base/checked.hpp"
 #include "fp4moe/kernels/cuda/sm90/launches.hpp"
 #include "fp4moe/moe/cuda/device_step.hpp"
+#include "fp4moe/moe/cuda/device_weights.hpp"
 #include "fp4moe/moe/cuda/ranges.hpp"
 
 namespace fp4moe::moe::cuda {
@@ -88,9 +89,9 @@ Result<DeviceLayer> DeviceLayer::make(std::shared_ptr<const kernels::cuda::Devic
   made.device_ = std::move(device);
   made.problem_ = problem;
   made.options_ = options;
-  made.layer_ = *layer;
+  made.layer_ = std::make_shared<sm90::Layer>(*layer);
   if (const auto found = made.find_kernels(); !found) return found.why();
-  Result<DeviceWeights> weights = DeviceWeights::make(made.device_, source, made.layer_);
+  Result<DeviceWeights> weights = DeviceWeights::make(made.device_, source, *made.layer_);
   if (!weights) return weights.why();
   made.weights_ = std::make_shared<const DeviceWeights>(std::move(*weights));
   if (const auto placed = made.place_scales(); !placed) return placed.why();
@@ -112,41 +113,45 @@ Result<DeviceLayer> DeviceLayer::alike(const ExpertsProblem& problem) const {
   made.options_ = options_;
   made.weights_ = weights_;
   made.kernels_ = kernels_;
-  made.layer_ = *layer;
-  made.layer_.w13 = layer_.w13;
-  made.layer_.w2 = layer_.w2;
-  made.layer_.down_global = layer_.down_global;
+  made.layer_ = std::make_shared<sm90::Layer>(*layer);
+  made.layer_->w13 = layer_->w13;
+  made.layer_->w2 = layer_->w2;
+  made.layer_->down_global = layer_->down_global;
   if (const auto placed = made.place_scales(); !placed) return placed.why();
   return made;
 }
 
+std::uint64_t DeviceLayer::weight_bytes() const { return weights_->bytes(); }
+
 Result<Done> DeviceLayer::find_kernels() {
-  const std::string_view format = layer_.is_nvfp4 != 0 ? "nvfp4" : "mxfp4";
+  kernels_ = std::make_shared<Kernels>();
+  const std::string_view format = layer_->is_nvfp4 != 0 ? "nvfp4" : "mxfp4";
   std::vector<std::pair<Function*, std::string>> wanted{
-      {&kernels_.prepare, "prepare"},
-      {&kernels_.gather, "gather"},
-      {&kernels_.activate, "activate"},
-      {&kernels_.combine, "combine"},
-      {&kernels_.combine_rounded, "combine_rounded"}};
+      {&kernels_->prepare, "prepare"},
+      {&kernels_->gather, "gather"},
+      {&kernels_->activate, "activate"},
+      {&kernels_->combine, "combine"},
+      {&kernels_->combine_rounded, "combine_rounded"}};
   if (options_.decodes) {
-    wanted.emplace_back(&kernels_.decode, fmt::format("decode_{}", format));
-    wanted.emplace_back(&kernels_.decode_plain, fmt::format("decode_plain_{}", format));
-    wanted.emplace_back(&kernels_.decode_quantised, fmt::format("decode_quantised_{}", format));
+    wanted.emplace_back(&kernels_->decode, fmt::format("decode_{}", format));
+    wanted.emplace_back(&kernels_->decode_plain, fmt::format("decode_plain_{}", format));
+    wanted.emplace_back(&kernels_->decode_quantised, fmt::format("decode_quantised_{}", format));
   }
-  for (std::size_t i = 0; i < kernels_.products.size(); ++i)
-    wanted.emplace_back(&kernels_.products[i],
+  for (std::size_t i = 0; i < kernels_->products.size(); ++i)
+    wanted.emplace_back(&kernels_->products[i],
                         fmt::format("product{}_{}", sm90::kTileBounds[i], format));
   for (const auto& [to, name] : wanted) {
     const Result<Function> found = device_->function(fmt::format("fp4moe_sm90_{}", name));
     if (!found) return found.why();
     *to = *found;
   }
-  std::vector<std::pair<Function, std::uint32_t>> shared{{kernels_.activate, kActivateMostShared}};
+  std::vector<std::pair<Function, std::uint32_t>> shared{{kernels_->activate, kActivateMostShared}};
   if (options_.decodes)
     for (const Function decode :
-         {kernels_.decode, kernels_.decode_plain, kernels_.decode_quantised})
+         {kernels_->decode, kernels_->decode_plain, kernels_->decode_quantised})
       shared.emplace_back(decode, sm90::kSharedBytes);
-  for (const Function product : kernels_.products) shared.emplace_back(product, sm90::kSharedBytes);
+  for (const Function product : kernels_->products)
+    shared.emplace_back(product, sm90::kSharedBytes);
   for (const auto& [function, bytes] : shared)
     if (const auto done = device_->allow_shared(function, bytes); !done) return done.why();
   return Done{};
@@ -156,7 +161,7 @@ Result<Done> DeviceLayer::find_kernels() {
 Result<Done> DeviceLayer::place_scales() {
   const std::size_t first = problem_.input_scales.size(), second = problem_.hidden_scales.size();
   const auto factor = [&](const std::vector<float>& scales) {
-    if (scales.size() != 1 || layer_.activations_in_bf16 != 0) return 1.0f;
+    if (scales.size() != 1 || layer_->activations_in_bf16 != 0) return 1.0f;
     return shared_factor({.key = problem_.quantises, .global_scale = scales[0]});
   };
   input_factor_ = factor(problem_.input_scales);
@@ -170,25 +175,25 @@ Result<Done> DeviceLayer::place_scales() {
   const auto sent = device_->upload(scales_.data(), std::as_bytes(std::span(all)), nullptr);
   if (!sent) return sent.why();
   if (const auto done = device_->wait(nullptr); !done) return done.why();
-  if (first != 0) layer_.input_scales = scales_.as<const float>();
-  if (second != 0) layer_.hidden_scales = scales_.as<const float>() + first;
+  if (first != 0) layer_->input_scales = scales_.as<const float>();
+  if (second != 0) layer_->hidden_scales = scales_.as<const float>() + first;
   return Done{};
 }
 
 Result<std::uint64_t> DeviceLayer::workspace_bytes(const WorkspaceLimits& limits) const {
   const auto plan =
-      plan_workspace(layer_, limits, static_cast<std::uint32_t>(device_->facts().multiprocessors));
+      plan_workspace(*layer_, limits, static_cast<std::uint32_t>(device_->facts().multiprocessors));
   if (!plan) return plan.why();
   return plan->total;
 }
 
 Result<Workspace> DeviceLayer::reserve(const WorkspaceLimits& limits) const {
   const auto plan =
-      plan_workspace(layer_, limits, static_cast<std::uint32_t>(device_->facts().multiprocessors));
+      plan_workspace(*layer_, limits, static_cast<std::uint32_t>(device_->facts().multiprocessors));
   if (!plan) return plan.why();
   Workspace made;
   made.device_ = device_;
-  made.key_ = workspace_key(layer_);
+  made.key_ = workspace_key(*layer_);
   made.plan_ = *plan;
   made.limits_ = limits;
   Result<Memory> memory = device_->allocate(std::max<std::uint64_t>(plan->total, 1));
@@ -219,7 +224,7 @@ sm90::Sorted Workspace::tables() const {
 }
 
 CallPlan DeviceLayer::plan(const CallSize& size) const {
-  CallPlan made = plan_call(layer_, size);
+  CallPlan made = plan_call(*layer_, size);
   if (made.path == Path::decode && !options_.decodes) made.path = Path::rows;
   return made;
 }
@@ -262,7 +267,7 @@ Result<Done> DeviceLayer::clear_output(const DeviceCall& call, Stream stream) co
 Result<Done> DeviceLayer::decode(const Step& step) const {
   const Workspace& space = step.space;
   const sm90::DecodeParams params{.call = step.call,
-                                  .layer = as_swiglu(layer_),
+                                  .layer = as_swiglu(*layer_),
                                   .route = step.route,
                                   .tile_rows = step.plan.decode.tile_rows,
                                   .stages = step.plan.decode.stages,
@@ -270,9 +275,9 @@ Result<Done> DeviceLayer::decode(const Step& step) const {
                                   .hidden = space.at<std::uint64_t>(Region::hidden),
                                   .sums = space.at<std::uint64_t>(Region::sums),
                                   .counters = space.at<std::uint32_t>(Region::counters)};
-  const Function function = sm90::plain(params) == params       ? kernels_.decode_plain
-                            : sm90::quantised(params) == params ? kernels_.decode_quantised
-                                                                : kernels_.decode;
+  const Function function = sm90::plain(params) == params       ? kernels_->decode_plain
+                            : sm90::quantised(params) == params ? kernels_->decode_quantised
+                                                                : kernels_->decode;
   return device_->launch({.function = function,
                           .blocks = static_cast<std::uint32_t>(device_->facts().multiprocessors),
                           .threads = sm90::kDecodeThreads,

@@ -15,25 +15,35 @@
 #pragma once
 #include <array>
 #include <cstdint>
-#include <iterator>
 #include <memory>
 #include <span>
 #include <string_view>
 
 #include "fp4moe/base/result.hpp"
+#include "fp4moe/kernels/cuda/device_lora.hpp"
 #include "fp4moe/kernels/cuda/driver.hpp"
 #include "fp4moe/moe/cuda/device_router.hpp"
-#include "fp4moe/moe/cuda/device_weights.hpp"
-#include "fp4moe/moe/cuda/plan.hpp"
+#include "fp4moe/moe/cuda/sizes.hpp"
 #include "fp4moe/moe/experts.hpp"
+
+namespace fp4moe::kernels::cuda::sm90 {
+struct Layer;
+struct Product;
+struct Sorted;
+}  // namespace fp4moe::kernels::cuda::sm90
 
 namespace fp4moe::moe::cuda {
 
+namespace sm90 = kernels::cuda::sm90;
+struct CallPlan;      // plan.hpp
+class DeviceWeights;  // device_weights.hpp
+
 // Low-rank additions whose matrices lie on the device.
 struct DeviceAdapters {
-  const sm90::DeviceLoraExpert* pairs = nullptr;  // [adapters][experts], on the device; null: none
-  const std::int32_t* of_token = nullptr;         // [tokens], -1: none
-  std::uint64_t most_rank = 0;                    // of all of them
+  // [adapters][experts], on the device; null: none
+  const kernels::cuda::DeviceLoraExpert* pairs = nullptr;
+  const std::int32_t* of_token = nullptr;  // [tokens], -1: none
+  std::uint64_t most_rank = 0;             // of all of them
 };
 
 // All addresses are the device's. x and out: bf16, f16 or f32, rows that begin at multiples of 16
@@ -110,8 +120,8 @@ class DeviceLayer {
   const ExpertsProblem& problem() const { return problem_; }
   const kernels::cuda::Device& device() const { return *device_; }
   const std::shared_ptr<const kernels::cuda::Device>& shared_device() const { return device_; }
-  const sm90::Layer& layer() const { return layer_; }
-  std::uint64_t weight_bytes() const { return weights_->bytes(); }
+  const sm90::Layer& layer() const { return *layer_; }
+  std::uint64_t weight_bytes() const;
 
   // Bytes of the workspace for such calls. Errors: cuda.limits.
   Result<std::uint64_t> workspace_bytes(const WorkspaceLimits& limits) const;
@@ -128,12 +138,7 @@ class DeviceLayer {
   std::string_view kernel(const CallSize& size) const;
 
  private:
-  struct Kernels {
-    kernels::cuda::Function prepare = nullptr, gather = nullptr, activate = nullptr,
-                            combine = nullptr, combine_rounded = nullptr;
-    kernels::cuda::Function decode = nullptr, decode_plain = nullptr, decode_quantised = nullptr;
-    std::array<kernels::cuda::Function, std::size(sm90::kTileBounds)> products{};
-  };
+  struct Kernels;
   struct Step;
   struct RowsParams;
   DeviceLayer() = default;
@@ -151,12 +156,12 @@ class DeviceLayer {
   std::shared_ptr<const kernels::cuda::Device> device_{};
   ExpertsProblem problem_{};
   DeviceLayerOptions options_{};
-  sm90::Layer layer_{};
+  std::shared_ptr<sm90::Layer> layer_{};
   std::shared_ptr<const DeviceWeights> weights_{};
   kernels::cuda::Memory scales_{};
   // Of quantised x and h, where experts share it.
   float input_factor_ = 1.0f, hidden_factor_ = 1.0f;
-  Kernels kernels_{};
+  std::shared_ptr<Kernels> kernels_{};
 };
 
 }  // namespace fp4moe::moe::cuda

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "fp4moe/moe/cuda/device_layer.hpp"
+#include "fp4moe/moe/cuda/plan.hpp"
 #include "fp4moe/moe/cuda/test_clear_tokens.hpp"
 #include "fp4moe/moe/cuda/test_device.hpp"
 

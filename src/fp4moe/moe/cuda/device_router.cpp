@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "fp4moe/kernels/cuda/sm90/params.hpp"
 #include "fp4moe/moe/routing/rows.hpp"
 
 namespace fp4moe::moe::cuda {
@@ -51,26 +52,31 @@ Result<DeviceRouter> DeviceRouter::make(const std::shared_ptr<const kernels::cud
   if (const auto fine = check(options); !fine) return fine.why();
   const routing::RowPlan plan = router->plan();
   DeviceRouter made;
-  made.params_ = {.columns = static_cast<std::uint32_t>(plan.columns),
-                  .top_k = static_cast<std::uint32_t>(plan.top_k),
-                  .key = static_cast<sm90::Score>(plan.key),
-                  .weight = static_cast<sm90::Score>(plan.weight),
-                  .normal = static_cast<sm90::Normal>(plan.normalization),
-                  .groups = static_cast<std::uint32_t>(plan.groups),
-                  .chosen_groups = static_cast<std::uint32_t>(plan.chosen_groups),
-                  .adds_two_per_group = plan.adds_two_per_group ? 1U : 0U,
-                  .scores_in_logits_type = plan.scores_in_logits_dtype ? 1U : 0U,
-                  .weights_in_bf16 = options.weights_in_bf16 ? 1U : 0U,
-                  .scale = static_cast<float>(plan.scale)};
-  if (plan.bias.empty()) return made;
-  Result<kernels::cuda::Memory> memory = device->allocate(plan.bias.size_bytes());
-  if (!memory) return memory.why();
-  made.bias_ = std::move(*memory);
-  made.params_.bias = made.bias_.as<const float>();
-  const auto sent = device->upload(made.bias_.data(), std::as_bytes(plan.bias), nullptr);
-  if (!sent) return sent.why();
-  if (const auto done = device->wait(nullptr); !done) return done.why();
+  sm90::RouteParams params{.columns = static_cast<std::uint32_t>(plan.columns),
+                           .top_k = static_cast<std::uint32_t>(plan.top_k),
+                           .key = static_cast<sm90::Score>(plan.key),
+                           .weight = static_cast<sm90::Score>(plan.weight),
+                           .normal = static_cast<sm90::Normal>(plan.normalization),
+                           .groups = static_cast<std::uint32_t>(plan.groups),
+                           .chosen_groups = static_cast<std::uint32_t>(plan.chosen_groups),
+                           .adds_two_per_group = plan.adds_two_per_group ? 1U : 0U,
+                           .scores_in_logits_type = plan.scores_in_logits_dtype ? 1U : 0U,
+                           .weights_in_bf16 = options.weights_in_bf16 ? 1U : 0U,
+                           .scale = static_cast<float>(plan.scale)};
+  if (!plan.bias.empty()) {
+    Result<kernels::cuda::Memory> memory = device->allocate(plan.bias.size_bytes());
+    if (!memory) return memory.why();
+    made.bias_ = std::move(*memory);
+    params.bias = made.bias_.as<const float>();
+    const auto sent = device->upload(made.bias_.data(), std::as_bytes(plan.bias), nullptr);
+    if (!sent) return sent.why();
+    if (const auto done = device->wait(nullptr); !done) return done.why();
+  }
+  made.params_ = std::make_shared<const sm90::RouteParams>(params);
   return made;
 }
+
+std::uint64_t DeviceRouter::columns() const { return params_->columns; }
+std::uint64_t DeviceRouter::top_k() const { return params_->top_k; }
 
 }  // namespace fp4moe::moe::cuda

@@ -6,8 +6,11 @@
 
 #include "fp4moe/base/result.hpp"
 #include "fp4moe/kernels/cuda/driver.hpp"
-#include "fp4moe/kernels/cuda/sm90/params.hpp"
 #include "fp4moe/moe/routing/router.hpp"
+
+namespace fp4moe::kernels::cuda::sm90 {
+struct RouteParams;
+}
 
 namespace fp4moe::moe::cuda {
 
@@ -21,14 +24,14 @@ class DeviceRouter {
   // Whether `make` would say cuda.routing or cuda.limits.
   static Result<Done> check(const routing::RouterOptions& options);
 
-  std::uint64_t columns() const { return params_.columns; }
-  std::uint64_t top_k() const { return params_.top_k; }
+  std::uint64_t columns() const;
+  std::uint64_t top_k() const;
   // All but logits, tokens, ids and weights.
-  const kernels::cuda::sm90::RouteParams& params() const { return params_; }
+  const kernels::cuda::sm90::RouteParams& params() const { return *params_; }
 
  private:
   DeviceRouter() = default;
-  kernels::cuda::sm90::RouteParams params_{};
+  std::shared_ptr<const kernels::cuda::sm90::RouteParams> params_{};
   kernels::cuda::Memory bias_{};
 };
 

@@ -70,29 +70,29 @@ struct DeviceLayer::RowsParams {
 std::array<sm90::Product, 2> DeviceLayer::products(const Step& step) const {
   const Workspace& space = step.space;
   const bool fuses = step.plan.fuses;
-  const float raise = sm90::product_raise(step.plan.tile_tokens, layer_.is_nvfp4 != 0);
-  const sm90::Layer swiglu = as_swiglu(layer_);
+  const float raise = sm90::product_raise(step.plan.tile_tokens, layer_->is_nvfp4 != 0);
+  const sm90::Layer swiglu = as_swiglu(*layer_);
   auto* x = space.at<std::uint8_t>(Region::x);
   auto* h = space.at<std::uint8_t>(Region::h);
   sm90::Rows rows = step.call.x;
-  if (!is_plain(layer_, step.call, raise))
-    rows = {.data = x, .stride = std::uint64_t{layer_.w13.units} * sm90::kUnit};
+  if (!is_plain(*layer_, step.call, raise))
+    rows = {.data = x, .stride = std::uint64_t{layer_->w13.units} * sm90::kUnit};
   const sm90::Product first{
-      .matrix = layer_.w13,
+      .matrix = layer_->w13,
       .tiles = step.plan.sorts ? nullptr : x,
       .rows = rows,
-      .epilogue = first_epilogue(layer_, fuses),
+      .epilogue = first_epilogue(*layer_, fuses),
       .out = fuses ? static_cast<void*>(h) : space.at<float>(Region::raw),
-      .out_units = fuses ? layer_.w2.units : 0,
-      .is_gated = layer_.is_gated,
+      .out_units = fuses ? layer_->w2.units : 0,
+      .is_gated = layer_->is_gated,
       .alpha = swiglu.alpha,
       .beta = swiglu.beta,
-      .limit = layer_.limit,
-      .hidden = hidden_format(layer_),
+      .limit = layer_->limit,
+      .hidden = hidden_format(*layer_),
       .raise = raise,
       .input_factor = (step.call.x_is_quantised != 0 ? step.call.x_factor : input_factor_) / raise};
   const sm90::Product second{
-      .matrix = layer_.w2,
+      .matrix = layer_->w2,
       .tiles = h,
       .epilogue = step.plan.rounds ? sm90::Epilogue::rounded : sm90::Epilogue::raw,
       .out = space.at<std::uint8_t>(Region::y),
@@ -106,22 +106,22 @@ DeviceLayer::RowsParams DeviceLayer::rows_params(const Step& step) const {
   const sm90::Sorted sorted = space.tables();
   const auto [first, second] = products(step);
   const sm90::DeviceLora lora =
-      lora_of(step.given.adapters, layer_.experts, space.at<float>(Region::low));
+      lora_of(step.given.adapters, layer_->experts, space.at<float>(Region::low));
   const auto blocks = static_cast<std::uint32_t>(device_->facts().multiprocessors);
   const std::uint32_t tile = step.plan.tile_tokens;
-  const std::uint32_t stages = sm90::product_shape(tile, layer_.is_nvfp4 != 0).stages;
+  const std::uint32_t stages = sm90::product_shape(tile, layer_->is_nvfp4 != 0).stages;
   const float raise = first.raise;
   const bool sorts = step.plan.sorts;
   sm90::Late late{};
-  if (!sorts && tile > sm90::kMostFetched && is_plain(layer_, step.call, raise))
-    late = {.first = first_tiles(layer_, tile, blocks),
+  if (!sorts && tile > sm90::kMostFetched && is_plain(*layer_, step.call, raise))
+    late = {.first = first_tiles(*layer_, tile, blocks),
             .choices = step.call.counts != nullptr ? 1 : step.call.top_k};
   auto* x = space.at<std::uint8_t>(Region::x);
   const std::uint64_t own_bytes = space.plan_.bytes[static_cast<std::size_t>(Region::own)];
   sm90::OwnSlots own{};
   if (sorts)
     own = {.slots = step.call.tokens * step.call.top_k,
-           .experts = layer_.experts,
+           .experts = layer_->experts,
            .tile_tokens = tile,
            .part = part_of(step.call.top_k),
            .tables = space.at<std::uint8_t>(Region::own),
@@ -131,12 +131,12 @@ DeviceLayer::RowsParams DeviceLayer::rows_params(const Step& step) const {
                   .rankers = sm90::prepare_rankers(
                       step.route, std::uint64_t{step.call.tokens} * step.call.top_k),
                   .call = step.call,
-                  .layer = layer_,
+                  .layer = *layer_,
                   .to = sorted,
                   .rows = sorts && first.rows.data == x ? x : nullptr,
                   .raise = raise},
       .gather = {.call = step.call,
-                 .layer = layer_,
+                 .layer = *layer_,
                  .tile_tokens = tile,
                  .sorted = sorted,
                  .tiles = x,
@@ -150,14 +150,14 @@ DeviceLayer::RowsParams DeviceLayer::rows_params(const Step& step) const {
                 .stages = stages},
       .second = {.of = {{}, second}, .sorted = sorted, .work = sorted.work + 1, .stages = stages},
       .activate = {.call = step.call,
-                   .layer = layer_,
+                   .layer = *layer_,
                    .sorted = sorted,
                    .raw = space.at<float>(Region::raw),
                    .tiles = space.at<std::uint8_t>(Region::h),
                    .lora = lora,
                    .raise = raise},
       .combine = {.call = step.call,
-                  .layer = layer_,
+                  .layer = *layer_,
                   .sorted = sorted,
                   .rows = second.out,
                   .told = sm90::told_blocks(own, blocks),
@@ -170,20 +170,20 @@ Result<Done> DeviceLayer::run_rows(const Step& step) const {
   const std::uint64_t tokens = step.call.tokens, slots = tokens * step.call.top_k;
   const std::uint32_t tile = step.plan.tile_tokens;
   const auto bound = std::ranges::find(sm90::kTileBounds, tile) - std::begin(sm90::kTileBounds);
-  const Function product = kernels_.products[static_cast<std::size_t>(bound)];
-  const sm90::ProductShape shape = sm90::product_shape(tile, layer_.is_nvfp4 != 0);
+  const Function product = kernels_->products[static_cast<std::size_t>(bound)];
+  const sm90::ProductShape shape = sm90::product_shape(tile, layer_->is_nvfp4 != 0);
   const Geometry multiply{blocks, shape.threads, shape.shared_bytes};
   const bool sorts = step.plan.sorts, rounds = params.prepare.rows != nullptr;
   const Geometry prepare{
-      params.prepare.rankers + (rounds ? sm90::prepare_rounders(layer_, tokens, blocks) : 0),
+      params.prepare.rankers + (rounds ? sm90::prepare_rounders(*layer_, tokens, blocks) : 0),
       sm90::kPrepareThreads, sm90::prepare_shared(step.route.columns)};
-  const Geometry gather{sm90::gather_blocks(layer_, tokens, blocks), sm90::kGatherThreads,
-                        sm90::gather_shared(layer_.experts)};
-  const Geometry activate{sm90::activate_blocks(most_rows(slots, layer_.experts), blocks),
+  const Geometry gather{sm90::gather_blocks(*layer_, tokens, blocks), sm90::kGatherThreads,
+                        sm90::gather_shared(layer_->experts)};
+  const Geometry activate{sm90::activate_blocks(most_rows(slots, layer_->experts), blocks),
                           sm90::kActivateThreads,
-                          sm90::activate_shared(layer_, params.activate.lora)};
+                          sm90::activate_shared(*layer_, params.activate.lora)};
   const std::uint32_t wide = sm90::combine_wide(step.plan.rounds, step.call.top_k);
-  const Geometry combine{sm90::combine_blocks(layer_, step.given.out.rows, wide, blocks),
+  const Geometry combine{sm90::combine_blocks(*layer_, step.given.out.rows, wide, blocks),
                          sm90::kCombineThreads};
   struct Stage {
     const char* name;
@@ -193,12 +193,12 @@ Result<Done> DeviceLayer::run_rows(const Step& step) const {
     const void* params;
   };
   const Stage stages[] = {
-      {"prepare", step.call.counts == nullptr, kernels_.prepare, prepare, &params.prepare},
-      {"gather", !sorts, kernels_.gather, gather, &params.gather},
+      {"prepare", step.call.counts == nullptr, kernels_->prepare, prepare, &params.prepare},
+      {"gather", !sorts, kernels_->gather, gather, &params.gather},
       {"product", true, product, multiply, &params.first},
-      {"activate", !step.plan.fuses, kernels_.activate, activate, &params.activate},
+      {"activate", !step.plan.fuses, kernels_->activate, activate, &params.activate},
       {"second product", !step.plan.fuses, product, multiply, &params.second},
-      {"combine", true, step.plan.rounds ? kernels_.combine_rounded : kernels_.combine, combine,
+      {"combine", true, step.plan.rounds ? kernels_->combine_rounded : kernels_->combine, combine,
        &params.combine}};
   for (const Stage& stage : stages) {
     if (!stage.runs) continue;

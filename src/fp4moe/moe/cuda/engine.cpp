@@ -139,24 +139,24 @@ class Computation final : public Experts {
         for (const FloatMatrix* matrix : {&part->a, &part->b}) places.push_back(append(*matrix));
     const auto base = put(matrices_, std::span<const float>(matrices));
     if (!base) return base.why();
-    std::vector<sm90::DeviceLoraExpert> pairs;
+    std::vector<kernels::cuda::DeviceLoraExpert> pairs;
     std::size_t next = 0;
     const auto place = [&](const LowRank& part) {
-      sm90::DeviceLowRank made{.rank = static_cast<std::uint32_t>(part.a.rows),
-                               .a_stride = part.a.columns,
-                               .b_stride = part.b.columns};
+      kernels::cuda::DeviceLowRank made{.rank = static_cast<std::uint32_t>(part.a.rows),
+                                        .a_stride = part.a.columns,
+                                        .b_stride = part.b.columns};
       made.a = *base + places[next++];
       made.b = *base + places[next++];
       adapters_.most_rank = std::max<std::uint64_t>(adapters_.most_rank, made.rank);
       return made;
     };
     for (const LoraExpert& pair : lora.pairs) {
-      sm90::DeviceLoraExpert& made = pairs.emplace_back();
+      kernels::cuda::DeviceLoraExpert& made = pairs.emplace_back();
       made.gate = place(pair.gate);
       made.up = place(pair.up);
       made.down = place(pair.down);
     }
-    const auto at = put(pairs_, std::span<const sm90::DeviceLoraExpert>(pairs));
+    const auto at = put(pairs_, std::span<const kernels::cuda::DeviceLoraExpert>(pairs));
     if (!at) return at.why();
     adapters_.pairs = *at;
     // Vectors of this function are read until the copies are done.

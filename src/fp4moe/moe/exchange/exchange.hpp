@@ -1,8 +1,10 @@
 // How tokens come to the experts that compute them, and how results come back: the first and the
 // last stage of a modular or monolithic kernel.
 //
-//   tokens ── prepare ──► what the experts of this rank see ── experts ──► their output ── finalize
-//   ──► [T, H]
+//   tokens ── prepare ──► what the experts of this rank see
+//                             │ experts
+//                             ▼
+//   [T, H] ◄── finalize ── their output
 //
 // An exchange keeps what it must remember between prepare and finalize; one call is under way at a
 // time. Every rank of a group calls both, also with no tokens.

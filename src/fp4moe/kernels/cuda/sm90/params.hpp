@@ -20,6 +20,8 @@
 #pragma once
 #include <cstdint>
 
+#include "fp4moe/kernels/cuda/device_lora.hpp"
+
 namespace fp4moe::kernels::cuda::sm90 {
 
 inline constexpr std::uint32_t kUnit = 64;          // rows and columns of a record
@@ -311,16 +313,7 @@ struct ProductParams {
   std::uint32_t stages = 0;       // of product_shape
 };
 
-// Low-rank additions, all float32 on the device, [adapters][experts] of them.
-struct DeviceLowRank {
-  const float* a = nullptr;  // [rank, inputs], `a_stride`
-  const float* b = nullptr;  // [outputs, rank], `b_stride`
-  std::uint32_t rank = 0;
-  std::uint64_t a_stride = 0, b_stride = 0;
-};
-struct DeviceLoraExpert {
-  DeviceLowRank gate{}, up{}, down{};
-};
+// Low-rank additions, [adapters][experts] of them.
 struct DeviceLora {
   const DeviceLoraExpert* pairs = nullptr;  // null: none
   const std::int32_t* adapters = nullptr;   // [tokens], -1: none

@@ -1,4 +1,5 @@
-// The compiled part of fmt 9, inside the module: a wheel may rely on no libfmt of the machine's.
+// The compiled part of fmt 9, for what may rely on no libfmt of the machine: the Python module, the
+// static program.
 #include <fmt/format-inl.h>
 
 template auto fmt::detail::thousands_sep_impl(fmt::detail::locale_ref)
