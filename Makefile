@@ -1,16 +1,18 @@
-# The two commands: `make run` and `make test`. Everything else is listed by `make help`.
+# `make run` and `make test` are the two commands. Everything else is listed by `make help`.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 PREFIX ?= /usr/local
 VENV := build/venv
 NVCC := build/nvcc
+PYTHON_OPTIONS := -DFP4MOE_PYTHON=ON -DFP4MOE_TEST_PYTHON=$(CURDIR)/$(VENV)/bin/python -DPython_EXECUTABLE=$(CURDIR)/$(VENV)/bin/python
 FP4MOE := build/release/bin/fp4moe
 export CTEST_PARALLEL_LEVEL ?= $(shell nproc)
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
 
 .NOTPARALLEL:
-.PHONY: help run build test test-release test-asan check format format-check tidy tree asan tsan \
-        fuzz bench bench-layer cuda static python install clean packages-build packages-cuda packages-python packages-test packages-check venv
+.PHONY: help run build test test-all test-rest test-asan test-tsan check format format-check tidy tree \
+        fuzz bench bench-layer cuda static python install clean \
+        packages-build packages-cuda packages-python packages-test packages-all packages-check
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -21,21 +23,29 @@ run: build ## build, then show the whole main job on an embedded default
 build: packages-build ## build build/release/bin/fp4moe
 	@tools/build.sh release fp4moe_program
 
-test: test-release test-asan ## every test: C++, Python witnesses, command line, docs, examples; then sanitizers
-
-test-release: packages-test venv
-	@nvcc=$$(tools/nvcc.sh $(NVCC)) && tools/build.sh release all tests \
-	  -DFP4MOE_TEST_PYTHON=$(CURDIR)/$(VENV)/bin/python -DFP4MOE_CUDA=ON -DFP4MOE_NVCC=$$nvcc \
-	  -DFP4MOE_PYTHON=ON -DPython_EXECUTABLE=$(CURDIR)/$(VENV)/bin/python
+test: packages-test ## every C++ test, command line, golden data, docs, examples, install, Python with numpy; sanitizers where foreign bytes are read
+	@tools/venv.sh $(VENV) tests/requirements.txt
+	@tools/build.sh release all tests $(PYTHON_OPTIONS)
 	@tools/wheel.sh $(VENV)/bin/python build/release build/release/wheel
-	@$(VENV)/bin/pip install --quiet --disable-pip-version-check --no-index --no-deps --force-reinstall build/release/wheel/*.whl
-	@ctest --preset release
+	@tools/test.sh release test
 
-test-asan: packages-test
+test-all: test-rest test-asan test-tsan ## what `make test` leaves out: CUDA kernels compiled, torch and other witnesses, MPI, all sanitizers
+
+test-rest: packages-all
+	@tools/venv.sh $(VENV) tests/requirements.txt tests/requirements-all.txt
+	@nvcc=$$(tools/nvcc.sh $(NVCC)) && tools/build.sh release all tests $(PYTHON_OPTIONS) -DFP4MOE_CUDA=ON -DFP4MOE_NVCC=$$nvcc
+	@tools/wheel.sh $(VENV)/bin/python build/release build/release/wheel
+	@tools/test.sh release rest
+
+test-asan: packages-all
 	@tools/build.sh asan tests
-	@ctest --preset asan
+	@tools/test.sh asan asan
 
-check: format-check tree tidy asan tsan fuzz ## format, include arrows, kernel objects, tidy, sanitizers, fuzzing
+test-tsan: packages-all ## the thread sanitizer, over the modules that have threads
+	@tools/build.sh tsan tests_with_threads
+	@tools/test.sh tsan tsan
+
+check: format-check tree tidy test-asan test-tsan fuzz ## format, include arrows, kernel objects, tidy, sanitizers, fuzzing
 	@echo "check: passed: $(filter-out packages-%,$^)"
 
 format: packages-check ## format the sources in place
@@ -50,12 +60,6 @@ tidy: packages-check ## clang-tidy on every source; tools/tidy.sh FILE... takes 
 tree: packages-test ## the include arrows, and what the kernels' objects leave behind
 	@tools/build.sh release fp4moe_kernels_cpu fp4moe_base
 	@ctest --preset release -R '^(tree|tools)\.'
-
-asan: test-asan
-
-tsan: packages-test
-	@tools/build.sh tsan tests
-	@ctest --preset tsan
 
 fuzz: packages-check ## fuzz each parser for FUZZ_SECONDS (60)
 	@tools/build.sh fuzz fuzzers
@@ -85,8 +89,5 @@ install: packages-build ## install library, headers and program under PREFIX (/u
 clean: ## remove build/
 	@rm -rf build
 
-packages-build packages-cuda packages-python packages-test packages-check:
+packages-build packages-cuda packages-python packages-test packages-all packages-check:
 	@tools/packages.sh $(@:packages-%=%)
-
-venv: packages-test
-	@tools/venv.sh $(VENV) tests/requirements.txt

@@ -7,10 +7,10 @@ target_compile_options(fp4moe_options INTERFACE -Wall -Wextra -Wshadow -Wconvers
 if(FP4MOE_WERROR)
   target_compile_options(fp4moe_options INTERFACE -Werror)
 endif()
-# g++ 12 sees overlapping or endless copies in `"literal" + string` where there are none (GCC bug
+# g++ 12 sees overlapping, endless or outlying copies in `"literal" + string` where there are none (GCC bug
 # 105651).
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-  target_compile_options(fp4moe_options INTERFACE -Wno-restrict -Wno-stringop-overflow)
+  target_compile_options(fp4moe_options INTERFACE -Wno-restrict -Wno-stringop-overflow -Wno-array-bounds)
 endif()
 # No fused multiply-adds behind our back: formats promise every bit.
 target_compile_options(fp4moe_options INTERFACE -ffp-contract=off)
@@ -43,11 +43,16 @@ endif()
 # Sources become a library fp4moe_<module>; all x_test.cpp become one program <module>_test, all
 # x_gpu_test.cpp one <module>_gpu_test with the label gpu. Its files are compiled together, some at
 # a time, so names in unnamed namespaces are unique in a module.
-# COMPUTE: its loops are what a user waits for. INTERNAL: not a part of the installed library.
-# SOURCES names files of subfolders, FOLDER where the module is if not there.
+#   COMPUTE   its loops are what a user waits for
+#   FOREIGN   it reads bytes that nobody vouches for: its tests run a second time as <module>.asan, with
+#             this module and those FOREIGN before it compiled for the address and undefined-behavior
+#             sanitizers (`make test-all` does that with everything)
+#   THREADS   its tests run under the thread sanitizer, too
+#   INTERNAL  not a part of the installed library
+#   SOURCES   files of subfolders; FOLDER: where the module is, if not there
 #   fp4moe_module(tensor/files DEPENDS tensor)
 function(fp4moe_module path)
-  cmake_parse_arguments(ARG "COMPUTE;INTERNAL" "FOLDER" "DEPENDS;LINK;SOURCES" ${ARGN})
+  cmake_parse_arguments(ARG "COMPUTE;FOREIGN;INTERNAL;THREADS" "FOLDER" "DEPENDS;LINK;SOURCES" ${ARGN})
   string(REPLACE "/" "_" module ${path})
   if(NOT ARG_FOLDER)
     set(ARG_FOLDER ${PROJECT_SOURCE_DIR}/src/fp4moe/${path})
@@ -69,6 +74,9 @@ function(fp4moe_module path)
     if(NOT ARG_INTERNAL)
       set_property(GLOBAL APPEND PROPERTY FP4MOE_MODULES fp4moe_${module})
     endif()
+    if(ARG_FOREIGN AND FP4MOE_TESTS AND NOT FP4MOE_SANITIZE)
+      fp4moe_asan_objects(${module} ${sources} LINK ${ARG_DEPENDS} ${ARG_LINK})
+    endif()
     if(ARG_COMPUTE)
       target_compile_options(fp4moe_${module} PRIVATE $<$<CONFIG:Release>:-O3>)
     else()
@@ -85,11 +93,50 @@ function(fp4moe_module path)
     list(FILTER gpu_tests INCLUDE REGEX "_gpu_test\\.cpp$")
     list(FILTER tests EXCLUDE REGEX "_gpu_test\\.cpp$")
     string(REPLACE "/" "." dotted ${path})
-    fp4moe_test(${dotted} ${tests} LINK fp4moe_${module})
+    set(labels "")
+    if(ARG_THREADS)
+      set(labels LABELS threads)
+      add_dependencies(tests_with_threads ${module}_test)
+    endif()
+    fp4moe_test(${dotted} ${tests} LINK fp4moe_${module} ${labels})
+    if(TARGET fp4moe_${module}_asan)
+      fp4moe_asan_program(${module}_asan_test $<TARGET_OBJECTS:${module}_test> LINK fp4moe_${module} GTest::gtest_main)
+      add_dependencies(${module}_asan_test ${module}_test)
+      fp4moe_asan_test(${dotted}.asan ${module}_asan_test)
+    endif()
     if(gpu_tests)
       fp4moe_test(${dotted}.gpu ${gpu_tests} LINK fp4moe_${module} LABELS gpu)
     endif()
   endif()
+endfunction()
+
+# The sources of a module with sanitizers, as objects: fp4moe_<module>_asan.
+set(asan_options -fsanitize=address,undefined -fno-sanitize-recover=undefined)
+function(fp4moe_asan_objects module)
+  cmake_parse_arguments(ARG "" "" "LINK" ${ARGN})
+  add_library(fp4moe_${module}_asan OBJECT EXCLUDE_FROM_ALL ${ARG_UNPARSED_ARGUMENTS})
+  set_target_properties(fp4moe_${module}_asan PROPERTIES UNITY_BUILD ${FP4MOE_UNITY} UNITY_BUILD_BATCH_SIZE 12)
+  target_include_directories(fp4moe_${module}_asan PRIVATE ${PROJECT_SOURCE_DIR}/src)
+  target_link_libraries(fp4moe_${module}_asan PRIVATE ${ARG_LINK} fp4moe_options)
+  target_compile_options(fp4moe_${module}_asan PRIVATE -O1 -g1 -UNDEBUG -fno-omit-frame-pointer ${asan_options})
+  set_property(GLOBAL APPEND PROPERTY FP4MOE_ASAN_OBJECTS $<TARGET_OBJECTS:fp4moe_${module}_asan>)
+endfunction()
+
+# A program with the objects of all such modules declared so far; their uninstrumented ones, which
+# LINK brings along, are not taken.
+function(fp4moe_asan_program target)
+  cmake_parse_arguments(ARG "" "" "LINK" ${ARGN})
+  get_property(objects GLOBAL PROPERTY FP4MOE_ASAN_OBJECTS)
+  add_executable(${target} EXCLUDE_FROM_ALL ${ARG_UNPARSED_ARGUMENTS} ${objects})
+  target_link_libraries(${target} PRIVATE ${ARG_LINK} fp4moe_options)
+  target_link_options(${target} PRIVATE ${asan_options})
+  add_dependencies(tests ${target})
+endfunction()
+
+function(fp4moe_asan_test name target)
+  add_test(NAME ${name} COMMAND ${target} ${ARGN})
+  set_tests_properties(${name} PROPERTIES LABELS asan TIMEOUT 600
+    ENVIRONMENT "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tools/lsan.supp:print_suppressions=0")
 endfunction()
 
 # A GoogleTest program, built by the target `tests`; each of its tests is one of ctest's,
@@ -124,7 +171,8 @@ function(fp4moe_probe name source)
   add_dependencies(tests ${name})
 endfunction()
 
-# A pytest file, run with the Python of FP4MOE_TEST_PYTHON; ENVIRONMENT holds NAME=VALUE pairs.
+# A pytest file, run with the Python of FP4MOE_TEST_PYTHON; ENVIRONMENT holds NAME=VALUE pairs. The
+# label python: `make test-all` runs it again, with torch; rest: only there.
 function(fp4moe_pytest name source)
   cmake_parse_arguments(ARG "" "" "ENVIRONMENT;LABELS" ${ARGN})
   if(NOT FP4MOE_TEST_PYTHON)
@@ -132,5 +180,5 @@ function(fp4moe_pytest name source)
   endif()
   add_test(NAME ${name} COMMAND ${FP4MOE_TEST_PYTHON} -m pytest -q -p no:cacheprovider ${source})
   set_tests_properties(${name} PROPERTIES
-    ENVIRONMENT "PYTHONDONTWRITEBYTECODE=1;${ARG_ENVIRONMENT}" LABELS "tools;${ARG_LABELS}" TIMEOUT 1200)
+    ENVIRONMENT "PYTHONDONTWRITEBYTECODE=1;${ARG_ENVIRONMENT}" LABELS "tools;python;${ARG_LABELS}" TIMEOUT 1200)
 endfunction()

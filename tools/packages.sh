@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # Installs the Debian packages a target needs, quietly when nothing is missing. What cannot be done is said in
 # one sentence.
-#   tools/packages.sh build|cuda|python|test|check
+#   tools/packages.sh build|cuda|python|test|all|check
 set -euo pipefail
 
 build=(g++ cmake ninja-build git nlohmann-json3-dev libcli11-dev libfmt-dev libxxhash-dev libgtest-dev)
 cuda=("${build[@]}" python3 python3-venv)
 python=("${build[@]}" python3-dev python3-venv)
-test=("${python[@]}" pkg-config libopenmpi-dev openmpi-bin)
-check=("${test[@]}" clang clang-format clang-tidy libclang-rt-14-dev)
+test=("${python[@]}" pkg-config)
+all=("${test[@]}" libopenmpi-dev openmpi-bin)
+check=("${all[@]}" clang clang-format clang-tidy libclang-rt-14-dev)
 # clang-tidy reads the kernels of the other architecture with its headers.
 case $(uname -m) in
   aarch64) check+=(libstdc++-12-dev-amd64-cross) ;;

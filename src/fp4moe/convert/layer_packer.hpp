@@ -15,8 +15,7 @@
 #include <string_view>
 #include <vector>
 
-#include <nlohmann/json_fwd.hpp>
-
+#include "fp4moe/base/json.hpp"
 #include "fp4moe/base/result.hpp"
 #include "fp4moe/convert/pack_matrix.hpp"
 #include "fp4moe/convert/scalars.hpp"
@@ -88,8 +87,8 @@ class LayerPacker {
 
   // What unpack needs to know beside the tensors (common exponents, the scalars of the source), as
   // JSON for the manifest; and taking it back.
-  nlohmann::ordered_json record() const;
-  Result<Done> restore(const nlohmann::ordered_json& record);
+  Json record() const;
+  Result<Done> restore(const Json& record);
 
   // Sentences on what cannot be undone for this layout and the experts noted; empty: nothing.
   std::vector<std::string> losses() const;

@@ -91,14 +91,14 @@ class StagedPacker {
   }
 
   void run() {
-    constexpr std::size_t kAhead = 2;  // tiles: gate's and up's rows may alternate in memory
+    constexpr std::size_t kTilesAhead = 2;  // tiles: gate's and up's rows may alternate in memory
     const std::vector<std::uint64_t> order = by_address();
     const std::size_t together = strips_.size() / bases_;
     const std::uint64_t share = tile_rows_ / bases_;
     for (std::size_t i = 0; i < order.size(); ++i) {
       gather(order[i]);
       const std::uint64_t ahead =
-          i + kAhead < order.size() ? order[i + kAhead] : map_.padded().rows;
+          i + kTilesAhead < order.size() ? order[i + kTilesAhead] : map_.padded().rows;
       for (std::size_t base = 0; base < bases_; ++base) {
         fetch_rows(sources(ahead + base * share, share), size_);
         pack_(shape_, &strips_[base * together], together);

@@ -22,13 +22,13 @@ constexpr std::string_view kProjectionNames[] = {"gate", "up", "down"};
 
 std::string_view word(Projection which) { return kProjectionNames[static_cast<int>(which)]; }
 
+}  // namespace
+
 // Where block scales are: the tensor, and the first row and block in the whole matrix.
 struct ScaleOrigin {
   const StoredTensor* tensor = nullptr;
   std::uint64_t expert = 0, first_row = 0, first_column = 0;
 };
-
-}  // namespace
 
 // What one read takes of a layer.
 struct ExpertReader::Cut {
