@@ -18,7 +18,7 @@ endif()
 add_executable(fp4moe_static EXCLUDE_FROM_ALL ${static_sources})
 set_target_properties(fp4moe_static PROPERTIES
   OUTPUT_NAME fp4moe RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/static POSITION_INDEPENDENT_CODE ON)
-target_include_directories(fp4moe_static PRIVATE ${PROJECT_SOURCE_DIR}/src
+target_include_directories(fp4moe_static PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests
   $<TARGET_PROPERTY:fp4moe_fmt,INTERFACE_INCLUDE_DIRECTORIES>)
 get_property(modules GLOBAL PROPERTY FP4MOE_MODULES)
 list(APPEND modules fp4moe_bench fp4moe_cli fp4moe_golden)

@@ -34,7 +34,7 @@ class Child {
       const rlimit limit{file_limit, file_limit};
       setrlimit(RLIMIT_FSIZE, &limit);
     }
-    execv(program, argv.data());
+    execv(FP4MOE_CLI, argv.data());
     _exit(127);
   }
   Child(const Child&) = delete;
