@@ -26,24 +26,24 @@ build: packages-build ## build build/release/bin/fp4moe
 test: packages-test ## every C++ test, command line, golden data, docs, examples, install, Python with numpy; sanitizers where foreign bytes are read
 	@tools/venv.sh $(VENV) tests/requirements.txt
 	@tools/build.sh release all tests $(PYTHON_OPTIONS)
-	@tools/wheel.sh $(VENV)/bin/python build/release build/release/wheel
-	@tools/test.sh release test
+	@tools/wheel.sh $(VENV)/bin/python build/release build/release/wheel --install
+	@$(VENV)/bin/python tools/test.py build/release test
 
 test-all: test-rest test-asan test-tsan ## what `make test` leaves out: CUDA kernels compiled, torch and other witnesses, MPI, all sanitizers
 
 test-rest: packages-all
 	@tools/venv.sh $(VENV) tests/requirements.txt tests/requirements-all.txt
 	@nvcc=$$(tools/nvcc.sh $(NVCC)) && tools/build.sh release all tests $(PYTHON_OPTIONS) -DFP4MOE_CUDA=ON -DFP4MOE_NVCC=$$nvcc
-	@tools/wheel.sh $(VENV)/bin/python build/release build/release/wheel
-	@tools/test.sh release rest
+	@tools/wheel.sh $(VENV)/bin/python build/release build/release/wheel --install
+	@$(VENV)/bin/python tools/test.py build/release rest
 
 test-asan: packages-all
 	@tools/build.sh asan tests
-	@tools/test.sh asan asan
+	@python3 tools/test.py build/asan asan
 
 test-tsan: packages-all ## the thread sanitizer, over the modules that have threads
 	@tools/build.sh tsan tests_with_threads
-	@tools/test.sh tsan tsan
+	@python3 tools/test.py build/tsan tsan
 
 check: format-check tree tidy test-asan test-tsan fuzz ## format, include arrows, kernel objects, tidy, sanitizers, fuzzing
 	@echo "check: passed: $(filter-out packages-%,$^)"

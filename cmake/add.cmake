@@ -112,14 +112,17 @@ function(fp4moe_module path)
 endfunction()
 
 # The sources of a module with sanitizers, as objects: fp4moe_<module>_asan.
-set(asan_options -fsanitize=address,undefined -fno-sanitize-recover=undefined)
+# Without the checks of every access that cost as much to compile as all others; `make test-all` has them.
+set(asan_options -fsanitize=address,undefined -fno-sanitize=alignment,null,vptr,object-size
+    -fno-sanitize-recover=undefined)
 function(fp4moe_asan_objects module)
   cmake_parse_arguments(ARG "" "" "LINK" ${ARGN})
   add_library(fp4moe_${module}_asan OBJECT EXCLUDE_FROM_ALL ${ARG_UNPARSED_ARGUMENTS})
   set_target_properties(fp4moe_${module}_asan PROPERTIES UNITY_BUILD ${FP4MOE_UNITY} UNITY_BUILD_BATCH_SIZE 12)
   target_include_directories(fp4moe_${module}_asan PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
   target_link_libraries(fp4moe_${module}_asan PRIVATE ${ARG_LINK} fp4moe_options)
-  target_compile_options(fp4moe_${module}_asan PRIVATE -O1 -g1 -UNDEBUG -fno-omit-frame-pointer ${asan_options})
+  target_compile_options(fp4moe_${module}_asan PRIVATE -Og -g1 -UNDEBUG -fno-omit-frame-pointer ${asan_options})
+  target_compile_definitions(fp4moe_${module}_asan PRIVATE XXH_NO_INLINE_HINTS=1)  # xxhash insists on -O1
   set_property(GLOBAL APPEND PROPERTY FP4MOE_ASAN_OBJECTS $<TARGET_OBJECTS:fp4moe_${module}_asan>)
 endfunction()
 
@@ -158,8 +161,10 @@ function(fp4moe_test name)
     add_test(NAME ${name} COMMAND ${target})
     set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 900)
   else()
-    gtest_discover_tests(${target} TEST_PREFIX ${name}. DISCOVERY_MODE PRE_TEST
-      PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 600)
+    if(ARG_LABELS)
+      set(labels LABELS ${ARG_LABELS})
+    endif()
+    gtest_discover_tests(${target} TEST_PREFIX ${name}. DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 600 ${labels})
   endif()
   add_dependencies(tests ${target})
 endfunction()

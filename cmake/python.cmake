@@ -28,7 +28,7 @@ if(FP4MOE_HAS_MPI)
 endif()
 nanobind_add_module(fp4moe_python STABLE_ABI NB_STATIC NOMINSIZE NB_SUPPRESS_WARNINGS
                     NB_DOMAIN fp4moe ${python_sources})
-set_target_properties(fp4moe_python PROPERTIES OUTPUT_NAME _core
+set_target_properties(fp4moe_python PROPERTIES OUTPUT_NAME _core UNITY_BUILD ${FP4MOE_UNITY} UNITY_BUILD_BATCH_SIZE 8
   LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/python/fp4moe)
 target_link_libraries(fp4moe_python PRIVATE fp4moe_cli fp4moe_capi fp4moe_options)
 file(CONFIGURE OUTPUT python.map CONTENT "{ global: PyInit__core; local: *; };\n")

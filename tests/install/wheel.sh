@@ -21,11 +21,13 @@ fp4moe/_core.abi3.so
 fp4moe/_core.pyi
 fp4moe/cli.py
 fp4moe/commands.py
+fp4moe/commands.pyi
 fp4moe/errors.py
 fp4moe/formats.py
 fp4moe/py.typed
 fp4moe/quantize.py
 fp4moe/selection.py
+fp4moe/selection.pyi
 fp4moe/torch/__init__.py
 fp4moe/torch/moe.py
 fp4moe/torch/ops.py
