@@ -15,7 +15,7 @@ endif()
 # No fused multiply-adds behind our back: formats promise every bit.
 target_compile_options(fp4moe_options INTERFACE -ffp-contract=off)
 
-# One optimization level for a target: -O2, and -O3 where it computes (COMPUTE below).
+# One optimization level for a target: -O2; -O3 where it computes, -O1 in the front end (below).
 add_compile_options($<$<CONFIG:Release>:-O2>)
 
 # The one precompiled header of the library, and the one of the tests: standard headers that most
@@ -45,6 +45,7 @@ endif()
 # x_gpu_test.cpp one <module>_gpu_test with the label gpu. Its files are compiled together, some at
 # a time, so names in unnamed namespaces are unique in a module.
 #   COMPUTE   its loops are what a user waits for
+#   FRONTEND  it reads words and prints: -O1, so that it is compiled soon
 #   FOREIGN   it reads bytes that nobody vouches for: its tests run a second time as <module>.asan, with
 #             this module and those FOREIGN before it compiled for the address and undefined-behavior
 #             sanitizers (`make test-all` does that with everything)
@@ -53,7 +54,7 @@ endif()
 #   SOURCES   files of subfolders; FOLDER: where the module is, if not there
 #   fp4moe_module(tensor/files DEPENDS tensor)
 function(fp4moe_module path)
-  cmake_parse_arguments(ARG "COMPUTE;FOREIGN;INTERNAL;THREADS" "FOLDER" "DEPENDS;LINK;SOURCES" ${ARGN})
+  cmake_parse_arguments(ARG "COMPUTE;FOREIGN;FRONTEND;INTERNAL;THREADS" "FOLDER" "DEPENDS;LINK;SOURCES" ${ARGN})
   string(REPLACE "/" "_" module ${path})
   if(NOT ARG_FOLDER)
     set(ARG_FOLDER ${PROJECT_SOURCE_DIR}/src/fp4moe/${path})
@@ -77,6 +78,9 @@ function(fp4moe_module path)
     endif()
     if(ARG_FOREIGN AND FP4MOE_TESTS AND NOT FP4MOE_SANITIZE)
       fp4moe_asan_objects(${module} ${sources} LINK ${ARG_DEPENDS} ${ARG_LINK})
+    endif()
+    if(ARG_FRONTEND)
+      target_compile_options(fp4moe_${module} PRIVATE $<$<CONFIG:Release>:-O1>)
     endif()
     if(ARG_COMPUTE)
       target_compile_options(fp4moe_${module} PRIVATE $<$<CONFIG:Release>:-O3>)
@@ -174,6 +178,7 @@ function(fp4moe_probe name source)
   cmake_parse_arguments(ARG "" "" "LINK" ${ARGN})
   add_executable(${name} EXCLUDE_FROM_ALL ${source})
   target_link_libraries(${name} PRIVATE ${ARG_LINK} fp4moe_options)
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
   add_dependencies(tests ${name})
 endfunction()
 

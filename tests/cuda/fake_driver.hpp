@@ -5,9 +5,36 @@
 #include <cstddef>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace fp4moe::kernels::cuda {
+
+// What the engine launches, then what benchmarks do.
+inline constexpr std::string_view kKernels[] = {"prepare",
+                                                "gather",
+                                                "activate",
+                                                "combine",
+                                                "combine_rounded",
+                                                "pack",
+                                                "product32_mxfp4",
+                                                "product64_mxfp4",
+                                                "product88_mxfp4",
+                                                "product128_mxfp4",
+                                                "product192_mxfp4",
+                                                "decode_mxfp4",
+                                                "decode_plain_mxfp4",
+                                                "decode_quantised_mxfp4",
+                                                "product32_nvfp4",
+                                                "product64_nvfp4",
+                                                "product88_nvfp4",
+                                                "product128_nvfp4",
+                                                "product192_nvfp4",
+                                                "decode_nvfp4",
+                                                "decode_plain_nvfp4",
+                                                "decode_quantised_nvfp4",
+                                                "read",
+                                                "rate"};
 
 struct FakeLaunch {
   std::string kernel{};

@@ -10,7 +10,7 @@
 
 #include "child.hpp"
 #include "fp4moe/base/random.hpp"
-#include "fp4moe/convert/test_folder.hpp"
+#include "support/converted_folder.hpp"
 
 namespace fp4moe {
 namespace convert_test {

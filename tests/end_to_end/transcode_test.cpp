@@ -10,9 +10,9 @@
 
 #include "child.hpp"
 #include "fp4moe/tensor/files/store.hpp"
-#include "fp4moe/tensor/files/test_support.hpp"
 #include "fp4moe/weights/checkpoint.hpp"
 #include "fp4moe/weights/expert_layout.hpp"
+#include "support/files.hpp"
 
 namespace fp4moe {
 namespace transcode_test {
@@ -70,7 +70,12 @@ INSTANTIATE_TEST_SUITE_P(Pairs, TranscodeMemory,
                          ::testing::Values(std::array{"gpt-oss", "gguf"},
                                            std::array{"gguf", "gpt-oss"},
                                            std::array{"gpt-oss", "compressed-tensors"},
-                                           std::array{"compressed-tensors", "gpt-oss"}));
+                                           std::array{"compressed-tensors", "gpt-oss"}),
+                         [](const auto& pair) {
+                           std::string name = std::string(pair.param[0]) + "_to_" + pair.param[1];
+                           std::erase(name, '-');
+                           return name;
+                         });
 
 TEST(TranscodeKill, LeavesTheTargetWholeOrAbsentAndTheNextRunSucceeds) {
   const TemporaryFolder folder;

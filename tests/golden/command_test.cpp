@@ -1,15 +1,13 @@
 #include "golden/command.hpp"
 
-#include <filesystem>
-#include <fstream>
 #include <span>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include "fp4moe/cli/test_support.hpp"
+#include "support/command_line.hpp"
+#include "support/temporary_folder.hpp"
 
 namespace fp4moe::golden {
 namespace {
@@ -18,16 +16,9 @@ const std::string kGoldenFile = std::string(FP4MOE_TESTDATA) + "/formats.json";
 
 class GoldenCommand : public ::testing::Test {
  protected:
-  GoldenCommand()
-      : folder_(std::filesystem::temp_directory_path() /
-                ("fp4moe_golden_test." + std::to_string(getpid()))) {
-    std::filesystem::create_directories(folder_);
-  }
-  ~GoldenCommand() override { std::filesystem::remove_all(folder_); }
-
   std::string write(const std::string& name, const std::string& content) {
     const std::string path = folder_ / name;
-    std::ofstream(path) << content;
+    fp4moe::testing::write_text(path, content);
     return path;
   }
 
@@ -44,7 +35,7 @@ class GoldenCommand : public ::testing::Test {
     return out_.substr(end == std::string::npos ? 0 : end + 1);
   }
 
-  std::filesystem::path folder_;
+  fp4moe::testing::TemporaryFolder folder_{};
   std::string out_{};
 };
 
@@ -90,7 +81,7 @@ TEST_F(GoldenCommand, MalformedInputExitsWith3WhateverElseDiffers) {
 }
 
 TEST_F(GoldenCommand, AMissingFileIsAFailure) {
-  EXPECT_EQ(run({(folder_ / "none.json").string()}), 1);
+  EXPECT_EQ(run({folder_ / "none.json"}), 1);
 
   EXPECT_EQ(last_line(), "0 passed, 1 failed\n");
 }

@@ -10,6 +10,8 @@
 //
 // An error is printed as "rank R: ..." before MPI ends, because mpirun stops all ranks as soon as
 // one of them ends with a status other than 0.
+#include "support/ranks.hpp"
+
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -20,7 +22,6 @@
 #include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/moe/exchange/mpi.hpp"
 #include "fp4moe/moe/exchange/sums.hpp"
-#include "fp4moe/moe/exchange/test_support.hpp"
 
 namespace {
 

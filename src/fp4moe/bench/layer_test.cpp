@@ -16,8 +16,8 @@
 #include "fp4moe/bench/layer_tokens.hpp"
 #include "fp4moe/bench/plot.hpp"
 #include "fp4moe/kernels/cpu/product_list.hpp"
-#include "fp4moe/tensor/files/test_support.hpp"
 #include "fp4moe/weights/synth.hpp"
+#include "support/files.hpp"
 
 namespace fp4moe::bench {
 namespace layer_test {

@@ -15,10 +15,10 @@
 #include "fp4moe/base/random.hpp"
 #include "fp4moe/base/version.hpp"
 #include "fp4moe/capi/border.hpp"
-#include "fp4moe/capi/test_support.hpp"
 #include "fp4moe/oracle/record.hpp"
 #include "fp4moe/runtime/question.hpp"
 #include "fp4moe/runtime/run.hpp"
+#include "support/c_api.hpp"
 
 namespace fp4moe::capi {
 namespace capi_test {

@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "fp4moe/base/random.hpp"
-#include "fp4moe/capi/test_support.hpp"
+#include "support/c_api.hpp"
 
 namespace fp4moe::capi {
 namespace random_calls_test {

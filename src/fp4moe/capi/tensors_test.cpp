@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include "fp4moe/capi/test_support.hpp"
+#include "support/c_api.hpp"
 
 namespace fp4moe::capi {
 namespace tensors_test {

@@ -1,7 +1,6 @@
 #include "fp4moe/cli/command.hpp"
 
 #include <cstdint>
-#include <filesystem>
 #include <span>
 #include <sstream>
 #include <string>
@@ -12,7 +11,8 @@
 
 #include "fp4moe/base/version.hpp"
 #include "fp4moe/cli/options.hpp"
-#include "fp4moe/cli/test_support.hpp"
+#include "support/command_line.hpp"
+#include "support/temporary_folder.hpp"
 
 namespace fp4moe::cli {
 namespace {
@@ -153,10 +153,8 @@ TEST(CommandLine, SaysWhoHasTheCommandThatTheLibraryHasNot) {
 }
 
 TEST(CommandLine, TellsAHostWhereLongWorkStands) {
-  const std::filesystem::path folder =
-      std::filesystem::path(::testing::TempDir()) / "fp4moe_on_progress";
-  std::filesystem::remove_all(folder);
-  const std::string out = folder.string();
+  const fp4moe::testing::TemporaryFolder folder;
+  const std::string out = folder / "out";
   const std::vector<const char*> words{
       "fp4moe", "synth",    "--model", "gpt-oss-20b",    "--experts", "2",  "--layers",
       "1",      "--hidden", "64",      "--intermediate", "64",        "-o", out.c_str()};
@@ -175,7 +173,6 @@ TEST(CommandLine, TellsAHostWhereLongWorkStands) {
   EXPECT_GT(last, 0u);
   EXPECT_EQ(last, all);
   EXPECT_TRUE(err.str().empty()) << err.str();
-  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

@@ -8,10 +8,10 @@
 
 #include "fp4moe/cli/command.hpp"
 #include "fp4moe/cli/doctor_report.hpp"
-#include "fp4moe/cli/test_support.hpp"
 #include "fp4moe/kernels/cpu/isa.hpp"
-#include "fp4moe/platform/test_support.hpp"
 #include "fp4moe/runtime/engines.hpp"
+#include "support/command_line.hpp"
+#include "support/fake_root.hpp"
 
 namespace fp4moe::cli {
 namespace {

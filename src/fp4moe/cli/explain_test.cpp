@@ -7,9 +7,9 @@
 #include <gtest/gtest.h>
 
 #include "fp4moe/base/json.hpp"
-#include "fp4moe/cli/test_support.hpp"
 #include "fp4moe/platform/device.hpp"
-#include "fp4moe/tensor/files/test_support.hpp"
+#include "support/command_line.hpp"
+#include "support/files.hpp"
 
 namespace fp4moe::cli {
 namespace {

@@ -5,9 +5,9 @@
 #include <gtest/gtest.h>
 
 #include "fp4moe/base/json.hpp"
-#include "fp4moe/cli/test_support.hpp"
-#include "fp4moe/tensor/files/test_support.hpp"
 #include "fp4moe/weights/synth.hpp"
+#include "support/command_line.hpp"
+#include "support/files.hpp"
 
 namespace fp4moe::cli {
 namespace {

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "fp4moe/cli/layout_pages.hpp"
-#include "fp4moe/cli/test_support.hpp"
+#include "support/command_line.hpp"
 
 namespace fp4moe::cli {
 namespace {

@@ -5,9 +5,9 @@
 #include <gtest/gtest.h>
 
 #include "fp4moe/base/json.hpp"
-#include "fp4moe/cli/test_page.hpp"
-#include "fp4moe/cli/test_support.hpp"
-#include "fp4moe/tensor/files/test_support.hpp"
+#include "support/command_line.hpp"
+#include "support/files.hpp"
+#include "support/page.hpp"
 
 namespace fp4moe::cli {
 namespace {

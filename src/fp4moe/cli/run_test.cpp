@@ -13,8 +13,6 @@
 #include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/base/json.hpp"
 #include "fp4moe/base/random.hpp"
-#include "fp4moe/cli/test_page.hpp"
-#include "fp4moe/cli/test_support.hpp"
 #include "fp4moe/formats/bf16.hpp"
 #include "fp4moe/moe/numerics.hpp"
 #include "fp4moe/moe/rows.hpp"
@@ -22,7 +20,9 @@
 #include "fp4moe/runtime/run_input.hpp"
 #include "fp4moe/tensor/files/safetensors.hpp"
 #include "fp4moe/tensor/files/store.hpp"
-#include "fp4moe/tensor/files/test_support.hpp"
+#include "support/command_line.hpp"
+#include "support/files.hpp"
+#include "support/page.hpp"
 
 namespace fp4moe::cli {
 namespace {

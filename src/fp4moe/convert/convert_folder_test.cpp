@@ -15,9 +15,9 @@
 #include <unistd.h>
 
 #include "fp4moe/base/interrupt.hpp"
-#include "fp4moe/convert/test_folder.hpp"
 #include "fp4moe/convert/unconvert.hpp"
 #include "fp4moe/convert/verify.hpp"
+#include "support/converted_folder.hpp"
 
 namespace fp4moe::convert {
 namespace convert_folder_test {

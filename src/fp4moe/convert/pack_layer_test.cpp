@@ -8,7 +8,7 @@
 
 #include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/convert/manifest.hpp"
-#include "fp4moe/convert/test_folder.hpp"
+#include "support/converted_folder.hpp"
 
 namespace fp4moe::convert {
 namespace pack_layer_test {

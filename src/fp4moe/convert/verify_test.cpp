@@ -12,9 +12,9 @@
 
 #include "fp4moe/base/random.hpp"
 #include "fp4moe/convert/content.hpp"
-#include "fp4moe/convert/test_folder.hpp"
 #include "fp4moe/convert/unconvert.hpp"
 #include "fp4moe/weights/survey.hpp"
+#include "support/converted_folder.hpp"
 
 namespace fp4moe::convert {
 namespace verify_test {

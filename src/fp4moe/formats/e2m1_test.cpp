@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "fp4moe/formats/format_laws.hpp"
+#include "support/format_laws.hpp"
 
 namespace fp4moe::formats {
 namespace e2m1_test {

@@ -4,7 +4,7 @@
 #include "fp4moe/formats/e4m3fn.hpp"
 #include "fp4moe/formats/e4m3fnuz.hpp"
 #include "fp4moe/formats/e5m2.hpp"
-#include "fp4moe/formats/format_laws.hpp"
+#include "support/format_laws.hpp"
 
 namespace fp4moe::formats {
 namespace fp8_test {

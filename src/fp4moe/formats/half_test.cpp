@@ -3,7 +3,7 @@
 
 #include "fp4moe/formats/bf16.hpp"
 #include "fp4moe/formats/f16.hpp"
-#include "fp4moe/formats/format_laws.hpp"
+#include "support/format_laws.hpp"
 
 namespace fp4moe::formats {
 namespace half_test {

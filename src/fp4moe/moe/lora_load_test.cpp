@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "fp4moe/tensor/files/test_support.hpp"
 #include "fp4moe/weights/synth_adapter.hpp"
+#include "support/files.hpp"
 
 namespace fp4moe::moe {
 namespace lora_load_test {

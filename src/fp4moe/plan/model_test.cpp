@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "fp4moe/weights/synth.hpp"
-#include "fp4moe/weights/test_checkpoint.hpp"
+#include "support/tiny_model.hpp"
 
 namespace fp4moe::plan {
 namespace model_test {

@@ -1,10 +1,8 @@
 #include "fp4moe/platform/memory_nodes.hpp"
 
-#include <filesystem>
-#include <fstream>
-
 #include <gtest/gtest.h>
-#include <unistd.h>
+
+#include "support/temporary_folder.hpp"
 
 namespace fp4moe::platform {
 namespace memory_nodes_test {
@@ -24,12 +22,9 @@ TEST(MemoryNodes, AMachineThatSaysNothingHasOne) {
 }
 
 TEST(MemoryNodes, AreThoseWithMemory) {
-  const auto folder =
-      std::filesystem::temp_directory_path() / ("fp4moe_nodes_" + std::to_string(::getpid()));
-  std::filesystem::create_directories(folder);
-  std::ofstream(folder / "has_memory") << "0,2-3\n";
-  EXPECT_EQ(memory_nodes(folder.string()), (Numbers{0, 2, 3}));
-  std::filesystem::remove_all(folder);
+  const fp4moe::testing::TemporaryFolder folder;
+  fp4moe::testing::write_text(folder / "has_memory", "0,2-3\n");
+  EXPECT_EQ(memory_nodes(folder.path()), (Numbers{0, 2, 3}));
 }
 
 TEST(MemoryNodes, OneNodeIsNothingToSpreadOver) {

@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "fp4moe/base/parallel.hpp"
-#include "fp4moe/platform/test_support.hpp"
+#include "support/fake_root.hpp"
 
 namespace fp4moe::platform {
 namespace settings_test {

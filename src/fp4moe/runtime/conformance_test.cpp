@@ -13,12 +13,12 @@
 #include "fp4moe/backends/all.hpp"
 #include "fp4moe/base/random.hpp"
 #include "fp4moe/convert/converted_folder.hpp"
-#include "fp4moe/convert/test_folder.hpp"
 #include "fp4moe/formats/bf16.hpp"
 #include "fp4moe/moe/numerics.hpp"
 #include "fp4moe/platform/device.hpp"
 #include "fp4moe/runtime/layer.hpp"
-#include "fp4moe/runtime/test_engines.hpp"
+#include "support/converted_folder.hpp"
+#include "support/engines.hpp"
 
 namespace fp4moe::runtime {
 namespace conformance_test {

@@ -12,8 +12,8 @@
 #include "fp4moe/moe/cuda/device_layer.hpp"
 #include "fp4moe/moe/cuda/device_session.hpp"
 #include "fp4moe/moe/cuda/plan.hpp"
-#include "fp4moe/moe/cuda/test_device.hpp"
 #include "fp4moe/runtime/packed_weights.hpp"
+#include "support/device.hpp"
 
 namespace fp4moe::runtime {
 namespace cuda_weights_gpu_test {

@@ -12,8 +12,8 @@
 
 #include "fp4moe/moe/exchange/all.hpp"
 #include "fp4moe/moe/exchange/threads.hpp"
-#include "fp4moe/moe/reference/test_layer.hpp"
 #include "fp4moe/runtime/engines.hpp"
+#include "support/tiny_layer.hpp"
 
 namespace fp4moe::moe {
 namespace kernel_test {

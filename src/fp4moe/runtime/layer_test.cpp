@@ -11,12 +11,12 @@
 #include <gtest/gtest.h>
 
 #include "fp4moe/backends/layouts.hpp"
-#include "fp4moe/convert/test_folder.hpp"
 #include "fp4moe/moe/exchange/threads.hpp"
 #include "fp4moe/moe/reference/engine.hpp"
-#include "fp4moe/moe/reference/test_layer.hpp"
 #include "fp4moe/runtime/run.hpp"
-#include "fp4moe/runtime/test_engines.hpp"
+#include "support/converted_folder.hpp"
+#include "support/engines.hpp"
+#include "support/tiny_layer.hpp"
 
 namespace fp4moe::runtime {
 namespace layer_test {

@@ -10,10 +10,10 @@
 
 #include <gtest/gtest.h>
 
-#include "fp4moe/convert/test_folder.hpp"
-#include "fp4moe/moe/reference/test_layer.hpp"
 #include "fp4moe/runtime/run.hpp"
 #include "fp4moe/weights/transcode.hpp"
+#include "support/converted_folder.hpp"
+#include "support/tiny_layer.hpp"
 
 namespace fp4moe::runtime {
 namespace memory_model_test {

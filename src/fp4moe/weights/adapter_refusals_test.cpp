@@ -3,7 +3,7 @@
 
 #include "fp4moe/weights/adapter.hpp"
 #include "fp4moe/weights/adapter_name.hpp"
-#include "fp4moe/weights/test_adapter.hpp"
+#include "support/tiny_adapter.hpp"
 
 namespace fp4moe::weights {
 namespace adapter_refusals_test {

@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 
 #include "fp4moe/weights/synth_adapter.hpp"
-#include "fp4moe/weights/test_adapter.hpp"
+#include "support/tiny_adapter.hpp"
 
 namespace fp4moe::weights {
 namespace adapter_test {

@@ -2,9 +2,9 @@
 
 #include <gtest/gtest.h>
 
-#include "fp4moe/tensor/files/test_support.hpp"
 #include "fp4moe/weights/config_document.hpp"
-#include "fp4moe/weights/test_checkpoint.hpp"
+#include "support/files.hpp"
+#include "support/tiny_model.hpp"
 
 namespace fp4moe::weights {
 namespace config_test {

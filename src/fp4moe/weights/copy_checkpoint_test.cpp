@@ -4,12 +4,12 @@
 
 #include <gtest/gtest.h>
 
-#include "fp4moe/tensor/files/test_support.hpp"
 #include "fp4moe/weights/checkpoint.hpp"
 #include "fp4moe/weights/gguf_fields.hpp"
 #include "fp4moe/weights/origin.hpp"
 #include "fp4moe/weights/quant_config.hpp"
 #include "fp4moe/weights/synth.hpp"
+#include "support/files.hpp"
 
 namespace fp4moe::weights {
 namespace copy_checkpoint_test {

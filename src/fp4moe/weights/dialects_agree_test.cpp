@@ -5,9 +5,9 @@
 
 #include <gtest/gtest.h>
 
-#include "fp4moe/tensor/files/test_support.hpp"
 #include "fp4moe/weights/moe_weights.hpp"
 #include "fp4moe/weights/synth.hpp"
+#include "support/files.hpp"
 
 namespace fp4moe::weights {
 namespace dialects_agree_test {

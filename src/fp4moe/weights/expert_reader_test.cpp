@@ -10,7 +10,7 @@
 #include "fp4moe/weights/checkpoint.hpp"
 #include "fp4moe/weights/expert_layout.hpp"
 #include "fp4moe/weights/scale_scan.hpp"
-#include "fp4moe/weights/test_checkpoint.hpp"
+#include "support/tiny_model.hpp"
 
 namespace fp4moe::weights {
 namespace expert_reader_test {

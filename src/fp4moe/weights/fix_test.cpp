@@ -11,7 +11,7 @@
 #include "fp4moe/weights/checkpoint.hpp"
 #include "fp4moe/weights/lint.hpp"
 #include "fp4moe/weights/rescale.hpp"
-#include "fp4moe/weights/test_checkpoint.hpp"
+#include "support/tiny_model.hpp"
 
 namespace fp4moe::weights {
 namespace fix_test {

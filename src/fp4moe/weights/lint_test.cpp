@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "fp4moe/weights/test_checkpoint.hpp"
+#include "support/tiny_model.hpp"
 
 namespace fp4moe::weights {
 namespace lint_test {

@@ -14,7 +14,7 @@
 #include "fp4moe/weights/merge_expert.hpp"
 #include "fp4moe/weights/synth.hpp"
 #include "fp4moe/weights/synth_adapter.hpp"
-#include "fp4moe/weights/test_checkpoint.hpp"
+#include "support/tiny_model.hpp"
 
 namespace fp4moe::weights {
 namespace merge_test {

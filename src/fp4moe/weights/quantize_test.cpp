@@ -8,11 +8,11 @@
 #include <gtest/gtest.h>
 
 #include "fp4moe/formats/bf16.hpp"
-#include "fp4moe/tensor/files/test_support.hpp"
 #include "fp4moe/weights/checkpoint.hpp"
 #include "fp4moe/weights/copy_checkpoint.hpp"
 #include "fp4moe/weights/synth.hpp"
 #include "fp4moe/weights/synth_expert.hpp"
+#include "support/files.hpp"
 
 namespace fp4moe::weights {
 namespace quantize_test {

@@ -4,10 +4,10 @@
 
 #include <gtest/gtest.h>
 
-#include "fp4moe/tensor/files/test_support.hpp"
 #include "fp4moe/weights/checkpoint.hpp"
 #include "fp4moe/weights/models.hpp"
 #include "fp4moe/weights/synth_expert.hpp"
+#include "support/files.hpp"
 
 namespace fp4moe::weights {
 namespace synth_test {

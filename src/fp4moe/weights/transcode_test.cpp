@@ -6,9 +6,9 @@
 #include <gtest/gtest.h>
 
 #include "fp4moe/base/interrupt.hpp"
-#include "fp4moe/tensor/files/test_support.hpp"
 #include "fp4moe/weights/copy_checkpoint.hpp"
 #include "fp4moe/weights/synth.hpp"
+#include "support/files.hpp"
 
 namespace fp4moe::weights {
 namespace transcode_test {

@@ -485,32 +485,6 @@ TEST_F(WithFakeDriver, ManyThreadsUseOneDevice) {
   EXPECT_EQ(fake_->allocations, 0);
 }
 
-// What the engine and the benchmarks ask for.
-constexpr std::string_view kKernels[] = {"prepare",
-                                         "gather",
-                                         "activate",
-                                         "combine",
-                                         "combine_rounded",
-                                         "pack",
-                                         "product32_mxfp4",
-                                         "product64_mxfp4",
-                                         "product88_mxfp4",
-                                         "product128_mxfp4",
-                                         "product192_mxfp4",
-                                         "product32_nvfp4",
-                                         "product64_nvfp4",
-                                         "product88_nvfp4",
-                                         "product128_nvfp4",
-                                         "product192_nvfp4",
-                                         "decode_mxfp4",
-                                         "decode_nvfp4",
-                                         "decode_plain_mxfp4",
-                                         "decode_quantised_mxfp4",
-                                         "decode_plain_nvfp4",
-                                         "decode_quantised_nvfp4",
-                                         "read",
-                                         "rate"};
-
 TEST(Cubins, HoldEveryKernelOnce) {
   if (!is_built()) GTEST_SKIP() << "this build has no CUDA kernels";
   std::vector<std::string> expected, found;

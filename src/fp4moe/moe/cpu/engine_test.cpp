@@ -13,7 +13,7 @@
 #include "fp4moe/kernels/cpu/product_list.hpp"
 #include "fp4moe/moe/cpu/workspace.hpp"
 #include "fp4moe/moe/reference/engine.hpp"
-#include "fp4moe/moe/reference/test_layer.hpp"
+#include "support/tiny_layer.hpp"
 
 namespace fp4moe::moe::cpu {
 namespace engine_test {

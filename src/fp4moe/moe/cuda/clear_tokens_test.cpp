@@ -1,9 +1,10 @@
 // That schemes of activations can be held to a narrow bound with the tokens chosen for it: float32
 // sums in another order stay within, everything that is computed otherwise is beyond.
+#include "support/clear_tokens.hpp"
+
 #include <fmt/format.h>
 
-#include "fp4moe/moe/cuda/test_clear_tokens.hpp"
-#include "fp4moe/moe/cuda/test_device.hpp"
+#include "support/device.hpp"
 
 namespace fp4moe::moe::cuda {
 namespace clear_tokens_test {

@@ -3,7 +3,7 @@
 #include <thread>
 
 #include "fp4moe/moe/cuda/device_layer.hpp"
-#include "fp4moe/moe/cuda/test_device.hpp"
+#include "support/device.hpp"
 
 namespace fp4moe::moe::cuda {
 namespace device_layer_bits_gpu_test {

@@ -6,8 +6,8 @@
 
 #include "fp4moe/moe/cuda/device_layer.hpp"
 #include "fp4moe/moe/cuda/plan.hpp"
-#include "fp4moe/moe/cuda/test_clear_tokens.hpp"
-#include "fp4moe/moe/cuda/test_device.hpp"
+#include "support/clear_tokens.hpp"
+#include "support/device.hpp"
 
 namespace fp4moe::moe::cuda {
 namespace device_layer_gpu_test {

@@ -12,7 +12,7 @@
 #include "fp4moe/formats/sm90_scale.hpp"
 #include "fp4moe/kernels/cuda/sm90/launches.hpp"
 #include "fp4moe/moe/cuda/plan.hpp"
-#include "fp4moe/moe/cuda/test_fake_device.hpp"
+#include "support/fake_device.hpp"
 
 namespace fp4moe::moe::cuda {
 namespace device_layer_test {

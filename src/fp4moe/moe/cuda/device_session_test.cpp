@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include "fp4moe/moe/cuda/test_fake_device.hpp"
+#include "support/fake_device.hpp"
 
 namespace fp4moe::moe::cuda {
 namespace device_session_test {

@@ -1,7 +1,7 @@
 #include <cstring>
 
 #include "fp4moe/moe/cuda/engine.hpp"
-#include "fp4moe/moe/cuda/test_device.hpp"
+#include "support/device.hpp"
 
 namespace fp4moe::moe::cuda {
 namespace engine_gpu_test {

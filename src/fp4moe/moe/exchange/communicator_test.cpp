@@ -10,7 +10,7 @@
 #include "fp4moe/formats/bf16.hpp"
 #include "fp4moe/moe/exchange/mpi.hpp"
 #include "fp4moe/moe/exchange/sums.hpp"
-#include "fp4moe/moe/exchange/test_support.hpp"
+#include "support/ranks.hpp"
 
 namespace fp4moe::moe::exchange {
 namespace communicator_test {

@@ -9,7 +9,7 @@
 #include "fp4moe/formats/bf16.hpp"
 #include "fp4moe/moe/exchange/cost.hpp"
 #include "fp4moe/moe/exchange/sums.hpp"
-#include "fp4moe/moe/exchange/test_support.hpp"
+#include "support/ranks.hpp"
 
 namespace fp4moe::moe::exchange {
 namespace exchange_test {

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "fp4moe/moe/reference/panel.hpp"
-#include "fp4moe/moe/reference/test_layer.hpp"
+#include "support/tiny_layer.hpp"
 
 namespace fp4moe::moe::reference {
 namespace engine_test {

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "fp4moe/base/parallel.hpp"
-#include "fp4moe/tensor/files/test_support.hpp"
+#include "support/files.hpp"
 
 namespace fp4moe::tensor {
 namespace atomic_file_test {

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "fp4moe/tensor/files/atomic_file.hpp"
-#include "fp4moe/tensor/files/test_support.hpp"
+#include "support/files.hpp"
 
 namespace fp4moe::tensor {
 namespace atomic_folder_test {

@@ -7,7 +7,7 @@
 
 #include "fp4moe/tensor/files/gguf.hpp"
 #include "fp4moe/tensor/files/mapped_file.hpp"
-#include "fp4moe/tensor/files/test_support.hpp"
+#include "support/files.hpp"
 
 namespace fp4moe::tensor {
 namespace gguf_writer_test {

@@ -9,7 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "fp4moe/tensor/files/test_support.hpp"
+#include "support/files.hpp"
 
 namespace fp4moe::tensor {
 namespace mapped_file_test {

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "fp4moe/tensor/files/store.hpp"
-#include "fp4moe/tensor/files/test_support.hpp"
+#include "support/files.hpp"
 
 namespace fp4moe::tensor {
 namespace memory_store_test {

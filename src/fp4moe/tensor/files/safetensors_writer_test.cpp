@@ -10,7 +10,7 @@
 
 #include "fp4moe/base/parallel.hpp"
 #include "fp4moe/tensor/files/safetensors.hpp"
-#include "fp4moe/tensor/files/test_support.hpp"
+#include "support/files.hpp"
 
 namespace fp4moe::tensor {
 namespace safetensors_writer_test {

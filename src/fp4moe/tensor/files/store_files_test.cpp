@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "fp4moe/tensor/files/test_support.hpp"
+#include "support/files.hpp"
 
 namespace fp4moe::tensor {
 namespace store_files_test {

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "fp4moe/base/parallel.hpp"
-#include "fp4moe/tensor/files/test_support.hpp"
+#include "support/files.hpp"
 
 namespace fp4moe::tensor {
 namespace store_test {

@@ -13,8 +13,8 @@
 
 #include "fp4moe/backends/layouts.hpp"
 #include "fp4moe/convert/convert_folder.hpp"
-#include "fp4moe/tensor/files/test_support.hpp"
 #include "fp4moe/weights/synth.hpp"
+#include "support/files.hpp"
 
 namespace fp4moe::convert::testing {
 

@@ -12,7 +12,7 @@
 
 #include "cuda/fake_driver.hpp"
 #include "fp4moe/moe/cuda/device_layer.hpp"
-#include "fp4moe/moe/reference/test_layer.hpp"
+#include "support/tiny_layer.hpp"
 
 namespace fp4moe::moe::cuda::testing {
 
@@ -23,29 +23,6 @@ using kernels::cuda::Memory;
 using moe::testing::TestLayer;
 using weights::WeightFormat;
 
-inline constexpr std::string_view kKernels[] = {"prepare",
-                                                "gather",
-                                                "activate",
-                                                "combine",
-                                                "combine_rounded",
-                                                "pack",
-                                                "product32_mxfp4",
-                                                "product64_mxfp4",
-                                                "product88_mxfp4",
-                                                "product128_mxfp4",
-                                                "product192_mxfp4",
-                                                "decode_mxfp4",
-                                                "decode_plain_mxfp4",
-                                                "decode_quantised_mxfp4",
-                                                "product32_nvfp4",
-                                                "product64_nvfp4",
-                                                "product88_nvfp4",
-                                                "product128_nvfp4",
-                                                "product192_nvfp4",
-                                                "decode_nvfp4",
-                                                "decode_plain_nvfp4",
-                                                "decode_quantised_nvfp4"};
-
 class FakeDevice : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -55,7 +32,7 @@ class FakeDevice : public ::testing::Test {
         dlsym(opened, kernels::cuda::kFakeDriverSymbol))();
     *fake_ = FakeDriver{};
     fake_->memory_bytes = std::size_t{64} << 20;
-    for (const std::string_view kernel : kKernels)
+    for (const std::string_view kernel : kernels::cuda::kKernels)
       codes_.push_back(std::string(kernels::cuda::kFakeCode) + "fp4moe_sm90_" +
                        std::string(kernel));
     for (const std::string& code : codes_)

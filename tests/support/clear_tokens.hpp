@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "fp4moe/moe/quantised_rows.hpp"
-#include "fp4moe/moe/reference/test_layer.hpp"
+#include "support/tiny_layer.hpp"
 
 namespace fp4moe::moe::cuda::testing {
 

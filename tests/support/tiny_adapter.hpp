@@ -13,7 +13,7 @@
 #include "fp4moe/formats/f16.hpp"
 #include "fp4moe/weights/adapter.hpp"
 #include "fp4moe/weights/lora_adapter.hpp"
-#include "fp4moe/weights/test_checkpoint.hpp"
+#include "support/tiny_model.hpp"
 
 namespace fp4moe::weights::testing {
 

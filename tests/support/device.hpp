@@ -15,7 +15,7 @@
 
 #include "fp4moe/moe/cuda/device_layer.hpp"
 #include "fp4moe/moe/reference/engine.hpp"
-#include "fp4moe/moe/reference/test_layer.hpp"
+#include "support/tiny_layer.hpp"
 
 namespace fp4moe::moe::cuda::testing {
 

@@ -6,9 +6,9 @@
 
 #include <gtest/gtest.h>
 
-#include "fp4moe/convert/test_folder.hpp"
 #include "fp4moe/fp4moe.h"
 #include "fp4moe/tensor/files/store.hpp"
+#include "support/converted_folder.hpp"
 
 namespace fp4moe::capi::testing {
 

@@ -14,9 +14,9 @@
 
 #include "fp4moe/tensor/files/gguf.hpp"
 #include "fp4moe/tensor/files/safetensors.hpp"
-#include "fp4moe/tensor/files/test_support.hpp"
 #include "fp4moe/weights/dialect.hpp"
 #include "fp4moe/weights/moe_shape.hpp"
+#include "support/files.hpp"
 
 namespace fp4moe::weights::testing {
 
