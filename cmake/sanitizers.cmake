@@ -3,7 +3,8 @@
 set(FP4MOE_MODULE_KIND STATIC)
 if(FP4MOE_SANITIZE)
   set(FP4MOE_MODULE_KIND SHARED)
-  add_compile_options(-fsanitize=${FP4MOE_SANITIZE} -fno-omit-frame-pointer -g1)
+  add_compile_options(-fsanitize=${FP4MOE_SANITIZE} -fno-omit-frame-pointer -g1 -Og)
+  add_compile_definitions(XXH_NO_INLINE_HINTS=1)  # xxhash insists on -O1
   add_link_options(-fsanitize=${FP4MOE_SANITIZE})
   if(FP4MOE_SANITIZE MATCHES "undefined")
     add_compile_options(-fno-sanitize-recover=undefined)
