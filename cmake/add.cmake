@@ -17,6 +17,10 @@ target_compile_options(fp4moe_options INTERFACE -ffp-contract=off)
 
 # One optimization level for a target: -O2; -O3 where it computes, -O1 in the front end (below).
 add_compile_options($<$<CONFIG:Release>:-O2>)
+set(compute_level $<$<CONFIG:Release>:-O3>)
+if(FP4MOE_SANITIZE)
+  set(compute_level -O1)
+endif()
 
 # The one precompiled header of the library, and the one of the tests: standard headers that most
 # files read, fmt, and GoogleTest. Whatever it holds, each file still names what it uses
@@ -83,7 +87,7 @@ function(fp4moe_module path)
       target_compile_options(fp4moe_${module} PRIVATE $<$<CONFIG:Release>:-O1>)
     endif()
     if(ARG_COMPUTE)
-      target_compile_options(fp4moe_${module} PRIVATE $<$<CONFIG:Release>:-O3> $<$<BOOL:${FP4MOE_SANITIZE}>:-O1>)
+      target_compile_options(fp4moe_${module} PRIVATE ${compute_level})
     else()
       target_precompile_headers(fp4moe_${module} REUSE_FROM fp4moe_precompiled)
     endif()

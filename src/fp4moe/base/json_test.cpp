@@ -1,7 +1,13 @@
 #include "fp4moe/base/json.hpp"
 
+#include <array>
+#include <bit>
+#include <cstdint>
 #include <cstdio>
 #include <fstream>
+#include <limits>
+#include <map>
+#include <stdexcept>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -9,6 +15,116 @@
 
 namespace fp4moe {
 namespace json_test {
+
+TEST(Json, KeepsTheOrderOfMembersAndReplacesInPlace) {
+  Json json{{"z", 1}, {"a", 2}};
+  json["m"] = 3;
+  json["z"] = "first";
+  json.update({{"a", nullptr}, {"n", true}});
+
+  EXPECT_EQ(json.dump(), R"({"z":"first","a":null,"m":3,"n":true})");
+  EXPECT_EQ(json.erase("a"), 1u);
+  EXPECT_EQ(json.erase("a"), 0u);
+  EXPECT_EQ(json.dump(), R"({"z":"first","m":3,"n":true})");
+}
+
+TEST(Json, ABracedListOfTextsAndValuesIsAnObjectAnyOtherAnArray) {
+  EXPECT_EQ(Json({{"a", 1}, {"b", {2, 3}}}).dump(), R"({"a":1,"b":[2,3]})");
+  EXPECT_EQ(Json({{"a", 1}, {2, 3}}).dump(), R"([["a",1],[2,3]])");
+  EXPECT_EQ(Json::array({{"a", 1}}).dump(), R"([["a",1]])");
+  EXPECT_EQ(Json::array().dump() + Json::object().dump(), "[]{}");
+}
+
+TEST(Json, TakesListsMapsAndNumbersOfEveryType) {
+  const std::vector<bool> flags{true, false};
+  const std::map<std::string, std::vector<float>> map{{"x", {0.5f}}, {"y", {}}};
+
+  EXPECT_EQ(Json(flags).dump(), "[true,false]");
+  EXPECT_EQ(Json(map).dump(), R"({"x":[0.5],"y":[]})");
+  EXPECT_EQ(Json(std::int8_t{-3}).get<int>(), -3);
+  EXPECT_EQ(Json(~std::uint64_t{0}).get<std::uint64_t>(), ~std::uint64_t{0});
+  EXPECT_EQ(Json(std::array{1, 2}).get<std::vector<double>>(), (std::vector<double>{1, 2}));
+}
+
+TEST(Json, WritesNumbersAsTheyAreReadAgain) {
+  for (const double value : {0.1, 1e-5, 1e300, 5e-324, -0.0, 1.0, 123456789.125}) {
+    const std::string text = Json(value).dump();
+    ASSERT_TRUE(parse_json(text)) << text;
+    EXPECT_EQ(std::bit_cast<std::uint64_t>(parse_json(text)->get<double>()),
+              std::bit_cast<std::uint64_t>(value))
+        << text;
+    EXPECT_TRUE(parse_json(text)->is_number_float()) << text;
+  }
+  EXPECT_EQ(Json(1.0).dump() + " " + Json(1e-5).dump(), "1.0 1e-05");
+  EXPECT_EQ(Json(std::numeric_limits<double>::quiet_NaN()).dump(), "null");
+  EXPECT_EQ(Json(std::numeric_limits<std::int64_t>::min()).dump(), "-9223372036854775808");
+}
+
+TEST(Json, EscapesTextsAndReplacesWhatIsNotUtf8) {
+  EXPECT_EQ(Json("a\"b\\c\n\t\x01\x7f\u00e9").dump(), "\"a\\\"b\\\\c\\n\\t\\u0001\x7f\u00e9\"");
+  EXPECT_EQ(Json("bad \xff end").dump(), "\"bad \xef\xbf\xbd end\"");
+  EXPECT_EQ(quoted_json("k\"y"), R"("k\"y")");
+  EXPECT_EQ(Json({{"k\"y", "v"}}).dump(), R"({"k\"y":"v"})");
+}
+
+TEST(Json, IndentsWhatHoldsSomething) {
+  const Json json{{"a", {1, 2}}, {"none", Json::array()}, {"o", {{"x", Json::object()}}}};
+
+  EXPECT_EQ(json.dump(2), R"({
+  "a": [
+    1,
+    2
+  ],
+  "none": [],
+  "o": {
+    "x": {}
+  }
+})");
+}
+
+TEST(Json, NumbersAreEqualByValueAndObjectsInOrder) {
+  EXPECT_EQ(Json(1), Json(1u));
+  EXPECT_EQ(Json(1), Json(1.0));
+  EXPECT_NE(Json(-1), Json(~std::uint64_t{0}));
+  EXPECT_NE(Json(1), Json(true));
+  EXPECT_NE(Json(nullptr), Json(false));
+  EXPECT_EQ(Json({{"a", 1}, {"b", 2}}), Json({{"a", 1.0}, {"b", 2u}}));
+  EXPECT_NE(Json({{"a", 1}, {"b", 2}}), Json({{"b", 2}, {"a", 1}}));
+}
+
+TEST(Json, CopiesAreDeepAndMovesLeaveNull) {
+  Json json{{"a", {1, {{"b", "text"}}}}};
+  const Json copy = json;
+  json["a"][1]["b"] = 7;
+  EXPECT_EQ(copy["a"][1]["b"], "text");
+  const Json moved = std::move(json);
+  EXPECT_TRUE(json.is_null());  // NOLINT(bugprone-use-after-move): that is the question
+  EXPECT_EQ(moved["a"][1]["b"], 7);
+}
+
+TEST(Json, ItsPartsAreWalkedAndFound) {
+  Json json{{"a", 1}, {"b", "two"}};
+  std::string keys;
+  for (const auto& [key, value] : json.items()) keys += key + value.dump();
+  EXPECT_EQ(keys, "a1b\"two\"");
+  for (Json& value : json) value = 0;
+  EXPECT_EQ(json, Json({{"a", 0}, {"b", 0}}));
+  EXPECT_EQ(json.find("b").key(), "b");
+  EXPECT_EQ(json.find("c"), json.end());
+  EXPECT_EQ(json.value("a", 5) + json.value("c", 5), 5);
+  EXPECT_TRUE(Json().items().empty());
+}
+
+TEST(Json, WhatCannotBeThrows) {
+  const Json number = 1, object{{"a", 1}}, array = Json::array({1});
+
+  EXPECT_THROW((void)number.string(), std::logic_error);
+  EXPECT_THROW((void)object.at("b"), std::out_of_range);
+  EXPECT_THROW((void)array.at(1), std::out_of_range);
+  EXPECT_THROW((void)array.at("a"), std::logic_error);
+  EXPECT_THROW((void)object.get<int>(), std::logic_error);
+  EXPECT_THROW(Json(number).push_back(2), std::logic_error);
+}
 
 std::string id_of(std::string_view text) {
   const Result<Json> document = parse_json(text);
