@@ -12,7 +12,7 @@
 #include "test_device.hpp"
 
 namespace fp4moe::kernels::cuda {
-namespace {
+namespace driver_test {
 
 constexpr std::uint32_t kThreads = 128;
 
@@ -262,5 +262,5 @@ TEST(ZLostContext, GivesAnErrorFromEveryCallAndNeverCrashes) {
   device.drop_stream(*stream);
 }
 
-}  // namespace
+}  // namespace driver_test
 }  // namespace fp4moe::kernels::cuda

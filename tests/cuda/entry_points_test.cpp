@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 namespace fp4moe::kernels::cuda {
-namespace {
+namespace entry_points_test {
 
 template <class Ours, class Theirs>
 constexpr bool is_passed_alike() {
@@ -124,5 +124,5 @@ TEST(EntryPoints, NumbersAreThoseOfTheToolkit) {
   expect_equal(kPinnedPortable, CU_MEMHOSTALLOC_PORTABLE);
 }
 
-}  // namespace
+}  // namespace entry_points_test
 }  // namespace fp4moe::kernels::cuda

@@ -9,7 +9,7 @@
 #include "test_device.hpp"
 
 namespace fp4moe::formats {
-namespace {
+namespace formats_test {
 
 using kernels::cuda::Device;
 using kernels::cuda::Memory;
@@ -37,5 +37,5 @@ TEST(Formats, EncodeAllFloatsAsCudaDoes) {
     EXPECT_EQ(found[i].count, 0u) << kChecks[i] << ", first of them " << std::hex << found[i].input;
 }
 
-}  // namespace
+}  // namespace formats_test
 }  // namespace fp4moe::formats

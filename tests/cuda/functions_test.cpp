@@ -16,7 +16,7 @@
 #include "test_device.hpp"
 
 namespace fp4moe::kernels::cuda::sm90 {
-namespace {
+namespace functions_test {
 
 using moe::ActivationKey;
 
@@ -174,5 +174,5 @@ TEST_F(Functions, FinishSumsAsTheCpuEngineDoes) {
   }
 }
 
-}  // namespace
+}  // namespace functions_test
 }  // namespace fp4moe::kernels::cuda::sm90

@@ -8,7 +8,7 @@
 #include "kernels.hpp"
 
 namespace fp4moe::kernels::cuda::sm90 {
-namespace {
+namespace kernels_activate_test {
 
 struct Case {
   Layer layer{};
@@ -313,5 +313,5 @@ TEST_F(Activate, HasNothingToDoWithoutTokens) {
   run("fp4moe_sm90_activate", params, {4, kActivateThreads});
 }
 
-}  // namespace
+}  // namespace kernels_activate_test
 }  // namespace fp4moe::kernels::cuda::sm90

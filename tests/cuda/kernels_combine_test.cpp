@@ -6,7 +6,7 @@
 #include "kernels.hpp"
 
 namespace fp4moe::kernels::cuda::sm90 {
-namespace {
+namespace kernels_combine_test {
 
 struct Case {
   Form form = Form::summed;
@@ -289,5 +289,5 @@ TEST_F(Combine, AddsLowRanksBehindTheRounding) {
     expect_combined({.out = Type::f32, .second = second, .has_bias = true, .has_lora = true});
 }
 
-}  // namespace
+}  // namespace kernels_combine_test
 }  // namespace fp4moe::kernels::cuda::sm90

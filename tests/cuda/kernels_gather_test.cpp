@@ -7,7 +7,7 @@
 #include "kernels.hpp"
 
 namespace fp4moe::kernels::cuda::sm90 {
-namespace {
+namespace kernels_gather_test {
 
 using moe::ActivationKey;
 
@@ -224,5 +224,5 @@ TEST_F(Gather, TakesTheOccupiedRowsOfBatches) {
                      .is_batched = true});
 }
 
-}  // namespace
+}  // namespace kernels_gather_test
 }  // namespace fp4moe::kernels::cuda::sm90

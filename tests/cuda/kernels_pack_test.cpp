@@ -9,7 +9,7 @@
 #include "kernels.hpp"
 
 namespace fp4moe::kernels::cuda::sm90 {
-namespace {
+namespace kernels_pack_test {
 
 using weights::ExpertView;
 using weights::ProjectionView;
@@ -143,5 +143,5 @@ TEST_F(Pack, FillsGroupsBehindTheLastRowWithZeros) {
                            [](std::byte byte) { return byte == std::byte{0}; }));
 }
 
-}  // namespace
+}  // namespace kernels_pack_test
 }  // namespace fp4moe::kernels::cuda::sm90

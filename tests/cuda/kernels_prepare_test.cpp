@@ -3,7 +3,7 @@
 #include "kernels.hpp"
 
 namespace fp4moe::kernels::cuda::sm90 {
-namespace {
+namespace kernels_prepare_test {
 
 // Ids of `tokens` x `top_k` slots; some are -1, or of no expert.
 std::vector<std::int32_t> random_ids(std::size_t slots, std::uint32_t experts, std::uint64_t seed) {
@@ -107,5 +107,5 @@ TEST_F(Ranks, TakeTheExpertsOfARankByRangeOrByMap) {
   expect_ranked(params, local);
 }
 
-}  // namespace
+}  // namespace kernels_prepare_test
 }  // namespace fp4moe::kernels::cuda::sm90

@@ -9,7 +9,7 @@
 #include "kernels.hpp"
 
 namespace fp4moe::kernels::cuda::sm90 {
-namespace {
+namespace kernels_route_test {
 
 namespace routing = moe::routing;
 using routing::Normalization;
@@ -212,5 +212,5 @@ TEST_F(Route, TakesMoreChoicesThanUsual) {
                   random_logits(Type::f32, 17, columns, 5));
 }
 
-}  // namespace
+}  // namespace kernels_route_test
 }  // namespace fp4moe::kernels::cuda::sm90
