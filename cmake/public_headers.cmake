@@ -63,6 +63,7 @@ set(FP4MOE_INCLUDED_HEADERS
   convert/scalars.hpp
   convert/scale_rules.hpp
   formats/block.hpp
+  formats/scale_extremes.hpp
   formats/small_float.hpp
   formats/weight_format.hpp
   kernels/cpu/block_codec.hpp

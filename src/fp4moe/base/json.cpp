@@ -48,23 +48,39 @@ Json::Json(std::string&& text) : type_(Type::string) {
   content_.string = new std::string(std::move(text));
 }
 
-Json::Json(std::initializer_list<Json> list)
-    : Json(std::all_of(list.begin(), list.end(), is_member) ? object(list) : array(list)) {}
+Json::Json(std::initializer_list<Part> list)
+    : Json(std::all_of(list.begin(), list.end(),
+                       [](const Part& part) { return is_member(part.value_); })
+               ? object(list)
+               : array(list)) {}
 
-Json Json::array(std::initializer_list<Json> list) {
+Json Json::array() {
   Json json;
-  json.content_.array = new Array(list);
+  json.content_.array = new Array;
   json.type_ = Type::array;
   return json;
 }
 
-Json Json::object(std::initializer_list<Json> list) {
+Json Json::array(std::initializer_list<Part> list) {
+  Json json = array();
+  json.content_.array->reserve(list.size());
+  for (const Part& part : list) json.content_.array->push_back(std::move(part.value_));
+  return json;
+}
+
+Json Json::object() {
   Json json;
   json.content_.object = new Object;
   json.type_ = Type::object;
-  for (const Json& member : list) {
-    if (!is_member(member)) throw wrong("a list of a text and a value", member);
-    json[member.front().string()] = member.back();
+  return json;
+}
+
+Json Json::object(std::initializer_list<Part> list) {
+  Json json = object();
+  json.content_.object->reserve(list.size());
+  for (const Part& part : list) {
+    if (!is_member(part.value_)) throw wrong("a list of a text and a value", part.value_);
+    json[part.value_.front().string()] = std::move(part.value_.back());
   }
   return json;
 }

@@ -51,6 +51,7 @@ concept JsonList = !std::same_as<T, Json> && !JsonText<T> && !JsonMap<T> &&
 class Json {
  public:
   struct Member;
+  class Part;  // an element of a braced list
   enum class Type : std::uint8_t {
     null,
     boolean,
@@ -88,7 +89,7 @@ class Json {
   Json(const Map& map) : Json(object()) {
     for (const auto& [key, value] : map) (*this)[key] = value;
   }
-  Json(std::initializer_list<Json> list);
+  Json(std::initializer_list<Part> list);
   Json(const Json& other);
   Json(Json&& other) noexcept
       : type_(std::exchange(other.type_, Type::null)), content_(other.content_) {}
@@ -98,8 +99,10 @@ class Json {
     return *this;
   }
   ~Json();
-  static Json array(std::initializer_list<Json> list = {});
-  static Json object(std::initializer_list<Json> list = {});
+  static Json array();
+  static Json array(std::initializer_list<Part> list);
+  static Json object();
+  static Json object(std::initializer_list<Part> list);
 
   Type type() const { return type_; }
   std::string_view type_name() const;  // "number", "object", ...
@@ -239,6 +242,20 @@ class Json {
 struct Json::Member {
   std::string key{};
   Json value{};
+};
+
+// Elements of a std::initializer_list are const, so they can only be copied; this one lets its
+// value be moved out.
+class Json::Part {
+ public:
+  template <class T>
+  requires(!std::same_as<std::remove_cvref_t<T>, Part>) Part(T&& value)
+      : value_(std::forward<T>(value)) {}
+  Part(std::initializer_list<Part> list) : value_(list) {}
+
+ private:
+  friend class Json;
+  mutable Json value_;
 };
 
 template <class Parent>

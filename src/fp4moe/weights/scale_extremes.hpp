@@ -1,18 +1,12 @@
-// The extremes of block scales, which decide what a layout takes out of them.
+// The extremes of the block scales of a matrix.
 #pragma once
-#include <cstdint>
-
+#include "fp4moe/formats/scale_extremes.hpp"
 #include "fp4moe/weights/expert.hpp"
 
 namespace fp4moe::weights {
 
-// Extremes of some scale bytes. For E4M3 only positive ones count; for E8M0 all do.
-struct ScaleExtremes {
-  std::uint8_t largest = 0, smallest = 255;  // 0 and 255: none
-  bool has_negative = false;
+using formats::ScaleExtremes;
 
-  void add(const ScaleExtremes& other);
-};
 ScaleExtremes extremes_of(WeightFormat format, const RowsView& scales);
 
 }  // namespace fp4moe::weights
