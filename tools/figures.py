@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+"""Draws the figures of docs/images that compare fp4moe with its peers.
+
+    tools/figures.py            writes them
+    tools/figures.py --check    says whether they show bench/peers
+"""
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+RECORD = ROOT / "bench" / "peers" / "one-run-2026-11-18.json"
+FIGURE = ROOT / "docs" / "images" / "peers.svg"
+
+# Readable on white and on black, and told apart without color by their dashes.
+LINES = {
+    "triton_kernels_us": ("#2a78d6", ""),
+    "marlin_us": ("#d1495b", "6 3"),
+    "humming_us": ("#7b5ea7", "2 3"),
+    "ik_llama_cpp_us": ("#2a78d6", ""),
+    "vllm_cpu_us": ("#d1495b", "6 3"),
+    "llama_cpp_us": ("#7b5ea7", "2 3"),
+}
+WIDTH, HEIGHT = 960, 330
+PANEL_WIDTH, PANEL_HEIGHT, TOP, GAP, LEFT = 200, 190, 62, 31, 40
+TOP_RATIO = 4.0  # a peer that is slower still is drawn at the upper edge
+
+
+def ratios(model: dict, peer: str) -> list[tuple[int, float]]:
+    """(tokens, time of the peer over time of fp4moe), each pair from one run."""
+    points = [point for points in model.values() for point in points if peer in point]
+    return [(point["tokens"], point[peer] / point["fp4moe_us"]) for point in points]
+
+
+def x_of(tokens: int, last: int) -> float:
+    return math.log2(tokens) / math.log2(last) * PANEL_WIDTH
+
+
+def y_of(ratio: float) -> float:
+    return PANEL_HEIGHT * (1 - min(ratio, TOP_RATIO) / TOP_RATIO)
+
+
+def panel(title: str, device: str, model: dict, peers: list[str]) -> list[str]:
+    series = {peer: ratios(model, peer) for peer in peers}
+    last = max(tokens for points in series.values() for tokens, _ in points)
+    out = [f'<text class="title" x="0" y="-26">{title}</text>', f'<text x="0" y="-11">{device}</text>']
+    for ratio in range(int(TOP_RATIO) + 1):
+        y = y_of(ratio)
+        out.append(f'<line class="{"base" if ratio == 1 else "grid"}" x1="0" x2="{PANEL_WIDTH}" y1="{y:g}" y2="{y:g}"/>')
+        out.append(f'<text x="-5" y="{y + 4:g}" text-anchor="end">{ratio}</text>')
+    for tokens in (1, 8, 64, 512, 4096):
+        if tokens <= last:
+            out.append(f'<text x="{x_of(tokens, last):.1f}" y="{PANEL_HEIGHT + 15}" text-anchor="middle">{tokens}</text>')
+    for peer, points in series.items():
+        color, dash = LINES[peer]
+        line = " ".join(f"{x_of(tokens, last):.1f},{y_of(ratio):.1f}" for tokens, ratio in points)
+        out.append(f'<polyline points="{line}" fill="none" stroke="{color}" stroke-width="2" stroke-dasharray="{dash}"/>')
+        for tokens, ratio in points:
+            out.append(f'<circle cx="{x_of(tokens, last):.1f}" cy="{y_of(ratio):.1f}" r="2.5" fill="{color}">'
+                       f"<title>{tokens} tokens: {ratio:.2f} times</title></circle>")
+    return out
+
+
+def legend(machine: str, peers: dict[str, str], x: float, y: float) -> list[str]:
+    out = [f'<text x="{x}" y="{y}">{machine}</text>']
+    x += 45
+    for peer, name in peers.items():
+        color, dash = LINES[peer]
+        out.append(f'<line x1="{x}" x2="{x + 26}" y1="{y - 4}" y2="{y - 4}" stroke="{color}" stroke-width="2" stroke-dasharray="{dash}"/>')
+        out.append(f'<text x="{x + 31}" y="{y}">{name}</text>')
+        x += 45 + 6.1 * len(name)
+    return out
+
+
+def svg() -> str:
+    record = json.loads(RECORD.read_text())
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-labelledby="name">',
+           '<title id="name">How many times faster fp4moe runs a MoE layer than each peer, by number of tokens</title>',
+           "<style>text { font: 11px sans-serif; fill: #333 } .title { font-weight: bold; font-size: 13px }",
+           ".grid { stroke: #8884 } .base { stroke: #333; stroke-width: 1.5 }",
+           "@media (prefers-color-scheme: dark) { text { fill: #ddd } .base { stroke: #ddd } }</style>",
+           f'<text class="title" x="{LEFT}" y="16">Times faster than the peer, whole MXFP4 layer (1 = as fast)</text>']
+    number = 0
+    for machine in ("h200", "xeon"):
+        part = record[machine]
+        for name, model in part["models"].items():
+            x = LEFT + number * (PANEL_WIDTH + GAP)
+            out.append(f'<g transform="translate({x} {TOP})">')
+            out += panel(name, part["device"], model, list(part["peers"]))
+            out.append("</g>")
+            number += 1
+    y = TOP + PANEL_HEIGHT + 34
+    out.append(f'<text x="{LEFT}" y="{y}">tokens in the call; each ratio is of two medians of one run, sustained; 4 stands for 4 and more</text>')
+    out += legend("H200:", record["h200"]["peers"], LEFT, y + 20)
+    out += legend("Xeon:", record["xeon"]["peers"], LEFT, y + 38)
+    out.append("</svg>")
+    return "\n".join(out) + "\n"
+
+
+def main() -> int:
+    if "--check" in sys.argv[1:]:
+        if FIGURE.exists() and FIGURE.read_text() == svg():
+            return 0
+        print(f"{FIGURE.relative_to(ROOT)} is stale: run tools/figures.py", file=sys.stderr)
+        return 1
+    FIGURE.write_text(svg())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
