@@ -11,7 +11,7 @@ export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
 
 .NOTPARALLEL:
 .PHONY: help run build test test-all test-rest test-asan test-tsan check format format-check tidy tree \
-        fuzz bench bench-layer cuda static python install clean \
+        fuzz bench bench-layer cuda static python install docs clean \
         packages-build packages-cuda packages-python packages-test packages-all packages-check
 
 help: ## list the targets
@@ -32,7 +32,7 @@ test: packages-test ## every C++ test, command line, golden data, docs, examples
 test-all: test-rest test-asan test-tsan ## what `make test` leaves out: CUDA kernels compiled, torch and other witnesses, MPI, all sanitizers
 
 test-rest: packages-all
-	@tools/venv.sh $(VENV) tests/requirements.txt tests/requirements-all.txt
+	@tools/venv.sh $(VENV) tests/requirements.txt tests/requirements-all.txt docs/site/requirements-docs.txt
 	@nvcc=$$(tools/nvcc.sh $(NVCC)) && tools/build.sh release all tests $(PYTHON_OPTIONS) -DFP4MOE_CUDA=ON -DFP4MOE_NVCC=$$nvcc
 	@tools/wheel.sh $(VENV)/bin/python build/release build/release/wheel --install
 	@$(VENV)/bin/python tools/test.py build/release rest
@@ -64,6 +64,10 @@ tree: packages-test ## the include arrows, and what the kernels' objects leave b
 fuzz: packages-check ## fuzz each parser for FUZZ_SECONDS (60)
 	@tools/build.sh fuzz fuzzers
 	@tools/fuzz.sh build/fuzz $${FUZZ_SECONDS:-60}
+
+docs: packages-test ## build the site, build/site/html/index.html; checks every link
+	@tools/venv.sh build/venv-docs docs/site/requirements-docs.txt
+	@build/venv-docs/bin/python tools/site.py
 
 bench: build ## measure this machine: ceilings, formats, files, whole layers
 	@$(FP4MOE) bench ceilings && $(FP4MOE) bench formats && $(FP4MOE) bench files
