@@ -36,8 +36,9 @@ Consequences follow(const Policy& policy, Mode mode, const Request& request,
   const Backend& backend = *selection.backend;
   const Layer& layer = request.layer;
   Consequences made;
-  made.sizes = layer_sizes(backend, request.device, layer.activation, layer.parallel, policy.era,
-                           layer.in_dtype, {layer.hidden, layer.intermediate});
+  made.sizes =
+      layer_sizes(backend, request.device, rounding_activation(policy, layer), layer.parallel,
+                  policy.era, layer.in_dtype, {layer.hidden, layer.intermediate});
   if (made.sizes)
     made.buffers = weight_buffers(
         {.format = policy.format,
@@ -50,7 +51,8 @@ Consequences follow(const Policy& policy, Mode mode, const Request& request,
          .always_two_halves = has_two_halves_always(policy.format, policy.era, mode)});
   else
     made.buffers = made.sizes.why();
-  made.quant = quant_config(backend, policy.era, mode, layer);
+  made.quant = quant_config(backend, policy.era, mode, layer, BufferNames::modelopt,
+                            form_from_layer(policy, request).activations);
   made.kernel = assemble(policy, mode, request, &backend, selection.experts);
   return made;
 }
@@ -58,6 +60,7 @@ Consequences follow(const Policy& policy, Mode mode, const Request& request,
 void warn(Record& record) {
   const Selection& selection = record.selection;
   const Layer& layer = record.request.layer;
+  for (const std::string& warned : selection.warned) record.warnings.push_back(warned);
   for (std::string& check : checks_before(*selection.policy, record.request))
     record.warnings.push_back("vLLM refuses this before it selects: " + std::move(check));
   if (selection.policy->lora && layer.lora && layer.backend != "auto")

@@ -67,12 +67,15 @@ std::string_view tiles_here() {
 // The layout that the backend's kernels read; where its library lays weights out by itself, they
 // stay as loaded.
 Result<const layout::Layout*> layout_for(const Choice& choice, std::uint64_t tp_size,
-                                         const Wish& wish) {
+                                         oracle::Activation activation, const Wish& wish) {
   auto found = backends::layout_of({.backend = *choice.backend,
                                     .era = choice.policy->era,
                                     .device = choice.device,
-                                    .tp_size = tp_size});
-  if (!found && found.why().id == "layout.external" && wish.takes_external)
+                                    .tp_size = tp_size,
+                                    .activation = activation});
+  const bool elsewhere =
+      !found && (found.why().id == "layout.external" || found.why().id == "layout.unspecified");
+  if (elsewhere && wish.takes_external)
     found = backends::require_layout(
         fmt::format("as_loaded.{}", formats::name(choice.backend->format)), {});
   if (found && wish.generation.empty() && (*found)->id.starts_with("cpu_native."))
@@ -87,7 +90,7 @@ convert::Recipe Choice::recipe(const weights::Slice& slice, oracle::Activation a
   convert::Recipe made{.layout = layout, .slice = slice};
   made.sizing.backend = backend;
   made.sizing.device = device;
-  made.sizing.activation = activation;
+  if (policy != nullptr && policy->is_generic) made.sizing.activation = activation;
   return made;
 }
 
@@ -124,7 +127,7 @@ Result<Choice> choose(const plan::Model& model, const weights::Slice& slice, con
         fmt::format("{} was named (policy {})", choice->backend->name, choice->policy->name);
   choice->mode = wish.mode;
   choice->device = wish.device;
-  const auto layout = layout_for(*choice, slice.tensor_parallel.size, wish);
+  const auto layout = layout_for(*choice, slice.tensor_parallel.size, model.layer.activation, wish);
   if (!layout) return layout.why();
   choice->layout = *layout;
   return choice;
