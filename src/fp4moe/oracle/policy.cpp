@@ -30,7 +30,9 @@ const AutomaticList* find_list(const Policy& policy, const Request& request) {
 }
 
 platform::Device installed(const Policy& policy, platform::Device device) {
-  if (device.kind == PlatformKind::cuda) insert_all(device.libraries, policy.brings);
+  if (device.usual && device.kind == PlatformKind::cuda)
+    insert_all(device.libraries, policy.brings);
+  device.usual = false;
   return device;
 }
 

@@ -114,7 +114,7 @@ const Backend* find_backend(const Policy& policy, std::string_view name);
 // The automatic list for a request before anything is removed; null when none matches.
 const AutomaticList* find_list(const Policy& policy, const Request& request);
 
-// A described device as an installation of the policy's day has it.
+// A described device with the packages that an installation of the policy's day brings.
 platform::Device installed(const Policy& policy, platform::Device device);
 
 // What the rounding of sizes knows of the layer's activation: only the generic entry passes it.

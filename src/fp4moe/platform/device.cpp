@@ -181,7 +181,8 @@ Result<Device> describe_device(std::string_view name) {
                   .libraries = found->libraries,
                   .architecture = found->architecture,
                   .cpu = found->cpu,
-                  .memory_bytes = found->memory_gib << 30};
+                  .memory_bytes = found->memory_gib << 30,
+                  .usual = true};
   std::vector<std::string> names;
   std::vector<std::string_view> candidates;
   for (const DescribedDevice& device : kDevices) {

@@ -42,7 +42,8 @@ std::vector<const Policy*> newest_first(oracle::WeightFormat format) {
 Result<Choice> select_for(const plan::Model& model, const weights::Slice& slice, const Wish& wish,
                           const Policy& policy) {
   const std::uint64_t ep = slice.expert_parallel.size;
-  plan::PlanRequest request{.model = model, .device = wish.device, .policy = &policy};
+  plan::PlanRequest request{
+      .model = model, .device = oracle::installed(policy, wish.device), .policy = &policy};
   request.ranks = {.tp = ep > 1 ? ep : slice.tensor_parallel.size, .ep = ep};
   const auto made = plan::make_plan(request);
   if (!made) return made.why();
@@ -116,17 +117,20 @@ Result<Choice> find_backend(std::string_view name, std::string_view policy,
 }
 
 Result<Choice> choose(const plan::Model& model, const weights::Slice& slice, const Wish& wish) {
-  const auto policy = backends::require_policy(wish.policy, model.shape.format);
-  if (!policy) return policy.why();
+  const auto found =
+      backends::choose_policy(wish.policy, model.shape.format, backends::entry_of(model.family));
+  if (!found) return found.why();
+  const Policy& policy = *found->policy;
   const bool is_named = wish.backend != "auto" && !wish.backend.empty();
-  Result<Choice> choice = is_named ? find_backend(wish.backend, wish.policy, model.shape.format)
-                                   : select_for(model, slice, wish, **policy);
+  Result<Choice> choice = is_named ? find_backend(wish.backend, policy.name, model.shape.format)
+                                   : select_for(model, slice, wish, policy);
   if (!choice) return choice.why();
   if (is_named)
     choice->why =
         fmt::format("{} was named (policy {})", choice->backend->name, choice->policy->name);
   choice->mode = wish.mode;
-  choice->device = wish.device;
+  choice->device = oracle::installed(*choice->policy, wish.device);
+  choice->release = found->release;
   const auto layout = layout_for(*choice, slice.tensor_parallel.size, model.layer.activation, wish);
   if (!layout) return layout.why();
   choice->layout = *layout;
