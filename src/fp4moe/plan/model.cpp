@@ -39,7 +39,9 @@ const ModelRow* family_of(const weights::ModelConfig& config) {
 }  // namespace
 
 Model model_from_row(const ModelRow& row, std::optional<weights::WeightFormat> format) {
-  Model model{.name = std::string(row.name), .layers = weights::moe_layer_count(row)};
+  Model model{.name = std::string(row.name),
+              .family = std::string(row.model_type),
+              .layers = weights::moe_layer_count(row)};
   model.shape = {.format = format.value_or(row.format),
                  .experts = row.experts,
                  .hidden = row.hidden,
@@ -56,7 +58,7 @@ Model model_from_row(const ModelRow& row, std::optional<weights::WeightFormat> f
 
 Model model_of_layer(const weights::ModelConfig& config, const MoeShape& shape,
                      weights::SplitRule rule) {
-  Model model{.shape = shape, .layers = 1, .rule = rule};
+  Model model{.family = config.model_type, .shape = shape, .layers = 1, .rule = rule};
   model.layer = make_layer(shape, config.top_k);
   model.layer.swiglu_limit = config.swiglu_limit;
   if (const ModelRow* row = family_of(config)) {
