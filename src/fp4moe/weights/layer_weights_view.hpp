@@ -72,9 +72,11 @@ class LayerWeightsView {
   // zero, negative or not finite).
   Result<ExpertView> expert(std::uint64_t number) const;
 
-  // What a tensor-parallel rank holds of every expert. Ranks above 0 have no bias of w2, so that a
-  // sum over ranks adds it once. Errors: those of split_intermediate, slice.empty.
-  Result<LayerWeightsView> slice(Rank tensor_parallel, SplitRule rule) const;
+  // What a tensor-parallel rank holds of every expert, of a layer whose whole intermediate size is
+  // `whole`; weights that are the rank's part already stay as they are. Ranks above 0 have no bias
+  // of w2, so that a sum over ranks adds it once. Errors: those of split_intermediate, slice.empty,
+  // weights.slice (neither all nor this part).
+  Result<LayerWeightsView> slice(Rank tensor_parallel, SplitRule rule, std::uint64_t whole) const;
 
  private:
   struct Rows {
@@ -96,6 +98,7 @@ class LayerWeightsView {
   struct Maker;
 
   LayerWeightsView() = default;
+  void cut(Range intermediate);
   const Part& part(Projection which) const { return parts_[static_cast<std::size_t>(which)]; }
 
   MoeShape shape_{};
