@@ -74,14 +74,21 @@ Result<layout::Sizes> padded_sizes(const Sizing& sizing, const MoeShape& shape,
                        sizing.intermediate.value_or(sizes.intermediate)};
 }
 
-Result<LayerJob> layer_job(const weights::Checkpoint& checkpoint, std::size_t number,
-                           const Recipe& recipe) {
-  const MoeLayer& layer = checkpoint.layers()[number];
+namespace {
+
+struct JobFacts {
+  weights::MoeShape shape{};  // of the whole layer
+  weights::SplitRule rule{};
+  tensor::DType bias_type{};
+  std::string prefix{};
+};
+
+// All but the source.
+Result<LayerJob> job_without_source(const JobFacts& layer, const Recipe& recipe) {
   const MoeShape& shape = layer.shape;
   const weights::Rank tp = recipe.slice.tensor_parallel, ep = recipe.slice.expert_parallel;
-  const weights::SplitRule rule = weights::split_rule(checkpoint, layer);
-  const auto range =
-      weights::split_intermediate(shape.intermediate, weights::block_size(shape.format), tp, rule);
+  const auto range = weights::split_intermediate(shape.intermediate,
+                                                 weights::block_size(shape.format), tp, layer.rule);
   if (!range) return Error(range.why()).at(layer.prefix);
   if (range->size() == 0)
     return usage("slice.empty", "the tensor-parallel rank holds no rows of this layer")
@@ -94,21 +101,45 @@ Result<LayerJob> layer_job(const weights::Checkpoint& checkpoint, std::size_t nu
     return usage("slice.experts", "the expert-parallel rank holds no experts of this layer")
         .at(layer.prefix)
         .expects(fmt::format("at most {} ranks", shape.experts), std::to_string(ep.size));
-  const auto padded = padded_sizes(recipe.sizing, shape, tp, rule);
+  const auto padded = padded_sizes(recipe.sizing, shape, tp, layer.rule);
   if (!padded) return Error(padded.why()).at(layer.prefix);
-  const auto bias = bias_type(layer);
-  if (!bias) return bias.why();
 
-  LayerJob job{.checkpoint = &checkpoint, .number = number, .slice = recipe.slice};
+  LayerJob job;
   job.problem = {.experts = experts->size(),
                  .real = {shape.hidden, range->size()},
                  .padded = *padded,
                  .order = shape.order,
                  .has_bias = shape.has_bias,
-                 .bias_type = *bias,
+                 .bias_type = layer.bias_type,
                  .params_type = recipe.params_type,
                  .global_experts = shape.experts};
   job.experts = *std::move(experts);
+  return job;
+}
+
+}  // namespace
+
+Result<LayerJob> layer_job(const weights::Checkpoint& checkpoint, std::size_t number,
+                           const Recipe& recipe) {
+  const MoeLayer& layer = checkpoint.layers()[number];
+  const auto bias = bias_type(layer);
+  if (!bias) return bias.why();
+  Result<LayerJob> job = job_without_source(
+      {layer.shape, weights::split_rule(checkpoint, layer), *bias, layer.prefix}, recipe);
+  if (job) job->source = weights::layer_source(checkpoint, number, recipe.slice);
+  return job;
+}
+
+Result<LayerJob> layer_job(const MemoryLayer& layer, const Recipe& recipe) {
+  Result<LayerJob> job =
+      job_without_source({layer.shape, layer.rule, layer.weights.bias_type(), {}}, recipe);
+  if (!job) return job.why();
+  const auto mine =
+      layer.weights.slice(recipe.slice.tensor_parallel, layer.rule, layer.shape.intermediate);
+  if (!mine) return mine.why();
+  auto source = weights::layer_source(*mine, layer.shape.experts, job->experts);
+  if (!source) return source.why();
+  job->source = *std::move(source);
   return job;
 }
 

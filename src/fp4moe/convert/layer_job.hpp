@@ -3,6 +3,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -11,6 +12,8 @@
 #include "fp4moe/layout/layout.hpp"
 #include "fp4moe/oracle/backend.hpp"
 #include "fp4moe/weights/checkpoint.hpp"
+#include "fp4moe/weights/layer_source.hpp"
+#include "fp4moe/weights/layer_weights_view.hpp"
 #include "fp4moe/weights/slice.hpp"
 
 namespace fp4moe::convert {
@@ -38,18 +41,24 @@ Result<layout::Sizes> padded_sizes(const Sizing& sizing, const weights::MoeShape
                                    weights::Rank tensor_parallel, weights::SplitRule rule);
 
 struct LayerJob {
-  const weights::Checkpoint* checkpoint = nullptr;
-  std::size_t number = 0;  // position in Checkpoint::layers()
-  weights::Slice slice{};
+  std::shared_ptr<const weights::LayerSource> source{};
   std::vector<std::uint64_t> experts{};  // global numbers; position i of the packer is experts[i]
   Problem problem{};
-
-  const weights::MoeLayer& layer() const { return checkpoint->layers()[number]; }
 };
 
-// Errors: those of padded_sizes, slice.empty and slice.experts (a rank without rows or experts),
-// convert.bias_type (biases of several types).
+// `checkpoint` outlives the job. Errors: those of padded_sizes, slice.empty and slice.experts (a
+// rank without rows or experts), convert.bias_type (biases of several types).
 Result<LayerJob> layer_job(const weights::Checkpoint& checkpoint, std::size_t number,
                            const Recipe& recipe);
+
+// A layer of this shape whose weights lie in memory: all of it, or what the slice of the recipe
+// leaves of it (fewer experts, less of the intermediate size). Errors: as above, weights.slice
+// (weights of neither shape).
+struct MemoryLayer {
+  weights::MoeShape shape{};  // of the whole layer
+  weights::SplitRule rule = weights::SplitRule::equal;
+  weights::LayerWeightsView weights;
+};
+Result<LayerJob> layer_job(const MemoryLayer& layer, const Recipe& recipe);
 
 }  // namespace fp4moe::convert

@@ -3,6 +3,7 @@
 #include <limits>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -10,8 +11,6 @@
 
 #include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/base/parallel.hpp"
-#include "fp4moe/weights/exact_scales.hpp"
-#include "fp4moe/weights/stored_scalar.hpp"
 
 namespace fp4moe::convert {
 namespace {
@@ -24,7 +23,7 @@ class LanePool {
 
   std::unique_ptr<Lane> take() {
     const std::lock_guard lock(mutex_);
-    if (idle_.empty()) return std::make_unique<Lane>(Lane{.reader{*job_.checkpoint, job_.slice}});
+    if (idle_.empty()) return std::make_unique<Lane>(Lane{.reader = job_.source->reader()});
     std::unique_ptr<Lane> lane = std::move(idle_.back());
     idle_.pop_back();
     return lane;
@@ -42,23 +41,22 @@ class LanePool {
 
 // Input scales of the whole layer: a layout may share one among the experts of all ranks.
 InputScales all_input_scales(const LayerJob& job) {
-  const weights::MoeLayer& layer = job.layer();
-  const tensor::Store& store = job.checkpoint->store();
+  const weights::LayerSource& source = *job.source;
+  const bool gated = job.problem.order != weights::RowOrder::single;
   const auto read = [&](Projection which) {
-    std::vector<float> scales(layer.shape.experts, std::numeric_limits<float>::quiet_NaN());
-    if (which == Projection::gate && !layer.shape.gated()) return scales;
+    std::vector<float> scales(source.known_experts(), std::numeric_limits<float>::quiet_NaN());
+    if (which == Projection::gate && !gated) return scales;
     for (std::uint64_t expert = 0; expert < scales.size(); ++expert) {
-      const tensor::StoredTensor* tensor = layer.places(which, expert).input_scale.tensor;
-      if (tensor == nullptr) continue;
-      scales[expert] =
-          weights::canonical_scale(*layer.row, weights::stored_scalar(store, *tensor, expert));
+      const std::optional<float> scale = source.input_scale(which, expert);
+      if (!scale) continue;
+      scales[expert] = *scale;
       // The numbers lie scattered, and each brings its page along.
-      if (expert % 64 == 63) weights::drop_all(store);
+      if (expert % 64 == 63) source.drop_pages();
     }
     return scales;
   };
   InputScales scales{read(Projection::gate), read(Projection::up), read(Projection::down)};
-  weights::drop_all(store);
+  source.drop_pages();
   return scales;
 }
 
@@ -103,25 +101,20 @@ Result<Done> for_each_expert(const LayerJob& job, std::size_t threads, const Exp
   return parallel_for(threads, job.experts.size(), [&](std::size_t position) -> Result<Done> {
     if (Result<Done> go_on = check_interrupt(); !go_on) return go_on;
     std::unique_ptr<Lane> lane = pool.take();
-    const Result<weights::ExpertView> view = lane->reader.read(job.number, job.experts[position]);
+    const Result<weights::ExpertView> view = lane->reader->read(job.experts[position]);
     if (!view) return view.why();
-    if (Result<Done> done = work(position, *view, *lane); !done) {
-      Error why = done.why();
-      if (why.path.empty()) why.path = job.checkpoint->store().folder();
-      if (why.tensor.empty())
-        why.tensor = fmt::format("{}experts.{}", job.layer().prefix, job.experts[position]);
-      return why;
-    }
-    lane->reader.release();
+    if (Result<Done> done = work(position, *view, *lane); !done)
+      return job.source->at_expert(done.why(), job.experts[position]);
+    lane->reader->release();
     pool.give_back(std::move(lane));
     // Small tensors lie scattered, and their pages stay: sweep now and then.
-    if (position % 32 == 31) weights::drop_all(job.checkpoint->store());
+    if (position % 32 == 31) job.source->drop_pages();
     return Done{};
   });
 }
 
 Result<Done> prepare(const LayerJob& job, LayerPacker& packer, std::size_t threads) {
-  if (job.layer().shape.has_input_scale) packer.set_all_input_scales(all_input_scales(job));
+  if (job.source->has_input_scale()) packer.set_all_input_scales(all_input_scales(job));
   if (!packer.needs_all_experts()) return Done{};
   return for_each_expert(job, threads,
                          [&](std::size_t position, const weights::ExpertView& view, Lane&) {
@@ -150,12 +143,12 @@ Result<Done> pack_expert(const LayerJob& job, LayerPacker& packer, std::size_t p
   if (position >= job.experts.size())
     return usage("layout.position", "there is no such expert on this rank")
         .expects(fmt::format("less than {}", job.experts.size()), std::to_string(position));
-  weights::ExpertReader reader(*job.checkpoint, job.slice);
-  const Result<weights::ExpertView> view = reader.read(job.number, job.experts[position]);
+  const std::unique_ptr<weights::LayerReader> reader = job.source->reader();
+  const Result<weights::ExpertView> view = reader->read(job.experts[position]);
   if (!view) return view.why();
   const Spans parts = expert_targets(packer, targets, position);
   if (Result<Done> done = packer.pack(position, *view, parts); !done) return done;
-  reader.release();
+  reader->release();
   return packer.pack_scalars(scalar_targets(packer, targets));
 }
 

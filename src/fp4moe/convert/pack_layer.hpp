@@ -1,4 +1,4 @@
-// A layer of a checkpoint into memory that belongs to the caller. The result depends on the source
+// A layer of a checkpoint, or of memory, into memory that belongs to the caller. The result depends on the source
 // alone: whatever the memory held before, however many threads work, and as often as it is done.
 // So a reload is the same call with the same targets.
 //
@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 
 #include "fp4moe/base/result.hpp"
@@ -22,7 +23,7 @@ namespace fp4moe::convert {
 
 // An expert under way: its reader, and room for what the work makes of it.
 struct Lane {
-  weights::ExpertReader reader;
+  std::unique_ptr<weights::LayerReader> reader{};
   tensor::Buffer room{};
 };
 

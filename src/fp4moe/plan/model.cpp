@@ -56,10 +56,17 @@ Model model_from_row(const ModelRow& row, std::optional<weights::WeightFormat> f
   return model;
 }
 
+Model model_of_shape(const MoeShape& shape, weights::SplitRule rule,
+                     std::optional<std::uint64_t> top_k) {
+  Model model{.shape = shape, .layers = 1, .rule = rule};
+  model.layer = make_layer(shape, top_k);
+  return model;
+}
+
 Model model_of_layer(const weights::ModelConfig& config, const MoeShape& shape,
                      weights::SplitRule rule) {
-  Model model{.family = config.model_type, .shape = shape, .layers = 1, .rule = rule};
-  model.layer = make_layer(shape, config.top_k);
+  Model model = model_of_shape(shape, rule, config.top_k);
+  model.family = config.model_type;
   model.layer.swiglu_limit = config.swiglu_limit;
   if (const ModelRow* row = family_of(config)) {
     use_family(*row, model.layer);

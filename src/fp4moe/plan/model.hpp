@@ -29,6 +29,10 @@ struct Model {
 
 Model model_from_row(const weights::ModelRow& row, std::optional<weights::WeightFormat> format);
 
+// A layer of which nothing but its sizes is known; its activation and routing are the defaults.
+Model model_of_shape(const weights::MoeShape& shape, weights::SplitRule rule,
+                     std::optional<std::uint64_t> top_k);
+
 // What a checkpoint's configuration says of a layer of this shape; `rule` is how its intermediate
 // size is cut. Unknown families are noted.
 Model model_of_layer(const weights::ModelConfig& config, const weights::MoeShape& shape,

@@ -127,6 +127,7 @@ Result<LayerFacts> layer_facts(const weights::ModelConfig& config, const weights
     router.method = *method;
   }
   if (!config.renormalizes.value_or(true)) leave_weights(facts);
+  facts.weight_on_input = router.method == Method::llama4;
   const moe::routing::MethodRow& row = moe::routing::row(router.method);
   if (!row.takes_bias) router.bias.clear();
   if (row.takes_groups) {

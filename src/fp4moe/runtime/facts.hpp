@@ -1,5 +1,6 @@
 // What running a layer needs to know of its model beside the weights: the words a backend is chosen
-// with, the activation, the router. From a checkpoint or from a converted folder alike.
+// with, the activation, the router. From a checkpoint, from a converted folder, or as a caller
+// describes it (layer_description.hpp).
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -30,7 +31,9 @@ struct LayerFacts {
   std::string router_module{};  // after the prefix: "gate"
   moe::routing::RouterOptions router{};
   bool has_router_weights = false;
-  std::vector<std::string> notes{};  // what was assumed
+  bool weight_on_input = false;           // router weights multiply x
+  std::optional<double> alpha{}, beta{};  // instead of the activation's
+  std::vector<std::string> notes{};       // what was assumed
 };
 
 // Errors: facts.top_k (the configuration does not say how many experts a token has), facts.bias (a

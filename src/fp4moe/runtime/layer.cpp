@@ -20,14 +20,17 @@ using oracle::Kind;
 using oracle::TokenFormat;
 
 // A layer's own constants, else those of its activation.
-moe::ActivationParams params_of(const Choice& choice, const oracle::Layer& layer,
+moe::ActivationParams params_of(const Choice& choice, const LayerFacts& facts,
                                 moe::Activation activation) {
+  const oracle::Layer& layer = facts.model.layer;
   moe::ActivationParams params = moe::row(activation).params;
   const oracle::GateConstants gate =
       oracle::gate_constants(*choice.backend, choice.policy->era, choice.mode, layer);
   if (gate.alpha) params.alpha = *gate.alpha;
   if (gate.beta) params.beta = *gate.beta;
   if (gate.clamp) params.limit = *gate.clamp;
+  if (facts.alpha) params.alpha = *facts.alpha;
+  if (facts.beta) params.beta = *facts.beta;
   if (layer.situ_beta) params.situ_beta = *layer.situ_beta;
   if (layer.situ_linear_beta) params.situ_linear_beta = *layer.situ_linear_beta;
   return params;
@@ -42,6 +45,13 @@ Error missing_input_scale(std::uint64_t expert, std::string_view backend) {
           backend));
 }
 
+std::string shape_text(const weights::MoeShape& shape, tensor::DType bias_type) {
+  return fmt::format("{} of hidden size {}, rows {}, {} biases, {} input scales",
+                     name(shape.format), shape.hidden, name(shape.order),
+                     shape.has_bias ? tensor::name(bias_type) : "no",
+                     shape.has_input_scale ? "with" : "without");
+}
+
 bool is_scale(float value) { return std::isfinite(value) && value > 0; }
 
 }  // namespace
@@ -53,9 +63,11 @@ Result<MoeLayer> MoeLayer::make(LayerFacts facts, Choice choice, LayerOptions op
   made.options_ = std::move(options);
   made.pool_ = made.options_.pool;
   if (!made.pool_) made.pool_ = make_pool(made.options_.threads);
-  Result<moe::routing::Router> router = moe::routing::Router::make(made.facts_.router);
-  if (!router) return router.why();
-  made.router_ = std::move(*router);
+  if (made.facts_.router.method != moe::routing::Method::unspecified) {
+    Result<moe::routing::Router> router = moe::routing::Router::make(made.facts_.router);
+    if (!router) return router.why();
+    made.router_ = std::move(*router);
+  }
   if (!made.options_.physical_experts.empty()) {
     Result<moe::ReplicaTable> table =
         moe::replica_table(made.facts_.model.shape.experts, made.options_.physical_experts);
@@ -89,27 +101,47 @@ Result<MoeLayer> MoeLayer::create(const weights::Checkpoint& checkpoint, std::si
         .expects(fmt::format("below {}", checkpoint.layers().size()), fmt::format("{}", number));
   Result<LayerFacts> facts = layer_facts(checkpoint, number);
   if (!facts) return facts.why();
+  return create_from(std::move(*facts), std::move(options), [&](const convert::Recipe& recipe) {
+    return convert::layer_job(checkpoint, number, recipe);
+  });
+}
+
+Result<MoeLayer> MoeLayer::create(const LayerDescription& description,
+                                  const weights::LayerWeightsView& weights, LayerOptions options) {
+  Result<LayerFacts> facts = layer_facts(description, weights.shape());
+  if (!facts) return facts.why();
+  const convert::MemoryLayer layer{facts->model.shape, facts->model.rule, weights};
+  return create_from(std::move(*facts), std::move(options), [&](const convert::Recipe& recipe) {
+    return convert::layer_job(layer, recipe);
+  });
+}
+
+// What this rank packs. Every rank may hold copies of any expert, so reading is not limited to the
+// rank's own.
+Result<convert::LayerJob> MoeLayer::job_by(const MakeJob& make_job) const {
+  weights::Slice readable = options_.slice;
+  if (replicas_) readable.expert_parallel = {};
+  Result<convert::LayerJob> job = make_job(choice_.recipe(readable, facts_.model.layer.activation));
+  if (!job || !replicas_) return job;
+  job->experts.clear();
+  for (const std::uint64_t physical : local_)
+    job->experts.push_back(static_cast<std::uint64_t>(options_.physical_experts[physical]));
+  job->problem.experts = job->experts.size();
+  return job;
+}
+
+Result<MoeLayer> MoeLayer::create_from(LayerFacts facts, LayerOptions options,
+                                       const MakeJob& make_job) {
   // Rows that stay mapped are read by our own CPU kernels alone: whoever wants them wants those.
   if (options.weights == "mapped" &&
       (options.wish.backend.empty() || options.wish.backend == "auto"))
     options.wish.backend = "CPU";
-  Result<Choice> choice = choose(facts->model, options.slice, options.wish);
+  Result<Choice> choice = choose(facts.model, options.slice, options.wish);
   if (!choice) return choice.why();
-  Result<MoeLayer> made = make(std::move(*facts), std::move(*choice), std::move(options));
+  Result<MoeLayer> made = make(std::move(facts), std::move(*choice), std::move(options));
   if (!made) return made.why();
-  // Every rank may hold copies of any expert, so reading is not limited to the rank's own.
-  weights::Slice readable = made->options_.slice;
-  if (made->replicas_) readable.expert_parallel = {};
-  const convert::Recipe recipe =
-      made->choice_.recipe(readable, made->facts_.model.layer.activation);
-  Result<convert::LayerJob> job = convert::layer_job(checkpoint, number, recipe);
+  Result<convert::LayerJob> job = made->job_by(make_job);
   if (!job) return job.why();
-  if (made->replicas_) {
-    job->experts.clear();
-    for (const std::uint64_t physical : made->local_)
-      job->experts.push_back(static_cast<std::uint64_t>(made->options_.physical_experts[physical]));
-    job->problem.experts = job->experts.size();
-  }
   const Result<bool> mapped = made->stays_mapped();
   if (!mapped) return mapped.why();
   made->is_mapped_ = *mapped;
@@ -175,7 +207,7 @@ Result<Done> MoeLayer::describe() {
   if (!numerics) return numerics.why();
   problem_.shape = packed_->source().shape;
   problem_.activation = *activation;
-  problem_.params = params_of(choice_, layer, *activation);
+  problem_.params = params_of(choice_, facts_, *activation);
   problem_.numerics = **numerics;
   const oracle::QuantScheme scheme = oracle::scheme_of(*choice_.backend, choice_.mode, layer);
   const oracle::Request request{.device = choice_.device, .layer = layer};
@@ -190,6 +222,23 @@ Result<Done> MoeLayer::load() {
   if (const auto done = packed_->load(*job_, pool_->threads()); !done) return done.why();
   is_loaded_ = true;
   return Done{};
+}
+
+Result<Done> MoeLayer::load(const weights::LayerWeightsView& weights) {
+  if (!job_) return packed_->check_own_memory();
+  const weights::MoeShape &found = weights.shape(), &mine = facts_.model.shape;
+  const convert::Problem& problem = job_->problem;
+  if (found.format != mine.format || found.hidden != mine.hidden || found.order != problem.order ||
+      found.has_bias != problem.has_bias || weights.bias_type() != problem.bias_type ||
+      found.has_input_scale != mine.has_input_scale)
+    return usage("weights.other", "the weights are not what the layer was made for")
+        .expects(shape_text(mine, problem.bias_type), shape_text(found, weights.bias_type()));
+  Result<convert::LayerJob> job = job_by([&](const convert::Recipe& recipe) {
+    return convert::layer_job(convert::MemoryLayer{mine, facts_.model.rule, weights}, recipe);
+  });
+  if (!job) return job.why();
+  job_ = std::move(*job);
+  return load();
 }
 
 Result<Done> MoeLayer::load_expert(std::size_t position) {
@@ -310,7 +359,7 @@ Result<Done> MoeLayer::make_kernels() {
     role.dispatchers = traits.dispatchers;
   }
   const moe::KernelOptions kernel{
-      .weight_on_input = facts_.router.method == moe::routing::Method::llama4,
+      .weight_on_input = facts_.weight_on_input,
       .chunk =
           options_.chunk != 0 || traits.dispatchers > 1 ||
                   choice_.backend->family != "flashinfer_trtllm"
@@ -323,8 +372,8 @@ Result<Done> MoeLayer::make_kernels() {
   const oracle::Experts* own = experts_row(Kind::monolithic);
   const bool is_linear = options_.slice.placement == weights::Placement::linear ||
                          options_.slice.expert_parallel.size == 1;
-  if (own == nullptr || is_batched || !routes_itself(*own) || !is_linear || !traits.routes ||
-      facts_.router.zero_experts != 0 || replicas_ || local_.empty())
+  if (own == nullptr || !router_ || is_batched || !routes_itself(*own) || !is_linear ||
+      !traits.routes || facts_.router.zero_experts != 0 || replicas_ || local_.empty())
     return Done{};
   auto second = make_exchange();
   if (!second) return second.why();

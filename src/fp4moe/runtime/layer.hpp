@@ -9,6 +9,8 @@
 //   layer->load();
 //   layer->process();
 //   layer->run({.x = x, .logits = logits}, out);
+//
+// Weights in memory need no checkpoint: MoeLayer::create(description, weights_view, options).
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -25,7 +27,9 @@
 #include "fp4moe/moe/kernel.hpp"
 #include "fp4moe/runtime/choice.hpp"
 #include "fp4moe/runtime/facts.hpp"
+#include "fp4moe/runtime/layer_description.hpp"
 #include "fp4moe/runtime/packed_weights.hpp"
+#include "fp4moe/weights/layer_weights_view.hpp"
 
 namespace fp4moe::moe::cuda {
 class DeviceSession;
@@ -46,7 +50,8 @@ struct LayerOptions {
   Wish wish{};
   std::string engine = "auto";
   // "packed" into the backend's layout, in memory of the layer's own ("auto" means this), or
-  // "mapped": backend CPU reads the checkpoint's own rows, which then outlives the layer.
+  // "mapped": backend CPU reads the rows of the checkpoint, or of the memory given, which then
+  // outlives the layer.
   std::string weights = "auto";
   std::size_t threads = 0;             // 0: all this process may use
   std::shared_ptr<ThreadPool> pool{};  // instead: shared with others
@@ -75,6 +80,12 @@ class MoeLayer {
   // engine.unknown, numerics.unknown, exchange.*, layer.weights, weights.rows.
   static Result<MoeLayer> create(const weights::Checkpoint& checkpoint, std::size_t number,
                                  LayerOptions options = {});
+  // From weights in memory: all of the layer, or what options.slice leaves of it. The memory is
+  // read by load() and load_expert(), and with "mapped" weights by calls. Errors: as above,
+  // description.*, weights.slice.
+  static Result<MoeLayer> create(const LayerDescription& description,
+                                 const weights::LayerWeightsView& weights,
+                                 LayerOptions options = {});
   // From a converted folder: backend, layout and slice are the folder's. Loaded by mapping.
   static Result<MoeLayer> open(const std::shared_ptr<const convert::ConvertedFolder>& folder,
                                std::size_t number, LayerOptions options = {});
@@ -82,6 +93,9 @@ class MoeLayer {
   // Weights into this layer's memory; again after they changed. The next process() takes them over.
   Result<Done> load();
   Result<Done> load_expert(std::size_t position);
+  // The same from other memory, which later loads read, too. Errors: weights.other (of another
+  // shape than the layer's), weights.mapped (a converted folder's layer).
+  Result<Done> load(const weights::LayerWeightsView& weights);
   // Hands the weights to the engine. One that reads the layout keeps nothing of its own; another
   // makes a copy in its own form, and this layer keeps what it loaded. Errors: layer.order when
   // nothing is loaded, scale.input, experts.*.
@@ -94,7 +108,7 @@ class MoeLayer {
   // none for this routing.
   Result<Done> apply_monolithic(const Tokens& tokens, const moe::MutableRows& out);
   // Given logits: by the monolithic kernel where there is one, else routed first. Adds shared and
-  // zero experts.
+  // zero experts. Errors: also layer.routing (a layer whose calls bring ids).
   Result<Done> run(const Tokens& tokens, const moe::MutableRows& out, moe::LoraView lora = {});
 
   // The same for tokens that lie on the device (moe/cuda/device_session.hpp). Errors: layer.order,
@@ -108,6 +122,7 @@ class MoeLayer {
   const weights::Slice& slice() const { return options_.slice; }
   const PackedWeights& weights() const { return *packed_; }
   const moe::ExpertsProblem& problem() const { return problem_; }
+  bool has_router() const { return router_.has_value(); }  // false: calls bring ids
   const moe::routing::Router& router() const { return *router_; }
   // Physical numbers where experts have copies.
   std::span<const std::uint64_t> local_experts() const { return local_; }
@@ -118,7 +133,11 @@ class MoeLayer {
 
  private:
   MoeLayer() = default;
+  using MakeJob = std::function<Result<convert::LayerJob>(const convert::Recipe& recipe)>;
   static Result<MoeLayer> make(LayerFacts facts, Choice choice, LayerOptions options);
+  static Result<MoeLayer> create_from(LayerFacts facts, LayerOptions options,
+                                      const MakeJob& make_job);
+  Result<convert::LayerJob> job_by(const MakeJob& make_job) const;
   Result<Done> describe();
   Result<Done> make_kernels();
   Result<std::unique_ptr<moe::exchange::Exchange>> make_exchange() const;

@@ -118,6 +118,10 @@ Result<Done> MoeLayer::run(const Tokens& tokens, const MutableRows& out, moe::Lo
   if (const auto fine = check_processed(); !fine) return fine.why();
   if (!tokens.ids.empty() || tokens.logits.data == nullptr) {
     if (const auto done = apply(tokens, out, lora); !done) return done.why();
+  } else if (!router_) {
+    return usage("layer.routing", "the layer has no router: calls bring ids and weights")
+        .expects("ids and weights", "logits")
+        .try_this("describe the router when the layer is made, or route first and call apply");
   } else if (monolithic_ && lora.empty()) {
     if (const auto done = apply_monolithic(tokens, out); !done) return done.why();
   } else {

@@ -8,12 +8,12 @@ namespace fp4moe::runtime {
 namespace {
 
 // What only the host's side of a layer does; empty: nothing.
-std::string_view host_work(const LayerOptions& options, const moe::routing::RouterOptions& router) {
+std::string_view host_work(const LayerOptions& options, const LayerFacts& facts) {
   if (options.ranks != nullptr && options.ranks->size() > 1) return "sums over ranks";
   if (!options.physical_experts.empty()) return "copies of experts";
   if (options.shared) return "shared experts";
-  if (router.method == moe::routing::Method::llama4) return "weights on the input";
-  if (router.scale_on_output && router.scale != 1.0) return "a factor of the output";
+  if (facts.weight_on_input) return "weights on the input";
+  if (facts.router.scale_on_output && facts.router.scale != 1.0) return "a factor of the output";
   return {};
 }
 
@@ -26,7 +26,7 @@ Result<moe::cuda::DeviceSession> MoeLayer::device_session() const {
     return usage("layer.device", "the layer's weights are not on a device")
         .expects("engine cuda with numerics that it computes", experts_->engine())
         .try_this("name the engine, or give tokens in the host's memory");
-  if (const std::string_view what = host_work(options_, facts_.router); !what.empty())
+  if (const std::string_view what = host_work(options_, facts_); !what.empty())
     return usage("layer.device", "tokens on a device get no such work")
         .expects("a layer without it", what)
         .try_this("give tokens in the host's memory");

@@ -171,8 +171,8 @@ Result<Done> PackedWeights::load(const moe::ExpertSource& source) {
 Result<Done> PackedWeights::load_expert(const convert::LayerJob& job, std::size_t position) {
   if (const auto fine = check_own_memory(); !fine) return fine.why();
   if (!views_.empty()) return convert::pack_expert(job, packer_, position, targets_);
-  weights::ExpertReader reader(*job.checkpoint, job.slice);
-  const Result<ExpertView> view = reader.read(job.number, job.experts[position]);
+  const std::unique_ptr<weights::LayerReader> reader = job.source->reader();
+  const Result<ExpertView> view = reader->read(job.experts[position]);
   if (!view) return view.why();
   return packer_.note(position, *view);
 }
@@ -224,17 +224,11 @@ moe::ExpertSource PackedWeights::source() const {
 }
 
 Result<moe::ExpertSource> PackedWeights::source(const convert::LayerJob& job) const {
-  const weights::DialectRow& dialect = *job.layer().row;
-  if (dialect.scales_inside())
-    return error(ErrorCode::lacking, "weights.rows",
-                 "this dialect's weights cannot be used where they lie")
-        .in(job.checkpoint->store().folder())
-        .expects("codes and scales in rows of their own", dialect.name)
-        .try_this("let them be packed: --weights packed");
+  if (const auto stays = job.source->check_views_stay(); !stays) return stays.why();
   moe::ExpertSource made{.shape = source().shape, .views_stay = true};
   made.visit = [&job](std::size_t position, const moe::UseExpert& use) -> Result<Done> {
-    weights::ExpertReader reader(*job.checkpoint, job.slice);
-    const Result<ExpertView> view = reader.read(job.number, job.experts[position]);
+    const std::unique_ptr<weights::LayerReader> reader = job.source->reader();
+    const Result<ExpertView> view = reader->read(job.experts[position]);
     if (!view) return view.why();
     return use(*view);
   };

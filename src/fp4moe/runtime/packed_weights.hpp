@@ -1,6 +1,6 @@
-// A layer's weights in a backend's layout: memory of its own that is filled from a checkpoint, or a
-// converted folder mapped without copying. Filling again puts the same source's bytes at the same
-// addresses.
+// A layer's weights in a backend's layout: memory of its own that is filled from a checkpoint or from
+// memory of somebody else's, or a converted folder mapped without copying. Filling again puts the
+// same source's bytes at the same addresses.
 #pragma once
 #include <cstddef>
 #include <memory>
@@ -26,7 +26,7 @@ class PackedWeights {
   // Memory for a rank's share of a layer, zeroed.
   static Result<PackedWeights> create(const layout::Layout& layout,
                                       const convert::Problem& problem);
-  // What the layer would be, without memory: for weights that stay where the checkpoint has them.
+  // What the layer would be, without memory: for weights that stay where the source has them.
   static Result<PackedWeights> describe(const layout::Layout& layout,
                                         const convert::Problem& problem);
   static Result<PackedWeights> map(std::shared_ptr<const convert::ConvertedFolder> folder,
@@ -41,6 +41,9 @@ class PackedWeights {
   // One expert again, by its position among those of the rank.
   Result<Done> load_expert(const convert::LayerJob& job, std::size_t position);
 
+  // Errors: weights.mapped.
+  Result<Done> check_own_memory() const;
+
   const convert::LayerPacker& packer() const { return packer_; }
   std::span<const std::span<const std::byte>> tensors() const { return views_; }
   std::span<const std::span<std::byte>> memory() const { return targets_; }  // none where mapped
@@ -50,14 +53,13 @@ class PackedWeights {
 
   // Experts as canonical views, unpacked one at a time. Lives no longer than this.
   moe::ExpertSource source() const;
-  // The same experts as rows of the mapped checkpoint. Lives no longer than the job's checkpoint.
+  // The same experts as rows where the source has them. Lives no longer than the job and what its
+  // source reads.
   // Errors: weights.rows where the dialect has no such rows (GGUF).
   Result<moe::ExpertSource> source(const convert::LayerJob& job) const;
 
  private:
   explicit PackedWeights(convert::LayerPacker packer) : packer_(std::move(packer)) {}
-
-  Result<Done> check_own_memory() const;
 
   convert::LayerPacker packer_;
   std::vector<tensor::Buffer> memory_{};

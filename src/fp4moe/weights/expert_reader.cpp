@@ -56,23 +56,6 @@ struct ExpertReader::Packed {
 
 namespace {
 
-struct ScalePlace {
-  std::uint64_t row = 0, column = 0;
-};
-
-// The first scale that `find` finds; dense rows are searched as one.
-template <typename Find>
-std::optional<ScalePlace> find_in_rows(const RowsView& scales, const Find& find) {
-  const bool dense = scales.is_dense();
-  const std::uint64_t runs = dense ? 1 : scales.rows;
-  const std::uint64_t length = dense ? scales.rows * scales.row_bytes : scales.row_bytes;
-  for (std::uint64_t run = 0; run < runs; ++run) {
-    const std::size_t at = find({scales.data + run * scales.stride, length});
-    if (at != kNoScale) return ScalePlace{run + at / scales.row_bytes, at % scales.row_bytes};
-  }
-  return std::nullopt;
-}
-
 Result<Done> check_scales(const tensor::Store& store, const MoeLayer& layer, const RowsView& scales,
                           const ScaleOrigin& origin, Projection which) {
   const WeightFormat format = layer.shape.format;

@@ -2,8 +2,10 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
+#include "fp4moe/weights/expert.hpp"
 #include "fp4moe/weights/moe_shape.hpp"
 
 namespace fp4moe::weights {
@@ -45,6 +47,23 @@ inline std::size_t find_negative_scale(std::span<const std::byte> e4m3) {
 // Either of the two at once.
 inline std::size_t find_nan_or_negative_scale(std::span<const std::byte> e4m3) {
   return find_scale(e4m3, [](std::uint8_t scale) { return scale >= 0x7F; });
+}
+
+struct ScalePlace {
+  std::uint64_t row = 0, column = 0;
+};
+
+// The first scale of some rows that `find` finds; dense rows are searched as one.
+template <typename Find>
+std::optional<ScalePlace> find_in_rows(const RowsView& scales, const Find& find) {
+  const bool dense = scales.is_dense();
+  const std::uint64_t runs = dense ? 1 : scales.rows;
+  const std::uint64_t length = dense ? scales.rows * scales.row_bytes : scales.row_bytes;
+  for (std::uint64_t run = 0; run < runs; ++run) {
+    const std::size_t at = find({scales.data + run * scales.stride, length});
+    if (at != kNoScale) return ScalePlace{run + at / scales.row_bytes, at % scales.row_bytes};
+  }
+  return std::nullopt;
 }
 
 }  // namespace fp4moe::weights
