@@ -167,6 +167,7 @@ void make_august_mxfp4(Policy& policy, Rows& rows) {
 // nothing is filtered.
 void make_august_deepseek_v4(Policy& policy, Rows& rows) {
   make_august_mxfp4_common(policy, rows);
+  policy.of_other_models = true;
   policy.ignores_request = true;
   policy.automatic = {
       {.kinds = {PlatformKind::rocm},

@@ -21,6 +21,7 @@
 #include "fp4moe/convert/convert_folder.hpp"
 #include "fp4moe/plan/model.hpp"
 #include "fp4moe/runtime/choice.hpp"
+#include "fp4moe/runtime/target.hpp"
 
 namespace fp4moe::cli {
 
@@ -63,38 +64,52 @@ Result<weights::Slice> parse_slice(const ConvertOptions& options) {
 }
 
 // The layout that was asked for, or the one the backend's kernels read.
-Result<Done> choose_layout(const ConvertOptions& options, Recipe& recipe) {
+Result<Done> choose_layout(const ConvertOptions& options, Recipe& recipe,
+                           std::vector<std::string>& warnings) {
   if (!options.layout.empty() && !options.backend.empty())
     return usage("convert.layout", "a backend has its layout")
         .expects("either --backend or --layout", "both");
-  if (!options.layout.empty()) {
+  if (!options.layout.empty() && !options.generation.empty()) {
     const auto layout = backends::require_layout(options.layout, options.generation);
     if (!layout) return layout.why();
     recipe.layout = *layout;
     return Done{};
   }
-  Result<platform::Device> device = resolve_device(options.question);
+  const Result<platform::Device> device = resolve_device(options.question);
   if (!device) return device.why();
   const Result<plan::Model> model = plan::model_from_checkpoint(options.path);
   if (!model) return model.why();
+  const runtime::Target target{*model, recipe.slice, *device, options.question.device != "auto"};
+  if (!options.layout.empty()) {
+    const auto layout = runtime::layout_for_target(options.layout, target);
+    if (!layout) return layout.why();
+    recipe.layout = *layout;
+    return Done{};
+  }
   const Result<runtime::Choice> choice =
       runtime::choose(*model, recipe.slice,
                       {.policy = options.question.policy,
                        .backend = options.backend.empty() ? "auto" : options.backend,
                        .generation = options.generation,
-                       .device = *std::move(device),
+                       .device = *device,
+                       .environment = runtime::environment_for(options.question),
                        .takes_external = false});
   if (!choice) return choice.why();
+  if (!options.backend.empty() && options.generation.empty()) {
+    const auto found = runtime::check_target(*choice, target);
+    if (!found) return found.why();
+    warnings = *found;
+  }
   recipe = choice->recipe(recipe.slice, model->layer.activation);
   return Done{};
 }
 
-Result<Recipe> make_recipe(const ConvertOptions& options) {
+Result<Recipe> make_recipe(const ConvertOptions& options, std::vector<std::string>& warnings) {
   Recipe recipe;
   const Result<weights::Slice> slice = parse_slice(options);
   if (!slice) return slice.why();
   recipe.slice = *slice;
-  if (Result<Done> done = choose_layout(options, recipe); !done) return done.why();
+  if (Result<Done> done = choose_layout(options, recipe, warnings); !done) return done.why();
   recipe.params_type = options.params_dtype == "f16" ? tensor::DType::f16 : tensor::DType::bf16;
   recipe.sizing.hidden = options.pad_hidden;
   recipe.sizing.intermediate = options.pad_intermediate;
@@ -201,7 +216,8 @@ Result<int> run_convert(const ConvertOptions& options, const Io& io) {
     return usage("convert.out", "say where to write: -o OUT");
   const Result<weights::Checkpoint> source = weights::Checkpoint::open(options.path);
   if (!source) return source.why();
-  const Result<Recipe> recipe = make_recipe(options);
+  std::vector<std::string> warnings;  // about the device
+  const Result<Recipe> recipe = make_recipe(options, warnings);
   if (!recipe) return recipe.why();
   // Opening read headers all over the files; their pages are not needed again.
   for (const tensor::MappedFile& file : source->store().files()) file.drop(file.bytes());
@@ -212,7 +228,10 @@ Result<int> run_convert(const ConvertOptions& options, const Io& io) {
       *plan, options.threads == 0 ? io.threads : options.threads, options.max_memory);
   if (!threads) return threads.why();
   Json json = plan_json(*plan, *threads);
+  json["device_warnings"] = warnings;
   if (!io.json) print_plan(io, *plan, *threads);
+  for (const std::string& warning : warnings)
+    if (!io.json) io.out << "warning: " << warning << "\n";
   if (options.dry_run) {
     if (!io.json) print_tensors(io, *plan);
     if (!io.json) io.out << "nothing was written (--dry-run)\n";

@@ -28,11 +28,18 @@ void declare_question(OptionSet& set, QuestionOptions& options) {
           "Packages it has: NAME,... instead of the usual, +NAME or =-NAME to change them")
       .separated_by_commas("NAME");
   set.add("--env", options.variables, "NAME=VALUE of a variable that steers vLLM").as(Form::pair);
-  set.add("--policy", options.policy, "Whose rules: native, or a date of vLLM").show_default();
+  Option& policy = set.add("--policy", options.policy,
+                           options.policy.empty()
+                               ? "Whose rules: native, or a date of vLLM (default: native here, "
+                                 "vLLM's newest for a described device)"
+                               : "Whose rules: native, or a date of vLLM");
+  if (!options.policy.empty()) policy.show_default();
   set.add("--mode", options.mode, "strict, or compat with the reference's mistakes").show_default();
   set.add("--format", options.format, "mxfp4 or nvfp4 (default: the model's)");
-  set.add("--model", options.model, "Take the layer from a model: gpt-oss-20b, ...");
-  set.add("--config", options.config, "Take the layer from a JSON file").as(Form::path);
+  set.add("--model", options.model,
+          "The model: gpt-oss-20b, openai/gpt-oss-120b, a checkpoint or a config.json");
+  set.add("--config", options.config, "Take the layer's fields, or the model, from a JSON file")
+      .as(Form::path);
   for (const oracle::LayerField& field : oracle::layer_fields()) {
     const std::string option(field.option), help(field.help);
     const std::string accepted = field.accepted();

@@ -44,6 +44,12 @@ bool is_in(const std::optional<Capability>& capability, std::span<const Capabili
          });
 }
 
+// How many of the refusals only another device helps against.
+std::ptrdiff_t hardware_in(const Refusals& refusals) {
+  return std::ranges::count_if(
+      refusals, [](const Refusal& refusal) { return cause(refusal.reason) == Cause::hardware; });
+}
+
 class Evaluation {
  public:
   Evaluation(const Policy& policy, const Request& request, Verdict& verdict)
@@ -79,7 +85,8 @@ class Evaluation {
     }
   }
 
-  // Any need will do. When none is met, the first for this platform says what is missing.
+  // Any need will do. When none is met, the one that asks least for other hardware says what is
+  // missing; of equals the first.
   void device() {
     std::optional<Refusals> nearest;
     for (std::size_t i = 0; i < verdict_.needs.size(); ++i) {
@@ -87,7 +94,7 @@ class Evaluation {
       if (!need.kinds.empty() && !need.kinds.contains(request_.device.kind)) continue;
       const Refusals found = missing(need, i);
       if (found.empty()) return;
-      if (!nearest) nearest = found;
+      if (!nearest || hardware_in(found) < hardware_in(*nearest)) nearest = found;
     }
     if (!nearest) return refuse(Reason::platform, Check::device);
     for (const Refusal& refusal : *nearest) verdict_.refusals.add(refusal);
@@ -129,10 +136,9 @@ class Evaluation {
     if (!has_scheme()) refuse(Reason::scheme, Check::scheme);
   }
 
-  // Where the device is refused anyway, only the pair of formats counts.
+  // Where the device's hardware is refused anyway, only the pair of formats counts.
   bool has_scheme() const {
-    const bool device_refused = std::ranges::any_of(
-        verdict_.refusals, [](const Refusal& refusal) { return refusal.check == Check::device; });
+    const bool device_refused = hardware_in(verdict_.refusals) > 0;
     const platform::Device& device = request_.device;
     return std::ranges::any_of(experts_.schemes, [&](const Scheme& scheme) {
       if (scheme.weights != policy_.format || !scheme.activations.contains(verdict_.activation))

@@ -2,6 +2,7 @@
 // variables force one, and the words for it. All of it is data; select.hpp walks it.
 #pragma once
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -93,6 +94,7 @@ struct Policy {
   Ending ending = Ending::error;
   Wording wording{};
   bool request_filters = false;       // a requested activation form filters the candidates
+  bool of_other_models = false;       // MXFP4: the entry for models other than gpt-oss
   bool ignores_request = false;       // whatever was requested, and filters no automatic list
   bool asks_checkpoint = false;       // the checkpoint decides the activation form, not the backend
   bool checks_invariance = false;     // VLLM_BATCH_INVARIANT counts
@@ -100,6 +102,9 @@ struct Policy {
   bool checks_lora = false;           // LoRA is a column like others
   bool compares_absent_capability = false;  // compat: dies comparing with nothing
 };
+
+// As people say it: "fp4moe", "vLLM 0.33.0", "vLLM of 2026-08-22".
+std::string title(const Policy& policy);
 
 const Backend* find_backend(const Policy& policy, std::string_view name);
 
