@@ -33,6 +33,7 @@ constexpr RequestKey kRequestKeys[] = {
     {.name = "capability", .text = &QuestionOptions::capability},
     {.name = "gfx", .text = &QuestionOptions::gfx},
     {.name = "policy", .text = &QuestionOptions::policy},
+    {.name = "vllm", .text = &QuestionOptions::vllm},
     {.name = "mode", .text = &QuestionOptions::mode},
     {.name = "format", .text = &QuestionOptions::format},
     {.name = "model", .text = &QuestionOptions::model},

@@ -15,7 +15,6 @@
 namespace fp4moe::cli {
 namespace agreement_test {
 
-using oracle::Outcome;
 using runtime::Answer;
 using runtime::QuestionOptions;
 

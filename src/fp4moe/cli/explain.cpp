@@ -49,8 +49,9 @@ int status_of(const Selection& selection) {
 
 // Two policies side by side: the choices, then the backends that one accepts and the other not.
 Result<int> explain_difference(const ExplainOptions& options, const Io& io, const Record& mine) {
-  const Result<const oracle::Policy*> other =
-      backends::require_policy(options.diff, mine.selection.policy->format);
+  const Result<const oracle::Policy*> other = backends::require_policy(
+      options.diff, mine.selection.policy->format,
+      mine.selection.policy->is_generic ? backends::Entry::generic : backends::Entry::gpt_oss);
   if (!other) return other.why();
   const Record theirs = make_record(**other, mine.selection.mode, mine.request);
   Json changes = Json::array();
@@ -114,7 +115,7 @@ Result<int> explain_all_devices(const ExplainOptions& options, const Io& io) {
   std::vector<std::array<std::string, 3>> lines;
   for (const platform::DescribedDevice& part : parts) {
     asked.device = part.name;
-    const Result<platform::Device> device = resolve_device(asked);
+    const Result<platform::Device> device = resolve_device(asked, question->policy);
     if (!device) return device.why();
     Question each = *question;
     each.request.device = *device;

@@ -120,8 +120,9 @@ Result<Model> model_from_facts(const std::string& path, const weights::ModelFact
 }  // namespace
 
 Model model_from_row(const ModelRow& row, std::optional<weights::WeightFormat> format) {
-  Model model{.name = std::string(row.name), .family = std::string(row.model_type)};
-  model.layers = weights::moe_layer_count(row);
+  Model model{.name = std::string(row.name),
+              .family = std::string(row.model_type),
+              .layers = weights::moe_layer_count(row)};
   model.shape = {.format = format.value_or(row.format),
                  .experts = row.experts,
                  .hidden = row.hidden,

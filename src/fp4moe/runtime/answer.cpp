@@ -178,7 +178,10 @@ Alternative ask_other(const Question& question, const Policy& policy, oracle::Mo
   Question other = question;
   other.policy = &policy;
   other.mode = mode;
-  if (&policy != question.policy) other.request.layer.backend = "auto";
+  if (&policy != question.policy) {
+    other.request.layer.backend = "auto";
+    other.request.device = oracle::installed(policy, other.request.device);
+  }
   if (other.deployment) deploy(*other.deployment, other);
   Alternative made{.policy = &policy, .selection = select(policy, mode, other.request)};
   made.loads = is_taken(other, made.selection);
@@ -290,7 +293,8 @@ std::string refusal(const Answer& answer) {
 std::string summary(const Answer& answer) {
   const Question& question = answer.question;
   const Selection& selection = answer.record.selection;
-  const std::string who = oracle::title(*question.policy);
+  const std::string who =
+      question.release ? "vLLM " + question.release->asked : oracle::title(*question.policy);
   const std::string model =
       fmt::format("{} ({})", question.model.name.empty() ? "the layer" : question.model.name,
                   formats::name(question.policy->format));
@@ -352,6 +356,7 @@ Json to_json(const Answer& answer) {
   made["split"] = split_json(answer);
   made["assumed"] = assumed(question);
   made["notes"] = question.notes;
+  if (question.release) made["vllm"] = oracle::to_json(*question.release);
   return made;
 }
 

@@ -122,7 +122,7 @@ TEST(Answer, WhereNothingRunsTheReasonIsTheOneToDoSomethingAbout) {
 TEST(Answer, OtherModelsOfMxfp4HaveAnEntryOfTheirOwn) {
   const Answer answer = ask({.model = "deepseek-v4-flash", .device = "h100"});
 
-  EXPECT_TRUE(answer.question.policy->of_other_models);
+  EXPECT_TRUE(answer.question.policy->is_generic);
   const Answer other =
       ask({.model = "deepseek-v4-flash", .device = "h100", .policy = "2026-08-22"});
   ASSERT_EQ(other.question.notes.size(), 1u);

@@ -41,6 +41,7 @@ Result<Done> change_libraries(const std::vector<std::string>& changes, Device& d
     return !change.starts_with('+') && !change.starts_with('-');
   });
   if (replaces) device.libraries = {};
+  if (!changes.empty()) device.usual = false;
   for (const std::string& change : changes) {
     if (change == "none") continue;
     const bool sign = change.starts_with('+') || change.starts_with('-');
@@ -74,6 +75,7 @@ Result<Done> change_fields(const QuestionOptions& options, Device& device) {
     device.name = options.platform;
     device.capability.reset();
     device.gfx.clear();
+    device.usual = false;
   }
   if (!options.gfx.empty())
     if (const Result<Done> set = set_gfx(options.gfx, device); !set) return set.why();
@@ -205,31 +207,59 @@ void follow_fields(const Layer& before, const Layer& after, Question& question) 
   question.model.layer.intermediate = shape.intermediate;
 }
 
+// A layer without a family is gpt-oss's, as its defaults are.
+backends::Entry entry_of(const plan::Model& model) {
+  return model.family.empty() ? backends::Entry::gpt_oss : backends::entry_of(model.family);
+}
+
 const oracle::Policy* entry_for(const plan::Model& model, oracle::Era era) {
   const oracle::Policy *first = nullptr, *other = nullptr;
   for (const oracle::Policy& policy : backends::policies()) {
     if (policy.format != model.shape.format || policy.era != era) continue;
-    (policy.of_other_models ? other : first) = &policy;
+    (policy.is_generic ? other : first) = &policy;
   }
-  const bool is_gpt_oss = model.family.empty() || model.family == "gpt_oss";
-  return other != nullptr && (first == nullptr || !is_gpt_oss) ? other : first;
+  const bool wants_other = first == nullptr || entry_of(model) == backends::Entry::generic;
+  return other != nullptr && wants_other ? other : first;
 }
 
 Result<Done> use_policy(const QuestionOptions& options, Question& question) {
-  question.policy_assumed = options.policy.empty();
-  const oracle::WeightFormat format = question.model.shape.format;
-  if (options.policy.empty() && (question.is_described || options.prefers_vllm)) {
+  question.policy_assumed = options.policy.empty() && options.vllm.empty();
+  if (question.policy_assumed && (question.is_described || options.prefers_vllm)) {
     question.policy = &newest_vllm(question.model);
     return Done{};
   }
-  const Result<const oracle::Policy*> policy = backends::require_policy(
-      options.policy.empty() ? backends::kNative : std::string_view(options.policy), format);
-  if (!policy) return policy.why();
-  question.policy = *policy;
-  const oracle::Policy* own = entry_for(question.model, (*policy)->era);
-  if (own != *policy && !question.model.name.empty())
+  const Result<std::string> word = policy_word(options.policy, options.vllm);
+  if (!word) return word.why();
+  Result<backends::PolicyChoice> chosen =
+      backends::choose_policy(word->empty() ? backends::kNative : std::string_view(*word),
+                              question.model.shape.format, entry_of(question.model));
+  if (!chosen) return chosen.why();
+  question.policy = chosen->policy;
+  question.release = std::move(chosen->release);
+  if (question.release && !question.release->note.empty())
+    question.notes.push_back(question.release->note);
+  const oracle::Policy* own = entry_for(question.model, question.policy->era);
+  if (own != question.policy && !question.model.name.empty())
     question.notes.push_back(
         fmt::format("vLLM asks another entry for this model: --policy {}", own->name));
+  return Done{};
+}
+
+// Backends that exchange tokens themselves fix the exchange.
+Result<Done> bind(const QuestionOptions& options, Question& question) {
+  oracle::Layer& layer = question.request.layer;
+  const std::string_view family =
+      question.model_assumed ? std::string_view() : std::string_view(question.model.family);
+  const Result<oracle::Binding> bound = oracle::bind_exchange(
+      {.backend = layer.backend,
+       .all2all = options.all2all.empty() ? std::string_view() : layer.parallel.all2all_backend,
+       .architecture = family.starts_with("deepseek_v4") ? "DeepseekV4ForCausalLM" : family},
+      question.policy->era);
+  if (!bound) return bound.why();
+  if (!bound->log.empty()) question.notes.push_back(bound->log);
+  if (bound->all2all.empty()) return Done{};
+  layer.parallel.all2all_backend = bound->all2all;
+  if (question.deployment) question.deployment->all2all_backend = bound->all2all;
   return Done{};
 }
 
@@ -293,7 +323,15 @@ Result<platform::Environment> resolve_environment(const QuestionOptions& options
   return environment;
 }
 
-Result<Device> resolve_device(const QuestionOptions& options) {
+Result<std::string> policy_word(std::string_view policy, std::string_view vllm) {
+  if (vllm.empty()) return std::string(policy);
+  if (policy.empty() || policy == backends::kNative) return backends::vllm_word(vllm);
+  return usage("question.policy", "a version of vLLM has its policy")
+      .expects("either --policy or --vllm",
+               fmt::format("--policy {} and --vllm {}", printable(policy), printable(vllm)));
+}
+
+Result<Device> resolve_device(const QuestionOptions& options, const oracle::Policy* policy) {
   Device device;
   if (options.device != "auto") {
     Result<Device> found = platform::describe_device(options.device);
@@ -303,6 +341,7 @@ Result<Device> resolve_device(const QuestionOptions& options) {
     device = platform::detect_device();
   }
   if (const Result<Done> changed = change_fields(options, device); !changed) return changed.why();
+  if (policy != nullptr) device = oracle::installed(*policy, std::move(device));
   if (const Result<Done> changed = change_libraries(options.libraries, device); !changed)
     return changed.why();
   return device;
@@ -327,11 +366,7 @@ void deploy(const oracle::Deployment& deployment, Question& question) {
 }
 
 const oracle::Policy& newest_vllm(const plan::Model& model) {
-  oracle::Era newest{};
-  for (const oracle::Policy& policy : backends::policies())
-    if (policy.format == model.shape.format && policy.era != oracle::Era::native)
-      newest = std::max(newest, policy.era);
-  return *entry_for(model, newest);
+  return backends::newest_vllm_policy(model.shape.format, entry_of(model));
 }
 
 Result<plan::Model> find_model(const std::string& name_or_path, std::string_view format) {
@@ -358,13 +393,14 @@ Result<Question> resolve(const QuestionOptions& options) {
   if (const Result<Done> done = use_model(options, question); !done) return done.why();
   if (const Result<Done> done = use_policy(options, question); !done) return done.why();
 
-  Result<Device> device = resolve_device(options);
+  Result<Device> device = resolve_device(options, question.policy);
   if (!device) return device.why();
   question.request.device = *std::move(device);
   Result<platform::Environment> environment = resolve_environment(options);
   if (!environment) return environment.why();
   question.request.environment = *std::move(environment);
   if (const Result<Done> done = use_layer(options, question); !done) return done.why();
+  if (const Result<Done> done = bind(options, question); !done) return done.why();
 
   if (!question.is_described) {
     const platform::PolicyVariables reads{question.policy->name,

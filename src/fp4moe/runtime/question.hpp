@@ -11,6 +11,7 @@
 #include "fp4moe/base/json.hpp"
 #include "fp4moe/base/result.hpp"
 #include "fp4moe/oracle/policy.hpp"
+#include "fp4moe/oracle/releases.hpp"
 #include "fp4moe/oracle/request.hpp"
 #include "fp4moe/plan/model.hpp"
 #include "fp4moe/plan/split.hpp"
@@ -24,6 +25,7 @@ struct QuestionOptions {
   std::vector<std::string> libraries{};  // "name", "+name", "-name", "none"
   std::vector<std::string> variables{};  // NAME=VALUE
   std::string policy = "native";  // empty: our own here, the newest of vLLM for a described device
+  std::string vllm{};             // a version, latest or auto: instead of a policy
   bool prefers_vllm = false;      // without a policy: the newest of vLLM on this machine, too
   std::string mode = "strict", format{};
   std::string assumed_model = "gpt-oss-20b";  // where none is named
@@ -39,6 +41,7 @@ struct QuestionOptions {
 
 struct Question {
   const oracle::Policy* policy = nullptr;
+  std::optional<oracle::ReleaseChoice> release{};  // of vLLM, where one was asked for
   oracle::Mode mode{};
   oracle::Request request{};
   plan::Model model{};  // the whole layer; its name is empty where only fields were given
@@ -59,8 +62,14 @@ void deploy(const oracle::Deployment& deployment, Question& question);
 // The rules of the newest vLLM for a model: MXFP4 models other than gpt-oss have their own entry.
 const oracle::Policy& newest_vllm(const plan::Model& model);
 
-// Errors are usage errors that list what is accepted.
-Result<platform::Device> resolve_device(const QuestionOptions& options);
+// The word for backends::choose_policy. An error with id question.policy when both a policy and a
+// version of vLLM are asked for.
+Result<std::string> policy_word(std::string_view policy, std::string_view vllm);
+
+// Errors are usage errors that list what is accepted. A described device has the packages of the
+// policy's day, where one is given.
+Result<platform::Device> resolve_device(const QuestionOptions& options,
+                                        const oracle::Policy* policy = nullptr);
 Result<Question> resolve(const QuestionOptions& options);
 
 // The variables that count: --env, and on this machine its own. Errors: question.*, environment.*.

@@ -18,7 +18,8 @@ using oracle::Policy;
 // Why the backend does not run on the device; empty: it does.
 std::string misfit(const Policy& policy, const Backend& backend, const Target& target) {
   const std::uint64_t ep = target.slice.expert_parallel.size;
-  plan::PlanRequest request{.model = target.model, .device = target.device, .policy = &policy};
+  plan::PlanRequest request{
+      .model = target.model, .device = oracle::installed(policy, target.device), .policy = &policy};
   request.ranks = {.tp = ep > 1 ? ep : target.slice.tensor_parallel.size, .ep = ep};
   const auto made = plan::make_plan(request);
   if (!made) return {};  // of the split, which conversion judges itself

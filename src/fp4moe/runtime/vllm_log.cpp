@@ -153,6 +153,8 @@ class LogReader {
           .try_this("the sentences that are known: fp4moe explain --messages");
     if (const Result<Done> done = choose_device(); !done) return done.why();
     made_.options.prefers_vllm = true;
+    if (made_.options.policy.empty() && made_.options.vllm.empty())
+      made_.options.vllm = made_.version;
     return std::move(made_);
   }
 

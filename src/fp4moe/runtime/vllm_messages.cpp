@@ -47,6 +47,8 @@ constexpr MessageRow kMessages[] = {
      "Take one of the backends that the message lists, or leave --moe-backend out."},
     {"exchange-of-its-own", error, "moe_backend='{backend}' dispatches and combines itself and cannot be paired with all2all_backend='{exchange}'; leave --all2all-backend unset.",
      "This backend exchanges tokens between ranks by itself.", "Leave --all2all-backend out."},
+    {"passthrough-chosen", info, "moe_backend='{backend}': using all2all_backend='passthrough'",
+     "This backend exchanges tokens between ranks by itself, so that no other exchange is set up.", "Nothing."},
     {"passthrough", error, "all2all_backend='passthrough' is only valid with a moe_backend that dispatches and combines itself",
      "passthrough means that the backend exchanges tokens itself, which this one does not.",
      "Leave --all2all-backend out, or take one of the backends that the message lists."},
