@@ -32,7 +32,7 @@ choice = fp4moe.explain(model="gpt-oss-20b", device="h100", policy="latest")
 print(choice.backend, choice.refusals)
 ```
 
-In the tables, **vLLM chooses** is what the policy's rules select, **would run, too** what one may insist on (`--backend NAME`), **here** what this library computes with by itself (policy `native`) and
+In the tables, **vLLM chooses** is what the policy's rules select without variables, **would run, too** what a flag or variable gives (`fp4moe explain` says which), **here** what this library computes with by itself (policy `native`) and
 with which engine. Any backend's numbers can be had on any machine: `fp4moe run --backend NAME` rounds where that backend rounds, with the engine `cpu` where it can and `reference` where not
 ([run](run.md)). How fast the engines are: [cpu](cpu.md), [cuda](cuda.md). Every policy and situation: [matrix](matrix.md). What the devices are: [devices](devices.md).
 
@@ -62,7 +62,8 @@ def names(backends: list[str]) -> str:
 
 
 def reasons(record: dict) -> list[tuple[str, str]]:
-    """What the backends that the walk preferred ask for in vain: the first requirement of each."""
+    """What the backends that the walk preferred ask for in vain: the first requirement of each, which is
+    one of hardware where there is such a one."""
     found: dict[str, str] = {}
     for kernel in record["candidates"]:
         if kernel["backend"] == record["backend"]:
@@ -98,7 +99,8 @@ def refusals(ask: Explain, model: str, devices: list[str]) -> list[str]:
 def body(ask: Explain, model: str) -> tuple[str, str]:
     """The policy, and what it and ours decide for every device."""
     theirs = {r["device"]["name"]: r for r in ask("--model", model, "--policy", "latest", "--all-devices")["devices"]}
-    ours = {r["device"]["name"]: r for r in ask("--model", model, "--all-devices")["devices"]}
+    ours = {r["device"]["name"]: r
+            for r in ask("--model", model, "--policy", "native", "--all-devices")["devices"]}
     text = "\n".join(["| device | vLLM chooses | would run, too | here |", "|---|---|---|---|", *choices(theirs, ours),
                       "\nWhy not something that the policy prefers:\n",
                       "| backend | condition | refused on |", "|---|---|---|",

@@ -14,6 +14,7 @@
 
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/cli/program.hpp"
+#include "fp4moe/cli/terminal.hpp"
 #include "fp4moe/kernels/cpu/isa.hpp"
 #include "fp4moe/platform/settings.hpp"
 
@@ -62,11 +63,13 @@ int written(const Io& io, int status) {
 }
 
 Io make_io(const Outlet& to, std::span<const Command> commands) {
-  const bool to_terminal = &to.out == &std::cout && isatty(STDOUT_FILENO) != 0;
+  const bool is_out = &to.out == &std::cout, is_err = &to.err == &std::cerr;
   return {.out = to.out,
           .err = to.err,
-          .show_progress = &to.err == &std::cerr && isatty(STDERR_FILENO) != 0,
-          .color = to_terminal && std::getenv("NO_COLOR") == nullptr,
+          .show_progress = is_err && is_live_terminal(STDERR_FILENO),
+          .color = is_out && is_live_terminal(STDOUT_FILENO) && std::getenv("NO_COLOR") == nullptr,
+          .columns = is_out ? terminal_columns(STDOUT_FILENO) : 0,
+          .err_columns = is_err ? terminal_columns(STDERR_FILENO) : 0,
           .on_progress = to.on_progress,
           .commands = commands};
 }

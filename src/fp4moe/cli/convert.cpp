@@ -21,6 +21,7 @@
 #include "fp4moe/convert/convert_folder.hpp"
 #include "fp4moe/plan/model.hpp"
 #include "fp4moe/runtime/choice.hpp"
+#include "fp4moe/runtime/target.hpp"
 
 namespace fp4moe::cli {
 
@@ -66,6 +67,7 @@ Result<weights::Slice> parse_slice(const ConvertOptions& options) {
 struct ChosenRecipe {
   Recipe recipe{};
   std::optional<oracle::ReleaseChoice> release{};
+  std::vector<std::string> warnings{};  // about the device
 };
 
 // The layout that was asked for, or the one the backend's kernels read.
@@ -74,16 +76,23 @@ Result<Done> choose_layout(const ConvertOptions& options, ChosenRecipe& chosen) 
   if (!options.layout.empty() && !options.backend.empty())
     return usage("convert.layout", "a backend has its layout")
         .expects("either --backend or --layout", "both");
-  if (!options.layout.empty()) {
+  if (!options.layout.empty() && !options.generation.empty()) {
     const auto layout = backends::require_layout(options.layout, options.generation);
     if (!layout) return layout.why();
     recipe.layout = *layout;
     return Done{};
   }
-  Result<platform::Device> device = resolve_device(options.question);
+  const Result<platform::Device> device = resolve_device(options.question);
   if (!device) return device.why();
   const Result<plan::Model> model = plan::model_from_checkpoint(options.path);
   if (!model) return model.why();
+  const runtime::Target target{*model, recipe.slice, *device, options.question.device != "auto"};
+  if (!options.layout.empty()) {
+    const auto layout = runtime::layout_for_target(options.layout, target);
+    if (!layout) return layout.why();
+    recipe.layout = *layout;
+    return Done{};
+  }
   Result<std::string> policy = runtime::policy_word(options.question.policy, options.question.vllm);
   if (!policy) return policy.why();
   const Result<runtime::Choice> choice =
@@ -91,9 +100,15 @@ Result<Done> choose_layout(const ConvertOptions& options, ChosenRecipe& chosen) 
                       {.policy = *std::move(policy),
                        .backend = options.backend.empty() ? "auto" : options.backend,
                        .generation = options.generation,
-                       .device = *std::move(device),
+                       .device = *device,
+                       .environment = runtime::environment_for(options.question),
                        .takes_external = false});
   if (!choice) return choice.why();
+  if (!options.backend.empty() && options.generation.empty()) {
+    const auto found = runtime::check_target(*choice, target);
+    if (!found) return found.why();
+    chosen.warnings = *found;
+  }
   recipe = choice->recipe(recipe.slice, model->layer.activation);
   chosen.release = choice->release;
   return Done{};
@@ -223,10 +238,13 @@ Result<int> run_convert(const ConvertOptions& options, const Io& io) {
       *plan, options.threads == 0 ? io.threads : options.threads, options.max_memory);
   if (!threads) return threads.why();
   Json json = plan_json(*plan, *threads);
+  json["device_warnings"] = chosen->warnings;
   if (chosen->release) json["vllm"] = to_json(*chosen->release);
   if (chosen->release && !io.json && !chosen->release->note.empty())
     io.out << fmt::format("note: {}\n", chosen->release->note);
   if (!io.json) print_plan(io, *plan, *threads);
+  for (const std::string& warning : chosen->warnings)
+    if (!io.json) io.out << "warning: " << warning << "\n";
   if (options.dry_run) {
     if (!io.json) print_tensors(io, *plan);
     if (!io.json) io.out << "nothing was written (--dry-run)\n";

@@ -38,14 +38,7 @@ Result<plan::Model> resolve_model(const PlanOptions& options) {
   if (options.path.empty() == options.model.empty())
     return usage("plan.model", "plan needs a checkpoint or a model")
         .expects("either PATH or --model NAME", options.path.empty() ? "neither" : "both");
-  if (!options.path.empty()) return plan::model_from_checkpoint(options.path);
-  const Result<const weights::ModelRow*> row = weights::require_model(options.model);
-  if (!row) return row.why();
-  const auto format = formats::weight_format_from_name(options.format);
-  if (!options.format.empty() && !format)
-    return usage("plan.format", "no such weight format is known")
-        .expects("mxfp4 or nvfp4", "'" + printable(options.format) + "'");
-  return plan::model_from_row(**row, format);
+  return runtime::find_model(options.path.empty() ? options.model : options.path, options.format);
 }
 
 // Leaves the backend that was asked for, or all.
@@ -225,6 +218,9 @@ Result<int> run_plan(const PlanOptions& options, const Io& io) {
   if (!device) return device.why();
   plan::PlanRequest request{.model = *std::move(model), .ranks = options.ranks};
   request.device = *std::move(device);
+  auto environment = runtime::resolve_environment(options.question);
+  if (!environment) return environment.why();
+  request.environment = *std::move(environment);
   request.policy = chosen->policy;
   const auto& release = chosen->release;
   if (release && !release->note.empty()) request.model.notes.push_back(release->note);
@@ -259,9 +255,9 @@ Result<int> run_plan(const PlanOptions& options, const Io& io) {
 Run declare_plan(OptionSet& set) {
   const auto options = std::make_shared<PlanOptions>();
   constexpr std::uint64_t kMost = 1u << 16;
-  set.add("PATH", options->path, "A checkpoint: a folder, an index or a file").as(Form::path);
-  set.add("--model", options->model, "A model instead: gpt-oss-120b, deepseek-v3, ...");
-  set.add("--format", options->format, "With --model: mxfp4 or nvfp4");
+  set.add("PATH", options->path, "A checkpoint, a config.json or a model's name").as(Form::path);
+  set.add("--model", options->model, "A model instead: gpt-oss-120b, openai/gpt-oss-120b, ...");
+  set.add("--format", options->format, "mxfp4 or nvfp4, where the model is not told to be one");
   set.add("--backend", options->backend,
           "One backend, or all (default: the chosen one in detail, and those that run)");
   declare_policy(set, options->question);
@@ -271,6 +267,11 @@ Run declare_plan(OptionSet& set) {
   set.add("--device", options->question.device,
           "This machine (auto) or a part: h100, mi355x, cpu, ...")
       .show_default();
+  set.add("--lib", options->question.libraries,
+          "Packages it has: NAME,... instead of the usual, +NAME or =-NAME to change them")
+      .separated_by_commas("NAME");
+  set.add("--env", options->question.variables, "NAME=VALUE of a variable that steers vLLM")
+      .as(Form::pair);
   set.add("--tp", options->ranks.tp, "Ranks that share every expert").between(1, kMost);
   set.add("--ep", options->ranks.ep, "Ranks that share out whole experts").between(1, kMost);
   set.add("--dp", options->ranks.dp, "Data-parallel ranks").between(1, kMost);

@@ -62,6 +62,7 @@ Result<runtime::RunOptions> run_options(const RunWords& words, std::size_t threa
   Result<platform::Device> device = resolve_device(question);
   if (!device) return device.why();
   layer.wish.device = *std::move(device);
+  layer.wish.environment = runtime::environment_for(question);
   layer.engine = words.engine;
   layer.numerics = words.numerics;
   layer.weights = words.weights;

@@ -50,6 +50,12 @@ bool is_in(const std::optional<Capability>& capability, std::span<const Capabili
          });
 }
 
+// How many of the refusals only another device helps against.
+std::ptrdiff_t hardware_in(const Refusals& refusals) {
+  return std::ranges::count_if(
+      refusals, [](const Refusal& refusal) { return cause(refusal.reason) == Cause::hardware; });
+}
+
 bool fits_device(const Scheme& scheme, const platform::Device& device) {
   const bool any_capability = scheme.capability.from == Capability{};
   return (any_capability ||
@@ -93,7 +99,8 @@ class Evaluation {
     }
   }
 
-  // Any need will do. When none is met, the first for this platform says what is missing.
+  // Any need will do. When none is met, the one that asks least for other hardware says what is
+  // missing; of equals the first.
   void device() {
     std::optional<Refusals> nearest;
     for (std::size_t i = 0; i < verdict_.needs.size(); ++i) {
@@ -101,7 +108,7 @@ class Evaluation {
       if (!need.kinds.empty() && !need.kinds.contains(request_.device.kind)) continue;
       const Refusals found = missing(need, i);
       if (found.empty()) return;
-      if (!nearest) nearest = found;
+      if (!nearest || hardware_in(found) < hardware_in(*nearest)) nearest = found;
     }
     if (!nearest) return refuse(Reason::platform, Check::device);
     for (const Refusal& refusal : *nearest) verdict_.refusals.add(refusal);
@@ -145,10 +152,9 @@ class Evaluation {
     if (!has_scheme()) refuse(Reason::scheme, Check::scheme);
   }
 
-  // Where the device is refused anyway, only the pair of formats counts.
+  // Where the device's hardware is refused anyway, only the pair of formats counts.
   bool has_scheme() const {
-    const bool device_refused = std::ranges::any_of(
-        verdict_.refusals, [](const Refusal& refusal) { return refusal.check == Check::device; });
+    const bool device_refused = hardware_in(verdict_.refusals) > 0;
     return std::ranges::any_of(experts_.schemes, [&](const Scheme& scheme) {
       return scheme.weights == policy_.format && scheme.activations.contains(verdict_.activation) &&
              (device_refused || fits_device(scheme, request_.device));

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
+
 namespace fp4moe::oracle {
 namespace {
 
@@ -12,6 +14,15 @@ void insert_all(EnumSet<Enum>& into, EnumSet<Enum> more) {
 }
 
 }  // namespace
+
+std::string title(const Policy& policy) {
+  if (policy.era == Era::native) return "fp4moe";
+  constexpr std::string_view kRelease = "vllm-", kOtherEntry = "-deepseek-v4";
+  std::string_view name = policy.name;
+  if (name.ends_with(kOtherEntry)) name.remove_suffix(kOtherEntry.size());
+  if (name.starts_with(kRelease)) return fmt::format("vLLM {}", name.substr(kRelease.size()));
+  return fmt::format("vLLM of {}", name);
+}
 
 const Backend* find_backend(const Policy& policy, std::string_view name) {
   const auto found = std::ranges::find(policy.backends, name,

@@ -2,6 +2,7 @@
 // variables force one, and the words for it. All of it is data; select.hpp walks it.
 #pragma once
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -108,6 +109,9 @@ struct Policy {
   bool compares_absent_capability = false;  // compat: dies comparing with nothing
   EnumSet<Library> brings{};                // what the package for CUDA installs beside the usual
 };
+
+// As people say it: "fp4moe", "vLLM 0.33.0", "vLLM of 2026-08-22".
+std::string title(const Policy& policy);
 
 const Backend* find_backend(const Policy& policy, std::string_view name);
 

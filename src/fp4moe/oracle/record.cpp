@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -16,6 +17,14 @@ bool is_listed(const Policy& policy, const Request& request, const Backend* back
   return list != nullptr && std::ranges::find(list->backends, backend) != list->backends.end();
 }
 
+// How far a kernel is from running: what is asked of the hardware counts most.
+std::pair<std::ptrdiff_t, std::size_t> distance(const Verdict& verdict) {
+  const auto of_hardware = std::ranges::count_if(verdict.refusals, [&](const Refusal& refusal) {
+    return cause(verdict, refusal) == Cause::hardware;
+  });
+  return {of_hardware, verdict.refusals.size()};
+}
+
 std::vector<BackendRow> make_rows(const Policy& policy, const Request& request,
                                   const std::vector<Verdict>& survey) {
   std::vector<BackendRow> rows;
@@ -25,7 +34,7 @@ std::vector<BackendRow> make_rows(const Policy& policy, const Request& request,
           {.backend = verdict.backend, .automatic = is_listed(policy, request, verdict.backend)});
     BackendRow& row = rows.back();
     row.verdicts.push_back(&verdict);
-    if (row.nearest == nullptr || verdict.refusals.size() < row.nearest->refusals.size())
+    if (row.nearest == nullptr || distance(verdict) < distance(*row.nearest))
       row.nearest = &verdict;
   }
   return rows;
@@ -146,7 +155,7 @@ Json to_json(const Record& record, const Verdict& verdict, const Refusal& refusa
 
 Json to_json(const Record& record, const Verdict& verdict) {
   Json refusals = Json::array();
-  for (const Refusal& refusal : verdict.refusals)
+  for (const Refusal& refusal : by_cause(verdict))
     refusals.push_back(to_json(record, verdict, refusal));
   const Experts& experts = *verdict.experts;
   return {{"backend", verdict.backend->name},
@@ -255,13 +264,17 @@ Json consequences_json(const Record& record) {
 
 std::string decisive_reason(const Request& request, const Verdict& verdict) {
   if (verdict.accepted()) return {};
-  const Sentence words = sentence(request, verdict, verdict.refusals.front());
+  const Sentence words = sentence(request, verdict, by_cause(verdict).front());
   return words.requirement + "; " + words.fact;
 }
 
 Sentence sentence(const Record& record, const Verdict& verdict, const Refusal& refusal) {
   Sentence words = sentence(record.request, verdict, refusal);
-  if (!words.remedy.empty()) return words;
+  const auto own = std::ranges::find(record.rows, verdict.backend, &BackendRow::backend);
+  if (own != record.rows.end() && own->remedy) {
+    words.remedy = join(own->remedy->steps, ", ");
+    return words;
+  }
   std::vector<std::string> others;
   for (const BackendRow& row : record.rows)
     if (row.would_run()) others.emplace_back(row.backend->name);

@@ -53,6 +53,16 @@ class Refusals {
   std::size_t count_ = 0;
 };
 
+// What would have to change. In the order in which refusals are shown: what nobody can change by a
+// setting comes first.
+enum class Cause : std::uint8_t {
+  hardware,    // another device
+  layer,       // another model
+  deployment,  // another split or exchange, no LoRA, other results
+  software,    // a package or a variable
+};
+Cause cause(Reason reason);
+
 // One kernel held against the request: every refusal, in the order of the checks.
 struct Verdict {
   const Backend* backend = nullptr;
@@ -82,6 +92,11 @@ struct Selection {
   ErrorKind error{};
   std::string message{};  // of the error, in the reference's words
 };
+
+// A scheme that exists on other devices is a matter of hardware.
+Cause cause(const Verdict& verdict, const Refusal& refusal);
+// The refusals as people should read them: by cause, then in the order of the checks.
+std::vector<Refusal> by_cause(const Verdict& verdict);
 
 Verdict evaluate(const Policy& policy, Mode mode, const Request& request, const Backend& backend,
                  const Experts& experts, ActivationKey activation);

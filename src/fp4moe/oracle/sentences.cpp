@@ -105,17 +105,22 @@ std::string scheme_text(WeightFormat weights, ActivationKey activation) {
                      activation == ActivationKey::none ? "16-bit" : name(activation));
 }
 
+// Whether the kernel computes the pair of formats, perhaps on other devices only.
+bool has_pair(const Verdict& verdict) {
+  return std::ranges::any_of(verdict.experts->schemes, [&](const Scheme& scheme) {
+    return scheme.weights == verdict.backend->format &&
+           scheme.activations.contains(verdict.activation);
+  });
+}
+
 Sentence about_scheme(const Request& request, const Verdict& verdict) {
   const WeightFormat weights = verdict.backend->format;
   const std::string known = input_words(verdict.experts->schemes, weights);
   const std::string requirement =
       known.empty() ? fmt::format("does not compute {} weights", formats::name(weights))
                     : fmt::format("takes {} weights with input: {}", formats::name(weights), known);
-  // The pair may exist on other devices only.
-  const bool elsewhere = std::ranges::any_of(verdict.experts->schemes, [&](const Scheme& scheme) {
-    return scheme.weights == weights && scheme.activations.contains(verdict.activation);
-  });
-  if (!elsewhere) return {requirement, "asked for " + scheme_text(weights, verdict.activation), {}};
+  if (!has_pair(verdict))
+    return {requirement, "asked for " + scheme_text(weights, verdict.activation), {}};
   return {requirement,
           request.device.gfx.empty() ? found_capability(request.device)
                                      : "this device is " + request.device.gfx,
@@ -222,6 +227,44 @@ std::string object(const Policy& policy, const Request& request, const Verdict& 
 }
 
 }  // namespace
+
+Cause cause(Reason reason) {
+  switch (reason) {
+    case Reason::platform:
+    case Reason::capability:
+    case Reason::architecture:
+    case Reason::cpu_feature:
+      return Cause::hardware;
+    case Reason::all2all:
+    case Reason::eplb:
+    case Reason::data_parallel:
+    case Reason::exchange:
+    case Reason::sequence_parallel:
+    case Reason::expert_parallel:
+    case Reason::token_format:
+    case Reason::batch_invariance:
+    case Reason::lora:
+      return Cause::deployment;
+    case Reason::library:
+    case Reason::environment:
+    case Reason::kernel_variant:
+      return Cause::software;
+    default:
+      return Cause::layer;
+  }
+}
+
+Cause cause(const Verdict& verdict, const Refusal& refusal) {
+  if (refusal.reason == Reason::scheme && has_pair(verdict)) return Cause::hardware;
+  return cause(refusal.reason);
+}
+
+std::vector<Refusal> by_cause(const Verdict& verdict) {
+  std::vector<Refusal> ordered(verdict.refusals.begin(), verdict.refusals.end());
+  std::ranges::stable_sort(ordered, {},
+                           [&](const Refusal& refusal) { return cause(verdict, refusal); });
+  return ordered;
+}
 
 std::string reference_reason(const Policy& policy, const Request& request, const Verdict& verdict) {
   if (verdict.accepted()) return {};

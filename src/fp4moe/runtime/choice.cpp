@@ -44,6 +44,8 @@ Result<Choice> select_for(const plan::Model& model, const weights::Slice& slice,
   const std::uint64_t ep = slice.expert_parallel.size;
   plan::PlanRequest request{
       .model = model, .device = oracle::installed(policy, wish.device), .policy = &policy};
+  request.environment = wish.environment;
+  request.mode = wish.mode;
   request.ranks = {.tp = ep > 1 ? ep : slice.tensor_parallel.size, .ep = ep};
   const auto made = plan::make_plan(request);
   if (!made) return made.why();

@@ -14,6 +14,7 @@
 #include "fp4moe/oracle/releases.hpp"
 #include "fp4moe/plan/model.hpp"
 #include "fp4moe/platform/device.hpp"
+#include "fp4moe/platform/environment.hpp"
 #include "fp4moe/weights/slice.hpp"
 
 namespace fp4moe::runtime {
@@ -23,7 +24,8 @@ struct Wish {
   std::string backend = "auto";   // or a name of the policy, or of any policy when it is `native`
   std::string generation{};       // of the layout; empty: the one in use, of CPU this machine's
   oracle::Mode mode = oracle::Mode::strict;
-  platform::Device device{};   // that the backend is chosen for
+  platform::Device device{};            // that the backend is chosen for
+  platform::Environment environment{};  // that the policy may read
   bool takes_external = true;  // backends that lay weights out themselves get them as loaded
 };
 
