@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "fp4moe/moe/activation.hpp"
+
 namespace fp4moe::runtime {
 namespace {
 
@@ -59,6 +61,11 @@ Result<LayerFacts> layer_facts(const LayerDescription& description,
   if (!description.activation)
     return usage("description.activation", "the layer's activation is not given")
         .expects("one of moe/activation.hpp, such as silu or swigluoai", "none");
+  const auto computed = moe::activation_from_name(oracle::name(*description.activation));
+  if (computed && moe::is_gated(*computed) != weights.gated())
+    return usage("description.activation", "the activation does not fit the weights")
+        .expects(weights.gated() ? "one with a gate" : "one without a gate",
+                 oracle::name(*description.activation));
   if (const auto fine = check_constants(description); !fine) return fine.why();
   weights::MoeShape whole = weights;
   if (description.experts != 0) whole.experts = description.experts;
