@@ -32,6 +32,7 @@ constexpr RequestKey kRequestKeys[] = {
     {.name = "capability", .text = &QuestionOptions::capability},
     {.name = "gfx", .text = &QuestionOptions::gfx},
     {.name = "policy", .text = &QuestionOptions::policy},
+    {.name = "vllm", .text = &QuestionOptions::vllm},
     {.name = "mode", .text = &QuestionOptions::mode},
     {.name = "format", .text = &QuestionOptions::format},
     {.name = "model", .text = &QuestionOptions::model},
@@ -134,6 +135,7 @@ Result<Done> explain(const char* request, char** record) {
   Json whole{{"schema_version", 1}};
   whole.update(oracle::to_json(made));
   whole["notes"] = question->notes;
+  if (question->release) whole["vllm"] = oracle::to_json(*question->release);
   if (const auto given = give(whole, record); !given) return given.why();
   if (made.selection.outcome == oracle::Outcome::selected) return Done{};
   return error(

@@ -62,8 +62,15 @@ Result<weights::Slice> parse_slice(const ConvertOptions& options) {
           convert::placement_from_name(options.placement).value_or(weights::Placement::linear)};
 }
 
+// How to convert, and the release of vLLM that decided it, where one was asked for.
+struct ChosenRecipe {
+  Recipe recipe{};
+  std::optional<oracle::ReleaseChoice> release{};
+};
+
 // The layout that was asked for, or the one the backend's kernels read.
-Result<Done> choose_layout(const ConvertOptions& options, Recipe& recipe) {
+Result<Done> choose_layout(const ConvertOptions& options, ChosenRecipe& chosen) {
+  Recipe& recipe = chosen.recipe;
   if (!options.layout.empty() && !options.backend.empty())
     return usage("convert.layout", "a backend has its layout")
         .expects("either --backend or --layout", "both");
@@ -77,28 +84,32 @@ Result<Done> choose_layout(const ConvertOptions& options, Recipe& recipe) {
   if (!device) return device.why();
   const Result<plan::Model> model = plan::model_from_checkpoint(options.path);
   if (!model) return model.why();
+  Result<std::string> policy = runtime::policy_word(options.question.policy, options.question.vllm);
+  if (!policy) return policy.why();
   const Result<runtime::Choice> choice =
       runtime::choose(*model, recipe.slice,
-                      {.policy = options.question.policy,
+                      {.policy = *std::move(policy),
                        .backend = options.backend.empty() ? "auto" : options.backend,
                        .generation = options.generation,
                        .device = *std::move(device),
                        .takes_external = false});
   if (!choice) return choice.why();
   recipe = choice->recipe(recipe.slice, model->layer.activation);
+  chosen.release = choice->release;
   return Done{};
 }
 
-Result<Recipe> make_recipe(const ConvertOptions& options) {
-  Recipe recipe;
+Result<ChosenRecipe> make_recipe(const ConvertOptions& options) {
+  ChosenRecipe chosen;
+  Recipe& recipe = chosen.recipe;
   const Result<weights::Slice> slice = parse_slice(options);
   if (!slice) return slice.why();
   recipe.slice = *slice;
-  if (Result<Done> done = choose_layout(options, recipe); !done) return done.why();
+  if (Result<Done> done = choose_layout(options, chosen); !done) return done.why();
   recipe.params_type = options.params_dtype == "f16" ? tensor::DType::f16 : tensor::DType::bf16;
   recipe.sizing.hidden = options.pad_hidden;
   recipe.sizing.intermediate = options.pad_intermediate;
-  return recipe;
+  return chosen;
 }
 
 std::string padding_text(std::uint64_t real, std::uint64_t padded) {
@@ -201,17 +212,20 @@ Result<int> run_convert(const ConvertOptions& options, const Io& io) {
     return usage("convert.out", "say where to write: -o OUT");
   const Result<weights::Checkpoint> source = weights::Checkpoint::open(options.path);
   if (!source) return source.why();
-  const Result<Recipe> recipe = make_recipe(options);
-  if (!recipe) return recipe.why();
+  const Result<ChosenRecipe> chosen = make_recipe(options);
+  if (!chosen) return chosen.why();
   // Opening read headers all over the files; their pages are not needed again.
   for (const tensor::MappedFile& file : source->store().files()) file.drop(file.bytes());
-  Result<FolderPlan> plan =
-      convert::plan_folder(*source, options.path, *recipe, {.experts_only = options.experts_only});
+  Result<FolderPlan> plan = convert::plan_folder(*source, options.path, chosen->recipe,
+                                                 {.experts_only = options.experts_only});
   if (!plan) return plan.why();
   const auto threads = convert::threads_within(
       *plan, options.threads == 0 ? io.threads : options.threads, options.max_memory);
   if (!threads) return threads.why();
   Json json = plan_json(*plan, *threads);
+  if (chosen->release) json["vllm"] = to_json(*chosen->release);
+  if (chosen->release && !io.json && !chosen->release->note.empty())
+    io.out << fmt::format("note: {}\n", chosen->release->note);
   if (!io.json) print_plan(io, *plan, *threads);
   if (options.dry_run) {
     if (!io.json) print_tensors(io, *plan);
@@ -257,8 +271,7 @@ Run declare_convert(OptionSet& set) {
   set.add("--layout", options->layout, "A layout instead, e.g. marlin.mxfp4");
   set.add("--generation", options->generation,
           "Of the layout (default: the backend's, or the newest)");
-  set.add("--policy", options->question.policy, "Whose backends: native, or a date of vLLM")
-      .show_default();
+  declare_policy(set, options->question);
   set.add("--device", options->question.device,
           "This machine (auto) or a part: h100, mi355x, cpu, ...")
       .show_default();

@@ -173,8 +173,9 @@ int status_of(const Selection& selection) {
 
 // Two policies side by side: the choices, then the backends that one accepts and the other not.
 Result<int> explain_difference(const ExplainOptions& options, const Io& io, const Record& mine) {
-  const Result<const oracle::Policy*> other =
-      backends::require_policy(options.diff, mine.selection.policy->format);
+  const Result<const oracle::Policy*> other = backends::require_policy(
+      options.diff, mine.selection.policy->format,
+      mine.selection.policy->is_generic ? backends::Entry::generic : backends::Entry::gpt_oss);
   if (!other) return other.why();
   const Record theirs = make_record(**other, mine.selection.mode, mine.request);
   Json changes = Json::array();
@@ -221,7 +222,7 @@ Result<int> explain_all_devices(const ExplainOptions& options, const Io& io,
   for (const platform::DescribedDevice& part : platform::described_devices()) {
     QuestionOptions asked = options.question;
     asked.device = part.name;
-    const Result<platform::Device> device = resolve_device(asked);
+    const Result<platform::Device> device = resolve_device(asked, question.policy);
     if (!device) return device.why();
     oracle::Request request = question.request;
     request.device = *device;
@@ -256,6 +257,7 @@ Result<int> run_explain(const ExplainOptions& options, const Io& io) {
   if (io.json) {
     Json made = to_json(record);
     made["notes"] = question->notes;
+    if (question->release) made["vllm"] = to_json(*question->release);
     io.print(made);
   } else {
     print(io, record, *question, options.verbose);

@@ -13,6 +13,7 @@
 #include "fp4moe/cli/options.hpp"
 #include "fp4moe/oracle/capability_words.hpp"
 #include "fp4moe/oracle/record.hpp"
+#include "fp4moe/runtime/question.hpp"
 
 namespace fp4moe::cli {
 
@@ -27,7 +28,7 @@ using oracle::Policy;
 using oracle::Request;
 
 struct MatrixOptions {
-  std::string policy{}, format{}, mode = "strict";
+  std::string policy{}, vllm{}, format{}, mode = "strict";
   bool markdown = false;
 };
 
@@ -62,7 +63,7 @@ constexpr Situation kSituations[] = {
 
 Request request_for(const platform::Device& device, const Policy& policy,
                     const Situation& situation) {
-  Request request{.device = device};
+  Request request{.device = installed(policy, device)};
   request.layer.activation = oracle::Activation::silu;
   if (policy.format == oracle::WeightFormat::nvfp4)
     request.layer.activation_key = oracle::ActivationKey::nvfp4;
@@ -234,8 +235,28 @@ Json to_json(const Policy& policy, oracle::Mode mode,
           {"kernels", std::move(kernels)}};
 }
 
+// What a word means for each format and entry.
+Result<std::vector<const Policy*>> policies_of_release(const std::string& word,
+                                                       const std::string& format) {
+  std::vector<const Policy*> chosen;
+  for (std::size_t i = 0; i < formats::kWeightFormatNames.size(); ++i) {
+    if (!format.empty() && formats::kWeightFormatNames[i] != format) continue;
+    for (const auto entry : {backends::Entry::gpt_oss, backends::Entry::generic}) {
+      const auto found =
+          backends::require_policy(word, static_cast<oracle::WeightFormat>(i), entry);
+      if (!found) return found.why();
+      if (std::ranges::find(chosen, *found) == chosen.end()) chosen.push_back(*found);
+    }
+  }
+  return chosen;
+}
+
 // The policies asked for: all of them, or those of one name or format.
 Result<std::vector<const Policy*>> chosen_policies(const MatrixOptions& options, bool all) {
+  const auto word = runtime::policy_word(
+      options.policy.empty() ? std::string(backends::kNative) : options.policy, options.vllm);
+  if (!word) return word.why();
+  if (!options.vllm.empty() || *word == "latest") return policies_of_release(*word, options.format);
   const std::string_view name =
       options.policy.empty() && !all ? backends::kNative : std::string_view(options.policy);
   std::vector<const Policy*> chosen;
@@ -250,7 +271,7 @@ Result<std::vector<const Policy*>> chosen_policies(const MatrixOptions& options,
 
 Result<int> run_matrix(const MatrixOptions& options, const Io& io) {
   const Result<std::vector<const Policy*>> policies =
-      chosen_policies(options, options.markdown && options.policy.empty());
+      chosen_policies(options, options.markdown && options.policy.empty() && options.vllm.empty());
   if (!policies) return policies.why();
   const Result<std::vector<platform::Device>> devices = all_devices();
   if (!devices) return devices.why();
@@ -276,7 +297,8 @@ Result<int> run_matrix(const MatrixOptions& options, const Io& io) {
 
 Run declare_matrix(OptionSet& set) {
   auto options = std::make_shared<MatrixOptions>();
-  set.add("--policy", options->policy, "One policy (default: native)");
+  set.add("--policy", options->policy, "One policy, or latest (default: native)");
+  set.add("--vllm", options->vllm, "Those of a release of vLLM: a version, latest or auto");
   set.add("--format", options->format, "One weight format").one_of({"mxfp4", "nvfp4"});
   set.add("--mode", options->mode, "strict, or compat with the reference's mistakes")
       .one_of({"strict", "compat"})

@@ -216,20 +216,27 @@ void print_wire(const Io& io, const Plan& made) {
 Result<int> run_plan(const PlanOptions& options, const Io& io) {
   auto model = resolve_model(options);
   if (!model) return model.why();
-  const auto policy = backends::require_policy(options.question.policy, model->shape.format);
-  if (!policy) return policy.why();
-  auto device = resolve_device(options.question);
+  const auto word = runtime::policy_word(options.question.policy, options.question.vllm);
+  if (!word) return word.why();
+  const auto chosen =
+      backends::choose_policy(*word, model->shape.format, backends::entry_of(model->family));
+  if (!chosen) return chosen.why();
+  auto device = resolve_device(options.question, chosen->policy);
   if (!device) return device.why();
   plan::PlanRequest request{.model = *std::move(model), .ranks = options.ranks};
   request.device = *std::move(device);
-  request.policy = *policy;
+  request.policy = chosen->policy;
+  const auto& release = chosen->release;
+  if (release && !release->note.empty()) request.model.notes.push_back(release->note);
   request.mode = options.mode == "compat" ? oracle::Mode::compat : oracle::Mode::strict;
   auto made = plan::make_plan(request);
   if (!made) return made.why();
   if (const auto fine = restrict_to(options.backend, *made); !fine) return fine.why();
 
   if (io.json) {
-    io.print(to_json(*made));
+    Json json = to_json(*made);
+    if (release) json["vllm"] = to_json(*release);
+    io.print(json);
   } else {
     print_header(io, *made);
     const bool all = options.backend.empty() || options.backend == "all";
@@ -257,8 +264,7 @@ Run declare_plan(OptionSet& set) {
   set.add("--format", options->format, "With --model: mxfp4 or nvfp4");
   set.add("--backend", options->backend,
           "One backend, or all (default: the chosen one in detail, and those that run)");
-  set.add("--policy", options->question.policy, "Whose rules: native, or a date of vLLM")
-      .show_default();
+  declare_policy(set, options->question);
   set.add("--mode", options->mode, "strict, or compat with the reference's mistakes")
       .one_of({"strict", "compat"})
       .show_default();

@@ -18,6 +18,14 @@ constexpr std::uint64_t kMostRanks = 1u << 16;
 
 }  // namespace
 
+void declare_policy(OptionSet& set, QuestionOptions& options) {
+  set.add("--policy", options.policy, "Whose rules: native, a policy of vLLM, or latest")
+      .show_default();
+  set.add(
+      "--vllm", options.vllm,
+      "The rules of this release of vLLM instead: a version, latest, or auto for the installed");
+}
+
 void declare_question(OptionSet& set, QuestionOptions& options) {
   set.add("--device", options.device, "This machine (auto) or a part: h100, mi355x, cpu, ...")
       .show_default();
@@ -28,7 +36,7 @@ void declare_question(OptionSet& set, QuestionOptions& options) {
           "Packages it has: NAME,... instead of the usual, +NAME or =-NAME to change them")
       .separated_by_commas("NAME");
   set.add("--env", options.variables, "NAME=VALUE of a variable that steers vLLM").as(Form::pair);
-  set.add("--policy", options.policy, "Whose rules: native, or a date of vLLM").show_default();
+  declare_policy(set, options);
   set.add("--mode", options.mode, "strict, or compat with the reference's mistakes").show_default();
   set.add("--format", options.format, "mxfp4 or nvfp4 (default: the model's)");
   set.add("--model", options.model, "Take the layer from a model: gpt-oss-20b, ...");

@@ -180,7 +180,9 @@ Run declare_run(OptionSet& set) {
   set.add("--seed", options->seed, "Of those tokens").show_default();
   set.add("-o,--out", options->out, "Write the outputs to this safetensors file").as(Form::path);
   set.add("--backend", words.backend, "Backend whose layout and numerics are used").show_default();
-  set.add("--policy", words.policy, "Policy that selects it").show_default();
+  set.add("--policy", words.policy, "Whose rules select it: native, a policy of vLLM, or latest")
+      .show_default();
+  set.add("--vllm", words.vllm, "Those of a release of vLLM: a version, latest or auto");
   set.add("--device", words.device, "Device it is selected for").show_default();
   set.add("--engine", words.engine, "Engine that computes").show_default();
   set.add("--numerics", words.numerics, "Instead of the backend's, e.g. exact");

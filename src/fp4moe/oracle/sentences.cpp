@@ -38,8 +38,11 @@ Sentence about_device(const Request& request, const Verdict& verdict, const Refu
       return {
           "needs capability " + capability_words(need.capabilities), found_capability(device), {}};
     case Reason::architecture: {
-      const std::vector<std::string> names(need.gfx.begin(), need.gfx.end());
-      return {"needs " + join(names, ", "),
+      std::string names = join(std::vector<std::string>(need.gfx.begin(), need.gfx.end()), ", ");
+      if (!need.not_gfx.empty())
+        names += " but not " +
+                 join(std::vector<std::string>(need.not_gfx.begin(), need.not_gfx.end()), ", ");
+      return {"needs " + names,
               device.gfx.empty() ? "this device has no gfx name" : "this device is " + device.gfx,
               {}};
     }
@@ -85,6 +88,12 @@ Sentence about_parallel(const Request& request, const Refusal& refusal) {
     case Reason::sequence_parallel:
       fact = fmt::format("the size is {}", layout.sp_size);
       break;
+    case Reason::expert_parallel:
+      if (!layout.use_ep) {
+        fact = "it is off";
+        break;
+      }
+      [[fallthrough]];
     default:
       fact = layout.ep_size > 1 ? fmt::format("{} ranks share them", layout.ep_size) : "it is on";
   }
@@ -125,10 +134,18 @@ Sentence about_column(const Request& request, const Verdict& verdict, const Refu
               {}};
     case Reason::scheme:
       return about_scheme(request, verdict);
-    case Reason::routing:
-      return {"routes by itself, with " + routing_words(experts.routings),
-              fmt::format("the layer routes with {}", name(layer.routing)),
+    case Reason::hash_routing:
+      return {"routes by itself, without a table of tokens", "the layer routes by such a table",
               "a modular kernel takes routes made elsewhere"};
+    case Reason::adjusted_routes:
+      return {"routes by itself", "the routes are changed before the experts see them",
+              "a modular kernel takes routes made elsewhere"};
+    case Reason::routing:
+      return {
+          (experts.kind == Kind::monolithic ? "routes by itself, with " : "takes routes of ") +
+              routing_words(experts.routings),
+          fmt::format("the layer routes with {}", name(layer.routing)),
+          experts.kind == Kind::monolithic ? "a modular kernel takes routes made elsewhere" : ""};
     case Reason::logits_dtype:
       return {experts.logits == LogitsRule::bfloat16_or_float32
                   ? "needs router logits in bfloat16 or float32"
@@ -151,7 +168,7 @@ Sentence about_column(const Request& request, const Verdict& verdict, const Refu
 }
 
 Asked asked(const Request& request, const Verdict& verdict) {
-  return {request, *verdict.experts, verdict.backend->format, verdict.activation};
+  return {request, *verdict.backend, *verdict.experts, verdict.backend->format, verdict.activation};
 }
 
 std::string reference_parallel(const Policy& policy, const Request& request) {
@@ -185,8 +202,12 @@ std::string object(const Policy& policy, const Request& request, const Verdict& 
       if (terse) return "routing method";
       const RoutingWord& word = kRoutingWords[static_cast<std::size_t>(layer.routing)];
       return fmt::format("routing method {}",
-                         policy.era == Era::august_22 ? word.august_number : word.number);
+                         kSinceAugust.contains(policy.era) ? word.august_number : word.number);
     }
+    case Check::hash_routing:
+      return "hash routing";
+    case Check::adjusted_routes:
+      return "routes adjusted after routing";
     case Check::logits:
       return fmt::format("router logits dtype torch.{}", name(layer.router_logits_dtype));
     case Check::format:
@@ -205,11 +226,19 @@ std::string object(const Policy& policy, const Request& request, const Verdict& 
 std::string reference_reason(const Policy& policy, const Request& request, const Verdict& verdict) {
   if (verdict.accepted()) return {};
   const Refusal& first = verdict.refusals.front();
+  constexpr std::string_view kPrefix = "kernel does not support ";
+  const bool is_rule = first.check == Check::rule_before || first.check == Check::rule_after;
   std::string reason;
-  if (first.check == Check::rule_before || first.check == Check::rule_after)
+  if (is_rule && verdict.experts->one_sentence) {
+    std::vector<std::string> parts;
+    for (const Refusal& refusal : verdict.refusals)
+      parts.push_back(verdict.experts->rules[refusal.detail].reference(asked(request, verdict)));
+    reason = std::string(kPrefix) + join(parts, ", ");
+  } else if (is_rule) {
     reason = verdict.experts->rules[first.detail].reference(asked(request, verdict));
-  else
-    reason = "kernel does not support " + object(policy, request, verdict, first);
+  } else {
+    reason = std::string(kPrefix) + object(policy, request, verdict, first);
+  }
   bool off = false;
   for (const Refusal& refusal : verdict.refusals) off = off || refusal.check == Check::device;
   if (off) reason += verdict.experts->refusal_note;

@@ -39,7 +39,9 @@ const ModelRow* family_of(const weights::ModelConfig& config) {
 }  // namespace
 
 Model model_from_row(const ModelRow& row, std::optional<weights::WeightFormat> format) {
-  Model model{.name = std::string(row.name), .layers = weights::moe_layer_count(row)};
+  Model model{.name = std::string(row.name),
+              .family = std::string(row.model_type),
+              .layers = weights::moe_layer_count(row)};
   model.shape = {.format = format.value_or(row.format),
                  .experts = row.experts,
                  .hidden = row.hidden,
@@ -64,6 +66,7 @@ Model model_of_shape(const MoeShape& shape, weights::SplitRule rule,
 Model model_of_layer(const weights::ModelConfig& config, const MoeShape& shape,
                      weights::SplitRule rule) {
   Model model = model_of_shape(shape, rule, config.top_k);
+  model.family = config.model_type;
   model.layer.swiglu_limit = config.swiglu_limit;
   if (const ModelRow* row = family_of(config)) {
     use_family(*row, model.layer);

@@ -18,6 +18,7 @@ namespace fp4moe::plan {
 
 struct Model {
   std::string name{};
+  std::string family{};       // its model_type; empty: not known
   weights::MoeShape shape{};  // of one MoE layer
   std::uint64_t layers = 0;   // MoE layers
   weights::SplitRule rule = weights::SplitRule::equal;

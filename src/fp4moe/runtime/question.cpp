@@ -39,6 +39,7 @@ Result<Done> change_libraries(const std::vector<std::string>& changes, Device& d
     return !change.starts_with('+') && !change.starts_with('-');
   });
   if (replaces) device.libraries = {};
+  if (!changes.empty()) device.usual = false;
   for (const std::string& change : changes) {
     if (change == "none") continue;
     const bool sign = change.starts_with('+') || change.starts_with('-');
@@ -72,6 +73,7 @@ Result<Done> change_fields(const QuestionOptions& options, Device& device) {
     device.name = options.platform;
     device.capability.reset();
     device.gfx.clear();
+    device.usual = false;
   }
   if (!options.gfx.empty())
     if (const Result<Done> set = set_gfx(options.gfx, device); !set) return set.why();
@@ -175,9 +177,34 @@ Result<Done> use_deployment(const QuestionOptions& options, oracle::Era era, Que
   return Done{};
 }
 
+// Backends that exchange tokens themselves fix the exchange.
+Result<Done> bind(const QuestionOptions& options, const weights::ModelRow* model,
+                  Question& question) {
+  oracle::Layer& layer = question.request.layer;
+  const bool named = model != nullptr && !options.model.empty();
+  const std::string_view family = named ? model->model_type : std::string_view();
+  const Result<oracle::Binding> bound = oracle::bind_exchange(
+      {.backend = layer.backend,
+       .all2all = options.all2all.empty() ? std::string_view() : layer.parallel.all2all_backend,
+       .architecture = family.starts_with("deepseek_v4") ? "DeepseekV4ForCausalLM" : family},
+      question.policy->era);
+  if (!bound) return bound.why();
+  if (!bound->all2all.empty()) layer.parallel.all2all_backend = bound->all2all;
+  if (!bound->log.empty()) question.notes.push_back(bound->log);
+  return Done{};
+}
+
 }  // namespace
 
-Result<Device> resolve_device(const QuestionOptions& options) {
+Result<std::string> policy_word(std::string_view policy, std::string_view vllm) {
+  if (vllm.empty()) return std::string(policy);
+  if (policy == backends::kNative) return backends::vllm_word(vllm);
+  return usage("question.policy", "a version of vLLM has its policy")
+      .expects("either --policy or --vllm",
+               fmt::format("--policy {} and --vllm {}", printable(policy), printable(vllm)));
+}
+
+Result<Device> resolve_device(const QuestionOptions& options, const oracle::Policy* policy) {
   const bool described = !options.platform.empty() || !options.gfx.empty();
   Device device;
   if (options.device != "auto") {
@@ -188,6 +215,7 @@ Result<Device> resolve_device(const QuestionOptions& options) {
     device = platform::detect_device();
   }
   if (const Result<Done> changed = change_fields(options, device); !changed) return changed.why();
+  if (policy != nullptr) device = oracle::installed(*policy, std::move(device));
   if (const Result<Done> changed = change_libraries(options.libraries, device); !changed)
     return changed.why();
   return device;
@@ -212,11 +240,19 @@ Result<Question> resolve(const QuestionOptions& options) {
     if (!word) return word.why();
     format = static_cast<oracle::WeightFormat>(*word);
   }
-  const Result<const oracle::Policy*> policy = backends::require_policy(options.policy, format);
-  if (!policy) return policy.why();
-  question.policy = *policy;
+  const Result<std::string> word = policy_word(options.policy, options.vllm);
+  if (!word) return word.why();
+  Result<backends::PolicyChoice> chosen = backends::choose_policy(
+      *word, format,
+      model == nullptr ? backends::Entry::gpt_oss : backends::entry_of(model->model_type));
+  if (!chosen) return chosen.why();
+  const oracle::Policy& policy = *chosen->policy;
+  question.policy = &policy;
+  question.release = std::move(chosen->release);
+  if (question.release && !question.release->note.empty())
+    question.notes.push_back(question.release->note);
 
-  Result<Device> device = resolve_device(options);
+  Result<Device> device = resolve_device(options, &policy);
   if (!device) return device.why();
   question.request.device = *std::move(device);
   const bool real = options.device == "auto" && options.platform.empty() && options.gfx.empty();
@@ -225,15 +261,16 @@ Result<Question> resolve(const QuestionOptions& options) {
   question.request.environment = *std::move(environment);
 
   Layer& layer = question.request.layer;
-  Result<Done> done = use_deployment(options, (*policy)->era, question);
+  Result<Done> done = use_deployment(options, policy.era, question);
   if (done && model != nullptr) done = use_model(*model, layer);
   if (format == oracle::WeightFormat::nvfp4) layer.activation_key = oracle::ActivationKey::nvfp4;
   if (done) done = use_options(options, layer);
-  if (done && !(*policy)->names.empty()) done = check_backend(**policy, layer);
+  if (done && !policy.names.empty()) done = check_backend(policy, layer);
+  if (done) done = bind(options, model, question);
   if (!done) return done.why();
 
   if (real) {
-    const platform::PolicyVariables reads{(*policy)->name, oracle::variables_read(**policy)};
+    const platform::PolicyVariables reads{policy.name, oracle::variables_read(policy)};
     const std::vector<std::string> names = platform::environment_names();
     for (const platform::Finding& finding :
          platform::environment_findings(names, question.request.environment, &reads))
