@@ -51,7 +51,11 @@ set(FP4MOE_PUBLIC_HEADERS
   moe/cuda/device_layer.hpp
   moe/cuda/device_session.hpp
   runtime/layer.hpp
-  runtime/run_input.hpp)
+  runtime/run_input.hpp
+  vllm/mxfp4.hpp
+  vllm/mxfp4_moe_method.hpp
+  vllm/nvfp4.hpp
+  vllm/nvfp4_moe_method.hpp)
 set(FP4MOE_INCLUDED_HEADERS
   base/enum_set.hpp
   base/json.hpp
@@ -98,6 +102,7 @@ set(FP4MOE_INCLUDED_HEADERS
   platform/settings.hpp
   runtime/choice.hpp
   runtime/facts.hpp
+  runtime/layer_description.hpp
   runtime/packed_weights.hpp
   tensor/buffer.hpp
   tensor/dtype.hpp
@@ -111,10 +116,18 @@ set(FP4MOE_INCLUDED_HEADERS
   tensor/files/write_ledger.hpp
   tensor/shape.hpp
   tensor/tensor.hpp
+  vllm/kernel_weights.hpp
+  vllm/moe_config.hpp
+  vllm/moe_kernel.hpp
+  vllm/moe_method.hpp
+  vllm/moe_quant_config.hpp
+  vllm/selected.hpp
   weights/adapter_config.hpp
   weights/config.hpp
   weights/dialect.hpp
   weights/expert.hpp
+  weights/layer_source.hpp
+  weights/layer_weights_view.hpp
   weights/models.hpp
   weights/moe_shape.hpp
   weights/progress.hpp

@@ -22,6 +22,7 @@ ALLOWED = {
     "convert": "base formats platform kernels tensor tensor/files layout weights oracle backends",
     "plan": "base formats platform tensor tensor/files moe weights oracle backends",
     "runtime": "base formats platform kernels tensor tensor/files layout moe weights oracle backends convert plan",
+    "vllm": "base formats platform kernels tensor tensor/files layout moe weights oracle backends convert plan runtime",
     "capi": "include base formats platform kernels tensor tensor/files layout moe weights oracle backends convert plan runtime",
     "bench": "base formats platform kernels tensor tensor/files layout moe weights oracle backends convert plan runtime",
     "cli": "base formats platform kernels tensor tensor/files layout moe weights oracle backends convert bench plan runtime",

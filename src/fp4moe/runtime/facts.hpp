@@ -31,9 +31,9 @@ struct LayerFacts {
   std::string router_module{};  // after the prefix: "gate"
   moe::routing::RouterOptions router{};
   bool has_router_weights = false;
-  bool weight_on_input = false;           // router weights multiply x
-  std::optional<double> alpha{}, beta{};  // instead of the activation's
-  std::vector<std::string> notes{};       // what was assumed
+  bool weight_on_input = false;                    // router weights multiply x
+  std::optional<double> alpha{}, beta{}, limit{};  // instead of the activation's
+  std::vector<std::string> notes{};                // what was assumed
 };
 
 // Errors: facts.top_k (the configuration does not say how many experts a token has), facts.bias (a

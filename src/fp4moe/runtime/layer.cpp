@@ -31,6 +31,7 @@ moe::ActivationParams params_of(const Choice& choice, const LayerFacts& facts,
   if (gate.clamp) params.limit = *gate.clamp;
   if (facts.alpha) params.alpha = *facts.alpha;
   if (facts.beta) params.beta = *facts.beta;
+  if (facts.limit) params.limit = *facts.limit;
   if (layer.situ_beta) params.situ_beta = *layer.situ_beta;
   if (layer.situ_linear_beta) params.situ_linear_beta = *layer.situ_linear_beta;
   return params;
@@ -187,9 +188,18 @@ Result<MoeLayer> MoeLayer::open(const std::shared_ptr<const convert::ConvertedFo
     return usage("layer.placement", "a converted folder holds every expert once")
         .in(folder->path())
         .expects("no copies of experts", "some");
-  Result<MoeLayer> made = make(std::move(*facts), std::move(*choice), std::move(options));
+  return of(std::move(*facts), std::move(*choice), std::move(*packed), std::move(options));
+}
+
+Result<MoeLayer> MoeLayer::of(LayerFacts facts, Choice choice, PackedWeights packed,
+                              LayerOptions options) {
+  Result<MoeLayer> made = make(std::move(facts), std::move(choice), std::move(options));
   if (!made) return made.why();
-  made->packed_ = std::make_unique<PackedWeights>(std::move(*packed));
+  const std::uint64_t given = packed.packer().problem().experts;
+  if (given != made->local_.size())
+    return usage("layer.experts", "the weights are of another number of experts")
+        .expects(fmt::format("{} on this rank", made->local_.size()), fmt::format("{}", given));
+  made->packed_ = std::make_unique<PackedWeights>(std::move(packed));
   made->is_loaded_ = true;
   if (const auto done = made->describe(); !done) return done.why();
   return made;

@@ -90,6 +90,10 @@ class MoeLayer {
   static Result<MoeLayer> open(const std::shared_ptr<const convert::ConvertedFolder>& folder,
                                std::size_t number, LayerOptions options = {});
 
+  // From weights that lie in the choice's layout already; their memory outlives the layer.
+  static Result<MoeLayer> of(LayerFacts facts, Choice choice, PackedWeights packed,
+                             LayerOptions options = {});
+
   // Weights into this layer's memory; again after they changed. The next process() takes them over.
   Result<Done> load();
   Result<Done> load_expert(std::size_t position);

@@ -131,10 +131,17 @@ Result<PackedWeights> PackedWeights::map(std::shared_ptr<const convert::Converte
   return made;
 }
 
+PackedWeights PackedWeights::of(LayerPacker packer,
+                                std::vector<std::span<const std::byte>> tensors) {
+  PackedWeights made(std::move(packer));
+  made.views_ = std::move(tensors);
+  return made;
+}
+
 Result<Done> PackedWeights::check_own_memory() const {
-  if (!folder_) return Done{};
-  return usage("weights.mapped", "weights that are mapped from a folder are not loaded")
-      .expects("memory of the layer's own", folder_->path());
+  if (views_.size() == targets_.size()) return Done{};
+  return usage("weights.mapped", "weights that lie in others' memory are not loaded")
+      .expects("memory of the layer's own", folder_ ? folder_->path() : "tensors that were given");
 }
 
 Result<Done> PackedWeights::load(const convert::LayerJob& job, std::size_t threads) {

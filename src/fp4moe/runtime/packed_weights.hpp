@@ -31,6 +31,9 @@ class PackedWeights {
                                         const convert::Problem& problem);
   static Result<PackedWeights> map(std::shared_ptr<const convert::ConvertedFolder> folder,
                                    std::size_t number);
+  // Tensors that somebody packed already, in the packer's order; their memory outlives this.
+  static PackedWeights of(convert::LayerPacker packer,
+                          std::vector<std::span<const std::byte>> tensors);
 
   // Packs the layer into this memory, the first time or again; without memory, takes notes of its
   // scalars only. Errors: those of the reader and the packer, weights.mapped when the memory is a

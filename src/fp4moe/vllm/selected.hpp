@@ -1,0 +1,15 @@
+// What a selection gives: the backend, its class of experts, and the record with every reason.
+#pragma once
+#include "fp4moe/oracle/record.hpp"
+#include "fp4moe/vllm/moe_config.hpp"
+
+namespace fp4moe::vllm {
+
+template <class Backend>
+struct Selected {
+  Backend backend{};
+  ExpertsClass experts_cls = nullptr;  // null where the reference has a function, or no kernel
+  oracle::Record record{};
+};
+
+}  // namespace fp4moe::vllm
