@@ -4,12 +4,15 @@
 
 #include <gtest/gtest.h>
 
+#include "fp4moe/base/json.hpp"
 #include "fp4moe/oracle/releases.hpp"
 #include "support/command_line.hpp"
 
 namespace fp4moe::cli {
 namespace vllm_versions_test {
 
+using testing::Outcome;
+using testing::run;
 using Words = std::vector<std::string>;
 
 Json asked(Words words) {
@@ -76,7 +79,8 @@ TEST(VllmVersions, PackagesOfTheWheelCanBeTakenAway) {
 
 TEST(VllmVersions, WrongOnesAreUsageErrors) {
   for (const Words& words :
-       {Words{"explain", "--vllm", "soon"}, {"matrix", "--vllm", "33"},
+       {Words{"explain", "--vllm", "soon"},
+        {"matrix", "--vllm", "33"},
         {"plan", "--model", "gpt-oss-20b", "--vllm", "0.x"},
         {"explain", "--device", "h100", "--vllm", "0.33", "--policy", "2026-04-24"}}) {
     const Outcome said = run(words);
@@ -86,14 +90,14 @@ TEST(VllmVersions, WrongOnesAreUsageErrors) {
 }
 
 TEST(VllmVersions, ABackendThatExchangesItselfFixesTheExchange) {
-  const Json bound = asked({"explain", "--device", "b200", "--policy", "latest", "--model",
-                            "deepseek-v4-flash", "--ep", "--dp", "4", "--backend",
-                            "flashinfer_moe_ep_mega_deep_gemm"});
+  const Json bound =
+      asked({"explain", "--device", "b200", "--policy", "latest", "--model", "deepseek-v4-flash",
+             "--ep", "--dp", "4", "--backend", "flashinfer_moe_ep_mega_deep_gemm"});
   EXPECT_EQ(bound["backend"], "FLASHINFER_MOE_EP_DEEP_GEMM");
   EXPECT_EQ(bound["consequences"]["kernel"]["prepare_finalize"], "PassThroughPrepareAndFinalize");
-  EXPECT_EQ(run({"explain", "--device", "b200", "--policy", "latest", "--all2all", "passthrough"})
-                .status,
-            2);
+  EXPECT_EQ(
+      run({"explain", "--device", "b200", "--policy", "latest", "--all2all", "passthrough"}).status,
+      2);
 }
 
 }  // namespace vllm_versions_test
