@@ -247,7 +247,13 @@ Result<convert::Recipe> Converter::recipe(WeightFormat format) const {
   Result<const layout::Layout*> layout = backends::layout_of({.backend = **row,
                                                               .era = (*policy)->era,
                                                               .device = context.device,
-                                                              .tp_size = options.tp_size});
+                                                              .tp_size = options.tp_size,
+                                                              .activation = options.activation,
+                                                              .environment = context.environment});
+  const bool is_external =
+      !layout && (layout.why().id == "layout.external" || layout.why().id == "layout.unspecified");
+  if (is_external && options.takes_external)
+    layout = backends::require_layout(fmt::format("as_loaded.{}", formats::name(format)), {});
   if (!layout) return layout.why();
   if (!options.generation.empty())
     layout = backends::require_layout((*layout)->id, options.generation);
@@ -346,8 +352,9 @@ Result<NvFp4KernelWeights> Converter::convert(const NvFp4Tensors& tensors, RowOr
 }
 
 Result<KernelWeights> kernel_format(std::string_view backend, const MoeShape& shape,
-                                    const Context& context, const ConversionOptions& options) {
-  return Converter{backend, context, options}.plan(shape, DType::bf16);
+                                    const Context& context, const ConversionOptions& options,
+                                    DType bias_type) {
+  return Converter{backend, context, options}.plan(shape, bias_type);
 }
 
 }  // namespace fp4moe::vllm

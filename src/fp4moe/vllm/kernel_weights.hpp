@@ -51,6 +51,8 @@ struct ConversionOptions {
   std::string generation{};                          // of the layout; empty: the policy's
   tensor::DType params_dtype = tensor::DType::bf16;  // Marlin's global scales
   std::size_t threads = 1;                           // the result does not depend on them
+  // A backend whose library lays weights out by itself gets them as loaded; else it is an error.
+  bool takes_external = false;
   // Hidden columns and rows in use, where the tensors are padded already; 0: all.
   std::uint64_t hidden = 0;
   // Memory of the caller's, in the order of kernel_format()'s tensors, which outlives the result and
@@ -101,6 +103,7 @@ Result<weights::MoeShape> shape_of(const NvFp4Tensors& tensors, weights::RowOrde
 // What a conversion would make of weights of this shape, without memory: for callers that bring
 // their own.
 Result<KernelWeights> kernel_format(std::string_view backend, const weights::MoeShape& shape,
-                                    const Context& context, const ConversionOptions& options = {});
+                                    const Context& context, const ConversionOptions& options = {},
+                                    tensor::DType bias_type = tensor::DType::bf16);
 
 }  // namespace fp4moe::vllm

@@ -14,18 +14,9 @@ Result<Context> current_context() {
   return Context{.device = *std::move(device), .environment = platform::read_environment()};
 }
 
-std::string_view newest_policy(WeightFormat format) {
-  const oracle::Policy* newest = nullptr;
-  for (const oracle::Policy& policy : backends::policies()) {
-    if (policy.format != format || policy.era == oracle::Era::native) continue;
-    if (newest == nullptr || policy.era > newest->era) newest = &policy;
-  }
-  return newest == nullptr ? std::string_view() : newest->name;
-}
-
 Result<const oracle::Policy*> policy_of(const Context& context, WeightFormat format) {
   return backends::require_policy(
-      context.policy.empty() ? newest_policy(format) : std::string_view(context.policy), format);
+      context.policy.empty() ? "latest" : std::string_view(context.policy), format);
 }
 
 oracle::Layer layer_of(const MoeConfig& config) {
@@ -48,8 +39,15 @@ oracle::Layer layer_of(const MoeConfig& config) {
           .activation_key = config.activation_key,
           .activation_override = config.activation_override,
           .swiglu_limit = config.swiglu_limit,
+          .swiglu_alpha = config.swiglu_alpha,
+          .swiglu_beta = config.swiglu_beta,
           .situ_beta = config.activation_situ_beta,
           .situ_linear_beta = config.activation_situ_linear_beta,
+          .hash_routing = config.has_hash_routing,
+          .decomposed = config.require_decomposed_backend,
+          .skip_final_all_reduce = config.skip_final_all_reduce,
+          .dual_batch_overlap = config.enable_dbo,
+          .weight_transfer = config.weight_transfer,
           .parallel = config.moe_parallel_config};
 }
 
@@ -69,8 +67,15 @@ MoeConfig config_of(const oracle::Layer& layer) {
           .has_bias = layer.has_bias,
           .disable_inplace = layer.disable_inplace,
           .has_shared_experts = layer.shared_experts,
+          .has_hash_routing = layer.hash_routing,
+          .require_decomposed_backend = layer.decomposed,
+          .skip_final_all_reduce = layer.skip_final_all_reduce,
+          .enable_dbo = layer.dual_batch_overlap,
+          .weight_transfer = layer.weight_transfer,
           .max_num_tokens = layer.max_num_tokens,
           .swiglu_limit = layer.swiglu_limit,
+          .swiglu_alpha = layer.swiglu_alpha,
+          .swiglu_beta = layer.swiglu_beta,
           .activation_situ_beta = layer.situ_beta,
           .activation_situ_linear_beta = layer.situ_linear_beta,
           .activation_key = layer.activation_key,
@@ -78,8 +83,8 @@ MoeConfig config_of(const oracle::Layer& layer) {
           .moe_parallel_config = layer.parallel};
 }
 
-oracle::Request request_of(const MoeConfig& config) {
-  return {.device = config.context.device,
+oracle::Request request_of(const MoeConfig& config, const oracle::Policy& policy) {
+  return {.device = oracle::installed(policy, config.context.device),
           .environment = config.context.environment,
           .layer = layer_of(config)};
 }

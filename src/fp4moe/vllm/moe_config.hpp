@@ -32,13 +32,14 @@ inline constexpr WeightFormat kNvfp4Static = WeightFormat::nvfp4;
 inline constexpr ActivationKey kMxfp8Dynamic = ActivationKey::mxfp8;
 inline constexpr ActivationKey kMxfp4Dynamic = ActivationKey::mxfp4;
 inline constexpr ActivationKey kNvfp4Dynamic = ActivationKey::nvfp4;
+inline constexpr ActivationKey kNvfp4DynamicToken = ActivationKey::nvfp4_token;
 inline constexpr ActivationKey kFp8StaticTensorSym = ActivationKey::fp8_static_tensor;
 inline constexpr ActivationKey kFp8Dynamic128Sym = ActivationKey::fp8_block128;
 inline constexpr ActivationKey kFp8DynamicTokenSym = ActivationKey::fp8_token;
 
 // Whose rules, and for which machine: what the reference calls current_platform and envs.
 struct Context {
-  std::string policy{};                      // a date or a release of vLLM; empty: the newest
+  std::string policy{};  // a date, "vllm:0.33.0", "latest" (also where empty), or "native"
   oracle::Mode mode = oracle::Mode::strict;  // compat: with the reference's mistakes
   platform::Device device{};
   platform::Environment environment{};
@@ -47,10 +48,8 @@ struct Context {
 // This machine, its packages and its environment. Errors: those of detection.
 Result<Context> current_context();
 
-// The newest policy of vLLM for a format: not our own, and the entry of most models.
-std::string_view newest_policy(WeightFormat format);
-
-// The policy that the context names. Errors: policy.unknown, which lists them.
+// The policy that the context names, vLLM's newest where it names none. Errors: policy.unknown, which
+// lists them, vllm.version.
 Result<const oracle::Policy*> policy_of(const Context& context, WeightFormat format);
 
 // FusedMoEConfig. The defaults are gpt-oss-20b's.
@@ -70,6 +69,9 @@ struct MoeConfig {
   bool has_bias = false;
   bool disable_inplace = true;
   bool has_shared_experts = false;
+  bool has_hash_routing = false;            // a table gives each token its experts
+  bool require_decomposed_backend = false;  // routes change between routing and experts
+  bool skip_final_all_reduce = false, enable_dbo = false, weight_transfer = false;
   std::uint64_t max_num_tokens = 256;
   std::optional<double> swiglu_limit{}, swiglu_alpha{}, swiglu_beta{};
   std::optional<double> activation_situ_beta{}, activation_situ_linear_beta{};
@@ -91,7 +93,8 @@ struct MoeConfig {
 // The same layer in the words of fp4moe/oracle, and back; routers' parameters have none there.
 oracle::Layer layer_of(const MoeConfig& config);
 MoeConfig config_of(const oracle::Layer& layer);
-oracle::Request request_of(const MoeConfig& config);
+// With the packages that the policy's vLLM brings along on a described device.
+oracle::Request request_of(const MoeConfig& config, const oracle::Policy& policy);
 
 // The rank of the expert-parallel group that the configuration is of.
 weights::Rank expert_rank(const MoeConfig& config);

@@ -55,13 +55,19 @@ Result<Done> KernelMaker::check(const KernelWeights& weights) const {
     return usage("vllm.weights", "the weights were described only")
         .expects("converted weights", "no memory");
   const convert::Problem& problem = weights.packer().problem();
+  const auto fits = [](std::uint64_t real, std::uint64_t padded, std::uint64_t wanted) {
+    return real == wanted || real == padded;
+  };
+  const std::uint64_t hidden = config.hidden_dim,
+                      intermediate = config.intermediate_size_per_partition;
   if (weights.layout().format != backend.format || problem.experts != config.num_local_experts ||
-      problem.real.hidden > std::max(config.hidden_dim, problem.padded.hidden))
+      !fits(problem.real.hidden, problem.padded.hidden, hidden) ||
+      !fits(problem.real.intermediate, problem.padded.intermediate, intermediate))
     return usage("vllm.weights", "the weights are not the configuration's")
-        .expects(fmt::format("{} of {} experts", formats::name(backend.format),
-                             config.num_local_experts),
-                 fmt::format("{} of {} experts", formats::name(weights.layout().format),
-                             problem.experts));
+        .expects(fmt::format("{} of {} experts, {} x {}", formats::name(backend.format),
+                             config.num_local_experts, intermediate, hidden),
+                 fmt::format("{} of {} experts, {} x {}", formats::name(weights.layout().format),
+                             problem.experts, problem.real.intermediate, problem.real.hidden));
   const bool gated = problem.order != weights::RowOrder::single;
   if (gated != config.is_act_and_mul)
     return usage("vllm.weights", "the weights are not the configuration's")

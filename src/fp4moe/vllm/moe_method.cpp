@@ -30,9 +30,9 @@ Result<Done> MoeMethod::chosen(const oracle::Backend* backend, ExpertsClass expe
   if (backend_ == nullptr) return Done{};
   const auto policy = policy_of(moe_.context, backend_->format);
   if (!policy) return policy.why();
-  const auto rounded =
-      oracle::layer_sizes(*backend_, moe_.context.device, moe_.activation, moe_.moe_parallel_config,
-                          (*policy)->era, moe_.in_dtype, sizes_);
+  const auto rounded = oracle::layer_sizes(
+      *backend_, moe_.context.device, oracle::rounding_activation(**policy, layer_of(moe_)),
+      moe_.moe_parallel_config, (*policy)->era, moe_.in_dtype, sizes_);
   if (!rounded) return rounded.why();
   sizes_ = *rounded;
   return Done{};
@@ -90,9 +90,10 @@ ConversionOptions MoeMethod::conversion() const {
   const std::uint64_t block = weights::block_size(backend_->format);
   return {.is_act_and_mul = moe_.is_act_and_mul,
           .w13_order = options_.w13_order,
-          .activation = moe_.activation,
+          .activation = oracle::rounding_activation(*record_.selection.policy, layer_of(moe_)),
           .tp_size = static_cast<std::uint64_t>(std::max(1, moe_.moe_parallel_config.tp_size)),
           .threads = std::max<std::size_t>(1, options_.kernel.threads),
+          .takes_external = true,
           .hidden = moe_.hidden_dim % block == 0 ? moe_.hidden_dim : 0};
 }
 

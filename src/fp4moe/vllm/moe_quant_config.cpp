@@ -16,8 +16,10 @@ using oracle::ScaleLayout;
 Result<FusedMoeQuantConfig> described(const oracle::Backend& backend, const MoeConfig& config) {
   const auto policy = policy_of(config.context, backend.format);
   if (!policy) return policy.why();
-  const oracle::QuantConfig found =
-      oracle::quant_config(backend, (*policy)->era, config.context.mode, layer_of(config));
+  const oracle::Request request = request_of(config, **policy);
+  const oracle::QuantConfig found = oracle::quant_config(
+      backend, (*policy)->era, config.context.mode, request.layer, oracle::BufferNames::modelopt,
+      oracle::form_from_layer(**policy, request).activations);
   return FusedMoeQuantConfig{
       .scheme = found.scheme,
       .quant_dtype = found.activations,

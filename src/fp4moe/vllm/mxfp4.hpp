@@ -1,4 +1,4 @@
-// vLLM's MXFP4 oracle by its own names (vllm/model_executor/layers/fused_moe/oracle/mxfp4.py): which
+// vLLM's MXFP4 oracle by its own names (vllm.model_executor.layers.fused_moe.oracle.mxfp4): which
 // backend, which sizes, weights into the backend's layout, what scales become, a kernel.
 //
 //   MoeConfig config{.num_experts = 8, ...};
@@ -36,19 +36,24 @@ enum class Mxfp4MoeBackend : std::uint8_t {
   FLASHINFER_TRTLLM_MXFP4_BF16,
   FLASHINFER_CUTLASS_MXFP4_MXFP8,
   FLASHINFER_CUTLASS_MXFP4_BF16,
+  CUTLASS_MXFP4_MXFP4,
   BATCHED_MARLIN,
   MARLIN,
   CK,
   AITER,
   AITER_MXFP4_BF16,
+  AITER_TRITON_MXFP4_BF16,
   AITER_MXFP4_FP8,
   AITER_MXFP4_MXFP4,
+  AITER_TRITON_MXFP4_MXFP4,
   TRITON,
   TRITON_UNFUSED,
   XPU,
   CPU,
   EMULATION,
   HUMMING,
+  FLASHINFER_MOE_EP_CUTEDSL,
+  FLASHINFER_MOE_EP_DEEP_GEMM,
   NATIVE_SM90,
 };
 // NOLINTEND(readability-identifier-naming)
@@ -61,19 +66,24 @@ inline constexpr std::array kMxfp4MoeBackends = std::to_array<std::string_view>(
     "FLASHINFER_TRTLLM_MXFP4_BF16",
     "FLASHINFER_CUTLASS_MXFP4_MXFP8",
     "FLASHINFER_CUTLASS_MXFP4_BF16",
+    "CUTLASS_MXFP4_MXFP4",
     "BATCHED_MARLIN",
     "MARLIN",
     "CK",
     "AITER",
     "AITER_MXFP4_BF16",
+    "AITER_TRITON_MXFP4_BF16",
     "AITER_MXFP4_FP8",
     "AITER_MXFP4_MXFP4",
+    "AITER_TRITON_MXFP4_MXFP4",
     "TRITON",
     "TRITON_UNFUSED",
     "XPU",
     "CPU",
     "EMULATION",
     "HUMMING",
+    "FLASHINFER_MOE_EP_CUTEDSL",
+    "FLASHINFER_MOE_EP_DEEP_GEMM",
     "NATIVE_SM90",
 });
 static_assert(kMxfp4MoeBackends.size() ==

@@ -67,7 +67,7 @@ TEST(Select, GivesWhatTheWalkGivesForEveryPolicyAndDevice) {
         MoeConfig asked = config(policy.name, device.name);
         asked.moe_backend = wish;
         const oracle::Selection expected =
-            oracle::select(policy, oracle::Mode::strict, request_of(asked));
+            oracle::select(policy, oracle::Mode::strict, request_of(asked, policy));
         oracle::Record record;
         const auto found = select_mxfp4_moe_backend(asked, {}, &record);
         const bool fails = expected.outcome == oracle::Outcome::error;

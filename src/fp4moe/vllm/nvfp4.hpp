@@ -1,4 +1,4 @@
-// vLLM's NVFP4 oracle by its own names (vllm/model_executor/layers/fused_moe/oracle/nvfp4.py): which
+// vLLM's NVFP4 oracle by its own names (vllm.model_executor.layers.fused_moe.oracle.nvfp4): which
 // backend, weights into the backend's layout, what scales become, a kernel. See mxfp4.hpp.
 #pragma once
 #include <array>
@@ -24,6 +24,7 @@ enum class NvFp4MoeBackend : std::uint8_t {
   FLASHINFER_CUTLASS,
   FLASHINFER_CUTEDSL,
   FLASHINFER_CUTEDSL_BATCHED,
+  FLASHINFER_MOE_EP_CUTEDSL,
   FLASHINFER_B12X,
   VLLM_CUTLASS,
   MARLIN,
@@ -39,6 +40,7 @@ inline constexpr std::array kNvFp4MoeBackends = std::to_array<std::string_view>(
     "FLASHINFER_CUTLASS",
     "FLASHINFER_CUTEDSL",
     "FLASHINFER_CUTEDSL_BATCHED",
+    "FLASHINFER_MOE_EP_CUTEDSL",
     "FLASHINFER_B12X",
     "VLLM_CUTLASS",
     "MARLIN",

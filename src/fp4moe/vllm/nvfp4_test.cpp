@@ -33,7 +33,7 @@ TEST(NvFp4Select, GivesWhatTheWalkGivesForEveryPolicyAndDevice) {
       const auto found = select_nvfp4_moe_backend(asked, kNvfp4Static, kNvfp4Dynamic);
       asked.activation_key = kNvfp4Dynamic;
       const oracle::Selection expected =
-          oracle::select(policy, oracle::Mode::strict, request_of(asked));
+          oracle::select(policy, oracle::Mode::strict, request_of(asked, policy));
       ASSERT_EQ(static_cast<bool>(found), expected.outcome == oracle::Outcome::selected)
           << policy.name << " " << device.name;
       if (!found) {

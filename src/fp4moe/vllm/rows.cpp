@@ -28,7 +28,8 @@ Result<Row> require_row(std::string_view backend, WeightFormat format, const Con
 
 Result<oracle::Record> choose(const oracle::Policy& policy, const MoeConfig& config,
                               oracle::Record* refused) {
-  oracle::Record record = oracle::make_record(policy, config.context.mode, request_of(config));
+  oracle::Record record =
+      oracle::make_record(policy, config.context.mode, request_of(config, policy));
   if (record.selection.outcome != oracle::Outcome::error) return record;
   Error why = error(ErrorCode::no_backend, "vllm.refused", record.selection.message);
   if (refused != nullptr) *refused = std::move(record);
@@ -38,7 +39,7 @@ Result<oracle::Record> choose(const oracle::Policy& policy, const MoeConfig& con
 Result<std::vector<Row>> priority_rows(const MoeConfig& config, WeightFormat format) {
   const auto policy = policy_of(config.context, format);
   if (!policy) return policy.why();
-  const oracle::AutomaticList* list = oracle::find_list(**policy, request_of(config));
+  const oracle::AutomaticList* list = oracle::find_list(**policy, request_of(config, **policy));
   return list == nullptr ? std::vector<Row>{} : list->backends;
 }
 

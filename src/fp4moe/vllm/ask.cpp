@@ -1,0 +1,506 @@
+#include "fp4moe/vllm/ask.hpp"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "fp4moe/base/text.hpp"
+#include "fp4moe/oracle/layer_fields.hpp"
+#include "fp4moe/runtime/question.hpp"
+#include "fp4moe/vllm/kernel_maker.hpp"
+#include "fp4moe/vllm/mxfp4.hpp"
+#include "fp4moe/vllm/nvfp4.hpp"
+#include "fp4moe/vllm/rows.hpp"
+
+namespace fp4moe::vllm {
+namespace {
+
+Error not_understood(std::string_view key, std::string_view expected, const Json* found) {
+  return usage("vllm.ask", "the question is not understood")
+      .at(key)
+      .expects(expected, found == nullptr ? std::string("nothing") : printable(found->dump()));
+}
+
+const Json* member(const Json& object, std::string_view key) {
+  if (!object.is_object()) return nullptr;
+  const auto found = object.find(key);
+  return found == object.end() || found->is_null() ? nullptr : &*found;
+}
+
+Result<std::string> word(const Json& object, std::string_view key) {
+  const Json* found = member(object, key);
+  if (found == nullptr) return std::string();
+  if (!found->is_string()) return not_understood(key, "a text", found);
+  return found->string();
+}
+
+Result<std::uint64_t> whole(const Json& object, std::string_view key, std::uint64_t missing = 0) {
+  const Json* found = member(object, key);
+  if (found == nullptr) return missing;
+  if (!found->is_number_integer() || found->get<std::int64_t>() < 0)
+    return not_understood(key, "a whole number", found);
+  return found->get<std::uint64_t>();
+}
+
+Result<bool> flag(const Json& object, std::string_view key, bool missing) {
+  const Json* found = member(object, key);
+  if (found == nullptr) return missing;
+  if (!found->is_boolean()) return not_understood(key, "true or false", found);
+  return found->get<bool>();
+}
+
+Result<std::optional<double>> number(const Json& object, std::string_view key) {
+  const Json* found = member(object, key);
+  if (found == nullptr) return std::optional<double>();
+  if (!found->is_number()) return not_understood(key, "a number", found);
+  return std::optional(found->get<double>());
+}
+
+// Each field is read and assigned; the first error counts.
+class Reader {
+ public:
+  explicit Reader(const Json& from) : from_(from) {}
+
+  template <class T, class Read>
+  Reader& read(std::string_view key, T& to, const Read& read) {
+    if (!why_.id.empty()) return *this;
+    auto value = read(from_, key);
+    if (value)
+      to = *std::move(value);
+    else
+      why_ = value.why();
+    return *this;
+  }
+  Result<Done> done() const {
+    if (!why_.id.empty()) return why_;
+    return Done{};
+  }
+
+ private:
+  const Json& from_;
+  Error why_{};
+};
+
+// What routers and kernels need and a selection does not: not fields of a layer.
+constexpr std::string_view kBesideLayer[] = {"num_expert_group",
+                                             "topk_group",
+                                             "e_score_correction_bias",
+                                             "routed_scaling_factor",
+                                             "apply_router_weight_on_input",
+                                             "expert_placement"};
+
+Result<std::vector<float>> floats(const Json& object, std::string_view key) {
+  std::vector<float> made;
+  const Json* found = member(object, key);
+  if (found == nullptr) return made;
+  if (!found->is_array()) return not_understood(key, "a list of numbers", found);
+  for (const Json& one : *found) {
+    if (!one.is_number()) return not_understood(key, "a list of numbers", &one);
+    made.push_back(static_cast<float>(one.get<double>()));
+  }
+  return made;
+}
+
+Result<Done> read_beside(const Json& from, MoeConfig& to) {
+  std::optional<double> scale;
+  std::string placement;
+  Reader reader(from);
+  reader
+      .read("num_expert_group", to.num_expert_group,
+            [](const Json& object, std::string_view key) { return whole(object, key); })
+      .read("topk_group", to.topk_group,
+            [](const Json& object, std::string_view key) { return whole(object, key); })
+      .read("e_score_correction_bias", to.e_score_correction_bias, floats)
+      .read("routed_scaling_factor", scale, number)
+      .read("apply_router_weight_on_input", to.apply_router_weight_on_input,
+            [](const Json& object, std::string_view key) { return flag(object, key, false); })
+      .read("expert_placement", placement, word);
+  if (const auto done = reader.done(); !done) return done.why();
+  to.routed_scaling_factor = scale.value_or(1.0);
+  if (placement == "round_robin")
+    to.expert_placement = weights::Placement::round_robin;
+  else if (!placement.empty() && placement != "linear")
+    return usage("vllm.ask", "the question is not understood")
+        .at("expert_placement")
+        .expects("linear or round_robin", printable(placement));
+  return Done{};
+}
+
+Result<Context> context_from(const Json& question) {
+  Context made;
+  const Json* given = member(question, "context");
+  if (given == nullptr) return current_context();
+  runtime::QuestionOptions options;
+  std::string mode;
+  Reader reader(*given);
+  reader.read("policy", made.policy, word)
+      .read("mode", mode, word)
+      .read("device", options.device, word)
+      .read("platform", options.platform, word)
+      .read("capability", options.capability, word)
+      .read("gfx", options.gfx, word);
+  if (const auto done = reader.done(); !done) return done.why();
+  if (!mode.empty() && mode != "strict" && mode != "compat")
+    return usage("vllm.ask", "the question is not understood")
+        .at("mode")
+        .expects("strict or compat", printable(mode));
+  made.mode = mode == "compat" ? oracle::Mode::compat : oracle::Mode::strict;
+  if (const Json* libraries = member(*given, "libraries")) {
+    if (!libraries->is_array()) return not_understood("libraries", "a list of names", libraries);
+    for (const Json& name : *libraries)
+      options.libraries.push_back(name.is_string() ? name.string() : name.dump());
+    if (options.libraries.empty()) options.libraries.emplace_back("none");
+  }
+  if (options.device.empty()) options.device = "auto";
+  Result<platform::Device> device = runtime::resolve_device(options);
+  if (!device) return device.why();
+  made.device = *std::move(device);
+  const bool is_here = options.device == "auto" && options.platform.empty() && options.gfx.empty();
+  const Json* environment = member(*given, "environment");
+  if (environment == nullptr) {
+    if (is_here) made.environment = platform::read_environment();
+    return made;
+  }
+  if (!environment->is_object()) return not_understood("environment", "an object", environment);
+  for (const auto& [name, value] : environment->items()) {
+    const platform::VariableRow* row = platform::find_variable(name);
+    if (row == nullptr || !value.is_string())
+      return not_understood(name, "a variable of docs/oracle.md with a text", &value);
+    made.environment.set(row->variable, value.string());
+  }
+  return made;
+}
+
+Json names_of(const auto& backends) {
+  Json made = Json::array();
+  for (const auto backend : backends) made.push_back(to_string(backend));
+  return made;
+}
+
+template <class Enum>
+Json selected_json(const Result<Selected<Enum>>& found, const oracle::Record& refused) {
+  if (found) return Json::object({{"record", oracle::to_json(found->record)}});
+  return Json::object({{"refused", found.why().message},
+                       {"id", found.why().id},
+                       {"record", oracle::to_json(refused)}});
+}
+
+// Wrong questions are errors; refusals are answers, with their record.
+template <class Enum>
+Result<Json> answered(const Result<Selected<Enum>>& found, const oracle::Record& refused) {
+  if (!found && found.why().id != "vllm.refused") return found.why();
+  return selected_json(found, refused);
+}
+
+Result<Json> select(const Json& question) {
+  auto config = config_from(question);
+  if (!config) return config.why();
+  const auto format = format_from(question);
+  if (!format) return format.why();
+  const auto entry = word(question, "entry");
+  if (!entry) return entry.why();
+  oracle::Record refused;
+  if (*format == WeightFormat::nvfp4)
+    return answered(select_nvfp4_moe_backend(*config, kNvfp4Static,
+                                             config->activation_key == ActivationKey::none
+                                                 ? std::optional<ActivationKey>()
+                                                 : config->activation_key,
+                                             &refused),
+                    refused);
+  if (*entry == "deepseek_v4")
+    return answered(select_deepseek_v4_mxfp4_moe_backend(*config, &refused), refused);
+  return answered(select_mxfp4_moe_backend(*config, {}, &refused), refused);
+}
+
+// Questions about one backend, or about a list of them, of either format.
+struct Asked {
+  WeightFormat format{};
+  MoeConfig config{};
+  std::string backend{};
+  const Json& question;
+
+  Result<Row> row() const { return require_row(backend, format, config.context); }
+};
+
+Json list_json(const std::vector<Row>& rows) {
+  Json made = Json::array();
+  for (const Row row : rows) made.push_back(row->name);
+  return made;
+}
+
+Result<Json> ask_backends(const Asked& asked) {
+  return asked.format == WeightFormat::mxfp4
+             ? Json(std::vector<std::string_view>(kMxfp4MoeBackends.begin(),
+                                                  kMxfp4MoeBackends.end()))
+             : Json(std::vector<std::string_view>(kNvFp4MoeBackends.begin(),
+                                                  kNvFp4MoeBackends.end()));
+}
+
+Result<Json> ask_priority(const Asked& asked) {
+  const auto rows = priority_rows(asked.config, asked.format);
+  if (!rows) return rows.why();
+  return list_json(*rows);
+}
+
+Result<Json> ask_map(const Asked& asked) {
+  const auto rows = named_rows(asked.backend, asked.format, asked.config.context);
+  if (!rows) return rows.why();
+  return list_json(*rows);
+}
+
+Result<Json> ask_classes(const Asked& asked) {
+  const auto row = asked.row();
+  if (!row) return row.why();
+  const auto classes = experts_classes(*row);
+  if (!classes) return classes.why();
+  Json made = Json::array();
+  for (const ExpertsClass one : *classes)
+    made.push_back(Json::object({{"name", one->name},
+                                 {"monolithic", one->kind == oracle::Kind::monolithic},
+                                 {"activation_format", oracle::name(one->format)}}));
+  return made;
+}
+
+Result<Json> ask_activation_key(const Asked& asked) {
+  const auto row = asked.row();
+  if (!row) return row.why();
+  return (*row)->activation == ActivationKey::none ? Json()
+                                                   : Json(oracle::name((*row)->activation));
+}
+
+Result<Json> ask_round_up(const Asked& asked) {
+  const auto row = asked.row();
+  if (!row) return row.why();
+  const auto activation = word(asked.question, "activation");
+  if (!activation) return activation.why();
+  const auto known = oracle::activation_from_name(*activation);
+  const auto made = oracle::round_sizes(
+      **row, asked.config.context.device, activation->empty() ? std::nullopt : known,
+      {asked.config.hidden_dim, asked.config.intermediate_size_per_partition});
+  if (!made) return made.why();
+  return Json::array({made->hidden, made->intermediate});
+}
+
+Result<Json> ask_global_sf(const Asked& asked) {
+  const auto row = asked.row();
+  if (!row) return row.why();
+  return Json((*row)->global_activation_scales);
+}
+
+Result<Json> ask_flashinfer(const Asked& asked) {
+  const auto made = flashinfer_nvfp4_moe_backends(asked.config.context);
+  if (!made) return made.why();
+  return names_of(*made);
+}
+
+// The parameters of a layer before weights are loaded.
+Result<Json> ask_buffers(const Asked& asked) {
+  const auto row = asked.row();
+  if (!row) return row.why();
+  const auto policy = policy_of(asked.config.context, asked.format);
+  if (!policy) return policy.why();
+  const auto names = word(asked.question, "names");
+  if (!names) return names.why();
+  const MoeConfig& config = asked.config;
+  const auto sizes = oracle::layer_sizes(
+      **row, config.context.device, oracle::rounding_activation(**policy, layer_of(config)),
+      config.moe_parallel_config, (*policy)->era, config.in_dtype,
+      {config.hidden_dim, config.intermediate_size_per_partition});
+  if (!sizes) return sizes.why();
+  const auto made = oracle::weight_buffers(
+      {.format = asked.format,
+       .names = *names == "compressed-tensors" ? oracle::BufferNames::compressed_tensors
+                                               : oracle::BufferNames::modelopt,
+       .sizes = *sizes,
+       .local_experts = config.num_local_experts,
+       .experts = config.num_experts,
+       .gated = config.is_act_and_mul,
+       .has_bias = config.has_bias,
+       .global_activation_scales = (*row)->global_activation_scales});
+  if (!made) return made.why();
+  Json list = Json::array();
+  for (const oracle::Buffer& buffer : *made)
+    list.push_back(Json::object(
+        {{"name", buffer.name}, {"dtype", buffer.dtype}, {"shape", Json(buffer.shape)}}));
+  return Json::object({{"buffers", std::move(list)},
+                       {"hidden", sizes->hidden},
+                       {"intermediate", sizes->intermediate},
+                       {"skip_forward_padding", (*row)->conversion.pads_input}});
+}
+
+// What the scales become, but for the scales themselves.
+Result<Json> ask_quant_config(const Asked& asked) {
+  const auto row = asked.row();
+  if (!row) return row.why();
+  Mxfp4Scales given;
+  Reader reader(asked.question);
+  reader.read("gemm1_alpha", given.gemm1_alpha, number)
+      .read("gemm1_beta", given.gemm1_beta, number)
+      .read("swiglu_limit", given.swiglu_limit, number);
+  if (const auto done = reader.done(); !done) return done.why();
+  const auto made = quant_config_of(**row, given, asked.config);
+  if (!made) return made.why();
+  Json answer = to_json(*made);
+  answer["family"] = (*row)->family;
+  return answer;
+}
+
+Result<Json> ask_format(const Asked& asked) {
+  const auto options = options_from(asked.question);
+  if (!options) return options.why();
+  const auto bias = word(asked.question, "bias_dtype");
+  if (!bias) return bias.why();
+  const auto bias_type = tensor::dtype_from_safetensors(bias->empty() ? "BF16" : *bias);
+  if (!bias_type) return not_understood("bias_dtype", "BF16, F16 or F32", nullptr);
+  const MoeConfig& config = asked.config;
+  using weights::RowOrder;
+  const RowOrder order =
+      !options->is_act_and_mul ? RowOrder::single : options->w13_order.value_or(RowOrder::halves);
+  const weights::MoeShape shape{
+      .format = asked.format,
+      .experts = config.num_local_experts,
+      .hidden = options->hidden == 0 ? config.hidden_dim : options->hidden,
+      .intermediate = config.intermediate_size_per_partition,
+      .order = order,
+      .has_bias = config.has_bias};
+  const auto made = kernel_format(asked.backend, shape, config.context, *options, *bias_type);
+  if (!made) return made.why();
+  return to_json(*made);
+}
+
+struct Verb {
+  std::string_view name;
+  Result<Json> (*answer)(const Asked& asked);
+};
+constexpr Verb kVerbs[] = {
+    {"backends", ask_backends},
+    {"priority", ask_priority},
+    {"map", ask_map},
+    {"classes", ask_classes},
+    {"activation_key", ask_activation_key},
+    {"round_up", ask_round_up},
+    {"is_global_sf", ask_global_sf},
+    {"flashinfer", ask_flashinfer},
+    {"buffers", ask_buffers},
+    {"quant_config", ask_quant_config},
+    {"kernel_format", ask_format},
+};
+
+}  // namespace
+
+Result<WeightFormat> format_from(const Json& question) {
+  const auto name = word(question, "format");
+  if (!name) return name.why();
+  if (const auto format = formats::weight_format_from_name(*name)) return *format;
+  return not_understood("format", "mxfp4 or nvfp4", member(question, "format"));
+}
+
+Result<MoeConfig> config_from(const Json& question) {
+  oracle::Layer layer;
+  Json fields = Json::object();
+  const Json* given = member(question, "config");
+  if (given != nullptr && !given->is_object()) return not_understood("config", "an object", given);
+  if (given != nullptr)
+    for (const auto& [key, value] : given->items())
+      if (std::ranges::find(kBesideLayer, key) == std::end(kBesideLayer)) fields[key] = value;
+  if (const auto set = oracle::set_fields(layer, fields); !set) return set.why();
+  MoeConfig made = config_of(layer);
+  if (given != nullptr)
+    if (const auto read = read_beside(*given, made); !read) return read.why();
+  Result<Context> context = context_from(question);
+  if (!context) return context.why();
+  made.context = *std::move(context);
+  return made;
+}
+
+Result<ConversionOptions> options_from(const Json& question) {
+  ConversionOptions made;
+  const Json none = Json::object();
+  const Json* given = member(question, "options");
+  std::string order, activation, params;
+  std::uint64_t threads = 1;
+  Reader reader(given == nullptr ? none : *given);
+  const auto one = [](const Json& object, std::string_view key) { return whole(object, key, 1); };
+  reader
+      .read("is_act_and_mul", made.is_act_and_mul,
+            [](const Json& object, std::string_view key) { return flag(object, key, true); })
+      .read("takes_external", made.takes_external,
+            [](const Json& object, std::string_view key) { return flag(object, key, false); })
+      .read("w13_order", order, word)
+      .read("activation", activation, word)
+      .read("tp_size", made.tp_size, one)
+      .read("generation", made.generation, word)
+      .read("params_dtype", params, word)
+      .read("threads", threads, one)
+      .read("hidden", made.hidden,
+            [](const Json& object, std::string_view key) { return whole(object, key); });
+  if (const auto done = reader.done(); !done) return done.why();
+  made.threads = threads;
+  for (const weights::RowOrder known : {weights::RowOrder::interleaved, weights::RowOrder::halves})
+    if (order == name(known)) made.w13_order = known;
+  if (!order.empty() && !made.w13_order)
+    return not_understood("w13_order", "interleaved or halves", member(*given, "w13_order"));
+  made.activation = oracle::activation_from_name(activation);
+  if (!activation.empty() && !made.activation)
+    return not_understood("activation", "an activation", member(*given, "activation"));
+  if (params == "float16")
+    made.params_dtype = tensor::DType::f16;
+  else if (!params.empty() && params != "bfloat16")
+    return not_understood("params_dtype", "bfloat16 or float16", member(*given, "params_dtype"));
+  return made;
+}
+
+Json to_json(const KernelWeights& weights) {
+  Json list = Json::array();
+  for (const convert::PackedTensor& tensor : weights.tensors())
+    list.push_back(Json::object({{"name", tensor.name},
+                                 {"dtype", tensor::name(tensor.dtype)},
+                                 {"shape", Json(tensor.shape)},
+                                 {"bytes", tensor.bytes},
+                                 {"extents", Json(tensor.kernel.extents)},
+                                 {"strides", Json(tensor.kernel.strides)}}));
+  return Json::object({{"layout", weights.layout().id},
+                       {"generation", weights.layout().generation},
+                       {"tensors", std::move(list)}});
+}
+
+Json to_json(const FusedMoeQuantConfig& config) {
+  const auto optional = [](const std::optional<double>& value) {
+    return value ? Json(*value) : Json();
+  };
+  return Json::object({{"scheme", oracle::name(config.scheme)},
+                       {"quant_dtype", config.quant_dtype == ActivationKey::none
+                                           ? Json()
+                                           : Json(oracle::name(config.quant_dtype))},
+                       {"weight_quant_dtype", config.weight_quant_dtype},
+                       {"has_precision_configs", config.has_precision_configs},
+                       {"gemm1_alpha", optional(config.gemm1_alpha)},
+                       {"gemm1_beta", optional(config.gemm1_beta)},
+                       {"gemm1_clamp_limit", optional(config.gemm1_clamp_limit)},
+                       {"is_scale_swizzled", config.is_scale_swizzled},
+                       {"mx_alignment", config.mx_alignment},
+                       {"notes", Json(config.notes)}});
+}
+
+Result<Json> ask(const Json& question) {
+  const auto verb = word(question, "ask");
+  if (!verb) return verb.why();
+  if (*verb == "select") return select(question);
+  const auto* row = std::ranges::find(kVerbs, *verb, &Verb::name);
+  if (row == std::end(kVerbs))
+    return not_understood("ask", "a question of ask.cpp", member(question, "ask"));
+  const auto format = format_from(question);
+  if (!format) return format.why();
+  Asked asked{.format = *format, .question = question};
+  auto config = config_from(question);
+  if (!config) return config.why();
+  asked.config = *std::move(config);
+  const auto backend = word(question, "backend");
+  if (!backend) return backend.why();
+  asked.backend = *backend;
+  return row->answer(asked);
+}
+
+}  // namespace fp4moe::vllm
