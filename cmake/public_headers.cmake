@@ -22,6 +22,7 @@ set(FP4MOE_PUBLIC_HEADERS
   weights/adapter.hpp
   weights/checkpoint.hpp
   weights/codec.hpp
+  weights/layer_weights_view.hpp
   weights/lora_adapter.hpp
   backends/all.hpp
   backends/layouts.hpp
@@ -50,6 +51,7 @@ set(FP4MOE_PUBLIC_HEADERS
   moe/cuda/device_layer.hpp
   moe/cuda/device_session.hpp
   runtime/layer.hpp
+  runtime/layer_description.hpp
   runtime/run_input.hpp)
 set(FP4MOE_INCLUDED_HEADERS
   base/enum_set.hpp
@@ -112,6 +114,7 @@ set(FP4MOE_INCLUDED_HEADERS
   weights/config.hpp
   weights/dialect.hpp
   weights/expert.hpp
+  weights/layer_source.hpp
   weights/models.hpp
   weights/moe_shape.hpp
   weights/progress.hpp
