@@ -295,27 +295,27 @@ std::string summary(const Answer& answer) {
   const Selection& selection = answer.record.selection;
   const std::string who =
       question.release ? "vLLM " + question.release->asked : oracle::title(*question.policy);
-  const std::string model =
-      fmt::format("{} ({})", question.model.name.empty() ? "the layer" : question.model.name,
-                  formats::name(question.policy->format));
-  if (answer.impossible)
-    return fmt::format("{} cannot serve {} on {}: {}.", who, model, place(question),
-                       refusal(answer));
-  if (selection.outcome != Outcome::selected)
-    return fmt::format("{} has no backend for {} on {}: {}.", who, model, place(question),
-                       refusal(answer));
+  const std::string what =
+      fmt::format("{} ({}) on {}", question.model.name.empty() ? "the layer" : question.model.name,
+                  formats::name(question.policy->format), place(question));
   const auto before = oracle::checks_before(*question.policy, question.request);
-  if (!before.empty())
-    return fmt::format("{} would run {} on {} with {}, but refuses it before: {}", who, model,
-                       place(question), selection.backend->name, before.front());
-  std::string made = fmt::format("{} runs {} on {} with {}.", who, model, place(question),
-                                 selection.backend->name);
-  if (answer.as_released) {
-    const Selection& released = answer.as_released->selection;
-    made += fmt::format(" As released it takes {} (--mode compat).",
-                        released.backend != nullptr ? released.backend->name : "nothing");
-  }
-  return made;
+  const bool is_selected = selection.outcome == Outcome::selected;
+  std::string made;
+  if (answer.impossible)
+    made = fmt::format("{} cannot serve {}: {}.", who, what, refusal(answer));
+  else if (!before.empty() && is_selected)
+    made = fmt::format("{} would run {} with {}, but refuses it before: {}", who, what,
+                       selection.backend->name, before.front());
+  else if (!before.empty())
+    made = fmt::format("{} refuses {} before it selects: {}", who, what, before.front());
+  else if (is_selected)
+    made = fmt::format("{} runs {} with {}.", who, what, selection.backend->name);
+  else
+    made = fmt::format("{} has no backend for {}: {}.", who, what, refusal(answer));
+  if (!answer.as_released) return made;
+  const Backend* released = answer.as_released->selection.backend;
+  return made + fmt::format(" As released it takes {} (--mode compat).",
+                            released != nullptr ? released->name : "nothing");
 }
 
 std::vector<std::string> assumed(const Question& question) {

@@ -325,14 +325,17 @@ Result<LogReading> read_log(std::string_view text, const QuestionOptions& asked)
 }
 
 std::string compare_with_log(const LogReading& log, const Answer& answer) {
-  if (log.chosen.empty()) return {};
+  const bool failed = log.chosen.empty() && log.message &&
+                      log.message->row->level == MessageLevel::error && answer.is_served();
+  if (log.chosen.empty() && !failed) return {};
   const oracle::Backend* backend = answer.record.selection.backend;
-  if (backend != nullptr && is_same_backend(log.chosen, backend->name))
-    return fmt::format("The log says {}, and so do these rules.", printable(log.chosen));
+  const std::string said = failed ? "an error" : printable(log.chosen);
+  if (!failed && backend != nullptr && is_same_backend(log.chosen, backend->name))
+    return fmt::format("The log says {}, and so do these rules.", said);
   return fmt::format(
-      "The log says {}; these rules do not, so that something the log does not show differs: the "
-      "device, a package (--lib) or a variable (--env).",
-      printable(log.chosen));
+      "The log says {}; these rules say {}, so that something the log does not show differs: the "
+      "device, a package (--lib), a variable (--env) or the split (--tp, --ep).",
+      said, backend == nullptr ? "nothing" : backend->name);
 }
 
 Json to_json(const LogReading& log, const Answer& answer) {

@@ -31,7 +31,7 @@ struct LogReading {
 // has nothing of vLLM's, log.device where no device is told, described or here.
 Result<LogReading> read_log(std::string_view text, const QuestionOptions& asked);
 
-// "The log says MARLIN, and so do these rules.", or what may differ; empty: it named none.
+// "The log says MARLIN, and so do these rules.", or what may differ; empty: nothing to compare.
 std::string compare_with_log(const LogReading& log, const Answer& answer);
 
 Json to_json(const LogReading& log, const Answer& answer);

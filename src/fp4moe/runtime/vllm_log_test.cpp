@@ -117,7 +117,7 @@ TEST(VllmLog, WhereTheLogAndTheRulesDifferThatIsSaid) {
   Result<Question> question = resolve(log.options);
   ASSERT_TRUE(question);
   EXPECT_TRUE(compare_with_log(log, answer(*std::move(question)))
-                  .starts_with("The log says MARLIN; these rules do not"));
+                  .starts_with("The log says MARLIN; these rules say TRITON"));
 }
 
 TEST(VllmLog, WhatIsNoLogIsAUsageError) {
