@@ -61,9 +61,9 @@ tree: packages-test ## the include arrows, and what the kernels' objects leave b
 	@tools/build.sh release fp4moe_kernels_cpu fp4moe_base
 	@ctest --preset release -R '^(tree|tools)\.'
 
-fuzz: packages-check ## fuzz each parser for FUZZ_SECONDS (60)
+fuzz: packages-check ## fuzz every parser and whole commands for FUZZ_SECONDS (60) each
 	@tools/build.sh fuzz fuzzers
-	@tools/fuzz.sh build/fuzz $${FUZZ_SECONDS:-60}
+	@tools/fuzz.py build/fuzz --seconds $${FUZZ_SECONDS:-60}
 
 docs: packages-test ## build the site, build/site/html/index.html; checks every link
 	@tools/venv.sh build/venv-docs docs/site/requirements-docs.txt

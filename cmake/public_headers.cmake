@@ -61,6 +61,7 @@ set(FP4MOE_PUBLIC_HEADERS
 set(FP4MOE_INCLUDED_HEADERS
   base/enum_set.hpp
   base/json.hpp
+  base/mapping_guard.hpp
   base/random.hpp
   convert/checksum.hpp
   convert/layer_job.hpp

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "fp4moe/base/result.hpp"
@@ -22,6 +23,20 @@ inline void require_complete(const Error& why, std::string_view family) {
   require(why.id.starts_with(family));
   require(!why.message.empty());
   require(text(why).size() < 4096);
+}
+
+// The same for errors of any kind and origin.
+inline void require_words(const Error& why) {
+  require(why.id.find('.') != std::string::npos && why.id != "internal");
+  require(!why.message.empty());
+  require(text(why).size() < 65536);
+}
+
+// A name from a file that is joined to a folder.
+inline void require_inside(std::string_view name) {
+  require(!name.empty() && !name.starts_with('/') && name.find('\0') == std::string_view::npos);
+  const std::string framed = "/" + std::string(name) + "/";
+  require(framed.find("/../") == std::string::npos && framed.find("//") == std::string::npos);
 }
 
 inline std::span<const std::byte> bytes(const std::uint8_t* data, std::size_t size) {

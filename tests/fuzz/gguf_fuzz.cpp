@@ -1,4 +1,6 @@
 #include "fp4moe/tensor/files/gguf.hpp"
+#include "fp4moe/weights/config_document.hpp"
+#include "fp4moe/weights/gguf_fields.hpp"
 #include "fuzz.hpp"
 
 namespace fp4moe {
@@ -17,6 +19,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   for (const tensor::GgufField& field : header->fields)
     fuzz::require(header->find(field.key) == &field);
+  // Keys and values of any kind become a configuration.
+  const Json config = weights::config_from_gguf(header->fields);
+  fuzz::require(config.is_object());
+  if (const auto facts = weights::parse_config(config); !facts) fuzz::require_words(facts.why());
   return 0;
 }
 

@@ -3,6 +3,9 @@
 #   program.sh FP4MOE equal RANKS     every exchange gives what one process gives, within the numerics of both
 #   program.sh FP4MOE wrong RANKS     a path that does not exist: every rank ends, one says why
 #   program.sh FP4MOE killed RANKS    a rank is killed at work: the others say so and end
+#   program.sh FP4MOE asked RANKS     a rank is asked for another layer, backend or input: all say which
+#   program.sh FP4MOE absent RANKS    a rank never starts MPI: the others say so and end
+#   program.sh FP4MOE stopped RANKS   a rank stops while MPI starts: likewise
 set -uo pipefail
 program=$1 mode=$2 ranks=$3
 command -v "${MPIRUN:-mpirun}" >/dev/null || { echo "skipped: there is no mpirun"; exit 77; }
@@ -19,7 +22,15 @@ fail() {
   cat output
   exit 1
 }
-"$program" synth --model gpt-oss-20b --experts 8 --hidden 512 --intermediate 128 -o model >/dev/null || exit 1
+# The first rank is given other words than the rest.
+start_but_one() {  # WORDS OF THE FIRST -- WORDS OF THE OTHERS
+  local one=()
+  while [ "$1" != -- ]; do one+=("$1"); shift; done
+  shift
+  exec timeout 60 "${MPIRUN:-mpirun}" --allow-run-as-root --oversubscribe -n 1 "$program" "${one[@]}" : \
+    -n $((ranks - 1)) "$program" "$@"
+}
+"$program" synth --model gpt-oss-20b --layers 2 --experts 8 --hidden 512 --intermediate 256 -o model >/dev/null || exit 1
 
 case $mode in
   equal)
@@ -60,4 +71,48 @@ case $mode in
     status=$?
     [ $status -ne 0 ] && [ $status -ne 124 ] || fail "status $status"
     grep -qE "fp4moe run: (comm\.|interrupted)" output || fail "nobody says why" ;;
+  asked)
+    others="run model --ep mpi --exchange gather --tokens 8"
+    while read -r words sentence; do
+      # shellcheck disable=SC2086
+      (start_but_one $others ${words//,/ } -- $others) >output 2>&1 </dev/null
+      status=$?
+      [ $status -ne 0 ] && [ $status -ne 124 ] || fail "$words: status $status"
+      grep -q "comm.disagree: the ranks do not agree; expected .*$sentence" output || fail "$words: nobody says why"
+      echo "$words: $(grep -m1 -o "comm.disagree.*" output)"
+    done <<'ROWS'
+--layer,1 layers 1 (rank 0), found layers 0 (rank 1)
+--layer,all layers 0, 1 (rank 0), found layers 0 (rank 1)
+--backend,MARLIN backend MARLIN (rank 0), found backend auto (rank 1)
+--seed,2 seed 2 (rank 0), found seed 1 (rank 1)
+--batch,2 batch 2 (rank 0), found batch 0 (rank 1)
+--engine,reference engine reference (rank 0), found engine auto (rank 1)
+ROWS
+    ;;
+  absent)
+    begin=$SECONDS
+    (start_but_one inspect model -- run model --ep mpi --tokens 8 --deadline 4) >output 2>&1
+    status=$?
+    [ $status -ne 0 ] && [ $status -ne 124 ] || fail "status $status"
+    [ $((SECONDS - begin)) -le 25 ] || fail "it took $((SECONDS - begin)) s"
+    grep -q "fp4moe run: mpi.start: MPI does not start" output || fail "nobody says why" ;;
+  stopped)
+    begin=$SECONDS
+    (start model --ep mpi --tokens 8 --deadline 4) >output 2>&1 &
+    launcher=$!
+    victim=
+    while kill -0 $launcher 2>/dev/null && [ -z "$victim" ]; do
+      for parent in $(pgrep -P $launcher) $launcher; do
+        victim=$(pgrep -P "$parent" -x fp4moe | head -1)
+        [ -n "$victim" ] && break
+      done
+    done
+    [ -n "$victim" ] || fail "no rank was seen"
+    kill -STOP "$victim"
+    wait $launcher
+    status=$?
+    kill -9 "$victim" 2>/dev/null
+    [ $status -ne 0 ] && [ $status -ne 124 ] || fail "status $status"
+    [ $((SECONDS - begin)) -le 30 ] || fail "it took $((SECONDS - begin)) s"
+    grep -qE "fp4moe run: (mpi.start|comm\.)" output || fail "nobody says why" ;;
 esac

@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <mutex>
 
+#include "fp4moe/base/mapping_guard.hpp"
+
 namespace fp4moe {
 namespace {
 
@@ -58,7 +60,7 @@ bool interrupt_requested() { return flag().load(std::memory_order_relaxed); }
 void request_interrupt() { flag().store(true, std::memory_order_relaxed); }
 
 Result<Done> check_interrupt() {
-  if (!interrupt_requested()) return Done{};
+  if (!interrupt_requested()) return check_mappings();
   return error(ErrorCode::interrupted, "interrupted", "stopped before the work was done")
       .try_this("nothing was left behind; run it again");
 }

@@ -19,7 +19,8 @@ class InterruptGuard {
 bool interrupt_requested();
 void request_interrupt();  // what the signal does; also for hosts that cancel work themselves
 
-// Fails with ErrorCode::interrupted once the wish is there.
+// Fails with ErrorCode::interrupted once the wish is there, and with file.changed when a mapped file
+// has become shorter (mapping_guard.hpp).
 Result<Done> check_interrupt();
 
 }  // namespace fp4moe

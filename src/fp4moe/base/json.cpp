@@ -3,13 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstdio>
-#include <memory>
 #include <ostream>
 #include <stdexcept>
 #include <unordered_set>
 
+#include <fcntl.h>
 #include <nlohmann/json.hpp>
+#include <sys/stat.h>
+#include <unistd.h>
 
 namespace fp4moe {
 namespace {
@@ -416,6 +417,27 @@ class StrictBuilder final : public JsonEvents {
   Error why_{};
 };
 
+Result<std::string> read_regular_file(int fd, std::size_t max_bytes) {
+  struct stat status {};
+  if (fstat(fd, &status) != 0) return system_error("json.read", "cannot look at", errno);
+  if (!S_ISREG(status.st_mode))
+    return invalid("file.not_regular", "cannot be read as JSON")
+        .expects("a regular file",
+                 S_ISDIR(status.st_mode) ? "a folder" : "a pipe, a socket or a device");
+  std::string content;
+  std::array<char, 65536> chunk{};
+  while (true) {
+    const ssize_t got = read(fd, chunk.data(), chunk.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return system_error("json.read", "cannot read", errno);
+    if (got == 0) return content;
+    content.append(chunk.data(), static_cast<std::size_t>(got));
+    if (content.size() > max_bytes)
+      return invalid("json.too_large", "the file is too large for JSON")
+          .expects("at most " + std::to_string(max_bytes) + " bytes", "more");
+  }
+}
+
 }  // namespace
 
 bool walk_json(std::string_view text, JsonEvents& events) {
@@ -436,20 +458,13 @@ Result<Json> parse_json(std::string_view text) {
 
 Result<Json> read_json_file(std::string_view path, std::size_t max_bytes) {
   const std::string name(path);
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(name.c_str(), "rbe"),
-                                                             std::fclose);
-  if (!file) return system_error("json.open", "cannot open", errno).in(path);
-  std::string content;
-  std::array<char, 65536> chunk{};
-  while (const std::size_t got = std::fread(chunk.data(), 1, chunk.size(), file.get())) {
-    content.append(chunk.data(), got);
-    if (content.size() > max_bytes)
-      return invalid("json.too_large", "the file is too large for JSON")
-          .in(path)
-          .expects("at most " + std::to_string(max_bytes) + " bytes", "more");
-  }
-  if (std::ferror(file.get()) != 0) return system_error("json.read", "cannot read", errno).in(path);
-  Result<Json> document = parse_json(content);
+  // O_NONBLOCK: a pipe must be refused, not waited for.
+  const int fd = open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) return system_error("json.open", "cannot open", errno).in(path);
+  Result<std::string> content = read_regular_file(fd, max_bytes);
+  close(fd);
+  if (!content) return Error(content.why()).in(path);
+  Result<Json> document = parse_json(*content);
   if (!document) return Error(document.why()).in(path);
   return document;
 }

@@ -11,6 +11,7 @@
 #include <string>
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 namespace fp4moe {
@@ -228,7 +229,16 @@ TEST_F(JsonFile, IsRefusedWhenTooLarge) {
 
 TEST_F(JsonFile, IsRefusedWhenAbsentOrAFolder) {
   EXPECT_EQ(read_json_file(path_ + ".absent").why().id, "json.open");
-  EXPECT_EQ(read_json_file(testing::TempDir()).why().id, "json.read");
+  EXPECT_EQ(read_json_file(testing::TempDir()).why().id, "file.not_regular");
+}
+
+TEST_F(JsonFile, IsRefusedWithoutWaitingWhenItIsAPipe) {
+  ASSERT_EQ(mkfifo(path_.c_str(), 0600), 0);
+  const Result<Json> document = read_json_file(path_);  // no writer will ever come
+  ASSERT_FALSE(document);
+  EXPECT_EQ(document.why().id, "file.not_regular");
+  EXPECT_EQ(document.why().path, path_);
+  EXPECT_EQ(read_json_file("/dev/zero").why().id, "file.not_regular");
 }
 
 // Walks without building, as the readers of large headers do.

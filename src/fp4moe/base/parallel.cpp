@@ -2,14 +2,16 @@
 
 #include <algorithm>
 #include <atomic>
+#include <condition_variable>
 #include <exception>
 #include <mutex>
 #include <optional>
-#include <system_error>
 #include <thread>
 #include <vector>
 
 #include <sched.h>
+
+#include "fp4moe/base/thrown.hpp"
 
 namespace fp4moe {
 
@@ -53,18 +55,64 @@ Result<Done> parallel_for(std::size_t threads, std::size_t count,
   };
   std::vector<std::thread> helpers;
   const std::size_t wanted = std::min(threads, count);
-  for (std::size_t i = 1; i < wanted; ++i) {
-    try {
-      helpers.emplace_back(drain);
-    } catch (const std::system_error&) {
-      break;  // no more threads to be had: the ones that run do the work
-    }
+  try {
+    for (std::size_t i = 1; i < wanted; ++i) helpers.emplace_back(drain);
+  } catch (const std::exception&) {
+    // No more threads or memory to be had: the ones that run do the work.
   }
   drain();
   for (std::thread& helper : helpers) helper.join();
   if (thrown) std::rethrow_exception(thrown);
   if (failure) return *failure;
   return Done{};
+}
+
+Result<Done> run_together(std::size_t count, const std::function<void(std::size_t)>& work) {
+  if (count == 0) return Done{};
+  std::mutex mutex;
+  std::condition_variable decided;
+  std::optional<bool> goes;  // not known before the last thread has started
+  std::exception_ptr thrown;
+  const auto note = [&]() noexcept {
+    const std::lock_guard lock(mutex);
+    if (!thrown) thrown = std::current_exception();
+  };
+  const auto call = [&](std::size_t index) noexcept {
+    try {
+      work(index);
+    } catch (...) {
+      note();
+    }
+  };
+  const auto begin = [&](std::size_t index) noexcept {
+    std::unique_lock lock(mutex);
+    decided.wait(lock, [&] { return goes.has_value(); });
+    const bool is_wanted = *goes;
+    lock.unlock();
+    if (is_wanted) call(index);
+  };
+  std::vector<std::thread> threads;
+  try {
+    threads.reserve(count - 1);
+    for (std::size_t i = 1; i < count; ++i) threads.emplace_back(begin, i);
+  } catch (...) {
+    note();
+  }
+  const bool all_there = threads.size() == count - 1;
+  {
+    const std::lock_guard lock(mutex);
+    goes = all_there;
+  }
+  decided.notify_all();
+  if (all_there) call(0);
+  for (std::thread& thread : threads) thread.join();
+  if (!thrown) return Done{};
+  if (all_there) std::rethrow_exception(thrown);
+  try {
+    std::rethrow_exception(thrown);
+  } catch (...) {
+    return thrown_error();
+  }
 }
 
 }  // namespace fp4moe

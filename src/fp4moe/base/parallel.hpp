@@ -16,4 +16,9 @@ std::size_t available_threads();
 Result<Done> parallel_for(std::size_t threads, std::size_t count,
                           const std::function<Result<Done>(std::size_t)>& work);
 
+// Calls work(i) for i in [0, count), all at the same time, each on a thread of its own, the caller's
+// among them: for work that waits for one another. Nothing is called when the system does not give
+// that many threads: thread.exhausted. What the work throws is thrown here, once all have ended.
+Result<Done> run_together(std::size_t count, const std::function<void(std::size_t)>& work);
+
 }  // namespace fp4moe

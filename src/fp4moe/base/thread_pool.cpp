@@ -1,6 +1,7 @@
 #include "fp4moe/base/thread_pool.hpp"
 
-#include <system_error>
+#include <exception>
+#include <utility>
 
 #include <pthread.h>
 #include <sched.h>
@@ -35,13 +36,13 @@ void pin(std::thread& worker, std::size_t who, std::size_t threads) {
 }  // namespace
 
 ThreadPool::ThreadPool(std::size_t threads, Options options) {
-  for (std::size_t who = 1; who < threads; ++who) {
-    try {
+  try {
+    for (std::size_t who = 1; who < threads; ++who) {
       workers_.emplace_back([this, who] { serve(who); });
       if (options.pins) pin(workers_.back(), who, threads);
-    } catch (const std::system_error&) {
-      break;  // no more threads to be had: the ones that run do the work
     }
+  } catch (const std::exception&) {
+    // No more threads or memory to be had: the ones that run do the work.
   }
 }
 
@@ -67,10 +68,17 @@ bool ThreadPool::take(const Job& job, std::size_t& begin, std::size_t& end) noex
 }
 
 void ThreadPool::drain(const Job& job, std::size_t who) noexcept {
-  for (std::size_t begin = 0, end = 0; take(job, begin, end);) job.call(job.work, begin, end, who);
+  try {
+    for (std::size_t begin = 0, end = 0; take(job, begin, end);)
+      job.call(job.work, begin, end, who);
+  } catch (...) {
+    next_.store(job.count, std::memory_order_relaxed);
+    const std::lock_guard lock(mutex_);
+    if (!thrown_) thrown_ = std::current_exception();
+  }
 }
 
-void ThreadPool::run_job(const Job& job) noexcept {
+void ThreadPool::run_job(const Job& job) {
   if (job.count == 0) return;
   const bool alone = workers_.empty() || job.count <= std::max<std::size_t>(1, job.grain);
   if (alone || busy_.exchange(true, std::memory_order_acquire)) {
@@ -93,7 +101,9 @@ void ThreadPool::run_job(const Job& job) noexcept {
   state_.fetch_and(~kOpen, std::memory_order_relaxed);
   for (int looks = 0; (state_.load(std::memory_order_acquire) & kInside) != 0; ++looks)
     if (looks > kLooks) std::this_thread::yield();
+  const std::exception_ptr thrown = std::exchange(thrown_, nullptr);
   busy_.store(false, std::memory_order_release);
+  if (thrown) std::rethrow_exception(thrown);
 }
 
 // Enters the open job, if there is one that this worker has not seen.

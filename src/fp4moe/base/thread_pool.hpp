@@ -15,6 +15,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <mutex>
 #include <thread>
 #include <type_traits>
@@ -36,26 +37,26 @@ class ThreadPool {
 
   std::size_t threads() const { return workers_.size() + 1; }
 
-  // work(i) for i in [0, count); returns when all are done. The work must not throw.
+  // work(i) for i in [0, count); returns when all are done. What the work throws (no memory) is
+  // thrown here once all threads have left it; items that nobody has begun by then are left out.
   template <class Work>
-  void run(std::size_t count, const Work& work) noexcept {
-    run_ranges(count, grain_of(count),
-               [&](std::size_t begin, std::size_t end, std::size_t) noexcept {
-                 for (std::size_t i = begin; i < end; ++i) work(i);
-               });
+  void run(std::size_t count, const Work& work) {
+    run_ranges(count, grain_of(count), [&](std::size_t begin, std::size_t end, std::size_t) {
+      for (std::size_t i = begin; i < end; ++i) work(i);
+    });
   }
 
   // work(begin, end, who) for ranges of `grain` items that cover [0, count). `who`, below
   // threads(), is the same in two ranges only if they do not run at once: it numbers scratch
   // memory.
   template <class Work>
-  void run_ranges(std::size_t count, std::size_t grain, const Work& work) noexcept {
+  void run_ranges(std::size_t count, std::size_t grain, const Work& work) {
     run_job(job_of(count, std::max<std::size_t>(1, grain), work));
   }
 
   // The same in stretches: what is left, divided by a few times the threads.
   template <class Work>
-  void run_stretches(std::size_t count, const Work& work) noexcept {
+  void run_stretches(std::size_t count, const Work& work) {
     run_job(job_of(count, kStretches, work));
   }
   // Items of the longest stretch.
@@ -78,14 +79,13 @@ class ThreadPool {
     return {.count = count,
             .grain = grain,
             .work = &work,
-            .call = [](const void* erased, std::size_t begin, std::size_t end,
-                       std::size_t who) noexcept {
+            .call = [](const void* erased, std::size_t begin, std::size_t end, std::size_t who) {
               (*static_cast<const Work*>(erased))(begin, end, who);
             }};
   }
 
   std::size_t grain_of(std::size_t count) const { return count / (threads() * 8) + 1; }
-  void run_job(const Job& job) noexcept;
+  void run_job(const Job& job);
   void drain(const Job& job, std::size_t who) noexcept;
   bool take(const Job& job, std::size_t& begin, std::size_t& end) noexcept;
   void serve(std::size_t who) noexcept;
@@ -99,6 +99,7 @@ class ThreadPool {
   std::mutex mutex_{};
   std::condition_variable wake_{};
   Job job_{};
+  std::exception_ptr thrown_{};  // by the work of this job; guarded by mutex_ while it is open
   alignas(64) std::atomic<std::uint64_t> state_{0};
   alignas(64) std::atomic<std::size_t> next_{0};
 };

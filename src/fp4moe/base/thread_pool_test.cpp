@@ -1,8 +1,13 @@
 #include "fp4moe/base/thread_pool.hpp"
 
 #include <array>
+#include <atomic>
+#include <new>
+#include <vector>
 
 #include <gtest/gtest.h>
+
+#include "support/limits.hpp"
 
 namespace fp4moe {
 namespace thread_pool_test {
@@ -105,6 +110,37 @@ TEST(ThreadPool, SleepingWorkersAreWokenAndLetGo) {
     pool.run(100, [&](std::size_t) { done.fetch_add(1); });
     EXPECT_EQ(done.load(), 100);
   }
+}
+
+TEST(ThreadPool, CarriesWhatIsThrownToTheCallerAndGoesOn) {
+  for (const std::size_t threads : {1u, 4u}) {
+    ThreadPool pool(threads);
+    for (int round = 0; round < 20; ++round) {
+      EXPECT_THROW(pool.run(100,
+                            [](std::size_t i) {
+                              if (i % 40 == 39) throw std::bad_alloc();
+                            }),
+                   std::bad_alloc);
+      EXPECT_THROW(pool.run_stretches(
+                       1000, [](std::size_t, std::size_t, std::size_t) { throw std::bad_alloc(); }),
+                   std::bad_alloc);
+      std::atomic<int> done{0};
+      pool.run(100, [&](std::size_t) { ++done; });
+      EXPECT_EQ(done, 100);
+    }
+  }
+}
+
+TEST(ThreadPool, HasFewerThreadsWhereThereIsNoMemoryForMore) {
+  if (!testing::has_own_memory()) GTEST_SKIP() << "a sanitizer needs all address space";
+  const int status = testing::status_in_child([] {
+    testing::limit_memory(20 << 20);  // two stacks
+    ThreadPool pool(64);
+    std::atomic<int> done{0};
+    pool.run(1000, [&](std::size_t) { ++done; });
+    return pool.threads() < 64 && done == 1000 ? 0 : 1;
+  });
+  EXPECT_EQ(status, 0);
 }
 
 }  // namespace thread_pool_test

@@ -3,10 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <exception>
-#include <new>
 #include <optional>
-#include <stdexcept>
 #include <unordered_map>
 #include <variant>
 
@@ -14,6 +11,7 @@
 
 #include "fp4moe/base/error_json.hpp"
 #include "fp4moe/base/text.hpp"
+#include "fp4moe/base/thrown.hpp"
 #include "fp4moe/base/version.hpp"
 #include "fp4moe/platform/settings.hpp"
 #include "fp4moe/runtime/question.hpp"
@@ -132,17 +130,8 @@ fp4moe_status fail_thrown() noexcept {
     return FP4MOE_EXHAUSTED;
   };
   try {
-    try {
-      throw;
-    } catch (const std::length_error&) {  // more than a container can ever hold
-      return exhausted();
-    } catch (const std::bad_alloc&) {
-      return exhausted();
-    } catch (const std::exception& thrown) {
-      return fail(error(ErrorCode::failed, "internal", thrown.what()));
-    } catch (...) {
-      return fail(error(ErrorCode::failed, "internal", "an exception of an unknown kind"));
-    }
+    const Error why = thrown_error();
+    return why.id == "memory.exhausted" ? exhausted() : fail(why);
   } catch (...) {  // no memory for these words
     return exhausted();
   }

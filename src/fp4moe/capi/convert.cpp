@@ -92,6 +92,7 @@ Result<Done> convert_checkpoint(const ConvertCall& call) {
                {"other_bytes", report->other_bytes},
                {"files", report->files},
                {"resumed_files", report->resumed_files},
+               {"damaged_files", report->damaged_files},
                {"threads", report->threads},
                {"losses", report->losses},
                {"warnings", report->warnings},

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <exception>
 #include <iostream>
-#include <new>
 #include <optional>
 #include <span>
 #include <string>
@@ -12,7 +10,9 @@
 
 #include <unistd.h>
 
+#include "fp4moe/base/mapping_guard.hpp"
 #include "fp4moe/base/text.hpp"
+#include "fp4moe/base/thrown.hpp"
 #include "fp4moe/cli/program.hpp"
 #include "fp4moe/cli/terminal.hpp"
 #include "fp4moe/kernels/cpu/isa.hpp"
@@ -41,11 +41,13 @@ Result<int> with_settings(const Run& run, Io io) {
 // The one place where exceptions (memory, the standard library) become errors.
 Result<int> guarded(const Command& command, const Run& run, const Io& io) {
   try {
-    return command.settings == Settings::check ? with_settings(run, io) : run(io);
-  } catch (const std::bad_alloc&) {
-    return error(ErrorCode::exhausted, "memory.exhausted", "out of memory");
-  } catch (const std::exception& thrown) {
-    return error(ErrorCode::failed, "internal", thrown.what());
+    const MappingGuard guard;
+    Result<int> status = command.settings == Settings::check ? with_settings(run, io) : run(io);
+    // The first cause of whatever came of it.
+    if (const auto same = check_mappings(); !same) return same.why();
+    return status;
+  } catch (...) {
+    return thrown_error();
   }
 }
 

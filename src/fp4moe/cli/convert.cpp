@@ -208,6 +208,14 @@ Json plan_json(const FolderPlan& plan, std::size_t threads) {
           {"layers", std::move(layers)}};
 }
 
+std::string resumed_text(const convert::ConvertReport& report) {
+  if (report.resumed_files + report.damaged_files == 0) return {};
+  return fmt::format(" ({} found finished{})", report.resumed_files,
+                     report.damaged_files == 0 ? ""
+                                               : fmt::format(", {} found damaged and written again",
+                                                             report.damaged_files));
+}
+
 void print_report(const Io& io, const convert::ConvertReport& report,
                   const ConvertOptions& options) {
   for (const std::string& loss : report.losses)
@@ -216,8 +224,7 @@ void print_report(const Io& io, const convert::ConvertReport& report,
     io.out << fmt::format("warning: {} (fp4moe lint --fix reconcile-global-scale)\n", warning);
   const double bytes = static_cast<double>(report.expert_bytes + report.other_bytes);
   io.out << fmt::format(
-      "{}: {} files{} in {:.2f} s, {}/s\n", options.out, report.files,
-      report.resumed_files == 0 ? "" : fmt::format(" ({} found finished)", report.resumed_files),
+      "{}: {} files{} in {:.2f} s, {}/s\n", options.out, report.files, resumed_text(report),
       report.seconds,
       human_bytes(static_cast<std::uint64_t>(report.seconds > 0 ? bytes / report.seconds : 0)));
 }
@@ -271,6 +278,7 @@ Result<int> run_convert(const ConvertOptions& options, const Io& io) {
                {"dry_run", false},
                {"files", report->files},
                {"resumed_files", report->resumed_files},
+               {"damaged_files", report->damaged_files},
                {"losses", report->losses},
                {"warnings", report->warnings},
                {"seconds", report->seconds}});
@@ -311,7 +319,8 @@ Run declare_convert(OptionSet& set) {
   set.add("--threads", options->threads, "Threads (default: all)");
   set.add("--max-memory", options->max_memory, "Memory to stay within, e.g. 2GB")
       .in_bytes("no limit");
-  set.add("--resume", options->resume, "Go on where a stopped run left off");
+  set.add("--resume", options->resume,
+          "Go on where a stopped run left off; finished files are read once and checked");
   set.add("--experts-only", options->experts_only, "Leave the other tensors out");
   set.add("--dry-run", options->dry_run, "Say what would be written, write nothing");
   return [options](const Io& io) { return run_convert(*options, io); };

@@ -198,6 +198,7 @@ Result<int> run_lint(const LintOptions& options, const Io& io) {
   }
   const LintReport report = lint_with_progress(checked, options, io);
   if (const auto fine = check_interrupt(); report.interrupted && !fine) return fine.why();
+  if (report.exhausted) return *report.exhausted;
   if (io.json) {
     json.update(to_json(report));
     io.print(json);

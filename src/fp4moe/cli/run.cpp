@@ -4,6 +4,8 @@
 // within the backend's numerics, 7 this build or machine lacks it.
 #include "fp4moe/runtime/run.hpp"
 
+#include <chrono>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,7 +14,9 @@
 
 #include <fmt/format.h>
 
+#include "fp4moe/base/error_json.hpp"
 #include "fp4moe/base/interrupt.hpp"
+#include "fp4moe/base/mapping_guard.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/cli/command.hpp"
 #include "fp4moe/cli/options.hpp"
@@ -33,6 +37,7 @@ using runtime::LayerRun;
 struct RunOptions {
   std::string path{}, input{}, out{}, layer{};
   std::uint64_t tokens = 16, seed = 1;
+  std::optional<double> deadline{};  // in seconds
   bool checks = false;
   RunWords words{};
 };
@@ -96,20 +101,27 @@ Result<Done> write_outputs(const std::string& path, const std::vector<LayerRun>&
   return writer->finish();
 }
 
-Result<int> run_layers(const RunOptions& options, const Io& io, Group& mpi) {
-  Result<runtime::RunOptions> how = run_options(options.words, io.threads);
-  if (!how) return how.why();
-  how->checks = options.checks;
-  how->seed = options.seed;
-  const bool is_mpi = options.words.tp == "mpi" || options.words.ep == "mpi";
-  if (is_mpi) {
-    mpi.guard.emplace();
-    auto opened = moe::exchange::open_mpi();
-    if (!opened) return opened.why();
-    mpi.ranks = std::move(*opened);
-    how->group = mpi.ranks.get();
-  }
-  moe::exchange::Communicator* const group = mpi.ranks.get();
+// Joins the other ranks. MPI waits for them without end, so another thread ends the process.
+Result<Done> join_ranks(const Io& io, const moe::exchange::CommunicatorOptions& times,
+                        bool has_deadline, Group& mpi) {
+  mpi.guard.emplace();
+  moe::exchange::MpiOptions options;
+  options.deadline = times.deadline;
+  if (has_deadline) options.start_deadline = times.deadline;
+  options.on_stuck = [&io](const Error& why) {
+    if (io.json) io.print({{"error", to_json(why)}});
+    io.out.flush();
+    io.err << "fp4moe run: " << text(why) << std::endl;
+    std::_Exit(static_cast<int>(why.code));
+  };
+  auto opened = moe::exchange::open_mpi(options);
+  if (!opened) return opened.why();
+  mpi.ranks = std::move(*opened);
+  return Done{};
+}
+
+Result<int> compute(const RunOptions& options, const Io& io, runtime::RunOptions how) {
+  moe::exchange::Communicator* const group = how.group;
   const Result<runtime::Model> model = runtime::Model::open(options.path);
   if (!model) return model.why();
   const auto layers = choose_layers(*model, options.layer);
@@ -119,16 +131,17 @@ Result<int> run_layers(const RunOptions& options, const Io& io, Group& mpi) {
           ? runtime::seeded_input(options.tokens, model->hidden(layers->front()), options.seed)
           : runtime::read_input(options.input);
   if (!input) return input.why();
-  how->layer.max_tokens = std::max<std::uint64_t>(1, input->tokens);
+  how.layer.max_tokens = std::max<std::uint64_t>(1, input->tokens);
+  if (group)
+    if (const auto same = runtime::agree_on_question(*group, *model, *layers, *input, how); !same)
+      return same.why();
   std::vector<LayerRun> runs;
   for (const std::size_t number : *layers) {
-    Result<LayerRun> run = runtime::run_layer(*model, number, *input, *how);
-    if (!run) {
-      if (group) group->abort(run.why());
-      return run.why();
-    }
+    Result<LayerRun> run = runtime::run_layer(*model, number, *input, how);
+    if (!run) return run.why();
     runs.push_back(std::move(*run));
   }
+  if (const auto same = check_mappings(); !same) return same.why();
   if (group && group->rank() != 0) return kDone;  // the first rank speaks for all
   if (!options.out.empty())
     if (const auto done = write_outputs(options.out, runs); !done) return done.why();
@@ -141,19 +154,37 @@ Result<int> run_layers(const RunOptions& options, const Io& io, Group& mpi) {
       print_text(io, run);
     fine = fine && is_fine(run);
   }
-  const std::uint64_t ranks = group ? group->size() : how->ranks;
+  const std::uint64_t ranks = group ? group->size() : how.ranks;
   if (io.json)
     io.print({{"command", "run"},
               {"path", options.path},
               {"input", input->origin},
               {"ranks", ranks},
-              {"exchange", how->layer.exchange},
+              {"exchange", how.layer.exchange},
               {"output", options.out},
               {"layers", std::move(rows)}});
   else if (ranks > 1)
     io.out << fmt::format("{} ranks ({}), exchange {}\n", ranks, group ? "MPI" : "threads",
-                          how->layer.exchange);
+                          how.layer.exchange);
   return fine ? kDone : static_cast<int>(ErrorCode::mismatch);
+}
+
+Result<int> run_layers(const RunOptions& options, const Io& io, Group& mpi) {
+  Result<runtime::RunOptions> how = run_options(options.words, io.threads);
+  if (!how) return how.why();
+  how->checks = options.checks;
+  how->seed = options.seed;
+  if (options.deadline)
+    how->threads.deadline =
+        std::chrono::milliseconds(static_cast<std::int64_t>(*options.deadline * 1000));
+  if (options.words.tp == "mpi" || options.words.ep == "mpi") {
+    if (const auto done = join_ranks(io, how->threads, options.deadline.has_value(), mpi); !done)
+      return done.why();
+    how->group = mpi.ranks.get();
+  }
+  Result<int> status = compute(options, io, *std::move(how));
+  if (!status && mpi.ranks) mpi.ranks->abort(status.why());
+  return status;
 }
 
 std::vector<std::string> exchange_names() {
@@ -209,6 +240,9 @@ Run declare_run(OptionSet& set) {
   set.add("--placement", words.placement, "How experts are dealt out")
       .one_of({"linear", "round_robin"})
       .show_default();
+  set.add("--deadline", options->deadline,
+          "Seconds that ranks wait for one that does nothing (default: 30; 25 to start MPI)")
+      .between(1.0, 86400.0);
   set.add("--check", options->checks, "Compare with the float64 reference");
   const auto mpi = std::make_shared<Group>();
   return [options, mpi](const Io& io) { return run_layers(*options, io, *mpi); };

@@ -11,14 +11,37 @@
 
 namespace fp4moe::convert {
 
-Digest digest_of(std::span<const std::byte> bytes) {
-  const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
+namespace {
+
+Digest canonical_digest(XXH128_hash_t hash) {
   XXH128_canonical_t canonical;
   XXH128_canonicalFromHash(&canonical, hash);
   Digest digest{};
   std::memcpy(digest.data(), canonical.digest, digest.size());
   return digest;
 }
+
+}  // namespace
+
+Digest digest_of(std::span<const std::byte> bytes) {
+  return canonical_digest(XXH3_128bits(bytes.data(), bytes.size()));
+}
+
+struct DigestStream::State {
+  XXH3_state_t xxh3;
+};
+
+DigestStream::DigestStream() : state_(std::make_unique<State>()) {
+  XXH3_INITSTATE(&state_->xxh3);
+  XXH3_128bits_reset(&state_->xxh3);
+}
+DigestStream::~DigestStream() = default;
+
+void DigestStream::add(std::span<const std::byte> bytes) {
+  XXH3_128bits_update(&state_->xxh3, bytes.data(), bytes.size());
+}
+
+Digest DigestStream::digest() const { return canonical_digest(XXH3_128bits_digest(&state_->xxh3)); }
 
 Digest digest_of(std::string_view text) {
   return digest_of(std::as_bytes(std::span(text.data(), text.size())));

@@ -9,6 +9,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -21,6 +22,21 @@ using Digest = std::array<std::uint8_t, 16>;
 
 Digest digest_of(std::span<const std::byte> bytes);
 Digest digest_of(std::string_view text);
+
+// The digest of bytes that come in parts.
+class DigestStream {
+ public:
+  DigestStream();
+  DigestStream(const DigestStream&) = delete;
+  DigestStream& operator=(const DigestStream&) = delete;
+  ~DigestStream();
+  void add(std::span<const std::byte> bytes);
+  Digest digest() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
 
 // 32 hexadecimal digits, and back.
 std::string text(const Digest& digest);

@@ -101,7 +101,8 @@ class Comparison {
     const SourceParts parts = parts_of(checkpoint_);
     for (std::size_t i = 0; i < store.files().size(); ++i) {
       const std::string name = file_name(store, i);
-      compare_named(kSourceName, fmt::format("frame/{}", name), frame_of(store, i));
+      if (Result<Done> done = compare_frame(Frame(store, i), fmt::format("frame/{}", name)); !done)
+        return done;
       compare_named(kSourceName, fmt::format("scalars/{}", name), joined(store, parts.scalars[i]));
     }
     if (folder_.manifest().experts_only) return Done{};
@@ -189,11 +190,12 @@ class Comparison {
     found_.clear();
   }
 
+  // `at`: where these bytes begin in the tensor.
   void compare_plain(std::size_t file, std::size_t tensor, std::span<const std::byte> expected,
-                     std::span<const std::byte> found) {
+                     std::span<const std::byte> found, std::uint64_t at = 0) {
     if (is_equal(expected, found)) return;
     const FileRecord& record = folder_.manifest().files[file];
-    const Difference first = locate_byte(expected, found);
+    const Difference first = locate_byte(expected, found, at);
     Error finding =
         differs(fmt::format("{}/{}", folder_.path(), record.name), record.tensors[tensor].name)
             .expects(first.expected, first.found);
@@ -209,6 +211,28 @@ class Comparison {
       return;
     }
     compare_plain(place->file, place->tensor, expected, folder_.bytes(place->file, place->tensor));
+  }
+
+  Result<Done> compare_frame(const Frame& expected, const std::string& tensor) {
+    const auto place = folder_.find(kSourceName, tensor);
+    const auto found =
+        place ? folder_.bytes(place->file, place->tensor) : std::span<const std::byte>();
+    if (!place || found.size() != expected.bytes()) {
+      report_.add(differs(folder_.path(), tensor)
+                      .expects(fmt::format("{} bytes", expected.bytes()),
+                               place ? fmt::format("{} bytes", found.size()) : "no such tensor"));
+      return Done{};
+    }
+    bool is_told = false;
+    return expected.for_each_piece([&](std::uint64_t at, std::span<const std::byte> piece) {
+      const auto stored = found.subspan(at, piece.size());
+      if (!is_told && !is_equal(piece, stored)) {
+        is_told = true;
+        compare_plain(place->file, place->tensor, piece, stored, at);
+      }
+      folder_.mapped(place->file).drop(stored);
+      return Result<Done>(Done{});
+    });
   }
 
   bool is_other_equal(const StoredTensor& tensor) const {

@@ -22,18 +22,19 @@ using Clock = std::chrono::steady_clock;
 
 // A full disk is noticed before the work, not after half of it.
 Result<Done> check_space(const FolderPlan& plan, const Journal& journal,
-                         const std::string& staging) {
-  std::uint64_t needed = 0;
+                         const tensor::AtomicFolder& folder) {
+  std::uint64_t needed = plan.companion_bytes;
+  if (journal.file(kSourceName) == nullptr) needed += plan.kept_bytes;
   for (const PlannedLayer& layer : plan.layers)
     if (journal.file(layer.record.file) == nullptr) needed += layer.bytes;
   for (const PlannedOthers& others : plan.others)
     if (journal.file(others.file) == nullptr)
       for (const tensor::StoredTensor* tensor : others.tensors) needed += tensor->entry.bytes;
   std::error_code code;
-  const fs::space_info space = fs::space(staging, code);
+  const fs::space_info space = fs::space(folder.staging(), code);
   if (code || space.available >= needed) return Done{};
   return error(ErrorCode::exhausted, "file.disk_full", "the disk cannot hold the converted folder")
-      .in(tensor::parent_folder(staging))
+      .in(tensor::parent_folder(folder.staging_name()))
       .expects(fmt::format("{} free", human_bytes(needed)),
                fmt::format("{} free", human_bytes(space.available)))
       .try_this("free space there or choose another place; nothing was written");
@@ -92,25 +93,26 @@ Result<ConvertReport> convert_folder(const weights::Checkpoint& checkpoint, Fold
   folder->keep_staging(options.resume);  // an error of the next lines must not destroy it
   Journal journal(identity_of(plan, *stamps));
   if (options.resume) {
-    const Result<bool> loaded = journal.load(folder->staging());
-    if (!loaded) return loaded.why();
+    const Result<bool> loaded = journal.load(folder->staging(), options.threads);
+    if (!loaded) return folder->explain(loaded.why());
     if (!*loaded)
       if (Result<Done> cleared = folder->clear(); !cleared) return cleared.why();
   }
-  if (Result<Done> fits = check_space(plan, journal, folder->staging()); !fits) {
+  if (Result<Done> fits = check_space(plan, journal, *folder); !fits) {
     folder->keep_staging(!journal.empty());
     return fits.why();
   }
   FolderWriter writer(checkpoint, plan, folder->staging(), options);
   if (Result<Done> done = write_all(checkpoint, plan, writer, journal, *stamps); !done) {
-    Error why = done.why();
+    Error why = folder->explain(done.why());
     const bool keep = can_resume(why, journal);
     folder->keep_staging(keep);
     if (keep && why.code == ErrorCode::interrupted)
-      why.remedy = "go on later with --resume, or remove " + folder->staging();
+      why.remedy = "go on later with --resume, or remove " + folder->staging_name();
     return why;
   }
-  if (Result<Done> done = sweep(plan.manifest, folder->staging()); !done) return done.why();
+  if (Result<Done> done = sweep(plan.manifest, folder->staging()); !done)
+    return folder->explain(done.why());
   if (Result<Done> done = folder->commit(); !done) return done.why();
 
   ConvertReport report{.layers = plan.layers.size(),
@@ -118,6 +120,7 @@ Result<ConvertReport> convert_folder(const weights::Checkpoint& checkpoint, Fold
                        .other_bytes = plan.other_bytes,
                        .files = plan.manifest.files.size(),
                        .resumed_files = writer.skipped(),
+                       .damaged_files = journal.damaged(),
                        .threads = options.threads};
   const auto add_once = [](std::vector<std::string>& to, const std::vector<std::string>& from) {
     for (const std::string& sentence : from)

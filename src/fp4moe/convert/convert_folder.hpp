@@ -22,7 +22,8 @@ struct ConvertOptions {
 struct ConvertReport {
   std::uint64_t layers = 0, experts = 0;
   std::uint64_t expert_bytes = 0, other_bytes = 0;  // of the folder
-  std::size_t files = 0, resumed_files = 0;         // safetensors; found finished
+  std::size_t files = 0, resumed_files = 0;         // safetensors; found finished and sound
+  std::size_t damaged_files = 0;                    // found finished and not sound: made again
   std::size_t threads = 0;                          // that memory allowed
   double seconds = 0;
   std::vector<std::string> losses{};    // what cannot be undone, each sentence once

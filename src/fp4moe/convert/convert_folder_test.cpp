@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,6 +19,7 @@
 #include "fp4moe/convert/unconvert.hpp"
 #include "fp4moe/convert/verify.hpp"
 #include "support/converted_folder.hpp"
+#include "support/limits.hpp"
 
 namespace fp4moe::convert {
 namespace convert_folder_test {
@@ -297,6 +299,47 @@ TEST_F(Resume, MakesFilesAnewThatAreNotWhatTheJournalSays) {
   expect_sound(folder_ / "out");
 }
 
+// One byte in the middle of a file becomes another.
+void damage(const std::string& path) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  const auto middle = static_cast<std::streamoff>(fs::file_size(path) / 2);
+  file.seekg(middle);
+  const int byte = file.get();
+  file.seekp(middle);
+  file.put(static_cast<char>(byte ^ 1));
+}
+
+TEST_F(Resume, ChecksFinishedFilesAndMakesDamagedOnesAgain) {
+  ASSERT_TRUE(convert(folder_ / "source", folder_ / "whole", recipe_));
+  for (const char* name : {"experts-00000", "source", "others-00001"})
+    damage(folder_ / ".out.partial/" + name + ".safetensors");
+  const auto resumed = resume(recipe_);
+  ASSERT_TRUE(resumed) << text(resumed.why());
+  EXPECT_EQ(resumed->damaged_files, 3u);
+  EXPECT_EQ(resumed->resumed_files, 1u);
+  expect_same_files(folder_ / "whole", folder_ / "out");
+}
+
+TEST_F(Resume, RefusesAJournalInWhichAnythingChanged) {
+  const std::string path = folder_ / ".out.partial/fp4moe-journal.json";
+  std::string journal = tensor::testing::read_text(path);
+  const std::size_t at = journal.find("\"content_xxh3_128\":\"");
+  ASSERT_NE(at, std::string::npos);
+  char& digit = journal[at + 20];
+  digit = digit == '0' ? '1' : '0';
+  tensor::testing::write_text(path, journal);
+  EXPECT_EQ(id_of(resume(recipe_)), "converted.manifest");
+}
+
+TEST_F(Resume, IsNotHeldUpByAPipeInTheJournalsPlace) {
+  const std::string path = folder_ / ".out.partial/fp4moe-journal.json";
+  fs::remove(path);
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  const auto resumed = resume(recipe_);
+  ASSERT_TRUE(resumed) << text(resumed.why());
+  EXPECT_EQ(resumed->resumed_files, 0u);
+}
+
 TEST_F(Resume, RefusesADamagedJournalOfTheSameConversion) {
   const std::string path = folder_ / ".out.partial/fp4moe-journal.json";
   std::string journal = tensor::testing::read_text(path);
@@ -305,6 +348,47 @@ TEST_F(Resume, RefusesADamagedJournalOfTheSameConversion) {
   journal.replace(at, 16, "\"header_bytes\":-");
   tensor::testing::write_text(path, journal);
   EXPECT_EQ(id_of(resume(recipe_)), "converted.manifest");
+}
+
+// A GGUF file with so many bytes behind its last tensor, none of them on the disk.
+void make_sparse(const std::string& path, std::uint64_t tail) {
+  ASSERT_TRUE(weights::synth({.model = "gpt-oss-20b",
+                              .dialect = Dialect::gguf,
+                              .experts = 2,
+                              .hidden = 64,
+                              .intermediate = 64},
+                             path));
+  fs::resize_file(path, fs::file_size(path) + tail);
+}
+
+TEST(ConvertFolder, StaysWithinItsMemoryWhateverLiesOutsideTensors) {
+  if (!fp4moe::testing::has_own_memory()) GTEST_SKIP() << "a sanitizer keeps freed memory";
+  constexpr std::uint64_t kTail = 120 << 20;
+  const TemporaryFolder folder;
+  make_sparse(folder / "a.gguf", kTail);
+  const int status = fp4moe::testing::status_in_child([&] {
+    const std::uint64_t before = fp4moe::testing::peak_bytes();
+    const auto checkpoint = weights::Checkpoint::open(folder / "a.gguf");
+    if (!checkpoint) return 1;
+    auto plan = plan_folder(*checkpoint, folder / "a.gguf", recipe_of("as_loaded.mxfp4"));
+    if (!plan || plan->kept_bytes < kTail) return 2;
+    const std::uint64_t allowed = memory_of(*plan, 1);
+    if (!convert_folder(*checkpoint, *std::move(plan), folder / "out")) return 3;
+    return fp4moe::testing::peak_bytes() - before <= allowed ? 0 : 4;
+  });
+  EXPECT_EQ(status, 0);
+  const std::vector<std::string> out{folder / "out"};
+  ASSERT_TRUE(unconvert(out, folder / "back"));
+  EXPECT_TRUE(tensor::testing::read_text(folder / "a.gguf") ==
+              tensor::testing::read_text(folder / "back/a.gguf"));
+}
+
+TEST(ConvertFolder, RefusesAFileThatIsMostlyNoTensor) {
+  const TemporaryFolder folder;
+  make_sparse(folder / "a.gguf", std::uint64_t{1} << 30);
+  const auto converted = convert(folder / "a.gguf", folder / "out", recipe_of("as_loaded.mxfp4"));
+  EXPECT_EQ(id_of(converted), "convert.frame");
+  EXPECT_FALSE(fs::exists(folder / "out"));
 }
 
 TEST(ConvertFolder, NoticesASourceThatChangesUnderIt) {

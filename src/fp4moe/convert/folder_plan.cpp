@@ -1,7 +1,9 @@
 #include "fp4moe/convert/folder_plan.hpp"
 
 #include <algorithm>
+#include <filesystem>
 #include <set>
+#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
@@ -79,15 +81,31 @@ std::vector<PlannedOthers> plan_others(const SourceParts& parts, std::uint64_t m
 }
 
 Result<std::vector<weights::FileCopy>> plan_companions(const tensor::Store& store) {
-  std::vector<weights::FileCopy> files =
+  Result<std::vector<weights::FileCopy>> files =
       weights::companion_files(store, {std::string(kManifestName)});
-  for (const weights::FileCopy& file : files)
+  if (!files) return files;
+  for (const weights::FileCopy& file : *files)
     if (!is_utf8(file.name))
       return invalid("convert.name", "a file beside the checkpoint has a name that is no text")
           .in(store.folder())
           .expects("UTF-8", printable(file.name))
           .try_this("rename it");
   return files;
+}
+
+std::uint64_t size_of(const std::string& path) {
+  std::error_code code;
+  const std::uintmax_t size = std::filesystem::file_size(path, code);
+  return code ? 0 : size;
+}
+
+Result<Done> measure_kept(const tensor::Store& store, FolderPlan& plan) {
+  const Result<std::uint64_t> frames = frame_bytes(store);
+  if (!frames) return frames.why();
+  plan.kept_bytes = *frames + (plan.index.empty() ? 0 : size_of(plan.index));
+  for (const auto& scalars : plan.parts.scalars)
+    for (const tensor::StoredTensor* tensor : scalars) plan.kept_bytes += tensor->entry.bytes;
+  return Done{};
 }
 
 std::uint64_t lane_bytes(const FolderPlan& plan) {
@@ -123,9 +141,11 @@ Result<FolderPlan> plan_folder(const weights::Checkpoint& checkpoint, const std:
   const Result<tensor::StoreFiles> files = tensor::find_store_files(path);
   if (!files) return files.why();
   plan.index = files->index_path;
+  if (Result<Done> done = measure_kept(store, plan); !done) return done.why();
   Result<std::vector<weights::FileCopy>> companions = plan_companions(store);
   if (!companions) return companions.why();
   plan.companions = *std::move(companions);
+  for (const weights::FileCopy& file : plan.companions) plan.companion_bytes += size_of(file.from);
   plan.manifest = {
       .layout = std::string(recipe.layout->id),
       .generation = std::string(recipe.layout->generation),

@@ -40,7 +40,9 @@ struct FolderPlan {
   std::string index{};  // the index through which the source was opened; empty: none
   std::vector<weights::FileCopy> companions{};
   std::uint64_t expert_bytes = 0, other_bytes = 0;  // packed; copied
-  bool unpacks_source = false;                      // GGUF: an expert lies in memory twice
+  std::uint64_t kept_bytes = 0;                     // of the source's frames, scalars and index
+  std::uint64_t companion_bytes = 0;
+  bool unpacks_source = false;  // GGUF: an expert lies in memory twice
 };
 
 struct FolderWishes {

@@ -18,15 +18,8 @@ using tensor::SafetensorsWriter;
 using tensor::TensorSpec;
 
 // Bytes kept as they are, under a name that no tensor of a model has.
-struct Kept {
-  TensorSpec spec{};
-  std::vector<std::byte> bytes{};
-};
-
-Kept kept(std::string_view kind, std::string_view file, std::vector<std::byte> bytes) {
-  Kept made{.bytes = std::move(bytes)};
-  made.spec = {fmt::format("{}/{}", kind, file), tensor::DType::u8, {made.bytes.size()}};
-  return made;
+TensorSpec kept_as(std::string_view kind, std::string_view file, std::uint64_t bytes) {
+  return {fmt::format("{}/{}", kind, file), tensor::DType::u8, {bytes}};
 }
 
 Result<Done> write_pieces(SafetensorsWriter& writer, std::size_t tensor,
@@ -86,27 +79,37 @@ Result<Done> FolderWriter::write_source(Journal& journal) {
   const std::string file(kSourceName);
   if (take(file, journal)) return Done{};
   const tensor::Store& store = checkpoint_.store();
-  std::vector<Kept> all;
+  Result<tensor::MappedFile> index = tensor::MappedFile();
+  if (!plan_.index.empty()) index = tensor::MappedFile::open(plan_.index);
+  if (!index) return index.why();
+  std::vector<TensorSpec> specs;
+  std::vector<std::vector<std::byte>> scalars;  // a number or two for each expert
   for (std::size_t i = 0; i < store.files().size(); ++i) {
     const std::string name = file_name(store, i);
-    all.push_back(kept("frame", name, frame_of(store, i)));
-    all.push_back(kept("scalars", name, joined(store, plan_.parts.scalars[i])));
+    scalars.push_back(joined(store, plan_.parts.scalars[i]));
+    specs.push_back(kept_as("frame", name, Frame(store, i).bytes()));
+    specs.push_back(kept_as("scalars", name, scalars.back().size()));
   }
-  if (!plan_.index.empty()) {
-    const Result<tensor::MappedFile> index = tensor::MappedFile::open(plan_.index);
-    if (!index) return index.why();
-    const std::span<const std::byte> bytes = index->bytes();
-    all.push_back(kept("index", plan_.index.substr(plan_.index.rfind('/') + 1),
-                       {bytes.begin(), bytes.end()}));
-  }
-  std::vector<TensorSpec> specs;
-  specs.reserve(all.size());
-  for (const Kept& each : all) specs.push_back(each.spec);
+  if (!plan_.index.empty())
+    specs.push_back(
+        kept_as("index", plan_.index.substr(plan_.index.rfind('/') + 1), index->bytes().size()));
   Result<SafetensorsWriter> writer = SafetensorsWriter::create(path(file), specs);
   if (!writer) return writer.why();
   std::vector<PieceDigests> digests = digests_for(*writer);
-  for (std::size_t t = 0; t < all.size(); ++t)
-    if (Result<Done> done = write_pieces(*writer, t, all[t].bytes, digests[t]); !done) return done;
+  for (std::size_t i = 0; i < scalars.size(); ++i) {
+    const std::size_t t = 2 * i;
+    const auto write = [&](std::uint64_t at, std::span<const std::byte> piece) -> Result<Done> {
+      digests[t].put(at / kPieceBytes, piece);
+      return writer->write(t, at, piece);
+    };
+    if (Result<Done> done = Frame(store, i).for_each_piece(write); !done) return done;
+    if (Result<Done> done = write_pieces(*writer, t + 1, scalars[i], digests[t + 1]); !done)
+      return done;
+  }
+  if (!plan_.index.empty())
+    if (Result<Done> done = write_pieces(*writer, specs.size() - 1, index->bytes(), digests.back());
+        !done)
+      return done;
   Result<FileRecord> record = finish(file, *writer, digests);
   if (!record) return record.why();
   plan_.manifest.files.push_back(*record);

@@ -1,19 +1,19 @@
 #include "fp4moe/convert/journal.hpp"
 
 #include <algorithm>
-#include <filesystem>
-#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "fp4moe/base/text.hpp"
+#include "fp4moe/convert/intact.hpp"
+#include "fp4moe/convert/json_fields.hpp"
 #include "fp4moe/tensor/files/atomic_file.hpp"
 
 namespace fp4moe::convert {
 namespace {
 
-namespace fs = std::filesystem;
+constexpr const char* kJournalChecksum = "xxh3_128";
 
 std::string journal_path(const std::string& staging) {
   return fmt::format("{}/{}", staging, kJournalName);
@@ -72,28 +72,62 @@ Json identity_of(const FolderPlan& plan, const std::vector<FileStamp>& stamps) {
           {"source file", std::move(source)}};
 }
 
-Result<bool> Journal::load(const std::string& staging) {
+std::string to_text(const JournalRecords& records) {
+  Json files = Json::array(), layers = Json::array();
+  for (const FileRecord& each : records.files) files.push_back(to_json(each));
+  for (const LayerRecord& each : records.layers) layers.push_back(to_json(each));
+  Json json{
+      {"identity", records.identity}, {"files", std::move(files)}, {"layers", std::move(layers)}};
+  json[kJournalChecksum] = text(digest_of(json.dump()));
+  return json.dump();
+}
+
+Result<JournalRecords> journal_from_text(std::string_view whole) {
+  Result<Json> json = parse_json(whole);
+  if (!json) return json.why();
+  std::string wrong;
+  const Fields fields(*json, "the journal", wrong);
+  JournalRecords records{.identity = fields.any("identity")};
+  const std::string stated = fields.string(kJournalChecksum);
+  const Json files = fields.array("files"), layers = fields.array("layers");
+  if (wrong.empty()) {
+    json->erase(kJournalChecksum);
+    if (text(digest_of(json->dump())) != stated) wrong = "another checksum than its own";
+  }
+  if (!wrong.empty())
+    return invalid("converted.manifest", "the journal of the conversion is damaged")
+        .expects("the journal as fp4moe wrote it", wrong)
+        .try_this("begin anew without --resume");
+  for (const Json& each : files.elements()) {
+    Result<FileRecord> file = file_from_json(each);
+    if (!file) return file.why();
+    records.files.push_back(*std::move(file));
+  }
+  for (const Json& each : layers.elements()) {
+    Result<LayerRecord> layer = layer_from_json(each);
+    if (!layer) return layer.why();
+    records.layers.push_back(*std::move(layer));
+  }
+  return records;
+}
+
+Result<bool> Journal::load(const std::string& staging, std::size_t threads) {
   const std::string path = journal_path(staging);
   const Result<Json> json = read_json_file(path);
+  if (!json && json.why().code == ErrorCode::exhausted) return json.why();
   if (!json || !json->is_object() || !json->contains("identity")) return false;
   if (Result<Done> same = compare((*json)["identity"], identity_, path); !same) return same.why();
-  const auto list = [&](const char* key) {
-    const auto found = json->find(key);
-    return found != json->end() && found->is_array() ? *found : Json::array();
-  };
-  for (const Json& each : list("files")) {
-    Result<FileRecord> file = file_from_json(each);
-    if (!file) return Error(file.why()).in(path);
-    std::error_code code;
-    // Files take their names when they are whole; the size is a check against tampering.
-    if (fs::file_size(fmt::format("{}/{}", staging, file->name), code) == file->bytes && !code)
-      files_.push_back(*std::move(file));
+  Result<JournalRecords> records = journal_from_text(json->dump());
+  if (!records) return Error(records.why()).in(path);
+  for (FileRecord& file : records->files) {
+    const Result<bool> intact = is_intact(fmt::format("{}/{}", staging, file.name), file, threads);
+    if (!intact) return intact.why();
+    if (*intact)
+      files_.push_back(std::move(file));
+    else
+      ++damaged_;
   }
-  for (const Json& each : list("layers")) {
-    Result<LayerRecord> layer = layer_from_json(each);
-    if (!layer) return Error(layer.why()).in(path);
-    layers_.push_back(*std::move(layer));
-  }
+  layers_ = std::move(records->layers);
   return true;
 }
 
@@ -101,12 +135,7 @@ Result<Done> Journal::add(const std::string& staging, FileRecord file, const Lay
   std::erase_if(layers_, [&](const LayerRecord& each) { return each.file == file.name; });
   files_.push_back(std::move(file));
   if (layer != nullptr) layers_.push_back(*layer);
-  Json files = Json::array(), layers = Json::array();
-  for (const FileRecord& each : files_) files.push_back(to_json(each));
-  for (const LayerRecord& each : layers_) layers.push_back(to_json(each));
-  const Json json{
-      {"identity", identity_}, {"files", std::move(files)}, {"layers", std::move(layers)}};
-  const std::string dumped = json.dump();
+  const std::string dumped = to_text({.identity = identity_, .files = files_, .layers = layers_});
   return tensor::write_file(journal_path(staging),
                             std::as_bytes(std::span(dumped.data(), dumped.size())));
 }

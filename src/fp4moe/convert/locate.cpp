@@ -29,7 +29,8 @@ std::optional<Difference> first_element(const layout::IndexMap& map, std::string
 
 }  // namespace
 
-Difference locate_byte(std::span<const std::byte> expected, std::span<const std::byte> found) {
+Difference locate_byte(std::span<const std::byte> expected, std::span<const std::byte> found,
+                       std::uint64_t begin) {
   const std::size_t both = std::min(expected.size(), found.size());
   const auto unequal = std::ranges::mismatch(expected.first(both), found.first(both)).in1;
   const auto at = static_cast<std::size_t>(unequal - expected.begin());
@@ -37,7 +38,9 @@ Difference locate_byte(std::span<const std::byte> expected, std::span<const std:
     return at < bytes.size() ? fmt::format("0x{:02x}", static_cast<unsigned>(bytes[at]))
                              : std::string("nothing");
   };
-  return {.where = fmt::format("byte {}", at), .expected = shown(expected), .found = shown(found)};
+  return {.where = fmt::format("byte {}", begin + at),
+          .expected = shown(expected),
+          .found = shown(found)};
 }
 
 Difference locate(const LayerPacker& packer, std::string_view tensor,

@@ -2,6 +2,7 @@
 // follow without a debugger.
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -18,6 +19,8 @@ struct Difference {
 // `tensor` is one of the packer's, the bytes are those of one expert.
 Difference locate(const LayerPacker& packer, std::string_view tensor,
                   std::span<const std::byte> expected, std::span<const std::byte> found);
-Difference locate_byte(std::span<const std::byte> expected, std::span<const std::byte> found);
+// Bytes that begin at byte `begin` of something larger.
+Difference locate_byte(std::span<const std::byte> expected, std::span<const std::byte> found,
+                       std::uint64_t begin = 0);
 
 }  // namespace fp4moe::convert

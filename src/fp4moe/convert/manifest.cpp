@@ -256,6 +256,7 @@ Result<Manifest> manifest_from_text(std::string_view whole) {
 Result<Manifest> read_manifest(const std::string& folder) {
   const std::string path = fmt::format("{}/{}", folder, kManifestName);
   const Result<tensor::MappedFile> file = tensor::MappedFile::open(path);
+  if (!file && file.why().code == ErrorCode::exhausted) return file.why();
   if (!file)
     return invalid("converted.manifest", "this is not a converted folder")
         .in(folder)

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "fp4moe/base/mapping_guard.hpp"
 #include "fp4moe/tensor/files/posix.hpp"
 
 namespace fp4moe::convert {
@@ -59,6 +60,7 @@ Result<Done> RawFile::write(std::uint64_t offset, std::span<const std::byte> byt
     const std::size_t want = std::min(bytes.size(), std::size_t{1} << 30);
     const ssize_t done = pwrite(fd_, bytes.data(), want, static_cast<off_t>(offset));
     if (done < 0 && errno == EINTR) continue;
+    if (done < 0 && errno == EFAULT) return mapping_changed(bytes.data());
     if (done <= 0)
       return tensor::file_error("file.write", "cannot write", done < 0 ? errno : ENOSPC).in(path_);
     bytes = bytes.subspan(static_cast<std::size_t>(done));

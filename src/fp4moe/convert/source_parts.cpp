@@ -7,6 +7,9 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
+#include "fp4moe/base/interrupt.hpp"
+#include "fp4moe/base/text.hpp"
+
 namespace fp4moe::convert {
 namespace {
 
@@ -78,15 +81,66 @@ std::vector<weights::Range> gaps_of(const Store& store, std::size_t file) {
   return gaps;
 }
 
-std::vector<std::byte> frame_of(const Store& store, std::size_t file) {
-  std::vector<std::byte> frame;
-  const tensor::MappedFile& mapped = store.files()[file];
-  for (const weights::Range& gap : gaps_of(store, file)) {
-    const auto part = mapped.bytes().subspan(gap.begin, gap.size());
-    frame.insert(frame.end(), part.begin(), part.end());
+Frame::Frame(const Store& store, std::size_t file)
+    : mapped_(store.files()[file]), gaps_(gaps_of(store, file)) {
+  for (const weights::Range& gap : gaps_) begins_.push_back(begins_.back() + gap.size());
+}
+
+void Frame::read(std::uint64_t at, std::span<std::byte> to) const {
+  std::size_t gap = static_cast<std::size_t>(std::upper_bound(begins_.begin(), begins_.end(), at) -
+                                             begins_.begin() - 1);
+  while (!to.empty()) {
+    const std::uint64_t inside = at - begins_[gap];
+    const std::size_t size = std::min<std::uint64_t>(to.size(), gaps_[gap].size() - inside);
+    const auto part = mapped_.bytes().subspan(gaps_[gap].begin + inside, size);
+    std::ranges::copy(part, to.begin());
+    mapped_.drop(part);
+    to = to.subspan(size);
+    at += size;
+    ++gap;
   }
-  mapped.drop(mapped.bytes());
-  return frame;
+}
+
+Result<Done> Frame::for_each_piece(
+    const std::function<Result<Done>(std::uint64_t, std::span<const std::byte>)>& work) const {
+  std::vector<std::byte> room(std::min(bytes(), kPieceBytes));
+  for (std::uint64_t at = 0; at < bytes(); at += kPieceBytes) {
+    if (Result<Done> go_on = check_interrupt(); !go_on) return go_on;
+    const auto piece = std::span(room).first(std::min(bytes() - at, kPieceBytes));
+    read(at, piece);
+    if (Result<Done> done = work(at, piece); !done) return done;
+  }
+  mapped_.drop(mapped_.bytes());  // gaps smaller than a page brought their pages along
+  return Done{};
+}
+
+Result<Digest> Frame::digest() const {
+  DigestStream stream;
+  const auto add = [&stream](std::uint64_t, std::span<const std::byte> piece) -> Result<Done> {
+    stream.add(piece);
+    return Done{};
+  };
+  if (Result<Done> done = for_each_piece(add); !done) return done.why();
+  return stream.digest();
+}
+
+Result<std::uint64_t> frame_bytes(const Store& store) {
+  constexpr std::uint64_t kFree = std::uint64_t{128} << 20;  // the largest header, and more
+  std::vector<std::uint64_t> tensors(store.files().size(), 0);
+  for (const StoredTensor& tensor : store.tensors()) tensors[tensor.file] += tensor.entry.bytes;
+  std::uint64_t all = 0;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const std::uint64_t outside = store.files()[i].bytes().size() - tensors[i];
+    if (outside > kFree && outside - kFree > tensors[i])
+      return invalid("convert.frame", "most of the file belongs to no tensor")
+          .in(store.files()[i].path())
+          .expects(fmt::format("at most {} beside {} of tensors", human_bytes(tensors[i] + kFree),
+                               human_bytes(tensors[i])),
+                   human_bytes(outside))
+          .try_this("the file is damaged or was never finished: fetch it again");
+    all += outside;
+  }
+  return all;
 }
 
 std::vector<std::byte> joined(const Store& store, const std::vector<const StoredTensor*>& tensors) {
@@ -107,13 +161,15 @@ Result<std::vector<FileStamp>> stamps_of(const weights::Checkpoint& checkpoint) 
   std::vector<FileStamp> stamps;
   for (std::size_t i = 0; i < store.files().size(); ++i) {
     const std::string& path = store.files()[i].path();
+    const Result<Digest> frame = Frame(store, i).digest();
+    if (!frame) return frame.why();
     struct stat status {};
     if (stat(path.c_str(), &status) != 0)
       return system_error("file.open", "cannot look at", errno).in(path);
     stamps.push_back(
         {.file = {.name = file_name(store, i),
                   .bytes = static_cast<std::uint64_t>(status.st_size),
-                  .frame = digest_of(frame_of(store, i))},
+                  .frame = *frame},
          .modified_ns = static_cast<std::int64_t>(status.st_mtim.tv_sec) * 1'000'000'000 +
                         status.st_mtim.tv_nsec,
          .inode = status.st_ino});
@@ -131,7 +187,9 @@ Result<Done> check_stamps(const weights::Checkpoint& checkpoint,
         .try_this("convert it again once nothing writes to it");
   };
   const auto now = stamps_of(checkpoint);
-  if (!now) return changed("", "the same files", text(now.why()));
+  if (!now && now.why().code == ErrorCode::failed)
+    return changed("", "the same files", text(now.why()));
+  if (!now) return now.why();
   for (std::size_t i = 0; i < stamps.size(); ++i) {
     const FileStamp &before = stamps[i], &after = (*now)[i];
     const std::string& file = before.file.name;

@@ -8,6 +8,8 @@
 // So the files themselves can be made again, byte for byte, whoever wrote them.
 #pragma once
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -32,9 +34,30 @@ tensor::TensorSpec kept_spec(const tensor::TensorEntry& entry);
 // The file's name below the store's folder.
 std::string file_name(const tensor::Store& store, std::size_t file);
 
-// The stretches of a file that belong to no tensor, and their bytes one after another.
+// The stretches of a file that belong to no tensor.
 std::vector<weights::Range> gaps_of(const tensor::Store& store, std::size_t file);
-std::vector<std::byte> frame_of(const tensor::Store& store, std::size_t file);
+
+// Their bytes one after another, which may be many (GGUF allows any gap) and are never held whole.
+class Frame {
+ public:
+  Frame(const tensor::Store& store, std::size_t file);
+
+  std::uint64_t bytes() const { return begins_.back(); }
+  // Copies bytes from `at` on, which must be there.
+  void read(std::uint64_t at, std::span<std::byte> to) const;
+  // Calls work(at, piece) for all bytes in pieces of kPieceBytes, until it fails.
+  Result<Done> for_each_piece(
+      const std::function<Result<Done>(std::uint64_t, std::span<const std::byte>)>& work) const;
+  Result<Digest> digest() const;
+
+ private:
+  const tensor::MappedFile& mapped_;
+  std::vector<weights::Range> gaps_;
+  std::vector<std::uint64_t> begins_{0};  // of each gap in the frame, and the end
+};
+
+// Bytes outside tensors of all files. Errors: convert.frame (more than the tensors' and 128 MiB).
+Result<std::uint64_t> frame_bytes(const tensor::Store& store);
 
 // The bytes of some tensors one after another.
 std::vector<std::byte> joined(const tensor::Store& store,

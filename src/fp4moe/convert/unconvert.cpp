@@ -97,8 +97,9 @@ Result<std::span<const std::byte>> sound_bytes(const ConvertedFolder& folder,
   const FileRecord& file = folder.manifest().files[place.file];
   const TensorRecord& tensor = file.tensors[place.tensor];
   const std::span<const std::byte> bytes = folder.bytes(place.file, place.tensor);
-  if (checksum_of(bytes, tensor.piece_bytes) != tensor.checksum)
-    return damaged(folder, file.name, tensor.name);
+  const bool is_sound = checksum_of(bytes, tensor.piece_bytes) == tensor.checksum;
+  folder.mapped(place.file).drop(bytes);
+  if (!is_sound) return damaged(folder, file.name, tensor.name);
   return bytes;
 }
 
@@ -173,6 +174,20 @@ class Restorer {
     return file == nullptr ? std::span<const TensorRecord>() : file->tensors;
   }
 
+  // In pieces, whose pages are let go: frames may be large.
+  Result<Done> copy_kept(std::span<const std::byte> bytes, std::uint64_t to,
+                         const RawFile& file) const {
+    const Manifest& manifest = first().manifest();
+    const auto source =
+        static_cast<std::size_t>(manifest.find_file(kSourceName) - manifest.files.data());
+    for (std::uint64_t at = 0; at < bytes.size(); at += kPieceBytes) {
+      const auto piece = bytes.subspan(at, std::min<std::uint64_t>(kPieceBytes, bytes.size() - at));
+      if (Result<Done> done = file.write(to + at, piece); !done) return done;
+      first().mapped(source).drop(piece);
+    }
+    return Done{};
+  }
+
   // Frames of GGUF files have more parts than the header; those find their places once it is read.
   Result<Done> set_up_files() {
     for (const SourceFile& source : first().manifest().source_files) {
@@ -181,7 +196,7 @@ class Restorer {
       if (!file) return file.why();
       const auto frame = kept("frame", source.name);
       if (!frame) return frame.why();
-      if (Result<Done> done = file->write(0, *frame); !done) return done;
+      if (Result<Done> done = copy_kept(*frame, 0, *file); !done) return done;
       raw_.emplace(source.name, *std::move(file));
     }
     return Done{};
@@ -217,7 +232,7 @@ class Restorer {
           return invalid("converted.manifest", "too little of the source was kept")
               .in(first().path())
               .at(name);
-        Result<Done> done = files_[i].write(begin, from.subspan(at, size));
+        Result<Done> done = copy_kept(from.subspan(at, size), begin, files_[i]);
         at += size;
         return done;
       };
@@ -426,7 +441,7 @@ Result<UnconvertReport> unconvert(std::span<const std::string> paths, const std:
   Result<tensor::AtomicFolder> folder = tensor::AtomicFolder::create(out);
   if (!folder) return folder.why();
   Restorer restorer(*folders, folder->staging(), options);
-  if (Result<Done> done = restorer.run(); !done) return done.why();
+  if (Result<Done> done = restorer.run(); !done) return folder->explain(done.why());
   if (Result<Done> done = folder->commit(); !done) return done.why();
   report.is_exact = restorer.is_exact();
   if (!report.is_exact) report.losses = losses_of(*folders);

@@ -77,10 +77,14 @@ Result<Done> check_tensors(const ConvertedFolder& folder, const VerifyOptions& o
   return Done{};
 }
 
-void check_companions(const ConvertedFolder& folder, VerifyReport& report) {
+// What the machine lacks is no damage of the folder.
+bool is_finding(const Error& why) { return why.code != ErrorCode::exhausted; }
+
+Result<Done> check_companions(const ConvertedFolder& folder, VerifyReport& report) {
   for (const CompanionRecord& record : folder.manifest().companions) {
     const std::string path = path_of(folder, record.name);
     const Result<tensor::MappedFile> file = tensor::MappedFile::open(path);
+    if (!file && !is_finding(file.why())) return file.why();
     if (!file || file->bytes().size() != record.bytes) {
       report.add(
           invalid("converted.file", "a file beside the tensors is missing or has another size")
@@ -92,6 +96,7 @@ void check_companions(const ConvertedFolder& folder, VerifyReport& report) {
     if (const Digest found = checksum_of(file->bytes()); found != record.checksum)
       report.add(wrong_checksum(path, record.checksum, found));
   }
+  return Done{};
 }
 
 // Tensor files that no manifest speaks of would be taken for the model's by others.
@@ -111,8 +116,11 @@ void check_strangers(const ConvertedFolder& folder, VerifyReport& report) {
 }
 
 Result<Done> check_packers(const ConvertedFolder& folder, VerifyReport& report) {
-  for (std::size_t layer = 0; layer < folder.manifest().layers.size(); ++layer)
-    if (const Result<LayerPacker> packer = folder.packer(layer); !packer) report.add(packer.why());
+  for (std::size_t layer = 0; layer < folder.manifest().layers.size(); ++layer) {
+    const Result<LayerPacker> packer = folder.packer(layer);
+    if (!packer && !is_finding(packer.why())) return packer.why();
+    if (!packer) report.add(packer.why());
+  }
   return Done{};
 }
 
@@ -138,6 +146,7 @@ Result<VerifyReport> verify_folder(const std::string& path, const VerifyOptions&
     return report;
   };
   const Result<ConvertedFolder> folder = ConvertedFolder::open(path);
+  if (!folder && !is_finding(folder.why())) return folder.why();
   if (!folder) {
     report.add(folder.why());
     return timed();
@@ -154,7 +163,7 @@ Result<VerifyReport> verify_folder(const std::string& path, const VerifyOptions&
   }
   if (Result<Done> done = check_packers(*folder, report); !done) return done.why();
   if (Result<Done> done = check_tensors(*folder, options, report); !done) return done.why();
-  check_companions(*folder, report);
+  if (Result<Done> done = check_companions(*folder, report); !done) return done.why();
   check_strangers(*folder, report);
   if (!options.deep || !report.findings.empty()) return timed();
   const std::string source = options.source.empty() ? manifest.source_path : options.source;

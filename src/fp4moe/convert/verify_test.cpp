@@ -15,6 +15,7 @@
 #include "fp4moe/convert/unconvert.hpp"
 #include "fp4moe/weights/survey.hpp"
 #include "support/converted_folder.hpp"
+#include "support/limits.hpp"
 
 namespace fp4moe::convert {
 namespace verify_test {
@@ -359,6 +360,22 @@ TEST_F(Forged, TextsAreRefusedWhateverTheySay) {
   };
   visit(changed, "");
   EXPECT_EQ(changed, whole);
+}
+
+// What cannot be mapped for want of memory is no damage.
+TEST_F(Verify, TellsMissingMemoryFromDamage) {
+  if (!fp4moe::testing::has_own_memory()) GTEST_SKIP() << "a sanitizer needs all address space";
+  for (const char* name : {"config.json", "experts-00000.safetensors", "fp4moe.json"}) {
+    const std::uint64_t before = fs::file_size(fs::path(out_) / name);
+    fs::resize_file(fs::path(out_) / name, std::uint64_t{1} << 30);
+    const int status = fp4moe::testing::status_in_child([&] {
+      fp4moe::testing::limit_memory(256 << 20);
+      const auto report = verify_folder(out_, {});
+      return report ? 100 : static_cast<int>(report.why().code);
+    });
+    EXPECT_EQ(status, static_cast<int>(ErrorCode::exhausted)) << name;
+    fs::resize_file(fs::path(out_) / name, before);
+  }
 }
 
 }  // namespace verify_test

@@ -5,12 +5,12 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
-#include <thread>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "fp4moe/base/parallel.hpp"
+#include "fp4moe/base/sha256.hpp"
 #include "fp4moe/convert/manifest.hpp"
 #include "fp4moe/moe/exchange/all.hpp"
 #include "fp4moe/moe/exchange/threads.hpp"
@@ -147,6 +147,39 @@ void count_slots(const MoeLayer& layer, const Tokens& tokens, LayerRun& run) {
   run.active = static_cast<std::uint64_t>(std::ranges::count(used, true));
 }
 
+// What ranks of one layer must have chosen alike.
+std::string chosen_text(const MoeLayer& layer, std::uint64_t index) {
+  const Choice& choice = layer.choice();
+  return fmt::format(
+      "layer {}; backend {}; layout {}; numerics {}; activations {}; top_k {}", index,
+      choice.backend->name, convert::layout_text(choice.layout->id, choice.layout->generation),
+      layer.problem().numerics.id, oracle::name(layer.problem().quantises), layer.router().slots());
+}
+
+template <class T>
+void add_values(Sha256& digest, const std::vector<T>& values) {
+  const std::uint64_t count = values.size();
+  digest.add(std::as_bytes(std::span(&count, 1)));
+  digest.add(std::as_bytes(std::span(values)));
+}
+
+// Short enough to be read, long enough to be nobody else's.
+std::string short_hex(const Sha256::Digest& digest) {
+  std::string made;
+  for (std::size_t i = 0; i < 8; ++i) made += fmt::format("{:02x}", digest[i]);
+  return made;
+}
+
+std::string digest_text(const RunInput& input) {
+  Sha256 digest;
+  add_values(digest, input.x);
+  add_values(digest, input.logits);
+  add_values(digest, input.ids);
+  add_values(digest, input.weights);
+  add_values(digest, input.adapters);
+  return short_hex(digest.finish());
+}
+
 // One rank's part of the work. `group` is null when there is only one.
 Result<LayerRun> run_rank(const Job& job, Communicator* group) {
   const std::uint64_t rank = group == nullptr ? 0 : group->rank();
@@ -160,6 +193,8 @@ Result<LayerRun> run_rank(const Job& job, Communicator* group) {
   const Clock::time_point start = Clock::now();
   Result<MoeLayer> layer = job.model.layer(job.number, std::move(options));
   if (!layer) return layer.why();
+  if (job.options.group != nullptr)
+    if (const auto same = group->agree(chosen_text(*layer, run.index)); !same) return same.why();
   if (const auto done = layer->load(); !done) return done.why();
   if (const auto done = layer->process(); !done) return done.why();
   const Result<moe::LoraSet> lora =
@@ -194,16 +229,14 @@ Result<LayerRun> run_rank(const Job& job, Communicator* group) {
 }
 
 Result<LayerRun> run_threads(const Job& job) {
-  auto groups = moe::exchange::make_threads(job.options.ranks);
+  auto groups = moe::exchange::make_threads(job.options.ranks, job.options.threads);
   std::vector<std::optional<Result<LayerRun>>> results(groups.size());
-  std::vector<std::thread> threads;
-  for (std::size_t rank = 0; rank < groups.size(); ++rank)
-    threads.emplace_back([&, rank] {
-      results[rank] = run_rank(job, groups[rank].get());
-      if (!*results[rank]) groups[rank]->abort((*results[rank]).why());
-      groups[rank].reset();
-    });
-  for (std::thread& thread : threads) thread.join();
+  const auto started = run_together(groups.size(), [&](std::size_t rank) {
+    const auto group = std::move(groups[rank]);  // whatever happens, the others see it leave
+    results[rank] = run_rank(job, group.get());
+    if (!*results[rank]) group->abort((*results[rank]).why());
+  });
+  if (!started) return started.why();
   // The first cause, not what the others heard of it.
   for (const auto& result : results)
     if (!*result && result->why().id != "comm.aborted" && result->why().id != "comm.left")
@@ -295,6 +328,22 @@ FindTensor Model::finder() const {
   return folder_ ? runtime::finder(*folder_) : runtime::finder(*checkpoint_);
 }
 
+std::string Model::fingerprint() const {
+  Sha256 digest;
+  const auto add = [&digest](const std::string& name, DType type, const tensor::Shape& shape) {
+    const std::string line =
+        fmt::format("{} {} {}\n", name, tensor::name(type), tensor::text(shape));
+    digest.add(std::as_bytes(std::span(line.data(), line.size())));
+  };
+  if (folder_)
+    for (const convert::FileRecord& file : folder_->manifest().files)
+      for (const convert::TensorRecord& each : file.tensors) add(each.name, each.dtype, each.shape);
+  else
+    for (const tensor::StoredTensor& each : checkpoint_->store().tensors())
+      add(each.entry.name, each.entry.dtype, each.entry.shape);
+  return short_hex(digest.finish());
+}
+
 Result<MoeLayer> Model::layer(std::size_t number, LayerOptions options) const {
   return folder_ ? MoeLayer::open(folder_, number, std::move(options))
                  : MoeLayer::create(*checkpoint_, number, std::move(options));
@@ -317,6 +366,29 @@ Result<moe::LoraSet> Model::adapters(std::size_t number, std::span<const std::st
   std::vector<const weights::Adapter*> all;
   for (const weights::Adapter& adapter : opened) all.push_back(&adapter);
   return moe::LoraSet::load(all, number, {.slice = slice});
+}
+
+Result<Done> agree_on_question(Communicator& group, const Model& model,
+                               std::span<const std::size_t> layers, const RunInput& input,
+                               const RunOptions& options) {
+  constexpr std::string_view kSplits[] = {"none", "tensor", "expert"};
+  const LayerOptions& layer = options.layer;
+  std::vector<std::uint64_t> indexes;
+  for (const std::size_t number : layers) indexes.push_back(model.layer_index(number));
+  const InputScale scale = layer.input_scale.value_or(InputScale{});
+  return group.agree(fmt::format(
+      "layers {}; tensors {}; split {}; placement {}; exchange {}; backend {}; policy {}; engine "
+      "{}; "
+      "weights {}; numerics {}; activations {}; input scale {}; batch {}; adapters {}; seed {}; "
+      "{} tokens of {} values; input {}",
+      fmt::join(indexes, ", "), model.fingerprint(),
+      kSplits[static_cast<std::size_t>(options.split)], convert::name(layer.slice.placement),
+      layer.exchange, layer.wish.backend, layer.wish.policy, layer.engine, layer.weights,
+      layer.numerics.empty() ? "the backend's" : layer.numerics,
+      layer.quantises ? oracle::name(*layer.quantises) : "the scheme's",
+      layer.input_scale ? fmt::format("{},{}", scale.input, scale.hidden) : "the checkpoint's",
+      layer.chunk, options.adapters.size(), options.seed, input.tokens, input.hidden,
+      digest_text(input)));
 }
 
 Result<LayerRun> run_layer(const Model& model, std::size_t number, const RunInput& given,

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -33,6 +34,8 @@ class Model {
   const std::string& path() const { return path_; }
   Result<LayerFacts> facts(std::size_t number) const;
   FindTensor finder() const;
+  // A digest of the tensors' names, types and shapes, in hexadecimal digits.
+  std::string fingerprint() const;
   Result<MoeLayer> layer(std::size_t number, LayerOptions options) const;
   // The adapters in these folders for one rank's share of a layer. Errors: adapter.*, lora.*,
   // run.converted (adapters name a checkpoint's layers).
@@ -52,6 +55,7 @@ struct RunOptions {
   Split split = Split::none;
   std::uint64_t ranks = 1;                       // threads of this process, unless `group` is given
   moe::exchange::Communicator* group = nullptr;  // MPI: this process is one of its ranks
+  moe::exchange::CommunicatorOptions threads{};  // of ranks that are threads
   std::vector<std::string> adapters{};           // folders; tokens name them by their order
   bool checks = false;                           // compute the exact result, too
   std::uint64_t seed = 1;                        // of logits, where nobody gives any
@@ -83,6 +87,13 @@ struct LayerRun {
 // tokens are dealt out), those of the layer, the exchange and the ranks.
 Result<LayerRun> run_layer(const Model& model, std::size_t number, const RunInput& input,
                            const RunOptions& options);
+
+// Fails on all ranks with comm.disagree unless each was asked for the same: these layers of a model
+// of the same tensors, on the same tokens, with the same options. Before anything else is done; what
+// follows from it (the backend that was chosen) is compared by run_layer.
+Result<Done> agree_on_question(moe::exchange::Communicator& group, const Model& model,
+                               std::span<const std::size_t> layers, const RunInput& input,
+                               const RunOptions& options);
 
 // How far two results are apart.
 struct Comparison {

@@ -65,6 +65,8 @@ Result<Adapter> Adapter::open(const std::string& folder, std::vector<AdapterTarg
                           ? "Save it again with safe_serialization=True: adapter_model.bin is a "
                             "program, not data"
                           : "Give the folder that save_pretrained wrote");
+  for (const char* name : {"adapter_config.json", "adapter_model.safetensors"})
+    if (const auto inside = tensor::file_inside(folder, name); !inside) return inside.why();
   const Result<Json> document = read_json_file(config_path, kMaxConfigBytes);
   if (!document) return document.why();
   Result<AdapterConfig> config = parse_adapter_config(*document, config_path);

@@ -289,10 +289,20 @@ class LayerBuilder {
       if (is_absent(expert)) continue;
       for (const Projection which : {Projection::gate, Projection::up, Projection::down}) {
         if (which == Projection::gate && layer_.gate.empty()) continue;
-        if (which == Projection::up && fused()) continue;  // the same tensor as gate's
+        if (which == Projection::up && fused()) continue;  // the same tensors as gate's
         for (const TensorPart part : kTensorParts) check_present(which, expert, part, any_bias);
       }
+      for (const TensorPart part : kTensorParts) check_shared(expert, part);
     }
+  }
+
+  // Where gate and up share their codes, they share every other part.
+  void check_shared(std::uint64_t expert, TensorPart part) {
+    if (!fused() || place_of(layer_.gate[expert], part) == place_of(layer_.up[expert], part))
+      return;
+    into_.add(invalid("tensor.missing", "gate and up share their codes, but not this part")
+                  .at(missing_name(Projection::gate, expert, part))
+                  .expects("one tensor for both", "one for each, or for one of them alone"));
   }
 
   std::vector<ProjectionPlaces>& list(Projection which) {

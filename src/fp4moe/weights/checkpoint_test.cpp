@@ -51,6 +51,20 @@ Tensors matrices(std::string_view part, DType type, std::uint64_t width) {
   return tensors;
 }
 
+TEST(Checkpoint, RefusesFusedCodesWhoseOtherPartsAreOfOneProjectionAlone) {
+  for (const std::string_view part : {"_scales", "_bias"})
+    for (const std::string_view projection : {"gate_proj", "up_proj"}) {
+      Model model = small(WeightFormat::mxfp4);
+      model.bias = true;
+      Tensors tensors = tensors_of(model, gpt_oss());
+      for (FileTensor& tensor : tensors)
+        if (const std::size_t at = tensor.name.find("gate_up_proj" + std::string(part));
+            at != std::string::npos)
+          tensor.name.replace(at, std::string_view("gate_up_proj").size(), projection);
+      EXPECT_EQ(refused(tensors).id, "tensor.missing") << part << " of " << projection;
+    }
+}
+
 TEST(Checkpoint, SaysThatItKnowsTheDialectFromNamesAlone) {
   const auto checkpoint = open(tensors_of(small(WeightFormat::nvfp4), modelopt()));
   ASSERT_TRUE(checkpoint) << text(checkpoint.why());

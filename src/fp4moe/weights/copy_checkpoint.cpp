@@ -54,8 +54,8 @@ Result<ExactScales> read_exact_scales(const tensor::Store& source) {
   return all;
 }
 
-std::vector<FileCopy> companion_files(const tensor::Store& source,
-                                      const std::vector<std::string>& without) {
+Result<std::vector<FileCopy>> companion_files(const tensor::Store& source,
+                                              const std::vector<std::string>& without) {
   constexpr std::uintmax_t kSmall = std::uintmax_t{256} << 20;
   std::vector<FileCopy> files;
   std::error_code code;
@@ -67,8 +67,13 @@ std::vector<FileCopy> companion_files(const tensor::Store& source,
     if (name.starts_with(".") || name.ends_with(".safetensors") || name.ends_with(".gguf") ||
         name.ends_with(".index.json") || name.ends_with(".bin"))
       continue;
-    if (std::ranges::find(without, name) == without.end())
-      files.push_back({.name = name, .from = entry->path().string()});
+    if (std::ranges::find(without, name) != without.end()) continue;
+    if (entry->is_symlink(ignored)) {
+      const Result<std::string> inside = tensor::file_inside(source.folder(), name);
+      if (!inside && !source.is_one_file()) return inside.why();
+      if (!inside) continue;
+    }
+    files.push_back({.name = name, .from = entry->path().string()});
   }
   std::ranges::sort(files, {}, &FileCopy::name);
   return files;
@@ -122,7 +127,9 @@ Result<CheckpointPlan> plan_copy(const tensor::Store& source, const CheckpointEd
   }
   std::vector<std::string> written;
   for (const auto& document : edits.documents) written.push_back(document.first);
-  plan.files = companion_files(source, written);
+  Result<std::vector<FileCopy>> files = companion_files(source, written);
+  if (!files) return files.why();
+  plan.files = *std::move(files);
   return plan;
 }
 

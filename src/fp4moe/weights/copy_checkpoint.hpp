@@ -41,9 +41,10 @@ Result<Done> copy_checkpoint(const tensor::Store& source, const std::string& out
                              const CheckpointEdits& edits, const CopyOptions& options = {});
 
 // The small files of a checkpoint's folder (tokenizer, templates, licence, ...), without its
-// tensors, its index and the documents named.
-std::vector<FileCopy> companion_files(const tensor::Store& source,
-                                      const std::vector<std::string>& without);
+// tensors, its index and the documents named. A link that leads out of the folder would publish
+// somebody else's file: store.link. Beside a file that the user named, such links are left out.
+Result<std::vector<FileCopy>> companion_files(const tensor::Store& source,
+                                              const std::vector<std::string>& without);
 
 // The scales recorded in a checkpoint's metadata; see writer.hpp. Malformed records are refused.
 Result<ExactScales> read_exact_scales(const tensor::Store& source);

@@ -1,5 +1,6 @@
 #include "fp4moe/weights/copy_checkpoint.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 #include <gtest/gtest.h>
@@ -92,6 +93,57 @@ TEST(CopyCheckpoint, AFileThatVanishesStopsTheCopyAndLeavesNothing) {
   // A dangling link is no regular file and is passed over.
   EXPECT_TRUE(copy_checkpoint(*store, folder / "b", {}));
   EXPECT_FALSE(std::filesystem::exists(folder / "b/notes.txt"));
+}
+
+TEST(CompanionFiles, DoNotPublishWhatLinksLeadTo) {
+  const TemporaryFolder folder;
+  ASSERT_TRUE(synth(tiny(), folder / "a"));
+  tensor::testing::write_text(folder / "private", "secret");
+  tensor::testing::write_text(folder / "a/licence", "free");
+  std::filesystem::create_symlink("licence", folder / "a/LICENSE");
+  const Result<tensor::Store> store = tensor::Store::open(folder / "a");
+  ASSERT_TRUE(store);
+  ASSERT_TRUE(copy_checkpoint(*store, folder / "b", {})) << "links inside are copied";
+  EXPECT_EQ(tensor::testing::read_text(folder / "b/LICENSE"), "free");
+
+  std::filesystem::create_symlink("../private", folder / "a/notes.txt");
+  const Result<Done> copied = copy_checkpoint(*store, folder / "c", {});
+  ASSERT_FALSE(copied);
+  EXPECT_EQ(copied.why().id, "store.link");
+  EXPECT_EQ(copied.why().path, folder / "a/notes.txt");
+  EXPECT_FALSE(std::filesystem::exists(folder / "c"));
+}
+
+TEST(CompanionFiles, BesideAFileThatTheUserNamedForeignLinksAreLeftOut) {
+  const TemporaryFolder folder;
+  SynthOptions options = tiny();
+  options.shards = 1;
+  ASSERT_TRUE(synth(options, folder / "a"));
+  tensor::testing::write_text(folder / "private", "secret");
+  std::filesystem::create_symlink("../private", folder / "a/notes.txt");
+  const Result<tensor::Store> store = tensor::Store::open(folder / "a/model.safetensors");
+  ASSERT_TRUE(store);
+  const auto files = companion_files(*store, {});
+  ASSERT_TRUE(files) << text(files.why());
+  EXPECT_EQ(std::ranges::find(*files, "notes.txt", &FileCopy::name), files->end());
+  EXPECT_NE(std::ranges::find(*files, "config.json", &FileCopy::name), files->end());
+}
+
+TEST(CompanionFiles, OfAHuggingFaceCacheAreCopied) {
+  const TemporaryFolder folder;
+  const std::string snapshot = folder / "models--x/snapshots/abc",
+                    blobs = folder / "models--x/blobs";
+  std::filesystem::create_directories(snapshot);
+  ASSERT_TRUE(synth(tiny(), blobs));
+  tensor::testing::write_text(blobs + "/tokenizer.json", "{}");
+  for (const auto& entry : std::filesystem::directory_iterator(blobs))
+    std::filesystem::create_symlink("../../blobs/" + entry.path().filename().string(),
+                                    snapshot + "/" + entry.path().filename().string());
+  const Result<tensor::Store> store = tensor::Store::open(snapshot);
+  ASSERT_TRUE(store) << text(store.why());
+  ASSERT_TRUE(copy_checkpoint(*store, folder / "b", {}));
+  EXPECT_EQ(tensor::testing::read_text(folder / "b/tokenizer.json"), "{}");
+  EXPECT_TRUE(Checkpoint::open(snapshot));
 }
 
 TEST(TensorSink, RefusesTensorsThatDoNotFillBlocksBeforeCreatingAnything) {

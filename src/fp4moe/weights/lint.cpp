@@ -91,6 +91,10 @@ class Collector {
     keep(std::move(finding));
   }
   void add(const Error& why) {
+    if (why.code == ErrorCode::exhausted) {  // no defect of the checkpoint
+      if (!report_.exhausted) report_.exhausted = why;
+      return;
+    }
     std::string fact = why.message;
     if (!why.expected.empty()) fact += "; expected " + why.expected;
     if (!why.found.empty()) fact += (why.expected.empty() ? "; found " : ", found ") + why.found;
@@ -121,14 +125,16 @@ class Collector {
 };
 
 void check_index(const tensor::Store& store, Collector& into) {
-  const std::string path = (store.folder().empty() ? "." : store.folder()) +
-                           std::string("/model.safetensors.index.json");
+  const std::string folder = store.folder().empty() ? "." : store.folder();
+  const std::string name = "model.safetensors.index.json", path = folder + "/" + name;
   std::error_code failed;
   if (store.kind() != tensor::StoreKind::safetensors ||
       !std::filesystem::is_regular_file(path, failed)) {
     return;
   }
-  const auto index = read_json_file(path);
+  const auto inside = tensor::file_inside(folder, name);
+  const Result<Json> index = inside ? read_json_file(path) : Result<Json>(inside.why());
+  if (!index && index.why().code == ErrorCode::exhausted) return into.add(index.why());
   if (!index) {
     into.add("index.unreadable", {.tensor = path, .fact = index.why().message});
     return;

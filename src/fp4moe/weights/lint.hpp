@@ -56,7 +56,8 @@ struct LintReport {
   std::uint64_t layers = 0, experts = 0;  // checked
   std::uint64_t bytes_read = 0;
   double seconds = 0;
-  bool interrupted = false;  // stopped on request: the findings are not all
+  bool interrupted = false;          // stopped on request: the findings are not all
+  std::optional<Error> exhausted{};  // what this machine lacked: likewise
   static constexpr std::size_t kMaxFindings = 1000;
 };
 

@@ -95,7 +95,7 @@ Result<Done> add_others(const PlainCheckpoint& source, CheckpointPlan& plan) {
   return Done{};
 }
 
-void add_documents(const PlainCheckpoint& source, CheckpointPlan& plan) {
+Result<Done> add_documents(const PlainCheckpoint& source, CheckpointPlan& plan) {
   const PlainLayer& first = source.layers()[0];
   if (plan.row.dialect == Dialect::gguf) {
     const PrefixFamily family = prefix_family(first.prefix);
@@ -115,7 +115,11 @@ void add_documents(const PlainCheckpoint& source, CheckpointPlan& plan) {
                                          {.has_input_scale = plan.layers[0].shape.has_input_scale,
                                           .ignore = unquantised_modules(plan.others)});
   }
-  plan.files = companion_files(source.store(), {"config.json", "hf_quant_config.json"});
+  Result<std::vector<FileCopy>> files =
+      companion_files(source.store(), {"config.json", "hf_quant_config.json"});
+  if (!files) return files.why();
+  plan.files = *std::move(files);
+  return Done{};
 }
 
 class QuantizerPool {
@@ -174,7 +178,7 @@ Result<CheckpointPlan> plan_quantize(const PlainCheckpoint& source,
     plan.layers.push_back(std::move(made));
   }
   if (Result<Done> done = add_others(source, plan); !done) return done.why();
-  add_documents(source, plan);
+  if (Result<Done> done = add_documents(source, plan); !done) return done.why();
   return plan;
 }
 

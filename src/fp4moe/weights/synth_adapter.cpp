@@ -175,19 +175,19 @@ Result<SynthAdapterReport> synth_adapter(std::span<const AdapterTarget> targets,
   if (!folder) return folder.why();
   Result<tensor::SafetensorsWriter> writer = tensor::SafetensorsWriter::create(
       folder->staging() + "/adapter_model.safetensors", specs, {{"format", "pt"}});
-  if (!writer) return writer.why();
+  if (!writer) return folder->explain(writer.why());
   SplitMix64 seeds(options.seed);
   for (std::size_t i = 0; i < specs.size(); ++i) {
     if (Result<Done> go_on = check_interrupt(); !go_on) return go_on.why();
     const std::vector<std::byte> bytes = uniform_numbers(planner.factors()[i], seeds.next());
-    if (Result<Done> done = writer->write(i, 0, bytes); !done) return done.why();
+    if (Result<Done> done = writer->write(i, 0, bytes); !done) return folder->explain(done.why());
   }
-  if (Result<Done> done = writer->finish(); !done) return done.why();
+  if (Result<Done> done = writer->finish(); !done) return folder->explain(done.why());
   const std::string text = adapter_document(options).dump(2) + "\n";
   if (Result<Done> done = tensor::write_file(folder->staging() + "/adapter_config.json",
                                              std::as_bytes(std::span(text.data(), text.size())));
       !done)
-    return done.why();
+    return folder->explain(done.why());
   if (Result<Done> done = folder->commit(); !done) return done.why();
   return report;
 }

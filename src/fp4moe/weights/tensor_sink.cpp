@@ -70,7 +70,7 @@ Result<TensorSink> TensorSink::create(const std::string& folder, const SpecList&
     if (options.metadata) metadata.merge(options.metadata(begin, end));
     Result<tensor::SafetensorsWriter> writer = tensor::SafetensorsWriter::create(
         sink.folder_.staging() + "/" + sink.shard_name(shard), part, metadata);
-    if (!writer) return writer.why();
+    if (!writer) return sink.folder_.explain(writer.why());
     sink.shards_.push_back(*std::move(writer));
   }
   return sink;
@@ -99,7 +99,7 @@ Result<TensorSink> TensorSink::create_gguf(const std::string& path, const SpecLi
   all.reserve(specs.count);
   for (std::size_t i = 0; i < specs.count; ++i) all.push_back(specs.at(i));
   Result<tensor::GgufWriter> writer = tensor::GgufWriter::create(file, fields, all);
-  if (!writer) return writer.why();
+  if (!writer) return sink.explain(writer.why());
   sink.gguf_ = *std::move(writer);
   return sink;
 }
@@ -107,13 +107,16 @@ Result<TensorSink> TensorSink::create_gguf(const std::string& path, const SpecLi
 Result<Done> TensorSink::write(std::size_t index, std::uint64_t offset,
                                std::span<const std::byte> bytes) {
   const Place place = places_[index];
-  return is_gguf_ ? gguf_.write(place.index, offset, bytes)
-                  : shards_[place.shard].write(place.index, offset, bytes);
+  Result<Done> done = is_gguf_ ? gguf_.write(place.index, offset, bytes)
+                               : shards_[place.shard].write(place.index, offset, bytes);
+  return done ? done : explain(done.why());
 }
 
 Result<Done> TensorSink::put_file(std::string_view name, std::string_view content) {
   if (!has_folder_) return Done{};  // a lone GGUF file has nothing beside it
-  return tensor::write_file(folder_.staging() + "/" + std::string(name), as_bytes(content));
+  Result<Done> done =
+      tensor::write_file(folder_.staging() + "/" + std::string(name), as_bytes(content));
+  return done ? done : explain(done.why());
 }
 
 Result<Done> TensorSink::put_json(std::string_view name, const Json& document) {
@@ -127,14 +130,15 @@ Result<Done> TensorSink::copy_file(std::string_view name, const std::string& fro
   const std::span<const std::byte> bytes = source->bytes();
   Result<tensor::AtomicFile> target =
       tensor::AtomicFile::create(folder_.staging() + "/" + std::string(name), bytes.size());
-  if (!target) return target.why();
+  if (!target) return explain(target.why());
   for (std::size_t at = 0; at < bytes.size(); at += kCopyBytes) {
     const std::span<const std::byte> piece =
         bytes.subspan(at, std::min(kCopyBytes, bytes.size() - at));
-    if (Result<Done> written = target->write(at, piece); !written) return written;
+    if (Result<Done> written = target->write(at, piece); !written) return explain(written.why());
     source->drop(piece);
   }
-  return target->commit();
+  Result<Done> named = target->commit();
+  return named ? named : explain(named.why());
 }
 
 // Written as text, entry by entry: a document of a hundred thousand nodes would weigh more than an
@@ -156,10 +160,10 @@ Result<Done> TensorSink::write_index() {
 
 Result<Done> TensorSink::finish() {
   if (is_gguf_) {
-    if (Result<Done> done = gguf_.finish(); !done) return done;
+    if (Result<Done> done = gguf_.finish(); !done) return explain(done.why());
   }
   for (tensor::SafetensorsWriter& shard : shards_)
-    if (Result<Done> done = shard.finish(); !done) return done;
+    if (Result<Done> done = shard.finish(); !done) return explain(done.why());
   if (shards_.size() > 1)
     if (Result<Done> done = write_index(); !done) return done;
   return has_folder_ ? folder_.commit() : Done{};

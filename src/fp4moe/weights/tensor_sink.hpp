@@ -62,6 +62,7 @@ class TensorSink {
   Result<Done> lay_out(const SpecList& specs, std::uint64_t max_shard_bytes);
   std::string shard_name(std::size_t shard) const;
   Result<Done> write_index();
+  Error explain(const Error& why) const { return folder_.explain(why); }
 
   // Destroyed last to first: files before the folder that holds them.
   tensor::AtomicFolder folder_{};

@@ -54,7 +54,7 @@ class Planner {
     Result<ExactScales> records = scales_.records_for(out);
     if (!records) return records.why();
     out.exact_scales.merge(*records);
-    add_documents(plan);
+    if (Result<Done> done = add_documents(plan); !done) return done.why();
     return plan;
   }
 
@@ -311,7 +311,7 @@ class Planner {
     return all.empty() ? std::string(own.name) : all;
   }
 
-  void add_documents(TranscodePlan& plan) {
+  Result<Done> add_documents(TranscodePlan& plan) {
     CheckpointPlan& out = plan.checkpoint;
     const Origin origin = origin_of(out);
     if (target_ == Dialect::gguf) {
@@ -335,7 +335,10 @@ class Planner {
     const auto& documents = out.documents;
     std::vector<std::string> written{"config.json", "hf_quant_config.json"};
     for (const auto& document : documents) written.push_back(document.first);
-    out.files = companion_files(source_.store(), written);
+    Result<std::vector<FileCopy>> files = companion_files(source_.store(), written);
+    if (!files) return files.why();
+    out.files = *std::move(files);
+    return Done{};
   }
 
   Origin origin_of(const CheckpointPlan& out) const {

@@ -192,7 +192,7 @@ Error past_deadline(std::span<const std::uint64_t> ranks, std::string_view step,
       .expects(
           fmt::format("an answer within {:.3g} s", static_cast<double>(deadline.count()) / 1000.0),
           "none")
-      .try_this("If the ranks are alive but slow, raise the deadline");
+      .try_this("If the ranks are alive but slow, raise the deadline (--deadline)");
 }
 
 }  // namespace fp4moe::moe::exchange

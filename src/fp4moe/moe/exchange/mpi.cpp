@@ -13,6 +13,9 @@
 
 #include <algorithm>
 #include <array>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -21,6 +24,7 @@
 #include <mpi.h>
 
 #include "fp4moe/base/interrupt.hpp"
+#include "fp4moe/base/thrown.hpp"
 
 namespace fp4moe::moe::exchange {
 namespace {
@@ -334,6 +338,52 @@ class MpiRank final : public Communicator {
   std::vector<MPI_Request> notice_requests_{};
 };
 
+// Looks at the clock while MPI starts: MPI_Init returns when all ranks are there, or never.
+class StartWatch {
+ public:
+  explicit StartWatch(const MpiOptions& options) : options_(options) {
+    if (options.on_stuck) thread_ = std::thread([this] { look(); });
+  }
+  StartWatch(const StartWatch&) = delete;
+  StartWatch& operator=(const StartWatch&) = delete;
+  ~StartWatch() {
+    {
+      const std::lock_guard lock(mutex_);
+      is_through_ = true;
+    }
+    changed_.notify_all();
+    if (thread_.joinable()) thread_.join();
+  }
+
+ private:
+  void look() {
+    constexpr auto kLook = std::chrono::milliseconds(100);  // at the wish to stop
+    const auto deadline = Clock::now() + options_.start_deadline;
+    std::unique_lock lock(mutex_);
+    while (!changed_.wait_until(lock, std::min(deadline, Clock::now() + kLook),
+                                [this] { return is_through_; })) {
+      if (const auto fine = check_interrupt(); !fine) return options_.on_stuck(fine.why());
+      if (Clock::now() >= deadline) return options_.on_stuck(not_started());
+    }
+  }
+
+  Error not_started() const {
+    return error(ErrorCode::failed, "mpi.start", "MPI does not start: not all ranks came")
+        .expects(fmt::format("every rank of mpirun in MPI within {:.3g} s",
+                             static_cast<double>(options_.start_deadline.count()) / 1000.0),
+                 "at least one that died, hangs or does not use MPI")
+        .try_this(
+            "Start the same command on all ranks; if they are only slow, raise the deadline "
+            "(--deadline)");
+  }
+
+  const MpiOptions& options_;
+  std::mutex mutex_{};
+  std::condition_variable changed_{};
+  bool is_through_ = false;
+  std::thread thread_{};
+};
+
 }  // namespace
 
 bool has_mpi() { return true; }
@@ -352,6 +402,12 @@ Result<std::unique_ptr<Communicator>> open_mpi(const MpiOptions& options) {
   if (started != 0)
     return usage("mpi.again", "MPI can be started once in the life of a process")
         .try_this("Keep the communicator for as long as ranks are needed");
+  std::optional<StartWatch> watch;
+  try {
+    watch.emplace(options);
+  } catch (const std::exception&) {  // no thread to be had
+    return thrown_error();
+  }
   int threads = 0;
   if (auto done = check_mpi(
           MPI_Init_thread(options.argc, options.argv, MPI_THREAD_SERIALIZED, &threads), "MPI_Init");

@@ -1,5 +1,7 @@
 // Ranks that are processes, started by mpirun. A build without MPI has these functions, too.
 #pragma once
+#include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -11,6 +13,11 @@ bool has_mpi();
 std::string mpi_version();  // of the library in use, one line; empty without MPI
 
 struct MpiOptions : CommunicatorOptions {
+  // How long starting MPI may take, which waits for all ranks, and who ends the process when it takes
+  // longer or is interrupted: MPI itself waits for ever. Called on another thread; must not return.
+  // Without it nobody looks.
+  std::chrono::milliseconds start_deadline{25'000};
+  std::function<void(const Error&)> on_stuck{};
   // How long a rank that is through waits for the others to be so, before it ends alone.
   std::chrono::milliseconds close_deadline{600'000};
   int* argc = nullptr;  // of main, for MPI implementations that read it
@@ -20,7 +27,8 @@ struct MpiOptions : CommunicatorOptions {
 // Joins the processes that mpirun started; once in the life of a process. Destroying the
 // communicator ends MPI, so print errors first: mpirun stops all ranks when one ends with a status
 // other than 0. A process started without mpirun is a group of one.
-// Errors: mpi.lacking (a build without MPI), mpi.again, mpi.failed.
+// Errors: mpi.lacking (a build without MPI), mpi.again, mpi.failed, thread.exhausted; to on_stuck:
+// mpi.start, interrupted.
 Result<std::unique_ptr<Communicator>> open_mpi(const MpiOptions& options = {});
 
 }  // namespace fp4moe::moe::exchange

@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "fp4moe/base/mapping_guard.hpp"
 #include "fp4moe/tensor/files/posix.hpp"
 
 namespace fp4moe::tensor {
@@ -24,8 +25,6 @@ namespace fs = std::filesystem;
 constexpr mode_t kMode = 0666;  // less the umask
 constexpr std::string_view kHiddenEnd = ".partial";
 constexpr int kNames = 1000;  // hidden names tried before giving up
-
-std::string descriptor_link(int fd) { return "/proc/self/fd/" + std::to_string(fd); }
 
 // What hidden names beside `path` begin with; cut, so that they are no longer than names may be.
 std::string hidden_front(const std::string& path) {
@@ -143,6 +142,7 @@ Result<Done> AtomicFile::write(std::uint64_t offset, std::span<const std::byte> 
     const std::size_t want = std::min(bytes.size(), kChunk);
     const ssize_t done = pwrite(fd_, bytes.data(), want, static_cast<off_t>(offset));
     if (done < 0 && errno == EINTR) continue;
+    if (done < 0 && errno == EFAULT) return mapping_changed(bytes.data());
     if (done <= 0)
       return file_error("file.write", "cannot write", done < 0 ? errno : ENOSPC).in(path_);
     bytes = bytes.subspan(static_cast<std::size_t>(done));
@@ -153,6 +153,7 @@ Result<Done> AtomicFile::write(std::uint64_t offset, std::span<const std::byte> 
 
 Result<Done> AtomicFile::commit() {
   if (fd_ < 0) return usage("file.closed", "the file is already whole").in(path_);
+  if (Result<Done> same = check_mappings(); !same) return same;
   if (!flush(fd_)) return file_error("file.flush", "cannot flush", errno).in(path_);
   const bool nameless = temporary_.empty();
   const std::string source = nameless ? descriptor_link(fd_) : temporary_;
@@ -172,9 +173,9 @@ Result<Done> AtomicFile::commit() {
     temporary_.clear();
   }
   const int closed = close(std::exchange(fd_, -1));
-  if (closed != 0) return file_error("file.commit", "cannot close", errno).in(path_);
+  if (closed != 0) return named_but("file.flush", "it cannot be closed", errno).in(path_);
   if (!flush_folder(parent_folder(path_)))
-    return file_error("file.flush", "cannot flush the folder", errno).in(path_);
+    return named_but("file.flush", "its folder cannot be flushed", errno).in(path_);
   return Done{};
 }
 

@@ -47,10 +47,14 @@ Result<Done> write_file(const std::string& path, std::span<const std::byte> byte
 // What becomes of files that a killed run left in the staging folder.
 enum class Leftovers : std::uint8_t { remove, keep };
 
+// A folder that is staged as `.NAME.partial` beside its target and takes its name when it is whole.
+// The staging folder belongs to this user and is closed to all others; it is used through its
+// descriptor, so that nobody who renames it or puts a link in its place can lead the work elsewhere.
 class AtomicFolder {
  public:
   AtomicFolder() = default;
-  // Refuses an existing non-empty target, and a target another process is writing.
+  // Errors: folder.name, folder.create, folder.exists (a target with files), folder.busy (another
+  // process is writing it), folder.foreign (a staging folder that others own or may write to).
   static Result<AtomicFolder> create(const std::string& path,
                                      Leftovers leftovers = Leftovers::remove);
 
@@ -60,18 +64,27 @@ class AtomicFolder {
   AtomicFolder& operator=(const AtomicFolder&) = delete;
   ~AtomicFolder();
 
-  // Where to create the files: becomes `path` at commit.
+  // Where to create the files: the descriptor as a path. Becomes `path` at commit.
   const std::string& staging() const { return staging_; }
+  const std::string& staging_name() const { return name_; }  // the same for people
+  // An error of work in staging(), with the names that people know.
+  Error explain(Error why) const;
   Result<Done> clear();  // removes every file in staging()
   // Without commit: whether the staging folder stays, for a later run that takes its leftovers.
   void keep_staging(bool keep) { keeps_ = keep; }
   Result<Done> commit();
 
  private:
-  std::string path_{};
-  std::string staging_{};
-  int lock_ = -1;
-  bool keeps_ = false;
+  Result<bool> open_staging(Leftovers leftovers);
+  Result<Done> check_target() const;
+  bool is_at(const std::string& name) const;
+
+  std::string path_{};           // the target
+  std::string name_{};           // PARENT/.NAME.partial
+  std::string staging_{};        // what leads there
+  int parent_ = -1, lock_ = -1;  // descriptors: the folder around; staging, locked
+  unsigned mode_ = 0;            // of the finished folder
+  bool keeps_ = false, is_whole_ = false;
 };
 
 }  // namespace fp4moe::tensor

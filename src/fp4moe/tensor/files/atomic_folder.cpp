@@ -2,24 +2,31 @@
 // itself, which the system gives back when the owner dies: a staging folder without a living owner
 // is rubbish and is removed, unless the new owner asks for what is left in it. The lock lives on
 // the folder and not in a file inside, so that it holds until after the renaming.
+//
+// Anybody may have made a folder of that name in a shared folder like /tmp. So it is opened without
+// following links, its owner and mode are read from the descriptor, and from then on the descriptor
+// alone is used.
 #include <cerrno>
-#include <cstdio>
-#include <filesystem>
-#include <system_error>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "fp4moe/base/mapping_guard.hpp"
 #include "fp4moe/tensor/files/atomic_file.hpp"
+#include "fp4moe/tensor/files/folder_tree.hpp"
 #include "fp4moe/tensor/files/posix.hpp"
 
 namespace fp4moe::tensor {
 namespace {
 
-namespace fs = std::filesystem;
+constexpr mode_t kPrivate = 0700;
+constexpr mode_t kOthersWrite = S_IWGRP | S_IWOTH;
+constexpr const char* kProbe = ".fp4moe-probe";
 
 Error busy(const std::string& path, const std::string& staging) {
   return error(ErrorCode::failed, "folder.busy", "another process is writing this folder")
@@ -28,24 +35,12 @@ Error busy(const std::string& path, const std::string& staging) {
       .try_this("wait for it; if there is none, remove that folder");
 }
 
-Result<Done> check_target(const std::string& path) {
-  struct stat status {};
-  if (lstat(path.c_str(), &status) != 0) {
-    if (errno == ENOENT) return Done{};
-    return file_error("folder.create", "cannot look at", errno).in(path);
-  }
-  const auto exists = [&path](std::string_view found) {
-    return usage("folder.exists", "would be overwritten")
-        .in(path)
-        .expects("a free name or an empty folder", found)
-        .try_this("choose another name, or remove it first");
-  };
-  if (!S_ISDIR(status.st_mode)) return exists("something that is not a folder");
-  std::error_code code;
-  const bool is_empty = fs::is_empty(path, code);
-  if (code) return file_error("folder.create", "cannot look into", code.value()).in(path);
-  if (!is_empty) return exists("a folder with files");
-  return Done{};
+Error foreign(const std::string& path, const std::string& staging, std::string_view fact) {
+  return error(ErrorCode::failed, "folder.foreign",
+               "the folder to prepare the output in is not ours")
+      .in(path)
+      .expects(staging + " of this user, closed to all others", fact)
+      .try_this("remove that folder, or choose a place where only you can write");
 }
 
 enum class Lock : std::uint8_t { held, taken, unknown };
@@ -58,40 +53,46 @@ Lock try_lock(int fd) {
   return Lock::held;
 }
 
-bool is_same(int fd, const std::string& path) {
+bool is_same(int fd, int parent, const std::string& name) {
   struct stat opened {
   }, named{};
-  return fstat(fd, &opened) == 0 && lstat(path.c_str(), &named) == 0 &&
+  return fstat(fd, &opened) == 0 &&
+         fstatat(parent, name.c_str(), &named, AT_SYMLINK_NOFOLLOW) == 0 &&
          opened.st_ino == named.st_ino && opened.st_dev == named.st_dev;
 }
 
-std::error_code remove_inside(const std::string& folder) {
-  std::error_code code;
-  for (fs::directory_iterator entry(folder, code), end; !code && entry != end;
-       entry.increment(code)) {
-    fs::remove_all(entry->path(), code);
-    if (code) return code;
-  }
-  return code;
+// What speaks against writing into a folder that was there before: it is another user's, or others
+// may write to it. Some file systems give all files to one user or the same mode: there a file of
+// our own looks the same, and it is made through the descriptor, so that nobody can exchange it.
+std::optional<std::string_view> distrust(int folder) {
+  struct stat own {
+  }, made{};
+  if (fstat(folder, &own) != 0) return "one that cannot be looked at";
+  const bool is_theirs = own.st_uid != geteuid();
+  const bool is_open = (own.st_mode & kOthersWrite) != 0;
+  if (!is_theirs && !is_open) return std::nullopt;
+  unlinkat(folder, kProbe, 0);
+  const Descriptor probe(
+      openat(folder, kProbe, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  const bool has_probe = probe && fstat(probe.get(), &made) == 0;
+  if (probe) unlinkat(folder, kProbe, 0);
+  if (is_theirs && (!has_probe || made.st_uid != own.st_uid)) return "one of another user";
+  if (is_open && (!has_probe || (made.st_mode & kOthersWrite) == 0))
+    return "one that others may write to";
+  return std::nullopt;
 }
 
-Result<Done> flush_tree(const std::string& folder) {
-  std::error_code code;
-  for (fs::recursive_directory_iterator entry(folder, code), end; !code && entry != end;
-       entry.increment(code)) {
-    const std::string name = entry->path().string();
-    if (entry->is_symlink(code) || (!entry->is_regular_file(code) && !entry->is_directory(code)))
-      continue;
-    const int fd = open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    if (fd < 0) return file_error("folder.flush", "cannot open", errno).in(name);
-    const bool flushed = flush(fd);
-    const int why = errno;
-    close(fd);
-    if (!flushed) return file_error("folder.flush", "cannot flush", why).in(name);
-  }
-  if (code) return file_error("folder.flush", "cannot walk", code.value()).in(folder);
-  if (!flush_folder(folder)) return file_error("folder.flush", "cannot flush", errno).in(folder);
-  return Done{};
+// The mode that a folder gets here: less the umask, which cannot be read without changing it.
+std::optional<mode_t> usual_mode(int folder) {
+  unlinkat(folder, kProbe, AT_REMOVEDIR);
+  if (mkdirat(folder, kProbe, 0777) != 0) return std::nullopt;
+  struct stat made {};
+  const bool is_known = fstatat(folder, kProbe, &made, AT_SYMLINK_NOFOLLOW) == 0;
+  const int why = errno;
+  unlinkat(folder, kProbe, AT_REMOVEDIR);
+  errno = why;
+  if (!is_known) return std::nullopt;
+  return made.st_mode & 07777;
 }
 
 std::string without_trailing_slashes(std::string path) {
@@ -99,7 +100,80 @@ std::string without_trailing_slashes(std::string path) {
   return path;
 }
 
+void replace_all(std::string& text, const std::string& from, const std::string& to) {
+  for (std::size_t at = text.find(from); at != std::string::npos;
+       at = text.find(from, at + to.size()))
+    text.replace(at, from.size(), to);
+}
+
 }  // namespace
+
+Result<Done> AtomicFolder::check_target() const {
+  const std::string name = last_component(path_);
+  struct stat status {};
+  if (fstatat(parent_, name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) {
+    if (errno == ENOENT) return Done{};
+    return file_error("folder.create", "cannot look at", errno).in(path_);
+  }
+  const auto exists = [this](std::string_view found) {
+    return usage("folder.exists", "would be overwritten")
+        .in(path_)
+        .expects("a free name or an empty folder", found)
+        .try_this("choose another name, or remove it first");
+  };
+  if (!S_ISDIR(status.st_mode)) return exists("something that is not a folder");
+  const Descriptor target(
+      openat(parent_, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!target) return file_error("folder.create", "cannot look into", errno).in(path_);
+  std::vector<std::string> names;
+  if (const auto failure = list_names(target.get(), names))
+    return file_error("folder.create", "cannot look into", failure->why).in(path_);
+  if (!names.empty()) return exists("a folder with files");
+  return Done{};
+}
+
+bool AtomicFolder::is_at(const std::string& name) const { return is_same(lock_, parent_, name); }
+
+// False: somebody took or removed it meanwhile, so try again.
+Result<bool> AtomicFolder::open_staging(Leftovers leftovers) {
+  const std::string hidden = last_component(name_);
+  const bool is_new = mkdirat(parent_, hidden.c_str(), kPrivate) == 0;
+  if (!is_new && errno != EEXIST)
+    return file_error("folder.create", "cannot create a folder here", errno).in(path_);
+  Descriptor folder(
+      openat(parent_, hidden.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!folder) {
+    const int why = errno;
+    struct stat status {};
+    if (is_new) unlinkat(parent_, hidden.c_str(), AT_REMOVEDIR);
+    if (why == ENOENT) return false;
+    if (!is_new && why == EACCES &&
+        fstatat(parent_, hidden.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 &&
+        status.st_uid != geteuid())
+      return foreign(path_, name_, "one of another user");
+    return file_error("folder.create", "cannot open the folder " + name_, why).in(path_);
+  }
+  if (const auto fact = distrust(folder.get())) {
+    if (is_new) unlinkat(parent_, hidden.c_str(), AT_REMOVEDIR);
+    return foreign(path_, name_, *fact);
+  }
+  const Lock lock = try_lock(folder.get());
+  // Where folders cannot be locked, only the one who created it knows that it is theirs.
+  if (lock == Lock::taken || (lock == Lock::unknown && !is_new)) return busy(path_, name_);
+  if (!is_same(folder.get(), parent_, hidden)) return false;
+  lock_ = folder.release();  // ours: if anything fails from here on, it is removed
+  keeps_ = !is_new && leftovers == Leftovers::keep;
+  fchmod(lock_, kPrivate);  // one that an older version left was open for reading
+  staging_ = descriptor_link(lock_);
+  if (access(staging_.c_str(), F_OK) != 0) staging_ = name_;  // a system without /proc
+  if (leftovers == Leftovers::remove && !is_new)
+    if (Result<Done> cleared = clear(); !cleared) return cleared.why();
+  const std::optional<mode_t> mode = usual_mode(lock_);
+  if (!mode) return file_error("folder.create", "cannot create a folder here", errno).in(path_);
+  mode_ = *mode;
+  keeps_ = false;
+  return true;
+}
 
 Result<AtomicFolder> AtomicFolder::create(const std::string& given, Leftovers leftovers) {
   constexpr int kAttempts = 100;  // another process may take or remove the staging folder meanwhile
@@ -108,73 +182,94 @@ Result<AtomicFolder> AtomicFolder::create(const std::string& given, Leftovers le
   const std::string& path = folder.path_;
   if (last_component(path).empty())
     return usage("folder.name", "cannot be created").in(given).expects("a name", "none");
-  const std::string staging = parent_folder(path) + "/." + last_component(path) + ".partial";
+  folder.name_ = parent_folder(path) + "/." + last_component(path) + ".partial";
+  folder.parent_ = open(parent_folder(path).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
+  if (folder.parent_ < 0)
+    return file_error("folder.create", "cannot create a folder here", errno).in(path);
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    if (Result<Done> target = check_target(path); !target) return target.why();
-    const bool is_new = mkdir(staging.c_str(), 0777) == 0;
-    if (!is_new && errno != EEXIST)
-      return file_error("folder.create", "cannot create a folder here", errno).in(path);
-    const int fd = open(staging.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0) {
-      if (errno == ENOENT) continue;
-      return file_error("folder.create", "cannot open the folder " + staging, errno).in(path);
-    }
-    const Lock lock = try_lock(fd);
-    // Where folders cannot be locked, only the one who created it knows that it is theirs.
-    if (lock == Lock::taken || (lock == Lock::unknown && !is_new)) {
-      close(fd);
-      return busy(path, staging);
-    }
-    if (!is_same(fd, staging)) {
-      close(fd);
-      continue;
-    }
-    folder.staging_ = staging;
-    folder.lock_ = fd;
-    if (leftovers == Leftovers::remove)
-      if (Result<Done> cleared = folder.clear(); !cleared) return cleared.why();
-    return folder;
+    if (Result<Done> target = folder.check_target(); !target) return target.why();
+    const Result<bool> opened = folder.open_staging(leftovers);
+    if (!opened) return opened.why();
+    if (*opened) return folder;
   }
-  return busy(path, staging);
+  return busy(path, folder.name_);
 }
 
 AtomicFolder::AtomicFolder(AtomicFolder&& other) noexcept
     : path_(std::move(other.path_)),
-      staging_(std::exchange(other.staging_, {})),
+      name_(std::move(other.name_)),
+      staging_(std::move(other.staging_)),
+      parent_(std::exchange(other.parent_, -1)),
       lock_(std::exchange(other.lock_, -1)),
-      keeps_(other.keeps_) {}
+      mode_(other.mode_),
+      keeps_(other.keeps_),
+      is_whole_(other.is_whole_) {}
 
 AtomicFolder& AtomicFolder::operator=(AtomicFolder&& other) noexcept {
   std::swap(path_, other.path_);
+  std::swap(name_, other.name_);
   std::swap(staging_, other.staging_);
+  std::swap(parent_, other.parent_);
   std::swap(lock_, other.lock_);
+  std::swap(mode_, other.mode_);
   std::swap(keeps_, other.keeps_);
+  std::swap(is_whole_, other.is_whole_);
   return *this;
 }
 
 AtomicFolder::~AtomicFolder() {
-  if (lock_ < 0) return;
-  std::error_code ignored;  // nobody is left to tell; the next run clears it
-  if (!keeps_) fs::remove_all(staging_, ignored);
-  close(lock_);
+  const std::string hidden = last_component(name_);
+  if (lock_ >= 0 && !is_whole_ && !keeps_) {
+    // Nobody is left to tell of a failure; the next run clears it.
+    remove_inside(lock_);
+    if (is_at(hidden)) unlinkat(parent_, hidden.c_str(), AT_REMOVEDIR);
+  }
+  if (lock_ >= 0) close(lock_);
+  if (parent_ >= 0) close(parent_);
+}
+
+Error AtomicFolder::explain(Error why) const {
+  if (staging_.empty()) return why;
+  const bool is_inside = why.path.starts_with(staging_ + "/");
+  for (std::string* part : {&why.path, &why.message, &why.expected, &why.found, &why.remedy})
+    replace_all(*part, staging_, name_);
+  // A file of the folder has its name; the folder has not.
+  if (is_inside && !is_whole_ && why.id == "file.flush") why.remedy.clear();
+  return why;
 }
 
 Result<Done> AtomicFolder::clear() {
-  if (const std::error_code code = remove_inside(staging_))
-    return file_error("folder.create", "cannot clear " + staging_, code.value()).in(path_);
+  if (const auto failure = remove_inside(lock_))
+    return file_error("folder.create", "cannot clear " + name_ + "/" + failure->name, failure->why)
+        .in(path_);
   return Done{};
 }
 
 Result<Done> AtomicFolder::commit() {
-  if (lock_ < 0) return usage("folder.closed", "the folder is already whole").in(path_);
-  if (Result<Done> flushed = flush_tree(staging_); !flushed) return flushed;
-  if (Result<Done> target = check_target(path_); !target) return target;
-  if (std::rename(staging_.c_str(), path_.c_str()) != 0)
-    return file_error("folder.commit", "cannot name the folder", errno).in(path_);
-  close(std::exchange(lock_, -1));
-  staging_ = path_;
-  if (!flush_folder(parent_folder(path_)))
-    return file_error("folder.flush", "cannot flush the folder", errno).in(path_);
+  if (lock_ < 0 || is_whole_)
+    return usage("folder.closed", "the folder is already whole").in(path_);
+  if (Result<Done> same = check_mappings(); !same) return same;
+  if (const auto failure = flush_tree(lock_))
+    return file_error("folder.flush", "cannot flush", failure->why).in(name_ + "/" + failure->name);
+  if (Result<Done> target = check_target(); !target) return target;
+  const std::string hidden = last_component(name_), name = last_component(path_);
+  const auto taken = [this](std::string_view found) {
+    return error(ErrorCode::failed, "folder.commit", "the folder could not get its name")
+        .in(path_)
+        .expects("the prepared folder in " + name_, found)
+        .try_this("choose a place where only you can write, and run again");
+  };
+  if (!is_at(hidden)) return taken("that somebody moved or removed it");
+  fchmod(lock_, mode_);
+  if (renameat(parent_, hidden.c_str(), parent_, name.c_str()) != 0) {
+    const int why = errno;
+    fchmod(lock_, kPrivate);
+    return file_error("folder.commit", "cannot name the folder", why).in(path_);
+  }
+  is_whole_ = true;
+  if (!is_at(name)) return taken("that somebody exchanged it");
+  if (!flush_folder_at(parent_))
+    return named_but("folder.flush", "the folder around it cannot be flushed", errno).in(path_);
   return Done{};
 }
 

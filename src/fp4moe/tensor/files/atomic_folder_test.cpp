@@ -2,11 +2,14 @@
 #include <utility>
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "fp4moe/tensor/files/atomic_file.hpp"
+#include "fp4moe/tensor/files/mapped_file.hpp"
 #include "support/files.hpp"
+#include "support/limits.hpp"
 
 namespace fp4moe::tensor {
 namespace atomic_folder_test {
@@ -113,8 +116,8 @@ TEST(AtomicFolder, CannotCommitWhenItsFilesAreGone) {
   const TemporaryFolder folder;
   Result<AtomicFolder> made = AtomicFolder::create(folder / "out");
   ASSERT_TRUE(made);
-  std::filesystem::remove_all(made->staging());
-  EXPECT_EQ(made->commit().why().id, "folder.flush");
+  std::filesystem::remove_all(made->staging_name());
+  EXPECT_EQ(made->commit().why().id, "folder.commit");
   EXPECT_FALSE(std::filesystem::exists(folder / "out"));
 }
 
@@ -145,6 +148,125 @@ TEST(AtomicFolder, DoesNotFollowALinkInPlaceOfTheStagingFolder) {
   std::filesystem::create_symlink(folder / "precious", folder / ".out.partial");
   EXPECT_EQ(AtomicFolder::create(folder / "out").why().id, "folder.create");
   EXPECT_EQ(read_text(folder / "precious/a"), "1");
+}
+
+TEST(AtomicFolder, IsClosedToOthersUntilItIsWhole) {
+  const TemporaryFolder folder;
+  struct stat status {};
+  for (const mode_t mask : {022, 002, 077}) {
+    const mode_t before = umask(mask);
+    Result<AtomicFolder> made = AtomicFolder::create(folder / "out");
+    ASSERT_TRUE(made);
+    ASSERT_EQ(stat(made->staging_name().c_str(), &status), 0);
+    EXPECT_EQ(status.st_mode & 0777, 0700);
+    ASSERT_TRUE(made->commit());
+    umask(before);
+    ASSERT_EQ(stat((folder / "out").c_str(), &status), 0);
+    EXPECT_EQ(status.st_mode & 0777, 0777 & ~mask) << "as mkdir makes it";
+    EXPECT_TRUE(std::filesystem::is_empty(folder / "out"));
+    std::filesystem::remove(folder / "out");
+  }
+}
+
+TEST(AtomicFolder, RefusesAStagingFolderThatOthersMayWriteTo) {
+  const TemporaryFolder folder;
+  for (const mode_t mode : {0777, 0770, 0702}) {
+    ASSERT_EQ(mkdir((folder / ".out.partial").c_str(), 0700), 0);
+    write_text(folder / ".out.partial/theirs", "1");
+    ASSERT_EQ(chmod((folder / ".out.partial").c_str(), mode), 0);
+    for (const Leftovers leftovers : {Leftovers::remove, Leftovers::keep}) {
+      const Result<AtomicFolder> made = AtomicFolder::create(folder / "out", leftovers);
+      ASSERT_FALSE(made);
+      EXPECT_EQ(made.why().id, "folder.foreign");
+      EXPECT_EQ(made.why().found, "one that others may write to");
+    }
+    EXPECT_EQ(read_text(folder / ".out.partial/theirs"), "1");
+    std::filesystem::remove_all(folder / ".out.partial");
+  }
+}
+
+TEST(AtomicFolder, RefusesAStagingFolderOfAnotherUser) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can give a folder away";
+  const TemporaryFolder folder;
+  ASSERT_EQ(chmod(folder.path().c_str(), 01777), 0);
+  ASSERT_EQ(mkdir((folder / ".out.partial").c_str(), 0700), 0);
+  ASSERT_EQ(chown((folder / ".out.partial").c_str(), 65534, 65534), 0);
+  const auto refused = [&] {
+    const Result<AtomicFolder> made = AtomicFolder::create(folder / "out");
+    return !made && made.why().id == "folder.foreign" && made.why().found == "one of another user";
+  };
+  EXPECT_TRUE(refused());
+  const int as_somebody = fp4moe::testing::status_in_child([&] {
+    if (setgid(1000) != 0 || setuid(1000) != 0) return 2;
+    return refused() ? 0 : 1;
+  });
+  EXPECT_EQ(as_somebody, 0);
+  EXPECT_TRUE(std::filesystem::exists(folder / ".out.partial"));
+  EXPECT_EQ(folder.names().size(), 1u) << "nothing was made in their folder or beside it";
+}
+
+TEST(AtomicFolder, StaysInItsFolderWhenTheNameLeadsElsewhere) {
+  const TemporaryFolder folder;
+  std::filesystem::create_directory(folder / "precious");
+  write_text(folder / "precious/a", "1");
+  {
+    Result<AtomicFolder> made = AtomicFolder::create(folder / "out");
+    ASSERT_TRUE(made);
+    std::filesystem::rename(folder / ".out.partial", folder / "moved");
+    std::filesystem::create_symlink(folder / "precious", folder / ".out.partial");
+    ASSERT_TRUE(write_file(made->staging() + "/b", bytes_of("2")));
+    EXPECT_EQ(read_text(folder / "moved/b"), "2");
+    ASSERT_TRUE(made->clear());
+    EXPECT_TRUE(std::filesystem::is_empty(folder / "moved"));
+    ASSERT_TRUE(write_file(made->staging() + "/c", bytes_of("3")));
+    EXPECT_EQ(made->commit().why().id, "folder.commit");
+    EXPECT_FALSE(std::filesystem::exists(folder / "out"));
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(folder / "moved"));
+  EXPECT_EQ(read_text(folder / "precious/a"), "1");
+  EXPECT_FALSE(std::filesystem::exists(folder / "precious/b"));
+}
+
+TEST(AtomicFolder, LeavesNothingWhenItCannotBeOpened) {
+  const TemporaryFolder folder;
+  constexpr int kMade = 100;
+  for (const unsigned descriptors : {0u, 1u, 2u}) {
+    const int status = fp4moe::testing::status_in_child([&] {
+      fp4moe::testing::limit_descriptors(descriptors);
+      const Result<AtomicFolder> made = AtomicFolder::create(folder / "out");
+      return made ? kMade : static_cast<int>(made.why().code);
+    });
+    EXPECT_EQ(status, descriptors < 2 ? static_cast<int>(ErrorCode::exhausted) : kMade);
+    EXPECT_TRUE(folder.names().empty()) << descriptors;
+  }
+}
+
+TEST(AtomicFolder, ExplainsErrorsInNamesThatPeopleKnow) {
+  const TemporaryFolder folder;
+  Result<AtomicFolder> made = AtomicFolder::create(folder / "out");
+  ASSERT_TRUE(made);
+  const Error why = made->explain(error(ErrorCode::failed, "a.b", "cannot")
+                                      .in(made->staging() + "/x")
+                                      .expects("it in " + made->staging(), "nothing"));
+  EXPECT_EQ(why.path, folder / ".out.partial/x");
+  EXPECT_EQ(why.expected, "it in " + (folder / ".out.partial"));
+  EXPECT_EQ(AtomicFolder().explain(why).path, why.path);
+}
+
+TEST(AtomicFolder, IsNotCommittedWhenASourceBecameShorter) {
+  const TemporaryFolder folder;
+  const MappingGuard guard;
+  write_text(folder / "source", std::string(100'000, 'x'));
+  const Result<MappedFile> source = MappedFile::open(folder / "source");
+  ASSERT_TRUE(source);
+  Result<AtomicFolder> made = AtomicFolder::create(folder / "out");
+  ASSERT_TRUE(made);
+  std::filesystem::resize_file(folder / "source", 10);
+  const std::byte behind = *static_cast<const volatile std::byte*>(&source->bytes()[50'000]);
+  EXPECT_EQ(behind, std::byte{0});
+  EXPECT_EQ(write_file(made->staging() + "/a", bytes_of("1")).why().id, "file.changed");
+  EXPECT_EQ(made->commit().why().id, "file.changed");
+  EXPECT_FALSE(std::filesystem::exists(folder / "out"));
 }
 
 TEST(AtomicFolder, Moves) {

@@ -10,15 +10,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "fp4moe/tensor/files/posix.hpp"
+
 namespace fp4moe::tensor {
 namespace {
-
-struct Descriptor {
-  int fd;
-  ~Descriptor() {
-    if (fd >= 0) close(fd);
-  }
-};
 
 std::size_t page_size() { return static_cast<std::size_t>(sysconf(_SC_PAGESIZE)); }
 
@@ -47,10 +42,10 @@ std::optional<Place> place_in(std::span<const std::byte> whole, std::span<const 
 
 Result<MappedFile> MappedFile::open(const std::string& path) {
   // O_NONBLOCK: opening a pipe must be refused, not waited for.
-  const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
-  if (file.fd < 0) return system_error("file.open", "cannot open", errno).in(path);
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!file) return system_error("file.open", "cannot open", errno).in(path);
   struct stat status {};
-  if (fstat(file.fd, &status) != 0)
+  if (fstat(file.get(), &status) != 0)
     return system_error("file.open", "cannot look at", errno).in(path);
   if (!S_ISREG(status.st_mode))
     return invalid("file.not_regular", "cannot be mapped")
@@ -60,10 +55,11 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
   mapped.path_ = path;
   if (status.st_size == 0) return mapped;
   const auto size = static_cast<std::size_t>(status.st_size);
-  void* data = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.fd, 0);
+  void* data = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
   if (data == MAP_FAILED) return system_error("file.map", "cannot map", errno).in(path);
   mapped.mapping_ = static_cast<std::byte*>(data);
   mapped.bytes_ = {mapped.mapping_, size};
+  mapped.watched_ = WatchedMapping(data, size, path);
   return mapped;
 }
 
@@ -77,17 +73,21 @@ MappedFile MappedFile::of(std::string path, std::span<const std::byte> bytes) {
 MappedFile::MappedFile(MappedFile&& other) noexcept
     : path_(std::move(other.path_)),
       bytes_(std::exchange(other.bytes_, {})),
-      mapping_(std::exchange(other.mapping_, nullptr)) {}
+      mapping_(std::exchange(other.mapping_, nullptr)),
+      watched_(std::move(other.watched_)) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(bytes_, other.bytes_);
   std::swap(mapping_, other.mapping_);
+  std::swap(watched_, other.watched_);
   return *this;
 }
 
 MappedFile::~MappedFile() {
-  if (mapping_ != nullptr) munmap(mapping_, bytes_.size());
+  if (mapping_ == nullptr) return;
+  watched_ = WatchedMapping();  // before the memory can be somebody else's
+  munmap(mapping_, bytes_.size());
 }
 
 // The mapping begins at a page, so offsets are rounded as addresses would be. Advice only: where

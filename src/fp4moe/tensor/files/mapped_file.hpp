@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 
+#include "fp4moe/base/mapping_guard.hpp"
 #include "fp4moe/base/result.hpp"
 
 namespace fp4moe::tensor {
@@ -38,6 +39,7 @@ class MappedFile {
   std::string path_{};
   std::span<const std::byte> bytes_{};
   std::byte* mapping_ = nullptr;  // bytes_ as the system's calls want it; null: not ours
+  WatchedMapping watched_{};
 };
 
 }  // namespace fp4moe::tensor

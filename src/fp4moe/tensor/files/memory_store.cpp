@@ -66,6 +66,8 @@ Result<std::optional<MappedFile>> Store::document(std::string_view name) const {
   const std::string path = path_of(name);
   std::error_code failed;
   if (!std::filesystem::exists(path, failed) && !failed) return std::optional<MappedFile>{};
+  if (const auto inside = file_inside(folder_.empty() ? "." : folder_, std::string(name)); !inside)
+    return inside.why();
   Result<MappedFile> file = MappedFile::open(path);
   if (!file) return file.why();
   return std::optional(*std::move(file));

@@ -7,6 +7,8 @@
 
 namespace fp4moe::tensor {
 
+std::string descriptor_link(int fd) { return "/proc/self/fd/" + std::to_string(fd); }
+
 std::string parent_folder(const std::string& path) {
   const std::size_t slash = path.rfind('/');
   if (slash == std::string::npos) return ".";
@@ -28,7 +30,12 @@ bool flush(int fd) {
 }
 
 bool flush_folder(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const Descriptor folder(open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  return folder && flush_folder_at(folder.get());
+}
+
+bool flush_folder_at(int folder) {
+  const int fd = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return errno == EACCES;  // a folder we may write to but not read
   const bool flushed = flush(fd);
   const int saved = errno;
@@ -42,6 +49,12 @@ Error file_error(std::string_view id, std::string_view action, int errno_value) 
   Error why = system_error(full ? "file.disk_full" : id, action, errno_value);
   if (!full) return why;
   return std::move(why).try_this("free space there or choose another place; nothing was written");
+}
+
+Error named_but(std::string_view id, std::string_view action, int errno_value) {
+  return system_error(id, "the output is complete and has its name, but " + std::string(action),
+                      errno_value)
+      .try_this("keep it, or remove it and run again: a power failure now may undo it");
 }
 
 }  // namespace fp4moe::tensor

@@ -160,6 +160,7 @@ Result<Store> Store::open(const std::string& path) {
   Store store;
   store.kind_ = files->kind;
   store.folder_ = files->folder;
+  store.is_one_file_ = files->is_one_file;
   store.tensors_ = merged(opened);
   for (OpenedFile& file : opened) {
     store.files_.push_back(std::move(file.file));

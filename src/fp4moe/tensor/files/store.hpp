@@ -56,8 +56,9 @@ class Store {
   const std::string& folder() const { return folder_; }  // where config.json would be; "": memory
   std::string path_of(std::string_view document) const;
   // "config.json" of the folder, or as it was given with tensors in memory; nothing when there is
-  // none. Valid as long as the store.
+  // none. Valid as long as the store. Errors: store.link, those of MappedFile.
   Result<std::optional<MappedFile>> document(std::string_view name) const;
+  bool is_one_file() const { return is_one_file_; }  // that the user named, not a folder of files
   // For what copies files. Errors: store.memory.
   Result<Done> require_files() const;
   std::span<const MappedFile> files() const { return files_; }
@@ -76,6 +77,7 @@ class Store {
  private:
   StoreKind kind_ = StoreKind::safetensors;
   std::string folder_{};
+  bool is_one_file_ = false;
   std::vector<MappedFile> files_{};  // in memory: one for each tensor
   std::vector<StoredTensor> tensors_{};
   std::vector<Metadata> metadata_{};

@@ -144,7 +144,8 @@ Result<StoreFiles> from_index(const Folder& folder, const std::string& name) {
   StoreFiles files{.folder = folder.path(), .index_path = *path};
   for (std::uint32_t shard = 0; shard < index->shards.size(); ++shard) {
     Result<std::string> shard_path = folder.file(index->shards[shard]);
-    if (!shard_path && shard_path.why().id == "store.open") {
+    if (!shard_path && shard_path.why().id == "store.open" &&
+        shard_path.why().code != ErrorCode::exhausted) {
       const auto needed = std::count_if(index->entries.begin(), index->entries.end(),
                                         [&](const IndexEntry& e) { return e.shard == shard; });
       return invalid("store.missing_shard", "a shard of the index cannot be opened")
@@ -224,7 +225,8 @@ Result<StoreFiles> from_gguf(const std::string& path) {
   const std::string parent = parent_folder(path);
   const std::optional<PartName> part = part_name(name, kGguf);
   if (!part || name.starts_with('.'))
-    return StoreFiles{.kind = StoreKind::gguf, .folder = parent, .paths = {path}};
+    return StoreFiles{
+        .kind = StoreKind::gguf, .folder = parent, .paths = {path}, .is_one_file = true};
   const Result<Folder> folder = Folder::open(parent);
   if (!folder) return folder.why();
   Result<Listing> found = list(parent);
@@ -260,6 +262,12 @@ std::optional<PartName> part_name(std::string_view file_name, std::string_view e
   return part;
 }
 
+Result<std::string> file_inside(const std::string& folder, const std::string& name) {
+  const Result<Folder> opened = Folder::open(folder);
+  if (!opened) return opened.why();
+  return opened->file(name);
+}
+
 Result<StoreFiles> find_store_files(const std::string& path) {
   std::error_code code;
   const fs::file_status status = fs::status(path, code);
@@ -273,7 +281,7 @@ Result<StoreFiles> find_store_files(const std::string& path) {
   }
   if (path.ends_with(kGguf)) return from_gguf(path);
   if (path.ends_with(kSafetensors))
-    return StoreFiles{.folder = parent_folder(path), .paths = {path}};
+    return StoreFiles{.folder = parent_folder(path), .paths = {path}, .is_one_file = true};
   return usage("store.kind", "not a checkpoint file by its name")
       .in(path)
       .expects("*.safetensors, *.safetensors.index.json, *.gguf or a folder", "another name");

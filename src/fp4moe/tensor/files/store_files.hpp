@@ -19,10 +19,16 @@ struct StoreFiles {
   std::vector<std::string> paths{};   // all exist and lie where they may
   std::optional<StoreIndex> index{};  // its shards are `paths`, in this order
   std::string index_path{};
+  bool is_one_file = false;  // named by the user; what lies beside it need not belong to it
 };
 
 // What `path` means: see store.hpp.
 Result<StoreFiles> find_store_files(const std::string& path);
+
+// The path of a file of a checkpoint's or an adapter's folder. The one rule for all of them: links
+// may not leave the folder, except from snapshots/<revision>/ of a Hugging Face cache into the
+// blobs/ beside it. Errors: store.open, store.link.
+Result<std::string> file_inside(const std::string& folder, const std::string& name);
 
 // "model-00002-of-00003.gguf" -> {"model", 2, 3}; nothing for other names.
 struct PartName {

@@ -191,5 +191,27 @@ TEST(StoreFiles, TheCacheOfHuggingFaceIsUnderstood) {
   EXPECT_EQ(id_of(snapshot), "store.link");
 }
 
+TEST(FileInside, FollowsLinksInsideTheFolderAndIntoTheBlobsOfACache) {
+  const TemporaryFolder folder, outside;
+  write_text(outside / "config.json", "{}");
+  write_text(folder / "real.json", "{}");
+  std::filesystem::create_symlink("real.json", folder / "inside.json");
+  std::filesystem::create_symlink(outside / "config.json", folder / "outside.json");
+  EXPECT_EQ(*file_inside(folder.path(), "real.json"), folder / "real.json");
+  EXPECT_TRUE(file_inside(folder.path(), "inside.json"));
+  EXPECT_EQ(file_inside(folder.path(), "outside.json").why().id, "store.link");
+  EXPECT_EQ(file_inside(folder.path(), "absent.json").why().id, "store.open");
+
+  const std::string snapshot = folder / "models--x/snapshots/abc";
+  std::filesystem::create_directories(snapshot);
+  std::filesystem::create_directories(folder / "models--x/blobs");
+  write_text(folder / "models--x/blobs/1", "{}");
+  std::filesystem::create_symlink("../../blobs/1", snapshot + "/config.json");
+  EXPECT_TRUE(file_inside(snapshot, "config.json")) << "a Hugging Face cache";
+  std::filesystem::remove(folder / "models--x/blobs/1");
+  std::filesystem::create_symlink(outside / "config.json", folder / "models--x/blobs/1");
+  EXPECT_EQ(file_inside(snapshot, "config.json").why().id, "store.link") << "a link behind a link";
+}
+
 }  // namespace store_files_test
 }  // namespace fp4moe::tensor

@@ -281,5 +281,18 @@ TEST(Store, OpensAHundredThousandTensorsInFiftyShards) {
   }
 }
 
+TEST(Store, DocumentsFollowTheSameRuleOfLinks) {
+  const TemporaryFolder folder, outside;
+  write_shard(folder / "a.safetensors", {"a"});
+  write_text(outside / "config.json", "{}");
+  std::filesystem::create_symlink(outside / "config.json", folder / "config.json");
+  const Result<Store> store = Store::open(folder.path());
+  ASSERT_TRUE(store);
+  const auto document = store->document("config.json");
+  ASSERT_FALSE(document);
+  EXPECT_EQ(document.why().id, "store.link");
+  EXPECT_FALSE(*store->document("absent.json"));
+}
+
 }  // namespace store_test
 }  // namespace fp4moe::tensor

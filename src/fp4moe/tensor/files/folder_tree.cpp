@@ -1,0 +1,84 @@
+#include "fp4moe/tensor/files/folder_tree.hpp"
+
+#include <cerrno>
+#include <memory>
+#include <string_view>
+#include <utility>
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "fp4moe/tensor/files/posix.hpp"
+
+namespace fp4moe::tensor {
+namespace {
+
+constexpr int kOpenFolder = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+
+std::optional<TreeFailure> remove_entry(int folder, const std::string& name) {
+  if (unlinkat(folder, name.c_str(), 0) == 0 || errno == ENOENT) return std::nullopt;
+  if (errno != EISDIR && errno != EPERM) return TreeFailure{errno, name};
+  const Descriptor inner(openat(folder, name.c_str(), kOpenFolder));
+  if (!inner) return TreeFailure{errno, name};
+  if (auto failure = remove_inside(inner.get()))
+    return TreeFailure{failure->why, name + "/" + failure->name};
+  if (unlinkat(folder, name.c_str(), AT_REMOVEDIR) == 0 || errno == ENOENT) return std::nullopt;
+  return TreeFailure{errno, name};
+}
+
+std::optional<TreeFailure> flush_entry(int folder, const std::string& name) {
+  struct stat status {};
+  if (fstatat(folder, name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0)
+    return TreeFailure{errno, name};
+  if (S_ISDIR(status.st_mode)) {
+    const Descriptor inner(openat(folder, name.c_str(), kOpenFolder));
+    if (!inner) return TreeFailure{errno, name};
+    auto failure = flush_tree(inner.get());
+    if (failure) failure->name = name + "/" + failure->name;
+    return failure;
+  }
+  if (!S_ISREG(status.st_mode)) return std::nullopt;
+  const Descriptor file(
+      openat(folder, name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  if (!file || !flush(file.get())) return TreeFailure{errno, name};
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<TreeFailure> list_names(int folder, std::vector<std::string>& names) {
+  Descriptor own(openat(folder, ".", kOpenFolder));  // with a position of its own
+  if (!own) return TreeFailure{errno, {}};
+  const std::unique_ptr<DIR, int (*)(DIR*)> stream(fdopendir(own.get()), closedir);
+  if (!stream) return TreeFailure{errno, {}};
+  own.release();
+  errno = 0;
+  while (const dirent* entry = readdir(stream.get())) {
+    const std::string_view name = entry->d_name;
+    if (name != "." && name != "..") names.emplace_back(name);
+    errno = 0;
+  }
+  if (errno != 0) return TreeFailure{errno, {}};
+  return std::nullopt;
+}
+
+std::optional<TreeFailure> remove_inside(int folder) {
+  std::vector<std::string> names;
+  if (auto failure = list_names(folder, names)) return failure;
+  for (const std::string& name : names)
+    if (auto failure = remove_entry(folder, name)) return failure;
+  return std::nullopt;
+}
+
+std::optional<TreeFailure> flush_tree(int folder) {
+  std::vector<std::string> names;
+  if (auto failure = list_names(folder, names)) return failure;
+  for (const std::string& name : names)
+    if (auto failure = flush_entry(folder, name)) return failure;
+  if (!flush(folder)) return TreeFailure{errno, "."};
+  return std::nullopt;
+}
+
+}  // namespace fp4moe::tensor

@@ -1,0 +1,22 @@
+// What a folder holds, reached from its descriptor alone: whoever renames folders or puts links in
+// their places meanwhile cannot lead these elsewhere. Links are never followed.
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace fp4moe::tensor {
+
+struct TreeFailure {
+  int why = 0;  // an errno
+  std::string name{};
+};
+
+// All names but "." and "..".
+std::optional<TreeFailure> list_names(int folder, std::vector<std::string>& names);
+// Removes whatever the folder holds, not the folder itself.
+std::optional<TreeFailure> remove_inside(int folder);
+// Brings every file and folder below it, and the folder itself, to the disk.
+std::optional<TreeFailure> flush_tree(int folder);
+
+}  // namespace fp4moe::tensor

@@ -1,0 +1,70 @@
+#include "fp4moe/tensor/files/folder_tree.hpp"
+
+#include <algorithm>
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+
+#include "fp4moe/tensor/files/posix.hpp"
+#include "support/files.hpp"
+
+namespace fp4moe::tensor {
+namespace folder_tree_test {
+
+namespace fs = std::filesystem;
+using testing::read_text;
+using testing::TemporaryFolder;
+using testing::write_text;
+
+Descriptor opened(const std::string& path) {
+  return Descriptor(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+}
+
+TEST(FolderTree, RemovesEverythingInsideAndFollowsNoLink) {
+  const TemporaryFolder folder;
+  fs::create_directories(folder / "in/a/b/c");
+  write_text(folder / "in/a/b/c/file", "1");
+  write_text(folder / "in/file", "2");
+  fs::create_directory(folder / "precious");
+  write_text(folder / "precious/file", "3");
+  fs::create_symlink(folder / "precious", folder / "in/link");
+  fs::create_symlink(folder / "precious", folder / "in/a/link");
+  fs::create_symlink("nowhere", folder / "in/dangling");
+  EXPECT_FALSE(remove_inside(opened(folder / "in").get()));
+  EXPECT_TRUE(fs::is_empty(folder / "in"));
+  EXPECT_EQ(read_text(folder / "precious/file"), "3");
+}
+
+TEST(FolderTree, StaysWithTheFolderWhenItsNameGoesElsewhere) {
+  const TemporaryFolder folder;
+  for (const char* name : {"in", "precious"}) {
+    fs::create_directory(folder / name);
+    write_text(folder / name + "/file", name);
+  }
+  const Descriptor in = opened(folder / "in");
+  fs::rename(folder / "in", folder / "moved");
+  fs::create_symlink(folder / "precious", folder / "in");
+  EXPECT_FALSE(flush_tree(in.get()));
+  EXPECT_FALSE(remove_inside(in.get()));
+  EXPECT_TRUE(fs::is_empty(folder / "moved"));
+  EXPECT_EQ(read_text(folder / "precious/file"), "precious");
+}
+
+TEST(FolderTree, ListsAllNames) {
+  const TemporaryFolder folder;
+  for (const char* name : {"b", ".a", "..c"}) write_text(folder / name, "");
+  std::vector<std::string> names;
+  EXPECT_FALSE(list_names(opened(folder.path()).get(), names));
+  std::ranges::sort(names);
+  EXPECT_EQ(names, (std::vector<std::string>{"..c", ".a", "b"}));
+}
+
+TEST(FolderTree, SaysWhatFailed) {
+  std::vector<std::string> names;
+  EXPECT_EQ(list_names(-1, names)->why, EBADF);
+  EXPECT_TRUE(remove_inside(-1));
+  EXPECT_TRUE(flush_tree(-1));
+}
+
+}  // namespace folder_tree_test
+}  // namespace fp4moe::tensor
