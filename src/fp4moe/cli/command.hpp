@@ -48,8 +48,10 @@ struct Io {
   std::ostream& err;
   std::size_t threads = 1;  // to use where the command line names no number
   bool json = false;
-  bool show_progress = false;           // `err` is a terminal
+  bool show_progress = false;           // `err` is a terminal that can erase a line
   bool color = false;                   // `out` is a terminal and NO_COLOR is unset
+  std::size_t columns = 0;              // of the terminal that reads `out`; 0: none does
+  std::size_t err_columns = 0;          // the same of `err`
   OnProgress on_progress{};             // for hosts that show it themselves
   std::span<const Command> commands{};  // all of the program's
 
