@@ -17,7 +17,6 @@ endfunction()
 
 fp4moe_header_library(nlohmann_json::nlohmann_json nlohmann/json.hpp nlohmann-json3-dev)
 fp4moe_header_library(xxhash::xxhash xxhash.h libxxhash-dev)
-fp4moe_header_library(CLI11::CLI11 CLI/CLI.hpp libcli11-dev)
 # The compiled fmt saves seconds in every file; its headers alone do where there is no library, and
 # for Python where src/bundled/fmt.cpp is not written for it.
 find_package(fmt QUIET)

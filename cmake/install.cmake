@@ -67,6 +67,15 @@ target_sources(fp4moe_shared PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_
 install(TARGETS fp4moe EXPORT fp4moeTargets FILE_SET HEADERS COMPONENT headers)
 install(TARGETS fp4moe_shared EXPORT fp4moe_cTargets FILE_SET HEADERS COMPONENT headers)
 install(TARGETS fp4moe_program)
+# Manual pages, made by the program itself.
+if(NOT CMAKE_CROSSCOMPILING AND PROJECT_IS_TOP_LEVEL AND NOT SKBUILD)
+  set(man_pages ${PROJECT_BINARY_DIR}/man/man1)
+  add_custom_command(OUTPUT ${man_pages}/fp4moe.1 DEPENDS fp4moe_program VERBATIM
+    COMMAND ${CMAKE_COMMAND} -E make_directory ${man_pages}
+    COMMAND fp4moe_program man --folder ${man_pages} COMMENT "Writing manual pages")
+  add_custom_target(man ALL DEPENDS ${man_pages}/fp4moe.1)
+  install(DIRECTORY ${man_pages} DESTINATION ${CMAKE_INSTALL_MANDIR})
+endif()
 foreach(set fp4moeTargets fp4moe_cTargets)
   install(EXPORT ${set} NAMESPACE fp4moe:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/fp4moe)
 endforeach()

@@ -17,7 +17,7 @@ from typing import Any
 SOURCES = Path(__file__).resolve().parent.parent / "python/fp4moe"
 MODULES = ("commands.py", "selection.py")
 
-TEXTS = {"word": "str", "path": "Path", "number": "Path | float", "rank": "str | tuple[int, int]"}
+TEXTS = {"word": "str", "path": "Path", "number": "Path | float", "rank": "int | str | tuple[int, int]"}
 LISTS = {"word": "Sequence[str]", "path": "Path | Sequence[Path]", "number": "str | int | Sequence[str] | Sequence[int]",
          "pair": "Mapping[str, str] | Sequence[str]"}
 TYPES = {"flag": "bool", "integer": "int", "bytes": "int | str", "number": "float"}
@@ -31,6 +31,8 @@ def type_of(option: dict[str, Any]) -> str:
     """The type of a keyword's value, but for None."""
     if option["choices"]:
         return literal(option["choices"])
+    if option["implied"] is not None:
+        return f"bool | {TYPES[option['type']]}"
     if option["type"] == "text":
         return TEXTS[option["form"]]
     return LISTS[option["form"]] if option["type"] == "list" else TYPES[option["type"]]

@@ -4,7 +4,7 @@
 #   tools/packages.sh build|cuda|python|test|all|check
 set -euo pipefail
 
-build=(g++ cmake ninja-build git nlohmann-json3-dev libcli11-dev libfmt-dev libxxhash-dev libgtest-dev)
+build=(g++ cmake ninja-build git nlohmann-json3-dev libfmt-dev libxxhash-dev libgtest-dev)
 cuda=("${build[@]}" python3 python3-venv)
 python=("${build[@]}" python3-dev python3-venv)
 test=("${python[@]}" pkg-config)

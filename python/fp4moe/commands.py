@@ -78,7 +78,9 @@ def _option_words(verb: str, words: Mapping[str, object]) -> list[str]:
             raise _unknown(verb, word, known)
         if value is None:
             continue
-        if option["type"] != "flag":
+        if isinstance(value, bool) and option["implied"] is not None:
+            made += [f"--{option['name']}"] if value else []
+        elif option["type"] != "flag":
             made += [f"--{option['name']}={text}" for text in _values(word, option, value)]
         elif not isinstance(value, bool):
             raise TypeError(f"{word}: expected True or False, found {type(value).__name__}")
@@ -192,7 +194,7 @@ def doctor(**words: Any) -> Report:
 def convert(
     path: Path, out: Path | None = None, *, progress: Progress | None = None, **words: Any
 ) -> Report:
-    """Write a checkpoint in a backend's layout, for one rank.
+    """Write a checkpoint in a backend's layout: one rank (``tp=(0, 2)``), or with ``tp=2`` all.
 
     Ctrl-C is a KeyboardInterrupt that leaves nothing half done; ``resume=True`` goes on.
     """

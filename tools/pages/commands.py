@@ -8,7 +8,16 @@ HEAD = """\
 # Commands
 
 Every command also takes `--help`, and `--json` for one JSON object instead of text. `fp4moe help COMMAND` shows the same as `fp4moe COMMAND --help`; `fp4moe help --json` is what this page is made
-from. `source <(fp4moe completion bash)` lets bash complete all of it; zsh and fish have their own.
+from. `source <(fp4moe completion bash)` lets bash complete all of it; zsh and fish have their own. `fp4moe list` names what options take, `fp4moe error ID` explains an error.
+
+| in every command | means |
+|---|---|
+| `--tp N` | N ranks share every expert |
+| `--ep N` | N ranks share out whole experts |
+| `--backend NAME` | a backend's own name, or the word of vLLM's `--moe-backend`; case does not count, nor does `-` for `_` |
+| `--placement` | `linear` or `round-robin` (`round_robin` is the same) |
+| exit status | 0 done; 1 failed, or a path does not exist; 2 a wrong request; 3 bad input; 4 no backend; 5 a difference; 6 memory or disk; 7 lacking here; 130 interrupted |
+| a closed pipe | is quiet: `fp4moe matrix \| head -1` ends with the command's own status |
 """
 FOOT = "\nWritten by tools/make_docs.py from `fp4moe help --json`.\n"
 
@@ -27,6 +36,8 @@ def spelling(option: dict) -> str:
     if option["type"] == "flag":
         return ", ".join(f"`{name}`" for name in option["names"])
     value = VALUES.get(option["type"]) or TEXTS[option["form"]]
+    if option["implied"] is not None:
+        value = f"[{value}]"
     if option["type"] == "list":
         value = f"{option['item']},..." if option["item"] else f"{value}..."
     *short, last = option["names"]

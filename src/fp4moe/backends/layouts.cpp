@@ -8,6 +8,7 @@
 
 #include "fp4moe/backends/columns.hpp"
 #include "fp4moe/backends/families.hpp"
+#include "fp4moe/base/phrase.hpp"
 #include "fp4moe/base/text.hpp"
 
 namespace fp4moe::backends {
@@ -140,7 +141,8 @@ Result<const layout::Layout*> require_layout(std::string_view id, std::string_vi
   if (generations.empty())
     return usage("layout.unknown", "there is no such layout")
         .expects("one of " + join(ids, ", "), "'" + printable(id) + "'")
-        .try_this("`fp4moe layouts` lists them");
+        .try_this(did_you_mean(id, std::vector<std::string_view>(ids.begin(), ids.end()),
+                               "`fp4moe layouts` lists them"));
   if (generations == std::vector<std::string>{""})
     return usage("layout.generation", fmt::format("layout {} never changed", id))
         .expects("no generation", "'" + printable(generation) + "'");

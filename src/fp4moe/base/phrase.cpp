@@ -10,7 +10,7 @@
 namespace fp4moe {
 namespace {
 
-bool is_separator(char c) { return c == '-' || c == '_' || c == '.' || c == '/' || c == ' '; }
+bool is_separator(char c) { return std::string_view("-_./ (),").find(c) != std::string_view::npos; }
 
 char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 
@@ -97,9 +97,8 @@ std::string wrapped(std::string_view text, std::size_t columns, std::size_t inde
 }
 
 bool is_same_word(std::string_view a, std::string_view b) {
-  return std::ranges::equal(a, b, [](char x, char y) {
-    return lower(x == '_' ? '-' : x) == lower(y == '_' ? '-' : y);
-  });
+  return std::ranges::equal(
+      a, b, [](char x, char y) { return lower(x == '_' ? '-' : x) == lower(y == '_' ? '-' : y); });
 }
 
 std::string_view meant(std::string_view word, std::span<const std::string_view> candidates) {
@@ -122,7 +121,7 @@ std::string_view meant(std::string_view word, std::span<const std::string_view> 
 std::string did_you_mean(std::string_view word, std::span<const std::string_view> candidates,
                          std::string_view otherwise) {
   const std::string_view near = meant(word, candidates);
-  return near.empty() ? std::string(otherwise) : "Did you mean " + std::string(near) + "?";
+  return near.empty() ? std::string(otherwise) : "did you mean " + std::string(near) + "?";
 }
 
 }  // namespace fp4moe

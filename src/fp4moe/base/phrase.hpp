@@ -28,7 +28,7 @@ bool is_same_word(std::string_view a, std::string_view b);
 // ("openai/gpt-oss-20b"). Empty where there is none.
 std::string_view meant(std::string_view word, std::span<const std::string_view> candidates);
 
-// "Did you mean X?", or `otherwise` where nothing is near.
+// "did you mean X?", or `otherwise` where nothing is near.
 std::string did_you_mean(std::string_view word, std::span<const std::string_view> candidates,
                          std::string_view otherwise = {});
 

@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "fp4moe/base/phrase.hpp"
 #include "fp4moe/base/text.hpp"
 
 namespace fp4moe {
@@ -54,11 +55,12 @@ Error* ErrorPointer::copy(const Error& why) { return new Error(why); }
 void ErrorPointer::destroy() noexcept { delete why_; }
 
 std::string text(const Error& why) {
+  constexpr std::size_t kMost = 4000;  // of a part: lists are shown whole
   std::string line = why.id;
   const auto add = [&line](std::string_view lead, std::string_view part) {
     if (part.empty()) return;
     line += lead;
-    line += printable(part);
+    line += escaped(part, kMost);
   };
   add(": ", why.path);
   if (!why.tensor.empty()) line += ": \"" + printable(why.tensor) + "\"";

@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <numeric>
 
+#include "fp4moe/base/phrase.hpp"
+
 namespace fp4moe {
 namespace {
 
@@ -53,22 +55,7 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 
 std::string printable(std::string_view untrusted) {
   constexpr std::size_t kMost = 200;
-  std::string shown;
-  for (std::size_t i = 0; i < untrusted.size();) {
-    if (shown.size() >= kMost) return shown + "...";
-    const std::size_t length = sequence_length(untrusted.substr(i));
-    const auto byte = static_cast<unsigned char>(untrusted[i]);
-    if (length == 0 || byte < 0x20 || byte == 0x7F) {
-      std::array<char, 5> escape{};
-      std::snprintf(escape.data(), escape.size(), "\\x%02x", byte);
-      shown += escape.data();
-      ++i;
-    } else {
-      shown += untrusted.substr(i, length);
-      i += length;
-    }
-  }
-  return shown;
+  return escaped(untrusted, kMost);
 }
 
 bool is_utf8(std::string_view bytes) {
@@ -114,13 +101,19 @@ std::string_view nearest(std::string_view word, std::span<const std::string_view
   constexpr std::size_t kLongest = 100;  // of untrusted words; the work is quadratic
   if (word.empty() || word.size() > kLongest) return {};
   const std::string asked = spelling(word);
-  std::size_t least = most_edits.value_or(std::max<std::size_t>(1, word.size() / 3)) + 1;
+  const std::size_t most = most_edits.value_or(std::max<std::size_t>(1, word.size() / 3));
+  std::size_t least = most + 1, longest = 0;
   std::string_view best;
   for (const std::string_view candidate : candidates) {
     if (candidate.size() > kLongest) continue;
-    const std::size_t distance = edit_distance(asked, spelling(candidate));
-    if (distance >= least) continue;
+    const std::string known = spelling(candidate);
+    const std::size_t distance = edit_distance(asked, known);
+    // Of equals the one that begins like the word.
+    const auto common =
+        static_cast<std::size_t>(std::ranges::mismatch(asked, known).in1 - asked.begin());
+    if (distance > most || distance > least || (distance == least && common <= longest)) continue;
     least = distance;
+    longest = common;
     best = candidate;
   }
   return best;

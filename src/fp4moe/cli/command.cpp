@@ -13,6 +13,8 @@
 #include "fp4moe/base/mapping_guard.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/base/thrown.hpp"
+#include "fp4moe/cli/error_text.hpp"
+#include "fp4moe/cli/parse.hpp"
 #include "fp4moe/cli/program.hpp"
 #include "fp4moe/cli/terminal.hpp"
 #include "fp4moe/kernels/cpu/isa.hpp"
@@ -23,7 +25,7 @@ namespace {
 
 int print_error(const Error& why, std::string_view command, const Io& io) {
   if (io.json) io.print({{"error", to_json(why)}});
-  io.err << "fp4moe " << command << ": " << text(why) << "\n";
+  io.err << error_text(why, command, io.err_columns);
   return static_cast<int>(why.code);
 }
 
@@ -56,10 +58,11 @@ bool asks_for_json(std::span<const char* const> words) {
   return std::ranges::any_of(words, [](std::string_view word) { return word == "--json"; });
 }
 
-// A full disk or a closed pipe must not look like success.
+// A full disk must not look like success. A reader that has gone away (`fp4moe matrix | head -1`)
+// had what it wanted.
 int written(const Io& io, int status) {
   io.out.flush();
-  if (io.out) return status;
+  if (io.out || (&io.out == &std::cout && is_reader_gone(STDOUT_FILENO))) return status;
   io.err << "fp4moe: cannot write the output\n";
   return static_cast<int>(ErrorCode::failed);
 }
@@ -97,17 +100,12 @@ int run_main(int argc, const char* const* argv, const Outlet& to) {
   all.insert(all.end(), to.further_commands.begin(), to.further_commands.end());
   Io io = make_io(to, all);
   const Program program(all);
-  // The parser only says that a command is missing; people want to see the word they mistyped.
-  const std::string_view first = argc > 1 ? argv[1] : "-";
-  if (!first.starts_with('-') && program.options().find(first) == nullptr) {
-    io.json = asks_for_json(words);
-    return print_error(unknown_command(program.options(), first), printable(first), io);
-  }
-  const Result<std::optional<std::string>> shown = program.parse(words);
+  const Result<std::optional<std::string>> shown = program.parse(words, io.columns);
   if (!shown) {
-    io.err << shown.why().message << "\nRun with --help for more information.\n";
-    if (asks_for_json(words)) io.print({{"error", to_json(shown.why())}});
-    return written(io, static_cast<int>(shown.why().code));
+    io.json = asks_for_json(words);
+    const std::string_view first = argc > 1 ? argv[1] : "";
+    const bool is_named = program.options().find(first) != nullptr;
+    return written(io, print_error(shown.why(), is_named ? first : "", io));
   }
   if (*shown) {
     io.out << **shown;
@@ -115,7 +113,7 @@ int run_main(int argc, const char* const* argv, const Outlet& to) {
   }
   io.json = program.wants_json();
   const Result<int> status = guarded(program.chosen(), program.run(), io);
-  if (!status) return print_error(status.why(), program.chosen().name, io);
+  if (!status) return written(io, print_error(status.why(), program.chosen().name, io));
   return written(io, *status);
 }
 

@@ -25,6 +25,7 @@ TEST(CommandLine, PrintsItsVersion) {
 
   EXPECT_EQ(outcome.status, 0);
   EXPECT_EQ(outcome.out, "fp4moe " + std::string(kVersion) + "\n");
+  EXPECT_EQ(run({"-V"}).out, outcome.out);
 }
 
 TEST(CommandLine, RefusesAnUnknownCommandWithStatusTwo) {
@@ -38,6 +39,61 @@ TEST(CommandLine, RefusesAnUnknownCommandWithStatusTwo) {
 TEST(CommandLine, RefusesNoCommandAndUnknownOptionsWithStatusTwo) {
   EXPECT_EQ(run({}).status, 2);
   EXPECT_EQ(run({"inspect", "--no-such-option"}).status, 2);
+}
+
+TEST(CommandLine, SaysWhatItDoesNotUnderstandInItsOwnWords) {
+  const Outcome option = run({"explain", "--devise", "h100"});
+  EXPECT_EQ(option.status, 2);
+  EXPECT_EQ(option.err,
+            "fp4moe explain: there is no such option [command.option]\n"
+            "  found: '--devise'\n"
+            "  do:    did you mean --device?\n");
+  EXPECT_TRUE(testing::has(run({"explane"}).err, "did you mean explain?"));
+  EXPECT_TRUE(testing::has(run({"bench", "selec"}).err, "did you mean select?"));
+  EXPECT_TRUE(testing::has(run({"lint", "/", "--fix", "total-siz", "-o", "x"}).err,
+                           "did you mean total-size?"));
+  EXPECT_TRUE(testing::has(run({"synth", "--defect", "nan-scal", "-o", "/nonexistent/x"}).err,
+                           "did you mean nan-scale?"));
+  EXPECT_TRUE(
+      testing::has(run({"transcode", "x", "--to", "ggf", "-o", "y"}).err, "did you mean gguf?"));
+}
+
+TEST(CommandLine, RefusesNumbersThatAreNone) {
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"run", "x", "--threads", "-1"},
+        {"run", "x", "--threads", "99999"},
+        {"run", "x", "--batch", "-1"},
+        {"run", "x", "--batch", "0"},
+        {"synth", "-o", "x", "--experts", "0"},
+        {"synth", "-o", "x", "--experts", "-3"},
+        {"synth", "-o", "x", "--layers", "1e9"},
+        {"lint", "x", "--threads", "0"},
+        {"diff", "CPU,threads=0", "CPU", "--checkpoint", "x"},
+        {"plan", "--model", "gpt-oss-20b", "--tp", "-8"}})
+    EXPECT_EQ(run(words).status, 2) << words[0] << " " << words.back();
+}
+
+// A path that is not there is exit 1 with id file.open or store.open, whoever looks for it.
+TEST(CommandLine, HasOneStatusForAMissingPath) {
+  const fp4moe::testing::TemporaryFolder folder;
+  const std::string none = folder / "none", out = folder / "out";
+  for (const std::vector<std::string>& words : {std::vector<std::string>{"inspect", none},
+                                                {"lint", none},
+                                                {"run", none},
+                                                {"verify", none},
+                                                {"unconvert", none, "-o", out},
+                                                {"convert", none, "-o", out},
+                                                {"transcode", none, "--to", "gguf", "-o", out},
+                                                {"quantize", none, "-o", out},
+                                                {"merge", none, none, "-o", out},
+                                                {"plan", none},
+                                                {"diff", "CPU", "CPU", "--checkpoint", none},
+                                                {"bench", "files", "--scratch", none}}) {
+    const Outcome outcome = run(words);
+    EXPECT_EQ(outcome.status, 1) << words[0] << ": " << outcome.err;
+    EXPECT_TRUE(testing::has(outcome.err, ".open]")) << words[0] << ": " << outcome.err;
+    EXPECT_TRUE(testing::has(outcome.err, none)) << words[0] << ": " << outcome.err;
+  }
 }
 
 TEST(CommandLine, EveryCommandExplainsItselfWithAnExample) {

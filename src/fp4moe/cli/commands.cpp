@@ -8,11 +8,14 @@ Run declare_convert(OptionSet& set);
 Run declare_demo(OptionSet& set);
 Run declare_diff(OptionSet& set);
 Run declare_doctor(OptionSet& set);
+Run declare_error(OptionSet& set);
 Run declare_explain(OptionSet& set);
 Run declare_help(OptionSet& set);
 Run declare_inspect(OptionSet& set);
 Run declare_layouts(OptionSet& set);
 Run declare_lint(OptionSet& set);
+Run declare_list(OptionSet& set);
+Run declare_man(OptionSet& set);
 Run declare_plan(OptionSet& set);
 Run declare_matrix(OptionSet& set);
 Run declare_merge(OptionSet& set);
@@ -37,7 +40,7 @@ constexpr Command kCommands[] = {
     {"plan",      "Say what a model takes on each rank: sizes, padding, bytes",   "fp4moe plan --model gpt-oss-120b --tp 8 --device h100 --policy 2026-08-22", declare_plan},
     {"matrix",    "Tabulate what every backend can do and who gets which",     "fp4moe matrix --policy 2026-04-24", declare_matrix},
     {"vllm-versions", "List releases of vLLM and the policy of each",       "fp4moe vllm-versions", declare_vllm_versions},
-    {"convert",   "Write a checkpoint in a backend's layout, for one rank",    "fp4moe convert ./gpt-oss-20b --backend MARLIN --policy 2026-04-24 --device h100 -o gpt-oss-20b-marlin", declare_convert},
+    {"convert",   "Write a checkpoint in a backend's layout, for one rank or all",    "fp4moe convert ./gpt-oss-20b --backend MARLIN --policy 2026-04-24 --device h100 -o gpt-oss-20b-marlin", declare_convert},
     {"unconvert", "Write the checkpoint that a folder was converted from",     "fp4moe unconvert ./gpt-oss-20b-marlin -o gpt-oss-20b", declare_unconvert},
     {"verify",    "Prove that a converted folder is what its source gives",    "fp4moe verify ./gpt-oss-20b-marlin --deep", declare_verify},
     {"run",       "Run MoE layers on tokens, by any backend's numerics",       "fp4moe run ./gpt-oss-20b --backend MARLIN --tokens 16 --check", declare_run},
@@ -49,8 +52,11 @@ constexpr Command kCommands[] = {
     {"synth",     "Make a seeded test checkpoint in any dialect",              "fp4moe synth --model gpt-oss-20b --layers 1 --seed 1 -o layer", declare_synth},
     {"doctor",    "Say what this build and machine have and which kernels run", "fp4moe doctor", declare_doctor, Settings::leave_alone},
     {"bench",     "Measure this machine, whole layers, codecs and conversion", "fp4moe bench layer --model gpt-oss-20b --tokens 1,16", declare_bench},
+    {"list",      "List what options take: models, devices, policies, backends", "fp4moe list devices", declare_list, Settings::leave_alone},
+    {"error",     "Say what an error id means and what to do about it",        "fp4moe error scale.nan", declare_error, Settings::leave_alone},
     {"help",      "Show the help of a command; with --json what every command takes", "fp4moe help convert", declare_help, Settings::leave_alone},
     {"completion", "Print a script that lets a shell complete commands and options", "fp4moe completion bash", declare_completion, Settings::leave_alone},
+    {"man",       "Print manual pages for man, of the program or a command",    "fp4moe man convert", declare_man, Settings::leave_alone},
 };
 // clang-format on
 

@@ -1,8 +1,9 @@
-// fp4moe convert: a checkpoint into a backend's layout, for one rank.
+// fp4moe convert: a checkpoint into a backend's layout, for one rank or for all of them.
 //
 // Exit status: 0 done, 2 the question is wrong, 3 the checkpoint is, 4 no backend, 6 no memory or
 // disk, 130 interrupted (go on with --resume).
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,8 +14,10 @@
 
 #include "fp4moe/backends/layouts.hpp"
 #include "fp4moe/base/interrupt.hpp"
+#include "fp4moe/base/phrase.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/cli/command.hpp"
+#include "fp4moe/cli/defects.hpp"
 #include "fp4moe/cli/options.hpp"
 #include "fp4moe/cli/progress.hpp"
 #include "fp4moe/cli/question.hpp"
@@ -36,7 +39,8 @@ using convert::Recipe;
 struct ConvertOptions {
   std::string path{}, out{};
   std::string backend{}, layout{}, generation{};
-  std::string tp = "0/1", ep = "0/1", placement = "linear";
+  std::string tp = "1", ep = "1", placement = "linear";
+  std::optional<std::uint64_t> rank{};
   std::string params_dtype = "bf16";
   QuestionOptions question{};  // device and policy
   std::optional<std::uint64_t> pad_hidden{}, pad_intermediate{};
@@ -45,22 +49,44 @@ struct ConvertOptions {
   bool resume = false, dry_run = false, experts_only = false;
 };
 
-Result<weights::Rank> parse_rank(std::string_view option, const std::string& given) {
-  if (const auto rank = convert::rank_from_text(given)) return *rank;
-  return usage("convert.rank", fmt::format("{} is not a rank of a group", option))
-      .expects("R/N with R below N, e.g. 0/8", "'" + printable(given) + "'");
+// What --tp or --ep says: "8" is a group of eight, "3/8" its rank 3.
+struct RankGroup {
+  std::uint64_t size = 1;
+  std::optional<std::uint64_t> rank{};
+};
+
+Result<RankGroup> parse_group(std::string_view option, const std::string& given) {
+  if (const auto rank = convert::rank_from_text(given)) return RankGroup{rank->size, rank->rank};
+  if (const auto rank = convert::rank_from_text("0/" + given)) return RankGroup{.size = rank->size};
+  return usage("convert.rank",
+               fmt::format("{} is neither a number of ranks nor one of them", option))
+      .expects("N, or R/N with R below N, e.g. 8 or 0/8", "'" + printable(given) + "'");
 }
 
-Result<weights::Slice> parse_slice(const ConvertOptions& options) {
-  const Result<weights::Rank> tp = parse_rank("--tp", options.tp);
+// The slices to convert: one, or every rank's of a group that nobody chose from.
+Result<std::vector<weights::Slice>> parse_slices(const ConvertOptions& options) {
+  Result<RankGroup> tp = parse_group("--tp", options.tp);
   if (!tp) return tp.why();
-  const Result<weights::Rank> ep = parse_rank("--ep", options.ep);
+  Result<RankGroup> ep = parse_group("--ep", options.ep);
   if (!ep) return ep.why();
-  return weights::Slice{
-      .tensor_parallel = *tp,
-      .expert_parallel = *ep,
-      .placement =
-          convert::placement_from_name(options.placement).value_or(weights::Placement::linear)};
+  if (tp->size > 1 && ep->size > 1 && (!tp->rank || !ep->rank))
+    return usage("convert.rank", "of two groups each needs a rank")
+        .expects("--tp R/N --ep R/N", fmt::format("--tp {} --ep {}", options.tp, options.ep));
+  RankGroup& split = ep->size > 1 ? *ep : *tp;
+  if (options.rank && (split.rank || *options.rank >= split.size))
+    return usage("convert.rank", "--rank is no rank of a group")
+        .expects("--tp N or --ep N, and --rank below N",
+                 fmt::format("--tp {} --ep {} --rank {}", options.tp, options.ep, *options.rank));
+  if (options.rank) split.rank = options.rank;
+  std::vector<weights::Slice> slices;
+  const std::uint64_t first = split.rank.value_or(0), last = split.rank.value_or(split.size - 1);
+  for (split.rank = first; *split.rank <= last; ++*split.rank)
+    slices.push_back(
+        {.tensor_parallel = {tp->rank.value_or(0), tp->size},
+         .expert_parallel = {ep->rank.value_or(0), ep->size},
+         .placement =
+             convert::placement_from_name(options.placement).value_or(weights::Placement::linear)});
+  return slices;
 }
 
 // How to convert, and the release of vLLM that decided it, where one was asked for.
@@ -114,12 +140,10 @@ Result<Done> choose_layout(const ConvertOptions& options, ChosenRecipe& chosen) 
   return Done{};
 }
 
-Result<ChosenRecipe> make_recipe(const ConvertOptions& options) {
+Result<ChosenRecipe> make_recipe(const ConvertOptions& options, const weights::Slice& slice) {
   ChosenRecipe chosen;
   Recipe& recipe = chosen.recipe;
-  const Result<weights::Slice> slice = parse_slice(options);
-  if (!slice) return slice.why();
-  recipe.slice = *slice;
+  recipe.slice = slice;
   if (Result<Done> done = choose_layout(options, chosen); !done) return done.why();
   recipe.params_type = options.params_dtype == "f16" ? tensor::DType::f16 : tensor::DType::bf16;
   recipe.sizing.hidden = options.pad_hidden;
@@ -145,20 +169,19 @@ void print_plan(const Io& io, const FolderPlan& plan, std::size_t threads) {
   const convert::Manifest& manifest = plan.manifest;
   const PlannedLayer& first = plan.layers.front();
   const convert::Problem& problem = first.record.problem;
-  io.out << fmt::format(
-      "{} -> {}{}{}: {} MoE layer{}, {} experts each, {}{}\n", manifest.dialect,
-      convert::layout_text(manifest.layout, manifest.generation),
-      manifest.backend.empty() ? "" : fmt::format(" for {}", manifest.backend),
-      rank_text(manifest.slice), plan.layers.size(), plan.layers.size() == 1 ? "" : "s",
-      problem.experts, human_bytes(plan.expert_bytes),
-      plan.other_bytes == 0
-          ? std::string()
-          : fmt::format(" and {} of other tensors", human_bytes(plan.other_bytes)));
-  io.out << fmt::format("hidden {}, intermediate {}; at most {} of memory with {} thread{}\n",
+  io.out << fmt::format("{} -> {}{}{}: {}, {}{}, {}{}\n", manifest.dialect,
+                        convert::layout_text(manifest.layout, manifest.generation),
+                        manifest.backend.empty() ? "" : fmt::format(" for {}", manifest.backend),
+                        rank_text(manifest.slice), counted(plan.layers.size(), "MoE layer"),
+                        counted(problem.experts, "expert"), plan.layers.size() == 1 ? "" : " each",
+                        human_bytes(plan.expert_bytes),
+                        plan.other_bytes == 0 ? std::string()
+                                              : fmt::format(" and {} of other tensors",
+                                                            human_bytes(plan.other_bytes)));
+  io.out << fmt::format("hidden {}, intermediate {}; at most {} of memory with {}\n",
                         padding_text(problem.real.hidden, problem.padded.hidden),
                         padding_text(problem.real.intermediate, problem.padded.intermediate),
-                        human_bytes(convert::memory_of(plan, threads)), threads,
-                        threads == 1 ? "" : "s");
+                        human_bytes(convert::memory_of(plan, threads)), counted(threads, "thread"));
   if (!plan.recipe.layout->note.empty())
     io.out << fmt::format("note: {}\n", plan.recipe.layout->note);
 }
@@ -216,35 +239,33 @@ std::string resumed_text(const convert::ConvertReport& report) {
                                                              report.damaged_files));
 }
 
-void print_report(const Io& io, const convert::ConvertReport& report,
-                  const ConvertOptions& options) {
+void print_report(const Io& io, const convert::ConvertReport& report, const std::string& out) {
   for (const std::string& loss : report.losses)
     io.out << fmt::format("cannot be undone: {}\n", loss);
   for (const std::string& warning : report.warnings)
     io.out << fmt::format("warning: {} (fp4moe lint --fix reconcile-global-scale)\n", warning);
   const double bytes = static_cast<double>(report.expert_bytes + report.other_bytes);
   io.out << fmt::format(
-      "{}: {} files{} in {:.2f} s, {}/s\n", options.out, report.files, resumed_text(report),
+      "{}: {} of tensors{} in {:.2f} s, {}/s\n", out, counted(report.files, "file"), resumed_text(report),
       report.seconds,
       human_bytes(static_cast<std::uint64_t>(report.seconds > 0 ? bytes / report.seconds : 0)));
 }
 
-Result<int> run_convert(const ConvertOptions& options, const Io& io) {
-  if (options.out.empty() && !options.dry_run)
-    return usage("convert.out", "say where to write: -o OUT");
-  const Result<weights::Checkpoint> source = weights::Checkpoint::open(options.path);
-  if (!source) return source.why();
-  const Result<ChosenRecipe> chosen = make_recipe(options);
+// One slice into one folder.
+Result<Json> convert_slice(const ConvertOptions& options, const weights::Checkpoint& source,
+                           const weights::Slice& slice, const std::string& out, const Io& io) {
+  const Result<ChosenRecipe> chosen = make_recipe(options, slice);
   if (!chosen) return chosen.why();
   // Opening read headers all over the files; their pages are not needed again.
-  for (const tensor::MappedFile& file : source->store().files()) file.drop(file.bytes());
-  Result<FolderPlan> plan = convert::plan_folder(*source, options.path, chosen->recipe,
+  for (const tensor::MappedFile& file : source.store().files()) file.drop(file.bytes());
+  Result<FolderPlan> plan = convert::plan_folder(source, options.path, chosen->recipe,
                                                  {.experts_only = options.experts_only});
   if (!plan) return plan.why();
   const auto threads = convert::threads_within(
       *plan, options.threads == 0 ? io.threads : options.threads, options.max_memory);
   if (!threads) return threads.why();
   Json json = plan_json(*plan, *threads);
+  json["dry_run"] = options.dry_run;
   json["device_warnings"] = chosen->warnings;
   if (chosen->release) json["vllm"] = to_json(*chosen->release);
   if (chosen->release && !io.json && !chosen->release->note.empty())
@@ -254,35 +275,66 @@ Result<int> run_convert(const ConvertOptions& options, const Io& io) {
     if (!io.json) io.out << "warning: " << warning << "\n";
   if (options.dry_run) {
     if (!io.json) print_tensors(io, *plan);
-    if (!io.json) io.out << "nothing was written (--dry-run)\n";
-    json["dry_run"] = true;
-    if (io.json) io.print(json);
-    return kDone;
+    return json;
   }
-  const InterruptGuard guard;
   const Result<convert::ConvertReport> report = [&] {
     Progress progress(io, "convert", plan->expert_bytes + plan->other_bytes);
     return convert::convert_folder(
-        *source, *std::move(plan), options.out,
+        source, *std::move(plan), out,
         {.threads = *threads,
          .max_memory = options.max_memory,
          .resume = options.resume,
          .progress = [&progress](std::uint64_t bytes) { progress.add(bytes); }});
   }();
   if (!report) return report.why();
-  if (!io.json) {
-    print_report(io, *report, options);
-    return kDone;
-  }
-  json.update({{"out", options.out},
-               {"dry_run", false},
+  if (!io.json) print_report(io, *report, out);
+  json.update({{"out", out},
                {"files", report->files},
                {"resumed_files", report->resumed_files},
                {"damaged_files", report->damaged_files},
                {"losses", report->losses},
                {"warnings", report->warnings},
                {"seconds", report->seconds}});
-  io.print(json);
+  return json;
+}
+
+// OUT/rank-3 of a group whose ranks are all converted; with --resume those that are there stay.
+Result<Json> convert_ranks(const ConvertOptions& options, const weights::Checkpoint& source,
+                           const std::vector<weights::Slice>& slices, const Io& io) {
+  std::error_code code;
+  if (!options.dry_run) std::filesystem::create_directories(options.out, code);
+  Json ranks = Json::array();
+  for (std::size_t rank = 0; rank < slices.size(); ++rank) {
+    const std::string out = fmt::format("{}/rank-{}", options.out, rank);
+    if (options.resume && std::filesystem::exists(out, code)) {
+      if (!io.json) io.out << fmt::format("{}: found finished\n", out);
+      ranks.push_back({{"out", out}, {"found_finished", true}});
+      continue;
+    }
+    Result<Json> done = convert_slice(options, source, slices[rank], out, io);
+    if (!done) return done.why();
+    ranks.push_back(*std::move(done));
+  }
+  return Json{{"command", "convert"}, {"out", options.out}, {"ranks", std::move(ranks)}};
+}
+
+Result<int> run_convert(const ConvertOptions& options, const Io& io) {
+  if (options.out.empty() && !options.dry_run)
+    return usage("convert.out", "say where to write: -o OUT");
+  const Result<std::vector<weights::Slice>> slices = parse_slices(options);
+  if (!slices) return slices.why();
+  const Result<weights::Checkpoint> source = weights::Checkpoint::open(options.path);
+  if (!source) return source.why();
+  warn_of_defects(options.path, {.scalars_only = true, .threads = io.threads}, io);
+  const InterruptGuard guard;
+  const Result<Json> json = slices->size() == 1
+                                ? convert_slice(options, *source, slices->front(), options.out, io)
+                                : convert_ranks(options, *source, *slices, io);
+  if (!json) return json.why();
+  if (io.json)
+    io.print(*json);
+  else if (options.dry_run)
+    io.out << "nothing was written (--dry-run)\n";
   return kDone;
 }
 
@@ -301,12 +353,14 @@ Run declare_convert(OptionSet& set) {
   set.add("--device", options->question.device,
           "This machine (auto) or a part: h100, mi355x, cpu, ...")
       .show_default();
-  set.add("--tp", options->tp, "Rank R of N that share every expert: R/N")
+  set.add("--tp", options->tp, "Ranks that share every expert; R/N: rank R of N alone")
       .as(Form::rank)
       .show_default();
-  set.add("--ep", options->ep, "Rank R of N that share out the experts: R/N")
+  set.add("--ep", options->ep, "Ranks that share out whole experts; R/N: rank R of N alone")
       .as(Form::rank)
       .show_default();
+  set.add("--rank", options->rank,
+          "Convert this rank of --tp N or --ep N alone (default: all, into OUT/rank-0, ...)");
   set.add("--placement", options->placement, "Which experts a rank gets")
       .one_of({"linear", "round-robin"})
       .show_default();
@@ -316,7 +370,7 @@ Run declare_convert(OptionSet& set) {
   set.add("--params-dtype", options->params_dtype, "Type of the model's parameters")
       .one_of({"bf16", "f16"})
       .show_default();
-  set.add("--threads", options->threads, "Threads (default: all)");
+  set.add_threads(options->threads);
   set.add("--max-memory", options->max_memory, "Memory to stay within, e.g. 2GB")
       .in_bytes("no limit");
   set.add("--resume", options->resume,

@@ -140,16 +140,61 @@ TEST_F(ConvertCommand, RefusesWrongQuestions) {
   };
   refused({}, 2, "convert.out");
   refused({"-o", out_, "--tp", "2/2"}, 2, "convert.rank");
-  refused({"-o", out_, "--ep", "1"}, 2, "convert.rank");
+  refused({"-o", out_, "--ep", "none"}, 2, "convert.rank");
   refused({"-o", out_, "--tp", "0/2/3"}, 2, "convert.rank");
   refused({"-o", out_, "--backend", "MARLIN", "--layout", "marlin.mxfp4"}, 2, "convert.layout");
-  refused({"-o", out_, "--backend", "MARLIM", "--policy", "2026-04-24"}, 2, "Did you mean MARLIN?");
+  refused({"-o", out_, "--backend", "MARLIM", "--policy", "2026-04-24"}, 2, "did you mean MARLIN?");
   refused({"-o", out_, "--layout", "nothing.mxfp4"}, 2, "layout.unknown");
   refused({"-o", out_, "--layout", "marlin.nvfp4"}, 2, "layout.format");
   refused({"-o", out_, "--policy", "1999-01-01"}, 2, "policy.unknown");
   refused({"-o", out_, "--layout", "marlin.mxfp4", "--placement", "random"}, 2, "--placement");
   EXPECT_FALSE(fs::exists(out_));
   EXPECT_NE(run({"convert", folder_ / "nothing", "-o", out_}).status, 0);
+}
+
+TEST_F(ConvertCommand, TakesASizeAndARankInEveryForm) {
+  const auto dry = [&](const std::vector<std::string>& words) {
+    std::vector<std::string> all{"--layout", "as_loaded.mxfp4", "--dry-run", "--json"};
+    all.insert(all.end(), words.begin(), words.end());
+    return *parse_json(convert(all).out);
+  };
+  EXPECT_EQ(dry({"--tp", "1/2"}), dry({"--tp", "2", "--rank", "1"}));
+  EXPECT_EQ(dry({"--ep", "0/2"})["ep"], "0/2");
+  EXPECT_EQ(dry({"--ep", "2", "--placement", "round_robin"})["ranks"][1]["placement"],
+            "round-robin");
+  EXPECT_EQ(dry({"--tp", "2", "--ep", "2"})["error"]["id"], "convert.rank");
+  EXPECT_EQ(dry({"--tp", "2", "--rank", "2"})["error"]["id"], "convert.rank");
+  EXPECT_EQ(dry({"--rank", "1"})["error"]["id"], "convert.rank");
+}
+
+TEST_F(ConvertCommand, WritesEveryRankOfAGroup) {
+  const Outcome made = convert({"-o", out_, "--layout", "as_loaded.mxfp4", "--tp", "2", "--json"});
+  ASSERT_EQ(made.status, 0) << made.err;
+  const Json json = *parse_json(made.out);
+  ASSERT_EQ(json["ranks"].size(), 2u);
+  EXPECT_EQ(json["ranks"][1]["tp"], "1/2");
+  for (const char* rank : {"/rank-0", "/rank-1"})
+    EXPECT_EQ(run({"verify", out_ + rank, "--deep"}).status, 0) << rank;
+  const Outcome back =
+      run({"unconvert", out_ + "/rank-0", out_ + "/rank-1", "-o", folder_ / "back", "--json"});
+  EXPECT_EQ((*parse_json(back.out))["exact"], true) << back.err;
+  // What is there stays, what is missing is made.
+  fs::remove_all(out_ + "/rank-1");
+  const Outcome again =
+      convert({"-o", out_, "--layout", "as_loaded.mxfp4", "--tp", "2", "--resume"});
+  EXPECT_TRUE(has(again.out, "rank-0: found finished")) << again.out << again.err;
+  EXPECT_TRUE(fs::exists(out_ + "/rank-1/fp4moe.json"));
+}
+
+TEST_F(ConvertCommand, NamesTheBackendInAnySpelling) {
+  for (const char* name : {"MARLIN", "marlin", "Marlin"})
+    EXPECT_TRUE(
+        has(convert({"--backend", name, "--policy", "2026-08-22", "--dry-run"}).out, "for MARLIN"))
+        << name;
+  EXPECT_TRUE(has(convert({"--backend", "flashinfer-trtllm", "--policy", "2026-08-22", "--device",
+                           "b200", "--dry-run"})
+                      .out,
+                  "for FLASHINFER_TRTLLM_MXFP4_BF16"));
 }
 
 TEST_F(ConvertCommand, VerifyFindsDamageAndEndsWith5) {

@@ -418,7 +418,12 @@ Result<int> run_demo(const DemoOptions& options, const Io& io) {
   const InterruptGuard guard;
   Steps steps(io);
   const std::size_t threads = options.threads == 0 ? io.threads : options.threads;
-  if (Result<Done> done = run_steps(options, steps, **scratch, threads); !done) return done.why();
+  if (Result<Done> done = run_steps(options, steps, **scratch, threads); !done) {
+    Error why = done.why();
+    // There is nothing to go on with: the demo's files go with it.
+    if (why.code == ErrorCode::interrupted) why.remedy = "Run fp4moe demo again";
+    return why;
+  }
   steps.finish({{"command", "demo"}, {"machine", bench::to_json(machine)}});
   if (!io.json)
     io.out << "\nNext: fp4moe inspect PATH, fp4moe lint PATH, fp4moe explain --device h100, fp4moe "
@@ -431,9 +436,10 @@ Result<int> run_demo(const DemoOptions& options, const Io& io) {
 Run declare_demo(OptionSet& set) {
   auto options = std::make_shared<DemoOptions>();
   set.add("--model", options->model, "A gpt-oss model").show_default();
-  set.add("--experts", options->experts, "Fewer experts than the model has");
+  set.add("--experts", options->experts, "Fewer experts than the model has")
+      .between(std::uint64_t{1}, std::uint64_t{1 << 20});
   set.add("--seed", options->seed, "Seed of the weights").show_default();
-  set.add("--threads", options->threads, "Threads (default: all)");
+  set.add_threads(options->threads);
   return [options](const Io& io) { return run_demo(*options, io); };
 }
 

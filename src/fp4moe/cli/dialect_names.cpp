@@ -3,17 +3,26 @@
 #include <algorithm>
 #include <vector>
 
-#include "fp4moe/base/text.hpp"
+#include <fmt/format.h>
+
+#include "fp4moe/base/phrase.hpp"
 #include "fp4moe/weights/dialect.hpp"
 
 namespace fp4moe::cli {
 
-std::string dialect_names() {
-  std::vector<std::string> names;
+namespace {
+
+std::vector<std::string_view> all_dialects() {
+  std::vector<std::string_view> names;
   for (const weights::DialectRow& row : weights::dialects())
-    if (std::find(names.begin(), names.end(), row.name) == names.end())
-      names.emplace_back(row.name);
-  return join(names, ", ");
+    if (std::find(names.begin(), names.end(), row.name) == names.end()) names.push_back(row.name);
+  return names;
 }
+
+}  // namespace
+
+std::string dialect_names() { return fmt::format("{}", fmt::join(all_dialects(), ", ")); }
+
+std::string meant_dialect(std::string_view word) { return did_you_mean(word, all_dialects()); }
 
 }  // namespace fp4moe::cli

@@ -2,6 +2,7 @@
 //
 // Exit status: 0 equal or within the backends' numerics, 5 not, 2, 3, 4, 7 as run.
 #include <algorithm>
+#include <charconv>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,6 +11,7 @@
 
 #include <fmt/format.h>
 
+#include "fp4moe/base/phrase.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/cli/command.hpp"
 #include "fp4moe/cli/options.hpp"
@@ -31,7 +33,7 @@ struct DiffOptions {
   std::uint64_t tokens = 16, seed = 1;
 };
 
-// One side: what it computed, or what a file holds.
+// One side of one layer: what it computed, or what a file holds.
 struct DiffSide {
   std::string text{};
   std::string describes{};  // backend and numerics, or the file's name
@@ -43,19 +45,25 @@ struct DiffSide {
 
 bool is_file(const std::string& text) { return text.ends_with(".safetensors"); }
 
-// The one matrix of a file, or the tensor "output".
-Result<Done> read_file(DiffSide& side) {
+std::string output_name(std::uint64_t layer) { return fmt::format("layers.{}.output", layer); }
+
+// The output of a layer, as run writes it: "layers.N.output" of several, "output" of one; else the
+// one matrix of the file.
+Result<Done> read_file(DiffSide& side, std::optional<std::uint64_t> layer) {
   const Result<tensor::Store> store = tensor::Store::open(side.text);
   if (!store) return store.why();
-  const tensor::StoredTensor* found = store->find("output");
+  const tensor::StoredTensor* found = layer ? store->find(output_name(*layer)) : nullptr;
+  if (found == nullptr) found = store->find("output");
   if (found == nullptr && store->tensors().size() == 1) found = &store->tensors()[0];
   const bool fits = found != nullptr && found->entry.shape.size() == 2 &&
                     moe::is_activation_type(found->entry.dtype);
   if (!fits)
     return invalid("diff.file", "the file has no output to compare")
         .in(side.text)
-        .expects("a tensor output [T,H] of BF16, F16, F32 or F64, or one tensor alone",
-                 fmt::format("{} tensors", store->tensors().size()));
+        .expects(
+            fmt::format("a tensor output{} [T,H] of BF16, F16, F32 or F64, or one tensor alone",
+                        layer ? " or " + output_name(*layer) : ""),
+            counted(store->tensors().size(), "tensor"));
   const std::uint64_t rows = found->entry.shape[0];
   side.columns = found->entry.shape[1];
   side.values.resize(rows * side.columns);
@@ -85,8 +93,9 @@ Result<LayerRun> compute(const Computation& computation, const RunWords& words,
   return runtime::run_layer(computation.model, computation.number, computation.input, *how);
 }
 
-Result<Done> fill(DiffSide& side, const Computation* computation) {
-  if (is_file(side.text)) return read_file(side);
+Result<Done> fill(DiffSide& side, const Computation* computation,
+                  std::optional<std::uint64_t> layer) {
+  if (is_file(side.text)) return read_file(side, layer);
   Result<RunWords> words = parse_specification(side.text);
   if (!words) return words.why();
   Result<LayerRun> run = compute(*computation, *words, nullptr);
@@ -152,8 +161,20 @@ struct DiffVerdict {
   }
 };
 
-void print_text(const Io& io, const DiffSide& a, const DiffSide& b, const DiffVerdict& verdict) {
-  const Comparison& found = verdict.comparison;
+// Two sides of a layer and how far they are apart.
+struct LayerDiff {
+  std::optional<std::uint64_t> layer{};  // its block's number; none: of files alone
+  DiffSide a{}, b{};
+  DiffVerdict verdict{};
+
+  bool is_fine() const {
+    return verdict.comparison.unequal == 0 || verdict.comparison.is_within(verdict.allowed);
+  }
+};
+
+void print_one(const Io& io, const LayerDiff& diff) {
+  const DiffSide &a = diff.a, &b = diff.b;
+  const Comparison& found = diff.verdict.comparison;
   io.out << fmt::format("A: {}\nB: {}\n", a.describes, b.describes);
   if (found.unequal != 0) {
     const std::uint64_t columns = a.columns;
@@ -163,71 +184,159 @@ void print_text(const Io& io, const DiffSide& a, const DiffSide& b, const DiffVe
     };
     io.out << fmt::format("first difference    {}\n", place(*found.first));
     io.out << fmt::format("largest difference  {}\n", place(*found.farthest));
-    if (!verdict.stage.empty()) io.out << fmt::format("they part at        {}\n", verdict.stage);
+    if (!diff.verdict.stage.empty())
+      io.out << fmt::format("they part at        {}\n", diff.verdict.stage);
     io.out << fmt::format(
-        "{} of {} elements differ; {:.2e} of the largest value (allowed {:.2g}), rms "
+        "{} of {} differ; {:.2e} of the largest value (allowed {:.2g}), rms "
         "{:.2e}, cosine {:.7f} (allowed {:.4f})\n",
-        found.unequal, found.elements, found.of_largest(), verdict.allowed.of_largest, found.rms,
-        found.cosine, verdict.allowed.cosine);
+        found.unequal, counted(found.elements, "element"), found.of_largest(),
+        diff.verdict.allowed.of_largest, found.rms, found.cosine, diff.verdict.allowed.cosine);
   }
-  io.out << io.bold(verdict.text()) << "\n";
+  io.out << io.bold(diff.verdict.text()) << "\n";
+}
+
+void print_table(const Io& io, const std::vector<LayerDiff>& diffs) {
+  io.out << fmt::format("A: {}\nB: {}\n", diffs.front().a.describes, diffs.front().b.describes);
+  io.out << "layer   elements    unequal  of largest    allowed        rms     cosine  verdict\n";
+  for (const LayerDiff& diff : diffs) {
+    const Comparison& found = diff.verdict.comparison;
+    io.out << fmt::format("{:>5} {:>10} {:>10}  {:>10.2e} {:>10.2g} {:>10.2e}  {:.7f}  {}\n",
+                          diff.layer.value_or(0), found.elements, found.unequal, found.of_largest(),
+                          diff.verdict.allowed.of_largest, found.rms, found.cosine,
+                          diff.verdict.text());
+  }
+  const auto bad = std::ranges::count_if(diffs, [](auto& diff) { return !diff.is_fine(); });
+  io.out << io.bold(bad == 0
+                        ? fmt::format("all {} layers within the backends' numerics", diffs.size())
+                        : fmt::format("{} of {} layers NOT within the backends' numerics", bad,
+                                      diffs.size()))
+         << "\n";
 }
 
 Json side_json(const DiffSide& side) {
   return side.run ? cli::to_json(*side.run) : Json{{"file", side.text}};
 }
 
-Result<int> run_diff(const DiffOptions& options, const Io& io) {
-  DiffSide a{.text = options.a}, b{.text = options.b};
-  std::optional<runtime::Model> model;
-  std::optional<runtime::RunInput> input;
-  std::optional<Computation> computation;
-  if (!is_file(a.text) || !is_file(b.text)) {
-    if (options.path.empty())
-      return usage("diff.path", "weights are needed to compute")
-          .expects("--checkpoint PATH, unless both sides are .safetensors files", "none");
-    Result<runtime::Model> opened = runtime::Model::open(options.path);
-    if (!opened) return opened.why();
-    model = std::move(*opened);
-    const auto layers = choose_layers(*model, options.layer);
-    if (!layers) return layers.why();
-    Result<runtime::RunInput> read =
-        options.input.empty()
-            ? runtime::seeded_input(options.tokens, model->hidden(layers->front()), options.seed)
-            : runtime::read_input(options.input);
-    if (!read) return read.why();
-    input = std::move(*read);
-    computation.emplace(Computation{*model, layers->front(), *input, options, io.threads});
-  }
+Json to_json(const LayerDiff& diff) {
+  const DiffVerdict& verdict = diff.verdict;
+  return {
+      {"a", side_json(diff.a)},
+      {"b", side_json(diff.b)},
+      {"difference", cli::to_json(verdict.comparison, diff.a.columns)},
+      {"allowed", {{"rel_error", verdict.allowed.of_largest}, {"cosine", verdict.allowed.cosine}}},
+      {"stage", verdict.stage},
+      {"verdict", verdict.text()}};
+}
+
+Result<LayerDiff> compare_sides(const DiffOptions& options, std::optional<std::uint64_t> layer,
+                                const Computation* computation) {
+  LayerDiff made{.layer = layer, .a = {.text = options.a}, .b = {.text = options.b}};
+  DiffSide &a = made.a, &b = made.b;
   for (DiffSide* side : {&a, &b})
-    if (const auto done = fill(*side, computation ? &*computation : nullptr); !done)
-      return done.why();
+    if (const auto done = fill(*side, computation, layer); !done) return done.why();
+  const auto shape = [](const DiffSide& side) {
+    return fmt::format("[{}, {}]", side.columns == 0 ? 0 : side.values.size() / side.columns,
+                       side.columns);
+  };
   if (a.values.size() != b.values.size() || a.columns != b.columns)
     return invalid("diff.shape", "the two outputs have different shapes")
-        .expects(
-            fmt::format("[{}, {}]", a.columns == 0 ? 0 : a.values.size() / a.columns, a.columns),
-            fmt::format("[{}, {}]", b.columns == 0 ? 0 : b.values.size() / b.columns, b.columns));
-  DiffVerdict verdict{.comparison = runtime::compare(a.values, b.values),
-                      .allowed = allowed_for(a, b)};
-  if (verdict.comparison.first && computation) {
+        .expects(shape(a), shape(b));
+  made.verdict = {.comparison = runtime::compare(a.values, b.values), .allowed = allowed_for(a, b)};
+  if (made.verdict.comparison.first && computation != nullptr) {
     Result<std::string> stage =
-        first_stage(*computation, a, b, *verdict.comparison.first / a.columns);
+        first_stage(*computation, a, b, *made.verdict.comparison.first / a.columns);
     if (!stage) return stage.why();
-    verdict.stage = std::move(*stage);
+    made.verdict.stage = std::move(*stage);
   }
-  if (io.json)
-    io.print({{"command", "diff"},
-              {"a", side_json(a)},
-              {"b", side_json(b)},
-              {"difference", cli::to_json(verdict.comparison, a.columns)},
-              {"allowed",
-               {{"rel_error", verdict.allowed.of_largest}, {"cosine", verdict.allowed.cosine}}},
-              {"stage", verdict.stage},
-              {"verdict", verdict.text()}});
-  else
-    print_text(io, a, b, verdict);
-  const bool fine =
-      verdict.comparison.unequal == 0 || verdict.comparison.is_within(verdict.allowed);
+  return made;
+}
+
+// Layers of a file that has several; none where it has one output.
+Result<std::vector<std::optional<std::uint64_t>>> layers_of_file(const DiffOptions& options) {
+  constexpr std::string_view kLead = "layers.", kTail = ".output";
+  const Result<tensor::Store> store = tensor::Store::open(options.a);
+  if (!store) return store.why();
+  std::vector<std::optional<std::uint64_t>> found;
+  for (const tensor::StoredTensor& tensor : store->tensors()) {
+    const std::string_view name = tensor.entry.name;
+    if (!name.starts_with(kLead) || !name.ends_with(kTail)) continue;
+    std::uint64_t number = 0;
+    const char* end = name.data() + name.size() - kTail.size();
+    const auto [at, code] = std::from_chars(name.data() + kLead.size(), end, number);
+    if (code == std::errc() && at == end) found.emplace_back(number);
+  }
+  std::ranges::sort(found);
+  if (found.empty()) return std::vector<std::optional<std::uint64_t>>{std::nullopt};
+  if (!options.layer.empty() && options.layer != "all")
+    std::erase_if(found,
+                  [&](const auto& layer) { return std::to_string(*layer) != options.layer; });
+  if (found.empty())
+    return usage("run.option", "--layer does not take this value")
+        .in(options.a)
+        .expects("all, or a layer that the file has", "'" + printable(options.layer) + "'");
+  return found;
+}
+
+Result<std::vector<LayerDiff>> compare_files(const DiffOptions& options) {
+  const auto layers = layers_of_file(options);
+  if (!layers) return layers.why();
+  std::vector<LayerDiff> made;
+  for (const std::optional<std::uint64_t>& layer : *layers) {
+    Result<LayerDiff> diff = compare_sides(options, layer, nullptr);
+    if (!diff) return diff.why();
+    made.push_back(std::move(*diff));
+  }
+  return made;
+}
+
+Result<std::vector<LayerDiff>> compare_layers(const DiffOptions& options, const Io& io) {
+  if (options.path.empty())
+    return usage("diff.path", "weights are needed to compute")
+        .expects("--checkpoint PATH, unless both sides are .safetensors files", "none");
+  for (const std::string& side : {options.a, options.b})
+    if (!is_file(side))
+      if (const Result<RunWords> words = parse_specification(side); !words) return words.why();
+  const Result<runtime::Model> model = runtime::Model::open(options.path);
+  if (!model) return model.why();
+  const auto layers = choose_layers(*model, options.layer);
+  if (!layers) return layers.why();
+  std::vector<LayerDiff> made;
+  for (const std::size_t number : *layers) {
+    const Result<runtime::RunInput> input =
+        options.input.empty()
+            ? runtime::seeded_input(options.tokens, model->hidden(number), options.seed)
+            : runtime::read_input(options.input);
+    if (!input) return input.why();
+    const Computation computation{*model, number, *input, options, io.threads};
+    Result<LayerDiff> diff = compare_sides(options, model->layer_index(number), &computation);
+    if (!diff) return diff.why();
+    made.push_back(std::move(*diff));
+  }
+  return made;
+}
+
+Result<int> run_diff(const DiffOptions& options, const Io& io) {
+  const Result<std::vector<LayerDiff>> diffs = is_file(options.a) && is_file(options.b)
+                                                   ? compare_files(options)
+                                                   : compare_layers(options, io);
+  if (!diffs) return diffs.why();
+  const bool is_table = diffs->size() > 1 || options.layer == "all";
+  if (!io.json && is_table) print_table(io, *diffs);
+  if (!io.json && !is_table) print_one(io, diffs->front());
+  const bool fine = std::ranges::all_of(*diffs, [](auto& diff) { return diff.is_fine(); });
+  if (io.json && !is_table) {
+    Json whole{{"command", "diff"}};
+    whole.update(to_json(diffs->front()));
+    io.print(whole);
+  } else if (io.json) {
+    Json rows = Json::array();
+    for (const LayerDiff& diff : *diffs) {
+      Json row{{"layer", diff.layer ? Json(*diff.layer) : Json()}};
+      row.update(to_json(diff));
+      rows.push_back(std::move(row));
+    }
+    io.print({{"command", "diff"}, {"layers", std::move(rows)}, {"within_numerics", fine}});
+  }
   return fine ? kDone : static_cast<int>(ErrorCode::mismatch);
 }
 
@@ -241,7 +350,8 @@ Run declare_diff(OptionSet& set) {
   set.add("B", options->b, "The same").required();
   set.add("--checkpoint", options->path, "Weights: a checkpoint or a converted folder")
       .as(Form::path);
-  set.add("--layer", options->layer, "Block number of a MoE layer (default: the first)")
+  set.add("--layer", options->layer,
+          "Block number of a MoE layer, or all (default: the first; of two files all)")
       .as(Form::number);
   set.add("--input", options->input, "Tokens, as run takes them").as(Form::path);
   set.add("--tokens", options->tokens, "Without --input: so many seeded tokens")

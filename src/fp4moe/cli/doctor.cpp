@@ -27,7 +27,7 @@ void print_build(const Io& io, const BuildFacts& build) {
   line(io, "instruction sets", join(build.instruction_sets, ", "));
   std::vector<std::string> names;
   for (const runtime::EngineRow& engine : runtime::engines())
-    names.push_back(fmt::format("{} ({})", engine.name, engine.what));
+    if (engine.is_built()) names.push_back(fmt::format("{} ({})", engine.name, engine.what));
   line(io, "engines", join(names, ", "));
   names.clear();
   for (const OptionalPart& part : optional_parts())

@@ -156,7 +156,8 @@ Json to_json(const KernelChoice& choice) {
 
 Json build_json(const BuildFacts& facts) {
   Json engine_names = Json::array(), parts = Json::object();
-  for (const runtime::EngineRow& engine : runtime::engines()) engine_names.push_back(engine.name);
+  for (const runtime::EngineRow& engine : runtime::engines())
+    if (engine.is_built()) engine_names.push_back(engine.name);
   for (const OptionalPart& part : optional_parts()) parts[std::string(part.name)] = part.built;
   return {{"version", facts.version},
           {"compiler", facts.compiler},

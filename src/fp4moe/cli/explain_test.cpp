@@ -197,7 +197,7 @@ TEST(Explain, UnknownWordsAreUsageErrorsWithTheNearestSpelling) {
   } cases[] = {
       {{"--device", "h10O"}, "h100"},
       {{"--policy", "2026-04-23"}, "2026-04-24"},
-      {{"--backend", "marlyn"}, "did you mean marlin?"},
+      {{"--backend", "marlyn"}, "did you mean MARLIN?"},
       {{"--activation", "swigluoi"}, "did you mean swigluoai?"},
       {{"--routing", "Renormalise"}, "did you mean Renormalize?"},
       {{"--model", "gpt-oss-21b"}, "did you mean gpt-oss-20b?"},
@@ -247,6 +247,39 @@ TEST(Explain, LayersComeFromAFileToo) {
   EXPECT_EQ(record["layer"]["hidden_dim"], "4096");
   std::ofstream(path) << R"({"activation": 3})";
   EXPECT_EQ(run({"explain", "--config", path}).status, 2);
+}
+
+TEST(Explain, TakesTheNamesThatItPrints) {
+  const auto chosen = [](const std::string& backend, const std::string& policy) {
+    return json_of({"explain", "--device", "b200", "--policy", policy, "--backend", backend});
+  };
+  for (const char* name : {"FLASHINFER_TRTLLM_MXFP4_BF16", "flashinfer-trtllm-mxfp4-bf16",
+                           "flashinfer_trtllm", "FlashInfer-TRTLLM"})
+    EXPECT_EQ(chosen(name, "2026-08-22")["backend"], "FLASHINFER_TRTLLM_MXFP4_BF16") << name;
+  EXPECT_EQ(chosen("FLASHINFER_TRTLLM_MXFP4_MXFP8", "2026-08-22")["backend"],
+            "FLASHINFER_TRTLLM_MXFP4_MXFP8");
+  const Json batched = chosen("BATCHED_MARLIN", "2026-08-22");
+  EXPECT_EQ(batched["backend"], "MARLIN");
+  EXPECT_TRUE(has(batched["notes"].dump(), "vLLM's word for BATCHED_MARLIN is marlin"));
+  // Nothing that vLLM of that date takes leads there.
+  EXPECT_TRUE(has(
+      run({"explain", "--device", "b200", "--policy", "2026-04-24", "--backend", "TRITON_UNFUSED"})
+          .err,
+      "no word of policy 2026-04-24 leads to TRITON_UNFUSED"));
+  EXPECT_EQ(run({"explain", "--device", "b200", "--format", "nvfp4", "--policy", "2026-01-27",
+                 "--backend", "MARLIN"})
+                .status,
+            2);
+}
+
+TEST(Explain, ExpertParallelismIsANumberOfRanks) {
+  const auto layer = [](const std::vector<std::string>& words) {
+    return json_of(with(kHopper, words))["layer"];
+  };
+  EXPECT_EQ(layer({"--ep", "4"}), layer({"--tp", "4", "--ep"}));
+  EXPECT_EQ(layer({"--ep", "4"}), layer({"--tp", "4", "--ep", "4"}));
+  EXPECT_EQ(layer({"--tp", "4", "--ep", "1"}), layer({"--tp", "4"}));
+  EXPECT_EQ(run(with(kHopper, {"--tp", "2", "--ep", "8"})).status, 2);
 }
 
 TEST(Explain, AParallelLayoutIsDerivedFromTheDeployment) {

@@ -5,6 +5,7 @@
 
 #include "fp4moe/cli/command.hpp"
 #include "fp4moe/cli/options.hpp"
+#include "fp4moe/cli/parse.hpp"
 #include "fp4moe/cli/program.hpp"
 
 namespace fp4moe::cli {
@@ -33,7 +34,7 @@ Result<int> run_help(const std::vector<std::string>& words, const Io& io) {
     return kDone;
   }
   line.push_back("--help");
-  const Result<std::optional<std::string>> shown = program.parse(line);
+  const Result<std::optional<std::string>> shown = program.parse(line, io.columns);
   if (!shown) return shown.why();
   io.out << shown->value_or("");
   return kDone;

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "fp4moe/base/phrase.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/cli/command.hpp"
 #include "fp4moe/cli/options.hpp"
@@ -119,8 +120,8 @@ Summary summarise(const Store& store, const Survey& found) {
 }
 
 std::string describe(const MoeShape& shape) {
-  return fmt::format("{} experts, hidden {}, intermediate {}, {}{}{}", shape.experts, shape.hidden,
-                     shape.intermediate,
+  return fmt::format("{}, hidden {}, intermediate {}, {}{}{}", counted(shape.experts, "expert"),
+                     shape.hidden, shape.intermediate,
                      shape.gated() ? fmt::format("{} w13", name(shape.order)) : "no gate",
                      shape.has_bias ? ", bias" : "", shape.has_input_scale ? ", input scales" : "");
 }
@@ -153,9 +154,8 @@ void print_text(const Io& io, const Store& store, const Survey& found, const Sum
   }
   line("config", describe(found.facts.model));
   for (const LayerGroup& group : summary.groups) {
-    const bool one = group.numbers.size() == 1;
     line("experts",
-         fmt::format("{} {}: {} ({} {})", group.numbers.size(), one ? "layer" : "layers",
+         fmt::format("{}: {} ({} {})", counted(group.numbers.size(), "layer"),
                      describe(group.shape), printable(group.prefix), ranges(group.numbers)));
   }
   std::map<std::pair<std::string, std::string>, std::vector<std::uint64_t>> others;
@@ -163,18 +163,18 @@ void print_text(const Io& io, const Store& store, const Survey& found, const Sum
     others[{star(layer.prefix), layer.what}].push_back(layer.index);
   }
   for (const auto& [key, numbers] : others) {
-    line("not FP4",
-         fmt::format("{} {}: {} ({} {})", numbers.size(), numbers.size() == 1 ? "layer" : "layers",
-                     key.second, printable(key.first), ranges(numbers)));
+    line("not FP4", fmt::format("{}: {} ({} {})", counted(numbers.size(), "layer"), key.second,
+                                printable(key.first), ranges(numbers)));
   }
   if (summary.weights != 0 && found.row != nullptr) {
-    line("bytes", fmt::format("{} in {} tensors of experts, {:.3f} bits per weight",
-                              human_bytes(summary.expert_bytes), summary.expert_tensors,
-                              summary.bits_per_weight()));
+    line("bytes",
+         fmt::format("{} in {} of experts, {:.3f} bits per weight",
+                     human_bytes(summary.expert_bytes), counted(summary.expert_tensors, "tensor"),
+                     summary.bits_per_weight()));
   }
   line(summary.expert_tensors == 0 ? "bytes" : "",
-       fmt::format("{} in {} other tensors", human_bytes(summary.other_bytes),
-                   summary.other_tensors));
+       fmt::format("{} in {}", human_bytes(summary.other_bytes),
+                   counted(summary.other_tensors, "other tensor")));
   std::vector<std::string> types;
   for (const auto& [type, count] : summary.types) {
     types.push_back(fmt::format("{} {} ({})", count.tensors, type, human_bytes(count.bytes)));

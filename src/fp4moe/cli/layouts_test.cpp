@@ -44,11 +44,13 @@ TEST(Layouts, DrawsOneFromItsMap) {
 }
 
 TEST(Layouts, NamesTheLayoutsWhenThereIsNoneOfThatName) {
-  const auto refused = run({"layouts", "marlin"});
+  const auto refused = run({"layouts", "zzzz"});
   EXPECT_EQ(refused.status, 2);
   EXPECT_TRUE(has(refused.err, "layout.unknown"));
   EXPECT_TRUE(has(refused.err, "aiter.mxfp4"));
   EXPECT_TRUE(has(refused.err, "`fp4moe layouts` lists them"));
+  EXPECT_TRUE(has(run({"layouts", "marln.mxfp4"}).err, "did you mean marlin.mxfp4?"));
+  EXPECT_TRUE(has(run({"layouts", "marlin"}).err, "did you mean marlin.mxfp4?"));
 }
 
 }  // namespace

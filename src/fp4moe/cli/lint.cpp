@@ -3,6 +3,8 @@
 #include "fp4moe/weights/lint.hpp"
 
 #include <algorithm>
+#include <cerrno>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -10,8 +12,10 @@
 #include <fmt/format.h>
 
 #include "fp4moe/base/interrupt.hpp"
+#include "fp4moe/base/phrase.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/cli/command.hpp"
+#include "fp4moe/cli/counts.hpp"
 #include "fp4moe/cli/options.hpp"
 #include "fp4moe/cli/progress.hpp"
 #include "fp4moe/tensor/files/store.hpp"
@@ -30,18 +34,24 @@ using weights::LintReport;
 struct LintOptions {
   std::string path{}, out{};
   std::vector<std::string> policies{};
-  bool deep = false, verbose = false;
+  bool deep = false, verbose = false, force = false;
   std::size_t threads = 0;
 };
 
 constexpr std::size_t kLinesPerCode = 5;
 
-std::string place(const Finding& finding) {
-  std::string text;
-  if (finding.layer) text += fmt::format("layer {}", *finding.layer);
-  if (finding.expert) text += fmt::format(" expert {}", *finding.expert);
-  if (!finding.tensor.empty())
-    text += fmt::format("{}{}", text.empty() ? "" : " ", printable(finding.tensor));
+// "model-00001-of-00002.safetensors, layer 3 expert 0 model.layers.3...": the file as it is called
+// inside the checkpoint.
+std::string place(const Finding& finding, const std::string& checkpoint) {
+  std::string_view file = finding.file;
+  if (file.starts_with(checkpoint + "/")) file.remove_prefix(checkpoint.size() + 1);
+  std::string text = file == checkpoint ? "" : printable(file);
+  const auto add = [&text](std::string_view separator, const std::string& part) {
+    text += fmt::format("{}{}", text.empty() ? "" : separator, part);
+  };
+  if (finding.layer) add(", ", fmt::format("layer {}", *finding.layer));
+  if (finding.expert) add(" ", fmt::format("expert {}", *finding.expert));
+  if (!finding.tensor.empty()) add(finding.layer ? " " : ", ", printable(finding.tensor));
   return text;
 }
 
@@ -60,12 +70,12 @@ void print_findings(const Io& io, const LintReport& report, bool verbose) {
     while (end < report.findings.size() && report.findings[end].code == first.code) ++end;
     const std::uint64_t count = report.counts.at(first.code);
     const std::string_view what = what_of(first.code);
-    io.out << fmt::format("{} {} ({}){}{}\n", name(first.severity), first.code, count,
-                          what.empty() ? "" : ": ", what);
+    io.out << io.bold(fmt::format("{} {} ({})", name(first.severity), first.code, count))
+           << (what.empty() ? "" : ": ") << what << "\n";
     const std::size_t shown = verbose ? end - begin : std::min(end - begin, kLinesPerCode);
     for (std::size_t i = begin; i < begin + shown; ++i) {
       const Finding& finding = report.findings[i];
-      const std::string where = place(finding);
+      const std::string where = place(finding, report.path);
       io.out << fmt::format("    {}{}{}\n", where, where.empty() ? "" : ": ",
                             printable(finding.fact));
     }
@@ -82,14 +92,12 @@ void print_findings(const Io& io, const LintReport& report, bool verbose) {
 
 void print_lint(const Io& io, const LintReport& report, bool verbose) {
   print_findings(io, report, verbose);
-  const auto plural = [](std::uint64_t n, std::string_view word) {
-    return fmt::format("{} {}{}", n, word, n == 1 ? "" : "s");
-  };
-  io.out << fmt::format("{}: {}, {}, {}", printable(report.path), plural(report.errors, "error"),
-                        plural(report.warnings, "warning"), plural(report.notes, "note"));
+  io.out << fmt::format("{}: {}, {}, {}", printable(report.path), counted(report.errors, "error"),
+                        counted(report.warnings, "warning"), counted(report.notes, "note"));
   if (report.layers > 0) {
     io.out << fmt::format("; {}, {}, {}, {} read in {:.2f} s", report.dialect,
-                          plural(report.layers, "layer"), plural(report.experts, "expert"),
+                          counted(report.layers, "layer"),
+                          experts_text(report.experts, report.layers),
                           human_bytes(report.bytes_read), report.seconds);
   }
   io.out << "\n";
@@ -103,6 +111,7 @@ Json to_json(const LintReport& report) {
       {"counts", report.counts},     {"findings", Json::array()}};
   for (const Finding& finding : report.findings) {
     Json row{{"code", finding.code}, {"severity", name(finding.severity)}};
+    row["file"] = finding.file;
     if (finding.layer) row["layer"] = *finding.layer;
     if (finding.expert) row["expert"] = *finding.expert;
     if (!finding.tensor.empty()) row["tensor"] = finding.tensor;
@@ -139,9 +148,9 @@ void print_fix(const Io& io, const FixReport& report, bool verbose) {
     io.out << fmt::format("fixed {} more (--verbose shows them)\n", report.changes.size() - shown);
   }
   if (report.rescaled_scales > 0) {
-    io.out << fmt::format(
-        "{} of {} block scales were rounded, weights changed by at most {:.3g} %\n",
-        report.rounded_scales, report.rescaled_scales, 100 * report.worst_relative_change);
+    io.out << fmt::format("{} of {} were rounded, weights changed by at most {:.3g} %\n",
+                          report.rounded_scales, counted(report.rescaled_scales, "block scale"),
+                          100 * report.worst_relative_change);
   }
 }
 
@@ -152,7 +161,10 @@ Result<std::vector<weights::FixPolicy>> parse_policies(const LintOptions& option
     if (!policy) {
       std::vector<std::string> names;
       for (const weights::FixPolicyRow& row : weights::fix_policies()) names.emplace_back(row.name);
-      return usage("lint.policy", "there is no such policy").expects(join(names, ", "), name);
+      const std::vector<std::string_view> known(names.begin(), names.end());
+      return usage("lint.policy", "there is no such repair")
+          .expects("one of " + join(names, ", "), "'" + printable(name) + "'")
+          .try_this(did_you_mean(name, known));
     }
     policies.push_back(*policy);
   }
@@ -181,6 +193,10 @@ LintReport lint_with_progress(const std::string& path, const LintOptions& option
 Result<int> run_lint(const LintOptions& options, const Io& io) {
   const auto policies = parse_policies(options);
   if (!policies) return policies.why();
+  // What is there and cannot be opened is a finding; a path that is not there is a mistake.
+  std::error_code code;
+  if (!std::filesystem::exists(options.path, code))
+    return system_error("file.open", "cannot open", code ? code.value() : ENOENT).in(options.path);
   const InterruptGuard guard;
   std::string checked = options.path;
   Json json = Json::object();
@@ -189,6 +205,7 @@ Result<int> run_lint(const LintOptions& options, const Io& io) {
     const auto report =
         weights::fix(options.path, options.out,
                      {.policies = *policies,
+                      .force = options.force,
                       .threads = options.threads == 0 ? io.threads : options.threads,
                       .progress = [&](std::uint64_t bytes) { progress.add(bytes); }});
     if (!report) return report.why();
@@ -217,13 +234,15 @@ Run declare_lint(OptionSet& set) {
       .required();
   set.add("--deep", options->deep, "Look at the codes too");
   set.add("--verbose", options->verbose, "Show every finding");
-  set.add("--threads", options->threads, "Threads (default: all)");
+  set.add_threads(options->threads);
   std::string policies = "Repair into a new checkpoint, then check that:";
   for (const weights::FixPolicyRow& row : weights::fix_policies()) {
     policies += fmt::format("\n{}: {}", row.name, row.what);
   }
   set.add("--fix", options->policies, policies).separated_by_commas("POLICY");
   set.add("-o,--out", options->out, "The repaired checkpoint").as(Form::path);
+  set.add("--force", options->force,
+          "With --fix: write it even where weights change by more than an eighth");
   return [options](const Io& io) { return run_lint(*options, io); };
 }
 

@@ -158,7 +158,7 @@ Run declare_merge(OptionSet& set) {
           "NVFP4)");
   set.add("--experts-only", options->experts_only,
           "Leave out what the adapter changes outside the experts");
-  set.add("--threads", options->threads, "Threads (default: all)");
+  set.add_threads(options->threads);
   set.add("--max-memory", options->max_memory, "Memory to stay within, e.g. 2GB")
       .in_bytes("no limit");
   set.add("--max-shard-size", options->max_shard_bytes, "Largest file, e.g. 5GB").in_bytes("5GB");

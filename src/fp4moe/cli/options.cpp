@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "fp4moe/base/text.hpp"
+#include "fp4moe/platform/settings.hpp"
 
 namespace fp4moe::cli {
 namespace {
@@ -23,6 +24,19 @@ struct ValueText {
     return fmt::format("[{}]", fmt::join(*value, ","));
   }
 };
+
+// Empty: the option's form says it.
+struct ValueName {
+  std::string operator()(const bool*) const { return ""; }
+  std::string operator()(const std::string*) const { return ""; }
+  std::string operator()(const std::uint64_t*) const { return "N"; }
+  std::string operator()(const std::optional<std::uint64_t>*) const { return "N"; }
+  std::string operator()(const std::optional<double>*) const { return "X"; }
+  std::string operator()(const std::vector<std::string>*) const { return ""; }
+};
+
+// In the order of Form.
+constexpr std::string_view kFormValues[] = {"NAME", "PATH", "N", "R/N", "NAME=VALUE", "COMMAND"};
 
 }  // namespace
 
@@ -72,6 +86,11 @@ Option& Option::as(Form what) {
   return *this;
 }
 
+Option& Option::or_alone(std::string number) {
+  implied = std::move(number);
+  return *this;
+}
+
 std::vector<std::string> Option::spellings() const {
   const std::vector<std::string_view> parts = split(names, ',');
   return {parts.begin(), parts.end()};
@@ -80,6 +99,11 @@ std::vector<std::string> Option::spellings() const {
 std::string Option::name() const {
   const std::string longest = std::ranges::max(spellings(), {}, &std::string::size);
   return longest.substr(std::min(longest.find_first_not_of('-'), longest.size()));
+}
+
+Option& OptionSet::add_threads(std::uint64_t& value) {
+  return add("--threads", value, "Threads (default: all)")
+      .between(std::uint64_t{1}, std::uint64_t{platform::kMaxThreads});
 }
 
 OptionSet& OptionSet::add_subcommand(std::string_view called, std::string_view does,
@@ -94,6 +118,24 @@ OptionSet& OptionSet::add_subcommand(std::string_view called, std::string_view d
 const OptionSet* OptionSet::find(std::string_view called) const {
   const auto found = std::ranges::find(subcommands, called, &OptionSet::name);
   return found == subcommands.end() ? nullptr : &*found;
+}
+
+const Option* OptionSet::find_option(std::string_view spelling) const {
+  for (const Option& option : options) {
+    if (option.is_positional()) continue;
+    for (const std::string& known : option.spellings())
+      if (known == spelling) return &option;
+  }
+  return nullptr;
+}
+
+std::string value_name(const Option& option) {
+  if (!option.implied.empty()) return "[N]";
+  if (!option.item.empty()) return option.item + ",...";
+  const auto of_type = std::visit(ValueName{}, option.target);
+  if (option.is_in_bytes) return "SIZE";
+  return of_type.empty() ? std::string(kFormValues[static_cast<std::size_t>(option.form)])
+                         : of_type;
 }
 
 }  // namespace fp4moe::cli

@@ -10,6 +10,8 @@
 #include <variant>
 #include <vector>
 
+#include "fp4moe/base/result.hpp"
+
 namespace fp4moe::cli {
 
 // Where the value goes. The pointer's type is the type of the value; a bool is a flag.
@@ -39,13 +41,16 @@ struct Option {
   std::string names{};  // "-o,--out", or "PATH" for an argument without one
   std::string help{};
   Target target{};
+  std::string group{};  // the heading of --help that it stands under
   Form form = Form::word;
   bool is_required = false;
   bool is_existing_folder = false;
-  bool is_in_bytes = false;            // takes 5GB for 5000000000
-  std::string default_text{};          // shown by --help; empty: nothing is shown
-  std::vector<std::string> choices{};  // empty: anything
-  std::string item{};                  // of a list separated by commas: --help shows ITEM,...
+  bool is_in_bytes = false;    // takes 5GB for 5000000000
+  std::string default_text{};  // shown by --help; empty: nothing is shown
+  std::string implied{};       // the number that the option means without one
+  // Empty: anything. A word that differs in case, '-' and '_' alone is taken for the choice.
+  std::vector<std::string> choices{};
+  std::string item{};  // of a list separated by commas: --help shows ITEM,...
   std::variant<std::monostate, Range<std::uint64_t>, Range<double>> range{};
 
   // Demands, to be chained.
@@ -58,6 +63,7 @@ struct Option {
   Option& separated_by_commas(std::string what);
   Option& in_bytes(std::string shown_default);
   Option& as(Form what);
+  Option& or_alone(std::string number);
 
   bool is_flag() const { return std::holds_alternative<bool*>(target); }
   bool is_list() const { return std::holds_alternative<std::vector<std::string>*>(target); }
@@ -66,11 +72,19 @@ struct Option {
   std::string name() const;                    // "out", "PATH"
 };
 
+// Gives the option the value that `text` says; a list gets one or, at commas, several more.
+// Errors: command.value, with what the option takes; file.open (a folder that is not there).
+Result<Done> assign(const Option& option, std::string_view text);
+
+// "PATH", "N", "NAME,...": what stands for the value where the option is described.
+std::string value_name(const Option& option);
+
 // The options of a command and its subcommands. One of the subcommands, where there are any, must
 // follow the command; the command's options may stand behind it.
 struct OptionSet {
   std::string name{}, summary{};
   std::string footer{};  // shown at the end of --help
+  std::string group{};   // of options that are added from here on
   std::list<Option> options{};
   std::list<OptionSet> subcommands{};
   std::function<void()> chosen{};  // called when the command line names it
@@ -79,13 +93,17 @@ struct OptionSet {
   // as it is.
   template <typename T>
   Option& add(std::string_view names, T& value, std::string_view help) {
-    return options.emplace_back(
-        Option{.names = std::string(names), .help = std::string(help), .target = &value});
+    return options.emplace_back(Option{
+        .names = std::string(names), .help = std::string(help), .target = &value, .group = group});
   }
+  // --threads, within what FP4MOE_THREADS may say.
+  Option& add_threads(std::uint64_t& value);
   OptionSet& add_subcommand(std::string_view called, std::string_view does,
                             std::function<void()> on_choice = {});
   // Nothing where there is no such subcommand.
   const OptionSet* find(std::string_view called) const;
+  // The option that is spelt so: "-o", "--out". Nothing where there is none.
+  const Option* find_option(std::string_view spelling) const;
 };
 
 }  // namespace fp4moe::cli

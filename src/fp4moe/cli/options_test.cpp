@@ -18,6 +18,14 @@ bool accepts(const OptionSet& set, const std::string& line) {
   return static_cast<bool>(parse(set, pointers));
 }
 
+// Why they are not.
+Error refusal(const OptionSet& set, const std::vector<const char*>& words) {
+  std::vector<const char*> line{"fp4moe"};
+  line.insert(line.end(), words.begin(), words.end());
+  const auto parsed = parse(set, line);
+  return parsed ? usage("accepted", "") : parsed.why();
+}
+
 std::string help_of(const OptionSet& set) {
   const char* const words[] = {"fp4moe", "--help"};
   const auto shown = parse(set, words);
@@ -106,6 +114,9 @@ TEST(Options, SplitListsAtCommas) {
   EXPECT_NE(help_of(set).find("POLICY,..."), std::string::npos);
   ASSERT_TRUE(accepts(set, "--fix one,two"));
   EXPECT_EQ(policies, (std::vector<std::string>{"one", "two"}));
+  ASSERT_TRUE(accepts(set, "--fix three --fix four"));  // in place of what was there
+  EXPECT_EQ(policies, (std::vector<std::string>{"three", "four"}));
+  EXPECT_FALSE(accepts(set, "--fix one,,two"));
 }
 
 TEST(Options, ShowTheirDefault) {
@@ -129,6 +140,108 @@ TEST(Options, TakeOneSubcommandThatTheCommandsOptionsMayFollow) {
   ASSERT_TRUE(accepts(program, "bench second --threads 3"));
   EXPECT_EQ(asked, 2);
   EXPECT_EQ(threads, 3u);
+}
+
+TEST(Options, TakeValuesInEveryForm) {
+  OptionSet set;
+  std::string out, path, placement;
+  std::vector<std::string> libraries;
+  bool verbose = false, json = false;
+  set.add("PATH", path, "");
+  set.add("-o,--out", out, "");
+  set.add("-v,--verbose", verbose, "");
+  set.add("-j,--json", json, "");
+  set.add("--lib", libraries, "").separated_by_commas("NAME");
+  set.add("--placement", placement, "").one_of({"linear", "round-robin"});
+
+  ASSERT_TRUE(accepts(set, "-oOUT -vj --lib -aiter,+b12x --lib=c --placement Round_Robin -- --x"));
+  EXPECT_EQ(out, "OUT");
+  EXPECT_TRUE(verbose && json);
+  EXPECT_EQ(libraries, (std::vector<std::string>{"-aiter", "+b12x", "c"}));
+  EXPECT_EQ(placement, "round-robin");  // as the choice is spelt
+  EXPECT_EQ(path, "--x");
+  ASSERT_TRUE(accepts(set, "--out=a=b"));
+  EXPECT_EQ(out, "a=b");
+}
+
+TEST(Options, MayMeanANumberWithoutOne) {
+  OptionSet set;
+  std::optional<std::uint64_t> ep;
+  std::string path;
+  set.add("--ep", ep, "").or_alone("0");
+  set.add("PATH", path, "");
+
+  ASSERT_TRUE(accepts(set, "--ep 8"));
+  EXPECT_EQ(ep, 8u);
+  ASSERT_TRUE(accepts(set, "--ep here"));
+  EXPECT_EQ(ep, 0u);
+  EXPECT_EQ(path, "here");
+  EXPECT_EQ(refusal(set, {"--ep=x"}).id, "command.value");
+}
+
+TEST(Options, SayWhatIsWrongWithALine) {
+  OptionSet program;
+  OptionSet& set = program.add_subcommand("explain", "");
+  std::string device, path;
+  std::uint64_t threads = 0;
+  bool json = false;
+  set.add("--device", device, "");
+  set.add("--threads", threads, "").between(std::uint64_t{1}, std::uint64_t{8});
+  set.add("--json", json, "");
+  set.add("PATH", path, "A checkpoint").required();
+
+  const Error unknown = refusal(program, {"explain", "--devise", "h100"});
+  EXPECT_EQ(unknown.id, "command.option");
+  EXPECT_EQ(unknown.found, "'--devise'");
+  EXPECT_EQ(unknown.remedy, "did you mean --device?");
+  EXPECT_EQ(refusal(program, {"explain", "--zzzzzz"}).remedy, "see fp4moe help explain");
+  EXPECT_EQ(refusal(program, {"explane"}).remedy, "did you mean explain?");
+  EXPECT_EQ(refusal(program, {}).id, "command.words");
+  const Error negative = refusal(program, {"explain", "p", "--threads", "-1"});
+  EXPECT_EQ(negative.id, "command.value");
+  EXPECT_EQ(negative.expected, "a whole number from 1 to 8");
+  EXPECT_EQ(negative.found, "'-1'");
+  EXPECT_EQ(refusal(program, {"explain", "p", "--threads", "99"}).id, "command.value");
+  EXPECT_EQ(refusal(program, {"explain", "p", "--device"}).message, "--device needs a value");
+  EXPECT_EQ(refusal(program, {"explain", "p", "--device", "--json"}).message,
+            "--device needs a value");
+  EXPECT_EQ(refusal(program, {"explain", "p", "--device", "a", "--device", "b"}).message,
+            "--device is given twice");
+  EXPECT_EQ(refusal(program, {"explain", "p", "--json=no"}).id, "command.value");
+  EXPECT_EQ(refusal(program, {"explain"}).message, "PATH is missing");
+  EXPECT_EQ(refusal(program, {"explain", "p", "q"}).found, "'q'");
+  EXPECT_EQ(refusal(program, {"explain", "p", "-x"}).id, "command.option");
+}
+
+TEST(Options, AreShownUnderTheirHeadingsWithinTheColumns) {
+  OptionSet program{.name = "fp4moe"};
+  OptionSet& set = program.add_subcommand("explain", "Say which backend a layer gets");
+  std::string device, path;
+  bool on = false, off = false;
+  set.add("PATH", path, "A checkpoint");
+  set.group = "Device";
+  set.add("--device", device, "This machine or a part that is described by its name in a list");
+  set.group = "Layer";
+  set.add("--gated", on, "The layer has a gate");
+  set.add("--no-gated", off, "not: The layer has a gate");
+  const char* const words[] = {"fp4moe", "explain", "--help"};
+
+  const auto shown = parse(program, words, "", 50);
+  ASSERT_TRUE(shown && *shown);
+  EXPECT_EQ(**shown,
+            "Say which backend a layer gets\n"
+            "\n"
+            "Usage: fp4moe explain [PATH] [OPTIONS]\n"
+            "\n"
+            "Arguments\n"
+            "  PATH  A checkpoint\n"
+            "\n"
+            "Device\n"
+            "  --device NAME  This machine or a part that is\n"
+            "                 described by its name in a list\n"
+            "\n"
+            "Layer\n"
+            "  --gated, --no-gated  The layer has a gate\n");
 }
 
 TEST(Options, KnowTheirNames) {

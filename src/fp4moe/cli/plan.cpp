@@ -13,6 +13,8 @@
 #include <fmt/format.h>
 
 #include "fp4moe/backends/all.hpp"
+#include "fp4moe/backends/names.hpp"
+#include "fp4moe/base/phrase.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/cli/command.hpp"
 #include "fp4moe/cli/options.hpp"
@@ -44,16 +46,9 @@ Result<plan::Model> resolve_model(const PlanOptions& options) {
 // Leaves the backend that was asked for, or all.
 Result<Done> restrict_to(const std::string& name, Plan& made) {
   if (name.empty() || name == "all") return Done{};
-  std::vector<std::string_view> names;
-  for (const BackendPlan& row : made.backends) names.push_back(row.backend->name);
-  if (std::ranges::find(names, name) == names.end()) {
-    const std::string_view near = nearest(name, names);
-    return usage("plan.backend", fmt::format("policy {} has no such backend", made.policy->name))
-        .expects(fmt::format("all or one of {}", fmt::join(names, ", ")),
-                 "'" + printable(name) + "'")
-        .try_this(near.empty() ? "" : fmt::format("Did you mean {}?", near));
-  }
-  std::erase_if(made.backends, [&](const BackendPlan& row) { return row.backend->name != name; });
+  const oracle::Backend* found = backends::find_by_any_name(*made.policy, name);
+  if (found == nullptr) return backends::unknown_backend(std::span(&made.policy, 1), name);
+  std::erase_if(made.backends, [&](const BackendPlan& row) { return row.backend != found; });
   return Done{};
 }
 
@@ -94,9 +89,10 @@ std::string fit_text(const Plan& made, const BackendPlan& backend) {
 
 void print_header(const Io& io, const Plan& made) {
   const weights::MoeShape& shape = made.model.shape;
-  io.out << fmt::format("{}: {} MoE layers, {} experts of {} x {}, {}{}\n", made.model.name,
-                        made.model.layers, shape.experts, shape.hidden, shape.intermediate,
-                        weights::name(shape.format), shape.gated() ? "" : ", without a gate");
+  io.out << fmt::format("{}: {}, {} of {} x {}, {}{}\n", made.model.name,
+                        counted(made.model.layers, "MoE layer"), counted(shape.experts, "expert"),
+                        shape.hidden, shape.intermediate, weights::name(shape.format),
+                        shape.gated() ? "" : ", without a gate");
   io.out << fmt::format("{}; {}, policy {}\n", split_text(made), text(made.device),
                         made.policy->name);
   for (const std::string& note : made.model.notes) io.out << "note: " << note << "\n";
@@ -142,8 +138,8 @@ void print_detail(const Io& io, const Plan& made, const BackendPlan& backend) {
     return;
   }
   line(io, "per rank",
-       fmt::format("{} in {} layers, {} in one", human_bytes(backend.rank_bytes), made.model.layers,
-                   human_bytes(backend.layer_bytes)));
+       fmt::format("{} in {}, {} in one", human_bytes(backend.rank_bytes),
+                   counted(made.model.layers, "layer"), human_bytes(backend.layer_bytes)));
   line(io, "memory", fit_text(made, backend));
   line(io, "sizes", sizes_text(made, backend));
   line(io, "waste",

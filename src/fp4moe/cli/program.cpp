@@ -3,15 +3,11 @@
 #include <utility>
 #include <vector>
 
-#include "fp4moe/base/text.hpp"
 #include "fp4moe/base/version.hpp"
 #include "fp4moe/cli/parse.hpp"
 
 namespace fp4moe::cli {
 namespace {
-
-// Runs golden data, which the library has no use for.
-constexpr std::string_view kOnlyFromSource = "golden";
 
 constexpr std::string_view kExample = "Example:\n  ";
 
@@ -45,8 +41,10 @@ Json option_json(const Option& option) {
           {"item", option.item.empty() ? Json() : Json(option.item)},
           {"required", option.is_required},
           {"default", option.default_text.empty() ? Json() : Json(option.default_text)},
+          {"implied", option.implied.empty() ? Json() : Json(option.implied)},
           {"choices", option.choices},
           {"range", std::visit(RangeJson{}, option.range)},
+          {"group", option.group.empty() ? Json() : Json(option.group)},
           {"help", option.help}};
 }
 
@@ -54,7 +52,9 @@ Json option_json(const Option& option) {
 
 Program::Program(std::span<const Command> commands) {
   root_.name = "fp4moe";
-  root_.summary = "fp4moe: select, convert and run the Mixture-of-Experts layers of FP4 models";
+  root_.summary = "Select, convert and run the Mixture-of-Experts layers of FP4 models";
+  root_.footer =
+      "fp4moe help COMMAND shows what a command takes, fp4moe list what it knows by name.";
   for (const Command& command : commands) {
     OptionSet& set = root_.add_subcommand(command.name, command.summary);
     set.footer = std::string(kExample).append(command.example);
@@ -66,8 +66,9 @@ Program::Program(std::span<const Command> commands) {
   }
 }
 
-Result<std::optional<std::string>> Program::parse(std::span<const char* const> words) const {
-  return cli::parse(root_, words, std::string("fp4moe ").append(kVersion));
+Result<std::optional<std::string>> Program::parse(std::span<const char* const> words,
+                                                  std::size_t columns) const {
+  return cli::parse(root_, words, std::string("fp4moe ").append(kVersion), columns);
 }
 
 Json facts(const OptionSet& set) {
@@ -79,16 +80,6 @@ Json facts(const OptionSet& set) {
   made["options"] = std::move(options);
   made["subcommands"] = std::move(subcommands);
   return made;
-}
-
-Error unknown_command(const OptionSet& set, std::string_view word) {
-  std::vector<std::string> names;
-  for (const OptionSet& subcommand : set.subcommands) names.push_back(subcommand.name);
-  return usage("command.unknown", "there is no such command")
-      .expects("one of " + join(names, ", "), printable(word))
-      .try_this(word == kOnlyFromSource
-                    ? "Only the program that is built from source has it: make build"
-                    : "See fp4moe --help");
 }
 
 }  // namespace fp4moe::cli

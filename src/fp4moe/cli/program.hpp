@@ -22,8 +22,9 @@ class Program {
   const OptionSet& options() const { return root_; }
 
   // Reads a command line, whose first word is the program's name. Returns the text to show instead
-  // of running a command, where help or the version is asked for. Errors: command.words.
-  Result<std::optional<std::string>> parse(std::span<const char* const> words) const;
+  // of running a command, where help or the version is asked for. Errors: those of parse.hpp.
+  Result<std::optional<std::string>> parse(std::span<const char* const> words,
+                                           std::size_t columns = 0) const;
 
   // What the command line said.
   bool wants_json() const { return json_; }
@@ -42,10 +43,9 @@ class Program {
 //   options: names ("-o", "--out"), name ("out"), positional, required, help,
 //     type: flag, text, integer, bytes, number or list; form of texts: as the enum Form,
 //     item: of a list separated by commas, or null,
-//     default: as --help shows it, or null; choices; range: [low, high] or null
+//     default: as --help shows it, or null; choices; range: [low, high] or null,
+//     implied: the number that the option means without one, or null,
+//     group: the heading of --help that it stands under, or null
 Json facts(const OptionSet& set);
-
-// `word` is no subcommand of `set`.
-Error unknown_command(const OptionSet& set, std::string_view word);
 
 }  // namespace fp4moe::cli

@@ -30,17 +30,41 @@ void Progress::add(std::uint64_t bytes) {
 }
 
 void Progress::draw(std::uint64_t done) {
-  constexpr int kWidth = 30;
-  const double share =
-      total_ == 0 ? 1.0 : std::min(1.0, static_cast<double>(done) / static_cast<double>(total_));
   const double seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
-  const double speed = seconds > 0 ? static_cast<double>(done) / seconds : 0;
-  const double left = speed > 0 ? static_cast<double>(total_ - std::min(done, total_)) / speed : 0;
-  const int filled = static_cast<int>(share * kWidth);
-  io_.err << fmt::format("\r\x1b[K{} [{:=<{}}{: <{}}] {:3.0f}% {} of {}, {}/s, {:.0f} s left",
-                         title_, "", filled, "", kWidth - filled, share * 100, human_bytes(done),
-                         human_bytes(total_), human_bytes(static_cast<std::uint64_t>(speed)), left)
+  io_.err << "\r\x1b[K"
+          << progress_line({.title = title_, .done = done, .total = total_, .seconds = seconds},
+                           io_.err_columns)
           << std::flush;
+}
+
+std::string progress_line(const ProgressState& state, std::size_t columns) {
+  const double share =
+      state.total == 0
+          ? 1.0
+          : std::min(1.0, static_cast<double>(state.done) / static_cast<double>(state.total));
+  const double speed = state.seconds > 0 ? static_cast<double>(state.done) / state.seconds : 0;
+  const std::uint64_t rest = state.total - std::min(state.done, state.total);
+  const std::string percent = fmt::format("{:3.0f}%", share * 100);
+  const std::string bytes =
+      fmt::format(" {} of {}", human_bytes(state.done), human_bytes(state.total));
+  const std::string rate = fmt::format(", {}/s", human_bytes(static_cast<std::uint64_t>(speed)));
+  const std::string left =
+      speed > 0 ? fmt::format(", {:.0f} s left", static_cast<double>(rest) / speed) : "";
+  // The last column stays free: some terminals begin a new line there.
+  const std::size_t room = columns == 0 ? std::string::npos : columns - 1;
+  const auto bar = [&](std::size_t width) {
+    const auto filled = static_cast<std::size_t>(share * static_cast<double>(width));
+    return fmt::format("[{}{}] ", std::string(filled, '='), std::string(width - filled, ' '));
+  };
+  constexpr std::size_t kWidest = 30, kNarrowest = 8, kFrame = 3;
+  // What says least goes first: the rate, the bytes, the time, the bar.
+  for (const std::string& tail :
+       {percent + bytes + rate + left, percent + bytes + left, percent + left, percent}) {
+    const std::size_t used = state.title.size() + 1 + tail.size() + kFrame;
+    if (used + kNarrowest > room) continue;
+    return fmt::format("{} {}{}", state.title, bar(std::min(kWidest, room - used)), tail);
+  }
+  return fmt::format("{} {}", state.title, percent).substr(0, room);
 }
 
 }  // namespace fp4moe::cli

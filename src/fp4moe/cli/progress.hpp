@@ -6,10 +6,21 @@
 #include <cstdint>
 #include <mutex>
 #include <string>
+#include <string_view>
 
 #include "fp4moe/cli/command.hpp"
 
 namespace fp4moe::cli {
+
+struct ProgressState {
+  std::string_view title;
+  std::uint64_t done = 0, total = 0;  // bytes
+  double seconds = 0;
+};
+
+// "convert [===   ]  45% 1.00 GiB of 2.20 GiB, 300.00 MiB/s, 4 s left", as much of it as fits into
+// `columns` (0: all).
+std::string progress_line(const ProgressState& state, std::size_t columns);
 
 class Progress {
  public:

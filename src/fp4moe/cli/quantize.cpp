@@ -12,6 +12,7 @@
 #include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/cli/command.hpp"
+#include "fp4moe/cli/counts.hpp"
 #include "fp4moe/cli/dialect_names.hpp"
 #include "fp4moe/cli/options.hpp"
 #include "fp4moe/cli/progress.hpp"
@@ -47,7 +48,8 @@ Result<Done> set_rule(const std::string& rule, weights::QuantizeOptions& options
     for (const formats::Nvfp4RuleRow& row : formats::kNvfp4Rules)
       known += (known.empty() ? "" : ", ") + std::string(row.name);
   }
-  return usage("quantize.rule", "there is no such rule").expects("one of " + known, rule);
+  return usage("quantize.rule", "there is no such rule")
+      .expects("one of " + known, "'" + printable(rule) + "'");
 }
 
 bool is_scale(double value) {
@@ -91,7 +93,8 @@ Result<weights::QuantizeOptions> resolve(const QuantizeOptions& given, const Io&
     options.to = weights::dialect_from_name(given.to);
     if (!options.to)
       return usage("quantize.dialect", "there is no such dialect")
-          .expects("one of " + dialect_names(), given.to);
+          .expects("one of " + dialect_names(), "'" + printable(given.to) + "'")
+          .try_this(meant_dialect(given.to));
   }
   if (Result<Done> done = set_rule(given.rule, options); !done) return done.why();
   if (Result<Done> done = set_input_scales(given.input_scale, options); !done) return done.why();
@@ -123,9 +126,9 @@ void print(const Io& io, const weights::QuantizeReport& report, const std::strin
               {"errors", errors}});
     return;
   }
-  io.out << fmt::format("{} ({}) as {}: {} MoE layer{}, {} experts, {} -> {}\n",
-                        name(report.format), report.rule, report.to, report.layers,
-                        report.layers == 1 ? "" : "s", report.experts,
+  io.out << fmt::format("{} ({}) as {}: {}, {}, {} -> {}\n", name(report.format), report.rule,
+                        report.to, counted(report.layers, "MoE layer"),
+                        experts_text(report.experts, report.layers),
                         human_bytes(report.input_bytes), human_bytes(report.expert_bytes));
   const auto line = [&](const char* what, const weights::QuantizeError& error) {
     io.out << fmt::format("{:<5} rms error {:.4f}, largest {:.4f} of its block's maximum\n", what,
@@ -135,8 +138,7 @@ void print(const Io& io, const weights::QuantizeReport& report, const std::strin
   line("up", report.up);
   line("down", report.down);
   io.out << fmt::format(
-      "{}: {} file{} in {:.2f} s, {}/s read\n", out, report.shards, report.shards == 1 ? "" : "s",
-      report.seconds,
+      "{}: {} in {:.2f} s, {}/s read\n", out, counted(report.shards, "file"), report.seconds,
       human_bytes(static_cast<std::uint64_t>(
           report.seconds > 0 ? static_cast<double>(report.input_bytes) / report.seconds : 0)));
   if (report.to == "gguf")
@@ -190,7 +192,7 @@ Run declare_quantize(OptionSet& set) {
       .as(Form::number);
   set.add("--separate-global-scales", options->separate_global_scales,
           "NVFP4: gate and up each get their own global scale");
-  set.add("--threads", options->threads, "Threads (default: all)");
+  set.add_threads(options->threads);
   set.add("--max-shard-size", options->max_shard_bytes, "Largest file, e.g. 5GB").in_bytes("5GB");
   return [options](const Io& io) { return run_quantize(*options, io); };
 }

@@ -30,6 +30,7 @@ void declare_policy(OptionSet& set, QuestionOptions& options) {
 }
 
 void declare_question(OptionSet& set, QuestionOptions& options) {
+  set.group = "Device";
   set.add("--device", options.device, "This machine (auto) or a part: h100, mi355x, cpu, ...")
       .show_default();
   set.add("--platform", options.platform, "Describe a device: cuda, rocm, xpu or cpu");
@@ -39,8 +40,10 @@ void declare_question(OptionSet& set, QuestionOptions& options) {
           "Packages it has: NAME,... instead of the usual, +NAME or =-NAME to change them")
       .separated_by_commas("NAME");
   set.add("--env", options.variables, "NAME=VALUE of a variable that steers vLLM").as(Form::pair);
+  set.group = "Rules";
   declare_policy(set, options);
   set.add("--mode", options.mode, "strict, or compat with the reference's mistakes").show_default();
+  set.group = "Layer";
   set.add("--format", options.format, "mxfp4 or nvfp4 (default: the model's)");
   set.add("--model", options.model,
           "The model: gpt-oss-20b, openai/gpt-oss-120b, a checkpoint or a config.json");
@@ -58,13 +61,17 @@ void declare_question(OptionSet& set, QuestionOptions& options) {
                                                                                      : Form::word);
     }
   }
+  set.group = "Ranks";
   set.add("--tp", options.tp, "Tensor-parallel size").between(1, kMostRanks);
   set.add("--pcp", options.pcp, "Prefill-context-parallel size").between(1, kMostRanks);
   set.add("--dp", options.dp, "Data-parallel size").between(1, kMostRanks);
   set.add("--sp", options.sp, "Sequence-parallel size").between(1, kMostRanks);
-  set.add("--ep", options.expert_parallel, "Split the experts over all ranks");
+  set.add("--ep", options.ep, "Ranks that share out whole experts; alone: all ranks there are")
+      .between(std::uint64_t{0}, kMostRanks)
+      .or_alone("0");
   set.add("--eplb", options.eplb, "Balance the experts' load");
   set.add("--all2all", options.all2all, "How ranks exchange tokens, e.g. deepep_low_latency");
+  set.group = "";
 }
 
 std::string text(const Device& device) {

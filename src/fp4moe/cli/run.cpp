@@ -17,8 +17,10 @@
 #include "fp4moe/base/error_json.hpp"
 #include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/base/mapping_guard.hpp"
+#include "fp4moe/base/phrase.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/cli/command.hpp"
+#include "fp4moe/cli/defects.hpp"
 #include "fp4moe/cli/options.hpp"
 #include "fp4moe/cli/run_options.hpp"
 #include "fp4moe/formats/bf16.hpp"
@@ -52,12 +54,11 @@ struct Group {
 void print_text(const Io& io, const LayerRun& run) {
   io.out << fmt::format("layer {}: {} ({}), layout {}\n", run.index, io.bold(run.backend), run.why,
                         run.layout);
-  io.out << fmt::format("  kernel {}, activations {}, {} ({})\n", run.kernel,
-                        run.quantises == "none" ? "bf16" : run.quantises,
+  io.out << fmt::format("  kernel {}, activations {}, {} ({})\n", run.kernel, activations_of(run),
                         run.is_monolithic ? "routed in the kernel" : "routed before it",
                         run.routing);
-  io.out << fmt::format("  {} token{} in {:.3f} ms; weights {} ready in {:.3f} s\n", run.tokens,
-                        run.tokens == 1 ? "" : "s", run.seconds * 1e3, human_bytes(run.bytes),
+  io.out << fmt::format("  {} in {:.3f} ms; weights {} ready in {:.3f} s\n",
+                        counted(run.tokens, "token"), run.seconds * 1e3, human_bytes(run.bytes),
                         run.load_seconds);
   for (const std::string& warning : run.warnings) io.out << fmt::format("  note: {}\n", warning);
   if (run.exact.empty()) return;
@@ -120,12 +121,22 @@ Result<Done> join_ranks(const Io& io, const moe::exchange::CommunicatorOptions& 
   return Done{};
 }
 
+// One layer's values are looked at whole, those of many only where that takes no time.
+weights::LintOptions lint_of(const runtime::Model& model, const std::vector<std::size_t>& layers,
+                             const Io& io) {
+  weights::LintOptions made{.scalars_only = layers.size() > 1, .threads = io.threads};
+  if (layers.size() == 1) made.layer = model.layer_index(layers.front());
+  return made;
+}
+
 Result<int> compute(const RunOptions& options, const Io& io, runtime::RunOptions how) {
   moe::exchange::Communicator* const group = how.group;
   const Result<runtime::Model> model = runtime::Model::open(options.path);
   if (!model) return model.why();
   const auto layers = choose_layers(*model, options.layer);
   if (!layers) return layers.why();
+  if (!model->is_converted() && (!group || group->rank() == 0))
+    warn_of_defects(options.path, lint_of(*model, *layers, io), io);
   Result<runtime::RunInput> input =
       options.input.empty()
           ? runtime::seeded_input(options.tokens, model->hidden(layers->front()), options.seed)
@@ -139,6 +150,10 @@ Result<int> compute(const RunOptions& options, const Io& io, runtime::RunOptions
   for (const std::size_t number : *layers) {
     Result<LayerRun> run = runtime::run_layer(*model, number, *input, how);
     if (!run) return run.why();
+    if (options.checks && model->is_converted())
+      run->warnings.push_back(fmt::format(
+          "--check is about computing; whether the folder's bytes are right says fp4moe verify {}",
+          options.path));
     runs.push_back(std::move(*run));
   }
   if (const auto same = check_mappings(); !same) return same.why();
@@ -227,8 +242,9 @@ Run declare_run(OptionSet& set) {
           "LoRA adapter folder, added while running; repeat for more. Tokens choose by "
           "token_lora_mapping [T] of --input, else all take the first")
       .as(Form::path);
-  set.add("--threads", words.threads, "Threads (default: all)");
-  set.add("--batch", words.batch, "Compute so many tokens at once (default: all)");
+  set.add_threads(words.threads);
+  set.add("--batch", words.batch, "Compute so many tokens at once (default: all)")
+      .between(std::uint64_t{1}, kMostTokens);
   set.add("--tp", words.tp, "Tensor-parallel ranks, as threads of this process, or mpi")
       .as(Form::number)
       .show_default();
@@ -238,7 +254,7 @@ Run declare_run(OptionSet& set) {
   set.add("--exchange", words.exchange, "How tokens travel between expert-parallel ranks")
       .one_of(exchange_names());
   set.add("--placement", words.placement, "How experts are dealt out")
-      .one_of({"linear", "round_robin"})
+      .one_of({"linear", "round-robin"})
       .show_default();
   set.add("--deadline", options->deadline,
           "Seconds that ranks wait for one that does nothing (default: 30; 25 to start MPI)")

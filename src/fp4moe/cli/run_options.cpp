@@ -6,14 +6,16 @@
 
 #include <fmt/format.h>
 
+#include "fp4moe/base/phrase.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/cli/question.hpp"
+#include "fp4moe/platform/settings.hpp"
 
 namespace fp4moe::cli {
 namespace {
 
 Error wrong_option(std::string_view option, std::string_view expected, std::string_view given) {
-  return usage("run.option", fmt::format("{} cannot be so", option))
+  return usage("run.option", fmt::format("{} does not take this value", option))
       .expects(expected, "'" + printable(given) + "'");
 }
 
@@ -69,10 +71,10 @@ Result<runtime::RunOptions> run_options(const RunWords& words, std::size_t threa
   layer.threads = words.threads == 0 ? threads : words.threads;
   layer.chunk = words.batch;
   made.adapters = words.adapters;
-  if (words.placement != "linear" && words.placement != "round_robin")
-    return wrong_option("--placement", "linear or round_robin", words.placement);
-  layer.slice.placement =
-      words.placement == "linear" ? weights::Placement::linear : weights::Placement::round_robin;
+  const bool is_linear = is_same_word(words.placement, "linear");
+  if (!is_linear && !is_same_word(words.placement, "round-robin"))
+    return wrong_option("--placement", "linear or round-robin", words.placement);
+  layer.slice.placement = is_linear ? weights::Placement::linear : weights::Placement::round_robin;
   const Result<std::uint64_t> tp = parse_ranks("--tp", words.tp);
   if (!tp) return tp.why();
   const Result<std::uint64_t> ep = parse_ranks("--ep", words.ep);
@@ -132,8 +134,10 @@ Result<RunWords> parse_specification(std::string_view text) {
     }
     const std::string_view name = part.substr(0, equals), value = part.substr(equals + 1);
     if (name == "batch" || name == "threads") {
+      const std::uint64_t most = name == "batch" ? kMostTokens : platform::kMaxThreads;
       const auto count = parse_count(value);
-      if (!count) return wrong_option(name, "a whole number", value);
+      if (!count || *count == 0 || *count > most)
+        return wrong_option(name, fmt::format("a whole number from 1 to {}", most), value);
       (name == "batch" ? words.batch : words.threads) = *count;
       continue;
     }
@@ -169,6 +173,10 @@ Result<std::vector<std::size_t>> choose_layers(const runtime::Model& model,
   return wrong_option("--layer", fmt::format("all, or one of {}", fmt::join(all, ", ")), which);
 }
 
+std::string activations_of(const runtime::LayerRun& run) {
+  return run.quantises == "none" ? "bf16" : run.quantises;
+}
+
 Json to_json(const runtime::LayerRun& run) {
   Json made{{"layer", run.index},
             {"backend", run.backend},
@@ -179,7 +187,7 @@ Json to_json(const runtime::LayerRun& run) {
             {"engine", run.engine},
             {"kernel", run.kernel},
             {"numerics", run.numerics},
-            {"activations", run.quantises},
+            {"activations", activations_of(run)},
             {"routing", run.routing},
             {"monolithic", run.is_monolithic},
             {"tokens", run.tokens},

@@ -221,7 +221,7 @@ TEST_F(RunCommand, ReportsWhatItDid) {
                                              {"kernel", "reference/marlin"},
                                              {"engine", "reference"},
                                              {"numerics", "marlin"},
-                                             {"activations", "none"},
+                                             {"activations", "bf16"},
                                              {"monolithic", false},
                                              {"routing", "the model's router"},
                                              {"tokens", 3},
@@ -273,20 +273,21 @@ TEST_F(RunCommand, RefusesInputThatDoesNotFit) {
   };
   const Part narrow = with(kStates, {kTokens, 32}, DType::bf16);
   refused(run_on({kLogits}), 3, "\"hidden_states\": a tensor of the input does not fit");
-  refused(run_on({narrow}), 3, "expected [tokens, 96], found [5, 32]");
-  refused(run_on({with(kStates, {kTokens, kHidden}, DType::i32)}), 3, "found I32 [5, 96]");
-  refused(run_on({with(kStates, {kTokens * kHidden}, DType::bf16)}), 3, "found BF16 [480]");
+  refused(run_on({narrow}), 3, "found: [5, 32]; expected: [tokens, 96]");
+  refused(run_on({with(kStates, {kTokens, kHidden}, DType::i32)}), 3, "found: I32 [5, 96]");
+  refused(run_on({with(kStates, {kTokens * kHidden}, DType::bf16)}), 3, "found: BF16 [480]");
   refused(run_on({kStates, with(kLogits, {kTokens, 3}, DType::f32)}), 3,
           "another number of experts");
-  refused(run_on({kStates, with(kLogits, {2, kExperts}, DType::f32)}), 3, "found F32 [2, 4]");
+  refused(run_on({kStates, with(kLogits, {2, kExperts}, DType::f32)}), 3, "found: F32 [2, 4]");
   refused(run_on({kStates, kIds}), 3, "\"topk_weights\"");
   refused(run_on({kStates, kWeights}), 3, "\"topk_ids\"");
-  refused(run_on({kStates, with(kIds, {kTokens, 3}, DType::i32), kWeights}), 3, "found I32 [5, 3]");
+  refused(run_on({kStates, with(kIds, {kTokens, 3}, DType::i32), kWeights}), 3,
+          "found: I32 [5, 3]");
   refused(run_on({kStates, with(kIds, {kTokens, kTopK}, DType::f32), kWeights}), 3,
-          "expected [5, 4] of I32 or I64");
+          "expected: [5, 4] of I32 or I64");
   refused(run_on({kStates, with(kIds, {kTokens, 0}, DType::i32),
                   with(kWeights, {kTokens, 0}, DType::f32)}),
-          3, "expected [5, at least 1]");
+          3, "expected: [5, at least 1]");
   refused(run_on({kStates, kLogits, kIds, kWeights}), 3, "both logits and chosen experts");
 }
 
@@ -319,7 +320,7 @@ TEST_F(RunCommand, RunsTheLayersItIsTold) {
   ASSERT_TRUE(store);
   ASSERT_NE(store->find("layers.1.output"), nullptr);
   EXPECT_EQ(store->find("layers.1.output")->entry.shape, (Shape{16, kHidden}));
-  refused(run_with({"--layer", "2"}), 2, "expected all, or one of 0, 1, found '2'");
+  refused(run_with({"--layer", "2"}), 2, "found: '2'; expected: all, or one of 0, 1");
   refused(run_with({"--layer", "first"}), 2, "run.option");
 }
 
@@ -338,6 +339,7 @@ TEST_F(RunCommand, RanksGiveWhatOneGives) {
       {"--tp", "2"},
       {"--ep", "2"},
       {"--ep", "3", "--placement", "round_robin"},
+      {"--ep", "3", "--placement", "round-robin"},
       {"--ep", "4", "--exchange", "gather"},
       {"--ep", "4", "--exchange", "all_to_all"},
       {"--ep", "2", "--exchange", "all_to_all_batched"}};
@@ -380,19 +382,55 @@ TEST_F(RunCommand, StopsBetweenTokensWhenToldTo) {
   EXPECT_EQ(logits.why().code, ErrorCode::interrupted);
   const Outcome outcome = run_with({});
   EXPECT_EQ(outcome.status, 130);
-  EXPECT_TRUE(has(outcome.err, "interrupted: stopped before the work was done")) << outcome.err;
+  EXPECT_TRUE(has(outcome.err, "stopped before the work was done [interrupted]")) << outcome.err;
+}
+
+TEST_F(RunCommand, RunsEveryLayerWhenAskedForAll) {
+  const Outcome outcome = run_with({"--layer", "all", "--check", "--json"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const Json layers = (*parse_json(outcome.out))["layers"];
+  ASSERT_EQ(layers.size(), 2u);
+  for (std::size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(layers[i]["layer"], i);
+    EXPECT_EQ(layers[i]["within_numerics"], true);
+  }
+}
+
+TEST_F(RunCommand, WarnsOnceOfWhatLintWouldFind) {
+  const std::string path = file("inverted");
+  ASSERT_EQ(run({"synth", "--model", "qwen3-30b-a3b", "--experts", "4", "--hidden", "128",
+                 "--intermediate", "64", "--defect", "inverted-global-scale", "-o", path})
+                .status,
+            0);
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"run", path},
+        {"convert", path, "--layout", "as_loaded.nvfp4", "-o", file("inverted-out")}}) {
+    const Outcome outcome = run(words);
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    const std::size_t at = outcome.err.find("warning: ");
+    EXPECT_TRUE(has(outcome.err, "scale.global_inverted (1)")) << outcome.err;
+    EXPECT_EQ(outcome.err.find("warning: ", at + 1), std::string::npos) << outcome.err;
+  }
+  EXPECT_EQ(run_with({}).err, "");
+}
+
+TEST_F(RunCommand, SaysWhoChecksTheBytesOfAConvertedFolder) {
+  const std::string converted = file("to-check");
+  ASSERT_EQ(run({"convert", source(), "--layout", "as_loaded.mxfp4", "-o", converted}).status, 0);
+  EXPECT_TRUE(has(run({"run", converted, "--check"}).out, "fp4moe verify " + converted));
+  EXPECT_FALSE(has(run({"run", converted}).out, "fp4moe verify"));
 }
 
 TEST_F(RunCommand, RefusesWrongWords) {
-  refused(run_with({"--backend", "MARLIM"}), 2, "Did you mean MARLIN?");
-  refused(run_with({"--engine", "steam"}), 7, "engine.unknown");
+  refused(run_with({"--backend", "MARLIM"}), 2, "did you mean MARLIN?");
+  refused(run_with({"--engine", "steam"}), 2, "engine.unknown");
   refused(run_with({"--backend", "MARLIN", "--weights", "mapped"}), 2, "layer.weights");
   refused(run_with({"--numerics", "approximate"}), 2, "numerics.unknown");
   refused(run_with({"--policy", "1999-01-01"}), 2, "policy.unknown");
   refused(run_with({"--device", "abacus"}), 2, "device.unknown");
-  refused(run_with({"--tp", "0"}), 2, "--tp cannot be so");
+  refused(run_with({"--tp", "0"}), 2, "--tp does not take this value");
   refused(run_with({"--ep", "65"}), 2, "1 to 64, or mpi");
-  refused(run_with({"--ep", "two"}), 2, "--ep cannot be so");
+  refused(run_with({"--ep", "two"}), 2, "--ep does not take this value");
   refused(run_with({"--tp", "2", "--ep", "2"}), 2, "one of them");
   refused(run_with({"--exchange", "gather"}), 2, "unless experts are dealt out");
   refused(run_with({"--exchange", "pigeon"}), 2, "--exchange");
@@ -479,6 +517,43 @@ TEST_F(DiffCommand, ComparesRanksWithOne) {
   EXPECT_EQ(diff("CPU,tp=2", "CPU,ep=4,placement=round_robin").status, 0);
 }
 
+TEST_F(DiffCommand, ComparesEveryLayerWhenAskedForAll) {
+  const Outcome outcome = diff("MARLIN", "exact", {"--layer", "all", "--json"});
+  ASSERT_EQ(outcome.status, 0) << outcome.out << outcome.err;
+  const Json json = *parse_json(outcome.out);
+  ASSERT_EQ(json["layers"].size(), 2u);
+  for (std::size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(json["layers"][i]["layer"], i);
+    EXPECT_EQ(json["layers"][i]["a"]["layer"], i);
+  }
+  EXPECT_NE(json["layers"][0]["difference"], json["layers"][1]["difference"]);
+  EXPECT_EQ(json["within_numerics"], true);
+  EXPECT_TRUE(has(diff("MARLIN", "exact", {"--layer", "all"}).out,
+                  "all 2 layers within the backends' numerics"));
+}
+
+TEST_F(DiffCommand, ComparesFilesOfSeveralLayers) {
+  const std::string a = written("a.safetensors", {"--layer", "all"});
+  const std::string b = written("b.safetensors", {"--layer", "all", "--seed", "2"});
+  EXPECT_TRUE(has(run({"diff", a, a}).out, "all 2 layers within")) << run({"diff", a, a}).out;
+  EXPECT_EQ(run({"diff", a, b}).status, 5);
+  EXPECT_TRUE(has(run({"diff", a, a, "--layer", "1"}).out, "equal, bit for bit"));
+  EXPECT_EQ(run({"diff", a, a, "--layer", "7"}).status, 2);
+  EXPECT_EQ(diff(a, "CPU", {"--layer", "all"}).status, 0);
+}
+
+TEST_F(DiffCommand, SaysThatABackendHasNoKernelsForTheWeights) {
+  const std::string path = file("nvfp4");
+  ASSERT_EQ(run({"synth", "--model", "qwen3-30b-a3b", "--experts", "4", "--hidden", "128",
+                 "--intermediate", "64", "-o", path})
+                .status,
+            0);
+  const Outcome outcome = run({"diff", "MARLIN", "TRITON", "--checkpoint", path});
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_TRUE(has(outcome.err, "this backend has no kernels for nvfp4 weights")) << outcome.err;
+  EXPECT_FALSE(has(outcome.err, "--policy")) << outcome.err;
+}
+
 TEST_F(DiffCommand, EndsWith5BeyondTheNumerics) {
   const std::string a = written("a.safetensors", {}), b = written("b.safetensors", {"--seed", "2"});
   const Outcome outcome = run({"diff", a, b});
@@ -497,15 +572,15 @@ TEST_F(DiffCommand, ComparesAFileWithARun) {
 TEST_F(DiffCommand, RefusesWhatCannotBeCompared) {
   const std::string a = written("a.safetensors", {}),
                     b = written("b.safetensors", {"--tokens", "3"});
-  refused(run({"diff", a, b}), 3, "expected [16, 96], found [3, 96]");
+  refused(run({"diff", a, b}), 3, "found: [3, 96]; expected: [16, 96]");
   refused(run({"diff", a, source() + "/model.safetensors"}), 3, "diff.file");
   refused(run({"diff", a, "MARLIN"}), 2, "--checkpoint PATH");
-  refused(diff("MARLIM", "CPU"), 2, "Did you mean MARLIN?");
+  refused(diff("MARLIM", "CPU"), 2, "did you mean MARLIN?");
   refused(diff("MARLIN,speed=3", "CPU"), 2, "a specification");
   refused(diff("MARLIN,batch=some", "CPU"), 2, "a whole number");
-  refused(diff("MARLIN,tp=none", "CPU"), 2, "--tp cannot be so");
-  refused(diff("MARLIN,placement=heap", "CPU"), 2, "--placement cannot be so");
-  refused(diff("MARLIN", "CPU", {"--layer", "7"}), 2, "--layer cannot be so");
+  refused(diff("MARLIN,tp=none", "CPU"), 2, "--tp does not take this value");
+  refused(diff("MARLIN,placement=heap", "CPU"), 2, "--placement does not take this value");
+  refused(diff("MARLIN", "CPU", {"--layer", "7"}), 2, "--layer does not take this value");
   EXPECT_NE(run({"diff", a, file("nothing.safetensors")}).status, 0);
   refused(run({"diff", a}), 2, "B");
 }

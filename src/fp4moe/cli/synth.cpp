@@ -10,6 +10,7 @@
 #include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/cli/command.hpp"
+#include "fp4moe/cli/counts.hpp"
 #include "fp4moe/cli/dialect_names.hpp"
 #include "fp4moe/cli/options.hpp"
 #include "fp4moe/cli/progress.hpp"
@@ -55,9 +56,10 @@ Result<int> run_adapter(const SynthOptions& given, const Io& io) {
               {"seed", options.seed}});
     return kDone;
   }
-  io.out << fmt::format("{}: LoRA adapter of rank {} for {} MoE layer{}, {} tensors ({}), {}\n",
-                        given.out, options.rank, report->layers, report->layers == 1 ? "" : "s",
-                        report->tensors, name(options.form), human_bytes(report->bytes));
+  io.out << fmt::format("{}: LoRA adapter of rank {} for {}, {} ({}), {}\n", given.out,
+                        options.rank, counted(report->layers, "MoE layer"),
+                        counted(report->tensors, "tensor"), name(options.form),
+                        human_bytes(report->bytes));
   return kDone;
 }
 
@@ -73,7 +75,9 @@ Result<weights::SynthOptions> resolve(const SynthOptions& given, const Io& io) {
     options.dialect = weights::dialect_from_name(given.dialect);
     if (!options.dialect)
       return usage("synth.dialect", "there is no such dialect")
-          .expects("one of " + dialect_names() + ", bf16, bf16-fused", given.dialect);
+          .expects("one of " + dialect_names() + ", bf16, bf16-fused",
+                   "'" + printable(given.dialect) + "'")
+          .try_this(meant_dialect(given.dialect));
   }
   if (!given.format.empty())
     options.format =
@@ -117,12 +121,12 @@ Result<int> run_synth(const SynthOptions& given, const Io& io) {
               {"seconds", report->seconds}});
     return kDone;
   }
-  io.out << fmt::format("{}: {} {}, {} MoE layer{} of {} experts, hidden {}, intermediate {}\n",
-                        given.out, report->model, report->dialect, report->layers,
-                        report->layers == 1 ? "" : "s", report->shape.experts, report->shape.hidden,
+  io.out << fmt::format("{}: {} {}, {} of {}, hidden {}, intermediate {}\n", given.out,
+                        report->model, report->dialect, counted(report->layers, "MoE layer"),
+                        counted(report->shape.experts, "expert"), report->shape.hidden,
                         report->shape.intermediate);
-  io.out << fmt::format("{} in {} file{}, {:.2f} s\n", human_bytes(report->bytes), report->shards,
-                        report->shards == 1 ? "" : "s", report->seconds);
+  io.out << fmt::format("{} in {}, {:.2f} s\n", human_bytes(report->bytes),
+                        counted(report->shards, "file"), report->seconds);
   return kDone;
 }
 
@@ -154,18 +158,22 @@ Run declare_synth(OptionSet& set) {
   set.add("--format", options->format, "Format of the weights").one_of({"mxfp4", "nvfp4"});
   set.add("--grouping", options->grouping, "Form of the experts, where a dialect has both")
       .one_of({"per-expert", "fused"});
-  set.add("--layers", synth.layers, "MoE layers").show_default();
-  set.add("--experts", options->experts, "Experts, instead of the model's");
-  set.add("--hidden", options->hidden, "Hidden size, instead of the model's");
-  set.add("--intermediate", options->intermediate, "Intermediate size, instead of the model's");
+  constexpr std::uint64_t kOne = 1, kMost = 1 << 20;
+  set.add("--layers", synth.layers, "MoE layers").between(kOne, kMost).show_default();
+  set.add("--experts", options->experts, "Experts, instead of the model's").between(kOne, kMost);
+  set.add("--hidden", options->hidden, "Hidden size, instead of the model's").between(kOne, kMost);
+  set.add("--intermediate", options->intermediate, "Intermediate size, instead of the model's")
+      .between(kOne, kMost);
   set.add("--seed", synth.seed, "Seed; the same weights in every dialect").show_default();
-  set.add("--shards", synth.shards, "About so many files").show_default();
-  set.add("--threads", options->threads, "Threads (default: all)");
+  set.add("--shards", synth.shards, "About so many files: tensors stay whole")
+      .between(kOne, kMost)
+      .show_default();
+  set.add_threads(options->threads);
   set.add("--experts-only", options->experts_only, "No router, attention, norms, embeddings");
   set.add("--weight-only", options->weight_only, "No input scales (NVFP4)");
   set.add("--adapter-for", options->adapter_for, "Make a LoRA adapter for this checkpoint instead")
       .as(Form::path);
-  set.add("--rank", options->rank, "Rank of the adapter").show_default();
+  set.add("--rank", options->rank, "Rank of the adapter").between(kOne, kMost).show_default();
   set.add("--adapter-form", options->adapter_form, "How the adapter stores experts")
       .one_of(adapter_forms())
       .show_default();

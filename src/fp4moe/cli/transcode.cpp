@@ -10,6 +10,7 @@
 #include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/cli/command.hpp"
+#include "fp4moe/cli/counts.hpp"
 #include "fp4moe/cli/dialect_names.hpp"
 #include "fp4moe/cli/options.hpp"
 #include "fp4moe/cli/progress.hpp"
@@ -65,15 +66,15 @@ void print(const Io& io, const weights::TranscodeReport& report, const Transcode
     io.print(whole);
     return;
   }
-  io.out << fmt::format("{} -> {} ({}): {} MoE layer{}, {} experts, {}{}\n", report.from, report.to,
-                        name(report.format), report.layers, report.layers == 1 ? "" : "s",
-                        report.experts, human_bytes(report.expert_bytes),
-                        report.other_bytes == 0
-                            ? std::string()
-                            : " and " + human_bytes(report.other_bytes) + " of other tensors");
+  io.out << fmt::format(
+      "{} -> {} ({}): {}, {}, {}{}\n", report.from, report.to, name(report.format),
+      counted(report.layers, "MoE layer"), experts_text(report.experts, report.layers),
+      human_bytes(report.expert_bytes),
+      report.other_bytes == 0 ? std::string()
+                              : " and " + human_bytes(report.other_bytes) + " of other tensors");
   if (report.exact_scales != 0)
-    io.out << fmt::format("{} scales kept exactly in the metadata (1/x cannot be undone)\n",
-                          report.exact_scales);
+    io.out << fmt::format("{} kept exactly in the metadata (1/x cannot be undone)\n",
+                          counted(report.exact_scales, "scale"));
   for (const std::string& note : report.notes) io.out << "note: " << note << "\n";
   if (options.dry_run) {
     io.out << "nothing was written (--dry-run)\n";
@@ -81,8 +82,7 @@ void print(const Io& io, const weights::TranscodeReport& report, const Transcode
   }
   const double bytes = static_cast<double>(report.expert_bytes + report.other_bytes);
   io.out << fmt::format(
-      "{}: {} file{} in {:.2f} s, {}/s\n", options.out, report.shards,
-      report.shards == 1 ? "" : "s", report.seconds,
+      "{}: {} in {:.2f} s, {}/s\n", options.out, counted(report.shards, "file"), report.seconds,
       human_bytes(static_cast<std::uint64_t>(report.seconds > 0 ? bytes / report.seconds : 0)));
 }
 
@@ -90,7 +90,8 @@ Result<int> run_transcode(const TranscodeOptions& options, const Io& io) {
   const std::optional<weights::Dialect> target = weights::dialect_from_name(options.to);
   if (!target)
     return usage("transcode.dialect", "there is no such dialect")
-        .expects("one of " + dialect_names(), options.to);
+        .expects("one of " + dialect_names(), "'" + printable(options.to) + "'")
+        .try_this(meant_dialect(options.to));
   if (options.out.empty() && !options.dry_run)
     return usage("transcode.out", "say where to write: -o OUT");
   const Result<weights::Checkpoint> source = weights::Checkpoint::open(options.path);
@@ -135,7 +136,7 @@ Run declare_transcode(OptionSet& set) {
   set.add("PATH", options->path, "Checkpoint: folder, index or file").as(Form::path).required();
   set.add("--to", options->to, "Dialect to write: " + dialect_names()).required();
   set.add("-o,--out", options->out, "Folder to create (a file for NAME.gguf)").as(Form::path);
-  set.add("--threads", options->threads, "Threads (default: all)");
+  set.add_threads(options->threads);
   set.add("--max-shard-size", options->max_shard_bytes, "Largest file, e.g. 5GB").in_bytes("5GB");
   set.add("--dry-run", options->dry_run, "Say what would be written, write nothing");
   return [options](const Io& io) { return run_transcode(*options, io); };

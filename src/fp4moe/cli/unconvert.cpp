@@ -14,6 +14,7 @@
 #include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/cli/command.hpp"
+#include "fp4moe/cli/counts.hpp"
 #include "fp4moe/cli/options.hpp"
 #include "fp4moe/cli/progress.hpp"
 
@@ -58,9 +59,9 @@ Result<int> run_unconvert(const UnconvertOptions& options, const Io& io) {
   }
   for (const std::string& loss : report->losses) io.out << fmt::format("lost: {}\n", loss);
   io.out << fmt::format(
-      "{}: {}, {} MoE layer{}, {} experts, {} in {} file{}, {:.2f} s; {}\n", options.out,
-      report->dialect, report->layers, report->layers == 1 ? "" : "s", report->experts,
-      human_bytes(report->bytes), report->files, report->files == 1 ? "" : "s", report->seconds,
+      "{}: {}, {}, {}, {} in {}, {:.2f} s; {}\n", options.out, report->dialect,
+      counted(report->layers, "MoE layer"), experts_text(report->experts, report->layers),
+      human_bytes(report->bytes), counted(report->files, "file"), report->seconds,
       report->is_exact ? "every weight is what it was" : "not the weights that were converted");
   return kDone;
 }
@@ -73,7 +74,7 @@ Run declare_unconvert(OptionSet& set) {
       .as(Form::path)
       .required();
   set.add("-o,--out", options->out, "Folder to create").as(Form::path).required();
-  set.add("--threads", options->threads, "Threads (default: all)");
+  set.add_threads(options->threads);
   set.add("--accept-losses", options->accept_losses,
           "Write what there is where the layout could not keep everything");
   return [options](const Io& io) { return run_unconvert(*options, io); };

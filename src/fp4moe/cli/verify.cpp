@@ -12,6 +12,7 @@
 #include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/cli/command.hpp"
+#include "fp4moe/cli/counts.hpp"
 #include "fp4moe/cli/options.hpp"
 #include "fp4moe/cli/progress.hpp"
 
@@ -49,15 +50,16 @@ void print(const Io& io, const convert::VerifyReport& report, const VerifyOption
   for (const Error& finding : report.findings) io.out << text(finding) << "\n";
   if (report.more != 0) io.out << fmt::format("... and {} more\n", report.more);
   if (!report.findings.empty()) {
-    io.out << fmt::format("{}: {} finding{}\n", options.path, report.findings.size() + report.more,
-                          report.findings.size() + report.more == 1 ? "" : "s");
+    io.out << fmt::format("{}: {}\n", options.path,
+                          counted(report.findings.size() + report.more, "finding"));
     return;
   }
   io.out << fmt::format(
-      "{}: {}{}, {} MoE layer{}, {} tensors, {}: {}\n", options.path,
+      "{}: {}{}, {}, {}, {}: {}\n", options.path,
       convert::layout_text(report.layout, report.generation),
-      report.backend.empty() ? "" : fmt::format(" for {}", report.backend), report.layers,
-      report.layers == 1 ? "" : "s", report.tensors, human_bytes(report.bytes),
+      report.backend.empty() ? "" : fmt::format(" for {}", report.backend),
+      counted(report.layers, "MoE layer"), counted(report.tensors, "tensor"),
+      human_bytes(report.bytes),
       report.deep ? "every byte is what the source gives" : "every checksum is right");
 }
 
@@ -86,7 +88,7 @@ Run declare_verify(OptionSet& set) {
   set.add("--source", options->source,
           "With --deep: where the source is now (default: where it was)")
       .as(Form::path);
-  set.add("--threads", options->threads, "Threads (default: all)");
+  set.add_threads(options->threads);
   return [options](const Io& io) { return run_verify(*options, io); };
 }
 

@@ -27,6 +27,13 @@ bool needs_input_scales(layout::ScalarRule rule) {
          rule == layout::ScalarRule::alphas_trtllm_2026_01;
 }
 
+// The source is found again from wherever somebody verifies.
+std::string absolute_path(const std::string& path) {
+  std::error_code code;
+  const std::filesystem::path whole = std::filesystem::absolute(path, code);
+  return path.empty() || code ? path : whole.lexically_normal().string();
+}
+
 Result<PlannedLayer> plan_layer(const weights::Checkpoint& checkpoint, std::size_t number,
                                 const Recipe& recipe) {
   const weights::MoeLayer& layer = checkpoint.layers()[number];
@@ -154,7 +161,7 @@ Result<FolderPlan> plan_folder(const weights::Checkpoint& checkpoint, const std:
       .slice = recipe.slice,
       .params_type = recipe.params_type,
       .experts_only = wishes.experts_only,
-      .source_path = path,
+      .source_path = absolute_path(path),
       .dialect = std::string(checkpoint.dialect().name)};
   return plan;
 }

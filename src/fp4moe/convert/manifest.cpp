@@ -1,7 +1,9 @@
 #include "fp4moe/convert/manifest.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
+#include <filesystem>
 
 #include <fmt/format.h>
 
@@ -255,12 +257,16 @@ Result<Manifest> manifest_from_text(std::string_view whole) {
 
 Result<Manifest> read_manifest(const std::string& folder) {
   const std::string path = fmt::format("{}/{}", folder, kManifestName);
+  std::error_code code;
+  if (!std::filesystem::exists(folder, code))
+    return system_error("file.open", "cannot open", ENOENT).in(folder);
   const Result<tensor::MappedFile> file = tensor::MappedFile::open(path);
   if (!file && file.why().code == ErrorCode::exhausted) return file.why();
   if (!file)
     return invalid("converted.manifest", "this is not a converted folder")
         .in(folder)
-        .expects(fmt::format("a folder with {}", kManifestName), text(file.why()))
+        .expects(fmt::format("a folder with {}", kManifestName),
+                 fmt::format("{}: {}", kManifestName, file.why().message))
         .try_this("make one: fp4moe convert PATH -o OUT");
   const std::span<const std::byte> bytes = file->bytes();
   Result<Manifest> manifest =

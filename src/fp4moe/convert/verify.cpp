@@ -124,6 +124,16 @@ Result<Done> check_packers(const ConvertedFolder& folder, VerifyReport& report) 
   return Done{};
 }
 
+// Where the source was, or the place beside the folder where both may have been moved.
+std::string find_source(const std::string& folder, const std::string& recorded) {
+  std::error_code code;
+  const fs::path beside = fs::absolute(folder, code).lexically_normal() / "..";
+  for (const fs::path& place :
+       {fs::path(recorded), beside / recorded, beside / fs::path(recorded).filename()})
+    if (fs::exists(place, code)) return place.lexically_normal().string();
+  return recorded;
+}
+
 }  // namespace
 
 Result<std::uint64_t> verify_bytes(const std::string& path, bool deep) {
@@ -166,7 +176,8 @@ Result<VerifyReport> verify_folder(const std::string& path, const VerifyOptions&
   if (Result<Done> done = check_companions(*folder, report); !done) return done.why();
   check_strangers(*folder, report);
   if (!options.deep || !report.findings.empty()) return timed();
-  const std::string source = options.source.empty() ? manifest.source_path : options.source;
+  const std::string source =
+      options.source.empty() ? find_source(path, manifest.source_path) : options.source;
   const Result<weights::Checkpoint> checkpoint = weights::Checkpoint::open(source);
   if (!checkpoint) {
     Error why = checkpoint.why();

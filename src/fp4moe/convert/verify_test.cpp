@@ -178,6 +178,25 @@ TEST_F(Verify, TellsWhereASourceGivesOtherBytes) {
   EXPECT_TRUE(findings({.deep = true, .source = folder_ / "moved"}).empty());
 }
 
+TEST_F(Verify, FindsTheSourceFromAnywhereAndWhereBothWereMoved) {
+  const fs::path before = fs::current_path();
+  fs::current_path(folder_.path());
+  const auto made = convert("source", "relative", recipe_of("marlin.nvfp4"));
+  fs::current_path("/");
+  ASSERT_TRUE(made) << text(made.why());
+  const auto elsewhere = verify_folder(folder_ / "relative", {.deep = true});
+  fs::create_directory(folder_ / "there");
+  fs::rename(folder_ / "source", folder_ / "there/source");
+  fs::rename(folder_ / "relative", folder_ / "there/relative");
+  const auto moved = verify_folder(folder_ / "there/relative", {.deep = true});
+  fs::current_path(before);
+  ASSERT_TRUE(elsewhere) << text(elsewhere.why());
+  EXPECT_TRUE(elsewhere->findings.empty());
+  ASSERT_TRUE(moved) << text(moved.why());
+  EXPECT_TRUE(moved->findings.empty());
+  EXPECT_EQ(verify_folder(folder_ / "nothing").why().code, ErrorCode::failed);
+}
+
 TEST_F(Verify, ReadsViewsOfTheFilesThemselves) {
   const ConvertedFolder folder = *ConvertedFolder::open(out_);
   const std::vector<NamedView> views = folder.layer(0);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "fp4moe/base/phrase.hpp"
 #include "fp4moe/base/text.hpp"
 
 namespace fp4moe::platform {
@@ -183,17 +184,22 @@ Result<Device> describe_device(std::string_view name) {
                   .cpu = found->cpu,
                   .memory_bytes = found->memory_gib << 30,
                   .usual = true};
-  std::vector<std::string> names;
-  std::vector<std::string_view> candidates;
+  std::vector<std::string_view> names, titles;
   for (const DescribedDevice& device : kDevices) {
-    names.emplace_back(device.name);
-    candidates.push_back(device.name);
+    names.push_back(device.name);
+    titles.push_back(device.title);
   }
-  const std::string_view meant = nearest(plain, candidates);
+  std::string_view near = nearest(plain, names);
+  if (near.empty()) {
+    const std::string_view title = meant(name, titles);
+    if (!title.empty())
+      near = names[static_cast<std::size_t>(std::ranges::find(titles, title) - titles.begin())];
+  }
+  const std::vector<std::string> known(names.begin(), names.end());
   return usage("device.unknown", "no device of this name is described")
-      .expects("one of " + join(names, ", "), printable(name))
-      .try_this(meant.empty() ? "describe it by its platform and capability instead"
-                              : "did you mean " + std::string(meant) + "?");
+      .expects("one of " + join(known, ", "), printable(name))
+      .try_this(near.empty() ? "describe it by its platform and capability instead"
+                             : "did you mean " + std::string(near) + "?");
 }
 
 }  // namespace fp4moe::platform

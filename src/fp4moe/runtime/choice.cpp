@@ -8,6 +8,7 @@
 
 #include "fp4moe/backends/all.hpp"
 #include "fp4moe/backends/layouts.hpp"
+#include "fp4moe/backends/names.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/kernels/cpu/isa.hpp"
 #include "fp4moe/kernels/cpu/product_list.hpp"
@@ -18,11 +19,6 @@ namespace {
 
 using oracle::Backend;
 using oracle::Policy;
-
-const Backend* backend_in(const Policy& policy, std::string_view name) {
-  const auto found = std::ranges::find(policy.backends, name, &Backend::name);
-  return found == policy.backends.end() ? nullptr : *found;
-}
 
 Choice choice_of(const Policy& policy, const Backend& backend) {
   Choice made{.policy = &policy, .backend = &backend};
@@ -101,21 +97,12 @@ Result<Choice> find_backend(std::string_view name, std::string_view policy,
                             oracle::WeightFormat format) {
   const auto own = backends::require_policy(policy, format);
   if (!own) return own.why();
-  std::vector<std::string_view> names;
-  const auto look = [&](const Policy& in) -> const Backend* {
-    for (const Backend* backend : in.backends)
-      if (std::ranges::find(names, backend->name) == names.end()) names.push_back(backend->name);
-    return backend_in(in, name);
-  };
-  if (const Backend* found = look(**own)) return choice_of(**own, *found);
-  if (policy == backends::kNative)
-    for (const Policy* other : newest_first(format))
-      if (const Backend* found = look(*other)) return choice_of(*other, *found);
-  const std::string_view near = nearest(name, names);
-  return usage("choice.backend", fmt::format("policy {} has no such backend", policy))
-      .expects(fmt::format("one of {}", fmt::join(names, ", ")), "'" + printable(name) + "'")
-      .try_this(near.empty() ? "see other policies: --policy"
-                             : fmt::format("Did you mean {}?", near));
+  const std::vector<const Policy*> asked =
+      policy == backends::kNative ? newest_first(format) : std::vector{*own};
+  for (const Policy* each : asked)
+    if (const Backend* found = backends::find_by_any_name(*each, name))
+      return choice_of(*each, *found);
+  return backends::unknown_backend(asked, name);
 }
 
 Result<Choice> choose(const plan::Model& model, const weights::Slice& slice, const Wish& wish) {
@@ -127,9 +114,7 @@ Result<Choice> choose(const plan::Model& model, const weights::Slice& slice, con
   Result<Choice> choice = is_named ? find_backend(wish.backend, policy.name, model.shape.format)
                                    : select_for(model, slice, wish, policy);
   if (!choice) return choice.why();
-  if (is_named)
-    choice->why =
-        fmt::format("{} was named (policy {})", choice->backend->name, choice->policy->name);
+  if (is_named) choice->why = fmt::format("named; policy {}", choice->policy->name);
   choice->mode = wish.mode;
   choice->device = oracle::installed(*choice->policy, wish.device);
   choice->release = found->release;
@@ -158,8 +143,7 @@ Result<Choice> backend_of_folder(std::string_view backend, const layout::Layout&
       const auto kept = backends::require_layout(layout.id, layout.generation);
       if (!kept) return kept.why();
       choice.layout = *kept;
-      choice.why =
-          fmt::format("the folder lies in layout {}, which {} reads", layout.id, row->name);
+      choice.why = fmt::format("the folder is in layout {}, which {} reads", layout.id, row->name);
       return choice;
     }
   }

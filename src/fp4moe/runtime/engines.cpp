@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
+#include "fp4moe/base/phrase.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/kernels/cuda/driver.hpp"
 #include "fp4moe/moe/cpu/engine.hpp"
@@ -16,6 +18,7 @@ namespace fp4moe::runtime {
 namespace {
 
 Result<Done> always() { return Done{}; }
+bool is_always_built() { return true; }
 
 // The engine takes the first device.
 Result<Done> check_cuda() {
@@ -33,17 +36,17 @@ constexpr EngineRow kEngines[] = {
            std::move(pool), moe::cpu::CpuOptions{.home = options.mapped ? WeightsHome::mapped
                                                                         : WeightsHome::packed});
      },
-     always},
+     is_always_built, always},
     {"cuda", "our kernels for NVIDIA Hopper",
      [](std::shared_ptr<ThreadPool> pool, const EngineOptions&) -> std::unique_ptr<moe::Engine> {
        return std::make_unique<moe::cuda::CudaEngine>(std::move(pool));
      },
-     check_cuda},
+     kernels::cuda::is_built, check_cuda},
     {"reference", "portable, float64 sums, every backend's rounding points",
      [](std::shared_ptr<ThreadPool> pool, const EngineOptions&) -> std::unique_ptr<moe::Engine> {
        return std::make_unique<moe::reference::ReferenceEngine>(std::move(pool));
      },
-     always},
+     is_always_built, always},
 };
 
 std::string_view automatic(const EngineOptions& options) {
@@ -58,15 +61,18 @@ Result<std::unique_ptr<moe::Engine>> make_engine(std::string_view name,
                                                  std::shared_ptr<ThreadPool> pool,
                                                  const EngineOptions& options) {
   const std::string_view wanted = name == "auto" || name.empty() ? automatic(options) : name;
-  const auto* found = std::ranges::find(kEngines, wanted, &EngineRow::name);
+  const auto* found = std::ranges::find_if(
+      kEngines, [&](const EngineRow& row) { return is_same_word(row.name, wanted); });
   if (found != std::end(kEngines)) {
     if (const auto fine = found->check(); !fine) return fine.why();
     return found->make(std::move(pool), options);
   }
-  std::string all;
-  for (const EngineRow& row : kEngines) all += fmt::format("{}, ", row.name);
-  return error(ErrorCode::lacking, "engine.unknown", "this build has no such engine")
-      .expects(fmt::format("one of {}auto", all), "'" + printable(name) + "'");
+  std::vector<std::string_view> known{"auto"};
+  for (const EngineRow& row : kEngines)
+    if (row.is_built()) known.push_back(row.name);
+  return usage("engine.unknown", "there is no such engine")
+      .expects(fmt::format("one of {}", fmt::join(known, ", ")), "'" + printable(name) + "'")
+      .try_this(did_you_mean(name, known));
 }
 
 }  // namespace fp4moe::runtime

@@ -20,6 +20,7 @@ struct EngineRow {
   std::string_view what;  // in a few words
   std::unique_ptr<moe::Engine> (*make)(std::shared_ptr<ThreadPool> pool,
                                        const EngineOptions& options);
+  bool (*is_built)();
   // Whether it computes on this machine. Errors: cuda.*.
   Result<Done> (*check)();
 };

@@ -76,7 +76,7 @@ Result<MoeLayer> MoeLayer::make(LayerFacts facts, Choice choice, LayerOptions op
     made.replicas_ = std::move(*table);
     if (made.options_.slice.placement != weights::Placement::linear)
       return usage("layer.placement", "experts with copies are dealt out in order")
-          .expects("placement linear", "round_robin");
+          .expects("placement linear", "round-robin");
   }
   const weights::Slice& slice = made.options_.slice;
   auto local =

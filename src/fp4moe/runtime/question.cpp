@@ -9,6 +9,8 @@
 #include <fmt/format.h>
 
 #include "fp4moe/backends/all.hpp"
+#include "fp4moe/backends/names.hpp"
+#include "fp4moe/base/phrase.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/oracle/layer_fields.hpp"
 #include "fp4moe/platform/detect.hpp"
@@ -23,16 +25,21 @@ using platform::Device;
 using platform::Library;
 using platform::PlatformKind;
 
+Error unknown_word(std::string_view option, std::string_view word,
+                   std::span<const std::string_view> words) {
+  const std::vector<std::string> names(words.begin(), words.end());
+  return usage("question.word", fmt::format("{} does not know '{}'", option, printable(word)))
+      .expects("one of " + join(names, ", "), "'" + printable(word) + "'")
+      .try_this(did_you_mean(word, words));
+}
+
 // A word of a closed list, or a usage error that shows the list and the nearest spelling.
 Result<std::size_t> find_word(std::string_view option, std::string_view word,
                               std::span<const std::string_view> words) {
-  const auto found = std::ranges::find(words, word);
-  if (found != words.end()) return static_cast<std::size_t>(found - words.begin());
-  const std::vector<std::string> names(words.begin(), words.end());
-  const std::string_view near = nearest(word, words);
-  return usage("question.word", fmt::format("{} does not know '{}'", option, printable(word)))
-      .expects("one of " + join(names, ", "), "'" + printable(word) + "'")
-      .try_this(near.empty() ? "" : fmt::format("did you mean {}?", near));
+  const auto found =
+      std::ranges::find_if(words, [&](std::string_view each) { return is_same_word(each, word); });
+  if (found == words.end()) return unknown_word(option, word, words);
+  return static_cast<std::size_t>(found - words.begin());
 }
 
 // "flashinfer,+b12x,-aiter": names alone replace what the device has, signs change it.
@@ -157,18 +164,39 @@ Result<Done> use_options(const QuestionOptions& options, Layer& layer) {
     if (is_off)
       if (const Result<Done> set = oracle::set_field(layer, key, "false"); !set) return set.why();
   layer.gated = layer.gated && oracle::is_gated(layer.activation);
-  // As the reference's command line reads names.
-  std::ranges::transform(layer.backend, layer.backend.begin(), [](char c) {
-    return c == '-' ? '_' : c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  });
   return Done{};
 }
 
-Result<Done> check_backend(const oracle::Policy& policy, const Layer& layer) {
-  std::vector<std::string_view> names{"auto"};
-  for (const oracle::NamedChoice& named : policy.names) names.push_back(named.name);
-  const Result<std::size_t> found = find_word("--backend", layer.backend, names);
-  if (!found) return found.why();
+// The word of vLLM's --moe-backend that was written or that leads to the backend that was named.
+Result<Done> name_backend(const oracle::Policy& policy, Question& question) {
+  std::string& word = question.request.layer.backend;
+  const auto is_it = [&](const oracle::NamedChoice& choice) {
+    return is_same_word(choice.name, word);
+  };
+  if (is_same_word(word, "auto")) {
+    word = "auto";
+    return Done{};
+  }
+  if (const auto named = std::ranges::find_if(policy.names, is_it); named != policy.names.end()) {
+    word = named->name;
+    return Done{};
+  }
+  const oracle::Backend* backend = backends::find_by_any_name(policy, word);
+  if (backend == nullptr) return backends::unknown_backend(std::span(&question.policy, 1), word);
+  const std::vector<std::string_view> words = backends::words_for(policy, *backend);
+  if (words.empty())
+    return usage("question.word",
+                 fmt::format("no word of policy {} leads to {}", policy.name, backend->name))
+        .expects(policy.names.empty() ? "no name: this policy takes none"
+                                      : "a backend that a word of vLLM's --moe-backend leads to",
+                 backend->name)
+        .try_this("It is reached automatically or by a variable: fp4moe explain -v");
+  word = words.front();
+  const auto chosen = std::ranges::find(policy.names, words.front(), &oracle::NamedChoice::name);
+  if (chosen->backends.front() != backend)
+    question.notes.push_back(fmt::format("vLLM's word for {} is {}, which tries {} first",
+                                         backend->name, words.front(),
+                                         chosen->backends.front()->name));
   return Done{};
 }
 
@@ -179,9 +207,18 @@ Result<oracle::Deployment> deployment_of(const QuestionOptions& options, oracle:
       .pcp_size = static_cast<int>(options.pcp),
       .dp_size = static_cast<int>(options.dp),
       .sp_size = static_cast<int>(options.sp),
-      .enable_expert_parallel = options.expert_parallel,
+      .enable_expert_parallel = options.expert_parallel || (options.ep && *options.ep != 1),
       .enable_eplb = options.eplb,
   };
+  if (options.ep && *options.ep > 1) {
+    const std::uint64_t all = options.tp * options.pcp * options.dp;
+    if (all != 1 && all != *options.ep)
+      return usage("question.ranks", "experts are split over all ranks or not at all")
+          .expects(fmt::format("--ep {}, as the other sizes make that many", all),
+                   fmt::format("--ep {}", *options.ep))
+          .try_this(fmt::format("Use --ep {}, or --ep {} alone", all, *options.ep));
+    if (all == 1) deployment.tp_size = static_cast<int>(*options.ep);
+  }
   if (!options.all2all.empty()) {
     const Result<oracle::AcceptedExchange> accepted = oracle::accept_exchange(options.all2all, era);
     if (!accepted) return accepted.why();
@@ -277,8 +314,7 @@ Result<Done> use_layer(const QuestionOptions& options, Question& question) {
     layer.activation_key = oracle::ActivationKey::nvfp4;
   const Layer before = layer;
   if (const Result<Done> done = use_options(options, layer); !done) return done.why();
-  if (!question.policy->names.empty())
-    if (const Result<Done> done = check_backend(*question.policy, layer); !done) return done.why();
+  if (const Result<Done> done = name_backend(*question.policy, question); !done) return done.why();
   if (!has_model) {
     question.deployment.reset();
     return Done{};
@@ -312,8 +348,7 @@ Result<platform::Environment> resolve_environment(const QuestionOptions& options
     if (row == nullptr || sign == pair.npos) {
       std::vector<std::string_view> names;
       for (const platform::VariableRow& known : platform::variables()) names.push_back(known.name);
-      if (const Result<std::size_t> found = find_word("--env", name, names); !found)
-        return found.why();
+      if (row == nullptr) return unknown_word("--env", name, names);
       return usage("question.variable", "--env needs a value")
           .expects("NAME=VALUE", "'" + printable(pair) + "'");
     }

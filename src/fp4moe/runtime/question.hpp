@@ -35,6 +35,9 @@ struct QuestionOptions {
   std::map<std::string_view, std::string> fields{};  // the same as text, by key
   std::map<std::string_view, bool> on{}, off{};      // its switches
   std::uint64_t tp = 1, pcp = 1, dp = 1, sp = 1;
+  // Ranks that share out whole experts: all there are, so tp, dp, ... may be left out or must make
+  // that many. 0: all that those make, as `expert_parallel` says, too.
+  std::optional<std::uint64_t> ep{};
   bool expert_parallel = false, eplb = false;
   std::string all2all{};
 };

@@ -1,5 +1,6 @@
 #include "fp4moe/weights/adapter.hpp"
 
+#include <cerrno>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -57,6 +58,7 @@ Result<Adapter> Adapter::open(const std::string& folder, std::vector<AdapterTarg
   const std::string config_path = folder + "/adapter_config.json";
   const std::string tensors_path = folder + "/adapter_model.safetensors";
   std::error_code code;
+  if (!fs::exists(folder, code)) return system_error("file.open", "cannot open", ENOENT).in(folder);
   if (!fs::exists(config_path, code))
     return no_adapter(folder, "adapter_config.json", "Give the folder that save_pretrained wrote");
   if (!fs::exists(tensors_path, code))

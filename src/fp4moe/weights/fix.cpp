@@ -61,6 +61,16 @@ class Fixer {
     return Done{};
   }
   FixReport& report() { return report_; }
+  // The worst change would go beyond what may be done unasked.
+  Error harm() const {
+    return invalid("fix.harm", "the repair would change weights too much; nothing was written")
+        .at(worst_tensor_)
+        .expects(fmt::format("a change of at most {} %", 100 * kMostRelativeChange),
+                 fmt::format("{:.3g} %", 100 * report_.worst_relative_change))
+        .try_this(worst_is_inverted_
+                      ? "A global scale looks inverted: --fix invert-global-scale"
+                      : "Quantise again from the source; --force writes it nevertheless");
+  }
   const CheckpointEdits& edits() const { return edits_; }
 
  private:
@@ -303,7 +313,12 @@ class Fixer {
     const Rescaled rescaled = rescale_e4m3(bytes, ratio);
     report_.rescaled_scales += bytes.size();
     report_.rounded_scales += rescaled.rounded;
-    report_.worst_relative_change = std::max(report_.worst_relative_change, rescaled.worst);
+    if (rescaled.worst > report_.worst_relative_change) {
+      report_.worst_relative_change = rescaled.worst;
+      worst_tensor_ = scales.entry.name;
+      worst_is_inverted_ = looks_inverted(canonical_scale(*layer.row, gate_stored)) ||
+                           looks_inverted(canonical_scale(*layer.row, up_stored));
+    }
     value(*other.global_scale.tensor, expert) = kept;
     change(FixPolicy::reconcile_global_scale, other.global_scale.tensor->entry.name,
            fmt::format("{} -> {}", replaced, kept));
@@ -332,6 +347,8 @@ class Fixer {
   CheckpointEdits edits_{};
   std::map<const StoredTensor*, std::vector<float>> scalars_{};
   FixReport report_{};
+  std::string worst_tensor_{};
+  bool worst_is_inverted_ = false;
 };
 
 }  // namespace
@@ -374,6 +391,8 @@ Result<FixReport> fix(const std::string& path, const std::string& out, const Fix
         .expects("a defect they repair", "none")
         .try_this("Run fp4moe lint to see what there is");
   }
+  if (fixer.report().worst_relative_change > kMostRelativeChange && !options.force)
+    return fixer.harm();
   const auto copied = copy_checkpoint(checkpoint->store(), out, fixer.edits(),
                                       {.threads = options.threads, .progress = options.progress});
   if (!copied) return copied.why();

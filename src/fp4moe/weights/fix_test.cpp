@@ -135,6 +135,21 @@ TEST_F(Fix, DoesNotRewriteAConfigurationItWouldDamage) {
   EXPECT_EQ(run({FixPolicy::drop_input_scale}).why().id, "fix.config");
 }
 
+TEST_F(Fix, DestroysNoWeightsUnlessForced) {
+  Tensors tensors = tensors_of(small(), row_of(Dialect::modelopt));
+  find_tensor(tensors, kExpert + "up_proj.weight_scale_2").bytes = f32({3000.0f});
+  write(tensors);
+  const auto refused = run({FixPolicy::reconcile_global_scale});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.why().id, "fix.harm");
+  EXPECT_NE(refused.why().remedy.find("invert-global-scale"), std::string::npos);
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "out"));
+  const auto forced = fix(folder_ / "in", folder_ / "out",
+                          {.policies = {FixPolicy::reconcile_global_scale}, .force = true});
+  ASSERT_TRUE(forced) << text(forced.why());
+  EXPECT_GT(forced->worst_relative_change, kMostRelativeChange);
+}
+
 TEST_F(Fix, ReconcilesExactlyWhereTheRatioIsAPowerOfTwo) {
   const Model model = small();
   for (const Dialect dialect : {Dialect::modelopt, Dialect::compressed_tensors}) {

@@ -90,7 +90,7 @@ class Collector {
     }
     keep(std::move(finding));
   }
-  void add(const Error& why) {
+  void add(const Error& why, std::string file = {}) {
     if (why.code == ErrorCode::exhausted) {  // no defect of the checkpoint
       if (!report_.exhausted) report_.exhausted = why;
       return;
@@ -100,7 +100,8 @@ class Collector {
     if (!why.found.empty()) fact += (why.expected.empty() ? "; found " : ", found ") + why.found;
     keep({.code = why.id,
           .severity = Severity::error,
-          .tensor = why.tensor.empty() ? why.path : why.tensor,
+          .file = why.path.empty() ? std::move(file) : why.path,
+          .tensor = why.tensor,
           .fact = std::move(fact),
           .remedy = why.remedy});
   }
@@ -114,6 +115,7 @@ class Collector {
 
  private:
   void keep(Finding finding) {
+    if (finding.file.empty()) finding.file = report_.path;
     ++(finding.severity == Severity::error     ? report_.errors
        : finding.severity == Severity::warning ? report_.warnings
                                                : report_.notes);
@@ -136,7 +138,7 @@ void check_index(const tensor::Store& store, Collector& into) {
   const Result<Json> index = inside ? read_json_file(path) : Result<Json>(inside.why());
   if (!index && index.why().code == ErrorCode::exhausted) return into.add(index.why());
   if (!index) {
-    into.add("index.unreadable", {.tensor = path, .fact = index.why().message});
+    into.add("index.unreadable", {.file = path, .fact = index.why().message});
     return;
   }
   if (!index->is_object()) return;  // the store refuses it when it needs it
@@ -151,7 +153,7 @@ void check_index(const tensor::Store& store, Collector& into) {
                     : total->is_number()        ? total->get<double>() == static_cast<double>(bytes)
                                                 : false;
   if (same) return;
-  into.add("index.total_size", {.tensor = path,
+  into.add("index.total_size", {.file = path,
                                 .fact = fmt::format("the tensors have {} bytes, total_size is {}",
                                                     bytes, printable(total->dump()))});
 }
@@ -160,13 +162,20 @@ std::string experts_module(std::string_view prefix) {
   return std::string(prefix) + "experts.0.up_proj";
 }
 
-void check_exclusions(const Survey& found, Collector& into) {
+// The file of a layer's first expert.
+std::string file_of(const tensor::Store& store, const MoeLayer& layer) {
+  if (layer.up.empty() || layer.up[0].codes.tensor == nullptr) return {};
+  return store.path(*layer.up[0].codes.tensor);
+}
+
+void check_exclusions(const tensor::Store& store, const Survey& found, Collector& into) {
   for (const QuantClaim& claim : found.facts.claims) {
     for (const MoeLayer& layer : found.layers) {
       const std::string* pattern = claim.excluded.find(experts_module(layer.prefix));
       if (pattern == nullptr) continue;
       into.add("config.excluded",
-               {.layer = layer.index,
+               {.file = store.path_of(claim.source),
+                .layer = layer.index,
                 .tensor = layer.prefix,
                 .fact = fmt::format("{} lists \"{}\"", claim.source, printable(*pattern))});
     }
@@ -174,7 +183,8 @@ void check_exclusions(const Survey& found, Collector& into) {
       if (found.row == nullptr) break;
       if (claim.excluded.find(experts_module(layer.prefix)) != nullptr) continue;
       into.add("config.not_excluded",
-               {.layer = layer.index,
+               {.file = store.path_of(claim.source),
+                .layer = layer.index,
                 .tensor = layer.prefix,
                 .fact = fmt::format("the experts are {}; {} does not list them", layer.what,
                                     claim.source)});
@@ -221,7 +231,8 @@ void check_layers(const tensor::Store& store, const Survey& found, const LintRep
         (complete && layer.shape.experts != before.shape.experts)) {
       into.add(
           "layer.shape",
-          {.layer = layer.index,
+          {.file = file_of(store, layer),
+           .layer = layer.index,
            .tensor = layer.prefix,
            .fact = fmt::format("{} experts of {} x {} after {} of {} x {}", layer.shape.experts,
                                layer.shape.hidden, layer.shape.intermediate, before.shape.experts,
@@ -235,7 +246,8 @@ void check_layers(const tensor::Store& store, const Survey& found, const LintRep
     const std::optional<std::uint64_t> lost = lost_layer(store, before, layer);
     if (!lost) continue;
     into.add("layer.gap",
-             {.layer = layer.index,
+             {.file = file_of(store, layer),
+              .layer = layer.index,
               .tensor = layer.prefix,
               .fact = fmt::format("layer {} follows layer {}; there is no tensor of {}",
                                   layer.index, before.index, *lost)});
@@ -253,6 +265,8 @@ void check_values(const tensor::Store& store, const Survey& found, const LintOpt
     // Broken layers may claim more experts than they have tensors for.
     const bool apart = layer.row->grouping == Grouping::per_expert;
     const std::uint64_t experts = apart ? layer.up.size() : layer.shape.experts;
+    if (options.layer && *options.layer != layer.index) continue;
+    ++report.layers;
     if (layer.shape.hidden == 0) continue;
     for (std::uint64_t expert = 0; expert < experts; ++expert) items.push_back({&layer, expert});
   }
@@ -263,25 +277,27 @@ void check_values(const tensor::Store& store, const Survey& found, const LintOpt
     const ModelConfig& config = found.facts.model;
     scans[i] = scan_expert(store, *items[i].layer, items[i].expert,
                            {.deep = options.deep,
+                            .scalars_only = options.scalars_only,
                             .hidden = config.hidden.value_or(shape.hidden),
                             .intermediate = config.intermediate.value_or(shape.intermediate)});
     if (options.progress) options.progress(scans[i].bytes_read);
     return Result<Done>(Done{});
   });
   report.interrupted = !done;
-  bool any_input = false;
+  const bool any_input = std::ranges::any_of(
+      found.layers, [](const MoeLayer& layer) { return layer.shape.has_input_scale; });
   for (std::size_t i = 0; i < items.size(); ++i) {
     report.bytes_read += scans[i].bytes_read;
-    any_input = any_input || items[i].layer->shape.has_input_scale;
     for (Observation& seen : scans[i].found) {
       into.add(seen.code,
-               {.layer = items[i].layer->index,
+               {.file = seen.tensor != nullptr ? store.path(*seen.tensor)
+                                               : file_of(store, *items[i].layer),
+                .layer = items[i].layer->index,
                 .expert = items[i].expert,
                 .tensor = seen.tensor != nullptr ? seen.tensor->entry.name : seen.missing,
                 .fact = std::move(seen.fact)});
     }
   }
-  report.layers = found.layers.size();
   report.experts = items.size();
   if (!any_input && found.row != nullptr && found.row->format == WeightFormat::nvfp4) {
     into.add("scale.input_none", {.fact = "the checkpoint is weight-only"});
@@ -315,14 +331,18 @@ LintReport lint(const std::string& path, const LintOptions& options) {
     if (found.row != nullptr) {
       report.dialect = fmt::format("{} {}", found.row->name, name(found.row->format));
     }
-    for (const Error& problem : found.problems) into.add(problem);
+    for (const Error& problem : found.problems) {
+      const tensor::StoredTensor* tensor = store->find(problem.tensor);
+      into.add(problem, tensor == nullptr ? std::string() : store->path(*tensor));
+    }
     for (const tensor::StoredTensor* extra : found.extras) {
-      into.add("tensor.extra", {.tensor = extra->entry.name,
+      into.add("tensor.extra", {.file = store->path(*extra),
+                                .tensor = extra->entry.name,
                                 .fact = fmt::format("{} {}", tensor::name(extra->entry.dtype),
                                                     tensor::text(extra->entry.shape))});
     }
     check_index(*store, into);
-    check_exclusions(found, into);
+    check_exclusions(*store, found, into);
     check_layers(*store, found, report, into);
     check_values(*store, found, options, report, into);
   }

@@ -33,6 +33,7 @@ std::span<const LintRule> lint_rules();
 struct Finding {
   std::string code{};
   Severity severity = Severity::error;
+  std::string file{};  // where it is; of the whole checkpoint: its path
   std::optional<std::uint64_t> layer{}, expert{};
   std::string tensor{};
   std::string fact{};
@@ -41,7 +42,9 @@ struct Finding {
 };
 
 struct LintOptions {
-  bool deep = false;  // look at the codes too
+  bool deep = false;          // look at the codes too
+  bool scalars_only = false;  // global and input scales and biases, which are few: no block scales
+  std::optional<std::uint64_t> layer{};  // the values of this block alone; none: of all
   std::size_t threads = 1;
   std::function<void(std::uint64_t bytes)> progress{};  // from any thread
 };
@@ -53,7 +56,8 @@ struct LintReport {
   std::vector<Finding> findings{};
   std::map<std::string, std::uint64_t> counts{};  // by code, all of them
   std::uint64_t errors = 0, warnings = 0, notes = 0;
-  std::uint64_t layers = 0, experts = 0;  // checked
+  std::uint64_t layers = 0;   // checked
+  std::uint64_t experts = 0;  // of all those layers together
   std::uint64_t bytes_read = 0;
   double seconds = 0;
   bool interrupted = false;          // stopped on request: the findings are not all

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "fp4moe/base/phrase.hpp"
 #include "fp4moe/formats/bf16.hpp"
 #include "fp4moe/formats/f16.hpp"
 #include "fp4moe/weights/gguf_blocks.hpp"
@@ -47,7 +48,7 @@ class Scanner {
     for (const Projection which : kLintedProjections) {
       if (which == Projection::gate && layer_.gate.empty()) continue;
       const ProjectionPlaces& places = layer_.places(which, expert_);
-      scan_matrix(which, places, matrices, dead);
+      if (!options_.scalars_only) scan_matrix(which, places, matrices, dead);
       scan_scalars(which, places);
       scan_bias(which, places);
     }
@@ -162,7 +163,7 @@ class Scanner {
     }
     if (count == 0) return;
     add("scale.negative_gguf", tensor,
-        fmt::format("{} blocks with a sign bit, the first in row {}", count, first));
+        fmt::format("{} with a sign bit, the first in row {}", counted(count, "block"), first));
   }
 
   // The first of several, and how many there are.
@@ -213,23 +214,23 @@ class Scanner {
     }
     if (nan.count > 0) {
       add("scale.nan", tensor,
-          fmt::format("{} NaN block scales, the first at row {}, block {}", nan.count, nan.row,
-                      nan.column));
+          fmt::format("{}, the first at row {}, block {}", counted(nan.count, "NaN block scale"),
+                      nan.row, nan.column));
     }
     if (negative.count > 0) {
       add("scale.negative", tensor,
-          fmt::format("{} rows with negative block scales, the first at row {}, block {}",
-                      negative.count, negative.row, negative.column));
+          fmt::format("{} with negative block scales, the first at row {}, block {}",
+                      counted(negative.count, "row"), negative.row, negative.column));
     }
     if (zero_blocks.count > 0) {
       add("scale.zero_block", tensor,
-          fmt::format("{} blocks have codes but a zero scale, the first at row {}, block {}",
-                      zero_blocks.count, zero_blocks.row, zero_blocks.column));
+          fmt::format("{} with codes but a zero scale, the first at row {}, block {}",
+                      counted(zero_blocks.count, "block"), zero_blocks.row, zero_blocks.column));
     }
     if (zero_rows > 0) {
       add("scale.zero_row", tensor,
-          fmt::format("{} of {} rows have codes but only zero scales, the first is row {}",
-                      zero_rows, scales.rows, first_zero));
+          fmt::format("{} of {} with codes but only zero scales, the first is row {}", zero_rows,
+                      counted(scales.rows, "row"), first_zero));
     }
   }
 
@@ -269,12 +270,20 @@ class Scanner {
     }
   }
 
+  // A scale that looks inverted is compared as it was meant: turning it over is the repair, and
+  // rescaling the other one by a factor of a million would destroy its weights.
   void check_pair() {
     const float gate = globals_[0], up = globals_[1];
     if (layer_.gate.empty() || !is_sound_scale(gate) || !is_sound_scale(up) || gate == up) return;
-    const double ratio = static_cast<double>(std::max(gate, up)) / std::min(gate, up);
+    const bool gate_inverted = looks_inverted(gate), up_inverted = looks_inverted(up);
+    const double meant_gate = gate_inverted ? 1.0 / static_cast<double>(gate) : gate;
+    const double meant_up = up_inverted ? 1.0 / static_cast<double>(up) : up;
+    const double ratio = std::max(meant_gate, meant_up) / std::min(meant_gate, meant_up);
+    constexpr double kRounding = 1 + 1e-6;  // of a reciprocal that was stored
+    if ((gate_inverted || up_inverted) && ratio < kRounding) return;
     add("scale.global_mismatch", *layer_.places(Projection::gate, expert_).global_scale.tensor,
-        fmt::format("gate {} and up {} differ by a factor of {:.6g}", gate, up, ratio));
+        fmt::format("gate {} and up {} differ by a factor of {:.6g}{}", gate, up, ratio,
+                    gate_inverted || up_inverted ? " once inverted ones are set right" : ""));
   }
 
   void scan_bias(Projection which, const ProjectionPlaces& places) {

@@ -25,7 +25,8 @@ struct ExpertScan {
 
 // How to look. Sizes that the configuration gives and the tensors exceed make the rest padding.
 struct ScanOptions {
-  bool deep = false;  // read the codes too
+  bool deep = false;          // read the codes too
+  bool scalars_only = false;  // no block scales, and no codes
   std::uint64_t hidden = 0, intermediate = 0;
 };
 

@@ -113,6 +113,7 @@ TEST(Lint, NamesEachDefectOfValuesOnce) {
     EXPECT_EQ(finding.severity, defect.severity);
     EXPECT_EQ(finding.tensor, defect.tensor);
     EXPECT_FALSE(finding.fact.empty());
+    EXPECT_TRUE(finding.file.ends_with(".safetensors")) << finding.file;
     EXPECT_FALSE(finding.remedy.empty());
     if (defect.code != "tensor.extra") {
       EXPECT_EQ(finding.layer, 0u);
@@ -120,6 +121,39 @@ TEST(Lint, NamesEachDefectOfValuesOnce) {
     }
     EXPECT_EQ(report.errors, defect.severity == Severity::error ? 1u : 0u);
   }
+}
+
+// What looks inverted explains why gate and up differ; reconciling them would destroy one.
+TEST(Lint, RecognizesAnInversionBeforeAMismatch) {
+  const std::string gate = kExpert + "gate_proj.weight_scale_2",
+                    up = kExpert + "up_proj.weight_scale_2";
+  Tensors tensors = modelopt();
+  find_tensor(tensors, gate).bytes = f32({1.0f / 3000.0f});
+  find_tensor(tensors, up).bytes = f32({3000.0f});
+  const LintReport inverted = lint_of(tensors);
+  ASSERT_EQ(inverted.findings.size(), 1u);
+  EXPECT_EQ(inverted.findings[0].code, "scale.global_inverted");
+  EXPECT_EQ(inverted.findings[0].tensor, up);
+  find_tensor(tensors, gate).bytes = f32({1.0f / 6000.0f});
+  const LintReport both = lint_of(tensors);
+  EXPECT_EQ(both.counts.at("scale.global_inverted"), 1u);
+  ASSERT_EQ(both.counts.at("scale.global_mismatch"), 1u);
+  EXPECT_NE(both.findings[1].fact.find("a factor of 2 once inverted ones are set right"),
+            std::string::npos)
+      << both.findings[1].fact;
+}
+
+TEST(Lint, LooksAtOneLayerOrAtScalarsAlone) {
+  Tensors tensors = modelopt();
+  find_tensor(tensors, kExpert + "up_proj.weight_scale").bytes[9] = std::byte{0x7F};
+  find_tensor(tensors, kExpert + "up_proj.input_scale").bytes = f32({0});
+  const TemporaryFolder folder;
+  write_safetensors(folder / "model.safetensors", tensors);
+  EXPECT_EQ(lint(folder.path()).errors, 2u);
+  EXPECT_EQ(lint(folder.path(), {.scalars_only = true}).counts,
+            (std::map<std::string, std::uint64_t>{{"scale.input", 1}}));
+  EXPECT_EQ(lint(folder.path(), {.layer = 0}).errors, 2u);
+  EXPECT_EQ(lint(folder.path(), {.layer = 1}).errors, 0u);
 }
 
 TEST(Lint, CountsNanScalesAndSaysWhereTheFirstIs) {

@@ -6,8 +6,12 @@
 #include <mutex>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/base/parallel.hpp"
+#include "fp4moe/base/phrase.hpp"
+#include "fp4moe/base/text.hpp"
 #include "fp4moe/weights/gguf_fields.hpp"
 #include "fp4moe/weights/quant_config.hpp"
 #include "fp4moe/weights/synth_expert.hpp"
@@ -38,6 +42,14 @@ class ExpertPool {
   std::mutex mutex_{};
   std::vector<SynthExpert> idle_{};
 };
+
+Error unknown_defect(std::string_view word) {
+  std::vector<std::string_view> names;
+  for (const SynthDefect& defect : synth_defects()) names.push_back(defect.name);
+  return usage("synth.defect", "there is no such defect")
+      .expects(fmt::format("one of {}", fmt::join(names, ", ")), "'" + printable(word) + "'")
+      .try_this(did_you_mean(word, names));
+}
 
 std::string layer_prefix_of(const SynthPlan& plan, std::uint64_t block) {
   const bool own = name_family(plan.row->dialect) != NameFamily::hugging_face;
@@ -134,7 +146,7 @@ Result<SynthReport> synth(const SynthOptions& options, const std::string& out) {
   const auto known = std::ranges::find_if(
       synth_defects(), [&](const SynthDefect& defect) { return defect.name == options.defect; });
   if (!options.defect.empty() && known == synth_defects().end())
-    return usage("synth.defect", "there is no such defect").at(options.defect);
+    return unknown_defect(options.defect);
   SynthReport report{.model = options.model,
                      .dialect = plan->row != nullptr ? std::string(plan->row->name) : "bf16",
                      .format = plan->shape.format,

@@ -23,7 +23,8 @@ Layout row(std::string_view generation, Map codes, Map scales, std::string_view 
 
 Map hopper(Pads pads) { return triton_hopper_value(3, pads); }
 
-constexpr std::string_view kWarps = "The kernel must be launched with exactly this many warps.";
+constexpr std::string_view kWarps =
+    "The kernel must be launched with the warps that the generation names: w4 is 4, w8 is 8.";
 
 }  // namespace
 

@@ -1,0 +1,28 @@
+#include "fp4moe/cli/defects.hpp"
+
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "fp4moe/base/phrase.hpp"
+#include "fp4moe/base/text.hpp"
+
+namespace fp4moe::cli {
+
+void warn_of_defects(const std::string& path, const weights::LintOptions& options, const Io& io) {
+  const weights::LintReport report = weights::lint(path, options);
+  std::vector<std::string> codes;
+  for (const weights::Finding& finding : report.findings) {
+    const bool counts =
+        finding.severity == weights::Severity::error || finding.code == "scale.global_inverted";
+    const std::string shown = fmt::format("{} ({})", finding.code, report.counts.at(finding.code));
+    if (counts && (codes.empty() || codes.back() != shown)) codes.push_back(shown);
+  }
+  if (codes.empty()) return;
+  io.err << wrapped(fmt::format("warning: {} has defects: {}; see fp4moe lint {}", printable(path),
+                                join(codes, ", "), printable(path)),
+                    io.err_columns, 2)
+         << "\n";
+}
+
+}  // namespace fp4moe::cli
