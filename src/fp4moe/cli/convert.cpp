@@ -246,8 +246,8 @@ void print_report(const Io& io, const convert::ConvertReport& report, const std:
     io.out << fmt::format("warning: {} (fp4moe lint --fix reconcile-global-scale)\n", warning);
   const double bytes = static_cast<double>(report.expert_bytes + report.other_bytes);
   io.out << fmt::format(
-      "{}: {} of tensors{} in {:.2f} s, {}/s\n", out, counted(report.files, "file"), resumed_text(report),
-      report.seconds,
+      "{}: {} of tensors{} in {:.2f} s, {}/s\n", out, counted(report.files, "file"),
+      resumed_text(report), report.seconds,
       human_bytes(static_cast<std::uint64_t>(report.seconds > 0 ? bytes / report.seconds : 0)));
 }
 
