@@ -117,8 +117,8 @@ TEST(ConvertMemory, StaysWithinWhatIsAllowedWhateverTheThreads) {
   };
   for (const Row& row : {Row{"marlin.mxfp4", "1", 96 * kMiB}, Row{"marlin.mxfp4", "16", 96 * kMiB},
                          Row{"triton.mxfp4", "4", 200 * kMiB}}) {
-    Child child({"convert", source, "--layout", row.layout, "--pad-hidden", "3072",
-                 "--pad-intermediate", "3072", "--threads", row.threads, "--max-memory",
+    Child child({"convert", source, "--layout", row.layout, "--device", "h100", "--pad-hidden",
+                 "3072", "--pad-intermediate", "3072", "--threads", row.threads, "--max-memory",
                  std::to_string(row.limit), "-o", out});
     EXPECT_EQ(child.status(), 0);
     EXPECT_LE(child.peak_bytes(), row.limit) << row.layout << " with " << row.threads << " threads";

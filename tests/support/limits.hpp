@@ -9,18 +9,19 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+// There where a sanitizer's runtime is linked. Some programs link sanitized modules to tests that
+// are not, so that the compiler's own macros do not tell.
+extern "C" {
+[[gnu::weak]] void __asan_init();
+[[gnu::weak]] void __tsan_init();
+[[gnu::weak]] void __msan_init();
+}
+
 namespace fp4moe::testing {
 
 // Sanitizers take address space as they like and keep freed memory.
-constexpr bool has_own_memory() {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  return false;
-#elif defined(__has_feature)
-  return !__has_feature(address_sanitizer) && !__has_feature(thread_sanitizer) &&
-         !__has_feature(memory_sanitizer);
-#else
-  return true;
-#endif
+inline bool has_own_memory() {
+  return __asan_init == nullptr && __tsan_init == nullptr && __msan_init == nullptr;
 }
 
 // The status that `work` returns in a child; 128 + the signal that ended it.

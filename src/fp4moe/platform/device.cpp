@@ -190,7 +190,8 @@ Result<Device> describe_device(std::string_view name) {
     titles.push_back(device.title);
   }
   std::string_view near = nearest(plain, names);
-  if (near.empty()) {
+  // A name without a number is a maker's or a family's.
+  if (near.empty() && std::ranges::any_of(name, [](char c) { return c >= '0' && c <= '9'; })) {
     const std::string_view title = meant(name, titles);
     if (!title.empty())
       near = names[static_cast<std::size_t>(std::ranges::find(titles, title) - titles.begin())];
