@@ -160,7 +160,7 @@ void decode_block(const RowQuantiser& how, std::span<const std::uint8_t> codes,
 
 std::size_t encoded_bytes(ActivationKey key, std::size_t columns) {
   const std::size_t of_row = key == ActivationKey::nvfp4_token ? sizeof(float) : 0;
-  return RowParts(key, columns).bytes() + of_row;
+  return columns == 0 ? 0 : RowParts(key, columns).bytes() + of_row;
 }
 
 void encode_row(const RowQuantiser& how, std::span<const float> values, std::span<std::byte> to) {
