@@ -1,4 +1,6 @@
 // fp4moe list SUBJECT: the names that options take, each with what it stands for.
+#include "fp4moe/cli/list.hpp"
+
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -172,6 +174,14 @@ Result<int> run_list(const std::string& subject, const Io& io) {
 }
 
 }  // namespace
+
+std::vector<std::string> listed_names(std::string_view subject) {
+  std::vector<std::string> names;
+  for (const Subject& known : kSubjects)
+    if (known.name == subject)
+      for (ListRow& row : known.rows()) names.push_back(std::move(row.name));
+  return names;
+}
 
 Run declare_list(OptionSet& set) {
   const auto subject = std::make_shared<std::string>();

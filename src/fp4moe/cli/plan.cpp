@@ -249,18 +249,22 @@ Run declare_plan(OptionSet& set) {
   const auto options = std::make_shared<PlanOptions>();
   constexpr std::uint64_t kMost = 1u << 16;
   set.add("PATH", options->path, "A checkpoint: a folder, an index or a file").as(Form::path);
-  set.add("--model", options->model, "A model instead: gpt-oss-120b, deepseek-v3, ...");
+  set.add("--model", options->model, "A model instead: gpt-oss-120b, deepseek-v3, ...")
+      .listed("models");
   set.add("--format", options->format, "With --model: mxfp4 or nvfp4");
   set.add("--backend", options->backend,
-          "One backend, or all (default: the chosen one in detail, and those that run)");
+          "One backend, or all (default: the chosen one in detail, and those that run)")
+      .listed("backends");
   set.add("--policy", options->question.policy, "Whose rules: native, or a date of vLLM")
-      .show_default();
+      .show_default()
+      .listed("policies");
   set.add("--mode", options->mode, "strict, or compat with the reference's mistakes")
       .one_of({"strict", "compat"})
       .show_default();
   set.add("--device", options->question.device,
           "This machine (auto) or a part: h100, mi355x, cpu, ...")
-      .show_default();
+      .show_default()
+      .listed("devices");
   set.add("--tp", options->ranks.tp, "Ranks that share every expert").between(1, kMost);
   set.add("--ep", options->ranks.ep, "Ranks that share out whole experts").between(1, kMost);
   set.add("--dp", options->ranks.dp, "Data-parallel ranks").between(1, kMost);

@@ -21,20 +21,24 @@ constexpr std::uint64_t kMostRanks = 1u << 16;
 void declare_question(OptionSet& set, QuestionOptions& options) {
   set.group = "Device";
   set.add("--device", options.device, "This machine (auto) or a part: h100, mi355x, cpu, ...")
-      .show_default();
+      .show_default()
+      .listed("devices");
   set.add("--platform", options.platform, "Describe a device: cuda, rocm, xpu or cpu");
   set.add("--capability", options.capability, "Its compute capability, e.g. 9.0").as(Form::number);
   set.add("--gfx", options.gfx, "Its AMD architecture, e.g. gfx950");
   set.add("--lib", options.libraries,
-          "Packages it has: NAME,... instead of the usual, +NAME or =-NAME to change them")
+          "Packages it has: NAME,... instead of the usual, +NAME or -NAME to change them")
       .separated_by_commas("NAME");
   set.add("--env", options.variables, "NAME=VALUE of a variable that steers vLLM").as(Form::pair);
   set.group = "Rules";
-  set.add("--policy", options.policy, "Whose rules: native, or a date of vLLM").show_default();
+  set.add("--policy", options.policy, "Whose rules: native, or a date of vLLM")
+      .show_default()
+      .listed("policies");
   set.add("--mode", options.mode, "strict, or compat with the reference's mistakes").show_default();
   set.group = "Layer";
   set.add("--format", options.format, "mxfp4 or nvfp4 (default: the model's)");
-  set.add("--model", options.model, "Take the layer from a model: gpt-oss-20b, ...");
+  set.add("--model", options.model, "Take the layer from a model: gpt-oss-20b, ...")
+      .listed("models");
   set.add("--config", options.config, "Take the layer from a JSON file").as(Form::path);
   for (const oracle::LayerField& field : oracle::layer_fields()) {
     const std::string option(field.option), help(field.help);
@@ -45,7 +49,8 @@ void declare_question(OptionSet& set, QuestionOptions& options) {
     } else {
       set.add("--" + option, options.fields[field.key], help)
           .as(accepted.ends_with("number") || accepted.starts_with("a whole number") ? Form::number
-                                                                                     : Form::word);
+                                                                                     : Form::word)
+          .listed(option == "backend" ? "backends" : "");
     }
   }
   set.group = "Ranks";
