@@ -32,6 +32,7 @@ set(FP4MOE_PUBLIC_HEADERS
   oracle/parallel.hpp
   oracle/quant_config.hpp
   oracle/record.hpp
+  oracle/releases.hpp
   oracle/select.hpp
   oracle/sizes.hpp
   plan/plan.hpp
@@ -92,6 +93,7 @@ set(FP4MOE_INCLUDED_HEADERS
   plan/model.hpp
   plan/wire.hpp
   platform/cpu.hpp
+  platform/libraries.hpp
   platform/settings.hpp
   runtime/choice.hpp
   runtime/facts.hpp

@@ -8,6 +8,8 @@
     errors            docs/errors.md: every error id, from the sources and docs/errors.toml
     machine           docs/machine.md: what described devices get, asked of the program
     python            docs/python.md: the public names of the package, which must be installed
+    vllm-messages     docs/vllm-messages.md: vLLM's sentences and what to do, asked of the program
+    vllm-versions     docs/vllm-versions.md: releases of vLLM and their policies, asked of the program
 """
 from __future__ import annotations
 
@@ -50,7 +52,20 @@ def python(options: argparse.Namespace) -> str:
     return source.page(options.stub)
 
 
-PAGES = {"c-api-reference": c_api, "commands": commands, "errors": errors, "machine": machine, "python": python}
+def vllm_messages(options: argparse.Namespace) -> str:
+    import subprocess
+
+    return subprocess.run([options.program, "explain", "--messages"], check=True, capture_output=True, text=True).stdout
+
+
+def vllm_versions(options: argparse.Namespace) -> str:
+    import subprocess
+
+    return subprocess.run([options.program, "vllm-versions", "--markdown"], check=True, capture_output=True, text=True).stdout
+
+
+PAGES = {"c-api-reference": c_api, "commands": commands, "errors": errors, "machine": machine, "python": python,
+         "vllm-messages": vllm_messages, "vllm-versions": vllm_versions}
 
 
 def main() -> int:

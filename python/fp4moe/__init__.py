@@ -35,10 +35,11 @@ from fp4moe.errors import (
     UsageError,
 )
 from fp4moe.quantize import Quantized, dequantize, quantize, quantize_rules
-from fp4moe.selection import Refusal, Selection, explain
+from fp4moe.selection import Change, Refusal, Selection, explain
 
 __all__ = [
     "Adapters",
+    "Change",
     "Error",
     "ExhaustedError",
     "FailedError",

@@ -9,7 +9,7 @@ from typing import Any
 from fp4moe import commands, errors
 
 # Options of the command that ask for something else than one selection.
-NOT_ONE = ("all_devices", "diff", "verbose")
+NOT_ONE = ("all_devices", "diff", "messages", "verbose")
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,17 @@ class Refusal:
 
     def __str__(self) -> str:
         return f"{self.backend}: {self.requirement}; {self.fact}"
+
+
+@dataclass(frozen=True)
+class Change:
+    """What to do to get another backend. It was tried: the selection then takes it."""
+
+    backend: str  # what is taken then
+    steps: tuple[str, ...]  # flags and variables of vLLM, packages; all of them together
+
+    def __str__(self) -> str:
+        return f"{self.backend}: {', '.join(self.steps)}"
 
 
 class Selection(Mapping[str, Any]):
@@ -54,6 +65,16 @@ class Selection(Mapping[str, Any]):
     def device(self) -> str:
         """The device's name."""
         return str(self.raw["device"]["name"])
+
+    @property
+    def summary(self) -> str:
+        """The answer in a sentence."""
+        return str(self.raw["summary"])
+
+    @property
+    def to_change(self) -> list[Change]:
+        """What to do to get another backend, or any where there is none."""
+        return [Change(to["backend"], tuple(to["steps"])) for to in self.raw["to_change"]]
 
     @property
     def would_run(self) -> list[str]:
@@ -117,7 +138,7 @@ def explain(**words: Any) -> Selection:
     selection = Selection(record)
     if status == 0:
         return selection
-    message = str(record.get("message") or "no backend supports the layer")
+    message = str(record.get("message") or record["summary"])
     why = errors.make(status, "choice.backend", message, line=f"choice.backend: {message}")
     if isinstance(why, errors.Error):
         why.record = selection

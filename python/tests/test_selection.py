@@ -35,6 +35,16 @@ def test_refusals_say_what_a_kernel_needs_and_what_is_there() -> None:
     assert fp4moe.explain(device="b200", **GPT_OSS).backend == first.backend
 
 
+def test_a_selection_says_in_a_sentence_what_to_do() -> None:
+    choice = fp4moe.explain(device="mi355x", model="openai/gpt-oss-120b", policy="2026-08-22")
+    assert choice.summary.startswith("vLLM of 2026-08-22 runs gpt-oss-120b (mxfp4) on mi355x with")
+    first = choice.to_change[0]
+    assert (first.backend, first.steps) == ("AITER_MXFP4_BF16", ("set VLLM_ROCM_USE_AITER=1",))
+    assert str(first) == "AITER_MXFP4_BF16: set VLLM_ROCM_USE_AITER=1"
+    with pytest.raises(fp4moe.UnsupportedError, match="does not divide by the ranks"):
+        fp4moe.explain(device="h100", model="gpt-oss-120b", policy="2026-08-22", tp=7)
+
+
 def test_this_machine_can_always_compute_by_itself() -> None:
     choice = fp4moe.explain(model="qwen3-30b-a3b")
     assert choice.backend in ("CPU", "NATIVE_SM90") and choice.policy == "native"

@@ -13,12 +13,13 @@ struct CaseKind {
   std::string_view name;
   Outcome (*check)(const Json& item);
 };
-constexpr std::array<CaseKind, 5> kKinds{{
+constexpr std::array<CaseKind, 6> kKinds{{
     {"select", check_select},
     {"round", check_round},
     {"layer_size", check_layer_size},
     {"parallel", check_parallel},
     {"prepare_finalize", check_prepare_finalize},
+    {"validate", check_validate},
 }};
 
 Outcome check(const Json& item) {
@@ -26,7 +27,7 @@ Outcome check(const Json& item) {
   if (!kind) return kind.why();
   const auto found = std::ranges::find(kKinds, *kind, &CaseKind::name);
   if (found == kKinds.end())
-    return malformed("kind", "select, round, layer_size, parallel or prepare_finalize",
+    return malformed("kind", "select, round, layer_size, parallel, prepare_finalize or validate",
                      "\"" + *kind + "\"");
   return found->check(item);
 }

@@ -16,5 +16,7 @@ Outcome check_round(const Json& item);
 Outcome check_layer_size(const Json& item);
 Outcome check_parallel(const Json& item);
 Outcome check_prepare_finalize(const Json& item);
+// Compat against `expect`, strict only against an `expect_strict`.
+Outcome check_validate(const Json& item);
 
 }  // namespace fp4moe::golden

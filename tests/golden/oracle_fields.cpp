@@ -19,13 +19,10 @@ struct OracleEra {
   oracle::Era era;
 };
 constexpr OracleEra kOracleEras[] = {
-    {"2026-01-seed", oracle::Era::january_seed},
-    {"2026-01-27", oracle::Era::january_27},
-    {"2026-03-20", oracle::Era::march_20},
-    {"2026-03-27", oracle::Era::march_27},
-    {"2026-04-24", oracle::Era::april_24},
-    {"2026-08-22", oracle::Era::august_22},
-    {"native", oracle::Era::native},
+    {"2026-01-seed", oracle::Era::january_seed}, {"2026-01-27", oracle::Era::january_27},
+    {"2026-03-20", oracle::Era::march_20},       {"2026-03-27", oracle::Era::march_27},
+    {"2026-04-24", oracle::Era::april_24},       {"2026-08-22", oracle::Era::august_22},
+    {"vllm-0.33.0", oracle::Era::vllm_033},      {"native", oracle::Era::native},
 };
 
 // Reads whole numbers into ints; the first error is kept.

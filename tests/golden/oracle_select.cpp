@@ -28,6 +28,9 @@ constexpr std::string_view kRequired[] = {
     "parallel",
 };
 
+// The entry for models other than gpt-oss, which is a policy of its own here.
+constexpr std::string_view kDeepseekV4 = "deepseek_v4";
+
 // Fields that the oracle does not read may stand in a case.
 Result<Layer> layer_field(const Json& config) {
   for (const std::string_view key : kRequired)
@@ -78,7 +81,11 @@ Result<const Policy*> policy_field(const Json& item) {
   if (!weights) return malformed("format", "mxfp4 or nvfp4", "\"" + *format + "\"");
   const Result<std::string> version = string_field(item, "version");
   if (!version) return version.why();
-  const Policy* policy = backends::find_policy(*version, *weights);
+  const Result<std::optional<std::string>> entry = optional_string_field(item, "entry");
+  if (!entry) return entry.why();
+  if (*entry && **entry != kDeepseekV4)
+    return malformed("entry", kDeepseekV4, "\"" + **entry + "\"");
+  const Policy* policy = backends::find_policy(*version + (*entry ? "-deepseek-v4" : ""), *weights);
   if (policy == nullptr)
     return malformed("version", "a policy for " + *format, "\"" + *version + "\"");
   return policy;
@@ -139,6 +146,18 @@ std::optional<Mismatch> compare_lists(std::string_view where, const Json& expect
   return std::nullopt;
 }
 
+const oracle::Experts* find_experts(const oracle::Backend& backend, std::string_view name) {
+  for (const auto list : {backend.experts, backend.lora_experts})
+    for (const oracle::Experts* experts : list)
+      if (experts->name == name) return experts;
+  return nullptr;
+}
+
+Json validity(const std::string& refusal) {
+  if (refusal.empty()) return {{"outcome", "accepted"}};
+  return {{"outcome", "error"}, {"error_type", "ValueError"}, {"message", refusal}};
+}
+
 }  // namespace
 
 golden::Outcome check_select(const Json& item) {
@@ -152,8 +171,11 @@ golden::Outcome check_select(const Json& item) {
   Json result = **expect;
   const Json trace = result.contains("evaluated") ? result["evaluated"] : Json();
   const Json log = result.contains("log_info") ? result["log_info"] : Json();
+  // A case without warnings says nothing about them, in files that know the word.
+  const Json warned = result.contains("log_warning") ? result["log_warning"] : Json::array();
   result.erase("evaluated");
   result.erase("log_info");
+  result.erase("log_warning");
 
   const Selection compat = oracle::select(**policy, Mode::compat, *request);
   if (auto differs = compare("compat", result, result_of(compat))) return differs;
@@ -163,10 +185,38 @@ golden::Outcome check_select(const Json& item) {
       return differs;
   if (log.is_array())
     if (auto differs = compare_lists("compat.log_info", log, Json(compat.log))) return differs;
+  if (auto differs = compare_lists("compat.log_warning", warned, Json(compat.warned)))
+    return differs;
 
   const Selection strict = oracle::select(**policy, Mode::strict, *request);
   const auto repaired = item.find("expect_strict");
   return compare("strict", repaired == item.end() ? result : *repaired, result_of(strict));
+}
+
+golden::Outcome check_validate(const Json& item) {
+  const Result<const Policy*> policy = policy_field(item);
+  if (!policy) return policy.why();
+  const Result<Request> request = request_field(item);
+  if (!request) return request.why();
+  const Result<const Json*> expect = object_field(item, "expect");
+  if (!expect) return expect.why();
+  const Result<std::string> backend_name = string_field(item, "backend");
+  if (!backend_name) return backend_name.why();
+  const Result<std::string> class_name = string_field(item, "experts");
+  if (!class_name) return class_name.why();
+  const oracle::Backend* backend = oracle::find_backend(**policy, *backend_name);
+  if (backend == nullptr)
+    return malformed("backend", "a backend of the policy", "\"" + *backend_name + "\"");
+  const oracle::Experts* experts = find_experts(*backend, *class_name);
+  if (experts == nullptr)
+    return malformed("experts", "a class of " + *backend_name, "\"" + *class_name + "\"");
+
+  const auto found = [&](Mode mode) {
+    return validity(oracle::validate(**policy, mode, *request, *backend, *experts));
+  };
+  if (auto differs = compare("compat", **expect, found(Mode::compat))) return differs;
+  const auto repaired = item.find("expect_strict");
+  return repaired == item.end() ? kAgrees : compare("strict", *repaired, found(Mode::strict));
 }
 
 }  // namespace fp4moe::golden

@@ -193,9 +193,18 @@ Outcome check_prepare_finalize(const Json& item) {
                      "\"" + printable(**quantised) + "\"");
   const auto expect = object_field(item, "expect");
   if (!expect) return expect.why();
+  oracle::PrepareRequest request{.parallel = *parallel,
+                                 .era = *era,
+                                 .monolithic = *monolithic,
+                                 .activations = *key,
+                                 .hidden = 2880};
+  if (item.contains("hidden")) {
+    const auto hidden = number_field(item, "hidden", std::numeric_limits<std::uint64_t>::max());
+    if (!hidden) return hidden.why();
+    request.hidden = *hidden;
+  }
 
-  const auto made = oracle::prepare_finalize(
-      {.parallel = *parallel, .era = *era, .monolithic = *monolithic, .activations = *key});
+  const auto made = oracle::prepare_finalize(request);
   const auto name = optional_string_field(**expect, "class");
   if (!name) return name.why();
   const bool wants_nothing = (*expect)->contains("class") && !*name;

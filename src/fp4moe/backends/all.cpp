@@ -9,6 +9,21 @@
 
 namespace fp4moe::backends {
 
+namespace {
+
+constexpr std::string_view kLatest = "latest";
+constexpr std::string_view kVllmPrefix = "vllm:";
+
+// The policy itself, or its second entry where there is one and it is meant.
+const oracle::Policy* with_entry(std::string_view name, oracle::WeightFormat format, Entry entry) {
+  if (entry == Entry::generic)
+    if (const oracle::Policy* second = find_policy(std::string(name) + "-deepseek-v4", format))
+      return second;
+  return find_policy(name, format);
+}
+
+}  // namespace
+
 Rows::Rows(std::span<const oracle::Backend* const> rows, oracle::WeightFormat format,
            oracle::Era era) {
   std::ranges::copy_if(rows, std::back_inserter(rows_), [&](const oracle::Backend* row) {
@@ -70,9 +85,38 @@ const oracle::Policy* find_policy(std::string_view name, oracle::WeightFormat fo
   return nullptr;
 }
 
-Result<const oracle::Policy*> require_policy(std::string_view name, oracle::WeightFormat format) {
-  if (const oracle::Policy* policy = find_policy(name, format)) return policy;
-  std::vector<std::string> names;
+Entry entry_of(std::string_view model_type) {
+  return model_type == "gpt_oss" || model_type == "gpt-oss" ? Entry::gpt_oss : Entry::generic;
+}
+
+const oracle::Policy& newest_vllm_policy(oracle::WeightFormat format, Entry entry) {
+  const oracle::Release& newest = oracle::vllm_releases().back();
+  return *with_entry(newest.of(format).policy, format, entry);  // a test asks for all
+}
+
+std::string vllm_word(std::string_view version) {
+  return std::string(kVllmPrefix) + std::string(version);
+}
+
+Result<const oracle::Policy*> require_policy(std::string_view word, oracle::WeightFormat format,
+                                             Entry entry) {
+  const Result<PolicyChoice> choice = choose_policy(word, format, entry);
+  if (!choice) return choice.why();
+  return choice->policy;
+}
+
+Result<PolicyChoice> choose_policy(std::string_view name, oracle::WeightFormat format,
+                                   Entry entry) {
+  if (name == kLatest || name.starts_with(kVllmPrefix)) {
+    Result<oracle::ReleaseChoice> release =
+        oracle::choose_release(name == kLatest ? name : name.substr(kVllmPrefix.size()), format);
+    if (!release) return release.why();
+    const oracle::Policy* policy = with_entry(release->policy, format, entry);
+    release->policy = policy->name;
+    return PolicyChoice{policy, *std::move(release)};
+  }
+  if (const oracle::Policy* policy = find_policy(name, format)) return PolicyChoice{policy, {}};
+  std::vector<std::string> names{std::string(kLatest)};
   for (const oracle::Policy& policy : policies())
     if (policy.format == format) names.emplace_back(policy.name);
   const std::string known = join(names, ", ");

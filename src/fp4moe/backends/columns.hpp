@@ -18,7 +18,9 @@ using oracle::kAugust;
 using oracle::Kind;
 using oracle::kJanuary;
 using oracle::kMarch;
+using oracle::kSinceAugust;
 using oracle::kSpring;
+using oracle::kVllm033;
 using oracle::Library;
 using oracle::LogitsRule;
 using oracle::ParallelLimit;
@@ -44,8 +46,7 @@ inline constexpr EnumSet<PlatformKind> kXpu{PlatformKind::xpu};
 inline constexpr EnumSet<PlatformKind> kCpu{PlatformKind::cpu};
 
 inline constexpr Eras kApril{april_24};
-inline constexpr Eras kAprilAndAugust{april_24, august_22};
-inline constexpr Eras kSpringAndAugust{march_20, march_27, april_24, august_22};
+inline constexpr Eras kReferenceSinceApril{april_24, august_22, vllm_033};
 
 // What the reference's generic activation function computes, in spring and since August.
 inline constexpr Activations kGenericSeven{silu,        gelu,        swigluoai,   swiglustep,
@@ -64,13 +65,18 @@ inline constexpr Keys kAnyKey{ActivationKey::none,
                               ActivationKey::nvfp4,
                               ActivationKey::fp8_static_tensor,
                               ActivationKey::fp8_block128,
-                              ActivationKey::fp8_token};
+                              ActivationKey::fp8_token,
+                              ActivationKey::nvfp4_token};
 
 // Limits of kernels that route by themselves, and of those that FlashInfer's exchanges upset.
 inline constexpr Limits kMonolithicLimits{ParallelLimit::no_all2all, ParallelLimit::no_eplb,
                                           ParallelLimit::no_data_parallel};
 inline constexpr Limits kNoFlashinferExchange{ParallelLimit::no_flashinfer_two_sided,
                                               ParallelLimit::no_flashinfer_one_sided};
+// And of those that DeepEP's high-throughput exchange upsets, too.
+inline constexpr Limits kNoFlashinferNoDeepepHt{ParallelLimit::no_flashinfer_two_sided,
+                                                ParallelLimit::no_flashinfer_one_sided,
+                                                ParallelLimit::no_deepep_high_throughput};
 inline constexpr Routings kRenormalizing{Routing::renormalize, Routing::renormalize_naive};
 
 // Sizes of backends without a rule of their own.

@@ -26,18 +26,53 @@ struct InUse {
   std::string_view gfx{};
   CpuArchitecture architecture = CpuArchitecture::unknown;
   std::uint64_t most_ranks = std::numeric_limits<std::uint64_t>::max();  // tensor parallel
+  Activations activations{};
+  bool (*when)(const platform::Environment&) = nullptr;
   std::string_view generation{};
+  std::string_view unspecified{};  // why the bytes are not known here
 };
 
+bool runs_a4w4_dsv4(const platform::Environment& environment) {
+  return environment.text(Variable::rocm_aiter_a4w4_dsv4) == "1";
+}
+// Of the forms of AITER's SiTU kernels only a8w4 keeps gate and up rows in turns.
+bool separates_situ(const platform::Environment& environment) {
+  std::string form = environment.text(Variable::rocm_aiter_situv2).value_or("auto");
+  std::ranges::transform(form, form.begin(), [](char c) {
+    return c == 'A' ? 'a' : c == 'W' ? 'w' : c;
+  });
+  return form != "a8w4";
+}
+
+constexpr std::string_view kSeparated =
+    "AITER's shuffle with gate and up rows apart is not specified";
+constexpr std::string_view kGfx1250 =
+    "on gfx1250 scales pass through AITER's own shuffle (factor 32, width 4), which is not "
+    "specified";
+
 constexpr std::string_view kTriton = "triton.mxfp4";
+constexpr std::string_view kAiterTriton = "aiter_triton.mxfp4";
 constexpr InUse kInUse[] = {
+    {.id = "aiter.mxfp4", .eras = kVllm033, .when = runs_a4w4_dsv4, .unspecified = kSeparated},
+    {.id = "aiter.mxfp4",
+     .eras = kVllm033,
+     .activations = {situ},
+     .when = separates_situ,
+     .unspecified = kSeparated},
+    {.id = kAiterTriton, .gfx = "gfx1250", .unspecified = kGfx1250},
+    {.id = kAiterTriton, .gfx = "gfx950", .most_ranks = 2, .generation = "cdna4.v3.6"},
+    {.id = kAiterTriton, .generation = "strided"},
+    {.id = "aiter_triton_w4a4.mxfp4",
+     .unspecified = "codes stay rows of K bytes (with swigluoai, gate and up rows in turns), but "
+                    "scales pass through AITER's own shuffle for gfx1250, which is not specified"},
+    {.id = kTriton, .eras = kVllm033, .kinds = kRocm, .gfx = "gfx1250", .unspecified = kGfx1250},
     {.id = "marlin.nvfp4", .eras = kJanuary, .generation = "2026-01"},
     {.id = "marlin.nvfp4", .eras = kMarch, .generation = "2026-03"},
     {.id = "flashinfer_trtllm.nvfp4", .eras = kJanuary, .generation = "2026-01"},
     {.id = "flashinfer_cutlass_sm90.mxfp4", .eras = kSpring, .generation = "seed"},
     {.id = "aiter.mxfp4", .eras = kSpring, .generation = "2026-04"},
     {.id = kTriton,
-     .eras = kAugust,
+     .eras = kSinceAugust,
      .kinds = kCuda,
      .capability = exactly(9, 0),
      .generation = "hopper.v3.5.w8.k4"},
@@ -49,12 +84,12 @@ constexpr InUse kInUse[] = {
     {.id = kTriton, .kinds = kCuda, .capability = exactly(9, 0), .generation = "hopper.v3.6.w8"},
     {.id = kTriton, .kinds = kCuda, .capability = at_least(10, 0), .generation = "blackwell.v3.6"},
     {.id = kTriton,
-     .eras = kAugust,
+     .eras = kSinceAugust,
      .kinds = kRocm,
      .gfx = "gfx950",
      .most_ranks = 2,
      .generation = "cdna4.v3.6"},
-    {.id = kTriton, .eras = kAugust, .generation = "strided"},
+    {.id = kTriton, .eras = kSinceAugust, .generation = "strided"},
     {.id = kTriton, .kinds = kRocm, .gfx = "gfx950", .generation = "cdna4.v3.6"},
     {.id = kTriton, .generation = "strided"},
     {.id = "cpu_native.mxfp4",
@@ -73,7 +108,16 @@ bool matches(const InUse& row, const LayoutQuestion& question, std::string_view 
          row.capability.contains(capability) && (row.gfx.empty() || row.gfx == device.gfx) &&
          (row.architecture == CpuArchitecture::unknown ||
           row.architecture == device.architecture) &&
-         question.tp_size <= row.most_ranks;
+         question.tp_size <= row.most_ranks &&
+         (row.activations.empty() ||
+          (question.activation && row.activations.contains(*question.activation))) &&
+         (row.when == nullptr || row.when(question.environment));
+}
+
+Error unspecified(const oracle::Backend& backend, std::string_view why) {
+  return error(ErrorCode::lacking, "layout.unspecified",
+               fmt::format("the layout that {} reads is not specified: {}", backend.name, why))
+      .try_this("give it the checkpoint as it is");
 }
 
 }  // namespace
@@ -117,14 +161,16 @@ std::string layout_id(const oracle::Backend& backend) {
 Result<const layout::Layout*> layout_of(const LayoutQuestion& question) {
   const oracle::Backend& backend = question.backend;
   const std::string id = layout_id(backend);
+  const auto* used =
+      std::ranges::find_if(kInUse, [&](const InUse& row) { return matches(row, question, id); });
+  const bool is_known = used != std::end(kInUse);
+  if (is_known && !used->unspecified.empty()) return unspecified(backend, used->unspecified);
   if (layout::find_layout(layouts(), id, {}) == nullptr)
     return error(ErrorCode::lacking, "layout.external",
                  fmt::format("{} lays weights out itself while it loads them", backend.name))
         .expects("a backend whose layout is known here", "layout " + id)
         .try_this("give it the checkpoint as it is");
-  for (const InUse& row : kInUse)
-    if (matches(row, question, id)) return require_layout(id, row.generation);
-  return require_layout(id, {});
+  return require_layout(id, is_known ? used->generation : std::string_view());
 }
 
 }  // namespace fp4moe::backends

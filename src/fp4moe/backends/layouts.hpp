@@ -20,13 +20,17 @@ Result<const layout::Layout*> require_layout(std::string_view id, std::string_vi
 // The id of the layout that a backend's row names; rows without one keep weights as loaded.
 std::string layout_id(const oracle::Backend& backend);
 
-// What the kernels of `backend` read on `device`, as of `era`. `tp_size` matters on gfx950.
-// Errors: layout.external for backends whose library lays weights out itself while it loads them.
+// What the kernels of `backend` read on `device`, as of `era`. `tp_size` matters on gfx950,
+// activation and environment to AITER.
+// Errors: layout.external for backends whose library lays weights out itself while it loads them,
+// layout.unspecified where the bytes are not known here; both say which.
 struct LayoutQuestion {
   const oracle::Backend& backend;
   oracle::Era era{};
   const platform::Device& device;
   std::uint64_t tp_size = 1;
+  std::optional<oracle::Activation> activation{};
+  platform::Environment environment{};
 };
 Result<const layout::Layout*> layout_of(const LayoutQuestion& question);
 

@@ -9,6 +9,7 @@ using oracle::EnvironmentStep;
 using oracle::Era;
 using oracle::exactly;
 using oracle::family;
+using oracle::Library;
 using oracle::NamedChoice;
 using oracle::PlatformKind;
 using oracle::Policy;
@@ -117,6 +118,11 @@ void make_april_24_mxfp4(Policy& policy, Rows& rows) {
 
 // MXFP4, August ---------------------------------------------------------------------------------
 
+constexpr std::string_view kNothingWithReasons =
+    "No MXFP4 MoE backend supports the deployment configuration. weight_key=kMxfp4Static, "
+    "activation_key={0}. Candidate backends were: {1}. Unsupported reasons: {2}. ";
+constexpr std::string_view kReasonEntry = "backend: {0}, reason: {1}";
+
 void make_august_mxfp4_common(Policy& policy, Rows& rows) {
   policy.wording = kMxfp4Wording;
   policy.checks_invariance = true;
@@ -150,10 +156,8 @@ void make_august_mxfp4_common(Policy& policy, Rows& rows) {
 
 void make_august_mxfp4(Policy& policy, Rows& rows) {
   make_august_mxfp4_common(policy, rows);
-  policy.wording.nothing_supports =
-      "No MXFP4 MoE backend supports the deployment configuration. weight_key=kMxfp4Static, "
-      "activation_key={0}. Candidate backends were: {1}. Unsupported reasons: {2}. ";
-  policy.wording.entry = "backend: {0}, reason: {1}";
+  policy.wording.nothing_supports = kNothingWithReasons;
+  policy.wording.entry = kReasonEntry;
   policy.automatic = {
       {.backends = rows({"FLASHINFER_TRTLLM_MXFP4_BF16", "FLASHINFER_TRTLLM_MXFP4_MXFP8",
                          "AITER_MXFP4_BF16", "AITER_MXFP4_FP8", "AITER_MXFP4_MXFP4", "TRITON",
@@ -168,6 +172,7 @@ void make_august_mxfp4(Policy& policy, Rows& rows) {
 void make_august_deepseek_v4(Policy& policy, Rows& rows) {
   make_august_mxfp4_common(policy, rows);
   policy.ignores_request = true;
+  policy.is_generic = true;
   policy.automatic = {
       {.kinds = {PlatformKind::rocm},
        .routings = {Routing::deepseek_v4},
@@ -176,6 +181,104 @@ void make_august_deepseek_v4(Policy& policy, Rows& rows) {
       {.kinds = {PlatformKind::xpu}, .backends = rows({"XPU"})},
       {.backends =
            rows({"FLASHINFER_TRTLLM_MXFP4_MXFP8", "DEEPGEMM_MXFP4", "MARLIN", "BATCHED_MARLIN"})},
+  };
+}
+
+// MXFP4, release 0.33.0 -------------------------------------------------------------------------
+
+// What the wheel for CUDA installs beside the usual packages.
+constexpr EnumSet<Library> kWheel{Library::humming, Library::deep_gemm};
+
+void make_033_mxfp4_common(Policy& policy, Rows& rows) {
+  policy.wording = kMxfp4Wording;
+  policy.wording.not_valid = "{0} does not support this MoE deployment since {1}.";
+  policy.checks_invariance = true;
+  policy.checks_lora = true;
+  policy.checks_routes = true;
+  policy.gate_from_activation = true;
+  policy.request_filters = true;
+  policy.validates = true;
+  policy.brings = kWheel;
+  policy.names = {
+      {.name = "b12x",
+       .backends = rows({"B12X_MXFP4_MXFP8", "B12X_MXFP4_BF16"}),
+       .force_16_bit = Variable::b12x_force_a16,
+       .keep_all = true},
+      named("deep_gemm", rows({"DEEPGEMM_MXFP4"})),
+      named("flashinfer_trtllm",
+            rows({"FLASHINFER_TRTLLM_MXFP4_BF16", "FLASHINFER_TRTLLM_MXFP4_MXFP8"})),
+      named("flashinfer_trtllm_afp8", rows({"FLASHINFER_TRTLLM_MXFP4_MXFP8"})),
+      named("flashinfer_cutlass",
+            rows({"FLASHINFER_CUTLASS_MXFP4_BF16", "FLASHINFER_CUTLASS_MXFP4_MXFP8"})),
+      named("flashinfer_cutlass_afp8", rows({"FLASHINFER_CUTLASS_MXFP4_MXFP8"})),
+      named("flashinfer_moe_ep_cutedsl", rows({"FLASHINFER_MOE_EP_CUTEDSL"})),
+      named("flashinfer_moe_ep_mega_deep_gemm", rows({"FLASHINFER_MOE_EP_DEEP_GEMM"})),
+      named("triton", rows({"TRITON"})),
+      named("triton_unfused", rows({"TRITON_UNFUSED"})),
+      named("humming", rows({"HUMMING"})),
+      named("marlin", rows({"MARLIN"})),
+      named("aiter", rows({"AITER_MXFP4_BF16", "AITER_TRITON_MXFP4_BF16", "AITER_MXFP4_FP8",
+                           "AITER_MXFP4_MXFP4", "AITER_TRITON_MXFP4_MXFP4"})),
+      named("aiter_triton_mxfp4_bf16", rows({"AITER_TRITON_MXFP4_BF16"})),
+      named("aiter_mxfp4_fp8", rows({"AITER_MXFP4_FP8"})),
+      named("aiter_triton_mxfp4_mxfp4", rows({"AITER_TRITON_MXFP4_MXFP4"})),
+      named("aiter_mxfp4_mxfp4", rows({"AITER_MXFP4_MXFP4"})),
+      named("xpu", rows({"XPU"})),
+      named("cpu", rows({"CPU"})),
+      named("emulation", rows({"EMULATION"})),
+  };
+}
+
+void make_033_mxfp4(Policy& policy, Rows& rows) {
+  make_033_mxfp4_common(policy, rows);
+  policy.request_falls_back = true;
+  policy.wording.falls_back =
+      "No Mxfp4 MoE backend supports activation={0} for the deployment configuration. Falling back "
+      "to '{1}' with BF16 activations.";
+  policy.wording.nothing_supports = kNothingWithReasons;
+  policy.wording.entry = kReasonEntry;
+  // Consumer Blackwell tries Triton behind both Marlins, Hopper tries HUMMING before them.
+  policy.automatic = {
+      {.kinds = {PlatformKind::cuda},
+       .capability = family(12),
+       .backends = rows({"FLASHINFER_TRTLLM_MXFP4_BF16", "FLASHINFER_TRTLLM_MXFP4_MXFP8",
+                         "AITER_MXFP4_BF16", "AITER_TRITON_MXFP4_BF16", "AITER_MXFP4_FP8",
+                         "AITER_MXFP4_MXFP4", "FLASHINFER_CUTLASS_MXFP4_BF16",
+                         "FLASHINFER_CUTLASS_MXFP4_MXFP8", "CUTLASS_MXFP4_MXFP4", "MARLIN",
+                         "BATCHED_MARLIN", "TRITON", "HUMMING", "XPU", "CPU", "EMULATION"})},
+      {.kinds = {PlatformKind::cuda},
+       .capability = exactly(9, 0),
+       .backends = rows({"FLASHINFER_TRTLLM_MXFP4_BF16", "FLASHINFER_TRTLLM_MXFP4_MXFP8",
+                         "AITER_MXFP4_BF16", "AITER_TRITON_MXFP4_BF16", "AITER_MXFP4_FP8",
+                         "AITER_MXFP4_MXFP4", "TRITON", "FLASHINFER_CUTLASS_MXFP4_BF16",
+                         "FLASHINFER_CUTLASS_MXFP4_MXFP8", "CUTLASS_MXFP4_MXFP4", "HUMMING",
+                         "MARLIN", "BATCHED_MARLIN", "XPU", "CPU", "EMULATION"})},
+      {.backends = rows({"FLASHINFER_TRTLLM_MXFP4_BF16", "FLASHINFER_TRTLLM_MXFP4_MXFP8",
+                         "AITER_MXFP4_BF16", "AITER_TRITON_MXFP4_BF16", "AITER_MXFP4_FP8",
+                         "AITER_MXFP4_MXFP4", "TRITON", "FLASHINFER_CUTLASS_MXFP4_BF16",
+                         "FLASHINFER_CUTLASS_MXFP4_MXFP8", "CUTLASS_MXFP4_MXFP4", "MARLIN",
+                         "BATCHED_MARLIN", "HUMMING", "XPU", "CPU", "EMULATION"})},
+  };
+  policy.fallbacks = {{.kind = PlatformKind::xpu, .backend = rows("XPU")}};
+}
+
+void make_033_deepseek_v4(Policy& policy, Rows& rows) {
+  make_033_mxfp4_common(policy, rows);
+  policy.ignores_request = true;
+  policy.is_generic = true;
+  for (NamedChoice& choice : policy.names) choice.keep_all = true;
+  policy.automatic = {
+      {.kinds = {PlatformKind::rocm},
+       .routings = {Routing::deepseek_v4},
+       .backends = rows({"AITER_MXFP4_BF16", "TRITON_UNFUSED"})},
+      {.kinds = {PlatformKind::rocm}, .backends = rows({"AITER_MXFP4_BF16", "EMULATION"})},
+      {.kinds = {PlatformKind::xpu}, .backends = rows({"XPU"})},
+      {.kinds = {PlatformKind::cpu}, .backends = rows({"CPU"})},
+      {.capability = exactly(9, 0),
+       .backends = rows({"FLASHINFER_TRTLLM_MXFP4_MXFP8", "DEEPGEMM_MXFP4", "HUMMING", "MARLIN",
+                         "BATCHED_MARLIN"})},
+      {.backends = rows({"FLASHINFER_TRTLLM_MXFP4_MXFP8", "DEEPGEMM_MXFP4", "MARLIN",
+                         "BATCHED_MARLIN", "HUMMING"})},
   };
 }
 
@@ -266,6 +369,40 @@ void make_august_nvfp4(Policy& policy, Rows& rows) {
   };
 }
 
+void make_033_nvfp4(Policy& policy, Rows& rows) {
+  make_nvfp4(policy, rows);
+  policy.steps.clear();
+  policy.checks_invariance = true;
+  policy.checks_lora = true;
+  policy.checks_routes = true;
+  policy.gate_from_activation = true;
+  policy.brings = kWheel;
+  policy.wording.no_clamp =
+      "Model sets swiglu_limit={0}, but the explicitly requested moe_backend='{1}' does not apply "
+      "the SwiGLU clamp. Use 'flashinfer_trtllm', 'flashinfer_cutlass', 'flashinfer_cutedsl', "
+      "'flashinfer_moe_ep_cutedsl', 'cutlass', 'b12x', 'marlin', or 'humming' instead.";
+  policy.automatic = {
+      {.kinds = {PlatformKind::cuda},
+       .capability = exactly(9, 0),
+       .backends = rows({"FLASHINFER_TRTLLM", "FLASHINFER_CUTEDSL", "FLASHINFER_CUTEDSL_BATCHED",
+                         "FLASHINFER_CUTLASS", "VLLM_CUTLASS", "HUMMING", "MARLIN", "EMULATION"})},
+      {.backends = rows({"FLASHINFER_TRTLLM", "FLASHINFER_CUTEDSL", "FLASHINFER_CUTEDSL_BATCHED",
+                         "FLASHINFER_CUTLASS", "VLLM_CUTLASS", "MARLIN", "HUMMING", "EMULATION"})},
+  };
+  policy.names = {
+      {.name = "b12x", .backends = rows({"B12X"}), .force_16_bit = Variable::b12x_force_a16},
+      named("cutlass", rows({"VLLM_CUTLASS"})),
+      named("flashinfer_trtllm", rows({"FLASHINFER_TRTLLM"})),
+      named("flashinfer_cutlass", rows({"FLASHINFER_CUTLASS"})),
+      named("flashinfer_cutedsl", rows({"FLASHINFER_CUTEDSL"})),
+      named("flashinfer_moe_ep_cutedsl", rows({"FLASHINFER_MOE_EP_CUTEDSL"})),
+      named("flashinfer_b12x", rows({"FLASHINFER_B12X"})),
+      named("marlin", rows({"MARLIN"})),
+      named("humming", rows({"HUMMING"})),
+      named("emulation", rows({"EMULATION"})),
+  };
+}
+
 // Ours ------------------------------------------------------------------------------------------
 
 void make_native(Policy& policy, Rows& rows) {
@@ -279,6 +416,7 @@ void make_native(Policy& policy, Rows& rows) {
   policy.asks_checkpoint = true;
   policy.checks_invariance = true;
   policy.checks_lora = true;
+  policy.checks_routes = true;
   policy.automatic = {{.backends = rows({"NATIVE_SM90", "CPU", "EMULATION"})}};
   policy.names = {
       named("native_sm90", rows({"NATIVE_SM90"})),
@@ -290,12 +428,15 @@ void make_native(Policy& policy, Rows& rows) {
 // clang-format off
 constexpr PolicyMaker kMakers[] = {
     {"native",                 WeightFormat::mxfp4, Era::native,       "what this library runs fastest itself",             make_native},
+    {"vllm-0.33.0",            WeightFormat::mxfp4, Era::vllm_033,     "vLLM 0.33.0 of November 2026, gpt-oss",              make_033_mxfp4},
+    {"vllm-0.33.0-deepseek-v4", WeightFormat::mxfp4, Era::vllm_033,    "vLLM 0.33.0, DeepSeek-V4 and other MXFP4",           make_033_deepseek_v4},
     {"2026-08-22",             WeightFormat::mxfp4, Era::august_22,    "vLLM of August 2026, gpt-oss",                       make_august_mxfp4},
     {"2026-08-22-deepseek-v4", WeightFormat::mxfp4, Era::august_22,    "vLLM of August 2026, DeepSeek-V4 and other MXFP4",   make_august_deepseek_v4},
     {"2026-04-24",             WeightFormat::mxfp4, Era::april_24,     "vLLM of April 2026",                                 make_april_24_mxfp4},
     {"2026-03-27",             WeightFormat::mxfp4, Era::march_27,     "vLLM one week after its first MXFP4 oracle",         make_march_27},
     {"2026-03-20",             WeightFormat::mxfp4, Era::march_20,     "vLLM's first MXFP4 oracle",                          make_march_20},
     {"native",                 WeightFormat::nvfp4, Era::native,       "what this library runs fastest itself",             make_native},
+    {"vllm-0.33.0",            WeightFormat::nvfp4, Era::vllm_033,     "vLLM 0.33.0 of November 2026",                       make_033_nvfp4},
     {"2026-08-22",             WeightFormat::nvfp4, Era::august_22,    "vLLM of August 2026",                                make_august_nvfp4},
     {"2026-04-24",             WeightFormat::nvfp4, Era::april_24,     "vLLM of April 2026",                                 make_april_24_nvfp4},
     {"2026-01-27",             WeightFormat::nvfp4, Era::january_27,   "vLLM's NVFP4 oracle as merged in January 2026",      make_january_27},

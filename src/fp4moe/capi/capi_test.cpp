@@ -16,6 +16,7 @@
 #include "fp4moe/base/version.hpp"
 #include "fp4moe/capi/border.hpp"
 #include "fp4moe/oracle/record.hpp"
+#include "fp4moe/runtime/answer.hpp"
 #include "fp4moe/runtime/question.hpp"
 #include "fp4moe/runtime/run.hpp"
 #include "support/c_api.hpp"
@@ -214,9 +215,7 @@ TEST(CApi, ExplainsAsTheCommandDoes) {
   const auto question = runtime::resolve(options);
   ASSERT_TRUE(question) << text(question.why());
   Json expected{{"schema_version", 1}};
-  expected.update(
-      oracle::to_json(oracle::make_record(*question->policy, question->mode, question->request)));
-  expected["notes"] = question->notes;
+  expected.update(runtime::to_json(runtime::answer(*question)));
   EXPECT_EQ(parsed(take(record)), expected);
   ASSERT_EQ(fp4moe_explain(nullptr, &record), FP4MOE_OK) << fp4moe_last_error();
   fp4moe_free_string(record);

@@ -2,13 +2,14 @@
 #include <array>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/capi/border.hpp"
-#include "fp4moe/oracle/record.hpp"
+#include "fp4moe/runtime/answer.hpp"
 #include "fp4moe/runtime/question.hpp"
 
 namespace fp4moe::capi {
@@ -32,6 +33,7 @@ constexpr RequestKey kRequestKeys[] = {
     {.name = "capability", .text = &QuestionOptions::capability},
     {.name = "gfx", .text = &QuestionOptions::gfx},
     {.name = "policy", .text = &QuestionOptions::policy},
+    {.name = "vllm", .text = &QuestionOptions::vllm},
     {.name = "mode", .text = &QuestionOptions::mode},
     {.name = "format", .text = &QuestionOptions::format},
     {.name = "model", .text = &QuestionOptions::model},
@@ -107,7 +109,7 @@ Result<Done> set_key(std::string_view name, const Json& value, QuestionOptions& 
 }
 
 Result<QuestionOptions> parse_request(const char* request) {
-  QuestionOptions options;
+  QuestionOptions options{.policy = ""};
   if (request == nullptr) return options;
   const Result<Json> parsed = parse_json(request);
   if (!parsed)
@@ -125,20 +127,17 @@ Result<Done> explain(const char* request, char** record) {
   if (const auto fine = clear(record, "the place for the record"); !fine) return fine.why();
   const Result<QuestionOptions> options = parse_request(request);
   if (!options) return options.why();
-  const Result<Question> question = runtime::resolve(*options);
+  Result<Question> question = runtime::resolve(*options);
   if (!question) return question.why();
-  const oracle::Record made =
-      oracle::make_record(*question->policy, question->mode, question->request);
-  log_all(FP4MOE_LOG_WARNING, made.warnings);
-  log_all(FP4MOE_LOG_NOTE, question->notes);
+  const runtime::Answer made = runtime::answer(*std::move(question));
+  log_all(FP4MOE_LOG_WARNING, made.record.warnings);
+  log_all(FP4MOE_LOG_NOTE, made.question.notes);
   Json whole{{"schema_version", 1}};
-  whole.update(oracle::to_json(made));
-  whole["notes"] = question->notes;
+  whole.update(runtime::to_json(made));
   if (const auto given = give(whole, record); !given) return given.why();
-  if (made.selection.outcome == oracle::Outcome::selected) return Done{};
-  return error(
-      ErrorCode::no_backend, "choice.backend",
-      made.selection.message.empty() ? "nothing here computes this layer" : made.selection.message);
+  if (made.is_served()) return Done{};
+  const std::string& words = made.record.selection.message;
+  return error(ErrorCode::no_backend, "choice.backend", words.empty() ? refusal(made) : words);
 }
 
 }  // namespace

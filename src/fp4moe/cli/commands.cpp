@@ -25,6 +25,7 @@ Run declare_synth(OptionSet& set);
 Run declare_transcode(OptionSet& set);
 Run declare_unconvert(OptionSet& set);
 Run declare_verify(OptionSet& set);
+Run declare_vllm_versions(OptionSet& set);
 
 namespace {
 
@@ -38,6 +39,7 @@ constexpr Command kCommands[] = {
     {"explain",   "Say which backend a layer gets, and why not the others",    "fp4moe explain --device h100 --model gpt-oss-20b --policy 2026-04-24", declare_explain},
     {"plan",      "Say what a model takes on each rank: sizes, padding, bytes",   "fp4moe plan --model gpt-oss-120b --tp 8 --device h100 --policy 2026-08-22", declare_plan},
     {"matrix",    "Tabulate what every backend can do and who gets which",     "fp4moe matrix --policy 2026-04-24", declare_matrix},
+    {"vllm-versions", "List releases of vLLM and the policy of each",       "fp4moe vllm-versions", declare_vllm_versions},
     {"convert",   "Write a checkpoint in a backend's layout, for one rank or all",    "fp4moe convert ./gpt-oss-20b --backend MARLIN --policy 2026-04-24 --device h100 -o gpt-oss-20b-marlin", declare_convert},
     {"unconvert", "Write the checkpoint that a folder was converted from",     "fp4moe unconvert ./gpt-oss-20b-marlin -o gpt-oss-20b", declare_unconvert},
     {"verify",    "Prove that a converted folder is what its source gives",    "fp4moe verify ./gpt-oss-20b-marlin --deep", declare_verify},

@@ -24,6 +24,7 @@
 #include "fp4moe/convert/convert_folder.hpp"
 #include "fp4moe/plan/model.hpp"
 #include "fp4moe/runtime/choice.hpp"
+#include "fp4moe/runtime/target.hpp"
 
 namespace fp4moe::cli {
 
@@ -88,41 +89,66 @@ Result<std::vector<weights::Slice>> parse_slices(const ConvertOptions& options) 
   return slices;
 }
 
+// How to convert, and the release of vLLM that decided it, where one was asked for.
+struct ChosenRecipe {
+  Recipe recipe{};
+  std::optional<oracle::ReleaseChoice> release{};
+  std::vector<std::string> warnings{};  // about the device
+};
+
 // The layout that was asked for, or the one the backend's kernels read.
-Result<Done> choose_layout(const ConvertOptions& options, Recipe& recipe) {
+Result<Done> choose_layout(const ConvertOptions& options, ChosenRecipe& chosen) {
+  Recipe& recipe = chosen.recipe;
   if (!options.layout.empty() && !options.backend.empty())
     return usage("convert.layout", "a backend has its layout")
         .expects("either --backend or --layout", "both");
-  if (!options.layout.empty()) {
+  if (!options.layout.empty() && !options.generation.empty()) {
     const auto layout = backends::require_layout(options.layout, options.generation);
     if (!layout) return layout.why();
     recipe.layout = *layout;
     return Done{};
   }
-  Result<platform::Device> device = resolve_device(options.question);
+  const Result<platform::Device> device = resolve_device(options.question);
   if (!device) return device.why();
   const Result<plan::Model> model = plan::model_from_checkpoint(options.path);
   if (!model) return model.why();
+  const runtime::Target target{*model, recipe.slice, *device, options.question.device != "auto"};
+  if (!options.layout.empty()) {
+    const auto layout = runtime::layout_for_target(options.layout, target);
+    if (!layout) return layout.why();
+    recipe.layout = *layout;
+    return Done{};
+  }
+  Result<std::string> policy = runtime::policy_word(options.question.policy, options.question.vllm);
+  if (!policy) return policy.why();
   const Result<runtime::Choice> choice =
       runtime::choose(*model, recipe.slice,
-                      {.policy = options.question.policy,
+                      {.policy = *std::move(policy),
                        .backend = options.backend.empty() ? "auto" : options.backend,
                        .generation = options.generation,
-                       .device = *std::move(device),
+                       .device = *device,
+                       .environment = runtime::environment_for(options.question),
                        .takes_external = false});
   if (!choice) return choice.why();
+  if (!options.backend.empty() && options.generation.empty()) {
+    const auto found = runtime::check_target(*choice, target);
+    if (!found) return found.why();
+    chosen.warnings = *found;
+  }
   recipe = choice->recipe(recipe.slice, model->layer.activation);
+  chosen.release = choice->release;
   return Done{};
 }
 
-Result<Recipe> make_recipe(const ConvertOptions& options, const weights::Slice& slice) {
-  Recipe recipe;
+Result<ChosenRecipe> make_recipe(const ConvertOptions& options, const weights::Slice& slice) {
+  ChosenRecipe chosen;
+  Recipe& recipe = chosen.recipe;
   recipe.slice = slice;
-  if (Result<Done> done = choose_layout(options, recipe); !done) return done.why();
+  if (Result<Done> done = choose_layout(options, chosen); !done) return done.why();
   recipe.params_type = options.params_dtype == "f16" ? tensor::DType::f16 : tensor::DType::bf16;
   recipe.sizing.hidden = options.pad_hidden;
   recipe.sizing.intermediate = options.pad_intermediate;
-  return recipe;
+  return chosen;
 }
 
 std::string padding_text(std::uint64_t real, std::uint64_t padded) {
@@ -221,19 +247,25 @@ void print_report(const Io& io, const convert::ConvertReport& report, const std:
 // One slice into one folder.
 Result<Json> convert_slice(const ConvertOptions& options, const weights::Checkpoint& source,
                            const weights::Slice& slice, const std::string& out, const Io& io) {
-  const Result<Recipe> recipe = make_recipe(options, slice);
-  if (!recipe) return recipe.why();
+  const Result<ChosenRecipe> chosen = make_recipe(options, slice);
+  if (!chosen) return chosen.why();
   // Opening read headers all over the files; their pages are not needed again.
   for (const tensor::MappedFile& file : source.store().files()) file.drop(file.bytes());
-  Result<FolderPlan> plan =
-      convert::plan_folder(source, options.path, *recipe, {.experts_only = options.experts_only});
+  Result<FolderPlan> plan = convert::plan_folder(source, options.path, chosen->recipe,
+                                                 {.experts_only = options.experts_only});
   if (!plan) return plan.why();
   const auto threads = convert::threads_within(
       *plan, options.threads == 0 ? io.threads : options.threads, options.max_memory);
   if (!threads) return threads.why();
   Json json = plan_json(*plan, *threads);
   json["dry_run"] = options.dry_run;
+  json["device_warnings"] = chosen->warnings;
+  if (chosen->release) json["vllm"] = to_json(*chosen->release);
+  if (chosen->release && !io.json && !chosen->release->note.empty())
+    io.out << fmt::format("note: {}\n", chosen->release->note);
   if (!io.json) print_plan(io, *plan, *threads);
+  for (const std::string& warning : chosen->warnings)
+    if (!io.json) io.out << "warning: " << warning << "\n";
   if (options.dry_run) {
     if (!io.json) print_tensors(io, *plan);
     return json;
@@ -310,9 +342,7 @@ Run declare_convert(OptionSet& set) {
   set.add("--layout", options->layout, "A layout instead, e.g. marlin.mxfp4").listed("layouts");
   set.add("--generation", options->generation,
           "Of the layout (default: the backend's, or the newest)");
-  set.add("--policy", options->question.policy, "Whose backends: native, or a date of vLLM")
-      .show_default()
-      .listed("policies");
+  declare_policy(set, options->question);
   set.add("--device", options->question.device,
           "This machine (auto) or a part: h100, mi355x, cpu, ...")
       .show_default()

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "fp4moe/base/json.hpp"
+#include "fp4moe/platform/detect.hpp"
 #include "support/command_line.hpp"
 #include "support/files.hpp"
 #include "support/page.hpp"
@@ -168,6 +169,44 @@ TEST_F(ConvertCommand, InspectSaysWhatAConvertedFolderIs) {
   const Outcome outcome = run({"inspect", out_});
   EXPECT_TRUE(has(outcome.out, "dialect.converted")) << outcome.out;
   EXPECT_TRUE(has(outcome.out, "fp4moe unconvert")) << outcome.out;
+}
+
+TEST_F(ConvertCommand, ALayoutThatDependsOnTheDeviceNeedsOne) {
+  const auto generation = [&](const std::vector<std::string>& words) {
+    std::vector<std::string> all{"--dry-run", "--json", "--policy", "2026-08-22"};
+    all.insert(all.end(), words.begin(), words.end());
+    const Outcome said = convert(all);
+    EXPECT_EQ(said.status, 0) << said.err;
+    const auto json = parse_json(said.out);
+    return json && said.status == 0 ? (*json)["generation"].string() : std::string();
+  };
+  const auto refused = [&](std::vector<std::string> words, int status, std::string_view id) {
+    words.emplace_back("--dry-run");
+    const Outcome said = convert(words);
+    EXPECT_EQ(said.status, status) << said.out;
+    EXPECT_TRUE(has(said.err, id)) << said.err;
+  };
+  EXPECT_EQ(generation({"--backend", "TRITON", "--device", "h100"}), "hopper.v3.5.w8.k4");
+  EXPECT_EQ(generation({"--layout", "triton.mxfp4", "--device", "b200"}), "blackwell.v3.6");
+  EXPECT_EQ(generation({"--layout", "triton.mxfp4", "--generation", "strided"}), "strided");
+  if (platform::detect_device().kind == platform::PlatformKind::cpu) {
+    refused({"--backend", "TRITON", "--policy", "2026-08-22"}, 2, "target.device");
+    refused({"--layout", "triton.mxfp4"}, 2, "target.device");
+  }
+  refused({"--backend", "TRITON", "--policy", "2026-08-22", "--device", "rtx4090"}, 4,
+          "target.backend");
+  refused({"--layout", "triton.mxfp4", "--device", "rtx4090"}, 4, "target.backend");
+}
+
+TEST_F(ConvertCommand, ABackendThatDoesNotRunOnTheDeviceIsWarnedOf) {
+  const Outcome said =
+      convert({"--backend", "MARLIN", "--device", "mi300x", "--policy", "2026-08-22", "--dry-run"});
+  EXPECT_EQ(said.status, 0) << said.err;
+  EXPECT_TRUE(has(said.out, "warning: MARLIN does not run on mi300x: it needs cuda; this is rocm"))
+      << said.out;
+  const Outcome fits =
+      convert({"--backend", "MARLIN", "--device", "h100", "--policy", "2026-08-22", "--dry-run"});
+  EXPECT_FALSE(has(fits.out, "warning")) << fits.out;
 }
 
 }  // namespace

@@ -36,14 +36,100 @@ std::vector<std::string> with(std::vector<std::string> words, std::vector<std::s
   return words;
 }
 
-TEST(Explain, TheChoiceComesFirstAndEachRefusalHasOneReason) {
+TEST(Explain, AnswersInASentenceThenSaysHowToChangeItAndWhatNearlyRuns) {
   const Outcome said = run(kHopper);
 
   EXPECT_EQ(said.status, 0) << said.err;
-  EXPECT_TRUE(said.out.starts_with("TRITON  OAITritonMxfp4ExpertsMonolithic\n")) << said.out;
-  EXPECT_TRUE(has(said.out, "FLASHINFER_TRTLLM_MXFP4_BF16"));
-  EXPECT_TRUE(has(said.out, "refused    needs capability 10.x; this device is 9.0"));
-  EXPECT_TRUE(has(said.out, "would run"));
+  EXPECT_TRUE(
+      said.out.starts_with("vLLM of 2026-04-24 runs gpt-oss-20b (mxfp4) on h100 with TRITON.\n"))
+      << said.out;
+  const std::size_t change = said.out.find("To change that"), near = said.out.find("Near misses"),
+                    next = said.out.find("Next: ");
+  EXPECT_LT(change, near);
+  EXPECT_LT(near, next);
+  EXPECT_NE(next, std::string::npos);
+  EXPECT_TRUE(has(said.out, "MARLIN                         --moe-backend marlin")) << said.out;
+  EXPECT_TRUE(has(said.out, "needs capability 10.x; this device is 9.0"));
+  EXPECT_LT(std::count(said.out.begin(), said.out.end(), '\n'), 20);
+}
+
+TEST(Explain, ADescribedDeviceIsAnsweredForVllmAndForUs) {
+  const Outcome said = run({"explain", "--device", "rtx4090"});
+
+  EXPECT_TRUE(has(said.out,
+                  "runs gpt-oss-20b (mxfp4) on rtx4090 with MARLIN.\n"
+                  "fp4moe itself: CPU.\n"))
+      << said.out;
+  EXPECT_TRUE(has(said.out, "Assumed: model gpt-oss-20b (--model)")) << said.out;
+}
+
+TEST(Explain, ModelsAreTakenByHubName) {
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"explain", "openai/gpt-oss-120b"},
+        {"explain", "--model", "openai/gpt-oss-120b"}}) {
+    const Json record = json_of(with(words, {"--device", "h100"}));
+    EXPECT_EQ(record["layer"]["num_experts"], "128");
+  }
+  EXPECT_EQ(run({"explain", "gpt-oss-20b", "--model", "gpt-oss-20b"}).status, 2);
+  EXPECT_EQ(run({"explain", "Qwen/Qwen3-30B-A3B-FP8"}).status, 4);
+}
+
+TEST(Explain, ModelsAreTakenFromCheckpointsAndConfigurations) {
+  const TemporaryFolder folder;
+  const std::string model = folder / "model";
+  ASSERT_EQ(run({"synth", "--model", "qwen3-30b-a3b", "--experts", "4", "--layers", "1", "--hidden",
+                 "128", "--intermediate", "64", "-o", model})
+                .status,
+            0);
+  for (const std::string& place : {model, model + "/config.json"}) {
+    const Json record = json_of({"explain", place, "--device", "h100"});
+    EXPECT_EQ(record["format"], "nvfp4") << place;
+    EXPECT_EQ(record["layer"]["num_experts"], "4") << place;
+    EXPECT_EQ(record["layer"]["activation"], "silu") << place;
+  }
+  EXPECT_EQ(json_of({"explain", "--config", model + "/config.json"})["layer"]["hidden_dim"], "128");
+  std::ofstream(folder / "config.json") << R"({"model_type": "llama", "hidden_size": 4096})";
+  const Outcome none = run({"explain", folder / "config.json"});
+  EXPECT_EQ(none.status, 4);
+  EXPECT_TRUE(has(none.err, "the model has no routed experts")) << none.err;
+}
+
+TEST(Explain, ASplitThatCannotBeExitsWithFourAsPlanDoes) {
+  const Outcome said =
+      run({"explain", "gpt-oss-120b", "--tp", "7", "--device", "h100", "--policy", "2026-08-22"});
+
+  EXPECT_EQ(said.status, 4);
+  EXPECT_TRUE(has(said.out, "TRITON  --tensor-parallel-size 6")) << said.out;
+  EXPECT_TRUE(has(said.out, "TRITON  --tensor-parallel-size 8")) << said.out;
+}
+
+TEST(Explain, ALogIsTheQuestion) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "vllm.log";
+  std::ofstream(path) << "vLLM API server version 0.29.0\nGPU 0: NVIDIA H100\n"
+                         "args: {'model': 'openai/gpt-oss-120b', 'tensor_parallel_size': 2}\n"
+                         "INFO Using 'TRITON' Mxfp4 MoE backend.\n";
+
+  const Outcome said = run({"explain", "--log", path});
+  EXPECT_EQ(said.status, 0) << said.err;
+  EXPECT_TRUE(has(said.out, "model openai/gpt-oss-120b (line 3)")) << said.out;
+  EXPECT_TRUE(has(said.out, "The log says TRITON, and so do these rules.")) << said.out;
+  EXPECT_TRUE(has(said.out, "on 2 x h100 (tensor parallel) with TRITON.")) << said.out;
+  const Json record = json_of({"explain", "--log", path});
+  EXPECT_EQ(record["log_read"]["backend"], "TRITON");
+  EXPECT_EQ(record["log_read"]["message"]["id"], "using");
+
+  std::ofstream(path) << "no log at all\n";
+  EXPECT_EQ(run({"explain", "--log", path}).status, 2);
+  EXPECT_EQ(run({"explain", "--log", folder / "nothing"}).status, 2);
+}
+
+TEST(Explain, ThePageOfMessagesIsWhatTheProgramPrints) {
+  std::ifstream file(std::string(FP4MOE_TESTDATA) + "/../docs/vllm-messages.md");
+  const std::string page{std::istreambuf_iterator<char>(file), {}};
+
+  EXPECT_EQ(run({"explain", "--messages"}).out, page)
+      << "docs/vllm-messages.md is stale: fp4moe explain --messages > docs/vllm-messages.md";
 }
 
 TEST(Explain, VerboseShowsEveryKernelTheReferencesWordsAndWhatFollows) {
@@ -96,9 +182,11 @@ TEST(Explain, AConfigurationThatNothingSupportsExitsWithFourAndNamesWhatWouldRun
   const Outcome said = run(with(kHopper, {"--backend", "flashinfer-trtllm"}));
 
   EXPECT_EQ(said.status, 4);
-  EXPECT_TRUE(said.out.starts_with("No backend: Mxfp4 MoE backend 'FLASHINFER_TRTLLM_MXFP4_BF16'"))
+  EXPECT_TRUE(said.out.starts_with(
+      "vLLM of 2026-04-24 has no backend for gpt-oss-20b (mxfp4) on h100: "
+      "FLASHINFER_TRTLLM_MXFP4_BF16: needs capability 10.x; this device is 9.0.\n"))
       << said.out;
-  EXPECT_TRUE(has(said.out, "These would run: TRITON")) << said.out;
+  EXPECT_TRUE(has(said.out, "leave --moe-backend out")) << said.out;
   EXPECT_EQ(json_of(with(kHopper, {"--activation", "relu2"}))["error_type"], "NotImplementedError");
 }
 
@@ -225,6 +313,11 @@ TEST(Explain, AllDevicesIsOneLineForEach) {
   EXPECT_EQ(said.status, 0);
   EXPECT_EQ(static_cast<std::size_t>(std::count(said.out.begin(), said.out.end(), '\n')),
             platform::described_devices().size());
+  for (std::size_t at = 0; at < said.out.size();) {
+    const std::size_t end = said.out.find('\n', at);
+    EXPECT_LT(end - at, 250u) << said.out.substr(at, end - at);
+    at = end + 1;
+  }
   EXPECT_EQ(json_of({"explain", "--all-devices"})["devices"].size(),
             platform::described_devices().size());
 }
@@ -232,8 +325,9 @@ TEST(Explain, AllDevicesIsOneLineForEach) {
 TEST(Explain, TheReferencesOwnEarlierChecksAreWarnings) {
   const Outcome said = run({"explain", "--device", "t4", "--policy", "2026-04-24"});
 
-  EXPECT_TRUE(said.out.starts_with("MARLIN")) << said.out;
+  EXPECT_TRUE(has(said.out, "on t4 with MARLIN, but refuses it before: ")) << said.out;
   EXPECT_TRUE(has(said.out, "Minimum capability: 80. Current capability: 75.")) << said.out;
+  EXPECT_TRUE(has(said.out, "Next: fp4moe itself runs it with CPU")) << said.out;
 }
 
 TEST(Matrix, TheDocumentationsPageIsWhatTheProgramPrints) {

@@ -16,6 +16,7 @@
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/cli/command.hpp"
 #include "fp4moe/cli/options.hpp"
+#include "fp4moe/oracle/releases.hpp"
 #include "fp4moe/platform/device.hpp"
 #include "fp4moe/runtime/engines.hpp"
 #include "fp4moe/weights/dialect.hpp"
@@ -130,6 +131,21 @@ std::vector<ListRow> list_engines() {
   return rows;
 }
 
+std::string release_text(std::string_view format, const oracle::ReleasePolicy& policy) {
+  return policy.match == oracle::Match::none
+             ? fmt::format("no {} oracle", format)
+             : fmt::format("{} {} {}", format, oracle::name(policy.match), policy.policy);
+}
+
+std::vector<ListRow> list_releases() {
+  std::vector<ListRow> rows;
+  for (const oracle::Release& release : oracle::vllm_releases())
+    rows.push_back({std::string(release.version),
+                    fmt::format("{}; {}; {}", release.date, release_text("mxfp4", release.mxfp4),
+                                release_text("nvfp4", release.nvfp4))});
+  return rows;
+}
+
 struct Subject {
   std::string_view name, what;
   std::vector<ListRow> (*rows)();
@@ -138,6 +154,8 @@ constexpr Subject kSubjects[] = {
     {"models", "what --model takes", list_models},
     {"devices", "what --device takes, beside auto", list_devices},
     {"policies", "what --policy takes", list_policies},
+    {"vllm", "what --vllm takes, beside latest and auto: releases and their policies",
+     list_releases},
     {"backends", "what --backend takes, in any case and with - or _", list_backends},
     {"layouts", "what --layout takes; fp4moe layouts ID draws one", list_layouts},
     {"dialects", "what --to and --dialect take", list_dialects},

@@ -2,7 +2,9 @@
 // docs/matrix.md is this command's --markdown output.
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -13,6 +15,7 @@
 #include "fp4moe/cli/options.hpp"
 #include "fp4moe/oracle/capability_words.hpp"
 #include "fp4moe/oracle/record.hpp"
+#include "fp4moe/runtime/question.hpp"
 
 namespace fp4moe::cli {
 
@@ -27,7 +30,7 @@ using oracle::Policy;
 using oracle::Request;
 
 struct MatrixOptions {
-  std::string policy{}, format{}, mode = "strict";
+  std::string policy{}, vllm{}, format{}, mode = "strict";
   bool markdown = false;
 };
 
@@ -62,15 +65,28 @@ constexpr Situation kSituations[] = {
 
 Request request_for(const platform::Device& device, const Policy& policy,
                     const Situation& situation) {
-  Request request{.device = device};
+  Request request{.device = installed(policy, device)};
   request.layer.activation = oracle::Activation::silu;
   if (policy.format == oracle::WeightFormat::nvfp4)
     request.layer.activation_key = oracle::ActivationKey::nvfp4;
-  // A device that has AITER is one where people switch it on.
-  if (device.libraries.contains(platform::Library::aiter))
-    request.environment.set(platform::Variable::rocm_use_aiter, "1");
   situation.change(request);
   return request;
+}
+
+// Switches that kernels ask for and that are off unless somebody sets them.
+std::vector<platform::Variable> switches_of(const Policy& policy) {
+  std::vector<platform::Variable> found;
+  for (const platform::VariableRow& row : platform::variables()) {
+    const bool is_asked_for = std::ranges::any_of(policy.backends, [&](const Backend* backend) {
+      return std::ranges::any_of(backend->experts, [&](const Experts* experts) {
+        return std::ranges::any_of(experts->devices, [&](const oracle::DeviceNeed& need) {
+          return need.switches.contains(row.variable);
+        });
+      });
+    });
+    if (is_asked_for && !row.when_unset) found.push_back(row.variable);
+  }
+  return found;
 }
 
 std::string choice(const Policy& policy, oracle::Mode mode, const Request& request) {
@@ -88,23 +104,64 @@ Result<std::vector<platform::Device>> all_devices() {
   return devices;
 }
 
+// A device as it is, or with a switch on that makes a difference there.
+struct Setting {
+  platform::Device device{};
+  std::string environment{};  // "VLLM_ROCM_USE_AITER=1"; empty: nothing is set
+  std::vector<std::string> choices{};
+};
+
+std::vector<std::string> choices_of(const Policy& policy, oracle::Mode mode,
+                                    const platform::Device& device,
+                                    std::optional<platform::Variable> on) {
+  std::vector<std::string> choices;
+  for (const Situation& situation : kSituations) {
+    Request request = request_for(device, policy, situation);
+    if (on) request.environment.set(*on, "1");
+    choices.push_back(choice(policy, mode, request));
+  }
+  return choices;
+}
+
+std::vector<Setting> settings_of(const Policy& policy, oracle::Mode mode,
+                                 const std::vector<platform::Device>& devices) {
+  std::vector<Setting> settings;
+  const std::vector<platform::Variable> switches = switches_of(policy);
+  for (const platform::Device& device : devices) {
+    settings.push_back({device, {}, choices_of(policy, mode, device, std::nullopt)});
+    const std::vector<std::string> plain = settings.back().choices;
+    for (const platform::Variable variable : switches) {
+      std::vector<std::string> choices = choices_of(policy, mode, device, variable);
+      if (choices != plain)
+        settings.push_back(
+            {device, fmt::format("{}=1", platform::row(variable).name), std::move(choices)});
+    }
+  }
+  return settings;
+}
+
 // Devices that get the same backend in every situation.
 struct ChoiceRow {
-  std::vector<std::string> devices{}, choices{};
+  std::vector<std::string> devices{};
+  std::string environment{};
+  std::vector<std::string> choices{};
+
+  std::string names() const {
+    return join(devices, ", ") + (environment.empty() ? "" : " with " + environment);
+  }
 };
 
 std::vector<ChoiceRow> choices_by_device(const Policy& policy, oracle::Mode mode,
                                          const std::vector<platform::Device>& devices) {
   std::vector<ChoiceRow> rows;
-  for (const platform::Device& device : devices) {
-    std::vector<std::string> choices;
-    for (const Situation& situation : kSituations)
-      choices.push_back(choice(policy, mode, request_for(device, policy, situation)));
-    const auto same = std::ranges::find(rows, choices, &ChoiceRow::choices);
+  for (Setting& setting : settings_of(policy, mode, devices)) {
+    const auto same = std::ranges::find_if(rows, [&](const ChoiceRow& row) {
+      return row.choices == setting.choices && row.environment == setting.environment;
+    });
     if (same == rows.end())
-      rows.push_back({{device.name}, std::move(choices)});
+      rows.push_back({{setting.device.name}, setting.environment, std::move(setting.choices)});
     else
-      same->devices.push_back(device.name);
+      same->devices.push_back(setting.device.name);
   }
   return rows;
 }
@@ -152,7 +209,7 @@ void print_markdown(const Io& io, const Policy& policy, oracle::Mode mode,
   for (std::size_t i = 0; i < std::size(kSituations); ++i) io.out << "---|";
   io.out << "\n";
   for (const ChoiceRow& row : choices_by_device(policy, mode, devices))
-    io.out << fmt::format("| {} | {} |\n", join(row.devices, ", "), join(row.choices, " | "));
+    io.out << fmt::format("| {} | {} |\n", row.names(), join(row.choices, " | "));
   io.out
       << "\nWhat each kernel can do:\n\n"
          "| backend | kernel | kind | tokens | devices | activations | input | routing | no "
@@ -176,7 +233,7 @@ void print_text(const Io& io, const Policy& policy, oracle::Mode mode,
   for (const ChoiceRow& row : choices_by_device(policy, mode, devices)) {
     // The devices of a row stand last, because there may be many.
     std::vector<std::string>& line = table.emplace_back(row.choices);
-    line.push_back(join(row.devices, ", "));
+    line.push_back(row.names());
   }
   std::vector<std::size_t> widths(header.size());
   for (const auto& line : table)
@@ -194,12 +251,14 @@ void print_text(const Io& io, const Policy& policy, oracle::Mode mode,
 Json to_json(const Policy& policy, oracle::Mode mode,
              const std::vector<platform::Device>& devices) {
   Json choices = Json::array(), kernels = Json::array();
-  for (const platform::Device& device : devices)
-    for (const Situation& situation : kSituations) {
-      const std::string backend = choice(policy, mode, request_for(device, policy, situation));
-      choices.push_back({{"device", device.name},
-                         {"situation", situation.title},
-                         {"backend", backend == "-" ? Json() : Json(backend)}});
+  for (const Setting& setting : settings_of(policy, mode, devices))
+    for (std::size_t i = 0; i < std::size(kSituations); ++i) {
+      const std::string& backend = setting.choices[i];
+      choices.push_back(
+          {{"device", setting.device.name},
+           {"environment", setting.environment.empty() ? Json() : Json(setting.environment)},
+           {"situation", kSituations[i].title},
+           {"backend", backend == "-" ? Json() : Json(backend)}});
     }
   for (const Backend* backend : policy.backends) {
     for (const Experts* experts : backend->experts) {
@@ -234,8 +293,28 @@ Json to_json(const Policy& policy, oracle::Mode mode,
           {"kernels", std::move(kernels)}};
 }
 
+// What a word means for each format and entry.
+Result<std::vector<const Policy*>> policies_of_release(const std::string& word,
+                                                       const std::string& format) {
+  std::vector<const Policy*> chosen;
+  for (std::size_t i = 0; i < formats::kWeightFormatNames.size(); ++i) {
+    if (!format.empty() && formats::kWeightFormatNames[i] != format) continue;
+    for (const auto entry : {backends::Entry::gpt_oss, backends::Entry::generic}) {
+      const auto found =
+          backends::require_policy(word, static_cast<oracle::WeightFormat>(i), entry);
+      if (!found) return found.why();
+      if (std::ranges::find(chosen, *found) == chosen.end()) chosen.push_back(*found);
+    }
+  }
+  return chosen;
+}
+
 // The policies asked for: all of them, or those of one name or format.
 Result<std::vector<const Policy*>> chosen_policies(const MatrixOptions& options, bool all) {
+  const auto word = runtime::policy_word(
+      options.policy.empty() ? std::string(backends::kNative) : options.policy, options.vllm);
+  if (!word) return word.why();
+  if (!options.vllm.empty() || *word == "latest") return policies_of_release(*word, options.format);
   const std::string_view name =
       options.policy.empty() && !all ? backends::kNative : std::string_view(options.policy);
   std::vector<const Policy*> chosen;
@@ -250,7 +329,7 @@ Result<std::vector<const Policy*>> chosen_policies(const MatrixOptions& options,
 
 Result<int> run_matrix(const MatrixOptions& options, const Io& io) {
   const Result<std::vector<const Policy*>> policies =
-      chosen_policies(options, options.markdown && options.policy.empty());
+      chosen_policies(options, options.markdown && options.policy.empty() && options.vllm.empty());
   if (!policies) return policies.why();
   const Result<std::vector<platform::Device>> devices = all_devices();
   if (!devices) return devices.why();
@@ -258,8 +337,9 @@ Result<int> run_matrix(const MatrixOptions& options, const Io& io) {
   Json made = Json::array();
   if (options.markdown && !io.json)
     io.out << "# Which backend runs what\n\nGenerated by `fp4moe matrix --markdown`. A kernel runs "
-              "a layer when every column holds. Devices stand for their usual installation; "
-              "batched tokens are DeepEP's low-latency exchange.\n";
+              "a layer when every column holds. Devices stand for their usual installation without "
+              "variables; \"with VARIABLE=1\" is a row of its own where it makes a difference. "
+              "Batched tokens are DeepEP's low-latency exchange.\n";
   for (const Policy* policy : *policies) {
     if (io.json)
       made.push_back(to_json(*policy, mode, *devices));
@@ -276,7 +356,8 @@ Result<int> run_matrix(const MatrixOptions& options, const Io& io) {
 
 Run declare_matrix(OptionSet& set) {
   auto options = std::make_shared<MatrixOptions>();
-  set.add("--policy", options->policy, "One policy (default: native)");
+  set.add("--policy", options->policy, "One policy, or latest (default: native)");
+  set.add("--vllm", options->vllm, "Those of a release of vLLM: a version, latest or auto");
   set.add("--format", options->format, "One weight format").one_of({"mxfp4", "nvfp4"});
   set.add("--mode", options->mode, "strict, or compat with the reference's mistakes")
       .one_of({"strict", "compat"})

@@ -40,14 +40,7 @@ Result<plan::Model> resolve_model(const PlanOptions& options) {
   if (options.path.empty() == options.model.empty())
     return usage("plan.model", "plan needs a checkpoint or a model")
         .expects("either PATH or --model NAME", options.path.empty() ? "neither" : "both");
-  if (!options.path.empty()) return plan::model_from_checkpoint(options.path);
-  const Result<const weights::ModelRow*> row = weights::require_model(options.model);
-  if (!row) return row.why();
-  const auto format = formats::weight_format_from_name(options.format);
-  if (!options.format.empty() && !format)
-    return usage("plan.format", "no such weight format is known")
-        .expects("mxfp4 or nvfp4", "'" + printable(options.format) + "'");
-  return plan::model_from_row(**row, format);
+  return runtime::find_model(options.path.empty() ? options.model : options.path, options.format);
 }
 
 // Leaves the backend that was asked for, or all.
@@ -212,20 +205,30 @@ void print_wire(const Io& io, const Plan& made) {
 Result<int> run_plan(const PlanOptions& options, const Io& io) {
   auto model = resolve_model(options);
   if (!model) return model.why();
-  const auto policy = backends::require_policy(options.question.policy, model->shape.format);
-  if (!policy) return policy.why();
-  auto device = resolve_device(options.question);
+  const auto word = runtime::policy_word(options.question.policy, options.question.vllm);
+  if (!word) return word.why();
+  const auto chosen =
+      backends::choose_policy(*word, model->shape.format, backends::entry_of(model->family));
+  if (!chosen) return chosen.why();
+  auto device = resolve_device(options.question, chosen->policy);
   if (!device) return device.why();
   plan::PlanRequest request{.model = *std::move(model), .ranks = options.ranks};
   request.device = *std::move(device);
-  request.policy = *policy;
+  auto environment = runtime::resolve_environment(options.question);
+  if (!environment) return environment.why();
+  request.environment = *std::move(environment);
+  request.policy = chosen->policy;
+  const auto& release = chosen->release;
+  if (release && !release->note.empty()) request.model.notes.push_back(release->note);
   request.mode = options.mode == "compat" ? oracle::Mode::compat : oracle::Mode::strict;
   auto made = plan::make_plan(request);
   if (!made) return made.why();
   if (const auto fine = restrict_to(options.backend, *made); !fine) return fine.why();
 
   if (io.json) {
-    io.print(to_json(*made));
+    Json json = to_json(*made);
+    if (release) json["vllm"] = to_json(*release);
+    io.print(json);
   } else {
     print_header(io, *made);
     const bool all = options.backend.empty() || options.backend == "all";
@@ -248,16 +251,14 @@ Result<int> run_plan(const PlanOptions& options, const Io& io) {
 Run declare_plan(OptionSet& set) {
   const auto options = std::make_shared<PlanOptions>();
   constexpr std::uint64_t kMost = 1u << 16;
-  set.add("PATH", options->path, "A checkpoint: a folder, an index or a file").as(Form::path);
-  set.add("--model", options->model, "A model instead: gpt-oss-120b, deepseek-v3, ...")
+  set.add("PATH", options->path, "A checkpoint, a config.json or a model's name").as(Form::path);
+  set.add("--model", options->model, "A model instead: gpt-oss-120b, openai/gpt-oss-120b, ...")
       .listed("models");
-  set.add("--format", options->format, "With --model: mxfp4 or nvfp4");
+  set.add("--format", options->format, "mxfp4 or nvfp4, where the model is not told to be one");
   set.add("--backend", options->backend,
           "One backend, or all (default: the chosen one in detail, and those that run)")
       .listed("backends");
-  set.add("--policy", options->question.policy, "Whose rules: native, or a date of vLLM")
-      .show_default()
-      .listed("policies");
+  declare_policy(set, options->question);
   set.add("--mode", options->mode, "strict, or compat with the reference's mistakes")
       .one_of({"strict", "compat"})
       .show_default();
@@ -265,6 +266,11 @@ Run declare_plan(OptionSet& set) {
           "This machine (auto) or a part: h100, mi355x, cpu, ...")
       .show_default()
       .listed("devices");
+  set.add("--lib", options->question.libraries,
+          "Packages it has: NAME,... instead of the usual, +NAME or -NAME to change them")
+      .separated_by_commas("NAME");
+  set.add("--env", options->question.variables, "NAME=VALUE of a variable that steers vLLM")
+      .as(Form::pair);
   set.add("--tp", options->ranks.tp, "Ranks that share every expert").between(1, kMost);
   set.add("--ep", options->ranks.ep, "Ranks that share out whole experts").between(1, kMost);
   set.add("--dp", options->ranks.dp, "Data-parallel ranks").between(1, kMost);

@@ -18,6 +18,18 @@ constexpr std::uint64_t kMostRanks = 1u << 16;
 
 }  // namespace
 
+void declare_policy(OptionSet& set, QuestionOptions& options) {
+  set.add("--policy", options.policy,
+          options.policy.empty() ? "Whose rules: native, a policy of vLLM, or latest (default: "
+                                   "native here, latest for a described device)"
+                                 : "Whose rules: native, a policy of vLLM, or latest")
+      .show_default()
+      .listed("policies");
+  set.add("--vllm", options.vllm,
+          "The rules of this release of vLLM instead: a version, latest, or auto for the installed")
+      .listed("vllm");
+}
+
 void declare_question(OptionSet& set, QuestionOptions& options) {
   set.group = "Device";
   set.add("--device", options.device, "This machine (auto) or a part: h100, mi355x, cpu, ...")
@@ -31,15 +43,15 @@ void declare_question(OptionSet& set, QuestionOptions& options) {
       .separated_by_commas("NAME");
   set.add("--env", options.variables, "NAME=VALUE of a variable that steers vLLM").as(Form::pair);
   set.group = "Rules";
-  set.add("--policy", options.policy, "Whose rules: native, or a date of vLLM")
-      .show_default()
-      .listed("policies");
+  declare_policy(set, options);
   set.add("--mode", options.mode, "strict, or compat with the reference's mistakes").show_default();
   set.group = "Layer";
   set.add("--format", options.format, "mxfp4 or nvfp4 (default: the model's)");
-  set.add("--model", options.model, "Take the layer from a model: gpt-oss-20b, ...")
+  set.add("--model", options.model,
+          "The model: gpt-oss-20b, openai/gpt-oss-120b, a checkpoint or a config.json")
       .listed("models");
-  set.add("--config", options.config, "Take the layer from a JSON file").as(Form::path);
+  set.add("--config", options.config, "Take the layer's fields, or the model, from a JSON file")
+      .as(Form::path);
   for (const oracle::LayerField& field : oracle::layer_fields()) {
     const std::string option(field.option), help(field.help);
     const std::string accepted = field.accepted();

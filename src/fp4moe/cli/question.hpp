@@ -11,6 +11,9 @@ using runtime::Question;
 using runtime::QuestionOptions;
 using runtime::resolve_device;
 
+// --policy and --vllm alone.
+void declare_policy(OptionSet& set, QuestionOptions& options);
+
 // Filled while the command line is parsed; `options` must stay where it is until then.
 void declare_question(OptionSet& set, QuestionOptions& options);
 

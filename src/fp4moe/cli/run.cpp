@@ -197,7 +197,11 @@ Run declare_run(OptionSet& set) {
   set.add("--backend", words.backend, "Backend whose layout and numerics are used")
       .show_default()
       .listed("backends");
-  set.add("--policy", words.policy, "Policy that selects it").show_default().listed("policies");
+  set.add("--policy", words.policy, "Whose rules select it: native, a policy of vLLM, or latest")
+      .show_default()
+      .listed("policies");
+  set.add("--vllm", words.vllm, "Those of a release of vLLM: a version, latest or auto")
+      .listed("vllm");
   set.add("--device", words.device, "Device it is selected for").show_default().listed("devices");
   set.add("--engine", words.engine, "Engine that computes").show_default().listed("engines");
   set.add("--numerics", words.numerics, "Instead of the backend's, e.g. exact");

@@ -56,12 +56,15 @@ Result<runtime::InputScale> parse_scales(const std::string& given) {
 Result<runtime::RunOptions> run_options(const RunWords& words, std::size_t threads) {
   runtime::RunOptions made;
   runtime::LayerOptions& layer = made.layer;
-  layer.wish = {.policy = words.policy, .backend = words.backend};
+  Result<std::string> policy = runtime::policy_word(words.policy, words.vllm);
+  if (!policy) return policy.why();
+  layer.wish = {.policy = *std::move(policy), .backend = words.backend};
   QuestionOptions question;
   question.device = words.device;
   Result<platform::Device> device = resolve_device(question);
   if (!device) return device.why();
   layer.wish.device = *std::move(device);
+  layer.wish.environment = runtime::environment_for(question);
   layer.engine = words.engine;
   layer.numerics = words.numerics;
   layer.weights = words.weights;
@@ -105,11 +108,17 @@ Result<RunWords> parse_specification(std::string_view text) {
     std::string_view name;
     std::string* value;
   };
-  const Key keys[] = {{"backend", &words.backend},   {"policy", &words.policy},
-                      {"device", &words.device},     {"engine", &words.engine},
-                      {"numerics", &words.numerics}, {"tp", &words.tp},
-                      {"weights", &words.weights},   {"ep", &words.ep},
-                      {"exchange", &words.exchange}, {"placement", &words.placement}};
+  const Key keys[] = {{"backend", &words.backend},
+                      {"policy", &words.policy},
+                      {"vllm", &words.vllm},
+                      {"device", &words.device},
+                      {"engine", &words.engine},
+                      {"numerics", &words.numerics},
+                      {"tp", &words.tp},
+                      {"weights", &words.weights},
+                      {"ep", &words.ep},
+                      {"exchange", &words.exchange},
+                      {"placement", &words.placement}};
   std::string_view rest = text;
   while (!rest.empty()) {
     const std::size_t comma = std::min(rest.find(','), rest.size());
@@ -138,11 +147,12 @@ Result<RunWords> parse_specification(std::string_view text) {
     }
     const auto key = std::ranges::find(keys, name, &Key::name);
     if (key == std::end(keys))
-      return wrong_option("a specification",
-                          "a backend or exact, then backend=, policy=, device=, engine=, weights=, "
-                          "numerics=, tp=, ep=, "
-                          "exchange=, placement=, adapter=, batch=, threads=",
-                          part);
+      return wrong_option(
+          "a specification",
+          "a backend or exact, then backend=, policy=, vllm=, device=, engine=, weights=, "
+          "numerics=, tp=, ep=, "
+          "exchange=, placement=, adapter=, batch=, threads=",
+          part);
     *key->value = value;
   }
   return words;
@@ -171,6 +181,7 @@ Json to_json(const runtime::LayerRun& run) {
   Json made{{"layer", run.index},
             {"backend", run.backend},
             {"policy", run.policy},
+            {"vllm", run.release ? oracle::to_json(*run.release) : Json()},
             {"why", run.why},
             {"layout", run.layout},
             {"engine", run.engine},

@@ -15,8 +15,8 @@ namespace fp4moe::cli {
 constexpr std::uint64_t kMostTokens = 1 << 20;  // that are made from a seed
 
 struct RunWords {
-  std::string backend = "auto", policy = "native", device = "auto", engine = "auto", numerics{},
-              weights = "auto";
+  std::string backend = "auto", policy = "native", vllm{}, device = "auto", engine = "auto",
+              numerics{}, weights = "auto";
   std::string tp = "1", ep = "1", exchange{}, placement = "linear";
   std::string input_scale{};  // "X,H"
   std::vector<std::string> adapters{};

@@ -64,6 +64,7 @@ Tolerance tolerance(const Numerics& numerics, oracle::ActivationKey quantises,
       return {.of_largest = 0.15, .cosine = 0.995};
     case ActivationKey::mxfp4:
     case ActivationKey::nvfp4:
+    case ActivationKey::nvfp4_token:
       return {.of_largest = 0.5, .cosine = 0.95};
   }
   if (numerics.activation_bits == 8) return {.of_largest = 0.05, .cosine = 0.999};

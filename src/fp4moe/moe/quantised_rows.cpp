@@ -34,6 +34,7 @@ constexpr Form form_of(ActivationKey key) {
     case ActivationKey::mxfp4:
       return {.block = 32, .code_bits = 4, .scale_bytes = 1};
     case ActivationKey::nvfp4:
+    case ActivationKey::nvfp4_token:  // and a scale of the row
       return {.block = 16, .code_bits = 4, .scale_bytes = 1};
     case ActivationKey::fp8_static_tensor:
       return {};
@@ -71,6 +72,20 @@ void encode_fp8(std::span<const float> values, float scale, std::span<std::uint8
             std::uint8_t{0});
 }
 
+// NVFP4 with a second scale for each row: its largest value becomes the largest product of a code
+// and a scale.
+float token_scale(std::span<const float> values) {
+  constexpr float kLargest = E4m3fn::kMax * 6.0f;
+  const float amax = formats::block_amax(values);
+  return amax > 0.0f ? amax / kLargest : 1.0f;
+}
+RowQuantiser with_scale(float scale) {
+  return {.key = ActivationKey::nvfp4, .global_scale = 1.0f / scale};
+}
+void multiply(std::span<float> values, float factor) {
+  for (float& value : values) value *= factor;
+}
+
 float dynamic_fp8_scale(std::span<const float> values) {
   const float amax = formats::block_amax(values);
   return amax > 0.0f ? amax / E4m3fn::kMax : 1.0f;
@@ -93,6 +108,7 @@ void encode_block(const RowQuantiser& how, std::span<const float> values,
       formats::quantize_mxfp4(formats::Mxfp4Rule::even_rne, values, byte, codes);
       break;
     case ActivationKey::nvfp4:
+    case ActivationKey::nvfp4_token:
       formats::quantize_nvfp4(how.global_scale, values, byte, codes);
       break;
     case ActivationKey::fp8_static_tensor:
@@ -127,6 +143,7 @@ void decode_block(const RowQuantiser& how, std::span<const std::uint8_t> codes,
     case ActivationKey::mxfp4:
       return formats::dequantize_mxfp4(static_cast<std::uint8_t>(*scale), codes, values);
     case ActivationKey::nvfp4:
+    case ActivationKey::nvfp4_token:
       return formats::dequantize_nvfp4(static_cast<std::uint8_t>(*scale), 1.0f, codes, values);
     case ActivationKey::fp8_static_tensor:
       return decode_fp8(codes, 1.0f, values);
@@ -142,11 +159,18 @@ void decode_block(const RowQuantiser& how, std::span<const std::uint8_t> codes,
 }  // namespace
 
 std::size_t encoded_bytes(ActivationKey key, std::size_t columns) {
-  return RowParts(key, columns).bytes();
+  const std::size_t of_row = key == ActivationKey::nvfp4_token ? sizeof(float) : 0;
+  return RowParts(key, columns).bytes() + of_row;
 }
 
 void encode_row(const RowQuantiser& how, std::span<const float> values, std::span<std::byte> to) {
   const RowParts parts(how.key, values.size());
+  if (how.key == ActivationKey::nvfp4_token) {
+    const float scale = token_scale(values);
+    encode_row(with_scale(scale), values, to.first(parts.bytes()));
+    std::memcpy(to.data() + parts.bytes(), &scale, sizeof scale);
+    return;
+  }
   auto* codes = reinterpret_cast<std::uint8_t*>(to.data());
   for (std::size_t b = 0; b < parts.blocks; ++b) {
     const std::size_t begin = b * parts.block;
@@ -157,6 +181,12 @@ void encode_row(const RowQuantiser& how, std::span<const float> values, std::spa
 
 void decode_row(const RowQuantiser& how, std::span<const std::byte> from, std::span<float> values) {
   const RowParts parts(how.key, values.size());
+  if (how.key == ActivationKey::nvfp4_token) {
+    float scale = 1.0f;
+    std::memcpy(&scale, from.data() + parts.bytes(), sizeof scale);
+    decode_row(with_scale(scale), from.first(parts.bytes()), values);
+    return multiply(values, scale);
+  }
   const auto* codes = reinterpret_cast<const std::uint8_t*>(from.data());
   for (std::size_t b = 0; b < parts.blocks; ++b) {
     const std::size_t begin = b * parts.block;
@@ -172,6 +202,11 @@ float shared_factor(const RowQuantiser& how) {
 }
 
 void quantise_dequantise(const RowQuantiser& how, std::span<float> values) {
+  if (how.key == ActivationKey::nvfp4_token) {
+    const float scale = token_scale(values);
+    quantise_dequantise(with_scale(scale), values);
+    return multiply(values, scale);
+  }
   // Blocks are independent, so a row needs room for one block only, unless a block is the row.
   const RowParts parts(how.key, values.size());
   std::array<std::uint8_t, 256> small;

@@ -11,6 +11,8 @@
 //   fp8_static_tensor   tensor  e4m3    -                               the static scale
 //   fp8_block128        128     e4m3    f32, amax / 448                 1
 //   fp8_token           row     e4m3    f32, amax / 448                 1
+//   nvfp4_token         16      e2m1    as nvfp4; of the row f32,       1
+//                                       1 / G = amax / (448 * 6)
 #pragma once
 #include <cstddef>
 #include <cstdint>

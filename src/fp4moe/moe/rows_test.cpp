@@ -98,7 +98,8 @@ TEST_P(EveryKey, DecodesWhatItEncodedAndNothingElse) {
     const float largest =
         *std::ranges::max_element(values, {}, [](float x) { return std::fabs(x); });
     // 4-bit codes are off by a sixth of the block's largest value at most, 8-bit ones by a 28th.
-    const bool is_fp4 = how.key == ActivationKey::nvfp4 || how.key == ActivationKey::mxfp4;
+    const bool is_fp4 = how.key == ActivationKey::nvfp4 || how.key == ActivationKey::mxfp4 ||
+                        how.key == ActivationKey::nvfp4_token;
     for (std::size_t i = 0; i < columns; ++i)
       EXPECT_NEAR(decoded[i] * factor, values[i], std::fabs(largest) / (is_fp4 ? 4 : 14));
   }
@@ -117,7 +118,8 @@ INSTANTIATE_TEST_SUITE_P(Keys, EveryKey,
                          ::testing::Values(ActivationKey::none, ActivationKey::mxfp8,
                                            ActivationKey::mxfp4, ActivationKey::nvfp4,
                                            ActivationKey::fp8_static_tensor,
-                                           ActivationKey::fp8_block128, ActivationKey::fp8_token),
+                                           ActivationKey::fp8_block128, ActivationKey::fp8_token,
+                                           ActivationKey::nvfp4_token),
                          [](const auto& chosen) {
                            return std::string(oracle::name(chosen.param));
                          });
@@ -130,6 +132,7 @@ TEST(QuantisedRows, TakeTheBytesTheTableSays) {
   EXPECT_EQ(encoded_bytes(ActivationKey::fp8_static_tensor, 64), 64u);
   EXPECT_EQ(encoded_bytes(ActivationKey::fp8_block128, 256), 256u + 8);
   EXPECT_EQ(encoded_bytes(ActivationKey::fp8_token, 64), 64u + 4);
+  EXPECT_EQ(encoded_bytes(ActivationKey::nvfp4_token, 64), 32u + 4 + 4);
 }
 
 TEST(Numerics, HaveNamesOfTheirOwn) {

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "fp4moe/oracle/quant_config.hpp"
+#include "fp4moe/oracle/select.hpp"
 #include "fp4moe/oracle/sizes.hpp"
 
 namespace fp4moe::oracle {
@@ -23,6 +24,8 @@ constexpr Raised kRaised[] = {
     {"assembly.not_gated", "NotImplementedError"},
     {"assembly.eplb", "NotImplementedError"},
     {"assembly.no_class", "AssertionError"},
+    {"assembly.not_valid", "ValueError"},
+    {"assembly.unpacked", "ValueError"},
     {"assembly.token_format", "ValueError"},
     {"assembly.kinds", "ValueError"},
     {"assembly.inplace", "AssertionError"},
@@ -68,7 +71,7 @@ bool holds_shared(WeightFormat format, Era era, const Parallel& parallel, bool i
   return false;
 }
 
-bool has_aiter(const Request& request) {
+bool has_aiter(const Request& request, Era era) {
   const auto on = [&](Variable variable) {
     const Result<bool> flag = request.environment.flag(variable);
     return flag && *flag;
@@ -76,8 +79,8 @@ bool has_aiter(const Request& request) {
   const platform::Device& device = request.device;
   const auto is = [&](std::string_view gfx) { return device.gfx.find(gfx) != std::string::npos; };
   return device.kind == PlatformKind::rocm && device.libraries.contains(Library::aiter) &&
-         (is("gfx942") || is("gfx950")) && on(Variable::rocm_use_aiter) &&
-         on(Variable::rocm_use_aiter_moe);
+         (is("gfx942") || is("gfx950") || (kSinceAugust.contains(era) && is("gfx1250"))) &&
+         on(Variable::rocm_use_aiter) && on(Variable::rocm_use_aiter_moe);
 }
 
 // The class that would have to move experts between ranks; empty when it can.
@@ -85,7 +88,7 @@ std::string_view without_eplb(WeightFormat format, Era era, Activation activatio
   if (format != WeightFormat::mxfp4 || era == Era::native) return {};
   if (kMarch.contains(era)) return "Mxfp4MoEMethod";
   // Since summer only gpt-oss has a class of its own that cannot.
-  if (kAugust.contains(era) && activation != Activation::swigluoai) return {};
+  if (kSinceAugust.contains(era) && activation != Activation::swigluoai) return {};
   return "GptOssMxfp4MoEMethod";
 }
 
@@ -97,7 +100,7 @@ Error refuse(std::string_view id, const std::string& message) {
 Result<Done> check_layer(const Policy& policy, const Request& request) {
   const Layer& layer = request.layer;
   if (policy.era == Era::native) return Done{};
-  if (exchange(layer.parallel, policy.era) == Exchange::mori && !has_aiter(request))
+  if (exchange(layer.parallel, policy.era) == Exchange::mori && !has_aiter(request, policy.era))
     return refuse("assembly.mori", "Mori needs to be used with aiter fused_moe for now.")
         .try_this("Set VLLM_ROCM_USE_AITER=1 on a device with AITER, or use another exchange");
   const PlatformKind kind = request.device.kind;
@@ -105,6 +108,9 @@ Result<Done> check_layer(const Policy& policy, const Request& request) {
   if (!layer.gated && !gpu && kUntilApril.contains(policy.era))
     return refuse("assembly.not_gated",
                   "is_act_and_mul=False is supported only for CUDA and ROCm for now");
+  if (!is_gated(layer.activation) && kind == PlatformKind::cpu && kSinceAugust.contains(policy.era))
+    return refuse("assembly.not_gated",
+                  "is_act_and_mul=False is supported only for CUDA, XPU and ROCm for now");
   const std::string_view method = without_eplb(policy.format, policy.era, layer.activation);
   if (layer.parallel.enable_eplb && !method.empty())
     return refuse("assembly.eplb", fmt::format("EPLB is not supported {}.", method))
@@ -134,11 +140,24 @@ bool wants_inplace(const Policy& policy, const Layer& layer, const Backend& back
          !layer.disable_inplace && backend.family != "flashinfer_trtllm";
 }
 
-std::uint64_t rounded_hidden(const Policy& policy, const Request& request, const Backend& backend) {
+Sizes rounded(const Policy& policy, const Request& request, const Backend& backend) {
   const Layer& layer = request.layer;
-  const auto sizes = layer_sizes(backend, request.device, layer.activation, layer.parallel,
-                                 policy.era, layer.in_dtype, {layer.hidden, layer.intermediate});
-  return sizes ? sizes->hidden : layer.hidden;
+  const Sizes before{layer.hidden, layer.intermediate};
+  const auto sizes = layer_sizes(backend, request.device, rounding_activation(policy, layer),
+                                 layer.parallel, policy.era, layer.in_dtype, before);
+  return sizes ? *sizes : before;
+}
+
+// The kernel against the layer with its sizes as they are now.
+Result<Done> check_again(const Policy& policy, Mode mode, const Request& request, Sizes sizes,
+                         const Backend& backend, const Experts& experts) {
+  if (!policy.validates) return Done{};
+  Request now = request;
+  now.layer.hidden = sizes.hidden;
+  now.layer.intermediate = sizes.intermediate;
+  const std::string refusal = validate(policy, mode, now, backend, experts);
+  if (refusal.empty()) return Done{};
+  return refuse("assembly.not_valid", refusal).try_this("Name another backend");
 }
 
 }  // namespace
@@ -165,19 +184,26 @@ Result<KernelPlan> assemble(const Policy& policy, Mode mode, const Request& requ
     return refuse("assembly.no_class", "there are scales for a kernel, but no class to run them")
         .expects("an experts class", "none");
 
+  const Sizes sizes = rounded(policy, request, *backend);
+  if (const auto fine = check_again(policy, mode, request, sizes, *backend, *experts); !fine)
+    return fine.why();
   plan.has_kernel = true;
   plan.monolithic = experts->kind == Kind::monolithic;
-  const ActivationKey quantised = activations_of(scheme, layer.activation_key);
+  const FromLayer form = form_from_layer(policy, request);
+  const ActivationKey quantised = activations_of(scheme, form.activations);
   auto prepare = prepare_finalize({.parallel = layer.parallel,
                                    .era = policy.era,
                                    .monolithic = plan.monolithic,
                                    .activations = quantised,
                                    .max_num_tokens = layer.max_num_tokens,
-                                   .hidden = rounded_hidden(policy, request, *backend)});
+                                   .hidden = sizes.hidden,
+                                   .tokens = layer.in_dtype});
   if (!prepare) return prepare.why();
   if (const auto fine = check_pair(*prepare, *experts); !fine) return fine.why();
   plan.prepare = *std::move(prepare);
   plan.log = plan.prepare.log;
+  if (policy.validates) plan.log.push_back(fmt::format("Using {}", experts->name));
+  if (scheme == QuantScheme::from_layer && !form.log.empty()) plan.log.push_back(form.log);
 
   plan.inplace = wants_inplace(policy, layer, *backend);
   if (plan.inplace && plan.monolithic) {
@@ -190,6 +216,7 @@ Result<KernelPlan> assemble(const Policy& policy, Mode mode, const Request& requ
   }
   const bool mori = exchange(layer.parallel, policy.era) == Exchange::mori;
   plan.quantises_input = quantised != ActivationKey::none &&
+                         quantised != ActivationKey::nvfp4_token &&
                          (!experts->takes_unquantised || (mori && backend->family == "aiter"));
   plan.holds_shared_experts =
       layer.shared_experts && !plan.monolithic &&

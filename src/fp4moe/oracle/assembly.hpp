@@ -33,10 +33,11 @@ struct PrepareRequest {
   ActivationKey activations = ActivationKey::none;  // quantised on the way
   std::uint64_t max_num_tokens = 256;
   std::uint64_t hidden = 0;  // rounded; 0: not known, then not checked
+  ScalarType tokens = ScalarType::bfloat16;
 };
 
-// Errors: assembly.exchange when the era has no class for the exchange, assembly.one_sided when
-// FlashInfer's one-sided exchange does not carry these activations.
+// Errors: assembly.exchange when the era has no class for the exchange, assembly.one_sided and
+// assembly.unpacked when FlashInfer's one-sided exchange does not carry these activations.
 Result<PrepareFinalize> prepare_finalize(const PrepareRequest& request);
 
 struct KernelPlan {
@@ -55,7 +56,8 @@ struct KernelPlan {
 
 // Of the backend and experts that a selection chose; null ones are what the reference calls NONE
 // and "no class". Further errors: assembly.mori, assembly.not_gated, assembly.eplb,
-// assembly.no_class, assembly.token_format, assembly.kinds and, in compat mode, assembly.inplace.
+// assembly.no_class, assembly.not_valid, assembly.token_format, assembly.kinds and, in compat mode,
+// assembly.inplace.
 Result<KernelPlan> assemble(const Policy& policy, Mode mode, const Request& request,
                             const Backend* backend, const Experts* experts);
 

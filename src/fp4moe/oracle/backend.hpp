@@ -13,7 +13,8 @@ namespace fp4moe::oracle {
 struct Rounding {
   EnumSet<PlatformKind> kinds{};
   EnumSet<Activation> activations{};
-  std::string_view gfx{};  // exactly this architecture
+  std::string_view gfx{};      // exactly this architecture
+  std::string_view not_gfx{};  // its name does not contain this
   std::uint32_t intermediate = 1, hidden = 1;
 };
 
@@ -28,6 +29,7 @@ enum class QuantScheme : std::uint8_t {
   nvfp4,         // activations to NVFP4
   nvfp4_w4a16,   // 16-bit activations
   from_layer,    // the kernel derives it from the layer itself
+  mxfp4_nvfp4,   // activations to NVFP4 by the kernel, which owns all scales
 };
 std::string_view name(QuantScheme scheme);
 
@@ -50,6 +52,7 @@ struct Conversion {
   bool precision_configs = false;      // scales become objects of the kernel's library
   bool gemm1_constants = false;        // carries gpt-oss's SwiGLU constants for every expert
   bool pads_input = false;             // its activation quantiser pads, the caller need not
+  bool plain_alphas = false;           // alphas are the second scales themselves
   ScaleLayout activation_scales = ScaleLayout::none;
   std::uint32_t activation_alignment = 0;  // of a quantised row; 0: none
   std::span<const ConversionPadding> padding{};
@@ -63,12 +66,16 @@ struct Backend {
   ActivationKey activation = ActivationKey::none;  // MXFP4: what it asks the kernel for
   std::span<const Experts* const> experts{};       // in trial order
   std::string_view batched{};  // the backend that stands in for it when tokens come batched
+  // By name, with LoRA on: these kernels instead, or no kernel at all and this reason.
+  std::span<const Experts* const> lora_experts{};
+  std::string_view lora_refusal{};
   std::span<const Rounding> rounding{};
   QuantScheme scheme = QuantScheme::none;
   std::string_view layout{};              // id of the weight layout; empty: as loaded
   std::string_view numerics{};            // id of where it rounds (moe/numerics.hpp)
   bool biases_required = false;           // the reference's conversion insists on both biases
   bool any_activation = false;            // computes whatever form of activations is asked for
+  bool takes_override = false;            // computes the form that the user asks for
   bool applies_clamp = true;              // honours swiglu_limit
   bool global_activation_scales = false;  // one activation scale for all experts of all ranks
   Conversion conversion{};

@@ -141,7 +141,7 @@ std::string text(std::span<const std::uint64_t> shape) {
 }  // namespace
 
 bool has_two_halves_always(WeightFormat format, Era era, Mode mode) {
-  return format == WeightFormat::mxfp4 && mode == Mode::compat && !kAugust.contains(era) &&
+  return format == WeightFormat::mxfp4 && mode == Mode::compat && !kSinceAugust.contains(era) &&
          era != Era::native;
 }
 

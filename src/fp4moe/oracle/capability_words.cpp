@@ -19,7 +19,7 @@ std::string names_of(EnumSet<Enum> set, std::size_t count, Name name) {
 }
 
 // In the order of ParallelLimit.
-constexpr std::array<LimitWords, 8> kLimitWords{{
+constexpr std::array<LimitWords, 11> kLimitWords{{
     {"no token exchange between ranks", "choose a modular kernel"},
     {"no expert load balancing", "switch EPLB off"},
     {"no data parallelism", "choose a modular kernel"},
@@ -30,6 +30,10 @@ constexpr std::array<LimitWords, 8> kLimitWords{{
     {"no sequence parallelism", "switch sequence parallelism off"},
     {"all experts on one rank", "use tensor parallelism instead"},
     {"no expert parallelism", "use tensor parallelism instead"},
+    {"no DeepEP high-throughput exchange",
+     "choose another all2all backend, such as allgather_reducescatter"},
+    {"expert parallelism", "switch expert parallelism on"},
+    {"no batched tokens", "choose an exchange that keeps tokens in order"},
 }};
 
 EnumSet<ActivationKey> all_keys() {
@@ -46,6 +50,9 @@ std::string one_device(const DeviceNeed& need) {
   if (!need.capabilities.empty()) made += " " + capability_words(need.capabilities);
   if (!need.gfx.empty())
     made += " " + join(std::vector<std::string>(need.gfx.begin(), need.gfx.end()), ", ");
+  if (!need.not_gfx.empty())
+    made += " but not " +
+            join(std::vector<std::string>(need.not_gfx.begin(), need.not_gfx.end()), ", ");
   if (need.architecture == CpuArchitecture::x86) made += " x86";
   if (need.architecture == CpuArchitecture::arm) made += " Arm";
   if (!need.cpu.empty()) made += " " + platform::text(need.cpu);

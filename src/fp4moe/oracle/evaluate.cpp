@@ -29,6 +29,12 @@ constexpr LimitRow kLimits[] = {
      [](const Parallel&, Exchange e, Era) { return e == Exchange::flashinfer_two_sided; }},
     {ParallelLimit::no_flashinfer_one_sided, Reason::exchange,
      [](const Parallel&, Exchange e, Era) { return e == Exchange::flashinfer_one_sided; }},
+    {ParallelLimit::no_deepep_high_throughput, Reason::exchange,
+     [](const Parallel&, Exchange e, Era) { return e == Exchange::deepep_ht; }},
+    {ParallelLimit::only_expert_parallel, Reason::expert_parallel,
+     [](const Parallel& p, Exchange, Era) { return !p.use_ep; }},
+    {ParallelLimit::no_batched_tokens, Reason::exchange,
+     [](const Parallel&, Exchange e, Era era) { return is_batched(e, era); }},
     {ParallelLimit::no_sequence_parallel, Reason::sequence_parallel,
      [](const Parallel& p, Exchange, Era) { return p.is_sequence_parallel(); }},
 };
@@ -44,6 +50,19 @@ bool is_in(const std::optional<Capability>& capability, std::span<const Capabili
          });
 }
 
+// How many of the refusals only another device helps against.
+std::ptrdiff_t hardware_in(const Refusals& refusals) {
+  return std::ranges::count_if(
+      refusals, [](const Refusal& refusal) { return cause(refusal.reason) == Cause::hardware; });
+}
+
+bool fits_device(const Scheme& scheme, const platform::Device& device) {
+  const bool any_capability = scheme.capability.from == Capability{};
+  return (any_capability ||
+          (device.capability && scheme.capability.contains(*device.capability))) &&
+         (scheme.gfx.empty() || device.gfx.find(scheme.gfx) != device.gfx.npos);
+}
+
 class Evaluation {
  public:
   Evaluation(const Policy& policy, const Request& request, Verdict& verdict)
@@ -54,6 +73,7 @@ class Evaluation {
     device();
     columns();
     parallel();
+    routes();
     routing();
     if (verdict_.format != experts_.format) refuse(Reason::token_format, Check::format);
     if (policy_.checks_invariance && !experts_.batch_invariant &&
@@ -71,7 +91,7 @@ class Evaluation {
   }
 
   void rules(Check check) {
-    const Asked asked{request_, experts_, policy_.format, verdict_.activation};
+    const Asked asked{request_, *verdict_.backend, experts_, policy_.format, verdict_.activation};
     for (std::size_t i = 0; i < experts_.rules.size(); ++i) {
       const Rule& rule = experts_.rules[i];
       if (rule.after == (check == Check::rule_after) && !rule.holds(asked))
@@ -79,7 +99,8 @@ class Evaluation {
     }
   }
 
-  // Any need will do. When none is met, the first for this platform says what is missing.
+  // Any need will do. When none is met, the one that asks least for other hardware says what is
+  // missing; of equals the first.
   void device() {
     std::optional<Refusals> nearest;
     for (std::size_t i = 0; i < verdict_.needs.size(); ++i) {
@@ -87,7 +108,7 @@ class Evaluation {
       if (!need.kinds.empty() && !need.kinds.contains(request_.device.kind)) continue;
       const Refusals found = missing(need, i);
       if (found.empty()) return;
-      if (!nearest) nearest = found;
+      if (!nearest || hardware_in(found) < hardware_in(*nearest)) nearest = found;
     }
     if (!nearest) return refuse(Reason::platform, Check::device);
     for (const Refusal& refusal : *nearest) verdict_.refusals.add(refusal);
@@ -102,7 +123,9 @@ class Evaluation {
     };
     if (!need.capabilities.empty() && !is_in(device.capability, need.capabilities))
       add(Reason::capability);
-    if (!need.gfx.empty() && !contains_one(device.gfx, need.gfx)) add(Reason::architecture);
+    if ((!need.gfx.empty() && !contains_one(device.gfx, need.gfx)) ||
+        contains_one(device.gfx, need.not_gfx))
+      add(Reason::architecture);
     for (std::size_t i = 0; i < platform::kLibraryNames.size(); ++i) {
       const auto library = static_cast<Library>(i);
       if (need.libraries.contains(library) && !device.libraries.contains(library))
@@ -129,19 +152,12 @@ class Evaluation {
     if (!has_scheme()) refuse(Reason::scheme, Check::scheme);
   }
 
-  // Where the device is refused anyway, only the pair of formats counts.
+  // Where the device's hardware is refused anyway, only the pair of formats counts.
   bool has_scheme() const {
-    const bool device_refused = std::ranges::any_of(
-        verdict_.refusals, [](const Refusal& refusal) { return refusal.check == Check::device; });
-    const platform::Device& device = request_.device;
+    const bool device_refused = hardware_in(verdict_.refusals) > 0;
     return std::ranges::any_of(experts_.schemes, [&](const Scheme& scheme) {
-      if (scheme.weights != policy_.format || !scheme.activations.contains(verdict_.activation))
-        return false;
-      if (device_refused) return true;
-      const bool any_capability = scheme.capability.from == Capability{};
-      return (any_capability ||
-              (device.capability && scheme.capability.contains(*device.capability))) &&
-             (scheme.gfx.empty() || device.gfx.find(scheme.gfx) != device.gfx.npos);
+      return scheme.weights == policy_.format && scheme.activations.contains(verdict_.activation) &&
+             (device_refused || fits_device(scheme, request_.device));
     });
   }
 
@@ -155,6 +171,15 @@ class Evaluation {
       if (std::ranges::any_of(verdict_.refusals, said)) continue;
       refuse(row.reason, Check::parallel, static_cast<std::size_t>(row.limit));
     }
+  }
+
+  // Kernels that route by themselves see neither a table of tokens nor what happens to routes later.
+  void routes() {
+    if (!policy_.checks_routes || experts_.kind != Kind::monolithic) return;
+    const Layer& layer = request_.layer;
+    if (layer.hash_routing && !experts_.hash_routing)
+      refuse(Reason::hash_routing, Check::hash_routing);
+    if (layer.decomposed) refuse(Reason::adjusted_routes, Check::adjusted_routes);
   }
 
   void routing() {
@@ -178,6 +203,14 @@ class Evaluation {
 };
 
 }  // namespace
+
+bool takes(const Experts& experts, WeightFormat weights, ActivationKey activation,
+           const platform::Device& device) {
+  return std::ranges::any_of(experts.schemes, [&](const Scheme& scheme) {
+    return scheme.weights == weights && scheme.activations.contains(activation) &&
+           fits_device(scheme, device);
+  });
+}
 
 Verdict evaluate(const Policy& policy, Mode mode, const Request& request, const Backend& backend,
                  const Experts& experts, ActivationKey activation) {

@@ -36,6 +36,7 @@ struct DeviceNeed {
   EnumSet<PlatformKind> kinds{};
   std::span<const CapabilityRange> capabilities{};  // one of them; an absent capability is in none
   std::span<const std::string_view> gfx{};          // the architecture's name contains one of them
+  std::span<const std::string_view> not_gfx{};      // and none of these
   EnumSet<Library> libraries{};
   EnumSet<Variable> switches{};  // must be on
   CpuArchitecture architecture = CpuArchitecture::unknown;
@@ -59,6 +60,9 @@ enum class ParallelLimit : std::uint8_t {
   no_sequence_parallel,
   one_expert_rank,  // ep_size is 1
   no_expert_parallel,
+  no_deepep_high_throughput,
+  only_expert_parallel,
+  no_batched_tokens,
 };
 
 enum class LogitsRule : std::uint8_t {
@@ -95,14 +99,18 @@ enum class Reason : std::uint8_t {
   alignment,
   expert_count,
   kernel_variant,
+  hash_routing,
+  adjusted_routes,
 };
 std::string_view name(Reason reason);
 
+struct Backend;
 struct Experts;
 
 // What a rule sees.
 struct Asked {
   const Request& request;
+  const Backend& backend;
   const Experts& experts;
   WeightFormat weights{};
   ActivationKey activation{};
@@ -113,7 +121,7 @@ struct Rule {
   Reason reason;
   bool after = false;  // checked after the columns, else before them
   bool (*holds)(const Asked&);
-  std::string (*reference)(const Asked&);    // the reference's whole sentence
+  std::string (*reference)(const Asked&);    // the reference's whole sentence, or its part of one
   std::string (*requirement)(const Asked&);  // "needs biases to be absent"
   std::string (*fact)(const Asked&);         // "the layer has biases"
 };
@@ -134,9 +142,13 @@ struct Experts {
   LogitsRule logits = LogitsRule::any;
   bool batch_invariant = false;
   bool lora = false;
+  bool hash_routing = false;          // monolithic: routes by a table of token numbers, too
+  std::string_view int4_groups_on{};  // architecture where it also takes INT4 in groups of 32
   std::span<const Rule> rules{};
-  EnumSet<Variable> reads{};                         // variables that its rules look at
-  std::string (*announces)(const Asked&) = nullptr;  // compat: logged before the last rules
+  bool one_sentence = false;  // the reference tells all broken last rules at once
+  std::span<const std::string_view> configured_names{};  // made only when `backend=` is one of them
+  EnumSet<Variable> reads{};                             // variables that its rules look at
+  std::string (*announces)(const Asked&) = nullptr;      // compat: logged before the last rules
   std::string_view refusal_note{};  // appended to every reference reason while a switch is off
   bool takes_unquantised = false;   // prepare must not quantise its input
   bool expert_map = false;          // understands a map from global to local experts

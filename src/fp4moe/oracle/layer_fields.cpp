@@ -111,10 +111,17 @@ constexpr LayerField kFields[] = {
     {"activation_quant",    "activation-quant",  "how the checkpoint quantises activations",      words<kKeyWords>, set_word<ActivationKey, &Layer::activation_key, activation_key_from_name>, show_word<&Layer::activation_key>},
     {"activation_override", "activation-override", "quantise activations so instead",             words<kKeyWords>, set_override, [](const Layer& layer) { return layer.activation_override ? std::string(name(*layer.activation_override)) : ""; }},
     {"swiglu_limit",        "swiglu-limit",      "the model clamps SwiGLU at this value",         a_number, set_number<&Layer::swiglu_limit>, show_number<&Layer::swiglu_limit>},
+    {"swiglu_alpha",        "swiglu-alpha",      "the model scales SwiGLU's sigmoid by this",     a_number, set_number<&Layer::swiglu_alpha>, show_number<&Layer::swiglu_alpha>},
+    {"swiglu_beta",         "swiglu-beta",       "the model adds this to SwiGLU's up value",      a_number, set_number<&Layer::swiglu_beta>, show_number<&Layer::swiglu_beta>},
     {"activation_situ_beta", "situ-beta",        "SiTU's beta",                                   a_number, set_number<&Layer::situ_beta>, show_number<&Layer::situ_beta>},
     {"activation_situ_linear_beta", "situ-linear-beta", "SiTU's linear beta",                     a_number, set_number<&Layer::situ_linear_beta>, show_number<&Layer::situ_linear_beta>},
     {"disable_inplace",     "disable-inplace",   "the output may not take the input's place",     a_switch, set_switch<&Layer::disable_inplace>, show_switch<&Layer::disable_inplace>},
     {"shared_experts",      "shared-experts",    "the model has shared experts",                  a_switch, set_switch<&Layer::shared_experts>, show_switch<&Layer::shared_experts>},
+    {"has_hash_routing",    "hash-routing",      "a table gives each token its experts",          a_switch, set_switch<&Layer::hash_routing>, show_switch<&Layer::hash_routing>},
+    {"require_decomposed_backend", "decomposed", "routes change between routing and experts",     a_switch, set_switch<&Layer::decomposed>, show_switch<&Layer::decomposed>},
+    {"skip_final_all_reduce", "skip-final-all-reduce", "the model sums over ranks itself",       a_switch, set_switch<&Layer::skip_final_all_reduce>, show_switch<&Layer::skip_final_all_reduce>},
+    {"enable_dbo",          "dbo",               "two batches overlap",                           a_switch, set_switch<&Layer::dual_batch_overlap>, show_switch<&Layer::dual_batch_overlap>},
+    {"weight_transfer",     "weight-transfer",   "weights are replaced while the model runs",     a_switch, set_switch<&Layer::weight_transfer>, show_switch<&Layer::weight_transfer>},
     {"max_num_tokens",      "max-tokens",        "tokens of one rank, for batched exchanges",     a_size, set_size<&Layer::max_num_tokens>, show_size<&Layer::max_num_tokens>},
 };
 // clang-format on

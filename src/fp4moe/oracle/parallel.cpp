@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <span>
 
 #include <fmt/format.h>
 
@@ -29,15 +30,17 @@ constexpr NameRow kNames[] = {
     {"pplx",                        Exchange::pplx,                 kJanuary,    kSinceMarch},
     {"deepep_high_throughput",      Exchange::deepep_ht,            kEveryEra,     {}},
     {"deepep_low_latency",          Exchange::deepep_ll,            kEveryEra,     {}},
-    {"deepep_v2",                   Exchange::deepep_v2,            kAugust,     {}},
+    {"deepep_v2",                   Exchange::deepep_v2,            kSinceAugust, {}},
     {"mori",                        Exchange::mori,                 kUntilAprilAndOurs, {}},
-    {"mori_high_throughput",        Exchange::mori,                 kAugust,     {}},
-    {"mori_low_latency",            Exchange::mori,                 kAugust,     {}},
+    {"mori_high_throughput",        Exchange::mori,                 kSinceAugust, {}},
+    {"mori_low_latency",            Exchange::mori,                 kSinceAugust, {}},
+    {"moonep",                      Exchange::moonep,               kVllm033,    {}},
     {"nixl_ep",                     Exchange::nixl,                 kSinceMarch, {}},
     {"allgather_reducescatter",     Exchange::gather,               kEveryEra,     {}},
     {"flashinfer_all2allv",         Exchange::flashinfer_two_sided, kEveryEra,     {}},
     {"flashinfer_nvlink_two_sided", Exchange::flashinfer_two_sided, kSinceMarch, {}},
     {"flashinfer_nvlink_one_sided", Exchange::flashinfer_one_sided, kSinceMarch, {}},
+    {"passthrough",                 Exchange::passthrough,          kVllm033,    {}},
 };
 // clang-format on
 
@@ -62,7 +65,9 @@ constexpr PropertyRow kProperties[] = {
     {"use_ag_rs_all2all_kernels",    Exchange::gather,               kSinceMarch},
     {"use_mori_kernels",             Exchange::mori,                 kEveryEra},
     {"use_nixl_ep_kernels",          Exchange::nixl,                 kSinceMarch},
-    {"use_deepep_v2_kernels",        Exchange::deepep_v2,            kAugust},
+    {"use_deepep_v2_kernels",        Exchange::deepep_v2,            kSinceAugust},
+    {"use_moonep_kernels",           Exchange::moonep,               kVllm033},
+    {"use_passthrough_all2all",      Exchange::passthrough,          kVllm033},
 };
 
 // Which exchanges batch tokens per expert, and which number experts through routing tables.
@@ -89,6 +94,25 @@ int clamped(std::int64_t value) {
 }
 
 std::string_view python(bool value) { return value ? "True" : "False"; }
+
+// Backends that dispatch and combine themselves, and the models that one of them is made for.
+constexpr std::string_view kSelfExchanging[] = {"flashinfer_moe_ep_cutedsl",
+                                                "flashinfer_moe_ep_mega_deep_gemm"};
+constexpr std::string_view kOnlyDeepseekV4 = "flashinfer_moe_ep_mega_deep_gemm";
+constexpr std::string_view kDeepseekV4[] = {"DeepSeekV4MTPModel", "DeepseekV41ForCausalLM",
+                                            "DeepseekV4ForCausalLM"};
+
+bool is_one_of(std::span<const std::string_view> names, std::string_view name) {
+  return std::ranges::find(names, name) != names.end();
+}
+
+std::string python_names(std::span<const std::string_view> names) {
+  return fmt::format("['{}']", fmt::join(names, "', '"));
+}
+
+Error not_bound(std::string message, std::string_view remedy) {
+  return usage("parallel.binding", std::move(message)).try_this(remedy);
+}
 
 }  // namespace
 
@@ -146,14 +170,15 @@ Parallel derive(const Deployment& deployment) {
 bool uses_all2all(const Parallel& parallel, Era era) {
   if (!parallel.use_ep) return false;
   if (parallel.dp_size > 1) return true;
-  return kAugust.contains(era) && (parallel.pcp_size > 1 || parallel.is_sequence_parallel());
+  return kSinceAugust.contains(era) && (parallel.pcp_size > 1 || parallel.is_sequence_parallel());
 }
 
 Exchange exchange(const Parallel& parallel, Era era) {
-  if (!uses_all2all(parallel, era)) return Exchange::none;
+  const bool used = uses_all2all(parallel, era);
   for (const NameRow& row : kNames)
-    if (row.name == parallel.all2all_backend && row.eras.contains(era)) return row.exchange;
-  return Exchange::unknown;
+    if (row.name == parallel.all2all_backend && row.eras.contains(era))
+      return used || row.exchange == Exchange::passthrough ? row.exchange : Exchange::none;
+  return used ? Exchange::unknown : Exchange::none;
 }
 
 bool is_batched(Exchange exchange, Era era) {
@@ -169,7 +194,7 @@ bool needs_routing_tables(Exchange exchange, Era era) {
 std::vector<Property> derived_properties(const Parallel& parallel, Era era) {
   const Exchange used = exchange(parallel, era);
   std::vector<Property> properties{{"is_sequence_parallel", parallel.is_sequence_parallel()},
-                                   {"use_all2all_kernels", used != Exchange::none}};
+                                   {"use_all2all_kernels", uses_all2all(parallel, era)}};
   for (const PropertyRow& row : kProperties)
     if (row.eras.contains(era)) properties.push_back({row.name, row.exchange == used});
   properties.push_back({"use_batched_activation_format", is_batched(used, era)});
@@ -221,6 +246,37 @@ Result<AcceptedExchange> accept_exchange(std::string_view name, Era era) {
   if (const std::string_view near = nearest(name, names); !near.empty())
     why.remedy = fmt::format("Did you mean {}?", near);
   return why;
+}
+
+Result<Binding> bind_exchange(const BindingRequest& request, Era era) {
+  Binding made{.all2all = std::string(request.all2all)};
+  if (!kVllm033.contains(era)) return made;
+  constexpr std::string_view kPassthrough = "passthrough";
+  if (!is_one_of(kSelfExchanging, request.backend)) {
+    if (request.all2all != kPassthrough) return made;
+    return not_bound(
+        fmt::format("all2all_backend='passthrough' is only valid with a moe_backend that "
+                    "dispatches and combines itself ({}), got moe_backend='{}'.",
+                    python_names(kSelfExchanging), request.backend),
+        "leave --all2all out");
+  }
+  if (request.backend == kOnlyDeepseekV4 && !request.architecture.empty() &&
+      !is_one_of(kDeepseekV4, request.architecture))
+    return not_bound(fmt::format("moe_backend='{}' is only supported for DeepSeek-V4 models ({}), "
+                                 "but the model is ['{}'].",
+                                 kOnlyDeepseekV4, python_names(kDeepseekV4), request.architecture),
+                     "name another backend");
+  if (!request.all2all.empty() && request.all2all != kPassthrough)
+    return not_bound(fmt::format("moe_backend='{}' dispatches and combines itself and cannot be "
+                                 "paired with all2all_backend='{}'; leave --all2all-backend unset.",
+                                 request.backend, request.all2all),
+                     "leave --all2all out");
+  made.all2all = kPassthrough;
+  made.log = fmt::format(
+      "moe_backend='{}': using all2all_backend='passthrough' (dispatch and combine run inside the "
+      "MoE backend).",
+      request.backend);
+  return made;
 }
 
 }  // namespace fp4moe::oracle

@@ -51,10 +51,13 @@ enum class Exchange : std::uint8_t {
   nixl,
   flashinfer_two_sided,
   flashinfer_one_sided,
+  moonep,
+  passthrough,  // the experts exchange tokens themselves
 };
 
 // True when the layout sends tokens between ranks through a kernel of its own.
 bool uses_all2all(const Parallel& parallel, Era era);
+// `passthrough` does not depend on the layout; all others are `none` without an all2all.
 Exchange exchange(const Parallel& parallel, Era era);
 // Exchanges that deliver a fixed-size batch per expert.
 bool is_batched(Exchange exchange, Era era);
@@ -82,5 +85,19 @@ struct AcceptedExchange {
 };
 Result<AcceptedExchange> accept_exchange(std::string_view name, Era era);
 std::vector<std::string_view> exchange_names(Era era);
+
+// Backends that dispatch and combine themselves fix the exchange when a deployment is configured.
+// `all2all` is empty where the user chose none. Errors with id parallel.binding, in the
+// reference's words.
+struct Binding {
+  std::string all2all{};
+  std::string log{};  // at information level; empty: none
+};
+struct BindingRequest {
+  std::string_view backend{};       // as `backend=` names it
+  std::string_view all2all{};       // accepted already
+  std::string_view architecture{};  // of the model, e.g. DeepseekV4ForCausalLM; empty: not known
+};
+Result<Binding> bind_exchange(const BindingRequest& request, Era era);
 
 }  // namespace fp4moe::oracle

@@ -2,15 +2,27 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
+
 namespace fp4moe::oracle {
 namespace {
 
-void insert_all(EnumSet<Variable>& into, EnumSet<Variable> more) {
-  for (std::size_t i = 0; i < platform::kVariables; ++i)
-    if (more.contains(static_cast<Variable>(i))) into.insert(static_cast<Variable>(i));
+template <class Enum>
+void insert_all(EnumSet<Enum>& into, EnumSet<Enum> more) {
+  for (std::size_t i = 0; i < 64; ++i)
+    if (more.contains(static_cast<Enum>(i))) into.insert(static_cast<Enum>(i));
 }
 
 }  // namespace
+
+std::string title(const Policy& policy) {
+  if (policy.era == Era::native) return "fp4moe";
+  constexpr std::string_view kRelease = "vllm-", kOtherEntry = "-deepseek-v4";
+  std::string_view name = policy.name;
+  if (name.ends_with(kOtherEntry)) name.remove_suffix(kOtherEntry.size());
+  if (name.starts_with(kRelease)) return fmt::format("vLLM {}", name.substr(kRelease.size()));
+  return fmt::format("vLLM of {}", name);
+}
 
 const Backend* find_backend(const Policy& policy, std::string_view name) {
   const auto found = std::ranges::find(policy.backends, name,
@@ -20,10 +32,23 @@ const Backend* find_backend(const Policy& policy, std::string_view name) {
 
 const AutomaticList* find_list(const Policy& policy, const Request& request) {
   const auto found = std::ranges::find_if(policy.automatic, [&](const AutomaticList& list) {
+    const std::optional<Capability>& capability = request.device.capability;
     return (list.kinds.empty() || list.kinds.contains(request.device.kind)) &&
+           (!list.capability || (capability && list.capability->contains(*capability))) &&
            (list.routings.empty() || list.routings.contains(request.layer.routing));
   });
   return found == policy.automatic.end() ? nullptr : &*found;
+}
+
+platform::Device installed(const Policy& policy, platform::Device device) {
+  if (device.usual && device.kind == PlatformKind::cuda)
+    insert_all(device.libraries, policy.brings);
+  device.usual = false;
+  return device;
+}
+
+std::optional<Activation> rounding_activation(const Policy& policy, const Layer& layer) {
+  return policy.is_generic ? std::optional(layer.activation) : std::nullopt;
 }
 
 EnumSet<Variable> variables_read(const Policy& policy) {
@@ -36,10 +61,11 @@ EnumSet<Variable> variables_read(const Policy& policy) {
   for (const NamedChoice& named : policy.names)
     if (named.force_16_bit) read.insert(*named.force_16_bit);
   for (const Backend* backend : policy.backends) {
-    for (const Experts* experts : backend->experts) {
-      insert_all(read, experts->reads);
-      for (const DeviceNeed& need : experts->devices) insert_all(read, need.switches);
-    }
+    for (const std::span<const Experts* const> list : {backend->experts, backend->lora_experts})
+      for (const Experts* experts : list) {
+        insert_all(read, experts->reads);
+        for (const DeviceNeed& need : experts->devices) insert_all(read, need.switches);
+      }
   }
   return read;
 }

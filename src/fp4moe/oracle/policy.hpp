@@ -2,6 +2,7 @@
 // variables force one, and the words for it. All of it is data; select.hpp walks it.
 #pragma once
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -11,8 +12,9 @@ namespace fp4moe::oracle {
 
 // The automatic list for some deployments; the first match counts.
 struct AutomaticList {
-  EnumSet<PlatformKind> kinds{};  // empty: any
-  EnumSet<Routing> routings{};    // empty: any
+  EnumSet<PlatformKind> kinds{};                // empty: any
+  std::optional<CapabilityRange> capability{};  // empty: any, or none
+  EnumSet<Routing> routings{};                  // empty: any
   std::vector<const Backend*> backends{};
 };
 
@@ -69,6 +71,8 @@ struct Wording {
   std::string_view entry{};             // of that list of reasons: {0} backend, {1} reason
   std::string_view no_clamp{};          // {0} limit, {1} name
   std::string_view no_flashinfer{};     // none of the FlashInfer backends that were insisted on
+  std::string_view falls_back{};        // {0} activation key, {1} backend
+  std::string_view not_valid{};         // {0} class, {1} reason
   bool terse_reasons = false;           // January: reasons without values
   bool refusals_are_info = false;       // the automatic loop's refusals are logged as information
 };
@@ -93,18 +97,32 @@ struct Policy {
   Ending ending = Ending::error;
   Wording wording{};
   bool request_filters = false;       // a requested activation form filters the candidates
+  bool request_falls_back = false;    // 16-bit candidates follow, with a warning when one is taken
   bool ignores_request = false;       // whatever was requested, and filters no automatic list
   bool asks_checkpoint = false;       // the checkpoint decides the activation form, not the backend
   bool checks_invariance = false;     // VLLM_BATCH_INVARIANT counts
   bool gate_from_activation = false;  // the activation decides whether there is a gate
   bool checks_lora = false;           // LoRA is a column like others
+  bool checks_routes = false;         // so are hash routing and routes adjusted after routing
+  bool validates = false;             // the chosen kernel is checked again before it is made
+  bool is_generic = false;            // MXFP4: the entry for models other than gpt-oss
   bool compares_absent_capability = false;  // compat: dies comparing with nothing
+  EnumSet<Library> brings{};                // what the package for CUDA installs beside the usual
 };
+
+// As people say it: "fp4moe", "vLLM 0.33.0", "vLLM of 2026-08-22".
+std::string title(const Policy& policy);
 
 const Backend* find_backend(const Policy& policy, std::string_view name);
 
 // The automatic list for a request before anything is removed; null when none matches.
 const AutomaticList* find_list(const Policy& policy, const Request& request);
+
+// A described device with the packages that an installation of the policy's day brings.
+platform::Device installed(const Policy& policy, platform::Device device);
+
+// What the rounding of sizes knows of the layer's activation: only the generic entry passes it.
+std::optional<Activation> rounding_activation(const Policy& policy, const Layer& layer);
 
 // Every variable that a selection under this policy may look at.
 EnumSet<Variable> variables_read(const Policy& policy);

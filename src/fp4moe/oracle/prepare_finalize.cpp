@@ -36,14 +36,16 @@ constexpr PrepareRow kRows[] = {
     {Exchange::pplx,                 kJanuary,    "PplxPrepareAndFinalize",                     "",                                          kBatched,  true,  Dispatchers::world_without_tensor_parallel, true, true, "u32"},
     {Exchange::deepep_ht,            kEveryEra,     "DeepEPHTPrepareAndFinalize",                 "",                                          kStandard, false, kWorld,           true,  true,  "i64"},
     {Exchange::deepep_ll,            kEveryEra,     "DeepEPLLPrepareAndFinalize",                 "",                                          kBatched,  true,  kWorld,           true,  true,  "i64"},
-    {Exchange::deepep_v2,            kAugust,     "DeepEPV2PrepareAndFinalize",                 "",                                          kStandard, false, kWorld,           true,  true,  "i64"},
+    {Exchange::deepep_v2,            kSinceAugust,     "DeepEPV2PrepareAndFinalize",                 "",                                          kStandard, false, kWorld,           true,  true,  "i64"},
     {Exchange::mori,                 kEveryEra,     "MoriPrepareAndFinalize",                     "",                                          kStandard, true,  kWorld,           false, true,  "i32"},
     {Exchange::flashinfer_two_sided, kJanuary,    "FlashInferA2APrepareAndFinalize",            "",                                          kStandard, false, kWorld,           false, false, ""},
     {Exchange::flashinfer_two_sided, kSpringAndOurs, "FlashInferNVLinkTwoSidedPrepareAndFinalize", "",                                       kStandard, false, kWorld,           false, false, ""},
-    {Exchange::flashinfer_two_sided, kAugust,     "FlashInferNVLinkTwoSidedPrepareAndFinalize", "",                                          kStandard, false, kWorld,           false, true,  ""},
+    {Exchange::flashinfer_two_sided, kSinceAugust,     "FlashInferNVLinkTwoSidedPrepareAndFinalize", "",                                          kStandard, false, kWorld,           false, true,  ""},
     {Exchange::flashinfer_one_sided, kSpringAndOurs, "FlashInferNVLinkOneSidedPrepareAndFinalize", "",                                       kStandard, false, kWorld,           false, false, "i32"},
-    {Exchange::flashinfer_one_sided, kAugust,     "FlashInferNVLinkOneSidedPrepareAndFinalize", "",                                          kStandard, false, kWorld,           false, true,  "i32"},
+    {Exchange::flashinfer_one_sided, kSinceAugust,     "FlashInferNVLinkOneSidedPrepareAndFinalize", "",                                          kStandard, false, kWorld,           false, true,  "i32"},
     {Exchange::nixl,                 kSinceMarch, "NixlEPPrepareAndFinalize",                   "",                                          kBatched,  true,  kWorld,           true,  true,  "i64"},
+    {Exchange::moonep,               kVllm033,    "MoonEPPrepareAndFinalize",                   "",                                          kStandard, true,  kWorld,           false, true,  "i32"},
+    {Exchange::passthrough,          kVllm033,    "PassThroughPrepareAndFinalize",              "",                                          kStandard, false, Dispatchers::one, false, true,  ""},
 };
 // clang-format on
 
@@ -74,6 +76,7 @@ constexpr QuantWord kQuantWords[] = {
     {ActivationKey::fp8_static_tensor, "torch.float8_e4m3fn", "True", "None"},
     {ActivationKey::fp8_block128, "torch.float8_e4m3fn", "True", "[128, 128]"},
     {ActivationKey::fp8_token, "torch.float8_e4m3fn", "True", "None"},
+    {ActivationKey::nvfp4_token, "'nvfp4'", "False", "None"},
 };
 
 const QuantWord& word(ActivationKey key) {
@@ -87,7 +90,7 @@ Error one_sided(const std::string& message) {
 
 Result<Done> check_one_sided(const PrepareRequest& request) {
   const QuantWord& quant = word(request.activations);
-  if (!kAugust.contains(request.era)) {
+  if (!kSinceAugust.contains(request.era)) {
     // Spring's first versions did not look.
     if (!kSinceApril.contains(request.era) || quant.key == ActivationKey::nvfp4) return Done{};
     return one_sided(fmt::format(
@@ -99,6 +102,15 @@ Result<Done> check_one_sided(const PrepareRequest& request) {
   constexpr EnumSet<ActivationKey> kCarried{ActivationKey::none, ActivationKey::nvfp4,
                                             ActivationKey::mxfp8};
   if (kCarried.contains(quant.key)) return Done{};
+  if (quant.key == ActivationKey::nvfp4_token) {
+    // With a scale for each token they travel in 16 bits.
+    if (request.tokens != ScalarType::float32) return Done{};
+    return error(ErrorCode::no_backend, "assembly.unpacked",
+                 fmt::format("flashinfer_nvlink_one_sided unpacked inputs must be float16 or "
+                             "bfloat16, got torch.{}",
+                             name(request.tokens)))
+        .try_this("Use flashinfer_nvlink_two_sided or allgather_reducescatter");
+  }
   if (quant.key == ActivationKey::fp8_block128) {
     if (request.hidden % 128 == 0) return Done{};
     return one_sided(fmt::format(

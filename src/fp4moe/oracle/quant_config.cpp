@@ -21,6 +21,7 @@ constexpr SchemeRow kSchemes[] = {
     {QuantScheme::ocp_mx_mxfp4, ActivationKey::mxfp4},
     {QuantScheme::nvfp4, ActivationKey::nvfp4},
     {QuantScheme::nvfp4_w4a16, ActivationKey::none},
+    {QuantScheme::mxfp4_nvfp4, ActivationKey::nvfp4},
 };
 
 bool is_swigluoai(Activation activation) {
@@ -72,6 +73,10 @@ void add_nvfp4(const Backend& backend, Era era, QuantScheme scheme, BufferNames 
   if (scheme == QuantScheme::nvfp4_w4a16) {
     add("g1_alphas", "w13_scale_2");
     add("g2_alphas", "w2_scale_2");
+  } else if (backend.conversion.plain_alphas) {
+    add("g1_alphas", "w13_scale_2");
+    add("g2_alphas", "w2_scale_2");
+    config.notes.emplace_back("the second scales must be finite and positive");
   } else if (emulated) {
     add("g1_alphas", "w13_scale_2");
     add("g2_alphas", "w2_scale_2");
@@ -124,9 +129,27 @@ void add_mxfp4(const Backend& backend, Mode mode, const Layer& layer, QuantConfi
 
 }  // namespace
 
+FromLayer form_from_layer(const Policy& policy, const Request& request) {
+  const Layer& layer = request.layer;
+  if (!kVllm033.contains(policy.era)) return {layer.activation_key, {}};
+  if (layer.activation_override) return {*layer.activation_override, {}};
+  // gpt-oss layers do not pass on what the checkpoint says.
+  if (policy.format == WeightFormat::mxfp4 && !policy.is_generic) return {};
+  const auto& capability = request.device.capability;
+  const bool hopper = capability && family(9).contains(*capability);
+  if (layer.activation_key == ActivationKey::mxfp8 && hopper)
+    return {ActivationKey::fp8_block128,
+            "Running checkpoint MXFP8 MoE activations as block FP8 (group 128) on Hopper."};
+  return {layer.activation_key, {}};
+}
+
 ActivationKey activations_of(QuantScheme scheme, ActivationKey asked) {
   const auto* row = std::ranges::find(kSchemes, scheme, &SchemeRow::scheme);
-  return row == std::end(kSchemes) ? asked : row->activations;
+  if (row == std::end(kSchemes)) return asked;
+  // NVFP4 with a second scale for each token is the checkpoint's wish.
+  const bool by_token =
+      row->activations == ActivationKey::nvfp4 && asked == ActivationKey::nvfp4_token;
+  return by_token ? asked : row->activations;
 }
 
 QuantScheme scheme_of(const Backend& backend, Mode mode, const Layer& layer) {
@@ -137,20 +160,20 @@ QuantScheme scheme_of(const Backend& backend, Mode mode, const Layer& layer) {
 }
 
 GateConstants gate_constants(const Backend& backend, Era era, Mode mode, const Layer& layer) {
-  const bool from_activation = mode == Mode::strict || kAugust.contains(era) || era == Era::native;
+  const bool from_activation =
+      mode == Mode::strict || kSinceAugust.contains(era) || era == Era::native;
   if (!from_activation) return backend.conversion.gemm1_constants ? kGptOss : GateConstants{};
-  if (is_swigluoai(layer.activation)) {
-    GateConstants constants = kGptOss;
-    if (layer.swiglu_limit) constants.clamp = layer.swiglu_limit;
-    return constants;
-  }
-  return {.clamp = layer.swiglu_limit};
+  GateConstants constants = is_swigluoai(layer.activation) ? kGptOss : GateConstants{};
+  if (layer.swiglu_alpha) constants.alpha = layer.swiglu_alpha;
+  if (layer.swiglu_beta) constants.beta = layer.swiglu_beta;
+  if (layer.swiglu_limit) constants.clamp = layer.swiglu_limit;
+  return constants;
 }
 
 QuantConfig quant_config(const Backend& backend, Era era, Mode mode, const Layer& layer,
-                         BufferNames names) {
+                         BufferNames names, std::optional<ActivationKey> from_layer) {
   QuantConfig config{.scheme = scheme_of(backend, mode, layer)};
-  config.activations = activations_of(config.scheme, layer.activation_key);
+  config.activations = activations_of(config.scheme, from_layer.value_or(layer.activation_key));
   config.weight_type = formats::name(backend.format);
   config.global_activation_scales = backend.global_activation_scales;
   config.activation_scales = backend.conversion.activation_scales;
@@ -159,6 +182,8 @@ QuantConfig quant_config(const Backend& backend, Era era, Mode mode, const Layer
   config.gate = gate_constants(backend, era, mode, layer);
   if (config.scheme == QuantScheme::from_layer) {
     config.notes.emplace_back("the kernel derives its scales from the layer");
+  } else if (config.scheme == QuantScheme::mxfp4_nvfp4) {
+    config.notes.emplace_back("the kernel packs weights and scales itself");
   } else if (backend.format == WeightFormat::nvfp4) {
     add_nvfp4(backend, era, config.scheme, names, config);
   } else {

@@ -43,6 +43,13 @@ struct QuantConfig {
   std::vector<std::string> notes{};
 };
 
+// What a kernel that derives its scales from the layer quantises activations to.
+struct FromLayer {
+  ActivationKey activations = ActivationKey::none;
+  std::string log{};  // at information level; empty: none
+};
+FromLayer form_from_layer(const Policy& policy, const Request& request);
+
 // What the scheme quantises activations to; `from_layer` is `asked`.
 ActivationKey activations_of(QuantScheme scheme, ActivationKey asked);
 
@@ -50,7 +57,9 @@ ActivationKey activations_of(QuantScheme scheme, ActivationKey asked);
 QuantScheme scheme_of(const Backend& backend, Mode mode, const Layer& layer);
 GateConstants gate_constants(const Backend& backend, Era era, Mode mode, const Layer& layer);
 
+// `from_layer` is form_from_layer's answer; without it the checkpoint's own form counts.
 QuantConfig quant_config(const Backend& backend, Era era, Mode mode, const Layer& layer,
-                         BufferNames names = BufferNames::modelopt);
+                         BufferNames names = BufferNames::modelopt,
+                         std::optional<ActivationKey> from_layer = {});
 
 }  // namespace fp4moe::oracle

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -16,6 +17,14 @@ bool is_listed(const Policy& policy, const Request& request, const Backend* back
   return list != nullptr && std::ranges::find(list->backends, backend) != list->backends.end();
 }
 
+// How far a kernel is from running: what is asked of the hardware counts most.
+std::pair<std::ptrdiff_t, std::size_t> distance(const Verdict& verdict) {
+  const auto of_hardware = std::ranges::count_if(verdict.refusals, [&](const Refusal& refusal) {
+    return cause(verdict, refusal) == Cause::hardware;
+  });
+  return {of_hardware, verdict.refusals.size()};
+}
+
 std::vector<BackendRow> make_rows(const Policy& policy, const Request& request,
                                   const std::vector<Verdict>& survey) {
   std::vector<BackendRow> rows;
@@ -25,7 +34,7 @@ std::vector<BackendRow> make_rows(const Policy& policy, const Request& request,
           {.backend = verdict.backend, .automatic = is_listed(policy, request, verdict.backend)});
     BackendRow& row = rows.back();
     row.verdicts.push_back(&verdict);
-    if (row.nearest == nullptr || verdict.refusals.size() < row.nearest->refusals.size())
+    if (row.nearest == nullptr || distance(verdict) < distance(*row.nearest))
       row.nearest = &verdict;
   }
   return rows;
@@ -36,8 +45,9 @@ Consequences follow(const Policy& policy, Mode mode, const Request& request,
   const Backend& backend = *selection.backend;
   const Layer& layer = request.layer;
   Consequences made;
-  made.sizes = layer_sizes(backend, request.device, layer.activation, layer.parallel, policy.era,
-                           layer.in_dtype, {layer.hidden, layer.intermediate});
+  made.sizes =
+      layer_sizes(backend, request.device, rounding_activation(policy, layer), layer.parallel,
+                  policy.era, layer.in_dtype, {layer.hidden, layer.intermediate});
   if (made.sizes)
     made.buffers = weight_buffers(
         {.format = policy.format,
@@ -50,14 +60,65 @@ Consequences follow(const Policy& policy, Mode mode, const Request& request,
          .always_two_halves = has_two_halves_always(policy.format, policy.era, mode)});
   else
     made.buffers = made.sizes.why();
-  made.quant = quant_config(backend, policy.era, mode, layer);
+  made.quant = quant_config(backend, policy.era, mode, layer, BufferNames::modelopt,
+                            form_from_layer(policy, request).activations);
   made.kernel = assemble(policy, mode, request, &backend, selection.experts);
   return made;
+}
+
+// What else the reference does with a choice.
+struct Remark {
+  EnumSet<Era> eras{};
+  std::string_view family{};  // of the chosen backend
+  bool (*when)(const Record& record);
+  std::string_view text{};
+};
+constexpr Remark kRemarks[] = {
+    {kVllm033, "emulation",
+     [](const Record& record) {
+       return record.request.environment.is_true(Variable::emulation_dequant_at_load);
+     },
+     "vLLM expands weights to BF16 once, when they are loaded "
+     "(VLLM_MXFP4_EMULATION_DEQUANT_AT_LOAD)"},
+    {kVllm033, "humming",
+     [](const Record& record) {
+       return record.request.environment.is_set(Variable::humming_input_quant_config);
+     },
+     "VLLM_HUMMING_INPUT_QUANT_CONFIG decides how activations are quantised, whatever is said "
+     "here"},
+    {kVllm033, "aiter",
+     [](const Record& record) {
+       return record.request.environment.text(Variable::rocm_aiter_a4w4_dsv4) == "1";
+     },
+     "vLLM refuses VLLM_ROCM_USE_AITER_MOE_A4W4_DSV4=1 for models other than DeepSeek-V4.1"},
+    {kVllm033, "vllm_cutlass",
+     [](const Record& record) {
+       const Policy& policy = *record.selection.policy;
+       return policy.format == WeightFormat::mxfp4 && !policy.is_generic;
+     },
+     "vLLM has no conversion of gpt-oss weights for this backend and stops while it loads them; "
+     "fp4moe convert has"},
+    {kVllm033, "aiter",
+     [](const Record& record) {
+       const Layer& layer = record.request.layer;
+       return record.selection.policy->is_generic && layer.activation == Activation::situ &&
+              layer.situ_linear_beta.has_value();
+     },
+     "vLLM takes AITER_MXFP4_BF16 for SiTU layers on gfx950 without any check"},
+};
+
+void remark(Record& record) {
+  const Selection& selection = record.selection;
+  for (const Remark& one : kRemarks)
+    if (one.eras.contains(selection.policy->era) && one.family == selection.backend->family &&
+        one.when(record))
+      record.warnings.emplace_back(one.text);
 }
 
 void warn(Record& record) {
   const Selection& selection = record.selection;
   const Layer& layer = record.request.layer;
+  for (const std::string& warned : selection.warned) record.warnings.push_back(warned);
   for (std::string& check : checks_before(*selection.policy, record.request))
     record.warnings.push_back("vLLM refuses this before it selects: " + std::move(check));
   if (selection.policy->lora && layer.lora && layer.backend != "auto")
@@ -67,6 +128,7 @@ void warn(Record& record) {
     record.warnings.emplace_back(
         "weights stay as loaded and nothing computes them; the policy native has a kernel here");
   if (!record.consequences) return;
+  remark(record);
   const Consequences& then = *record.consequences;
   if (!then.sizes)
     record.warnings.push_back("the sizes cannot be had: " + then.sizes.why().message);
@@ -93,7 +155,7 @@ Json to_json(const Record& record, const Verdict& verdict, const Refusal& refusa
 
 Json to_json(const Record& record, const Verdict& verdict) {
   Json refusals = Json::array();
-  for (const Refusal& refusal : verdict.refusals)
+  for (const Refusal& refusal : by_cause(verdict))
     refusals.push_back(to_json(record, verdict, refusal));
   const Experts& experts = *verdict.experts;
   return {{"backend", verdict.backend->name},
@@ -202,13 +264,17 @@ Json consequences_json(const Record& record) {
 
 std::string decisive_reason(const Request& request, const Verdict& verdict) {
   if (verdict.accepted()) return {};
-  const Sentence words = sentence(request, verdict, verdict.refusals.front());
+  const Sentence words = sentence(request, verdict, by_cause(verdict).front());
   return words.requirement + "; " + words.fact;
 }
 
 Sentence sentence(const Record& record, const Verdict& verdict, const Refusal& refusal) {
   Sentence words = sentence(record.request, verdict, refusal);
-  if (!words.remedy.empty()) return words;
+  const auto own = std::ranges::find(record.rows, verdict.backend, &BackendRow::backend);
+  if (own != record.rows.end() && own->remedy) {
+    words.remedy = join(own->remedy->steps, ", ");
+    return words;
+  }
   std::vector<std::string> others;
   for (const BackendRow& row : record.rows)
     if (row.would_run()) others.emplace_back(row.backend->name);

@@ -14,12 +14,20 @@
 
 namespace fp4moe::oracle {
 
+// What to do so that the selection takes a backend (remedy.hpp).
+struct Remedy {
+  std::vector<std::string> steps{};  // all of them, in words of the reference's command line
+  std::vector<std::string> asks{};   // the same as options of `fp4moe explain`
+  bool can_be_asked = true;          // `asks` holds every step
+};
+
 // A backend in the table: its nearest kernel, or the one that was chosen.
 struct BackendRow {
   const Backend* backend = nullptr;
   std::vector<const Verdict*> verdicts{};  // of its kernels, in trial order
   const Verdict* nearest = nullptr;        // accepted, or refused for the fewest reasons
   bool automatic = false;                  // the automatic list has it
+  std::optional<Remedy> remedy{};          // where add_remedies found one; never of the chosen one
   bool would_run() const { return nearest != nullptr && nearest->accepted(); }
 };
 
@@ -50,8 +58,8 @@ Record make_record(const Policy& policy, Mode mode, const Request& request);
 // "needs capability 10.x; this device is 9.0"
 std::string decisive_reason(const Request& request, const Verdict& verdict);
 
-// A refusal's sentence; where nothing can be done about its cause, the remedy names the backends
-// that would run instead.
+// A refusal's sentence. The remedy is the backend's, which was tried; where there is none, it names
+// the backends that would run instead.
 Sentence sentence(const Record& record, const Verdict& verdict, const Refusal& refusal);
 
 Json to_json(const Record& record);

@@ -33,7 +33,13 @@ struct Layer {
   ActivationKey activation_key = ActivationKey::none;
   std::optional<ActivationKey> activation_override{};
   std::optional<double> swiglu_limit{};
+  std::optional<double> swiglu_alpha{}, swiglu_beta{};    // absent: the activation's own
   std::optional<double> situ_beta{}, situ_linear_beta{};  // absent: the model says nothing
+  bool hash_routing = false;           // routes come from a table of token numbers
+  bool decomposed = false;             // routes are changed between routing and experts
+  bool skip_final_all_reduce = false;  // the model sums over ranks itself
+  bool dual_batch_overlap = false;
+  bool weight_transfer = false;  // weights are replaced at run time
   Parallel parallel{};
 };
 

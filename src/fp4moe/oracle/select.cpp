@@ -66,6 +66,11 @@ class Walk {
     return true;
   }
 
+  // The reference logs a line of this kind once.
+  void log_once(std::string line) {
+    if (std::ranges::find(made_.log, line) == made_.log.end()) made_.log.push_back(std::move(line));
+  }
+
   void log_choice(const Backend& backend) {
     const std::string_view form = policy_.wording.using_backend;
     const bool lists = form.find("{1}") != form.npos;
@@ -79,7 +84,17 @@ class Walk {
     made_.experts = experts;
     made_.activation = activation;
     made_.message.clear();
+    warn_of_fallback(backend);
     return true;
+  }
+
+  // A form of activations was asked for and 16 bits are what there is.
+  void warn_of_fallback(const Backend& backend) {
+    const bool has_its_own = backend.activation != ActivationKey::none || backend.any_activation ||
+                             (backend.takes_override && layer_.activation_override);
+    if (!policy_.request_falls_back || asked_ == ActivationKey::none || has_its_own) return;
+    made_.warned.push_back(
+        filled_in(policy_.wording.falls_back, printed(asked_, request_.device.gfx), backend.name));
   }
 
   // Null when the reference stops here because a variable it reads has no meaning.
@@ -93,7 +108,7 @@ class Walk {
         is_malformed(Variable::batch_invariant))
       return nullptr;
     if (!strict() && experts.announces != nullptr && came_to(Check::rule_after))
-      made_.log.push_back(experts.announces({request_, experts, policy_.format, activation}));
+      log_once(experts.announces({request_, backend, experts, policy_.format, activation}));
     return &made_.evaluated.emplace_back(verdict);
   }
 
@@ -112,8 +127,13 @@ class Walk {
 
   // The first kernel that passes; else the error of the last one tried. Always ends the walk.
   bool try_backend(const Backend& backend, ActivationKey activation) {
+    return try_kernels(backend, backend.experts, activation);
+  }
+
+  bool try_kernels(const Backend& backend, std::span<const Experts* const> kernels,
+                   ActivationKey activation) {
     const Verdict* last = nullptr;
-    for (const Experts* experts : backend.experts) {
+    for (const Experts* experts : kernels) {
       last = judge(backend, *experts, activation);
       if (last == nullptr) return true;
       if (!last->accepted()) continue;
@@ -121,6 +141,16 @@ class Walk {
       return choose(backend, experts, activation);
     }
     return fail(ErrorKind::value, unsupported(backend, last));
+  }
+
+  // By name a backend may have other kernels for LoRA, or none.
+  bool try_named(const Backend& backend, ActivationKey activation) {
+    if (!layer_.lora) return try_backend(backend, activation);
+    if (!backend.lora_refusal.empty())
+      return fail(ErrorKind::value,
+                  filled_in(policy_.wording.since, backend.name, backend.lora_refusal));
+    return try_kernels(
+        backend, backend.lora_experts.empty() ? backend.experts : backend.lora_experts, activation);
   }
 
   const Backend& batched_twin(const Backend& backend) const {
@@ -190,17 +220,21 @@ class Walk {
     return false;
   }
 
-  // Candidates whose form of activations is the requested one; without a request those with 16-bit
-  // activations, if there are any.
+  // Candidates whose form of activations is the requested one, and where 16 bits may stand in for
+  // it, those behind them; without a request those with 16-bit activations, if there are any.
   void filter_by_request(std::vector<const Backend*>& candidates) const {
-    if (asked_ != ActivationKey::none) {
-      std::erase_if(candidates, [&](const Backend* backend) {
-        return backend->activation != asked_ && !backend->any_activation;
-      });
+    const auto quantises = [](const Backend* b) { return b->activation != ActivationKey::none; };
+    if (asked_ == ActivationKey::none) {
+      if (!std::ranges::all_of(candidates, quantises)) std::erase_if(candidates, quantises);
       return;
     }
-    const auto quantises = [](const Backend* b) { return b->activation != ActivationKey::none; };
-    if (!std::ranges::all_of(candidates, quantises)) std::erase_if(candidates, quantises);
+    const auto others = std::ranges::stable_partition(candidates, [&](const Backend* backend) {
+      return backend->activation == asked_ || backend->any_activation;
+    });
+    candidates.erase(policy_.request_falls_back
+                         ? std::remove_if(others.begin(), others.end(), quantises)
+                         : others.begin(),
+                     candidates.end());
   }
 
   bool list_candidates() {
@@ -241,7 +275,7 @@ class Walk {
                     filled_in(policy_.wording.no_clamp, python_float(*layer_.swiglu_limit),
                               layer_.backend));
       const bool emulates = policy_.request_filters && backend.any_activation;
-      try_backend(backend, emulates ? asked_ : key_for(backend));
+      try_named(backend, emulates ? asked_ : key_for(backend));
       if (made_.outcome == Outcome::selected) break;
     }
     return true;
@@ -334,7 +368,9 @@ class Walk {
 
   bool automatic() {
     for (const Backend* backend : available_) {
-      const bool requested = policy_.request_filters && asked_ != ActivationKey::none;
+      // Where 16 bits may stand in, only a backend of any form is asked for the requested one.
+      const bool requested = policy_.request_filters && asked_ != ActivationKey::none &&
+                             (!policy_.request_falls_back || backend->any_activation);
       const ActivationKey key = requested ? asked_ : key_for(*backend);
       for (const Experts* experts : backend->experts) {
         const Verdict* verdict = judge(*backend, *experts, key);
@@ -413,7 +449,8 @@ std::vector<Verdict> survey(const Policy& policy, Mode mode, const Request& requ
         request.layer.activation_override.value_or(request.layer.activation_key);
     const bool as_asked =
         policy.asks_checkpoint || (policy.request_filters && backend->any_activation);
-    for (const Experts* experts : backend->experts)
+    const bool for_lora = request.layer.lora && !backend->lora_experts.empty();
+    for (const Experts* experts : for_lora ? backend->lora_experts : backend->experts)
       verdicts.push_back(evaluate(policy, mode, request, *backend, *experts,
                                   as_asked ? asked : backend->activation));
   }

@@ -18,6 +18,8 @@ enum class Check : std::uint8_t {
   activation,
   scheme,
   parallel,
+  hash_routing,
+  adjusted_routes,
   routing,
   logits,
   format,
@@ -51,6 +53,16 @@ class Refusals {
   std::size_t count_ = 0;
 };
 
+// What would have to change. In the order in which refusals are shown: what nobody can change by a
+// setting comes first.
+enum class Cause : std::uint8_t {
+  hardware,    // another device
+  layer,       // another model
+  deployment,  // another split or exchange, no LoRA, other results
+  software,    // a package or a variable
+};
+Cause cause(Reason reason);
+
 // One kernel held against the request: every refusal, in the order of the checks.
 struct Verdict {
   const Backend* backend = nullptr;
@@ -71,18 +83,34 @@ struct Selection {
   Mode mode{};
   Outcome outcome{};
   const Backend* backend = nullptr;
-  const Experts* experts = nullptr;  // null where the reference has no class
-  TokenFormat format{};              // what the deployment asks for
-  ActivationKey activation{};        // of the chosen scheme
-  std::vector<Verdict> evaluated{};  // in the order tried, the accepted one last
-  std::vector<std::string> log{};    // at information level
+  const Experts* experts = nullptr;   // null where the reference has no class
+  TokenFormat format{};               // what the deployment asks for
+  ActivationKey activation{};         // of the chosen scheme
+  std::vector<Verdict> evaluated{};   // in the order tried, the accepted one last
+  std::vector<std::string> log{};     // at information level
+  std::vector<std::string> warned{};  // at warning level
   ErrorKind error{};
   std::string message{};  // of the error, in the reference's words
 };
 
+// A scheme that exists on other devices is a matter of hardware.
+Cause cause(const Verdict& verdict, const Refusal& refusal);
+// The refusals as people should read them: by cause, then in the order of the checks.
+std::vector<Refusal> by_cause(const Verdict& verdict);
+
 Verdict evaluate(const Policy& policy, Mode mode, const Request& request, const Backend& backend,
                  const Experts& experts, ActivationKey activation);
 Selection select(const Policy& policy, Mode mode, const Request& request);
+
+// Whether the kernel computes this pair of formats on the device.
+bool takes(const Experts& experts, WeightFormat weights, ActivationKey activation,
+           const platform::Device& device);
+
+// The check before a kernel is made, with sizes as they are then (rounded). The reference looks for
+// a form of activations that the kernel takes, whatever was selected (Q24); strict mode checks the
+// form that was selected. The reference's sentence when it refuses; empty when all is well.
+std::string validate(const Policy& policy, Mode mode, const Request& request,
+                     const Backend& backend, const Experts& experts);
 
 // Every kernel of the policy against the request, whether the selection came to it or not: the
 // automatic list first, then what only a name or a variable reaches.

@@ -38,8 +38,11 @@ Sentence about_device(const Request& request, const Verdict& verdict, const Refu
       return {
           "needs capability " + capability_words(need.capabilities), found_capability(device), {}};
     case Reason::architecture: {
-      const std::vector<std::string> names(need.gfx.begin(), need.gfx.end());
-      return {"needs " + join(names, ", "),
+      std::string names = join(std::vector<std::string>(need.gfx.begin(), need.gfx.end()), ", ");
+      if (!need.not_gfx.empty())
+        names += " but not " +
+                 join(std::vector<std::string>(need.not_gfx.begin(), need.not_gfx.end()), ", ");
+      return {"needs " + names,
               device.gfx.empty() ? "this device has no gfx name" : "this device is " + device.gfx,
               {}};
     }
@@ -85,6 +88,12 @@ Sentence about_parallel(const Request& request, const Refusal& refusal) {
     case Reason::sequence_parallel:
       fact = fmt::format("the size is {}", layout.sp_size);
       break;
+    case Reason::expert_parallel:
+      if (!layout.use_ep) {
+        fact = "it is off";
+        break;
+      }
+      [[fallthrough]];
     default:
       fact = layout.ep_size > 1 ? fmt::format("{} ranks share them", layout.ep_size) : "it is on";
   }
@@ -96,17 +105,22 @@ std::string scheme_text(WeightFormat weights, ActivationKey activation) {
                      activation == ActivationKey::none ? "16-bit" : name(activation));
 }
 
+// Whether the kernel computes the pair of formats, perhaps on other devices only.
+bool has_pair(const Verdict& verdict) {
+  return std::ranges::any_of(verdict.experts->schemes, [&](const Scheme& scheme) {
+    return scheme.weights == verdict.backend->format &&
+           scheme.activations.contains(verdict.activation);
+  });
+}
+
 Sentence about_scheme(const Request& request, const Verdict& verdict) {
   const WeightFormat weights = verdict.backend->format;
   const std::string known = input_words(verdict.experts->schemes, weights);
   const std::string requirement =
       known.empty() ? fmt::format("does not compute {} weights", formats::name(weights))
                     : fmt::format("takes {} weights with input: {}", formats::name(weights), known);
-  // The pair may exist on other devices only.
-  const bool elsewhere = std::ranges::any_of(verdict.experts->schemes, [&](const Scheme& scheme) {
-    return scheme.weights == weights && scheme.activations.contains(verdict.activation);
-  });
-  if (!elsewhere) return {requirement, "asked for " + scheme_text(weights, verdict.activation), {}};
+  if (!has_pair(verdict))
+    return {requirement, "asked for " + scheme_text(weights, verdict.activation), {}};
   return {requirement,
           request.device.gfx.empty() ? found_capability(request.device)
                                      : "this device is " + request.device.gfx,
@@ -125,10 +139,18 @@ Sentence about_column(const Request& request, const Verdict& verdict, const Refu
               {}};
     case Reason::scheme:
       return about_scheme(request, verdict);
-    case Reason::routing:
-      return {"routes by itself, with " + routing_words(experts.routings),
-              fmt::format("the layer routes with {}", name(layer.routing)),
+    case Reason::hash_routing:
+      return {"routes by itself, without a table of tokens", "the layer routes by such a table",
               "a modular kernel takes routes made elsewhere"};
+    case Reason::adjusted_routes:
+      return {"routes by itself", "the routes are changed before the experts see them",
+              "a modular kernel takes routes made elsewhere"};
+    case Reason::routing:
+      return {
+          (experts.kind == Kind::monolithic ? "routes by itself, with " : "takes routes of ") +
+              routing_words(experts.routings),
+          fmt::format("the layer routes with {}", name(layer.routing)),
+          experts.kind == Kind::monolithic ? "a modular kernel takes routes made elsewhere" : ""};
     case Reason::logits_dtype:
       return {experts.logits == LogitsRule::bfloat16_or_float32
                   ? "needs router logits in bfloat16 or float32"
@@ -151,7 +173,7 @@ Sentence about_column(const Request& request, const Verdict& verdict, const Refu
 }
 
 Asked asked(const Request& request, const Verdict& verdict) {
-  return {request, *verdict.experts, verdict.backend->format, verdict.activation};
+  return {request, *verdict.backend, *verdict.experts, verdict.backend->format, verdict.activation};
 }
 
 std::string reference_parallel(const Policy& policy, const Request& request) {
@@ -185,8 +207,12 @@ std::string object(const Policy& policy, const Request& request, const Verdict& 
       if (terse) return "routing method";
       const RoutingWord& word = kRoutingWords[static_cast<std::size_t>(layer.routing)];
       return fmt::format("routing method {}",
-                         policy.era == Era::august_22 ? word.august_number : word.number);
+                         kSinceAugust.contains(policy.era) ? word.august_number : word.number);
     }
+    case Check::hash_routing:
+      return "hash routing";
+    case Check::adjusted_routes:
+      return "routes adjusted after routing";
     case Check::logits:
       return fmt::format("router logits dtype torch.{}", name(layer.router_logits_dtype));
     case Check::format:
@@ -202,14 +228,60 @@ std::string object(const Policy& policy, const Request& request, const Verdict& 
 
 }  // namespace
 
+Cause cause(Reason reason) {
+  switch (reason) {
+    case Reason::platform:
+    case Reason::capability:
+    case Reason::architecture:
+    case Reason::cpu_feature:
+      return Cause::hardware;
+    case Reason::all2all:
+    case Reason::eplb:
+    case Reason::data_parallel:
+    case Reason::exchange:
+    case Reason::sequence_parallel:
+    case Reason::expert_parallel:
+    case Reason::token_format:
+    case Reason::batch_invariance:
+    case Reason::lora:
+      return Cause::deployment;
+    case Reason::library:
+    case Reason::environment:
+    case Reason::kernel_variant:
+      return Cause::software;
+    default:
+      return Cause::layer;
+  }
+}
+
+Cause cause(const Verdict& verdict, const Refusal& refusal) {
+  if (refusal.reason == Reason::scheme && has_pair(verdict)) return Cause::hardware;
+  return cause(refusal.reason);
+}
+
+std::vector<Refusal> by_cause(const Verdict& verdict) {
+  std::vector<Refusal> ordered(verdict.refusals.begin(), verdict.refusals.end());
+  std::ranges::stable_sort(ordered, {},
+                           [&](const Refusal& refusal) { return cause(verdict, refusal); });
+  return ordered;
+}
+
 std::string reference_reason(const Policy& policy, const Request& request, const Verdict& verdict) {
   if (verdict.accepted()) return {};
   const Refusal& first = verdict.refusals.front();
+  constexpr std::string_view kPrefix = "kernel does not support ";
+  const bool is_rule = first.check == Check::rule_before || first.check == Check::rule_after;
   std::string reason;
-  if (first.check == Check::rule_before || first.check == Check::rule_after)
+  if (is_rule && verdict.experts->one_sentence) {
+    std::vector<std::string> parts;
+    for (const Refusal& refusal : verdict.refusals)
+      parts.push_back(verdict.experts->rules[refusal.detail].reference(asked(request, verdict)));
+    reason = std::string(kPrefix) + join(parts, ", ");
+  } else if (is_rule) {
     reason = verdict.experts->rules[first.detail].reference(asked(request, verdict));
-  else
-    reason = "kernel does not support " + object(policy, request, verdict, first);
+  } else {
+    reason = std::string(kPrefix) + object(policy, request, verdict, first);
+  }
   bool off = false;
   for (const Refusal& refusal : verdict.refusals) off = off || refusal.check == Check::device;
   if (off) reason += verdict.experts->refusal_note;

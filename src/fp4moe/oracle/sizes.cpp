@@ -42,6 +42,7 @@ const Rounding* find_rounding(const Backend& backend, const platform::Device& de
   for (const Rounding& row : backend.rounding) {
     if (!row.kinds.empty() && !row.kinds.contains(device.kind)) continue;
     if (!row.gfx.empty() && row.gfx != device.gfx) continue;
+    if (!row.not_gfx.empty() && device.gfx.find(row.not_gfx) != device.gfx.npos) continue;
     if (!row.activations.empty() && !(activation && row.activations.contains(*activation)))
       continue;
     return &row;

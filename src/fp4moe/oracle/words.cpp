@@ -25,7 +25,7 @@ std::string with_fp8(std::string_view form, std::string_view gfx) {
   return made;
 }
 
-constexpr std::array<std::string_view, 26> kReasonNames{
+constexpr std::array<std::string_view, 28> kReasonNames{
     "platform",
     "capability",
     "architecture",
@@ -52,14 +52,16 @@ constexpr std::array<std::string_view, 26> kReasonNames{
     "alignment",
     "expert_count",
     "kernel_variant",
+    "hash_routing",
+    "adjusted_routes",
 };
-static_assert(kReasonNames.size() == static_cast<std::size_t>(Reason::kernel_variant) + 1);
+static_assert(kReasonNames.size() == static_cast<std::size_t>(Reason::adjusted_routes) + 1);
 
-constexpr std::array<std::string_view, 9> kSchemeNames{
+constexpr std::array<std::string_view, 10> kSchemeNames{
     "none",         "mxfp4_w4a16", "mxfp4_mxfp8", "mxfp4_fp8",  "mxfp4_w4a8",
-    "ocp_mx_mxfp4", "nvfp4",       "nvfp4_w4a16", "from_layer",
+    "ocp_mx_mxfp4", "nvfp4",       "nvfp4_w4a16", "from_layer", "mxfp4_nvfp4",
 };
-static_assert(kSchemeNames.size() == static_cast<std::size_t>(QuantScheme::from_layer) + 1);
+static_assert(kSchemeNames.size() == static_cast<std::size_t>(QuantScheme::mxfp4_nvfp4) + 1);
 
 }  // namespace
 

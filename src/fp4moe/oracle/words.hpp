@@ -23,18 +23,22 @@ enum class Era : std::uint8_t {
   march_27,
   april_24,
   august_22,
+  vllm_033,  // release 0.33.0
   native,
 };
 inline constexpr EnumSet<Era> kJanuary{Era::january_seed, Era::january_27};
 inline constexpr EnumSet<Era> kMarch{Era::march_20, Era::march_27};
 inline constexpr EnumSet<Era> kSpring{Era::march_20, Era::march_27, Era::april_24};
 inline constexpr EnumSet<Era> kAugust{Era::august_22};
-inline constexpr EnumSet<Era> kSinceApril{Era::april_24, Era::august_22, Era::native};
-inline constexpr EnumSet<Era> kSinceMarch{Era::march_20, Era::march_27, Era::april_24,
-                                          Era::august_22, Era::native};
+inline constexpr EnumSet<Era> kVllm033{Era::vllm_033};
+inline constexpr EnumSet<Era> kSinceAugust{Era::august_22, Era::vllm_033};
+inline constexpr EnumSet<Era> kSinceApril{Era::april_24, Era::august_22, Era::vllm_033,
+                                          Era::native};
+inline constexpr EnumSet<Era> kSinceMarch{Era::march_20,  Era::march_27, Era::april_24,
+                                          Era::august_22, Era::vllm_033, Era::native};
 inline constexpr EnumSet<Era> kEveryEra{Era::january_seed, Era::january_27, Era::march_20,
                                         Era::march_27,     Era::april_24,   Era::august_22,
-                                        Era::native};
+                                        Era::vllm_033,     Era::native};
 
 // compat repeats the reference's mistakes, strict repairs those that change a result.
 enum class Mode : std::uint8_t { strict, compat };
@@ -131,13 +135,14 @@ enum class ActivationKey : std::uint8_t {
   fp8_static_tensor,
   fp8_block128,
   fp8_token,
+  nvfp4_token,  // the second scale is dynamic, one for each token
 };
 struct KeyWord {
   std::string_view name;
   std::string_view printed;  // {fp8} stands for the device's FP8 type
 };
 // clang-format off
-inline constexpr std::array<KeyWord, 7> kKeyWords{{
+inline constexpr std::array<KeyWord, 8> kKeyWords{{
     {"none",              "None"},
     {"mxfp8",             "QuantKey({fp8},scale(u8,dynamic,GroupShape(row=1, col=32)),symmetric)"},
     {"mxfp4",             "QuantKey(u8,scale(u8,dynamic,GroupShape(row=1, col=32)),symmetric)"},
@@ -145,6 +150,7 @@ inline constexpr std::array<KeyWord, 7> kKeyWords{{
     {"fp8_static_tensor", "QuantKey({fp8},scale(f32,static,per_tensor),symmetric)"},
     {"fp8_block128",      "QuantKey({fp8},scale(f32,dynamic,GroupShape(row=1, col=128)),symmetric)"},
     {"fp8_token",         "QuantKey({fp8},scale(f32,dynamic,per_token),symmetric)"},
+    {"nvfp4_token",       "QuantKey(u8,scale({fp8},dynamic,GroupShape(row=1, col=16)),scale2(f32,dynamic,per_token),symmetric)"},
 }};
 inline constexpr std::array<std::string_view, 2> kWeightKeys{
     "QuantKey(u8,scale(u8,static,GroupShape(row=1, col=32)),symmetric)",

@@ -1,14 +1,22 @@
 #include "fp4moe/plan/model.hpp"
 
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+
 #include <fmt/format.h>
 
+#include "fp4moe/base/text.hpp"
 #include "fp4moe/weights/checkpoint.hpp"
+#include "fp4moe/weights/config_document.hpp"
 
 namespace fp4moe::plan {
 namespace {
 
 using weights::ModelRow;
 using weights::MoeShape;
+
+constexpr std::uint64_t kLargestSize = std::uint64_t{1} << 24;  // of a configuration file
 
 oracle::Layer make_layer(const MoeShape& shape, std::optional<std::uint64_t> top_k) {
   oracle::Layer layer;
@@ -31,15 +39,90 @@ void use_family(const ModelRow& row, oracle::Layer& layer) {
   layer.routing = oracle::routing_from_name(row.routing).value_or(oracle::Routing::unspecified);
 }
 
+// gpt-oss hands out whole scale blocks.
+weights::SplitRule rule_of(std::string_view family, weights::WeightFormat format) {
+  return family == "gpt_oss" && format == weights::WeightFormat::mxfp4
+             ? weights::SplitRule::ceil_blocks
+             : weights::SplitRule::equal;
+}
+
 const ModelRow* family_of(const weights::ModelConfig& config) {
   if (const ModelRow* row = weights::find_family(config.model_type)) return row;
   return weights::find_architecture(config.model_type);
 }
 
+bool has_files_named_like(const std::filesystem::path& folder, std::string_view ending) {
+  std::error_code failed;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, failed))
+    if (entry.path().filename().string().ends_with(ending)) return true;
+  return false;
+}
+
+// The number format that a configuration claims for the experts; `instead` where it claims none.
+Result<weights::WeightFormat> format_of(const weights::ModelFacts& facts,
+                                        std::optional<weights::WeightFormat> instead) {
+  std::string found = "no quantization_config";
+  for (const weights::QuantClaim& claim : facts.claims) {
+    if (claim.format) return *claim.format;
+    found = claim.fact;
+  }
+  if (instead) return *instead;
+  return error(ErrorCode::no_backend, "plan.not_fp4", "the model's experts are not FP4")
+      .expects("quantization to mxfp4 or nvfp4", found)
+      .try_this("--format mxfp4 or nvfp4 answers for a version quantized to it");
+}
+
+// Layers with experts: as a known model has them, else all but the first few of DeepSeek's family.
+std::uint64_t layers_of(const weights::ModelConfig& config, const Json& document) {
+  for (const ModelRow& row : weights::models())
+    if (row.model_type == config.model_type && row.layers == config.layers &&
+        row.experts == config.experts && row.hidden == config.hidden)
+      return weights::moe_layer_count(row);
+  const std::uint64_t all = config.layers.value_or(1);
+  const auto dense = document.find("first_k_dense_replace");
+  const std::uint64_t first =
+      dense != document.end() && dense->is_number_unsigned() ? dense->get<std::uint64_t>() : 0;
+  return all > first ? all - first : 1;
+}
+
+Result<Model> model_from_facts(const std::string& path, const weights::ModelFacts& facts,
+                               std::optional<weights::WeightFormat> format) {
+  const weights::ModelConfig& said = facts.model;
+  if (said.experts.value_or(0) < 2 || said.hidden.value_or(0) == 0 ||
+      said.intermediate.value_or(0) == 0)
+    return error(ErrorCode::no_backend, "plan.no_moe", "the model has no routed experts")
+        .in(path)
+        .expects("the number of experts, a hidden and an intermediate size",
+                 fmt::format("model_type \"{}\" with {} experts", printable(said.model_type),
+                             said.experts ? std::to_string(*said.experts) : "no"))
+        .try_this("only layers with experts have MoE backends");
+  if (std::max({*said.experts, *said.hidden, *said.intermediate}) > kLargestSize)
+    return invalid("plan.sizes", "a layer of these sizes is none")
+        .in(path)
+        .expects(
+            fmt::format("sizes up to {}", kLargestSize),
+            fmt::format("{} experts of {} x {}", *said.experts, *said.hidden, *said.intermediate));
+  const auto known = format_of(facts, format);
+  if (!known) return Error(known.why()).in(path);
+  const ModelRow* row = family_of(said);
+  const weights::MoeShape shape{.format = *known,
+                                .experts = *said.experts,
+                                .hidden = *said.hidden,
+                                .intermediate = *said.intermediate,
+                                .order = row != nullptr ? row->order : weights::RowOrder::halves,
+                                .has_bias = row != nullptr && row->bias,
+                                .has_input_scale = *known == weights::WeightFormat::nvfp4};
+  Model model = model_of_layer(said, shape, rule_of(said.model_type, *known));
+  model.name = path;
+  return model;
+}
+
 }  // namespace
 
 Model model_from_row(const ModelRow& row, std::optional<weights::WeightFormat> format) {
-  Model model{.name = std::string(row.name), .layers = weights::moe_layer_count(row)};
+  Model model{.name = std::string(row.name),
+              .family = std::string(row.model_type),
+              .layers = weights::moe_layer_count(row)};
   model.shape = {.format = format.value_or(row.format),
                  .experts = row.experts,
                  .hidden = row.hidden,
@@ -47,8 +130,7 @@ Model model_from_row(const ModelRow& row, std::optional<weights::WeightFormat> f
                  .order = row.order,
                  .has_bias = row.bias};
   model.shape.has_input_scale = model.shape.format == weights::WeightFormat::nvfp4;
-  if (row.model_type == "gpt_oss" && model.shape.format == weights::WeightFormat::mxfp4)
-    model.rule = weights::SplitRule::ceil_blocks;
+  model.rule = rule_of(row.model_type, model.shape.format);
   model.layer = make_layer(model.shape, row.top_k);
   use_family(row, model.layer);
   return model;
@@ -56,10 +138,11 @@ Model model_from_row(const ModelRow& row, std::optional<weights::WeightFormat> f
 
 Model model_of_layer(const weights::ModelConfig& config, const MoeShape& shape,
                      weights::SplitRule rule) {
-  Model model{.shape = shape, .layers = 1, .rule = rule};
+  Model model{.family = config.model_type, .shape = shape, .layers = 1, .rule = rule};
   model.layer = make_layer(shape, config.top_k);
   model.layer.swiglu_limit = config.swiglu_limit;
   if (const ModelRow* row = family_of(config)) {
+    model.family = row->model_type;
     use_family(*row, model.layer);
   } else {
     model.layer.activation =
@@ -96,6 +179,44 @@ Result<Model> model_from_checkpoint(const std::string& path) {
   if (first.row->dialect == weights::Dialect::compressed_tensors)
     model.names = oracle::BufferNames::compressed_tensors;
   return model;
+}
+
+Result<Model> model_from_config(const std::string& path,
+                                std::optional<weights::WeightFormat> format) {
+  const auto document = weights::read_config_document(path);
+  if (!document) return document.why();
+  if (!*document)
+    return usage("plan.path", "there is no model at this path")
+        .in(path)
+        .expects("a checkpoint or a config.json", "no such file");
+  auto facts = weights::parse_config((*document)->json);
+  if (!facts) return Error(facts.why()).in(path);
+  // ModelOpt may say it in a file of its own.
+  const std::string beside =
+      (std::filesystem::path(path).parent_path() / "hf_quant_config.json").string();
+  const auto quant = weights::read_config_document(beside);
+  if (!quant) return quant.why();
+  if (*quant) {
+    auto claim = weights::parse_hf_quant_config((*quant)->json);
+    if (!claim) return Error(claim.why()).in(beside);
+    facts->claims.push_back(*std::move(claim));
+  }
+  auto model = model_from_facts(path, *facts, format);
+  if (model) model->layers = layers_of(facts->model, (*document)->json);
+  return model;
+}
+
+Result<Model> model_from_path(const std::string& path,
+                              std::optional<weights::WeightFormat> format) {
+  const std::filesystem::path place(path);
+  std::error_code failed;
+  const bool is_folder = std::filesystem::is_directory(place, failed);
+  const bool has_weights = is_folder ? has_files_named_like(place, ".safetensors") ||
+                                           has_files_named_like(place, ".gguf") ||
+                                           has_files_named_like(place, ".safetensors.index.json")
+                                     : !path.ends_with(".json") || path.ends_with(".index.json");
+  if (has_weights) return model_from_checkpoint(path);
+  return model_from_config(is_folder ? (place / "config.json").string() : path, format);
 }
 
 }  // namespace fp4moe::plan

@@ -18,6 +18,7 @@ namespace fp4moe::plan {
 
 struct Model {
   std::string name{};
+  std::string family{};       // its model_type; empty: not known
   weights::MoeShape shape{};  // of one MoE layer
   std::uint64_t layers = 0;   // MoE layers
   weights::SplitRule rule = weights::SplitRule::equal;
@@ -36,5 +37,15 @@ Model model_of_layer(const weights::ModelConfig& config, const weights::MoeShape
 // Reads headers only. Errors: those of Checkpoint::open, and plan.shapes when its MoE layers have
 // different shapes.
 Result<Model> model_from_checkpoint(const std::string& path);
+
+// From a config.json alone, which says less than tensors do: a known family tells whether there are
+// a gate and biases. `format` stands in where the file names none. Errors: those of parse_config,
+// plan.path (code usage) where there is no file, and with code no_backend plan.no_moe (a model
+// without routed experts) and plan.not_fp4 (quantized to something else, or not at all).
+Result<Model> model_from_config(const std::string& path,
+                                std::optional<weights::WeightFormat> format);
+
+// What `path` holds: a checkpoint, or a config.json without tensors. Errors: those of both.
+Result<Model> model_from_path(const std::string& path, std::optional<weights::WeightFormat> format);
 
 }  // namespace fp4moe::plan

@@ -1,6 +1,9 @@
 #include "fp4moe/plan/model.hpp"
 
+#include <fstream>
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include <gtest/gtest.h>
 
@@ -99,6 +102,84 @@ TEST(Model, OfLayersWithDifferentShapesIsRefused) {
 
 TEST(Model, OfNoCheckpointIsTheFilesError) {
   EXPECT_FALSE(model_from_checkpoint("/nonexistent/model"));
+}
+
+// A config.json as hubs publish it, with `extra` put in.
+std::string config_in(const TemporaryFolder& folder, std::string_view extra) {
+  const std::string path = folder / "config.json";
+  std::ofstream(path) << R"({"model_type": "gpt_oss", "num_hidden_layers": 36, "hidden_size": 2880,
+    "intermediate_size": 2880, "num_local_experts": 128, "num_experts_per_tok": 4,
+    "swiglu_limit": 7.0)"
+                      << extra << "}";
+  return path;
+}
+
+TEST(Model, OfAConfigurationIsThatOfTheTable) {
+  const TemporaryFolder folder;
+  const std::string path =
+      config_in(folder, R"(, "quantization_config": {"quant_method": "mxfp4"})");
+
+  for (const std::string& place : {path, folder.path()}) {
+    const auto model = model_from_path(place, std::nullopt);
+    ASSERT_TRUE(model) << text(model.why());
+    const Model row = model_from_row(*weights::find_model("gpt-oss-120b"), std::nullopt);
+    EXPECT_EQ(model->shape, row.shape);
+    EXPECT_EQ(model->layers, row.layers);
+    EXPECT_EQ(model->rule, row.rule);
+    EXPECT_EQ(model->family, row.family);
+    EXPECT_EQ(model->layer.activation, row.layer.activation);
+    EXPECT_EQ(model->layer.routing, row.layer.routing);
+    EXPECT_EQ(model->layer.experts_per_token, row.layer.experts_per_token);
+  }
+}
+
+TEST(Model, OfAConfigurationKnowsWhatModelOptSaysBesideIt) {
+  const TemporaryFolder folder;
+  const std::string path = config_in(folder, "");
+  std::ofstream(folder / "hf_quant_config.json")
+      << R"({"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "NVFP4"}})";
+
+  const auto model = model_from_path(path, std::nullopt);
+
+  ASSERT_TRUE(model) << text(model.why());
+  EXPECT_EQ(model->shape.format, weights::WeightFormat::nvfp4);
+}
+
+TEST(Model, ConfigurationsWithoutExpertsOrWithoutFp4AreRefusedInASentence) {
+  const TemporaryFolder folder;
+  const auto refused = [&](std::string_view text, std::string_view id, ErrorCode code) {
+    std::ofstream(folder / "config.json") << text;
+    const auto model = model_from_path(folder / "config.json", std::nullopt);
+    ASSERT_FALSE(model) << text;
+    EXPECT_EQ(model.why().id, id) << text;
+    EXPECT_EQ(model.why().code, code) << text;
+  };
+  refused(R"({"model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008})",
+          "plan.no_moe", ErrorCode::no_backend);
+  refused("{}", "plan.no_moe", ErrorCode::no_backend);
+  refused(R"({"num_experts": 8, "hidden_size": 0, "intermediate_size": 64})", "plan.no_moe",
+          ErrorCode::no_backend);
+  refused(R"({"num_experts": 8, "hidden_size": 64, "intermediate_size": 64,
+              "quantization_config": {"quant_method": "fp8"}})",
+          "plan.not_fp4", ErrorCode::no_backend);
+  refused(R"({"num_experts": 8, "hidden_size": 64, "intermediate_size": 64})", "plan.not_fp4",
+          ErrorCode::no_backend);
+  refused(R"({"num_experts": 18446744073709551615, "hidden_size": 64, "intermediate_size": 64})",
+          "plan.sizes", ErrorCode::invalid_input);
+  refused(R"({"num_experts": "eight"})", "config.type", ErrorCode::invalid_input);
+  refused("[]", "config.type", ErrorCode::invalid_input);
+
+  const auto nowhere = model_from_path(folder / "nothing.json", std::nullopt);
+  ASSERT_FALSE(nowhere);
+  EXPECT_EQ(nowhere.why().id, "plan.path");
+}
+
+TEST(Model, AFormatThatIsAskedForStandsInWhereTheConfigurationNamesNone) {
+  const TemporaryFolder folder;
+  const auto model = model_from_path(config_in(folder, ""), weights::WeightFormat::nvfp4);
+
+  ASSERT_TRUE(model) << text(model.why());
+  EXPECT_EQ(model->shape.format, weights::WeightFormat::nvfp4);
 }
 
 }  // namespace model_test

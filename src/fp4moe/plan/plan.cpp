@@ -160,9 +160,9 @@ BackendPlan plan_backend(const PlanRequest& request, const Split& split, const B
   const Model& model = request.model;
   BackendPlan made{.backend = &backend};
   made.before = {model.shape.hidden, split.divided};
-  const auto after =
-      oracle::layer_sizes(backend, request.device, model.layer.activation, split.parallel,
-                          request.policy->era, model.layer.in_dtype, made.before);
+  const auto after = oracle::layer_sizes(
+      backend, request.device, oracle::rounding_activation(*request.policy, model.layer),
+      split.parallel, request.policy->era, model.layer.in_dtype, made.before);
   if (!after) {
     made.impossible = after.why();
     return made;

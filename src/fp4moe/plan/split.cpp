@@ -1,6 +1,7 @@
 #include "fp4moe/plan/split.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -137,10 +138,17 @@ Result<Done> split_rows(const Model& model, bool reference, Split& split) {
 }  // namespace
 
 Result<Split> plan_split(const Model& model, const Ranks& ranks, oracle::Era era) {
-  Split split;
-  auto parallel = parallel_of(ranks, era, split.notes);
+  std::vector<std::string> notes;
+  auto parallel = parallel_of(ranks, era, notes);
   if (!parallel) return parallel.why();
-  split.parallel = *std::move(parallel);
+  Result<Split> split = plan_split(model, *std::move(parallel), era);
+  if (split) split->notes.insert(split->notes.begin(), notes.begin(), notes.end());
+  return split;
+}
+
+Result<Split> plan_split(const Model& model, oracle::Parallel parallel, oracle::Era era) {
+  Split split;
+  split.parallel = std::move(parallel);
   split.ranks = static_cast<std::uint64_t>(split.parallel.tp_size) *
                 static_cast<std::uint64_t>(split.parallel.ep_size);
   split.divided = split.most = split.least = model.shape.intermediate;

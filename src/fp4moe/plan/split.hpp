@@ -37,5 +37,7 @@ struct Split {
 // does not divide), plan.blocks (it divides, but not at a block border). A wrong name of an
 // exchange is parallel.all2all.
 Result<Split> plan_split(const Model& model, const Ranks& ranks, oracle::Era era);
+// The same for ranks that were arranged elsewhere.
+Result<Split> plan_split(const Model& model, oracle::Parallel parallel, oracle::Era era);
 
 }  // namespace fp4moe::plan

@@ -81,6 +81,7 @@ constexpr DescribedDevice kDevices[] = {
     part("mi325x",     "AMD Instinct MI325X",           kRocm, {9, 4},  "gfx942",  kInstinct, kX86, kAvx2,   256, "mi325"),
     part("mi350x",     "AMD Instinct MI350X",           kRocm, {9, 5},  "gfx950",  kInstinct, kX86, kAvx2,   288, "mi350"),
     part("mi355x",     "AMD Instinct MI355X",           kRocm, {9, 5},  "gfx950",  kInstinct, kX86, kAvx2,   288, "mi355"),
+    part("mi455x",     "AMD Instinct MI455X",           kRocm, {12, 5}, "gfx1250", kInstinct, kX86, kAvx2,   432, "mi455"),
     part("rx7900xtx",  "AMD Radeon RX 7900 XTX",        kRocm, {11, 0}, "gfx1100", kTriton,   kX86, kAvx2,    24, "rx7900 7900xtx"),
     part("rx9070",     "AMD Radeon RX 9070",            kRocm, {12, 0}, "gfx1201", kTriton,   kX86, kAvx2,    16, "rx9070xt 9070 9070xt"),
     part("xpu",        "Intel Arc or Data Center GPU",  kXpu,  kAbsent, "",        kNone,     kX86, kAvx2,     0, "arc datacentergpu"),
@@ -181,7 +182,8 @@ Result<Device> describe_device(std::string_view name) {
                   .libraries = found->libraries,
                   .architecture = found->architecture,
                   .cpu = found->cpu,
-                  .memory_bytes = found->memory_gib << 30};
+                  .memory_bytes = found->memory_gib << 30,
+                  .usual = true};
   std::vector<std::string_view> names, titles;
   for (const DescribedDevice& device : kDevices) {
     names.push_back(device.name);

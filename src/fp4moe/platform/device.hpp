@@ -57,6 +57,7 @@ struct Device {
   CpuArchitecture architecture = CpuArchitecture::unknown;  // of the host
   EnumSet<CpuFeature> cpu{};                                // of the host
   std::uint64_t memory_bytes = 0;                           // of one device; 0: unknown
+  bool usual = false;  // described, with the packages of a usual installation
 };
 
 // Reads a capability out of an AMD architecture name: gfx90a -> 9.0, gfx942 -> 9.4, gfx1100 ->

@@ -31,14 +31,20 @@ enum class Variable : std::uint8_t {
   use_deep_gemm,
   b12x_force_a16,
   humming_gemm_type,
+  humming_input_quant_config,
+  emulation_dequant_at_load,
+  rocm_aiter_situv2,
+  rocm_aiter_a4w4_dsv4,
+  flashinfer_low_precision_combine,
 };
-inline constexpr std::size_t kVariables = 14;
+inline constexpr std::size_t kVariables = 19;
 
 enum class Parsing : std::uint8_t {
   integer,       // a whole number, 0 is false; anything else is an error
   word,          // "true" or "1" in any case; anything else is false
   trimmed_word,  // the same, with spaces around it
   choice,        // one of a few words
+  text,          // anything
 };
 
 struct VariableRow {

@@ -78,7 +78,11 @@ TEST(Variables, ChoicesAreOneOfTheirWords) {
   EXPECT_EQ(meaning(Variable::marlin_input_dtype, "fp8"), "true");
   EXPECT_EQ(meaning(Variable::marlin_input_dtype, "bf16"), "environment.value");
   EXPECT_EQ(meaning(Variable::humming_gemm_type, "Grouped_Contiguous"), "true");
-  EXPECT_EQ(meaning(Variable::humming_gemm_type, "batched"), "environment.value");
+  EXPECT_EQ(meaning(Variable::humming_gemm_type, "batched"), "true");  // taken as it stands
+  EXPECT_EQ(meaning(Variable::rocm_aiter_situv2, "A8W4"), "true");
+  EXPECT_EQ(meaning(Variable::rocm_aiter_situv2, "a2w4"), "environment.value");
+  EXPECT_EQ(meaning(Variable::rocm_aiter_a4w4_dsv4, "1"), "true");
+  EXPECT_EQ(meaning(Variable::rocm_aiter_a4w4_dsv4, "yes"), "environment.value");
 }
 
 TEST(Variables, AMalformedValueIsNeitherTrueNorFalse) {

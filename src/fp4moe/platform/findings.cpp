@@ -1,6 +1,7 @@
 #include "fp4moe/platform/findings.hpp"
 
 #include <algorithm>
+#include <cctype>
 
 #include <unistd.h>
 
@@ -22,6 +23,10 @@ constexpr Neighbour kNeighbours[] = {
     {"VLLM_USE_FLASHINFER_MOE_INT4", ""},
     {"VLLM_ROCM_USE_AITER_MHA", ""},
     {"VLLM_ROCM_USE_AITER_MLA", ""},
+    {"VLLM_ROCM_USE_AITER_MOE_SITUV2_A8W4", "VLLM_ROCM_USE_AITER_MOE_SITUV2"},
+    {"VLLM_ROCM_USE_AITER_FP4_ASM_GEMM", ""},
+    {"VLLM_ROCM_USE_AITER_FP4BMM", ""},
+    {"VLLM_ROCM_USE_AITER_FP8BMM", ""},
 };
 
 // Switches that force a backend, in the order in which they are looked at: the first that is on
@@ -38,7 +43,13 @@ struct Needs {
 constexpr Needs kNeeds[] = {
     {Variable::flashinfer_moe_backend, Variable::flashinfer_fp4},
     {Variable::rocm_use_aiter_moe, Variable::rocm_use_aiter},
+    {Variable::rocm_aiter_situv2, Variable::rocm_use_aiter},
+    {Variable::rocm_aiter_a4w4_dsv4, Variable::rocm_use_aiter},
 };
+
+// Words that mean something where the reference takes any.
+constexpr std::string_view kHummingWords[] = {"auto", "indexed", "grouped", "grouped_contiguous",
+                                              "grouped_masked"};
 
 // Switches whose "no" is the same as not being set.
 struct IdleWhenFalse {
@@ -137,6 +148,19 @@ void Findings::check_values() {
       add(Severity::warning, row.name,
           "has the value '" + printable(value) + "', which counts as no",
           "use 1 or true for yes, 0 or false for no");
+  }
+  if (counts(Variable::humming_gemm_type)) {
+    const VariableRow& about = row(Variable::humming_gemm_type);
+    const std::string& value = *environment_.text(about.variable);
+    const auto is_meant = [&](std::string_view word) {
+      return std::ranges::equal(value, word, {}, [](char c) {
+        return static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+      });
+    };
+    if (std::ranges::none_of(kHummingWords, is_meant))
+      add(Severity::warning, about.name,
+          "has the value '" + printable(value) + "', which none of Humming's kernels has",
+          "use " + std::string(about.accepted));
   }
   for (const auto& [about, sentence] : kIdleWhenFalse)
     if (counts(about) && environment_.is_false(about))

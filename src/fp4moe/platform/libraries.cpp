@@ -109,18 +109,35 @@ std::string find_package(std::span<const std::string> folders, const std::string
   return {};
 }
 
+// As the newest vLLM looks for it.
+std::string find_nvcc(const LibrariesFrom& from) {
+  std::vector<std::string> roots;
+  for (const std::string_view variable : {"CUDA_HOME", "CUDA_PATH"})
+    roots.push_back(from.lookup(variable).value_or(""));
+  for (const std::string& root : roots)
+    if (root.starts_with('/'))
+      if (std::string path = from.root + root + "/bin/nvcc"; is_program(path)) return path;
+  if (std::string path = on_path(from, "nvcc"); !path.empty()) return path;
+  std::string usual = from.root + "/usr/local/cuda/bin/nvcc";
+  return is_program(usual) ? usual : "";
+}
+
+// It needs its kernels, or a compiler for CUDA and ninja.
 void judge_flashinfer(FoundLibrary& found, std::span<const std::string> folders,
                       const LibrariesFrom& from) {
   const std::string said = from.lookup("VLLM_HAS_FLASHINFER_CUBIN").value_or("");
+  const std::string compiler = find_nvcc(from), ninja = on_path(from, "ninja");
   if (const std::string cubins = find_package(folders, "flashinfer_cubin"); !cubins.empty())
     found.note = "with its kernels in " + cubins;
   else if (!said.empty() && said != "0")
     found.note = "with its kernels, says VLLM_HAS_FLASHINFER_CUBIN";
-  else if (const std::string compiler = on_path(from, "nvcc"); !compiler.empty())
-    found.note = "compiled on demand by " + compiler;
+  else if (!compiler.empty() && !ninja.empty())
+    found.note = "compiled on demand by " + compiler + " and " + ninja;
   else {
     found.usable = false;
-    found.note = "does not count without the package flashinfer_cubin or nvcc on PATH";
+    found.note =
+        "does not count without the package flashinfer_cubin, or nvcc (CUDA_HOME, CUDA_PATH, PATH "
+        "or /usr/local/cuda) and ninja (PATH)";
   }
 }
 
@@ -143,6 +160,23 @@ std::vector<std::string> package_folders(const LibrariesFrom& from) {
   folders.add_prefix(folders.at("/usr/local"));
   folders.add_site(folders.at("/usr/lib/python3/dist-packages"));
   return folders.take();
+}
+
+std::optional<FoundPackage> find_installed_package(std::string_view name,
+                                                   const LibrariesFrom& from) {
+  const std::string prefix = std::string(name) + "-";
+  for (const std::string& folder : package_folders(from))
+    for (const std::string& entry : entry_names(folder))
+      for (const std::string_view suffix : {".dist-info", ".egg-info"}) {
+        const bool fits = entry.starts_with(prefix) && entry.ends_with(suffix) &&
+                          entry.size() > prefix.size() + suffix.size();
+        if (!fits) continue;
+        std::string version = entry.substr(prefix.size());
+        version.resize(version.size() - suffix.size());
+        return FoundPackage{.version = version.substr(0, version.find("-py")),
+                            .path = inside(folder, entry)};
+      }
+  return std::nullopt;
 }
 
 std::vector<FoundLibrary> find_libraries(const LibrariesFrom& from) {

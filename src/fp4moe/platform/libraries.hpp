@@ -1,8 +1,10 @@
 // Which of the packages that other projects' backends need are installed, found without running
 // Python: folders with the package's name in the places where Python would look.
 #pragma once
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "fp4moe/platform/device.hpp"
@@ -26,6 +28,15 @@ struct FoundLibrary {
 // CONDA_PREFIX and of the python3 that PATH finds, then the user's and the system's unless that
 // python3 belongs to a virtual environment without them, and what .pth files in them add.
 std::vector<std::string> package_folders(const LibrariesFrom& from = {});
+
+// A Python package that is installed, found by the folder with its metadata.
+struct FoundPackage {
+  std::string version{};  // "0.33.0+cu129"
+  std::string path{};     // of the metadata
+};
+// In the folder that Python would take it from; nothing when it is in none.
+std::optional<FoundPackage> find_installed_package(std::string_view name,
+                                                   const LibrariesFrom& from = {});
 
 // At most one entry per library, in the order of the enumeration.
 std::vector<FoundLibrary> find_libraries(const LibrariesFrom& from = {});

@@ -38,7 +38,10 @@ std::vector<const Policy*> newest_first(oracle::WeightFormat format) {
 Result<Choice> select_for(const plan::Model& model, const weights::Slice& slice, const Wish& wish,
                           const Policy& policy) {
   const std::uint64_t ep = slice.expert_parallel.size;
-  plan::PlanRequest request{.model = model, .device = wish.device, .policy = &policy};
+  plan::PlanRequest request{
+      .model = model, .device = oracle::installed(policy, wish.device), .policy = &policy};
+  request.environment = wish.environment;
+  request.mode = wish.mode;
   request.ranks = {.tp = ep > 1 ? ep : slice.tensor_parallel.size, .ep = ep};
   const auto made = plan::make_plan(request);
   if (!made) return made.why();
@@ -63,12 +66,15 @@ std::string_view tiles_here() {
 // The layout that the backend's kernels read; where its library lays weights out by itself, they
 // stay as loaded.
 Result<const layout::Layout*> layout_for(const Choice& choice, std::uint64_t tp_size,
-                                         const Wish& wish) {
+                                         oracle::Activation activation, const Wish& wish) {
   auto found = backends::layout_of({.backend = *choice.backend,
                                     .era = choice.policy->era,
                                     .device = choice.device,
-                                    .tp_size = tp_size});
-  if (!found && found.why().id == "layout.external" && wish.takes_external)
+                                    .tp_size = tp_size,
+                                    .activation = activation});
+  const bool elsewhere =
+      !found && (found.why().id == "layout.external" || found.why().id == "layout.unspecified");
+  if (elsewhere && wish.takes_external)
     found = backends::require_layout(
         fmt::format("as_loaded.{}", formats::name(choice.backend->format)), {});
   if (found && wish.generation.empty() && (*found)->id.starts_with("cpu_native."))
@@ -83,7 +89,7 @@ convert::Recipe Choice::recipe(const weights::Slice& slice, oracle::Activation a
   convert::Recipe made{.layout = layout, .slice = slice};
   made.sizing.backend = backend;
   made.sizing.device = device;
-  made.sizing.activation = activation;
+  if (policy != nullptr && policy->is_generic) made.sizing.activation = activation;
   return made;
 }
 
@@ -100,16 +106,19 @@ Result<Choice> find_backend(std::string_view name, std::string_view policy,
 }
 
 Result<Choice> choose(const plan::Model& model, const weights::Slice& slice, const Wish& wish) {
-  const auto policy = backends::require_policy(wish.policy, model.shape.format);
-  if (!policy) return policy.why();
+  const auto found =
+      backends::choose_policy(wish.policy, model.shape.format, backends::entry_of(model.family));
+  if (!found) return found.why();
+  const Policy& policy = *found->policy;
   const bool is_named = wish.backend != "auto" && !wish.backend.empty();
-  Result<Choice> choice = is_named ? find_backend(wish.backend, wish.policy, model.shape.format)
-                                   : select_for(model, slice, wish, **policy);
+  Result<Choice> choice = is_named ? find_backend(wish.backend, policy.name, model.shape.format)
+                                   : select_for(model, slice, wish, policy);
   if (!choice) return choice.why();
   if (is_named) choice->why = fmt::format("named; policy {}", choice->policy->name);
   choice->mode = wish.mode;
-  choice->device = wish.device;
-  const auto layout = layout_for(*choice, slice.tensor_parallel.size, wish);
+  choice->device = oracle::installed(*choice->policy, wish.device);
+  choice->release = found->release;
+  const auto layout = layout_for(*choice, slice.tensor_parallel.size, model.layer.activation, wish);
   if (!layout) return layout.why();
   choice->layout = *layout;
   return choice;

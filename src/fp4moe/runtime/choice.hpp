@@ -2,6 +2,7 @@
 // a device, or the one that was named. A named backend runs here whatever this machine is: engines
 // compute any backend's numbers.
 #pragma once
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -10,18 +11,21 @@
 #include "fp4moe/layout/layout.hpp"
 #include "fp4moe/oracle/experts.hpp"
 #include "fp4moe/oracle/policy.hpp"
+#include "fp4moe/oracle/releases.hpp"
 #include "fp4moe/plan/model.hpp"
 #include "fp4moe/platform/device.hpp"
+#include "fp4moe/platform/environment.hpp"
 #include "fp4moe/weights/slice.hpp"
 
 namespace fp4moe::runtime {
 
 struct Wish {
-  std::string policy = "native";
-  std::string backend = "auto";  // or a name of the policy, or of any policy when it is `native`
-  std::string generation{};      // of the layout; empty: the one in use, of CPU this machine's
+  std::string policy = "native";  // a word of backends::choose_policy
+  std::string backend = "auto";   // or a name of the policy, or of any policy when it is `native`
+  std::string generation{};       // of the layout; empty: the one in use, of CPU this machine's
   oracle::Mode mode = oracle::Mode::strict;
-  platform::Device device{};   // that the backend is chosen for
+  platform::Device device{};            // that the backend is chosen for
+  platform::Environment environment{};  // that the policy may read
   bool takes_external = true;  // backends that lay weights out themselves get them as loaded
 };
 
@@ -32,7 +36,8 @@ struct Choice {
   const oracle::Experts* experts = nullptr;  // null where the reference has no class
   const layout::Layout* layout = nullptr;
   platform::Device device{};
-  std::string why{};  // one sentence for people
+  std::string why{};                               // one sentence for people
+  std::optional<oracle::ReleaseChoice> release{};  // of vLLM, where one was asked for
 
   // How this backend converts a slice of a layer with this activation.
   convert::Recipe recipe(const weights::Slice& slice, oracle::Activation activation) const;

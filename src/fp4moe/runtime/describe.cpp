@@ -45,6 +45,7 @@ Json describe(const MoeLayer& layer) {
   const moe::Experts* experts = layer.experts();
   Json json{{"backend", choice.backend->name},
             {"policy", choice.policy->name},
+            {"vllm", choice.release ? oracle::to_json(*choice.release) : Json()},
             {"why", choice.why},
             {"layout", convert::layout_text(choice.layout->id, choice.layout->generation)},
             {"numerics", problem.numerics.id},

@@ -178,8 +178,9 @@ Result<Done> MoeLayer::describe() {
   problem_.params = params_of(choice_, layer, *activation);
   problem_.numerics = **numerics;
   const oracle::QuantScheme scheme = oracle::scheme_of(*choice_.backend, choice_.mode, layer);
-  problem_.quantises =
-      options_.quantises.value_or(oracle::activations_of(scheme, layer.activation_key));
+  const oracle::Request request{.device = choice_.device, .layer = layer};
+  const ActivationKey form = oracle::form_from_layer(*choice_.policy, request).activations;
+  problem_.quantises = options_.quantises.value_or(oracle::activations_of(scheme, form));
   if (problem_.numerics.id == "exact") problem_.quantises = ActivationKey::none;
   return Done{};
 }

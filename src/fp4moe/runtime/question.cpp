@@ -1,7 +1,9 @@
 #include "fp4moe/runtime/question.hpp"
 
 #include <algorithm>
+#include <filesystem>
 #include <span>
+#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
@@ -46,6 +48,7 @@ Result<Done> change_libraries(const std::vector<std::string>& changes, Device& d
     return !change.starts_with('+') && !change.starts_with('-');
   });
   if (replaces) device.libraries = {};
+  if (!changes.empty()) device.usual = false;
   for (const std::string& change : changes) {
     if (change == "none") continue;
     const bool sign = change.starts_with('+') || change.starts_with('-');
@@ -79,6 +82,7 @@ Result<Done> change_fields(const QuestionOptions& options, Device& device) {
     device.name = options.platform;
     device.capability.reset();
     device.gfx.clear();
+    device.usual = false;
   }
   if (!options.gfx.empty())
     if (const Result<Done> set = set_gfx(options.gfx, device); !set) return set.why();
@@ -90,41 +94,53 @@ Result<Done> change_fields(const QuestionOptions& options, Device& device) {
   return Done{};
 }
 
-Result<platform::Environment> resolve_environment(const QuestionOptions& options, bool real) {
-  platform::Environment environment = real ? platform::read_environment() : platform::Environment();
-  for (const std::string& pair : options.variables) {
-    const std::size_t sign = pair.find('=');
-    const std::string_view name = std::string_view(pair).substr(0, sign);
-    const platform::VariableRow* row = platform::find_variable(name);
-    if (row == nullptr || sign == pair.npos) {
-      std::vector<std::string_view> names;
-      for (const platform::VariableRow& known : platform::variables()) names.push_back(known.name);
-      if (row == nullptr) return unknown_word("--env", name, names);
-      return usage("question.variable", "--env needs a value")
-          .expects("NAME=VALUE", "'" + printable(pair) + "'");
-    }
-    environment.set(row->variable, std::string_view(pair).substr(sign + 1));
-  }
-  if (const Result<Done> good = platform::check_environment(environment); !good) return good.why();
-  return environment;
+bool is_described(const QuestionOptions& options) {
+  return options.device != "auto" || !options.platform.empty() || !options.gfx.empty();
 }
 
 std::uint64_t ceil_divide(std::uint64_t a, std::uint64_t b) { return (a + b - 1) / b; }
 
-// The model's own sizes, cut for one rank.
-Result<Done> use_model(const weights::ModelRow& model, Layer& layer) {
-  layer.num_experts = model.experts;
-  layer.num_local_experts =
-      ceil_divide(model.experts, static_cast<std::uint64_t>(layer.parallel.ep_size));
-  layer.experts_per_token = model.top_k;
-  layer.hidden = model.hidden;
-  layer.intermediate =
-      ceil_divide(model.intermediate, static_cast<std::uint64_t>(layer.parallel.tp_size));
-  layer.has_bias = model.bias;
-  layer.gated = model.order != weights::RowOrder::single;
-  const std::string activation = std::string(model.activation) + (layer.gated ? "" : "_no_mul");
-  const Result<Done> set = oracle::set_field(layer, "activation", activation);
-  return set ? oracle::set_field(layer, "routing_method", model.routing) : set;
+Result<std::optional<oracle::WeightFormat>> format_from(std::string_view word) {
+  if (word.empty()) return std::optional<oracle::WeightFormat>{};
+  const Result<std::size_t> which = find_word("--format", word, formats::kWeightFormatNames);
+  if (!which) return which.why();
+  return std::optional(static_cast<oracle::WeightFormat>(*which));
+}
+
+bool is_spelt_as_path(std::string_view word) {
+  return word.starts_with('/') || word.starts_with("./") || word.starts_with("../") ||
+         word.ends_with(".json") || word.ends_with(".gguf") || word.ends_with(".safetensors");
+}
+
+// A model's configuration, not the fields of a layer.
+bool is_model_config(const Json& document) {
+  return document.is_object() &&
+         (document.contains("model_type") || document.contains("architectures") ||
+          document.contains("quantization_config"));
+}
+
+// The layer to ask about before single fields change it.
+Result<Done> use_model(const QuestionOptions& options, Question& question) {
+  std::string source = options.model;
+  if (source.empty() && !options.config.empty()) {
+    const Result<Json> document = read_json_file(options.config);
+    if (!document) return document.why();
+    if (!is_model_config(*document)) {
+      const auto format = format_from(options.format);
+      if (!format) return format.why();
+      question.model.shape.format = format->value_or(oracle::WeightFormat::mxfp4);
+      return Done{};
+    }
+    source = options.config;
+  }
+  question.model_assumed = source.empty();
+  Result<plan::Model> found =
+      find_model(source.empty() ? options.assumed_model : source, options.format);
+  if (!found) return found.why();
+  question.model = *std::move(found);
+  question.request.layer = question.model.layer;
+  for (const std::string& note : question.model.notes) question.notes.push_back(note);
+  return Done{};
 }
 
 Result<Done> use_options(const QuestionOptions& options, Layer& layer) {
@@ -132,8 +148,9 @@ Result<Done> use_options(const QuestionOptions& options, Layer& layer) {
     const Result<Json> config = read_json_file(options.config);
     if (!config) return config.why();
     const Json& fields = config->contains("config") ? config->at("config") : *config;
-    if (const Result<Done> set = oracle::set_fields(layer, fields); !set)
-      return Error(set.why()).in(options.config);
+    if (!is_model_config(*config))
+      if (const Result<Done> set = oracle::set_fields(layer, fields); !set)
+        return Error(set.why()).in(options.config);
   }
   if (!options.layer.is_null())
     if (const Result<Done> set = oracle::set_fields(layer, options.layer); !set) return set.why();
@@ -183,7 +200,8 @@ Result<Done> name_backend(const oracle::Policy& policy, Question& question) {
   return Done{};
 }
 
-Result<Done> use_deployment(const QuestionOptions& options, oracle::Era era, Question& question) {
+Result<oracle::Deployment> deployment_of(const QuestionOptions& options, oracle::Era era,
+                                         std::vector<std::string>& notes) {
   oracle::Deployment deployment{
       .tp_size = static_cast<int>(options.tp),
       .pcp_size = static_cast<int>(options.pcp),
@@ -205,71 +223,223 @@ Result<Done> use_deployment(const QuestionOptions& options, oracle::Era era, Que
     const Result<oracle::AcceptedExchange> accepted = oracle::accept_exchange(options.all2all, era);
     if (!accepted) return accepted.why();
     deployment.all2all_backend = accepted->name;
-    if (!accepted->warning.empty()) question.notes.push_back(accepted->warning);
+    if (!accepted->warning.empty()) notes.push_back(accepted->warning);
   }
-  question.request.layer.parallel = oracle::derive(deployment);
+  return deployment;
+}
+
+// Single fields speak of one rank's layer: what they change is changed in the whole one, too.
+void follow_fields(const Layer& before, const Layer& after, Question& question) {
+  weights::MoeShape& shape = question.model.shape;
+  shape.hidden = after.hidden;
+  shape.experts = after.num_experts;
+  shape.has_bias = after.has_bias;
+  if (after.intermediate != before.intermediate)
+    shape.intermediate = after.intermediate * static_cast<std::uint64_t>(after.parallel.tp_size);
+  if (after.gated != before.gated)
+    shape.order = after.gated ? weights::RowOrder::halves : weights::RowOrder::single;
+  question.model.layer = after;
+  question.model.layer.parallel = {};
+  question.model.layer.num_local_experts = shape.experts;
+  question.model.layer.intermediate = shape.intermediate;
+}
+
+// A layer without a family is gpt-oss's, as its defaults are.
+backends::Entry entry_of(const plan::Model& model) {
+  return model.family.empty() ? backends::Entry::gpt_oss : backends::entry_of(model.family);
+}
+
+const oracle::Policy* entry_for(const plan::Model& model, oracle::Era era) {
+  const oracle::Policy *first = nullptr, *other = nullptr;
+  for (const oracle::Policy& policy : backends::policies()) {
+    if (policy.format != model.shape.format || policy.era != era) continue;
+    (policy.is_generic ? other : first) = &policy;
+  }
+  const bool wants_other = first == nullptr || entry_of(model) == backends::Entry::generic;
+  return other != nullptr && wants_other ? other : first;
+}
+
+Result<Done> use_policy(const QuestionOptions& options, Question& question) {
+  question.policy_assumed = options.policy.empty() && options.vllm.empty();
+  if (question.policy_assumed && (question.is_described || options.prefers_vllm)) {
+    question.policy = &newest_vllm(question.model);
+    return Done{};
+  }
+  const Result<std::string> word = policy_word(options.policy, options.vllm);
+  if (!word) return word.why();
+  Result<backends::PolicyChoice> chosen =
+      backends::choose_policy(word->empty() ? backends::kNative : std::string_view(*word),
+                              question.model.shape.format, entry_of(question.model));
+  if (!chosen) return chosen.why();
+  question.policy = chosen->policy;
+  question.release = std::move(chosen->release);
+  if (question.release && !question.release->note.empty())
+    question.notes.push_back(question.release->note);
+  const oracle::Policy* own = entry_for(question.model, question.policy->era);
+  if (own != question.policy && !question.model.name.empty())
+    question.notes.push_back(
+        fmt::format("vLLM asks another entry for this model: --policy {}", own->name));
+  return Done{};
+}
+
+// Backends that exchange tokens themselves fix the exchange.
+Result<Done> bind(const QuestionOptions& options, Question& question) {
+  oracle::Layer& layer = question.request.layer;
+  const std::string_view family =
+      question.model_assumed ? std::string_view() : std::string_view(question.model.family);
+  const Result<oracle::Binding> bound = oracle::bind_exchange(
+      {.backend = layer.backend,
+       .all2all = options.all2all.empty() ? std::string_view() : layer.parallel.all2all_backend,
+       .architecture = family.starts_with("deepseek_v4") ? "DeepseekV4ForCausalLM" : family},
+      question.policy->era);
+  if (!bound) return bound.why();
+  if (!bound->log.empty()) question.notes.push_back(bound->log);
+  if (bound->all2all.empty()) return Done{};
+  layer.parallel.all2all_backend = bound->all2all;
+  if (question.deployment) question.deployment->all2all_backend = bound->all2all;
+  return Done{};
+}
+
+Result<Done> use_layer(const QuestionOptions& options, Question& question) {
+  Layer& layer = question.request.layer;
+  const Result<oracle::Deployment> deployment =
+      deployment_of(options, question.policy->era, question.notes);
+  if (!deployment) return deployment.why();
+  const bool has_model = !question.model.name.empty();
+  if (has_model)
+    deploy(*deployment, question);
+  else
+    layer.parallel = oracle::derive(*deployment);
+  if (!has_model && question.model.shape.format == oracle::WeightFormat::nvfp4)
+    layer.activation_key = oracle::ActivationKey::nvfp4;
+  const Layer before = layer;
+  if (const Result<Done> done = use_options(options, layer); !done) return done.why();
+  if (const Result<Done> done = name_backend(*question.policy, question); !done) return done.why();
+  if (!has_model) {
+    question.deployment.reset();
+    return Done{};
+  }
+  const Layer after = layer;
+  follow_fields(before, after, question);
+  const oracle::Era era = question.policy->era;
+  if (printed(before.parallel, era) != printed(after.parallel, era)) {
+    question.deployment.reset();
+    question.split.reset();
+    return Done{};
+  }
+  deploy(*deployment, question);
+  if (after.num_local_experts != before.num_local_experts)
+    question.request.layer.num_local_experts = after.num_local_experts;
   return Done{};
 }
 
 }  // namespace
 
-Result<Device> resolve_device(const QuestionOptions& options) {
-  const bool described = !options.platform.empty() || !options.gfx.empty();
+platform::Environment environment_for(const QuestionOptions& options) {
+  return is_described(options) ? platform::Environment() : platform::read_environment();
+}
+
+Result<platform::Environment> resolve_environment(const QuestionOptions& options) {
+  platform::Environment environment = environment_for(options);
+  for (const std::string& pair : options.variables) {
+    const std::size_t sign = pair.find('=');
+    const std::string_view name = std::string_view(pair).substr(0, sign);
+    const platform::VariableRow* row = platform::find_variable(name);
+    if (row == nullptr || sign == pair.npos) {
+      std::vector<std::string_view> names;
+      for (const platform::VariableRow& known : platform::variables()) names.push_back(known.name);
+      if (row == nullptr) return unknown_word("--env", name, names);
+      return usage("question.variable", "--env needs a value")
+          .expects("NAME=VALUE", "'" + printable(pair) + "'");
+    }
+    environment.set(row->variable, std::string_view(pair).substr(sign + 1));
+  }
+  if (const Result<Done> good = platform::check_environment(environment); !good) return good.why();
+  return environment;
+}
+
+Result<std::string> policy_word(std::string_view policy, std::string_view vllm) {
+  if (vllm.empty()) return std::string(policy);
+  if (policy.empty() || policy == backends::kNative) return backends::vllm_word(vllm);
+  return usage("question.policy", "a version of vLLM has its policy")
+      .expects("either --policy or --vllm",
+               fmt::format("--policy {} and --vllm {}", printable(policy), printable(vllm)));
+}
+
+Result<Device> resolve_device(const QuestionOptions& options, const oracle::Policy* policy) {
   Device device;
   if (options.device != "auto") {
     Result<Device> found = platform::describe_device(options.device);
     if (!found) return found.why();
     device = *std::move(found);
-  } else if (!described) {
+  } else if (!is_described(options)) {
     device = platform::detect_device();
   }
   if (const Result<Done> changed = change_fields(options, device); !changed) return changed.why();
+  if (policy != nullptr) device = oracle::installed(*policy, std::move(device));
   if (const Result<Done> changed = change_libraries(options.libraries, device); !changed)
     return changed.why();
   return device;
 }
 
+void deploy(const oracle::Deployment& deployment, Question& question) {
+  const oracle::Parallel parallel = oracle::derive(deployment);
+  Layer& layer = question.request.layer;
+  const plan::Model& model = question.model;
+  layer.parallel = parallel;
+  question.deployment = deployment;
+  question.split = plan::plan_split(model, parallel, question.policy->era);
+  if (*question.split) {
+    layer.num_local_experts = (*question.split)->experts_most;
+    layer.intermediate = (*question.split)->divided;
+  } else {
+    layer.num_local_experts =
+        ceil_divide(model.shape.experts, static_cast<std::uint64_t>(parallel.ep_size));
+    layer.intermediate =
+        ceil_divide(model.shape.intermediate, static_cast<std::uint64_t>(parallel.tp_size));
+  }
+}
+
+const oracle::Policy& newest_vllm(const plan::Model& model) {
+  return backends::newest_vllm_policy(model.shape.format, entry_of(model));
+}
+
+Result<plan::Model> find_model(const std::string& name_or_path, std::string_view format) {
+  const auto wanted = format_from(format);
+  if (!wanted) return wanted.why();
+  std::error_code failed;
+  const bool is_path =
+      weights::find_model(name_or_path) == nullptr &&
+      (is_spelt_as_path(name_or_path) || std::filesystem::exists(name_or_path, failed));
+  if (is_path) return plan::model_from_path(name_or_path, *wanted);
+  const Result<weights::NamedModel> named = weights::require_named(name_or_path);
+  if (!named) return named.why();
+  return plan::model_from_row(*named->row, *wanted ? *wanted : named->format);
+}
+
 Result<Question> resolve(const QuestionOptions& options) {
   Question question;
-  const weights::ModelRow* model = nullptr;
-  if (!options.model.empty() || options.config.empty()) {
-    const Result<const weights::ModelRow*> found =
-        weights::require_model(options.model.empty() ? "gpt-oss-20b" : options.model);
-    if (!found) return found.why();
-    model = *found;
-  }
   const Result<std::size_t> mode = find_word("--mode", options.mode, oracle::kModeNames);
   if (!mode) return mode.why();
   question.mode = static_cast<oracle::Mode>(*mode);
-  oracle::WeightFormat format = model != nullptr ? model->format : oracle::WeightFormat::mxfp4;
-  if (!options.format.empty()) {
-    const Result<std::size_t> word =
-        find_word("--format", options.format, formats::kWeightFormatNames);
-    if (!word) return word.why();
-    format = static_cast<oracle::WeightFormat>(*word);
-  }
-  const Result<const oracle::Policy*> policy = backends::require_policy(options.policy, format);
-  if (!policy) return policy.why();
-  question.policy = *policy;
+  question.is_described = is_described(options);
+  question.packages_assumed = question.is_described && options.libraries.empty();
+  question.variables_assumed = question.is_described && options.variables.empty();
+  if (const Result<Done> done = use_model(options, question); !done) return done.why();
+  if (const Result<Done> done = use_policy(options, question); !done) return done.why();
 
-  Result<Device> device = resolve_device(options);
+  Result<Device> device = resolve_device(options, question.policy);
   if (!device) return device.why();
   question.request.device = *std::move(device);
-  const bool real = options.device == "auto" && options.platform.empty() && options.gfx.empty();
-  Result<platform::Environment> environment = resolve_environment(options, real);
+  Result<platform::Environment> environment = resolve_environment(options);
   if (!environment) return environment.why();
   question.request.environment = *std::move(environment);
+  if (const Result<Done> done = use_layer(options, question); !done) return done.why();
+  if (const Result<Done> done = bind(options, question); !done) return done.why();
 
-  Layer& layer = question.request.layer;
-  Result<Done> done = use_deployment(options, (*policy)->era, question);
-  if (done && model != nullptr) done = use_model(*model, layer);
-  if (format == oracle::WeightFormat::nvfp4) layer.activation_key = oracle::ActivationKey::nvfp4;
-  if (done) done = use_options(options, layer);
-  if (done) done = name_backend(**policy, question);
-  if (!done) return done.why();
-
-  if (real) {
-    const platform::PolicyVariables reads{(*policy)->name, oracle::variables_read(**policy)};
+  if (!question.is_described) {
+    const platform::PolicyVariables reads{question.policy->name,
+                                          oracle::variables_read(*question.policy)};
     const std::vector<std::string> names = platform::environment_names();
     for (const platform::Finding& finding :
          platform::environment_findings(names, question.request.environment, &reads))

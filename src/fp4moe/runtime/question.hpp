@@ -11,7 +11,10 @@
 #include "fp4moe/base/json.hpp"
 #include "fp4moe/base/result.hpp"
 #include "fp4moe/oracle/policy.hpp"
+#include "fp4moe/oracle/releases.hpp"
 #include "fp4moe/oracle/request.hpp"
+#include "fp4moe/plan/model.hpp"
+#include "fp4moe/plan/split.hpp"
 
 namespace fp4moe::runtime {
 
@@ -21,9 +24,14 @@ struct QuestionOptions {
   std::string platform{}, capability{}, gfx{};
   std::vector<std::string> libraries{};  // "name", "+name", "-name", "none"
   std::vector<std::string> variables{};  // NAME=VALUE
-  std::string policy = "native", mode = "strict", format{};
-  std::string model{}, config{};
-  Json layer{};                                      // fields of the layer by key; null: none
+  std::string policy = "native";  // empty: our own here, the newest of vLLM for a described device
+  std::string vllm{};             // a version, latest or auto: instead of a policy
+  bool prefers_vllm = false;      // without a policy: the newest of vLLM on this machine, too
+  std::string mode = "strict", format{};
+  std::string assumed_model = "gpt-oss-20b";  // where none is named
+  std::string model{};   // a name of the table or of a hub, a checkpoint or a config.json
+  std::string config{};  // fields of a layer, or a config.json
+  Json layer{};          // fields of the layer by key; null: none
   std::map<std::string_view, std::string> fields{};  // the same as text, by key
   std::map<std::string_view, bool> on{}, off{};      // its switches
   std::uint64_t tp = 1, pcp = 1, dp = 1, sp = 1;
@@ -36,13 +44,43 @@ struct QuestionOptions {
 
 struct Question {
   const oracle::Policy* policy = nullptr;
+  std::optional<oracle::ReleaseChoice> release{};  // of vLLM, where one was asked for
   oracle::Mode mode{};
   oracle::Request request{};
-  std::vector<std::string> notes{};  // about the environment and the exchange
+  plan::Model model{};  // the whole layer; its name is empty where only fields were given
+  // What the ranks hold, or why they cannot; absent where the parallel layout was given as such.
+  std::optional<oracle::Deployment> deployment{};
+  std::optional<Result<plan::Split>> split{};
+  bool is_described = false;  // the device; false: this machine
+  // What the question left open.
+  bool policy_assumed = false, model_assumed = false, packages_assumed = false,
+       variables_assumed = false;
+  std::vector<std::string> notes{};  // about the environment, the exchange and the model
 };
 
-// Errors are usage errors that list what is accepted.
-Result<platform::Device> resolve_device(const QuestionOptions& options);
+// The parallel layout and what a rank then holds. A layer that cannot be split so keeps its sizes
+// rounded up, as a selection does not look at them closely.
+void deploy(const oracle::Deployment& deployment, Question& question);
+
+// The rules of the newest vLLM for a model: MXFP4 models other than gpt-oss have their own entry.
+const oracle::Policy& newest_vllm(const plan::Model& model);
+
+// The word for backends::choose_policy. An error with id question.policy when both a policy and a
+// version of vLLM are asked for.
+Result<std::string> policy_word(std::string_view policy, std::string_view vllm);
+
+// Errors are usage errors that list what is accepted. A described device has the packages of the
+// policy's day, where one is given.
+Result<platform::Device> resolve_device(const QuestionOptions& options,
+                                        const oracle::Policy* policy = nullptr);
 Result<Question> resolve(const QuestionOptions& options);
+
+// The variables that count: --env, and on this machine its own. Errors: question.*, environment.*.
+Result<platform::Environment> resolve_environment(const QuestionOptions& options);
+// This machine's own where the device is this machine; nothing for a described one.
+platform::Environment environment_for(const QuestionOptions& options);
+
+// A model by name or path, as QuestionOptions::model has it; `format` (empty: its own) is a word.
+Result<plan::Model> find_model(const std::string& name_or_path, std::string_view format);
 
 }  // namespace fp4moe::runtime

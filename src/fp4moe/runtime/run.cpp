@@ -69,6 +69,7 @@ void describe(const MoeLayer& layer, const Routes& routes, LayerRun& run) {
   const Choice& choice = layer.choice();
   run.backend = choice.backend->name;
   run.policy = choice.policy->name;
+  run.release = choice.release;
   run.why = choice.why;
   run.layout = convert::layout_text(choice.layout->id, choice.layout->generation);
   run.engine = layer.experts()->engine();
@@ -84,6 +85,7 @@ void describe(const MoeLayer& layer, const Routes& routes, LayerRun& run) {
                 layer.problem().shape.hidden;
   run.tolerance = moe::tolerance(layer.problem().numerics, layer.problem().quantises, run.engine);
   run.warnings = layer.warnings();
+  if (run.release && !run.release->note.empty()) run.warnings.push_back(run.release->note);
 }
 
 weights::Slice slice_of(Split split, std::uint64_t rank, std::uint64_t ranks,

@@ -61,6 +61,7 @@ struct RunOptions {
 struct LayerRun {
   std::uint64_t index = 0;
   std::string backend{}, policy{}, why{}, layout{}, engine{}, kernel{}, numerics{}, routing{};
+  std::optional<oracle::ReleaseChoice> release{};  // of vLLM, where one was asked for
   std::string quantises{};
   bool is_monolithic = false;
   std::uint64_t tokens = 0, hidden = 0, top_k = 0;

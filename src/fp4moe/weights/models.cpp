@@ -1,6 +1,8 @@
 #include "fp4moe/weights/models.hpp"
 
 #include <algorithm>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include <fmt/format.h>
@@ -41,9 +43,125 @@ constexpr ModelRow kModels[] = {
 };
 // clang-format on
 
+// What hubs call models that have the shape of a row; the names of the table need no row here.
+struct HubName {
+  std::string_view name, model;
+};
+constexpr HubName kHubNames[] = {
+    {"gpt-oss-safeguard-20b", "gpt-oss-20b"},
+    {"gpt-oss-safeguard-120b", "gpt-oss-120b"},
+    {"Qwen3-Coder-30B-A3B", "qwen3-30b-a3b"},
+    {"DeepSeek-V3.1", "deepseek-v3"},
+    {"DeepSeek-R1", "deepseek-v3"},
+    {"NVIDIA-Nemotron-3-Nano-30B-A3B", "nemotron-3-nano"},
+    {"Nemotron-3-Nano-30B-A3B", "nemotron-3-nano"},
+    {"Llama-4-Scout-17B-16E", "llama-4-scout"},
+    {"Llama-4-Maverick-17B-128E", "llama-4-maverick"},
+    {"GLM-4.6", "glm-4.5"},
+};
+
+// Words behind a model's name. Those of a number format tell it; `other` ones are not FP4.
+struct NameWord {
+  std::string_view word;
+  std::optional<WeightFormat> format{};
+  bool other = false;
+};
+constexpr NameWord kNameWords[] = {
+    {.word = "instruct"},
+    {.word = "thinking"},
+    {.word = "base"},
+    {.word = "chat"},
+    {.word = "terminus"},
+    {.word = "hf"},
+    {.word = "mxfp4", .format = kMxfp4},
+    {.word = "nvfp4", .format = kNvfp4},
+    {.word = "fp4", .format = kNvfp4},
+    {.word = "bf16", .other = true},
+    {.word = "fp8", .other = true},
+    {.word = "int4", .other = true},
+    {.word = "int8", .other = true},
+    {.word = "awq", .other = true},
+    {.word = "gptq", .other = true},
+};
+
+char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
+
+// Without what people spell in different ways: case and punctuation.
+std::string plain_name(std::string_view name) {
+  std::string made;
+  for (const char c : name)
+    if (c != '-' && c != '_' && c != '.' && c != ' ') made += lower(c);
+  return made;
+}
+
 const ModelRow* first_where(auto&& matches) {
   const auto* found = std::ranges::find_if(kModels, matches);
   return found == std::end(kModels) ? nullptr : found;
+}
+
+const ModelRow* find_called(std::string_view name) {
+  const std::string plain = plain_name(name);
+  if (const ModelRow* row =
+          first_where([&](const ModelRow& r) { return plain_name(r.name) == plain; }))
+    return row;
+  for (const HubName& hub : kHubNames)
+    if (plain_name(hub.name) == plain) return find_model(hub.model);
+  return nullptr;
+}
+
+// A release ("2507", "v0.1") says nothing of the shape either.
+bool is_release(std::string_view word) {
+  if (word.size() > 1 && lower(word[0]) == 'v') word.remove_prefix(1);
+  return !word.empty() && word.find_first_not_of("0123456789.") == word.npos;
+}
+
+// `told`: the word that names a number format.
+bool only_known_words(std::string_view words, std::optional<NameWord>& told) {
+  for (std::size_t at = 0; at <= words.size();) {
+    const std::size_t end = std::min(words.find_first_of("-_", at), words.size());
+    const std::string word = plain_name(words.substr(at, end - at));
+    const auto* known = std::ranges::find(kNameWords, word, &NameWord::word);
+    if (known == std::end(kNameWords) && !is_release(words.substr(at, end - at))) return false;
+    if (known != std::end(kNameWords) && (known->format || known->other)) told = *known;
+    at = end + 1;
+  }
+  return true;
+}
+
+Error not_fp4(std::string_view name, const ModelRow& row, const NameWord& told) {
+  return error(ErrorCode::no_backend, "models.not_fp4", "that is no FP4 version of the model")
+      .expects("mxfp4 or nvfp4 weights", fmt::format("'{}': {}", printable(name), told.word))
+      .try_this(fmt::format("--model {} answers for its {} version", row.name,
+                            weights::name(row.format)));
+}
+
+// Names that begin like `own`, or hold it; else the one that is spelt most like it.
+std::vector<std::string_view> perhaps_meant(std::string_view own) {
+  const std::string plain = plain_name(own);
+  std::vector<std::string_view> names, meant;
+  for (const ModelRow& row : kModels) names.push_back(row.name);
+  if (plain.size() > 1)
+    for (const std::string_view name : names)
+      if (plain_name(name).find(plain) != std::string::npos) meant.push_back(name);
+  if (!meant.empty()) return meant;
+  std::vector<std::string> plains;
+  for (const std::string_view name : names) plains.push_back(plain_name(name));
+  const std::vector<std::string_view> views(plains.begin(), plains.end());
+  const std::string_view near = nearest(plain, views);
+  for (std::size_t i = 0; i < views.size(); ++i)
+    if (!near.empty() && views[i].data() == near.data()) meant.push_back(names[i]);
+  return meant;
+}
+
+Error unknown_model(std::string_view name, std::string_view own) {
+  std::vector<std::string_view> names;
+  for (const ModelRow& row : kModels) names.push_back(row.name);
+  const std::vector<std::string_view> meant = perhaps_meant(own);
+  return usage("models.unknown", "there is no such model in the table")
+      .expects(fmt::format("one of {}", fmt::join(names, ", ")),
+               fmt::format("'{}'", printable(name)))
+      .try_this(meant.empty() ? "give its checkpoint or config.json instead"
+                              : fmt::format("did you mean {}?", fmt::join(meant, " or ")));
 }
 
 }  // namespace
@@ -54,15 +172,26 @@ const ModelRow* find_model(std::string_view name) {
   return first_where([&](const ModelRow& row) { return row.name == name; });
 }
 
+Result<NamedModel> require_named(std::string_view name) {
+  const std::string_view own = name.substr(name.rfind('/') + 1);  // without the organisation
+  if (const ModelRow* row = find_called(own)) return NamedModel{row, std::nullopt};
+  // A known name, then words that say nothing of the shape: the longest name counts.
+  for (std::size_t end = own.find_last_of("-_"); end != own.npos && end > 0;
+       end = own.find_last_of("-_", end - 1)) {
+    const ModelRow* row = find_called(own.substr(0, end));
+    if (row == nullptr) continue;
+    std::optional<NameWord> told;
+    if (!only_known_words(own.substr(end + 1), told)) break;
+    if (told && !told->format) return not_fp4(name, *row, *told);
+    return NamedModel{row, told ? told->format : std::nullopt};
+  }
+  return unknown_model(name, own);
+}
+
 Result<const ModelRow*> require_model(std::string_view name) {
-  if (const ModelRow* row = find_model(name)) return row;
-  std::vector<std::string_view> names;
-  for (const ModelRow& row : kModels) names.push_back(row.name);
-  const std::string_view near = nearest(name, names);
-  return usage("models.unknown", "there is no such model in the table")
-      .expects(fmt::format("one of {}", fmt::join(names, ", ")),
-               fmt::format("'{}'", printable(name)))
-      .try_this(near.empty() ? "" : fmt::format("did you mean {}?", near));
+  const Result<NamedModel> found = require_named(name);
+  if (!found) return found.why();
+  return found->row;
 }
 
 const ModelRow* find_family(std::string_view model_type) {

@@ -2,6 +2,7 @@
 // checkpoints, planning and benchmarks all read this table.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -42,7 +43,18 @@ struct ModelRow {
 
 std::span<const ModelRow> models();
 const ModelRow* find_model(std::string_view name);  // null when there is none
-// The same, or an error with id models.unknown that lists the names and the nearest spelling.
+
+// A model as people write it: a name of the table ("gpt-oss-120b"), or what a hub calls it
+// ("openai/gpt-oss-120b", "nvidia/Qwen3-30B-A3B-NVFP4"). The organisation may be left out; case and
+// punctuation do not count. Words behind a known name that do not change the shape ("Instruct")
+// are read over; a number format among them counts.
+struct NamedModel {
+  const ModelRow* row = nullptr;
+  std::optional<WeightFormat> format{};  // where the name tells it
+};
+// Errors: models.unknown lists the names and those that were perhaps meant, models.not_fp4 (code
+// no_backend) a name that tells another number format.
+Result<NamedModel> require_named(std::string_view name);
 Result<const ModelRow*> require_model(std::string_view name);
 // The first row of a family, for names and keys. Null for a family the table does not know.
 const ModelRow* find_family(std::string_view model_type);

@@ -2,6 +2,7 @@
 
 #include <set>
 #include <string_view>
+#include <utility>
 
 #include <gtest/gtest.h>
 
@@ -64,6 +65,61 @@ TEST(Models, FamiliesAreFoundByTypeAndByGgufArchitecture) {
 TEST(Models, ALayerPrefixCarriesItsNumber) {
   EXPECT_EQ(layer_prefix("model.layers.{}.mlp.", 17), "model.layers.17.mlp.");
   EXPECT_EQ(layer_prefix("plain.", 17), "plain.");
+}
+
+TEST(Models, AreFoundAsPeopleAndHubsSpellThem) {
+  const std::pair<std::string_view, std::string_view> spellings[] = {
+      {"gpt-oss-120b", "gpt-oss-120b"},
+      {"openai/gpt-oss-120b", "gpt-oss-120b"},
+      {"OpenAI/GPT-OSS-20B", "gpt-oss-20b"},
+      {"gptoss120b", "gpt-oss-120b"},
+      {"gpt_oss_20b", "gpt-oss-20b"},
+      {"Qwen/Qwen3-30B-A3B-Instruct-2507", "qwen3-30b-a3b"},
+      {"Qwen/Qwen3-Coder-30B-A3B-Instruct", "qwen3-30b-a3b"},
+      {"nvidia/DeepSeek-R1-0528-FP4", "deepseek-v3"},
+      {"deepseek-ai/DeepSeek-V3.1-Terminus", "deepseek-v3"},
+      {"moonshotai/Kimi-K2-Thinking", "kimi-k2"},
+      {"nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-NVFP4", "nemotron-3-nano"},
+      {"meta-llama/Llama-4-Scout-17B-16E-Instruct", "llama-4-scout"},
+      {"zai-org/GLM-4.5-Air", "glm-4.5-air"},
+      {"zai-org/GLM-4.5", "glm-4.5"},
+      {"mistralai/Mixtral-8x7B-Instruct-v0.1", "mixtral-8x7b"},
+  };
+  for (const auto& [spelling, name] : spellings) {
+    const auto found = require_named(spelling);
+    ASSERT_TRUE(found) << spelling << ": " << text(found.why());
+    EXPECT_EQ(found->row->name, name) << spelling;
+  }
+  for (const ModelRow& row : models()) EXPECT_EQ((*require_named(row.name)).row, &row);
+}
+
+TEST(Models, ANumberFormatInTheNameCounts) {
+  EXPECT_EQ((*require_named("nvidia/Qwen3-30B-A3B-NVFP4")).format, WeightFormat::nvfp4);
+  EXPECT_EQ((*require_named("amd/DeepSeek-R1-0528-MXFP4")).format, WeightFormat::mxfp4);
+  EXPECT_FALSE((*require_named("Qwen/Qwen3-30B-A3B")).format);
+
+  const auto fp8 = require_named("Qwen/Qwen3-30B-A3B-FP8");
+  ASSERT_FALSE(fp8);
+  EXPECT_EQ(fp8.why().id, "models.not_fp4");
+  EXPECT_EQ(fp8.why().code, ErrorCode::no_backend);
+}
+
+TEST(Models, UnknownNamesAreAnsweredWithThoseThatWerePerhapsMeant) {
+  const std::pair<std::string_view, std::string_view> meant[] = {
+      {"gpt-oss", "did you mean gpt-oss-20b or gpt-oss-120b?"},
+      {"qwen3", "did you mean qwen3-30b-a3b or qwen3-235b-a22b?"},
+      {"openai/gpt-oss-121b", "did you mean gpt-oss-120b?"},
+      {"deepseek-ai/DeepSeek-R1-Distill-Llama-70B", "give its checkpoint or config.json instead"},
+      {"", "give its checkpoint or config.json instead"},
+      {"/", "give its checkpoint or config.json instead"},
+      {"-", "give its checkpoint or config.json instead"},
+  };
+  for (const auto& [spelling, remedy] : meant) {
+    const auto found = require_named(spelling);
+    ASSERT_FALSE(found) << spelling;
+    EXPECT_EQ(found.why().id, "models.unknown");
+    EXPECT_EQ(found.why().remedy, remedy) << spelling;
+  }
 }
 
 }  // namespace models_test

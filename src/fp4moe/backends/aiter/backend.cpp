@@ -8,6 +8,7 @@ namespace {
 constexpr std::string_view kInstinct3[] = {"gfx942", "gfx950"};
 constexpr std::string_view kInstinct3AndLater[] = {"gfx942", "gfx950", "gfx1250"};
 constexpr std::string_view kInstinct4AndLater[] = {"gfx950", "gfx1250"};
+constexpr std::string_view kInstinct5[] = {"gfx1250"};
 constexpr EnumSet<Variable> kMoeOn{Variable::rocm_use_aiter, Variable::rocm_use_aiter_moe};
 
 constexpr DeviceNeed need(std::span<const std::string_view> gfx, EnumSet<Variable> switches) {
@@ -16,6 +17,8 @@ constexpr DeviceNeed need(std::span<const std::string_view> gfx, EnumSet<Variabl
 constexpr DeviceNeed kDevices[] = {need(kInstinct3, kMoeOn)};
 constexpr DeviceNeed kAugustDevices[] = {need(kInstinct3AndLater, kMoeOn)};
 constexpr DeviceNeed kMonolithicDevices[] = {need(kInstinct4AndLater, {Variable::rocm_use_aiter})};
+constexpr DeviceNeed kW4A16Devices[] = {need(kInstinct3AndLater, {Variable::rocm_use_aiter})};
+constexpr DeviceNeed kW4A4Devices[] = {need(kInstinct5, {Variable::rocm_use_aiter})};
 
 constexpr Scheme kAnyInstinct[] = {{WeightFormat::mxfp4, kSixteenBit}};
 constexpr Scheme kGfx950[] = {
@@ -24,6 +27,7 @@ constexpr Scheme kGfx950Both[] = {{.weights = WeightFormat::mxfp4,
                                    .activations = {ActivationKey::none, ActivationKey::mxfp4},
                                    .gfx = "gfx950"}};
 constexpr Scheme kFp8[] = {{WeightFormat::mxfp4, {ActivationKey::fp8_static_tensor}}};
+constexpr Scheme kMxfp4[] = {{WeightFormat::mxfp4, {ActivationKey::mxfp4}}};
 
 constexpr Experts kAprilExperts{
     .name = "AiterExperts",
@@ -68,15 +72,57 @@ constexpr Experts kW4A8 = [] {
   return made;
 }();
 
+// Release 0.33.0.
+constexpr Experts kMxfp4Experts = [] {
+  Experts made = kAugustExperts;
+  made.name = "AiterMxfp4Experts";
+  made.int4_groups_on = "gfx942";
+  made.reads = {Variable::rocm_aiter_situv2, Variable::rocm_aiter_a4w4_dsv4};
+  return made;
+}();
+constexpr Experts kW4A16Wider = [] {
+  Experts made = kW4A16;
+  made.devices = kW4A16Devices;
+  made.routings = {Routing::renormalize, Routing::renormalize_naive, Routing::deepseek_v4,
+                   Routing::deepseek_v3};
+  made.hash_routing = true;
+  return made;
+}();
+constexpr Experts kW4A8WholeExperts = [] {
+  Experts made = kW4A8;
+  made.limits = {ParallelLimit::no_expert_parallel, ParallelLimit::no_eplb,
+                 ParallelLimit::no_data_parallel};
+  return made;
+}();
+constexpr Experts kW4A4 = [] {
+  Experts made = kW4A16Wider;
+  made.name = "AiterW4A4ExpertsMonolithic";
+  made.devices = kW4A4Devices;
+  made.activations = {swigluoai, swigluoai_uninterleave, silu};
+  made.schemes = kMxfp4;
+  made.routings = {Routing::renormalize, Routing::renormalize_naive, Routing::deepseek_v4,
+                   Routing::deepseek_v3, Routing::minimax2};
+  return made;
+}();
+
 constexpr const Experts* kMarch20List[] = {&kMarch20Experts};
 constexpr const Experts* kAprilList[] = {&kAprilExperts};
 constexpr const Experts* kBf16List[] = {&kAugustExperts, &kW4A16};
 constexpr const Experts* kFp8List[] = {&kW4A8};
 constexpr const Experts* kMxfp4List[] = {&kAugustExperts};
+constexpr const Experts* kOneClassList[] = {&kMxfp4Experts};
+constexpr const Experts* kW4A16List[] = {&kW4A16Wider};
+constexpr const Experts* kW4A8List[] = {&kW4A8WholeExperts};
+constexpr const Experts* kW4A4List[] = {&kW4A4};
 
 constexpr Rounding kBf16Rounding[] = {
     {.kinds = kRocm, .activations = {situ, silu}, .intermediate = 128, .hidden = 128},
     {.kinds = kRocm, .intermediate = 256, .hidden = 256},
+    {.intermediate = 64},
+};
+
+constexpr Rounding kMxfp4Rounding[] = {
+    {.kinds = kRocm, .intermediate = 128, .hidden = 256},
     {.intermediate = 64},
 };
 
@@ -107,6 +153,15 @@ constexpr Backend kBackends[] = {
         QuantScheme::mxfp4_w4a8, "triton.mxfp4"),
     row("AITER_MXFP4_MXFP4", kAugust, kMxfp4List, kOtherRounding, ActivationKey::mxfp4,
         QuantScheme::ocp_mx_mxfp4, "aiter_16x16.mxfp4"),
+    row("AITER_MXFP4_BF16", kVllm033, kOneClassList, kBf16Rounding),
+    row("AITER_TRITON_MXFP4_BF16", kVllm033, kW4A16List, kOtherRounding, ActivationKey::none,
+        QuantScheme::mxfp4_w4a16, "aiter_triton.mxfp4"),
+    row("AITER_MXFP4_FP8", kVllm033, kW4A8List, kOtherRounding, ActivationKey::fp8_static_tensor,
+        QuantScheme::mxfp4_w4a8, "triton.mxfp4"),
+    row("AITER_MXFP4_MXFP4", kVllm033, kOneClassList, kMxfp4Rounding, ActivationKey::mxfp4,
+        QuantScheme::ocp_mx_mxfp4, "aiter_16x16.mxfp4"),
+    row("AITER_TRITON_MXFP4_MXFP4", kVllm033, kW4A4List, kOtherRounding, ActivationKey::mxfp4,
+        QuantScheme::ocp_mx_mxfp4, "aiter_triton_w4a4.mxfp4"),
 };
 
 }  // namespace

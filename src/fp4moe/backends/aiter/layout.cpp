@@ -1,5 +1,5 @@
 // AITER and CK: tiles of 16 rows x 16 bytes, 16 gate rows before the 16 up rows that belong to
-// them; scales as CDNA4 reads them.
+// them; scales as CDNA4 reads them. AITER's Triton kernels read rows that take turns.
 #include "fp4moe/backends/families.hpp"
 #include "fp4moe/layout/maps.hpp"
 
@@ -20,6 +20,17 @@ Layout a16w4(std::string_view generation, bool pads, std::string_view reads) {
           .reads = reads};
 }
 
+Layout triton(std::string_view generation, Map scales, std::string_view reads) {
+  return {.id = "aiter_triton.mxfp4",
+          .generation = generation,
+          .format = WeightFormat::mxfp4,
+          .order = {.block = 1},
+          .codes = triton_strided(),
+          .scales = scales,
+          .bias_type = BiasType::f32,
+          .reads = reads};
+}
+
 }  // namespace
 
 std::vector<Layout> layouts() {
@@ -32,7 +43,12 @@ std::vector<Layout> layouts() {
   std::vector<Layout> made{
       a16w4("2026-08", true, "AITER of August 2026 with BF16 activations"),
       a16w4("2026-04", false, "AITER (CK) of November 2025 to April 2026 with BF16 activations"),
-      plain16};
+      plain16,
+      triton("cdna4.v3.6", triton_cdna4_scale(false),
+             "AITER's Triton kernels with BF16 activations on gfx950, vLLM 0.33"),
+      triton("strided", triton_strided(),
+             "AITER's Triton kernels with BF16 activations on gfx942, and on gfx950 with more than "
+             "two ranks, vLLM 0.33")};
   made[0].note = "Where a row's scales do not fill eight, scales of 1 do.";
   return made;
 }

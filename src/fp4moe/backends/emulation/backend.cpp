@@ -93,11 +93,19 @@ constexpr Experts august(Experts experts, std::span<const Rule> rules, bool lora
 constexpr Experts kMxfp4August = august(kMxfp4Experts, kMxfp4Rules, true);
 constexpr Experts kNvfp4August = august(kNvfp4Experts, kNvfp4Rules, true);  // its own rule refuses
 
+// Since release 0.33.0 weights may be expanded to BF16 once, when they are loaded.
+constexpr Experts kMxfp4Expanding = [] {
+  Experts made = kMxfp4August;
+  made.reads = {Variable::emulation_dequant_at_load};
+  return made;
+}();
+
 constexpr Experts kOwn = own_kernel("Emulator", kEverywhere);
 constexpr Experts kOwnBatched = own_kernel("BatchedEmulator", kEverywhere, TokenFormat::batched);
 
 constexpr const Experts* kMxfp4List[] = {&kMxfp4Experts};
 constexpr const Experts* kMxfp4AugustList[] = {&kMxfp4August};
+constexpr const Experts* kMxfp4ExpandingList[] = {&kMxfp4Expanding};
 constexpr const Experts* kNvfp4List[] = {&kNvfp4Experts};
 constexpr const Experts* kNvfp4AugustList[] = {&kNvfp4August};
 constexpr const Experts* kOwnList[] = {&kOwn, &kOwnBatched};
@@ -122,8 +130,9 @@ constexpr Backend row(WeightFormat format, Eras eras, std::span<const Experts* c
 constexpr Backend kBackends[] = {
     row(WeightFormat::mxfp4, kApril, kMxfp4List, kOtherRounding, QuantScheme::ocp_mx_mxfp4),
     row(WeightFormat::mxfp4, kAugust, kMxfp4AugustList, kBlocks, QuantScheme::ocp_mx_mxfp4),
+    row(WeightFormat::mxfp4, kVllm033, kMxfp4ExpandingList, kBlocks, QuantScheme::ocp_mx_mxfp4),
     row(WeightFormat::nvfp4, kApril, kNvfp4List, {}, QuantScheme::nvfp4),
-    row(WeightFormat::nvfp4, kAugust, kNvfp4AugustList, {}, QuantScheme::nvfp4),
+    row(WeightFormat::nvfp4, kSinceAugust, kNvfp4AugustList, {}, QuantScheme::nvfp4),
     row(WeightFormat::mxfp4, {native}, kOwnList, kBlocks, QuantScheme::mxfp4_w4a16),
     row(WeightFormat::nvfp4, {native}, kOwnList, {}, QuantScheme::nvfp4),
 };

@@ -57,7 +57,7 @@ constexpr Backend mxfp4(std::string_view name, Eras eras, ActivationKey activati
       .format = WeightFormat::mxfp4,
       .eras = eras,
       .activation = activation,
-      .experts = eras == kAugust ? std::span<const Experts* const>(kAugustList) : kSpringList,
+      .experts = eras == kSinceAugust ? std::span<const Experts* const>(kAugustList) : kSpringList,
       .rounding = kRounding,
       .scheme = quantises ? QuantScheme::mxfp4_mxfp8 : QuantScheme::mxfp4_w4a16,
       .layout = quantises ? "flashinfer_cutlass_sm100.mxfp4" : "flashinfer_cutlass_sm90.mxfp4",
@@ -83,11 +83,11 @@ constexpr Backend nvfp4(Eras eras, std::span<const Experts* const> experts) {
 constexpr Backend kBackends[] = {
     mxfp4("FLASHINFER_CUTLASS_MXFP4_MXFP8", kSpring, ActivationKey::mxfp8),
     mxfp4("FLASHINFER_CUTLASS_MXFP4_BF16", kSpring, ActivationKey::none),
-    mxfp4("FLASHINFER_CUTLASS_MXFP4_MXFP8", kAugust, ActivationKey::mxfp8),
-    mxfp4("FLASHINFER_CUTLASS_MXFP4_BF16", kAugust, ActivationKey::none),
+    mxfp4("FLASHINFER_CUTLASS_MXFP4_MXFP8", kSinceAugust, ActivationKey::mxfp8),
+    mxfp4("FLASHINFER_CUTLASS_MXFP4_BF16", kSinceAugust, ActivationKey::none),
     nvfp4(kJanuary, kJanuaryList),
     nvfp4(kApril, kSpringList),
-    nvfp4(kAugust, kAugustList),
+    nvfp4(kSinceAugust, kAugustList),
 };
 
 }  // namespace

@@ -12,7 +12,10 @@ constexpr DeviceNeed kDevices[] = {
 constexpr DeviceNeed kJanuaryDevices[] = {{.kinds = kCuda, .capabilities = kBlackwell}};
 
 constexpr Scheme kMxfp4[] = {{WeightFormat::mxfp4, {ActivationKey::none, ActivationKey::mxfp8}}};
+constexpr Scheme kMxfp4SixteenBit[] = {{WeightFormat::mxfp4, kSixteenBit}};
 constexpr Scheme kNvfp4[] = {{WeightFormat::nvfp4, {ActivationKey::nvfp4}}};
+constexpr Scheme kNvfp4Token[] = {
+    {WeightFormat::nvfp4, {ActivationKey::nvfp4, ActivationKey::nvfp4_token}}};
 
 constexpr Experts kMxfp4Modular{
     .name = "TrtLlmMxfp4ExpertsModular",
@@ -39,6 +42,17 @@ constexpr Experts kMxfp4AugustModular = [] {
 constexpr Experts kMxfp4Monolithic = monolithic(kMxfp4Modular, kRenormalizing);
 constexpr Experts kMxfp4AugustMonolithic = monolithic(
     kMxfp4AugustModular, {Routing::deepseek_v3, Routing::renormalize, Routing::renormalize_naive});
+
+// Release 0.33.0: by name only.
+constexpr Experts kMxfp4Lora{
+    .name = "TrtLlmMxfp4LoRAExperts",
+    .devices = kDevices,
+    .activations = {swigluoai, silu},
+    .schemes = kMxfp4SixteenBit,
+    .limits = kMonolithicLimits,
+    .lora = true,
+    .takes_unquantised = true,
+};
 
 constexpr Experts kNvfp4Modular{
     .name = "TrtLlmNvFp4ExpertsModular",
@@ -75,6 +89,19 @@ constexpr Experts kNvfp4AugustMonolithic = [] {
   made.logits = LogitsRule::bfloat16_or_float32;
   return made;
 }();
+constexpr Experts kNvfp4TokenModular = [] {
+  Experts made = kNvfp4AugustModular;
+  made.schemes = kNvfp4Token;
+  return made;
+}();
+constexpr Experts kNvfp4TokenMonolithic = [] {
+  Experts made = kNvfp4AugustMonolithic;
+  made.schemes = kNvfp4Token;
+  made.routings = {Routing::deepseek_v3, Routing::renormalize,    Routing::renormalize_naive,
+                   Routing::llama4,      Routing::sigmoid_renorm, Routing::sigmoid,
+                   Routing::minimax2};
+  return made;
+}();
 // A function with predicates of its own, no class.
 constexpr Experts kJanuaryFunction{
     .name = {},
@@ -91,13 +118,16 @@ constexpr const Experts* kMxfp4List[] = {&kMxfp4Monolithic, &kMxfp4Modular};
 constexpr const Experts* kMxfp4AugustList[] = {&kMxfp4AugustMonolithic, &kMxfp4AugustModular};
 constexpr const Experts* kJanuaryList[] = {&kJanuaryFunction};
 constexpr const Experts* kNvfp4List[] = {&kNvfp4Monolithic, &kNvfp4Modular};
+constexpr const Experts* kMxfp4LoraList[] = {&kMxfp4Lora, &kMxfp4AugustMonolithic,
+                                             &kMxfp4AugustModular};
 constexpr const Experts* kNvfp4AugustList[] = {&kNvfp4AugustMonolithic, &kNvfp4AugustModular};
+constexpr const Experts* kNvfp4TokenList[] = {&kNvfp4TokenMonolithic, &kNvfp4TokenModular};
 
 constexpr Rounding kRounding[] = {{.intermediate = 256, .hidden = 256}};
 constexpr Rounding kAugustRounding[] = {{.intermediate = 128, .hidden = 256}};
 
 constexpr Backend mxfp4(std::string_view name, Eras eras, ActivationKey activation) {
-  const bool august = eras == kAugust;
+  const bool august = kSinceAugust.contains_all(eras);
   const bool quantises = activation != ActivationKey::none;
   return {.name = name,
           .family = "flashinfer_trtllm",
@@ -118,6 +148,14 @@ constexpr Backend mxfp4(std::string_view name, Eras eras, ActivationKey activati
                          .activation_scales = quantises ? ScaleLayout::linear : ScaleLayout::none,
                          .activation_alignment = quantises ? 256u : 0u}};
 }
+constexpr Backend with_lora(Backend backend) {
+  if (backend.activation == ActivationKey::none)
+    backend.lora_experts = kMxfp4LoraList;
+  else
+    backend.lora_refusal =
+        "expert LoRA is not supported with MXFP8 activations; use moe_backend='flashinfer_trtllm'";
+  return backend;
+}
 // The shuffle takes 128 rows of gate and up at a time.
 constexpr oracle::ConversionPadding kJanuaryPadding[] = {{.hidden_is = 128, .gated_needs = 64}};
 constexpr oracle::ConversionPadding kAprilPadding[] = {
@@ -125,7 +163,7 @@ constexpr oracle::ConversionPadding kAprilPadding[] = {
 constexpr oracle::ConversionPadding kAugustPadding[] = {
     {.hidden = 256, .gated = 64, .not_gated = 128}};
 constexpr std::span<const oracle::ConversionPadding> nvfp4_padding(Eras eras) {
-  if (eras == kAugust) return kAugustPadding;
+  if (kSinceAugust.contains_all(eras)) return kAugustPadding;
   if (eras == kApril) return kAprilPadding;
   return kJanuaryPadding;
 }
@@ -147,9 +185,12 @@ constexpr Backend kBackends[] = {
     mxfp4("FLASHINFER_TRTLLM_MXFP4_BF16", kSpring, ActivationKey::none),
     mxfp4("FLASHINFER_TRTLLM_MXFP4_MXFP8", kAugust, ActivationKey::mxfp8),
     mxfp4("FLASHINFER_TRTLLM_MXFP4_BF16", kAugust, ActivationKey::none),
+    with_lora(mxfp4("FLASHINFER_TRTLLM_MXFP4_MXFP8", kVllm033, ActivationKey::mxfp8)),
+    with_lora(mxfp4("FLASHINFER_TRTLLM_MXFP4_BF16", kVllm033, ActivationKey::none)),
     nvfp4(kJanuary, kJanuaryList, QuantScheme::none),
     nvfp4(kApril, kNvfp4List, QuantScheme::nvfp4),
     nvfp4(kAugust, kNvfp4AugustList, QuantScheme::nvfp4),
+    nvfp4(kVllm033, kNvfp4TokenList, QuantScheme::nvfp4),
 };
 
 }  // namespace

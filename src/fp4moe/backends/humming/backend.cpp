@@ -1,5 +1,5 @@
-// Humming: one of three kernels, the one whose kind of product is preferred. Nothing prefers the
-// batched one's kind, so the reference never takes it.
+// Humming: one of three kernels, the one whose kind of product is preferred. In August nothing
+// preferred the batched one's kind; since release 0.33.0 its variable can.
 #include <algorithm>
 #include <cctype>
 #include <string>
@@ -23,67 +23,106 @@ constexpr Scheme kSchemes[] = {
     {WeightFormat::nvfp4, {ActivationKey::none, ActivationKey::fp8_token, ActivationKey::nvfp4}},
 };
 
-std::string preferred(const Asked& asked) {
-  std::string text = asked.request.environment.text(Variable::humming_gemm_type).value_or("");
+constexpr Scheme kMoreSchemes[] = {
+    {WeightFormat::mxfp4,
+     {ActivationKey::none, ActivationKey::mxfp4, ActivationKey::mxfp8, ActivationKey::fp8_token,
+      ActivationKey::fp8_block128}},
+    {WeightFormat::nvfp4,
+     {ActivationKey::none, ActivationKey::fp8_token, ActivationKey::nvfp4,
+      ActivationKey::nvfp4_token}},
+};
+
+// What the variable asks for, in small letters; empty: nothing.
+std::string wish(const Asked& asked) {
+  std::string text = asked.request.environment.text(Variable::humming_gemm_type).value_or("auto");
   std::ranges::transform(text, text.begin(), [](char c) {
     return static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   });
-  return text == "grouped" || text == "grouped_contiguous" ? "grouped_contiguous" : "indexed";
+  return text == "grouped" ? "grouped_contiguous" : text;
+}
+std::string preferred_in_august(const Asked& asked) {
+  return wish(asked) == "grouped_contiguous" ? "grouped_contiguous" : "indexed";
+}
+std::string preferred(const Asked& asked) {
+  const std::string word = wish(asked);
+  if (word != "auto") return word;
+  return asked.request.layer.parallel.use_ep ? "grouped_contiguous" : "indexed";
 }
 std::string own(const Asked& asked) {
   return asked.experts.format == TokenFormat::batched              ? "grouped_masked"
          : asked.experts.name.find("Grouped") != std::string::npos ? "grouped_contiguous"
                                                                    : "indexed";
 }
-constexpr Rule kRules[] = {
-    {.reason = Reason::kernel_variant,
-     .after = true,
-     .holds = [](const Asked& asked) { return preferred(asked) == own(asked); },
-     .reference =
-         [](const Asked& asked) {
-           return "preferred gemm type " + preferred(asked) + " != supported gemm type " +
-                  own(asked);
-         },
-     .requirement = [](const Asked& asked) { return "computes products of kind " + own(asked); },
-     .fact = [](const Asked& asked) { return "preferred are " + preferred(asked); }},
-};
+// The rule of one date, by what is preferred then.
+template <std::string (*Preferred)(const Asked&)>
+constexpr Rule kProduct{
+    .reason = Reason::kernel_variant,
+    .after = true,
+    .holds = [](const Asked& asked) { return Preferred(asked) == own(asked); },
+    .reference =
+        [](const Asked& asked) {
+          return "preferred gemm type " + Preferred(asked) + " != supported gemm type " +
+                 own(asked);
+        },
+    .requirement = [](const Asked& asked) { return "computes products of kind " + own(asked); },
+    .fact = [](const Asked& asked) { return "preferred are " + Preferred(asked); }};
+constexpr Rule kAugustRules[] = {kProduct<preferred_in_august>};
+constexpr Rule kRules[] = {kProduct<preferred>};
 
-constexpr Experts experts(std::string_view name, TokenFormat format) {
-  return {
-      .name = name,
-      .format = format,
-      .devices = kDevices,
-      .not_gated = true,
-      .activations = kGenericEleven,
-      .schemes = kSchemes,
-      .batch_invariant = true,
-      .rules = kRules,
-      .reads = {Variable::humming_gemm_type},
-      .announces =
-          [](const Asked& asked) { return "Using " + preferred(asked) + " gemm for humming moe"; },
-      .takes_unquantised = true,
-      .expert_map = true};
+template <std::string (*Preferred)(const Asked&)>
+std::string announcement(const Asked& asked) {
+  return "Using " + Preferred(asked) + " gemm for humming moe";
 }
-constexpr Experts kBatched = experts("BatchedHummingGroupedExperts", TokenFormat::batched);
-constexpr Experts kGrouped = experts("HummingGroupedExperts", TokenFormat::standard);
-constexpr Experts kIndexed = experts("HummingIndexedExperts", TokenFormat::standard);
+
+constexpr Experts august(std::string_view name, TokenFormat format) {
+  return {.name = name,
+          .format = format,
+          .devices = kDevices,
+          .not_gated = true,
+          .activations = kGenericEleven,
+          .schemes = kSchemes,
+          .batch_invariant = true,
+          .rules = kAugustRules,
+          .reads = {Variable::humming_gemm_type},
+          .announces = announcement<preferred_in_august>,
+          .takes_unquantised = true,
+          .expert_map = true};
+}
+constexpr Experts since_033(Experts experts) {
+  experts.schemes = kMoreSchemes;
+  experts.rules = kRules;
+  experts.reads = {Variable::humming_gemm_type, Variable::humming_input_quant_config};
+  experts.announces = announcement<preferred>;
+  return experts;
+}
+constexpr Experts kAugustBatched = august("BatchedHummingGroupedExperts", TokenFormat::batched);
+constexpr Experts kAugustGrouped = august("HummingGroupedExperts", TokenFormat::standard);
+constexpr Experts kAugustIndexed = august("HummingIndexedExperts", TokenFormat::standard);
+constexpr Experts kBatched = since_033(kAugustBatched);
+constexpr Experts kGrouped = since_033(kAugustGrouped);
+constexpr Experts kIndexed = since_033(kAugustIndexed);
+constexpr const Experts* kAugustList[] = {&kAugustBatched, &kAugustGrouped, &kAugustIndexed};
 constexpr const Experts* kList[] = {&kBatched, &kGrouped, &kIndexed};
 
-constexpr Backend row(WeightFormat format, std::span<const Rounding> rounding,
+constexpr Backend row(WeightFormat format, Eras eras, std::span<const Rounding> rounding,
                       std::string_view layout) {
+  const bool is_august = eras == kAugust;
   return {.name = "HUMMING",
           .family = "humming",
           .format = format,
-          .eras = kAugust,
-          .experts = kList,
+          .eras = eras,
+          .experts = is_august ? kAugustList : kList,
           .rounding = rounding,
           .scheme = QuantScheme::from_layer,
           .layout = layout,
-          .numerics = "unfused"};
+          .numerics = "unfused",
+          .takes_override = !is_august};
 }
 constexpr Backend kBackends[] = {
-    row(WeightFormat::mxfp4, kOtherRounding, "humming.mxfp4"),
-    row(WeightFormat::nvfp4, {}, "humming.nvfp4"),
+    row(WeightFormat::mxfp4, kAugust, kOtherRounding, "humming.mxfp4"),
+    row(WeightFormat::nvfp4, kAugust, {}, "humming.nvfp4"),
+    row(WeightFormat::mxfp4, kVllm033, kOtherRounding, "humming.mxfp4"),
+    row(WeightFormat::nvfp4, kVllm033, {}, "humming.nvfp4"),
 };
 
 }  // namespace

@@ -82,19 +82,19 @@ constexpr Backend nvfp4(Eras eras, std::span<const Experts* const> experts) {
           .layout = "marlin.nvfp4",
           .numerics = "marlin",
           .conversion = {.rescales_global = true,
-                         .padding = eras == kAugust
+                         .padding = eras == kSinceAugust
                                         ? std::span<const oracle::ConversionPadding>(kNvfp4Padding)
                                         : std::span<const oracle::ConversionPadding>()}};
 }
 
 constexpr Backend kBackends[] = {
     mxfp4("MARLIN", kSpring, kSpringList, "BATCHED_MARLIN"),
-    mxfp4("MARLIN", kAugust, kAugustList, "BATCHED_MARLIN"),
+    mxfp4("MARLIN", kSinceAugust, kAugustList, "BATCHED_MARLIN"),
     mxfp4("BATCHED_MARLIN", kSpring, kSpringBatchedList),
-    mxfp4("BATCHED_MARLIN", kAugust, kAugustBatchedList),
+    mxfp4("BATCHED_MARLIN", kSinceAugust, kAugustBatchedList),
     nvfp4(kJanuary, kJanuaryList),
     nvfp4(kApril, kSpringList),
-    nvfp4(kAugust, kAugustList),
+    nvfp4(kSinceAugust, kAugustList),
 };
 
 }  // namespace

@@ -16,7 +16,7 @@ constexpr Backend row(Eras eras, std::span<const Rounding> rounding) {
 }
 constexpr Backend kBackends[] = {
     row({march_20}, kOtherRoundingMarch20),
-    row({march_27, april_24, august_22}, kOtherRounding),
+    row({march_27, april_24, august_22, vllm_033}, kOtherRounding),
 };
 
 }  // namespace

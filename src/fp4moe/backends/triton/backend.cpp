@@ -16,6 +16,13 @@ constexpr DeviceNeed kAugustDevices[] = {
     {.kinds = kCuda, .capabilities = kHopperToBlackwell, .libraries = {Library::triton_kernels}},
     {.kinds = kRocm, .gfx = kAmd, .libraries = {Library::triton_kernels}},
 };
+constexpr CapabilityRange kSinceHopper[] = {{{9, 0}, {13, 0}}};
+constexpr std::string_view kAmd033[] = {"gfx90a", "gfx942", "gfx950", "gfx11", "gfx12"};
+constexpr std::string_view kNotAmd033[] = {"gfx1250"};
+constexpr DeviceNeed k033Devices[] = {
+    {.kinds = kCuda, .capabilities = kSinceHopper, .libraries = {Library::triton_kernels}},
+    {.kinds = kRocm, .gfx = kAmd033, .not_gfx = kNotAmd033, .libraries = {Library::triton_kernels}},
+};
 constexpr Scheme kSchemes[] = {{WeightFormat::mxfp4, kSixteenBit}};
 
 constexpr Experts kSpringModular{
@@ -46,6 +53,11 @@ constexpr Experts kAugustModular = [] {
   made.strict_devices = {};
   return made;
 }();
+constexpr Experts k033Modular = [] {
+  Experts made = kAugustModular;
+  made.devices = k033Devices;
+  return made;
+}();
 constexpr Experts kSpringMonolithic = monolithic(kSpringModular);
 constexpr Experts kAugustMonolithic = monolithic(kAugustModular);
 constexpr Experts kSpringUnfused =
@@ -53,10 +65,28 @@ constexpr Experts kSpringUnfused =
 constexpr Experts kAugustUnfused =
     unfused(kAugustModular, {silu, gelu, swigluoai, swiglustep, swigluoai_uninterleave}, true);
 
+constexpr Experts k033Monolithic = monolithic(k033Modular);
+constexpr Experts k033Unfused =
+    unfused(k033Modular, {silu, gelu, swigluoai, swiglustep, swigluoai_uninterleave}, true);
+
 constexpr const Experts* kSpringList[] = {&kSpringMonolithic, &kSpringModular};
 constexpr const Experts* kAugustList[] = {&kAugustMonolithic, &kAugustModular};
 constexpr const Experts* kSpringUnfusedList[] = {&kSpringUnfused};
 constexpr const Experts* kAugustUnfusedList[] = {&kAugustUnfused};
+
+constexpr const Experts* k033List[] = {&k033Monolithic, &k033Modular};
+constexpr const Experts* k033UnfusedList[] = {&k033Unfused};
+
+// On CDNA 4 the unfused kernels keep the larger tiles.
+constexpr Rounding k033UnfusedRounding[] = {
+    {.kinds = kRocm,
+     .activations = {situ, silu},
+     .not_gfx = "gfx950",
+     .intermediate = 128,
+     .hidden = 128},
+    {.kinds = kRocm, .intermediate = 256, .hidden = 256},
+    {.intermediate = 64},
+};
 
 constexpr Backend row(std::string_view name, Eras eras, std::span<const Experts* const> experts,
                       std::span<const Rounding> rounding = kOtherRounding) {
@@ -80,6 +110,8 @@ constexpr Backend kBackends[] = {
     row("TRITON_UNFUSED", {march_20}, kSpringUnfusedList, kOtherRoundingMarch20),
     row("TRITON_UNFUSED", {march_27, april_24}, kSpringUnfusedList),
     row("TRITON_UNFUSED", kAugust, kAugustUnfusedList),
+    row("TRITON", kVllm033, k033List),
+    row("TRITON_UNFUSED", kVllm033, k033UnfusedList, k033UnfusedRounding),
 };
 
 }  // namespace

@@ -18,22 +18,32 @@ constexpr Experts kExperts{
     .routings = {Routing::softmax_topk, Routing::renormalize, Routing::renormalize_naive},
     .takes_unquantised = true,
 };
+constexpr Experts kModular = [] {
+  Experts made = kExperts;
+  made.kind = Kind::modular;  // and still asks how tokens are routed
+  made.activations = {silu, swigluoai, gelu, gelu_tanh};
+  made.routings = {Routing::softmax_topk, Routing::renormalize, Routing::renormalize_naive,
+                   Routing::deepseek_v4};
+  return made;
+}();
 constexpr const Experts* kList[] = {&kExperts};
+constexpr const Experts* kModularList[] = {&kModular};
 constexpr Rounding kRounding[] = {
     {.kinds = kRocm, .intermediate = 256, .hidden = 256},
     {.intermediate = 32, .hidden = 32},
 };
-constexpr Backend kBackends[] = {
-    {.name = "CPU",
-     .family = "vllm_cpu",
-     .format = WeightFormat::mxfp4,
-     .eras = kAugust,
-     .experts = kList,
-     .rounding = kRounding,
-     .scheme = QuantScheme::mxfp4_w4a16,
-     .layout = "vllm_cpu.mxfp4",
-     .numerics = "fused"},
-};
+constexpr Backend row(Eras eras, std::span<const Experts* const> experts) {
+  return {.name = "CPU",
+          .family = "vllm_cpu",
+          .format = WeightFormat::mxfp4,
+          .eras = eras,
+          .experts = experts,
+          .rounding = kRounding,
+          .scheme = QuantScheme::mxfp4_w4a16,
+          .layout = "vllm_cpu.mxfp4",
+          .numerics = "fused"};
+}
+constexpr Backend kBackends[] = {row(kAugust, kList), row(kVllm033, kModularList)};
 
 }  // namespace
 

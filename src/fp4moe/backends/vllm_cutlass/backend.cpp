@@ -1,4 +1,4 @@
-// vLLM's own CUTLASS kernels for NVFP4.
+// vLLM's own CUTLASS kernels, for NVFP4 and, since release 0.33.0 in the oracle, for MXFP4.
 #include "fp4moe/backends/columns.hpp"
 #include "fp4moe/backends/families.hpp"
 
@@ -12,6 +12,10 @@ constexpr DeviceNeed kDevices[] = {{.kinds = kCuda, .capabilities = kBlackwells}
 constexpr DeviceNeed kJanuaryDevices[] = {{.capabilities = kSince10}};
 constexpr DeviceNeed kJanuaryStrict[] = {{.kinds = kCuda, .capabilities = kSince10}};
 constexpr Scheme kSchemes[] = {{WeightFormat::nvfp4, {ActivationKey::nvfp4}}};
+// Builds for CUDA 12.9 and later have it.
+constexpr CapabilityRange kMxfp4Range[] = {family(10), family(11)};
+constexpr DeviceNeed kMxfp4Devices[] = {{.kinds = kCuda, .capabilities = kMxfp4Range}};
+constexpr Scheme kMxfp4Schemes[] = {{WeightFormat::mxfp4, {ActivationKey::mxfp4}}};
 
 constexpr Experts kAprilExperts{
     .name = "CutlassExpertsFp4",
@@ -36,9 +40,26 @@ constexpr Experts kAugustExperts = [] {
   made.takes_unquantised = true;
   return made;
 }();
+constexpr Experts kSplitExperts = [] {
+  Experts made = kAugustExperts;
+  made.limits = kNoFlashinferNoDeepepHt;
+  made.expert_map = true;
+  return made;
+}();
+constexpr Experts kMxfp4Experts = [] {
+  Experts made = kSplitExperts;
+  made.name = "CutlassExpertsMxfp4";
+  made.devices = kMxfp4Devices;
+  made.schemes = kMxfp4Schemes;
+  made.batch_invariant = false;
+  return made;
+}();
 constexpr const Experts* kJanuaryList[] = {&kJanuaryExperts};
 constexpr const Experts* kAprilList[] = {&kAprilExperts};
 constexpr const Experts* kAugustList[] = {&kAugustExperts};
+constexpr const Experts* kSplitList[] = {&kSplitExperts};
+constexpr const Experts* kMxfp4List[] = {&kMxfp4Experts};
+constexpr Rounding kMxfp4Rounding[] = {{.intermediate = 128, .hidden = 128}};
 
 constexpr Backend row(Eras eras, std::span<const Experts* const> experts) {
   return {.name = "VLLM_CUTLASS",
@@ -56,6 +77,18 @@ constexpr Backend kBackends[] = {
     row(kJanuary, kJanuaryList),
     row(kApril, kAprilList),
     row(kAugust, kAugustList),
+    row(kVllm033, kSplitList),
+    {.name = "CUTLASS_MXFP4_MXFP4",
+     .family = "vllm_cutlass",
+     .format = WeightFormat::mxfp4,
+     .eras = kVllm033,
+     .activation = ActivationKey::mxfp4,
+     .experts = kMxfp4List,
+     .rounding = kMxfp4Rounding,
+     .scheme = QuantScheme::ocp_mx_mxfp4,
+     .layout = "vllm_cutlass.mxfp4",
+     .numerics = "grouped",
+     .conversion = {.activation_scales = ScaleLayout::swizzled}},
 };
 
 }  // namespace

@@ -45,7 +45,7 @@ constexpr Backend row(Eras eras, std::span<const Experts* const> experts,
 constexpr Backend kBackends[] = {
     row({march_20}, {}, kOtherRoundingMarch20),  // a code path of its own, no class
     row({march_27, april_24}, kList),
-    row(kAugust, kAugustList),
+    row(kSinceAugust, kAugustList),
 };
 
 }  // namespace

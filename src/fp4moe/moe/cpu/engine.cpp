@@ -25,7 +25,8 @@ using kernels::cpu::ProductKernel;
 
 // Whether values can be quantised chunk by chunk.
 bool fits_chunks(ActivationKey key) {
-  return key != ActivationKey::fp8_block128 && key != ActivationKey::fp8_token;
+  return key != ActivationKey::fp8_block128 && key != ActivationKey::fp8_token &&
+         key != ActivationKey::nvfp4_token;
 }
 
 class Computation final : public Experts {

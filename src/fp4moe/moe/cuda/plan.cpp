@@ -51,6 +51,13 @@ Word word(Ours value) {
   return static_cast<Word>(static_cast<std::uint32_t>(value));
 }
 
+Result<Done> check_quantising(ActivationKey key) {
+  if (key != ActivationKey::nvfp4_token) return Done{};
+  return usage("cuda.limits", "the kernels have no scale of each token for NVFP4 activations")
+      .expects("activations in 16 bits or another form", oracle::name(key))
+      .try_this("use the CPU engine");
+}
+
 Result<Done> check_limits(const weights::MoeShape& shape) {
   if (shape.experts > sm90::kMostExperts)
     return usage("cuda.limits", "more experts than the kernels count")
@@ -115,6 +122,7 @@ Result<sm90::Layer> describe(const ExpertsProblem& problem) {
   if (const auto fine = check(problem); !fine) return fine.why();
   const weights::MoeShape& shape = problem.shape;
   if (const auto fine = check_limits(shape); !fine) return fine.why();
+  if (const auto fine = check_quantising(problem.quantises); !fine) return fine.why();
   const Numerics& numerics = problem.numerics;
   const bool is_nvfp4 = shape.format == weights::WeightFormat::nvfp4;
   if (numerics.weights_in_bf16 && is_nvfp4)

@@ -24,7 +24,7 @@ constexpr ExchangeRow kExchanges[] = {
      "a batch per expert, made in the process"},
     {"gather",             TokenFormat::standard, true,  {Theirs::gather},
      "all tokens to all ranks, sums back"},
-    {"all_to_all",         TokenFormat::standard, true,  {Theirs::deepep_ht, Theirs::deepep_v2, Theirs::mori, Theirs::flashinfer_two_sided, Theirs::flashinfer_one_sided},
+    {"all_to_all",         TokenFormat::standard, true,  {Theirs::deepep_ht, Theirs::deepep_v2, Theirs::mori, Theirs::flashinfer_two_sided, Theirs::flashinfer_one_sided, Theirs::moonep, Theirs::passthrough},
      "a token once to each rank that needs it, sums back"},
     {"all_to_all_batched", TokenFormat::batched,  true,  {Theirs::deepep_ll, Theirs::pplx, Theirs::nixl},
      "a token once to each expert's batch, weighed where it came from"},

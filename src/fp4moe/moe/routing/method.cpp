@@ -29,14 +29,16 @@ bool is_trivial(const RouterSetting& setting) {
   return advertised_method(plain, setting.era) == advertised_method(setting.config, setting.era);
 }
 
-Method advertised_august(const RouterConfig& config) {
+Method advertised_august(const RouterConfig& config, ConfigEra era) {
   if (config.scoring == Scoring::sqrtsoftplus)
     return config.renormalize ? Method::deepseek_v4 : Method::unspecified;
   const bool is_sigmoid = config.scoring == Scoring::sigmoid;
   if (config.has_bias) {
     if (!is_sigmoid || !config.renormalize) return Method::unspecified;
     if (config.groups > 0) return Method::deepseek_v3;
-    return config.scale.value_or(1) == 1 ? Method::minimax2 : Method::unspecified;
+    // Since release 0.33.0 whatever the factor is.
+    const bool any_scale = era == ConfigEra::vllm_033 || config.scale.value_or(1) == 1;
+    return any_scale ? Method::minimax2 : Method::unspecified;
   }
   if (is_sigmoid) return config.renormalize ? Method::sigmoid_renorm : Method::sigmoid;
   return config.renormalize ? Method::renormalize_naive : Method::softmax_topk;
@@ -83,7 +85,7 @@ std::string methods_markdown() {
 Method advertised_method(const RouterConfig& config, ConfigEra era) {
   if (config.has_custom_function)
     return config.is_llama4_function ? Method::llama4 : Method::custom;
-  return era == ConfigEra::august ? advertised_august(config) : advertised_spring(config);
+  return era == ConfigEra::spring ? advertised_spring(config) : advertised_august(config, era);
 }
 
 RouterKind choose_router(const RouterSetting& setting) {

@@ -88,7 +88,7 @@ struct RouterConfig {
 };
 
 // The states of the reference that differ in what they advertise.
-enum class ConfigEra : std::uint8_t { spring, august };
+enum class ConfigEra : std::uint8_t { spring, august, vllm_033 };
 
 // The method a configuration advertises to kernels that route themselves.
 Method advertised_method(const RouterConfig& config, ConfigEra era);

@@ -479,6 +479,9 @@ TEST(Methods, ConfigurationsAdvertiseThem) {
     EXPECT_EQ(advertised_method(one.config, ConfigEra::august), one.august) << &one - cases;
     EXPECT_EQ(advertised_method(one.config, ConfigEra::spring), one.spring) << &one - cases;
   }
+  const RouterConfig scaled = sigmoid({.has_bias = true, .scale = 2.5});
+  EXPECT_EQ(advertised_method(scaled, ConfigEra::vllm_033), Method::minimax2);
+  EXPECT_EQ(advertised_method(softmax(true), ConfigEra::vllm_033), Method::renormalize_naive);
 }
 
 TEST(Methods, TheFirstRouterThatMatchesServes) {

@@ -1,0 +1,160 @@
+// One truth: explain, plan, matrix, convert and run give one answer, for every device, policy and
+// model of the tables.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "fp4moe/backends/all.hpp"
+#include "fp4moe/plan/plan.hpp"
+#include "fp4moe/runtime/answer.hpp"
+#include "fp4moe/runtime/choice.hpp"
+#include "support/command_line.hpp"
+
+namespace fp4moe::cli {
+namespace agreement_test {
+
+using runtime::Answer;
+using runtime::QuestionOptions;
+
+QuestionOptions words(std::string_view device, const oracle::Policy& policy,
+                      const weights::ModelRow& row, std::uint64_t tp) {
+  QuestionOptions options;
+  options.device = device;
+  options.policy = policy.name;
+  options.format = formats::name(policy.format);
+  options.model = row.name;
+  options.tp = tp;
+  return options;
+}
+
+std::string chosen(const Answer& answer) {
+  return answer.record.selection.backend == nullptr
+             ? "-"
+             : std::string(answer.record.selection.backend->name);
+}
+
+// What plan, and with it convert and run, choose.
+void expect_plan_agrees(const Answer& answer, const std::string& what) {
+  const runtime::Question& question = answer.question;
+  plan::PlanRequest request{.model = question.model, .device = question.request.device};
+  request.policy = question.policy;
+  request.ranks.tp = static_cast<std::uint64_t>(question.deployment->tp_size);
+  const auto made = plan::make_plan(request);
+  ASSERT_EQ(static_cast<bool>(made), static_cast<bool>(*question.split)) << what;
+  if (!made) {
+    EXPECT_FALSE(answer.is_served()) << what;
+    EXPECT_EQ(made.why().id, answer.impossible->id) << what;
+    return;
+  }
+  const auto row = std::ranges::find(made->backends, true, &plan::BackendPlan::chosen);
+  EXPECT_EQ(row == made->backends.end() ? "-" : std::string(row->backend->name), chosen(answer))
+      << what;
+  EXPECT_EQ(row != made->backends.end() && !row->impossible, answer.is_served()) << what;
+  for (const plan::BackendPlan& each : made->backends) {
+    const auto known =
+        std::ranges::find(answer.record.rows, each.backend, &oracle::BackendRow::backend);
+    if (known == answer.record.rows.end() || each.chosen) continue;
+    EXPECT_EQ(each.refused.empty(), known->would_run()) << what << " " << each.backend->name;
+  }
+  if (request.ranks.tp != 1) return;
+  const auto choice = runtime::choose(
+      question.model, {},
+      {.policy = std::string(question.policy->name), .device = question.request.device});
+  ASSERT_EQ(static_cast<bool>(choice), row != made->backends.end()) << what;
+  if (choice) EXPECT_EQ(choice->backend, answer.record.selection.backend) << what;
+}
+
+// A remedy is asked again in its own words.
+void expect_remedies_help(const Answer& answer, const QuestionOptions& asked,
+                          const std::string& what) {
+  for (const runtime::ToChange& to : answer.to_change) {
+    if (!to.remedy.can_be_asked) continue;
+    QuestionOptions again = asked;
+    const std::vector<std::string>& asks = to.remedy.asks;
+    for (std::size_t i = 0; i < asks.size(); ++i) {
+      if (asks[i].starts_with("--lib="))
+        again.libraries.push_back(asks[i].substr(6));
+      else if (asks[i] == "--env")
+        again.variables.push_back(asks[++i]);
+      else if (asks[i] == "--backend")
+        again.fields["moe_backend"] = asks[++i];
+      else if (asks[i] == "--tp")
+        again.tp = std::stoull(asks[++i]);
+      else if (asks[i] == "--ep")
+        again.expert_parallel = true;
+      else
+        ADD_FAILURE() << what << " " << asks[i];
+    }
+    const auto question = runtime::resolve(again);
+    ASSERT_TRUE(question) << what << ": " << text(question.why());
+    const oracle::Selection made = select(*question->policy, question->mode, question->request);
+    EXPECT_EQ(made.backend, to.backend) << what << ": " << to.remedy.steps.front();
+  }
+}
+
+TEST(Agreement, OfExplainPlanConvertAndRunForEveryDevicePolicyAndModel) {
+  std::size_t asked = 0;
+  for (const oracle::Policy& policy : backends::policies())
+    for (const weights::ModelRow& row : weights::models())
+      for (const platform::DescribedDevice& part : platform::described_devices())
+        for (const std::uint64_t tp : {1u, 7u, 8u}) {
+          const std::string what = std::string(part.name) + " " + std::string(policy.name) + " " +
+                                   std::string(row.name) + " tp " + std::to_string(tp);
+          const QuestionOptions options = words(part.name, policy, row, tp);
+          Result<runtime::Question> question = runtime::resolve(options);
+          ASSERT_TRUE(question) << what << ": " << text(question.why());
+          const Answer answer = runtime::answer(*std::move(question));
+          expect_plan_agrees(answer, what);
+          if (tp == 1) expect_remedies_help(answer, options, what);
+          ++asked;
+        }
+  EXPECT_EQ(asked, backends::policies().size() * weights::models().size() *
+                       platform::described_devices().size() * 3);
+}
+
+TEST(Agreement, OfMatrixAndExplain) {
+  const testing::Outcome said = testing::run({"matrix", "--markdown", "--json"});
+  const auto made = parse_json(said.out);
+  ASSERT_TRUE(made) << text(made.why());
+  std::size_t compared = 0;
+  for (const Json& policy : (*made)["policies"])
+    for (const Json& row : policy["choices"]) {
+      if (row["situation"] != "gpt-oss") continue;
+      QuestionOptions options;
+      options.device = row["device"].string();
+      options.policy = policy["policy"].string();
+      options.format = policy["format"].string();
+      options.model = "gpt-oss-20b";
+      if (!row["environment"].is_null()) options.variables = {row["environment"].string()};
+      const auto question = runtime::resolve(options);
+      ASSERT_TRUE(question) << text(question.why());
+      const oracle::Selection choice = select(*question->policy, question->mode, question->request);
+      EXPECT_EQ(row["backend"].is_null() ? "-" : row["backend"].string(),
+                choice.backend == nullptr ? "-" : std::string(choice.backend->name))
+          << options.device << " " << options.policy;
+      ++compared;
+    }
+  EXPECT_GE(compared, backends::policies().size() * platform::described_devices().size());
+}
+
+TEST(Agreement, OfTheExitStatusesOfExplainAndPlan) {
+  for (const char* tp : {"1", "7", "8"})
+    for (const char* model : {"gpt-oss-120b", "qwen3-30b-a3b"})
+      for (const char* device : {"h100", "b200", "v100", "cpu-avx512"}) {
+        const std::vector<std::string> question{"--model", model, "--device", device,
+                                                "--tp",    tp,    "--policy", "2026-04-24"};
+        std::vector<std::string> explain{"explain"}, plan{"plan"};
+        explain.insert(explain.end(), question.begin(), question.end());
+        plan.insert(plan.end(), question.begin(), question.end());
+        const auto explained = testing::run(explain), planned = testing::run(plan);
+        if (explained.status == 0)
+          EXPECT_EQ(planned.status, 0) << model << " " << device << " " << tp;
+        if (planned.status != 0)
+          EXPECT_EQ(explained.status, planned.status) << model << " " << device << " " << tp;
+      }
+}
+
+}  // namespace agreement_test
+}  // namespace fp4moe::cli

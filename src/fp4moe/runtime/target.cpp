@@ -1,0 +1,102 @@
+#include "fp4moe/runtime/target.hpp"
+
+#include <algorithm>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "fp4moe/backends/all.hpp"
+#include "fp4moe/backends/layouts.hpp"
+#include "fp4moe/plan/plan.hpp"
+
+namespace fp4moe::runtime {
+namespace {
+
+using oracle::Backend;
+using oracle::Policy;
+
+// Why the backend does not run on the device; empty: it does.
+std::string misfit(const Policy& policy, const Backend& backend, const Target& target) {
+  const std::uint64_t ep = target.slice.expert_parallel.size;
+  plan::PlanRequest request{
+      .model = target.model, .device = oracle::installed(policy, target.device), .policy = &policy};
+  request.ranks = {.tp = ep > 1 ? ep : target.slice.tensor_parallel.size, .ep = ep};
+  const auto made = plan::make_plan(request);
+  if (!made) return {};  // of the split, which conversion judges itself
+  const auto row = std::ranges::find(made->backends, &backend, &plan::BackendPlan::backend);
+  return row == made->backends.end() ? std::string() : row->refused;
+}
+
+bool depends_on_device(const Policy& policy, const Backend& backend) {
+  std::set<std::string_view> generations;
+  for (const platform::DescribedDevice& part : platform::described_devices()) {
+    const auto device = platform::describe_device(part.name);
+    if (!device) continue;
+    const auto layout =
+        backends::layout_of({.backend = backend, .era = policy.era, .device = *device});
+    if (layout) generations.insert((*layout)->generation);
+  }
+  return generations.size() > 1;
+}
+
+// A backend that reads the layout, of our own policy or of the newest that has one.
+struct LayoutReader {
+  const Policy* policy = nullptr;
+  const Backend* backend = nullptr;
+};
+std::vector<LayoutReader> readers_of(std::string_view id) {
+  std::vector<LayoutReader> found;
+  for (const Policy& policy : backends::policies())
+    for (const Backend* backend : policy.backends)
+      if (backend->family != "none" && backends::layout_id(*backend) == id)
+        found.push_back({&policy, backend});
+  std::ranges::stable_sort(found, [](const LayoutReader& a, const LayoutReader& b) {
+    return a.policy->era > b.policy->era;
+  });
+  return found;
+}
+
+Error not_there(std::string_view what, const std::string& why, const Target& target) {
+  if (!target.is_given)
+    return usage("target.device", fmt::format("the layout of {} depends on the device", what))
+        .expects("--device NAME", fmt::format("none, and on this machine it {}", why))
+        .try_this("name the device that will read the weights: --device h100");
+  return error(ErrorCode::no_backend, "target.backend",
+               fmt::format("{} does not run on {}", what, target.device.name))
+      .expects("a device on which it runs, as its layout depends on that", why)
+      .try_this("fp4moe explain --device NAME says what runs there");
+}
+
+}  // namespace
+
+Result<std::vector<std::string>> check_target(const Choice& choice, const Target& target) {
+  const std::string why = misfit(*choice.policy, *choice.backend, target);
+  if (why.empty()) return std::vector<std::string>{};
+  if (depends_on_device(*choice.policy, *choice.backend))
+    return not_there(choice.backend->name, why, target);
+  if (!target.is_given) return std::vector<std::string>{};
+  return std::vector<std::string>{
+      fmt::format("{} does not run on {}: it {}", choice.backend->name, target.device.name, why)};
+}
+
+Result<const layout::Layout*> layout_for_target(std::string_view id, const Target& target) {
+  const auto newest = backends::require_layout(id, {});
+  if (!newest) return newest;
+  const std::vector<LayoutReader> readers = readers_of(id);
+  std::string why;
+  for (const LayoutReader& reader : readers) {
+    if (reader.policy->era != readers.front().policy->era) break;
+    if (!depends_on_device(*reader.policy, *reader.backend)) return newest;
+    const std::string here = misfit(*reader.policy, *reader.backend, target);
+    if (here.empty())
+      return backends::layout_of({.backend = *reader.backend,
+                                  .era = reader.policy->era,
+                                  .device = target.device,
+                                  .tp_size = target.slice.tensor_parallel.size});
+    if (why.empty()) why = here;
+  }
+  if (why.empty()) return newest;
+  return not_there(fmt::format("a backend that reads {}", id), why, target);
+}
+
+}  // namespace fp4moe::runtime
