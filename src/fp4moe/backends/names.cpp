@@ -15,7 +15,7 @@ using oracle::Backend;
 using oracle::NamedChoice;
 using oracle::Policy;
 
-// "No backend" is a row of the reference, not a name to ask for.
+// "No backend" is a row of the reference: who writes its very name gets it, nobody is led to it.
 bool is_none(const Backend& backend) { return backend.family == "none"; }
 
 // Policies that have the backend, of either format.
@@ -30,7 +30,8 @@ std::vector<const Policy*> policies_with(std::string_view word) {
 
 const Backend* find_by_any_name(const Policy& policy, std::string_view word) {
   for (const Backend* backend : policy.backends)
-    if (!is_none(*backend) && is_same_word(backend->name, word)) return backend;
+    if (backend->name == word || (!is_none(*backend) && is_same_word(backend->name, word)))
+      return backend;
   for (const NamedChoice& choice : policy.names)
     if (is_same_word(choice.name, word) && !choice.backends.empty()) return choice.backends.front();
   return nullptr;

@@ -39,7 +39,7 @@ TEST(BackendNames, EveryNameOfEveryPolicyIsFoundInEverySpelling) {
 
 TEST(BackendNames, TheValueForNoneIsNeitherListedNorMeant) {
   for (const Policy& policy : policies()) {
-    EXPECT_EQ(find_by_any_name(policy, "None"), nullptr);
+    EXPECT_EQ(find_by_any_name(policy, "none"), nullptr);
     const auto names = backend_names(policy);
     EXPECT_EQ(std::ranges::find(names, "None"), names.end());
     const Policy* const asked[] = {&policy};

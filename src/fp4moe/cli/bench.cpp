@@ -431,7 +431,7 @@ Run declare_bench(OptionSet& set) {
                      asks(Benchmark::formats));
   OptionSet& pack = set.add_subcommand(
       "pack", "Laying experts out for each backend, as a share of memcpy", asks(Benchmark::pack));
-  pack.add("--layout", options->layout, "Only this layout, e.g. marlin.mxfp4");
+  pack.add("--layout", options->layout, "Only this layout, e.g. marlin.mxfp4").listed("layouts");
   OptionSet& files =
       set.add_subcommand("files", "Reading through mmap and transcoding, as shares of a plain copy",
                          asks(Benchmark::files));

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "fp4moe/cli/command.hpp"
+#include "fp4moe/cli/list.hpp"
 #include "fp4moe/cli/options.hpp"
 #include "fp4moe/cli/program.hpp"
 
@@ -52,7 +53,7 @@ std::vector<Place> places(const OptionSet& root) {
   std::vector<Place> made;
   Place& first = made.emplace_back();
   add_arguments(root, root, first);
-  first.options = {help, {.names = "--version", .help = "Show the version"}};
+  first.options = {help, {.names = "-V,--version", .help = "Show the version"}};
   for (const OptionSet& command : root.subcommands) {
     Place place{.words = command.name, .options = {help}};
     add_options(command, place);
@@ -91,6 +92,12 @@ std::string typed_at(const Place& place, const Option& option) {
   return fmt::format("{}", fmt::join(made, "|"));
 }
 
+// Values that are worth offering: the choices, or names that are listed.
+std::vector<std::string> values_of(const Option& option) {
+  if (!option.choices.empty() || option.listed_in.empty()) return option.choices;
+  return listed_names(option.listed_in);
+}
+
 std::string bash_script(std::span<const Place> all) {
   std::string words, options, values;
   for (const Place& place : all) {
@@ -105,7 +112,7 @@ std::string bash_script(std::span<const Place> all) {
     for (const Option& option : place.options)
       if (!option.is_flag())
         values += fmt::format("    {}) echo '{}' ;;\n", typed_at(place, option),
-                              fmt::join(option.choices, " "));
+                              fmt::join(values_of(option), " "));
   }
   return fmt::format(R"(# Completes fp4moe in bash:  source <(fp4moe completion bash)
 _fp4moe_words() {{
@@ -166,7 +173,7 @@ std::string zsh_script(std::span<const Place> all) {
     for (const Option& option : place.options)
       if (!option.is_flag())
         values += fmt::format("    {}) offered=({}) takes_value=1 ;;\n", typed_at(place, option),
-                              fmt::join(option.choices, " "));
+                              fmt::join(values_of(option), " "));
   }
   return fmt::format(R"(#compdef fp4moe
 # Completes fp4moe in zsh: write it to a file _fp4moe in a folder of $fpath.
@@ -217,9 +224,8 @@ std::string fish_script(std::span<const Place> all) {
       rows += at;
       for (const std::string& name : option.spellings())
         rows += name.starts_with("--") ? " -l " + name.substr(2) : " -s " + name.substr(1);
-      if (!option.choices.empty())
-        rows += fmt::format(" -x -a {}",
-                            shell_quoted(fmt::format("{}", fmt::join(option.choices, " "))));
+      if (const std::vector<std::string> values = values_of(option); !values.empty())
+        rows += fmt::format(" -x -a {}", shell_quoted(fmt::format("{}", fmt::join(values, " "))));
       else if (!option.is_flag())
         rows += " -r";
       rows += fmt::format(" -d {}\n", shell_quoted(option.help));

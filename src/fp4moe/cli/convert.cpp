@@ -345,14 +345,16 @@ Run declare_convert(OptionSet& set) {
   set.add("PATH", options->path, "Checkpoint: folder, index or file").as(Form::path).required();
   set.add("-o,--out", options->out, "Folder to create").as(Form::path);
   set.add("--backend", options->backend,
-          "Backend to convert for (default: what the policy selects on the device)");
-  set.add("--layout", options->layout, "A layout instead, e.g. marlin.mxfp4");
+          "Backend to convert for (default: what the policy selects on the device)")
+      .listed("backends");
+  set.add("--layout", options->layout, "A layout instead, e.g. marlin.mxfp4").listed("layouts");
   set.add("--generation", options->generation,
           "Of the layout (default: the backend's, or the newest)");
   declare_policy(set, options->question);
   set.add("--device", options->question.device,
           "This machine (auto) or a part: h100, mi355x, cpu, ...")
-      .show_default();
+      .show_default()
+      .listed("devices");
   set.add("--tp", options->tp, "Ranks that share every expert; R/N: rank R of N alone")
       .as(Form::rank)
       .show_default();

@@ -435,7 +435,7 @@ Result<int> run_demo(const DemoOptions& options, const Io& io) {
 
 Run declare_demo(OptionSet& set) {
   auto options = std::make_shared<DemoOptions>();
-  set.add("--model", options->model, "A gpt-oss model").show_default();
+  set.add("--model", options->model, "A gpt-oss model").show_default().listed("models");
   set.add("--experts", options->experts, "Fewer experts than the model has")
       .between(std::uint64_t{1}, std::uint64_t{1 << 20});
   set.add("--seed", options->seed, "Seed of the weights").show_default();

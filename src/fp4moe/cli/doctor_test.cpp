@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "fp4moe/cli/command.hpp"
@@ -59,11 +60,16 @@ TEST(Doctor, SaysWhatABareMachineHas) {
   EXPECT_LE(std::ranges::count(outcome.out, '\n'), 40);  // about a screen
 }
 
-TEST(Doctor, NamesEveryEngineAndOptionalPart) {
+std::size_t engines_built() {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(runtime::engines(), [](auto& engine) { return engine.is_built(); }));
+}
+
+TEST(Doctor, NamesEveryEngineOfTheBuildAndEveryOptionalPart) {
   const FakeRoot root;
   const Diagnosis outcome = examined(machine(root, {}));
   for (const runtime::EngineRow& engine : runtime::engines())
-    EXPECT_TRUE(outcome.says(engine.name));
+    EXPECT_EQ(outcome.says(fmt::format("{} ({})", engine.name, engine.what)), engine.is_built());
   for (const OptionalPart& part : optional_parts()) EXPECT_TRUE(outcome.says(part.name));
 }
 
@@ -225,7 +231,7 @@ TEST(Doctor, TellsProgramsTheSame) {
   EXPECT_EQ(object->at("healthy"), true);
   EXPECT_EQ(object->at("threads"), 3);
   EXPECT_EQ(object->at("build").at("instruction_sets").at(0), "portable");
-  EXPECT_EQ(object->at("build").at("engines").size(), runtime::engines().size());
+  EXPECT_EQ(object->at("build").at("engines").size(), engines_built());
   EXPECT_EQ(object->at("platforms").size(), 3u);
   EXPECT_EQ(object->at("platforms").at(0).at("platform"), "cuda");
   EXPECT_EQ(object->at("platforms").at(0).at("state"), "absent");

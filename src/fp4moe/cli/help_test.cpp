@@ -83,6 +83,9 @@ TEST_F(Completion, OffersCommandsOptionsAndChoicesInBash) {
   EXPECT_EQ(offered("fp4moe completion \"\""), "bash zsh fish");
   EXPECT_EQ(offered("fp4moe help tran"), "transcode");
   EXPECT_EQ(offered("fp4moe --ver"), "--version");
+  EXPECT_EQ(offered("fp4moe explain --device h10"), "h100");
+  EXPECT_EQ(offered("fp4moe convert x --backend MARL"), "MARLIN");
+  EXPECT_EQ(offered("fp4moe list dev"), "devices");
   EXPECT_TRUE(has(offered("fp4moe \"\""), "demo inspect lint"));
 }
 

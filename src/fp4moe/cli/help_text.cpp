@@ -46,6 +46,7 @@ std::string help_of(const Option& option) {
   if (!option.choices.empty()) notes.push_back("one of " + join(option.choices, ", "));
   if (const std::string range = std::visit(RangeText{}, option.range); !range.empty())
     notes.push_back(range);
+  if (!option.listed_in.empty()) notes.push_back("fp4moe list " + option.listed_in);
   if (!option.default_text.empty()) notes.push_back("default: " + option.default_text);
   if (option.is_required && !option.is_positional()) notes.emplace_back("required");
   return notes.empty() ? option.help : fmt::format("{} ({})", option.help, join(notes, "; "));

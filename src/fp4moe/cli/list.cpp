@@ -1,4 +1,6 @@
 // fp4moe list SUBJECT: the names that options take, each with what it stands for.
+#include "fp4moe/cli/list.hpp"
+
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -14,6 +16,7 @@
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/cli/command.hpp"
 #include "fp4moe/cli/options.hpp"
+#include "fp4moe/oracle/releases.hpp"
 #include "fp4moe/platform/device.hpp"
 #include "fp4moe/runtime/engines.hpp"
 #include "fp4moe/weights/dialect.hpp"
@@ -128,6 +131,21 @@ std::vector<ListRow> list_engines() {
   return rows;
 }
 
+std::string release_text(std::string_view format, const oracle::ReleasePolicy& policy) {
+  return policy.match == oracle::Match::none
+             ? fmt::format("no {} oracle", format)
+             : fmt::format("{} {} {}", format, oracle::name(policy.match), policy.policy);
+}
+
+std::vector<ListRow> list_releases() {
+  std::vector<ListRow> rows;
+  for (const oracle::Release& release : oracle::vllm_releases())
+    rows.push_back({std::string(release.version),
+                    fmt::format("{}; {}; {}", release.date, release_text("mxfp4", release.mxfp4),
+                                release_text("nvfp4", release.nvfp4))});
+  return rows;
+}
+
 struct Subject {
   std::string_view name, what;
   std::vector<ListRow> (*rows)();
@@ -136,6 +154,8 @@ constexpr Subject kSubjects[] = {
     {"models", "what --model takes", list_models},
     {"devices", "what --device takes, beside auto", list_devices},
     {"policies", "what --policy takes", list_policies},
+    {"vllm", "what --vllm takes, beside latest and auto: releases and their policies",
+     list_releases},
     {"backends", "what --backend takes, in any case and with - or _", list_backends},
     {"layouts", "what --layout takes; fp4moe layouts ID draws one", list_layouts},
     {"dialects", "what --to and --dialect take", list_dialects},
@@ -172,6 +192,14 @@ Result<int> run_list(const std::string& subject, const Io& io) {
 }
 
 }  // namespace
+
+std::vector<std::string> listed_names(std::string_view subject) {
+  std::vector<std::string> names;
+  for (const Subject& known : kSubjects)
+    if (known.name == subject)
+      for (ListRow& row : known.rows()) names.push_back(std::move(row.name));
+  return names;
+}
 
 Run declare_list(OptionSet& set) {
   const auto subject = std::make_shared<std::string>();

@@ -6,6 +6,7 @@
 #include "fp4moe/backends/all.hpp"
 #include "fp4moe/backends/layouts.hpp"
 #include "fp4moe/base/json.hpp"
+#include "fp4moe/oracle/releases.hpp"
 #include "fp4moe/platform/device.hpp"
 #include "fp4moe/weights/lint.hpp"
 #include "fp4moe/weights/models.hpp"
@@ -39,6 +40,8 @@ TEST(ListCommand, HasEveryNameThatOptionsTake) {
     EXPECT_TRUE(lists("layouts", layout.id)) << layout.id;
   EXPECT_TRUE(lists("backends", "FLASHINFER_TRTLLM_MXFP4_BF16"));
   EXPECT_FALSE(lists("backends", "None"));
+  for (const oracle::Release& release : oracle::vllm_releases())
+    EXPECT_TRUE(lists("vllm", release.version)) << release.version;
   EXPECT_TRUE(lists("dialects", "gguf"));
   EXPECT_TRUE(lists("engines", "reference"));
 }

@@ -91,6 +91,11 @@ Option& Option::or_alone(std::string number) {
   return *this;
 }
 
+Option& Option::listed(std::string subject) {
+  listed_in = std::move(subject);
+  return *this;
+}
+
 std::vector<std::string> Option::spellings() const {
   const std::vector<std::string_view> parts = split(names, ',');
   return {parts.begin(), parts.end()};

@@ -50,7 +50,8 @@ struct Option {
   std::string implied{};       // the number that the option means without one
   // Empty: anything. A word that differs in case, '-' and '_' alone is taken for the choice.
   std::vector<std::string> choices{};
-  std::string item{};  // of a list separated by commas: --help shows ITEM,...
+  std::string listed_in{};  // a subject of `fp4moe list` that has names for it
+  std::string item{};       // of a list separated by commas: --help shows ITEM,...
   std::variant<std::monostate, Range<std::uint64_t>, Range<double>> range{};
 
   // Demands, to be chained.
@@ -64,6 +65,7 @@ struct Option {
   Option& in_bytes(std::string shown_default);
   Option& as(Form what);
   Option& or_alone(std::string number);
+  Option& listed(std::string subject);
 
   bool is_flag() const { return std::holds_alternative<bool*>(target); }
   bool is_list() const { return std::holds_alternative<std::vector<std::string>*>(target); }

@@ -252,19 +252,22 @@ Run declare_plan(OptionSet& set) {
   const auto options = std::make_shared<PlanOptions>();
   constexpr std::uint64_t kMost = 1u << 16;
   set.add("PATH", options->path, "A checkpoint, a config.json or a model's name").as(Form::path);
-  set.add("--model", options->model, "A model instead: gpt-oss-120b, openai/gpt-oss-120b, ...");
+  set.add("--model", options->model, "A model instead: gpt-oss-120b, openai/gpt-oss-120b, ...")
+      .listed("models");
   set.add("--format", options->format, "mxfp4 or nvfp4, where the model is not told to be one");
   set.add("--backend", options->backend,
-          "One backend, or all (default: the chosen one in detail, and those that run)");
+          "One backend, or all (default: the chosen one in detail, and those that run)")
+      .listed("backends");
   declare_policy(set, options->question);
   set.add("--mode", options->mode, "strict, or compat with the reference's mistakes")
       .one_of({"strict", "compat"})
       .show_default();
   set.add("--device", options->question.device,
           "This machine (auto) or a part: h100, mi355x, cpu, ...")
-      .show_default();
+      .show_default()
+      .listed("devices");
   set.add("--lib", options->question.libraries,
-          "Packages it has: NAME,... instead of the usual, +NAME or =-NAME to change them")
+          "Packages it has: NAME,... instead of the usual, +NAME or -NAME to change them")
       .separated_by_commas("NAME");
   set.add("--env", options->question.variables, "NAME=VALUE of a variable that steers vLLM")
       .as(Form::pair);

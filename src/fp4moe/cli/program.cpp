@@ -41,6 +41,7 @@ Json option_json(const Option& option) {
           {"item", option.item.empty() ? Json() : Json(option.item)},
           {"required", option.is_required},
           {"default", option.default_text.empty() ? Json() : Json(option.default_text)},
+          {"listed_in", option.listed_in.empty() ? Json() : Json(option.listed_in)},
           {"implied", option.implied.empty() ? Json() : Json(option.implied)},
           {"choices", option.choices},
           {"range", std::visit(RangeJson{}, option.range)},

@@ -44,6 +44,7 @@ class Program {
 //     type: flag, text, integer, bytes, number or list; form of texts: as the enum Form,
 //     item: of a list separated by commas, or null,
 //     default: as --help shows it, or null; choices; range: [low, high] or null,
+//     listed_in: the subject of `fp4moe list` that has names for it, or null,
 //     implied: the number that the option means without one, or null,
 //     group: the heading of --help that it stands under, or null
 Json facts(const OptionSet& set);

@@ -182,7 +182,8 @@ Run declare_quantize(OptionSet& set) {
   set.add("--format", options->format, "mxfp4 or nvfp4").one_of({"mxfp4", "nvfp4"}).show_default();
   set.add("--to", options->to,
           "Dialect (default: gpt-oss for gpt-oss models, else compressed-tensors for "
-          "mxfp4 and modelopt for nvfp4)");
+          "mxfp4 and modelopt for nvfp4)")
+      .listed("dialects");
   set.add("--rule", options->rule,
           "How scales are chosen and codes rounded, e.g. even.rne, ceil6.rne, floor4.rne "
           "(default: even.rne)");

@@ -23,21 +23,23 @@ void declare_policy(OptionSet& set, QuestionOptions& options) {
           options.policy.empty() ? "Whose rules: native, a policy of vLLM, or latest (default: "
                                    "native here, latest for a described device)"
                                  : "Whose rules: native, a policy of vLLM, or latest")
-      .show_default();
-  set.add(
-      "--vllm", options.vllm,
-      "The rules of this release of vLLM instead: a version, latest, or auto for the installed");
+      .show_default()
+      .listed("policies");
+  set.add("--vllm", options.vllm,
+          "The rules of this release of vLLM instead: a version, latest, or auto for the installed")
+      .listed("vllm");
 }
 
 void declare_question(OptionSet& set, QuestionOptions& options) {
   set.group = "Device";
   set.add("--device", options.device, "This machine (auto) or a part: h100, mi355x, cpu, ...")
-      .show_default();
+      .show_default()
+      .listed("devices");
   set.add("--platform", options.platform, "Describe a device: cuda, rocm, xpu or cpu");
   set.add("--capability", options.capability, "Its compute capability, e.g. 9.0").as(Form::number);
   set.add("--gfx", options.gfx, "Its AMD architecture, e.g. gfx950");
   set.add("--lib", options.libraries,
-          "Packages it has: NAME,... instead of the usual, +NAME or =-NAME to change them")
+          "Packages it has: NAME,... instead of the usual, +NAME or -NAME to change them")
       .separated_by_commas("NAME");
   set.add("--env", options.variables, "NAME=VALUE of a variable that steers vLLM").as(Form::pair);
   set.group = "Rules";
@@ -46,7 +48,8 @@ void declare_question(OptionSet& set, QuestionOptions& options) {
   set.group = "Layer";
   set.add("--format", options.format, "mxfp4 or nvfp4 (default: the model's)");
   set.add("--model", options.model,
-          "The model: gpt-oss-20b, openai/gpt-oss-120b, a checkpoint or a config.json");
+          "The model: gpt-oss-20b, openai/gpt-oss-120b, a checkpoint or a config.json")
+      .listed("models");
   set.add("--config", options.config, "Take the layer's fields, or the model, from a JSON file")
       .as(Form::path);
   for (const oracle::LayerField& field : oracle::layer_fields()) {
@@ -58,7 +61,8 @@ void declare_question(OptionSet& set, QuestionOptions& options) {
     } else {
       set.add("--" + option, options.fields[field.key], help)
           .as(accepted.ends_with("number") || accepted.starts_with("a whole number") ? Form::number
-                                                                                     : Form::word);
+                                                                                     : Form::word)
+          .listed(option == "backend" ? "backends" : "");
     }
   }
   set.group = "Ranks";

@@ -225,12 +225,16 @@ Run declare_run(OptionSet& set) {
       .show_default();
   set.add("--seed", options->seed, "Of those tokens").show_default();
   set.add("-o,--out", options->out, "Write the outputs to this safetensors file").as(Form::path);
-  set.add("--backend", words.backend, "Backend whose layout and numerics are used").show_default();
+  set.add("--backend", words.backend, "Backend whose layout and numerics are used")
+      .show_default()
+      .listed("backends");
   set.add("--policy", words.policy, "Whose rules select it: native, a policy of vLLM, or latest")
-      .show_default();
-  set.add("--vllm", words.vllm, "Those of a release of vLLM: a version, latest or auto");
-  set.add("--device", words.device, "Device it is selected for").show_default();
-  set.add("--engine", words.engine, "Engine that computes").show_default();
+      .show_default()
+      .listed("policies");
+  set.add("--vllm", words.vllm, "Those of a release of vLLM: a version, latest or auto")
+      .listed("vllm");
+  set.add("--device", words.device, "Device it is selected for").show_default().listed("devices");
+  set.add("--engine", words.engine, "Engine that computes").show_default().listed("engines");
   set.add("--numerics", words.numerics, "Instead of the backend's, e.g. exact");
   set.add("--weights", words.weights,
           "Packed into the backend's layout, or mapped: read where the checkpoint has them")

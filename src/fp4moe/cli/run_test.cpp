@@ -383,6 +383,10 @@ TEST_F(RunCommand, StopsBetweenTokensWhenToldTo) {
   const Outcome outcome = run_with({});
   EXPECT_EQ(outcome.status, 130);
   EXPECT_TRUE(has(outcome.err, "stopped before the work was done [interrupted]")) << outcome.err;
+  // The demo's files are gone with it: there is nothing to go on with.
+  const Outcome demo = run({"demo", "--experts", "2"});
+  EXPECT_EQ(demo.status, 130) << demo.err;
+  EXPECT_FALSE(has(demo.err, "--resume")) << demo.err;
 }
 
 TEST_F(RunCommand, RunsEveryLayerWhenAskedForAll) {

@@ -151,10 +151,11 @@ Run declare_synth(OptionSet& set) {
   set.add("-o,--out", options->out, "Folder to create (a file for NAME.gguf)")
       .as(Form::path)
       .required();
-  set.add("--model", synth.model, "Whose shape to take").show_default();
+  set.add("--model", synth.model, "Whose shape to take").show_default().listed("models");
   set.add("--dialect", options->dialect,
           "gpt-oss, openai, modelopt, compressed-tensors, quark, deepseek-v4, gguf, or "
-          "bf16, bf16-fused for unquantised weights (default: the model's usual one)");
+          "bf16, bf16-fused for unquantised weights (default: the model's usual one)")
+      .listed("dialects");
   set.add("--format", options->format, "Format of the weights").one_of({"mxfp4", "nvfp4"});
   set.add("--grouping", options->grouping, "Form of the experts, where a dialect has both")
       .one_of({"per-expert", "fused"});

@@ -134,7 +134,9 @@ Result<int> run_transcode(const TranscodeOptions& options, const Io& io) {
 Run declare_transcode(OptionSet& set) {
   auto options = std::make_shared<TranscodeOptions>();
   set.add("PATH", options->path, "Checkpoint: folder, index or file").as(Form::path).required();
-  set.add("--to", options->to, "Dialect to write: " + dialect_names()).required();
+  set.add("--to", options->to, "Dialect to write: " + dialect_names())
+      .required()
+      .listed("dialects");
   set.add("-o,--out", options->out, "Folder to create (a file for NAME.gguf)").as(Form::path);
   set.add_threads(options->threads);
   set.add("--max-shard-size", options->max_shard_bytes, "Largest file, e.g. 5GB").in_bytes("5GB");
