@@ -30,7 +30,7 @@ nanobind_add_module(fp4moe_python STABLE_ABI NB_STATIC NOMINSIZE NB_SUPPRESS_WAR
                     NB_DOMAIN fp4moe ${python_sources})
 set_target_properties(fp4moe_python PROPERTIES OUTPUT_NAME _core UNITY_BUILD ${FP4MOE_UNITY} UNITY_BUILD_BATCH_SIZE 8
   LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/python/fp4moe)
-target_link_libraries(fp4moe_python PRIVATE fp4moe_cli fp4moe_capi fp4moe_options)
+target_link_libraries(fp4moe_python PRIVATE fp4moe_cli fp4moe_capi fp4moe_vllm fp4moe_options)
 file(CONFIGURE OUTPUT python.map CONTENT "{ global: PyInit__core; local: *; };\n")
 target_link_options(fp4moe_python PRIVATE -Wl,--as-needed
   -Wl,--version-script=${CMAKE_CURRENT_BINARY_DIR}/python.map)

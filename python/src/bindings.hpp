@@ -16,5 +16,6 @@ void bind_adapters(nb::module_& module, nb::class_<Layer>& layer);            //
 void bind_command(nb::module_& module);
 void bind_formats(nb::module_& module);
 void bind_quantize(nb::module_& module);
+void bind_vllm(nb::module_& module);
 
 }  // namespace fp4moe::python

@@ -81,13 +81,6 @@ Result<Done> load_and_process(MoeLayer& layer) {
   return layer.process();
 }
 
-// All layers of the process that have as many threads have the same ones, whatever model they are
-// of.
-runtime::Pools& process_pools() {
-  static runtime::Pools& pools = *new runtime::Pools;  // threads may end after everything else
-  return pools;
-}
-
 // A number that a fork changes in the child. Asking for the process is a call of the kernel, which
 // takes longer than looking at an array: forks are counted instead.
 std::uint64_t process_number() {
@@ -380,6 +373,11 @@ auto number(const Get& get) {
 }
 
 }  // namespace
+
+runtime::Pools& process_pools() {
+  static runtime::Pools& pools = *new runtime::Pools;  // threads may end after everything else
+  return pools;
+}
 
 Layer Layer::open(const Model& model, std::int64_t number, const LayerWords& words) {
   if (model.sources) model.sources->check("");

@@ -11,6 +11,7 @@
 #include "bindings.hpp"
 #include "fp4moe/moe/cuda/device_session.hpp"
 #include "fp4moe/runtime/layer.hpp"
+#include "fp4moe/runtime/pool.hpp"
 #include "model.hpp"
 
 namespace fp4moe::python {
@@ -32,6 +33,10 @@ struct LayerWords {
   std::int64_t threads = 0;
   std::pair<std::int64_t, std::int64_t> tp{0, 1}, ep{0, 1};  // rank, size
 };
+
+// All layers and kernels of the process that have as many threads have the same ones, whatever model
+// they are of.
+runtime::Pools& process_pools();
 
 class Layer {
  public:

@@ -18,4 +18,5 @@ NB_MODULE(_core, module) {  // NOLINT(readability-identifier-naming)
   fp4moe::python::bind_command(module);
   fp4moe::python::bind_formats(module);
   fp4moe::python::bind_quantize(module);
+  fp4moe::python::bind_vllm(module);
 }

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 NEEDS = ("torch", "transformers")
 WHOLE_PAGES = ("docs/tutorial.md",)  # commands and Python, in their order
-PYTHON_PAGES = ("README.md", "docs/python.md", "docs/machine.md")
+PYTHON_PAGES = ("README.md", "docs/python.md", "docs/machine.md", "docs/from-vllm.md")
 
 pytestmark = pytest.mark.skipif(not EXAMPLES, reason="examples are not part of this installation")
 

@@ -43,6 +43,11 @@ SECTIONS = (
     Section("Errors", "Every id: [errors](errors.md).", "fp4moe.", ("errors.py",),
             ("Error", "FailedError", "UsageError", "InvalidInputError", "UnsupportedError", "MismatchError",
              "ExhaustedError", "LackingError")),
+    Section("vLLM's oracle", "Its functions by name, on tensors of torch or numpy, without vLLM ([from vLLM](from-vllm.md)).",
+            "fp4moe.vllm.oracle.", ("vllm/oracle/config.py", "vllm/oracle/kernels.py"), exports="vllm/oracle/__init__.py"),
+    Section("vLLM's oracle: MXFP4", "", "fp4moe.vllm.oracle.mxfp4.", ("vllm/oracle/mxfp4.py",)),
+    Section("vLLM's oracle: NVFP4", "", "fp4moe.vllm.oracle.nvfp4.", ("vllm/oracle/nvfp4.py",)),
+    Section("vLLM's layer methods", "A layer from weights in memory.", "fp4moe.vllm.method.", ("vllm/method.py",)),
     Section("torch", "`pip install .[torch]`; imports torch.", "fp4moe.torch.", ("torch/moe.py", "torch/ops.py"),
             exports="torch/__init__.py"),
     Section("transformers", "`pip install .[transformers]`; importing it registers the quantizer and the experts "
