@@ -26,7 +26,11 @@ struct PartPlace {
 
 std::string_view word_of(Projection which) { return kPartNames[static_cast<std::size_t>(which)]; }
 
-bool is_given(const MatrixWeights& matrix) { return !matrix.codes.bytes.empty(); }
+bool is_given(const MatrixWeights& matrix) {
+  return !matrix.codes.bytes.empty() || !matrix.scales.bytes.empty() ||
+         !matrix.bias.bytes.empty() || !matrix.global_scales.empty() ||
+         !matrix.input_scales.empty();
+}
 
 std::string part_name(std::string_view matrix, std::string_view part) {
   return fmt::format("{} {}", matrix, part);
