@@ -61,8 +61,8 @@ TEST(Assembly, Release033HasTwoMoreExchanges) {
   for (const Parallel& layout : {spread("passthrough"), Parallel{.all2all_backend = "passthrough"},
                                  Parallel{.dp_size = 4, .all2all_backend = "passthrough"}})
     for (const bool monolithic : {false, true}) {
-      const auto through = prepare_finalize(
-          {.parallel = layout, .era = Era::vllm_033, .monolithic = monolithic});
+      const auto through =
+          prepare_finalize({.parallel = layout, .era = Era::vllm_033, .monolithic = monolithic});
       ASSERT_TRUE(through);
       EXPECT_EQ(through->name, "PassThroughPrepareAndFinalize");
       EXPECT_EQ(through->dispatchers, 1u);

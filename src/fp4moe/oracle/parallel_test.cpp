@@ -231,16 +231,15 @@ TEST(Parallel, BackendsThatExchangeThemselvesFixTheExchange) {
             "all2all_backend='passthrough' is only valid with a moe_backend that dispatches and "
             "combines itself (['flashinfer_moe_ep_cutedsl', 'flashinfer_moe_ep_mega_deep_gemm']), "
             "got moe_backend='triton'.");
-  EXPECT_EQ(bound({.backend = "flashinfer_moe_ep_mega_deep_gemm",
-                   .architecture = "GptOssForCausalLM"}),
-            "moe_backend='flashinfer_moe_ep_mega_deep_gemm' is only supported for DeepSeek-V4 "
-            "models (['DeepSeekV4MTPModel', 'DeepseekV41ForCausalLM', 'DeepseekV4ForCausalLM']), "
-            "but the model is ['GptOssForCausalLM'].");
+  EXPECT_EQ(
+      bound({.backend = "flashinfer_moe_ep_mega_deep_gemm", .architecture = "GptOssForCausalLM"}),
+      "moe_backend='flashinfer_moe_ep_mega_deep_gemm' is only supported for DeepSeek-V4 "
+      "models (['DeepSeekV4MTPModel', 'DeepseekV41ForCausalLM', 'DeepseekV4ForCausalLM']), "
+      "but the model is ['GptOssForCausalLM'].");
   EXPECT_TRUE(bound({.backend = "flashinfer_moe_ep_mega_deep_gemm",
                      .architecture = "DeepseekV4ForCausalLM"})
                   .starts_with("passthrough|"));
-  EXPECT_EQ(bound({.backend = "triton", .all2all = "passthrough"}, Era::august_22),
-            "passthrough|");
+  EXPECT_EQ(bound({.backend = "triton", .all2all = "passthrough"}, Era::august_22), "passthrough|");
 }
 
 TEST(Parallel, RoutingTablesAreForExchangesThatRenumber) {

@@ -90,8 +90,9 @@ TEST(Releases, NonsenseIsAUsageError) {
 }
 
 TEST(Releases, AutoIsTheInstalledPackage) {
-  const FakeRoot root;
-  const platform::LibrariesFrom from{.root = root.path(), .lookup = with({{"PYTHONPATH", "/a"}})};
+  const platform::FakeRoot root;
+  const platform::LibrariesFrom from{.root = root.path(),
+                                     .lookup = platform::with({{"PYTHONPATH", "/a"}})};
   const auto absent = choose_release("auto", kMxfp4, from);
   ASSERT_FALSE(absent);
   EXPECT_EQ(absent.why().id, "vllm.absent");
