@@ -135,8 +135,9 @@ TEST(Vllm033, MonolithicKernelsRefuseTablesAndAdjustedRoutes) {
   adjusted.layer.hash_routing = true;  // which this one knows
   EXPECT_EQ(chosen(gpt_oss(), adjusted), "AITER_TRITON_MXFP4_BF16 AiterW4A16ExpertsMonolithic");
   adjusted.layer.decomposed = true;
-  EXPECT_TRUE(chosen(gpt_oss(), adjusted).ends_with("since kernel does not support routes adjusted "
-                                                    "after routing."));
+  EXPECT_TRUE(chosen(gpt_oss(), adjusted)
+                  .ends_with("since kernel does not support routes adjusted "
+                             "after routing."));
   // Older policies know neither.
   EXPECT_EQ(select(*find_policy("2026-08-22", kMxfp4), Mode::compat, request).experts->name,
             "OAITritonMxfp4ExpertsMonolithic");
@@ -230,8 +231,9 @@ TEST(Vllm033, MoeEpTellsEverythingAtOnce) {
   weights.layer.backend = "flashinfer_moe_ep_cutedsl";
   weights.layer.parallel = expert_parallel("passthrough");
   weights.layer.activation_key = ActivationKey::none;
-  EXPECT_TRUE(chosen(nvfp4(), weights).ends_with("since kernel does not support A16 activations "
-                                                 "with NVFP4 weights."));
+  EXPECT_TRUE(chosen(nvfp4(), weights)
+                  .ends_with("since kernel does not support A16 activations "
+                             "with NVFP4 weights."));
   weights.layer.parallel = {};
   EXPECT_NE(chosen(nvfp4(), weights).find("parallel config FusedMoEParallelConfig("),
             std::string::npos);
@@ -396,8 +398,8 @@ TEST(Vllm033, CutedslPadsWhileConverting) {
   EXPECT_EQ(converted_sizes(cutedsl, true, {2880, 700})->intermediate, 704u);
   EXPECT_EQ(converted_sizes(cutedsl, false, {2880, 700})->intermediate, 768u);
   const Policy& august = *find_policy("2026-08-22", kNvfp4);
-  EXPECT_FALSE(converted_sizes(*oracle::find_backend(august, "FLASHINFER_CUTEDSL"), true,
-                               {2880, 720}));
+  EXPECT_FALSE(
+      converted_sizes(*oracle::find_backend(august, "FLASHINFER_CUTEDSL"), true, {2880, 720}));
 }
 
 TEST(Vllm033, HummingsOwnActivationsFollowTheEntryAndTheDevice) {
