@@ -1,13 +1,17 @@
 // explain and matrix, in-process.
 #include <fstream>
 #include <iterator>
+#include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "fp4moe/base/json.hpp"
+#include "fp4moe/cli/answer_text.hpp"
 #include "fp4moe/platform/device.hpp"
+#include "fp4moe/runtime/answer.hpp"
 #include "support/command_line.hpp"
 #include "support/files.hpp"
 
@@ -122,6 +126,27 @@ TEST(Explain, ALogIsTheQuestion) {
   std::ofstream(path) << "no log at all\n";
   EXPECT_EQ(run({"explain", "--log", path}).status, 2);
   EXPECT_EQ(run({"explain", "--log", folder / "nothing"}).status, 2);
+}
+
+TEST(Explain, LinesFitTheTerminalAndColoursAreForTerminalsAlone) {
+  runtime::QuestionOptions options;
+  options.device = "mi355x";
+  options.policy = "2026-08-22";
+  Result<runtime::Question> question = runtime::resolve(options);
+  ASSERT_TRUE(question);
+  const runtime::Answer found = runtime::answer(*std::move(question));
+  for (const bool color : {false, true}) {
+    std::ostringstream out, err;
+    Io io{.out = out, .err = err};
+    io.columns = 70;
+    io.color = color;
+    print_answer(io, found, false);
+    const std::string text = out.str();
+    EXPECT_EQ(has(text, "\x1b["), color) << text;
+    if (color) continue;
+    std::istringstream lines(text);
+    for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 70u) << line;
+  }
 }
 
 TEST(Explain, ThePageOfMessagesIsWhatTheProgramPrints) {

@@ -7,7 +7,7 @@
 
 #include "fp4moe/backends/all.hpp"
 #include "fp4moe/backends/layouts.hpp"
-#include "fp4moe/plan/plan.hpp"
+#include "fp4moe/oracle/record.hpp"
 
 namespace fp4moe::runtime {
 namespace {
@@ -15,16 +15,23 @@ namespace {
 using oracle::Backend;
 using oracle::Policy;
 
-// Why the backend does not run on the device; empty: it does.
+// Why no kernel of the backend runs on the device's hardware; empty: one does. Packages and
+// variables can still change, and the layer is the same on every device.
 std::string misfit(const Policy& policy, const Backend& backend, const Target& target) {
-  const std::uint64_t ep = target.slice.expert_parallel.size;
-  plan::PlanRequest request{
-      .model = target.model, .device = oracle::installed(policy, target.device), .policy = &policy};
-  request.ranks = {.tp = ep > 1 ? ep : target.slice.tensor_parallel.size, .ep = ep};
-  const auto made = plan::make_plan(request);
-  if (!made) return {};  // of the split, which conversion judges itself
-  const auto row = std::ranges::find(made->backends, &backend, &plan::BackendPlan::backend);
-  return row == made->backends.end() ? std::string() : row->refused;
+  oracle::Request request{.device = oracle::installed(policy, target.device)};
+  request.layer = target.model.layer;
+  const oracle::ActivationKey key =
+      policy.asks_checkpoint ? request.layer.activation_key : backend.activation;
+  std::string why;
+  for (const oracle::Experts* experts : backend.experts) {
+    const oracle::Verdict verdict =
+        evaluate(policy, oracle::Mode::strict, request, backend, *experts, key);
+    if (verdict.accepted()) return {};
+    const oracle::Refusal first = by_cause(verdict).front();
+    if (cause(verdict, first) != oracle::Cause::hardware) return {};
+    if (why.empty()) why = decisive_reason(request, verdict);
+  }
+  return why;
 }
 
 bool depends_on_device(const Policy& policy, const Backend& backend) {
