@@ -383,6 +383,21 @@ TEST(ConvertFolder, StaysWithinItsMemoryWhateverLiesOutsideTensors) {
               tensor::testing::read_text(folder / "back/a.gguf"));
 }
 
+TEST(ConvertFolder, CountsWhatItKeepsOfEveryTensor) {
+  const TemporaryFolder folder;
+  make_checkpoint(folder / "source", WeightFormat::mxfp4);
+  const auto checkpoint = weights::Checkpoint::open(folder / "source");
+  ASSERT_TRUE(checkpoint);
+  auto plan = plan_folder(*checkpoint, folder / "source", recipe_of("marlin.mxfp4"));
+  ASSERT_TRUE(plan);
+  EXPECT_EQ(plan->source_tensors, checkpoint->store().tensors().size());
+  const std::uint64_t few = memory_of(*plan, 2);
+  plan->source_tensors = 232'768;  // 800 bytes each were measured
+  EXPECT_EQ(memory_of(*plan, 2), few + 200'000 * 1024);
+  EXPECT_EQ(threads_within(*plan, 2, few).why().id, "convert.memory");
+  EXPECT_EQ(*threads_within(*plan, 2, memory_of(*plan, 2)), 2u);
+}
+
 TEST(ConvertFolder, RefusesAFileThatIsMostlyNoTensor) {
   const TemporaryFolder folder;
   make_sparse(folder / "a.gguf", std::uint64_t{1} << 30);

@@ -19,7 +19,9 @@ namespace {
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 constexpr std::uint64_t kProgram = 48 * kMiB;  // code, headers, manifest
-constexpr std::uint64_t kAround = 6 * kMiB;    // pages beside an expert's, and a piece being copied
+// Of each tensor of the source beyond those that the program's share covers: name, shape, records.
+constexpr std::uint64_t kTensor = 1024, kFreeTensors = 32768;
+constexpr std::uint64_t kAround = 6 * kMiB;  // pages beside an expert's, and a piece being copied
 
 bool needs_input_scales(layout::ScalarRule rule) {
   return rule == layout::ScalarRule::alphas_per_expert ||
@@ -123,6 +125,11 @@ std::uint64_t lane_bytes(const FolderPlan& plan) {
   return most + kAround;
 }
 
+std::uint64_t base_bytes(const FolderPlan& plan) {
+  return kProgram +
+         kTensor * (std::max<std::uint64_t>(plan.source_tensors, kFreeTensors) - kFreeTensors);
+}
+
 }  // namespace
 
 Result<FolderPlan> plan_folder(const weights::Checkpoint& checkpoint, const std::string& path,
@@ -142,6 +149,7 @@ Result<FolderPlan> plan_folder(const weights::Checkpoint& checkpoint, const std:
     plan.layers.push_back(*std::move(layer));
   }
   plan.parts = parts_of(checkpoint);
+  plan.source_tensors = store.tensors().size();
   if (!wishes.experts_only) plan.others = plan_others(plan.parts, wishes.max_shard_bytes);
   for (const PlannedOthers& file : plan.others)
     for (const tensor::StoredTensor* tensor : file.tensors) plan.other_bytes += tensor->entry.bytes;
@@ -167,7 +175,7 @@ Result<FolderPlan> plan_folder(const weights::Checkpoint& checkpoint, const std:
 }
 
 std::uint64_t memory_of(const FolderPlan& plan, std::size_t threads) {
-  return kProgram + threads * lane_bytes(plan);
+  return base_bytes(plan) + threads * lane_bytes(plan);
 }
 
 Result<std::size_t> threads_within(const FolderPlan& plan, std::size_t threads,
@@ -181,7 +189,7 @@ Result<std::size_t> threads_within(const FolderPlan& plan, std::size_t threads,
         .expects(fmt::format("at least {} bytes ({})", least, human_bytes(least)),
                  fmt::format("{} bytes", max_memory))
         .try_this("Allow more, or convert on a machine that has it");
-  return std::min<std::size_t>(threads, (max_memory - kProgram) / lane_bytes(plan));
+  return std::min<std::size_t>(threads, (max_memory - base_bytes(plan)) / lane_bytes(plan));
 }
 
 }  // namespace fp4moe::convert

@@ -42,7 +42,8 @@ struct FolderPlan {
   std::uint64_t expert_bytes = 0, other_bytes = 0;  // packed; copied
   std::uint64_t kept_bytes = 0;                     // of the source's frames, scalars and index
   std::uint64_t companion_bytes = 0;
-  bool unpacks_source = false;  // GGUF: an expert lies in memory twice
+  std::uint64_t source_tensors = 0;  // what is known of each stays in memory
+  bool unpacks_source = false;       // GGUF: an expert lies in memory twice
 };
 
 struct FolderWishes {
