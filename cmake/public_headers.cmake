@@ -22,6 +22,7 @@ set(FP4MOE_PUBLIC_HEADERS
   weights/adapter.hpp
   weights/checkpoint.hpp
   weights/codec.hpp
+  weights/layer_weights_view.hpp
   weights/lora_adapter.hpp
   backends/all.hpp
   backends/layouts.hpp
@@ -50,6 +51,7 @@ set(FP4MOE_PUBLIC_HEADERS
   moe/cuda/device_layer.hpp
   moe/cuda/device_session.hpp
   runtime/layer.hpp
+  runtime/layer_description.hpp
   runtime/run_input.hpp
   vllm/mxfp4.hpp
   vllm/mxfp4_moe_method.hpp
@@ -91,15 +93,16 @@ set(FP4MOE_INCLUDED_HEADERS
   oracle/backend.hpp
   oracle/experts.hpp
   oracle/policy.hpp
+  oracle/releases.hpp
   oracle/request.hpp
   oracle/words.hpp
   plan/model.hpp
   plan/wire.hpp
   platform/cpu.hpp
+  platform/libraries.hpp
   platform/settings.hpp
   runtime/choice.hpp
   runtime/facts.hpp
-  runtime/layer_description.hpp
   runtime/packed_weights.hpp
   tensor/buffer.hpp
   tensor/dtype.hpp
@@ -124,7 +127,6 @@ set(FP4MOE_INCLUDED_HEADERS
   weights/dialect.hpp
   weights/expert.hpp
   weights/layer_source.hpp
-  weights/layer_weights_view.hpp
   weights/models.hpp
   weights/moe_shape.hpp
   weights/progress.hpp

@@ -31,7 +31,7 @@
 #define FP4MOE_VERSION_MINOR 1
 #define FP4MOE_VERSION_PATCH 0
 /* Grows by one whenever something is added here. */
-#define FP4MOE_API_VERSION 2
+#define FP4MOE_API_VERSION 3
 
 #if defined(__GNUC__)
 #define FP4MOE_API __attribute__((visibility("default")))
@@ -65,9 +65,10 @@ typedef enum fp4moe_dtype {
 typedef enum fp4moe_log_level { FP4MOE_LOG_NOTE = 1, FP4MOE_LOG_WARNING = 2 } fp4moe_log_level;
 
 typedef struct fp4moe_model fp4moe_model; /* a checkpoint or converted folder, opened */
-typedef struct fp4moe_layer fp4moe_layer; /* one of its MoE layers */
+typedef struct fp4moe_layer fp4moe_layer; /* one of its MoE layers, or one from weights in memory */
+typedef struct fp4moe_adapters fp4moe_adapters; /* LoRA adapters of one layer */
 
-/* ---- The library ------------------------------------------------------------------------- */
+/* ---- The library --------------------------------------------------------------------------- */
 
 FP4MOE_API const char* fp4moe_version(void);  /* "0.1.0" */
 FP4MOE_API uint32_t fp4moe_api_version(void); /* FP4MOE_API_VERSION of the library that runs */
@@ -87,7 +88,7 @@ FP4MOE_API void fp4moe_free_string(char* string); /* null: nothing */
 typedef void (*fp4moe_log)(int32_t level, const char* message, void* user);
 FP4MOE_API void fp4moe_set_log(fp4moe_log sink, void* user);
 
-/* ---- Which backend, and why not the others ------------------------------------------------ */
+/* ---- Which backend, and why not the others ------------------------------------------------- */
 
 /* `request` is a JSON object in the words of `fp4moe explain`: {"device": "h100", "model":
  * "gpt-oss-20b", "policy": "2026-04-24", "tp": 8, "layer": {"hidden_dim": 2880}}; null: all
@@ -150,7 +151,7 @@ FP4MOE_API void fp4moe_model_close(fp4moe_model* model); /* its layers stay; nul
 FP4MOE_API fp4moe_status fp4moe_model_layers(const fp4moe_model* model, uint64_t* count);
 FP4MOE_API fp4moe_status fp4moe_model_info(const fp4moe_model* model, char** json);
 
-/* ---- Layers: created, loaded, processed, applied; loaded again when weights change ---------- */
+/* ---- Layers: created, loaded, processed, applied; loaded again when weights change --------- */
 
 typedef struct fp4moe_layer_options {
   size_t size;
@@ -218,10 +219,156 @@ FP4MOE_API fp4moe_status fp4moe_layer_apply_monolithic(fp4moe_layer* layer, cons
 FP4MOE_API fp4moe_status fp4moe_layer_run(fp4moe_layer* layer, const fp4moe_rows* x,
                                           const fp4moe_rows* logits, const fp4moe_output* out);
 
+/* All that a call may bring; zero is nothing. Since version 3. */
+typedef struct fp4moe_call {
+  size_t size;
+  const fp4moe_rows* x;
+  const fp4moe_output* out;
+  const fp4moe_routes* routes;     /* ids and weights, as fp4moe_layer_apply takes them, or ... */
+  const fp4moe_rows* logits;       /* ... logits, as fp4moe_layer_run takes them */
+  const fp4moe_adapters* adapters; /* of this layer; null: none */
+  const int32_t* adapter_of_token; /* [tokens] by their order, -1: none; null: the first for all */
+  uint64_t on_device; /* not 0: all rows and routes above are addresses of the layer's GPU */
+  void* stream;       /* then: where the work is enqueued (CUstream, cudaStream_t); null: default */
+  uint64_t trusted;   /* not 0: the driver is not asked whether the addresses are its own */
+} fp4moe_call;
+
+/* apply or run, with all that a call may bring. On a device it enqueues and returns: what it reads
+ * and writes stays until the stream has done it. Needs engine "cuda"; adapters are for calls with
+ * tokens on the host. Since version 3. */
+FP4MOE_API fp4moe_status fp4moe_layer_call(fp4moe_layer* layer, const fp4moe_call* call);
+/* Memory on the device for calls of up to so many tokens, before a stream is captured into a graph;
+ * top_k 0: the layer's. Graphs stay valid until the layer is processed again. Since version 3. */
+FP4MOE_API fp4moe_status fp4moe_layer_reserve(fp4moe_layer* layer, uint64_t tokens, uint64_t top_k);
+
 FP4MOE_API fp4moe_status fp4moe_layer_shape(const fp4moe_layer* layer, fp4moe_shape* shape);
 /* {"backend", "policy", "layout", "numerics", "weights_bytes", "engine", "kernel", ...}; the engine
  * and its kernel once the layer is processed. */
 FP4MOE_API fp4moe_status fp4moe_layer_info(const fp4moe_layer* layer, char** json);
+
+/* ---- Routing: logits to experts and their weights (since version 3) ------------------------ */
+
+typedef struct fp4moe_routing {
+  size_t size;
+  const char* method;             /* "Renormalize", "DeepSeekV3", ...: docs/routing.md */
+  uint64_t experts, top_k;        /* in a layer's description 0: the layer's */
+  uint64_t groups, chosen_groups; /* 0: not grouped */
+  const float* bias;              /* [experts + zero_experts] of the choice; null: none */
+  double scale;                   /* of the weights; 0: 1 */
+  uint64_t scale_on_output;       /* not 0: left to whoever adds shared experts */
+  uint64_t renormalize;           /* where the method leaves it open: 1 yes, 2 no */
+  uint64_t zero_experts;          /* identities, numbered after the experts */
+  uint64_t shared_experts;        /* appended to every token */
+  const int32_t* table;           /* [table_rows, top_k]: experts of token ids; null: none */
+  uint64_t table_rows;
+  uint64_t weights_in_bf16; /* not 0: weights are rounded */
+} fp4moe_routing;
+
+/* slots = top_k + shared_experts. */
+typedef struct fp4moe_route_call {
+  size_t size;
+  const fp4moe_rows* logits; /* [tokens, experts + zero_experts] of bf16, f16 or f32 */
+  const int32_t* token_ids;  /* [tokens], where a table chooses */
+  const uint8_t* is_padding; /* [tokens], not 0: ids -1 and weights 0; null: none */
+  int32_t* ids;              /* [tokens, slots] */
+  float* weights;            /* [tokens, slots] */
+  float* identity_weights;   /* [tokens], where there are zero experts */
+  uint64_t slots;            /* columns of ids and weights */
+} fp4moe_route_call;
+
+/* On the calling thread. */
+FP4MOE_API fp4moe_status fp4moe_route(const fp4moe_routing* routing, const fp4moe_route_call* call);
+/* By the layer's router, on the layer's threads. */
+FP4MOE_API fp4moe_status fp4moe_layer_route(fp4moe_layer* layer, const fp4moe_route_call* call);
+
+/* ---- Layers from weights in memory (since version 3) --------------------------------------- */
+
+/* One matrix of all experts in the host's memory: codes [experts, rows, k / 2], the even element in
+ * the low nibble; scales [experts, rows, k / block], E8M0 for 32 (mxfp4) or E4M3 for 16 (nvfp4).
+ * Strides are in bytes; 0: no gaps. `*_bytes` is the size of the memory. */
+typedef struct fp4moe_matrix {
+  size_t size;
+  const void* codes;
+  uint64_t codes_bytes, codes_expert_stride, codes_row_stride;
+  const void* scales;
+  uint64_t scales_bytes, scales_expert_stride, scales_row_stride;
+  const float* global_scales; /* nvfp4, factors: 1, one per expert, or of a w13 two (gate, up) */
+  uint64_t global_scales_count;
+  const float* input_scales; /* the same, of the activations; null: none */
+  uint64_t input_scales_count;
+  const void* bias; /* [experts, rows]; null: none */
+  uint64_t bias_bytes, bias_expert_stride;
+  uint64_t bias_dtype; /* FP4MOE_BF16, _F16 or _F32; 0: BF16 */
+} fp4moe_matrix;
+
+typedef struct fp4moe_weights {
+  size_t size;
+  const char* format;                     /* "mxfp4" or "nvfp4" */
+  const char* row_order;                  /* of w13: "interleaved", "halves", "single" (no gate) */
+  uint64_t experts, hidden, intermediate; /* of this memory */
+  const fp4moe_matrix* w13;               /* [experts, 2 * intermediate, hidden], or ... */
+  const fp4moe_matrix* gate;              /* ... gate and up apart */
+  const fp4moe_matrix* up;
+  const fp4moe_matrix* w2; /* [experts, hidden, intermediate] */
+} fp4moe_weights;
+
+/* What config.json would say. Constants are pointers because 0 is a number: null: the
+ * activation's own. */
+typedef struct fp4moe_layer_description {
+  size_t size;
+  const char* activation; /* "swigluoai", "silu", ...: docs/run.md; must be given */
+  const double* alpha;
+  const double* beta;
+  const double* limit;
+  uint64_t top_k;                 /* 0: the routing's */
+  const fp4moe_routing* routing;  /* null: calls bring ids and weights */
+  uint64_t weight_on_input;       /* not 0: router weights multiply x */
+  uint64_t experts, intermediate; /* of the whole layer, where the weights are what the ranks of
+                                     the options leave of it; 0: as the weights */
+  uint64_t split_blocks; /* not 0: ranks take whole blocks, the last one the rest (gpt-oss) */
+} fp4moe_layer_description;
+
+/* A layer without a file. The weights' memory is read by fp4moe_layer_load and _load_expert, and by
+ * calls where options say weights "mapped"; else it may go once the layer is loaded. */
+FP4MOE_API fp4moe_status fp4moe_layer_from_weights(const fp4moe_layer_description* description,
+                                                   const fp4moe_weights* weights,
+                                                   const fp4moe_layer_options* options,
+                                                   fp4moe_layer** layer);
+/* fp4moe_layer_load from other memory of the same shape, which later loads read, too. */
+FP4MOE_API fp4moe_status fp4moe_layer_load_weights(fp4moe_layer* layer,
+                                                   const fp4moe_weights* weights);
+
+/* ---- LoRA adapters (since version 3) ------------------------------------------------------- */
+
+/* A [rank, inputs] and B [outputs, rank] of all experts without gaps, or of one for all. */
+typedef struct fp4moe_lora_pair {
+  size_t size;
+  const void* a;
+  uint64_t a_bytes;
+  const void* b;
+  uint64_t b_bytes;
+  uint64_t dtype; /* FP4MOE_BF16, _F16 or _F32 of both */
+} fp4moe_lora_pair;
+
+/* One adapter of a layer; pairs it has not are null. */
+typedef struct fp4moe_lora {
+  size_t size;
+  uint64_t rank;
+  double scale;                /* of B: alpha / rank; 0: 1 */
+  const fp4moe_lora_pair* w13; /* gate and up with one A, rows of B in the layer's order, or ... */
+  const fp4moe_lora_pair* gate;
+  const fp4moe_lora_pair* up;
+  const fp4moe_lora_pair* w2;
+} fp4moe_lora;
+
+/* PEFT's folders, for a layer of a checkpoint. Tokens name adapters by their order. */
+FP4MOE_API fp4moe_status fp4moe_adapters_open(const fp4moe_layer* layer, const char* const* folders,
+                                              uint64_t count, fp4moe_adapters** adapters);
+/* From memory, which is copied, for any layer. */
+FP4MOE_API fp4moe_status fp4moe_adapters_from_memory(const fp4moe_layer* layer,
+                                                     const fp4moe_lora* loras, uint64_t count,
+                                                     fp4moe_adapters** adapters);
+FP4MOE_API void fp4moe_adapters_close(fp4moe_adapters* adapters); /* null: nothing */
 
 #ifdef __cplusplus
 }

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "fp4moe/base/random.hpp"
 #include "fp4moe/fp4moe.h"
 #include "fp4moe/tensor/files/store.hpp"
 #include "support/converted_folder.hpp"
@@ -25,10 +26,21 @@ inline const std::string& model_path() {
   }();
   return kPath;
 }
+// Qwen3 in small.
+inline const std::string& nvfp4_path() {
+  static const tensor::testing::TemporaryFolder kFolder;
+  static const std::string kPath = [] {
+    const std::string path = kFolder.path() + "/model";
+    convert::testing::make_checkpoint(path, weights::WeightFormat::nvfp4,
+                                      {kExperts, kHidden, kIntermediate, kLayers});
+    return path;
+  }();
+  return kPath;
+}
 
-inline fp4moe_model* open_model() {
+inline fp4moe_model* open_model(const std::string& path = model_path()) {
   fp4moe_model* model = nullptr;
-  EXPECT_EQ(fp4moe_model_open(model_path().c_str(), &model), FP4MOE_OK) << fp4moe_last_error();
+  EXPECT_EQ(fp4moe_model_open(path.c_str(), &model), FP4MOE_OK) << fp4moe_last_error();
   return model;
 }
 
@@ -69,14 +81,22 @@ inline fp4moe_layer_options layer_options() {
 }
 
 // A layer that is ready, of a model that is closed already.
-inline fp4moe_layer* ready_layer(const fp4moe_layer_options& options = layer_options()) {
-  fp4moe_model* model = open_model();
+inline fp4moe_layer* ready_layer(const fp4moe_layer_options& options = layer_options(),
+                                 const std::string& path = model_path()) {
+  fp4moe_model* model = open_model(path);
   fp4moe_layer* layer = nullptr;
   EXPECT_EQ(fp4moe_layer_create(model, 0, &options, &layer), FP4MOE_OK) << fp4moe_last_error();
   fp4moe_model_close(model);
   EXPECT_EQ(fp4moe_layer_load(layer), FP4MOE_OK) << fp4moe_last_error();
   EXPECT_EQ(fp4moe_layer_process(layer), FP4MOE_OK) << fp4moe_last_error();
   return layer;
+}
+
+inline std::vector<float> seeded(std::uint64_t count, std::uint64_t seed) {
+  SplitMix64 random(seed);
+  std::vector<float> values(count);
+  for (float& value : values) value = 2.0f * random.unit() - 1.0f;
+  return values;
 }
 
 inline fp4moe_rows rows_of(const std::vector<float>& values, std::uint64_t columns) {

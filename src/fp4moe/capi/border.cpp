@@ -44,8 +44,9 @@ LastError& last_error() {
   return words;
 }
 
-using Object = std::variant<std::shared_ptr<const runtime::Model>, std::shared_ptr<OpenLayer>>;
-constexpr std::string_view kKinds[] = {"model", "layer"};
+using Object = std::variant<std::shared_ptr<const runtime::Model>, std::shared_ptr<OpenLayer>,
+                            std::shared_ptr<const OpenAdapters>>;
+constexpr std::string_view kKinds[] = {"model", "layer", "set of adapters"};
 
 // What C cannot pass along: which handles are open, and where the host wants to read warnings.
 struct Host {
@@ -166,15 +167,22 @@ fp4moe_model* add(std::shared_ptr<const runtime::Model> model) {
 fp4moe_layer* add(std::shared_ptr<OpenLayer> layer) {
   return add_object<fp4moe_layer>(std::move(layer));
 }
+fp4moe_adapters* add(std::shared_ptr<const OpenAdapters> adapters) {
+  return add_object<fp4moe_adapters>(std::move(adapters));
+}
 Result<std::shared_ptr<const runtime::Model>> find(const fp4moe_model* handle) {
   return find_object<std::shared_ptr<const runtime::Model>>(handle, "model");
 }
 Result<std::shared_ptr<OpenLayer>> find(const fp4moe_layer* handle) {
   return find_object<std::shared_ptr<OpenLayer>>(handle, "layer");
 }
+Result<std::shared_ptr<const OpenAdapters>> find(const fp4moe_adapters* handle) {
+  return find_object<std::shared_ptr<const OpenAdapters>>(handle, "set of adapters");
+}
 
 void close(const fp4moe_model* handle) noexcept { remove_object(handle, 0); }
 void close(const fp4moe_layer* handle) noexcept { remove_object(handle, 1); }
+void close(const fp4moe_adapters* handle) noexcept { remove_object(handle, 2); }
 
 Error null_argument(std::string_view what) {
   return usage("argument.null", fmt::format("{} is missing", what)).expects("a pointer", "null");
@@ -214,6 +222,15 @@ Result<Done> copy_struct(const void* given, std::string_view what, std::span<std
   return Done{};
 }
 
+Error too_many(std::string_view what, std::uint64_t count, std::uint64_t most) {
+  return usage("struct.count", fmt::format("so many structs {} are not taken", what))
+      .expects(fmt::format("at most {}", most), fmt::format("{}", count));
+}
+Error uneven(std::string_view what, std::size_t first, std::size_t other) {
+  return usage("struct.size", fmt::format("structs {} in one list have different sizes", what))
+      .expects(fmt::format("{} bytes each", first), fmt::format("{}", other));
+}
+
 Result<std::size_t> threads_of(std::uint64_t wish) {
   if (wish > kMostThreads)
     return usage("options.threads", "so many threads are not started")
@@ -236,6 +253,26 @@ Result<weights::Rank> rank_of(std::uint64_t rank, std::uint64_t size, std::strin
 
 Result<platform::Device> device_of(const char* name) {
   return runtime::resolve_device({.device = text_or(name, "auto")});
+}
+
+Result<runtime::LayerOptions> layer_options(const fp4moe_layer_options& given) {
+  runtime::LayerOptions made{.engine = text_or(given.engine, "auto"),
+                             .weights = text_or(given.weights, "auto"),
+                             .numerics = text_or(given.numerics, "")};
+  made.wish.policy = text_or(given.policy, "native");
+  made.wish.backend = text_or(given.backend, "auto");
+  Result<platform::Device> device = device_of(given.device);
+  if (!device) return device.why();
+  made.wish.device = *std::move(device);
+  const Result<std::size_t> threads = threads_of(given.threads);
+  if (!threads) return threads.why();
+  made.threads = *threads;
+  const Result<weights::Rank> tp = rank_of(given.tp_rank, given.tp_size, "tensor-parallel");
+  if (!tp) return tp.why();
+  const Result<weights::Rank> ep = rank_of(given.ep_rank, given.ep_size, "expert-parallel");
+  if (!ep) return ep.why();
+  made.slice = {.tensor_parallel = *tp, .expert_parallel = *ep};
+  return made;
 }
 
 }  // namespace fp4moe::capi

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -18,6 +19,8 @@
 #include "fp4moe/base/json.hpp"
 #include "fp4moe/base/result.hpp"
 #include "fp4moe/fp4moe.h"
+#include "fp4moe/moe/cuda/device_session.hpp"
+#include "fp4moe/moe/lora_load.hpp"
 #include "fp4moe/runtime/layer.hpp"
 #include "fp4moe/runtime/run.hpp"
 
@@ -43,22 +46,45 @@ void log_all(fp4moe_log_level level, const std::vector<std::string>& messages);
 
 // A layer and what it reads.
 struct OpenLayer {
-  OpenLayer(std::shared_ptr<const runtime::Model> source, runtime::MoeLayer made)
-      : model(std::move(source)), layer(std::move(made)) {}
+  explicit OpenLayer(runtime::MoeLayer made, std::shared_ptr<const runtime::Model> source = {},
+                     std::size_t which = 0)
+      : model(std::move(source)), number(which), layer(std::move(made)) {}
 
-  std::shared_ptr<const runtime::Model> model;
+  std::shared_ptr<const runtime::Model> model;  // null: from weights in memory
+  std::size_t number;                           // in the model
   runtime::MoeLayer layer;
-  std::mutex mutex{};  // one call at a time
+  std::optional<moe::cuda::DeviceSession> session{};  // from the first call on a device
+  std::mutex mutex{};                                 // one call at a time
+};
+
+// Adapters, and the layer whose experts they were cut for.
+struct OpenAdapters {
+  std::weak_ptr<const OpenLayer> layer{};
+  moe::LoraSet set{};
 };
 
 fp4moe_model* add(std::shared_ptr<const runtime::Model> model);
 fp4moe_layer* add(std::shared_ptr<OpenLayer> layer);
+fp4moe_adapters* add(std::shared_ptr<const OpenAdapters> adapters);
 // Errors: handle.null, handle.freed, handle.kind (a layer where a model belongs), handle.unknown.
 Result<std::shared_ptr<const runtime::Model>> find(const fp4moe_model* handle);
 Result<std::shared_ptr<OpenLayer>> find(const fp4moe_layer* handle);
+Result<std::shared_ptr<const OpenAdapters>> find(const fp4moe_adapters* handle);
 // Forgets an object of that kind; what is none is let be.
 void close(const fp4moe_model* handle) noexcept;
 void close(const fp4moe_layer* handle) noexcept;
+void close(const fp4moe_adapters* handle) noexcept;
+
+// One call on an open layer at a time.
+template <class Work>
+fp4moe_status on_layer(const fp4moe_layer* handle, const Work& work) noexcept {
+  return guarded([&]() -> Result<Done> {
+    const auto found = find(handle);
+    if (!found) return found.why();
+    const std::lock_guard lock((*found)->mutex);
+    return work(**found);
+  });
+}
 
 Error null_argument(std::string_view what);
 // Null where a string or a handle is going to be. Errors: argument.null.
@@ -82,6 +108,8 @@ inline std::string text_or(const char* text, std::string_view otherwise) {
 // The bytes of a struct that begins with its size, as far as both sides know it. Errors:
 // struct.size, struct.tail (a caller who is newer than the library asks for something).
 Result<Done> copy_struct(const void* given, std::string_view what, std::span<std::byte> to);
+Error too_many(std::string_view what, std::uint64_t count, std::uint64_t most);
+Error uneven(std::string_view what, std::size_t first, std::size_t other);
 
 // Null: the defaults.
 template <class T>
@@ -98,9 +126,31 @@ Result<T> take_struct(const T* given, std::string_view what) {
   return take_options(given, what);
 }
 
+// `count` structs, as far apart as the first one says it is long. Errors: also struct.count,
+// argument.null.
+template <class T>
+Result<std::vector<T>> take_structs(const T* given, std::uint64_t count, std::uint64_t most,
+                                    std::string_view what) {
+  std::vector<T> made;
+  if (count == 0) return made;
+  if (given == nullptr) return null_argument(what);
+  if (count > most) return too_many(what, count, most);
+  made.reserve(count);
+  const std::size_t step = given->size;
+  const auto* place = reinterpret_cast<const std::byte*>(given);
+  for (std::uint64_t i = 0; i < count; ++i, place += step) {
+    Result<T> one = take_struct(reinterpret_cast<const T*>(place), what);
+    if (!one) return one.why();
+    if (one->size != step) return uneven(what, step, one->size);
+    made.push_back(*std::move(one));
+  }
+  return made;
+}
+
 // Options that a conversion and a layer share. Errors: options.threads, options.rank, device.*.
 Result<std::size_t> threads_of(std::uint64_t wish);
 Result<weights::Rank> rank_of(std::uint64_t rank, std::uint64_t size, std::string_view what);
 Result<platform::Device> device_of(const char* name);
+Result<runtime::LayerOptions> layer_options(const fp4moe_layer_options& given);
 
 }  // namespace fp4moe::capi

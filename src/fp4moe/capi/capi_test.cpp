@@ -12,7 +12,6 @@
 #include <gtest/gtest.h>
 
 #include "fp4moe/base/json.hpp"
-#include "fp4moe/base/random.hpp"
 #include "fp4moe/base/version.hpp"
 #include "fp4moe/capi/border.hpp"
 #include "fp4moe/oracle/record.hpp"
@@ -26,13 +25,6 @@ namespace capi_test {
 using tensor::DType;
 using tensor::testing::TemporaryFolder;
 using namespace testing;
-
-std::vector<float> seeded(std::uint64_t count, std::uint64_t seed) {
-  SplitMix64 random(seed);
-  std::vector<float> values(count);
-  for (float& value : values) value = 2.0f * random.unit() - 1.0f;
-  return values;
-}
 
 std::string id() { return fp4moe_last_error_id(); }
 Json parsed(const std::string& text) {

@@ -10,6 +10,7 @@
 
 #include "fp4moe/base/random.hpp"
 #include "support/c_api.hpp"
+#include "support/c_weights.hpp"
 
 namespace fp4moe::capi {
 namespace random_calls_test {
@@ -24,6 +25,7 @@ class RandomCaller {
     for (float& value : memory_) value = 2.0f * random_.unit() - 1.0f;
   }
   ~RandomCaller() {
+    for (fp4moe_adapters* adapters : adapters_) fp4moe_adapters_close(adapters);
     for (fp4moe_layer* layer : layers_) fp4moe_layer_destroy(layer);
     for (fp4moe_model* model : models_) fp4moe_model_close(model);
   }
@@ -76,6 +78,12 @@ class RandomCaller {
     return layers_.empty() ? nullptr : layers_[random_.next() % layers_.size()];
   }
 
+  fp4moe_adapters* adapters() {
+    if (chance(4)) return nullptr;
+    if (chance(12)) return reinterpret_cast<fp4moe_adapters*>(layer());
+    return adapters_.empty() ? nullptr : adapters_[random_.next() % adapters_.size()];
+  }
+
   // Rows that claim no more memory than there is, unless the claim can be seen to be wrong.
   template <class Rows>
   Rows rows(std::uint64_t columns, float* data) {
@@ -125,6 +133,7 @@ class RandomCaller {
   fp4moe_status close() {
     if (chance(3)) fp4moe_model_close(model());
     if (chance(3)) fp4moe_layer_destroy(layer());
+    if (chance(3)) fp4moe_adapters_close(adapters());
     return FP4MOE_OK;
   }
   fp4moe_status describe() {
@@ -155,6 +164,132 @@ class RandomCaller {
                                                      chance(12) ? nullptr : &made);
     if (made != nullptr) layers_.push_back(made);
     return status;
+  }
+  // A matrix that claims no more memory than there is, unless the claim can be seen to be wrong.
+  fp4moe_matrix matrix(fp4moe_matrix made) {
+    if (chance(16)) made.codes = nullptr;
+    if (chance(16)) made.codes_bytes = chance(2) ? made.codes_bytes / 2 : UINT64_MAX;
+    if (chance(16)) made.codes_row_stride = number();
+    if (chance(16)) made.scales_expert_stride = number();
+    if (chance(16)) made.scales = nullptr;
+    if (chance(16)) made.bias_dtype = any(std::array<std::uint64_t, 3>{FP4MOE_F16, 4, 99});
+    if (chance(16)) made.bias_bytes = made.bias_bytes / 2;
+    if (chance(16)) made.global_scales_count = number();
+    if (chance(16)) made.input_scales = input();
+    made.size = size_of(sizeof made);
+    return made;
+  }
+  fp4moe_routing routing() {
+    fp4moe_routing made{};
+    made.method = chance(6) ? word() : "Renormalize";
+    if (chance(8)) made.method = "DeepSeekV3";
+    if (chance(4)) made.experts = kExperts;
+    if (chance(4)) made.top_k = number();
+    if (chance(8)) made.groups = number();
+    if (chance(8)) made.bias = input();
+    if (chance(8)) made.scale = any(std::array<double, 3>{-1.0, 2.5, 1e300});
+    if (chance(8)) made.renormalize = number();
+    if (chance(12)) made.zero_experts = number();
+    if (chance(12)) made.shared_experts = number();
+    if (chance(12)) made.table_rows = number();
+    made.size = size_of(sizeof made);
+    return made;
+  }
+  fp4moe_status from_weights() {
+    const fp4moe_matrix w13 = matrix(memory_weights_.w13), w2 = matrix(memory_weights_.w2);
+    fp4moe_weights given = memory_weights_.given();
+    given.w13 = chance(16) ? nullptr : &w13;
+    given.w2 = chance(16) ? nullptr : &w2;
+    if (chance(16)) given.up = &w2;
+    if (chance(12)) given.format = word();
+    if (chance(12)) given.row_order = chance(2) ? "interleaved" : word();
+    if (chance(12)) given.experts = number();
+    if (chance(12)) given.hidden = number();
+    if (chance(12)) given.intermediate = number();
+    given.size = size_of(sizeof given);
+    fp4moe_layer* made = nullptr;
+    if (chance(3)) return fp4moe_layer_load_weights(layer(), chance(12) ? nullptr : &given);
+    fp4moe_layer_description description{};
+    const double constant = any(std::array<double, 4>{0.0, -1.0, 7.0, 1e300});
+    const fp4moe_routing router = routing();
+    description.activation = chance(8) ? word() : chance(2) ? "swigluoai" : "silu";
+    description.top_k = chance(8) ? number() : 2;
+    description.routing = chance(3) ? nullptr : &router;
+    if (chance(6)) description.alpha = &constant;
+    if (chance(6)) description.limit = &constant;
+    if (chance(12)) description.experts = number();
+    if (chance(12)) description.intermediate = number();
+    if (chance(6)) description.weight_on_input = 1;
+    description.size = size_of(sizeof description);
+    fp4moe_layer_options options = layer_options();
+    if (chance(6)) options.weights = "mapped";
+    if (chance(6)) options.tp_size = number();
+    if (chance(6)) options.ep_size = number();
+    const fp4moe_status status = fp4moe_layer_from_weights(chance(20) ? nullptr : &description,
+                                                           chance(20) ? nullptr : &given, &options,
+                                                           chance(12) ? nullptr : &made);
+    if (made != nullptr) layers_.push_back(made);
+    return status;
+  }
+  fp4moe_status route() {
+    const fp4moe_routing router = routing();
+    const auto logits = rows<fp4moe_rows>(kExperts, input());
+    std::array<std::int32_t, (kMostTokens + 1) * kExperts> ids{};
+    fp4moe_route_call call{};
+    call.logits = chance(12) ? nullptr : &logits;
+    call.ids = chance(12) ? nullptr : ids.data();
+    call.weights = chance(12) ? nullptr : output();
+    call.slots = chance(4) ? number() : 2 + 2 * (random_.next() % 2);
+    if (chance(8)) call.token_ids = ids.data();
+    if (chance(8)) call.is_padding = reinterpret_cast<const std::uint8_t*>(input());
+    if (chance(4)) call.identity_weights = output() + memory_.size() / 4;
+    call.size = size_of(sizeof call);
+    return chance(2) ? fp4moe_route(chance(20) ? nullptr : &router, &call)
+                     : fp4moe_layer_route(layer(), chance(20) ? nullptr : &call);
+  }
+  fp4moe_status make_adapters() {
+    fp4moe_lora_pair pair{sizeof pair, input(),           kHidden * 4,
+                          input(),     kIntermediate * 4, FP4MOE_F32};
+    if (chance(8)) pair.a = nullptr;
+    if (chance(8)) pair.b_bytes = number();
+    if (chance(8)) pair.dtype = number();
+    pair.size = size_of(sizeof pair);
+    fp4moe_lora lora{sizeof lora, chance(8) ? number() : 1, 0.5, nullptr, nullptr, &pair, nullptr};
+    if (chance(8)) lora.w2 = &pair;
+    if (chance(8)) lora.gate = &pair;
+    lora.size = size_of(sizeof lora);
+    const char* folders[] = {word()};
+    fp4moe_adapters* made = nullptr;
+    fp4moe_adapters** const place = chance(12) ? nullptr : &made;
+    const std::uint64_t count = chance(8) ? any(std::array<std::uint64_t, 2>{0, UINT64_MAX}) : 1;
+    const fp4moe_status status =
+        chance(4)
+            ? fp4moe_adapters_open(layer(), folders, count, place)
+            : fp4moe_adapters_from_memory(layer(), chance(12) ? nullptr : &lora, count, place);
+    if (made != nullptr) adapters_.push_back(made);
+    return status;
+  }
+  fp4moe_status call_with_all() {
+    const auto x = rows<fp4moe_rows>(kHidden, input());
+    const auto logits = rows<fp4moe_rows>(kExperts, input());
+    const auto out = rows<fp4moe_output>(kHidden, output());
+    std::array<std::int32_t, kMostTokens * kExperts> ids{};
+    for (std::int32_t& id : ids) id = static_cast<std::int32_t>(random_.next() % 8) - 1;
+    const fp4moe_routes routes{sizeof routes, ids.data(), input(), x.rows, 2};
+    fp4moe_call given{};
+    given.x = chance(20) ? nullptr : &x;
+    given.out = chance(20) ? nullptr : &out;
+    if (chance(2)) given.logits = &logits;
+    if (given.logits == nullptr || chance(12)) given.routes = &routes;
+    given.adapters = adapters();
+    const std::array<std::int32_t, kMostTokens> numbers{0, -1, 0,
+                                                        static_cast<std::int32_t>(number())};
+    if (chance(3)) given.adapter_of_token = numbers.data();
+    if (chance(8)) given.on_device = 1;
+    if (chance(16)) given.stream = input();
+    given.size = size_of(sizeof given);
+    if (chance(12)) return fp4moe_layer_reserve(layer(), number(), number());
+    return fp4moe_layer_call(layer(), chance(20) ? nullptr : &given);
   }
   fp4moe_status load() { return fp4moe_layer_load(layer()); }
   fp4moe_status load_expert() { return fp4moe_layer_load_expert(layer(), number()); }
@@ -211,27 +346,36 @@ class RandomCaller {
   void forget() {
     fp4moe_layer_destroy(layers_.front());
     layers_.erase(layers_.begin());
+    while (adapters_.size() > 6) {
+      fp4moe_adapters_close(adapters_.front());
+      adapters_.erase(adapters_.begin());
+    }
     while (models_.size() > 6) {
       fp4moe_model_close(models_.front());
       models_.erase(models_.begin());
     }
   }
 
-  static constexpr std::array<Calls, 23> kCalls{
-      &RandomCaller::open,    &RandomCaller::close,       &RandomCaller::describe,
-      &RandomCaller::create,  &RandomCaller::create,      &RandomCaller::load,
-      &RandomCaller::load,    &RandomCaller::load,        &RandomCaller::load_expert,
-      &RandomCaller::process, &RandomCaller::process,     &RandomCaller::process,
-      &RandomCaller::shape,   &RandomCaller::apply,       &RandomCaller::apply,
-      &RandomCaller::apply,   &RandomCaller::run,         &RandomCaller::run,
-      &RandomCaller::run,     &RandomCaller::run,         &RandomCaller::explain,
-      &RandomCaller::convert, &RandomCaller::from_tensors};
+  static constexpr std::array<Calls, 32> kCalls{
+      &RandomCaller::open,          &RandomCaller::close,         &RandomCaller::describe,
+      &RandomCaller::create,        &RandomCaller::create,        &RandomCaller::load,
+      &RandomCaller::load,          &RandomCaller::load,          &RandomCaller::load_expert,
+      &RandomCaller::process,       &RandomCaller::process,       &RandomCaller::process,
+      &RandomCaller::shape,         &RandomCaller::apply,         &RandomCaller::apply,
+      &RandomCaller::apply,         &RandomCaller::run,           &RandomCaller::run,
+      &RandomCaller::run,           &RandomCaller::run,           &RandomCaller::explain,
+      &RandomCaller::convert,       &RandomCaller::from_tensors,  &RandomCaller::from_weights,
+      &RandomCaller::from_weights,  &RandomCaller::from_weights,  &RandomCaller::route,
+      &RandomCaller::route,         &RandomCaller::make_adapters, &RandomCaller::make_adapters,
+      &RandomCaller::call_with_all, &RandomCaller::call_with_all};
 
   SplitMix64 random_;
   ReadTensors read_{};
+  CWeights memory_weights_{model_path()};
   std::vector<float> memory_ = std::vector<float>(4 * (kMostTokens + 1) * kHidden);
   std::vector<fp4moe_model*> models_{};
   std::vector<fp4moe_layer*> layers_{};
+  std::vector<fp4moe_adapters*> adapters_{};
 };
 
 TEST(CApi, SurvivesThousandsOfRandomCalls) {

@@ -36,25 +36,16 @@ Result<tensor::MemoryTensor> tensor_of(const fp4moe_tensor& given) {
       .bytes = {static_cast<const std::byte*>(given.data), static_cast<std::size_t>(given.bytes)}};
 }
 
-// Elements are as far apart as the first one says it is long.
 Result<std::vector<tensor::MemoryTensor>> tensors_of(const fp4moe_tensors& given) {
-  std::vector<tensor::MemoryTensor> made;
-  if (given.count == 0) return made;
-  if (given.tensors == nullptr) return null_argument("the tensors");
   if (given.count > kMostTensors)
     return usage("tensors.count", "no model has so many tensors")
         .expects(fmt::format("at most {}", kMostTensors), fmt::format("{}", given.count));
-  made.reserve(given.count);
-  const std::size_t step = given.tensors->size;
-  const auto* place = reinterpret_cast<const std::byte*>(given.tensors);
-  for (std::uint64_t i = 0; i < given.count; ++i, place += step) {
-    const auto* element = reinterpret_cast<const fp4moe_tensor*>(place);
-    const auto taken = take_struct(element, "fp4moe_tensor");
-    if (!taken) return taken.why();
-    if (taken->size != step)
-      return usage("struct.size", "the tensors are structs of different sizes")
-          .expects(fmt::format("{} bytes each", step), fmt::format("{}", taken->size));
-    Result<tensor::MemoryTensor> tensor = tensor_of(*taken);
+  const auto all = take_structs(given.tensors, given.count, kMostTensors, "fp4moe_tensor");
+  if (!all) return all.why();
+  std::vector<tensor::MemoryTensor> made;
+  made.reserve(all->size());
+  for (const fp4moe_tensor& one : *all) {
+    Result<tensor::MemoryTensor> tensor = tensor_of(one);
     if (!tensor) return tensor.why();
     made.push_back(*std::move(tensor));
   }

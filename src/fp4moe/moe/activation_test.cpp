@@ -1,8 +1,11 @@
 #include "fp4moe/moe/activation.hpp"
 
 #include <cmath>
+#include <string>
 
 #include <gtest/gtest.h>
+
+#include "support/files.hpp"
 
 namespace fp4moe::moe {
 namespace activation_test {
@@ -20,6 +23,14 @@ TEST(Activation, NamesAndRowsAreTheSameTableBothWays) {
   }
   EXPECT_EQ(activation_from_name("relu2"), std::nullopt);
   EXPECT_EQ(activation_from_name(""), std::nullopt);
+}
+
+TEST(Activation, EveryOneStandsInItsPage) {
+  const std::string page = tensor::testing::read_text(FP4MOE_TESTDATA "/../docs/run.md");
+  const std::size_t begin = page.find("## Activations");
+  ASSERT_NE(begin, std::string::npos);
+  for (const ActivationRow& row : kActivations)
+    EXPECT_NE(page.find("`" + std::string(row.name) + "`", begin), std::string::npos) << row.name;
 }
 
 TEST(Activation, ValuesWorkedOutByHand) {

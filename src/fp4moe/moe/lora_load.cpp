@@ -19,7 +19,6 @@ LowRank low_rank_of(const weights::LoraPair& from) {
 
 Result<LoraSet> LoraSet::load(std::span<const weights::Adapter* const> adapters, std::size_t layer,
                               const weights::LoraCut& cut) {
-  using weights::Projection;
   LoraSet set;
   for (const weights::Adapter* adapter : adapters) {
     const weights::MoeShape& shape = adapter->targets()[layer].shape;
@@ -31,14 +30,31 @@ Result<LoraSet> LoraSet::load(std::span<const weights::Adapter* const> adapters,
                    std::to_string(shape.experts) + " experts, or other sizes");
     Result<weights::LoraAdapter> loaded = weights::LoraAdapter::load(*adapter, layer, cut);
     if (!loaded) return loaded.why();
-    set.experts_ = loaded->experts().size();
-    for (std::size_t e = 0; e < set.experts_; ++e)
-      set.pairs_.push_back({.gate = low_rank_of(loaded->at(Projection::gate, e)),
-                            .up = low_rank_of(loaded->at(Projection::up, e)),
-                            .down = low_rank_of(loaded->at(Projection::down, e))});
-    set.adapters_.push_back(*std::move(loaded));
+    set.add(*std::move(loaded));
   }
   return set;
+}
+
+Result<LoraSet> LoraSet::of(std::span<const weights::LoraWeights> adapters,
+                            const weights::LoraLayer& layer, const weights::LoraCut& cut) {
+  LoraSet set;
+  for (const weights::LoraWeights& adapter : adapters) {
+    Result<weights::LoraAdapter> loaded = weights::LoraAdapter::of(adapter, layer, cut);
+    if (!loaded) return loaded.why();
+    set.add(*std::move(loaded));
+  }
+  return set;
+}
+
+// Of the same layer as those before it.
+void LoraSet::add(weights::LoraAdapter adapter) {
+  using weights::Projection;
+  experts_ = adapter.experts().size();
+  for (std::size_t e = 0; e < experts_; ++e)
+    pairs_.push_back({.gate = low_rank_of(adapter.at(Projection::gate, e)),
+                      .up = low_rank_of(adapter.at(Projection::up, e)),
+                      .down = low_rank_of(adapter.at(Projection::down, e))});
+  adapters_.push_back(std::move(adapter));
 }
 
 }  // namespace fp4moe::moe

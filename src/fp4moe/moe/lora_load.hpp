@@ -1,4 +1,4 @@
-// Adapters from files as the engine's view of them: one layer, one rank, any number of adapters of
+// Adapters from files or memory as the engine's view of them: one layer, one rank, any number of adapters of
 // any ranks.
 #pragma once
 #include <cstddef>
@@ -19,11 +19,17 @@ class LoraSet {
   static Result<LoraSet> load(std::span<const weights::Adapter* const> adapters, std::size_t layer,
                               const weights::LoraCut& cut);
 
+  // From memory of the caller, which is copied. Errors: those of LoraAdapter::of.
+  static Result<LoraSet> of(std::span<const weights::LoraWeights> adapters,
+                            const weights::LoraLayer& layer, const weights::LoraCut& cut);
+
   // Valid while the set lives; moving it keeps the view's memory.
   LoraView view() const { return {.pairs = pairs_, .experts = experts_}; }
   std::span<const weights::LoraAdapter> adapters() const { return adapters_; }
 
  private:
+  void add(weights::LoraAdapter adapter);
+
   std::vector<weights::LoraAdapter> adapters_{};
   std::vector<LoraExpert> pairs_{};  // [adapters, experts]
   std::size_t experts_ = 0;

@@ -128,6 +128,7 @@ class MoeLayer {
   const moe::ExpertsProblem& problem() const { return problem_; }
   bool has_router() const { return router_.has_value(); }  // false: calls bring ids
   const moe::routing::Router& router() const { return *router_; }
+  ThreadPool& pool() const { return *pool_; }
   // Physical numbers where experts have copies.
   std::span<const std::uint64_t> local_experts() const { return local_; }
   std::uint64_t physical_experts() const;

@@ -1,10 +1,13 @@
 #include "fp4moe/runtime/layer_description.hpp"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <string_view>
 
 #include <fmt/format.h>
 
+#include "fp4moe/base/checked.hpp"
 #include "fp4moe/moe/activation.hpp"
 
 namespace fp4moe::runtime {
@@ -37,6 +40,22 @@ Result<Done> check_constants(const LayerDescription& given) {
   return Done{};
 }
 
+// The whole layer, of which the weights are all or a part.
+Result<weights::MoeShape> whole_of(const LayerDescription& given, const weights::MoeShape& part) {
+  weights::MoeShape whole = part;
+  if (given.experts != 0) whole.experts = given.experts;
+  if (given.intermediate != 0) whole.intermediate = given.intermediate;
+  const std::array<std::uint64_t, 4> factors{2, whole.experts, whole.hidden, whole.intermediate};
+  const bool is_larger = whole.experts >= part.experts && whole.intermediate >= part.intermediate;
+  if (is_larger && checked_product(factors) &&
+      (given.experts == 0 || given.experts <= moe::routing::kMostExperts))
+    return whole;
+  return usage("description.whole", "the weights cannot be part of such a layer")
+      .expects(fmt::format("{} to {} experts, an intermediate size of at least {}", part.experts,
+                           std::max(part.experts, moe::routing::kMostExperts), part.intermediate),
+               fmt::format("{} experts, {}", whole.experts, whole.intermediate));
+}
+
 // 0 means what the layer has.
 Result<RouterOptions> router_of(const LayerDescription& given, std::uint64_t experts) {
   RouterOptions router = given.router.value_or(RouterOptions{.method = Method::unspecified});
@@ -67,13 +86,12 @@ Result<LayerFacts> layer_facts(const LayerDescription& description,
         .expects(weights.gated() ? "one with a gate" : "one without a gate",
                  oracle::name(*description.activation));
   if (const auto fine = check_constants(description); !fine) return fine.why();
-  weights::MoeShape whole = weights;
-  if (description.experts != 0) whole.experts = description.experts;
-  if (description.intermediate != 0) whole.intermediate = description.intermediate;
-  Result<RouterOptions> router = router_of(description, whole.experts);
+  const Result<weights::MoeShape> whole = whole_of(description, weights);
+  if (!whole) return whole.why();
+  Result<RouterOptions> router = router_of(description, whole->experts);
   if (!router) return router.why();
 
-  LayerFacts facts{.model = plan::model_of_shape(whole, description.split, router->top_k)};
+  LayerFacts facts{.model = plan::model_of_shape(*whole, description.split, router->top_k)};
   oracle::Layer& layer = facts.model.layer;
   layer.activation = *description.activation;
   layer.routing = oracle::routing_from_name(moe::routing::name(router->method))

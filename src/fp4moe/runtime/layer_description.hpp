@@ -34,7 +34,8 @@ struct LayerDescription {
 
 // `weights` is the shape of the weights in memory; the facts' shape is the whole layer's. Errors:
 // description.activation (none, or with a gate where the weights have none), description.constant (one that nothing can be computed with),
-// description.top_k, description.experts (a router of another number).
+// description.top_k, description.experts (a router of another number),
+// description.whole (a whole that is less than its part, or more than can be).
 Result<LayerFacts> layer_facts(const LayerDescription& description,
                                const weights::MoeShape& weights);
 

@@ -351,6 +351,14 @@ TEST(MemoryLayer, RefusesDescriptionsThatDescribeNoLayer) {
   given = fine;
   given.router->experts = kExperts + 1;
   EXPECT_EQ(id_of(given), "description.experts");
+  for (const std::uint64_t experts : {kExperts - 1, std::uint64_t{1} << 62}) {
+    given = fine;
+    given.experts = experts;
+    EXPECT_EQ(id_of(given), "description.whole");
+  }
+  given = fine;
+  given.intermediate = ~std::uint64_t{31};
+  EXPECT_EQ(id_of(given), "description.whole");
   given = fine;
   given.router->method = Method::custom;
   EXPECT_EQ(id_of(given), "routing.method");

@@ -95,26 +95,23 @@ bool Adapter::touches(std::size_t layer, std::uint64_t expert) const {
   return false;
 }
 
-Result<Done> read_factor(const Adapter& adapter, const FactorPlace& place, const FactorPart& part,
-                         std::span<float> out) {
-  const std::byte* bytes = adapter.store().bytes(*place.tensor).data();
+std::optional<std::uint64_t> decode_factor(const std::byte* bytes, tensor::DType dtype,
+                                           const FactorPlace& place, const FactorPart& part,
+                                           std::span<float> out) {
   const auto half = [bytes](std::uint64_t index) {
     std::uint16_t code = 0;
     std::memcpy(&code, bytes + index * 2, 2);
     return code;
   };
-  std::optional<std::uint64_t> wrong;
-  switch (place.tensor->entry.dtype) {
+  switch (dtype) {
     case tensor::DType::bf16:
-      wrong = decode_rows([&](std::uint64_t i) { return formats::Bf16::decode(half(i)); }, place,
-                          part, out);
-      break;
+      return decode_rows([&](std::uint64_t i) { return formats::Bf16::decode(half(i)); }, place,
+                         part, out);
     case tensor::DType::f16:
-      wrong = decode_rows([&](std::uint64_t i) { return formats::F16::decode(half(i)); }, place,
-                          part, out);
-      break;
+      return decode_rows([&](std::uint64_t i) { return formats::F16::decode(half(i)); }, place,
+                         part, out);
     default:  // float32: others are refused when the adapter is opened
-      wrong = decode_rows(
+      return decode_rows(
           [bytes](std::uint64_t i) {
             float value = 0;
             std::memcpy(&value, bytes + i * 4, 4);
@@ -122,6 +119,12 @@ Result<Done> read_factor(const Adapter& adapter, const FactorPlace& place, const
           },
           place, part, out);
   }
+}
+
+Result<Done> read_factor(const Adapter& adapter, const FactorPlace& place, const FactorPart& part,
+                         std::span<float> out) {
+  const auto wrong = decode_factor(adapter.store().bytes(*place.tensor).data(),
+                                   place.tensor->entry.dtype, place, part, out);
   if (!wrong) return Done{};
   return invalid("adapter.not_finite", "a number of the adapter is not finite once it is scaled")
       .in(adapter.store().path(*place.tensor))

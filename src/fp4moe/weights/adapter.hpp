@@ -17,6 +17,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -93,5 +94,10 @@ struct FactorPart {
 };
 Result<Done> read_factor(const Adapter& adapter, const FactorPlace& place, const FactorPart& part,
                          std::span<float> out);
+// The same from a tensor's memory, of bf16, f16 or f32: the first element that is not finite, or
+// none.
+std::optional<std::uint64_t> decode_factor(const std::byte* bytes, tensor::DType dtype,
+                                           const FactorPlace& place, const FactorPart& part,
+                                           std::span<float> out);
 
 }  // namespace fp4moe::weights

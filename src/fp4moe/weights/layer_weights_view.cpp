@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cmath>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -25,11 +26,14 @@ struct PartPlace {
 
 std::string_view word_of(Projection which) { return kPartNames[static_cast<std::size_t>(which)]; }
 
-bool is_given(const MatrixWeights& matrix) { return !matrix.codes.bytes.empty(); }
+bool is_given(const MatrixWeights& matrix) {
+  return !matrix.codes.bytes.empty() || !matrix.scales.bytes.empty() ||
+         !matrix.bias.bytes.empty() || !matrix.global_scales.empty() ||
+         !matrix.input_scales.empty();
+}
 
-Error wrong(std::string_view id, std::string_view what, std::string_view matrix,
-            std::string_view part) {
-  return usage(id, std::string(what)).at(fmt::format("{} {}", matrix, part));
+std::string part_name(std::string_view matrix, std::string_view part) {
+  return fmt::format("{} {}", matrix, part);
 }
 
 Result<Done> check_blocks(std::string_view name, std::uint64_t size, std::uint64_t block) {
@@ -85,14 +89,16 @@ struct LayerWeightsView::Maker {
   Result<Rows> rows(const StackedRows& from, const PartPlace& place, std::uint64_t row_bytes,
                     std::string_view what) const {
     if (from.bytes.empty() || from.bytes.data() == nullptr)
-      return wrong("weights.missing", "weights are not given", place.name, what)
+      return usage("weights.missing", "weights are not given")
+          .at(part_name(place.name, what))
           .expects(fmt::format("[{}, {}, {}] bytes", given.shape.experts, place.rows, row_bytes),
                    "none");
     const std::uint64_t row_stride = from.row_stride == 0 ? row_bytes : from.row_stride;
     const auto dense = checked_multiply(place.rows, row_stride);
     if (row_stride < row_bytes || (from.expert_stride != 0 && from.expert_stride < row_bytes) ||
         !dense)
-      return wrong("weights.stride", "rows overlap", place.name, what)
+      return usage("weights.stride", "rows overlap")
+          .at(part_name(place.name, what))
           .expects(fmt::format("strides of {} bytes and more", row_bytes),
                    fmt::format("{} from row to row, {} from expert to expert", from.row_stride,
                                from.expert_stride));
@@ -101,7 +107,8 @@ struct LayerWeightsView::Maker {
         extent(given.shape.experts, expert_stride, place.rows, row_stride, row_bytes);
     const bool exact = from.row_stride == 0 && from.expert_stride == 0;
     if (!needed || from.bytes.size() < *needed || (exact && from.bytes.size() != *needed))
-      return wrong("weights.size", "the memory has another size", place.name, what)
+      return usage("weights.size", "the memory has another size")
+          .at(part_name(place.name, what))
           .expects(needed ? fmt::format("{}{} bytes", exact ? "" : "at least ", *needed)
                           : "strides whose sum fits into 64 bits",
                    fmt::format("{} bytes", from.bytes.size()));
@@ -118,7 +125,8 @@ struct LayerWeightsView::Maker {
     if (from.size() == experts) return Numbers{from, 0, 1};
     if (from.size() == 1) return Numbers{from, 0, 0};
     if (joined && from.size() == 2 * experts) return Numbers{from, number, 2};
-    return wrong("weights.size", "another number of scales is given", place.name, what)
+    return usage("weights.size", "another number of scales is given")
+        .at(part_name(place.name, what))
         .expects(joined ? fmt::format("1, {} or {}", experts, 2 * experts)
                         : fmt::format("1 or {}", experts),
                  fmt::format("{}", from.size()));
@@ -127,10 +135,12 @@ struct LayerWeightsView::Maker {
   Result<Done> bias(const StackedBias& from, const PartPlace& place, Part& part) {
     using tensor::DType;
     if (from.dtype != DType::bf16 && from.dtype != DType::f16 && from.dtype != DType::f32)
-      return wrong("weights.bias", "the bias has another type", place.name, "bias")
+      return usage("weights.bias", "the bias has another type")
+          .at(part_name(place.name, "bias"))
           .expects("BF16, F16 or F32", tensor::name(from.dtype));
     if (made.shape_.has_bias && made.bias_type_ != from.dtype)
-      return wrong("weights.bias", "the biases of a layer have several types", place.name, "bias")
+      return usage("weights.bias", "the biases of a layer have several types")
+          .at(part_name(place.name, "bias"))
           .expects(tensor::name(made.bias_type_), tensor::name(from.dtype));
     const std::uint64_t size = tensor::row(from.dtype).block_bytes;
     const auto row = rows({from.bytes, from.expert_stride}, {place.name, 1, 0, 0, 1, 1},
@@ -148,11 +158,13 @@ struct LayerWeightsView::Maker {
                              Part& part) const {
     const bool wanted = given.shape.format == WeightFormat::nvfp4;
     if (!wanted && !from.global_scales.empty())
-      return wrong("weights.given", "MXFP4 has no global scales", place.name, "global scales")
+      return usage("weights.given", "MXFP4 has no global scales")
+          .at(part_name(place.name, "global scales"))
           .expects("none", fmt::format("{}", from.global_scales.size()));
     if (!wanted) return Done{};
     if (from.global_scales.empty())
-      return wrong("weights.missing", "NVFP4 needs global scales", place.name, "global scales")
+      return usage("weights.missing", "NVFP4 needs global scales")
+          .at(part_name(place.name, "global scales"))
           .expects(fmt::format("1 or {}", given.shape.experts), "none");
     auto scales = numbers(from.global_scales, place, number, "global scales");
     if (!scales) return scales.why();

@@ -35,7 +35,7 @@ struct StackedBias {
   std::uint64_t expert_stride = 0;  // bytes; 0: one after the other
 };
 
-// One matrix of all experts, canonical as in weights/expert.hpp. Not given: without bytes.
+// One matrix of all experts, canonical as in weights/expert.hpp. Not given: all of it empty.
 struct MatrixWeights {
   StackedRows codes{};   // [experts, rows, k / 2]
   StackedRows scales{};  // [experts, rows, k / block]

@@ -202,6 +202,9 @@ TEST_F(WrongWeights, AreMissingOrTooMany) {
   given.up = given.w13;
   EXPECT_EQ(id(), "weights.given");
   given = memory.given();
+  given.gate.input_scales = given.w13.input_scales;
+  EXPECT_EQ(id(), "weights.given") << "a part of a part";
+  given = memory.given();
   given.gate = given.w13;
   given.w13 = {};
   EXPECT_EQ(id(), "weights.size") << "w13 is twice a gate";

@@ -1,0 +1,186 @@
+// fp4moe_layer_from_weights and fp4moe_layer_load_weights: layers without a file.
+#include <array>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "fp4moe/base/text.hpp"
+#include "fp4moe/capi/border.hpp"
+#include "fp4moe/capi/routing.hpp"
+#include "fp4moe/capi/rows.hpp"
+#include "fp4moe/weights/layer_weights_view.hpp"
+
+namespace fp4moe::capi {
+namespace {
+
+using weights::LayerWeights;
+using weights::LayerWeightsView;
+using weights::MatrixWeights;
+using weights::RowOrder;
+
+// One of the words that a table knows.
+template <class Value, class Names>
+Result<Value> word_of(const char* given, std::string_view what, const Names& names) {
+  const Result<std::string> word = require_text(given, what);
+  if (!word) return word.why();
+  for (std::size_t i = 0; i < names.size(); ++i)
+    if (names[i] == *word) return static_cast<Value>(i);
+  return usage("weights.word", fmt::format("{} is not known", what))
+      .expects(fmt::format("one of {}", fmt::join(names, ", ")),
+               fmt::format("'{}'", printable(*word)));
+}
+
+constexpr std::array<std::string_view, 3> kRowOrders{
+    name(RowOrder::interleaved), name(RowOrder::halves), name(RowOrder::single)};
+
+std::span<const std::byte> bytes_of(const void* data, std::uint64_t bytes) {
+  return {static_cast<const std::byte*>(data), static_cast<std::size_t>(bytes)};
+}
+
+Result<std::span<const float>> floats_of(const float* data, std::uint64_t count, const char* what) {
+  if (const auto fine = check_numbers(data, count, 1, what); !fine) return fine.why();
+  return std::span<const float>(data, static_cast<std::size_t>(count));
+}
+
+Result<Done> take_matrix(const fp4moe_matrix* pointer, MatrixWeights& to) {
+  if (pointer == nullptr) return Done{};
+  const auto given = take_struct(pointer, "fp4moe_matrix");
+  if (!given) return given.why();
+  for (const std::uint64_t bytes : {given->codes_bytes, given->scales_bytes, given->bias_bytes})
+    if (bytes > PTRDIFF_MAX)
+      return usage("rows.size", "weights are larger than any memory")
+          .expects("less than 2^63 bytes", fmt::format("{}", bytes));
+  // A pointer without a size would else count as nothing.
+  if ((given->codes != nullptr && given->codes_bytes == 0) ||
+      (given->scales != nullptr && given->scales_bytes == 0) ||
+      (given->bias != nullptr && given->bias_bytes == 0))
+    return usage("weights.size", "memory is given without its size").expects("bytes", "0");
+  to.codes = {bytes_of(given->codes, given->codes_bytes), given->codes_expert_stride,
+              given->codes_row_stride};
+  to.scales = {bytes_of(given->scales, given->scales_bytes), given->scales_expert_stride,
+               given->scales_row_stride};
+  const auto globals =
+      floats_of(given->global_scales, given->global_scales_count, "the global scales");
+  if (!globals) return globals.why();
+  const auto inputs = floats_of(given->input_scales, given->input_scales_count, "the input scales");
+  if (!inputs) return inputs.why();
+  to.global_scales = *globals;
+  to.input_scales = *inputs;
+  to.bias.bytes = bytes_of(given->bias, given->bias_bytes);
+  to.bias.expert_stride = given->bias_expert_stride;
+  if (given->bias_dtype != 0) {
+    const auto dtype = dtype_of(given->bias_dtype, "biases");
+    if (!dtype) return dtype.why();
+    to.bias.dtype = *dtype;
+  }
+  return Done{};
+}
+
+Result<LayerWeightsView> take_weights(const fp4moe_weights* pointer) {
+  const auto given = take_struct(pointer, "fp4moe_weights");
+  if (!given) return given.why();
+  const auto format = word_of<weights::WeightFormat>(given->format, "the weights' format",
+                                                     formats::kWeightFormatNames);
+  if (!format) return format.why();
+  const auto order = word_of<RowOrder>(given->row_order, "the order of w13's rows", kRowOrders);
+  if (!order) return order.why();
+  LayerWeights made{.shape = {.format = *format,
+                              .experts = given->experts,
+                              .hidden = given->hidden,
+                              .intermediate = given->intermediate,
+                              .order = *order}};
+  for (const auto& [from, to] :
+       {std::pair{given->w13, &made.w13}, std::pair{given->gate, &made.gate},
+        std::pair{given->up, &made.up}, std::pair{given->w2, &made.w2}})
+    if (const auto fine = take_matrix(from, *to); !fine) return fine.why();
+  return LayerWeightsView::make(made);
+}
+
+std::optional<double> constant(const double* given) {
+  return given == nullptr ? std::nullopt : std::optional(*given);
+}
+
+Result<runtime::LayerDescription> take_description(const fp4moe_layer_description* pointer,
+                                                   std::uint64_t experts) {
+  const auto given = take_struct(pointer, "fp4moe_layer_description");
+  if (!given) return given.why();
+  const Result<std::string> word = require_text(given->activation, "the layer's activation");
+  if (!word) return word.why();
+  runtime::LayerDescription made{.activation = oracle::activation_from_name(*word),
+                                 .alpha = constant(given->alpha),
+                                 .beta = constant(given->beta),
+                                 .limit = constant(given->limit),
+                                 .top_k = given->top_k,
+                                 .weight_on_input = given->weight_on_input != 0,
+                                 .experts = given->experts,
+                                 .intermediate = given->intermediate,
+                                 .split = given->split_blocks != 0 ? weights::SplitRule::ceil_blocks
+                                                                   : weights::SplitRule::equal};
+  if (!made.activation)
+    return usage("description.activation", "there is no such activation")
+        .expects("one of docs/run.md, such as silu or swigluoai",
+                 fmt::format("'{}'", printable(*word)));
+  if (given->routing == nullptr) return made;
+  auto router =
+      take_routing(given->routing, made.experts == 0 ? experts : made.experts, made.top_k);
+  if (!router) return router.why();
+  made.router = *std::move(router);
+  return made;
+}
+
+struct FromWeightsCall {
+  const fp4moe_layer_description* description;
+  const fp4moe_weights* weights;
+  const fp4moe_layer_options* options;
+  fp4moe_layer** layer;
+};
+
+Result<Done> layer_from_weights(const FromWeightsCall& call) {
+  if (const auto fine = clear(call.layer, "the place for the layer"); !fine) return fine.why();
+  const auto view = take_weights(call.weights);
+  if (!view) return view.why();
+  const auto description = take_description(call.description, view->shape().experts);
+  if (!description) return description.why();
+  const auto given = take_options(call.options, "fp4moe_layer_options");
+  if (!given) return given.why();
+  Result<runtime::LayerOptions> options = layer_options(*given);
+  if (!options) return options.why();
+  auto made = runtime::MoeLayer::create(*description, *view, std::move(*options));
+  if (!made) return made.why();
+  *call.layer = add(std::make_shared<OpenLayer>(std::move(*made)));
+  return Done{};
+}
+
+Result<Done> load_weights(runtime::MoeLayer& layer, const fp4moe_weights* pointer) {
+  const auto view = take_weights(pointer);
+  if (!view) return view.why();
+  if (const auto done = layer.load(*view); !done) return done.why();
+  log_all(FP4MOE_LOG_WARNING, layer.weights().packer().warnings());
+  return Done{};
+}
+
+}  // namespace
+}  // namespace fp4moe::capi
+
+namespace capi = fp4moe::capi;
+
+extern "C" {
+
+fp4moe_status fp4moe_layer_from_weights(const fp4moe_layer_description* description,
+                                        const fp4moe_weights* weights,
+                                        const fp4moe_layer_options* options, fp4moe_layer** layer) {
+  return capi::guarded([&] {
+    return capi::layer_from_weights({description, weights, options, layer});
+  });
+}
+
+fp4moe_status fp4moe_layer_load_weights(fp4moe_layer* layer, const fp4moe_weights* weights) {
+  return capi::on_layer(
+      layer, [&](capi::OpenLayer& open) { return capi::load_weights(open.layer, weights); });
+}
+
+}  // extern "C"
