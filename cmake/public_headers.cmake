@@ -33,6 +33,7 @@ set(FP4MOE_PUBLIC_HEADERS
   oracle/parallel.hpp
   oracle/quant_config.hpp
   oracle/record.hpp
+  oracle/releases.hpp
   oracle/select.hpp
   oracle/sizes.hpp
   plan/plan.hpp
@@ -93,7 +94,6 @@ set(FP4MOE_INCLUDED_HEADERS
   oracle/backend.hpp
   oracle/experts.hpp
   oracle/policy.hpp
-  oracle/releases.hpp
   oracle/request.hpp
   oracle/words.hpp
   plan/model.hpp

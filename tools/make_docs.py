@@ -8,6 +8,7 @@
     errors            docs/errors.md: every error id, from the sources and docs/errors.toml
     machine           docs/machine.md: what described devices get, asked of the program
     python            docs/python.md: the public names of the package, which must be installed
+    vllm-versions     docs/vllm-versions.md: releases of vLLM and their policies, asked of the program
 """
 from __future__ import annotations
 
@@ -50,7 +51,14 @@ def python(options: argparse.Namespace) -> str:
     return source.page(options.stub)
 
 
-PAGES = {"c-api-reference": c_api, "commands": commands, "errors": errors, "machine": machine, "python": python}
+def vllm_versions(options: argparse.Namespace) -> str:
+    import subprocess
+
+    return subprocess.run([options.program, "vllm-versions", "--markdown"], check=True, capture_output=True, text=True).stdout
+
+
+PAGES = {"c-api-reference": c_api, "commands": commands, "errors": errors, "machine": machine, "python": python,
+         "vllm-versions": vllm_versions}
 
 
 def main() -> int:

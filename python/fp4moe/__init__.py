@@ -23,6 +23,7 @@ from fp4moe.commands import (
     transcode,
     unconvert,
     verify,
+    vllm_versions,
 )
 from fp4moe.errors import (
     Error,
@@ -77,4 +78,5 @@ __all__ = [
     "transcode",
     "unconvert",
     "verify",
+    "vllm_versions",
 ]

@@ -174,6 +174,11 @@ def matrix(**words: Any) -> Report:
     return _checked("matrix", words=words)
 
 
+def vllm_versions() -> Report:
+    """List releases of vLLM and the policy of each."""
+    return _checked("vllm-versions", words={})
+
+
 def layouts(layout: str | None = None, **words: Any) -> Report:
     """List the weight layouts of every backend, or describe one."""
     return _checked("layouts", *(() if layout is None else (layout,)), words=words)

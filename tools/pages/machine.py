@@ -6,10 +6,10 @@ import subprocess
 from collections import defaultdict
 
 # A model stands for all of its kind; the policy is the newest of vLLM for it.
-MODELS = (("gpt-oss-20b", "gpt-oss: MXFP4, biases, SwiGLU with a clamp", "2026-08-22"),
-          ("deepseek-v4-flash", "DeepSeek-V4 and other MXFP4", "2026-08-22-deepseek-v4"),
-          ("qwen3-30b-a3b", "Qwen3: NVFP4, softmax routing", "2026-08-22"),
-          ("deepseek-v3", "DeepSeek-V3 and Kimi: NVFP4, grouped sigmoid routing", "2026-08-22"))
+MODELS = (("gpt-oss-20b", "gpt-oss: MXFP4, biases, SwiGLU with a clamp"),
+          ("deepseek-v4-flash", "DeepSeek-V4 and other MXFP4"),
+          ("qwen3-30b-a3b", "Qwen3: NVFP4, softmax routing"),
+          ("deepseek-v3", "DeepSeek-V3 and Kimi: NVFP4, grouped sigmoid routing"))
 
 # What computes a layer that our own rules gave to a backend.
 ENGINES = {"CPU": "`cpu`, on the processor", "NATIVE_SM90": "`cuda`, on the GPU"}
@@ -22,13 +22,13 @@ For the machine before you, ask it: the answers below are those of described dev
 ```sh
 fp4moe doctor                                                     # what is here, and what is odd about it
 fp4moe explain --model gpt-oss-20b                                # what this library runs here, and why not something else
-fp4moe explain --model gpt-oss-20b --device h100 --policy 2026-08-22   # what vLLM of that day gives an H100
+fp4moe explain --model gpt-oss-20b --device h100 --vllm 0.33.0    # what that release of vLLM gives an H100
 ```
 
 ```python
 import fp4moe
 
-choice = fp4moe.explain(model="gpt-oss-20b", device="h100", policy="2026-08-22")
+choice = fp4moe.explain(model="gpt-oss-20b", device="h100", policy="latest")
 print(choice.backend, choice.refusals)
 ```
 
@@ -82,11 +82,11 @@ def choices(theirs: dict[str, dict], ours: dict[str, dict]) -> list[str]:
     return [f"| {', '.join(devices)} | {' | '.join(key[1:])} |" for key, devices in groups.items()]
 
 
-def refusals(ask: Explain, model: str, policy: str, devices: list[str]) -> list[str]:
+def refusals(ask: Explain, model: str, devices: list[str]) -> list[str]:
     """Requirements that are not met, each with the backends that have it and the devices that lack it."""
     lacking: dict[tuple[str, str], list[str]] = defaultdict(list)
     for device in devices:
-        for why in reasons(ask("--model", model, "--policy", policy, "--device", device)):
+        for why in reasons(ask("--model", model, "--policy", "latest", "--device", device)):
             lacking[why].append(device)
     together: dict[tuple[str, str], list[str]] = defaultdict(list)
     for (backend, requirement), without in lacking.items():
@@ -95,20 +95,22 @@ def refusals(ask: Explain, model: str, policy: str, devices: list[str]) -> list[
                   for (requirement, without), backends in together.items())
 
 
-def body(ask: Explain, model: str, policy: str) -> str:
-    theirs = {r["device"]["name"]: r for r in ask("--model", model, "--policy", policy, "--all-devices")["devices"]}
+def body(ask: Explain, model: str) -> tuple[str, str]:
+    """The policy, and what it and ours decide for every device."""
+    theirs = {r["device"]["name"]: r for r in ask("--model", model, "--policy", "latest", "--all-devices")["devices"]}
     ours = {r["device"]["name"]: r for r in ask("--model", model, "--all-devices")["devices"]}
-    return "\n".join(["| device | vLLM chooses | would run, too | here |", "|---|---|---|---|", *choices(theirs, ours),
+    text = "\n".join(["| device | vLLM chooses | would run, too | here |", "|---|---|---|---|", *choices(theirs, ours),
                       "\nWhy not something that the policy prefers:\n",
                       "| backend | condition | refused on |", "|---|---|---|",
-                      *refusals(ask, model, policy, list(theirs))])
+                      *refusals(ask, model, list(theirs))])
+    return next(iter(theirs.values()))["policy"], text
 
 
 def page(program: str) -> str:
     ask = Explain(program)
     sections: dict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)  # models with the same answers
-    for model, title, policy in MODELS:
-        sections[policy, body(ask, model, policy)].append((model, title))
+    for model, title in MODELS:
+        sections[body(ask, model)].append((model, title))
     out = [HEAD]
     for (policy, text), models in sections.items():
         out.append(f"\n## {'; '.join(title for _, title in models)}\n")

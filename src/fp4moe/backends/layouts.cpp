@@ -44,10 +44,8 @@ bool separates_situ(const platform::Environment& environment) {
 }
 
 constexpr std::string_view kSeparated =
-    "AITER's shuffle with gate and up rows apart is not specified";
-constexpr std::string_view kGfx1250 =
-    "on gfx1250 scales pass through AITER's own shuffle (factor 32, width 4), which is not "
-    "specified";
+    "AITER's shuffle with gate and up rows apart";
+constexpr std::string_view kGfx1250 = "on gfx1250 scales pass through AITER's own shuffle";
 
 constexpr std::string_view kTriton = "triton.mxfp4";
 constexpr std::string_view kAiterTriton = "aiter_triton.mxfp4";
@@ -62,8 +60,7 @@ constexpr InUse kInUse[] = {
     {.id = kAiterTriton, .gfx = "gfx950", .most_ranks = 2, .generation = "cdna4.v3.6"},
     {.id = kAiterTriton, .generation = "strided"},
     {.id = "aiter_triton_w4a4.mxfp4",
-     .unspecified = "codes stay rows of K bytes (with swigluoai, gate and up rows in turns), but "
-                    "scales pass through AITER's own shuffle for gfx1250, which is not specified"},
+     .unspecified = "codes stay rows, but scales pass through AITER's own shuffle"},
     {.id = kTriton, .eras = kVllm033, .kinds = kRocm, .gfx = "gfx1250", .unspecified = kGfx1250},
     {.id = "marlin.nvfp4", .eras = kJanuary, .generation = "2026-01"},
     {.id = "marlin.nvfp4", .eras = kMarch, .generation = "2026-03"},

@@ -93,8 +93,8 @@ TEST(Layouts, EveryBackendHasOneOnEveryDeviceOrItsLibraryMakesItsOwn) {
             EXPECT_EQ((*layout)->format, row->format) << row->name;
           } else {
             ++external;
-            const bool known = layout.why().id == "layout.external" ||
-                               layout.why().id == "layout.unspecified";
+            const bool known =
+                layout.why().id == "layout.external" || layout.why().id == "layout.unspecified";
             EXPECT_TRUE(known) << row->name << text(layout.why());
             EXPECT_FALSE(layout.why().remedy.empty());
           }

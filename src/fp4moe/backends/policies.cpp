@@ -186,9 +186,8 @@ void make_august_deepseek_v4(Policy& policy, Rows& rows) {
 
 // MXFP4, release 0.33.0 -------------------------------------------------------------------------
 
-// The packages that the wheel for CUDA installs.
-constexpr EnumSet<Library> kWheel{Library::flashinfer, Library::triton_kernels, Library::humming,
-                                  Library::deep_gemm};
+// What the wheel for CUDA installs beside the usual packages.
+constexpr EnumSet<Library> kWheel{Library::humming, Library::deep_gemm};
 
 void make_033_mxfp4_common(Policy& policy, Rows& rows) {
   policy.wording = kMxfp4Wording;

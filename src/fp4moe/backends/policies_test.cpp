@@ -26,7 +26,7 @@ using oracle::Verdict;
 using platform::Library;
 using platform::Variable;
 
-constexpr std::size_t kReasons = static_cast<std::size_t>(Reason::kernel_variant) + 1;
+constexpr std::size_t kReasons = static_cast<std::size_t>(Reason::adjusted_routes) + 1;
 
 const Policy& policy(std::string_view name, oracle::WeightFormat format) {
   const Policy* found = find_policy(name, format);
@@ -69,6 +69,8 @@ Request random_request(SplitMix64& random, const Policy& policy) {
       "flashinfer_all2allv",
       "flashinfer_nvlink_one_sided",
       "mori",
+      "moonep",
+      "passthrough",
   };
   Request request{.device = device(any_of(random, platform::described_devices()).name)};
   for (std::size_t i = 0; i < platform::kLibraryNames.size(); ++i)
@@ -97,6 +99,12 @@ Request random_request(SplitMix64& random, const Policy& policy) {
   if (below(random, 4) == 0) request.environment.set(Variable::batch_invariant, "1");
   if (below(random, 2) == 0) request.environment.set(Variable::rocm_use_aiter, "1");
   layer.lora = below(random, 4) == 0;
+  layer.hash_routing = below(random, 8) == 0;
+  layer.decomposed = below(random, 8) == 0;
+  layer.skip_final_all_reduce = below(random, 8) == 0;
+  layer.dual_batch_overlap = below(random, 8) == 0;
+  layer.weight_transfer = below(random, 8) == 0;
+  if (below(random, 8) == 0) layer.swiglu_alpha = 1.5;
   return request;
 }
 

@@ -1,5 +1,6 @@
 #include <filesystem>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -81,6 +82,53 @@ TEST_F(ConvertCommand, TakesAGenerationOfTheBackendsLayout) {
   other.back() = "never";
   EXPECT_EQ(convert(other).status, 2);
   EXPECT_TRUE(has(convert(other).err, "layout.generation"));
+}
+
+// Layouts of release 0.33.0, with sizes that no tile divides.
+TEST(ConvertVllm, ThereAndBackForEveryLayoutThatIsKnown) {
+  const TemporaryFolder folder;
+  const auto make = [&](const char* model, const char* hidden, const char* intermediate) {
+    const std::string path = folder / model;
+    EXPECT_EQ(run({"synth", "--model", model, "--experts", "2", "--layers", "1", "--hidden", hidden,
+                   "--intermediate", intermediate, "-o", path})
+                  .status,
+              0);
+    return path;
+  };
+  const std::string mxfp4 = make("gpt-oss-20b", "576", "608");
+  const std::string nvfp4 = make("qwen3-30b-a3b", "320", "144");
+  struct Case {
+    const std::string& source;
+    const char *backend, *device, *layout;
+  };
+  int number = 0;
+  for (const Case& one :
+       {Case{nvfp4, "FLASHINFER_CUTEDSL", "b200", "flashinfer_cutedsl.nvfp4 for"},
+        Case{mxfp4, "CUTLASS_MXFP4_MXFP4", "b200", "vllm_cutlass.mxfp4 for"},
+        Case{mxfp4, "AITER_TRITON_MXFP4_BF16", "mi300x", "aiter_triton.mxfp4 (strided)"},
+        Case{mxfp4, "AITER_TRITON_MXFP4_BF16", "mi355x", "aiter_triton.mxfp4 (cdna4.v3.6)"},
+        Case{mxfp4, "TRITON", "rtx5090", "triton.mxfp4 (blackwell.v3.6)"},
+        Case{mxfp4, "TRITON", "thor", "triton.mxfp4 (blackwell.v3.6)"},
+        Case{mxfp4, "CPU", "cpu-amx", "vllm_cpu.mxfp4 for"}}) {
+    const std::string out = folder / std::to_string(number++);
+    const Outcome made = run({"convert", one.source, "--backend", one.backend, "--device",
+                              one.device, "--vllm", "0.33.0", "-o", out});
+    ASSERT_EQ(made.status, 0) << made.err;
+    EXPECT_TRUE(has(made.out, one.layout)) << made.out;
+    EXPECT_EQ(run({"verify", out, "--deep"}).status, 0) << one.backend;
+    const Outcome back = run({"unconvert", out, "-o", out + "-back", "--json"});
+    ASSERT_EQ(back.status, 0) << back.err;
+    EXPECT_EQ((*parse_json(back.out))["exact"], true) << one.backend;
+  }
+  for (const auto& [backend, device, id] :
+       {std::tuple{"HUMMING", "h100", "layout.external"},
+        std::tuple{"TRITON", "mi455x", "layout.unspecified"},
+        std::tuple{"AITER_TRITON_MXFP4_MXFP4", "mi455x", "layout.unspecified"}}) {
+    const Outcome refused = run({"convert", mxfp4, "--backend", backend, "--device", device,
+                                 "--vllm", "0.33.0", "-o", folder / "never"});
+    EXPECT_EQ(refused.status, 7) << backend;
+    EXPECT_TRUE(has(refused.err, id)) << refused.err;
+  }
 }
 
 TEST_F(ConvertCommand, RefusesWrongQuestions) {

@@ -135,10 +135,18 @@ KernelWords describe(const Policy& policy, oracle::Mode mode, const Backend& bac
           .invariant = experts.batch_invariant};
 }
 
+// In trial order, then those that only LoRA by name reaches.
+std::vector<const Experts*> kernels_of(const Backend& backend) {
+  std::vector<const Experts*> kernels(backend.experts.begin(), backend.experts.end());
+  for (const Experts* experts : backend.lora_experts)
+    if (std::ranges::find(kernels, experts) == kernels.end()) kernels.push_back(experts);
+  return kernels;
+}
+
 std::vector<KernelWords> describe_all(const Policy& policy, oracle::Mode mode) {
   std::vector<KernelWords> kernels;
   for (const Backend* backend : policy.backends)
-    for (const Experts* experts : backend->experts)
+    for (const Experts* experts : kernels_of(*backend))
       kernels.push_back(describe(policy, mode, *backend, *experts));
   return kernels;
 }
@@ -203,7 +211,7 @@ Json to_json(const Policy& policy, oracle::Mode mode,
                          {"backend", backend == "-" ? Json() : Json(backend)}});
     }
   for (const Backend* backend : policy.backends) {
-    for (const Experts* experts : backend->experts) {
+    for (const Experts* experts : kernels_of(*backend)) {
       const KernelWords words = describe(policy, mode, *backend, *experts);
       Json refused = Json::object();  // by device, for the device's own reasons
       for (const platform::Device& device : devices) {

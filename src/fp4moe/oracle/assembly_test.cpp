@@ -48,6 +48,45 @@ Result<KernelPlan> plan(Era era, const Request& request, const Backend& backend 
   return assemble(policy(era, backend.format), mode, request, &backend, &experts);
 }
 
+TEST(Assembly, Release033HasTwoMoreExchanges) {
+  const auto moonep = prepare("moonep", Era::vllm_033);
+  ASSERT_TRUE(moonep);
+  EXPECT_EQ(moonep->name, "MoonEPPrepareAndFinalize");
+  EXPECT_EQ(moonep->max_tokens_per_rank, 256u);
+  EXPECT_EQ(moonep->dispatchers, 4u);
+  EXPECT_FALSE(moonep->is_async);
+  EXPECT_TRUE(moonep->output_is_reduced);
+  EXPECT_EQ(moonep->index_type, "i32");
+  // Before every other test, whatever the layout and the kernel.
+  for (const Parallel& layout : {spread("passthrough"), Parallel{.all2all_backend = "passthrough"},
+                                 Parallel{.dp_size = 4, .all2all_backend = "passthrough"}})
+    for (const bool monolithic : {false, true}) {
+      const auto through =
+          prepare_finalize({.parallel = layout, .era = Era::vllm_033, .monolithic = monolithic});
+      ASSERT_TRUE(through);
+      EXPECT_EQ(through->name, "PassThroughPrepareAndFinalize");
+      EXPECT_EQ(through->dispatchers, 1u);
+      EXPECT_TRUE(through->output_is_reduced);
+      EXPECT_EQ(through->max_tokens_per_rank, std::nullopt);
+    }
+  EXPECT_FALSE(prepare("moonep", Era::august_22));
+}
+
+TEST(Assembly, TokensWithScalesOfTheirOwnTravelIn16Bits) {
+  PrepareRequest request{.parallel = spread("flashinfer_nvlink_one_sided"),
+                         .era = Era::vllm_033,
+                         .activations = ActivationKey::nvfp4_token,
+                         .tokens = ScalarType::float16};
+  EXPECT_TRUE(prepare_finalize(request));
+  request.tokens = ScalarType::float32;
+  const auto refused = prepare_finalize(request);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(reference_error(refused.why()), "ValueError");
+  EXPECT_EQ(refused.why().message,
+            "flashinfer_nvlink_one_sided unpacked inputs must be float16 or bfloat16, got "
+            "torch.float32");
+}
+
 TEST(Assembly, WithoutRanksNothingTravels) {
   const auto modular = prepare_finalize({.era = Era::april_24});
   const auto monolithic = prepare_finalize({.era = Era::april_24, .monolithic = true});

@@ -198,6 +198,50 @@ TEST(Parallel, TheFirstRanksHoldTheExpertsThatAreLeftOver) {
   EXPECT_EQ(local_expert_count({}, 32), 32u);
 }
 
+TEST(Parallel, PassthroughDoesNotDependOnTheLayoutAndMoonepDoes) {
+  const Parallel alone{.all2all_backend = "passthrough"};
+  EXPECT_EQ(exchange(alone, Era::vllm_033), Exchange::passthrough);
+  EXPECT_FALSE(uses_all2all(alone, Era::vllm_033));
+  EXPECT_EQ(exchange(alone, Era::august_22), Exchange::none);
+  const Parallel moonep{.dp_size = 2, .ep_size = 2, .use_ep = true, .all2all_backend = "moonep"};
+  EXPECT_EQ(exchange(moonep, Era::vllm_033), Exchange::moonep);
+  EXPECT_EQ(exchange(moonep, Era::august_22), Exchange::unknown);
+  EXPECT_EQ(exchange({.all2all_backend = "moonep"}, Era::vllm_033), Exchange::none);
+  EXPECT_FALSE(is_batched(Exchange::moonep, Era::vllm_033));
+  EXPECT_FALSE(is_batched(Exchange::passthrough, Era::vllm_033));
+  EXPECT_TRUE(accept_exchange("moonep", Era::vllm_033));
+  EXPECT_FALSE(accept_exchange("moonep", Era::august_22));
+  EXPECT_EQ(accept_exchange("pplx", Era::vllm_033)->name, "allgather_reducescatter");
+}
+
+TEST(Parallel, BackendsThatExchangeThemselvesFixTheExchange) {
+  const auto bound = [](const BindingRequest& request, Era era = Era::vllm_033) {
+    const Result<Binding> made = bind_exchange(request, era);
+    return made ? made->all2all + "|" + made->log : made.why().message;
+  };
+  EXPECT_EQ(bound({.backend = "auto"}), "|");
+  EXPECT_EQ(bound({.backend = "marlin", .all2all = "nixl_ep"}), "nixl_ep|");
+  EXPECT_EQ(bound({.backend = "flashinfer_moe_ep_cutedsl"}),
+            "passthrough|moe_backend='flashinfer_moe_ep_cutedsl': using "
+            "all2all_backend='passthrough' (dispatch and combine run inside the MoE backend).");
+  EXPECT_EQ(bound({.backend = "flashinfer_moe_ep_cutedsl", .all2all = "nixl_ep"}),
+            "moe_backend='flashinfer_moe_ep_cutedsl' dispatches and combines itself and cannot be "
+            "paired with all2all_backend='nixl_ep'; leave --all2all-backend unset.");
+  EXPECT_EQ(bound({.backend = "triton", .all2all = "passthrough"}),
+            "all2all_backend='passthrough' is only valid with a moe_backend that dispatches and "
+            "combines itself (['flashinfer_moe_ep_cutedsl', 'flashinfer_moe_ep_mega_deep_gemm']), "
+            "got moe_backend='triton'.");
+  EXPECT_EQ(
+      bound({.backend = "flashinfer_moe_ep_mega_deep_gemm", .architecture = "GptOssForCausalLM"}),
+      "moe_backend='flashinfer_moe_ep_mega_deep_gemm' is only supported for DeepSeek-V4 "
+      "models (['DeepSeekV4MTPModel', 'DeepseekV41ForCausalLM', 'DeepseekV4ForCausalLM']), "
+      "but the model is ['GptOssForCausalLM'].");
+  EXPECT_TRUE(bound({.backend = "flashinfer_moe_ep_mega_deep_gemm",
+                     .architecture = "DeepseekV4ForCausalLM"})
+                  .starts_with("passthrough|"));
+  EXPECT_EQ(bound({.backend = "triton", .all2all = "passthrough"}, Era::august_22), "passthrough|");
+}
+
 TEST(Parallel, RoutingTablesAreForExchangesThatRenumber) {
   EXPECT_TRUE(needs_routing_tables(Exchange::deepep_ll, Era::march_20));
   EXPECT_FALSE(needs_routing_tables(Exchange::nixl, Era::march_27));

@@ -140,18 +140,50 @@ TEST(Libraries, FlashinferCountsOnlyWithKernelsOrACompiler) {
 
   EXPECT_FALSE(usable(variables));
   EXPECT_EQ(found(root, variables)[0].note,
-            "does not count without the package flashinfer_cubin or nvcc on PATH");
+            "does not count without the package flashinfer_cubin, or nvcc (CUDA_HOME, CUDA_PATH, "
+            "PATH or /usr/local/cuda) and ninja (PATH)");
   variables["VLLM_HAS_FLASHINFER_CUBIN"] = "0";
   EXPECT_FALSE(usable(variables));
   variables["VLLM_HAS_FLASHINFER_CUBIN"] = "1";
   EXPECT_TRUE(usable(variables));
   variables.erase("VLLM_HAS_FLASHINFER_CUBIN");
   root.program("/cuda/bin/nvcc");
+  EXPECT_FALSE(usable(variables));  // ninja, too
+  root.program("/cuda/bin/ninja");
+  EXPECT_TRUE(usable(variables));
+  variables.erase("PATH");
+  EXPECT_FALSE(usable(variables));
+  root.program("/tools/ninja");
+  variables["PATH"] = "/tools";
+  EXPECT_FALSE(usable(variables));
+  for (const char* name : {"CUDA_HOME", "CUDA_PATH"}) {
+    variables[name] = "/cuda";
+    EXPECT_TRUE(usable(variables)) << name;
+    variables.erase(name);
+  }
+  root.program("/usr/local/cuda/bin/nvcc");
   EXPECT_TRUE(usable(variables));
   variables.erase("PATH");
   EXPECT_FALSE(usable(variables));
   package(root, "/a/flashinfer_cubin");
   EXPECT_TRUE(usable(variables));
+}
+
+TEST(Libraries, AnInstalledPackageIsFoundByItsMetadata) {
+  const FakeRoot root;
+  const auto version = [&](std::string_view name) {
+    const auto found = find_installed_package(
+        name, {.root = root.path(), .lookup = with({{"PYTHONPATH", "/a:/b"}})});
+    return found ? found->version : "none";
+  };
+  EXPECT_EQ(version("vllm"), "none");
+  root.file("/b/vllm-0.28.0.dist-info/METADATA");
+  EXPECT_EQ(version("vllm"), "0.28.0");
+  root.file("/a/vllm-0.33.0+cu129.dist-info/METADATA");
+  EXPECT_EQ(version("vllm"), "0.33.0+cu129");
+  EXPECT_EQ(version("vll"), "none");
+  root.file("/a/old-1.2-py3.11.egg-info/PKG-INFO");
+  EXPECT_EQ(version("old"), "1.2");
 }
 
 TEST(Libraries, AreListedInTheOrderOfTheTable) {
