@@ -12,7 +12,17 @@ import pytest
 
 # What a conversion of vLLM's ends with where it needs a device or a library that is not here.
 CANNOT = (AttributeError, ImportError, NotImplementedError, RuntimeError, AssertionError)
+# vLLM's experts class clears the sign of zeros after the conversion; fp4moe's layout has it done.
+LATER = {"B12X_MXFP4_MXFP8", "B12X_MXFP4_BF16"}
 E, H, I = 2, 256, 128  # noqa: E741
+
+
+@pytest.fixture(autouse=True)
+def tensors_stay(monkeypatch):
+    """Some conversions move what they made to a GPU."""
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        monkeypatch.setattr(torch.Tensor, "cuda", lambda self, *_, **__: self)
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +71,22 @@ def mxfp4_tensors(rng):
     }
 
 
+def stand_in(**fields):
+    """What conversions look at of a layer."""
+    import torch
+
+    parallel = types.SimpleNamespace(enable_eplb=False, tp_size=1, ep_size=1)
+    config = types.SimpleNamespace(
+        is_act_and_mul=True, has_bias=True, hidden_dim=H, hidden_dim_unpadded=H,
+        intermediate_size_per_partition=I, moe_parallel_config=parallel, num_local_experts=E,
+    )  # fmt: skip
+    return types.SimpleNamespace(
+        params_dtype=torch.bfloat16, num_experts=E, local_num_experts=E, hidden_size=H,
+        intermediate_size_per_partition=I, moe_config=config, moe_parallel_config=parallel,
+        activation=types.SimpleNamespace(is_gated=True, value="silu"), **fields,
+    )  # fmt: skip
+
+
 def clones(tensors):
     return {name: None if tensor is None else tensor.clone() for name, tensor in tensors.items()}
 
@@ -73,17 +99,27 @@ def test_members_are_vllms(theirs):
     assert {m.value for m in theirs.nvfp4.NvFp4MoeBackend} <= {m.value for m in NvFp4MoeBackend}
 
 
-def test_mxfp4_conversions_give_vllms_bytes(theirs):
+@pytest.mark.parametrize(
+    ("name", "at_least"),
+    [
+        ("convert_gpt_oss_weight_to_mxfp4_moe_kernel_format", {"EMULATION", "XPU"}),
+        ("convert_weight_to_mxfp4_moe_kernel_format", set()),
+    ],
+)
+def test_mxfp4_conversions_give_vllms_bytes(theirs, name, at_least):
     from fp4moe import Error
     from fp4moe.vllm.oracle import mxfp4
 
-    name = "convert_gpt_oss_weight_to_mxfp4_moe_kernel_format"
-    compared, left = [], {}
+    if not hasattr(theirs.mxfp4, name):
+        pytest.skip(f"this vLLM has no {name}")
+    compared, left = set(), {}
     for member in theirs.mxfp4.Mxfp4MoeBackend:
+        if member.value in LATER:
+            left[member.value] = "differs until the experts class is made"
+            continue
         tensors = mxfp4_tensors(np.random.default_rng(7))
-        layer = types.SimpleNamespace(**tensors, params_dtype=tensors["w13_bias"].dtype)
         try:
-            expected = getattr(theirs.mxfp4, name)(member, layer, **clones(tensors))
+            expected = getattr(theirs.mxfp4, name)(member, stand_in(**tensors), **clones(tensors))
             wanted = [as_bytes(tensor) for tensor in expected]
         except (*CANNOT, ValueError) as why:
             left[member.value] = f"vLLM: {why}"
@@ -97,9 +133,9 @@ def test_mxfp4_conversions_give_vllms_bytes(theirs):
             continue
         for part, one, other in zip(found.names, found, wanted):
             assert as_bytes(one) == other, f"{member.value} {part}"
-        compared.append(member.value)
-    print("compared:", compared, "left out:", left)
-    assert "EMULATION" in compared
+        compared.add(member.value)
+    print(f"\n{name}: compared {sorted(compared)}, left out {sorted(left)}")
+    assert compared >= at_least, left
 
 
 def test_nvfp4_conversions_give_vllms_bytes(theirs):
@@ -126,16 +162,11 @@ def test_nvfp4_conversions_give_vllms_bytes(theirs):
         "w2_scale_2": factor(E),
         "a2_scale": factor(E),
     }
-    compared, left = [], {}
+    compared, left = set(), {}
     for member in theirs.nvfp4.NvFp4MoeBackend:
-        layer = types.SimpleNamespace(
-            params_dtype=torch.bfloat16, num_experts=E, hidden_size=H, activation=None,
-            intermediate_size_per_partition=I, local_num_experts=E,
-            moe_config=types.SimpleNamespace(is_act_and_mul=True),
-        )  # fmt: skip
         try:
             expected = theirs.nvfp4.convert_to_nvfp4_moe_kernel_format(
-                member, layer, **clones(tensors), is_act_and_mul=True
+                member, stand_in(), **clones(tensors), is_act_and_mul=True
             )
             wanted = [as_bytes(tensor) for tensor in expected]
         except (*CANNOT, ValueError) as why:
@@ -150,6 +181,6 @@ def test_nvfp4_conversions_give_vllms_bytes(theirs):
             continue
         for part, one, other in zip(found.names, found, wanted):
             assert as_bytes(one) == other, f"{member.value} {part}"
-        compared.append(member.value)
-    print("compared:", compared, "left out:", left)
-    assert "VLLM_CUTLASS" in compared
+        compared.add(member.value)
+    print(f"\nNVFP4: compared {sorted(compared)}, left out {sorted(left)}")
+    assert compared >= {"EMULATION", "VLLM_CUTLASS", "FLASHINFER_CUTLASS"}, left

@@ -28,8 +28,8 @@ class Context:
     platform: str = ""  # or a device field by field: "cuda", "rocm", "xpu", "cpu"
     capability: str = ""  # "9.0"
     gfx: str = ""  # "gfx950"
-    libraries: Sequence[str] | None = None  # None: what the device has
-    environment: Mapping[str, str] | None = None  # None: this process's, on this machine
+    libraries: Sequence[str] | None = None  # absent: what the device has
+    environment: Mapping[str, str] | None = None  # absent: the process's own, on this machine
 
 
 @dataclass(frozen=True)
