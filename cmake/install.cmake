@@ -74,7 +74,7 @@ if(NOT CMAKE_CROSSCOMPILING AND PROJECT_IS_TOP_LEVEL AND NOT SKBUILD)
     COMMAND ${CMAKE_COMMAND} -E make_directory ${man_pages}
     COMMAND fp4moe_program man --folder ${man_pages} COMMENT "Writing manual pages")
   add_custom_target(man ALL DEPENDS ${man_pages}/fp4moe.1)
-  install(DIRECTORY ${man_pages} DESTINATION ${CMAKE_INSTALL_MANDIR})
+  install(DIRECTORY ${man_pages} DESTINATION ${CMAKE_INSTALL_MANDIR} OPTIONAL)  # where all was built
 endif()
 foreach(set fp4moeTargets fp4moe_cTargets)
   install(EXPORT ${set} NAMESPACE fp4moe:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/fp4moe)

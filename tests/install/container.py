@@ -74,6 +74,7 @@ def problems(source, compiler):
     with tempfile.TemporaryDirectory() as context:
         for name in names:
             copy = shutil.copytree if (source / name).is_dir() else shutil.copy2
+            pathlib.Path(context, name).parent.mkdir(parents=True, exist_ok=True)
             copy(source / name, pathlib.Path(context, name))
         options = [word for word in builds[0] if word.startswith("-D")]
         done = subprocess.run(["cmake", "--preset", builds[0][1], f"-DCMAKE_CXX_COMPILER={compiler}", *options],
