@@ -186,6 +186,12 @@ TEST(CApi, ConvertsAndRunsWhatItConverted) {
   fp4moe_model_close(model);
   ASSERT_EQ(fp4moe_layer_process(layer), FP4MOE_OK) << fp4moe_last_error();
   fp4moe_layer_destroy(layer);
+  options.layout = nullptr;
+  options.backend = "TRITON";
+  options.policy = "2026-08-22";
+  options.device = "rtx4090";
+  EXPECT_EQ(fp4moe_convert(model_path().c_str(), "x", &options, nullptr), FP4MOE_NO_BACKEND);
+  EXPECT_EQ(id(), "target.backend");
 }
 
 TEST(CApi, ExplainsAsTheCommandDoes) {

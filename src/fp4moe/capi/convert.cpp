@@ -9,6 +9,7 @@
 #include "fp4moe/convert/convert_folder.hpp"
 #include "fp4moe/plan/model.hpp"
 #include "fp4moe/runtime/choice.hpp"
+#include "fp4moe/runtime/target.hpp"
 
 namespace fp4moe::capi {
 namespace {
@@ -26,24 +27,37 @@ Result<convert::Recipe> make_recipe(const std::string& path,
   if (!layout.empty() && !backend.empty())
     return usage("convert.layout", "a backend has its layout")
         .expects("either a backend or a layout", "both");
-  if (!layout.empty()) {
+  if (!layout.empty() && !generation.empty()) {
     const auto found = backends::require_layout(layout, generation);
     if (!found) return found.why();
     recipe.layout = *found;
     return recipe;
   }
-  Result<platform::Device> device = device_of(options.device);
+  const Result<platform::Device> device = device_of(options.device);
   if (!device) return device.why();
   const Result<plan::Model> model = plan::model_from_checkpoint(path);
   if (!model) return model.why();
+  const runtime::Target target{*model, recipe.slice, *device,
+                               text_or(options.device, "auto") != "auto"};
+  if (!layout.empty()) {
+    const auto found = runtime::layout_for_target(layout, target);
+    if (!found) return found.why();
+    recipe.layout = *found;
+    return recipe;
+  }
   const Result<runtime::Choice> choice =
       runtime::choose(*model, recipe.slice,
                       {.policy = text_or(options.policy, "native"),
                        .backend = backend.empty() ? "auto" : backend,
                        .generation = generation,
-                       .device = *std::move(device),
+                       .device = *device,
                        .takes_external = false});
   if (!choice) return choice.why();
+  if (!backend.empty() && generation.empty()) {
+    const auto warnings = runtime::check_target(*choice, target);
+    if (!warnings) return warnings.why();
+    log_all(FP4MOE_LOG_WARNING, *warnings);
+  }
   return choice->recipe(recipe.slice, model->layer.activation);
 }
 

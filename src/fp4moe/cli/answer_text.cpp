@@ -136,16 +136,17 @@ std::string choice_line(const Record& record) {
 }
 
 void print_kernels(const Io& io, const Record& record, const BackendRow& row) {
+  if (row.remedy) print_line(io, "     do: " + join(row.remedy->steps, ", "), 9);
   for (const Verdict* verdict : row.verdicts) {
     io.out << fmt::format("     {}: {}\n", class_of(verdict->experts),
                           verdict->accepted() ? "would run"
                                               : oracle::reference_reason(*record.selection.policy,
                                                                          record.request, *verdict));
     for (const oracle::Refusal& refusal : by_cause(*verdict)) {
-      const oracle::Sentence words = sentence(record, *verdict, refusal);
+      const oracle::Sentence words = oracle::sentence(record.request, *verdict, refusal);
       print_line(io,
-                 fmt::format("       {:<20} {}; {} -> {}", oracle::name(refusal.reason),
-                             words.requirement, words.fact, words.remedy),
+                 fmt::format("       {:<20} {}; {}", oracle::name(refusal.reason),
+                             words.requirement, words.fact),
                  28);
     }
   }

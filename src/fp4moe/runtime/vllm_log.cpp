@@ -329,7 +329,7 @@ std::string compare_with_log(const LogReading& log, const Answer& answer) {
                       log.message->row->level == MessageLevel::error && answer.is_served();
   if (log.chosen.empty() && !failed) return {};
   const oracle::Backend* backend = answer.record.selection.backend;
-  const std::string said = failed ? "an error" : printable(log.chosen);
+  const std::string said = failed ? "that nothing runs" : printable(log.chosen);
   if (!failed && backend != nullptr && is_same_backend(log.chosen, backend->name))
     return fmt::format("The log says {}, and so do these rules.", said);
   return fmt::format(
