@@ -134,10 +134,13 @@ def merge(targets: dict, build: Path) -> int:
         corpus, finds = CORPUS / name, build / "finds" / name
         finds.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory() as small:
-            subprocess.run([program, "-merge=1", "-timeout=10", small, corpus, finds], check=True, capture_output=True)
-            kept, before = sorted(Path(small).iterdir()), len(list(corpus.glob("*")))
+            # Edges alone count: how often each is taken would keep many inputs of one kind.
+            subprocess.run([program, "-merge=1", "-use_counters=0", "-timeout=10", small, corpus, finds], check=True,
+                           capture_output=True)
+            before = len(list(corpus.glob("*")))
             shutil.rmtree(corpus, ignore_errors=True)
             shutil.copytree(small, corpus)
+        kept = list(corpus.iterdir())
         size = sum(path.stat().st_size for path in kept)
         print(f"{name:<12} {before:>5} -> {len(kept):>5} inputs, {size:,} bytes")
     return 0
