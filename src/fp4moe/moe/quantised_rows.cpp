@@ -159,11 +159,13 @@ void decode_block(const RowQuantiser& how, std::span<const std::uint8_t> codes,
 }  // namespace
 
 std::size_t encoded_bytes(ActivationKey key, std::size_t columns) {
-  const std::size_t of_row = key == ActivationKey::nvfp4_token ? sizeof(float) : 0;
+  const bool has_scale = key == ActivationKey::nvfp4_token && columns > 0;
+  const std::size_t of_row = has_scale ? sizeof(float) : 0;
   return RowParts(key, columns).bytes() + of_row;
 }
 
 void encode_row(const RowQuantiser& how, std::span<const float> values, std::span<std::byte> to) {
+  if (values.empty()) return;
   const RowParts parts(how.key, values.size());
   if (how.key == ActivationKey::nvfp4_token) {
     const float scale = token_scale(values);
@@ -180,6 +182,7 @@ void encode_row(const RowQuantiser& how, std::span<const float> values, std::spa
 }
 
 void decode_row(const RowQuantiser& how, std::span<const std::byte> from, std::span<float> values) {
+  if (values.empty()) return;
   const RowParts parts(how.key, values.size());
   if (how.key == ActivationKey::nvfp4_token) {
     float scale = 1.0f;

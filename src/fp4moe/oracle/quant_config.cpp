@@ -21,7 +21,7 @@ constexpr SchemeRow kSchemes[] = {
     {QuantScheme::ocp_mx_mxfp4, ActivationKey::mxfp4},
     {QuantScheme::nvfp4, ActivationKey::nvfp4},
     {QuantScheme::nvfp4_w4a16, ActivationKey::none},
-    {QuantScheme::mxfp4_nvfp4, ActivationKey::nvfp4},
+    {QuantScheme::mxfp4_nvfp4, ActivationKey::nvfp4_token},  // the kernel finds its scales itself
 };
 
 bool is_swigluoai(Activation activation) {

@@ -121,6 +121,12 @@ TEST_P(Conformance, EveryBackendRunsFromItsConvertedFolderWithinItsNumerics) {
       const std::string out = folder.path() + "/" + std::to_string(seen.size());
       const auto made =
           convert::testing::convert(source, out, choice->recipe({}, facts->model.layer.activation));
+      // Since release 0.33.0 AITER's sizes are rounded to half a tile of scales; how its shuffle
+      // fills the tile is not known.
+      if (!made && made.why().id == "layout.size") {
+        EXPECT_TRUE(what.ends_with(" AITER_MXFP4_MXFP4") && policy.era == oracle::Era::vllm_033);
+        continue;
+      }
       ASSERT_TRUE(made) << what << ": " << text(made.why());
       auto opened = convert::ConvertedFolder::open(out);
       ASSERT_TRUE(opened) << text(opened.why());
