@@ -85,3 +85,15 @@ def test_wrong_words_name_the_right_ones() -> None:
         fp4moe.explain(device=["h100"])
     with pytest.raises(fp4moe.UsageError):
         fp4moe.explain(tp=0)
+
+
+def test_a_release_of_vllm_stands_for_its_policy() -> None:
+    choice = fp4moe.explain(device="h100", model="deepseek-v3", vllm="0.33.0")
+    assert (choice.policy, choice.backend) == ("vllm-0.33.0", "HUMMING")
+    assert choice.raw["vllm"]["match"] == "exact"
+    near = fp4moe.explain(device="h100", model="gpt-oss-20b", vllm="0.21")
+    assert (near.policy, near.raw["vllm"]["match"]) == ("2026-04-24", "near")
+    newest = fp4moe.vllm_versions()["releases"][-1]
+    assert fp4moe.explain(device="h100", policy="latest").policy == newest["mxfp4"]["policy"]
+    with pytest.raises(fp4moe.UsageError):
+        fp4moe.explain(vllm="soon")

@@ -71,7 +71,7 @@ def test_stubs_name_every_word_of_every_verb():
         del verbs[name]
     assert {"bench", "convert", "explain", "run"} <= set(verbs)
     for name, named in verbs.items():
-        verb = "quantize" if name == "quantize_checkpoint" else name
+        verb = "quantize" if name == "quantize_checkpoint" else name.replace("_", "-")
         words = set(commands.options(verb))
         if verb == "explain":
             words -= set(selection.NOT_ONE)

@@ -44,8 +44,7 @@ bool separates_situ(const platform::Environment& environment) {
   return form != "a8w4";
 }
 
-constexpr std::string_view kSeparated =
-    "AITER's shuffle with gate and up rows apart";
+constexpr std::string_view kSeparated = "AITER's shuffle with gate and up rows apart";
 constexpr std::string_view kGfx1250 = "on gfx1250 scales pass through AITER's own shuffle";
 
 constexpr std::string_view kTriton = "triton.mxfp4";
