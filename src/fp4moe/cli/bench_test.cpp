@@ -65,7 +65,7 @@ TEST(BenchCommand, TimesSelectionsUnderEveryPolicy) {
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   const auto report = parse_json(outcome.out);
   ASSERT_TRUE(report);
-  EXPECT_EQ((*report)["results"].size(), 11u);
+  EXPECT_EQ((*report)["results"].size(), 14u);
   for (const Json& row : (*report)["results"]) {
     EXPECT_GT(row["select_us"].get<double>(), 0);
     EXPECT_GT(row["candidates"].get<int>(), 2);

@@ -101,7 +101,7 @@ TEST(PlanCommand, RefusesWrongWordsWithTheRightOnes) {
   expect_usage({}, "either PATH or --model");
   expect_usage({"somewhere", "--model", "gpt-oss-20b"}, "both");
   expect_usage({"--model", "gpt-oss-20c"}, "gpt-oss-20b");
-  expect_usage({"--model", "gpt-oss-20b", "--format", "fp4"}, "mxfp4 or nvfp4");
+  expect_usage({"--model", "gpt-oss-20b", "--format", "fp4"}, "one of mxfp4, nvfp4");
   expect_usage({"--model", "gpt-oss-20b", "--policy", "2026-08-21"}, "2026-08-22");
   expect_usage({"--model", "gpt-oss-20b", "--device", "h101"}, "h100");
   expect_usage(and_words(kH100, {"--backend", "MARLYN"}), "MARLIN");
