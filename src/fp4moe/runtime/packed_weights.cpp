@@ -225,7 +225,7 @@ moe::ExpertSource PackedWeights::source() const {
 
 Result<moe::ExpertSource> PackedWeights::source(const convert::LayerJob& job) const {
   const weights::DialectRow& dialect = *job.layer().row;
-  if (dialect.scales_inside())
+  if (dialect.needs_unpacking())
     return error(ErrorCode::lacking, "weights.rows",
                  "this dialect's weights cannot be used where they lie")
         .in(job.checkpoint->store().folder())
