@@ -1,4 +1,4 @@
-"""What is not as usual: FP4 modules outside the experts, experts in full precision."""
+"""What is not as usual: quantised modules outside the experts, experts in full precision."""
 
 from __future__ import annotations
 
@@ -68,6 +68,92 @@ def test_fp4_attention_is_dequantised_and_saved_as_it_was(name: str, tmp_path: P
     for part in ("weight", "weight_packed"):
         if f"{MODULE}.{part}" in before:
             assert np.array_equal(before[f"{MODULE}.{part}"], after[f"{MODULE}.{part}"])
+
+
+FP8_FORMS = {"tensor": (), "one": (1,), "rows": (64, 1), "row": (64,), "block": (2, 2)}
+
+
+def make_fp8(tensors: dict[str, Any], form: str) -> torch.Tensor:
+    """FP8 with scales in the place of one attention weight; returns its values."""
+    weight = tensors.pop(f"{MODULE}.weight")
+    assert weight.shape == (64, 64)
+    generator = torch.Generator().manual_seed(5)
+    scales = (torch.rand(FP8_FORMS[form], generator=generator) + 0.5).to(torch.bfloat16) / 64
+    codes = (torch.randn(64, 64, generator=generator) * 50).to(torch.float8_e4m3fn)
+    tensors[f"{MODULE}.weight"] = codes
+    tensors[f"{MODULE}.weight_scale"] = scales
+    whole = scales.float().reshape(-1, 1) if form == "row" else scales.float()
+    if form == "block":
+        whole = whole.repeat_interleave(32, 0).repeat_interleave(32, 1)
+    return codes.float() * whole
+
+
+@pytest.mark.parametrize("form", FP8_FORMS)
+def test_fp8_attention_is_dequantised_with_its_scales(form: str, tmp_path: Path) -> None:
+    kind = tiny.KINDS["qwen3-nvfp4"]
+    made = tiny.make(tmp_path, kind)
+    theirs = tiny.witness(made, kind)
+    tensors = load_file(made / "model.safetensors")
+    values = make_fp8(tensors, form)
+    save_file(tensors, made / "model.safetensors", {"format": "pt"})
+    document = json.loads((made / "config.json").read_text())
+    quantization = document["quantization_config"]
+    quantization["ignore"] = [name for name in quantization["ignore"] if name != MODULE]
+    quantization["config_groups"]["group_1"] = {
+        "format": "float-quantized",
+        "targets": [MODULE],
+        "weights": {"num_bits": 8, "type": "float", "block_structure": [32, 32]},
+    }
+    quantization["format"] = "mixed-precision"
+    (made / "config.json").write_text(json.dumps(document))
+
+    theirs.model.layers[1].self_attn.q_proj.weight.data = values
+    ours, said = AutoModelForCausalLM.from_pretrained(
+        made, experts_implementation="fp4moe", dtype=torch.float32, output_loading_info=True
+    )
+    assert not said["missing_keys"] and not said["unexpected_keys"]
+    assert torch.equal(ours.model.layers[1].self_attn.q_proj.weight, values)
+    with torch.no_grad():
+        found, exact = (each(torch.arange(1, 20)[None]).logits for each in (ours, theirs))
+    assert float((found - exact).norm() / exact.norm()) <= 4e-4
+    ours.save_pretrained(tmp_path / "saved")
+    before, after = (
+        load_file(folder / "model.safetensors") for folder in (made, tmp_path / "saved")
+    )
+    assert before.keys() == after.keys()
+    for part in ("weight", "weight_scale"):
+        was, now = before[f"{MODULE}.{part}"], after[f"{MODULE}.{part}"]
+        assert was.dtype == now.dtype and torch.equal(was.float(), now.float())
+
+
+@pytest.mark.parametrize("part", ["weight_zero_point", "pre_quant_scale", "weight_scale_3"])
+def test_a_scale_that_nothing_applies_is_refused(part: str, tmp_path: Path) -> None:
+    made = tiny.make(tmp_path, tiny.KINDS["qwen3-modelopt"])
+    tensors = load_file(made / "model.safetensors")
+    tensors[f"{MODULE}.{part}"] = torch.ones(64)
+    save_file(tensors, made / "model.safetensors", {"format": "pt"})
+    with pytest.raises(fp4moe.UnsupportedError) as caught:
+        AutoModelForCausalLM.from_pretrained(made, quantization_config=WISH)
+    assert caught.value.id == "transformers.scale" and part in str(caught.value)
+
+
+def test_scales_of_activations_change_no_weight(tmp_path: Path) -> None:
+    made = tiny.make(tmp_path, tiny.KINDS["qwen3-modelopt"])
+    tensors = load_file(made / "model.safetensors")
+    tensors["model.layers.0.self_attn.k_proj.k_scale"] = torch.tensor(0.5)
+    save_file(tensors, made / "model.safetensors", {"format": "pt"})
+    AutoModelForCausalLM.from_pretrained(made, quantization_config=WISH)
+
+
+def test_quantised_weights_without_scales_are_refused(tmp_path: Path) -> None:
+    made = tiny.make(tmp_path, tiny.KINDS["qwen3-nvfp4"])
+    tensors = load_file(made / "model.safetensors")
+    make_fp8(tensors, "rows")
+    del tensors[f"{MODULE}.weight_scale"]
+    save_file(tensors, made / "model.safetensors", {"format": "pt"})
+    with pytest.raises(fp4moe.UnsupportedError) as caught:
+        AutoModelForCausalLM.from_pretrained(made, quantization_config=WISH)
+    assert caught.value.id == "transformers.scale"
 
 
 def settle(folder: Path) -> None:

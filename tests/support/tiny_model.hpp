@@ -177,6 +177,14 @@ inline const DialectRow& row_for(Dialect dialect, WeightFormat format, Grouping 
   std::abort();
 }
 
+// Whether names and types alone tell a dialect, and tensors_of writes it. producers_test.cpp has the
+// others.
+inline bool is_told_by_names(const DialectRow& row) {
+  const bool joined = row.grouping == Grouping::per_expert && row.joins_gate_up();
+  const bool modelopt_mxfp4 = row.dialect == Dialect::modelopt && row.format == WeightFormat::mxfp4;
+  return !row.is_transposed && !joined && !modelopt_mxfp4;
+}
+
 inline std::vector<FileTensor> fused_tensors(const Model& model, const DialectRow& row,
                                              const std::string& prefix) {
   std::vector<FileTensor> tensors;

@@ -106,6 +106,22 @@ def per_expert(tensors, codes, value_of):
     return weights
 
 
+def joined(tensors):
+    """Quark's gpt-oss: gate_up_proj of each expert, rows take turns."""
+    weights = {}
+    for name in tensors:
+        found = re.fullmatch(r".*layers\.(\d+)\..*experts\.(\d+)\.(gate_up|down)_proj\.weight", name)
+        if not found:
+            continue
+        values = scaled(unpack(tensors[name]), e8m0(tensors[name + "_scale"]), 32)
+        layer, expert = int(found[1]), int(found[2])
+        if found[3] == "down":
+            weights[layer, expert, "down"] = values
+        else:
+            weights[layer, expert, "gate"], weights[layer, expert, "up"] = values[::2], values[1::2]
+    return weights
+
+
 def e4m3(tensor):
     return tensor.view(ml_dtypes.float8_e4m3fn).astype(np.float64)
 
@@ -132,6 +148,8 @@ def dequantise(path: Path, dialect, form):
         return per_expert(tensors, ".weight_packed", lambda values, stem: scaled(
             values, e8m0(tensors[stem + ".weight_scale"]), 32))
     assert dialect == "quark"
+    if any(re.search(r"experts\.\d+\.gate_up_proj", name) for name in tensors):
+        return joined(tensors)
     if any("gate_up_proj" in name for name in tensors):
         return fused(tensors, r"model\.layers\.(?P<layer>\d+)\.mlp\.experts\.(?P<which>\w+)\.weight",
                      ".weight", ".weight_scale")

@@ -97,6 +97,13 @@ def _formats(stored: dict[str, Any]) -> set[str]:
     return {str(name) for name in (stored.get("format"), *named) if name}
 
 
+def _is_quark_fp4(scheme: Any) -> bool:
+    """Whether one of Quark's schemes has FP4 weights; several levels of scales are a list."""
+    weight = scheme.get("weight") if isinstance(scheme, dict) else None
+    first = weight[0] if isinstance(weight, list) and weight else weight
+    return isinstance(first, dict) and first.get("dtype") in ("fp4", "mxfp4", "mx_fp4", "mx")
+
+
 def is_fp4(stored: dict[str, Any] | None) -> bool:
     """Whether this `quantization_config` of a checkpoint announces FP4 that fp4moe reads."""
     method = (stored or {}).get("quant_method")
@@ -105,9 +112,14 @@ def is_fp4(stored: dict[str, Any] | None) -> bool:
     if method == "mxfp4":
         return True
     if method == "modelopt":
-        nested = stored.get("quantization")
-        algorithm = stored.get("quant_algo") or (nested or {}).get("quant_algo") or ""
-        return "FP4" in str(algorithm)
+        nested = stored.get("quantization") or {}
+        layers = stored.get("quantized_layers") or nested.get("quantized_layers") or {}
+        named = [stored, nested, *(layers.values() if isinstance(layers, dict) else ())]
+        return any("FP4" in str(each.get("quant_algo")).upper() for each in named)
     if method == "compressed-tensors":
         return bool(_formats(stored) & {"nvfp4-pack-quantized", "mxfp4-pack-quantized"})
+    if method == "quark":
+        layers = stored.get("layer_quant_config") or {}
+        schemes = [stored.get("global_quant_config"), *layers.values()]
+        return any(_is_quark_fp4(scheme) for scheme in schemes)
     return False

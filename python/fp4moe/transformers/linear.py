@@ -1,61 +1,87 @@
-"""Linear modules outside the experts that are FP4, too: they are dequantised when loaded.
+"""Linear modules outside the experts that are quantised, too: they are dequantised when loaded.
 
-NVFP4 checkpoints often have attention in FP4. Such weights are a few per cent of a MoE model, and
-transformers multiplies by them itself, so they become ordinary weights in the model's type. What
-is saved is what was read.
+NVFP4 checkpoints often have attention in FP4, mixed ones in FP8. Such weights are a few per cent of
+a MoE model, and transformers multiplies by them itself, so they become ordinary weights in the
+model's type. What is saved is what was read.
 
-    weight = e2m1(code) * block scale * global scale
+    FP4    weight = e2m1(code) * block scale * global scale
+    FP8    weight = code * scale, one for the tensor, a row, or a block
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import WeightRenaming, rename_source_key
 
 from fp4moe.errors import UnsupportedError
 from fp4moe.transformers.source import Source
 
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 
+CODES = ("U8", "I8", "F4")
+BYTES = ("F8_E4M3", "F8_E5M2", "I8")  # a number each
+EXPONENTS = ("U8", "F8_E8M0")
+FLOATS = ("BF16", "F16", "F32")
+
+# Scales of activations and caches: weights are what they are without them.
+ACTIVATIONS = (
+    "input_scale",
+    "input_scale_2",
+    "input_global_scale",
+    "output_scale",
+    "q_scale",
+    "k_scale",
+    "v_scale",
+)
 # What a quantised module has beside its codes; none of it is a parameter of the model.
 PARTS = (
     "weight_packed",
     "weight_scale",
+    "weight_scale_inv",
+    "scale",
     "weight_scale_2",
     "weight_global_scale",
-    "input_scale",
-    "input_global_scale",
     "weight_shape",
-    "k_scale",
-    "v_scale",
-    "output_scale",
+    *ACTIVATIONS,
 )
 
 
 @dataclass(frozen=True)
-class Fp4Linear:
-    """One such module: its name, and where its codes are."""
+class QuantisedLinear:
+    """One such module: its name in the checkpoint, and where its codes and scales are."""
 
     name: str
     codes: str
+    scales: str
     source: Source
 
     def dequantise(self) -> torch.Tensor:
         """The weights in float32, [out, in]."""
+        is_fp4 = self.source.dtype(self.codes) in CODES and not self._has_float_scales()
+        return self._fp4() if is_fp4 else self._bytes()
+
+    def _has_float_scales(self) -> bool:
+        return self.source.dtype(self.scales) in FLOATS
+
+    def _factors(self) -> torch.Tensor:
+        scales = self.source.tensor(self.scales)
+        if self.source.dtype(self.scales) in EXPONENTS:
+            return torch.exp2(scales.view(torch.uint8).float() - 127)
+        return scales.float()
+
+    def _fp4(self) -> torch.Tensor:
         codes = self.source.tensor(self.codes).view(torch.uint8)
         rows = codes.shape[0]
         table = torch.tensor(E2M1)
         values = torch.stack((table[(codes & 15).long()], table[(codes >> 4).long()]), -1)
-        name = f"{self.name}.weight_scale"
-        scales = self.source.tensor(name)
-        if self.source.dtype(name) == "F8_E4M3":
-            factors = scales.float()
-        else:
-            factors = torch.exp2(scales.view(torch.uint8).float() - 127)
+        factors = self._factors()
         blocks = values.reshape(rows, factors.shape[1], -1) * factors[..., None]
         return blocks.reshape(rows, -1) * self._global()
 
@@ -67,32 +93,136 @@ class Fp4Linear:
                 return 1 / scale if divides else scale
         return torch.tensor(1.0)
 
+    def _bytes(self) -> torch.Tensor:
+        values = self.source.tensor(self.codes).float()
+        factors = self._factors()
+        if factors.numel() == 1:
+            return values * factors.reshape(())
+        rows, columns = values.shape
+        if factors.ndim == 1:
+            factors = factors[:, None]
+        down, across = self._block(rows, factors.shape[0]), self._block(columns, factors.shape[1])
+        spread = factors.repeat_interleave(down, 0)[:rows].repeat_interleave(across, 1)
+        return values * spread[:, :columns]
+
+    def _block(self, size: int, count: int) -> int:
+        """How many of `size` numbers share one of `count` scales."""
+        if count == 1:
+            return size
+        for block in (*_sizes(self.source.document("config.json")), 128, 32, 1):
+            if -(-size // block) == count:
+                return block
+        raise UnsupportedError(
+            "how a weight's blocks lie is not known",
+            id="transformers.scale",
+            tensor=self.scales,
+            expected="a scale for the tensor, a row, or a block of 128 or of weight_block_size",
+            found=f"{count} scales for {size}",
+        )
+
     def tensors(self) -> dict[str, torch.Tensor]:
         """All tensors of the module as the checkpoint has them, its bias aside."""
-        names = [self.codes, *(f"{self.name}.{part}" for part in PARTS)]
-        return {name: self.source.tensor(name) for name in names if name in self.source}
+        names = {self.codes, *(f"{self.name}.{part}" for part in PARTS)}
+        return {name: self.source.tensor(name) for name in sorted(names) if name in self.source}
 
 
-def find_linears(source: Source, expert_prefixes: list[str]) -> Iterator[Fp4Linear]:
-    """FP4 modules that belong to none of these experts."""
+def _sizes(config: dict[str, Any]) -> Iterator[int]:
+    """The sizes of blocks that a configuration names, wherever it does."""
+    for key, value in config.items():
+        if key in ("weight_block_size", "block_structure") and isinstance(value, list):
+            yield from (size for size in value if isinstance(size, int) and size > 0)
+        elif isinstance(value, dict):
+            yield from _sizes(value)
+
+
+def _scales_of(source: Source, name: str) -> str:
+    """The scales of the codes in tensor `name`; empty when these are plain numbers."""
+    module, _, part = name.rpartition(".")
+    kind = source.dtype(name)
+    fp4 = part in ("weight", "weight_packed") and kind in CODES
+    numbers = part == "weight" and kind in BYTES
+    for scale in ("weight_scale", "weight_scale_inv", "scale") if fp4 or numbers else ():
+        found = source.dtype(f"{module}.{scale}")
+        if found in ("F8_E4M3", *EXPONENTS) or (found in FLOATS and numbers):
+            return f"{module}.{scale}"
+    return ""
+
+
+def find_linears(source: Source, expert_prefixes: list[str]) -> list[QuantisedLinear]:
+    """Quantised modules that belong to none of these experts. All scales must be theirs."""
+    inside = tuple(expert_prefixes)
+    names = [name for name in source.names() if not name.startswith(inside)]
+    linears = [
+        QuantisedLinear(name.rpartition(".")[0], name, scales, source)
+        for name in names
+        if (scales := _scales_of(source, name))
+    ]
+    for name in names:
+        if name.endswith((".weight", "weight_packed", "qweight")) and not _is_plain(source, name):
+            if not any(linear.codes == name for linear in linears):
+                raise _unread(name, source.dtype(name))
+    return linears
+
+
+def _is_plain(source: Source, name: str) -> bool:
+    return source.dtype(name) in (*FLOATS, "F64")
+
+
+def _unread(name: str, found: str) -> UnsupportedError:
+    return UnsupportedError(
+        "a quantised tensor outside the experts is of no kind that is dequantised here",
+        id="transformers.scale",
+        tensor=name,
+        expected="FP4 or FP8 with scales, or full precision",
+        found=found,
+    )
+
+
+class Names:
+    """A checkpoint's names as the model has them: transformers renames some when it loads."""
+
+    def __init__(self, model: Any) -> None:
+        self._state = {name: None for name in model.state_dict()}
+        self._prefix = model.base_model_prefix
+        self._renamings = [
+            entry
+            for entry in get_model_conversion_mapping(model)
+            if isinstance(entry, WeightRenaming)
+        ]
+
+    def has(self, name: str) -> bool:
+        """Whether the model has a tensor for this one."""
+        return self(name) in self._state
+
+    def __call__(self, name: str) -> str:
+        """The model's name for a tensor of the checkpoint."""
+        if name in self._state:
+            return name
+        return str(rename_source_key(name, self._renamings, [], self._prefix, self._state)[0])
+
+
+def check_scales(
+    source: Source, linears: list[QuantisedLinear], expert_prefixes: list[str], names: Names
+) -> None:
+    """Refuse scales that nobody applies: numbers would be others than the writer's."""
+    taken = {name for linear in linears for name in linear.tensors()}
     inside = tuple(expert_prefixes)
     for name in source.names():
-        if name.startswith(inside):
+        part = name.rpartition(".")[2]
+        if "scale" not in part and "zero_point" not in part:
             continue
-        module, _, part = name.rpartition(".")
-        if part == "weight_packed":
-            yield Fp4Linear(module, name, source)
-        elif part == "weight" and source.dtype(name) in ("U8", "I8", "F4"):
-            if f"{module}.weight_scale" in source:
-                yield Fp4Linear(module, name, source)
+        if part in ACTIVATIONS or name in taken or name.startswith(inside) or names.has(name):
+            continue
+        raise _unread(name, f"{source.dtype(name)}, which nothing applies")
 
 
-def take_weight(model: nn.Module, linear: Fp4Linear) -> nn.Linear:
-    """The module in the model, without a weight until it is dequantised."""
-    module = dict(model.named_modules()).get(linear.name)
+def take_weight(model: nn.Module, linear: QuantisedLinear, names: Names) -> tuple[str, nn.Linear]:
+    """The module in the model and its name, without a weight until it is dequantised."""
+    name = names(f"{linear.name}.weight").removesuffix(".weight")
+    module = dict(model.named_modules()).get(name)
     if not isinstance(module, nn.Linear):
         raise UnsupportedError(
-            "an FP4 tensor outside the experts belongs to no linear module of the model",
+            "a quantised tensor outside the experts belongs to no linear module of the model",
             id="transformers.linear",
             tensor=linear.codes,
             expected="a module of type Linear",
@@ -100,10 +230,10 @@ def take_weight(model: nn.Module, linear: Fp4Linear) -> nn.Linear:
         )
     module.register_parameter("weight", None)
     module._is_hf_initialized = True  # type: ignore[assignment]
-    return module
+    return name, module
 
 
-def ignored_keys(linears: list[Fp4Linear]) -> set[str]:
+def ignored_keys(names: Iterable[str]) -> set[str]:
     """Patterns of the names that transformers is not to look for a place for."""
     parts = "|".join(("weight", *PARTS))
-    return {rf"(^|\.){re.escape(linear.name)}\.({parts})$" for linear in linears}
+    return {rf"(^|\.){re.escape(name)}\.({parts})$" for name in names}

@@ -16,7 +16,14 @@ from fp4moe.errors import InvalidInputError, UnsupportedError
 from fp4moe.transformers.activation import check_activation
 from fp4moe.transformers.config import METHOD, Fp4MoeConfig
 from fp4moe.transformers.experts import Fp4MoeExperts, Open
-from fp4moe.transformers.linear import Fp4Linear, find_linears, ignored_keys, take_weight
+from fp4moe.transformers.linear import (
+    Names,
+    QuantisedLinear,
+    check_scales,
+    find_linears,
+    ignored_keys,
+    take_weight,
+)
 from fp4moe.transformers.source import Source
 
 Facts = dict[str, Any]
@@ -33,7 +40,7 @@ class Fp4MoeQuantizer(HfQuantizer):
         super().__init__(quantization_config, **kwargs)
         self.pre_quantized = True  # whatever config.json says: the files decide
         self.source: Source | None = None
-        self._linears: list[tuple[Fp4Linear, nn.Linear]] = []
+        self._linears: list[tuple[QuantisedLinear, str, nn.Linear]] = []
         self._dtype = torch.bfloat16
         self._place = "cpu"
 
@@ -76,6 +83,7 @@ class Fp4MoeQuantizer(HfQuantizer):
         self._adopt_modelopt()
         facts = {int(layer["index"]): layer for layer in self.source.model.info()["layers"]}
         ignored = set(model._keys_to_ignore_on_load_unexpected or ())
+        names = Names(model)
         for name, module in _numbered(model).values():
             layer = facts.get(_number(name))
             if layer is None:
@@ -95,9 +103,12 @@ class Fp4MoeQuantizer(HfQuantizer):
         if any(experts_modules(model)) and model.config._experts_implementation == METHOD:
             # What is left in full precision runs as it would without being asked for.
             model.set_experts_implementation(model.get_correct_experts_implementation(None))
-        linears = list(find_linears(self.source, [_prefix(layer) for layer in self._layers()]))
-        self._linears = [(linear, take_weight(model, linear)) for linear in linears]
-        model._keys_to_ignore_on_load_unexpected = ignored | ignored_keys(linears)
+        inside = [_prefix(layer) for layer in self._layers()]
+        linears = find_linears(self.source, inside)
+        check_scales(self.source, linears, inside, names)
+        self._linears = [(linear, *take_weight(model, linear, names)) for linear in linears]
+        taken = {name for linear, own, _ in self._linears for name in (linear.name, own)}
+        model._keys_to_ignore_on_load_unexpected = ignored | ignored_keys(taken)
         return model
 
     def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
@@ -107,10 +118,21 @@ class Fp4MoeQuantizer(HfQuantizer):
             if isinstance(module, Fp4MoeExperts):
                 opens = opener(self.source.model, numbers[_number(name)], self.quantization_config)
                 module.attach(opens, self._place)
-        for linear, module in self._linears:
+        for linear, _, module in self._linears:
             weight = linear.dequantise().to(self._place, self._dtype)
             module.weight = nn.Parameter(weight, requires_grad=False)
+        self._settle_types(model)
         return model
+
+    def _settle_types(self, model: Any) -> None:
+        """Some releases of transformers leave weights that they rename in the checkpoint's type."""
+        kept = set(getattr(model, "_keep_in_fp32_modules", None) or ())
+        kept |= set(getattr(model, "_keep_in_fp32_modules_strict", None) or ())
+        floats = (torch.bfloat16, torch.float16, torch.float32)
+        for name, parameter in model.named_parameters():
+            is_kept = any(part in kept for part in name.split("."))
+            if parameter.dtype in floats and parameter.dtype != self._dtype and not is_kept:
+                parameter.data = parameter.data.to(self._dtype)
 
     def _layers(self) -> list[Facts]:
         assert self.source is not None
@@ -169,9 +191,9 @@ class Fp4MoeQuantizer(HfQuantizer):
         for module in model.modules():
             if isinstance(module, Fp4MoeExperts):
                 state.update(_unchanged(model, module.checkpoint_tensors()))
-        for linear, _ in self._linears:
-            state.pop(f"{linear.name}.weight", None)
-            state.update(linear.tensors())
+        for linear, own, _ in self._linears:
+            state.pop(f"{own}.weight", None)
+            state.update(_unchanged(model, linear.tensors()))
         return state, dict(self.source.metadata) if self.source is not None else {}
 
     def is_serializable(self, *args: Any, **kwargs: Any) -> bool:

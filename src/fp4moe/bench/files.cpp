@@ -90,9 +90,9 @@ Result<Done> convert(weights::ExpertReader& reader, const weights::CheckpointPla
       weights::expert_layout(plan.row, plan.layers[place.layer].shape, plan.bias_dtype);
   const std::span<std::byte> to = out.first(layout.bytes());
   weights::ExpertRoom room;
-  if (!plan.row.scales_inside()) room = weights::room_in(layout, to);
+  if (!plan.row.needs_unpacking()) room = weights::room_in(layout, to);
   const auto view =
-      reader.read(place.layer, place.expert, plan.row.scales_inside() ? nullptr : &room);
+      reader.read(place.layer, place.expert, plan.row.needs_unpacking() ? nullptr : &room);
   if (!view) return view.why();
   return weights::lay_out_expert(layout, {.view = *view}, to);
 }

@@ -8,6 +8,7 @@
 #include "fp4moe/base/checked.hpp"
 #include "fp4moe/weights/gguf_blocks.hpp"
 #include "fp4moe/weights/matrix_place.hpp"
+#include "fp4moe/weights/transpose.hpp"
 
 namespace fp4moe::convert {
 namespace {
@@ -174,6 +175,35 @@ Result<Done> ExpertWriter::write_matrix(std::uint64_t expert, Projection which,
                     part(room.scales, weights::block_size(layer_->shape.format)));
 }
 
+// As write_matrix, into tensors whose bytes lie by columns.
+Result<Done> ExpertWriter::write_columns(std::uint64_t expert, Projection which,
+                                         const ExpertMemory& memory) const {
+  const MatrixPlace place = weights::matrix_place(*layer_, expert, which);
+  const weights::ProjectionPlaces& places = layer_->places(which, expert);
+  const weights::ProjectionRoom& room = memory.target_.rooms.at(which);
+  const bool down = which == Projection::down;
+  const std::uint64_t skipped = down ? 0 : range_.begin, rows = down ? place.rows : range_.size();
+  const Range columns = down ? range_ : Range{0, place.k};
+  const std::uint64_t turns = place.step, count = rows * turns;
+  const auto write = [&](const tensor::StoredTensor& tensor, const weights::RowsRoom& from,
+                         std::uint64_t per_byte) -> Result<Done> {
+    const std::uint64_t first = columns.begin / per_byte, size = columns.size() / per_byte;
+    Result<tensor::Buffer> turned = tensor::Buffer::allocate(size * count);
+    if (!turned) return turned.why();
+    weights::gather_rows({from.data, size, count, from.stride / turns, 1}, {turned->data(), count});
+    return write_rows(tensor,
+                      {.data = turned->data(),
+                       .count = size,
+                       .bytes = count,
+                       .stride = count,
+                       .offset = weights::first_column_byte(place, expert, place.k / per_byte) +
+                                 first * place.tensor_rows + skipped * turns,
+                       .apart = place.tensor_rows});
+  };
+  if (Result<Done> done = write(*places.codes.tensor, room.codes, 2); !done) return done;
+  return write(*places.scales.tensor, room.scales, weights::block_size(layer_->shape.format));
+}
+
 Result<Done> ExpertWriter::write_blocks(std::uint64_t expert, Projection which,
                                         const ExpertMemory& memory) const {
   const weights::WeightFormat format = layer_->shape.format;
@@ -242,10 +272,10 @@ Result<Done> ExpertWriter::write(std::uint64_t expert, const ExpertMemory& memor
   for (const Projection which : {Projection::gate, Projection::up, Projection::down}) {
     if (which == Projection::gate && !layer_->shape.gated()) continue;
     if (which == Projection::up && together) continue;  // written with the gate
-    if (Result<Done> done =
-            packed ? write_blocks(expert, which, memory) : write_matrix(expert, which, memory);
-        !done)
-      return done;
+    Result<Done> done = packed                       ? write_blocks(expert, which, memory)
+                        : layer_->row->is_transposed ? write_columns(expert, which, memory)
+                                                     : write_matrix(expert, which, memory);
+    if (!done) return done;
   }
   return layer_->shape.has_bias ? write_bias(expert, memory) : Done{};
 }

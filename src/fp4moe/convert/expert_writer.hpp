@@ -52,6 +52,8 @@ class ExpertWriter {
   Result<Done> write_rows(const tensor::StoredTensor& tensor, const Rows& rows) const;
   Result<Done> write_matrix(std::uint64_t expert, weights::Projection which,
                             const ExpertMemory& memory) const;
+  Result<Done> write_columns(std::uint64_t expert, weights::Projection which,
+                             const ExpertMemory& memory) const;
   Result<Done> write_blocks(std::uint64_t expert, weights::Projection which,
                             const ExpertMemory& memory) const;
   Result<Done> write_bias(std::uint64_t expert, const ExpertMemory& memory) const;

@@ -137,7 +137,7 @@ Result<FolderPlan> plan_folder(const weights::Checkpoint& checkpoint, const std:
   const tensor::Store& store = checkpoint.store();
   if (const auto files = store.require_files(); !files) return files.why();
   FolderPlan plan{.recipe = recipe};
-  plan.unpacks_source = checkpoint.dialect().scales_inside();
+  plan.unpacks_source = checkpoint.dialect().needs_unpacking();
   if (checkpoint.layers().empty())
     return invalid("convert.nothing", "the checkpoint has no MoE layer to convert").in(path);
   std::set<std::string> taken;

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "fp4moe/base/interrupt.hpp"
+#include "fp4moe/base/text.hpp"
 #include "fp4moe/convert/converted_folder.hpp"
 #include "fp4moe/weights/config_document.hpp"
 #include "fp4moe/weights/models.hpp"
@@ -31,14 +32,16 @@ std::string_view router_name(const weights::ModelConfig& config, std::string_vie
 
 // Some routers add their bias to the logits, some to the scores they choose by. An unknown
 // family's is taken for the latter.
-bool adds_bias_to_logits(oracle::Routing routing) {
-  const auto method = moe::routing::method_from_name(oracle::name(routing));
-  return method && *method != Method::unspecified && !moe::routing::row(*method).takes_bias;
+bool adds_bias_to_logits(const weights::ModelConfig& config) {
+  const auto method = moe::routing::method_from_name(weights::family_routing(config.model_type));
+  return method && !moe::routing::row(*method).takes_bias;
 }
 
 Result<std::vector<float>> read_floats(const TensorView& view, std::string_view name,
                                        const tensor::Shape& expected) {
-  if (view.shape != expected || !moe::is_activation_type(view.dtype))
+  // Some routers keep their bias as one row.
+  const bool is_row = expected.size() == 1 && view.shape == tensor::Shape{1, expected[0]};
+  if ((view.shape != expected && !is_row) || !moe::is_activation_type(view.dtype))
     return invalid("facts.router", "a tensor of the router has another shape or type")
         .at(name)
         .expects(fmt::format("[{}] of BF16, F16 or F32", fmt::join(expected, ", ")),
@@ -53,39 +56,127 @@ Result<std::vector<float>> read_floats(const TensorView& view, std::string_view 
   return values;
 }
 
-// A model that its family does not tell: from what the configuration says of the scores.
-Method assumed_method(const weights::ModelConfig& config, bool has_bias) {
-  if (config.scoring == "sigmoid")
-    return has_bias
-               ? Method::deepseek_v3
-               : (config.renormalizes.value_or(true) ? Method::sigmoid_renorm : Method::sigmoid);
+// What a configuration says of a router beyond the scores.
+bool is_scaled(const weights::ModelConfig& config) {
+  return config.routed_scale.value_or(1.0) != 1.0;
+}
+bool is_grouped(const weights::ModelConfig& config) { return config.groups.value_or(1) > 1; }
+
+// The method for a configuration that names the function of the scores.
+std::optional<Method> method_of_scores(const weights::ModelConfig& config, bool has_bias) {
+  const bool normalises = config.renormalizes.value_or(true);
+  const bool more = is_scaled(config) || is_grouped(config);
+  if (config.scoring == "sigmoid") {
+    if (has_bias || more) return Method::deepseek_v3;
+    return normalises ? Method::sigmoid_renorm : Method::sigmoid;
+  }
   if (config.scoring == "sqrtsoftplus") return Method::deepseek_v4;
-  return config.renormalizes.value_or(true) ? Method::renormalize_naive : Method::softmax_topk;
+  if (config.scoring != "softmax") return std::nullopt;
+  if (has_bias) return Method::softmax_bias;
+  if (more) return Method::grouped_softmax;
+  return normalises ? Method::renormalize_naive : Method::softmax_topk;
 }
 
-// The family's method with weights left as they are, where the configuration asks for that.
-void leave_weights(LayerFacts& facts) {
-  const auto replace = [&](Method method) {
-    facts.router.method = method;
-    facts.model.layer.routing = oracle::routing_from_name(moe::routing::name(method))
-                                    .value_or(oracle::Routing::unspecified);
-  };
-  switch (facts.router.method) {
+// Whether a family's method has the scores that the configuration names.
+bool has_scores(Method method, std::string_view scoring) {
+  switch (moe::routing::row(method).key) {
+    case moe::routing::Score::sigmoid:
+      return scoring == "sigmoid";
+    case moe::routing::Score::sqrt_softplus:
+      return scoring == "sqrtsoftplus";
+    case moe::routing::Score::logit:  // their order is the softmax's
+    case moe::routing::Score::softmax:
+      return scoring == "softmax";
+    case moe::routing::Score::none:
+      break;
+  }
+  return false;
+}
+
+// The family's method, or what the configuration says; nothing when neither does. Softmax of all
+// logits is assumed where nothing but norm_topk_prob is said, as in Qwen's models.
+std::optional<Method> choose_method(const weights::ModelConfig& config, bool has_bias,
+                                    LayerFacts& facts) {
+  const auto family = moe::routing::method_from_name(weights::family_routing(config.model_type));
+  if (family && (config.scoring.empty() || has_scores(*family, config.scoring))) {
+    const bool normalises = config.renormalizes.value_or(false);
+    return *family == Method::softmax_topk && normalises ? Method::renormalize_naive : *family;
+  }
+  std::optional<Method> method = method_of_scores(config, has_bias);
+  const bool is_plain = config.scoring.empty() && config.renormalizes && !has_bias &&
+                        !is_scaled(config) && !is_grouped(config);
+  if (!method && is_plain)
+    method = *config.renormalizes ? Method::renormalize_naive : Method::softmax_topk;
+  if (method)
+    facts.notes.push_back(fmt::format("routing {} is assumed", moe::routing::name(*method)));
+  return method;
+}
+
+// The same method with weights left as they are; nothing where there is none.
+std::optional<Method> without_normalization(Method method) {
+  switch (method) {
     case Method::renormalize:
     case Method::renormalize_naive:
-      return replace(Method::softmax_topk);
+      return Method::softmax_topk;
     case Method::sigmoid_renorm:
-      return replace(Method::sigmoid);
+      return Method::sigmoid;
     case Method::minimax2:
     case Method::deepseek_v3:
     case Method::deepseek_v4:
-      facts.notes.push_back(
-          fmt::format("norm_topk_prob is false, but routing {} normalises its weights",
-                      moe::routing::name(facts.router.method)));
-      return;
+      return std::nullopt;
     default:
-      return;
+      return method;
   }
+}
+
+Error unknown_routing(std::string_view prefix, std::string_view why) {
+  return invalid("facts.routing", why)
+      .at(prefix)
+      .expects("a way to choose experts of docs/routing.md", "another")
+      .try_this("give topk_ids and topk_weights");
+}
+
+// Chooses the method, or says why none of ours is the model's.
+void choose_routing(const weights::ModelConfig& config, const FindTensor& find, LayerFacts& facts) {
+  RouterOptions& router = facts.router;
+  const auto refuse = [&](std::string_view why) {
+    if (!facts.no_routing) facts.no_routing = unknown_routing(facts.prefix, why);
+  };
+  if (find(fmt::format("{}{}.tid2eid", facts.prefix, facts.router_module)))
+    refuse("this layer chooses experts by token ids (tid2eid), not by logits");
+  const bool has_bias = !router.bias.empty();
+  std::optional<Method> method = choose_method(config, has_bias, facts);
+  if (!method)
+    refuse(fmt::format(
+        "how the router of model_type \"{}\" chooses is not known{}", printable(config.model_type),
+        config.scoring.empty() ? std::string()
+                               : fmt::format(", with scores \"{}\"", printable(config.scoring))));
+  if (method && !config.renormalizes.value_or(true)) {
+    const std::optional<Method> plain = without_normalization(*method);
+    if (!plain)
+      refuse(fmt::format("norm_topk_prob is false, but routing {} normalises its weights",
+                         moe::routing::name(*method)));
+    if (plain) method = plain;
+  }
+  // A layer is made all the same: whoever has chosen experts needs no method.
+  router.method = method.value_or(Method::renormalize_naive);
+  const moe::routing::MethodRow& row = moe::routing::row(router.method);
+  if (has_bias && !row.takes_bias)
+    refuse(fmt::format("the router has a correction bias, which routing {} has not", row.name));
+  if (is_scaled(config) && !row.takes_scale)
+    refuse(fmt::format("routed_scaling_factor is {}, which routing {} has not",
+                       *config.routed_scale, row.name));
+  if (is_grouped(config) && !row.takes_groups)
+    refuse(fmt::format("the router has {} groups, which routing {} has not", *config.groups,
+                       row.name));
+  if (!row.takes_bias) router.bias.clear();
+  if (row.takes_groups) {
+    router.groups = config.groups.value_or(0);
+    router.chosen_groups = config.chosen_groups.value_or(0);
+  }
+  if (row.takes_scale) router.scale = config.routed_scale.value_or(1.0);
+  if (row.normalization == moe::routing::Normalization::optional)
+    router.renormalize = config.renormalizes.value_or(true);
 }
 
 }  // namespace
@@ -108,9 +199,11 @@ Result<LayerFacts> layer_facts(const weights::ModelConfig& config, const weights
   facts.router_module = module;
   const std::string names[] = {
       fmt::format("{}{}.e_score_correction_bias", prefix, module),
-      fmt::format("{}e_score_correction_bias", prefix), fmt::format("{}exp_probs_b.bias", prefix),
-      adds_bias_to_logits(facts.model.layer.routing) ? std::string()
-                                                     : fmt::format("{}{}.bias", prefix, module)};
+      fmt::format("{}e_score_correction_bias", prefix),
+      fmt::format("{}moe_statics.e_score_correction_bias", prefix),
+      fmt::format("{}{}.moe_statics.e_score_correction_bias", prefix, module),
+      fmt::format("{}exp_probs_b.bias", prefix),
+      adds_bias_to_logits(config) ? std::string() : fmt::format("{}{}.bias", prefix, module)};
   for (const std::string& name : names) {
     const auto found = name.empty() ? std::nullopt : find(name);
     if (!found) continue;
@@ -119,24 +212,12 @@ Result<LayerFacts> layer_facts(const weights::ModelConfig& config, const weights
     router.bias = std::move(*bias);
     break;
   }
-  const auto method = moe::routing::method_from_name(oracle::name(facts.model.layer.routing));
-  if (!method || *method == Method::unspecified || *method == Method::custom) {
-    router.method = assumed_method(config, !router.bias.empty());
-    facts.notes.push_back(fmt::format("routing {} is assumed", moe::routing::name(router.method)));
-  } else {
-    router.method = *method;
-  }
-  if (!config.renormalizes.value_or(true)) leave_weights(facts);
+  choose_routing(config, find, facts);
   facts.weight_on_input = router.method == Method::llama4;
-  const moe::routing::MethodRow& row = moe::routing::row(router.method);
-  if (!row.takes_bias) router.bias.clear();
-  if (row.takes_groups) {
-    router.groups = config.groups.value_or(0);
-    router.chosen_groups = config.chosen_groups.value_or(0);
-  }
-  if (row.takes_scale) router.scale = config.routed_scale.value_or(1.0);
-  if (row.normalization == moe::routing::Normalization::optional)
-    router.renormalize = config.renormalizes.value_or(true);
+  if (!facts.no_routing)
+    facts.model.layer.routing = oracle::routing_from_name(moe::routing::name(router.method))
+                                    .value_or(oracle::Routing::unspecified);
+  facts.router_hidden = config.router_hidden.value_or(shape.hidden);
   facts.has_router_weights = find(fmt::format("{}{}.weight", prefix, module)).has_value();
   return facts;
 }
@@ -169,15 +250,36 @@ FindTensor finder(const convert::ConvertedFolder& folder) {
   };
 }
 
+namespace {
+
+// A GGUF file has no config.json; its metadata are among what a folder keeps of its source.
+Result<weights::ModelConfig> gguf_config(const convert::ConvertedFolder& folder) {
+  for (const convert::SourceFile& file : folder.manifest().source_files) {
+    const auto place = folder.find(convert::kSourceName, fmt::format("frame/{}", file.name));
+    if (!place) continue;
+    const auto fields = tensor::parse_gguf_fields(folder.bytes(place->file, place->tensor));
+    if (!fields) return Error(fields.why()).in(folder.path());
+    const auto facts = weights::facts_from_gguf(*fields);
+    if (!facts) return Error(facts.why()).in(folder.path());
+    return facts->model;
+  }
+  return weights::ModelConfig{};
+}
+
+}  // namespace
+
 Result<LayerFacts> layer_facts(const convert::ConvertedFolder& folder, std::size_t number) {
   const std::string path = fmt::format("{}/config.json", folder.path());
   const auto document = weights::read_config_document(path);
   if (!document) return document.why();
-  weights::ModelConfig config;
+  Result<weights::ModelConfig> config = weights::ModelConfig{};
   if (*document) {
     const auto parsed = weights::parse_config((*document)->json);
     if (!parsed) return Error(parsed.why()).in(path);
     config = parsed->model;
+  } else if (folder.manifest().dialect == weights::name(weights::Dialect::gguf)) {
+    config = gguf_config(folder);
+    if (!config) return config.why();
   }
   const convert::LayerRecord& layer = folder.manifest().layers[number];
   const convert::Problem& problem = layer.problem;
@@ -193,7 +295,7 @@ Result<LayerFacts> layer_facts(const convert::ConvertedFolder& folder, std::size
       .has_bias = problem.has_bias,
       .has_input_scale = packer->layout().format == weights::WeightFormat::nvfp4 &&
                          problem.experts > 0 && packer->scalars(0).up_input.has_value()};
-  return layer_facts(config, shape, layer.prefix, weights::SplitRule::equal, finder(folder));
+  return layer_facts(*config, shape, layer.prefix, weights::SplitRule::equal, finder(folder));
 }
 
 Result<RouterWeights> load_router(const LayerFacts& facts, const FindTensor& find) {
@@ -205,8 +307,8 @@ Result<RouterWeights> load_router(const LayerFacts& facts, const FindTensor& fin
         .at(name)
         .expects("a tensor of this name", "none")
         .try_this("give router_logits, or topk_ids and topk_weights");
-  RouterWeights made{.experts = shape.experts, .hidden = shape.hidden};
-  Result<std::vector<float>> weight = read_floats(*found, name, {shape.experts, shape.hidden});
+  RouterWeights made{.experts = shape.experts, .hidden = facts.router_hidden};
+  Result<std::vector<float>> weight = read_floats(*found, name, {made.experts, made.hidden});
   if (!weight) return weight.why();
   made.weight = std::move(*weight);
   const std::string bias_name = fmt::format("{}{}.bias", facts.prefix, facts.router_module);

@@ -33,10 +33,14 @@ struct LayerFacts {
   bool has_router_weights = false;
   bool weight_on_input = false;                    // router weights multiply x
   std::optional<double> alpha{}, beta{}, limit{};  // instead of the activation's
-  std::vector<std::string> notes{};                // what was assumed
+  std::uint64_t router_hidden = 0;  // the width of what the router reads
+  // Why experts cannot be chosen from logits: the model does it in a way that is not known here, or
+  // by something else than logits. Chosen experts can be given all the same.
+  std::optional<Error> no_routing{};
+  std::vector<std::string> notes{};  // what was assumed
 };
 
-// Errors: facts.top_k (the configuration does not say how many experts a token has), facts.bias (a
+// Errors: facts.top_k (the configuration does not say how many experts a token has), facts.router (a
 // correction bias of another shape or type).
 Result<LayerFacts> layer_facts(const weights::ModelConfig& config, const weights::MoeShape& shape,
                                std::string_view prefix, weights::SplitRule rule,

@@ -118,6 +118,8 @@ Result<Done> MoeLayer::run(const Tokens& tokens, const MutableRows& out, moe::Lo
   if (const auto fine = check_processed(); !fine) return fine.why();
   if (!tokens.ids.empty() || tokens.logits.data == nullptr) {
     if (const auto done = apply(tokens, out, lora); !done) return done.why();
+  } else if (facts_.no_routing) {
+    return *facts_.no_routing;
   } else if (!router_) {
     return usage("layer.routing", "the layer has no router: calls bring ids and weights")
         .expects("ids and weights", "logits")

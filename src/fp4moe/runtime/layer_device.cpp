@@ -30,8 +30,9 @@ Result<moe::cuda::DeviceSession> MoeLayer::device_session() const {
     return usage("layer.device", "tokens on a device get no such work")
         .expects("a layer without it", what)
         .try_this("give tokens in the host's memory");
-  return moe::cuda::DeviceSession::make(std::move(layer),
-                                        {.router = facts_.router, .expert_map = expert_map_});
+  moe::cuda::SessionOptions options{.expert_map = expert_map_};
+  if (!facts_.no_routing) options.router = facts_.router;
+  return moe::cuda::DeviceSession::make(std::move(layer), std::move(options));
 }
 
 }  // namespace fp4moe::runtime

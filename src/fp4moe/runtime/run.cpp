@@ -412,8 +412,11 @@ Result<LayerRun> run_layer(const Model& model, std::size_t number, const RunInpu
   if (input.ids.empty()) {
     const Result<LayerFacts> facts = model.facts(number);
     if (!facts) return facts.why();
-    Result<Routed> routed = logits_for(input, *facts, model.finder(), options.seed);
+    Result<Routed> routed = route_for(input, *facts, model.finder(), options.seed);
     if (!routed) return routed.why();
+    input.ids = std::move(routed->ids);
+    input.weights = std::move(routed->weights);
+    input.top_k = input.tokens == 0 ? 0 : input.ids.size() / input.tokens;
     routes = {std::move(routed->logits), std::move(routed->how)};
   }
   const Job job{model, number, input, options, routes};

@@ -1,5 +1,6 @@
 #include "fp4moe/runtime/run_input.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <numbers>
@@ -102,6 +103,12 @@ Result<RunInput> read_input(const std::string& path) {
     if (!logits) return logits.why();
     made.logits = std::move(*logits);
   }
+  if (store->find("router_hidden_states") != nullptr) {
+    std::uint64_t columns = 0;
+    Result<std::vector<float>> rows = file.matrix("router_hidden_states", made.tokens, columns);
+    if (!rows) return rows.why();
+    made.router_x = std::move(*rows);
+  }
   if (store->find("token_lora_mapping") != nullptr) {
     Result<std::vector<std::int32_t>> adapters = file.numbers("token_lora_mapping", {made.tokens});
     if (!adapters) return adapters.why();
@@ -125,7 +132,10 @@ Result<RunInput> read_input(const std::string& path) {
 }
 
 Result<RunInput> seeded_input(std::uint64_t tokens, std::uint64_t hidden, std::uint64_t seed) {
-  RunInput made{.tokens = tokens, .hidden = hidden, .origin = fmt::format("seed {}", seed)};
+  RunInput made{.tokens = tokens,
+                .hidden = hidden,
+                .origin = fmt::format("seed {}", seed),
+                .is_seeded = true};
   SplitMix64 random(seed);
   made.x.reserve(tokens * hidden);
   for (std::uint64_t t = 0; t < tokens; ++t) {
@@ -136,9 +146,57 @@ Result<RunInput> seeded_input(std::uint64_t tokens, std::uint64_t hidden, std::u
   return made;
 }
 
-Result<Routed> logits_for(const RunInput& input, const LayerFacts& facts, const FindTensor& find,
-                          std::uint64_t seed) {
+namespace {
+
+// Distinct experts for every token, all of one weight.
+Routed seeded_experts(const RunInput& input, const LayerFacts& facts, std::uint64_t seed) {
   const std::uint64_t experts = facts.model.shape.experts;
+  const std::uint64_t top_k = std::min(facts.router.top_k, experts);
+  Routed made{.how = fmt::format("seeded experts ({})", facts.no_routing->message)};
+  SplitMix64 random(seed ^ 0x10616974u);
+  for (std::uint64_t t = 0; t < input.tokens; ++t) {
+    const std::uint64_t first = random.next() % experts;
+    for (std::uint64_t k = 0; k < top_k; ++k) {
+      made.ids.push_back(static_cast<std::int32_t>((first + k) % experts));
+      made.weights.push_back(1.0f / static_cast<float>(top_k));
+    }
+  }
+  return made;
+}
+
+Routed seeded_logits(const RunInput& input, std::uint64_t experts, std::uint64_t seed) {
+  SplitMix64 random(seed ^ 0x10616974u);
+  Routed made{.how = "seeded logits"};
+  for (std::uint64_t i = 0; i < input.tokens * experts; ++i) made.logits.push_back(normal(random));
+  return made;
+}
+
+// What the router reads: the hidden states, or where experts read a projection of them, what is
+// given for it.
+Result<moe::ConstRows> router_rows(const RunInput& input, const LayerFacts& facts) {
+  const std::uint64_t wanted = facts.router_hidden;
+  if (input.router_x.empty() && input.hidden == wanted) return input.rows();
+  const std::uint64_t given = input.tokens == 0 ? 0 : input.router_x.size() / input.tokens;
+  if (given == wanted)
+    return moe::dense_rows(std::span(input.router_x), DType::f32, input.tokens, wanted);
+  return invalid("facts.router",
+                 "the router reads the model's hidden state, the experts a projection of it")
+      .in(input.origin)
+      .at("router_hidden_states")
+      .expects(fmt::format("[{}, {}]", input.tokens, wanted),
+               input.router_x.empty() ? "nothing" : fmt::format("[{}, {}]", input.tokens, given))
+      .try_this("give router_hidden_states, router_logits, or topk_ids and topk_weights");
+}
+
+}  // namespace
+
+Result<Routed> route_for(const RunInput& input, const LayerFacts& facts, const FindTensor& find,
+                         std::uint64_t seed) {
+  const std::uint64_t experts = facts.model.shape.experts;
+  if (facts.no_routing) {
+    if (input.is_seeded && input.logits.empty()) return seeded_experts(input, facts, seed);
+    return Error(*facts.no_routing).in(input.origin);
+  }
   if (!input.logits.empty() || input.tokens == 0) {
     if (input.logits.size() != input.tokens * experts)
       return invalid("run.input", "the logits are for another number of experts")
@@ -146,19 +204,18 @@ Result<Routed> logits_for(const RunInput& input, const LayerFacts& facts, const 
           .at("router_logits")
           .expects(fmt::format("[{}, {}]", input.tokens, experts),
                    fmt::format("{} values", input.logits.size()));
-    return Routed{input.logits, "given logits"};
+    return Routed{.logits = input.logits, .how = "given logits"};
   }
-  if (facts.has_router_weights) {
-    const Result<RouterWeights> router = load_router(facts, find);
-    if (!router) return router.why();
-    Result<std::vector<float>> logits = router->logits(input.rows());
-    if (!logits) return logits.why();
-    return Routed{std::move(*logits), "the model's router"};
-  }
-  SplitMix64 random(seed ^ 0x10616974u);
-  Routed made{.how = "seeded logits"};
-  for (std::uint64_t i = 0; i < input.tokens * experts; ++i) made.logits.push_back(normal(random));
-  return made;
+  if (!facts.has_router_weights) return seeded_logits(input, experts, seed);
+  const Result<moe::ConstRows> x = router_rows(input, facts);
+  // Seeded tokens are of the experts' width; nothing of the model's can be told from them.
+  if (!x && input.is_seeded) return seeded_logits(input, experts, seed);
+  if (!x) return x.why();
+  const Result<RouterWeights> router = load_router(facts, find);
+  if (!router) return router.why();
+  Result<std::vector<float>> logits = router->logits(*x);
+  if (!logits) return logits.why();
+  return Routed{.logits = std::move(*logits), .how = "the model's router"};
 }
 
 }  // namespace fp4moe::runtime

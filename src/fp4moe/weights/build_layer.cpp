@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "fp4moe/base/text.hpp"
+#include "fp4moe/weights/models.hpp"
 #include "fp4moe/weights/survey.hpp"
 
 namespace fp4moe::weights {
@@ -63,12 +64,18 @@ bool accepts(const DialectRow& row, TensorPart part, DType type) {
       if (row.format == WeightFormat::nvfp4) return type == DType::f8_e4m3;
       return type == DType::u8 || type == DType::f8_e8m0;
     case TensorPart::bias:
+    case TensorPart::input_scale:  // Quark writes it in the model's type
       return type == DType::bf16 || type == DType::f16 || type == DType::f32;
     case TensorPart::global_scale:
-    case TensorPart::input_scale:
       break;
   }
   return type == DType::f32;
+}
+
+// llama.cpp leaves global scales out where all of them are 1.
+bool is_optional(const DialectRow& row, TensorPart part) {
+  return part == TensorPart::input_scale ||
+         (part == TensorPart::global_scale && row.dialect == Dialect::gguf);
 }
 
 std::string accepted_types(const DialectRow& row, TensorPart part) {
@@ -125,6 +132,10 @@ class LayerBuilder {
 
  private:
   bool per_expert() const { return row_.grouping == Grouping::per_expert; }
+  // Codes may follow the projection's name directly.
+  bool has_part(TensorPart part) const {
+    return part == TensorPart::codes || !spelled(row_.parts, part).empty();
+  }
 
   Error at(const StoredTensor& tensor, std::string_view id, std::string_view message) const {
     return invalid(id, message).in(store_.path(tensor)).at(tensor.entry.name);
@@ -141,9 +152,11 @@ class LayerBuilder {
     }
     std::sort(numbers.begin(), numbers.end());
     numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());
-    layer_.shape.order = !has_gate                          ? RowOrder::single
-                         : row_.grouping == Grouping::fused ? RowOrder::interleaved
-                                                            : RowOrder::halves;
+    layer_.shape.order = !has_gate ? RowOrder::single
+                         : row_.is_transposed
+                             ? joined_order(into_.facts.model.model_type).value_or(RowOrder::halves)
+                         : row_.joins_gate_up() ? RowOrder::interleaved
+                                                : RowOrder::halves;
     std::size_t entries = 1;
     if (per_expert() && !numbers.empty()) {
       const std::uint64_t named = numbers.back() + 1;
@@ -173,10 +186,15 @@ class LayerBuilder {
   void put(const NamedTensor& item) {
     std::optional<TensorPart> part;
     for (const TensorPart candidate : kTensorParts) {
-      const std::string_view name = spelled(row_.parts, candidate);
-      if (!name.empty() && name == item.name.part) part = candidate;
+      if (has_part(candidate) && spelled(row_.parts, candidate) == item.name.part) part = candidate;
     }
     if (!part || (per_expert() != item.name.expert.has_value())) {
+      // A scale that is not applied means other numbers than the writer's.
+      if (!part && item.name.part.find("scale") != std::string_view::npos)
+        into_.add(at(*item.tensor, "tensor.unread_scale",
+                     "the experts have a scale that nothing here applies")
+                      .expects(fmt::format("the parts of {} {}", row_.name, name(row_.format)),
+                               fmt::format("\"{}\"", printable(item.name.part))));
       into_.extras.push_back(item.tensor);
       return;
     }
@@ -224,8 +242,9 @@ class LayerBuilder {
     }
     // gpt-oss keeps blocks apart: [experts, rows, k / 32, 16]
     if (shape.size() == 4 && shape[3] * per == 32) return Matrix{shape[0], shape[1], shape[2] * 32};
-    if (shape.size() == 3) return Matrix{shape[0], shape[1], shape[2] * per};
-    return std::nullopt;
+    if (shape.size() != 3) return std::nullopt;
+    if (row_.is_transposed) return Matrix{shape[0], shape[2], shape[1] * per};
+    return Matrix{shape[0], shape[1], shape[2] * per};
   }
 
   const StoredTensor* first_codes(const std::vector<ProjectionPlaces>& all) const {
@@ -247,10 +266,10 @@ class LayerBuilder {
     const auto matrix = matrix_of(*up);
     if (!matrix || (fused() && matrix->rows % 2 != 0)) {
       into_.add(at(*up, "tensor.shape", "the tensor is no matrix of codes")
-                    .expects(per_expert() ? "[rows, columns / 2]"
-                             : row_.dialect == Dialect::gguf
-                                 ? "[experts, rows, columns]"
-                                 : "[experts, 2 * rows, columns / 32, 16]",
+                    .expects(per_expert()                    ? "[rows, columns / 2]"
+                             : row_.dialect == Dialect::gguf ? "[experts, rows, columns]"
+                             : row_.is_transposed            ? "[experts, columns / 2, 2 * rows]"
+                                                  : "[experts, 2 * rows, columns / 32, 16]",
                              tensor::text(up->entry.shape)));
       return false;
     }
@@ -323,8 +342,8 @@ class LayerBuilder {
   }
 
   void check_present(Projection which, std::uint64_t expert, TensorPart part, bool any_bias) {
-    const bool needed = part != TensorPart::input_scale && (part != TensorPart::bias || any_bias) &&
-                        !spelled(row_.parts, part).empty();
+    const bool needed =
+        !is_optional(row_, part) && (part != TensorPart::bias || any_bias) && has_part(part);
     if (!needed || place_of(list(which)[expert], part) != nullptr) return;
     // Tensors of a wrong type are there, and were reported.
     const Slot slot = which == Projection::gate ? Slot::gate
@@ -352,12 +371,14 @@ class LayerBuilder {
         const bool whole = tensor.entry.dtype == DType::f4 || row_.dialect == Dialect::gguf;
         expected.push_back(shape.size() == 4 ? k / 32 : whole ? k : k / 2);
         if (shape.size() == 4) expected.push_back(whole ? 32 : 16);
+        if (row_.is_transposed && expected.size() == 3) std::swap(expected[1], expected[2]);
         return matrix && matrix->rows == rows && matrix->k == k &&
                (per_expert() || matrix->experts == experts);
       }
       case TensorPart::scales:
         expected.push_back(rows);
         expected.push_back(k / block_size(row_.format));
+        if (row_.is_transposed) std::swap(expected[1], expected[2]);
         return shape == expected;
       case TensorPart::bias:
         expected.push_back(rows);
@@ -369,7 +390,8 @@ class LayerBuilder {
     // One number for each expert, or one for the tensor.
     const bool one = shape.empty() || shape == Shape{1};
     if (per_expert()) return one;
-    return shape == expected || (one && (experts == 1 || part == TensorPart::input_scale));
+    return shape == expected ||
+           (one && (experts == 1 || part == TensorPart::input_scale || row_.is_transposed));
   }
 
   void check_shapes() {

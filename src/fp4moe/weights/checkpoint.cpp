@@ -31,7 +31,7 @@ Result<Checkpoint> Checkpoint::from(std::unique_ptr<tensor::Store> store, Survey
 SplitRule split_rule(const Checkpoint& checkpoint, const MoeLayer& layer) {
   const std::string& model = checkpoint.config().model_type;
   const bool gpt_oss =
-      layer.row->grouping == Grouping::fused || model == "gpt_oss" || model == "gpt-oss";
+      layer.shape.order == RowOrder::interleaved || model == "gpt_oss" || model == "gpt-oss";
   return gpt_oss ? SplitRule::ceil_blocks : SplitRule::equal;
 }
 

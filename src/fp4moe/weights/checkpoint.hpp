@@ -122,6 +122,7 @@ class ExpertReader {
   Packed packed_rows(const Cut& cut, Projection which, ProjectionView& view);
   static void unpack(WeightFormat format, std::span<const Packed> together);
   void unpack_expert(const Cut& cut, ExpertView& view);
+  void turn_rows(const Cut& cut, Projection which, ProjectionView& view);
   Result<ExpertRoom> own_room(const MoeShape& shape, std::uint64_t rows, Range columns);
   std::span<const std::byte> touch(const tensor::StoredTensor& tensor, std::uint64_t offset,
                                    std::uint64_t size);

@@ -351,7 +351,9 @@ TEST(Checkpoint, RefusesGgufProjectionsOfDifferentTypes) {
   down.dtype = DType::gguf_q8_0;
   down.bytes.resize(down.bytes.size() / 17 * 34);
   write_gguf(folder / "a.gguf", tensors, {});
-  EXPECT_EQ(Checkpoint::open(folder / "a.gguf").why().id, "tensor.dtype");
+  EXPECT_EQ(Checkpoint::open(folder / "a.gguf").why().id, "dialect.unsupported");
+  EXPECT_NE(Checkpoint::open(folder / "a.gguf").why().message.find("MXFP4 and Q8_0 mixed"),
+            std::string::npos);
 
   Tensors mixed = gguf_tensors(small(WeightFormat::mxfp4), "blk.0.");
   Tensors other = gguf_tensors(small(WeightFormat::nvfp4), "blk.0.");

@@ -6,6 +6,7 @@
 
 #include "fp4moe/base/enum_set.hpp"
 #include "fp4moe/base/text.hpp"
+#include "fp4moe/weights/models.hpp"
 #include "fp4moe/weights/survey.hpp"
 
 namespace fp4moe::weights {
@@ -19,6 +20,10 @@ constexpr std::array kFloatTypes{DType::bf16, DType::f16, DType::f32};
 constexpr std::array kFp8Types{DType::f8_e4m3, DType::f8_e5m2, DType::f8_e4m3fnuz,
                                DType::f8_e5m2fnuz};
 constexpr std::array kE8m0Types{DType::u8, DType::f8_e8m0};
+
+constexpr std::string_view kUnknownOrder =
+    "gate_up_proj of single experts: whether gate and up rows alternate or follow each other is "
+    "known for gpt_oss as Quark writes it only";
 
 // The parts that occur in a layer, each with the types it occurs in.
 class Parts {
@@ -63,11 +68,11 @@ class Parts {
   bool has_numbers_ = false, has_fused_ = false, has_numbered_fused_ = false;
 };
 
-const DialectRow* row_of(Dialect dialect, WeightFormat format, Grouping grouping) {
-  for (const DialectRow& row : dialects()) {
-    if (row.dialect == dialect && row.format == format && row.grouping == grouping) return &row;
-  }
-  return nullptr;
+const DialectRow* per_expert_row(Dialect dialect, WeightFormat format) {
+  return find_row(dialect, format, Grouping::per_expert, false);
+}
+const DialectRow* fused_row(Dialect dialect) {
+  return find_row(dialect, WeightFormat::mxfp4, Grouping::fused, true);
 }
 
 void refuse(Verdict& verdict, std::string_view id, std::string_view why) {
@@ -111,44 +116,58 @@ void classify_compressed(Verdict& verdict, const Parts& parts) {
     refuse(verdict, "dialect.contradiction",
            ".weight_scale is E8M0 (MXFP4) but .weight_global_scale exists (NVFP4)");
   } else if (e4m3 || has_global) {
-    verdict.row = row_of(Dialect::compressed_tensors, WeightFormat::nvfp4, Grouping::per_expert);
+    verdict.row = per_expert_row(Dialect::compressed_tensors, WeightFormat::nvfp4);
   } else if (e8m0) {
-    verdict.row = row_of(Dialect::compressed_tensors, WeightFormat::mxfp4, Grouping::per_expert);
+    verdict.row = per_expert_row(Dialect::compressed_tensors, WeightFormat::mxfp4);
   } else {
     refuse(verdict, "dialect.ambiguous",
            ".weight_packed without block scales that tell NVFP4 from MXFP4");
   }
 }
 
+// ModelOpt's and Quark's names are nearly the same; what the configuration says decides, then the
+// one name that only Quark has.
+Dialect weight_dialect(const Parts& parts, const ModelFacts& facts, WeightFormat format) {
+  if (claims(facts, Dialect::modelopt)) return Dialect::modelopt;
+  if (claims(facts, Dialect::quark)) return Dialect::quark;
+  const bool quark = format == WeightFormat::mxfp4 || parts.has(".input_scale_2");
+  return quark ? Dialect::quark : Dialect::modelopt;
+}
+
 void classify_weight(Verdict& verdict, const Parts& parts, const ModelFacts& facts) {
   const bool second = parts.has(".weight_scale_2");
   const bool e4m3 = parts.is(".weight_scale", DType::f8_e4m3);
   const bool e8m0 = parts.is(".weight_scale", kE8m0Types);
+  const bool is_claimed = claims(facts, Dialect::modelopt) || claims(facts, Dialect::quark);
+  const auto take = [&](WeightFormat format) {
+    const Dialect dialect = weight_dialect(parts, facts, format);
+    verdict.row = find_row(dialect, format, Grouping::per_expert, parts.has_numbered_fused());
+    if (verdict.row == nullptr) refuse(verdict, "dialect.unsupported", kUnknownOrder);
+  };
   if (e4m3 && e8m0) {
     refuse(verdict, "dialect.contradiction", "block scales are E4M3 (NVFP4) and E8M0 (MXFP4) both");
   } else if (e8m0 && second) {
     refuse(verdict, "dialect.contradiction",
            ".weight_scale is E8M0 (MXFP4) but .weight_scale_2 exists (NVFP4)");
-  } else if (e4m3 && !second && !claims(facts, Dialect::modelopt)) {
+  } else if (e4m3 && !second && !is_claimed) {
     refuse(verdict, "dialect.ambiguous",
            "E4M3 block scales as in ModelOpt NVFP4, but no .weight_scale_2 and no configuration "
            "that says modelopt");
   } else if (e4m3 || (second && !parts.has(".weight_scale"))) {
-    verdict.row = row_of(Dialect::modelopt, WeightFormat::nvfp4, Grouping::per_expert);
+    take(WeightFormat::nvfp4);
   } else if (e8m0) {
-    verdict.row = row_of(Dialect::quark, WeightFormat::mxfp4, Grouping::per_expert);
+    take(WeightFormat::mxfp4);
   } else if (parts.has(".scale") && parts.is(".scale", kE8m0Types)) {
-    verdict.row = row_of(Dialect::deepseek_v4, WeightFormat::mxfp4, Grouping::per_expert);
+    verdict.row = per_expert_row(Dialect::deepseek_v4, WeightFormat::mxfp4);
   } else {
     verdict.other = foreign_scheme(parts, ".weight");
   }
 }
 
 void classify_per_expert(Verdict& verdict, const Parts& parts, const ModelFacts& facts) {
-  if (parts.has_numbered_fused()) {
-    refuse(verdict, "dialect.unsupported",
-           "gate_up_proj of single experts: whether gate and up rows alternate or follow each "
-           "other is not recorded anywhere");
+  const bool joined = parts.has_numbered_fused();
+  if (joined && !(parts.is(".weight", kCodeTypes) && facts.model.model_type == "gpt_oss")) {
+    refuse(verdict, "dialect.unsupported", kUnknownOrder);
   } else if (parts.is(".weight_packed", kCodeTypes)) {
     classify_compressed(verdict, parts);
   } else if (parts.has(".weight_packed")) {
@@ -162,13 +181,29 @@ void classify_per_expert(Verdict& verdict, const Parts& parts, const ModelFacts&
   }
 }
 
+// ModelOpt's fused experts, as transformers' modules have them: columns are packed.
+void classify_columns(Verdict& verdict, const Parts& parts, const ModelFacts& facts) {
+  const bool e4m3 = parts.is("_weight_scale", DType::f8_e4m3);
+  if (!e4m3 && !parts.is("_weight_scale", kE8m0Types)) {
+    verdict.other = foreign_scheme(parts, "");
+  } else if (!joined_order(facts.model.model_type)) {
+    refuse(verdict, "dialect.ambiguous",
+           fmt::format("fused gate_up_proj of model_type \"{}\": whether its rows alternate is not "
+                       "known for this family",
+                       printable(facts.model.model_type)));
+  } else {
+    verdict.row = find_row(Dialect::modelopt, e4m3 ? WeightFormat::nvfp4 : WeightFormat::mxfp4,
+                           Grouping::fused, true);
+  }
+}
+
 void classify_fused(Verdict& verdict, const Parts& parts, const ModelFacts& facts) {
   if (parts.is("_blocks", kCodeTypes)) {
-    verdict.row = row_of(Dialect::gpt_oss, WeightFormat::mxfp4, Grouping::fused);
+    verdict.row = fused_row(Dialect::gpt_oss);
   } else if (parts.is(".weight", kCodeTypes) && parts.is(".weight_scale", kE8m0Types)) {
     const std::string& model = facts.model.model_type;
     if (model.empty() || model == "gpt_oss") {
-      verdict.row = row_of(Dialect::quark, WeightFormat::mxfp4, Grouping::fused);
+      verdict.row = fused_row(Dialect::quark);
     } else {
       refuse(verdict, "dialect.ambiguous",
              fmt::format("fused gate_up_proj of model_type \"{}\": whether its rows alternate is "
@@ -176,7 +211,9 @@ void classify_fused(Verdict& verdict, const Parts& parts, const ModelFacts& fact
                          printable(model)));
     }
   } else if (parts.is(".weight", kCodeTypes) && parts.is(".weight_scale", DType::f8_e4m3)) {
-    verdict.other = "fused NVFP4, which no known writer defines";
+    verdict.other = "fused NVFP4 in rows, which no known tool writes";
+  } else if (parts.is("", kCodeTypes) && parts.has("_weight_scale")) {
+    classify_columns(verdict, parts, facts);
   } else if (parts.is("", kFloatTypes)) {
     name_float(verdict, parts, "");
   } else if (parts.is(".weight", kFloatTypes)) {
@@ -192,8 +229,13 @@ void classify_gguf(Verdict& verdict, const Parts& parts) {
   if (mxfp4 && nvfp4) {
     refuse(verdict, "dialect.mixed", "projections of one layer are MXFP4 and NVFP4");
   } else if (mxfp4 || nvfp4) {
-    verdict.row =
-        row_of(Dialect::gguf, mxfp4 ? WeightFormat::mxfp4 : WeightFormat::nvfp4, Grouping::stacked);
+    // A layer that is FP4 in part only is none of ours; others may be.
+    for (const tensor::DTypeRow& type : tensor::kDTypes)
+      if (type.dtype != DType::gguf_mxfp4 && type.dtype != DType::gguf_nvfp4 &&
+          parts.is(".weight", type.dtype))
+        verdict.other = fmt::format("{} and {} mixed", mxfp4 ? "MXFP4" : "NVFP4", type.name);
+    if (!verdict.other.empty()) return;
+    verdict.row = find_row(Dialect::gguf, mxfp4 ? WeightFormat::mxfp4 : WeightFormat::nvfp4);
   } else if (parts.is(".weight", kFloatTypes)) {
     name_float(verdict, parts, ".weight");
   } else {
@@ -212,7 +254,7 @@ Verdict classify(const NamedLayer& layer, const ModelFacts& facts) {
     classify_gguf(verdict, parts);
   } else if (layer.family == NameFamily::openai) {
     if (parts.is("_weight.blocks", kCodeTypes)) {
-      verdict.row = row_of(Dialect::openai, WeightFormat::mxfp4, Grouping::fused);
+      verdict.row = fused_row(Dialect::openai);
     } else if (parts.is("_weight", kFloatTypes)) {
       name_float(verdict, parts, "_weight");
     } else {

@@ -1,7 +1,6 @@
 #include "fp4moe/weights/config.hpp"
 
 #include <filesystem>
-#include <initializer_list>
 #include <system_error>
 #include <utility>
 
@@ -9,232 +8,12 @@
 
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/weights/config_document.hpp"
+#include "fp4moe/weights/config_fields.hpp"
+#include "fp4moe/weights/gguf_fields.hpp"
+#include "fp4moe/weights/quant_claim.hpp"
 
 namespace fp4moe::weights {
 namespace {
-
-// Typed reads of one object. The first field of a wrong type is remembered; `null` counts as
-// absent, as writers use it so.
-class Fields {
- public:
-  // `inner` (a multimodal model's text_config) is asked before `outer`.
-  explicit Fields(const Json& outer, const Json* inner = nullptr) : outer_(outer), inner_(inner) {}
-
-  const Json* find(std::string_view key) const {
-    for (const Json* object : {inner_, &outer_}) {
-      if (object == nullptr || !object->is_object()) continue;
-      const auto at = object->find(key);
-      if (at != object->end() && !at->is_null()) return &*at;
-    }
-    return nullptr;
-  }
-  const Json* object(std::string_view key) {
-    const Json* value = find(key);
-    return value == nullptr || value->is_object() ? value : wrong(key, "an object", *value);
-  }
-  std::optional<std::uint64_t> count(std::initializer_list<std::string_view> keys) {
-    for (const std::string_view key : keys) {
-      const Json* value = find(key);
-      if (value == nullptr) continue;
-      if (value->is_number_unsigned()) return value->get<std::uint64_t>();
-      wrong(key, "a whole number", *value);
-      return std::nullopt;
-    }
-    return std::nullopt;
-  }
-  std::optional<double> number(std::string_view key) {
-    const Json* value = find(key);
-    if (value == nullptr) return std::nullopt;
-    if (value->is_number()) return value->get<double>();
-    wrong(key, "a number", *value);
-    return std::nullopt;
-  }
-  std::optional<bool> boolean(std::string_view key) {
-    const Json* value = find(key);
-    if (value == nullptr) return std::nullopt;
-    if (value->is_boolean()) return value->get<bool>();
-    wrong(key, "true or false", *value);
-    return std::nullopt;
-  }
-  std::string string(std::string_view key) {
-    const Json* value = find(key);
-    if (value == nullptr) return {};
-    if (value->is_string()) return value->string();
-    wrong(key, "a string", *value);
-    return {};
-  }
-  void exclusions(std::string_view key, Exclusions& into) {
-    const Json* value = find(key);
-    if (value == nullptr) return;
-    if (!value->is_array()) {
-      wrong(key, "a list of module names", *value);
-      return;
-    }
-    for (const Json& item : *value) {
-      if (!item.is_string()) {
-        wrong(key, "a list of module names", item);
-        return;
-      }
-      into.add(item.string());
-    }
-  }
-  const std::optional<Error>& problem() const { return problem_; }
-
- private:
-  const Json* wrong(std::string_view key, std::string_view expected, const Json& found) {
-    if (!problem_) {
-      problem_ =
-          invalid("config.type", "a field has the wrong type")
-              .at(key)
-              .expects(expected, fmt::format("{} {}", found.type_name(), printable(found.dump())));
-    }
-    return nullptr;
-  }
-
-  const Json& outer_;
-  const Json* inner_;
-  std::optional<Error> problem_{};
-};
-
-bool is_nvfp4(std::string_view algorithm) {
-  return algorithm == "NVFP4" || algorithm == "W4A16_NVFP4" || algorithm == "NVFP4_AWQ";
-}
-
-Result<QuantClaim> modelopt_claim(Fields& fields, std::string fact) {
-  QuantClaim claim;
-  const std::string algorithm = fields.string("quant_algo");
-  claim.fact = fmt::format("{}, quant_algo \"{}\"", fact, algorithm);
-  if (is_nvfp4(algorithm)) {
-    claim.dialect = Dialect::modelopt;
-    claim.format = WeightFormat::nvfp4;
-  } else if (algorithm == "MIXED_PRECISION") {
-    bool has_nvfp4 = false;
-    if (const Json* layers = fields.object("quantized_layers")) {
-      for (const Json& layer : *layers) {
-        Fields row(layer);
-        has_nvfp4 = has_nvfp4 || is_nvfp4(row.string("quant_algo"));
-        if (row.problem()) return *row.problem();
-      }
-      claim.fact += has_nvfp4 ? " with NVFP4 layers" : " without NVFP4 layers";
-    } else {
-      has_nvfp4 = true;  // the tensors will tell
-    }
-    if (has_nvfp4) claim.dialect = Dialect::modelopt;
-  }
-  for (const std::string_view key : {"exclude_modules", "ignore"}) {
-    fields.exclusions(key, claim.excluded);
-  }
-  if (fields.problem()) return *fields.problem();
-  return claim;
-}
-
-Result<QuantClaim> compressed_tensors_claim(Fields& fields) {
-  QuantClaim claim;
-  const auto format_of = [](std::string_view format) -> std::optional<WeightFormat> {
-    if (format == "nvfp4-pack-quantized") return WeightFormat::nvfp4;
-    if (format == "mxfp4-pack-quantized") return WeightFormat::mxfp4;
-    return std::nullopt;
-  };
-  const std::string format = fields.string("format");
-  claim.fact = fmt::format("quant_method \"compressed-tensors\", format \"{}\"", format);
-  claim.format = format_of(format);
-  if (claim.format) claim.dialect = Dialect::compressed_tensors;
-  if (const Json* groups = fields.object("config_groups"); groups != nullptr && !claim.format) {
-    // "mixed-precision": each group has its own format.
-    for (const Json& group : *groups) {
-      Fields row(group);
-      const std::string own = row.string("format");
-      if (row.problem()) return *row.problem();
-      if (const auto found = format_of(own)) {
-        claim.fact += fmt::format(", a group of format \"{}\"", own);
-        const bool second = claim.dialect && claim.format != found;
-        claim.format = second ? std::nullopt : found;
-        claim.dialect = Dialect::compressed_tensors;
-        if (second) break;
-      }
-    }
-  }
-  fields.exclusions("ignore", claim.excluded);
-  if (fields.problem()) return *fields.problem();
-  return claim;
-}
-
-// Quark gives a weight's quantisation as an object or, for two levels, a list of them.
-Result<bool> quark_is_fp4(const Json& config, std::string& dtype) {
-  Fields fields(config);
-  const Json* weight = fields.find("weight");
-  if (weight != nullptr && weight->is_array() && !weight->empty()) weight = &(*weight)[0];
-  if (weight == nullptr) return false;
-  Fields row(*weight);
-  dtype = row.string("dtype");
-  if (row.problem()) return *row.problem();
-  return dtype == "fp4" || dtype == "mxfp4" || dtype == "mx_fp4";
-}
-
-Result<QuantClaim> quark_claim(Fields& fields) {
-  QuantClaim claim;
-  std::string dtype = "none";
-  bool fp4 = false;
-  if (const Json* global = fields.object("global_quant_config")) {
-    const auto answer = quark_is_fp4(*global, dtype);
-    if (!answer) return answer.why();
-    fp4 = *answer;
-  }
-  claim.fact = fmt::format("quant_method \"quark\", weight dtype \"{}\"", dtype);
-  if (fp4) {
-    claim.dialect = Dialect::quark;
-    claim.format = WeightFormat::mxfp4;
-  } else if (const Json* layers = fields.object("layer_quant_config")) {
-    for (const Json& layer : *layers) {
-      const auto answer = quark_is_fp4(layer, dtype);
-      if (!answer) return answer.why();
-      if (!*answer) continue;
-      claim.dialect = Dialect::quark;
-      claim.fact += ", some layers fp4";
-      break;
-    }
-  }
-  fields.exclusions("exclude", claim.excluded);
-  if (fields.problem()) return *fields.problem();
-  return claim;
-}
-
-Result<QuantClaim> claim_from(const Json& config, std::string_view model_type,
-                              std::string_view expert_dtype) {
-  Fields fields(config);
-  std::string method = fields.string("quant_method");
-  if (const Json* producer = fields.object("producer"); producer != nullptr && method.empty()) {
-    Fields named(*producer);
-    method = named.string("name");
-    if (named.problem()) return *named.problem();
-  }
-  if (fields.problem()) return *fields.problem();
-  if (method.starts_with("modelopt")) {
-    return modelopt_claim(fields, fmt::format("quant_method \"{}\"", method));
-  }
-  if (method == "compressed-tensors") return compressed_tensors_claim(fields);
-  if (method == "quark") return quark_claim(fields);
-
-  QuantClaim claim;
-  claim.fact = fmt::format("quant_method \"{}\"", method);
-  if (method == "mxfp4") {
-    claim.dialect = Dialect::gpt_oss;
-    claim.format = WeightFormat::mxfp4;
-    fields.exclusions("modules_to_not_convert", claim.excluded);
-  } else if (method == "fp8") {
-    // DeepSeek-V4: FP8 but for the experts.
-    std::string own = fields.string("expert_dtype");
-    if (own.empty()) own = expert_dtype;
-    if (!own.empty()) claim.fact += fmt::format(", expert_dtype \"{}\"", own);
-    if (model_type == "deepseek_v4") claim.fact += " of model_type \"deepseek_v4\"";
-    if (own == "fp4" || (own.empty() && model_type == "deepseek_v4")) {
-      claim.dialect = Dialect::deepseek_v4;
-      claim.format = WeightFormat::mxfp4;
-    }
-  }
-  if (fields.problem()) return *fields.problem();
-  return claim;
-}
 
 Error not_an_object(const Json& config) {
   return invalid("config.type", "the document is not an object")
@@ -364,16 +143,22 @@ Result<ModelFacts> parse_config(const Json& config) {
   model.layers = fields.count({"num_hidden_layers"});
   model.experts =
       fields.count({"n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts"});
-  model.top_k = fields.count({"num_experts_per_tok", "experts_per_token", "num_experts_per_token"});
+  model.top_k =
+      fields.count({"num_experts_per_tok", "experts_per_token", "num_experts_per_token", "moe_k"});
   // Models with latent experts project the hidden state down before them.
   model.hidden = fields.count({"moe_latent_size", "hidden_size"});
+  model.router_hidden = fields.count({"hidden_size"});
   model.intermediate = fields.count({"moe_intermediate_size", "intermediate_size"});
   model.swiglu_limit = fields.number("swiglu_limit");
   model.groups = fields.count({"n_group", "num_expert_group"});
   model.chosen_groups = fields.count({"topk_group"});
   model.routed_scale = fields.number("routed_scaling_factor");
   model.renormalizes = fields.boolean("norm_topk_prob");
+  if (!model.renormalizes) model.renormalizes = fields.boolean("moe_renormalize");
   model.scoring = fields.string("scoring_func");
+  if (model.scoring.empty()) model.scoring = fields.string("moe_router_activation_func");
+  // DeepSeek-V2's models choose among all experts unless they say otherwise.
+  if (fields.string("topk_method") == "greedy") model.groups = model.chosen_groups = 1;
   const std::string expert_dtype = fields.string("expert_dtype");
 
   const Json* quantization = root.object("quantization_config");
@@ -411,6 +196,13 @@ Result<QuantClaim> parse_hf_quant_config(const Json& config) {
 }
 
 Result<ModelFacts> facts_from_gguf(std::span<const tensor::GgufField> fields) {
+  // What fp4moe wrote has the whole config.json, which says more of the router.
+  if (const Json kept = kept_config(fields); kept.is_object()) {
+    auto facts = parse_config(kept);
+    if (!facts) return Error(facts.why()).at(kGgufConfigKey);
+    facts->claims.clear();  // of the dialect it was
+    return facts;
+  }
   ModelFacts facts{.has_config = true};
   std::string architecture;
   const auto find = [&fields](std::string_view key) -> const tensor::GgufField* {
@@ -455,6 +247,15 @@ Result<ModelFacts> facts_from_gguf(std::span<const tensor::GgufField> fields) {
   facts.model.hidden = count("embedding_length");
   facts.model.intermediate = count("expert_feed_forward_length");
   if (!facts.model.intermediate) facts.model.intermediate = count("feed_forward_length");
+  facts.model.groups = count("expert_group_count");
+  facts.model.chosen_groups = count("expert_group_used_count");
+  if (const auto function = count("expert_gating_func"); function && *function != 0)
+    facts.model.scoring = gguf_scoring(*function);
+  if (const auto* field = find(architecture + ".expert_weights_norm"))
+    if (const auto* value = std::get_if<bool>(&field->value)) facts.model.renormalizes = *value;
+  if (const auto* field = find(architecture + ".expert_weights_scale"))
+    if (const auto* value = std::get_if<double>(&field->value); value != nullptr && *value != 0)
+      facts.model.routed_scale = *value;
   if (problem) return *problem;
   return facts;
 }

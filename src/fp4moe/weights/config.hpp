@@ -19,6 +19,7 @@ namespace fp4moe::weights {
 struct ModelConfig {
   std::string model_type{};
   std::optional<std::uint64_t> layers{}, experts{}, top_k{}, hidden{}, intermediate{};
+  std::optional<std::uint64_t> router_hidden{};  // differs from `hidden` where experts are latent
   std::optional<double> swiglu_limit{};
   // Of the router: groups of experts and how many stay, what weights are multiplied by, whether
   // they are normalised, and the function that scores ("sigmoid").
@@ -52,6 +53,13 @@ class Exclusions {
   std::vector<Wild> wild_{};
 };
 
+// How some modules are said to be quantised.
+struct ClaimedScheme {
+  Exclusions modules{};     // which ones, unless it is all of them
+  bool is_default = false;  // all that no scheme before this one names
+  std::string unread{};     // FP4 in a form that is not read here, in words; empty: it is read
+};
+
 // How one file says the experts are quantised.
 struct QuantClaim {
   std::string source{};  // "config.json"
@@ -59,6 +67,10 @@ struct QuantClaim {
   std::optional<Dialect> dialect{};      // absent: the method is none of ours
   std::optional<WeightFormat> format{};  // absent: it does not say
   Exclusions excluded{};
+  std::vector<ClaimedScheme> schemes{};  // the first that names a module holds
+
+  // Why the weights of `module` cannot be read; null when they can, or nothing is said of them.
+  const std::string* unread(std::string_view module) const;
 };
 
 struct ModelFacts {

@@ -227,8 +227,8 @@ TEST(QuantConfig, SaysWhetherActivationsHaveScales) {
 
   EXPECT_TRUE(with["config_groups"]["group_0"]["input_activations"].is_object());
   EXPECT_TRUE(without["config_groups"]["group_0"]["input_activations"].is_null());
-  EXPECT_EQ(hf_quant_config({.has_input_scale = true})["quantization"]["quant_algo"], "NVFP4");
-  EXPECT_EQ(hf_quant_config({})["quantization"]["quant_algo"], "W4A16_NVFP4");
+  EXPECT_EQ(hf_quant_config(row, {.has_input_scale = true})["quantization"]["quant_algo"], "NVFP4");
+  EXPECT_EQ(hf_quant_config(row, {})["quantization"]["quant_algo"], "W4A16_NVFP4");
 }
 
 TEST(QuantConfig, DialectsWithoutOneLoseTheOldOne) {

@@ -23,6 +23,13 @@ constexpr PartNames kModeloptParts{.codes = ".weight",
                                    .global_scale = ".weight_scale_2",
                                    .input_scale = ".input_scale",
                                    .bias = ".bias"};
+constexpr PartNames kModeloptFusedNvfp4Parts{.codes = "",
+                                             .scales = "_weight_scale",
+                                             .global_scale = "_weight_scale_2",
+                                             .input_scale = "_input_scale",
+                                             .bias = "_bias"};
+constexpr PartNames kModeloptFusedMxfp4Parts{
+    .codes = "", .scales = "_weight_scale", .input_scale = "_input_scale", .bias = "_bias"};
 constexpr PartNames kCompressedNvfp4Parts{.codes = ".weight_packed",
                                           .scales = ".weight_scale",
                                           .global_scale = ".weight_global_scale",
@@ -32,6 +39,11 @@ constexpr PartNames kCompressedMxfp4Parts{
     .codes = ".weight_packed", .scales = ".weight_scale", .bias = ".bias"};
 constexpr PartNames kQuarkParts{
     .codes = ".weight", .scales = ".weight_scale", .input_scale = ".input_scale", .bias = ".bias"};
+constexpr PartNames kQuarkNvfp4Parts{.codes = ".weight",
+                                     .scales = ".weight_scale",
+                                     .global_scale = ".weight_scale_2",
+                                     .input_scale = ".input_scale_2",
+                                     .bias = ".bias"};
 constexpr PartNames kDeepseekParts{.codes = ".weight", .scales = ".scale"};
 constexpr PartNames kGgufMxfp4Parts{.codes = ".weight", .bias = ".bias"};
 constexpr PartNames kGgufNvfp4Parts{
@@ -47,6 +59,12 @@ constexpr DialectRow kRows[] = {
      kMx, Grouping::fused, GlobalScale::none, "block.{}.mlp.", kOpenai, kOpenaiParts, DType::u8, DType::u8},
     {Dialect::modelopt, "modelopt", "quant_method \"modelopt\" or hf_quant_config.json, quant_algo NVFP4",
      kNv, Grouping::per_expert, GlobalScale::multiplies, kLlamaPrefix, kPerExpert, kModeloptParts, DType::u8, DType::f8_e4m3},
+    {Dialect::modelopt, "modelopt", "quant_method \"modelopt\" or hf_quant_config.json, quant_algo mxfp4",
+     kMx, Grouping::per_expert, GlobalScale::none, kLlamaPrefix, kPerExpert, kQuarkParts, DType::u8, DType::u8},
+    {Dialect::modelopt, "modelopt", "the same, experts.gate_up_proj of all experts with packed columns: gpt-oss, Llama 4",
+     kNv, Grouping::fused, GlobalScale::multiplies, kLlamaPrefix, kFused, kModeloptFusedNvfp4Parts, DType::u8, DType::f8_e4m3, true},
+    {Dialect::modelopt, "modelopt", "the same, experts.gate_up_proj of all experts with packed columns: gpt-oss, Llama 4",
+     kMx, Grouping::fused, GlobalScale::none, kLlamaPrefix, kFused, kModeloptFusedMxfp4Parts, DType::u8, DType::u8, true},
     {Dialect::compressed_tensors, "compressed-tensors", "quant_method \"compressed-tensors\", format \"nvfp4-pack-quantized\"",
      kNv, Grouping::per_expert, GlobalScale::divides, kLlamaPrefix, kPerExpert, kCompressedNvfp4Parts, DType::u8, DType::f8_e4m3},
     {Dialect::compressed_tensors, "compressed-tensors", "quant_method \"compressed-tensors\", format \"mxfp4-pack-quantized\"",
@@ -55,6 +73,12 @@ constexpr DialectRow kRows[] = {
      kMx, Grouping::per_expert, GlobalScale::none, kLlamaPrefix, kPerExpert, kQuarkParts, DType::u8, DType::u8},
     {Dialect::quark, "quark", "quant_method \"quark\", weight dtype fp4, group_size 32",
      kMx, Grouping::fused, GlobalScale::none, kLlamaPrefix, kFused, kQuarkParts, DType::u8, DType::u8},
+    {Dialect::quark, "quark", "quant_method \"quark\", weight dtype fp4, group_size 32, model_type \"gpt_oss\"",
+     kMx, Grouping::per_expert, GlobalScale::none, kLlamaPrefix, kFused, kQuarkParts, DType::u8, DType::u8},
+    {Dialect::quark, "quark", "quant_method \"quark\", weight dtypes fp4 with group_size 16 and fp8_e4m3",
+     kNv, Grouping::per_expert, GlobalScale::multiplies, kLlamaPrefix, kPerExpert, kQuarkNvfp4Parts, DType::u8, DType::f8_e4m3},
+    {Dialect::quark, "quark", "quant_method \"quark\", weight dtypes fp4 with group_size 16 and fp8_e4m3, model_type \"gpt_oss\"",
+     kNv, Grouping::per_expert, GlobalScale::multiplies, kLlamaPrefix, kFused, kQuarkNvfp4Parts, DType::u8, DType::f8_e4m3},
     {Dialect::deepseek_v4, "deepseek-v4", "model_type \"deepseek_v4\", quant_method \"fp8\", experts in FP4",
      kMx, Grouping::per_expert, GlobalScale::none, "layers.{}.ffn.", kNumbered, kDeepseekParts, DType::u8, DType::f8_e8m0},
     {Dialect::gguf, "gguf", "tensors of type MXFP4 named blk.N.ffn_gate_exps.weight",
@@ -93,6 +117,21 @@ const DialectRow* find_row(Dialect dialect, WeightFormat format) {
     if (row.dialect == dialect && row.format == format) return &row;
   }
   return nullptr;
+}
+
+const DialectRow* find_row(Dialect dialect, WeightFormat format, Grouping grouping, bool joined) {
+  for (const DialectRow& row : kRows) {
+    if (row.dialect == dialect && row.format == format && row.grouping == grouping &&
+        row.joins_gate_up() == joined) {
+      return &row;
+    }
+  }
+  return nullptr;
+}
+
+std::string grouping_text(const DialectRow& row) {
+  const bool joined = row.grouping == Grouping::per_expert && row.joins_gate_up();
+  return std::string(name(row.grouping)) + (joined ? ", gate and up joined" : "");
 }
 
 std::string layer_prefix(const DialectRow& row, std::uint64_t layer) {

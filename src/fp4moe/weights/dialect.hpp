@@ -58,17 +58,27 @@ struct DialectRow {
   PartNames parts;
   tensor::DType codes_dtype;
   tensor::DType scales_dtype;  // GGUF keeps the scales inside the blocks: the same as codes_dtype
+  bool is_transposed = false;  // [experts, k / 2, rows], and one global scale for all experts
+  tensor::DType input_scale_dtype = tensor::DType::f32;  // when we write
 
   bool scales_inside() const { return parts.scales.empty(); }
+  // Rows of codes and scales are in no file as such.
+  bool needs_unpacking() const { return scales_inside() || is_transposed; }
+  // Gate and up are rows of one tensor.
+  bool joins_gate_up() const { return projections.gate == projections.up; }
 };
 
-// A dialect has a row for every format and grouping it comes in.
+// A dialect has a row for every format and grouping it comes in, apart and joined.
 std::span<const DialectRow> dialects();
 std::string_view name(Dialect dialect);
 std::string_view name(Grouping grouping);
 std::optional<Dialect> dialect_from_name(std::string_view name);
 // The row to write a dialect with: the first of that format.
 const DialectRow* find_row(Dialect dialect, WeightFormat format);
+// The row of a grouping; null when the dialect has none. `joined`: gate and up are one tensor.
+const DialectRow* find_row(Dialect dialect, WeightFormat format, Grouping grouping, bool joined);
+// "per expert", "per expert, gate and up joined", "fused", "stacked"
+std::string grouping_text(const DialectRow& row);
 
 // "model.layers.3.mlp."
 std::string layer_prefix(const DialectRow& row, std::uint64_t layer);

@@ -19,8 +19,6 @@ std::string record_name(const std::string& tensor, std::uint64_t expert, bool sh
   return shared ? tensor + "[" + std::to_string(expert) + "]" : tensor;
 }
 
-bool is_shared(const tensor::StoredTensor& tensor) { return tensor.entry.bytes != sizeof(float); }
-
 }  // namespace
 
 ScaleBits scale_bits(std::uint32_t stored, GlobalScale convention,
@@ -50,7 +48,8 @@ ScaleBits ScaleSource::bits_of(const tensor::StoredTensor& tensor, std::uint64_t
   const float stored = stored_scalar(checkpoint_->store(), tensor, expert);
   std::optional<std::uint32_t> recorded;
   if (!records_.empty()) {
-    const auto found = records_.find(record_name(tensor.entry.name, expert, is_shared(tensor)));
+    const auto found =
+        records_.find(record_name(tensor.entry.name, expert, has_scalar_for_each(tensor)));
     if (found != records_.end()) recorded = found->second;
   }
   return scale_bits(std::bit_cast<std::uint32_t>(stored), convention, recorded);
@@ -90,14 +89,15 @@ Result<ExactScales> ScaleSource::records_for(const CheckpointPlan& plan) const {
     // Nothing is lost between files of one convention unless something was recorded before.
     if (own == target && records_.empty() && !layer.shape.has_input_scale) continue;
     const ExpertLayout layout = expert_layout(plan.row, plan.layers[l].shape, plan.bias_dtype);
-    const bool shared = plan.row.grouping != Grouping::per_expert;
+    const bool shared = plan.row.grouping != Grouping::per_expert && !plan.row.is_transposed;
     for (std::uint64_t e = 0; e < layer.shape.experts; ++e) {
       if (const Result<StoredScales> whole = scales(layer, e, target); !whole) return whole.why();
       for (const Run& run : layout.runs) {
         const bool global = run.part == Part::global_scale;
         if (!global && run.part != Part::input_scale) continue;
         for (const auto& [projection, matrix] : kProjections) {
-          if (matrix != run.matrix) continue;
+          // One number for gate and up where they are one tensor.
+          if (matrix != (run.matrix == Matrix::gate_up ? Matrix::up : run.matrix)) continue;
           const ProjectionPlaces& places = layer.places(projection, e);
           const TensorPlace place = global ? places.global_scale : places.input_scale;
           if (place.tensor == nullptr) continue;

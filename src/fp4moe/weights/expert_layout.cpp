@@ -7,6 +7,8 @@
 #include <cstring>
 #include <limits>
 
+#include "fp4moe/formats/bf16.hpp"
+#include "fp4moe/formats/f16.hpp"
 #include "fp4moe/weights/gguf_blocks.hpp"
 
 namespace fp4moe::weights {
@@ -42,6 +44,13 @@ RowsParts parts_of(const ExpertLayout& layout, const Run& run, const ExpertView&
                    std::byte* out) {
   if (run.matrix != Matrix::gate_up || layout.shape.order == RowOrder::single)
     return {{{&view_of(run, view), rows.begin, rows.end, out, 1}, {}}};
+  if (layout.shape.order == RowOrder::halves) {
+    const std::uint64_t half = run.rows / 2;
+    const RowsPart first{&view.gate, std::min(rows.begin, half), std::min(rows.end, half), out, 1};
+    return {{first,
+             {&view.up, std::max(rows.begin, half) - half, std::max(rows.end, half) - half,
+              out + first.size() * run.row_bytes, 1}}};
+  }
   // Even rows are the gate's, odd ones up's.
   const RowsPart gate{&view.gate, (rows.begin + 1) / 2, (rows.end + 1) / 2, out, 2};
   const RowsPart up{&view.up, rows.begin / 2, rows.end / 2, out, 2};
@@ -124,6 +133,30 @@ void lay_out_parts(const ExpertLayout& layout, const Run& run, const RowsParts& 
   }
 }
 
+// Columns of codes or scales, one byte of each row after the other.
+void lay_out_columns(const ExpertLayout& layout, const Run& run, const ExpertView& view,
+                     Range columns, std::byte* out) {
+  const auto rows_of = [&](const ProjectionView& from) -> const RowsView& {
+    return run.part == Part::codes ? from.codes : from.scales;
+  };
+  const auto put = [&](const RowsView& rows, std::uint64_t first, std::uint64_t step) {
+    for (std::uint64_t row = 0; row < rows.rows; ++row) {
+      const std::span<const std::byte> bytes = rows.row(row);
+      for (std::uint64_t c = columns.begin; c < columns.end; ++c)
+        out[(c - columns.begin) * run.row_bytes + first + row * step] = bytes[c];
+    }
+  };
+  const bool joined = run.matrix == Matrix::gate_up && layout.shape.gated();
+  if (!joined) return put(rows_of(view_of(run, view)), 0, 1);
+  const bool turns = layout.shape.order == RowOrder::interleaved;
+  put(rows_of(view.gate), 0, turns ? 2 : 1);
+  put(rows_of(view.up), turns ? 1 : run.row_bytes / 2, turns ? 2 : 1);
+}
+
+bool is_by_columns(const ExpertLayout& layout, const Run& run) {
+  return layout.row.is_transposed && (run.part == Part::codes || run.part == Part::scales);
+}
+
 std::uint32_t scalar_bits(const ExpertLayout& layout, const Run& run, const ExpertSource& source) {
   const bool global = run.part == Part::global_scale;
   if (source.scales != nullptr) {
@@ -135,6 +168,17 @@ std::uint32_t scalar_bits(const ExpertLayout& layout, const Run& run, const Expe
   const float value = global ? view.global_scale : view.input_scale.value_or(1.0f);
   const auto bits = std::bit_cast<std::uint32_t>(value);
   return layout.row.global_scale == GlobalScale::divides ? reciprocal_bits(bits) : bits;
+}
+
+void put_scalar(std::uint32_t bits, DType dtype, std::span<std::byte> out) {
+  if (dtype == DType::f32) {
+    std::memcpy(out.data(), &bits, sizeof bits);
+    return;
+  }
+  const float value = std::bit_cast<float>(bits);
+  const std::uint16_t half =
+      dtype == DType::bf16 ? formats::Bf16::encode(value) : formats::F16::encode(value);
+  std::memcpy(out.data(), &half, sizeof half);
 }
 
 void add_runs(ExpertLayout& layout, Matrix matrix, DType bias_dtype) {
@@ -156,13 +200,17 @@ void add_runs(ExpertLayout& layout, Matrix matrix, DType bias_dtype) {
   if (row.scales_inside()) {
     const std::uint64_t blocks = k / gguf_block_elements(shape.format);
     add(Part::codes, rows, blocks * gguf_block_bytes(shape.format), row.codes_dtype);
+  } else if (row.is_transposed) {  // what a run calls rows are the columns of the matrix
+    add(Part::codes, k / 2, rows, row.codes_dtype);
+    add(Part::scales, k / block_size(shape.format), rows, row.scales_dtype);
   } else {
     add(Part::codes, rows, k / 2, row.codes_dtype);
     add(Part::scales, rows, k / block_size(shape.format), row.scales_dtype);
   }
   if (row.global_scale != GlobalScale::none) add(Part::global_scale, 1, kScalarBytes, DType::f32);
   if (shape.has_input_scale && !row.parts.input_scale.empty())
-    add(Part::input_scale, 1, kScalarBytes, DType::f32);
+    add(Part::input_scale, 1, tensor::row(row.input_scale_dtype).block_bytes,
+        row.input_scale_dtype);
   if (shape.has_bias) add(Part::bias, rows, tensor::row(bias_dtype).block_bytes, bias_dtype);
 }
 
@@ -178,6 +226,7 @@ std::vector<std::byte*> run_begins(const ExpertLayout& layout, std::byte* out) {
 
 tensor::Shape expert_shape(const ExpertLayout& layout, const Run& run) {
   const std::uint64_t block = block_size(layout.shape.format);
+  if (is_by_columns(layout, run)) return {run.rows, run.row_bytes};
   switch (run.part) {
     case Part::codes:
       if (layout.row.scales_inside()) return {run.rows, run.k};
@@ -206,9 +255,9 @@ std::uint64_t ExpertLayout::bytes() const {
 
 ExpertLayout expert_layout(const DialectRow& row, const MoeShape& shape, DType bias_dtype) {
   ExpertLayout layout{.row = row, .shape = shape};
-  if (shape.gated())
-    layout.shape.order = row.grouping == Grouping::fused ? RowOrder::interleaved : RowOrder::halves;
-  if (row.grouping == Grouping::fused) {
+  if (shape.gated() && !row.is_transposed)
+    layout.shape.order = row.joins_gate_up() ? RowOrder::interleaved : RowOrder::halves;
+  if (row.joins_gate_up()) {
     add_runs(layout, Matrix::gate_up, bias_dtype);
   } else {
     if (shape.gated()) add_runs(layout, Matrix::gate, bias_dtype);
@@ -220,7 +269,7 @@ ExpertLayout expert_layout(const DialectRow& row, const MoeShape& shape, DType b
 
 std::span<const std::byte> stored_bytes(const ExpertLayout& layout, const Run& run,
                                         const ExpertSource& source) {
-  if (layout.row.scales_inside() || (run.part != Part::codes && run.part != Part::scales))
+  if (layout.row.needs_unpacking() || (run.part != Part::codes && run.part != Part::scales))
     return {};
   const auto rows_of = [&](const ProjectionView& view) -> const RowsView& {
     return run.part == Part::codes ? view.codes : view.scales;
@@ -243,9 +292,11 @@ void lay_out_step(const ExpertLayout& layout, const Step& step, const ExpertSour
   assert(out.size() == step.rows.size() * run.row_bytes);
   if (run.part == Part::global_scale || run.part == Part::input_scale) {
     const std::uint32_t bits = scalar_bits(layout, run, source);
-    if (step.rows.size() != 0) std::memcpy(out.data(), &bits, sizeof bits);
+    if (step.rows.size() != 0) put_scalar(bits, run.dtype, out);
     return;
   }
+  if (is_by_columns(layout, run))
+    return lay_out_columns(layout, run, source.view, step.rows, out.data());
   RowsParts parts = parts_of(layout, run, source.view, step.rows, out.data());
   if (step.twin) {
     assert(twin_out.size() == out.size());
@@ -277,7 +328,7 @@ Result<Done> lay_out_expert(const ExpertLayout& layout, const ExpertSource& sour
 }
 
 ExpertRoom room_in(const ExpertLayout& layout, std::span<std::byte> out) {
-  assert(out.size() == layout.bytes() && !layout.row.scales_inside());
+  assert(out.size() == layout.bytes() && !layout.row.needs_unpacking());
   const std::vector<std::byte*> begins = run_begins(layout, out.data());
   ExpertRoom room;
   for (std::size_t i = 0; i < layout.runs.size(); ++i) {
@@ -343,7 +394,8 @@ tensor::TensorSpec run_tensor(const ExpertLayout& layout, const Run& run, std::s
       .name = projection_stem(layout.row, prefix, expert, projection) + std::string(part),
       .dtype = run.dtype,
       .shape = expert_shape(layout, run)};
-  if (layout.row.grouping != Grouping::per_expert)
+  const bool is_shared = layout.row.is_transposed && is_scalar(run);
+  if (layout.row.grouping != Grouping::per_expert && !is_shared)
     spec.shape.insert(spec.shape.begin(), layout.shape.experts);
   return spec;
 }

@@ -35,6 +35,10 @@ struct Run {
   std::uint64_t bytes() const { return rows * row_bytes; }
 };
 
+inline bool is_scalar(const Run& run) {
+  return run.part == Part::global_scale || run.part == Part::input_scale;
+}
+
 struct ExpertLayout {
   DialectRow row;
   MoeShape shape{};  // order: how the target lays w13's rows
@@ -44,21 +48,23 @@ struct ExpertLayout {
 };
 
 // The layout of `shape` in a dialect. The row order is the dialect's own: gate and up take turns
-// where they are fused.
+// where they are fused, but in transposed tensors, where it is that of `shape`.
 ExpertLayout expert_layout(const DialectRow& row, const MoeShape& shape, tensor::DType bias_dtype);
 
 // The scalars of an expert as they are to be stored, in float32 bits. Absent: from the view.
 struct StoredScales {
   struct Pair {
     std::optional<std::uint32_t> global{}, input{};
+    friend bool operator==(const Pair&, const Pair&) = default;
   };
   Pair gate{}, up{}, down{};
 
+  // Gate and up that are one tensor have one number: up's.
   const Pair& at(Matrix matrix) const {
-    return matrix == Matrix::gate ? gate : matrix == Matrix::up ? up : down;
+    return matrix == Matrix::gate ? gate : matrix == Matrix::down ? down : up;
   }
   Pair& at(Matrix matrix) {
-    return matrix == Matrix::gate ? gate : matrix == Matrix::up ? up : down;
+    return matrix == Matrix::gate ? gate : matrix == Matrix::down ? down : up;
   }
 };
 
@@ -94,7 +100,7 @@ Result<Done> lay_out_expert(const ExpertLayout& layout, const ExpertSource& sour
                             std::span<std::byte> out);
 
 // Where lay_out_expert puts codes and scales: a reader that unpacks them there saves the copy. Not
-// for GGUF layouts, whose scales are inside the blocks.
+// for GGUF layouts, whose scales are inside the blocks, nor for transposed ones.
 ExpertRoom room_in(const ExpertLayout& layout, std::span<std::byte> out);
 
 // The tensor that holds `run` for `expert`: its name, type and whole shape (all experts where they

@@ -157,7 +157,7 @@ TEST(ExpertLayout, InterleavedSourcesGiveTheBytesThatSeparateOnesGive) {
                      step.twin ? place(*step.twin, step.rows) : std::span<std::byte>{});
       }
       EXPECT_EQ(out, expected) << row.name << " in steps of " << bytes;
-      EXPECT_EQ(twins, row.grouping != Grouping::fused) << row.name;
+      EXPECT_EQ(twins, !row.joins_gate_up()) << row.name;
     }
   }
 }

@@ -12,6 +12,7 @@
 #include "fp4moe/weights/page_release.hpp"
 #include "fp4moe/weights/scale_scan.hpp"
 #include "fp4moe/weights/stored_scalar.hpp"
+#include "fp4moe/weights/transpose.hpp"
 
 namespace fp4moe::weights {
 namespace {
@@ -165,8 +166,34 @@ void ExpertReader::unpack(WeightFormat format, std::span<const Packed> together)
   }
 }
 
+// Rows of a matrix whose bytes lie by columns.
+void ExpertReader::turn_rows(const Cut& cut, Projection which, ProjectionView& view) {
+  const Window window = window_of(cut, which);
+  const MatrixPlace& place = window.place;
+  const ProjectionPlaces& places = cut.layer.places(which, cut.expert);
+  const auto turn = [&](const StoredTensor& tensor, std::uint64_t per_byte, const RowsRoom& to) {
+    const std::uint64_t first = window.columns.begin / per_byte;
+    const std::uint64_t columns = window.columns.size() / per_byte;
+    const std::uint64_t begin = first_column_byte(place, cut.expert, place.k / per_byte) +
+                                first * place.tensor_rows + (window.first - place.first);
+    const auto bytes = touch(
+        tensor, begin, (columns - 1) * place.tensor_rows + (window.rows - 1) * place.step + 1);
+    gather_rows({bytes.data(), window.rows, columns, place.tensor_rows, place.step}, to);
+    return RowsView{to.data, window.rows, columns, to.stride};
+  };
+  const auto& [codes, scales] = cut.room.at(which);
+  view.codes = turn(*places.codes.tensor, 2, codes);
+  view.scales = turn(*places.scales.tensor, block_size(cut.layer.shape.format), scales);
+}
+
 void ExpertReader::unpack_expert(const Cut& cut, ExpertView& view) {
   const WeightFormat format = cut.layer.shape.format;
+  if (cut.layer.row->is_transposed) {
+    if (cut.layer.shape.gated()) turn_rows(cut, Projection::gate, view.gate);
+    turn_rows(cut, Projection::up, view.up);
+    turn_rows(cut, Projection::down, view.down);
+    return;
+  }
   const Packed up = packed_rows(cut, Projection::up, view.up);
   if (cut.layer.shape.gated()) {
     const Packed gate = packed_rows(cut, Projection::gate, view.gate);
@@ -182,7 +209,7 @@ Result<Done> ExpertReader::read_projection(const Cut& cut, Projection which, Pro
   const DialectRow& dialect = *cut.layer.row;
   const ProjectionPlaces& places = cut.layer.places(which, cut.expert);
   const Window window = window_of(cut, which);
-  if (!dialect.scales_inside()) {
+  if (!dialect.needs_unpacking()) {
     view.codes = stored_rows(*places.codes.tensor, window, 2);
     view.scales = stored_rows(*places.scales.tensor, window, block_size(cut.layer.shape.format));
   }
@@ -254,10 +281,12 @@ Result<ExpertView> ExpertReader::read(std::size_t layer_position, std::uint64_t 
                         slice_.tensor_parallel.size))
         .try_this("Use fewer ranks, or expert parallel");
   }
-  const bool packed = layer.row->scales_inside();
+  const bool packed = layer.row->needs_unpacking();
   ExpertRoom own;
   if (packed && (room == nullptr || range->size() != shape.intermediate)) {
-    const Result<ExpertRoom> made = own_room(shape, range->size(), covering(shape.format, *range));
+    const Range columns =
+        layer.row->scales_inside() ? covering(shape.format, *range) : Range(*range);
+    const Result<ExpertRoom> made = own_room(shape, range->size(), columns);
     if (!made) return made.why();
     own = *made;
     room = nullptr;

@@ -56,7 +56,7 @@ class Fixer {
     }
     for (auto& [tensor, values] : scalars_) {
       edits_.put.push_back(
-          {{tensor->entry.name, tensor->entry.dtype, tensor->entry.shape}, bytes_of(values)});
+          {{tensor->entry.name, tensor::DType::f32, tensor->entry.shape}, bytes_of(values)});
     }
     return Done{};
   }
@@ -82,9 +82,9 @@ class Fixer {
   std::vector<float>& values(const StoredTensor& tensor) {
     const auto [at, is_new] = scalars_.try_emplace(&tensor);
     if (is_new) {
-      const std::span<const std::byte> bytes = store_.bytes(tensor);
-      at->second.resize(bytes.size() / sizeof(float));
-      std::memcpy(at->second.data(), bytes.data(), at->second.size() * sizeof(float));
+      at->second.resize(tensor.entry.bytes / tensor::row(tensor.entry.dtype).block_bytes);
+      for (std::size_t i = 0; i < at->second.size(); ++i)
+        at->second[i] = stored_scalar(store_, tensor, i);
     }
     return at->second;
   }
@@ -273,10 +273,11 @@ class Fixer {
 
   Result<Done> reconcile() {
     if (const auto fine = needs_nvfp4("reconcile-global-scale"); !fine) return fine.why();
-    if (checkpoint_.dialect().scales_inside()) {
-      return usage("fix.dialect", "reconcile-global-scale does not rewrite GGUF blocks")
-          .expects("ModelOpt or compressed-tensors", "gguf")
-          .try_this("GGUF keeps gate and up apart and needs no common scale");
+    if (checkpoint_.dialect().needs_unpacking()) {
+      return usage("fix.dialect", "reconcile-global-scale does not rewrite GGUF blocks or columns")
+          .expects("experts of ModelOpt or compressed-tensors with tensors of their own",
+                   grouping_text(checkpoint_.dialect()))
+          .try_this("these keep gate and up apart, or have one scale for both");
     }
     for (const MoeLayer& layer : checkpoint_.layers()) {
       if (layer.gate.empty()) continue;

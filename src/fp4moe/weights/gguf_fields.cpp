@@ -11,8 +11,6 @@ namespace {
 using tensor::GgufField;
 using tensor::GgufType;
 
-constexpr std::string_view kConfigKey = "fp4moe.config_json";
-
 // Keys after the architecture's name, and what config.json calls the same.
 struct KeyRow {
   std::string_view gguf;
@@ -90,15 +88,32 @@ std::vector<GgufField> gguf_fields(const GgufModel& model) {
     if (count >= 0 && count <= std::int64_t{0xFFFFFFFF})
       add_count(lead + std::string(key.gguf), static_cast<std::uint64_t>(count));
   }
-  if (model.config.is_object()) add_text(kConfigKey, model.config.dump());
+  if (model.config.is_object()) add_text(kGgufConfigKey, model.config.dump());
   add_text(kOriginKey, to_text(model.origin));
   return fields;
 }
 
+std::string gguf_scoring(std::uint64_t function) {
+  switch (function) {
+    case 1:
+    case 3:  // softmax of the chosen logits: the same weights, normalised
+      return "softmax";
+    case 2:
+      return "sigmoid";
+    default:
+      return std::to_string(function);
+  }
+}
+
+Json kept_config(std::span<const GgufField> fields) {
+  const std::string kept = text_field(fields, kGgufConfigKey);
+  if (kept.empty()) return nullptr;
+  Result<Json> config = parse_json(kept);
+  return config && config->is_object() ? *std::move(config) : Json();
+}
+
 Json config_from_gguf(std::span<const GgufField> fields) {
-  const std::string kept = text_field(fields, kConfigKey);
-  if (!kept.empty())
-    if (Result<Json> config = parse_json(kept); config && config->is_object()) return *config;
+  if (Json kept = kept_config(fields); kept.is_object()) return kept;
   const std::string architecture = text_field(fields, "general.architecture");
   const ModelRow* family = find_architecture(architecture);
   Json config{{"model_type", family != nullptr ? std::string(family->model_type) : architecture}};
@@ -112,6 +127,17 @@ Json config_from_gguf(std::span<const GgufField> fields) {
        family != nullptr ? family->width_key : std::string_view("moe_intermediate_size"));
   copy("expert_count", family != nullptr ? family->experts_key : std::string_view("num_experts"));
   copy("expert_used_count", "num_experts_per_tok");
+  copy("expert_group_count", "n_group");
+  copy("expert_group_used_count", "topk_group");
+  if (const auto function = count_field(fields, architecture + ".expert_gating_func"))
+    if (*function != 0) config["scoring_func"] = gguf_scoring(*function);
+  const GgufField* norm = find(fields, architecture + ".expert_weights_norm");
+  if (norm != nullptr && std::holds_alternative<bool>(norm->value))
+    config["norm_topk_prob"] = std::get<bool>(norm->value);
+  const GgufField* scale = find(fields, architecture + ".expert_weights_scale");
+  if (scale != nullptr && std::holds_alternative<double>(scale->value) &&
+      std::get<double>(scale->value) != 0)
+    config["routed_scaling_factor"] = std::get<double>(scale->value);
   for (const KeyRow& key : kKeys) {
     const GgufField* field = find(fields, architecture + "." + std::string(key.gguf));
     if (field == nullptr) continue;

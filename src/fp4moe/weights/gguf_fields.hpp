@@ -18,6 +18,8 @@
 
 namespace fp4moe::weights {
 
+inline constexpr std::string_view kGgufConfigKey = "fp4moe.config_json";
+
 struct GgufModel {
   std::string model_type{};
   Json config{};  // config.json, or null
@@ -31,5 +33,10 @@ std::vector<tensor::GgufField> gguf_fields(const GgufModel& model);
 
 // config.json as it was, or made from the architecture's own keys.
 Json config_from_gguf(std::span<const tensor::GgufField> fields);
+// config.json as it was; null when another program wrote the file.
+Json kept_config(std::span<const tensor::GgufField> fields);
+
+// How llama.cpp's expert_gating_func scores, in config.json's words; its number where there is none.
+std::string gguf_scoring(std::uint64_t function);
 
 }  // namespace fp4moe::weights

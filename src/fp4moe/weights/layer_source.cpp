@@ -40,7 +40,7 @@ class CheckpointLayerSource : public LayerSource {
   }
   Result<Done> check_views_stay() const override {
     const DialectRow& dialect = *layer().row;
-    if (!dialect.scales_inside()) return Done{};
+    if (!dialect.needs_unpacking()) return Done{};
     return error(ErrorCode::lacking, "weights.rows",
                  "this dialect's weights cannot be used where they lie")
         .in(checkpoint_.store().folder())

@@ -16,6 +16,7 @@
 #include "fp4moe/weights/page_release.hpp"
 #include "fp4moe/weights/scale_scan.hpp"
 #include "fp4moe/weights/stored_scalar.hpp"
+#include "fp4moe/weights/transpose.hpp"
 
 namespace fp4moe::weights {
 namespace {
@@ -102,12 +103,15 @@ class Scanner {
       codes = RowsView{codes_.data(), size.rows, size.k / 2, size.k / 2};
       scales = RowsView{scales_.data(), size.rows, size.k / block, size.k / block};
       done_with(*scale_tensor, *blocks);
+    } else if (layer_.row->is_transposed) {
+      codes = turned(places.codes.tensor, size, size.k / 2, codes_);
+      scales = turned(scale_tensor, size, size.k / block, scales_);
     } else {
       codes = rows_in(places.codes.tensor, size, size.k / 2);
       scales = rows_in(scale_tensor, size, size.k / block);
     }
     if (scales) scan_scales(*scale_tensor, *scales, codes ? &*codes : nullptr);
-    if (scales && !layer_.row->scales_inside()) done_with(*scale_tensor, *scales);
+    if (scales && !layer_.row->needs_unpacking()) done_with(*scale_tensor, *scales);
     if (deep_ && codes) {
       ++matrices;
       // The first row that is not zero answers the question.
@@ -116,7 +120,7 @@ class Scanner {
       for (; visited < codes->rows && zero; ++visited) zero = all_zero_codes(codes->row(visited));
       if (zero) ++dead;
       scan_padding(which, *places.codes.tensor, *codes);
-      if (!layer_.row->scales_inside()) {
+      if (!layer_.row->needs_unpacking()) {
         done_with(*places.codes.tensor, {codes->data, visited, codes->row_bytes, codes->stride});
       }
     }
@@ -135,6 +139,20 @@ class Scanner {
           fmt::format("row {} has codes beyond {} rows of {} columns", row, rows, columns));
       return;
     }
+  }
+
+  // Rows of a tensor whose bytes lie by columns, in memory of ours.
+  std::optional<RowsView> turned(const StoredTensor* tensor, const MatrixPlace& place,
+                                 std::uint64_t columns, std::vector<std::byte>& room) {
+    if (tensor == nullptr) return std::nullopt;
+    const std::span<const std::byte> bytes = store_.bytes(*tensor);
+    if (bytes.size() != layer_.shape.experts * place.tensor_rows * columns) return std::nullopt;
+    room.resize(place.rows * columns);
+    const std::byte* first = bytes.data() + first_column_byte(place, expert_, columns);
+    gather_rows({first, place.rows, columns, place.tensor_rows, place.step},
+                {room.data(), columns});
+    result_.bytes_read += room.size();
+    return RowsView{room.data(), place.rows, columns, columns};
   }
 
   void unpack(const RowsView& blocks, const MatrixPlace& size) {
@@ -238,8 +256,9 @@ class Scanner {
   std::optional<float> scalar(const StoredTensor* tensor) const {
     if (tensor == nullptr) return std::nullopt;
     const std::size_t size = store_.bytes(*tensor).size();
-    const bool whole = !per_expert() && size == layer_.shape.experts * sizeof(float);
-    if (size != sizeof(float) && !whole) return std::nullopt;
+    const std::size_t each = tensor::row(tensor->entry.dtype).block_bytes;
+    const bool whole = !per_expert() && size == layer_.shape.experts * each;
+    if (size != each && !whole) return std::nullopt;
     return stored_scalar(store_, *tensor, expert_);
   }
 

@@ -46,6 +46,7 @@ using Codes = std::set<std::string>;
 
 TEST(Lint, FindsNothingInWholeCheckpointsOfEveryDialect) {
   for (const DialectRow& row : dialects()) {
+    if (!is_told_by_names(row)) continue;
     Model model{.format = row.format};
     model.bias = !row.parts.bias.empty();
     model.input_scale = row.global_scale != GlobalScale::none;

@@ -94,6 +94,30 @@ std::string plain_name(std::string_view name) {
   return made;
 }
 
+// Routers of families that have no row above. "Default" keeps the weights as they are unless
+// norm_topk_prob says otherwise.
+struct RouterRow {
+  std::string_view model_types;
+  std::string_view routing;
+};
+constexpr RouterRow kRouters[] = {
+    {"kimi_linear dots1 glm4_moe_lite glm4v_moe glm_moe_dsa deepseek_v32 solar_open exaone_moe "
+     "mimo_v2_flash bailing_hybrid hy_v4",
+     "DeepSeekV3"},
+    {"qwen2_moe qwen3_next olmoe flex_olmo", "Default"},
+    {"qwen3_vl_moe qwen3_5_moe minimax", "RenormalizeNaive"},
+    {"granitemoe granitemoeshared granitemoehybrid granitemoe_swa", "Renormalize"},
+    {"ernie4_5_moe ernie4_5_vl_moe", "SoftmaxBias"},
+    {"deepseek_v2", "GroupedSoftmax"},
+};
+
+// The text part of a model of several kinds of input has a type of its own: "llama4_text".
+std::string_view without_text(std::string_view model_type) {
+  constexpr std::string_view kEnding = "_text";
+  if (model_type.ends_with(kEnding)) model_type.remove_suffix(kEnding.size());
+  return model_type;
+}
+
 const ModelRow* first_where(auto&& matches) {
   const auto* found = std::ranges::find_if(kModels, matches);
   return found == std::end(kModels) ? nullptr : found;
@@ -195,7 +219,26 @@ Result<const ModelRow*> require_model(std::string_view name) {
 }
 
 const ModelRow* find_family(std::string_view model_type) {
-  return first_where([&](const ModelRow& row) { return row.model_type == model_type; });
+  const std::string_view family = without_text(model_type);
+  return first_where([&](const ModelRow& row) { return row.model_type == family; });
+}
+
+std::optional<RowOrder> joined_order(std::string_view model_type) {
+  if (family_routing(model_type).empty()) return std::nullopt;
+  const ModelRow* row = find_family(model_type);
+  return row != nullptr && row->order == RowOrder::interleaved ? RowOrder::interleaved
+                                                               : RowOrder::halves;
+}
+
+std::string_view family_routing(std::string_view model_type) {
+  if (const ModelRow* row = find_family(model_type)) return row->routing;
+  if (const ModelRow* row = find_architecture(model_type)) return row->routing;
+  const std::string_view family = without_text(model_type);
+  for (const RouterRow& row : kRouters) {
+    const std::vector<std::string_view> types = split(row.model_types, ' ');
+    if (std::ranges::find(types, family) != types.end()) return row.routing;
+  }
+  return {};
 }
 
 const ModelRow* find_architecture(std::string_view architecture) {

@@ -60,6 +60,14 @@ Result<const ModelRow*> require_model(std::string_view name);
 const ModelRow* find_family(std::string_view model_type);
 const ModelRow* find_architecture(std::string_view architecture);
 
+// How gate and up rows lie where a family's own code has them in one tensor of all experts. None:
+// the family is not known.
+std::optional<RowOrder> joined_order(std::string_view model_type);
+
+// How a family's router chooses, in the oracle's words, also for families of whose sizes the table
+// knows nothing. Empty: not known. `model_type` may be GGUF's architecture.
+std::string_view family_routing(std::string_view model_type);
+
 std::uint64_t moe_layer_count(const ModelRow& model);
 // The block number of the model's `which`-th MoE layer; `which` < moe_layer_count(model).
 std::uint64_t moe_layer_index(const ModelRow& model, std::uint64_t which);

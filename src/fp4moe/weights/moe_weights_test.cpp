@@ -56,6 +56,7 @@ void expect_weights(MoeWeights& weights, const Model& model, RowOrder order, Ran
 
 TEST(MoeWeights, AreTheSameFromEveryDialectInEitherOrder) {
   for (const DialectRow& row : dialects()) {
+    if (!is_told_by_names(row)) continue;
     Model model{.format = row.format};
     model.bias = !row.parts.bias.empty();
     const TemporaryFolder folder;

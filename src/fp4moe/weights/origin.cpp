@@ -14,10 +14,12 @@ struct OriginKey {
   std::string Origin::*member;
 };
 
-constexpr std::array<OriginKey, 4> kOriginKeys{{{"prefix", &Origin::prefix},
+constexpr std::array<OriginKey, 6> kOriginKeys{{{"prefix", &Origin::prefix},
                                                 {"projections", &Origin::projections},
                                                 {"quark_grouping", &Origin::quark_grouping},
-                                                {"bias_dtype", &Origin::bias_dtype}}};
+                                                {"modelopt_grouping", &Origin::modelopt_grouping},
+                                                {"bias_dtype", &Origin::bias_dtype},
+                                                {"input_dtype", &Origin::input_dtype}}};
 
 const std::string* origin_text(const tensor::Store& store) {
   for (const tensor::Metadata& metadata : store.metadata()) {
@@ -42,6 +44,10 @@ std::string to_text(const Origin& origin) {
   Json object = Json::object();
   for (const OriginKey& row : kOriginKeys)
     if (!(origin.*row.member).empty()) object[row.key] = origin.*row.member;
+  Json names = Json::object();
+  for (const auto& [gguf, own] : origin.names)
+    if (is_plain_text(gguf) && is_plain_text(own)) names[gguf] = own;
+  if (!names.empty()) object["names"] = std::move(names);
   return object.dump();
 }
 
@@ -62,6 +68,14 @@ Result<Origin> read_origin(const tensor::Store& store) {
     if (found == object->end()) continue;
     if (!found->is_string() || !is_plain_text(found->string())) return malformed();
     origin.*row.member = found->string();
+  }
+  if (const auto names = object->find("names"); names != object->end()) {
+    if (!names->is_object()) return malformed();
+    for (const auto& [gguf, own] : names->items()) {
+      if (!is_plain_text(gguf) || !own.is_string() || !is_plain_text(own.string()))
+        return malformed();
+      origin.names[gguf] = own.string();
+    }
   }
   const std::size_t hole = origin.prefix.find("{}");
   if (!origin.prefix.empty() && hole == std::string::npos) return malformed();

@@ -1,6 +1,7 @@
 // What a checkpoint was called before it was transcoded, so that the way back restores it: one line
 // of JSON in the metadata of the files.
 #pragma once
+#include <map>
 #include <string>
 #include <string_view>
 
@@ -14,10 +15,13 @@ inline constexpr std::string_view kOriginKey = "fp4moe.origin";
 
 // Empty: not known.
 struct Origin {
-  std::string prefix{};          // "model.layers.{}.mlp."
-  std::string projections{};     // "gate_proj,up_proj,down_proj"
-  std::string quark_grouping{};  // "fused" or "per expert"
-  std::string bias_dtype{};      // "BF16"
+  std::string prefix{};                               // "model.layers.{}.mlp."
+  std::string projections{};                          // "gate_proj,up_proj,down_proj"
+  std::string quark_grouping{}, modelopt_grouping{};  // as grouping_text says them
+  std::string bias_dtype{};                           // "BF16"
+  std::string input_dtype{};                          // of input scales; empty: F32
+  // Tensors around the experts whose names no table gives back: GGUF's name, the one before.
+  std::map<std::string, std::string> names{};
 };
 
 std::string to_text(const Origin& origin);

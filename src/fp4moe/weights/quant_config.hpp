@@ -10,9 +10,17 @@
 
 namespace fp4moe::weights {
 
+// A module in FP8 (E4M3) beside FP4 ones: one scale for the weight, perhaps one for its input.
+struct Fp8Module {
+  std::string name{};
+  bool has_input_scale = false;
+};
+
 struct QuantFacts {
   bool has_input_scale = false;       // absent: weights only
   std::vector<std::string> ignore{};  // modules that are not quantised, by full name
+  std::vector<Fp8Module> fp8{};       // those of mixed precision, sorted
+  std::vector<std::string> fp4{};     // all in FP4, where such a list is needed: with `fp8`
 };
 
 // The linear modules among tensors that hold no experts: matrices of plain numbers.
@@ -22,7 +30,7 @@ std::vector<std::string> unquantised_modules(std::span<const OtherTensor> others
 Json quantization_config(const DialectRow& row, const QuantFacts& facts);
 
 // ModelOpt's hf_quant_config.json.
-Json hf_quant_config(const QuantFacts& facts);
+Json hf_quant_config(const DialectRow& row, const QuantFacts& facts);
 
 // The documents of a checkpoint: config.json, and hf_quant_config.json where the dialect has one.
 std::vector<std::pair<std::string, Json>> quantised_documents(Json config, const DialectRow& row,

@@ -35,14 +35,14 @@ Result<DialectRow> choose_row(const PlainCheckpoint& source, const QuantizeOptio
     return usage("quantize.dialect", std::string(name(dialect)) + " cannot be written for " +
                                          std::string(name(options.format)))
         .expects(options.format == WeightFormat::nvfp4
-                     ? "modelopt, compressed-tensors or gguf"
-                     : "gpt-oss, openai, compressed-tensors, quark or gguf",
+                     ? "modelopt, compressed-tensors, quark or gguf"
+                     : "gpt-oss, openai, modelopt, compressed-tensors, quark or gguf",
                  std::string(name(dialect)));
+  if (dialect == Dialect::quark && is_gpt_oss)  // as Quark writes it
+    row = find_row(dialect, options.format, Grouping::per_expert, true);
   DialectRow chosen = *row;
-  if (dialect == Dialect::quark && is_gpt_oss)
-    for (const DialectRow& other : dialects())
-      if (other.dialect == dialect && other.grouping == Grouping::fused) chosen = other;
-  if (chosen.grouping == Grouping::per_expert && source.layers()[0].numbered_names)
+  if (chosen.grouping == Grouping::per_expert && !chosen.joins_gate_up() &&
+      source.layers()[0].numbered_names)
     chosen.projections = kNumberedNames;
   return chosen;
 }
@@ -58,7 +58,7 @@ Result<Done> check_layer(const PlainLayer& layer, const DialectRow& row) {
         .expects("hidden and intermediate sizes that are multiples of " + std::to_string(unit),
                  "hidden " + std::to_string(shape.hidden) + ", intermediate " +
                      std::to_string(shape.intermediate));
-  if (!shape.gated() && row.grouping == Grouping::fused)
+  if (!shape.gated() && row.joins_gate_up())
     return usage("quantize.dialect",
                  std::string(row.name) + " fuses gate and up, and this model has no gate")
         .at(layer.prefix)

@@ -372,7 +372,7 @@ TEST(Quantize, RefusesIncompleteMixedAndQuantisedCheckpoints) {
   EXPECT_EQ(id("missing"), "quantize.missing");
   EXPECT_EQ(id("dense"), "quantize.no_experts");
   EXPECT_EQ(id("done"), "quantize.already");
-  EXPECT_EQ(id("a", {.to = Dialect::modelopt}), "quantize.dialect");
+  EXPECT_EQ(id("a", {.to = Dialect::deepseek_v4}), "quantize.dialect");
   EXPECT_EQ(id("a", {.format = WeightFormat::nvfp4, .to = Dialect::gpt_oss}), "quantize.dialect");
 }
 

@@ -1,5 +1,5 @@
-// Global and input scales as a checkpoint stores them: float32, alone or one for each expert, the
-// factor itself or (compressed-tensors) its reciprocal.
+// Global and input scales as a checkpoint stores them: float32 (Quark's input scales in the model's
+// type), alone or one for each expert, the factor itself or (compressed-tensors) its reciprocal.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -8,6 +8,9 @@
 #include <fmt/format.h>
 
 #include "fp4moe/base/result.hpp"
+#include "fp4moe/formats/bf16.hpp"
+#include "fp4moe/formats/f16.hpp"
+#include "fp4moe/tensor/dtype.hpp"
 #include "fp4moe/tensor/files/store.hpp"
 #include "fp4moe/weights/dialect.hpp"
 
@@ -17,10 +20,22 @@ namespace fp4moe::weights {
 inline float stored_scalar(const tensor::Store& store, const tensor::StoredTensor& tensor,
                            std::uint64_t expert) {
   const std::span<const std::byte> bytes = store.bytes(tensor);
-  const std::size_t index = bytes.size() == sizeof(float) ? 0 : expert;
-  float value = 0;
-  std::memcpy(&value, bytes.data() + index * sizeof(float), sizeof(float));
-  return value;
+  const std::size_t size = tensor::row(tensor.entry.dtype).block_bytes;
+  const std::byte* at = bytes.data() + (bytes.size() == size ? 0 : expert) * size;
+  if (size == sizeof(float)) {
+    float value = 0;
+    std::memcpy(&value, at, sizeof value);
+    return value;
+  }
+  std::uint16_t half = 0;
+  std::memcpy(&half, at, sizeof half);
+  return tensor.entry.dtype == tensor::DType::bf16 ? formats::Bf16::decode(half)
+                                                   : formats::F16::decode(half);
+}
+
+// Whether the tensor holds a number for each expert.
+inline bool has_scalar_for_each(const tensor::StoredTensor& tensor) {
+  return tensor.entry.bytes != tensor::row(tensor.entry.dtype).block_bytes;
 }
 
 // As a factor: compressed-tensors stores reciprocals, of global and input scales alike.

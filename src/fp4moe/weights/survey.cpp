@@ -140,6 +140,32 @@ void explain_unrecognised(const NamedLayers& named, const std::vector<Verdict>& 
                .try_this("Quantise it: fp4moe quantize"));
 }
 
+// FP4 in a form that is not read here. Its tensors may look like another's, so this comes before
+// anything is concluded from types and shapes.
+bool explain_unread(const NamedLayers& named, const std::vector<Verdict>& verdicts,
+                    const tensor::Store& store, Survey& into) {
+  for (std::size_t i = 0; i < verdicts.size(); ++i) {
+    if (verdicts[i].is_float) continue;
+    const NamedTensor& first = named.layers[i].tensors.front();
+    std::string_view module = first.tensor->entry.name;
+    module.remove_suffix(first.name.part.size());
+    for (const QuantClaim& claim : into.facts.claims) {
+      const std::string* what = claim.unread(module);
+      if (what == nullptr || claim.excluded.find(module) != nullptr) continue;
+      into.add(
+          invalid("dialect.unsupported",
+                  fmt::format("the experts are {}, which is not read here", *what))
+              .in(store.path_of(claim.source))
+              .at(module)
+              .expects("MXFP4 (blocks of 32, E8M0 scales) or NVFP4 (blocks of 16, E4M3 scales)",
+                       verdicts[i].fact)
+              .try_this("Start from a BF16 checkpoint and run fp4moe quantize"));
+      return true;
+    }
+  }
+  return false;
+}
+
 // The row most layers have; others are problems.
 const DialectRow* choose_row(const NamedLayers& named, const std::vector<Verdict>& verdicts,
                              const tensor::Store& store, Survey& into) {
@@ -212,13 +238,16 @@ Survey survey(const tensor::Store& store) {
   verdicts.reserve(named.layers.size());
   for (const NamedLayer& layer : named.layers) verdicts.push_back(classify(layer, found.facts));
 
-  found.row = choose_row(named, verdicts, store, found);
+  const bool is_read = !explain_unread(named, verdicts, store, found);
+  if (is_read) found.row = choose_row(named, verdicts, store, found);
   if (found.row == nullptr) {
-    explain_unrecognised(named, verdicts, store, found);
+    if (is_read) explain_unrecognised(named, verdicts, store, found);
     for (std::size_t i = 0; i < verdicts.size(); ++i) {
       const Verdict& verdict = verdicts[i];
       found.others.push_back({named.layers[i].index, std::string(named.layers[i].prefix),
-                              verdict.other.empty() ? verdict.why : verdict.other});
+                              !is_read                ? "FP4 in another form"
+                              : verdict.other.empty() ? verdict.why
+                                                      : verdict.other});
     }
     return found;
   }

@@ -64,7 +64,8 @@ std::uint64_t experts_bytes(const SynthPlan& plan) {
 Result<CheckpointPlan> checkpoint_plan(const SynthPlan& plan, const SynthOptions& options) {
   const DialectRow& row = *plan.row;
   CheckpointPlan out{.row = row};
-  if (row.grouping == Grouping::per_expert) out.row.projections = plan.model->projections;
+  if (row.grouping == Grouping::per_expert && !row.joins_gate_up())
+    out.row.projections = plan.model->projections;
   const bool is_gguf = row.dialect == Dialect::gguf;
   if (is_gguf) out.bias_dtype = tensor::DType::f32;
   for (const std::uint64_t block : plan.blocks)

@@ -91,7 +91,8 @@ class Planter {
  private:
   static DialectRow row_of(const SynthPlan& plan) {
     DialectRow row = *plan.row;
-    if (row.grouping == Grouping::per_expert) row.projections = plan.model->projections;
+    if (row.grouping == Grouping::per_expert && !row.joins_gate_up())
+      row.projections = plan.model->projections;
     return row;
   }
   bool per_expert() const { return layout_.row.grouping == Grouping::per_expert; }

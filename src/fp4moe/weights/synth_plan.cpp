@@ -22,7 +22,9 @@ Dialect usual_dialect(const ModelRow& model, WeightFormat format) {
 const DialectRow* row_for(Dialect dialect, WeightFormat format, std::optional<Grouping> grouping) {
   if (!grouping) return find_row(dialect, format);
   for (const DialectRow& row : dialects())
-    if (row.dialect == dialect && row.format == format && row.grouping == *grouping) return &row;
+    if (row.dialect == dialect && row.format == format && row.grouping == *grouping &&
+        !row.is_transposed)
+      return &row;
   return nullptr;
 }
 

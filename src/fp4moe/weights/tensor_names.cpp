@@ -127,8 +127,21 @@ void append(OtherTensor& to, OtherTensor&& from) {
   to.bytes.insert(to.bytes.end(), from.bytes.begin(), from.bytes.end());
 }
 
+Error unknown_qkv(std::string_view tensor, std::uint64_t rows, const RenameContext& context) {
+  return invalid("names.qkv", "cannot tell the rows of q, k and v apart")
+      .at(tensor)
+      .expects("a config.json whose heads add up to the tensor's rows",
+               std::to_string(rows) + " rows; heads give " + std::to_string(context.query_rows) +
+                   " + 2 * " + std::to_string(context.key_rows));
+}
+
+bool can_split(std::uint64_t rows, const RenameContext& context) {
+  return context.query_rows != 0 && rows == context.query_rows + 2 * context.key_rows;
+}
+
 // q, k and v of a layer become one tensor, their rows one after another.
-std::vector<OtherTensor> join_qkv(std::vector<OtherTensor> others) {
+Result<std::vector<OtherTensor>> join_qkv(std::vector<OtherTensor> others,
+                                          const RenameContext& context) {
   struct Parts {
     std::array<OtherTensor*, 3> found{};
   };
@@ -156,6 +169,8 @@ std::vector<OtherTensor> join_qkv(std::vector<OtherTensor> others) {
       append(joined, std::move(*part));
       part->spec.name.clear();
     }
+    if (!can_split(joined.spec.shape[0], context))
+      return unknown_qkv(group.first, joined.spec.shape[0], context);
   }
   std::erase_if(others, [](const OtherTensor& other) { return other.spec.name.empty(); });
   return others;
@@ -188,13 +203,7 @@ Result<std::vector<OtherTensor>> split_qkv(std::vector<OtherTensor> others,
       const auto number = match("block.{}.attn.qkv" + std::string(ending), other.spec.name);
       if (!number) continue;
       const std::uint64_t rows = other.spec.shape.empty() ? 0 : other.spec.shape[0];
-      if (context.query_rows == 0 || rows != context.query_rows + 2 * context.key_rows)
-        return invalid("names.qkv", "cannot tell the rows of q, k and v apart")
-            .at(other.spec.name)
-            .expects("a config.json whose heads add up to the tensor's rows",
-                     std::to_string(rows) + " rows; heads give " +
-                         std::to_string(context.query_rows) + " + 2 * " +
-                         std::to_string(context.key_rows));
+      if (!can_split(rows, context)) return unknown_qkv(other.spec.name, rows, context);
       const std::string stem = "model.layers." + std::string(*number) + ".self_attn.";
       std::uint64_t begin = 0;
       for (std::size_t i = 0; i < kQkv.size(); ++i) {
@@ -259,9 +268,15 @@ Result<std::vector<OtherTensor>> rename_others(std::vector<OtherTensor> others, 
     std::string& name = other.spec.name;
     if (from == NameFamily::openai)
       name = renamed(kOpenaiNames, context.model_type, name, &NameRow::other, &NameRow::theirs);
-    if (from == NameFamily::gguf) name = hugging_face_name(name, context.model_type);
+    if (from != NameFamily::gguf) continue;
+    const auto kept = context.names.find(name);
+    name = kept != context.names.end() ? kept->second : hugging_face_name(name, context.model_type);
   }
-  if (to == NameFamily::openai) others = join_qkv(std::move(others));
+  if (to == NameFamily::openai) {
+    Result<std::vector<OtherTensor>> joined = join_qkv(std::move(others), context);
+    if (!joined) return joined.why();
+    others = *std::move(joined);
+  }
   for (OtherTensor& other : others) {
     std::string& name = other.spec.name;
     if (to == NameFamily::openai)
@@ -269,6 +284,17 @@ Result<std::vector<OtherTensor>> rename_others(std::vector<OtherTensor> others, 
     if (to == NameFamily::gguf) name = gguf_name(name, context.model_type);
   }
   return others;
+}
+
+std::map<std::string, std::string> names_to_keep(const std::vector<OtherTensor>& others,
+                                                 std::string_view model_type) {
+  std::map<std::string, std::string> kept;
+  for (const OtherTensor& other : others) {
+    std::string gguf = gguf_name(other.spec.name, model_type);
+    if (hugging_face_name(gguf, model_type) != other.spec.name)
+      kept.emplace(std::move(gguf), other.spec.name);
+  }
+  return kept;
 }
 
 }  // namespace fp4moe::weights

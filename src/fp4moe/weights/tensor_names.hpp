@@ -5,6 +5,7 @@
 // and v in one tensor.
 #pragma once
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,14 +26,20 @@ constexpr NameFamily name_family(Dialect dialect) {
 struct RenameContext {
   std::string model_type{};
   std::uint64_t query_rows = 0, key_rows = 0;  // 0: the configuration does not say
+  std::map<std::string, std::string> names{};  // GGUF's to Hugging Face's, before any table
 };
 
 // From config.json: heads * head_dim, key-value heads * head_dim.
 RenameContext rename_context(std::string_view model_type, const Json& config);
 
-// The tensors under the names of another family. Errors: names.qkv.
+// The tensors under the names of another family. Errors: names.qkv, also where q, k and v could not
+// be told apart again.
 Result<std::vector<OtherTensor>> rename_others(std::vector<OtherTensor> others, NameFamily from,
                                                NameFamily to, const RenameContext& context);
+
+// What RenameContext::names must hold for the way back from GGUF to restore these names.
+std::map<std::string, std::string> names_to_keep(const std::vector<OtherTensor>& others,
+                                                 std::string_view model_type);
 
 // One name from Hugging Face to GGUF and back.
 std::string gguf_name(std::string_view name, std::string_view model_type);

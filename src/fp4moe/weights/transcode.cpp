@@ -50,7 +50,7 @@ class LanePool {
 // GGUF blocks are unpacked to where the target wants them; they are written from there.
 Result<ExpertView> read_for(const ExpertLayout& layout, Lane& lane, std::size_t layer,
                             std::uint64_t expert, bool packed) {
-  if (!packed) return lane.reader.read(layer, expert);
+  if (!packed || layout.row.needs_unpacking()) return lane.reader.read(layer, expert);
   if (lane.room.size() < layout.bytes()) {
     Result<tensor::Buffer> room = tensor::Buffer::allocate(layout.bytes());
     if (!room) return room.why();
@@ -67,7 +67,7 @@ std::size_t lanes(const Checkpoint& source, std::size_t threads) {
   for (const MoeLayer& layer : source.layers())
     expert = std::max(expert, expert_layout(*layer.row, layer.shape, tensor::DType::f32).bytes());
   const std::uint64_t around = 6 * kMiB;  // pages beside the expert's, and the writer's piece
-  const bool unpacked = source.dialect().scales_inside();
+  const bool unpacked = source.dialect().needs_unpacking();
   const std::uint64_t each = (unpacked ? 2 : 1) * expert + around;
   const std::uint64_t budget = 2 * expert + 36 * kMiB;  // the rest is the program and its tables
   return static_cast<std::size_t>(
@@ -136,7 +136,7 @@ Result<TranscodeReport> transcode(const Checkpoint& source, TranscodePlan plan,
     const auto [layer, expert] = items[i];
     std::unique_ptr<Lane> lane = pool.take();
     const Result<ExpertView> view =
-        read_for(writer->layout(layer), *lane, layer, expert, source.dialect().scales_inside());
+        read_for(writer->layout(layer), *lane, layer, expert, source.dialect().needs_unpacking());
     if (!view) return view.why();
     if (target == Dialect::gguf && source.dialect().format == WeightFormat::nvfp4)
       if (Result<Done> fine = check_signs(*view, source.layers()[layer], expert); !fine)

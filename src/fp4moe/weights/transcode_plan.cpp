@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <map>
 #include <unordered_set>
 #include <utility>
 
@@ -12,6 +13,7 @@
 #include "fp4moe/weights/models.hpp"
 #include "fp4moe/weights/origin.hpp"
 #include "fp4moe/weights/quant_config.hpp"
+#include "fp4moe/weights/stored_scalar.hpp"
 #include "fp4moe/weights/tensor_names.hpp"
 #include "fp4moe/weights/transcode.hpp"
 
@@ -85,24 +87,78 @@ class Planner {
     if (own.dialect == Dialect::gguf && target_ == Dialect::gguf)
       return usage("transcode.pair", "the checkpoint is already in this dialect")
           .expects("one of " + possible_targets(own.format, own.dialect), to);
-    DialectRow chosen = *row;
-    if (target_ == Dialect::quark && wants_fused_quark())
-      for (const DialectRow& other : dialects())
-        if (other.dialect == target_ && other.grouping == Grouping::fused) chosen = other;
-    if (chosen.grouping == Grouping::per_expert) chosen.projections = projections();
+    DialectRow chosen = own.dialect == target_ ? own : former_row(*row);
+    if (chosen.grouping == Grouping::per_expert && !chosen.joins_gate_up())
+      chosen.projections = projections();
+    chosen.input_scale_dtype = input_scale_dtype();
     return chosen;
   }
 
-  // Quark exports gpt-oss with gate and up fused; others, and what was apart before, apart.
-  bool wants_fused_quark() const {
-    if (source_.dialect().dialect == Dialect::quark)
-      return source_.dialect().grouping == Grouping::fused;
-    if (!origin_.quark_grouping.empty()) return origin_.quark_grouping == name(Grouping::fused);
-    return model_type() == "gpt_oss";
+  // What was in Quark's or ModelOpt's dialect before gets its form back. Quark exports gpt-oss with
+  // gate and up of an expert joined, others apart. A form that has fewer scales is taken only where
+  // those are equal that it has in common.
+  DialectRow former_row(const DialectRow& usual) const {
+    const std::string& former = target_ == Dialect::quark      ? origin_.quark_grouping
+                                : target_ == Dialect::modelopt ? origin_.modelopt_grouping
+                                                               : kNoGrouping;
+    const bool is_gated = !source_.layers().empty() && source_.layers()[0].shape.gated();
+    const DialectRow* found = &usual;
+    for (const DialectRow& row : dialects())
+      if (row.dialect == target_ && row.format == usual.format && grouping_text(row) == former)
+        found = &row;
+    if (former.empty() && target_ == Dialect::quark && model_type() == "gpt_oss" && is_gated)
+      found = find_row(target_, usual.format, Grouping::per_expert, true);
+    return fits_scales(*found) ? *found : usual;
+  }
+
+  bool fits_scales(const DialectRow& row) const {
+    if (!row.joins_gate_up() || row.global_scale == GlobalScale::none) return true;
+    for (const MoeLayer& layer : source_.layers())
+      for (const bool down : {false, true}) {
+        std::optional<StoredScales::Pair> first;
+        for (std::uint64_t e = 0; e < layer.shape.experts; ++e) {
+          const Result<StoredScales> scales = scales_.scales(layer, e, row.global_scale);
+          if (!scales) return false;
+          if (!down && !(scales->gate == scales->up)) return false;
+          const StoredScales::Pair& pair = down ? scales->down : scales->up;
+          if (row.is_transposed && first && !(*first == pair)) return false;
+          first = pair;
+        }
+      }
+    return true;
+  }
+
+  // Quark writes input scales in the model's type.
+  DType input_scale_dtype() const {
+    if (source_.dialect().dialect == target_) return source_input_dtype();
+    if (target_ == Dialect::quark && origin_.input_dtype == "BF16" && input_scales_fit())
+      return DType::bf16;
+    return DType::f32;
+  }
+
+  DType source_input_dtype() const {
+    for (const MoeLayer& layer : source_.layers())
+      if (layer.up[0].input_scale.tensor != nullptr)
+        return layer.up[0].input_scale.tensor->entry.dtype;
+    return DType::f32;
+  }
+
+  bool input_scales_fit() const {
+    for (const MoeLayer& layer : source_.layers())
+      for (const auto* places : {&layer.gate, &layer.up, &layer.down})
+        for (const ProjectionPlaces& place : *places) {
+          const StoredTensor* tensor = place.input_scale.tensor;
+          if (tensor == nullptr) continue;
+          for (std::uint64_t e = 0; e < layer.shape.experts; ++e) {
+            const ScaleBits bits = scales_.bits_of(*tensor, e, layer.row->global_scale);
+            if ((bits.multiplies & 0xFFFFu) != 0) return false;
+          }
+        }
+    return true;
   }
 
   ProjectionNames projections() const {
-    if (source_.dialect().grouping == Grouping::per_expert)
+    if (source_.dialect().grouping == Grouping::per_expert && !source_.dialect().joins_gate_up())
       return uses_numbers() ? kNumberedNames : kProjNames;
     if (!origin_.projections.empty())
       return origin_.projections == projections_text(kNumberedNames) ? kNumberedNames : kProjNames;
@@ -120,7 +176,7 @@ class Planner {
     const MoeShape& shape = layer.shape;
     const std::string to(row.name);
     const std::string others = possible_targets(shape.format, target_);
-    if (!shape.gated() && row.grouping == Grouping::fused)
+    if (!shape.gated() && row.joins_gate_up())
       return usage("transcode.no_gate", to + " fuses gate and up, and this model has no gate")
           .at(layer.prefix)
           .expects("a gated model", "up and down projections alone")
@@ -174,6 +230,8 @@ class Planner {
     std::optional<DType> bias;
     for (const MoeLayer& layer : source_.layers()) {
       OutputLayer made{.index = layer.index, .shape = layer.shape};
+      if (out.row.is_transposed && layer.shape.gated())
+        made.shape.order = joined_order(model_type()).value_or(layer.shape.order);
       made.prefix = keeps_prefix
                         ? layer.prefix
                         : layer_prefix(is_named_by_dialect ? std::string_view(out.row.prefix)
@@ -235,9 +293,12 @@ class Planner {
       if (Result<Done> done = translate_module(out, tensor, other); !done) return done;
       out.others.push_back(std::move(other));
     }
+    RenameContext context = rename_context(model_type(), config_);
+    context.names = origin_.names;
+    if (target_ == Dialect::gguf) kept_names_ = names_to_keep(out.others, context.model_type);
     Result<std::vector<OtherTensor>> renamed =
         rename_others(std::move(out.others), name_family(source_.dialect().dialect),
-                      name_family(target_), rename_context(model_type(), config_));
+                      name_family(target_), context);
     if (!renamed) return renamed.why();
     out.others = *std::move(renamed);
     for (const OtherTensor& other : out.others) {
@@ -258,26 +319,31 @@ class Planner {
   Result<Done> translate_module(CheckpointPlan& out, const StoredTensor& tensor,
                                 OtherTensor& other) {
     const DialectRow& own = source_.dialect();
-    if (own.dialect == target_ || own.grouping != Grouping::per_expert) return Done{};
+    if (own.dialect == target_) return Done{};
     const std::string& name = tensor.entry.name;
+    const DialectRow* from = module_row(own.dialect, own.format);
+    const DialectRow* to = module_row(target_, own.format);
+    if (from == nullptr) return check_plain(tensor);
     struct PartPair {
       std::string_view from, to;
       bool is_scalar;
     };
-    const PartPair pairs[] = {{own.parts.codes, out.row.parts.codes, false},
-                              {own.parts.scales, out.row.parts.scales, false},
-                              {own.parts.global_scale, out.row.parts.global_scale, true},
-                              {own.parts.input_scale, out.row.parts.input_scale, true}};
+    const PartNames none{}, &their = to != nullptr ? to->parts : none;
+    const PartPair pairs[] = {{from->parts.codes, their.codes, false},
+                              {from->parts.scales, their.scales, false},
+                              {from->parts.global_scale, their.global_scale, true},
+                              {from->parts.input_scale, their.input_scale, true}};
     for (const PartPair& pair : pairs) {
       if (pair.from.empty() || !name.ends_with(pair.from)) continue;
       const std::string stem = name.substr(0, name.size() - pair.from.size());
-      const StoredTensor* codes = source_.store().find(stem + std::string(own.parts.codes));
-      const StoredTensor* scales = source_.store().find(stem + std::string(own.parts.scales));
-      if (codes == nullptr || scales == nullptr || codes->entry.dtype != own.codes_dtype) continue;
-      if (out.row.grouping != Grouping::per_expert)
+      const StoredTensor* codes = source_.store().find(stem + std::string(from->parts.codes));
+      const StoredTensor* scales = source_.store().find(stem + std::string(from->parts.scales));
+      if (codes == nullptr || scales == nullptr || codes->entry.dtype != from->codes_dtype)
+        continue;
+      if (to == nullptr)
         return usage("transcode.quantised_module",
-                     "a module outside the experts is quantised, for which " +
-                         std::string(out.row.name) + " has no form")
+                     "a module outside the experts is quantised too, which is not written in " +
+                         std::string(out.row.name) + "'s dialect")
             .at(name)
             .expects("experts alone in FP4", "this module too")
             .try_this("Choose one of " + possible_per_expert(own));
@@ -286,27 +352,83 @@ class Planner {
                      std::string(out.row.name) + " has no place for this part")
             .at(name);
       other.spec.name = stem + std::string(pair.to);
-      if (pair.is_scalar && tensor.entry.bytes == sizeof(float)) {
+      if (pair.is_scalar && !has_scalar_for_each(tensor)) {
         const ScaleBits bits = scales_.bits_of(tensor, 0, own.global_scale);
-        const std::uint32_t stored = bits.in(out.row.global_scale);
-        other.pieces.clear();
-        other.bytes.resize(sizeof stored);
-        std::memcpy(other.bytes.data(), &stored, sizeof stored);
-        other.spec.shape =
-            out.row.dialect == Dialect::compressed_tensors ? tensor::Shape{1} : tensor::Shape{};
-        if (needs_record(bits, out.row.global_scale))
-          out.exact_scales[other.spec.name] = bits.in_other(out.row.global_scale);
+        put_scalar(out, bits, pair.to == their.input_scale, other);
       }
       return Done{};
     }
-    return Done{};
+    return check_plain(tensor);
+  }
+
+  void put_scalar(CheckpointPlan& out, const ScaleBits& bits, bool is_input,
+                  OtherTensor& other) const {
+    const std::uint32_t stored = bits.in(out.row.global_scale);
+    other.pieces.clear();
+    other.spec.dtype = is_input ? out.row.input_scale_dtype : DType::f32;
+    const bool is_half = other.spec.dtype == DType::bf16;
+    other.bytes.resize(is_half ? 2 : 4);  // bfloat16 is the upper half of a float32
+    std::memcpy(other.bytes.data(), reinterpret_cast<const std::byte*>(&stored) + (is_half ? 2 : 0),
+                other.bytes.size());
+    other.spec.shape =
+        out.row.dialect == Dialect::compressed_tensors ? tensor::Shape{1} : tensor::Shape{};
+    if (needs_record(bits, out.row.global_scale))
+      out.exact_scales[other.spec.name] = bits.in_other(out.row.global_scale);
+  }
+
+  // The names of a linear module's parts; null for dialects that quantise experts alone.
+  static const DialectRow* module_row(Dialect dialect, WeightFormat format) {
+    const bool has_modules = name_family(dialect) == NameFamily::hugging_face;
+    return has_modules ? find_row(dialect, format, Grouping::per_expert, false) : nullptr;
+  }
+
+  // FP8 with one scale for the weight has the same tensors in these dialects; their documents tell
+  // which modules are FP8.
+  bool add_fp8(const StoredTensor& tensor) {
+    constexpr std::string_view kEnding = ".weight";
+    const std::string& name = tensor.entry.name;
+    const bool can_be_told = module_row(source_.dialect().dialect, source_.dialect().format) &&
+                             module_row(target_, source_.dialect().format);
+    if (!can_be_told || tensor.entry.dtype != DType::f8_e4m3 || !name.ends_with(kEnding))
+      return false;
+    const std::string stem = name.substr(0, name.size() - kEnding.size());
+    const auto scalar = [&](std::string_view part) {
+      const StoredTensor* found = source_.store().find(stem + std::string(part));
+      const bool is_float = found != nullptr &&
+                            (found->entry.dtype == DType::f32 ||
+                             found->entry.dtype == DType::bf16 || found->entry.dtype == DType::f16);
+      return is_float && !has_scalar_for_each(*found);
+    };
+    if (!scalar(".weight_scale")) return false;
+    fp8_.push_back({stem, scalar(".input_scale")});
+    return true;
+  }
+
+  // A module in another format than the experts', which the target's documents cannot tell.
+  Result<Done> check_plain(const StoredTensor& tensor) {
+    const std::string& name = tensor.entry.name;
+    const DType type = tensor.entry.dtype;
+    const bool is_weight =
+        name.ends_with(".weight") || name.ends_with(".weight_packed") || name.ends_with(".qweight");
+    const bool is_plain =
+        type == DType::bf16 || type == DType::f16 || type == DType::f32 || type == DType::f64;
+    if (!is_weight || is_plain || !tensor::row(type).in_safetensors) return Done{};
+    if (add_fp8(tensor)) return Done{};
+    return usage("transcode.mixed_precision",
+                 "a module outside the experts is quantised in another format than they are")
+        .at(name)
+        .expects(fmt::format("modules in {} or in full precision",
+                             fp4moe::weights::name(source_.dialect().format)),
+                 std::string(tensor::name(type)))
+        .try_this("Keep the dialect: its configuration says which module has which format");
   }
 
   std::string possible_per_expert(const DialectRow& own) const {
     std::string all;
     for (const DialectRow& row : dialects())
       if (row.format == own.format && row.grouping == Grouping::per_expert &&
-          row.dialect != own.dialect && row.dialect != Dialect::deepseek_v4)
+          row.dialect != own.dialect && row.dialect != Dialect::deepseek_v4 &&
+          all.find(row.name) == std::string::npos)
         all += (all.empty() ? "" : ", ") + std::string(row.name);
     return all.empty() ? std::string(own.name) : all;
   }
@@ -344,10 +466,16 @@ class Planner {
   Origin origin_of(const CheckpointPlan& out) const {
     Origin origin = origin_;
     origin.prefix = prefix_template();
-    origin.projections = projections_text(
-        out.row.grouping == Grouping::per_expert ? out.row.projections : projections());
-    if (source_.dialect().dialect == Dialect::quark)
-      origin.quark_grouping = name(source_.dialect().grouping);
+    const bool is_apart = out.row.grouping == Grouping::per_expert && !out.row.joins_gate_up();
+    origin.projections = projections_text(is_apart ? out.row.projections : projections());
+    if (source_.dialect().dialect == Dialect::quark) {
+      origin.quark_grouping = grouping_text(source_.dialect());
+      origin.input_dtype =
+          source_input_dtype() == DType::f32 ? "" : std::string(tensor::name(source_input_dtype()));
+    }
+    if (source_.dialect().dialect == Dialect::modelopt)
+      origin.modelopt_grouping = grouping_text(source_.dialect());
+    if (target_ == Dialect::gguf) origin.names = kept_names_;
     if (bias_dtype_ && source_.dialect().dialect != Dialect::gguf)
       origin.bias_dtype = tensor::name(*bias_dtype_);
     return origin;
@@ -376,10 +504,32 @@ class Planner {
     bool has_input_scale = false;
     for (const OutputLayer& layer : out.layers)
       has_input_scale = has_input_scale || layer.shape.has_input_scale;
-    const QuantFacts facts{.has_input_scale = has_input_scale,
-                           .ignore = unquantised_modules(out.others)};
+    QuantFacts facts{
+        .has_input_scale = has_input_scale, .ignore = unquantised_modules(out.others), .fp8 = fp8_};
+    std::ranges::sort(facts.fp8, {}, &Fp8Module::name);
+    if (!facts.fp8.empty()) facts.fp4 = fp4_modules(out);
     note_lost_settings(plan);
     out.documents = quantised_documents(config_, out.row, facts);
+  }
+
+  // Every module whose codes are written.
+  static std::vector<std::string> fp4_modules(const CheckpointPlan& out) {
+    std::vector<std::string> modules;
+    const auto add = [&](std::string_view name, DType type) {
+      if (type == out.row.codes_dtype && name.ends_with(out.row.parts.codes))
+        modules.emplace_back(name.substr(0, name.size() - out.row.parts.codes.size()));
+    };
+    for (const OutputLayer& layer : out.layers) {
+      const ExpertLayout layout = expert_layout(out.row, layer.shape, out.bias_dtype);
+      const bool is_apart = out.row.grouping == Grouping::per_expert;
+      for (std::uint64_t e = 0; e < (is_apart ? layer.shape.experts : 1); ++e)
+        for (const Run& run : layout.runs)
+          if (run.part == Part::codes)
+            add(run_tensor(layout, run, layer.prefix, e).name, run.dtype);
+    }
+    for (const OtherTensor& other : out.others) add(other.spec.name, other.spec.dtype);
+    std::ranges::sort(modules);
+    return modules;
   }
 
   void note_lost_settings(TranscodePlan& plan) const {
@@ -397,6 +547,7 @@ class Planner {
   }
 
   static constexpr std::string_view kModelPrefix = "model.layers.{}.mlp.";
+  inline static const std::string kNoGrouping{};
 
   const Checkpoint& source_;
   Dialect target_;
@@ -404,6 +555,8 @@ class Planner {
   ScaleSource scales_;
   Json config_{};
   std::optional<DType> bias_dtype_{};
+  std::map<std::string, std::string> kept_names_{};
+  std::vector<Fp8Module> fp8_{};
 };
 
 }  // namespace

@@ -116,6 +116,7 @@ Result<Done> CheckpointWriter::write_step(std::size_t layer, std::uint64_t exper
                                           const ExpertSource& source) {
   const ExpertLayout& layout = layouts_[layer];
   const Run& run = layout.runs[step.run];
+  if (layout.row.is_transposed && is_scalar(run) && expert != 0) return Done{};  // one for all
   const std::uint64_t size = step.rows.size() * run.row_bytes;
   if (const auto stored = stored_bytes(layout, run, source); !stored.empty())
     return write_rows(layer, expert, step.run, step.rows,

@@ -298,17 +298,35 @@ const GgufField* GgufHeader::find(std::string_view key) const {
   return nullptr;
 }
 
+namespace {
+
+// The count of tensors goes to `tensors`.
+Result<std::vector<GgufField>> read_fields(Cursor& in, std::uint64_t& tensors) {
+  if (Result<Done> front = check_front(in); !front) return front.why();
+  tensors = in.number<std::uint64_t>();
+  const auto count = in.number<std::uint64_t>();
+  std::vector<GgufField> fields;
+  in.has(count, kSmallestField);
+  for (std::uint64_t i = 0; i < count && !in.failed(); ++i) fields.push_back(read_field(in));
+  if (in.failed()) return Error(in.why()).at(fields.empty() ? "" : fields.back().key);
+  return fields;
+}
+
+}  // namespace
+
+Result<std::vector<GgufField>> parse_gguf_fields(std::span<const std::byte> file) {
+  Cursor in(file);
+  std::uint64_t tensors = 0;
+  return read_fields(in, tensors);
+}
+
 Result<GgufHeader> parse_gguf(std::span<const std::byte> file) {
   Cursor in(file);
-  if (Result<Done> front = check_front(in); !front) return front.why();
-  const auto tensors = in.number<std::uint64_t>();
-  const auto fields = in.number<std::uint64_t>();
-  GgufHeader header;
+  std::uint64_t tensors = 0;
+  Result<std::vector<GgufField>> fields = read_fields(in, tensors);
+  if (!fields) return fields.why();
+  GgufHeader header{.fields = *std::move(fields)};
   std::vector<std::string_view> names;
-  in.has(fields, kSmallestField);
-  for (std::uint64_t i = 0; i < fields && !in.failed(); ++i)
-    header.fields.push_back(read_field(in));
-  if (in.failed()) return Error(in.why()).at(header.fields.empty() ? "" : header.fields.back().key);
   in.has(tensors, kSmallestTensor);
   for (std::uint64_t i = 0; i < tensors && !in.failed(); ++i)
     header.tensors.push_back(read_tensor(in));

@@ -59,6 +59,8 @@ struct GgufHeader {
 };
 
 Result<GgufHeader> parse_gguf(std::span<const std::byte> file);
+// The metadata alone, also of a file whose tensors are not there.
+Result<std::vector<GgufField>> parse_gguf_fields(std::span<const std::byte> file);
 
 // Writes one file, as SafetensorsWriter does. Alignment is the field general.alignment, or 32.
 class GgufWriter {

@@ -1,0 +1,158 @@
+#include "fp4moe/runtime/facts.hpp"
+
+#include <cstring>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "fp4moe/runtime/run_input.hpp"
+
+namespace fp4moe::runtime {
+namespace facts_test {
+
+using moe::routing::Method;
+using tensor::DType;
+
+constexpr std::uint64_t kExperts = 4, kHidden = 8;
+
+// Tensors of float32 by name, all of one value.
+class Found {
+ public:
+  void add(const std::string& name, tensor::Shape shape, DType dtype = DType::f32) {
+    const std::uint64_t bytes = *tensor::byte_count(dtype, shape);
+    all_[name] = {dtype, std::move(shape), std::vector<std::byte>(bytes)};
+  }
+  FindTensor finder() const {
+    return [this](std::string_view name) -> std::optional<tensor::TensorView> {
+      const auto at = all_.find(std::string(name));
+      if (at == all_.end()) return std::nullopt;
+      return tensor::TensorView{at->second.dtype, at->second.shape, at->second.bytes};
+    };
+  }
+
+ private:
+  struct Tensor {
+    DType dtype = DType::f32;
+    tensor::Shape shape{};
+    std::vector<std::byte> bytes{};
+  };
+  std::map<std::string, Tensor> all_{};
+};
+
+LayerFacts facts_of(weights::ModelConfig config, const Found& found) {
+  config.top_k = 2;
+  const weights::MoeShape shape{.experts = kExperts, .hidden = kHidden, .intermediate = 32};
+  const auto facts =
+      layer_facts(config, shape, "model.layers.0.mlp.", weights::SplitRule::equal, found.finder());
+  EXPECT_TRUE(facts) << text(facts.why());
+  return facts ? *facts : LayerFacts{};
+}
+
+Found router(bool has_bias = false) {
+  Found found;
+  found.add("model.layers.0.mlp.gate.weight", {kExperts, kHidden});
+  if (has_bias) found.add("model.layers.0.mlp.gate.e_score_correction_bias", {kExperts});
+  return found;
+}
+
+TEST(Facts, FamiliesHaveTheirRouters) {
+  struct Case {
+    weights::ModelConfig config;
+    bool has_bias;
+    Method method;
+  };
+  for (const Case& row : {
+           Case{{.model_type = "qwen3_moe"}, false, Method::renormalize},
+           Case{{.model_type = "qwen3_moe", .renormalizes = false}, false, Method::softmax_topk},
+           Case{{.model_type = "qwen2_moe"}, false, Method::softmax_topk},
+           Case{
+               {.model_type = "qwen2_moe", .renormalizes = true}, false, Method::renormalize_naive},
+           Case{{.model_type = "qwen3_5_moe_text"}, false, Method::renormalize_naive},
+           Case{{.model_type = "granitemoe"}, false, Method::renormalize},
+           Case{{.model_type = "kimi_linear", .routed_scale = 2.446}, true, Method::deepseek_v3},
+           Case{{.model_type = "ernie4_5_moe"}, true, Method::softmax_bias},
+           Case{{.model_type = "deepseek_v4", .scoring = "sigmoid"}, true, Method::deepseek_v3},
+           Case{{.model_type = "new", .scoring = "sigmoid"}, true, Method::deepseek_v3},
+           Case{{.model_type = "new", .scoring = "sigmoid"}, false, Method::sigmoid_renorm},
+           Case{{.model_type = "new", .routed_scale = 2.0, .scoring = "softmax"},
+                false,
+                Method::grouped_softmax},
+           Case{{.model_type = "new", .renormalizes = true}, false, Method::renormalize_naive},
+       }) {
+    const LayerFacts facts = facts_of(row.config, router(row.has_bias));
+    EXPECT_FALSE(facts.no_routing) << row.config.model_type << ": " << text(*facts.no_routing);
+    EXPECT_EQ(facts.router.method, row.method) << row.config.model_type;
+    EXPECT_EQ(facts.router.bias.empty(), !row.has_bias) << row.config.model_type;
+    EXPECT_EQ(facts.router.scale, row.config.routed_scale.value_or(1.0));
+  }
+}
+
+TEST(Facts, ARouterThatIsNotKnownIsNotGuessed) {
+  struct Case {
+    weights::ModelConfig config;
+    bool has_bias;
+    std::string_view word;
+  };
+  for (const Case& row : {
+           Case{{.model_type = "new"}, false, "not known"},
+           Case{{.model_type = "new", .renormalizes = true}, true, "not known"},
+           Case{{.model_type = "new", .routed_scale = 2.0, .renormalizes = true},
+                false,
+                "not known"},
+           Case{{.model_type = "new", .scoring = "tanh"}, false, "tanh"},
+           Case{{.model_type = "qwen3_moe", .routed_scale = 2.0}, false, "routed_scaling_factor"},
+           Case{{.model_type = "qwen3_moe"}, true, "correction bias"},
+           Case{{.model_type = "qwen3_moe", .groups = 2}, false, "groups"},
+           Case{{.model_type = "deepseek_v3", .renormalizes = false}, true, "norm_topk_prob"},
+       }) {
+    const LayerFacts facts = facts_of(row.config, router(row.has_bias));
+    ASSERT_TRUE(facts.no_routing) << row.config.model_type << " " << row.word;
+    EXPECT_EQ(facts.no_routing->id, "facts.routing");
+    EXPECT_NE(facts.no_routing->message.find(row.word), std::string::npos)
+        << facts.no_routing->message;
+  }
+}
+
+TEST(Facts, LayersThatChooseByTokenIdsWantChosenExperts) {
+  Found found = router();
+  found.add("model.layers.0.mlp.gate.tid2eid", {16, 2}, DType::i64);
+  const LayerFacts facts = facts_of({.model_type = "deepseek_v4"}, found);
+  ASSERT_TRUE(facts.no_routing);
+  EXPECT_NE(facts.no_routing->message.find("token ids"), std::string::npos);
+
+  RunInput given{.tokens = 1, .hidden = kHidden};
+  given.x.resize(kHidden);
+  const auto refused = route_for(given, facts, found.finder(), 1);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.why().id, "facts.routing");
+  // Seeded tokens mean nothing anyway; their experts are seeded too, and the report says so.
+  const auto seeded = seeded_input(3, kHidden, 1);
+  ASSERT_TRUE(seeded);
+  const auto routed = route_for(*seeded, facts, found.finder(), 1);
+  ASSERT_TRUE(routed) << text(routed.why());
+  EXPECT_EQ(routed->ids.size(), 6u);
+  EXPECT_NE(routed->how.find("seeded experts"), std::string::npos);
+}
+
+TEST(Facts, LatentExpertsHaveARouterOfTheHiddenState) {
+  Found found;
+  found.add("model.layers.0.mlp.gate.weight", {kExperts, 2 * kHidden});
+  const LayerFacts facts =
+      facts_of({.model_type = "qwen3_moe", .router_hidden = 2 * kHidden}, found);
+  RunInput input{.tokens = 2, .hidden = kHidden};
+  input.x.resize(2 * kHidden);
+  const auto refused = route_for(input, facts, found.finder(), 1);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.why().id, "facts.router");
+  EXPECT_NE(refused.why().remedy.find("router_hidden_states"), std::string::npos);
+  input.router_x.resize(2 * 2 * kHidden, 1.0f);
+  const auto routed = route_for(input, facts, found.finder(), 1);
+  ASSERT_TRUE(routed) << text(routed.why());
+  EXPECT_EQ(routed->how, "the model's router");
+  EXPECT_EQ(routed->logits.size(), 2 * kExperts);
+}
+
+}  // namespace facts_test
+}  // namespace fp4moe::runtime

@@ -1,0 +1,193 @@
+"""Checkpoints that other people's tools wrote, through every command.
+
+testdata/producers/manifest.json says which tool made a checkpoint and what must come of it. Values
+are compared with numpy's: codes and scales are decoded here by the formats' definitions, in the
+places where the tool's own code puts them. FP4MOE_PROGRAM is the program.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import cut
+import numpy as np
+import pytest
+
+DATA = Path(__file__).resolve().parents[2] / "testdata" / "producers"
+PROGRAM = os.environ.get("FP4MOE_PROGRAM", "fp4moe")
+ROWS = json.loads((DATA / "manifest.json").read_text())["checkpoints"]
+READ = [row for row in ROWS if "refused" not in row]
+
+E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+
+Tensors = dict[str, tuple[str, list[int], bytes]]
+
+
+def call(*words: object) -> subprocess.CompletedProcess[str]:
+    """The program with these words."""
+    return subprocess.run([PROGRAM, *map(str, words)], capture_output=True, text=True, check=False)
+
+
+def report(*words: object) -> dict[str, Any]:
+    """What it answers as JSON; it must succeed."""
+    outcome = call(*words, "--json")
+    assert outcome.returncode == 0, outcome.stderr
+    return json.loads(outcome.stdout)
+
+
+def why(*words: object) -> tuple[int, str]:
+    """Its status and the error's id."""
+    outcome = call(*words)
+    return outcome.returncode, outcome.stderr.split(": ")[1] if outcome.stderr else ""
+
+
+def number(row: dict[str, Any]) -> str:
+    """A test's name."""
+    return str(row["path"])
+
+
+@pytest.mark.parametrize("row", ROWS, ids=number)
+def test_inspect_and_lint(row: dict[str, Any]) -> None:
+    path = DATA / row["path"]
+    if "refused" in row:
+        for command in ("lint", "run", "plan"):
+            outcome = call(command, path)
+            assert outcome.returncode == 3
+            assert row["refused"] in outcome.stdout + outcome.stderr
+            assert row["word"] in outcome.stdout + outcome.stderr
+        return
+    seen = report("inspect", path)
+    assert [seen["dialect"], seen["format"]] == [row["dialect"], row["format"]]
+    assert report("lint", "--deep", path)["errors"] == 0
+
+
+@pytest.mark.parametrize("row", READ, ids=number)
+def test_transcode_there_and_back(row: dict[str, Any], tmp_path: Path) -> None:
+    path = DATA / row["path"]
+    for target, expected in row["transcode"].items():
+        there = tmp_path / (target + (".gguf" if target == "gguf" else ""))
+        if expected != "back":
+            assert why("transcode", path, "--to", target, "-o", there) == (2, expected), target
+            continue
+        report("transcode", path, "--to", target, "-o", there)
+        assert report("lint", there)["errors"] == 0
+        report("run", there, "--check")
+        back = tmp_path / f"{target}-back"
+        report("transcode", there, "--to", row["dialect"], "-o", back)
+        assert cut.read(back / "model.safetensors") == cut.read(path / "model.safetensors"), target
+
+
+@pytest.mark.parametrize("row", READ, ids=number)
+def test_convert_and_unconvert(row: dict[str, Any], tmp_path: Path) -> None:
+    path = DATA / row["path"]
+    report("convert", path, "--layout", f"cpu_native.{row['format']}", "-o", tmp_path / "c")
+    report("verify", "--deep", tmp_path / "c", "--source", path)
+    report("run", tmp_path / "c", "--check")
+    report("unconvert", tmp_path / "c", "-o", tmp_path / "u")
+    name = "model.safetensors" if path.is_dir() else path.name
+    source = path / name if path.is_dir() else path
+    assert (tmp_path / "u" / name).read_bytes() == source.read_bytes()
+
+
+def e4m3(codes: np.ndarray) -> np.ndarray:
+    """Values of FP8 E4M3 codes."""
+    exponent, mantissa = (codes >> 3 & 15).astype(int), (codes & 7).astype(float)
+    normal = np.ldexp(1 + mantissa / 8, exponent - 7)
+    value = np.where(exponent == 0, np.ldexp(mantissa / 8, -6), normal)
+    return np.where(codes & 128, -value, value)
+
+
+def array(tensor: tuple[str, list[int], bytes]) -> np.ndarray:
+    """A tensor's numbers in float64, its codes where they are bytes."""
+    dtype, shape, data = tensor
+    if dtype in ("U8", "I8", "F8_E4M3"):
+        return np.frombuffer(data, np.uint8).reshape(shape)
+    if dtype == "BF16":
+        return (
+            (np.frombuffer(data, np.uint16).astype(np.uint32) << 16)
+            .view(np.float32)
+            .astype(np.float64)
+            .reshape(shape)
+        )
+    return np.frombuffer(data, np.float32).astype(np.float64).reshape(shape)
+
+
+def decode(codes: np.ndarray, scales: np.ndarray, is_e4m3: bool, factor: float) -> np.ndarray:
+    """[rows, k] of values from [rows, k / 2] codes and [rows, blocks] scales."""
+    pairs = np.stack((codes & 15, codes >> 4), -1).reshape(codes.shape[0], -1)
+    steps = e4m3(scales) if is_e4m3 else np.ldexp(1.0, scales.astype(int) - 127)
+    return E2M1[pairs] * np.repeat(steps, pairs.shape[1] // scales.shape[1], 1) * factor
+
+
+def matrix(tensors: Tensors, stem: str, expert: int) -> tuple[np.ndarray, np.ndarray]:
+    """One weight and its bias, wherever the tool put them."""
+    if stem in tensors:  # ModelOpt's columns
+        codes, scales = array(tensors[stem])[expert].T, array(tensors[f"{stem}_weight_scale"])
+        factor = array(tensors[f"{stem}_weight_scale_2"]).item()
+        bias = array(tensors[f"{stem}_bias"])[expert]
+        return decode(codes, scales[expert].T, True, factor), bias
+    codes = array(tensors.get(f"{stem}.weight_packed") or tensors[f"{stem}.weight"])
+    kind, _, _ = tensors[f"{stem}.weight_scale"]
+    factor = 1.0
+    if f"{stem}.weight_scale_2" in tensors:
+        factor = array(tensors[f"{stem}.weight_scale_2"]).item()
+    if f"{stem}.weight_global_scale" in tensors:
+        factor = 1 / np.float32(array(tensors[f"{stem}.weight_global_scale"]).item())
+    values = decode(codes, array(tensors[f"{stem}.weight_scale"]), kind == "F8_E4M3", factor)
+    bias = tensors.get(f"{stem}.bias")
+    return values, array(bias) if bias else np.zeros(len(values))
+
+
+def expert_output(tensors: Tensors, prefix: str, expert: int, x: np.ndarray) -> np.ndarray:
+    """What an expert makes of tokens, by its model's formulas."""
+    own = f"{prefix}experts.{expert}."
+    stem = own if any(name.startswith(own) for name in tensors) else f"{prefix}experts."
+    down, down_bias = matrix(tensors, f"{stem}down_proj", expert)
+    names = {name[len(stem) :].split(".")[0].split("_proj")[0] for name in tensors}
+    if "gate_up" in names:  # gpt-oss: rows take turns
+        both, bias = matrix(tensors, f"{stem}gate_up_proj", expert)
+        made = x @ both.T + bias
+        gate, up = np.minimum(made[:, ::2], 7), np.clip(made[:, 1::2], -7, 7)
+        hidden = gate / (1 + np.exp(-1.702 * gate)) * (up + 1)
+    elif "gate" in names:
+        gate, up = (x @ matrix(tensors, f"{stem}{part}_proj", expert)[0].T for part in ("gate", "up"))
+        hidden = gate / (1 + np.exp(-gate)) * up
+    else:
+        hidden = np.maximum(x @ matrix(tensors, f"{stem}up_proj", expert)[0].T, 0) ** 2
+    return hidden @ down.T + down_bias
+
+
+@pytest.mark.parametrize("row", [row for row in READ if row["dialect"] != "gguf"], ids=number)
+def test_run_gives_numpys_numbers(row: dict[str, Any], tmp_path: Path) -> None:
+    path = DATA / row["path"]
+    tensors = cut.read(path / "model.safetensors")
+    prefix = next(name for name in sorted(tensors) if ".experts." in name).split("experts.")[0]
+    hidden = int(row["hidden"])
+    values = np.random.default_rng(3).standard_normal((5, hidden)).astype(np.float32)
+    x = (values.view(np.uint32) & 0xFFFF0000).view(np.float32)  # exact in bf16
+    ids = np.array([[0, 1], [1, 0], [0, 1], [1, 0], [0, 1]], np.int32)
+    weights = np.array([[0.75, 0.25]] * 5, np.float32)
+    cut.write(
+        tmp_path / "x.safetensors",
+        {
+            "hidden_states": ("F32", [5, hidden], x.tobytes()),
+            "topk_ids": ("I32", [5, 2], ids.tobytes()),
+            "topk_weights": ("F32", [5, 2], weights.tobytes()),
+        },
+    )
+    out = tmp_path / "out.safetensors"
+    words = ("--numerics", "exact", "--engine", "reference", "--input", tmp_path / "x.safetensors")
+    report("run", path, *words, "-o", out)
+    (found,) = (array(tensor) for name, tensor in cut.read(out).items() if "topk" not in name)
+    outputs = [expert_output(tensors, prefix, expert, x.astype(np.float64)) for expert in (0, 1)]
+    wanted = np.array(
+        [
+            sum(w * outputs[expert][token] for expert, w in zip(chosen, given))
+            for token, (chosen, given) in enumerate(zip(ids, weights))
+        ]
+    )
+    assert np.linalg.norm(found - wanted) / np.linalg.norm(wanted) < 2e-6
