@@ -22,7 +22,7 @@ namespace fp4moe::kernels::cuda::sm90 {
 
 // clang-format off
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+__device__ inline void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 __device__ inline void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
 // Registers of a fragment stay as they are up to here.
 __device__ inline void keep(Fragment& f) { asm volatile("" : "+r"(f.a0), "+r"(f.a1), "+r"(f.a2), "+r"(f.a3)::"memory"); }
@@ -48,7 +48,7 @@ __device__ inline void multiply_unit(float (&sums)[room], const Fragment (&weigh
   wgmma_fence();
 #pragma unroll
   for (int step = 0; step < 4; ++step) wgmma<columns>(sums, weights[step], tokens + 2 * step);
-  wgmma_commit();
+  wgmma_commit_group();
 }
 __device__ inline void finish_unit(Fragment (&weights)[4]) {
   wgmma_wait();

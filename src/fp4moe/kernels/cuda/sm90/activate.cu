@@ -112,7 +112,7 @@ __device__ float kept_amax(const float* h, std::uint32_t columns) {
   std::uint32_t own = 0;
   for (std::uint32_t c = threadIdx.x; c < columns; c += kActivateThreads)
     own = max(own, magnitude_bits(h[c]));
-  own = __reduce_max_sync(0xFFFFFFFFu, own);
+  own = __reduce_max_sync(kFullWarp, own);
   if (threadIdx.x % 32 == 0) atomicMax(&largest, own);
   __syncthreads();
   return amax_of(largest);
@@ -188,9 +188,9 @@ __device__ void activate_columns(const ActivateParams& p, std::uint32_t rows) {
 extern "C" __global__ void __launch_bounds__(kActivateThreads, 2)
     fp4moe_sm90_activate(const __grid_constant__ ActivateParams p) {
   extern __shared__ __align__(16) float kept[];
-  let_next_begin();
-  fetch_params(p);
-  wait_for_previous();
+  pdl_launch_dependents();
+  prefetch_params(p);
+  pdl_wait();
   const std::uint32_t tiles = p.sorted.tile_count[0];
   if (tiles == 0) return;
   const Tile last = p.sorted.tiles[tiles - 1];

@@ -28,8 +28,8 @@ __device__ std::uint32_t noise(std::uint32_t seed) {
 
 extern "C" __global__ void __launch_bounds__(kReadThreads, kReadBlocks)
     fp4moe_sm90_read(const __grid_constant__ ReadParams p) {
-  let_next_begin();
-  wait_for_previous();
+  pdl_launch_dependents();
+  pdl_wait();
   const auto* data = reinterpret_cast<const uint4*>(p.data);
   const std::uint64_t count = p.bytes / 16, step = std::uint64_t{gridDim.x} * kReadThreads;
   std::uint64_t at = std::uint64_t{blockIdx.x} * kReadThreads + threadIdx.x;
@@ -52,10 +52,10 @@ extern "C" __global__ void __launch_bounds__(kReadThreads, kReadBlocks)
 extern "C" __global__ void __launch_bounds__(kRateThreads, 1)
     fp4moe_sm90_rate(const __grid_constant__ RateParams p) {
   __shared__ __align__(1024) std::uint32_t tokens[kRateTokens * 32];
-  let_next_begin();
-  wait_for_previous();
+  pdl_launch_dependents();
+  pdl_wait();
   for (std::uint32_t i = threadIdx.x; i < kRateTokens * 32; i += kRateThreads) tokens[i] = noise(i);
-  fence_for_tensor_cores();
+  fence_proxy_async();
   __syncthreads();
   const std::uint32_t at = describe_tokens(shared_address(tokens)), seed = threadIdx.x * 4 + 77777;
   Fragment f{noise(seed), noise(seed + 1), noise(seed + 2), noise(seed + 3)};
@@ -68,7 +68,7 @@ extern "C" __global__ void __launch_bounds__(kRateThreads, 1)
     wgmma<kRateTokens>(sums, f, at + 2);
     wgmma<kRateTokens>(sums, f, at + 4);
     wgmma<kRateTokens>(sums, f, at + 6);
-    wgmma_commit();
+    wgmma_commit_group();
     wgmma_wait();
     keep(f);
   }

@@ -54,9 +54,9 @@ __device__ void describe(const CombineParams& p, bool is_weighted, SlotRow& slot
 
 __device__ SlotRow slot_from(const SlotRow& slot, std::uint32_t lane) {
   const auto from = static_cast<int>(lane);
-  return {__shfl_sync(0xFFFFFFFFu, slot.row, from), __shfl_sync(0xFFFFFFFFu, slot.expert, from),
-          __shfl_sync(0xFFFFFFFFu, slot.factor, from), __shfl_sync(0xFFFFFFFFu, slot.weight, from),
-          __shfl_sync(0xFFFFFFFFu, slot.low_weight, from)};
+  return {__shfl_sync(kFullWarp, slot.row, from), __shfl_sync(kFullWarp, slot.expert, from),
+          __shfl_sync(kFullWarp, slot.factor, from), __shfl_sync(kFullWarp, slot.weight, from),
+          __shfl_sync(kFullWarp, slot.low_weight, from)};
 }
 
 // Columns [column, column + 8) of `choices` slots from `first` on.
@@ -81,7 +81,7 @@ struct Rows8 {
     const std::uint64_t at =
         static_cast<std::uint64_t>(row) * (std::uint64_t{p.layer.w2.groups} * kUnit) + column;
     if constexpr (is_rounded)
-      return load_once16(static_cast<const std::uint16_t*>(p.rows) + at);
+      return ld_global_no_allocate_16(static_cast<const std::uint16_t*>(p.rows) + at);
     else
       return load_floats(static_cast<const float*>(p.rows) + at);
   }
@@ -123,7 +123,7 @@ struct Rows8 {
 #pragma unroll
       for (std::uint32_t i = 0; i < kTogether; ++i) {
         const auto from = static_cast<int>(min(begin + i, choices - 1));
-        rows[i] = __shfl_sync(0xFFFFFFFFu, mine.row, from);
+        rows[i] = __shfl_sync(kFullWarp, mine.row, from);
         if (begin + i >= choices) rows[i] = -1;
 #pragma unroll
         for (std::uint32_t w = 0; w < kWide; ++w)
@@ -173,7 +173,7 @@ class Awaited {
     static_assert(kEarly == 0 && kTold == 1);
     __shared__ uint2 both;  // of the same moment
     if (threadIdx.x == 0) {
-      do both = load_acquired8(finished_);
+      do both = ld_acquire_u32x2(finished_);
       while (both.y % (1u << kToldBits) != p.told);
       heard_ = atomicAdd(finished_ + kHeard, 1u);
     }
@@ -186,12 +186,12 @@ class Awaited {
   __device__ void early() {
     if (has_early_) return;
     if (threadIdx.x == 0)
-      while (load_acquired(finished_ + kEarly) != 0) {
+      while (ld_acquire(finished_ + kEarly) != 0) {
       }
     __syncthreads();
     has_early_ = true;
   }
-  __device__ static void all() { wait_for_previous(); }
+  __device__ static void all() { pdl_wait(); }
   // For the next call, when all blocks have heard of tables.
   __device__ void clear() const {
     if (threadIdx.x != 0 || heard_ + 1 != gridDim.x) return;
@@ -261,7 +261,7 @@ __device__ void combine(const CombineParams& p) {
       ahead = order.at(item + kWarps);
       next = slot_of(p, ahead.row, choices, is_weighted);
     }
-    if (is_batched && __shfl_sync(0xFFFFFFFFu, mine.row, 0) < 0) continue;  // nobody reads it
+    if (is_batched && __shfl_sync(kFullWarp, mine.row, 0) < 0) continue;  // nobody reads it
     auto sum = Reader::sum(p, {row * choices, choices, column, is_weighted, first == begin}, mine);
 #pragma unroll
     for (std::uint32_t w = 0; w < Reader::kWide; ++w) {
@@ -280,7 +280,7 @@ __device__ void combine(const CombineParams& p) {
 // For the next call, when nobody counts any more.
 __device__ void clear_counters(const Sorted& sorted, std::uint32_t experts) {
   if (blockIdx.x != 0) return;
-  wait_for_previous();
+  pdl_wait();
   if (threadIdx.x < 3) sorted.work[threadIdx.x] = 0;
   const std::uint32_t tiles = sorted.tile_count[0];
   for (std::uint32_t i = threadIdx.x; i < tiles; i += kCombineThreads) sorted.done[i] = 0;
@@ -293,8 +293,8 @@ __device__ void clear_counters(const Sorted& sorted, std::uint32_t experts) {
 // Rows in bf16, which most calls have: little code, as it is fetched when all wait for it.
 extern "C" __global__ void __launch_bounds__(kCombineThreads, 4)
     fp4moe_sm90_combine_rounded(const __grid_constant__ CombineParams p) {
-  let_next_begin();
-  fetch_params(p);
+  pdl_launch_dependents();
+  prefetch_params(p);
   if (combine_wide(true, p.call.top_k) == 1)
     combine<Rows8<true, false, 1>>(p);
   else
@@ -304,8 +304,8 @@ extern "C" __global__ void __launch_bounds__(kCombineThreads, 4)
 // Rows in float32, and adapters.
 extern "C" __global__ void __launch_bounds__(kCombineThreads, 3)
     fp4moe_sm90_combine(const __grid_constant__ CombineParams p) {
-  let_next_begin();
-  fetch_params(p);
+  pdl_launch_dependents();
+  prefetch_params(p);
   if (p.lora.pairs != nullptr)
     combine<Rows8<false, true>>(p);
   else

@@ -29,8 +29,8 @@ inline constexpr std::uint32_t kAhead = 3;
 template <class Format>
 __device__ void produce(const DecodeParams& p, const Memory& memory, Phase first, Phase second) {
   Tables& tables = memory.tables;
-  const std::uint64_t policy = read_once();
-  Place stage, landed;
+  const std::uint64_t policy = l2_evict_first();
+  PipelineState stage, landed;
   std::uint32_t sent = 0;
   const auto stream = [&](const Matrix& matrix, Phase& phase) {
     phase.count(tables.entries);
@@ -41,17 +41,17 @@ __device__ void produce(const DecodeParams& p, const Memory& memory, Phase first
           (std::uint64_t{s.group} * matrix.units + s.first) * Format::kRecord;
       for (std::uint32_t left = s.count; left > 0;) {
         const std::uint32_t units = min(kDecodeStageUnits, left);
-        const std::uint32_t barrier = shared_address(&tables.full[stage.at]);
-        barrier_wait(shared_address(&tables.empty[stage.at]), stage.parity ^ 1);
+        const std::uint32_t barrier = shared_address(&tables.full[stage.index]);
+        mbarrier_wait(shared_address(&tables.empty[stage.index]), stage.phase ^ 1);
         if (sent == kAhead) {
-          barrier_wait(shared_address(&tables.full[landed.at]), landed.parity);
+          mbarrier_wait(shared_address(&tables.full[landed.index]), landed.phase);
           landed.advance(p.stages);
         } else {
           ++sent;
         }
-        barrier_expect(barrier, units * Format::kRecord);
-        bulk_copy(memory.ring + stage.at * kDecodeStageUnits * Format::kRecord, from,
-                  units * Format::kRecord, barrier, policy);
+        mbarrier_arrive_expect_tx(barrier, units * Format::kRecord);
+        cp_async_bulk(memory.ring + stage.index * kDecodeStageUnits * Format::kRecord, from,
+                      units * Format::kRecord, barrier, policy);
         from += units * Format::kRecord;
         left -= units;
         stage.advance(p.stages);
@@ -66,7 +66,7 @@ __device__ void produce(const DecodeParams& p, const Memory& memory, Phase first
 
 struct Consumer {
   std::uint32_t group, warp, lane;
-  Place stage, sums;
+  PipelineState stage, sums;
 };
 
 // Rows of the tile that a lane reads for the tensor cores: row `token` of a unit.
@@ -85,9 +85,9 @@ __device__ inline void multiply_stage(const DecodeParams& p, const Memory& memor
                                       float (&sums)[kDecodeColumns / 2]) {
   static_assert(kDecodeStageUnits == 2 * kConsumers);
   Operands<Format, 1> now, next;
-  barrier_wait(shared_address(&memory.tables.full[me.stage.at]), me.stage.parity);
+  mbarrier_wait(shared_address(&memory.tables.full[me.stage.index]), me.stage.phase);
   const std::uint32_t record =
-      memory.ring + (me.stage.at * kDecodeStageUnits + me.group) * Format::kRecord;
+      memory.ring + (me.stage.index * kDecodeStageUnits + me.group) * Format::kRecord;
   const bool one = is_whole || me.group < tokens.units;
   const bool both = is_whole || me.group + kConsumers < tokens.units;
   if (one) now.load(record, me.warp, me.lane, tokens.at, tokens.row);
@@ -102,7 +102,7 @@ __device__ inline void multiply_stage(const DecodeParams& p, const Memory& memor
     if (both) next.multiply(sums);
   }
   __syncwarp();
-  if (me.lane == 0) barrier_arrive(shared_address(&memory.tables.empty[me.stage.at]));
+  if (me.lane == 0) mbarrier_arrive(shared_address(&memory.tables.empty[me.stage.index]));
   me.stage.advance(p.stages);
 }
 
@@ -120,16 +120,16 @@ __device__ inline void multiply(const DecodeParams& p, const Memory& memory, Con
     tokens += kDecodeStageUnits * unit_bytes;
   }
   if (left > 0) multiply_stage<Format, false>(p, memory, me, {tokens, row, unit_bytes, left}, sums);
-  barrier_wait(shared_address(&memory.tables.sums_empty[me.sums.at]), me.sums.parity ^ 1);
+  mbarrier_wait(shared_address(&memory.tables.sums_empty[me.sums.index]), me.sums.phase ^ 1);
   float* to =
       memory.sums +
-      ((me.sums.at * kConsumers + me.group) * kDecodeColumns + me.lane % 4 * 2) * kSumStride +
+      ((me.sums.index * kConsumers + me.group) * kDecodeColumns + me.lane % 4 * 2) * kSumStride +
       me.warp * 16 + me.lane / 4;
   to[0] = sums[0];
   to[kSumStride] = sums[1];
   to[8] = sums[2];
   to[kSumStride + 8] = sums[3];
-  arrive_some(kSumsAreThere + me.sums.at, kStagers);
+  named_barrier_arrive(kSumsAreThere + me.sums.index, kStagers);
   me.sums.advance(2);
 }
 
@@ -137,7 +137,7 @@ template <class Format>
 __device__ void consume(const DecodeParams& p, const Memory& memory, const Phase& first,
                         std::uint32_t entries) {
   const Tables& tables = memory.tables;
-  const std::uint32_t lane = threadIdx.x % 32, warp = uniform(threadIdx.x / 32);
+  const std::uint32_t lane = threadIdx.x % 32, warp = warp_uniform(threadIdx.x / 32);
   Consumer me{warp / 4, warp % 4, lane, {}, {}};
   Stretch s;
   for (Stretches all(first); all.next(s);) {
@@ -152,7 +152,7 @@ __device__ void consume(const DecodeParams& p, const Memory& memory, const Phase
     staged = s.entry;
     multiply<Format>(p, memory, me, s, {kDecodeColumns, token_row(lane, lane % 8)});
   }
-  if (staged == ~0u) sync_some(kStagersMeet, kStagers);
+  if (staged == ~0u) named_barrier_sync(kStagersMeet, kStagers);
 }
 
 // No expert of this rank was chosen.
@@ -182,18 +182,18 @@ __device__ void run(const DecodeParams& p, const DecodeParams& given) {
   const std::uint32_t begin = shared_address(bytes);
   const std::uint32_t tokens = (begin + sizeof(Tables) + 1023) & ~1023u;
   std::uint8_t* ring = bytes + (tokens - begin) + tile;
-  let_next_begin();
-  fetch_params(given);
+  pdl_launch_dependents();
+  prefetch_params(given);
   if (threadIdx.x == 0) {
     for (std::uint32_t i = 0; i < p.stages; ++i) {
-      barrier_init(shared_address(&tables.full[i]), 1);
-      barrier_init(shared_address(&tables.empty[i]), kConsumers * 4);
+      mbarrier_init(shared_address(&tables.full[i]), 1);
+      mbarrier_init(shared_address(&tables.empty[i]), kConsumers * 4);
     }
     for (std::uint64_t& barrier : tables.sums_empty)
-      barrier_init(shared_address(&barrier), kFinishers);
-    barrier_init_done();
+      mbarrier_init(shared_address(&barrier), kFinishers);
+    fence_mbarrier_init();
   }
-  wait_for_previous();
+  pdl_wait();
   const Memory memory{tables,
                       tokens,
                       tokens + tile,
@@ -205,7 +205,7 @@ __device__ void run(const DecodeParams& p, const DecodeParams& given) {
   // tokens meanwhile. Finishers route if they are enough: consumers have everything at hand when
   // the list is there.
   constexpr std::uint32_t kProducer = kConsumerThreads / 32, kFinisher = kProducer + 1;  // warps
-  const std::uint32_t warp = uniform(threadIdx.x / 32);
+  const std::uint32_t warp = warp_uniform(threadIdx.x / 32);
   const std::uint32_t count = routers_of(p, ring_bytes / 4);
   const bool is_apart = count <= kFinishers / 32, is_finisher = warp >= kFinisher;
   const Routers routers{count, is_apart ? warp - kFinisher : warp};
@@ -215,16 +215,16 @@ __device__ void run(const DecodeParams& p, const DecodeParams& given) {
     static_assert(kMostExperts * 2 <= 2 * kConsumers * kSumStride * kDecodeColumns * 4);
     auto* next = reinterpret_cast<std::uint16_t*>(memory.sums);  // until there are any
     left = find_experts(p, given.route, tables, reinterpret_cast<float*>(ring), next, routers);
-    fence_for_tensor_cores();  // bulk copies will write where routing did
-    sync_some(kRoutersMeet, count * 32);
+    fence_proxy_async();  // bulk copies will write where routing did
+    named_barrier_sync(kRoutersMeet, count * 32);
     if (routers.me == 0) {
       list_slots(p, tables, next);
-      arrive_some(kListIsThere, kTold);
+      named_barrier_arrive(kListIsThere, kTold);
     }
   }
   if (warp == kProducer) {
     const Phase first(p.layer.w13), second(p.layer.w2);
-    sync_some(kListIsThere, kTold);
+    named_barrier_sync(kListIsThere, kTold);
     if (threadIdx.x % 32 == 0 && tables.entries != 0) produce<Format>(p, memory, first, second);
     return;
   }
@@ -232,13 +232,13 @@ __device__ void run(const DecodeParams& p, const DecodeParams& given) {
   if (!is_apart || !is_finisher) stage_inputs(p, memory, is_apart ? kConsumerThreads : kStagers);
   const bool rounds = rounds_inputs(p);
   const float global = rounds ? input_scale(p.layer, 0) : 1.0f;
-  sync_some(kStagersMeet, kStagers);
-  const std::uint32_t entries = uniform(tables.entries);
+  named_barrier_sync(kStagersMeet, kStagers);
+  const std::uint32_t entries = warp_uniform(tables.entries);
   first.count(entries);
   if (rounds) {
     // Weights are on their way, and nobody waits for the list any more. A token alone is no choice.
     round_inputs(p, memory, p.call.tokens == 1 ? 1 : tokens_of_share(p, tables, first), global);
-    sync_some(kStagersMeet, kStagers);
+    named_barrier_sync(kStagersMeet, kStagers);
   }
   if (entries == 0) {
     clear_output(p);
@@ -246,13 +246,14 @@ __device__ void run(const DecodeParams& p, const DecodeParams& given) {
     left.finish(p.route);
     Output output(p, memory, entries, is_finisher ? warp - kFinisher : warp + kFinishers / 32);
     if (is_finisher) {
-      sync_some(kWeightsAreThere, kFinishers + (is_apart ? 0 : count * 32));
+      named_barrier_sync(kWeightsAreThere, kFinishers + (is_apart ? 0 : count * 32));
       Finisher finisher(p, memory);
       finisher.prepare_slots();
       output.locate();
       finisher.run(first, entries);
     } else {
-      if (!is_apart && routers.me < count) arrive_some(kWeightsAreThere, kFinishers + count * 32);
+      if (!is_apart && routers.me < count)
+        named_barrier_arrive(kWeightsAreThere, kFinishers + count * 32);
       consume<Format>(p, memory, first, entries);
     }
     output.add_all();

@@ -37,7 +37,7 @@ class Finisher {
       entry = s.entry;
       finish_second_sums(second, s);
     }
-    if (entry == ~0u) sync_some(kStagersMeet, kStagers);
+    if (entry == ~0u) named_barrier_sync(kStagersMeet, kStagers);
   }
 
   // Factors and weights of all slots, once; consumers see them when all meet.
@@ -65,16 +65,18 @@ class Finisher {
   // The sum of the warpgroups, of slot `i` of the entry.
   __device__ float near_sum(std::uint32_t i, std::uint32_t row) const {
     const float* from =
-        memory_.sums + (place_.at * kConsumers * kDecodeColumns + i) * kSumStride + row;
+        memory_.sums + (place_.index * kConsumers * kDecodeColumns + i) * kSumStride + row;
     float sum = from[0];
 #pragma unroll
     for (std::uint32_t w = 1; w < kConsumers; ++w)
       sum = __fadd_rn(sum, from[w * kDecodeColumns * kSumStride]);
     return sum;
   }
-  __device__ void wait_for_sums() const { sync_some(kSumsAreThere + place_.at, kStagers); }
+  __device__ void wait_for_sums() const {
+    named_barrier_sync(kSumsAreThere + place_.index, kStagers);
+  }
   __device__ void free_sums() {
-    barrier_arrive(shared_address(&tables_.sums_empty[place_.at]));
+    mbarrier_arrive(shared_address(&tables_.sums_empty[place_.index]));
     place_.advance(2);
   }
 
@@ -184,7 +186,7 @@ class Finisher {
   const Memory& memory_;
   Tables& tables_;
   std::uint32_t launch_, me_, warp_, lane_;
-  Place place_{};
+  PipelineState place_{};
 };
 
 // The output: all warps but the producers add up the experts of some tokens and columns.
@@ -256,7 +258,7 @@ class Output {
   // What a token's experts made, added up in the order of choices. A lane has a column; lane j
   // knows where choice j lies.
   __device__ void add_experts(std::uint32_t number, const SlotSums& mine) const {
-    constexpr std::uint32_t kTogether = 4, kWhole = 0xFFFFFFFFu;
+    constexpr std::uint32_t kTogether = 4;
     const Columns columns(number, phase_.groups);
     const std::uint32_t choices = p_.call.top_k, first_slot = columns.token * choices;
     float sum = 0.0f;
@@ -287,8 +289,8 @@ class Output {
           own = __fadd_rn(own, number_of(more_words[i]));
         }
         const auto from = static_cast<int>(begin + i);
-        const std::uint32_t more = __shfl_sync(kWhole, mine.more, from);
-        const std::uint32_t next = __shfl_sync(kWhole, mine.next, from);
+        const std::uint32_t more = __shfl_sync(kFullWarp, mine.more, from);
+        const std::uint32_t next = __shfl_sync(kFullWarp, mine.next, from);
         if (more != 0) own = add_more(own, {next, more}, slot, columns);
         sum = __fadd_rn(sum, row_value(slot, own, bias[i]));
       }
@@ -297,7 +299,7 @@ class Output {
   }
   __device__ static const std::uint64_t* address_of(const std::uint64_t* mine, std::uint32_t lane) {
     return reinterpret_cast<const std::uint64_t*>(__shfl_sync(
-        0xFFFFFFFFu, reinterpret_cast<unsigned long long>(mine), static_cast<int>(min(lane, 31u))));
+        kFullWarp, reinterpret_cast<unsigned long long>(mine), static_cast<int>(min(lane, 31u))));
   }
   // Of a group that lies in more than two blocks: the smallest layers.
   __device__ float add_more(float own, uint2 blocks, std::uint32_t slot,

@@ -5,6 +5,7 @@
 
 #include "fp4moe/kernels/cuda/sm90/divisor.cuh"
 #include "fp4moe/kernels/cuda/sm90/params.hpp"
+#include "fp4moe/kernels/cuda/sm90/pipeline.cuh"
 #include "fp4moe/kernels/cuda/sm90/ptx.cuh"
 #include "fp4moe/kernels/cuda/sm90/route.cuh"
 #include "fp4moe/kernels/cuda/sm90/shapes.hpp"
@@ -92,18 +93,17 @@ __device__ inline LeftRow find_experts(const DecodeParams& p, const RouteParams&
 // they come. next[expert]: its next place, where its last entry has one; experts that have not come
 // yet have 0, which is a multiple of an entry's places as that of a full one is.
 __device__ inline void list_slots(const DecodeParams& p, Tables& tables, std::uint16_t* next) {
-  constexpr std::uint32_t kAll = 0xFFFFFFFFu;
   const std::uint32_t lane = threadIdx.x % 32, slots = p.call.tokens * p.call.top_k;
   std::uint32_t entries = 0;
   for (std::uint32_t slot = lane; slot - lane < slots; slot += 32) {
     const std::int32_t expert =
         slot < slots ? local_expert(p.call, p.layer.experts, tables.ids[slot]) : -1;
-    const std::uint32_t same = __match_any_sync(kAll, expert);
+    const std::uint32_t same = __match_any_sync(kFullWarp, expert);
     const std::uint32_t before = __popc(same & ((1u << lane) - 1));
     const std::uint32_t known = slot < 32 || expert < 0 ? 0 : next[expert];
     const std::uint32_t used = known % kDecodeColumns, at = used + before;
     const std::uint32_t column = at % kDecodeColumns;
-    const std::uint32_t begins = __ballot_sync(kAll, expert >= 0 && column == 0);
+    const std::uint32_t begins = __ballot_sync(kFullWarp, expert >= 0 && column == 0);
     if (slot < slots) tables.expert_of_slot[slot] = static_cast<std::int16_t>(expert);
     if (expert >= 0) {
       // The entry goes on, or a lane of the expert begins it: the first one, as a rule.
@@ -206,7 +206,7 @@ __device__ inline std::uint32_t tokens_of_share(const DecodeParams& p, const Tab
   for (std::uint32_t entry = phase.entry_of(begin) + threadIdx.x % 32 / kDecodeColumns;
        entry <= last; entry += 32 / kDecodeColumns)
     if (i < tables.rows[entry]) tokens |= 1u << tables.slot(entry, i) / p.call.top_k;
-  return __reduce_or_sync(0xFFFFFFFFu, tokens);
+  return __reduce_or_sync(kFullWarp, tokens);
 }
 
 }  // namespace fp4moe::kernels::cuda::sm90::decode

@@ -80,10 +80,8 @@ __device__ inline std::uint32_t place_of(const Memory& memory, std::uint32_t row
 }
 __device__ inline void store_tokens(std::uint32_t to, uint4 words, bool raises) {
   constexpr std::uint32_t kRaisePair = 0x5F805F80u;  // 2^64 as BF16
-  if (raises) words = multiply_bf16(words, kRaisePair);
-  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(words.x), "r"(words.y),
-               "r"(words.z), "r"(words.w)
-               : "memory");
+  if (raises) words = mul_bf16x2(words, kRaisePair);
+  st_shared_16(to, words);
 }
 
 // Tokens as they are, by the first `stagers`: several loads go together.
@@ -129,7 +127,7 @@ __device__ inline void stage_rows(const DecodeParams& p, const Memory& memory, c
     for (segment += count; segment >= segments && left != 0; segment -= segments) left &= left - 1;
   };
   const SharedScale shared = shared_scale(kind, what.global);
-  pass(uniform(stager() / 32));
+  pass(warp_uniform(stager() / 32));
 #pragma unroll 1
   while (left != 0) {
     const std::uint32_t row = __ffs(static_cast<int>(left)) - 1;
@@ -179,7 +177,7 @@ __device__ inline void round_inputs(const DecodeParams& p, const Memory& memory,
   const Staged what{rows, p.tile_rows, p.layer.hidden, kStagers, global};
   stage_rows(p.layer.quantise, p, memory, what, [&](std::uint32_t row, std::uint32_t piece) {
     if (p.call.x.type == Type::f32) return load_input(p, row, piece);
-    const uint4 words = load_shared16(place_of(memory, p.tile_rows, row, piece));
+    const uint4 words = ld_shared_16(place_of(memory, p.tile_rows, row, piece));
     return p.call.x.type == Type::bf16 ? from_bf16(words) : from_f16(words);
   });
 }
@@ -200,7 +198,7 @@ __device__ inline void stage_hidden(const DecodeParams& p, const Memory& memory,
   const auto expert = static_cast<std::uint32_t>(tables.expert[entry]);
   const Staged what{(1u << tables.rows[entry]) - 1, kDecodeColumns, p.layer.intermediate, kStagers,
                     hidden_scale(p.layer, expert)};
-  sync_some(kStagersMeet, kStagers);  // nobody multiplies the tile before
+  named_barrier_sync(kStagersMeet, kStagers);  // nobody multiplies the tile before
   const auto load = [&](std::uint32_t row, std::uint32_t piece) {
     const std::uint64_t* at =
         p.hidden + tables.slot(entry, row) * stride + hidden_place(piece * kPiece);
@@ -221,7 +219,7 @@ __device__ inline void stage_hidden(const DecodeParams& p, const Memory& memory,
     return made;
   };
   stage_rows(p.layer.quantise, p, memory, what, load);
-  sync_some(kStagersMeet, kStagers);
+  named_barrier_sync(kStagersMeet, kStagers);
 }
 
 }  // namespace fp4moe::kernels::cuda::sm90::decode

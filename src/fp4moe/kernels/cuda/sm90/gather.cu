@@ -103,7 +103,7 @@ __device__ float row_amax(const GatherParams& p, std::uint64_t row) {
   std::uint32_t largest = 0;
   for (std::uint32_t c = threadIdx.x % 32 * kPiece; c < p.layer.hidden; c += kSegment)
     largest = max(largest, largest_bits(load_piece(p.call.x.data, p.call.x.type, row + c)));
-  return amax_of(__reduce_max_sync(0xFFFFFFFFu, largest));
+  return amax_of(__reduce_max_sync(kFullWarp, largest));
 }
 
 __device__ void store_rows(const GatherParams& p, const GatherSlot& slot, std::uint32_t choices,
@@ -111,7 +111,7 @@ __device__ void store_rows(const GatherParams& p, const GatherSlot& slot, std::u
   for (std::uint32_t j = 0; j < choices; ++j) {
     const TilePlace place = place_from(slot.place, j);
     if (place.step == 0 || piece >= p.layer.w13.units * (kUnit / kPiece)) continue;
-    store_once16(p.tiles + place.of(piece), words);
+    st_global_no_allocate_16(p.tiles + place.of(piece), words);
   }
 }
 
@@ -120,10 +120,11 @@ __device__ void store_each(const GatherParams& p, const GatherSlot& slot, std::u
                            std::uint32_t piece, const Piece& values, float amax) {
   for (std::uint32_t j = 0; j < choices; ++j) {
     const TilePlace place = place_from(slot.place, j);
-    const float global = __shfl_sync(0xFFFFFFFFu, slot.global, static_cast<int>(j));
+    const float global = __shfl_sync(kFullWarp, slot.global, static_cast<int>(j));
     if (place.step == 0 || piece >= p.layer.w13.units * (kUnit / kPiece)) continue;
-    store_once16(p.tiles + place.of(piece),
-                 to_bf16(raised(placed_columns(p.layer, piece, values, amax, global), p.raise)));
+    st_global_no_allocate_16(
+        p.tiles + place.of(piece),
+        to_bf16(raised(placed_columns(p.layer, piece, values, amax, global), p.raise)));
   }
 }
 
@@ -132,16 +133,16 @@ __device__ void store_each(const GatherParams& p, const GatherSlot& slot, std::u
 extern "C" __global__ void __launch_bounds__(kGatherThreads, 4)
     fp4moe_sm90_gather(const __grid_constant__ GatherParams p) {
   extern __shared__ __align__(16) std::uint32_t shared[];
-  fetch_params(p);
+  prefetch_params(p);
   const Tables tables(shared, p.layer.experts);
-  wait_for_previous();
+  pdl_wait();
   add_up(p, tables);
   if (blockIdx.x == 0) {
     write_tiles(p, tables.of);
     __threadfence();
     __syncthreads();
   }
-  let_next_begin();  // not before tiles are there: products look at them before they wait
+  pdl_launch_dependents();  // not before tiles are there: products look at them before they wait
   const bool is_batched = p.call.counts != nullptr;
   const std::uint32_t choices = is_batched ? 1 : p.call.top_k;
   const std::uint32_t tokens = is_batched ? p.layer.experts * p.call.capacity : p.call.tokens;
@@ -160,11 +161,11 @@ extern "C" __global__ void __launch_bounds__(kGatherThreads, 4)
     // While the tables are looked up; but rows of batches that nobody occupies are not read.
     Piece next = is_batched ? no_piece() : load_columns(p.call, p.layer, row, segment * 32 + lane);
     const GatherSlot slot = slot_of(p, tables, token, choices, segment == 0);
-    const std::uint32_t here = __ballot_sync(0xFFFFFFFFu, slot.place.step != 0);
+    const std::uint32_t here = __ballot_sync(kFullWarp, slot.place.step != 0);
     if (here == 0) continue;
     if (is_batched) next = load_columns(p.call, p.layer, row, segment * 32 + lane);
     const float whole = kind == Quantise::fp8_token ? row_amax(p, row) : 0.0f;
-    const float global = __shfl_sync(0xFFFFFFFFu, slot.global, __ffs(here) - 1);
+    const float global = __shfl_sync(kFullWarp, slot.global, __ffs(here) - 1);
     for (; segment < segments; segment += parts) {
       const std::uint32_t piece = segment * 32 + lane;
       const Piece values = next;

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "fp4moe/kernels/cuda/sm90/params.hpp"
+#include "fp4moe/kernels/cuda/sm90/ptx.cuh"
 
 namespace fp4moe::kernels::cuda::sm90 {
 
@@ -28,7 +29,7 @@ __device__ inline float low_input(const DeviceLowRank& pair, std::uint32_t r, st
   const float* a = pair.a + r * pair.a_stride;
   float sum = 0.0f;
   for (std::uint32_t c = threadIdx.x % 32; c < columns; c += 32) sum += a[c] * values(c);
-  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, step);
+  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kFullWarp, sum, step);
   return sum;
 }
 

@@ -46,8 +46,8 @@ class OwnSort {
     // Rows of padding are the first token's.
     for (std::uint32_t i = threadIdx.x; i < own_rows(slots_, experts_) / 8; i += kThreads)
       reinterpret_cast<uint4*>(tokens_)[i] = {};
-    wait_for_previous();
-    let_next_begin();
+    pdl_wait();
+    pdl_launch_dependents();
     const std::uint32_t count =
         threadIdx.x < experts_ ? __ldcg(p_.sorted.totals + threadIdx.x * kApart) : 0;
     int4 held[kHeld];
@@ -61,7 +61,7 @@ class OwnSort {
       when_counted(tables_);
     else
       make_tiles();
-    fence_for_tensor_cores();  // what is copied into the ring comes behind all this
+    fence_proxy_async();  // what is copied into the ring comes behind all this
     __syncthreads();
     when_told(tokens_);
     const Tiles made = write();

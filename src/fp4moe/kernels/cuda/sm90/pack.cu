@@ -100,8 +100,8 @@ __device__ void write_scales(const PackParams& p, const PackRow& low, const Pack
 extern "C" __global__ void __launch_bounds__(kPackThreads)
     fp4moe_sm90_pack(const __grid_constant__ PackParams p) {
   constexpr layout::WordMix kMix = layout::kNativeCode.mix;
-  let_next_begin();
-  wait_for_previous();
+  pdl_launch_dependents();
+  pdl_wait();
   const std::uint32_t rows = p.second_codes != nullptr ? 2 * p.rows : p.rows;
   const std::uint32_t groups = max(p.groups, (rows + kUnit - 1) / kUnit);
   const std::uint32_t units = (p.columns + kUnit - 1) / kUnit;

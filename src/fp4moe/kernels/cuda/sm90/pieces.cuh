@@ -17,8 +17,8 @@ struct Piece {
 __device__ inline Piece no_piece() { return {{0, 0, 0, 0, 0, 0, 0, 0}}; }
 
 __device__ inline uint4 to_bf16(const Piece& piece) {
-  return {pack_bf16(piece.v[0], piece.v[1]), pack_bf16(piece.v[2], piece.v[3]),
-          pack_bf16(piece.v[4], piece.v[5]), pack_bf16(piece.v[6], piece.v[7])};
+  return {pack_bf16x2(piece.v[0], piece.v[1]), pack_bf16x2(piece.v[2], piece.v[3]),
+          pack_bf16x2(piece.v[4], piece.v[5]), pack_bf16x2(piece.v[6], piece.v[7])};
 }
 // Times a power of two.
 __device__ inline Piece raised(Piece piece, float by) {
@@ -104,7 +104,7 @@ __device__ inline std::uint32_t largest_bits(const Piece& piece) {
 __device__ inline float block_amax(Quantise kind, const Piece& piece) {
   std::uint32_t largest = largest_bits(piece);
   for (std::uint32_t step = 1; step * kPiece < quantise_block(kind); step *= 2)
-    largest = max(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, static_cast<int>(step)));
+    largest = max(largest, __shfl_xor_sync(kFullWarp, largest, static_cast<int>(step)));
   return amax_of(largest);
 }
 
@@ -131,7 +131,7 @@ __device__ inline uint4 placed_words(Piece piece, float amax, SharedScale shared
   const BlockScale scale = block_scale(kind, amax, shared);
 #pragma unroll
   for (float& value : piece.v) value = rounded_to_e2m1(__fmul_rn(value, scale.before));
-  if (!in_bf16) return multiply_bf16(to_bf16(piece), pack_bf16(scale.after, scale.after));
+  if (!in_bf16) return mul_bf16x2(to_bf16(piece), pack_bf16x2(scale.after, scale.after));
 #pragma unroll
   for (float& value : piece.v) value = __fmul_rn(__fmul_rn(value, scale.after), shared.factor);
   return to_bf16(piece);
@@ -172,8 +172,8 @@ __device__ inline TilePlace tile_place(const Tile& tile, std::uint32_t row, std:
 // Of the lane that has it.
 __device__ inline TilePlace place_from(const TilePlace& place, std::uint32_t lane) {
   const auto from = static_cast<int>(lane);
-  const std::uint32_t rest = __shfl_sync(0xFFFFFFFFu, place.step | place.turn, from);
-  return {__shfl_sync(0xFFFFFFFFu, place.row, from), rest & ~7u, rest & 7u};
+  const std::uint32_t rest = __shfl_sync(kFullWarp, place.step | place.turn, from);
+  return {__shfl_sync(kFullWarp, place.row, from), rest & ~7u, rest & 7u};
 }
 
 }  // namespace fp4moe::kernels::cuda::sm90

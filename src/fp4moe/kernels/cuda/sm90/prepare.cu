@@ -79,9 +79,9 @@ __device__ void round_tokens(const PrepareParams& p, std::uint32_t block) {
 extern "C" __global__ void __launch_bounds__(kPrepareThreads)
     fp4moe_sm90_prepare(const __grid_constant__ PrepareParams p) {
   extern __shared__ __align__(16) float scratch[];
-  let_next_begin();
-  fetch_params(p);
-  wait_for_previous();
+  pdl_launch_dependents();
+  prefetch_params(p);
+  pdl_wait();
   if (blockIdx.x >= p.rankers) return round_tokens(p, blockIdx.x - p.rankers);
   rank_slots(p, scratch);
 }

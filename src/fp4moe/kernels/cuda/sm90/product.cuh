@@ -40,18 +40,18 @@ class Herald {
   // Consumers give a place of the queue back when all that they wrote is on its way.
   __device__ void run() {
     bool tells = p_.of[1].matrix.groups != 0;
-    for (Place queue;; queue.advance(kQueue)) {
-      barrier_wait(shared_address(&shared_.queue_full[queue.at]), queue.parity);
+    for (PipelineState queue;; queue.advance(kQueue)) {
+      mbarrier_wait(shared_address(&shared_.queue_full[queue.index]), queue.phase);
       if (tells) begin(shared_.cut);
       tells = false;
-      const Piece& piece = shared_.queue[queue.at];
+      const Piece& piece = shared_.queue[queue.index];
       const std::uint32_t groups = piece.groups;
       std::uint32_t* counter = counter_of(piece);
-      barrier_arrive(shared_address(&shared_.queue_empty[queue.at]));
+      mbarrier_arrive(shared_address(&shared_.queue_empty[queue.index]));
       if (groups == 0) return;
       if (counter == nullptr) continue;
-      barrier_wait(shared_address(&shared_.queue_empty[queue.at]), queue.parity);
-      add_released(counter, groups);
+      mbarrier_wait(shared_address(&shared_.queue_empty[queue.index]), queue.phase);
+      red_release_add(counter, groups);
     }
   }
 
@@ -60,10 +60,10 @@ class Herald {
     std::uint32_t* finished = p_.sorted.finished;
     if (blockIdx.x == 0) {
       const std::uint32_t early = cut.early_groups();
-      add_released(finished + kEarly, 0 - cut.tiles() * early);
-      add_released(finished + kTold, 1 + (early << kToldBits));
+      red_release_add(finished + kEarly, 0 - cut.tiles() * early);
+      red_release_add(finished + kTold, 1 + (early << kToldBits));
     } else if (blockIdx.x < told_blocks(p_.own, gridDim.x)) {
-      add_released(finished + kTold, 1);
+      red_release_add(finished + kTold, 1);
     }
   }
   __device__ std::uint32_t* counter_of(const Piece& piece) const {
@@ -77,7 +77,7 @@ class Herald {
 
 struct Consumer {
   std::uint32_t group, warp, lane;  // warpgroup of the block, warp of the warpgroup, lane
-  Place stage;
+  PipelineState stage;
 };
 
 // The units of a stage, `left` at most. Up to 16 tokens the warps' own tensor instructions are
@@ -118,16 +118,16 @@ __device__ inline void multiply(std::uint32_t units, std::uint32_t stages, Share
                                 std::uint32_t ring, std::uint32_t tile_bytes, Consumer& me,
                                 float (&sums)[most / 2]) {
   using Ring = Stage<Format, most>;
-  std::uint32_t stage = ring + me.stage.at * Ring::kBytes;
+  std::uint32_t stage = ring + me.stage.index * Ring::kBytes;
   for (std::uint32_t left = units; left > 0;) {
-    barrier_wait(shared_address(&shared.full[me.stage.at]), me.stage.parity);
+    mbarrier_wait(shared_address(&shared.full[me.stage.index]), me.stage.phase);
     // Tokens may have come by ordinary copies.
-    if constexpr (columns > 16 && most <= kMostFetched) fence_for_tensor_cores();
+    if constexpr (columns > 16 && most <= kMostFetched) fence_proxy_async();
     multiply_stage<Format, most, columns>(me, stage, left, tile_bytes, sums);
     left -= min(Ring::kUnits, left);
-    if (me.lane == 0) barrier_arrive(shared_address(&shared.empty[me.stage.at]));
+    if (me.lane == 0) mbarrier_arrive(shared_address(&shared.empty[me.stage.index]));
     me.stage.advance(stages);
-    stage = me.stage.at == 0 ? ring : stage + Ring::kBytes;
+    stage = me.stage.index == 0 ? ring : stage + Ring::kBytes;
   }
 }
 
@@ -137,8 +137,8 @@ __device__ inline void let_pass(std::uint32_t units, std::uint32_t stages, Share
                                 Consumer& me) {
   constexpr std::uint32_t kUnits = Stage<Format, most>::kUnits;
   for (std::uint32_t unit = 0; unit < units; unit += kUnits) {
-    barrier_wait(shared_address(&shared.full[me.stage.at]), me.stage.parity);
-    if (me.lane == 0) barrier_arrive(shared_address(&shared.empty[me.stage.at]));
+    mbarrier_wait(shared_address(&shared.full[me.stage.index]), me.stage.phase);
+    if (me.lane == 0) mbarrier_arrive(shared_address(&shared.empty[me.stage.index]));
     me.stage.advance(stages);
   }
 }
@@ -182,19 +182,19 @@ struct Columns<192> {
 
 template <class Format, int most>
 __device__ void consume_all(const ProductParams& params, Shared& shared, std::uint32_t ring) {
-  const std::uint32_t block_warp = uniform(threadIdx.x / 32);
+  const std::uint32_t block_warp = warp_uniform(threadIdx.x / 32);
   Consumer me{block_warp / 4, block_warp % 4, threadIdx.x % 32, {}};
   const Staging space(ring + params.stages * Stage<Format, most>::kBytes + me.group * kStaging);
-  Place queue;
+  PipelineState queue;
   for (;;) {
-    barrier_wait(shared_address(&shared.queue_full[queue.at]), queue.parity);
-    const Piece& piece = shared.queue[queue.at];
-    const std::uint32_t groups = uniform(piece.groups);
+    mbarrier_wait(shared_address(&shared.queue_full[queue.index]), queue.phase);
+    const Piece& piece = shared.queue[queue.index];
+    const std::uint32_t groups = warp_uniform(piece.groups);
     if (groups == 0) return;
-    const std::uint32_t tile_bytes = uniform(piece.tile.rows) * 128;
+    const std::uint32_t tile_bytes = warp_uniform(piece.tile.rows) * 128;
     // Whichever of its expert's tiles a token is in, the same instructions multiply it.
-    const std::uint32_t least = most <= 32 && uniform(piece.tile.tiles) > 1 ? 24 * 128 : 0;
-    const Product& p = params.of[uniform(piece.product)];
+    const std::uint32_t least = most <= 32 && warp_uniform(piece.tile.tiles) > 1 ? 24 * 128 : 0;
+    const Product& p = params.of[warp_uniform(piece.product)];
     const std::uint32_t units = p.matrix.units, stages = params.stages;
     float sums[most / 2];
 #pragma unroll
@@ -222,7 +222,7 @@ __device__ void consume_all(const ProductParams& params, Shared& shared, std::ui
       let_pass<Format, most>(units, stages, shared, me);
     }
     __syncwarp();
-    if (me.lane == 0) barrier_arrive(shared_address(&shared.queue_empty[queue.at]));
+    if (me.lane == 0) mbarrier_arrive(shared_address(&shared.queue_empty[queue.index]));
     queue.advance(kQueue);
   }
 }
@@ -232,23 +232,23 @@ template <class Format, int most>
 __device__ __forceinline__ void run(const ProductParams& p) {
   constexpr std::uint32_t kWarps = consumers(most) * 4, kFetchers = fetchers(most);
   extern __shared__ std::uint8_t memory[];
-  fetch_params(p);
+  prefetch_params(p);
   // Swizzled tokens want multiples of 1024.
   const std::uint32_t start = (shared_address(memory) + 1023) & ~1023u;
   auto& shared = *reinterpret_cast<Shared*>(memory + (start - shared_address(memory)));
   const std::uint32_t ring = start + kTables;
   static_assert(kQueue <= kMostStages);
   if (threadIdx.x < kMostStages) {
-    barrier_init(shared_address(&shared.full[threadIdx.x]), 1 + kFetchers * 32);
-    barrier_init(shared_address(&shared.empty[threadIdx.x]), kWarps);
+    mbarrier_init(shared_address(&shared.full[threadIdx.x]), 1 + kFetchers * 32);
+    mbarrier_init(shared_address(&shared.empty[threadIdx.x]), kWarps);
     if (threadIdx.x < kQueue) {
-      barrier_init(shared_address(&shared.queue_full[threadIdx.x]), 1);
-      barrier_init(shared_address(&shared.queue_empty[threadIdx.x]), kWarps + kFetchers + 1);
+      mbarrier_init(shared_address(&shared.queue_full[threadIdx.x]), 1);
+      mbarrier_init(shared_address(&shared.queue_empty[threadIdx.x]), kWarps + kFetchers + 1);
     }
-    barrier_init_done();
+    fence_mbarrier_init();
   }
   __syncthreads();
-  const std::uint32_t warp = uniform(threadIdx.x / 32);
+  const std::uint32_t warp = warp_uniform(threadIdx.x / 32);
   const bool streams = warp == kWarps;
   const bool sorts = most <= kMostFetched && p.own.experts != 0;
   Tiles tiles{p.sorted.tiles, 0, nullptr};
@@ -257,20 +257,20 @@ __device__ __forceinline__ void run(const ProductParams& p) {
   if (sorts)
     tiles = first.sort(memory + (ring - shared_address(memory)) + Stage<Format, most>::kBytes);
   if (warp >= kWarps) {
-    if constexpr (most > 32) give_registers<registers(most).feeds>();
+    if constexpr (most > 32) setmaxnreg_dec<registers(most).feeds>();
     if (streams) {
       if (!sorts) {
         tiles.count = __ldcg(p.sorted.tile_count);
         if (threadIdx.x % 32 == 0) begin.take(p);
         shared.cut.make(p, tiles.count, most);
-        begin.piece = piece_of(shared.cut.part(uniform(begin.number)),
+        begin.piece = piece_of(shared.cut.part(warp_uniform(begin.number)),
                                [&](std::uint32_t tile) { return tile_at(tiles.tiles, tile); });
       }
       return stream_weights<Format, most>(p, tiles, begin, shared, ring, sorts);
     }
     if (!sorts) {
-      wait_for_previous();
-      let_next_begin();  // it looks at tables of all kernels before this one
+      pdl_wait();
+      pdl_launch_dependents();  // it looks at tables of all kernels before this one
     }
     if (warp <= kWarps + kFetchers) {
       if (sorts) first.wait_for_senders();
@@ -283,7 +283,7 @@ __device__ __forceinline__ void run(const ProductParams& p) {
       Mover<static_cast<int>(late_units(most, Format::kIsNvfp4))>(p, ring + behind).run();
     }
   } else {
-    if constexpr (most > 32) take_registers<registers(most).multiplies>();
+    if constexpr (most > 32) setmaxnreg_inc<registers(most).multiplies>();
     if (sorts) first.send_other_stages();
     consume_all<Format, most>(p, shared, ring);
   }

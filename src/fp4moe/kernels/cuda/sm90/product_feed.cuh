@@ -7,6 +7,7 @@
 #include "fp4moe/kernels/cuda/sm90/cut.cuh"
 #include "fp4moe/kernels/cuda/sm90/own_sort.cuh"
 #include "fp4moe/kernels/cuda/sm90/params.hpp"
+#include "fp4moe/kernels/cuda/sm90/pipeline.cuh"
 #include "fp4moe/kernels/cuda/sm90/product_late.cuh"
 #include "fp4moe/kernels/cuda/sm90/ptx.cuh"
 #include "fp4moe/kernels/cuda/sm90/shapes.hpp"
@@ -62,8 +63,8 @@ struct Begin {
 };
 
 // Where an expert has one tile, as a rule, its weights are read once.
-__device__ inline std::uint64_t weights_policy(int most) {
-  return most <= 128 ? read_once() : read_again();
+__device__ inline std::uint64_t weights_l2_policy(int most) {
+  return most <= 128 ? l2_evict_first() : l2_evict_normal();
 }
 // Weights of a piece that are still to be sent: what its groups go on with, how far they are apart.
 template <class Format>
@@ -72,13 +73,13 @@ struct Weights {
   std::uint32_t group_bytes, units;
 
   __device__ Weights(const ProductParams& p, const Piece& piece) {
-    const Matrix& matrix = p.of[uniform(piece.product)].matrix;
+    const Matrix& matrix = p.of[warp_uniform(piece.product)].matrix;
     units = matrix.units;
     group_bytes = units * Format::kRecord;
     from = matrix.records +
-           std::uint64_t{uniform(static_cast<std::uint32_t>(piece.tile.expert))} *
+           std::uint64_t{warp_uniform(static_cast<std::uint32_t>(piece.tile.expert))} *
                matrix.expert_bytes +
-           std::uint64_t{uniform(piece.first)} * group_bytes;
+           std::uint64_t{warp_uniform(piece.first)} * group_bytes;
   }
   __device__ std::uint32_t bytes(std::uint32_t most) const {
     return min(most, units) * Format::kRecord;
@@ -93,23 +94,23 @@ template <class Format, int most>
 __device__ inline void send_weights(const Weights<Format>& weights, std::uint32_t groups,
                                     std::uint32_t to, std::uint32_t full, std::uint64_t policy) {
   const std::uint32_t bytes = weights.bytes(stage_units(most));
-  if (is_elected()) {
-    barrier_expect(full, groups * bytes);
+  if (elect_one()) {
+    mbarrier_arrive_expect_tx(full, groups * bytes);
 #pragma unroll
     for (std::uint32_t g = 0; g < consumers(most); ++g)
       if (g < groups)
-        bulk_copy(to + g * stage_units(most) * Format::kRecord,
-                  weights.from + g * weights.group_bytes, bytes, full, policy);
+        cp_async_bulk(to + g * stage_units(most) * Format::kRecord,
+                      weights.from + g * weights.group_bytes, bytes, full, policy);
   }
   __syncwarp();
 }
 
 // A piece, for everybody else.
-__device__ inline void publish(Shared& shared, const Place& queue, const Piece& piece) {
-  barrier_wait(shared_address(&shared.queue_empty[queue.at]), queue.parity ^ 1);
+__device__ inline void publish(Shared& shared, const PipelineState& queue, const Piece& piece) {
+  mbarrier_wait(shared_address(&shared.queue_empty[queue.index]), queue.phase ^ 1);
   if (threadIdx.x % 32 == 0) {
-    shared.queue[queue.at] = piece;
-    barrier_arrive(shared_address(&shared.queue_full[queue.at]));
+    shared.queue[queue.index] = piece;
+    mbarrier_arrive(shared_address(&shared.queue_full[queue.index]));
   }
   __syncwarp();
 }
@@ -121,17 +122,17 @@ template <class Format, int most>
 __device__ void stream_weights(const ProductParams& p, const Tiles& tiles, const Begin& begin,
                                Shared& shared, std::uint32_t ring, bool is_begun) {
   using Ring = Stage<Format, most>;
-  const std::uint64_t policy = weights_policy(most);
+  const std::uint64_t policy = weights_l2_policy(most);
   std::uint32_t number = begin.next;
   Piece piece = begin.piece;
-  Place stage, queue;
+  PipelineState stage, queue;
   for (;;) {
     if (!is_begun) publish(shared, queue, piece);
     queue.advance(kQueue);
-    const std::uint32_t groups = uniform(piece.groups);
+    const std::uint32_t groups = warp_uniform(piece.groups);
     if (groups == 0) return;
     Weights<Format> weights(p, piece);
-    piece = piece_of(shared.cut.part(uniform(number)),
+    piece = piece_of(shared.cut.part(warp_uniform(number)),
                      [&](std::uint32_t tile) { return tile_at(tiles.tiles, tile); });
     if (threadIdx.x % 32 == 0) number = atomicAdd(p.work, 1u);
     if (is_begun) {
@@ -140,9 +141,9 @@ __device__ void stream_weights(const ProductParams& p, const Tiles& tiles, const
     }
     is_begun = false;
     while (weights.units > 0) {
-      barrier_wait(shared_address(&shared.empty[stage.at]), stage.parity ^ 1);
-      send_weights<Format, most>(weights, groups, ring + stage.at * Ring::kBytes,
-                                 shared_address(&shared.full[stage.at]), policy);
+      mbarrier_wait(shared_address(&shared.empty[stage.index]), stage.phase ^ 1);
+      send_weights<Format, most>(weights, groups, ring + stage.index * Ring::kBytes,
+                                 shared_address(&shared.full[stage.index]), policy);
       weights.pass(Ring::kUnits);
       stage.advance(p.stages);
     }
@@ -169,13 +170,13 @@ class Fetcher {
       : p_(p), tokens_(tiles.tokens), shared_(shared), to_(ring + Ring::kWeights), warp_(warp) {}
 
   __device__ void run() {
-    for (Place queue;; queue.advance(kQueue)) {
-      barrier_wait(shared_address(&shared_.queue_full[queue.at]), queue.parity);
-      const Piece& piece = shared_.queue[queue.at];
+    for (PipelineState queue;; queue.advance(kQueue)) {
+      mbarrier_wait(shared_address(&shared_.queue_full[queue.index]), queue.phase);
+      const Piece& piece = shared_.queue[queue.index];
       const std::uint32_t groups = piece.groups, number = piece.number, which = piece.product;
       const std::uint32_t first = piece.tile.first_row, rows = piece.tile.rows;
       __syncwarp();
-      if (lane() == 0) barrier_arrive(shared_address(&shared_.queue_empty[queue.at]));
+      if (lane() == 0) mbarrier_arrive(shared_address(&shared_.queue_empty[queue.index]));
       if (groups == 0) return;
       const Product& product = p_.of[which];
       if (most <= kMostFetched && product.tiles == nullptr) {
@@ -197,15 +198,15 @@ class Fetcher {
   __device__ void wait_for_tokens(std::uint32_t which, std::uint32_t number, std::uint32_t rows) {
     const std::uint32_t late = number >= p_.late.first ? rows / kGroup : 0;
     const std::uint32_t count = late + (which != 0 ? p_.of[0].matrix.groups : 0);
-    if (count != 0) wait_for_count(p_.sorted.done + number, count);
+    if (count != 0) spin_until_count(p_.sorted.done + number, count);
   }
   // send(its first unit, its units, its place in shared memory, its barrier) for each stage.
   template <class Send>
   __device__ void for_stages(std::uint32_t units, const Send& send) {
     for (std::uint32_t unit = 0; unit < units; unit += Ring::kUnits) {
-      barrier_wait(shared_address(&shared_.empty[stage_.at]), stage_.parity ^ 1);
-      send(unit, min(Ring::kUnits, units - unit), to_ + stage_.at * Ring::kBytes,
-           shared_address(&shared_.full[stage_.at]));
+      mbarrier_wait(shared_address(&shared_.empty[stage_.index]), stage_.phase ^ 1);
+      send(unit, min(Ring::kUnits, units - unit), to_ + stage_.index * Ring::kBytes,
+           shared_address(&shared_.full[stage_.index]));
       stage_.advance(p_.stages);
     }
   }
@@ -215,13 +216,13 @@ class Fetcher {
     const std::uint32_t unit_bytes = rows * 128;
     for_stages(product.matrix.units,
                [&](std::uint32_t unit, std::uint32_t units, std::uint32_t to, std::uint32_t full) {
-                 if (warp_ == 0 && is_elected()) {
-                   fence_for_tensor_cores();  // rows may have lain there
-                   barrier_expect(full, units * unit_bytes);
-                   bulk_copy(to, from + std::uint64_t{unit} * unit_bytes, units * unit_bytes, full,
-                             read_again());
+                 if (warp_ == 0 && elect_one()) {
+                   fence_proxy_async();  // rows may have lain there
+                   mbarrier_arrive_expect_tx(full, units * unit_bytes);
+                   cp_async_bulk(to, from + std::uint64_t{unit} * unit_bytes, units * unit_bytes,
+                                 full, l2_evict_normal());
                  } else {
-                   barrier_arrive(full);
+                   mbarrier_arrive(full);
                  }
                });
   }
@@ -231,7 +232,7 @@ class Fetcher {
     const std::uint32_t begun = is_begun_ ? begun_stages<most>(p_) : 0;  // sent for by others
     const std::uint32_t sent = min(begun * Ring::kUnits, product.matrix.units);
     for (std::uint32_t stage = 0; stage < begun; ++stage) {
-      barrier_arrive(shared_address(&shared_.full[stage]));
+      mbarrier_arrive(shared_address(&shared_.full[stage]));
       stage_.advance(p_.stages);
     }
     __syncwarp();
@@ -242,7 +243,7 @@ class Fetcher {
     __syncwarp();
     const auto* data =
         static_cast<const std::uint8_t*>(product.rows.data) + chunk * 16 + sent * 128;
-    const std::uint32_t stride = held(row_bytes(product));
+    const std::uint32_t stride = keep_in_register(row_bytes(product));
     const std::uint8_t* from[most / kGroup];  // of the lane's row of each eight, where there is one
 #pragma unroll
     for (std::uint32_t i = 0; i < most / kGroup; ++i)
@@ -252,7 +253,7 @@ class Fetcher {
                  std::uint32_t at[Ring::kUnits];
 #pragma unroll
                  for (std::uint32_t u = 0; u < Ring::kUnits; ++u)
-                   at[u] = held(to + (u * rows + row) * 128 + (chunk ^ row) * 16);
+                   at[u] = keep_in_register(to + (u * rows + row) * 128 + (chunk ^ row) * 16);
 #pragma unroll
                  for (std::uint32_t i = 0; i < most / kGroup; ++i) {
                    if (i * kGroup >= rows) break;
@@ -260,9 +261,9 @@ class Fetcher {
 #pragma unroll
                    for (std::uint32_t u = 0; u < Ring::kUnits; ++u)
                      if (u < units)
-                       copy_later16(at[u] + i * 1024, from[i] - (Ring::kUnits - u) * 128);
+                       cp_async_16(at[u] + i * 1024, from[i] - (Ring::kUnits - u) * 128);
                  }
-                 arrive_behind_copies(full);
+                 cp_async_mbarrier_arrive_noinc(full);
                });
   }
 
@@ -270,7 +271,7 @@ class Fetcher {
   const std::uint16_t* tokens_;
   Shared& shared_;
   std::uint32_t to_, warp_;
-  Place stage_{};
+  PipelineState stage_{};
   bool is_begun_ = true;  // the first tile's rows are known, and its first stages are sent for
 };
 
@@ -286,7 +287,7 @@ class FirstPiece {
   // `space`: of the sort.
   __device__ Tiles sort(std::uint8_t* space) const {
     constexpr std::uint32_t kStreams = consumers(most) * 4;  // the warp that does
-    const std::uint32_t warp = uniform(threadIdx.x / 32);
+    const std::uint32_t warp = warp_uniform(threadIdx.x / 32);
     // As a rule every expert has a tile.
     const std::uint32_t guess = min(p_.own.slots, p_.own.experts);
     if (warp == kStreams) shared_.cut.make(p_, guess, most);
@@ -311,10 +312,10 @@ class FirstPiece {
   __device__ void send_other_stages() const {
     for (std::uint32_t stage = 1; stage < begun_stages<most>(p_); ++stage)
       send_tokens(stage, shared_.sources);
-    arrive_some(kTokensAreSent, kSenders);
+    named_barrier_arrive(kTokensAreSent, kSenders);
   }
   // Threads that fetch: they count upon those.
-  __device__ static void wait_for_senders() { sync_some(kTokensAreSent, kSenders); }
+  __device__ static void wait_for_senders() { named_barrier_sync(kTokensAreSent, kSenders); }
 
  private:
   using Ring = Stage<Format, most>;
@@ -322,14 +323,14 @@ class FirstPiece {
   static constexpr std::uint32_t kSenders = consumers(most) * 128 + fetchers(most) * 32;
 
   __device__ void look_up(const ExpertTables& of) const {
-    begin_.piece = piece_of(shared_.cut.part(uniform(begin_.number)), [&](std::uint32_t tile) {
+    begin_.piece = piece_of(shared_.cut.part(warp_uniform(begin_.number)), [&](std::uint32_t tile) {
       return tile_of(of, expert_of_tile(of, p_.own.experts, tile), tile);
     });
-    publish(shared_, Place{}, begin_.piece);
-    const std::uint32_t groups = uniform(begin_.piece.groups);
+    publish(shared_, PipelineState{}, begin_.piece);
+    const std::uint32_t groups = warp_uniform(begin_.piece.groups);
     if (groups != 0)
       send_weights<Format, most>(Weights<Format>(p_, begin_.piece), groups, ring_,
-                                 shared_address(&shared_.full[0]), weights_policy(most));
+                                 shared_address(&shared_.full[0]), weights_l2_policy(most));
   }
   __device__ void keep_rows(const std::uint16_t* rows) const {
     for (std::uint32_t i = threadIdx.x % 32; i < shared_.queue[0].tile.rows; i += 32)
@@ -352,9 +353,9 @@ class FirstPiece {
           ring_ + stage * Ring::kBytes + Ring::kWeights + row * 128 + (chunk ^ row % 8) * 16;
 #pragma unroll
       for (std::uint32_t u = 0; u < Ring::kUnits; ++u)
-        if (first + u < product_.matrix.units) copy_later16(to + u * rows * 128, from + u * 128);
+        if (first + u < product_.matrix.units) cp_async_16(to + u * rows * 128, from + u * 128);
     }
-    add_arrival_behind_copies(shared_address(&shared_.full[stage]));
+    cp_async_mbarrier_arrive(shared_address(&shared_.full[stage]));
   }
 
   const ProductParams& p_;

@@ -39,16 +39,16 @@ class Mover {
     const Tile last = tile_at(sorted.tiles, count - 1);
     first_ = tile_at(sorted.tiles, p_.late.first).first_row / kGroup;
     end_ = (last.first_row + last.rows) / kGroup;
-    std::uint32_t group = uniform(take());
+    std::uint32_t group = warp_uniform(take());
     Eight eight = look_up(group);
     eight.tile = tile_at(sorted.tiles, eight.number);
-    for (std::uint32_t next = uniform(take()); group < end_;) {
+    for (std::uint32_t next = warp_uniform(take()); group < end_;) {
       const std::uint32_t asked = take();
       Eight ahead = look_up(next);
       move(group, eight, ahead);
       eight = ahead;
       group = next;
-      next = uniform(asked);
+      next = warp_uniform(asked);
     }
     tell();
   }
@@ -88,11 +88,11 @@ class Mover {
     const std::uint32_t ring = buffer_ + lane() * 16, end = ring + room * 1024;
     const auto fetch = [&](std::uint32_t place, std::uint32_t unit) {
       if (unit < units) {
-        copy_later16(place, from);
-        copy_later16(place + 512, from + 64);
+        cp_async_16(place, from);
+        cp_async_16(place + 512, from + 64);
         from += 128;
       }
-      end_copies();
+      cp_async_commit();
     };
 #pragma unroll 1
     for (std::uint32_t unit = 0; unit < room; ++unit) fetch(ring + unit * 1024, unit);
@@ -101,10 +101,10 @@ class Mover {
     std::uint32_t place = ring;
 #pragma unroll 1
     for (std::uint32_t unit = 0; unit < units; ++unit) {
-      wait_for_copies_but<room - 1>();
-      const uint4 low = load_shared16(place), high = load_shared16(place + 512);
-      store_once16(first, low);
-      store_once16(second, high);
+      cp_async_wait_group<room - 1>();
+      const uint4 low = ld_shared_16(place), high = ld_shared_16(place + 512);
+      st_global_no_allocate_16(first, low);
+      st_global_no_allocate_16(second, high);
       first += unit_bytes;
       second += unit_bytes;
       fetch(place, unit + room);
@@ -114,15 +114,15 @@ class Mover {
   }
   // Of a row of the eight, the first of which is no padding.
   __device__ std::uint64_t token(std::int32_t slot, std::uint32_t row) const {
-    const std::int32_t own = __shfl_sync(kAllLanes, slot, static_cast<int>(row));
-    const std::int32_t some = __shfl_sync(kAllLanes, slot, 0);
+    const std::int32_t own = __shfl_sync(kFullWarp, slot, static_cast<int>(row));
+    const std::int32_t some = __shfl_sync(kFullWarp, slot, 0);
     return static_cast<std::uint32_t>(own < 0 ? some : own) / p_.late.choices;
   }
   // Of the eight that was moved last, if any.
   __device__ void tell() {
     if (moved_ == kNone) return;
     __syncwarp();
-    if (lane() == 0) add_released(p_.sorted.done + moved_, 1);
+    if (lane() == 0) red_release_add(p_.sorted.done + moved_, 1);
     moved_ = kNone;
   }
 

@@ -37,19 +37,19 @@ __device__ inline void fetch_numbers(const Product& p, const Sums& of, const Sta
   if (of.thread < 64) {
     if (p.matrix.bias == nullptr) return;
     const float* bias = p.matrix.bias + (expert * p.matrix.groups + of.group) * 64;
-    copy_later4(to.bias + of.thread * 4, bias + of.thread);
+    cp_async_4(to.bias + of.thread * 4, bias + of.thread);
   } else if (of.thread < 66) {
     const std::uint32_t turn = of.thread - 64;
     const bool is_two = p.epilogue != Epilogue::rounded;  // of gates, of ups
     const float* factors = p.matrix.factor;
-    copy_later4(to.factors + turn * 4, is_two ? factors + 2 * expert + turn : factors + expert);
+    cp_async_4(to.factors + turn * 4, is_two ? factors + 2 * expert + turn : factors + expert);
   }
 }
 
 // Of a token alone: what its neighbour holds may be padding.
 __device__ inline float swiglu(float gate, float up, const Product& p, float raise) {
   const float low = fminf(gate, p.limit), held = fmaxf(fminf(up, p.limit), -p.limit);
-  const float sigmoid = reciprocal(1.0f + power_of_two(-1.44269504f * p.alpha * low));
+  const float sigmoid = rcp_approx(1.0f + exp2_approx(-1.44269504f * p.alpha * low));
   return low * sigmoid * fmaf(held, raise, p.beta * raise);
 }
 
@@ -66,11 +66,11 @@ struct Hidden {
 
   __device__ Hidden(const Product& p, const Sums& of, const Staging& from) {
     const std::uint32_t row = of.thread / 32 * 16 + of.lane / 4;
-    factor = {load_float(from.factors) * p.input_factor,
-              load_float(from.factors + 4) * p.input_factor};
+    factor = {ld_shared_f32(from.factors) * p.input_factor,
+              ld_shared_f32(from.factors + 4) * p.input_factor};
     bias = {0.0f, 0.0f};
     if (p.matrix.bias != nullptr)
-      bias = {load_float(from.bias + row * 4), load_float(from.bias + row * 4 + 32)};
+      bias = {ld_shared_f32(from.bias + row * 4), ld_shared_f32(from.bias + row * 4 + 32)};
     half = of.group % 2;
     to = static_cast<std::uint8_t*>(p.out) + std::uint64_t{of.tile.first_row} * p.out_units * 128 +
          std::uint64_t{of.group / 2} * of.tile.rows * 128;
@@ -113,9 +113,9 @@ struct HiddenStore {
         const std::uint32_t at = first + t + 8 * i;
         if (at >= 2 * room || at >= of.tile.rows) break;
         const Two h = hidden.of(p, sums + at / 2, p.raise);
-        made[i] = pack_bf16(h.first, h.second);
+        made[i] = pack_bf16x2(h.first, h.second);
       }
-      store_transposed(space.tokens + place(t + of.lane, of.thread / 32), made);
+      stmatrix_x4_trans(space.tokens + place(t + of.lane, of.thread / 32), made);
     }
   }
   __device__ void write(const Product&, const Sums& of, const Staging& space,
@@ -124,7 +124,7 @@ struct HiddenStore {
 #pragma unroll
     for (std::uint32_t t = of.thread / 4; t < kTokens; t += 32) {
       if (first + t >= of.tile.rows) break;
-      hidden.write(first + t, chunk, load_shared16(space.tokens + place(t, chunk)));
+      hidden.write(first + t, chunk, ld_shared_16(space.tokens + place(t, chunk)));
     }
   }
 };
@@ -158,15 +158,15 @@ struct PlacedStore {
       if (p.hidden.middle != Middle::none)
         h = {rounded_to_bf16(h.first), rounded_to_bf16(h.second)};
       const std::uint32_t token = 8 * i + of.lane % 4 * 2;
-      store_float(space.tokens + place(token, chunk) + column * 4, h.first);
-      store_float(space.tokens + place(token + 1, chunk) + column * 4, h.second);
+      st_shared_f32(space.tokens + place(token, chunk) + column * 4, h.first);
+      st_shared_f32(space.tokens + place(token + 1, chunk) + column * 4, h.second);
     }
   }
   __device__ void write(const Product& p, const Sums& of, const Staging& space,
                         std::uint32_t first) const {
     const std::uint32_t chunk = of.thread % 4, token = of.thread / 4;
-    const uint4 low = load_shared16(space.tokens + place(token, chunk));
-    const uint4 high = load_shared16(space.tokens + place(token, chunk) + 16);
+    const uint4 low = ld_shared_16(space.tokens + place(token, chunk));
+    const uint4 high = ld_shared_16(space.tokens + place(token, chunk) + 16);
     const sm90::Piece h{{__uint_as_float(low.x), __uint_as_float(low.y), __uint_as_float(low.z),
                          __uint_as_float(low.w), __uint_as_float(high.x), __uint_as_float(high.y),
                          __uint_as_float(high.z), __uint_as_float(high.w)}};
@@ -188,10 +188,10 @@ struct RoundedStore {
 
   __device__ RoundedStore(const Product& p, const Sums& of, const Staging& from) {
     const std::uint32_t row = of.thread / 32 * 16 + of.lane / 4;
-    factor = load_float(from.factors) * p.input_factor;
+    factor = ld_shared_f32(from.factors) * p.input_factor;
     bias = {0.0f, 0.0f};
     if (p.matrix.bias != nullptr)
-      bias = {load_float(from.bias + row * 4), load_float(from.bias + row * 4 + 32)};
+      bias = {ld_shared_f32(from.bias + row * 4), ld_shared_f32(from.bias + row * 4 + 32)};
     stride = std::uint64_t{p.matrix.groups} * 128;
     to = static_cast<std::uint8_t*>(p.out) + of.tile.first_row * stride + of.group * 128;
   }
@@ -212,9 +212,9 @@ struct RoundedStore {
         if (at >= 2 * room) break;
         const float* two = sums + (first + t) / 2 + 2 * i;
         const float add = i % 2 == 0 ? bias.first : bias.second;
-        made[i] = pack_bf16(two[0] * factor + add, two[1] * factor + add);
+        made[i] = pack_bf16x2(two[0] * factor + add, two[1] * factor + add);
       }
-      store_transposed(space.tokens + place(t + token, chunk), made);
+      stmatrix_x4_trans(space.tokens + place(t + token, chunk), made);
     }
   }
   __device__ void write(const Product&, const Sums& of, const Staging& space,
@@ -224,7 +224,7 @@ struct RoundedStore {
     for (std::uint32_t t = of.thread / 8; t < kTokens; t += 16) {
       if (first + t >= of.tile.rows) break;
       reinterpret_cast<uint4*>(to + (first + t) * stride)[chunk] =
-          load_shared16(space.tokens + place(t, chunk));
+          ld_shared_16(space.tokens + place(t, chunk));
     }
   }
 };
@@ -253,7 +253,7 @@ struct RawStore {
       const std::uint32_t at = first + i / 4 * 8;
       if (at >= 2 * room || at >= of.tile.rows) break;
       const std::uint32_t token = i / 4 * 8 + of.lane % 4 * 2 + i % 2;
-      store_float(space.tokens + place(token, row + i / 2 % 2 * 8), sums[first / 2 + i] * lower);
+      st_shared_f32(space.tokens + place(token, row + i / 2 % 2 * 8), sums[first / 2 + i] * lower);
     }
   }
   __device__ void write(const Product&, const Sums& of, const Staging& space,
@@ -263,7 +263,7 @@ struct RawStore {
     for (std::uint32_t t = of.thread / 16; t < kTokens; t += 8) {
       if (first + t >= of.tile.rows) break;
       reinterpret_cast<uint4*>(to + (first + t) * stride)[chunk] =
-          load_shared16(space.tokens + place(t, chunk * 4));
+          ld_shared_16(space.tokens + place(t, chunk * 4));
     }
   }
 };
@@ -276,10 +276,10 @@ __device__ inline void store_by(const Product& p, const Sums& of, const Staging&
   for (std::uint32_t first = 0; first < room * 2; first += Store::kTokens) {
     if (first >= of.tile.rows) break;
     store.lay_down(p, of, space, sums, first);
-    sync_some(of.barrier, 128);
+    named_barrier_sync(of.barrier, 128);
     store.write(p, of, space, first);
     // Before tokens are laid down there again; of the next piece they are behind its first wait.
-    if (first + Store::kTokens < of.tile.rows) sync_some(of.barrier, 128);
+    if (first + Store::kTokens < of.tile.rows) named_barrier_sync(of.barrier, 128);
   }
 }
 
@@ -287,8 +287,8 @@ __device__ inline void store_by(const Product& p, const Sums& of, const Staging&
 template <int room>
 __device__ inline void store(const Product& p, const Sums& of, const Staging& space,
                              const float (&sums)[room]) {
-  wait_for_copies();
-  sync_some(of.barrier, 128);
+  cp_async_wait_all();
+  named_barrier_sync(of.barrier, 128);
   if (p.epilogue == Epilogue::hidden)
     store_by<HiddenStore<room>>(p, of, space, sums);
   else if (p.epilogue == Epilogue::placed)

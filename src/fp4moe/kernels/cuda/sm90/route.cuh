@@ -13,10 +13,9 @@
 
 #include "fp4moe/kernels/cuda/sm90/local_expert.cuh"
 #include "fp4moe/kernels/cuda/sm90/numbers.cuh"
+#include "fp4moe/kernels/cuda/sm90/ptx.cuh"
 
 namespace fp4moe::kernels::cuda::sm90 {
-
-inline constexpr std::uint32_t kWholeWarp = 0xFFFFFFFFu;
 
 // In the order of numbers; NaN counts as minus infinity, zeros are equal. Never 0.
 __device__ inline std::uint32_t ordered_key(float x) {
@@ -30,11 +29,11 @@ __device__ inline float key_value(std::uint32_t key) {
 
 template <class Real>
 __device__ inline Real warp_sum(Real x) {
-  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(kWholeWarp, x, step);
+  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(kFullWarp, x, step);
   return x;
 }
 __device__ inline float warp_max(float x) {
-  return key_value(__reduce_max_sync(kWholeWarp, ordered_key(x)));
+  return key_value(__reduce_max_sync(kFullWarp, ordered_key(x)));
 }
 
 __device__ inline bool is_real_number(float x) { return is_finite(x); }
@@ -206,7 +205,7 @@ __device__ inline std::uint32_t choose_short(const RouteParams& p, const HeldLog
   std::uint32_t last = 0;
   return take_held(rounds, held_keys<std::uint32_t>(p, logits, short_key),
                    [&](HeldKeys<std::uint32_t>& held) {
-                     const std::uint32_t most = __reduce_max_sync(kWholeWarp, held.a);
+                     const std::uint32_t most = __reduce_max_sync(kFullWarp, held.a);
                      held.take(held.a == most);
                      is_sure = is_sure && (most ^ last) >= kMostHeld;
                      last = most;
@@ -218,10 +217,10 @@ __device__ __noinline__ inline std::uint32_t choose_long(const RouteParams& p, H
   return take_held(
       rounds, held_keys<std::uint64_t>(p, logits, long_key), [](HeldKeys<std::uint64_t>& held) {
         const auto head = static_cast<std::uint32_t>(held.a >> 32);
-        const std::uint32_t most = __reduce_max_sync(kWholeWarp, head);
-        const std::uint32_t winner = __ffs(__ballot_sync(kWholeWarp, head == most)) - 1;
+        const std::uint32_t most = __reduce_max_sync(kFullWarp, head);
+        const std::uint32_t winner = __ffs(__ballot_sync(kFullWarp, head == most)) - 1;
         const std::uint32_t taken =
-            __shfl_sync(kWholeWarp, static_cast<std::uint32_t>(held.a), static_cast<int>(winner));
+            __shfl_sync(kFullWarp, static_cast<std::uint32_t>(held.a), static_cast<int>(winner));
         held.take(threadIdx.x % 32 == winner);
         return taken;
       });
@@ -235,10 +234,10 @@ __device__ inline HeldChoice choose_held(const RouteParams& p, const HeldLogits&
   if (!is_short && !is_sure) column = choose_long(p, logits, rounds);
   // Whoever holds the column tells its logit.
   const auto owner = static_cast<int>(column / kHeldColumns);
-  const float a = __shfl_sync(kWholeWarp, logits.a, owner),
-              b = __shfl_sync(kWholeWarp, logits.b, owner),
-              c = __shfl_sync(kWholeWarp, logits.c, owner),
-              d = __shfl_sync(kWholeWarp, logits.d, owner);
+  const float a = __shfl_sync(kFullWarp, logits.a, owner),
+              b = __shfl_sync(kFullWarp, logits.b, owner),
+              c = __shfl_sync(kFullWarp, logits.c, owner),
+              d = __shfl_sync(kFullWarp, logits.d, owner);
   const std::uint32_t i = column % kHeldColumns;
   const float logit = i < 2 ? (i == 0 ? a : b) : (i == 2 ? c : d);
   const bool is_chosen = threadIdx.x % 32 < rounds;
@@ -251,14 +250,14 @@ __device__ inline bool softmax_tells_apart(const RouteParams& p, const HeldLogit
                                            float mine, float largest) {
   constexpr float kApart = 0x1p-20f, kDeep = 60.0f;
   const std::uint32_t lane = threadIdx.x % 32;
-  const float below = __shfl_down_sync(kWholeWarp, mine, 1);
+  const float below = __shfl_down_sync(kFullWarp, mine, 1);
   const bool has_below = lane < p.top_k && lane + 1 < p.columns;
   bool is_fine = lane >= p.top_k || largest - mine <= kDeep;
   if (has_below && mine != below) is_fine = is_fine && mine - below >= kApart;
   // A NaN or an infinity among all logits makes softmax NaN.
   const float most = fmaxf(fmaxf(logits.a, logits.b), fmaxf(logits.c, logits.d));
   const bool has_nan = is_nan(logits.a) || is_nan(logits.b) || is_nan(logits.c) || is_nan(logits.d);
-  return __all_sync(kWholeWarp, is_fine && !has_nan && most < infinity());
+  return __all_sync(kFullWarp, is_fine && !has_nan && most < infinity());
 }
 
 // A token whose experts are known; their weights take a little longer.
@@ -271,7 +270,7 @@ struct HeldRow {
 __device__ inline bool choose_row(const RouteParams& p, std::uint32_t token, HeldRow& row) {
   row.logits = held_logits(p, token * p.logits.stride, threadIdx.x % 32 * kHeldColumns);
   row.mine = choose_held(p, row.logits);
-  row.largest = __shfl_sync(kWholeWarp, row.mine.logit, 0);
+  row.largest = __shfl_sync(kFullWarp, row.mine.logit, 0);
   return p.key != Score::softmax || softmax_tells_apart(p, row.logits, row.mine.logit, row.largest);
 }
 __device__ inline float weigh_row(const RouteParams& p, const HeldRow& row) {
@@ -325,7 +324,7 @@ class AnyRoute {
     if (p_.normal == Normal::softmax) {
       largest = lane_ < p_.top_k ? score : static_cast<double>(-infinity());
       for (int step = 16; step > 0; step /= 2)
-        largest = fmax(largest, __shfl_xor_sync(kWholeWarp, largest, step));
+        largest = fmax(largest, __shfl_xor_sync(kFullWarp, largest, step));
     }
     write_ids(p_, static_cast<std::int32_t>(column), ids);
     write_weights(p_, finished_weight(p_, score, largest), weights);
@@ -415,8 +414,8 @@ class AnyRoute {
         best = key;
         bit = 1u << (g - begin);
       }
-      last = __reduce_max_sync(kWholeWarp, best);
-      const std::uint32_t winner = __ffs(__ballot_sync(kWholeWarp, best == last)) - 1;
+      last = __reduce_max_sync(kFullWarp, best);
+      const std::uint32_t winner = __ffs(__ballot_sync(kFullWarp, best == last)) - 1;
       if (lane_ == winner) chosen |= bit;
     }
     if (last == ordered_key(-infinity())) return false;
@@ -449,9 +448,9 @@ class AnyRoute {
     look();
 #pragma unroll 1
     for (std::uint32_t j = 0; j < p_.top_k; ++j) {
-      const std::uint32_t most = __reduce_max_sync(kWholeWarp, best);
-      const std::uint32_t winner = __ffs(__ballot_sync(kWholeWarp, best == most)) - 1;
-      const std::uint32_t found = __shfl_sync(kWholeWarp, place, winner);
+      const std::uint32_t most = __reduce_max_sync(kFullWarp, best);
+      const std::uint32_t winner = __ffs(__ballot_sync(kFullWarp, best == most)) - 1;
+      const std::uint32_t found = __shfl_sync(kFullWarp, place, winner);
       if (j == lane_) column = found;
       if (lane_ == winner) {
         taken |= 1u << (place - begin_);

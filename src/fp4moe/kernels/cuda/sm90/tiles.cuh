@@ -4,11 +4,11 @@
 #include <cstdint>
 
 #include "fp4moe/kernels/cuda/sm90/params.hpp"
+#include "fp4moe/kernels/cuda/sm90/ptx.cuh"
 
 namespace fp4moe::kernels::cuda::sm90 {
 
 inline constexpr std::uint32_t kGroup = 8;  // rows
-inline constexpr std::uint32_t kAllLanes = 0xFFFFFFFFu;
 
 // An expert's rows in groups of 8, and its tiles.
 struct Extent {
@@ -24,8 +24,8 @@ struct Extent {
 // Sums over the lanes of a warp up to and with this one.
 __device__ inline Extent sum_to_here(Extent sum) {
   for (std::uint32_t step = 1; step < 32; step *= 2) {
-    const Extent before{__shfl_up_sync(kAllLanes, sum.groups, step),
-                        __shfl_up_sync(kAllLanes, sum.tiles, step)};
+    const Extent before{__shfl_up_sync(kFullWarp, sum.groups, step),
+                        __shfl_up_sync(kFullWarp, sum.tiles, step)};
     if (threadIdx.x % 32 >= step) sum = sum + before;
   }
   return sum;
@@ -55,8 +55,8 @@ __device__ inline void add_up_experts(const ExpertTables& to, Extent* partial,
   __syncthreads();
   // Every warp adds up the warps before it.
   const Extent part = lane < warp ? partial[lane] : Extent{};
-  const Extent before{__reduce_add_sync(kAllLanes, part.groups),
-                      __reduce_add_sync(kAllLanes, part.tiles)};
+  const Extent before{__reduce_add_sync(kFullWarp, part.groups),
+                      __reduce_add_sync(kFullWarp, part.tiles)};
   Extent all = before + sum;
   if (first != 0) all = all + Extent{to.first_group[first], to.first_tile[first]};
   if (expert < experts) {
@@ -91,7 +91,7 @@ __device__ inline std::uint32_t expert_of_tile(const ExpertTables& of, std::uint
   for (std::uint32_t first = 0; first < experts; first += 32) {
     const std::uint32_t expert = first + threadIdx.x % 32;
     const bool is_before = expert < experts && of.first_tile[expert + 1] <= number;
-    before += __popc(__ballot_sync(kAllLanes, is_before));
+    before += __popc(__ballot_sync(kFullWarp, is_before));
   }
   return before;
 }

@@ -50,8 +50,8 @@ inline constexpr float kLower = 0x1p-64f;
 __device__ inline Fragment fragment(std::uint32_t word, std::uint32_t scales) {
   const Fragment plain = plain_fragment(word);
   const std::uint32_t scale = lower_twice(scales), scale8 = upper_twice(scales);
-  return {multiply_bf16(plain.a0, scale), multiply_bf16(plain.a1, scale8),
-          multiply_bf16(plain.a2, scale), multiply_bf16(plain.a3, scale8)};
+  return {mul_bf16x2(plain.a0, scale), mul_bf16x2(plain.a1, scale8), mul_bf16x2(plain.a2, scale),
+          mul_bf16x2(plain.a3, scale8)};
 }
 
 // A warp's 16 rows times 8 tokens.
@@ -71,7 +71,7 @@ struct Mxfp4 {
   static constexpr std::uint32_t kRowScales = 4;  // bytes of a row pair
   using Scales = std::uint32_t;
 
-  __device__ static Scales load(std::uint32_t at) { return load_shared4(at); }
+  __device__ static Scales load(std::uint32_t at) { return ld_shared_4(at); }
   // Of step `step` (16 columns): rows g and g + 8.
   template <int step>
   __device__ static std::uint32_t scale(Scales scales) {
@@ -92,7 +92,7 @@ struct Nvfp4 {
   static constexpr std::uint32_t kRowScales = 8;
   using Scales = uint2;
 
-  __device__ static Scales load(std::uint32_t at) { return load_shared8(at); }
+  __device__ static Scales load(std::uint32_t at) { return ld_shared_8(at); }
   template <int step>
   __device__ static std::uint32_t scale(Scales scales) {
     const std::uint32_t four = step < 2 ? scales.x : scales.y;
@@ -108,7 +108,7 @@ struct Block {
 
   // `record` in shared memory, `warp` of the warpgroup.
   __device__ static Block load(std::uint32_t record, std::uint32_t warp, std::uint32_t lane) {
-    return {load_shared16(record + warp * 512 + lane * 16),
+    return {ld_shared_16(record + warp * 512 + lane * 16),
             Format::load(record + 2048 + (warp * 8 + lane / 4) * Format::kRowScales)};
   }
   template <int step>
@@ -137,8 +137,8 @@ struct Operands {
     block = Block<Format>::load(record, warp, lane);
 #pragma unroll
     for (int e = 0; e < eights; ++e) {
-      low[e] = load_matrices(tokens + e * 1024 + row);
-      high[e] = load_matrices(tokens + e * 1024 + (row ^ 64));
+      low[e] = ldmatrix_x4(tokens + e * 1024 + row);
+      high[e] = ldmatrix_x4(tokens + e * 1024 + (row ^ 64));
     }
   }
   // Tokens are raised by 2^64; E8M0 scales multiply the sums of their 32 columns.
