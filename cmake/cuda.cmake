@@ -1,5 +1,5 @@
-# Kernels for NVIDIA GPUs. nvcc compiles each src/fp4moe/kernels/cuda/sm90/*.cu to machine code (a
-# cubin), which becomes bytes of the library; the driver loads them when the program runs
+# Kernels for NVIDIA GPUs. nvcc compiles each src/fp4moe/kernels/cuda/sm90/KERNEL/*.cu to machine code
+# (a cubin), which becomes bytes of the library; the driver loads them when the program runs
 # (kernels/cuda/driver.hpp). Host code needs neither nvcc nor CUDA's headers and libraries, so one
 # program runs with and without a driver. FP4MOE_HAS_CUDA tells whether the kernels are built.
 set(FP4MOE_CUDA OFF CACHE STRING "CUDA kernels: OFF, ON, or AUTO (where nvcc is found)")
@@ -29,9 +29,21 @@ set(cuda_generated ${PROJECT_BINARY_DIR}/generated/cubins)
 set(nvcc_flags -std=c++20 -O3 -gencode=arch=compute_90a,code=sm_90a -cubin -lineinfo
     --expt-relaxed-constexpr -Werror all-warnings -I ${PROJECT_SOURCE_DIR}/src)
 
+# Sets `result` to the name of a source's cubin: activate for activate/activate.cu, decode_mxfp4 for
+# decode/mxfp4.cu; without the folder where that is no kernel's.
+function(fp4moe_cubin_stem source result)
+  get_filename_component(stem ${source} NAME_WE)
+  get_filename_component(folder ${source} DIRECTORY)
+  get_filename_component(kernel ${folder} NAME)
+  if(folder MATCHES "/kernels/cuda/sm90/" AND NOT stem STREQUAL kernel)
+    set(stem ${kernel}_${stem})
+  endif()
+  set(${result} ${stem} PARENT_SCOPE)
+endfunction()
+
 # Sets `result` to the path of a source's cubin, made by nvcc or given.
 function(fp4moe_cubin source result)
-  get_filename_component(stem ${source} NAME_WE)
+  fp4moe_cubin_stem(${source} stem)
   set(cubin ${PROJECT_BINARY_DIR}/cubins/${stem}.cubin)
   if(FP4MOE_CUBINS)
     get_filename_component(cubin ${FP4MOE_CUBINS}/${stem}.cubin ABSOLUTE BASE_DIR ${PROJECT_SOURCE_DIR})
@@ -56,7 +68,7 @@ function(fp4moe_cubins target)
   set(declarations "")
   set(rows "")
   foreach(source ${ARG_SOURCES})
-    get_filename_component(cubin_stem ${source} NAME_WE)
+    fp4moe_cubin_stem(${source} cubin_stem)
     fp4moe_cubin(${source} cubin)
     list(APPEND cubin_paths ${cubin})
     set(symbol fp4moe_cubin_${cubin_stem})
@@ -94,7 +106,7 @@ if(FP4MOE_HAS_CUDA)
   enable_language(ASM)
   file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/cubins)  # Make, unlike Ninja, does not
   set_source_files_properties(${cuda_folder}/no_cubins.cpp PROPERTIES HEADER_FILE_ONLY ON)
-  file(GLOB cuda_sources CONFIGURE_DEPENDS ${cuda_folder}/sm90/*.cu)
+  file(GLOB cuda_sources CONFIGURE_DEPENDS ${cuda_folder}/sm90/*/*.cu)
   fp4moe_cubins(fp4moe_cubins FUNCTION cubins SOURCES ${cuda_sources})
   target_sources(fp4moe_kernels_cuda PRIVATE $<TARGET_OBJECTS:fp4moe_cubins>)
   set_property(GLOBAL APPEND PROPERTY FP4MOE_MODULES fp4moe_cubins)

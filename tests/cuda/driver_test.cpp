@@ -44,13 +44,13 @@ class OnDevice : public ::testing::Test {
     EXPECT_TRUE(done) << text(done.why());
     return values;
   }
-  Result<Done> scale(const ScaleParams& params, bool overlaps = true) const {
+  Result<Done> scale(const ScaleParams& params, bool has_pdl = true) const {
     const auto kernel = device_->function("fp4moe_test_scale");
     if (!kernel) return kernel.why();
     return device_->launch({.function = *kernel,
                             .blocks = (params.count + kThreads - 1) / kThreads,
                             .threads = kThreads,
-                            .overlaps = overlaps,
+                            .has_pdl = overlaps,
                             .params = &params},
                            stream_);
   }
@@ -131,7 +131,7 @@ TEST_F(OnDevice, BlocksOfACooperativeLaunchAreThereTogether) {
                 .threads = kThreads,
                 .shared_bytes = shared,
                 .is_cooperative = true,
-                .overlaps = true,
+                .has_pdl = true,
                 .params = &params};
   const auto done = device_->launch(launch, stream_);
   ASSERT_TRUE(done) << text(done.why());

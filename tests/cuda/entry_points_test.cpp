@@ -114,7 +114,7 @@ TEST(EntryPoints, NumbersAreThoseOfTheToolkit) {
   expect_equal(PointerAttribute::device_ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL);
   expect_equal(MemoryType::host, CU_MEMORYTYPE_HOST);
   expect_equal(MemoryType::device, CU_MEMORYTYPE_DEVICE);
-  expect_equal(FunctionAttribute::most_dynamic_shared_bytes,
+  expect_equal(FunctionAttribute::max_dynamic_shared_bytes,
                CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES);
   expect_equal(CaptureMode::of_this_thread, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
   expect_equal(LaunchAttributeId::cooperative, CU_LAUNCH_ATTRIBUTE_COOPERATIVE);

@@ -177,7 +177,7 @@ Code cuLaunchKernelEx(const LaunchConfig* config, void* function, const void** p
                       .shared_bytes = config->shared_bytes};
     for (unsigned i = 0; i < config->num_attributes; ++i) {
       const LaunchAttribute& attribute = config->attributes[i];
-      (attribute.id == LaunchAttributeId::cooperative ? launch.is_cooperative : launch.overlaps) =
+      (attribute.id == LaunchAttributeId::cooperative ? launch.is_cooperative : launch.has_pdl) =
           attribute.value == 1;
     }
     std::memcpy(&launch.first_param, params[0], sizeof launch.first_param);

@@ -14,32 +14,32 @@ namespace fp4moe::kernels::cuda {
 inline constexpr std::string_view kKernels[] = {"prepare",
                                                 "gather",
                                                 "activate",
-                                                "combine",
-                                                "combine_rounded",
+                                                "combine_f32",
+                                                "combine_bf16",
                                                 "pack",
-                                                "product32_mxfp4",
-                                                "product64_mxfp4",
-                                                "product88_mxfp4",
-                                                "product128_mxfp4",
-                                                "product192_mxfp4",
-                                                "decode_mxfp4",
-                                                "decode_plain_mxfp4",
-                                                "decode_quantised_mxfp4",
-                                                "product32_nvfp4",
-                                                "product64_nvfp4",
-                                                "product88_nvfp4",
-                                                "product128_nvfp4",
-                                                "product192_nvfp4",
-                                                "decode_nvfp4",
-                                                "decode_plain_nvfp4",
-                                                "decode_quantised_nvfp4",
+                                                "grouped_gemm_n32_mxfp4",
+                                                "grouped_gemm_n64_mxfp4",
+                                                "grouped_gemm_n88_mxfp4",
+                                                "grouped_gemm_n128_mxfp4",
+                                                "grouped_gemm_n192_mxfp4",
+                                                "decode_generic_mxfp4",
+                                                "decode_bf16_mxfp4",
+                                                "decode_quantized_mxfp4",
+                                                "grouped_gemm_n32_nvfp4",
+                                                "grouped_gemm_n64_nvfp4",
+                                                "grouped_gemm_n88_nvfp4",
+                                                "grouped_gemm_n128_nvfp4",
+                                                "grouped_gemm_n192_nvfp4",
+                                                "decode_generic_nvfp4",
+                                                "decode_bf16_nvfp4",
+                                                "decode_quantized_nvfp4",
                                                 "read",
                                                 "rate"};
 
 struct FakeLaunch {
   std::string kernel{};
   unsigned blocks = 0, threads = 0, shared_bytes = 0;
-  bool is_cooperative = false, overlaps = false;
+  bool is_cooperative = false, has_pdl = false;
   int first_param = 0;  // the first int of the struct
 };
 

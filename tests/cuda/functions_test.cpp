@@ -20,11 +20,14 @@ namespace functions_test {
 
 using moe::ActivationKey;
 
-static_assert(static_cast<int>(Quantise::fp8_token) == static_cast<int>(ActivationKey::fp8_token));
-static_assert(static_cast<int>(Act::gelu_tanh_no_mul) ==
+static_assert(static_cast<int>(Quantization::fp8_token) ==
+              static_cast<int>(ActivationKey::fp8_token));
+static_assert(static_cast<int>(Activation::gelu_tanh_no_mul) ==
               static_cast<int>(moe::Activation::gelu_tanh_no_mul));
-static_assert(static_cast<int>(First::steps) == static_cast<int>(moe::FirstRounding::steps));
-static_assert(static_cast<int>(Second::steps) == static_cast<int>(moe::SecondRounding::steps));
+static_assert(static_cast<int>(FirstRounding::steps) ==
+              static_cast<int>(moe::FirstRounding::steps));
+static_assert(static_cast<int>(SecondRounding::steps) ==
+              static_cast<int>(moe::SecondRounding::steps));
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
@@ -32,7 +35,7 @@ class Functions : public OnDevice {
  protected:
   Result<std::shared_ptr<const Device>> open() const override { return test_device(); }
 
-  std::vector<float> compute(Tested which, const Layer& layer,
+  std::vector<float> compute(Tested which, const LayerParams& layer,
                              const std::array<std::vector<float>, 3>& arguments) {
     const std::size_t count = arguments[0].size();
     const Memory a = upload(arguments[0]), b = upload(arguments[1]), c = upload(arguments[2]);
@@ -52,19 +55,19 @@ class Functions : public OnDevice {
 // Rows of every size of number, and some with none.
 std::vector<float> awkward_rows(std::size_t columns) {
   SplitMix64 random(4);
-  std::vector<float> made;
+  std::vector<float> result;
   for (int exponent = -149; exponent < 128; exponent += 3)
     for (std::size_t c = 0; c < columns; ++c)
-      made.push_back(std::ldexp(2 * random.unit() - 1, exponent - static_cast<int>(c % 16)));
+      result.push_back(std::ldexp(2 * random.unit() - 1, exponent - static_cast<int>(c % 16)));
   for (const float only : {0.0f, -0.0f, kInfinity, -kInfinity, std::nanf(""), 3.4e38f, 1e-45f}) {
-    for (std::size_t c = 0; c < columns; ++c) made.push_back(2 * random.unit() - 1);
-    made.back() = only;
-    made.insert(made.end(), columns, only);
+    for (std::size_t c = 0; c < columns; ++c) result.push_back(2 * random.unit() - 1);
+    result.back() = only;
+    result.insert(result.end(), columns, only);
   }
   // Halves of all steps of E2M1 and E4M3.
   for (std::size_t c = 0; c < 8 * columns; ++c)
-    made.push_back(static_cast<float>(c % 97) * (c % 2 == 0 ? 0.25f : -4.5f));
-  return made;
+    result.push_back(static_cast<float>(c % 97) * (c % 2 == 0 ? 0.25f : -4.5f));
+  return result;
 }
 
 bool is_same(float a, float b) {
@@ -73,14 +76,16 @@ bool is_same(float a, float b) {
 }
 
 TEST_F(Functions, QuantiseToTheBitsOfTheHost) {
-  struct Kind {
-    Quantise kind;
+  struct QuantizationTag {
+    Quantization kind;
     std::size_t block;
   };
   for (const auto& [kind, block] :
-       {Kind{Quantise::mxfp8, 32}, Kind{Quantise::mxfp4, 32}, Kind{Quantise::nvfp4, 16},
-        Kind{Quantise::fp8_static, 32}, Kind{Quantise::fp8_block128, 128},
-        Kind{Quantise::fp8_token, 64}})
+       {QuantizationTag{Quantization::mxfp8, 32}, QuantizationTag{Quantization::mxfp4, 32},
+        QuantizationTag{Quantization::nvfp4, 16},
+        QuantizationTag{Quantization::fp8_static_tensor, 32},
+        QuantizationTag{Quantization::fp8_block128, 128},
+        QuantizationTag{Quantization::fp8_token, 64}})
     for (const float global : {1.0f, 0.037f, 2688.0f, 1e-6f, 3e7f}) {
       SCOPED_TRACE(fmt::format("kind {}, scale {}", static_cast<int>(kind), global));
       const std::vector<float> values = awkward_rows(block);
@@ -90,12 +95,13 @@ TEST_F(Functions, QuantiseToTheBitsOfTheHost) {
         maxima.insert(maxima.end(), block, formats::block_amax(row));
         moe::quantise_dequantise({static_cast<ActivationKey>(kind), global}, row);
       }
-      const std::vector<float> made =
-          compute(Tested::quantised, {.quantise = kind},
+      const std::vector<float> result =
+          compute(Tested::quantize_dequantize, {.quantization = kind},
                   {values, maxima, std::vector<float>(values.size(), global)});
-      for (std::size_t i = 0; i < made.size(); ++i)
-        ASSERT_TRUE(is_same(made[i], wanted[i])) << values[i] << " of a block with " << maxima[i]
-                                                 << " became " << made[i] << ", not " << wanted[i];
+      for (std::size_t i = 0; i < result.size(); ++i)
+        ASSERT_TRUE(is_same(result[i], wanted[i]))
+            << values[i] << " of a block with " << maxima[i] << " became " << result[i] << ", not "
+            << wanted[i];
     }
 }
 
@@ -105,19 +111,20 @@ TEST_F(Functions, ActivateWithinAMillionth) {
     gates.push_back(x);
     ups.push_back(x);
   }
-  for (std::uint32_t act = 0; act <= static_cast<std::uint32_t>(Act::gelu_tanh_no_mul); ++act)
+  for (std::uint32_t act = 0; act <= static_cast<std::uint32_t>(Activation::gelu_tanh_no_mul);
+       ++act)
     for (const double limit : {7.0, 2.5, static_cast<double>(kInfinity)}) {
       SCOPED_TRACE(fmt::format("activation {}, limit {}", act, limit));
       const moe::ActivationParams params{
           .alpha = 1.702, .beta = 1, .limit = limit, .situ_beta = 3, .situ_linear_beta = 2};
-      const Layer layer{.act = static_cast<Act>(act),
-                        .alpha = 1.702f,
-                        .beta = 1,
-                        .limit = static_cast<float>(limit),
-                        .situ_beta = 3,
-                        .situ_linear_beta = 2};
-      const std::vector<float> made = compute(Tested::activated, layer, {gates, ups, gates});
-      for (std::size_t i = 0; i < made.size(); ++i) {
+      const LayerParams layer{.act = static_cast<Activation>(act),
+                              .alpha = 1.702f,
+                              .beta = 1,
+                              .limit = static_cast<float>(limit),
+                              .situ_beta = 3,
+                              .situ_linear_beta = 2};
+      const std::vector<float> result = compute(Tested::activated, layer, {gates, ups, gates});
+      for (std::size_t i = 0; i < result.size(); ++i) {
         const double wanted =
             moe::activate(static_cast<moe::Activation>(act), params, static_cast<double>(gates[i]),
                           static_cast<double>(ups[i]));
@@ -125,7 +132,7 @@ TEST_F(Functions, ActivateWithinAMillionth) {
         // square or cube of it. Where the host adds 1 to what is nearly -1, it errs itself.
         const double size = std::abs(static_cast<double>(gates[i]));
         const double within = 1e-6 + 1e-7 * (size + size * size * size / 10);
-        ASSERT_NEAR(made[i], wanted, within * std::abs(wanted) + 1e-13)
+        ASSERT_NEAR(result[i], wanted, within * std::abs(wanted) + 1e-13)
             << "gate " << gates[i] << ", up " << ups[i];
       }
     }
@@ -133,18 +140,19 @@ TEST_F(Functions, ActivateWithinAMillionth) {
 
 TEST_F(Functions, RoundBetweenGateAndUpWhereTheKernelDoes) {
   const std::vector<float> gates = random_values(1000, 1, 4), ups = random_values(1000, 2, 4);
-  for (const Middle middle : {Middle::result, Middle::gate_and_result})
-    for (const Act act : {Act::silu, Act::swigluoai}) {
-      const Layer layer{.act = act, .limit = 7, .middle = middle};
-      const Layer plain{.act = act, .limit = 7};
-      const std::vector<float> ones(gates.size(), act == Act::silu ? 1.0f : 1.0f);
-      const auto made = compute(Tested::activated, layer, {gates, ups, gates});
+  for (const MiddleRounding middle : {MiddleRounding::result, MiddleRounding::gate_and_result})
+    for (const Activation act : {Activation::silu, Activation::swigluoai}) {
+      const LayerParams layer{.act = act, .limit = 7, .middle = middle};
+      const LayerParams plain{.act = act, .limit = 7};
+      const std::vector<float> ones(gates.size(), act == Activation::silu ? 1.0f : 1.0f);
+      const auto result = compute(Tested::activated, layer, {gates, ups, gates});
       const auto halves = compute(Tested::activated, plain, {gates, ones, gates});
       const auto exact = compute(Tested::activated, plain, {gates, ups, gates});
-      for (std::size_t i = 0; i < made.size(); ++i) {
-        const bool is_apart = middle == Middle::gate_and_result && act == Act::silu;
-        const float product = is_apart ? as_stored(Type::bf16, halves[i]) * ups[i] : exact[i];
-        ASSERT_EQ(made[i], as_stored(Type::bf16, product)) << gates[i] << ", " << ups[i];
+      for (std::size_t i = 0; i < result.size(); ++i) {
+        const bool is_apart = middle == MiddleRounding::gate_and_result && act == Activation::silu;
+        const float product =
+            is_apart ? as_stored(ElementType::bf16, halves[i]) * ups[i] : exact[i];
+        ASSERT_EQ(result[i], as_stored(ElementType::bf16, product)) << gates[i] << ", " << ups[i];
       }
     }
 }
@@ -153,24 +161,26 @@ TEST_F(Functions, FinishSumsAsTheCpuEngineDoes) {
   constexpr std::size_t kCount = kernels::cpu::kChunk;
   const std::vector<float> sums = random_values(kCount, 1, 3), bias = random_values(kCount, 2);
   const std::vector<float> weights(kCount, 0.3f);
-  for (const First first : {First::none, First::sum, First::steps}) {
+  for (const FirstRounding first :
+       {FirstRounding::none, FirstRounding::sum, FirstRounding::steps}) {
     moe::cpu::FirstChunk wanted;
     moe::cpu::finish_first({.rounding = static_cast<moe::FirstRounding>(first),
                             .is_gated = false,
                             .up_bias = bias.data()},
                            sums.data(), wanted);
-    const auto made = compute(Tested::finish_first, {.first = first}, {sums, bias, weights});
-    for (std::size_t i = 0; i < kCount; ++i) ASSERT_EQ(made[i], wanted.gates[i]);
+    const auto result = compute(Tested::finish_gemm1, {.first = first}, {sums, bias, weights});
+    for (std::size_t i = 0; i < kCount; ++i) ASSERT_EQ(result[i], wanted.gates[i]);
   }
-  for (const Second second : {Second::none, Second::weighted, Second::unweighted, Second::steps}) {
+  for (const SecondRounding second : {SecondRounding::none, SecondRounding::weighted,
+                                      SecondRounding::unweighted, SecondRounding::steps}) {
     std::vector<float> wanted = sums;
     moe::cpu::finish_second(
         {.rounding = static_cast<moe::SecondRounding>(second), .bias = bias.data()}, 0.3f, kCount,
         wanted.data());
-    if (second == Second::unweighted)
+    if (second == SecondRounding::unweighted)
       for (float& value : wanted) value *= 0.3f;
-    const auto made = compute(Tested::finish_second, {.second = second}, {sums, bias, weights});
-    for (std::size_t i = 0; i < kCount; ++i) ASSERT_EQ(made[i], wanted[i]);
+    const auto result = compute(Tested::finish_gemm2, {.second = second}, {sums, bias, weights});
+    for (std::size_t i = 0; i < kCount; ++i) ASSERT_EQ(result[i], wanted[i]);
   }
 }
 

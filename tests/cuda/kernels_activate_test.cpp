@@ -11,11 +11,11 @@ namespace fp4moe::kernels::cuda::sm90 {
 namespace kernels_activate_test {
 
 struct Case {
-  Layer layer{};
+  LayerParams layer{};
   bool has_bias = false;
   bool rounds_inputs = false;  // raw sums are eighths, so that everything is exact
   bool has_lora = false;
-  bool is_quantised = false;  // x is, and has a factor
+  bool is_quantized = false;  // x is, and has a factor
   std::uint32_t tokens = 20, top_k = 3;
 };
 
@@ -55,53 +55,53 @@ struct LowRanks {
 };
 
 double rounded(double x) {
-  return static_cast<double>(as_stored(Type::bf16, static_cast<float>(x)));
+  return static_cast<double>(as_stored(ElementType::bf16, static_cast<float>(x)));
 }
 
 class Activate : public OnDevice {
  protected:
   // Everything that is random about a case.
   struct Data {
-    PlainTables plain{};
+    HostTables plain{};
     std::vector<std::int32_t> adapters{};
     std::vector<float> raw{}, bias{}, factors{}, scales{}, x{};
     LowRanks gate, up, down;
   };
 
   static Data make(const Case& c) {
-    const Layer& l = c.layer;
-    const std::uint32_t pairs = kAdapters * l.experts, width = l.w13.groups * kUnit;
+    const LayerParams& l = c.layer;
+    const std::uint32_t pairs = kAdapters * l.experts, width = l.w13.m_blocks * kBlockM;
     SplitMix64 random(8);
     std::vector<std::int32_t> experts(std::size_t{c.tokens} * c.top_k);
     for (std::int32_t& expert : experts)
       expert = static_cast<std::int32_t>(random.next() % (l.experts + 1)) - 1;
-    Data made{.plain = plain_tables(experts, l.experts),
-              .gate = {l.hidden, l.intermediate, pairs, 20},
-              .up = {l.hidden, l.intermediate, pairs, 30},
-              .down = {l.intermediate, l.hidden, pairs, 40}};
+    Data result{.plain = host_tables(experts, l.experts),
+                .gate = {l.hidden, l.intermediate, pairs, 20},
+                .up = {l.hidden, l.intermediate, pairs, 30},
+                .down = {l.intermediate, l.hidden, pairs, 40}};
     for (std::uint32_t t = 0; t < c.tokens; ++t)
-      made.adapters.push_back(static_cast<std::int32_t>(t % 3) - 1);
-    made.raw = random_values(made.plain.slot_of_row.size() * width, 1, 4);
-    made.bias = random_values(std::size_t{l.experts} * width, 2);
-    made.x = random_values(std::size_t{c.tokens} * l.hidden, 3);
+      result.adapters.push_back(static_cast<std::int32_t>(t % 3) - 1);
+    result.raw = random_values(result.plain.assignment_of_row.size() * width, 1, 4);
+    result.bias = random_values(std::size_t{l.experts} * width, 2);
+    result.x = random_values(std::size_t{c.tokens} * l.hidden, 3);
     if (c.rounds_inputs)
-      for (float& value : made.raw) value = std::round(value * 8) / 8;
+      for (float& value : result.raw) value = std::round(value * 8) / 8;
     for (std::uint32_t e = 0; e < l.experts * 2; ++e)
-      made.factors.push_back(c.rounds_inputs ? 0.5f : 0.25f + 0.125f * static_cast<float>(e % 5));
+      result.factors.push_back(c.rounds_inputs ? 0.5f : 0.25f + 0.125f * static_cast<float>(e % 5));
     for (std::uint32_t e = 0; e < l.experts; ++e)
-      made.scales.push_back(0.25f * static_cast<float>(1 + e % 3));
-    return made;
+      result.scales.push_back(0.25f * static_cast<float>(1 + e % 3));
+    return result;
   }
 
   // A row of h before it is quantised, and A_down h.
   static std::vector<double> expected_row(const Case& c, const Data& data, std::size_t row,
                                           std::vector<double>& low) {
-    const Layer& l = c.layer;
+    const LayerParams& l = c.layer;
     const auto expert = static_cast<std::size_t>(data.plain.expert_of_row[row]);
-    const auto token = static_cast<std::size_t>(data.plain.slot_of_row[row]) / c.top_k;
-    const std::size_t width = l.w13.groups * kUnit;
+    const auto token = static_cast<std::size_t>(data.plain.assignment_of_row[row]) / c.top_k;
+    const std::size_t width = l.w13.m_blocks * kBlockM;
     const bool gated = l.is_gated != 0;
-    const double input = c.is_quantised ? 0.5 : 1.0;
+    const double input = c.is_quantized ? 0.5 : 1.0;
     const bool has_low = c.has_lora && data.adapters[token] >= 0;
     const std::size_t pair =
         has_low ? static_cast<std::size_t>(data.adapters[token]) * l.experts + expert : 0;
@@ -119,15 +119,15 @@ class Activate : public OnDevice {
       const float factor = data.factors[gated ? expert * 2 + turn : expert];
       double sum =
           static_cast<double>(data.raw[row * width + at]) * static_cast<double>(factor) * input;
-      if (l.first == First::steps) sum = rounded(sum);
+      if (l.first == FirstRounding::steps) sum = rounded(sum);
       if (c.has_bias) sum += static_cast<double>(data.bias[expert * width + at]);
-      return l.first == First::none ? sum : rounded(sum);
+      return l.first == FirstRounding::none ? sum : rounded(sum);
     };
     const auto added = [&](double value, const LowRanks& ranks, std::size_t column,
                            const std::vector<double>& inputs) {
       if (!has_low) return value;
       value += ranks.up(pair, column, inputs);
-      return l.first == First::none ? value : rounded(value);
+      return l.first == FirstRounding::none ? value : rounded(value);
     };
     const moe::ActivationParams params{.alpha = static_cast<double>(l.alpha),
                                        .beta = static_cast<double>(l.beta),
@@ -140,10 +140,11 @@ class Activate : public OnDevice {
       gate = added(gate, data.gate, i, low_gate);
       (gated ? up : gate) = added(gated ? up : gate, data.up, i, low_up);
       h[i] = moe::activate_gate(act, params, gate);
-      const bool is_apart = l.act == Act::silu || l.act == Act::swigluoai_uninterleave;
-      if (l.middle == Middle::gate_and_result && is_apart) h[i] = rounded(h[i]);
+      const bool is_apart =
+          l.act == Activation::silu || l.act == Activation::swigluoai_uninterleave;
+      if (l.middle == MiddleRounding::gate_and_result && is_apart) h[i] = rounded(h[i]);
       if (gated) h[i] *= moe::up_factor(act, params, up);
-      if (l.middle != Middle::none) h[i] = rounded(h[i]);
+      if (l.middle != MiddleRounding::none) h[i] = rounded(h[i]);
     }
     if (has_low) low = data.down.down(pair, h);
     return h;
@@ -154,13 +155,14 @@ class Activate : public OnDevice {
     std::vector<float> low{};
   };
   Made activated(const Case& c, const Data& data) {
-    const Layer& l = c.layer;
-    const std::size_t rows = data.plain.slot_of_row.size();
+    const LayerParams& l = c.layer;
+    const std::size_t rows = data.plain.assignment_of_row.size();
     const Memory raw = upload(data.raw), bias = upload(data.bias), factors = upload(data.factors);
     const Memory scales = upload(data.scales), x = upload(data.x);
-    const Memory tiles = upload(data.plain.tiles), slot_of_row = upload(data.plain.slot_of_row);
+    const Memory tiles = upload(data.plain.tiles),
+                 assignment_of_row = upload(data.plain.assignment_of_row);
     const Memory expert_of_row = upload(data.plain.expert_of_row);
-    const Memory tile_of_row = upload(data.plain.tile_of_row);
+    const Memory tile_of_row_group = upload(data.plain.tile_of_row_group);
     const Memory tile_count =
         upload(std::vector<std::uint32_t>{static_cast<std::uint32_t>(data.plain.tiles.size())});
     const Memory gate_a = upload(data.gate.a), gate_b = upload(data.gate.b);
@@ -172,62 +174,63 @@ class Activate : public OnDevice {
                        data.down.of(i, down_a, down_b)});
     const Memory pairs_on_device = upload(pairs), adapters = upload(data.adapters);
     const Memory low = room<float>(rows * kRank);
-    const Memory to = room<std::uint16_t>(rows * l.w2.units * kUnit);
+    const Memory to = room<std::uint16_t>(rows * l.w2.k_blocks * kBlockK);
     ActivateParams params;
-    params.call.x = {x.data(), Type::f32, c.tokens, l.hidden};
+    params.call.x = {x.data(), ElementType::f32, c.tokens, l.hidden};
     params.call.tokens = c.tokens;
     params.call.top_k = c.top_k;
-    params.call.x_is_quantised = c.is_quantised ? 1 : 0;
+    params.call.x_is_quantized = c.is_quantized ? 1 : 0;
     params.call.x_factor = 0.5f;
     params.layer = l;
     params.layer.w13.factor = factors.as<float>();
     params.layer.w13.bias = c.has_bias ? bias.as<float>() : nullptr;
     params.layer.hidden_scales = scales.as<float>();
     params.layer.hidden_scales_each = 1;
-    params.sorted.tiles = tiles.as<Tile>();
-    params.sorted.tile_count = tile_count.as<std::uint32_t>();
-    params.sorted.slot_of_row = slot_of_row.as<std::int32_t>();
-    params.sorted.expert_of_row = expert_of_row.as<std::int32_t>();
-    params.sorted.tile_of_row = tile_of_row.as<std::int32_t>();
+    params.tables.tiles = tiles.as<TokenTile>();
+    params.tables.tile_count = tile_count.as<std::uint32_t>();
+    params.tables.assignment_of_row = assignment_of_row.as<std::int32_t>();
+    params.tables.expert_of_row = expert_of_row.as<std::int32_t>();
+    params.tables.tile_of_row_group = tile_of_row_group.as<std::int32_t>();
     params.raw = raw.as<float>();
     params.tiles = to.as<std::uint8_t>();
     if (c.has_lora)
       params.lora = {pairs_on_device.as<DeviceLoraExpert>(), adapters.as<std::int32_t>(), l.experts,
                      kRank, low.as<float>()};
     run("fp4moe_sm90_activate", params,
-        {9, kActivateThreads, activate_shared(params.layer, params.lora)});
-    return {download<std::uint16_t>(to, rows * l.w2.units * kUnit),
+        {9, kActivateThreads, activate_shared_bytes(params.layer, params.lora)});
+    return {download<std::uint16_t>(to, rows * l.w2.k_blocks * kBlockK),
             download<float>(low, rows * kRank)};
   }
 
   // `step`: how far a value may be off, as a share of it; 0: not at all.
   void expect_activated(const Case& c, double step) {
-    const Layer& l = c.layer;
+    const LayerParams& l = c.layer;
     SCOPED_TRACE(fmt::format("activation {}, kind {}, intermediate {}, first {}, middle {}",
-                             static_cast<int>(l.act), static_cast<int>(l.quantise), l.intermediate,
-                             static_cast<int>(l.first), static_cast<int>(l.middle)));
+                             static_cast<int>(l.act), static_cast<int>(l.quantization),
+                             l.intermediate, static_cast<int>(l.first),
+                             static_cast<int>(l.middle)));
     const Data data = make(c);
-    const Made made = activated(c, data);
+    const Made result = activated(c, data);
     std::size_t values = 0, off = 0;
-    for (std::uint32_t row = 0; row < data.plain.slot_of_row.size(); ++row) {
-      if (data.plain.slot_of_row[row] < 0) continue;
+    for (std::uint32_t row = 0; row < data.plain.assignment_of_row.size(); ++row) {
+      if (data.plain.assignment_of_row[row] < 0) continue;
       std::vector<double> low;
       const std::vector<double> h = expected_row(c, data, row, low);
       for (std::size_t r = 0; r < low.size(); ++r)
-        ASSERT_NEAR(made.low[row * kRank + r], low[r], step + 1e-4) << "row " << row;
+        ASSERT_NEAR(result.low[row * kRank + r], low[r], step + 1e-4) << "row " << row;
       std::vector<float> wanted(h.begin(), h.end());
       const auto expert = static_cast<std::size_t>(data.plain.expert_of_row[row]);
-      if (l.quantise != Quantise::none) {
-        const moe::RowQuantiser how{static_cast<moe::ActivationKey>(l.quantise),
+      if (l.quantization != Quantization::none) {
+        const moe::RowQuantiser how{static_cast<moe::ActivationKey>(l.quantization),
                                     data.scales[expert]};
         moe::quantise_dequantise(how, wanted);
         if (l.activations_in_bf16 != 0)
           for (float& value : wanted) value *= moe::shared_factor(how);
       }
-      for (std::uint32_t i = 0; i < l.w2.units * kUnit; ++i) {
-        const float found =
-            formats::Bf16::decode(in_tile(made.tiles, tile_byte(data.plain, row, i, l.w2.units)));
-        const float value = i < l.intermediate ? as_stored(Type::bf16, wanted[i]) : 0.0f;
+      for (std::uint32_t i = 0; i < l.w2.k_blocks * kBlockK; ++i) {
+        const float found = formats::Bf16::decode(
+            in_tile(result.tiles, tile_byte(data.plain, row, i, l.w2.k_blocks)));
+        const float value = i < l.intermediate ? as_stored(ElementType::bf16, wanted[i]) : 0.0f;
         ++values;
         if (found == value) continue;
         ++off;
@@ -241,29 +244,31 @@ class Activate : public OnDevice {
   }
 };
 
-Layer shape(std::uint32_t experts, std::uint32_t hidden, std::uint32_t intermediate,
-            bool is_gated) {
-  Layer made;
-  made.experts = experts;
-  made.hidden = hidden;
-  made.intermediate = intermediate;
-  made.is_gated = is_gated ? 1 : 0;
-  made.w13.groups = ((is_gated ? 2 : 1) * intermediate + kUnit - 1) / kUnit;
-  made.w13.units = (hidden + kUnit - 1) / kUnit;
-  made.w2.groups = made.w13.units;
-  made.w2.units = (intermediate + kUnit - 1) / kUnit;
-  made.limit = std::numeric_limits<float>::infinity();
-  return made;
+LayerParams shape(std::uint32_t experts, std::uint32_t hidden, std::uint32_t intermediate,
+                  bool is_gated) {
+  LayerParams result;
+  result.experts = experts;
+  result.hidden = hidden;
+  result.intermediate = intermediate;
+  result.is_gated = is_gated ? 1 : 0;
+  result.w13.m_blocks = ((is_gated ? 2 : 1) * intermediate + kBlockK - 1) / kBlockK;
+  result.w13.k_blocks = (hidden + kBlockK - 1) / kBlockK;
+  result.w2.m_blocks = result.w13.k_blocks;
+  result.w2.k_blocks = (intermediate + kBlockK - 1) / kBlockK;
+  result.limit = std::numeric_limits<float>::infinity();
+  return result;
 }
 
 constexpr double kBf16Step = 1.0 / 128;
 
 TEST_F(Activate, ComputesEveryActivation) {
-  for (std::uint32_t act = 0; act <= static_cast<std::uint32_t>(Act::gelu_tanh_no_mul); ++act)
+  for (std::uint32_t act = 0; act <= static_cast<std::uint32_t>(Activation::gelu_tanh_no_mul);
+       ++act)
     for (const std::uint32_t intermediate : {48u, 320u, 3104u}) {
-      Layer layer = shape(3, 64, intermediate, act <= static_cast<std::uint32_t>(Act::situ));
-      layer.act = static_cast<Act>(act);
-      if (layer.act == Act::swigluoai) {
+      LayerParams layer =
+          shape(3, 64, intermediate, act <= static_cast<std::uint32_t>(Activation::situ));
+      layer.act = static_cast<Activation>(act);
+      if (layer.act == Activation::swigluoai) {
         layer.alpha = 1.702f;
         layer.beta = 1;
         layer.limit = 2.5f;
@@ -273,9 +278,10 @@ TEST_F(Activate, ComputesEveryActivation) {
 }
 
 TEST_F(Activate, RoundsWhereTheNumericsSay) {
-  for (const First first : {First::none, First::sum, First::steps})
-    for (const Middle middle : {Middle::none, Middle::result, Middle::gate_and_result}) {
-      Layer layer = shape(3, 64, 320, true);
+  for (const FirstRounding first : {FirstRounding::none, FirstRounding::sum, FirstRounding::steps})
+    for (const MiddleRounding middle :
+         {MiddleRounding::none, MiddleRounding::result, MiddleRounding::gate_and_result}) {
+      LayerParams layer = shape(3, 64, 320, true);
       layer.first = first;
       layer.middle = middle;
       expect_activated({.layer = layer, .has_bias = true}, kBf16Step);
@@ -283,25 +289,25 @@ TEST_F(Activate, RoundsWhereTheNumericsSay) {
 }
 
 TEST_F(Activate, QuantisesToTheBitsOfTheHost) {
-  for (std::uint32_t kind = 0; kind <= static_cast<std::uint32_t>(Quantise::fp8_token); ++kind)
+  for (std::uint32_t kind = 0; kind <= static_cast<std::uint32_t>(Quantization::fp8_token); ++kind)
     for (const std::uint32_t intermediate : {96u, 320u, 3104u})
       for (const bool in_bf16 : {false, true}) {
-        Layer layer = shape(3, 64, intermediate, false);
-        layer.act = Act::relu2_no_mul;
-        layer.quantise = static_cast<Quantise>(kind);
+        LayerParams layer = shape(3, 64, intermediate, false);
+        layer.act = Activation::relu2_no_mul;
+        layer.quantization = static_cast<Quantization>(kind);
         layer.activations_in_bf16 = in_bf16 ? 1 : 0;
-        expect_activated({.layer = layer, .rounds_inputs = true, .is_quantised = true}, 0);
+        expect_activated({.layer = layer, .rounds_inputs = true, .is_quantized = true}, 0);
       }
 }
 
 TEST_F(Activate, AddsLowRanksBehindTheRounding) {
   for (const bool is_gated : {true, false})
-    for (const First first : {First::none, First::sum}) {
-      Layer layer = shape(3, 80, 320, is_gated);
-      layer.act = is_gated ? Act::silu : Act::silu_no_mul;
+    for (const FirstRounding first : {FirstRounding::none, FirstRounding::sum}) {
+      LayerParams layer = shape(3, 80, 320, is_gated);
+      layer.act = is_gated ? Activation::silu : Activation::silu_no_mul;
       layer.first = first;
       expect_activated({.layer = layer, .has_bias = true, .has_lora = true}, kBf16Step);
-      expect_activated({.layer = layer, .has_lora = true, .is_quantised = true}, kBf16Step);
+      expect_activated({.layer = layer, .has_lora = true, .is_quantized = true}, kBf16Step);
     }
 }
 
@@ -309,7 +315,7 @@ TEST_F(Activate, HasNothingToDoWithoutTokens) {
   const Memory tile_count = upload(std::vector<std::uint32_t>{0});
   ActivateParams params;
   params.layer = shape(3, 64, 64, true);
-  params.sorted.tile_count = tile_count.as<std::uint32_t>();
+  params.tables.tile_count = tile_count.as<std::uint32_t>();
   run("fp4moe_sm90_activate", params, {4, kActivateThreads});
 }
 

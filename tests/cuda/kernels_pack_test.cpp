@@ -30,13 +30,13 @@ struct Rows2 {
 Rows2 random_rows(WeightFormat format, std::uint64_t rows, std::uint64_t columns,
                   std::uint64_t seed) {
   SplitMix64 random(seed);
-  Rows2 made{rows, columns, columns / 2 + 5, columns / block_size(format) + 1, {}, {}};
-  for (std::uint64_t i = 0; i < rows * made.code_stride; ++i)
-    made.codes.push_back(static_cast<std::byte>(random.next()));
-  for (std::uint64_t i = 0; i < rows * made.scale_stride; ++i)
-    made.scales.push_back(static_cast<std::byte>(
+  Rows2 result{rows, columns, columns / 2 + 5, columns / block_size(format) + 1, {}, {}};
+  for (std::uint64_t i = 0; i < rows * result.code_stride; ++i)
+    result.codes.push_back(static_cast<std::byte>(random.next()));
+  for (std::uint64_t i = 0; i < rows * result.scale_stride; ++i)
+    result.scales.push_back(static_cast<std::byte>(
         format == WeightFormat::nvfp4 ? random.next() % 0x80 : 60 + random.next() % 80));
-  return made;
+  return result;
 }
 
 const layout::Layout& native(WeightFormat format) {
@@ -65,7 +65,7 @@ class Pack : public OnDevice {
                             .columns = static_cast<std::uint32_t>(first.columns),
                             .is_nvfp4 = format == WeightFormat::nvfp4 ? 1u : 0u,
                             .offset = offset,
-                            .records = to.as<std::uint8_t>()};
+                            .tiles = to.as<std::uint8_t>()};
     run("fp4moe_sm90_pack", params, {7, kPackThreads});
     return download<std::byte>(to, bytes);
   }
@@ -132,14 +132,14 @@ TEST_F(Pack, FillsGroupsBehindTheLastRowWithZeros) {
                           .scale_stride = rows.scale_stride,
                           .rows = 40,
                           .columns = 128,
-                          .records = to.as<std::uint8_t>(),
-                          .groups = 3};
+                          .tiles = to.as<std::uint8_t>(),
+                          .m_blocks = 3};
   run("fp4moe_sm90_pack", params, {2, kPackThreads});
 
-  const auto made = download<std::byte>(to, to.size());
-  EXPECT_TRUE(std::all_of(made.begin() + 2 * 2176, made.end(),
+  const auto result = download<std::byte>(to, to.size());
+  EXPECT_TRUE(std::all_of(result.begin() + 2 * 2176, result.end(),
                           [](std::byte byte) { return byte == std::byte{0}; }));
-  EXPECT_FALSE(std::all_of(made.begin(), made.begin() + 2 * 2176,
+  EXPECT_FALSE(std::all_of(result.begin(), result.begin() + 2 * 2176,
                            [](std::byte byte) { return byte == std::byte{0}; }));
 }
 

@@ -6,50 +6,58 @@ namespace fp4moe::kernels::cuda::sm90 {
 namespace kernels_prepare_test {
 
 // Ids of `tokens` x `top_k` slots; some are -1, or of no expert.
-std::vector<std::int32_t> random_ids(std::size_t slots, std::uint32_t experts, std::uint64_t seed) {
+std::vector<std::int32_t> random_ids(std::size_t assignments, std::uint32_t experts,
+                                     std::uint64_t seed) {
   SplitMix64 random(seed);
-  std::vector<std::int32_t> made(slots);
-  for (std::int32_t& id : made) {
+  std::vector<std::int32_t> result(assignments);
+  for (std::int32_t& id : result) {
     const std::uint64_t kind = random.next() % 16;
     id = static_cast<std::int32_t>(random.next() % experts);
     if (kind == 0) id = -1;
     if (kind == 1) id += static_cast<std::int32_t>(experts);
   }
-  return made;
+  return result;
 }
 
 class Ranks : public OnDevice {
  protected:
   // Runs prepare on a call whose slots have these local experts: every slot has its expert and a
   // place of its own among those of it.
-  void expect_ranked(PrepareParams params, const std::vector<std::int32_t>& experts_of_slots) {
-    const std::size_t slots = experts_of_slots.size(), rounded = (slots + 3) / 4 * 4;
+  void expect_ranked(PrepareParams params,
+                     const std::vector<std::int32_t>& experts_of_assignments) {
+    const std::size_t assignments = experts_of_assignments.size(),
+                      rounded = (assignments + 3) / 4 * 4;
     const std::uint32_t experts = params.layer.experts;
     const Memory ranks = upload(std::vector<std::int32_t>(rounded + 1, 5));
-    const Memory totals = upload(std::vector<std::uint32_t>(experts * kApart));
-    params.to.rank_of_slot = ranks.as<std::int32_t>();
-    params.to.totals = totals.as<std::uint32_t>();
-    params.rankers = prepare_rankers({}, slots);
-    run("fp4moe_sm90_prepare", params, {params.rankers, kPrepareThreads, 0});
-    const auto made = download<std::int32_t>(ranks, rounded + 1);
-    const PlainTables plain = plain_tables(experts_of_slots, experts);
-    EXPECT_EQ(download<std::uint32_t>(totals, experts * kApart), plain.totals);
+    const Memory expert_counts = upload(std::vector<std::uint32_t>(experts * kCounterStride));
+    params.tables.rank_of_assignment = ranks.as<std::int32_t>();
+    params.tables.expert_counts = expert_counts.as<std::uint32_t>();
+    params.rank_blocks = prepare_rank_blocks({}, assignments);
+    run("fp4moe_sm90_prepare", params, {params.rank_blocks, kPrepareThreads, 0});
+    const auto result = download<std::int32_t>(ranks, rounded + 1);
+    const HostTables plain = host_tables(experts_of_assignments, experts);
+    EXPECT_EQ(download<std::uint32_t>(expert_counts, experts * kCounterStride),
+              plain.expert_counts);
     std::vector<std::vector<bool>> is_taken(experts);
-    for (std::uint32_t e = 0; e < experts; ++e) is_taken[e].resize(plain.totals[e * kApart]);
-    for (std::size_t slot = 0; slot < slots; ++slot) {
-      if (experts_of_slots[slot] < 0) {
-        ASSERT_EQ(made[slot], -1) << slot;
+    for (std::uint32_t e = 0; e < experts; ++e)
+      is_taken[e].resize(plain.expert_counts[e * kCounterStride]);
+    for (std::size_t assignment = 0; assignment < assignments; ++assignment) {
+      if (experts_of_assignments[assignment] < 0) {
+        ASSERT_EQ(result[assignment], -1) << assignment;
         continue;
       }
-      ASSERT_GE(made[slot], 0) << slot;
-      const std::uint32_t expert = expert_of(made[slot]), rank = rank_of(made[slot]);
-      ASSERT_EQ(static_cast<std::int32_t>(expert), experts_of_slots[slot]) << slot;
-      ASSERT_LT(rank, is_taken[expert].size()) << slot;
-      ASSERT_FALSE(is_taken[expert][rank]) << slot;
+      ASSERT_GE(result[assignment], 0) << assignment;
+      const std::uint32_t expert = packed_expert(result[assignment]),
+                          rank = packed_rank(result[assignment]);
+      ASSERT_EQ(static_cast<std::int32_t>(expert), experts_of_assignments[assignment])
+          << assignment;
+      ASSERT_LT(rank, is_taken[expert].size()) << assignment;
+      ASSERT_FALSE(is_taken[expert][rank]) << assignment;
       is_taken[expert][rank] = true;
     }
-    for (std::size_t slot = slots; slot < rounded; ++slot) EXPECT_EQ(made[slot], -1) << slot;
-    EXPECT_EQ(made[rounded], 5);
+    for (std::size_t assignment = assignments; assignment < rounded; ++assignment)
+      EXPECT_EQ(result[assignment], -1) << assignment;
+    EXPECT_EQ(result[rounded], 5);
   }
   // Ids that are positions, where they are experts' at all.
   void expect_ids_ranked(std::uint32_t experts, const std::vector<std::int32_t>& ids,

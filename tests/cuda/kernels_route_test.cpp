@@ -19,12 +19,14 @@ using tensor::DType;
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-DType dtype_of(Type type) {
-  return type == Type::bf16 ? DType::bf16 : type == Type::f16 ? DType::f16 : DType::f32;
+DType dtype_of(ElementType type) {
+  return type == ElementType::bf16  ? DType::bf16
+         : type == ElementType::f16 ? DType::f16
+                                    : DType::f32;
 }
 
 struct Logits {
-  Type type = Type::f32;
+  ElementType type = ElementType::f32;
   std::uint32_t tokens = 0, columns = 0;
   std::uint32_t stride = 0;
   std::vector<float> values{};  // [tokens, stride]
@@ -32,39 +34,40 @@ struct Logits {
 
 // Few different values, so that there are ties; or all so near each other that only their last bits
 // tell them apart; now and then one that is not finite.
-Logits random_logits(Type type, std::uint32_t tokens, std::uint32_t columns, std::uint64_t seed) {
-  Logits made{.type = type, .tokens = tokens, .columns = columns, .stride = columns + 3};
+Logits random_logits(ElementType type, std::uint32_t tokens, std::uint32_t columns,
+                     std::uint64_t seed) {
+  Logits result{.type = type, .tokens = tokens, .columns = columns, .stride = columns + 3};
   SplitMix64 random(seed);
   for (std::uint32_t t = 0; t < tokens; ++t) {
     const float step = t % 3 == 0 ? 0.5f : 0x1p-20f;
     const bool is_near = t % 7 == 2;
     const float size = is_near ? 0x1p-14f : t % 5 == 0 ? 60.0f : 4.0f;
     const std::uint64_t wild = t % 4 == 0 ? 8 : ~std::uint64_t{0};
-    for (std::uint32_t c = 0; c < made.stride; ++c) {
+    for (std::uint32_t c = 0; c < result.stride; ++c) {
       float value = std::round((2 * random.unit() - 1) * size / step) * step;
       if (is_near) value += 1.0f;
       const std::uint64_t kind = random.next() % wild;
       if (kind == 0) value = t % 8 == 0 ? kNan : -kInfinity;
       if (kind == 1) value = t % 16 == 4 ? kInfinity : -0.0f;
-      made.values.push_back(as_stored(type, value));
+      result.values.push_back(as_stored(type, value));
     }
   }
-  return made;
+  return result;
 }
 
 Score score_of(routing::Score score) { return static_cast<Score>(score); }
 static_assert(static_cast<int>(routing::Score::sqrt_softplus) ==
               static_cast<int>(Score::sqrt_softplus));
-static_assert(static_cast<int>(Normalization::softmax) == static_cast<int>(Normal::softmax));
+static_assert(static_cast<int>(Normalization::softmax) == static_cast<int>(Normalization::softmax));
 
 class Route : public OnDevice {
  protected:
   void expect_routed(const RowPlan& plan, const Logits& logits, bool in_bf16 = false) {
-    const std::size_t slots = std::size_t{logits.tokens} * plan.top_k;
+    const std::size_t assignments = std::size_t{logits.tokens} * plan.top_k;
     const Memory on_device = upload(stored(logits.type, logits.values));
     const std::vector<float> bias(plan.bias.begin(), plan.bias.end());
     const Memory bias_on_device = upload(bias);
-    const Memory weights = room<float>(slots);
+    const Memory weights = room<float>(assignments);
     const RouteParams params{
         .logits = {on_device.data(), logits.type, logits.tokens, logits.stride},
         .tokens = logits.tokens,
@@ -72,7 +75,7 @@ class Route : public OnDevice {
         .top_k = static_cast<std::uint32_t>(plan.top_k),
         .key = score_of(plan.key),
         .weight = score_of(plan.weight),
-        .normal = static_cast<Normal>(plan.normalization),
+        .normal = static_cast<sm90::Normalization>(plan.normalization),
         .groups = static_cast<std::uint32_t>(plan.groups),
         .chosen_groups = static_cast<std::uint32_t>(plan.chosen_groups),
         .adds_two_per_group = plan.adds_two_per_group ? 1u : 0u,
@@ -82,22 +85,23 @@ class Route : public OnDevice {
         .scale = static_cast<float>(plan.scale),
         .weights = weights.as<float>()};
     const auto made_ids = routed_ids(params);
-    const auto made_weights = download<float>(weights, slots);
+    const auto made_weights = download<float>(weights, assignments);
     const auto bytes = stored(logits.type, logits.values);
     std::vector<std::int32_t> row_ids(plan.top_k);
     std::vector<float> row_weights(plan.top_k);
     for (std::uint32_t t = 0; t < logits.tokens; ++t) {
-      const std::size_t width = logits.type == Type::f32 ? 4 : 2;
+      const std::size_t width = logits.type == ElementType::f32 ? 4 : 2;
       routing::route_row_exact(plan, {.logits = bytes.data() + t * logits.stride * width,
                                       .dtype = dtype_of(logits.type),
                                       .ids = row_ids,
                                       .weights = row_weights});
       for (std::size_t j = 0; j < plan.top_k; ++j) {
-        const std::size_t slot = t * plan.top_k + j;
-        ASSERT_EQ(made_ids[slot], row_ids[j]) << "token " << t << ", choice " << j;
-        const float wanted = in_bf16 ? as_stored(Type::bf16, row_weights[j]) : row_weights[j];
+        const std::size_t assignment = t * plan.top_k + j;
+        ASSERT_EQ(made_ids[assignment], row_ids[j]) << "token " << t << ", choice " << j;
+        const float wanted =
+            in_bf16 ? as_stored(ElementType::bf16, row_weights[j]) : row_weights[j];
         const float within = in_bf16 ? 0.004f : 1e-6f;
-        ASSERT_NEAR(made_weights[slot], wanted, within * std::abs(wanted) + 1e-37f)
+        ASSERT_NEAR(made_weights[assignment], wanted, within * std::abs(wanted) + 1e-37f)
             << "token " << t << ", choice " << j;
       }
     }
@@ -105,26 +109,27 @@ class Route : public OnDevice {
 
   // By prepare, whose own work is looked at elsewhere.
   std::vector<std::int32_t> routed_ids(const RouteParams& params) {
-    const std::size_t slots = std::size_t{params.tokens} * params.top_k;
-    const Memory ranks = room<std::int32_t>(slots + 3);
-    const Memory totals = upload(std::vector<std::uint32_t>(params.columns * kApart));
-    PrepareParams prepare{.route = params, .rankers = prepare_rankers(params, slots)};
+    const std::size_t assignments = std::size_t{params.tokens} * params.top_k;
+    const Memory ranks = room<std::int32_t>(assignments + 3);
+    const Memory expert_counts =
+        upload(std::vector<std::uint32_t>(params.columns * kCounterStride));
+    PrepareParams prepare{.route = params, .rank_blocks = prepare_rank_blocks(params, assignments)};
     prepare.call.tokens = params.tokens;
     prepare.call.top_k = params.top_k;
     prepare.layer.experts = params.columns;
-    prepare.to.rank_of_slot = ranks.as<std::int32_t>();
-    prepare.to.totals = totals.as<std::uint32_t>();
+    prepare.tables.rank_of_assignment = ranks.as<std::int32_t>();
+    prepare.tables.expert_counts = expert_counts.as<std::uint32_t>();
     run("fp4moe_sm90_prepare", prepare,
-        {prepare.rankers, kPrepareThreads, prepare_shared(params.columns)});
-    auto made = download<std::int32_t>(ranks, slots);
-    for (std::int32_t& both : made) both = static_cast<std::int32_t>(expert_of(both));
-    return made;
+        {prepare.rank_blocks, kPrepareThreads, prepare_shared_bytes(params.columns)});
+    auto result = download<std::int32_t>(ranks, assignments);
+    for (std::int32_t& both : result) both = static_cast<std::int32_t>(packed_expert(both));
+    return result;
   }
 
   // All types, at sizes that do and do not fill a warp.
   void expect_all(RowPlan plan, const std::vector<std::uint32_t>& columns) {
     std::uint64_t seed = 0;
-    for (const Type type : {Type::bf16, Type::f16, Type::f32})
+    for (const ElementType type : {ElementType::bf16, ElementType::f16, ElementType::f32})
       for (const std::uint32_t width : columns)
         for (const std::uint32_t top_k : {1u, 4u, 8u}) {
           SCOPED_TRACE(
@@ -203,13 +208,13 @@ TEST_F(Route, ChoosesGroupsFirst) {
 
 TEST_F(Route, RoundsWeightsWhereAsked) {
   expect_routed({.normalization = Normalization::softmax, .columns = 128, .top_k = 4},
-                random_logits(Type::bf16, 100, 128, 5), true);
+                random_logits(ElementType::bf16, 100, 128, 5), true);
 }
 
 TEST_F(Route, TakesMoreChoicesThanUsual) {
   for (const std::uint32_t columns : {32u, 100u, 512u})
     expect_routed({.normalization = Normalization::softmax, .columns = columns, .top_k = 32},
-                  random_logits(Type::f32, 17, columns, 5));
+                  random_logits(ElementType::f32, 17, columns, 5));
 }
 
 }  // namespace kernels_route_test

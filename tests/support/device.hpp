@@ -141,28 +141,28 @@ struct Upload {
     const std::vector<std::byte> found = bytes();
     const ConstRows rows{found.data(), call.out.dtype, call.out.rows, call.out.columns,
                          call.out.stride};
-    std::vector<double> made(call.out.rows * call.out.columns);
+    std::vector<double> result(call.out.rows * call.out.columns);
     for (std::uint64_t r = 0; r < rows.rows; ++r)
-      read_row(rows, r, std::span(made).subspan(r * rows.columns, rows.columns));
-    return made;
+      read_row(rows, r, std::span(result).subspan(r * rows.columns, rows.columns));
+    return result;
   }
 };
 
 inline DeviceLayer make_layer(const std::shared_ptr<const Device>& device,
                               const ExpertsProblem& problem, const ExpertSource& source,
                               DeviceLayerOptions options = {}) {
-  if (std::getenv("FP4MOE_CUDA_TEST_ROWS") != nullptr) options.decodes = false;
-  Result<DeviceLayer> made = DeviceLayer::make(device, problem, source, options);
-  EXPECT_TRUE(made) << text(made.why());
-  if (!made) std::abort();  // nothing below can go on
-  return std::move(*made);
+  if (std::getenv("FP4MOE_CUDA_TEST_ROWS") != nullptr) options.allow_decode = false;
+  Result<DeviceLayer> result = DeviceLayer::make(device, problem, source, options);
+  EXPECT_TRUE(result) << text(result.why());
+  if (!result) std::abort();  // nothing below can go on
+  return std::move(*result);
 }
 
 inline Workspace reserve(const DeviceLayer& layer, const WorkspaceLimits& limits) {
-  Result<Workspace> made = layer.reserve(limits);
-  EXPECT_TRUE(made) << text(made.why());
-  if (!made) std::abort();
-  return std::move(*made);
+  Result<Workspace> result = layer.reserve(limits);
+  EXPECT_TRUE(result) << text(result.why());
+  if (!result) std::abort();
+  return std::move(*result);
 }
 
 // One call on poisoned memory.
@@ -209,6 +209,6 @@ inline double error_of(const std::vector<double>& expected, const std::vector<do
   return all == 0 ? std::sqrt(wrong) : std::sqrt(wrong / all);
 }
 
-inline constexpr double kMostError = 4e-3;  // h and the output in bf16
+inline constexpr double kMaxError = 4e-3;  // h and the output in bf16
 
 }  // namespace fp4moe::moe::cuda::testing

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "fp4moe/bench/layer_cuda.hpp"
-#include "fp4moe/kernels/cuda/sm90/ceiling.hpp"
+#include "fp4moe/kernels/cuda/sm90/ceiling/params.hpp"
 
 namespace fp4moe::bench {
 namespace {

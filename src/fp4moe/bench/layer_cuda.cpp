@@ -29,10 +29,10 @@ using moe::cuda::OwnGraph;
 using moe::cuda::OwnStream;
 using moe::cuda::Workspace;
 
-constexpr std::uint64_t kMostDeviceTokens = 1 << 18;  // activations of more than 2^31 elements
-constexpr std::uint64_t kLeastDeviceLayers = 6, kMostDeviceLayers = 64;  // in rotation
+constexpr std::uint64_t kMaxDeviceTokens = 1 << 18;  // activations of more than 2^31 elements
+constexpr std::uint64_t kLeastDeviceLayers = 6, kMaxDeviceLayers = 64;  // in rotation
 constexpr std::uint64_t kTimesL2 = 4;  // bytes between two uses of the same weights
-constexpr std::size_t kLeastReplays = 7, kMostReplays = 60;
+constexpr std::size_t kLeastReplays = 7, kMaxReplays = 60;
 
 // What activations are quantised to, with scales that suit random tokens.
 struct ActivationsWord {
@@ -103,19 +103,19 @@ Result<DeviceMemory> put(const Device& device, std::span<const std::byte> bytes)
 }
 
 Result<DeviceTokens> upload_tokens(const Device& device, const TokenSet& set) {
-  DeviceTokens made{.set = set};
+  DeviceTokens result{.set = set};
   Result<DeviceMemory> x = put(device, std::as_bytes(std::span(set.x)));
   if (!x) return x.why();
-  made.x = std::move(*x);
+  result.x = std::move(*x);
   Result<DeviceMemory> out = device.allocate(set.tokens * set.hidden * 2);
   if (!out) return out.why();
-  made.out = std::move(*out);
+  result.out = std::move(*out);
   for (const std::vector<float>& values : set.logits) {
     Result<DeviceMemory> logits = put(device, std::as_bytes(std::span(values)));
     if (!logits) return logits.why();
-    made.logits.push_back(std::move(*logits));
+    result.logits.push_back(std::move(*logits));
   }
-  return made;
+  return result;
 }
 
 DeviceCall call_of(const DeviceSetup& setup, const DeviceTokens& tokens, std::size_t routing) {
@@ -192,8 +192,8 @@ Result<OwnGraph> capture(const DeviceSetup& setup, const DeviceContender& conten
                                                                setup.stream.get());
   const Result<void*> graph = device.end_capture(setup.stream.get());
   if (graph) {
-    OwnGraph made(setup.device, *graph);
-    if (done) return made;
+    OwnGraph result(setup.device, *graph);
+    if (done) return result;
   }
   return done ? graph.why() : done.why();
 }
@@ -262,7 +262,7 @@ Result<std::vector<LayerResult>> measure_on_device(DeviceSetup& setup, const Tok
   const std::chrono::duration<double> budget(setup.options.seconds /
                                              static_cast<double>(setup.options.tokens.size()));
   const Clock::time_point start = Clock::now();
-  for (std::size_t round = 0; round <= kMostReplays; ++round) {
+  for (std::size_t round = 0; round <= kMaxReplays; ++round) {
     for (std::size_t i = 0; i < results.size(); ++i) {
       const auto took = replay(setup, setup.contenders[i].graph, set.logits.size());
       if (!took) return took.why();
@@ -284,18 +284,18 @@ Result<Done> make_contenders(DeviceSetup& setup, std::uint64_t layers) {
       if (!word) return word.why();
       const auto own = moe::require_numerics((*row)->numerics);
       if (!own) return own.why();
-      DeviceContender& made = setup.contenders.emplace_back();
-      made.numerics = *row;
-      made.activations = *word;
-      made.problem = with_activations(setup.model.problem(**own), **word);
+      DeviceContender& result = setup.contenders.emplace_back();
+      result.numerics = *row;
+      result.activations = *word;
+      result.problem = with_activations(setup.model.problem(**own), **word);
       for (std::uint64_t i = 0; i < layers; ++i) {
         // Weights are uploaded once.
         Result<DeviceLayer> layer =
             setup.contenders.size() == 1
-                ? DeviceLayer::make(setup.device, made.problem, setup.model.source(i))
-                : setup.contenders.front().layers[i].alike(made.problem);
+                ? DeviceLayer::make(setup.device, result.problem, setup.model.source(i))
+                : setup.contenders.front().layers[i].with_numerics(result.problem);
         if (!layer) return layer.why();
-        made.layers.push_back(std::move(*layer));
+        result.layers.push_back(std::move(*layer));
       }
     }
   return Done{};
@@ -305,14 +305,14 @@ Result<Done> make_contenders(DeviceSetup& setup, std::uint64_t layers) {
 
 Result<LayerReport> bench_layer_cuda(const LayerBenchOptions& options) {
   for (const std::uint64_t tokens : options.tokens)
-    if (tokens == 0 || tokens > kMostDeviceTokens)
+    if (tokens == 0 || tokens > kMaxDeviceTokens)
       return usage("bench.tokens", "so many tokens are not measured")
-          .expects(fmt::format("1 to {}", kMostDeviceTokens), fmt::format("{}", tokens));
+          .expects(fmt::format("1 to {}", kMaxDeviceTokens), fmt::format("{}", tokens));
   const auto device = Device::open(0);
   if (!device) return device.why();
   LayerModelOptions asked = options.model;
   asked.packs = false;
-  asked.layers = kMostDeviceLayers;  // nothing is made of them yet
+  asked.layers = kMaxDeviceLayers;  // nothing is made of them yet
   asked.memory = 0;
   const Result<LayerModel> model = LayerModel::open(asked);
   if (!model) return model.why();
@@ -344,9 +344,9 @@ Result<LayerReport> bench_layer_cuda(const LayerBenchOptions& options) {
   report.ceilings = std::move(*ceilings);
   const Result<std::uint64_t> layers = rotation(options, *model, **device);
   if (!layers) return layers.why();
-  if (const auto made = make_contenders(setup, std::min<std::uint64_t>(*layers, model->layers()));
-      !made)
-    return made.why();
+  if (const auto result = make_contenders(setup, std::min<std::uint64_t>(*layers, model->layers()));
+      !result)
+    return result.why();
   for (const std::uint64_t tokens : options.tokens) {
     const auto set =
         make_tokens(model->router(),

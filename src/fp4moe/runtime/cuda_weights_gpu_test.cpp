@@ -29,7 +29,7 @@ using weights::WeightFormat;
 
 class CudaWeights : public moe::cuda::testing::OnDevice {
  protected:
-  // What a layer holds, in the order of sm90::Layer.
+  // What a layer holds, in the order of sm90::LayerParams.
   struct Found {
     std::vector<std::byte> w13{}, w2{};
     std::vector<float> factor13{}, factor2{}, bias13{}, bias2{}, down_global{};
@@ -39,8 +39,8 @@ class CudaWeights : public moe::cuda::testing::OnDevice {
     using moe::cuda::testing::download;
     const auto& l = layer.layer();
     const std::size_t turns = l.is_gated != 0 ? 2 : 1;
-    Found made{.w13 = download<std::byte>(*device, l.w13.records, l.experts * l.w13.expert_bytes),
-               .w2 = download<std::byte>(*device, l.w2.records, l.experts * l.w2.expert_bytes),
+    Found made{.w13 = download<std::byte>(*device, l.w13.tiles, l.experts * l.w13.expert_bytes),
+               .w2 = download<std::byte>(*device, l.w2.tiles, l.experts * l.w2.expert_bytes),
                .factor13 = download<float>(*device, l.w13.factor, l.experts * turns),
                .factor2 = download<float>(*device, l.w2.factor, l.experts),
                .down_global = download<float>(*device, l.down_global, l.experts)};

@@ -31,10 +31,10 @@ Current::~Current() {
 }
 
 Result<Current> Device::enter() const {
-  Current made(*state_->driver, state_->context);
-  if (made.code() != code_success)
-    return failure(*state_->driver, made.code(), "use the device's context");
-  return made;
+  Current result(*state_->driver, state_->context);
+  if (result.code() != code_success)
+    return failure(*state_->driver, result.code(), "use the device's context");
+  return result;
 }
 
 Result<Done> Device::allow_shared(Function function, std::uint32_t bytes) const {
@@ -43,7 +43,7 @@ Result<Done> Device::allow_shared(Function function, std::uint32_t bytes) const 
                                 bytes, facts_.shared_bytes),
                     [&](const EntryPoints& calls) {
                       return calls.set_function_attribute(
-                          function, FunctionAttribute::most_dynamic_shared_bytes,
+                          function, FunctionAttribute::max_dynamic_shared_bytes,
                           static_cast<int>(bytes));
                     });
 }
@@ -59,7 +59,7 @@ Result<Done> Device::launch(const Launch& launch, Stream stream, const Current& 
   unsigned count = 0;
   if (launch.is_cooperative)
     attributes[count++] = {.id = LaunchAttributeId::cooperative, .value = 1};
-  if (launch.overlaps)
+  if (launch.has_pdl)
     attributes[count++] = {.id = LaunchAttributeId::programmatic_stream_serialization, .value = 1};
   const LaunchConfig config{.grid = {launch.blocks, 1, 1},
                             .block = {launch.threads, 1, 1},

@@ -199,9 +199,9 @@ TEST_F(WithFakeDriver, MemoryKeepsItsDeviceAlive) {
   {
     auto device = open();
     ASSERT_TRUE(device);
-    auto made = (*device)->allocate(8);
-    ASSERT_TRUE(made);
-    memory = std::move(*made);
+    auto result = (*device)->allocate(8);
+    ASSERT_TRUE(result);
+    memory = std::move(*result);
   }
   EXPECT_EQ(fake_->contexts, 1);
   memory = {};
@@ -233,7 +233,7 @@ TEST_F(WithFakeDriver, LaunchesCarryTheirShapeAndParameters) {
                 .shared_bytes = 512,
                 .params = params.data()};
   ASSERT_TRUE((*device)->launch(launch, nullptr));
-  launch.overlaps = true;
+  launch.has_pdl = true;
   ASSERT_TRUE((*device)->launch(launch, nullptr));
   launch.is_cooperative = true;
   ASSERT_TRUE((*device)->launch(launch, nullptr));
@@ -245,7 +245,7 @@ TEST_F(WithFakeDriver, LaunchesCarryTheirShapeAndParameters) {
     EXPECT_EQ(seen.threads, 96u);
     EXPECT_EQ(seen.shared_bytes, 512u);
     EXPECT_EQ(seen.first_param, 42);
-    EXPECT_EQ(seen.overlaps, i >= 1);
+    EXPECT_EQ(seen.has_pdl, i >= 1);
     EXPECT_EQ(seen.is_cooperative, i == 2);
   }
 }

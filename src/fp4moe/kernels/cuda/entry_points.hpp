@@ -37,7 +37,7 @@ enum class DeviceAttribute : int {
 
 enum class PointerAttribute : int { memory_type = 2, is_managed = 8, device_ordinal = 9 };
 enum class MemoryType : unsigned { unknown = 0, host = 1, device = 2 };
-enum class FunctionAttribute : int { most_dynamic_shared_bytes = 8 };
+enum class FunctionAttribute : int { max_dynamic_shared_bytes = 8 };
 enum class CaptureMode : int { of_this_thread = 1 };
 enum class LaunchAttributeId : int { cooperative = 2, programmatic_stream_serialization = 6 };
 

@@ -1,4 +1,4 @@
-// What a call must be before anything is enqueued.
+// Checks a call before anything is enqueued.
 #include <cstdint>
 #include <string_view>
 
@@ -10,44 +10,44 @@
 namespace fp4moe::moe::cuda {
 namespace {
 
-constexpr std::uintptr_t kRowAlignment = 16;  // kernels read and write 16 bytes at once
+constexpr std::uintptr_t kRowAlignment = 16;  // bytes that kernels load and store at once
 
-struct RowsWish {
+struct ExpectedRows {
   const char* what;
   std::uint64_t rows, columns;
   std::uintptr_t alignment;
 };
 
-// `device` is asked whose memory it is; null: the caller knows.
+// `device`: checks whose memory it is; null: the caller has promised that it is the device's.
 Result<Done> check_address(const kernels::cuda::Device* device, const void* at, const char* what,
                            std::uintptr_t alignment) {
   if (at == nullptr)
-    return usage("cuda.pointer", fmt::format("{} have no memory", what))
+    return usage("cuda.pointer", fmt::format("null pointer: {}", what))
         .expects("an address of the device", "null");
   if (reinterpret_cast<std::uintptr_t>(at) % alignment != 0)
-    return usage("cuda.pointer", fmt::format("the memory of {} is not aligned", what))
+    return usage("cuda.pointer", fmt::format("misaligned pointer: {}", what))
         .expects(fmt::format("a multiple of {} bytes", alignment), fmt::format("{}", at));
   if (device == nullptr) return Done{};
   return device->check_pointer(at, what);
 }
 
 Result<Done> check_device_rows(const kernels::cuda::Device* device, const ConstRows& rows,
-                               const RowsWish& wish) {
+                               const ExpectedRows& expected) {
   if (rows.dtype != DType::bf16 && rows.dtype != DType::f16 && rows.dtype != DType::f32)
-    return usage("cuda.type", fmt::format("{} are of another type", wish.what))
+    return usage("cuda.type", fmt::format("unsupported type of {}", expected.what))
         .expects("bf16, f16 or f32", tensor::name(rows.dtype));
-  if (rows.rows != wish.rows || rows.columns != wish.columns)
-    return usage("cuda.size", fmt::format("{} have the wrong size", wish.what))
-        .expects(fmt::format("{} x {}", wish.rows, wish.columns),
+  if (rows.rows != expected.rows || rows.columns != expected.columns)
+    return usage("cuda.size", fmt::format("wrong size of {}", expected.what))
+        .expects(fmt::format("{} x {}", expected.rows, expected.columns),
                  fmt::format("{} x {}", rows.rows, rows.columns));
   if (rows.rows == 0) return Done{};
   const std::uint64_t row = rows.columns * element_bytes(rows.dtype);
-  if (rows.stride < row || rows.stride % wish.alignment != 0)
-    return usage("cuda.size", fmt::format("rows of {} do not lie as kernels read them", wish.what))
-        .expects(
-            fmt::format("at least {} bytes from row to row, a multiple of {}", row, wish.alignment),
-            fmt::format("{}", rows.stride));
-  return check_address(device, rows.data, wish.what, wish.alignment);
+  if (rows.stride < row || rows.stride % expected.alignment != 0)
+    return usage("cuda.size", fmt::format("unsupported row stride of {}", expected.what))
+        .expects(fmt::format("at least {} bytes from row to row, a multiple of {}", row,
+                             expected.alignment),
+                 fmt::format("{}", rows.stride));
+  return check_address(device, rows.data, expected.what, expected.alignment);
 }
 
 // Logits, ids or batches: exactly one of them.
@@ -55,27 +55,27 @@ Result<Done> check_parts(const DeviceCall& call) {
   const bool has_ids = call.ids != nullptr || call.top_k != 0;
   const int ways =
       (call.router != nullptr ? 1 : 0) + (has_ids ? 1 : 0) + (call.counts != nullptr ? 1 : 0);
-  // No rows at all: nothing needs to be told of them.
+  // Without rows, none of the three is needed.
   if (ways != 1 && !(ways == 0 && call.x.rows == 0))
-    return usage("cuda.call", "a call brings logits, or ids, or batches")
+    return usage("cuda.call", "need logits, ids or batches")
         .expects("one of them", ways == 0 ? "none" : "several");
   if ((call.form == OutputForm::batches) != (call.counts != nullptr))
-    return usage("cuda.call", "the form of the output does not fit that of the tokens")
+    return usage("cuda.call", "output form and token form differ")
         .expects(call.counts != nullptr ? "batches" : "summed rows or slots",
                  call.form == OutputForm::batches ? "batches" : "rows");
   const bool has_adapters = call.adapters.pairs != nullptr;
   if (has_adapters && (call.adapters.of_token == nullptr || call.router != nullptr))
-    return usage("cuda.call", "adapters need a number for each token, and ids that are given")
+    return usage("cuda.call", "adapters need one index per token, and given ids")
         .expects("adapters of tokens, no router",
-                 call.router != nullptr ? "a router" : "no numbers");
+                 call.router != nullptr ? "a router" : "no indices");
   if (call.expert_map != nullptr && call.map_size == 0)
-    return usage("cuda.call", "a map of experts has a size").expects("at least 1", "0");
+    return usage("cuda.call", "empty expert map").expects("at least 1", "0");
   return Done{};
 }
 
 }  // namespace
 
-// Layers with other keys may have the same regions for these calls, too.
+// Layers with different keys may still have the same regions.
 bool DeviceLayer::may_use(const Workspace& space) const {
   if (space.device_ != device_) return false;
   if (space.key_ == workspace_key(*layer_)) return true;
@@ -92,22 +92,21 @@ Result<Done> DeviceLayer::check_call(const DeviceCall& call, const Workspace& sp
                                                        : call.top_k;
   const std::uint64_t tokens =
       is_batched ? std::uint64_t{layer_->experts} * call.capacity : call.x.rows;
-  if (top_k > sm90::kMostChoices)
-    return usage("cuda.limits", "more choices of a token than the kernels count")
-        .expects(fmt::format("at most {}", sm90::kMostChoices), fmt::format("{}", top_k));
+  if (top_k > sm90::kMaxTopK)
+    return usage("cuda.limits", "top_k is too large")
+        .expects(fmt::format("at most {}", sm90::kMaxTopK), fmt::format("{}", top_k));
   const WorkspaceLimits& limits = space.limits_;
   if (!may_use(space))
-    return usage("cuda.workspace", "the workspace was made for a layer of other sizes")
+    return usage("cuda.workspace", "wrong workspace: reserved for a layer of other sizes")
         .expects("one that this layer reserved", "another's");
   if ((is_batched && call.capacity > limits.capacity) ||
       (!is_batched && (tokens > limits.tokens || top_k > limits.top_k)) ||
-      (call.adapters.pairs != nullptr && call.adapters.most_rank > limits.most_rank))
-    return usage("cuda.workspace", "a call is larger than what was reserved")
-        .expects(
-            fmt::format("{} tokens of {} choices, {} rows in batches, rank {}", limits.tokens,
-                        limits.top_k, limits.capacity, limits.most_rank),
-            fmt::format("{} tokens of {} choices, {} rows in batches, rank {}",
-                        is_batched ? 0 : tokens, top_k, call.capacity, call.adapters.most_rank))
+      (call.adapters.pairs != nullptr && call.adapters.max_rank > limits.max_rank))
+    return usage("cuda.workspace", "workspace too small")
+        .expects(fmt::format("{} tokens of {} choices, {} rows in batches, rank {}", limits.tokens,
+                             limits.top_k, limits.capacity, limits.max_rank),
+                 fmt::format("{} tokens of {} choices, {} rows in batches, rank {}",
+                             is_batched ? 0 : tokens, top_k, call.capacity, call.adapters.max_rank))
         .try_this("reserve more");
 
   const std::uint64_t out_rows = call.form == OutputForm::slots ? tokens * top_k : tokens;
@@ -136,7 +135,7 @@ Result<Done> DeviceLayer::check_call(const DeviceCall& call, const Workspace& sp
   const Vector vectors[] = {{call.ids, "ids", call.router == nullptr && !is_batched},
                             {call.weights, "weights", false},
                             {call.counts, "counts", is_batched},
-                            {call.expert_map, "the map of experts", false},
+                            {call.expert_map, "expert map", false},
                             {call.adapters.pairs, "adapters", false},
                             {call.adapters.of_token, "adapters of tokens", false}};
   for (const Vector& vector : vectors) {

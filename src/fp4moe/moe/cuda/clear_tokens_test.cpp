@@ -15,12 +15,12 @@ constexpr Sizes kSizes{4, 256, 128};
 constexpr std::uint64_t kTokens = 16;
 
 ExpertsProblem problem_for(const TestLayer& layer, ActivationKey key, std::string_view numerics) {
-  ExpertsProblem made = problem_of(layer, numerics);
-  made.quantises = key;
-  if (key == ActivationKey::nvfp4) made.input_scales = {400.0f}, made.hidden_scales = {600.0f};
+  ExpertsProblem result = problem_of(layer, numerics);
+  result.quantises = key;
+  if (key == ActivationKey::nvfp4) result.input_scales = {400.0f}, result.hidden_scales = {600.0f};
   if (key == ActivationKey::fp8_static_tensor)
-    made.input_scales = {0.01f}, made.hidden_scales = {0.015f};
-  return as_on_devices(made);
+    result.input_scales = {0.01f}, result.hidden_scales = {0.015f};
+  return as_on_devices(result);
 }
 
 // Calls use(problem, tokens, name) for every scheme under three numerics.
@@ -44,7 +44,7 @@ class Float32Expert {
       : problem_(problem), layer_(layer), expert_(expert) {}
 
   std::vector<double> operator()(std::vector<float> x) const {
-    quantise(problem_.input_scales, x);
+    quantization(problem_.input_scales, x);
     std::vector<float> h;
     for (std::uint64_t i = 0; i < problem_.shape.intermediate; ++i) {
       double gate = product(layer_.gate[expert_], i, x), up = product(layer_.up[expert_], i, x);
@@ -54,7 +54,7 @@ class Float32Expert {
       h.push_back(static_cast<float>(
           problem_.numerics.middle == MiddleRounding::none ? value : rounded_to_bf16(value)));
     }
-    quantise(problem_.hidden_scales, h);
+    quantization(problem_.hidden_scales, h);
     std::vector<double> y;
     for (std::uint64_t i = 0; i < problem_.shape.hidden; ++i) {
       const double sum = product(layer_.down[expert_], i, h);
@@ -64,7 +64,7 @@ class Float32Expert {
   }
 
  private:
-  void quantise(const std::vector<float>& scales, std::vector<float>& row) const {
+  void quantization(const std::vector<float>& scales, std::vector<float>& row) const {
     const RowQuantiser how{.key = problem_.quantises,
                            .global_scale = scales.empty() ? 1.0f : scales[0]};
     quantise_dequantise(how, row);
@@ -94,13 +94,13 @@ std::vector<double> by_float32(const ExpertsProblem& problem, const TestLayer& l
                                const TestTokens& tokens) {
   const bool rounds_weight = problem.numerics.weight != WeightRounding::none;
   std::vector<double> out(tokens.tokens * tokens.hidden, 0.0);
-  for (std::size_t slot = 0; slot < tokens.ids.size(); ++slot) {
-    const std::size_t at = slot / tokens.top_k * tokens.hidden;
+  for (std::size_t assignment = 0; assignment < tokens.ids.size(); ++assignment) {
+    const std::size_t at = assignment / tokens.top_k * tokens.hidden;
     std::vector<float> x;
     for (std::size_t i = 0; i < tokens.hidden; ++i)
       x.push_back(formats::Bf16::decode(tokens.x[at + i]));
-    const Float32Expert expert(problem, layer, static_cast<std::size_t>(tokens.ids[slot]));
-    const double weight = double{tokens.weights[slot]};
+    const Float32Expert expert(problem, layer, static_cast<std::size_t>(tokens.ids[assignment]));
+    const double weight = double{tokens.weights[assignment]};
     const std::vector<double> y = expert(std::move(x));
     for (std::size_t i = 0; i < y.size(); ++i)
       out[at + i] += (rounds_weight ? rounded_to_bf16(weight) : weight) * y[i];
@@ -115,7 +115,7 @@ TEST(ClearTokens, GiveTheSameCodesInFloat32) {
   for_each_scheme(
       layer, [&](const ExpertsProblem& problem, const TestTokens& tokens, const std::string& name) {
         EXPECT_LE(error_of(reference(problem, layer, tokens), by_float32(problem, layer, tokens)),
-                  kMostError / 4)
+                  kMaxError / 4)
             << name;
       });
 }
@@ -126,7 +126,7 @@ TEST(ClearTokens, ShowAWrongSchemeScaleOrRounding) {
                              const std::string& name) {
     const std::vector<double> expected = reference(problem, layer, tokens);
     const auto is_seen = [&](const ExpertsProblem& other, const char* what) {
-      EXPECT_GT(error_of(expected, reference(other, layer, tokens)), kMostError)
+      EXPECT_GT(error_of(expected, reference(other, layer, tokens)), kMaxError)
           << name << ", " << what;
     };
     ExpertsProblem other = problem;

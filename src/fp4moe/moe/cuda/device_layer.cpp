@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 
 #include "fp4moe/base/checked.hpp"
-#include "fp4moe/kernels/cuda/sm90/launches.hpp"
+#include "fp4moe/moe/cuda/device_enums.hpp"
 #include "fp4moe/moe/cuda/device_step.hpp"
 #include "fp4moe/moe/cuda/device_weights.hpp"
 #include "fp4moe/moe/cuda/ranges.hpp"
@@ -19,10 +19,10 @@ using kernels::cuda::Function;
 using kernels::cuda::Memory;
 using kernels::cuda::Stream;
 
-sm90::Type type_of(DType dtype) {
-  return dtype == DType::bf16  ? sm90::Type::bf16
-         : dtype == DType::f16 ? sm90::Type::f16
-                               : sm90::Type::f32;
+sm90::ElementType type_of(DType dtype) {
+  return dtype == DType::bf16  ? sm90::ElementType::bf16
+         : dtype == DType::f16 ? sm90::ElementType::f16
+                               : sm90::ElementType::f32;
 }
 
 template <class To, class From>
@@ -31,12 +31,6 @@ To rows_of(const From& rows) {
           .type = type_of(rows.dtype),
           .rows = static_cast<std::uint32_t>(rows.rows),
           .stride = rows.stride / element_bytes(rows.dtype)};
-}
-
-sm90::Form form_of(OutputForm form) {
-  return form == OutputForm::summed  ? sm90::Form::summed
-         : form == OutputForm::slots ? sm90::Form::slots
-                                     : sm90::Form::batches;
 }
 
 CallSize size_of(const DeviceCall& call) {
@@ -50,12 +44,12 @@ CallSize size_of(const DeviceCall& call) {
           .is_batched = call.counts != nullptr};
 }
 
-sm90::Call kernel_call(const DeviceCall& call, const CallSize& size) {
-  return {.x = rows_of<sm90::Rows>(call.x),
+sm90::CallParams kernel_call(const DeviceCall& call, const CallSize& size) {
+  return {.x = rows_of<sm90::ConstDeviceRows>(call.x),
           .tokens = static_cast<std::uint32_t>(size.tokens),
           .top_k = static_cast<std::uint32_t>(size.top_k),
-          .x_is_quantised = call.is_quantised ? 1U : 0U,
-          .x_factor = call.is_quantised ? call.factor : 1.0f,
+          .x_is_quantized = call.is_quantized ? 1U : 0U,
+          .x_factor = call.is_quantized ? call.factor : 1.0f,
           .ids = call.ids,
           .weights = call.weights,
           .expert_map = call.expert_map,
@@ -64,8 +58,8 @@ sm90::Call kernel_call(const DeviceCall& call, const CallSize& size) {
           .counts = call.counts,
           .capacity = static_cast<std::uint32_t>(call.capacity),
           .weight_on_input = call.weight_on_input ? 1U : 0U,
-          .form = form_of(call.form),
-          .out = rows_of<sm90::MutableRows>(call.out)};
+          .form = to_device(call.form),
+          .out = rows_of<sm90::MutableDeviceRows>(call.out)};
 }
 
 }  // namespace
@@ -74,51 +68,51 @@ Result<DeviceLayer> DeviceLayer::make(std::shared_ptr<const kernels::cuda::Devic
                                       const ExpertsProblem& problem, const ExpertSource& source,
                                       DeviceLayerOptions options) {
   const Range range("fp4moe make layer");
-  Result<sm90::Layer> layer = describe(problem);
+  Result<sm90::LayerParams> layer = describe(problem);
   if (!layer) return layer.why();
   if (source.shape.experts != problem.shape.experts ||
       source.shape.hidden != problem.shape.hidden ||
       source.shape.intermediate != problem.shape.intermediate ||
       source.shape.format != problem.shape.format || source.shape.gated() != problem.shape.gated())
-    return usage("experts.layout", "the weights are not those of the problem")
+    return usage("experts.layout", "the shape of the weights differs")
         .expects(fmt::format("{} experts of {} x {}", problem.shape.experts,
                              problem.shape.intermediate, problem.shape.hidden),
                  fmt::format("{} experts of {} x {}", source.shape.experts,
                              source.shape.intermediate, source.shape.hidden));
-  DeviceLayer made;
-  made.device_ = std::move(device);
-  made.problem_ = problem;
-  made.options_ = options;
-  made.layer_ = std::make_shared<sm90::Layer>(*layer);
-  if (const auto found = made.find_kernels(); !found) return found.why();
-  Result<DeviceWeights> weights = DeviceWeights::make(made.device_, source, *made.layer_);
+  DeviceLayer result;
+  result.device_ = std::move(device);
+  result.problem_ = problem;
+  result.options_ = options;
+  result.layer_ = std::make_shared<sm90::LayerParams>(*layer);
+  if (const auto found = result.find_kernels(); !found) return found.why();
+  Result<DeviceWeights> weights = DeviceWeights::make(result.device_, source, *result.layer_);
   if (!weights) return weights.why();
-  made.weights_ = std::make_shared<const DeviceWeights>(std::move(*weights));
-  if (const auto placed = made.place_scales(); !placed) return placed.why();
-  return made;
+  result.weights_ = std::make_shared<const DeviceWeights>(std::move(*weights));
+  if (const auto placed = result.place_scales(); !placed) return placed.why();
+  return result;
 }
 
-Result<DeviceLayer> DeviceLayer::alike(const ExpertsProblem& problem) const {
-  Result<sm90::Layer> layer = describe(problem);
+Result<DeviceLayer> DeviceLayer::with_numerics(const ExpertsProblem& problem) const {
+  Result<sm90::LayerParams> layer = describe(problem);
   if (!layer) return layer.why();
   if (problem.shape != problem_.shape)
-    return usage("experts.layout", "a layer alike has the same shape")
+    return usage("experts.layout", "the shape differs")
         .expects(fmt::format("{} experts of {} x {}", problem_.shape.experts,
                              problem_.shape.intermediate, problem_.shape.hidden),
                  fmt::format("{} experts of {} x {}", problem.shape.experts,
                              problem.shape.intermediate, problem.shape.hidden));
-  DeviceLayer made;
-  made.device_ = device_;
-  made.problem_ = problem;
-  made.options_ = options_;
-  made.weights_ = weights_;
-  made.kernels_ = kernels_;
-  made.layer_ = std::make_shared<sm90::Layer>(*layer);
-  made.layer_->w13 = layer_->w13;
-  made.layer_->w2 = layer_->w2;
-  made.layer_->down_global = layer_->down_global;
-  if (const auto placed = made.place_scales(); !placed) return placed.why();
-  return made;
+  DeviceLayer result;
+  result.device_ = device_;
+  result.problem_ = problem;
+  result.options_ = options_;
+  result.weights_ = weights_;
+  result.kernels_ = kernels_;
+  result.layer_ = std::make_shared<sm90::LayerParams>(*layer);
+  result.layer_->w13 = layer_->w13;
+  result.layer_->w2 = layer_->w2;
+  result.layer_->down_global = layer_->down_global;
+  if (const auto placed = result.place_scales(); !placed) return placed.why();
+  return result;
 }
 
 std::uint64_t DeviceLayer::weight_bytes() const { return weights_->bytes(); }
@@ -126,38 +120,37 @@ std::uint64_t DeviceLayer::weight_bytes() const { return weights_->bytes(); }
 Result<Done> DeviceLayer::find_kernels() {
   kernels_ = std::make_shared<Kernels>();
   const std::string_view format = layer_->is_nvfp4 != 0 ? "nvfp4" : "mxfp4";
-  std::vector<std::pair<Function*, std::string>> wanted{
-      {&kernels_->prepare, "prepare"},
-      {&kernels_->gather, "gather"},
-      {&kernels_->activate, "activate"},
-      {&kernels_->combine, "combine"},
-      {&kernels_->combine_rounded, "combine_rounded"}};
-  if (options_.decodes) {
-    wanted.emplace_back(&kernels_->decode, fmt::format("decode_{}", format));
-    wanted.emplace_back(&kernels_->decode_plain, fmt::format("decode_plain_{}", format));
-    wanted.emplace_back(&kernels_->decode_quantised, fmt::format("decode_quantised_{}", format));
+  std::vector<std::pair<Function*, std::string>> wanted{{&kernels_->prepare, "prepare"},
+                                                        {&kernels_->gather, "gather"},
+                                                        {&kernels_->activate, "activate"},
+                                                        {&kernels_->combine_f32, "combine_f32"},
+                                                        {&kernels_->combine_bf16, "combine_bf16"}};
+  if (options_.allow_decode) {
+    wanted.emplace_back(&kernels_->decode_generic, fmt::format("decode_generic_{}", format));
+    wanted.emplace_back(&kernels_->decode_bf16, fmt::format("decode_bf16_{}", format));
+    wanted.emplace_back(&kernels_->decode_quantized, fmt::format("decode_quantized_{}", format));
   }
-  for (std::size_t i = 0; i < kernels_->products.size(); ++i)
-    wanted.emplace_back(&kernels_->products[i],
-                        fmt::format("product{}_{}", sm90::kTileBounds[i], format));
+  for (std::size_t i = 0; i < kernels_->grouped_gemms.size(); ++i)
+    wanted.emplace_back(&kernels_->grouped_gemms[i],
+                        fmt::format("grouped_gemm_n{}_{}", sm90::kTileSizes[i], format));
   for (const auto& [to, name] : wanted) {
     const Result<Function> found = device_->function(fmt::format("fp4moe_sm90_{}", name));
     if (!found) return found.why();
     *to = *found;
   }
-  std::vector<std::pair<Function, std::uint32_t>> shared{{kernels_->activate, kActivateMostShared}};
-  if (options_.decodes)
+  std::vector<std::pair<Function, std::uint32_t>> shared{{kernels_->activate, kActivateMaxShared}};
+  if (options_.allow_decode)
     for (const Function decode :
-         {kernels_->decode, kernels_->decode_plain, kernels_->decode_quantised})
-      shared.emplace_back(decode, sm90::kSharedBytes);
-  for (const Function product : kernels_->products)
-    shared.emplace_back(product, sm90::kSharedBytes);
+         {kernels_->decode_generic, kernels_->decode_bf16, kernels_->decode_quantized})
+      shared.emplace_back(decode, sm90::kMaxSharedBytes);
+  for (const Function grouped_gemm : kernels_->grouped_gemms)
+    shared.emplace_back(grouped_gemm, sm90::kMaxSharedBytes);
   for (const auto& [function, bytes] : shared)
     if (const auto done = device_->allow_shared(function, bytes); !done) return done.why();
   return Done{};
 }
 
-// Scales of quantised activations, x's and h's.
+// Uploads the scales of quantized activations, of x and of h.
 Result<Done> DeviceLayer::place_scales() {
   const std::size_t first = problem_.input_scales.size(), second = problem_.hidden_scales.size();
   const auto factor = [&](const std::vector<float>& scales) {
@@ -191,42 +184,41 @@ Result<Workspace> DeviceLayer::reserve(const WorkspaceLimits& limits) const {
   const auto plan =
       plan_workspace(*layer_, limits, static_cast<std::uint32_t>(device_->facts().multiprocessors));
   if (!plan) return plan.why();
-  Workspace made;
-  made.device_ = device_;
-  made.key_ = workspace_key(*layer_);
-  made.plan_ = *plan;
-  made.limits_ = limits;
+  Workspace result;
+  result.device_ = device_;
+  result.key_ = workspace_key(*layer_);
+  result.plan_ = *plan;
+  result.limits_ = limits;
   Result<Memory> memory = device_->allocate(std::max<std::uint64_t>(plan->total, 1));
   if (!memory) return memory.why();
-  made.memory_ = std::move(*memory);
-  // Decode counts launches from 0, prepare slots, products pieces, and what blocks leave is of
-  // none. The rest is cleared so that rows of padding, which are multiplied but never looked at,
-  // hold numbers.
-  const auto cleared = device_->clear(made.memory_.data(), 0, plan->total, nullptr);
+  result.memory_ = std::move(*memory);
+  // All counters and tags start at 0. The rest is cleared, too: padding rows are multiplied but never
+  // read, and must be numbers.
+  const auto cleared = device_->clear(result.memory_.data(), 0, plan->total, nullptr);
   if (!cleared) return cleared.why();
   if (const auto done = device_->wait(nullptr); !done) return done.why();
-  return made;
+  return result;
 }
 
-sm90::Sorted Workspace::tables() const {
+sm90::RoutingTables Workspace::tables() const {
   auto* counts = at<std::uint32_t>(Region::tile_count);
-  return {.tiles = at<sm90::Tile>(Region::tiles),
+  return {.tiles = at<sm90::TokenTile>(Region::tiles),
           .tile_count = counts,
-          .work = counts + 1,
-          .done = at<std::uint32_t>(Region::done),
-          .finished = at<std::uint32_t>(Region::finished),
-          .rank_of_slot = at<std::int32_t>(Region::rank_of_slot),
-          .totals = at<std::uint32_t>(Region::totals),
-          .row_of_slot = at<std::int32_t>(Region::row_of_slot),
-          .slot_of_row = at<std::int32_t>(Region::slot_of_row),
+          .work_counters = counts + 1,
+          .tile_progress = at<std::uint32_t>(Region::tile_progress),
+          .combine_signals = at<std::uint32_t>(Region::combine_signals),
+          .rank_of_assignment = at<std::int32_t>(Region::rank_of_assignment),
+          .expert_counts = at<std::uint32_t>(Region::expert_counts),
+          .row_of_assignment = at<std::int32_t>(Region::row_of_assignment),
+          .assignment_of_row = at<std::int32_t>(Region::assignment_of_row),
           .expert_of_row = at<std::int32_t>(Region::expert_of_row),
-          .tile_of_row = at<std::int32_t>(Region::tile_of_row)};
+          .tile_of_row_group = at<std::int32_t>(Region::tile_of_row_group)};
 }
 
 CallPlan DeviceLayer::plan(const CallSize& size) const {
-  CallPlan made = plan_call(*layer_, size);
-  if (made.path == Path::decode && !options_.decodes) made.path = Path::rows;
-  return made;
+  CallPlan result = plan_call(*layer_, size);
+  if (result.path == Path::decode && !options_.allow_decode) result.path = Path::rows;
+  return result;
 }
 
 std::string_view DeviceLayer::kernel(const CallSize& size) const {
@@ -245,7 +237,7 @@ Result<Done> DeviceLayer::apply(const DeviceCall& call, const Workspace& space,
   step.call = kernel_call(call, size);
   if (call.router != nullptr) {
     step.route = call.router->params();
-    step.route.logits = rows_of<sm90::Rows>(call.logits);
+    step.route.logits = rows_of<sm90::ConstDeviceRows>(call.logits);
     step.route.tokens = step.call.tokens;
     step.route.weights = space.at<float>(Region::weights);
     step.call.weights = step.route.weights;
@@ -253,7 +245,7 @@ Result<Done> DeviceLayer::apply(const DeviceCall& call, const Workspace& space,
   return step.plan.path == Path::decode ? decode(step) : run_rows(step);
 }
 
-// Nobody computes anything: what would be summed is zero.
+// No expert computes anything: the sums are 0.
 Result<Done> DeviceLayer::clear_output(const DeviceCall& call, Stream stream) const {
   if (call.form == OutputForm::batches) return Done{};
   const MutableRows& out = call.out;
@@ -269,21 +261,22 @@ Result<Done> DeviceLayer::decode(const Step& step) const {
   const sm90::DecodeParams params{.call = step.call,
                                   .layer = as_swiglu(*layer_),
                                   .route = step.route,
-                                  .tile_rows = step.plan.decode.tile_rows,
+                                  .tile_tokens = step.plan.decode.tile_tokens,
                                   .stages = step.plan.decode.stages,
-                                  .partial = space.at<std::uint64_t>(Region::partial),
+                                  .partial_sums = space.at<std::uint64_t>(Region::partial_sums),
                                   .hidden = space.at<std::uint64_t>(Region::hidden),
-                                  .sums = space.at<std::uint64_t>(Region::sums),
+                                  .gemm2_sums = space.at<std::uint64_t>(Region::gemm2_sums),
                                   .counters = space.at<std::uint32_t>(Region::counters)};
-  const Function function = sm90::plain(params) == params       ? kernels_->decode_plain
-                            : sm90::quantised(params) == params ? kernels_->decode_quantised
-                                                                : kernels_->decode;
+  const Function function = sm90::bf16_specialization(params) == params ? kernels_->decode_bf16
+                            : sm90::quantized_specialization(params) == params
+                                ? kernels_->decode_quantized
+                                : kernels_->decode_generic;
   return device_->launch({.function = function,
                           .blocks = static_cast<std::uint32_t>(device_->facts().multiprocessors),
                           .threads = sm90::kDecodeThreads,
                           .shared_bytes = step.plan.decode.shared_bytes,
                           .is_cooperative = true,
-                          .overlaps = true,
+                          .has_pdl = true,
                           .params = &params},
                          step.stream, step.inside);
 }

@@ -1,5 +1,5 @@
-// A MoE layer on a device: raw device pointers and a stream in, kernels out. For whoever has their
-// tokens on the device already; moe::Engine "cuda" (engine.hpp) is built on it.
+// A MoE layer on a device, for callers whose tokens are on the device: raw device pointers and a
+// stream. moe::Engine "cuda" (engine.hpp) is built on it.
 //
 //   const auto device = kernels::cuda::Device::open(0);
 //   const auto layer = DeviceLayer::make(*device, problem, source);
@@ -27,9 +27,9 @@
 #include "fp4moe/moe/experts.hpp"
 
 namespace fp4moe::kernels::cuda::sm90 {
-struct Layer;
-struct Product;
-struct Sorted;
+struct LayerParams;
+struct Gemm;
+struct RoutingTables;
 }  // namespace fp4moe::kernels::cuda::sm90
 
 namespace fp4moe::moe::cuda {
@@ -38,29 +38,29 @@ namespace sm90 = kernels::cuda::sm90;
 struct CallPlan;      // plan.hpp
 class DeviceWeights;  // device_weights.hpp
 
-// Low-rank additions whose matrices lie on the device.
+// LoRA adapters whose matrices are on the device.
 struct DeviceAdapters {
   // [adapters][experts], on the device; null: none
   const kernels::cuda::DeviceLoraExpert* pairs = nullptr;
   const std::int32_t* of_token = nullptr;  // [tokens], -1: none
-  std::uint64_t most_rank = 0;             // of all of them
+  std::uint64_t max_rank = 0;              // of all of them
 };
 
-// All addresses are the device's. x and out: bf16, f16 or f32, rows that begin at multiples of 16
-// bytes; f32 rows of x are rounded to bf16 for the products.
+// All addresses are device addresses. x and out: bf16, f16 or f32, rows aligned to 16 bytes; f32 rows
+// of x are rounded to bf16 for the GEMMs.
 struct DeviceCall {
-  // A promise: whatever address is given is memory of the layer's device. The driver is not asked
-  // about each of them then; nulls and alignment are still looked at.
+  // The caller promises that all addresses are memory of the layer's device: the driver is not asked.
+  // Nulls and alignment are still checked.
   bool is_on_device = false;
 
   ConstRows x{};              // [T, hidden]; batches: [experts * capacity, hidden]
-  bool is_quantised = false;  // x holds decoded values
+  bool is_quantized = false;  // x holds decoded values
   float factor = 1.0f;        // of all x, where so
 
   // Either logits, which a router on the device reads ...
   const DeviceRouter* router = nullptr;
   ConstRows logits{};  // [T, columns]
-  // ... or what was chosen already: [T, top_k] each, global ids; -1 and ids outside: nobody's.
+  // ... or the chosen experts: [T, top_k] each, global ids; -1 and ids outside: unassigned.
   std::uint64_t top_k = 0;
   const std::int32_t* ids = nullptr;
   const float* weights = nullptr;  // null: all 1
@@ -74,12 +74,12 @@ struct DeviceCall {
   std::int32_t first_expert = 0;
 
   DeviceAdapters adapters{};     // not with a router
-  bool weight_on_input = false;  // already in x: no weight is applied
+  bool weight_on_input = false;  // x already contains the weight
   OutputForm form = OutputForm::summed;
   MutableRows out{};  // [T, hidden]; slots: [T * top_k, hidden]; batches: as x
 };
 
-// Memory for calls of up to some number of tokens. One call at a time.
+// Memory for calls of up to a number of tokens. One call at a time.
 class Workspace {
  public:
   const WorkspaceLimits& limits() const { return limits_; }
@@ -93,7 +93,7 @@ class Workspace {
     const auto index = static_cast<std::size_t>(region);
     return reinterpret_cast<T*>(memory_.data() + plan_.at[index]);
   }
-  sm90::Sorted tables() const;
+  sm90::RoutingTables tables() const;
   std::shared_ptr<const kernels::cuda::Device> device_{};
   kernels::cuda::Memory memory_{};
   WorkspaceKey key_{};
@@ -102,25 +102,25 @@ class Workspace {
 };
 
 struct DeviceLayerOptions {
-  bool decodes = true;  // few tokens by the one kernel for them; false: like many
+  bool allow_decode = true;  // false: few tokens also take the path `rows`
 };
 
 class DeviceLayer {
  public:
-  // Weights are uploaded, in the layout or packed on the device. Errors: those of describe() and
+  // Uploads the weights: packed tensors, or rows that the device packs. Errors: those of describe() and
   // DeviceWeights::make, cuda.kernel.
   static Result<DeviceLayer> make(std::shared_ptr<const kernels::cuda::Device> device,
                                   const ExpertsProblem& problem, const ExpertSource& source,
                                   DeviceLayerOptions options = {});
 
-  // The same weights under other numerics, activations and scales. Errors: those of describe(),
+  // The same weights with other numerics, activation and scales. Errors: those of describe(),
   // experts.layout (another shape).
-  Result<DeviceLayer> alike(const ExpertsProblem& problem) const;
+  Result<DeviceLayer> with_numerics(const ExpertsProblem& problem) const;
 
   const ExpertsProblem& problem() const { return problem_; }
   const kernels::cuda::Device& device() const { return *device_; }
   const std::shared_ptr<const kernels::cuda::Device>& shared_device() const { return device_; }
-  const sm90::Layer& layer() const { return *layer_; }
+  const sm90::LayerParams& layer() const { return *layer_; }
   std::uint64_t weight_bytes() const;
 
   // Bytes of the workspace for such calls. Errors: cuda.limits.
@@ -134,7 +134,7 @@ class DeviceLayer {
   // driver's words, for a stream that is in error, too.
   Result<Done> apply(const DeviceCall& call, const Workspace& space,
                      kernels::cuda::Stream stream) const;
-  // What apply would run, for people: "sm90/decode", "sm90/rows".
+  // The path that apply takes, as text: "sm90/decode", "sm90/rows".
   std::string_view kernel(const CallSize& size) const;
 
  private:
@@ -149,17 +149,17 @@ class DeviceLayer {
   bool may_use(const Workspace& space) const;
   Result<Done> clear_output(const DeviceCall& call, kernels::cuda::Stream stream) const;
   Result<Done> decode(const Step& step) const;
-  std::array<sm90::Product, 2> products(const Step& step) const;
+  std::array<sm90::Gemm, 2> gemms(const Step& step) const;
   RowsParams rows_params(const Step& step) const;
   Result<Done> run_rows(const Step& step) const;
 
   std::shared_ptr<const kernels::cuda::Device> device_{};
   ExpertsProblem problem_{};
   DeviceLayerOptions options_{};
-  std::shared_ptr<sm90::Layer> layer_{};
+  std::shared_ptr<sm90::LayerParams> layer_{};
   std::shared_ptr<const DeviceWeights> weights_{};
   kernels::cuda::Memory scales_{};
-  // Of quantised x and h, where experts share it.
+  // Factors of quantized x and h, where all experts share one.
   float input_factor_ = 1.0f, hidden_factor_ = 1.0f;
   std::shared_ptr<Kernels> kernels_{};
 };

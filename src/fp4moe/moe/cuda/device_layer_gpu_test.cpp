@@ -18,14 +18,14 @@ class DeviceLayers : public OnDevice {};
 
 // Tokens in rows of another type, `stride` bytes each.
 std::vector<std::byte> rows_in(const TestTokens& tokens, DType dtype, std::uint64_t stride) {
-  std::vector<std::byte> made(tokens.tokens * stride);
+  std::vector<std::byte> result(tokens.tokens * stride);
   std::vector<float> row(tokens.hidden);
   for (std::uint64_t t = 0; t < tokens.tokens; ++t) {
     read_row(tokens.rows(), t, std::span(row));
     write_row(std::span<const float>(row),
-              {made.data(), dtype, tokens.tokens, tokens.hidden, stride}, t);
+              {result.data(), dtype, tokens.tokens, tokens.hidden, stride}, t);
   }
-  return made;
+  return result;
 }
 
 TEST_F(DeviceLayers, AgreeWithTheReferenceForAnyNumberOfTokens) {
@@ -44,7 +44,7 @@ TEST_F(DeviceLayers, AgreeWithTheReferenceForAnyNumberOfTokens) {
         for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
           EXPECT_LE(error_of(reference(problem, weights, tokens),
                              run(layer, tokens, OutputForm::summed, dtype)),
-                    kMostError)
+                    kMaxError)
               << formats::name(format) << " " << sizes.hidden << " x " << sizes.intermediate << ", "
               << count << " tokens";
       }
@@ -63,7 +63,7 @@ TEST_F(DeviceLayers, AgreeWithTheReferenceOnLayersOfRealSize) {
       const TestTokens tokens(count, sizes.hidden, 4, sizes.experts, count);
       EXPECT_LE(error_of(reference(problem, weights, tokens),
                          run(layer, tokens, OutputForm::summed, DType::bf16)),
-                kMostError)
+                kMaxError)
           << formats::name(format) << ", " << count << " tokens";
     }
   }
@@ -78,7 +78,7 @@ TEST_F(DeviceLayers, AgreeWithTheReferenceForManyTokens) {
     const DeviceLayer layer = make_layer(device, problem, weights.source());
     for (const std::uint64_t count : {2048u, 8192u}) {
       const TestTokens tokens(count, sizes.hidden, 4, sizes.experts, count);
-      EXPECT_LE(error_of(reference(problem, weights, tokens), run(layer, tokens)), kMostError)
+      EXPECT_LE(error_of(reference(problem, weights, tokens), run(layer, tokens)), kMaxError)
           << formats::name(format) << ", " << count;
     }
   }
@@ -109,12 +109,12 @@ TEST_F(DeviceLayers, TilesThatTheProductFillsAreThoseOfGather) {
         const DeviceLayer layer = make_layer(device, problem, weights.source());
         SCOPED_TRACE(fmt::format("{} {}, {} experts, hidden {}", formats::name(format),
                                  row(activation).name, experts, hidden));
-        const std::uint64_t slots = count * 3, capacity = slots / experts;
-        const std::uint32_t tile = tile_tokens(*describe(problem), slots);
-        ASSERT_GT(tile, sm90::kMostFetched);
-        ASSERT_LT(first_tiles(*describe(problem), tile,
-                              static_cast<std::uint32_t>(device->facts().multiprocessors)),
-                  std::max(slots / tile, experts));
+        const std::uint64_t assignments = count * 3, capacity = assignments / experts;
+        const std::uint32_t tile = tile_tokens(*describe(problem), assignments);
+        ASSERT_GT(tile, sm90::kMaxGatheredTokens);
+        ASSERT_LT(initial_tiles(*describe(problem), tile,
+                                static_cast<std::uint32_t>(device->facts().multiprocessors)),
+                  std::max(assignments / tile, experts));
         const TestTokens tokens(count, hidden, 3, sizes.experts, hidden);
         Upload given(*device, tokens);
         expect_same_bits(layer, tokens, given, {.tokens = count, .top_k = 3});
@@ -149,7 +149,7 @@ TEST_F(DeviceLayers, CallsOfAnySizeFollowEachOtherInOneWorkspace) {
         ASSERT_TRUE(done) << text(done.why());
         const auto waited = layer.device().wait(nullptr);
         ASSERT_TRUE(waited) << text(waited.why());
-        EXPECT_LE(error_of(reference(problem, weights, tokens), given.values()), kMostError)
+        EXPECT_LE(error_of(reference(problem, weights, tokens), given.values()), kMaxError)
             << experts << " experts, " << formats::name(format) << ", " << count << " tokens";
       }
     }
@@ -162,10 +162,10 @@ TEST_F(DeviceLayers, ExpertsMayHaveNoTokensOrAll) {
   const DeviceLayer layer = make_layer(device, problem, weights.source());
   for (const std::uint64_t count : some_tokens({1, 16, 20, 300, 2000})) {
     TestTokens tokens(count, sizes.hidden, 3, sizes.experts, count);
-    EXPECT_LE(error_of(reference(problem, weights, tokens), run(layer, tokens)), kMostError);
+    EXPECT_LE(error_of(reference(problem, weights, tokens), run(layer, tokens)), kMaxError);
     // All choices of all tokens are one expert: one slot counts as often as it is named.
     for (std::int32_t& id : tokens.ids) id = static_cast<std::int32_t>(sizes.experts - 1);
-    EXPECT_LE(error_of(reference(problem, weights, tokens), run(layer, tokens)), kMostError);
+    EXPECT_LE(error_of(reference(problem, weights, tokens), run(layer, tokens)), kMaxError);
     std::ranges::fill(tokens.ids, -1);
     EXPECT_EQ(run(layer, tokens), std::vector<double>(count * sizes.hidden, 0.0)) << count;
   }
@@ -184,7 +184,7 @@ TEST_F(DeviceLayers, ARankWithAnEmptyShareAddsItsBiasAlone) {
           const TestTokens tokens(count, sizes.hidden, 2, sizes.experts, count);
           for (const OutputForm form : {OutputForm::summed, OutputForm::slots})
             EXPECT_LE(error_of(reference(problem, weights, tokens, form), run(layer, tokens, form)),
-                      kMostError)
+                      kMaxError)
                 << row(activation).name << " " << numerics << " " << formats::name(format) << ", "
                 << count;
         }
@@ -202,7 +202,7 @@ TEST_F(DeviceLayers, IdsOutsideAndMinusOneAreNobodys) {
       tokens.ids[i] = i % 2 == 0 ? -1 : static_cast<std::int32_t>(sizes.experts + i);
     for (const OutputForm form : {OutputForm::summed, OutputForm::slots})
       EXPECT_LE(error_of(reference(problem, weights, tokens, form), run(layer, tokens, form)),
-                kMostError)
+                kMaxError)
           << count;
   }
 }
@@ -223,10 +223,9 @@ TEST_F(DeviceLayers, GlobalIdsBecomePositionsByAMapOrAFirstExpert) {
     by_map.call.map_size = map.size();
     by_first.call.first_expert = 2;
     const WorkspaceLimits limits{.tokens = count, .top_k = 3};
-    EXPECT_LE(error_of(reference(problem, weights, mapped), run(layer, by_map, limits)),
-              kMostError);
+    EXPECT_LE(error_of(reference(problem, weights, mapped), run(layer, by_map, limits)), kMaxError);
     EXPECT_LE(error_of(reference(problem, weights, moved), run(layer, by_first, limits)),
-              kMostError);
+              kMaxError);
   }
 }
 
@@ -245,7 +244,7 @@ TEST_F(DeviceLayers, EveryActivationIsComputed) {
     const DeviceLayer layer = make_layer(device, problem, weights.source());
     for (const std::uint64_t count : some_tokens({5, 16, 33})) {
       const TestTokens tokens(count, sizes.hidden, 2, sizes.experts, count);
-      EXPECT_LE(error_of(reference(problem, weights, tokens), run(layer, tokens)), kMostError)
+      EXPECT_LE(error_of(reference(problem, weights, tokens), run(layer, tokens)), kMaxError)
           << activation.name << ", " << count;
     }
   }
@@ -262,7 +261,7 @@ TEST_F(DeviceLayers, EveryBackendsNumericsAreComputed) {
         const DeviceLayer layer = make_layer(device, problem, weights.source());
         for (const std::uint64_t count : some_tokens({7, 16, 40})) {
           const TestTokens tokens(count, sizes.hidden, 3, sizes.experts, count);
-          EXPECT_LE(error_of(reference(problem, weights, tokens), run(layer, tokens)), kMostError)
+          EXPECT_LE(error_of(reference(problem, weights, tokens), run(layer, tokens)), kMaxError)
               << row.id << " " << formats::name(format) << ", " << count;
         }
       }
@@ -293,7 +292,7 @@ TEST_F(DeviceLayers, EveryActivationSchemeIsComputed) {
         for (const std::uint64_t count : some_tokens({1, 6, 16, 40})) {
           const TestTokens tokens = ClearTokens(expected, weights).make(count, 2, count);
           ASSERT_EQ(tokens.tokens, count);
-          EXPECT_LE(error_of(reference(expected, weights, tokens), run(layer, tokens)), kMostError)
+          EXPECT_LE(error_of(reference(expected, weights, tokens), run(layer, tokens)), kMaxError)
               << static_cast<int>(key) << " " << numerics << (each ? " each" : "") << ", " << count;
         }
       }
@@ -313,7 +312,7 @@ TEST_F(DeviceLayers, TokensOfAnyTypeAndStride) {
       Upload given(*device, tokens);
       given.call.x = {x.data(), dtype, count, sizes.hidden, stride};
       // f16 loses nothing of these bf16 values but the smallest.
-      EXPECT_LE(error_of(expected, run(layer, given, {.tokens = count, .top_k = 2})), kMostError)
+      EXPECT_LE(error_of(expected, run(layer, given, {.tokens = count, .top_k = 2})), kMaxError)
           << tensor::name(dtype) << ", " << count;
     }
   }
@@ -372,7 +371,7 @@ TEST_F(DeviceLayers, BatchesAreComputedRowByRow) {
   for (std::uint64_t i = 0; i < tokens.tokens; ++i)  // the others may hold anything
     if (tokens.ids[i] < 0)
       std::fill_n(found.begin() + static_cast<std::ptrdiff_t>(i * sizes.hidden), sizes.hidden, 0.0);
-  EXPECT_LE(error_of(expected, found), kMostError);
+  EXPECT_LE(error_of(expected, found), kMaxError);
 }
 
 TEST_F(DeviceLayers, WithoutWeightsEveryChoiceCountsOnce) {
@@ -387,7 +386,7 @@ TEST_F(DeviceLayers, WithoutWeightsEveryChoiceCountsOnce) {
     given.call.weights = nullptr;
     EXPECT_LE(error_of(reference(problem, weights, tokens),
                        run(layer, given, {.tokens = count, .top_k = 2})),
-              kMostError);
+              kMaxError);
   }
 }
 
@@ -397,18 +396,18 @@ TEST_F(DeviceLayers, FewTokensGiveTheSameByEitherPath) {
   const TestLayer weights = layer_of(WeightFormat::mxfp4, sizes);
   const ExpertsProblem problem = problem_of(weights);
   const DeviceLayer layer = make_layer(device, problem, weights.source());
-  const DeviceLayer rows = make_layer(device, problem, weights.source(), {.decodes = false});
+  const DeviceLayer rows = make_layer(device, problem, weights.source(), {.allow_decode = false});
   for (const std::uint64_t count : {1u, 8u, 13u, 16u}) {
     const TestTokens tokens(count, sizes.hidden, 3, sizes.experts, count);
     ASSERT_EQ(layer.kernel({.tokens = count, .top_k = 3}), "sm90/decode");
     const std::vector<double> summed = run(layer, tokens);
     EXPECT_LE(error_of(run(rows, tokens), summed), 1e-3) << count;
-    const std::vector<double> slots = run(layer, tokens, OutputForm::slots);
+    const std::vector<double> assignments = run(layer, tokens, OutputForm::slots);
     std::vector<double> expected(summed.size(), 0.0);
-    for (std::uint64_t slot = 0; slot < tokens.ids.size(); ++slot)
+    for (std::uint64_t assignment = 0; assignment < tokens.ids.size(); ++assignment)
       for (std::uint64_t i = 0; i < sizes.hidden; ++i)
-        expected[slot / 3 * sizes.hidden + i] +=
-            double{tokens.weights[slot]} * slots[slot * sizes.hidden + i];
+        expected[assignment / 3 * sizes.hidden + i] +=
+            double{tokens.weights[assignment]} * assignments[assignment * sizes.hidden + i];
     EXPECT_LE(error_of(expected, summed), 1e-3) << count;
   }
 }
@@ -427,7 +426,7 @@ TEST_F(DeviceLayers, FewTokensMayChooseAnExpertAgainAndAgain) {
         const std::uint64_t number = random.next();
         id = number % 7 == 0 ? -1 : static_cast<std::int32_t>(number / 7 % experts);
       }
-      EXPECT_LE(error_of(reference(problem, weights, tokens), run(layer, tokens)), kMostError)
+      EXPECT_LE(error_of(reference(problem, weights, tokens), run(layer, tokens)), kMaxError)
           << experts << " experts, " << top_k << " choices";
     }
 }
@@ -435,9 +434,9 @@ TEST_F(DeviceLayers, FewTokensMayChooseAnExpertAgainAndAgain) {
 // Logits of distinct numbers, so that no two experts are equally good.
 std::vector<float> logits_for(std::uint64_t tokens, std::uint64_t columns, std::uint64_t seed) {
   SplitMix64 random(seed);
-  std::vector<float> made(tokens * columns);
-  for (float& value : made) value = 6.0f * random.unit() - 3.0f;
-  return made;
+  std::vector<float> result(tokens * columns);
+  for (float& value : result) value = 6.0f * random.unit() - 3.0f;
+  return result;
 }
 
 TEST_F(DeviceLayers, RoutingOnTheDeviceIsTheRoutersRouting) {
@@ -478,7 +477,7 @@ TEST_F(DeviceLayers, RoutingOnTheDeviceIsTheRoutersRouting) {
       given.call.logits = {uploaded.data(), DType::f32, count, sizes.experts,
                            sizes.experts * sizeof(float)};
       const std::vector<double> found = run(layer, given, {.tokens = count, .top_k = 3});
-      EXPECT_LE(error_of(reference(problem, weights, tokens), found), kMostError)
+      EXPECT_LE(error_of(reference(problem, weights, tokens), found), kMaxError)
           << routing::name(method) << ", " << count;
       EXPECT_LE(error_of(run(layer, tokens), found), 1e-5)
           << routing::name(method) << ", " << count;
@@ -510,7 +509,7 @@ TEST_F(DeviceLayers, AWorkspaceServesLayersOfTheSameSizes) {
   const Workspace space = reserve(first, {.tokens = 10, .top_k = 2});
   ASSERT_TRUE(second.apply(given.call, space, nullptr));
   ASSERT_TRUE(device->wait(nullptr));
-  EXPECT_LE(error_of(reference(problem_of(others), others, tokens), given.values()), kMostError);
+  EXPECT_LE(error_of(reference(problem_of(others), others, tokens), given.values()), kMaxError);
   EXPECT_EQ(third.apply(given_wide.call, space, nullptr).why().id, "cuda.workspace");
 }
 
@@ -565,10 +564,10 @@ TEST_F(DeviceLayers, DevicesAndMemoryThatAreNotThereAreSaidInWords) {
 TEST_F(DeviceLayers, ScalesThatAreNotNumbersAreRefused) {
   TestLayer weights = layer_of(WeightFormat::mxfp4, {2, 64, 64});
   weights.up[1].scales[5] = std::byte{255};
-  const auto made = DeviceLayer::make(device, problem_of(weights), weights.source());
-  ASSERT_FALSE(made);
-  EXPECT_EQ(made.why().id, "experts.scales");
-  EXPECT_EQ(made.why().tensor, "expert 1, up row 2, block 1");
+  const auto result = DeviceLayer::make(device, problem_of(weights), weights.source());
+  ASSERT_FALSE(result);
+  EXPECT_EQ(result.why().id, "experts.scales");
+  EXPECT_EQ(result.why().tensor, "expert 1, up row 2, block 1");
   TestLayer negative = layer_of(WeightFormat::nvfp4, {2, 64, 64});
   negative.down[0].scales[3] = std::byte{0xB8};
   EXPECT_EQ(DeviceLayer::make(device, problem_of(negative), negative.source()).why().id,

@@ -10,7 +10,6 @@
 
 #include "fp4moe/base/random.hpp"
 #include "fp4moe/formats/sm90_scale.hpp"
-#include "fp4moe/kernels/cuda/sm90/launches.hpp"
 #include "fp4moe/moe/cuda/plan.hpp"
 #include "support/fake_device.hpp"
 
@@ -26,41 +25,41 @@ using DeviceLayers = testing::FakeDevice;
 
 TEST_F(DeviceLayers, FewTokensAreOneLaunchAndManyASequence) {
   const TestLayer layer = weights();
-  const auto made = make(layer);
-  ASSERT_TRUE(made) << text(made.why());
+  const auto result = make(layer);
+  ASSERT_TRUE(result) << text(result.why());
   // Two matrices of each expert.
   EXPECT_EQ(launched(), std::vector<std::string>(8, "pack"));
-  const auto space = made->reserve({.tokens = 400, .top_k = 2, .capacity = 10});
+  const auto space = result->reserve({.tokens = 400, .top_k = 2, .capacity = 10});
   ASSERT_TRUE(space) << text(space.why());
-  ASSERT_TRUE(made->apply(call(16), *space, nullptr));
+  ASSERT_TRUE(result->apply(call(16), *space, nullptr));
   ASSERT_EQ(fake_->launches.size(), 1u);
   EXPECT_TRUE(fake_->launches[0].is_cooperative);
-  EXPECT_TRUE(fake_->launches[0].overlaps);
+  EXPECT_TRUE(fake_->launches[0].has_pdl);
   EXPECT_EQ(fake_->launches[0].blocks, static_cast<unsigned>(device_->facts().multiprocessors));
-  EXPECT_EQ(launched(), (std::vector<std::string>{"decode_mxfp4"}));
+  EXPECT_EQ(launched(), (std::vector<std::string>{"decode_generic_mxfp4"}));
   using Names = std::vector<std::string>;
   const std::pair<std::uint64_t, Names> ways[] = {
-      {17, {"prepare", "product32_mxfp4", "combine"}},
-      {60, {"prepare", "product64_mxfp4", "combine"}},
-      {130, {"prepare", "product88_mxfp4", "combine"}},
-      {150, {"prepare", "gather", "product128_mxfp4", "combine"}},
-      {400, {"prepare", "gather", "product192_mxfp4", "combine"}}};
+      {17, {"prepare", "grouped_gemm_n32_mxfp4", "combine_f32"}},
+      {60, {"prepare", "grouped_gemm_n64_mxfp4", "combine_f32"}},
+      {130, {"prepare", "grouped_gemm_n88_mxfp4", "combine_f32"}},
+      {150, {"prepare", "gather", "grouped_gemm_n128_mxfp4", "combine_f32"}},
+      {400, {"prepare", "gather", "grouped_gemm_n192_mxfp4", "combine_f32"}}};
   for (const auto& [tokens, names] : ways) {
-    ASSERT_TRUE(made->apply(call(tokens), *space, nullptr));
+    ASSERT_TRUE(result->apply(call(tokens), *space, nullptr));
     EXPECT_EQ(launched(), names);
   }
-  DeviceCall slots = call(8);
-  slots.form = OutputForm::slots;
-  slots.out.rows = 16;
-  ASSERT_TRUE(made->apply(slots, *space, nullptr));
-  EXPECT_EQ(launched(), (Names{"prepare", "product32_mxfp4", "combine"}));
+  DeviceCall assignments = call(8);
+  assignments.form = OutputForm::slots;
+  assignments.out.rows = 16;
+  ASSERT_TRUE(result->apply(assignments, *space, nullptr));
+  EXPECT_EQ(launched(), (Names{"prepare", "grouped_gemm_n32_mxfp4", "combine_f32"}));
   DeviceCall batches = call(40, 96, 1);
   batches.counts = std::exchange(batches.ids, nullptr);
   batches.top_k = 0;
   batches.capacity = 10;
   batches.form = OutputForm::batches;
-  ASSERT_TRUE(made->apply(batches, *space, nullptr));
-  EXPECT_EQ(launched(), (Names{"gather", "product32_mxfp4", "combine"}));
+  ASSERT_TRUE(result->apply(batches, *space, nullptr));
+  EXPECT_EQ(launched(), (Names{"gather", "grouped_gemm_n32_mxfp4", "combine_f32"}));
 }
 
 TEST_F(DeviceLayers, TokensThatAreFineAsTheyAreAreNotRounded) {
@@ -70,9 +69,9 @@ TEST_F(DeviceLayers, TokensThatAreFineAsTheyAreAreNotRounded) {
                          .intermediate = 64,
                          .order = weights::RowOrder::halves},
                         Activation::silu, 3);
-  const auto made = make(layer);
-  ASSERT_TRUE(made) << text(made.why());
-  const auto space = made->reserve({.tokens = 20, .top_k = 2});
+  const auto result = make(layer);
+  ASSERT_TRUE(result) << text(result.why());
+  const auto space = result->reserve({.tokens = 20, .top_k = 2});
   ASSERT_TRUE(space) << text(space.why());
   launched();
   using Names = std::vector<std::string>;
@@ -81,23 +80,23 @@ TEST_F(DeviceLayers, TokensThatAreFineAsTheyAreAreNotRounded) {
                                    const Names& names) {
     DeviceCall changed = call(20, 128);
     change(changed);
-    const auto done = made->apply(changed, *space, nullptr);
+    const auto done = result->apply(changed, *space, nullptr);
     EXPECT_TRUE(done) << text(done.why());
     ASSERT_FALSE(fake_->launches.empty());
     EXPECT_EQ(fake_->launches[0].blocks, prepare_blocks);
     EXPECT_EQ(launched(), names);
   };
-  const Names names{"prepare", "product32_nvfp4", "combine"};
+  const Names names{"prepare", "grouped_gemm_n32_nvfp4", "combine_f32"};
   expect_launched([](DeviceCall&) {}, 1, names);
   expect_launched([](DeviceCall& c) { c.x.dtype = DType::f16; }, 6, names);
   expect_launched([](DeviceCall& c) { c.out.dtype = DType::bf16; }, 1,
-                  {"prepare", "product32_nvfp4", "combine_rounded"});
+                  {"prepare", "grouped_gemm_n32_nvfp4", "combine_bf16"});
 }
 
 TEST_F(DeviceLayers, DecodeHasKernelsForWhatMostCallsAre) {
   const TestLayer layer = weights();
-  const auto made = make(layer, "native");
-  ASSERT_TRUE(made) << text(made.why());
+  const auto result = make(layer, "native");
+  ASSERT_TRUE(result) << text(result.why());
   const auto kernel = [&](const DeviceLayer& by, const DeviceCall& given) {
     const auto space = by.reserve({.tokens = 16, .top_k = 2});
     EXPECT_TRUE(space) << text(space.why());
@@ -108,28 +107,28 @@ TEST_F(DeviceLayers, DecodeHasKernelsForWhatMostCallsAre) {
   };
   using Names = std::vector<std::string>;
   DeviceCall plain = call(4);
-  EXPECT_EQ(kernel(*made, plain), Names{"decode_mxfp4"});  // float32 output
+  EXPECT_EQ(kernel(*result, plain), Names{"decode_generic_mxfp4"});  // float32 output
   plain.out.dtype = DType::bf16;
-  EXPECT_EQ(kernel(*made, plain), Names{"decode_plain_mxfp4"});
+  EXPECT_EQ(kernel(*result, plain), Names{"decode_bf16_mxfp4"});
   ExpertsProblem quantised = problem(layer, "native");
   quantised.quantises = ActivationKey::mxfp8;
-  const auto alike = made->alike(quantised);
+  const auto alike = result->with_numerics(quantised);
   ASSERT_TRUE(alike) << text(alike.why());
-  EXPECT_EQ(kernel(*alike, plain), Names{"decode_quantised_mxfp4"});
-  const auto rounded = made->alike(problem(layer, "marlin"));
+  EXPECT_EQ(kernel(*alike, plain), Names{"decode_quantized_mxfp4"});
+  const auto rounded = result->with_numerics(problem(layer, "marlin"));
   ASSERT_TRUE(rounded) << text(rounded.why());
-  EXPECT_EQ(kernel(*rounded, plain), Names{"decode_mxfp4"});
+  EXPECT_EQ(kernel(*rounded, plain), Names{"decode_generic_mxfp4"});
 }
 
 TEST_F(DeviceLayers, PrepareHasAThreadForEachSlot) {
   const TestLayer layer = weights();
-  const auto made = make(layer, "unfused");
-  ASSERT_TRUE(made) << text(made.why());
-  const auto space = made->reserve({.tokens = 3000, .top_k = 2});
+  const auto result = make(layer, "unfused");
+  ASSERT_TRUE(result) << text(result.why());
+  const auto space = result->reserve({.tokens = 3000, .top_k = 2});
   ASSERT_TRUE(space) << text(space.why());
   const auto blocks = [&](const DeviceCall& given) {
     launched();
-    const auto done = made->apply(given, *space, nullptr);
+    const auto done = result->apply(given, *space, nullptr);
     EXPECT_TRUE(done) << text(done.why());
     return fake_->launches.empty() ? 0 : fake_->launches[0].blocks;
   };
@@ -144,9 +143,9 @@ TEST_F(DeviceLayers, PrepareHasAThreadForEachSlot) {
 
 TEST_F(DeviceLayers, WhatIsRoundedTakesAKernelOfItsOwnAndRoutingNone) {
   const TestLayer layer = weights(WeightFormat::nvfp4);
-  const auto made = make(layer, "unfused");
-  ASSERT_TRUE(made) << text(made.why());
-  const auto space = made->reserve({.tokens = 20, .top_k = 2});
+  const auto result = make(layer, "unfused");
+  ASSERT_TRUE(result) << text(result.why());
+  const auto space = result->reserve({.tokens = 20, .top_k = 2});
   ASSERT_TRUE(space);
   const auto router = DeviceRouter::make(
       device_, {.method = routing::Method::renormalize, .experts = 4, .top_k = 2});
@@ -157,19 +156,20 @@ TEST_F(DeviceLayers, WhatIsRoundedTakesAKernelOfItsOwnAndRoutingNone) {
   routed.router = &*router;
   routed.logits = {static_cast<const std::byte*>(known(20 * 16)), DType::f32, 20, 4, 16};
   launched();
-  ASSERT_TRUE(made->apply(routed, *space, nullptr));
-  EXPECT_EQ(launched(), (std::vector<std::string>{"prepare", "gather", "product32_nvfp4",
-                                                  "activate", "product32_nvfp4", "combine"}));
+  ASSERT_TRUE(result->apply(routed, *space, nullptr));
+  EXPECT_EQ(launched(),
+            (std::vector<std::string>{"prepare", "gather", "grouped_gemm_n32_nvfp4", "activate",
+                                      "grouped_gemm_n32_nvfp4", "combine_f32"}));
 }
 
 TEST_F(DeviceLayers, NothingIsLaunchedForNoTokens) {
   const TestLayer layer = weights();
-  const auto made = make(layer);
-  ASSERT_TRUE(made);
-  const auto space = made->reserve({.tokens = 4, .top_k = 2});
+  const auto result = make(layer);
+  ASSERT_TRUE(result);
+  const auto space = result->reserve({.tokens = 4, .top_k = 2});
   ASSERT_TRUE(space);
   launched();
-  ASSERT_TRUE(made->apply(call(0), *space, nullptr));
+  ASSERT_TRUE(result->apply(call(0), *space, nullptr));
   EXPECT_TRUE(launched().empty());
 }
 
@@ -181,7 +181,7 @@ struct Packed {
 
   explicit Packed(WeightFormat format, std::uint64_t groups13 = 2) {
     SplitMix64 random(4);
-    const std::uint64_t record = sm90::record_bytes(format == WeightFormat::nvfp4);
+    const std::uint64_t record = sm90::weight_tile_bytes(format == WeightFormat::nvfp4);
     w13.resize(3 * groups13 * 2 * record);
     w2.resize(3 * 2 * 1 * record);
     for (auto* bytes : {&w13, &w2})
@@ -214,28 +214,28 @@ struct Packed {
 TEST_F(DeviceLayers, TensorsOfTheLayoutAreCopiedAsTheyAre) {
   for (const WeightFormat format : {WeightFormat::mxfp4, WeightFormat::nvfp4}) {
     const Packed packed(format);
-    const auto made = DeviceLayer::make(device_, packed.problem(), packed.source);
-    ASSERT_TRUE(made) << text(made.why());
-    const sm90::Layer& layer = made->layer();
-    const auto* w13 = reinterpret_cast<const std::byte*>(layer.w13.records);
-    const auto* w2 = reinterpret_cast<const std::byte*>(layer.w2.records);
+    const auto result = DeviceLayer::make(device_, packed.problem(), packed.source);
+    ASSERT_TRUE(result) << text(result.why());
+    const sm90::LayerParams& layer = result->layer();
+    const auto* w13 = reinterpret_cast<const std::byte*>(layer.w13.tiles);
+    const auto* w2 = reinterpret_cast<const std::byte*>(layer.w2.tiles);
     EXPECT_TRUE(std::equal(packed.w13.begin(), packed.w13.end(), w13));
     EXPECT_TRUE(std::equal(packed.w2.begin(), packed.w2.end(), w2));
     EXPECT_TRUE(std::equal(packed.factor13.begin(), packed.factor13.end(), layer.w13.factor));
     EXPECT_EQ(layer.down_global[1], format == WeightFormat::nvfp4 ? 0x1p-18f : 1.0f);
     EXPECT_EQ(layer.w13.bias, nullptr);
-    EXPECT_GE(made->weight_bytes(), packed.w13.size() + packed.w2.size());
+    EXPECT_GE(result->weight_bytes(), packed.w13.size() + packed.w2.size());
     EXPECT_TRUE(launched().empty());
   }
 }
 
 TEST_F(DeviceLayers, GroupsThatATensorLacksBecomeZero) {
   const Packed packed(WeightFormat::mxfp4, 1);  // 64 rows of 128
-  const auto made = DeviceLayer::make(device_, packed.problem(), packed.source);
-  ASSERT_TRUE(made) << text(made.why());
-  const std::size_t given = packed.w13.size() / 3, each = made->layer().w13.expert_bytes;
+  const auto result = DeviceLayer::make(device_, packed.problem(), packed.source);
+  ASSERT_TRUE(result) << text(result.why());
+  const std::size_t given = packed.w13.size() / 3, each = result->layer().w13.expert_bytes;
   ASSERT_EQ(each, 2 * given);
-  const auto* records = reinterpret_cast<const std::byte*>(made->layer().w13.records);
+  const auto* records = reinterpret_cast<const std::byte*>(result->layer().w13.tiles);
   for (std::size_t e = 0; e < 3; ++e) {
     const auto* from = packed.w13.data() + e * given;
     EXPECT_TRUE(std::equal(from, from + given, records + e * each));
@@ -255,29 +255,30 @@ TEST_F(DeviceLayers, ARankWithAnEmptyShareHoldsZerosAndItsBias) {
            .order = is_gated ? weights::RowOrder::halves : weights::RowOrder::single,
            .has_bias = true},
           is_gated ? Activation::silu : Activation::relu2_no_mul, 3);
-      const auto made = make(layer);
-      ASSERT_TRUE(made) << text(made.why());
+      const auto result = make(layer);
+      ASSERT_TRUE(result) << text(result.why());
       EXPECT_TRUE(launched().empty());
-      for (const sm90::Matrix& matrix : {made->layer().w13, made->layer().w2})
-        EXPECT_TRUE(std::all_of(matrix.records, matrix.records + 3 * matrix.expert_bytes,
+      for (const sm90::WeightMatrix& matrix : {result->layer().w13, result->layer().w2})
+        EXPECT_TRUE(std::all_of(matrix.tiles, matrix.tiles + 3 * matrix.expert_bytes,
                                 [](std::uint8_t byte) { return byte == 0; }));
       const std::vector<float>& bias = layer.down[2].bias;
-      const float* placed = made->layer().w2.bias + std::size_t{2} * made->layer().w2.groups * 64;
+      const float* placed =
+          result->layer().w2.bias + std::size_t{2} * result->layer().w2.m_blocks * 64;
       EXPECT_TRUE(std::equal(bias.begin(), bias.end(), placed));
-      const auto space = made->reserve({.tokens = 4, .top_k = 2});
+      const auto space = result->reserve({.tokens = 4, .top_k = 2});
       ASSERT_TRUE(space) << text(space.why());
-      ASSERT_TRUE(made->apply(call(4), *space, nullptr));
-      EXPECT_EQ(launched().back(), "combine");
+      ASSERT_TRUE(result->apply(call(4), *space, nullptr));
+      EXPECT_EQ(launched().back(), "combine_f32");
     }
 }
 
 TEST_F(DeviceLayers, ScalesInTensorsThatWereNotNumbersAreRefused) {
   Packed nvfp4(WeightFormat::nvfp4);
   nvfp4.w2[2048 + 7] = std::byte{0x8F};
-  const auto made = DeviceLayer::make(device_, nvfp4.problem(), nvfp4.source);
-  ASSERT_FALSE(made);
-  EXPECT_EQ(made.why().id, "experts.scales");
-  EXPECT_EQ(made.why().tensor, "w2, record 0");
+  const auto result = DeviceLayer::make(device_, nvfp4.problem(), nvfp4.source);
+  ASSERT_FALSE(result);
+  EXPECT_EQ(result.why().id, "experts.scales");
+  EXPECT_EQ(result.why().tensor, "w2, record 0");
   Packed mxfp4(WeightFormat::mxfp4);
   mxfp4.factor2[2] = 0x1p127f;
   EXPECT_EQ(DeviceLayer::make(device_, mxfp4.problem(), mxfp4.source).why().id, "experts.scales");
@@ -289,27 +290,27 @@ TEST_F(DeviceLayers, ScalesInTensorsThatWereNotNumbersAreRefused) {
 
 TEST_F(DeviceLayers, LayersAlikeShareTheirWeights) {
   const TestLayer layer = weights(WeightFormat::nvfp4);
-  const auto made = make(layer);
-  ASSERT_TRUE(made);
+  const auto result = make(layer);
+  ASSERT_TRUE(result);
   ExpertsProblem other = problem(layer, "grouped");
   other.quantises = ActivationKey::nvfp4;
   other.input_scales = {2.0f};
   other.hidden_scales = {3.0f};
-  const auto alike = made->alike(other);
+  const auto alike = result->with_numerics(other);
   ASSERT_TRUE(alike) << text(alike.why());
-  EXPECT_EQ(alike->layer().w13.records, made->layer().w13.records);
-  EXPECT_EQ(alike->layer().quantise, sm90::Quantise::nvfp4);
+  EXPECT_EQ(alike->layer().w13.tiles, result->layer().w13.tiles);
+  EXPECT_EQ(alike->layer().quantization, sm90::Quantization::nvfp4);
   EXPECT_EQ(alike->layer().input_scales[0], 2.0f);
   EXPECT_EQ(alike->layer().hidden_scales[0], 3.0f);
   other.shape.hidden = 64;
-  EXPECT_EQ(made->alike(other).why().id, "experts.layout");
+  EXPECT_EQ(result->with_numerics(other).why().id, "experts.layout");
 }
 
 TEST_F(DeviceLayers, AWorkspaceServesLayersOfTheSameSizesAndNoOthers) {
   const TestLayer layer = weights(WeightFormat::nvfp4);
-  const auto made = make(layer), again = make(layer);
-  ASSERT_TRUE(made && again);
-  const auto space = made->reserve({.tokens = 10, .top_k = 2});
+  const auto result = make(layer), again = make(layer);
+  ASSERT_TRUE(result && again);
+  const auto space = result->reserve({.tokens = 10, .top_k = 2});
   ASSERT_TRUE(space);
   const DeviceCall given = call(10);
   EXPECT_TRUE(again->apply(given, *space, nullptr));
@@ -317,28 +318,28 @@ TEST_F(DeviceLayers, AWorkspaceServesLayersOfTheSameSizesAndNoOthers) {
   quantised.quantises = ActivationKey::nvfp4;
   quantised.input_scales = {2.0f};
   quantised.hidden_scales = {3.0f};
-  const auto alike = made->alike(quantised);
+  const auto alike = result->with_numerics(quantised);
   ASSERT_TRUE(alike);
   EXPECT_EQ(alike->apply(given, *space, nullptr).why().id, "cuda.workspace");
   // Rows of so few tokens are kept in float32 by every layer: the regions are the same.
-  const auto weighted = made->alike(problem(layer, "fused"));
+  const auto weighted = result->with_numerics(problem(layer, "fused"));
   ASSERT_TRUE(weighted);
-  ASSERT_NE(workspace_key(made->layer()), workspace_key(weighted->layer()));
+  ASSERT_NE(workspace_key(result->layer()), workspace_key(weighted->layer()));
   EXPECT_TRUE(weighted->apply(given, *space, nullptr));
 }
 
 TEST_F(DeviceLayers, CallsThatCannotBeLaunchNothing) {
   const TestLayer layer = weights();
-  const auto made = make(layer);
-  ASSERT_TRUE(made);
-  const auto space = made->reserve({.tokens = 10, .top_k = 2});
+  const auto result = make(layer);
+  ASSERT_TRUE(result);
+  const auto space = result->reserve({.tokens = 10, .top_k = 2});
   ASSERT_TRUE(space);
   const DeviceCall given = call(10);
   launched();
   const auto refused = [&](const auto& change) {
     DeviceCall changed = given;
     change(changed);
-    const auto done = made->apply(changed, *space, nullptr);
+    const auto done = result->apply(changed, *space, nullptr);
     EXPECT_EQ(launched().empty(), !done);
     return done ? std::string("accepted") : done.why().id;
   };
@@ -362,31 +363,31 @@ TEST_F(DeviceLayers, WhateverFailsNothingIsKept) {
        {"cuMemAlloc", "cuMemHostAlloc", "cuStreamCreate", "cuLaunchKernelEx", "cuMemcpyHtoDAsync",
         "cuStreamSynchronize", "cuModuleGetFunction", "cuFuncSetAttribute"}) {
     fake_->failing[function] = 719;
-    const auto made = make(layer);
+    const auto result = make(layer);
     fake_->failing.clear();
-    ASSERT_FALSE(made) << function;
-    EXPECT_TRUE(made.why().id.starts_with("cuda.")) << function << ": " << made.why().id;
+    ASSERT_FALSE(result) << function;
+    EXPECT_TRUE(result.why().id.starts_with("cuda.")) << function << ": " << result.why().id;
     EXPECT_EQ(fake_->allocations, allocations) << function;
     EXPECT_EQ(fake_->pinned, 0) << function;
     EXPECT_EQ(fake_->streams, 0) << function;
   }
   fake_->memory_bytes = 30000;  // weights of three experts
-  const auto made = make(layer);
-  ASSERT_FALSE(made);
-  EXPECT_EQ(made.why().id, "cuda.memory");
-  EXPECT_EQ(made.why().code, ErrorCode::exhausted);
+  const auto result = make(layer);
+  ASSERT_FALSE(result);
+  EXPECT_EQ(result.why().id, "cuda.memory");
+  EXPECT_EQ(result.why().code, ErrorCode::exhausted);
   EXPECT_EQ(fake_->allocations, allocations);
 }
 
 TEST_F(DeviceLayers, AStreamInErrorIsToldInTheDriversWords) {
   const TestLayer layer = weights();
-  const auto made = make(layer);
-  ASSERT_TRUE(made);
-  const auto space = made->reserve({.tokens = 10, .top_k = 2});
+  const auto result = make(layer);
+  ASSERT_TRUE(result);
+  const auto space = result->reserve({.tokens = 10, .top_k = 2});
   ASSERT_TRUE(space);
   const DeviceCall given = call(10);
   fake_->failing["cuLaunchKernelEx"] = 719;
-  const auto done = made->apply(given, *space, nullptr);
+  const auto done = result->apply(given, *space, nullptr);
   ASSERT_FALSE(done);
   EXPECT_EQ(done.why().id, "cuda.failed");
   EXPECT_NE(text(done.why()).find("as the test wants it"), std::string::npos);

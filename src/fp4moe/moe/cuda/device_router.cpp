@@ -6,22 +6,17 @@
 
 #include <fmt/format.h>
 
-#include "fp4moe/kernels/cuda/sm90/params.hpp"
+#include "fp4moe/kernels/cuda/sm90/route/params.hpp"
+#include "fp4moe/moe/cuda/device_enums.hpp"
 #include "fp4moe/moe/routing/rows.hpp"
 
 namespace fp4moe::moe::cuda {
 namespace {
 
-namespace sm90 = kernels::cuda::sm90;
-using routing::Normalization;
 using routing::RouterOptions;
 
-static_assert(static_cast<int>(sm90::Score::sqrt_softplus) ==
-              static_cast<int>(routing::Score::sqrt_softplus));
-static_assert(static_cast<int>(sm90::Normal::softmax) == static_cast<int>(Normalization::softmax));
-
-// What the kernel lacks, in words; empty: nothing.
-std::string_view lacks(const RouterOptions& options) {
+// What the kernel does not support; empty: it supports all.
+std::string_view unsupported(const RouterOptions& options) {
   if (options.method == routing::Method::simulated) return "simulated routing";
   if (options.method == routing::Method::llama4) return "weights that multiply the input";
   if (!options.hash_table.empty()) return "a table of token ids";
@@ -33,15 +28,14 @@ std::string_view lacks(const RouterOptions& options) {
 }  // namespace
 
 Result<Done> DeviceRouter::check(const RouterOptions& options) {
-  if (const std::string_view missing = lacks(options); !missing.empty())
-    return error(ErrorCode::lacking, "cuda.routing", "the device does not route like this")
+  if (const std::string_view missing = unsupported(options); !missing.empty())
+    return error(ErrorCode::lacking, "cuda.routing", "routing method not supported on the device")
         .expects("a method that reads logits alone", missing)
         .try_this("route first, and give ids and weights");
-  if (options.experts > sm90::kMostExperts || options.top_k > sm90::kMostChoices)
-    return usage("cuda.limits", "more experts or choices than the kernel counts")
-        .expects(
-            fmt::format("up to {} experts and {} choices", sm90::kMostExperts, sm90::kMostChoices),
-            fmt::format("{} and {}", options.experts, options.top_k));
+  if (options.experts > sm90::kMaxExperts || options.top_k > sm90::kMaxTopK)
+    return usage("cuda.limits", "too many experts or choices")
+        .expects(fmt::format("up to {} experts and {} choices", sm90::kMaxExperts, sm90::kMaxTopK),
+                 fmt::format("{} and {}", options.experts, options.top_k));
   return Done{};
 }
 
@@ -51,12 +45,12 @@ Result<DeviceRouter> DeviceRouter::make(const std::shared_ptr<const kernels::cud
   if (!router) return router.why();
   if (const auto fine = check(options); !fine) return fine.why();
   const routing::RowPlan plan = router->plan();
-  DeviceRouter made;
+  DeviceRouter result;
   sm90::RouteParams params{.columns = static_cast<std::uint32_t>(plan.columns),
                            .top_k = static_cast<std::uint32_t>(plan.top_k),
-                           .key = static_cast<sm90::Score>(plan.key),
-                           .weight = static_cast<sm90::Score>(plan.weight),
-                           .normal = static_cast<sm90::Normal>(plan.normalization),
+                           .key = to_device(plan.key),
+                           .weight = to_device(plan.weight),
+                           .normal = to_device(plan.normalization),
                            .groups = static_cast<std::uint32_t>(plan.groups),
                            .chosen_groups = static_cast<std::uint32_t>(plan.chosen_groups),
                            .adds_two_per_group = plan.adds_two_per_group ? 1U : 0U,
@@ -66,14 +60,14 @@ Result<DeviceRouter> DeviceRouter::make(const std::shared_ptr<const kernels::cud
   if (!plan.bias.empty()) {
     Result<kernels::cuda::Memory> memory = device->allocate(plan.bias.size_bytes());
     if (!memory) return memory.why();
-    made.bias_ = std::move(*memory);
-    params.bias = made.bias_.as<const float>();
-    const auto sent = device->upload(made.bias_.data(), std::as_bytes(plan.bias), nullptr);
+    result.bias_ = std::move(*memory);
+    params.bias = result.bias_.as<const float>();
+    const auto sent = device->upload(result.bias_.data(), std::as_bytes(plan.bias), nullptr);
     if (!sent) return sent.why();
     if (const auto done = device->wait(nullptr); !done) return done.why();
   }
-  made.params_ = std::make_shared<const sm90::RouteParams>(params);
-  return made;
+  result.params_ = std::make_shared<const sm90::RouteParams>(params);
+  return result;
 }
 
 std::uint64_t DeviceRouter::columns() const { return params_->columns; }

@@ -1,5 +1,5 @@
-// A router whose kernel runs on the device: what moe::routing::Router says of it, with its bias in
-// the device's memory. Made once; any number of calls and threads may use it.
+// A router whose kernel runs on the device: the options of moe::routing::Router, with the bias in
+// device memory. Any number of calls and threads may use it.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -16,9 +16,9 @@ namespace fp4moe::moe::cuda {
 
 class DeviceRouter {
  public:
-  // Errors: those of Router::make; cuda.routing, where the device does not route so: tables of
-  // token ids, zero and shared experts, simulated routing, weights on the input (Llama4);
-  // cuda.limits (more experts or choices than the kernel counts); those of the device.
+  // Errors: those of Router::make; cuda.routing (not supported on the device: tables of token ids,
+  // zero and shared experts, simulated routing, weights on the input as Llama4); cuda.limits (too
+  // many experts or choices); those of the device.
   static Result<DeviceRouter> make(const std::shared_ptr<const kernels::cuda::Device>& device,
                                    const routing::RouterOptions& options);
   // Whether `make` would say cuda.routing or cuda.limits.

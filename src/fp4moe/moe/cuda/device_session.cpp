@@ -11,15 +11,16 @@ using kernels::cuda::Stream;
 
 Result<DeviceSession> DeviceSession::make(std::shared_ptr<const DeviceLayer> layer,
                                           SessionOptions options) {
-  DeviceSession made;
-  made.layer_ = std::move(layer);
-  const kernels::cuda::Device& device = made.layer_->device();
+  DeviceSession result;
+  result.layer_ = std::move(layer);
+  const kernels::cuda::Device& device = result.layer_->device();
   if (options.router) {
-    Result<DeviceRouter> router = DeviceRouter::make(made.layer_->shared_device(), *options.router);
+    Result<DeviceRouter> router =
+        DeviceRouter::make(result.layer_->shared_device(), *options.router);
     if (router) {
-      made.router_ = std::move(*router);
+      result.router_ = std::move(*router);
     } else if (router.why().id == "cuda.routing" || router.why().id == "cuda.limits") {
-      made.no_router_ = router.why();  // ids are taken all the same
+      result.no_router_ = router.why();  // apply() with ids still works
     } else {
       return router.why();
     }
@@ -28,12 +29,13 @@ Result<DeviceSession> DeviceSession::make(std::shared_ptr<const DeviceLayer> lay
     const auto bytes = std::as_bytes(std::span<const std::int32_t>(options.expert_map));
     Result<kernels::cuda::Memory> memory = device.allocate(bytes.size());
     if (!memory) return memory.why();
-    made.map_ = std::move(*memory);
-    made.map_size_ = options.expert_map.size();
-    if (const auto sent = device.upload(made.map_.data(), bytes, nullptr); !sent) return sent.why();
+    result.map_ = std::move(*memory);
+    result.map_size_ = options.expert_map.size();
+    if (const auto sent = device.upload(result.map_.data(), bytes, nullptr); !sent)
+      return sent.why();
     if (const auto done = device.wait(nullptr); !done) return done.why();
   }
-  return made;
+  return result;
 }
 
 std::uint64_t DeviceSession::workspace_bytes() const {
@@ -48,28 +50,28 @@ Result<Done> DeviceSession::reserve(std::uint64_t tokens, std::uint64_t top_k) {
   return Done{};
 }
 
-// Sizes grow by powers of two: of all that is ever reserved, the last is more than half.
+// Sizes grow by powers of two: the last workspace is more than half of all reserved memory.
 Result<const Workspace*> DeviceSession::space_for(std::uint64_t tokens, std::uint64_t top_k) {
   for (const Workspace& space : spaces_)
     if (space.limits().tokens >= tokens && space.limits().top_k >= top_k) return &space;
-  constexpr std::uint64_t kFewest = 64, kMost = std::uint64_t{1} << 40;
-  const std::uint64_t some = spaces_.empty() ? kFewest : spaces_.back().limits().tokens;
-  const std::uint64_t most_k = spaces_.empty() ? top_k : spaces_.back().limits().top_k;
-  WorkspaceLimits limits{.tokens = std::bit_ceil(std::clamp(tokens, some, kMost)),
-                         .top_k = std::max(top_k, most_k)};
+  constexpr std::uint64_t kMin = 64, kMax = std::uint64_t{1} << 40;
+  const std::uint64_t some = spaces_.empty() ? kMin : spaces_.back().limits().tokens;
+  const std::uint64_t max_top_k = spaces_.empty() ? top_k : spaces_.back().limits().top_k;
+  WorkspaceLimits limits{.tokens = std::bit_ceil(std::clamp(tokens, some, kMax)),
+                         .top_k = std::max(top_k, max_top_k)};
   if (!layer_->workspace_bytes(limits)) limits.tokens = std::max(tokens, some);
-  Result<Workspace> made = layer_->reserve(limits);
-  if (!made && limits.tokens > tokens) {
+  Result<Workspace> result = layer_->reserve(limits);
+  if (!result && limits.tokens > tokens) {
     limits.tokens = tokens;  // memory for exactly this, if there is no more
-    made = layer_->reserve(limits);
+    result = layer_->reserve(limits);
   }
-  if (!made) {
-    Error why = made.why();
+  if (!result) {
+    Error why = result.why();
     if (why.remedy.empty())
       why.remedy = "reserve memory for the largest call before a stream is captured";
     return why;
   }
-  spaces_.push_back(std::move(*made));
+  spaces_.push_back(std::move(*result));
   return &spaces_.back();
 }
 

@@ -1,5 +1,5 @@
-// Calls on a layer by someone whose tokens lie on the device, without anything to keep in mind: the
-// router, the map of experts and the workspaces live here.
+// Calls of a layer, for callers whose tokens are on the device. The session owns the router, the
+// expert map and the workspaces.
 //
 //   auto session = DeviceSession::make(layer, {.router = options});
 //   session->reserve(8192);                            // or at the first call that needs it
@@ -24,17 +24,18 @@ namespace fp4moe::moe::cuda {
 std::shared_ptr<const DeviceLayer> device_layer(const std::shared_ptr<const Experts>& experts);
 
 struct SessionOptions {
-  // Of the device's router; none: calls bring ids. One that the device has not is told by run().
+  // Options of the router; none: calls bring ids. run() reports a router that the device does not
+  // support.
   std::optional<routing::RouterOptions> router{};
   std::vector<std::int32_t> expert_map{};  // the local position of each global expert or -1
 };
 
 struct SessionCall {
-  bool is_on_device = false;  // a promise, as of DeviceCall
+  bool is_on_device = false;  // see DeviceCall
   ConstRows x{};              // [T, hidden]
   MutableRows out{};
-  ConstRows logits{};                 // of run(): [T, experts]
-  const std::int32_t* ids = nullptr;  // of apply(): [T, top_k]
+  ConstRows logits{};                 // for run(): [T, experts]
+  const std::int32_t* ids = nullptr;  // for apply(): [T, top_k]
   const float* weights = nullptr;
   std::uint64_t top_k = 0;
 };
@@ -45,12 +46,12 @@ class DeviceSession {
   static Result<DeviceSession> make(std::shared_ptr<const DeviceLayer> layer,
                                     SessionOptions options);
 
-  // Memory for calls of up to so many tokens. Errors: cuda.limits, cuda.memory.
+  // Reserves memory for calls of up to so many tokens. Errors: cuda.limits, cuda.memory.
   Result<Done> reserve(std::uint64_t tokens, std::uint64_t top_k);
 
   // Errors: those of DeviceLayer::apply, and of reserve() for a call that nothing was reserved for.
   Result<Done> apply(const SessionCall& call, kernels::cuda::Stream stream);
-  // Errors: also cuda.routing, where the device has no such router.
+  // Errors: also cuda.routing, if the device does not support the router.
   Result<Done> run(const SessionCall& call, kernels::cuda::Stream stream);
 
   const DeviceLayer& layer() const { return *layer_; }

@@ -17,11 +17,11 @@ class DeviceSessions : public testing::FakeDevice {
   DeviceSession session(SessionOptions options = {}) {
     auto layer = make(weights());
     EXPECT_TRUE(layer) << text(layer.why());
-    auto made =
+    auto result =
         DeviceSession::make(std::make_shared<DeviceLayer>(std::move(*layer)), std::move(options));
-    EXPECT_TRUE(made) << text(made.why());
+    EXPECT_TRUE(result) << text(result.why());
     launched();
-    return std::move(*made);
+    return std::move(*result);
   }
   SessionCall tokens(std::uint64_t count) {
     const DeviceCall given = call(count);
@@ -40,26 +40,26 @@ class DeviceSessions : public testing::FakeDevice {
 };
 
 TEST_F(DeviceSessions, ReservedMemoryServesSmallerCallsAndStays) {
-  DeviceSession made = session();
-  ASSERT_TRUE(made.reserve(100, 2));
-  const std::uint64_t reserved = made.workspace_bytes();
+  DeviceSession result = session();
+  ASSERT_TRUE(result.reserve(100, 2));
+  const std::uint64_t reserved = result.workspace_bytes();
   SessionCall few = tokens(3), many = tokens(100), more = tokens(200);
   const int allocations = fake_->allocations;
-  ASSERT_TRUE(made.apply(few, nullptr));
-  ASSERT_TRUE(made.apply(many, nullptr));
-  EXPECT_EQ(made.workspace_bytes(), reserved);
+  ASSERT_TRUE(result.apply(few, nullptr));
+  ASSERT_TRUE(result.apply(many, nullptr));
+  EXPECT_EQ(result.workspace_bytes(), reserved);
   EXPECT_EQ(fake_->allocations, allocations);
-  ASSERT_TRUE(made.apply(more, nullptr));
-  EXPECT_GT(made.workspace_bytes(), 2 * reserved);  // the first is still there
+  ASSERT_TRUE(result.apply(more, nullptr));
+  EXPECT_GT(result.workspace_bytes(), 2 * reserved);  // the first is still there
   EXPECT_EQ(fake_->allocations, allocations + 1);
 }
 
 TEST_F(DeviceSessions, LogitsAreRoutedOnTheDevice) {
-  DeviceSession made = session(routed());
-  ASSERT_TRUE(made.run(tokens(20), nullptr));
+  DeviceSession result = session(routed());
+  ASSERT_TRUE(result.run(tokens(20), nullptr));
   const unsigned routes = fake_->launches.front().shared_bytes;  // with places for logits
   EXPECT_EQ(launched().front(), "prepare");
-  ASSERT_TRUE(made.apply(tokens(20), nullptr));
+  ASSERT_TRUE(result.apply(tokens(20), nullptr));
   EXPECT_LT(fake_->launches.front().shared_bytes, routes);
   EXPECT_EQ(launched().front(), "prepare");
 }
@@ -74,52 +74,52 @@ TEST_F(DeviceSessions, ARouterThatTheDeviceHasNotIsToldWhenItIsAsked) {
 
 TEST_F(DeviceSessions, TheMapOfExpertsGoesWithEveryCall) {
   const std::size_t used = fake_->used_bytes;
-  DeviceSession made = session({.expert_map = {-1, 0, -1, 1, 2, 3}});
+  DeviceSession result = session({.expert_map = {-1, 0, -1, 1, 2, 3}});
   EXPECT_GT(fake_->used_bytes, used);
-  EXPECT_TRUE(made.apply(tokens(20), nullptr));
+  EXPECT_TRUE(result.apply(tokens(20), nullptr));
 }
 
 TEST_F(DeviceSessions, WithoutMemoryForMoreACallThatFitsStillRuns) {
-  DeviceSession made = session();
+  DeviceSession result = session();
   SessionCall given = tokens(70);
-  const auto exact = made.layer().workspace_bytes({.tokens = 70, .top_k = 2});
+  const auto exact = result.layer().workspace_bytes({.tokens = 70, .top_k = 2});
   ASSERT_TRUE(exact);
   fake_->memory_bytes = fake_->used_bytes + *exact + 4096;
-  EXPECT_TRUE(made.apply(given, nullptr));
+  EXPECT_TRUE(result.apply(given, nullptr));
   SessionCall larger = {};
   fake_->memory_bytes = std::size_t{64} << 20;
   larger = tokens(90);
   fake_->memory_bytes = fake_->used_bytes;
-  const auto refused = made.apply(larger, nullptr);
+  const auto refused = result.apply(larger, nullptr);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.why().id, "cuda.memory");
   EXPECT_FALSE(refused.why().remedy.empty());
 }
 
 TEST_F(DeviceSessions, WhatACallMayNotBeIsRefusedBeforeAnythingIsEnqueued) {
-  DeviceSession made = session(routed());
+  DeviceSession result = session(routed());
   SessionCall given = tokens(8);
   given.x.columns = 64;
-  EXPECT_EQ(made.apply(given, nullptr).why().id, "cuda.size");
+  EXPECT_EQ(result.apply(given, nullptr).why().id, "cuda.size");
   given = tokens(8);
   given.logits.columns = 3;
-  EXPECT_EQ(made.run(given, nullptr).why().id, "cuda.size");
+  EXPECT_EQ(result.run(given, nullptr).why().id, "cuda.size");
   given = tokens(8);
   given.top_k = 40;
-  EXPECT_FALSE(made.apply(given, nullptr));
+  EXPECT_FALSE(result.apply(given, nullptr));
   EXPECT_TRUE(launched().empty());
 }
 
 TEST_F(DeviceSessions, KnownAddressesCostOneCallOfTheDriverPerKernel) {
-  DeviceSession made = session(routed());
-  ASSERT_TRUE(made.reserve(64, 2));
+  DeviceSession result = session(routed());
+  ASSERT_TRUE(result.reserve(64, 2));
   for (const std::uint64_t count : {std::uint64_t{1}, std::uint64_t{20}}) {
     SessionCall given = tokens(count);
     for (const bool routes : {false, true})
       for (const bool is_known : {false, true}) {
         given.is_on_device = is_known;
         fake_->calls.clear();
-        ASSERT_TRUE(routes ? made.run(given, nullptr) : made.apply(given, nullptr));
+        ASSERT_TRUE(routes ? result.run(given, nullptr) : result.apply(given, nullptr));
         const int kernels = static_cast<int>(launched().size());
         EXPECT_GT(kernels, 0);
         EXPECT_EQ(fake_->calls["cuLaunchKernelEx"], kernels);
@@ -136,13 +136,13 @@ TEST_F(DeviceSessions, KnownAddressesCostOneCallOfTheDriverPerKernel) {
 }
 
 TEST_F(DeviceSessions, KnownAddressesMustStillBeAddressesThatKernelsRead) {
-  DeviceSession made = session();
+  DeviceSession result = session();
   SessionCall given = tokens(8);
   given.is_on_device = true;
   const auto refused = [&](const auto& change) {
     SessionCall changed = given;
     change(changed);
-    const auto done = made.apply(changed, nullptr);
+    const auto done = result.apply(changed, nullptr);
     return done ? std::string("accepted") : done.why().id;
   };
   launched();

@@ -1,4 +1,4 @@
-// What is inside a layer, and a call of it.
+// The kernels of a layer, and one call of it.
 #pragma once
 #include <array>
 #include <iterator>
@@ -10,19 +10,20 @@ namespace fp4moe::moe::cuda {
 
 struct DeviceLayer::Kernels {
   kernels::cuda::Function prepare = nullptr, gather = nullptr, activate = nullptr,
-                          combine = nullptr, combine_rounded = nullptr;
-  kernels::cuda::Function decode = nullptr, decode_plain = nullptr, decode_quantised = nullptr;
-  std::array<kernels::cuda::Function, std::size(sm90::kTileBounds)> products{};
+                          combine_f32 = nullptr, combine_bf16 = nullptr;
+  kernels::cuda::Function decode_generic = nullptr, decode_bf16 = nullptr,
+                          decode_quantized = nullptr;
+  std::array<kernels::cuda::Function, std::size(sm90::kTileSizes)> grouped_gemms{};
 };
 
-// One call on its way: what kernels are given, and where they run.
+// One call: the parameters that its kernels share, and the stream.
 struct DeviceLayer::Step {
   const DeviceCall& given;
   const Workspace& space;
   const kernels::cuda::Current& inside;
   kernels::cuda::Stream stream = nullptr;
   CallPlan plan{};
-  sm90::Call call{};
+  sm90::CallParams call{};
   sm90::RouteParams route{};  // columns 0: nothing to route
 };
 

@@ -9,7 +9,7 @@
 
 #include "fp4moe/base/checked.hpp"
 #include "fp4moe/formats/sm90_scale.hpp"
-#include "fp4moe/kernels/cuda/sm90/launches.hpp"
+#include "fp4moe/kernels/cuda/sm90/pack/params.hpp"
 #include "fp4moe/weights/moe_weights.hpp"
 #include "fp4moe/weights/scale_extremes.hpp"
 #include "fp4moe/weights/scale_scan.hpp"
@@ -23,18 +23,17 @@ using weights::ProjectionView;
 using weights::RowsView;
 using weights::WeightFormat;
 
-constexpr std::size_t kCodeBytes = 2048;  // of a record; its scales follow
-constexpr std::uint64_t kTurn = 8;        // rows of the gate, then as many of the up
+constexpr std::uint64_t kGateRows = 8;  // w13 alternates eight gate rows and eight up rows
 
 Error unusable_scale(std::string_view what, std::string_view where, std::string_view expected) {
-  return invalid("experts.scales", fmt::format("a {} is not a number", what))
+  return invalid("experts.scales", fmt::format("invalid {}", what))
       .at(where)
       .expects(expected, "NaN or infinity")
       .try_this("see `fp4moe lint`");
 }
 
 Error unfit(std::string_view name, std::string_view expected, std::string_view found) {
-  return invalid("experts.layout", "weights do not fit the experts")
+  return invalid("experts.layout", "the shape of the weights differs")
       .at(name)
       .expects(expected, found);
 }
@@ -44,44 +43,46 @@ const ExpertSource::PackedTensor* find_tensor(const ExpertSource& source, std::s
   return found == source.packed.end() ? nullptr : &*found;
 }
 
-// Whether a tensor of records fills units as the layer counts them, with perhaps fewer groups.
-bool has_units(const ExpertSource::PackedTensor* tensor, const sm90::Matrix& matrix,
-               std::uint64_t experts, std::uint64_t record) {
+// Whether a tensor of weight tiles has the K blocks of the matrix, and at most its M blocks.
+bool has_k_blocks(const ExpertSource::PackedTensor* tensor, const sm90::WeightMatrix& matrix,
+                  std::uint64_t experts, std::uint64_t tile_bytes) {
   return tensor != nullptr && tensor->shape.size() == 4 && tensor->shape[0] == experts &&
-         tensor->shape[1] <= matrix.groups && tensor->shape[2] == matrix.units &&
-         tensor->shape[3] == record && tensor->bytes.size() == tensor::element_count(tensor->shape);
+         tensor->shape[1] <= matrix.m_blocks && tensor->shape[2] == matrix.k_blocks &&
+         tensor->shape[3] == tile_bytes &&
+         tensor->bytes.size() == tensor::element_count(tensor->shape);
 }
 
-bool is_packed(const ExpertSource& source, const sm90::Layer& layer) {
+bool is_packed(const ExpertSource& source, const sm90::LayerParams& layer) {
   if (source.layout != fmt::format("native_sm90.{}", formats::name(source.shape.format)) ||
       source.generation != formats::kSm90Generation)
     return false;
-  const std::uint64_t record = sm90::record_bytes(layer.is_nvfp4 != 0);
-  return has_units(find_tensor(source, "w13"), layer.w13, layer.experts, record) &&
-         has_units(find_tensor(source, "w2"), layer.w2, layer.experts, record);
+  const std::uint64_t tile_bytes = sm90::weight_tile_bytes(layer.is_nvfp4 != 0);
+  return has_k_blocks(find_tensor(source, "w13"), layer.w13, layer.experts, tile_bytes) &&
+         has_k_blocks(find_tensor(source, "w2"), layer.w2, layer.experts, tile_bytes);
 }
 
-// A small tensor of `count` numbers of each expert, or more.
+// A tensor of at least `count` floats for each expert.
 Result<std::span<const float>> floats_of(const ExpertSource& source, std::string_view name,
                                          std::uint64_t count) {
   const auto* found = find_tensor(source, name);
   const std::size_t bytes = found == nullptr ? 0 : found->bytes.size();
   const std::uint64_t experts = source.shape.experts;
   if (bytes % (experts * sizeof(float)) != 0 || bytes < count * experts * sizeof(float))
-    return unfit(name, fmt::format("{} numbers of each expert", count),
+    return unfit(name, fmt::format("{} floats for each expert", count),
                  fmt::format("{} bytes", bytes));
   return std::span(reinterpret_cast<const float*>(found->bytes.data()), bytes / sizeof(float));
 }
 
-// A record's bytes that E4M3's NaN became.
-Result<Done> check_records(const ExpertSource::PackedTensor& from) {
-  const std::size_t record = from.shape[3];
-  for (std::size_t at = 0; at < from.bytes.size(); at += record) {
-    const auto scales = from.bytes.subspan(at + kCodeBytes, record - kCodeBytes);
+// Weight tiles without the scale byte that stands for the NaN of E4M3.
+Result<Done> check_tiles(const ExpertSource::PackedTensor& from) {
+  const std::size_t tile_bytes = from.shape[3];
+  for (std::size_t at = 0; at < from.bytes.size(); at += tile_bytes) {
+    const auto scales =
+        from.bytes.subspan(at + sm90::kTileCodeBytes, tile_bytes - sm90::kTileCodeBytes);
     const std::size_t bad = weights::find_scale(
         scales, [](std::uint8_t scale) { return scale == formats::kSm90Nvfp4Nan; });
     if (bad != weights::kNoScale)
-      return unusable_scale("block scale", fmt::format("{}, record {}", from.name, at / record),
+      return unusable_scale("block scale", fmt::format("{}, record {}", from.name, at / tile_bytes),
                             "an E4M3 byte other than 0x7F and 0xFF");
   }
   return Done{};
@@ -117,15 +118,15 @@ Result<Done> check_view(const ExpertView& view, const MoeShape& shape, std::size
   return Done{};
 }
 
-// Biases in the order of rows: eight gates, their eight ups.
-void place_bias13(std::span<const float> halves, const MoeShape& shape, std::span<float> to) {
+// Biases in the order of rows: eight gates, then their eight ups.
+void arrange_bias13(std::span<const float> halves, const MoeShape& shape, std::span<float> to) {
   if (!shape.gated()) {
     std::ranges::copy(halves, to.begin());
     return;
   }
   for (std::uint64_t which = 0; which < 2; ++which)
     for (std::uint64_t i = 0; i < shape.intermediate; ++i)
-      to[i / kTurn * 2 * kTurn + which * kTurn + i % kTurn] =
+      to[i / kGateRows * 2 * kGateRows + which * kGateRows + i % kGateRows] =
           halves[which * shape.intermediate + i];
 }
 
@@ -141,44 +142,44 @@ Result<Done> check_factors(std::span<const float> factors, std::string_view name
 }  // namespace
 
 Result<DeviceWeights> DeviceWeights::make(std::shared_ptr<const kernels::cuda::Device> device,
-                                          const ExpertSource& source, sm90::Layer& layer) {
-  DeviceWeights made;
-  made.device_ = std::move(device);
-  if (layer.experts == 0) return made;  // a rank without experts
+                                          const ExpertSource& source, sm90::LayerParams& layer) {
+  DeviceWeights result;
+  result.device_ = std::move(device);
+  if (layer.experts == 0) return result;  // a rank without experts
   for (const auto& [memory, matrix] :
-       {std::pair{&made.w13_, &layer.w13}, std::pair{&made.w2_, &layer.w2}}) {
+       {std::pair{&result.w13_, &layer.w13}, std::pair{&result.w2_, &layer.w2}}) {
     Result<kernels::cuda::Memory> found =
-        made.device_->allocate(layer.experts * matrix->expert_bytes);
+        result.device_->allocate(layer.experts * matrix->expert_bytes);
     if (!found) return found.why();
     *memory = std::move(*found);
-    matrix->records = memory->as<const std::uint8_t>();
+    matrix->tiles = memory->as<const std::uint8_t>();
   }
-  Result<Staging> staging = Staging::make(made.device_);
+  Result<Staging> staging = Staging::make(result.device_);
   if (!staging) return staging.why();
-  made.staging_ = std::make_unique<Staging>(std::move(*staging));
-  Numbers numbers;
-  const std::size_t turns = layer.is_gated != 0 ? 2 : 1;
-  numbers.factor13.resize(layer.experts * turns);
-  numbers.factor2.resize(layer.experts);
-  numbers.down_global.resize(layer.experts);
+  result.staging_ = std::make_unique<Staging>(std::move(*staging));
+  Scalars scalars;
+  const std::size_t projections = layer.is_gated != 0 ? 2 : 1;
+  scalars.factor13.resize(layer.experts * projections);
+  scalars.factor2.resize(layer.experts);
+  scalars.down_global.resize(layer.experts);
   if (source.shape.has_bias) {
-    numbers.bias13.resize(std::size_t{layer.experts} * layer.w13.groups * sm90::kUnit);
-    numbers.bias2.resize(std::size_t{layer.experts} * layer.w2.groups * sm90::kUnit);
+    scalars.bias13.resize(std::size_t{layer.experts} * layer.w13.m_blocks * sm90::kBlockM);
+    scalars.bias2.resize(std::size_t{layer.experts} * layer.w2.m_blocks * sm90::kBlockM);
   }
-  const auto filled = is_packed(source, layer) ? made.copy_packed(source, layer, numbers)
-                                               : made.pack_views(source, layer, numbers);
+  const auto filled = is_packed(source, layer) ? result.copy_packed(source, layer, scalars)
+                                               : result.pack_views(source, layer, scalars);
   if (!filled) return filled.why();
-  if (const auto placed = made.place_numbers(numbers, layer); !placed) return placed.why();
-  made.staging_.reset();
-  made.rows_ = {};
-  return made;
+  if (const auto placed = result.upload_scalars(scalars, layer); !placed) return placed.why();
+  result.staging_.reset();
+  result.rows_ = {};
+  return result;
 }
 
-// Groups beyond those of the tensor become zeros: codes of 0.
-Result<Done> DeviceWeights::copy_records(const ExpertSource::PackedTensor& from,
-                                         const sm90::Matrix& matrix, std::byte* to) {
+// M blocks beyond those of the tensor become zeros: codes of 0.
+Result<Done> DeviceWeights::copy_tiles(const ExpertSource::PackedTensor& from,
+                                       const sm90::WeightMatrix& matrix, std::byte* to) {
   const std::uint64_t experts = from.shape[0];
-  if (from.shape[1] == matrix.groups) return staging_->put(to, from.bytes);
+  if (from.shape[1] == matrix.m_blocks) return staging_->put(to, from.bytes);
   const std::uint64_t bytes = from.bytes.size() / experts;
   for (std::uint64_t e = 0; e < experts; ++e) {
     std::byte* expert = to + e * matrix.expert_bytes;
@@ -191,21 +192,22 @@ Result<Done> DeviceWeights::copy_records(const ExpertSource::PackedTensor& from,
   return Done{};
 }
 
-Result<Done> DeviceWeights::copy_packed(const ExpertSource& source, const sm90::Layer& layer,
-                                        Numbers& numbers) {
+Result<Done> DeviceWeights::copy_packed(const ExpertSource& source, const sm90::LayerParams& layer,
+                                        Scalars& scalars) {
   const MoeShape& shape = source.shape;
-  const std::size_t turns = shape.gated() ? 2 : 1;
-  const auto factor13 = floats_of(source, "w13_factor", turns);
+  const std::size_t projections = shape.gated() ? 2 : 1;
+  const auto factor13 = floats_of(source, "w13_factor", projections);
   if (!factor13) return factor13.why();
   const auto factor2 = floats_of(source, "w2_factor", 1);
   if (!factor2) return factor2.why();
-  std::copy_n(factor13->begin(), numbers.factor13.size(), numbers.factor13.begin());
-  std::copy_n(factor2->begin(), numbers.factor2.size(), numbers.factor2.begin());
+  std::copy_n(factor13->begin(), scalars.factor13.size(), scalars.factor13.begin());
+  std::copy_n(factor2->begin(), scalars.factor2.size(), scalars.factor2.begin());
   const bool is_nvfp4 = shape.format == WeightFormat::nvfp4;
   for (std::size_t e = 0; e < shape.experts; ++e) {
-    if (source.shares_global && turns == 2) numbers.factor13[2 * e + 1] = numbers.factor13[2 * e];
-    numbers.down_global[e] = is_nvfp4 ? numbers.factor2[e] / formats::kSm90Nvfp4Factor : 1.0f;
-    for (const float factor : {numbers.factor13[turns * e], numbers.factor2[e]})
+    if (source.shares_global && projections == 2)
+      scalars.factor13[2 * e + 1] = scalars.factor13[2 * e];
+    scalars.down_global[e] = is_nvfp4 ? scalars.factor2[e] / formats::kSm90Nvfp4Factor : 1.0f;
+    for (const float factor : {scalars.factor13[projections * e], scalars.factor2[e]})
       if (!is_nvfp4 && factor == std::ldexp(1.0f, formats::kSm90NanOffset))
         return unusable_scale("block scale", fmt::format("expert {}", e), "E8M0 bytes below 255");
   }
@@ -215,38 +217,38 @@ Result<Done> DeviceWeights::copy_packed(const ExpertSource& source, const sm90::
     const auto bias2 = floats_of(source, "w2_bias", shape.hidden);
     if (!bias2) return bias2.why();
     const auto spread = [&](std::span<const float> from, std::span<float> to) {
-      const std::size_t each = from.size() / shape.experts, room = to.size() / shape.experts;
+      const std::size_t each = from.size() / shape.experts, padded = to.size() / shape.experts;
       for (std::size_t e = 0; e < shape.experts; ++e)
-        std::ranges::copy(from.subspan(e * each, std::min(each, room)),
-                          to.subspan(e * room).begin());
+        std::ranges::copy(from.subspan(e * each, std::min(each, padded)),
+                          to.subspan(e * padded).begin());
     };
-    spread(*bias13, numbers.bias13);
-    spread(*bias2, numbers.bias2);
+    spread(*bias13, scalars.bias13);
+    spread(*bias2, scalars.bias2);
   }
   const auto* w13 = find_tensor(source, "w13");
   const auto* w2 = find_tensor(source, "w2");
   if (is_nvfp4)
     for (const auto* tensor : {w13, w2})
-      if (const auto fine = check_records(*tensor); !fine) return fine.why();
-  if (const auto sent = copy_records(*w13, layer.w13, w13_.data()); !sent) return sent.why();
-  return copy_records(*w2, layer.w2, w2_.data());
+      if (const auto fine = check_tiles(*tensor); !fine) return fine.why();
+  if (const auto sent = copy_tiles(*w13, layer.w13, w13_.data()); !sent) return sent.why();
+  return copy_tiles(*w2, layer.w2, w2_.data());
 }
 
-// One matrix of one expert: its rows go to the device and are packed there.
+// One matrix of one expert: its rows are uploaded, and the device packs them.
 struct DeviceWeights::Packing {
   const ProjectionView& first;
   const ProjectionView* second = nullptr;  // the up rows, where there is a gate
   WeightFormat format{};
   int offset = 0;
-  std::byte* records = nullptr;
-  const sm90::Matrix& matrix;
+  std::byte* tiles = nullptr;
+  const sm90::WeightMatrix& matrix;
 };
 
 Result<Done> DeviceWeights::pack_matrix(const Packing& packing) {
   const RowsView& codes = packing.first.codes;
   const RowsView& scales = packing.first.scales;
-  if (codes.rows == 0 || codes.row_bytes == 0)  // of a rank whose share is empty: all padding
-    return device_->clear(packing.records, 0, packing.matrix.expert_bytes, staging_->stream());
+  if (codes.rows == 0 || codes.row_bytes == 0)  // a rank whose share is empty: all padding
+    return device_->clear(packing.tiles, 0, packing.matrix.expert_bytes, staging_->stream());
   std::byte* next = rows_.data();
   const auto put = [&](const RowsView& rows) -> Result<const std::uint8_t*> {
     std::byte* at = next;
@@ -260,8 +262,8 @@ Result<Done> DeviceWeights::pack_matrix(const Packing& packing) {
                           .columns = static_cast<std::uint32_t>(codes.row_bytes * 2),
                           .is_nvfp4 = packing.format == WeightFormat::nvfp4 ? 1U : 0U,
                           .offset = packing.offset,
-                          .records = reinterpret_cast<std::uint8_t*>(packing.records),
-                          .groups = packing.matrix.groups};
+                          .tiles = reinterpret_cast<std::uint8_t*>(packing.tiles),
+                          .m_blocks = packing.matrix.m_blocks};
   const std::pair<const std::uint8_t**, const RowsView*> parts[] = {
       {&params.codes, &codes},
       {&params.scales, &scales},
@@ -274,22 +276,22 @@ Result<Done> DeviceWeights::pack_matrix(const Packing& packing) {
     *to = *at;
   }
   if (const auto done = staging_->finish(); !done) return done.why();
-  const std::uint64_t records =
-      std::uint64_t{params.groups} * ceil_div(params.columns, sm90::kUnit);
+  const std::uint64_t tiles =
+      std::uint64_t{params.m_blocks} * ceil_div(params.columns, sm90::kBlockK);
   const auto launched =
       device_->launch({.function = pack_,
                        .blocks = sm90::pack_blocks(
-                           records, static_cast<std::uint32_t>(device_->facts().multiprocessors)),
+                           tiles, static_cast<std::uint32_t>(device_->facts().multiprocessors)),
                        .threads = sm90::kPackThreads,
-                       .overlaps = true,
+                       .has_pdl = true,
                        .params = &params},
                       staging_->stream());
   if (!launched) return launched.why();
   return device_->wait(staging_->stream());
 }
 
-Result<Done> DeviceWeights::pack_expert(const ExpertView& view, const sm90::Layer& layer,
-                                        std::size_t position, Numbers& numbers) {
+Result<Done> DeviceWeights::pack_expert(const ExpertView& view, const sm90::LayerParams& layer,
+                                        std::size_t position, Scalars& scalars) {
   const MoeShape& shape = view.shape;
   const bool is_nvfp4 = shape.format == WeightFormat::nvfp4, gated = shape.gated();
   weights::ScaleExtremes first = extremes_of(shape.format, view.up.scales);
@@ -309,81 +311,81 @@ Result<Done> DeviceWeights::pack_expert(const ExpertView& view, const sm90::Laye
     offsets[i] = *offset;
     factors[i] = std::ldexp(1.0f, *offset);
   }
-  const std::size_t turns = gated ? 2 : 1;
-  if (gated) numbers.factor13[turns * position] = factors[0] * view.gate.global_scale;
-  numbers.factor13[turns * position + turns - 1] = factors[0] * view.up.global_scale;
-  numbers.factor2[position] = factors[1] * view.down.global_scale;
-  numbers.down_global[position] = view.down.global_scale;
+  const std::size_t projections = gated ? 2 : 1;
+  if (gated) scalars.factor13[projections * position] = factors[0] * view.gate.global_scale;
+  scalars.factor13[projections * position + projections - 1] = factors[0] * view.up.global_scale;
+  scalars.factor2[position] = factors[1] * view.down.global_scale;
+  scalars.down_global[position] = view.down.global_scale;
   if (shape.has_bias) {
     std::vector<float> halves(shape.w13_rows());
-    const std::size_t room13 = std::size_t{layer.w13.groups} * sm90::kUnit;
-    const std::size_t room2 = std::size_t{layer.w2.groups} * sm90::kUnit;
+    const std::size_t padded13 = std::size_t{layer.w13.m_blocks} * sm90::kBlockM;
+    const std::size_t padded2 = std::size_t{layer.w2.m_blocks} * sm90::kBlockM;
     const auto order = gated ? weights::RowOrder::halves : weights::RowOrder::single;
-    const auto copied =
-        copy_expert(view, order,
-                    {.w13_bias = halves,
-                     .w2_bias = std::span(numbers.bias2).subspan(position * room2, shape.hidden)});
+    const auto copied = copy_expert(
+        view, order,
+        {.w13_bias = halves,
+         .w2_bias = std::span(scalars.bias2).subspan(position * padded2, shape.hidden)});
     if (!copied) return copied.why();
-    place_bias13(halves, shape, std::span(numbers.bias13).subspan(position * room13, room13));
+    arrange_bias13(halves, shape, std::span(scalars.bias13).subspan(position * padded13, padded13));
   }
   const auto packed = pack_matrix({.first = gated ? view.gate : view.up,
                                    .second = gated ? &view.up : nullptr,
                                    .format = shape.format,
                                    .offset = offsets[0],
-                                   .records = w13_.data() + position * layer.w13.expert_bytes,
+                                   .tiles = w13_.data() + position * layer.w13.expert_bytes,
                                    .matrix = layer.w13});
   if (!packed) return packed.why();
   return pack_matrix({.first = view.down,
                       .format = shape.format,
                       .offset = offsets[1],
-                      .records = w2_.data() + position * layer.w2.expert_bytes,
+                      .tiles = w2_.data() + position * layer.w2.expert_bytes,
                       .matrix = layer.w2});
 }
 
-Result<Done> DeviceWeights::pack_views(const ExpertSource& source, const sm90::Layer& layer,
-                                       Numbers& numbers) {
+Result<Done> DeviceWeights::pack_views(const ExpertSource& source, const sm90::LayerParams& layer,
+                                       Scalars& scalars) {
   const Result<kernels::cuda::Function> pack = device_->function("fp4moe_sm90_pack");
   if (!pack) return pack.why();
   pack_ = *pack;
   const MoeShape& shape = source.shape;
   const std::uint64_t block = weights::block_size(shape.format);
-  const auto room = [&](std::uint64_t rows, std::uint64_t columns) {
+  const auto bytes_of = [&](std::uint64_t rows, std::uint64_t columns) {
     return round_up(rows * columns / 2, kMemoryAlignment) +
            round_up(rows * columns / block, kMemoryAlignment);
   };
-  Result<kernels::cuda::Memory> rows =
-      device_->allocate(std::max((shape.gated() ? 2 : 1) * room(shape.intermediate, shape.hidden),
-                                 room(shape.hidden, shape.intermediate)));
+  Result<kernels::cuda::Memory> rows = device_->allocate(
+      std::max((shape.gated() ? 2 : 1) * bytes_of(shape.intermediate, shape.hidden),
+               bytes_of(shape.hidden, shape.intermediate)));
   if (!rows) return rows.why();
   rows_ = std::move(*rows);
   for (std::size_t e = 0; e < shape.experts; ++e) {
     const auto done = source.visit(e, [&](const ExpertView& view) -> Result<Done> {
       if (const auto fine = check_view(view, shape, e); !fine) return fine.why();
-      return pack_expert(view, layer, e, numbers);
+      return pack_expert(view, layer, e, scalars);
     });
     if (!done) return done.why();
   }
   return Done{};
 }
 
-// Everything small in one piece of memory.
-Result<Done> DeviceWeights::place_numbers(const Numbers& numbers, sm90::Layer& layer) {
+// Uploads factors and biases into one allocation.
+Result<Done> DeviceWeights::upload_scalars(const Scalars& scalars, sm90::LayerParams& layer) {
   for (const auto& [name, factors] :
-       {std::pair{"w13_factor", &numbers.factor13}, std::pair{"w2_factor", &numbers.factor2}})
+       {std::pair{"w13_factor", &scalars.factor13}, std::pair{"w2_factor", &scalars.factor2}})
     if (const auto fine = check_factors(*factors, name); !fine) return fine.why();
   const std::pair<const float**, const std::vector<float>*> parts[] = {
-      {&layer.w13.factor, &numbers.factor13},
-      {&layer.w2.factor, &numbers.factor2},
-      {&layer.w13.bias, &numbers.bias13},
-      {&layer.w2.bias, &numbers.bias2},
-      {&layer.down_global, &numbers.down_global}};
+      {&layer.w13.factor, &scalars.factor13},
+      {&layer.w2.factor, &scalars.factor2},
+      {&layer.w13.bias, &scalars.bias13},
+      {&layer.w2.bias, &scalars.bias2},
+      {&layer.down_global, &scalars.down_global}};
   std::size_t bytes = 0;
   for (const auto& part : parts)
     bytes += round_up(part.second->size() * sizeof(float), kMemoryAlignment);
   Result<kernels::cuda::Memory> memory = device_->allocate(bytes);
   if (!memory) return memory.why();
-  numbers_ = std::move(*memory);
-  std::byte* next = numbers_.data();
+  scalars_ = std::move(*memory);
+  std::byte* next = scalars_.data();
   for (const auto& [to, from] : parts) {
     *to = from->empty() ? nullptr : reinterpret_cast<const float*>(next);
     if (const auto sent = staging_->put(next, std::as_bytes(std::span(*from))); !sent)

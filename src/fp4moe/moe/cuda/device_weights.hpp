@@ -1,6 +1,6 @@
-// A rank's weights on a device, in the layout native_sm90: copied where they lie in it already,
-// else packed by the device from the checkpoint's rows, one expert at a time. Both give the bytes
-// that the packer of convert/ gives.
+// A rank's weights on a device, in the layout native_sm90: copied if they have that layout, else
+// packed by the device from the checkpoint's rows, one expert at a time. Both give the same bytes as
+// the packer of convert/.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -18,34 +18,36 @@ namespace fp4moe::moe::cuda {
 
 class DeviceWeights {
  public:
-  DeviceWeights() = default;  // of no experts
-  // `layer` is what describe() made of the source's shape; its addresses are filled in. Errors:
-  // experts.scales (block or global scales that are not numbers), scale.range, scale.negative,
+  DeviceWeights() = default;  // without experts
+  // `layer`: from describe() of the source's shape; its addresses are filled in. Errors:
+  // experts.scales (block or global scales that are not scalars), scale.range, scale.negative,
   // scale.global, experts.layout (tensors or views that do not fit the shape), those of the source
   // and of the device: cuda.memory, cuda.failed.
   static Result<DeviceWeights> make(std::shared_ptr<const kernels::cuda::Device> device,
-                                    const ExpertSource& source, sm90::Layer& layer);
+                                    const ExpertSource& source, sm90::LayerParams& layer);
 
-  std::uint64_t bytes() const { return w13_.size() + w2_.size() + numbers_.size(); }
+  std::uint64_t bytes() const { return w13_.size() + w2_.size() + scalars_.size(); }
 
  private:
-  // Small things of all experts, as they will lie on the device.
-  struct Numbers {
+  // Factors and biases of all experts, in their layout on the device.
+  struct Scalars {
     std::vector<float> factor13{}, factor2{}, bias13{}, bias2{}, down_global{};
   };
-  Result<Done> copy_packed(const ExpertSource& source, const sm90::Layer& layer, Numbers& numbers);
-  Result<Done> copy_records(const ExpertSource::PackedTensor& from, const sm90::Matrix& matrix,
-                            std::byte* to);
-  Result<Done> pack_views(const ExpertSource& source, const sm90::Layer& layer, Numbers& numbers);
-  Result<Done> pack_expert(const weights::ExpertView& view, const sm90::Layer& layer,
-                           std::size_t position, Numbers& numbers);
+  Result<Done> copy_packed(const ExpertSource& source, const sm90::LayerParams& layer,
+                           Scalars& scalars);
+  Result<Done> copy_tiles(const ExpertSource::PackedTensor& from, const sm90::WeightMatrix& matrix,
+                          std::byte* to);
+  Result<Done> pack_views(const ExpertSource& source, const sm90::LayerParams& layer,
+                          Scalars& scalars);
+  Result<Done> pack_expert(const weights::ExpertView& view, const sm90::LayerParams& layer,
+                           std::size_t position, Scalars& scalars);
   struct Packing;
   Result<Done> pack_matrix(const Packing& packing);
-  Result<Done> place_numbers(const Numbers& numbers, sm90::Layer& layer);
+  Result<Done> upload_scalars(const Scalars& scalars, sm90::LayerParams& layer);
 
   std::shared_ptr<const kernels::cuda::Device> device_{};
-  kernels::cuda::Memory w13_{}, w2_{}, numbers_{};
-  // While they are being made.
+  kernels::cuda::Memory w13_{}, w2_{}, scalars_{};
+  // Only while the weights are uploaded.
   std::unique_ptr<Staging> staging_{};
   kernels::cuda::Memory rows_{};  // codes and scales of one expert
   kernels::cuda::Function pack_ = nullptr;

@@ -29,11 +29,11 @@ struct HostPass {
 class Computation final : public Experts {
  public:
   Computation(DeviceLayer layer, std::shared_ptr<const Device> device, OwnStream stream,
-              std::uint64_t most_bytes)
+              std::uint64_t max_bytes)
       : layer_(std::move(layer)),
         device_(std::move(device)),
         stream_(std::move(stream)),
-        most_bytes_(most_bytes) {}
+        max_bytes_(max_bytes) {}
 
   const DeviceLayer& layer() const { return layer_; }
   const ExpertsProblem& problem() const override { return layer_.problem(); }
@@ -74,31 +74,31 @@ class Computation final : public Experts {
       for (const LoraExpert& pair : call.lora.pairs)
         for (const LowRank* part : {&pair.gate, &pair.up, &pair.down})
           rank = std::max(rank, part->a.rows);
-    WorkspaceLimits limits{.top_k = is_batched ? 1 : call.in.top_k, .most_rank = rank};
+    WorkspaceLimits limits{.top_k = is_batched ? 1 : call.in.top_k, .max_rank = rank};
     std::uint64_t& count = is_batched ? limits.capacity : limits.tokens;
     for (count = is_batched ? call.in.capacity : call.in.x.rows; count > 1;
          count = ceil_div(count, 2)) {
       const auto bytes = layer_.workspace_bytes(limits);
-      if (bytes && *bytes <= most_bytes_) break;
+      if (bytes && *bytes <= max_bytes_) break;
     }
     if (space_ && holds(space_->limits(), limits)) return count;
     space_.reset();  // before there are two
-    Result<Workspace> made = layer_.reserve(limits);
-    if (!made) return made.why();
-    space_ = std::move(*made);
+    Result<Workspace> result = layer_.reserve(limits);
+    if (!result) return result.why();
+    space_ = std::move(*result);
     return count;
   }
   static bool holds(const WorkspaceLimits& has, const WorkspaceLimits& wanted) {
     return has.tokens >= wanted.tokens && has.top_k >= wanted.top_k &&
-           has.capacity >= wanted.capacity && has.most_rank >= wanted.most_rank;
+           has.capacity >= wanted.capacity && has.max_rank >= wanted.max_rank;
   }
 
   // Bytes of the host somewhere on the device; the place stays until it is too small.
   Result<std::byte*> put(Memory& memory, std::span<const std::byte> bytes) {
     if (memory.size() < bytes.size()) {
-      Result<Memory> made = device_->allocate(bytes.size());
-      if (!made) return made.why();
-      memory = std::move(*made);
+      Result<Memory> result = device_->allocate(bytes.size());
+      if (!result) return result.why();
+      memory = std::move(*result);
     }
     const auto sent = device_->upload(memory.data(), bytes, stream_.get());
     if (!sent) return sent.why();
@@ -142,19 +142,19 @@ class Computation final : public Experts {
     std::vector<kernels::cuda::DeviceLoraExpert> pairs;
     std::size_t next = 0;
     const auto place = [&](const LowRank& part) {
-      kernels::cuda::DeviceLowRank made{.rank = static_cast<std::uint32_t>(part.a.rows),
-                                        .a_stride = part.a.columns,
-                                        .b_stride = part.b.columns};
-      made.a = *base + places[next++];
-      made.b = *base + places[next++];
-      adapters_.most_rank = std::max<std::uint64_t>(adapters_.most_rank, made.rank);
-      return made;
+      kernels::cuda::DeviceLowRank result{.rank = static_cast<std::uint32_t>(part.a.rows),
+                                          .a_stride = part.a.columns,
+                                          .b_stride = part.b.columns};
+      result.a = *base + places[next++];
+      result.b = *base + places[next++];
+      adapters_.max_rank = std::max<std::uint64_t>(adapters_.max_rank, result.rank);
+      return result;
     };
     for (const LoraExpert& pair : lora.pairs) {
-      kernels::cuda::DeviceLoraExpert& made = pairs.emplace_back();
-      made.gate = place(pair.gate);
-      made.up = place(pair.up);
-      made.down = place(pair.down);
+      kernels::cuda::DeviceLoraExpert& result = pairs.emplace_back();
+      result.gate = place(pair.gate);
+      result.up = place(pair.up);
+      result.down = place(pair.down);
     }
     const auto at = put(pairs_, std::span<const kernels::cuda::DeviceLoraExpert>(pairs));
     if (!at) return at.why();
@@ -168,9 +168,9 @@ class Computation final : public Experts {
     const DType dtype = device_type(out.dtype);
     const std::uint64_t row = out.columns * element_bytes(dtype);
     if (out_.size() < rows * row) {
-      Result<Memory> made = device_->allocate(rows * row);
-      if (!made) return made.why();
-      out_ = std::move(*made);
+      Result<Memory> result = device_->allocate(rows * row);
+      if (!result) return result.why();
+      out_ = std::move(*result);
     }
     return MutableRows{out_.data(), dtype, rows, out.columns, row};
   }
@@ -191,7 +191,7 @@ class Computation final : public Experts {
   }
 
   DeviceCall start(const ExpertsCall& call, OutputForm form) const {
-    return {.is_quantised = call.in.is_quantised,
+    return {.is_quantized = call.in.is_quantised,
             .factor = call.in.factor,
             .expert_map = map_at_,
             .map_size = call.expert_map.size(),
@@ -203,35 +203,35 @@ class Computation final : public Experts {
   Result<Done> run_rows(const ExpertsCall& call, OutputForm form, const HostPass& pass,
                         const MutableRows& out) {
     const Prepared& in = call.in;
-    DeviceCall made = start(call, form);
-    made.top_k = in.top_k;
+    DeviceCall result = start(call, form);
+    result.top_k = in.top_k;
     host_.clear();
     append_rows(in.x, pass.begin, pass.count, host_);
     const auto x = input_rows(in.x);
     if (!x) return x.why();
-    made.x = *x;
-    const std::uint64_t first = pass.begin * in.top_k, slots = pass.count * in.top_k;
-    if (slots != 0) {
-      const auto ids = put(ids_, in.ids.subspan(first, slots));
+    result.x = *x;
+    const std::uint64_t first = pass.begin * in.top_k, assignments = pass.count * in.top_k;
+    if (assignments != 0) {
+      const auto ids = put(ids_, in.ids.subspan(first, assignments));
       if (!ids) return ids.why();
-      const auto weights = put(weights_, in.weights.subspan(first, slots));
+      const auto weights = put(weights_, in.weights.subspan(first, assignments));
       if (!weights) return weights.why();
-      made.ids = *ids;
-      made.weights = *weights;
+      result.ids = *ids;
+      result.weights = *weights;
     } else {
       return clear_rows(out, pass);
     }
-    if (made.adapters.pairs != nullptr) {
+    if (result.adapters.pairs != nullptr) {
       const auto of_token = put(of_token_, in.adapters.subspan(pass.begin, pass.count));
       if (!of_token) return of_token.why();
-      made.adapters.of_token = *of_token;
+      result.adapters.of_token = *of_token;
     }
     const std::uint64_t each = form == OutputForm::slots ? in.top_k : 1;
     const auto rows = output_rows(out, pass.count * each);
     if (!rows) return rows.why();
-    made.out = *rows;
-    if (const auto done = layer_.apply(made, *space_, stream_.get()); !done) return done.why();
-    if (const auto sent = fetch(made.out, 0, made.out.rows); !sent) return sent.why();
+    result.out = *rows;
+    if (const auto done = layer_.apply(result, *space_, stream_.get()); !done) return done.why();
+    if (const auto sent = fetch(result.out, 0, result.out.rows); !sent) return sent.why();
     if (const auto done = device_->wait(stream_.get()); !done) return done.why();
     spread_rows(host_, out, pass.begin * each, pass.count * each);
     return Done{};
@@ -247,10 +247,10 @@ class Computation final : public Experts {
 
   Result<Done> run_batches(const ExpertsCall& call, const HostPass& pass, const MutableRows& out) {
     const Prepared& in = call.in;
-    DeviceCall made = start(call, OutputForm::batches);
-    made.expert_map = nullptr;  // batches are by position
-    made.map_size = 0;
-    made.capacity = pass.count;
+    DeviceCall result = start(call, OutputForm::batches);
+    result.expert_map = nullptr;  // batches are by position
+    result.map_size = 0;
+    result.capacity = pass.count;
     host_.clear();
     std::vector<std::int32_t> counts, adapters;
     for (std::size_t e = 0; e < in.counts.size(); ++e) {
@@ -259,28 +259,29 @@ class Computation final : public Experts {
       const auto count = static_cast<std::uint64_t>(in.counts[e]);
       counts.push_back(
           static_cast<std::int32_t>(std::min(pass.count, count - std::min(count, pass.begin))));
-      if (made.adapters.pairs != nullptr)
+      if (result.adapters.pairs != nullptr)
         for (std::uint64_t i = 0; i < pass.count; ++i) adapters.push_back(in.adapters[first + i]);
     }
     const auto x = input_rows(in.x);
     if (!x) return x.why();
-    made.x = *x;
+    result.x = *x;
     const auto at = put(ids_, std::span<const std::int32_t>(counts));
     if (!at) return at.why();
-    made.counts = *at;
-    if (made.adapters.pairs != nullptr) {
+    result.counts = *at;
+    if (result.adapters.pairs != nullptr) {
       const auto of_token = put(of_token_, std::span<const std::int32_t>(adapters));
       if (!of_token) return of_token.why();
-      made.adapters.of_token = *of_token;
+      result.adapters.of_token = *of_token;
     }
-    const auto rows = output_rows(out, made.x.rows);
+    const auto rows = output_rows(out, result.x.rows);
     if (!rows) return rows.why();
-    made.out = *rows;
-    if (const auto done = layer_.apply(made, *space_, stream_.get()); !done) return done.why();
+    result.out = *rows;
+    if (const auto done = layer_.apply(result, *space_, stream_.get()); !done) return done.why();
     // Rows of nobody were not written there and stay as they are here.
     const auto count_of = [&](std::size_t e) { return static_cast<std::uint64_t>(counts[e]); };
     for (std::size_t e = 0; e < counts.size(); ++e)
-      if (const auto sent = fetch(made.out, e * pass.count, count_of(e)); !sent) return sent.why();
+      if (const auto sent = fetch(result.out, e * pass.count, count_of(e)); !sent)
+        return sent.why();
     if (const auto done = device_->wait(stream_.get()); !done) return done.why();
     const std::uint64_t row = rows->stride;
     for (std::size_t e = 0; e < counts.size(); ++e)
@@ -292,7 +293,7 @@ class Computation final : public Experts {
   DeviceLayer layer_;
   std::shared_ptr<const Device> device_;
   OwnStream stream_;
-  std::uint64_t most_bytes_;
+  std::uint64_t max_bytes_;
   std::optional<Workspace> space_{};
   Memory x_{}, out_{}, ids_{}, weights_{}, map_{}, of_token_{}, matrices_{}, pairs_{};
   const std::int32_t* map_at_ = nullptr;

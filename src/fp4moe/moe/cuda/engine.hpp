@@ -1,10 +1,10 @@
-// Engine "cuda": rows of the host through a layer on a device. Tokens go up, kernels run on a
-// stream of the engine's own, results come down; device_layer.hpp is for those whose tokens are on
-// the device already.
+// Engine "cuda": rows of the host through a layer on a device. It uploads tokens, runs the kernels on
+// its own stream and downloads the results. device_layer.hpp is for callers whose tokens are on the
+// device.
 //
-// Products take bf16: x in float32 or float64 is rounded to it first. Results are computed in
-// float32 and rounded where the numerics say. They depend neither on time nor on other tokens of
-// the call but by their number, which chooses between the kernels for few and for many.
+// GEMMs take bf16: x in float32 or float64 is rounded to bf16 first. Results are computed in float32
+// and rounded where the numerics say. They are the same on every run. Of the other tokens of a call
+// only the number matters: it chooses the kernels.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -22,7 +22,7 @@ struct CudaOptions {
 
 class CudaEngine : public Engine {
  public:
-  // `pool` is for what the reference engine computes.
+  // `pool`: for the reference engine.
   explicit CudaEngine(std::shared_ptr<ThreadPool> pool, CudaOptions options = {})
       : pool_(std::move(pool)), options_(options) {}
   std::string_view name() const override { return "cuda"; }

@@ -12,9 +12,10 @@ class CudaEngines : public OnDevice {
  protected:
   static std::unique_ptr<Experts> make(const ExpertsProblem& problem, const TestLayer& layer,
                                        CudaOptions options = {}) {
-    auto made = CudaEngine(std::make_shared<ThreadPool>(2), options).make(problem, layer.source());
-    EXPECT_TRUE(made) << text(made.why());
-    return made ? std::move(*made) : nullptr;
+    auto result =
+        CudaEngine(std::make_shared<ThreadPool>(2), options).make(problem, layer.source());
+    EXPECT_TRUE(result) << text(result.why());
+    return result ? std::move(*result) : nullptr;
   }
   // By this engine or by the reference, in float64 rows.
   static std::vector<double> compute(Experts& experts, const ExpertsCall& call, OutputForm form) {
@@ -28,10 +29,10 @@ class CudaEngines : public OnDevice {
     return out;
   }
   static std::unique_ptr<Experts> exact(const ExpertsProblem& problem, const TestLayer& layer) {
-    auto made =
+    auto result =
         reference::ReferenceEngine(std::make_shared<ThreadPool>(8)).make(problem, layer.source());
-    EXPECT_TRUE(made) << text(made.why());
-    return std::move(*made);
+    EXPECT_TRUE(result) << text(result.why());
+    return std::move(*result);
   }
 };
 
@@ -48,7 +49,7 @@ TEST_F(CudaEngines, RowsOfTheHostComeBackComputed) {
       const Prepared in = tokens.prepared();
       for (const OutputForm form : {OutputForm::summed, OutputForm::slots})
         EXPECT_LE(error_of(compute(*truth, {.in = in}, form), compute(*experts, {.in = in}, form)),
-                  kMostError)
+                  kMaxError)
             << formats::name(format) << ", " << count;
     }
   }
@@ -97,16 +98,16 @@ TEST_F(CudaEngines, MapsWeightsOnTheInputAndQuantisedRowsAreTaken) {
     ExpertsCall call{.in = in, .expert_map = map};
     EXPECT_LE(error_of(compute(*truth, call, OutputForm::summed),
                        compute(*experts, call, OutputForm::summed)),
-              kMostError);
+              kMaxError);
     call.weight_on_input = true;
     EXPECT_LE(error_of(compute(*truth, call, OutputForm::summed),
                        compute(*experts, call, OutputForm::summed)),
-              kMostError);
+              kMaxError);
     in.is_quantised = true;
     in.factor = 0.375f;
     EXPECT_LE(error_of(compute(*truth, call, OutputForm::summed),
                        compute(*experts, call, OutputForm::summed)),
-              kMostError);
+              kMaxError);
   }
 }
 
@@ -127,10 +128,10 @@ struct Adapters {
       return LowRank{matrix(rank, inputs), matrix(outputs, rank)};
     };
     for (std::uint64_t i = 0; i < count * shape.experts; ++i) {
-      LoraExpert& made = pairs.emplace_back();
-      made.gate = pair(shape.hidden, shape.intermediate);
-      if (i % 3 != 1) made.up = pair(shape.hidden, shape.intermediate);
-      if (i % 3 != 2) made.down = pair(shape.intermediate, shape.hidden);
+      LoraExpert& result = pairs.emplace_back();
+      result.gate = pair(shape.hidden, shape.intermediate);
+      if (i % 3 != 1) result.up = pair(shape.hidden, shape.intermediate);
+      if (i % 3 != 2) result.down = pair(shape.intermediate, shape.hidden);
     }
     view = {.pairs = pairs, .experts = shape.experts};
   }
@@ -155,8 +156,7 @@ TEST_F(CudaEngines, AdaptersAreAdded) {
         in.adapters = of_token;
         const ExpertsCall call{.in = in, .lora = adapters.view};
         for (const OutputForm form : {OutputForm::summed, OutputForm::slots})
-          EXPECT_LE(error_of(compute(*truth, call, form), compute(*experts, call, form)),
-                    kMostError)
+          EXPECT_LE(error_of(compute(*truth, call, form), compute(*experts, call, form)), kMaxError)
               << numerics << " " << formats::name(format) << " " << intermediate << ", " << count;
       }
     }
@@ -186,7 +186,7 @@ TEST_F(CudaEngines, BatchesComeBackWhereTheyWere) {
           value = 0.0;
         }
     }
-    EXPECT_LE(error_of(expected, found), kMostError) << limit;
+    EXPECT_LE(error_of(expected, found), kMaxError) << limit;
   }
 }
 

@@ -37,14 +37,14 @@ using OwnEvent = Handle<&kernels::cuda::Device::drop_event>;
 using OwnGraph = Handle<&kernels::cuda::Device::drop_graph>;
 
 inline Result<OwnStream> own_stream(const std::shared_ptr<const kernels::cuda::Device>& device) {
-  const Result<kernels::cuda::Stream> made = device->make_stream();
-  if (!made) return made.why();
-  return OwnStream(device, *made);
+  const Result<kernels::cuda::Stream> result = device->make_stream();
+  if (!result) return result.why();
+  return OwnStream(device, *result);
 }
 inline Result<OwnEvent> own_event(const std::shared_ptr<const kernels::cuda::Device>& device) {
-  const Result<void*> made = device->make_event();
-  if (!made) return made.why();
-  return OwnEvent(device, *made);
+  const Result<void*> result = device->make_event();
+  if (!result) return result.why();
+  return OwnEvent(device, *result);
 }
 
 }  // namespace fp4moe::moe::cuda

@@ -1,4 +1,5 @@
-// Rows of the host on their way to a device and back: without gaps, in a type that kernels read.
+// Rows of the host, packed for the copy to a device and back: without gaps, in a type that kernels
+// read.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -9,7 +10,7 @@
 
 namespace fp4moe::moe::cuda {
 
-// What float64 becomes; others stay.
+// float64 becomes float32; other types stay.
 constexpr DType device_type(DType dtype) { return dtype == DType::f64 ? DType::f32 : dtype; }
 
 // Appends rows [begin, begin + count) to `to`.

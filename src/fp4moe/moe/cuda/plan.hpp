@@ -1,18 +1,18 @@
-// What a call does on a device and how much memory that takes: pure functions of the layer's
-// shape, its numerics and the number of tokens. No device is asked, nothing depends on values.
+// Which kernels a call runs on a device and how much memory it takes: pure functions of the layer's
+// shape, its numerics and the number of tokens. They ask no device and depend on no values.
 //
 //   path      when
-//   nothing   no slots: the output becomes zeros
-//   decode    at most kDecodeTokens tokens in standard rows, summed, without adapters, where an
-//             expert's tokens and a ring of weights fit into shared memory; not for a rank whose
+//   nothing   no assignments: the output becomes zeros
+//   decode    at most kMaxDecodeTokens tokens in standard rows, summed, without adapters, if
+//             the tokens and a pipeline of weights fit into shared memory; not for a rank whose
 //             share of h is empty
 //   rows      everything else
 #pragma once
 #include <cstdint>
 
 #include "fp4moe/base/result.hpp"
-#include "fp4moe/kernels/cuda/sm90/params.hpp"
-#include "fp4moe/kernels/cuda/sm90/shapes.hpp"
+#include "fp4moe/kernels/cuda/sm90/decode/params.hpp"
+#include "fp4moe/kernels/cuda/sm90/grouped_gemm/shape.hpp"
 #include "fp4moe/moe/cuda/sizes.hpp"
 #include "fp4moe/moe/experts.hpp"
 
@@ -20,45 +20,44 @@ namespace fp4moe::moe::cuda {
 
 namespace sm90 = kernels::cuda::sm90;
 
-// The layer as kernels see it, but for its addresses. Groups and units of both matrices fit each
-// other: rows of w13 fill whole units of w2's columns, at least one. Errors: those of
-// check(problem), cuda.limits (more experts or larger sizes than kernels count), cuda.numerics
-// (weights rounded to bf16, which the reference engine computes).
-Result<sm90::Layer> describe(const ExpertsProblem& problem);
+// The layer as kernels see it, without addresses. Rows of w13 fill whole K blocks of w2, at least
+// one. Errors: those of check(problem), cuda.limits (too many experts, sizes too large),
+// cuda.numerics (weights rounded to bf16, which the reference engine computes).
+Result<sm90::LayerParams> describe(const ExpertsProblem& problem);
 
-// The same layer with SiLU and SwiGLU of halves in the words of SwiGLU-OAI, which has both of them:
-// where nothing between gate and product is rounded there is no difference.
-sm90::Layer as_swiglu(sm90::Layer layer);
+// The same layer with silu and swigluoai_uninterleave expressed as swigluoai. They are equal where
+// the gate is not rounded before the product.
+sm90::LayerParams as_swiglu(sm90::LayerParams layer);
 
-// Shared memory that adapters and scales of whole rows may take, which keep a row of h.
-inline constexpr std::uint32_t kActivateMostShared = 224 * 1024;
+// Max shared memory of activate, where it keeps a row of h (LoRA, one scale per row).
+inline constexpr std::uint32_t kActivateMaxShared = 224 * 1024;
 
 enum class Path : std::uint8_t { nothing, decode, rows };
 
 struct CallPlan {
   Path path = Path::nothing;
   sm90::DecodeShape decode{};
-  bool fuses = false;   // the first product's epilogue computes the activation
-  bool rounds = false;  // the second product leaves bf16 instead of float32
-  bool sorts = false;   // products sort for themselves
-  std::uint32_t tile_tokens = sm90::kTileTokens;
+  bool has_fused_activation = false;  // the epilogue of GEMM1 computes the activation
+  bool has_bf16_rows = false;         // GEMM2 writes bf16 instead of float32
+  bool is_block_sorted = false;       // every block of the GEMM sorts the assignments
+  std::uint32_t tile_tokens = sm90::kMaxTileTokens;
 };
-CallPlan plan_call(const sm90::Layer& layer, const CallSize& size);
+CallPlan plan_call(const sm90::LayerParams& layer, const CallSize& size);
 
-// Tiles of the first two pieces of every block of a product, of at most `tile` tokens, on so many
-// multiprocessors.
-std::uint32_t first_tiles(const sm90::Layer& layer, std::uint32_t tile, std::uint32_t blocks);
+// Token tiles that the first two work tiles of every block read. Gather fills them, the deferred
+// gather fills the others. `tile`: max tokens of a tile.
+std::uint32_t initial_tiles(const sm90::LayerParams& layer, std::uint32_t tile,
+                            std::uint32_t blocks);
 
-// Tokens of a tile, at most: the more an expert has on average, the more.
-std::uint32_t tile_tokens(const sm90::Layer& layer, std::uint64_t slots);
-// Rows and tiles that so many slots, at most 2^28, become at most, however they are routed.
-std::uint64_t most_tiles(std::uint64_t slots, std::uint64_t experts);
-std::uint64_t most_rows(std::uint64_t slots, std::uint64_t experts);
+// Max tokens of a tile. It grows with the mean number of tokens of an expert.
+std::uint32_t tile_tokens(const sm90::LayerParams& layer, std::uint64_t assignments);
+// Upper bounds for up to 2^28 assignments, however they are routed.
+std::uint64_t max_tiles(std::uint64_t assignments, std::uint64_t experts);
+std::uint64_t max_rows(std::uint64_t assignments, std::uint64_t experts);
 
-WorkspaceKey workspace_key(const sm90::Layer& layer);
-// `blocks`: multiprocessors of the device. Errors: cuda.limits (more slots than kernels count,
-// ranks too large).
-Result<WorkspacePlan> plan_workspace(const sm90::Layer& layer, const WorkspaceLimits& limits,
+WorkspaceKey workspace_key(const sm90::LayerParams& layer);
+// `blocks`: SMs of the device. Errors: cuda.limits (too many assignments, rank too large).
+Result<WorkspacePlan> plan_workspace(const sm90::LayerParams& layer, const WorkspaceLimits& limits,
                                      std::uint32_t blocks);
 
 }  // namespace fp4moe::moe::cuda

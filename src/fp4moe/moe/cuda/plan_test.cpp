@@ -10,7 +10,6 @@
 #include <gtest/gtest.h>
 
 #include "fp4moe/base/random.hpp"
-#include "fp4moe/kernels/cuda/sm90/launches.hpp"
 
 namespace fp4moe::moe::cuda {
 namespace plan_test {
@@ -24,10 +23,10 @@ ExpertsProblem problem_of(std::uint64_t experts, std::uint64_t hidden, std::uint
           .numerics = **require_numerics(numerics)};
 }
 
-sm90::Layer layer_of(const ExpertsProblem& problem) {
-  const auto made = describe(problem);
-  EXPECT_TRUE(made) << text(made.why());
-  return made ? *made : sm90::Layer{};
+sm90::LayerParams layer_of(const ExpertsProblem& problem) {
+  const auto result = describe(problem);
+  EXPECT_TRUE(result) << text(result.why());
+  return result ? *result : sm90::LayerParams{};
 }
 
 CallPlan plan(const ExpertsProblem& problem, const CallSize& size) {
@@ -35,31 +34,31 @@ CallPlan plan(const ExpertsProblem& problem, const CallSize& size) {
 }
 
 TEST(Plan, MatricesOfALayerFillEachOthersUnits) {
-  const sm90::Layer oss = layer_of(problem_of(128, 2880, 2880));
-  EXPECT_EQ(oss.w13.groups, 90);
-  EXPECT_EQ(oss.w13.units, 45);
-  EXPECT_EQ(oss.w2.groups, 45);
-  EXPECT_EQ(oss.w2.units, 45);
+  const sm90::LayerParams oss = layer_of(problem_of(128, 2880, 2880));
+  EXPECT_EQ(oss.w13.m_blocks, 90);
+  EXPECT_EQ(oss.w13.k_blocks, 45);
+  EXPECT_EQ(oss.w2.m_blocks, 45);
+  EXPECT_EQ(oss.w2.k_blocks, 45);
   EXPECT_EQ(oss.w13.expert_bytes, 90 * 45 * 2176);
   // 96 columns of h are two units: all four groups of rows exist, though rows end in the third.
-  const sm90::Layer ragged = layer_of(problem_of(3, 160, 96));
-  EXPECT_EQ(ragged.w13.groups, 4);
-  EXPECT_EQ(ragged.w13.units, 3);
-  EXPECT_EQ(ragged.w2.groups, 3);
-  EXPECT_EQ(ragged.w2.units, 2);
+  const sm90::LayerParams ragged = layer_of(problem_of(3, 160, 96));
+  EXPECT_EQ(ragged.w13.m_blocks, 4);
+  EXPECT_EQ(ragged.w13.k_blocks, 3);
+  EXPECT_EQ(ragged.w2.m_blocks, 3);
+  EXPECT_EQ(ragged.w2.k_blocks, 2);
   ExpertsProblem single = problem_of(3, 160, 96);
   single.shape.order = RowOrder::single;
   single.activation = Activation::relu2_no_mul;
-  EXPECT_EQ(layer_of(single).w13.groups, 2);
+  EXPECT_EQ(layer_of(single).w13.m_blocks, 2);
 }
 
 TEST(Plan, AnEmptyShareOfTheIntermediateSizeIsAUnitOfPadding) {
-  const sm90::Layer empty = layer_of(problem_of(3, 160, 0));
+  const sm90::LayerParams empty = layer_of(problem_of(3, 160, 0));
   EXPECT_EQ(empty.intermediate, 0);
-  EXPECT_EQ(empty.w13.groups, 2);
-  EXPECT_EQ(empty.w13.units, 3);
-  EXPECT_EQ(empty.w2.groups, 3);
-  EXPECT_EQ(empty.w2.units, 1);
+  EXPECT_EQ(empty.w13.m_blocks, 2);
+  EXPECT_EQ(empty.w13.k_blocks, 3);
+  EXPECT_EQ(empty.w2.m_blocks, 3);
+  EXPECT_EQ(empty.w2.k_blocks, 1);
   EXPECT_EQ(empty.w2.expert_bytes, 3 * 2176);
   // Decode waits for every column of h, and here nobody leaves one.
   EXPECT_EQ(plan_call(empty, {.tokens = 1, .top_k = 2}).path, Path::rows);
@@ -73,41 +72,41 @@ TEST(Plan, WordsOfKernelsAreThoseOfTheLibrary) {
   problem.shape.format = WeightFormat::nvfp4;
   problem.activation = Activation::situ;
   problem.quantises = ActivationKey::fp8_block128;
-  const sm90::Layer layer = layer_of(problem);
-  EXPECT_EQ(layer.act, sm90::Act::situ);
-  EXPECT_EQ(layer.first, sm90::First::steps);
-  EXPECT_EQ(layer.middle, sm90::Middle::gate_and_result);
-  EXPECT_EQ(layer.second, sm90::Second::steps);
-  EXPECT_EQ(layer.weight, sm90::WeightKind::bf16_with_global);
-  EXPECT_EQ(layer.quantise, sm90::Quantise::fp8_block128);
+  const sm90::LayerParams layer = layer_of(problem);
+  EXPECT_EQ(layer.act, sm90::Activation::situ);
+  EXPECT_EQ(layer.first, sm90::FirstRounding::steps);
+  EXPECT_EQ(layer.middle, sm90::MiddleRounding::gate_and_result);
+  EXPECT_EQ(layer.second, sm90::SecondRounding::steps);
+  EXPECT_EQ(layer.weight, sm90::WeightRounding::bf16_with_global);
+  EXPECT_EQ(layer.quantization, sm90::Quantization::fp8_block128);
   EXPECT_EQ(layer.is_nvfp4, 1);
 }
 
 TEST(Plan, ProductsSortFewSlotsForThemselves) {
   const auto sorts = [](std::uint64_t experts, const CallSize& size,
                         std::string_view numerics = "exact") {
-    return plan(problem_of(experts, 64, 64, numerics), size).sorts;
+    return plan(problem_of(experts, 64, 64, numerics), size).is_block_sorted;
   };
   EXPECT_TRUE(sorts(96, {.tokens = 20, .top_k = 4}));
   EXPECT_TRUE(sorts(96, {.tokens = 1680, .top_k = 4}));
   EXPECT_FALSE(sorts(96, {.tokens = 1681, .top_k = 4}));  // tiles of 128 tokens
-  EXPECT_TRUE(sorts(sm90::kOwnExperts, {.tokens = 20, .top_k = 4}));
-  EXPECT_FALSE(sorts(sm90::kOwnExperts + 1, {.tokens = 20, .top_k = 4}));
+  EXPECT_TRUE(sorts(sm90::kMaxBlockSortExperts, {.tokens = 20, .top_k = 4}));
+  EXPECT_FALSE(sorts(sm90::kMaxBlockSortExperts + 1, {.tokens = 20, .top_k = 4}));
   EXPECT_FALSE(sorts(96, {.tokens = 80, .top_k = 1, .is_batched = true}));
   EXPECT_FALSE(sorts(96, {.tokens = 20, .top_k = 4}, "unfused"));
   EXPECT_FALSE(sorts(96, {.tokens = 20, .top_k = 4, .has_adapters = true}));
-  EXPECT_TRUE(sorts(256, {.tokens = sm90::kOwnSlots, .top_k = 1}));
-  EXPECT_FALSE(sorts(256, {.tokens = sm90::kOwnSlots + 1, .top_k = 1}));
+  EXPECT_TRUE(sorts(256, {.tokens = sm90::kMaxBlockSortAssignments, .top_k = 1}));
+  EXPECT_FALSE(sorts(256, {.tokens = sm90::kMaxBlockSortAssignments + 1, .top_k = 1}));
 }
 
 TEST(Plan, FewTokensAreDecodedInOneLaunch) {
   const ExpertsProblem problem = problem_of(128, 2880, 2880);
   for (const std::uint64_t tokens : {1u, 8u, 9u, 16u}) {
-    const CallPlan made = plan(problem, {.tokens = tokens, .top_k = 4});
-    EXPECT_EQ(made.path, Path::decode) << tokens;
-    EXPECT_EQ(made.decode.tile_rows, tokens <= 8 ? 8 : 16);
-    EXPECT_GE(made.decode.stages, 3);
-    EXPECT_LE(made.decode.shared_bytes, sm90::kSharedBytes);
+    const CallPlan result = plan(problem, {.tokens = tokens, .top_k = 4});
+    EXPECT_EQ(result.path, Path::decode) << tokens;
+    EXPECT_EQ(result.decode.tile_tokens, tokens <= 8 ? 8 : 16);
+    EXPECT_GE(result.decode.stages, 3);
+    EXPECT_LE(result.decode.shared_bytes, sm90::kMaxSharedBytes);
   }
   EXPECT_EQ(plan(problem, {.tokens = 17, .top_k = 4}).path, Path::rows);
   EXPECT_EQ(plan(problem, {.tokens = 1, .top_k = 4, .form = OutputForm::slots}).path, Path::rows);
@@ -124,37 +123,38 @@ TEST(Plan, WithoutSlotsNothingIsComputed) {
 
 TEST(Plan, TheActivationIsFusedWhereNothingElseIsRounded) {
   const CallSize size{.tokens = 64, .top_k = 4};
-  EXPECT_TRUE(plan(problem_of(4, 64, 64, "exact"), size).fuses);
-  EXPECT_TRUE(plan(problem_of(4, 64, 64, "triton_fused"), size).fuses);
-  EXPECT_FALSE(plan(problem_of(4, 64, 64, "unfused"), size).fuses);
-  EXPECT_FALSE(plan(problem_of(4, 64, 64, "marlin"), size).fuses);
+  EXPECT_TRUE(plan(problem_of(4, 64, 64, "exact"), size).has_fused_activation);
+  EXPECT_TRUE(plan(problem_of(4, 64, 64, "triton_fused"), size).has_fused_activation);
+  EXPECT_FALSE(plan(problem_of(4, 64, 64, "unfused"), size).has_fused_activation);
+  EXPECT_FALSE(plan(problem_of(4, 64, 64, "marlin"), size).has_fused_activation);
   ExpertsProblem problem = problem_of(4, 64, 64);
   problem.activation = Activation::gelu;
-  EXPECT_FALSE(plan(problem, size).fuses);
+  EXPECT_FALSE(plan(problem, size).has_fused_activation);
   problem = problem_of(4, 64, 64);
   for (const auto key : {ActivationKey::mxfp8, ActivationKey::mxfp4}) {
     problem.quantises = key;
-    EXPECT_TRUE(plan(problem, size).fuses);
+    EXPECT_TRUE(plan(problem, size).has_fused_activation);
   }
   for (const auto key : {ActivationKey::fp8_block128, ActivationKey::fp8_token}) {
     problem.quantises = key;
-    EXPECT_FALSE(plan(problem, size).fuses);  // more columns than a warpgroup has
+    EXPECT_FALSE(plan(problem, size).has_fused_activation);  // more columns than a warpgroup has
   }
-  EXPECT_FALSE(plan(problem_of(4, 64, 64), {.tokens = 64, .top_k = 4, .has_adapters = true}).fuses);
+  EXPECT_FALSE(plan(problem_of(4, 64, 64), {.tokens = 64, .top_k = 4, .has_adapters = true})
+                   .has_fused_activation);
 }
 
 TEST(Plan, RowsOfTheSecondProductAreKeptInBf16UnlessNumericsForbidItOrFewBecomeFloat32) {
   CallSize few{.tokens = 256, .top_k = 4};
   const CallSize many{.tokens = 512, .top_k = 4, .in_float32 = true};
-  EXPECT_TRUE(plan(problem_of(128, 2880, 2880), few).rounds);
+  EXPECT_TRUE(plan(problem_of(128, 2880, 2880), few).has_bf16_rows);
   few.in_float32 = true;
-  EXPECT_FALSE(plan(problem_of(128, 2880, 2880), few).rounds);
-  EXPECT_TRUE(plan(problem_of(128, 2880, 2880), many).rounds);
-  EXPECT_TRUE(plan(problem_of(128, 2880, 2880, "trtllm"), many).rounds);
-  EXPECT_FALSE(plan(problem_of(128, 2880, 2880, "unfused"), many).rounds);
-  EXPECT_FALSE(plan(problem_of(128, 2880, 2880, "marlin"), many).rounds);
-  EXPECT_FALSE(
-      plan(problem_of(128, 2880, 2880), {.tokens = 512, .top_k = 4, .has_adapters = true}).rounds);
+  EXPECT_FALSE(plan(problem_of(128, 2880, 2880), few).has_bf16_rows);
+  EXPECT_TRUE(plan(problem_of(128, 2880, 2880), many).has_bf16_rows);
+  EXPECT_TRUE(plan(problem_of(128, 2880, 2880, "trtllm"), many).has_bf16_rows);
+  EXPECT_FALSE(plan(problem_of(128, 2880, 2880, "unfused"), many).has_bf16_rows);
+  EXPECT_FALSE(plan(problem_of(128, 2880, 2880, "marlin"), many).has_bf16_rows);
+  EXPECT_FALSE(plan(problem_of(128, 2880, 2880), {.tokens = 512, .top_k = 4, .has_adapters = true})
+                   .has_bf16_rows);
 }
 
 // Rows that routing makes, as params.hpp cuts them into tiles.
@@ -163,7 +163,7 @@ std::uint64_t rows_for(const std::vector<std::uint64_t>& counts, std::uint64_t& 
   tiles = 0;
   for (const std::uint64_t count : counts) {
     if (count == 0) continue;
-    const std::uint64_t pieces = (count + sm90::kTileTokens - 1) / sm90::kTileTokens;
+    const std::uint64_t pieces = (count + sm90::kMaxTileTokens - 1) / sm90::kMaxTileTokens;
     tiles += pieces;
     rows += (count + 7) / 8 * 8;
   }
@@ -173,38 +173,38 @@ std::uint64_t rows_for(const std::vector<std::uint64_t>& counts, std::uint64_t& 
 TEST(Plan, NoRoutingMakesMoreRowsThanAreReserved) {
   SplitMix64 random(5);
   for (int round = 0; round < 300; ++round) {
-    const std::uint64_t experts = 1 + random.next() % 512, slots = random.next() % 4000;
+    const std::uint64_t experts = 1 + random.next() % 512, assignments = random.next() % 4000;
     std::vector<std::uint64_t> counts(experts, 0);
     const std::uint64_t favoured = 1 + random.next() % experts;
-    for (std::uint64_t i = 0; i < slots; ++i) ++counts[random.next() % favoured];
+    for (std::uint64_t i = 0; i < assignments; ++i) ++counts[random.next() % favoured];
     std::uint64_t tiles = 0;
-    EXPECT_LE(rows_for(counts, tiles), most_rows(slots, experts));
-    EXPECT_LE(tiles, most_tiles(slots, experts));
+    EXPECT_LE(rows_for(counts, tiles), max_rows(assignments, experts));
+    EXPECT_LE(tiles, max_tiles(assignments, experts));
   }
 }
 
 TEST(Plan, RegionsOfAWorkspaceDoNotOverlapAndGrowWithTokens) {
-  const sm90::Layer layer = layer_of(problem_of(128, 2880, 2880));
+  const sm90::LayerParams layer = layer_of(problem_of(128, 2880, 2880));
   std::uint64_t last = 0;
   for (std::uint64_t tokens = 1; tokens <= 8192; tokens *= 2) {
-    const auto made = plan_workspace(layer, {.tokens = tokens, .top_k = 4}, 132);
-    ASSERT_TRUE(made);
+    const auto result = plan_workspace(layer, {.tokens = tokens, .top_k = 4}, 132);
+    ASSERT_TRUE(result);
     for (std::size_t i = 0; i + 1 < kRegions; ++i) {
-      EXPECT_EQ(made->at[i] % kMemoryAlignment, 0);
-      EXPECT_GE(made->at[i + 1], made->at[i] + made->bytes[i]);
+      EXPECT_EQ(result->at[i] % kMemoryAlignment, 0);
+      EXPECT_GE(result->at[i + 1], result->at[i] + result->bytes[i]);
     }
-    EXPECT_GE(made->total, last);
-    last = made->total;
+    EXPECT_GE(result->total, last);
+    last = result->total;
   }
   // Tokens in, h, tokens out: 8192 * 4 slots of 2880 bf16 numbers each, and little more.
   EXPECT_LT(last, std::uint64_t{3} * 8192 * 4 * 2880 * 2 * 11 / 10);
 }
 
 TEST(Plan, GatherFillsTheTilesOfTwoPiecesForEveryBlock) {
-  const sm90::Layer oss = layer_of(problem_of(128, 2880, 2880));
-  EXPECT_EQ(first_tiles(oss, 128, 132), 13);  // 23 pieces of a tile
-  EXPECT_EQ(first_tiles(oss, 192, 132), 10);  // 30
-  EXPECT_EQ(first_tiles(layer_of(problem_of(4, 64, 64)), 128, 132), 265);
+  const sm90::LayerParams oss = layer_of(problem_of(128, 2880, 2880));
+  EXPECT_EQ(initial_tiles(oss, 128, 132), 13);  // 23 pieces of a tile
+  EXPECT_EQ(initial_tiles(oss, 192, 132), 10);  // 30
+  EXPECT_EQ(initial_tiles(layer_of(problem_of(4, 64, 64)), 128, 132), 265);
 }
 
 // The table of docs/cuda.md, on a device of 132 multiprocessors.
@@ -225,11 +225,11 @@ std::string memory_table() {
   for (const Model& model : kModels) {
     page += fmt::format("\n| {} |", model.name);
     for (const std::uint64_t tokens : kTokens) {
-      const auto made =
+      const auto result =
           plan_workspace(layer_of(problem_of(model.experts, model.hidden, model.intermediate)),
                          {.tokens = tokens, .top_k = model.top_k}, 132);
-      EXPECT_TRUE(made) << text(made.why());
-      page += fmt::format(" {:.1f} |", static_cast<double>(made->total) / 1048576.0);
+      EXPECT_TRUE(result) << text(result.why());
+      page += fmt::format(" {:.1f} |", static_cast<double>(result->total) / 1048576.0);
     }
   }
   return page + "\n";
@@ -248,7 +248,7 @@ TEST(Plan, ThePageSaysHowMuchMemoryCallsTake) {
 TEST(Plan, AdaptersAndRoundedNumericsTakeMore) {
   const auto bytes = [](std::string_view numerics, std::uint64_t rank) {
     return plan_workspace(layer_of(problem_of(32, 2880, 2880, numerics)),
-                          {.tokens = 1024, .top_k = 4, .most_rank = rank}, 132)
+                          {.tokens = 1024, .top_k = 4, .max_rank = rank}, 132)
         ->total;
   };
   EXPECT_GT(bytes("unfused", 0), bytes("exact", 0));
@@ -262,7 +262,7 @@ TEST(Plan, RefusesWhatKernelsCannotCount) {
   emulated.shape.format = WeightFormat::nvfp4;
   EXPECT_EQ(describe(emulated).why().id, "cuda.numerics");
   EXPECT_EQ(describe(problem_of(2, 60, 64)).why().id, "experts.blocks");
-  const sm90::Layer layer = layer_of(problem_of(128, 64, 64));
+  const sm90::LayerParams layer = layer_of(problem_of(128, 64, 64));
   for (const WorkspaceLimits& limits :
        {WorkspaceLimits{.tokens = std::uint64_t{1} << 40, .top_k = 8},
         WorkspaceLimits{.tokens = ~std::uint64_t{0}, .top_k = 8},

@@ -1,4 +1,4 @@
-// Names of what is under way, for profilers (NVTX). Without NVTX's headers there are none.
+// NVTX ranges for profilers. Without the headers of NVTX they do nothing.
 #pragma once
 
 namespace fp4moe::moe::cuda {

@@ -1,5 +1,4 @@
-// How large a call is, and the memory that is reserved for calls: plain numbers, of which plan.hpp
-// makes a plan.
+// The size of a call, and the memory that is reserved for calls. plan.hpp computes a plan from them.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -17,33 +16,33 @@ struct CallSize {
   bool in_float32 = false;  // the output
   bool is_batched = false;  // the input
 
-  std::uint64_t slots() const { return tokens * top_k; }
+  std::uint64_t assignments() const { return tokens * top_k; }
 };
 
 // The largest calls that memory is reserved for.
 struct WorkspaceLimits {
   std::uint64_t tokens = 0, top_k = 1;
-  std::uint64_t capacity = 0;   // rows of each expert in batches; 0: none come
-  std::uint64_t most_rank = 0;  // of adapters; 0: none come
+  std::uint64_t capacity = 0;  // rows of each expert in batches; 0: no batches
+  std::uint64_t max_rank = 0;  // of adapters; 0: no adapters
 
-  std::uint64_t slots(std::uint64_t experts) const;
+  std::uint64_t assignments(std::uint64_t experts) const;
 };
 
-// Parts of one piece of memory, each beginning at a multiple of this.
+// Regions of the workspace, each aligned to this.
 inline constexpr std::uint64_t kMemoryAlignment = 256;
 enum class Region : std::uint8_t {
   // clang-format off
-  weights,                                       // of tokens that are routed on the device
-  tiles, tile_count, done, finished,             // tile_count: all other counters
-  rank_of_slot, totals,
-  row_of_slot, slot_of_row, expert_of_row, tile_of_row,
-  own,       // tables of blocks that sort for themselves
-  x,         // tokens in tiles, or rounded
-  h,         // the activation's output in tiles
-  y,         // rows of the second product
-  raw,       // the first product, where its epilogue does not compute the activation
-  low,       // A_down h of adapters
-  partial, hidden, sums, counters,               // of decode
+  weights,     // of tokens that are routed on the device
+  tiles, tile_count, tile_progress, combine_signals,  // tile_count: and the work counters
+  rank_of_assignment, expert_counts,
+  row_of_assignment, assignment_of_row, expert_of_row, tile_of_row_group,
+  block_sort,  // tables of blocks that sort
+  x,           // tokens in tiles, or converted
+  h,           // the activation's output in tiles
+  y,           // rows of GEMM2
+  raw,         // rows of GEMM1, where its epilogue does not compute the activation
+  low,         // A_down h of adapters
+  partial_sums, hidden, gemm2_sums, counters,         // of decode
   // clang-format on
 };
 inline constexpr std::size_t kRegions = static_cast<std::size_t>(Region::counters) + 1;
@@ -52,12 +51,12 @@ struct WorkspacePlan {
   std::array<std::uint64_t, kRegions> at{}, bytes{};
   std::uint64_t total = 0;
 };
-// All of a layer that the regions depend on.
+// What the regions depend on, of a layer.
 struct WorkspaceKey {
   std::uint32_t experts = 0, hidden = 0;
-  std::uint32_t hidden_units = 0, hidden_groups = 0;  // w13's units, w2's groups
-  std::uint32_t middle_units = 0, middle_groups = 0;  // w2's units, w13's groups
-  bool fuses = false, needs_raw = false;
+  std::uint32_t w13_m_blocks = 0, w13_k_blocks = 0;
+  std::uint32_t w2_m_blocks = 0, w2_k_blocks = 0;
+  bool has_fused_activation = false, needs_raw = false;
 
   friend bool operator==(const WorkspaceKey&, const WorkspaceKey&) = default;
 };

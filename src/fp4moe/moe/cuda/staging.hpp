@@ -1,5 +1,4 @@
-// The way of weights onto a device: through two pieces of pinned memory by turns, so that one is
-// filled while the other travels.
+// Uploads weights through two pinned buffers, alternating: one is filled while the other is copied.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -19,16 +18,16 @@ class Staging {
   Staging& operator=(Staging&& other) noexcept = delete;
   ~Staging();
 
-  // Bytes to the device's address `to`; rows one behind the other, without their gaps. What is
-  // read may change after the call; what is written is there after finish().
+  // Copies bytes, or rows without the gaps between them, to the device address `to`. The source may
+  // change after the call; the copy is complete after finish().
   Result<Done> put(std::byte* to, std::span<const std::byte> from);
   Result<Done> put(std::byte* to, const weights::RowsView& rows);
   Result<Done> finish();
 
-  kernels::cuda::Stream stream() const { return lanes_[0].stream; }
+  kernels::cuda::Stream stream() const { return buffers_[0].stream; }
 
  private:
-  struct Lane {
+  struct Buffer {
     kernels::cuda::Pinned memory{};
     kernels::cuda::Stream stream = nullptr;
   };
@@ -36,7 +35,7 @@ class Staging {
   Result<Done> send(std::byte* to, std::size_t bytes);
 
   std::shared_ptr<const kernels::cuda::Device> device_{};
-  std::array<Lane, 2> lanes_{};
+  std::array<Buffer, 2> buffers_{};
   std::size_t current_ = 0;
 };
 

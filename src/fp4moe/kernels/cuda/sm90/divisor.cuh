@@ -1,4 +1,4 @@
-// Division by a number that is known sooner than what is divided.
+// Division by a number that is known before the dividends: a multiplication and a correction.
 #pragma once
 #include <cstdint>
 
@@ -10,8 +10,8 @@ class Divisor {
   __device__ explicit Divisor(std::uint32_t by) : by_(by), part_(0xFFFFFFFFu / by) {}
   __device__ std::uint32_t by() const { return by_; }
   __device__ std::uint32_t of(std::uint32_t number) const {
-    const std::uint32_t made = __umulhi(number, part_);  // or one more
-    return made + (number - made * by_ >= by_ ? 1 : 0);
+    const std::uint32_t result = __umulhi(number, part_);  // the quotient, or one less
+    return result + (number - result * by_ >= by_ ? 1 : 0);
   }
 
  private:

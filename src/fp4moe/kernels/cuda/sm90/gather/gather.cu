@@ -1,0 +1,200 @@
+// Copies tokens into token tiles. A warp reads a token, or a part of it where there are more warps
+// than tokens, quantizes and dequantizes it, and writes it into the row of each of its assignments.
+// Every block computes the prefix sums over experts for itself and writes the tables of its
+// assignments; the first block writes all tiles.
+//
+//   x [tokens, hidden] ─► a Vec8 per lane ─► [quantize, dequantize] ─► 16 bytes into top_k tiles
+#include "fp4moe/kernels/cuda/sm90/gather/params.hpp"
+#include "fp4moe/kernels/cuda/sm90/token_tiles.cuh"
+#include "fp4moe/kernels/cuda/sm90/vec8.cuh"
+
+namespace fp4moe::kernels::cuda::sm90 {
+namespace {
+
+inline constexpr std::uint32_t kWarps = kGatherThreads / 32;
+
+// In shared memory.
+struct GatherTables {
+  ExpertTables experts;
+  GroupsAndTiles* partial;  // [warps]
+
+  __device__ GatherTables(std::uint32_t* shared, std::uint32_t count)
+      : experts(ExpertTables::at(shared + 2 * kWarps, count)),
+        partial(reinterpret_cast<GroupsAndTiles*>(shared)) {}
+};
+
+__device__ std::uint32_t assignments_of(const GatherParams& p, std::uint32_t expert) {
+  if (expert >= p.layer.experts) return 0;
+  if (p.call.counts == nullptr) return __ldcg(p.tables.expert_counts + expert * kCounterStride);
+  return static_cast<std::uint32_t>(
+      min(max(p.call.counts[expert], 0), static_cast<std::int32_t>(p.call.capacity)));
+}
+__device__ void scan_all_experts(const GatherParams& p, const GatherTables& to) {
+  for (std::uint32_t first = 0; first < p.layer.experts; first += kGatherThreads)
+    scan_experts(to.experts, to.partial, p.layer.experts, p.tile_tokens,
+                 assignments_of(p, first + threadIdx.x), first);
+}
+
+__device__ void write_tiles(const GatherParams& p, const ExpertTables& experts) {
+  const std::uint32_t tiles = experts.first_tile[p.layer.experts];
+  for (std::uint32_t i = threadIdx.x; i < tiles; i += kGatherThreads)
+    p.tables.tiles[i] = make_tile(experts, find_expert(experts.first_tile, p.layer.experts, i), i);
+  if (threadIdx.x == 0) p.tables.tile_count[0] = tiles;
+}
+
+// Where a lane's assignment of the token goes, and its quantization scale.
+struct GatherTarget {
+  float global = 1.0f;
+  TileRowAddress address{};
+};
+
+// An assignment's expert, and its rank among the assignments of that expert. Expert -1: not on
+// this rank.
+struct ExpertRank {
+  std::int32_t expert = -1;
+  std::uint32_t rank = 0;
+};
+__device__ ExpertRank expert_rank(const GatherParams& p, const GatherTables& tables,
+                                  std::uint32_t assignment) {
+  if (p.call.counts != nullptr) {  // rank i of an expert is row i of its batch
+    const std::uint32_t expert = assignment / p.call.capacity;
+    const std::uint32_t rank = assignment - expert * p.call.capacity;
+    if (rank >= tables.experts.counts[expert]) return {};
+    return {static_cast<std::int32_t>(expert), rank};
+  }
+  const std::int32_t both = p.tables.rank_of_assignment[assignment];
+  if (both < 0) return {};
+  return {static_cast<std::int32_t>(packed_expert(both)), packed_rank(both)};
+}
+
+// Writes the table entries of an assignment and its row. The first row of a row group also writes
+// the group's tile, the last row of an expert also writes the padding behind it.
+__device__ void write_row(const RoutingTables& to, std::uint32_t assignment, std::uint32_t row,
+                          const ExpertRank& from, std::uint32_t count, std::uint32_t tile) {
+  to.row_of_assignment[assignment] = static_cast<std::int32_t>(row);
+  to.assignment_of_row[row] = static_cast<std::int32_t>(assignment);
+  to.expert_of_row[row] = from.expert;
+  if (row % kRowGroup == 0) to.tile_of_row_group[row / kRowGroup] = static_cast<std::int32_t>(tile);
+  if (from.rank + 1 != count) return;
+  for (std::uint32_t r = row + 1; r % kRowGroup != 0; ++r)
+    to.assignment_of_row[r] = to.expert_of_row[r] = -1;
+}
+
+// `writes_tables`: also writes the table entries.
+__device__ GatherTarget target_of(const GatherParams& p, const GatherTables& tables,
+                                  std::uint32_t token, std::uint32_t choices, bool writes_tables) {
+  const std::uint32_t lane = threadIdx.x % 32, assignment = token * choices + lane;
+  GatherTarget result;
+  if (lane >= choices) return result;
+  const ExpertRank from = expert_rank(p, tables, assignment);
+  if (from.expert < 0) {
+    if (writes_tables) p.tables.row_of_assignment[assignment] = -1;
+    return result;
+  }
+  const auto expert = static_cast<std::uint32_t>(from.expert);
+  const std::uint32_t row = tables.experts.first_group[expert] * kRowGroup + from.rank;
+  const std::uint32_t tile = tables.experts.first_tile[expert] +
+                             TileSplit(tables.experts, expert).tile(from.rank / kRowGroup);
+  if (tile < p.filled_tiles)
+    result.address =
+        tile_row_address(make_tile(tables.experts, expert, tile), row, p.layer.w13.k_blocks);
+  if (p.layer.quantization != Quantization::none) result.global = input_scale(p.layer, expert);
+  if (writes_tables)
+    write_row(p.tables, assignment, row, from, tables.experts.counts[expert], tile);
+  return result;
+}
+
+// The largest magnitude of a row of x. All lanes of a warp call.
+__device__ float row_amax(const GatherParams& p, std::uint64_t row) {
+  std::uint32_t largest = 0;
+  for (std::uint32_t c = threadIdx.x % 32 * kVecColumns; c < p.layer.hidden; c += kSegmentColumns)
+    largest = max(largest, max_abs_bits(load_vec8(p.call.x.data, p.call.x.type, row + c)));
+  return amax_of(__reduce_max_sync(kFullWarp, largest));
+}
+
+// Writes the same words into the rows of all assignments of the token.
+__device__ void store_rows(const GatherParams& p, const GatherTarget& target, std::uint32_t choices,
+                           std::uint32_t vec, const uint4& words) {
+  for (std::uint32_t j = 0; j < choices; ++j) {
+    const TileRowAddress address = broadcast_row_address(target.address, j);
+    if (address.k_block_stride == 0 || vec >= p.layer.w13.k_blocks * kBlockVecs) continue;
+    st_global_no_allocate_16(p.tiles + address.of(vec), words);
+  }
+}
+
+// The same where each expert has its own quantization scale.
+__device__ void store_rows_per_expert(const GatherParams& p, const GatherTarget& target,
+                                      std::uint32_t choices, std::uint32_t vec, const Vec8& values,
+                                      float amax) {
+  for (std::uint32_t j = 0; j < choices; ++j) {
+    const TileRowAddress address = broadcast_row_address(target.address, j);
+    const float global = __shfl_sync(kFullWarp, target.global, static_cast<int>(j));
+    if (address.k_block_stride == 0 || vec >= p.layer.w13.k_blocks * kBlockVecs) continue;
+    st_global_no_allocate_16(
+        p.tiles + address.of(vec),
+        to_bf16(prescaled(quantize_dequantize_columns(p.layer, vec, values, amax, global),
+                          p.prescale)));
+  }
+}
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(kGatherThreads, 4)
+    fp4moe_sm90_gather(const __grid_constant__ GatherParams p) {
+  extern __shared__ __align__(16) std::uint32_t shared[];
+  prefetch_params(p);
+  const GatherTables tables(shared, p.layer.experts);
+  pdl_wait();
+  scan_all_experts(p, tables);
+  if (blockIdx.x == 0) {
+    write_tiles(p, tables.experts);
+    __threadfence();
+    __syncthreads();
+  }
+  pdl_launch_dependents();  // the GEMM reads the tiles before its pdl_wait
+  const bool is_batched = p.call.counts != nullptr;
+  const std::uint32_t choices = is_batched ? 1 : p.call.top_k;
+  const std::uint32_t tokens = is_batched ? p.layer.experts * p.call.capacity : p.call.tokens;
+  const std::uint32_t warps = gridDim.x * kWarps;
+  const std::uint32_t segments =
+      (p.layer.w13.k_blocks * kBlockK + kSegmentColumns - 1) / kSegmentColumns;
+  const std::uint32_t parts = max(1u, min(segments, warps / max(tokens, 1u)));
+  const std::uint32_t lane = threadIdx.x % 32;
+  const Quantization kind = p.call.x_is_quantized != 0 ? Quantization::none : p.layer.quantization;
+  const bool is_each = p.layer.input_scales_each != 0;
+
+  for (std::uint32_t item = blockIdx.x * kWarps + threadIdx.x / 32; item < tokens * parts;
+       item += warps) {
+    const std::uint32_t token = item / parts;
+    const std::uint64_t row = token * p.call.x.stride;
+    std::uint32_t segment = item % parts;
+    // Loads x while the tables are read. Unoccupied rows of batches are not read.
+    Vec8 next =
+        is_batched ? zero_vec8() : load_token_columns(p.call, p.layer, row, segment * 32 + lane);
+    const GatherTarget target = target_of(p, tables, token, choices, segment == 0);
+    const std::uint32_t here = __ballot_sync(kFullWarp, target.address.k_block_stride != 0);
+    if (here == 0) continue;
+    if (is_batched) next = load_token_columns(p.call, p.layer, row, segment * 32 + lane);
+    const float whole = kind == Quantization::fp8_token ? row_amax(p, row) : 0.0f;
+    const float global = __shfl_sync(kFullWarp, target.global, __ffs(here) - 1);
+    for (; segment < segments; segment += parts) {
+      const std::uint32_t vec = segment * 32 + lane;
+      const Vec8 values = next;
+      next = load_token_columns(p.call, p.layer, row, vec + parts * 32);
+      if (kind == Quantization::none) {
+        store_rows(p, target, choices, vec, to_bf16(prescaled(values, p.prescale)));
+        continue;
+      }
+      const float amax = kind == Quantization::fp8_token ? whole : block_amax(kind, values);
+      if (is_each)
+        store_rows_per_expert(p, target, choices, vec, values, amax);
+      else
+        store_rows(
+            p, target, choices, vec,
+            to_bf16(prescaled(quantize_dequantize_columns(p.layer, vec, values, amax, global),
+                              p.prescale)));
+    }
+  }
+}
+
+}  // namespace fp4moe::kernels::cuda::sm90

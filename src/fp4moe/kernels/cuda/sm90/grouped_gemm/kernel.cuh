@@ -1,0 +1,658 @@
+// The grouped GEMM: GEMM1 and GEMM2 of all experts, one block per SM. Weights are FP4, the A operand,
+// dequantized in registers; tokens are BF16, the B operand in shared memory. However few tokens an
+// expert has, only their number is padded, to a multiple of 8.
+//
+//   role                one work tile (a token tile x one M block per math warpgroup)         time ─►
+//
+//   weight loader       take work tile ─┬─► weights of stage 0, 1, 2 ...           next work tile
+//                            queue_full │        ▲ empty     │ full
+//   token loaders (2)                   ├─► [tile_progress]─►│ tokens of stage 0, 1, 2 ...
+//                                       │        ▲           ▼
+//   math warpgroups (3-4)               ├─► factors          dequantize, mma ─ ... ─► epilogue ─┐
+//                                       │                                         queue_empty │
+//   completion signal                   └─► ................................................. ▼ count
+//                                                                       tile_progress[tile] += M blocks
+//   deferred gather     rows of later tiles ─► token tiles ─► tile_progress[tile] += row groups
+//
+// GEMM2 of a token tile starts when GEMM1 of that tile is complete in all blocks: token loaders wait
+// for tile_progress. Work tiles are taken in order by running blocks only, so a block never waits
+// for a block that has not started. Weights do not depend on other kernels: the weight loader starts
+// before pdl_wait.
+//
+// Tokens come from token tiles (bulk copies) or, for tiles of at most kMaxGatheredTokens, from their
+// own rows (cp.async, 16 bytes per lane). In the second case blocks sort the assignments themselves,
+// see SortAndStart.
+#pragma once
+#include <cstdint>
+#include <utility>
+
+#include "fp4moe/kernels/cuda/sm90/grouped_gemm/block_sort.cuh"
+#include "fp4moe/kernels/cuda/sm90/grouped_gemm/deferred_gather.cuh"
+#include "fp4moe/kernels/cuda/sm90/grouped_gemm/epilogue.cuh"
+#include "fp4moe/kernels/cuda/sm90/grouped_gemm/storage.cuh"
+#include "fp4moe/kernels/cuda/sm90/pipeline.cuh"
+#include "fp4moe/kernels/cuda/sm90/ptx.cuh"
+#include "fp4moe/kernels/cuda/sm90/wgmma.cuh"
+
+namespace fp4moe::kernels::cuda::sm90::grouped_gemm {
+
+// --- Weight loader: one warp. Its values are the same in all lanes, and computed once per warp.
+
+// Weights are read once where an expert usually has one tile.
+__device__ inline std::uint64_t weights_l2_policy(int tile_tokens) {
+  return tile_tokens <= 128 ? l2_evict_first() : l2_evict_normal();
+}
+
+// The weights of a work tile that are not sent yet.
+template <class Format>
+struct WeightStream {
+  const std::uint8_t* from;
+  std::uint32_t m_block_bytes, k_blocks;
+
+  __device__ WeightStream(const GroupedGemmParams& p, const WorkTile& work) {
+    const WeightMatrix& matrix = p.gemms[warp_uniform(work.gemm)].matrix;
+    k_blocks = matrix.k_blocks;
+    m_block_bytes = k_blocks * Format::kTileBytes;
+    from = matrix.tiles +
+           std::uint64_t{warp_uniform(static_cast<std::uint32_t>(work.tile.expert))} *
+               matrix.expert_bytes +
+           std::uint64_t{warp_uniform(work.first_m_block)} * m_block_bytes;
+  }
+  __device__ std::uint32_t bytes(std::uint32_t max_k_blocks) const {
+    return min(max_k_blocks, k_blocks) * Format::kTileBytes;
+  }
+  __device__ void advance(std::uint32_t max_k_blocks) {
+    from += bytes(max_k_blocks);
+    k_blocks -= min(max_k_blocks, k_blocks);
+  }
+};
+
+// Sends one stage. One lane issues the copies.
+template <class Config>
+__device__ inline void send_weights(const WeightStream<typename Config::Format>& weights,
+                                    std::uint32_t m_blocks, std::uint32_t to, std::uint32_t full,
+                                    std::uint64_t policy) {
+  using Format = typename Config::Format;
+  const std::uint32_t bytes = weights.bytes(Config::kStageKBlocks);
+  if (elect_one()) {
+    mbarrier_arrive_expect_tx(full, m_blocks * bytes);
+#pragma unroll
+    for (std::uint32_t m = 0; m < Config::kWarpgroups; ++m)
+      if (m < m_blocks)
+        cp_async_bulk(to + m * Config::kStageKBlocks * Format::kTileBytes,
+                      weights.from + m * weights.m_block_bytes, bytes, full, policy);
+  }
+  __syncwarp();
+}
+
+// Puts a work tile into the queue, for all other roles.
+__device__ inline void publish(SharedHeader& header, const PipelineState& queue,
+                               const WorkTile& work) {
+  mbarrier_wait(shared_address(&header.queue_empty[queue.index]), queue.phase ^ 1);
+  if (threadIdx.x % 32 == 0) {
+    header.queue[queue.index] = work;
+    mbarrier_arrive(shared_address(&header.queue_full[queue.index]));
+  }
+  __syncwarp();
+}
+
+// The first work tile of the block and the number of the second, in lane 0 of the weight loader.
+struct FirstWork {
+  std::uint32_t number = 0, next = 0;
+  WorkTile work{};
+
+  __device__ void take(const GroupedGemmParams& p) {
+    number = atomicAdd(p.work_counter, 1u);
+    next = atomicAdd(p.work_counter, 1u);
+  }
+};
+
+// A work tile's number is taken while the one before it is sent, its token tile is loaded while the
+// weights are sent. `is_started`: the first work tile is published and its first stage is sent.
+template <class Config>
+__device__ void load_weights(const GroupedGemmParams& p, const TileTables& tables,
+                             const FirstWork& first, SharedHeader& header, std::uint32_t stages,
+                             bool is_started) {
+  using Format = typename Config::Format;
+  const std::uint64_t policy = weights_l2_policy(Config::kTileTokens);
+  std::uint32_t number = first.next;
+  WorkTile work = first.work;
+  PipelineState stage, queue;
+  for (;;) {
+    if (!is_started) publish(header, queue, work);
+    queue.advance(kQueueSize);
+    const std::uint32_t m_blocks = warp_uniform(work.m_blocks);
+    if (m_blocks == 0) return;
+    WeightStream<Format> weights(p, work);
+    work = make_work_tile(header.scheduler.tile(warp_uniform(number)),
+                          [&](std::uint32_t tile) { return load_tile(tables.tiles, tile); });
+    if (threadIdx.x % 32 == 0) number = atomicAdd(p.work_counter, 1u);
+    if (is_started) {
+      weights.advance(Config::kStageKBlocks);
+      stage.advance(p.stages);
+    }
+    is_started = false;
+    while (weights.k_blocks > 0) {
+      mbarrier_wait(shared_address(&header.empty[stage.index]), stage.phase ^ 1);
+      send_weights<Config>(weights, m_blocks, stages + stage.index * Config::kStageBytes,
+                           shared_address(&header.full[stage.index]), policy);
+      weights.advance(Config::kStageKBlocks);
+      stage.advance(p.stages);
+    }
+  }
+}
+
+// --- Token loaders.
+
+// Bytes from row to row, of tokens that are not in tiles.
+__device__ inline std::uint32_t row_bytes(const Gemm& gemm) {
+  return static_cast<std::uint32_t>(gemm.rows.stride) * 2;
+}
+// Stages of the first work tile that SortAndStart fills: as many as there are.
+template <class Config>
+__device__ inline std::uint32_t started_stages(const GroupedGemmParams& p) {
+  const std::uint32_t k_blocks = p.gemms[0].matrix.k_blocks;
+  return min(p.stages, (k_blocks + Config::kStageKBlocks - 1) / Config::kStageKBlocks);
+}
+
+// Two warps gather rows, each four of every eight. One warp copies tiles.
+template <class Config>
+class TokenLoader {
+ public:
+  __device__ TokenLoader(const GroupedGemmParams& p, const TileTables& tables, SharedHeader& header,
+                         std::uint32_t stages, std::uint32_t warp)
+      : p_(p),
+        token_of_row_(tables.token_of_row),
+        header_(header),
+        to_(stages + Config::kWeightBytes),
+        warp_(warp) {}
+
+  __device__ void run() {
+    for (PipelineState queue;; queue.advance(kQueueSize)) {
+      mbarrier_wait(shared_address(&header_.queue_full[queue.index]), queue.phase);
+      const WorkTile& work = header_.queue[queue.index];
+      const std::uint32_t m_blocks = work.m_blocks, tile_index = work.tile_index, which = work.gemm;
+      const std::uint32_t first = work.tile.first_row, rows = work.tile.rows;
+      __syncwarp();
+      if (lane() == 0) mbarrier_arrive(shared_address(&header_.queue_empty[queue.index]));
+      if (m_blocks == 0) return;
+      const Gemm& gemm = p_.gemms[which];
+      if (Config::kGathersTokens && gemm.tiles == nullptr) {
+        gather_rows(gemm, first, rows);
+      } else {
+        if (is_first()) wait_for_tile(which, tile_index, rows);
+        __syncwarp();
+        copy_tile(gemm, first, rows);
+      }
+    }
+  }
+
+ private:
+  __device__ static std::uint32_t lane() { return threadIdx.x % 32; }
+  __device__ bool is_first() const { return warp_ == 0 && lane() == 0; }
+
+  // Waits for the row groups of the deferred gather and, before GEMM2, for all M blocks of GEMM1.
+  __device__ void wait_for_tile(std::uint32_t which, std::uint32_t tile_index, std::uint32_t rows) {
+    const std::uint32_t groups = tile_index >= p_.deferred_gather.first_tile ? rows / kRowGroup : 0;
+    const std::uint32_t count = groups + (which != 0 ? p_.gemms[0].matrix.m_blocks : 0);
+    if (count != 0) spin_until_count(p_.tables.tile_progress + tile_index, count);
+  }
+  // Calls send(first K block, K blocks, address in shared memory, full barrier) for each stage.
+  template <class Send>
+  __device__ void for_stages(std::uint32_t k_blocks, const Send& send) {
+    for (std::uint32_t k_block = 0; k_block < k_blocks; k_block += Config::kStageKBlocks) {
+      mbarrier_wait(shared_address(&header_.empty[stage_.index]), stage_.phase ^ 1);
+      send(k_block, min(Config::kStageKBlocks, k_blocks - k_block),
+           to_ + stage_.index * Config::kStageBytes, shared_address(&header_.full[stage_.index]));
+      stage_.advance(p_.stages);
+    }
+  }
+  // All lanes arrive at the full barrier, as they do in gather_rows.
+  __device__ void copy_tile(const Gemm& gemm, std::uint32_t first, std::uint32_t rows) {
+    const std::uint8_t* from = gemm.tiles + std::uint64_t{first} * gemm.matrix.k_blocks * 128;
+    const std::uint32_t k_block_bytes = rows * 128;
+    for_stages(gemm.matrix.k_blocks, [&](std::uint32_t k_block, std::uint32_t k_blocks,
+                                         std::uint32_t to, std::uint32_t full) {
+      if (warp_ == 0 && elect_one()) {
+        fence_proxy_async();  // gather_rows may have used this stage before
+        mbarrier_arrive_expect_tx(full, k_blocks * k_block_bytes);
+        cp_async_bulk(to, from + std::uint64_t{k_block} * k_block_bytes, k_blocks * k_block_bytes,
+                      full, l2_evict_normal());
+      } else {
+        mbarrier_arrive(full);
+      }
+    });
+  }
+  // Lane l has 16 bytes of row warp * 4 + l / 8 of every row group.
+  __device__ void gather_rows(const Gemm& gemm, std::uint32_t first, std::uint32_t rows) {
+    constexpr std::uint32_t kGroups = Config::kTileTokens / kRowGroup;
+    constexpr std::uint32_t kKBlocks = Config::kStageKBlocks;
+    const std::uint32_t row = warp_ * 4 + lane() / 8, chunk = lane() % 8;
+    const std::uint32_t started = is_started_ ? started_stages<Config>(p_) : 0;
+    const std::uint32_t sent = min(started * kKBlocks, gemm.matrix.k_blocks);
+    for (std::uint32_t stage = 0; stage < started; ++stage) {
+      mbarrier_arrive(shared_address(&header_.full[stage]));
+      stage_.advance(p_.stages);
+    }
+    __syncwarp();
+    if (!is_started_)  // the rows of this warp
+      for (std::uint32_t own = lane() / 4 * 8 + warp_ * 4 + lane() % 4; own < rows; own += 64)
+        header_.token_of_row[own] = token_of_row_[first + own];
+    is_started_ = false;
+    __syncwarp();
+    const auto* data = static_cast<const std::uint8_t*>(gemm.rows.data) + chunk * 16 + sent * 128;
+    const std::uint32_t stride = keep_in_register(row_bytes(gemm));
+    const std::uint8_t* from[kGroups];  // the lane's row of each row group
+#pragma unroll
+    for (std::uint32_t i = 0; i < kGroups; ++i)
+      from[i] = data + std::uint64_t{header_.token_of_row[i * kRowGroup + row]} * stride;
+    for_stages(gemm.matrix.k_blocks - sent,
+               [&](std::uint32_t, std::uint32_t k_blocks, std::uint32_t to, std::uint32_t full) {
+                 std::uint32_t at[kKBlocks];
+#pragma unroll
+                 for (std::uint32_t k = 0; k < kKBlocks; ++k)
+                   at[k] = keep_in_register(to + (k * rows + row) * 128 + (chunk ^ row) * 16);
+#pragma unroll
+                 for (std::uint32_t i = 0; i < kGroups; ++i) {
+                   if (i * kRowGroup >= rows) break;
+                   from[i] += kKBlocks * 128;
+#pragma unroll
+                   for (std::uint32_t k = 0; k < kKBlocks; ++k)
+                     if (k < k_blocks)
+                       cp_async_16(at[k] + i * 1024, from[i] - (kKBlocks - k) * 128);
+                 }
+                 cp_async_mbarrier_arrive_noinc(full);
+               });
+  }
+
+  const GroupedGemmParams& p_;
+  const std::uint16_t* token_of_row_;
+  SharedHeader& header_;
+  std::uint32_t to_, warp_;
+  PipelineState stage_{};
+  bool is_started_ = true;  // SortAndStart has sent the first stages of the first tile
+};
+
+// --- Sort, and start of the first work tile.
+
+// A block that sorts starts its first work tile meanwhile: the weights of its first stage are sent
+// when experts are counted, its tokens when the rows are known. The tokens of the other stages follow
+// when the sort does not need their memory any more.
+template <class Config>
+class SortAndStart {
+ public:
+  __device__ SortAndStart(const GroupedGemmParams& p, SharedHeader& header, std::uint32_t stages,
+                          FirstWork& first)
+      : p_(p), gemm_(p.gemms[0]), header_(header), stages_(stages), first_(first) {}
+
+  // All threads of the block. `scratch`: for the sort.
+  __device__ TileTables run(std::uint8_t* scratch) const {
+    const std::uint32_t warp = warp_uniform(threadIdx.x / 32);
+    // Usually every expert has one tile: the scheduler is made for that while the block waits.
+    const std::uint32_t guess = min(p_.block_sort.assignments, p_.block_sort.experts);
+    if (warp == kLoader) header_.scheduler.make(p_, guess, Config::kTileTokens);
+    BlockLocalSort sort(p_, scratch);
+    sort.clear_rows();
+    pdl_wait();
+    pdl_launch_dependents();
+    BlockLocalSort::Loaded loaded;
+    sort.load(loaded);
+    if (threadIdx.x == kLoader * 32) first_.take(p_);
+    sort.scan(loaded);
+    if (threadIdx.x < BlockLocalSort::kPlacers)
+      sort.place_assignments(loaded);
+    else if (threadIdx.x < BlockLocalSort::kPlacers + 32)
+      start_weights(sort.tables(), guess);
+    else
+      sort.write_tiles();
+    fence_proxy_async();  // bulk copies will write where the sort did
+    __syncthreads();
+    const std::uint16_t* token_of_row = sort.token_of_row() + header_.queue[0].tile.first_row;
+    if (warp == kLoader)
+      keep_tokens(token_of_row);
+    else
+      send_tokens(0, token_of_row);
+    const TileTables tables = sort.store();
+    __syncthreads();
+    return tables;
+  }
+  // Math threads send the tokens of the other stages; token loaders wait for them.
+  __device__ void send_other_tokens() const {
+    for (std::uint32_t stage = 1; stage < started_stages<Config>(p_); ++stage)
+      send_tokens(stage, header_.token_of_row);
+    named_barrier_arrive(kFirstTokensBarrier, kSenders);
+  }
+  __device__ static void wait_for_tokens() { named_barrier_sync(kFirstTokensBarrier, kSenders); }
+
+ private:
+  static constexpr std::uint32_t kLoader = Config::kMathWarps;  // the weight loader warp
+  static constexpr std::uint32_t kSenders = Config::kWarpgroups * 128 + Config::kTokenLoaders * 32;
+
+  // The weight loader warp, with the counts of experts. `guess`: tiles of the scheduler so far.
+  __device__ void start_weights(const ExpertTables& experts, std::uint32_t guess) const {
+    const std::uint32_t tiles = experts.first_tile[p_.block_sort.experts];
+    if (tiles != guess) header_.scheduler.make(p_, tiles, Config::kTileTokens);
+    first_.work = make_work_tile(
+        header_.scheduler.tile(warp_uniform(first_.number)), [&](std::uint32_t tile) {
+          return make_tile(experts, expert_of_tile(experts, p_.block_sort.experts, tile), tile);
+        });
+    publish(header_, PipelineState{}, first_.work);
+    const std::uint32_t m_blocks = warp_uniform(first_.work.m_blocks);
+    if (m_blocks != 0)
+      send_weights<Config>(WeightStream<typename Config::Format>(p_, first_.work), m_blocks,
+                           stages_, shared_address(&header_.full[0]),
+                           weights_l2_policy(Config::kTileTokens));
+  }
+  __device__ void keep_tokens(const std::uint16_t* token_of_row) const {
+    for (std::uint32_t i = threadIdx.x % 32; i < header_.queue[0].tile.rows; i += 32)
+      header_.token_of_row[i] = token_of_row[i];
+  }
+  // One stage. A thread copies 16 bytes of each K block of the stage, of one row or two.
+  template <class Token>
+  __device__ void send_tokens(std::uint32_t stage, const Token* token_of_row) const {
+    constexpr std::uint32_t kRows = Config::kWarpgroups * 128 / 8;  // at once
+    const std::uint32_t chunk = threadIdx.x % 8, first = stage * Config::kStageKBlocks;
+    const std::uint32_t rows = header_.queue[0].tile.rows;
+    if (threadIdx.x >= kRows * 8 || threadIdx.x / 8 >= rows) return;
+#pragma unroll
+    for (std::uint32_t row = threadIdx.x / 8; row < Config::kTileTokens; row += kRows) {
+      if (row >= rows) break;
+      const std::uint8_t* from = static_cast<const std::uint8_t*>(gemm_.rows.data) +
+                                 std::uint64_t{token_of_row[row]} * row_bytes(gemm_) + first * 128 +
+                                 chunk * 16;
+      const std::uint32_t to = stages_ + stage * Config::kStageBytes + Config::kWeightBytes +
+                               row * 128 + (chunk ^ row % 8) * 16;
+#pragma unroll
+      for (std::uint32_t k = 0; k < Config::kStageKBlocks; ++k)
+        if (first + k < gemm_.matrix.k_blocks) cp_async_16(to + k * rows * 128, from + k * 128);
+    }
+    cp_async_mbarrier_arrive(shared_address(&header_.full[stage]));
+  }
+
+  const GroupedGemmParams& p_;
+  const Gemm& gemm_;
+  SharedHeader& header_;
+  std::uint32_t stages_;
+  FirstWork& first_;
+};
+
+// --- Math warpgroups.
+
+struct MathWarp {
+  std::uint32_t warpgroup, warp, lane;  // of the block, of the warpgroup, of the warp
+  PipelineState stage;
+};
+
+// At most `left` K blocks of a stage. Up to 16 tokens use mma.sync; more use wgmma: while one
+// warpgroup waits for it, the others dequantize.
+template <class Config, int tokens, int accumulators>
+__device__ inline void multiply_stage(const MathWarp& me, std::uint32_t stage, std::uint32_t left,
+                                      std::uint32_t k_block_bytes, float (&sums)[accumulators]) {
+  using Format = typename Config::Format;
+  const std::uint32_t tiles = stage + me.warpgroup * Config::kStageKBlocks * Format::kTileBytes;
+  const std::uint32_t first_tokens = stage + Config::kWeightBytes;
+  std::uint32_t descriptor = descriptor_low(first_tokens);
+#pragma unroll
+  for (std::uint32_t k = 0; k < Config::kStageKBlocks; ++k) {
+    if (k != 0 && left <= k) break;
+    const std::uint32_t tile = tiles + k * Format::kTileBytes;
+    if constexpr (tokens <= 16) {
+      MmaOperands<Format, tokens / 8> operands;
+      operands.load(tile, me.warp, me.lane, first_tokens + k * k_block_bytes,
+                    ldmatrix_row_offset(me.lane));
+      if constexpr (Config::kIsPrescaled)
+        operands.mma_prescaled(sums);
+      else
+        operands.mma(sums);
+    } else {
+      const auto weights = LaneWeights<Format>::load(tile, me.warp, me.lane);
+      AFragment fragments[4] = {
+          weights.template dequantize_step<0>(), weights.template dequantize_step<1>(),
+          weights.template dequantize_step<2>(), weights.template dequantize_step<3>()};
+      wgmma_k_block<tokens>(sums, fragments, descriptor);
+      wgmma_wait_k_block(fragments);
+      descriptor += k_block_bytes / kDescriptorUnit;
+    }
+  }
+}
+
+// All K blocks, for `tokens` tokens: each number of tokens has its own loop.
+template <class Config, int tokens, int accumulators>
+__device__ inline void multiply(std::uint32_t k_blocks, std::uint32_t num_stages,
+                                SharedHeader& header, std::uint32_t stages,
+                                std::uint32_t k_block_bytes, MathWarp& me,
+                                float (&sums)[accumulators]) {
+  std::uint32_t stage = stages + me.stage.index * Config::kStageBytes;
+  for (std::uint32_t left = k_blocks; left > 0;) {
+    mbarrier_wait(shared_address(&header.full[me.stage.index]), me.stage.phase);
+    // Gathered tokens were written by cp.async.
+    if constexpr (tokens > 16 && Config::kGathersTokens) fence_proxy_async();
+    multiply_stage<Config, tokens>(me, stage, left, k_block_bytes, sums);
+    left -= min(Config::kStageKBlocks, left);
+    if (me.lane == 0) mbarrier_arrive(shared_address(&header.empty[me.stage.index]));
+    me.stage.advance(num_stages);
+    stage = me.stage.index == 0 ? stages : stage + Config::kStageBytes;
+  }
+}
+
+// A warpgroup without an M block in this work tile releases the stages.
+template <class Config>
+__device__ inline void skip_stages(std::uint32_t k_blocks, std::uint32_t num_stages,
+                                   SharedHeader& header, MathWarp& me) {
+  for (std::uint32_t k_block = 0; k_block < k_blocks; k_block += Config::kStageKBlocks) {
+    mbarrier_wait(shared_address(&header.full[me.stage.index]), me.stage.phase);
+    if (me.lane == 0) mbarrier_arrive(shared_address(&header.empty[me.stage.index]));
+    me.stage.advance(num_stages);
+  }
+}
+
+// Numbers of tokens that have a loop. There are as many as registers allow: the compiler shares no
+// registers between the loops.
+template <int tile_tokens>
+struct TokenCounts;
+template <>
+struct TokenCounts<32> {
+  using type = std::integer_sequence<int, 8, 16, 24, 32>;
+};
+template <>
+struct TokenCounts<64> {
+  using type = std::integer_sequence<int, 16, 24, 32, 40, 48, 56, 64>;
+};
+template <>
+struct TokenCounts<88> {
+  using type = std::integer_sequence<int, 32, 48, 56, 64, 72, 80, 88>;
+};
+template <>
+struct TokenCounts<128> {
+  using type = std::integer_sequence<int, 32, 48, 64, 72, 80, 88, 96, 104, 112, 120, 128>;
+};
+template <>
+struct TokenCounts<192> {
+  using type = std::integer_sequence<int, 32, 64, 80, 96, 104, 112, 120, 128, 136, 144, 152, 160,
+                                     168, 176, 184, 192>;
+};
+
+template <class Config>
+__device__ void multiply_work_tiles(const GroupedGemmParams& params, SharedHeader& header,
+                                    std::uint32_t stages) {
+  const std::uint32_t block_warp = warp_uniform(threadIdx.x / 32);
+  MathWarp me{block_warp / 4, block_warp % 4, threadIdx.x % 32, {}};
+  const EpilogueBuffer buffer(stages + params.stages * Config::kStageBytes +
+                              me.warpgroup * SharedStorage::kEpilogueBytes);
+  PipelineState queue;
+  for (;;) {
+    mbarrier_wait(shared_address(&header.queue_full[queue.index]), queue.phase);
+    const WorkTile& work = header.queue[queue.index];
+    const std::uint32_t m_blocks = warp_uniform(work.m_blocks);
+    if (m_blocks == 0) return;
+    const std::uint32_t k_block_bytes = warp_uniform(work.tile.rows) * 128;
+    // All tiles of an expert use the same instructions: the bits of a token do not depend on which
+    // of the tiles it is in.
+    const std::uint32_t min_bytes =
+        Config::kTileTokens <= 32 && warp_uniform(work.tile.expert_tiles) > 1 ? 24 * 128 : 0;
+    const Gemm& gemm = params.gemms[warp_uniform(work.gemm)];
+    const std::uint32_t k_blocks = gemm.matrix.k_blocks, num_stages = params.stages;
+    float sums[Config::kTileTokens / 2];
+#pragma unroll
+    for (float& sum : sums) sum = 0.0f;
+    const auto multiply_tile = [&]<int... tokens>(std::integer_sequence<int, tokens...>) {
+      // The first number of tokens that the tile fits into.
+      const bool done = ((max(k_block_bytes, min_bytes) <= tokens * 128 &&
+                          (multiply<Config, tokens>(k_blocks, num_stages, header, stages,
+                                                    k_block_bytes, me, sums),
+                           true)) ||
+                         ...);
+      static_cast<void>(done);
+    };
+    const auto output_tile = [&] {
+      TokenTile tile = work.tile;
+      tile.rows = k_block_bytes / 128;
+      return OutputTile{tile, work.first_m_block + me.warpgroup, kEpilogueBarrier + me.warpgroup,
+                        threadIdx.x % 128, me.lane};
+    };
+    if (me.warpgroup < m_blocks) {
+      fetch_factors(gemm, output_tile(), buffer);
+      multiply_tile(typename TokenCounts<Config::kTileTokens>::type{});
+      asm volatile("" ::: "memory");  // reads the work tile again: registers are few in the loop
+      store(gemm, output_tile(), buffer, sums);
+    } else {
+      skip_stages<Config>(k_blocks, num_stages, header, me);
+    }
+    __syncwarp();
+    if (me.lane == 0) mbarrier_arrive(shared_address(&header.queue_empty[queue.index]));
+    queue.advance(kQueueSize);
+  }
+}
+
+// --- Completion signal: one lane counts finished work tiles.
+
+// Math warps release an entry of the queue when all their stores are issued. GEMM1 then counts for
+// the token loaders of GEMM2, early work tiles of GEMM2 count for combine. Before the first one, the
+// block tells combine that its tables are written.
+class CompletionSignal {
+ public:
+  __device__ CompletionSignal(const GroupedGemmParams& p, SharedHeader& header)
+      : p_(p), header_(header) {}
+
+  __device__ void run() {
+    bool is_first = p_.gemms[1].matrix.m_blocks != 0;
+    for (PipelineState queue;; queue.advance(kQueueSize)) {
+      mbarrier_wait(shared_address(&header_.queue_full[queue.index]), queue.phase);
+      if (is_first) notify_tables(header_.scheduler);
+      is_first = false;
+      const WorkTile& work = header_.queue[queue.index];
+      const std::uint32_t m_blocks = work.m_blocks;
+      std::uint32_t* counter = counter_of(work);
+      mbarrier_arrive(shared_address(&header_.queue_empty[queue.index]));
+      if (m_blocks == 0) return;
+      if (counter == nullptr) continue;
+      mbarrier_wait(shared_address(&header_.queue_empty[queue.index]), queue.phase);
+      red_release_add(counter, m_blocks);
+    }
+  }
+
+ private:
+  __device__ void notify_tables(const TileScheduler& scheduler) {
+    std::uint32_t* signals = p_.tables.combine_signals;
+    if (blockIdx.x == 0) {
+      const std::uint32_t early = scheduler.early_m_blocks();
+      red_release_add(signals + kEarlyBlocksLeft, 0 - scheduler.tiles() * early);
+      red_release_add(signals + kTablesReady, 1 + (early << kTablesReadyBits));
+    } else if (blockIdx.x < table_writer_blocks(p_.block_sort, gridDim.x)) {
+      red_release_add(signals + kTablesReady, 1);
+    }
+  }
+  __device__ std::uint32_t* counter_of(const WorkTile& work) const {
+    if (work.gemm != 0)
+      return work.is_late != 0 ? nullptr : p_.tables.combine_signals + kEarlyBlocksLeft;
+    return p_.gemms[1].matrix.m_blocks != 0 ? p_.tables.tile_progress + work.tile_index : nullptr;
+  }
+
+  const GroupedGemmParams& p_;
+  SharedHeader& header_;
+};
+
+// --- The kernel.
+
+// Registers of a thread after setmaxnreg.
+struct Registers {
+  int load, math;
+};
+constexpr Registers registers(int tile_tokens) {
+  return tile_tokens > 128  ? Registers{32, 160}
+         : tile_tokens > 88 ? Registers{32, 112}
+         : tile_tokens > 64 ? Registers{64, 104}
+                            : Registers{48, 104};
+}
+
+// Inlined: after a call the compiler waits for each tensor instruction.
+template <class Config>
+__device__ __forceinline__ void run(const GroupedGemmParams& p) {
+  // Shared memory, from a multiple of 1024 on.
+  extern __shared__ std::uint8_t memory[];
+  prefetch_params(p);
+  const std::uint32_t start = (shared_address(memory) + 1023) & ~1023u;
+  auto& header = *reinterpret_cast<SharedHeader*>(memory + (start - shared_address(memory)));
+  const std::uint32_t stages = start + SharedStorage::kHeaderBytes;
+
+  // Barriers.
+  static_assert(kQueueSize <= kMaxStages);
+  if (threadIdx.x < kMaxStages) {
+    mbarrier_init(shared_address(&header.full[threadIdx.x]), 1 + Config::kTokenLoaders * 32);
+    mbarrier_init(shared_address(&header.empty[threadIdx.x]), Config::kMathWarps);
+    if (threadIdx.x < kQueueSize) {
+      mbarrier_init(shared_address(&header.queue_full[threadIdx.x]), 1);
+      mbarrier_init(shared_address(&header.queue_empty[threadIdx.x]),
+                    Config::kMathWarps + Config::kTokenLoaders + 1);
+    }
+    fence_mbarrier_init();
+  }
+  __syncthreads();
+
+  // Sort.
+  const std::uint32_t warp = warp_uniform(threadIdx.x / 32);
+  const bool is_weight_loader = warp == Config::last_warp(Role::weight_loader);
+  const bool is_sorting = Config::kGathersTokens && p.block_sort.experts != 0;
+  TileTables tables{p.tables.tiles, 0, nullptr};
+  FirstWork first;
+  const SortAndStart<Config> start_first(p, header, stages, first);
+  if (is_sorting)
+    tables = start_first.run(memory + (stages - shared_address(memory)) + Config::kStageBytes);
+
+  // Roles.
+  if (warp > Config::last_warp(Role::math)) {
+    if constexpr (Config::kTileTokens > 32) setmaxnreg_dec<registers(Config::kTileTokens).load>();
+    if (is_weight_loader) {
+      if (!is_sorting) {
+        tables.count = __ldcg(p.tables.tile_count);
+        if (threadIdx.x % 32 == 0) first.take(p);
+        header.scheduler.make(p, tables.count, Config::kTileTokens);
+        first.work =
+            make_work_tile(header.scheduler.tile(warp_uniform(first.number)),
+                           [&](std::uint32_t tile) { return load_tile(tables.tiles, tile); });
+      }
+      return load_weights<Config>(p, tables, first, header, stages, is_sorting);
+    }
+    if (!is_sorting) {
+      pdl_wait();
+      pdl_launch_dependents();  // combine reads tables that all kernels before this one wrote
+    }
+    if (warp <= Config::last_warp(Role::token_loader)) {
+      if (is_sorting) start_first.wait_for_tokens();
+      TokenLoader<Config>(p, tables, header, stages, warp - Config::kMathWarps - 1).run();
+    } else if (warp == Config::last_warp(Role::completion_signal)) {
+      if (threadIdx.x % 32 == 0) CompletionSignal(p, header).run();
+    } else if constexpr (!Config::kGathersTokens) {  // Role::deferred_gather
+      DeferredGather<static_cast<int>(Config::storage().deferred_k_blocks())>(
+          p, stages + (p.stages * Config::kStageBytes +
+                       Config::kWarpgroups * SharedStorage::kEpilogueBytes))
+          .run();
+    }
+  } else {
+    if constexpr (Config::kTileTokens > 32) setmaxnreg_inc<registers(Config::kTileTokens).math>();
+    if (is_sorting) start_first.send_other_tokens();
+    multiply_work_tiles<Config>(p, header, stages);
+  }
+}
+
+}  // namespace fp4moe::kernels::cuda::sm90::grouped_gemm
