@@ -52,7 +52,7 @@ class _Method:
 
     @property
     def skip_forward_padding(self) -> bool:
-        """The kernel's quantiser pads tokens by itself."""
+        """The kernel's quantizer pads tokens by itself."""
         return bool(self._sizes["skip_forward_padding"])
 
     @property
@@ -184,7 +184,7 @@ class NvFp4MoEMethod(_Method):
         engine: str = "auto",
         threads: int = 0,
     ) -> None:
-        """Choose the backend; ``activation_key`` None: the checkpoint quantises weights alone."""
+        """Choose the backend; ``activation_key`` None: the checkpoint quantizes weights alone."""
         moe = moe.replace(activation_quant=activation_key or "none")
         self.nvfp4_backend, experts = nvfp4.select_nvfp4_moe_backend(
             moe, activation_key=activation_key

@@ -70,22 +70,13 @@ Result<MoeShape> check_big(const BigTensors& given, WeightFormat format, RowOrde
   return shape;
 }
 
-// Rows of which only the first `hidden` columns, or the first `hidden` of each expert, are in use.
-struct Used {
-  const MoeShape& loaded;
-  std::uint64_t hidden;
-
-  weights::MatrixWeights w13(const TensorView& codes, const TensorView& scales) const {
-    const std::uint64_t rows = loaded.w13_rows(), block = weights::block_size(loaded.format);
-    return {.codes = {codes.bytes, rows * loaded.hidden / 2, loaded.hidden / 2},
-            .scales = {scales.bytes, rows * (loaded.hidden / block), loaded.hidden / block}};
-  }
-  weights::MatrixWeights w2(const TensorView& codes, const TensorView& scales) const {
-    const std::uint64_t k = loaded.intermediate, block = weights::block_size(loaded.format);
-    return {.codes = {codes.bytes, loaded.hidden * k / 2, k / 2},
-            .scales = {scales.bytes, loaded.hidden * (k / block), k / block}};
-  }
-};
+// Strides are those of the loaded tensors: fewer hidden columns and rows may be in use.
+weights::MatrixWeights matrix(const MoeShape& loaded, std::uint64_t rows, std::uint64_t k,
+                              const TensorView& codes, const TensorView& scales) {
+  const std::uint64_t blocks = k / weights::block_size(loaded.format);
+  return {.codes = {codes.bytes, rows * (k / 2), k / 2},
+          .scales = {scales.bytes, rows * blocks, blocks}};
+}
 
 Result<weights::LayerWeights> layer_weights(const BigTensors& given, const MoeShape& loaded,
                                             const ConversionOptions& options) {
@@ -96,10 +87,10 @@ Result<weights::LayerWeights> layer_weights(const BigTensors& given, const MoeSh
         .at(given.w2_name)
         .expects(fmt::format("at most {}, in whole blocks of {}", loaded.hidden, block),
                  fmt::format("{}", hidden));
-  const Used used{loaded, hidden};
-  weights::LayerWeights made{.shape = loaded,
-                             .w13 = used.w13(given.w13, given.w13_scale),
-                             .w2 = used.w2(given.w2, given.w2_scale)};
+  weights::LayerWeights made{
+      .shape = loaded,
+      .w13 = matrix(loaded, loaded.w13_rows(), loaded.hidden, given.w13, given.w13_scale),
+      .w2 = matrix(loaded, loaded.hidden, loaded.intermediate, given.w2, given.w2_scale)};
   made.shape.hidden = hidden;
   return made;
 }

@@ -26,7 +26,7 @@ using oracle::WeightFormat;
 // A class of experts of the reference: its name, whether it routes by itself, what it needs.
 using ExpertsClass = const oracle::Experts*;
 
-// Quantisation keys by the reference's names.
+// Quantization keys by the reference's names.
 inline constexpr WeightFormat kMxfp4Static = WeightFormat::mxfp4;
 inline constexpr WeightFormat kNvfp4Static = WeightFormat::nvfp4;
 inline constexpr ActivationKey kMxfp8Dynamic = ActivationKey::mxfp8;
@@ -75,7 +75,7 @@ struct MoeConfig {
   std::uint64_t max_num_tokens = 256;
   std::optional<double> swiglu_limit{}, swiglu_alpha{}, swiglu_beta{};
   std::optional<double> activation_situ_beta{}, activation_situ_linear_beta{};
-  // How the checkpoint wants activations quantised, and quantization_config.moe.activation.
+  // How the checkpoint wants activations quantized, and quantization_config.moe.activation.
   ActivationKey activation_key = ActivationKey::none;
   std::optional<ActivationKey> activation_override{};
   oracle::Parallel moe_parallel_config{};

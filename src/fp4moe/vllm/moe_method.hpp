@@ -39,7 +39,7 @@ class MoeMethod {
 
   // What the parameters and the kernel compute with: the exchange's rule, then the backend's.
   const oracle::Sizes& sizes() const { return sizes_; }
-  // The kernel's quantiser pads tokens itself. Calls here take tokens of either size in any case.
+  // The kernel's quantizer pads tokens itself. Calls here take tokens of either size in any case.
   bool skip_forward_padding() const;
   bool is_monolithic() const;
 

@@ -245,7 +245,7 @@ TEST(Mxfp4MoeMethod, TakesTokensOfTheRoundedSize) {
       ASSERT_EQ(out[256 * t + i], i < 160 ? plain[160 * t + i] : 0.0f);
 }
 
-TEST(Mxfp4MoeMethod, SkipsPaddingWhereTheQuantiserPads) {
+TEST(Mxfp4MoeMethod, SkipsPaddingWhereTheQuantizerPads) {
   MoeConfig config =
       config_for({.experts = 4, .hidden = 256, .intermediate = 256}, "2026-04-24", "b200");
   config.moe_backend = "flashinfer_trtllm_afp8";

@@ -120,20 +120,20 @@ Result<FusedMoeQuantConfig> quant_config_of(const oracle::Backend& backend,
   put(made->gemm1_alpha, scales.swiglu_alpha);
   put(made->gemm1_beta, scales.swiglu_beta);
   put(made->gemm1_clamp_limit, scales.swiglu_limit);
-  const bool quantises = made->scheme == QuantScheme::nvfp4 || made->scheme == QuantScheme::none;
-  if (quantises) {
+  const bool quantizes = made->scheme == QuantScheme::nvfp4 || made->scheme == QuantScheme::none;
+  if (quantizes) {
     for (const Result<Done>& fine : {check_count("a13_scale", scales.a13_scale, experts, true),
                                      check_count("a2_scale", scales.a2_scale, experts, true)})
       if (!fine) return fine.why();
   }
-  if (quantises && backend.family != "emulation") {
+  if (quantizes && backend.family != "emulation") {
     add_alphas(backend, scales, config, *made);
     return made;
   }
   // Weight-only kernels and emulation: the global scales alone.
   made->g1_alphas = scales.w13_scale_2;
   made->g2_alphas = scales.w2_scale_2;
-  if (quantises) {
+  if (quantizes) {
     made->a1_gscale = scales.a13_scale;
     made->a2_gscale = scales.a2_scale;
   }

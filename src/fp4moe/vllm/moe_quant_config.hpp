@@ -26,8 +26,8 @@ struct FusedMoeQuantConfig {
   std::vector<float> g1_scale_c{};              // TRT-LLM: from the first product to the second
   std::vector<float> a1_scale{}, a2_scale{};    // static FP8
   std::optional<double> gemm1_alpha{}, gemm1_beta{}, gemm1_clamp_limit{};
-  bool is_scale_swizzled = false;  // block scales of quantised activations
-  std::uint32_t mx_alignment = 0;  // of a row of quantised activations; 0: none
+  bool is_scale_swizzled = false;  // block scales of quantized activations
+  std::uint32_t mx_alignment = 0;  // of a row of quantized activations; 0: none
   std::vector<std::string> notes{};
 };
 

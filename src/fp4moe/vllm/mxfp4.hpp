@@ -104,7 +104,7 @@ inline constexpr std::array kTritonBackends{Mxfp4MoeBackend::TRITON,
 
 using Mxfp4Selected = Selected<Mxfp4MoeBackend>;
 
-// `activation_key`: how the checkpoint wants activations quantised, instead of the configuration's.
+// `activation_key`: how the checkpoint wants activations quantized, instead of the configuration's.
 // Where the reference raises, an error with id vllm.refused in its sentence; `refused`, where given,
 // takes the record with every reason. NONE, off the GPU until April, is a choice and no error.
 Result<Mxfp4Selected> select_mxfp4_moe_backend(const MoeConfig& config,
@@ -121,7 +121,7 @@ Result<Mxfp4Selected> select_deepseek_v4_mxfp4_moe_backend(const MoeConfig& conf
 
 // The automatic list for this deployment, the first tried first.
 Result<std::vector<Mxfp4MoeBackend>> get_priority_backends(const MoeConfig& config);
-// What the backend wants activations quantised to; nothing: they stay in 16 bits.
+// What the backend wants activations quantized to; nothing: they stay in 16 bits.
 Result<std::optional<ActivationKey>> backend_activation_key(Mxfp4MoeBackend backend,
                                                             const Context& context = {});
 // What a name of moe_backend stands for; one until April, since then maybe several.

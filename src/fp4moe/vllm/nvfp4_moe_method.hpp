@@ -8,7 +8,7 @@ namespace fp4moe::vllm {
 
 class NvFp4MoeMethod : public MoeMethod {
  public:
-  // `activation_key` nothing: the checkpoint quantises weights alone, and has no input scales.
+  // `activation_key` nothing: the checkpoint quantizes weights alone, and has no input scales.
   // Errors: those of select_nvfp4_moe_backend, sizes.*.
   static Result<NvFp4MoeMethod> make(MoeConfig moe,
                                      std::optional<ActivationKey> activation_key = kNvfp4Dynamic,

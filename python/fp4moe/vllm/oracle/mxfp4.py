@@ -95,7 +95,7 @@ def get_priority_backends(config: FusedMoEConfig | None = None) -> list[Mxfp4Moe
 def backend_activation_key(
     backend: Mxfp4MoeBackend, *, context: Context | None = None
 ) -> str | None:
-    """What the backend wants activations quantised to; None: they stay in 16 bits."""
+    """What the backend wants activations quantized to; None: they stay in 16 bits."""
     key: str | None = ask("activation_key", FORMAT, None, context, backend=backend.value)
     return key
 
