@@ -50,7 +50,7 @@ class OnDevice : public ::testing::Test {
     return device_->launch({.function = *kernel,
                             .blocks = (params.count + kThreads - 1) / kThreads,
                             .threads = kThreads,
-                            .has_pdl = overlaps,
+                            .has_pdl = has_pdl,
                             .params = &params},
                            stream_);
   }

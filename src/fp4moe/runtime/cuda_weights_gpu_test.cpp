@@ -46,8 +46,8 @@ class CudaWeights : public moe::cuda::testing::OnDevice {
                .down_global = download<float>(*device, l.down_global, l.experts)};
     if (l.w13.bias != nullptr) {
       made.bias13 =
-          download<float>(*device, l.w13.bias, std::size_t{l.experts} * l.w13.groups * 64);
-      made.bias2 = download<float>(*device, l.w2.bias, std::size_t{l.experts} * l.w2.groups * 64);
+          download<float>(*device, l.w13.bias, std::size_t{l.experts} * l.w13.m_blocks * 64);
+      made.bias2 = download<float>(*device, l.w2.bias, std::size_t{l.experts} * l.w2.m_blocks * 64);
     }
     return made;
   }
