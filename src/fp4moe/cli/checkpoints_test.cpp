@@ -92,7 +92,7 @@ TEST(TranscodeCommand, TellsUsageFromBadInputByItsStatus) {
   };
 
   EXPECT_EQ(to("a", "latin").status, 2);
-  EXPECT_EQ(to("a", "modelopt").json()["error"]["id"], "transcode.format");
+  EXPECT_EQ(to("a", "deepseek-v4").json()["error"]["id"], "transcode.pair");
   EXPECT_EQ(to("bad", "quark").status, 3);
   EXPECT_EQ(to("bad", "quark").json()["error"]["id"], "scale.nan");
   EXPECT_NE(to("absent", "quark").status, 0);

@@ -251,6 +251,9 @@ Result<ModelFacts> facts_from_gguf(std::span<const tensor::GgufField> fields) {
   facts.model.chosen_groups = count("expert_group_used_count");
   if (const auto function = count("expert_gating_func"); function && *function != 0)
     facts.model.scoring = gguf_scoring(*function);
+  else if (architecture == "deepseek2")  // of DeepSeek-V2, before the field was there
+    facts.model.scoring = gguf_scoring(1);
+  if (architecture == "deepseek2") facts.model.renormalizes = false;  // unless it is said
   if (const auto* field = find(architecture + ".expert_weights_norm"))
     if (const auto* value = std::get_if<bool>(&field->value)) facts.model.renormalizes = *value;
   if (const auto* field = find(architecture + ".expert_weights_scale"))

@@ -202,6 +202,38 @@ TEST(Config, UnderstandsRegularExpressionsThatAreWildcards) {
   EXPECT_EQ(*excluded.find("model.layers.5.mlp.experts.0.down_proj"), "model.layers.5.mlp");
 }
 
+TEST(Config, ReadsTheRouterFromGgufMetadata) {
+  using tensor::GgufField;
+  using tensor::GgufType;
+  std::vector<GgufField> fields{
+      {"general.architecture", GgufType::string, std::string("deepseek2")}};
+  const auto first = facts_from_gguf(fields);
+  ASSERT_TRUE(first) << text(first.why());
+  EXPECT_EQ(first->model.scoring, "softmax");  // files of DeepSeek-V2 say nothing
+  EXPECT_EQ(first->model.renormalizes, false);
+  fields.push_back({"deepseek2.expert_gating_func", GgufType::u32, std::uint64_t{2}});
+  fields.push_back({"deepseek2.expert_weights_norm", GgufType::boolean, true});
+  fields.push_back({"deepseek2.expert_weights_scale", GgufType::f32, 2.5});
+  fields.push_back({"deepseek2.expert_group_count", GgufType::u32, std::uint64_t{8}});
+  fields.push_back({"deepseek2.expert_group_used_count", GgufType::u32, std::uint64_t{4}});
+  const auto facts = facts_from_gguf(fields);
+  ASSERT_TRUE(facts) << text(facts.why());
+  EXPECT_EQ(facts->model.scoring, "sigmoid");
+  EXPECT_EQ(facts->model.renormalizes, true);
+  EXPECT_EQ(facts->model.routed_scale, 2.5);
+  EXPECT_EQ(facts->model.groups, 8u);
+  EXPECT_EQ(facts->model.chosen_groups, 4u);
+  // A kept config.json says all of it in its own words.
+  fields.push_back(
+      {"fp4moe.config_json", GgufType::string,
+       std::string(R"({"model_type": "kimi_linear", "routed_scaling_factor": 2.446})")});
+  const auto kept = facts_from_gguf(fields);
+  ASSERT_TRUE(kept) << text(kept.why());
+  EXPECT_EQ(kept->model.model_type, "kimi_linear");
+  EXPECT_EQ(kept->model.routed_scale, 2.446);
+  EXPECT_TRUE(kept->claims.empty());
+}
+
 TEST(Config, ReadsGgufMetadata) {
   using tensor::GgufType;
   const std::vector<tensor::GgufField> fields{
