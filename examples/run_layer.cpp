@@ -39,7 +39,7 @@ int main(int argc, char** argv) {
   const auto& shape = checkpoint->layers()[0].shape;
   const auto x = runtime::seeded_input(16, shape.hidden, 1);
   require(x);
-  const auto routed = runtime::logits_for(*x, layer->facts(), runtime::finder(*checkpoint), 1);
+  const auto routed = runtime::route_for(*x, layer->facts(), runtime::finder(*checkpoint), 1);
   require(routed);
   const auto logits = dense_rows(std::span(routed->logits), DType::f32, 16, shape.experts);
   std::vector<float> out(16 * shape.hidden);

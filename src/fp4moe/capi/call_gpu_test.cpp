@@ -15,7 +15,7 @@ namespace call_gpu_test {
 using namespace testing;
 using moe::cuda::testing::download;
 using moe::cuda::testing::error_of;
-using moe::cuda::testing::kMostError;
+using moe::cuda::testing::kMaxError;
 using moe::cuda::testing::upload;
 using weights::WeightFormat;
 
@@ -78,7 +78,7 @@ TEST_F(CApiOnDevice, GivesTheNumbersOfTheHost) {
         ASSERT_EQ(fp4moe_layer_call(gpu, &call), FP4MOE_OK) << fp4moe_last_error();
         ASSERT_TRUE(device->wait(*stream));
         const auto found = download<float>(*device, result.data(), expected.size());
-        EXPECT_LT(error_of(doubles(expected), doubles(found)), kMostError);
+        EXPECT_LT(error_of(doubles(expected), doubles(found)), kMaxError);
       }
     device->drop_stream(*stream);
     fp4moe_layer_destroy(host);
