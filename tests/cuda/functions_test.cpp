@@ -75,7 +75,7 @@ bool is_same(float a, float b) {
   return std::bit_cast<std::uint32_t>(a) == std::bit_cast<std::uint32_t>(b);
 }
 
-TEST_F(Functions, QuantiseToTheBitsOfTheHost) {
+TEST_F(Functions, QuantizeToTheBitsOfTheHost) {
   struct QuantizationTag {
     Quantization kind;
     std::size_t block;

@@ -288,7 +288,7 @@ TEST_F(Activate, RoundsWhereTheNumericsSay) {
     }
 }
 
-TEST_F(Activate, QuantisesToTheBitsOfTheHost) {
+TEST_F(Activate, QuantizesToTheBitsOfTheHost) {
   for (std::uint32_t kind = 0; kind <= static_cast<std::uint32_t>(Quantization::fp8_token); ++kind)
     for (const std::uint32_t intermediate : {96u, 320u, 3104u})
       for (const bool in_bf16 : {false, true}) {

@@ -220,7 +220,7 @@ class Combine : public OnDevice {
   }
 };
 
-TEST_F(Combine, SumsTheRowsOfATokensSlots) {
+TEST_F(Combine, SumsTheRowsOfATokensAssignments) {
   for (const std::uint32_t tokens : {1u, 3u, 17u, 100u})
     for (const std::uint32_t top_k : {1u, 3u, 4u, 8u})
       for (const bool is_bf16 : {false, true})
@@ -267,7 +267,7 @@ TEST_F(Combine, RoundsWhereTheNumericsSay) {
                            .is_nvfp4 = is_nvfp4});
 }
 
-TEST_F(Combine, LeavesSlotsAndBatchesWithoutWeights) {
+TEST_F(Combine, LeavesAssignmentsAndBatchesWithoutWeights) {
   for (const OutputForm form : {OutputForm::slots, OutputForm::batches})
     for (const SecondRounding second : {SecondRounding::none, SecondRounding::unweighted})
       for (const bool has_lora : {false, true})
@@ -284,7 +284,7 @@ TEST_F(Combine, LeavesOutWeightsThatAreInTheInput) {
   expect_combined({.out = ElementType::f32, .has_bias = true, .on_input = true});
 }
 
-TEST_F(Combine, TakesTheFactorOfQuantisedActivations) {
+TEST_F(Combine, TakesTheFactorOfQuantizedActivations) {
   for (const Quantization kind :
        {Quantization::nvfp4, Quantization::fp8_static_tensor, Quantization::mxfp8})
     expect_combined({.out = ElementType::f32, .quantization = kind});

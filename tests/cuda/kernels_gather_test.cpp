@@ -181,7 +181,7 @@ TEST_F(Gather, CutsManyTokensOfOneExpertIntoEvenTiles) {
                        .to_last = true});
 }
 
-TEST_F(Gather, LeavesLaterTilesToTheProduct) {
+TEST_F(Gather, LeavesLaterTilesToTheGemm) {
   for (const std::uint32_t filled : {0u, 1u, 7u, 8u, 100u})
     expect_gathered({.tokens = 700, .top_k = 3, .experts = 5, .hidden = 128, .filled = filled});
 }
@@ -193,7 +193,7 @@ TEST_F(Gather, ReadsAllTypesAlignedOrNot) {
           {.type = type, .tokens = 17, .top_k = 2, .experts = 128, .hidden = 96, .stride = stride});
 }
 
-TEST_F(Gather, QuantisesToTheBitsOfTheHost) {
+TEST_F(Gather, QuantizesToTheBitsOfTheHost) {
   for (std::uint32_t kind = 1; kind <= static_cast<std::uint32_t>(Quantization::fp8_token); ++kind)
     for (const std::uint32_t hidden : {64u, 96u, 544u, 1056u})
       for (const bool each : {false, true})
@@ -208,7 +208,7 @@ TEST_F(Gather, QuantisesToTheBitsOfTheHost) {
                            .in_bf16 = in_bf16});
 }
 
-TEST_F(Gather, LeavesQuantisedValuesAsTheyCome) {
+TEST_F(Gather, LeavesQuantizedValuesAsTheyCome) {
   expect_gathered({.kind = Quantization::nvfp4,
                    .tokens = 20,
                    .top_k = 3,

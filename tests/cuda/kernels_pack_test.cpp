@@ -122,7 +122,7 @@ TEST_F(Pack, MakesTheBytesOfTheProcessorsPacker) {
     }
 }
 
-TEST_F(Pack, FillsGroupsBehindTheLastRowWithZeros) {
+TEST_F(Pack, FillsMBlocksBehindTheLastRowWithZeros) {
   const Rows2 rows = random_rows(WeightFormat::mxfp4, 40, 128, 1);
   const Memory codes = upload(rows.codes), scales = upload(rows.scales);
   const Memory to = room<std::byte>(3 * 2 * 2176);

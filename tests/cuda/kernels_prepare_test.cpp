@@ -76,7 +76,7 @@ class Ranks : public OnDevice {
   }
 };
 
-TEST_F(Ranks, AreThePlacesOfSlotsAmongThoseOfTheirExperts) {
+TEST_F(Ranks, AreTheRanksOfAssignmentsAmongThoseOfTheirExperts) {
   for (const std::uint32_t experts : {1u, 3u, 128u, 300u, 512u, 1024u})
     for (const std::uint32_t tokens : {1u, 3u, 17u, 31u, 100u, 1024u, 1025u, 5000u, 40000u})
       for (const std::uint32_t top_k : {1u, 4u, 7u})
@@ -84,7 +84,7 @@ TEST_F(Ranks, AreThePlacesOfSlotsAmongThoseOfTheirExperts) {
                           top_k);
 }
 
-TEST_F(Ranks, SlotsOfNobodyHaveNone) {
+TEST_F(Ranks, AssignmentsToNoExpertHaveNone) {
   for (const std::uint32_t count : {1u, 1024u, 5001u}) expect_ids_ranked(3, std::vector(count, -1));
 }
 

@@ -36,7 +36,7 @@ struct Launch {
   std::uint32_t blocks = 1, threads = 1;  // one dimension each
   std::uint32_t shared_bytes = 0;         // dynamic
   bool is_cooperative = false;
-  bool has_pdl = false;  // may begin before the kernel ahead ends; it waits by itself
+  bool has_pdl = false;  // programmatic dependent launch: may start before the previous kernel ends
   const void* params = nullptr;
 };
 

@@ -350,7 +350,7 @@ TEST_F(WithFakeDriver, StreamsGraphsAndEventsAreMadeAndDropped) {
   EXPECT_EQ(fake_->graphs + fake_->events + fake_->streams, 0);
 }
 
-TEST_F(WithFakeDriver, EveryCallTurnsAFailureIntoWords) {
+TEST_F(WithFakeDriver, EveryCallReportsAFailureInWords) {
   std::byte byte{};
   const Launch launch{.params = &byte};
   using Call = std::function<Result<Done>(const Device&)>;

@@ -96,7 +96,7 @@ void expect_same_bits(const DeviceLayer& layer, const TestTokens& tokens, Upload
   EXPECT_TRUE(moved == given.bytes());
 }
 
-TEST_F(DeviceLayers, TilesThatTheProductFillsAreThoseOfGather) {
+TEST_F(DeviceLayers, TheDeferredGatherFillsTheSameTilesAsGather) {
   const std::uint64_t count = 6000;
   const std::pair<std::uint64_t, std::uint64_t> shapes[] = {{200, 64}, {12, 64}, {12, 704}};
   for (const WeightFormat format : {WeightFormat::mxfp4, WeightFormat::nvfp4})
@@ -319,7 +319,7 @@ TEST_F(DeviceLayers, TokensOfAnyTypeAndStride) {
 }
 
 // Few tokens are rounded in their tile, those of float32 on their way there.
-TEST_F(DeviceLayers, TokensOfAnyTypeAreQuantisedAlike) {
+TEST_F(DeviceLayers, TokensOfAnyTypeAreQuantizedAlike) {
   const Sizes sizes{24, is_small() ? 384u : 1152u, 128};
   for (const WeightFormat format : {WeightFormat::mxfp4, WeightFormat::nvfp4}) {
     const TestLayer weights = layer_of(format, sizes);

@@ -120,7 +120,7 @@ TEST_F(DeviceLayers, DecodeHasKernelsForWhatMostCallsAre) {
   EXPECT_EQ(kernel(*rounded, plain), Names{"decode_generic_mxfp4"});
 }
 
-TEST_F(DeviceLayers, PrepareHasAThreadForEachSlot) {
+TEST_F(DeviceLayers, PrepareHasAThreadForEachAssignment) {
   const TestLayer layer = weights();
   const auto result = make(layer, "unfused");
   ASSERT_TRUE(result) << text(result.why());
@@ -229,7 +229,7 @@ TEST_F(DeviceLayers, TensorsOfTheLayoutAreCopiedAsTheyAre) {
   }
 }
 
-TEST_F(DeviceLayers, GroupsThatATensorLacksBecomeZero) {
+TEST_F(DeviceLayers, MissingMBlocksOfATensorBecomeZero) {
   const Packed packed(WeightFormat::mxfp4, 1);  // 64 rows of 128
   const auto result = DeviceLayer::make(device_, packed.problem(), packed.source);
   ASSERT_TRUE(result) << text(result.why());
@@ -379,7 +379,7 @@ TEST_F(DeviceLayers, WhateverFailsNothingIsKept) {
   EXPECT_EQ(fake_->allocations, allocations);
 }
 
-TEST_F(DeviceLayers, AStreamInErrorIsToldInTheDriversWords) {
+TEST_F(DeviceLayers, AStreamInErrorIsReportedInTheDriversWords) {
   const TestLayer layer = weights();
   const auto result = make(layer);
   ASSERT_TRUE(result);

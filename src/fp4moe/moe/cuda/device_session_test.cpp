@@ -64,7 +64,7 @@ TEST_F(DeviceSessions, LogitsAreRoutedOnTheDevice) {
   EXPECT_EQ(launched().front(), "prepare");
 }
 
-TEST_F(DeviceSessions, ARouterThatTheDeviceHasNotIsToldWhenItIsAsked) {
+TEST_F(DeviceSessions, RunReportsARouterThatTheDeviceDoesNotSupport) {
   DeviceSession without = session();
   EXPECT_EQ(without.run(tokens(4), nullptr).why().id, "cuda.routing");
   DeviceSession other = session(routed(routing::Method::llama4, 1));

@@ -86,7 +86,7 @@ TEST_F(CudaEngines, InputInFloat32IsRoundedToBf16) {
   EXPECT_EQ(compute(*experts, {.in = in}, OutputForm::summed), expected);
 }
 
-TEST_F(CudaEngines, MapsWeightsOnTheInputAndQuantisedRowsAreTaken) {
+TEST_F(CudaEngines, MapsWeightsOnTheInputAndQuantizedRowsAreTaken) {
   const Sizes sizes{4, 64, 96};
   const TestLayer weights = layer_of(WeightFormat::nvfp4, sizes);
   const auto experts = make(problem_of(weights), weights);

@@ -33,7 +33,7 @@ CallPlan plan(const ExpertsProblem& problem, const CallSize& size) {
   return plan_call(layer_of(problem), size);
 }
 
-TEST(Plan, MatricesOfALayerFillEachOthersUnits) {
+TEST(Plan, RowsOfW13FillWholeKBlocksOfW2) {
   const sm90::LayerParams oss = layer_of(problem_of(128, 2880, 2880));
   EXPECT_EQ(oss.w13.m_blocks, 90);
   EXPECT_EQ(oss.w13.k_blocks, 45);
@@ -52,7 +52,7 @@ TEST(Plan, MatricesOfALayerFillEachOthersUnits) {
   EXPECT_EQ(layer_of(single).w13.m_blocks, 2);
 }
 
-TEST(Plan, AnEmptyShareOfTheIntermediateSizeIsAUnitOfPadding) {
+TEST(Plan, AnEmptyShareOfTheIntermediateSizeIsOneBlockOfPadding) {
   const sm90::LayerParams empty = layer_of(problem_of(3, 160, 0));
   EXPECT_EQ(empty.intermediate, 0);
   EXPECT_EQ(empty.w13.m_blocks, 2);
@@ -82,7 +82,7 @@ TEST(Plan, WordsOfKernelsAreThoseOfTheLibrary) {
   EXPECT_EQ(layer.is_nvfp4, 1);
 }
 
-TEST(Plan, ProductsSortFewSlotsForThemselves) {
+TEST(Plan, BlocksOfTheGemmSortFewAssignments) {
   const auto sorts = [](std::uint64_t experts, const CallSize& size,
                         std::string_view numerics = "exact") {
     return plan(problem_of(experts, 64, 64, numerics), size).is_block_sorted;
@@ -115,7 +115,7 @@ TEST(Plan, FewTokensAreDecodedInOneLaunch) {
   EXPECT_EQ(plan(problem_of(8, 16384, 2880), {.tokens = 16, .top_k = 4}).path, Path::rows);
 }
 
-TEST(Plan, WithoutSlotsNothingIsComputed) {
+TEST(Plan, WithoutAssignmentsNothingIsComputed) {
   EXPECT_EQ(plan(problem_of(4, 64, 64), {.tokens = 0, .top_k = 2}).path, Path::nothing);
   EXPECT_EQ(plan(problem_of(4, 64, 64), {.tokens = 5, .top_k = 0}).path, Path::nothing);
   EXPECT_EQ(plan(problem_of(0, 64, 64), {.tokens = 5, .top_k = 2}).path, Path::nothing);
@@ -143,7 +143,7 @@ TEST(Plan, TheActivationIsFusedWhereNothingElseIsRounded) {
                    .has_fused_activation);
 }
 
-TEST(Plan, RowsOfTheSecondProductAreKeptInBf16UnlessNumericsForbidItOrFewBecomeFloat32) {
+TEST(Plan, RowsOfGemm2AreBf16UnlessNumericsForbidItOrFewBecomeFloat32) {
   CallSize few{.tokens = 256, .top_k = 4};
   const CallSize many{.tokens = 512, .top_k = 4, .in_float32 = true};
   EXPECT_TRUE(plan(problem_of(128, 2880, 2880), few).has_bf16_rows);
@@ -200,7 +200,7 @@ TEST(Plan, RegionsOfAWorkspaceDoNotOverlapAndGrowWithTokens) {
   EXPECT_LT(last, std::uint64_t{3} * 8192 * 4 * 2880 * 2 * 11 / 10);
 }
 
-TEST(Plan, GatherFillsTheTilesOfTwoPiecesForEveryBlock) {
+TEST(Plan, GatherFillsTheTilesOfTwoWorkTilesForEveryBlock) {
   const sm90::LayerParams oss = layer_of(problem_of(128, 2880, 2880));
   EXPECT_EQ(initial_tiles(oss, 128, 132), 13);  // 23 pieces of a tile
   EXPECT_EQ(initial_tiles(oss, 192, 132), 10);  // 30
