@@ -113,7 +113,7 @@ std::optional<std::string> look_up(std::span<const NameRow> table, std::string_v
 std::string renamed(std::span<const NameRow> table, std::string_view family, std::string_view name,
                     Column from, Column to) {
   if (const auto whole = look_up(table, family, name, from, to)) return *whole;
-  for (const std::string_view ending : {".weight", ".bias"}) {
+  for (const std::string_view ending : {".weight", ".bias", ".scale", ".input_scale"}) {
     if (!name.ends_with(ending)) continue;
     const std::string_view stem = name.substr(0, name.size() - ending.size());
     if (const auto found = look_up(table, family, stem, from, to))

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <filesystem>
 #include <map>
@@ -290,8 +291,13 @@ class Planner {
       if (taken.contains(&tensor)) continue;
       OtherTensor other{.spec = {tensor.entry.name, tensor.entry.dtype, tensor.entry.shape},
                         .pieces = {{.tensor = &tensor, .begin = 0, .bytes = tensor.entry.bytes}}};
+      if (is_scalar_of_blocks(tensor)) continue;
+      if (own_blocks(tensor)) {
+        add_unpacked(out, tensor);
+        continue;
+      }
       if (Result<Done> done = translate_module(out, tensor, other); !done) return done;
-      out.others.push_back(std::move(other));
+      if (!other.spec.name.empty()) out.others.push_back(std::move(other));
     }
     RenameContext context = rename_context(model_type(), config_);
     context.names = origin_.names;
@@ -340,6 +346,9 @@ class Planner {
       const StoredTensor* scales = source_.store().find(stem + std::string(from->parts.scales));
       if (codes == nullptr || scales == nullptr || codes->entry.dtype != from->codes_dtype)
         continue;
+      if (target_ == Dialect::gguf && (pair.is_scalar || fills_blocks(*codes))) {
+        if (pack_module(out, stem, pair.from, tensor, other)) return Done{};
+      }
       if (to == nullptr)
         return usage("transcode.quantised_module",
                      "a module outside the experts is quantised too, which is not written in " +
@@ -361,6 +370,100 @@ class Planner {
     return check_plain(tensor);
   }
 
+  bool fills_blocks(const StoredTensor& codes) const {
+    const std::uint64_t unit = gguf_block_elements(source_.dialect().format);
+    return codes.entry.shape.size() == 2 && codes.entry.shape[1] * 2 % unit == 0;
+  }
+
+  // A module's part in llama.cpp's form: blocks, .scale and .input_scale. Scales go into the blocks.
+  bool pack_module(CheckpointPlan& out, const std::string& stem, std::string_view part,
+                   const StoredTensor& tensor, OtherTensor& other) {
+    const DialectRow& own = source_.dialect();
+    const DialectRow& from = *module_row(own.dialect, own.format);
+    const StoredTensor* codes = source_.store().find(stem + std::string(from.parts.codes));
+    if (part == from.parts.codes) {
+      const std::uint64_t rows = codes->entry.shape[0], k = codes->entry.shape[1] * 2;
+      other.pieces.clear();
+      other.spec = {stem + ".weight", out.row.codes_dtype, {rows, k}};
+      other.block =
+          BlockPiece{.format = own.format,
+                     .codes = codes,
+                     .scales = source_.store().find(stem + std::string(from.parts.scales)),
+                     .rows = rows,
+                     .k = k};
+      return true;
+    }
+    if (part == from.parts.scales) {
+      other.spec.name.clear();
+      return true;
+    }
+    const bool is_input = part == from.parts.input_scale;
+    const std::string_view their =
+        is_input ? out.row.parts.input_scale : out.row.parts.global_scale;
+    if (their.empty() || has_scalar_for_each(tensor)) return false;
+    other.spec.name = stem + std::string(their);
+    put_scalar(out, scales_.bits_of(tensor, 0, own.global_scale), is_input, other);
+    other.spec.shape = {1};
+    return true;
+  }
+
+  // Blocks of a module outside the experts, in a GGUF file.
+  bool own_blocks(const StoredTensor& tensor) const {
+    const DialectRow& own = source_.dialect();
+    return own.dialect == Dialect::gguf && tensor.entry.dtype == own.codes_dtype &&
+           tensor.entry.shape.size() == 2 && module_row(target_, own.format) != nullptr &&
+           tensor.entry.name.ends_with(".weight");
+  }
+
+  void add_unpacked(CheckpointPlan& out, const StoredTensor& tensor) {
+    const DialectRow& own = source_.dialect();
+    const PartNames& parts = module_row(target_, own.format)->parts;
+    const auto kept = origin_.names.find(tensor.entry.name);
+    std::string stem = kept != origin_.names.end()
+                           ? kept->second
+                           : hugging_face_name(tensor.entry.name, model_type());
+    stem.resize(stem.size() - std::string_view(".weight").size());
+    const std::uint64_t rows = tensor.entry.shape[0], k = tensor.entry.shape[1];
+    const auto add = [&](BlockPiece::What what, std::string_view part, DType type,
+                         std::uint64_t columns) {
+      out.others.push_back(
+          {.spec = {stem + std::string(part), type, {rows, columns}},
+           .block = BlockPiece{
+               .what = what, .format = own.format, .codes = &tensor, .rows = rows, .k = k}});
+    };
+    add(BlockPiece::What::codes, parts.codes, out.row.codes_dtype, k / 2);
+    add(BlockPiece::What::scales, parts.scales, out.row.scales_dtype, k / block_size(own.format));
+    if (parts.global_scale.empty()) return;
+    // llama.cpp leaves a scale of 1 out.
+    OtherTensor one{.spec = {.name = stem + std::string(parts.global_scale)}};
+    const std::string lead = tensor.entry.name.substr(0, tensor.entry.name.size() - 7);
+    const StoredTensor* global = source_.store().find(lead + std::string(own.parts.global_scale));
+    put_scalar(out,
+               global != nullptr
+                   ? scales_.bits_of(*global, 0, own.global_scale)
+                   : scale_bits(std::bit_cast<std::uint32_t>(1.0f), own.global_scale, std::nullopt),
+               false, one);
+    out.others.push_back(std::move(one));
+    if (const StoredTensor* input =
+            source_.store().find(lead + std::string(own.parts.input_scale))) {
+      OtherTensor made{.spec = {.name = stem + std::string(parts.input_scale)}};
+      put_scalar(out, scales_.bits_of(*input, 0, own.global_scale), true, made);
+      out.others.push_back(std::move(made));
+    }
+  }
+
+  // Scalars of such a module went with its blocks.
+  bool is_scalar_of_blocks(const StoredTensor& tensor) const {
+    for (const std::string_view part :
+         {source_.dialect().parts.global_scale, source_.dialect().parts.input_scale}) {
+      if (part.empty() || !tensor.entry.name.ends_with(part)) continue;
+      const std::string lead = tensor.entry.name.substr(0, tensor.entry.name.size() - part.size());
+      const StoredTensor* weight = source_.store().find(lead + ".weight");
+      if (weight != nullptr && own_blocks(*weight)) return true;
+    }
+    return false;
+  }
+
   void put_scalar(CheckpointPlan& out, const ScaleBits& bits, bool is_input,
                   OtherTensor& other) const {
     const std::uint32_t stored = bits.in(out.row.global_scale);
@@ -373,7 +476,9 @@ class Planner {
     other.spec.shape =
         out.row.dialect == Dialect::compressed_tensors ? tensor::Shape{1} : tensor::Shape{};
     if (needs_record(bits, out.row.global_scale))
-      out.exact_scales[other.spec.name] = bits.in_other(out.row.global_scale);
+      out.exact_scales[target_ == Dialect::gguf ? gguf_name(other.spec.name, model_type())
+                                                : other.spec.name] =
+          bits.in_other(out.row.global_scale);
   }
 
   // The names of a linear module's parts; null for dialects that quantise experts alone.

@@ -7,6 +7,9 @@
 
 #include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/base/parallel.hpp"
+#include "fp4moe/weights/exact_scales.hpp"
+#include "fp4moe/weights/gguf_blocks.hpp"
+#include "fp4moe/weights/scale_scan.hpp"
 
 namespace fp4moe::weights {
 namespace {
@@ -30,6 +33,7 @@ std::string exact_scales_text(const ExactScales& scales) {
 }  // namespace
 
 std::uint64_t bytes_of(const OtherTensor& other) {
+  if (other.block) return *tensor::byte_count(other.spec.dtype, other.spec.shape);
   std::uint64_t total = other.bytes.size();
   for (const Piece& piece : other.pieces) total += piece.bytes;
   return total;
@@ -141,9 +145,54 @@ Result<Done> CheckpointWriter::write_expert(std::size_t layer, std::uint64_t exp
   return Done{};
 }
 
+// Some rows at a time.
+Result<Done> CheckpointWriter::copy_block(std::size_t index, const OtherTensor& other) {
+  const BlockPiece& piece = *other.block;
+  const GgufBlocks gguf(piece.format);
+  const std::uint64_t code_row = piece.k / 2, scale_row = piece.k / block_size(piece.format);
+  const std::uint64_t block_row =
+      piece.k / gguf_block_elements(piece.format) * gguf_block_bytes(piece.format);
+  const bool packs = piece.what == BlockPiece::What::blocks;
+  const std::span<const std::byte> first = plan_.source->bytes(*piece.codes);
+  const std::span<const std::byte> second =
+      packs ? plan_.source->bytes(*piece.scales) : std::span<const std::byte>{};
+  const std::uint64_t most = std::max<std::uint64_t>(1, kCopyChunk / block_row);
+  std::vector<std::byte> codes, scales, blocks;
+  for (std::uint64_t row = 0; row < piece.rows; row += most) {
+    if (Result<Done> go_on = check_interrupt(); !go_on) return go_on;
+    const std::uint64_t rows = std::min(most, piece.rows - row);
+    std::span<const std::byte> made;
+    std::uint64_t each = block_row;
+    if (packs) {
+      const auto part = second.subspan(row * scale_row, rows * scale_row);
+      if (piece.format == WeightFormat::nvfp4 && find_negative_scale(part) != kNoScale)
+        return invalid("transcode.negative_scale", "GGUF cannot hold a negative block scale")
+            .at(piece.scales->entry.name)
+            .expects("positive scales", "a negative one");
+      blocks.resize(rows * block_row);
+      gguf.pack(first.subspan(row * code_row, rows * code_row), part, blocks);
+      made = blocks;
+    } else {
+      codes.resize(rows * code_row);
+      scales.resize(rows * scale_row);
+      gguf.unpack(first.subspan(row * block_row, rows * block_row), codes, scales);
+      const bool wants_codes = piece.what == BlockPiece::What::codes;
+      made = wants_codes ? std::span<const std::byte>(codes) : std::span<const std::byte>(scales);
+      each = wants_codes ? code_row : scale_row;
+    }
+    if (Result<Done> done = sink_.write(index, row * each, made); !done) return done;
+  }
+  drop_all(*plan_.source);
+  return Done{};
+}
+
 Result<Done> CheckpointWriter::copy_others(std::size_t threads, const ProgressFunction& progress) {
   return parallel_for(threads, plan_.others.size(), [&](std::size_t i) -> Result<Done> {
     const OtherTensor& other = plan_.others[i];
+    if (other.block) {
+      if (progress) progress(bytes_of(other));
+      return copy_block(i, other);
+    }
     if (!other.bytes.empty())
       if (Result<Done> done = sink_.write(i, 0, other.bytes); !done) return done;
     std::uint64_t at = other.bytes.size();

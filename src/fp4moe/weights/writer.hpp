@@ -35,11 +35,23 @@ struct Piece {
   std::uint64_t begin = 0, bytes = 0;
 };
 
-// A tensor that holds no experts: pieces of a source one after another, or bytes given here.
+// The FP4 weight of a module between rows of codes and scales and GGUF's blocks.
+struct BlockPiece {
+  enum class What : std::uint8_t { blocks, codes, scales };
+  What what = What::blocks;  // to be written
+  WeightFormat format = WeightFormat::mxfp4;
+  const tensor::StoredTensor* codes = nullptr;   // or the blocks
+  const tensor::StoredTensor* scales = nullptr;  // null: the source has blocks
+  std::uint64_t rows = 0, k = 0;
+};
+
+// A tensor that holds no experts: pieces of a source one after another, bytes given here, or a
+// weight that changes its form.
 struct OtherTensor {
   tensor::TensorSpec spec{};
   std::vector<Piece> pieces{};
   std::vector<std::byte> bytes{};
+  std::optional<BlockPiece> block{};
 };
 
 struct FileCopy {
@@ -93,6 +105,7 @@ class CheckpointWriter {
                           const ExpertSource& source);
   Result<Done> write_rows(std::size_t layer, std::uint64_t expert, std::size_t number, Range rows,
                           std::span<const std::byte> bytes);
+  Result<Done> copy_block(std::size_t index, const OtherTensor& other);
   Result<tensor::Buffer> take_scratch(std::size_t bytes);
   void give_back(tensor::Buffer scratch);
 
