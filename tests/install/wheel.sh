@@ -40,6 +40,14 @@ fp4moe/transformers/quantize.py
 fp4moe/transformers/quantizer.py
 fp4moe/transformers/registration.py
 fp4moe/transformers/source.py
+fp4moe/vllm/__init__.py
+fp4moe/vllm/method.py
+fp4moe/vllm/oracle/__init__.py
+fp4moe/vllm/oracle/arrays.py
+fp4moe/vllm/oracle/config.py
+fp4moe/vllm/oracle/kernels.py
+fp4moe/vllm/oracle/mxfp4.py
+fp4moe/vllm/oracle/nvfp4.py
 DIST/METADATA
 DIST/RECORD
 DIST/WHEEL

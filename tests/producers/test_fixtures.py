@@ -41,8 +41,8 @@ def report(*words: object) -> dict[str, Any]:
 
 def why(*words: object) -> tuple[int, str]:
     """Its status and the error's id."""
-    outcome = call(*words)
-    return outcome.returncode, outcome.stderr.split(": ")[1] if outcome.stderr else ""
+    outcome = call(*words, "--json")
+    return outcome.returncode, json.loads(outcome.stdout).get("error", {}).get("id", "")
 
 
 def number(row: dict[str, Any]) -> str:
