@@ -254,7 +254,7 @@ def test_backends_round_where_they_say(gpt_oss, backend):
     output, report = run(gpt_oss.folder, {"hidden_states": gpt_oss.x}, "--backend", backend)
     assert report["backend"] == backend
     assert_within(output, gpt_oss.whole(), report)
-    assert report["activations"] == ("mxfp8" if backend in W4A8 else "none")
+    assert report["activations"] == ("mxfp8" if backend in W4A8 else "bf16")
     if backend in W4A8:
         assert_near(output, gpt_oss.staged(W4A8[backend], through_mxfp8), 1e-2, 0.99999)
     else:
@@ -393,7 +393,7 @@ def assert_torch_agrees(model, x, routing, backend):
         return
     output, report = run(model.folder, {"hidden_states": x}, "--backend", backend)
     assert_within(output, expected, report)
-    assert report["activations"] == ("nvfp4" if backend in W4A4 else "none")
+    assert report["activations"] == ("nvfp4" if backend in W4A4 else "bf16")
     if backend in W4A4:
         # A 4-bit activation on a border may fall to either side; sums in float64 fall as torch's.
         output, _ = run(model.folder, {"hidden_states": x}, "--backend", backend,
