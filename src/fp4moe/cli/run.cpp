@@ -21,6 +21,7 @@
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/cli/command.hpp"
 #include "fp4moe/cli/defects.hpp"
+#include "fp4moe/cli/error_text.hpp"
 #include "fp4moe/cli/options.hpp"
 #include "fp4moe/cli/run_options.hpp"
 #include "fp4moe/formats/bf16.hpp"
@@ -112,7 +113,7 @@ Result<Done> join_ranks(const Io& io, const moe::exchange::CommunicatorOptions& 
   options.on_stuck = [&io](const Error& why) {
     if (io.json) io.print({{"error", to_json(why)}});
     io.out.flush();
-    io.err << "fp4moe run: " << text(why) << std::endl;
+    io.err << error_text(why, "run", io.err_columns) << std::flush;
     std::_Exit(static_cast<int>(why.code));
   };
   auto opened = moe::exchange::open_mpi(options);
