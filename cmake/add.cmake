@@ -169,7 +169,7 @@ function(fp4moe_test name)
   if(FP4MOE_SANITIZE)
     # Whole programs: a search for leaks at the end of each test would take longer than the tests.
     add_test(NAME ${name} COMMAND ${target})
-    set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 900)
+    set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 1800)
   else()
     if(ARG_LABELS)
       set(labels LABELS ${ARG_LABELS})
