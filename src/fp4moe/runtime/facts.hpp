@@ -33,7 +33,7 @@ struct LayerFacts {
   bool has_router_weights = false;
   bool weight_on_input = false;                    // router weights multiply x
   std::optional<double> alpha{}, beta{}, limit{};  // instead of the activation's
-  std::uint64_t router_hidden = 0;  // the width of what the router reads
+  std::uint64_t router_hidden = 0;                 // the width of what the router reads
   // Why experts cannot be chosen from logits: the model does it in a way that is not known here, or
   // by something else than logits. Chosen experts can be given all the same.
   std::optional<Error> no_routing{};
