@@ -225,7 +225,11 @@ std::string FoundMessage::value(std::string_view name) const {
   return found == values.end() ? std::string() : found->second;
 }
 
-std::optional<FoundMessage> find_message(std::string_view line) { return first_match(line, false); }
+std::optional<FoundMessage> find_message(std::string_view line) {
+  std::optional<FoundMessage> found = first_match(line, false);
+  // Who copies a sentence may leave out its full stop.
+  return found ? found : first_match(std::string(line) + ".", false);
+}
 
 std::optional<FoundMessage> find_reason(std::string_view reason) {
   return first_match(reason, true);

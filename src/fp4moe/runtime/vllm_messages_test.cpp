@@ -121,6 +121,14 @@ TEST(VllmMessages, WhatDiffersIsReadOutOfALine) {
   EXPECT_EQ(kernel->value("class"), "B12xExperts");
 }
 
+TEST(VllmMessages, AreFoundWithoutTheirFullStop) {
+  const auto found = find_message(
+      "NotImplementedError: No MXFP4 MoE backend supports the deployment configuration");
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->row->id, "no-backend");
+  EXPECT_FALSE(find_message("No MXFP4 MoE backend"));
+}
+
 TEST(VllmMessages, EveryEntrySaysWhatItMeansAndWhatToDo) {
   std::set<std::string_view> seen;
   std::string_view last;
