@@ -1,4 +1,4 @@
-"""What is not as usual: quantised modules outside the experts, experts in full precision."""
+"""What is not as usual: quantized modules outside the experts, experts in full precision."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def make_fp8(tensors: dict[str, Any], form: str) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("form", FP8_FORMS)
-def test_fp8_attention_is_dequantised_with_its_scales(form: str, tmp_path: Path) -> None:
+def test_fp8_attention_is_dequantized_with_its_scales(form: str, tmp_path: Path) -> None:
     kind = tiny.KINDS["qwen3-nvfp4"]
     made = tiny.make(tmp_path, kind)
     theirs = tiny.witness(made, kind)
@@ -145,7 +145,7 @@ def test_scales_of_activations_change_no_weight(tmp_path: Path) -> None:
     AutoModelForCausalLM.from_pretrained(made, quantization_config=WISH)
 
 
-def test_quantised_weights_without_scales_are_refused(tmp_path: Path) -> None:
+def test_quantized_weights_without_scales_are_refused(tmp_path: Path) -> None:
     made = tiny.make(tmp_path, tiny.KINDS["qwen3-nvfp4"])
     tensors = load_file(made / "model.safetensors")
     make_fp8(tensors, "rows")

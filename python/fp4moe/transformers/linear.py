@@ -1,4 +1,4 @@
-"""Linear modules outside the experts that are quantised, too: they are dequantised when loaded.
+"""Linear modules outside the experts that are quantized, too: they are dequantized when loaded.
 
 NVFP4 checkpoints often have attention in FP4, mixed ones in FP8. Such weights are a few per cent of
 a MoE model, and transformers multiplies by them itself, so they become ordinary weights in the
@@ -40,7 +40,7 @@ ACTIVATIONS = (
     "k_scale",
     "v_scale",
 )
-# What a quantised module has beside its codes; none of it is a parameter of the model.
+# What a quantized module has beside its codes; none of it is a parameter of the model.
 PARTS = (
     "weight_packed",
     "weight_scale",
@@ -170,7 +170,7 @@ def _is_plain(source: Source, name: str) -> bool:
 
 def _unread(name: str, found: str) -> UnsupportedError:
     return UnsupportedError(
-        "a quantised tensor outside the experts is of no kind that is dequantised here",
+        "a quantized tensor outside the experts is of no kind that is dequantized here",
         id="transformers.scale",
         tensor=name,
         expected="FP4 or FP8 with scales, or full precision",
@@ -217,12 +217,12 @@ def check_scales(
 
 
 def take_weight(model: nn.Module, linear: QuantisedLinear, names: Names) -> tuple[str, nn.Linear]:
-    """The module in the model and its name, without a weight until it is dequantised."""
+    """The module in the model and its name, without a weight until it is dequantized."""
     name = names(f"{linear.name}.weight").removesuffix(".weight")
     module = dict(model.named_modules()).get(name)
     if not isinstance(module, nn.Linear):
         raise UnsupportedError(
-            "a quantised tensor outside the experts belongs to no linear module of the model",
+            "a quantized tensor outside the experts belongs to no linear module of the model",
             id="transformers.linear",
             tensor=linear.codes,
             expected="a module of type Linear",

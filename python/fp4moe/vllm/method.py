@@ -78,6 +78,13 @@ class _Method:
             else:
                 setattr(layer, buffer["name"], np.zeros(shape, NUMPY_TYPES[dtype]))
 
+    def get_fused_moe_quant_config(self, layer: Any) -> FusedMoEQuantConfig | None:
+        """Of the processed weights; None before."""
+        return None if self.weights is None else self._quant_config(self.weights)
+
+    def _quant_config(self, weights: KernelWeights) -> FusedMoEQuantConfig:
+        raise NotImplementedError
+
     def apply(self, layer: Any, x: Any, topk_weights: Any, topk_ids: Any, out: Any = None) -> Any:
         """Tokens [T, H] through the experts that they were routed to."""
         return self._ready().apply(x, topk_weights, topk_ids, out)
@@ -155,10 +162,6 @@ class Mxfp4MoEMethod(_Method):
         )
         self.weights = weights
 
-    def get_fused_moe_quant_config(self, layer: Any) -> FusedMoEQuantConfig | None:
-        """Of the processed weights; None before."""
-        return None if self.weights is None else self._quant_config(self.weights)
-
     def _quant_config(self, weights: KernelWeights) -> FusedMoEQuantConfig:
         return mxfp4.make_mxfp4_moe_quant_config(
             self.mxfp4_backend,
@@ -226,10 +229,6 @@ class NvFp4MoEMethod(_Method):
                 threads=self._threads,
             )
         self.weights = weights
-
-    def get_fused_moe_quant_config(self, layer: Any) -> FusedMoEQuantConfig | None:
-        """Of the processed weights; None before."""
-        return None if self.weights is None else self._quant_config(self.weights)
 
     def _quant_config(self, weights: KernelWeights) -> FusedMoEQuantConfig:
         return nvfp4.make_nvfp4_moe_quant_config(
