@@ -72,7 +72,7 @@ class Call:
         return self.ids, self.weights
 
     def expected(self, source: Any) -> Any:
-        """The exact result, by plain torch on the processor."""
+        """The exact result, by plain torch on the CPU."""
         x, _, ids, weights = self.host
         return source.apply(x, ids, weights)
 

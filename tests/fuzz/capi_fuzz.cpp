@@ -15,7 +15,7 @@ namespace fp4moe {
 namespace {
 
 constexpr std::uint64_t kExperts = 4, kHidden = 64, kMostTokens = 3;
-constexpr std::size_t kMostCalls = 40;
+constexpr std::size_t kMaxCalls = 40;
 
 const std::string& model_path() {
   static const testing::TemporaryFolder kFolder;
@@ -40,7 +40,7 @@ class Caller {
   }
 
   void run() {
-    for (std::size_t i = 0; i < kMostCalls && !choices_.is_over(); ++i) {
+    for (std::size_t i = 0; i < kMaxCalls && !choices_.is_over(); ++i) {
       const fp4moe_status status = call();
       fuzz::require(std::strcmp(fp4moe_status_name(status), "unknown") != 0);
       if (status == FP4MOE_OK) continue;

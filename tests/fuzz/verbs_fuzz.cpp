@@ -35,7 +35,7 @@ namespace fs = std::filesystem;
 using Files = std::map<std::string, std::string>;  // name, content
 
 constexpr std::size_t kNear = 4096;  // headers are at the front
-constexpr std::size_t kMostChanges = 8;
+constexpr std::size_t kMaxChanges = 8;
 
 struct Kind {
   const char* model;
@@ -147,7 +147,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   fuzz::Choices choices(data, size);
   Files files = sound(choices.byte() % kKinds.size());
   const std::uint8_t which = choices.byte();
-  for (std::size_t i = 0; i < kMostChanges && !choices.is_over() && !files.empty(); ++i)
+  for (std::size_t i = 0; i < kMaxChanges && !choices.is_over() && !files.empty(); ++i)
     change(files, choices);
   const testing::TemporaryFolder folder;
   const std::string source = folder / "in";

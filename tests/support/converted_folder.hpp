@@ -1,4 +1,4 @@
-// What the tests of this room share: small checkpoints, converted; folders compared byte by byte.
+// What tests of conversion share: small checkpoints, converted; folders compared byte by byte.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -37,6 +38,24 @@ inline void make_checkpoint(const std::string& out, weights::WeightFormat format
                                     .intermediate = shape.intermediate},
                                    out);
   ASSERT_TRUE(made) << text(made.why());
+}
+
+// One of each format, made once.
+inline constexpr Shape kTinyShape{.experts = 6, .hidden = 128, .intermediate = 96};
+inline const weights::Checkpoint& tiny_checkpoint(weights::WeightFormat format) {
+  static const TemporaryFolder kFolder;
+  static const auto kBoth = [] {
+    std::vector<weights::Checkpoint> made;
+    for (const auto each : {weights::WeightFormat::mxfp4, weights::WeightFormat::nvfp4}) {
+      const std::string path = kFolder.path() + "/" + std::string(formats::name(each));
+      make_checkpoint(path, each, kTinyShape);
+      auto opened = weights::Checkpoint::open(path);
+      EXPECT_TRUE(opened) << text(opened.why());
+      made.push_back(std::move(*opened));
+    }
+    return made;
+  }();
+  return kBoth[format == weights::WeightFormat::mxfp4 ? 0 : 1];
 }
 
 inline Recipe recipe_of(std::string_view layout, std::string_view generation = {}) {

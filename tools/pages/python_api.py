@@ -76,7 +76,7 @@ y = layer(x, logits)                                     # routed, computed from
 print(layer.info()["backend"], y.shape, fp4moe.explain(model="gpt-oss-20b", device="h100").backend)
 ```
 
-Arrays are numpy's (float32, float16, float64, `ml_dtypes.bfloat16`) or torch's on the processor; results are of the kind and type of `x`. Nothing is copied, and other threads run meanwhile. Wrong Python
+Arrays are numpy's (float32, float16, float64, `ml_dtypes.bfloat16`) or torch's on the CPU; results are of the kind and type of `x`. Nothing is copied, and other threads run meanwhile. Wrong Python
 types are a `TypeError`; everything else that fails is an `fp4moe.Error` with a stable `id` ([errors](errors.md)). From checkpoint to tokens: [tutorial](tutorial.md).
 """
 FOOT = "\nWritten by tools/make_docs.py from python/fp4moe.\n"
@@ -126,6 +126,17 @@ def members(owner: ast.ClassDef, lines: list[str]) -> list[str]:
             rows[node.name] = f"| `{shown.replace('__init__(', owner.name + '(', 1)}` | {one_line(words_of(node))} |"
     return ["| member | |", "|---|---|", *(row.replace(" | None", " \\| None").replace("str | ", "str \\| ")
                                           for row in rows.values())] if rows else []
+
+
+def adopt_from_private_bases(module: ast.Module) -> None:
+    """What a public class inherits from a private one of its module is part of its page."""
+    private = {node.name: node for node in module.body if isinstance(node, ast.ClassDef) and not is_public(node)}
+    for node in module.body:
+        if isinstance(node, ast.ClassDef) and is_public(node):
+            own = {member.name for member in node.body if isinstance(member, ast.FunctionDef)}
+            for base in filter(None, (private.get(ast.unparse(base)) for base in node.bases)):
+                node.body += [member for member in base.body
+                              if isinstance(member, ast.FunctionDef) and member.name not in own and is_public(member)]
 
 
 def describe_class(node: ast.ClassDef, prefix: str, lines: list[str]) -> str:
@@ -184,6 +195,7 @@ def page(stub: Path | None) -> str:
             text = (stub if file == "_core.pyi" else PACKAGE / file).read_text()
             lines = text.splitlines()
             tree = ast.parse(text)
+            adopt_from_private_bases(tree)
             for node in filter(is_public, tree.body):
                 if names and node.name not in names or (file, node.name) in INNER:
                     continue

@@ -28,7 +28,7 @@ def place_of(device: torch.device) -> str:
     if device.type == "cpu" or (device.type == "cuda" and device.index in (None, 0)):
         return device.type
     raise UnsupportedError(
-        "fp4moe's experts run on the processor or on the first GPU inside transformers",
+        "fp4moe's experts run on the CPU or on the first GPU inside transformers",
         id="transformers.device",
         expected="cpu or cuda:0",
         found=str(device),

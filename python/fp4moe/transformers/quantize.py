@@ -74,7 +74,7 @@ def _check(name: str, module: Any, format: str) -> None:
     parameters = list(module.parameters())
     if any(parameter.device.type != "cpu" for parameter in parameters):
         raise UnsupportedError(
-            "experts are quantised on the processor",
+            "experts are quantised on the CPU",
             id="transformers.device",
             tensor=name,
             expected="cpu",

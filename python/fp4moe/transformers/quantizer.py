@@ -45,12 +45,12 @@ class Fp4MoeQuantizer(HfQuantizer):
         self._place = "cpu"
 
     def validate_environment(self, *args: Any, device_map: Any = None, **kwargs: Any) -> None:
-        """All of a model is on the processor, or all of it on the first GPU."""
+        """All of a model is on the CPU, or all of it on the first GPU."""
         places = device_map.values() if isinstance(device_map, dict) else [device_map]
         kinds = {_place(place) for place in places}
         if len(kinds) > 1 or not kinds <= {"cpu", "cuda"}:
             raise UnsupportedError(
-                "fp4moe's experts run on the processor or on the first GPU inside transformers",
+                "fp4moe's experts run on the CPU or on the first GPU inside transformers",
                 id="transformers.device",
                 expected='device_map="cpu", or "cuda" where torch has a GPU',
                 found=", ".join(sorted({str(place) for place in places})),

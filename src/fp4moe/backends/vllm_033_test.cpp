@@ -311,7 +311,7 @@ TEST(Vllm033, TheCpuKernelIsGivenRoutesAndStillAsksForTheirMethod) {
   EXPECT_TRUE(chosen(generic(), request).ends_with("kernel does not support routing method 3."));
 }
 
-// Q24: 16-bit b12x is checked again as if its activations were quantised.
+// Q24: 16-bit b12x is checked again as if its activations were quantized.
 TEST(Vllm033, TheSecondCheckOfB12xIsRepairedInStrictMode) {
   Request request = on("rtx5090", generic());
   request.device.libraries.insert(Library::b12x);

@@ -12,12 +12,12 @@
 namespace fp4moe::capi {
 namespace {
 
-constexpr std::uint64_t kMostAdapters = 1u << 16;
+constexpr std::uint64_t kMaxAdapters = 1u << 16;
 
 Result<Done> check_adapter_count(std::uint64_t count) {
-  if (count != 0 && count <= kMostAdapters) return Done{};
+  if (count != 0 && count <= kMaxAdapters) return Done{};
   return usage("lora.folders", "so many adapters are not loaded")
-      .expects(fmt::format("1 to {}", kMostAdapters), fmt::format("{}", count));
+      .expects(fmt::format("1 to {}", kMaxAdapters), fmt::format("{}", count));
 }
 
 Result<Done> open_adapters(const fp4moe_layer* layer, std::span<const char* const> names,
@@ -70,7 +70,7 @@ Result<Done> adapters_from_memory(const fp4moe_layer* layer, const fp4moe_lora* 
                                   std::uint64_t count, fp4moe_adapters** adapters) {
   const auto open = find(layer);
   if (!open) return open.why();
-  const auto given = take_structs(loras, count, kMostAdapters, "fp4moe_lora");
+  const auto given = take_structs(loras, count, kMaxAdapters, "fp4moe_lora");
   if (!given) return given.why();
   std::vector<weights::LoraWeights> all;
   for (const fp4moe_lora& one : *given) {

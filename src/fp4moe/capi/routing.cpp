@@ -18,7 +18,7 @@ using moe::routing::kMostExperts;
 using moe::routing::Router;
 using moe::routing::RouterOptions;
 
-constexpr std::uint64_t kMostTokenIds = 1u << 24;
+constexpr std::uint64_t kMaxTokenIds = 1u << 24;
 
 Error wrong_number(std::string_view what, std::uint64_t most, std::uint64_t found) {
   return usage("routing.size", fmt::format("the router's {} are more than any model has", what))
@@ -68,8 +68,8 @@ Result<RouterOptions> take_routing(const fp4moe_routing* pointer, std::uint64_t 
       return fine.why();
     made.bias.assign(given->bias, given->bias + count);
   }
-  if (given->table_rows > kMostTokenIds)
-    return wrong_number("token ids", kMostTokenIds, given->table_rows);
+  if (given->table_rows > kMaxTokenIds)
+    return wrong_number("token ids", kMaxTokenIds, given->table_rows);
   if (given->table_rows != 0) {
     if (const auto fine =
             check_numbers(given->table, given->table_rows, made.top_k, "the router's table");

@@ -38,9 +38,9 @@ TEST(CApiWeights, GiveTheNumbersOfTheModelsLayers) {
         auto options = layer_options();
         options.backend = backend;
         options.engine = engine;
-        fp4moe_layer* twin = ready_layer(options, path);
-        const std::vector<float> expected = run(twin, x, logits);
-        fp4moe_layer_destroy(twin);
+        fp4moe_layer* reference = ready_layer(options, path);
+        const std::vector<float> expected = run(reference, x, logits);
+        fp4moe_layer_destroy(reference);
         for (const Arrangement arrangement : weights::testing::kArrangements) {
           auto weights = std::make_unique<CWeights>(path, arrangement, 6);
           fp4moe_layer* layer = layer_of(*weights, Description(format), options);
@@ -95,10 +95,10 @@ TEST(CApiWeights, AreCutForRanks) {
       options.backend = "CPU";
       (experts ? options.ep_rank : options.tp_rank) = rank;
       (experts ? options.ep_size : options.tp_size) = 2;
-      fp4moe_layer* twin = ready_layer(options);
+      fp4moe_layer* reference = ready_layer(options);
       fp4moe_layer* layer = layer_of(weights, Description(), options);
-      EXPECT_EQ(run(layer, x, logits), run(twin, x, logits));
-      fp4moe_layer_destroy(twin);
+      EXPECT_EQ(run(layer, x, logits), run(reference, x, logits));
+      fp4moe_layer_destroy(reference);
       fp4moe_layer_destroy(layer);
     }
 }
@@ -107,7 +107,7 @@ TEST(CApiWeights, WithoutARouterTakeIdsAlone) {
   Description description;
   description.given.routing = nullptr;
   fp4moe_layer* layer = layer_of(CWeights(model_path()), description);
-  fp4moe_layer* twin = ready_layer();
+  fp4moe_layer* reference = ready_layer();
   const auto x = seeded(2 * kHidden, 7), logits = seeded(2 * kExperts, 8);
   const std::vector<std::int32_t> ids{0, 5, 3, -1};
   const std::vector<float> weights{0.5f, 0.25f, 1.0f, 0.0f};
@@ -116,12 +116,12 @@ TEST(CApiWeights, WithoutARouterTakeIdsAlone) {
   const auto in = rows_of(x, kHidden), scores = rows_of(logits, kExperts);
   const auto a = output_of(mine, kHidden), b = output_of(theirs, kHidden);
   EXPECT_EQ(fp4moe_layer_apply(layer, &in, &routes, &a), FP4MOE_OK) << fp4moe_last_error();
-  EXPECT_EQ(fp4moe_layer_apply(twin, &in, &routes, &b), FP4MOE_OK);
+  EXPECT_EQ(fp4moe_layer_apply(reference, &in, &routes, &b), FP4MOE_OK);
   EXPECT_EQ(mine, theirs);
   EXPECT_EQ(fp4moe_layer_run(layer, &in, &scores, &a), FP4MOE_USAGE);
   EXPECT_EQ(id(), "layer.routing");
   fp4moe_layer_destroy(layer);
-  fp4moe_layer_destroy(twin);
+  fp4moe_layer_destroy(reference);
 }
 
 TEST(CApiWeights, ComputeWithGivenConstants) {

@@ -13,7 +13,7 @@ namespace fp4moe::cli {
 namespace {
 
 constexpr std::size_t kDefaultColumns = 100, kLeastColumns = 40;
-constexpr std::size_t kMostSpelling = 26;  // a longer one has a line of its own
+constexpr std::size_t kMaxSpelling = 26;  // a longer one has a line of its own
 
 // "--no-gated" for "--gated", where the set has both.
 const Option* opposite(const OptionSet& set, const Option& option) {
@@ -55,7 +55,7 @@ std::string help_of(const Option& option) {
 void print_lines(std::string& out, const std::vector<OptionLine>& lines, std::size_t columns) {
   std::size_t width = 0;
   for (const OptionLine& line : lines)
-    if (line.spelling.size() <= kMostSpelling) width = std::max(width, line.spelling.size());
+    if (line.spelling.size() <= kMaxSpelling) width = std::max(width, line.spelling.size());
   const std::size_t from = width + 4;
   for (const OptionLine& line : lines) {
     out += "  " + line.spelling;

@@ -21,7 +21,9 @@
 namespace fp4moe::runtime {
 namespace layer_test {
 
+using convert::testing::kTinyShape;
 using convert::testing::make_checkpoint;
+using convert::testing::tiny_checkpoint;
 using formats::WeightFormat;
 using moe::testing::distance;
 using moe::testing::TestLayer;
@@ -30,25 +32,8 @@ using tensor::DType;
 using tensor::testing::TemporaryFolder;
 using testing::usable_engines;
 
-constexpr std::uint64_t kExperts = 6, kHidden = 128, kIntermediate = 96;
-
-// gpt-oss and Qwen3 in small, made once.
-const weights::Checkpoint& checkpoint(WeightFormat format) {
-  static const TemporaryFolder kFolder;
-  static const auto kBoth = [] {
-    std::vector<weights::Checkpoint> made;
-    for (const WeightFormat each : {WeightFormat::mxfp4, WeightFormat::nvfp4}) {
-      const std::string path = kFolder.path() + "/" + std::string(formats::name(each));
-      make_checkpoint(path, each,
-                      {.experts = kExperts, .hidden = kHidden, .intermediate = kIntermediate});
-      auto opened = weights::Checkpoint::open(path);
-      EXPECT_TRUE(opened) << text(opened.why());
-      made.push_back(std::move(*opened));
-    }
-    return made;
-  }();
-  return kBoth[format == WeightFormat::mxfp4 ? 0 : 1];
-}
+constexpr std::uint64_t kExperts = kTinyShape.experts, kHidden = kTinyShape.hidden,
+                        kIntermediate = kTinyShape.intermediate;
 
 // How far sums over ranks may be from the whole: splitting a matrix also splits the chunks of
 // columns that are rounded together, or changes a last bit ahead of a rounding to bf16.
@@ -74,7 +59,7 @@ std::vector<double> apply(MoeLayer& layer, const TestTokens& tokens) {
 }
 
 TEST(MoeLayer, TakesItsStepsInOrder) {
-  auto layer = MoeLayer::create(checkpoint(WeightFormat::mxfp4), 0, {.threads = 1});
+  auto layer = MoeLayer::create(tiny_checkpoint(WeightFormat::mxfp4), 0, {.threads = 1});
   ASSERT_TRUE(layer) << text(layer.why());
   const TestTokens tokens(2, kHidden, 2, kExperts, 1);
   std::vector<double> out(2 * kHidden);
@@ -88,12 +73,12 @@ TEST(MoeLayer, TakesItsStepsInOrder) {
   ASSERT_TRUE(layer->process());
   EXPECT_TRUE(layer->apply(tokens.routed(), rows));
   EXPECT_EQ(layer->load_expert(99).why().id, "layer.position");
-  EXPECT_EQ(MoeLayer::create(checkpoint(WeightFormat::mxfp4), 7).why().id, "layer.number");
+  EXPECT_EQ(MoeLayer::create(tiny_checkpoint(WeightFormat::mxfp4), 7).why().id, "layer.number");
 }
 
 TEST(MoeLayer, RefusesWordsItDoesNotKnow) {
   const auto refusal = [](LayerOptions options) {
-    auto layer = MoeLayer::create(checkpoint(WeightFormat::mxfp4), 0, std::move(options));
+    auto layer = MoeLayer::create(tiny_checkpoint(WeightFormat::mxfp4), 0, std::move(options));
     if (!layer) return layer.why().id;
     if (const auto done = layer->load(); !done) return done.why().id;
     const auto done = layer->process();
@@ -109,7 +94,7 @@ TEST(MoeLayer, RefusesWordsItDoesNotKnow) {
 
 TEST(MoeLayer, ReloadingPutsTheSameBytesAtTheSameAddresses) {
   for (const char* backend : {"MARLIN", "TRITON", "CPU"}) {
-    auto layer = ready(checkpoint(WeightFormat::mxfp4), {.wish = {.backend = backend}});
+    auto layer = ready(tiny_checkpoint(WeightFormat::mxfp4), {.wish = {.backend = backend}});
     ASSERT_TRUE(layer) << text(layer.why());
     const TestTokens tokens(4, kHidden, 2, kExperts, 2);
     const std::vector<double> first = apply(*layer, tokens);
@@ -137,14 +122,14 @@ TEST(MoeLayer, BackendsDifferByTheirNumericsOnly) {
   for (const EngineRow& engine : usable_engines())
     for (const WeightFormat format : {WeightFormat::mxfp4, WeightFormat::nvfp4}) {
       auto own =
-          ready(checkpoint(format), {.engine = std::string(engine.name), .numerics = "exact"});
+          ready(tiny_checkpoint(format), {.engine = std::string(engine.name), .numerics = "exact"});
       ASSERT_TRUE(own) << text(own.why());
       EXPECT_EQ(own->experts()->engine(), engine.name);
       const std::vector<double> exact = apply(*own, tokens);
       for (const char* backend : {"MARLIN", "EMULATION", "CPU"}) {
-        auto layer = ready(checkpoint(format), {.wish = {.backend = backend},
-                                                .engine = std::string(engine.name),
-                                                .numerics = "exact"});
+        auto layer = ready(tiny_checkpoint(format), {.wish = {.backend = backend},
+                                                     .engine = std::string(engine.name),
+                                                     .numerics = "exact"});
         ASSERT_TRUE(layer) << text(layer.why());
         EXPECT_EQ(apply(*layer, tokens), exact) << backend << " " << engine.name;
       }
@@ -157,7 +142,7 @@ TEST(MoeLayer, RanksTogetherGiveTheWhole) {
   for (const EngineRow& engine : usable_engines())
     for (const WeightFormat format : {WeightFormat::mxfp4, WeightFormat::nvfp4}) {
       const std::string name(engine.name);
-      auto whole = ready(checkpoint(format), {.engine = name, .numerics = "exact"});
+      auto whole = ready(tiny_checkpoint(format), {.engine = name, .numerics = "exact"});
       ASSERT_TRUE(whole) << text(whole.why());
       const std::vector<double> expected = apply(*whole, tokens);
       for (const bool experts : {false, true})
@@ -166,8 +151,8 @@ TEST(MoeLayer, RanksTogetherGiveTheWhole) {
           for (std::uint64_t rank = 0; rank < size; ++rank) {
             weights::Slice slice{.placement = weights::Placement::round_robin};
             (experts ? slice.expert_parallel : slice.tensor_parallel) = {rank, size};
-            auto layer =
-                ready(checkpoint(format), {.engine = name, .slice = slice, .numerics = "exact"});
+            auto layer = ready(tiny_checkpoint(format),
+                               {.engine = name, .slice = slice, .numerics = "exact"});
             ASSERT_TRUE(layer) << text(layer.why());
             const std::vector<double> part = apply(*layer, tokens);
             for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += part[i];
@@ -179,7 +164,7 @@ TEST(MoeLayer, RanksTogetherGiveTheWhole) {
 
 TEST(MoeLayer, RanksSumByThemselvesWhereTheyAreTold) {
   const TestTokens tokens(5, kHidden, 3, kExperts, 5);
-  auto whole = ready(checkpoint(WeightFormat::mxfp4), {.numerics = "exact"});
+  auto whole = ready(tiny_checkpoint(WeightFormat::mxfp4), {.numerics = "exact"});
   ASSERT_TRUE(whole);
   const std::vector<double> expected = apply(*whole, tokens);
   auto groups = moe::exchange::make_threads(2);
@@ -187,9 +172,10 @@ TEST(MoeLayer, RanksSumByThemselvesWhereTheyAreTold) {
   std::vector<std::thread> threads;
   for (std::uint64_t rank = 0; rank < 2; ++rank)
     threads.emplace_back([&, rank] {
-      auto layer = ready(checkpoint(WeightFormat::mxfp4), {.slice = {.tensor_parallel = {rank, 2}},
-                                                           .ranks = groups[rank].get(),
-                                                           .numerics = "exact"});
+      auto layer =
+          ready(tiny_checkpoint(WeightFormat::mxfp4), {.slice = {.tensor_parallel = {rank, 2}},
+                                                       .ranks = groups[rank].get(),
+                                                       .numerics = "exact"});
       ASSERT_TRUE(layer) << text(layer.why());
       found[rank] = apply(*layer, tokens);
     });
@@ -200,15 +186,16 @@ TEST(MoeLayer, RanksSumByThemselvesWhereTheyAreTold) {
 
 TEST(MoeLayer, CopiesOfExpertsShareTheirTokens) {
   const TestTokens tokens(9, kHidden, 2, kExperts, 6);
-  auto plain = ready(checkpoint(WeightFormat::mxfp4), {.numerics = "exact"});
+  auto plain = ready(tiny_checkpoint(WeightFormat::mxfp4), {.numerics = "exact"});
   ASSERT_TRUE(plain);
   const std::vector<double> expected = apply(*plain, tokens);
   const std::vector<std::int32_t> physical{0, 1, 2, 3, 4, 5, 0, 3};
   std::vector<double> sum(expected.size(), 0.0);
   for (std::uint64_t rank = 0; rank < 2; ++rank) {
-    auto layer = ready(checkpoint(WeightFormat::mxfp4), {.slice = {.expert_parallel = {rank, 2}},
-                                                         .numerics = "exact",
-                                                         .physical_experts = physical});
+    auto layer =
+        ready(tiny_checkpoint(WeightFormat::mxfp4), {.slice = {.expert_parallel = {rank, 2}},
+                                                     .numerics = "exact",
+                                                     .physical_experts = physical});
     ASSERT_TRUE(layer) << text(layer.why());
     EXPECT_EQ(layer->local_experts().size(), 4u);
     const std::vector<double> part = apply(*layer, tokens);
@@ -223,8 +210,8 @@ TEST(MoeLayer, WeightsMayStayInTheCheckpoint) {
   for (const WeightFormat format : {WeightFormat::mxfp4, WeightFormat::nvfp4})
     for (const std::uint64_t size : {1u, 2u}) {
       const weights::Slice slice{.tensor_parallel = {size - 1, size}};
-      auto packed = ready(checkpoint(format), {.slice = slice});
-      auto mapped = ready(checkpoint(format), {.weights = "mapped", .slice = slice});
+      auto packed = ready(tiny_checkpoint(format), {.slice = slice});
+      auto mapped = ready(tiny_checkpoint(format), {.weights = "mapped", .slice = slice});
       ASSERT_TRUE(packed) << text(packed.why());
       ASSERT_TRUE(mapped) << text(mapped.why());
       EXPECT_EQ(apply(*packed, tokens), apply(*mapped, tokens)) << size;
@@ -239,7 +226,7 @@ TEST(MoeLayer, WeightsMayStayInTheCheckpoint) {
 
 TEST(MoeLayer, SaysWhichWeightsCannotStay) {
   const auto refusal = [](LayerOptions options) {
-    return MoeLayer::create(checkpoint(WeightFormat::mxfp4), 0, std::move(options)).why().id;
+    return MoeLayer::create(tiny_checkpoint(WeightFormat::mxfp4), 0, std::move(options)).why().id;
   };
   EXPECT_EQ(refusal({.weights = "painted"}), "layer.weights");
   EXPECT_EQ(refusal({.wish = {.backend = "MARLIN"}, .weights = "mapped"}), "layer.weights");
@@ -253,9 +240,9 @@ TEST(MoeLayer, SaysWhichWeightsCannotStay) {
 
 // NVFP4 emulation rounds weights: only the reference engine does that, and says so.
 TEST(MoeLayer, SaysWhoComputes) {
-  auto own = ready(checkpoint(WeightFormat::nvfp4), {});
-  auto fast = ready(checkpoint(WeightFormat::nvfp4), {.numerics = "fast"});
-  auto emulation = ready(checkpoint(WeightFormat::nvfp4), {.numerics = "nvfp4_emulation"});
+  auto own = ready(tiny_checkpoint(WeightFormat::nvfp4), {});
+  auto fast = ready(tiny_checkpoint(WeightFormat::nvfp4), {.numerics = "fast"});
+  auto emulation = ready(tiny_checkpoint(WeightFormat::nvfp4), {.numerics = "nvfp4_emulation"});
   ASSERT_TRUE(own && fast && emulation);
   EXPECT_TRUE(own->experts()->kernel().ends_with("/exact")) << own->experts()->kernel();
   EXPECT_TRUE(fast->experts()->kernel().ends_with("/fast")) << fast->experts()->kernel();
@@ -271,8 +258,8 @@ TEST(MoeLayer, SharedExpertsAreAddedOnce) {
       .x = tokens.rows(),
       .logits = moe::dense_rows(std::span(std::as_const(logits)), DType::f32, 3, kExperts)};
   const auto run = [&](SharedExperts shared) {
-    auto layer =
-        ready(checkpoint(WeightFormat::mxfp4), {.numerics = "exact", .shared = std::move(shared)});
+    auto layer = ready(tiny_checkpoint(WeightFormat::mxfp4),
+                       {.numerics = "exact", .shared = std::move(shared)});
     EXPECT_TRUE(layer) << text(layer.why());
     std::vector<double> out(3 * kHidden);
     const auto done = layer->run(given, moe::dense_rows(std::span(out), DType::f64, 3, kHidden));
@@ -293,7 +280,7 @@ TEST(MoeLayer, SharedExpertsAreAddedOnce) {
     EXPECT_NEAR(both[i] - routed[i], double{formats::Bf16::decode(tokens.x[i])},
                 1e-6 * std::fabs(routed[i]) + 1e-6);
   auto failing =
-      ready(checkpoint(WeightFormat::mxfp4),
+      ready(tiny_checkpoint(WeightFormat::mxfp4),
             {.shared = [](const moe::ConstRows&, const moe::MutableRows&) -> Result<Done> {
               return usage("test.shared", "no");
             }});
@@ -313,12 +300,12 @@ TEST(MoeLayer, MonolithicOnlyWhereTheBackendIs) {
       .logits = moe::dense_rows(std::span(std::as_const(logits)), DType::f32, 4, kExperts)};
   std::vector<double> out(4 * kHidden), by_run(4 * kHidden);
   const auto rows = moe::dense_rows(std::span(out), DType::f64, 4, kHidden);
-  auto marlin = ready(checkpoint(WeightFormat::mxfp4), {.wish = {.backend = "MARLIN"}});
+  auto marlin = ready(tiny_checkpoint(WeightFormat::mxfp4), {.wish = {.backend = "MARLIN"}});
   ASSERT_TRUE(marlin);
   EXPECT_FALSE(marlin->is_monolithic());
   EXPECT_EQ(marlin->apply_monolithic(given, rows).why().id, "layer.monolithic");
   EXPECT_TRUE(marlin->run(given, rows));
-  auto own = ready(checkpoint(WeightFormat::mxfp4), {});
+  auto own = ready(tiny_checkpoint(WeightFormat::mxfp4), {});
   ASSERT_TRUE(own);
   EXPECT_TRUE(own->is_monolithic());
   ASSERT_TRUE(own->apply_monolithic(given, rows));
@@ -327,7 +314,7 @@ TEST(MoeLayer, MonolithicOnlyWhereTheBackendIs) {
 }
 
 TEST(MoeLayer, AdaptersNeedABackendThatAddsThem) {
-  auto layer = ready(checkpoint(WeightFormat::mxfp4),
+  auto layer = ready(tiny_checkpoint(WeightFormat::mxfp4),
                      {.wish = {.policy = "2026-08-22", .backend = "FLASHINFER_TRTLLM_MXFP4_BF16"}});
   ASSERT_TRUE(layer) << text(layer.why());
   const std::vector<moe::LoraExpert> pairs(kExperts);

@@ -22,7 +22,8 @@
 namespace fp4moe::runtime {
 namespace memory_layer_test {
 
-using convert::testing::make_checkpoint;
+using convert::testing::kTinyShape;
+using convert::testing::tiny_checkpoint;
 using formats::WeightFormat;
 using moe::routing::Method;
 using moe::testing::TestTokens;
@@ -33,25 +34,8 @@ using weights::testing::Arrangement;
 using weights::testing::kArrangements;
 using weights::testing::StackedWeights;
 
-constexpr std::uint64_t kExperts = 6, kHidden = 128, kIntermediate = 96;
-
-// gpt-oss and Qwen3 in small, made once.
-const weights::Checkpoint& checkpoint(WeightFormat format) {
-  static const TemporaryFolder kFolder;
-  static const auto kBoth = [] {
-    std::vector<weights::Checkpoint> made;
-    for (const WeightFormat each : {WeightFormat::mxfp4, WeightFormat::nvfp4}) {
-      const std::string path = kFolder.path() + "/" + std::string(formats::name(each));
-      make_checkpoint(path, each,
-                      {.experts = kExperts, .hidden = kHidden, .intermediate = kIntermediate});
-      auto opened = weights::Checkpoint::open(path);
-      EXPECT_TRUE(opened) << text(opened.why());
-      made.push_back(std::move(*opened));
-    }
-    return made;
-  }();
-  return kBoth[format == WeightFormat::mxfp4 ? 0 : 1];
-}
+constexpr std::uint64_t kExperts = kTinyShape.experts, kHidden = kTinyShape.hidden,
+                        kIntermediate = kTinyShape.intermediate;
 
 // What the checkpoints' config.json says.
 LayerDescription description(WeightFormat format) {
@@ -103,7 +87,7 @@ TEST(MemoryLayer, HasTheBitsOfTheCheckpointsForEveryBackendOfEveryPolicy) {
   const TestTokens tokens(3, kHidden, 2, kExperts, 5);
   std::size_t same = 0;
   for (const WeightFormat format : kFormats) {
-    const StackedWeights memory(checkpoint(format), natural(format));
+    const StackedWeights memory(tiny_checkpoint(format), natural(format));
     for (const oracle::Policy& policy : backends::policies()) {
       if (policy.format != format) continue;
       for (const oracle::Backend* backend : policy.backends) {
@@ -111,7 +95,7 @@ TEST(MemoryLayer, HasTheBitsOfTheCheckpointsForEveryBackendOfEveryPolicy) {
             .wish = {.policy = std::string(policy.name), .backend = std::string(backend->name)},
             .threads = 1};
         SCOPED_TRACE(options.wish.policy + " " + options.wish.backend);
-        auto expected = ready(MoeLayer::create(checkpoint(format), 0, options));
+        auto expected = ready(MoeLayer::create(tiny_checkpoint(format), 0, options));
         auto layer = ready(MoeLayer::create(description(format), memory.view(), options));
         ASSERT_EQ(bool(layer), bool(expected));
         if (!layer) {
@@ -135,9 +119,9 @@ TEST(MemoryLayer, ComputesTheSameOnEveryEngineAndRoutesItself) {
   for (const EngineRow& engine : testing::usable_engines())
     for (const WeightFormat format : kFormats)
       for (const Arrangement arrangement : kArrangements) {
-        const StackedWeights memory(checkpoint(format), arrangement, 3);
+        const StackedWeights memory(tiny_checkpoint(format), arrangement, 3);
         const LayerOptions options{.engine = std::string(engine.name), .threads = 1};
-        auto expected = ready(MoeLayer::create(checkpoint(format), 0, options));
+        auto expected = ready(MoeLayer::create(tiny_checkpoint(format), 0, options));
         auto layer = ready(MoeLayer::create(description(format), memory.view(), options));
         ASSERT_TRUE(expected) << text(expected.why());
         ASSERT_TRUE(layer) << text(layer.why());
@@ -158,12 +142,12 @@ TEST(MemoryLayer, IsCutForRanksOrWasCutAlready) {
     for (const weights::Slice& slice : slices) {
       for (const char* backend : {"CPU", "MARLIN"}) {
         const LayerOptions options{.wish = {.backend = backend}, .threads = 1, .slice = slice};
-        const StackedWeights whole(checkpoint(format), natural(format));
-        const StackedWeights part(checkpoint(format), natural(format), 0, slice);
+        const StackedWeights whole(tiny_checkpoint(format), natural(format));
+        const StackedWeights part(tiny_checkpoint(format), natural(format), 0, slice);
         LayerDescription cut = description(format);
         cut.experts = kExperts;
         cut.intermediate = kIntermediate;
-        auto expected = ready(MoeLayer::create(checkpoint(format), 0, options));
+        auto expected = ready(MoeLayer::create(tiny_checkpoint(format), 0, options));
         ASSERT_TRUE(expected) << text(expected.why());
         for (auto& layer :
              {std::pair(description(format), whole.view()), std::pair(cut, part.view())}) {
@@ -176,7 +160,7 @@ TEST(MemoryLayer, IsCutForRanksOrWasCutAlready) {
       }
       LayerDescription wrong = description(format);
       wrong.experts = kExperts + 1;
-      const StackedWeights whole(checkpoint(format), natural(format));
+      const StackedWeights whole(tiny_checkpoint(format), natural(format));
       EXPECT_EQ(MoeLayer::create(wrong, whole.view(), {.threads = 1, .slice = slice}).why().id,
                 "weights.slice");
     }
@@ -186,8 +170,8 @@ TEST(MemoryLayer, IsLoadedAgainFromTheSameAndFromOtherMemory) {
   const TestTokens tokens(4, kHidden, 2, kExperts, 9);
   for (const WeightFormat format : kFormats)
     for (const char* backend : {"CPU", "MARLIN"}) {
-      auto first = std::make_unique<StackedWeights>(checkpoint(format), Arrangement::halves);
-      StackedWeights second(checkpoint(format), Arrangement::halves, 9);
+      auto first = std::make_unique<StackedWeights>(tiny_checkpoint(format), Arrangement::halves);
+      StackedWeights second(tiny_checkpoint(format), Arrangement::halves, 9);
       for (std::byte& byte : second.w2.codes) byte ^= std::byte{0x31};
       const LayerOptions options{.wish = {.backend = backend}, .threads = 1};
       auto layer = ready(MoeLayer::create(description(format), first->view(), options));
@@ -211,9 +195,9 @@ TEST(MemoryLayer, IsLoadedAgainFromTheSameAndFromOtherMemory) {
 }
 
 TEST(MemoryLayer, RefusesOtherWeightsThanItWasMadeFor) {
-  const StackedWeights mxfp4(checkpoint(WeightFormat::mxfp4), Arrangement::halves);
-  const StackedWeights turned(checkpoint(WeightFormat::mxfp4), Arrangement::interleaved);
-  const StackedWeights nvfp4(checkpoint(WeightFormat::nvfp4), Arrangement::halves);
+  const StackedWeights mxfp4(tiny_checkpoint(WeightFormat::mxfp4), Arrangement::halves);
+  const StackedWeights turned(tiny_checkpoint(WeightFormat::mxfp4), Arrangement::interleaved);
+  const StackedWeights nvfp4(tiny_checkpoint(WeightFormat::nvfp4), Arrangement::halves);
   auto layer =
       ready(MoeLayer::create(description(WeightFormat::mxfp4), mxfp4.view(), {.threads = 1}));
   ASSERT_TRUE(layer);
@@ -222,7 +206,7 @@ TEST(MemoryLayer, RefusesOtherWeightsThanItWasMadeFor) {
   auto bare = mxfp4.given();
   bare.w13.bias = bare.w2.bias = {};
   EXPECT_EQ(layer->load(*LayerWeightsView::make(bare)).why().id, "weights.other");
-  const StackedWeights part(checkpoint(WeightFormat::mxfp4), Arrangement::halves, 0,
+  const StackedWeights part(tiny_checkpoint(WeightFormat::mxfp4), Arrangement::halves, 0,
                             {.expert_parallel = {0, 2}});
   EXPECT_EQ(layer->load(part.view()).why().id, "weights.slice");
   EXPECT_TRUE(layer->load(mxfp4.view()));
@@ -232,7 +216,7 @@ TEST(MemoryLayer, IsUsedWhereItLies) {
   const TestTokens tokens(3, kHidden, 2, kExperts, 10);
   for (const WeightFormat format : kFormats)
     for (const Arrangement arrangement : kArrangements) {
-      const StackedWeights memory(checkpoint(format), arrangement, 7);
+      const StackedWeights memory(tiny_checkpoint(format), arrangement, 7);
       auto mapped = ready(MoeLayer::create(description(format), memory.view(),
                                            {.weights = "mapped", .threads = 1}));
       auto packed = ready(MoeLayer::create(description(format), memory.view(),
@@ -246,7 +230,7 @@ TEST(MemoryLayer, IsUsedWhereItLies) {
 TEST(MemoryLayer, TakesIdsAloneWhereNoRouterIsDescribed) {
   const TestTokens tokens(3, kHidden, 2, kExperts, 11);
   for (const WeightFormat format : kFormats) {
-    const StackedWeights memory(checkpoint(format), natural(format));
+    const StackedWeights memory(tiny_checkpoint(format), natural(format));
     LayerDescription bare = description(format);
     bare.router.reset();
     auto with = ready(MoeLayer::create(description(format), memory.view(), {.threads = 1}));
@@ -319,7 +303,7 @@ TEST(MemoryLayer, ComputesWithTheConstantsThatAreDescribed) {
 }
 
 TEST(MemoryLayer, RefusesDescriptionsThatDescribeNoLayer) {
-  const StackedWeights memory(checkpoint(WeightFormat::mxfp4), Arrangement::halves);
+  const StackedWeights memory(tiny_checkpoint(WeightFormat::mxfp4), Arrangement::halves);
   const auto id_of = [&](const LayerDescription& given) {
     const auto layer = MoeLayer::create(given, memory.view(), {.threads = 1});
     return layer ? std::string("ok") : layer.why().id;
@@ -365,7 +349,7 @@ TEST(MemoryLayer, RefusesDescriptionsThatDescribeNoLayer) {
 }
 
 TEST(MemoryLayer, BrokenWeightsAreToldWithTheirExpert) {
-  StackedWeights memory(checkpoint(WeightFormat::nvfp4), Arrangement::apart);
+  StackedWeights memory(tiny_checkpoint(WeightFormat::nvfp4), Arrangement::apart);
   memory.up.globals[4] = 0.0f;
   auto layer = MoeLayer::create(description(WeightFormat::nvfp4), memory.view(), {.threads = 1});
   ASSERT_TRUE(layer) << text(layer.why());

@@ -14,7 +14,7 @@
 namespace fp4moe::runtime {
 namespace {
 
-constexpr std::uint64_t kMostLogRanks = 1u << 16;
+constexpr std::uint64_t kMaxLogRanks = 1u << 16;
 
 bool is_word_character(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
@@ -54,7 +54,7 @@ std::optional<std::uint64_t> number_of(std::string_view text) {
   std::uint64_t value = 0;
   const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (failed != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value >= 1 && value <= kMostLogRanks ? std::optional(value) : std::nullopt;
+  return value >= 1 && value <= kMaxLogRanks ? std::optional(value) : std::nullopt;
 }
 
 // What a line may tell: names as in vLLM's arguments and as on its command line.

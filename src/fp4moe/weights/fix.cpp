@@ -65,7 +65,7 @@ class Fixer {
   Error harm() const {
     return invalid("fix.harm", "the repair would change weights too much; nothing was written")
         .at(worst_tensor_)
-        .expects(fmt::format("a change of at most {} %", 100 * kMostRelativeChange),
+        .expects(fmt::format("a change of at most {} %", 100 * kMaxRelativeChange),
                  fmt::format("{:.3g} %", 100 * report_.worst_relative_change))
         .try_this(worst_is_inverted_
                       ? "A global scale looks inverted: --fix invert-global-scale"
@@ -392,7 +392,7 @@ Result<FixReport> fix(const std::string& path, const std::string& out, const Fix
         .expects("a defect they repair", "none")
         .try_this("Run fp4moe lint to see what there is");
   }
-  if (fixer.report().worst_relative_change > kMostRelativeChange && !options.force)
+  if (fixer.report().worst_relative_change > kMaxRelativeChange && !options.force)
     return fixer.harm();
   const auto copied = copy_checkpoint(checkpoint->store(), out, fixer.edits(),
                                       {.threads = options.threads, .progress = options.progress});

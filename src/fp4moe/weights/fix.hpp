@@ -46,17 +46,17 @@ struct FixReport {
 
 // Rescaling may change a weight by this share without being forced: what rounding to E4M3 costs
 // down to its larger subnormal numbers.
-inline constexpr double kMostRelativeChange = 1.0 / 8;
+inline constexpr double kMaxRelativeChange = 1.0 / 8;
 
 struct FixOptions {
   std::vector<FixPolicy> policies{};
-  bool force = false;  // write what changes weights by more than kMostRelativeChange, too
+  bool force = false;  // write what changes weights by more than kMaxRelativeChange, too
   std::size_t threads = 1;
   std::function<void(std::uint64_t bytes)> progress{};  // from any thread
 };
 
 // Errors: fix.policies (a pair that contradicts itself), fix.nothing (nothing to repair),
-// fix.harm (weights would change by more than kMostRelativeChange),
+// fix.harm (weights would change by more than kMaxRelativeChange),
 // fix.source (no valid scale to fill from), fix.dialect (the dialect has no such scales), and those
 // of opening and writing.
 Result<FixReport> fix(const std::string& path, const std::string& out, const FixOptions& options);

@@ -147,7 +147,7 @@ TEST_F(Fix, DestroysNoWeightsUnlessForced) {
   const auto forced = fix(folder_ / "in", folder_ / "out",
                           {.policies = {FixPolicy::reconcile_global_scale}, .force = true});
   ASSERT_TRUE(forced) << text(forced.why());
-  EXPECT_GT(forced->worst_relative_change, kMostRelativeChange);
+  EXPECT_GT(forced->worst_relative_change, kMaxRelativeChange);
 }
 
 TEST_F(Fix, ReconcilesExactlyWhereTheRatioIsAPowerOfTwo) {

@@ -1,4 +1,4 @@
-// Our own kernels on the processor, Arm or x86, for every layer this library knows. They run on
+// Our own kernels on the CPU, Arm or x86, for every layer this library knows. They run on
 // the host of any device.
 #include "fp4moe/backends/families.hpp"
 #include "fp4moe/backends/own_kernels.hpp"
