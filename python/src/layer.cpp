@@ -39,7 +39,7 @@ Result<std::uint64_t> whole(std::int64_t given, std::string_view what) {
       .expects("0 or more", fmt::format("{}", given));
 }
 
-Result<weights::Rank> rank_of(std::pair<std::int64_t, std::int64_t> given, std::string_view what) {
+Result<checkpoint::Rank> rank_of(std::pair<std::int64_t, std::int64_t> given, std::string_view what) {
   const auto rank = whole(given.first, fmt::format("the {} rank", what));
   if (!rank) return rank.why();
   const auto size = whole(given.second, fmt::format("the number of {} ranks", what));
@@ -62,9 +62,9 @@ Result<runtime::LayerOptions> options_of(const LayerWords& words) {
   const Result<std::size_t> threads = capi::threads_of(*wish);
   if (!threads) return threads.why();
   made.threads = *threads;
-  const Result<weights::Rank> tp = rank_of(words.tp, "tensor-parallel");
+  const Result<checkpoint::Rank> tp = rank_of(words.tp, "tensor-parallel");
   if (!tp) return tp.why();
-  const Result<weights::Rank> ep = rank_of(words.ep, "expert-parallel");
+  const Result<checkpoint::Rank> ep = rank_of(words.ep, "expert-parallel");
   if (!ep) return ep.why();
   made.slice = {.tensor_parallel = *tp, .expert_parallel = *ep};
   return made;
@@ -361,7 +361,7 @@ nb::object info(const Layer& layer) {
 std::string representation(const Layer& layer) {
   if (layer.is_closed()) return "<fp4moe.Layer, closed>";
   const auto open = layer.get();
-  const weights::MoeShape& shape = open->layer.problem().shape;
+  const checkpoint::MoeShape& shape = open->layer.problem().shape;
   return fmt::format("<fp4moe.Layer {} experts, hidden {}, intermediate {}, backend {}>",
                      shape.experts, shape.hidden, shape.intermediate,
                      open->layer.choice().backend->name);

@@ -18,7 +18,7 @@
 #include "fp4moe/formats/mxfp4.hpp"
 #include "fp4moe/formats/nvfp4.hpp"
 #include "fp4moe/formats/weight_format.hpp"
-#include "fp4moe/weights/codec.hpp"
+#include "fp4moe/checkpoint/codec.hpp"
 
 namespace fp4moe::python {
 namespace {
@@ -68,7 +68,7 @@ Result<Done> for_rows(const Work& work, const Run& run) {
 }
 
 float largest(const Work& work, std::uint64_t row, std::uint64_t rows) {
-  return weights::machine_codec().max_magnitude({.input = work.values.row(row),
+  return checkpoint::machine_codec().max_magnitude({.input = work.values.row(row),
                                                  .element = work.element(),
                                                  .count = rows * work.values.columns});
 }
@@ -77,7 +77,7 @@ Error not_finite(const Work& work, std::uint64_t first, std::uint64_t rows) {
   std::uint64_t row = first, column = 0;
   const auto wrong = [&](std::uint64_t r, std::uint64_t c) {
     const std::byte* at = work.values.row(r) + c * moe::element_bytes(work.values.dtype);
-    return weights::machine_codec().max_magnitude(
+    return checkpoint::machine_codec().max_magnitude(
         {.input = at, .element = work.element(), .count = 1});
   };
   while (row + 1 < first + rows && std::isfinite(largest(work, row, 1))) ++row;
@@ -114,7 +114,7 @@ Result<Done> quantize_rows(const Work& work) {
                                            .mxfp4_rule = work.rule.mxfp4,
                                            .nvfp4_rule = work.rule.nvfp4,
                                            .global_scale = work.global_scale};
-    const kernels::cpu::BlockCodec& codec = weights::machine_codec();
+    const kernels::cpu::BlockCodec& codec = checkpoint::machine_codec();
     (work.format == WeightFormat::mxfp4 ? codec.quantize_mxfp4 : codec.quantize_nvfp4)(job);
     return Done{};
   });
@@ -129,7 +129,7 @@ Result<Done> dequantize_rows(const Work& work) {
                                              .element = work.element(),
                                              .global_kind = kernels::cpu::GlobalScale::divisor,
                                              .global_scale = work.global_scale};
-    const kernels::cpu::BlockCodec& codec = weights::machine_codec();
+    const kernels::cpu::BlockCodec& codec = checkpoint::machine_codec();
     (work.format == WeightFormat::mxfp4 ? codec.dequantize_mxfp4 : codec.dequantize_nvfp4)(job);
     return Done{};
   });

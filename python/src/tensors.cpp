@@ -155,7 +155,7 @@ Model model_from_tensors(nb::handle tensors, nb::handle config, nb::handle quant
   held->model = value_or_raise(without_gil([&]() -> Result<runtime::Model> {
     Result<tensor::Store> store = tensor::Store::of(std::move(described_all), std::move(documents));
     if (!store) return store.why();
-    Result<weights::Checkpoint> checkpoint = weights::Checkpoint::of(*std::move(store));
+    Result<checkpoint::Checkpoint> checkpoint = checkpoint::Checkpoint::of(*std::move(store));
     if (!checkpoint) return checkpoint.why();
     return runtime::Model::of(*std::move(checkpoint));
   }));

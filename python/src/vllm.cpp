@@ -151,7 +151,7 @@ Converted convert(const std::string& text, const nb::dict& tensors, const nb::se
   }
   options.out = targets;
   const std::string backend = text_of(question, "backend");
-  const bool turns = options.w13_order == weights::RowOrder::interleaved;
+  const bool turns = options.w13_order == checkpoint::RowOrder::interleaved;
   if (format == formats::WeightFormat::mxfp4) {
     const auto member = value_or_raise(vllm::parse_mxfp4_moe_backend(backend));
     const vllm::Mxfp4Tensors given = mxfp4_tensors(loaded);

@@ -7,7 +7,7 @@
 
 #include "choices.hpp"
 #include "fp4moe/fp4moe.h"
-#include "fp4moe/weights/synth.hpp"
+#include "fp4moe/checkpoint/synth/synth.hpp"
 #include "fuzz.hpp"
 #include "support/temporary_folder.hpp"
 
@@ -20,7 +20,7 @@ constexpr std::size_t kMaxCalls = 40;
 const std::string& model_path() {
   static const testing::TemporaryFolder kFolder;
   static const std::string kPath = [] {
-    const auto made = weights::synth(
+    const auto made = checkpoint::synth(
         {.model = "gpt-oss-20b", .experts = kExperts, .hidden = kHidden, .intermediate = 64},
         kFolder / "model");
     fuzz::require(static_cast<bool>(made));

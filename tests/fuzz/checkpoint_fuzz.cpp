@@ -9,7 +9,7 @@
 #include "fp4moe/runtime/facts.hpp"
 #include "fp4moe/tensor/dtype.hpp"
 #include "fp4moe/tensor/files/store.hpp"
-#include "fp4moe/weights/checkpoint.hpp"
+#include "fp4moe/checkpoint/checkpoint.hpp"
 #include "fuzz.hpp"
 
 namespace fp4moe {
@@ -54,11 +54,11 @@ std::vector<tensor::MemoryTensor> tensors_of(std::string_view lines) {
   return made;
 }
 
-void read_experts(const weights::Checkpoint& checkpoint) {
+void read_experts(const checkpoint::Checkpoint& checkpoint) {
   for (std::size_t layer = 0; layer < checkpoint.layers().size(); ++layer) {
-    const weights::MoeShape& shape = checkpoint.layers()[layer].shape;
+    const checkpoint::MoeShape& shape = checkpoint.layers()[layer].shape;
     for (const std::uint64_t ranks : {1u, 2u}) {
-      weights::ExpertReader reader(checkpoint, {.tensor_parallel = {ranks - 1, ranks}});
+      checkpoint::ExpertReader reader(checkpoint, {.tensor_parallel = {ranks - 1, ranks}});
       for (std::uint64_t e = 0; e < std::min<std::uint64_t>(shape.experts, kMostExperts); ++e) {
         const auto view = reader.read(layer, e);
         if (!view) fuzz::require_words(view.why());
@@ -82,7 +82,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     fuzz::require_complete(store.why(), "store.");
     return 0;
   }
-  const auto checkpoint = weights::Checkpoint::of(*std::move(store));
+  const auto checkpoint = checkpoint::Checkpoint::of(*std::move(store));
   if (checkpoint)
     read_experts(*checkpoint);
   else

@@ -11,8 +11,8 @@
 namespace fp4moe::golden {
 namespace {
 
-using weights::Projection;
-using weights::RowOrder;
+using checkpoint::Projection;
+using checkpoint::RowOrder;
 
 struct Alias {
   std::string_view golden, ours;
@@ -97,14 +97,14 @@ float float_at(const LayoutInput& input, std::uint64_t index) {
 }
 
 // Rows of one expert: from `first` on, every `step`-th.
-weights::RowsView rows_of(const LayoutInput& input, std::uint64_t expert, std::uint64_t first,
+checkpoint::RowsView rows_of(const LayoutInput& input, std::uint64_t expert, std::uint64_t first,
                           std::uint64_t step, std::uint64_t count) {
   const std::uint64_t row_bytes = input.shape[2];
   return {input.bytes.data() + (expert * input.shape[1] + first) * row_bytes, count, row_bytes,
           step * row_bytes};
 }
 
-weights::BiasView bias_of(const LayoutInput& input, std::uint64_t expert, std::uint64_t first,
+checkpoint::BiasView bias_of(const LayoutInput& input, std::uint64_t expert, std::uint64_t first,
                           std::uint64_t step, std::uint64_t count) {
   const std::uint64_t bytes = tensor::row(input.dtype).block_bytes;
   return {input.bytes.data() + (expert * input.shape[1] + first) * bytes, count, step * bytes,
@@ -171,13 +171,13 @@ Experts::Place Experts::place(Projection which) const {
   return {"w13", 0, 1, is_up ? rows : 0};
 }
 
-weights::ProjectionView Experts::projection(Projection which, std::uint64_t expert) const {
+checkpoint::ProjectionView Experts::projection(Projection which, std::uint64_t expert) const {
   const Place at = place(which);
   if (at.count == 0) return {};
   const auto named = [&](std::string_view suffix) {
     return find(fmt::format("{}{}", at.matrix, suffix));
   };
-  weights::ProjectionView made{
+  checkpoint::ProjectionView made{
       .codes = rows_of(*named(""), expert, at.first, at.step, at.count),
       .scales = rows_of(*named("_scale"), expert, at.first, at.step, at.count)};
   if (const LayoutInput* global = named("_scale_2")) made.global_scale = float_at(*global, expert);
@@ -193,7 +193,7 @@ weights::ProjectionView Experts::projection(Projection which, std::uint64_t expe
   return made;
 }
 
-weights::ExpertView Experts::view(std::uint64_t expert) const {
+checkpoint::ExpertView Experts::view(std::uint64_t expert) const {
   const convert::Problem& problem = layer_.problem;
   return {.shape = {.format = layer_.layout.format,
                     .experts = problem.experts,

@@ -22,7 +22,7 @@ using convert::LayerPacker;
 using convert::PackedTensor;
 using convert::Path;
 using layout::IndexMap;
-using weights::Projection;
+using checkpoint::Projection;
 
 using Bytes = std::vector<std::byte>;
 
@@ -76,8 +76,8 @@ std::string row_name(const LayerCase& layer, bool is_w13, std::uint64_t row) {
   const convert::Problem& problem = layer.problem;
   const std::uint64_t place = layer.layout.shuffles_rows ? layout::unshuffled_row(row) : row;
   if (!is_w13) return place < problem.real.hidden ? fmt::format("down row {}", place) : "padding";
-  const bool gated = problem.order != weights::RowOrder::single;
-  const bool turns = problem.order == weights::RowOrder::interleaved;
+  const bool gated = problem.order != checkpoint::RowOrder::single;
+  const bool turns = problem.order == checkpoint::RowOrder::interleaved;
   for (std::uint64_t i = 0; i < problem.real.intermediate; ++i) {
     if (!gated && place == i) return fmt::format("up row {}", i);
     for (const unsigned which : {0u, 1u})
@@ -242,12 +242,12 @@ class LayerCheck {
     return std::nullopt;
   }
 
-  weights::ProjectionRoom room(Projection which, Bytes& codes, Bytes& scales) const {
+  checkpoint::ProjectionRoom room(Projection which, Bytes& codes, Bytes& scales) const {
     const Experts::Place at = experts_.place(which);
     if (at.count == 0) return {};
     const auto rows = [&](std::string_view suffix, Bytes& bytes) {
       const std::uint64_t row = experts_.find(fmt::format("{}{}", at.matrix, suffix))->shape[2];
-      return weights::RowsRoom{bytes.data() + at.first * row, at.step * row};
+      return checkpoint::RowsRoom{bytes.data() + at.first * row, at.step * row};
     };
     return {.codes = rows("", codes), .scales = rows("_scale", scales)};
   }

@@ -1,6 +1,6 @@
 // A whole layer of a golden case, through the packer that conversions use.
 #pragma once
-#include "fp4moe/convert/layer_packer.hpp"
+#include "fp4moe/convert/pack/layer_packer.hpp"
 #include "fp4moe/layout/layout.hpp"
 #include "golden/layout_data.hpp"
 #include "golden/report.hpp"

@@ -151,7 +151,7 @@ Outcome check_named(const LayoutCase& given, const NamedLayout* row) {
   LayerCase layer{.given = given, .layout = *layout};
   if (const Result<Done> read = read_layer(layer); !read) return read.why();
   const Result<layout::Sizes> padded = padded_sizes(
-      given, *layout, layer.problem.order != weights::RowOrder::single, layer.problem.real);
+      given, *layout, layer.problem.order != checkpoint::RowOrder::single, layer.problem.real);
   if (!padded)
     return padded.why().id == "golden.malformed" ? Outcome(padded.why())
                                                  : refused(given, padded.why());

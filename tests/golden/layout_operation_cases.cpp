@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include "fp4moe/base/checked.hpp"
-#include "fp4moe/convert/pack_matrix.hpp"
+#include "fp4moe/convert/pack/pack_matrix.hpp"
 #include "golden/fields.hpp"
 #include "golden/layout_compare.hpp"
 #include "golden/layout_operations.hpp"

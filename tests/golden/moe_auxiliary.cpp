@@ -10,7 +10,7 @@
 #include "fp4moe/formats/nvfp4.hpp"
 #include "fp4moe/moe/expert_map.hpp"
 #include "fp4moe/moe/permute.hpp"
-#include "fp4moe/weights/gguf_blocks.hpp"
+#include "fp4moe/checkpoint/gguf_blocks.hpp"
 #include "golden/fields.hpp"
 #include "golden/moe.hpp"
 #include "golden/moe_data.hpp"
@@ -18,7 +18,7 @@
 namespace fp4moe::golden {
 namespace {
 
-using weights::WeightFormat;
+using checkpoint::WeightFormat;
 
 constexpr std::int32_t kMostNumber = 1 << 24;
 constexpr std::uint64_t kMostMoeExperts = 1 << 16;
@@ -70,7 +70,7 @@ Outcome check_expert_map(const Json& item) {
   if (*strategy != "linear" && *strategy != "round_robin")
     return malformed("strategy", "linear or round_robin", fmt::format("\"{}\"", *strategy));
   const auto placement =
-      *strategy == "linear" ? weights::Placement::linear : weights::Placement::round_robin;
+      *strategy == "linear" ? checkpoint::Placement::linear : checkpoint::Placement::round_robin;
   const auto list = item.find("ranks");
   if (list == item.end() || !list->is_array() || list->size() != *ranks)
     return malformed("ranks", fmt::format("a list of {}", *ranks),
@@ -190,7 +190,7 @@ Result<std::vector<float>> dequantised(WeightFormat format, std::span<const std:
 
 Outcome check_gguf(const Json& item, WeightFormat format) {
   const std::uint64_t block = format == WeightFormat::mxfp4 ? 32 : 16;
-  const std::uint64_t step = weights::gguf_block_elements(format);
+  const std::uint64_t step = checkpoint::gguf_block_elements(format);
   const Result<std::uint64_t> rows = number_field(item, "rows", 1 << 12);
   if (!rows) return rows.why();
   const Result<std::uint64_t> columns = number_field(item, "cols", 1 << 12);
@@ -210,8 +210,8 @@ Outcome check_gguf(const Json& item, WeightFormat format) {
                       {*rows, *columns});
   if (!values) return values.why();
 
-  const weights::GgufBlocks blocks(format);
-  std::vector<std::byte> made(*rows * *columns / step * weights::gguf_block_bytes(format));
+  const checkpoint::GgufBlocks blocks(format);
+  std::vector<std::byte> made(*rows * *columns / step * checkpoint::gguf_block_bytes(format));
   blocks.pack(packed->bytes, scale->bytes, made);
   if (auto differs = byte_difference("GGUF blocks", *wanted, plain_bytes(made))) return differs;
   std::vector<std::byte> codes(packed->bytes.size()), scales(scale->bytes.size());

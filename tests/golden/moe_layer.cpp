@@ -12,9 +12,9 @@ namespace fp4moe::golden {
 namespace {
 
 using tensor::Shape;
-using weights::ExpertView;
-using weights::ProjectionView;
-using weights::RowOrder;
+using checkpoint::ExpertView;
+using checkpoint::ProjectionView;
+using checkpoint::RowOrder;
 
 constexpr std::uint64_t kMostMoeExtent = std::uint64_t{1} << 20;
 
@@ -212,7 +212,7 @@ struct Cut {
   std::uint64_t column = 0, columns = 0;
 };
 
-weights::RowsView rows_of(const MoeTensor& tensor, std::uint64_t expert, const Cut& cut,
+checkpoint::RowsView rows_of(const MoeTensor& tensor, std::uint64_t expert, const Cut& cut,
                           std::uint64_t per_byte) {
   const std::uint64_t row_bytes = tensor.extent(2), stride = row_bytes * cut.step;
   const std::uint64_t at = (expert * tensor.extent(1) + cut.first) * row_bytes;
@@ -222,7 +222,7 @@ weights::RowsView rows_of(const MoeTensor& tensor, std::uint64_t expert, const C
           .stride = stride};
 }
 
-weights::BiasView bias_of(const std::vector<float>& values, std::uint64_t at, std::uint64_t size,
+checkpoint::BiasView bias_of(const std::vector<float>& values, std::uint64_t at, std::uint64_t size,
                           std::uint64_t step) {
   if (values.empty()) return {};
   return {.data = reinterpret_cast<const std::byte*>(values.data() + at),
@@ -241,7 +241,7 @@ LayerPart MoeLayerCase::whole() const {
 }
 
 moe::ExpertSource MoeLayerCase::source(const LayerPart& part) const {
-  weights::MoeShape cut = shape;
+  checkpoint::MoeShape cut = shape;
   cut.experts = part.experts.size();
   cut.intermediate = part.end - part.begin;
   return {.shape = cut,

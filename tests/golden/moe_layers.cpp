@@ -20,7 +20,7 @@
 #include <fmt/format.h>
 
 #include "fp4moe/moe/reference/engine.hpp"
-#include "fp4moe/weights/slice.hpp"
+#include "fp4moe/checkpoint/slice.hpp"
 #include "golden/fields.hpp"
 #include "golden/moe.hpp"
 #include "golden/moe_layer.hpp"
@@ -281,9 +281,9 @@ Result<Partition> expert_part(const MoeLayerCase& layer, const Json& split, cons
   const Result<std::uint64_t> count = number_field(rank, "local_num_experts", layer.shape.experts);
   if (!count) return count.why();
   const auto placement =
-      *strategy == "linear" ? weights::Placement::linear : weights::Placement::round_robin;
+      *strategy == "linear" ? checkpoint::Placement::linear : checkpoint::Placement::round_robin;
   Result<std::vector<std::uint64_t>> local =
-      weights::local_experts(layer.shape.experts, {*number, *size}, placement);
+      checkpoint::local_experts(layer.shape.experts, {*number, *size}, placement);
   if (!local) return local.why();
   if (local->size() != *count)
     return malformed("local_num_experts", fmt::format("{}", local->size()),
@@ -298,8 +298,8 @@ Result<Partition> tensor_part(const MoeLayerCase& layer, const Json& split, cons
   const Result<std::uint64_t> number = number_field(rank, "rank", *size);
   if (!number) return number.why();
   const std::uint64_t block = formats::block_size(layer.shape.format);
-  const Result<weights::Range> range = weights::split_intermediate(
-      layer.shape.intermediate, block, {*number, *size}, weights::SplitRule::ceil_blocks);
+  const Result<checkpoint::Range> range = checkpoint::split_intermediate(
+      layer.shape.intermediate, block, {*number, *size}, checkpoint::SplitRule::ceil_blocks);
   if (!range) return range.why();
   for (const auto& [key, value] : {std::pair{"start", range->begin}, {"end", range->end}}) {
     const Result<std::uint64_t> told = number_field(rank, key, layer.shape.intermediate);
@@ -352,7 +352,7 @@ Outcome run_split(const MoeLayerCase& layer, const SplitCase& given) {
 
 // The reference tells w13's columns in their own order, we keep gates before ups.
 std::vector<double> in_case_order(const MoeLayerCase& layer, const std::vector<double>& halves) {
-  if (layer.shape.order != weights::RowOrder::interleaved) return halves;
+  if (layer.shape.order != checkpoint::RowOrder::interleaved) return halves;
   std::vector<double> made(halves.size());
   for (std::size_t i = 0; i < halves.size() / 2; ++i) {
     made[2 * i] = halves[i];

@@ -7,7 +7,7 @@
 
 #include "fp4moe/backends/all.hpp"
 #include "fp4moe/base/text.hpp"
-#include "fp4moe/oracle/assembly.hpp"
+#include "fp4moe/oracle/vllm/assembly.hpp"
 #include "fp4moe/oracle/sizes.hpp"
 #include "golden/fields.hpp"
 #include "golden/oracle_cases.hpp"

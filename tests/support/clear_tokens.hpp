@@ -55,7 +55,7 @@ class ClearTokens {
 
   // Random tokens, all of them clear.
   TestTokens make(std::uint64_t count, std::uint64_t top_k, std::uint64_t seed) const {
-    const weights::MoeShape& shape = problem_.shape;
+    const checkpoint::MoeShape& shape = problem_.shape;
     TestTokens made(0, shape.hidden, top_k, shape.experts, 0);
     for (std::uint64_t tried = 0; made.tokens < count && tried < 100 * count; ++tried) {
       const TestTokens one(1, shape.hidden, top_k, shape.experts, 1000 * seed + tried);

@@ -24,8 +24,8 @@ using kernels::cuda::Memory;
 using kernels::cuda::Stream;
 using moe::testing::TestLayer;
 using moe::testing::TestTokens;
-using weights::RowOrder;
-using weights::WeightFormat;
+using checkpoint::RowOrder;
+using checkpoint::WeightFormat;
 
 // Every test of a fixture is skipped where there is no device.
 class OnDevice : public ::testing::Test {

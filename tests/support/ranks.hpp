@@ -28,7 +28,7 @@ inline void run_ranks(std::uint64_t size, const CommunicatorOptions& options,
 struct Case {
   std::string exchange{};
   std::uint64_t experts = 9, top_k = 3, hidden = 64, max_tokens = 8;
-  weights::Placement placement = weights::Placement::linear;
+  checkpoint::Placement placement = checkpoint::Placement::linear;
   OutputForm form = OutputForm::summed;
   bool is_weighted = true;  // by the experts
   RowQuantiser quantiser{};
@@ -102,8 +102,8 @@ struct Input {
 // The experts of `me`: their output in the form that the case asks for.
 class FakeExperts {
  public:
-  FakeExperts(const Case& given, weights::Rank me) : case_(given) {
-    local_ = *weights::local_experts(given.experts, me, given.placement);
+  FakeExperts(const Case& given, checkpoint::Rank me) : case_(given) {
+    local_ = *checkpoint::local_experts(given.experts, me, given.placement);
   }
 
   ExpertsOutput compute(const Prepared& in) {
@@ -158,7 +158,7 @@ class FakeExperts {
 };
 
 // One call on one rank; what came of it.
-inline Result<std::vector<float>> call(const Case& given, Exchange& exchange, weights::Rank me,
+inline Result<std::vector<float>> call(const Case& given, Exchange& exchange, checkpoint::Rank me,
                                        const Input& input) {
   const auto prepared = exchange.prepare(
       input.tokens(), {.quantiser = given.quantiser, .weight_on_input = given.weight_on_input});
@@ -192,7 +192,7 @@ inline std::vector<Case> travelling_cases() {
   const std::size_t linear = cases.size();
   for (std::size_t i = 0; i < linear; ++i) {
     cases.push_back(cases[i]);
-    cases.back().placement = weights::Placement::round_robin;
+    cases.back().placement = checkpoint::Placement::round_robin;
     cases.push_back(cases[i]);
     cases.back().only_experts_below = 1;  // everything goes to rank 0
   }

@@ -9,10 +9,10 @@
 
 #include <gtest/gtest.h>
 
-#include "fp4moe/weights/checkpoint.hpp"
-#include "fp4moe/weights/layer_weights_view.hpp"
+#include "fp4moe/checkpoint/checkpoint.hpp"
+#include "fp4moe/checkpoint/layer_weights_view.hpp"
 
-namespace fp4moe::weights::testing {
+namespace fp4moe::checkpoint::testing {
 
 enum class Arrangement : std::uint8_t { interleaved, halves, apart };
 
@@ -146,4 +146,4 @@ struct StackedWeights {
 inline constexpr Arrangement kArrangements[] = {Arrangement::interleaved, Arrangement::halves,
                                                 Arrangement::apart};
 
-}  // namespace fp4moe::weights::testing
+}  // namespace fp4moe::checkpoint::testing

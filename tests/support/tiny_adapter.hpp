@@ -11,11 +11,11 @@
 #include "fp4moe/base/random.hpp"
 #include "fp4moe/formats/bf16.hpp"
 #include "fp4moe/formats/f16.hpp"
-#include "fp4moe/weights/adapter.hpp"
-#include "fp4moe/weights/lora_adapter.hpp"
+#include "fp4moe/checkpoint/lora/adapter.hpp"
+#include "fp4moe/checkpoint/lora/lora_adapter.hpp"
 #include "support/tiny_model.hpp"
 
-namespace fp4moe::weights::testing {
+namespace fp4moe::checkpoint::testing {
 
 using tensor::testing::TemporaryFolder;
 using tensor::testing::write_text;
@@ -127,4 +127,4 @@ inline void expect_change(const Adapter& adapter, const Change& expected, double
     }
 }
 
-}  // namespace fp4moe::weights::testing
+}  // namespace fp4moe::checkpoint::testing

@@ -34,12 +34,12 @@ struct TestMatrix {
 };
 
 struct TestLayer {
-  weights::MoeShape shape{};
+  checkpoint::MoeShape shape{};
   Activation activation = Activation::silu;
   ActivationParams params{};
   std::vector<TestMatrix> gate{}, up{}, down{};
 
-  TestLayer(weights::MoeShape made, Activation chosen, std::uint64_t seed)
+  TestLayer(checkpoint::MoeShape made, Activation chosen, std::uint64_t seed)
       : shape(made), activation(chosen), params(row(chosen).params) {
     SplitMix64 random(seed);
     const auto matrix = [&](std::uint64_t rows, std::uint64_t k) {
@@ -72,7 +72,7 @@ struct TestLayer {
     return {.shape = shape, .visit = [this](std::size_t e, const UseExpert& use) {
               const auto view = [&](const TestMatrix& m) {
                 const std::uint64_t block = formats::block_size(shape.format);
-                weights::ProjectionView made;
+                checkpoint::ProjectionView made;
                 made.codes = {m.codes.data(), m.rows, m.k / 2, m.k / 2};
                 made.scales = {m.scales.data(), m.rows, m.k / block, m.k / block};
                 made.global_scale = m.global;
@@ -81,7 +81,7 @@ struct TestLayer {
                                sizeof(float), tensor::DType::f32};
                 return made;
               };
-              weights::ExpertView made{.shape = shape};
+              checkpoint::ExpertView made{.shape = shape};
               if (shape.gated()) made.gate = view(gate[e]);
               made.up = view(up[e]);
               made.down = view(down[e]);
@@ -127,7 +127,7 @@ struct TestTokens {
     }
   }
   ConstRows rows() const { return dense_rows(std::span(x), DType::bf16, tokens, hidden); }
-  exchange::Tokens routed() const {
+  moe::Tokens routed() const {
     return {.x = rows(), .top_k = top_k, .ids = ids, .weights = weights};
   }
   Prepared prepared() const {

@@ -31,7 +31,7 @@ BY_CODE = re.compile(r"\berror\(\s*ErrorCode::(\w+),\s*$")
 RAISED = re.compile(r'\b([A-Z]\w+Error)\((?:(?!Error\()[^#]){0,400}?\bid="([a-z_.]+)"')
 MADE = re.compile(r'errors\.make\(\s*\w+,\s*"([a-z_.]+)"')
 # Findings of lint are no errors; docs/lint.md has them.
-FINDINGS = re.compile(r"weights/lint\w*\.cpp$")
+FINDINGS = re.compile(r"checkpoint/lint/lint\w*\.cpp$")
 
 
 def sources() -> list[Path]:

@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "fp4moe/backends/all.hpp"
-#include "fp4moe/oracle/assembly.hpp"
+#include "fp4moe/oracle/vllm/assembly.hpp"
 #include "fp4moe/oracle/record.hpp"
 #include "fp4moe/oracle/sizes.hpp"
 

@@ -37,8 +37,8 @@ Result<std::vector<double>> exact_outputs(const LayerModel& model, moe::ExpertsP
   moe::ExpertSource some{.shape = all.shape};
   some.shape.experts = used.size();
   some.visit = [&](std::size_t position, const moe::UseExpert& use) {
-    return all.visit(used[position], [&](const weights::ExpertView& given) {
-      weights::ExpertView view = given;
+    return all.visit(used[position], [&](const checkpoint::ExpertView& given) {
+      checkpoint::ExpertView view = given;
       view.shape.experts = used.size();
       return use(view);
     });

@@ -22,7 +22,7 @@ constexpr std::uint64_t kLeastLayers = 2, kMostLayers = 64;
 
 // What the router of a family needs beside its method, which the table of models does not tell:
 // without it DeepSeek's experts would not be grouped.
-void use_groups(const weights::ModelRow& row, weights::ModelConfig& config) {
+void use_groups(const checkpoint::ModelRow& row, checkpoint::ModelConfig& config) {
   if (row.model_type != "deepseek_v3") return;
   config.groups = 8;
   config.chosen_groups = 4;
@@ -50,7 +50,7 @@ Result<const NumericsWord*> require_numerics_word(std::string_view word) {
 Result<LayerModel> LayerModel::open(const LayerModelOptions& options) {
   LayerModel made;
   made.name_ = options.model;
-  const bool is_path = weights::find_model(options.model) == nullptr && exists(options.model);
+  const bool is_path = checkpoint::find_model(options.model) == nullptr && exists(options.model);
   Result<Done> done = is_path ? made.read_checkpoint(options) : made.read_table(options);
   if (done) done = made.choose(options);
   if (done) done = is_path ? made.pack_checkpoint(options) : made.pack_random(options);
@@ -59,9 +59,9 @@ Result<LayerModel> LayerModel::open(const LayerModelOptions& options) {
 }
 
 Result<Done> LayerModel::read_table(const LayerModelOptions& options) {
-  const Result<const weights::ModelRow*> row = weights::require_model(options.model);
+  const Result<const checkpoint::ModelRow*> row = checkpoint::require_model(options.model);
   if (!row) return row.why();
-  std::optional<weights::WeightFormat> format;
+  std::optional<checkpoint::WeightFormat> format;
   if (!options.format.empty()) {
     format = formats::weight_format_from_name(options.format);
     if (!format)
@@ -72,7 +72,7 @@ Result<Done> LayerModel::read_table(const LayerModelOptions& options) {
   if (options.experts != 0) model.shape.experts = options.experts;
   if (options.hidden != 0) model.shape.hidden = options.hidden;
   if (options.intermediate != 0) model.shape.intermediate = options.intermediate;
-  weights::ModelConfig config;
+  checkpoint::ModelConfig config;
   config.model_type = (*row)->model_type;
   config.top_k = std::min((*row)->top_k, model.shape.experts);
   use_groups(**row, config);
@@ -85,9 +85,9 @@ Result<Done> LayerModel::read_table(const LayerModelOptions& options) {
 }
 
 Result<Done> LayerModel::read_checkpoint(const LayerModelOptions& options) {
-  Result<weights::Checkpoint> checkpoint = weights::Checkpoint::open(options.model);
+  Result<checkpoint::Checkpoint> checkpoint = checkpoint::Checkpoint::open(options.model);
   if (!checkpoint) return checkpoint.why();
-  checkpoint_ = std::make_unique<weights::Checkpoint>(std::move(*checkpoint));
+  checkpoint_ = std::make_unique<checkpoint::Checkpoint>(std::move(*checkpoint));
   if (checkpoint_->layers().empty())
     return invalid("bench.layers", "the checkpoint has no MoE layer to measure").in(options.model);
   Result<runtime::LayerFacts> facts = runtime::layer_facts(*checkpoint_, 0);

@@ -16,7 +16,7 @@
 #include "fp4moe/bench/layer_tokens.hpp"
 #include "fp4moe/bench/plot.hpp"
 #include "fp4moe/kernels/cpu/product_list.hpp"
-#include "fp4moe/weights/synth.hpp"
+#include "fp4moe/checkpoint/synth/synth.hpp"
 #include "support/files.hpp"
 
 namespace fp4moe::bench {
@@ -89,7 +89,7 @@ TEST(BenchLayer, CountsBytesOperationsAndTheFloorAsTheFormatsHaveThem) {
 TEST(BenchLayer, TakesLayersOfACheckpoint) {
   const tensor::testing::TemporaryFolder folder;
   const std::string path = folder.path() + "/model";
-  ASSERT_TRUE(weights::synth(
+  ASSERT_TRUE(checkpoint::synth(
       {.model = "gpt-oss-20b", .layers = 2, .experts = 8, .hidden = 64, .intermediate = 64}, path));
   LayerBenchOptions options = tiny(path);
   options.model.layers = 3;  // one is a copy
@@ -178,14 +178,14 @@ TEST(BenchLayer, KeepsAsManyLayersAsCachesNeedAndMemoryHolds) {
 }
 
 TEST(BenchLayer, WeightsAreThoseOfNormalDataAndDifferFromExpertToExpert) {
-  const weights::MoeShape shape{.experts = 8, .hidden = 256, .intermediate = 128};
+  const checkpoint::MoeShape shape{.experts = 8, .hidden = 256, .intermediate = 128};
   const auto experts = RandomExperts::make(shape, 7);
   ASSERT_TRUE(experts);
   std::map<int, int> scales;
   std::set<const std::byte*> places;
   for (std::uint64_t layer = 0; layer < 2; ++layer)
     for (std::uint64_t e = 0; e < shape.experts; ++e) {
-      const weights::ExpertView view = experts->expert(layer, e);
+      const checkpoint::ExpertView view = experts->expert(layer, e);
       places.insert({view.gate.codes.data, view.up.codes.data, view.down.codes.data});
       for (std::uint64_t row = 0; row < view.up.scales.rows; ++row)
         for (const std::byte scale : view.up.scales.row(row)) ++scales[static_cast<int>(scale)];

@@ -21,7 +21,7 @@ constexpr std::uint64_t kFavoured = 8;  // one expert in so many
 
 }  // namespace
 
-moe::exchange::Tokens TokenSet::call(std::size_t routing) const {
+moe::Tokens TokenSet::call(std::size_t routing) const {
   return {.x = moe::dense_rows(std::span(x), moe::DType::bf16, tokens, hidden),
           .logits = moe::dense_rows(std::span(logits[routing]), moe::DType::f32, tokens, experts)};
 }

@@ -20,7 +20,7 @@ namespace fp4moe::bench {
 namespace {
 
 using tensor::Buffer;
-using weights::WeightFormat;
+using checkpoint::WeightFormat;
 
 constexpr std::uint64_t kDistinct = std::uint64_t{1} << 20;  // numbers that are quantised, at most
 constexpr std::uint64_t kStarts = 4096;                      // blocks at which a window may begin
@@ -33,7 +33,7 @@ void repeat(std::span<std::byte> all, std::uint64_t given) {
 
 }  // namespace
 
-Result<RandomExperts> RandomExperts::make(const weights::MoeShape& shape, std::uint64_t seed) {
+Result<RandomExperts> RandomExperts::make(const checkpoint::MoeShape& shape, std::uint64_t seed) {
   const std::uint64_t block = formats::block_size(shape.format);
   if (shape.hidden == 0 || shape.intermediate == 0 || shape.hidden % block != 0 ||
       shape.intermediate % block != 0)
@@ -84,11 +84,11 @@ Result<RandomExperts> RandomExperts::make(const weights::MoeShape& shape, std::u
   return made;
 }
 
-weights::ProjectionView RandomExperts::window(std::uint64_t number, std::uint64_t rows,
+checkpoint::ProjectionView RandomExperts::window(std::uint64_t number, std::uint64_t rows,
                                               std::uint64_t columns) const {
   const std::uint64_t block = formats::block_size(shape_.format);
   const std::uint64_t start = SplitMix64(number).next() % kStarts;
-  weights::ProjectionView view;
+  checkpoint::ProjectionView view;
   view.codes = {codes_.data() + start * block / 2, rows, columns / 2, columns / 2};
   view.scales = {scales_.data() + start, rows, columns / block, columns / block};
   view.global_scale = global_scale_;
@@ -99,9 +99,9 @@ weights::ProjectionView RandomExperts::window(std::uint64_t number, std::uint64_
   return view;
 }
 
-weights::ExpertView RandomExperts::expert(std::uint64_t layer, std::uint64_t position) const {
+checkpoint::ExpertView RandomExperts::expert(std::uint64_t layer, std::uint64_t position) const {
   const std::uint64_t number = 3 * (layer * shape_.experts + position);
-  weights::ExpertView view{.shape = shape_};
+  checkpoint::ExpertView view{.shape = shape_};
   if (shape_.gated()) view.gate = window(number, shape_.intermediate, shape_.hidden);
   view.up = window(number + 1, shape_.intermediate, shape_.hidden);
   view.down = window(number + 2, shape_.hidden, shape_.intermediate);

@@ -9,24 +9,24 @@
 #include "fp4moe/base/result.hpp"
 #include "fp4moe/moe/experts.hpp"
 #include "fp4moe/tensor/buffer.hpp"
-#include "fp4moe/weights/moe_shape.hpp"
+#include "fp4moe/checkpoint/moe_shape.hpp"
 
 namespace fp4moe::bench {
 
 class RandomExperts {
  public:
   // Errors: bench.shape (sizes that are not whole blocks), no memory.
-  static Result<RandomExperts> make(const weights::MoeShape& shape, std::uint64_t seed);
+  static Result<RandomExperts> make(const checkpoint::MoeShape& shape, std::uint64_t seed);
 
   // The experts of a layer; lives no longer than this. Different layers differ.
   moe::ExpertSource source(std::uint64_t layer) const;
-  weights::ExpertView expert(std::uint64_t layer, std::uint64_t position) const;
+  checkpoint::ExpertView expert(std::uint64_t layer, std::uint64_t position) const;
 
  private:
-  weights::ProjectionView window(std::uint64_t number, std::uint64_t rows,
+  checkpoint::ProjectionView window(std::uint64_t number, std::uint64_t rows,
                                  std::uint64_t columns) const;
 
-  weights::MoeShape shape_{};
+  checkpoint::MoeShape shape_{};
   tensor::Buffer codes_{}, scales_{}, bias_{};  // bias: bf16
   float global_scale_ = 1.0f;
 };

@@ -11,7 +11,7 @@
 #include "fp4moe/base/checked.hpp"
 #include "fp4moe/base/parallel.hpp"
 #include "fp4moe/base/random.hpp"
-#include "fp4moe/convert/layer_packer.hpp"
+#include "fp4moe/convert/pack/layer_packer.hpp"
 #include "fp4moe/tensor/buffer.hpp"
 
 namespace fp4moe::bench {
@@ -22,8 +22,8 @@ using convert::Path;
 using layout::Layout;
 using layout::Sizes;
 using tensor::Buffer;
-using weights::ExpertView;
-using weights::RowsView;
+using checkpoint::ExpertView;
+using checkpoint::RowsView;
 
 constexpr Sizes kReal{2880, 2880};                 // gpt-oss
 constexpr Sizes kTwin{2880, 256};                  // what the map is asked for: it takes its time
@@ -44,7 +44,7 @@ ExpertView view_of(layout::WeightFormat format, Sizes sizes, const std::byte* at
                 .experts = 1,
                 .hidden = sizes.hidden,
                 .intermediate = sizes.intermediate,
-                .order = interleaved ? weights::RowOrder::interleaved : weights::RowOrder::halves};
+                .order = interleaved ? checkpoint::RowOrder::interleaved : checkpoint::RowOrder::halves};
   const auto w13 = [&](std::uint64_t row_bytes, bool is_up) {
     return RowsView{
         .data = at + (is_up ? (interleaved ? row_bytes : row_bytes * sizes.intermediate) : 0),
@@ -91,8 +91,8 @@ Result<LayerPacker> packer_for(const Layout& layout, Sizes sizes, std::uint64_t 
         .experts = experts,
         .real = sizes,
         .padded = {round_up(sizes.hidden, step), round_up(sizes.intermediate, step)},
-        .order = layout.format == layout::WeightFormat::mxfp4 ? weights::RowOrder::interleaved
-                                                              : weights::RowOrder::halves};
+        .order = layout.format == layout::WeightFormat::mxfp4 ? checkpoint::RowOrder::interleaved
+                                                              : checkpoint::RowOrder::halves};
     made = LayerPacker::make(layout, problem);
     if (made) break;
   }
@@ -137,7 +137,7 @@ struct Bench {
       const ExpertView rows =
           view_of(packer.layout().format, sizes, back->data() + e * source_step());
       const auto room = [&](const RowsView& view) {
-        return weights::RowsRoom{back->data() + (view.data - back->data()), view.stride};
+        return checkpoint::RowsRoom{back->data() + (view.data - back->data()), view.stride};
       };
       LayerPacker::ExpertTarget to;
       to.rooms.gate = {room(rows.gate.codes), room(rows.gate.scales)};

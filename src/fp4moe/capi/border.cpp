@@ -231,13 +231,13 @@ Result<std::size_t> threads_of(std::uint64_t wish) {
       *settings);
 }
 
-Result<weights::Rank> rank_of(std::uint64_t rank, std::uint64_t size, std::string_view what) {
+Result<checkpoint::Rank> rank_of(std::uint64_t rank, std::uint64_t size, std::string_view what) {
   const std::uint64_t ranks = size == 0 ? 1 : size;
   if (rank >= ranks || ranks > kMostRanks)
     return usage("options.rank", fmt::format("there is no such {} rank", what))
         .expects(fmt::format("a rank below a size of 1 to {}", kMostRanks),
                  fmt::format("rank {} of {}", rank, size));
-  return weights::Rank{rank, ranks};
+  return checkpoint::Rank{rank, ranks};
 }
 
 Result<platform::Device> device_of(const char* name) {
@@ -256,9 +256,9 @@ Result<runtime::LayerOptions> layer_options(const fp4moe_layer_options& given) {
   const Result<std::size_t> threads = threads_of(given.threads);
   if (!threads) return threads.why();
   made.threads = *threads;
-  const Result<weights::Rank> tp = rank_of(given.tp_rank, given.tp_size, "tensor-parallel");
+  const Result<checkpoint::Rank> tp = rank_of(given.tp_rank, given.tp_size, "tensor-parallel");
   if (!tp) return tp.why();
-  const Result<weights::Rank> ep = rank_of(given.ep_rank, given.ep_size, "expert-parallel");
+  const Result<checkpoint::Rank> ep = rank_of(given.ep_rank, given.ep_size, "expert-parallel");
   if (!ep) return ep.why();
   made.slice = {.tensor_parallel = *tp, .expert_parallel = *ep};
   return made;

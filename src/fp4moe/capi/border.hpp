@@ -149,7 +149,7 @@ Result<std::vector<T>> take_structs(const T* given, std::uint64_t count, std::ui
 
 // Options that a conversion and a layer share. Errors: options.threads, options.rank, device.*.
 Result<std::size_t> threads_of(std::uint64_t wish);
-Result<weights::Rank> rank_of(std::uint64_t rank, std::uint64_t size, std::string_view what);
+Result<checkpoint::Rank> rank_of(std::uint64_t rank, std::uint64_t size, std::string_view what);
 Result<platform::Device> device_of(const char* name);
 Result<runtime::LayerOptions> layer_options(const fp4moe_layer_options& given);
 

@@ -49,7 +49,7 @@ Result<Done> process_layer(OpenLayer& open) {
 Result<Done> shape_of(const MoeLayer& layer, fp4moe_shape* to) {
   Result<fp4moe_shape> made = take_struct(to, "fp4moe_shape");
   if (!made) return made.why();
-  const weights::MoeShape& local = layer.problem().shape;
+  const checkpoint::MoeShape& local = layer.problem().shape;
   const std::size_t size = made->size;
   *made = {.size = size,
            .hidden = local.hidden,

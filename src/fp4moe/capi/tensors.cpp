@@ -64,7 +64,7 @@ Result<Done> model_of_tensors(const fp4moe_tensors* pointer, fp4moe_model** mode
     documents.push_back({"hf_quant_config.json", given->quant_config});
   Result<tensor::Store> store = tensor::Store::of(*std::move(tensors), std::move(documents));
   if (!store) return store.why();
-  Result<weights::Checkpoint> checkpoint = weights::Checkpoint::of(*std::move(store));
+  Result<checkpoint::Checkpoint> checkpoint = checkpoint::Checkpoint::of(*std::move(store));
   if (!checkpoint) return checkpoint.why();
   Result<runtime::Model> made = runtime::Model::of(*std::move(checkpoint));
   if (!made) return made.why();

@@ -12,15 +12,15 @@
 #include "fp4moe/capi/border.hpp"
 #include "fp4moe/capi/routing.hpp"
 #include "fp4moe/capi/rows.hpp"
-#include "fp4moe/weights/layer_weights_view.hpp"
+#include "fp4moe/checkpoint/layer_weights_view.hpp"
 
 namespace fp4moe::capi {
 namespace {
 
-using weights::LayerWeights;
-using weights::LayerWeightsView;
-using weights::MatrixWeights;
-using weights::RowOrder;
+using checkpoint::LayerWeights;
+using checkpoint::LayerWeightsView;
+using checkpoint::MatrixWeights;
+using checkpoint::RowOrder;
 
 // One of the words that a table knows.
 template <class Value, class Names>
@@ -83,7 +83,7 @@ Result<Done> take_matrix(const fp4moe_matrix* pointer, MatrixWeights& to) {
 Result<LayerWeightsView> take_weights(const fp4moe_weights* pointer) {
   const auto given = take_struct(pointer, "fp4moe_weights");
   if (!given) return given.why();
-  const auto format = word_of<weights::WeightFormat>(given->format, "the weights' format",
+  const auto format = word_of<checkpoint::WeightFormat>(given->format, "the weights' format",
                                                      formats::kWeightFormatNames);
   if (!format) return format.why();
   const auto order = word_of<RowOrder>(given->row_order, "the order of w13's rows", kRowOrders);
@@ -118,8 +118,8 @@ Result<runtime::LayerDescription> take_description(const fp4moe_layer_descriptio
                                  .weight_on_input = given->weight_on_input != 0,
                                  .experts = given->experts,
                                  .intermediate = given->intermediate,
-                                 .split = given->split_blocks != 0 ? weights::SplitRule::ceil_blocks
-                                                                   : weights::SplitRule::equal};
+                                 .split = given->split_blocks != 0 ? checkpoint::SplitRule::ceil_blocks
+                                                                   : checkpoint::SplitRule::equal};
   if (!made.activation)
     return usage("description.activation", "there is no such activation")
         .expects("one of docs/run.md, such as silu or swigluoai",

@@ -19,7 +19,7 @@ using runtime::Answer;
 using runtime::QuestionOptions;
 
 QuestionOptions words(std::string_view device, const oracle::Policy& policy,
-                      const weights::ModelRow& row, std::uint64_t tp) {
+                      const checkpoint::ModelRow& row, std::uint64_t tp) {
   QuestionOptions options;
   options.device = device;
   options.policy = policy.name;
@@ -99,7 +99,7 @@ void expect_remedies_help(const Answer& answer, const QuestionOptions& asked,
 TEST(Agreement, OfExplainPlanConvertAndRunForEveryDevicePolicyAndModel) {
   std::size_t asked = 0;
   for (const oracle::Policy& policy : backends::policies())
-    for (const weights::ModelRow& row : weights::models())
+    for (const checkpoint::ModelRow& row : checkpoint::models())
       for (const platform::DescribedDevice& part : platform::described_devices())
         for (const std::uint64_t tp : {1u, 7u, 8u}) {
           const std::string what = std::string(part.name) + " " + std::string(policy.name) + " " +
@@ -112,7 +112,7 @@ TEST(Agreement, OfExplainPlanConvertAndRunForEveryDevicePolicyAndModel) {
           if (tp == 1) expect_remedies_help(answer, options, what);
           ++asked;
         }
-  EXPECT_EQ(asked, backends::policies().size() * weights::models().size() *
+  EXPECT_EQ(asked, backends::policies().size() * checkpoint::models().size() *
                        platform::described_devices().size() * 3);
 }
 

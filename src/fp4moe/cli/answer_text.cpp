@@ -103,7 +103,7 @@ std::string next_step(const Answer& answer) {
   const std::string device = question.is_described
                                  ? fmt::format(" --device {}", question.request.device.name)
                                  : std::string();
-  const bool is_row = weights::find_model(question.model.name) != nullptr;
+  const bool is_row = checkpoint::find_model(question.model.name) != nullptr;
   const std::string model =
       (is_row ? " --model " : " ") +
       (question.model.name.empty() ? std::string("CHECKPOINT") : question.model.name);

@@ -19,26 +19,26 @@
 #include "fp4moe/cli/command.hpp"
 #include "fp4moe/cli/options.hpp"
 #include "fp4moe/cli/question.hpp"
-#include "fp4moe/convert/convert_folder.hpp"
-#include "fp4moe/convert/unconvert.hpp"
-#include "fp4moe/convert/verify.hpp"
+#include "fp4moe/convert/folder/convert_folder.hpp"
+#include "fp4moe/convert/folder/unconvert.hpp"
+#include "fp4moe/convert/folder/verify.hpp"
 #include "fp4moe/formats/mxfp4.hpp"
 #include "fp4moe/kernels/cpu/block_codec_list.hpp"
 #include "fp4moe/oracle/record.hpp"
 #include "fp4moe/platform/machine.hpp"
 #include "fp4moe/runtime/run.hpp"
-#include "fp4moe/weights/codec.hpp"
-#include "fp4moe/weights/lint.hpp"
-#include "fp4moe/weights/moe_weights.hpp"
-#include "fp4moe/weights/synth.hpp"
-#include "fp4moe/weights/transcode.hpp"
+#include "fp4moe/checkpoint/codec.hpp"
+#include "fp4moe/checkpoint/lint/lint.hpp"
+#include "fp4moe/checkpoint/moe_weights.hpp"
+#include "fp4moe/checkpoint/synth/synth.hpp"
+#include "fp4moe/checkpoint/edit/transcode.hpp"
 
 namespace fp4moe::cli {
 namespace {
 
 namespace fs = std::filesystem;
-using weights::Checkpoint;
-using weights::Dialect;
+using checkpoint::Checkpoint;
+using checkpoint::Dialect;
 
 struct DemoOptions {
   std::string model = "gpt-oss-20b";
@@ -259,8 +259,8 @@ Result<Done> transcode_step(Steps& steps, const Scratch& scratch, std::string_vi
   if (!source) return source.why();
   const std::string to(name(target));
   const bool back = target == Dialect::gpt_oss;
-  const Result<weights::TranscodeReport> report =
-      weights::transcode(*source, target, scratch / (back ? "back" : to), {.threads = threads});
+  const Result<checkpoint::TranscodeReport> report =
+      checkpoint::transcode(*source, target, scratch / (back ? "back" : to), {.threads = threads});
   if (!report) return report.why();
   const std::uint64_t bytes = report->expert_bytes + report->other_bytes;
   const double speed = gigabytes_per_second(bytes, report->seconds);
@@ -273,12 +273,12 @@ Result<Done> transcode_step(Steps& steps, const Scratch& scratch, std::string_vi
 
 // Tensor parallel by four: 2880 is 90 blocks of 32, which four ranks cannot share evenly.
 Result<Done> slice_step(Steps& steps, const Checkpoint& checkpoint, std::size_t threads) {
-  const weights::MoeLayer& layer = checkpoint.layers()[0];
+  const checkpoint::MoeLayer& layer = checkpoint.layers()[0];
   std::vector<std::string> shares;
   std::uint64_t bytes = 0;
   for (std::uint64_t rank = 0; rank < 4; ++rank) {
-    const Result<weights::MoeWeights> part = weights::load_layer(
-        checkpoint, 0, {.tensor_parallel = {rank, 4}}, weights::RowOrder::halves, threads);
+    const Result<checkpoint::MoeWeights> part = checkpoint::load_layer(
+        checkpoint, 0, {.tensor_parallel = {rank, 4}}, checkpoint::RowOrder::halves, threads);
     if (!part) return part.why();
     shares.push_back(std::to_string(part->shape.intermediate));
     bytes += part->w13_codes.size() + part->w13_scales.size() + part->w2_codes.size() +
@@ -293,10 +293,10 @@ Result<Done> slice_step(Steps& steps, const Checkpoint& checkpoint, std::size_t 
 
 // One projection to bf16 and back: the codes must return, at a measured share of memcpy.
 Result<Done> numbers_step(Steps& steps, const Checkpoint& checkpoint) {
-  weights::ExpertReader reader(checkpoint, {});
-  const Result<weights::ExpertView> expert = reader.read(0, 0);
+  checkpoint::ExpertReader reader(checkpoint, {});
+  const Result<checkpoint::ExpertView> expert = reader.read(0, 0);
   if (!expert) return expert.why();
-  const weights::RowsView &codes = expert->down.codes, &scales = expert->down.scales;
+  const checkpoint::RowsView &codes = expert->down.codes, &scales = expert->down.scales;
   const std::size_t blocks = scales.rows * scales.row_bytes;
   Result<tensor::Buffer> values = tensor::Buffer::allocate(blocks * 64);
   Result<tensor::Buffer> copy = tensor::Buffer::allocate(blocks * 64);
@@ -304,7 +304,7 @@ Result<Done> numbers_step(Steps& steps, const Checkpoint& checkpoint) {
   if (!values || !copy || !again)
     return error(ErrorCode::exhausted, "memory.exhausted", "too little memory for the demo");
 
-  const kernels::cpu::BlockCodec& codec = weights::machine_codec();
+  const kernels::cpu::BlockCodec& codec = checkpoint::machine_codec();
   const auto* code_bytes = reinterpret_cast<const std::uint8_t*>(codes.data);
   const auto* scale_bytes = reinterpret_cast<const std::uint8_t*>(scales.data);
   std::uint8_t* codes_again = again->as<std::uint8_t>().data();
@@ -348,13 +348,13 @@ Result<Done> numbers_step(Steps& steps, const Checkpoint& checkpoint) {
 
 Result<Done> run_steps(const DemoOptions& options, Steps& steps, const Scratch& scratch,
                        std::size_t threads) {
-  weights::SynthOptions synth{.model = options.model,
+  checkpoint::SynthOptions synth{.model = options.model,
                               .dialect = Dialect::gpt_oss,
                               .seed = options.seed,
                               .shards = 3,
                               .threads = threads};
   if (options.experts != 0) synth.experts = options.experts;
-  const Result<weights::SynthReport> made = weights::synth(synth, scratch / "layer");
+  const Result<checkpoint::SynthReport> made = checkpoint::synth(synth, scratch / "layer");
   if (!made) return made.why();
   steps.done("make",
              fmt::format("a {} layer: {} experts, hidden {}, intermediate {}; {} in {} files",
@@ -370,7 +370,7 @@ Result<Done> run_steps(const DemoOptions& options, Steps& steps, const Scratch& 
                          name(checkpoint->layers()[0].shape.order)),
              {{"dialect", checkpoint->dialect().name}});
 
-  const weights::LintReport lint = weights::lint(scratch / "layer", {.threads = threads});
+  const checkpoint::LintReport lint = checkpoint::lint(scratch / "layer", {.threads = threads});
   steps.done(
       "lint",
       fmt::format("{} errors, {} warnings: {} experts, {} of scales read in {:.2f} s", lint.errors,

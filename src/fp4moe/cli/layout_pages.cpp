@@ -8,7 +8,7 @@
 #include "fp4moe/backends/all.hpp"
 #include "fp4moe/backends/layouts.hpp"
 #include "fp4moe/base/text.hpp"
-#include "fp4moe/convert/layer_packer.hpp"
+#include "fp4moe/convert/pack/layer_packer.hpp"
 
 namespace fp4moe::cli {
 namespace {
@@ -44,7 +44,7 @@ std::string tensors_section(const Layout& layout) {
         layout, {.experts = 32,
                  .real = {2880, 2880},
                  .padded = {size, size},
-                 .order = mxfp4 ? weights::RowOrder::interleaved : weights::RowOrder::halves,
+                 .order = mxfp4 ? checkpoint::RowOrder::interleaved : checkpoint::RowOrder::halves,
                  .has_bias = mxfp4});
     if (!packer) continue;
     std::string text = fmt::format(

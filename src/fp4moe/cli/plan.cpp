@@ -88,10 +88,10 @@ std::string fit_text(const Plan& made, const BackendPlan& backend) {
 }
 
 void print_header(const Io& io, const Plan& made) {
-  const weights::MoeShape& shape = made.model.shape;
+  const checkpoint::MoeShape& shape = made.model.shape;
   io.out << fmt::format("{}: {}, {} of {} x {}, {}{}\n", made.model.name,
                         counted(made.model.layers, "MoE layer"), counted(shape.experts, "expert"),
-                        shape.hidden, shape.intermediate, weights::name(shape.format),
+                        shape.hidden, shape.intermediate, checkpoint::name(shape.format),
                         shape.gated() ? "" : ", without a gate");
   io.out << fmt::format("{}; {}, policy {}\n", split_text(made), text(made.device),
                         made.policy->name);

@@ -123,9 +123,9 @@ Result<Done> join_ranks(const Io& io, const moe::exchange::CommunicatorOptions& 
 }
 
 // One layer's values are looked at whole, those of many only where that takes no time.
-weights::LintOptions lint_of(const runtime::Model& model, const std::vector<std::size_t>& layers,
+checkpoint::LintOptions lint_of(const runtime::Model& model, const std::vector<std::size_t>& layers,
                              const Io& io) {
-  weights::LintOptions made{.scalars_only = layers.size() > 1, .threads = io.threads};
+  checkpoint::LintOptions made{.scalars_only = layers.size() > 1, .threads = io.threads};
   if (layers.size() == 1) made.layer = model.layer_index(layers.front());
   return made;
 }

@@ -74,7 +74,7 @@ Result<runtime::RunOptions> run_options(const RunWords& words, std::size_t threa
   const bool is_linear = is_same_word(words.placement, "linear");
   if (!is_linear && !is_same_word(words.placement, "round-robin"))
     return wrong_option("--placement", "linear or round-robin", words.placement);
-  layer.slice.placement = is_linear ? weights::Placement::linear : weights::Placement::round_robin;
+  layer.slice.placement = is_linear ? checkpoint::Placement::linear : checkpoint::Placement::round_robin;
   const Result<std::uint64_t> tp = parse_ranks("--tp", words.tp);
   if (!tp) return tp.why();
   const Result<std::uint64_t> ep = parse_ranks("--ep", words.ep);

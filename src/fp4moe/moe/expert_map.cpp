@@ -22,10 +22,10 @@ Error wrong_table(std::string_view message, std::string_view expected, std::stri
 
 }  // namespace
 
-Result<std::vector<std::int32_t>> expert_map(std::uint64_t experts, weights::Rank rank,
-                                             weights::Placement placement) {
+Result<std::vector<std::int32_t>> expert_map(std::uint64_t experts, checkpoint::Rank rank,
+                                             checkpoint::Placement placement) {
   if (const Result<Done> good = check_experts(experts); !good) return good.why();
-  const auto owned = weights::local_experts(experts, rank, placement);
+  const auto owned = checkpoint::local_experts(experts, rank, placement);
   if (!owned) return owned.why();
   std::vector<std::int32_t> map(experts, -1);
   for (std::size_t local = 0; local < owned->size(); ++local)
@@ -49,7 +49,7 @@ Result<std::vector<std::int32_t>> dispatch_numbers(std::uint64_t experts, std::u
   std::int32_t next = 0;
   for (std::uint64_t rank = 0; rank < std::min(ranks, experts); ++rank) {
     const auto owned =
-        weights::local_experts(experts, {rank, ranks}, weights::Placement::round_robin);
+        checkpoint::local_experts(experts, {rank, ranks}, checkpoint::Placement::round_robin);
     if (!owned) return owned.why();
     for (const std::uint64_t expert : *owned) numbers[expert] = next++;
   }
@@ -59,7 +59,7 @@ Result<std::vector<std::int32_t>> dispatch_numbers(std::uint64_t experts, std::u
 }
 
 PlacementChoice choose_placement(const PlacementCase& asked) {
-  using weights::Placement;
+  using checkpoint::Placement;
   if (asked.asked == Placement::linear) return {};
   const auto refused = [](std::string_view why) {
     return PlacementChoice{Placement::linear,

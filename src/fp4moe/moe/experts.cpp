@@ -65,12 +65,12 @@ Result<Done> check_adapters(const ExpertsProblem& problem, const ExpertsCall& ca
 }  // namespace
 
 Result<Done> check(const ExpertsProblem& problem) {
-  const weights::MoeShape& shape = problem.shape;
+  const checkpoint::MoeShape& shape = problem.shape;
   if (is_gated(problem.activation) != shape.gated())
     return usage("experts.activation", "the activation does not fit the weights")
         .expects(shape.gated() ? "one with a gate" : "one without a gate",
                  name(problem.activation));
-  const std::uint64_t block = weights::block_size(shape.format);
+  const std::uint64_t block = checkpoint::block_size(shape.format);
   if (shape.hidden == 0 || shape.hidden % block != 0 || shape.intermediate % block != 0)
     return usage("experts.blocks", "sizes are not whole blocks of the weights")
         .expects(fmt::format("multiples of {}", block),
@@ -84,7 +84,7 @@ Result<Done> check(const ExpertsProblem& problem) {
 Result<Done> check(const ExpertsProblem& problem, const ExpertsCall& call, OutputForm form,
                    const MutableRows& out) {
   const Prepared& in = call.in;
-  const bool is_batched = in.format == exchange::TokenFormat::batched;
+  const bool is_batched = in.format == TokenFormat::batched;
   if (is_batched != (form == OutputForm::batches))
     return usage("experts.format", "the form of the output does not fit that of the tokens")
         .expects(is_batched ? "batches" : "summed rows or slots",

@@ -13,21 +13,21 @@
 
 #include "fp4moe/base/result.hpp"
 #include "fp4moe/moe/activation.hpp"
-#include "fp4moe/moe/exchange/exchange.hpp"
+#include "fp4moe/moe/exchange.hpp"
 #include "fp4moe/moe/lora.hpp"
 #include "fp4moe/moe/numerics.hpp"
 #include "fp4moe/tensor/shape.hpp"
-#include "fp4moe/weights/expert.hpp"
-#include "fp4moe/weights/moe_shape.hpp"
+#include "fp4moe/checkpoint/expert.hpp"
+#include "fp4moe/checkpoint/moe_shape.hpp"
 
 namespace fp4moe::moe {
 
-using exchange::OutputForm;
-using exchange::Prepared;
+using OutputForm;
+using Prepared;
 
 // What is fixed when experts are made.
 struct ExpertsProblem {
-  weights::MoeShape shape{};  // of this rank: `experts` are the local ones
+  checkpoint::MoeShape shape{};  // of this rank: `experts` are the local ones
   Activation activation = Activation::swigluoai;
   ActivationParams params{};
   Numerics numerics{};
@@ -39,9 +39,9 @@ struct ExpertsProblem {
 
 // A rank's weights, wherever they lie. `visit` hands an expert's canonical view to `use`, from any
 // thread; the view lives as long as the call.
-using UseExpert = std::function<Result<Done>(const weights::ExpertView&)>;
+using UseExpert = std::function<Result<Done>(const checkpoint::ExpertView&)>;
 struct ExpertSource {
-  weights::MoeShape shape{};
+  checkpoint::MoeShape shape{};
   std::function<Result<Done>(std::size_t position, const UseExpert& use)> visit{};
   // Where they lie in a layout already, for engines that read it: the tensors, [experts, ...], as
   // long as whoever made the source lives.

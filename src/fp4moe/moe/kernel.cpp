@@ -13,8 +13,8 @@ namespace {
 // Rows of an expert begin at multiples of this in an unfinalised result.
 constexpr std::uint64_t kUnfinalisedTile = 8;
 
-using exchange::ExpertsOutput;
-using exchange::Tokens;
+using ExpertsOutput;
+using Tokens;
 using oracle::Kind;
 using oracle::TokenFormat;
 
@@ -33,7 +33,7 @@ Result<Done> check_limits(const ExpertsRole& role) {
                            role.dispatchers ? "dispatchers" : ""));
 }
 
-Result<Done> check_parts(const exchange::Traits& traits, const Experts& experts,
+Result<Done> check_parts(const ExchangeTraits& traits, const Experts& experts,
                          const ExpertsRole& role, const KernelOptions& options) {
   if (traits.format != role.format)
     return usage("kernel.format", "exchange and experts want tokens in different forms")
@@ -60,16 +60,16 @@ Result<Done> check_parts(const exchange::Traits& traits, const Experts& experts,
 
 }  // namespace
 
-std::uint64_t trtllm_chunk(weights::WeightFormat format, std::uint64_t experts,
+std::uint64_t trtllm_chunk(checkpoint::WeightFormat format, std::uint64_t experts,
                            std::uint64_t top_k) {
   constexpr std::uint64_t kRows = 65535, kMost = 300'000;
   const std::uint64_t free = experts < kRows ? kRows - experts : 0;
   const std::uint64_t slots =
-      format == weights::WeightFormat::mxfp4 ? free * 8 : experts + (free + 1) * 128 - 1;
+      format == checkpoint::WeightFormat::mxfp4 ? free * 8 : experts + (free + 1) * 128 - 1;
   return std::max<std::uint64_t>(1, std::min(kMost, slots / std::max<std::uint64_t>(1, top_k)));
 }
 
-Result<ModularKernel> ModularKernel::make(std::unique_ptr<exchange::Exchange> exchange,
+Result<ModularKernel> ModularKernel::make(std::unique_ptr<Exchange> exchange,
                                           std::shared_ptr<Experts> experts, const ExpertsRole& role,
                                           const KernelOptions& options) {
   if (role.kind != Kind::modular)
@@ -91,10 +91,10 @@ OutputForm ModularKernel::form() const {
   return role_.leaves_weights ? OutputForm::slots : OutputForm::summed;
 }
 
-exchange::PrepareOptions ModularKernel::prepare_options() const {
+PrepareOptions ModularKernel::prepare_options() const {
   const ExpertsProblem& problem = experts_->problem();
   const bool quantises = problem.quantises != ActivationKey::none;
-  exchange::PrepareOptions made{.weight_on_input = options_.weight_on_input,
+  PrepareOptions made{.weight_on_input = options_.weight_on_input,
                                 .deferred = quantises && role_.takes_unquantised};
   if (quantises && !role_.takes_unquantised) {
     made.quantiser.key = problem.quantises;
@@ -111,7 +111,7 @@ Result<Done> ModularKernel::compute(const Prepared& prepared, const MutableRows&
   const std::uint64_t rows =
       made.form == OutputForm::slots ? prepared.x.rows * prepared.top_k : prepared.x.rows;
   // Straight into the caller's memory where nothing is left to be done to it.
-  const exchange::Traits traits = exchange_->traits();
+  const ExchangeTraits traits = exchange_->traits();
   const bool is_final = made.form == OutputForm::summed && traits.dispatchers == 1 &&
                         !traits.output_is_reduced && rows == out.rows;
   MutableRows target = out;
@@ -175,7 +175,7 @@ Result<Done> ModularKernel::apply(const Tokens& tokens, const MutableRows& out,
   return Done{};
 }
 
-Result<MonolithicKernel> MonolithicKernel::make(std::unique_ptr<exchange::Exchange> exchange,
+Result<MonolithicKernel> MonolithicKernel::make(std::unique_ptr<Exchange> exchange,
                                                 std::shared_ptr<Experts> experts,
                                                 routing::Router router, const ExpertsRole& role,
                                                 const MonolithicOptions& options) {
@@ -275,7 +275,7 @@ Result<Done> MonolithicKernel::apply(const Tokens& tokens, const MutableRows& ou
 
 Result<MonolithicKernel::Unfinalised> MonolithicKernel::apply_unfinalised(const Tokens& tokens,
                                                                           ThreadPool& pool) {
-  const exchange::Traits traits = kernel_.exchange_->traits();
+  const ExchangeTraits traits = kernel_.exchange_->traits();
   if (traits.dispatchers > 1 || traits.output_is_reduced || tokens.x.rows == 0)
     return usage("kernel.unfinalised", "rows that are not summed yet cannot leave here")
         .expects("one rank and at least one token",

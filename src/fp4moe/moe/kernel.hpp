@@ -34,7 +34,7 @@ struct KernelOptions {
 };
 
 // The most tokens TRT-LLM's kernels take at once: their grid has 65535 rows.
-std::uint64_t trtllm_chunk(weights::WeightFormat format, std::uint64_t experts,
+std::uint64_t trtllm_chunk(checkpoint::WeightFormat format, std::uint64_t experts,
                            std::uint64_t top_k);
 
 // What a call may bring along.
@@ -49,7 +49,7 @@ class ModularKernel {
   // differ), kernel.limits (max_tokens and dispatchers where they do not belong, or not),
   // kernel.quantiser (experts with scales of their own cannot be fed quantised rows),
   // kernel.chunk (chunks between ranks).
-  static Result<ModularKernel> make(std::unique_ptr<exchange::Exchange> exchange,
+  static Result<ModularKernel> make(std::unique_ptr<Exchange> exchange,
                                     std::shared_ptr<Experts> experts, const ExpertsRole& role,
                                     const KernelOptions& options = {});
 
@@ -59,20 +59,20 @@ class ModularKernel {
 
   // out: [T, H] in any activation type. T may be 0: collectives are joined all the same.
   // Errors: kernel.on_input (more than one expert per token), those of exchange and experts.
-  Result<Done> apply(const exchange::Tokens& tokens, const MutableRows& out,
+  Result<Done> apply(const Tokens& tokens, const MutableRows& out,
                      const CallOptions& call = {});
 
  private:
   friend class MonolithicKernel;
   ModularKernel() = default;
-  Result<Done> apply_once(const exchange::Tokens& tokens, const MutableRows& out,
+  Result<Done> apply_once(const Tokens& tokens, const MutableRows& out,
                           const CallOptions& call);
   Result<Done> compute(const Prepared& prepared, const MutableRows& out, const CallOptions& call,
-                       exchange::ExpertsOutput& made);
-  exchange::PrepareOptions prepare_options() const;
+                       ExpertsOutput& made);
+  PrepareOptions prepare_options() const;
   OutputForm form() const;
 
-  std::unique_ptr<exchange::Exchange> exchange_{};
+  std::unique_ptr<Exchange> exchange_{};
   std::shared_ptr<Experts> experts_{};
   ExpertsRole role_{};
   KernelOptions options_{};
@@ -89,7 +89,7 @@ class MonolithicKernel {
  public:
   // Further errors: kernel.routing (llama4 routing without weights on the input, or other routing
   // with them).
-  static Result<MonolithicKernel> make(std::unique_ptr<exchange::Exchange> exchange,
+  static Result<MonolithicKernel> make(std::unique_ptr<Exchange> exchange,
                                        std::shared_ptr<Experts> experts, routing::Router router,
                                        const ExpertsRole& role, const MonolithicOptions& options);
 
@@ -100,7 +100,7 @@ class MonolithicKernel {
   // tokens.logits are read, ids and weights are not. `replay`, [rows the experts see, slots], takes
   // the chosen ids; empty: not wanted. Errors: kernel.lora (adapters need a modular kernel),
   // kernel.replay, routing.*.
-  Result<Done> apply(const exchange::Tokens& tokens, const MutableRows& out, ThreadPool& pool,
+  Result<Done> apply(const Tokens& tokens, const MutableRows& out, ThreadPool& pool,
                      std::span<std::int16_t> replay = {});
 
   // GEMM2's rows before they are weighed and summed, for a later fused reduction. Without ranks and
@@ -110,12 +110,12 @@ class MonolithicKernel {
     std::vector<float> weights{};                      // [T, slots]
     std::vector<std::int32_t> expanded_to_permuted{};  // [T * slots], -1: no expert
   };
-  Result<Unfinalised> apply_unfinalised(const exchange::Tokens& tokens, ThreadPool& pool);
+  Result<Unfinalised> apply_unfinalised(const Tokens& tokens, ThreadPool& pool);
 
  private:
   MonolithicKernel(ModularKernel kernel, routing::Router router)
       : kernel_(std::move(kernel)), router_(std::move(router)) {}
-  Result<Prepared> prepare(const exchange::Tokens& tokens, ThreadPool& pool);
+  Result<Prepared> prepare(const Tokens& tokens, ThreadPool& pool);
 
   ModularKernel kernel_;
   routing::Router router_;

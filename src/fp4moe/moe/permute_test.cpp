@@ -19,7 +19,7 @@ namespace permute_test {
 
 using formats::Bf16;
 using Numbers = std::vector<std::int32_t>;
-using weights::Placement;
+using checkpoint::Placement;
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 

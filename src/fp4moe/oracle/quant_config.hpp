@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "fp4moe/oracle/buffers.hpp"
+#include "fp4moe/oracle/vllm/buffers.hpp"
 #include "fp4moe/oracle/policy.hpp"
 #include "fp4moe/oracle/request.hpp"
 

@@ -12,7 +12,7 @@ namespace plan_test {
 
 PlanRequest request(std::string_view model, std::string_view device, std::string_view policy) {
   PlanRequest made;
-  made.model = model_from_row(*weights::find_model(model), {});
+  made.model = model_from_row(*checkpoint::find_model(model), {});
   const auto described = platform::describe_device(device);
   EXPECT_TRUE(described);
   if (described) made.device = *described;
@@ -195,7 +195,7 @@ TEST(Plan, IsCompleteAsJson) {
 // never negative.
 TEST(Plan, PaddingNeverLosesAWeight) {
   for (const oracle::Policy& policy : backends::policies()) {
-    for (const weights::ModelRow& row : weights::models()) {
+    for (const checkpoint::ModelRow& row : checkpoint::models()) {
       for (const std::string_view device : {"h100", "b200", "mi300x", "xpu", "cpu"}) {
         PlanRequest asked;
         asked.model = model_from_row(row, policy.format);

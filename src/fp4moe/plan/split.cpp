@@ -11,11 +11,11 @@ namespace fp4moe::plan {
 namespace {
 
 using oracle::Exchange;
-using weights::SplitRule;
+using checkpoint::SplitRule;
 
 constexpr std::uint64_t kMostRanks = 1u << 16;
 
-std::uint64_t block_of(const Model& model) { return weights::block_size(model.shape.format); }
+std::uint64_t block_of(const Model& model) { return checkpoint::block_size(model.shape.format); }
 
 // Whether this many ranks can share each expert.
 bool can_divide(const Model& model, std::uint64_t ranks, bool reference) {
@@ -112,7 +112,7 @@ Result<Done> split_rows(const Model& model, bool reference, Split& split) {
   if (auto fine = check_divides(model, split.ranks, reference); !fine) return fine;
   const std::uint64_t intermediate = model.shape.intermediate, block = block_of(model);
   const auto range = [&](std::uint64_t rank) {
-    return weights::split_intermediate(intermediate, block, {rank, split.ranks}, model.rule);
+    return checkpoint::split_intermediate(intermediate, block, {rank, split.ranks}, model.rule);
   };
   const auto first = range(0), last = range(split.ranks - 1);
   if (!first) return first.why();

@@ -10,7 +10,7 @@ namespace split_test {
 using oracle::Era;
 
 Model model(std::string_view name) {
-  const weights::ModelRow* row = weights::find_model(name);
+  const checkpoint::ModelRow* row = checkpoint::find_model(name);
   EXPECT_NE(row, nullptr);
   return model_from_row(*row, {});
 }

@@ -8,8 +8,8 @@ namespace {
 using moe::exchange::CostRequest;
 using oracle::ActivationKey;
 
-std::vector<ActivationKey> travelling_types(weights::WeightFormat format) {
-  if (format == weights::WeightFormat::nvfp4)
+std::vector<ActivationKey> travelling_types(checkpoint::WeightFormat format) {
+  if (format == checkpoint::WeightFormat::nvfp4)
     return {ActivationKey::none, ActivationKey::fp8_block128, ActivationKey::nvfp4};
   return {ActivationKey::none, ActivationKey::mxfp8, ActivationKey::mxfp4};
 }

@@ -35,7 +35,7 @@ std::vector<const Policy*> newest_first(oracle::WeightFormat format) {
   return made;
 }
 
-Result<Choice> select_for(const plan::Model& model, const weights::Slice& slice, const Wish& wish,
+Result<Choice> select_for(const plan::Model& model, const checkpoint::Slice& slice, const Wish& wish,
                           const Policy& policy) {
   const std::uint64_t ep = slice.expert_parallel.size;
   plan::PlanRequest request{
@@ -85,7 +85,7 @@ Result<const layout::Layout*> layout_for(const Choice& choice, std::uint64_t tp_
 
 }  // namespace
 
-convert::Recipe Choice::recipe(const weights::Slice& slice, oracle::Activation activation) const {
+convert::Recipe Choice::recipe(const checkpoint::Slice& slice, oracle::Activation activation) const {
   convert::Recipe made{.layout = layout, .slice = slice};
   made.sizing.backend = backend;
   made.sizing.device = device;
@@ -105,7 +105,7 @@ Result<Choice> find_backend(std::string_view name, std::string_view policy,
   return backends::unknown_backend(asked, name);
 }
 
-Result<Choice> choose(const plan::Model& model, const weights::Slice& slice, const Wish& wish) {
+Result<Choice> choose(const plan::Model& model, const checkpoint::Slice& slice, const Wish& wish) {
   const auto found =
       backends::choose_policy(wish.policy, model.shape.format, backends::entry_of(model.family));
   if (!found) return found.why();

@@ -12,7 +12,7 @@
 
 #include "fp4moe/backends/all.hpp"
 #include "fp4moe/base/random.hpp"
-#include "fp4moe/convert/converted_folder.hpp"
+#include "fp4moe/convert/folder/converted_folder.hpp"
 #include "fp4moe/formats/bf16.hpp"
 #include "fp4moe/moe/numerics.hpp"
 #include "fp4moe/platform/device.hpp"
@@ -80,7 +80,7 @@ Distance distance(const std::vector<double>& exact, const std::vector<double>& f
   return {difference / largest, product / std::sqrt(own * other)};
 }
 
-std::vector<double> exact_result(const weights::Checkpoint& checkpoint) {
+std::vector<double> exact_result(const checkpoint::Checkpoint& checkpoint) {
   auto layer =
       MoeLayer::create(checkpoint, 0, {.engine = "reference", .threads = 1, .numerics = "exact"});
   EXPECT_TRUE(layer) << text(layer.why());
@@ -96,7 +96,7 @@ TEST_P(Conformance, EveryBackendRunsFromItsConvertedFolderWithinItsNumerics) {
   const std::string source = folder.path() + "/source";
   make_checkpoint(source, GetParam(),
                   {.experts = kExperts, .hidden = kHidden, .intermediate = kIntermediate});
-  const auto checkpoint = weights::Checkpoint::open(source);
+  const auto checkpoint = checkpoint::Checkpoint::open(source);
   ASSERT_TRUE(checkpoint) << text(checkpoint.why());
   const std::vector<double> exact = exact_result(*checkpoint);
   const auto hopper = platform::describe_device("h100"),

@@ -25,7 +25,7 @@ using moe::cuda::testing::make_layer;
 using moe::cuda::testing::problem_of;
 using moe::cuda::testing::Sizes;
 using moe::testing::TestLayer;
-using weights::WeightFormat;
+using checkpoint::WeightFormat;
 
 class CudaWeights : public moe::cuda::testing::OnDevice {
  protected:

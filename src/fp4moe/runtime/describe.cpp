@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "fp4moe/base/error_json.hpp"
-#include "fp4moe/convert/manifest.hpp"
+#include "fp4moe/convert/folder/manifest.hpp"
 
 namespace fp4moe::runtime {
 namespace {
@@ -15,9 +15,9 @@ Json describe_layer(const Model& model, std::size_t number) {
     made["error"] = to_json(facts.why());
     return made;
   }
-  const weights::MoeShape& shape = facts->model.shape;
+  const checkpoint::MoeShape& shape = facts->model.shape;
   made.update({{"prefix", facts->prefix},
-               {"format", weights::name(shape.format)},
+               {"format", checkpoint::name(shape.format)},
                {"experts", shape.experts},
                {"intermediate", shape.intermediate},
                {"top_k", facts->router.top_k},
@@ -51,7 +51,7 @@ Json describe(const MoeLayer& layer) {
             {"numerics", problem.numerics.id},
             {"quantises", oracle::name(problem.quantises)},
             {"routing", moe::routing::name(layer.facts().router.method)},
-            {"format", weights::name(problem.shape.format)},
+            {"format", checkpoint::name(problem.shape.format)},
             {"hidden", problem.shape.hidden},
             {"intermediate", problem.shape.intermediate},
             {"experts", layer.facts().model.shape.experts},

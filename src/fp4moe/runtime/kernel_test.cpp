@@ -33,7 +33,7 @@ const TestLayer& layer() {
                                  .experts = kExperts,
                                  .hidden = kHidden,
                                  .intermediate = kIntermediate,
-                                 .order = weights::RowOrder::halves,
+                                 .order = checkpoint::RowOrder::halves,
                                  .has_bias = true},
                                 Activation::silu, 31);
   return kLayer;
@@ -59,7 +59,7 @@ std::shared_ptr<Experts> experts_of(std::string_view numerics = "exact", std::ui
   return std::move(*made);
 }
 
-std::unique_ptr<exchange::Exchange> exchange_of(std::string_view name,
+std::unique_ptr<moe::Exchange> exchange_of(std::string_view name,
                                                 Communicator* ranks = nullptr) {
   auto made =
       exchange::make_exchange(name, {.ranks = ranks, .experts = kExperts, .max_tokens = 64});
@@ -238,11 +238,11 @@ TEST(ModularKernel, RefusesCallsThatDoNotFit) {
   ModularKernel kernel = kernel_of("local");
   const TestTokens tokens(2, kHidden, 2, kExperts, 13);
   std::vector<double> out(3 * kHidden);
-  const auto refusal = [&](const exchange::Tokens& given, std::uint64_t rows) {
+  const auto refusal = [&](const moe::Tokens& given, std::uint64_t rows) {
     const auto done = kernel.apply(given, dense_rows(std::span(out), DType::f64, rows, kHidden));
     return done ? std::string("ok") : done.why().id;
   };
-  exchange::Tokens given = tokens.routed();
+  moe::Tokens given = tokens.routed();
   EXPECT_EQ(refusal(given, 2), "ok");
   EXPECT_EQ(refusal(given, 3), "kernel.output");
   given.weights = given.weights.first(3);
@@ -279,7 +279,7 @@ TEST(MonolithicKernel, DoesWhatRoutingAndAModularKernelDo) {
     ASSERT_TRUE(kernel) << text(kernel.why());
     TestTokens tokens(7, kHidden, 3, kExperts, 14);
     const std::vector<float> logits = logits_of(7, 15);
-    const exchange::Tokens given{.x = tokens.rows(),
+    const moe::Tokens given{.x = tokens.rows(),
                                  .logits = dense_rows(std::span(logits), DType::f32, 7, kExperts)};
     std::vector<double> found(7 * kHidden, std::nan(""));
     std::vector<std::int16_t> replay(21);
@@ -321,7 +321,7 @@ TEST(MonolithicKernel, RefusesWhatItCannotDo) {
   const TestTokens tokens(3, kHidden, 2, kExperts, 16);
   const std::vector<float> logits = logits_of(3, 17);
   const std::vector<std::int32_t> adapters{0, 0, 0};
-  exchange::Tokens given{.x = tokens.rows(),
+  moe::Tokens given{.x = tokens.rows(),
                          .logits = dense_rows(std::span(logits), DType::f32, 3, kExperts)};
   std::vector<double> out(3 * kHidden);
   const MutableRows rows = dense_rows(std::span(out), DType::f64, 3, kHidden);
@@ -375,7 +375,7 @@ TEST(RankedKernels, EveryExchangeGivesWhatOneProcessGives) {
           std::vector<std::int32_t> map(kExperts, -1);
           for (std::uint64_t e = 0; e < local; ++e)
             map[rank * local + e] = static_cast<std::int32_t>(e);
-          exchange::Tokens mine = tokens.routed();
+          moe::Tokens mine = tokens.routed();
           mine.x = mine.x.from(begin, end - begin);
           mine.ids = mine.ids.subspan(begin * 3, (end - begin) * 3);
           mine.weights = mine.weights.subspan(begin * 3, (end - begin) * 3);

@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "fp4moe/convert/converted_folder.hpp"
+#include "fp4moe/convert/folder/converted_folder.hpp"
 #include "fp4moe/moe/exchange/all.hpp"
 #include "fp4moe/oracle/quant_config.hpp"
 #include "fp4moe/runtime/engines.hpp"
@@ -46,7 +46,7 @@ Error missing_input_scale(std::uint64_t expert, std::string_view backend) {
           backend));
 }
 
-std::string shape_text(const weights::MoeShape& shape, tensor::DType bias_type) {
+std::string shape_text(const checkpoint::MoeShape& shape, tensor::DType bias_type) {
   return fmt::format("{} of hidden size {}, rows {}, {} biases, {} input scales",
                      name(shape.format), shape.hidden, name(shape.order),
                      shape.has_bias ? tensor::name(bias_type) : "no",
@@ -74,13 +74,13 @@ Result<MoeLayer> MoeLayer::make(LayerFacts facts, Choice choice, LayerOptions op
         moe::replica_table(made.facts_.model.shape.experts, made.options_.physical_experts);
     if (!table) return table.why();
     made.replicas_ = std::move(*table);
-    if (made.options_.slice.placement != weights::Placement::linear)
+    if (made.options_.slice.placement != checkpoint::Placement::linear)
       return usage("layer.placement", "experts with copies are dealt out in order")
           .expects("placement linear", "round-robin");
   }
-  const weights::Slice& slice = made.options_.slice;
+  const checkpoint::Slice& slice = made.options_.slice;
   auto local =
-      weights::local_experts(made.physical_experts(), slice.expert_parallel, slice.placement);
+      checkpoint::local_experts(made.physical_experts(), slice.expert_parallel, slice.placement);
   if (!local) return local.why();
   made.local_ = std::move(*local);
   if (slice.expert_parallel.size > 1) {
@@ -95,7 +95,7 @@ std::uint64_t MoeLayer::physical_experts() const {
   return replicas_ ? replicas_->physical : facts_.model.shape.experts;
 }
 
-Result<MoeLayer> MoeLayer::create(const weights::Checkpoint& checkpoint, std::size_t number,
+Result<MoeLayer> MoeLayer::create(const checkpoint::Checkpoint& checkpoint, std::size_t number,
                                   LayerOptions options) {
   if (number >= checkpoint.layers().size())
     return usage("layer.number", "the checkpoint has no such MoE layer")
@@ -108,7 +108,7 @@ Result<MoeLayer> MoeLayer::create(const weights::Checkpoint& checkpoint, std::si
 }
 
 Result<MoeLayer> MoeLayer::create(const LayerDescription& description,
-                                  const weights::LayerWeightsView& weights, LayerOptions options) {
+                                  const checkpoint::LayerWeightsView& weights, LayerOptions options) {
   Result<LayerFacts> facts = layer_facts(description, weights.shape());
   if (!facts) return facts.why();
   const convert::MemoryLayer layer{facts->model.shape, facts->model.rule, weights};
@@ -120,7 +120,7 @@ Result<MoeLayer> MoeLayer::create(const LayerDescription& description,
 // What this rank packs. Every rank may hold copies of any expert, so reading is not limited to the
 // rank's own.
 Result<convert::LayerJob> MoeLayer::job_by(const MakeJob& make_job) const {
-  weights::Slice readable = options_.slice;
+  checkpoint::Slice readable = options_.slice;
   if (replicas_) readable.expert_parallel = {};
   Result<convert::LayerJob> job = make_job(choice_.recipe(readable, facts_.model.layer.activation));
   if (!job || !replicas_) return job;
@@ -234,9 +234,9 @@ Result<Done> MoeLayer::load() {
   return Done{};
 }
 
-Result<Done> MoeLayer::load(const weights::LayerWeightsView& weights) {
+Result<Done> MoeLayer::load(const checkpoint::LayerWeightsView& weights) {
   if (!job_) return packed_->check_own_memory();
-  const weights::MoeShape &found = weights.shape(), &mine = facts_.model.shape;
+  const checkpoint::MoeShape &found = weights.shape(), &mine = facts_.model.shape;
   const convert::Problem& problem = job_->problem;
   if (found.format != mine.format || found.hidden != mine.hidden || found.order != problem.order ||
       found.has_bias != problem.has_bias || weights.bias_type() != problem.bias_type ||
@@ -312,8 +312,8 @@ Result<Done> MoeLayer::process() {
   source.shares_global = problem_.shape.gated() && problem_.numerics.shares_global;
   if (source.shares_global)
     source.visit = [visit = source.visit](std::size_t position, const moe::UseExpert& use) {
-      return visit(position, [&](const weights::ExpertView& given) {
-        weights::ExpertView view = given;
+      return visit(position, [&](const checkpoint::ExpertView& given) {
+        checkpoint::ExpertView view = given;
         view.up.global_scale = view.gate.global_scale;
         return use(view);
       });
@@ -342,7 +342,7 @@ bool MoeLayer::routes_itself(const oracle::Experts& row) const {
   return row.routings.empty() || (routing && row.routings.contains(*routing));
 }
 
-Result<std::unique_ptr<moe::exchange::Exchange>> MoeLayer::make_exchange() const {
+Result<std::unique_ptr<moe::Exchange>> MoeLayer::make_exchange() const {
   return moe::exchange::make_exchange(options_.exchange,
                                       {.ranks = exchanges_tokens() ? options_.ranks : nullptr,
                                        .experts = physical_experts(),
@@ -356,7 +356,7 @@ Result<Done> MoeLayer::make_kernels() {
   monolithic_.reset();
   auto exchange = make_exchange();
   if (!exchange) return exchange.why();
-  const moe::exchange::Traits traits = (*exchange)->traits();
+  const moe::ExchangeTraits traits = (*exchange)->traits();
   const bool is_batched = traits.format == TokenFormat::batched;
   moe::ExpertsRole role{.format = traits.format, .leaves_weights = is_batched};
   // A backend without a class of this form is emulated as if it had one: engines take any form.
@@ -380,7 +380,7 @@ Result<Done> MoeLayer::make_kernels() {
   modular_ = std::move(*modular);
 
   const oracle::Experts* own = experts_row(Kind::monolithic);
-  const bool is_linear = options_.slice.placement == weights::Placement::linear ||
+  const bool is_linear = options_.slice.placement == checkpoint::Placement::linear ||
                          options_.slice.expert_parallel.size == 1;
   if (own == nullptr || !router_ || is_batched || !routes_itself(*own) || !is_linear ||
       !traits.routes || facts_.router.zero_experts != 0 || replicas_ || local_.empty())

@@ -41,7 +41,7 @@ double split_error(std::string_view engine) {
   return engine == "reference" ? 1e-12 : engine == "cuda" ? 5e-3 : 2e-4;
 }
 
-Result<MoeLayer> ready(const weights::Checkpoint& source, LayerOptions options) {
+Result<MoeLayer> ready(const checkpoint::Checkpoint& source, LayerOptions options) {
   options.threads = 1;
   Result<MoeLayer> layer = MoeLayer::create(source, 0, std::move(options));
   if (!layer) return layer;
@@ -149,7 +149,7 @@ TEST(MoeLayer, RanksTogetherGiveTheWhole) {
         for (const std::uint64_t size : {2u, 3u}) {
           std::vector<double> sum(expected.size(), 0.0);
           for (std::uint64_t rank = 0; rank < size; ++rank) {
-            weights::Slice slice{.placement = weights::Placement::round_robin};
+            checkpoint::Slice slice{.placement = checkpoint::Placement::round_robin};
             (experts ? slice.expert_parallel : slice.tensor_parallel) = {rank, size};
             auto layer = ready(tiny_checkpoint(format),
                                {.engine = name, .slice = slice, .numerics = "exact"});
@@ -209,7 +209,7 @@ TEST(MoeLayer, WeightsMayStayInTheCheckpoint) {
   const TestTokens tokens(7, kHidden, 2, kExperts, 12);
   for (const WeightFormat format : {WeightFormat::mxfp4, WeightFormat::nvfp4})
     for (const std::uint64_t size : {1u, 2u}) {
-      const weights::Slice slice{.tensor_parallel = {size - 1, size}};
+      const checkpoint::Slice slice{.tensor_parallel = {size - 1, size}};
       auto packed = ready(tiny_checkpoint(format), {.slice = slice});
       auto mapped = ready(tiny_checkpoint(format), {.weights = "mapped", .slice = slice});
       ASSERT_TRUE(packed) << text(packed.why());
@@ -232,8 +232,8 @@ TEST(MoeLayer, SaysWhichWeightsCannotStay) {
   EXPECT_EQ(refusal({.wish = {.backend = "MARLIN"}, .weights = "mapped"}), "layer.weights");
   const TemporaryFolder folder;
   make_checkpoint(folder.path() + "/model.gguf", WeightFormat::mxfp4,
-                  {.experts = 2, .hidden = 64, .intermediate = 64}, weights::Dialect::gguf);
-  const auto gguf = weights::Checkpoint::open(folder.path() + "/model.gguf");
+                  {.experts = 2, .hidden = 64, .intermediate = 64}, checkpoint::Dialect::gguf);
+  const auto gguf = checkpoint::Checkpoint::open(folder.path() + "/model.gguf");
   ASSERT_TRUE(gguf) << text(gguf.why());
   EXPECT_EQ(ready(*gguf, {.weights = "mapped"}).why().id, "weights.rows");
 }
@@ -334,13 +334,13 @@ TEST(PackedWeights, PoisonedPaddingNeverShows) {
   std::size_t poisoned = 0;
   for (const layout::Layout& layout : backends::layouts()) {
     const bool is_mxfp4 = layout.format == WeightFormat::mxfp4;
-    const weights::MoeShape shape{.format = layout.format,
+    const checkpoint::MoeShape shape{.format = layout.format,
                                   .experts = 2,
                                   .hidden = 96,
                                   .intermediate = 64,
-                                  .order = weights::RowOrder::halves};
+                                  .order = checkpoint::RowOrder::halves};
     convert::Problem problem{
-        .experts = 2, .real = {96, 64}, .padded = {256, 256}, .order = weights::RowOrder::halves};
+        .experts = 2, .real = {96, 64}, .padded = {256, 256}, .order = checkpoint::RowOrder::halves};
     TestLayer real(shape, moe::Activation::silu, 41);
     for (auto* all : {&real.gate, &real.up, &real.down})
       for (auto& matrix : *all) matrix.global = is_mxfp4 ? 1.0f : 0.125f;
@@ -354,8 +354,8 @@ TEST(PackedWeights, PoisonedPaddingNeverShows) {
     const auto with_inputs = [](const TestLayer& layer) {
       moe::ExpertSource source = layer.source();
       source.visit = [visit = source.visit](std::size_t e, const moe::UseExpert& use) {
-        return visit(e, [&](const weights::ExpertView& given) {
-          weights::ExpertView view = given;
+        return visit(e, [&](const checkpoint::ExpertView& given) {
+          checkpoint::ExpertView view = given;
           view.gate.input_scale = view.up.input_scale = view.down.input_scale = 0.5f;
           return use(view);
         });

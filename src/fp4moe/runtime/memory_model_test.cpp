@@ -11,7 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "fp4moe/runtime/run.hpp"
-#include "fp4moe/weights/transcode.hpp"
+#include "fp4moe/checkpoint/edit/transcode.hpp"
 #include "support/converted_folder.hpp"
 #include "support/tiny_layer.hpp"
 
@@ -24,7 +24,7 @@ using moe::testing::TestTokens;
 using tensor::DType;
 using tensor::testing::read_text;
 using tensor::testing::TemporaryFolder;
-using weights::Dialect;
+using checkpoint::Dialect;
 
 constexpr std::uint64_t kExperts = 4, kHidden = 128, kIntermediate = 96;
 
@@ -45,16 +45,16 @@ struct Copies {
         documents.push_back({name, read_text(folder + "/" + name)});
   }
 
-  Result<weights::Checkpoint> checkpoint() const {
+  Result<checkpoint::Checkpoint> checkpoint() const {
     std::vector<tensor::MemoryTensor> given;
     for (const auto& [entry, bytes] : tensors)
       given.push_back({entry.name, entry.dtype, entry.shape, bytes});
     Result<tensor::Store> store = tensor::Store::of(std::move(given), documents);
     if (!store) return store.why();
-    return weights::Checkpoint::of(*std::move(store));
+    return checkpoint::Checkpoint::of(*std::move(store));
   }
   Result<Model> model() const {
-    Result<weights::Checkpoint> made = checkpoint();
+    Result<checkpoint::Checkpoint> made = checkpoint();
     if (!made) return made.why();
     return Model::of(*std::move(made));
   }
@@ -137,7 +137,7 @@ TEST_P(MemoryModel, LayersAreCutForRanksAndUsedWhereTheyLie) {
   const auto model = copies.model();
   const auto from_files = Model::open(files());
   ASSERT_TRUE(model && from_files);
-  const weights::Slice slice{.tensor_parallel = {1, 2}, .expert_parallel = {0, 2}};
+  const checkpoint::Slice slice{.tensor_parallel = {1, 2}, .expert_parallel = {0, 2}};
   auto mine = ready(*model, {.slice = slice});
   auto theirs = ready(*from_files, {.slice = slice});
   ASSERT_TRUE(mine && theirs);
@@ -177,7 +177,7 @@ INSTANTIATE_TEST_SUITE_P(Dialects, MemoryModel,
                                            std::pair(Dialect::compressed_tensors,
                                                      WeightFormat::nvfp4)),
                          [](const auto& each) {
-                           std::string made(weights::name(each.param.first));
+                           std::string made(checkpoint::name(each.param.first));
                            std::erase_if(made, [](char c) { return c == '-'; });
                            return made;
                          });
@@ -227,7 +227,7 @@ TEST(MemoryModelErrors, SayThatThereAreNoFilesToCopy) {
                 .why()
                 .id,
             "store.memory");
-  EXPECT_EQ(weights::transcode(*checkpoint, Dialect::quark, folder / "out", {}).why().id,
+  EXPECT_EQ(checkpoint::transcode(*checkpoint, Dialect::quark, folder / "out", {}).why().id,
             "store.memory");
   EXPECT_FALSE(std::filesystem::exists(folder / "out"));
 }

@@ -4,8 +4,8 @@
 
 #include <fmt/format.h>
 
-#include "fp4moe/convert/converted_folder.hpp"
-#include "fp4moe/convert/pack_layer.hpp"
+#include "fp4moe/convert/folder/converted_folder.hpp"
+#include "fp4moe/convert/pack/pack_layer.hpp"
 #include "fp4moe/moe/rows.hpp"
 #include "fp4moe/platform/memory_nodes.hpp"
 
@@ -15,10 +15,10 @@ namespace {
 using convert::LayerPacker;
 using convert::PackedTensor;
 using convert::Problem;
-using weights::ExpertView;
-using weights::ProjectionRoom;
-using weights::ProjectionView;
-using weights::RowOrder;
+using checkpoint::ExpertView;
+using checkpoint::ProjectionRoom;
+using checkpoint::ProjectionView;
+using checkpoint::RowOrder;
 
 // Canonical rows of one expert in one piece of memory.
 class ExpertRooms {
@@ -82,7 +82,7 @@ class ExpertRooms {
     const bool turns = problem.order == RowOrder::interleaved;
     const auto bias = [&](std::span<std::byte> from, std::uint64_t first, std::uint64_t count,
                           std::uint64_t step) {
-      return weights::BiasView{from.data() + first * size, count, step * size, problem.bias_type};
+      return checkpoint::BiasView{from.data() + first * size, count, step * size, problem.bias_type};
     };
     if (gated) view.gate.bias = bias(target_.bias13, 0, rows, turns ? 2 : 1);
     view.up.bias = bias(target_.bias13, !gated ? 0 : turns ? 1 : rows, rows, turns ? 2 : 1);
@@ -178,7 +178,7 @@ Result<Done> PackedWeights::load(const moe::ExpertSource& source) {
 Result<Done> PackedWeights::load_expert(const convert::LayerJob& job, std::size_t position) {
   if (const auto fine = check_own_memory(); !fine) return fine.why();
   if (!views_.empty()) return convert::pack_expert(job, packer_, position, targets_);
-  const std::unique_ptr<weights::LayerReader> reader = job.source->reader();
+  const std::unique_ptr<checkpoint::LayerReader> reader = job.source->reader();
   const Result<ExpertView> view = reader->read(job.experts[position]);
   if (!view) return view.why();
   return packer_.note(position, *view);
@@ -234,7 +234,7 @@ Result<moe::ExpertSource> PackedWeights::source(const convert::LayerJob& job) co
   if (const auto stays = job.source->check_views_stay(); !stays) return stays.why();
   moe::ExpertSource made{.shape = source().shape, .views_stay = true};
   made.visit = [&job](std::size_t position, const moe::UseExpert& use) -> Result<Done> {
-    const std::unique_ptr<weights::LayerReader> reader = job.source->reader();
+    const std::unique_ptr<checkpoint::LayerReader> reader = job.source->reader();
     const Result<ExpertView> view = reader->read(job.experts[position]);
     if (!view) return view.why();
     return use(*view);

@@ -15,7 +15,7 @@
 #include "fp4moe/oracle/layer_fields.hpp"
 #include "fp4moe/platform/detect.hpp"
 #include "fp4moe/platform/findings.hpp"
-#include "fp4moe/weights/models.hpp"
+#include "fp4moe/checkpoint/models.hpp"
 
 namespace fp4moe::runtime {
 namespace {
@@ -230,14 +230,14 @@ Result<oracle::Deployment> deployment_of(const QuestionOptions& options, oracle:
 
 // Single fields speak of one rank's layer: what they change is changed in the whole one, too.
 void follow_fields(const Layer& before, const Layer& after, Question& question) {
-  weights::MoeShape& shape = question.model.shape;
+  checkpoint::MoeShape& shape = question.model.shape;
   shape.hidden = after.hidden;
   shape.experts = after.num_experts;
   shape.has_bias = after.has_bias;
   if (after.intermediate != before.intermediate)
     shape.intermediate = after.intermediate * static_cast<std::uint64_t>(after.parallel.tp_size);
   if (after.gated != before.gated)
-    shape.order = after.gated ? weights::RowOrder::halves : weights::RowOrder::single;
+    shape.order = after.gated ? checkpoint::RowOrder::halves : checkpoint::RowOrder::single;
   question.model.layer = after;
   question.model.layer.parallel = {};
   question.model.layer.num_local_experts = shape.experts;
@@ -409,10 +409,10 @@ Result<plan::Model> find_model(const std::string& name_or_path, std::string_view
   if (!wanted) return wanted.why();
   std::error_code failed;
   const bool is_path =
-      weights::find_model(name_or_path) == nullptr &&
+      checkpoint::find_model(name_or_path) == nullptr &&
       (is_spelt_as_path(name_or_path) || std::filesystem::exists(name_or_path, failed));
   if (is_path) return plan::model_from_path(name_or_path, *wanted);
-  const Result<weights::NamedModel> named = weights::require_named(name_or_path);
+  const Result<checkpoint::NamedModel> named = checkpoint::require_named(name_or_path);
   if (!named) return named.why();
   return plan::model_from_row(*named->row, *wanted ? *wanted : named->format);
 }

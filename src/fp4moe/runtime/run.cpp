@@ -11,7 +11,7 @@
 
 #include "fp4moe/base/parallel.hpp"
 #include "fp4moe/base/sha256.hpp"
-#include "fp4moe/convert/manifest.hpp"
+#include "fp4moe/convert/folder/manifest.hpp"
 #include "fp4moe/moe/exchange/all.hpp"
 #include "fp4moe/moe/exchange/threads.hpp"
 #include "fp4moe/moe/reference/engine.hpp"
@@ -88,9 +88,9 @@ void describe(const MoeLayer& layer, const Routes& routes, LayerRun& run) {
   if (run.release && !run.release->note.empty()) run.warnings.push_back(run.release->note);
 }
 
-weights::Slice slice_of(Split split, std::uint64_t rank, std::uint64_t ranks,
-                        weights::Placement placement) {
-  weights::Slice slice{.placement = placement};
+checkpoint::Slice slice_of(Split split, std::uint64_t rank, std::uint64_t ranks,
+                        checkpoint::Placement placement) {
+  checkpoint::Slice slice{.placement = placement};
   if (split == Split::tensor) slice.tensor_parallel = {rank, ranks};
   if (split == Split::expert) slice.expert_parallel = {rank, ranks};
   return slice;
@@ -291,17 +291,17 @@ Result<Model> Model::open(const std::string& path) {
     made.folder_ = std::make_shared<const convert::ConvertedFolder>(std::move(*folder));
     return made;
   }
-  Result<weights::Checkpoint> checkpoint = weights::Checkpoint::open(path);
+  Result<checkpoint::Checkpoint> checkpoint = checkpoint::Checkpoint::open(path);
   if (!checkpoint) return checkpoint.why();
   Result<Model> of_checkpoint = of(*std::move(checkpoint));
   if (of_checkpoint) of_checkpoint->path_ = path;
   return of_checkpoint;
 }
 
-Result<Model> Model::of(weights::Checkpoint checkpoint) {
+Result<Model> Model::of(checkpoint::Checkpoint checkpoint) {
   Model made;
   made.path_ = checkpoint.store().folder();
-  made.checkpoint_ = std::make_shared<const weights::Checkpoint>(std::move(checkpoint));
+  made.checkpoint_ = std::make_shared<const checkpoint::Checkpoint>(std::move(checkpoint));
   if (made.layers() == 0)
     return invalid("run.layers", "the checkpoint has no MoE layer in FP4").in(made.path_);
   return made;
@@ -350,21 +350,21 @@ Result<MoeLayer> Model::layer(std::size_t number, LayerOptions options) const {
 }
 
 Result<moe::LoraSet> Model::adapters(std::size_t number, std::span<const std::string> folders,
-                                     const weights::Slice& slice) const {
+                                     const checkpoint::Slice& slice) const {
   if (folders.empty()) return moe::LoraSet();
   if (folder_)
     return usage("run.converted", "adapters are added to a checkpoint's layers")
         .in(path_)
         .expects("a checkpoint", "a converted folder");
-  std::vector<weights::Adapter> opened;
+  std::vector<checkpoint::Adapter> opened;
   for (const std::string& folder : folders) {
-    Result<weights::Adapter> adapter =
-        weights::Adapter::open(folder, weights::adapter_targets(*checkpoint_));
+    Result<checkpoint::Adapter> adapter =
+        checkpoint::Adapter::open(folder, checkpoint::adapter_targets(*checkpoint_));
     if (!adapter) return adapter.why();
     opened.push_back(std::move(*adapter));
   }
-  std::vector<const weights::Adapter*> all;
-  for (const weights::Adapter& adapter : opened) all.push_back(&adapter);
+  std::vector<const checkpoint::Adapter*> all;
+  for (const checkpoint::Adapter& adapter : opened) all.push_back(&adapter);
   return moe::LoraSet::load(all, number, {.slice = slice});
 }
 

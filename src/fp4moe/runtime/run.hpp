@@ -11,7 +11,7 @@
 
 #include "fp4moe/base/result.hpp"
 #include "fp4moe/base/thread_pool.hpp"
-#include "fp4moe/convert/converted_folder.hpp"
+#include "fp4moe/convert/folder/converted_folder.hpp"
 #include "fp4moe/moe/exchange/communicator.hpp"
 #include "fp4moe/moe/lora_load.hpp"
 #include "fp4moe/moe/reference/engine.hpp"
@@ -25,7 +25,7 @@ class Model {
  public:
   static Result<Model> open(const std::string& path);
   // A checkpoint that is open already; its path() is the folder, "" for tensors in memory.
-  static Result<Model> of(weights::Checkpoint checkpoint);
+  static Result<Model> of(checkpoint::Checkpoint checkpoint);
 
   std::size_t layers() const;
   std::uint64_t layer_index(std::size_t number) const;  // the block's number in the model
@@ -40,11 +40,11 @@ class Model {
   // The adapters in these folders for one rank's share of a layer. Errors: adapter.*, lora.*,
   // run.converted (adapters name a checkpoint's layers).
   Result<moe::LoraSet> adapters(std::size_t number, std::span<const std::string> folders,
-                                const weights::Slice& slice) const;
+                                const checkpoint::Slice& slice) const;
 
  private:
   std::string path_{};
-  std::shared_ptr<const weights::Checkpoint> checkpoint_{};
+  std::shared_ptr<const checkpoint::Checkpoint> checkpoint_{};
   std::shared_ptr<const convert::ConvertedFolder> folder_{};
 };
 

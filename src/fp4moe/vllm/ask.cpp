@@ -120,7 +120,7 @@ Result<Done> read_beside(const Json& from, MoeConfig& to) {
   if (const auto done = reader.done(); !done) return done.why();
   to.routed_scaling_factor = scale.value_or(1.0);
   if (placement == "round_robin")
-    to.expert_placement = weights::Placement::round_robin;
+    to.expert_placement = checkpoint::Placement::round_robin;
   else if (!placement.empty() && placement != "linear")
     return usage("vllm.ask", "the question is not understood")
         .at("expert_placement")
@@ -355,10 +355,10 @@ Result<Json> ask_format(const Asked& asked) {
   const auto bias_type = tensor::dtype_from_safetensors(bias->empty() ? "BF16" : *bias);
   if (!bias_type) return not_understood("bias_dtype", "BF16, F16 or F32", nullptr);
   const MoeConfig& config = asked.config;
-  using weights::RowOrder;
+  using checkpoint::RowOrder;
   const RowOrder order =
       !options->is_act_and_mul ? RowOrder::single : options->w13_order.value_or(RowOrder::halves);
-  const weights::MoeShape shape{
+  const checkpoint::MoeShape shape{
       .format = asked.format,
       .experts = config.num_local_experts,
       .hidden = options->hidden == 0 ? config.hidden_dim : options->hidden,
@@ -438,7 +438,7 @@ Result<ConversionOptions> options_from(const Json& question) {
             [](const Json& object, std::string_view key) { return whole(object, key); });
   if (const auto done = reader.done(); !done) return done.why();
   made.threads = threads;
-  for (const weights::RowOrder known : {weights::RowOrder::interleaved, weights::RowOrder::halves})
+  for (const checkpoint::RowOrder known : {checkpoint::RowOrder::interleaved, checkpoint::RowOrder::halves})
     if (order == name(known)) made.w13_order = known;
   if (!order.empty() && !made.w13_order)
     return not_understood("w13_order", "interleaved or halves", member(*given, "w13_order"));

@@ -7,8 +7,8 @@
 #include <fmt/format.h>
 
 #include "fp4moe/backends/layouts.hpp"
-#include "fp4moe/convert/bias.hpp"
-#include "fp4moe/convert/pack_layer.hpp"
+#include "fp4moe/convert/pack/bias.hpp"
+#include "fp4moe/convert/pack/pack_layer.hpp"
 #include "fp4moe/moe/rows.hpp"
 #include "fp4moe/vllm/converter.hpp"
 #include "fp4moe/vllm/rows.hpp"
@@ -19,8 +19,8 @@ namespace {
 
 using layout::ScalarRule;
 using tensor::DType;
-using weights::MoeShape;
-using weights::RowOrder;
+using checkpoint::MoeShape;
+using checkpoint::RowOrder;
 
 // The four big tensors of either format, by the names their callers know.
 struct BigTensors {
@@ -49,7 +49,7 @@ Result<MoeShape> check_big(const BigTensors& given, WeightFormat format, RowOrde
                        .hidden = w2[1],
                        .intermediate = 2 * w2[2],
                        .order = order};
-  const std::uint64_t block = weights::block_size(format), rows = shape.w13_rows();
+  const std::uint64_t block = checkpoint::block_size(format), rows = shape.w13_rows();
   for (const auto& [name, size] :
        {std::pair("hidden", shape.hidden), std::pair("intermediate", shape.intermediate)})
     if (size % block != 0)
@@ -71,23 +71,23 @@ Result<MoeShape> check_big(const BigTensors& given, WeightFormat format, RowOrde
 }
 
 // Strides are those of the loaded tensors: fewer hidden columns and rows may be in use.
-weights::MatrixWeights matrix(const MoeShape& loaded, std::uint64_t rows, std::uint64_t k,
+checkpoint::MatrixWeights matrix(const MoeShape& loaded, std::uint64_t rows, std::uint64_t k,
                               const TensorView& codes, const TensorView& scales) {
-  const std::uint64_t blocks = k / weights::block_size(loaded.format);
+  const std::uint64_t blocks = k / checkpoint::block_size(loaded.format);
   return {.codes = {codes.bytes, rows * (k / 2), k / 2},
           .scales = {scales.bytes, rows * blocks, blocks}};
 }
 
-Result<weights::LayerWeights> layer_weights(const BigTensors& given, const MoeShape& loaded,
+Result<checkpoint::LayerWeights> layer_weights(const BigTensors& given, const MoeShape& loaded,
                                             const ConversionOptions& options) {
   const std::uint64_t hidden = options.hidden == 0 ? loaded.hidden : options.hidden;
-  const std::uint64_t block = weights::block_size(loaded.format);
+  const std::uint64_t block = checkpoint::block_size(loaded.format);
   if (hidden > loaded.hidden || hidden % block != 0)
     return usage("vllm.tensor", "more hidden columns are in use than the tensors have")
         .at(given.w2_name)
         .expects(fmt::format("at most {}, in whole blocks of {}", loaded.hidden, block),
                  fmt::format("{}", hidden));
-  weights::LayerWeights made{
+  checkpoint::LayerWeights made{
       .shape = loaded,
       .w13 = matrix(loaded, loaded.w13_rows(), loaded.hidden, given.w13, given.w13_scale),
       .w2 = matrix(loaded, loaded.hidden, loaded.intermediate, given.w2, given.w2_scale)};
@@ -98,7 +98,7 @@ Result<weights::LayerWeights> layer_weights(const BigTensors& given, const MoeSh
 constexpr std::initializer_list<DType> kBiasTypes{DType::bf16, DType::f16, DType::f32};
 
 Result<Done> add_biases(const Mxfp4Tensors& given, const MoeShape& loaded,
-                        weights::LayerWeights& to) {
+                        checkpoint::LayerWeights& to) {
   if (is_given(given.w13_bias)) {
     if (const auto fine = check_tensor("w13_bias", given.w13_bias, kBiasTypes,
                                        {loaded.experts, loaded.w13_rows()});
@@ -257,7 +257,7 @@ Result<convert::Recipe> Converter::recipe(WeightFormat format) const {
 Result<KernelWeights> Converter::plan(const MoeShape& shape, DType bias_type) const {
   const auto found = recipe(shape.format);
   if (!found) return found.why();
-  const auto padded = convert::padded_sizes(found->sizing, shape, {}, weights::SplitRule::equal);
+  const auto padded = convert::padded_sizes(found->sizing, shape, {}, checkpoint::SplitRule::equal);
   if (!padded) return padded.why();
   auto packer =
       convert::LayerPacker::make(*found->layout, {.experts = shape.experts,
@@ -271,10 +271,10 @@ Result<KernelWeights> Converter::plan(const MoeShape& shape, DType bias_type) co
   return KernelWeights(*std::move(packer));
 }
 
-Result<KernelWeights> Converter::convert(const weights::LayerWeights& given) const {
+Result<KernelWeights> Converter::convert(const checkpoint::LayerWeights& given) const {
   const auto found = recipe(given.shape.format);
   if (!found) return found.why();
-  const auto view = weights::LayerWeightsView::make(given);
+  const auto view = checkpoint::LayerWeightsView::make(given);
   if (!view) return view.why();
   const auto job =
       convert::layer_job(convert::MemoryLayer{.shape = view->shape(), .weights = *view}, *found);

@@ -10,7 +10,7 @@
 
 #include "fp4moe/backends/all.hpp"
 #include "fp4moe/backends/layouts.hpp"
-#include "fp4moe/convert/converted_folder.hpp"
+#include "fp4moe/convert/folder/converted_folder.hpp"
 #include "fp4moe/runtime/choice.hpp"
 #include "fp4moe/vllm/mxfp4.hpp"
 #include "fp4moe/vllm/nvfp4.hpp"
@@ -25,7 +25,7 @@ using testing::LayerSizes;
 using testing::LoadedTensor;
 using testing::Mxfp4Layer;
 using testing::NvFp4Layer;
-using weights::testing::FileTensor;
+using checkpoint::testing::FileTensor;
 
 constexpr std::string_view kDevices[] = {"h100", "b200", "mi355x", "mi300x", "cpu"};
 
@@ -48,7 +48,7 @@ void write_gpt_oss(const std::string& folder, const Mxfp4Layer& layer) {
   const LayerSizes& sizes = layer.sizes;
   const std::uint64_t e = sizes.experts, h = sizes.hidden, i = sizes.intermediate;
   const std::string at = "model.layers.0.mlp.experts.";
-  weights::testing::write_safetensors(
+  checkpoint::testing::write_safetensors(
       folder + "/model.safetensors",
       {named(at + "gate_up_proj_blocks", layer.w13, {e, 2 * i, h / 32, 16}),
        named(at + "gate_up_proj_scales", layer.w13_scale, {e, 2 * i, h / 32}),
@@ -90,7 +90,7 @@ void write_modelopt(const std::string& folder, const NvFp4Layer& layer) {
         parts);
     add("down_proj", layer.w2, layer.w2_scale, layer.w2_scale_2, layer.a2_scale, 0, 1);
   }
-  weights::testing::write_safetensors(folder + "/model.safetensors", all);
+  checkpoint::testing::write_safetensors(folder + "/model.safetensors", all);
   write_config(folder, layer.sizes, layer.sizes.gated ? "qwen3_moe" : "nemotron_h",
                R"({"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 16})");
 }
@@ -100,7 +100,7 @@ class FileSide {
  public:
   void convert(const std::string& checkpoint, const std::string& out, const oracle::Policy& policy,
                const oracle::Backend& backend, const Context& context) {
-    const auto opened = weights::Checkpoint::open(checkpoint);
+    const auto opened = checkpoint::Checkpoint::open(checkpoint);
     ASSERT_TRUE(opened) << text(opened.why());
     runtime::Choice choice{.policy = &policy, .backend = &backend, .device = context.device};
     const auto layout =
@@ -247,7 +247,7 @@ TEST(Conversion, GoesIntoTheCallersMemory) {
   const auto own =
       convert_to_mxfp4_moe_kernel_format(Mxfp4MoeBackend::MARLIN, layer.tensors(), context);
   ASSERT_TRUE(own) << text(own.why());
-  auto shape = shape_of(layer.tensors(), weights::RowOrder::interleaved);
+  auto shape = shape_of(layer.tensors(), checkpoint::RowOrder::interleaved);
   ASSERT_TRUE(shape);
   shape->has_bias = true;
   const auto format = kernel_format("MARLIN", *shape, context);

@@ -68,7 +68,7 @@ Result<Done> KernelMaker::check(const KernelWeights& weights) const {
                              config.num_local_experts, intermediate, hidden),
                  fmt::format("{} of {} experts, {} x {}", formats::name(weights.layout().format),
                              problem.experts, problem.real.intermediate, problem.real.hidden));
-  const bool gated = problem.order != weights::RowOrder::single;
+  const bool gated = problem.order != checkpoint::RowOrder::single;
   if (gated != config.is_act_and_mul)
     return usage("vllm.weights", "the weights are not the configuration's")
         .expects(config.is_act_and_mul ? "a gate" : "no gate", gated ? "a gate" : "none");

@@ -12,7 +12,7 @@ namespace {
 
 using tensor::DType;
 
-// Types as oracle/buffers.hpp spells them.
+// Types as oracle/vllm/buffers.hpp spells them.
 DType dtype_of(std::string_view name) {
   if (name == "bf16") return DType::bf16;
   if (name == "f32") return DType::f32;
@@ -87,7 +87,7 @@ Result<Done> MoeMethod::check_created() const {
 // Rows and columns of the hidden size that are padding are never read. The intermediate size is
 // rounded, too, but ranks may hold more of it than their even share.
 ConversionOptions MoeMethod::conversion() const {
-  const std::uint64_t block = weights::block_size(backend_->format);
+  const std::uint64_t block = checkpoint::block_size(backend_->format);
   return {.is_act_and_mul = moe_.is_act_and_mul,
           .w13_order = options_.w13_order,
           .activation = oracle::rounding_activation(*record_.selection.policy, layer_of(moe_)),

@@ -63,8 +63,8 @@ void fill(Mxfp4MoeMethod& method, const Mxfp4Layer& layer, std::uint64_t halves)
   fill(method.parameter("w2_bias"), layer.w2_bias);
 }
 
-weights::LayerWeights weights_of(const Mxfp4Layer& layer, weights::RowOrder order) {
-  weights::LayerWeights made{.shape = {.format = WeightFormat::mxfp4,
+checkpoint::LayerWeights weights_of(const Mxfp4Layer& layer, checkpoint::RowOrder order) {
+  checkpoint::LayerWeights made{.shape = {.format = WeightFormat::mxfp4,
                                        .experts = layer.sizes.experts,
                                        .hidden = layer.sizes.hidden,
                                        .intermediate = layer.sizes.intermediate,
@@ -94,11 +94,11 @@ struct Call {
 };
 
 // The same call of a layer that was made from a view of the weights.
-std::vector<float> through_layer(const weights::LayerWeights& given, Activation activation,
+std::vector<float> through_layer(const checkpoint::LayerWeights& given, Activation activation,
                                  const oracle::Backend& backend, const oracle::Policy& policy,
                                  const platform::Device& device, const Call& call, bool monolithic,
                                  std::string numerics = {}) {
-  const auto view = weights::LayerWeightsView::make(given);
+  const auto view = checkpoint::LayerWeightsView::make(given);
   EXPECT_TRUE(view) << text(view.why());
   runtime::LayerDescription description{.activation = activation, .top_k = kTopK};
   description.router = moe::routing::RouterOptions{.method = moe::routing::Method::renormalize};
@@ -161,8 +161,8 @@ TEST(Mxfp4MoeMethod, ComputesWhatTheLayerComputes) {
 
     const Call call(layer.sizes);
     const std::vector<float> found = through_method(*method, call, layer.sizes.hidden);
-    const weights::LayerWeights weights =
-        weights_of(layer, turns ? weights::RowOrder::interleaved : weights::RowOrder::halves);
+    const checkpoint::LayerWeights weights =
+        weights_of(layer, turns ? checkpoint::RowOrder::interleaved : checkpoint::RowOrder::halves);
     const oracle::Backend& backend = *method->record().selection.backend;
     const oracle::Policy& policy = *method->record().selection.policy;
     EXPECT_EQ(found, through_layer(weights, given.activation, backend, policy,
@@ -393,13 +393,13 @@ void fill(NvFp4MoeMethod& method, const NvFp4Layer& layer, bool packs) {
   put("w2" + input, layer.a2_scale, true);
 }
 
-weights::LayerWeights weights_of(const NvFp4Layer& layer, std::vector<std::vector<float>>& keep) {
-  weights::LayerWeights made{.shape = {.format = WeightFormat::nvfp4,
+checkpoint::LayerWeights weights_of(const NvFp4Layer& layer, std::vector<std::vector<float>>& keep) {
+  checkpoint::LayerWeights made{.shape = {.format = WeightFormat::nvfp4,
                                        .experts = layer.sizes.experts,
                                        .hidden = layer.sizes.hidden,
                                        .intermediate = layer.sizes.intermediate,
-                                       .order = layer.sizes.gated ? weights::RowOrder::halves
-                                                                  : weights::RowOrder::single}};
+                                       .order = layer.sizes.gated ? checkpoint::RowOrder::halves
+                                                                  : checkpoint::RowOrder::single}};
   const auto floats = [&](const LoadedTensor& from) -> std::span<const float> {
     keep.emplace_back(from.bytes.size() / 4);
     std::memcpy(keep.back().data(), from.bytes.data(), from.bytes.size());
@@ -443,7 +443,7 @@ TEST(NvFp4MoeMethod, ComputesWhatTheLayerComputes) {
       const Call call(layer.sizes);
       const std::vector<float> found = through_method(*method, call, 256);
       std::vector<std::vector<float>> keep;
-      const weights::LayerWeights weights = weights_of(layer, keep);
+      const checkpoint::LayerWeights weights = weights_of(layer, keep);
       const oracle::Backend& backend = *method->record().selection.backend;
       const oracle::Policy& policy = *method->record().selection.policy;
       EXPECT_EQ(found, through_layer(weights, Activation::silu, backend, policy,

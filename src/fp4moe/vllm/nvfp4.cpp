@@ -89,7 +89,7 @@ Result<NvFp4KernelWeights> convert_to_nvfp4_moe_kernel_format(NvFp4MoeBackend ba
   ConversionOptions with_gate = options;
   with_gate.is_act_and_mul = is_act_and_mul;
   return Converter{to_string(backend), context, with_gate}.convert(tensors,
-                                                                   weights::RowOrder::halves);
+                                                                   checkpoint::RowOrder::halves);
 }
 
 Result<FusedMoeQuantConfig> make_nvfp4_moe_quant_config(NvFp4MoeBackend backend,

@@ -23,7 +23,7 @@ using kernels::cpu::TileForm;
 using testing::TestLayer;
 using testing::TestMatrix;
 using testing::TestTokens;
-using weights::RowOrder;
+using checkpoint::RowOrder;
 
 RowOrder order_of(Activation activation) {
   return !is_gated(activation)                                 ? RowOrder::single
@@ -31,7 +31,7 @@ RowOrder order_of(Activation activation) {
                                                                : RowOrder::halves;
 }
 
-weights::MoeShape shape_of(WeightFormat format, std::uint64_t hidden, std::uint64_t intermediate,
+checkpoint::MoeShape shape_of(WeightFormat format, std::uint64_t hidden, std::uint64_t intermediate,
                            Activation activation = Activation::silu) {
   return {.format = format,
           .experts = 5,
@@ -64,7 +64,7 @@ struct PackedLayer {
   }
 
   PackedLayer(const TestLayer& layer, const TileForm& tiles) {
-    const weights::MoeShape& shape = layer.shape;
+    const checkpoint::MoeShape& shape = layer.shape;
     const std::size_t block = formats::block_size(shape.format),
                       padding = tiles.group == 4 ? 8 : 16;
     const std::size_t turns = shape.gated() ? 2 : 1;
@@ -415,7 +415,7 @@ TEST(CpuEngine, ComputesBatchesAndLeavesEmptyRowsAlone) {
   const TestLayer layer(shape_of(WeightFormat::nvfp4, 64, 48), Activation::silu, 37);
   const TestTokens tokens(5 * 150, 64, 1, 5, 38);
   const std::vector<std::int32_t> counts{3, 0, 150, 1, 7};
-  const Prepared in{.format = exchange::TokenFormat::batched,
+  const Prepared in{.format = TokenFormat::batched,
                     .x = tokens.rows(),
                     .counts = counts,
                     .capacity = 150};
@@ -444,7 +444,7 @@ struct TestAdapters {
   std::vector<std::vector<float>> memory{};
   std::vector<LoraExpert> pairs{};
 
-  TestAdapters(const weights::MoeShape& shape, std::size_t adapters, std::uint64_t seed) {
+  TestAdapters(const checkpoint::MoeShape& shape, std::size_t adapters, std::uint64_t seed) {
     SplitMix64 random(seed);
     const auto matrix = [&](std::uint64_t rows, std::uint64_t columns) {
       auto& values = memory.emplace_back(rows * columns);

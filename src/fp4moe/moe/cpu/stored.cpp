@@ -10,7 +10,7 @@
 #include <fmt/format.h>
 
 #include "fp4moe/base/checked.hpp"
-#include "fp4moe/weights/moe_weights.hpp"
+#include "fp4moe/checkpoint/moe_weights.hpp"
 
 namespace fp4moe::moe::cpu {
 namespace {
@@ -19,11 +19,11 @@ using formats::WeightFormat;
 using kernels::cpu::kChunk;
 using kernels::cpu::ProductRows;
 using kernels::cpu::TileForm;
-using weights::ExpertView;
-using weights::MoeShape;
-using weights::ProjectionView;
-using weights::RowOrder;
-using weights::RowsView;
+using checkpoint::ExpertView;
+using checkpoint::MoeShape;
+using checkpoint::ProjectionView;
+using checkpoint::RowOrder;
+using checkpoint::RowsView;
 
 constexpr std::size_t kTileColumns = 32;
 constexpr std::size_t kNowhere = ~std::size_t{0};
@@ -195,7 +195,7 @@ bool has_equal_strides(const ExpertView& view) {
 }
 
 Result<Done> check_view(const ExpertView& view, const MoeShape& shape, std::size_t position) {
-  const std::uint64_t block = weights::block_size(shape.format);
+  const std::uint64_t block = checkpoint::block_size(shape.format);
   const auto fits = [&](const ProjectionView& from, std::uint64_t rows, std::uint64_t columns) {
     return from.codes.rows == rows && from.scales.rows == rows &&
            from.codes.row_bytes == columns / 2 && from.scales.row_bytes == columns / block;
@@ -239,7 +239,7 @@ Result<Done> CpuWeights::make_biases(const ExpertSource& source) {
 Result<Done> CpuWeights::read_packed(const ExpertSource& source, const TileForm& tiles,
                                      ThreadPool& pool) {
   const MoeShape& shape = source.shape;
-  const std::uint64_t block = weights::block_size(shape.format);
+  const std::uint64_t block = checkpoint::block_size(shape.format);
   const auto w13 =
       find_matrix(source, tiles, {"w13", "w13_scale", shape.w13_rows(), shape.hidden, block});
   if (!w13) return w13.why();
@@ -336,7 +336,7 @@ Result<Done> CpuWeights::cut(const TileForm& tiles, std::size_t position) {
 Result<Done> CpuWeights::read_views(const ExpertSource& source, const TileForm& tiles,
                                     ThreadPool& pool) {
   const MoeShape& shape = source.shape;
-  const std::uint64_t block = weights::block_size(shape.format);
+  const std::uint64_t block = checkpoint::block_size(shape.format);
   set_sizes(ceil_div(shape.hidden, kTileColumns), ceil_div(shape.intermediate, kTileColumns),
             block);
   is_zipped_ = true;

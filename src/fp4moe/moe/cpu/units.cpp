@@ -10,7 +10,7 @@ namespace fp4moe::moe::cpu {
 
 void Pass::group(const ExpertsCall& call, std::uint64_t experts, std::uint64_t begin,
                  std::uint64_t end) {
-  if (call.in.format == exchange::TokenFormat::batched)
+  if (call.in.format == TokenFormat::batched)
     group_batches(call, begin, end);
   else
     group_rows(call, experts, begin, end);

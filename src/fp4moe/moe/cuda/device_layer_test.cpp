@@ -19,7 +19,7 @@ namespace device_layer_test {
 using kernels::cuda::FakeDriver;
 using kernels::cuda::Memory;
 using moe::testing::TestLayer;
-using weights::WeightFormat;
+using checkpoint::WeightFormat;
 
 using DeviceLayers = testing::FakeDevice;
 
@@ -67,7 +67,7 @@ TEST_F(DeviceLayers, TokensThatAreFineAsTheyAreAreNotRounded) {
                          .experts = 4,
                          .hidden = 128,
                          .intermediate = 64,
-                         .order = weights::RowOrder::halves},
+                         .order = checkpoint::RowOrder::halves},
                         Activation::silu, 3);
   const auto result = make(layer);
   ASSERT_TRUE(result) << text(result.why());
@@ -193,7 +193,7 @@ struct Packed {
                         .experts = 3,
                         .hidden = 128,
                         .intermediate = 64,
-                        .order = weights::RowOrder::halves},
+                        .order = checkpoint::RowOrder::halves},
               .visit = [](std::size_t, const UseExpert&) -> Result<Done> {
                 return usage("test.visit", "the packed tensors are there to be read");
               },
@@ -252,7 +252,7 @@ TEST_F(DeviceLayers, ARankWithAnEmptyShareHoldsZerosAndItsBias) {
            .experts = 3,
            .hidden = 96,
            .intermediate = 0,
-           .order = is_gated ? weights::RowOrder::halves : weights::RowOrder::single,
+           .order = is_gated ? checkpoint::RowOrder::halves : checkpoint::RowOrder::single,
            .has_bias = true},
           is_gated ? Activation::silu : Activation::relu2_no_mul, 3);
       const auto result = make(layer);

@@ -312,7 +312,7 @@ Result<std::unique_ptr<Experts>> CudaEngine::make(const ExpertsProblem& problem,
                                                   const ExpertSource& source) const {
   Result<std::shared_ptr<const Device>> device = Device::open(options_.ordinal);
   if (!device) return device.why();
-  if (problem.numerics.weights_in_bf16 && problem.shape.format == weights::WeightFormat::nvfp4)
+  if (problem.numerics.weights_in_bf16 && problem.shape.format == checkpoint::WeightFormat::nvfp4)
     return reference::ReferenceEngine(pool_).make(problem, source);
   Result<DeviceLayer> layer = DeviceLayer::make(*device, problem, source);
   if (!layer) return layer.why();

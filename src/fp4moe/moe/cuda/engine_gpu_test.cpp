@@ -117,7 +117,7 @@ struct Adapters {
   std::vector<LoraExpert> pairs{};
   LoraView view{};
 
-  Adapters(const weights::MoeShape& shape, std::uint64_t count, std::uint64_t rank) {
+  Adapters(const checkpoint::MoeShape& shape, std::uint64_t count, std::uint64_t rank) {
     SplitMix64 random(17);
     const auto matrix = [&](std::uint64_t rows, std::uint64_t columns) {
       std::vector<float>& values = memory.emplace_back(rows * columns);
@@ -171,7 +171,7 @@ TEST_F(CudaEngines, BatchesComeBackWhereTheyWere) {
     const std::uint64_t capacity = is_small() ? 3 : 200;
     const std::vector<std::int32_t> counts{2, 0, static_cast<std::int32_t>(capacity), 1, 3};
     const TestTokens tokens(sizes.experts * capacity, sizes.hidden, 1, sizes.experts, 6);
-    const Prepared in{.format = exchange::TokenFormat::batched,
+    const Prepared in{.format = TokenFormat::batched,
                       .x = tokens.rows(),
                       .counts = counts,
                       .capacity = capacity};

@@ -41,7 +41,7 @@ Result<Done> check_quantising(ActivationKey key) {
       .try_this("use the CPU engine");
 }
 
-Result<Done> check_limits(const weights::MoeShape& shape) {
+Result<Done> check_limits(const checkpoint::MoeShape& shape) {
   if (shape.experts > sm90::kMaxExperts)
     return usage("cuda.limits", "too many experts")
         .expects(fmt::format("at most {} on a rank", sm90::kMaxExperts),
@@ -106,11 +106,11 @@ bool shares_tokens(const sm90::LayerParams& layer) {
 
 Result<sm90::LayerParams> describe(const ExpertsProblem& problem) {
   if (const auto fine = check(problem); !fine) return fine.why();
-  const weights::MoeShape& shape = problem.shape;
+  const checkpoint::MoeShape& shape = problem.shape;
   if (const auto fine = check_limits(shape); !fine) return fine.why();
   if (const auto fine = check_quantising(problem.quantises); !fine) return fine.why();
   const Numerics& numerics = problem.numerics;
-  const bool is_nvfp4 = shape.format == weights::WeightFormat::nvfp4;
+  const bool is_nvfp4 = shape.format == checkpoint::WeightFormat::nvfp4;
   if (numerics.weights_in_bf16 && is_nvfp4)
     return error(ErrorCode::lacking, "cuda.numerics", "the kernels do not round weights")
         .expects("numerics whose weights stay exact", numerics.id)

@@ -14,8 +14,8 @@
 namespace fp4moe::moe::cuda {
 namespace plan_test {
 
-using weights::RowOrder;
-using weights::WeightFormat;
+using checkpoint::RowOrder;
+using checkpoint::WeightFormat;
 
 ExpertsProblem problem_of(std::uint64_t experts, std::uint64_t hidden, std::uint64_t intermediate,
                           std::string_view numerics = "exact") {

@@ -76,8 +76,8 @@ Result<std::unique_ptr<Exchange>> make_exchange(std::string_view name,
         .try_this(near.empty() ? "" : fmt::format("Did you mean {}?", near));
   }
   if (const auto fine = check_options(*row, options); !fine) return fine.why();
-  const weights::Rank me = options.ranks != nullptr && row->needs_ranks
-                               ? weights::Rank{options.ranks->rank(), options.ranks->size()}
+  const checkpoint::Rank me = options.ranks != nullptr && row->needs_ranks
+                               ? checkpoint::Rank{options.ranks->rank(), options.ranks->size()}
                                : options.expert_parallel;
   auto owners = Owners::make(options.experts, me, options.placement);
   if (!owners) return owners.why();
@@ -86,7 +86,7 @@ Result<std::unique_ptr<Exchange>> make_exchange(std::string_view name,
 
 std::string describe_group(const ExchangeOptions& options) {
   return fmt::format("{} experts; placement {}", options.experts,
-                     options.placement == weights::Placement::linear ? "linear" : "round_robin");
+                     options.placement == checkpoint::Placement::linear ? "linear" : "round_robin");
 }
 
 Error no_prepare(std::string_view exchange) {

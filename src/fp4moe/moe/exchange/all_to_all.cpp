@@ -25,7 +25,7 @@ class AllToAll final : public RankedExchange {
         owners_(std::move(owners)),
         threads_(options.pool) {}
 
-  Traits traits() const override {
+  ExchangeTraits traits() const override {
     return {.name = "all_to_all",
             .dispatchers = ranks_.size(),
             .output_is_reduced = true,

@@ -25,7 +25,7 @@ class AllToAllBatched final : public RankedExchange {
         max_tokens_(options.max_tokens),
         owners_(std::move(owners)) {}
 
-  Traits traits() const override {
+  ExchangeTraits traits() const override {
     return {.name = "all_to_all_batched",
             .format = TokenFormat::batched,
             .max_tokens_per_rank = max_tokens_,

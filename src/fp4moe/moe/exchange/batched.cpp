@@ -18,7 +18,7 @@ class Batched final : public Exchange {
   Batched(const ExchangeOptions& options, Owners owners)
       : capacity_(options.max_tokens), owners_(std::move(owners)) {}
 
-  Traits traits() const override {
+  ExchangeTraits traits() const override {
     return {.name = "batched",
             .format = TokenFormat::batched,
             .max_tokens_per_rank = capacity_,

@@ -1,4 +1,4 @@
-#include "fp4moe/moe/exchange/exchange.hpp"
+#include "fp4moe/moe/exchange.hpp"
 
 #include <algorithm>
 #include <bit>
@@ -59,7 +59,7 @@ TEST_P(Ranks, QuantisedTokensArriveAsIfTheyHadNotTravelled) {
           RowQuantiser{ActivationKey::fp8_static_tensor, 0.5f},
           RowQuantiser{ActivationKey::fp8_block128}, RowQuantiser{ActivationKey::fp8_token},
           RowQuantiser{ActivationKey::nvfp4_token}}) {
-      if (travelling.placement != weights::Placement::linear) continue;
+      if (travelling.placement != checkpoint::Placement::linear) continue;
       Case given = travelling;
       given.quantiser = how;
       // Dynamic scales in float32 are no powers of two: sums in another order differ in the last
@@ -380,7 +380,7 @@ TEST(Exchange, RanksThatDisagreeAreToldTheTwoValues) {
       {"hidden size 64", [](Case& c) { c.hidden = 32; }},
       {"top_k 3", [](Case& c) { c.top_k = 2; }},
       {"9 experts", [](Case& c) { c.experts = 10; }},
-      {"placement linear", [](Case& c) { c.placement = weights::Placement::round_robin; }},
+      {"placement linear", [](Case& c) { c.placement = checkpoint::Placement::round_robin; }},
       {"quantiser none", [](Case& c) { c.quantiser.key = ActivationKey::mxfp8; }},
   };
   for (const char* name : {"gather", "all_to_all", "all_to_all_batched"})

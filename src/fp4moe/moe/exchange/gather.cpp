@@ -24,7 +24,7 @@ class Gather final : public RankedExchange {
         owners_(std::move(owners)),
         threads_(options.pool) {}
 
-  Traits traits() const override { return {.name = "gather", .dispatchers = ranks_.size()}; }
+  ExchangeTraits traits() const override { return {.name = "gather", .dispatchers = ranks_.size()}; }
 
  private:
   Result<Prepared> dispatch(const Tokens& tokens, const PrepareOptions& options) override {

@@ -12,7 +12,7 @@ class Local final : public Exchange {
   Local(const ExchangeOptions& options, Owners owners)
       : owners_(std::move(owners)), threads_(options.pool) {}
 
-  Traits traits() const override { return {.name = "local"}; }
+  ExchangeTraits traits() const override { return {.name = "local"}; }
 
   Result<Prepared> prepare(const Tokens& tokens, const PrepareOptions& options) override {
     is_open_ = false;

@@ -33,7 +33,7 @@ Result<Done> check_choices(const Tokens& tokens, const PrepareOptions& options) 
 }
 
 Result<Done> check_logits(const Tokens& tokens, const PrepareOptions& options,
-                          const Traits& traits) {
+                          const ExchangeTraits& traits) {
   if (!traits.routes)
     return usage("exchange.logits", fmt::format("{} carries no logits", traits.name))
         .expects("ids and weights", "logits of a kernel that routes by itself")
@@ -109,7 +109,7 @@ void RowCodec::unpack(const std::byte* from, const MutableRows& to, std::uint64_
 }
 
 Result<Done> check_tokens(const Tokens& tokens, const PrepareOptions& options,
-                          const Traits& traits) {
+                          const ExchangeTraits& traits) {
   if (auto fine = check_rows(tokens.x, "activations", tokens.x.columns); !fine) return fine;
   if (auto fine = is_monolithic(tokens) ? check_logits(tokens, options, traits)
                                         : check_choices(tokens, options);
@@ -130,7 +130,7 @@ Result<Done> check_tokens(const Tokens& tokens, const PrepareOptions& options,
   return Done{};
 }
 
-std::string describe(const Tokens& tokens, const PrepareOptions& options, const Traits& traits,
+std::string describe(const Tokens& tokens, const PrepareOptions& options, const ExchangeTraits& traits,
                      std::string_view group) {
   const RowQuantiser& how = options.quantiser;
   std::string words = fmt::format(

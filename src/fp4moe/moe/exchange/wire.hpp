@@ -13,7 +13,7 @@
 
 #include "fp4moe/base/result.hpp"
 #include "fp4moe/moe/exchange/communicator.hpp"
-#include "fp4moe/moe/exchange/exchange.hpp"
+#include "fp4moe/moe/exchange.hpp"
 
 namespace fp4moe::moe::exchange {
 
@@ -68,12 +68,12 @@ class RowCodec {
 // What prepare asks of its input. Errors: those of check_rows, exchange.ids, exchange.logits,
 // exchange.adapters, exchange.weight_on_input, exchange.deferred, exchange.scale.
 Result<Done> check_tokens(const Tokens& tokens, const PrepareOptions& options,
-                          const Traits& traits);
+                          const ExchangeTraits& traits);
 inline bool is_monolithic(const Tokens& tokens) { return tokens.logits.columns > 0; }
 
 // What all ranks must have alike, for agree(): what the call brings, and `group`, which never
 // changes. Ranks without tokens have a type and a width, too.
-std::string describe(const Tokens& tokens, const PrepareOptions& options, const Traits& traits,
+std::string describe(const Tokens& tokens, const PrepareOptions& options, const ExchangeTraits& traits,
                      std::string_view group);
 
 // Whether the experts' output has the rows and columns that finalize needs. Errors: exchange.form,

@@ -43,7 +43,7 @@ class Computation final : public ReferenceExperts {
     const std::size_t threads = pool_->threads();
     for (auto* rooms : {&space_.panels, &space_.products, &space_.low}) rooms->resize(threads);
     space_.floats.resize(threads);
-    const weights::MoeShape& shape = problem_.shape;
+    const checkpoint::MoeShape& shape = problem_.shape;
     for (auto& panel : space_.panels)
       panel.resize(kPanelRows * std::max(shape.hidden, shape.intermediate));
   }
@@ -80,7 +80,7 @@ class Computation final : public ReferenceExperts {
 
  private:
   void reserve(std::size_t slots, const LoraView& lora) {
-    const weights::MoeShape& shape = problem_.shape;
+    const checkpoint::MoeShape& shape = problem_.shape;
     const auto grow = [](std::vector<double>& room, std::size_t size) {
       if (room.size() < size) room.resize(size);
     };

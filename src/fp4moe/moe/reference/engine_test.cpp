@@ -17,9 +17,9 @@ using formats::WeightFormat;
 using testing::distance;
 using testing::TestLayer;
 using testing::TestTokens;
-using weights::RowOrder;
+using checkpoint::RowOrder;
 
-weights::MoeShape shape_of(WeightFormat format, std::uint64_t hidden, std::uint64_t intermediate,
+checkpoint::MoeShape shape_of(WeightFormat format, std::uint64_t hidden, std::uint64_t intermediate,
                            RowOrder order = RowOrder::halves) {
   return {.format = format,
           .experts = 5,
@@ -172,7 +172,7 @@ TEST(Reference, SlotsAndBatchesHoldUnweightedRows) {
     std::copy_n(tokens.x.begin() + static_cast<std::ptrdiff_t>(from * 64), 64,
                 x.begin() + static_cast<std::ptrdiff_t>(to * 64));
   const std::vector<std::int32_t> counts{0, 2, 0, 1, 0};
-  const Prepared in{.format = exchange::TokenFormat::batched,
+  const Prepared in{.format = TokenFormat::batched,
                     .x = dense_rows(std::span(std::as_const(x)), DType::bf16, 20, 64),
                     .counts = counts,
                     .capacity = 4};
@@ -336,7 +336,7 @@ TEST(Reference, RefusesWhatDoesNotFit) {
   in.x.data = nullptr;
   EXPECT_EQ(refusal(in, OutputForm::summed, 2), "rows.memory");
   const std::vector<std::int32_t> counts{0, 9, 0, 0, 0};
-  in = {.format = exchange::TokenFormat::batched,
+  in = {.format = TokenFormat::batched,
         .x = tokens.rows(),
         .counts = counts,
         .capacity = 4};

@@ -2,18 +2,18 @@
 
 #include <mutex>
 
-#include "fp4moe/weights/moe_weights.hpp"
+#include "fp4moe/checkpoint/moe_weights.hpp"
 
 namespace fp4moe::moe::reference {
 namespace {
 
-using weights::ExpertView;
-using weights::MoeShape;
-using weights::RowOrder;
+using checkpoint::ExpertView;
+using checkpoint::MoeShape;
+using checkpoint::RowOrder;
 
 Result<StoredExpert> store(const ExpertView& view) {
   const MoeShape& shape = view.shape;
-  const std::uint64_t block = weights::block_size(shape.format);
+  const std::uint64_t block = checkpoint::block_size(shape.format);
   StoredExpert made;
   const auto allocate = [](tensor::Buffer& buffer, std::uint64_t bytes) -> Result<Done> {
     Result<tensor::Buffer> memory = tensor::Buffer::allocate(bytes);
@@ -29,7 +29,7 @@ Result<StoredExpert> store(const ExpertView& view) {
     if (!fine) return fine.why();
   if (view.up.bias.size != 0) made.w13_bias.resize(shape.w13_rows());
   if (view.down.bias.size != 0) made.w2_bias.resize(shape.hidden);
-  const weights::ExpertTarget target{.w13_codes = made.w13_codes.bytes(),
+  const checkpoint::ExpertTarget target{.w13_codes = made.w13_codes.bytes(),
                                      .w13_scales = made.w13_scales.bytes(),
                                      .w2_codes = made.w2_codes.bytes(),
                                      .w2_scales = made.w2_scales.bytes(),
