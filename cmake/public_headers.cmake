@@ -90,7 +90,7 @@ set(FP4MOE_INCLUDED_HEADERS
   moe/kernel.hpp
   moe/lora.hpp
   moe/numerics.hpp
-  moe/quantised_rows.hpp
+  moe/quantized_rows.hpp
   moe/routing/method.hpp
   moe/rows.hpp
   oracle/backend.hpp

@@ -221,7 +221,7 @@ def transcode(
 def quantize_checkpoint(
     path: Path, out: Path, *, format: str, progress: Progress | None = None, **words: Any
 ) -> Report:
-    """Quantise the experts of a BF16, F16 or F32 checkpoint."""
+    """Quantize the experts of a BF16, F16 or F32 checkpoint."""
     return _checked(
         "quantize", path, words={"out": out, "format": format, **words}, progress=progress
     )

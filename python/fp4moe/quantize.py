@@ -85,7 +85,7 @@ class Quantized:
 def quantize(
     array: Any, format: str = "mxfp4", *, rule: str = "", global_scale: float | None = None
 ) -> Quantized:
-    """Quantise the rows (the last dimension) of an array of float32, float16 or bfloat16.
+    """Quantize the rows (the last dimension) of an array of float32, float16 or bfloat16.
 
     ``rule`` is one of ``fp4moe.quantize_rules(format)``, by default the one that checkpoints are
     written with. NVFP4's global scale is that of the array unless it is given. NaN and infinity

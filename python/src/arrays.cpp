@@ -183,7 +183,7 @@ bool Array::take_view(nb::handle object, const char* what) {
 void Array::add_dimension(std::int64_t size, std::int64_t stride, const char* what) {
   if (shape_.add(size) && strides_.add(stride)) return;
   raise(usage("rows.dimensions", fmt::format("{} have too many dimensions", what))
-            .expects(fmt::format("at most {}", Numbers::kMost), "more"));
+            .expects(fmt::format("at most {}", Numbers::kMax), "more"));
 }
 
 void Array::read(const Py_buffer& buffer, const char* what) {

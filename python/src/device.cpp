@@ -119,13 +119,13 @@ void reserve(const Layer& layer, std::int64_t tokens, std::int64_t top_k) {
   if (tokens < 0 || top_k < 0)
     raise(usage("options.negative", "memory is reserved for some tokens")
               .expects("0 or more", fmt::format("{} tokens, top_k {}", tokens, top_k)));
-  const std::uint64_t slots =
+  const std::uint64_t assignments =
       top_k == 0 ? open->layer.facts().router.top_k : static_cast<std::uint64_t>(top_k);
   done_or_raise(without_gil([&]() -> Result<Done> {
     const std::lock_guard lock(open->mutex);
     const auto session = session_of(*open);
     if (!session) return session.why();
-    return (*session)->reserve(static_cast<std::uint64_t>(tokens), slots);
+    return (*session)->reserve(static_cast<std::uint64_t>(tokens), assignments);
   }));
 }
 

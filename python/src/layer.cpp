@@ -306,11 +306,11 @@ nb::tuple route(const Layer& layer, nb::handle logits) {
   const ConstRows rows = rows_of(scores, "logits");
   const moe::routing::Router& router = open->layer.router();
   done_or_raise(moe::check_rows(rows, "logits", router.columns()));
-  nb::object ids = empty_of(logits, scores, "int32", rows.rows, router.slots());
-  nb::object weights = empty_of(logits, scores, "float32", rows.rows, router.slots());
+  nb::object ids = empty_of(logits, scores, "int32", rows.rows, router.assignments_per_token());
+  nb::object weights = empty_of(logits, scores, "float32", rows.rows, router.assignments_per_token());
   const Array id_array = Array::take(ids, "ids", {.access = Access::write});
   const Array weight_array = Array::take(weights, "weights", {.access = Access::write});
-  const std::size_t count = rows.rows * router.slots();
+  const std::size_t count = rows.rows * router.assignments_per_token();
   std::vector<float> identity(router.options().zero_experts == 0 ? 0 : rows.rows);
   if (rows.rows != 0)
     done_or_raise(without_gil([&] {

@@ -257,7 +257,7 @@ void bind_quantize(nb::module_& module) {
              nb::arg("format"), nb::arg("rule"), nb::arg("global_scale").none(),
              nb::sig("def quantize(values: typing.Any, codes: typing.Any, scales: typing.Any, "
                      "format: str, rule: str, global_scale: float | None) -> float"),
-             "Quantise rows into codes and scales; the global scale.");
+             "Quantize rows into codes and scales; the global scale.");
   module.def("dequantize", &dequantize, nb::arg("codes"), nb::arg("scales"),
              nb::arg("global_scale"), nb::arg("format"), nb::arg("out"),
              nb::sig("def dequantize(codes: typing.Any, scales: typing.Any, global_scale: float, "

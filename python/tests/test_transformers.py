@@ -1,4 +1,4 @@
-"""fp4moe inside transformers: the same numbers as the dequantised model, in FP4."""
+"""fp4moe inside transformers: the same numbers as the dequantized model, in FP4."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def relative(found: Any, exact: Any) -> float:
 
 
 @torch.no_grad()
-def test_logits_are_those_of_the_dequantised_model(checkpoint: Path, kind: Any) -> None:
+def test_logits_are_those_of_the_dequantized_model(checkpoint: Path, kind: Any) -> None:
     ours, theirs = load(checkpoint, dtype=torch.float32), tiny.witness(checkpoint, kind)
     found, exact = ours(tokens(2, 24)).logits, theirs(tokens(2, 24)).logits
     layers = len(ours.model.layers)
@@ -81,7 +81,7 @@ def test_a_layer_in_bf16_is_within_its_rounding(checkpoint: Path, kind: Any) -> 
     assert relative(found.double(), theirs(x.double(), index, weights.double())) <= 2**-8
 
 
-def test_generate_gives_the_tokens_of_the_dequantised_model(checkpoint: Path, kind: Any) -> None:
+def test_generate_gives_the_tokens_of_the_dequantized_model(checkpoint: Path, kind: Any) -> None:
     ours, theirs = load(checkpoint, dtype=torch.float32), tiny.witness(checkpoint, kind)
     prompt = tokens(1, 7)
     wish: dict[str, Any] = {"max_new_tokens": 12, "do_sample": False}
@@ -233,7 +233,7 @@ def test_checkpoints_are_left_alone_until_somebody_asks(gpt_oss: Path) -> None:
     assert not has_ours()
 
 
-def test_a_plain_model_is_not_quantised_silently(gpt_oss: Path) -> None:
+def test_a_plain_model_is_not_quantized_silently(gpt_oss: Path) -> None:
     model = load(gpt_oss.parent / "bf16")
     with pytest.raises(fp4moe.UnsupportedError, match="quantize_experts") as caught:
         model(tokens(1, 3))
@@ -340,10 +340,10 @@ def test_another_limit_of_the_activation_is_computed(tmp_path: Path) -> None:
 
 def test_copies_share_weights_and_pickles_are_refused(gpt_oss: Path) -> None:
     model = load(gpt_oss)
-    twin = copy.deepcopy(model)
+    clone = copy.deepcopy(model)
     with torch.no_grad():
-        assert torch.equal(twin(tokens(1, 4)).logits, model(tokens(1, 4)).logits)
-    assert twin.model.layers[0].mlp.experts.layer is model.model.layers[0].mlp.experts.layer
+        assert torch.equal(clone(tokens(1, 4)).logits, model(tokens(1, 4)).logits)
+    assert clone.model.layers[0].mlp.experts.layer is model.model.layers[0].mlp.experts.layer
     with pytest.raises(fp4moe.UsageError) as caught:
         pickle.dumps(model.model.layers[0].mlp.experts)
     assert caught.value.id == "transformers.pickle"

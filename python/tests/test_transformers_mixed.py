@@ -41,7 +41,7 @@ def make_fp4(tensors: dict[str, Any], dialect: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["qwen3-modelopt", "qwen3-nvfp4"])
-def test_fp4_attention_is_dequantised_and_saved_as_it_was(name: str, tmp_path: Path) -> None:
+def test_fp4_attention_is_dequantized_and_saved_as_it_was(name: str, tmp_path: Path) -> None:
     kind = tiny.KINDS[name]
     made = tiny.make(tmp_path, kind)
     tensors = load_file(made / "model.safetensors")
@@ -157,7 +157,7 @@ def test_quantized_weights_without_scales_are_refused(tmp_path: Path) -> None:
 
 
 def settle(folder: Path) -> None:
-    """The lists of modules that are not quantised lose the one that now is."""
+    """The lists of modules that are not quantized lose the one that now is."""
     for name in ("config.json", "hf_quant_config.json"):
         if not (folder / name).is_file():
             continue

@@ -20,7 +20,7 @@ from fp4moe.transformers import quantize_experts  # noqa: E402
 
 
 @pytest.mark.parametrize("name", ["gpt-oss", "qwen3-nvfp4", "qwen3-mxfp4"])
-def test_it_gives_the_model_that_the_quantised_checkpoint_gives(name: str, tmp_path: Path) -> None:
+def test_it_gives_the_model_that_the_quantized_checkpoint_gives(name: str, tmp_path: Path) -> None:
     kind = tiny.KINDS[name]
     made = tiny.make(tmp_path, kind)
     ids = torch.arange(1, 12)[None]

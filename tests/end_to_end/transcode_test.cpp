@@ -149,7 +149,7 @@ TEST(Quantize, IsInterruptedAndBoundedToo) {
   Child child({"quantize", folder / "plain", "-o", folder / "out", "--threads", "1"});
 
   EXPECT_EQ(child.status(), 0);
-  // One expert in bfloat16 is 47.5 MiB, quantised 12.6 MiB; the checkpoint 380 MiB.
+  // One expert in bfloat16 is 47.5 MiB, quantized 12.6 MiB; the checkpoint 380 MiB.
   EXPECT_LE(child.peak_bytes(), 160 * kMiB);
 }
 

@@ -14,7 +14,7 @@
 namespace fp4moe {
 namespace {
 
-constexpr std::uint64_t kExperts = 4, kHidden = 64, kMostTokens = 3;
+constexpr std::uint64_t kExperts = 4, kHidden = 64, kMaxTokens = 3;
 constexpr std::size_t kMaxCalls = 40;
 
 const std::string& model_path() {
@@ -72,7 +72,7 @@ class Caller {
   template <class Rows>
   Rows rows(std::uint64_t columns, std::size_t at) {
     Rows made{sizeof(Rows), memory_.data() + at,
-              FP4MOE_F32,   choices_.byte() % (kMostTokens + 1),
+              FP4MOE_F32,   choices_.byte() % (kMaxTokens + 1),
               columns,      0};
     const std::uint8_t wrong = choices_.byte();
     if (wrong == 1) made.dtype = number();
@@ -156,7 +156,7 @@ class Caller {
   fp4moe_status apply() {
     const auto x = rows<fp4moe_rows>(kHidden, 0);
     const auto out = rows<fp4moe_output>(kHidden, memory_.size() / 2);
-    std::array<std::int32_t, kMostTokens * kExperts> ids{};
+    std::array<std::int32_t, kMaxTokens * kExperts> ids{};
     for (std::int32_t& id : ids) id = static_cast<std::int8_t>(choices_.byte()) % 8;
     fp4moe_routes routes{sizeof routes, ids.data(), memory_.data(), x.rows,
                          1 + choices_.byte() % kExperts};
@@ -182,7 +182,7 @@ class Caller {
   }
 
   fuzz::Choices choices_;
-  std::vector<float> memory_ = std::vector<float>(4 * (kMostTokens + 1) * kHidden, 0.5f);
+  std::vector<float> memory_ = std::vector<float>(4 * (kMaxTokens + 1) * kHidden, 0.5f);
   std::vector<fp4moe_model*> models_{};
   std::vector<fp4moe_layer*> layers_{};
 };

@@ -15,7 +15,7 @@
 namespace fp4moe {
 namespace {
 
-constexpr std::size_t kRoom = 1 << 16, kMostTensors = 512, kMostExperts = 4;
+constexpr std::size_t kBufferBytes = 1 << 16, kMaxTensors = 512, kMaxExperts = 4;
 
 std::string_view cut(std::string_view& rest) {
   const std::size_t end = std::min(rest.find('\0'), rest.size());
@@ -26,7 +26,7 @@ std::string_view cut(std::string_view& rest) {
 
 std::span<const std::byte> room() {
   static const std::vector<std::byte> kBytes = [] {
-    std::vector<std::byte> made(kRoom);
+    std::vector<std::byte> made(kBufferBytes);
     for (std::size_t i = 0; i < made.size(); ++i) made[i] = static_cast<std::byte>(i * 37 % 251);
     return made;
   }();
@@ -37,7 +37,7 @@ std::vector<tensor::MemoryTensor> tensors_of(std::string_view lines) {
   std::vector<tensor::MemoryTensor> made;
   for (const std::string_view line : split(lines, '\n')) {
     const auto words = split(line, ' ');
-    if (words.size() < 2 || made.size() == kMostTensors) continue;
+    if (words.size() < 2 || made.size() == kMaxTensors) continue;
     tensor::MemoryTensor each{.name = std::string(words[0])};
     const auto dtype = tensor::dtype_from_safetensors(words[1]);
     if (!dtype) continue;
@@ -48,7 +48,7 @@ std::vector<tensor::MemoryTensor> tensors_of(std::string_view lines) {
       each.shape.push_back(extent);
     }
     const auto bytes = tensor::byte_count(each.dtype, each.shape);
-    each.bytes = room().first(std::min<std::uint64_t>(bytes.value_or(0), kRoom));
+    each.bytes = room().first(std::min<std::uint64_t>(bytes.value_or(0), kBufferBytes));
     made.push_back(std::move(each));
   }
   return made;
@@ -59,7 +59,7 @@ void read_experts(const checkpoint::Checkpoint& checkpoint) {
     const checkpoint::MoeShape& shape = checkpoint.layers()[layer].shape;
     for (const std::uint64_t ranks : {1u, 2u}) {
       checkpoint::ExpertReader reader(checkpoint, {.tensor_parallel = {ranks - 1, ranks}});
-      for (std::uint64_t e = 0; e < std::min<std::uint64_t>(shape.experts, kMostExperts); ++e) {
+      for (std::uint64_t e = 0; e < std::min<std::uint64_t>(shape.experts, kMaxExperts); ++e) {
         const auto view = reader.read(layer, e);
         if (!view) fuzz::require_words(view.why());
       }

@@ -16,15 +16,15 @@ std::string hex(std::span<const std::byte> bytes) {
   return text;
 }
 
-std::string place(const MadeTensor& made, std::uint64_t slot) {
-  const std::optional<layout::Coord> at = find_coord(*made.map, slot);
-  if (!at) return fmt::format("slot {}, which holds nothing", slot);
+std::string place(const MadeTensor& made, std::uint64_t offset) {
+  const std::optional<layout::Coord> at = find_coord(*made.map, offset);
+  if (!at) return fmt::format("offset {}, which holds nothing", offset);
   std::string row = made.row_name ? made.row_name(at->row) : "";
   if (!row.empty()) row = fmt::format(" ({})", row);
   const layout::Extent logical = made.map->logical();
   const bool is_padding = at->row >= logical.rows || at->col >= logical.cols;
-  return fmt::format("row {}{}, column {}{}, slot {}", at->row, row, at->col,
-                     is_padding ? " (padding)" : "", slot);
+  return fmt::format("row {}{}, column {}{}, offset {}", at->row, row, at->col,
+                     is_padding ? " (padding)" : "", offset);
 }
 
 // The two storages differ at byte `at` of expert `expert`; both spans are that expert's.
@@ -35,23 +35,23 @@ Mismatch difference(const MadeTensor& made, std::uint64_t expert, std::uint64_t 
                                 : fmt::format("tensor {}, expert {}", made.name, expert);
   const std::uint64_t bytes =
       made.map != nullptr && made.map->map().element == layout::Element::byte
-          ? made.slot_bytes
+          ? made.assignment_bytes
           : tensor::row(made.dtype).block_bytes;
   if (made.map == nullptr || made.map->map().element == layout::Element::byte) {
-    const std::uint64_t slot = at / bytes;
-    const std::uint64_t size = std::min<std::uint64_t>(bytes, expected.size() - slot * bytes);
+    const std::uint64_t offset = at / bytes;
+    const std::uint64_t size = std::min<std::uint64_t>(bytes, expected.size() - offset * bytes);
     return {fmt::format("{}, {}", where,
-                        made.map != nullptr ? place(made, slot) : fmt::format("element {}", slot)),
-            hex(expected.subspan(slot * bytes, size)), hex(found.subspan(slot * bytes, size))};
+                        made.map != nullptr ? place(made, offset) : fmt::format("element {}", offset)),
+            hex(expected.subspan(offset * bytes, size)), hex(found.subspan(offset * bytes, size))};
   }
-  // A code's bits may lie in two bytes; the slots of a half word cover both.
+  // A code's bits may lie in two bytes; the offsets of a half word cover both.
   const std::uint64_t first = at / 2 * 4,
                       end = std::min<std::uint64_t>(first + 4, 2 * expected.size());
-  std::uint64_t slot = first;
-  while (slot + 1 < end && made.map->get(expected, slot) == made.map->get(found, slot)) ++slot;
-  return {fmt::format("{}, {}", where, place(made, slot)),
-          fmt::format("code {}", made.map->get(expected, slot)),
-          fmt::format("code {}", made.map->get(found, slot))};
+  std::uint64_t offset = first;
+  while (offset + 1 < end && made.map->get(expected, offset) == made.map->get(found, offset)) ++offset;
+  return {fmt::format("{}, {}", where, place(made, offset)),
+          fmt::format("code {}", made.map->get(expected, offset)),
+          fmt::format("code {}", made.map->get(found, offset))};
 }
 
 std::optional<Mismatch> first_difference(const MadeTensor& made,
@@ -82,14 +82,14 @@ Mismatch differs(const MadeTensor& made, std::string_view what, std::string expe
 
 }  // namespace
 
-std::optional<layout::Coord> find_coord(const layout::IndexMap& map, std::uint64_t slot) {
+std::optional<layout::Coord> find_coord(const layout::IndexMap& map, std::uint64_t offset) {
   const layout::Extent padded = map.padded();
   std::vector<std::uint64_t> cols(padded.cols);
   for (std::uint64_t col = 0; col < padded.cols; ++col) cols[col] = map.col_part(col);
   for (std::uint64_t row = 0; row < padded.rows; ++row) {
     const std::uint64_t before = map.map().begin + map.row_part(row);
-    if (before > slot) continue;
-    const auto found = std::ranges::find(cols, slot - before);
+    if (before > offset) continue;
+    const auto found = std::ranges::find(cols, offset - before);
     if (found != cols.end())
       return layout::Coord{row, static_cast<std::uint64_t>(found - cols.begin())};
   }

@@ -29,8 +29,8 @@ constexpr DTypeWord kDTypeWords[] = {
     {"i32", DType::i32},      {"int32", DType::i32},
 };
 
-constexpr std::uint64_t kMostExtent = std::uint64_t{1} << 32;
-constexpr std::size_t kMostRank = 8;
+constexpr std::uint64_t kMaxExtent = std::uint64_t{1} << 32;
+constexpr std::size_t kMaxRank = 8;
 
 Result<const Json*> list_field(const Json& object, std::string_view key) {
   const auto found = object.find(key);
@@ -42,14 +42,14 @@ Result<const Json*> list_field(const Json& object, std::string_view key) {
 Result<tensor::Shape> extents_field(const Json& object, std::string_view key, std::uint64_t least) {
   const Result<const Json*> list = list_field(object, key);
   if (!list) return list.why();
-  if ((*list)->empty() || (*list)->size() > kMostRank)
-    return malformed(key, fmt::format("1 to {} extents", kMostRank),
+  if ((*list)->empty() || (*list)->size() > kMaxRank)
+    return malformed(key, fmt::format("1 to {} extents", kMaxRank),
                      std::to_string((*list)->size()));
   tensor::Shape shape;
   for (const Json& extent : **list) {
     const bool whole = extent.is_number_integer() && extent.get<std::int64_t>() >= 0;
-    if (!whole || extent.get<std::uint64_t>() < least || extent.get<std::uint64_t>() > kMostExtent)
-      return malformed(key, fmt::format("whole numbers from {} to {}", least, kMostExtent),
+    if (!whole || extent.get<std::uint64_t>() < least || extent.get<std::uint64_t>() > kMaxExtent)
+      return malformed(key, fmt::format("whole numbers from {} to {}", least, kMaxExtent),
                        extent.is_number() ? extent.dump() : extent.type_name());
     shape.push_back(extent.get<std::uint64_t>());
   }
@@ -95,7 +95,7 @@ Result<LayoutInput> read_input(const Json& item, bool may_be_bare, std::uint64_t
   if (!bytes || *bytes > budget)
     return invalid("golden.size", "the case is too large to be run")
         .at(input.name)
-        .expects(fmt::format("at most {} bytes in all", kMostCaseBytes), tensor::text(input.shape));
+        .expects(fmt::format("at most {} bytes in all", kMaxCaseBytes), tensor::text(input.shape));
   budget -= *bytes;
   input.bytes.resize(*bytes);
   if (is_bare) return input;
@@ -134,7 +134,7 @@ Result<LayoutOutput> read_output(const Json& item) {
     if (!extents) return extents.why();
     *target = *extents;
   }
-  const Result<std::uint64_t> bytes = number_field(item, "nbytes", kMostCaseBytes);
+  const Result<std::uint64_t> bytes = number_field(item, "nbytes", kMaxCaseBytes);
   if (!bytes) return bytes.why();
   output.bytes = *bytes;
   const Result<std::string> digest = digest_field(item);
@@ -207,7 +207,7 @@ Result<LayoutCase> read_layout_case(const Json& item) {
 
   const Result<const Json*> inputs = list_field(item, "inputs");
   if (!inputs) return inputs.why();
-  std::uint64_t budget = kMostCaseBytes;
+  std::uint64_t budget = kMaxCaseBytes;
   for (const Json& one : **inputs) {
     Result<LayoutInput> input = read_input(one, made.expects_refusal, budget);
     if (!input) return input.why();

@@ -121,11 +121,11 @@ std::string_view our_name(std::string_view golden) {
 Result<Done> read_layer(LayerCase& layer) {
   const Json& params = *layer.given.params;
   convert::Problem& problem = layer.problem;
-  const Result<std::uint64_t> experts = number_param(params, "E", 0, kMostExperts);
+  const Result<std::uint64_t> experts = number_param(params, "E", 0, kMaxExperts);
   if (!experts) return experts.why();
-  const Result<std::uint64_t> hidden = number_param(params, "H", 0, kMostLayerSize);
+  const Result<std::uint64_t> hidden = number_param(params, "H", 0, kMaxLayerSize);
   if (!hidden) return hidden.why();
-  const Result<std::uint64_t> intermediate = number_param(params, "I", 0, kMostLayerSize);
+  const Result<std::uint64_t> intermediate = number_param(params, "I", 0, kMaxLayerSize);
   if (!intermediate) return intermediate.why();
   if (*experts == 0 || *hidden == 0 || *intermediate == 0)
     return malformed("params", "the sizes E, H and I", params.dump());
@@ -150,7 +150,7 @@ Result<Done> read_layer(LayerCase& layer) {
   // Input scales may be those of the experts of all ranks.
   const LayoutInput* inputs = find_input(layer.given, "a13_scale");
   problem.global_experts = inputs == nullptr ? problem.experts : inputs->shape.front();
-  if (problem.global_experts < problem.experts || problem.global_experts > kMostExperts)
+  if (problem.global_experts < problem.experts || problem.global_experts > kMaxExperts)
     return malformed("a13_scale", fmt::format("at least {} experts", problem.experts),
                      std::to_string(problem.global_experts));
   // Where a reference refused, the tensors that it never reached are not told.

@@ -189,7 +189,7 @@ class LayerCheck {
       return std::optional<Mismatch>(
           {"the packer does not take back its own record", "", text(restored.why())});
     for (const Path path : {Path::map, Path::fast}) {
-      if (path == Path::map && packer_.expert_bytes() > kMostBytesBackByMap) continue;
+      if (path == Path::map && packer_.expert_bytes() > kMaxBytesBackByMap) continue;
       for (std::uint64_t e = 0; e < layer_.problem.experts; ++e)
         if (auto mismatch = check_expert_back(*reader, e, path)) return mismatch;
     }
@@ -215,9 +215,9 @@ class LayerCheck {
       if (const LayoutInput* input = experts_.find(part.name))
         part.bytes.assign(input->bytes.size() / layer_.problem.experts, std::byte{0xA5});
     LayerPacker::ExpertTarget to{.bias13 = parts[4].bytes, .bias2 = parts[5].bytes};
-    to.rooms.gate = room(Projection::gate, parts[0].bytes, parts[1].bytes);
-    to.rooms.up = room(Projection::up, parts[0].bytes, parts[1].bytes);
-    to.rooms.down = room(Projection::down, parts[2].bytes, parts[3].bytes);
+    to.buffers.gate = room(Projection::gate, parts[0].bytes, parts[1].bytes);
+    to.buffers.up = room(Projection::up, parts[0].bytes, parts[1].bytes);
+    to.buffers.down = room(Projection::down, parts[2].bytes, parts[3].bytes);
     const auto sources = by_map_.parts<const std::byte>(packer_.tensors(), expert);
     if (const Result<Done> unpacked = reader.unpack(expert, sources, to, path); !unpacked)
       return Mismatch{"unpacking fails", "the input", text(unpacked.why())};
@@ -242,12 +242,12 @@ class LayerCheck {
     return std::nullopt;
   }
 
-  checkpoint::ProjectionRoom room(Projection which, Bytes& codes, Bytes& scales) const {
+  checkpoint::ProjectionBuffers room(Projection which, Bytes& codes, Bytes& scales) const {
     const Experts::Place at = experts_.place(which);
     if (at.count == 0) return {};
     const auto rows = [&](std::string_view suffix, Bytes& bytes) {
       const std::uint64_t row = experts_.find(fmt::format("{}{}", at.matrix, suffix))->shape[2];
-      return checkpoint::RowsRoom{bytes.data() + at.first * row, at.step * row};
+      return checkpoint::RowsBuffer{bytes.data() + at.first * row, at.step * row};
     };
     return {.codes = rows("", codes), .scales = rows("_scale", scales)};
   }
@@ -260,7 +260,7 @@ class LayerCheck {
 
 Error too_large(const convert::Problem& problem) {
   return invalid("golden.size", "the case is too large to be run")
-      .expects(fmt::format("at most {} bytes", kMostCaseBytes),
+      .expects(fmt::format("at most {} bytes", kMaxCaseBytes),
                fmt::format("{} experts of {} x {}", problem.experts, problem.padded.hidden,
                            problem.padded.intermediate));
 }
@@ -272,14 +272,14 @@ Outcome check_layer(const LayerCase& layer) {
   const std::uint64_t factors[] = {problem.experts, problem.padded.hidden,
                                    problem.padded.intermediate};
   const std::optional<std::uint64_t> codes = checked_product(factors);
-  if (!codes || *codes > 2 * kMostCaseBytes) return too_large(problem);
+  if (!codes || *codes > 2 * kMaxCaseBytes) return too_large(problem);
   Result<LayerPacker> packer = LayerPacker::make(layer.layout, problem);
   if (!packer) return refused(layer.given, packer.why());
   if (layer.given.expects_refusal) return not_refused();
   std::uint64_t total = 0;
   for (const PackedTensor& one : packer->tensors())
     total = checked_add(total, one.bytes).value_or(~std::uint64_t{0});
-  if (total > kMostCaseBytes) return too_large(problem);
+  if (total > kMaxCaseBytes) return too_large(problem);
   return LayerCheck(layer, std::move(*packer)).run();
 }
 

@@ -7,8 +7,8 @@
 
 namespace fp4moe::golden {
 
-constexpr std::uint64_t kMostLayerSize = std::uint64_t{1} << 24;  // hidden, intermediate
-constexpr std::uint64_t kMostExperts = std::uint64_t{1} << 16;
+constexpr std::uint64_t kMaxLayerSize = std::uint64_t{1} << 24;  // hidden, intermediate
+constexpr std::uint64_t kMaxExperts = std::uint64_t{1} << 16;
 
 struct LayerCase {
   const LayoutCase& given;

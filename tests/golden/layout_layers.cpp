@@ -137,10 +137,10 @@ Result<layout::Sizes> padded_sizes(const LayoutCase& given, const Layout& layout
     return layout::Sizes{made->hidden, made->intermediate};
   }
   const Result<std::uint64_t> hidden =
-      number_param(*given.params, "H_pad", real.hidden, kMostLayerSize);
+      number_param(*given.params, "H_pad", real.hidden, kMaxLayerSize);
   if (!hidden) return hidden.why();
   const Result<std::uint64_t> intermediate =
-      number_param(*given.params, "I_pad", real.intermediate, kMostLayerSize);
+      number_param(*given.params, "I_pad", real.intermediate, kMaxLayerSize);
   if (!intermediate) return intermediate.why();
   return layout::Sizes{*hidden, *intermediate};
 }

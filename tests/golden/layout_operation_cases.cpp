@@ -62,11 +62,11 @@ std::optional<Mismatch> pack_both_ways(const Packing& packing, std::span<const s
   convert::pack_matrix(map, {.rows = from}, fast, Path::fast);
   MadeTensor found = made;
   found.bytes = fast;
-  found.slot_bytes = 1;
+  found.assignment_bytes = 1;
   if (auto mismatch = compare_bytes("the fast path differs from the map", out, found))
     return mismatch;
   for (const Path path : {Path::map, Path::fast}) {
-    if (path == Path::map && out.size() > kMostBytesBackByMap) continue;
+    if (path == Path::map && out.size() > kMaxBytesBackByMap) continue;
     std::ranges::fill(back, std::byte{0xA5});
     convert::unpack_matrix(map, out, {.rows = to}, path);
     const auto at =
@@ -119,11 +119,11 @@ Outcome run(const LayoutCase& given, const Operation& operation, const Matrices&
   if (given.outputs.size() != 1)
     return malformed("outputs", "one tensor", std::to_string(given.outputs.size()));
 
-  const std::uint64_t each = map->bytes() * width;  // slots below 2^48, elements of a few bytes
+  const std::uint64_t each = map->bytes() * width;  // offsets below 2^48, elements of a few bytes
   const auto total = checked_multiply(each, size.experts);
-  if (!total || *total > kMostCaseBytes)
+  if (!total || *total > kMaxCaseBytes)
     return invalid("golden.size", "the case is too large to be run")
-        .expects(fmt::format("at most {} bytes", kMostCaseBytes),
+        .expects(fmt::format("at most {} bytes", kMaxCaseBytes),
                  fmt::format("{} experts of {} bytes", size.experts, each));
   Bytes out(*total);
   MadeTensor made{.name = given.outputs.front().name,
@@ -133,7 +133,7 @@ Outcome run(const LayoutCase& given, const Operation& operation, const Matrices&
                   .expert_bytes = each,
                   .bytes = out,
                   .map = &*map,
-                  .slot_bytes = width};
+                  .assignment_bytes = width};
   const Packing packing{operation, *map, size.cols};
   if (operation.is_transposed) {
     Bytes plane(map->bytes());
@@ -141,7 +141,7 @@ Outcome run(const LayoutCase& given, const Operation& operation, const Matrices&
       if (auto mismatch =
               pack_both_ways(packing, transposed_plane(input, size, width, p), plane, made))
         return mismatch;
-      for (std::uint64_t slot = 0; slot < plane.size(); ++slot) out[slot * width + p] = plane[slot];
+      for (std::uint64_t offset = 0; offset < plane.size(); ++offset) out[offset * width + p] = plane[offset];
     }
   } else {
     const std::uint64_t matrix = size.rows * size.cols;

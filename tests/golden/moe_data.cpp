@@ -27,9 +27,9 @@ struct EncodingWord {
 constexpr EncodingWord kMoeEncodings[] = {
     {"f32", DType::f32}, {"bf16", DType::bf16}, {"u8", DType::u8}};
 
-constexpr std::size_t kMostMoeRank = 8;
-constexpr int kMostExponent = 126;  // exact in every encoding
-constexpr std::int64_t kMostBase = 1 << 24;
+constexpr std::size_t kMaxMoeRank = 8;
+constexpr int kMaxExponent = 126;  // exact in every encoding
+constexpr std::int64_t kMaxBase = 1 << 24;
 
 // What a generated element is made of besides the stream.
 struct MoeRule {
@@ -75,23 +75,23 @@ Result<const Json*> member(const Json& object, std::string_view name) {
 Result<Shape> shape_of(const Json& item) {
   const Result<const Json*> list = member(item, "shape");
   if (!list) return list.why();
-  if (!(*list)->is_array() || (*list)->size() > kMostMoeRank)
-    return malformed("shape", fmt::format("a list of up to {} extents", kMostMoeRank),
+  if (!(*list)->is_array() || (*list)->size() > kMaxMoeRank)
+    return malformed("shape", fmt::format("a list of up to {} extents", kMaxMoeRank),
                      (*list)->type_name());
   Shape shape;
   for (const Json& extent : **list) {
     const bool whole = extent.is_number_unsigned() ||
                        (extent.is_number_integer() && extent.get<std::int64_t>() >= 0);
-    if (!whole || extent.get<std::uint64_t>() > kMostMoeElements)
-      return malformed("shape", fmt::format("whole numbers up to {}", kMostMoeElements),
+    if (!whole || extent.get<std::uint64_t>() > kMaxMoeElements)
+      return malformed("shape", fmt::format("whole numbers up to {}", kMaxMoeElements),
                        extent.is_number() ? extent.dump() : extent.type_name());
     shape.push_back(extent.get<std::uint64_t>());
   }
   const std::optional<std::uint64_t> elements = tensor::element_count(shape);
-  if (!elements || *elements > kMostMoeElements)
+  if (!elements || *elements > kMaxMoeElements)
     return invalid("golden.size", "the tensor is too large to be made")
         .at("shape")
-        .expects(fmt::format("at most {} elements", kMostMoeElements), tensor::text(shape));
+        .expects(fmt::format("at most {} elements", kMaxMoeElements), tensor::text(shape));
   return shape;
 }
 
@@ -187,14 +187,14 @@ Result<Done> fill_from_seed(const Json& item, const MoeKind& kind, MoeTensor& ma
   if (!seed) return seed.why();
   MoeRule rule;
   if (kind.has_exponent) {
-    const Result<std::int64_t> exponent = integer_of(item, "exp", -kMostExponent, kMostExponent);
+    const Result<std::int64_t> exponent = integer_of(item, "exp", -kMaxExponent, kMaxExponent);
     if (!exponent) return exponent.why();
     rule.exponent = static_cast<int>(*exponent);
   }
   if (kind.has_span) {
-    const Result<std::int64_t> base = integer_of(item, "base", -kMostBase, kMostBase);
+    const Result<std::int64_t> base = integer_of(item, "base", -kMaxBase, kMaxBase);
     if (!base) return base.why();
-    const Result<std::int64_t> span = integer_of(item, "span", 1, kMostBase);
+    const Result<std::int64_t> span = integer_of(item, "span", 1, kMaxBase);
     if (!span) return span.why();
     rule.base = *base;
     rule.span = *span;

@@ -16,7 +16,7 @@ using checkpoint::ExpertView;
 using checkpoint::ProjectionView;
 using checkpoint::RowOrder;
 
-constexpr std::uint64_t kMostMoeExtent = std::uint64_t{1} << 20;
+constexpr std::uint64_t kMaxMoeExtent = std::uint64_t{1} << 20;
 
 // A number that may be missing.
 Result<double> optional_number(const Json& object, std::string_view key, double missing) {
@@ -64,7 +64,7 @@ Result<Done> read_sizes(const Json& item, MoeLayerCase& made) {
                           {"intermediate_size", &made.shape.intermediate, 1},
                           {"top_k", &made.top_k, 1}};
   for (const Field& field : fields) {
-    const Result<std::uint64_t> value = number_field(item, field.key, kMostMoeExtent);
+    const Result<std::uint64_t> value = number_field(item, field.key, kMaxMoeExtent);
     if (!value) return value.why();
     if (*value < field.least) return malformed(field.key, "at least 1", "0");
     *field.value = *value;
@@ -167,7 +167,7 @@ Result<Done> read_lora(const Json& item, MoeLayerCase& made) {
   if (!item.contains("lora")) return Done{};
   const Result<const Json*> lora = object_field(item, "lora");
   if (!lora) return lora.why();
-  const Result<std::uint64_t> rank = number_field(**lora, "rank", kMostMoeExtent);
+  const Result<std::uint64_t> rank = number_field(**lora, "rank", kMaxMoeExtent);
   if (!rank) return rank.why();
   const Result<std::uint64_t> adapters = number_field(**lora, "num_adapters", 1024);
   if (!adapters) return adapters.why();

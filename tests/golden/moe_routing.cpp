@@ -16,8 +16,8 @@ using routing::Method;
 using routing::RouterOptions;
 
 constexpr std::string_view kHashMethod = "DeepseekV4Hash";
-constexpr std::uint64_t kMostTokens = 1 << 20;
-constexpr std::int32_t kMostId = 1 << 24;
+constexpr std::uint64_t kMaxTokens = 1 << 20;
+constexpr std::int32_t kMaxId = 1 << 24;
 
 struct RoutingCase {
   RouterOptions options{};
@@ -44,18 +44,18 @@ Result<Done> read_param(const std::string& key, const Json& params, RoutingCase&
     if (!value.is_boolean()) return malformed(key, "true or false", value.type_name());
     made.options.renormalize = value.get<bool>();
   } else if (key == "n_group" || key == "topk_group") {
-    const Result<std::uint64_t> number = number_field(params, key, routing::kMostExperts);
+    const Result<std::uint64_t> number = number_field(params, key, routing::kMaxExperts);
     if (!number) return number.why();
     (key == "n_group" ? made.options.groups : made.options.chosen_groups) = *number;
   } else if (key == "tid2eid") {
-    const Result<MoeNumbers> table = read_moe_rows(params, key, {-1, kMostId});
+    const Result<MoeNumbers> table = read_moe_rows(params, key, {-1, kMaxId});
     if (!table) return table.why();
     if (table->columns != made.options.top_k)
       return malformed(key, fmt::format("rows of {}", made.options.top_k),
                        std::to_string(table->columns));
     made.options.hash_table = table->numbers;
   } else if (key == "input_ids") {
-    Result<std::vector<std::int32_t>> tokens = read_moe_list(params, key, {-1, kMostId});
+    Result<std::vector<std::int32_t>> tokens = read_moe_list(params, key, {-1, kMaxId});
     if (!tokens) return tokens.why();
     made.token_ids = *std::move(tokens);
   } else {
@@ -69,11 +69,11 @@ Result<RoutingCase> read_routing_case(const Json& item) {
   const Result<Method> method = method_field(item);
   if (!method) return method.why();
   made.options.method = *method;
-  const Result<std::uint64_t> tokens = number_field(item, "num_tokens", kMostTokens);
+  const Result<std::uint64_t> tokens = number_field(item, "num_tokens", kMaxTokens);
   if (!tokens) return tokens.why();
-  const Result<std::uint64_t> experts = number_field(item, "num_experts", routing::kMostExperts);
+  const Result<std::uint64_t> experts = number_field(item, "num_experts", routing::kMaxExperts);
   if (!experts) return experts.why();
-  const Result<std::uint64_t> top_k = number_field(item, "top_k", routing::kMostExperts);
+  const Result<std::uint64_t> top_k = number_field(item, "top_k", routing::kMaxExperts);
   if (!top_k) return top_k.why();
   made.options.experts = *experts;
   made.options.top_k = *top_k;
@@ -93,7 +93,7 @@ Result<RoutingCase> read_routing_case(const Json& item) {
   const bool by_table = item["method"] == kHashMethod;
   if (by_table == made.options.hash_table.empty())
     return malformed("tid2eid", by_table ? "a table" : "none", by_table ? "none" : "a table");
-  Result<MoeNumbers> ids = read_moe_rows(item, "topk_ids", {-1, kMostId});
+  Result<MoeNumbers> ids = read_moe_rows(item, "topk_ids", {-1, kMaxId});
   if (!ids) return ids.why();
   if (ids->rows != *tokens || (ids->rows > 0 && ids->columns != *top_k))
     return malformed("topk_ids", fmt::format("[{}, {}]", *tokens, *top_k),
@@ -107,14 +107,14 @@ Result<RoutingCase> read_routing_case(const Json& item) {
 
 std::optional<Mismatch> compare_routes(const RoutingCase& given, const routing::RouteOutput& found,
                                        std::string_view path) {
-  for (std::size_t slot = 0; slot < given.ids.numbers.size(); ++slot) {
-    const std::string where = fmt::format("token {}, slot {}, {} path", slot / given.options.top_k,
-                                          slot % given.options.top_k, path);
-    if (found.ids[slot] != given.ids.numbers[slot])
-      return Mismatch{where + ": id", std::to_string(given.ids.numbers[slot]),
-                      std::to_string(found.ids[slot])};
-    const double wanted = given.weights.values[slot];
-    const auto weight = static_cast<double>(found.weights[slot]);
+  for (std::size_t assignment = 0; assignment < given.ids.numbers.size(); ++assignment) {
+    const std::string where = fmt::format("token {}, assignment {}, {} path", assignment / given.options.top_k,
+                                          assignment % given.options.top_k, path);
+    if (found.ids[assignment] != given.ids.numbers[assignment])
+      return Mismatch{where + ": id", std::to_string(given.ids.numbers[assignment]),
+                      std::to_string(found.ids[assignment])};
+    const double wanted = given.weights.values[assignment];
+    const auto weight = static_cast<double>(found.weights[assignment]);
     const double slack = std::isfinite(wanted) ? 2e-6 * std::abs(wanted) + 1e-12 : 0;
     if (!(std::abs(weight - wanted) <= slack))
       return Mismatch{where + ": weight", show(wanted), show(weight)};
@@ -129,9 +129,9 @@ Outcome check_moe_routing(const Json& item) {
   if (!given) return given.why();
   const Result<routing::Router> router = routing::Router::make(given->options);
   if (!router) return router.why();
-  const std::size_t slots = given->ids.rows * given->options.top_k;
-  std::vector<std::int32_t> ids(slots);
-  std::vector<float> weights(slots);
+  const std::size_t assignments = given->ids.rows * given->options.top_k;
+  std::vector<std::int32_t> ids(assignments);
+  std::vector<float> weights(assignments);
   const routing::RouteInput input{.logits = {.data = given->logits.bytes.data(),
                                              .dtype = given->logits.dtype,
                                              .tokens = given->logits.extent(0),

@@ -12,7 +12,7 @@
 namespace fp4moe::golden {
 namespace {
 
-constexpr std::uint64_t kMostRanks = std::numeric_limits<std::int32_t>::max();
+constexpr std::uint64_t kMaxRanks = std::numeric_limits<std::int32_t>::max();
 
 struct OracleEra {
   std::string_view name;
@@ -31,7 +31,7 @@ class IntReader {
   explicit IntReader(const Json& object) : object_(object) {}
   void read(std::string_view key, int& into) {
     if (why_) return;
-    const auto number = number_field(object_, key, kMostRanks);
+    const auto number = number_field(object_, key, kMaxRanks);
     if (number) {
       into = static_cast<int>(*number);
     } else {

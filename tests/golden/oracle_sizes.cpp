@@ -65,16 +65,16 @@ struct SizeCase {
 };
 
 Result<SizeCase> size_case(const Json& item) {
-  constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max();
+  constexpr std::uint64_t kMax = std::numeric_limits<std::uint64_t>::max();
   const auto backend = backend_field(item);
   if (!backend) return backend.why();
   const auto platform = object_field(item, "platform");
   if (!platform) return platform.why();
   const auto device = device_field(**platform);
   if (!device) return device.why();
-  const auto hidden = number_field(item, "hidden", kMost);
+  const auto hidden = number_field(item, "hidden", kMax);
   if (!hidden) return hidden.why();
-  const auto intermediate = number_field(item, "intermediate", kMost);
+  const auto intermediate = number_field(item, "intermediate", kMax);
   if (!intermediate) return intermediate.why();
   const auto expect = object_field(item, "expect");
   if (!expect) return expect.why();
@@ -94,10 +94,10 @@ Outcome compare(const Json& expect, const Result<oracle::Sizes>& sizes) {
   if (expect.contains("error_type"))
     return differs("no error came", expect.dump(),
                    fmt::format("hidden {}, intermediate {}", sizes->hidden, sizes->intermediate));
-  constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max();
-  const auto hidden = number_field(expect, "hidden", kMost);
+  constexpr std::uint64_t kMax = std::numeric_limits<std::uint64_t>::max();
+  const auto hidden = number_field(expect, "hidden", kMax);
   if (!hidden) return hidden.why();
-  const auto intermediate = number_field(expect, "intermediate", kMost);
+  const auto intermediate = number_field(expect, "intermediate", kMax);
   if (!intermediate) return intermediate.why();
   if (*hidden != sizes->hidden)
     return differs("the hidden size differs", std::to_string(*hidden),
@@ -185,12 +185,12 @@ Outcome check_prepare_finalize(const Json& item) {
   if (!parallel) return parallel.why();
   const auto monolithic = bool_field(item, "monolithic");
   if (!monolithic) return monolithic.why();
-  const auto quantised = optional_string_field(item, "activation_quant_dtype");
-  if (!quantised) return quantised.why();
-  const auto key = oracle::activation_key_from_name(quantised->value_or("none"));
+  const auto quantized = optional_string_field(item, "activation_quant_dtype");
+  if (!quantized) return quantized.why();
+  const auto key = oracle::activation_key_from_name(quantized->value_or("none"));
   if (!key)
     return malformed("activation_quant_dtype", "null or a known form of activations",
-                     "\"" + printable(**quantised) + "\"");
+                     "\"" + printable(**quantized) + "\"");
   const auto expect = object_field(item, "expect");
   if (!expect) return expect.why();
   oracle::PrepareRequest request{.parallel = *parallel,

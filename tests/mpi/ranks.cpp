@@ -49,7 +49,7 @@ Result<Done> check_case(Communicator& ranks, const Case& given) {
 Result<Done> exchange_all(Communicator& ranks) {
   for (Case given : exchange::testing::travelling_cases())
     for (const ActivationKey key : {ActivationKey::none, ActivationKey::nvfp4}) {
-      given.quantiser = {key, 2.0f};
+      given.quantizer = {key, 2.0f};
       given.hidden = 2048;  // some messages are larger than what MPI sends without asking
       if (const auto done = check_case(ranks, given); !done) return done;
     }
@@ -71,7 +71,7 @@ Result<Done> send_much(Communicator& ranks) {
   parcel.receive_bytes.assign(ranks.size(), 0);
   if (ranks.rank() == 0) {
     parcel.send_bytes[1] = kMany;
-    if (const auto room = make_room(parcel.send, kMany); !room) return room;
+    if (const auto room = reserve(parcel.send, kMany); !room) return room;
     parcel.send.data()[kMany - 1] = std::byte{42};
     parcel.send.data()[std::uint64_t{1} << 30] = std::byte{43};
   }

@@ -1,4 +1,4 @@
-// Tokens whose quantised activations do not depend on the order in which sums are taken.
+// Tokens whose quantized activations do not depend on the order in which sums are taken.
 //
 // A device sums in float32. Where an activation h lies next to a border between two codes, it may
 // fall to the other side of it than in the reference, and on a small layer one such code is more
@@ -14,7 +14,7 @@
 #include <span>
 #include <vector>
 
-#include "fp4moe/moe/quantised_rows.hpp"
+#include "fp4moe/moe/quantized_rows.hpp"
 #include "support/tiny_layer.hpp"
 
 namespace fp4moe::moe::cuda::testing {
@@ -26,8 +26,8 @@ using moe::testing::TestTokens;
 // The problem as a device computes it: values of FP8 with a float32 scale are rounded to bf16 for
 // its products (docs/cuda.md). All others are exact in it.
 inline ExpertsProblem as_on_devices(ExpertsProblem problem) {
-  if (problem.quantises == ActivationKey::fp8_block128 ||
-      problem.quantises == ActivationKey::fp8_token)
+  if (problem.quantizes == ActivationKey::fp8_block128 ||
+      problem.quantizes == ActivationKey::fp8_token)
     problem.numerics.activations_in_bf16 = true;
   return problem;
 }
@@ -72,13 +72,13 @@ class ClearTokens {
   bool is_clear(const TestTokens& token) const {
     return std::ranges::all_of(token.ids, [&](std::int32_t id) {
       const auto expert = static_cast<std::size_t>(id);
-      return has_clear_codes(hidden(token, expert), quantiser(problem_.hidden_scales, expert));
+      return has_clear_codes(hidden(token, expert), quantizer(problem_.hidden_scales, expert));
     });
   }
 
-  RowQuantiser quantiser(const std::vector<float>& scales, std::size_t expert) const {
+  RowQuantizer quantizer(const std::vector<float>& scales, std::size_t expert) const {
     const float scale = scales.empty() ? 1.0f : scales[scales.size() == 1 ? 0 : expert];
-    return {.key = problem_.quantises, .global_scale = scale};
+    return {.key = problem_.quantizes, .global_scale = scale};
   }
 
   // A row of a matrix times x. Tensor cores add 16 products at a time and round once; as much again
@@ -109,12 +109,12 @@ class ClearTokens {
     return made;
   }
 
-  // What the activation gives for a token, before it is quantised.
+  // What the activation gives for a token, before it is quantized.
   std::vector<Interval> hidden(const TestTokens& token, std::size_t expert) const {
     std::vector<float> row(token.hidden);
     for (std::size_t i = 0; i < row.size(); ++i) row[i] = formats::Bf16::decode(token.x[i]);
-    const RowQuantiser how = quantiser(problem_.input_scales, expert);
-    quantise_dequantise(how, row);
+    const RowQuantizer how = quantizer(problem_.input_scales, expert);
+    quantize_dequantize(how, row);
     std::vector<double> x;
     for (const float value : row)
       x.push_back(problem_.numerics.activations_in_bf16
@@ -128,9 +128,9 @@ class ClearTokens {
     return made;
   }
 
-  // Whether h is the same after quantising wherever in its intervals it lies: every value at either
+  // Whether h is the same after quantizing wherever in its intervals it lies: every value at either
   // end, with the largest of its block, which makes the scale, at either end.
-  static bool has_clear_codes(const std::vector<Interval>& h, const RowQuantiser& how) {
+  static bool has_clear_codes(const std::vector<Interval>& h, const RowQuantizer& how) {
     std::vector<std::vector<float>> rows;
     for (const bool high : {false, true})
       for (const bool largest_high : {false, true}) {
@@ -146,7 +146,7 @@ class ClearTokens {
               });
           row[static_cast<std::size_t>(largest - h.begin())] = end_of(*largest, largest_high);
         }
-        quantise_dequantise(how, row);
+        quantize_dequantize(how, row);
       }
     for (std::size_t i = 0; i < h.size(); ++i)
       for (const std::vector<float>& row : rows)

@@ -134,7 +134,7 @@ struct TestTokens {
     return {.x = rows(), .top_k = top_k, .ids = ids, .weights = weights};
   }
 
-  // The sum over slots whose expert is in the layer, by plain loops.
+  // The sum over assignments whose expert is in the layer, by plain loops.
   std::vector<double> expected(const TestLayer& layer) const {
     std::vector<double> out(tokens * hidden, 0.0), row(hidden);
     for (std::uint64_t t = 0; t < tokens; ++t)

@@ -1,6 +1,6 @@
 """Families' routers: what the program chooses from hidden states is what transformers' module does.
 
-Each model is random, made by transformers and quantised by the program. Its first router chooses
+Each model is random, made by transformers and quantized by the program. Its first router chooses
 experts; the program runs once with those given and once with hidden states alone.
 """
 

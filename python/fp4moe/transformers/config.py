@@ -62,7 +62,7 @@ class Fp4MoeConfig(QuantizationConfigMixin):
 
     @property
     def stored(self) -> dict[str, Any] | None:
-        """What the checkpoint's own config.json says of its quantisation."""
+        """What the checkpoint's own config.json says of its quantization."""
         return self._stored
 
     def _options(self) -> dict[str, Any]:

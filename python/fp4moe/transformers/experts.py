@@ -150,14 +150,14 @@ class _Forward(torch.autograd.Function):
             id="transformers.gradient",
             expected="inference",
             found="backward()",
-            remedy="train the dequantised model: quantization_config=Mxfp4Config(dequantize=True)",
+            remedy="train the dequantized model: quantization_config=Mxfp4Config(dequantize=True)",
         )
 
 
 def plain_experts_forward(module: nn.Module, *_: Any, **__: Any) -> torch.Tensor:
     """What `experts_implementation="fp4moe"` answers for experts that are not in FP4."""
     raise UnsupportedError(
-        "experts_implementation=\"fp4moe\" runs FP4 experts, and does not quantise by itself",
+        "experts_implementation=\"fp4moe\" runs FP4 experts, and does not quantize by itself",
         id="transformers.plain",
         expected="the experts of an FP4 checkpoint",
         found=f"{type(module).__name__} with full-precision weights",

@@ -31,14 +31,14 @@ WEIGHTS = {
 
 @torch.no_grad()
 def quantize_experts(model: Any, format: str = "mxfp4", **options: Any) -> Any:
-    """Quantise the routed experts of a model to "mxfp4" or "nvfp4" and run them by fp4moe.
+    """Quantize the routed experts of a model to "mxfp4" or "nvfp4" and run them by fp4moe.
 
     The model itself is changed and returned; its full-precision experts are freed layer by layer.
     `options` are those of `Fp4MoeConfig`.
     """
     if format not in WEIGHTS:
         raise UsageError(
-            "experts are quantised to one of two formats",
+            "experts are quantized to one of two formats",
             id="transformers.format",
             expected=", ".join(WEIGHTS),
             found=str(format),
@@ -74,7 +74,7 @@ def _check(name: str, module: Any, format: str) -> None:
     parameters = list(module.parameters())
     if any(parameter.device.type != "cpu" for parameter in parameters):
         raise UnsupportedError(
-            "experts are quantised on the CPU",
+            "experts are quantized on the CPU",
             id="transformers.device",
             tensor=name,
             expected="cpu",

@@ -25,7 +25,7 @@ struct InUse {
   CapabilityRange capability{{0, 0}, {1000, 0}};
   std::string_view gfx{};
   CpuArchitecture architecture = CpuArchitecture::unknown;
-  std::uint64_t most_ranks = std::numeric_limits<std::uint64_t>::max();  // tensor parallel
+  std::uint64_t max_ranks = std::numeric_limits<std::uint64_t>::max();  // tensor parallel
   Activations activations{};
   bool (*when)(const platform::Environment&) = nullptr;
   std::string_view generation{};
@@ -57,7 +57,7 @@ constexpr InUse kInUse[] = {
      .when = separates_situ,
      .unspecified = kSeparated},
     {.id = kAiterTriton, .gfx = "gfx1250", .unspecified = kGfx1250},
-    {.id = kAiterTriton, .gfx = "gfx950", .most_ranks = 2, .generation = "cdna4.v3.6"},
+    {.id = kAiterTriton, .gfx = "gfx950", .max_ranks = 2, .generation = "cdna4.v3.6"},
     {.id = kAiterTriton, .generation = "strided"},
     {.id = "aiter_triton_w4a4.mxfp4",
      .unspecified = "codes stay rows, but scales pass through AITER's own shuffle"},
@@ -83,7 +83,7 @@ constexpr InUse kInUse[] = {
      .eras = kSinceAugust,
      .kinds = kRocm,
      .gfx = "gfx950",
-     .most_ranks = 2,
+     .max_ranks = 2,
      .generation = "cdna4.v3.6"},
     {.id = kTriton, .eras = kSinceAugust, .generation = "strided"},
     {.id = kTriton, .kinds = kRocm, .gfx = "gfx950", .generation = "cdna4.v3.6"},
@@ -104,7 +104,7 @@ bool matches(const InUse& row, const LayoutQuestion& question, std::string_view 
          row.capability.contains(capability) && (row.gfx.empty() || row.gfx == device.gfx) &&
          (row.architecture == CpuArchitecture::unknown ||
           row.architecture == device.architecture) &&
-         question.tp_size <= row.most_ranks &&
+         question.tp_size <= row.max_ranks &&
          (row.activations.empty() ||
           (question.activation && row.activations.contains(*question.activation))) &&
          (row.when == nullptr || row.when(question.environment));

@@ -18,7 +18,7 @@ constexpr Experts own_kernel(std::string_view name, std::span<const DeviceNeed> 
           .schemes = kEverything,
           .batch_invariant = true,
           .lora = true,
-          .takes_unquantised = true,
+          .takes_unquantized = true,
           .expert_map = true};
 }
 

@@ -89,8 +89,8 @@ Result<Done> convert(checkpoint::ExpertReader& reader, const checkpoint::Checkpo
   const checkpoint::ExpertLayout layout =
       checkpoint::expert_layout(plan.row, plan.layers[place.layer].shape, plan.bias_dtype);
   const std::span<std::byte> to = out.first(layout.bytes());
-  checkpoint::ExpertRoom room;
-  if (!plan.row.needs_unpacking()) room = checkpoint::room_in(layout, to);
+  checkpoint::ExpertBuffers room;
+  if (!plan.row.needs_unpacking()) room = checkpoint::buffers_in(layout, to);
   const auto view =
       reader.read(place.layer, place.expert, plan.row.needs_unpacking() ? nullptr : &room);
   if (!view) return view.why();

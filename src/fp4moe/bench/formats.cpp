@@ -193,7 +193,7 @@ std::vector<Line> lines_of(Element element) {
   return lines;
 }
 
-// The blocks of a line that fit the arena; the slow twin gets a small part of them.
+// The blocks of a line that fit the arena; the slow reference gets a small part of them.
 std::size_t blocks_of(const Line& line, const Arena& arena, bool is_portable) {
   const std::size_t fitting = std::min(arena.wide_bytes / line.wide_block, arena.scales.size());
   const std::size_t wanted = fitting / (is_portable ? 16 : 1);

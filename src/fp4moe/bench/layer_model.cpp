@@ -18,7 +18,7 @@ namespace {
 
 using runtime::PackedWeights;
 
-constexpr std::uint64_t kLeastLayers = 2, kMostLayers = 64;
+constexpr std::uint64_t kLeastLayers = 2, kMaxLayers = 64;
 
 // What the router of a family needs beside its method, which the table of models does not tell:
 // without it DeepSeek's experts would not be grouped.
@@ -119,7 +119,7 @@ Result<std::uint64_t> LayerModel::count_layers(const LayerModelOptions& options)
   std::uint64_t wanted = options.layers;
   if (wanted == 0)
     wanted = std::clamp(static_cast<std::uint64_t>(static_cast<double>(options.keep) / layer) + 1,
-                        kLeastLayers, kMostLayers);
+                        kLeastLayers, kMaxLayers);
   if (options.memory == 0) return wanted;
   const auto fit = static_cast<std::uint64_t>(static_cast<double>(options.memory) / layer);
   if (fit == 0)
@@ -221,7 +221,7 @@ Result<LayerModel::Callable> LayerModel::make(std::string_view engine, std::stri
   const auto maker = runtime::make_engine(engine, std::move(pool));
   if (!maker) return maker.why();
   const bool on_input = router().method == moe::routing::Method::llama4;
-  const moe::ExpertsRole role{.kind = oracle::Kind::monolithic, .takes_unquantised = true};
+  const moe::ExpertsRole role{.kind = oracle::Kind::monolithic, .takes_unquantized = true};
   Callable made{.engine = std::string((*maker)->name())};
   for (const auto& packed : packed_) {
     Result<moe::routing::Router> routes = moe::routing::Router::make(router());

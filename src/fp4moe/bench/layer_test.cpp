@@ -15,7 +15,7 @@
 
 #include "fp4moe/bench/layer_tokens.hpp"
 #include "fp4moe/bench/plot.hpp"
-#include "fp4moe/kernels/cpu/product_list.hpp"
+#include "fp4moe/kernels/cpu/gemm_list.hpp"
 #include "fp4moe/checkpoint/synth/synth.hpp"
 #include "support/files.hpp"
 
@@ -212,8 +212,8 @@ TEST(BenchLayer, SkewedRoutingSendsHalfOfTheTokensToAnEighthOfTheExperts) {
   ASSERT_TRUE(set);
   const auto routes = set->route(*moe::routing::Router::make(router), 0, pool);
   ASSERT_TRUE(routes);
-  for (std::size_t slot = 0; slot < routes->ids.size(); ++slot)
-    EXPECT_TRUE(slot / 4 % 2 == 1 || routes->ids[slot] < 8) << slot;
+  for (std::size_t assignment = 0; assignment < routes->ids.size(); ++assignment)
+    EXPECT_TRUE(assignment / 4 % 2 == 1 || routes->ids[assignment] < 8) << assignment;
   const auto even = make_tokens(router, {.tokens = 64, .hidden = 8, .routings = 2}, pool);
   ASSERT_TRUE(even);
   EXPECT_GT(even->active_experts, 60);
@@ -223,10 +223,10 @@ TEST(BenchLayer, SkewedRoutingSendsHalfOfTheTokensToAnEighthOfTheExperts) {
 // The rows of this architecture between the marks of docs/cpu.md are those of the build's table.
 TEST(BenchLayer, ThePageListsTheKernelsOfTheBuild) {
   std::vector<std::string> expected, found;
-  for (const kernels::cpu::ProductKernel& kernel : kernels::cpu::product_kernels())
+  for (const kernels::cpu::GemmKernel& kernel : kernels::cpu::gemm_kernels())
     expected.push_back(fmt::format("| `{}` | {} | {} |", kernel.name, platform::text(kernel.needs),
                                    kernel.tiles->generation));
-  const std::string tiles(kernels::cpu::product_kernels().front().tiles->generation);
+  const std::string tiles(kernels::cpu::gemm_kernels().front().tiles->generation);
   std::ifstream page(std::string(FP4MOE_TESTDATA) + "/../docs/cpu.md");
   bool inside = false;
   for (std::string line; std::getline(page, line);) {

@@ -28,7 +28,7 @@ moe::Tokens TokenSet::call(std::size_t routing) const {
 
 Result<Routes> TokenSet::route(const Router& router, std::size_t routing, ThreadPool& pool) const {
   Routes made;
-  made.ids.resize(tokens * router.slots());
+  made.ids.resize(tokens * router.assignments_per_token());
   made.weights.resize(made.ids.size());
   const auto done =
       router.route({.logits = {logits[routing].data(), moe::DType::f32, tokens, experts, 0}},

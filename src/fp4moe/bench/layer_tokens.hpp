@@ -21,7 +21,7 @@ struct TokenSetOptions {
 };
 
 struct Routes {
-  std::vector<std::int32_t> ids{};  // [tokens, slots]
+  std::vector<std::int32_t> ids{};  // [tokens, assignments]
   std::vector<float> weights{};
 };
 

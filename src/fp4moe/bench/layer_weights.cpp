@@ -22,7 +22,7 @@ namespace {
 using tensor::Buffer;
 using checkpoint::WeightFormat;
 
-constexpr std::uint64_t kDistinct = std::uint64_t{1} << 20;  // numbers that are quantised, at most
+constexpr std::uint64_t kDistinct = std::uint64_t{1} << 20;  // numbers that are quantized, at most
 constexpr std::uint64_t kStarts = 4096;                      // blocks at which a window may begin
 
 // The stretch begins with `given` bytes; the rest repeats them.

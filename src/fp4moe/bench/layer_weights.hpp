@@ -1,5 +1,5 @@
-// Experts with weights as quantising normal data gives them, made in a moment however large the
-// model is: one stretch of quantised blocks is as long as the largest matrix and a bit, and every
+// Experts with weights as quantizing normal data gives them, made in a moment however large the
+// model is: one stretch of quantized blocks is as long as the largest matrix and a bit, and every
 // matrix of every expert and layer is a window of it that begins elsewhere. What is measured packs
 // them into memory of its own, so that caches see as many bytes as the model has.
 #pragma once

@@ -26,7 +26,7 @@ using checkpoint::ExpertView;
 using checkpoint::RowsView;
 
 constexpr Sizes kReal{2880, 2880};                 // gpt-oss
-constexpr Sizes kTwin{2880, 256};                  // what the map is asked for: it takes its time
+constexpr Sizes kReference{2880, 256};                  // what the map is asked for: it takes its time
 constexpr std::uint64_t kSteps[] = {1, 128, 256};  // multiples that sizes are padded to, if need be
 
 std::uint64_t scale_bytes(layout::WeightFormat format, Sizes sizes) {
@@ -137,12 +137,12 @@ struct Bench {
       const ExpertView rows =
           view_of(packer.layout().format, sizes, back->data() + e * source_step());
       const auto room = [&](const RowsView& view) {
-        return checkpoint::RowsRoom{back->data() + (view.data - back->data()), view.stride};
+        return checkpoint::RowsBuffer{back->data() + (view.data - back->data()), view.stride};
       };
       LayerPacker::ExpertTarget to;
-      to.rooms.gate = {room(rows.gate.codes), room(rows.gate.scales)};
-      to.rooms.up = {room(rows.up.codes), room(rows.up.scales)};
-      to.rooms.down = {room(rows.down.codes), room(rows.down.scales)};
+      to.buffers.gate = {room(rows.gate.codes), room(rows.gate.scales)};
+      to.buffers.up = {room(rows.up.codes), room(rows.up.scales)};
+      to.buffers.down = {room(rows.down.codes), room(rows.down.scales)};
       std::vector<std::span<const std::byte>> from;
       for (const std::span<std::byte> span : spans(e)) from.emplace_back(span);
       return packer.unpack(e, from, to);
@@ -159,10 +159,10 @@ Result<Done> copy(std::size_t threads, Buffer& from, Buffer& to, std::uint64_t s
 }
 
 Result<double> map_rate(const Layout& layout, Buffer& source, Buffer& target) {
-  Result<LayerPacker> packer = packer_for(layout, kTwin, 1);
+  Result<LayerPacker> packer = packer_for(layout, kReference, 1);
   if (!packer) return packer.why();
-  fill(source.bytes().first(source_bytes(layout.format, kTwin)), layout.format, kTwin, 1);
-  Bench bench{*std::move(packer), kTwin, 1, &source, &target, nullptr};
+  fill(source.bytes().first(source_bytes(layout.format, kReference)), layout.format, kReference, 1);
+  Bench bench{*std::move(packer), kReference, 1, &source, &target, nullptr};
   const auto begin = std::chrono::steady_clock::now();
   if (Result<Done> done = bench.pack(1, Path::map); !done) return done.why();
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;

@@ -13,7 +13,7 @@ namespace {
 constexpr double kPageWidth = 960, kPlotLeft = 74, kPlotTop = 40, kPlotWidth = 480,
                  kPlotHeight = 360, kPageHeight = 460;
 constexpr double kLegendLeft = kPlotLeft + kPlotWidth + 18, kLegendStep = 19;
-constexpr std::size_t kMostSeries = 16;
+constexpr std::size_t kMaxSeries = 16;
 
 // Colours that differ for most eyes, for light and for dark backgrounds.
 struct Colour {
@@ -146,11 +146,11 @@ std::string drawn(const PlotSeries& series, const PlotArea& area, std::size_t nu
 }
 
 // What anyone measures, in any unit; beyond that axes would have thousands of ticks.
-constexpr double kLeastValue = 1e-9, kMostValue = 1e15;
+constexpr double kLeastValue = 1e-9, kMaxValue = 1e15;
 
 bool is_drawable(const PlotPoint& point) {
-  return point.x >= kLeastValue && point.x <= kMostValue && point.y >= kLeastValue &&
-         point.y <= kMostValue;
+  return point.x >= kLeastValue && point.x <= kMaxValue && point.y >= kLeastValue &&
+         point.y <= kMaxValue;
 }
 
 }  // namespace
@@ -183,9 +183,9 @@ PlotArea plot_area(const Plot& plot) {
 }
 
 Result<std::string> svg(const Plot& plot) {
-  if (plot.series.size() > kMostSeries)
+  if (plot.series.size() > kMaxSeries)
     return usage("plot.series", "so many series cannot be told apart in one plot")
-        .expects(fmt::format("at most {}", kMostSeries), fmt::format("{}", plot.series.size()))
+        .expects(fmt::format("at most {}", kMaxSeries), fmt::format("{}", plot.series.size()))
         .try_this("plot fewer reports at a time");
   std::size_t count = 0;
   for (const PlotSeries& series : plot.series) {
@@ -195,7 +195,7 @@ Result<std::string> svg(const Plot& plot) {
         if (!is_drawable(point))
           return invalid("plot.values", "logarithmic axes take positive numbers")
               .at(series.name)
-              .expects(fmt::format("{:g} to {:g}", kLeastValue, kMostValue),
+              .expects(fmt::format("{:g} to {:g}", kLeastValue, kMaxValue),
                        fmt::format("{:g} at {:g}", point.y, point.x));
   }
   if (count == 0)

@@ -31,7 +31,7 @@ static_assert(FP4MOE_USAGE == static_cast<int>(ErrorCode::usage) &&
 static_assert(sizeof(std::size_t) == 8 && sizeof(void*) == 8);
 
 constexpr std::size_t kWord = 8, kLargestStruct = 4096;
-constexpr std::uint64_t kMostThreads = 4096, kMostRanks = 1u << 16;
+constexpr std::uint64_t kMaxThreads = 4096, kMaxRanks = 1u << 16;
 
 struct LastError {
   std::string line{}, id{}, json = "{}";
@@ -221,9 +221,9 @@ Error uneven(std::string_view what, std::size_t first, std::size_t other) {
 }
 
 Result<std::size_t> threads_of(std::uint64_t wish) {
-  if (wish > kMostThreads)
+  if (wish > kMaxThreads)
     return usage("options.threads", "so many threads are not started")
-        .expects(fmt::format("0 to {}", kMostThreads), fmt::format("{}", wish));
+        .expects(fmt::format("0 to {}", kMaxThreads), fmt::format("{}", wish));
   const Result<platform::Settings> settings = platform::read_settings();
   if (!settings) return settings.why();
   return platform::choose_threads(
@@ -233,9 +233,9 @@ Result<std::size_t> threads_of(std::uint64_t wish) {
 
 Result<checkpoint::Rank> rank_of(std::uint64_t rank, std::uint64_t size, std::string_view what) {
   const std::uint64_t ranks = size == 0 ? 1 : size;
-  if (rank >= ranks || ranks > kMostRanks)
+  if (rank >= ranks || ranks > kMaxRanks)
     return usage("options.rank", fmt::format("there is no such {} rank", what))
-        .expects(fmt::format("a rank below a size of 1 to {}", kMostRanks),
+        .expects(fmt::format("a rank below a size of 1 to {}", kMaxRanks),
                  fmt::format("rank {} of {}", rank, size));
   return checkpoint::Rank{rank, ranks};
 }

@@ -105,13 +105,13 @@ struct RouteCall {
   fp4moe_rows rows = rows_of(logits, kExperts);
   fp4moe_route_call given{};
 
-  explicit RouteCall(std::uint64_t slots)
-      : ids(kTokens * slots, -7), weights(kTokens * slots, -7.0f) {
+  explicit RouteCall(std::uint64_t assignments)
+      : ids(kTokens * assignments, -7), weights(kTokens * assignments, -7.0f) {
     given.size = sizeof given;
     given.logits = &rows;
     given.ids = ids.data();
     given.weights = weights.data();
-    given.slots = slots;
+    given.slots = assignments;
   }
   RouteCall(const RouteCall&) = delete;
   RouteCall& operator=(const RouteCall&) = delete;

@@ -71,11 +71,11 @@ TEST(CApi, RunsALayerAsTheLibraryDoes) {
       ASSERT_TRUE(model);
       runtime::LayerOptions same{.engine = engine, .threads = 1};
       same.wish.backend = backend;
-      auto twin = model->layer(0, same);
-      ASSERT_TRUE(twin && twin->load() && twin->process());
+      auto other = model->layer(0, same);
+      ASSERT_TRUE(other && other->load() && other->process());
       std::vector<float> expected(out.size());
       const auto ran =
-          twin->run({.x = moe::dense_rows(std::span(x), DType::f32, kTokens, kHidden),
+          other->run({.x = moe::dense_rows(std::span(x), DType::f32, kTokens, kHidden),
                      .logits = moe::dense_rows(std::span(logits), DType::f32, kTokens, kExperts)},
                     moe::dense_rows(std::span(expected), DType::f32, kTokens, kHidden));
       ASSERT_TRUE(ran) << text(ran.why());

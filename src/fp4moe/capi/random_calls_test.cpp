@@ -17,7 +17,7 @@ namespace random_calls_test {
 
 using namespace testing;
 
-constexpr std::uint64_t kMostTokens = 4;
+constexpr std::uint64_t kMaxTokens = 4;
 
 class RandomCaller {
  public:
@@ -87,7 +87,7 @@ class RandomCaller {
   // Rows that claim no more memory than there is, unless the claim can be seen to be wrong.
   template <class Rows>
   Rows rows(std::uint64_t columns, float* data) {
-    Rows made{sizeof(Rows), data, FP4MOE_F32, random_.next() % (kMostTokens + 1), columns, 0};
+    Rows made{sizeof(Rows), data, FP4MOE_F32, random_.next() % (kMaxTokens + 1), columns, 0};
     if (!chance(3)) made.rows = 2;
     if (chance(12)) made.dtype = number();
     if (chance(12)) made.columns = number();
@@ -234,12 +234,12 @@ class RandomCaller {
   fp4moe_status route() {
     const fp4moe_routing router = routing();
     const auto logits = rows<fp4moe_rows>(kExperts, input());
-    std::array<std::int32_t, (kMostTokens + 1) * kExperts> ids{};
+    std::array<std::int32_t, (kMaxTokens + 1) * kExperts> ids{};
     fp4moe_route_call call{};
     call.logits = chance(12) ? nullptr : &logits;
     call.ids = chance(12) ? nullptr : ids.data();
     call.weights = chance(12) ? nullptr : output();
-    call.slots = chance(4) ? number() : 2 + 2 * (random_.next() % 2);
+    call.assignments = chance(4) ? number() : 2 + 2 * (random_.next() % 2);
     if (chance(8)) call.token_ids = ids.data();
     if (chance(8)) call.is_padding = reinterpret_cast<const std::uint8_t*>(input());
     if (chance(4)) call.identity_weights = output() + memory_.size() / 4;
@@ -273,7 +273,7 @@ class RandomCaller {
     const auto x = rows<fp4moe_rows>(kHidden, input());
     const auto logits = rows<fp4moe_rows>(kExperts, input());
     const auto out = rows<fp4moe_output>(kHidden, output());
-    std::array<std::int32_t, kMostTokens * kExperts> ids{};
+    std::array<std::int32_t, kMaxTokens * kExperts> ids{};
     for (std::int32_t& id : ids) id = static_cast<std::int32_t>(random_.next() % 8) - 1;
     const fp4moe_routes routes{sizeof routes, ids.data(), input(), x.rows, 2};
     fp4moe_call given{};
@@ -282,7 +282,7 @@ class RandomCaller {
     if (chance(2)) given.logits = &logits;
     if (given.logits == nullptr || chance(12)) given.routes = &routes;
     given.adapters = adapters();
-    const std::array<std::int32_t, kMostTokens> numbers{0, -1, 0,
+    const std::array<std::int32_t, kMaxTokens> numbers{0, -1, 0,
                                                         static_cast<std::int32_t>(number())};
     if (chance(3)) given.adapter_of_token = numbers.data();
     if (chance(8)) given.on_device = 1;
@@ -302,7 +302,7 @@ class RandomCaller {
   fp4moe_status apply() {
     const auto x = rows<fp4moe_rows>(kHidden, input());
     const auto out = rows<fp4moe_output>(kHidden, output());
-    std::array<std::int32_t, kMostTokens * kExperts> ids{};
+    std::array<std::int32_t, kMaxTokens * kExperts> ids{};
     for (std::int32_t& id : ids) id = static_cast<std::int32_t>(random_.next() % 12) - 3;
     if (chance(4)) ids[0] = any(std::array<std::int32_t, 2>{INT32_MAX, INT32_MIN});
     fp4moe_routes routes{sizeof routes, ids.data(), input(), x.rows, 1 + random_.next() % kExperts};
@@ -372,7 +372,7 @@ class RandomCaller {
   SplitMix64 random_;
   ReadTensors read_{};
   CWeights memory_weights_{model_path()};
-  std::vector<float> memory_ = std::vector<float>(4 * (kMostTokens + 1) * kHidden);
+  std::vector<float> memory_ = std::vector<float>(4 * (kMaxTokens + 1) * kHidden);
   std::vector<fp4moe_model*> models_{};
   std::vector<fp4moe_layer*> layers_{};
   std::vector<fp4moe_adapters*> adapters_{};

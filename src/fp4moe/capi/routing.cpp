@@ -14,7 +14,7 @@
 namespace fp4moe::capi {
 namespace {
 
-using moe::routing::kMostExperts;
+using moe::routing::kMaxExperts;
 using moe::routing::Router;
 using moe::routing::RouterOptions;
 
@@ -56,7 +56,7 @@ Result<RouterOptions> take_routing(const fp4moe_routing* pointer, std::uint64_t 
                      .weights_in_bf16 = given->weights_in_bf16 != 0};
   for (const std::uint64_t count : {made.experts, made.top_k, made.zero_experts,
                                     made.shared_experts, made.groups, made.chosen_groups})
-    if (count > kMostExperts) return wrong_number("experts", kMostExperts, count);
+    if (count > kMaxExperts) return wrong_number("experts", kMaxExperts, count);
   if (given->renormalize > 2)
     return usage("routing.renormalize", "weights are renormalized or not")
         .expects("0 (as the method does), 1 (yes) or 2 (no)",
@@ -90,9 +90,9 @@ Result<Done> route(const Router& router, const fp4moe_route_call* pointer, Threa
   if (!logits) return logits.why();
   if (const auto fine = moe::check_rows(*logits, "logits", router.columns()); !fine)
     return fine.why();
-  if (given->slots != router.slots())
+  if (given->slots != router.assignments_per_token())
     return usage("routes.top_k", "ids and weights have another width")
-        .expects(fmt::format("{} slots", router.slots()), fmt::format("{}", given->slots));
+        .expects(fmt::format("{} assignments", router.assignments_per_token()), fmt::format("{}", given->slots));
   const std::uint64_t tokens = logits->rows;
   const bool has_identities = router.options().zero_experts != 0;
   if (const auto fine = check_numbers(given->ids, tokens, given->slots, "the place for ids"); !fine)
@@ -119,8 +119,8 @@ Result<Done> route(const Router& router, const fp4moe_route_call* pointer, Threa
                  .stride = logits->stride / moe::element_bytes(logits->dtype)}};
   if (given->token_ids != nullptr) input.token_ids = {given->token_ids, count};
   if (given->is_padding != nullptr) input.is_padding = {given->is_padding, count};
-  const std::size_t slots = count * static_cast<std::size_t>(given->slots);
-  moe::routing::RouteOutput output{.ids = {given->ids, slots}, .weights = {given->weights, slots}};
+  const std::size_t assignments = count * static_cast<std::size_t>(given->slots);
+  moe::routing::RouteOutput output{.ids = {given->ids, assignments}, .weights = {given->weights, assignments}};
   if (has_identities) output.identity_weights = {given->identity_weights, count};
   return router.route(input, output, pool);
 }

@@ -89,11 +89,11 @@ std::string accepted_types(const DialectRow& row, TensorPart part) {
 
 // "3, 7-9, ..." of the numbers below `end` that `present` (ascending) lacks.
 std::string missing_numbers(const std::vector<std::uint64_t>& present, std::uint64_t end) {
-  constexpr int kMostRuns = 8;
+  constexpr int kMaxRuns = 8;
   std::string list;
   int runs = 0;
   const auto add = [&](std::uint64_t begin, std::uint64_t last) {
-    if (++runs > kMostRuns) return;
+    if (++runs > kMaxRuns) return;
     if (!list.empty()) list += ", ";
     list += begin == last ? fmt::format("{}", begin) : fmt::format("{}-{}", begin, last);
   };
@@ -104,7 +104,7 @@ std::string missing_numbers(const std::vector<std::uint64_t>& present, std::uint
     next = number + 1;
   }
   if (next < end) add(next, end - 1);
-  return runs > kMostRuns ? list + ", ..." : list;
+  return runs > kMaxRuns ? list + ", ..." : list;
 }
 
 class LayerBuilder {
@@ -147,7 +147,7 @@ class LayerBuilder {
     std::vector<std::uint64_t> numbers;
     bool has_gate = false;
     for (const NamedTensor& item : named_.tensors) {
-      has_gate = has_gate || item.name.slot == Slot::gate || item.name.slot == Slot::gate_up;
+      has_gate = has_gate || item.name.projection == StoredProjection::gate || item.name.projection == StoredProjection::gate_up;
       if (item.name.expert) numbers.push_back(*item.name.expert);
     }
     std::sort(numbers.begin(), numbers.end());
@@ -178,9 +178,9 @@ class LayerBuilder {
     layer_.down.resize(entries);
   }
 
-  static std::tuple<Slot, std::uint64_t, TensorPart> refusal(Slot slot, std::uint64_t expert,
+  static std::tuple<StoredProjection, std::uint64_t, TensorPart> refusal(StoredProjection projection, std::uint64_t expert,
                                                              TensorPart part) {
-    return {slot, expert, part};
+    return {projection, expert, part};
   }
 
   void put(const NamedTensor& item) {
@@ -206,7 +206,7 @@ class LayerBuilder {
     if (!accepts(row_, *part, item.tensor->entry.dtype)) {
       into_.add(at(*item.tensor, "tensor.dtype", "the tensor has the wrong type")
                     .expects(accepted_types(row_, *part), tensor::name(item.tensor->entry.dtype)));
-      refused_.insert(refusal(item.name.slot, entry, *part));
+      refused_.insert(refusal(item.name.projection, entry, *part));
       return;
     }
     const auto set = [&](std::vector<ProjectionPlaces>& places) {
@@ -217,10 +217,10 @@ class LayerBuilder {
       }
       place = item.tensor;
     };
-    const Slot slot = item.name.slot;
-    if (slot == Slot::gate || slot == Slot::gate_up) set(layer_.gate);
-    if (slot == Slot::up || slot == Slot::gate_up) set(layer_.up);
-    if (slot == Slot::down) set(layer_.down);
+    const StoredProjection projection = item.name.projection;
+    if (projection == StoredProjection::gate || projection == StoredProjection::gate_up) set(layer_.gate);
+    if (projection == StoredProjection::up || projection == StoredProjection::gate_up) set(layer_.up);
+    if (projection == StoredProjection::down) set(layer_.down);
   }
 
   struct Matrix {
@@ -346,11 +346,11 @@ class LayerBuilder {
         !is_optional(row_, part) && (part != TensorPart::bias || any_bias) && has_part(part);
     if (!needed || place_of(list(which)[expert], part) != nullptr) return;
     // Tensors of a wrong type are there, and were reported.
-    const Slot slot = which == Projection::gate ? Slot::gate
-                      : which == Projection::up ? Slot::up
-                                                : Slot::down;
-    if (refused_.contains(refusal(slot, expert, part))) return;
-    if (slot != Slot::down && refused_.contains(refusal(Slot::gate_up, expert, part))) return;
+    const StoredProjection projection = which == Projection::gate ? StoredProjection::gate
+                      : which == Projection::up ? StoredProjection::up
+                                                : StoredProjection::down;
+    if (refused_.contains(refusal(projection, expert, part))) return;
+    if (projection != StoredProjection::down && refused_.contains(refusal(StoredProjection::gate_up, expert, part))) return;
     into_.add(invalid("tensor.missing", part == TensorPart::bias
                                             ? "a bias is missing though others of the layer exist"
                                             : "the layer lacks a tensor")
@@ -440,7 +440,7 @@ class LayerBuilder {
   const tensor::Store& store_;
   Survey& into_;
   MoeLayer layer_{};
-  std::set<std::tuple<Slot, std::uint64_t, TensorPart>> refused_{};
+  std::set<std::tuple<StoredProjection, std::uint64_t, TensorPart>> refused_{};
 };
 
 }  // namespace

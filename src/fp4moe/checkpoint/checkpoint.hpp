@@ -1,4 +1,4 @@
-// A checkpoint opened for its MoE layers: dialect recognised and proven, every layer's tensors
+// A checkpoint opened for its MoE layers: dialect recognized and proven, every layer's tensors
 // found and their shapes checked, nothing read yet but headers.
 #pragma once
 #include <cstdint>
@@ -107,7 +107,7 @@ class ExpertReader {
   // GGUF blocks of a whole expert are unpacked into `room` where one is given, else, and for
   // slices, into memory of the reader's own.
   Result<ExpertView> read(std::size_t layer, std::uint64_t expert,
-                          const ExpertRoom* room = nullptr);
+                          const ExpertBuffers* room = nullptr);
   // Lets the pages of the last expert leave memory.
   void release();
 
@@ -123,7 +123,7 @@ class ExpertReader {
   static void unpack(WeightFormat format, std::span<const Packed> together);
   void unpack_expert(const Cut& cut, ExpertView& view);
   void turn_rows(const Cut& cut, Projection which, ProjectionView& view);
-  Result<ExpertRoom> own_room(const MoeShape& shape, std::uint64_t rows, Range columns);
+  Result<ExpertBuffers> own_buffers(const MoeShape& shape, std::uint64_t rows, Range columns);
   std::span<const std::byte> touch(const tensor::StoredTensor& tensor, std::uint64_t offset,
                                    std::uint64_t size);
 

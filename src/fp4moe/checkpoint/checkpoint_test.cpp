@@ -365,7 +365,7 @@ TEST(Checkpoint, RefusesGgufProjectionsOfDifferentTypes) {
 
 TEST(Checkpoint, PassesOnWhatTheFilesSay) { EXPECT_FALSE(Checkpoint::open("/does/not/exist")); }
 
-TEST(Checkpoint, RecognisesAHundredThousandTensorsWithoutComparingEachWithAll) {
+TEST(Checkpoint, RecognizesAHundredThousandTensorsWithoutComparingEachWithAll) {
   Tensors tensors;
   for (int layer = 0; layer < 60; ++layer) {
     for (int expert = 0; expert < 256; ++expert) {

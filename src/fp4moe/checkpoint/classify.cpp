@@ -32,9 +32,9 @@ class Parts {
     for (const NamedTensor& item : layer.tensors) {
       types_[item.name.part].insert(item.tensor->entry.dtype);
       has_numbers_ = has_numbers_ || item.name.expert.has_value();
-      has_fused_ = has_fused_ || item.name.slot == Slot::gate_up;
+      has_fused_ = has_fused_ || item.name.projection == StoredProjection::gate_up;
       has_numbered_fused_ =
-          has_numbered_fused_ || (item.name.expert && item.name.slot == Slot::gate_up);
+          has_numbered_fused_ || (item.name.expert && item.name.projection == StoredProjection::gate_up);
     }
   }
   bool has(std::string_view part) const { return types_.find(part) != types_.end(); }
@@ -95,11 +95,11 @@ void name_float(Verdict& verdict, const Parts& parts, std::string_view part) {
   }
 }
 
-// What is neither FP4 nor plain floats, by the marks other quantisers leave.
+// What is neither FP4 nor plain floats, by the marks other quantizers leave.
 std::string foreign_scheme(const Parts& parts, std::string_view codes) {
   if (parts.has(".qweight")) return "INT4 (AWQ or GPTQ)";
   if (parts.has(".weight.absmax") || parts.has(".weight.quant_map")) return "bitsandbytes";
-  if (parts.is(codes, DType::u32)) return "MLX quantisation";
+  if (parts.is(codes, DType::u32)) return "MLX quantization";
   if (parts.is(codes, DType::i32)) return "integers packed by compressed-tensors";
   if (parts.is(codes, kFp8Types)) return "FP8";
   if (parts.is(codes, DType::i8)) return "INT8";

@@ -1,5 +1,5 @@
 // What config.json, hf_quant_config.json or GGUF metadata say about a model: its sizes, and how it
-// claims to be quantised. A claim is never believed alone: survey.hpp holds it against the tensors.
+// claims to be quantized. A claim is never believed alone: survey.hpp holds it against the tensors.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -22,14 +22,14 @@ struct ModelConfig {
   std::optional<std::uint64_t> router_hidden{};  // differs from `hidden` where experts are latent
   std::optional<double> swiglu_limit{};
   // Of the router: groups of experts and how many stay, what weights are multiplied by, whether
-  // they are normalised, and the function that scores ("sigmoid").
+  // they are normalized, and the function that scores ("sigmoid").
   std::optional<std::uint64_t> groups{}, chosen_groups{};
   std::optional<double> routed_scale{};
   std::optional<bool> renormalizes{};
   std::string scoring{};
 };
 
-// The modules a quantiser left alone: names, names with * and ?, and compressed-tensors' "re:"
+// The modules a quantizer left alone: names, names with * and ?, and compressed-tensors' "re:"
 // patterns as far as they are wildcards in disguise ("re:.*mlp.gate$").
 class Exclusions {
  public:
@@ -53,14 +53,14 @@ class Exclusions {
   std::vector<Wild> wild_{};
 };
 
-// How some modules are said to be quantised.
+// How some modules are said to be quantized.
 struct ClaimedScheme {
   Exclusions modules{};     // which ones, unless it is all of them
   bool is_default = false;  // all that no scheme before this one names
   std::string unread{};     // FP4 in a form that is not read here, in words; empty: it is read
 };
 
-// How one file says the experts are quantised.
+// How one file says the experts are quantized.
 struct QuantClaim {
   std::string source{};  // "config.json"
   std::string fact{};    // `quant_method "compressed-tensors", format "nvfp4-pack-quantized"`

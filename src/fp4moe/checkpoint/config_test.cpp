@@ -68,7 +68,7 @@ struct ClaimCase {
 
 class Claims : public ::testing::TestWithParam<ClaimCase> {};
 
-TEST_P(Claims, AreReadFromTheQuantisationConfig) {
+TEST_P(Claims, AreReadFromTheQuantizationConfig) {
   const ModelFacts facts =
       parsed(R"({"quantization_config": )" + std::string(GetParam().config) + "}");
   ASSERT_EQ(facts.claims.size(), 1u);

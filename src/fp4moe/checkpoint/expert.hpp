@@ -55,19 +55,19 @@ struct ExpertView {
 };
 
 // Memory for an expert's codes and scales, for blocks that must be unpacked.
-struct RowsRoom {
+struct RowsBuffer {
   std::byte* data = nullptr;
   std::uint64_t stride = 0;  // bytes from row to row
 };
 
-struct ProjectionRoom {
-  RowsRoom codes{}, scales{};
+struct ProjectionBuffers {
+  RowsBuffer codes{}, scales{};
 };
 
-struct ExpertRoom {
-  ProjectionRoom gate{}, up{}, down{};
+struct ExpertBuffers {
+  ProjectionBuffers gate{}, up{}, down{};
 
-  const ProjectionRoom& at(Projection which) const {
+  const ProjectionBuffers& at(Projection which) const {
     return which == Projection::gate ? gate : which == Projection::up ? up : down;
   }
 };

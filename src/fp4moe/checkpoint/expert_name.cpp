@@ -11,25 +11,25 @@ constexpr std::size_t kNone = std::string_view::npos;
 
 struct ProjectionWord {
   std::string_view word;
-  Slot slot;
+  StoredProjection projection;
 };
 
 // Longer words first where one begins another.
 constexpr ProjectionWord kHuggingFaceWords[] = {
-    {"gate_up_proj", Slot::gate_up},
-    {"gate_proj", Slot::gate},
-    {"up_proj", Slot::up},
-    {"down_proj", Slot::down},
-    {"w1", Slot::gate},
-    {"w3", Slot::up},
-    {"w2", Slot::down},
+    {"gate_up_proj", StoredProjection::gate_up},
+    {"gate_proj", StoredProjection::gate},
+    {"up_proj", StoredProjection::up},
+    {"down_proj", StoredProjection::down},
+    {"w1", StoredProjection::gate},
+    {"w3", StoredProjection::up},
+    {"w2", StoredProjection::down},
 };
-constexpr ProjectionWord kOpenaiWords[] = {{"mlp1", Slot::gate_up}, {"mlp2", Slot::down}};
+constexpr ProjectionWord kOpenaiWords[] = {{"mlp1", StoredProjection::gate_up}, {"mlp2", StoredProjection::down}};
 constexpr ProjectionWord kGgufWords[] = {
-    {"ffn_gate_up_exps", Slot::gate_up},
-    {"ffn_gate_exps", Slot::gate},
-    {"ffn_up_exps", Slot::up},
-    {"ffn_down_exps", Slot::down},
+    {"ffn_gate_up_exps", StoredProjection::gate_up},
+    {"ffn_gate_exps", StoredProjection::gate},
+    {"ffn_up_exps", StoredProjection::up},
+    {"ffn_down_exps", StoredProjection::down},
 };
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
@@ -69,7 +69,7 @@ bool take_projection(const ProjectionWord (&words)[kSize], std::string_view rest
     if (!rest.starts_with(row.word)) continue;
     const std::string_view part = rest.substr(row.word.size());
     if (!part.empty() && part[0] != '.' && part[0] != '_') continue;
-    into.slot = row.slot;
+    into.projection = row.projection;
     into.part = part;
     return true;
   }

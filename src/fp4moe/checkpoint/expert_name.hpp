@@ -18,14 +18,14 @@ namespace fp4moe::checkpoint {
 enum class NameFamily : std::uint8_t { hugging_face, openai, gguf };
 
 // What a tensor belongs to; gate_up holds both.
-enum class Slot : std::uint8_t { gate, up, down, gate_up };
+enum class StoredProjection : std::uint8_t { gate, up, down, gate_up };
 
 struct ExpertName {
   NameFamily family = NameFamily::hugging_face;
   std::string_view prefix{};  // "model.layers.3.mlp."
   std::uint64_t layer = 0;    // 0 when the prefix has no number
   std::optional<std::uint64_t> expert{};
-  Slot slot = Slot::up;
+  StoredProjection projection = StoredProjection::up;
   std::string_view part{};  // what follows the projection's name: ".weight", "_blocks", ""
 };
 

@@ -17,22 +17,22 @@ TEST(ExpertName, TakesPerExpertNamesApartUnderAnyPrefix) {
     EXPECT_EQ(parsed->prefix, prefix);
     EXPECT_EQ(parsed->layer, 12u);
     EXPECT_EQ(parsed->expert, 7u);
-    EXPECT_EQ(parsed->slot, Slot::gate);
+    EXPECT_EQ(parsed->projection, StoredProjection::gate);
     EXPECT_EQ(parsed->part, ".weight_scale_2");
   }
 }
 
 TEST(ExpertName, KnowsTheNumberedProjections) {
-  EXPECT_EQ(parse_expert_name("layers.0.ffn.experts.0.w1.weight")->slot, Slot::gate);
-  EXPECT_EQ(parse_expert_name("layers.0.ffn.experts.0.w3.weight")->slot, Slot::up);
-  EXPECT_EQ(parse_expert_name("layers.0.ffn.experts.0.w2.scale")->slot, Slot::down);
+  EXPECT_EQ(parse_expert_name("layers.0.ffn.experts.0.w1.weight")->projection, StoredProjection::gate);
+  EXPECT_EQ(parse_expert_name("layers.0.ffn.experts.0.w3.weight")->projection, StoredProjection::up);
+  EXPECT_EQ(parse_expert_name("layers.0.ffn.experts.0.w2.scale")->projection, StoredProjection::down);
 }
 
 TEST(ExpertName, TakesFusedNamesApart) {
   const auto blocks = parse_expert_name("model.layers.3.mlp.experts.gate_up_proj_blocks");
   ASSERT_TRUE(blocks);
   EXPECT_EQ(blocks->expert, std::nullopt);
-  EXPECT_EQ(blocks->slot, Slot::gate_up);
+  EXPECT_EQ(blocks->projection, StoredProjection::gate_up);
   EXPECT_EQ(blocks->part, "_blocks");
   EXPECT_EQ(parse_expert_name("model.layers.3.mlp.experts.down_proj")->part, "");
   EXPECT_EQ(parse_expert_name("model.layers.3.mlp.experts.gate_up_proj.weight_scale")->part,
@@ -45,7 +45,7 @@ TEST(ExpertName, TakesOpenaiNamesApart) {
   EXPECT_EQ(codes->family, NameFamily::openai);
   EXPECT_EQ(codes->prefix, "block.3.mlp.");
   EXPECT_EQ(codes->layer, 3u);
-  EXPECT_EQ(codes->slot, Slot::gate_up);
+  EXPECT_EQ(codes->projection, StoredProjection::gate_up);
   EXPECT_EQ(codes->part, "_weight.blocks");
   EXPECT_EQ(parse_expert_name("block.3.mlp.mlp2_bias")->part, "_bias");
   EXPECT_FALSE(parse_expert_name("block.3.mlp.gate.weight"));
@@ -57,8 +57,8 @@ TEST(ExpertName, TakesGgufNamesApart) {
   EXPECT_EQ(codes->family, NameFamily::gguf);
   EXPECT_EQ(codes->prefix, "blk.30.");
   EXPECT_EQ(codes->layer, 30u);
-  EXPECT_EQ(codes->slot, Slot::gate);
-  EXPECT_EQ(parse_expert_name("blk.30.ffn_gate_up_exps.weight")->slot, Slot::gate_up);
+  EXPECT_EQ(codes->projection, StoredProjection::gate);
+  EXPECT_EQ(parse_expert_name("blk.30.ffn_gate_up_exps.weight")->projection, StoredProjection::gate_up);
   EXPECT_EQ(parse_expert_name("blk.30.ffn_down_exps.input_scale")->part, ".input_scale");
   EXPECT_FALSE(parse_expert_name("blk.30.ffn_gate_inp.weight"));
   EXPECT_FALSE(parse_expert_name("blk.x.ffn_gate_exps.weight"));

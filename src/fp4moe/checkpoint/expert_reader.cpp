@@ -36,7 +36,7 @@ struct ExpertReader::Cut {
   const MoeLayer& layer;
   std::uint64_t expert;
   Range range;             // of the intermediate size
-  const ExpertRoom& room;  // where GGUF blocks are unpacked
+  const ExpertBuffers& room;  // where GGUF blocks are unpacked
   bool has_down_bias;
 };
 
@@ -51,7 +51,7 @@ struct ExpertReader::Window {
 // GGUF rows to be unpacked.
 struct ExpertReader::Packed {
   RowsView blocks{};
-  RowsRoom codes{}, scales{};
+  RowsBuffer codes{}, scales{};
   std::uint64_t code_bytes = 0, scale_bytes = 0;  // of a row
 };
 
@@ -79,7 +79,7 @@ Result<Done> check_scales(const tensor::Store& store, const MoeLayer& layer, con
 }
 
 // Memory of our own for unpacked rows, one after another.
-ProjectionRoom room_at(WeightFormat format, std::byte* at, std::uint64_t rows, std::uint64_t k) {
+ProjectionBuffers buffers_at(WeightFormat format, std::byte* at, std::uint64_t rows, std::uint64_t k) {
   return {{at, k / 2}, {at + round_up(rows * (k / 2), 64), k / block_size(format)}};
 }
 
@@ -171,7 +171,7 @@ void ExpertReader::turn_rows(const Cut& cut, Projection which, ProjectionView& v
   const Window window = window_of(cut, which);
   const MatrixPlace& place = window.place;
   const ProjectionPlaces& places = cut.layer.places(which, cut.expert);
-  const auto turn = [&](const StoredTensor& tensor, std::uint64_t per_byte, const RowsRoom& to) {
+  const auto turn = [&](const StoredTensor& tensor, std::uint64_t per_byte, const RowsBuffer& to) {
     const std::uint64_t first = window.columns.begin / per_byte;
     const std::uint64_t columns = window.columns.size() / per_byte;
     const std::uint64_t begin = first_column_byte(place, cut.expert, place.k / per_byte) +
@@ -234,7 +234,7 @@ Result<Done> ExpertReader::read_projection(const Cut& cut, Projection which, Pro
   return Done{};
 }
 
-Result<ExpertRoom> ExpertReader::own_room(const MoeShape& shape, std::uint64_t rows,
+Result<ExpertBuffers> ExpertReader::own_buffers(const MoeShape& shape, std::uint64_t rows,
                                           Range columns) {
   const std::uint64_t w13 = unpacked_bytes(shape.format, rows, shape.hidden);
   const std::uint64_t w2 = unpacked_bytes(shape.format, shape.hidden, columns.size());
@@ -245,14 +245,14 @@ Result<ExpertRoom> ExpertReader::own_room(const MoeShape& shape, std::uint64_t r
     scratch_ = std::move(*buffer);
   }
   std::byte* at = scratch_.data();
-  ExpertRoom room{.up = room_at(shape.format, at, rows, shape.hidden),
-                  .down = room_at(shape.format, at + w13, shape.hidden, columns.size())};
-  if (shape.gated()) room.gate = room_at(shape.format, at + w13 + w2, rows, shape.hidden);
+  ExpertBuffers room{.up = buffers_at(shape.format, at, rows, shape.hidden),
+                  .down = buffers_at(shape.format, at + w13, shape.hidden, columns.size())};
+  if (shape.gated()) room.gate = buffers_at(shape.format, at + w13 + w2, rows, shape.hidden);
   return room;
 }
 
 Result<ExpertView> ExpertReader::read(std::size_t layer_position, std::uint64_t expert,
-                                      const ExpertRoom* room) {
+                                      const ExpertBuffers* room) {
   touched_.clear();
   if (layer_position >= checkpoint_->layers().size()) {
     return usage("slice.layer", "there is no such layer")
@@ -282,11 +282,11 @@ Result<ExpertView> ExpertReader::read(std::size_t layer_position, std::uint64_t 
         .try_this("Use fewer ranks, or expert parallel");
   }
   const bool packed = layer.row->needs_unpacking();
-  ExpertRoom own;
+  ExpertBuffers own;
   if (packed && (room == nullptr || range->size() != shape.intermediate)) {
     const Range columns =
         layer.row->scales_inside() ? covering(shape.format, *range) : Range(*range);
-    const Result<ExpertRoom> made = own_room(shape, range->size(), columns);
+    const Result<ExpertBuffers> made = own_buffers(shape, range->size(), columns);
     if (!made) return made.why();
     own = *made;
     room = nullptr;

@@ -187,7 +187,7 @@ TEST(ExpertReader, UnpacksGgufToWhereADialectStoresIt) {
       ASSERT_TRUE(checkpoint) << text(checkpoint.why());
       const ExpertLayout layout = expert_layout(target, checkpoint->layers()[0].shape, DType::bf16);
       Bytes copied(layout.bytes()), unpacked(layout.bytes());
-      const ExpertRoom room = room_in(layout, unpacked);
+      const ExpertBuffers room = buffers_in(layout, unpacked);
       ExpertReader reader(*checkpoint, {});
 
       const auto apart = reader.read(0, 1);

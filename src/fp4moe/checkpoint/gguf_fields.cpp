@@ -96,7 +96,7 @@ std::vector<GgufField> gguf_fields(const GgufModel& model) {
 std::string gguf_scoring(std::uint64_t function) {
   switch (function) {
     case 1:
-    case 3:  // softmax of the chosen logits: the same weights, normalised
+    case 3:  // softmax of the chosen logits: the same weights, normalized
       return "softmax";
     case 2:
       return "sigmoid";

@@ -197,7 +197,7 @@ const ModelRow* find_model(std::string_view name) {
 }
 
 Result<NamedModel> require_named(std::string_view name) {
-  const std::string_view own = name.substr(name.rfind('/') + 1);  // without the organisation
+  const std::string_view own = name.substr(name.rfind('/') + 1);  // without the organization
   if (const ModelRow* row = find_called(own)) return NamedModel{row, std::nullopt};
   // A known name, then words that say nothing of the shape: the longest name counts.
   for (std::size_t end = own.find_last_of("-_"); end != own.npos && end > 0;

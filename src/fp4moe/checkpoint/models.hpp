@@ -45,7 +45,7 @@ std::span<const ModelRow> models();
 const ModelRow* find_model(std::string_view name);  // null when there is none
 
 // A model as people write it: a name of the table ("gpt-oss-120b"), or what a hub calls it
-// ("openai/gpt-oss-120b", "nvidia/Qwen3-30B-A3B-NVFP4"). The organisation may be left out; case and
+// ("openai/gpt-oss-120b", "nvidia/Qwen3-30B-A3B-NVFP4"). The organization may be left out; case and
 // punctuation do not count. Words behind a known name that do not change the shape ("Instruct")
 // are read over; a number format among them counts.
 struct NamedModel {

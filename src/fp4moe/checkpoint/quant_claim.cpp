@@ -201,7 +201,7 @@ Result<QuantClaim> compressed_tensors_claim(Fields& fields) {
   return claim;
 }
 
-// One level of a weight's quantisation in Quark's words.
+// One level of a weight's quantization in Quark's words.
 struct QuarkLevel {
   std::string dtype{}, qscheme{}, scale_format{}, scale_type{};
   std::optional<std::uint64_t> group_size{};
@@ -257,7 +257,7 @@ Fp4Scheme quark_scheme(const std::vector<QuarkLevel>& levels) {
   return scheme;
 }
 
-// Quark gives a weight's quantisation as an object or, for several levels, a list of them.
+// Quark gives a weight's quantization as an object or, for several levels, a list of them.
 Result<std::vector<QuarkLevel>> quark_levels(const Json& config) {
   std::vector<QuarkLevel> levels;
   Fields fields(config);

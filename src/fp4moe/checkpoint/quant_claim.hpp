@@ -1,4 +1,4 @@
-// A configuration's quantisation in the words of each tool, as a claim.
+// A configuration's quantization in the words of each tool, as a claim.
 #pragma once
 #include <string>
 #include <string_view>

@@ -84,11 +84,11 @@ std::string claims_text(const ModelFacts& facts, const tensor::Store& store) {
   }
   if (!text.empty()) return text;
   if (store.kind() == tensor::StoreKind::gguf) return "GGUF";
-  return facts.has_config ? "config.json names no quantisation" : "no config.json";
+  return facts.has_config ? "config.json names no quantization" : "no config.json";
 }
 
-// Why nothing was recognised.
-void explain_unrecognised(const NamedLayers& named, const std::vector<Verdict>& verdicts,
+// Why nothing was recognized.
+void explain_unrecognized(const NamedLayers& named, const std::vector<Verdict>& verdicts,
                           const tensor::Store& store, Survey& into) {
   const std::string said = claims_text(into.facts, store);
   if (named.layers.empty()) {
@@ -133,11 +133,11 @@ void explain_unrecognised(const NamedLayers& named, const std::vector<Verdict>& 
     }
   }
   into.add(invalid("dialect.unquantized",
-                   fmt::format("the experts are not quantised ({})", verdicts[at].other))
+                   fmt::format("the experts are not quantized ({})", verdicts[at].other))
                .in(store.folder())
                .at(prefix)
                .expects("MXFP4 or NVFP4 experts", found)
-               .try_this("Quantise it: fp4moe quantize"));
+               .try_this("Quantize it: fp4moe quantize"));
 }
 
 // FP4 in a form that is not read here. Its tensors may look like another's, so this comes before
@@ -241,7 +241,7 @@ Survey survey(const tensor::Store& store) {
   const bool is_read = !explain_unread(named, verdicts, store, found);
   if (is_read) found.row = choose_row(named, verdicts, store, found);
   if (found.row == nullptr) {
-    if (is_read) explain_unrecognised(named, verdicts, store, found);
+    if (is_read) explain_unrecognized(named, verdicts, store, found);
     for (std::size_t i = 0; i < verdicts.size(); ++i) {
       const Verdict& verdict = verdicts[i];
       found.others.push_back({named.layers[i].index, std::string(named.layers[i].prefix),

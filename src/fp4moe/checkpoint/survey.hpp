@@ -34,7 +34,7 @@ struct Verdict {
   const DialectRow* row = nullptr;
   std::string other{};    // what it is instead: "BF16", "FP8", "INT4 (AWQ or GPTQ)"
   std::string fact{};     // "tensors .weight_packed U8, .weight_scale F8_E4M3"
-  bool is_float = false;  // `other` is unquantised
+  bool is_float = false;  // `other` is unquantized
   std::string why_id{};   // a contradiction or ambiguity within the names and types
   std::string why{};
 };
@@ -42,7 +42,7 @@ Verdict classify(const NamedLayer& layer, const ModelFacts& facts);
 
 struct Survey {
   ModelFacts facts{};
-  const DialectRow* row = nullptr;  // null: not recognised, `problems` says why
+  const DialectRow* row = nullptr;  // null: not recognized, `problems` says why
   std::string evidence{};
   std::vector<MoeLayer> layers{};  // complete ones, and broken ones with null places
   std::vector<OtherLayer> others{};

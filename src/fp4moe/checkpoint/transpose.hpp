@@ -25,7 +25,7 @@ inline std::uint64_t first_column_byte(const MatrixPlace& place, std::uint64_t e
 }
 
 // Rows out of columns, in tiles that stay in the cache.
-inline void gather_rows(const ColumnsView& from, const RowsRoom& to) {
+inline void gather_rows(const ColumnsView& from, const RowsBuffer& to) {
   constexpr std::uint64_t kTile = 64;
   for (std::uint64_t column = 0; column < from.columns; column += kTile)
     for (std::uint64_t row = 0; row < from.rows; row += kTile)

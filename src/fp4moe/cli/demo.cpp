@@ -104,8 +104,8 @@ double gigabytes_per_second(std::uint64_t bytes, double seconds) {
 // How many tensors of two stores are equal to the byte; an error names the first that is not.
 Result<std::size_t> compare(const tensor::Store& a, const tensor::Store& b) {
   for (const tensor::StoredTensor& tensor : a.tensors()) {
-    const tensor::StoredTensor* twin = b.find(tensor.entry.name);
-    if (twin == nullptr || !std::ranges::equal(a.bytes(tensor), b.bytes(*twin)))
+    const tensor::StoredTensor* other = b.find(tensor.entry.name);
+    if (other == nullptr || !std::ranges::equal(a.bytes(tensor), b.bytes(*other)))
       return error(ErrorCode::mismatch, "demo.mismatch", "the way there and back changed a tensor")
           .at(tensor.entry.name);
   }

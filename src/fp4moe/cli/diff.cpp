@@ -116,10 +116,10 @@ Result<std::string> first_stage(const Computation& computation, const DiffSide& 
   };
   if (!one_rank(a) || !one_rank(b)) return std::string();
   for (std::uint64_t choice = 0; choice < a.run->top_k; ++choice) {
-    moe::reference::Trace left{.slot = token * a.run->top_k + choice}, right = left;
+    moe::reference::Trace left{.assignment = token * a.run->top_k + choice}, right = left;
     for (const auto& [side, trace] : {std::pair{&a, &left}, {&b, &right}}) {
       RunWords words = *side->words;
-      words.batch = 0;             // slots are numbered within a call
+      words.batch = 0;             // assignments are numbered within a call
       words.engine = "reference";  // which shows its stages
       const auto run = compute(computation, words, trace);
       if (!run) return run.why();
@@ -355,7 +355,7 @@ Run declare_diff(OptionSet& set) {
       .as(Form::number);
   set.add("--input", options->input, "Tokens, as run takes them").as(Form::path);
   set.add("--tokens", options->tokens, "Without --input: so many seeded tokens")
-      .between(std::uint64_t{0}, kMostTokens)
+      .between(std::uint64_t{0}, kMaxTokens)
       .show_default();
   set.add("--seed", options->seed, "Of those tokens").show_default();
   return [options](const Io& io) { return run_diff(*options, io); };

@@ -7,8 +7,8 @@
 namespace fp4moe::cli {
 
 std::string error_text(const Error& why, std::string_view command, std::size_t columns) {
-  constexpr std::size_t kMost = 4000;  // of a part
-  const auto shown = [](std::string_view part) { return escaped(part, kMost); };
+  constexpr std::size_t kMax = 4000;  // of a part
+  const auto shown = [](std::string_view part) { return escaped(part, kMax); };
   std::string head = command.empty() ? "fp4moe: " : fmt::format("fp4moe {}: ", command);
   if (!why.path.empty()) head += shown(why.path) + ": ";
   if (!why.tensor.empty()) head += "\"" + shown(why.tensor) + "\": ";

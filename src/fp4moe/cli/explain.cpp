@@ -145,17 +145,17 @@ Result<int> explain_all_devices(const ExplainOptions& options, const Io& io) {
 }
 
 Result<std::string> read_whole(const std::string& path) {
-  constexpr std::size_t kMost = std::size_t{64} << 20;
+  constexpr std::size_t kMax = std::size_t{64} << 20;
   std::ifstream file;
   if (path != "-") file.open(path, std::ios::binary);
   std::istream& from = path == "-" ? std::cin : file;
   std::string text;
   std::array<char, 1 << 16> part{};
-  while (text.size() <= kMost && (from.read(part.data(), part.size()), from.gcount() > 0))
+  while (text.size() <= kMax && (from.read(part.data(), part.size()), from.gcount() > 0))
     text.append(part.data(), static_cast<std::size_t>(from.gcount()));
   if (path != "-" && !file.is_open())
     return usage("log.open", "the log cannot be opened").in(path).expects("a text file", "none");
-  if (text.size() > kMost)
+  if (text.size() > kMax)
     return usage("log.size", "a log of this size is not read")
         .in(path)
         .expects("at most 64 MiB", "more");

@@ -1,5 +1,5 @@
 // fp4moe inspect: what a checkpoint holds and what that was read from. Useful also when it is not
-// recognised: then it says what was found and why that is not enough.
+// recognized: then it says what was found and why that is not enough.
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -70,7 +70,7 @@ std::string ranges(const std::vector<std::uint64_t>& numbers) {
   return text;
 }
 
-Summary summarise(const Store& store, const Survey& found) {
+Summary summarize(const Store& store, const Survey& found) {
   Summary summary;
   std::vector<const StoredTensor*> experts;
   std::vector<const StoredTensor*> matrices;  // codes, block scales and global scales
@@ -150,7 +150,7 @@ void print_text(const Io& io, const Store& store, const Survey& found, const Sum
                                 name(found.row->grouping)));
     line("evidence", found.evidence);
   } else {
-    line("dialect", "not recognised");
+    line("dialect", "not recognized");
   }
   line("config", describe(found.facts.model));
   for (const LayerGroup& group : summary.groups) {
@@ -183,13 +183,13 @@ void print_text(const Io& io, const Store& store, const Survey& found, const Sum
   line("files", fmt::format("{} {}, {}", store.files().size(),
                             store.kind() == tensor::StoreKind::gguf ? "gguf" : "safetensors",
                             human_bytes(summary.file_bytes)));
-  constexpr std::size_t kMostShown = 5;
-  for (std::size_t i = 0; i < std::min(found.problems.size(), kMostShown); ++i) {
+  constexpr std::size_t kMaxShown = 5;
+  for (std::size_t i = 0; i < std::min(found.problems.size(), kMaxShown); ++i) {
     line("problem", text(found.problems[i]));
   }
   const std::size_t all = found.problems.size() + found.more_problems;
-  if (all > kMostShown)
-    line("", fmt::format("and {} more: fp4moe lint lists them", all - kMostShown));
+  if (all > kMaxShown)
+    line("", fmt::format("and {} more: fp4moe lint lists them", all - kMaxShown));
 }
 
 void print_tensors(const Io& io, const Store& store) {
@@ -288,7 +288,7 @@ Result<int> inspect(const InspectOptions& options, const Io& io) {
   const auto store = Store::open(options.path);
   if (!store) return store.why();
   const Survey found = checkpoint::survey(*store);
-  const Summary summary = summarise(*store, found);
+  const Summary summary = summarize(*store, found);
   if (io.json) {
     io.print(report(*store, found, summary, options.tensors));
   } else {

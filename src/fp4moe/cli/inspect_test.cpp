@@ -63,12 +63,12 @@ TEST(Inspect, GivesTheSameFactsAsJson) {
   EXPECT_EQ(whole, tensors);
 }
 
-TEST(Inspect, IsUsefulForWhatItDoesNotRecognise) {
+TEST(Inspect, IsUsefulForWhatItDoesNotRecognize) {
   const TemporaryFolder folder;
-  make(folder / "m", {.model = "qwen3-30b-a3b", .unquantised = checkpoint::Unquantised::own});
+  make(folder / "m", {.model = "qwen3-30b-a3b", .unquantized = checkpoint::Unquantized::own});
   const Outcome outcome = run({"inspect", folder / "m"});
   EXPECT_EQ(outcome.status, 3);
-  EXPECT_TRUE(has(outcome.out, "not recognised"));
+  EXPECT_TRUE(has(outcome.out, "not recognized"));
   EXPECT_TRUE(has(outcome.out, "BF16"));
   EXPECT_TRUE(has(outcome.out, "dialect.unquantized")) << outcome.out;
   const auto json = parse_json(run({"inspect", folder / "m", "--json"}).out);

@@ -136,9 +136,9 @@ Json to_json(const FixReport& report) {
 }
 
 void print_fix(const Io& io, const FixReport& report, bool verbose) {
-  constexpr std::size_t kMostShown = 20;
+  constexpr std::size_t kMaxShown = 20;
   const std::size_t shown =
-      verbose ? report.changes.size() : std::min(report.changes.size(), kMostShown);
+      verbose ? report.changes.size() : std::min(report.changes.size(), kMaxShown);
   for (std::size_t i = 0; i < shown; ++i) {
     const checkpoint::FixChange& change = report.changes[i];
     io.out << fmt::format("fixed {}: {}: {}\n", name(change.policy), printable(change.tensor),

@@ -146,7 +146,7 @@ Result<int> run_merge(const MergeOptions& given, const Io& io) {
 
 Run declare_merge(OptionSet& set) {
   auto options = std::make_shared<MergeOptions>();
-  set.add("CHECKPOINT", options->path, "Quantised checkpoint: folder, index or file")
+  set.add("CHECKPOINT", options->path, "Quantized checkpoint: folder, index or file")
       .as(Form::path)
       .required();
   set.add("ADAPTER", options->adapter, "Folder of a LoRA adapter, as PEFT saves it")

@@ -65,9 +65,9 @@ std::string split_text(const Plan& made) {
   if (split.ranks == 1) return "one rank";
   if (split.parallel.use_ep)
     return fmt::format("{} ranks, whole experts: {} each", split.ranks,
-                       split.experts_most == split.experts_least
-                           ? std::to_string(split.experts_most)
-                           : fmt::format("{} or {}", split.experts_most, split.experts_least));
+                       split.max_experts == split.experts_least
+                           ? std::to_string(split.max_experts)
+                           : fmt::format("{} or {}", split.max_experts, split.experts_least));
   std::string parts = std::to_string(split.most);
   if (split.least != split.most)
     parts +=
@@ -193,9 +193,9 @@ void print_wire(const Io& io, const Plan& made) {
                         "there", "back", "sum", "at worst");
   for (const plan::WireRow& row : made.wire) {
     const moe::exchange::Cost& cost = row.cost;
-    const bool is_quantised = cost.activations != oracle::ActivationKey::none;
+    const bool is_quantized = cost.activations != oracle::ActivationKey::none;
     io.out << fmt::format("{:<18}  {:<12}  {:>10}  {:>10}  {:>10}  {:>10}{}\n", cost.exchange,
-                          is_quantised ? oracle::name(cost.activations) : "bf16",
+                          is_quantized ? oracle::name(cost.activations) : "bf16",
                           cost.dispatch > 0 ? bytes(cost.dispatch) : "-", bytes(cost.combine),
                           bytes(cost.sum()), bytes(cost.sum_at_worst()),
                           row.used ? "  this deployment" : "");
@@ -250,7 +250,7 @@ Result<int> run_plan(const PlanOptions& options, const Io& io) {
 
 Run declare_plan(OptionSet& set) {
   const auto options = std::make_shared<PlanOptions>();
-  constexpr std::uint64_t kMost = 1u << 16;
+  constexpr std::uint64_t kMax = 1u << 16;
   set.add("PATH", options->path, "A checkpoint, a config.json or a model's name").as(Form::path);
   set.add("--model", options->model, "A model instead: gpt-oss-120b, openai/gpt-oss-120b, ...")
       .listed("models");
@@ -271,9 +271,9 @@ Run declare_plan(OptionSet& set) {
       .separated_by_commas("NAME");
   set.add("--env", options->question.variables, "NAME=VALUE of a variable that steers vLLM")
       .as(Form::pair);
-  set.add("--tp", options->ranks.tp, "Ranks that share every expert").between(1, kMost);
-  set.add("--ep", options->ranks.ep, "Ranks that share out whole experts").between(1, kMost);
-  set.add("--dp", options->ranks.dp, "Data-parallel ranks").between(1, kMost);
+  set.add("--tp", options->ranks.tp, "Ranks that share every expert").between(1, kMax);
+  set.add("--ep", options->ranks.ep, "Ranks that share out whole experts").between(1, kMax);
+  set.add("--dp", options->ranks.dp, "Data-parallel ranks").between(1, kMax);
   set.add("--all2all", options->ranks.all2all,
           "How ranks exchange tokens, e.g. deepep_low_latency");
   return [options](const Io& io) { return run_plan(*options, io); };

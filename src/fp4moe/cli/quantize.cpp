@@ -173,7 +173,7 @@ Result<int> run_quantize(const QuantizeOptions& given, const Io& io) {
 
 Run declare_quantize(OptionSet& set) {
   auto options = std::make_shared<QuantizeOptions>();
-  set.add("PATH", options->path, "Unquantised checkpoint: folder, index or file")
+  set.add("PATH", options->path, "Unquantized checkpoint: folder, index or file")
       .as(Form::path)
       .required();
   set.add("-o,--out", options->out, "Folder to create (a file for NAME.gguf)")

@@ -14,7 +14,7 @@ namespace {
 using platform::Device;
 using platform::Library;
 
-constexpr std::uint64_t kMostRanks = 1u << 16;
+constexpr std::uint64_t kMaxRanks = 1u << 16;
 
 }  // namespace
 
@@ -66,12 +66,12 @@ void declare_question(OptionSet& set, QuestionOptions& options) {
     }
   }
   set.group = "Ranks";
-  set.add("--tp", options.tp, "Tensor-parallel size").between(1, kMostRanks);
-  set.add("--pcp", options.pcp, "Prefill-context-parallel size").between(1, kMostRanks);
-  set.add("--dp", options.dp, "Data-parallel size").between(1, kMostRanks);
-  set.add("--sp", options.sp, "Sequence-parallel size").between(1, kMostRanks);
+  set.add("--tp", options.tp, "Tensor-parallel size").between(1, kMaxRanks);
+  set.add("--pcp", options.pcp, "Prefill-context-parallel size").between(1, kMaxRanks);
+  set.add("--dp", options.dp, "Data-parallel size").between(1, kMaxRanks);
+  set.add("--sp", options.sp, "Sequence-parallel size").between(1, kMaxRanks);
   set.add("--ep", options.ep, "Ranks that share out whole experts; alone: all ranks there are")
-      .between(std::uint64_t{0}, kMostRanks)
+      .between(std::uint64_t{0}, kMaxRanks)
       .or_alone("0");
   set.add("--eplb", options.eplb, "Balance the experts' load");
   set.add("--all2all", options.all2all, "How ranks exchange tokens, e.g. deepep_low_latency");

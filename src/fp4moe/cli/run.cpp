@@ -222,7 +222,7 @@ Run declare_run(OptionSet& set) {
           "topk_weights [T,k]")
       .as(Form::path);
   set.add("--tokens", options->tokens, "Without --input: so many seeded tokens")
-      .between(std::uint64_t{0}, kMostTokens)
+      .between(std::uint64_t{0}, kMaxTokens)
       .show_default();
   set.add("--seed", options->seed, "Of those tokens").show_default();
   set.add("-o,--out", options->out, "Write the outputs to this safetensors file").as(Form::path);
@@ -242,14 +242,14 @@ Run declare_run(OptionSet& set) {
       .one_of({"auto", "packed", "mapped"})
       .show_default();
   set.add("--input-scale", words.input_scale,
-          "X,H: scales of quantised activations, instead of the checkpoint's");
+          "X,H: scales of quantized activations, instead of the checkpoint's");
   set.add("--adapter", words.adapters,
           "LoRA adapter folder, added while running; repeat for more. Tokens choose by "
           "token_lora_mapping [T] of --input, else all take the first")
       .as(Form::path);
   set.add_threads(words.threads);
   set.add("--batch", words.batch, "Compute so many tokens at once (default: all)")
-      .between(std::uint64_t{1}, kMostTokens);
+      .between(std::uint64_t{1}, kMaxTokens);
   set.add("--tp", words.tp, "Tensor-parallel ranks, as threads of this process, or mpi")
       .as(Form::number)
       .show_default();

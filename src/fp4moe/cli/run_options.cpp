@@ -26,14 +26,14 @@ std::optional<std::uint64_t> parse_count(std::string_view text) {
   return value;
 }
 
-constexpr std::uint64_t kMostThreadRanks = 64;
+constexpr std::uint64_t kMaxThreadRanks = 64;
 
 // How many ranks an option names: 1 to 64, or "mpi", which stands for 1 here.
 Result<std::uint64_t> parse_ranks(std::string_view option, const std::string& given) {
   if (given == "mpi") return std::uint64_t{1};
   const auto count = parse_count(given);
-  if (!count || *count == 0 || *count > kMostThreadRanks)
-    return wrong_option(option, fmt::format("1 to {}, or mpi", kMostThreadRanks), given);
+  if (!count || *count == 0 || *count > kMaxThreadRanks)
+    return wrong_option(option, fmt::format("1 to {}, or mpi", kMaxThreadRanks), given);
   return *count;
 }
 
@@ -134,7 +134,7 @@ Result<RunWords> parse_specification(std::string_view text) {
     }
     const std::string_view name = part.substr(0, equals), value = part.substr(equals + 1);
     if (name == "batch" || name == "threads") {
-      const std::uint64_t most = name == "batch" ? kMostTokens : platform::kMaxThreads;
+      const std::uint64_t most = name == "batch" ? kMaxTokens : platform::kMaxThreads;
       const auto count = parse_count(value);
       if (!count || *count == 0 || *count > most)
         return wrong_option(name, fmt::format("a whole number from 1 to {}", most), value);
@@ -174,7 +174,7 @@ Result<std::vector<std::size_t>> choose_layers(const runtime::Model& model,
 }
 
 std::string activations_of(const runtime::LayerRun& run) {
-  return run.quantises == "none" ? "bf16" : run.quantises;
+  return run.quantizes == "none" ? "bf16" : run.quantizes;
 }
 
 Json to_json(const runtime::LayerRun& run) {

@@ -12,7 +12,7 @@
 
 namespace fp4moe::cli {
 
-constexpr std::uint64_t kMostTokens = 1 << 20;  // that are made from a seed
+constexpr std::uint64_t kMaxTokens = 1 << 20;  // that are made from a seed
 
 struct RunWords {
   std::string backend = "auto", policy = "native", vllm{}, device = "auto", engine = "auto",

@@ -446,7 +446,7 @@ TEST_F(RunCommand, RefusesWrongWords) {
   refused(run({"run"}), 2, "PATH");
 }
 
-// The configuration has the last word on whether weights are normalised, where a method can leave
+// The configuration has the last word on whether weights are normalized, where a method can leave
 // it.
 TEST(RunRouting, FollowsTheConfiguration) {
   const TemporaryFolder folder;
@@ -467,13 +467,13 @@ TEST(RunRouting, FollowsTheConfiguration) {
     return outcome.status == 0 ? (*parse_json(outcome.out))["layers"][0] : Json();
   };
   run_as("qwen3-30b-a3b", true);
-  const std::string normalised = read_text(folder / "out.safetensors");
+  const std::string normalized = read_text(folder / "out.safetensors");
   EXPECT_TRUE(run_as("qwen3-30b-a3b", false)["warnings"].empty());
-  EXPECT_NE(read_text(folder / "out.safetensors"), normalised);
+  EXPECT_NE(read_text(folder / "out.safetensors"), normalized);
   EXPECT_TRUE(run_as("deepseek-v3", true)["warnings"].empty());
   const Json left = run_as("deepseek-v3", false);
   EXPECT_TRUE(has(left["routing"].string(),
-                  "seeded experts (norm_topk_prob is false, but routing DeepSeekV3 normalises"));
+                  "seeded experts (norm_topk_prob is false, but routing DeepSeekV3 normalizes"));
 }
 
 class DiffCommand : public RunCommand {

@@ -69,8 +69,8 @@ Result<checkpoint::SynthOptions> resolve(const SynthOptions& given, const Io& io
   options.with_other_tensors = !given.experts_only;
   options.with_input_scales = !given.weight_only;
   if (given.dialect == "bf16" || given.dialect == "bf16-fused") {
-    options.unquantised =
-        given.dialect == "bf16" ? checkpoint::Unquantised::own : checkpoint::Unquantised::fused;
+    options.unquantized =
+        given.dialect == "bf16" ? checkpoint::Unquantized::own : checkpoint::Unquantized::fused;
   } else if (!given.dialect.empty()) {
     options.dialect = checkpoint::dialect_from_name(given.dialect);
     if (!options.dialect)
@@ -109,7 +109,7 @@ Result<int> run_synth(const SynthOptions& given, const Io& io) {
               {"out", given.out},
               {"model", report->model},
               {"dialect", report->dialect},
-              {"format", options->unquantised ? "bf16" : std::string(name(report->format))},
+              {"format", options->unquantized ? "bf16" : std::string(name(report->format))},
               {"layers", report->layers},
               {"experts", report->shape.experts},
               {"hidden", report->shape.hidden},
@@ -154,27 +154,27 @@ Run declare_synth(OptionSet& set) {
   set.add("--model", synth.model, "Whose shape to take").show_default().listed("models");
   set.add("--dialect", options->dialect,
           "gpt-oss, openai, modelopt, compressed-tensors, quark, deepseek-v4, gguf, or "
-          "bf16, bf16-fused for unquantised weights (default: the model's usual one)")
+          "bf16, bf16-fused for unquantized weights (default: the model's usual one)")
       .listed("dialects");
   set.add("--format", options->format, "Format of the weights").one_of({"mxfp4", "nvfp4"});
   set.add("--grouping", options->grouping, "Form of the experts, where a dialect has both")
       .one_of({"per-expert", "fused"});
-  constexpr std::uint64_t kOne = 1, kMost = 1 << 20;
-  set.add("--layers", synth.layers, "MoE layers").between(kOne, kMost).show_default();
-  set.add("--experts", options->experts, "Experts, instead of the model's").between(kOne, kMost);
-  set.add("--hidden", options->hidden, "Hidden size, instead of the model's").between(kOne, kMost);
+  constexpr std::uint64_t kOne = 1, kMax = 1 << 20;
+  set.add("--layers", synth.layers, "MoE layers").between(kOne, kMax).show_default();
+  set.add("--experts", options->experts, "Experts, instead of the model's").between(kOne, kMax);
+  set.add("--hidden", options->hidden, "Hidden size, instead of the model's").between(kOne, kMax);
   set.add("--intermediate", options->intermediate, "Intermediate size, instead of the model's")
-      .between(kOne, kMost);
+      .between(kOne, kMax);
   set.add("--seed", synth.seed, "Seed; the same weights in every dialect").show_default();
   set.add("--shards", synth.shards, "About so many files: tensors stay whole")
-      .between(kOne, kMost)
+      .between(kOne, kMax)
       .show_default();
   set.add_threads(options->threads);
   set.add("--experts-only", options->experts_only, "No router, attention, norms, embeddings");
   set.add("--weight-only", options->weight_only, "No input scales (NVFP4)");
   set.add("--adapter-for", options->adapter_for, "Make a LoRA adapter for this checkpoint instead")
       .as(Form::path);
-  set.add("--rank", options->rank, "Rank of the adapter").between(kOne, kMost).show_default();
+  set.add("--rank", options->rank, "Rank of the adapter").between(kOne, kMax).show_default();
   set.add("--adapter-form", options->adapter_form, "How the adapter stores experts")
       .one_of(adapter_forms())
       .show_default();

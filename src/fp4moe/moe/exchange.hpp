@@ -24,7 +24,7 @@ struct ExchangeTraits {
   std::optional<std::uint64_t> max_tokens_per_rank{};  // batched ones
   std::uint64_t dispatchers = 1;                       // ranks that send tokens here
   bool output_is_reduced = false;                      // finalize sums over ranks
-  bool takes_unquantised = true;                       // lets experts quantise by themselves
+  bool takes_unquantized = true;                       // lets experts quantize by themselves
   bool routes = true;                                  // carries logits to monolithic kernels
 };
 

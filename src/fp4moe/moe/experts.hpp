@@ -31,7 +31,7 @@ struct ExpertsProblem {
   Activation activation = Activation::swigluoai;
   ActivationParams params{};
   Numerics numerics{};
-  ActivationKey quantises = ActivationKey::none;  // x, and the activation's output
+  ActivationKey quantizes = ActivationKey::none;  // x, and the activation's output
   // NVFP4: G of x and of the activation's output; static FP8: their scales. One for all local
   // experts or one for each; empty where the key needs none.
   std::vector<float> input_scales{}, hidden_scales{};
@@ -74,7 +74,7 @@ class Experts {
   virtual const ExpertsProblem& problem() const = 0;
   virtual std::string_view engine() const = 0;
   virtual std::string kernel() const = 0;  // what runs, for people
-  // Fills `out`: [M, H] summed, [M * top_k, H] slots without their weights, or for batched tokens
+  // Fills `out`: [M, H] summed, [M * top_k, H] assignments without their weights, or for batched tokens
   // [experts * capacity, H]. Every element of `out` that may be read later is written. The result
   // depends on neither threads nor the other tokens of the call.
   virtual Result<Done> compute(const ExpertsCall& call, OutputForm form,
@@ -91,7 +91,7 @@ class Engine {
 
 // Shapes and scales that no engine can compute with. Errors: experts.activation (gated or not, in
 // disagreement with the weights), experts.scales (missing, not finite or not positive),
-// experts.blocks (sizes that are not whole blocks of the quantised activations).
+// experts.blocks (sizes that are not whole blocks of the quantized activations).
 Result<Done> check(const ExpertsProblem& problem);
 // The same for a call: experts.format, experts.ids, experts.adapters, rows.*.
 Result<Done> check(const ExpertsProblem& problem, const ExpertsCall& call, OutputForm form,

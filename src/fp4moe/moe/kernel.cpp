@@ -10,8 +10,8 @@
 namespace fp4moe::moe {
 namespace {
 
-// Rows of an expert begin at multiples of this in an unfinalised result.
-constexpr std::uint64_t kUnfinalisedTile = 8;
+// Rows of an expert begin at multiples of this in an unfinalized result.
+constexpr std::uint64_t kUnfinalizedTile = 8;
 
 using ExpertsOutput;
 using Tokens;
@@ -41,17 +41,17 @@ Result<Done> check_parts(const ExchangeTraits& traits, const Experts& experts,
         .try_this("choose an exchange of the experts' form, or experts of the exchange's");
   if (const auto fine = check_limits(role); !fine) return fine.why();
   const ExpertsProblem& problem = experts.problem();
-  if (problem.quantises != ActivationKey::none && !role.takes_unquantised &&
+  if (problem.quantizes != ActivationKey::none && !role.takes_unquantized &&
       problem.input_scales.size() > 1)
-    return usage("kernel.quantiser", "rows quantised before they travel share one scale")
+    return usage("kernel.quantiser", "rows quantized before they travel share one scale")
         .expects("one input scale", fmt::format("{}", problem.input_scales.size()))
-        .try_this("let the experts quantise their input");
-  if (role.takes_unquantised && !traits.takes_unquantised &&
-      problem.quantises != ActivationKey::none)
+        .try_this("let the experts quantize their input");
+  if (role.takes_unquantized && !traits.takes_unquantized &&
+      problem.quantizes != ActivationKey::none)
     return usage(
                "kernel.quantiser",
-               fmt::format("the exchange {} does not leave quantising to the experts", traits.name))
-        .expects("experts that take quantised rows", "experts that quantise by themselves");
+               fmt::format("the exchange {} does not leave quantizing to the experts", traits.name))
+        .expects("experts that take quantized rows", "experts that quantize by themselves");
   if (options.chunk != 0 && traits.dispatchers > 1)
     return usage("kernel.chunk", "ranks that exchange tokens cannot chunk them")
         .expects("chunk 0", fmt::format("{}", options.chunk));
@@ -62,11 +62,11 @@ Result<Done> check_parts(const ExchangeTraits& traits, const Experts& experts,
 
 std::uint64_t trtllm_chunk(checkpoint::WeightFormat format, std::uint64_t experts,
                            std::uint64_t top_k) {
-  constexpr std::uint64_t kRows = 65535, kMost = 300'000;
+  constexpr std::uint64_t kRows = 65535, kMax = 300'000;
   const std::uint64_t free = experts < kRows ? kRows - experts : 0;
-  const std::uint64_t slots =
+  const std::uint64_t assignments =
       format == checkpoint::WeightFormat::mxfp4 ? free * 8 : experts + (free + 1) * 128 - 1;
-  return std::max<std::uint64_t>(1, std::min(kMost, slots / std::max<std::uint64_t>(1, top_k)));
+  return std::max<std::uint64_t>(1, std::min(kMax, assignments / std::max<std::uint64_t>(1, top_k)));
 }
 
 Result<ModularKernel> ModularKernel::make(std::unique_ptr<Exchange> exchange,
@@ -88,17 +88,17 @@ Result<ModularKernel> ModularKernel::make(std::unique_ptr<Exchange> exchange,
 
 OutputForm ModularKernel::form() const {
   if (role_.format == TokenFormat::batched) return OutputForm::batches;
-  return role_.leaves_weights ? OutputForm::slots : OutputForm::summed;
+  return role_.leaves_weights ? OutputForm::assignments : OutputForm::summed;
 }
 
 PrepareOptions ModularKernel::prepare_options() const {
   const ExpertsProblem& problem = experts_->problem();
-  const bool quantises = problem.quantises != ActivationKey::none;
+  const bool quantizes = problem.quantizes != ActivationKey::none;
   PrepareOptions made{.weight_on_input = options_.weight_on_input,
-                                .deferred = quantises && role_.takes_unquantised};
-  if (quantises && !role_.takes_unquantised) {
-    made.quantiser.key = problem.quantises;
-    if (!problem.input_scales.empty()) made.quantiser.global_scale = problem.input_scales[0];
+                                .deferred = quantizes && role_.takes_unquantized};
+  if (quantizes && !role_.takes_unquantized) {
+    made.quantizer.key = problem.quantizes;
+    if (!problem.input_scales.empty()) made.quantizer.global_scale = problem.input_scales[0];
   }
   return made;
 }
@@ -109,7 +109,7 @@ Result<Done> ModularKernel::compute(const Prepared& prepared, const MutableRows&
   made.form = form();
   made.is_weighted = made.form == OutputForm::summed;
   const std::uint64_t rows =
-      made.form == OutputForm::slots ? prepared.x.rows * prepared.top_k : prepared.x.rows;
+      made.form == OutputForm::assignments ? prepared.x.rows * prepared.top_k : prepared.x.rows;
   // Straight into the caller's memory where nothing is left to be done to it.
   const ExchangeTraits traits = exchange_->traits();
   const bool is_final = made.form == OutputForm::summed && traits.dispatchers == 1 &&
@@ -156,10 +156,10 @@ Result<Done> ModularKernel::apply(const Tokens& tokens, const MutableRows& out,
   if (options_.weight_on_input && tokens.top_k != 1)
     return usage("kernel.on_input", "the router's weight on the input needs one expert per token")
         .expects("top_k 1", fmt::format("{}", tokens.top_k));
-  const std::uint64_t slots = tokens.x.rows * tokens.top_k;
-  if (tokens.ids.size() != slots || tokens.weights.size() != slots)
+  const std::uint64_t assignments = tokens.x.rows * tokens.top_k;
+  if (tokens.ids.size() != assignments || tokens.weights.size() != assignments)
     return usage("kernel.routes", "ids and weights do not fit the tokens")
-        .expects(fmt::format("{} of each", slots),
+        .expects(fmt::format("{} of each", assignments),
                  fmt::format("{} ids, {} weights", tokens.ids.size(), tokens.weights.size()));
   const std::uint64_t step = options_.chunk == 0 ? tokens.x.rows : options_.chunk;
   if (tokens.x.rows <= step) return apply_once(tokens, out, call);
@@ -210,10 +210,10 @@ Result<Prepared> MonolithicKernel::prepare(const Tokens& tokens, ThreadPool& poo
         .expects("no adapters", fmt::format("{}", tokens.adapters.size()))
         .try_this("use a modular backend, or merge the adapter into the checkpoint");
   // The exchange weighs the input where that is asked for, so routing comes before it then.
-  const std::uint64_t slots = router_.slots();
+  const std::uint64_t assignments = router_.assignments_per_token();
   const auto route = [&](const ConstRows& logits) -> Result<Done> {
-    ids_.resize(logits.rows * slots);
-    weights_.resize(logits.rows * slots);
+    ids_.resize(logits.rows * assignments);
+    weights_.resize(logits.rows * assignments);
     return router_.route({.logits = {.data = logits.data,
                                      .dtype = logits.dtype,
                                      .tokens = logits.rows,
@@ -222,7 +222,7 @@ Result<Prepared> MonolithicKernel::prepare(const Tokens& tokens, ThreadPool& poo
                          {.ids = ids_, .weights = weights_}, pool);
   };
   Tokens given = tokens;
-  given.top_k = slots;
+  given.top_k = assignments;
   const bool routes_first = options_.kernel.weight_on_input;
   if (routes_first) {
     if (const auto done = route(tokens.logits); !done) return done.why();
@@ -236,7 +236,7 @@ Result<Prepared> MonolithicKernel::prepare(const Tokens& tokens, ThreadPool& poo
     kernel_.exchange_->abandon(done.why());
     return done.why();
   }
-  prepared->top_k = slots;
+  prepared->top_k = assignments;
   prepared->ids = ids_;
   prepared->weights = weights_;
   return prepared;
@@ -273,7 +273,7 @@ Result<Done> MonolithicKernel::apply(const Tokens& tokens, const MutableRows& ou
   return kernel_.exchange_->finalize(made, out);
 }
 
-Result<MonolithicKernel::Unfinalised> MonolithicKernel::apply_unfinalised(const Tokens& tokens,
+Result<MonolithicKernel::Unfinalized> MonolithicKernel::apply_unfinalized(const Tokens& tokens,
                                                                           ThreadPool& pool) {
   const ExchangeTraits traits = kernel_.exchange_->traits();
   if (traits.dispatchers > 1 || traits.output_is_reduced || tokens.x.rows == 0)
@@ -285,27 +285,27 @@ Result<MonolithicKernel::Unfinalised> MonolithicKernel::apply_unfinalised(const 
   const Result<Prepared> prepared = prepare(tokens, pool);
   if (!prepared) return prepared.why();
   const std::uint64_t count = prepared->ids.size();
-  std::vector<float> slots(count * hidden);
+  std::vector<float> assignments(count * hidden);
   const auto done =
       experts().compute({.in = *prepared,
                          .expert_map = expert_map_,
                          .weight_on_input = options_.kernel.weight_on_input},
-                        OutputForm::slots, dense_rows(std::span(slots), DType::f32, count, hidden));
+                        OutputForm::assignments, dense_rows(std::span(assignments), DType::f32, count, hidden));
   if (!done) return done.why();
   Tiled tiles;
-  const auto tiled = tile_slots({.ids = prepared->ids,
+  const auto tiled = tile_assignments({.ids = prepared->ids,
                                  .experts = expert_map_.size(),
                                  .expert_map = expert_map_,
                                  .local_experts = experts().problem().shape.experts},
-                                prepared->top_k, kUnfinalisedTile, tiles);
+                                prepared->top_k, kUnfinalizedTile, tiles);
   if (!tiled) return tiled.why();
-  Unfinalised made{.rows = std::vector<float>(tiles.token_of_row.size() * hidden),
+  Unfinalized made{.rows = std::vector<float>(tiles.token_of_row.size() * hidden),
                    .weights = {prepared->weights.begin(), prepared->weights.end()},
-                   .expanded_to_permuted = tiles.row_of_slot};
-  for (std::uint64_t slot = 0; slot < count; ++slot) {
-    if (tiles.row_of_slot[slot] < 0) continue;
-    const auto row = static_cast<std::uint64_t>(tiles.row_of_slot[slot]);
-    std::copy_n(slots.begin() + static_cast<std::ptrdiff_t>(slot * hidden), hidden,
+                   .expanded_to_permuted = tiles.row_of_assignment};
+  for (std::uint64_t assignment = 0; assignment < count; ++assignment) {
+    if (tiles.row_of_assignment[assignment] < 0) continue;
+    const auto row = static_cast<std::uint64_t>(tiles.row_of_assignment[assignment]);
+    std::copy_n(assignments.begin() + static_cast<std::ptrdiff_t>(assignment * hidden), hidden,
                 made.rows.begin() + static_cast<std::ptrdiff_t>(row * hidden));
   }
   return made;

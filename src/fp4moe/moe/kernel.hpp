@@ -24,7 +24,7 @@ struct ExpertsRole {
   oracle::Kind kind = oracle::Kind::modular;
   oracle::TokenFormat format = oracle::TokenFormat::standard;
   bool leaves_weights = false;     // finalize applies the router's weights and sums ("delegate")
-  bool takes_unquantised = false;  // quantises its input itself, prepare must not
+  bool takes_unquantized = false;  // quantizes its input itself, prepare must not
   std::optional<std::uint64_t> max_tokens{}, dispatchers{};  // batched ones must have both
 };
 
@@ -47,7 +47,7 @@ class ModularKernel {
  public:
   // Errors: kernel.kind (a part that routes and one that does not), kernel.format (token formats
   // differ), kernel.limits (max_tokens and dispatchers where they do not belong, or not),
-  // kernel.quantiser (experts with scales of their own cannot be fed quantised rows),
+  // kernel.quantizer (experts with scales of their own cannot be fed quantized rows),
   // kernel.chunk (chunks between ranks).
   static Result<ModularKernel> make(std::unique_ptr<Exchange> exchange,
                                     std::shared_ptr<Experts> experts, const ExpertsRole& role,
@@ -97,20 +97,20 @@ class MonolithicKernel {
   Experts& experts() { return kernel_.experts(); }
   const routing::Router& router() const { return router_; }
 
-  // tokens.logits are read, ids and weights are not. `replay`, [rows the experts see, slots], takes
+  // tokens.logits are read, ids and weights are not. `replay`, [rows the experts see, assignments], takes
   // the chosen ids; empty: not wanted. Errors: kernel.lora (adapters need a modular kernel),
   // kernel.replay, routing.*.
   Result<Done> apply(const Tokens& tokens, const MutableRows& out, ThreadPool& pool,
                      std::span<std::int16_t> replay = {});
 
   // GEMM2's rows before they are weighed and summed, for a later fused reduction. Without ranks and
-  // with at least one token only; kernel.unfinalised otherwise.
-  struct Unfinalised {
+  // with at least one token only; kernel.unfinalized otherwise.
+  struct Unfinalized {
     std::vector<float> rows{};                         // [padded rows, H], grouped by expert
-    std::vector<float> weights{};                      // [T, slots]
-    std::vector<std::int32_t> expanded_to_permuted{};  // [T * slots], -1: no expert
+    std::vector<float> weights{};                      // [T, assignments]
+    std::vector<std::int32_t> expanded_to_permuted{};  // [T * assignments], -1: no expert
   };
-  Result<Unfinalised> apply_unfinalised(const Tokens& tokens, ThreadPool& pool);
+  Result<Unfinalized> apply_unfinalized(const Tokens& tokens, ThreadPool& pool);
 
  private:
   MonolithicKernel(ModularKernel kernel, routing::Router router)

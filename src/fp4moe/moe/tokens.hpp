@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <span>
 
-#include "fp4moe/moe/quantised_rows.hpp"
+#include "fp4moe/moe/quantized_rows.hpp"
 #include "fp4moe/moe/rows.hpp"
 
 namespace fp4moe::moe {
@@ -22,9 +22,9 @@ struct Tokens {
 };
 
 struct PrepareOptions {
-  RowQuantiser quantiser{};      // key none: experts get 16-bit rows
-  bool weight_on_input = false;  // top_k 1: x * bf16(weight) in bf16, before quantising
-  bool deferred = false;         // the experts quantise by themselves; refused by batches
+  RowQuantizer quantizer{};      // key none: experts get 16-bit rows
+  bool weight_on_input = false;  // top_k 1: x * bf16(weight) in bf16, before quantizing
+  bool deferred = false;         // the experts quantize by themselves; refused by batches
 };
 
 // What the experts of this rank see; memory of the exchange or the caller's, until finalize.
@@ -33,8 +33,8 @@ struct PrepareOptions {
 struct Prepared {
   TokenFormat format = TokenFormat::standard;
   ConstRows x{};
-  bool is_quantised = false;  // x holds decoded values
-  float factor = 1.0f;        // of all x, when quantised
+  bool is_quantized = false;  // x holds decoded values
+  float factor = 1.0f;        // of all x, when quantized
   std::uint64_t top_k = 0;
   std::span<const std::int32_t> ids{};  // physical, global
   std::span<const float> weights{};
@@ -44,9 +44,9 @@ struct Prepared {
   std::span<const std::int32_t> adapters{};  // of each row
 };
 
-// What the experts left: summed rows [M, H], one row per slot [M * top_k, H] (slots of foreign
+// What the experts left: summed rows [M, H], one row per assignment [M * top_k, H] (assignments of foreign
 // experts and of id -1 hold anything), or batches [experts * capacity, H].
-enum class OutputForm : std::uint8_t { summed, slots, batches };
+enum class OutputForm : std::uint8_t { summed, assignments, batches };
 
 struct ExpertsOutput {
   OutputForm form = OutputForm::summed;

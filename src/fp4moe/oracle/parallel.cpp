@@ -87,7 +87,7 @@ const ExchangeRow* find_row(Exchange exchange) {
   return row == std::end(kExchanges) ? nullptr : row;
 }
 
-constexpr std::int64_t kMostRanks = 1 << 20;
+constexpr std::int64_t kMaxRanks = 1 << 20;
 
 int clamped(std::int64_t value) {
   return static_cast<int>(std::min<std::int64_t>(value, std::numeric_limits<int>::max()));
@@ -127,17 +127,17 @@ Result<Done> check(const Deployment& deployment) {
                         {"sequence-parallel", deployment.sp_size, 0}};
   std::int64_t ranks = 1;
   for (const Part& part : parts) {
-    if (part.size < 1 || part.size > kMostRanks)
+    if (part.size < 1 || part.size > kMaxRanks)
       return usage("parallel.size", fmt::format("the {} size is not a number of ranks", part.name))
-          .expects(fmt::format("1 to {}", kMostRanks), std::to_string(part.size));
+          .expects(fmt::format("1 to {}", kMaxRanks), std::to_string(part.size));
     if (part.rank < 0 || part.rank >= part.size)
       return usage("parallel.rank", fmt::format("the {} rank is not one of the group", part.name))
           .expects(fmt::format("0 to {}", part.size - 1), std::to_string(part.rank));
-    if (part.name != "sequence-parallel") ranks = std::min(ranks * part.size, kMostRanks + 1);
+    if (part.name != "sequence-parallel") ranks = std::min(ranks * part.size, kMaxRanks + 1);
   }
-  if (ranks > kMostRanks)
+  if (ranks > kMaxRanks)
     return usage("parallel.size", "the sizes together ask for too many ranks")
-        .expects(fmt::format("at most {}", kMostRanks), fmt::format("more than {}", kMostRanks));
+        .expects(fmt::format("at most {}", kMaxRanks), fmt::format("more than {}", kMaxRanks));
   return Done{};
 }
 

@@ -68,15 +68,15 @@ TEST(Parallel, RanksOfGroupsOfOneDoNotCount) {
 }
 
 TEST(Parallel, AbsurdSizesNeitherOverflowNorCrash) {
-  constexpr int kMost = std::numeric_limits<int>::max();
-  const Parallel got = derive({.tp_size = kMost,
-                               .pcp_size = kMost,
-                               .dp_size = kMost,
-                               .tp_rank = kMost,
-                               .pcp_rank = kMost,
+  constexpr int kMax = std::numeric_limits<int>::max();
+  const Parallel got = derive({.tp_size = kMax,
+                               .pcp_size = kMax,
+                               .dp_size = kMax,
+                               .tp_rank = kMax,
+                               .pcp_rank = kMax,
                                .dp_rank = -5});
 
-  EXPECT_EQ(got.tp_size, kMost);
+  EXPECT_EQ(got.tp_size, kMax);
   EXPECT_EQ(derive({.tp_size = -3, .pcp_size = 0}).tp_size, 1);
 }
 

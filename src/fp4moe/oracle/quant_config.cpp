@@ -191,11 +191,11 @@ QuantConfig quant_config(const Backend& backend, Era era, Mode mode, const Layer
   }
   if (config.scheme != backend.scheme)
     config.notes.emplace_back(
-        "activations stay in 16 bits, as the checkpoint has only weights quantised; the reference "
-        "quantises them to MXFP4, which is done here when it is asked for");
+        "activations stay in 16 bits, as the checkpoint has only weights quantized; the reference "
+        "quantizes them to MXFP4, which is done here when it is asked for");
   else if (config.scheme == QuantScheme::ocp_mx_mxfp4 && backend.family == "emulation" &&
            mode == Mode::compat)
-    config.notes.emplace_back("activations are quantised to MXFP4 whatever the checkpoint says");
+    config.notes.emplace_back("activations are quantized to MXFP4 whatever the checkpoint says");
   if (backend.conversion.gemm1_constants && !is_swigluoai(layer.activation) &&
       mode == Mode::compat && config.gate == kGptOss)
     config.notes.emplace_back("gpt-oss's SwiGLU constants are used for another activation");

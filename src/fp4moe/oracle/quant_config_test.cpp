@@ -91,7 +91,7 @@ TEST(QuantConfig, GateConstantsComeFromTheActivationExceptInTheOldReference) {
   EXPECT_EQ(april(kTrtllm, silu, Mode::compat).notes.size(), 1u);
 }
 
-TEST(QuantConfig, EmulationKeepsActivationsUnlessAskedToQuantiseThem) {
+TEST(QuantConfig, EmulationKeepsActivationsUnlessAskedToQuantizeThem) {
   EXPECT_EQ(april(kEmulation).scheme, QuantScheme::mxfp4_w4a16);
   EXPECT_EQ(april(kEmulation).activations, ActivationKey::none);
   EXPECT_EQ(april(kEmulation).notes.size(), 1u);

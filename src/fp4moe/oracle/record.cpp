@@ -84,7 +84,7 @@ constexpr Remark kRemarks[] = {
      [](const Record& record) {
        return record.request.environment.is_set(Variable::humming_input_quant_config);
      },
-     "VLLM_HUMMING_INPUT_QUANT_CONFIG decides how activations are quantised, whatever is said "
+     "VLLM_HUMMING_INPUT_QUANT_CONFIG decides how activations are quantized, whatever is said "
      "here"},
     {kVllm033, "aiter",
      [](const Record& record) {
@@ -224,7 +224,7 @@ Json kernel_json(const Result<KernelPlan>& kernel) {
           {"async", prepare.is_async},
           {"output_is_reduced", prepare.output_is_reduced},
           {"index_type", prepare.index_type.empty() ? Json() : Json(prepare.index_type)},
-          {"quantises_input", kernel->quantises_input},
+          {"quantises_input", kernel->quantizes_input},
           {"inplace", kernel->inplace},
           {"holds_shared_experts", kernel->holds_shared_experts},
           {"passes_expert_map", kernel->passes_expert_map},

@@ -18,7 +18,7 @@ constexpr ReleasePolicy like(std::string_view policy) { return {policy, Match::n
 constexpr ReleasePolicy lacks(std::string_view policy) { return {policy, Match::none}; }
 
 constexpr std::string_view kNoOracle =
-    "no oracle: selection is spread over the quantisation methods";
+    "no oracle: selection is spread over the quantization methods";
 constexpr std::string_view k014 = "NVFP4: no list of priorities, no class predicates";
 constexpr std::string_view k015 =
     "NVFP4: FlashInferExperts wants dp_size 1 or dp_size = ep_size, MarlinExperts takes every "

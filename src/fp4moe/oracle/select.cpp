@@ -153,10 +153,10 @@ class Walk {
         backend, backend.lora_experts.empty() ? backend.experts : backend.lora_experts, activation);
   }
 
-  const Backend& batched_twin(const Backend& backend) const {
+  const Backend& batched_variant(const Backend& backend) const {
     if (!is_batched_format() || backend.batched.empty()) return backend;
-    const Backend* twin = find_backend(policy_, backend.batched);
-    return twin == nullptr ? backend : *twin;
+    const Backend* variant = find_backend(policy_, backend.batched);
+    return variant == nullptr ? backend : *variant;
   }
 
   ActivationKey key_for(const Backend& backend) const {
@@ -223,16 +223,16 @@ class Walk {
   // Candidates whose form of activations is the requested one, and where 16 bits may stand in for
   // it, those behind them; without a request those with 16-bit activations, if there are any.
   void filter_by_request(std::vector<const Backend*>& candidates) const {
-    const auto quantises = [](const Backend* b) { return b->activation != ActivationKey::none; };
+    const auto quantizes = [](const Backend* b) { return b->activation != ActivationKey::none; };
     if (asked_ == ActivationKey::none) {
-      if (!std::ranges::all_of(candidates, quantises)) std::erase_if(candidates, quantises);
+      if (!std::ranges::all_of(candidates, quantizes)) std::erase_if(candidates, quantizes);
       return;
     }
     const auto others = std::ranges::stable_partition(candidates, [&](const Backend* backend) {
       return backend->activation == asked_ || backend->any_activation;
     });
     candidates.erase(policy_.request_falls_back
-                         ? std::remove_if(others.begin(), others.end(), quantises)
+                         ? std::remove_if(others.begin(), others.end(), quantizes)
                          : others.begin(),
                      candidates.end());
   }
@@ -269,7 +269,7 @@ class Walk {
                   fmt::format("moe_backend='{}' does not support activation={}", layer_.backend,
                               printed(asked_, request_.device.gfx)));
     for (const Backend* candidate : candidates) {
-      const Backend& backend = batched_twin(*candidate);
+      const Backend& backend = batched_variant(*candidate);
       if (layer_.swiglu_limit && !backend.applies_clamp && !policy_.wording.no_clamp.empty())
         return fail(ErrorKind::value,
                     filled_in(policy_.wording.no_clamp, python_float(*layer_.swiglu_limit),
@@ -358,7 +358,7 @@ class Walk {
         const std::optional<Capability>& capability = request_.device.capability;
         if (forced.on && !(capability && forced.on->contains(*capability))) continue;
         const Backend& backend =
-            strict() && step.like_a_name ? batched_twin(*forced.backend) : *forced.backend;
+            strict() && step.like_a_name ? batched_variant(*forced.backend) : *forced.backend;
         return try_backend(backend, key_for(backend));
       }
       if (!step.otherwise.empty()) return fail(ErrorKind::value, std::string(step.otherwise));

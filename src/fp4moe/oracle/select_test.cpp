@@ -144,7 +144,7 @@ TEST(Select, AnUnknownNameListsTheNames) {
             "no unicorn in ['new', 'old', 'empty', 'either']");
 }
 
-TEST(Select, BatchedTokensMakeTheTwinStandIn) {
+TEST(Select, BatchedTokensMakeTheBatchedVariantStandIn) {
   const Policy policy = made_up();
   Request request = hopper();
   request.layer.parallel = derive(
@@ -185,9 +185,9 @@ TEST(Select, ASurveyHoldsEveryKernelTheListFirst) {
 
 TEST(Select, RefusalsBeyondTheMostAreDroppedNotWritten) {
   Refusals refusals;
-  for (std::size_t i = 0; i < Refusals::kMost + 5; ++i) refusals.add({Reason::lora, Check::lora});
+  for (std::size_t i = 0; i < Refusals::kMax + 5; ++i) refusals.add({Reason::lora, Check::lora});
 
-  EXPECT_EQ(refusals.size(), Refusals::kMost);
+  EXPECT_EQ(refusals.size(), Refusals::kMax);
 }
 
 }  // namespace select_test

@@ -54,14 +54,14 @@ TEST(Sizes, WithoutAMatchingRowSizesStay) {
 }
 
 TEST(Sizes, ASizeThatDoesNotFitIsAnError) {
-  constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max();
+  constexpr std::uint64_t kMax = std::numeric_limits<std::uint64_t>::max();
 
-  const auto wide = round_sizes(kBackend, device(PlatformKind::cuda), {}, {1, kMost});
+  const auto wide = round_sizes(kBackend, device(PlatformKind::cuda), {}, {1, kMax});
   ASSERT_FALSE(wide);
   EXPECT_EQ(wide.why().id, "sizes.overflow");
-  EXPECT_FALSE(round_sizes(kBackend, device(PlatformKind::xpu), {}, {kMost, 1}));
+  EXPECT_FALSE(round_sizes(kBackend, device(PlatformKind::xpu), {}, {kMax, 1}));
   EXPECT_FALSE(exchange_hidden(spread("deepep_high_throughput"), Era::april_24,
-                               ScalarType::bfloat16, kMost));
+                               ScalarType::bfloat16, kMax));
 }
 
 TEST(Sizes, HighThroughputExchangesMoveUnitsOf512Bytes) {

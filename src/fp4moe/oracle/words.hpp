@@ -126,7 +126,7 @@ constexpr std::string_view name(Routing routing) {
 }
 std::optional<Routing> routing_from_name(std::string_view name);
 
-// How activations are quantised before they meet the weights; `none`: they stay in 16 bits.
+// How activations are quantized before they meet the weights; `none`: they stay in 16 bits.
 enum class ActivationKey : std::uint8_t {
   none,
   mxfp8,

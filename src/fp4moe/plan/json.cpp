@@ -71,7 +71,7 @@ Json to_json(const Plan& plan) {
                    {"intermediate_most", plan.split.most},
                    {"intermediate_least", plan.split.least},
                    {"empty_ranks", plan.split.empty_ranks},
-                   {"experts_most", plan.split.experts_most},
+                   {"experts_most", plan.split.max_experts},
                    {"experts_least", plan.split.experts_least}};
   json["no_choice"] = plan.no_choice.empty() ? Json() : Json(plan.no_choice);
   json["backends"] = Json::array();

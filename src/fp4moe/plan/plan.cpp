@@ -18,7 +18,7 @@ oracle::Request request_of(const PlanRequest& asked, const Split& split) {
   oracle::Request request{.device = asked.device, .environment = asked.environment};
   request.layer = asked.model.layer;
   request.layer.parallel = split.parallel;
-  request.layer.num_local_experts = split.experts_most;
+  request.layer.num_local_experts = split.max_experts;
   request.layer.intermediate = split.divided;
   return request;
 }
@@ -67,7 +67,7 @@ std::optional<Error> count_bytes(const PlanRequest& request, const Split& split,
   oracle::BufferRequest wanted{.format = model.shape.format,
                                .names = model.names,
                                .sizes = made.after,
-                               .local_experts = split.experts_most,
+                               .local_experts = split.max_experts,
                                .experts = model.shape.experts,
                                .gated = model.shape.gated(),
                                .has_bias = model.shape.has_bias,

@@ -13,7 +13,7 @@ namespace {
 using oracle::Exchange;
 using checkpoint::SplitRule;
 
-constexpr std::uint64_t kMostRanks = 1u << 16;
+constexpr std::uint64_t kMaxRanks = 1u << 16;
 
 std::uint64_t block_of(const Model& model) { return checkpoint::block_size(model.shape.format); }
 
@@ -30,7 +30,7 @@ bool can_divide(const Model& model, std::uint64_t ranks, bool reference) {
 std::string nearest_possible(const Model& model, std::uint64_t ranks, bool reference) {
   std::uint64_t below = ranks - 1;
   while (below > 1 && !can_divide(model, below, reference)) --below;
-  const std::uint64_t last = std::min(model.shape.intermediate / block_of(model), kMostRanks);
+  const std::uint64_t last = std::min(model.shape.intermediate / block_of(model), kMaxRanks);
   std::uint64_t above = ranks + 1;
   while (above <= last && !can_divide(model, above, reference)) ++above;
   if (above > last) return fmt::format("The nearest possible size is {}", below);
@@ -61,9 +61,9 @@ Result<Done> check_divides(const Model& model, std::uint64_t ranks, bool referen
 Result<oracle::Parallel> parallel_of(const Ranks& ranks, oracle::Era era,
                                      std::vector<std::string>& notes) {
   const auto product = checked_multiply(ranks.tp, ranks.dp);
-  if (!product || *product > kMostRanks || ranks.ep > kMostRanks || *product == 0 || ranks.ep == 0)
+  if (!product || *product > kMaxRanks || ranks.ep > kMaxRanks || *product == 0 || ranks.ep == 0)
     return usage("plan.ranks", "that is not a number of ranks")
-        .expects(fmt::format("1 to {}", kMostRanks),
+        .expects(fmt::format("1 to {}", kMaxRanks),
                  fmt::format("tp {}, dp {}, ep {}", ranks.tp, ranks.dp, ranks.ep));
   if (ranks.ep > 1 && *product > 1 && *product != ranks.ep)
     return impossible("plan.ranks", "experts are split over all ranks or not at all")
@@ -92,13 +92,13 @@ Result<Done> split_experts(const Model& model, oracle::Era era, Split& split) {
         .expects(fmt::format("at most {} ranks for {} experts", experts, experts),
                  std::to_string(split.ranks))
         .try_this(fmt::format("The nearest possible size is {}", experts));
-  split.experts_most = oracle::local_expert_count(split.parallel, experts);
+  split.max_experts = oracle::local_expert_count(split.parallel, experts);
   split.experts_least = experts / split.ranks;
   const std::uint64_t rest = experts % split.ranks;
   split.ranks_with_most = rest == 0 ? split.ranks : rest;
   if (rest == 0) return Done{};
   split.notes.push_back(fmt::format("{} experts over {} ranks: the first {} hold {}, the others {}",
-                                    experts, split.ranks, rest, split.experts_most,
+                                    experts, split.ranks, rest, split.max_experts,
                                     split.experts_least));
   const Exchange used = oracle::exchange(split.parallel, era);
   if (used != Exchange::none && used != Exchange::gather)
@@ -152,7 +152,7 @@ Result<Split> plan_split(const Model& model, oracle::Parallel parallel, oracle::
   split.ranks = static_cast<std::uint64_t>(split.parallel.tp_size) *
                 static_cast<std::uint64_t>(split.parallel.ep_size);
   split.divided = split.most = split.least = model.shape.intermediate;
-  split.experts_most = split.experts_least = model.shape.experts;
+  split.max_experts = split.experts_least = model.shape.experts;
   split.ranks_with_most = split.ranks;
   const Result<Done> done = split.parallel.use_ep
                                 ? split_experts(model, era, split)

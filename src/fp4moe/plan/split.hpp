@@ -27,7 +27,7 @@ struct Split {
   // as weights are handed out to the fullest and to the emptiest rank.
   std::uint64_t divided = 0, most = 0, least = 0;
   std::uint64_t empty_ranks = 0;  // hold padding alone
-  std::uint64_t experts_most = 0, experts_least = 0;
+  std::uint64_t max_experts = 0, experts_least = 0;
   std::uint64_t ranks_with_most = 1;  // experts
   std::vector<std::string> notes{};   // what a person should know, in sentences
 };

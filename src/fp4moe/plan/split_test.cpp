@@ -31,7 +31,7 @@ TEST(Split, OneRankHoldsEverything) {
   ASSERT_TRUE(made);
   EXPECT_EQ(made->ranks, 1u);
   EXPECT_EQ(made->most, 2880u);
-  EXPECT_EQ(made->experts_most, 32u);
+  EXPECT_EQ(made->max_experts, 32u);
   EXPECT_TRUE(made->notes.empty());
 }
 
@@ -97,14 +97,14 @@ TEST(Split, DataParallelRanksShareEveryExpertToo) {
 
 TEST(Split, ExpertsAreDealtOutWholeAndTheFirstRanksHoldTheRest) {
   const auto even = split("gpt-oss-120b", {.ep = 8});
-  EXPECT_EQ(even->experts_most, 16u);
+  EXPECT_EQ(even->max_experts, 16u);
   EXPECT_EQ(even->experts_least, 16u);
   EXPECT_EQ(even->most, 2880u);
   EXPECT_EQ(even->ranks_with_most, 8u);
 
   const auto uneven = split("gpt-oss-120b", {.ep = 6});
   ASSERT_TRUE(uneven);
-  EXPECT_EQ(uneven->experts_most, 22u);
+  EXPECT_EQ(uneven->max_experts, 22u);
   EXPECT_EQ(uneven->experts_least, 21u);
   EXPECT_EQ(uneven->ranks_with_most, 2u);
   EXPECT_TRUE(says(*uneven, "the first 2 hold 22"));

@@ -12,7 +12,7 @@
 namespace fp4moe::platform {
 namespace {
 
-constexpr std::size_t kMostEntries = 4096;
+constexpr std::size_t kMaxEntries = 4096;
 
 // Text before the number at the end, and that number: "node10" -> {"node", 10}.
 std::pair<std::string_view, std::uint64_t> text_and_number(std::string_view name) {
@@ -38,7 +38,7 @@ std::vector<std::string> entry_names(const std::string& folder) {
   std::vector<std::string> names;
   std::error_code failed;
   std::filesystem::directory_iterator entry(folder, failed);
-  for (; !failed && entry != std::filesystem::directory_iterator{} && names.size() < kMostEntries;
+  for (; !failed && entry != std::filesystem::directory_iterator{} && names.size() < kMaxEntries;
        entry.increment(failed))
     names.push_back(entry->path().filename().string());
   std::ranges::sort(names, [](const std::string& a, const std::string& b) {

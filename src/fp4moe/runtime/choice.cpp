@@ -11,7 +11,7 @@
 #include "fp4moe/backends/names.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/kernels/cpu/isa.hpp"
-#include "fp4moe/kernels/cpu/product_list.hpp"
+#include "fp4moe/kernels/cpu/gemm_list.hpp"
 #include "fp4moe/plan/plan.hpp"
 
 namespace fp4moe::runtime {
@@ -60,7 +60,7 @@ Result<Choice> select_for(const plan::Model& model, const checkpoint::Slice& sli
 // The generation of our own CPU layouts that this machine's kernels read.
 std::string_view tiles_here() {
   using namespace kernels::cpu;  // NOLINT(google-build-using-namespace): the list and its pick
-  return pick(product_kernels(), machine_features()).tiles->generation;
+  return pick(gemm_kernels(), machine_features()).tiles->generation;
 }
 
 // The layout that the backend's kernels read; where its library lays weights out by itself, they

@@ -45,7 +45,7 @@ struct Call {
       ids.push_back(static_cast<std::int32_t>(random.next() % kExperts));
       weights.push_back(0.1f + 0.1f * static_cast<float>(random.next() % 8));
     }
-    ids[3] = -1;  // a slot that is not there
+    ids[3] = -1;  // a assignment that is not there
   }
   Tokens tokens() const {
     return {.x = moe::dense_rows(std::span(x), DType::bf16, kTokens, kHidden),
@@ -131,7 +131,7 @@ TEST_P(Conformance, EveryBackendRunsFromItsConvertedFolderWithinItsNumerics) {
       auto layer = MoeLayer::open(shared, 0, options);
       ASSERT_TRUE(layer) << what << ": " << text(layer.why());
       auto processed = layer->process();
-      if (layer->problem().quantises == oracle::ActivationKey::fp8_static_tensor) {
+      if (layer->problem().quantizes == oracle::ActivationKey::fp8_static_tensor) {
         // gpt-oss has no static scales: refused, unless the caller knows some.
         ASSERT_FALSE(processed) << what;
         EXPECT_EQ(processed.why().id, "scale.input");
@@ -147,7 +147,7 @@ TEST_P(Conformance, EveryBackendRunsFromItsConvertedFolderWithinItsNumerics) {
         ASSERT_TRUE(layer && layer->process()) << what << ", " << engine.name;
         const Distance found = distance(exact, apply(*layer));
         const moe::Tolerance allowed =
-            moe::tolerance(layer->problem().numerics, layer->problem().quantises, engine.name);
+            moe::tolerance(layer->problem().numerics, layer->problem().quantizes, engine.name);
         EXPECT_LE(found.of_largest, allowed.of_largest) << what << ", " << engine.name;
         EXPECT_GE(found.cosine, allowed.cosine) << what << ", " << engine.name;
       }

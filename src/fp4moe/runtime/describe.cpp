@@ -49,7 +49,7 @@ Json describe(const MoeLayer& layer) {
             {"why", choice.why},
             {"layout", convert::layout_text(choice.layout->id, choice.layout->generation)},
             {"numerics", problem.numerics.id},
-            {"quantises", oracle::name(problem.quantises)},
+            {"quantises", oracle::name(problem.quantizes)},
             {"routing", moe::routing::name(layer.facts().router.method)},
             {"format", checkpoint::name(problem.shape.format)},
             {"hidden", problem.shape.hidden},

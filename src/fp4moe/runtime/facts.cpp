@@ -64,17 +64,17 @@ bool is_grouped(const checkpoint::ModelConfig& config) { return config.groups.va
 
 // The method for a configuration that names the function of the scores.
 std::optional<Method> method_of_scores(const checkpoint::ModelConfig& config, bool has_bias) {
-  const bool normalises = config.renormalizes.value_or(true);
+  const bool normalizes = config.renormalizes.value_or(true);
   const bool more = is_scaled(config) || is_grouped(config);
   if (config.scoring == "sigmoid") {
     if (has_bias || more) return Method::deepseek_v3;
-    return normalises ? Method::sigmoid_renorm : Method::sigmoid;
+    return normalizes ? Method::sigmoid_renorm : Method::sigmoid;
   }
   if (config.scoring == "sqrtsoftplus") return Method::deepseek_v4;
   if (config.scoring != "softmax") return std::nullopt;
   if (has_bias) return Method::softmax_bias;
   if (more) return Method::grouped_softmax;
-  return normalises ? Method::renormalize_naive : Method::softmax_topk;
+  return normalizes ? Method::renormalize_naive : Method::softmax_topk;
 }
 
 // Whether a family's method has the scores that the configuration names.
@@ -99,8 +99,8 @@ std::optional<Method> choose_method(const checkpoint::ModelConfig& config, bool 
                                     LayerFacts& facts) {
   const auto family = moe::routing::method_from_name(checkpoint::family_routing(config.model_type));
   if (family && (config.scoring.empty() || has_scores(*family, config.scoring))) {
-    const bool normalises = config.renormalizes.value_or(false);
-    return *family == Method::softmax_topk && normalises ? Method::renormalize_naive : *family;
+    const bool normalizes = config.renormalizes.value_or(false);
+    return *family == Method::softmax_topk && normalizes ? Method::renormalize_naive : *family;
   }
   std::optional<Method> method = method_of_scores(config, has_bias);
   const bool is_plain = config.scoring.empty() && config.renormalizes && !has_bias &&
@@ -154,7 +154,7 @@ void choose_routing(const checkpoint::ModelConfig& config, const FindTensor& fin
   if (method && !config.renormalizes.value_or(true)) {
     const std::optional<Method> plain = without_normalization(*method);
     if (!plain)
-      refuse(fmt::format("norm_topk_prob is false, but routing {} normalises its weights",
+      refuse(fmt::format("norm_topk_prob is false, but routing {} normalizes its weights",
                          moe::routing::name(*method)));
     if (plain) method = plain;
   }

@@ -38,7 +38,7 @@ moe::ActivationParams params_of(const Choice& choice, const LayerFacts& facts,
 }
 
 Error missing_input_scale(std::uint64_t expert, std::string_view backend) {
-  return invalid("scale.input", "the backend quantises activations, but an input scale is missing")
+  return invalid("scale.input", "the backend quantizes activations, but an input scale is missing")
       .at(fmt::format("expert {}", expert))
       .expects("a positive finite input_scale", "none")
       .try_this(fmt::format(
@@ -222,8 +222,8 @@ Result<Done> MoeLayer::describe() {
   const oracle::QuantScheme scheme = oracle::scheme_of(*choice_.backend, choice_.mode, layer);
   const oracle::Request request{.device = choice_.device, .layer = layer};
   const ActivationKey form = oracle::form_from_layer(*choice_.policy, request).activations;
-  problem_.quantises = options_.quantises.value_or(oracle::activations_of(scheme, form));
-  if (problem_.numerics.id == "exact") problem_.quantises = ActivationKey::none;
+  problem_.quantizes = options_.quantizes.value_or(oracle::activations_of(scheme, form));
+  if (problem_.numerics.id == "exact") problem_.quantizes = ActivationKey::none;
   return Done{};
 }
 
@@ -267,8 +267,8 @@ Result<Done> MoeLayer::load_expert(std::size_t position) {
 Result<Done> MoeLayer::read_input_scales() {
   problem_.input_scales.clear();
   problem_.hidden_scales.clear();
-  const bool inverts = problem_.quantises == ActivationKey::nvfp4;
-  if (!inverts && problem_.quantises != ActivationKey::fp8_static_tensor) return Done{};
+  const bool inverts = problem_.quantizes == ActivationKey::nvfp4;
+  if (!inverts && problem_.quantizes != ActivationKey::fp8_static_tensor) return Done{};
   if (const auto& given = options_.input_scale) {
     problem_.input_scales = {inverts ? 1.0f / given->input : given->input};
     problem_.hidden_scales = {inverts ? 1.0f / given->hidden : given->hidden};
@@ -361,10 +361,10 @@ Result<Done> MoeLayer::make_kernels() {
   moe::ExpertsRole role{.format = traits.format, .leaves_weights = is_batched};
   // A backend without a class of this form is emulated as if it had one: engines take any form.
   const oracle::Experts* row = experts_row(Kind::modular);
-  role.takes_unquantised = row != nullptr ? row->takes_unquantised : !is_batched;
-  if (problem_.input_scales.size() > 1) role.takes_unquantised = true;
+  role.takes_unquantized = row != nullptr ? row->takes_unquantized : !is_batched;
+  if (problem_.input_scales.size() > 1) role.takes_unquantized = true;
   if (is_batched) {
-    role.takes_unquantised = false;
+    role.takes_unquantized = false;
     role.max_tokens = traits.max_tokens_per_rank.value_or(options_.max_tokens);
     role.dispatchers = traits.dispatchers;
   }

@@ -41,7 +41,7 @@ namespace fp4moe::runtime {
 using SharedExperts =
     std::function<Result<Done>(const moe::ConstRows& x, const moe::MutableRows& out)>;
 
-// What quantised activations are divided by: of x, and of the activation's output.
+// What quantized activations are divided by: of x, and of the activation's output.
 struct InputScale {
   float input = 1.0f, hidden = 1.0f;
 };
@@ -62,7 +62,7 @@ struct LayerOptions {
   std::string exchange = "local";
   std::uint64_t max_tokens = 256;                    // per rank, for exchanges with batches
   std::string numerics{};                            // instead of the backend's: "exact"
-  std::optional<oracle::ActivationKey> quantises{};  // instead of the scheme's
+  std::optional<oracle::ActivationKey> quantizes{};  // instead of the scheme's
   std::optional<InputScale> input_scale{};           // instead of the checkpoint's
   // Copies of experts beyond the first of each: the logical expert of every physical one, of all
   // ranks. Empty: none. Ids and logits stay logical; slice.placement must be linear.

@@ -48,11 +48,11 @@ Result<checkpoint::MoeShape> whole_of(const LayerDescription& given, const check
   const std::array<std::uint64_t, 4> factors{2, whole.experts, whole.hidden, whole.intermediate};
   const bool is_larger = whole.experts >= part.experts && whole.intermediate >= part.intermediate;
   if (is_larger && checked_product(factors) &&
-      (given.experts == 0 || given.experts <= moe::routing::kMostExperts))
+      (given.experts == 0 || given.experts <= moe::routing::kMaxExperts))
     return whole;
   return usage("description.whole", "the weights cannot be part of such a layer")
       .expects(fmt::format("{} to {} experts, an intermediate size of at least {}", part.experts,
-                           std::max(part.experts, moe::routing::kMostExperts), part.intermediate),
+                           std::max(part.experts, moe::routing::kMaxExperts), part.intermediate),
                fmt::format("{} experts, {}", whole.experts, whole.intermediate));
 }
 

@@ -28,7 +28,7 @@ struct LayerDescription {
   // Of the whole layer, where the weights are what a slice leaves of it; 0: as the weights have it.
   std::uint64_t experts = 0, intermediate = 0;
   checkpoint::SplitRule split = checkpoint::SplitRule::equal;  // gpt-oss: ceil_blocks
-  // How activations are meant to be quantised; absent: NVFP4 where the weights bring input scales.
+  // How activations are meant to be quantized; absent: NVFP4 where the weights bring input scales.
   std::optional<oracle::ActivationKey> activation_key{};
 };
 

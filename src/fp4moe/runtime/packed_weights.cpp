@@ -16,14 +16,14 @@ using convert::LayerPacker;
 using convert::PackedTensor;
 using convert::Problem;
 using checkpoint::ExpertView;
-using checkpoint::ProjectionRoom;
+using checkpoint::ProjectionBuffers;
 using checkpoint::ProjectionView;
 using checkpoint::RowOrder;
 
 // Canonical rows of one expert in one piece of memory.
-class ExpertRooms {
+class OwnedExpertBuffers {
  public:
-  static Result<ExpertRooms> make(const LayerPacker& packer) {
+  static Result<OwnedExpertBuffers> make(const LayerPacker& packer) {
     const Problem& problem = packer.problem();
     const bool gated = problem.order != RowOrder::single;
     const std::uint64_t block = formats::block_size(packer.layout().format);
@@ -32,7 +32,7 @@ class ExpertRooms {
     const std::uint64_t bias_bytes = problem.has_bias ? moe::element_bytes(problem.bias_type) : 0;
     const std::uint64_t w13 = rows13 * (hidden / 2 + hidden / block);
     const std::uint64_t w2 = hidden * (rows / 2 + rows / block);
-    ExpertRooms made;
+    OwnedExpertBuffers made;
     Result<tensor::Buffer> memory =
         tensor::Buffer::allocate(w13 + w2 + (rows13 + hidden) * bias_bytes);
     if (!memory) return memory.why();
@@ -40,12 +40,12 @@ class ExpertRooms {
     std::byte* next = made.memory_.data();
     const auto take = [&](std::uint64_t count) { return std::exchange(next, next + count); };
     const auto room = [&](std::uint64_t count, std::uint64_t k) {
-      return ProjectionRoom{.codes = {take(count * k / 2), k / 2},
+      return ProjectionBuffers{.codes = {take(count * k / 2), k / 2},
                             .scales = {take(count * k / block), k / block}};
     };
-    if (gated) made.target_.rooms.gate = room(rows, hidden);
-    made.target_.rooms.up = room(rows, hidden);
-    made.target_.rooms.down = room(hidden, rows);
+    if (gated) made.target_.buffers.gate = room(rows, hidden);
+    made.target_.buffers.up = room(rows, hidden);
+    made.target_.buffers.down = room(hidden, rows);
     made.target_.bias13 = {take(rows13 * bias_bytes), rows13 * bias_bytes};
     made.target_.bias2 = {take(hidden * bias_bytes), hidden * bias_bytes};
     return made;
@@ -64,13 +64,13 @@ class ExpertRooms {
                               .order = problem.order,
                               .has_bias = problem.has_bias}};
     const bool gated = view.shape.gated();
-    const auto fill = [&](ProjectionView& to, const ProjectionRoom& from, std::uint64_t count) {
+    const auto fill = [&](ProjectionView& to, const ProjectionBuffers& from, std::uint64_t count) {
       to.codes = {from.codes.data, count, from.codes.stride, from.codes.stride};
       to.scales = {from.scales.data, count, from.scales.stride, from.scales.stride};
     };
-    if (gated) fill(view.gate, target_.rooms.gate, rows);
-    fill(view.up, target_.rooms.up, rows);
-    fill(view.down, target_.rooms.down, hidden);
+    if (gated) fill(view.gate, target_.buffers.gate, rows);
+    fill(view.up, target_.buffers.up, rows);
+    fill(view.down, target_.buffers.down, hidden);
     view.gate.global_scale = scalars.gate_global;
     view.up.global_scale = scalars.up_global;
     view.down.global_scale = scalars.down_global;
@@ -216,7 +216,7 @@ moe::ExpertSource PackedWeights::source() const {
   for (std::size_t t = 0; t < views_.size(); ++t)
     made.packed.push_back({packer_.tensors()[t].name, views_[t], packer_.tensors()[t].shape});
   made.visit = [this](std::size_t position, const moe::UseExpert& use) -> Result<Done> {
-    const Result<ExpertRooms> rooms = ExpertRooms::make(packer_);
+    const Result<OwnedExpertBuffers> rooms = OwnedExpertBuffers::make(packer_);
     if (!rooms) return rooms.why();
     std::vector<std::span<const std::byte>> parts;
     for (std::size_t t = 0; t < views_.size(); ++t) {

@@ -390,7 +390,7 @@ void deploy(const oracle::Deployment& deployment, Question& question) {
   question.deployment = deployment;
   question.split = plan::plan_split(model, parallel, question.policy->era);
   if (*question.split) {
-    layer.num_local_experts = (*question.split)->experts_most;
+    layer.num_local_experts = (*question.split)->max_experts;
     layer.intermediate = (*question.split)->divided;
   } else {
     layer.num_local_experts =

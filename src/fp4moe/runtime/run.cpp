@@ -75,15 +75,15 @@ void describe(const MoeLayer& layer, const Routes& routes, LayerRun& run) {
   run.engine = layer.experts()->engine();
   run.kernel = layer.experts()->kernel();
   run.numerics = layer.problem().numerics.id;
-  run.quantises = oracle::name(layer.problem().quantises);
+  run.quantizes = oracle::name(layer.problem().quantizes);
   run.routing = routes.how;
   run.is_monolithic = layer.is_monolithic() && !routes.logits.empty();
-  run.top_k = layer.router().slots();
+  run.top_k = layer.router().assignments_per_token();
   run.bytes = layer.weights().bytes();
   run.experts = layer.problem().shape.experts;
   run.weights = (layer.problem().shape.w13_rows() + layer.problem().shape.intermediate) *
                 layer.problem().shape.hidden;
-  run.tolerance = moe::tolerance(layer.problem().numerics, layer.problem().quantises, run.engine);
+  run.tolerance = moe::tolerance(layer.problem().numerics, layer.problem().quantizes, run.engine);
   run.warnings = layer.warnings();
   if (run.release && !run.release->note.empty()) run.warnings.push_back(run.release->note);
 }
@@ -112,7 +112,7 @@ Result<Done> gather_rows(Communicator& group, const Job& job, std::span<const fl
     parcel.receive_bytes.push_back(
         share_of(job.options, job.input.tokens, rank, group.size()).size() * job.input.hidden *
         sizeof(float));
-  if (const auto room = moe::exchange::make_room(parcel.send, mine.size_bytes()); !room)
+  if (const auto room = moe::exchange::reserve(parcel.send, mine.size_bytes()); !room)
     return room.why();
   if (!mine.empty()) std::memcpy(parcel.send.data(), mine.data(), mine.size_bytes());
   if (const auto done = group.all_gather(parcel); !done) return done.why();
@@ -120,11 +120,11 @@ Result<Done> gather_rows(Communicator& group, const Job& job, std::span<const fl
   return Done{};
 }
 
-// Slots with an expert of this rank, and how many experts have any.
-void count_slots(const MoeLayer& layer, const Tokens& tokens, LayerRun& run) {
+// Assignments with an expert of this rank, and how many experts have any.
+void count_assignments(const MoeLayer& layer, const Tokens& tokens, LayerRun& run) {
   std::vector<std::int32_t> ids(tokens.ids.begin(), tokens.ids.end());
   if (ids.empty() && tokens.logits.data != nullptr) {
-    ids.resize(tokens.logits.rows * layer.router().slots());
+    ids.resize(tokens.logits.rows * layer.router().assignments_per_token());
     std::vector<float> weights(ids.size());
     ThreadPool alone(1);
     const auto routed = layer.router().route(
@@ -141,7 +141,7 @@ void count_slots(const MoeLayer& layer, const Tokens& tokens, LayerRun& run) {
     if (id < 0 || static_cast<std::size_t>(id) >= seen.size() ||
         !seen[static_cast<std::size_t>(id)])
       continue;
-    ++run.slots;
+    ++run.assignments;
     used[static_cast<std::size_t>(id)] = true;
   }
   run.active = static_cast<std::uint64_t>(std::ranges::count(used, true));
@@ -153,7 +153,7 @@ std::string chosen_text(const MoeLayer& layer, std::uint64_t index) {
   return fmt::format(
       "layer {}; backend {}; layout {}; numerics {}; activations {}; top_k {}", index,
       choice.backend->name, convert::layout_text(choice.layout->id, choice.layout->generation),
-      layer.problem().numerics.id, oracle::name(layer.problem().quantises), layer.router().slots());
+      layer.problem().numerics.id, oracle::name(layer.problem().quantizes), layer.router().assignments_per_token());
 }
 
 template <class T>
@@ -207,7 +207,7 @@ Result<LayerRun> run_rank(const Job& job, Communicator* group) {
       watched->watch(job.options.trace);
   const Share share = share_of(job.options, job.input.tokens, rank, ranks);
   const Tokens tokens = tokens_of(job.input, job.routes, share, layer->facts().model.shape.experts);
-  count_slots(*layer, tokens, run);
+  count_assignments(*layer, tokens, run);
   // Outputs leave in bf16, as a model's layers do; exact ones as they are.
   const bool is_exact = layer->problem().numerics.id == "exact";
   std::vector<float> mine(share.size() * run.hidden);
@@ -385,7 +385,7 @@ Result<Done> agree_on_question(Communicator& group, const Model& model,
       kSplits[static_cast<std::size_t>(options.split)], convert::name(layer.slice.placement),
       layer.exchange, layer.wish.backend, layer.wish.policy, layer.engine, layer.weights,
       layer.numerics.empty() ? "the backend's" : layer.numerics,
-      layer.quantises ? oracle::name(*layer.quantises) : "the scheme's",
+      layer.quantizes ? oracle::name(*layer.quantizes) : "the scheme's",
       layer.input_scale ? fmt::format("{},{}", scale.input, scale.hidden) : "the checkpoint's",
       layer.chunk, options.adapters.size(), options.seed, input.tokens, input.hidden,
       digest_text(input)));
@@ -433,7 +433,7 @@ Result<LayerRun> run_layer(const Model& model, std::size_t number, const RunInpu
 double LayerRun::floor_seconds(double read_gb_per_s, double gflop_per_s) const {
   const double read = static_cast<double>(active) * static_cast<double>(bytes) /
                       static_cast<double>(std::max<std::uint64_t>(1, experts));
-  const double operations = 2.0 * static_cast<double>(slots) * static_cast<double>(weights);
+  const double operations = 2.0 * static_cast<double>(assignments) * static_cast<double>(weights);
   return std::max(read / (read_gb_per_s * 1e9), operations / (gflop_per_s * 1e9));
 }
 

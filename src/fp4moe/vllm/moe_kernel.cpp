@@ -115,7 +115,7 @@ Result<MoeKernel> KernelMaker::make(const KernelWeights& weights) const {
                              .ranks = options.ranks,
                              .exchange = options.exchange,
                              .max_tokens = config.max_num_tokens,
-                             .quantises = quant_config.quant_dtype,
+                             .quantizes = quant_config.quant_dtype,
                              .shared = options.shared_experts};
   made.wish.device = config.context.device;
   made.slice.expert_parallel = expert_rank(config);

@@ -35,7 +35,7 @@ constexpr Experts kAprilExperts{
     .activations = {silu, gelu, swigluoai},
     .schemes = kGfx950,
     .limits = kNoFlashinferExchange,
-    .takes_unquantised = true,  // except with mori
+    .takes_unquantized = true,  // except with mori
     .expert_map = true,
 };
 constexpr Experts kMarch20Experts = [] {
@@ -61,7 +61,7 @@ constexpr Experts kW4A16{
     .schemes = kAnyInstinct,
     .limits = kMonolithicLimits,
     .routings = {Routing::renormalize, Routing::renormalize_naive, Routing::deepseek_v4},
-    .takes_unquantised = true,
+    .takes_unquantized = true,
 };
 constexpr Experts kW4A8 = [] {
   Experts made = kW4A16;

@@ -140,7 +140,7 @@ constexpr Experts kExperts{
     .limits = {ParallelLimit::no_expert_parallel, ParallelLimit::one_expert_rank,
                ParallelLimit::no_all2all, ParallelLimit::no_eplb},
     .rules = kRules,
-    .takes_unquantised = true,
+    .takes_unquantized = true,
 };
 constexpr Experts kFlashinferExperts{
     .name = "FlashInferB12xExperts",
@@ -149,7 +149,7 @@ constexpr Experts kFlashinferExperts{
     .activations = {silu, gelu_tanh, relu2_no_mul},
     .schemes = kFlashinferSchemes,
     .limits = {ParallelLimit::no_expert_parallel},
-    .takes_unquantised = true,
+    .takes_unquantized = true,
 };
 constexpr const Experts* kList[] = {&kExperts};
 constexpr const Experts* kFlashinferList[] = {&kFlashinferExperts};

@@ -1,4 +1,4 @@
-// Weights dequantised on the fly: slow, and right on every device. The reference's two classes and,
+// Weights dequantized on the fly: slow, and right on every device. The reference's two classes and,
 // for our own policy, this library's emulator, which needs no package and no GPU.
 #include <string>
 
@@ -25,7 +25,7 @@ constexpr Experts kMxfp4Experts{
     .schemes = kEverything,
     .limits = kNoFlashinferExchange,
     .batch_invariant = true,
-    .takes_unquantised = true,
+    .takes_unquantized = true,
     .expert_map = true,
 };
 constexpr Experts kNvfp4Experts = [] {
@@ -36,7 +36,7 @@ constexpr Experts kNvfp4Experts = [] {
 }();
 
 // The generic Triton kernels sort tokens by expert in one block of threads.
-constexpr std::uint64_t kMostExperts = 1024;
+constexpr std::uint64_t kMaxExperts = 1024;
 std::uint64_t padded_experts(const Asked& asked) {
   return (asked.request.layer.num_experts + 31) / 32 * 32;
 }
@@ -47,7 +47,7 @@ constexpr Rule kExpertCount{
         [](const Asked& asked) {
           const PlatformKind kind = asked.request.device.kind;
           const bool counts = kind == PlatformKind::cuda || kind == PlatformKind::rocm;
-          return !counts || padded_experts(asked) < kMostExperts;
+          return !counts || padded_experts(asked) < kMaxExperts;
         },
     .reference =
         [](const Asked&) {

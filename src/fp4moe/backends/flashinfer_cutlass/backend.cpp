@@ -1,4 +1,4 @@
-// FlashInfer's CUTLASS kernels: Hopper with 16-bit activations, Blackwell with quantised ones.
+// FlashInfer's CUTLASS kernels: Hopper with 16-bit activations, Blackwell with quantized ones.
 #include "fp4moe/backends/columns.hpp"
 #include "fp4moe/backends/families.hpp"
 
@@ -50,7 +50,7 @@ constexpr const Experts* kAugustList[] = {&kAugustExperts};
 constexpr Rounding kRounding[] = {{.intermediate = 128, .hidden = 128}};
 
 constexpr Backend mxfp4(std::string_view name, Eras eras, ActivationKey activation) {
-  const bool quantises = activation != ActivationKey::none;
+  const bool quantizes = activation != ActivationKey::none;
   return {
       .name = name,
       .family = "flashinfer_cutlass",
@@ -59,13 +59,13 @@ constexpr Backend mxfp4(std::string_view name, Eras eras, ActivationKey activati
       .activation = activation,
       .experts = eras == kSinceAugust ? std::span<const Experts* const>(kAugustList) : kSpringList,
       .rounding = kRounding,
-      .scheme = quantises ? QuantScheme::mxfp4_mxfp8 : QuantScheme::mxfp4_w4a16,
-      .layout = quantises ? "flashinfer_cutlass_sm100.mxfp4" : "flashinfer_cutlass_sm90.mxfp4",
-      .numerics = quantises ? "grouped" : "grouped_bf16",
+      .scheme = quantizes ? QuantScheme::mxfp4_mxfp8 : QuantScheme::mxfp4_w4a16,
+      .layout = quantizes ? "flashinfer_cutlass_sm100.mxfp4" : "flashinfer_cutlass_sm90.mxfp4",
+      .numerics = quantizes ? "grouped" : "grouped_bf16",
       .biases_required = true,
       .conversion = {.bias13 = "bf16",
                      .gemm1_constants = true,
-                     .activation_scales = quantises ? ScaleLayout::swizzled : ScaleLayout::none}};
+                     .activation_scales = quantizes ? ScaleLayout::swizzled : ScaleLayout::none}};
 }
 constexpr Backend nvfp4(Eras eras, std::span<const Experts* const> experts) {
   return {.name = "FLASHINFER_CUTLASS",

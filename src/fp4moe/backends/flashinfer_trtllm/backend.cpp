@@ -22,7 +22,7 @@ constexpr Experts kMxfp4Modular{
     .devices = kDevices,
     .activations = {swigluoai},
     .schemes = kMxfp4,
-    .takes_unquantised = true,
+    .takes_unquantized = true,
     .expert_map = true,
 };
 constexpr Experts monolithic(Experts experts, Routings routings) {
@@ -36,7 +36,7 @@ constexpr Experts monolithic(Experts experts, Routings routings) {
 constexpr Experts kMxfp4AugustModular = [] {
   Experts made = kMxfp4Modular;
   made.activations = {swigluoai, silu, situ};
-  made.takes_unquantised = false;
+  made.takes_unquantized = false;
   return made;
 }();
 constexpr Experts kMxfp4Monolithic = monolithic(kMxfp4Modular, kRenormalizing);
@@ -51,7 +51,7 @@ constexpr Experts kMxfp4Lora{
     .schemes = kMxfp4SixteenBit,
     .limits = kMonolithicLimits,
     .lora = true,
-    .takes_unquantised = true,
+    .takes_unquantized = true,
 };
 
 constexpr Experts kNvfp4Modular{
@@ -128,7 +128,7 @@ constexpr Rounding kAugustRounding[] = {{.intermediate = 128, .hidden = 256}};
 
 constexpr Backend mxfp4(std::string_view name, Eras eras, ActivationKey activation) {
   const bool august = kSinceAugust.contains_all(eras);
-  const bool quantises = activation != ActivationKey::none;
+  const bool quantizes = activation != ActivationKey::none;
   return {.name = name,
           .family = "flashinfer_trtllm",
           .format = WeightFormat::mxfp4,
@@ -144,9 +144,9 @@ constexpr Backend mxfp4(std::string_view name, Eras eras, ActivationKey activati
           .conversion = {.bias13 = "f32",
                          .bias2 = "f32",
                          .gemm1_constants = true,
-                         .pads_input = quantises,
-                         .activation_scales = quantises ? ScaleLayout::linear : ScaleLayout::none,
-                         .activation_alignment = quantises ? 256u : 0u}};
+                         .pads_input = quantizes,
+                         .activation_scales = quantizes ? ScaleLayout::linear : ScaleLayout::none,
+                         .activation_alignment = quantizes ? 256u : 0u}};
 }
 constexpr Backend with_lora(Backend backend) {
   if (backend.activation == ActivationKey::none)

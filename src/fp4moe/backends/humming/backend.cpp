@@ -85,7 +85,7 @@ constexpr Experts august(std::string_view name, TokenFormat format) {
           .rules = kAugustRules,
           .reads = {Variable::humming_gemm_type},
           .announces = announcement<preferred_in_august>,
-          .takes_unquantised = true,
+          .takes_unquantized = true,
           .expert_map = true};
 }
 constexpr Experts since_033(Experts experts) {

@@ -54,13 +54,13 @@ constexpr Rounding kRounding[] = {
 };
 
 constexpr Backend mxfp4(std::string_view name, Eras eras, std::span<const Experts* const> experts,
-                        std::string_view twin = {}) {
+                        std::string_view variant = {}) {
   return {.name = name,
           .family = "marlin",
           .format = WeightFormat::mxfp4,
           .eras = eras,
           .experts = experts,
-          .batched = twin,
+          .batched = variant,
           .rounding = kRounding,
           .scheme = QuantScheme::mxfp4_w4a16,
           .layout = "marlin.mxfp4",

@@ -31,7 +31,7 @@ constexpr Experts kSpringModular{
     .strict_devices = kSpringStrict,
     .activations = {swigluoai},
     .schemes = kSchemes,
-    .takes_unquantised = true,
+    .takes_unquantized = true,
     .expert_map = true,
 };
 constexpr Experts monolithic(Experts experts) {

@@ -16,7 +16,7 @@ constexpr Experts kExperts{
     .activations = {silu, swigluoai},
     .schemes = kSchemes,
     .routings = {Routing::softmax_topk, Routing::renormalize, Routing::renormalize_naive},
-    .takes_unquantised = true,
+    .takes_unquantized = true,
 };
 constexpr Experts kModular = [] {
   Experts made = kExperts;

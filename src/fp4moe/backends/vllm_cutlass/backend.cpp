@@ -37,7 +37,7 @@ constexpr Experts kAugustExperts = [] {
   Experts made = kAprilExperts;
   made.activations = kGenericEleven;
   made.batch_invariant = true;
-  made.takes_unquantised = true;
+  made.takes_unquantized = true;
   return made;
 }();
 constexpr Experts kSplitExperts = [] {

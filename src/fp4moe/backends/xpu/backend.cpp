@@ -15,7 +15,7 @@ constexpr Experts kExperts{
     .devices = kDevices,
     .activations = {silu, gelu, swigluoai},
     .schemes = kSchemes,
-    .takes_unquantised = true,
+    .takes_unquantized = true,
     .expert_map = true,
 };
 constexpr Experts kAugustExperts = [] {

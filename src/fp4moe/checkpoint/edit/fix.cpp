@@ -69,7 +69,7 @@ class Fixer {
                  fmt::format("{:.3g} %", 100 * report_.worst_relative_change))
         .try_this(worst_is_inverted_
                       ? "A global scale looks inverted: --fix invert-global-scale"
-                      : "Quantise again from the source; --force writes it nevertheless");
+                      : "Quantize again from the source; --force writes it nevertheless");
   }
   const CheckpointEdits& edits() const { return edits_; }
 
@@ -216,10 +216,10 @@ class Fixer {
         return invalid("fix.config", "the file holds Infinity or NaN and cannot be written back")
             .in(path)
             .expects("JSON", "numbers that only Python reads")
-            .try_this("Edit the quantisation by hand: no input activations");
+            .try_this("Edit the quantization by hand: no input activations");
       }
       edits_.documents.emplace_back(std::string(file), std::move((*document)->json));
-      change(FixPolicy::drop_input_scale, file, "activations are no longer quantised");
+      change(FixPolicy::drop_input_scale, file, "activations are no longer quantized");
     }
     return Done{};
   }

@@ -240,7 +240,7 @@ Result<CheckpointPlan> plan_tensors(const Checkpoint& source, std::span<const Me
   return plan;
 }
 
-void summarise(const Checkpoint& source, std::span<const MergeItem> items,
+void summarize(const Checkpoint& source, std::span<const MergeItem> items,
                std::span<const Outcome> outcomes, MergeReport& report) {
   MergeSums all, here;
   report.layers.clear();
@@ -267,7 +267,7 @@ void summarise(const Checkpoint& source, std::span<const MergeItem> items,
   if (report.experts != 0 && report.error.rounding >= kMuchLost * report.error.change)
     report.notes.push_back(
         fmt::format("rounding is {:.0f} % of the adapter's change: run the adapter unmerged, or "
-                    "merge it into the unquantised model and quantise that",
+                    "merge it into the unquantized model and quantize that",
                     100 * report.error.rounding / report.error.change));
 }
 
@@ -300,7 +300,7 @@ Result<MergeReport> plan_merge(const Checkpoint& source, const Adapter& adapter,
         .in(adapter.folder())
         .expects("lora_A and lora_B of experts",
                  fmt::format("{} other modules", adapter.other_modules().size()))
-        .try_this("Merge it with PEFT: the modules outside the experts are not quantised here");
+        .try_this("Merge it with PEFT: the modules outside the experts are not quantized here");
   if (!adapter.other_modules().empty()) {
     if (!options.experts_only)
       return usage("merge.other_modules", "the adapter also changes modules outside the experts")
@@ -361,7 +361,7 @@ Result<MergeReport> merge(const Checkpoint& source, const Adapter& adapter, cons
   const std::size_t copiers = std::min<std::size_t>(report->threads, 4);
   if (Result<Done> done = writer->copy_others(copiers, options.progress); !done) return done.why();
   if (Result<Done> done = writer->finish(); !done) return done.why();
-  summarise(source, items, outcomes, *report);
+  summarize(source, items, outcomes, *report);
   report->shards = writer->shards();
   report->seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   return report;

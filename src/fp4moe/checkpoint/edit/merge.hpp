@@ -1,5 +1,5 @@
 // Merges a LoRA adapter into a checkpoint: W' = W + scale * B A for every expert it changes,
-// quantised again to the checkpoint's own format. Names, shapes, files of other kinds and every
+// quantized again to the checkpoint's own format. Names, shapes, files of other kinds and every
 // tensor, expert and projection the adapter does not change keep their bytes.
 //
 // FP4 is coarse: a change smaller than half a step is lost. The report compares the rounding error

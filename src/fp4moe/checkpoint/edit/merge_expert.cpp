@@ -20,7 +20,7 @@ constexpr Projection kMergeOrder[] = {Projection::gate, Projection::up, Projecti
 // scale.
 constexpr double kNvfp4Reach = 6.0 * 448.0;
 
-Result<Done> make_room(tensor::Buffer& buffer, std::uint64_t bytes) {
+Result<Done> reserve(tensor::Buffer& buffer, std::uint64_t bytes) {
   if (buffer.size() >= bytes) return Done{};
   Result<tensor::Buffer> larger = tensor::Buffer::allocate(bytes);
   if (!larger) return larger.why();
@@ -34,7 +34,7 @@ Matrix matrix_for(Projection which) {
                                    : Matrix::down;
 }
 
-std::uint64_t matrix_room(const MoeShape& shape) {
+std::uint64_t matrix_bytes(const MoeShape& shape) {
   const std::uint64_t numbers = shape.hidden * shape.intermediate;
   return round_up(numbers / 2, 64) + round_up(numbers / block_size(shape.format), 64);
 }
@@ -96,7 +96,7 @@ struct ExpertMerger::Job {
 
 std::uint64_t ExpertMerger::memory(const MoeShape& shape, std::uint64_t rank) {
   // The expert in the file (GGUF: and unpacked), the new one, three pieces, both factors.
-  return 9 * matrix_room(shape) + 3 * piece_of(shape) * sizeof(float) +
+  return 9 * matrix_bytes(shape) + 3 * piece_of(shape) * sizeof(float) +
          3 * rank * (shape.hidden + shape.intermediate) * sizeof(float);
 }
 
@@ -108,8 +108,8 @@ Result<bool> ExpertMerger::load_factors(Job& job) {
   tensor::Buffer& b = b_[static_cast<std::size_t>(job.which)];
   const std::uint64_t of_a = place.a.rows * place.a.columns;
   const std::uint64_t of_b = place.b.rows * place.b.columns;
-  if (Result<Done> done = make_room(a, of_a * sizeof(float)); !done) return done.why();
-  if (Result<Done> done = make_room(b, of_b * sizeof(float)); !done) return done.why();
+  if (Result<Done> done = reserve(a, of_a * sizeof(float)); !done) return done.why();
+  if (Result<Done> done = reserve(b, of_b * sizeof(float)); !done) return done.why();
   const std::span<float> numbers_a = a.as<float>().first(of_a);
   const std::span<float> numbers_b = b.as<float>().first(of_b);
   if (Result<Done> done =
@@ -256,10 +256,10 @@ Result<MergedExpert> ExpertMerger::merge(std::size_t layer, std::uint64_t expert
     merged.scales = *std::move(own);
     divisors = *other;
   }
-  if (Result<Done> done = make_room(output_, 3 * matrix_room(shape)); !done) return done.why();
+  if (Result<Done> done = reserve(output_, 3 * matrix_bytes(shape)); !done) return done.why();
   const std::uint64_t piece = piece_of(shape) * sizeof(float);
-  if (Result<Done> done = make_room(values_, piece); !done) return done.why();
-  if (Result<Done> done = make_room(change_, piece); !done) return done.why();
+  if (Result<Done> done = reserve(values_, piece); !done) return done.why();
+  if (Result<Done> done = reserve(change_, piece); !done) return done.why();
 
   std::array<Job, 3> jobs{};
   std::byte* next = output_.data();
@@ -279,7 +279,7 @@ Result<MergedExpert> ExpertMerger::merge(std::size_t layer, std::uint64_t expert
     job.multiplier = job.from->global_scale;
     job.codes = next;
     job.scales = next + round_up(shape.hidden * shape.intermediate / 2, 64);
-    next += matrix_room(shape);
+    next += matrix_bytes(shape);
     const Result<bool> has_factors = load_factors(job);
     if (!has_factors) return has_factors.why();
     job.has_factors = merged.changed[i] = *has_factors;

@@ -1,4 +1,4 @@
-// One expert with an adapter's change added, quantised again, a few rows at a time.
+// One expert with an adapter's change added, quantized again, a few rows at a time.
 #pragma once
 #include <array>
 #include <cstdint>

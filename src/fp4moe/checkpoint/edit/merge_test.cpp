@@ -1,4 +1,4 @@
-// Merging against the plain definition (dequantise, add B A, quantise, each by the slow functions),
+// Merging against the plain definition (dequantize, add B A, quantize, each by the slow functions),
 // in every dialect; what must not change; what must be refused.
 #include "fp4moe/checkpoint/edit/merge.hpp"
 
@@ -114,7 +114,7 @@ struct Global {
   float multiplier = 1, divisor = 1;
 };
 
-Numbers dequantised(const Blocks& blocks, WeightFormat format, const Global& global) {
+Numbers dequantized(const Blocks& blocks, WeightFormat format, const Global& global) {
   const std::size_t size = block_size(format);
   Numbers values(blocks.scales.size() * size);
   for (std::size_t b = 0; b < blocks.scales.size(); ++b) {
@@ -131,7 +131,7 @@ Numbers dequantised(const Blocks& blocks, WeightFormat format, const Global& glo
   return values;
 }
 
-Blocks quantised(const Numbers& values, WeightFormat format, float divisor,
+Blocks quantized(const Numbers& values, WeightFormat format, float divisor,
                  const MergeOptions& options) {
   const std::size_t size = block_size(format);
   Blocks blocks;
@@ -196,7 +196,7 @@ void check_expert(const Scene& scene, const Checkpoint& merged, const LoraAdapte
                                             : Matrix::down)
                           .global;
     if (bits) global[i].divisor = std::bit_cast<float>(*bits);
-    exact[i] = dequantised(bytes_of(from->at(which)), format, global[i]);
+    exact[i] = dequantized(bytes_of(from->at(which)), format, global[i]);
     add_change(lora.at(which, expert), exact[i]);
     over[i] = format == WeightFormat::nvfp4 && static_cast<double>(largest(exact[i])) >
                                                    2688.0 / static_cast<double>(global[i].divisor);
@@ -215,14 +215,14 @@ void check_expert(const Scene& scene, const Checkpoint& merged, const LoraAdapte
       global[i].divisor = formats::nvfp4_global_scale(i == 2 ? largest(exact[2]) : most13);
       global[i].multiplier = 1.0f / global[i].divisor;
     }
-    const Blocks expected = quantised(exact[i], format, global[i].divisor, options);
+    const Blocks expected = quantized(exact[i], format, global[i].divisor, options);
     const Blocks got = bytes_of(to->at(which));
     EXPECT_EQ(got.scales, expected.scales);
     EXPECT_EQ(got.codes, expected.codes);
     if (!global[i].divides) {
       EXPECT_EQ(to->at(which).global_scale, global[i].multiplier);
     }
-    const Numbers stored = dequantised(got, format, global[i]);
+    const Numbers stored = dequantized(got, format, global[i]);
     for (std::size_t n = 0; n < stored.size(); ++n) {
       checked.squared += std::pow(static_cast<double>(exact[i][n]), 2);
       checked.squared_error += std::pow(static_cast<double>(stored[n]) - exact[i][n], 2);

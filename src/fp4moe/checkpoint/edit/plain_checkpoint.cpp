@@ -50,7 +50,7 @@ class PlainLayerBuilder {
         return invalid("quantize.already", "an expert's tensor is not plain numbers")
             .at(item.tensor->entry.name)
             .expects("BF16, F16 or F32", std::string(tensor::name(item.tensor->entry.dtype)))
-            .try_this("If the checkpoint is quantised already, use fp4moe transcode");
+            .try_this("If the checkpoint is quantized already, use fp4moe transcode");
       if ((!is_weight(item.name.part) && !is_bias(item.name.part)) ||
           item.name.expert.has_value() != per_expert)
         return invalid("quantize.form", "an expert's tensor has an unexpected name")
@@ -76,13 +76,13 @@ class PlainLayerBuilder {
       list->assign(experts, nullptr);
     for (const PlainTensor& item : named_) {
       const bool bias = is_bias(item.name.part);
-      const Slot slot = item.name.slot;
-      if (slot == Slot::gate_up)
+      const StoredProjection projection = item.name.projection;
+      if (projection == StoredProjection::gate_up)
         return invalid("quantize.form", "gate and up of one expert are fused")
             .at(item.tensor->entry.name)
             .expects("gate_proj and up_proj apart", "one tensor");
-      auto& list = slot == Slot::gate ? (bias ? layer_.gate_bias : layer_.gate)
-                   : slot == Slot::up ? (bias ? layer_.up_bias : layer_.up)
+      auto& list = projection == StoredProjection::gate ? (bias ? layer_.gate_bias : layer_.gate)
+                   : projection == StoredProjection::up ? (bias ? layer_.up_bias : layer_.up)
                                       : (bias ? layer_.down_bias : layer_.down);
       list[*item.name.expert] = item.tensor;
       if (item.tensor->entry.name.find(".w2") != std::string::npos) layer_.numbered_names = true;
@@ -125,12 +125,12 @@ class PlainLayerBuilder {
     const StoredTensor *w13 = nullptr, *w2 = nullptr;
     bool gated = true;
     for (const PlainTensor& item : named_) {
-      const bool down = item.name.slot == Slot::down;
-      if (item.name.slot == Slot::gate)
+      const bool down = item.name.projection == StoredProjection::down;
+      if (item.name.projection == StoredProjection::gate)
         return invalid("quantize.form", "gate and up are stacked apart")
             .at(item.tensor->entry.name)
             .expects("gate_up_proj", "gate_proj");
-      if (item.name.slot == Slot::up) gated = false;
+      if (item.name.projection == StoredProjection::up) gated = false;
       if (is_bias(item.name.part)) {
         (down ? layer_.w2_bias : layer_.w13_bias) = item.tensor;
       } else {
@@ -253,7 +253,7 @@ Result<PlainCheckpoint> PlainCheckpoint::open(const std::string& path) {
   checkpoint.store_ = std::make_unique<tensor::Store>(*std::move(store));
   const tensor::Store& files = *checkpoint.store_;
   if (files.kind() != tensor::StoreKind::safetensors)
-    return usage("quantize.form", "only safetensors can be quantised")
+    return usage("quantize.form", "only safetensors can be quantized")
         .in(path)
         .expects("a safetensors checkpoint", "GGUF");
   const Result<ModelFacts> facts = read_facts(files);
@@ -267,10 +267,10 @@ Result<PlainCheckpoint> PlainCheckpoint::open(const std::string& path) {
     *checkpoint.config_ = *std::move(config);
   }
   if (checkpoint.config_->contains("quantization_config"))
-    return usage("quantize.already", "the configuration says that the model is quantised")
+    return usage("quantize.already", "the configuration says that the model is quantized")
         .in(files.folder() + "/config.json")
         .at("quantization_config")
-        .expects("an unquantised model", "a quantization_config")
+        .expects("an unquantized model", "a quantization_config")
         .try_this("Use fp4moe transcode to change the dialect");
   std::map<std::string_view, std::vector<PlainTensor>> by_prefix;
   for (const StoredTensor& tensor : files.tensors()) {

@@ -1,4 +1,4 @@
-// A checkpoint whose experts are not quantised yet: bfloat16, float16 or float32, in one of four
+// A checkpoint whose experts are not quantized yet: bfloat16, float16 or float32, in one of four
 // forms.
 //
 //   per expert          experts.7.gate_proj.weight [intermediate, hidden], ...

@@ -112,9 +112,9 @@ Result<Done> add_documents(const PlainCheckpoint& source, CheckpointPlan& plan) 
              .bias_dtype = first.shape.has_bias ? std::string(tensor::name(bias_of(first)))
                                                 : std::string()}});
   } else {
-    plan.documents = quantised_documents(source.config(), plan.row,
+    plan.documents = quantized_documents(source.config(), plan.row,
                                          {.has_input_scale = plan.layers[0].shape.has_input_scale,
-                                          .ignore = unquantised_modules(plan.others)});
+                                          .ignore = unquantized_modules(plan.others)});
   }
   Result<std::vector<FileCopy>> files =
       companion_files(source.store(), {"config.json", "hf_quant_config.json"});

@@ -1,4 +1,4 @@
-// Quantises the experts of an unquantised checkpoint to MXFP4 or NVFP4 and writes them in a
+// Quantizes the experts of an unquantized checkpoint to MXFP4 or NVFP4 and writes them in a
 // dialect; everything else is copied.
 #pragma once
 #include <cstddef>
@@ -32,7 +32,7 @@ struct QuantizeOptions {
   ProgressFunction progress{};
 };
 
-// How far the quantised values are from the given ones.
+// How far the quantized values are from the given ones.
 struct QuantizeError {
   double max = 0;  // the largest |error| as a share of its block's largest magnitude
   double rms = 0;  // root mean square error / root mean square of the values

@@ -230,21 +230,21 @@ Result<ExpertView> ExpertQuantizer::quantize(const PlainLayer& layer, std::uint6
   const PlainMatrix down = layer.matrix(Projection::down, expert);
   if (shape.format == WeightFormat::nvfp4 &&
       options_->nvfp4_rule != formats::Nvfp4Rule::no_global) {
-    float most_gate = 0;
+    float max_gate = 0;
     if (gated) {
       const Result<float> amax = max_magnitude(gate);
       if (!amax) return amax.why();
-      most_gate = *amax;
+      max_gate = *amax;
     }
-    Result<float> most_up = max_magnitude(up);
-    if (!most_up) return most_up.why();
-    const Result<float> most_down = max_magnitude(down);
-    if (!most_down) return most_down.why();
+    Result<float> max_up = max_magnitude(up);
+    if (!max_up) return max_up.why();
+    const Result<float> max_down = max_magnitude(down);
+    if (!max_down) return max_down.why();
     if (gated && !options_->separate_global_scales)
-      most_gate = *most_up = std::max(most_gate, *most_up);
-    gate_divisor_ = formats::nvfp4_global_scale(most_gate);
-    up_divisor_ = formats::nvfp4_global_scale(*most_up);
-    down_divisor_ = formats::nvfp4_global_scale(*most_down);
+      max_gate = *max_up = std::max(max_gate, *max_up);
+    gate_divisor_ = formats::nvfp4_global_scale(max_gate);
+    up_divisor_ = formats::nvfp4_global_scale(*max_up);
+    down_divisor_ = formats::nvfp4_global_scale(*max_down);
   }
   ExpertView view{.shape = shape};
   if (gated)

@@ -27,7 +27,7 @@ class ExpertQuantizer {
   ExpertQuantizer(const PlainCheckpoint& source, const QuantizeOptions& options)
       : source_(&source), options_(&options) {}
 
-  // The quantised expert; valid until the next call. `shape` says format and input scales.
+  // The quantized expert; valid until the next call. `shape` says format and input scales.
   Result<ExpertView> quantize(const PlainLayer& layer, std::uint64_t expert, const MoeShape& shape);
   const StoredScales& scales(GlobalScale convention);  // of the last expert
   const ExpertErrors& errors() const { return errors_; }

@@ -19,9 +19,9 @@ namespace quantize_test {
 
 using tensor::testing::TemporaryFolder;
 
-SynthOptions plain(const char* model, Unquantised form = Unquantised::own) {
+SynthOptions plain(const char* model, Unquantized form = Unquantized::own) {
   return {.model = model,
-          .unquantised = form,
+          .unquantized = form,
           .layers = 2,
           .experts = 3,
           .hidden = 128,
@@ -91,7 +91,7 @@ float largest(const std::vector<float>& values) {
 
 struct Case {
   const char* model;
-  Unquantised form;
+  Unquantized form;
   std::uint64_t block;  // of the second MoE layer
 };
 
@@ -152,11 +152,11 @@ TEST_P(EveryForm, Nvfp4EqualsTheReferenceWithOneGlobalScaleForGateAndUp) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Forms, EveryForm,
-                         ::testing::Values(Case{"gpt-oss-20b", Unquantised::own, 1},
-                                           Case{"qwen3-30b-a3b", Unquantised::own, 1},
-                                           Case{"qwen3-30b-a3b", Unquantised::fused, 1},
-                                           Case{"mixtral-8x7b", Unquantised::own, 1},
-                                           Case{"nemotron-3-nano", Unquantised::own, 3}));
+                         ::testing::Values(Case{"gpt-oss-20b", Unquantized::own, 1},
+                                           Case{"qwen3-30b-a3b", Unquantized::own, 1},
+                                           Case{"qwen3-30b-a3b", Unquantized::fused, 1},
+                                           Case{"mixtral-8x7b", Unquantized::own, 1},
+                                           Case{"nemotron-3-nano", Unquantized::own, 3}));
 
 TEST(Quantize, KeepsBiasesAndOtherTensorsAndSaysWhatItIs) {
   const TemporaryFolder folder;
@@ -307,7 +307,7 @@ TEST(Quantize, NamesTheWeightThatIsNotFinite) {
 
 TEST(Quantize, RefusesWhatItCannotReadForCertain) {
   const TemporaryFolder folder;
-  ASSERT_NO_FATAL_FAILURE(make(plain("qwen3-30b-a3b", Unquantised::fused), folder / "fused"));
+  ASSERT_NO_FATAL_FAILURE(make(plain("qwen3-30b-a3b", Unquantized::fused), folder / "fused"));
   ASSERT_NO_FATAL_FAILURE(make(plain("gpt-oss-20b"), folder / "gpt-oss"));
   const auto with_type = [&](const std::string& from, const char* to, Json type) {
     const Result<tensor::Store> store = tensor::Store::open(from);
@@ -338,7 +338,7 @@ TEST(Quantize, RefusesWhatItCannotReadForCertain) {
   EXPECT_EQ(id("misfit"), "quantize.shape");
 }
 
-TEST(Quantize, RefusesIncompleteMixedAndQuantisedCheckpoints) {
+TEST(Quantize, RefusesIncompleteMixedAndQuantizedCheckpoints) {
   const TemporaryFolder folder;
   ASSERT_NO_FATAL_FAILURE(make(plain("qwen3-30b-a3b"), folder / "a"));
   ASSERT_NO_FATAL_FAILURE(make(

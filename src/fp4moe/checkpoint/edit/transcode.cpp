@@ -57,7 +57,7 @@ Result<ExpertView> read_for(const ExpertLayout& layout, Lane& lane, std::size_t 
     if (!room) return room.why();
     lane.room = *std::move(room);
   }
-  const ExpertRoom room = room_in(layout, lane.room.bytes().first(layout.bytes()));
+  const ExpertBuffers room = buffers_in(layout, lane.room.bytes().first(layout.bytes()));
   return lane.reader.read(layer, expert, &room);
 }
 

@@ -45,7 +45,7 @@ struct TranscodePlan {
 
 // What would be written, or why it is impossible: transcode.format, transcode.pair,
 // transcode.gguf_blocks, transcode.no_gate, transcode.bias, transcode.input_scale,
-// transcode.quantised_module, transcode.gguf_dtype, names.qkv.
+// transcode.quantized_module, transcode.gguf_dtype, names.qkv.
 Result<TranscodePlan> plan_transcode(const Checkpoint& source, Dialect target,
                                      std::uint64_t max_shard_bytes = kDefaultShardBytes);
 

@@ -77,7 +77,7 @@ class Planner {
       return usage("transcode.format", to + " cannot hold " + std::string(name(own.format)) +
                                            " weights without changing their values")
           .expects("one of " + possible_targets(own.format, own.dialect), to)
-          .try_this("To change the format, quantize the unquantised model again");
+          .try_this("To change the format, quantize the unquantized model again");
     const bool native = own.dialect == Dialect::deepseek_v4 || target_ == Dialect::deepseek_v4;
     if (native && own.dialect != target_)
       return usage("transcode.pair",
@@ -320,7 +320,7 @@ class Planner {
     return Done{};
   }
 
-  // Linear modules outside the experts that are quantised too (attention, shared experts): the
+  // Linear modules outside the experts that are quantized too (attention, shared experts): the
   // same parts under the target's names.
   Result<Done> translate_module(CheckpointPlan& out, const StoredTensor& tensor,
                                 OtherTensor& other) {
@@ -351,7 +351,7 @@ class Planner {
       }
       if (to == nullptr)
         return usage("transcode.quantised_module",
-                     "a module outside the experts is quantised too, which is not written in " +
+                     "a module outside the experts is quantized too, which is not written in " +
                          std::string(out.row.name) + "'s dialect")
             .at(name)
             .expects("experts alone in FP4", "this module too")
@@ -481,7 +481,7 @@ class Planner {
           bits.in_other(out.row.global_scale);
   }
 
-  // The names of a linear module's parts; null for dialects that quantise experts alone.
+  // The names of a linear module's parts; null for dialects that quantize experts alone.
   static const DialectRow* module_row(Dialect dialect, WeightFormat format) {
     const bool has_modules = name_family(dialect) == NameFamily::hugging_face;
     return has_modules ? find_row(dialect, format, Grouping::per_expert, false) : nullptr;
@@ -520,7 +520,7 @@ class Planner {
     if (!is_weight || is_plain || !tensor::row(type).in_safetensors) return Done{};
     if (add_fp8(tensor)) return Done{};
     return usage("transcode.mixed_precision",
-                 "a module outside the experts is quantised in another format than they are")
+                 "a module outside the experts is quantized in another format than they are")
         .at(name)
         .expects(fmt::format("modules in {} or in full precision",
                              fp4moe::checkpoint::name(source_.dialect().format)),
@@ -610,11 +610,11 @@ class Planner {
     for (const OutputLayer& layer : out.layers)
       has_input_scale = has_input_scale || layer.shape.has_input_scale;
     QuantFacts facts{
-        .has_input_scale = has_input_scale, .ignore = unquantised_modules(out.others), .fp8 = fp8_};
+        .has_input_scale = has_input_scale, .ignore = unquantized_modules(out.others), .fp8 = fp8_};
     std::ranges::sort(facts.fp8, {}, &Fp8Module::name);
     if (!facts.fp8.empty()) facts.fp4 = fp4_modules(out);
     note_lost_settings(plan);
-    out.documents = quantised_documents(config_, out.row, facts);
+    out.documents = quantized_documents(config_, out.row, facts);
   }
 
   // Every module whose codes are written.
@@ -645,10 +645,10 @@ class Planner {
       return member != object.end() && !member->is_null();
     };
     if (is_set(*found, "kv_cache_scheme") || is_set(*found, "kv_cache_quant_algo"))
-      plan.notes.emplace_back("the configuration's KV cache quantisation is not carried over");
+      plan.notes.emplace_back("the configuration's KV cache quantization is not carried over");
     const auto global = found->find("global_quant_config");
     if (global != found->end() && is_set(*global, "input_tensors"))
-      plan.notes.emplace_back("the configuration's activation quantisation is not carried over");
+      plan.notes.emplace_back("the configuration's activation quantization is not carried over");
   }
 
   static constexpr std::string_view kModelPrefix = "model.layers.{}.mlp.";

@@ -240,7 +240,7 @@ TEST(Transcode, SmallFilesOfTheFolderComeAlong) {
   EXPECT_EQ(tensor::testing::read_text(folder / "b/chat_template.jinja"), "hello");
 }
 
-TEST(Transcode, QuantisedModulesOutsideTheExpertsAreTranslatedToo) {
+TEST(Transcode, QuantizedModulesOutsideTheExpertsAreTranslatedToo) {
   const TemporaryFolder folder;
   ASSERT_NO_FATAL_FAILURE(
       make(options_of(kQwen, WeightFormat::nvfp4, Dialect::modelopt), folder / "a"));

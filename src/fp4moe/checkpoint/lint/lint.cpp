@@ -39,7 +39,7 @@ constexpr LintRule kRules[] = {
      "Compare with the source; if it is so, invert it", "invert-global-scale"},
     {"scale.global_mismatch", Severity::warning, "gate and up have different global scales: engines that fuse them use the gate's for both",
      "Give both the same global scale", "reconcile-global-scale"},
-    {"scale.negative", Severity::warning, "a block scale is negative: legal in E4M3, but no quantiser writes it and GGUF cannot hold it",
+    {"scale.negative", Severity::warning, "a block scale is negative: legal in E4M3, but no quantizer writes it and GGUF cannot hold it",
      "Compare with the source", ""},
     {"scale.zero_row", Severity::warning, "a row has codes, but all its block scales are zero",
      "Compare with the source", ""},
@@ -51,7 +51,7 @@ constexpr LintRule kRules[] = {
      "Write the index again", "total-size"},
     {"index.unreadable", Severity::warning, "the index cannot be read, though the tensors were found",
      "Write the index again", "total-size"},
-    {"config.excluded", Severity::warning, "the configuration excludes experts that are quantised: engines will look for unquantised ones",
+    {"config.excluded", Severity::warning, "the configuration excludes experts that are quantized: engines will look for unquantized ones",
      "Take the pattern out of the list", ""},
     {"config.not_excluded", Severity::warning, "a layer's experts are not FP4, and the configuration does not exclude them",
      "Add them to the list of excluded modules", ""},
@@ -60,7 +60,7 @@ constexpr LintRule kRules[] = {
     {"layer.shape", Severity::warning, "a layer's shape differs from that of the layers before it",
      "Make sure that all files are of one model", ""},
     {"tensor.extra", Severity::warning, "a tensor of an expert has no known use",
-     "Make sure that no quantiser's leftovers remain", ""},
+     "Make sure that no quantizer's leftovers remain", ""},
     {"scale.zero_block", Severity::note, "a block has codes but a zero scale: its values are zero",
      "Nothing to do if the source's weights are tiny there", ""},
     {"scale.input_none", Severity::note, "no input scales: activations will be scaled dynamically or kept in 16 bits",
@@ -196,10 +196,10 @@ void check_exclusions(const tensor::Store& store, const Survey& found, Collector
 // (attention, dense, state space) have others.
 std::optional<std::uint64_t> lost_layer(const tensor::Store& store, const MoeLayer& before,
                                         const MoeLayer& after) {
-  constexpr std::uint64_t kMost = 1000;  // numbers are claims
+  constexpr std::uint64_t kMax = 1000;  // numbers are claims
   const std::string root(prefix_family(after.prefix).before);
   const auto tensors = store.tensors();
-  for (std::uint64_t n = before.index + 1; n < std::min(after.index, before.index + kMost); ++n) {
+  for (std::uint64_t n = before.index + 1; n < std::min(after.index, before.index + kMax); ++n) {
     const std::string start = root + std::to_string(n) + ".";
     const auto at = std::lower_bound(
         tensors.begin(), tensors.end(), start,
@@ -313,10 +313,10 @@ std::string_view name(Severity severity) {
 std::span<const LintRule> lint_rules() { return kRules; }
 
 bool looks_inverted(float scale) {
-  constexpr double kLargest = 448.0 * 6.0, kMost = 1e4, kLeast = 1e-4;
+  constexpr double kLargest = 448.0 * 6.0, kMax = 1e4, kLeast = 1e-4;
   const double reciprocal = kLargest / static_cast<double>(scale);
-  return kLargest * static_cast<double>(scale) > kMost && reciprocal >= kLeast &&
-         reciprocal <= kMost;
+  return kLargest * static_cast<double>(scale) > kMax && reciprocal >= kLeast &&
+         reciprocal <= kMax;
 }
 
 LintReport lint(const std::string& path, const LintOptions& options) {

@@ -51,7 +51,7 @@ struct LintOptions {
 
 struct LintReport {
   std::string path{};
-  std::string dialect{};  // "modelopt nvfp4"; empty when it was not recognised
+  std::string dialect{};  // "modelopt nvfp4"; empty when it was not recognized
   // By severity, then code, layer and expert. Of each code the first kMaxFindings are kept.
   std::vector<Finding> findings{};
   std::map<std::string, std::uint64_t> counts{};  // by code, all of them
@@ -67,7 +67,7 @@ struct LintReport {
 
 LintReport lint(const std::string& path, const LintOptions& options = {});
 
-// A global scale that looks like its own reciprocal: NVFP4 quantisers set scale = max |w| / (448 *
+// A global scale that looks like its own reciprocal: NVFP4 quantizers set scale = max |w| / (448 *
 // 6), so a factor above 4 means weights above 10,000 while its reciprocal means weights in
 // [0.0001, 10,000].
 bool looks_inverted(float canonical_global_scale);

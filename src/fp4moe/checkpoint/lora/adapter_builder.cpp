@@ -18,15 +18,15 @@ std::string shapes_text(const StoredTensor& a, const StoredTensor& b) {
   return fmt::format("A {}, B {}", tensor::text(a.entry.shape), tensor::text(b.entry.shape));
 }
 
-std::string_view slot_word(Slot slot) {
-  switch (slot) {
-    case Slot::gate:
+std::string_view projection_word(StoredProjection projection) {
+  switch (projection) {
+    case StoredProjection::gate:
       return "gate_proj";
-    case Slot::up:
+    case StoredProjection::up:
       return "up_proj";
-    case Slot::down:
+    case StoredProjection::down:
       return "down_proj";
-    case Slot::gate_up:
+    case StoredProjection::gate_up:
       break;
   }
   return "gate_up_proj";
@@ -44,7 +44,7 @@ Result<Done> AdapterBuilder::build() {
   if (Result<Done> done = find_layers(); !done) return done;
   for (const auto& [name, module] : modules_) {
     if (Result<Done> fine = check_module(module); !fine) return fine;
-    if (!module.name.slot) continue;
+    if (!module.name.projection) continue;
     if (Result<Done> done = add_named(module); !done) return done;
   }
   return add_wrapped();
@@ -129,23 +129,23 @@ Result<Done> AdapterBuilder::check_module(const Module& module) const {
         .expects(fmt::format("experts 0 to {}", target.shape.experts - 1),
                  fmt::format("expert {}", *module.name.expert));
   const bool wants_gate =
-      module.name.slot && (*module.name.slot == Slot::gate || *module.name.slot == Slot::gate_up);
+      module.name.projection && (*module.name.projection == StoredProjection::gate || *module.name.projection == StoredProjection::gate_up);
   if (wants_gate && !target.shape.gated())
     return at(*module.a, "adapter.no_gate", "the model has no gate")
-        .expects("up_proj and down_proj", slot_word(*module.name.slot));
+        .expects("up_proj and down_proj", projection_word(*module.name.projection));
   return Done{};
 }
 
-AdapterBuilder::Sizes AdapterBuilder::sizes_of(const AdapterTarget& target, Slot slot) const {
+AdapterBuilder::Sizes AdapterBuilder::sizes_of(const AdapterTarget& target, StoredProjection projection) const {
   const std::uint64_t hidden = target.shape.hidden, intermediate = target.shape.intermediate;
-  if (slot == Slot::down) return {.slot = slot, .inputs = intermediate, .outputs = hidden};
-  return {.slot = slot,
+  if (projection == StoredProjection::down) return {.projection = projection, .inputs = intermediate, .outputs = hidden};
+  return {.projection = projection,
           .inputs = hidden,
-          .outputs = slot == Slot::gate_up ? 2 * intermediate : intermediate};
+          .outputs = projection == StoredProjection::gate_up ? 2 * intermediate : intermediate};
 }
 
 Result<Done> AdapterBuilder::add_named(const Module& module) {
-  return add(module, sizes_of(adapter_.targets_[module.layer], *module.name.slot));
+  return add(module, sizes_of(adapter_.targets_[module.layer], *module.name.projection));
 }
 
 // Wrappers do not say which parameter they change; their sizes do. Where a down matrix is square,
@@ -153,7 +153,7 @@ Result<Done> AdapterBuilder::add_named(const Module& module) {
 Result<Done> AdapterBuilder::add_wrapped() {
   std::map<std::size_t, std::vector<const Module*>> wrappers;
   for (const auto& [name, module] : modules_)
-    if (!module.name.slot) wrappers[module.layer].push_back(&module);
+    if (!module.name.projection) wrappers[module.layer].push_back(&module);
   for (auto& [layer, all] : wrappers) {
     // The innermost first: it holds the parameter that the model declares first, gate and up.
     std::ranges::sort(all, std::ranges::greater{}, [](const Module* m) { return m->name.depth; });
@@ -161,7 +161,7 @@ Result<Done> AdapterBuilder::add_wrapped() {
     for (const Module* module : all) {
       const Result<Sizes> sizes = wrapped_sizes(*module, all.size(), swapped);
       if (!sizes) return sizes.why();
-      if (sizes->slot == Slot::gate_up && sizes->inputs != sizes->outputs) swapped = sizes->swapped;
+      if (sizes->projection == StoredProjection::gate_up && sizes->inputs != sizes->outputs) swapped = sizes->swapped;
       if (Result<Done> done = add(*module, *sizes); !done) return done;
     }
   }
@@ -172,35 +172,35 @@ Result<AdapterBuilder::Sizes> AdapterBuilder::wrapped_sizes(const Module& module
                                                             std::size_t wrappers,
                                                             std::optional<bool> swapped) const {
   const AdapterTarget& target = adapter_.targets_[module.layer];
-  const Slot first = target.shape.gated() ? Slot::gate_up : Slot::up;
+  const StoredProjection first = target.shape.gated() ? StoredProjection::gate_up : StoredProjection::up;
   const Shape &a = module.a->entry.shape, &b = module.b->entry.shape;
   std::vector<Sizes> fitting;
   if (a.size() == 2 && b.size() == 2)
     for (const bool swap : {false, true})
-      for (const Slot slot : {first, Slot::down}) {
-        Sizes sizes = sizes_of(target, slot);
+      for (const StoredProjection projection : {first, StoredProjection::down}) {
+        Sizes sizes = sizes_of(target, projection);
         sizes.swapped = swap;
         const std::uint64_t of_a = swap ? sizes.outputs : sizes.inputs;
         const std::uint64_t of_b = swap ? sizes.inputs : sizes.outputs;
         if (a[1] == of_a && b[0] == of_b) fitting.push_back(sizes);
       }
   if (fitting.empty()) {
-    const Sizes w13 = sizes_of(target, first), w2 = sizes_of(target, Slot::down);
+    const Sizes w13 = sizes_of(target, first), w2 = sizes_of(target, StoredProjection::down);
     return at(*module.a, "adapter.shape", "the factors fit no matrix of the experts")
         .expects(fmt::format("A [{0} * rank, {1}], B [{2}, rank * {0}] for {3}, or A [{0} * rank, "
                              "{4}], B [{5}, rank * {0}] for down_proj",
-                             target.shape.experts, w13.inputs, w13.outputs, slot_word(first),
+                             target.shape.experts, w13.inputs, w13.outputs, projection_word(first),
                              w2.inputs, w2.outputs),
                  shapes_text(*module.a, *module.b));
   }
   // Without a gate, up and down have the same sizes with places changed.
-  Slot wanted = fitting[0].slot;
+  StoredProjection wanted = fitting[0].projection;
   const bool several = std::ranges::any_of(
-      fitting, [&](const Sizes& other) { return other.slot != fitting[0].slot; });
-  if (several && wrappers == 2) wanted = module.name.depth != 0 ? first : Slot::down;
+      fitting, [&](const Sizes& other) { return other.projection != fitting[0].projection; });
+  if (several && wrappers == 2) wanted = module.name.depth != 0 ? first : StoredProjection::down;
   if (several && wrappers == 1 && adapter_.config().target_parameters.size() == 1)
-    wanted = adapter_.config().target_parameters[0].ends_with("down_proj") ? Slot::down : first;
-  std::erase_if(fitting, [&](const Sizes& other) { return other.slot != wanted; });
+    wanted = adapter_.config().target_parameters[0].ends_with("down_proj") ? StoredProjection::down : first;
+  std::erase_if(fitting, [&](const Sizes& other) { return other.projection != wanted; });
   if (swapped)
     for (const Sizes& other : fitting)
       if (other.swapped == *swapped) return other;
@@ -214,7 +214,7 @@ Result<AdapterBuilder::Stored> AdapterBuilder::stored_form(const Module& module,
   const std::uint64_t of_a = sizes.swapped ? sizes.outputs : sizes.inputs;
   const std::uint64_t of_b = sizes.swapped ? sizes.inputs : sizes.outputs;
   const bool alone = module.name.expert.has_value();
-  const bool deep = !alone && module.name.slot && a.size() == 3 && b.size() == 3;
+  const bool deep = !alone && module.name.projection && a.size() == 3 && b.size() == 3;
   const std::uint64_t ranks = alone || deep ? scale.rank : scale.rank * experts;
   const auto wrong = [&](std::string_view id, std::string_view message) {
     const std::string form = deep ? fmt::format("A [{0} or 1, {1}, {2}], B [{0} or 1, {3}, {1}]",
@@ -252,8 +252,8 @@ Result<Done> AdapterBuilder::put(const Module& module, Projection which, std::ui
 Result<Done> AdapterBuilder::add(const Module& module, const Sizes& sizes) {
   const AdapterTarget& target = adapter_.targets_[module.layer];
   const std::string parameter =
-      module.name.slot ? std::string(module.name.module)
-                       : fmt::format("{}experts.{}", module.name.prefix, slot_word(sizes.slot));
+      module.name.projection ? std::string(module.name.module)
+                       : fmt::format("{}experts.{}", module.name.prefix, projection_word(sizes.projection));
   const LoraScale scale = lora_scale(adapter_.config(), parameter);
   const Result<Stored> form = stored_form(module, sizes, scale);
   if (!form) return form.why();
@@ -285,9 +285,9 @@ Result<Done> AdapterBuilder::add(const Module& module, const Sizes& sizes) {
       b = turned(b);
     }
     const LowRankPlace whole{.a = a, .b = b, .scale = scale.scale};
-    if (sizes.slot != Slot::gate_up) {
-      const Projection which = sizes.slot == Slot::down   ? Projection::down
-                               : sizes.slot == Slot::gate ? Projection::gate
+    if (sizes.projection != StoredProjection::gate_up) {
+      const Projection which = sizes.projection == StoredProjection::down   ? Projection::down
+                               : sizes.projection == StoredProjection::gate ? Projection::gate
                                                           : Projection::up;
       if (Result<Done> done = put(module, which, e, whole); !done) return done;
       continue;

@@ -28,7 +28,7 @@ class AdapterBuilder {
   };
   // Inputs and outputs of a matrix, and whether the stored factors have changed places.
   struct Sizes {
-    Slot slot = Slot::up;
+    StoredProjection projection = StoredProjection::up;
     std::uint64_t inputs = 0, outputs = 0;
     bool swapped = false;
   };
@@ -43,7 +43,7 @@ class AdapterBuilder {
   Result<Done> find_layers();
   Result<std::size_t> find_layer(const Module& module) const;
   Result<Done> check_module(const Module& module) const;
-  Sizes sizes_of(const AdapterTarget& target, Slot slot) const;
+  Sizes sizes_of(const AdapterTarget& target, StoredProjection projection) const;
 
   Result<Done> add_named(const Module& module);
   Result<Done> add_wrapped();

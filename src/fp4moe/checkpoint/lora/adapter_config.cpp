@@ -103,7 +103,7 @@ class ConfigReader {
           .at("peft_type")
           .expects("\"LORA\"", json_text(*type))
           .try_this(
-              "Train with LoraConfig, or merge the adapter with PEFT and quantise the result");
+              "Train with LoraConfig, or merge the adapter with PEFT and quantize the result");
     for (const RefusedSetting& row : kRefusedSettings) {
       const Json* value = find(row.key);
       if (value == nullptr || !is_switched_on(*value)) continue;
@@ -111,7 +111,7 @@ class ConfigReader {
           .in(path_)
           .at(row.key)
           .expects("a plain LoRA adapter", json_text(*value))
-          .try_this("Merge the adapter with PEFT and quantise the result");
+          .try_this("Merge the adapter with PEFT and quantize the result");
     }
     return Done{};
   }
@@ -181,7 +181,7 @@ class ConfigReader {
               .in(path_)
               .at("modules_to_save")
               .expects("low-rank changes of experts alone", json_text(name))
-              .try_this("Merge the adapter with PEFT and quantise the result");
+              .try_this("Merge the adapter with PEFT and quantize the result");
     }
     return Done{};
   }

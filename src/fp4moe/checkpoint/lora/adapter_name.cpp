@@ -16,10 +16,10 @@ constexpr FactorSuffix kFactorSuffixes[] = {{".lora_A.weight", Factor::a},
 
 struct ListWord {
   std::string_view word;
-  Slot slot;
+  StoredProjection projection;
 };
-constexpr ListWord kModuleLists[] = {{"gate_up_projs.", Slot::gate_up},
-                                     {"down_projs.", Slot::down}};
+constexpr ListWord kModuleLists[] = {{"gate_up_projs.", StoredProjection::gate_up},
+                                     {"down_projs.", StoredProjection::down}};
 
 // Where the last component "experts" ends.
 std::size_t experts_end(std::string_view module) {
@@ -69,7 +69,7 @@ std::optional<AdapterName> parse_adapter_name(std::string_view name) {
   if (const std::optional<ExpertName> known = parse_expert_name(parsed.module)) {
     if (!known->part.empty() || known->prefix != parsed.prefix) return std::nullopt;
     parsed.expert = known->expert;
-    parsed.slot = known->slot;
+    parsed.projection = known->projection;
     return parsed;
   }
   rest.remove_prefix(1);
@@ -80,7 +80,7 @@ std::optional<AdapterName> parse_adapter_name(std::string_view name) {
     const std::optional<ExpertName> known = parse_expert_name(numbered);
     if (!known || !known->expert || !known->part.empty()) return std::nullopt;
     parsed.expert = known->expert;
-    parsed.slot = row.slot;
+    parsed.projection = row.projection;
     return parsed;
   }
   return std::nullopt;

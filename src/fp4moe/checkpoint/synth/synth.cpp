@@ -75,7 +75,7 @@ Result<CheckpointPlan> checkpoint_plan(const SynthPlan& plan, const SynthOptions
   std::vector<OtherTensor> others;
   if (options.with_other_tensors) others = synth_others(plan, options.seed);
   const QuantFacts facts{.has_input_scale = plan.shape.has_input_scale,
-                         .ignore = unquantised_modules(others)};
+                         .ignore = unquantized_modules(others)};
   Result<std::vector<OtherTensor>> renamed =
       rename_others(std::move(others), NameFamily::hugging_face, name_family(row.dialect),
                     rename_context(plan.model->model_type, config));
@@ -92,7 +92,7 @@ Result<CheckpointPlan> checkpoint_plan(const SynthPlan& plan, const SynthOptions
                                 .projections = projections_text(plan.model->projections),
                                 .bias_dtype = plan.shape.has_bias ? "BF16" : ""}});
   } else {
-    out.documents = quantised_documents(config, row, facts);
+    out.documents = quantized_documents(config, row, facts);
   }
   std::uint64_t total = experts_bytes(plan);
   for (const OtherTensor& other : out.others) total += bytes_of(other);
@@ -100,7 +100,7 @@ Result<CheckpointPlan> checkpoint_plan(const SynthPlan& plan, const SynthOptions
   return out;
 }
 
-Result<std::uint64_t> write_quantised(const SynthPlan& plan, const SynthOptions& options,
+Result<std::uint64_t> write_quantized(const SynthPlan& plan, const SynthOptions& options,
                                       const std::string& out, std::uint64_t& shards) {
   Result<CheckpointPlan> checkpoint = checkpoint_plan(plan, options);
   if (!checkpoint) return checkpoint.why();
@@ -161,8 +161,8 @@ Result<SynthReport> synth(const SynthOptions& options, const std::string& out) {
           ? out
           : (target.parent_path() / (".whole-" + target.filename().string())).string();
   const Result<std::uint64_t> bytes = plan->row != nullptr
-                                          ? write_quantised(*plan, options, whole, report.shards)
-                                          : write_unquantised(*plan, options, whole);
+                                          ? write_quantized(*plan, options, whole, report.shards)
+                                          : write_unquantized(*plan, options, whole);
   if (!bytes) return bytes.why();
   if (!options.defect.empty()) {
     const Result<Done> planted = plant_defect(*plan, options, whole, out);

@@ -1,4 +1,4 @@
-// Test checkpoints: seeded, of any size, in every dialect and unquantised, whole or with a known
+// Test checkpoints: seeded, of any size, in every dialect and unquantized, whole or with a known
 // defect.
 #pragma once
 #include <cstddef>
@@ -14,15 +14,15 @@
 
 namespace fp4moe::checkpoint {
 
-// Unquantised forms: the family's own, or transformers 5's fused [experts, 2 * intermediate,
+// Unquantized forms: the family's own, or transformers 5's fused [experts, 2 * intermediate,
 // hidden] for families that keep their experts apart.
-enum class Unquantised : std::uint8_t { own, fused };
+enum class Unquantized : std::uint8_t { own, fused };
 
 struct SynthOptions {
   std::string model = "gpt-oss-20b";
   std::optional<Dialect> dialect{};          // absent: the model's usual one
   std::optional<WeightFormat> format{};      // absent: the dialect's, else the model's
-  std::optional<Unquantised> unquantised{};  // given: bfloat16 instead of a dialect
+  std::optional<Unquantized> unquantized{};  // given: bfloat16 instead of a dialect
   std::optional<Grouping> grouping{};        // for dialects that come in several
   std::uint64_t layers = 1;                  // MoE layers
   std::optional<std::uint64_t> experts{}, hidden{}, intermediate{};

@@ -199,7 +199,7 @@ std::span<const SynthDefect> synth_defects() { return kDefects; }
 Result<Done> plant_defect(const SynthPlan& plan, const SynthOptions& options,
                           const std::string& whole, const std::string& out) {
   if (plan.row == nullptr)
-    return usage("synth.defect", "an unquantised checkpoint has no scales to break")
+    return usage("synth.defect", "an unquantized checkpoint has no scales to break")
         .at(options.defect);
   const Result<tensor::Store> store = tensor::Store::open(whole);
   if (!store) return store.why();

@@ -19,7 +19,7 @@ struct ExpertSeed {
 // Memory for one expert, reused from expert to expert.
 class SynthExpert {
  public:
-  // A quantised expert; valid until the next call. `shape.order` decides only whether there is a
+  // A quantized expert; valid until the next call. `shape.order` decides only whether there is a
   // gate: rows are dense.
   Result<ExpertView> make(const ExpertSeed& seed, const MoeShape& shape);
 
@@ -27,7 +27,7 @@ class SynthExpert {
   tensor::Buffer memory_{};
 };
 
-// Bfloat16 values [rows, k] of an unquantised projection, roughly normal with deviation 1/sqrt(k).
+// Bfloat16 values [rows, k] of an unquantized projection, roughly normal with deviation 1/sqrt(k).
 void fill_normal_bf16(std::uint64_t seed, std::uint64_t k, std::span<std::uint16_t> out);
 
 // The stream of one part of an expert; different parts never share one.

@@ -1,4 +1,4 @@
-// Unquantised checkpoints, as training leaves them: bfloat16 in the family's own form.
+// Unquantized checkpoints, as training leaves them: bfloat16 in the family's own form.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -17,9 +17,9 @@ enum class Form : std::uint8_t {
   fused,       // [experts, 2 * intermediate, hidden], gates first
 };
 
-Form form_of(const SynthPlan& plan, Unquantised which) {
+Form form_of(const SynthPlan& plan, Unquantized which) {
   if (plan.model->model_type == "gpt_oss") return Form::transposed;
-  return which == Unquantised::fused ? Form::fused : Form::per_expert;
+  return which == Unquantized::fused ? Form::fused : Form::per_expert;
 }
 
 using Values = std::vector<std::uint16_t>;
@@ -94,7 +94,7 @@ std::vector<Item> items_of(const SynthPlan& plan, Form form, std::uint64_t block
 class PlainWriter {
  public:
   PlainWriter(const SynthPlan& plan, const SynthOptions& options)
-      : plan_(plan), options_(options), form_(form_of(plan, *options.unquantised)) {
+      : plan_(plan), options_(options), form_(form_of(plan, *options.unquantized)) {
     if (options.with_other_tensors) others_ = synth_others(plan, options.seed);
     for (const OtherTensor& other : others_) specs_.push_back(other.spec);
     for (const std::uint64_t block : plan.blocks) {
@@ -183,7 +183,7 @@ class PlainWriter {
 
 }  // namespace
 
-Result<std::uint64_t> write_unquantised(const SynthPlan& plan, const SynthOptions& options,
+Result<std::uint64_t> write_unquantized(const SynthPlan& plan, const SynthOptions& options,
                                         const std::string& out) {
   return PlainWriter(plan, options).write(out);
 }

@@ -49,19 +49,19 @@ Result<const DialectRow*> choose_row(const SynthOptions& options, const ModelRow
 }
 
 Result<Done> check_sizes(const SynthPlan& plan) {
-  constexpr std::uint64_t kMost = 1u << 20;
+  constexpr std::uint64_t kMax = 1u << 20;
   std::uint64_t unit = plan.row == nullptr ? 1 : block_size(plan.shape.format);
   if (plan.row != nullptr && plan.row->dialect == Dialect::gguf)
     unit = gguf_block_elements(plan.shape.format);
   const auto fits = [&](std::uint64_t size) {
-    return size > 0 && size <= kMost && size % unit == 0;
+    return size > 0 && size <= kMax && size % unit == 0;
   };
   if (fits(plan.shape.hidden) && fits(plan.shape.intermediate) && plan.shape.experts > 0 &&
-      plan.shape.experts <= kMost)
+      plan.shape.experts <= kMax)
     return Done{};
   return usage("synth.size", "sizes do not fill whole blocks, or are out of range")
       .expects("hidden and intermediate multiples of " + std::to_string(unit) + ", all from 1 to " +
-                   std::to_string(kMost),
+                   std::to_string(kMax),
                "hidden " + std::to_string(plan.shape.hidden) + ", intermediate " +
                    std::to_string(plan.shape.intermediate) + ", experts " +
                    std::to_string(plan.shape.experts));
@@ -107,7 +107,7 @@ Result<SynthPlan> synth_plan(const SynthOptions& options) {
                 .order = model.order,
                 .has_bias = model.bias};
   plan.top_k = std::min(model.top_k, plan.shape.experts);
-  if (!options.unquantised) {
+  if (!options.unquantized) {
     const Result<const DialectRow*> row = choose_row(options, model);
     if (!row) return row.why();
     plan.row = *row;

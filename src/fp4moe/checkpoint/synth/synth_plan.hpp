@@ -1,5 +1,5 @@
 // What a synthetic checkpoint will hold: options made definite, the tensors around the experts, and
-// the configuration. Shared by the quantised and the unquantised kind.
+// the configuration. Shared by the quantized and the unquantized kind.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -13,7 +13,7 @@ namespace fp4moe::checkpoint {
 
 struct SynthPlan {
   const ModelRow* model = nullptr;
-  const DialectRow* row = nullptr;  // null: unquantised
+  const DialectRow* row = nullptr;  // null: unquantized
   MoeShape shape{};
   std::vector<std::uint64_t> blocks{};  // the layers' numbers
   std::uint64_t top_k = 1;
@@ -26,8 +26,8 @@ std::vector<OtherTensor> synth_others(const SynthPlan& plan, std::uint64_t seed)
 
 Json synth_config(const SynthPlan& plan);
 
-// An unquantised checkpoint (synth_plain.cpp).
-Result<std::uint64_t> write_unquantised(const SynthPlan& plan, const SynthOptions& options,
+// An unquantized checkpoint (synth_plain.cpp).
+Result<std::uint64_t> write_unquantized(const SynthPlan& plan, const SynthOptions& options,
                                         const std::string& out);
 
 // Copies the whole checkpoint at `whole` to `out` with the defect in it (synth_defects.cpp).

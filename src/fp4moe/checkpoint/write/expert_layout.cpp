@@ -287,7 +287,7 @@ std::span<const std::byte> stored_bytes(const ExpertLayout& layout, const Run& r
 }
 
 void lay_out_step(const ExpertLayout& layout, const Step& step, const ExpertSource& source,
-                  std::span<std::byte> out, std::span<std::byte> twin_out) {
+                  std::span<std::byte> out, std::span<std::byte> paired_out) {
   const Run& run = layout.runs[step.run];
   assert(out.size() == step.rows.size() * run.row_bytes);
   if (run.part == Part::global_scale || run.part == Part::input_scale) {
@@ -298,10 +298,10 @@ void lay_out_step(const ExpertLayout& layout, const Step& step, const ExpertSour
   if (is_by_columns(layout, run))
     return lay_out_columns(layout, run, source.view, step.rows, out.data());
   RowsParts parts = parts_of(layout, run, source.view, step.rows, out.data());
-  if (step.twin) {
-    assert(twin_out.size() == out.size());
+  if (step.paired) {
+    assert(paired_out.size() == out.size());
     parts[1] =
-        parts_of(layout, layout.runs[*step.twin], source.view, step.rows, twin_out.data())[0];
+        parts_of(layout, layout.runs[*step.paired], source.view, step.rows, paired_out.data())[0];
   }
   lay_out_parts(layout, run, parts);
 }
@@ -319,7 +319,7 @@ Result<Done> lay_out_expert(const ExpertLayout& layout, const ExpertSource& sour
     const std::span<const std::byte> stored = stored_bytes(layout, layout.runs[step.run], source);
     const std::span<std::byte> to = place(step.run);
     if (stored.empty()) {
-      lay_out_step(layout, step, source, to, step.twin ? place(*step.twin) : to);
+      lay_out_step(layout, step, source, to, step.paired ? place(*step.paired) : to);
     } else if (stored.data() != to.data()) {
       std::memcpy(to.data(), stored.data(), to.size());
     }
@@ -327,16 +327,16 @@ Result<Done> lay_out_expert(const ExpertLayout& layout, const ExpertSource& sour
   return Done{};
 }
 
-ExpertRoom room_in(const ExpertLayout& layout, std::span<std::byte> out) {
+ExpertBuffers buffers_in(const ExpertLayout& layout, std::span<std::byte> out) {
   assert(out.size() == layout.bytes() && !layout.row.needs_unpacking());
   const std::vector<std::byte*> begins = run_begins(layout, out.data());
-  ExpertRoom room;
+  ExpertBuffers room;
   for (std::size_t i = 0; i < layout.runs.size(); ++i) {
     const Run& run = layout.runs[i];
     if (run.part != Part::codes && run.part != Part::scales) continue;
-    const auto give = [&](ProjectionRoom& projection, std::uint64_t row, std::uint64_t step) {
+    const auto give = [&](ProjectionBuffers& projection, std::uint64_t row, std::uint64_t step) {
       (run.part == Part::codes ? projection.codes : projection.scales) =
-          RowsRoom{begins[i] + row * run.row_bytes, step * run.row_bytes};
+          RowsBuffer{begins[i] + row * run.row_bytes, step * run.row_bytes};
     };
     if (run.matrix == Matrix::gate_up && layout.shape.gated()) {
       give(room.gate, 0, 2);
@@ -366,15 +366,15 @@ std::vector<Step> steps_of(const ExpertLayout& layout, const ExpertSource& sourc
   std::vector<Step> steps;
   for (std::size_t i = 0; i < layout.runs.size(); ++i) {
     const Run& run = layout.runs[i];
-    std::optional<std::size_t> twin;
+    std::optional<std::size_t> paired;
     if (interleaved(run)) {
       if (run.matrix == Matrix::up && run_of(Matrix::gate, run.part)) continue;  // with its gate
-      if (run.matrix == Matrix::gate) twin = run_of(Matrix::up, run.part);
+      if (run.matrix == Matrix::gate) paired = run_of(Matrix::up, run.part);
     }
-    const std::uint64_t share = twin ? bytes / 2 : bytes;
+    const std::uint64_t share = paired ? bytes / 2 : bytes;
     const std::uint64_t count = std::max<std::uint64_t>(1, share / run.row_bytes);
     for (std::uint64_t row = 0; row < run.rows; row += std::min(count, run.rows - row))
-      steps.push_back({i, twin, {row, row + std::min(count, run.rows - row)}});
+      steps.push_back({i, paired, {row, row + std::min(count, run.rows - row)}});
   }
   return steps;
 }

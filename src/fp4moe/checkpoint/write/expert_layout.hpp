@@ -78,21 +78,21 @@ struct ExpertSource {
 std::span<const std::byte> stored_bytes(const ExpertLayout& layout, const Run& run,
                                         const ExpertSource& source);
 
-// A piece of work: some rows of one run, and the same rows of `twin` with them.
+// A piece of work: some rows of one run, and the same rows of `paired` with them.
 struct Step {
   std::size_t run = 0;
-  std::optional<std::size_t> twin{};
+  std::optional<std::size_t> paired{};
   Range rows{};
 };
 
-// All rows of all runs in pieces of about `bytes`. Gate and up are twins where they lie interleaved
+// All rows of all runs in pieces of about `bytes`. Gate and up are pairs where they lie interleaved
 // in the source and apart in the layout; such steps have no stored bytes.
 std::vector<Step> steps_of(const ExpertLayout& layout, const ExpertSource& source,
                            std::uint64_t bytes);
 
-// Lays out a step; `out` holds exactly its rows, `twin_out` those of its twin.
+// Lays out a step; `out` holds exactly its rows, `paired_out` those of its paired.
 void lay_out_step(const ExpertLayout& layout, const Step& step, const ExpertSource& source,
-                  std::span<std::byte> out, std::span<std::byte> twin_out = {});
+                  std::span<std::byte> out, std::span<std::byte> paired_out = {});
 
 // Lays out a whole expert, run after run, into memory of layout.bytes() bytes. What lies in its
 // place already stays.
@@ -101,7 +101,7 @@ Result<Done> lay_out_expert(const ExpertLayout& layout, const ExpertSource& sour
 
 // Where lay_out_expert puts codes and scales: a reader that unpacks them there saves the copy. Not
 // for GGUF layouts, whose scales are inside the blocks, nor for transposed ones.
-ExpertRoom room_in(const ExpertLayout& layout, std::span<std::byte> out);
+ExpertBuffers buffers_in(const ExpertLayout& layout, std::span<std::byte> out);
 
 // The tensor that holds `run` for `expert`: its name, type and whole shape (all experts where they
 // share it).

@@ -150,14 +150,14 @@ TEST(ExpertLayout, InterleavedSourcesGiveTheBytesThatSeparateOnesGive) {
         const std::uint64_t size = layout.runs[run].row_bytes;
         return std::span(out).subspan(begins[run] + rows.begin * size, rows.size() * size);
       };
-      bool twins = false;
+      bool pairs = false;
       for (const Step& step : steps_of(layout, {view}, bytes)) {
-        twins = twins || step.twin;
+        pairs = pairs || step.paired;
         lay_out_step(layout, step, {view}, place(step.run, step.rows),
-                     step.twin ? place(*step.twin, step.rows) : std::span<std::byte>{});
+                     step.paired ? place(*step.paired, step.rows) : std::span<std::byte>{});
       }
       EXPECT_EQ(out, expected) << row.name << " in steps of " << bytes;
-      EXPECT_EQ(twins, !row.joins_gate_up()) << row.name;
+      EXPECT_EQ(pairs, !row.joins_gate_up()) << row.name;
     }
   }
 }

@@ -155,7 +155,7 @@ Json producer() { return {{"name", "modelopt"}, {"version", "fp4moe " + std::str
 
 }  // namespace
 
-std::vector<std::string> unquantised_modules(std::span<const OtherTensor> others) {
+std::vector<std::string> unquantized_modules(std::span<const OtherTensor> others) {
   constexpr std::string_view kEnding = ".weight";
   std::vector<std::string> modules;
   for (const OtherTensor& other : others) {
@@ -170,7 +170,7 @@ std::vector<std::string> unquantised_modules(std::span<const OtherTensor> others
   return modules;
 }
 
-std::vector<std::pair<std::string, Json>> quantised_documents(Json config, const DialectRow& row,
+std::vector<std::pair<std::string, Json>> quantized_documents(Json config, const DialectRow& row,
                                                               const QuantFacts& facts) {
   std::vector<std::pair<std::string, Json>> documents;
   documents.emplace_back("config.json", with_quantization(std::move(config), row, facts));

@@ -1,4 +1,4 @@
-// The documents that tell a loader how a checkpoint is quantised, in each dialect's own form.
+// The documents that tell a loader how a checkpoint is quantized, in each dialect's own form.
 #pragma once
 #include <span>
 #include <string>
@@ -18,13 +18,13 @@ struct Fp8Module {
 
 struct QuantFacts {
   bool has_input_scale = false;       // absent: weights only
-  std::vector<std::string> ignore{};  // modules that are not quantised, by full name
+  std::vector<std::string> ignore{};  // modules that are not quantized, by full name
   std::vector<Fp8Module> fp8{};       // those of mixed precision, sorted
   std::vector<std::string> fp4{};     // all in FP4, where such a list is needed: with `fp8`
 };
 
 // The linear modules among tensors that hold no experts: matrices of plain numbers.
-std::vector<std::string> unquantised_modules(std::span<const OtherTensor> others);
+std::vector<std::string> unquantized_modules(std::span<const OtherTensor> others);
 
 // config.json's quantization_config; null for dialects that have none (OpenAI's, GGUF).
 Json quantization_config(const DialectRow& row, const QuantFacts& facts);
@@ -33,7 +33,7 @@ Json quantization_config(const DialectRow& row, const QuantFacts& facts);
 Json hf_quant_config(const DialectRow& row, const QuantFacts& facts);
 
 // The documents of a checkpoint: config.json, and hf_quant_config.json where the dialect has one.
-std::vector<std::pair<std::string, Json>> quantised_documents(Json config, const DialectRow& row,
+std::vector<std::pair<std::string, Json>> quantized_documents(Json config, const DialectRow& row,
                                                               const QuantFacts& facts);
 
 // `config` with its quantization_config replaced, in its old place if it had one; all other keys

@@ -126,14 +126,14 @@ Result<Done> CheckpointWriter::write_step(std::size_t layer, std::uint64_t exper
   if (const auto stored = stored_bytes(layout, run, source); !stored.empty())
     return write_rows(layer, expert, step.run, step.rows,
                       stored.subspan(step.rows.begin * run.row_bytes, size));
-  Result<tensor::Buffer> scratch = take_scratch(std::max(step.twin ? 2 * size : size, kChunk));
+  Result<tensor::Buffer> scratch = take_scratch(std::max(step.paired ? 2 * size : size, kChunk));
   if (!scratch) return scratch.why();
   const std::span<std::byte> piece = scratch->bytes().first(size);
-  const std::span<std::byte> twin = scratch->bytes().subspan(size, step.twin ? size : 0);
-  lay_out_step(layout, step, source, piece, twin);
+  const std::span<std::byte> paired = scratch->bytes().subspan(size, step.paired ? size : 0);
+  lay_out_step(layout, step, source, piece, paired);
   if (Result<Done> done = write_rows(layer, expert, step.run, step.rows, piece); !done) return done;
-  if (step.twin)
-    if (Result<Done> done = write_rows(layer, expert, *step.twin, step.rows, twin); !done)
+  if (step.paired)
+    if (Result<Done> done = write_rows(layer, expert, *step.paired, step.rows, paired); !done)
       return done;
   give_back(*std::move(scratch));
   return Done{};

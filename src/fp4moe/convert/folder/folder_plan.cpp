@@ -47,7 +47,7 @@ Result<PlannedLayer> plan_layer(const checkpoint::Checkpoint& checkpoint, std::s
                  formats::name(layer.shape.format))
         .try_this("Choose a layout or backend of the checkpoint's format");
   if (needs_input_scales(recipe.layout->scalars) && !layer.shape.has_input_scale)
-    return invalid("scale.input", "the kernel quantises activations by scales of the checkpoint")
+    return invalid("scale.input", "the kernel quantizes activations by scales of the checkpoint")
         .in(checkpoint.store().folder())
         .at(layer.prefix)
         .expects("an input scale for every expert", "none")

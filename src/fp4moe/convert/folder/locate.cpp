@@ -15,11 +15,11 @@ std::optional<Difference> first_element(const layout::IndexMap& map, std::string
   if (expected.size() < map.bytes() || found.size() < map.bytes()) return std::nullopt;
   for (std::uint64_t row = 0; row < map.padded().rows; ++row) {
     for (std::uint64_t col = 0; col < map.padded().cols; ++col) {
-      const std::uint64_t slot = map.slot({row, col});
-      const std::uint8_t want = map.get(expected, slot), have = map.get(found, slot);
+      const std::uint64_t offset = map.offset({row, col});
+      const std::uint8_t want = map.get(expected, offset), have = map.get(found, offset);
       if (want == have) continue;
       return Difference{
-          .where = fmt::format("row {}, column {} of {}, slot {}", row, col, tensor, slot),
+          .where = fmt::format("row {}, column {} of {}, offset {}", row, col, tensor, offset),
           .expected = fmt::format("0x{:02x}", want),
           .found = fmt::format("0x{:02x}", have)};
     }

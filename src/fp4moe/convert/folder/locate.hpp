@@ -12,7 +12,7 @@
 namespace fp4moe::convert {
 
 struct Difference {
-  std::string where{};  // "row 3, column 17 of w13, slot 4711" or "byte 99"
+  std::string where{};  // "row 3, column 17 of w13, offset 4711" or "byte 99"
   std::string expected{}, found{};
 };
 

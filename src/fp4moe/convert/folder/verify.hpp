@@ -26,13 +26,13 @@ struct VerifyReport {
   std::uint64_t layers = 0, files = 0, tensors = 0, bytes = 0;
   bool deep = false;
   double seconds = 0;
-  std::vector<Error> findings{};  // code mismatch, in the order of the files; at most kMost
+  std::vector<Error> findings{};  // code mismatch, in the order of the files; at most kMax
   std::uint64_t more = 0;         // beyond those
 
-  static constexpr std::size_t kMost = 100;
+  static constexpr std::size_t kMax = 100;
   void add(Error finding) {
     finding.code = ErrorCode::mismatch;
-    findings.size() < kMost ? findings.push_back(std::move(finding)) : void(++more);
+    findings.size() < kMax ? findings.push_back(std::move(finding)) : void(++more);
   }
 };
 

@@ -146,7 +146,7 @@ TEST_F(Verify, FindsFilesThatAreMissingCutOrNew) {
 
 // The same header, other weights: only packing again can tell.
 TEST_F(Verify, TellsWhereASourceGivesOtherBytes) {
-  const auto twin = checkpoint::synth({.model = "qwen3-30b-a3b",
+  const auto other = checkpoint::synth({.model = "qwen3-30b-a3b",
                                     .format = WeightFormat::nvfp4,
                                     .layers = 2,
                                     .experts = 3,
@@ -154,7 +154,7 @@ TEST_F(Verify, TellsWhereASourceGivesOtherBytes) {
                                     .intermediate = 128,
                                     .seed = 2},
                                    folder_ / "twin");
-  ASSERT_TRUE(twin) << text(twin.why());
+  ASSERT_TRUE(other) << text(other.why());
   const std::vector<Error> found = findings({.deep = true, .source = folder_ / "twin"});
   ASSERT_FALSE(found.empty());
   EXPECT_EQ(found[0].id, "verify.differs");
@@ -163,7 +163,7 @@ TEST_F(Verify, TellsWhereASourceGivesOtherBytes) {
   ASSERT_NE(first, found.end());
   EXPECT_NE(first->message.find("at expert 0 of the rank, row 0, column "), std::string::npos)
       << first->message;
-  EXPECT_NE(first->message.find("slot "), std::string::npos);
+  EXPECT_NE(first->message.find("offset "), std::string::npos);
   EXPECT_TRUE(first->expected.starts_with("0x"));
 
   make_checkpoint(folder_ / "other", WeightFormat::nvfp4, {.experts = 2});

@@ -109,17 +109,17 @@ struct Layer {
   }
 
   LayerPacker::ExpertTarget target(Expert& to) const {
-    const auto room_of = [&](Bytes& codes, Bytes& scales, std::uint64_t k, Place at) {
+    const auto buffers_of = [&](Bytes& codes, Bytes& scales, std::uint64_t k, Place at) {
       const auto rows = [&](Bytes& bytes, std::uint64_t row_bytes) {
-        return checkpoint::RowsRoom{bytes.data() + at.first * row_bytes, at.step * row_bytes};
+        return checkpoint::RowsBuffer{bytes.data() + at.first * row_bytes, at.step * row_bytes};
       };
-      return checkpoint::ProjectionRoom{rows(codes, k / 2), rows(scales, k / block())};
+      return checkpoint::ProjectionBuffers{rows(codes, k / 2), rows(scales, k / block())};
     };
     LayerPacker::ExpertTarget made{.bias13 = to.w13_bias, .bias2 = to.w2_bias};
     if (problem.order != RowOrder::single)
-      made.rooms.gate = room_of(to.w13, to.w13_scale, problem.real.hidden, place(false));
-    made.rooms.up = room_of(to.w13, to.w13_scale, problem.real.hidden, place(true));
-    made.rooms.down = room_of(to.w2, to.w2_scale, problem.real.intermediate, {});
+      made.buffers.gate = buffers_of(to.w13, to.w13_scale, problem.real.hidden, place(false));
+    made.buffers.up = buffers_of(to.w13, to.w13_scale, problem.real.hidden, place(true));
+    made.buffers.down = buffers_of(to.w2, to.w2_scale, problem.real.intermediate, {});
     return made;
   }
 };
@@ -196,7 +196,7 @@ void expect_padding(const Layer& layer, const LayerPacker& packer, const Bytes& 
     std::uint64_t wrong = 0;
     for (std::uint64_t row = 0; row < padded.rows; ++row)
       for (std::uint64_t col = used[row] ? cols : 0; col < padded.cols; ++col)
-        wrong += map->get(storage, map->slot({row, col})) != map->map().padding ? 1 : 0;
+        wrong += map->get(storage, map->offset({row, col})) != map->map().padding ? 1 : 0;
     EXPECT_EQ(wrong, 0u) << tensor << ": padded places that hold something";
   }
 }

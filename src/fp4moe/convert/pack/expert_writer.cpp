@@ -66,14 +66,14 @@ Result<ExpertMemory> ExpertMemory::make(const MoeLayer& layer, Range range,
   memory.bias_type_ = bias_type;
   memory.buffer_ = *std::move(buffer);
   std::byte* at = memory.buffer_.data();
-  const auto w13_room = [&](bool second) {
+  const auto w13_buffers = [&](bool second) {
     const std::uint64_t before = second ? (turns ? 1 : rows) : 0, step = turns ? 2 : 1;
-    return checkpoint::ProjectionRoom{{at + codes + before * code_row, step * code_row},
+    return checkpoint::ProjectionBuffers{{at + codes + before * code_row, step * code_row},
                                    {at + scales + before * scale_row, step * scale_row}};
   };
-  checkpoint::ExpertRoom& rooms = memory.target_.rooms;
-  if (shape.gated()) rooms.gate = w13_room(false);
-  rooms.up = w13_room(shape.gated());
+  checkpoint::ExpertBuffers& rooms = memory.target_.buffers;
+  if (shape.gated()) rooms.gate = w13_buffers(false);
+  rooms.up = w13_buffers(shape.gated());
   rooms.down = {{at + down_codes, down_code_row}, {at + down_scales, down_scale_row}};
   if (shape.has_bias) {
     memory.target_.bias13 = {at + bias13, w13 * bias_bytes};
@@ -88,14 +88,14 @@ checkpoint::ExpertView ExpertMemory::view(bool has_down_bias) const {
   const std::uint64_t each = tensor::row(bias_type_).block_bytes;
   const bool turns = shape_.order == checkpoint::RowOrder::interleaved;
   checkpoint::ExpertView view{.shape = shape_};
-  const auto fill = [&](checkpoint::ProjectionView& part, const checkpoint::ProjectionRoom& room,
+  const auto fill = [&](checkpoint::ProjectionView& part, const checkpoint::ProjectionBuffers& room,
                         std::uint64_t count, std::uint64_t k) {
     part.codes = {room.codes.data, count, k / 2, room.codes.stride};
     part.scales = {room.scales.data, count, k / block, room.scales.stride};
   };
-  if (shape_.gated()) fill(view.gate, target_.rooms.gate, rows, shape_.hidden);
-  fill(view.up, target_.rooms.up, rows, shape_.hidden);
-  fill(view.down, target_.rooms.down, shape_.hidden, rows);
+  if (shape_.gated()) fill(view.gate, target_.buffers.gate, rows, shape_.hidden);
+  fill(view.up, target_.buffers.up, rows, shape_.hidden);
+  fill(view.down, target_.buffers.down, shape_.hidden, rows);
   if (!shape_.has_bias) return view;
   const std::uint64_t stride = shape_.gated() && turns ? 2 * each : each;
   const std::uint64_t second = shape_.gated() ? (turns ? each : rows * each) : 0;
@@ -156,12 +156,12 @@ Result<Done> ExpertWriter::write_matrix(std::uint64_t expert, Projection which,
                                         const ExpertMemory& memory) const {
   const MatrixPlace place = checkpoint::matrix_place(*layer_, expert, which);
   const checkpoint::ProjectionPlaces& places = layer_->places(which, expert);
-  const checkpoint::ProjectionRoom& room = memory.target_.rooms.at(which);
+  const checkpoint::ProjectionBuffers& room = memory.target_.buffers.at(which);
   const bool down = which == Projection::down;
   const std::uint64_t skipped = down ? 0 : range_.begin, rows = down ? place.rows : range_.size();
   const Range columns = down ? range_ : Range{0, place.k};
   const std::uint64_t turns = place.step;
-  const auto part = [&](const checkpoint::RowsRoom& from, std::uint64_t per_byte) {
+  const auto part = [&](const checkpoint::RowsBuffer& from, std::uint64_t per_byte) {
     const std::uint64_t whole = place.k / per_byte;
     return Rows{.data = from.data,
                 .count = rows * turns,
@@ -180,12 +180,12 @@ Result<Done> ExpertWriter::write_columns(std::uint64_t expert, Projection which,
                                          const ExpertMemory& memory) const {
   const MatrixPlace place = checkpoint::matrix_place(*layer_, expert, which);
   const checkpoint::ProjectionPlaces& places = layer_->places(which, expert);
-  const checkpoint::ProjectionRoom& room = memory.target_.rooms.at(which);
+  const checkpoint::ProjectionBuffers& room = memory.target_.buffers.at(which);
   const bool down = which == Projection::down;
   const std::uint64_t skipped = down ? 0 : range_.begin, rows = down ? place.rows : range_.size();
   const Range columns = down ? range_ : Range{0, place.k};
   const std::uint64_t turns = place.step, count = rows * turns;
-  const auto write = [&](const tensor::StoredTensor& tensor, const checkpoint::RowsRoom& from,
+  const auto write = [&](const tensor::StoredTensor& tensor, const checkpoint::RowsBuffer& from,
                          std::uint64_t per_byte) -> Result<Done> {
     const std::uint64_t first = columns.begin / per_byte, size = columns.size() / per_byte;
     Result<tensor::Buffer> turned = tensor::Buffer::allocate(size * count);
@@ -208,7 +208,7 @@ Result<Done> ExpertWriter::write_blocks(std::uint64_t expert, Projection which,
                                         const ExpertMemory& memory) const {
   const checkpoint::WeightFormat format = layer_->shape.format;
   const MatrixPlace place = checkpoint::matrix_place(*layer_, expert, which);
-  const checkpoint::ProjectionRoom& room = memory.target_.rooms.at(which);
+  const checkpoint::ProjectionBuffers& room = memory.target_.buffers.at(which);
   const bool down = which == Projection::down;
   const std::uint64_t skipped = down ? 0 : range_.begin, rows = down ? place.rows : range_.size();
   const Range columns = down ? range_ : Range{0, place.k};

@@ -7,7 +7,7 @@
 
 #include "fp4moe/base/checked.hpp"
 #include "fp4moe/convert/pack/bias.hpp"
-#include "fp4moe/convert/pack/layer_packer_slots.hpp"
+#include "fp4moe/convert/pack/layer_packer_tensors.hpp"
 #include "fp4moe/layout/maps.hpp"
 
 namespace fp4moe::convert {
@@ -90,10 +90,10 @@ Result<LayerPacker> LayerPacker::make(const layout::Layout& layout, const Proble
     return Done{};
   };
   for (const Result<Done>& bound :
-       {bind(made.codes13_, bind_codes(layout.codes, w13), kSlotNames[kW13]),
-        bind(made.codes2_, bind_codes(layout.codes, w2), kSlotNames[kW2]),
-        bind(made.scales13_, bind_scales(layout, w13), kSlotNames[kW13Scale]),
-        bind(made.scales2_, bind_scales(layout, w2), kSlotNames[kW2Scale])})
+       {bind(made.codes13_, bind_codes(layout.codes, w13), kTensorNames[kW13]),
+        bind(made.codes2_, bind_codes(layout.codes, w2), kTensorNames[kW2]),
+        bind(made.scales13_, bind_scales(layout, w13), kTensorNames[kW13Scale]),
+        bind(made.scales2_, bind_scales(layout, w2), kTensorNames[kW2Scale])})
     if (!bound) return bound.why();
   made.facts_.resize(p.experts);
   made.place_rows();
@@ -102,8 +102,8 @@ Result<LayerPacker> LayerPacker::make(const layout::Layout& layout, const Proble
 }
 
 Result<Done> LayerPacker::add_tensors() {
-  const auto matrix = [&](std::size_t slot, const IndexMap& map, DType type) {
-    tensors_.push_back({.name = std::string(kSlotNames[slot]),
+  const auto matrix = [&](std::size_t index, const IndexMap& map, DType type) {
+    tensors_.push_back({.name = std::string(kTensorNames[index]),
                         .dtype = type,
                         .shape = layout::stored_shape(map, problem_.experts),
                         .kernel = layout::kernel_shape(map, problem_.experts),
@@ -128,11 +128,11 @@ Result<Done> LayerPacker::add_tensors() {
     const DType type = stored_bias(layout_.bias_type, problem_.bias_type);
     const std::uint64_t rows[] = {codes13_->logical().rows, codes2_->logical().rows};
     for (std::size_t i = 0; i < 2; ++i) {
-      vector(kSlotNames[kW13Bias + i], type, {problem_.experts, rows[i]});
+      vector(kTensorNames[kW13Bias + i], type, {problem_.experts, rows[i]});
       tensors_.back().expert_bytes =
           tensors_.back().bytes / std::max<std::uint64_t>(problem_.experts, 1);
       if (layout_.bias_order == layout::BiasOrder::marlin_single && rows[i] % 32 != 0)
-        return size_error("number of rows", rows[i], 32).at(kSlotNames[kW13Bias + i]);
+        return size_error("number of rows", rows[i], 32).at(kTensorNames[kW13Bias + i]);
     }
   }
   for (const ScalarTensor& scalar : scalar_tensors(scalar_problem(), problem_.experts))

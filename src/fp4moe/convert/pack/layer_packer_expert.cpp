@@ -8,7 +8,7 @@
 
 #include "fp4moe/convert/pack/bias.hpp"
 #include "fp4moe/convert/pack/layer_packer.hpp"
-#include "fp4moe/convert/pack/layer_packer_slots.hpp"
+#include "fp4moe/convert/pack/layer_packer_tensors.hpp"
 
 namespace fp4moe::convert {
 
@@ -88,9 +88,9 @@ Result<LayerPacker::Tables> LayerPacker::tables(std::size_t position) const {
   }
   const ScaleRule rule = layout_.scale_rule;
   const Result<int> x13 = common_exponent(rule, w13, problem_.params_type);
-  if (!x13) return Error(x13.why()).at(kSlotNames[kW13Scale]);
+  if (!x13) return Error(x13.why()).at(kTensorNames[kW13Scale]);
   const Result<int> x2 = common_exponent(rule, w2, problem_.params_type);
-  if (!x2) return Error(x2.why()).at(kSlotNames[kW2Scale]);
+  if (!x2) return Error(x2.why()).at(kTensorNames[kW2Scale]);
   return Tables{scale_table(rule, *x13), scale_table(rule, *x2)};
 }
 
@@ -119,9 +119,9 @@ Result<Done> LayerPacker::pack(std::size_t position, const checkpoint::ExpertVie
     const std::vector<std::uint64_t>& rows;
   };
   // One list of rows after the other, so that the allocator has enough kept memory for all.
-  const auto lay_out = [&](std::initializer_list<Part> parts, std::size_t slot,
+  const auto lay_out = [&](std::initializer_list<Part> parts, std::size_t index,
                            const IndexMap& codes, const IndexMap& scales) {
-    const std::optional<ByteTable>& scale_bytes = slot == kW13 ? table->w13 : table->w2;
+    const std::optional<ByteTable>& scale_bytes = index == kW13 ? table->w13 : table->w2;
     const bool clears = layout_.scale_rule == ScaleRule::native_sm90_nvfp4;
     Matrix matrix;
     matrix.rows.resize(codes.padded().rows);
@@ -135,11 +135,11 @@ Result<Done> LayerPacker::pack(std::size_t position, const checkpoint::ExpertVie
         }
     }
     pack_matrix(codes, {matrix.rows, layout_.clears_negative_zero ? &kNoNegativeZero : nullptr},
-                targets[slot], path);
+                targets[index], path);
     matrix.rows.assign(scales.padded().rows, nullptr);
     for (const Part& part : parts) place_rows_of(part.from.scales, part.rows, matrix.rows);
     pack_matrix(scales, {matrix.rows, scale_bytes ? &*scale_bytes : nullptr},
-                targets[layout_.one_record ? slot : slot + kW13Scale], path);
+                targets[layout_.one_record ? index : index + kW13Scale], path);
   };
   const Part gate{view.gate, rows_[0]}, up{view.up, rows_[1]}, down{view.down, rows_[2]};
   if (view.shape.gated())
@@ -209,18 +209,18 @@ Result<Done> LayerPacker::unpack(std::size_t position,
   if (!table13) return table13.why();
   if (!table2) return table2.why();
 
-  const auto row_at = [](const checkpoint::RowsRoom& room, std::uint64_t i) {
+  const auto row_at = [](const checkpoint::RowsBuffer& room, std::uint64_t i) {
     return room.data == nullptr ? nullptr : room.data + i * room.stride;
   };
-  const auto take = [&](const IndexMap& map, const std::vector<std::byte*>& rows, std::size_t slot,
+  const auto take = [&](const IndexMap& map, const std::vector<std::byte*>& rows, std::size_t index,
                         const std::optional<ByteTable>& table) {
-    unpack_matrix(map, sources[slot], {rows, table ? &*table : nullptr}, path);
+    unpack_matrix(map, sources[index], {rows, table ? &*table : nullptr}, path);
   };
   const bool gated = problem_.order != checkpoint::RowOrder::single;
   std::vector<std::byte*> codes(codes13_->padded().rows), scales(scales13_->padded().rows);
   for (std::uint64_t i = 0; i < problem_.real.intermediate; ++i)
     for (unsigned which = gated ? 0 : 1; which < 2; ++which) {
-      const checkpoint::ProjectionRoom& room = which == 0 ? to.rooms.gate : to.rooms.up;
+      const checkpoint::ProjectionBuffers& room = which == 0 ? to.buffers.gate : to.buffers.up;
       codes[rows_[which][i]] = row_at(room.codes, i);
       scales[rows_[which][i]] = row_at(room.scales, i);
     }
@@ -230,8 +230,8 @@ Result<Done> LayerPacker::unpack(std::size_t position,
   scales.assign(scales2_->padded().rows, nullptr);
   for (std::uint64_t i = 0; i < problem_.real.hidden; ++i) {
     const std::uint64_t row = rows_[2][i];
-    codes[row] = row_at(to.rooms.down.codes, i);
-    scales[row] = row_at(to.rooms.down.scales, i);
+    codes[row] = row_at(to.buffers.down.codes, i);
+    scales[row] = row_at(to.buffers.down.scales, i);
   }
   take(*codes2_, codes, kW2, std::nullopt);
   take(*scales2_, scales, layout_.one_record ? kW2 : kW2Scale, *table2);

@@ -39,7 +39,7 @@ void pack_by_map(const IndexMap& map, const MatrixSource& from, std::span<std::b
   for (std::uint64_t row = 0; row < map.padded().rows; ++row) {
     const std::byte* source = row < from.rows.size() ? from.rows[row] : nullptr;
     for (std::uint64_t col = 0; col < map.padded().cols; ++col)
-      map.set(out, map.slot({row, col}),
+      map.set(out, map.offset({row, col}),
               source != nullptr && col < map.logical().cols
                   ? element_at(map, source, col, from.table)
                   : map.map().padding);
@@ -52,7 +52,7 @@ void unpack_by_map(const IndexMap& map, std::span<const std::byte> packed, const
     std::byte* target = to.rows[row];
     if (target == nullptr) continue;
     for (std::uint64_t col = 0; col < map.logical().cols; ++col) {
-      const std::uint8_t value = map.get(packed, map.slot({row, col}));
+      const std::uint8_t value = map.get(packed, map.offset({row, col}));
       if (!nibbles)
         target[col] = std::byte{value};
       else if (col % 2 == 0)
@@ -88,7 +88,7 @@ std::vector<std::uint64_t> batches(const IndexMap& map, const MatrixSource& from
 }
 
 constexpr std::uint64_t kBatch = ShufflePlan::kBatch;
-constexpr std::size_t kMost = ShufflePlan::kMost;
+constexpr std::size_t kMax = ShufflePlan::kMax;
 using Register = std::array<std::uint8_t, 16>;
 
 const std::uint8_t* bytes(const std::byte* data) {
@@ -100,8 +100,8 @@ std::uint64_t per_byte(const IndexMap& map) { return map.map().element == Elemen
 
 // Which bytes of an edge chunk's target registers lie in the padded matrix.
 struct EdgeTarget {
-  std::array<bool, kMost> is_whole{};
-  std::array<std::vector<std::uint8_t>, kMost> lanes{};  // of those that are not
+  std::array<bool, kMax> is_whole{};
+  std::array<std::vector<std::uint8_t>, kMax> lanes{};  // of those that are not
 };
 
 std::vector<EdgeTarget> edge_targets(const IndexMap& map, const ShufflePlan& plan) {
@@ -153,9 +153,9 @@ constexpr std::uint64_t kAhead = std::uint64_t{32} << 10;
 constexpr std::size_t kStripsTogether = 256;
 
 std::size_t batches_together(const ShufflePlan& plan) {
-  constexpr std::size_t kMostBatches = 8;
+  constexpr std::size_t kMaxBatches = 8;
   const std::size_t bases = kBatch >> std::popcount(plan.row_mask);
-  return std::clamp<std::size_t>(kStripsTogether / bases, 1, kMostBatches);
+  return std::clamp<std::size_t>(kStripsTogether / bases, 1, kMaxBatches);
 }
 
 kernels::cpu::PackShape shape_of(const ShufflePlan& plan, bool is_fetched) {
@@ -248,21 +248,21 @@ class Packer {
     bases_.clear();
     if (has_next_) rows_.swap(next_);
     std::vector<std::size_t> ends;  // of the batches' bases
-    for (std::size_t slot = 0; slot < these.size(); ++slot) {
-      const std::uint64_t count = std::min(kBatch, map_.padded().rows - these[slot]);
-      std::uint8_t* place = out_ + (map_.map().begin + map_.row_part(these[slot])) / per_byte(map_);
+    for (std::size_t batch = 0; batch < these.size(); ++batch) {
+      const std::uint64_t count = std::min(kBatch, map_.padded().rows - these[batch]);
+      std::uint8_t* place = out_ + (map_.map().begin + map_.row_part(these[batch])) / per_byte(map_);
       if (clears_first_) std::memset(place, 0, count * map_.bytes() / map_.padded().rows);
-      if (!has_next_) find_rows(sources(these[slot], count), &rows_[slot * kBatch]);
+      if (!has_next_) find_rows(sources(these[batch], count), &rows_[batch * kBatch]);
       if (row_step_ != 0) copy_rows(count);
-      if (!edges_.empty()) copy_edges(slot * kBatch, count);
+      if (!edges_.empty()) copy_edges(batch * kBatch, count);
       for (std::uint64_t i = 0; i < count; ++i)
         if ((i & plan_.row_mask) == 0)
-          bases_.push_back({slot * kBatch + i, place + plan_.row_place[i]});
+          bases_.push_back({batch * kBatch + i, place + plan_.row_place[i]});
       ends.push_back(bases_.size());
     }
     if (block_ == 1) merge_bases(ends);
-    for (std::size_t slot = 0; !is_fetched_ && slot < later.size(); ++slot)
-      find_rows(sources(later[slot], kBatch), &next_[slot * kBatch]);
+    for (std::size_t batch = 0; !is_fetched_ && batch < later.size(); ++batch)
+      find_rows(sources(later[batch], kBatch), &next_[batch * kBatch]);
     has_next_ = !is_fetched_ && !later.empty();
   }
   // Batches of gate and up rows that alternate in memory follow each other: rows that lie near go
@@ -515,8 +515,8 @@ class Unpacker {
 
  private:
   void strip(std::uint64_t row, const ShufflePlan::Run& run, const std::uint8_t* place) const {
-    const std::uint8_t* from[kMost];
-    std::uint8_t* to[kMost];
+    const std::uint8_t* from[kMax];
+    std::uint8_t* to[kMax];
     for (std::size_t r = 0; r < plan_.registers; ++r) {
       from[r] = place + run.place + plan_.place_of[r];
       to[r] = rows_[row + plan_.row_of[r]] + plan_.byte_of[r] + run.begin * plan_.chunk_bytes;
@@ -528,9 +528,9 @@ class Unpacker {
     const std::uint64_t offset = plan_.edge[number].begin * plan_.chunk_bytes;
     if (offset >= row_bytes_) return;  // padding alone
     const EdgeTarget& edge = edge_targets_[number];
-    std::array<Register, kMost> in{}, out;
-    const std::uint8_t* from[kMost];
-    std::uint8_t* to[kMost];
+    std::array<Register, kMax> in{}, out;
+    const std::uint8_t* from[kMax];
+    std::uint8_t* to[kMax];
     for (std::size_t q = 0; q < plan_.registers; ++q) {
       const std::uint8_t* source = place + plan_.edge[number].place + plan_.place_of[q];
       for (const std::uint8_t lane : edge.lanes[q]) in[q][lane] = source[lane];

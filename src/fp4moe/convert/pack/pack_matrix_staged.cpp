@@ -270,7 +270,7 @@ bool pack_staged(const IndexMap& map, const MatrixSource& from, std::span<std::b
       IndexMap::bind(map.map(), {extent.rows, map.logical().cols}, extent);
   if (!tile || tile->padded() != extent) return false;
   kernels::cpu::ShuffleSet set = machine_shuffles();
-  set.most_for_lines = set.most_registers;  // lines are completed elsewhere
+  set.max_for_lines = set.max_registers;  // lines are completed elsewhere
   const std::optional<ShufflePlan> plan = plan_shuffle(*tile, set);
   if (!plan || plan->registers == 1) return false;
   StagedPacker(map, *tile, *plan, *outer, from, out).run();

@@ -16,7 +16,7 @@ struct Normal {
   int exponent = 0;
   int fraction = 0;
 };
-Normal normalise(int code) {
+Normal normalize(int code) {
   const int exponent = code >> 3, fraction = code & 7;
   if (exponent > 0) return {exponent - 7, fraction};
   const int top =
@@ -29,7 +29,7 @@ std::uint8_t marlin_byte(ScaleRule rule, int code, int exponent) {
   const bool is_latest = rule == ScaleRule::marlin_2026_04;
   const int magnitude = code & 0x7F;
   if (magnitude == 0 || (is_latest && code >= 0x80)) return 0;
-  const Normal value = normalise(magnitude);
+  const Normal value = normalize(magnitude);
   const int biased = value.exponent + 7 + exponent + 15;
   if (biased >= 31) return 0xF8;  // infinity
   const int byte = biased << 3 | value.fraction;
@@ -50,7 +50,7 @@ std::uint8_t forward(ScaleRule rule, int code, int exponent) {
       return static_cast<std::uint8_t>(code + 126 - exponent);
     case ScaleRule::native_sm90_nvfp4: {
       if (code == 0 || code >= 0x80) return kNativeZeroScale;
-      const Normal value = normalise(code);
+      const Normal value = normalize(code);
       return static_cast<std::uint8_t>((value.exponent + 9) << 3 | value.fraction);
     }
   }
@@ -59,7 +59,7 @@ std::uint8_t forward(ScaleRule rule, int code, int exponent) {
 
 int largest_exponent(const ScaleExtremes& extremes) {
   if (extremes.largest == 0 || extremes.largest == 0x7E) return 0;
-  const Normal value = normalise(extremes.largest);
+  const Normal value = normalize(extremes.largest);
   return value.fraction <= 6 ? 8 - value.exponent : 7 - value.exponent;
 }
 

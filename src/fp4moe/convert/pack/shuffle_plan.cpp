@@ -9,7 +9,7 @@
 namespace fp4moe::convert {
 namespace {
 
-using kernels::cpu::kMostBystanders;
+using kernels::cpu::kMaxBystanders;
 using kernels::cpu::LanePattern;
 using layout::Axis;
 using layout::Digit;
@@ -29,7 +29,7 @@ bool is_binary(const layout::Map& map) {
   return true;
 }
 
-// What the address bit of weight `weight` (in slots) comes from.
+// What the address bit of weight `weight` (in offsets) comes from.
 std::optional<AddressBit> source_of(const layout::Map& map, std::uint64_t weight) {
   for (const Digit& digit : map.digits) {
     if (digit.by_cols != 0 || digit.by_rows != 0 || digit.fixed == 0) continue;
@@ -74,7 +74,7 @@ std::optional<Found> find_pattern(const layout::Map& map) {
 // Chunks in a run. Long runs read rows as they lie; where one step does not fill a cache line,
 // short ones let the steps that fill the rest of it find it near.
 constexpr std::size_t kLong = 128, kShort = 32;
-static_assert(kLong <= kernels::cpu::kMostPassSteps);
+static_assert(kLong <= kernels::cpu::kMaxPassSteps);
 
 // Appends a chunk to the last run, or begins another.
 void add_chunk(std::vector<ShufflePlan::Run>& runs, const ShufflePlan::Run& chunk,
@@ -114,7 +114,7 @@ void add_runs(const IndexMap& map, ShufflePlan& plan) {
 }
 
 constexpr std::uint64_t kLine = 64;
-constexpr std::size_t kMostForPairs = 8;  // registers; lines alone do without
+constexpr std::size_t kMaxForPairs = 8;  // registers; lines alone do without
 
 // Bits 4 to 6 of a byte's address that are neither in the lanes nor among the kernel's own register
 // bits, as far as there are registers for them: one step then writes pairs of cache lines, which
@@ -140,10 +140,10 @@ void add_bystanders(const IndexMap& map, const kernels::cpu::ShuffleSet& set, Sh
                              : byte >= kLine
                                  ? moves_lanes && divides(map.logical().cols, 2)
                                  : set.widens && divides(map.padded().cols, kLine / byte);
-    const std::size_t most = byte < kLine ? set.most_for_lines
-                             : has_code   ? set.most_registers
-                                          : kMostForPairs;
-    if (!is_possible || plan.registers > most / 2 || plan.bystanders == kMostBystanders ||
+    const std::size_t most = byte < kLine ? set.max_for_lines
+                             : has_code   ? set.max_registers
+                                          : kMaxForPairs;
+    if (!is_possible || plan.registers > most / 2 || plan.bystanders == kMaxBystanders ||
         plan.kernel->pack[plan.bystanders + 1] == nullptr)
       break;
     for (std::size_t r = 0; r < plan.registers; ++r) {

@@ -13,7 +13,7 @@
 namespace fp4moe::convert {
 
 struct ShufflePlan {
-  static constexpr std::size_t kMost = kernels::cpu::kMostShuffleRegisters;
+  static constexpr std::size_t kMax = kernels::cpu::kMaxShuffleRegisters;
 
   const kernels::cpu::ShuffleKernel* kernel = nullptr;
   std::size_t registers = 1;      // bystanders included
@@ -21,10 +21,10 @@ struct ShufflePlan {
   std::uint64_t row_mask = 0;     // row bits that choose registers: base rows have them zero
   std::uint64_t chunk_bytes = 0;  // of a row, taken in one step
   std::uint64_t chunk_cols = 0;
-  std::array<std::uint64_t, kMost> row_of{};    // of source register r, from the base row
-  std::array<std::uint64_t, kMost> byte_of{};   // and from the chunk's first byte
-  std::array<std::uint64_t, kMost> col_of{};    // first column of target register q in the chunk
-  std::array<std::uint64_t, kMost> place_of{};  // its byte in the storage, from the chunk's place
+  std::array<std::uint64_t, kMax> row_of{};    // of source register r, from the base row
+  std::array<std::uint64_t, kMax> byte_of{};   // and from the chunk's first byte
+  std::array<std::uint64_t, kMax> col_of{};    // first column of target register q in the chunk
+  std::array<std::uint64_t, kMax> place_of{};  // its byte in the storage, from the chunk's place
   std::array<std::uint64_t, 16> lane_col{};     // column of a target's byte, from its first
 
   // Chunks whose places in the storage (bytes, from the row's) are equally far apart. Those that a

@@ -17,7 +17,7 @@ namespace {
 
 using formats::WeightFormat;
 using kernels::cpu::kChunk;
-using kernels::cpu::ProductRows;
+using kernels::cpu::GemmRows;
 using kernels::cpu::TileForm;
 using checkpoint::ExpertView;
 using checkpoint::MoeShape;
@@ -173,7 +173,7 @@ Result<Done> check_view_scales(const ExpertView& view, std::size_t position) {
 }
 
 // Rows that the kernels can cut: gate and up with equal strides.
-ProductRows rows_of(const ProjectionView& even, const ProjectionView* odd, std::uint64_t columns,
+GemmRows rows_of(const ProjectionView& even, const ProjectionView* odd, std::uint64_t columns,
                     std::uint64_t block) {
   const auto bytes = [](const RowsView& rows) {
     return reinterpret_cast<const std::uint8_t*>(rows.data);
@@ -217,8 +217,8 @@ void CpuWeights::set_sizes(std::size_t hidden_blocks, std::size_t middle_blocks,
                            std::uint64_t block) {
   hidden_chunks_ = ceil_div(hidden_blocks, kChunk / kTileColumns);
   middle_chunks_ = ceil_div(middle_blocks, kChunk / kTileColumns);
-  most_blocks_ = std::max(hidden_blocks, middle_blocks);
-  most_scales_ = most_blocks_ * kTileColumns / block;
+  max_blocks_ = std::max(hidden_blocks, middle_blocks);
+  max_scales_ = max_blocks_ * kTileColumns / block;
 }
 
 // Room for biases of whole chunks, and where each expert's lie.
@@ -310,7 +310,7 @@ Result<Done> CpuWeights::read_packed(const ExpertSource& source, const TileForm&
 // Tiles of an expert in memory of our own, columns as the checkpoint has them.
 Result<Done> CpuWeights::cut(const TileForm& tiles, std::size_t position) {
   CpuExpert& expert = experts_[position];
-  const auto room = [](const ProductRows& rows) {
+  const auto room = [](const GemmRows& rows) {
     const std::uint64_t padded = round_up(rows.rows, kRowPadding);
     return std::pair(padded * ceil_div(rows.columns, kTileColumns) * 16,
                      padded * (rows.columns / rows.block));
@@ -347,7 +347,7 @@ Result<Done> CpuWeights::read_views(const ExpertSource& source, const TileForm& 
     if (const auto fine = check_view(view, shape, e); !fine) return fine.why();
     if (const auto fine = check_view_scales(view, e); !fine) return fine.why();
     CpuExpert& expert = experts_[e];
-    const auto matrix = [&](const ProductRows& rows) {
+    const auto matrix = [&](const GemmRows& rows) {
       return CpuMatrix{.tiles = {.blocks = ceil_div(rows.columns, kTileColumns),
                                  .scale_columns = rows.columns / block},
                        .rows = rows,

@@ -21,7 +21,7 @@ class CudaEngines : public OnDevice {
   static std::vector<double> compute(Experts& experts, const ExpertsCall& call, OutputForm form) {
     const std::uint64_t hidden = experts.problem().shape.hidden;
     const std::uint64_t rows =
-        form == OutputForm::slots ? call.in.x.rows * call.in.top_k : call.in.x.rows;
+        form == OutputForm::assignments ? call.in.x.rows * call.in.top_k : call.in.x.rows;
     std::vector<double> out(rows * hidden, std::nan(""));
     const auto done =
         experts.compute(call, form, dense_rows(std::span(out), DType::f64, rows, hidden));
@@ -47,7 +47,7 @@ TEST_F(CudaEngines, RowsOfTheHostComeBackComputed) {
     for (const std::uint64_t count : some_tokens({0, 1, 3, 16, 17, 100, 5, 400})) {
       const TestTokens tokens(count, sizes.hidden, 2, sizes.experts, count);
       const Prepared in = tokens.prepared();
-      for (const OutputForm form : {OutputForm::summed, OutputForm::slots})
+      for (const OutputForm form : {OutputForm::summed, OutputForm::assignments})
         EXPECT_LE(error_of(compute(*truth, {.in = in}, form), compute(*experts, {.in = in}, form)),
                   kMaxError)
             << formats::name(format) << ", " << count;
@@ -103,7 +103,7 @@ TEST_F(CudaEngines, MapsWeightsOnTheInputAndQuantizedRowsAreTaken) {
     EXPECT_LE(error_of(compute(*truth, call, OutputForm::summed),
                        compute(*experts, call, OutputForm::summed)),
               kMaxError);
-    in.is_quantised = true;
+    in.is_quantized = true;
     in.factor = 0.375f;
     EXPECT_LE(error_of(compute(*truth, call, OutputForm::summed),
                        compute(*experts, call, OutputForm::summed)),
@@ -155,7 +155,7 @@ TEST_F(CudaEngines, AdaptersAreAdded) {
         Prepared in = tokens.prepared();
         in.adapters = of_token;
         const ExpertsCall call{.in = in, .lora = adapters.view};
-        for (const OutputForm form : {OutputForm::summed, OutputForm::slots})
+        for (const OutputForm form : {OutputForm::summed, OutputForm::assignments})
           EXPECT_LE(error_of(compute(*truth, call, form), compute(*experts, call, form)), kMaxError)
               << numerics << " " << formats::name(format) << " " << intermediate << ", " << count;
       }

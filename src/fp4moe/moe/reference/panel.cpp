@@ -57,7 +57,7 @@ void multiply_tile(std::span<const double> panel, const double* const* tokens,
 
 }  // namespace
 
-void dequantise_panel(const Fp4Matrix& matrix, std::uint64_t first, std::span<double> panel) {
+void dequantize_panel(const Fp4Matrix& matrix, std::uint64_t first, std::span<double> panel) {
   const std::uint64_t block = formats::block_size(matrix.format), blocks = matrix.k / block;
   const std::uint64_t count = std::min<std::uint64_t>(kPanelRows, matrix.rows - first);
   if (count < kPanelRows) std::fill(panel.begin(), panel.end(), 0.0);

@@ -71,7 +71,7 @@ std::string_view name(RouterKind kind) { return kRouterNames[static_cast<std::si
 
 std::string methods_markdown() {
   std::string page =
-      "| method | compared | weight | normalised | bias | groups | scale | |\n"
+      "| method | compared | weight | normalized | bias | groups | scale | |\n"
       "|---|---|---|---|---|---|---|---|\n";
   for (const MethodRow& one : kMethods)
     page += fmt::format("| {} | {} | {} | {} | {} | {} | {} | {} |\n", one.name,

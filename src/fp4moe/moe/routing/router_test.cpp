@@ -45,20 +45,20 @@ struct Routed {
   std::vector<float> weights{}, identity{};
   RouteOutput output() { return {ids, weights, identity}; }
 };
-Routed room_for(const Router& router, std::uint64_t tokens) {
-  return {std::vector<std::int32_t>(tokens * router.slots(), -9),
-          std::vector<float>(tokens * router.slots(), kNan),
+Routed buffers_for(const Router& router, std::uint64_t tokens) {
+  return {std::vector<std::int32_t>(tokens * router.assignments_per_token(), -9),
+          std::vector<float>(tokens * router.assignments_per_token(), kNan),
           std::vector<float>(router.options().zero_experts > 0 ? tokens : 0, kNan)};
 }
 Routed route(const Router& router, RouteInput input, std::size_t threads = 1) {
   ThreadPool pool(threads);
-  Routed routed = room_for(router, input.logits.tokens);
+  Routed routed = buffers_for(router, input.logits.tokens);
   const Result<Done> done = router.route(input, routed.output(), pool);
   EXPECT_TRUE(done) << text(done.why());
   return routed;
 }
 Routed reference(const Router& router, const RouteInput& input) {
-  Routed routed = room_for(router, input.logits.tokens);
+  Routed routed = buffers_for(router, input.logits.tokens);
   EXPECT_TRUE(router.route_reference(input, routed.output()));
   return routed;
 }
@@ -104,7 +104,7 @@ void expect_same(const Routed& fast, const Routed& slow, const std::string& what
   ASSERT_EQ(fast.ids, slow.ids) << what;
   for (std::size_t i = 0; i < slow.weights.size(); ++i)
     ASSERT_NEAR(fast.weights[i], slow.weights[i], 1e-18f + 5e-6f * std::abs(slow.weights[i]))
-        << what << ", slot " << i;
+        << what << ", assignment " << i;
 }
 
 TEST(Router, FastRowsAgreeWithSlowOnes) {
@@ -287,7 +287,7 @@ TEST(Router, ATableChoosesByTokenId) {
   expect_same(routed, reference(router, {.logits = stored.view, .token_ids = tokens}), "table");
 
   ThreadPool pool(1);
-  Routed room = room_for(router, 2);
+  Routed room = buffers_for(router, 2);
   const std::vector<std::int32_t> unknown{0, 2};
   EXPECT_EQ(
       router.route({.logits = stored.view, .token_ids = unknown}, room.output(), pool).why().id,
@@ -348,7 +348,7 @@ TEST(Router, RefusesOptionsThatCannotBe) {
   EXPECT_EQ(with([](auto& o) { o.method = Method::custom; }), "routing.method");
   EXPECT_EQ(with([](auto& o) { o.method = Method::unspecified; }), "routing.method");
   EXPECT_EQ(with([](auto& o) { o.experts = 0; }), "routing.experts");
-  EXPECT_EQ(with([](auto& o) { o.experts = kMostExperts + 1; }), "routing.experts");
+  EXPECT_EQ(with([](auto& o) { o.experts = kMaxExperts + 1; }), "routing.experts");
   EXPECT_EQ(with([](auto& o) { o.zero_experts = ~std::uint64_t{0}; }), "routing.experts");
   EXPECT_EQ(with([](auto& o) { o.shared_experts = ~std::uint64_t{0}; }), "routing.experts");
   EXPECT_EQ(with([](auto& o) { o.top_k = 0; }), "routing.top_k");
@@ -391,7 +391,7 @@ TEST(Router, RefusesInputOfTheWrongSize) {
     EXPECT_EQ(bool(done), bool(router.route_reference(input, room.output())));
     return done ? std::string() : done.why().id;
   };
-  const Routed room = room_for(router, 2);
+  const Routed room = buffers_for(router, 2);
   LogitsView view = stored.view;
   EXPECT_EQ(id({view}, room), "");
   view.dtype = DType::f64;

@@ -190,11 +190,11 @@ Result<KernelPlan> assemble(const Policy& policy, Mode mode, const Request& requ
   plan.has_kernel = true;
   plan.monolithic = experts->kind == Kind::monolithic;
   const FromLayer form = form_from_layer(policy, request);
-  const ActivationKey quantised = activations_of(scheme, form.activations);
+  const ActivationKey quantized = activations_of(scheme, form.activations);
   auto prepare = prepare_finalize({.parallel = layer.parallel,
                                    .era = policy.era,
                                    .monolithic = plan.monolithic,
-                                   .activations = quantised,
+                                   .activations = quantized,
                                    .max_num_tokens = layer.max_num_tokens,
                                    .hidden = sizes.hidden,
                                    .tokens = layer.in_dtype});
@@ -215,9 +215,9 @@ Result<KernelPlan> assemble(const Policy& policy, Mode mode, const Request& requ
         "not in place: a kernel that routes by itself cannot be (the reference stops here)");
   }
   const bool mori = exchange(layer.parallel, policy.era) == Exchange::mori;
-  plan.quantises_input = quantised != ActivationKey::none &&
-                         quantised != ActivationKey::nvfp4_token &&
-                         (!experts->takes_unquantised || (mori && backend->family == "aiter"));
+  plan.quantizes_input = quantized != ActivationKey::none &&
+                         quantized != ActivationKey::nvfp4_token &&
+                         (!experts->takes_unquantized || (mori && backend->family == "aiter"));
   plan.holds_shared_experts =
       layer.shared_experts && !plan.monolithic &&
       holds_shared(policy.format, policy.era, layer.parallel, plan.prepare.is_async);

@@ -30,7 +30,7 @@ struct PrepareRequest {
   Parallel parallel{};
   Era era{};
   bool monolithic = false;                          // of the experts
-  ActivationKey activations = ActivationKey::none;  // quantised on the way
+  ActivationKey activations = ActivationKey::none;  // quantized on the way
   std::uint64_t max_num_tokens = 256;
   std::uint64_t hidden = 0;  // rounded; 0: not known, then not checked
   ScalarType tokens = ScalarType::bfloat16;
@@ -44,7 +44,7 @@ struct KernelPlan {
   bool has_kernel = false;  // else `note` says what runs instead
   bool monolithic = false;
   PrepareFinalize prepare{};
-  bool quantises_input = false;       // prepare does, before tokens travel
+  bool quantizes_input = false;       // prepare does, before tokens travel
   bool inplace = false;               // the output may take the input's place
   bool holds_shared_experts = false;  // the kernel runs them while tokens travel
   bool passes_expert_map = false;

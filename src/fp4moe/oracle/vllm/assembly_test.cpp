@@ -10,7 +10,7 @@ namespace assembly_test {
 constexpr Experts kModular{.name = "Modular", .expert_map = true};
 constexpr Experts kMonolithic{.name = "Monolithic", .kind = Kind::monolithic};
 constexpr Experts kBatchedExperts{.name = "Batched", .format = TokenFormat::batched};
-constexpr Experts kLazy{.name = "Lazy", .takes_unquantised = true};
+constexpr Experts kLazy{.name = "Lazy", .takes_unquantized = true};
 
 constexpr Backend mxfp4(std::string_view family, QuantScheme scheme = QuantScheme::mxfp4_w4a16) {
   return {.name = "FAKE", .family = family, .format = WeightFormat::mxfp4, .scheme = scheme};
@@ -315,10 +315,10 @@ TEST(Assembly, SharedExpertsGoToTheKernelByTheRuleOfTheirTime) {
   EXPECT_FALSE(holds(Era::august_22, "deepep_high_throughput", kNvfp4, kModular));
 }
 
-TEST(Assembly, InputIsQuantisedBeforeItTravelsUnlessTheKernelWantsItWhole) {
-  EXPECT_TRUE(plan(Era::april_24, cuda(), kMxfp8)->quantises_input);
-  EXPECT_FALSE(plan(Era::april_24, cuda(), kMxfp8, kLazy)->quantises_input);
-  EXPECT_FALSE(plan(Era::april_24, cuda())->quantises_input);
+TEST(Assembly, InputIsQuantizedBeforeItTravelsUnlessTheKernelWantsItWhole) {
+  EXPECT_TRUE(plan(Era::april_24, cuda(), kMxfp8)->quantizes_input);
+  EXPECT_FALSE(plan(Era::april_24, cuda(), kMxfp8, kLazy)->quantizes_input);
+  EXPECT_FALSE(plan(Era::april_24, cuda())->quantizes_input);
 }
 
 TEST(Assembly, ExpertMapsAndRoutingTablesFollowTheLayout) {

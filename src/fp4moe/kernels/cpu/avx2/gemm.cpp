@@ -1,14 +1,14 @@
 // Products of 8 rows by vpmaddubsw: the weights of a block fill 8 registers, and tokens pass by one
 // after the other. Pairs of products are at most 24 * 2 * 128, so four of them, 16 columns, are
 // added in 16 bits.
-#include "fp4moe/kernels/cpu/product.hpp"
+#include "fp4moe/kernels/cpu/gemm.hpp"
 
 #include <cstddef>
 #include <cstdint>
 
 #include <immintrin.h>
 
-#include "fp4moe/kernels/cpu/x86_product.hpp"
+#include "fp4moe/kernels/cpu/x86_gemm.hpp"
 
 namespace fp4moe::kernels::cpu::avx2 {
 namespace {
@@ -100,7 +100,7 @@ template <class Format, std::size_t kLimbs>
 
 // A chunk's first block leaves its `t` here for the second.
 struct alignas(32) Totals {
-  float rows[kProductTokens][kRows];
+  float rows[kGemmTokens][kRows];
 };
 
 // Which rows and columns, and where their sums go.
@@ -110,9 +110,9 @@ struct EightRows {
 };
 
 template <class Format, std::size_t kLimbs>
-void multiply_block(const ProductCall& call, const EightRows& at, const X86Panel<kLimbs>& panel,
+void multiply_block(const GemmCall& call, const EightRows& at, const X86Panel<kLimbs>& panel,
                     Totals& totals) {
-  const ProductWeights& weights = call.weights;
+  const GemmWeights& weights = call.weights;
   const std::size_t column = at.block * Format::kParts, chunk = at.block / 2, odd = at.block % 2;
   const std::uint8_t* codes =
       weights.codes + (at.group * weights.blocks + at.block) * kX86TileBytes + at.half * 32;
@@ -142,7 +142,7 @@ void multiply_block(const ProductCall& call, const EightRows& at, const X86Panel
 }
 
 template <class Format, std::size_t kLimbs>
-void multiply(const ProductCall& call) noexcept {
+void multiply(const GemmCall& call) noexcept {
   const std::size_t chunks = (call.weights.blocks + 1) / 2, tokens = call.tokens.tokens;
   const X86Panel<kLimbs> panel(call.tokens.panel, tokens, chunks);
   Totals totals[2];
@@ -163,8 +163,8 @@ void multiply(const ProductCall& call) noexcept {
 
 }  // namespace
 
-extern const ProductFunctions kProduct;
-constexpr ProductFunctions kProduct{
+extern const GemmFunctions kGemm;
+constexpr GemmFunctions kGemm{
     {multiply<Mxfp4, 1>, multiply<Mxfp4, 2>},
     {multiply<Nvfp4, 1>, multiply<Nvfp4, 2>},
     {x86_place<1, X86Exactly>, x86_place<2, X86Exactly>},

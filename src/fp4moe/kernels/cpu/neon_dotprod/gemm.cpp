@@ -1,5 +1,5 @@
 // Products by sdot: two of them for what smmla does at once.
-#include "fp4moe/kernels/cpu/arm_product.hpp"
+#include "fp4moe/kernels/cpu/arm_gemm.hpp"
 
 namespace fp4moe::kernels::cpu {
 namespace {
@@ -16,8 +16,8 @@ struct Sdot : HalfSums {
 }  // namespace
 
 namespace neon_dotprod {
-extern const ProductFunctions kProduct;
-const ProductFunctions kProduct = kFunctions<Sdot>;
+extern const GemmFunctions kGemm;
+const GemmFunctions kGemm = kFunctions<Sdot>;
 }  // namespace neon_dotprod
 
 }  // namespace fp4moe::kernels::cpu

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "fp4moe/formats/weight_format.hpp"
-#include "fp4moe/kernels/cpu/product.hpp"
+#include "fp4moe/kernels/cpu/gemm.hpp"
 #include "fp4moe/platform/cpu.hpp"
 
 namespace fp4moe::kernels::cpu {
@@ -26,11 +26,11 @@ struct TileForm {
 };
 extern const TileForm kArmTiles, kX86Tiles;
 
-struct ProductKernel {
-  std::string_view name;  // <isa>/product
+struct GemmKernel {
+  std::string_view name;  // <isa>/gemm
   EnumSet<CpuFeature> needs;
   const TileForm* tiles;
-  const ProductFunctions* functions;
+  const GemmFunctions* functions;
 
   Multiply multiply(formats::WeightFormat format, std::size_t limbs) const {
     return format == formats::WeightFormat::mxfp4 ? functions->mxfp4[limbs - 1]
@@ -43,10 +43,10 @@ struct ProductKernel {
 };
 
 // Best first; the last row is portable C++ and needs nothing. `pick` of isa.hpp chooses.
-std::span<const ProductKernel> product_kernels();
+std::span<const GemmKernel> gemm_kernels();
 
-// The portable twin of a kernel: same tiles, same sums.
-const ProductKernel& product_twin(const TileForm& tiles);
+// The portable reference of a kernel: same tiles, same sums.
+const GemmKernel& gemm_reference(const TileForm& tiles);
 
 // `count` values (a multiple of kChunk) to integers of one or two limbs, and half of each chunk's
 // step. A chunk with a value that is not finite gets the step NaN.
@@ -55,7 +55,7 @@ void round_chunks(const float* values, std::size_t count, int limit, std::int16_
 
 // Rows as checkpoints hold them. Where gate and up are apart, `odd` is the up matrix and rows take
 // turns; otherwise it is null.
-struct ProductRows {
+struct GemmRows {
   const std::uint8_t* codes = nullptr;
   const std::uint8_t* scales = nullptr;
   const std::uint8_t* odd_codes = nullptr;
@@ -66,7 +66,7 @@ struct ProductRows {
   std::size_t block = 32;                         // columns of a scale
 };
 // Rows [first, first + count) as tiles in the caller's memory; rows past the end are zeros.
-void cut_tiles(const TileForm& tiles, const ProductRows& rows, std::size_t first, std::size_t count,
+void cut_tiles(const TileForm& tiles, const GemmRows& rows, std::size_t first, std::size_t count,
                std::uint8_t* codes, std::uint8_t* scales) noexcept;
 
 }  // namespace fp4moe::kernels::cpu

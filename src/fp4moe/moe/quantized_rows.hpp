@@ -24,19 +24,19 @@ namespace fp4moe::moe {
 
 using oracle::ActivationKey;
 
-struct RowQuantiser {
+struct RowQuantizer {
   ActivationKey key = ActivationKey::none;
   float global_scale = 1.0f;  // NVFP4: G = 1 / input_scale. Static FP8: the scale. Else not read.
 };
 
 // Bytes of an encoded row: codes, then scales.
 std::size_t encoded_bytes(ActivationKey key, std::size_t columns);
-void encode_row(const RowQuantiser& how, std::span<const float> values, std::span<std::byte> to);
-void decode_row(const RowQuantiser& how, std::span<const std::byte> from, std::span<float> values);
+void encode_row(const RowQuantizer& how, std::span<const float> values, std::span<std::byte> to);
+void decode_row(const RowQuantizer& how, std::span<const std::byte> from, std::span<float> values);
 // What multiplies every decoded value.
-float shared_factor(const RowQuantiser& how);
+float shared_factor(const RowQuantizer& how);
 
 // There and back in one step.
-void quantise_dequantise(const RowQuantiser& how, std::span<float> values);
+void quantize_dequantize(const RowQuantizer& how, std::span<float> values);
 
 }  // namespace fp4moe::moe

@@ -1,4 +1,4 @@
-#include "fp4moe/moe/quantised_rows.hpp"
+#include "fp4moe/moe/quantized_rows.hpp"
 
 #include <algorithm>
 #include <array>
@@ -79,7 +79,7 @@ float token_scale(std::span<const float> values) {
   const float amax = formats::block_amax(values);
   return amax > 0.0f ? amax / kLargest : 1.0f;
 }
-RowQuantiser with_scale(float scale) {
+RowQuantizer with_scale(float scale) {
   return {.key = ActivationKey::nvfp4, .global_scale = 1.0f / scale};
 }
 void multiply(std::span<float> values, float factor) {
@@ -91,7 +91,7 @@ float dynamic_fp8_scale(std::span<const float> values) {
   return amax > 0.0f ? amax / E4m3fn::kMax : 1.0f;
 }
 
-void encode_block(const RowQuantiser& how, std::span<const float> values,
+void encode_block(const RowQuantizer& how, std::span<const float> values,
                   std::span<std::uint8_t> codes, std::byte* scale) {
   std::uint8_t byte = 0;
   switch (how.key) {
@@ -128,7 +128,7 @@ void decode_fp8(std::span<const std::uint8_t> codes, float scale, std::span<floa
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = E4m3fn::decode(codes[i]) * scale;
 }
 
-void decode_block(const RowQuantiser& how, std::span<const std::uint8_t> codes,
+void decode_block(const RowQuantizer& how, std::span<const std::uint8_t> codes,
                   const std::byte* scale, std::span<float> values) {
   switch (how.key) {
     case ActivationKey::none:
@@ -164,7 +164,7 @@ std::size_t encoded_bytes(ActivationKey key, std::size_t columns) {
   return RowParts(key, columns).bytes() + of_row;
 }
 
-void encode_row(const RowQuantiser& how, std::span<const float> values, std::span<std::byte> to) {
+void encode_row(const RowQuantizer& how, std::span<const float> values, std::span<std::byte> to) {
   if (values.empty()) return;
   const RowParts parts(how.key, values.size());
   if (how.key == ActivationKey::nvfp4_token) {
@@ -181,7 +181,7 @@ void encode_row(const RowQuantiser& how, std::span<const float> values, std::spa
   }
 }
 
-void decode_row(const RowQuantiser& how, std::span<const std::byte> from, std::span<float> values) {
+void decode_row(const RowQuantizer& how, std::span<const std::byte> from, std::span<float> values) {
   if (values.empty()) return;
   const RowParts parts(how.key, values.size());
   if (how.key == ActivationKey::nvfp4_token) {
@@ -199,15 +199,15 @@ void decode_row(const RowQuantiser& how, std::span<const std::byte> from, std::s
   }
 }
 
-float shared_factor(const RowQuantiser& how) {
+float shared_factor(const RowQuantizer& how) {
   if (how.key == ActivationKey::nvfp4) return 1.0f / how.global_scale;
   return how.key == ActivationKey::fp8_static_tensor ? how.global_scale : 1.0f;
 }
 
-void quantise_dequantise(const RowQuantiser& how, std::span<float> values) {
+void quantize_dequantize(const RowQuantizer& how, std::span<float> values) {
   if (how.key == ActivationKey::nvfp4_token) {
     const float scale = token_scale(values);
-    quantise_dequantise(with_scale(scale), values);
+    quantize_dequantize(with_scale(scale), values);
     return multiply(values, scale);
   }
   // Blocks are independent, so a row needs room for one block only, unless a block is the row.

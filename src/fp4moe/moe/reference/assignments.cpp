@@ -1,4 +1,4 @@
-#include "fp4moe/moe/reference/slots.hpp"
+#include "fp4moe/moe/reference/assignments.hpp"
 
 namespace fp4moe::moe::reference {
 
@@ -11,10 +11,10 @@ std::int64_t local_position(const ExpertsCall& call, std::uint64_t experts, std:
   return position >= 0 && static_cast<std::uint64_t>(position) < experts ? position : -1;
 }
 
-SlotGroups group_rows(const ExpertsCall& call, std::uint64_t experts, std::uint64_t begin,
+AssignmentGroups group_rows(const ExpertsCall& call, std::uint64_t experts, std::uint64_t begin,
                       std::uint64_t end) {
   const Prepared& in = call.in;
-  SlotGroups made{.first_row = begin, .top_k = in.top_k};
+  AssignmentGroups made{.first_row = begin, .top_k = in.top_k};
   made.begins.assign(experts + 1, 0);
   std::vector<std::int64_t> positions;
   positions.reserve((end - begin) * in.top_k);
@@ -24,15 +24,15 @@ SlotGroups group_rows(const ExpertsCall& call, std::uint64_t experts, std::uint6
     if (position >= 0) ++made.begins[static_cast<std::size_t>(position) + 1];
   }
   for (std::size_t e = 0; e < experts; ++e) made.begins[e + 1] += made.begins[e];
-  made.slots.resize(made.begins[experts]);
-  made.order.assign(positions.size(), SlotGroups::kNone);
+  made.assignments.resize(made.begins[experts]);
+  made.order.assign(positions.size(), AssignmentGroups::kNone);
   std::vector<std::size_t> next(made.begins.begin(), made.begins.end() - 1);
   for (std::size_t i = 0; i < positions.size(); ++i) {
     if (positions[i] < 0) continue;
     const auto expert = static_cast<std::size_t>(positions[i]);
     const std::uint64_t number = begin * in.top_k + i;
     made.order[i] = next[expert]++;
-    made.slots[made.order[i]] = {.row = number / in.top_k,
+    made.assignments[made.order[i]] = {.row = number / in.top_k,
                                  .number = number,
                                  .expert = expert,
                                  .weight = call.weight_on_input ? 1.0 : double{in.weights[number]}};
@@ -40,9 +40,9 @@ SlotGroups group_rows(const ExpertsCall& call, std::uint64_t experts, std::uint6
   return made;
 }
 
-SlotGroups group_batches(const ExpertsCall& call, std::uint64_t begin, std::uint64_t end) {
+AssignmentGroups group_batches(const ExpertsCall& call, std::uint64_t begin, std::uint64_t end) {
   const Prepared& in = call.in;
-  SlotGroups made;
+  AssignmentGroups made;
   made.begins.push_back(0);
   std::uint64_t seen = 0;
   for (std::size_t e = 0; e < in.counts.size(); ++e) {
@@ -50,9 +50,9 @@ SlotGroups group_batches(const ExpertsCall& call, std::uint64_t begin, std::uint
     for (std::uint64_t i = 0; i < count; ++i, ++seen) {
       if (seen < begin || seen >= end) continue;
       const std::uint64_t row = e * in.capacity + i;
-      made.slots.push_back({.row = row, .number = row, .expert = e});
+      made.assignments.push_back({.row = row, .number = row, .expert = e});
     }
-    made.begins.push_back(made.slots.size());
+    made.begins.push_back(made.assignments.size());
   }
   return made;
 }

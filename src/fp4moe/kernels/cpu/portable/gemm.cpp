@@ -1,6 +1,6 @@
-// The twins of all product kernels: one row and one token at a time, codes found by the layouts'
+// The references of all product kernels: one row and one token at a time, codes found by the layouts'
 // formulas.
-#include "fp4moe/kernels/cpu/portable/product.hpp"
+#include "fp4moe/kernels/cpu/portable/gemm.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -17,13 +17,13 @@ constexpr std::int32_t kDoubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -
 
 struct ArmTile {
   static constexpr std::size_t kRows = 4;
-  static constexpr std::size_t slot(std::size_t n, std::size_t k) {
+  static constexpr std::size_t offset(std::size_t n, std::size_t k) {
     return k / 8 % 2 + 2 * (k % 8) + 16 * (n % 2) + 32 * (k / 16) + 64 * (n / 2);
   }
 };
 struct X86Tile {
   static constexpr std::size_t kRows = 16;
-  static constexpr std::size_t slot(std::size_t n, std::size_t k) {
+  static constexpr std::size_t offset(std::size_t n, std::size_t k) {
     return k / 4 % 2 + 2 * (k % 4) + 8 * n + 128 * (k / 8);
   }
 };
@@ -43,29 +43,29 @@ void unpack_row(const std::uint8_t* group, std::size_t row, std::size_t blocks,
   for (std::size_t b = 0; b < blocks; ++b) {
     const std::uint8_t* tile = group + b * Tile::kRows * 16;
     for (std::size_t k = 0; k < kBlock; ++k) {
-      const std::size_t slot = Tile::slot(row, k);
-      doubled[b * kBlock + k] = kDoubled[(tile[slot / 2] >> (slot % 2 * 4)) & 15];
+      const std::size_t offset = Tile::offset(row, k);
+      doubled[b * kBlock + k] = kDoubled[(tile[offset / 2] >> (offset % 2 * 4)) & 15];
     }
   }
 }
 
 // Columns one token has in a panel: int16 after int16.
 template <class Tile, class Format>
-void multiply(const ProductCall& call) noexcept {
-  const ProductWeights& weights = call.weights;
+void multiply(const GemmCall& call) noexcept {
+  const GemmWeights& weights = call.weights;
   const std::size_t blocks = weights.blocks, chunks = (blocks + 1) / 2;
   const std::size_t steps = padded_tokens(call.tokens.tokens);
   const auto* panel = reinterpret_cast<const std::int16_t*>(call.tokens.panel);
-  constexpr std::size_t kMost = 256;  // columns unpacked at once
-  std::int32_t doubled[kMost];
+  constexpr std::size_t kMax = 256;  // columns unpacked at once
+  std::int32_t doubled[kMax];
   for (std::size_t r = 0; r < call.rows; ++r) {
     const std::size_t row = (call.first_row + r) % Tile::kRows;
     const std::size_t group = (call.first_row + r) / Tile::kRows;
     const std::uint8_t* codes = weights.codes + group * blocks * Tile::kRows * 16;
     const std::uint8_t* scales = weights.scales + group * weights.scale_columns * Tile::kRows;
     for (std::size_t t = 0; t < call.tokens.tokens; ++t) call.sums[t * call.stride + r] = 0;
-    for (std::size_t begin = 0; begin < chunks; begin += kMost / kChunk) {
-      const std::size_t end = std::min(chunks, begin + kMost / kChunk);
+    for (std::size_t begin = 0; begin < chunks; begin += kMax / kChunk) {
+      const std::size_t end = std::min(chunks, begin + kMax / kChunk);
       const std::size_t held = std::min(blocks, 2 * end) - 2 * begin;
       unpack_row<Tile>(codes + 2 * begin * Tile::kRows * 16, row, held, doubled);
       for (std::size_t t = 0; t < call.tokens.tokens; ++t) {
@@ -101,16 +101,16 @@ void place(const PlaceCall& call) noexcept {
               call.columns * sizeof(std::int16_t));
 }
 
-// One limb or two: the twins hold whole integers, so it makes no difference.
+// One limb or two: the references hold whole integers, so it makes no difference.
 template <class Tile>
-constexpr ProductFunctions kFunctions{{multiply<Tile, Mxfp4>, multiply<Tile, Mxfp4>},
+constexpr GemmFunctions kFunctions{{multiply<Tile, Mxfp4>, multiply<Tile, Mxfp4>},
                                       {multiply<Tile, Nvfp4>, multiply<Tile, Nvfp4>},
                                       {place, place},
                                       {panel_bytes, panel_bytes}};
 
 }  // namespace
 
-const ProductFunctions kArmProduct = kFunctions<ArmTile>;
-const ProductFunctions kX86Product = kFunctions<X86Tile>;
+const GemmFunctions kArmGemm = kFunctions<ArmTile>;
+const GemmFunctions kX86Gemm = kFunctions<X86Tile>;
 
 }  // namespace fp4moe::kernels::cpu::portable

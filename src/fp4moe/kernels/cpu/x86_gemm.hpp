@@ -12,7 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "fp4moe/kernels/cpu/product.hpp"
+#include "fp4moe/kernels/cpu/gemm.hpp"
 
 namespace fp4moe::kernels::cpu {
 namespace {
@@ -25,7 +25,7 @@ inline constexpr std::size_t kX86Corrections = 8, kX86Halves = 4;
 
 // How many tokens a panel has room for: just those it holds.
 struct X86Exactly {
-  static constexpr std::size_t slots(std::size_t tokens) { return tokens; }
+  static constexpr std::size_t padded(std::size_t tokens) { return tokens; }
 };
 
 template <std::size_t kLimbs>
@@ -33,24 +33,24 @@ struct X86Panel {
   static constexpr std::size_t kLine = kLimbs * kChunk;
   const std::int8_t* lines = nullptr;
   const std::int32_t* corrections = nullptr;
-  std::size_t slots = 0;
+  std::size_t padded_tokens = 0;
 
   X86Panel(const std::byte* panel, std::size_t room, std::size_t chunks)
       : lines(reinterpret_cast<const std::int8_t*>(panel)),
         corrections(reinterpret_cast<const std::int32_t*>(panel + room * chunks * kLine)),
-        slots(room) {}
+        padded(room) {}
   [[gnu::always_inline]] const std::int8_t* line(std::size_t chunk, std::size_t token) const {
-    return lines + (chunk * slots + token) * kLine;
+    return lines + (chunk * padded_tokens + token) * kLine;
   }
   [[gnu::always_inline]] const std::int32_t* correction(std::size_t chunk,
                                                         std::size_t token) const {
-    return corrections + (chunk * slots + token) * kX86Corrections;
+    return corrections + (chunk * padded_tokens + token) * kX86Corrections;
   }
 };
 
-template <std::size_t kLimbs, class Room>
+template <std::size_t kLimbs, class Padding>
 std::size_t x86_panel_bytes(std::size_t tokens, std::size_t chunks) noexcept {
-  return Room::slots(tokens) * chunks *
+  return Padding::padded(tokens) * chunks *
          (X86Panel<kLimbs>::kLine + kX86Corrections * sizeof(std::int32_t));
 }
 
@@ -71,17 +71,17 @@ void x86_place_chunk(const std::int16_t* values, std::int8_t* line, std::int32_t
   corrections[6] = corrections[7] = 0;
 }
 
-template <std::size_t kLimbs, class Room>
+template <std::size_t kLimbs, class Padding>
 void x86_place(const PlaceCall& call) noexcept {
-  const std::size_t slots = Room::slots(call.tokens), first = call.first_column / kChunk;
+  const std::size_t padded_tokens = Padding::padded(call.tokens), first = call.first_column / kChunk;
   const bool last = call.token + 1 == call.tokens;
-  const std::size_t end = last ? slots : call.token + 1;
+  const std::size_t end = last ? padded_tokens : call.token + 1;
   auto* lines = reinterpret_cast<std::int8_t*>(call.panel);
   auto* corrections =
-      reinterpret_cast<std::int32_t*>(call.panel + slots * call.chunks * X86Panel<kLimbs>::kLine);
+      reinterpret_cast<std::int32_t*>(call.panel + padded_tokens * call.chunks * X86Panel<kLimbs>::kLine);
   for (std::size_t c = 0; c < call.columns / kChunk; ++c)
-    for (std::size_t slot = call.token; slot < end; ++slot) {
-      const std::size_t at = (first + c) * slots + slot;
+    for (std::size_t stage = call.token; stage < end; ++stage) {
+      const std::size_t at = (first + c) * padded_tokens + stage;
       x86_place_chunk<kLimbs>(call.values + c * kChunk, lines + at * X86Panel<kLimbs>::kLine,
                               corrections + at * kX86Corrections);
     }

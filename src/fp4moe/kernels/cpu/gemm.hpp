@@ -24,7 +24,7 @@
 namespace fp4moe::kernels::cpu {
 
 inline constexpr std::size_t kChunk = 64;           // columns that share a step
-inline constexpr std::size_t kProductTokens = 128;  // at most, of one panel
+inline constexpr std::size_t kGemmTokens = 128;  // at most, of one panel
 inline constexpr std::size_t kStepTokens = 16;      // steps are padded to a multiple of this
 // Above kFoldTo one block can overflow though their sum does not.
 inline constexpr int kFoldFrom = 32, kFoldTo = 223, kFoldSteps = 3;
@@ -33,7 +33,7 @@ inline constexpr int kLimit[] = {0, 127, 32639};  // of a, by limbs: 127 * 256 +
 
 // An expert's matrix in tiles (cpu_native layouts): groups of `group` rows, each with its tiles
 // along the columns and its scales along the blocks. Nothing past either array may be read.
-struct ProductWeights {
+struct GemmWeights {
   const std::uint8_t* codes = nullptr;   // [groups][blocks][group * 16]
   const std::uint8_t* scales = nullptr;  // [groups][scale_columns][group]
   std::size_t blocks = 0;                // of 32 columns
@@ -42,23 +42,23 @@ struct ProductWeights {
 
 // Tokens of one expert. `panel` is the kernel's own form, filled by its `place`; steps of columns
 // past the row's end and of tokens past `tokens` are 0.
-struct ProductTokens {
+struct GemmTokens {
   const std::byte* panel = nullptr;
   const float* half_steps = nullptr;  // [chunks][padded_tokens(tokens)]
-  std::size_t tokens = 0;             // 1 ... kProductTokens
+  std::size_t tokens = 0;             // 1 ... kGemmTokens
 };
 constexpr std::size_t padded_tokens(std::size_t tokens) {
   return (tokens + kStepTokens - 1) / kStepTokens * kStepTokens;
 }
 
-struct ProductCall {
-  ProductWeights weights{};
+struct GemmCall {
+  GemmWeights weights{};
   std::size_t first_row = 0, rows = 0;  // multiples of the kernel's group
-  ProductTokens tokens{};
+  GemmTokens tokens{};
   float* sums = nullptr;   // sums[token * stride + row - first_row]
   std::size_t stride = 0;  // at least `rows`
 };
-using Multiply = void (*)(const ProductCall& call) noexcept;
+using Multiply = void (*)(const GemmCall& call) noexcept;
 
 // Integers of one token into its place of a panel: `columns`, a multiple of kChunk, from
 // `first_column`, of rows with `chunks` chunks. Different columns and tokens may be placed at once
@@ -73,7 +73,7 @@ using Place = void (*)(const PlaceCall& call) noexcept;
 using PanelBytes = std::size_t (*)(std::size_t tokens, std::size_t chunks) noexcept;
 
 // What a folder of kernels gives, by limbs - 1.
-struct ProductFunctions {
+struct GemmFunctions {
   Multiply mxfp4[2], nvfp4[2];
   Place place[2];
   PanelBytes panel_bytes[2];

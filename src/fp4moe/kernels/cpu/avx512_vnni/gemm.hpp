@@ -7,8 +7,8 @@
 
 #include <immintrin.h>
 
-#include "fp4moe/kernels/cpu/product.hpp"
-#include "fp4moe/kernels/cpu/x86_product.hpp"
+#include "fp4moe/kernels/cpu/gemm.hpp"
+#include "fp4moe/kernels/cpu/x86_gemm.hpp"
 
 namespace fp4moe::kernels::cpu {
 namespace {
@@ -59,7 +59,7 @@ struct VnniChunk {
 
 // Blocks that are not there have the scale 0.
 template <class Format>
-[[gnu::always_inline]] inline void decode_chunk(const ProductWeights& weights, std::size_t group,
+[[gnu::always_inline]] inline void decode_chunk(const GemmWeights& weights, std::size_t group,
                                                 std::size_t chunk, VnniChunk<Format>& made) {
   const __m512i table = unsigned_table();
   const std::size_t block = 2 * chunk, column = Format::kParts * chunk;
@@ -158,12 +158,12 @@ template <class Format, std::size_t kLimbs, std::size_t kTokens>
   return first;
 }
 
-template <class Format, std::size_t kLimbs, class Room>
-[[gnu::noinline]] void vnni_multiply(const ProductCall& call) noexcept {
-  const ProductWeights& weights = call.weights;
+template <class Format, std::size_t kLimbs, class Padding>
+[[gnu::noinline]] void vnni_multiply(const GemmCall& call) noexcept {
+  const GemmWeights& weights = call.weights;
   const std::size_t chunks = (weights.blocks + 1) / 2, tokens = call.tokens.tokens;
-  const X86Panel<kLimbs> panel(call.tokens.panel, Room::slots(tokens), chunks);
-  alignas(64) float sums[kProductTokens * kX86Group];
+  const X86Panel<kLimbs> panel(call.tokens.panel, Padding::padded(tokens), chunks);
+  alignas(64) float sums[kGemmTokens * kX86Group];
   for (std::size_t row = 0; row < call.rows; row += kX86Group) {
     for (std::size_t t = 0; t < tokens; ++t)
       _mm512_store_ps(sums + t * kX86Group, _mm512_setzero_ps());

@@ -1,9 +1,9 @@
-#include "fp4moe/kernels/cpu/avx512_vnni/product.hpp"
+#include "fp4moe/kernels/cpu/avx512_vnni/gemm.hpp"
 
 namespace fp4moe::kernels::cpu::avx512_vnni {
 
-extern const ProductFunctions kProduct;
-constexpr ProductFunctions kProduct{
+extern const GemmFunctions kGemm;
+constexpr GemmFunctions kGemm{
     {vnni_multiply<VnniMxfp4, 1, X86Exactly>, vnni_multiply<VnniMxfp4, 2, X86Exactly>},
     {vnni_multiply<VnniNvfp4, 1, X86Exactly>, vnni_multiply<VnniNvfp4, 2, X86Exactly>},
     {x86_place<1, X86Exactly>, x86_place<2, X86Exactly>},

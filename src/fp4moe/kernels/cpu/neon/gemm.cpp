@@ -1,5 +1,5 @@
 // Products on processors without dot products: bytes are multiplied to 16 bits and added in pairs.
-#include "fp4moe/kernels/cpu/arm_product.hpp"
+#include "fp4moe/kernels/cpu/arm_gemm.hpp"
 
 namespace fp4moe::kernels::cpu {
 namespace {
@@ -25,8 +25,8 @@ struct Smull : HalfSums {
 }  // namespace
 
 namespace neon {
-extern const ProductFunctions kProduct;
-const ProductFunctions kProduct = kFunctions<Smull>;
+extern const GemmFunctions kGemm;
+const GemmFunctions kGemm = kFunctions<Smull>;
 }  // namespace neon
 
 }  // namespace fp4moe::kernels::cpu

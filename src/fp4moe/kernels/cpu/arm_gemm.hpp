@@ -74,8 +74,8 @@ float32x4_t chunk_of_one(const Decoder& decode, const Indices<Format>& indices,
 }
 
 template <class Mac, class Format, std::size_t kLimbs>
-void multiply_one(const ProductCall& call) noexcept {
-  const ProductWeights& weights = call.weights;
+void multiply_one(const GemmCall& call) noexcept {
+  const GemmWeights& weights = call.weights;
   const Decoder decode;
   const Indices<Format> indices;
   const std::size_t chunks = chunks_of(weights), steps = padded_tokens(1);
@@ -158,8 +158,8 @@ template <class Mac, class Format, std::size_t kLimbs, std::size_t kPairs>
 }
 
 template <class Mac, class Format, std::size_t kLimbs, std::size_t kPairs>
-void multiply_few(const ProductCall& call) noexcept {
-  const ProductWeights& weights = call.weights;
+void multiply_few(const GemmCall& call) noexcept {
+  const GemmWeights& weights = call.weights;
   const Decoder decode;
   const Indices<Format> indices;
   const std::size_t chunks = chunks_of(weights), tokens = call.tokens.tokens;
@@ -219,7 +219,7 @@ inline bool folds(uint8x8_t first, uint8x8_t second) {
 }
 
 template <class Format>
-void decode_large(const ProductWeights& weights, std::size_t row, std::size_t begin,
+void decode_large(const GemmWeights& weights, std::size_t row, std::size_t begin,
                   std::size_t end, Held& held) {
   const Decoder decode;
   const Indices<Format> indices;
@@ -375,12 +375,12 @@ void multiply_held(const Held& held, std::size_t begin, std::size_t end, const s
 }
 
 template <class Mac, class Format, std::size_t kLimbs>
-void multiply_many(const ProductCall& call) noexcept {
+void multiply_many(const GemmCall& call) noexcept {
   const std::size_t chunks = chunks_of(call.weights), tokens = call.tokens.tokens;
   const std::size_t pairs = (tokens + 1) / 2, steps = padded_tokens(tokens);
   const auto* panel = reinterpret_cast<const std::int8_t*>(call.tokens.panel);
   Held held;
-  alignas(64) float kept[kProductTokens / 2 / kGroupPairs][4 * kGroupPairs * 4];
+  alignas(64) float kept[kGemmTokens / 2 / kGroupPairs][4 * kGroupPairs * 4];
   for (std::size_t r = 0; r < call.rows; r += kLargeRows) {
     std::memset(kept, 0, sizeof kept);
     for (std::size_t begin = 0; begin < chunks; begin += kHeldChunks) {
@@ -417,7 +417,7 @@ void multiply_many(const ProductCall& call) noexcept {
 }
 
 template <class Mac, class Format, std::size_t kLimbs>
-void multiply(const ProductCall& call) noexcept {
+void multiply(const GemmCall& call) noexcept {
   switch ((call.tokens.tokens + 1) / 2) {
     case 1:
       return call.tokens.tokens == 1 ? multiply_one<Mac, Format, kLimbs>(call)
@@ -434,7 +434,7 @@ void multiply(const ProductCall& call) noexcept {
 }
 
 template <class Mac>
-inline constexpr ProductFunctions kFunctions{{multiply<Mac, Mxfp4, 1>, multiply<Mac, Mxfp4, 2>},
+inline constexpr GemmFunctions kFunctions{{multiply<Mac, Mxfp4, 1>, multiply<Mac, Mxfp4, 2>},
                                              {multiply<Mac, Nvfp4, 1>, multiply<Mac, Nvfp4, 2>},
                                              {place<1>, place<2>},
                                              {panel_bytes<1>, panel_bytes<2>}};

@@ -1,5 +1,5 @@
 // Products by smmla.
-#include "fp4moe/kernels/cpu/arm_product.hpp"
+#include "fp4moe/kernels/cpu/arm_gemm.hpp"
 
 namespace fp4moe::kernels::cpu {
 namespace {
@@ -15,8 +15,8 @@ struct Smmla {
 }  // namespace
 
 namespace neon_i8mm {
-extern const ProductFunctions kProduct;
-const ProductFunctions kProduct = kFunctions<Smmla>;
+extern const GemmFunctions kGemm;
+const GemmFunctions kGemm = kFunctions<Smmla>;
 }  // namespace neon_i8mm
 
 }  // namespace fp4moe::kernels::cpu

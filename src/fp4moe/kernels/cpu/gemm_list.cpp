@@ -1,22 +1,22 @@
-#include "fp4moe/kernels/cpu/product_list.hpp"
+#include "fp4moe/kernels/cpu/gemm_list.hpp"
 
 #include <bit>
 #include <cstring>
 #include <limits>
 
-#include "fp4moe/kernels/cpu/portable/product.hpp"
+#include "fp4moe/kernels/cpu/portable/gemm.hpp"
 
 namespace fp4moe::kernels::cpu {
 
 // clang-format off
 #if defined(__aarch64__)
-namespace neon         { extern const ProductFunctions kProduct; }
-namespace neon_dotprod { extern const ProductFunctions kProduct; }
-namespace neon_i8mm    { extern const ProductFunctions kProduct; }
+namespace neon         { extern const GemmFunctions kGemm; }
+namespace neon_dotprod { extern const GemmFunctions kGemm; }
+namespace neon_i8mm    { extern const GemmFunctions kGemm; }
 #elif defined(__x86_64__)
-namespace avx2         { extern const ProductFunctions kProduct; }
-namespace avx512_vnni  { extern const ProductFunctions kProduct; }
-namespace amx          { extern const ProductFunctions kProduct; }
+namespace avx2         { extern const GemmFunctions kGemm; }
+namespace avx512_vnni  { extern const GemmFunctions kGemm; }
+namespace amx          { extern const GemmFunctions kGemm; }
 #endif
 // clang-format on
 
@@ -47,23 +47,23 @@ namespace {
 
 using enum platform::CpuFeature;
 
-constexpr ProductKernel kArmTwin{"portable/product", {}, &kArmTiles, &portable::kArmProduct};
-constexpr ProductKernel kX86Twin{"portable/product", {}, &kX86Tiles, &portable::kX86Product};
+constexpr GemmKernel kArmReference{"portable/gemm", {}, &kArmTiles, &portable::kArmGemm};
+constexpr GemmKernel kX86Reference{"portable/gemm", {}, &kX86Tiles, &portable::kX86Gemm};
 
 // clang-format off
-constexpr ProductKernel kProducts[] = {
+constexpr GemmKernel kGemms[] = {
 #if defined(__aarch64__)
-    {"neon_i8mm/product",    {neon, neon_dotprod, neon_i8mm}, &kArmTiles, &neon_i8mm::kProduct},
-    {"neon_dotprod/product", {neon, neon_dotprod},            &kArmTiles, &neon_dotprod::kProduct},
-    {"neon/product",         {neon},                          &kArmTiles, &neon::kProduct},
-    kArmTwin,
+    {"neon_i8mm/gemm",    {neon, neon_dotprod, neon_i8mm}, &kArmTiles, &neon_i8mm::kGemm},
+    {"neon_dotprod/gemm", {neon, neon_dotprod},            &kArmTiles, &neon_dotprod::kGemm},
+    {"neon/gemm",         {neon},                          &kArmTiles, &neon::kGemm},
+    kArmReference,
 #elif defined(__x86_64__)
-    {"amx/product",          {avx2, avx512, avx512_vbmi, avx512_vnni, amx_int8}, &kX86Tiles, &amx::kProduct},
-    {"avx512_vnni/product",  {avx2, avx512, avx512_vbmi, avx512_vnni},           &kX86Tiles, &avx512_vnni::kProduct},
-    {"avx2/product",         {avx2},                                             &kX86Tiles, &avx2::kProduct},
-    kX86Twin,
+    {"amx/gemm",          {avx2, avx512, avx512_vbmi, avx512_vnni, amx_int8}, &kX86Tiles, &amx::kGemm},
+    {"avx512_vnni/gemm",  {avx2, avx512, avx512_vbmi, avx512_vnni},           &kX86Tiles, &avx512_vnni::kGemm},
+    {"avx2/gemm",         {avx2},                                             &kX86Tiles, &avx2::kGemm},
+    kX86Reference,
 #else
-    kArmTwin,
+    kArmReference,
 #endif
 };
 // clang-format on
@@ -73,7 +73,7 @@ struct SourceRow {
   const std::uint8_t* codes = nullptr;  // null: past the end
   const std::uint8_t* scales = nullptr;
 };
-SourceRow source_row(const ProductRows& rows, std::size_t row) {
+SourceRow source_row(const GemmRows& rows, std::size_t row) {
   if (row >= rows.rows) return {};
   if (rows.odd_codes == nullptr)
     return {rows.codes + row * rows.code_stride, rows.scales + row * rows.scale_stride};
@@ -85,10 +85,10 @@ SourceRow source_row(const ProductRows& rows, std::size_t row) {
 
 }  // namespace
 
-std::span<const ProductKernel> product_kernels() { return kProducts; }
+std::span<const GemmKernel> gemm_kernels() { return kGemms; }
 
-const ProductKernel& product_twin(const TileForm& tiles) {
-  return tiles.group == kArmTiles.group ? kArmTwin : kX86Twin;
+const GemmKernel& gemm_reference(const TileForm& tiles) {
+  return tiles.group == kArmTiles.group ? kArmReference : kX86Reference;
 }
 
 void round_chunks(const float* values, std::size_t count, int limit, std::int16_t* rounded,
@@ -141,7 +141,7 @@ void cut_row(const TileForm& tiles, const SourceRow& from, std::size_t row_bytes
 
 }  // namespace
 
-void cut_tiles(const TileForm& tiles, const ProductRows& rows, std::size_t first, std::size_t count,
+void cut_tiles(const TileForm& tiles, const GemmRows& rows, std::size_t first, std::size_t count,
                std::uint8_t* codes, std::uint8_t* scales) noexcept {
   const std::size_t blocks = (rows.columns + kTileColumns - 1) / kTileColumns;
   const std::size_t scale_columns = rows.columns / rows.block;

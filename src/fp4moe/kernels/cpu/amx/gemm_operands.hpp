@@ -5,16 +5,16 @@
 // is a part of the lookup, whose table holds the weights four times. Otherwise it is two operands,
 // each with zeros for the other block.
 #pragma once
-#include "fp4moe/kernels/cpu/avx512_vnni/product.hpp"
+#include "fp4moe/kernels/cpu/avx512_vnni/gemm.hpp"
 
 namespace fp4moe::kernels::cpu::amx {
 namespace {
 
-inline constexpr std::size_t kOperandBytes = 1024, kMostParts = 2;
+inline constexpr std::size_t kOperandBytes = 1024, kMaxParts = 2;
 
 struct Operands {
-  alignas(64) std::int8_t weights[kMostParts][kOperandBytes];
-  alignas(64) float scales[kMostParts][kX86Group];
+  alignas(64) std::int8_t weights[kMaxParts][kOperandBytes];
+  alignas(64) float scales[kMaxParts][kX86Group];
 };
 
 // A chunk of the matrix.
@@ -23,7 +23,7 @@ struct ChunkAt {
   const std::uint8_t* scales = nullptr;
   std::size_t blocks = 0;  // from here on
 };
-[[gnu::always_inline]] inline ChunkAt chunk_at(const ProductWeights& weights, std::size_t group,
+[[gnu::always_inline]] inline ChunkAt chunk_at(const GemmWeights& weights, std::size_t group,
                                                std::size_t chunk) {
   const std::size_t block = 2 * chunk;
   return {weights.codes + (group * weights.blocks + block) * kX86TileBytes,

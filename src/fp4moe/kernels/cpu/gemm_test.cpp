@@ -7,10 +7,10 @@
 #include <gtest/gtest.h>
 
 #include "fp4moe/kernels/cpu/isa.hpp"
-#include "fp4moe/kernels/cpu/product_list.hpp"
+#include "fp4moe/kernels/cpu/gemm_list.hpp"
 
 namespace fp4moe::kernels::cpu {
-namespace product_test {
+namespace gemm_test {
 
 using formats::WeightFormat;
 
@@ -24,7 +24,7 @@ enum class Scales { alike, spread, wild };
 struct Matrix {
   std::vector<std::uint8_t> codes{}, scales{};
   std::size_t blocks = 0, scale_columns = 0, group = 0;
-  ProductWeights view() const { return {codes.data(), scales.data(), blocks, scale_columns}; }
+  GemmWeights view() const { return {codes.data(), scales.data(), blocks, scale_columns}; }
 };
 
 std::uint8_t random_scale(WeightFormat format, Scales kind, std::mt19937& random) {
@@ -80,7 +80,7 @@ Rounded random_tokens(const Shape& shape, std::size_t limbs, std::mt19937& rando
   return made;
 }
 
-std::vector<std::byte> panel_of(const ProductKernel& kernel, std::size_t limbs,
+std::vector<std::byte> panel_of(const GemmKernel& kernel, std::size_t limbs,
                                 const Rounded& tokens) {
   std::vector<std::byte> panel(kernel.panel_bytes(limbs, tokens.tokens, tokens.chunks),
                                std::byte{0x5A});  // nothing may count on zeros
@@ -99,7 +99,7 @@ std::vector<std::byte> panel_of(const ProductKernel& kernel, std::size_t limbs,
   return panel;
 }
 
-std::vector<float> sums_of(const ProductKernel& kernel, WeightFormat format, std::size_t limbs,
+std::vector<float> sums_of(const GemmKernel& kernel, WeightFormat format, std::size_t limbs,
                            const Matrix& matrix, const Rounded& tokens, std::size_t first,
                            std::size_t rows) {
   const std::vector<std::byte> panel = panel_of(kernel, limbs, tokens);
@@ -127,18 +127,18 @@ constexpr Shape kShapes[] = {
 
 class Products : public testing::TestWithParam<std::tuple<WeightFormat, std::size_t>> {};
 
-TEST_P(Products, EqualTheirTwinBitForBit) {
+TEST_P(Products, EqualTheirReferenceBitForBit) {
   const auto [format, limbs] = GetParam();
   std::mt19937 random(7);
-  for (const ProductKernel& kernel : product_kernels()) {
+  for (const GemmKernel& kernel : gemm_kernels()) {
     if (!machine_features().contains_all(kernel.needs)) continue;
-    const ProductKernel& twin = product_twin(*kernel.tiles);
+    const GemmKernel& reference = gemm_reference(*kernel.tiles);
     for (Shape shape : kShapes)
       for (const Scales kind : {Scales::alike, Scales::spread, Scales::wild}) {
         if (format == WeightFormat::nvfp4 && shape.columns % 64 == 32) shape.columns += 16;
         const Matrix matrix = random_matrix(*kernel.tiles, shape, format, kind, random);
         const Rounded tokens = random_tokens(shape, limbs, random);
-        const auto expected = sums_of(twin, format, limbs, matrix, tokens, 0, shape.rows);
+        const auto expected = sums_of(reference, format, limbs, matrix, tokens, 0, shape.rows);
         const auto found = sums_of(kernel, format, limbs, matrix, tokens, 0, shape.rows);
         ASSERT_TRUE(same_bits(found, expected))
             << kernel.name << ": " << shape.rows << " x " << shape.columns << ", " << shape.tokens
@@ -151,7 +151,7 @@ TEST_P(Products, EqualTheirTwinBitForBit) {
 TEST_P(Products, DependOnNothingButTheirRowAndToken) {
   const auto [format, limbs] = GetParam();
   std::mt19937 random(8);
-  for (const ProductKernel& kernel : product_kernels()) {
+  for (const GemmKernel& kernel : gemm_kernels()) {
     if (!machine_features().contains_all(kernel.needs)) continue;
     const Shape shape{64, 480, 21};
     const Matrix matrix = random_matrix(*kernel.tiles, shape, format, Scales::spread, random);
@@ -221,7 +221,7 @@ TEST(CutTiles, GiveTheSameSums) {
         std::vector<std::uint8_t> codes(rows * columns / 2), scales(rows * columns / block);
         for (auto& byte : codes) byte = static_cast<std::uint8_t>(random());
         for (auto& byte : scales) byte = random_scale(format, Scales::alike, random);
-        ProductRows from{.codes = codes.data(),
+        GemmRows from{.codes = codes.data(),
                          .scales = scales.data(),
                          .code_stride = columns / 2,
                          .scale_stride = columns / block,
@@ -262,7 +262,7 @@ TEST(CutTiles, GiveTheSameSums) {
         for (std::size_t i = 0; i < zipped.size(); ++i)
           zipped[i] = tokens.values[i / 32 * 32 + tiles->zipped[i % 32]];
         tokens.values = zipped;
-        const auto found = sums_of(product_twin(*tiles), format, 2, cut, tokens, 0, 32);
+        const auto found = sums_of(gemm_reference(*tiles), format, 2, cut, tokens, 0, 32);
         for (std::size_t t = 0; t < 2; ++t)
           for (std::size_t r = 0; r < 32; ++r) {
             const double value = r < rows ? expected[t * rows + r] : 0.0;
@@ -271,5 +271,5 @@ TEST(CutTiles, GiveTheSameSums) {
       }
 }
 
-}  // namespace product_test
+}  // namespace gemm_test
 }  // namespace fp4moe::kernels::cpu
