@@ -35,9 +35,9 @@ kernels::cuda::Stream stream_of(const Array& tokens) {
 // The layer's session, made by its first call. With the layer's mutex.
 Result<DeviceSession*> session_of(OpenLayer& open) {
   if (!open.session) {
-    Result<DeviceSession> made = open.layer.device_session();
-    if (!made) return made.why();
-    open.session = std::move(*made);
+    Result<DeviceSession> result = open.layer.device_session();
+    if (!result) return result.why();
+    open.session = std::move(*result);
   }
   return &*open.session;
 }

@@ -48,26 +48,26 @@ Result<checkpoint::Rank> rank_of(std::pair<std::int64_t, std::int64_t> given, st
 }
 
 Result<runtime::LayerOptions> options_of(const LayerWords& words) {
-  runtime::LayerOptions made;
-  made.engine = words.engine;
-  made.weights = words.weights;
-  made.numerics = words.numerics;
-  made.wish.policy = words.policy;
-  made.wish.backend = words.backend;
+  runtime::LayerOptions result;
+  result.engine = words.engine;
+  result.weights = words.weights;
+  result.numerics = words.numerics;
+  result.wish.policy = words.policy;
+  result.wish.backend = words.backend;
   Result<platform::Device> device = capi::device_of(words.device.c_str());
   if (!device) return device.why();
-  made.wish.device = *std::move(device);
+  result.wish.device = *std::move(device);
   const auto wish = whole(words.threads, "the number of threads");
   if (!wish) return wish.why();
   const Result<std::size_t> threads = capi::threads_of(*wish);
   if (!threads) return threads.why();
-  made.threads = *threads;
+  result.threads = *threads;
   const Result<checkpoint::Rank> tp = rank_of(words.tp, "tensor-parallel");
   if (!tp) return tp.why();
   const Result<checkpoint::Rank> ep = rank_of(words.ep, "expert-parallel");
   if (!ep) return ep.why();
-  made.slice = {.tensor_parallel = *tp, .expert_parallel = *ep};
-  return made;
+  result.slice = {.tensor_parallel = *tp, .expert_parallel = *ep};
+  return result;
 }
 
 void check_sources(const OpenLayer& open) {
@@ -97,10 +97,10 @@ Result<std::shared_ptr<OpenLayer>> make_layer(const Model& model, std::int64_t n
   Result<runtime::LayerOptions> options = options_of(words);
   if (!options) return options.why();
   options->pool = process_pools().get(options->threads);
-  Result<MoeLayer> made = model.open->layer(*wish, std::move(*options));
-  if (!made) return made.why();
-  if (const auto done = load_and_process(*made); !done) return done.why();
-  return std::make_shared<OpenLayer>(model, *wish, std::move(*made));
+  Result<MoeLayer> result = model.open->layer(*wish, std::move(*options));
+  if (!result) return result.why();
+  if (const auto done = load_and_process(*result); !done) return done.why();
+  return std::make_shared<OpenLayer>(model, *wish, std::move(*result));
 }
 
 // Ids and weights without gaps. Arrays that lie so are used as they are; these are a few numbers

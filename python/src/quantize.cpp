@@ -143,8 +143,8 @@ Result<WeightFormat> format_of(const std::string& name) {
 
 // "even.rne" is short for "mxfp4.even.rne".
 Result<Rule> rule_of(WeightFormat format, const std::string& name) {
-  Rule made;
-  if (name.empty()) return made;
+  Rule result;
+  if (name.empty()) return result;
   const std::string whole = fmt::format("{}.{}", formats::name(format), name);
   std::string known;
   const auto try_row = [&](const auto& row, auto& to) {
@@ -154,10 +154,10 @@ Result<Rule> rule_of(WeightFormat format, const std::string& name) {
   };
   if (format == WeightFormat::mxfp4) {
     for (const auto& row : formats::kMxfp4Rules)
-      if (try_row(row, made.mxfp4)) return made;
+      if (try_row(row, result.mxfp4)) return result;
   } else {
     for (const auto& row : formats::kNvfp4Rules)
-      if (try_row(row, made.nvfp4)) return made;
+      if (try_row(row, result.nvfp4)) return result;
   }
   return usage("quantize.rule", "there is no such rule")
       .expects("one of " + known, "'" + printable(name) + "'");
@@ -239,15 +239,15 @@ void dequantize(nb::handle codes, nb::handle scales, float global_scale, const s
 }
 
 nb::list rule_names(const std::string& format) {
-  nb::list made;
-  const auto add = [&made](std::string_view name) {
-    made.append(nb::str(name.data(), name.size()));
+  nb::list result;
+  const auto add = [&result](std::string_view name) {
+    result.append(nb::str(name.data(), name.size()));
   };
   if (value_or_raise(format_of(format)) == WeightFormat::mxfp4)
     for (const auto& row : formats::kMxfp4Rules) add(row.name);
   else
     for (const auto& row : formats::kNvfp4Rules) add(row.name);
-  return made;
+  return result;
 }
 
 }  // namespace

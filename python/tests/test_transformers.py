@@ -146,13 +146,13 @@ def test_stock_transformers_reads_what_was_saved(gpt_oss: Path, tmp_path: Path) 
 
 @torch.no_grad()
 def test_shards_and_links_like_those_of_the_hub_are_read(kind: Any, tmp_path: Path) -> None:
-    made = tiny.make(tmp_path, kind, shard="60KB")
-    assert len(list(made.glob("*.safetensors"))) > 1
-    exact = load(made)(tokens(1, 6)).logits
+    result = tiny.make(tmp_path, kind, shard="60KB")
+    assert len(list(result.glob("*.safetensors"))) > 1
+    exact = load(result)(tokens(1, 6)).logits
     blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "0123"
     blobs.mkdir()
     snapshot.mkdir(parents=True)
-    for number, file in enumerate(sorted(made.iterdir())):
+    for number, file in enumerate(sorted(result.iterdir())):
         file.rename(blobs / str(number))
         (snapshot / file.name).symlink_to(Path("..") / ".." / "blobs" / str(number))
     assert torch.equal(load(snapshot)(tokens(1, 6)).logits, exact)
@@ -179,12 +179,12 @@ def test_a_checkpoint_is_saved_over_itself(gpt_oss: Path, tmp_path: Path) -> Non
 
 
 def test_modelopt_may_say_it_in_a_file_of_its_own(tmp_path: Path) -> None:
-    made = tiny.make(tmp_path, tiny.KINDS["qwen3-modelopt"])
-    exact = load(made)(tokens(1, 5)).logits
-    document = json.loads((made / "config.json").read_text())
+    result = tiny.make(tmp_path, tiny.KINDS["qwen3-modelopt"])
+    exact = load(result)(tokens(1, 5)).logits
+    document = json.loads((result / "config.json").read_text())
     del document["quantization_config"]
-    (made / "config.json").write_text(json.dumps(document))
-    model = AutoModelForCausalLM.from_pretrained(made, quantization_config=Fp4MoeConfig())
+    (result / "config.json").write_text(json.dumps(document))
+    model = AutoModelForCausalLM.from_pretrained(result, quantization_config=Fp4MoeConfig())
     assert torch.equal(model(tokens(1, 5)).logits, exact)
     model.save_pretrained(tmp_path / "saved")
     assert torch.equal(load(tmp_path / "saved")(tokens(1, 5)).logits, exact)
@@ -317,23 +317,23 @@ def test_several_processes_are_refused(gpt_oss: Path) -> None:
 
 
 def test_another_activation_is_refused(tmp_path: Path) -> None:
-    made = tiny.make(tmp_path / "a", tiny.KINDS["qwen3-nvfp4"], hidden_act="gelu")
+    result = tiny.make(tmp_path / "a", tiny.KINDS["qwen3-nvfp4"], hidden_act="gelu")
     with pytest.raises(fp4moe.UnsupportedError) as caught:
-        load(made)
+        load(result)
     assert caught.value.id == "transformers.activation"
-    made = tiny.make(tmp_path / "b", tiny.KINDS["gpt-oss"], swiglu_alpha=1.0)
+    result = tiny.make(tmp_path / "b", tiny.KINDS["gpt-oss"], swiglu_alpha=1.0)
     with pytest.raises(fp4moe.UnsupportedError) as caught:
-        load(made)
+        load(result)
     assert caught.value.id == "transformers.activation"
 
 
 @torch.no_grad()
 def test_another_limit_of_the_activation_is_computed(tmp_path: Path) -> None:
     kind = tiny.KINDS["gpt-oss"]
-    made = tiny.make(tmp_path, kind, swiglu_limit=0.5)
+    result = tiny.make(tmp_path, kind, swiglu_limit=0.5)
     found, exact = (
         model(tokens(1, 9)).logits
-        for model in (load(made, dtype=torch.float32), tiny.witness(made, kind))
+        for model in (load(result, dtype=torch.float32), tiny.witness(result, kind))
     )
     assert relative(found, exact) <= 8 * LAYER_ERROR
 

@@ -81,10 +81,10 @@ def config(model: str, **changes: Any) -> Any:
     return MixtralConfig(**{**ATTENTION, **sizes, "num_experts_per_tok": 2, **changes})
 
 
-def plain(made: Any, seed: int = 1) -> Any:
+def plain(result: Any, seed: int = 1) -> Any:
     """transformers' own random BF16 model, biases included."""
     torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_config(made, dtype=torch.bfloat16)
+    model = AutoModelForCausalLM.from_config(result, dtype=torch.bfloat16)
     for name, parameter in model.named_parameters():
         if name.endswith("bias"):
             torch.nn.init.normal_(parameter, std=0.2)
@@ -94,9 +94,9 @@ def plain(made: Any, seed: int = 1) -> Any:
 def make(folder: Path, kind: Kind, *, shard: str = "1GB", **changes: Any) -> Path:
     """A checkpoint with FP4 experts in `folder`/fp4; the BF16 one is in `folder`/bf16."""
     plain(config(kind.model, **changes)).save_pretrained(folder / "bf16")
-    made = folder / "fp4"
-    quantize(folder / "bf16", made, kind, shard)
-    return made
+    result = folder / "fp4"
+    quantize(folder / "bf16", result, kind, shard)
+    return result
 
 
 def quantize(source: Path, to: Path, kind: Kind, shard: str = "1GB") -> None:

@@ -26,18 +26,18 @@ std::string_view cut(std::string_view& rest) {
 
 std::span<const std::byte> room() {
   static const std::vector<std::byte> kBytes = [] {
-    std::vector<std::byte> made(kBufferBytes);
-    for (std::size_t i = 0; i < made.size(); ++i) made[i] = static_cast<std::byte>(i * 37 % 251);
-    return made;
+    std::vector<std::byte> result(kBufferBytes);
+    for (std::size_t i = 0; i < result.size(); ++i) result[i] = static_cast<std::byte>(i * 37 % 251);
+    return result;
   }();
   return kBytes;
 }
 
 std::vector<tensor::MemoryTensor> tensors_of(std::string_view lines) {
-  std::vector<tensor::MemoryTensor> made;
+  std::vector<tensor::MemoryTensor> result;
   for (const std::string_view line : split(lines, '\n')) {
     const auto words = split(line, ' ');
-    if (words.size() < 2 || made.size() == kMaxTensors) continue;
+    if (words.size() < 2 || result.size() == kMaxTensors) continue;
     tensor::MemoryTensor each{.name = std::string(words[0])};
     const auto dtype = tensor::dtype_from_safetensors(words[1]);
     if (!dtype) continue;
@@ -49,9 +49,9 @@ std::vector<tensor::MemoryTensor> tensors_of(std::string_view lines) {
     }
     const auto bytes = tensor::byte_count(each.dtype, each.shape);
     each.bytes = room().first(std::min<std::uint64_t>(bytes.value_or(0), kBufferBytes));
-    made.push_back(std::move(each));
+    result.push_back(std::move(each));
   }
-  return made;
+  return result;
 }
 
 void read_experts(const checkpoint::Checkpoint& checkpoint) {

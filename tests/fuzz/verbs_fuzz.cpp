@@ -69,7 +69,7 @@ const Files& sound(std::size_t kind) {
   const testing::TemporaryFolder folder;
   const bool is_gguf = kKinds[kind].dialect == checkpoint::Dialect::gguf;
   if (is_gguf) fs::create_directory(folder / "in");
-  const auto made = checkpoint::synth({.model = kKinds[kind].model,
+  const auto result = checkpoint::synth({.model = kKinds[kind].model,
                                     .dialect = kKinds[kind].dialect,
                                     .format = kKinds[kind].format,
                                     .experts = 2,
@@ -77,7 +77,7 @@ const Files& sound(std::size_t kind) {
                                     .intermediate = 64,
                                     .shards = kKinds[kind].shards},
                                    is_gguf ? folder / "in/model.gguf" : folder / "in");
-  fuzz::require(static_cast<bool>(made));
+  fuzz::require(static_cast<bool>(result));
   return all[kind] = read_files(folder / "in");
 }
 

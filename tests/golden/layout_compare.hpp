@@ -30,7 +30,7 @@ struct MadeTensor {
   std::function<std::string(std::uint64_t row)> row_name{};
 };
 
-std::optional<Mismatch> compare(const LayoutOutput& wanted, const MadeTensor& made);
+std::optional<Mismatch> compare(const LayoutOutput& wanted, const MadeTensor& result);
 
 // The same storage made in two ways. `what` says which two.
 std::optional<Mismatch> compare_bytes(std::string_view what, std::span<const std::byte> expected,

@@ -188,47 +188,47 @@ Result<std::string> word_param(const Json& params, std::string_view key) {
 }
 
 Result<LayoutCase> read_layout_case(const Json& item) {
-  LayoutCase made;
+  LayoutCase result;
   const Result<std::string> layout = string_field(item, "layout");
   if (!layout) return layout.why();
-  made.layout = *layout;
+  result.layout = *layout;
   const Result<std::string> reference = word_param(item, "reference");
   if (!reference) return reference.why();
-  made.reference = *reference;
+  result.reference = *reference;
   const Result<std::string> expect = word_param(item, "expect");
   if (!expect) return expect.why();
   if (!expect->empty() && *expect != "error")
     return malformed("expect", "\"error\" or nothing", "\"" + *expect + "\"");
-  made.expects_refusal = !expect->empty();
+  result.expects_refusal = !expect->empty();
   const auto params = item.find("params");
   if (params == item.end() || !params->is_object())
     return malformed("params", "an object", params == item.end() ? "none" : params->type_name());
-  made.params = &*params;
+  result.params = &*params;
 
   const Result<const Json*> inputs = list_field(item, "inputs");
   if (!inputs) return inputs.why();
   std::uint64_t budget = kMaxCaseBytes;
   for (const Json& one : **inputs) {
-    Result<LayoutInput> input = read_input(one, made.expects_refusal, budget);
+    Result<LayoutInput> input = read_input(one, result.expects_refusal, budget);
     if (!input) return input.why();
-    if (made.input(input->name) != nullptr)
+    if (result.input(input->name) != nullptr)
       return malformed("inputs", "every name once", "\"" + input->name + "\" again");
-    made.inputs.push_back(std::move(*input));
+    result.inputs.push_back(std::move(*input));
   }
-  if (made.inputs.empty()) return malformed("inputs", "at least one tensor", "none");
+  if (result.inputs.empty()) return malformed("inputs", "at least one tensor", "none");
 
-  if (made.expects_refusal && !item.contains("outputs")) return made;
+  if (result.expects_refusal && !item.contains("outputs")) return result;
   const Result<const Json*> outputs = list_field(item, "outputs");
   if (!outputs) return outputs.why();
   for (const Json& one : **outputs) {
     Result<LayoutOutput> output = read_output(one);
     if (!output) return output.why();
-    made.outputs.push_back(std::move(*output));
+    result.outputs.push_back(std::move(*output));
   }
-  if (made.outputs.empty() != made.expects_refusal)
-    return malformed("outputs", made.expects_refusal ? "none of a refused case" : "at least one",
-                     std::to_string(made.outputs.size()));
-  return made;
+  if (result.outputs.empty() != result.expects_refusal)
+    return malformed("outputs", result.expects_refusal ? "none of a refused case" : "at least one",
+                     std::to_string(result.outputs.size()));
+  return result;
 }
 
 }  // namespace fp4moe::golden

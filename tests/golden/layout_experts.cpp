@@ -177,20 +177,20 @@ checkpoint::ProjectionView Experts::projection(Projection which, std::uint64_t e
   const auto named = [&](std::string_view suffix) {
     return find(fmt::format("{}{}", at.matrix, suffix));
   };
-  checkpoint::ProjectionView made{
+  checkpoint::ProjectionView result{
       .codes = rows_of(*named(""), expert, at.first, at.step, at.count),
       .scales = rows_of(*named("_scale"), expert, at.first, at.step, at.count)};
-  if (const LayoutInput* global = named("_scale_2")) made.global_scale = float_at(*global, expert);
+  if (const LayoutInput* global = named("_scale_2")) result.global_scale = float_at(*global, expert);
   if (which == Projection::down) {
-    if (const LayoutInput* scale = find("a2_scale")) made.input_scale = float_at(*scale, expert);
+    if (const LayoutInput* scale = find("a2_scale")) result.input_scale = float_at(*scale, expert);
   } else if (const LayoutInput* scale = find("a13_scale")) {
     const std::uint64_t halves = scale->shape[1];
-    made.input_scale =
+    result.input_scale =
         float_at(*scale, expert * halves + (which == Projection::up ? halves - 1 : 0));
   }
   if (layer_.problem.has_bias)
-    made.bias = bias_of(*named("_bias"), expert, at.first, at.step, at.count);
-  return made;
+    result.bias = bias_of(*named("_bias"), expert, at.first, at.step, at.count);
+  return result;
 }
 
 checkpoint::ExpertView Experts::view(std::uint64_t expert) const {

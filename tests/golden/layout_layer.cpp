@@ -59,15 +59,15 @@ struct Storage {
   template <class Byte>
   std::vector<std::span<Byte>> parts(std::span<const PackedTensor> list,
                                      std::optional<std::uint64_t> expert) {
-    std::vector<std::span<Byte>> made;
+    std::vector<std::span<Byte>> result;
     for (std::size_t t = 0; t < list.size(); ++t) {
       const std::uint64_t each = list[t].expert_bytes;
       if (expert && each != 0)
-        made.push_back(std::span<Byte>(tensors[t]).subspan(*expert * each, each));
+        result.push_back(std::span<Byte>(tensors[t]).subspan(*expert * each, each));
       else
-        made.push_back(expert || each != 0 ? std::span<Byte>() : std::span<Byte>(tensors[t]));
+        result.push_back(expert || each != 0 ? std::span<Byte>() : std::span<Byte>(tensors[t]));
     }
-    return made;
+    return result;
   }
 };
 
@@ -101,7 +101,7 @@ class LayerCheck {
     if (const Result<Done> packed = pack_all(); !packed) return refused(layer_.given, packed.why());
     for (std::size_t t = 0; t < packer_.tensors().size(); ++t)
       if (auto mismatch = compare_bytes("the fast path differs from the map", by_map_.tensors[t],
-                                        made(t, by_kernels_)))
+                                        result(t, by_kernels_)))
         return mismatch;
     if (Outcome outcome = check_outputs(); !outcome || *outcome) return outcome;
     if (Outcome outcome = check_exponents(); !outcome || *outcome) return outcome;
@@ -130,7 +130,7 @@ class LayerCheck {
     return Done{};
   }
 
-  MadeTensor made(std::size_t t, const Storage& storage) const {
+  MadeTensor result(std::size_t t, const Storage& storage) const {
     const PackedTensor& one = packer_.tensors()[t];
     const bool is_w13 = one.name.starts_with("w13");
     MadeTensor found{.name = one.name,
@@ -160,7 +160,7 @@ class LayerCheck {
         return malformed("outputs", fmt::format("tensors of layout {}", layer_.layout.id),
                          "\"" + output.name + "\"");
       const auto t = static_cast<std::size_t>(found - list.begin());
-      if (auto mismatch = compare(output, made(t, by_map_))) return mismatch;
+      if (auto mismatch = compare(output, result(t, by_map_))) return mismatch;
     }
     return std::optional<Mismatch>();
   }

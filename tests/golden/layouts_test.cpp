@@ -406,14 +406,14 @@ TEST(GoldenLayouts, DamagedCasesAreReportedAsMalformed) {
 }
 
 Json small_document() {
-  Json made = document(kNvidia);
-  made["cases"] = Json::array({small("op_shuffle_rows_32")});
-  return made;
+  Json result = document(kNvidia);
+  result["cases"] = Json::array({small("op_shuffle_rows_32")});
+  return result;
 }
 
 TEST(GoldenLayouts, TheFilesOwnSamplesOfTheGeneratorAreChecked) {
-  const auto failures = [](const Json& made) {
-    const Result<Report> report = run_golden(made);
+  const auto failures = [](const Json& result) {
+    const Result<Report> report = run_golden(result);
     return report ? report->failures : std::vector<Failure>{{.what = text(report.why())}};
   };
   EXPECT_TRUE(failures(small_document()).empty());

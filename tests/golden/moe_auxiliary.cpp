@@ -170,10 +170,10 @@ Outcome check_eplb(const Json& item) {
 }
 
 std::vector<std::uint8_t> plain_bytes(std::span<const std::byte> bytes) {
-  std::vector<std::uint8_t> made(bytes.size());
-  std::ranges::transform(bytes, made.begin(),
+  std::vector<std::uint8_t> result(bytes.size());
+  std::ranges::transform(bytes, result.begin(),
                          [](std::byte byte) { return std::to_integer<std::uint8_t>(byte); });
-  return made;
+  return result;
 }
 
 // What codes and scales say, in float32; sizes agree.
@@ -211,11 +211,11 @@ Outcome check_gguf(const Json& item, WeightFormat format) {
   if (!values) return values.why();
 
   const checkpoint::GgufBlocks blocks(format);
-  std::vector<std::byte> made(*rows * *columns / step * checkpoint::gguf_block_bytes(format));
-  blocks.pack(packed->bytes, scale->bytes, made);
-  if (auto differs = byte_difference("GGUF blocks", *wanted, plain_bytes(made))) return differs;
+  std::vector<std::byte> result(*rows * *columns / step * checkpoint::gguf_block_bytes(format));
+  blocks.pack(packed->bytes, scale->bytes, result);
+  if (auto differs = byte_difference("GGUF blocks", *wanted, plain_bytes(result))) return differs;
   std::vector<std::byte> codes(packed->bytes.size()), scales(scale->bytes.size());
-  blocks.unpack(made, codes, scales);
+  blocks.unpack(result, codes, scales);
   if (auto differs =
           byte_difference("codes unpacked", plain_bytes(packed->bytes), plain_bytes(codes)))
     return differs;

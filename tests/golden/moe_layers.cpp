@@ -213,8 +213,8 @@ Result<Computed> compute(const MoeLayerCase& layer, const ModeRow& mode, const L
                                .quantizes = mode.quantizes,
                                .input_scales = {layer.a1_gscale},
                                .hidden_scales = {layer.a2_gscale}};
-  Computed made;
-  const auto experts = make_experts(how, problem, source, made.trace);
+  Computed result;
+  const auto experts = make_experts(how, problem, source, result.trace);
   if (!experts) return experts.why();
   std::vector<std::int32_t> map(layer.shape.experts, -1);
   for (std::size_t i = 0; i < part.experts.size(); ++i)
@@ -233,12 +233,12 @@ Result<Computed> compute(const MoeLayerCase& layer, const ModeRow& mode, const L
                          .expert_map = map,
                          .lora = {lora, layer.shape.experts},
                          .weight_on_input = layer.weight_on_input};
-  made.out.assign(tokens * hidden, 0.0);
+  result.out.assign(tokens * hidden, 0.0);
   if (mode.measure != Measure::exact) {
     const auto done = (*experts)->compute(
-        call, OutputForm::summed, moe::dense_rows(std::span(made.out), DType::f64, tokens, hidden));
+        call, OutputForm::summed, moe::dense_rows(std::span(result.out), DType::f64, tokens, hidden));
     if (!done) return done.why();
-    return made;
+    return result;
   }
   // Float32 weights would hide errors below 1e-7: assignments come without them, and are summed here.
   std::vector<double> assignments(tokens * layer.top_k * hidden, 0.0);
@@ -248,9 +248,9 @@ Result<Computed> compute(const MoeLayerCase& layer, const ModeRow& mode, const L
   if (!done) return done.why();
   for (std::size_t i = 0; i < assignments.size(); ++i) {
     const double weight = layer.weight_on_input ? 1.0 : layer.topk_weights[i / hidden];
-    made.out[i / hidden / layer.top_k * hidden + i % hidden] += weight * assignments[i];
+    result.out[i / hidden / layer.top_k * hidden + i % hidden] += weight * assignments[i];
   }
-  return made;
+  return result;
 }
 
 Outcome run_mode(const MoeLayerCase& layer, const ModeRow& mode, const Json& outputs,
@@ -353,12 +353,12 @@ Outcome run_split(const MoeLayerCase& layer, const SplitCase& given) {
 // The reference tells w13's columns in their own order, we keep gates before ups.
 std::vector<double> in_case_order(const MoeLayerCase& layer, const std::vector<double>& halves) {
   if (layer.shape.order != checkpoint::RowOrder::interleaved) return halves;
-  std::vector<double> made(halves.size());
+  std::vector<double> result(halves.size());
   for (std::size_t i = 0; i < halves.size() / 2; ++i) {
-    made[2 * i] = halves[i];
-    made[2 * i + 1] = halves[halves.size() / 2 + i];
+    result[2 * i] = halves[i];
+    result[2 * i + 1] = halves[halves.size() / 2 + i];
   }
-  return made;
+  return result;
 }
 
 Outcome run_debug(const MoeLayerCase& layer, const Json& debug) {

@@ -35,29 +35,29 @@ Result<Method> method_field(const Json& item) {
   return malformed("method", "the name of a routing method", fmt::format("\"{}\"", *word));
 }
 
-Result<Done> read_param(const std::string& key, const Json& params, RoutingCase& made) {
+Result<Done> read_param(const std::string& key, const Json& params, RoutingCase& result) {
   const Json& value = params[key];
   if (key == "scale") {
     if (!value.is_number()) return malformed(key, "a number", value.type_name());
-    made.options.scale = value.get<double>();
+    result.options.scale = value.get<double>();
   } else if (key == "renorm") {
     if (!value.is_boolean()) return malformed(key, "true or false", value.type_name());
-    made.options.renormalize = value.get<bool>();
+    result.options.renormalize = value.get<bool>();
   } else if (key == "n_group" || key == "topk_group") {
     const Result<std::uint64_t> number = number_field(params, key, routing::kMaxExperts);
     if (!number) return number.why();
-    (key == "n_group" ? made.options.groups : made.options.chosen_groups) = *number;
+    (key == "n_group" ? result.options.groups : result.options.chosen_groups) = *number;
   } else if (key == "tid2eid") {
     const Result<MoeNumbers> table = read_moe_rows(params, key, {-1, kMaxId});
     if (!table) return table.why();
-    if (table->columns != made.options.top_k)
-      return malformed(key, fmt::format("rows of {}", made.options.top_k),
+    if (table->columns != result.options.top_k)
+      return malformed(key, fmt::format("rows of {}", result.options.top_k),
                        std::to_string(table->columns));
-    made.options.hash_table = table->numbers;
+    result.options.hash_table = table->numbers;
   } else if (key == "input_ids") {
     Result<std::vector<std::int32_t>> tokens = read_moe_list(params, key, {-1, kMaxId});
     if (!tokens) return tokens.why();
-    made.token_ids = *std::move(tokens);
+    result.token_ids = *std::move(tokens);
   } else {
     return malformed(key, "scale, renorm, n_group, topk_group, tid2eid or input_ids", "another");
   }
@@ -65,44 +65,44 @@ Result<Done> read_param(const std::string& key, const Json& params, RoutingCase&
 }
 
 Result<RoutingCase> read_routing_case(const Json& item) {
-  RoutingCase made;
+  RoutingCase result;
   const Result<Method> method = method_field(item);
   if (!method) return method.why();
-  made.options.method = *method;
+  result.options.method = *method;
   const Result<std::uint64_t> tokens = number_field(item, "num_tokens", kMaxTokens);
   if (!tokens) return tokens.why();
   const Result<std::uint64_t> experts = number_field(item, "num_experts", routing::kMaxExperts);
   if (!experts) return experts.why();
   const Result<std::uint64_t> top_k = number_field(item, "top_k", routing::kMaxExperts);
   if (!top_k) return top_k.why();
-  made.options.experts = *experts;
-  made.options.top_k = *top_k;
+  result.options.experts = *experts;
+  result.options.top_k = *top_k;
   Result<MoeTensor> logits = read_moe_tensor(item, "logits", {*tokens, *experts});
   if (!logits) return logits.why();
-  made.logits = *std::move(logits);
+  result.logits = *std::move(logits);
   if (item.contains("bias")) {
     const Result<MoeTensor> bias = read_moe_tensor(item, "bias", {*experts});
     if (!bias) return bias.why();
-    made.options.bias = bias->floats();
+    result.options.bias = bias->floats();
   }
   const auto params = item.find("params");
   if (params == item.end() || !params->is_object())
     return malformed("params", "an object", params == item.end() ? "none" : params->type_name());
   for (const auto& [key, value] : params->items())
-    if (const Result<Done> read = read_param(key, *params, made); !read) return read.why();
+    if (const Result<Done> read = read_param(key, *params, result); !read) return read.why();
   const bool by_table = item["method"] == kHashMethod;
-  if (by_table == made.options.hash_table.empty())
+  if (by_table == result.options.hash_table.empty())
     return malformed("tid2eid", by_table ? "a table" : "none", by_table ? "none" : "a table");
   Result<MoeNumbers> ids = read_moe_rows(item, "topk_ids", {-1, kMaxId});
   if (!ids) return ids.why();
   if (ids->rows != *tokens || (ids->rows > 0 && ids->columns != *top_k))
     return malformed("topk_ids", fmt::format("[{}, {}]", *tokens, *top_k),
                      fmt::format("[{}, {}]", ids->rows, ids->columns));
-  made.ids = *std::move(ids);
+  result.ids = *std::move(ids);
   Result<MoeValues> weights = read_moe_values(item, "topk_weights", {*tokens, *top_k});
   if (!weights) return weights.why();
-  made.weights = *std::move(weights);
-  return made;
+  result.weights = *std::move(weights);
+  return result;
 }
 
 std::optional<Mismatch> compare_routes(const RoutingCase& given, const routing::RouteOutput& found,

@@ -16,24 +16,24 @@ inline fp4moe_matrix matrix_of(const checkpoint::MatrixWeights& from) {
   const auto floats = [](std::span<const float> given) {
     return given.empty() ? nullptr : given.data();
   };
-  fp4moe_matrix made{};
-  made.size = sizeof made;
-  made.codes = from.codes.bytes.data();
-  made.codes_bytes = from.codes.bytes.size();
-  made.codes_expert_stride = from.codes.expert_stride;
-  made.codes_row_stride = from.codes.row_stride;
-  made.scales = from.scales.bytes.data();
-  made.scales_bytes = from.scales.bytes.size();
-  made.scales_expert_stride = from.scales.expert_stride;
-  made.scales_row_stride = from.scales.row_stride;
-  made.global_scales = floats(from.global_scales);
-  made.global_scales_count = from.global_scales.size();
-  made.input_scales = floats(from.input_scales);
-  made.input_scales_count = from.input_scales.size();
-  made.bias = from.bias.bytes.empty() ? nullptr : from.bias.bytes.data();
-  made.bias_bytes = from.bias.bytes.size();
-  made.bias_dtype = from.bias.dtype == tensor::DType::f32 ? FP4MOE_F32 : FP4MOE_BF16;
-  return made;
+  fp4moe_matrix result{};
+  result.size = sizeof result;
+  result.codes = from.codes.bytes.data();
+  result.codes_bytes = from.codes.bytes.size();
+  result.codes_expert_stride = from.codes.expert_stride;
+  result.codes_row_stride = from.codes.row_stride;
+  result.scales = from.scales.bytes.data();
+  result.scales_bytes = from.scales.bytes.size();
+  result.scales_expert_stride = from.scales.expert_stride;
+  result.scales_row_stride = from.scales.row_stride;
+  result.global_scales = floats(from.global_scales);
+  result.global_scales_count = from.global_scales.size();
+  result.input_scales = floats(from.input_scales);
+  result.input_scales_count = from.input_scales.size();
+  result.bias = from.bias.bytes.empty() ? nullptr : from.bias.bytes.data();
+  result.bias_bytes = from.bias.bytes.size();
+  result.bias_dtype = from.bias.dtype == tensor::DType::f32 ? FP4MOE_F32 : FP4MOE_BF16;
+  return result;
 }
 
 // The first layer of a checkpoint, read into memory by the caller.

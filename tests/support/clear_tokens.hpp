@@ -44,10 +44,10 @@ class ClearTokens {
   // `problem`: as on devices, an activation with a gate, weights without biases. Borrowed.
   ClearTokens(const ExpertsProblem& problem, const TestLayer& layer) : problem_(problem) {
     const auto values = [&](const TestMatrix& matrix) {
-      std::vector<double> made;
+      std::vector<double> result;
       for (std::uint64_t i = 0; i < matrix.rows * matrix.k; ++i)
-        made.push_back(matrix.at(problem.shape.format, i / matrix.k, i % matrix.k));
-      return made;
+        result.push_back(matrix.at(problem.shape.format, i / matrix.k, i % matrix.k));
+      return result;
     };
     for (const TestMatrix& matrix : layer.gate) gates_.push_back(values(matrix));
     for (const TestMatrix& matrix : layer.up) ups_.push_back(values(matrix));
@@ -56,16 +56,16 @@ class ClearTokens {
   // Random tokens, all of them clear.
   TestTokens make(std::uint64_t count, std::uint64_t top_k, std::uint64_t seed) const {
     const checkpoint::MoeShape& shape = problem_.shape;
-    TestTokens made(0, shape.hidden, top_k, shape.experts, 0);
-    for (std::uint64_t tried = 0; made.tokens < count && tried < 100 * count; ++tried) {
+    TestTokens result(0, shape.hidden, top_k, shape.experts, 0);
+    for (std::uint64_t tried = 0; result.tokens < count && tried < 100 * count; ++tried) {
       const TestTokens one(1, shape.hidden, top_k, shape.experts, 1000 * seed + tried);
       if (!is_clear(one)) continue;
-      ++made.tokens;
-      made.x.insert(made.x.end(), one.x.begin(), one.x.end());
-      made.ids.insert(made.ids.end(), one.ids.begin(), one.ids.end());
-      made.weights.insert(made.weights.end(), one.weights.begin(), one.weights.end());
+      ++result.tokens;
+      result.x.insert(result.x.end(), one.x.begin(), one.x.end());
+      result.ids.insert(result.ids.end(), one.ids.begin(), one.ids.end());
+      result.weights.insert(result.weights.end(), one.weights.begin(), one.weights.end());
     }
-    return made;
+    return result;
   }
 
  private:
@@ -91,22 +91,22 @@ class ClearTokens {
       magnitudes += std::fabs(term);
     }
     const double error = magnitudes * 2 * static_cast<double>(x.size() / 16) * 0x1p-23;
-    Interval made{sum - error, sum + error};
-    if (problem_.numerics.first != FirstRounding::none) made.round_to_bf16();
-    return made;
+    Interval result{sum - error, sum + error};
+    if (problem_.numerics.first != FirstRounding::none) result.round_to_bf16();
+    return result;
   }
 
   Interval activated(const Interval& gate, const Interval& up) const {
     constexpr double kFunctions = 0x1p-20;  // exp and a division in float32
-    Interval made{INFINITY, -INFINITY};
+    Interval result{INFINITY, -INFINITY};
     for (const double g : {gate.low, gate.high})
       for (const double u : {up.low, up.high}) {
         const double h = activate(problem_.activation, problem_.params, g, u);
-        made.low = std::min(made.low, h - std::fabs(h) * kFunctions);
-        made.high = std::max(made.high, h + std::fabs(h) * kFunctions);
+        result.low = std::min(result.low, h - std::fabs(h) * kFunctions);
+        result.high = std::max(result.high, h + std::fabs(h) * kFunctions);
       }
-    if (problem_.numerics.middle != MiddleRounding::none) made.round_to_bf16();
-    return made;
+    if (problem_.numerics.middle != MiddleRounding::none) result.round_to_bf16();
+    return result;
   }
 
   // What the activation gives for a token, before it is quantized.
@@ -120,12 +120,12 @@ class ClearTokens {
       x.push_back(problem_.numerics.activations_in_bf16
                       ? rounded_to_bf16(double{value * shared_factor(how)})
                       : double{value} * double{shared_factor(how)});
-    std::vector<Interval> made;
+    std::vector<Interval> result;
     const std::span<const double> gates = gates_[expert], ups = ups_[expert];
     for (std::size_t at = 0; at < gates.size(); at += x.size())
-      made.push_back(activated(product(gates.subspan(at, x.size()), x),
+      result.push_back(activated(product(gates.subspan(at, x.size()), x),
                                product(ups.subspan(at, x.size()), x)));
-    return made;
+    return result;
   }
 
   // Whether h is the same after quantizing wherever in its intervals it lies: every value at either

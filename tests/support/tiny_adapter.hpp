@@ -67,9 +67,9 @@ struct Files {
   std::map<std::string, DType> types{};
 
   TestFactor& add(const std::string& name, tensor::Shape shape) {
-    TestFactor& made = factors[kRoot + name];
-    made = {std::move(shape), factors.size() * 1000};
-    return made;
+    TestFactor& result = factors[kRoot + name];
+    result = {std::move(shape), factors.size() * 1000};
+    return result;
   }
   void pair(const std::string& module, tensor::Shape a, tensor::Shape b) {
     add(module + ".lora_A.weight", std::move(a));

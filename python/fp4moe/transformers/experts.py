@@ -113,11 +113,11 @@ class Fp4MoeExperts(nn.Module):
         return out.view(shape)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Fp4MoeExperts:
-        made = Fp4MoeExperts.__new__(Fp4MoeExperts)
+        result = Fp4MoeExperts.__new__(Fp4MoeExperts)
         for name, value in self.__dict__.items():  # weights do not change: copies share them
-            made.__dict__[name] = copy.copy(value) if isinstance(value, dict) else value
-        memo[id(self)] = made
-        return made
+            result.__dict__[name] = copy.copy(value) if isinstance(value, dict) else value
+        memo[id(self)] = result
+        return result
 
     def __reduce__(self) -> Any:
         raise UsageError(

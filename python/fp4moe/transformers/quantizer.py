@@ -245,9 +245,9 @@ def experts_modules(model: nn.Module) -> Iterator[tuple[str, Any]]:
 
 def _numbered(model: nn.Module) -> dict[int, tuple[str, Any]]:
     """Experts by their block's number, which is what a checkpoint's layers have in common."""
-    made: dict[int, tuple[str, Any]] = {}
+    result: dict[int, tuple[str, Any]] = {}
     for name, module in experts_modules(model):
-        other = made.setdefault(_number(name), (name, module))[0]
+        other = result.setdefault(_number(name), (name, module))[0]
         if other != name:
             raise UnsupportedError(
                 "two modules could be the experts of one layer of the checkpoint",
@@ -256,7 +256,7 @@ def _numbered(model: nn.Module) -> dict[int, tuple[str, Any]]:
                 expected="one module for each number",
                 found=other,
             )
-    return made
+    return result
 
 
 def _unchanged(model: Any, tensors: Tensors) -> Tensors:

@@ -27,10 +27,10 @@ std::size_t sequence_length(std::string_view bytes) {
 }
 
 std::string spelling(std::string_view word) {
-  std::string made;
+  std::string result;
   for (const char c : word)
-    made += c == '-' ? '_' : c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  return made;
+    result += c == '-' ? '_' : c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return result;
 }
 
 // Letters to insert, drop, replace, or swap with their neighbour, to make one word of the other.

@@ -318,14 +318,14 @@ Result<std::string> make_source(Dialect dialect, checkpoint::WeightFormat format
   const std::uint64_t experts =
       std::max<std::uint64_t>(1, (options.megabytes << 20) / expert_bytes);
   const std::string path = scratch.file("source");
-  const auto made = checkpoint::synth({.model = model,
+  const auto created = checkpoint::synth({.model = model,
                                     .dialect = dialect,
                                     .format = format,
                                     .experts = experts,
                                     .with_other_tensors = false,
                                     .threads = options.threads},
                                    path);
-  if (!made) return made.why();
+  if (!created) return created.why();
   return path;
 }
 

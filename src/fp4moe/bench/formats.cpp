@@ -54,9 +54,9 @@ Result<Arena> make_arena(std::size_t wide_bytes) {
       {&arena.gguf, wide_bytes + wide_bytes / 8},
   };
   for (const auto& [buffer, bytes] : wanted) {
-    Result<Buffer> made = Buffer::allocate(bytes);
-    if (!made) return made.why();
-    *buffer = std::move(*made);
+    Result<Buffer> created = Buffer::allocate(bytes);
+    if (!created) return created.why();
+    *buffer = std::move(*created);
     std::memset(buffer->data(), 1, buffer->size());  // resident before the clock starts
   }
   return arena;

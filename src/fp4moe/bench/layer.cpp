@@ -200,7 +200,7 @@ Result<LayerReport> bench_layer(const LayerBenchOptions& options) {
 }
 
 Json to_json(const LayerResult& result) {
-  Json made{{"model", result.model},
+  Json created{{"model", result.model},
             {"format", result.format},
             {"tokens", result.tokens},
             {"top_k", result.top_k},
@@ -218,11 +218,11 @@ Json to_json(const LayerResult& result) {
             {"ratio_to_floor", rounded(result.ratio_to_floor())},
             {"rel_error", result.rel_error}};
   if (!result.path.empty()) {
-    made["activations"] = result.activations;
-    made["path"] = result.path;
+    created["activations"] = result.activations;
+    created["path"] = result.path;
   }
-  add_times(made, result.timing);
-  return made;
+  add_times(created, result.timing);
+  return created;
 }
 
 Json to_json(const GpuFacts& gpu) {

@@ -48,14 +48,14 @@ Result<const NumericsWord*> require_numerics_word(std::string_view word) {
 }
 
 Result<LayerModel> LayerModel::open(const LayerModelOptions& options) {
-  LayerModel made;
-  made.name_ = options.model;
+  LayerModel result;
+  result.name_ = options.model;
   const bool is_path = checkpoint::find_model(options.model) == nullptr && exists(options.model);
-  Result<Done> done = is_path ? made.read_checkpoint(options) : made.read_table(options);
-  if (done) done = made.choose(options);
-  if (done) done = is_path ? made.pack_checkpoint(options) : made.pack_random(options);
+  Result<Done> done = is_path ? result.read_checkpoint(options) : result.read_table(options);
+  if (done) done = result.choose(options);
+  if (done) done = is_path ? result.pack_checkpoint(options) : result.pack_random(options);
   if (!done) return done.why();
-  return made;
+  return result;
 }
 
 Result<Done> LayerModel::read_table(const LayerModelOptions& options) {
@@ -107,8 +107,8 @@ Result<Done> LayerModel::choose(const LayerModelOptions& options) {
     return usage("bench.activation", "this activation is not computed here")
         .expects("a known activation", activation);
   // Weights alone are measured: activations stay in 16 bits, whatever the checkpoint offers.
-  runtime::Wish wish{.backend = "CPU", .device = options.device};
-  Result<runtime::Choice> choice = runtime::choose(facts_.model, {}, wish);
+  runtime::BackendRequest backend_request{.backend = "CPU", .device = options.device};
+  Result<runtime::Choice> choice = runtime::choose(facts_.model, {}, backend_request);
   if (!choice) return choice.why();
   choice_ = std::move(*choice);
   return Done{};
@@ -202,16 +202,16 @@ double LayerModel::expert_bytes() const {
 
 moe::ExpertsProblem LayerModel::problem(const moe::Numerics& numerics) const {
   const oracle::Layer& layer = facts_.model.layer;
-  moe::ExpertsProblem made{.shape = source(0).shape, .numerics = numerics};
-  made.activation =
+  moe::ExpertsProblem result{.shape = source(0).shape, .numerics = numerics};
+  result.activation =
       moe::activation_from_name(oracle::name(layer.activation)).value_or(moe::Activation::silu);
-  made.params = moe::row(made.activation).params;
+  result.params = moe::row(result.activation).params;
   const oracle::GateConstants gate =
-      oracle::gate_constants(*choice_.backend, choice_.policy->era, choice_.mode, layer);
-  if (gate.alpha) made.params.alpha = *gate.alpha;
-  if (gate.beta) made.params.beta = *gate.beta;
-  if (gate.clamp) made.params.limit = *gate.clamp;
-  return made;
+      oracle::gate_constants(*choice_.backend, choice_.policy->policy_date, choice_.mode, layer);
+  if (gate.alpha) result.params.alpha = *gate.alpha;
+  if (gate.beta) result.params.beta = *gate.beta;
+  if (gate.clamp) result.params.limit = *gate.clamp;
+  return result;
 }
 
 Result<LayerModel::Callable> LayerModel::make(std::string_view engine, std::string_view numerics,
@@ -222,23 +222,23 @@ Result<LayerModel::Callable> LayerModel::make(std::string_view engine, std::stri
   if (!maker) return maker.why();
   const bool on_input = router().method == moe::routing::Method::llama4;
   const moe::ExpertsRole role{.kind = oracle::Kind::monolithic, .takes_unquantized = true};
-  Callable made{.engine = std::string((*maker)->name())};
+  Callable result{.engine = std::string((*maker)->name())};
   for (const auto& packed : packed_) {
     Result<moe::routing::Router> routes = moe::routing::Router::make(router());
     if (!routes) return routes.why();
     Result<std::unique_ptr<moe::Experts>> experts =
         (*maker)->make(problem(**row), packed->source());
     if (!experts) return experts.why();
-    made.kernel = (*experts)->kernel();
+    result.kernel = (*experts)->kernel();
     auto exchange = moe::exchange::make_exchange("local", {.experts = shape().experts});
     if (!exchange) return exchange.why();
     auto kernel = moe::MonolithicKernel::make(
         std::move(*exchange), std::shared_ptr<moe::Experts>(std::move(*experts)),
         std::move(*routes), role, {.kernel = {.weight_on_input = on_input}});
     if (!kernel) return kernel.why();
-    made.layers.push_back(std::move(*kernel));
+    result.layers.push_back(std::move(*kernel));
   }
-  return made;
+  return result;
 }
 
 }  // namespace fp4moe::bench

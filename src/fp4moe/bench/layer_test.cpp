@@ -155,7 +155,7 @@ TEST(BenchLayer, ADeviceIsMeasuredByItself) {
   const auto report = bench_layer(options);
   if (!report) {
     EXPECT_TRUE(report.why().id.starts_with("cuda.")) << text(report.why());
-    EXPECT_EQ(report.why().code, ErrorCode::lacking);
+    EXPECT_EQ(report.why().code, ErrorCode::unavailable);
     return;
   }
   for (const LayerResult& result : report->results) {

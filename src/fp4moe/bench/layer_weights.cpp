@@ -40,12 +40,12 @@ Result<RandomExperts> RandomExperts::make(const checkpoint::MoeShape& shape, std
     return usage("bench.shape", "sizes of a layer are whole blocks")
         .expects(fmt::format("multiples of {}", block),
                  fmt::format("{} x {}", shape.hidden, shape.intermediate));
-  RandomExperts made;
-  made.shape_ = shape;
+  RandomExperts result;
+  result.shape_ = shape;
   const std::uint64_t blocks = shape.hidden * shape.intermediate / block + kStarts;
   for (const auto& [buffer, bytes] :
-       {std::pair{&made.codes_, blocks * block / 2}, std::pair{&made.scales_, blocks},
-        std::pair{&made.bias_, (std::max(shape.hidden, shape.intermediate) + kStarts) *
+       {std::pair{&result.codes_, blocks * block / 2}, std::pair{&result.scales_, blocks},
+        std::pair{&result.bias_, (std::max(shape.hidden, shape.intermediate) + kStarts) *
                                    sizeof(std::uint16_t)}}) {
     Result<Buffer> memory = Buffer::allocate(bytes);
     if (!memory) return memory.why();
@@ -66,8 +66,8 @@ Result<RandomExperts> RandomExperts::make(const checkpoint::MoeShape& shape, std
   const kernels::cpu::QuantizeBlocks call{.input = values.data(),
                                           .element = kernels::cpu::Element::f32,
                                           .blocks = distinct,
-                                          .codes = made.codes_.as<std::uint8_t>().data(),
-                                          .scales = made.scales_.as<std::uint8_t>().data(),
+                                          .codes = result.codes_.as<std::uint8_t>().data(),
+                                          .scales = result.scales_.as<std::uint8_t>().data(),
                                           .mxfp4_rule = formats::Mxfp4Rule::floor4_rne,
                                           .nvfp4_rule = formats::Nvfp4Rule::reference,
                                           .global_scale = global};
@@ -75,13 +75,13 @@ Result<RandomExperts> RandomExperts::make(const checkpoint::MoeShape& shape, std
     codec.quantize_mxfp4(call);
   } else {
     codec.quantize_nvfp4(call);
-    made.global_scale_ = 1.0f / global;
+    result.global_scale_ = 1.0f / global;
   }
-  repeat(made.codes_.bytes(), distinct * block / 2);
-  repeat(made.scales_.bytes(), distinct);
-  for (std::uint16_t& bias : made.bias_.as<std::uint16_t>())
+  repeat(result.codes_.bytes(), distinct * block / 2);
+  repeat(result.scales_.bytes(), distinct);
+  for (std::uint16_t& bias : result.bias_.as<std::uint16_t>())
     bias = formats::Bf16::encode(0.25f * nearly_normal(random));
-  return made;
+  return result;
 }
 
 checkpoint::ProjectionView RandomExperts::window(std::uint64_t number, std::uint64_t rows,

@@ -85,7 +85,7 @@ void fill(std::span<std::byte> expert, layout::WeightFormat format, Sizes sizes,
 
 // The packer for the first padding that the layout takes.
 Result<LayerPacker> packer_for(const Layout& layout, Sizes sizes, std::uint64_t experts) {
-  Result<LayerPacker> made = usage("bench.layout", "no size was tried");
+  Result<LayerPacker> created = usage("bench.layout", "no size was tried");
   for (const std::uint64_t step : kSteps) {
     convert::Problem problem{
         .experts = experts,
@@ -93,10 +93,10 @@ Result<LayerPacker> packer_for(const Layout& layout, Sizes sizes, std::uint64_t 
         .padded = {round_up(sizes.hidden, step), round_up(sizes.intermediate, step)},
         .order = layout.format == layout::WeightFormat::mxfp4 ? checkpoint::RowOrder::interleaved
                                                               : checkpoint::RowOrder::halves};
-    made = LayerPacker::make(layout, problem);
-    if (made) break;
+    created = LayerPacker::make(layout, problem);
+    if (created) break;
   }
-  return made;
+  return created;
 }
 
 // One layout's work: experts in `source`, packed to `target` and back to `back`.
@@ -111,13 +111,13 @@ struct Bench {
   std::uint64_t source_step() const { return source_bytes(packer.layout().format, sizes); }
 
   std::vector<std::span<std::byte>> spans(std::uint64_t expert) const {
-    std::vector<std::span<std::byte>> made;
+    std::vector<std::span<std::byte>> created;
     std::byte* at = target->data() + expert * packer.expert_bytes();
     for (const convert::PackedTensor& tensor : packer.tensors()) {
-      made.emplace_back(at, tensor.expert_bytes);
+      created.emplace_back(at, tensor.expert_bytes);
       at += tensor.expert_bytes;
     }
-    return made;
+    return created;
   }
   Result<Done> pack(std::size_t threads, Path path) {
     const layout::WeightFormat format = packer.layout().format;
@@ -182,9 +182,9 @@ Result<std::vector<PackResult>> bench_pack(const PackOptions& options) {
       std::max<std::uint64_t>(options.threads, (options.megabytes << 20) / one);
   Buffer memory[3];
   for (Buffer& buffer : memory) {
-    Result<Buffer> made = Buffer::allocate(experts * one + experts * one / 3);
-    if (!made) return made.why();
-    buffer = *std::move(made);
+    Result<Buffer> created = Buffer::allocate(experts * one + experts * one / 3);
+    if (!created) return created.why();
+    buffer = *std::move(created);
     std::memset(buffer.data(), 1, buffer.size());  // resident before the clock starts
   }
   std::vector<PackResult> results;
@@ -227,7 +227,7 @@ Result<std::vector<PackResult>> bench_pack(const PackOptions& options) {
 }
 
 Json to_json(const PackResult& result, std::size_t threads) {
-  Json made{{"layout", result.layout},
+  Json created{{"layout", result.layout},
             {"generation", result.generation},
             {"format", result.format},
             {"recodes", result.recodes},
@@ -242,8 +242,8 @@ Json to_json(const PackResult& result, std::size_t threads) {
             {"share_of_memcpy", rounded(result.share_of_memcpy())},
             {"map_gb_per_s", result.map_gb_per_s},
             {"times_map", rounded(result.times_map())}};
-  add_times(made, result.pack);
-  return made;
+  add_times(created, result.pack);
+  return created;
 }
 
 }  // namespace fp4moe::bench

@@ -160,7 +160,7 @@ Result<std::vector<RouteResult>> bench_route(const RouteOptions& options) {
 }
 
 Json to_json(const RouteResult& result, std::size_t threads) {
-  Json made{{"model", result.model},
+  Json created{{"model", result.model},
             {"method", result.method},
             {"logits", result.logits},
             {"experts", result.experts},
@@ -174,8 +174,8 @@ Json to_json(const RouteResult& result, std::size_t threads) {
             {"gb_per_s", rounded(result.once.rate())},
             {"read_gb_per_s", rounded(result.read_gb_per_s)},
             {"share_of_read", rounded(result.share_of_read())}};
-  add_times(made, result.once);
-  return made;
+  add_times(created, result.once);
+  return created;
 }
 
 }  // namespace fp4moe::bench

@@ -58,12 +58,12 @@ Result<Done> take_pair(const fp4moe_lora_pair* pointer, checkpoint::StackedPair&
 }
 
 Result<checkpoint::LoraWeights> lora_of(const fp4moe_lora& given) {
-  checkpoint::LoraWeights made{.rank = given.rank,
+  checkpoint::LoraWeights result{.rank = given.rank,
                             .scale = given.scale == 0 ? 1.0f : static_cast<float>(given.scale)};
-  for (const auto& [from, to] : {std::pair{given.w13, &made.w13}, std::pair{given.gate, &made.gate},
-                                 std::pair{given.up, &made.up}, std::pair{given.w2, &made.down}})
+  for (const auto& [from, to] : {std::pair{given.w13, &result.w13}, std::pair{given.gate, &result.gate},
+                                 std::pair{given.up, &result.up}, std::pair{given.w2, &result.down}})
     if (const auto fine = take_pair(from, *to); !fine) return fine.why();
-  return made;
+  return result;
 }
 
 Result<Done> adapters_from_memory(const fp4moe_layer* layer, const fp4moe_lora* loras,

@@ -277,10 +277,10 @@ struct TestAdapter {
 
   explicit TestAdapter(std::uint64_t seed) {
     const auto targets = checkpoint::adapter_targets(checkpoint);
-    const auto made = checkpoint::synth_adapter(
+    const auto created = checkpoint::synth_adapter(
         targets, {.form = checkpoint::AdapterForm::stacked, .rank = kRank, .alpha = 6, .seed = seed},
         path);
-    EXPECT_TRUE(made) << text(made.why());
+    EXPECT_TRUE(created) << text(created.why());
     const auto opened = checkpoint::Adapter::open(path, targets);
     EXPECT_TRUE(opened) << text(opened.why());
     const auto loaded = checkpoint::LoraAdapter::load(*opened, 0, {});
@@ -392,10 +392,10 @@ TEST(CApiAdapters, AreRefusedWhereTheyDoNotFit) {
     fp4moe_lora_pair gate = adapter.pairs[0];
     lora.gate = &gate;
     change(lora, gate);
-    fp4moe_adapters* made = nullptr;
-    const auto status = fp4moe_adapters_from_memory(layer, &lora, 1, &made);
-    EXPECT_EQ(made == nullptr, status != FP4MOE_OK);
-    fp4moe_adapters_close(made);
+    fp4moe_adapters* created = nullptr;
+    const auto status = fp4moe_adapters_from_memory(layer, &lora, 1, &created);
+    EXPECT_EQ(created == nullptr, status != FP4MOE_OK);
+    fp4moe_adapters_close(created);
     return status == FP4MOE_OK ? std::string("ok") : id();
   };
   using L = fp4moe_lora&;

@@ -75,8 +75,8 @@ Result<Done> convert_checkpoint(const ConvertCall& call) {
   if (!out) return out.why();
   const auto options = take_options(call.options, "fp4moe_convert_options");
   if (!options) return options.why();
-  const Result<std::size_t> wish = threads_of(options->threads);
-  if (!wish) return wish.why();
+  const Result<std::size_t> backend_request = threads_of(options->threads);
+  if (!backend_request) return backend_request.why();
   const Result<checkpoint::Checkpoint> source = checkpoint::Checkpoint::open(*path);
   if (!source) return source.why();
   const Result<convert::Recipe> recipe = make_recipe(*path, *options);
@@ -84,7 +84,7 @@ Result<Done> convert_checkpoint(const ConvertCall& call) {
   Result<convert::FolderPlan> plan =
       convert::plan_folder(*source, *path, *recipe, {.experts_only = options->experts_only != 0});
   if (!plan) return plan.why();
-  const auto threads = convert::threads_within(*plan, *wish, options->max_memory);
+  const auto threads = convert::threads_within(*plan, *backend_request, options->max_memory);
   if (!threads) return threads.why();
   Json json{{"layout", plan->manifest.layout},
             {"generation", plan->manifest.generation},

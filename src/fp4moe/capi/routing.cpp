@@ -44,7 +44,7 @@ Result<RouterOptions> take_routing(const fp4moe_routing* pointer, std::uint64_t 
   if (!given) return given.why();
   const auto method = method_of(given->method);
   if (!method) return method.why();
-  RouterOptions made{.method = *method,
+  RouterOptions result{.method = *method,
                      .experts = given->experts == 0 ? otherwise_experts : given->experts,
                      .top_k = given->top_k == 0 ? otherwise_top_k : given->top_k,
                      .groups = given->groups,
@@ -54,31 +54,31 @@ Result<RouterOptions> take_routing(const fp4moe_routing* pointer, std::uint64_t 
                      .zero_experts = given->zero_experts,
                      .shared_experts = given->shared_experts,
                      .weights_in_bf16 = given->weights_in_bf16 != 0};
-  for (const std::uint64_t count : {made.experts, made.top_k, made.zero_experts,
-                                    made.shared_experts, made.groups, made.chosen_groups})
+  for (const std::uint64_t count : {result.experts, result.top_k, result.zero_experts,
+                                    result.shared_experts, result.groups, result.chosen_groups})
     if (count > kMaxExperts) return wrong_number("experts", kMaxExperts, count);
   if (given->renormalize > 2)
     return usage("routing.renormalize", "weights are renormalized or not")
         .expects("0 (as the method does), 1 (yes) or 2 (no)",
                  fmt::format("{}", given->renormalize));
-  if (given->renormalize != 0) made.renormalize = given->renormalize == 1;
+  if (given->renormalize != 0) result.renormalize = given->renormalize == 1;
   if (given->bias != nullptr) {
-    const std::uint64_t count = made.experts + made.zero_experts;
+    const std::uint64_t count = result.experts + result.zero_experts;
     if (const auto fine = check_numbers(given->bias, count, 1, "the router's bias"); !fine)
       return fine.why();
-    made.bias.assign(given->bias, given->bias + count);
+    result.bias.assign(given->bias, given->bias + count);
   }
   if (given->table_rows > kMaxTokenIds)
     return wrong_number("token ids", kMaxTokenIds, given->table_rows);
   if (given->table_rows != 0) {
     if (const auto fine =
-            check_numbers(given->table, given->table_rows, made.top_k, "the router's table");
+            check_numbers(given->table, given->table_rows, result.top_k, "the router's table");
         !fine)
       return fine.why();
-    if (made.top_k != 0)
-      made.hash_table.assign(given->table, given->table + given->table_rows * made.top_k);
+    if (result.top_k != 0)
+      result.hash_table.assign(given->table, given->table + given->table_rows * result.top_k);
   }
-  return made;
+  return result;
 }
 
 namespace {

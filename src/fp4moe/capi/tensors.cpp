@@ -42,14 +42,14 @@ Result<std::vector<tensor::MemoryTensor>> tensors_of(const fp4moe_tensors& given
         .expects(fmt::format("at most {}", kMaxTensors), fmt::format("{}", given.count));
   const auto all = take_structs(given.tensors, given.count, kMaxTensors, "fp4moe_tensor");
   if (!all) return all.why();
-  std::vector<tensor::MemoryTensor> made;
-  made.reserve(all->size());
+  std::vector<tensor::MemoryTensor> result;
+  result.reserve(all->size());
   for (const fp4moe_tensor& one : *all) {
     Result<tensor::MemoryTensor> tensor = tensor_of(one);
     if (!tensor) return tensor.why();
-    made.push_back(*std::move(tensor));
+    result.push_back(*std::move(tensor));
   }
-  return made;
+  return result;
 }
 
 Result<Done> model_of_tensors(const fp4moe_tensors* pointer, fp4moe_model** model) {
@@ -66,9 +66,9 @@ Result<Done> model_of_tensors(const fp4moe_tensors* pointer, fp4moe_model** mode
   if (!store) return store.why();
   Result<checkpoint::Checkpoint> checkpoint = checkpoint::Checkpoint::of(*std::move(store));
   if (!checkpoint) return checkpoint.why();
-  Result<runtime::Model> made = runtime::Model::of(*std::move(checkpoint));
-  if (!made) return made.why();
-  *model = add(std::make_shared<const runtime::Model>(*std::move(made)));
+  Result<runtime::Model> result = runtime::Model::of(*std::move(checkpoint));
+  if (!result) return result.why();
+  *model = add(std::make_shared<const runtime::Model>(*std::move(result)));
   return Done{};
 }
 

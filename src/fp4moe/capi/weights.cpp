@@ -88,16 +88,16 @@ Result<LayerWeightsView> take_weights(const fp4moe_weights* pointer) {
   if (!format) return format.why();
   const auto order = word_of<RowOrder>(given->row_order, "the order of w13's rows", kRowOrders);
   if (!order) return order.why();
-  LayerWeights made{.shape = {.format = *format,
+  LayerWeights result{.shape = {.format = *format,
                               .experts = given->experts,
                               .hidden = given->hidden,
                               .intermediate = given->intermediate,
                               .order = *order}};
   for (const auto& [from, to] :
-       {std::pair{given->w13, &made.w13}, std::pair{given->gate, &made.gate},
-        std::pair{given->up, &made.up}, std::pair{given->w2, &made.w2}})
+       {std::pair{given->w13, &result.w13}, std::pair{given->gate, &result.gate},
+        std::pair{given->up, &result.up}, std::pair{given->w2, &result.w2}})
     if (const auto fine = take_matrix(from, *to); !fine) return fine.why();
-  return LayerWeightsView::make(made);
+  return LayerWeightsView::make(result);
 }
 
 std::optional<double> constant(const double* given) {
@@ -110,7 +110,7 @@ Result<runtime::LayerDescription> take_description(const fp4moe_layer_descriptio
   if (!given) return given.why();
   const Result<std::string> word = require_text(given->activation, "the layer's activation");
   if (!word) return word.why();
-  runtime::LayerDescription made{.activation = oracle::activation_from_name(*word),
+  runtime::LayerDescription result{.activation = oracle::activation_from_name(*word),
                                  .alpha = constant(given->alpha),
                                  .beta = constant(given->beta),
                                  .limit = constant(given->limit),
@@ -120,16 +120,16 @@ Result<runtime::LayerDescription> take_description(const fp4moe_layer_descriptio
                                  .intermediate = given->intermediate,
                                  .split = given->split_blocks != 0 ? checkpoint::SplitRule::ceil_blocks
                                                                    : checkpoint::SplitRule::equal};
-  if (!made.activation)
+  if (!result.activation)
     return usage("description.activation", "there is no such activation")
         .expects("one of docs/run.md, such as silu or swigluoai",
                  fmt::format("'{}'", printable(*word)));
-  if (given->routing == nullptr) return made;
+  if (given->routing == nullptr) return result;
   auto router =
-      take_routing(given->routing, made.experts == 0 ? experts : made.experts, made.top_k);
+      take_routing(given->routing, result.experts == 0 ? experts : result.experts, result.top_k);
   if (!router) return router.why();
-  made.router = *std::move(router);
-  return made;
+  result.router = *std::move(router);
+  return result;
 }
 
 struct FromWeightsCall {
@@ -149,9 +149,9 @@ Result<Done> layer_from_weights(const FromWeightsCall& call) {
   if (!given) return given.why();
   Result<runtime::LayerOptions> options = layer_options(*given);
   if (!options) return options.why();
-  auto made = runtime::MoeLayer::create(*description, *view, std::move(*options));
-  if (!made) return made.why();
-  *call.layer = add(std::make_shared<OpenLayer>(std::move(*made)));
+  auto result = runtime::MoeLayer::create(*description, *view, std::move(*options));
+  if (!result) return result.why();
+  *call.layer = add(std::make_shared<OpenLayer>(std::move(*result)));
   return Done{};
 }
 

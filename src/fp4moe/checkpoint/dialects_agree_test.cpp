@@ -28,8 +28,8 @@ void expect_same(const SynthOptions& base, const std::vector<Spelling>& spelling
     options.grouping = spelling.grouping;
     const bool gguf = spelling.dialect == Dialect::gguf;
     const std::string path = folder / (gguf ? "model.gguf" : "model");
-    const auto made = synth(options, path);
-    ASSERT_TRUE(made) << name(spelling.dialect) << ": " << text(made.why());
+    const auto result = synth(options, path);
+    ASSERT_TRUE(result) << name(spelling.dialect) << ": " << text(result.why());
     const auto checkpoint = Checkpoint::open(path);
     ASSERT_TRUE(checkpoint) << name(spelling.dialect) << ": " << text(checkpoint.why());
     EXPECT_EQ(checkpoint->dialect().dialect, spelling.dialect);

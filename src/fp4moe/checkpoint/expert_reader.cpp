@@ -286,9 +286,9 @@ Result<ExpertView> ExpertReader::read(std::size_t layer_position, std::uint64_t 
   if (packed && (room == nullptr || range->size() != shape.intermediate)) {
     const Range columns =
         layer.row->scales_inside() ? covering(shape.format, *range) : Range(*range);
-    const Result<ExpertBuffers> made = own_buffers(shape, range->size(), columns);
-    if (!made) return made.why();
-    own = *made;
+    const Result<ExpertBuffers> result = own_buffers(shape, range->size(), columns);
+    if (!result) return result.why();
+    own = *result;
     room = nullptr;
   }
   ExpertView view{.shape = shape};

@@ -41,7 +41,7 @@ class CheckpointLayerSource : public LayerSource {
   Result<Done> check_views_stay() const override {
     const DialectRow& dialect = *layer().row;
     if (!dialect.needs_unpacking()) return Done{};
-    return error(ErrorCode::lacking, "weights.rows",
+    return error(ErrorCode::unavailable, "weights.rows",
                  "this dialect's weights cannot be used where they lie")
         .in(checkpoint_.store().folder())
         .expects("codes and scales in rows of their own", dialect.name)

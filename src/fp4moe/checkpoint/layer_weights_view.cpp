@@ -73,7 +73,7 @@ std::optional<std::uint64_t> extent(std::uint64_t experts, std::uint64_t expert_
 
 struct LayerWeightsView::Maker {
   const LayerWeights& given;
-  LayerWeightsView made{};
+  LayerWeightsView result{};
 
   Result<Done> check_given() const {
     const bool gated = given.shape.gated(), joined = is_given(given.w13);
@@ -138,10 +138,10 @@ struct LayerWeightsView::Maker {
       return usage("weights.bias", "the bias has another type")
           .at(part_name(place.name, "bias"))
           .expects("BF16, F16 or F32", tensor::name(from.dtype));
-    if (made.shape_.has_bias && made.bias_type_ != from.dtype)
+    if (result.shape_.has_bias && result.bias_type_ != from.dtype)
       return usage("weights.bias", "the biases of a layer have several types")
           .at(part_name(place.name, "bias"))
-          .expects(tensor::name(made.bias_type_), tensor::name(from.dtype));
+          .expects(tensor::name(result.bias_type_), tensor::name(from.dtype));
     const std::uint64_t size = tensor::row(from.dtype).block_bytes;
     const auto row = rows({from.bytes, from.expert_stride}, {place.name, 1, 0, 0, 1, 1},
                           place.rows * size, "bias");
@@ -149,8 +149,8 @@ struct LayerWeightsView::Maker {
     part.bias = {row->of_first.data + place.first * size, place.count, place.step * size,
                  from.dtype};
     part.bias_stride = row->expert_stride;
-    made.bias_type_ = from.dtype;
-    made.shape_.has_bias = true;
+    result.bias_type_ = from.dtype;
+    result.shape_.has_bias = true;
     return Done{};
   }
 
@@ -173,7 +173,7 @@ struct LayerWeightsView::Maker {
   }
 
   Result<Done> add(Projection which, const MatrixWeights& from, const PartPlace& place) {
-    Part& part = made.parts_[static_cast<std::size_t>(which)];
+    Part& part = result.parts_[static_cast<std::size_t>(which)];
     auto codes = rows(from.codes, place, place.k / 2, "codes");
     if (!codes) return codes.why();
     auto scales = rows(from.scales, place, place.k / block_size(given.shape.format), "scales");
@@ -186,7 +186,7 @@ struct LayerWeightsView::Maker {
       auto inputs = numbers(from.input_scales, place, number, "input scales");
       if (!inputs) return inputs.why();
       part.inputs = *inputs;
-      made.shape_.has_input_scale = true;
+      result.shape_.has_input_scale = true;
     }
     return from.bias.bytes.empty() ? Result<Done>(Done{}) : bias(from.bias, place, part);
   }
@@ -194,8 +194,8 @@ struct LayerWeightsView::Maker {
   Result<Done> add_all() {
     const MoeShape& shape = given.shape;
     const std::uint64_t rows = shape.intermediate, k = shape.hidden;
-    made.shape_ = shape;
-    made.shape_.has_bias = made.shape_.has_input_scale = false;
+    result.shape_ = shape;
+    result.shape_.has_bias = result.shape_.has_input_scale = false;
     // w13 without a gate is up; neither is missed as w13.
     const bool joined = shape.gated() && !is_given(given.gate) && !is_given(given.up);
     if (joined) {
@@ -205,7 +205,7 @@ struct LayerWeightsView::Maker {
       place.first = turns ? 1 : rows;
       if (const auto fine = add(Projection::up, given.w13, place); !fine) return fine;
     } else {
-      if (shape.gated()) made.shape_.order = RowOrder::halves;
+      if (shape.gated()) result.shape_.order = RowOrder::halves;
       const bool is_w13 = !shape.gated() && !is_given(given.up);
       if (shape.gated()) {
         if (const auto fine = add(Projection::gate, given.gate, {"gate", rows, k, 0, 1, rows});
@@ -232,7 +232,7 @@ Result<LayerWeightsView> LayerWeightsView::make(const LayerWeights& given) {
   if (const auto fine = check_shape(given.shape); !fine) return fine.why();
   if (const auto fine = maker.check_given(); !fine) return fine.why();
   if (const auto fine = maker.add_all(); !fine) return fine.why();
-  return std::move(maker.made);
+  return std::move(maker.result);
 }
 
 std::optional<float> LayerWeightsView::input_scale(Projection which, std::uint64_t expert) const {
@@ -309,15 +309,15 @@ Result<LayerWeightsView> LayerWeightsView::slice(Rank tensor_parallel, SplitRule
         .expects("at least one scale block for each rank",
                  fmt::format("none on rank {}", tensor_parallel.rank))
         .try_this("Use fewer ranks, or expert parallel");
-  LayerWeightsView made = *this;
+  LayerWeightsView result = *this;
   if (shape_.intermediate == whole)
-    made.cut(*range);
+    result.cut(*range);
   else if (shape_.intermediate != range->size())
     return usage("weights.slice", "the weights are neither the layer's nor the rank's")
         .expects(fmt::format("intermediate size {} or {}", whole, range->size()),
                  fmt::format("{}", shape_.intermediate));
-  if (tensor_parallel.rank != 0) made.parts_[2].bias = {.dtype = bias_type_};
-  return made;
+  if (tensor_parallel.rank != 0) result.parts_[2].bias = {.dtype = bias_type_};
+  return result;
 }
 
 }  // namespace fp4moe::checkpoint

@@ -88,10 +88,10 @@ char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + '
 
 // Without what people spell in different ways: case and punctuation.
 std::string plain_name(std::string_view name) {
-  std::string made;
+  std::string result;
   for (const char c : name)
-    if (c != '-' && c != '_' && c != '.' && c != ' ') made += lower(c);
-  return made;
+    if (c != '-' && c != '_' && c != '.' && c != ' ') result += lower(c);
+  return result;
 }
 
 // Routers of families that have no row above. "Default" keeps the weights as they are unless

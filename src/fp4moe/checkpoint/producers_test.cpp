@@ -150,8 +150,8 @@ void expect_back(const std::string& source, Dialect through, const std::string& 
   const auto first = Checkpoint::open(source);
   ASSERT_TRUE(first) << text(first.why());
   const std::string there = work + (through == Dialect::gguf ? ".gguf" : "");
-  const auto made = transcode(*first, through, there);
-  ASSERT_TRUE(made) << text(made.why());
+  const auto result = transcode(*first, through, there);
+  ASSERT_TRUE(result) << text(result.why());
   const auto second = Checkpoint::open(there);
   ASSERT_TRUE(second) << text(second.why());
   const auto again = transcode(*second, first->dialect().dialect, work + "-back");
@@ -396,8 +396,8 @@ TEST(Producers, GgufMayLeaveScalesOfOneOut) {
   expect_rows(*checkpoint, model);
   ExpertReader reader(*checkpoint, {});
   EXPECT_EQ(reader.read(0, 1)->up.global_scale, 1.0f);
-  const auto made = transcode(*checkpoint, Dialect::modelopt, folder / "modelopt");
-  ASSERT_TRUE(made) << text(made.why());
+  const auto result = transcode(*checkpoint, Dialect::modelopt, folder / "modelopt");
+  ASSERT_TRUE(result) << text(result.why());
   const auto other = Checkpoint::open(folder / "modelopt");
   ASSERT_TRUE(other) << text(other.why());
   ExpertReader again(*other, {});
@@ -469,9 +469,9 @@ TEST(Producers, TranscodeRefusesModulesOfAnotherFormat) {
   const auto checkpoint = Checkpoint::open(folder / "a");
   ASSERT_TRUE(checkpoint) << text(checkpoint.why());
   for (const Dialect target : {Dialect::modelopt, Dialect::quark, Dialect::gguf}) {
-    const auto made = transcode(*checkpoint, target, folder / "b");
-    ASSERT_FALSE(made) << name(target);
-    EXPECT_EQ(made.why().id, "transcode.mixed_precision");
+    const auto result = transcode(*checkpoint, target, folder / "b");
+    ASSERT_FALSE(result) << name(target);
+    EXPECT_EQ(result.why().id, "transcode.mixed_precision");
   }
   EXPECT_TRUE(transcode(*checkpoint, Dialect::compressed_tensors, folder / "c"));
 }

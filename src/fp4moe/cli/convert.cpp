@@ -42,7 +42,7 @@ struct ConvertOptions {
   std::string tp = "1", ep = "1", placement = "linear";
   std::optional<std::uint64_t> rank{};
   std::string params_dtype = "bf16";
-  QuestionOptions question{};  // device and policy
+  SelectionOptions question{};  // device and policy
   std::optional<std::uint64_t> pad_hidden{}, pad_intermediate{};
   std::size_t threads = 0;
   std::uint64_t max_memory = 0;
@@ -156,13 +156,13 @@ std::string padding_text(std::uint64_t real, std::uint64_t padded) {
 }
 
 std::string rank_text(const checkpoint::Slice& slice) {
-  std::string made;
+  std::string result;
   if (slice.tensor_parallel.size > 1)
-    made += fmt::format(", tensor-parallel rank {}", convert::text(slice.tensor_parallel));
+    result += fmt::format(", tensor-parallel rank {}", convert::text(slice.tensor_parallel));
   if (slice.expert_parallel.size > 1)
-    made += fmt::format(", expert-parallel rank {} ({})", convert::text(slice.expert_parallel),
+    result += fmt::format(", expert-parallel rank {} ({})", convert::text(slice.expert_parallel),
                         convert::name(slice.placement));
-  return made;
+  return result;
 }
 
 void print_plan(const Io& io, const FolderPlan& plan, std::size_t threads) {

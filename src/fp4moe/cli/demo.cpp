@@ -114,23 +114,23 @@ Result<std::size_t> compare(const tensor::Store& a, const tensor::Store& b) {
 
 // What a policy decides for the model on a device.
 struct Decision {
-  Question question{};
+  SelectionRequest question{};
   oracle::Record record{};
   const oracle::Backend& backend() const { return *record.selection.backend; }
 };
 Result<Decision> decide(const std::string& model, std::string_view device,
                         std::string_view policy) {
-  QuestionOptions asked;
+  SelectionOptions asked;
   asked.model = model;
   asked.device = device;
   asked.policy = policy;
-  Result<Question> question = runtime::resolve(asked);
+  Result<SelectionRequest> question = runtime::resolve(asked);
   if (!question) return question.why();
-  Decision made{.question = *std::move(question)};
-  made.record = make_record(*made.question.policy, made.question.mode, made.question.request);
-  if (made.record.selection.outcome != oracle::Outcome::selected)
-    return error(ErrorCode::no_backend, "demo.explain", made.record.selection.message);
-  return made;
+  Decision result{.question = *std::move(question)};
+  result.record = make_record(*result.question.policy, result.question.mode, result.question.request);
+  if (result.record.selection.outcome != oracle::Outcome::selected)
+    return error(ErrorCode::no_backend, "demo.explain", result.record.selection.message);
+  return result;
 }
 
 // Who would run the layer: here under our own rules, on two GPUs under vLLM's.
@@ -207,7 +207,7 @@ Result<Done> convert_step(Steps& steps, const Scratch& scratch, const DemoOption
   if (!decision) return decision.why();
   const oracle::Request& request = decision->record.request;
   const auto layout = backends::layout_of({.backend = decision->backend(),
-                                           .era = decision->question.policy->era,
+                                           .policy_date = decision->question.policy->policy_date,
                                            .device = request.device});
   if (!layout) return layout.why();
   const Result<Checkpoint> source = Checkpoint::open(scratch / "layer");
@@ -217,9 +217,9 @@ Result<Done> convert_step(Steps& steps, const Scratch& scratch, const DemoOption
   recipe.sizing.device = request.device;
   Result<convert::FolderPlan> plan = convert::plan_folder(*source, scratch / "layer", recipe);
   if (!plan) return plan.why();
-  const auto made = convert::convert_folder(*source, *std::move(plan), scratch / "converted",
+  const auto result = convert::convert_folder(*source, *std::move(plan), scratch / "converted",
                                             {.threads = threads});
-  if (!made) return made.why();
+  if (!result) return result.why();
   const auto checked =
       convert::verify_folder(scratch / "converted", {.threads = threads, .deep = true});
   if (!checked) return checked.why();
@@ -232,16 +232,16 @@ Result<Done> convert_step(Steps& steps, const Scratch& scratch, const DemoOption
   const Result<std::size_t> equal = compare(source->store(), *again);
   if (!equal) return equal.why();
   scratch.remove("again");
-  const double speed = gigabytes_per_second(made->expert_bytes, made->seconds);
+  const double speed = gigabytes_per_second(result->expert_bytes, result->seconds);
   steps.done("convert",
              fmt::format("{} for {}: {} in {:.2f} s ({:.1f} GB/s, to disk); packed again: equal; "
                          "converted back: {} tensors equal",
-                         (*layout)->id, decision->backend().name, human_bytes(made->expert_bytes),
-                         made->seconds, speed, *equal),
+                         (*layout)->id, decision->backend().name, human_bytes(result->expert_bytes),
+                         result->seconds, speed, *equal),
              {{"layout", (*layout)->id},
               {"generation", (*layout)->generation},
               {"backend", decision->backend().name},
-              {"bytes", made->expert_bytes},
+              {"bytes", result->expert_bytes},
               {"gb_per_s", speed},
               {"verified", true},
               {"tensors_restored", *equal}});
@@ -354,13 +354,13 @@ Result<Done> run_steps(const DemoOptions& options, Steps& steps, const Scratch& 
                               .shards = 3,
                               .threads = threads};
   if (options.experts != 0) synth.experts = options.experts;
-  const Result<checkpoint::SynthReport> made = checkpoint::synth(synth, scratch / "layer");
-  if (!made) return made.why();
+  const Result<checkpoint::SynthReport> result = checkpoint::synth(synth, scratch / "layer");
+  if (!result) return result.why();
   steps.done("make",
              fmt::format("a {} layer: {} experts, hidden {}, intermediate {}; {} in {} files",
-                         options.model, made->shape.experts, made->shape.hidden,
-                         made->shape.intermediate, human_bytes(made->bytes), made->shards),
-             {{"bytes", made->bytes}, {"seconds", made->seconds}});
+                         options.model, result->shape.experts, result->shape.hidden,
+                         result->shape.intermediate, human_bytes(result->bytes), result->shards),
+             {{"bytes", result->bytes}, {"seconds", result->seconds}});
 
   const Result<Checkpoint> checkpoint = Checkpoint::open(scratch / "layer");
   if (!checkpoint) return checkpoint.why();

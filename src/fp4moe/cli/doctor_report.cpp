@@ -54,12 +54,12 @@ struct Usable {
 };
 
 std::string missing(Features needs, Features from) {
-  Features lacking;
+  Features unavailable;
   for (std::size_t i = 0; i < platform::kCpuFeatureNames.size(); ++i) {
     const auto feature = static_cast<CpuFeature>(i);
-    if (needs.contains(feature) && !from.contains(feature)) lacking.insert(feature);
+    if (needs.contains(feature) && !from.contains(feature)) unavailable.insert(feature);
   }
-  return platform::text(lacking);
+  return platform::text(unavailable);
 }
 
 // `all`: every row that can run is used; else the first of them.

@@ -78,11 +78,11 @@ Result<int> run_error(const std::string& id, const Io& io) {
     rows = std::move(asked);
   }
   if (io.json) {
-    Json made = Json::array();
+    Json result = Json::array();
     for (const ErrorRow& row : rows)
-      made.push_back(
+      result.push_back(
           {{"id", row.id}, {"area", row.area}, {"means", row.means}, {"do", row.remedy}});
-    io.print({{"command", "error"}, {"errors", std::move(made)}});
+    io.print({{"command", "error"}, {"errors", std::move(result)}});
     return kDone;
   }
   std::string_view area;

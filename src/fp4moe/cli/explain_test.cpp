@@ -129,10 +129,10 @@ TEST(Explain, ALogIsTheQuestion) {
 }
 
 TEST(Explain, LinesFitTheTerminalAndColoursAreForTerminalsAlone) {
-  runtime::QuestionOptions options;
+  runtime::SelectionOptions options;
   options.device = "mi355x";
   options.policy = "2026-08-22";
-  Result<runtime::Question> question = runtime::resolve(options);
+  Result<runtime::SelectionRequest> question = runtime::resolve(options);
   ASSERT_TRUE(question);
   const runtime::Answer found = runtime::answer(*std::move(question));
   for (const bool color : {false, true}) {
@@ -372,12 +372,12 @@ TEST(Matrix, TextHasOneLineForEachDeviceOfOnePolicy) {
 }
 
 TEST(Matrix, JsonHoldsKernelsAndChoices) {
-  const Json made = json_of({"matrix", "--policy", "2026-08-22"});
+  const Json result = json_of({"matrix", "--policy", "2026-08-22"});
 
-  ASSERT_EQ(made["policies"].size(), 2u);
-  EXPECT_EQ(made["policies"][0]["format"], "mxfp4");
+  ASSERT_EQ(result["policies"].size(), 2u);
+  EXPECT_EQ(result["policies"][0]["format"], "mxfp4");
   bool found = false;
-  for (const Json& kernel : made["policies"][0]["kernels"])
+  for (const Json& kernel : result["policies"][0]["kernels"])
     if (kernel["kernel"] == "MarlinExperts") {
       found = true;
       EXPECT_EQ(kernel["lora"], true);

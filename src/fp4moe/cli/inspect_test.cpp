@@ -22,8 +22,8 @@ void make(const std::string& path, checkpoint::SynthOptions options) {
   options.experts = 2;
   options.hidden = 64;
   options.intermediate = 64;
-  const auto made = checkpoint::synth(options, path);
-  ASSERT_TRUE(made) << text(made.why());
+  const auto result = checkpoint::synth(options, path);
+  ASSERT_TRUE(result) << text(result.why());
 }
 
 TEST(Inspect, SaysInALineEachWhatTheCheckpointIs) {
@@ -150,10 +150,10 @@ TEST(LintCommand, NamesTheFileOfEveryFinding) {
   const TemporaryFolder folder;
   for (const checkpoint::SynthDefect& defect : checkpoint::synth_defects()) {
     const std::string path = folder / defect.name;
-    const Outcome made = run({"synth", "--model", "qwen3-30b-a3b", "--experts", "4", "--layers",
+    const Outcome result = run({"synth", "--model", "qwen3-30b-a3b", "--experts", "4", "--layers",
                               "2", "--hidden", "128", "--intermediate", "64", "--shards", "2",
                               "--defect", std::string(defect.name), "-o", path});
-    if (made.status != 0) continue;  // of another dialect
+    if (result.status != 0) continue;  // of another dialect
     const auto json = parse_json(run({"lint", path, "--deep", "--json"}).out);
     ASSERT_TRUE(json) << defect.name;
     EXPECT_FALSE((*json)["findings"].empty()) << defect.name;

@@ -171,9 +171,9 @@ void print_rows(const Io& io, const std::vector<ListRow>& rows) {
 }
 
 Json rows_json(const std::vector<ListRow>& rows) {
-  Json made = Json::array();
-  for (const ListRow& row : rows) made.push_back({{"name", row.name}, {"what", row.what}});
-  return made;
+  Json result = Json::array();
+  for (const ListRow& row : rows) result.push_back({{"name", row.name}, {"what", row.what}});
+  return result;
 }
 
 Result<int> run_list(const std::string& subject, const Io& io) {

@@ -42,7 +42,7 @@ struct RunOptions {
   std::uint64_t tokens = 16, seed = 1;
   std::optional<double> deadline{};  // in seconds
   bool checks = false;
-  RunWords words{};
+  RunArgs words{};
 };
 
 // This process among those that mpirun started. Lives until errors are printed: mpirun ends all
@@ -125,9 +125,9 @@ Result<Done> join_ranks(const Io& io, const moe::exchange::CommunicatorOptions& 
 // One layer's values are looked at whole, those of many only where that takes no time.
 checkpoint::LintOptions lint_of(const runtime::Model& model, const std::vector<std::size_t>& layers,
                              const Io& io) {
-  checkpoint::LintOptions made{.scalars_only = layers.size() > 1, .threads = io.threads};
-  if (layers.size() == 1) made.layer = model.layer_index(layers.front());
-  return made;
+  checkpoint::LintOptions result{.scalars_only = layers.size() > 1, .threads = io.threads};
+  if (layers.size() == 1) result.layer = model.layer_index(layers.front());
+  return result;
 }
 
 Result<int> compute(const RunOptions& options, const Io& io, runtime::RunOptions how) {
@@ -213,7 +213,7 @@ std::vector<std::string> exchange_names() {
 
 Run declare_run(OptionSet& set) {
   const auto options = std::make_shared<RunOptions>();
-  RunWords& words = options->words;
+  RunArgs& words = options->words;
   set.add("PATH", options->path, "Checkpoint or converted folder").as(Form::path).required();
   set.add("--layer", options->layer, "Block number of a MoE layer, or all (default: the first)")
       .as(Form::number);

@@ -120,9 +120,9 @@ class RunCommand : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     folder_ = new TemporaryFolder;
-    const Outcome made = run({"synth", "--model", "gpt-oss-20b", "--experts", "4", "--hidden", "96",
+    const Outcome result = run({"synth", "--model", "gpt-oss-20b", "--experts", "4", "--hidden", "96",
                               "--intermediate", "64", "--layers", "2", "-o", source()});
-    ASSERT_EQ(made.status, 0) << made.err;
+    ASSERT_EQ(result.status, 0) << result.err;
   }
   static void TearDownTestSuite() {
     delete folder_;
@@ -172,9 +172,9 @@ TEST_F(RunCommand, GivesTheSameBitsFromAConvertedFolder) {
   EXPECT_EQ(direct.size(), 16 * kHidden * 4);
   for (const char* backend : {"MARLIN", "TRITON", "EMULATION"}) {
     const std::string converted = file(backend);
-    const Outcome made = run({"convert", source(), "--backend", backend, "--policy", "2026-08-22",
+    const Outcome result = run({"convert", source(), "--backend", backend, "--policy", "2026-08-22",
                               "--device", "h100", "-o", converted});
-    ASSERT_EQ(made.status, 0) << made.err;
+    ASSERT_EQ(result.status, 0) << result.err;
     EXPECT_TRUE(output_of({"run", converted, "--numerics", "exact", "--layer", "1"}) == direct)
         << backend;
   }

@@ -78,12 +78,12 @@ Result<ModularKernel> ModularKernel::make(std::unique_ptr<Exchange> exchange,
         .try_this("give them logits: make a MonolithicKernel");
   if (const auto fine = check_parts(exchange->traits(), *experts, role, options); !fine)
     return fine.why();
-  ModularKernel made;
-  made.exchange_ = std::move(exchange);
-  made.experts_ = std::move(experts);
-  made.role_ = role;
-  made.options_ = options;
-  return made;
+  ModularKernel result;
+  result.exchange_ = std::move(exchange);
+  result.experts_ = std::move(experts);
+  result.role_ = role;
+  result.options_ = options;
+  return result;
 }
 
 OutputForm ModularKernel::form() const {
@@ -94,25 +94,25 @@ OutputForm ModularKernel::form() const {
 PrepareOptions ModularKernel::prepare_options() const {
   const ExpertsProblem& problem = experts_->problem();
   const bool quantizes = problem.quantizes != ActivationKey::none;
-  PrepareOptions made{.weight_on_input = options_.weight_on_input,
+  PrepareOptions result{.weight_on_input = options_.weight_on_input,
                                 .deferred = quantizes && role_.takes_unquantized};
   if (quantizes && !role_.takes_unquantized) {
-    made.quantizer.key = problem.quantizes;
-    if (!problem.input_scales.empty()) made.quantizer.global_scale = problem.input_scales[0];
+    result.quantizer.key = problem.quantizes;
+    if (!problem.input_scales.empty()) result.quantizer.global_scale = problem.input_scales[0];
   }
-  return made;
+  return result;
 }
 
 Result<Done> ModularKernel::compute(const Prepared& prepared, const MutableRows& out,
-                                    const CallOptions& call, ExpertsOutput& made) {
+                                    const CallOptions& call, ExpertsOutput& result) {
   const std::uint64_t hidden = experts_->problem().shape.hidden;
-  made.form = form();
-  made.is_weighted = made.form == OutputForm::summed;
+  result.form = form();
+  result.is_weighted = result.form == OutputForm::summed;
   const std::uint64_t rows =
-      made.form == OutputForm::assignments ? prepared.x.rows * prepared.top_k : prepared.x.rows;
+      result.form == OutputForm::assignments ? prepared.x.rows * prepared.top_k : prepared.x.rows;
   // Straight into the caller's memory where nothing is left to be done to it.
   const ExchangeTraits traits = exchange_->traits();
-  const bool is_final = made.form == OutputForm::summed && traits.dispatchers == 1 &&
+  const bool is_final = result.form == OutputForm::summed && traits.dispatchers == 1 &&
                         !traits.output_is_reduced && rows == out.rows;
   MutableRows target = out;
   if (!is_final) {
@@ -124,25 +124,25 @@ Result<Done> ModularKernel::compute(const Prepared& prepared, const MutableRows&
     }
     target = {space_.data(), out.dtype, rows, hidden, hidden * element_bytes(out.dtype)};
   }
-  made.rows = target;
+  result.rows = target;
   if (rows == 0) return Done{};
   return experts_->compute({.in = prepared,
                             .expert_map = call.expert_map,
                             .lora = call.lora,
                             .weight_on_input = options_.weight_on_input},
-                           made.form, target);
+                           result.form, target);
 }
 
 Result<Done> ModularKernel::apply_once(const Tokens& tokens, const MutableRows& out,
                                        const CallOptions& call) {
   const Result<Prepared> prepared = exchange_->prepare(tokens, prepare_options());
   if (!prepared) return prepared.why();
-  ExpertsOutput made;
-  if (const auto done = compute(*prepared, out, call, made); !done) {
+  ExpertsOutput result;
+  if (const auto done = compute(*prepared, out, call, result); !done) {
     exchange_->abandon(done.why());
     return done.why();
   }
-  return exchange_->finalize(made, out);
+  return exchange_->finalize(result, out);
 }
 
 Result<Done> ModularKernel::apply(const Tokens& tokens, const MutableRows& out,
@@ -194,14 +194,14 @@ Result<MonolithicKernel> MonolithicKernel::make(std::unique_ptr<Exchange> exchan
   Result<ModularKernel> kernel =
       ModularKernel::make(std::move(exchange), std::move(experts), modular, options.kernel);
   if (!kernel) return kernel.why();
-  MonolithicKernel made(std::move(*kernel), std::move(router));
-  made.options_ = options;
-  const std::uint64_t local = made.experts().problem().shape.experts;
-  made.expert_map_.assign(std::max(made.router_.options().experts, options.first_expert + local),
+  MonolithicKernel result(std::move(*kernel), std::move(router));
+  result.options_ = options;
+  const std::uint64_t local = result.experts().problem().shape.experts;
+  result.expert_map_.assign(std::max(result.router_.options().experts, options.first_expert + local),
                           -1);
   for (std::uint64_t e = 0; e < local; ++e)
-    made.expert_map_[options.first_expert + e] = static_cast<std::int32_t>(e);
-  return made;
+    result.expert_map_[options.first_expert + e] = static_cast<std::int32_t>(e);
+  return result;
 }
 
 Result<Prepared> MonolithicKernel::prepare(const Tokens& tokens, ThreadPool& pool) {
@@ -264,13 +264,13 @@ Result<Done> MonolithicKernel::apply(const Tokens& tokens, const MutableRows& ou
     std::ranges::transform(prepared->ids, replay.begin(),
                            [](std::int32_t id) { return static_cast<std::int16_t>(id); });
   }
-  ExpertsOutput made;
-  const auto done = kernel_.compute(*prepared, out, {.expert_map = expert_map_}, made);
+  ExpertsOutput result;
+  const auto done = kernel_.compute(*prepared, out, {.expert_map = expert_map_}, result);
   if (!done) {
     kernel_.exchange_->abandon(done.why());
     return done.why();
   }
-  return kernel_.exchange_->finalize(made, out);
+  return kernel_.exchange_->finalize(result, out);
 }
 
 Result<MonolithicKernel::Unfinalized> MonolithicKernel::apply_unfinalized(const Tokens& tokens,
@@ -299,16 +299,16 @@ Result<MonolithicKernel::Unfinalized> MonolithicKernel::apply_unfinalized(const 
                                  .local_experts = experts().problem().shape.experts},
                                 prepared->top_k, kUnfinalizedTile, tiles);
   if (!tiled) return tiled.why();
-  Unfinalized made{.rows = std::vector<float>(tiles.token_of_row.size() * hidden),
+  Unfinalized result{.rows = std::vector<float>(tiles.token_of_row.size() * hidden),
                    .weights = {prepared->weights.begin(), prepared->weights.end()},
                    .expanded_to_permuted = tiles.row_of_assignment};
   for (std::uint64_t assignment = 0; assignment < count; ++assignment) {
     if (tiles.row_of_assignment[assignment] < 0) continue;
     const auto row = static_cast<std::uint64_t>(tiles.row_of_assignment[assignment]);
     std::copy_n(assignments.begin() + static_cast<std::ptrdiff_t>(assignment * hidden), hidden,
-                made.rows.begin() + static_cast<std::ptrdiff_t>(row * hidden));
+                result.rows.begin() + static_cast<std::ptrdiff_t>(row * hidden));
   }
-  return made;
+  return result;
 }
 
 }  // namespace fp4moe::moe

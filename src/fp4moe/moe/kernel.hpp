@@ -68,7 +68,7 @@ class ModularKernel {
   Result<Done> apply_once(const Tokens& tokens, const MutableRows& out,
                           const CallOptions& call);
   Result<Done> compute(const Prepared& prepared, const MutableRows& out, const CallOptions& call,
-                       ExpertsOutput& made);
+                       ExpertsOutput& result);
   PrepareOptions prepare_options() const;
   OutputForm form() const;
 

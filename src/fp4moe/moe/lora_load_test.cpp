@@ -18,8 +18,8 @@ std::vector<checkpoint::AdapterTarget> targets() {
 }
 
 Result<checkpoint::Adapter> make(const std::string& folder, const checkpoint::SynthAdapterOptions& how) {
-  const auto made = checkpoint::synth_adapter(targets(), how, folder);
-  if (!made) return made.why();
+  const auto result = checkpoint::synth_adapter(targets(), how, folder);
+  if (!result) return result.why();
   return checkpoint::Adapter::open(folder, targets());
 }
 

@@ -34,14 +34,14 @@ Numbers random_ids(std::size_t count, std::int32_t least, std::int32_t most, std
 
 // Assignments by expert, the plain way.
 std::vector<Numbers> by_expert(const Assignments& assignments, bool maps) {
-  std::vector<Numbers> made(assignments.experts);
+  std::vector<Numbers> result(assignments.experts);
   for (std::size_t assignment = 0; assignment < assignments.ids.size(); ++assignment) {
     std::int32_t id = assignments.ids[assignment];
     if (id < 0 || id >= static_cast<std::int32_t>(assignments.experts)) continue;
     if (maps && !assignments.expert_map.empty()) id = assignments.expert_map[static_cast<std::size_t>(id)];
-    if (id >= 0) made[static_cast<std::size_t>(id)].push_back(static_cast<std::int32_t>(assignment));
+    if (id >= 0) result[static_cast<std::size_t>(id)].push_back(static_cast<std::int32_t>(assignment));
   }
-  return made;
+  return result;
 }
 
 // Awkward sizes, alone and on one of two ranks.
@@ -224,17 +224,17 @@ struct Matrix {
   }
 };
 Matrix matrix(DType dtype, std::uint64_t rows, std::uint64_t columns, float value) {
-  Matrix made{dtype, rows, columns};
-  made.wide.resize(dtype == DType::f32 ? rows * columns : 0);
-  made.narrow.resize(dtype == DType::f32 ? 0 : rows * columns);
+  Matrix result{dtype, rows, columns};
+  result.wide.resize(dtype == DType::f32 ? rows * columns : 0);
+  result.narrow.resize(dtype == DType::f32 ? 0 : rows * columns);
   for (std::uint64_t r = 0; r < rows; ++r)
-    for (std::uint64_t c = 0; c < columns; ++c) made.set(r, c, value);
-  return made;
+    for (std::uint64_t c = 0; c < columns; ++c) result.set(r, c, value);
+  return result;
 }
-void fill_randomly(Matrix& made, std::uint64_t seed) {
+void fill_randomly(Matrix& result, std::uint64_t seed) {
   SplitMix64 random(seed);
-  for (std::uint64_t r = 0; r < made.rows; ++r)
-    for (std::uint64_t c = 0; c < made.columns; ++c) made.set(r, c, 4 * random.unit() - 2);
+  for (std::uint64_t r = 0; r < result.rows; ++r)
+    for (std::uint64_t c = 0; c < result.columns; ++c) result.set(r, c, 4 * random.unit() - 2);
 }
 float rounded(DType dtype, float value) {
   return dtype == DType::f32 ? value : Bf16::decode(Bf16::encode(value));
@@ -480,8 +480,8 @@ TEST(Replicas, RefusesTablesThatLeaveExpertsOut) {
   const auto refused = [&](auto change) {
     ReplicaTable table = good;
     change(table);
-    const Result<ReplicaTable> made = replica_table(table);
-    return made ? std::string() : made.why().id;
+    const Result<ReplicaTable> result = replica_table(table);
+    return result ? std::string() : result.why().id;
   };
   EXPECT_EQ(refused([](auto& t) { t.most = 0; }), "eplb.table");
   EXPECT_EQ(refused([](auto& t) { t.replicas = {2}; }), "eplb.table");

@@ -144,9 +144,9 @@ struct BatchedAssignment {
   float weight = 0;
 };
 Result<std::vector<BatchedAssignment>> batched_assignments(const ReduceInput& input) {
-  std::vector<BatchedAssignment> made(input.ids.size());
+  std::vector<BatchedAssignment> result(input.ids.size());
   std::vector<std::uint64_t> used(input.local_experts);
-  for (std::uint64_t assignment = 0; assignment < made.size(); ++assignment) {
+  for (std::uint64_t assignment = 0; assignment < result.size(); ++assignment) {
     const std::uint64_t first = assignment / input.top_k * input.top_k;
     const std::int32_t id = input.ids[assignment];
     if (!is_somebody(input, id)) continue;
@@ -156,16 +156,16 @@ Result<std::vector<BatchedAssignment>> batched_assignments(const ReduceInput& in
     const auto duplicate = std::find(input.ids.begin() + static_cast<std::ptrdiff_t>(first),
                                 input.ids.begin() + static_cast<std::ptrdiff_t>(assignment), id);
     if (const auto at = static_cast<std::uint64_t>(duplicate - input.ids.begin()); at < assignment) {
-      made[at].weight += weight;
+      result[at].weight += weight;
       continue;
     }
     if (used[local] >= input.capacity)
       return usage("reduce.batch", fmt::format("expert {} has more tokens than its batch", id))
           .expects(fmt::format("at most {}", input.capacity),
                    fmt::format("token {} too", assignment / input.top_k));
-    made[assignment] = {local * input.capacity + used[local]++, weight};
+    result[assignment] = {local * input.capacity + used[local]++, weight};
   }
-  return made;
+  return result;
 }
 
 // Expert by expert, each sum rounded to the output's type.

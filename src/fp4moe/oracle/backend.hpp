@@ -62,7 +62,7 @@ struct Backend {
   std::string_view name;      // as users, logs and the reference print it
   std::string_view family{};  // its folder under backends/
   WeightFormat format{};
-  EnumSet<Era> eras{};
+  EnumSet<PolicyDate> policy_dates{};
   ActivationKey activation = ActivationKey::none;  // MXFP4: what it asks the kernel for
   std::span<const Experts* const> experts{};       // in trial order
   std::string_view batched{};  // the backend that stands in for it when tokens come batched

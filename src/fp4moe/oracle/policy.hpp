@@ -85,7 +85,7 @@ enum class Ending : std::uint8_t {
 struct Policy {
   std::string_view name;
   WeightFormat format{};
-  Era era{};
+  PolicyDate policy_date{};
   std::string_view summary{};
   std::vector<const Backend*> backends{};  // all of them
   std::vector<AutomaticList> automatic{};

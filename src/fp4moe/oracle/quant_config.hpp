@@ -55,10 +55,10 @@ ActivationKey activations_of(QuantScheme scheme, ActivationKey asked);
 
 // The backend's scheme, with Q8 repaired in strict mode.
 QuantScheme scheme_of(const Backend& backend, Mode mode, const Layer& layer);
-GateConstants gate_constants(const Backend& backend, Era era, Mode mode, const Layer& layer);
+GateConstants gate_constants(const Backend& backend, PolicyDate policy_date, Mode mode, const Layer& layer);
 
 // `from_layer` is form_from_layer's answer; without it the checkpoint's own form counts.
-QuantConfig quant_config(const Backend& backend, Era era, Mode mode, const Layer& layer,
+QuantConfig quant_config(const Backend& backend, PolicyDate policy_date, Mode mode, const Layer& layer,
                          BufferNames names = BufferNames::modelopt,
                          std::optional<ActivationKey> from_layer = {});
 

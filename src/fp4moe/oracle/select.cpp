@@ -15,19 +15,19 @@ constexpr CapabilityRange kTritonRange{{9, 0}, {11, 0}};
 // ['a', 'b']
 template <class Items, class Name>
 std::string python_list(const Items& items, Name name) {
-  std::string made = "[";
+  std::string result = "[";
   for (const auto& item : items) {
-    if (made.size() > 1) made += ", ";
-    made += fmt::format("'{}'", name(item));
+    if (result.size() > 1) result += ", ";
+    result += fmt::format("'{}'", name(item));
   }
-  return made + "]";
+  return result + "]";
 }
 
 // 7 -> "7.0"
 std::string python_float(double value) {
-  std::string made = fmt::format("{}", value);
-  if (made.find_first_not_of("-0123456789") == made.npos) made += ".0";
-  return made;
+  std::string result = fmt::format("{}", value);
+  if (result.find_first_not_of("-0123456789") == result.npos) result += ".0";
+  return result;
 }
 
 template <class... Args>
@@ -43,8 +43,8 @@ class Walk {
       : policy_(policy), request_(request), layer_(request.layer) {
     made_.policy = &policy;
     made_.mode = mode;
-    const Exchange by = exchange(layer_.parallel, policy.era);
-    made_.format = is_batched(by, policy.era) ? TokenFormat::batched : TokenFormat::standard;
+    const Exchange by = exchange(layer_.parallel, policy.policy_date);
+    made_.format = is_batched(by, policy.policy_date) ? TokenFormat::batched : TokenFormat::standard;
   }
 
   Selection run() {

@@ -37,7 +37,7 @@ constexpr Backend kEmpty{.name = "EMPTY"};
 Policy made_up() {
   return {.name = "made-up",
           .format = WeightFormat::mxfp4,
-          .era = Era::april_24,
+          .policy_date = PolicyDate::april_24,
           .backends = {&kNew, &kOld, &kBatched, &kEmpty},
           .automatic = {{.backends = {&kNew, &kOld, &kBatched}}},
           .names = {{.name = "new", .backends = {&kNew}},

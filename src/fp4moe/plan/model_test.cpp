@@ -20,8 +20,8 @@ using checkpoint::testing::FileTensor;
 void make(const std::string& path, checkpoint::SynthOptions options) {
   options.experts = 4;
   options.hidden = options.intermediate = 64;
-  const auto made = checkpoint::synth(options, path);
-  ASSERT_TRUE(made) << text(made.why());
+  const auto result = checkpoint::synth(options, path);
+  ASSERT_TRUE(result) << text(result.why());
 }
 
 // One gpt-oss layer of zeros.

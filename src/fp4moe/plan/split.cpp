@@ -58,7 +58,7 @@ Result<Done> check_divides(const Model& model, std::uint64_t ranks, bool referen
       .try_this(remedy);
 }
 
-Result<oracle::Parallel> parallel_of(const Ranks& ranks, oracle::Era era,
+Result<oracle::Parallel> parallel_of(const Ranks& ranks, oracle::PolicyDate policy_date,
                                      std::vector<std::string>& notes) {
   const auto product = checked_multiply(ranks.tp, ranks.dp);
   if (!product || *product > kMaxRanks || ranks.ep > kMaxRanks || *product == 0 || ranks.ep == 0)
@@ -76,7 +76,7 @@ Result<oracle::Parallel> parallel_of(const Ranks& ranks, oracle::Era era,
   deployment.dp_size = static_cast<int>(ranks.dp);
   deployment.enable_expert_parallel = ranks.ep > 1;
   if (!ranks.all2all.empty()) {
-    const auto accepted = oracle::accept_exchange(ranks.all2all, era);
+    const auto accepted = oracle::accept_exchange(ranks.all2all, policy_date);
     if (!accepted) return accepted.why();
     deployment.all2all_backend = accepted->name;
     if (!accepted->warning.empty()) notes.push_back(accepted->warning);
@@ -85,7 +85,7 @@ Result<oracle::Parallel> parallel_of(const Ranks& ranks, oracle::Era era,
 }
 
 // Whole experts: the first ranks hold those left over.
-Result<Done> split_experts(const Model& model, oracle::Era era, Split& split) {
+Result<Done> split_experts(const Model& model, oracle::PolicyDate policy_date, Split& split) {
   const std::uint64_t experts = model.shape.experts;
   if (split.ranks > experts)
     return impossible("plan.experts", "some ranks would hold no expert")
@@ -100,7 +100,7 @@ Result<Done> split_experts(const Model& model, oracle::Era era, Split& split) {
   split.notes.push_back(fmt::format("{} experts over {} ranks: the first {} hold {}, the others {}",
                                     experts, split.ranks, rest, split.max_experts,
                                     split.experts_least));
-  const Exchange used = oracle::exchange(split.parallel, era);
+  const Exchange used = oracle::exchange(split.parallel, policy_date);
   if (used != Exchange::none && used != Exchange::gather)
     split.notes.push_back(fmt::format("{} counts {} experts on every rank: use a size that divides",
                                       split.parallel.all2all_backend, split.experts_least));
@@ -137,16 +137,16 @@ Result<Done> split_rows(const Model& model, bool reference, Split& split) {
 
 }  // namespace
 
-Result<Split> plan_split(const Model& model, const Ranks& ranks, oracle::Era era) {
+Result<Split> plan_split(const Model& model, const Ranks& ranks, oracle::PolicyDate policy_date) {
   std::vector<std::string> notes;
-  auto parallel = parallel_of(ranks, era, notes);
+  auto parallel = parallel_of(ranks, policy_date, notes);
   if (!parallel) return parallel.why();
-  Result<Split> split = plan_split(model, *std::move(parallel), era);
+  Result<Split> split = plan_split(model, *std::move(parallel), policy_date);
   if (split) split->notes.insert(split->notes.begin(), notes.begin(), notes.end());
   return split;
 }
 
-Result<Split> plan_split(const Model& model, oracle::Parallel parallel, oracle::Era era) {
+Result<Split> plan_split(const Model& model, oracle::Parallel parallel, oracle::PolicyDate policy_date) {
   Split split;
   split.parallel = std::move(parallel);
   split.ranks = static_cast<std::uint64_t>(split.parallel.tp_size) *
@@ -155,8 +155,8 @@ Result<Split> plan_split(const Model& model, oracle::Parallel parallel, oracle::
   split.max_experts = split.experts_least = model.shape.experts;
   split.ranks_with_most = split.ranks;
   const Result<Done> done = split.parallel.use_ep
-                                ? split_experts(model, era, split)
-                                : split_rows(model, era != oracle::Era::native, split);
+                                ? split_experts(model, policy_date, split)
+                                : split_rows(model, policy_date != oracle::PolicyDate::native, split);
   if (!done) return done.why();
   return split;
 }

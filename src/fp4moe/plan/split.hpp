@@ -36,8 +36,8 @@ struct Split {
 // the number of ranks), plan.experts (ranks without an expert), plan.divide (the intermediate size
 // does not divide), plan.blocks (it divides, but not at a block border). A wrong name of an
 // exchange is parallel.all2all.
-Result<Split> plan_split(const Model& model, const Ranks& ranks, oracle::Era era);
+Result<Split> plan_split(const Model& model, const Ranks& ranks, oracle::PolicyDate policy_date);
 // The same for ranks that were arranged elsewhere.
-Result<Split> plan_split(const Model& model, oracle::Parallel parallel, oracle::Era era);
+Result<Split> plan_split(const Model& model, oracle::Parallel parallel, oracle::PolicyDate policy_date);
 
 }  // namespace fp4moe::plan

@@ -76,9 +76,9 @@ bool find(void* library, const char* symbol, std::function<Return(Arguments...)>
 Result<CudaDriver> load_cuda_driver(const std::string& library) {
   const auto [opened, why, remedy] = open_library(library);
   if (!opens_libraries())
-    return error(ErrorCode::lacking, "device.driver.missing", why).try_this(remedy);
+    return error(ErrorCode::unavailable, "device.driver.missing", why).try_this(remedy);
   if (opened == nullptr)
-    return error(ErrorCode::lacking, "device.driver.missing", library + " cannot be opened")
+    return error(ErrorCode::unavailable, "device.driver.missing", library + " cannot be opened")
         .expects("the driver's library", why)
         .try_this("install the NVIDIA driver; in a container, pass the GPU in");
   CudaDriver driver;
@@ -89,7 +89,7 @@ Result<CudaDriver> load_cuda_driver(const std::string& library) {
       find(opened, "cuDeviceGetAttribute", driver.attribute) &&
       find(opened, "cuDeviceTotalMem_v2", driver.total_memory);
   if (!complete)
-    return error(ErrorCode::lacking, "device.driver.symbol",
+    return error(ErrorCode::unavailable, "device.driver.symbol",
                  library + " lacks a function of the CUDA driver")
         .expects(
             "cuInit, cuDriverGetVersion, cuDeviceGetCount, cuDeviceGet, cuDeviceGetName, "

@@ -37,11 +37,11 @@ constexpr VariableRow kRows[kVariables] = {
 // clang-format on
 
 std::string lower(std::string_view text) {
-  std::string made(text);
-  std::ranges::transform(made, made.begin(), [](char c) {
+  std::string result(text);
+  std::ranges::transform(result, result.begin(), [](char c) {
     return static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   });
-  return made;
+  return result;
 }
 
 bool is_yes(std::string_view text) {
@@ -128,11 +128,11 @@ bool Environment::is_false(Variable variable) const {
 }
 
 Environment read_environment(const Lookup& lookup) {
-  Environment made;
+  Environment result;
   for (const VariableRow& about : kRows)
     if (const std::optional<std::string> value = lookup(about.name))
-      made.set(about.variable, *value);
-  return made;
+      result.set(about.variable, *value);
+  return result;
 }
 
 Result<Done> check_environment(const Environment& environment) {

@@ -19,7 +19,7 @@
 
 namespace fp4moe::runtime {
 
-struct Wish {
+struct BackendRequest {
   std::string policy = "native";  // a word of backends::choose_policy
   std::string backend = "auto";   // or a name of the policy, or of any policy when it is `native`
   std::string generation{};       // of the layout; empty: the one in use, of CPU this machine's
@@ -44,7 +44,7 @@ struct Choice {
 };
 
 // Errors: choice.backend (no such name, or none that the policy selects), policy.unknown, layout.*.
-Result<Choice> choose(const plan::Model& model, const checkpoint::Slice& slice, const Wish& wish);
+Result<Choice> choose(const plan::Model& model, const checkpoint::Slice& slice, const BackendRequest& backend_request);
 
 // A backend by name: of this policy, or when the policy is `native` and has none such, of the
 // newest policy that has. Errors: choice.backend, listing what there is.

@@ -108,26 +108,26 @@ TEST_P(Conformance, EveryBackendRunsFromItsConvertedFolderWithinItsNumerics) {
     if (policy.format != GetParam()) continue;
     for (const oracle::Backend* backend : policy.backends) {
       const std::string what = std::string(policy.name) + " " + std::string(backend->name);
-      const Wish wish{.policy = std::string(policy.name),
+      const BackendRequest backend_request{.policy = std::string(policy.name),
                       .backend = std::string(backend->name),
                       .device = backend->family == "aiter" ? *instinct : *hopper};
       const auto facts = layer_facts(*checkpoint, 0);
       ASSERT_TRUE(facts);
-      const auto choice = choose(facts->model, {}, wish);
+      const auto choice = choose(facts->model, {}, backend_request);
       ASSERT_TRUE(choice) << what << ": " << text(choice.why());
       const bool is_new = seen.emplace(backend->name, choice->layout->id,
                                        std::string(choice->layout->generation), backend->numerics)
                               .second;
       if (!is_new) continue;
       const std::string out = folder.path() + "/" + std::to_string(seen.size());
-      const auto made =
+      const auto result =
           convert::testing::convert(source, out, choice->recipe({}, facts->model.layer.activation));
-      ASSERT_TRUE(made) << what << ": " << text(made.why());
+      ASSERT_TRUE(result) << what << ": " << text(result.why());
       auto opened = convert::ConvertedFolder::open(out);
       ASSERT_TRUE(opened) << text(opened.why());
       const auto shared = std::make_shared<const convert::ConvertedFolder>(std::move(*opened));
       LayerOptions options{.threads = 1};
-      options.wish.policy = policy.name;
+      options.backend_request.policy = policy.name;
       auto layer = MoeLayer::open(shared, 0, options);
       ASSERT_TRUE(layer) << what << ": " << text(layer.why());
       auto processed = layer->process();

@@ -9,14 +9,14 @@ namespace fp4moe::runtime {
 namespace {
 
 Json describe_layer(const Model& model, std::size_t number) {
-  Json made{{"index", model.layer_index(number)}, {"hidden", model.hidden(number)}};
+  Json result{{"index", model.layer_index(number)}, {"hidden", model.hidden(number)}};
   const Result<LayerFacts> facts = model.facts(number);
   if (!facts) {
-    made["error"] = to_json(facts.why());
-    return made;
+    result["error"] = to_json(facts.why());
+    return result;
   }
   const checkpoint::MoeShape& shape = facts->model.shape;
-  made.update({{"prefix", facts->prefix},
+  result.update({{"prefix", facts->prefix},
                {"format", checkpoint::name(shape.format)},
                {"experts", shape.experts},
                {"intermediate", shape.intermediate},
@@ -25,7 +25,7 @@ Json describe_layer(const Model& model, std::size_t number) {
                {"activation", oracle::name(facts->model.layer.activation)},
                {"routing", moe::routing::name(facts->router.method)},
                {"notes", facts->notes}});
-  return made;
+  return result;
 }
 
 }  // namespace

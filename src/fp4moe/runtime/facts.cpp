@@ -307,21 +307,21 @@ Result<RouterWeights> load_router(const LayerFacts& facts, const FindTensor& fin
         .at(name)
         .expects("a tensor of this name", "none")
         .try_this("give router_logits, or topk_ids and topk_weights");
-  RouterWeights made{.experts = shape.experts, .hidden = facts.router_hidden};
-  Result<std::vector<float>> weight = read_floats(*found, name, {made.experts, made.hidden});
+  RouterWeights result{.experts = shape.experts, .hidden = facts.router_hidden};
+  Result<std::vector<float>> weight = read_floats(*found, name, {result.experts, result.hidden});
   if (!weight) return weight.why();
-  made.weight = std::move(*weight);
+  result.weight = std::move(*weight);
   const std::string bias_name = fmt::format("{}{}.bias", facts.prefix, facts.router_module);
   if (const auto bias = find(bias_name); bias && facts.router.bias.empty()) {
     Result<std::vector<float>> values = read_floats(*bias, bias_name, {shape.experts});
     if (!values) return values.why();
-    made.bias = std::move(*values);
+    result.bias = std::move(*values);
   }
-  return made;
+  return result;
 }
 
 Result<std::vector<float>> RouterWeights::logits(const moe::ConstRows& x) const {
-  std::vector<float> made(x.rows * experts);
+  std::vector<float> result(x.rows * experts);
   std::vector<double> row(hidden);
   for (std::uint64_t t = 0; t < x.rows; ++t) {
     if (const auto go_on = check_interrupt(); !go_on) return go_on.why();
@@ -330,10 +330,10 @@ Result<std::vector<float>> RouterWeights::logits(const moe::ConstRows& x) const 
       const std::span<const float> weights = std::span(weight).subspan(e * hidden, hidden);
       double sum = bias.empty() ? 0.0 : double{bias[e]};
       for (std::uint64_t i = 0; i < hidden; ++i) sum += row[i] * double{weights[i]};
-      made[t * experts + e] = static_cast<float>(sum);
+      result[t * experts + e] = static_cast<float>(sum);
     }
   }
-  return made;
+  return result;
 }
 
 }  // namespace fp4moe::runtime

@@ -54,17 +54,17 @@ std::shared_ptr<Experts> experts_of(std::string_view numerics = "exact", std::ui
                                .numerics = **require_numerics(numerics)};
   const auto maker = runtime::make_engine(engine, std::make_shared<ThreadPool>(1));
   EXPECT_TRUE(maker) << text(maker.why());
-  auto made = (*maker)->make(problem, source);
-  EXPECT_TRUE(made) << text(made.why());
-  return std::move(*made);
+  auto result = (*maker)->make(problem, source);
+  EXPECT_TRUE(result) << text(result.why());
+  return std::move(*result);
 }
 
 std::unique_ptr<moe::Exchange> exchange_of(std::string_view name,
                                                 Communicator* ranks = nullptr) {
-  auto made =
+  auto result =
       exchange::make_exchange(name, {.ranks = ranks, .experts = kExperts, .max_tokens = 64});
-  EXPECT_TRUE(made) << text(made.why());
-  return std::move(*made);
+  EXPECT_TRUE(result) << text(result.why());
+  return std::move(*result);
 }
 
 ExpertsRole role_of(TokenFormat format, std::uint64_t dispatchers = 1) {
@@ -81,11 +81,11 @@ ModularKernel kernel_of(std::string_view exchange_name, std::string_view numeric
                         const KernelOptions& options = {}, std::string_view engine = "reference") {
   const TokenFormat format =
       exchange_name == "batched" ? TokenFormat::batched : TokenFormat::standard;
-  auto made =
+  auto result =
       ModularKernel::make(exchange_of(exchange_name), experts_of(numerics, 0, kExperts, engine),
                           role_of(format), options);
-  EXPECT_TRUE(made) << text(made.why());
-  return std::move(*made);
+  EXPECT_TRUE(result) << text(result.why());
+  return std::move(*result);
 }
 
 std::vector<double> apply(ModularKernel& kernel, const TestTokens& tokens,
@@ -222,8 +222,8 @@ TEST(ModularKernel, OutputsComeInEveryType) {
 TEST(ModularKernel, RefusesPartsThatDoNotFit) {
   const auto refusal = [](const char* exchange_name, const ExpertsRole& role,
                           const KernelOptions& options = {}) {
-    auto made = ModularKernel::make(exchange_of(exchange_name), experts_of(), role, options);
-    return made ? std::string("ok") : made.why().id;
+    auto result = ModularKernel::make(exchange_of(exchange_name), experts_of(), role, options);
+    return result ? std::string("ok") : result.why().id;
   };
   EXPECT_EQ(refusal("local", role_of(TokenFormat::standard)), "ok");
   EXPECT_EQ(refusal("local", role_of(TokenFormat::batched)), "kernel.format");
@@ -253,9 +253,9 @@ TEST(ModularKernel, RefusesCallsThatDoNotFit) {
 }
 
 routing::Router router_of(routing::Method method, std::uint64_t top_k) {
-  auto made = routing::Router::make({.method = method, .experts = kExperts, .top_k = top_k});
-  EXPECT_TRUE(made) << text(made.why());
-  return std::move(*made);
+  auto result = routing::Router::make({.method = method, .experts = kExperts, .top_k = top_k});
+  EXPECT_TRUE(result) << text(result.why());
+  return std::move(*result);
 }
 
 std::vector<float> logits_of(std::uint64_t tokens, std::uint64_t seed) {

@@ -25,7 +25,7 @@ moe::ActivationParams params_of(const Choice& choice, const LayerFacts& facts,
   const oracle::Layer& layer = facts.model.layer;
   moe::ActivationParams params = moe::row(activation).params;
   const oracle::GateConstants gate =
-      oracle::gate_constants(*choice.backend, choice.policy->era, choice.mode, layer);
+      oracle::gate_constants(*choice.backend, choice.policy->policy_date, choice.mode, layer);
   if (gate.alpha) params.alpha = *gate.alpha;
   if (gate.beta) params.beta = *gate.beta;
   if (gate.clamp) params.limit = *gate.clamp;
@@ -58,37 +58,37 @@ bool is_scale(float value) { return std::isfinite(value) && value > 0; }
 }  // namespace
 
 Result<MoeLayer> MoeLayer::make(LayerFacts facts, Choice choice, LayerOptions options) {
-  MoeLayer made;
-  made.facts_ = std::move(facts);
-  made.choice_ = std::move(choice);
-  made.options_ = std::move(options);
-  made.pool_ = made.options_.pool;
-  if (!made.pool_) made.pool_ = make_pool(made.options_.threads);
-  if (made.facts_.router.method != moe::routing::Method::unspecified) {
-    Result<moe::routing::Router> router = moe::routing::Router::make(made.facts_.router);
+  MoeLayer result;
+  result.facts_ = std::move(facts);
+  result.choice_ = std::move(choice);
+  result.options_ = std::move(options);
+  result.pool_ = result.options_.pool;
+  if (!result.pool_) result.pool_ = make_pool(result.options_.threads);
+  if (result.facts_.router.method != moe::routing::Method::unspecified) {
+    Result<moe::routing::Router> router = moe::routing::Router::make(result.facts_.router);
     if (!router) return router.why();
-    made.router_ = std::move(*router);
+    result.router_ = std::move(*router);
   }
-  if (!made.options_.physical_experts.empty()) {
+  if (!result.options_.physical_experts.empty()) {
     Result<moe::ReplicaTable> table =
-        moe::replica_table(made.facts_.model.shape.experts, made.options_.physical_experts);
+        moe::replica_table(result.facts_.model.shape.experts, result.options_.physical_experts);
     if (!table) return table.why();
-    made.replicas_ = std::move(*table);
-    if (made.options_.slice.placement != checkpoint::Placement::linear)
+    result.replicas_ = std::move(*table);
+    if (result.options_.slice.placement != checkpoint::Placement::linear)
       return usage("layer.placement", "experts with copies are dealt out in order")
           .expects("placement linear", "round-robin");
   }
-  const checkpoint::Slice& slice = made.options_.slice;
+  const checkpoint::Slice& slice = result.options_.slice;
   auto local =
-      checkpoint::local_experts(made.physical_experts(), slice.expert_parallel, slice.placement);
+      checkpoint::local_experts(result.physical_experts(), slice.expert_parallel, slice.placement);
   if (!local) return local.why();
-  made.local_ = std::move(*local);
+  result.local_ = std::move(*local);
   if (slice.expert_parallel.size > 1) {
-    auto map = moe::expert_map(made.physical_experts(), slice.expert_parallel, slice.placement);
+    auto map = moe::expert_map(result.physical_experts(), slice.expert_parallel, slice.placement);
     if (!map) return map.why();
-    made.expert_map_ = std::move(*map);
+    result.expert_map_ = std::move(*map);
   }
-  return made;
+  return result;
 }
 
 std::uint64_t MoeLayer::physical_experts() const {
@@ -135,33 +135,33 @@ Result<MoeLayer> MoeLayer::create_from(LayerFacts facts, LayerOptions options,
                                        const MakeJob& make_job) {
   // Rows that stay mapped are read by our own CPU kernels alone: whoever wants them wants those.
   if (options.weights == "mapped" &&
-      (options.wish.backend.empty() || options.wish.backend == "auto"))
-    options.wish.backend = "CPU";
-  Result<Choice> choice = choose(facts.model, options.slice, options.wish);
+      (options.backend_request.backend.empty() || options.backend_request.backend == "auto"))
+    options.backend_request.backend = "CPU";
+  Result<Choice> choice = choose(facts.model, options.slice, options.backend_request);
   if (!choice) return choice.why();
-  Result<MoeLayer> made = make(std::move(facts), std::move(*choice), std::move(options));
-  if (!made) return made.why();
-  Result<convert::LayerJob> job = made->job_by(make_job);
+  Result<MoeLayer> result = make(std::move(facts), std::move(*choice), std::move(options));
+  if (!result) return result.why();
+  Result<convert::LayerJob> job = result->job_by(make_job);
   if (!job) return job.why();
-  const Result<bool> mapped = made->stays_mapped();
+  const Result<bool> mapped = result->stays_mapped();
   if (!mapped) return mapped.why();
-  made->is_mapped_ = *mapped;
-  const layout::Layout& layout = *made->choice_.layout;
+  result->is_mapped_ = *mapped;
+  const layout::Layout& layout = *result->choice_.layout;
   Result<PackedWeights> packed = *mapped ? PackedWeights::describe(layout, job->problem)
                                          : PackedWeights::create(layout, job->problem);
   if (!packed) return packed.why();
-  made->packed_ = std::make_unique<PackedWeights>(std::move(*packed));
-  made->job_ = std::move(*job);
-  if (const auto done = made->describe(); !done) return done.why();
-  return made;
+  result->packed_ = std::make_unique<PackedWeights>(std::move(*packed));
+  result->job_ = std::move(*job);
+  if (const auto done = result->describe(); !done) return done.why();
+  return result;
 }
 
 Result<bool> MoeLayer::stays_mapped() const {
-  const std::string& wish = options_.weights;
-  if (wish == "auto" || wish == "packed" || wish.empty()) return false;
-  if (wish != "mapped")
+  const std::string& backend_request = options_.weights;
+  if (backend_request == "auto" || backend_request == "packed" || backend_request.empty()) return false;
+  if (backend_request != "mapped")
     return usage("layer.weights", "weights cannot be kept like this")
-        .expects("auto, packed or mapped", wish);
+        .expects("auto, packed or mapped", backend_request);
   if (!choice_.layout->id.starts_with("cpu_native."))
     return usage("layer.weights", "only our own CPU kernels read a checkpoint's rows")
         .expects("backend CPU", choice_.backend->name)
@@ -181,7 +181,7 @@ Result<MoeLayer> MoeLayer::open(const std::shared_ptr<const convert::ConvertedFo
   Result<LayerFacts> facts = layer_facts(*folder, number);
   if (!facts) return facts.why();
   Result<Choice> choice =
-      backend_of_folder(manifest.backend, packed->packer().layout(), options.wish.policy);
+      backend_of_folder(manifest.backend, packed->packer().layout(), options.backend_request.policy);
   if (!choice) return choice.why();
   options.slice = manifest.slice;
   if (!options.physical_experts.empty())
@@ -193,16 +193,16 @@ Result<MoeLayer> MoeLayer::open(const std::shared_ptr<const convert::ConvertedFo
 
 Result<MoeLayer> MoeLayer::of(LayerFacts facts, Choice choice, PackedWeights packed,
                               LayerOptions options) {
-  Result<MoeLayer> made = make(std::move(facts), std::move(choice), std::move(options));
-  if (!made) return made.why();
+  Result<MoeLayer> result = make(std::move(facts), std::move(choice), std::move(options));
+  if (!result) return result.why();
   const std::uint64_t given = packed.packer().problem().experts;
-  if (given != made->local_.size())
+  if (given != result->local_.size())
     return usage("layer.experts", "the weights are of another number of experts")
-        .expects(fmt::format("{} on this rank", made->local_.size()), fmt::format("{}", given));
-  made->packed_ = std::make_unique<PackedWeights>(std::move(packed));
-  made->is_loaded_ = true;
-  if (const auto done = made->describe(); !done) return done.why();
-  return made;
+        .expects(fmt::format("{} on this rank", result->local_.size()), fmt::format("{}", given));
+  result->packed_ = std::make_unique<PackedWeights>(std::move(packed));
+  result->is_loaded_ = true;
+  if (const auto done = result->describe(); !done) return done.why();
+  return result;
 }
 
 // What the engine will be asked to compute, but for scales that come with the weights.
@@ -302,7 +302,7 @@ Result<Done> MoeLayer::process() {
   if (const auto done = read_input_scales(); !done) return done.why();
   Result<std::unique_ptr<moe::Engine>> engine = make_engine(
       options_.engine, pool_,
-      {.mapped = is_mapped_, .on_gpu = options_.wish.device.kind == platform::PlatformKind::cuda});
+      {.mapped = is_mapped_, .on_gpu = options_.backend_request.device.kind == platform::PlatformKind::cuda});
   if (!engine) return engine.why();
   Result<moe::ExpertSource> found =
       is_mapped_ ? packed_->source(*job_) : Result<moe::ExpertSource>(packed_->source());

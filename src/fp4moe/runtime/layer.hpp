@@ -47,7 +47,7 @@ struct InputScale {
 };
 
 struct LayerOptions {
-  Wish wish{};
+  BackendRequest backend_request{};
   std::string engine = "auto";
   // "packed" into the backend's layout, in memory of the layer's own ("auto" means this), or
   // "mapped": backend CPU reads the rows of the checkpoint, or of the memory given, which then

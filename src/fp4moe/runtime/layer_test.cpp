@@ -84,8 +84,8 @@ TEST(MoeLayer, RefusesWordsItDoesNotKnow) {
     const auto done = layer->process();
     return done ? std::string("ok") : done.why().id;
   };
-  EXPECT_EQ(refusal({.wish = {.backend = "MARLYN"}}), "choice.backend");
-  EXPECT_EQ(refusal({.wish = {.policy = "yesterday"}}), "policy.unknown");
+  EXPECT_EQ(refusal({.backend_request = {.backend = "MARLYN"}}), "choice.backend");
+  EXPECT_EQ(refusal({.backend_request = {.policy = "yesterday"}}), "policy.unknown");
   EXPECT_EQ(refusal({.engine = "steam"}), "engine.unknown");
   EXPECT_EQ(refusal({.exchange = "pigeon"}), "exchange.name");
   EXPECT_EQ(refusal({.numerics = "vague"}), "numerics.unknown");
@@ -94,7 +94,7 @@ TEST(MoeLayer, RefusesWordsItDoesNotKnow) {
 
 TEST(MoeLayer, ReloadingPutsTheSameBytesAtTheSameAddresses) {
   for (const char* backend : {"MARLIN", "TRITON", "CPU"}) {
-    auto layer = ready(tiny_checkpoint(WeightFormat::mxfp4), {.wish = {.backend = backend}});
+    auto layer = ready(tiny_checkpoint(WeightFormat::mxfp4), {.backend_request = {.backend = backend}});
     ASSERT_TRUE(layer) << text(layer.why());
     const TestTokens tokens(4, kHidden, 2, kExperts, 2);
     const std::vector<double> first = apply(*layer, tokens);
@@ -127,7 +127,7 @@ TEST(MoeLayer, BackendsDifferByTheirNumericsOnly) {
       EXPECT_EQ(own->experts()->engine(), engine.name);
       const std::vector<double> exact = apply(*own, tokens);
       for (const char* backend : {"MARLIN", "EMULATION", "CPU"}) {
-        auto layer = ready(tiny_checkpoint(format), {.wish = {.backend = backend},
+        auto layer = ready(tiny_checkpoint(format), {.backend_request = {.backend = backend},
                                                      .engine = std::string(engine.name),
                                                      .numerics = "exact"});
         ASSERT_TRUE(layer) << text(layer.why());
@@ -229,7 +229,7 @@ TEST(MoeLayer, SaysWhichWeightsCannotStay) {
     return MoeLayer::create(tiny_checkpoint(WeightFormat::mxfp4), 0, std::move(options)).why().id;
   };
   EXPECT_EQ(refusal({.weights = "painted"}), "layer.weights");
-  EXPECT_EQ(refusal({.wish = {.backend = "MARLIN"}, .weights = "mapped"}), "layer.weights");
+  EXPECT_EQ(refusal({.backend_request = {.backend = "MARLIN"}, .weights = "mapped"}), "layer.weights");
   const TemporaryFolder folder;
   make_checkpoint(folder.path() + "/model.gguf", WeightFormat::mxfp4,
                   {.experts = 2, .hidden = 64, .intermediate = 64}, checkpoint::Dialect::gguf);
@@ -300,7 +300,7 @@ TEST(MoeLayer, MonolithicOnlyWhereTheBackendIs) {
       .logits = moe::dense_rows(std::span(std::as_const(logits)), DType::f32, 4, kExperts)};
   std::vector<double> out(4 * kHidden), by_run(4 * kHidden);
   const auto rows = moe::dense_rows(std::span(out), DType::f64, 4, kHidden);
-  auto marlin = ready(tiny_checkpoint(WeightFormat::mxfp4), {.wish = {.backend = "MARLIN"}});
+  auto marlin = ready(tiny_checkpoint(WeightFormat::mxfp4), {.backend_request = {.backend = "MARLIN"}});
   ASSERT_TRUE(marlin);
   EXPECT_FALSE(marlin->is_monolithic());
   EXPECT_EQ(marlin->apply_monolithic(given, rows).why().id, "layer.monolithic");
@@ -315,7 +315,7 @@ TEST(MoeLayer, MonolithicOnlyWhereTheBackendIs) {
 
 TEST(MoeLayer, AdaptersNeedABackendThatAddsThem) {
   auto layer = ready(tiny_checkpoint(WeightFormat::mxfp4),
-                     {.wish = {.policy = "2026-08-22", .backend = "FLASHINFER_TRTLLM_MXFP4_BF16"}});
+                     {.backend_request = {.policy = "2026-08-22", .backend = "FLASHINFER_TRTLLM_MXFP4_BF16"}});
   ASSERT_TRUE(layer) << text(layer.why());
   const std::vector<moe::LoraExpert> pairs(kExperts);
   const TestTokens tokens(1, kHidden, 2, kExperts, 11);

@@ -92,9 +92,9 @@ TEST(MemoryLayer, HasTheBitsOfTheCheckpointsForEveryBackendOfEveryPolicy) {
       if (policy.format != format) continue;
       for (const oracle::Backend* backend : policy.backends) {
         LayerOptions options{
-            .wish = {.policy = std::string(policy.name), .backend = std::string(backend->name)},
+            .backend_request = {.policy = std::string(policy.name), .backend = std::string(backend->name)},
             .threads = 1};
-        SCOPED_TRACE(options.wish.policy + " " + options.wish.backend);
+        SCOPED_TRACE(options.backend_request.policy + " " + options.backend_request.backend);
         auto expected = ready(MoeLayer::create(tiny_checkpoint(format), 0, options));
         auto layer = ready(MoeLayer::create(description(format), memory.view(), options));
         ASSERT_EQ(bool(layer), bool(expected));
@@ -141,7 +141,7 @@ TEST(MemoryLayer, IsCutForRanksOrWasCutAlready) {
   for (const WeightFormat format : kFormats)
     for (const checkpoint::Slice& slice : slices) {
       for (const char* backend : {"CPU", "MARLIN"}) {
-        const LayerOptions options{.wish = {.backend = backend}, .threads = 1, .slice = slice};
+        const LayerOptions options{.backend_request = {.backend = backend}, .threads = 1, .slice = slice};
         const StackedWeights whole(tiny_checkpoint(format), natural(format));
         const StackedWeights part(tiny_checkpoint(format), natural(format), 0, slice);
         LayerDescription cut = description(format);
@@ -173,7 +173,7 @@ TEST(MemoryLayer, IsLoadedAgainFromTheSameAndFromOtherMemory) {
       auto first = std::make_unique<StackedWeights>(tiny_checkpoint(format), Arrangement::halves);
       StackedWeights second(tiny_checkpoint(format), Arrangement::halves, 9);
       for (std::byte& byte : second.w2.codes) byte ^= std::byte{0x31};
-      const LayerOptions options{.wish = {.backend = backend}, .threads = 1};
+      const LayerOptions options{.backend_request = {.backend = backend}, .threads = 1};
       auto layer = ready(MoeLayer::create(description(format), first->view(), options));
       auto other = ready(MoeLayer::create(description(format), second.view(), options));
       ASSERT_TRUE(layer && other);
@@ -220,7 +220,7 @@ TEST(MemoryLayer, IsUsedWhereItLies) {
       auto mapped = ready(MoeLayer::create(description(format), memory.view(),
                                            {.weights = "mapped", .threads = 1}));
       auto packed = ready(MoeLayer::create(description(format), memory.view(),
-                                           {.wish = {.backend = "CPU"}, .threads = 1}));
+                                           {.backend_request = {.backend = "CPU"}, .threads = 1}));
       ASSERT_TRUE(mapped && packed);
       EXPECT_TRUE(mapped->weights().tensors().empty()) << "it has memory of its own";
       EXPECT_EQ(apply(*mapped, tokens), apply(*packed, tokens));

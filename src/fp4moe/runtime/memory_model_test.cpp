@@ -54,9 +54,9 @@ struct Copies {
     return checkpoint::Checkpoint::of(*std::move(store));
   }
   Result<Model> model() const {
-    Result<checkpoint::Checkpoint> made = checkpoint();
-    if (!made) return made.why();
-    return Model::of(*std::move(made));
+    Result<checkpoint::Checkpoint> result = checkpoint();
+    if (!result) return result.why();
+    return Model::of(*std::move(result));
   }
   // Codes of the experts' down projections; any byte is two of them.
   std::vector<std::span<std::byte>> down_codes() {
@@ -109,7 +109,7 @@ TEST_P(MemoryModel, GivesTheLayersOfTheFilesAndReadsNoFile) {
   const auto from_files = Model::open(files());
   ASSERT_TRUE(from_files) << text(from_files.why());
   for (const char* backend : {"MARLIN", "CPU"}) {
-    auto expected = ready(*from_files, {.wish = {.backend = backend}});
+    auto expected = ready(*from_files, {.backend_request = {.backend = backend}});
     ASSERT_TRUE(expected) << text(expected.why());
     const std::string moved = folder_ / "moved";
     std::filesystem::rename(files(), moved);  // there is nothing to read any more
@@ -119,7 +119,7 @@ TEST_P(MemoryModel, GivesTheLayersOfTheFilesAndReadsNoFile) {
     EXPECT_EQ(model->layers(), from_files->layers());
     EXPECT_EQ(model->facts(0)->prefix, from_files->facts(0)->prefix);
     EXPECT_EQ(model->facts(0)->router.method, from_files->facts(0)->router.method);
-    auto layer = ready(*model, {.wish = {.backend = backend}});
+    auto layer = ready(*model, {.backend_request = {.backend = backend}});
     ASSERT_TRUE(layer) << text(layer.why());
     expect_equal_weights(*layer, *expected);
     const TestTokens tokens(5, kHidden, 2, kExperts, 7);
@@ -142,8 +142,8 @@ TEST_P(MemoryModel, LayersAreCutForRanksAndUsedWhereTheyLie) {
   auto theirs = ready(*from_files, {.slice = slice});
   ASSERT_TRUE(mine && theirs);
   expect_equal_weights(*mine, *theirs);
-  auto mapped = ready(*model, {.wish = {.backend = "CPU"}, .weights = "mapped"});
-  auto packed = ready(*model, {.wish = {.backend = "CPU"}});
+  auto mapped = ready(*model, {.backend_request = {.backend = "CPU"}, .weights = "mapped"});
+  auto packed = ready(*model, {.backend_request = {.backend = "CPU"}});
   ASSERT_TRUE(mapped && packed);
   EXPECT_TRUE(mapped->weights().tensors().empty()) << "it has memory of its own";
   const TestTokens tokens(3, kHidden, 2, kExperts, 8);
@@ -177,9 +177,9 @@ INSTANTIATE_TEST_SUITE_P(Dialects, MemoryModel,
                                            std::pair(Dialect::compressed_tensors,
                                                      WeightFormat::nvfp4)),
                          [](const auto& each) {
-                           std::string made(checkpoint::name(each.param.first));
-                           std::erase_if(made, [](char c) { return c == '-'; });
-                           return made;
+                           std::string result(checkpoint::name(each.param.first));
+                           std::erase_if(result, [](char c) { return c == '-'; });
+                           return result;
                          });
 
 TEST(MemoryModelErrors, AreThoseOfFiles) {

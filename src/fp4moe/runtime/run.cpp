@@ -49,20 +49,20 @@ struct Routes {
 
 Tokens tokens_of(const RunInput& input, const Routes& routes, const Share& share,
                  std::uint64_t experts) {
-  Tokens made{.x = input.rows().from(share.begin, share.size())};
+  Tokens created{.x = input.rows().from(share.begin, share.size())};
   if (!input.adapters.empty())
-    made.adapters = std::span(input.adapters).subspan(share.begin, share.size());
+    created.adapters = std::span(input.adapters).subspan(share.begin, share.size());
   if (!input.ids.empty()) {
-    made.top_k = input.top_k;
-    made.ids = std::span(input.ids).subspan(share.begin * input.top_k, share.size() * input.top_k);
-    made.weights =
+    created.top_k = input.top_k;
+    created.ids = std::span(input.ids).subspan(share.begin * input.top_k, share.size() * input.top_k);
+    created.weights =
         std::span(input.weights).subspan(share.begin * input.top_k, share.size() * input.top_k);
-    return made;
+    return created;
   }
-  made.logits = moe::dense_rows(
+  created.logits = moe::dense_rows(
       std::span(routes.logits).subspan(share.begin * experts, share.size() * experts), DType::f32,
       share.size(), experts);
-  return made;
+  return created;
 }
 
 void describe(const MoeLayer& layer, const Routes& routes, LayerRun& run) {
@@ -165,9 +165,9 @@ void add_values(Sha256& digest, const std::vector<T>& values) {
 
 // Short enough to be read, long enough to be nobody else's.
 std::string short_hex(const Sha256::Digest& digest) {
-  std::string made;
-  for (std::size_t i = 0; i < 8; ++i) made += fmt::format("{:02x}", digest[i]);
-  return made;
+  std::string created;
+  for (std::size_t i = 0; i < 8; ++i) created += fmt::format("{:02x}", digest[i]);
+  return created;
 }
 
 std::string digest_text(const RunInput& input) {
@@ -282,14 +282,14 @@ Result<std::vector<std::int32_t>> mapping_of(const RunInput& input, std::size_t 
 }  // namespace
 
 Result<Model> Model::open(const std::string& path) {
-  Model made;
-  made.path_ = path;
+  Model created;
+  created.path_ = path;
   std::error_code code;
   if (std::filesystem::exists(fmt::format("{}/{}", path, convert::kManifestName), code)) {
     Result<convert::ConvertedFolder> folder = convert::ConvertedFolder::open(path);
     if (!folder) return folder.why();
-    made.folder_ = std::make_shared<const convert::ConvertedFolder>(std::move(*folder));
-    return made;
+    created.folder_ = std::make_shared<const convert::ConvertedFolder>(std::move(*folder));
+    return created;
   }
   Result<checkpoint::Checkpoint> checkpoint = checkpoint::Checkpoint::open(path);
   if (!checkpoint) return checkpoint.why();
@@ -299,12 +299,12 @@ Result<Model> Model::open(const std::string& path) {
 }
 
 Result<Model> Model::of(checkpoint::Checkpoint checkpoint) {
-  Model made;
-  made.path_ = checkpoint.store().folder();
-  made.checkpoint_ = std::make_shared<const checkpoint::Checkpoint>(std::move(checkpoint));
-  if (made.layers() == 0)
-    return invalid("run.layers", "the checkpoint has no MoE layer in FP4").in(made.path_);
-  return made;
+  Model created;
+  created.path_ = checkpoint.store().folder();
+  created.checkpoint_ = std::make_shared<const checkpoint::Checkpoint>(std::move(checkpoint));
+  if (created.layers() == 0)
+    return invalid("run.layers", "the checkpoint has no MoE layer in FP4").in(created.path_);
+  return created;
 }
 
 std::size_t Model::layers() const {
@@ -383,7 +383,7 @@ Result<Done> agree_on_question(Communicator& group, const Model& model,
       "{} tokens of {} values; input {}",
       fmt::join(indexes, ", "), model.fingerprint(),
       kSplits[static_cast<std::size_t>(options.split)], convert::name(layer.slice.placement),
-      layer.exchange, layer.wish.backend, layer.wish.policy, layer.engine, layer.weights,
+      layer.exchange, layer.backend_request.backend, layer.backend_request.policy, layer.engine, layer.weights,
       layer.numerics.empty() ? "the backend's" : layer.numerics,
       layer.quantizes ? oracle::name(*layer.quantizes) : "the scheme's",
       layer.input_scale ? fmt::format("{},{}", scale.input, scale.hidden) : "the checkpoint's",
@@ -442,26 +442,26 @@ bool Comparison::is_within(const moe::Tolerance& allowed) const {
 }
 
 Comparison compare(const std::vector<double>& a, const std::vector<double>& b) {
-  Comparison made{.elements = a.size()};
+  Comparison created{.elements = a.size()};
   double product = 0, own = 0, other = 0, squared = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {
-    if (std::isnan(a[i]) != std::isnan(b[i])) made.has_nan = true;
+    if (std::isnan(a[i]) != std::isnan(b[i])) created.has_nan = true;
     const double difference = std::fabs(a[i] - b[i]);
-    made.largest = std::max(made.largest, std::fabs(a[i]));
+    created.largest = std::max(created.largest, std::fabs(a[i]));
     product += a[i] * b[i];
     own += a[i] * a[i];
     other += b[i] * b[i];
     squared += difference * difference;
     if (a[i] == b[i] || (std::isnan(a[i]) && std::isnan(b[i]))) continue;
-    if (made.unequal++ == 0) made.first = i;
-    if (!made.farthest || difference > made.difference) {
-      made.difference = difference;
-      made.farthest = i;
+    if (created.unequal++ == 0) created.first = i;
+    if (!created.farthest || difference > created.difference) {
+      created.difference = difference;
+      created.farthest = i;
     }
   }
-  if (own > 0 && other > 0) made.cosine = product / std::sqrt(own * other);
-  if (own > 0) made.rms = std::sqrt(squared / own);
-  return made;
+  if (own > 0 && other > 0) created.cosine = product / std::sqrt(own * other);
+  if (own > 0) created.rms = std::sqrt(squared / own);
+  return created;
 }
 
 }  // namespace fp4moe::runtime

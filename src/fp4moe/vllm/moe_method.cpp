@@ -32,7 +32,7 @@ Result<Done> MoeMethod::chosen(const oracle::Backend* backend, ExpertsClass expe
   if (!policy) return policy.why();
   const auto rounded = oracle::layer_sizes(
       *backend_, moe_.context.device, oracle::rounding_activation(**policy, layer_of(moe_)),
-      moe_.moe_parallel_config, (*policy)->era, moe_.in_dtype, sizes_);
+      moe_.moe_parallel_config, (*policy)->policy_date, moe_.in_dtype, sizes_);
   if (!rounded) return rounded.why();
   sizes_ = *rounded;
   return Done{};
@@ -58,13 +58,13 @@ Result<Done> MoeMethod::create_weights() {
        .has_bias = moe_.has_bias,
        .global_activation_scales = backend_ != nullptr && backend_->global_activation_scales});
   if (!buffers) return buffers.why();
-  std::vector<Parameter> made;
+  std::vector<Parameter> result;
   for (const oracle::Buffer& buffer : *buffers) {
     Result<tensor::Tensor> memory = tensor::Tensor::allocate(dtype_of(buffer.dtype), buffer.shape);
     if (!memory) return memory.why();
-    made.push_back({std::string(buffer.name), *std::move(memory)});
+    result.push_back({std::string(buffer.name), *std::move(memory)});
   }
-  parameters_ = std::move(made);
+  parameters_ = std::move(result);
   return Done{};
 }
 

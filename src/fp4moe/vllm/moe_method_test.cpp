@@ -25,15 +25,15 @@ using testing::NvFp4Layer;
 constexpr std::uint64_t kTokens = 5, kTopK = 2;
 
 MoeConfig config_for(const LayerSizes& sizes, std::string_view policy, std::string_view device) {
-  MoeConfig made{.num_experts = sizes.experts,
+  MoeConfig result{.num_experts = sizes.experts,
                  .num_local_experts = sizes.experts,
                  .experts_per_token = kTopK,
                  .hidden_dim = sizes.hidden,
                  .intermediate_size_per_partition = sizes.intermediate,
                  .is_act_and_mul = sizes.gated,
                  .has_bias = sizes.has_bias};
-  made.context = {.policy = std::string(policy), .device = *platform::describe_device(device)};
-  return made;
+  result.context = {.policy = std::string(policy), .device = *platform::describe_device(device)};
+  return result;
 }
 
 // Rows of a loaded tensor to the leading corner of a parameter; halves of w13 to halves.
@@ -64,18 +64,18 @@ void fill(Mxfp4MoeMethod& method, const Mxfp4Layer& layer, std::uint64_t halves)
 }
 
 checkpoint::LayerWeights weights_of(const Mxfp4Layer& layer, checkpoint::RowOrder order) {
-  checkpoint::LayerWeights made{.shape = {.format = WeightFormat::mxfp4,
+  checkpoint::LayerWeights result{.shape = {.format = WeightFormat::mxfp4,
                                        .experts = layer.sizes.experts,
                                        .hidden = layer.sizes.hidden,
                                        .intermediate = layer.sizes.intermediate,
                                        .order = order}};
-  made.w13 = {.codes = {layer.w13.bytes}, .scales = {layer.w13_scale.bytes}};
-  made.w2 = {.codes = {layer.w2.bytes}, .scales = {layer.w2_scale.bytes}};
+  result.w13 = {.codes = {layer.w13.bytes}, .scales = {layer.w13_scale.bytes}};
+  result.w2 = {.codes = {layer.w2.bytes}, .scales = {layer.w2_scale.bytes}};
   if (layer.sizes.has_bias) {
-    made.w13.bias = {.bytes = layer.w13_bias.bytes};
-    made.w2.bias = {.bytes = layer.w2_bias.bytes};
+    result.w13.bias = {.bytes = layer.w13_bias.bytes};
+    result.w2.bias = {.bytes = layer.w2_bias.bytes};
   }
-  return made;
+  return result;
 }
 
 struct Call {
@@ -103,7 +103,7 @@ std::vector<float> through_layer(const checkpoint::LayerWeights& given, Activati
   runtime::LayerDescription description{.activation = activation, .top_k = kTopK};
   description.router = moe::routing::RouterOptions{.method = moe::routing::Method::renormalize};
   runtime::LayerOptions options{.engine = "reference", .threads = 1, .numerics = numerics};
-  options.wish = {
+  options.backend_request = {
       .policy = std::string(policy.name), .backend = std::string(backend.name), .device = device};
   auto layer = runtime::MoeLayer::create(description, *view, options);
   EXPECT_TRUE(layer) << text(layer.why());
@@ -394,7 +394,7 @@ void fill(NvFp4MoeMethod& method, const NvFp4Layer& layer, bool packs) {
 }
 
 checkpoint::LayerWeights weights_of(const NvFp4Layer& layer, std::vector<std::vector<float>>& keep) {
-  checkpoint::LayerWeights made{.shape = {.format = WeightFormat::nvfp4,
+  checkpoint::LayerWeights result{.shape = {.format = WeightFormat::nvfp4,
                                        .experts = layer.sizes.experts,
                                        .hidden = layer.sizes.hidden,
                                        .intermediate = layer.sizes.intermediate,
@@ -406,15 +406,15 @@ checkpoint::LayerWeights weights_of(const NvFp4Layer& layer, std::vector<std::ve
     return keep.back();
   };
   keep.reserve(4);
-  made.w13 = {.codes = {layer.w13.bytes},
+  result.w13 = {.codes = {layer.w13.bytes},
               .scales = {layer.w13_scale.bytes},
               .global_scales = floats(layer.w13_scale_2),
               .input_scales = floats(layer.a13_scale)};
-  made.w2 = {.codes = {layer.w2.bytes},
+  result.w2 = {.codes = {layer.w2.bytes},
              .scales = {layer.w2_scale.bytes},
              .global_scales = floats(layer.w2_scale_2),
              .input_scales = floats(layer.a2_scale)};
-  return made;
+  return result;
 }
 
 TEST(NvFp4MoeMethod, ComputesWhatTheLayerComputes) {

@@ -165,7 +165,7 @@ Result<Done> ExpertMerger::quantize_rows(Job& job, std::uint64_t begin, std::uin
         .expects("finite weights",
                  fmt::format("{} in rows {} to {} of expert {}", amax, begin, end - 1, job.expert));
   job.amax = std::max(job.amax, amax);
-  const kernels::cpu::QuantizeBlocks made{
+  const kernels::cpu::QuantizeBlocks result{
       .input = values,
       .element = Element::f32,
       .blocks = (end - begin) * row_blocks,
@@ -174,13 +174,13 @@ Result<Done> ExpertMerger::quantize_rows(Job& job, std::uint64_t begin, std::uin
       .mxfp4_rule = options_->mxfp4_rule,
       .nvfp4_rule = options_->nvfp4_rule,
       .global_scale = job.divisor};
-  (is_mxfp4 ? codec.quantize_mxfp4 : codec.quantize_nvfp4)(made);
+  (is_mxfp4 ? codec.quantize_mxfp4 : codec.quantize_nvfp4)(result);
   double squared = 0, squared_change = 0, squared_error = 0;
   for (std::uint64_t i = 0; i < count; ++i) {
     squared += static_cast<double>(values[i]) * static_cast<double>(values[i]);
     squared_change += static_cast<double>(change[i]) * static_cast<double>(change[i]);
   }
-  dequantize({.codes = made.codes, .scales = made.scales, .blocks = made.blocks, .output = change},
+  dequantize({.codes = result.codes, .scales = result.scales, .blocks = result.blocks, .output = change},
              job.multiplier, job.divisor);
   for (std::uint64_t i = 0; i < count; ++i) {
     const double wrong = static_cast<double>(change[i]) - static_cast<double>(values[i]);

@@ -73,16 +73,16 @@ struct Scene {
   std::optional<Adapter> adapter{};
 
   void make_source(const Case& one) {
-    const auto made = make(one, folder / "source");
-    ASSERT_TRUE(made) << text(made.why());
+    const auto result = make(one, folder / "source");
+    ASSERT_TRUE(result) << text(result.why());
     Result<Checkpoint> opened = Checkpoint::open(folder / "source");
     ASSERT_TRUE(opened) << text(opened.why());
     source.emplace(*std::move(opened));
   }
   void make_adapter(const SynthAdapterOptions& options, std::size_t layers) {
     const std::vector<AdapterTarget> targets = adapter_targets(*source);
-    const auto made = synth_adapter(std::span(targets).first(layers), options, folder / "adapter");
-    ASSERT_TRUE(made) << text(made.why());
+    const auto result = synth_adapter(std::span(targets).first(layers), options, folder / "adapter");
+    ASSERT_TRUE(result) << text(result.why());
     open_adapter();
   }
   void open_adapter() {

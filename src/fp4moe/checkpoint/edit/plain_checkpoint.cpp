@@ -213,37 +213,37 @@ class PlainLayerBuilder {
 
 PlainMatrix PlainLayer::matrix(Projection which, std::uint64_t expert) const {
   const bool is_down = which == Projection::down;
-  PlainMatrix made{.rows = is_down ? shape.hidden : shape.intermediate,
+  PlainMatrix result{.rows = is_down ? shape.hidden : shape.intermediate,
                    .k = is_down ? shape.intermediate : shape.hidden,
                    .column_step = 1};
-  made.row_step = made.k;
+  result.row_step = result.k;
   if (form == PlainForm::per_expert) {
     const auto& list = which == Projection::gate ? gate : is_down ? down : up;
     const auto& biases = which == Projection::gate ? gate_bias : is_down ? down_bias : up_bias;
-    made.tensor = list[expert];
-    made.bias = shape.has_bias ? biases[expert] : nullptr;
-    made.bias_step = 1;
-    return made;
+    result.tensor = list[expert];
+    result.bias = shape.has_bias ? biases[expert] : nullptr;
+    result.bias_step = 1;
+    return result;
   }
-  made.tensor = is_down ? down[0] : up[0];
-  made.bias = shape.has_bias ? (is_down ? w2_bias : w13_bias) : nullptr;
+  result.tensor = is_down ? down[0] : up[0];
+  result.bias = shape.has_bias ? (is_down ? w2_bias : w13_bias) : nullptr;
   const std::uint64_t all_rows = is_down ? shape.hidden : shape.w13_rows();
   const bool interleaved = !is_down && shape.order == RowOrder::interleaved;
   const bool second = which == Projection::up && shape.gated();
   const std::uint64_t begin = !second ? 0 : interleaved ? 1 : shape.intermediate;
   const std::uint64_t step = interleaved ? 2 : 1;
-  made.bias_first = expert * all_rows + begin;
-  made.bias_step = step;
-  const std::uint64_t base = expert * all_rows * made.k;
+  result.bias_first = expert * all_rows + begin;
+  result.bias_step = step;
+  const std::uint64_t base = expert * all_rows * result.k;
   if (form == PlainForm::fused) {
-    made.first = base + begin * made.k;
-    made.row_step = step * made.k;
+    result.first = base + begin * result.k;
+    result.row_step = step * result.k;
   } else {
-    made.first = base + begin;
-    made.row_step = step;
-    made.column_step = all_rows;
+    result.first = base + begin;
+    result.row_step = step;
+    result.column_step = all_rows;
   }
-  return made;
+  return result;
 }
 
 Result<PlainCheckpoint> PlainCheckpoint::open(const std::string& path) {

@@ -171,12 +171,12 @@ Result<CheckpointPlan> plan_quantize(const PlainCheckpoint& source,
         row->dialect == Dialect::gguf)
       return usage("quantize.dialect", "GGUF biases are float32; F16 ones are not converted")
           .at(layer.prefix);
-    OutputLayer made{.index = layer.index, .prefix = layer.prefix, .shape = layer.shape};
-    made.shape.format = options.format;
-    made.shape.has_input_scale = !options.input_scales.empty();
+    OutputLayer result{.index = layer.index, .prefix = layer.prefix, .shape = layer.shape};
+    result.shape.format = options.format;
+    result.shape.has_input_scale = !options.input_scales.empty();
     if (name_family(row->dialect) != NameFamily::hugging_face)
-      made.prefix = layer_prefix(row->prefix, layer.index);
-    plan.layers.push_back(std::move(made));
+      result.prefix = layer_prefix(row->prefix, layer.index);
+    plan.layers.push_back(std::move(result));
   }
   if (Result<Done> done = add_others(source, plan); !done) return done.why();
   if (Result<Done> done = add_documents(source, plan); !done) return done.why();

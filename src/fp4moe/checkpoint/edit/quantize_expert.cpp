@@ -273,9 +273,9 @@ const StoredScales& ExpertQuantizer::scales(GlobalScale convention) {
     return std::bit_cast<std::uint32_t>(convention == GlobalScale::divides ? divisor : multiplier);
   };
   const auto pair = [&](float divisor, std::optional<float> input) {
-    StoredScales::Pair made{.global = bits(1.0f / divisor, divisor)};
-    if (input) made.input = bits(*input, 1.0f / *input);
-    return made;
+    StoredScales::Pair result{.global = bits(1.0f / divisor, divisor)};
+    if (input) result.input = bits(*input, 1.0f / *input);
+    return result;
   };
   stored_ = {.gate = pair(gate_divisor_, gate_input_),
              .up = pair(up_divisor_, up_input_),

@@ -30,8 +30,8 @@ SynthOptions plain(const char* model, Unquantized form = Unquantized::own) {
 }
 
 void make(const SynthOptions& options, const std::string& out) {
-  const Result<SynthReport> made = synth(options, out);
-  ASSERT_TRUE(made) << text(made.why());
+  const Result<SynthReport> result = synth(options, out);
+  ASSERT_TRUE(result) << text(result.why());
 }
 
 Result<QuantizeReport> run(const std::string& from, const std::string& out,
@@ -107,9 +107,9 @@ TEST_P(EveryForm, Mxfp4EqualsTheReferenceBlockByBlock) {
 
   ASSERT_TRUE(report) << text(report.why());
   EXPECT_EQ(report->experts, 6u);
-  const Result<Checkpoint> made = Checkpoint::open(folder / "b");
-  ASSERT_TRUE(made) << text(made.why());
-  ExpertReader reader(*made, {});
+  const Result<Checkpoint> result = Checkpoint::open(folder / "b");
+  ASSERT_TRUE(result) << text(result.why());
+  ExpertReader reader(*result, {});
   const Result<ExpertView> view = reader.read(1, 2);
   ASSERT_TRUE(view) << text(view.why());
   const ExpertSeed seed{5, layer, 2};
@@ -131,9 +131,9 @@ TEST_P(EveryForm, Nvfp4EqualsTheReferenceWithOneGlobalScaleForGateAndUp) {
 
   ASSERT_TRUE(report) << text(report.why());
   EXPECT_EQ(report->to, "modelopt");
-  const Result<Checkpoint> made = Checkpoint::open(folder / "b");
-  ASSERT_TRUE(made) << text(made.why());
-  ExpertReader reader(*made, {});
+  const Result<Checkpoint> result = Checkpoint::open(folder / "b");
+  ASSERT_TRUE(result) << text(result.why());
+  ExpertReader reader(*result, {});
   const Result<ExpertView> view = reader.read(1, 0);
   ASSERT_TRUE(view) << text(view.why());
   const ExpertSeed seed{5, layer, 0};
@@ -215,9 +215,9 @@ TEST(Quantize, EveryRuleCanBeChosen) {
 
     ASSERT_TRUE(report) << text(report.why());
     EXPECT_EQ(report->rule, row.name);
-    const Result<Checkpoint> made = Checkpoint::open(out);
-    ASSERT_TRUE(made) << text(made.why());
-    ExpertReader reader(*made, {});
+    const Result<Checkpoint> result = Checkpoint::open(out);
+    ASSERT_TRUE(result) << text(result.why());
+    ExpertReader reader(*result, {});
     const Result<ExpertView> view = reader.read(0, 1);
     ASSERT_TRUE(view);
     expect_matrix(view->down, reference(numbers(part_seed({5, 0, 1}, 2), 128, 192),
@@ -237,9 +237,9 @@ TEST(Quantize, GlobalScalesCanBeKeptApartAndInputScalesGiven) {
            .input_scales = {{"*.down_proj", 0.25f}, {"*", 0.1f}}});
 
   ASSERT_TRUE(report) << text(report.why());
-  const Result<Checkpoint> made = Checkpoint::open(folder / "b");
-  ASSERT_TRUE(made) << text(made.why());
-  ExpertReader reader(*made, {});
+  const Result<Checkpoint> result = Checkpoint::open(folder / "b");
+  ASSERT_TRUE(result) << text(result.why());
+  ExpertReader reader(*result, {});
   const Result<ExpertView> view = reader.read(0, 0);
   ASSERT_TRUE(view);
   EXPECT_NE(view->gate.global_scale, view->up.global_scale);

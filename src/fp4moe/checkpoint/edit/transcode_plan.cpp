@@ -230,15 +230,15 @@ class Planner {
     const bool is_named_by_dialect = name_family(target_) != NameFamily::hugging_face;
     std::optional<DType> bias;
     for (const MoeLayer& layer : source_.layers()) {
-      OutputLayer made{.index = layer.index, .shape = layer.shape};
+      OutputLayer result{.index = layer.index, .shape = layer.shape};
       if (out.row.is_transposed && layer.shape.gated())
-        made.shape.order = joined_order(model_type()).value_or(layer.shape.order);
-      made.prefix = keeps_prefix
+        result.shape.order = joined_order(model_type()).value_or(layer.shape.order);
+      result.prefix = keeps_prefix
                         ? layer.prefix
                         : layer_prefix(is_named_by_dialect ? std::string_view(out.row.prefix)
                                                            : std::string_view(theirs),
                                        layer.index);
-      out.layers.push_back(std::move(made));
+      out.layers.push_back(std::move(result));
       if (layer.shape.has_bias) bias = layer.up[0].bias.tensor->entry.dtype;
     }
     if (bias) {
@@ -446,9 +446,9 @@ class Planner {
     out.others.push_back(std::move(one));
     if (const StoredTensor* input =
             source_.store().find(lead + std::string(own.parts.input_scale))) {
-      OtherTensor made{.spec = {.name = stem + std::string(parts.input_scale)}};
-      put_scalar(out, scales_.bits_of(*input, 0, own.global_scale), true, made);
-      out.others.push_back(std::move(made));
+      OtherTensor result{.spec = {.name = stem + std::string(parts.input_scale)}};
+      put_scalar(out, scales_.bits_of(*input, 0, own.global_scale), true, result);
+      out.others.push_back(std::move(result));
     }
   }
 

@@ -51,8 +51,8 @@ SynthOptions options_of(const Model& model, WeightFormat format, Dialect dialect
 }
 
 void make(const SynthOptions& options, const std::string& out) {
-  const Result<SynthReport> made = synth(options, out);
-  ASSERT_TRUE(made) << text(made.why());
+  const Result<SynthReport> result = synth(options, out);
+  ASSERT_TRUE(result) << text(result.why());
 }
 
 TranscodeReport convert(const std::string& from, Dialect to, const std::string& out,

@@ -301,8 +301,8 @@ TEST(SynthAdapter, EveryFormOpensWithTheChangeAskedFor) {
       const SynthAdapterOptions options{
           .form = row.form, .rank = 6, .rslora = true, .dtype = dtype, .change = 0.01};
       const std::vector<AdapterTarget> targets{target_of()};
-      const auto made = synth_adapter(targets, options, folder / "adapter");
-      ASSERT_TRUE(made) << text(made.why());
+      const auto result = synth_adapter(targets, options, folder / "adapter");
+      ASSERT_TRUE(result) << text(result.why());
       const auto adapter = Adapter::open(folder / "adapter", targets);
       ASSERT_TRUE(adapter) << text(adapter.why());
       const auto loaded = LoraAdapter::load(*adapter, 0, {});

@@ -74,9 +74,9 @@ class LayerLoader {
       if (held.place == place && held.part.rows == part.rows && held.part.columns == part.columns &&
           held.part.scale == part.scale)
         return held.matrix;
-    std::vector<float>& made = numbers.emplace_back(part.rows.size() * part.columns.size());
-    if (Result<Done> done = read_factor(adapter_, place, part, made); !done) return done.why();
-    const LoraMatrix matrix{made.data(), part.rows.size(), part.columns.size()};
+    std::vector<float>& result = numbers.emplace_back(part.rows.size() * part.columns.size());
+    if (Result<Done> done = read_factor(adapter_, place, part, result); !done) return done.why();
+    const LoraMatrix matrix{result.data(), part.rows.size(), part.columns.size()};
     last_[next_++ % last_.size()] = {place, part, matrix};
     return matrix;
   }
@@ -105,23 +105,23 @@ Result<LoraAdapter> LoraAdapter::load(const Adapter& adapter, std::size_t layer,
   Result<std::vector<std::uint64_t>> experts =
       local_experts(target.shape.experts, slice.expert_parallel, slice.placement);
   if (!experts) return experts.why();
-  LoraAdapter made;
-  made.experts_ = *std::move(experts);
-  made.pairs_.resize(made.experts_.size());
+  LoraAdapter result;
+  result.experts_ = *std::move(experts);
+  result.pairs_.resize(result.experts_.size());
   LayerLoader loader(adapter);
-  for (std::size_t i = 0; i < made.experts_.size(); ++i)
+  for (std::size_t i = 0; i < result.experts_.size(); ++i)
     for (const Projection which : kAllProjections) {
-      const LowRankPlace& place = adapter.place(layer, which, made.experts_[i]);
+      const LowRankPlace& place = adapter.place(layer, which, result.experts_[i]);
       if (place.empty()) continue;
       const Result<FactorCuts> cuts = cuts_of(cut, *intermediate, which, place);
       if (!cuts) return cuts.why();
-      const Result<LoraMatrix> a = loader.load(place.a, cuts->a, made.numbers_);
+      const Result<LoraMatrix> a = loader.load(place.a, cuts->a, result.numbers_);
       if (!a) return a.why();
-      const Result<LoraMatrix> b = loader.load(place.b, cuts->b, made.numbers_);
+      const Result<LoraMatrix> b = loader.load(place.b, cuts->b, result.numbers_);
       if (!b) return b.why();
-      made.pairs_[i][static_cast<std::size_t>(which)] = {.a = *a, .b = *b};
+      result.pairs_[i][static_cast<std::size_t>(which)] = {.a = *a, .b = *b};
     }
-  return made;
+  return result;
 }
 
 namespace {
@@ -136,11 +136,11 @@ struct PairSource {
 
 std::vector<std::pair<Projection, PairSource>> sources_of(const LoraWeights& given,
                                                           const MoeShape& shape) {
-  std::vector<std::pair<Projection, PairSource>> made;
+  std::vector<std::pair<Projection, PairSource>> result;
   const std::uint64_t width = shape.intermediate, hidden = shape.hidden;
   const auto add = [&](Projection which, const PairSource& source) {
     if (!source.pair->a.bytes.empty() || !source.pair->b.bytes.empty())
-      made.emplace_back(which, source);
+      result.emplace_back(which, source);
   };
   const bool turns = shape.order == RowOrder::interleaved;
   const std::uint64_t both = shape.w13_rows(), step = turns ? 2 : 1;
@@ -153,7 +153,7 @@ std::vector<std::pair<Projection, PairSource>> sources_of(const LoraWeights& giv
   add(Projection::gate, {"gate", &given.gate, hidden, width, 0, 1, width});
   add(Projection::up, {"up", &given.up, hidden, width, 0, 1, width});
   add(Projection::down, {"down", &given.down, width, hidden, 0, 1, hidden});
-  return made;
+  return result;
 }
 
 // How many experts a factor holds: all, or 1 for all of them.
@@ -203,13 +203,13 @@ Result<LoraAdapter> LoraAdapter::of(const LoraWeights& given, const LoraLayer& l
   Result<std::vector<std::uint64_t>> experts =
       local_experts(shape.experts, cut.slice.expert_parallel, cut.slice.placement);
   if (!experts) return experts.why();
-  LoraAdapter made;
-  made.experts_ = *std::move(experts);
-  made.pairs_.resize(made.experts_.size());
+  LoraAdapter result;
+  result.experts_ = *std::move(experts);
+  result.pairs_.resize(result.experts_.size());
   const auto read = [&](const StackedFactor& from, std::string_view name, const FactorPlace& place,
                         const FactorPart& part) -> Result<LoraMatrix> {
     std::vector<float>& numbers =
-        made.numbers_.emplace_back(part.rows.size() * part.columns.size());
+        result.numbers_.emplace_back(part.rows.size() * part.columns.size());
     const auto wrong = decode_factor(from.bytes.data(), from.dtype, place, part, numbers);
     if (wrong)
       return invalid("adapter.not_finite",
@@ -227,9 +227,9 @@ Result<LoraAdapter> LoraAdapter::of(const LoraWeights& given, const LoraLayer& l
                                       source.outputs * given.rank);
     if (!b_experts) return b_experts.why();
     LoraPair last;
-    for (std::size_t i = 0; i < made.experts_.size(); ++i) {
-      const std::uint64_t of_a = *a_experts == 1 ? 0 : made.experts_[i];
-      const std::uint64_t of_b = *b_experts == 1 ? 0 : made.experts_[i];
+    for (std::size_t i = 0; i < result.experts_.size(); ++i) {
+      const std::uint64_t of_a = *a_experts == 1 ? 0 : result.experts_[i];
+      const std::uint64_t of_b = *b_experts == 1 ? 0 : result.experts_[i];
       const LowRankPlace place{.a = {.rows = given.rank,
                                      .columns = source.inputs,
                                      .first = of_a * given.rank * source.inputs,
@@ -244,7 +244,7 @@ Result<LoraAdapter> LoraAdapter::of(const LoraWeights& given, const LoraLayer& l
       const Result<FactorCuts> cuts = cuts_of(cut, *intermediate, which, place);
       if (!cuts) return cuts.why();
       if (which == Projection::up && source.pair == &given.w13 && shape.gated()) {
-        last.a = made.pairs_[i][static_cast<std::size_t>(Projection::gate)].a;  // in common
+        last.a = result.pairs_[i][static_cast<std::size_t>(Projection::gate)].a;  // in common
       } else if (last.a.data == nullptr || *a_experts != 1) {
         const auto matrix = read(pair.a, source.name, place.a, cuts->a);
         if (!matrix) return matrix.why();
@@ -255,10 +255,10 @@ Result<LoraAdapter> LoraAdapter::of(const LoraWeights& given, const LoraLayer& l
         if (!matrix) return matrix.why();
         last.b = *matrix;
       }
-      made.pairs_[i][static_cast<std::size_t>(which)] = last;
+      result.pairs_[i][static_cast<std::size_t>(which)] = last;
     }
   }
-  return made;
+  return result;
 }
 
 std::uint64_t LoraAdapter::bytes() const {

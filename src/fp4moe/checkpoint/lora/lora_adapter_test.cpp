@@ -43,11 +43,11 @@ struct FromMemory {
     return {std::as_bytes(std::span(values)), DType::f32};
   }
   LoraWeights apart() const {
-    LoraWeights made{.rank = kRank};
-    made.gate = {factor(a[0]), factor(b[0])};
-    made.up = {factor(a[1]), factor(b[1])};
-    made.down = {factor(a[2]), factor(b[2])};
-    return made;
+    LoraWeights result{.rank = kRank};
+    result.gate = {factor(a[0]), factor(b[0])};
+    result.up = {factor(a[1]), factor(b[1])};
+    result.down = {factor(a[2]), factor(b[2])};
+    return result;
   }
 };
 

@@ -206,9 +206,9 @@ Result<Done> plant_defect(const SynthPlan& plan, const SynthOptions& options,
   const bool breaks_files = options.defect == "truncated-shard" || options.defect == "bad-index";
   CheckpointEdits edits;
   if (!breaks_files) {
-    Result<CheckpointEdits> made = Planter(plan, *store).edits(options.defect);
-    if (!made) return made.why();
-    edits = *std::move(made);
+    Result<CheckpointEdits> result = Planter(plan, *store).edits(options.defect);
+    if (!result) return result.why();
+    edits = *std::move(result);
   }
   std::uint64_t total = 0;
   for (const tensor::StoredTensor& tensor : store->tensors()) total += tensor.entry.bytes;

@@ -108,11 +108,11 @@ class PlainWriter {
     std::uint64_t total = 0;
     for (const tensor::TensorSpec& spec : specs_)
       total += tensor::byte_count(spec.dtype, spec.shape).value_or(0);
-    Result<TensorSink> made = TensorSink::create(
+    Result<TensorSink> result = TensorSink::create(
         out, {.count = specs_.size(), .at = [this](std::size_t i) { return specs_[i]; }},
         {.max_shard_bytes = (total + options_.shards - 1) / options_.shards});
-    if (!made) return made.why();
-    TensorSink& sink = *made;
+    if (!result) return result.why();
+    TensorSink& sink = *result;
     for (std::size_t i = 0; i < others_.size(); ++i)
       if (Result<Done> done = sink.write(i, 0, others_[i].bytes); !done) return done.why();
     const std::uint64_t experts = plan_.shape.experts;

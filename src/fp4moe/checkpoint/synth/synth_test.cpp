@@ -40,11 +40,11 @@ TEST_P(SynthInEveryDialect, IsReadBackAsTheSameCanonicalWeights) {
   const Result<SynthReport> report = synth(small(model, dialect, format), folder / "out");
 
   ASSERT_TRUE(report) << text(report.why());
-  const Result<Checkpoint> made = Checkpoint::open(folder / "out");
-  ASSERT_TRUE(made) << text(made.why());
-  EXPECT_EQ(made->dialect().dialect, dialect);
-  ASSERT_EQ(made->layers().size(), 2u);
-  ExpertReader reader(*made, {});
+  const Result<Checkpoint> result = Checkpoint::open(folder / "out");
+  ASSERT_TRUE(result) << text(result.why());
+  EXPECT_EQ(result->dialect().dialect, dialect);
+  ASSERT_EQ(result->layers().size(), 2u);
+  ExpertReader reader(*result, {});
   SynthExpert maker;
   for (std::size_t l = 0; l < 2; ++l)
     for (std::uint64_t e = 0; e < 3; ++e) {
@@ -106,12 +106,12 @@ TEST(Synth, TheUsualDialectOfEveryModelIsSound) {
     const Result<SynthReport> report = synth(options, folder / "out");
 
     ASSERT_TRUE(report) << model.name << ": " << text(report.why());
-    const Result<Checkpoint> made = Checkpoint::open(folder / "out");
-    ASSERT_TRUE(made) << model.name << ": " << text(made.why());
-    EXPECT_EQ(made->layers()[0].index, moe_layer_index(model, 0)) << model.name;
-    EXPECT_EQ(made->config().model_type, model.model_type);
-    EXPECT_EQ(made->config().hidden, 64u);
-    EXPECT_EQ(made->config().experts, 2u);
+    const Result<Checkpoint> result = Checkpoint::open(folder / "out");
+    ASSERT_TRUE(result) << model.name << ": " << text(result.why());
+    EXPECT_EQ(result->layers()[0].index, moe_layer_index(model, 0)) << model.name;
+    EXPECT_EQ(result->config().model_type, model.model_type);
+    EXPECT_EQ(result->config().hidden, 64u);
+    EXPECT_EQ(result->config().experts, 2u);
   }
 }
 
@@ -199,10 +199,10 @@ TEST(Synth, EveryDefectIsThereAndNothingElseIsLeft) {
 
     ASSERT_TRUE(report) << defect.name << ": " << text(report.why());
     EXPECT_EQ(folder.names(), std::vector<std::string>{"out"});
-    const Result<Checkpoint> made = Checkpoint::open(folder / "out");
-    bool is_noticed = !made;
-    if (made) {
-      ExpertReader reader(*made, {});
+    const Result<Checkpoint> result = Checkpoint::open(folder / "out");
+    bool is_noticed = !result;
+    if (result) {
+      ExpertReader reader(*result, {});
       const Result<ExpertView> first = reader.read(0, 0);
       is_noticed = !first;
       if (first) {

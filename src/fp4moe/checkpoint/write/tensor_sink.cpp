@@ -57,9 +57,9 @@ Result<TensorSink> TensorSink::create(const std::string& folder, const SpecList&
                                       const SinkOptions& options) {
   TensorSink sink;
   if (Result<Done> laid = sink.lay_out(specs, options.max_shard_bytes); !laid) return laid.why();
-  Result<tensor::AtomicFolder> made = tensor::AtomicFolder::create(folder);
-  if (!made) return made.why();
-  sink.folder_ = *std::move(made);
+  Result<tensor::AtomicFolder> result = tensor::AtomicFolder::create(folder);
+  if (!result) return result.why();
+  sink.folder_ = *std::move(result);
   sink.has_folder_ = true;
   for (std::size_t shard = 0; shard + 1 < sink.begins_.size(); ++shard) {
     const std::size_t begin = sink.begins_[shard], end = sink.begins_[shard + 1];
@@ -84,9 +84,9 @@ Result<TensorSink> TensorSink::create_gguf(const std::string& path, const SpecLi
     return laid.why();
   std::string file = path;
   if (!path.ends_with(".gguf")) {
-    Result<tensor::AtomicFolder> made = tensor::AtomicFolder::create(path);
-    if (!made) return made.why();
-    sink.folder_ = *std::move(made);
+    Result<tensor::AtomicFolder> result = tensor::AtomicFolder::create(path);
+    if (!result) return result.why();
+    sink.folder_ = *std::move(result);
     sink.has_folder_ = true;
     file = sink.folder_.staging() + "/model.gguf";
   } else if (std::error_code code; std::filesystem::exists(path, code)) {

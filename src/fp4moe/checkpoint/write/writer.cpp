@@ -162,7 +162,7 @@ Result<Done> CheckpointWriter::copy_block(std::size_t index, const OtherTensor& 
   for (std::uint64_t row = 0; row < piece.rows; row += most) {
     if (Result<Done> go_on = check_interrupt(); !go_on) return go_on;
     const std::uint64_t rows = std::min(most, piece.rows - row);
-    std::span<const std::byte> made;
+    std::span<const std::byte> result;
     std::uint64_t each = block_row;
     if (packs) {
       const auto part = second.subspan(row * scale_row, rows * scale_row);
@@ -172,16 +172,16 @@ Result<Done> CheckpointWriter::copy_block(std::size_t index, const OtherTensor& 
             .expects("positive scales", "a negative one");
       blocks.resize(rows * block_row);
       gguf.pack(first.subspan(row * code_row, rows * code_row), part, blocks);
-      made = blocks;
+      result = blocks;
     } else {
       codes.resize(rows * code_row);
       scales.resize(rows * scale_row);
       gguf.unpack(first.subspan(row * block_row, rows * block_row), codes, scales);
       const bool wants_codes = piece.what == BlockPiece::What::codes;
-      made = wants_codes ? std::span<const std::byte>(codes) : std::span<const std::byte>(scales);
+      result = wants_codes ? std::span<const std::byte>(codes) : std::span<const std::byte>(scales);
       each = wants_codes ? code_row : scale_row;
     }
-    if (Result<Done> done = sink_.write(index, row * each, made); !done) return done;
+    if (Result<Done> done = sink_.write(index, row * each, result); !done) return done;
   }
   drop_all(*plan_.source);
   return Done{};

@@ -48,9 +48,9 @@ Digest digest_of(std::string_view text) {
 }
 
 std::string text(const Digest& digest) {
-  std::string made;
-  for (const std::uint8_t byte : digest) made += fmt::format("{:02x}", byte);
-  return made;
+  std::string result;
+  for (const std::uint8_t byte : digest) result += fmt::format("{:02x}", byte);
+  return result;
 }
 
 std::optional<Digest> digest_from_text(std::string_view text) {

@@ -149,9 +149,9 @@ class Comparison {
     for (const PackedTensor& tensor : tensors)
       room += round_up(tensor.expert_bytes, tensor::Buffer::kAlignment);
     if (lane.room.size() < room) {
-      Result<tensor::Buffer> made = tensor::Buffer::allocate(room);
-      if (!made) return made.why();
-      lane.room = *std::move(made);
+      Result<tensor::Buffer> result = tensor::Buffer::allocate(room);
+      if (!result) return result.why();
+      lane.room = *std::move(result);
     }
     std::vector<std::span<std::byte>> parts(tensors.size());
     std::uint64_t at = 0;

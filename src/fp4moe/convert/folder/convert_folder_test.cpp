@@ -99,7 +99,7 @@ TEST(ConvertFolder, GivesBackTheFilesOfEveryDialect) {
   const TemporaryFolder folder;
   for (const Row& row : rows) {
     SCOPED_TRACE(std::string(checkpoint::name(row.dialect)) + " of " + row.model);
-    const auto made = checkpoint::synth({.model = row.model,
+    const auto result = checkpoint::synth({.model = row.model,
                                       .dialect = row.dialect,
                                       .format = row.format,
                                       .layers = 2,
@@ -108,7 +108,7 @@ TEST(ConvertFolder, GivesBackTheFilesOfEveryDialect) {
                                       .intermediate = 256,
                                       .shards = 3},
                                      folder / "source");
-    ASSERT_TRUE(made) << text(made.why());
+    ASSERT_TRUE(result) << text(result.why());
     Recipe recipe = recipe_of(row.layout);
     recipe.sizing = {.hidden = 256, .intermediate = 256};
     const auto converted = convert(folder / "source", folder / "out", recipe);
@@ -426,9 +426,9 @@ TEST(ConvertFolder, NoticesASourceThatChangesUnderIt) {
 
 TEST(ConvertFolder, RefusesDamagedScalesAndLeavesNothing) {
   const TemporaryFolder folder;
-  const auto made = checkpoint::synth(
+  const auto result = checkpoint::synth(
       {.experts = 2, .hidden = 128, .intermediate = 128, .defect = "nan-scale"}, folder / "source");
-  ASSERT_TRUE(made) << text(made.why());
+  ASSERT_TRUE(result) << text(result.why());
 
   const auto converted = convert(folder / "source", folder / "out", recipe_of("marlin.mxfp4"));
 
@@ -442,8 +442,8 @@ TEST(ConvertFolder, RefusesWhatCannotBe) {
   const TemporaryFolder folder;
   make_checkpoint(folder / "source", WeightFormat::mxfp4, {.intermediate = 160});
   const auto refuse = [&](const Recipe& recipe, const ConvertOptions& options = {}) {
-    const auto made = convert(folder / "source", folder / "out", recipe, {.options = options});
-    return made ? usage("ok", "") : made.why();
+    const auto result = convert(folder / "source", folder / "out", recipe, {.options = options});
+    return result ? usage("ok", "") : result.why();
   };
   EXPECT_EQ(refuse(recipe_of("marlin.nvfp4")).id, "layout.format");
   const Error size = refuse(recipe_of("flashinfer_trtllm.mxfp4"));
@@ -467,14 +467,14 @@ TEST(ConvertFolder, RefusesWhatCannotBe) {
   EXPECT_EQ(refuse(recipe_of("as_loaded.mxfp4")).id, "folder.exists");
   EXPECT_EQ(folder.names().size(), 2u);
 
-  const auto made = checkpoint::synth({.model = "qwen3-30b-a3b",
+  const auto result = checkpoint::synth({.model = "qwen3-30b-a3b",
                                     .format = WeightFormat::nvfp4,
                                     .experts = 2,
                                     .hidden = 128,
                                     .intermediate = 128,
                                     .with_input_scales = false},
                                    folder / "weight-only");
-  ASSERT_TRUE(made) << text(made.why());
+  ASSERT_TRUE(result) << text(result.why());
   EXPECT_EQ(id_of(convert(folder / "weight-only", folder / "x", recipe_of("vllm_cutlass.nvfp4"))),
             "scale.input");
 }

@@ -133,7 +133,7 @@ std::uint64_t base_bytes(const FolderPlan& plan) {
 }  // namespace
 
 Result<FolderPlan> plan_folder(const checkpoint::Checkpoint& checkpoint, const std::string& path,
-                               const Recipe& recipe, const FolderWishes& wishes) {
+                               const Recipe& recipe, const FolderOptions& options) {
   const tensor::Store& store = checkpoint.store();
   if (const auto files = store.require_files(); !files) return files.why();
   FolderPlan plan{.recipe = recipe};
@@ -150,7 +150,7 @@ Result<FolderPlan> plan_folder(const checkpoint::Checkpoint& checkpoint, const s
   }
   plan.parts = parts_of(checkpoint);
   plan.source_tensors = store.tensors().size();
-  if (!wishes.experts_only) plan.others = plan_others(plan.parts, wishes.max_shard_bytes);
+  if (!options.experts_only) plan.others = plan_others(plan.parts, options.max_shard_bytes);
   for (const PlannedOthers& file : plan.others)
     for (const tensor::StoredTensor* tensor : file.tensors) plan.other_bytes += tensor->entry.bytes;
   const Result<tensor::StoreFiles> files = tensor::find_store_files(path);
@@ -168,7 +168,7 @@ Result<FolderPlan> plan_folder(const checkpoint::Checkpoint& checkpoint, const s
       .library = std::string(kVersion),
       .slice = recipe.slice,
       .params_type = recipe.params_type,
-      .experts_only = wishes.experts_only,
+      .experts_only = options.experts_only,
       .source_path = absolute_path(path),
       .dialect = std::string(checkpoint.dialect().name)};
   return plan;

@@ -46,7 +46,7 @@ struct FolderPlan {
   bool unpacks_source = false;       // GGUF: an expert lies in memory twice
 };
 
-struct FolderWishes {
+struct FolderOptions {
   bool experts_only = false;
   std::uint64_t max_shard_bytes = checkpoint::kDefaultShardBytes;
 };
@@ -54,7 +54,7 @@ struct FolderWishes {
 // Errors: convert.nothing (no MoE layer), layout.format, scale.input, those of layer_job and
 // LayerPacker::make. `path` is what the checkpoint was opened by.
 Result<FolderPlan> plan_folder(const checkpoint::Checkpoint& checkpoint, const std::string& path,
-                               const Recipe& recipe, const FolderWishes& wishes = {});
+                               const Recipe& recipe, const FolderOptions& options = {});
 
 // Memory of a conversion with so many threads: the program and its tables, and for each thread an
 // expert as stored, the same unpacked (GGUF), and as packed.

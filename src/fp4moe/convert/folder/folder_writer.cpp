@@ -169,9 +169,9 @@ Result<Done> FolderWriter::pack(PlannedLayer& layer, LayerPacker& packer, Safete
   const auto work = [&](std::size_t position, const checkpoint::ExpertView& view,
                         Lane& lane) -> Result<Done> {
     if (lane.room.size() < room) {
-      Result<tensor::Buffer> made = tensor::Buffer::allocate(room);
-      if (!made) return made.why();
-      lane.room = *std::move(made);
+      Result<tensor::Buffer> result = tensor::Buffer::allocate(room);
+      if (!result) return result.why();
+      lane.room = *std::move(result);
     }
     std::vector<std::span<std::byte>> parts(layer.tensors.size());
     for (std::size_t t = 0; t < parts.size(); ++t)

@@ -342,9 +342,9 @@ class Restorer {
         }
       }
       if (memory == nullptr) {
-        auto made = ExpertMemory::make(layer, writer->range(), record.problem.bias_type);
-        if (!made) return made.why();
-        memory = std::make_unique<ExpertMemory>(*std::move(made));
+        auto result = ExpertMemory::make(layer, writer->range(), record.problem.bias_type);
+        if (!result) return result.why();
+        memory = std::make_unique<ExpertMemory>(*std::move(result));
       }
       std::vector<std::span<const std::byte>> sources(tensors.size());
       for (std::size_t t = 0; t < tensors.size(); ++t) {

@@ -181,9 +181,9 @@ TEST_F(Verify, TellsWhereASourceGivesOtherBytes) {
 TEST_F(Verify, FindsTheSourceFromAnywhereAndWhereBothWereMoved) {
   const fs::path before = fs::current_path();
   fs::current_path(folder_.path());
-  const auto made = convert("source", "relative", recipe_of("marlin.nvfp4"));
+  const auto result = convert("source", "relative", recipe_of("marlin.nvfp4"));
   fs::current_path("/");
-  ASSERT_TRUE(made) << text(made.why());
+  ASSERT_TRUE(result) << text(result.why());
   const auto elsewhere = verify_folder(folder_ / "relative", {.deep = true});
   fs::create_directory(folder_ / "there");
   fs::rename(folder_ / "source", folder_ / "there/source");

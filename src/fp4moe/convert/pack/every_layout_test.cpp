@@ -45,10 +45,10 @@ struct Layer {
   }
   // Scales in a range that every rule keeps: positive, not tiny, no NaN.
   Expert random(std::uint64_t seed) const {
-    Expert made = room();
+    Expert result = room();
     SplitMix64 stream(seed);
-    for (Bytes* part : made.parts()) {
-      const bool is_scale = part == &made.w13_scale || part == &made.w2_scale;
+    for (Bytes* part : result.parts()) {
+      const bool is_scale = part == &result.w13_scale || part == &result.w2_scale;
       for (std::byte& byte : *part) {
         const std::uint64_t value = stream.next();
         byte = static_cast<std::byte>(
@@ -57,9 +57,9 @@ struct Layer {
       }
     }
     // Finite BF16 numbers.
-    for (Bytes* part : {&made.w13_bias, &made.w2_bias})
+    for (Bytes* part : {&result.w13_bias, &result.w2_bias})
       for (std::size_t i = 1; i < part->size(); i += 2) (*part)[i] &= std::byte{0xBF};
-    return made;
+    return result;
   }
 
   struct Place {
@@ -77,20 +77,20 @@ struct Layer {
       return checkpoint::RowsView{bytes.data() + at.first * row_bytes, rows, row_bytes,
                                at.step * row_bytes};
     };
-    checkpoint::ProjectionView made{.codes = rows_of(codes, k / 2),
+    checkpoint::ProjectionView result{.codes = rows_of(codes, k / 2),
                                  .scales = rows_of(scales, k / block())};
     if (format == WeightFormat::nvfp4) {
-      made.global_scale = global;
-      made.input_scale = 2 * global;
+      result.global_scale = global;
+      result.input_scale = 2 * global;
     }
     if (problem.has_bias)
-      made.bias = {bias.data() + 2 * at.first, rows, 2 * at.step, tensor::DType::bf16};
-    return made;
+      result.bias = {bias.data() + 2 * at.first, rows, 2 * at.step, tensor::DType::bf16};
+    return result;
   }
 
   checkpoint::ExpertView view(const Expert& from) const {
     const layout::Sizes real = problem.real;
-    checkpoint::ExpertView made{.shape = {.format = format,
+    checkpoint::ExpertView result{.shape = {.format = format,
                                        .experts = problem.experts,
                                        .hidden = real.hidden,
                                        .intermediate = real.intermediate,
@@ -101,11 +101,11 @@ struct Layer {
       return view(from.w13, from.w13_scale, from.w13_bias, real.intermediate, real.hidden,
                   place(is_up), 0.25f);
     };
-    if (problem.order != RowOrder::single) made.gate = w13(false);
-    made.up = w13(true);
-    made.down =
+    if (problem.order != RowOrder::single) result.gate = w13(false);
+    result.up = w13(true);
+    result.down =
         view(from.w2, from.w2_scale, from.w2_bias, real.hidden, real.intermediate, {}, 0.5f);
-    return made;
+    return result;
   }
 
   LayerPacker::ExpertTarget target(Expert& to) const {
@@ -115,12 +115,12 @@ struct Layer {
       };
       return checkpoint::ProjectionBuffers{rows(codes, k / 2), rows(scales, k / block())};
     };
-    LayerPacker::ExpertTarget made{.bias13 = to.w13_bias, .bias2 = to.w2_bias};
+    LayerPacker::ExpertTarget result{.bias13 = to.w13_bias, .bias2 = to.w2_bias};
     if (problem.order != RowOrder::single)
-      made.buffers.gate = buffers_of(to.w13, to.w13_scale, problem.real.hidden, place(false));
-    made.buffers.up = buffers_of(to.w13, to.w13_scale, problem.real.hidden, place(true));
-    made.buffers.down = buffers_of(to.w2, to.w2_scale, problem.real.intermediate, {});
-    return made;
+      result.buffers.gate = buffers_of(to.w13, to.w13_scale, problem.real.hidden, place(false));
+    result.buffers.up = buffers_of(to.w13, to.w13_scale, problem.real.hidden, place(true));
+    result.buffers.down = buffers_of(to.w2, to.w2_scale, problem.real.intermediate, {});
+    return result;
   }
 };
 
@@ -134,19 +134,19 @@ struct Storage {
   }
   template <class Byte>
   std::vector<std::span<Byte>> expert(const LayerPacker& packer, std::uint64_t e) {
-    std::vector<std::span<Byte>> made;
+    std::vector<std::span<Byte>> result;
     for (std::size_t t = 0; t < tensors.size(); ++t) {
       const std::uint64_t each = packer.tensors()[t].expert_bytes;
-      made.push_back(std::span<Byte>(tensors[t]).subspan(e * each, each));
+      result.push_back(std::span<Byte>(tensors[t]).subspan(e * each, each));
     }
-    return made;
+    return result;
   }
   std::vector<std::span<std::byte>> scalars(const LayerPacker& packer) {
-    std::vector<std::span<std::byte>> made;
+    std::vector<std::span<std::byte>> result;
     for (std::size_t t = 0; t < tensors.size(); ++t)
-      made.push_back(packer.tensors()[t].expert_bytes == 0 ? std::span(tensors[t])
+      result.push_back(packer.tensors()[t].expert_bytes == 0 ? std::span(tensors[t])
                                                            : std::span<std::byte>());
-    return made;
+    return result;
   }
 };
 

@@ -51,9 +51,9 @@ Result<IndexMap> bind_scales(const layout::Layout& layout, const MatrixSizes& si
 }  // namespace
 
 Result<LayerPacker> LayerPacker::make(const layout::Layout& layout, const Problem& problem) {
-  LayerPacker made(layout);
-  made.problem_ = problem;
-  Problem& p = made.problem_;
+  LayerPacker result(layout);
+  result.problem_ = problem;
+  Problem& p = result.problem_;
   if (p.global_experts == 0) p.global_experts = p.experts;
   p.padded.hidden = std::max(p.padded.hidden, p.real.hidden);
   p.padded.intermediate = std::max(p.padded.intermediate, p.real.intermediate);
@@ -90,15 +90,15 @@ Result<LayerPacker> LayerPacker::make(const layout::Layout& layout, const Proble
     return Done{};
   };
   for (const Result<Done>& bound :
-       {bind(made.codes13_, bind_codes(layout.codes, w13), kTensorNames[kW13]),
-        bind(made.codes2_, bind_codes(layout.codes, w2), kTensorNames[kW2]),
-        bind(made.scales13_, bind_scales(layout, w13), kTensorNames[kW13Scale]),
-        bind(made.scales2_, bind_scales(layout, w2), kTensorNames[kW2Scale])})
+       {bind(result.codes13_, bind_codes(layout.codes, w13), kTensorNames[kW13]),
+        bind(result.codes2_, bind_codes(layout.codes, w2), kTensorNames[kW2]),
+        bind(result.scales13_, bind_scales(layout, w13), kTensorNames[kW13Scale]),
+        bind(result.scales2_, bind_scales(layout, w2), kTensorNames[kW2Scale])})
     if (!bound) return bound.why();
-  made.facts_.resize(p.experts);
-  made.place_rows();
-  if (Result<Done> added = made.add_tensors(); !added) return added.why();
-  return made;
+  result.facts_.resize(p.experts);
+  result.place_rows();
+  if (Result<Done> added = result.add_tensors(); !added) return added.why();
+  return result;
 }
 
 Result<Done> LayerPacker::add_tensors() {
@@ -111,12 +111,12 @@ Result<Done> LayerPacker::add_tensors() {
                         .expert_bytes = map.bytes()});
   };
   const auto vector = [&](std::string_view name, DType type, const tensor::Shape& shape) {
-    PackedTensor& made = tensors_.emplace_back(
+    PackedTensor& result = tensors_.emplace_back(
         PackedTensor{.name = std::string(name), .dtype = type, .shape = shape});
-    made.kernel = {.extents = shape, .strides = std::vector<std::uint64_t>(shape.size(), 1)};
+    result.kernel = {.extents = shape, .strides = std::vector<std::uint64_t>(shape.size(), 1)};
     for (std::size_t i = shape.size(); i-- > 1;)
-      made.kernel.strides[i - 1] = made.kernel.strides[i] * shape[i];
-    made.bytes = tensor::byte_count(type, shape).value_or(0);
+      result.kernel.strides[i - 1] = result.kernel.strides[i] * shape[i];
+    result.bytes = tensor::byte_count(type, shape).value_or(0);
   };
   matrix(kW13, *codes13_, layout_.codes_type);
   matrix(kW2, *codes2_, layout_.codes_type);
@@ -196,7 +196,7 @@ void LayerPacker::place_rows() {
 }
 
 ScalarProblem LayerPacker::scalar_problem() const {
-  ScalarProblem made{.rule = layout_.scalars,
+  ScalarProblem result{.rule = layout_.scalars,
                      .scale_rule = layout_.scale_rule,
                      .gated = problem_.order != checkpoint::RowOrder::single,
                      .params_type = problem_.params_type,
@@ -211,15 +211,15 @@ ScalarProblem LayerPacker::scalar_problem() const {
       const Result<int> found = common_exponent(layout_.scale_rule, extremes, problem_.params_type);
       return found ? *found : 0;
     };
-    made.w13_offsets.push_back(offset(facts.w13));
-    made.w2_offsets.push_back(offset(facts.w2));
+    result.w13_offsets.push_back(offset(facts.w13));
+    result.w2_offsets.push_back(offset(facts.w2));
   }
-  if (layout_.scalars != layout::ScalarRule::marlin) return made;
+  if (layout_.scalars != layout::ScalarRule::marlin) return result;
   const Result<int> x13 = common_exponent(layout_.scale_rule, all13, problem_.params_type);
   const Result<int> x2 = common_exponent(layout_.scale_rule, all2, problem_.params_type);
-  made.w13_exponent = x13 ? *x13 : 0;
-  made.w2_exponent = x2 ? *x2 : 0;
-  return made;
+  result.w13_exponent = x13 ? *x13 : 0;
+  result.w2_exponent = x2 ? *x2 : 0;
+  return result;
 }
 
 Result<Done> LayerPacker::pack_scalars(std::span<const std::span<std::byte>> targets) const {
@@ -231,11 +231,11 @@ Result<Done> LayerPacker::pack_scalars(std::span<const std::span<std::byte>> tar
           .try_this("pack() or note() all of them first");
     experts.push_back(facts.scalars);
   }
-  const Result<std::vector<ScalarTensor>> made = make_scalars(scalar_problem(), experts);
-  if (!made) return made.why();
-  const std::size_t first = tensors_.size() - made->size();
-  for (std::size_t i = 0; i < made->size(); ++i) {
-    const ScalarTensor& tensor = (*made)[i];
+  const Result<std::vector<ScalarTensor>> result = make_scalars(scalar_problem(), experts);
+  if (!result) return result.why();
+  const std::size_t first = tensors_.size() - result->size();
+  for (std::size_t i = 0; i < result->size(); ++i) {
+    const ScalarTensor& tensor = (*result)[i];
     if (targets[first + i].size() != tensors_[first + i].bytes)
       return usage("layout.memory", "the memory for a tensor has another size")
           .at(tensor.name)

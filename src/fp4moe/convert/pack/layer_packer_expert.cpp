@@ -34,14 +34,14 @@ bool has_zero(const checkpoint::RowsView& rows) {
 std::vector<std::byte> cleared_codes(const checkpoint::ProjectionView& from, std::uint64_t i,
                                      std::uint64_t& count) {
   const std::span<const std::byte> codes = from.codes.row(i), scales = from.scales.row(i);
-  std::vector<std::byte> made(codes.begin(), codes.end());
+  std::vector<std::byte> result(codes.begin(), codes.end());
   for (std::size_t block = 0; block < scales.size(); ++block) {
     if (scales[block] != std::byte{0}) continue;
-    const std::span<std::byte> part = std::span(made).subspan(block * 8, 8);
+    const std::span<std::byte> part = std::span(result).subspan(block * 8, 8);
     if (has_code(part)) ++count;
     std::ranges::fill(part, std::byte{0});
   }
-  return made;
+  return result;
 }
 
 // Row i of a view becomes row places[i] of a matrix.

@@ -91,11 +91,11 @@ struct Matrix {
 
 Matrix random_matrix(const IndexMap& map, std::uint64_t seed) {
   const std::uint64_t cols = map.logical().cols;
-  Matrix made{{}, map.map().element == Element::nibble ? (cols + 1) / 2 : cols};
+  Matrix result{{}, map.map().element == Element::nibble ? (cols + 1) / 2 : cols};
   SplitMix64 random(seed);
-  made.bytes.resize(made.row_bytes * map.logical().rows);
-  for (std::byte& byte : made.bytes) byte = static_cast<std::byte>(random.next());
-  return made;
+  result.bytes.resize(result.row_bytes * map.logical().rows);
+  for (std::byte& byte : result.bytes) byte = static_cast<std::byte>(random.next());
+  return result;
 }
 
 // Rows in the matrix's order; every fifth is left out as padding.

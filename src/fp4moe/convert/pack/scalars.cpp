@@ -141,9 +141,9 @@ std::vector<ScalarTensor> scalar_tensors(const ScalarProblem& problem, std::uint
     return ScalarTensor{.name = std::string(name), .dtype = type, .shape = {experts}};
   };
   const auto pairs = [&](std::string_view name) {
-    ScalarTensor made = row(name);
-    if (problem.gated) made.shape.push_back(2);
-    return made;
+    ScalarTensor result = row(name);
+    if (problem.gated) result.shape.push_back(2);
+    return result;
   };
   switch (problem.rule) {
     case ScalarRule::none:
@@ -160,10 +160,10 @@ std::vector<ScalarTensor> scalar_tensors(const ScalarProblem& problem, std::uint
     default:
       break;
   }
-  std::vector<ScalarTensor> made{row("a13_scale"), row("a2_scale"),  row("g1_alphas"),
+  std::vector<ScalarTensor> result{row("a13_scale"), row("a2_scale"),  row("g1_alphas"),
                                  row("g2_alphas"), row("a1_gscale"), row("a2_gscale")};
-  if (has_scale_c(problem.rule)) made.push_back(row("g1_scale_c"));
-  return made;
+  if (has_scale_c(problem.rule)) result.push_back(row("g1_scale_c"));
+  return result;
 }
 
 Result<std::vector<ScalarTensor>> make_scalars(const ScalarProblem& problem,

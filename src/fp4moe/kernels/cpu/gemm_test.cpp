@@ -39,16 +39,16 @@ std::uint8_t random_scale(WeightFormat format, Scales kind, std::mt19937& random
 
 Matrix random_matrix(const TileForm& tiles, const Shape& shape, WeightFormat format, Scales kind,
                      std::mt19937& random) {
-  Matrix made;
-  made.group = tiles.group;
-  made.blocks = (shape.columns + 31) / 32;
-  made.scale_columns = shape.columns / formats::block_size(format);
+  Matrix result;
+  result.group = tiles.group;
+  result.blocks = (shape.columns + 31) / 32;
+  result.scale_columns = shape.columns / formats::block_size(format);
   const std::size_t padded = (shape.rows + 15) / 16 * 16;
-  made.codes.resize(padded * made.blocks * 16);
-  made.scales.resize(padded * made.scale_columns);
-  for (auto& byte : made.codes) byte = static_cast<std::uint8_t>(random());
-  for (auto& byte : made.scales) byte = random_scale(format, kind, random);
-  return made;
+  result.codes.resize(padded * result.blocks * 16);
+  result.scales.resize(padded * result.scale_columns);
+  for (auto& byte : result.codes) byte = static_cast<std::uint8_t>(random());
+  for (auto& byte : result.scales) byte = random_scale(format, kind, random);
+  return result;
 }
 
 struct Rounded {
@@ -58,14 +58,14 @@ struct Rounded {
 };
 
 Rounded random_tokens(const Shape& shape, std::size_t limbs, std::mt19937& random) {
-  Rounded made;
-  made.tokens = shape.tokens;
-  made.chunks = (shape.columns + kChunk - 1) / kChunk;
-  const std::size_t width = made.chunks * kChunk, steps = padded_tokens(shape.tokens);
-  made.values.resize(shape.tokens * width);
-  made.half_steps.assign(made.chunks * steps, 0.0f);
+  Rounded result;
+  result.tokens = shape.tokens;
+  result.chunks = (shape.columns + kChunk - 1) / kChunk;
+  const std::size_t width = result.chunks * kChunk, steps = padded_tokens(shape.tokens);
+  result.values.resize(shape.tokens * width);
+  result.half_steps.assign(result.chunks * steps, 0.0f);
   std::normal_distribution<float> normal;
-  std::vector<float> row(width), half(made.chunks);
+  std::vector<float> row(width), half(result.chunks);
   for (std::size_t t = 0; t < shape.tokens; ++t) {
     std::fill(row.begin(), row.end(), 0.0f);
     for (std::size_t k = 0; k < shape.columns; ++k)
@@ -74,10 +74,10 @@ Rounded random_tokens(const Shape& shape, std::size_t limbs, std::mt19937& rando
     if (t % 3 == 0)
       std::fill(row.begin(), row.begin() + std::min<std::ptrdiff_t>(kChunk, std::ssize(row)),
                 t % 2 == 0 ? 1.0f : -1.0f);
-    round_chunks(row.data(), width, kLimit[limbs], made.values.data() + t * width, half.data());
-    for (std::size_t c = 0; c < made.chunks; ++c) made.half_steps[c * steps + t] = half[c];
+    round_chunks(row.data(), width, kLimit[limbs], result.values.data() + t * width, half.data());
+    for (std::size_t c = 0; c < result.chunks; ++c) result.half_steps[c * steps + t] = half[c];
   }
-  return made;
+  return result;
 }
 
 std::vector<std::byte> panel_of(const GemmKernel& kernel, std::size_t limbs,

@@ -104,8 +104,8 @@ Bytes run_groups(PackFn kernel, const Bytes& in, std::size_t groups) {
   Bytes out;
   const auto size = static_cast<std::ptrdiff_t>(in.size() / groups);
   for (auto from = in.begin(); from != in.end(); from += size) {
-    const Bytes made = run(kernel, Bytes(from, from + size));
-    out.insert(out.end(), made.begin(), made.end());
+    const Bytes result = run(kernel, Bytes(from, from + size));
+    out.insert(out.end(), result.begin(), result.end());
   }
   return out;
 }

@@ -381,12 +381,12 @@ constexpr void add_shuffle(ShuffleKernel& kernel) {
 }
 template <class Ops, LanePattern Pattern>
 constexpr ShuffleKernel make_shuffle() {
-  ShuffleKernel made{.pattern = Pattern};
-  add_shuffle<Ops, Pattern, 0>(made);
-  add_shuffle<Ops, Pattern, 1>(made);
-  add_shuffle<Ops, Pattern, 2>(made);
-  add_shuffle<Ops, Pattern, 3>(made);
-  return made;
+  ShuffleKernel result{.pattern = Pattern};
+  add_shuffle<Ops, Pattern, 0>(result);
+  add_shuffle<Ops, Pattern, 1>(result);
+  add_shuffle<Ops, Pattern, 2>(result);
+  add_shuffle<Ops, Pattern, 3>(result);
+  return result;
 }
 template <class Ops, std::size_t... I>
 constexpr std::array<ShuffleKernel, sizeof...(I)> make_shuffles(std::index_sequence<I...>) {

@@ -41,7 +41,7 @@ class Computation final : public Experts {
         limbs_(problem_.numerics.activation_bits == 8 ? 1 : 2) {}
 
   // Whether there is memory for calls at all.
-  Result<Done> check_workspace() { return Borrowed(*this).made; }
+  Result<Done> check_workspace() { return Borrowed(*this).result; }
 
   const ExpertsProblem& problem() const override { return problem_; }
   std::string_view engine() const override { return "cpu"; }
@@ -63,7 +63,7 @@ class Computation final : public Experts {
             ? kPassAssignments
             : std::max<std::uint64_t>(1, kPassAssignments / std::max<std::uint64_t>(1, call.in.top_k));
     const Borrowed borrowed(*this);
-    if (!borrowed.made) return borrowed.made.why();
+    if (!borrowed.result) return borrowed.result.why();
     for (std::uint64_t begin = 0; begin < rows; begin += step) {
       if (const auto go_on = check_interrupt(); !go_on) return go_on.why();
       space_.pass.group(call, problem_.shape.experts, begin, std::min(rows, begin + step));
@@ -83,14 +83,14 @@ class Computation final : public Experts {
   struct Borrowed {
     explicit Borrowed(Computation& caller) : who(caller) {
       who.space_ = who.spaces_->take();
-      made = who.space_.make(who.weights_, who.pool_->threads());
+      result = who.space_.make(who.weights_, who.pool_->threads());
     }
     Borrowed(const Borrowed&) = delete;
     Borrowed& operator=(const Borrowed&) = delete;
     ~Borrowed() { who.spaces_->give(std::move(who.space_)); }
 
     Computation& who;
-    Result<Done> made = Done{};
+    Result<Done> result = Done{};
   };
 
   bool has_adapters(const ExpertsCall& call) const {
@@ -105,14 +105,14 @@ class Computation final : public Experts {
   }
 
   Needs needs_of(const ExpertsCall& call, OutputForm form) const {
-    Needs made{.keeps_middle = has_adapters(call) || !fits_chunks(problem_.quantizes),
+    Needs result{.keeps_middle = has_adapters(call) || !fits_chunks(problem_.quantizes),
                .kept_rows = form == OutputForm::summed ? kept_rows() : 0,
                .limbs = limbs_};
     if (has_adapters(call))
       for (const LoraExpert& pair : call.lora.pairs)
         for (const LowRank* part : {&pair.gate, &pair.up, &pair.down})
-          made.rank = std::max<std::size_t>(made.rank, part->a.rows);
-    return made;
+          result.rank = std::max<std::size_t>(result.rank, part->a.rows);
+    return result;
   }
 
   // As many output rows as stay near: all of few tokens.
@@ -124,10 +124,10 @@ class Computation final : public Experts {
   // Of a task of GEMM2: the more threads, the fewer.
   std::size_t second_rows(std::size_t rows) const {
     constexpr std::size_t kLeast = 64, kMax = 256, kTasks = 8;
-    std::size_t made = kMax;
-    while (made > kLeast && space_.by_size.size() * rows < made * kTasks * pool_->threads())
-      made /= 2;
-    return made;
+    std::size_t result = kMax;
+    while (result > kLeast && space_.by_size.size() * rows < result * kTasks * pool_->threads())
+      result /= 2;
+    return result;
   }
 
   RowQuantizer quantizer(const std::vector<float>& scales, std::size_t expert) const {
@@ -180,9 +180,9 @@ class Computation final : public Experts {
                            .chunks = to.panels.chunks,
                            .panel = to.panels.panel(assignment.unit)});
     float* steps = to.panels.steps(assignment.unit) + to.chunk * padded;
-    const auto made = scratch.steps.as<float>();
+    const auto result = scratch.steps.as<float>();
     for (std::size_t c = 0; c < to.chunks; ++c) {
-      steps[c * padded + token] = made[c];
+      steps[c * padded + token] = result[c];
       if (token + 1 == unit.count)
         std::fill(steps + c * padded + unit.count, steps + (c + 1) * padded, 0.0f);
     }
@@ -238,15 +238,15 @@ class Computation final : public Experts {
 
   kernels::cpu::GemmCall product(const CpuMatrix& matrix, std::size_t first, std::size_t rows,
                                     Scratch& scratch) const {
-    kernels::cpu::GemmCall made{.weights = matrix.tiles, .first_row = first, .rows = rows};
-    if (!matrix.is_mapped()) return made;
+    kernels::cpu::GemmCall result{.weights = matrix.tiles, .first_row = first, .rows = rows};
+    if (!matrix.is_mapped()) return result;
     auto* codes = scratch.codes.as<std::uint8_t>().data();
     auto* scales = scratch.scales.as<std::uint8_t>().data();
     kernels::cpu::cut_tiles(*kernel_.tiles, matrix.rows, first, rows, codes, scales);
-    made.weights.codes = codes;
-    made.weights.scales = scales;
-    made.first_row = 0;
-    return made;
+    result.weights.codes = codes;
+    result.weights.scales = scales;
+    result.first_row = 0;
+    return result;
   }
 
   // A task yields the activations of one chunk of one unit.
@@ -264,13 +264,13 @@ class Computation final : public Experts {
         taken = neighbours(index, std::min(end - index, rows_at_once(unit) / kFirstRows));
         const std::size_t first = task.chunk * kChunk * turns;
         const std::size_t rows = std::min(taken * kChunk * turns, expert.w13.padded_rows - first);
-        auto made = product(expert.w13, first, rows, scratch);
-        made.tokens = space_.x.tokens(task.unit, unit.count);
-        made.sums = scratch.sums.as<float>().data();
-        made.stride = taken * kFirstRows;
-        multiply(made);
+        auto result = product(expert.w13, first, rows, scratch);
+        result.tokens = space_.x.tokens(task.unit, unit.count);
+        result.sums = scratch.sums.as<float>().data();
+        result.stride = taken * kFirstRows;
+        multiply(result);
         for (std::size_t c = 0; c < taken; ++c)
-          finish_middle(call, space_.tasks[index + c], made.sums + c * kChunk * turns, made.stride,
+          finish_middle(call, space_.tasks[index + c], result.sums + c * kChunk * turns, result.stride,
                         scratch);
       }
     });
@@ -464,11 +464,11 @@ class Computation final : public Experts {
     const Unit& unit = space_.pass.units[number];
     const CpuExpert& expert = weights_.at(unit.expert);
     const std::size_t rows = std::min(range.padded, expert.w2.padded_rows - range.first);
-    auto made = product(expert.w2, range.first, rows, scratch);
-    made.tokens = space_.h.tokens(number, unit.count);
-    made.sums = scratch.sums.as<float>().data();
-    made.stride = range.padded;
-    kernel_.multiply(problem_.shape.format, limbs_)(made);
+    auto result = product(expert.w2, range.first, rows, scratch);
+    result.tokens = space_.h.tokens(number, unit.count);
+    result.sums = scratch.sums.as<float>().data();
+    result.stride = range.padded;
+    kernel_.multiply(problem_.shape.format, limbs_)(result);
 
     const bool in_weight = folds_global(expert, to.is_weighted);
     const double hidden = factor_of(quantizer(problem_.hidden_scales, unit.expert));
@@ -481,7 +481,7 @@ class Computation final : public Experts {
     const MutableRows part = range.of(to.rows);
     for (std::uint32_t t = 0; t < unit.count; ++t) {
       const CpuAssignment& assignment = space_.pass.assignments[unit.first + t];
-      float* values = made.sums + t * made.stride;
+      float* values = result.sums + t * result.stride;
       const float weight = router_weight(assignment.weight, in_weight ? expert.down_global : 1.0f);
       finish_second(how, weight, range.real, values);
       if (const LoraExpert* adapter = adapter_of(call, unit.first + t))
@@ -535,9 +535,9 @@ Result<std::unique_ptr<Experts>> CpuEngine::make(const ExpertsProblem& problem,
                          options_.features.value_or(kernels::cpu::machine_features()));
   Result<CpuWeights> weights = CpuWeights::make(source, *kernel.tiles, options_.home, *pool_);
   if (!weights) return weights.why();
-  auto made = std::make_unique<Computation>(problem, kernel, std::move(*weights), pool_);
-  if (const auto done = made->check_workspace(); !done) return done.why();
-  return std::unique_ptr<Experts>(std::move(made));
+  auto result = std::make_unique<Computation>(problem, kernel, std::move(*weights), pool_);
+  if (const auto done = result->check_workspace(); !done) return done.why();
+  return std::unique_ptr<Experts>(std::move(result));
 }
 
 }  // namespace fp4moe::moe::cpu

@@ -145,16 +145,16 @@ std::unique_ptr<Experts> make(const TestLayer& layer, const ExpertsProblem& prob
   const CpuEngine engine(std::make_shared<ThreadPool>(threads), options);
   ExpertSource own = layer.source();
   own.views_stay = true;
-  auto made = engine.make(complete(layer, problem), source == nullptr ? own : *source);
-  EXPECT_TRUE(made) << text(made.why());
-  return made ? std::move(*made) : nullptr;
+  auto result = engine.make(complete(layer, problem), source == nullptr ? own : *source);
+  EXPECT_TRUE(result) << text(result.why());
+  return result ? std::move(*result) : nullptr;
 }
 
 std::unique_ptr<Experts> make_reference(const TestLayer& layer, const ExpertsProblem& problem) {
   const reference::ReferenceEngine engine(std::make_shared<ThreadPool>(2));
-  auto made = engine.make(complete(layer, problem), layer.source());
-  EXPECT_TRUE(made) << text(made.why());
-  return made ? std::move(*made) : nullptr;
+  auto result = engine.make(complete(layer, problem), layer.source());
+  EXPECT_TRUE(result) << text(result.why());
+  return result ? std::move(*result) : nullptr;
 }
 
 std::vector<double> compute(Experts& experts, const ExpertsCall& call,
@@ -366,9 +366,9 @@ TEST(CpuEngine, LayersOfAnySizeShareTheMemoryOfTheirThreads) {
   const TestLayer large(shape_of(WeightFormat::mxfp4, 512, 320), Activation::silu, 48);
   const ExpertsProblem problem{.numerics = numerics("exact")};
   const auto on_pool = [&](const TestLayer& layer) {
-    auto made = CpuEngine(pool).make(complete(layer, problem), layer.source());
-    EXPECT_TRUE(made) << text(made.why());
-    return std::move(*made);
+    auto result = CpuEngine(pool).make(complete(layer, problem), layer.source());
+    EXPECT_TRUE(result) << text(result.why());
+    return std::move(*result);
   };
   const auto few = on_pool(small), many = on_pool(large);
   for (const std::uint64_t count : {3, 40, 1, 200, 7}) {
@@ -453,11 +453,11 @@ struct TestAdapters {
     };
     for (std::size_t i = 0; i < adapters * shape.experts; ++i) {
       const std::uint64_t rank = i < shape.experts ? 3 : 11;
-      LoraExpert made;
-      if (shape.gated()) made.gate = {matrix(rank, shape.hidden), matrix(shape.intermediate, rank)};
-      if (i % 2 == 0) made.up = {matrix(rank, shape.hidden), matrix(shape.intermediate, rank)};
-      if (i % 3 != 0) made.down = {matrix(rank, shape.intermediate), matrix(shape.hidden, rank)};
-      pairs.push_back(made);
+      LoraExpert result;
+      if (shape.gated()) result.gate = {matrix(rank, shape.hidden), matrix(shape.intermediate, rank)};
+      if (i % 2 == 0) result.up = {matrix(rank, shape.hidden), matrix(shape.intermediate, rank)};
+      if (i % 3 != 0) result.down = {matrix(rank, shape.intermediate), matrix(shape.hidden, rank)};
+      pairs.push_back(result);
     }
   }
 };
@@ -511,9 +511,9 @@ TEST(CpuEngine, KeepsWhatIsNotANumberToItsToken) {
 
 Error why_not(const TestLayer& layer, const ExpertSource& source, const char* id = "native") {
   const CpuEngine engine(std::make_shared<ThreadPool>(2));
-  const auto made = engine.make(complete(layer, {.numerics = numerics(id)}), source);
-  EXPECT_FALSE(made);
-  return made ? Error{} : made.why();
+  const auto result = engine.make(complete(layer, {.numerics = numerics(id)}), source);
+  EXPECT_FALSE(result);
+  return result ? Error{} : result.why();
 }
 
 TEST(CpuEngine, RefusesScalesThatAreNotNumbersAndSaysWhere) {

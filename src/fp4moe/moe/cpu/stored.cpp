@@ -90,32 +90,32 @@ struct PackedMatrix {
   const std::uint8_t* scales = nullptr;
   std::size_t groups = 0, blocks = 0, scale_columns = 0;
 };
-struct MatrixWish {
+struct MatrixRequest {
   std::string_view codes{}, scales{};  // names
   std::uint64_t rows = 0, columns = 0, block = 32;
 };
 Result<PackedMatrix> find_matrix(const ExpertSource& source, const TileForm& tiles,
-                                 const MatrixWish& wish) {
-  const auto* codes = find(source, wish.codes);
-  const auto* scales = find(source, wish.scales);
+                                 const MatrixRequest& request) {
+  const auto* codes = find(source, request.codes);
+  const auto* scales = find(source, request.scales);
   const std::uint64_t experts = source.shape.experts;
   if (codes == nullptr || scales == nullptr)
-    return wrong_tensor(codes == nullptr ? wish.codes : wish.scales, "codes and scales", "none");
+    return wrong_tensor(codes == nullptr ? request.codes : request.scales, "codes and scales", "none");
   const auto fits = [&](const ExpertSource::PackedTensor& tensor, std::uint64_t last) {
     return tensor.shape.size() == 4 && tensor.shape[0] == experts && tensor.shape[3] == last &&
            tensor::element_count(tensor.shape) == tensor.bytes.size();
   };
-  const std::uint64_t scales_each = kTileColumns / wish.block;  // of a row in a tile
+  const std::uint64_t scales_each = kTileColumns / request.block;  // of a row in a tile
   if (!fits(*codes, tiles.group * 16))
-    return wrong_tensor(wish.codes,
+    return wrong_tensor(request.codes,
                         fmt::format("[{}, groups, blocks, {}]", experts, tiles.group * 16),
                         tensor::text(codes->shape));
   const std::uint64_t groups = codes->shape[1], blocks = codes->shape[2];
-  const bool holds = groups * tiles.group >= wish.rows && blocks * kTileColumns >= wish.columns;
+  const bool holds = groups * tiles.group >= request.rows && blocks * kTileColumns >= request.columns;
   if (!holds || !fits(*scales, tiles.group * scales_each) || scales->shape[1] != groups ||
       scales->shape[2] != blocks)
-    return wrong_tensor(wish.scales,
-                        fmt::format("tiles of at least {} x {}", wish.rows, wish.columns),
+    return wrong_tensor(request.scales,
+                        fmt::format("tiles of at least {} x {}", request.rows, request.columns),
                         fmt::format("codes {}, scales {}", tensor::text(codes->shape),
                                     tensor::text(scales->shape)));
   return PackedMatrix{.codes = reinterpret_cast<const std::uint8_t*>(codes->bytes.data()),
@@ -247,7 +247,7 @@ Result<Done> CpuWeights::read_packed(const ExpertSource& source, const TileForm&
       find_matrix(source, tiles, {"w2", "w2_scale", shape.hidden, shape.intermediate, block});
   if (!w2) return w2.why();
   set_sizes(w13->blocks, w2->blocks, block);
-  if (const auto made = make_biases(source); !made) return made.why();
+  if (const auto result = make_biases(source); !result) return result.why();
 
   // A small tensor as numbers, `count` or more of each expert.
   const auto floats = [&](std::string_view name,
@@ -340,7 +340,7 @@ Result<Done> CpuWeights::read_views(const ExpertSource& source, const TileForm& 
   set_sizes(ceil_div(shape.hidden, kTileColumns), ceil_div(shape.intermediate, kTileColumns),
             block);
   is_zipped_ = true;
-  if (const auto made = make_biases(source); !made) return made.why();
+  if (const auto result = make_biases(source); !result) return result.why();
   memory_.resize(is_mapped_ ? 0 : shape.experts);
 
   const auto take = [&](std::size_t e, const ExpertView& view) -> Result<Done> {
@@ -386,16 +386,16 @@ Result<Done> CpuWeights::read_views(const ExpertSource& source, const TileForm& 
 
 Result<CpuWeights> CpuWeights::make(const ExpertSource& source, const TileForm& tiles,
                                     WeightsHome home, ThreadPool& pool) {
-  CpuWeights made;
-  made.experts_.resize(source.shape.experts);
+  CpuWeights result;
+  result.experts_.resize(source.shape.experts);
   const bool is_packed =
       source.layout.starts_with("cpu_native.") && source.generation == tiles.generation;
-  made.is_mapped_ = home == WeightsHome::mapped && source.views_stay;
-  if (source.shape.experts == 0) return made;  // a rank without experts
-  const auto done = is_packed && !made.is_mapped_ ? made.read_packed(source, tiles, pool)
-                                                  : made.read_views(source, tiles, pool);
+  result.is_mapped_ = home == WeightsHome::mapped && source.views_stay;
+  if (source.shape.experts == 0) return result;  // a rank without experts
+  const auto done = is_packed && !result.is_mapped_ ? result.read_packed(source, tiles, pool)
+                                                  : result.read_views(source, tiles, pool);
   if (!done) return done.why();
-  return made;
+  return result;
 }
 
 }  // namespace fp4moe::moe::cpu

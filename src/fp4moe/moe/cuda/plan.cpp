@@ -112,7 +112,7 @@ Result<sm90::LayerParams> describe(const ExpertsProblem& problem) {
   const Numerics& numerics = problem.numerics;
   const bool is_nvfp4 = shape.format == checkpoint::WeightFormat::nvfp4;
   if (numerics.weights_in_bf16 && is_nvfp4)
-    return error(ErrorCode::lacking, "cuda.numerics", "the kernels do not round weights")
+    return error(ErrorCode::unavailable, "cuda.numerics", "the kernels do not round weights")
         .expects("numerics whose weights stay exact", numerics.id)
         .try_this("use the reference engine");
   const auto hidden_blocks = static_cast<std::uint32_t>(ceil_div(shape.hidden, sm90::kBlockK));

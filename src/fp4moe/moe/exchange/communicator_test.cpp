@@ -224,7 +224,7 @@ TEST(Mpi, ABuildWithoutItSaysWhatToInstall) {
   }
   const auto opened = open_mpi();
   ASSERT_FALSE(opened);
-  EXPECT_EQ(opened.why().code, ErrorCode::lacking);
+  EXPECT_EQ(opened.why().code, ErrorCode::unavailable);
   EXPECT_NE(opened.why().remedy.find("libopenmpi-dev"), std::string::npos);
 }
 

@@ -367,7 +367,7 @@ TEST(Exchange, EveryExchangeOfTheReferenceHasAStandIn) {
     ASSERT_NE(exchange_for(theirs), nullptr);
     EXPECT_TRUE(exchange_for(theirs)->needs_ranks);
     EXPECT_EQ(exchange_for(theirs)->format == TokenFormat::batched,
-              oracle::is_batched(theirs, oracle::Era::january_27) || theirs == Theirs::nixl);
+              oracle::is_batched(theirs, oracle::PolicyDate::january_27) || theirs == Theirs::nixl);
   }
 }
 

@@ -159,11 +159,11 @@ class Computation final : public ReferenceExperts {
     std::uint64_t row = 0;
   };
   static std::vector<Task> tasks_of(const AssignmentGroups& groups, std::uint64_t rows) {
-    std::vector<Task> made;
+    std::vector<Task> result;
     for (std::size_t e = 0; e + 1 < groups.begins.size(); ++e)
       if (groups.begins[e] != groups.begins[e + 1])
-        for (std::uint64_t row = 0; row < rows; row += kPanelRows) made.push_back({e, row});
-    return made;
+        for (std::uint64_t row = 0; row < rows; row += kPanelRows) result.push_back({e, row});
+    return result;
   }
 
   struct Product {
@@ -198,15 +198,15 @@ class Computation final : public ReferenceExperts {
       const bool folded =
           problem_.numerics.weights_in_bf16 && matrix.format == formats::WeightFormat::nvfp4;
       if (folded) matrix.bf16_global = weights_.w13_global(task.expert, task.row);
-      const Product made =
+      const Product result =
           product(matrix, groups, task, who, [&](std::size_t assignment) { return x_of(assignment).data(); });
       const double input = input_factor(call, task.expert);
       const std::size_t begin = groups.begins[task.expert];
       for (std::size_t assignment = begin; assignment < groups.begins[task.expert + 1]; ++assignment) {
-        for (std::uint64_t r = 0; r < made.rows; ++r) {
+        for (std::uint64_t r = 0; r < result.rows; ++r) {
           const std::uint64_t row = task.row + r;
           const double global = folded ? 1.0 : double{weights_.w13_global(task.expert, row)};
-          const double sum = made.values[(assignment - begin) * kPanelRows + r] * (input * global);
+          const double sum = result.values[(assignment - begin) * kPanelRows + r] * (input * global);
           const double bias = expert.w13_bias.empty() ? 0.0 : double{expert.w13_bias[row]};
           first_of(assignment)[row] = rounded_first(sum, bias, !expert.w13_bias.empty());
         }
@@ -325,7 +325,7 @@ class Computation final : public ReferenceExperts {
       const bool folded =
           problem_.numerics.weights_in_bf16 && matrix.format == formats::WeightFormat::nvfp4;
       if (folded) matrix.bf16_global = expert.down_global;
-      const Product made = product(matrix, groups, task, who,
+      const Product result = product(matrix, groups, task, who,
                                    [&](std::size_t assignment) { return middle_of(assignment).data(); });
       Epilogue how{.has_bias = !expert.w2_bias.empty(),
                    .is_weighted = form == OutputForm::summed && !call.weight_on_input};
@@ -336,9 +336,9 @@ class Computation final : public ReferenceExperts {
       if (in_weight) how.weight_factor = global;
       const std::size_t begin = groups.begins[task.expert];
       for (std::size_t assignment = begin; assignment < groups.begins[task.expert + 1]; ++assignment)
-        for (std::uint64_t r = 0; r < made.rows; ++r) {
+        for (std::uint64_t r = 0; r < result.rows; ++r) {
           const std::uint64_t row = task.row + r;
-          const double sum = made.values[(assignment - begin) * kPanelRows + r] * how.factor;
+          const double sum = result.values[(assignment - begin) * kPanelRows + r] * how.factor;
           const double bias = how.has_bias ? double{expert.w2_bias[row]} : 0.0;
           second_of(assignment)[row] = rounded_second(sum, bias, groups.assignments[assignment], how);
         }
@@ -421,9 +421,9 @@ Result<std::unique_ptr<ReferenceExperts>> ReferenceEngine::make_reference(
 
 Result<std::unique_ptr<Experts>> ReferenceEngine::make(const ExpertsProblem& problem,
                                                        const ExpertSource& source) const {
-  Result<std::unique_ptr<ReferenceExperts>> made = make_reference(problem, source);
-  if (!made) return made.why();
-  return std::unique_ptr<Experts>(std::move(*made));
+  Result<std::unique_ptr<ReferenceExperts>> result = make_reference(problem, source);
+  if (!result) return result.why();
+  return std::unique_ptr<Experts>(std::move(*result));
 }
 
 }  // namespace fp4moe::moe::reference

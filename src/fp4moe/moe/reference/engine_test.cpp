@@ -37,9 +37,9 @@ std::unique_ptr<ReferenceExperts> make(const TestLayer& layer, ExpertsProblem pr
   problem.activation = layer.activation;
   problem.params = layer.params;
   const ReferenceEngine engine(std::make_shared<ThreadPool>(threads));
-  auto made = engine.make_reference(problem, layer.source());
-  EXPECT_TRUE(made) << text(made.why());
-  return made ? std::move(*made) : nullptr;
+  auto result = engine.make_reference(problem, layer.source());
+  EXPECT_TRUE(result) << text(result.why());
+  return result ? std::move(*result) : nullptr;
 }
 
 std::vector<double> compute(Experts& experts, const TestTokens& tokens,

@@ -15,25 +15,25 @@ using formats::WeightFormat;
 using Values = std::array<double, 16>;  // of the sixteen codes of a block
 
 constexpr Values kCodes = [] {
-  Values made{};
-  for (std::uint8_t code = 0; code < 16; ++code) made[code] = formats::E2m1::decode(code);
-  return made;
+  Values result{};
+  for (std::uint8_t code = 0; code < 16; ++code) result[code] = formats::E2m1::decode(code);
+  return result;
 }();
 
 Values values_of(const Fp4Matrix& matrix, std::uint8_t scale) {
-  Values made{};
+  Values result{};
   const float read = matrix.format == WeightFormat::mxfp4 ? formats::E8m0::decode(scale)
                                                           : formats::E4m3fn::decode(scale);
   if (!matrix.bf16_global) {
-    for (std::size_t code = 0; code < 16; ++code) made[code] = kCodes[code] * double{read};
-    return made;
+    for (std::size_t code = 0; code < 16; ++code) result[code] = kCodes[code] * double{read};
+    return result;
   }
   const float factor = read * *matrix.bf16_global;
   for (std::size_t code = 0; code < 16; ++code) {
     const float value = static_cast<float>(kCodes[code]) * factor;
-    made[code] = double{formats::Bf16::decode(formats::Bf16::encode(value))};
+    result[code] = double{formats::Bf16::decode(formats::Bf16::encode(value))};
   }
-  return made;
+  return result;
 }
 
 // Tokens at once: their sums fill the registers of the narrowest machine without spilling much.

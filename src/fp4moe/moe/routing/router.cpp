@@ -146,7 +146,7 @@ bool Router::is_grouped() const { return groups_apply(options_, columns()); }
 RowPlan Router::plan() const {
   const MethodRow& method = row(options_.method);
   const bool has_bias = std::ranges::any_of(options_.bias, [](float b) { return b != 0; });
-  RowPlan made{.key = method.key,
+  RowPlan result{.key = method.key,
                .weight = method.weight,
                .normalization = method.normalization,
                .columns = columns(),
@@ -157,11 +157,11 @@ RowPlan Router::plan() const {
                .hash_table = options_.hash_table,
                .scale = options_.scale_on_output ? 1 : options_.scale,
                .scores_in_logits_dtype = options_.scores_in_logits_dtype && is_grouped()};
-  if (has_bias) made.bias = options_.bias;
-  if (made.normalization == Normalization::optional)
-    made.normalization =
+  if (has_bias) result.bias = options_.bias;
+  if (result.normalization == Normalization::optional)
+    result.normalization =
         options_.renormalize.value_or(true) ? Normalization::over_sum : Normalization::none;
-  return made;
+  return result;
 }
 
 Result<Done> Router::check(const RouteInput& input, const RouteOutput& output) const {

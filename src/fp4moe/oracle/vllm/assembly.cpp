@@ -11,8 +11,8 @@
 namespace fp4moe::oracle {
 namespace {
 
-constexpr EnumSet<Era> kUntilApril{Era::january_seed, Era::january_27, Era::march_20, Era::march_27,
-                                   Era::april_24};
+constexpr EnumSet<PolicyDate> kUntilApril{PolicyDate::january_seed, PolicyDate::january_27, PolicyDate::march_20, PolicyDate::march_27,
+                                   PolicyDate::april_24};
 
 // Who of the reference's errors raises what.
 struct Raised {
@@ -41,26 +41,26 @@ enum class SharedRule : std::uint8_t {
 };
 struct SharedRow {
   WeightFormat format;
-  EnumSet<Era> eras;
+  EnumSet<PolicyDate> policy_dates;
   SharedRule rule;
   bool needs_async;  // the modular kernel drops them otherwise
 };
 constexpr SharedRow kShared[] = {
-    {WeightFormat::mxfp4, kMarch, SharedRule::with_deepep_ll, false},
-    {WeightFormat::mxfp4, {Era::april_24}, SharedRule::when_batched, true},
-    {WeightFormat::nvfp4, kJanuary, SharedRule::with_all2all, false},
-    {WeightFormat::nvfp4, {Era::april_24}, SharedRule::when_async, true},
+    {WeightFormat::mxfp4, kMarch2026, SharedRule::with_deepep_ll, false},
+    {WeightFormat::mxfp4, {PolicyDate::april_24}, SharedRule::when_batched, true},
+    {WeightFormat::nvfp4, kJanuary2026, SharedRule::with_all2all, false},
+    {WeightFormat::nvfp4, {PolicyDate::april_24}, SharedRule::when_async, true},
 };
 
-bool holds_shared(WeightFormat format, Era era, const Parallel& parallel, bool is_async) {
+bool holds_shared(WeightFormat format, PolicyDate policy_date, const Parallel& parallel, bool is_async) {
   const auto* row = std::ranges::find_if(kShared, [&](const SharedRow& candidate) {
-    return candidate.format == format && candidate.eras.contains(era);
+    return candidate.format == format && candidate.policy_dates.contains(policy_date);
   });
   if (row == std::end(kShared) || (row->needs_async && !is_async)) return false;
-  const Exchange used = exchange(parallel, era);
+  const Exchange used = exchange(parallel, policy_date);
   switch (row->rule) {
     case SharedRule::when_batched:
-      return is_batched(used, era);
+      return is_batched(used, policy_date);
     case SharedRule::with_deepep_ll:
       return used == Exchange::deepep_ll;
     case SharedRule::with_all2all:
@@ -71,7 +71,7 @@ bool holds_shared(WeightFormat format, Era era, const Parallel& parallel, bool i
   return false;
 }
 
-bool has_aiter(const Request& request, Era era) {
+bool has_aiter(const Request& request, PolicyDate policy_date) {
   const auto on = [&](Variable variable) {
     const Result<bool> flag = request.environment.flag(variable);
     return flag && *flag;
@@ -79,16 +79,16 @@ bool has_aiter(const Request& request, Era era) {
   const platform::Device& device = request.device;
   const auto is = [&](std::string_view gfx) { return device.gfx.find(gfx) != std::string::npos; };
   return device.kind == PlatformKind::rocm && device.libraries.contains(Library::aiter) &&
-         (is("gfx942") || is("gfx950") || (kSinceAugust.contains(era) && is("gfx1250"))) &&
+         (is("gfx942") || is("gfx950") || (kSinceAugust2026.contains(policy_date) && is("gfx1250"))) &&
          on(Variable::rocm_use_aiter) && on(Variable::rocm_use_aiter_moe);
 }
 
 // The class that would have to move experts between ranks; empty when it can.
-std::string_view without_eplb(WeightFormat format, Era era, Activation activation) {
-  if (format != WeightFormat::mxfp4 || era == Era::native) return {};
-  if (kMarch.contains(era)) return "Mxfp4MoEMethod";
+std::string_view without_eplb(WeightFormat format, PolicyDate policy_date, Activation activation) {
+  if (format != WeightFormat::mxfp4 || policy_date == PolicyDate::native) return {};
+  if (kMarch2026.contains(policy_date)) return "Mxfp4MoEMethod";
   // Since summer only gpt-oss has a class of its own that cannot.
-  if (kSinceAugust.contains(era) && activation != Activation::swigluoai) return {};
+  if (kSinceAugust2026.contains(policy_date) && activation != Activation::swigluoai) return {};
   return "GptOssMxfp4MoEMethod";
 }
 
@@ -99,19 +99,19 @@ Error refuse(std::string_view id, const std::string& message) {
 // What the reference checks of a layer outside its selection.
 Result<Done> check_layer(const Policy& policy, const Request& request) {
   const Layer& layer = request.layer;
-  if (policy.era == Era::native) return Done{};
-  if (exchange(layer.parallel, policy.era) == Exchange::mori && !has_aiter(request, policy.era))
+  if (policy.policy_date == PolicyDate::native) return Done{};
+  if (exchange(layer.parallel, policy.policy_date) == Exchange::mori && !has_aiter(request, policy.policy_date))
     return refuse("assembly.mori", "Mori needs to be used with aiter fused_moe for now.")
         .try_this("Set VLLM_ROCM_USE_AITER=1 on a device with AITER, or use another exchange");
   const PlatformKind kind = request.device.kind;
   const bool gpu = kind == PlatformKind::cuda || kind == PlatformKind::rocm;
-  if (!layer.gated && !gpu && kUntilApril.contains(policy.era))
+  if (!layer.gated && !gpu && kUntilApril.contains(policy.policy_date))
     return refuse("assembly.not_gated",
                   "is_act_and_mul=False is supported only for CUDA and ROCm for now");
-  if (!is_gated(layer.activation) && kind == PlatformKind::cpu && kSinceAugust.contains(policy.era))
+  if (!is_gated(layer.activation) && kind == PlatformKind::cpu && kSinceAugust2026.contains(policy.policy_date))
     return refuse("assembly.not_gated",
                   "is_act_and_mul=False is supported only for CUDA, XPU and ROCm for now");
-  const std::string_view method = without_eplb(policy.format, policy.era, layer.activation);
+  const std::string_view method = without_eplb(policy.format, policy.policy_date, layer.activation);
   if (layer.parallel.enable_eplb && !method.empty())
     return refuse("assembly.eplb", fmt::format("EPLB is not supported {}.", method))
         .try_this("Switch expert load balancing off");
@@ -136,7 +136,7 @@ Result<Done> check_pair(const PrepareFinalize& prepare, const Experts& experts) 
 
 // MXFP4 until April: unless forbidden, and never with TRT-LLM's kernels.
 bool wants_inplace(const Policy& policy, const Layer& layer, const Backend& backend) {
-  return policy.format == WeightFormat::mxfp4 && kSpring.contains(policy.era) &&
+  return policy.format == WeightFormat::mxfp4 && kBeforeAugust2026.contains(policy.policy_date) &&
          !layer.disable_inplace && backend.family != "flashinfer_trtllm";
 }
 
@@ -144,7 +144,7 @@ Sizes rounded(const Policy& policy, const Request& request, const Backend& backe
   const Layer& layer = request.layer;
   const Sizes before{layer.hidden, layer.intermediate};
   const auto sizes = layer_sizes(backend, request.device, rounding_activation(policy, layer),
-                                 layer.parallel, policy.era, layer.in_dtype, before);
+                                 layer.parallel, policy.policy_date, layer.in_dtype, before);
   return sizes ? *sizes : before;
 }
 
@@ -192,7 +192,7 @@ Result<KernelPlan> assemble(const Policy& policy, Mode mode, const Request& requ
   const FromLayer form = form_from_layer(policy, request);
   const ActivationKey quantized = activations_of(scheme, form.activations);
   auto prepare = prepare_finalize({.parallel = layer.parallel,
-                                   .era = policy.era,
+                                   .policy_date = policy.policy_date,
                                    .monolithic = plan.monolithic,
                                    .activations = quantized,
                                    .max_num_tokens = layer.max_num_tokens,
@@ -214,15 +214,15 @@ Result<KernelPlan> assemble(const Policy& policy, Mode mode, const Request& requ
     plan.warnings.emplace_back(
         "not in place: a kernel that routes by itself cannot be (the reference stops here)");
   }
-  const bool mori = exchange(layer.parallel, policy.era) == Exchange::mori;
+  const bool mori = exchange(layer.parallel, policy.policy_date) == Exchange::mori;
   plan.quantizes_input = quantized != ActivationKey::none &&
                          quantized != ActivationKey::nvfp4_token &&
                          (!experts->takes_unquantized || (mori && backend->family == "aiter"));
   plan.holds_shared_experts =
       layer.shared_experts && !plan.monolithic &&
-      holds_shared(policy.format, policy.era, layer.parallel, plan.prepare.is_async);
+      holds_shared(policy.format, policy.policy_date, layer.parallel, plan.prepare.is_async);
   plan.passes_expert_map = layer.parallel.use_ep && experts->expert_map;
-  plan.routing_tables = needs_routing_tables(exchange(layer.parallel, policy.era), policy.era);
+  plan.routing_tables = needs_routing_tables(exchange(layer.parallel, policy.policy_date), policy.policy_date);
   return plan;
 }
 

@@ -28,7 +28,7 @@ struct PrepareFinalize {
 
 struct PrepareRequest {
   Parallel parallel{};
-  Era era{};
+  PolicyDate policy_date{};
   bool monolithic = false;                          // of the experts
   ActivationKey activations = ActivationKey::none;  // quantized on the way
   std::uint64_t max_num_tokens = 256;

@@ -23,8 +23,8 @@ constexpr Backend kFunction{.name = "F", .family = "fake", .format = WeightForma
 constexpr Backend kNvfp4{
     .name = "N", .family = "fake", .format = WeightFormat::nvfp4, .scheme = QuantScheme::nvfp4};
 
-Policy policy(Era era, WeightFormat format = WeightFormat::mxfp4) {
-  return {.name = "p", .format = format, .era = era, .summary = ""};
+Policy policy(PolicyDate policy_date, WeightFormat format = WeightFormat::mxfp4) {
+  return {.name = "p", .format = format, .policy_date = policy_date, .summary = ""};
 }
 
 Parallel spread(std::string_view name) {
@@ -38,18 +38,18 @@ Request cuda(const Parallel& parallel = {}) {
   return request;
 }
 
-Result<PrepareFinalize> prepare(std::string_view name, Era era,
+Result<PrepareFinalize> prepare(std::string_view name, PolicyDate policy_date,
                                 ActivationKey activations = ActivationKey::none) {
-  return prepare_finalize({.parallel = spread(name), .era = era, .activations = activations});
+  return prepare_finalize({.parallel = spread(name), .policy_date = policy_date, .activations = activations});
 }
 
-Result<KernelPlan> plan(Era era, const Request& request, const Backend& backend = kPlain,
+Result<KernelPlan> plan(PolicyDate policy_date, const Request& request, const Backend& backend = kPlain,
                         const Experts& experts = kModular, Mode mode = Mode::strict) {
-  return assemble(policy(era, backend.format), mode, request, &backend, &experts);
+  return assemble(policy(policy_date, backend.format), mode, request, &backend, &experts);
 }
 
 TEST(Assembly, Release033HasTwoMoreExchanges) {
-  const auto moonep = prepare("moonep", Era::vllm_033);
+  const auto moonep = prepare("moonep", PolicyDate::vllm_033);
   ASSERT_TRUE(moonep);
   EXPECT_EQ(moonep->name, "MoonEPPrepareAndFinalize");
   EXPECT_EQ(moonep->max_tokens_per_rank, 256u);
@@ -62,19 +62,19 @@ TEST(Assembly, Release033HasTwoMoreExchanges) {
                                  Parallel{.dp_size = 4, .all2all_backend = "passthrough"}})
     for (const bool monolithic : {false, true}) {
       const auto through =
-          prepare_finalize({.parallel = layout, .era = Era::vllm_033, .monolithic = monolithic});
+          prepare_finalize({.parallel = layout, .policy_date = PolicyDate::vllm_033, .monolithic = monolithic});
       ASSERT_TRUE(through);
       EXPECT_EQ(through->name, "PassThroughPrepareAndFinalize");
       EXPECT_EQ(through->dispatchers, 1u);
       EXPECT_TRUE(through->output_is_reduced);
       EXPECT_EQ(through->max_tokens_per_rank, std::nullopt);
     }
-  EXPECT_FALSE(prepare("moonep", Era::august_22));
+  EXPECT_FALSE(prepare("moonep", PolicyDate::august_22));
 }
 
 TEST(Assembly, TokensWithScalesOfTheirOwnTravelIn16Bits) {
   PrepareRequest request{.parallel = spread("flashinfer_nvlink_one_sided"),
-                         .era = Era::vllm_033,
+                         .policy_date = PolicyDate::vllm_033,
                          .activations = ActivationKey::nvfp4_token,
                          .tokens = ScalarType::float16};
   EXPECT_TRUE(prepare_finalize(request));
@@ -88,9 +88,9 @@ TEST(Assembly, TokensWithScalesOfTheirOwnTravelIn16Bits) {
 }
 
 TEST(Assembly, WithoutRanksNothingTravels) {
-  const auto modular = prepare_finalize({.era = Era::april_24});
-  const auto monolithic = prepare_finalize({.era = Era::april_24, .monolithic = true});
-  const auto january = prepare_finalize({.era = Era::january_27, .monolithic = true});
+  const auto modular = prepare_finalize({.policy_date = PolicyDate::april_24});
+  const auto monolithic = prepare_finalize({.policy_date = PolicyDate::april_24, .monolithic = true});
+  const auto january = prepare_finalize({.policy_date = PolicyDate::january_27, .monolithic = true});
 
   EXPECT_EQ(modular->name, "MoEPrepareAndFinalizeNoDPEPModular");
   EXPECT_EQ(monolithic->name, "MoEPrepareAndFinalizeNoDPEPMonolithic");
@@ -100,38 +100,38 @@ TEST(Assembly, WithoutRanksNothingTravels) {
 }
 
 TEST(Assembly, DataParallelWithoutExpertParallelGathersAndSaysSo) {
-  const auto made = prepare_finalize(
-      {.parallel = {.tp_size = 4, .dp_size = 2}, .era = Era::april_24, .monolithic = true});
+  const auto result = prepare_finalize(
+      {.parallel = {.tp_size = 4, .dp_size = 2}, .policy_date = PolicyDate::april_24, .monolithic = true});
 
-  ASSERT_TRUE(made);
-  EXPECT_EQ(made->name, "MoEPrepareAndFinalizeNaiveDPEPMonolithic");
-  EXPECT_EQ(made->dispatchers, 4u);
-  ASSERT_EQ(made->log.size(), 2u);
-  EXPECT_TRUE(made->log[0].starts_with("Detected DP deployment"));
+  ASSERT_TRUE(result);
+  EXPECT_EQ(result->name, "MoEPrepareAndFinalizeNaiveDPEPMonolithic");
+  EXPECT_EQ(result->dispatchers, 4u);
+  ASSERT_EQ(result->log.size(), 2u);
+  EXPECT_TRUE(result->log[0].starts_with("Detected DP deployment"));
 }
 
 TEST(Assembly, EachExchangeHasItsClass) {
-  const auto class_of = [](std::string_view name, Era era) {
-    const auto made = prepare(name, era, ActivationKey::nvfp4);
-    return made ? std::string(made->name) : text(made.why());
+  const auto class_of = [](std::string_view name, PolicyDate policy_date) {
+    const auto result = prepare(name, policy_date, ActivationKey::nvfp4);
+    return result ? std::string(result->name) : text(result.why());
   };
 
-  EXPECT_EQ(class_of("pplx", Era::january_27), "PplxPrepareAndFinalize");
-  EXPECT_EQ(class_of("naive", Era::january_27), "MoEPrepareAndFinalizeNaiveEP");
-  EXPECT_EQ(class_of("flashinfer_all2allv", Era::january_27), "FlashInferA2APrepareAndFinalize");
-  EXPECT_EQ(class_of("flashinfer_all2allv", Era::march_20),
+  EXPECT_EQ(class_of("pplx", PolicyDate::january_27), "PplxPrepareAndFinalize");
+  EXPECT_EQ(class_of("naive", PolicyDate::january_27), "MoEPrepareAndFinalizeNaiveEP");
+  EXPECT_EQ(class_of("flashinfer_all2allv", PolicyDate::january_27), "FlashInferA2APrepareAndFinalize");
+  EXPECT_EQ(class_of("flashinfer_all2allv", PolicyDate::march_20),
             "FlashInferNVLinkTwoSidedPrepareAndFinalize");
-  EXPECT_EQ(class_of("flashinfer_nvlink_one_sided", Era::april_24),
+  EXPECT_EQ(class_of("flashinfer_nvlink_one_sided", PolicyDate::april_24),
             "FlashInferNVLinkOneSidedPrepareAndFinalize");
-  EXPECT_EQ(class_of("nixl_ep", Era::march_27), "NixlEPPrepareAndFinalize");
-  EXPECT_EQ(class_of("mori", Era::april_24), "MoriPrepareAndFinalize");
-  EXPECT_EQ(class_of("mori_high_throughput", Era::august_22), "MoriPrepareAndFinalize");
-  EXPECT_EQ(class_of("deepep_v2", Era::august_22), "DeepEPV2PrepareAndFinalize");
-  EXPECT_EQ(class_of("deepep_high_throughput", Era::native), "DeepEPHTPrepareAndFinalize");
+  EXPECT_EQ(class_of("nixl_ep", PolicyDate::march_27), "NixlEPPrepareAndFinalize");
+  EXPECT_EQ(class_of("mori", PolicyDate::april_24), "MoriPrepareAndFinalize");
+  EXPECT_EQ(class_of("mori_high_throughput", PolicyDate::august_22), "MoriPrepareAndFinalize");
+  EXPECT_EQ(class_of("deepep_v2", PolicyDate::august_22), "DeepEPV2PrepareAndFinalize");
+  EXPECT_EQ(class_of("deepep_high_throughput", PolicyDate::native), "DeepEPHTPrepareAndFinalize");
 }
 
 TEST(Assembly, PropertiesOfAnExchangeAreItsRow) {
-  const auto low_latency = prepare("deepep_low_latency", Era::april_24);
+  const auto low_latency = prepare("deepep_low_latency", PolicyDate::april_24);
   EXPECT_EQ(low_latency->format, TokenFormat::batched);
   EXPECT_EQ(low_latency->max_tokens_per_rank, 256u);
   EXPECT_EQ(low_latency->dispatchers, 4u);
@@ -139,19 +139,19 @@ TEST(Assembly, PropertiesOfAnExchangeAreItsRow) {
   EXPECT_TRUE(low_latency->output_is_reduced);
   EXPECT_EQ(low_latency->index_type, "i64");
 
-  const auto mori = prepare("mori", Era::april_24);
+  const auto mori = prepare("mori", PolicyDate::april_24);
   EXPECT_EQ(mori->format, TokenFormat::standard);
   EXPECT_EQ(mori->max_tokens_per_rank, 256u);
   EXPECT_FALSE(mori->is_async);
   EXPECT_EQ(mori->index_type, "i32");
 
-  EXPECT_EQ(prepare("pplx", Era::january_27)->dispatchers, 2u);
-  EXPECT_FALSE(prepare("flashinfer_all2allv", Era::april_24)->output_is_reduced);
-  EXPECT_TRUE(prepare("flashinfer_all2allv", Era::august_22)->output_is_reduced);
+  EXPECT_EQ(prepare("pplx", PolicyDate::january_27)->dispatchers, 2u);
+  EXPECT_FALSE(prepare("flashinfer_all2allv", PolicyDate::april_24)->output_is_reduced);
+  EXPECT_TRUE(prepare("flashinfer_all2allv", PolicyDate::august_22)->output_is_reduced);
 }
 
 TEST(Assembly, AnUnknownExchangeIsRefused) {
-  const auto refused = prepare("naive", Era::april_24);
+  const auto refused = prepare("naive", PolicyDate::april_24);
 
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.why().id, "assembly.exchange");
@@ -159,12 +159,12 @@ TEST(Assembly, AnUnknownExchangeIsRefused) {
 }
 
 TEST(Assembly, TheOneSidedExchangeCarriesWhatItsTimeCould) {
-  const auto one_sided = [](Era era, ActivationKey key) {
-    return prepare("flashinfer_nvlink_one_sided", era, key);
+  const auto one_sided = [](PolicyDate policy_date, ActivationKey key) {
+    return prepare("flashinfer_nvlink_one_sided", policy_date, key);
   };
-  EXPECT_TRUE(one_sided(Era::march_27, ActivationKey::none));
+  EXPECT_TRUE(one_sided(PolicyDate::march_27, ActivationKey::none));
 
-  const auto april = one_sided(Era::april_24, ActivationKey::mxfp8);
+  const auto april = one_sided(PolicyDate::april_24, ActivationKey::mxfp8);
   ASSERT_FALSE(april);
   EXPECT_EQ(april.why().message,
             "The 'flashinfer_nvlink_one_sided' all2all backend only supports nvfp4 activation "
@@ -172,9 +172,9 @@ TEST(Assembly, TheOneSidedExchangeCarriesWhatItsTimeCould) {
             "'flashinfer_nvlink_two_sided' or 'allgather_reducescatter') for non-nvfp4 models.");
   EXPECT_EQ(reference_error(april.why()), "ValueError");
 
-  EXPECT_TRUE(one_sided(Era::august_22, ActivationKey::none));
-  EXPECT_TRUE(one_sided(Era::august_22, ActivationKey::mxfp8));
-  const auto august = one_sided(Era::august_22, ActivationKey::mxfp4);
+  EXPECT_TRUE(one_sided(PolicyDate::august_22, ActivationKey::none));
+  EXPECT_TRUE(one_sided(PolicyDate::august_22, ActivationKey::mxfp8));
+  const auto august = one_sided(PolicyDate::august_22, ActivationKey::mxfp4);
   ASSERT_FALSE(august);
   EXPECT_EQ(reference_error(august.why()), "NotImplementedError");
   EXPECT_NE(august.why().message.find("quant_dtype='mxfp4'"), std::string::npos);
@@ -182,7 +182,7 @@ TEST(Assembly, TheOneSidedExchangeCarriesWhatItsTimeCould) {
 
 TEST(Assembly, BlockwiseActivationsNeedWholeBlocks) {
   PrepareRequest request{.parallel = spread("flashinfer_nvlink_one_sided"),
-                         .era = Era::august_22,
+                         .policy_date = PolicyDate::august_22,
                          .activations = ActivationKey::fp8_block128,
                          .hidden = 7168};
   EXPECT_TRUE(prepare_finalize(request));
@@ -192,15 +192,15 @@ TEST(Assembly, BlockwiseActivationsNeedWholeBlocks) {
 }
 
 TEST(Assembly, NoBackendIsAPlanWithoutAKernel) {
-  const auto made = assemble(policy(Era::april_24), Mode::strict, cuda(), nullptr, nullptr);
-  ASSERT_TRUE(made);
-  EXPECT_FALSE(made->has_kernel);
-  EXPECT_EQ(made->warnings.size(), 1u);
-  EXPECT_FALSE(plan(Era::april_24, cuda(), kNoBackend)->has_kernel);
+  const auto result = assemble(policy(PolicyDate::april_24), Mode::strict, cuda(), nullptr, nullptr);
+  ASSERT_TRUE(result);
+  EXPECT_FALSE(result->has_kernel);
+  EXPECT_EQ(result->warnings.size(), 1u);
+  EXPECT_FALSE(plan(PolicyDate::april_24, cuda(), kNoBackend)->has_kernel);
 }
 
 TEST(Assembly, AFunctionNeedsNoClassAndScalesWithoutAClassAreRefused) {
-  const Policy january = policy(Era::january_27, WeightFormat::nvfp4);
+  const Policy january = policy(PolicyDate::january_27, WeightFormat::nvfp4);
   const auto function = assemble(january, Mode::strict, cuda(), &kFunction, nullptr);
   ASSERT_TRUE(function);
   EXPECT_FALSE(function->has_kernel);
@@ -214,7 +214,7 @@ TEST(Assembly, AFunctionNeedsNoClassAndScalesWithoutAClassAreRefused) {
 
 TEST(Assembly, MoriNeedsAiter) {
   Request request = cuda(spread("mori"));
-  const auto refused = plan(Era::april_24, request);
+  const auto refused = plan(PolicyDate::april_24, request);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.why().id, "assembly.mori");
   EXPECT_EQ(refused.why().message, "Mori needs to be used with aiter fused_moe for now.");
@@ -222,112 +222,112 @@ TEST(Assembly, MoriNeedsAiter) {
   request.device.kind = PlatformKind::rocm;
   request.device.gfx = "gfx942";
   request.device.libraries = {Library::aiter};
-  EXPECT_FALSE(plan(Era::april_24, request));
+  EXPECT_FALSE(plan(PolicyDate::april_24, request));
   request.environment.set(Variable::rocm_use_aiter, "1");
-  EXPECT_TRUE(plan(Era::april_24, request));
+  EXPECT_TRUE(plan(PolicyDate::april_24, request));
 }
 
 TEST(Assembly, LayersWithoutAGateRanOnlyOnGpusUntilApril) {
   Request request = cuda();
   request.layer.gated = false;
-  EXPECT_TRUE(plan(Era::april_24, request));
+  EXPECT_TRUE(plan(PolicyDate::april_24, request));
   request.device.kind = PlatformKind::xpu;
-  ASSERT_FALSE(plan(Era::april_24, request));
-  EXPECT_EQ(plan(Era::april_24, request).why().id, "assembly.not_gated");
-  EXPECT_TRUE(plan(Era::august_22, request));
-  EXPECT_TRUE(plan(Era::native, request));
+  ASSERT_FALSE(plan(PolicyDate::april_24, request));
+  EXPECT_EQ(plan(PolicyDate::april_24, request).why().id, "assembly.not_gated");
+  EXPECT_TRUE(plan(PolicyDate::august_22, request));
+  EXPECT_TRUE(plan(PolicyDate::native, request));
 }
 
 TEST(Assembly, LoadBalancingIsRefusedWhereTheMethodCannot) {
   Request request = cuda();
   request.layer.parallel.enable_eplb = true;
-  EXPECT_EQ(plan(Era::march_27, request).why().message, "EPLB is not supported Mxfp4MoEMethod.");
-  const auto april = plan(Era::april_24, request);
+  EXPECT_EQ(plan(PolicyDate::march_27, request).why().message, "EPLB is not supported Mxfp4MoEMethod.");
+  const auto april = plan(PolicyDate::april_24, request);
   EXPECT_EQ(april.why().message, "EPLB is not supported GptOssMxfp4MoEMethod.");
   EXPECT_EQ(reference_error(april.why()), "NotImplementedError");
-  EXPECT_TRUE(plan(Era::april_24, request, kNvfp4));
-  EXPECT_FALSE(plan(Era::august_22, request));
+  EXPECT_TRUE(plan(PolicyDate::april_24, request, kNvfp4));
+  EXPECT_FALSE(plan(PolicyDate::august_22, request));
   request.layer.activation = Activation::silu;
-  EXPECT_TRUE(plan(Era::august_22, request));
+  EXPECT_TRUE(plan(PolicyDate::august_22, request));
 }
 
 TEST(Assembly, TokensMustComeAsTheKernelTakesThem) {
-  const auto too_many = plan(Era::april_24, cuda(spread("deepep_low_latency")));
+  const auto too_many = plan(PolicyDate::april_24, cuda(spread("deepep_low_latency")));
   ASSERT_FALSE(too_many);
   EXPECT_EQ(too_many.why().id, "assembly.token_format");
   EXPECT_NE(too_many.why().message.find("should only be set"), std::string::npos);
 
-  const auto too_few = plan(Era::april_24, cuda(), kPlain, kBatchedExperts);
+  const auto too_few = plan(PolicyDate::april_24, cuda(), kPlain, kBatchedExperts);
   ASSERT_FALSE(too_few);
   EXPECT_NE(too_few.why().message.find("must be set"), std::string::npos);
-  EXPECT_TRUE(plan(Era::april_24, cuda(spread("deepep_low_latency")), kPlain, kBatchedExperts));
+  EXPECT_TRUE(plan(PolicyDate::april_24, cuda(spread("deepep_low_latency")), kPlain, kBatchedExperts));
 }
 
 TEST(Assembly, AKernelThatRoutesByItselfNeedsAClassThatLetsIt) {
   const auto refused =
-      plan(Era::april_24, cuda(spread("deepep_high_throughput")), kPlain, kMonolithic);
+      plan(PolicyDate::april_24, cuda(spread("deepep_high_throughput")), kPlain, kMonolithic);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.why().message,
             "prepare_finalize and fused_experts must both be either monolithic or "
             "non-monolithic but got DeepEPHTPrepareAndFinalize and Monolithic");
-  EXPECT_TRUE(plan(Era::april_24, cuda(), kPlain, kMonolithic)->monolithic);
+  EXPECT_TRUE(plan(PolicyDate::april_24, cuda(), kPlain, kMonolithic)->monolithic);
 }
 
 TEST(Assembly, InPlaceIsForMxfp4InSpringAndNeverForTrtllm) {
   Request request = cuda();
-  EXPECT_FALSE(plan(Era::april_24, request)->inplace);
+  EXPECT_FALSE(plan(PolicyDate::april_24, request)->inplace);
   request.layer.disable_inplace = false;
-  EXPECT_TRUE(plan(Era::april_24, request)->inplace);
-  EXPECT_FALSE(plan(Era::april_24, request, kTrtllm)->inplace);
-  EXPECT_FALSE(plan(Era::april_24, request, kNvfp4)->inplace);
-  EXPECT_FALSE(plan(Era::august_22, request)->inplace);
+  EXPECT_TRUE(plan(PolicyDate::april_24, request)->inplace);
+  EXPECT_FALSE(plan(PolicyDate::april_24, request, kTrtllm)->inplace);
+  EXPECT_FALSE(plan(PolicyDate::april_24, request, kNvfp4)->inplace);
+  EXPECT_FALSE(plan(PolicyDate::august_22, request)->inplace);
 }
 
 TEST(Assembly, AMonolithicKernelInPlaceStopsTheReferenceAndWarnsHere) {
   Request request = cuda();
   request.layer.disable_inplace = false;
 
-  const auto strict = plan(Era::april_24, request, kPlain, kMonolithic, Mode::strict);
+  const auto strict = plan(PolicyDate::april_24, request, kPlain, kMonolithic, Mode::strict);
   ASSERT_TRUE(strict);
   EXPECT_FALSE(strict->inplace);
   EXPECT_EQ(strict->warnings.size(), 1u);
-  const auto compat = plan(Era::april_24, request, kPlain, kMonolithic, Mode::compat);
+  const auto compat = plan(PolicyDate::april_24, request, kPlain, kMonolithic, Mode::compat);
   ASSERT_FALSE(compat);
   EXPECT_EQ(compat.why().id, "assembly.inplace");
 }
 
 TEST(Assembly, SharedExpertsGoToTheKernelByTheRuleOfTheirTime) {
-  const auto holds = [](Era era, std::string_view name, const Backend& backend,
+  const auto holds = [](PolicyDate policy_date, std::string_view name, const Backend& backend,
                         const Experts& experts) {
     Request request = cuda(spread(name));
     request.layer.shared_experts = true;
-    const auto made = plan(era, request, backend, experts);
-    return made && made->holds_shared_experts;
+    const auto result = plan(policy_date, request, backend, experts);
+    return result && result->holds_shared_experts;
   };
 
-  EXPECT_TRUE(holds(Era::march_27, "deepep_low_latency", kPlain, kBatchedExperts));
-  EXPECT_FALSE(holds(Era::march_27, "nixl_ep", kPlain, kBatchedExperts));
-  EXPECT_TRUE(holds(Era::april_24, "nixl_ep", kPlain, kBatchedExperts));
-  EXPECT_FALSE(holds(Era::april_24, "deepep_high_throughput", kPlain, kModular));
-  EXPECT_TRUE(holds(Era::april_24, "deepep_high_throughput", kNvfp4, kModular));
-  EXPECT_FALSE(holds(Era::april_24, "allgather_reducescatter", kNvfp4, kModular));
-  EXPECT_TRUE(holds(Era::january_27, "naive", kNvfp4, kModular));
-  EXPECT_FALSE(holds(Era::august_22, "deepep_high_throughput", kNvfp4, kModular));
+  EXPECT_TRUE(holds(PolicyDate::march_27, "deepep_low_latency", kPlain, kBatchedExperts));
+  EXPECT_FALSE(holds(PolicyDate::march_27, "nixl_ep", kPlain, kBatchedExperts));
+  EXPECT_TRUE(holds(PolicyDate::april_24, "nixl_ep", kPlain, kBatchedExperts));
+  EXPECT_FALSE(holds(PolicyDate::april_24, "deepep_high_throughput", kPlain, kModular));
+  EXPECT_TRUE(holds(PolicyDate::april_24, "deepep_high_throughput", kNvfp4, kModular));
+  EXPECT_FALSE(holds(PolicyDate::april_24, "allgather_reducescatter", kNvfp4, kModular));
+  EXPECT_TRUE(holds(PolicyDate::january_27, "naive", kNvfp4, kModular));
+  EXPECT_FALSE(holds(PolicyDate::august_22, "deepep_high_throughput", kNvfp4, kModular));
 }
 
 TEST(Assembly, InputIsQuantizedBeforeItTravelsUnlessTheKernelWantsItWhole) {
-  EXPECT_TRUE(plan(Era::april_24, cuda(), kMxfp8)->quantizes_input);
-  EXPECT_FALSE(plan(Era::april_24, cuda(), kMxfp8, kLazy)->quantizes_input);
-  EXPECT_FALSE(plan(Era::april_24, cuda())->quantizes_input);
+  EXPECT_TRUE(plan(PolicyDate::april_24, cuda(), kMxfp8)->quantizes_input);
+  EXPECT_FALSE(plan(PolicyDate::april_24, cuda(), kMxfp8, kLazy)->quantizes_input);
+  EXPECT_FALSE(plan(PolicyDate::april_24, cuda())->quantizes_input);
 }
 
 TEST(Assembly, ExpertMapsAndRoutingTablesFollowTheLayout) {
-  const auto spread_out = plan(Era::april_24, cuda(spread("deepep_high_throughput")));
+  const auto spread_out = plan(PolicyDate::april_24, cuda(spread("deepep_high_throughput")));
   EXPECT_TRUE(spread_out->passes_expert_map);
   EXPECT_FALSE(spread_out->routing_tables);
-  EXPECT_FALSE(plan(Era::april_24, cuda())->passes_expert_map);
+  EXPECT_FALSE(plan(PolicyDate::april_24, cuda())->passes_expert_map);
   EXPECT_TRUE(
-      plan(Era::april_24, cuda(spread("nixl_ep")), kPlain, kBatchedExperts)->routing_tables);
+      plan(PolicyDate::april_24, cuda(spread("nixl_ep")), kPlain, kBatchedExperts)->routing_tables);
 }
 
 TEST(Assembly, ErrorsOfOtherFilesHaveNoException) {

@@ -38,7 +38,7 @@ struct Buffer {
 };
 
 // True where the reference has this defect and it is asked for.
-bool has_two_halves_always(WeightFormat format, Era era, Mode mode);
+bool has_two_halves_always(WeightFormat format, PolicyDate policy_date, Mode mode);
 
 // An error with id buffers.overflow when a size does not fit 64 bits, buffers.block when the hidden
 // or intermediate size is not made of whole blocks: the reference would cut off a scale.

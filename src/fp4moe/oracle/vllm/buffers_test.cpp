@@ -102,11 +102,11 @@ TEST(Buffers, ALayerWithoutAGateHasOneHalfExceptInTheOldReference) {
   nvfp4.gated = false;
   EXPECT_EQ(shape(nvfp4, "w13_weight_scale_2"), (Shape{16, 1}));
 
-  EXPECT_TRUE(has_two_halves_always(WeightFormat::mxfp4, Era::april_24, Mode::compat));
-  EXPECT_FALSE(has_two_halves_always(WeightFormat::mxfp4, Era::april_24, Mode::strict));
-  EXPECT_FALSE(has_two_halves_always(WeightFormat::mxfp4, Era::august_22, Mode::compat));
-  EXPECT_FALSE(has_two_halves_always(WeightFormat::mxfp4, Era::native, Mode::compat));
-  EXPECT_FALSE(has_two_halves_always(WeightFormat::nvfp4, Era::april_24, Mode::compat));
+  EXPECT_TRUE(has_two_halves_always(WeightFormat::mxfp4, PolicyDate::april_24, Mode::compat));
+  EXPECT_FALSE(has_two_halves_always(WeightFormat::mxfp4, PolicyDate::april_24, Mode::strict));
+  EXPECT_FALSE(has_two_halves_always(WeightFormat::mxfp4, PolicyDate::august_22, Mode::compat));
+  EXPECT_FALSE(has_two_halves_always(WeightFormat::mxfp4, PolicyDate::native, Mode::compat));
+  EXPECT_FALSE(has_two_halves_always(WeightFormat::nvfp4, PolicyDate::april_24, Mode::compat));
 }
 
 TEST(Buffers, SizesOfPartBlocksAreRefused) {

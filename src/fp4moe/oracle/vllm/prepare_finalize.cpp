@@ -8,13 +8,13 @@
 namespace fp4moe::oracle {
 namespace {
 
-constexpr EnumSet<Era> kSpringAndOurs{Era::march_20, Era::march_27, Era::april_24, Era::native};
+constexpr EnumSet<PolicyDate> kBeforeAugust2026AndOurs{PolicyDate::march_20, PolicyDate::march_27, PolicyDate::april_24, PolicyDate::native};
 
 enum class Dispatchers : std::uint8_t { one, world, world_without_tensor_parallel };
 
 struct PrepareRow {
   Exchange exchange;
-  EnumSet<Era> eras;
+  EnumSet<PolicyDate> policy_dates;
   std::string_view modular, monolithic;  // no second name: there is only a modular one
   TokenFormat format;
   bool bounded;  // has a most number of tokens per rank
@@ -29,21 +29,21 @@ constexpr auto kWorld = Dispatchers::world;
 
 // clang-format off
 constexpr PrepareRow kRows[] = {
-    {Exchange::none,                 kJanuary,    "MoEPrepareAndFinalizeNoEP",                  "",                                          kStandard, false, Dispatchers::one, false, false, ""},
-    {Exchange::none,                 kSinceMarch, "MoEPrepareAndFinalizeNoDPEPModular",         "MoEPrepareAndFinalizeNoDPEPMonolithic",     kStandard, false, Dispatchers::one, false, false, ""},
-    {Exchange::gather,               kJanuary,    "MoEPrepareAndFinalizeNaiveEP",               "",                                          kStandard, false, kWorld,           false, false, ""},
-    {Exchange::gather,               kSinceMarch, "MoEPrepareAndFinalizeNaiveDPEPModular",      "MoEPrepareAndFinalizeNaiveDPEPMonolithic",  kStandard, false, kWorld,           false, false, ""},
-    {Exchange::pplx,                 kJanuary,    "PplxPrepareAndFinalize",                     "",                                          kBatched,  true,  Dispatchers::world_without_tensor_parallel, true, true, "u32"},
+    {Exchange::none,                 kJanuary2026,    "MoEPrepareAndFinalizeNoEP",                  "",                                          kStandard, false, Dispatchers::one, false, false, ""},
+    {Exchange::none,                 kSinceMarch2026, "MoEPrepareAndFinalizeNoDPEPModular",         "MoEPrepareAndFinalizeNoDPEPMonolithic",     kStandard, false, Dispatchers::one, false, false, ""},
+    {Exchange::gather,               kJanuary2026,    "MoEPrepareAndFinalizeNaiveEP",               "",                                          kStandard, false, kWorld,           false, false, ""},
+    {Exchange::gather,               kSinceMarch2026, "MoEPrepareAndFinalizeNaiveDPEPModular",      "MoEPrepareAndFinalizeNaiveDPEPMonolithic",  kStandard, false, kWorld,           false, false, ""},
+    {Exchange::pplx,                 kJanuary2026,    "PplxPrepareAndFinalize",                     "",                                          kBatched,  true,  Dispatchers::world_without_tensor_parallel, true, true, "u32"},
     {Exchange::deepep_ht,            kEveryEra,     "DeepEPHTPrepareAndFinalize",                 "",                                          kStandard, false, kWorld,           true,  true,  "i64"},
     {Exchange::deepep_ll,            kEveryEra,     "DeepEPLLPrepareAndFinalize",                 "",                                          kBatched,  true,  kWorld,           true,  true,  "i64"},
-    {Exchange::deepep_v2,            kSinceAugust,     "DeepEPV2PrepareAndFinalize",                 "",                                          kStandard, false, kWorld,           true,  true,  "i64"},
+    {Exchange::deepep_v2,            kSinceAugust2026,     "DeepEPV2PrepareAndFinalize",                 "",                                          kStandard, false, kWorld,           true,  true,  "i64"},
     {Exchange::mori,                 kEveryEra,     "MoriPrepareAndFinalize",                     "",                                          kStandard, true,  kWorld,           false, true,  "i32"},
-    {Exchange::flashinfer_two_sided, kJanuary,    "FlashInferA2APrepareAndFinalize",            "",                                          kStandard, false, kWorld,           false, false, ""},
-    {Exchange::flashinfer_two_sided, kSpringAndOurs, "FlashInferNVLinkTwoSidedPrepareAndFinalize", "",                                       kStandard, false, kWorld,           false, false, ""},
-    {Exchange::flashinfer_two_sided, kSinceAugust,     "FlashInferNVLinkTwoSidedPrepareAndFinalize", "",                                          kStandard, false, kWorld,           false, true,  ""},
-    {Exchange::flashinfer_one_sided, kSpringAndOurs, "FlashInferNVLinkOneSidedPrepareAndFinalize", "",                                       kStandard, false, kWorld,           false, false, "i32"},
-    {Exchange::flashinfer_one_sided, kSinceAugust,     "FlashInferNVLinkOneSidedPrepareAndFinalize", "",                                          kStandard, false, kWorld,           false, true,  "i32"},
-    {Exchange::nixl,                 kSinceMarch, "NixlEPPrepareAndFinalize",                   "",                                          kBatched,  true,  kWorld,           true,  true,  "i64"},
+    {Exchange::flashinfer_two_sided, kJanuary2026,    "FlashInferA2APrepareAndFinalize",            "",                                          kStandard, false, kWorld,           false, false, ""},
+    {Exchange::flashinfer_two_sided, kBeforeAugust2026AndOurs, "FlashInferNVLinkTwoSidedPrepareAndFinalize", "",                                       kStandard, false, kWorld,           false, false, ""},
+    {Exchange::flashinfer_two_sided, kSinceAugust2026,     "FlashInferNVLinkTwoSidedPrepareAndFinalize", "",                                          kStandard, false, kWorld,           false, true,  ""},
+    {Exchange::flashinfer_one_sided, kBeforeAugust2026AndOurs, "FlashInferNVLinkOneSidedPrepareAndFinalize", "",                                       kStandard, false, kWorld,           false, false, "i32"},
+    {Exchange::flashinfer_one_sided, kSinceAugust2026,     "FlashInferNVLinkOneSidedPrepareAndFinalize", "",                                          kStandard, false, kWorld,           false, true,  "i32"},
+    {Exchange::nixl,                 kSinceMarch2026, "NixlEPPrepareAndFinalize",                   "",                                          kBatched,  true,  kWorld,           true,  true,  "i64"},
     {Exchange::moonep,               kVllm033,    "MoonEPPrepareAndFinalize",                   "",                                          kStandard, true,  kWorld,           false, true,  "i32"},
     {Exchange::passthrough,          kVllm033,    "PassThroughPrepareAndFinalize",              "",                                          kStandard, false, Dispatchers::one, false, true,  ""},
 };
@@ -90,9 +90,9 @@ Error one_sided(const std::string& message) {
 
 Result<Done> check_one_sided(const PrepareRequest& request) {
   const QuantWord& quant = word(request.activations);
-  if (!kSinceAugust.contains(request.era)) {
+  if (!kSinceAugust2026.contains(request.policy_date)) {
     // Spring's first versions did not look.
-    if (!kSinceApril.contains(request.era) || quant.key == ActivationKey::nvfp4) return Done{};
+    if (!kSinceApril2026.contains(request.policy_date) || quant.key == ActivationKey::nvfp4) return Done{};
     return one_sided(fmt::format(
         "The 'flashinfer_nvlink_one_sided' all2all backend only supports nvfp4 activation "
         "quantization, but got quant_dtype={}. Use a different all2all backend (e.g. "
@@ -129,35 +129,35 @@ Result<Done> check_one_sided(const PrepareRequest& request) {
 
 Result<PrepareFinalize> prepare_finalize(const PrepareRequest& request) {
   const Parallel& parallel = request.parallel;
-  Exchange used = exchange(parallel, request.era);
-  PrepareFinalize made;
+  Exchange used = exchange(parallel, request.policy_date);
+  PrepareFinalize result;
   if (used == Exchange::none && parallel.dp_size > 1) {
     used = Exchange::gather;
-    made.log.emplace_back(
+    result.log.emplace_back(
         "Detected DP deployment with no --enable-expert-parallel. Falling back to "
         "AllGather+ReduceScatter dispatch/combine.");
   }
   const auto* row = std::ranges::find_if(kRows, [&](const PrepareRow& candidate) {
-    return candidate.exchange == used && candidate.eras.contains(request.era);
+    return candidate.exchange == used && candidate.policy_dates.contains(request.policy_date);
   });
   if (row == std::end(kRows))
     return error(ErrorCode::no_backend, "assembly.exchange",
                  "no class of this version carries tokens by this exchange")
-        .expects(fmt::format("one of {}", fmt::join(exchange_names(request.era), ", ")),
+        .expects(fmt::format("one of {}", fmt::join(exchange_names(request.policy_date), ", ")),
                  parallel.all2all_backend);
   if (used == Exchange::flashinfer_one_sided)
     if (const auto carried = check_one_sided(request); !carried) return carried.why();
 
-  made.monolithic = request.monolithic && !row->monolithic.empty();
-  made.name = made.monolithic ? row->monolithic : row->modular;
-  made.format = row->format;
-  if (row->bounded) made.max_tokens_per_rank = request.max_num_tokens;
-  made.dispatchers = dispatchers(*row, parallel);
-  made.is_async = row->is_async;
-  made.output_is_reduced = row->reduced;
-  made.index_type = row->index_type;
-  made.log.push_back(fmt::format("Using {}", made.name));
-  return made;
+  result.monolithic = request.monolithic && !row->monolithic.empty();
+  result.name = result.monolithic ? row->monolithic : row->modular;
+  result.format = row->format;
+  if (row->bounded) result.max_tokens_per_rank = request.max_num_tokens;
+  result.dispatchers = dispatchers(*row, parallel);
+  result.is_async = row->is_async;
+  result.output_is_reduced = row->reduced;
+  result.index_type = row->index_type;
+  result.log.push_back(fmt::format("Using {}", result.name));
+  return result;
 }
 
 }  // namespace fp4moe::oracle

@@ -84,14 +84,14 @@ struct ChunkAt {
 }
 
 [[gnu::always_inline]] inline void decode_operands(const ChunkAt& at, std::size_t parts,
-                                                   Operands& made) {
+                                                   Operands& result) {
   const __m512i unshifted = _mm512_setzero_si512();
   const __m128i first = load_scales(at.scales);
-  std::int8_t* operand = made.weights[0];
+  std::int8_t* operand = result.weights[0];
   if (at.blocks < 2) {
     decode_block(at.codes, unshifted, operand);
     clear_half(operand + kOperandBytes / 2);
-    return _mm512_store_ps(made.scales[0], e8m0_scales(first));
+    return _mm512_store_ps(result.scales[0], e8m0_scales(first));
   }
   const __m128i second = load_scales(at.scales + kX86Group);
   if (parts == 1) {
@@ -99,14 +99,14 @@ struct ChunkAt {
     decode_block(at.codes, shifts_of(_mm_sub_epi8(first, least)), operand);
     decode_block(at.codes + kX86TileBytes, shifts_of(_mm_sub_epi8(second, least)),
                  operand + kOperandBytes / 2);
-    return _mm512_store_ps(made.scales[0], e8m0_scales(least));
+    return _mm512_store_ps(result.scales[0], e8m0_scales(least));
   }
   decode_block(at.codes, unshifted, operand);
   clear_half(operand + kOperandBytes / 2);
-  clear_half(made.weights[1]);
-  decode_block(at.codes + kX86TileBytes, unshifted, made.weights[1] + kOperandBytes / 2);
-  _mm512_store_ps(made.scales[0], e8m0_scales(first));
-  _mm512_store_ps(made.scales[1], e8m0_scales(second));
+  clear_half(result.weights[1]);
+  decode_block(at.codes + kX86TileBytes, unshifted, result.weights[1] + kOperandBytes / 2);
+  _mm512_store_ps(result.scales[0], e8m0_scales(first));
+  _mm512_store_ps(result.scales[1], e8m0_scales(second));
 }
 
 }  // namespace

@@ -46,20 +46,20 @@ struct Block {
 
 template <class Format>
 [[gnu::always_inline]] inline void decode(const std::uint8_t* codes, const std::uint8_t* scales,
-                                          std::size_t parts, Block<Format>& made) {
+                                          std::size_t parts, Block<Format>& result) {
   const __m256i table = _mm256_broadcastsi128_si256(
       _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
   const __m256i nibble = _mm256_set1_epi8(15);
 #pragma GCC unroll 4
   for (std::size_t i = 0; i < kVectors / 2; ++i) {
     const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + 64 * i));
-    made.weights[2 * i] = _mm256_shuffle_epi8(table, _mm256_and_si256(bytes, nibble));
-    made.weights[2 * i + 1] =
+    result.weights[2 * i] = _mm256_shuffle_epi8(table, _mm256_and_si256(bytes, nibble));
+    result.weights[2 * i + 1] =
         _mm256_shuffle_epi8(table, _mm256_and_si256(_mm256_srli_epi16(bytes, 4), nibble));
   }
 #pragma GCC unroll 2
   for (std::size_t p = 0; p < Format::kParts; ++p)
-    made.scales[p] = p < parts ? Format::scales(scales + p * kX86Group) : _mm256_setzero_ps();
+    result.scales[p] = p < parts ? Format::scales(scales + p * kX86Group) : _mm256_setzero_ps();
 }
 
 // Sums of 16 columns, four vectors of weights, and a token's 16 bytes.

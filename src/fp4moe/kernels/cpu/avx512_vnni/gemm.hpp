@@ -60,7 +60,7 @@ struct VnniChunk {
 // Blocks that are not there have the scale 0.
 template <class Format>
 [[gnu::always_inline]] inline void decode_chunk(const GemmWeights& weights, std::size_t group,
-                                                std::size_t chunk, VnniChunk<Format>& made) {
+                                                std::size_t chunk, VnniChunk<Format>& result) {
   const __m512i table = unsigned_table();
   const std::size_t block = 2 * chunk, column = Format::kParts * chunk;
   const std::uint8_t* codes = weights.codes + (group * weights.blocks + block) * kX86TileBytes;
@@ -72,13 +72,13 @@ template <class Format>
     const bool held = whole || i < kVnniVectors / 4;
     const __m512i bytes = held ? load512(codes + 64 * i) : _mm512_setzero_si512();
     _mm_prefetch(reinterpret_cast<const char*>(codes + 64 * i + kVnniAhead), _MM_HINT_T0);
-    made.weights[2 * i] = _mm512_permutexvar_epi8(bytes, table);
-    made.weights[2 * i + 1] = _mm512_permutexvar_epi8(_mm512_srli_epi16(bytes, 4), table);
+    result.weights[2 * i] = _mm512_permutexvar_epi8(bytes, table);
+    result.weights[2 * i + 1] = _mm512_permutexvar_epi8(_mm512_srli_epi16(bytes, 4), table);
   }
   _mm_prefetch(reinterpret_cast<const char*>(scales + kVnniAhead / 16), _MM_HINT_T0);
 #pragma GCC unroll 4
   for (std::size_t p = 0; p < Format::kParts; ++p)
-    made.scales[p] = column + p < weights.scale_columns
+    result.scales[p] = column + p < weights.scale_columns
                          ? Format::scales(load_scales(scales + p * kX86Group))
                          : _mm512_setzero_ps();
 }

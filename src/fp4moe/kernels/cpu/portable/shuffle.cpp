@@ -23,9 +23,9 @@ struct Ops {
     return v >> Bits;
   }
   [[gnu::always_inline]] static V lookup(const std::uint8_t* table, V nibbles) {
-    V made{};
-    for (int i = 0; i < 16; ++i) made[i] = table[nibbles[i]];
-    return made;
+    V result{};
+    for (int i = 0; i < 16; ++i) result[i] = table[nibbles[i]];
+    return result;
   }
   static constexpr bool kStoresLines = false;
   static constexpr std::size_t kMaxRegisters = 16;
