@@ -39,7 +39,8 @@ Result<std::uint64_t> whole(std::int64_t given, std::string_view what) {
       .expects("0 or more", fmt::format("{}", given));
 }
 
-Result<checkpoint::Rank> rank_of(std::pair<std::int64_t, std::int64_t> given, std::string_view what) {
+Result<checkpoint::Rank> rank_of(std::pair<std::int64_t, std::int64_t> given,
+                                 std::string_view what) {
   const auto rank = whole(given.first, fmt::format("the {} rank", what));
   if (!rank) return rank.why();
   const auto size = whole(given.second, fmt::format("the number of {} ranks", what));
@@ -307,7 +308,8 @@ nb::tuple route(const Layer& layer, nb::handle logits) {
   const moe::routing::Router& router = open->layer.router();
   done_or_raise(moe::check_rows(rows, "logits", router.columns()));
   nb::object ids = empty_of(logits, scores, "int32", rows.rows, router.assignments_per_token());
-  nb::object weights = empty_of(logits, scores, "float32", rows.rows, router.assignments_per_token());
+  nb::object weights =
+      empty_of(logits, scores, "float32", rows.rows, router.assignments_per_token());
   const Array id_array = Array::take(ids, "ids", {.access = Access::write});
   const Array weight_array = Array::take(weights, "weights", {.access = Access::write});
   const std::size_t count = rows.rows * router.assignments_per_token();

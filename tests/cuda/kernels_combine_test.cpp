@@ -76,7 +76,7 @@ class Combine : public OnDevice {
 
   // What a assignment adds, in the steps of the CPU engine.
   static double expected_assignment(const Case& c, const Data& data, std::size_t assignment,
-                              std::size_t column) {
+                                    std::size_t column) {
     const auto row = static_cast<std::size_t>(data.plain.row_of_assignment[assignment]);
     const auto expert = static_cast<std::size_t>(data.plain.expert_of_row[row]);
     const std::size_t width = std::size_t{units(c)} * kBlockK;

@@ -9,9 +9,9 @@
 #include <gtest/gtest.h>
 
 #include "child.hpp"
-#include "fp4moe/tensor/files/store.hpp"
 #include "fp4moe/checkpoint/checkpoint.hpp"
 #include "fp4moe/checkpoint/write/expert_layout.hpp"
+#include "fp4moe/tensor/files/store.hpp"
 #include "support/files.hpp"
 
 namespace fp4moe {

@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "fp4moe/base/text.hpp"
+#include "fp4moe/checkpoint/checkpoint.hpp"
 #include "fp4moe/runtime/facts.hpp"
 #include "fp4moe/tensor/dtype.hpp"
 #include "fp4moe/tensor/files/store.hpp"
-#include "fp4moe/checkpoint/checkpoint.hpp"
 #include "fuzz.hpp"
 
 namespace fp4moe {
@@ -27,7 +27,8 @@ std::string_view cut(std::string_view& rest) {
 std::span<const std::byte> room() {
   static const std::vector<std::byte> kBytes = [] {
     std::vector<std::byte> result(kBufferBytes);
-    for (std::size_t i = 0; i < result.size(); ++i) result[i] = static_cast<std::byte>(i * 37 % 251);
+    for (std::size_t i = 0; i < result.size(); ++i)
+      result[i] = static_cast<std::byte>(i * 37 % 251);
     return result;
   }();
   return kBytes;

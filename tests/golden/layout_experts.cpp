@@ -98,14 +98,14 @@ float float_at(const LayoutInput& input, std::uint64_t index) {
 
 // Rows of one expert: from `first` on, every `step`-th.
 checkpoint::RowsView rows_of(const LayoutInput& input, std::uint64_t expert, std::uint64_t first,
-                          std::uint64_t step, std::uint64_t count) {
+                             std::uint64_t step, std::uint64_t count) {
   const std::uint64_t row_bytes = input.shape[2];
   return {input.bytes.data() + (expert * input.shape[1] + first) * row_bytes, count, row_bytes,
           step * row_bytes};
 }
 
 checkpoint::BiasView bias_of(const LayoutInput& input, std::uint64_t expert, std::uint64_t first,
-                          std::uint64_t step, std::uint64_t count) {
+                             std::uint64_t step, std::uint64_t count) {
   const std::uint64_t bytes = tensor::row(input.dtype).block_bytes;
   return {input.bytes.data() + (expert * input.shape[1] + first) * bytes, count, step * bytes,
           input.dtype};
@@ -180,7 +180,8 @@ checkpoint::ProjectionView Experts::projection(Projection which, std::uint64_t e
   checkpoint::ProjectionView result{
       .codes = rows_of(*named(""), expert, at.first, at.step, at.count),
       .scales = rows_of(*named("_scale"), expert, at.first, at.step, at.count)};
-  if (const LayoutInput* global = named("_scale_2")) result.global_scale = float_at(*global, expert);
+  if (const LayoutInput* global = named("_scale_2"))
+    result.global_scale = float_at(*global, expert);
   if (which == Projection::down) {
     if (const LayoutInput* scale = find("a2_scale")) result.input_scale = float_at(*scale, expert);
   } else if (const LayoutInput* scale = find("a13_scale")) {

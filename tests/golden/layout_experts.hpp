@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <string_view>
 
-#include "fp4moe/convert/pack/layer_packer.hpp"
 #include "fp4moe/checkpoint/expert.hpp"
+#include "fp4moe/convert/pack/layer_packer.hpp"
 #include "golden/layout_layer.hpp"
 
 namespace fp4moe::golden {

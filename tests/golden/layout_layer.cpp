@@ -18,11 +18,11 @@
 namespace fp4moe::golden {
 namespace {
 
+using checkpoint::Projection;
 using convert::LayerPacker;
 using convert::PackedTensor;
 using convert::Path;
 using layout::IndexMap;
-using checkpoint::Projection;
 
 using Bytes = std::vector<std::byte>;
 

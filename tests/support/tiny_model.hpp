@@ -12,10 +12,10 @@
 
 #include <gtest/gtest.h>
 
-#include "fp4moe/tensor/files/gguf.hpp"
-#include "fp4moe/tensor/files/safetensors.hpp"
 #include "fp4moe/checkpoint/dialect.hpp"
 #include "fp4moe/checkpoint/moe_shape.hpp"
+#include "fp4moe/tensor/files/gguf.hpp"
+#include "fp4moe/tensor/files/safetensors.hpp"
 #include "support/files.hpp"
 
 namespace fp4moe::checkpoint::testing {

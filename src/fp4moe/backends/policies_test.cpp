@@ -141,10 +141,12 @@ TEST(Policies, AnUnknownNameListsTheOthers) {
 TEST(Policies, RowsOfOneNameFormatAndEraAreUnique) {
   std::set<std::string> seen;
   for (const oracle::Backend* row : all_rows())
-    for (int policy_date = 0; policy_date <= static_cast<int>(oracle::PolicyDate::native); ++policy_date)
+    for (int policy_date = 0; policy_date <= static_cast<int>(oracle::PolicyDate::native);
+         ++policy_date)
       if (row->policy_dates.contains(static_cast<oracle::PolicyDate>(policy_date))) {
         const std::string key = std::string(row->name) + "/" +
-                                std::string(formats::name(row->format)) + "/" + std::to_string(policy_date);
+                                std::string(formats::name(row->format)) + "/" +
+                                std::to_string(policy_date);
         EXPECT_TRUE(seen.insert(key).second) << key;
       }
 }

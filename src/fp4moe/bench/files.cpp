@@ -11,24 +11,24 @@
 #include <unistd.h>
 
 #include "fp4moe/base/parallel.hpp"
+#include "fp4moe/checkpoint/checkpoint.hpp"
+#include "fp4moe/checkpoint/edit/transcode.hpp"
+#include "fp4moe/checkpoint/models.hpp"
+#include "fp4moe/checkpoint/synth/synth.hpp"
+#include "fp4moe/checkpoint/write/expert_layout.hpp"
 #include "fp4moe/kernels/cpu/ceiling_list.hpp"
 #include "fp4moe/kernels/cpu/isa.hpp"
 #include "fp4moe/tensor/buffer.hpp"
 #include "fp4moe/tensor/files/mapped_file.hpp"
-#include "fp4moe/checkpoint/checkpoint.hpp"
-#include "fp4moe/checkpoint/write/expert_layout.hpp"
-#include "fp4moe/checkpoint/models.hpp"
-#include "fp4moe/checkpoint/synth/synth.hpp"
-#include "fp4moe/checkpoint/edit/transcode.hpp"
 
 namespace fp4moe::bench {
 namespace {
 
 namespace fs = std::filesystem;
-using tensor::Buffer;
-using tensor::MappedFile;
 using checkpoint::Checkpoint;
 using checkpoint::Dialect;
+using tensor::Buffer;
+using tensor::MappedFile;
 
 // A folder of our own that goes away with us.
 class Scratch {
@@ -319,19 +319,20 @@ Result<std::string> make_source(Dialect dialect, checkpoint::WeightFormat format
       std::max<std::uint64_t>(1, (options.megabytes << 20) / expert_bytes);
   const std::string path = scratch.file("source");
   const auto created = checkpoint::synth({.model = model,
-                                    .dialect = dialect,
-                                    .format = format,
-                                    .experts = experts,
-                                    .with_other_tensors = false,
-                                    .threads = options.threads},
-                                   path);
+                                          .dialect = dialect,
+                                          .format = format,
+                                          .experts = experts,
+                                          .with_other_tensors = false,
+                                          .threads = options.threads},
+                                         path);
   if (!created) return created.why();
   return path;
 }
 
 // Whether something goes from this dialect into others; DeepSeek's own does not.
 bool is_source(const checkpoint::DialectRow& row) {
-  return row.dialect != Dialect::deepseek_v4 && checkpoint::find_row(row.dialect, row.format) == &row;
+  return row.dialect != Dialect::deepseek_v4 &&
+         checkpoint::find_row(row.dialect, row.format) == &row;
 }
 
 }  // namespace

@@ -76,8 +76,8 @@ TEST(CApi, RunsALayerAsTheLibraryDoes) {
       std::vector<float> expected(out.size());
       const auto ran =
           other->run({.x = moe::dense_rows(std::span(x), DType::f32, kTokens, kHidden),
-                     .logits = moe::dense_rows(std::span(logits), DType::f32, kTokens, kExperts)},
-                    moe::dense_rows(std::span(expected), DType::f32, kTokens, kHidden));
+                      .logits = moe::dense_rows(std::span(logits), DType::f32, kTokens, kExperts)},
+                     moe::dense_rows(std::span(expected), DType::f32, kTokens, kHidden));
       ASSERT_TRUE(ran) << text(ran.why());
       EXPECT_EQ(out, expected) << backend << " on " << engine;
     }

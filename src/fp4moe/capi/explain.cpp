@@ -15,8 +15,8 @@
 namespace fp4moe::capi {
 namespace {
 
-using runtime::SelectionRequest;
 using runtime::SelectionOptions;
+using runtime::SelectionRequest;
 
 constexpr std::uint64_t kLargestSplit = 1u << 16;
 

@@ -10,13 +10,13 @@
 #include <vector>
 
 #include "fp4moe/base/result.hpp"
-#include "fp4moe/tensor/buffer.hpp"
-#include "fp4moe/tensor/files/store.hpp"
 #include "fp4moe/checkpoint/config.hpp"
 #include "fp4moe/checkpoint/dialect.hpp"
 #include "fp4moe/checkpoint/expert.hpp"
 #include "fp4moe/checkpoint/moe_shape.hpp"
 #include "fp4moe/checkpoint/slice.hpp"
+#include "fp4moe/tensor/buffer.hpp"
+#include "fp4moe/tensor/files/store.hpp"
 
 namespace fp4moe::checkpoint {
 

@@ -33,8 +33,8 @@ class Parts {
       types_[item.name.part].insert(item.tensor->entry.dtype);
       has_numbers_ = has_numbers_ || item.name.expert.has_value();
       has_fused_ = has_fused_ || item.name.projection == StoredProjection::gate_up;
-      has_numbered_fused_ =
-          has_numbered_fused_ || (item.name.expert && item.name.projection == StoredProjection::gate_up);
+      has_numbered_fused_ = has_numbered_fused_ ||
+                            (item.name.expert && item.name.projection == StoredProjection::gate_up);
     }
   }
   bool has(std::string_view part) const { return types_.find(part) != types_.end(); }

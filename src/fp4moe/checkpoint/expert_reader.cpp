@@ -35,7 +35,7 @@ struct ScaleOrigin {
 struct ExpertReader::Cut {
   const MoeLayer& layer;
   std::uint64_t expert;
-  Range range;             // of the intermediate size
+  Range range;                // of the intermediate size
   const ExpertBuffers& room;  // where GGUF blocks are unpacked
   bool has_down_bias;
 };
@@ -79,7 +79,8 @@ Result<Done> check_scales(const tensor::Store& store, const MoeLayer& layer, con
 }
 
 // Memory of our own for unpacked rows, one after another.
-ProjectionBuffers buffers_at(WeightFormat format, std::byte* at, std::uint64_t rows, std::uint64_t k) {
+ProjectionBuffers buffers_at(WeightFormat format, std::byte* at, std::uint64_t rows,
+                             std::uint64_t k) {
   return {{at, k / 2}, {at + round_up(rows * (k / 2), 64), k / block_size(format)}};
 }
 
@@ -235,7 +236,7 @@ Result<Done> ExpertReader::read_projection(const Cut& cut, Projection which, Pro
 }
 
 Result<ExpertBuffers> ExpertReader::own_buffers(const MoeShape& shape, std::uint64_t rows,
-                                          Range columns) {
+                                                Range columns) {
   const std::uint64_t w13 = unpacked_bytes(shape.format, rows, shape.hidden);
   const std::uint64_t w2 = unpacked_bytes(shape.format, shape.hidden, columns.size());
   const std::uint64_t needed = (shape.gated() ? 2 : 1) * w13 + w2;
@@ -246,7 +247,7 @@ Result<ExpertBuffers> ExpertReader::own_buffers(const MoeShape& shape, std::uint
   }
   std::byte* at = scratch_.data();
   ExpertBuffers room{.up = buffers_at(shape.format, at, rows, shape.hidden),
-                  .down = buffers_at(shape.format, at + w13, shape.hidden, columns.size())};
+                     .down = buffers_at(shape.format, at + w13, shape.hidden, columns.size())};
   if (shape.gated()) room.gate = buffers_at(shape.format, at + w13 + w2, rows, shape.hidden);
   return room;
 }

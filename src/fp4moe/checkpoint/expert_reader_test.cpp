@@ -6,10 +6,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "fp4moe/formats/bf16.hpp"
 #include "fp4moe/checkpoint/checkpoint.hpp"
-#include "fp4moe/checkpoint/write/expert_layout.hpp"
 #include "fp4moe/checkpoint/scale_scan.hpp"
+#include "fp4moe/checkpoint/write/expert_layout.hpp"
+#include "fp4moe/formats/bf16.hpp"
 #include "support/tiny_model.hpp"
 
 namespace fp4moe::checkpoint {

@@ -5,8 +5,8 @@
 
 #include <fmt/format.h>
 
-#include "fp4moe/checkpoint/stored_scalar.hpp"
 #include "fp4moe/checkpoint/page_release.hpp"
+#include "fp4moe/checkpoint/stored_scalar.hpp"
 
 namespace fp4moe::checkpoint {
 namespace {

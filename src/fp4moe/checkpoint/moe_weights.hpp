@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "fp4moe/base/result.hpp"
-#include "fp4moe/tensor/buffer.hpp"
 #include "fp4moe/checkpoint/checkpoint.hpp"
 #include "fp4moe/checkpoint/expert.hpp"
 #include "fp4moe/checkpoint/slice.hpp"
+#include "fp4moe/tensor/buffer.hpp"
 
 namespace fp4moe::checkpoint {
 

@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "fp4moe/base/result.hpp"
-#include "fp4moe/tensor/files/store.hpp"
 #include "fp4moe/checkpoint/checkpoint.hpp"
 #include "fp4moe/checkpoint/config.hpp"
 #include "fp4moe/checkpoint/dialect.hpp"
 #include "fp4moe/checkpoint/expert_name.hpp"
+#include "fp4moe/tensor/files/store.hpp"
 
 namespace fp4moe::checkpoint {
 

@@ -16,6 +16,11 @@
 #include "fp4moe/base/version.hpp"
 #include "fp4moe/bench/ceilings.hpp"
 #include "fp4moe/bench/measure.hpp"
+#include "fp4moe/checkpoint/codec.hpp"
+#include "fp4moe/checkpoint/edit/transcode.hpp"
+#include "fp4moe/checkpoint/lint/lint.hpp"
+#include "fp4moe/checkpoint/moe_weights.hpp"
+#include "fp4moe/checkpoint/synth/synth.hpp"
 #include "fp4moe/cli/command.hpp"
 #include "fp4moe/cli/options.hpp"
 #include "fp4moe/cli/question.hpp"
@@ -27,11 +32,6 @@
 #include "fp4moe/oracle/record.hpp"
 #include "fp4moe/platform/machine.hpp"
 #include "fp4moe/runtime/run.hpp"
-#include "fp4moe/checkpoint/codec.hpp"
-#include "fp4moe/checkpoint/lint/lint.hpp"
-#include "fp4moe/checkpoint/moe_weights.hpp"
-#include "fp4moe/checkpoint/synth/synth.hpp"
-#include "fp4moe/checkpoint/edit/transcode.hpp"
 
 namespace fp4moe::cli {
 namespace {
@@ -127,7 +127,8 @@ Result<Decision> decide(const std::string& model, std::string_view device,
   Result<SelectionRequest> question = runtime::resolve(asked);
   if (!question) return question.why();
   Decision result{.question = *std::move(question)};
-  result.record = make_record(*result.question.policy, result.question.mode, result.question.request);
+  result.record =
+      make_record(*result.question.policy, result.question.mode, result.question.request);
   if (result.record.selection.outcome != oracle::Outcome::selected)
     return error(ErrorCode::no_backend, "demo.explain", result.record.selection.message);
   return result;
@@ -218,7 +219,7 @@ Result<Done> convert_step(Steps& steps, const Scratch& scratch, const DemoOption
   Result<convert::FolderPlan> plan = convert::plan_folder(*source, scratch / "layer", recipe);
   if (!plan) return plan.why();
   const auto result = convert::convert_folder(*source, *std::move(plan), scratch / "converted",
-                                            {.threads = threads});
+                                              {.threads = threads});
   if (!result) return result.why();
   const auto checked =
       convert::verify_folder(scratch / "converted", {.threads = threads, .deep = true});
@@ -349,10 +350,10 @@ Result<Done> numbers_step(Steps& steps, const Checkpoint& checkpoint) {
 Result<Done> run_steps(const DemoOptions& options, Steps& steps, const Scratch& scratch,
                        std::size_t threads) {
   checkpoint::SynthOptions synth{.model = options.model,
-                              .dialect = Dialect::gpt_oss,
-                              .seed = options.seed,
-                              .shards = 3,
-                              .threads = threads};
+                                 .dialect = Dialect::gpt_oss,
+                                 .seed = options.seed,
+                                 .shards = 3,
+                                 .threads = threads};
   if (options.experts != 0) synth.experts = options.experts;
   const Result<checkpoint::SynthReport> result = checkpoint::synth(synth, scratch / "layer");
   if (!result) return result.why();

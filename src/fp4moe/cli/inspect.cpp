@@ -10,9 +10,9 @@
 
 #include "fp4moe/base/phrase.hpp"
 #include "fp4moe/base/text.hpp"
+#include "fp4moe/checkpoint/survey.hpp"
 #include "fp4moe/cli/command.hpp"
 #include "fp4moe/cli/options.hpp"
-#include "fp4moe/checkpoint/survey.hpp"
 
 namespace fp4moe::cli {
 
@@ -20,11 +20,11 @@ Run declare_inspect(OptionSet& set);
 
 namespace {
 
-using tensor::Store;
-using tensor::StoredTensor;
 using checkpoint::MoeLayer;
 using checkpoint::MoeShape;
 using checkpoint::Survey;
+using tensor::Store;
+using tensor::StoredTensor;
 
 // Layers of one kind and shape.
 struct LayerGroup {

@@ -25,9 +25,9 @@ std::vector<const Layout*> generations(std::string_view id) {
 
 std::string map_section(std::string_view title, const Map& map) {
   const bool nibbles = map.element == layout::Element::nibble;
-  std::string text =
-      fmt::format("{} (`{}`; offsets are {}, columns count {}):\n\n```\n{}\n```\n\n", title, map.name,
-                  nibbles ? "nibbles" : "bytes", nibbles ? "codes" : "bytes", layout::formula(map));
+  std::string text = fmt::format("{} (`{}`; offsets are {}, columns count {}):\n\n```\n{}\n```\n\n",
+                                 title, map.name, nibbles ? "nibbles" : "bytes",
+                                 nibbles ? "codes" : "bytes", layout::formula(map));
   if (const std::string rule = layout::size_rule(map); !rule.empty()) text += rule + ".\n\n";
   text +=
       fmt::format("The first bytes, as row:column{}:\n\n```\n{}```\n\n",

@@ -7,9 +7,9 @@
 
 namespace fp4moe::cli {
 
-using runtime::SelectionRequest;
-using runtime::SelectionOptions;
 using runtime::resolve_device;
+using runtime::SelectionOptions;
+using runtime::SelectionRequest;
 
 // --policy and --vllm alone.
 void declare_policy(OptionSet& set, SelectionOptions& options);

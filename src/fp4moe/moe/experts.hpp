@@ -12,13 +12,13 @@
 #include <vector>
 
 #include "fp4moe/base/result.hpp"
+#include "fp4moe/checkpoint/expert.hpp"
+#include "fp4moe/checkpoint/moe_shape.hpp"
 #include "fp4moe/moe/activation.hpp"
 #include "fp4moe/moe/exchange.hpp"
 #include "fp4moe/moe/lora.hpp"
 #include "fp4moe/moe/numerics.hpp"
 #include "fp4moe/tensor/shape.hpp"
-#include "fp4moe/checkpoint/expert.hpp"
-#include "fp4moe/checkpoint/moe_shape.hpp"
 
 namespace fp4moe::moe {
 

@@ -44,7 +44,8 @@ class Walk {
     made_.policy = &policy;
     made_.mode = mode;
     const Exchange by = exchange(layer_.parallel, policy.policy_date);
-    made_.format = is_batched(by, policy.policy_date) ? TokenFormat::batched : TokenFormat::standard;
+    made_.format =
+        is_batched(by, policy.policy_date) ? TokenFormat::batched : TokenFormat::standard;
   }
 
   Selection run() {

@@ -206,8 +206,9 @@ std::string object(const Policy& policy, const Request& request, const Verdict& 
     case Check::routing: {
       if (terse) return "routing method";
       const RoutingWord& word = kRoutingWords[static_cast<std::size_t>(layer.routing)];
-      return fmt::format("routing method {}",
-                         kSinceAugust2026.contains(policy.policy_date) ? word.august_number : word.number);
+      return fmt::format("routing method {}", kSinceAugust2026.contains(policy.policy_date)
+                                                  ? word.august_number
+                                                  : word.number);
     }
     case Check::hash_routing:
       return "hash routing";

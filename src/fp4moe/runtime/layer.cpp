@@ -108,7 +108,8 @@ Result<MoeLayer> MoeLayer::create(const checkpoint::Checkpoint& checkpoint, std:
 }
 
 Result<MoeLayer> MoeLayer::create(const LayerDescription& description,
-                                  const checkpoint::LayerWeightsView& weights, LayerOptions options) {
+                                  const checkpoint::LayerWeightsView& weights,
+                                  LayerOptions options) {
   Result<LayerFacts> facts = layer_facts(description, weights.shape());
   if (!facts) return facts.why();
   const convert::MemoryLayer layer{facts->model.shape, facts->model.rule, weights};
@@ -158,7 +159,8 @@ Result<MoeLayer> MoeLayer::create_from(LayerFacts facts, LayerOptions options,
 
 Result<bool> MoeLayer::stays_mapped() const {
   const std::string& backend_request = options_.weights;
-  if (backend_request == "auto" || backend_request == "packed" || backend_request.empty()) return false;
+  if (backend_request == "auto" || backend_request == "packed" || backend_request.empty())
+    return false;
   if (backend_request != "mapped")
     return usage("layer.weights", "weights cannot be kept like this")
         .expects("auto, packed or mapped", backend_request);
@@ -180,8 +182,8 @@ Result<MoeLayer> MoeLayer::open(const std::shared_ptr<const convert::ConvertedFo
   if (!packed) return packed.why();
   Result<LayerFacts> facts = layer_facts(*folder, number);
   if (!facts) return facts.why();
-  Result<Choice> choice =
-      backend_of_folder(manifest.backend, packed->packer().layout(), options.backend_request.policy);
+  Result<Choice> choice = backend_of_folder(manifest.backend, packed->packer().layout(),
+                                            options.backend_request.policy);
   if (!choice) return choice.why();
   options.slice = manifest.slice;
   if (!options.physical_experts.empty())
@@ -300,9 +302,10 @@ Result<Done> MoeLayer::process() {
     return usage("layer.order", "a layer is processed before it is loaded")
         .expects("load() first", "nothing loaded");
   if (const auto done = read_input_scales(); !done) return done.why();
-  Result<std::unique_ptr<moe::Engine>> engine = make_engine(
-      options_.engine, pool_,
-      {.mapped = is_mapped_, .on_gpu = options_.backend_request.device.kind == platform::PlatformKind::cuda});
+  Result<std::unique_ptr<moe::Engine>> engine =
+      make_engine(options_.engine, pool_,
+                  {.mapped = is_mapped_,
+                   .on_gpu = options_.backend_request.device.kind == platform::PlatformKind::cuda});
   if (!engine) return engine.why();
   Result<moe::ExpertSource> found =
       is_mapped_ ? packed_->source(*job_) : Result<moe::ExpertSource>(packed_->source());

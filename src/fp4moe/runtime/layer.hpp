@@ -22,6 +22,7 @@
 
 #include "fp4moe/base/result.hpp"
 #include "fp4moe/base/thread_pool.hpp"
+#include "fp4moe/checkpoint/layer_weights_view.hpp"
 #include "fp4moe/moe/exchange/communicator.hpp"
 #include "fp4moe/moe/expert_map.hpp"
 #include "fp4moe/moe/kernel.hpp"
@@ -29,7 +30,6 @@
 #include "fp4moe/runtime/facts.hpp"
 #include "fp4moe/runtime/layer_description.hpp"
 #include "fp4moe/runtime/packed_weights.hpp"
-#include "fp4moe/checkpoint/layer_weights_view.hpp"
 
 namespace fp4moe::moe::cuda {
 class DeviceSession;

@@ -12,13 +12,13 @@
 namespace fp4moe::runtime {
 namespace {
 
-using convert::LayerPacker;
-using convert::PackedTensor;
-using convert::Problem;
 using checkpoint::ExpertView;
 using checkpoint::ProjectionBuffers;
 using checkpoint::ProjectionView;
 using checkpoint::RowOrder;
+using convert::LayerPacker;
+using convert::PackedTensor;
+using convert::Problem;
 
 // Canonical rows of one expert in one piece of memory.
 class OwnedExpertBuffers {
@@ -41,7 +41,7 @@ class OwnedExpertBuffers {
     const auto take = [&](std::uint64_t count) { return std::exchange(next, next + count); };
     const auto room = [&](std::uint64_t count, std::uint64_t k) {
       return ProjectionBuffers{.codes = {take(count * k / 2), k / 2},
-                            .scales = {take(count * k / block), k / block}};
+                               .scales = {take(count * k / block), k / block}};
     };
     if (gated) result.target_.buffers.gate = room(rows, hidden);
     result.target_.buffers.up = room(rows, hidden);
@@ -82,7 +82,8 @@ class OwnedExpertBuffers {
     const bool turns = problem.order == RowOrder::interleaved;
     const auto bias = [&](std::span<std::byte> from, std::uint64_t first, std::uint64_t count,
                           std::uint64_t step) {
-      return checkpoint::BiasView{from.data() + first * size, count, step * size, problem.bias_type};
+      return checkpoint::BiasView{from.data() + first * size, count, step * size,
+                                  problem.bias_type};
     };
     if (gated) view.gate.bias = bias(target_.bias13, 0, rows, turns ? 2 : 1);
     view.up.bias = bias(target_.bias13, !gated ? 0 : turns ? 1 : rows, rows, turns ? 2 : 1);
@@ -206,13 +207,13 @@ std::uint64_t PackedWeights::bytes() const {
 moe::ExpertSource PackedWeights::source() const {
   const Problem& problem = packer_.problem();
   moe::ExpertSource result{.shape = {.format = packer_.layout().format,
-                                   .experts = problem.experts,
-                                   .hidden = problem.real.hidden,
-                                   .intermediate = problem.real.intermediate,
-                                   .order = problem.order,
-                                   .has_bias = problem.has_bias},
-                         .layout = std::string(packer_.layout().id),
-                         .generation = std::string(packer_.layout().generation)};
+                                     .experts = problem.experts,
+                                     .hidden = problem.real.hidden,
+                                     .intermediate = problem.real.intermediate,
+                                     .order = problem.order,
+                                     .has_bias = problem.has_bias},
+                           .layout = std::string(packer_.layout().id),
+                           .generation = std::string(packer_.layout().generation)};
   for (std::size_t t = 0; t < views_.size(); ++t)
     result.packed.push_back({packer_.tensors()[t].name, views_[t], packer_.tensors()[t].shape});
   result.visit = [this](std::size_t position, const moe::UseExpert& use) -> Result<Done> {

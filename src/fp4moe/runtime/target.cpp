@@ -39,8 +39,8 @@ bool depends_on_device(const Policy& policy, const Backend& backend) {
   for (const platform::DescribedDevice& part : platform::described_devices()) {
     const auto device = platform::describe_device(part.name);
     if (!device) continue;
-    const auto layout =
-        backends::layout_of({.backend = backend, .policy_date = policy.policy_date, .device = *device});
+    const auto layout = backends::layout_of(
+        {.backend = backend, .policy_date = policy.policy_date, .device = *device});
     if (layout) generations.insert((*layout)->generation);
   }
   return generations.size() > 1;

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "fp4moe/base/result.hpp"
+#include "fp4moe/checkpoint/slice.hpp"
 #include "fp4moe/oracle/policy.hpp"
 #include "fp4moe/oracle/request.hpp"
-#include "fp4moe/checkpoint/slice.hpp"
 
 namespace fp4moe::vllm {
 

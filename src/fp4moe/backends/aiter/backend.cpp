@@ -84,14 +84,14 @@ constexpr Experts kW4A16Wider = [] {
   Experts result = kW4A16;
   result.devices = kW4A16Devices;
   result.routings = {Routing::renormalize, Routing::renormalize_naive, Routing::deepseek_v4,
-                   Routing::deepseek_v3};
+                     Routing::deepseek_v3};
   result.hash_routing = true;
   return result;
 }();
 constexpr Experts kW4A8WholeExperts = [] {
   Experts result = kW4A8;
   result.limits = {ParallelLimit::no_expert_parallel, ParallelLimit::no_eplb,
-                 ParallelLimit::no_data_parallel};
+                   ParallelLimit::no_data_parallel};
   return result;
 }();
 constexpr Experts kW4A4 = [] {
@@ -101,7 +101,7 @@ constexpr Experts kW4A4 = [] {
   result.activations = {swigluoai, swigluoai_uninterleave, silu};
   result.schemes = kMxfp4;
   result.routings = {Routing::renormalize, Routing::renormalize_naive, Routing::deepseek_v4,
-                   Routing::deepseek_v3, Routing::minimax2};
+                     Routing::deepseek_v3, Routing::minimax2};
   return result;
 }();
 
@@ -126,7 +126,8 @@ constexpr Rounding kMxfp4Rounding[] = {
     {.intermediate = 64},
 };
 
-constexpr Backend row(std::string_view name, PolicyDates policy_dates, std::span<const Experts* const> experts,
+constexpr Backend row(std::string_view name, PolicyDates policy_dates,
+                      std::span<const Experts* const> experts,
                       std::span<const Rounding> rounding = kOtherRounding,
                       ActivationKey activation = ActivationKey::none,
                       QuantScheme scheme = QuantScheme::mxfp4_w4a16,

@@ -112,8 +112,9 @@ constexpr const Experts* kOwnList[] = {&kOwn, &kOwnBatched};
 
 constexpr Rounding kBlocks[] = {{.intermediate = 32, .hidden = 32}};
 
-constexpr Backend row(WeightFormat format, PolicyDates policy_dates, std::span<const Experts* const> experts,
-                      std::span<const Rounding> rounding, QuantScheme scheme) {
+constexpr Backend row(WeightFormat format, PolicyDates policy_dates,
+                      std::span<const Experts* const> experts, std::span<const Rounding> rounding,
+                      QuantScheme scheme) {
   return {.name = "EMULATION",
           .family = "emulation",
           .format = format,
@@ -121,9 +122,9 @@ constexpr Backend row(WeightFormat format, PolicyDates policy_dates, std::span<c
           .experts = experts,
           .rounding = rounding,
           .scheme = scheme,
-          .numerics = policy_dates == PolicyDates{native}            ? "native"
-                      : format == WeightFormat::mxfp4 ? "unfused"
-                                                      : "nvfp4_emulation",
+          .numerics = policy_dates == PolicyDates{native} ? "native"
+                      : format == WeightFormat::mxfp4     ? "unfused"
+                                                          : "nvfp4_emulation",
           .any_activation = true};
 }
 

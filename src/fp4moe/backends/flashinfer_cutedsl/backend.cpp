@@ -56,13 +56,15 @@ constexpr const Experts* kBatchedList[] = {&kBatched};
 constexpr oracle::ConversionPadding kStandardPadding[] = {{.gated_needs = 64}};
 constexpr oracle::ConversionPadding kWholeTiles[] = {
     {.hidden = 256, .gated = 64, .not_gated = 128}};
-constexpr std::span<const oracle::ConversionPadding> padding(PolicyDates policy_dates, bool is_batched) {
+constexpr std::span<const oracle::ConversionPadding> padding(PolicyDates policy_dates,
+                                                             bool is_batched) {
   if (is_batched) return kSwizzlePadding;
   if (policy_dates == kVllm033) return kWholeTiles;
   return kStandardPadding;
 }
 
-constexpr Backend row(std::string_view name, PolicyDates policy_dates, std::span<const Experts* const> experts) {
+constexpr Backend row(std::string_view name, PolicyDates policy_dates,
+                      std::span<const Experts* const> experts) {
   const bool is_batched = experts.front()->format == TokenFormat::batched;
   return {
       .name = name,

@@ -6,7 +6,8 @@ namespace fp4moe::backends::flashinfer_cutlass {
 namespace {
 
 constexpr CapabilityRange kJanuary2026Range[] = {exactly(9, 0), family(10)};
-constexpr CapabilityRange kBeforeAugust2026Range[] = {exactly(9, 0), family(10), family(11), family(12)};
+constexpr CapabilityRange kBeforeAugust2026Range[] = {exactly(9, 0), family(10), family(11),
+                                                      family(12)};
 constexpr CapabilityRange kAugust2026Range[] = {exactly(9, 0), family(10), family(12)};
 constexpr DeviceNeed need(std::span<const CapabilityRange> ranges) {
   return {.kinds = kCuda, .capabilities = ranges, .libraries = {Library::flashinfer}};
@@ -15,7 +16,8 @@ constexpr DeviceNeed kJanuary2026Devices[] = {need(kJanuary2026Range)};
 constexpr DeviceNeed kBeforeAugust2026Devices[] = {need(kBeforeAugust2026Range)};
 constexpr DeviceNeed kAugust2026Devices[] = {need(kAugust2026Range)};
 
-constexpr Scheme kJanuary2026Schemes[] = {{WeightFormat::nvfp4, {ActivationKey::nvfp4}, family(10)}};
+constexpr Scheme kJanuary2026Schemes[] = {
+    {WeightFormat::nvfp4, {ActivationKey::nvfp4}, family(10)}};
 constexpr Scheme kSchemes[] = {
     {WeightFormat::mxfp4, kSixteenBit, exactly(9, 0)},
     {WeightFormat::mxfp4, {ActivationKey::mxfp8}, at_least(10, 0)},
@@ -57,7 +59,8 @@ constexpr Backend mxfp4(std::string_view name, PolicyDates policy_dates, Activat
       .format = WeightFormat::mxfp4,
       .policy_dates = policy_dates,
       .activation = activation,
-      .experts = policy_dates == kSinceAugust2026 ? std::span<const Experts* const>(kAugust2026List) : kBeforeAugust2026List,
+      .experts = policy_dates == kSinceAugust2026 ? std::span<const Experts* const>(kAugust2026List)
+                                                  : kBeforeAugust2026List,
       .rounding = kRounding,
       .scheme = quantizes ? QuantScheme::mxfp4_mxfp8 : QuantScheme::mxfp4_w4a16,
       .layout = quantizes ? "flashinfer_cutlass_sm100.mxfp4" : "flashinfer_cutlass_sm90.mxfp4",

@@ -68,13 +68,13 @@ constexpr Experts kNvfp4Monolithic = [] {
   result.kind = Kind::monolithic;
   result.limits = {ParallelLimit::no_all2all, ParallelLimit::no_eplb};
   result.routings = {Routing::deepseek_v3, Routing::renormalize, Routing::renormalize_naive,
-                   Routing::llama4, Routing::simulated};
+                     Routing::llama4, Routing::simulated};
   result.logits = LogitsRule::float32_for_some_routings;
   result.expert_map = false;
   return result;
 }();
 constexpr Activations kAugust2026Activations{silu,      relu2_no_mul,           gelu,
-                                         gelu_tanh, swigluoai_uninterleave, situ};
+                                             gelu_tanh, swigluoai_uninterleave, situ};
 constexpr Experts kNvfp4AugustModular = [] {
   Experts result = kNvfp4Modular;
   result.activations = kAugust2026Activations;
@@ -84,8 +84,8 @@ constexpr Experts kNvfp4AugustMonolithic = [] {
   Experts result = kNvfp4Monolithic;
   result.activations = kAugust2026Activations;
   result.routings = {Routing::deepseek_v3, Routing::renormalize,    Routing::renormalize_naive,
-                   Routing::llama4,      Routing::sigmoid_renorm, Routing::sigmoid,
-                   Routing::minimax2,    Routing::simulated};
+                     Routing::llama4,      Routing::sigmoid_renorm, Routing::sigmoid,
+                     Routing::minimax2,    Routing::simulated};
   result.logits = LogitsRule::bfloat16_or_float32;
   return result;
 }();
@@ -98,8 +98,8 @@ constexpr Experts kNvfp4TokenMonolithic = [] {
   Experts result = kNvfp4AugustMonolithic;
   result.schemes = kNvfp4Token;
   result.routings = {Routing::deepseek_v3, Routing::renormalize,    Routing::renormalize_naive,
-                   Routing::llama4,      Routing::sigmoid_renorm, Routing::sigmoid,
-                   Routing::minimax2};
+                     Routing::llama4,      Routing::sigmoid_renorm, Routing::sigmoid,
+                     Routing::minimax2};
   return result;
 }();
 // A function with predicates of its own, no class.
@@ -167,7 +167,8 @@ constexpr std::span<const oracle::ConversionPadding> nvfp4_padding(PolicyDates p
   if (policy_dates == kApril2026) return kApril2026Padding;
   return kJanuary2026Padding;
 }
-constexpr Backend nvfp4(PolicyDates policy_dates, std::span<const Experts* const> experts, QuantScheme scheme) {
+constexpr Backend nvfp4(PolicyDates policy_dates, std::span<const Experts* const> experts,
+                        QuantScheme scheme) {
   return {.name = "FLASHINFER_TRTLLM",
           .family = "flashinfer_trtllm",
           .format = WeightFormat::nvfp4,
@@ -177,7 +178,8 @@ constexpr Backend nvfp4(PolicyDates policy_dates, std::span<const Experts* const
           .layout = "flashinfer_trtllm.nvfp4",
           .numerics = "trtllm",
           .global_activation_scales = true,
-          .conversion = {.activation_scales = ScaleLayout::linear, .padding = nvfp4_padding(policy_dates)}};
+          .conversion = {.activation_scales = ScaleLayout::linear,
+                         .padding = nvfp4_padding(policy_dates)}};
 }
 
 constexpr Backend kBackends[] = {

@@ -101,11 +101,12 @@ constexpr Experts kAugust2026Indexed = august("HummingIndexedExperts", TokenForm
 constexpr Experts kBatched = since_033(kAugust2026Batched);
 constexpr Experts kGrouped = since_033(kAugust2026Grouped);
 constexpr Experts kIndexed = since_033(kAugust2026Indexed);
-constexpr const Experts* kAugust2026List[] = {&kAugust2026Batched, &kAugust2026Grouped, &kAugust2026Indexed};
+constexpr const Experts* kAugust2026List[] = {&kAugust2026Batched, &kAugust2026Grouped,
+                                              &kAugust2026Indexed};
 constexpr const Experts* kList[] = {&kBatched, &kGrouped, &kIndexed};
 
-constexpr Backend row(WeightFormat format, PolicyDates policy_dates, std::span<const Rounding> rounding,
-                      std::string_view layout) {
+constexpr Backend row(WeightFormat format, PolicyDates policy_dates,
+                      std::span<const Rounding> rounding, std::string_view layout) {
   const bool is_august = policy_dates == kAugust2026;
   return {.name = "HUMMING",
           .family = "humming",

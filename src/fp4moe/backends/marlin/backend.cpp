@@ -53,8 +53,8 @@ constexpr Rounding kRounding[] = {
     {.intermediate = 128, .hidden = 256},
 };
 
-constexpr Backend mxfp4(std::string_view name, PolicyDates policy_dates, std::span<const Experts* const> experts,
-                        std::string_view variant = {}) {
+constexpr Backend mxfp4(std::string_view name, PolicyDates policy_dates,
+                        std::span<const Experts* const> experts, std::string_view variant = {}) {
   return {.name = name,
           .family = "marlin",
           .format = WeightFormat::mxfp4,

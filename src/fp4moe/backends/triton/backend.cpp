@@ -8,7 +8,8 @@ namespace {
 constexpr EnumSet<PlatformKind> kGpus{PlatformKind::cuda, PlatformKind::rocm};
 constexpr CapabilityRange kHopperToBlackwell[] = {{{9, 0}, {11, 0}}};
 // Spring's reference forgets that the package must be there; strict mode does not.
-constexpr DeviceNeed kBeforeAugust2026Devices[] = {{.kinds = kGpus, .capabilities = kHopperToBlackwell}};
+constexpr DeviceNeed kBeforeAugust2026Devices[] = {
+    {.kinds = kGpus, .capabilities = kHopperToBlackwell}};
 constexpr DeviceNeed kBeforeAugust2026Strict[] = {
     {.kinds = kGpus, .capabilities = kHopperToBlackwell, .libraries = {Library::triton_kernels}}};
 constexpr std::string_view kAmd[] = {"gfx90a", "gfx942", "gfx950", "gfx11", "gfx120"};
@@ -69,7 +70,8 @@ constexpr Experts k033Monolithic = monolithic(k033Modular);
 constexpr Experts k033Unfused =
     unfused(k033Modular, {silu, gelu, swigluoai, swiglustep, swigluoai_uninterleave}, true);
 
-constexpr const Experts* kBeforeAugust2026List[] = {&kBeforeAugust2026Monolithic, &kBeforeAugust2026Modular};
+constexpr const Experts* kBeforeAugust2026List[] = {&kBeforeAugust2026Monolithic,
+                                                    &kBeforeAugust2026Modular};
 constexpr const Experts* kAugust2026List[] = {&kAugust2026Monolithic, &kAugust2026Modular};
 constexpr const Experts* kBeforeAugust2026UnfusedList[] = {&kBeforeAugust2026Unfused};
 constexpr const Experts* kAugust2026UnfusedList[] = {&kAugust2026Unfused};
@@ -88,7 +90,8 @@ constexpr Rounding k033UnfusedRounding[] = {
     {.intermediate = 64},
 };
 
-constexpr Backend row(std::string_view name, PolicyDates policy_dates, std::span<const Experts* const> experts,
+constexpr Backend row(std::string_view name, PolicyDates policy_dates,
+                      std::span<const Experts* const> experts,
                       std::span<const Rounding> rounding = kOtherRounding) {
   return {.name = name,
           .family = "triton",

@@ -23,7 +23,7 @@ constexpr Experts kModular = [] {
   result.kind = Kind::modular;  // and still asks how tokens are routed
   result.activations = {silu, swigluoai, gelu, gelu_tanh};
   result.routings = {Routing::softmax_topk, Routing::renormalize, Routing::renormalize_naive,
-                   Routing::deepseek_v4};
+                     Routing::deepseek_v4};
   return result;
 }();
 constexpr const Experts* kList[] = {&kExperts};

@@ -10,10 +10,10 @@
 
 #include "fp4moe/checkpoint/checkpoint.hpp"
 #include "fp4moe/checkpoint/config_document.hpp"
-#include "fp4moe/checkpoint/write/copy_checkpoint.hpp"
-#include "fp4moe/checkpoint/lint/lint.hpp"
 #include "fp4moe/checkpoint/edit/rescale.hpp"
+#include "fp4moe/checkpoint/lint/lint.hpp"
 #include "fp4moe/checkpoint/stored_scalar.hpp"
+#include "fp4moe/checkpoint/write/copy_checkpoint.hpp"
 
 namespace fp4moe::checkpoint {
 namespace {

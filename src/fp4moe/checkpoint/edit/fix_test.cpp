@@ -7,10 +7,10 @@
 #include <gtest/gtest.h>
 
 #include "fp4moe/base/json.hpp"
-#include "fp4moe/formats/e4m3fn.hpp"
 #include "fp4moe/checkpoint/checkpoint.hpp"
-#include "fp4moe/checkpoint/lint/lint.hpp"
 #include "fp4moe/checkpoint/edit/rescale.hpp"
+#include "fp4moe/checkpoint/lint/lint.hpp"
+#include "fp4moe/formats/e4m3fn.hpp"
 #include "support/tiny_model.hpp"
 
 namespace fp4moe::checkpoint {

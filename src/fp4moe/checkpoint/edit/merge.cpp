@@ -11,9 +11,9 @@
 #include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/base/parallel.hpp"
 #include "fp4moe/base/text.hpp"
-#include "fp4moe/checkpoint/write/copy_checkpoint.hpp"
 #include "fp4moe/checkpoint/edit/merge_expert.hpp"
 #include "fp4moe/checkpoint/page_release.hpp"
+#include "fp4moe/checkpoint/write/copy_checkpoint.hpp"
 
 namespace fp4moe::checkpoint {
 namespace {

@@ -180,8 +180,9 @@ Result<Done> ExpertMerger::quantize_rows(Job& job, std::uint64_t begin, std::uin
     squared += static_cast<double>(values[i]) * static_cast<double>(values[i]);
     squared_change += static_cast<double>(change[i]) * static_cast<double>(change[i]);
   }
-  dequantize({.codes = result.codes, .scales = result.scales, .blocks = result.blocks, .output = change},
-             job.multiplier, job.divisor);
+  dequantize(
+      {.codes = result.codes, .scales = result.scales, .blocks = result.blocks, .output = change},
+      job.multiplier, job.divisor);
   for (std::uint64_t i = 0; i < count; ++i) {
     const double wrong = static_cast<double>(change[i]) - static_cast<double>(values[i]);
     squared_error += wrong * wrong;

@@ -7,16 +7,16 @@
 #include <utility>
 
 #include "fp4moe/base/text.hpp"
-#include "fp4moe/checkpoint/write/copy_checkpoint.hpp"
-#include "fp4moe/checkpoint/write/exact_scales.hpp"
+#include "fp4moe/checkpoint/edit/transcode.hpp"
 #include "fp4moe/checkpoint/gguf_blocks.hpp"
 #include "fp4moe/checkpoint/gguf_fields.hpp"
 #include "fp4moe/checkpoint/models.hpp"
 #include "fp4moe/checkpoint/origin.hpp"
-#include "fp4moe/checkpoint/write/quant_config.hpp"
 #include "fp4moe/checkpoint/stored_scalar.hpp"
+#include "fp4moe/checkpoint/write/copy_checkpoint.hpp"
+#include "fp4moe/checkpoint/write/exact_scales.hpp"
+#include "fp4moe/checkpoint/write/quant_config.hpp"
 #include "fp4moe/checkpoint/write/tensor_names.hpp"
-#include "fp4moe/checkpoint/edit/transcode.hpp"
 
 namespace fp4moe::checkpoint {
 namespace {
@@ -234,10 +234,10 @@ class Planner {
       if (out.row.is_transposed && layer.shape.gated())
         result.shape.order = joined_order(model_type()).value_or(layer.shape.order);
       result.prefix = keeps_prefix
-                        ? layer.prefix
-                        : layer_prefix(is_named_by_dialect ? std::string_view(out.row.prefix)
-                                                           : std::string_view(theirs),
-                                       layer.index);
+                          ? layer.prefix
+                          : layer_prefix(is_named_by_dialect ? std::string_view(out.row.prefix)
+                                                             : std::string_view(theirs),
+                                         layer.index);
       out.layers.push_back(std::move(result));
       if (layer.shape.has_bias) bias = layer.up[0].bias.tensor->entry.dtype;
     }

@@ -6,8 +6,8 @@
 #include <gtest/gtest.h>
 
 #include "fp4moe/base/interrupt.hpp"
-#include "fp4moe/checkpoint/write/copy_checkpoint.hpp"
 #include "fp4moe/checkpoint/synth/synth.hpp"
+#include "fp4moe/checkpoint/write/copy_checkpoint.hpp"
 #include "support/files.hpp"
 
 namespace fp4moe::checkpoint {

@@ -8,8 +8,6 @@
 #include <fmt/format.h>
 
 #include "fp4moe/base/phrase.hpp"
-#include "fp4moe/formats/bf16.hpp"
-#include "fp4moe/formats/f16.hpp"
 #include "fp4moe/checkpoint/gguf_blocks.hpp"
 #include "fp4moe/checkpoint/lint/lint.hpp"
 #include "fp4moe/checkpoint/matrix_place.hpp"
@@ -17,6 +15,8 @@
 #include "fp4moe/checkpoint/scale_scan.hpp"
 #include "fp4moe/checkpoint/stored_scalar.hpp"
 #include "fp4moe/checkpoint/transpose.hpp"
+#include "fp4moe/formats/bf16.hpp"
+#include "fp4moe/formats/f16.hpp"
 
 namespace fp4moe::checkpoint {
 namespace {

@@ -8,9 +8,9 @@
 #include <fmt/format.h>
 
 #include "fp4moe/base/text.hpp"
+#include "fp4moe/checkpoint/lora/adapter_builder.hpp"
 #include "fp4moe/formats/bf16.hpp"
 #include "fp4moe/formats/f16.hpp"
-#include "fp4moe/checkpoint/lora/adapter_builder.hpp"
 
 namespace fp4moe::checkpoint {
 namespace {

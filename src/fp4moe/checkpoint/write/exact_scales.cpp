@@ -4,9 +4,9 @@
 #include <bit>
 #include <utility>
 
-#include "fp4moe/checkpoint/write/copy_checkpoint.hpp"
-#include "fp4moe/checkpoint/stored_scalar.hpp"
 #include "fp4moe/checkpoint/page_release.hpp"
+#include "fp4moe/checkpoint/stored_scalar.hpp"
+#include "fp4moe/checkpoint/write/copy_checkpoint.hpp"
 
 namespace fp4moe::checkpoint {
 namespace {

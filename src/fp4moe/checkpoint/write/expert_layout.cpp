@@ -7,9 +7,9 @@
 #include <cstring>
 #include <limits>
 
+#include "fp4moe/checkpoint/gguf_blocks.hpp"
 #include "fp4moe/formats/bf16.hpp"
 #include "fp4moe/formats/f16.hpp"
-#include "fp4moe/checkpoint/gguf_blocks.hpp"
 
 namespace fp4moe::checkpoint {
 namespace {

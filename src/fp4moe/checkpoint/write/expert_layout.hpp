@@ -12,10 +12,10 @@
 #include <string>
 #include <vector>
 
-#include "fp4moe/tensor/files/tensor_entry.hpp"
 #include "fp4moe/checkpoint/dialect.hpp"
 #include "fp4moe/checkpoint/expert.hpp"
 #include "fp4moe/checkpoint/slice.hpp"
+#include "fp4moe/tensor/files/tensor_entry.hpp"
 
 namespace fp4moe::checkpoint {
 

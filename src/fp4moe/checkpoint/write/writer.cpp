@@ -7,10 +7,10 @@
 
 #include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/base/parallel.hpp"
-#include "fp4moe/checkpoint/write/exact_scales.hpp"
 #include "fp4moe/checkpoint/gguf_blocks.hpp"
-#include "fp4moe/checkpoint/scale_scan.hpp"
 #include "fp4moe/checkpoint/page_release.hpp"
+#include "fp4moe/checkpoint/scale_scan.hpp"
+#include "fp4moe/checkpoint/write/exact_scales.hpp"
 
 namespace fp4moe::checkpoint {
 namespace {

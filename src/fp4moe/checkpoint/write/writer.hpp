@@ -14,11 +14,11 @@
 
 #include "fp4moe/base/json.hpp"
 #include "fp4moe/base/result.hpp"
+#include "fp4moe/checkpoint/progress.hpp"
+#include "fp4moe/checkpoint/write/expert_layout.hpp"
+#include "fp4moe/checkpoint/write/tensor_sink.hpp"
 #include "fp4moe/tensor/buffer.hpp"
 #include "fp4moe/tensor/files/store.hpp"
-#include "fp4moe/checkpoint/write/expert_layout.hpp"
-#include "fp4moe/checkpoint/progress.hpp"
-#include "fp4moe/checkpoint/write/tensor_sink.hpp"
 
 namespace fp4moe::checkpoint {
 

@@ -12,9 +12,9 @@
 #include "fp4moe/base/parallel.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/convert/folder/locate.hpp"
+#include "fp4moe/convert/folder/verify.hpp"
 #include "fp4moe/convert/pack/pack_layer.hpp"
 #include "fp4moe/convert/pack/source_parts.hpp"
-#include "fp4moe/convert/folder/verify.hpp"
 
 namespace fp4moe::convert {
 namespace {

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "fp4moe/base/result.hpp"
-#include "fp4moe/convert/pack/layer_packer.hpp"
 #include "fp4moe/convert/folder/manifest.hpp"
+#include "fp4moe/convert/pack/layer_packer.hpp"
 #include "fp4moe/tensor/files/mapped_file.hpp"
 #include "fp4moe/tensor/files/safetensors.hpp"
 #include "fp4moe/tensor/tensor.hpp"

@@ -10,9 +10,9 @@
 
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/base/version.hpp"
-#include "fp4moe/tensor/files/store_files.hpp"
 #include "fp4moe/checkpoint/write/copy_checkpoint.hpp"
 #include "fp4moe/checkpoint/write/expert_layout.hpp"
+#include "fp4moe/tensor/files/store_files.hpp"
 
 namespace fp4moe::convert {
 namespace {
@@ -160,7 +160,8 @@ Result<FolderPlan> plan_folder(const checkpoint::Checkpoint& checkpoint, const s
   Result<std::vector<checkpoint::FileCopy>> companions = plan_companions(store);
   if (!companions) return companions.why();
   plan.companions = *std::move(companions);
-  for (const checkpoint::FileCopy& file : plan.companions) plan.companion_bytes += size_of(file.from);
+  for (const checkpoint::FileCopy& file : plan.companions)
+    plan.companion_bytes += size_of(file.from);
   plan.manifest = {
       .layout = std::string(recipe.layout->id),
       .generation = std::string(recipe.layout->generation),

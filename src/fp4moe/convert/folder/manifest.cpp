@@ -70,8 +70,9 @@ LayerRecord layer_from(const Fields& fields) {
   problem.has_bias = fields.flag("has_bias");
   problem.bias_type = fields.dtype("bias_dtype");
   const std::string order = fields.string("order");
-  const checkpoint::RowOrder orders[] = {checkpoint::RowOrder::interleaved, checkpoint::RowOrder::halves,
-                                      checkpoint::RowOrder::single};
+  const checkpoint::RowOrder orders[] = {checkpoint::RowOrder::interleaved,
+                                         checkpoint::RowOrder::halves,
+                                         checkpoint::RowOrder::single};
   const auto* found = std::ranges::find_if(
       orders, [&](checkpoint::RowOrder each) { return checkpoint::name(each) == order; });
   if (found == std::end(orders))

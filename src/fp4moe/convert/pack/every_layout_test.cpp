@@ -15,9 +15,9 @@
 namespace fp4moe::convert {
 namespace every_layout_test {
 
+using checkpoint::RowOrder;
 using formats::WeightFormat;
 using layout::Layout;
-using checkpoint::RowOrder;
 
 using Bytes = std::vector<std::byte>;
 
@@ -72,13 +72,14 @@ struct Layer {
   }
 
   checkpoint::ProjectionView view(const Bytes& codes, const Bytes& scales, const Bytes& bias,
-                               std::uint64_t rows, std::uint64_t k, Place at, float global) const {
+                                  std::uint64_t rows, std::uint64_t k, Place at,
+                                  float global) const {
     const auto rows_of = [&](const Bytes& bytes, std::uint64_t row_bytes) {
       return checkpoint::RowsView{bytes.data() + at.first * row_bytes, rows, row_bytes,
-                               at.step * row_bytes};
+                                  at.step * row_bytes};
     };
     checkpoint::ProjectionView result{.codes = rows_of(codes, k / 2),
-                                 .scales = rows_of(scales, k / block())};
+                                      .scales = rows_of(scales, k / block())};
     if (format == WeightFormat::nvfp4) {
       result.global_scale = global;
       result.input_scale = 2 * global;
@@ -91,12 +92,12 @@ struct Layer {
   checkpoint::ExpertView view(const Expert& from) const {
     const layout::Sizes real = problem.real;
     checkpoint::ExpertView result{.shape = {.format = format,
-                                       .experts = problem.experts,
-                                       .hidden = real.hidden,
-                                       .intermediate = real.intermediate,
-                                       .order = problem.order,
-                                       .has_bias = problem.has_bias,
-                                       .has_input_scale = format == WeightFormat::nvfp4}};
+                                            .experts = problem.experts,
+                                            .hidden = real.hidden,
+                                            .intermediate = real.intermediate,
+                                            .order = problem.order,
+                                            .has_bias = problem.has_bias,
+                                            .has_input_scale = format == WeightFormat::nvfp4}};
     const auto w13 = [&](bool is_up) {
       return view(from.w13, from.w13_scale, from.w13_bias, real.intermediate, real.hidden,
                   place(is_up), 0.25f);
@@ -145,7 +146,7 @@ struct Storage {
     std::vector<std::span<std::byte>> result;
     for (std::size_t t = 0; t < tensors.size(); ++t)
       result.push_back(packer.tensors()[t].expert_bytes == 0 ? std::span(tensors[t])
-                                                           : std::span<std::byte>());
+                                                             : std::span<std::byte>());
     return result;
   }
 };

@@ -69,7 +69,7 @@ Result<ExpertMemory> ExpertMemory::make(const MoeLayer& layer, Range range,
   const auto w13_buffers = [&](bool second) {
     const std::uint64_t before = second ? (turns ? 1 : rows) : 0, step = turns ? 2 : 1;
     return checkpoint::ProjectionBuffers{{at + codes + before * code_row, step * code_row},
-                                   {at + scales + before * scale_row, step * scale_row}};
+                                         {at + scales + before * scale_row, step * scale_row}};
   };
   checkpoint::ExpertBuffers& rooms = memory.target_.buffers;
   if (shape.gated()) rooms.gate = w13_buffers(false);
@@ -113,14 +113,15 @@ struct ExpertWriter::Rows {
   std::uint64_t offset = 0, apart = 0;  // in the tensor: the first one, and from row to row
 };
 
-Result<ExpertWriter> ExpertWriter::make(const checkpoint::Checkpoint& checkpoint, std::size_t number,
-                                        checkpoint::Slice slice, std::span<const RawFile> files) {
+Result<ExpertWriter> ExpertWriter::make(const checkpoint::Checkpoint& checkpoint,
+                                        std::size_t number, checkpoint::Slice slice,
+                                        std::span<const RawFile> files) {
   const MoeLayer& layer = checkpoint.layers()[number];
   const MoeShape& shape = layer.shape;
   ExpertWriter writer(layer, slice, files);
-  const auto range =
-      checkpoint::split_intermediate(shape.intermediate, checkpoint::block_size(shape.format),
-                                  slice.tensor_parallel, checkpoint::split_rule(checkpoint, layer));
+  const auto range = checkpoint::split_intermediate(
+      shape.intermediate, checkpoint::block_size(shape.format), slice.tensor_parallel,
+      checkpoint::split_rule(checkpoint, layer));
   if (!range) return range.why();
   writer.range_ = *range;
   const std::uint64_t unit = checkpoint::gguf_block_elements(shape.format);
@@ -190,7 +191,8 @@ Result<Done> ExpertWriter::write_columns(std::uint64_t expert, Projection which,
     const std::uint64_t first = columns.begin / per_byte, size = columns.size() / per_byte;
     Result<tensor::Buffer> turned = tensor::Buffer::allocate(size * count);
     if (!turned) return turned.why();
-    checkpoint::gather_rows({from.data, size, count, from.stride / turns, 1}, {turned->data(), count});
+    checkpoint::gather_rows({from.data, size, count, from.stride / turns, 1},
+                            {turned->data(), count});
     return write_rows(tensor,
                       {.data = turned->data(),
                        .count = size,
@@ -217,10 +219,10 @@ Result<Done> ExpertWriter::write_blocks(std::uint64_t expert, Projection which,
   const std::uint64_t whole = place.k / elements * checkpoint::gguf_block_bytes(format);
   const checkpoint::GgufBlocks gguf(format);
   for (std::uint64_t row = 0; row < rows; ++row)
-    gguf.pack(
-        {room.codes.data + row * room.codes.stride, columns.size() / 2},
-        {room.scales.data + row * room.scales.stride, columns.size() / checkpoint::block_size(format)},
-        memory.blocks_.subspan(row * bytes, bytes));
+    gguf.pack({room.codes.data + row * room.codes.stride, columns.size() / 2},
+              {room.scales.data + row * room.scales.stride,
+               columns.size() / checkpoint::block_size(format)},
+              memory.blocks_.subspan(row * bytes, bytes));
   return write_rows(*layer_->places(which, expert).codes.tensor,
                     {.data = memory.blocks_.data(),
                      .count = rows,
@@ -268,7 +270,8 @@ Result<Done> ExpertWriter::write_bias(std::uint64_t expert, const ExpertMemory& 
 
 Result<Done> ExpertWriter::write(std::uint64_t expert, const ExpertMemory& memory) const {
   const bool packed = layer_->row->scales_inside();
-  const bool together = is_joined(expert) && layer_->shape.order == checkpoint::RowOrder::interleaved;
+  const bool together =
+      is_joined(expert) && layer_->shape.order == checkpoint::RowOrder::interleaved;
   for (const Projection which : {Projection::gate, Projection::up, Projection::down}) {
     if (which == Projection::gate && !layer_->shape.gated()) continue;
     if (which == Projection::up && together) continue;  // written with the gate

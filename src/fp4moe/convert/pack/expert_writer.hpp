@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "fp4moe/base/result.hpp"
-#include "fp4moe/convert/pack/layer_packer.hpp"
-#include "fp4moe/convert/folder/raw_file.hpp"
-#include "fp4moe/tensor/buffer.hpp"
 #include "fp4moe/checkpoint/checkpoint.hpp"
+#include "fp4moe/convert/folder/raw_file.hpp"
+#include "fp4moe/convert/pack/layer_packer.hpp"
+#include "fp4moe/tensor/buffer.hpp"
 
 namespace fp4moe::convert {
 
@@ -46,7 +46,8 @@ class ExpertWriter {
   Result<Done> write(std::uint64_t expert, const ExpertMemory& memory) const;
 
  private:
-  ExpertWriter(const checkpoint::MoeLayer& layer, checkpoint::Slice slice, std::span<const RawFile> files)
+  ExpertWriter(const checkpoint::MoeLayer& layer, checkpoint::Slice slice,
+               std::span<const RawFile> files)
       : layer_(&layer), slice_(slice), files_(files) {}
   struct Rows;
   Result<Done> write_rows(const tensor::StoredTensor& tensor, const Rows& rows) const;

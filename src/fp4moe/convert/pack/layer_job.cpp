@@ -87,8 +87,8 @@ struct JobFacts {
 Result<LayerJob> job_without_source(const JobFacts& layer, const Recipe& recipe) {
   const MoeShape& shape = layer.shape;
   const checkpoint::Rank tp = recipe.slice.tensor_parallel, ep = recipe.slice.expert_parallel;
-  const auto range = checkpoint::split_intermediate(shape.intermediate,
-                                                 checkpoint::block_size(shape.format), tp, layer.rule);
+  const auto range = checkpoint::split_intermediate(
+      shape.intermediate, checkpoint::block_size(shape.format), tp, layer.rule);
   if (!range) return Error(range.why()).at(layer.prefix);
   if (range->size() == 0)
     return usage("slice.empty", "the tensor-parallel rank holds no rows of this layer")

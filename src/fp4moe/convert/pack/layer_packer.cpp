@@ -197,10 +197,10 @@ void LayerPacker::place_rows() {
 
 ScalarProblem LayerPacker::scalar_problem() const {
   ScalarProblem result{.rule = layout_.scalars,
-                     .scale_rule = layout_.scale_rule,
-                     .gated = problem_.order != checkpoint::RowOrder::single,
-                     .params_type = problem_.params_type,
-                     .all_inputs = all_inputs_ ? &*all_inputs_ : nullptr};
+                       .scale_rule = layout_.scale_rule,
+                       .gated = problem_.order != checkpoint::RowOrder::single,
+                       .params_type = problem_.params_type,
+                       .all_inputs = all_inputs_ ? &*all_inputs_ : nullptr};
   ScaleExtremes all13, all2;
   for (const Facts& facts : facts_) {
     all13.add(facts.w13);

@@ -17,13 +17,13 @@
 
 #include "fp4moe/base/json.hpp"
 #include "fp4moe/base/result.hpp"
+#include "fp4moe/checkpoint/expert.hpp"
+#include "fp4moe/checkpoint/moe_shape.hpp"
 #include "fp4moe/convert/pack/pack_matrix.hpp"
 #include "fp4moe/convert/pack/scalars.hpp"
 #include "fp4moe/convert/pack/scale_rules.hpp"
 #include "fp4moe/layout/layout.hpp"
 #include "fp4moe/tensor/tensor.hpp"
-#include "fp4moe/checkpoint/expert.hpp"
-#include "fp4moe/checkpoint/moe_shape.hpp"
 
 namespace fp4moe::convert {
 

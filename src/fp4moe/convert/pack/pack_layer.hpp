@@ -14,10 +14,10 @@
 #include <span>
 
 #include "fp4moe/base/result.hpp"
+#include "fp4moe/checkpoint/progress.hpp"
 #include "fp4moe/convert/pack/layer_job.hpp"
 #include "fp4moe/convert/pack/layer_packer.hpp"
 #include "fp4moe/tensor/buffer.hpp"
-#include "fp4moe/checkpoint/progress.hpp"
 
 namespace fp4moe::convert {
 

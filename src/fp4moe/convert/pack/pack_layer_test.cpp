@@ -13,9 +13,9 @@
 namespace fp4moe::convert {
 namespace pack_layer_test {
 
+using checkpoint::WeightFormat;
 using testing::make_checkpoint;
 using testing::TemporaryFolder;
-using checkpoint::WeightFormat;
 
 // A layer's tensors in memory of the test's own.
 struct Memory {
@@ -122,10 +122,10 @@ TEST_F(PackLayer, StopsBetweenExperts) {
 // As the backends round: gpt-oss over eight ranks.
 TEST_F(PackLayer, PadsAsTheBackendRounds) {
   const checkpoint::MoeShape shape{.format = WeightFormat::mxfp4,
-                                .experts = 128,
-                                .hidden = 2880,
-                                .intermediate = 2880,
-                                .order = checkpoint::RowOrder::interleaved};
+                                   .experts = 128,
+                                   .hidden = 2880,
+                                   .intermediate = 2880,
+                                   .order = checkpoint::RowOrder::interleaved};
   constexpr oracle::Rounding kRounding[] = {{.intermediate = 128, .hidden = 256}};
   const oracle::Backend backend{.name = "TEST", .rounding = kRounding};
   const auto sizes =

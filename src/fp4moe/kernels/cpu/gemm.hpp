@@ -23,9 +23,9 @@
 
 namespace fp4moe::kernels::cpu {
 
-inline constexpr std::size_t kChunk = 64;           // columns that share a step
+inline constexpr std::size_t kChunk = 64;        // columns that share a step
 inline constexpr std::size_t kGemmTokens = 128;  // at most, of one panel
-inline constexpr std::size_t kStepTokens = 16;      // steps are padded to a multiple of this
+inline constexpr std::size_t kStepTokens = 16;   // steps are padded to a multiple of this
 // Above kFoldTo one block can overflow though their sum does not.
 inline constexpr int kFoldFrom = 32, kFoldTo = 223, kFoldSteps = 3;
 

@@ -73,12 +73,13 @@ void x86_place_chunk(const std::int16_t* values, std::int8_t* line, std::int32_t
 
 template <std::size_t kLimbs, class Padding>
 void x86_place(const PlaceCall& call) noexcept {
-  const std::size_t padded_tokens = Padding::padded(call.tokens), first = call.first_column / kChunk;
+  const std::size_t padded_tokens = Padding::padded(call.tokens),
+                    first = call.first_column / kChunk;
   const bool last = call.token + 1 == call.tokens;
   const std::size_t end = last ? padded_tokens : call.token + 1;
   auto* lines = reinterpret_cast<std::int8_t*>(call.panel);
-  auto* corrections =
-      reinterpret_cast<std::int32_t*>(call.panel + padded_tokens * call.chunks * X86Panel<kLimbs>::kLine);
+  auto* corrections = reinterpret_cast<std::int32_t*>(call.panel + padded_tokens * call.chunks *
+                                                                       X86Panel<kLimbs>::kLine);
   for (std::size_t c = 0; c < call.columns / kChunk; ++c)
     for (std::size_t stage = call.token; stage < end; ++stage) {
       const std::size_t at = (first + c) * padded_tokens + stage;

@@ -15,15 +15,15 @@
 namespace fp4moe::moe::cpu {
 namespace {
 
-using formats::WeightFormat;
-using kernels::cpu::kChunk;
-using kernels::cpu::GemmRows;
-using kernels::cpu::TileForm;
 using checkpoint::ExpertView;
 using checkpoint::MoeShape;
 using checkpoint::ProjectionView;
 using checkpoint::RowOrder;
 using checkpoint::RowsView;
+using formats::WeightFormat;
+using kernels::cpu::GemmRows;
+using kernels::cpu::kChunk;
+using kernels::cpu::TileForm;
 
 constexpr std::size_t kTileColumns = 32;
 constexpr std::size_t kNowhere = ~std::size_t{0};
@@ -100,7 +100,8 @@ Result<PackedMatrix> find_matrix(const ExpertSource& source, const TileForm& til
   const auto* scales = find(source, request.scales);
   const std::uint64_t experts = source.shape.experts;
   if (codes == nullptr || scales == nullptr)
-    return wrong_tensor(codes == nullptr ? request.codes : request.scales, "codes and scales", "none");
+    return wrong_tensor(codes == nullptr ? request.codes : request.scales, "codes and scales",
+                        "none");
   const auto fits = [&](const ExpertSource::PackedTensor& tensor, std::uint64_t last) {
     return tensor.shape.size() == 4 && tensor.shape[0] == experts && tensor.shape[3] == last &&
            tensor::element_count(tensor.shape) == tensor.bytes.size();
@@ -111,7 +112,8 @@ Result<PackedMatrix> find_matrix(const ExpertSource& source, const TileForm& til
                         fmt::format("[{}, groups, blocks, {}]", experts, tiles.group * 16),
                         tensor::text(codes->shape));
   const std::uint64_t groups = codes->shape[1], blocks = codes->shape[2];
-  const bool holds = groups * tiles.group >= request.rows && blocks * kTileColumns >= request.columns;
+  const bool holds =
+      groups * tiles.group >= request.rows && blocks * kTileColumns >= request.columns;
   if (!holds || !fits(*scales, tiles.group * scales_each) || scales->shape[1] != groups ||
       scales->shape[2] != blocks)
     return wrong_tensor(request.scales,
@@ -174,7 +176,7 @@ Result<Done> check_view_scales(const ExpertView& view, std::size_t position) {
 
 // Rows that the kernels can cut: gate and up with equal strides.
 GemmRows rows_of(const ProjectionView& even, const ProjectionView* odd, std::uint64_t columns,
-                    std::uint64_t block) {
+                 std::uint64_t block) {
   const auto bytes = [](const RowsView& rows) {
     return reinterpret_cast<const std::uint8_t*>(rows.data);
   };
@@ -393,7 +395,7 @@ Result<CpuWeights> CpuWeights::make(const ExpertSource& source, const TileForm& 
   result.is_mapped_ = home == WeightsHome::mapped && source.views_stay;
   if (source.shape.experts == 0) return result;  // a rank without experts
   const auto done = is_packed && !result.is_mapped_ ? result.read_packed(source, tiles, pool)
-                                                  : result.read_views(source, tiles, pool);
+                                                    : result.read_views(source, tiles, pool);
   if (!done) return done.why();
   return result;
 }

@@ -42,8 +42,8 @@ struct Panels {
 
 // Of one thread.
 struct Scratch {
-  tensor::Buffer sums{};    // [kGemmTokens][kFirstRows], or fewer tokens and more rows
-  tensor::Buffer values{};  // a row of either product, of whole chunks
+  tensor::Buffer sums{};                // [kGemmTokens][kFirstRows], or fewer tokens and more rows
+  tensor::Buffer values{};              // a row of either product, of whole chunks
   tensor::Buffer rounded{}, ordered{};  // the same as integers, and in the tiles' order
   tensor::Buffer steps{};
   tensor::Buffer codes{}, scales{};  // tiles that are cut at use

@@ -162,12 +162,12 @@ class AllToAll final : public RankedExchange {
       copy_rows(output.rows, back);
     else
       summed = sum_assignments({.rows = output.rows,
-                          .top_k = top_k_,
-                          .ids = ids_,
-                          .weights = output.is_weighted ? std::span<const float>{} : weights_,
-                          .owners = &owners_,
-                          .pool = threads_.get()},
-                         back);
+                                .top_k = top_k_,
+                                .ids = ids_,
+                                .weights = output.is_weighted ? std::span<const float>{} : weights_,
+                                .owners = &owners_,
+                                .pool = threads_.get()},
+                               back);
     if (!summed) return summed;
     if (const auto done = ranks_.all_to_all(parcel_); !done) return done.why();
     sum_returned(out);

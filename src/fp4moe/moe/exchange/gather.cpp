@@ -24,7 +24,9 @@ class Gather final : public RankedExchange {
         owners_(std::move(owners)),
         threads_(options.pool) {}
 
-  ExchangeTraits traits() const override { return {.name = "gather", .dispatchers = ranks_.size()}; }
+  ExchangeTraits traits() const override {
+    return {.name = "gather", .dispatchers = ranks_.size()};
+  }
 
  private:
   Result<Prepared> dispatch(const Tokens& tokens, const PrepareOptions& options) override {
@@ -112,7 +114,8 @@ class Gather final : public RankedExchange {
   }
 
   Result<Done> combine(const ExpertsOutput& output, const MutableRows& out) override {
-    if (output.form == OutputForm::batches || (output.form == OutputForm::assignments && top_k_ == 0))
+    if (output.form == OutputForm::batches ||
+        (output.form == OutputForm::assignments && top_k_ == 0))
       return wrong_form(traits().name, output.form,
                         top_k_ == 0 ? "summed rows" : "summed rows or rows of assignments");
     if (const auto fine = check_output(output, out, {tokens_[ranks_.rank()], rows_, top_k_}); !fine)
@@ -124,12 +127,12 @@ class Gather final : public RankedExchange {
       const MutableRows sums{sums_.data(), out.dtype, rows_, out.columns, row_bytes};
       const auto summed =
           sum_assignments({.rows = output.rows,
-                     .top_k = top_k_,
-                     .ids = ids_,
-                     .weights = output.is_weighted ? std::span<const float>{} : weights_,
-                     .owners = &owners_,
-                     .pool = threads_.get()},
-                    sums);
+                           .top_k = top_k_,
+                           .ids = ids_,
+                           .weights = output.is_weighted ? std::span<const float>{} : weights_,
+                           .owners = &owners_,
+                           .pool = threads_.get()},
+                          sums);
       if (!summed) return summed.why();
       partial = sums;
     }

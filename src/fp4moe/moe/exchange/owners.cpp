@@ -4,7 +4,8 @@
 
 namespace fp4moe::moe::exchange {
 
-Result<Owners> Owners::make(std::uint64_t experts, checkpoint::Rank me, checkpoint::Placement placement) {
+Result<Owners> Owners::make(std::uint64_t experts, checkpoint::Rank me,
+                            checkpoint::Placement placement) {
   Owners owners{.me = me.rank};
   // Asked first, so that a wrong number of ranks is found before anything is made of it.
   auto map = expert_map(experts, me, placement);

@@ -15,7 +15,8 @@ struct Owners {
   };
 
   // Physical experts, dealt out as weights are. Errors: those of checkpoint::local_experts.
-  static Result<Owners> make(std::uint64_t experts, checkpoint::Rank me, checkpoint::Placement placement);
+  static Result<Owners> make(std::uint64_t experts, checkpoint::Rank me,
+                             checkpoint::Placement placement);
 
   // Where a number that a router wrote leads; -1 and other strangers lead nowhere.
   std::optional<Place> find(std::int32_t expert) const;

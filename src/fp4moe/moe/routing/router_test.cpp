@@ -31,11 +31,12 @@ struct Stored {
 };
 Stored store(std::vector<float> logits, std::uint64_t tokens, DType dtype = DType::f32) {
   Stored result{.wide = std::move(logits)};
-  result.view = {result.wide.data(), dtype, tokens, tokens == 0 ? 1 : result.wide.size() / tokens, 0};
+  result.view = {result.wide.data(), dtype, tokens, tokens == 0 ? 1 : result.wide.size() / tokens,
+                 0};
   if (dtype == DType::f32) return result;
   for (const float x : result.wide)
     result.narrow.push_back(dtype == DType::bf16 ? formats::Bf16::encode(x)
-                                               : formats::F16::encode(x));
+                                                 : formats::F16::encode(x));
   result.view.data = result.narrow.data();
   return result;
 }

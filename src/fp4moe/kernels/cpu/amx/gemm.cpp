@@ -16,7 +16,7 @@ namespace {
 constexpr std::size_t kTileTokens = 16;  // at most, of a tile
 constexpr std::size_t kFewTokens = 4;    // at most, without tiles
 constexpr std::size_t kAheadChunks = 4;  // whose codes are fetched ahead of their use
-constexpr std::size_t kStages = 2;        // chunks whose operands or scales are in use
+constexpr std::size_t kStages = 2;       // chunks whose operands or scales are in use
 
 // Tokens in tiles of equal heights.
 struct TilePadding {

@@ -104,9 +104,9 @@ void place(const PlaceCall& call) noexcept {
 // One limb or two: the references hold whole integers, so it makes no difference.
 template <class Tile>
 constexpr GemmFunctions kFunctions{{multiply<Tile, Mxfp4>, multiply<Tile, Mxfp4>},
-                                      {multiply<Tile, Nvfp4>, multiply<Tile, Nvfp4>},
-                                      {place, place},
-                                      {panel_bytes, panel_bytes}};
+                                   {multiply<Tile, Nvfp4>, multiply<Tile, Nvfp4>},
+                                   {place, place},
+                                   {panel_bytes, panel_bytes}};
 
 }  // namespace
 
