@@ -215,9 +215,9 @@ class LayerCheck {
       if (const LayoutInput* input = experts_.find(part.name))
         part.bytes.assign(input->bytes.size() / layer_.problem.experts, std::byte{0xA5});
     LayerPacker::ExpertTarget to{.bias13 = parts[4].bytes, .bias2 = parts[5].bytes};
-    to.buffers.gate = room(Projection::gate, parts[0].bytes, parts[1].bytes);
-    to.buffers.up = room(Projection::up, parts[0].bytes, parts[1].bytes);
-    to.buffers.down = room(Projection::down, parts[2].bytes, parts[3].bytes);
+    to.buffers.gate = buffers(Projection::gate, parts[0].bytes, parts[1].bytes);
+    to.buffers.up = buffers(Projection::up, parts[0].bytes, parts[1].bytes);
+    to.buffers.down = buffers(Projection::down, parts[2].bytes, parts[3].bytes);
     const auto sources = by_map_.parts<const std::byte>(packer_.tensors(), expert);
     if (const Result<Done> unpacked = reader.unpack(expert, sources, to, path); !unpacked)
       return Mismatch{"unpacking fails", "the input", text(unpacked.why())};
@@ -242,7 +242,7 @@ class LayerCheck {
     return std::nullopt;
   }
 
-  checkpoint::ProjectionBuffers room(Projection which, Bytes& codes, Bytes& scales) const {
+  checkpoint::ProjectionBuffers buffers(Projection which, Bytes& codes, Bytes& scales) const {
     const Experts::Place at = experts_.place(which);
     if (at.count == 0) return {};
     const auto rows = [&](std::string_view suffix, Bytes& bytes) {

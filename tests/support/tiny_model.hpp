@@ -1,4 +1,4 @@
-// Tiny checkpoints written by hand for the tests of this room, independent of the writer: the
+// Tiny checkpoints written by hand for the tests of this module, independent of the writer: the
 // values of every code, scale and bias follow from their place, so that a test can recompute them.
 #pragma once
 #include <cmath>

@@ -9,7 +9,7 @@
 #include "fp4moe/backends/all.hpp"
 #include "fp4moe/base/parallel.hpp"
 #include "fp4moe/base/random.hpp"
-#include "fp4moe/oracle/record.hpp"
+#include "fp4moe/oracle/explain/record.hpp"
 
 namespace fp4moe::backends {
 namespace policies_test {

@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "fp4moe/backends/all.hpp"
-#include "fp4moe/oracle/record.hpp"
+#include "fp4moe/oracle/explain/record.hpp"
 #include "fp4moe/oracle/sizes.hpp"
 #include "fp4moe/oracle/vllm/assembly.hpp"
 

@@ -89,10 +89,10 @@ Result<Done> convert(checkpoint::ExpertReader& reader, const checkpoint::Checkpo
   const checkpoint::ExpertLayout layout =
       checkpoint::expert_layout(plan.row, plan.layers[place.layer].shape, plan.bias_dtype);
   const std::span<std::byte> to = out.first(layout.bytes());
-  checkpoint::ExpertBuffers room;
-  if (!plan.row.needs_unpacking()) room = checkpoint::buffers_in(layout, to);
+  checkpoint::ExpertBuffers buffers;
+  if (!plan.row.needs_unpacking()) buffers = checkpoint::buffers_in(layout, to);
   const auto view =
-      reader.read(place.layer, place.expert, plan.row.needs_unpacking() ? nullptr : &room);
+      reader.read(place.layer, place.expert, plan.row.needs_unpacking() ? nullptr : &buffers);
   if (!view) return view.why();
   return checkpoint::lay_out_expert(layout, {.view = *view}, to);
 }
@@ -272,12 +272,12 @@ Result<Done> bench_source(const std::string& path, const Scratch& scratch,
   const auto parts = mapped_bytes(*source, most);
   std::size_t mapped = 0;
   for (const auto part : parts) mapped += part.size();
-  std::uint64_t room = mapped;
+  std::uint64_t bytes = mapped;
   for (const Target& target : targets)
-    room = std::max(room, target.experts.places.size() * target.experts.expert_bytes);
+    bytes = std::max(bytes, target.experts.places.size() * target.experts.expert_bytes);
   Result<Buffer> from = Buffer::allocate(mapped);
   if (!from) return from.why();
-  Result<Buffer> to = Buffer::allocate(room);
+  Result<Buffer> to = Buffer::allocate(bytes);
   if (!to) return to.why();
   std::memset(from->data(), 1, from->size());
   std::memset(to->data(), 1, to->size());

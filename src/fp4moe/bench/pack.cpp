@@ -137,13 +137,13 @@ struct Bench {
     return parallel_for(threads, experts, [&](std::size_t e) {
       const ExpertView rows =
           view_of(packer.layout().format, sizes, back->data() + e * source_step());
-      const auto room = [&](const RowsView& view) {
+      const auto storage = [&](const RowsView& view) {
         return checkpoint::RowsBuffer{back->data() + (view.data - back->data()), view.stride};
       };
       LayerPacker::ExpertTarget to;
-      to.buffers.gate = {room(rows.gate.codes), room(rows.gate.scales)};
-      to.buffers.up = {room(rows.up.codes), room(rows.up.scales)};
-      to.buffers.down = {room(rows.down.codes), room(rows.down.scales)};
+      to.buffers.gate = {storage(rows.gate.codes), storage(rows.gate.scales)};
+      to.buffers.up = {storage(rows.up.codes), storage(rows.up.scales)};
+      to.buffers.down = {storage(rows.down.codes), storage(rows.down.scales)};
       std::vector<std::span<const std::byte>> from;
       for (const std::span<std::byte> span : spans(e)) from.emplace_back(span);
       return packer.unpack(e, from, to);

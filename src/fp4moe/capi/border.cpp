@@ -14,7 +14,7 @@
 #include "fp4moe/base/thrown.hpp"
 #include "fp4moe/base/version.hpp"
 #include "fp4moe/platform/settings.hpp"
-#include "fp4moe/runtime/question.hpp"
+#include "fp4moe/runtime/selection_request.hpp"
 
 namespace fp4moe::capi {
 namespace {

@@ -14,10 +14,10 @@
 #include "fp4moe/base/json.hpp"
 #include "fp4moe/base/version.hpp"
 #include "fp4moe/capi/border.hpp"
-#include "fp4moe/oracle/record.hpp"
+#include "fp4moe/oracle/explain/record.hpp"
 #include "fp4moe/runtime/answer.hpp"
-#include "fp4moe/runtime/question.hpp"
 #include "fp4moe/runtime/run.hpp"
+#include "fp4moe/runtime/selection_request.hpp"
 #include "support/c_api.hpp"
 
 namespace fp4moe::capi {

@@ -10,7 +10,7 @@
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/capi/border.hpp"
 #include "fp4moe/runtime/answer.hpp"
-#include "fp4moe/runtime/question.hpp"
+#include "fp4moe/runtime/selection_request.hpp"
 
 namespace fp4moe::capi {
 namespace {

@@ -104,10 +104,10 @@ class ExpertReader {
   // are: weights alone do not need them.
   // The bias of `down` is absent on tensor-parallel ranks other than 0, so that a sum over ranks
   // adds it once.
-  // GGUF blocks of a whole expert are unpacked into `room` where one is given, else, and for
+  // GGUF blocks of a whole expert are unpacked into `buffers` where one is given, else, and for
   // slices, into memory of the reader's own.
   Result<ExpertView> read(std::size_t layer, std::uint64_t expert,
-                          const ExpertBuffers* room = nullptr);
+                          const ExpertBuffers* buffers = nullptr);
   // Lets the pages of the last expert leave memory.
   void release();
 

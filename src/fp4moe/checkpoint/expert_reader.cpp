@@ -35,8 +35,8 @@ struct ScaleOrigin {
 struct ExpertReader::Cut {
   const MoeLayer& layer;
   std::uint64_t expert;
-  Range range;                // of the intermediate size
-  const ExpertBuffers& room;  // where GGUF blocks are unpacked
+  Range range;                   // of the intermediate size
+  const ExpertBuffers& buffers;  // where GGUF blocks are unpacked
   bool has_down_bias;
 };
 
@@ -138,7 +138,7 @@ ExpertReader::Packed ExpertReader::packed_rows(const Cut& cut, Projection which,
   const auto blocks =
       touch(*window.origin.tensor, window.first * whole + cover.begin / elements * bytes_each,
             (rows - 1) * whole + part);
-  const auto& [codes, scales] = cut.room.at(which);
+  const auto& [codes, scales] = cut.buffers.at(which);
   const std::uint64_t skipped = window.columns.begin - cover.begin;
   view.codes = {codes.data + skipped / 2, rows, window.columns.size() / 2, codes.stride};
   view.scales = {scales.data + skipped / block, rows, window.columns.size() / block, scales.stride};
@@ -149,7 +149,7 @@ ExpertReader::Packed ExpertReader::packed_rows(const Cut& cut, Projection which,
           .scale_bytes = cover.size() / block};
 }
 
-// Gate and up take turns, row by row, where the room interleaves them: so it is filled in order.
+// Gate and up take turns, row by row, where the buffers interleave them: so it is filled in order.
 void ExpertReader::unpack(WeightFormat format, std::span<const Packed> together) {
   const GgufBlocks gguf(format);
   const std::uint64_t rows = together[0].blocks.rows;
@@ -182,7 +182,7 @@ void ExpertReader::turn_rows(const Cut& cut, Projection which, ProjectionView& v
     gather_rows({bytes.data(), window.rows, columns, place.tensor_rows, place.step}, to);
     return RowsView{to.data, window.rows, columns, to.stride};
   };
-  const auto& [codes, scales] = cut.room.at(which);
+  const auto& [codes, scales] = cut.buffers.at(which);
   view.codes = turn(*places.codes.tensor, 2, codes);
   view.scales = turn(*places.scales.tensor, block_size(cut.layer.shape.format), scales);
 }
@@ -246,14 +246,14 @@ Result<ExpertBuffers> ExpertReader::own_buffers(const MoeShape& shape, std::uint
     scratch_ = std::move(*buffer);
   }
   std::byte* at = scratch_.data();
-  ExpertBuffers room{.up = buffers_at(shape.format, at, rows, shape.hidden),
-                     .down = buffers_at(shape.format, at + w13, shape.hidden, columns.size())};
-  if (shape.gated()) room.gate = buffers_at(shape.format, at + w13 + w2, rows, shape.hidden);
-  return room;
+  ExpertBuffers buffers{.up = buffers_at(shape.format, at, rows, shape.hidden),
+                        .down = buffers_at(shape.format, at + w13, shape.hidden, columns.size())};
+  if (shape.gated()) buffers.gate = buffers_at(shape.format, at + w13 + w2, rows, shape.hidden);
+  return buffers;
 }
 
 Result<ExpertView> ExpertReader::read(std::size_t layer_position, std::uint64_t expert,
-                                      const ExpertBuffers* room) {
+                                      const ExpertBuffers* buffers) {
   touched_.clear();
   if (layer_position >= checkpoint_->layers().size()) {
     return usage("slice.layer", "there is no such layer")
@@ -284,17 +284,17 @@ Result<ExpertView> ExpertReader::read(std::size_t layer_position, std::uint64_t 
   }
   const bool packed = layer.row->needs_unpacking();
   ExpertBuffers own;
-  if (packed && (room == nullptr || range->size() != shape.intermediate)) {
+  if (packed && (buffers == nullptr || range->size() != shape.intermediate)) {
     const Range columns =
         layer.row->scales_inside() ? covering(shape.format, *range) : Range(*range);
     const Result<ExpertBuffers> result = own_buffers(shape, range->size(), columns);
     if (!result) return result.why();
     own = *result;
-    room = nullptr;
+    buffers = nullptr;
   }
   ExpertView view{.shape = shape};
   view.shape.intermediate = range->size();
-  const Cut cut{layer, expert, *range, room == nullptr ? own : *room,
+  const Cut cut{layer, expert, *range, buffers == nullptr ? own : *buffers,
                 slice_.tensor_parallel.rank == 0};
   if (packed) unpack_expert(cut, view);
   for (const auto& [which, into] :

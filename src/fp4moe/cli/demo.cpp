@@ -29,7 +29,7 @@
 #include "fp4moe/convert/folder/verify.hpp"
 #include "fp4moe/formats/mxfp4.hpp"
 #include "fp4moe/kernels/cpu/block_codec_list.hpp"
-#include "fp4moe/oracle/record.hpp"
+#include "fp4moe/oracle/explain/record.hpp"
 #include "fp4moe/platform/machine.hpp"
 #include "fp4moe/runtime/run.hpp"
 

@@ -14,8 +14,8 @@
 #include "fp4moe/cli/command.hpp"
 #include "fp4moe/cli/options.hpp"
 #include "fp4moe/oracle/capability_words.hpp"
-#include "fp4moe/oracle/record.hpp"
-#include "fp4moe/runtime/question.hpp"
+#include "fp4moe/oracle/explain/record.hpp"
+#include "fp4moe/runtime/selection_request.hpp"
 
 namespace fp4moe::cli {
 

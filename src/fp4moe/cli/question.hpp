@@ -3,7 +3,7 @@
 #include <string>
 
 #include "fp4moe/cli/options.hpp"
-#include "fp4moe/runtime/question.hpp"
+#include "fp4moe/runtime/selection_request.hpp"
 
 namespace fp4moe::cli {
 

@@ -22,9 +22,6 @@
 
 namespace fp4moe::moe {
 
-using OutputForm;
-using Prepared;
-
 // What is fixed when experts are made.
 struct ExpertsProblem {
   checkpoint::MoeShape shape{};  // of this rank: `experts` are the local ones

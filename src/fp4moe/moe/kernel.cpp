@@ -13,8 +13,6 @@ namespace {
 // Rows of an expert begin at multiples of this in an unfinalized result.
 constexpr std::uint64_t kUnfinalizedTile = 8;
 
-using ExpertsOutput;
-using Tokens;
 using oracle::Kind;
 using oracle::TokenFormat;
 

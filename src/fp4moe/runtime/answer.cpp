@@ -8,7 +8,7 @@
 
 #include "fp4moe/backends/all.hpp"
 #include "fp4moe/base/text.hpp"
-#include "fp4moe/oracle/remedy.hpp"
+#include "fp4moe/oracle/explain/remedy.hpp"
 #include "fp4moe/plan/plan.hpp"
 
 namespace fp4moe::runtime {

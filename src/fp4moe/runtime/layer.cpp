@@ -8,7 +8,7 @@
 
 #include "fp4moe/convert/folder/converted_folder.hpp"
 #include "fp4moe/moe/exchange/all.hpp"
-#include "fp4moe/oracle/quant_config.hpp"
+#include "fp4moe/oracle/vllm/quant_config.hpp"
 #include "fp4moe/runtime/engines.hpp"
 #include "fp4moe/runtime/pool.hpp"
 

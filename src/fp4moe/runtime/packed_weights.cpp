@@ -39,13 +39,13 @@ class OwnedExpertBuffers {
     result.memory_ = std::move(*memory);
     std::byte* next = result.memory_.data();
     const auto take = [&](std::uint64_t count) { return std::exchange(next, next + count); };
-    const auto room = [&](std::uint64_t count, std::uint64_t k) {
+    const auto buffers = [&](std::uint64_t count, std::uint64_t k) {
       return ProjectionBuffers{.codes = {take(count * k / 2), k / 2},
                                .scales = {take(count * k / block), k / block}};
     };
-    if (gated) result.target_.buffers.gate = room(rows, hidden);
-    result.target_.buffers.up = room(rows, hidden);
-    result.target_.buffers.down = room(hidden, rows);
+    if (gated) result.target_.buffers.gate = buffers(rows, hidden);
+    result.target_.buffers.up = buffers(rows, hidden);
+    result.target_.buffers.down = buffers(hidden, rows);
     result.target_.bias13 = {take(rows13 * bias_bytes), rows13 * bias_bytes};
     result.target_.bias2 = {take(hidden * bias_bytes), hidden * bias_bytes};
     return result;
@@ -217,16 +217,16 @@ moe::ExpertSource PackedWeights::source() const {
   for (std::size_t t = 0; t < views_.size(); ++t)
     result.packed.push_back({packer_.tensors()[t].name, views_[t], packer_.tensors()[t].shape});
   result.visit = [this](std::size_t position, const moe::UseExpert& use) -> Result<Done> {
-    const Result<OwnedExpertBuffers> rooms = OwnedExpertBuffers::make(packer_);
-    if (!rooms) return rooms.why();
+    const Result<OwnedExpertBuffers> buffers = OwnedExpertBuffers::make(packer_);
+    if (!buffers) return buffers.why();
     std::vector<std::span<const std::byte>> parts;
     for (std::size_t t = 0; t < views_.size(); ++t) {
       const std::uint64_t bytes = packer_.tensors()[t].expert_bytes;
       parts.push_back(views_[t].subspan(position * bytes, bytes));
     }
-    if (const auto done = packer_.unpack(position, parts, rooms->target()); !done)
+    if (const auto done = packer_.unpack(position, parts, buffers->target()); !done)
       return done.why();
-    return use(rooms->view(packer_, position));
+    return use(buffers->view(packer_, position));
   };
   return result;
 }

@@ -113,8 +113,8 @@ Result<Done> gather_rows(Communicator& group, const Job& job, std::span<const fl
     parcel.receive_bytes.push_back(
         share_of(job.options, job.input.tokens, rank, group.size()).size() * job.input.hidden *
         sizeof(float));
-  if (const auto room = moe::exchange::reserve(parcel.send, mine.size_bytes()); !room)
-    return room.why();
+  if (const auto done = moe::exchange::reserve(parcel.send, mine.size_bytes()); !done)
+    return done.why();
   if (!mine.empty()) std::memcpy(parcel.send.data(), mine.data(), mine.size_bytes());
   if (const auto done = group.all_gather(parcel); !done) return done.why();
   if (!all.empty()) std::memcpy(all.data(), parcel.receive.data(), all.size() * sizeof(float));

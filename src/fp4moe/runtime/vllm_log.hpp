@@ -8,7 +8,7 @@
 
 #include "fp4moe/base/result.hpp"
 #include "fp4moe/runtime/answer.hpp"
-#include "fp4moe/runtime/question.hpp"
+#include "fp4moe/runtime/selection_request.hpp"
 #include "fp4moe/runtime/vllm_messages.hpp"
 
 namespace fp4moe::runtime {

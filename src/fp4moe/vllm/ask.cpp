@@ -8,7 +8,7 @@
 
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/oracle/layer_fields.hpp"
-#include "fp4moe/runtime/question.hpp"
+#include "fp4moe/runtime/selection_request.hpp"
 #include "fp4moe/vllm/kernel_maker.hpp"
 #include "fp4moe/vllm/mxfp4.hpp"
 #include "fp4moe/vllm/nvfp4.hpp"

@@ -23,7 +23,7 @@ constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 // What an expert under way needs: a reader, and room for what it unpacks.
 struct Lane {
   ExpertReader reader;
-  tensor::Buffer room{};
+  tensor::Buffer buffer{};
 };
 
 class LanePool {
@@ -52,13 +52,13 @@ class LanePool {
 Result<ExpertView> read_for(const ExpertLayout& layout, Lane& lane, std::size_t layer,
                             std::uint64_t expert, bool packed) {
   if (!packed || layout.row.needs_unpacking()) return lane.reader.read(layer, expert);
-  if (lane.room.size() < layout.bytes()) {
-    Result<tensor::Buffer> room = tensor::Buffer::allocate(layout.bytes());
-    if (!room) return room.why();
-    lane.room = *std::move(room);
+  if (lane.buffer.size() < layout.bytes()) {
+    Result<tensor::Buffer> buffers = tensor::Buffer::allocate(layout.bytes());
+    if (!buffers) return buffers.why();
+    lane.buffer = *std::move(buffers);
   }
-  const ExpertBuffers room = buffers_in(layout, lane.room.bytes().first(layout.bytes()));
-  return lane.reader.read(layer, expert, &room);
+  const ExpertBuffers buffers = buffers_in(layout, lane.buffer.bytes().first(layout.bytes()));
+  return lane.reader.read(layer, expert, &buffers);
 }
 
 // How many experts may be under way at once: together with the program itself they stay within two

@@ -143,16 +143,16 @@ class Scanner {
 
   // Rows of a tensor whose bytes lie by columns, in memory of ours.
   std::optional<RowsView> turned(const StoredTensor* tensor, const MatrixPlace& place,
-                                 std::uint64_t columns, std::vector<std::byte>& room) {
+                                 std::uint64_t columns, std::vector<std::byte>& buffer) {
     if (tensor == nullptr) return std::nullopt;
     const std::span<const std::byte> bytes = store_.bytes(*tensor);
     if (bytes.size() != layer_.shape.experts * place.tensor_rows * columns) return std::nullopt;
-    room.resize(place.rows * columns);
+    buffer.resize(place.rows * columns);
     const std::byte* first = bytes.data() + first_column_byte(place, expert_, columns);
     gather_rows({first, place.rows, columns, place.tensor_rows, place.step},
-                {room.data(), columns});
-    result_.bytes_read += room.size();
-    return RowsView{room.data(), place.rows, columns, columns};
+                {buffer.data(), columns});
+    result_.bytes_read += buffer.size();
+    return RowsView{buffer.data(), place.rows, columns, columns};
   }
 
   void unpack(const RowsView& blocks, const MatrixPlace& size) {

@@ -330,7 +330,7 @@ Result<Done> lay_out_expert(const ExpertLayout& layout, const ExpertSource& sour
 ExpertBuffers buffers_in(const ExpertLayout& layout, std::span<std::byte> out) {
   assert(out.size() == layout.bytes() && !layout.row.needs_unpacking());
   const std::vector<std::byte*> begins = run_begins(layout, out.data());
-  ExpertBuffers room;
+  ExpertBuffers buffers;
   for (std::size_t i = 0; i < layout.runs.size(); ++i) {
     const Run& run = layout.runs[i];
     if (run.part != Part::codes && run.part != Part::scales) continue;
@@ -339,16 +339,16 @@ ExpertBuffers buffers_in(const ExpertLayout& layout, std::span<std::byte> out) {
           RowsBuffer{begins[i] + row * run.row_bytes, step * run.row_bytes};
     };
     if (run.matrix == Matrix::gate_up && layout.shape.gated()) {
-      give(room.gate, 0, 2);
-      give(room.up, 1, 2);
+      give(buffers.gate, 0, 2);
+      give(buffers.up, 1, 2);
     } else {
-      give(run.matrix == Matrix::gate   ? room.gate
-           : run.matrix == Matrix::down ? room.down
-                                        : room.up,
+      give(run.matrix == Matrix::gate   ? buffers.gate
+           : run.matrix == Matrix::down ? buffers.down
+                                        : buffers.up,
            0, 1);
     }
   }
-  return room;
+  return buffers;
 }
 
 std::vector<Step> steps_of(const ExpertLayout& layout, const ExpertSource& source,

@@ -13,8 +13,8 @@
 #include "fp4moe/base/result.hpp"
 #include "fp4moe/checkpoint/write/writer.hpp"
 #include "fp4moe/convert/folder/manifest.hpp"
+#include "fp4moe/convert/folder/source_parts.hpp"
 #include "fp4moe/convert/pack/layer_job.hpp"
-#include "fp4moe/convert/pack/source_parts.hpp"
 
 namespace fp4moe::convert {
 

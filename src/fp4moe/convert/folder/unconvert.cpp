@@ -16,9 +16,9 @@
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/convert/folder/content.hpp"
 #include "fp4moe/convert/folder/converted_folder.hpp"
+#include "fp4moe/convert/folder/expert_writer.hpp"
 #include "fp4moe/convert/folder/raw_file.hpp"
-#include "fp4moe/convert/pack/expert_writer.hpp"
-#include "fp4moe/convert/pack/source_parts.hpp"
+#include "fp4moe/convert/folder/source_parts.hpp"
 #include "fp4moe/tensor/files/atomic_file.hpp"
 
 namespace fp4moe::convert {

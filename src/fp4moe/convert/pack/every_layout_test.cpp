@@ -36,7 +36,7 @@ struct Layer {
   std::uint64_t halves() const { return problem.order == RowOrder::single ? 1 : 2; }
   std::uint64_t rows13() const { return halves() * problem.real.intermediate; }
 
-  Expert room() const {
+  Expert buffers() const {
     const std::uint64_t hidden = problem.real.hidden, intermediate = problem.real.intermediate;
     const std::uint64_t bias = problem.has_bias ? 2 : 0;
     return {Bytes(rows13() * hidden / 2),     Bytes(rows13() * hidden / block()),
@@ -45,7 +45,7 @@ struct Layer {
   }
   // Scales in a range that every rule keeps: positive, not tiny, no NaN.
   Expert random(std::uint64_t seed) const {
-    Expert result = room();
+    Expert result = buffers();
     SplitMix64 stream(seed);
     for (Bytes* part : result.parts()) {
       const bool is_scale = part == &result.w13_scale || part == &result.w2_scale;
@@ -238,7 +238,7 @@ void expect_round_trip(const Layout& row, const Layer& layer) {
   ASSERT_TRUE(restored) << text(restored.why());
   for (const Path path : {Path::map, Path::fast})
     for (std::size_t e = 0; e < experts.size(); ++e) {
-      Expert back = layer.room();
+      Expert back = layer.buffers();
       const Result<Done> unpacked = reader->unpack(
           e, by_kernels.expert<const std::byte>(*packer, e), layer.target(back), path);
       ASSERT_TRUE(unpacked) << text(unpacked.why());

@@ -79,7 +79,7 @@ class LayerPacker {
   // to bias13 (rows in the checkpoint's order) and bias2, in the checkpoint's type. What a layout
   // cannot keep is named by losses().
   struct ExpertTarget {
-    checkpoint::ExpertBuffers rooms{};
+    checkpoint::ExpertBuffers buffers{};
     std::span<std::byte> bias13{}, bias2{};
   };
   Result<Done> unpack(std::size_t position, std::span<const std::span<const std::byte>> sources,

@@ -24,7 +24,7 @@ namespace fp4moe::convert {
 // An expert under way: its reader, and room for what the work makes of it.
 struct Lane {
   std::unique_ptr<checkpoint::LayerReader> reader{};
-  tensor::Buffer room{};
+  tensor::Buffer buffer{};
 };
 
 // Calls work(position, view, lane) for every expert of the job, on up to `threads` threads. Pages

@@ -117,9 +117,9 @@ struct Nvfp4 {
     if (blocks == kBlocks) {
       bytes = vld1q_u8(scales);
     } else {
-      std::uint8_t room[16] = {};
-      std::memcpy(room, scales, blocks * kGroup);
-      bytes = vld1q_u8(room);
+      std::uint8_t buffer[16] = {};
+      std::memcpy(buffer, scales, blocks * kGroup);
+      bytes = vld1q_u8(buffer);
     }
     const uint8x16_t upper =
         vandq_u8(vreinterpretq_u8_s8(vshrq_n_s8(vreinterpretq_s8_u8(bytes), 4)), vdupq_n_u8(0x87));

@@ -35,10 +35,10 @@ struct X86Panel {
   const std::int32_t* corrections = nullptr;
   std::size_t padded_tokens = 0;
 
-  X86Panel(const std::byte* panel, std::size_t room, std::size_t chunks)
+  X86Panel(const std::byte* panel, std::size_t padded, std::size_t chunks)
       : lines(reinterpret_cast<const std::int8_t*>(panel)),
-        corrections(reinterpret_cast<const std::int32_t*>(panel + room * chunks * kLine)),
-        padded(room) {}
+        corrections(reinterpret_cast<const std::int32_t*>(panel + padded * chunks * kLine)),
+        padded(padded) {}
   [[gnu::always_inline]] const std::int8_t* line(std::size_t chunk, std::size_t token) const {
     return lines + (chunk * padded_tokens + token) * kLine;
   }

@@ -312,13 +312,13 @@ Result<Done> CpuWeights::read_packed(const ExpertSource& source, const TileForm&
 // Tiles of an expert in memory of our own, columns as the checkpoint has them.
 Result<Done> CpuWeights::cut(const TileForm& tiles, std::size_t position) {
   CpuExpert& expert = experts_[position];
-  const auto room = [](const GemmRows& rows) {
+  const auto buffer = [](const GemmRows& rows) {
     const std::uint64_t padded = round_up(rows.rows, kRowPadding);
     return std::pair(padded * ceil_div(rows.columns, kTileColumns) * 16,
                      padded * (rows.columns / rows.block));
   };
-  const auto [codes13, scales13] = room(expert.w13.rows);
-  const auto [codes2, scales2] = room(expert.w2.rows);
+  const auto [codes13, scales13] = buffer(expert.w13.rows);
+  const auto [codes2, scales2] = buffer(expert.w2.rows);
   Result<tensor::Buffer> memory = tensor::Buffer::allocate(codes13 + codes2 + scales13 + scales2);
   if (!memory) return memory.why();
   auto* codes = reinterpret_cast<std::uint8_t*>(memory->data());

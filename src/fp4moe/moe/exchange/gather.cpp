@@ -53,7 +53,7 @@ class Gather final : public RankedExchange {
     parcel_.receive_bytes.clear();
     for (const std::uint64_t count : tokens_)
       parcel_.receive_bytes.push_back(count * shape.bytes());
-    if (const auto room = reserve(parcel_.send, parcel_.send_bytes[0]); !room) return room.why();
+    if (const auto done = reserve(parcel_.send, parcel_.send_bytes[0]); !done) return done.why();
     pack(tokens, options, shape, codec);
     if (const auto done = ranks_.all_gather(parcel_); !done) return done.why();
     return unpack(tokens, shape, codec);
@@ -80,8 +80,8 @@ class Gather final : public RankedExchange {
 
   Result<Prepared> unpack(const Tokens& tokens, const TokenShape& shape, RowCodec& codec) {
     rows_ = std::accumulate(tokens_.begin(), tokens_.end(), std::uint64_t{0});
-    if (const auto room = reserve(x_, rows_ * codec.arrived_bytes()); !room) return room.why();
-    if (const auto room = reserve(logits_, rows_ * shape.logits); !room) return room.why();
+    if (const auto done = reserve(x_, rows_ * codec.arrived_bytes()); !done) return done.why();
+    if (const auto done = reserve(logits_, rows_ * shape.logits); !done) return done.why();
     const MutableRows x = codec.arrived(x_, rows_);
     ids_.resize(rows_ * shape.ids);
     weights_.assign(rows_ * top_k_, 1.0f);
@@ -123,7 +123,7 @@ class Gather final : public RankedExchange {
     ConstRows partial = output.rows;
     if (output.form == OutputForm::assignments && rows_ > 0) {
       const std::uint64_t row_bytes = out.columns * element_bytes(out.dtype);
-      if (const auto room = reserve(sums_, rows_ * row_bytes); !room) return room.why();
+      if (const auto done = reserve(sums_, rows_ * row_bytes); !done) return done.why();
       const MutableRows sums{sums_.data(), out.dtype, rows_, out.columns, row_bytes};
       const auto summed =
           sum_assignments({.rows = output.rows,

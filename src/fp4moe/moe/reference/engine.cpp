@@ -41,7 +41,7 @@ class Computation final : public ReferenceExperts {
   Computation(ExpertsProblem problem, StoredExperts weights, std::shared_ptr<ThreadPool> pool)
       : problem_(std::move(problem)), weights_(std::move(weights)), pool_(std::move(pool)) {
     const std::size_t threads = pool_->threads();
-    for (auto* rooms : {&space_.panels, &space_.products, &space_.low}) rooms->resize(threads);
+    for (auto* buffers : {&space_.panels, &space_.products, &space_.low}) buffers->resize(threads);
     space_.floats.resize(threads);
     const checkpoint::MoeShape& shape = problem_.shape;
     for (auto& panel : space_.panels)
@@ -83,8 +83,8 @@ class Computation final : public ReferenceExperts {
  private:
   void reserve(std::size_t assignments, const LoraView& lora) {
     const checkpoint::MoeShape& shape = problem_.shape;
-    const auto grow = [](std::vector<double>& room, std::size_t size) {
-      if (room.size() < size) room.resize(size);
+    const auto grow = [](std::vector<double>& buffer, std::size_t size) {
+      if (buffer.size() < size) buffer.resize(size);
     };
     grow(space_.x, assignments * shape.hidden);
     grow(space_.first, assignments * shape.w13_rows());
@@ -134,13 +134,13 @@ class Computation final : public ReferenceExperts {
   }
 
   // The quantizer works on float32 rows; values come back exact.
-  void quantize(const RowQuantizer& how, std::span<double> values, std::span<float> room) const {
-    for (std::size_t i = 0; i < values.size(); ++i) room[i] = static_cast<float>(values[i]);
-    quantize_dequantize(how, room.first(values.size()));
+  void quantize(const RowQuantizer& how, std::span<double> values, std::span<float> buffer) const {
+    for (std::size_t i = 0; i < values.size(); ++i) buffer[i] = static_cast<float>(values[i]);
+    quantize_dequantize(how, buffer.first(values.size()));
     const bool folds = problem_.numerics.activations_in_bf16;
     const float factor = folds ? shared_factor(how) : 1.0f;
     for (std::size_t i = 0; i < values.size(); ++i)
-      values[i] = folds ? rounded_to_bf16(double{room[i] * factor}) : double{room[i]};
+      values[i] = folds ? rounded_to_bf16(double{buffer[i] * factor}) : double{buffer[i]};
   }
   // What multiplies the accumulators of quantized values.
   double factor_of(const RowQuantizer& how) const {

@@ -4,9 +4,9 @@
 
 #include <fmt/format.h>
 
-#include "fp4moe/oracle/quant_config.hpp"
 #include "fp4moe/oracle/select.hpp"
 #include "fp4moe/oracle/sizes.hpp"
+#include "fp4moe/oracle/vllm/quant_config.hpp"
 
 namespace fp4moe::oracle {
 namespace {

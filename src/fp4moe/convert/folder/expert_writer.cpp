@@ -1,4 +1,4 @@
-#include "fp4moe/convert/pack/expert_writer.hpp"
+#include "fp4moe/convert/folder/expert_writer.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -71,10 +71,10 @@ Result<ExpertMemory> ExpertMemory::make(const MoeLayer& layer, Range range,
     return checkpoint::ProjectionBuffers{{at + codes + before * code_row, step * code_row},
                                          {at + scales + before * scale_row, step * scale_row}};
   };
-  checkpoint::ExpertBuffers& rooms = memory.target_.buffers;
-  if (shape.gated()) rooms.gate = w13_buffers(false);
-  rooms.up = w13_buffers(shape.gated());
-  rooms.down = {{at + down_codes, down_code_row}, {at + down_scales, down_scale_row}};
+  checkpoint::ExpertBuffers& buffers = memory.target_.buffers;
+  if (shape.gated()) buffers.gate = w13_buffers(false);
+  buffers.up = w13_buffers(shape.gated());
+  buffers.down = {{at + down_codes, down_code_row}, {at + down_scales, down_scale_row}};
   if (shape.has_bias) {
     memory.target_.bias13 = {at + bias13, w13 * bias_bytes};
     memory.target_.bias2 = {at + bias2, shape.hidden * bias_bytes};
@@ -88,10 +88,11 @@ checkpoint::ExpertView ExpertMemory::view(bool has_down_bias) const {
   const std::uint64_t each = tensor::row(bias_type_).block_bytes;
   const bool turns = shape_.order == checkpoint::RowOrder::interleaved;
   checkpoint::ExpertView view{.shape = shape_};
-  const auto fill = [&](checkpoint::ProjectionView& part, const checkpoint::ProjectionBuffers& room,
-                        std::uint64_t count, std::uint64_t k) {
-    part.codes = {room.codes.data, count, k / 2, room.codes.stride};
-    part.scales = {room.scales.data, count, k / block, room.scales.stride};
+  const auto fill = [&](checkpoint::ProjectionView& part,
+                        const checkpoint::ProjectionBuffers& buffers, std::uint64_t count,
+                        std::uint64_t k) {
+    part.codes = {buffers.codes.data, count, k / 2, buffers.codes.stride};
+    part.scales = {buffers.scales.data, count, k / block, buffers.scales.stride};
   };
   if (shape_.gated()) fill(view.gate, target_.buffers.gate, rows, shape_.hidden);
   fill(view.up, target_.buffers.up, rows, shape_.hidden);
@@ -157,7 +158,7 @@ Result<Done> ExpertWriter::write_matrix(std::uint64_t expert, Projection which,
                                         const ExpertMemory& memory) const {
   const MatrixPlace place = checkpoint::matrix_place(*layer_, expert, which);
   const checkpoint::ProjectionPlaces& places = layer_->places(which, expert);
-  const checkpoint::ProjectionBuffers& room = memory.target_.buffers.at(which);
+  const checkpoint::ProjectionBuffers& buffers = memory.target_.buffers.at(which);
   const bool down = which == Projection::down;
   const std::uint64_t skipped = down ? 0 : range_.begin, rows = down ? place.rows : range_.size();
   const Range columns = down ? range_ : Range{0, place.k};
@@ -171,9 +172,10 @@ Result<Done> ExpertWriter::write_matrix(std::uint64_t expert, Projection which,
                 .offset = (place.first + skipped * turns) * whole + columns.begin / per_byte,
                 .apart = whole};
   };
-  if (Result<Done> done = write_rows(*places.codes.tensor, part(room.codes, 2)); !done) return done;
+  if (Result<Done> done = write_rows(*places.codes.tensor, part(buffers.codes, 2)); !done)
+    return done;
   return write_rows(*places.scales.tensor,
-                    part(room.scales, checkpoint::block_size(layer_->shape.format)));
+                    part(buffers.scales, checkpoint::block_size(layer_->shape.format)));
 }
 
 // As write_matrix, into tensors whose bytes lie by columns.
@@ -181,7 +183,7 @@ Result<Done> ExpertWriter::write_columns(std::uint64_t expert, Projection which,
                                          const ExpertMemory& memory) const {
   const MatrixPlace place = checkpoint::matrix_place(*layer_, expert, which);
   const checkpoint::ProjectionPlaces& places = layer_->places(which, expert);
-  const checkpoint::ProjectionBuffers& room = memory.target_.buffers.at(which);
+  const checkpoint::ProjectionBuffers& buffers = memory.target_.buffers.at(which);
   const bool down = which == Projection::down;
   const std::uint64_t skipped = down ? 0 : range_.begin, rows = down ? place.rows : range_.size();
   const Range columns = down ? range_ : Range{0, place.k};
@@ -202,15 +204,15 @@ Result<Done> ExpertWriter::write_columns(std::uint64_t expert, Projection which,
                                  first * place.tensor_rows + skipped * turns,
                        .apart = place.tensor_rows});
   };
-  if (Result<Done> done = write(*places.codes.tensor, room.codes, 2); !done) return done;
-  return write(*places.scales.tensor, room.scales, checkpoint::block_size(layer_->shape.format));
+  if (Result<Done> done = write(*places.codes.tensor, buffers.codes, 2); !done) return done;
+  return write(*places.scales.tensor, buffers.scales, checkpoint::block_size(layer_->shape.format));
 }
 
 Result<Done> ExpertWriter::write_blocks(std::uint64_t expert, Projection which,
                                         const ExpertMemory& memory) const {
   const checkpoint::WeightFormat format = layer_->shape.format;
   const MatrixPlace place = checkpoint::matrix_place(*layer_, expert, which);
-  const checkpoint::ProjectionBuffers& room = memory.target_.buffers.at(which);
+  const checkpoint::ProjectionBuffers& buffers = memory.target_.buffers.at(which);
   const bool down = which == Projection::down;
   const std::uint64_t skipped = down ? 0 : range_.begin, rows = down ? place.rows : range_.size();
   const Range columns = down ? range_ : Range{0, place.k};
@@ -219,8 +221,8 @@ Result<Done> ExpertWriter::write_blocks(std::uint64_t expert, Projection which,
   const std::uint64_t whole = place.k / elements * checkpoint::gguf_block_bytes(format);
   const checkpoint::GgufBlocks gguf(format);
   for (std::uint64_t row = 0; row < rows; ++row)
-    gguf.pack({room.codes.data + row * room.codes.stride, columns.size() / 2},
-              {room.scales.data + row * room.scales.stride,
+    gguf.pack({buffers.codes.data + row * buffers.codes.stride, columns.size() / 2},
+              {buffers.scales.data + row * buffers.scales.stride,
                columns.size() / checkpoint::block_size(format)},
               memory.blocks_.subspan(row * bytes, bytes));
   return write_rows(*layer_->places(which, expert).codes.tensor,

@@ -1,4 +1,4 @@
-#include "fp4moe/oracle/record.hpp"
+#include "fp4moe/oracle/explain/record.hpp"
 
 #include <algorithm>
 #include <array>

@@ -1,5 +1,5 @@
 // Remedies over made-up backends: each is tried, and none is offered that does not help.
-#include "fp4moe/oracle/remedy.hpp"
+#include "fp4moe/oracle/explain/remedy.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "fp4moe/oracle/quant_config.hpp"
+#include "fp4moe/oracle/vllm/quant_config.hpp"
 
 #include <algorithm>
 #include <span>

@@ -1,4 +1,4 @@
-#include "fp4moe/oracle/remedy.hpp"
+#include "fp4moe/oracle/explain/remedy.hpp"
 
 #include <algorithm>
 #include <string_view>

@@ -1,4 +1,4 @@
-#include "fp4moe/runtime/question.hpp"
+#include "fp4moe/runtime/selection_request.hpp"
 
 #include <algorithm>
 #include <filesystem>
