@@ -146,16 +146,16 @@ TEST_F(Verify, FindsFilesThatAreMissingCutOrNew) {
 
 // The same header, other weights: only packing again can tell.
 TEST_F(Verify, TellsWhereASourceGivesOtherBytes) {
-  const auto other = checkpoint::synth({.model = "qwen3-30b-a3b",
+  const auto changed = checkpoint::synth({.model = "qwen3-30b-a3b",
                                         .format = WeightFormat::nvfp4,
                                         .layers = 2,
                                         .experts = 3,
                                         .hidden = 128,
                                         .intermediate = 128,
                                         .seed = 2},
-                                       folder_ / "twin");
-  ASSERT_TRUE(other) << text(other.why());
-  const std::vector<Error> found = findings({.deep = true, .source = folder_ / "twin"});
+                                       folder_ / "changed");
+  ASSERT_TRUE(changed) << text(changed.why());
+  const std::vector<Error> found = findings({.deep = true, .source = folder_ / "changed"});
   ASSERT_FALSE(found.empty());
   EXPECT_EQ(found[0].id, "verify.differs");
   const auto first = std::ranges::find_if(

@@ -10,7 +10,7 @@
 #include <fmt/format.h>
 
 #include "fp4moe/base/checked.hpp"
-#include "fp4moe/checkpoint/moe_weights.hpp"
+#include "fp4moe/checkpoint/copy_expert.hpp"
 
 namespace fp4moe::moe::cpu {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <mutex>
 
-#include "fp4moe/checkpoint/moe_weights.hpp"
+#include "fp4moe/checkpoint/copy_expert.hpp"
 
 namespace fp4moe::moe::reference {
 namespace {
