@@ -33,7 +33,7 @@ std::uint64_t bound_of(const std::string& path) {
   const Result<checkpoint::Checkpoint> source = checkpoint::Checkpoint::open(path);
   EXPECT_TRUE(source);
   if (!source) return 0;
-  const checkpoint::MoeLayer& layer = source->layers()[0];
+  const checkpoint::LayerTensors& layer = source->layers()[0];
   const std::uint64_t expert =
       checkpoint::expert_layout(*layer.row, layer.shape, tensor::DType::bf16).bytes();
   return 2 * expert + 64 * kMiB;

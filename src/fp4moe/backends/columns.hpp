@@ -12,7 +12,7 @@ using oracle::Backend;
 using oracle::CapabilityRange;
 using oracle::DeviceNeed;
 using oracle::exactly;
-using oracle::Experts;
+using oracle::ExpertsClass;
 using oracle::family;
 using oracle::kAugust2026;
 using oracle::kBeforeAugust2026;

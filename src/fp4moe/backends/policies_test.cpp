@@ -156,11 +156,11 @@ TEST(Policies, AFictitiousBackendIsOneRowAndOneLine) {
   static constexpr oracle::DeviceNeed kAnywhere[] = {{}};
   static constexpr oracle::Scheme kScheme[] = {
       {oracle::WeightFormat::mxfp4, {ActivationKey::none}}};
-  static constexpr oracle::Experts kExperts{.name = "UnicornExperts",
+  static constexpr oracle::ExpertsClass kExperts{.name = "UnicornExperts",
                                             .devices = kAnywhere,
                                             .activations = {Activation::swigluoai},
                                             .schemes = kScheme};
-  static constexpr const oracle::Experts* kList[] = {&kExperts};
+  static constexpr const oracle::ExpertsClass* kList[] = {&kExperts};
   static constexpr oracle::Backend kUnicorn{.name = "UNICORN",
                                             .family = "unicorn",
                                             .format = oracle::WeightFormat::mxfp4,

@@ -50,14 +50,14 @@ std::string chosen(const Policy& policy, const Request& request, Mode mode = Mod
   return std::string(result.backend->name) + " " + std::string(result.experts->name);
 }
 
-const oracle::Experts& experts_of(const Policy& policy, std::string_view backend,
+const oracle::ExpertsClass& experts_of(const Policy& policy, std::string_view backend,
                                   std::string_view name) {
-  static const oracle::Experts kNone{};
+  static const oracle::ExpertsClass kNone{};
   const oracle::Backend* row = oracle::find_backend(policy, backend);
   EXPECT_NE(row, nullptr) << backend;
   if (row == nullptr) return kNone;
   for (const auto list : {row->experts, row->lora_experts})
-    for (const oracle::Experts* experts : list)
+    for (const oracle::ExpertsClass* experts : list)
       if (experts->name == name) return *experts;
   ADD_FAILURE() << backend << " has no " << name;
   return kNone;

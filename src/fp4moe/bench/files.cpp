@@ -57,18 +57,18 @@ class Scratch {
 };
 
 // Experts of a checkpoint, in order of layers, up to a number of bytes.
-struct Experts {
-  struct Place {
+struct ExpertList {
+  struct ExpertIndex {
     std::size_t layer;
     std::uint64_t expert;
   };
-  std::vector<Place> places{};
+  std::vector<ExpertIndex> places{};
   std::uint64_t expert_bytes = 0;  // in the target's layout, the largest
 };
 
-Experts choose_experts(const Checkpoint& source, const checkpoint::TranscodePlan& plan,
+ExpertList choose_experts(const Checkpoint& source, const checkpoint::TranscodePlan& plan,
                        std::uint64_t max_bytes) {
-  Experts chosen;
+  ExpertList chosen;
   for (std::size_t layer = 0; layer < plan.checkpoint.layers.size(); ++layer) {
     const checkpoint::MoeShape& shape = plan.checkpoint.layers[layer].shape;
     const std::uint64_t bytes =
@@ -85,7 +85,7 @@ Experts choose_experts(const Checkpoint& source, const checkpoint::TranscodePlan
 
 // Reads and lays out one expert.
 Result<Done> convert(checkpoint::ExpertReader& reader, const checkpoint::CheckpointPlan& plan,
-                     Experts::Place place, std::span<std::byte> out) {
+                     ExpertList::ExpertIndex place, std::span<std::byte> out) {
   const checkpoint::ExpertLayout layout =
       checkpoint::expert_layout(plan.row, plan.layers[place.layer].shape, plan.bias_dtype);
   const std::span<std::byte> to = out.first(layout.bytes());
@@ -99,7 +99,7 @@ Result<Done> convert(checkpoint::ExpertReader& reader, const checkpoint::Checkpo
 
 // Experts are handed out one by one; every worker has its own reader.
 Job to_memory_job(const Checkpoint& source, const checkpoint::TranscodePlan& plan,
-                  const Experts& experts, Buffer& out, std::size_t threads) {
+                  const ExpertList& experts, Buffer& out, std::size_t threads) {
   const std::size_t count = experts.places.size();
   const std::uint64_t bytes = experts.expert_bytes;
   return {std::string(plan.checkpoint.row.name), static_cast<double>(count * bytes),
@@ -233,7 +233,7 @@ Job to_file_job(const Checkpoint& source, Dialect target, const Scratch& scratch
 struct Target {
   Dialect dialect;
   checkpoint::TranscodePlan plan;
-  Experts experts;
+  ExpertList experts;
 };
 
 // Every dialect the source can be written in; refusals are not of interest here.
@@ -244,7 +244,7 @@ std::vector<Target> targets_of(const Checkpoint& source, std::uint64_t max_bytes
       continue;
     Result<checkpoint::TranscodePlan> plan = checkpoint::plan_transcode(source, row.dialect);
     if (!plan) continue;
-    Experts experts = choose_experts(source, *plan, max_bytes);
+    ExpertList experts = choose_experts(source, *plan, max_bytes);
     targets.push_back({row.dialect, *std::move(plan), std::move(experts)});
   }
   return targets;

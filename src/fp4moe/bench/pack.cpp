@@ -114,7 +114,7 @@ struct Bench {
   std::vector<std::span<std::byte>> spans(std::uint64_t expert) const {
     std::vector<std::span<std::byte>> created;
     std::byte* at = target->data() + expert * packer.expert_bytes();
-    for (const convert::PackedTensor& tensor : packer.tensors()) {
+    for (const convert::PackedTensorSpec& tensor : packer.tensors()) {
       created.emplace_back(at, tensor.expert_bytes);
       at += tensor.expert_bytes;
     }

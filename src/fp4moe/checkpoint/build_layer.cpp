@@ -118,7 +118,7 @@ class LayerBuilder {
     layer_.shape.format = row.format;
   }
 
-  MoeLayer build() {
+  LayerTensors build() {
     count_experts();
     for (const NamedTensor& item : named_.tensors) put(item);
     const bool sized = find_sizes();
@@ -444,13 +444,13 @@ class LayerBuilder {
   const DialectRow& row_;
   const tensor::Store& store_;
   Survey& into_;
-  MoeLayer layer_{};
+  LayerTensors layer_{};
   std::set<std::tuple<StoredProjection, std::uint64_t, TensorPart>> refused_{};
 };
 
 }  // namespace
 
-MoeLayer build_layer(const NamedLayer& named, const DialectRow& row, const tensor::Store& store,
+LayerTensors build_layer(const NamedLayer& named, const DialectRow& row, const tensor::Store& store,
                      Survey& into) {
   return LayerBuilder(named, row, store, into).build();
 }

@@ -33,7 +33,7 @@ struct ProjectionPlaces {
 
 // Where a layer's weights are. Per-expert dialects have one entry per expert, others one for all.
 // Fused dialects name the same tensor for gate and up. Without a gate, `gate` is empty.
-struct MoeLayer {
+struct LayerTensors {
   std::uint64_t index = 0;  // the layer's number in its name
   std::string prefix{};     // e.g. "model.layers.3.mlp."
   const DialectRow* row = nullptr;
@@ -74,7 +74,7 @@ class Checkpoint {
   const ModelConfig& config() const { return config_; }
   const DialectRow& dialect() const { return *row_; }
   std::string_view evidence() const { return evidence_; }  // what marks the dialect, for people
-  std::span<const MoeLayer> layers() const { return layers_; }
+  std::span<const LayerTensors> layers() const { return layers_; }
   std::span<const OtherLayer> others() const { return others_; }
 
  private:
@@ -82,12 +82,12 @@ class Checkpoint {
   ModelConfig config_{};
   const DialectRow* row_ = nullptr;
   std::string evidence_{};
-  std::vector<MoeLayer> layers_{};
+  std::vector<LayerTensors> layers_{};
   std::vector<OtherLayer> others_{};
 };
 
 // How tensor parallelism cuts this layer: gpt-oss by its own rule however it is stored.
-SplitRule split_rule(const Checkpoint& checkpoint, const MoeLayer& layer);
+SplitRule split_rule(const Checkpoint& checkpoint, const LayerTensors& layer);
 
 // Reads one expert at a time. Zero-copy where bytes lie as canonical rows; GGUF blocks are unpacked
 // into scratch that is reused. Only the slice's bytes are touched.

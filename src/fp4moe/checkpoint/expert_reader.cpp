@@ -33,7 +33,7 @@ struct ScaleOrigin {
 
 // What one read takes of a layer.
 struct ExpertReader::Cut {
-  const MoeLayer& layer;
+  const LayerTensors& layer;
   std::uint64_t expert;
   Range range;                   // of the intermediate size
   const ExpertBuffers& buffers;  // where GGUF blocks are unpacked
@@ -57,7 +57,7 @@ struct ExpertReader::Packed {
 
 namespace {
 
-Result<Done> check_scales(const tensor::Store& store, const MoeLayer& layer, const RowsView& scales,
+Result<Done> check_scales(const tensor::Store& store, const LayerTensors& layer, const RowsView& scales,
                           const ScaleOrigin& origin, Projection which) {
   const WeightFormat format = layer.shape.format;
   // GGUF's scales have no sign; a set bit means that another program wrote something else.
@@ -260,7 +260,7 @@ Result<ExpertView> ExpertReader::read(std::size_t layer_position, std::uint64_t 
         .expects(fmt::format("0 to {}", checkpoint_->layers().size() - 1),
                  fmt::format("{}", layer_position));
   }
-  const MoeLayer& layer = checkpoint_->layers()[layer_position];
+  const LayerTensors& layer = checkpoint_->layers()[layer_position];
   const MoeShape& shape = layer.shape;
   const Rank ep = slice_.expert_parallel;
   if (ep.rank >= ep.size || !owns_expert(shape.experts, ep, slice_.placement, expert)) {

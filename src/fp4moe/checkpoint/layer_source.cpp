@@ -55,7 +55,7 @@ class CheckpointLayerSource : public LayerSource {
   }
 
  private:
-  const MoeLayer& layer() const { return checkpoint_.layers()[number_]; }
+  const LayerTensors& layer() const { return checkpoint_.layers()[number_]; }
 
   const Checkpoint& checkpoint_;
   std::size_t number_;

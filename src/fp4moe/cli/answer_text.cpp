@@ -14,7 +14,7 @@ namespace fp4moe::cli {
 namespace {
 
 using oracle::BackendRow;
-using oracle::Experts;
+using oracle::ExpertsClass;
 using oracle::Outcome;
 using oracle::Record;
 using oracle::Selection;

@@ -188,7 +188,7 @@ void print_plan(const Io& io, const FolderPlan& plan, std::size_t threads) {
 void print_tensors(const Io& io, const FolderPlan& plan) {
   const PlannedLayer& first = plan.layers.front();
   io.out << fmt::format("{}:\n", first.record.file);
-  for (const convert::PackedTensor& tensor : first.tensors)
+  for (const convert::PackedTensorSpec& tensor : first.tensors)
     io.out << fmt::format("  {:<14} {:<9} {:<24} {:>11}\n", tensor.name, tensor::name(tensor.dtype),
                           tensor::text(tensor.shape), human_bytes(tensor.bytes));
 }
@@ -198,7 +198,7 @@ Json plan_json(const FolderPlan& plan, std::size_t threads) {
   for (const PlannedLayer& layer : plan.layers) {
     const convert::Problem& problem = layer.record.problem;
     Json tensors = Json::array();
-    for (const convert::PackedTensor& tensor : layer.tensors)
+    for (const convert::PackedTensorSpec& tensor : layer.tensors)
       tensors.push_back({{"name", tensor.name},
                          {"dtype", tensor::name(tensor.dtype)},
                          {"shape", tensor.shape},

@@ -20,7 +20,7 @@ Run declare_inspect(OptionSet& set);
 
 namespace {
 
-using checkpoint::MoeLayer;
+using checkpoint::LayerTensors;
 using checkpoint::MoeShape;
 using checkpoint::Survey;
 using tensor::Store;

@@ -51,7 +51,7 @@ std::string tensors_section(const Layout& layout) {
         "Tensors of 32 experts of 2880 x 2880{}:\n\n| tensor | type | stored | as the kernel sees "
         "it | bytes |\n|---|---|---|---|---:|\n",
         size == 2880 ? std::string() : fmt::format(", padded to {0} x {0}", size));
-    for (const convert::PackedTensor& tensor : packer->tensors())
+    for (const convert::PackedTensorSpec& tensor : packer->tensors())
       text += fmt::format("| `{}` | {} | {} | {} | {} |\n", tensor.name, tensor::name(tensor.dtype),
                           tensor::text(tensor.shape), tensor::text(tensor.kernel.extents),
                           tensor.bytes);

@@ -24,7 +24,7 @@ Run declare_matrix(OptionSet& set);
 namespace {
 
 using oracle::Backend;
-using oracle::Experts;
+using oracle::ExpertsClass;
 using oracle::Outcome;
 using oracle::Policy;
 using oracle::Request;

@@ -73,9 +73,9 @@ std::uint64_t add_up(const Sort& sort, const Parts& parts, std::span<std::uint32
   return used;
 }
 
-template <class Place>
+template <class Store>
 void place_part(const Sort& sort, const Parts& parts, std::size_t part,
-                std::span<std::uint32_t> scratch, const Place& place) {
+                std::span<std::uint32_t> scratch, const Store& place) {
   std::uint32_t* next = scratch.data() + part * (sort.buckets + 1);
   const std::size_t end = std::min(sort.ids.size(), (part + 1) * parts.size);
   for (std::size_t assignment = part * parts.size; assignment < end; ++assignment) {

@@ -204,12 +204,12 @@ class Evaluation {
   const Policy& policy_;
   const Request& request_;
   Verdict& verdict_;
-  const Experts& experts_;
+  const ExpertsClass& experts_;
 };
 
 }  // namespace
 
-bool takes(const Experts& experts, WeightFormat weights, ActivationKey activation,
+bool takes(const ExpertsClass& experts, WeightFormat weights, ActivationKey activation,
            const platform::Device& device) {
   return std::ranges::any_of(experts.schemes, [&](const Scheme& scheme) {
     return scheme.weights == weights && scheme.activations.contains(activation) &&
@@ -218,7 +218,7 @@ bool takes(const Experts& experts, WeightFormat weights, ActivationKey activatio
 }
 
 Verdict evaluate(const Policy& policy, Mode mode, const Request& request, const Backend& backend,
-                 const Experts& experts, ActivationKey activation) {
+                 const ExpertsClass& experts, ActivationKey activation) {
   const Exchange by = exchange(request.layer.parallel, policy.policy_date);
   const bool repaired = mode == Mode::strict && !experts.strict_devices.empty();
   Verdict verdict{

@@ -129,7 +129,7 @@ Sentence about_scheme(const Request& request, const Verdict& verdict) {
 
 Sentence about_column(const Request& request, const Verdict& verdict, const Refusal& refusal) {
   const Layer& layer = request.layer;
-  const Experts& experts = *verdict.experts;
+  const ExpertsClass& experts = *verdict.experts;
   switch (refusal.reason) {
     case Reason::not_gated:
       return {"computes only layers with a gate", "this layer has none", {}};

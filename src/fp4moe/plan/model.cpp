@@ -169,8 +169,8 @@ Result<Model> model_from_checkpoint(const std::string& path) {
   const auto layers = checkpoint->layers();
   if (layers.empty())
     return invalid("plan.layers", "the checkpoint has no MoE layer to plan").in(path);
-  const checkpoint::MoeLayer& first = layers.front();
-  for (const checkpoint::MoeLayer& layer : layers)
+  const checkpoint::LayerTensors& first = layers.front();
+  for (const checkpoint::LayerTensors& layer : layers)
     if (!(layer.shape == first.shape))
       return invalid("plan.shapes", "the MoE layers have different shapes")
           .in(path)

@@ -33,7 +33,7 @@ struct Choice {
   const oracle::Policy* policy = nullptr;
   oracle::Mode mode = oracle::Mode::strict;
   const oracle::Backend* backend = nullptr;
-  const oracle::Experts* experts = nullptr;  // null where the reference has no class
+  const oracle::ExpertsClass* experts = nullptr;  // null where the reference has no class
   const layout::Layout* layout = nullptr;
   platform::Device device{};
   std::string why{};                               // one sentence for people

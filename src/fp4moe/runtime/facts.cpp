@@ -233,7 +233,7 @@ FindTensor finder(const checkpoint::Checkpoint& checkpoint) {
 }
 
 Result<LayerFacts> layer_facts(const checkpoint::Checkpoint& checkpoint, std::size_t number) {
-  const checkpoint::MoeLayer& layer = checkpoint.layers()[number];
+  const checkpoint::LayerTensors& layer = checkpoint.layers()[number];
   return layer_facts(checkpoint.config(), layer.shape, layer.prefix,
                      checkpoint::split_rule(checkpoint, layer), finder(checkpoint));
 }

@@ -327,10 +327,10 @@ Result<Done> MoeLayer::process() {
   return make_kernels();
 }
 
-const oracle::Experts* MoeLayer::experts_row(Kind kind) const {
+const oracle::ExpertsClass* MoeLayer::experts_row(Kind kind) const {
   const moe::exchange::ExchangeRow* exchange = moe::exchange::find_exchange(options_.exchange);
   const TokenFormat format = exchange == nullptr ? TokenFormat::standard : exchange->format;
-  for (const oracle::Experts* experts : choice_.backend->experts)
+  for (const oracle::ExpertsClass* experts : choice_.backend->experts)
     if (experts->kind == kind && experts->format == format) return experts;
   return nullptr;
 }
@@ -340,7 +340,7 @@ bool MoeLayer::exchanges_tokens() const {
   return exchange != nullptr && exchange->needs_ranks;
 }
 
-bool MoeLayer::routes_itself(const oracle::Experts& row) const {
+bool MoeLayer::routes_itself(const oracle::ExpertsClass& row) const {
   const auto routing = oracle::routing_from_name(moe::routing::name(facts_.router.method));
   return row.routings.empty() || (routing && row.routings.contains(*routing));
 }
@@ -363,7 +363,7 @@ Result<Done> MoeLayer::make_kernels() {
   const bool is_batched = traits.format == TokenFormat::batched;
   moe::ExpertsRole role{.format = traits.format, .leaves_weights = is_batched};
   // A backend without a class of this form is emulated as if it had one: engines take any form.
-  const oracle::Experts* row = experts_row(Kind::modular);
+  const oracle::ExpertsClass* row = experts_row(Kind::modular);
   role.takes_unquantized = row != nullptr ? row->takes_unquantized : !is_batched;
   if (problem_.input_scales.size() > 1) role.takes_unquantized = true;
   if (is_batched) {
@@ -382,7 +382,7 @@ Result<Done> MoeLayer::make_kernels() {
   if (!modular) return modular.why();
   modular_ = std::move(*modular);
 
-  const oracle::Experts* own = experts_row(Kind::monolithic);
+  const oracle::ExpertsClass* own = experts_row(Kind::monolithic);
   const bool is_linear = options_.slice.placement == checkpoint::Placement::linear ||
                          options_.slice.expert_parallel.size == 1;
   if (own == nullptr || !router_ || is_batched || !routes_itself(*own) || !is_linear ||

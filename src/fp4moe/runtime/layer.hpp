@@ -152,8 +152,8 @@ class MoeLayer {
   bool exchanges_tokens() const;  // between ranks: each brings its own
   Result<Done> reduce(const moe::MutableRows& out);
   Result<Done> add_shared(const moe::ConstRows& x, const moe::MutableRows& out);
-  const oracle::Experts* experts_row(oracle::Kind kind) const;
-  bool routes_itself(const oracle::Experts& row) const;
+  const oracle::ExpertsClass* experts_row(oracle::Kind kind) const;
+  bool routes_itself(const oracle::ExpertsClass& row) const;
 
   LayerFacts facts_{};
   Choice choice_{};

@@ -17,7 +17,7 @@ using checkpoint::ProjectionBuffers;
 using checkpoint::ProjectionView;
 using checkpoint::RowOrder;
 using convert::LayerPacker;
-using convert::PackedTensor;
+using convert::PackedTensorSpec;
 using convert::Problem;
 
 // Canonical rows of one expert in one piece of memory.
@@ -103,7 +103,7 @@ Result<PackedWeights> PackedWeights::create(const layout::Layout& layout, const 
   if (!packer) return packer.why();
   PackedWeights result(std::move(*packer));
   const std::vector<std::uint32_t> nodes = platform::memory_nodes();
-  for (const PackedTensor& tensor : result.packer_.tensors()) {
+  for (const PackedTensorSpec& tensor : result.packer_.tensors()) {
     Result<tensor::Buffer> memory = tensor::Buffer::allocate(tensor.bytes);
     if (!memory) return memory.why();
     platform::spread_over(nodes, memory->bytes());
@@ -187,7 +187,7 @@ Result<Done> PackedWeights::load_expert(const convert::LayerJob& job, std::size_
 
 std::vector<float> PackedWeights::scalars(std::string_view name) const {
   for (std::size_t t = 0; t < views_.size(); ++t) {
-    const PackedTensor& tensor = packer_.tensors()[t];
+    const PackedTensorSpec& tensor = packer_.tensors()[t];
     if (tensor.name != name || !moe::is_activation_type(tensor.dtype)) continue;
     const std::uint64_t count = views_[t].size() / moe::element_bytes(tensor.dtype);
     std::vector<float> values(count);
@@ -200,7 +200,7 @@ std::vector<float> PackedWeights::scalars(std::string_view name) const {
 
 std::uint64_t PackedWeights::bytes() const {
   std::uint64_t sum = 0;
-  for (const PackedTensor& tensor : packer_.tensors()) sum += tensor.bytes;
+  for (const PackedTensorSpec& tensor : packer_.tensors()) sum += tensor.bytes;
   return sum;
 }
 

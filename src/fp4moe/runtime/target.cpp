@@ -23,7 +23,7 @@ std::string misfit(const Policy& policy, const Backend& backend, const Target& t
   const oracle::ActivationKey key =
       policy.asks_checkpoint ? request.layer.activation_key : backend.activation;
   std::string why;
-  for (const oracle::Experts* experts : backend.experts) {
+  for (const oracle::ExpertsClass* experts : backend.experts) {
     const oracle::Verdict verdict =
         evaluate(policy, oracle::Mode::strict, request, backend, *experts, key);
     if (verdict.accepted()) return {};

@@ -455,7 +455,7 @@ Result<ConversionOptions> options_from(const Json& question) {
 
 Json to_json(const KernelWeights& weights) {
   Json list = Json::array();
-  for (const convert::PackedTensor& tensor : weights.tensors())
+  for (const convert::PackedTensorSpec& tensor : weights.tensors())
     list.push_back(Json::object({{"name", tensor.name},
                                  {"dtype", tensor::name(tensor.dtype)},
                                  {"shape", Json(tensor.shape)},

@@ -202,7 +202,7 @@ std::vector<float> first_of_each(const std::vector<float>& values, std::uint64_t
 
 TensorView KernelWeights::tensor(std::string_view name) const {
   const auto all = tensors();
-  const auto found = std::ranges::find(all, name, &convert::PackedTensor::name);
+  const auto found = std::ranges::find(all, name, &convert::PackedTensorSpec::name);
   if (found == all.end()) return {};
   const auto at = static_cast<std::size_t>(found - all.begin());
   TensorView result{.dtype = found->dtype, .shape = found->shape};
@@ -285,7 +285,7 @@ Result<KernelWeights> Converter::convert(const checkpoint::LayerWeights& given) 
   KernelWeights result(*std::move(packer));
   KernelWeights::State& state = *result.state_;
   if (options.out.empty()) {
-    for (const convert::PackedTensor& tensor : state.packer.tensors()) {
+    for (const convert::PackedTensorSpec& tensor : state.packer.tensors()) {
       Result<tensor::Buffer> memory = tensor::Buffer::allocate(tensor.bytes);
       if (!memory) return memory.why();
       state.targets.push_back(memory->bytes());

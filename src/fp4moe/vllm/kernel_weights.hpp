@@ -63,7 +63,7 @@ struct ConversionOptions {
 class KernelWeights {
  public:
   // Names, types and shapes. As the kernel sees a tensor: `kernel`'s extents and strides.
-  std::span<const convert::PackedTensor> tensors() const { return state_->packer.tensors(); }
+  std::span<const convert::PackedTensorSpec> tensors() const { return state_->packer.tensors(); }
   // Without bytes: the layout has none of this name, or only the format was asked for.
   TensorView tensor(std::string_view name) const;
   // The numbers of a small one, or of a bias.

@@ -253,7 +253,7 @@ TEST(Conversion, GoesIntoTheCallersMemory) {
   const auto format = kernel_format("MARLIN", *shape, context);
   ASSERT_TRUE(format) << text(format.why());
   std::vector<testing::Bytes> memory;
-  for (const convert::PackedTensor& tensor : format->tensors())
+  for (const convert::PackedTensorSpec& tensor : format->tensors())
     memory.emplace_back(tensor.bytes, std::byte{0xA5});
   const std::vector<std::span<std::byte>> out(memory.begin(), memory.end());
   const auto given = convert_to_mxfp4_moe_kernel_format(Mxfp4MoeBackend::MARLIN, layer.tensors(),

@@ -179,7 +179,7 @@ void check_expert(const Scene& scene, const Checkpoint& merged, const LoraAdapte
   ExpertReader before(*scene.source, {}), after(merged, {});
   const auto from = before.read(layer, expert), to = after.read(layer, expert);
   ASSERT_TRUE(from && to);
-  const MoeLayer& place = scene.source->layers()[layer];
+  const LayerTensors& place = scene.source->layers()[layer];
   const WeightFormat format = place.shape.format;
   const auto scales = ScaleSource::open(*scene.source);
   const auto divisors = scales->scales(place, expert, GlobalScale::divides);

@@ -65,7 +65,7 @@ Result<ExpertView> read_for(const ExpertLayout& layout, Lane& lane, std::size_t 
 // experts and 64 MiB. A GGUF expert lies there twice, mapped and unpacked.
 std::size_t lanes(const Checkpoint& source, std::size_t threads) {
   std::uint64_t expert = 0;
-  for (const MoeLayer& layer : source.layers())
+  for (const LayerTensors& layer : source.layers())
     expert = std::max(expert, expert_layout(*layer.row, layer.shape, tensor::DType::f32).bytes());
   const std::uint64_t around = 6 * kMiB;  // pages beside the expert's, and the writer's piece
   const bool unpacked = source.dialect().needs_unpacking();
@@ -81,7 +81,7 @@ struct TranscodeItem {
 };
 
 // GGUF's NVFP4 scales have no sign: a negative one would become another number.
-Result<Done> check_signs(const ExpertView& view, const MoeLayer& layer, std::uint64_t expert) {
+Result<Done> check_signs(const ExpertView& view, const LayerTensors& layer, std::uint64_t expert) {
   for (const ProjectionView* projection : {&view.gate, &view.up, &view.down}) {
     const RowsView& scales = projection->scales;
     for (std::uint64_t row = 0; row < scales.rows; ++row) {

@@ -39,7 +39,7 @@ bool is_sound_scale(float value) { return std::isfinite(value) && value > 0; }
 
 class Scanner {
  public:
-  Scanner(const tensor::Store& store, const MoeLayer& layer, std::uint64_t expert,
+  Scanner(const tensor::Store& store, const LayerTensors& layer, std::uint64_t expert,
           const ScanOptions& options)
       : store_(store), layer_(layer), expert_(expert), options_(options), deep_(options.deep) {}
 
@@ -329,7 +329,7 @@ class Scanner {
   }
 
   const tensor::Store& store_;
-  const MoeLayer& layer_;
+  const LayerTensors& layer_;
   std::uint64_t expert_;
   ScanOptions options_;
   bool deep_;
@@ -340,7 +340,7 @@ class Scanner {
 
 }  // namespace
 
-ExpertScan scan_expert(const tensor::Store& store, const MoeLayer& layer, std::uint64_t expert,
+ExpertScan scan_expert(const tensor::Store& store, const LayerTensors& layer, std::uint64_t expert,
                        const ScanOptions& options) {
   return Scanner(store, layer, expert, options).scan();
 }

@@ -130,7 +130,7 @@ class Comparison {
  private:
   Result<LayerJob> job_of(const LayerRecord& record, const layout::Layout& layout) const {
     const auto layers = checkpoint_.layers();
-    const auto layer = std::ranges::find(layers, record.prefix, &checkpoint::MoeLayer::prefix);
+    const auto layer = std::ranges::find(layers, record.prefix, &checkpoint::LayerTensors::prefix);
     if (layer == layers.end())
       return differs(folder_.path(), printable(record.prefix))
           .expects("a layer of the source", "none of this name");
@@ -146,7 +146,7 @@ class Comparison {
                               const checkpoint::ExpertView& view, Lane& lane, LayerPacker& packer) {
     const auto tensors = packer.tensors();
     std::uint64_t total = 0;
-    for (const PackedTensor& tensor : tensors)
+    for (const PackedTensorSpec& tensor : tensors)
       total += round_up(tensor.expert_bytes, tensor::Buffer::kAlignment);
     if (lane.buffer.size() < total) {
       Result<tensor::Buffer> result = tensor::Buffer::allocate(total);

@@ -14,7 +14,7 @@ namespace fp4moe::convert {
 namespace {
 
 using checkpoint::MatrixPlace;
-using checkpoint::MoeLayer;
+using checkpoint::LayerTensors;
 using checkpoint::MoeShape;
 using checkpoint::Projection;
 using checkpoint::Range;

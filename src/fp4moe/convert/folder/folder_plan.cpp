@@ -38,7 +38,7 @@ std::string absolute_path(const std::string& path) {
 
 Result<PlannedLayer> plan_layer(const checkpoint::Checkpoint& checkpoint, std::size_t number,
                                 const Recipe& recipe) {
-  const checkpoint::MoeLayer& layer = checkpoint.layers()[number];
+  const checkpoint::LayerTensors& layer = checkpoint.layers()[number];
   if (layer.shape.format != recipe.layout->format)
     return usage("layout.format", "the layout is for weights of another format")
         .in(checkpoint.store().folder())
@@ -62,7 +62,7 @@ Result<PlannedLayer> plan_layer(const checkpoint::Checkpoint& checkpoint, std::s
   planned.expert_bytes = packer->expert_bytes();
   planned.source_expert_bytes =
       checkpoint::expert_layout(*layer.row, layer.shape, tensor::DType::f32).bytes();
-  for (const PackedTensor& tensor : planned.tensors) planned.bytes += tensor.bytes;
+  for (const PackedTensorSpec& tensor : planned.tensors) planned.bytes += tensor.bytes;
   return planned;
 }
 

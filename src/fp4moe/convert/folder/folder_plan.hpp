@@ -21,7 +21,7 @@ namespace fp4moe::convert {
 struct PlannedLayer {
   LayerJob job{};
   LayerRecord record{};  // without what packing finds out
-  std::vector<PackedTensor> tensors{};
+  std::vector<PackedTensorSpec> tensors{};
   std::uint64_t bytes = 0;
   std::uint64_t expert_bytes = 0, source_expert_bytes = 0;  // of one expert
 };

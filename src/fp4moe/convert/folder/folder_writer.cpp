@@ -162,7 +162,7 @@ Result<Done> FolderWriter::pack(PlannedLayer& layer, LayerPacker& packer, Safete
   PieceDigests content(layer.job.experts.size(), 1);  // a piece is an expert
   std::vector<std::uint64_t> begins;
   std::uint64_t total = 0;
-  for (const PackedTensor& tensor : layer.tensors) {
+  for (const PackedTensorSpec& tensor : layer.tensors) {
     begins.push_back(total);
     total += round_up(tensor.expert_bytes, tensor::Buffer::kAlignment);
   }
@@ -228,7 +228,7 @@ Result<Done> FolderWriter::write_layer(PlannedLayer& layer, Journal& journal) {
   if (!packer) return Error(packer.why()).at(layer.record.prefix);
   std::vector<TensorSpec> specs;
   std::vector<PieceDigests> digests;
-  for (const PackedTensor& tensor : layer.tensors) {
+  for (const PackedTensorSpec& tensor : layer.tensors) {
     specs.push_back({packed_name(layer.record, tensor.name), tensor.dtype, tensor.shape});
     digests.emplace_back(tensor.bytes,
                          tensor.expert_bytes == 0 ? kPieceBytes : tensor.expert_bytes);

@@ -27,7 +27,7 @@ SourceParts parts_of(const checkpoint::Checkpoint& checkpoint) {
   SourceParts parts;
   parts.scalars.resize(store.files().size());
   std::unordered_set<const StoredTensor*> taken;
-  for (const checkpoint::MoeLayer& layer : checkpoint.layers()) {
+  for (const checkpoint::LayerTensors& layer : checkpoint.layers()) {
     for (const auto* places : {&layer.gate, &layer.up, &layer.down}) {
       for (const checkpoint::ProjectionPlaces& place : *places) {
         for (const checkpoint::TensorPlace part : {place.codes, place.scales, place.bias})

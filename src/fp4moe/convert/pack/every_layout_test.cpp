@@ -62,17 +62,17 @@ struct Layer {
     return result;
   }
 
-  struct Place {
+  struct RowPattern {
     std::uint64_t first = 0, step = 1;
   };
-  Place place(bool is_up) const {
+  RowPattern place(bool is_up) const {
     if (problem.order == RowOrder::interleaved) return {is_up ? 1u : 0u, 2};
     if (problem.order == RowOrder::halves) return {is_up ? problem.real.intermediate : 0, 1};
     return {};
   }
 
   checkpoint::ProjectionView view(const Bytes& codes, const Bytes& scales, const Bytes& bias,
-                                  std::uint64_t rows, std::uint64_t k, Place at,
+                                  std::uint64_t rows, std::uint64_t k, RowPattern at,
                                   float global) const {
     const auto rows_of = [&](const Bytes& bytes, std::uint64_t row_bytes) {
       return checkpoint::RowsView{bytes.data() + at.first * row_bytes, rows, row_bytes,
@@ -110,7 +110,7 @@ struct Layer {
   }
 
   LayerPacker::ExpertTarget target(Expert& to) const {
-    const auto buffers_of = [&](Bytes& codes, Bytes& scales, std::uint64_t k, Place at) {
+    const auto buffers_of = [&](Bytes& codes, Bytes& scales, std::uint64_t k, RowPattern at) {
       const auto rows = [&](Bytes& bytes, std::uint64_t row_bytes) {
         return checkpoint::RowsBuffer{bytes.data() + at.first * row_bytes, at.step * row_bytes};
       };
@@ -130,7 +130,7 @@ struct Storage {
   std::vector<Bytes> tensors{};
 
   explicit Storage(const LayerPacker& packer) {
-    for (const PackedTensor& one : packer.tensors())
+    for (const PackedTensorSpec& one : packer.tensors())
       tensors.emplace_back(one.bytes, std::byte{0xA5});
   }
   template <class Byte>

@@ -8,7 +8,7 @@
 namespace fp4moe::convert {
 namespace {
 
-using checkpoint::MoeLayer;
+using checkpoint::LayerTensors;
 using checkpoint::MoeShape;
 
 Result<layout::Sizes> backend_sizes(const Sizing& sizing, const MoeShape& shape,

@@ -39,7 +39,7 @@ struct Problem {
 };
 
 // A tensor of the converted layer: [experts, ...], or a small one that pack_scalars fills.
-struct PackedTensor {
+struct PackedTensorSpec {
   std::string name{};  // "w13", "w13_scale", "g1_alphas", ...
   tensor::DType dtype = tensor::DType::u8;
   tensor::Shape shape{};           // dense, row-major, as stored
@@ -55,7 +55,7 @@ class LayerPacker {
 
   const layout::Layout& layout() const { return layout_; }
   const Problem& problem() const { return problem_; }
-  std::span<const PackedTensor> tensors() const { return tensors_; }
+  std::span<const PackedTensorSpec> tensors() const { return tensors_; }
   std::uint64_t expert_bytes() const;  // of all tensors
   // True when scale bytes depend on the scales of all experts: note() each of them first.
   bool needs_all_experts() const;
@@ -138,7 +138,7 @@ class LayerPacker {
 
   layout::Layout layout_;
   Problem problem_{};
-  std::vector<PackedTensor> tensors_{};
+  std::vector<PackedTensorSpec> tensors_{};
   std::optional<layout::IndexMap> codes13_{}, codes2_{}, scales13_{}, scales2_{};
   std::vector<std::uint64_t> rows_[3]{};  // of the stored matrix, for rows of gate, up and down
   std::vector<Facts> facts_{};

@@ -50,7 +50,7 @@ int8x8_t limb(int16x8_t values, std::size_t which) {
 }
 
 template <std::size_t kLimbs>
-void place(const PlaceCall& call) noexcept {
+void place(const PlaceTokensCall& call) noexcept {
   auto* panel = reinterpret_cast<std::int8_t*>(call.panel);
   const std::size_t pair = call.token / 2, first = pair / kGroupPairs * kGroupPairs;
   const std::size_t pairs = smaller(kGroupPairs, (call.tokens + 1) / 2 - first);

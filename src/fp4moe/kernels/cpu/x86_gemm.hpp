@@ -72,7 +72,7 @@ void x86_place_chunk(const std::int16_t* values, std::int8_t* line, std::int32_t
 }
 
 template <std::size_t kLimbs, class Padding>
-void x86_place(const PlaceCall& call) noexcept {
+void x86_place(const PlaceTokensCall& call) noexcept {
   const std::size_t padded_tokens = Padding::padded(call.tokens),
                     first = call.first_column / kChunk;
   const bool last = call.token + 1 == call.tokens;

@@ -22,7 +22,7 @@ Result<Owners> Owners::make(std::uint64_t experts, checkpoint::Rank me,
   return owners;
 }
 
-std::optional<Owners::Place> Owners::find(std::int32_t expert) const {
+std::optional<Owners::ExpertOwner> Owners::find(std::int32_t expert) const {
   if (expert < 0 || static_cast<std::uint64_t>(expert) >= places.size()) return std::nullopt;
   return places[static_cast<std::uint64_t>(expert)];
 }

@@ -29,7 +29,7 @@ Result<StoredExpert> store(const ExpertView& view) {
     if (!fine) return fine.why();
   if (view.up.bias.size != 0) result.w13_bias.resize(shape.w13_rows());
   if (view.down.bias.size != 0) result.w2_bias.resize(shape.hidden);
-  const checkpoint::ExpertTarget target{.w13_codes = result.w13_codes.bytes(),
+  const checkpoint::ExpertMemory target{.w13_codes = result.w13_codes.bytes(),
                                         .w13_scales = result.w13_scales.bytes(),
                                         .w2_codes = result.w2_codes.bytes(),
                                         .w2_scales = result.w2_scales.bytes(),

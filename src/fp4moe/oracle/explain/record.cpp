@@ -157,7 +157,7 @@ Json to_json(const Record& record, const Verdict& verdict) {
   Json refusals = Json::array();
   for (const Refusal& refusal : by_cause(verdict))
     refusals.push_back(to_json(record, verdict, refusal));
-  const Experts& experts = *verdict.experts;
+  const ExpertsClass& experts = *verdict.experts;
   return {{"backend", verdict.backend->name},
           {"experts", experts.name.empty() ? Json() : Json(experts.name)},
           {"kind", experts.kind == Kind::monolithic ? "monolithic" : "modular"},

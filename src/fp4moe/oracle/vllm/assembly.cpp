@@ -123,7 +123,7 @@ Result<Done> check_layer(const Policy& policy, const Request& request) {
   return Done{};
 }
 
-Result<Done> check_pair(const PrepareFinalize& prepare, const Experts& experts) {
+Result<Done> check_pair(const PrepareFinalize& prepare, const ExpertsClass& experts) {
   if (prepare.format != experts.format)
     return refuse("assembly.token_format",
                   fmt::format("max_num_tokens and num_dispatchers {} be set for BatchedExperts "
@@ -155,7 +155,7 @@ Sizes rounded(const Policy& policy, const Request& request, const Backend& backe
 
 // The kernel against the layer with its sizes as they are now.
 Result<Done> check_again(const Policy& policy, Mode mode, const Request& request, Sizes sizes,
-                         const Backend& backend, const Experts& experts) {
+                         const Backend& backend, const ExpertsClass& experts) {
   if (!policy.validates) return Done{};
   Request now = request;
   now.layer.hidden = sizes.hidden;
@@ -168,7 +168,7 @@ Result<Done> check_again(const Policy& policy, Mode mode, const Request& request
 }  // namespace
 
 Result<KernelPlan> assemble(const Policy& policy, Mode mode, const Request& request,
-                            const Backend* backend, const Experts* experts) {
+                            const Backend* backend, const ExpertsClass* experts) {
   const Layer& layer = request.layer;
   if (const auto fine = check_layer(policy, request); !fine) return fine.why();
   KernelPlan plan;

@@ -7,10 +7,10 @@
 namespace fp4moe::oracle {
 namespace assembly_test {
 
-constexpr Experts kModular{.name = "Modular", .expert_map = true};
-constexpr Experts kMonolithic{.name = "Monolithic", .kind = Kind::monolithic};
-constexpr Experts kBatchedExperts{.name = "Batched", .format = TokenFormat::batched};
-constexpr Experts kLazy{.name = "Lazy", .takes_unquantized = true};
+constexpr ExpertsClass kModular{.name = "Modular", .expert_map = true};
+constexpr ExpertsClass kMonolithic{.name = "Monolithic", .kind = Kind::monolithic};
+constexpr ExpertsClass kBatchedExperts{.name = "Batched", .format = TokenFormat::batched};
+constexpr ExpertsClass kLazy{.name = "Lazy", .takes_unquantized = true};
 
 constexpr Backend mxfp4(std::string_view family, QuantScheme scheme = QuantScheme::mxfp4_w4a16) {
   return {.name = "FAKE", .family = family, .format = WeightFormat::mxfp4, .scheme = scheme};
@@ -45,7 +45,7 @@ Result<PrepareFinalize> prepare(std::string_view name, PolicyDate policy_date,
 }
 
 Result<KernelPlan> plan(PolicyDate policy_date, const Request& request,
-                        const Backend& backend = kPlain, const Experts& experts = kModular,
+                        const Backend& backend = kPlain, const ExpertsClass& experts = kModular,
                         Mode mode = Mode::strict) {
   return assemble(policy(policy_date, backend.format), mode, request, &backend, &experts);
 }
@@ -307,7 +307,7 @@ TEST(Assembly, AMonolithicKernelInPlaceStopsTheReferenceAndWarnsHere) {
 
 TEST(Assembly, SharedExpertsGoToTheKernelByTheRuleOfTheirTime) {
   const auto holds = [](PolicyDate policy_date, std::string_view name, const Backend& backend,
-                        const Experts& experts) {
+                        const ExpertsClass& experts) {
     Request request = cuda(spread(name));
     request.layer.shared_experts = true;
     const auto result = plan(policy_date, request, backend, experts);

@@ -95,7 +95,7 @@ std::size_t panel_bytes(std::size_t tokens, std::size_t chunks) noexcept {
   return tokens * chunks * kChunk * sizeof(std::int16_t);
 }
 
-void place(const PlaceCall& call) noexcept {
+void place(const PlaceTokensCall& call) noexcept {
   std::byte* row = call.panel + panel_bytes(call.token, call.chunks);
   std::memcpy(row + call.first_column * sizeof(std::int16_t), call.values,
               call.columns * sizeof(std::int16_t));
