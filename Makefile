@@ -33,7 +33,7 @@ test-all: test-rest test-asan test-tsan ## what `make test` leaves out: CUDA ker
 
 test-rest: packages-all
 	@tools/venv.sh $(VENV) tests/requirements.txt tests/requirements-all.txt docs/site/requirements-docs.txt
-	@nvcc=$$(tools/nvcc.sh $(NVCC)) && tools/build.sh release all tests $(PYTHON_OPTIONS) -DFP4MOE_CUDA=ON -DFP4MOE_NVCC=$$nvcc
+	@nvcc=$$(tools/nvcc.sh $(NVCC)) && tools/build.sh release all tests $(PYTHON_OPTIONS) -DFP4MOE_CUDA=ON -DFP4MOE_CUDA_ARCHITECTURES=80 -DFP4MOE_NVCC=$$nvcc
 	@tools/wheel.sh $(VENV)/bin/python build/release build/release/wheel --install
 	@$(VENV)/bin/python tools/test.py build/release rest
 

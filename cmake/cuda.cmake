@@ -1,10 +1,13 @@
 # Kernels for NVIDIA GPUs. nvcc compiles each src/fp4moe/kernels/cuda/sm90/KERNEL/*.cu to machine code
-# (a cubin), which becomes bytes of the library; the driver loads them when the program runs
-# (kernels/cuda/driver.hpp). Host code needs neither nvcc nor CUDA's headers and libraries, so one
+# for Hopper (a cubin), and src/fp4moe/kernels/cuda/sm80/KERNEL/*.cu and the sources that both families
+# share to machine code for several architectures and PTX for the others (a fat binary). They become
+# bytes of the library; the driver loads them when the program runs (kernels/cuda/driver.hpp). Host code needs neither nvcc nor CUDA's headers and libraries, so one
 # program runs with and without a driver. FP4MOE_HAS_CUDA tells whether the kernels are built.
 set(FP4MOE_CUDA OFF CACHE STRING "CUDA kernels: OFF, ON, or AUTO (where nvcc is found)")
 set_property(CACHE FP4MOE_CUDA PROPERTY STRINGS OFF ON AUTO)
 set(FP4MOE_CUBINS "" CACHE PATH "Folder of cubins compiled elsewhere (its target cubins), instead of nvcc")
+set(FP4MOE_CUDA_ARCHITECTURES 80 86 89 120 CACHE STRING
+    "Architectures since 80 with machine code of their own; the driver compiles PTX for the others")
 set(FP4MOE_HAS_CUDA OFF)
 
 if(FP4MOE_CUBINS)
@@ -26,24 +29,35 @@ endif()
 
 set(cuda_folder ${PROJECT_SOURCE_DIR}/src/fp4moe/kernels/cuda)
 set(cuda_generated ${PROJECT_BINARY_DIR}/generated/cubins)
-set(nvcc_flags -std=c++20 -O3 -gencode=arch=compute_90a,code=sm_90a -cubin -lineinfo
-    --expt-relaxed-constexpr -Werror all-warnings -I ${PROJECT_SOURCE_DIR}/src)
+set(nvcc_flags -std=c++20 -O3 -lineinfo --expt-relaxed-constexpr -Werror all-warnings
+    -I ${PROJECT_SOURCE_DIR}/src)
+set(nvcc_flags_sm90 -gencode=arch=compute_90a,code=sm_90a -cubin)
+# Not compressed: names of kernels are read from it.
+set(nvcc_flags_sm80 -DFP4MOE_SM80 -fatbin --no-compress -gencode=arch=compute_80,code=compute_80)
+foreach(architecture ${FP4MOE_CUDA_ARCHITECTURES})
+  list(APPEND nvcc_flags_sm80 -gencode=arch=compute_${architecture},code=sm_${architecture})
+endforeach()
+# Of sm90/, what the family sm80 is compiled from, too.
+set(cuda_shared_sources route/prepare gather/gather activate/activate combine/combine pack/pack)
 
-# Sets `result` to the name of a source's cubin: activate for activate/activate.cu, decode_mxfp4 for
-# decode/mxfp4.cu; without the folder where that is no kernel's.
-function(fp4moe_cubin_stem source result)
+# Sets `result` to the name of a source's code: activate for activate/activate.cu, decode_mxfp4 for
+# decode/mxfp4.cu, sm80_activate for the family sm80; without the folder where that is no kernel's.
+function(fp4moe_cubin_stem source family result)
   get_filename_component(stem ${source} NAME_WE)
   get_filename_component(folder ${source} DIRECTORY)
   get_filename_component(kernel ${folder} NAME)
-  if(folder MATCHES "/kernels/cuda/sm90/" AND NOT stem STREQUAL kernel)
+  if(folder MATCHES "/kernels/cuda/sm[0-9]+/" AND NOT stem STREQUAL kernel)
     set(stem ${kernel}_${stem})
+  endif()
+  if(family STREQUAL sm80)
+    set(stem sm80_${stem})
   endif()
   set(${result} ${stem} PARENT_SCOPE)
 endfunction()
 
-# Sets `result` to the path of a source's cubin, made by nvcc or given.
-function(fp4moe_cubin source result)
-  fp4moe_cubin_stem(${source} stem)
+# Sets `result` to the path of a source's code, made by nvcc or given.
+function(fp4moe_cubin source family result)
+  fp4moe_cubin_stem(${source} ${family} stem)
   set(cubin ${PROJECT_BINARY_DIR}/cubins/${stem}.cubin)
   if(FP4MOE_CUBINS)
     get_filename_component(cubin ${FP4MOE_CUBINS}/${stem}.cubin ABSOLUTE BASE_DIR ${PROJECT_SOURCE_DIR})
@@ -52,24 +66,28 @@ function(fp4moe_cubin source result)
     endif()
   else()
     add_custom_command(OUTPUT ${cubin} DEPENDS ${source} ${FP4MOE_NVCC} DEPFILE ${cubin}.d VERBATIM
-      COMMAND ${FP4MOE_NVCC} ${nvcc_flags} -ccbin ${CMAKE_CXX_COMPILER} -allow-unsupported-compiler
+      COMMAND ${FP4MOE_NVCC} ${nvcc_flags} ${nvcc_flags_${family}} -ccbin ${CMAKE_CXX_COMPILER} -allow-unsupported-compiler
               -MD -MF ${cubin}.d -MT ${cubin} -o ${cubin} ${source}
-      COMMENT "Compiling ${stem}.cu for sm_90a")
+      COMMENT "Compiling ${stem} for ${family}")
   endif()
   set(${result} ${cubin} PARENT_SCOPE)
 endfunction()
 
-# An object library with the cubins of some sources and the function, in the module's namespace, that
-# lists them.
-#   fp4moe_cubins(fp4moe_cubins FUNCTION cubins SOURCES a.cu b.cu)
+# An object library with the code of some sources, of either family, and the function, in the module's
+# namespace, that lists them.
+#   fp4moe_cubins(fp4moe_cubins FUNCTION cubins SOURCES a.cu b.cu SM80_SOURCES c.cu)
 function(fp4moe_cubins target)
-  cmake_parse_arguments(ARG "" "FUNCTION" "SOURCES" ${ARGN})
+  cmake_parse_arguments(ARG "" "FUNCTION" "SOURCES;SM80_SOURCES" ${ARGN})
   set(objects "")
   set(declarations "")
   set(rows "")
-  foreach(source ${ARG_SOURCES})
-    fp4moe_cubin_stem(${source} cubin_stem)
-    fp4moe_cubin(${source} cubin)
+  list(TRANSFORM ARG_SOURCES PREPEND "sm90:")
+  list(TRANSFORM ARG_SM80_SOURCES PREPEND "sm80:")
+  foreach(pair ${ARG_SOURCES} ${ARG_SM80_SOURCES})
+    string(SUBSTRING ${pair} 0 4 family)
+    string(SUBSTRING ${pair} 5 -1 source)
+    fp4moe_cubin_stem(${source} ${family} cubin_stem)
+    fp4moe_cubin(${source} ${family} cubin)
     list(APPEND cubin_paths ${cubin})
     set(symbol fp4moe_cubin_${cubin_stem})
     set(object ${cuda_generated}/${cubin_stem}.S)
@@ -78,7 +96,7 @@ function(fp4moe_cubins target)
     list(APPEND objects ${object})
     string(APPEND declarations "extern const std::byte ${symbol}[];\n"
                                "extern const std::uint64_t ${symbol}_size;\n")
-    string(APPEND rows "      {\"${cubin_stem}\", {${symbol}, ${symbol}_size}},\n")
+    string(APPEND rows "      {\"${cubin_stem}\", {${symbol}, ${symbol}_size}, Family::${family}},\n")
   endforeach()
   list(LENGTH objects count)
   configure_file(${cuda_folder}/cubins.cpp.in ${cuda_generated}/${target}.cpp @ONLY)
@@ -107,7 +125,11 @@ if(FP4MOE_HAS_CUDA)
   file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/cubins)  # Make, unlike Ninja, does not
   set_source_files_properties(${cuda_folder}/no_cubins.cpp PROPERTIES HEADER_FILE_ONLY ON)
   file(GLOB cuda_sources CONFIGURE_DEPENDS ${cuda_folder}/sm90/*/*.cu)
-  fp4moe_cubins(fp4moe_cubins FUNCTION cubins SOURCES ${cuda_sources})
+  file(GLOB sm80_sources CONFIGURE_DEPENDS ${cuda_folder}/sm80/*/*.cu)
+  foreach(source ${cuda_shared_sources} ceiling/ceiling)
+    list(APPEND sm80_sources ${cuda_folder}/sm90/${source}.cu)
+  endforeach()
+  fp4moe_cubins(fp4moe_cubins FUNCTION cubins SOURCES ${cuda_sources} SM80_SOURCES ${sm80_sources})
   target_sources(fp4moe_kernels_cuda PRIVATE $<TARGET_OBJECTS:fp4moe_cubins>)
   set_property(GLOBAL APPEND PROPERTY FP4MOE_MODULES fp4moe_cubins)
 endif()

@@ -47,7 +47,7 @@ def test_a_selection_says_in_a_sentence_what_to_do() -> None:
 
 def test_this_machine_can_always_compute_by_itself() -> None:
     choice = fp4moe.explain(model="qwen3-30b-a3b")
-    assert choice.backend in ("CPU", "NATIVE_SM90") and choice.policy == "native"
+    assert choice.backend in ("CPU", "NATIVE_SM90", "NATIVE_SM80") and choice.policy == "native"
 
 
 def test_what_nothing_supports_is_an_error_with_the_whole_record() -> None:

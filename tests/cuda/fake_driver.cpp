@@ -107,9 +107,11 @@ Code cuDeviceTotalMem_v2(std::size_t* bytes, int) {
 }
 Code cuDeviceGetAttribute(int* value, DeviceAttribute attribute, int) {
   const auto write = [&](const FakeDriver& fake) {
-    *value = attribute == DeviceAttribute::major   ? fake.major
-             : attribute == DeviceAttribute::minor ? fake.minor
-                                                   : 100 + static_cast<int>(attribute);
+    *value = attribute == DeviceAttribute::major                 ? fake.major
+             : attribute == DeviceAttribute::minor               ? fake.minor
+             : attribute == DeviceAttribute::shared_bytes_opt_in ? fake.shared_bytes
+             : attribute == DeviceAttribute::multiprocessors     ? fake.multiprocessors
+                                                             : 100 + static_cast<int>(attribute);
   };
   return answer("cuDeviceGetAttribute", write, false);
 }
@@ -182,6 +184,7 @@ Code cuLaunchKernelEx(const LaunchConfig* config, void* function, const void** p
     }
     std::memcpy(&launch.first_param, params[0], sizeof launch.first_param);
     fake.launches.push_back(launch);
+    if (fake.run != nullptr) fake.run(launch, params[0]);
   });
 }
 

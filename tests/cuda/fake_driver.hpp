@@ -1,5 +1,5 @@
-// A libcuda.so.1 for machines without one: memory is the host's, kernels do nothing, and tests say
-// what fails. Host code that opens devices, loads kernels and enqueues work is tested with it.
+// A libcuda.so.1 for machines without one: memory is the host's, kernels do nothing (or what a test
+// says, see emulator/), and tests say what fails. Host code that opens devices, loads kernels and enqueues work is tested with it.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -35,6 +35,21 @@ inline constexpr std::string_view kKernels[] = {"prepare",
                                                 "decode_quantized_nvfp4",
                                                 "read",
                                                 "rate"};
+// Those of the family sm80.
+inline constexpr std::string_view kSm80Kernels[] = {"prepare",
+                                                    "gather",
+                                                    "activate",
+                                                    "combine_f32",
+                                                    "combine_bf16",
+                                                    "pack",
+                                                    "grouped_gemm_n32_mxfp4",
+                                                    "grouped_gemm_n64_mxfp4",
+                                                    "grouped_gemm_n128_mxfp4",
+                                                    "grouped_gemm_n32_nvfp4",
+                                                    "grouped_gemm_n64_nvfp4",
+                                                    "grouped_gemm_n128_nvfp4",
+                                                    "read",
+                                                    "rate"};
 
 struct FakeLaunch {
   std::string kernel{};
@@ -53,8 +68,11 @@ struct FakePointer {
 struct FakeDriver {
   // What it answers.
   int version = 13000, devices = 2, major = 9, minor = 0;
+  int shared_bytes = 227 * 1024, multiprocessors = 116;
   std::size_t memory_bytes = std::size_t{1} << 20;
   std::map<std::string, int> failing{};  // name of a function -> its code
+  // Runs a kernel; null: kernels do nothing.
+  void (*run)(const FakeLaunch& launch, const void* params) = nullptr;
   std::map<const void*, FakePointer> pointers{};
   std::array<std::array<char, 1>, 2> context_of{};  // addresses that stand for contexts
 

@@ -38,7 +38,10 @@ class OnDevice : public ::testing::Test {
     if (!opened) GTEST_SKIP() << text(opened.why());
     device_ = *opened;
   }
-  virtual Result<std::shared_ptr<const Device>> open() const { return Device::open(0); }
+  // The kernels for Hopper, whatever is asked for.
+  virtual Result<std::shared_ptr<const Device>> open() const {
+    return Device::open(0, {.family = Family::sm90});
+  }
 
   // Memory for `count` values, every byte 0xFF: NaN, and -1.
   template <class T>

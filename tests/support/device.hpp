@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -27,11 +28,24 @@ using kernels::cuda::Stream;
 using moe::testing::TestLayer;
 using moe::testing::TestTokens;
 
+#ifdef FP4MOE_EMULATED_DEVICE
+Result<std::shared_ptr<const Device>> open_test_device();  // tests/cuda/emulator
+#else
+// FP4MOE_CUDA_TEST_LIMITS: plans as for another device, "rtx4090" or "a100".
+inline Result<std::shared_ptr<const Device>> open_test_device() {
+  const char* const limits = std::getenv("FP4MOE_CUDA_TEST_LIMITS");
+  if (limits == nullptr) return Device::open(0);
+  const bool is_a100 = std::string_view(limits) == "a100";
+  return Device::open(
+      0, {.shared_bytes = (is_a100 ? 163u : 99u) * 1024, .multiprocessors = is_a100 ? 108 : 128});
+}
+#endif
+
 // Every test of a fixture is skipped where there is no device.
 class OnDevice : public ::testing::Test {
  protected:
   void SetUp() override {
-    Result<std::shared_ptr<const Device>> found = Device::open(0);
+    Result<std::shared_ptr<const Device>> found = open_test_device();
     if (!found) GTEST_SKIP() << text(found.why());
     device = std::move(*found);
   }
@@ -39,8 +53,17 @@ class OnDevice : public ::testing::Test {
 };
 
 // FP4MOE_CUDA_TEST_ROWS: few tokens go the way of many. FP4MOE_CUDA_TEST_SMALL: under
-// compute-sanitizer everything takes a hundred times as long.
-inline bool is_small() { return std::getenv("FP4MOE_CUDA_TEST_SMALL") != nullptr; }
+// compute-sanitizer everything takes a hundred times as long, on an emulated device ten thousand times.
+#ifdef FP4MOE_EMULATED_DEVICE
+inline constexpr bool kIsEmulated = true;
+#else
+inline constexpr bool kIsEmulated = false;
+#endif
+inline bool is_small() { return kIsEmulated || std::getenv("FP4MOE_CUDA_TEST_SMALL") != nullptr; }
+// Hopper's kernels have paths of their own.
+inline bool is_hopper(const Device& device) {
+  return device.family() == kernels::cuda::Family::sm90;
+}
 inline std::vector<std::uint64_t> some_tokens(std::vector<std::uint64_t> all) {
   if (is_small()) std::erase_if(all, [](std::uint64_t tokens) { return tokens > 20; });
   return all;

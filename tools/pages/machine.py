@@ -12,7 +12,7 @@ MODELS = (("gpt-oss-20b", "gpt-oss: MXFP4, biases, SwiGLU with a clamp"),
           ("deepseek-v3", "DeepSeek-V3 and Kimi: NVFP4, grouped sigmoid routing"))
 
 # What computes a layer that our own rules gave to a backend.
-ENGINES = {"CPU": "`cpu`, on the CPU", "NATIVE_SM90": "`cuda`, on the GPU"}
+ENGINES = {"CPU": "`cpu`, on the CPU", "NATIVE_SM90": "`cuda`, on the GPU", "NATIVE_SM80": "`cuda`, on the GPU"}
 
 HEAD = """\
 # Which backend runs on my machine

@@ -420,6 +420,7 @@ void make_native(Policy& policy, Rows& rows) {
   policy.automatic = {{.backends = rows({"NATIVE_SM90", "CPU", "EMULATION"})}};
   policy.names = {
       named("native_sm90", rows({"NATIVE_SM90"})),
+      named("native_sm80", rows({"NATIVE_SM80"})),
       named("cpu", rows({"CPU"})),
       named("emulation", rows({"EMULATION"})),
   };

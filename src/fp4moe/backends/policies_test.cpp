@@ -339,6 +339,23 @@ TEST(Policies, NativeTakesHopperKernelsOnHopperAndTheProcessorElsewhere) {
   EXPECT_EQ(chosen("cpu"), "CPU");
 }
 
+TEST(Policies, NativeKernelsForEveryGpuSinceAmpereAreTakenByName) {
+  const Policy& native = policy("native", oracle::WeightFormat::mxfp4);
+  const auto asked = [&](std::string_view name) {
+    Request request = gpt_oss_on(name);
+    request.layer.backend = "native_sm80";
+    return select(native, Mode::strict, request);
+  };
+  for (const std::string_view name : {"a100", "l40s", "h200", "b200"}) {
+    const Selection selection = asked(name);
+    ASSERT_EQ(selection.outcome, Outcome::selected) << name << ": " << selection.message;
+    EXPECT_EQ(selection.backend->name, "NATIVE_SM80");
+    EXPECT_EQ(selection.backend->layout, "native_sm80.mxfp4");
+  }
+  EXPECT_NE(asked("t4").outcome, Outcome::selected);
+  EXPECT_NE(asked("cpu").outcome, Outcome::selected);
+}
+
 TEST(Policies, DeepseekV4HasListsOfItsOwnPerPlatform) {
   const Policy& one = policy("2026-08-22-deepseek-v4", oracle::WeightFormat::mxfp4);
   Request request = gpt_oss_on("b200");

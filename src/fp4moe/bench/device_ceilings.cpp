@@ -1,6 +1,9 @@
 #include <algorithm>
 #include <memory>
+#include <string_view>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include "fp4moe/bench/layer_cuda.hpp"
 #include "fp4moe/kernels/cuda/sm90/ceiling/params.hpp"
@@ -36,7 +39,9 @@ Result<CeilingResult> time_on_device(const Device& device, const std::string& na
   device.drop_event(*begin);
   if (end) device.drop_event(*end);
   if (!done) return done.why();
-  return CeilingResult{.name = name, .kernel = "sm90/" + name, .timing = summarize(samples, work)};
+  return CeilingResult{.name = name,
+                       .kernel = fmt::format("{}/{}", kernels::cuda::name(device.family()), name),
+                       .timing = summarize(samples, work)};
 }
 
 }  // namespace
@@ -46,9 +51,10 @@ Result<Ceilings> device_ceilings(const Device& device) {
   if (!from) return from.why();
   Result<DeviceMemory> to = device.allocate(kCeilingBytes);
   if (!to) return to.why();
-  const auto read = device.function("fp4moe_sm90_read");
+  const std::string_view family = kernels::cuda::name(device.family());
+  const auto read = device.function(fmt::format("fp4moe_{}_read", family));
   if (!read) return read.why();
-  const auto rate = device.function("fp4moe_sm90_rate");
+  const auto rate = device.function(fmt::format("fp4moe_{}_rate", family));
   if (!rate) return rate.why();
   if (const auto done = device.clear(from->data(), 0x5A, kCeilingBytes, nullptr); !done)
     return done.why();

@@ -221,7 +221,7 @@ LayerResult describe_result(const DeviceSetup& setup, const DeviceContender& con
           .routing = setup.options.routing,
           .engine = "cuda",
           .kernel = fmt::format(
-              "sm90/{}{}{}", contender.numerics->word,
+              "{}/{}{}{}", kernels::cuda::name(layer.device().family()), contender.numerics->word,
               contender.activations->key == ActivationKey::none ? "" : "+",
               contender.activations->key == ActivationKey::none ? "" : contender.activations->word),
           .numerics = std::string(contender.numerics->word),

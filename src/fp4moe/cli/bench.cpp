@@ -350,9 +350,10 @@ Result<int> run_layer(const BenchOptions& options, const Setting& setting, const
                         first.routing, first.layers, first.layers == 1 ? "" : "s");
   const auto kernel = [](const bench::LayerResult& result) {
     if (result.path.empty()) return result.kernel;
+    const std::string family = result.kernel.substr(0, result.kernel.find('/'));
     return result.activations == "none"
-               ? fmt::format("sm90/{}", result.path)
-               : fmt::format("sm90/{}+{}", result.path, result.activations);
+               ? fmt::format("{}/{}", family, result.path)
+               : fmt::format("{}/{}+{}", family, result.path, result.activations);
   };
   // Devices are fast: a digit behind the point.
   const auto time = [&](double us) { return fmt::format("{:.{}f}", us, measured->gpu ? 1 : 0); };

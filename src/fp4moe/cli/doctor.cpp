@@ -127,7 +127,8 @@ void print_cuda_engine(const Io& io, const CudaEngine& engine) {
   std::vector<std::string> used, others;
   for (const CudaEngine::Seen& device : engine.devices)
     if (device.why_not.empty())
-      used.push_back(fmt::format("device {} ({})", device.ordinal, device.name));
+      used.push_back(
+          fmt::format("device {} ({}, kernels {})", device.ordinal, device.name, device.kernels));
     else
       others.push_back(
           fmt::format("device {} ({}, {})", device.ordinal, device.name, device.why_not));

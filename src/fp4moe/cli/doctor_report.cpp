@@ -104,11 +104,13 @@ CudaEngine cuda_engine(const kernels::cuda::DriverFrom& from) {
     return engine;
   }
   for (const kernels::cuda::DeviceFacts& facts : *devices) {
-    const auto runs = kernels::cuda::check_architecture(facts);
+    const auto family = kernels::cuda::choose_family(facts, from);
     engine.devices.push_back(
         {.ordinal = facts.ordinal,
          .name = facts.name,
-         .why_not = runs ? "" : fmt::format("{}, not {}", runs.why().found, runs.why().expected)});
+         .kernels = family ? std::string(kernels::cuda::name(*family)) : "",
+         .why_not =
+             family ? "" : fmt::format("{}, not {}", family.why().found, family.why().expected)});
   }
   return engine;
 }
@@ -119,6 +121,7 @@ Json to_json(const CudaEngine& engine) {
     devices.push_back({{"ordinal", device.ordinal},
                        {"name", device.name},
                        {"used", device.why_not.empty()},
+                       {"kernels", device.kernels},
                        {"why_not", device.why_not}});
   Json object{{"built", engine.built}, {"devices", std::move(devices)}};
   if (engine.why_not) object["why_not"] = fp4moe::to_json(*engine.why_not);

@@ -47,6 +47,7 @@ struct CudaEngine {
   struct Seen {
     int ordinal = 0;
     std::string name{};
+    std::string kernels{};  // the family that runs on it; empty: none
     std::string why_not{};  // empty when it can be used
   };
   bool built = false;

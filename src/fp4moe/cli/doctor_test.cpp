@@ -122,10 +122,11 @@ TEST(Doctor, SaysWhichDevicesTheCudaEngineUses) {
   const FakeRoot root;
   DoctorReport report = examine(machine(root, {}));
   report.cuda = {.built = true,
-                 .devices = {{.ordinal = 0, .name = "NVIDIA H200"},
+                 .devices = {{.ordinal = 0, .name = "NVIDIA H200", .kernels = "sm90"},
                              {.ordinal = 1, .name = "NVIDIA T4", .why_not = "7.5, not 9.0"}}};
   EXPECT_TRUE(print(report).says(
-      "cuda engine              device 0 (NVIDIA H200); not device 1 (NVIDIA T4, 7.5, not 9.0)"));
+      "cuda engine              device 0 (NVIDIA H200, kernels sm90); not device 1 (NVIDIA T4, "
+      "7.5, not 9.0)"));
   report.cuda.devices.erase(report.cuda.devices.begin());
   EXPECT_TRUE(
       print(report).says("cuda engine              built; not device 1 (NVIDIA T4, 7.5, not 9.0)"));

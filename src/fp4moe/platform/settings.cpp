@@ -50,11 +50,21 @@ Result<Done> read_pins(const std::string& value, Settings& into) {
   return Done{};
 }
 
+Result<Done> read_cuda_kernels(const std::string& value, Settings& into) {
+  if (value != "sm90" && value != "sm80")
+    return usage("settings.cuda_kernels", "FP4MOE_CUDA_KERNELS names no kernels")
+        .expects("sm90 or sm80", printable(value))
+        .try_this("unset FP4MOE_CUDA_KERNELS to run the fastest on each GPU");
+  into.cuda_kernels = value;
+  return Done{};
+}
+
 // clang-format off
 constexpr SettingRow kSettingRows[] = {
     {"FP4MOE_THREADS", "a whole number from 1 to 4096",                 "threads to use where the command line names none", read_threads},
     {"FP4MOE_CPU_ISA", "an instruction set that doctor lists as built", "run only kernels of this instruction set and below", read_cpu_isa},
     {"FP4MOE_PIN",     "0 or 1",                                        "with 1, every worker thread of a layer stays on a processor of its own", read_pins},
+    {"FP4MOE_CUDA_KERNELS", "sm90 or sm80",                             "CUDA kernels to run: those for Hopper, or those for every GPU since Ampere", read_cuda_kernels},
 };
 // clang-format on
 static_assert(kMaxThreads == 4096);

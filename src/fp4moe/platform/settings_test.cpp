@@ -57,6 +57,15 @@ TEST(Settings, PinningIsOnOrOff) {
   EXPECT_EQ(settings.why().id, "settings.pin");
 }
 
+TEST(Settings, CudaKernelsAreOfOneOfTwoFamilies) {
+  EXPECT_EQ(read_settings(with({}))->cuda_kernels, std::nullopt);
+  for (const char* family : {"sm90", "sm80"})
+    EXPECT_EQ(read_settings(with({{"FP4MOE_CUDA_KERNELS", family}}))->cuda_kernels, family);
+  for (const char* bad : {"sm_80", "SM80", "ampere", "sm100"})
+    EXPECT_EQ(read_settings(with({{"FP4MOE_CUDA_KERNELS", bad}})).why().id,
+              "settings.cuda_kernels");
+}
+
 TEST(Settings, RefuseInstructionSetsThatAreNoNames) {
   for (const char* bad :
        {"AVX2", "neon i8mm", "../neon", "a-very-long-name-of-an-instruction-set"}) {

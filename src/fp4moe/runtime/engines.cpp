@@ -24,7 +24,9 @@ bool is_always_built() { return true; }
 Result<Done> check_cuda() {
   const auto found = kernels::cuda::devices();
   if (!found) return found.why();
-  return kernels::cuda::check_architecture(found->front());
+  const auto family = kernels::cuda::choose_family(found->front());
+  if (!family) return family.why();
+  return Done{};
 }
 
 constexpr EngineRow kEngines[] = {
@@ -37,7 +39,7 @@ constexpr EngineRow kEngines[] = {
                                                                         : WeightsHome::packed});
      },
      is_always_built, always},
-    {"cuda", "our kernels for NVIDIA Hopper",
+    {"cuda", "our kernels for NVIDIA GPUs",
      [](std::shared_ptr<ThreadPool> pool, const EngineOptions&) -> std::unique_ptr<moe::Engine> {
        return std::make_unique<moe::cuda::CudaEngine>(std::move(pool));
      },

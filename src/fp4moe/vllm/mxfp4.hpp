@@ -55,6 +55,7 @@ enum class Mxfp4MoeBackend : std::uint8_t {
   FLASHINFER_MOE_EP_CUTEDSL,
   FLASHINFER_MOE_EP_DEEP_GEMM,
   NATIVE_SM90,
+  NATIVE_SM80,
 };
 // NOLINTEND(readability-identifier-naming)
 inline constexpr std::array kMxfp4MoeBackends = std::to_array<std::string_view>({
@@ -85,9 +86,10 @@ inline constexpr std::array kMxfp4MoeBackends = std::to_array<std::string_view>(
     "FLASHINFER_MOE_EP_CUTEDSL",
     "FLASHINFER_MOE_EP_DEEP_GEMM",
     "NATIVE_SM90",
+    "NATIVE_SM80",
 });
 static_assert(kMxfp4MoeBackends.size() ==
-              static_cast<std::size_t>(Mxfp4MoeBackend::NATIVE_SM90) + 1);
+              static_cast<std::size_t>(Mxfp4MoeBackend::NATIVE_SM80) + 1);
 
 // The member's value: "MARLIN", and "None" for NONE.
 constexpr std::string_view to_string(Mxfp4MoeBackend backend) {

@@ -32,6 +32,7 @@ enum class NvFp4MoeBackend : std::uint8_t {
   EMULATION,
   CPU,
   NATIVE_SM90,
+  NATIVE_SM80,
 };
 // NOLINTEND(readability-identifier-naming)
 inline constexpr std::array kNvFp4MoeBackends = std::to_array<std::string_view>({
@@ -48,9 +49,10 @@ inline constexpr std::array kNvFp4MoeBackends = std::to_array<std::string_view>(
     "EMULATION",
     "CPU",
     "NATIVE_SM90",
+    "NATIVE_SM80",
 });
 static_assert(kNvFp4MoeBackends.size() ==
-              static_cast<std::size_t>(NvFp4MoeBackend::NATIVE_SM90) + 1);
+              static_cast<std::size_t>(NvFp4MoeBackend::NATIVE_SM80) + 1);
 
 constexpr std::string_view to_string(NvFp4MoeBackend backend) {
   return kNvFp4MoeBackends[static_cast<std::size_t>(backend)];

@@ -38,6 +38,7 @@ class NvFp4MoeBackend(Enum):
     EMULATION = "EMULATION"
     CPU = "CPU"
     NATIVE_SM90 = "NATIVE_SM90"
+    NATIVE_SM80 = "NATIVE_SM80"
 
 
 def select_nvfp4_moe_backend(

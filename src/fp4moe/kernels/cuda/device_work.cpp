@@ -59,7 +59,7 @@ Result<Done> Device::launch(const Launch& launch, Stream stream, const Current& 
   unsigned count = 0;
   if (launch.is_cooperative)
     attributes[count++] = {.id = LaunchAttributeId::cooperative, .value = 1};
-  if (launch.has_pdl)
+  if (launch.has_pdl && family_ == Family::sm90)
     attributes[count++] = {.id = LaunchAttributeId::programmatic_stream_serialization, .value = 1};
   const LaunchConfig config{.grid = {launch.blocks, 1, 1},
                             .block = {launch.threads, 1, 1},

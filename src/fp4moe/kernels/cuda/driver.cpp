@@ -12,12 +12,41 @@
 #include "fp4moe/kernels/cuda/device_state.hpp"
 #include "fp4moe/platform/detect.hpp"
 #include "fp4moe/platform/open_library.hpp"
+#include "fp4moe/platform/settings.hpp"
 
 namespace fp4moe::kernels::cuda {
 namespace {
 
-constexpr int kOldestDriver = 12000;             // CUDA 12.0: launches with attributes, Hopper
-constexpr int kMajorBuilt = 9, kMinorBuilt = 0;  // sm_90a runs nowhere else
+constexpr int kOldestDriver = 12000;  // CUDA 12.0: launches with attributes, Hopper
+
+struct FamilyRow {
+  std::string_view name;
+  std::string_view capabilities;  // that it runs on, in words
+  bool is_automatic;              // else it runs only where it is asked for
+  bool (*runs_on)(const DeviceFacts& facts);
+};
+// In the order of Family.
+constexpr FamilyRow kFamilies[] = {
+    {"sm90", "compute capability 9.0", true,
+     [](const DeviceFacts& facts) { return facts.major == 9 && facts.minor == 0; }},
+    // Not run on a GPU yet: tests run it on a CPU (tests/cuda/emulator).
+    {"sm80", "compute capability 8.0 or newer", false,
+     [](const DeviceFacts& facts) { return facts.major >= 8; }},
+};
+const FamilyRow& row(Family family) { return kFamilies[static_cast<std::size_t>(family)]; }
+
+bool has(std::span<const Cubin> kernels, Family family) {
+  return std::ranges::find(kernels, family, &Cubin::family) != kernels.end();
+}
+
+// The family that was asked for, if any.
+Result<std::optional<Family>> wanted_family(const DriverFrom& from) {
+  if (from.family) return from.family;
+  const Result<platform::Settings> settings = platform::read_settings();
+  if (!settings) return settings.why();
+  if (!settings->cuda_kernels) return std::optional<Family>{};
+  return std::optional(*settings->cuda_kernels == "sm90" ? Family::sm90 : Family::sm80);
+}
 
 std::string version_text(int version) {
   return fmt::format("CUDA {}.{}", version / 1000, version % 1000 / 10);
@@ -86,16 +115,13 @@ Result<DeviceFacts> facts_of(const Driver& driver, int ordinal, int& handle) {
   return facts;
 }
 
-Result<DeviceFacts> usable_facts(const Driver& driver, int ordinal, int& handle) {
+Result<DeviceFacts> checked_facts(const Driver& driver, int ordinal, int& handle) {
   if (ordinal < 0 || ordinal >= driver.devices)
     return usage("cuda.ordinal", fmt::format("there is no CUDA device {}", ordinal))
         .expects(driver.devices == 1 ? "0" : fmt::format("0 to {}", driver.devices - 1),
                  std::to_string(ordinal))
         .try_this("CUDA_VISIBLE_DEVICES decides which devices are seen and how they are counted");
-  auto facts = facts_of(driver, ordinal, handle);
-  if (!facts) return facts;
-  if (const auto runs = check_architecture(*facts); !runs) return runs.why();
-  return facts;
+  return facts_of(driver, ordinal, handle);
 }
 
 // Devices in use, one object each.
@@ -144,13 +170,34 @@ Result<std::vector<DeviceFacts>> devices(const DriverFrom& from) {
   return all;
 }
 
-Result<Done> check_architecture(const DeviceFacts& facts) {
-  if (facts.major == kMajorBuilt && facts.minor == kMinorBuilt) return Done{};
-  return error(ErrorCode::unavailable, "cuda.architecture",
-               fmt::format("the kernels do not run on device {}, {}", facts.ordinal, facts.name))
-      .expects(fmt::format("compute capability {}.{}", kMajorBuilt, kMinorBuilt),
-               fmt::format("{}.{}", facts.major, facts.minor))
-      .try_this("take an H100, H200 or GH200, or another engine");
+std::string_view name(Family family) { return row(family).name; }
+
+Result<Family> choose_family(const DeviceFacts& facts, const DriverFrom& from) {
+  const Result<std::optional<Family>> wanted = wanted_family(from);
+  if (!wanted) return wanted.why();
+  std::optional<Family> last;  // that the build has, of those: what a refusal speaks of
+  for (const Family family : {Family::sm90, Family::sm80}) {
+    const bool is_meant = *wanted ? **wanted == family : row(family).is_automatic;
+    if (!is_meant || !has(from.kernels, family)) continue;
+    if (row(family).runs_on(facts)) return family;
+    last = family;
+  }
+  const std::string what =
+      fmt::format("the kernels do not run on device {}, {}", facts.ordinal, facts.name);
+  if (!last)
+    return error(ErrorCode::unavailable, "cuda.architecture", what)
+        .expects(fmt::format("a build with the kernels {}", name(wanted->value_or(Family::sm90))),
+                 "a build without them")
+        .try_this("build with `make cuda`, or take another engine");
+  const bool has_sm80 =
+      !*wanted && has(from.kernels, Family::sm80) && row(Family::sm80).runs_on(facts);
+  return error(ErrorCode::unavailable, "cuda.architecture", what)
+      .expects(std::string(row(*last).capabilities), fmt::format("{}.{}", facts.major, facts.minor))
+      .try_this(has_sm80
+                    ? "FP4MOE_CUDA_KERNELS=sm80 runs kernels for every GPU since Ampere, or take "
+                      "another engine"
+                : *wanted ? "unset FP4MOE_CUDA_KERNELS, or take another engine"
+                          : "take an H100, H200 or GH200, or another engine");
 }
 
 Device::Device() : state_(std::make_unique<State>()) {}
@@ -181,8 +228,13 @@ Result<std::shared_ptr<const Device>> Device::open(int ordinal, const DriverFrom
   State& state = *device->state_;
   state.driver = driver->calls;
   const EntryPoints& calls = *state.driver;
-  auto facts = usable_facts(*driver, ordinal, state.handle);
+  auto facts = checked_facts(*driver, ordinal, state.handle);
   if (!facts) return facts.why();
+  const Result<Family> family = choose_family(*facts, from);
+  if (!family) return family.why();
+  device->family_ = *family;
+  if (from.shared_bytes != 0) facts->shared_bytes = from.shared_bytes;
+  if (from.multiprocessors != 0) facts->multiprocessors = from.multiprocessors;
   device->facts_ = std::move(*facts);
   Context context = nullptr;
   if (const Code code = calls.retain_context(&context, state.handle); code != code_success)
@@ -193,6 +245,7 @@ Result<std::shared_ptr<const Device>> Device::open(int ordinal, const DriverFrom
   if (current.code() != code_success)
     return failure(calls, current.code(), fmt::format("use device {}", ordinal));
   for (const Cubin& cubin : from.kernels) {
+    if (cubin.family != *family) continue;
     Module module = nullptr;
     const Code code = calls.load_module(&module, cubin.code.data());
     if (code == code_out_of_memory)

@@ -1,6 +1,11 @@
 // The NVIDIA driver, found when the program runs: libcuda.so.1 is opened by name, so that one build
-// runs with and without it. Kernels were compiled by nvcc to machine code for exactly one
-// architecture and lie in this library as bytes; the driver loads them.
+// runs with and without it. Kernels were compiled by nvcc and lie in this library as bytes; the driver
+// loads those of one family:
+//
+//   family   runs on                 what it is
+//   sm90     9.0                     machine code for sm_90a
+//   sm80     8.0 and newer           machine code for several architectures, and PTX, which the driver
+//                                    compiles for the others
 //
 // Everything happens in a device's primary context, the one that the CUDA runtime and frameworks
 // use: their streams and pointers are ours and the other way round.
@@ -8,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,6 +26,9 @@ namespace fp4moe::kernels::cuda {
 // A cudaStream_t or CUstream; null is the default stream.
 using Stream = void*;
 using Function = void*;
+
+enum class Family : std::uint8_t { sm90, sm80 };  // the faster one first
+std::string_view name(Family family);
 
 struct DeviceFacts {
   std::string name{};
@@ -40,10 +49,11 @@ struct Launch {
   const void* params = nullptr;
 };
 
-// The machine code of one file of kernels.
+// The code of one file of kernels: a cubin, or a fat binary of several and PTX.
 struct Cubin {
   std::string_view name{};
   std::span<const std::byte> code{};
+  Family family = Family::sm90;
 };
 
 // Names of the kernels whose instructions it holds, each once.
@@ -58,6 +68,12 @@ bool is_built();
 struct DriverFrom {
   std::string library = "libcuda.so.1";
   std::span<const Cubin> kernels = cubins();
+  // None: FP4MOE_CUDA_KERNELS, else the fastest that runs on the device, of those that are taken
+  // without being asked for.
+  std::optional<Family> family{};
+  // Facts of another device, for tests of plans: shared memory of a block, SMs. 0: its own.
+  std::uint64_t shared_bytes = 0;
+  int multiprocessors = 0;
 };
 
 class Device;
@@ -120,13 +136,14 @@ class Pinned {
 // The devices of this machine. Errors: cuda.build (built without), cuda.driver (no libcuda.so.1, or
 // one that does not work or is too old), cuda.device (none).
 Result<std::vector<DeviceFacts>> devices(const DriverFrom& from = {});
-// Whether the kernels run on it. Errors: cuda.architecture (not 9.0).
-Result<Done> check_architecture(const DeviceFacts& facts);
+// The kernels that run on it. Errors: cuda.architecture (before 8.0, or not of the family that was asked
+// for, or the build has none for it), settings.cuda_kernels.
+Result<Family> choose_family(const DeviceFacts& facts, const DriverFrom& from = {});
 
 class Device : public std::enable_shared_from_this<Device> {
  public:
   // Opens a device and loads the kernels; one object for each ordinal as long as anyone holds it.
-  // Errors: those of devices() and check_architecture(), cuda.ordinal, cuda.load.
+  // Errors: those of devices() and choose_family(), cuda.ordinal, cuda.load.
   static Result<std::shared_ptr<const Device>> open(int ordinal);
   // A new object, of another driver or with other kernels.
   static Result<std::shared_ptr<const Device>> open(int ordinal, const DriverFrom& from);
@@ -135,6 +152,7 @@ class Device : public std::enable_shared_from_this<Device> {
   Device& operator=(const Device&) = delete;
 
   const DeviceFacts& facts() const { return facts_; }
+  Family family() const { return family_; }
   // A kernel by its name. Errors: cuda.kernel.
   Result<Function> function(std::string_view name) const;
   // Allows it that much dynamic shared memory.
@@ -176,6 +194,7 @@ class Device : public std::enable_shared_from_this<Device> {
   struct State;  // of the driver's handles
   Device();
   DeviceFacts facts_{};
+  Family family_ = Family::sm90;
   std::unique_ptr<State> state_{};
   friend class Memory;
   friend class Pinned;

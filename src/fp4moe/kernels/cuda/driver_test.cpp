@@ -126,7 +126,7 @@ TEST_F(WithFakeDriver, DevicesHaveTheirFacts) {
   EXPECT_EQ(facts.clock_khz, 100 + 13);
   EXPECT_EQ(facts.multiprocessors, 100 + 16);
   EXPECT_EQ(facts.l2_bytes, 100u + 38);
-  EXPECT_EQ(facts.shared_bytes, 100u + 97);
+  EXPECT_EQ(facts.shared_bytes, 227u * 1024);
   EXPECT_TRUE(facts.launches_cooperatively);
 
   fake_->failing["cuDeviceGetName"] = 101;
@@ -148,6 +148,62 @@ TEST_F(WithFakeDriver, OnlyOrdinalsThatExistAndHopperAreOpened) {
   EXPECT_EQ(device.why().expected, "compute capability 9.0");
   EXPECT_EQ(device.why().found, "10.0");
   EXPECT_TRUE(devices(from_));  // they may be shown all the same
+}
+
+TEST_F(WithFakeDriver, OneFamilyOfKernelsIsLoaded) {
+  cubins_[1].family = Family::sm80;
+  struct Case {
+    int major, minor;
+    std::optional<Family> family;
+    std::string loaded;  // or what was expected
+  };
+  const Case cases[] = {{9, 0, {}, "sm90"},
+                        {9, 0, Family::sm80, "sm80"},
+                        {8, 9, {}, "compute capability 9.0"},
+                        {8, 0, Family::sm80, "sm80"},
+                        {12, 1, Family::sm80, "sm80"},
+                        {7, 5, Family::sm80, "compute capability 8.0 or newer"},
+                        {8, 6, Family::sm90, "compute capability 9.0"}};
+  for (const Case& c : cases) {
+    fake_->major = c.major;
+    fake_->minor = c.minor;
+    from_.family = c.family;
+    const auto device = open();
+    EXPECT_EQ(device ? std::string(name((*device)->family())) : device.why().expected, c.loaded)
+        << c.major << "." << c.minor;
+    if (!device) continue;
+    EXPECT_EQ(fake_->modules, 1);
+    const bool is_sm80 = (*device)->family() == Family::sm80;
+    EXPECT_EQ(static_cast<bool>((*device)->function("fp4moe_fake")), is_sm80);
+    EXPECT_EQ(static_cast<bool>((*device)->function("fp4moe_other")), !is_sm80);
+  }
+  // A build without them.
+  fake_->major = 9;
+  fake_->minor = 0;
+  from_.kernels = std::span(cubins_).first(1);
+  from_.family = Family::sm80;
+  EXPECT_EQ(open().why().expected, "a build with the kernels sm80");
+  // A device of other sizes, for tests.
+  from_.family = {};
+  from_.shared_bytes = 99 * 1024;
+  from_.multiprocessors = 128;
+  const auto smaller = open();
+  ASSERT_TRUE(smaller) << text(smaller.why());
+  EXPECT_EQ((*smaller)->facts().shared_bytes, 99u * 1024);
+  EXPECT_EQ((*smaller)->facts().multiprocessors, 128);
+}
+
+TEST_F(WithFakeDriver, KernelsOfEveryGpuStartWhenTheOnesBeforeAreComplete) {
+  cubins_[1].family = Family::sm80;
+  from_.family = Family::sm80;
+  const auto device = open();
+  ASSERT_TRUE(device) << text(device.why());
+  const auto function = (*device)->function("fp4moe_fake");
+  ASSERT_TRUE(function);
+  const int params = 7;
+  ASSERT_TRUE(
+      (*device)->launch({.function = *function, .has_pdl = true, .params = &params}, nullptr));
+  EXPECT_FALSE(fake_->launches.back().has_pdl);
 }
 
 TEST_F(WithFakeDriver, CodeThatTheDriverDoesNotLoadGivesBackEverything) {
@@ -490,6 +546,8 @@ TEST(Cubins, HoldEveryKernelOnce) {
   std::vector<std::string> expected, found;
   for (const std::string_view kernel : kKernels)
     expected.push_back(fmt::format("fp4moe_sm90_{}", kernel));
+  for (const std::string_view kernel : kSm80Kernels)
+    expected.push_back(fmt::format("fp4moe_sm80_{}", kernel));
   for (const Cubin& cubin : cubins())
     for (std::string& name : kernel_names(cubin)) found.push_back(std::move(name));
   std::ranges::sort(expected);
@@ -513,12 +571,10 @@ TEST(Cubins, AreMachineCodeWhereThereAreAny) {
   for (const Cubin& cubin : cubins()) {
     EXPECT_FALSE(cubin.name.empty());
     ASSERT_GT(cubin.code.size(), 1000u) << cubin.name;
-    EXPECT_EQ(std::memcmp(cubin.code.data(),
-                          "\x7f"
-                          "ELF",
-                          4),
-              0)
-        << cubin.name;
+    const std::string_view first = cubin.family == Family::sm90 ? "\x7f"
+                                                                  "ELF"
+                                                                : "\x50\xed\x55\xba";
+    EXPECT_EQ(std::memcmp(cubin.code.data(), first.data(), 4), 0) << cubin.name;
   }
 }
 

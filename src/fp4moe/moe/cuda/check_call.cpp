@@ -78,9 +78,8 @@ Result<Done> check_parts(const DeviceCall& call) {
 // Layers with different keys may still have the same regions.
 bool DeviceLayer::may_use(const Workspace& space) const {
   if (space.device_ != device_) return false;
-  if (space.key_ == workspace_key(*layer_)) return true;
-  const auto blocks = static_cast<std::uint32_t>(device_->facts().multiprocessors);
-  const auto plan = plan_workspace(*layer_, space.limits_, blocks);
+  if (space.key_ == workspace_key(*layer_, device_->family())) return true;
+  const auto plan = plan_workspace(*layer_, space.limits_, limits_of(*device_));
   return plan && plan->at == space.plan_.at;
 }
 

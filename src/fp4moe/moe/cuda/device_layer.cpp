@@ -68,7 +68,8 @@ Result<DeviceLayer> DeviceLayer::make(std::shared_ptr<const kernels::cuda::Devic
                                       const ExpertsProblem& problem, const ExpertSource& source,
                                       DeviceLayerOptions options) {
   const Range range("fp4moe make layer");
-  Result<sm90::LayerParams> layer = describe(problem);
+  Result<sm90::LayerParams> layer =
+      describe(problem, activate_max_shared(device->facts().shared_bytes));
   if (!layer) return layer.why();
   if (source.shape.experts != problem.shape.experts ||
       source.shape.hidden != problem.shape.hidden ||
@@ -84,6 +85,7 @@ Result<DeviceLayer> DeviceLayer::make(std::shared_ptr<const kernels::cuda::Devic
   result.problem_ = problem;
   result.options_ = options;
   result.layer_ = std::make_shared<sm90::LayerParams>(*layer);
+  if (const auto fine = result.check_shared(); !fine) return fine.why();
   if (const auto found = result.find_kernels(); !found) return found.why();
   Result<DeviceWeights> weights = DeviceWeights::make(result.device_, source, *result.layer_);
   if (!weights) return weights.why();
@@ -93,7 +95,8 @@ Result<DeviceLayer> DeviceLayer::make(std::shared_ptr<const kernels::cuda::Devic
 }
 
 Result<DeviceLayer> DeviceLayer::with_numerics(const ExpertsProblem& problem) const {
-  Result<sm90::LayerParams> layer = describe(problem);
+  Result<sm90::LayerParams> layer =
+      describe(problem, activate_max_shared(device_->facts().shared_bytes));
   if (!layer) return layer.why();
   if (problem.shape != problem_.shape)
     return usage("experts.layout", "the shape differs")
@@ -117,6 +120,17 @@ Result<DeviceLayer> DeviceLayer::with_numerics(const ExpertsProblem& problem) co
 
 std::uint64_t DeviceLayer::weight_bytes() const { return weights_->bytes(); }
 
+// What the kernels of the family need of any device.
+Result<Done> DeviceLayer::check_shared() const {
+  const std::uint64_t needed =
+      device_->family() == Family::sm80 ? sm80::min_shared_bytes() : sm90::kMaxSharedBytes;
+  if (device_->facts().shared_bytes >= needed) return Done{};
+  return error(ErrorCode::unavailable, "cuda.limits", "a block has too little shared memory")
+      .expects(fmt::format("at least {} bytes", needed),
+               fmt::format("{} bytes on {}", device_->facts().shared_bytes, device_->facts().name))
+      .try_this("use the CPU engine");
+}
+
 Result<Done> DeviceLayer::find_kernels() {
   kernels_ = std::make_shared<Kernels>();
   const std::string_view format = layer_->is_nvfp4 != 0 ? "nvfp4" : "mxfp4";
@@ -125,29 +139,39 @@ Result<Done> DeviceLayer::find_kernels() {
                                                         {&kernels_->activate, "activate"},
                                                         {&kernels_->combine_f32, "combine_f32"},
                                                         {&kernels_->combine_bf16, "combine_bf16"}};
-  if (options_.allow_decode) {
-    wanted.emplace_back(&kernels_->decode_generic, fmt::format("decode_generic_{}", format));
-    wanted.emplace_back(&kernels_->decode_bf16, fmt::format("decode_bf16_{}", format));
-    wanted.emplace_back(&kernels_->decode_quantized, fmt::format("decode_quantized_{}", format));
+  const bool is_sm80 = device_->family() == Family::sm80;
+  std::vector<std::pair<Function*, std::uint32_t>> shared{
+      {&kernels_->activate,
+       static_cast<std::uint32_t>(activate_max_shared(device_->facts().shared_bytes))}};
+  if (options_.allow_decode && !is_sm80)
+    for (const auto& [decode, kind] : {std::pair{&kernels_->decode_generic, "generic"},
+                                       std::pair{&kernels_->decode_bf16, "bf16"},
+                                       std::pair{&kernels_->decode_quantized, "quantized"}}) {
+      wanted.emplace_back(decode, fmt::format("decode_{}_{}", kind, format));
+      shared.emplace_back(decode, sm90::kMaxSharedBytes);
+    }
+  const std::span<const std::uint32_t> sizes =
+      is_sm80 ? std::span<const std::uint32_t>(sm80::kTileSizes) : sm90::kTileSizes;
+  for (const std::uint32_t tokens : sizes) {
+    Function* const gemm = &kernels_->grouped_gemms[tokens];
+    wanted.emplace_back(gemm, fmt::format("grouped_gemm_n{}_{}", tokens, format));
+    shared.emplace_back(gemm,
+                        is_sm80 ? sm80_gemm_shape(tokens).shared_bytes : sm90::kMaxSharedBytes);
   }
-  for (std::size_t i = 0; i < kernels_->grouped_gemms.size(); ++i)
-    wanted.emplace_back(&kernels_->grouped_gemms[i],
-                        fmt::format("grouped_gemm_n{}_{}", sm90::kTileSizes[i], format));
   for (const auto& [to, name] : wanted) {
-    const Result<Function> found = device_->function(fmt::format("fp4moe_sm90_{}", name));
+    const Result<Function> found = device_->function(
+        fmt::format("fp4moe_{}_{}", kernels::cuda::name(device_->family()), name));
     if (!found) return found.why();
     *to = *found;
   }
-  std::vector<std::pair<Function, std::uint32_t>> shared{{kernels_->activate, kActivateMaxShared}};
-  if (options_.allow_decode)
-    for (const Function decode :
-         {kernels_->decode_generic, kernels_->decode_bf16, kernels_->decode_quantized})
-      shared.emplace_back(decode, sm90::kMaxSharedBytes);
-  for (const Function grouped_gemm : kernels_->grouped_gemms)
-    shared.emplace_back(grouped_gemm, sm90::kMaxSharedBytes);
   for (const auto& [function, bytes] : shared)
-    if (const auto done = device_->allow_shared(function, bytes); !done) return done.why();
+    if (const auto done = device_->allow_shared(*function, bytes); !done) return done.why();
   return Done{};
+}
+
+sm80::GroupedGemmShape DeviceLayer::sm80_gemm_shape(std::uint32_t tile_tokens) const {
+  return sm80::grouped_gemm_shape(tile_tokens, layer_->is_nvfp4 != 0,
+                                  device_->facts().shared_bytes);
 }
 
 // Uploads the scales of quantized activations, of x and of h.
@@ -174,19 +198,17 @@ Result<Done> DeviceLayer::place_scales() {
 }
 
 Result<std::uint64_t> DeviceLayer::workspace_bytes(const WorkspaceLimits& limits) const {
-  const auto plan =
-      plan_workspace(*layer_, limits, static_cast<std::uint32_t>(device_->facts().multiprocessors));
+  const auto plan = plan_workspace(*layer_, limits, limits_of(*device_));
   if (!plan) return plan.why();
   return plan->total;
 }
 
 Result<Workspace> DeviceLayer::reserve(const WorkspaceLimits& limits) const {
-  const auto plan =
-      plan_workspace(*layer_, limits, static_cast<std::uint32_t>(device_->facts().multiprocessors));
+  const auto plan = plan_workspace(*layer_, limits, limits_of(*device_));
   if (!plan) return plan.why();
   Workspace result;
   result.device_ = device_;
-  result.key_ = workspace_key(*layer_);
+  result.key_ = workspace_key(*layer_, device_->family());
   result.plan_ = *plan;
   result.limits_ = limits;
   Result<Memory> memory = device_->allocate(std::max<std::uint64_t>(plan->total, 1));
@@ -216,12 +238,13 @@ sm90::RoutingTables Workspace::tables() const {
 }
 
 CallPlan DeviceLayer::plan(const CallSize& size) const {
-  CallPlan result = plan_call(*layer_, size);
+  CallPlan result = plan_call(*layer_, size, device_->family());
   if (result.path == Path::decode && !options_.allow_decode) result.path = Path::rows;
   return result;
 }
 
 std::string_view DeviceLayer::kernel(const CallSize& size) const {
+  if (device_->family() == Family::sm80) return "sm80/rows";
   return plan(size).path == Path::decode ? "sm90/decode" : "sm90/rows";
 }
 

@@ -31,10 +31,14 @@ struct LayerParams;
 struct Gemm;
 struct RoutingTables;
 }  // namespace fp4moe::kernels::cuda::sm90
+namespace fp4moe::kernels::cuda::sm80 {
+struct GroupedGemmShape;
+}  // namespace fp4moe::kernels::cuda::sm80
 
 namespace fp4moe::moe::cuda {
 
 namespace sm90 = kernels::cuda::sm90;
+namespace sm80 = kernels::cuda::sm80;
 struct CallPlan;      // plan.hpp
 class DeviceWeights;  // device_weights.hpp
 
@@ -134,7 +138,7 @@ class DeviceLayer {
   // driver's words, for a stream that is in error, too.
   Result<Done> apply(const DeviceCall& call, const Workspace& space,
                      kernels::cuda::Stream stream) const;
-  // The path that apply takes, as text: "sm90/decode", "sm90/rows".
+  // The path that apply takes, as text: "sm90/decode", "sm90/rows", "sm80/rows".
   std::string_view kernel(const CallSize& size) const;
 
  private:
@@ -142,7 +146,9 @@ class DeviceLayer {
   struct Step;
   struct RowsParams;
   DeviceLayer() = default;
+  Result<Done> check_shared() const;
   Result<Done> find_kernels();
+  sm80::GroupedGemmShape sm80_gemm_shape(std::uint32_t tile_tokens) const;
   CallPlan plan(const CallSize& size) const;
   Result<Done> place_scales();
   Result<Done> check_call(const DeviceCall& call, const Workspace& space) const;

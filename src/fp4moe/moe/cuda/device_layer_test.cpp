@@ -212,8 +212,12 @@ struct Packed {
 };
 
 TEST_F(DeviceLayers, TensorsOfTheLayoutAreCopiedAsTheyAre) {
-  for (const WeightFormat format : {WeightFormat::mxfp4, WeightFormat::nvfp4}) {
-    const Packed packed(format);
+  for (const auto& [format, layout] : {std::pair{WeightFormat::mxfp4, "native_sm90.mxfp4"},
+                                       std::pair{WeightFormat::mxfp4, "native_sm80.mxfp4"},
+                                       std::pair{WeightFormat::nvfp4, "native_sm90.nvfp4"},
+                                       std::pair{WeightFormat::nvfp4, "native_sm80.nvfp4"}}) {
+    Packed packed(format);
+    packed.source.layout = layout;
     const auto result = DeviceLayer::make(device_, packed.problem(), packed.source);
     ASSERT_TRUE(result) << text(result.why());
     const sm90::LayerParams& layer = result->layer();

@@ -1,9 +1,10 @@
 // The path `rows`: the parameters of its kernels, and their launches one after the other.
 #include <algorithm>
 #include <array>
-#include <iterator>
 #include <limits>
 
+#include "fp4moe/kernels/cuda/sm80/grouped_gemm/params.hpp"
+#include "fp4moe/kernels/cuda/sm80/grouped_gemm/shape.hpp"
 #include "fp4moe/kernels/cuda/sm90/activate/params.hpp"
 #include "fp4moe/kernels/cuda/sm90/combine/params.hpp"
 #include "fp4moe/kernels/cuda/sm90/gather/params.hpp"
@@ -67,7 +68,8 @@ sm90::HiddenQuantization hidden_quantization(const sm90::LayerParams& layer) {
 struct DeviceLayer::RowsParams {
   sm90::PrepareParams prepare{};
   sm90::GatherParams gather{};
-  sm90::GroupedGemmParams gemm1{}, gemm2{};
+  sm90::GroupedGemmParams gemm1{}, gemm2{};            // of sm90
+  sm80::GroupedGemmParams sm80_gemm1{}, sm80_gemm2{};  // of sm80
   sm90::ActivateParams activate{};
   sm90::CombineParams combine{};
 };
@@ -75,7 +77,7 @@ struct DeviceLayer::RowsParams {
 std::array<sm90::Gemm, 2> DeviceLayer::gemms(const Step& step) const {
   const Workspace& space = step.space;
   const bool has_fused_activation = step.plan.has_fused_activation;
-  const float prescale = sm90::activation_prescale(step.plan.tile_tokens, layer_->is_nvfp4 != 0);
+  const float prescale = step.plan.prescale;
   const sm90::LayerParams swiglu = as_swiglu(*layer_);
   auto* x = space.at<std::uint8_t>(Region::x);
   auto* h = space.at<std::uint8_t>(Region::h);
@@ -115,11 +117,14 @@ DeviceLayer::RowsParams DeviceLayer::rows_params(const Step& step) const {
       lora_params(step.given.adapters, layer_->experts, space.at<float>(Region::low));
   const auto blocks = static_cast<std::uint32_t>(device_->facts().multiprocessors);
   const std::uint32_t tile_tokens = step.plan.tile_tokens;
-  const std::uint32_t stages = sm90::grouped_gemm_shape(tile_tokens, layer_->is_nvfp4 != 0).stages;
+  const bool is_sm80 = device_->family() == Family::sm80;
+  const std::uint32_t stages =
+      is_sm80 ? sm80_gemm_shape(tile_tokens).stages
+              : sm90::grouped_gemm_shape(tile_tokens, layer_->is_nvfp4 != 0).stages;
   const float prescale = gemm1.prescale;
   const bool is_block_sorted = step.plan.is_block_sorted;
   sm90::DeferredGatherParams deferred{};
-  if (!is_block_sorted && tile_tokens > sm90::kMaxGatheredTokens &&
+  if (!is_sm80 && !is_block_sorted && tile_tokens > sm90::kMaxGatheredTokens &&
       is_readable_in_place(*layer_, step.call, prescale))
     deferred = {.first_tile = initial_tiles(*layer_, tile_tokens, blocks),
                 .top_k = step.call.counts != nullptr ? 1 : step.call.top_k};
@@ -158,6 +163,14 @@ DeviceLayer::RowsParams DeviceLayer::rows_params(const Step& step) const {
                     .tables = tables,
                     .work_counter = tables.work_counters + 1,
                     .stages = stages},
+          .sm80_gemm1 = {.gemm = gemm1,
+                         .tiles = tables.tiles,
+                         .tile_count = tables.tile_count,
+                         .stages = stages},
+          .sm80_gemm2 = {.gemm = gemm2,
+                         .tiles = tables.tiles,
+                         .tile_count = tables.tile_count,
+                         .stages = stages},
           .activate = {.call = step.call,
                        .layer = *layer_,
                        .tables = tables,
@@ -178,10 +191,16 @@ Result<Done> DeviceLayer::run_rows(const Step& step) const {
   const auto blocks = static_cast<std::uint32_t>(device_->facts().multiprocessors);
   const std::uint64_t tokens = step.call.tokens, assignments = tokens * step.call.top_k;
   const std::uint32_t tile_tokens = step.plan.tile_tokens;
-  const auto size = std::ranges::find(sm90::kTileSizes, tile_tokens) - std::begin(sm90::kTileSizes);
-  const Function grouped_gemm = kernels_->grouped_gemms[static_cast<std::size_t>(size)];
-  const sm90::GroupedGemmShape shape = sm90::grouped_gemm_shape(tile_tokens, layer_->is_nvfp4 != 0);
-  const Geometry gemm{blocks, shape.threads, shape.shared_bytes};
+  const Function grouped_gemm = kernels_->grouped_gemms.at(tile_tokens);
+  const bool is_sm80 = device_->family() == Family::sm80;
+  const auto gemm_geometry = [&](const sm90::WeightMatrix& matrix) -> Geometry {
+    if (is_sm80)
+      return {sm80::grouped_gemm_blocks(assignments, layer_->experts, matrix.m_blocks, tile_tokens),
+              sm80::kGemmThreads, sm80_gemm_shape(tile_tokens).shared_bytes};
+    const auto shape = sm90::grouped_gemm_shape(tile_tokens, layer_->is_nvfp4 != 0);
+    return {blocks, shape.threads, shape.shared_bytes};
+  };
+  const Geometry gemm1 = gemm_geometry(layer_->w13), gemm2 = gemm_geometry(layer_->w2);
   const bool has_fused_activation = step.plan.has_fused_activation;
   const std::uint32_t convert_blocks =
       params.prepare.rows == nullptr ? 0 : sm90::prepare_convert_blocks(*layer_, tokens, blocks);
@@ -205,9 +224,11 @@ Result<Done> DeviceLayer::run_rows(const Step& step) const {
   const Stage stages[] = {
       {"prepare", step.call.counts == nullptr, kernels_->prepare, prepare, &params.prepare},
       {"gather", !step.plan.is_block_sorted, kernels_->gather, gather, &params.gather},
-      {"grouped gemm", true, grouped_gemm, gemm, &params.gemm1},
+      {"grouped gemm", true, grouped_gemm, gemm1,
+       is_sm80 ? static_cast<const void*>(&params.sm80_gemm1) : &params.gemm1},
       {"activate", !has_fused_activation, kernels_->activate, activate, &params.activate},
-      {"second grouped gemm", !has_fused_activation, grouped_gemm, gemm, &params.gemm2},
+      {"second grouped gemm", is_sm80 || !has_fused_activation, grouped_gemm, gemm2,
+       is_sm80 ? static_cast<const void*>(&params.sm80_gemm2) : &params.gemm2},
       {"combine_f32", true,
        step.plan.has_bf16_rows ? kernels_->combine_bf16 : kernels_->combine_f32, combine,
        &params.combine}};

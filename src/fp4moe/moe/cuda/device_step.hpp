@@ -1,7 +1,6 @@
 // The kernels of a layer, and one call of it.
 #pragma once
-#include <array>
-#include <iterator>
+#include <map>
 
 #include "fp4moe/moe/cuda/device_layer.hpp"
 #include "fp4moe/moe/cuda/plan.hpp"
@@ -13,7 +12,7 @@ struct DeviceLayer::Kernels {
                           combine_f32 = nullptr, combine_bf16 = nullptr;
   kernels::cuda::Function decode_generic = nullptr, decode_bf16 = nullptr,
                           decode_quantized = nullptr;
-  std::array<kernels::cuda::Function, std::size(sm90::kTileSizes)> grouped_gemms{};
+  std::map<std::uint32_t, kernels::cuda::Function> grouped_gemms{};  // by tokens of a tile
 };
 
 // One call: the parameters that its kernels share, and the stream.

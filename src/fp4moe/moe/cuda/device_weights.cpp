@@ -43,6 +43,12 @@ const ExpertSource::PackedTensor* find_tensor(const ExpertSource& source, std::s
   return found == source.packed.end() ? nullptr : &*found;
 }
 
+// The layouts of both families have the same bytes.
+bool is_layout_of_ours(std::string_view layout, WeightFormat format) {
+  return layout == fmt::format("native_sm90.{}", formats::name(format)) ||
+         layout == fmt::format("native_sm80.{}", formats::name(format));
+}
+
 // Whether a tensor of weight tiles has the K blocks of the matrix, and at most its M blocks.
 bool has_k_blocks(const ExpertSource::PackedTensor* tensor, const sm90::WeightMatrix& matrix,
                   std::uint64_t experts, std::uint64_t tile_bytes) {
@@ -53,7 +59,7 @@ bool has_k_blocks(const ExpertSource::PackedTensor* tensor, const sm90::WeightMa
 }
 
 bool is_packed(const ExpertSource& source, const sm90::LayerParams& layer) {
-  if (source.layout != fmt::format("native_sm90.{}", formats::name(source.shape.format)) ||
+  if (!is_layout_of_ours(source.layout, source.shape.format) ||
       source.generation != formats::kSm90Generation)
     return false;
   const std::uint64_t tile_bytes = sm90::weight_tile_bytes(layer.is_nvfp4 != 0);
@@ -344,7 +350,8 @@ Result<Done> DeviceWeights::pack_expert(const ExpertView& view, const sm90::Laye
 
 Result<Done> DeviceWeights::pack_views(const ExpertSource& source, const sm90::LayerParams& layer,
                                        Scalars& scalars) {
-  const Result<kernels::cuda::Function> pack = device_->function("fp4moe_sm90_pack");
+  const Result<kernels::cuda::Function> pack =
+      device_->function(fmt::format("fp4moe_{}_pack", kernels::cuda::name(device_->family())));
   if (!pack) return pack.why();
   pack_ = *pack;
   const MoeShape& shape = source.shape;

@@ -41,7 +41,8 @@ class Computation final : public Experts {
   std::string kernel() const override {
     const std::string_view id = problem().numerics.id;
     const bool is_own = id == "exact" || id == "native" || id == "fast";
-    return is_own ? "sm90/exact" : fmt::format("sm90/match:{}", id);
+    const std::string_view family = kernels::cuda::name(device_->family());
+    return is_own ? fmt::format("{}/exact", family) : fmt::format("{}/match:{}", family, id);
   }
 
   Result<Done> compute(const ExpertsCall& call, OutputForm form, const MutableRows& out) override {

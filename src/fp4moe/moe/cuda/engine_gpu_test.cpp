@@ -43,7 +43,7 @@ TEST_F(CudaEngines, RowsOfTheHostComeBackComputed) {
     const auto experts = make(problem_of(weights), weights);
     const auto truth = exact(problem_of(weights), weights);
     EXPECT_EQ(experts->engine(), "cuda");
-    EXPECT_EQ(experts->kernel(), "sm90/exact");
+    EXPECT_TRUE(experts->kernel().ends_with("/exact")) << experts->kernel();
     for (const std::uint64_t count : some_tokens({0, 1, 3, 16, 17, 100, 5, 400})) {
       const TestTokens tokens(count, sizes.hidden, 2, sizes.experts, count);
       const Prepared in = tokens.prepared();

@@ -34,6 +34,15 @@ constexpr TileRow kTileRows[] = {{16, 14, sm90::kTileSizes[0]},
 
 static_assert(sm90::max_tiles(3 * kTileRows[0].tokens, 0) == 3);
 
+// The same for the family sm80, for all layers.
+struct Sm80TileRow {
+  std::uint64_t mean;
+  std::uint32_t tokens;
+};
+constexpr Sm80TileRow kSm80TileRows[] = {{20, sm80::kTileSizes[0]}, {56, sm80::kTileSizes[1]}};
+constexpr std::uint32_t kMaxSm80Tile = sm80::kTileSizes[2];
+static_assert(sm80::kTileSizes[0] >= kTileRows[0].tokens);  // of max_tiles
+
 Result<Done> check_quantizing(ActivationKey key) {
   if (key != ActivationKey::nvfp4_token) return Done{};
   return usage("cuda.limits", "the kernels have no scale of each token for NVFP4 activations")
@@ -56,11 +65,11 @@ Result<Done> check_limits(const checkpoint::MoeShape& shape) {
 }
 
 // LoRA and one scale per row need a row of h in shared memory.
-Result<Done> check_row_fits(std::uint64_t k_blocks, std::uint64_t rank) {
+Result<Done> check_row_fits(std::uint64_t k_blocks, std::uint64_t rank, std::uint64_t max) {
   const std::uint64_t bytes = (k_blocks * sm90::kBlockK + 2 * rank) * sizeof(float);
-  if (bytes <= kActivateMaxShared) return Done{};
+  if (bytes <= max) return Done{};
   return usage("cuda.limits", "a row of the activation's output does not fit into shared memory")
-      .expects(fmt::format("at most {} bytes", kActivateMaxShared), fmt::format("{}", bytes))
+      .expects(fmt::format("at most {} bytes", max), fmt::format("{}", bytes))
       .try_this("split the layer among ranks, or use the CPU engine");
 }
 
@@ -70,10 +79,12 @@ bool is_fused_act(sm90::Activation act) {
 }
 
 // The epilogue of GEMM1 has three activations, rounds only their result, quantizes in blocks of at
-// most 32 columns, and has one input scale for all experts.
-bool has_fused_activation(const sm90::LayerParams& layer) {
-  const bool has_small_blocks = layer.quantization != sm90::Quantization::fp8_block128 &&
-                                layer.quantization != sm90::Quantization::fp8_token;
+// most 32 columns (sm80: not at all), and has one input scale for all experts.
+bool has_fused_activation(const sm90::LayerParams& layer, Family family) {
+  const bool has_small_blocks = family == Family::sm80
+                                    ? layer.quantization == sm90::Quantization::none
+                                    : layer.quantization != sm90::Quantization::fp8_block128 &&
+                                          layer.quantization != sm90::Quantization::fp8_token;
   return layer.is_gated != 0 && is_fused_act(layer.act) &&
          layer.first == sm90::FirstRounding::none &&
          layer.middle != sm90::MiddleRounding::gate_and_result && has_small_blocks &&
@@ -104,7 +115,7 @@ bool shares_tokens(const sm90::LayerParams& layer) {
 
 }  // namespace
 
-Result<sm90::LayerParams> describe(const ExpertsProblem& problem) {
+Result<sm90::LayerParams> describe(const ExpertsProblem& problem, std::uint64_t activate_shared) {
   if (const auto fine = check(problem); !fine) return fine.why();
   const checkpoint::MoeShape& shape = problem.shape;
   if (const auto fine = check_limits(shape); !fine) return fine.why();
@@ -140,7 +151,8 @@ Result<sm90::LayerParams> describe(const ExpertsProblem& problem) {
                            .input_scales_each = problem.input_scales.size() > 1 ? 1U : 0U,
                            .hidden_scales_each = problem.hidden_scales.size() > 1 ? 1U : 0U};
   if (problem.quantizes == ActivationKey::fp8_token)
-    if (const auto fine = check_row_fits(middle_blocks, 0); !fine) return fine.why();
+    if (const auto fine = check_row_fits(middle_blocks, 0, activate_shared); !fine)
+      return fine.why();
   result.w13.m_blocks = middle_blocks * (shape.gated() ? 2 : 1);
   result.w13.k_blocks = hidden_blocks;
   result.w2.m_blocks = hidden_blocks;
@@ -162,9 +174,15 @@ sm90::LayerParams as_swiglu(sm90::LayerParams layer) {
   return layer;
 }
 
-CallPlan plan_call(const sm90::LayerParams& layer, const CallSize& size) {
+CallPlan plan_call(const sm90::LayerParams& layer, const CallSize& size, Family family) {
   if (size.assignments() == 0 || layer.experts == 0) return {};
-  CallPlan result{.path = Path::rows, .tile_tokens = tile_tokens(layer, size.assignments())};
+  CallPlan result{.path = Path::rows,
+                  .tile_tokens = tile_tokens(layer, size.assignments(), family)};
+  result.has_fused_activation = has_fused_activation(layer, family) && !size.has_adapters;
+  result.has_bf16_rows = !needs_raw(layer) && !size.has_adapters &&
+                         !(size.in_float32 && fits_l2(layer, size.assignments()));
+  if (family == Family::sm80) return result;
+  result.prescale = sm90::activation_prescale(result.tile_tokens, layer.is_nvfp4 != 0);
   const bool may_decode = size.form == OutputForm::summed && !size.has_adapters &&
                           size.tokens <= sm90::kMaxDecodeTokens && size.top_k <= sm90::kMaxTopK &&
                           shares_tokens(layer) && layer.intermediate != 0;
@@ -172,9 +190,6 @@ CallPlan plan_call(const sm90::LayerParams& layer, const CallSize& size) {
     result.decode = sm90::decode_shape(layer, static_cast<std::uint32_t>(size.tokens));
     if (result.decode.tile_tokens != 0) result.path = Path::decode;
   }
-  result.has_fused_activation = has_fused_activation(layer) && !size.has_adapters;
-  result.has_bf16_rows = !needs_raw(layer) && !size.has_adapters &&
-                         !(size.in_float32 && fits_l2(layer, size.assignments()));
   result.is_block_sorted =
       result.has_fused_activation && !size.is_batched &&
       sm90::can_block_sort(size.assignments(), layer.experts, result.tile_tokens);
@@ -188,7 +203,13 @@ std::uint32_t initial_tiles(const sm90::LayerParams& layer, std::uint32_t tile,
   return static_cast<std::uint32_t>(ceil_div(std::uint64_t{2} * blocks, work_tiles) + 1);
 }
 
-std::uint32_t tile_tokens(const sm90::LayerParams& layer, std::uint64_t assignments) {
+std::uint32_t tile_tokens(const sm90::LayerParams& layer, std::uint64_t assignments,
+                          Family family) {
+  if (family == Family::sm80) {
+    for (const Sm80TileRow& row : kSm80TileRows)
+      if (assignments <= layer.experts * row.mean) return row.tokens;
+    return kMaxSm80Tile;
+  }
   for (const TileRow& row : kTileRows)
     if (assignments <= layer.experts * (layer.w2.k_blocks >= kLongRow ? row.mean : row.short_mean))
       return row.tokens;
@@ -207,20 +228,28 @@ std::uint64_t WorkspaceLimits::assignments(std::uint64_t experts) const {
   return std::max(tokens * top_k, experts * capacity);
 }
 
-WorkspaceKey workspace_key(const sm90::LayerParams& layer) {
+WorkspaceKey workspace_key(const sm90::LayerParams& layer, Family family) {
   return {.experts = layer.experts,
           .hidden = layer.hidden,
           .w13_m_blocks = layer.w13.m_blocks,
           .w13_k_blocks = layer.w13.k_blocks,
           .w2_m_blocks = layer.w2.m_blocks,
           .w2_k_blocks = layer.w2.k_blocks,
-          .has_fused_activation = has_fused_activation(layer),
+          .has_fused_activation = has_fused_activation(layer, family),
           .needs_raw = needs_raw(layer)};
 }
 
+DeviceLimits limits_of(const kernels::cuda::Device& device) {
+  return {.blocks = static_cast<std::uint32_t>(device.facts().multiprocessors),
+          .family = device.family(),
+          .activate_shared = activate_max_shared(device.facts().shared_bytes)};
+}
+
 Result<WorkspacePlan> plan_workspace(const sm90::LayerParams& layer, const WorkspaceLimits& limits,
-                                     std::uint32_t blocks) {
-  const WorkspaceKey key = workspace_key(layer);
+                                     const DeviceLimits& device) {
+  const WorkspaceKey key = workspace_key(layer, device.family);
+  const std::uint32_t blocks = device.blocks;
+  const bool is_sm90 = device.family == Family::sm90;
   const auto standard = checked_multiply(limits.tokens, limits.top_k);
   const auto batched = checked_multiply(key.experts, limits.capacity);
   if (!standard || !batched || *standard > kMaxRankedAssignments || *batched > kMaxAssignments)
@@ -234,7 +263,8 @@ Result<WorkspacePlan> plan_workspace(const sm90::LayerParams& layer, const Works
                       rows = max_rows(assignments, key.experts);
   const bool has_rank = limits.max_rank != 0;
   if (has_rank)
-    if (const auto fine = check_row_fits(key.w2_k_blocks, limits.max_rank); !fine)
+    if (const auto fine = check_row_fits(key.w2_k_blocks, limits.max_rank, device.activate_shared);
+        !fine)
       return fine.why();
   // Float32 rows of GEMM2: of all assignments, or of as many as fit into L2.
   const std::uint64_t raw_assignments =
@@ -257,7 +287,7 @@ Result<WorkspacePlan> plan_workspace(const sm90::LayerParams& layer, const Works
   set(Region::assignment_of_row, rows * sizeof(std::int32_t));
   set(Region::expert_of_row, rows * sizeof(std::int32_t));
   set(Region::tile_of_row_group, rows / 8 * sizeof(std::int32_t));
-  if (key.has_fused_activation) {
+  if (key.has_fused_activation && is_sm90) {
     const auto sorted = static_cast<std::uint32_t>(
         std::min<std::uint64_t>(assignments, sm90::kMaxBlockSortAssignments));
     set(Region::block_sort, blocks * sm90::block_sort_bytes(sorted, key.experts));
@@ -270,7 +300,7 @@ Result<WorkspacePlan> plan_workspace(const sm90::LayerParams& layer, const Works
   if (has_rank) set(Region::low, rows * limits.max_rank * sizeof(float));
   const auto few = static_cast<std::uint32_t>(std::min<std::uint64_t>(
       limits.tokens * limits.top_k, std::uint64_t{sm90::kMaxDecodeTokens} * limits.top_k));
-  if (few != 0) {
+  if (few != 0 && is_sm90) {
     set(Region::partial_sums, std::uint64_t{blocks} * 4 * sm90::kBlockM * sm90::kDecodeTileTokens *
                                   sizeof(std::uint64_t));
     set(Region::hidden, row_bytes(few, key.w2_k_blocks, sizeof(std::uint64_t)));

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "fp4moe/base/random.hpp"
+#include "fp4moe/platform/device.hpp"
 
 namespace fp4moe::moe::cuda {
 namespace plan_test {
@@ -62,7 +63,7 @@ TEST(Plan, AnEmptyShareOfTheIntermediateSizeIsOneBlockOfPadding) {
   EXPECT_EQ(empty.w2.expert_bytes, 3 * 2176);
   // Decode waits for every column of h, and here nobody leaves one.
   EXPECT_EQ(plan_call(empty, {.tokens = 1, .top_k = 2}).path, Path::rows);
-  const auto space = plan_workspace(empty, {.tokens = 4, .top_k = 2}, 132);
+  const auto space = plan_workspace(empty, {.tokens = 4, .top_k = 2}, {.blocks = 132});
   ASSERT_TRUE(space) << text(space.why());
   EXPECT_GT(space->bytes[static_cast<std::size_t>(Region::h)], 0);
 }
@@ -188,7 +189,7 @@ TEST(Plan, RegionsOfAWorkspaceDoNotOverlapAndGrowWithTokens) {
   const sm90::LayerParams layer = layer_of(problem_of(128, 2880, 2880));
   std::uint64_t last = 0;
   for (std::uint64_t tokens = 1; tokens <= 8192; tokens *= 2) {
-    const auto result = plan_workspace(layer, {.tokens = tokens, .top_k = 4}, 132);
+    const auto result = plan_workspace(layer, {.tokens = tokens, .top_k = 4}, {.blocks = 132});
     ASSERT_TRUE(result);
     for (std::size_t i = 0; i + 1 < kRegions; ++i) {
       EXPECT_EQ(result->at[i] % kMemoryAlignment, 0);
@@ -228,7 +229,7 @@ std::string memory_table() {
     for (const std::uint64_t tokens : kTokens) {
       const auto result =
           plan_workspace(layer_of(problem_of(model.experts, model.hidden, model.intermediate)),
-                         {.tokens = tokens, .top_k = model.top_k}, 132);
+                         {.tokens = tokens, .top_k = model.top_k}, {.blocks = 132});
       EXPECT_TRUE(result) << text(result.why());
       page += fmt::format(" {:.1f} |", static_cast<double>(result->total) / 1048576.0);
     }
@@ -249,7 +250,7 @@ TEST(Plan, ThePageSaysHowMuchMemoryCallsTake) {
 TEST(Plan, AdaptersAndRoundedNumericsTakeMore) {
   const auto bytes = [](std::string_view numerics, std::uint64_t rank) {
     return plan_workspace(layer_of(problem_of(32, 2880, 2880, numerics)),
-                          {.tokens = 1024, .top_k = 4, .max_rank = rank}, 132)
+                          {.tokens = 1024, .top_k = 4, .max_rank = rank}, {.blocks = 132})
         ->total;
   };
   EXPECT_GT(bytes("unfused", 0), bytes("exact", 0));
@@ -269,8 +270,88 @@ TEST(Plan, RefusesWhatKernelsCannotCount) {
         WorkspaceLimits{.tokens = ~std::uint64_t{0}, .top_k = 8},
         WorkspaceLimits{.tokens = (1 << 18) + 1, .top_k = 8},
         WorkspaceLimits{.capacity = (1 << 21) + 1}, WorkspaceLimits{.capacity = 1 << 30}})
-    EXPECT_EQ(plan_workspace(layer, limits, 132).why().id, "cuda.limits");
-  EXPECT_TRUE(plan_workspace(layer, {.tokens = 1 << 18, .top_k = 8, .capacity = 1 << 21}, 132));
+    EXPECT_EQ(plan_workspace(layer, limits, {.blocks = 132}).why().id, "cuda.limits");
+  EXPECT_TRUE(
+      plan_workspace(layer, {.tokens = 1 << 18, .top_k = 8, .capacity = 1 << 21}, {.blocks = 132}));
+}
+
+// Shared memory of a block by compute capability, in KiB.
+std::uint64_t shared_kib(const platform::Capability& capability) {
+  if (capability.major == 8) return capability.minor == 0 || capability.minor == 7 ? 163 : 99;
+  return capability.major == 12 ? 99 : 227;
+}
+
+TEST(Plan, EveryDescribedGpuSinceAmpereHasAPipelineForEveryTile) {
+  int seen = 0;
+  for (const platform::DescribedDevice& device : platform::described_devices()) {
+    if (device.kind != platform::PlatformKind::cuda || device.capability->major < 8) continue;
+    ++seen;
+    const std::uint64_t shared = shared_kib(*device.capability) * 1024;
+    for (const bool is_nvfp4 : {false, true})
+      for (const std::uint32_t tokens : sm80::kTileSizes) {
+        const sm80::GroupedGemmShape shape = sm80::grouped_gemm_shape(tokens, is_nvfp4, shared);
+        EXPECT_GE(shape.stages, 2u) << device.name << ", " << tokens;
+        EXPECT_LE(shape.stages, sm80::kMaxStages);
+        EXPECT_EQ(shape.shared_bytes, (sm80::SharedStorage{tokens, is_nvfp4}.bytes(shape.stages)));
+        EXPECT_LE(shape.blocks_per_sm * (shape.shared_bytes + sm80::kSystemSharedBytes),
+                  shared + sm80::kSystemSharedBytes)
+            << device.name << ", " << tokens;
+      }
+  }
+  EXPECT_GE(seen, 8);
+  EXPECT_EQ(sm80::grouped_gemm_shape(128, false, 32 * 1024).stages, 0u);
+}
+
+TEST(Plan, KernelsForEveryGpuTakeTheRowsPath) {
+  const sm90::LayerParams layer = layer_of(problem_of(128, 2880, 2880));
+  const std::pair<std::uint64_t, std::uint32_t> tiles[] = {
+      {1, 32}, {8, 32}, {640, 32}, {641, 64}, {1792, 64}, {1793, 128}, {8192, 128}};
+  for (const auto& [tokens, tile] : tiles) {
+    const CallPlan found = plan_call(layer, {.tokens = tokens, .top_k = 4}, Family::sm80);
+    EXPECT_EQ(found.path, Path::rows);
+    EXPECT_EQ(found.tile_tokens, tile) << tokens;
+    EXPECT_TRUE(found.has_fused_activation);
+    EXPECT_FALSE(found.is_block_sorted);
+    EXPECT_EQ(found.prescale, 1.0f);
+  }
+  ExpertsProblem quantized = problem_of(128, 2880, 2880);
+  quantized.quantizes = ActivationKey::mxfp8;
+  const sm90::LayerParams other = layer_of(quantized);
+  EXPECT_TRUE(plan_call(other, {.tokens = 64, .top_k = 4}).has_fused_activation);
+  EXPECT_FALSE(plan_call(other, {.tokens = 64, .top_k = 4}, Family::sm80).has_fused_activation);
+  // Regions of kernels that the family does not have are empty.
+  const auto space =
+      plan_workspace(other, {.tokens = 64, .top_k = 4}, {.blocks = 128, .family = Family::sm80});
+  ASSERT_TRUE(space) << text(space.why());
+  EXPECT_EQ(space->bytes[static_cast<std::size_t>(Region::block_sort)], 0u);
+  EXPECT_EQ(space->bytes[static_cast<std::size_t>(Region::hidden)], 0u);
+  EXPECT_GT(space->bytes[static_cast<std::size_t>(Region::raw)], 0u);
+}
+
+TEST(Plan, ARowOfTheActivationMustFitTheDevice) {
+  ExpertsProblem problem = problem_of(2, 64, 40000);
+  problem.quantizes = ActivationKey::fp8_token;
+  EXPECT_TRUE(describe(problem));
+  EXPECT_EQ(describe(problem, activate_max_shared(99 * 1024)).why().id, "cuda.limits");
+  EXPECT_EQ(activate_max_shared(227 * 1024), kActivateMaxShared);
+}
+
+// A launch has a block for every work tile that there may be, however the tokens are routed.
+TEST(Plan, BlocksOfTheGroupedGemmCoverEveryTile) {
+  SplitMix64 random(5);
+  for (int i = 0; i < 200; ++i) {
+    const auto experts = static_cast<std::uint32_t>(1 + random.next() % 40);
+    const std::uint32_t tile = sm80::kTileSizes[random.next() % 3];
+    std::uint64_t assignments = 0, tiles = 0;
+    for (std::uint32_t e = 0; e < experts; ++e) {
+      const std::uint64_t count = random.next() % 3 == 0 ? 0 : random.next() % 300;
+      assignments += count;
+      tiles += (count + tile - 1) / tile;
+    }
+    const std::uint32_t m_blocks = 45, each = (m_blocks + sm80::block_m_blocks(tile) - 1) /
+                                              sm80::block_m_blocks(tile);
+    EXPECT_GE(sm80::grouped_gemm_blocks(assignments, experts, m_blocks, tile), tiles * each);
+  }
 }
 
 }  // namespace plan_test

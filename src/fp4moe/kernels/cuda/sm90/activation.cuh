@@ -24,6 +24,14 @@ __device__ inline float bounded(float bound, float x) { return bound * tanhf(__f
 
 __host__ __device__ constexpr bool is_gated(Activation act) { return act <= Activation::situ; }
 
+// swigluoai in approximate arithmetic, times `scale`: for the epilogues of the grouped GEMM.
+__device__ inline float swiglu(float gate, float up, float alpha, float beta, float limit,
+                               float scale) {
+  const float low = fminf(gate, limit), clamped = fmaxf(fminf(up, limit), -limit);
+  const float sigmoid = rcp_approx(1.0f + exp2_approx(-1.44269504f * alpha * low));
+  return low * sigmoid * fmaf(clamped, scale, beta * scale);
+}
+
 __device__ inline float activate_gate(Activation act, const LayerParams& layer, float gate) {
   const float low = min_keep_nan(gate, layer.limit);
   switch (act) {

@@ -19,28 +19,6 @@
 
 namespace fp4moe::kernels::cuda::sm90 {
 
-// One half of a pair in both halves. Multiplications take such an operand at no cost.
-__device__ inline std::uint32_t broadcast_low_bf16(std::uint32_t pair) {
-  std::uint32_t result;
-  asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; mov.b32 %0, {low, low}; }"
-      : "=r"(result)
-      : "r"(pair));
-  return result;
-}
-__device__ inline std::uint32_t broadcast_high_bf16(std::uint32_t pair) {
-  std::uint32_t result;
-  asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; mov.b32 %0, {high, high}; }"
-      : "=r"(result)
-      : "r"(pair));
-  return result;
-}
-
-// The A fragment of a 16 x 16 block: a0 and a2 are row g, a1 and a3 row g + 8; a0 and a1 are the
-// first half of the columns, a2 and a3 the second.
-struct AFragment {
-  std::uint32_t a0, a1, a2, a3;
-};
-
 // A word without its scales, 2^-126 times the values. Where two shifts meet, either brings some of
 // the bits. The other bits that they bring were XORed into the word beforehand
 // (layout/word_code.hpp), so one mask is enough. Left shifts run on the multiplier, everything else
@@ -58,16 +36,6 @@ __device__ inline AFragment dequantize(std::uint32_t word, std::uint32_t scales)
   const std::uint32_t scale = broadcast_low_bf16(scales), scale8 = broadcast_high_bf16(scales);
   return {mul_bf16x2(unscaled.a0, scale), mul_bf16x2(unscaled.a1, scale8),
           mul_bf16x2(unscaled.a2, scale), mul_bf16x2(unscaled.a3, scale8)};
-}
-
-// A warp's 16 rows times 8 tokens.
-__device__ inline void mma_m16n8k16(float* sums, const AFragment& a, std::uint32_t b0,
-                                    std::uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-      "{%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-      : "r"(a.a0), "r"(a.a1), "r"(a.a2), "r"(a.a3), "r"(b0), "r"(b1));
 }
 
 // Block scales are E8M0, rebiased: the byte is the exponent of a BF16 number.

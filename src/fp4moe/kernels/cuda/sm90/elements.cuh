@@ -5,6 +5,7 @@
 
 #include <cuda_fp16.h>
 
+#include "fp4moe/kernels/cuda/sm90/ptx.cuh"
 #include "fp4moe/kernels/cuda/sm90/types.hpp"
 
 namespace fp4moe::kernels::cuda::sm90 {
@@ -23,11 +24,7 @@ __device__ inline float low_bf16(std::uint32_t pair) { return __uint_as_float(pa
 __device__ inline float high_bf16(std::uint32_t pair) {
   return __uint_as_float(pair & 0xFFFF0000u);
 }
-__device__ inline std::uint16_t to_bf16(float x) {
-  std::uint16_t code;
-  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(code) : "f"(x));
-  return code;
-}
+__device__ inline std::uint16_t to_bf16(float x) { return cvt_bf16(x); }
 __device__ inline float round_to_bf16(float x) { return low_bf16(to_bf16(x)); }
 
 __device__ inline float from_f16(std::uint16_t code) {
@@ -58,12 +55,6 @@ __device__ inline void store_element(void* data, ElementType type, std::uint64_t
     static_cast<std::uint16_t*>(data)[index] = type == ElementType::bf16 ? to_bf16(x) : to_f16(x);
 }
 
-// The larger of two numbers; NaN if one of them is NaN.
-__device__ inline float max_nan(float a, float b) {
-  float result;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
-  return result;
-}
 // Integers in the order of magnitudes.
 __device__ inline std::uint32_t magnitude_bits(float x) { return __float_as_uint(x) & 0x7FFFFFFFu; }
 // The maximum of magnitude_bits as a number; NaN if there was a NaN.
@@ -71,13 +62,19 @@ __device__ inline float amax_of(std::uint32_t max_abs_bits) {
   return __uint_as_float(max_abs_bits > kInfinityBits ? kNanBits : max_abs_bits);
 }
 
-// To E4M3 and back: to nearest, ties to even, saturating. NaN stays.
+// To E4M3 and back: to nearest, ties to even, saturating. NaN stays. In software a step is an eighth of
+// the power of two at or below the number, at least 2^-9, and rounding is as for E2M1 below.
 __device__ inline float round_to_e4m3(float x) {
-  std::uint16_t codes;
-  std::uint32_t halves;
-  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(0.0f), "f"(x));
-  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(codes));
-  return from_f16(static_cast<std::uint16_t>(halves));
+#ifdef FP4MOE_HAS_E4M3
+  return from_f16(cvt_e4m3_f16(x));
+#else
+  constexpr std::uint32_t kLeast = 0x3C800000u;  // 2^-6, the smallest normal number
+  constexpr float kTimes = 1.5f * 1048576.0f;    // times the power of two: 1.5 * 2^23 steps
+  if (is_nan(x)) return x;
+  const float size = fminf(fabsf(x), 448.0f);
+  const float power = __uint_as_float(max(__float_as_uint(size), kLeast) & kInfinityBits);
+  return copysignf(__fmaf_rn(power, -kTimes, __fmaf_rn(power, kTimes, size)), x);
+#endif
 }
 
 // To E2M1 and back: to nearest, ties to even, saturating. NaN becomes 6 or -6; the scale of its block

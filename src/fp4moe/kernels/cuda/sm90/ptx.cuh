@@ -1,8 +1,24 @@
-// PTX instructions of Hopper that have no C++ form. Functions carry the name of their instruction.
+// PTX instructions that have no C++ form. Functions carry the name of their instruction.
+//
+// Sources are compiled for one of two families of architectures. FP4MOE_SM80: everything since 8.0,
+// with the instructions that all of them have. Otherwise Hopper alone.
 #pragma once
 #include <cstdint>
 
+// The name of a kernel that both families have.
+#ifdef FP4MOE_SM80
+#define FP4MOE_KERNEL(name) fp4moe_sm80_##name
+#else
+#define FP4MOE_KERNEL(name) fp4moe_sm90_##name
+#endif
+
 namespace fp4moe::kernels::cuda::sm90 {
+
+#ifdef FP4MOE_SM80
+inline constexpr bool kHasPdl = false;  // programmatic dependent launch
+#else
+inline constexpr bool kHasPdl = true;
+#endif
 
 inline constexpr std::uint32_t kFullWarp = 0xFFFFFFFFu;  // mask of all lanes
 
@@ -43,14 +59,16 @@ __device__ inline void setmaxnreg_dec() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
 }
 
-// --- Programmatic dependent launch (PDL).
+// --- Programmatic dependent launch (PDL). Without it a kernel starts when the one before is complete.
 
 // Lets the next kernel of the stream start.
 __device__ inline void pdl_launch_dependents() {
-  asm volatile("griddepcontrol.launch_dependents;");
+  if constexpr (kHasPdl) asm volatile("griddepcontrol.launch_dependents;");
 }
 // Waits until the previous kernel of the stream is complete and its writes are visible.
-__device__ inline void pdl_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ inline void pdl_wait() {
+  if constexpr (kHasPdl) asm volatile("griddepcontrol.wait;" ::: "memory");
+}
 
 // Loads all cache lines of the kernel parameters at once, one per warp. Each first access of a line
 // is slow. All threads of the block call.
@@ -107,6 +125,9 @@ __device__ inline void cp_async_bulk(std::uint32_t to, const void* from, std::ui
 // Copies of one thread.
 __device__ inline void cp_async_4(std::uint32_t to, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
+}
+__device__ inline void cp_async_8(std::uint32_t to, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to), "l"(from) : "memory");
 }
 __device__ inline void cp_async_16(std::uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
@@ -223,7 +244,69 @@ __device__ inline void stmatrix_x4_trans(std::uint32_t to, const std::uint32_t (
                : "memory");
 }
 
+// Transposes an 8 x 8 matrix of 16-bit values. Lane l holds row l / 4, columns 2 (l % 4) and the next.
+__device__ inline std::uint32_t movmatrix_trans(std::uint32_t row) {
+  std::uint32_t result;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(result) : "r"(row));
+  return result;
+}
+
 // --- Arithmetic.
+
+// The A fragment of a 16 x 16 block: a0 and a2 are row g, a1 and a3 row g + 8; a0 and a1 are the
+// first half of the columns, a2 and a3 the second.
+struct AFragment {
+  std::uint32_t a0, a1, a2, a3;
+};
+// A warp's 16 rows times 8 tokens.
+__device__ inline void mma_m16n8k16(float* sums, const AFragment& a, std::uint32_t b0,
+                                    std::uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+      : "r"(a.a0), "r"(a.a1), "r"(a.a2), "r"(a.a3), "r"(b0), "r"(b1));
+}
+
+// One half of a pair in both halves. Multiplications take such an operand at no cost.
+__device__ inline std::uint32_t broadcast_low_bf16(std::uint32_t pair) {
+  std::uint32_t result;
+  asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; mov.b32 %0, {low, low}; }"
+      : "=r"(result)
+      : "r"(pair));
+  return result;
+}
+__device__ inline std::uint32_t broadcast_high_bf16(std::uint32_t pair) {
+  std::uint32_t result;
+  asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; mov.b32 %0, {high, high}; }"
+      : "=r"(result)
+      : "r"(pair));
+  return result;
+}
+
+__device__ inline std::uint16_t cvt_bf16(float x) {
+  std::uint16_t code;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(code) : "f"(x));
+  return code;
+}
+// The larger of two numbers; NaN if one of them is NaN.
+__device__ inline float max_nan(float a, float b) {
+  float result;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+  return result;
+}
+// Architectures before 8.9 have no conversion to E4M3.
+#if !defined(FP4MOE_SM80) || (defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890)
+#define FP4MOE_HAS_E4M3
+// To E4M3 and on to a half: to nearest, ties to even, saturating. NaN stays.
+__device__ inline std::uint16_t cvt_e4m3_f16(float x) {
+  std::uint16_t codes;
+  std::uint32_t halves;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(0.0f), "f"(x));
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(codes));
+  return static_cast<std::uint16_t>(halves);
+}
+#endif
 
 // Two floats as BF16, `low` in the lower half.
 __device__ inline std::uint32_t pack_bf16x2(float low, float high) {
@@ -231,9 +314,14 @@ __device__ inline std::uint32_t pack_bf16x2(float low, float high) {
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
   return result;
 }
+// Before 9.0 a product is a fused multiply-add of -0.
 __device__ inline std::uint32_t mul_bf16x2(std::uint32_t a, std::uint32_t b) {
   std::uint32_t result;
+#ifdef FP4MOE_SM80
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(b), "r"(0x80008000u));
+#else
   asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
+#endif
   return result;
 }
 __device__ inline uint4 mul_bf16x2(const uint4& words, std::uint32_t by) {

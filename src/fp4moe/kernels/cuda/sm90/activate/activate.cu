@@ -193,7 +193,7 @@ __device__ void activate_columns(const ActivateParams& p, std::uint32_t rows) {
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(kActivateThreads, 2)
-    fp4moe_sm90_activate(const __grid_constant__ ActivateParams p) {
+    FP4MOE_KERNEL(activate)(const __grid_constant__ ActivateParams p) {
   extern __shared__ __align__(16) float row_of_h[];
   pdl_launch_dependents();
   prefetch_params(p);

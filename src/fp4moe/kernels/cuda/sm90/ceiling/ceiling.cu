@@ -2,7 +2,9 @@
 // equal numbers would take less power and give higher clocks.
 #include "fp4moe/kernels/cuda/sm90/ceiling/params.hpp"
 #include "fp4moe/kernels/cuda/sm90/ptx.cuh"
+#ifndef FP4MOE_SM80
 #include "fp4moe/kernels/cuda/sm90/wgmma.cuh"
+#endif
 
 namespace fp4moe::kernels::cuda::sm90 {
 namespace {
@@ -27,7 +29,7 @@ __device__ std::uint32_t noise(std::uint32_t seed) {
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(kReadThreads, kReadBlocks)
-    fp4moe_sm90_read(const __grid_constant__ ReadParams p) {
+    FP4MOE_KERNEL(read)(const __grid_constant__ ReadParams p) {
   pdl_launch_dependents();
   pdl_wait();
   const auto* data = reinterpret_cast<const uint4*>(p.data);
@@ -48,9 +50,32 @@ extern "C" __global__ void __launch_bounds__(kReadThreads, kReadBlocks)
   if (p.bytes == 0) *p.sink = sum;
 }
 
+#ifdef FP4MOE_SM80
+
+// Every warp: 16 rows, 128 tokens and 64 columns a step, all from registers.
+extern "C" __global__ void __launch_bounds__(kRateThreads, 1)
+    FP4MOE_KERNEL(rate)(const __grid_constant__ RateParams p) {
+  const std::uint32_t seed = threadIdx.x * 8 + 77777;
+  const AFragment f{noise(seed), noise(seed + 1), noise(seed + 2), noise(seed + 3)};
+  const std::uint32_t b[] = {noise(seed + 4), noise(seed + 5)};
+  float sums[kRateTokens / 8][4] = {};
+  for (std::uint32_t step = 0; step < p.steps; ++step) {
+#pragma unroll
+    for (std::uint32_t k = 0; k < 4; ++k) {
+#pragma unroll
+      for (float(&eight)[4] : sums) mma_m16n8k16(eight, f, b[k % 2], b[1 - k % 2]);
+    }
+  }
+  float sum = 0.0f;
+  for (const float(&eight)[4] : sums) sum += eight[0] + eight[1] + eight[2] + eight[3];
+  if (p.steps == 0) *p.sink = sum;
+}
+
+#else
+
 // Every warpgroup: 64 rows from registers, 128 tokens from shared memory, 64 columns a step.
 extern "C" __global__ void __launch_bounds__(kRateThreads, 1)
-    fp4moe_sm90_rate(const __grid_constant__ RateParams p) {
+    FP4MOE_KERNEL(rate)(const __grid_constant__ RateParams p) {
   __shared__ __align__(1024) std::uint32_t tokens[kRateTokens * 32];
   pdl_launch_dependents();
   pdl_wait();
@@ -77,5 +102,7 @@ extern "C" __global__ void __launch_bounds__(kRateThreads, 1)
   for (const float part : sums) sum += part;
   if (p.steps == 0) *p.sink = sum;
 }
+
+#endif
 
 }  // namespace fp4moe::kernels::cuda::sm90

@@ -170,11 +170,12 @@ struct RowReader {
   }
 };
 
-// How far the grouped GEMM is. All threads of a block wait together.
+// How far the grouped GEMM is. All threads of a block wait together. Without PDL it is complete.
 class GemmProgress {
  public:
   // Waits for the tables.
   __device__ explicit GemmProgress(const CombineParams& p) : signals_(p.tables.combine_signals) {
+    if constexpr (!kHasPdl) return;
     static_assert(kEarlyBlocksLeft == 0 && kTablesReady == 1);
     __shared__ uint2 both;  // read at the same moment
     if (threadIdx.x == 0) {
@@ -199,7 +200,7 @@ class GemmProgress {
   __device__ static void wait_for_all() { pdl_wait(); }
   // The last block to start clears the signals for the next call.
   __device__ void clear() const {
-    if (threadIdx.x != 0 || started_before_ + 1 != gridDim.x) return;
+    if (!kHasPdl || threadIdx.x != 0 || started_before_ + 1 != gridDim.x) return;
     signals_[kTablesReady] = 0;
     signals_[kCombineBlocksStarted] = 0;
   }
@@ -298,7 +299,7 @@ __device__ void clear_counters(const RoutingTables& tables, std::uint32_t expert
 
 // Rows in bf16, which most calls have. Little code: it is loaded when all blocks wait for it.
 extern "C" __global__ void __launch_bounds__(kCombineThreads, 4)
-    fp4moe_sm90_combine_bf16(const __grid_constant__ CombineParams p) {
+    FP4MOE_KERNEL(combine_bf16)(const __grid_constant__ CombineParams p) {
   pdl_launch_dependents();
   prefetch_params(p);
   if (combine_segments(true, p.call.top_k) == 1)
@@ -309,7 +310,7 @@ extern "C" __global__ void __launch_bounds__(kCombineThreads, 4)
 }
 // Rows in float32, with or without LoRA.
 extern "C" __global__ void __launch_bounds__(kCombineThreads, 3)
-    fp4moe_sm90_combine_f32(const __grid_constant__ CombineParams p) {
+    FP4MOE_KERNEL(combine_f32)(const __grid_constant__ CombineParams p) {
   pdl_launch_dependents();
   prefetch_params(p);
   if (p.lora.pairs != nullptr)

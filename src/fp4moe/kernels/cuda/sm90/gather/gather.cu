@@ -140,7 +140,7 @@ __device__ void store_rows_per_expert(const GatherParams& p, const GatherTarget&
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(kGatherThreads, 4)
-    fp4moe_sm90_gather(const __grid_constant__ GatherParams p) {
+    FP4MOE_KERNEL(gather)(const __grid_constant__ GatherParams p) {
   extern __shared__ __align__(16) std::uint32_t shared[];
   prefetch_params(p);
   const GatherTables tables(shared, p.layer.experts);

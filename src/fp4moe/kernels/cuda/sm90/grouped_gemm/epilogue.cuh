@@ -9,6 +9,7 @@
 #pragma once
 #include <cstdint>
 
+#include "fp4moe/kernels/cuda/sm90/activation.cuh"
 #include "fp4moe/kernels/cuda/sm90/grouped_gemm/storage.cuh"
 #include "fp4moe/kernels/cuda/sm90/ptx.cuh"
 #include "fp4moe/kernels/cuda/sm90/vec8.cuh"
@@ -51,12 +52,6 @@ __device__ inline void fetch_factors(const Gemm& p, const OutputTile& of,
   }
 }
 
-__device__ inline float swiglu(float gate, float up, const Gemm& p, float prescale) {
-  const float low = fminf(gate, p.limit), clamped = fmaxf(fminf(up, p.limit), -p.limit);
-  const float sigmoid = rcp_approx(1.0f + exp2_approx(-1.44269504f * p.alpha * low));
-  return low * sigmoid * fmaf(clamped, prescale, p.beta * prescale);
-}
-
 struct Float2 {
   float first, second;
 };
@@ -85,8 +80,8 @@ struct HiddenColumns {
   // h of two tokens, from their gates and ups.
   __device__ Float2 activate(const Gemm& p, const float* sums, float prescale) const {
     const auto h = [&](float gate, float up) {
-      return swiglu(gate * factor.first + bias.first, up * factor.second + bias.second, p,
-                    prescale);
+      return swiglu(gate * factor.first + bias.first, up * factor.second + bias.second, p.alpha,
+                    p.beta, p.limit, prescale);
     };
     return {h(sums[0], sums[2]), h(sums[1], sums[3])};
   }

@@ -97,7 +97,7 @@ __device__ void write_scales(const PackParams& p, const PackRow& low, const Pack
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(kPackThreads)
-    fp4moe_sm90_pack(const __grid_constant__ PackParams p) {
+    FP4MOE_KERNEL(pack)(const __grid_constant__ PackParams p) {
   constexpr layout::WordMix kMix = layout::kNativeCode.mix;
   pdl_launch_dependents();
   pdl_wait();

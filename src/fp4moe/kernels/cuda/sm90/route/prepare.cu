@@ -81,7 +81,7 @@ __device__ void convert_tokens(const PrepareParams& p, std::uint32_t block) {
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(kPrepareThreads)
-    fp4moe_sm90_prepare(const __grid_constant__ PrepareParams p) {
+    FP4MOE_KERNEL(prepare)(const __grid_constant__ PrepareParams p) {
   extern __shared__ __align__(16) float scratch[];
   pdl_launch_dependents();
   prefetch_params(p);

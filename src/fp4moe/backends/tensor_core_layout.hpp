@@ -1,0 +1,33 @@
+// The layout of our own kernels for tensor cores: records of 64 rows x 64 k, codes in the order of
+// fragments of mma with their bits where shifts and a mask make BF16 of them, then their scales. In
+// each 16 rows eight gate rows precede their eight up rows. A lane's codes of a record are 16 bytes.
+// mma.sync and Hopper's wgmma have the same fragments, so both families of kernels read it.
+#pragma once
+#include <string_view>
+
+#include "fp4moe/formats/sm90_scale.hpp"
+#include "fp4moe/layout/layout.hpp"
+#include "fp4moe/layout/maps.hpp"
+
+namespace fp4moe::backends {
+
+inline layout::Layout tensor_core_layout(std::string_view id, formats::WeightFormat format,
+                                         std::string_view reads) {
+  using namespace layout;  // NOLINT(google-build-using-namespace): words of the row below
+  const bool nvfp4 = format == formats::WeightFormat::nvfp4;
+  const auto block = static_cast<std::uint32_t>(formats::block_size(format));
+  return {.id = id,
+          .generation = formats::kSm90Generation,
+          .format = format,
+          .order = {.block = 8},
+          .codes = native_sm90_codes(block),
+          .scales = native_sm90_scales(block),
+          .one_record = true,
+          .scale_rule = nvfp4 ? ScaleRule::native_sm90_nvfp4 : ScaleRule::native_sm90_mxfp4,
+          .bias_type = BiasType::f32,
+          .scalars = ScalarRule::native_sm90_offsets,
+          .reads = reads,
+          .note = nvfp4 ? "Codes of blocks whose scale is 0 become 0." : ""};
+}
+
+}  // namespace fp4moe::backends
