@@ -10,7 +10,7 @@ export CTEST_PARALLEL_LEVEL ?= $(shell nproc)
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
 
 .NOTPARALLEL:
-.PHONY: help run build test test-all test-rest test-asan test-tsan check format format-check tidy tree \
+.PHONY: help run build test test-all test-rest test-producers test-asan test-tsan check format format-check tidy tree \
         fuzz bench bench-layer cuda static python install docs clean \
         packages-build packages-cuda packages-python packages-test packages-all packages-check
 
@@ -36,6 +36,12 @@ test-rest: packages-all
 	@nvcc=$$(tools/nvcc.sh $(NVCC)) && tools/build.sh release all tests $(PYTHON_OPTIONS) -DFP4MOE_CUDA=ON -DFP4MOE_NVCC=$$nvcc
 	@tools/wheel.sh $(VENV)/bin/python build/release build/release/wheel --install
 	@$(VENV)/bin/python tools/test.py build/release rest
+
+test-producers: packages-all ## checkpoints made on the spot by llm-compressor, ModelOpt, Quark and gguf, each in an environment of its own
+	@tools/venv.sh $(VENV) tests/requirements.txt tests/requirements-all.txt
+	@tools/build.sh release all $(PYTHON_OPTIONS)
+	@tools/wheel.sh $(VENV)/bin/python build/release build/release/wheel --install
+	@FP4MOE_PROGRAM=$(CURDIR)/$(FP4MOE) $(VENV)/bin/python -m pytest -q -rs -p no:cacheprovider tests/producers/test_tools.py
 
 test-asan: packages-all
 	@tools/build.sh asan tests

@@ -130,6 +130,7 @@ set(FP4MOE_INCLUDED_HEADERS
   checkpoint/expert.hpp
   checkpoint/layer_source.hpp
   checkpoint/models.hpp
+  checkpoint/module_regex.hpp
   checkpoint/moe_shape.hpp
   checkpoint/progress.hpp
   checkpoint/scale_extremes.hpp
