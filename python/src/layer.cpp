@@ -48,30 +48,12 @@ Result<checkpoint::Rank> rank_of(std::pair<std::int64_t, std::int64_t> given,
   return capi::rank_of(*rank, *size, what);
 }
 
-Result<runtime::LayerOptions> options_of(const LayerWords& words) {
-  runtime::LayerOptions result;
-  result.engine = words.engine;
-  result.weights = words.weights;
-  result.numerics = words.numerics;
-  result.wish.policy = words.policy;
-  result.wish.backend = words.backend;
-  Result<platform::Device> device = capi::device_of(words.device.c_str());
-  if (!device) return device.why();
-  result.wish.device = *std::move(device);
-  const auto wish = whole(words.threads, "the number of threads");
-  if (!wish) return wish.why();
-  const Result<std::size_t> threads = capi::threads_of(*wish);
-  if (!threads) return threads.why();
-  result.threads = *threads;
-  const Result<checkpoint::Rank> tp = rank_of(words.tp, "tensor-parallel");
-  if (!tp) return tp.why();
-  const Result<checkpoint::Rank> ep = rank_of(words.ep, "expert-parallel");
-  if (!ep) return ep.why();
-  result.slice = {.tensor_parallel = *tp, .expert_parallel = *ep};
-  return result;
-}
-
+// Errors: layer.source where nothing is left to read again.
 void check_sources(const OpenLayer& open) {
+  if (!open.model.open)
+    raise(usage("layer.source", "the arrays that the layer was made of are gone")
+              .expects("a layer of a model", "one of from_weights")
+              .try_this("give it all of them again with load_weights()"));
   if (open.model.sources) open.model.sources->check(open.layer.facts().prefix);
 }
 
@@ -375,6 +357,29 @@ auto number(const Get& get) {
 }
 
 }  // namespace
+
+Result<runtime::LayerOptions> options_of(const LayerWords& words) {
+  runtime::LayerOptions result;
+  result.engine = words.engine;
+  result.weights = words.weights;
+  result.numerics = words.numerics;
+  result.wish.policy = words.policy;
+  result.wish.backend = words.backend;
+  Result<platform::Device> device = capi::device_of(words.device.c_str());
+  if (!device) return device.why();
+  result.wish.device = *std::move(device);
+  const auto wish = whole(words.threads, "the number of threads");
+  if (!wish) return wish.why();
+  const Result<std::size_t> threads = capi::threads_of(*wish);
+  if (!threads) return threads.why();
+  result.threads = *threads;
+  const Result<checkpoint::Rank> tp = rank_of(words.tp, "tensor-parallel");
+  if (!tp) return tp.why();
+  const Result<checkpoint::Rank> ep = rank_of(words.ep, "expert-parallel");
+  if (!ep) return ep.why();
+  result.slice = {.tensor_parallel = *tp, .expert_parallel = *ep};
+  return result;
+}
 
 runtime::Pools& process_pools() {
   static runtime::Pools& pools = *new runtime::Pools;  // threads may end after everything else

@@ -95,6 +95,9 @@ void print_machine(const Io& io, const DoctorReport& report) {
            fmt::format("{}{}{}", found->path, found->note.empty() ? "" : ", ", found->note));
   }
   if (!absent.empty()) line(io, "packages not found", join(absent, ", "));
+  if (report.vllm)
+    line(io, report.vllm->package,
+         fmt::format("{}: {}", report.vllm->version, report.vllm->plugin));
 }
 
 void print_kernels(const Io& io, const DoctorReport& report) {
