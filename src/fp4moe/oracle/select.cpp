@@ -99,7 +99,8 @@ class Walk {
   }
 
   // Null when the reference stops here because a variable it reads has no meaning.
-  const Verdict* judge(const Backend& backend, const ExpertsClass& experts, ActivationKey activation) {
+  const Verdict* judge(const Backend& backend, const ExpertsClass& experts,
+                       ActivationKey activation) {
     if (!strict() && stops_at_switch(experts)) return nullptr;
     const Verdict verdict = evaluate(policy_, made_.mode, request_, backend, experts, activation);
     const auto came_to = [&](Check check) {

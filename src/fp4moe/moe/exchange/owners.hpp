@@ -23,9 +23,9 @@ struct Owners {
   bool is_here(std::int32_t expert) const;
 
   std::uint64_t me = 0;
-  std::uint64_t here = 0;           // experts of this rank
-  std::vector<std::int32_t> map{};  // [experts]: the number here, or -1
-  std::vector<ExpertOwner> places{};      // [experts]
+  std::uint64_t here = 0;             // experts of this rank
+  std::vector<std::int32_t> map{};    // [experts]: the number here, or -1
+  std::vector<ExpertOwner> places{};  // [experts]
 };
 
 }  // namespace fp4moe::moe::exchange
