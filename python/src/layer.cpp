@@ -58,9 +58,9 @@ Result<runtime::LayerOptions> options_of(const LayerWords& words) {
   Result<platform::Device> device = capi::device_of(words.device.c_str());
   if (!device) return device.why();
   result.backend_request.device = *std::move(device);
-  const auto backend_request = whole(words.threads, "the number of threads");
-  if (!backend_request) return backend_request.why();
-  const Result<std::size_t> threads = capi::threads_of(*backend_request);
+  const auto count = whole(words.threads, "the number of threads");
+  if (!count) return count.why();
+  const Result<std::size_t> threads = capi::threads_of(*count);
   if (!threads) return threads.why();
   result.threads = *threads;
   const Result<checkpoint::Rank> tp = rank_of(words.tp, "tensor-parallel");
@@ -93,15 +93,15 @@ std::uint64_t process_number() {
 
 Result<std::shared_ptr<OpenLayer>> make_layer(const Model& model, std::int64_t number,
                                               const LayerWords& words) {
-  const auto backend_request = whole(number, "the layer's number");
-  if (!backend_request) return backend_request.why();
+  const auto index = whole(number, "the layer's number");
+  if (!index) return index.why();
   Result<runtime::LayerOptions> options = options_of(words);
   if (!options) return options.why();
   options->pool = process_pools().get(options->threads);
-  Result<MoeLayer> result = model.open->layer(*backend_request, std::move(*options));
+  Result<MoeLayer> result = model.open->layer(*index, std::move(*options));
   if (!result) return result.why();
   if (const auto done = load_and_process(*result); !done) return done.why();
-  return std::make_shared<OpenLayer>(model, *backend_request, std::move(*result));
+  return std::make_shared<OpenLayer>(model, *index, std::move(*result));
 }
 
 // Ids and weights without gaps. Arrays that lie so are used as they are; these are a few numbers
@@ -342,11 +342,11 @@ void load(const Layer& layer) {
 
 void load_expert(const Layer& layer, std::int64_t position) {
   const std::shared_ptr<OpenLayer> open = layer.get();
-  const std::uint64_t backend_request = value_or_raise(whole(position, "the expert's position"));
+  const std::uint64_t index = value_or_raise(whole(position, "the expert's position"));
   check_sources(*open);
   done_or_raise(without_gil([&]() -> Result<Done> {
     const std::lock_guard lock(open->mutex);
-    if (const auto done = open->layer.load_expert(backend_request); !done) return done.why();
+    if (const auto done = open->layer.load_expert(index); !done) return done.why();
     open->session.reset();
     return open->layer.process();
   }));
