@@ -14,7 +14,7 @@ struct Owners {
     std::uint64_t rank = 0, local = 0;
   };
 
-  // Physical experts, dealt out as weights are. Errors: those of checkpoint::local_experts.
+  // Physical experts, sharded as weights are. Errors: those of checkpoint::local_experts.
   static Result<Owners> make(std::uint64_t experts, checkpoint::Rank me,
                              checkpoint::Placement placement);
 

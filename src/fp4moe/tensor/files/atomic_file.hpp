@@ -66,7 +66,7 @@ class AtomicFolder {
 
   // Where to create the files: the descriptor as a path. Becomes `path` at commit.
   const std::string& staging() const { return staging_; }
-  const std::string& staging_name() const { return name_; }  // the same for people
+  const std::string& staging_name() const { return name_; }  // the same, human-readable
   // An error of work in staging(), with the names that people know.
   Error explain(Error why) const;
   Result<Done> clear();  // removes every file in staging()

@@ -9,7 +9,7 @@
 namespace fp4moe::python {
 
 // Errors: those of Array::take, rows.device.
-Array take_beside(nb::handle object, const char* what, const Array& tokens, Use use = {});
+Array take_same_device(nb::handle object, const char* what, const Array& tokens, Use use = {});
 
 // Errors: rows.count.
 void check_count(std::uint64_t expected, std::uint64_t found, const char* what);
@@ -23,6 +23,6 @@ struct Output {
 Output take_output(nb::handle x, const Array& tokens, const moe::ConstRows& rows, nb::handle out);
 
 // Errors: rows.overlap.
-void check_apart(const moe::ConstRows& read, const moe::MutableRows& out, const char* what);
+void check_no_overlap(const moe::ConstRows& read, const moe::MutableRows& out, const char* what);
 
 }  // namespace fp4moe::python

@@ -1,4 +1,4 @@
-#include "beside.hpp"
+#include "call_arguments.hpp"
 
 #include <string>
 #include <utility>
@@ -12,7 +12,7 @@ namespace fp4moe::python {
 using moe::ConstRows;
 using moe::MutableRows;
 
-Array take_beside(nb::handle object, const char* what, const Array& tokens, Use use) {
+Array take_same_device(nb::handle object, const char* what, const Array& tokens, Use use) {
   use.where = tokens.device() ? Where::anywhere : Where::host;
   if (!use.records) use.records = tokens.records();
   Array taken = Array::take(object, what, use);
@@ -20,7 +20,7 @@ Array take_beside(nb::handle object, const char* what, const Array& tokens, Use 
     raise(usage("rows.device", fmt::format("{} and tokens lie in different places", what))
               .expects(fmt::format("GPU {}", *tokens.device()),
                        taken.device() ? fmt::format("GPU {}", *taken.device())
-                                      : std::string("memory of the processor")));
+                                      : std::string("memory of the CPU")));
   return taken;
 }
 
@@ -34,14 +34,14 @@ Output take_output(nb::handle x, const Array& tokens, const ConstRows& rows, nb:
   nb::object object = out.is_none() ? empty_like(x, tokens) : nb::borrow(out);
   Use use{.access = Access::write};
   if (out.is_none()) use.records = false;  // a new one asks for nothing
-  Array array = take_beside(object, "outputs", tokens, use);
+  Array array = take_same_device(object, "outputs", tokens, use);
   const MutableRows result = mutable_rows_of(array, "outputs");
   check_count(rows.rows, result.rows, "outputs");
   done_or_raise(moe::check_rows(result, "outputs", rows.columns));
   return {std::move(object), std::move(array), result};
 }
 
-void check_apart(const ConstRows& read, const MutableRows& out, const char* what) {
+void check_no_overlap(const ConstRows& read, const MutableRows& out, const char* what) {
   if (overlap(read, out))
     raise(usage("rows.overlap", fmt::format("outputs lie in the memory of {}", what))
               .expects("memory of their own", "bytes that the call also reads"));
