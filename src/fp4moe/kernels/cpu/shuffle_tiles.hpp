@@ -306,8 +306,8 @@ struct ShuffleTiles {
   // Which register is stored in which turn.
   template <bool Across>
   static constexpr std::size_t turn(std::size_t number) {
-    const std::size_t passthrough bit = number & ((std::size_t{1} << Passthrough) - 1);
-    return Across ? passthrough bit << kProgram.register_bits | number >> Passthrough : number;
+    const std::size_t passthrough_bit = number & ((std::size_t{1} << Passthrough) - 1);
+    return Across ? passthrough_bit << kProgram.register_bits | number >> Passthrough : number;
   }
   // Pointers are read in every step: there are too many for the CPU's registers, and to write
   // them down elsewhere takes longer than a short segment.
