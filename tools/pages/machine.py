@@ -85,12 +85,12 @@ def choices(theirs: dict[str, dict], ours: dict[str, dict]) -> list[str]:
 
 def refusals(ask: Explain, model: str, devices: list[str]) -> list[str]:
     """Requirements that are not met, each with the backends that have it and the devices that lack it."""
-    lacking: dict[tuple[str, str], list[str]] = defaultdict(list)
+    missing: dict[tuple[str, str], list[str]] = defaultdict(list)
     for device in devices:
         for why in reasons(ask("--model", model, "--policy", "latest", "--device", device)):
-            lacking[why].append(device)
+            missing[why].append(device)
     together: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for (backend, requirement), without in lacking.items():
+    for (backend, requirement), without in missing.items():
         together[requirement, ", ".join(without)].append(backend)
     return sorted(f"| {names(sorted(backends))} | {requirement} | {without} |"
                   for (requirement, without), backends in together.items())
