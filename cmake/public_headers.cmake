@@ -79,7 +79,7 @@ set(FP4MOE_INCLUDED_HEADERS
   convert/pack/layer_packer.hpp
   convert/pack/pack_matrix.hpp
   convert/pack/scalars.hpp
-  convert/pack/scale_rules.hpp
+  convert/pack/scale_tables.hpp
   formats/block.hpp
   formats/scale_extremes.hpp
   formats/small_float.hpp
@@ -90,6 +90,7 @@ set(FP4MOE_INCLUDED_HEADERS
   kernels/cuda/driver.hpp
   layout/index_map.hpp
   layout/layout.hpp
+  layout/transforms.hpp
   layout/word_code.hpp
   moe/activation.hpp
   moe/cuda/device_router.hpp
