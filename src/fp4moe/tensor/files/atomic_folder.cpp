@@ -238,8 +238,8 @@ Error AtomicFolder::explain(Error why) const {
   return why;
 }
 
-Result<Done> AtomicFolder::clear() {
-  if (const auto failure = remove_inside(lock_))
+Result<Done> AtomicFolder::clear(const std::set<std::string>& but) {
+  if (const auto failure = remove_inside(lock_, but))
     return file_error("folder.create", "cannot clear " + name_ + "/" + failure->name, failure->why)
         .in(path_);
   return Done{};
