@@ -55,15 +55,19 @@ endif()
 #             sanitizers (`make test-all` does that with everything)
 #   THREADS   its tests run under the thread sanitizer, too
 #   INTERNAL  not a part of the installed library
-#   SOURCES   files of subfolders; FOLDER: where the module is, if not there
+#   PARTS     subfolders that belong to it; SOURCES: other files; FOLDER: where the module is, if not there
 #   fp4moe_module(tensor/files DEPENDS tensor)
 function(fp4moe_module path)
-  cmake_parse_arguments(ARG "COMPUTE;FOREIGN;FRONTEND;INTERNAL;THREADS" "FOLDER" "DEPENDS;LINK;SOURCES" ${ARGN})
+  cmake_parse_arguments(ARG "COMPUTE;FOREIGN;FRONTEND;INTERNAL;THREADS" "FOLDER" "DEPENDS;LINK;PARTS;SOURCES" ${ARGN})
   string(REPLACE "/" "_" module ${path})
   if(NOT ARG_FOLDER)
     set(ARG_FOLDER ${PROJECT_SOURCE_DIR}/src/fp4moe/${path})
   endif()
   file(GLOB sources CONFIGURE_DEPENDS ${ARG_FOLDER}/*.cpp)
+  foreach(part ${ARG_PARTS})
+    file(GLOB part_sources CONFIGURE_DEPENDS ${ARG_FOLDER}/${part}/*.cpp)
+    list(APPEND sources ${part_sources})
+  endforeach()
   list(APPEND sources ${ARG_SOURCES})
   set(tests ${sources})
   list(FILTER sources EXCLUDE REGEX "(_test|/main)\\.cpp$")

@@ -13,8 +13,8 @@ function(fp4moe_isa isa)
   target_include_directories(fp4moe_isa_${isa} PRIVATE ${PROJECT_SOURCE_DIR}/src)
   target_link_libraries(fp4moe_isa_${isa} PRIVATE fp4moe_options)
   # A kernel's own small functions are to vanish into it, or they stay behind as symbols; and an
-  # unoptimised build of intrinsics is too slow even for tests. Sanitizers make the code so large
-  # that optimising it takes minutes.
+  # unoptimized build of intrinsics is too slow even for tests. Sanitizers make the code so large
+  # that optimizing it takes minutes.
   set(level -O3)
   if(FP4MOE_SANITIZE)
     set(level -O1)

@@ -19,17 +19,17 @@ set(FP4MOE_PUBLIC_HEADERS
   formats/nvfp4.hpp
   tensor/files/safetensors.hpp
   tensor/files/store.hpp
-  weights/adapter.hpp
-  weights/checkpoint.hpp
-  weights/codec.hpp
-  weights/layer_weights_view.hpp
-  weights/lora_adapter.hpp
+  checkpoint/lora/adapter.hpp
+  checkpoint/checkpoint.hpp
+  checkpoint/codec.hpp
+  checkpoint/layer_weights_view.hpp
+  checkpoint/lora/lora_adapter.hpp
   backends/all.hpp
   backends/layouts.hpp
-  convert/converted_folder.hpp
-  convert/pack_layer.hpp
-  oracle/assembly.hpp
-  oracle/buffers.hpp
+  convert/folder/converted_folder.hpp
+  convert/pack/pack_layer.hpp
+  oracle/vllm/assembly.hpp
+  oracle/vllm/buffers.hpp
   oracle/parallel.hpp
   oracle/quant_config.hpp
   oracle/record.hpp
@@ -63,13 +63,13 @@ set(FP4MOE_INCLUDED_HEADERS
   base/json.hpp
   base/mapping_guard.hpp
   base/random.hpp
-  convert/checksum.hpp
-  convert/layer_job.hpp
-  convert/layer_packer.hpp
-  convert/manifest.hpp
-  convert/pack_matrix.hpp
-  convert/scalars.hpp
-  convert/scale_rules.hpp
+  convert/folder/checksum.hpp
+  convert/pack/layer_job.hpp
+  convert/pack/layer_packer.hpp
+  convert/folder/manifest.hpp
+  convert/pack/pack_matrix.hpp
+  convert/pack/scalars.hpp
+  convert/pack/scale_rules.hpp
   formats/block.hpp
   formats/scale_extremes.hpp
   formats/small_float.hpp
@@ -85,12 +85,12 @@ set(FP4MOE_INCLUDED_HEADERS
   moe/cuda/device_router.hpp
   moe/cuda/sizes.hpp
   moe/exchange/cost.hpp
-  moe/exchange/exchange.hpp
+  moe/exchange.hpp
   moe/experts.hpp
   moe/kernel.hpp
   moe/lora.hpp
   moe/numerics.hpp
-  moe/quantised_rows.hpp
+  moe/quantized_rows.hpp
   moe/routing/method.hpp
   moe/rows.hpp
   oracle/backend.hpp
@@ -124,13 +124,13 @@ set(FP4MOE_INCLUDED_HEADERS
   vllm/moe_method.hpp
   vllm/moe_quant_config.hpp
   vllm/selected.hpp
-  weights/adapter_config.hpp
-  weights/config.hpp
-  weights/dialect.hpp
-  weights/expert.hpp
-  weights/layer_source.hpp
-  weights/models.hpp
-  weights/moe_shape.hpp
-  weights/progress.hpp
-  weights/scale_extremes.hpp
-  weights/slice.hpp)
+  checkpoint/lora/adapter_config.hpp
+  checkpoint/config.hpp
+  checkpoint/dialect.hpp
+  checkpoint/expert.hpp
+  checkpoint/layer_source.hpp
+  checkpoint/models.hpp
+  checkpoint/moe_shape.hpp
+  checkpoint/progress.hpp
+  checkpoint/scale_extremes.hpp
+  checkpoint/slice.hpp)

@@ -1,7 +1,7 @@
 // Lays the first MoE layer of a checkpoint out for a backend, in memory of its own, and does it
 // again: a reload gives the same bytes at the same addresses.
 //   pack_layer PATH LAYOUT        e.g. pack_layer model.gguf marlin.mxfp4
-#include "fp4moe/convert/pack_layer.hpp"
+#include "fp4moe/convert/pack/pack_layer.hpp"
 
 #include <cstdio>
 #include <cstring>
@@ -13,7 +13,7 @@ using fp4moe::Done;
 using fp4moe::Error;
 using fp4moe::Result;
 namespace convert = fp4moe::convert;
-namespace weights = fp4moe::weights;
+namespace checkpoint = fp4moe::checkpoint;
 
 namespace {
 
@@ -26,7 +26,7 @@ int fail(const Error& why) {
 
 int main(int argc, char** argv) {
   if (argc != 3) return 2;
-  const Result<weights::Checkpoint> checkpoint = weights::Checkpoint::open(argv[1]);
+  const Result<checkpoint::Checkpoint> checkpoint = checkpoint::Checkpoint::open(argv[1]);
   if (!checkpoint) return fail(checkpoint.why());
   const auto layout = fp4moe::backends::require_layout(argv[2], {});  // the newest generation
   if (!layout) return fail(layout.why());

@@ -1,4 +1,4 @@
-"""Quantises random weights to both formats and says how far they move.
+"""Quantizes random weights to both formats and says how far they move.
 
 python examples/python_quantize.py
 """

@@ -6,12 +6,12 @@
 
 #include "fp4moe/formats/mxfp4.hpp"
 #include "fp4moe/formats/nvfp4.hpp"
-#include "fp4moe/weights/checkpoint.hpp"
+#include "fp4moe/checkpoint/checkpoint.hpp"
 
 using fp4moe::Error;
 using fp4moe::Result;
 namespace formats = fp4moe::formats;
-namespace weights = fp4moe::weights;
+namespace checkpoint = fp4moe::checkpoint;
 
 namespace {
 
@@ -28,16 +28,16 @@ std::span<const std::uint8_t> codes(std::span<const std::byte> row, std::size_t 
 
 int main(int argc, char** argv) {
   if (argc != 2) return 2;
-  const Result<weights::Checkpoint> checkpoint = weights::Checkpoint::open(argv[1]);
+  const Result<checkpoint::Checkpoint> checkpoint = checkpoint::Checkpoint::open(argv[1]);
   if (!checkpoint) return fail(checkpoint.why());
-  weights::ExpertReader reader(*checkpoint, {});
-  const Result<weights::ExpertView> expert = reader.read(0, 0);
+  checkpoint::ExpertReader reader(*checkpoint, {});
+  const Result<checkpoint::ExpertView> expert = reader.read(0, 0);
   if (!expert) return fail(expert.why());
 
-  const weights::ProjectionView& up = expert->up;
+  const checkpoint::ProjectionView& up = expert->up;
   const auto scale = std::to_integer<std::uint8_t>(up.scales.row(0)[0]);
   std::array<float, 8> values{};
-  if (expert->shape.format == weights::WeightFormat::mxfp4)
+  if (expert->shape.format == checkpoint::WeightFormat::mxfp4)
     formats::dequantize_mxfp4(scale, codes(up.codes.row(0), formats::kMxfp4Bytes), values);
   else
     formats::dequantize_nvfp4_by_multiplier(scale, up.global_scale,

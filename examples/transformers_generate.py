@@ -28,5 +28,5 @@ with tempfile.TemporaryDirectory() as folder:
     ids = tokenizer(sys.argv[2], return_tensors="pt").input_ids if tokenizer else torch.arange(3)
     ids = ids.view(1, -1)
     mask = torch.ones_like(ids)
-    made = model.generate(ids, attention_mask=mask, max_new_tokens=16, do_sample=False)
-    print(tokenizer.decode(made[0]) if tokenizer else made[0].tolist())
+    result = model.generate(ids, attention_mask=mask, max_new_tokens=16, do_sample=False)
+    print(tokenizer.decode(result[0]) if tokenizer else result[0].tolist())

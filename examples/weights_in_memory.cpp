@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "fp4moe/runtime/layer.hpp"
-#include "fp4moe/weights/layer_weights_view.hpp"
+#include "fp4moe/checkpoint/layer_weights_view.hpp"
 
 namespace moe = fp4moe::moe;
 namespace runtime = fp4moe::runtime;
-namespace weights = fp4moe::weights;
+namespace checkpoint = fp4moe::checkpoint;
 using fp4moe::tensor::DType;
 
 namespace {
@@ -31,14 +31,14 @@ int main() {
   const std::vector<std::byte> w13_scales(w13.size() / 16, std::byte{127});  // 32 codes to a scale
   const std::vector<std::byte> w2_scales(w2.size() / 16, std::byte{127});
 
-  weights::LayerWeights given{.shape = {.format = weights::WeightFormat::mxfp4,
+  checkpoint::LayerWeights given{.shape = {.format = checkpoint::WeightFormat::mxfp4,
                                         .experts = kExperts,
                                         .hidden = kHidden,
                                         .intermediate = kIntermediate,
-                                        .order = weights::RowOrder::halves}};
+                                        .order = checkpoint::RowOrder::halves}};
   given.w13 = {.codes = {w13}, .scales = {w13_scales}};
   given.w2 = {.codes = {w2}, .scales = {w2_scales}};
-  const auto view = weights::LayerWeightsView::make(given);  // checked, nothing copied
+  const auto view = checkpoint::LayerWeightsView::make(given);  // checked, nothing copied
   require(view);
 
   runtime::LayerDescription description{.activation = fp4moe::oracle::Activation::silu, .top_k = 2};

@@ -146,7 +146,7 @@ def draw(program: str) -> None:
 
 def with_tables(page: str) -> str:
     begin, _, end = page.split(MARK)
-    made = section(RESULTS, True)
+    result = section(RESULTS, True)
     return f"{begin}{MARK}\n{made}{chr(10) if made else ''}{MARK}{end}"
 
 

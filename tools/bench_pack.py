@@ -67,12 +67,12 @@ def main() -> int:
         measure(arguments)
     text = PAGE.read_text()
     before, _, after = text.split(MARK)
-    made = f"{before}{MARK}\n{table()}\n{MARK}{after}"
+    result = f"{before}{MARK}\n{table()}\n{MARK}{after}"
     if arguments.check:
-        if made != text:
+        if result != text:
             print("docs/bench.md: its table of packing is not that of bench/results; run tools/bench_pack.py --table", file=sys.stderr)
-        return 0 if made == text else 1
-    PAGE.write_text(made)
+        return 0 if result == text else 1
+    PAGE.write_text(result)
     return 0
 
 

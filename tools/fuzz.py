@@ -25,19 +25,19 @@ CORPUS = ROOT / "tests/fuzz/corpus"
 KINDS_OF_FINDING = ("crash-", "leak-", "timeout-", "oom-")
 # What a target is about, for --coverage; the rest of the program is not counted.
 SOURCES = {
-    "adapter": ["weights/adapter_config.cpp", "weights/adapter_name.cpp"],
+    "adapter": ["checkpoint/lora/adapter_config.cpp", "checkpoint/lora/adapter_name.cpp"],
     "capi": ["capi/border.cpp", "capi/layer.cpp", "capi/model.cpp", "capi/explain.cpp"],
-    "checkpoint": ["weights/survey.cpp", "weights/classify.cpp", "weights/build_layer.cpp", "weights/expert_reader.cpp"],
-    "config": ["weights/config.cpp", "weights/expert_name.cpp"],
-    "gguf": ["tensor/files/gguf.cpp", "weights/gguf_fields.cpp"],
-    "journal": ["convert/journal.cpp", "convert/json_fields.hpp"],
+    "checkpoint": ["checkpoint/survey.cpp", "checkpoint/classify.cpp", "checkpoint/build_layer.cpp", "checkpoint/expert_reader.cpp"],
+    "config": ["checkpoint/config.cpp", "checkpoint/expert_name.cpp"],
+    "gguf": ["tensor/files/gguf.cpp", "checkpoint/gguf_fields.cpp"],
+    "journal": ["convert/folder/journal.cpp", "convert/folder/json_fields.hpp"],
     "json": ["base/json.cpp"],
-    "manifest": ["convert/manifest.cpp", "convert/json_fields.hpp"],
+    "manifest": ["convert/folder/manifest.cpp", "convert/folder/json_fields.hpp"],
     "question": ["runtime/question.cpp", "oracle/layer_fields.cpp"],
     "safetensors": ["tensor/files/safetensors.cpp"],
     "store_index": ["tensor/files/store_index.cpp"],
-    "verbs": ["convert/convert_folder.cpp", "convert/folder_writer.cpp", "convert/unconvert.cpp", "convert/verify.cpp",
-              "weights/lint.cpp", "weights/transcode.cpp", "weights/transcode_plan.cpp", "tensor/files/store_files.cpp"],
+    "verbs": ["convert/folder/convert_folder.cpp", "convert/folder/folder_writer.cpp", "convert/folder/unconvert.cpp", "convert/folder/verify.cpp",
+              "checkpoint/lint/lint.cpp", "checkpoint/edit/transcode.cpp", "checkpoint/edit/transcode_plan.cpp", "tensor/files/store_files.cpp"],
 }
 
 

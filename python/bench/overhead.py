@@ -136,7 +136,7 @@ def report_cuda(folder: str) -> dict[str, Any]:
 
     layer = make_layer(folder, engine="cuda")
     if not torch.cuda.is_available():
-        raise fp4moe.LackingError("torch sees no GPU", id="cuda.device")
+        raise fp4moe.UnavailableError("torch sees no GPU", id="cuda.device")
     figures = {f"torch, tokens: {count}": enqueue(layer, count) for count in DEVICE_TOKENS}
     worst = figures[f"torch, tokens: {DEVICE_TOKENS[0]}"]["apply(out=)"]
     return {"microseconds_to_enqueue": figures, "bar": DEVICE_BAR * 1e6, "worst": worst}
@@ -149,7 +149,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         try:
             report = report_cpu(folder) if wish.device == "cpu" else report_cuda(folder)
-        except (ImportError, fp4moe.LackingError) as why:
+        except (ImportError, fp4moe.UnavailableError) as why:
             print(f"overhead.py: {why}", file=sys.stderr)
             return NO_GPU
     print(json.dumps(report, indent=2))

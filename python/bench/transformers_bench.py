@@ -1,9 +1,9 @@
-"""What FP4 experts are worth inside transformers: speed and memory against the dequantised model.
+"""What FP4 experts are worth inside transformers: speed and memory against the dequantized model.
 
     python python/bench/transformers_bench.py [--json] [--layers 24 --hidden 576 ...]
 
 A random gpt-oss checkpoint is made on the spot. Each way of running it gets a process of its own:
-`fp4moe` runs the experts in FP4, `dequantised` is what transformers does with the same files on a
+`fp4moe` runs the experts in FP4, `dequantized` is what transformers does with the same files on a
 processor without Triton. Peak memory is the process's largest resident set less what it had when
 everything was imported; both ways hold the same attention, embeddings and cache.
 """

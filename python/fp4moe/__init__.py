@@ -27,10 +27,10 @@ from fp4moe.commands import (
 )
 from fp4moe.errors import (
     Error,
-    ExhaustedError,
+    ResourceExhaustedError,
     FailedError,
     InvalidInputError,
-    LackingError,
+    UnavailableError,
     MismatchError,
     UnsupportedError,
     UsageError,

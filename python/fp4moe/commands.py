@@ -71,7 +71,7 @@ def _unknown(verb: str, word: str, known: Mapping[str, object]) -> TypeError:
 
 def _option_words(verb: str, words: Mapping[str, object]) -> list[str]:
     known = options(verb)
-    made: list[str] = []
+    result: list[str] = []
     for word, value in words.items():
         option = known.get(word)
         if option is None:
@@ -79,16 +79,16 @@ def _option_words(verb: str, words: Mapping[str, object]) -> list[str]:
         if value is None:
             continue
         if isinstance(value, bool) and option["implied"] is not None:
-            made += [f"--{option['name']}"] if value else []
+            result += [f"--{option['name']}"] if value else []
         elif option["type"] != "flag":
-            made += [f"--{option['name']}={text}" for text in _values(word, option, value)]
+            result += [f"--{option['name']}={text}" for text in _values(word, option, value)]
         elif not isinstance(value, bool):
             raise TypeError(f"{word}: expected True or False, found {type(value).__name__}")
         elif value:
-            made.append(f"--{option['name']}")
+            result.append(f"--{option['name']}")
         elif f"no_{word}" in known:
-            made.append(f"--no-{option['name']}")
-    return made
+            result.append(f"--no-{option['name']}")
+    return result
 
 
 def _refusal(verb: str, status: int, err: str) -> BaseException:
@@ -221,7 +221,7 @@ def transcode(
 def quantize_checkpoint(
     path: Path, out: Path, *, format: str, progress: Progress | None = None, **words: Any
 ) -> Report:
-    """Quantise the experts of a BF16, F16 or F32 checkpoint."""
+    """Quantize the experts of a BF16, F16 or F32 checkpoint."""
     return _checked(
         "quantize", path, words={"out": out, "format": format, **words}, progress=progress
     )

@@ -73,13 +73,13 @@ class MismatchError(Error, ValueError):
     code = 5
 
 
-class ExhaustedError(Error, MemoryError):
+class ResourceExhaustedError(Error, MemoryError):
     """Out of memory or disk."""
 
     code = 6
 
 
-class LackingError(Error, RuntimeError):
+class UnavailableError(Error, RuntimeError):
     """This machine or build lacks what is needed."""
 
     code = 7
@@ -93,8 +93,8 @@ CLASSES: Mapping[int, type[Error]] = {
         InvalidInputError,
         UnsupportedError,
         MismatchError,
-        ExhaustedError,
-        LackingError,
+        ResourceExhaustedError,
+        UnavailableError,
     )
 }
 INTERRUPTED = 130
@@ -135,6 +135,6 @@ def _line(
 
 
 def _rebuild(kind: type[Error], line: str, state: dict[str, Any]) -> Error:
-    made = kind("", line=line)
-    made.__dict__.update(state)
-    return made
+    result = kind("", line=line)
+    result.__dict__.update(state)
+    return result

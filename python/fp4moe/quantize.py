@@ -85,7 +85,7 @@ class Quantized:
 def quantize(
     array: Any, format: str = "mxfp4", *, rule: str = "", global_scale: float | None = None
 ) -> Quantized:
-    """Quantise the rows (the last dimension) of an array of float32, float16 or bfloat16.
+    """Quantize the rows (the last dimension) of an array of float32, float16 or bfloat16.
 
     ``rule`` is one of ``fp4moe.quantize_rules(format)``, by default the one that checkpoints are
     written with. NVFP4's global scale is that of the array unless it is given. NaN and infinity
@@ -119,14 +119,14 @@ def dequantize(
     """The values of codes and scales; a NaN scale gives NaN. ``out`` is filled and returned."""
     code_rows, scale_rows = _rows(codes, "codes"), _rows(scales, "scales")
     shape = (*(int(size) for size in codes.shape[:-1]), int(codes.shape[-1]) * 2)
-    made = _empty(codes, shape, dtype or "float32") if out is None else out
-    if tuple(made.shape) != shape:
+    result = _empty(codes, shape, dtype or "float32") if out is None else out
+    if tuple(result.shape) != shape:
         raise ValueError(f"out: expected shape {shape}, found {tuple(made.shape)}")
-    flat = _rows(made, "out")
-    if out is not None and len(shape) != 2 and not _same_memory(flat, made):
+    flat = _rows(result, "out")
+    if out is not None and len(shape) != 2 and not _same_memory(flat, result):
         raise ValueError("out: expected an array without gaps")
     _core.dequantize(code_rows, scale_rows, float(global_scale), format, flat)
-    return made
+    return result
 
 
 def _same_memory(a: Any, b: Any) -> bool:

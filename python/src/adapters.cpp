@@ -22,20 +22,20 @@ std::vector<std::string> folders_of(nb::handle folders) {
     return {path_of(folders)};
   if (!nb::hasattr(folders, "__iter__"))
     raise_type("folders", "the path of an adapter, or a sequence of them", folders);
-  std::vector<std::string> made;
-  for (const nb::handle folder : nb::iter(folders)) made.push_back(path_of(folder));
-  if (made.empty())
+  std::vector<std::string> result;
+  for (const nb::handle folder : nb::iter(folders)) result.push_back(path_of(folder));
+  if (result.empty())
     raise(usage("lora.folders", "there are no adapters to load").expects("a folder", "none"));
-  return made;
+  return result;
 }
 
 Adapters load_adapters(const Layer& layer, nb::handle folders) {
   const std::shared_ptr<const OpenLayer> open = layer.get();
-  Adapters made{.layer = open, .folders = folders_of(folders)};
-  made.set = std::make_shared<const moe::LoraSet>(value_or_raise(without_gil([&] {
-    return open->model.open->adapters(open->number, made.folders, open->layer.slice());
+  Adapters result{.layer = open, .folders = folders_of(folders)};
+  result.set = std::make_shared<const moe::LoraSet>(value_or_raise(without_gil([&] {
+    return open->model.open->adapters(open->number, result.folders, open->layer.slice());
   })));
-  return made;
+  return result;
 }
 
 template <class T>
@@ -72,33 +72,33 @@ void take_numbers(nb::handle of_token, std::uint64_t tokens, Additions& to) {
 
 Additions take_additions(const std::shared_ptr<OpenLayer>& layer, std::uint64_t tokens,
                          nb::handle lora, nb::handle of_token) {
-  Additions made;
+  Additions result;
   if (lora.is_none()) {
     if (!of_token.is_none())
       raise(usage("lora.tokens", "tokens have adapters, but there are none")
                 .at("lora_of_token")
                 .expects("lora=layer.adapters(folders) beside it", "lora=None"));
-    return made;
+    return result;
   }
   if (!nb::isinstance<Adapters>(lora)) raise_type("lora", "what Layer.adapters() made", lora);
   const Adapters& given = *nb::inst_ptr<Adapters>(lora);
   if (given.layer.lock() != layer)
     raise(usage("lora.layer", "the adapters were loaded for another layer")
               .expects("those of this layer's adapters()", "those of another"));
-  made.set = given.set;
-  made.view = made.set->view();
+  result.set = given.set;
+  result.view = result.set->view();
   if (of_token.is_none())
-    made.of_token.assign(tokens, 0);
+    result.of_token.assign(tokens, 0);
   else
-    take_numbers(of_token, tokens, made);
-  return made;
+    take_numbers(of_token, tokens, result);
+  return result;
 }
 
 void bind_adapters(nb::module_& module, nb::class_<Layer>& layer) {
   nb::class_<Adapters>(module, "Adapters", "LoRA adapters, loaded for one layer.")
-      .def("__len__", [](const Adapters& made) { return made.folders.size(); })
-      .def("__repr__", [](const Adapters& made) {
-        return fmt::format("<fp4moe.Adapters {}>", fmt::join(made.folders, ", "));
+      .def("__len__", [](const Adapters& result) { return result.folders.size(); })
+      .def("__repr__", [](const Adapters& result) {
+        return fmt::format("<fp4moe.Adapters {}>", fmt::join(result.folders, ", "));
       });
   layer.def("adapters", &load_adapters, nb::arg("folders"),
             nb::sig("def adapters(self, folders: str | os.PathLike[str] | "

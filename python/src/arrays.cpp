@@ -23,8 +23,8 @@ struct Numpy {
 };
 const Numpy& numpy() {
   // Never torn down: the interpreter may be gone by then.
-  static const Numpy& made = *new Numpy;
-  return made;
+  static const Numpy& result = *new Numpy;
+  return result;
 }
 
 bool is_instance(nb::handle object, nb::handle type) {
@@ -140,15 +140,15 @@ Array::~Array() {
 }
 
 Array Array::take(nb::handle object, const char* what, const Use& use) {
-  Array made;
-  made.use_ = use;
+  Array result;
+  result.use_ = use;
   if (PyObject_CheckBuffer(object.ptr()) != 0) {
-    if (made.take_buffer(object, what) || made.take_view(object, what)) return made;
+    if (result.take_buffer(object, what) || result.take_view(object, what)) return result;
   } else if (const Torch* torch = Torch::imported(); torch != nullptr && torch->is_tensor(object)) {
-    made.take_tensor(*torch, object, what);
-    return made;
-  } else if (made.take_dlpack(object, what)) {
-    return made;
+    result.take_tensor(*torch, object, what);
+    return result;
+  } else if (result.take_dlpack(object, what)) {
+    return result;
   }
   raise_type(what, kExpected, object);
 }
@@ -183,7 +183,7 @@ bool Array::take_view(nb::handle object, const char* what) {
 void Array::add_dimension(std::int64_t size, std::int64_t stride, const char* what) {
   if (shape_.add(size) && strides_.add(stride)) return;
   raise(usage("rows.dimensions", fmt::format("{} have too many dimensions", what))
-            .expects(fmt::format("at most {}", Numbers::kMost), "more"));
+            .expects(fmt::format("at most {}", Numbers::kMax), "more"));
 }
 
 void Array::read(const Py_buffer& buffer, const char* what) {

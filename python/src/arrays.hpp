@@ -70,17 +70,17 @@ class Array {
   // At most this many dimensions need no memory of their own.
   class Numbers {
    public:
-    static constexpr std::size_t kMost = 8;
+    static constexpr std::size_t kMax = 8;
     std::size_t size() const { return size_; }
     bool add(std::int64_t number) {
-      if (size_ == kMost) return false;
+      if (size_ == kMax) return false;
       numbers_[size_++] = number;
       return true;
     }
     std::int64_t operator[](std::size_t at) const { return numbers_[at]; }
 
    private:
-    std::int64_t numbers_[kMost]{};
+    std::int64_t numbers_[kMax]{};
     std::size_t size_ = 0;
   };
   void add_dimension(std::int64_t size, std::int64_t stride, const char* what);

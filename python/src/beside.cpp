@@ -35,10 +35,10 @@ Output take_output(nb::handle x, const Array& tokens, const ConstRows& rows, nb:
   Use use{.access = Access::write};
   if (out.is_none()) use.records = false;  // a new one asks for nothing
   Array array = take_beside(object, "outputs", tokens, use);
-  const MutableRows made = mutable_rows_of(array, "outputs");
-  check_count(rows.rows, made.rows, "outputs");
-  done_or_raise(moe::check_rows(made, "outputs", rows.columns));
-  return {std::move(object), std::move(array), made};
+  const MutableRows result = mutable_rows_of(array, "outputs");
+  check_count(rows.rows, result.rows, "outputs");
+  done_or_raise(moe::check_rows(result, "outputs", rows.columns));
+  return {std::move(object), std::move(array), result};
 }
 
 void check_apart(const ConstRows& read, const MutableRows& out, const char* what) {

@@ -23,15 +23,15 @@ namespace {
 
 // Paths need not be text.
 std::vector<std::string> words_of(const nb::sequence& given) {
-  std::vector<std::string> made;
-  for (const nb::handle word : given) made.push_back(path_of(word));
-  return made;
+  std::vector<std::string> result;
+  for (const nb::handle word : given) result.push_back(path_of(word));
+  return result;
 }
 
 std::vector<const char*> pointers(const std::vector<std::string>& words) {
-  std::vector<const char*> made{"fp4moe"};
-  for (const std::string& word : words) made.push_back(word.c_str());
-  return made;
+  std::vector<const char*> result{"fp4moe"};
+  for (const std::string& word : words) result.push_back(word.c_str());
+  return result;
 }
 
 // What the callable raises stops the work, as Ctrl-C does, and is raised again once it has ended.

@@ -35,9 +35,9 @@ kernels::cuda::Stream stream_of(const Array& tokens) {
 // The layer's session, made by its first call. With the layer's mutex.
 Result<DeviceSession*> session_of(OpenLayer& open) {
   if (!open.session) {
-    Result<DeviceSession> made = open.layer.device_session();
-    if (!made) return made.why();
-    open.session = std::move(*made);
+    Result<DeviceSession> result = open.layer.device_session();
+    if (!result) return result.why();
+    open.session = std::move(*result);
   }
   return &*open.session;
 }
@@ -119,13 +119,13 @@ void reserve(const Layer& layer, std::int64_t tokens, std::int64_t top_k) {
   if (tokens < 0 || top_k < 0)
     raise(usage("options.negative", "memory is reserved for some tokens")
               .expects("0 or more", fmt::format("{} tokens, top_k {}", tokens, top_k)));
-  const std::uint64_t slots =
+  const std::uint64_t assignments =
       top_k == 0 ? open->layer.facts().router.top_k : static_cast<std::uint64_t>(top_k);
   done_or_raise(without_gil([&]() -> Result<Done> {
     const std::lock_guard lock(open->mutex);
     const auto session = session_of(*open);
     if (!session) return session.why();
-    return (*session)->reserve(static_cast<std::uint64_t>(tokens), slots);
+    return (*session)->reserve(static_cast<std::uint64_t>(tokens), assignments);
   }));
 }
 

@@ -17,12 +17,12 @@ nb::object as_text(const std::string& text) {
 
 void raise(const Error& why) {
   const nb::object make = nb::module_::import_("fp4moe.errors").attr("make");
-  const nb::object made =
+  const nb::object result =
       make(static_cast<int>(why.code), as_text(why.id), as_text(why.message),
            nb::arg("path") = as_text(why.path), nb::arg("tensor") = as_text(why.tensor),
            nb::arg("expected") = as_text(why.expected), nb::arg("found") = as_text(why.found),
            nb::arg("remedy") = as_text(why.remedy), nb::arg("line") = as_text(text(why)));
-  PyErr_SetObject(made.type().ptr(), made.ptr());
+  PyErr_SetObject(result.type().ptr(), result.ptr());
   throw nb::python_error();
 }
 

@@ -26,10 +26,10 @@ using formats::E8m0;
 
 template <class Format>
 std::vector<float> every_value() {
-  std::vector<float> made(std::size_t{1} << Format::kBits);
-  for (std::size_t code = 0; code < made.size(); ++code)
-    made[code] = Format::decode(static_cast<decltype(Format::kMaxCode)>(code));
-  return made;
+  std::vector<float> result(std::size_t{1} << Format::kBits);
+  for (std::size_t code = 0; code < result.size(); ++code)
+    result[code] = Format::decode(static_cast<decltype(Format::kMaxCode)>(code));
+  return result;
 }
 
 struct FormatRow {
@@ -83,10 +83,10 @@ nb::bytes format_values(const std::string& name) {
 }
 
 nb::list format_roundings(const std::string& name) {
-  nb::list made;
+  nb::list result;
   for (const EncoderRow& row : kEncoders)
-    if (row.format == name) made.append(nb::str(row.rounding.data(), row.rounding.size()));
-  return made;
+    if (row.format == name) result.append(nb::str(row.rounding.data(), row.rounding.size()));
+  return result;
 }
 
 const EncoderRow& encoder(const std::string& format, const std::string& rounding) {

@@ -39,7 +39,7 @@ Result<std::uint64_t> whole(std::int64_t given, std::string_view what) {
       .expects("0 or more", fmt::format("{}", given));
 }
 
-Result<weights::Rank> rank_of(std::pair<std::int64_t, std::int64_t> given, std::string_view what) {
+Result<checkpoint::Rank> rank_of(std::pair<std::int64_t, std::int64_t> given, std::string_view what) {
   const auto rank = whole(given.first, fmt::format("the {} rank", what));
   if (!rank) return rank.why();
   const auto size = whole(given.second, fmt::format("the number of {} ranks", what));
@@ -48,26 +48,26 @@ Result<weights::Rank> rank_of(std::pair<std::int64_t, std::int64_t> given, std::
 }
 
 Result<runtime::LayerOptions> options_of(const LayerWords& words) {
-  runtime::LayerOptions made;
-  made.engine = words.engine;
-  made.weights = words.weights;
-  made.numerics = words.numerics;
-  made.wish.policy = words.policy;
-  made.wish.backend = words.backend;
+  runtime::LayerOptions result;
+  result.engine = words.engine;
+  result.weights = words.weights;
+  result.numerics = words.numerics;
+  result.wish.policy = words.policy;
+  result.wish.backend = words.backend;
   Result<platform::Device> device = capi::device_of(words.device.c_str());
   if (!device) return device.why();
-  made.wish.device = *std::move(device);
+  result.wish.device = *std::move(device);
   const auto wish = whole(words.threads, "the number of threads");
   if (!wish) return wish.why();
   const Result<std::size_t> threads = capi::threads_of(*wish);
   if (!threads) return threads.why();
-  made.threads = *threads;
-  const Result<weights::Rank> tp = rank_of(words.tp, "tensor-parallel");
+  result.threads = *threads;
+  const Result<checkpoint::Rank> tp = rank_of(words.tp, "tensor-parallel");
   if (!tp) return tp.why();
-  const Result<weights::Rank> ep = rank_of(words.ep, "expert-parallel");
+  const Result<checkpoint::Rank> ep = rank_of(words.ep, "expert-parallel");
   if (!ep) return ep.why();
-  made.slice = {.tensor_parallel = *tp, .expert_parallel = *ep};
-  return made;
+  result.slice = {.tensor_parallel = *tp, .expert_parallel = *ep};
+  return result;
 }
 
 void check_sources(const OpenLayer& open) {
@@ -97,10 +97,10 @@ Result<std::shared_ptr<OpenLayer>> make_layer(const Model& model, std::int64_t n
   Result<runtime::LayerOptions> options = options_of(words);
   if (!options) return options.why();
   options->pool = process_pools().get(options->threads);
-  Result<MoeLayer> made = model.open->layer(*wish, std::move(*options));
-  if (!made) return made.why();
-  if (const auto done = load_and_process(*made); !done) return done.why();
-  return std::make_shared<OpenLayer>(model, *wish, std::move(*made));
+  Result<MoeLayer> result = model.open->layer(*wish, std::move(*options));
+  if (!result) return result.why();
+  if (const auto done = load_and_process(*result); !done) return done.why();
+  return std::make_shared<OpenLayer>(model, *wish, std::move(*result));
 }
 
 // Ids and weights without gaps. Arrays that lie so are used as they are; these are a few numbers
@@ -306,11 +306,11 @@ nb::tuple route(const Layer& layer, nb::handle logits) {
   const ConstRows rows = rows_of(scores, "logits");
   const moe::routing::Router& router = open->layer.router();
   done_or_raise(moe::check_rows(rows, "logits", router.columns()));
-  nb::object ids = empty_of(logits, scores, "int32", rows.rows, router.slots());
-  nb::object weights = empty_of(logits, scores, "float32", rows.rows, router.slots());
+  nb::object ids = empty_of(logits, scores, "int32", rows.rows, router.assignments_per_token());
+  nb::object weights = empty_of(logits, scores, "float32", rows.rows, router.assignments_per_token());
   const Array id_array = Array::take(ids, "ids", {.access = Access::write});
   const Array weight_array = Array::take(weights, "weights", {.access = Access::write});
-  const std::size_t count = rows.rows * router.slots();
+  const std::size_t count = rows.rows * router.assignments_per_token();
   std::vector<float> identity(router.options().zero_experts == 0 ? 0 : rows.rows);
   if (rows.rows != 0)
     done_or_raise(without_gil([&] {
@@ -361,7 +361,7 @@ nb::object info(const Layer& layer) {
 std::string representation(const Layer& layer) {
   if (layer.is_closed()) return "<fp4moe.Layer, closed>";
   const auto open = layer.get();
-  const weights::MoeShape& shape = open->layer.problem().shape;
+  const checkpoint::MoeShape& shape = open->layer.problem().shape;
   return fmt::format("<fp4moe.Layer {} experts, hidden {}, intermediate {}, backend {}>",
                      shape.experts, shape.hidden, shape.intermediate,
                      open->layer.choice().backend->name);

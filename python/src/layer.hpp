@@ -17,8 +17,8 @@
 namespace fp4moe::python {
 
 struct OpenLayer {
-  OpenLayer(Model source, std::uint64_t place, runtime::MoeLayer made)
-      : model(std::move(source)), number(place), layer(std::move(made)) {}
+  OpenLayer(Model source, std::uint64_t place, runtime::MoeLayer result)
+      : model(std::move(source)), number(place), layer(std::move(result)) {}
 
   Model model;
   std::uint64_t number;  // among the model's layers

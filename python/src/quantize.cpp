@@ -18,7 +18,7 @@
 #include "fp4moe/formats/mxfp4.hpp"
 #include "fp4moe/formats/nvfp4.hpp"
 #include "fp4moe/formats/weight_format.hpp"
-#include "fp4moe/weights/codec.hpp"
+#include "fp4moe/checkpoint/codec.hpp"
 
 namespace fp4moe::python {
 namespace {
@@ -68,7 +68,7 @@ Result<Done> for_rows(const Work& work, const Run& run) {
 }
 
 float largest(const Work& work, std::uint64_t row, std::uint64_t rows) {
-  return weights::machine_codec().max_magnitude({.input = work.values.row(row),
+  return checkpoint::machine_codec().max_magnitude({.input = work.values.row(row),
                                                  .element = work.element(),
                                                  .count = rows * work.values.columns});
 }
@@ -77,7 +77,7 @@ Error not_finite(const Work& work, std::uint64_t first, std::uint64_t rows) {
   std::uint64_t row = first, column = 0;
   const auto wrong = [&](std::uint64_t r, std::uint64_t c) {
     const std::byte* at = work.values.row(r) + c * moe::element_bytes(work.values.dtype);
-    return weights::machine_codec().max_magnitude(
+    return checkpoint::machine_codec().max_magnitude(
         {.input = at, .element = work.element(), .count = 1});
   };
   while (row + 1 < first + rows && std::isfinite(largest(work, row, 1))) ++row;
@@ -114,7 +114,7 @@ Result<Done> quantize_rows(const Work& work) {
                                            .mxfp4_rule = work.rule.mxfp4,
                                            .nvfp4_rule = work.rule.nvfp4,
                                            .global_scale = work.global_scale};
-    const kernels::cpu::BlockCodec& codec = weights::machine_codec();
+    const kernels::cpu::BlockCodec& codec = checkpoint::machine_codec();
     (work.format == WeightFormat::mxfp4 ? codec.quantize_mxfp4 : codec.quantize_nvfp4)(job);
     return Done{};
   });
@@ -129,7 +129,7 @@ Result<Done> dequantize_rows(const Work& work) {
                                              .element = work.element(),
                                              .global_kind = kernels::cpu::GlobalScale::divisor,
                                              .global_scale = work.global_scale};
-    const kernels::cpu::BlockCodec& codec = weights::machine_codec();
+    const kernels::cpu::BlockCodec& codec = checkpoint::machine_codec();
     (work.format == WeightFormat::mxfp4 ? codec.dequantize_mxfp4 : codec.dequantize_nvfp4)(job);
     return Done{};
   });
@@ -143,8 +143,8 @@ Result<WeightFormat> format_of(const std::string& name) {
 
 // "even.rne" is short for "mxfp4.even.rne".
 Result<Rule> rule_of(WeightFormat format, const std::string& name) {
-  Rule made;
-  if (name.empty()) return made;
+  Rule result;
+  if (name.empty()) return result;
   const std::string whole = fmt::format("{}.{}", formats::name(format), name);
   std::string known;
   const auto try_row = [&](const auto& row, auto& to) {
@@ -154,10 +154,10 @@ Result<Rule> rule_of(WeightFormat format, const std::string& name) {
   };
   if (format == WeightFormat::mxfp4) {
     for (const auto& row : formats::kMxfp4Rules)
-      if (try_row(row, made.mxfp4)) return made;
+      if (try_row(row, result.mxfp4)) return result;
   } else {
     for (const auto& row : formats::kNvfp4Rules)
-      if (try_row(row, made.nvfp4)) return made;
+      if (try_row(row, result.nvfp4)) return result;
   }
   return usage("quantize.rule", "there is no such rule")
       .expects("one of " + known, "'" + printable(name) + "'");
@@ -239,15 +239,15 @@ void dequantize(nb::handle codes, nb::handle scales, float global_scale, const s
 }
 
 nb::list rule_names(const std::string& format) {
-  nb::list made;
-  const auto add = [&made](std::string_view name) {
-    made.append(nb::str(name.data(), name.size()));
+  nb::list result;
+  const auto add = [&result](std::string_view name) {
+    result.append(nb::str(name.data(), name.size()));
   };
   if (value_or_raise(format_of(format)) == WeightFormat::mxfp4)
     for (const auto& row : formats::kMxfp4Rules) add(row.name);
   else
     for (const auto& row : formats::kNvfp4Rules) add(row.name);
-  return made;
+  return result;
 }
 
 }  // namespace
@@ -257,7 +257,7 @@ void bind_quantize(nb::module_& module) {
              nb::arg("format"), nb::arg("rule"), nb::arg("global_scale").none(),
              nb::sig("def quantize(values: typing.Any, codes: typing.Any, scales: typing.Any, "
                      "format: str, rule: str, global_scale: float | None) -> float"),
-             "Quantise rows into codes and scales; the global scale.");
+             "Quantize rows into codes and scales; the global scale.");
   module.def("dequantize", &dequantize, nb::arg("codes"), nb::arg("scales"),
              nb::arg("global_scale"), nb::arg("format"), nb::arg("out"),
              nb::sig("def dequantize(codes: typing.Any, scales: typing.Any, global_scale: float, "

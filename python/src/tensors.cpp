@@ -102,7 +102,7 @@ tensor::MemoryTensor described(const std::string& name, const Array& array,
     raise(usage("tensors.type", "the array has a type that no checkpoint has")
               .at(name)
               .expects("a type of safetensors", array.dtype_text()));
-  tensor::MemoryTensor made{.name = name, .dtype = *dtype};
+  tensor::MemoryTensor result{.name = name, .dtype = *dtype};
   // The bytes of an element, before FP4's are counted by twos.
   std::int64_t step = static_cast<std::int64_t>(tensor::row(*dtype).block_bytes);
   std::uint64_t bytes = static_cast<std::uint64_t>(step);
@@ -112,7 +112,7 @@ tensor::MemoryTensor described(const std::string& name, const Array& array,
     is_dense = is_dense && (array.shape(i) <= 1 || array.stride(i) == step);
     step *= std::max<std::int64_t>(1, array.shape(i));
     bytes *= static_cast<std::uint64_t>(array.shape(i));
-    made.shape.insert(made.shape.begin(), static_cast<std::uint64_t>(array.shape(i)));
+    result.shape.insert(result.shape.begin(), static_cast<std::uint64_t>(array.shape(i)));
     strides = fmt::format("{}{}{}", array.stride(i), strides.empty() ? "" : ", ", strides);
   }
   if (bytes != 0 && !is_dense)
@@ -121,9 +121,9 @@ tensor::MemoryTensor described(const std::string& name, const Array& array,
               .expects("a contiguous array",
                        fmt::format("shape {}, strides of {} bytes", array.shape_text(), strides))
               .try_this("copy it: numpy.ascontiguousarray(x), x.contiguous()"));
-  if (*dtype == DType::f4 && !made.shape.empty()) made.shape.back() *= 2;
-  made.bytes = {static_cast<const std::byte*>(array.data()), static_cast<std::size_t>(bytes)};
-  return made;
+  if (*dtype == DType::f4 && !result.shape.empty()) result.shape.back() *= 2;
+  result.bytes = {static_cast<const std::byte*>(array.data()), static_cast<std::size_t>(bytes)};
+  return result;
 }
 
 // JSON text, or what json.dumps makes one of.
@@ -155,7 +155,7 @@ Model model_from_tensors(nb::handle tensors, nb::handle config, nb::handle quant
   held->model = value_or_raise(without_gil([&]() -> Result<runtime::Model> {
     Result<tensor::Store> store = tensor::Store::of(std::move(described_all), std::move(documents));
     if (!store) return store.why();
-    Result<weights::Checkpoint> checkpoint = weights::Checkpoint::of(*std::move(store));
+    Result<checkpoint::Checkpoint> checkpoint = checkpoint::Checkpoint::of(*std::move(store));
     if (!checkpoint) return checkpoint.why();
     return runtime::Model::of(*std::move(checkpoint));
   }));

@@ -12,9 +12,9 @@ constexpr std::uint32_t kExchangeMajor = 1;
 // Calls without keywords. Null is an exception of Python's.
 template <class... Arguments>
 nb::object call(nb::handle function, Arguments... arguments) {
-  PyObject* const made = PyObject_CallFunctionObjArgs(function.ptr(), arguments.ptr()..., nullptr);
-  if (made == nullptr) throw nb::python_error();
-  return nb::steal(made);
+  PyObject* const result = PyObject_CallFunctionObjArgs(function.ptr(), arguments.ptr()..., nullptr);
+  if (result == nullptr) throw nb::python_error();
+  return nb::steal(result);
 }
 
 }  // namespace
@@ -55,15 +55,15 @@ const Torch::Exchange* Torch::exchange_of(nb::handle type) {
 
 const Torch* Torch::imported() {
   // Never torn down: the interpreter may be gone by then.
-  static const Torch* made = nullptr;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
-  if (made != nullptr) return made;
+  static const Torch* result = nullptr;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
+  if (result != nullptr) return result;
   const nb::handle modules(PyImport_GetModuleDict());
   const nb::handle found(PyDict_GetItemString(modules.ptr(), "torch"));
   // One that is only half imported has not all of them.
   for (const char* name : {"Tensor", "is_grad_enabled", "empty_like"})
     if (!found.is_valid() || !nb::hasattr(found, name)) return nullptr;
-  made = new Torch(found);
-  return made;
+  result = new Torch(found);
+  return result;
 }
 
 bool Torch::is_tensor(nb::handle object) const {
@@ -80,10 +80,10 @@ bool Torch::wants_gradient(nb::handle tensor) const {
 }
 
 Torch::Memory Torch::memory(nb::handle tensor, const char* what, Hold hold) const {
-  Memory made;
+  Memory result;
   // Tensors of other types, which are no plain memory, say so by the longer way.
   if (hold == Hold::for_a_call && exchange_ != nullptr && tensor.type().is(tensor_)) {
-    if (exchange_->view(tensor.ptr(), &made.view) == 0) return made;
+    if (exchange_->view(tensor.ptr(), &result.view) == 0) return result;
     PyErr_Clear();  // told again, in fewer words
   }
   // Its own __dlpack__ asks about streams and gradients in Python. A capsule that nobody renames
@@ -94,11 +94,11 @@ Torch::Memory Torch::memory(nb::handle tensor, const char* what, Hold hold) cons
     raise(usage("rows.memory", fmt::format("{} have no memory to read", what))
               .expects("a dense tensor of numbers", thrown.what()));
   }
-  made.held = nb::steal(capsule);
+  result.held = nb::steal(capsule);
   const void* const managed = PyCapsule_GetPointer(capsule, "dltensor");
   if (managed == nullptr) throw nb::python_error();
-  made.view = *static_cast<const nb::dlpack::dltensor*>(managed);  // begins with it
-  return made;
+  result.view = *static_cast<const nb::dlpack::dltensor*>(managed);  // begins with it
+  return result;
 }
 
 nb::object Torch::empty_like(nb::handle tensor) const { return call(empty_like_, tensor); }

@@ -29,10 +29,10 @@ using vllm::KernelWeights;
 using vllm::MoeKernel;
 using vllm::NvFp4KernelWeights;
 
-Json question_of(const std::string& text) { return value_or_raise(parse_json(text)); }
+Json selection_request(const std::string& text) { return value_or_raise(parse_json(text)); }
 
 std::string vllm_ask(const std::string& question) {
-  const Json asked = question_of(question);
+  const Json asked = selection_request(question);
   return value_or_raise(without_gil([&] { return vllm::ask(asked); })).dump();
 }
 
@@ -42,23 +42,23 @@ TensorView dense_view(const Array& array, const std::string& name) {
     raise(usage("vllm.tensor", "a tensor has another type")
               .at(name)
               .expects("a type of weights, scales or biases", array.dtype_text()));
-  TensorView made{.dtype = *array.dtype()};
-  std::int64_t step = static_cast<std::int64_t>(tensor::row(made.dtype).block_bytes);
+  TensorView result{.dtype = *array.dtype()};
+  std::int64_t step = static_cast<std::int64_t>(tensor::row(result.dtype).block_bytes);
   std::size_t bytes = static_cast<std::size_t>(step);
   bool is_dense = true;
   for (std::size_t i = array.dimensions(); i-- > 0;) {
     is_dense = is_dense && (array.shape(i) <= 1 || array.stride(i) == step);
     step *= std::max<std::int64_t>(1, array.shape(i));
     bytes *= static_cast<std::size_t>(array.shape(i));
-    made.shape.insert(made.shape.begin(), static_cast<std::uint64_t>(array.shape(i)));
+    result.shape.insert(result.shape.begin(), static_cast<std::uint64_t>(array.shape(i)));
   }
   if (bytes != 0 && !is_dense)
     raise(usage("vllm.tensor", "a tensor has gaps or another order")
               .at(name)
               .expects("a contiguous array", "strides of another order")
               .try_this("copy it: numpy.ascontiguousarray(x), x.contiguous()"));
-  made.bytes = {static_cast<const std::byte*>(array.data()), bytes};
-  return made;
+  result.bytes = {static_cast<const std::byte*>(array.data()), bytes};
+  return result;
 }
 
 // Arrays that go with the GIL held.
@@ -136,7 +136,7 @@ std::string text_of(const Json& question, std::string_view key) {
 }
 
 Converted convert(const std::string& text, const nb::dict& tensors, const nb::sequence& out) {
-  const Json question = question_of(text);
+  const Json question = selection_request(text);
   const auto format = value_or_raise(vllm::format_from(question));
   const vllm::MoeConfig config = value_or_raise(vllm::config_from(question));
   vllm::ConversionOptions options = value_or_raise(vllm::options_from(question));
@@ -151,7 +151,7 @@ Converted convert(const std::string& text, const nb::dict& tensors, const nb::se
   }
   options.out = targets;
   const std::string backend = text_of(question, "backend");
-  const bool turns = options.w13_order == weights::RowOrder::interleaved;
+  const bool turns = options.w13_order == checkpoint::RowOrder::interleaved;
   if (format == formats::WeightFormat::mxfp4) {
     const auto member = value_or_raise(vllm::parse_mxfp4_moe_backend(backend));
     const vllm::Mxfp4Tensors given = mxfp4_tensors(loaded);
@@ -232,7 +232,7 @@ Result<MoeKernel> made_kernel(const Converted& converted, const Json& question,
 }
 
 PythonKernel make_kernel(const Converted& converted, const std::string& text) {
-  const Json question = question_of(text);
+  const Json question = selection_request(text);
   const vllm::MoeConfig config = value_or_raise(vllm::config_from(question));
   vllm::KernelOptions options;
   if (const std::string engine = text_of(question, "engine"); !engine.empty())
@@ -241,9 +241,9 @@ PythonKernel make_kernel(const Converted& converted, const std::string& text) {
       threads != question.end() && threads->is_number_unsigned())
     options.threads = threads->get<std::size_t>();
   options.pool = process_pools().get(options.threads);
-  MoeKernel made = value_or_raise(
+  MoeKernel result = value_or_raise(
       without_gil([&] { return made_kernel(converted, question, config, options); }));
-  return {converted.arrays, std::make_unique<MoeKernel>(std::move(made))};
+  return {converted.arrays, std::make_unique<MoeKernel>(std::move(result))};
 }
 
 // Rows without gaps of one type.

@@ -34,14 +34,14 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
     size = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + size])
     types = {"U8": np.uint8, "BF16": np.uint16, "F32": np.float32, "F8_E4M3": np.uint8}
-    made = {}
+    result = {}
     for name, entry in header.items():
         if name != "__metadata__":
             begin, end = (8 + size + at for at in entry["data_offsets"])
-            made[name] = np.frombuffer(data[begin:end], types[entry["dtype"]]).reshape(
+            result[name] = np.frombuffer(data[begin:end], types[entry["dtype"]]).reshape(
                 entry["shape"]
             )
-    return made
+    return result
 
 
 def from_bf16(bits: np.ndarray) -> np.ndarray:

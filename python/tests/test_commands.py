@@ -18,8 +18,8 @@ SIZES = {"experts": 4, "layers": 2, "hidden": 64, "intermediate": 64, "seed": 1}
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("commands") / "tiny"
-    made = fp4moe.synth(folder, model="gpt-oss-20b", **SIZES)
-    assert made["experts"] == 4 and made["out"] == str(folder)
+    result = fp4moe.synth(folder, model="gpt-oss-20b", **SIZES)
+    assert result["experts"] == 4 and result["out"] == str(folder)
     return folder
 
 
@@ -40,10 +40,10 @@ def test_findings_of_lint_are_a_result_and_no_exception(tmp_path: Path) -> None:
 
 
 def test_a_conversion_there_and_back_gives_the_same_files(tiny: Path, tmp_path: Path) -> None:
-    made = fp4moe.convert(
+    result = fp4moe.convert(
         tiny, tmp_path / "marlin", backend="MARLIN", device="h100", policy="2026-08-22"
     )
-    assert made["layout"] == "marlin.mxfp4"
+    assert result["layout"] == "marlin.mxfp4"
     assert fp4moe.verify(tmp_path / "marlin", deep=True)["findings"] == []
     fp4moe.unconvert(tmp_path / "marlin", out=tmp_path / "back")
     for file in sorted(tiny.glob("*.safetensors")):

@@ -18,22 +18,22 @@ from fp4moe import errors
         (3, fp4moe.InvalidInputError, ValueError),
         (4, fp4moe.UnsupportedError, RuntimeError),
         (5, fp4moe.MismatchError, ValueError),
-        (6, fp4moe.ExhaustedError, MemoryError),
-        (7, fp4moe.LackingError, RuntimeError),
+        (6, fp4moe.ResourceExhaustedError, MemoryError),
+        (7, fp4moe.UnavailableError, RuntimeError),
     ],
 )
 def test_a_code_is_a_class_and_the_builtin_callers_expect(code, kind, builtin):
-    made = errors.make(code, "a.b", "it broke", expected="x", found="y", remedy="Mend it")
-    assert type(made) is kind and isinstance(made, builtin) and isinstance(made, fp4moe.Error)
-    assert made.code == code and made.id == "a.b" and made.record is None
-    assert str(made) == "a.b: it broke; expected x, found y. Mend it"
+    result = errors.make(code, "a.b", "it broke", expected="x", found="y", remedy="Mend it")
+    assert type(result) is kind and isinstance(result, builtin) and isinstance(result, fp4moe.Error)
+    assert result.code == code and result.id == "a.b" and result.record is None
+    assert str(result) == "a.b: it broke; expected x, found y. Mend it"
 
 
 def test_an_error_survives_pickling():
-    made = errors.make(3, "a.b", "it broke", path="/f", tensor="t", expected="x", found="y")
-    again = pickle.loads(pickle.dumps(made))
-    assert type(again) is type(made) and str(again) == str(made)
-    assert again.__dict__ == made.__dict__
+    result = errors.make(3, "a.b", "it broke", path="/f", tensor="t", expected="x", found="y")
+    again = pickle.loads(pickle.dumps(result))
+    assert type(again) is type(result) and str(again) == str(result)
+    assert again.__dict__ == result.__dict__
 
 
 def test_an_interrupt_is_the_keyboards():

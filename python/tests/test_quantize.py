@@ -221,7 +221,7 @@ def test_every_rule_can_be_named_with_and_without_its_format() -> None:
         (data(32, 2).T[:, ::1], {}, fp4moe.UsageError, "rows.stride", "neighbours"),
     ],
 )
-def test_what_cannot_be_quantised_is_refused_in_words(
+def test_what_cannot_be_quantized_is_refused_in_words(
     array: Any, words: Any, kind: type[fp4moe.Error], id: str, match: str
 ) -> None:
     with pytest.raises(kind, match=match) as why:
@@ -255,7 +255,7 @@ def test_a_nan_scale_gives_nan_and_nothing_else() -> None:
     assert np.isnan(back[0, 32:]).all() and np.array_equal(back[0, :32], q.dequantize()[0, :32])
 
 
-def test_other_threads_run_while_arrays_are_quantised() -> None:
+def test_other_threads_run_while_arrays_are_quantized() -> None:
     x = data(2048, 4096)
     seen: list[int] = []
     stop = threading.Event()

@@ -17,20 +17,20 @@ CALLS = 4000
 def arrays(seed: int) -> list[object]:
     """Arrays that fit, that nearly fit, and what is none."""
     values = np.random.default_rng(seed)
-    made: list[object] = [None, 1, "x", b"bytes", [[1.0]], {}, bytearray(256), memoryview(bytes(64))]
+    result: list[object] = [None, 1, "x", b"bytes", [[1.0]], {}, bytearray(256), memoryview(bytes(64))]
     for rows in (0, 1, 3):
         for columns in (0, 1, TOP_K, EXPERTS, HIDDEN, HIDDEN + 1):
             x = values.standard_normal((rows, columns)).astype(np.float32)
-            made += [x, x.astype(np.float64), x.astype(np.float16), x.astype(ml_dtypes.bfloat16)]
+            result += [x, x.astype(np.float64), x.astype(np.float16), x.astype(ml_dtypes.bfloat16)]
             ids = values.integers(-1, EXPERTS, (rows, columns))
-            made += [ids, ids.astype(np.int32), ids.astype(np.uint8), ids + 5, x.astype(">f4")]
+            result += [ids, ids.astype(np.int32), ids.astype(np.uint8), ids + 5, x.astype(">f4")]
             frozen = x.copy()
             frozen.flags.writeable = False
-            made += [frozen, np.asfortranarray(x), x[::-1], x[:, ::-1], x.ravel(), x[None]]
-            made += [np.broadcast_to(x[:1], (rows and 3, columns)) if rows else x, x.astype("c8")]
-            made.append(np.full_like(x, np.nan))
-    made += [np.float32(3), np.array(3.0), np.empty((0,)), np.array([object()]), np.array(["a"])]
-    return made
+            result += [frozen, np.asfortranarray(x), x[::-1], x[:, ::-1], x.ravel(), x[None]]
+            result += [np.broadcast_to(x[:1], (rows and 3, columns)) if rows else x, x.astype("c8")]
+            result.append(np.full_like(x, np.nan))
+    result += [np.float32(3), np.array(3.0), np.empty((0,)), np.array([object()]), np.array(["a"])]
+    return result
 
 
 def test_no_argument_crashes_a_layer(witness: GptOss):

@@ -1,4 +1,4 @@
-"""fp4moe inside transformers: the same numbers as the dequantised model, in FP4."""
+"""fp4moe inside transformers: the same numbers as the dequantized model, in FP4."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def relative(found: Any, exact: Any) -> float:
 
 
 @torch.no_grad()
-def test_logits_are_those_of_the_dequantised_model(checkpoint: Path, kind: Any) -> None:
+def test_logits_are_those_of_the_dequantized_model(checkpoint: Path, kind: Any) -> None:
     ours, theirs = load(checkpoint, dtype=torch.float32), tiny.witness(checkpoint, kind)
     found, exact = ours(tokens(2, 24)).logits, theirs(tokens(2, 24)).logits
     layers = len(ours.model.layers)
@@ -81,7 +81,7 @@ def test_a_layer_in_bf16_is_within_its_rounding(checkpoint: Path, kind: Any) -> 
     assert relative(found.double(), theirs(x.double(), index, weights.double())) <= 2**-8
 
 
-def test_generate_gives_the_tokens_of_the_dequantised_model(checkpoint: Path, kind: Any) -> None:
+def test_generate_gives_the_tokens_of_the_dequantized_model(checkpoint: Path, kind: Any) -> None:
     ours, theirs = load(checkpoint, dtype=torch.float32), tiny.witness(checkpoint, kind)
     prompt = tokens(1, 7)
     wish: dict[str, Any] = {"max_new_tokens": 12, "do_sample": False}
@@ -146,13 +146,13 @@ def test_stock_transformers_reads_what_was_saved(gpt_oss: Path, tmp_path: Path) 
 
 @torch.no_grad()
 def test_shards_and_links_like_those_of_the_hub_are_read(kind: Any, tmp_path: Path) -> None:
-    made = tiny.make(tmp_path, kind, shard="60KB")
-    assert len(list(made.glob("*.safetensors"))) > 1
-    exact = load(made)(tokens(1, 6)).logits
+    result = tiny.make(tmp_path, kind, shard="60KB")
+    assert len(list(result.glob("*.safetensors"))) > 1
+    exact = load(result)(tokens(1, 6)).logits
     blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "0123"
     blobs.mkdir()
     snapshot.mkdir(parents=True)
-    for number, file in enumerate(sorted(made.iterdir())):
+    for number, file in enumerate(sorted(result.iterdir())):
         file.rename(blobs / str(number))
         (snapshot / file.name).symlink_to(Path("..") / ".." / "blobs" / str(number))
     assert torch.equal(load(snapshot)(tokens(1, 6)).logits, exact)
@@ -179,12 +179,12 @@ def test_a_checkpoint_is_saved_over_itself(gpt_oss: Path, tmp_path: Path) -> Non
 
 
 def test_modelopt_may_say_it_in_a_file_of_its_own(tmp_path: Path) -> None:
-    made = tiny.make(tmp_path, tiny.KINDS["qwen3-modelopt"])
-    exact = load(made)(tokens(1, 5)).logits
-    document = json.loads((made / "config.json").read_text())
+    result = tiny.make(tmp_path, tiny.KINDS["qwen3-modelopt"])
+    exact = load(result)(tokens(1, 5)).logits
+    document = json.loads((result / "config.json").read_text())
     del document["quantization_config"]
-    (made / "config.json").write_text(json.dumps(document))
-    model = AutoModelForCausalLM.from_pretrained(made, quantization_config=Fp4MoeConfig())
+    (result / "config.json").write_text(json.dumps(document))
+    model = AutoModelForCausalLM.from_pretrained(result, quantization_config=Fp4MoeConfig())
     assert torch.equal(model(tokens(1, 5)).logits, exact)
     model.save_pretrained(tmp_path / "saved")
     assert torch.equal(load(tmp_path / "saved")(tokens(1, 5)).logits, exact)
@@ -233,7 +233,7 @@ def test_checkpoints_are_left_alone_until_somebody_asks(gpt_oss: Path) -> None:
     assert not has_ours()
 
 
-def test_a_plain_model_is_not_quantised_silently(gpt_oss: Path) -> None:
+def test_a_plain_model_is_not_quantized_silently(gpt_oss: Path) -> None:
     model = load(gpt_oss.parent / "bf16")
     with pytest.raises(fp4moe.UnsupportedError, match="quantize_experts") as caught:
         model(tokens(1, 3))
@@ -317,33 +317,33 @@ def test_several_processes_are_refused(gpt_oss: Path) -> None:
 
 
 def test_another_activation_is_refused(tmp_path: Path) -> None:
-    made = tiny.make(tmp_path / "a", tiny.KINDS["qwen3-nvfp4"], hidden_act="gelu")
+    result = tiny.make(tmp_path / "a", tiny.KINDS["qwen3-nvfp4"], hidden_act="gelu")
     with pytest.raises(fp4moe.UnsupportedError) as caught:
-        load(made)
+        load(result)
     assert caught.value.id == "transformers.activation"
-    made = tiny.make(tmp_path / "b", tiny.KINDS["gpt-oss"], swiglu_alpha=1.0)
+    result = tiny.make(tmp_path / "b", tiny.KINDS["gpt-oss"], swiglu_alpha=1.0)
     with pytest.raises(fp4moe.UnsupportedError) as caught:
-        load(made)
+        load(result)
     assert caught.value.id == "transformers.activation"
 
 
 @torch.no_grad()
 def test_another_limit_of_the_activation_is_computed(tmp_path: Path) -> None:
     kind = tiny.KINDS["gpt-oss"]
-    made = tiny.make(tmp_path, kind, swiglu_limit=0.5)
+    result = tiny.make(tmp_path, kind, swiglu_limit=0.5)
     found, exact = (
         model(tokens(1, 9)).logits
-        for model in (load(made, dtype=torch.float32), tiny.witness(made, kind))
+        for model in (load(result, dtype=torch.float32), tiny.witness(result, kind))
     )
     assert relative(found, exact) <= 8 * LAYER_ERROR
 
 
 def test_copies_share_weights_and_pickles_are_refused(gpt_oss: Path) -> None:
     model = load(gpt_oss)
-    twin = copy.deepcopy(model)
+    clone = copy.deepcopy(model)
     with torch.no_grad():
-        assert torch.equal(twin(tokens(1, 4)).logits, model(tokens(1, 4)).logits)
-    assert twin.model.layers[0].mlp.experts.layer is model.model.layers[0].mlp.experts.layer
+        assert torch.equal(clone(tokens(1, 4)).logits, model(tokens(1, 4)).logits)
+    assert clone.model.layers[0].mlp.experts.layer is model.model.layers[0].mlp.experts.layer
     with pytest.raises(fp4moe.UsageError) as caught:
         pickle.dumps(model.model.layers[0].mlp.experts)
     assert caught.value.id == "transformers.pickle"

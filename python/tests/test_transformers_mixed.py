@@ -41,19 +41,19 @@ def make_fp4(tensors: dict[str, Any], dialect: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["qwen3-modelopt", "qwen3-nvfp4"])
-def test_fp4_attention_is_dequantised_and_saved_as_it_was(name: str, tmp_path: Path) -> None:
+def test_fp4_attention_is_dequantized_and_saved_as_it_was(name: str, tmp_path: Path) -> None:
     kind = tiny.KINDS[name]
-    made = tiny.make(tmp_path, kind)
-    tensors = load_file(made / "model.safetensors")
+    result = tiny.make(tmp_path, kind)
+    tensors = load_file(result / "model.safetensors")
     make_fp4(tensors, kind.dialect)
-    save_file(tensors, made / "model.safetensors", {"format": "pt"})
-    settle(made)
+    save_file(tensors, result / "model.safetensors", {"format": "pt"})
+    settle(result)
 
-    theirs = tiny.witness(made, kind)
-    values = tiny.decode(tiny.tensors(made), MODULE)
+    theirs = tiny.witness(result, kind)
+    values = tiny.decode(tiny.tensors(result), MODULE)
     theirs.model.layers[1].self_attn.q_proj.weight.data = torch.from_numpy(values).float()
     ours, said = AutoModelForCausalLM.from_pretrained(
-        made, experts_implementation="fp4moe", dtype=torch.float32, output_loading_info=True
+        result, experts_implementation="fp4moe", dtype=torch.float32, output_loading_info=True
     )
     assert not said["missing_keys"] and not said["unexpected_keys"]
     ids = torch.arange(1, 20)[None]
@@ -62,7 +62,7 @@ def test_fp4_attention_is_dequantised_and_saved_as_it_was(name: str, tmp_path: P
     assert float((found - exact).norm() / exact.norm()) <= 4e-4
 
     ours.save_pretrained(tmp_path / "saved")
-    before, after = tiny.tensors(made), tiny.tensors(tmp_path / "saved")
+    before, after = tiny.tensors(result), tiny.tensors(tmp_path / "saved")
     assert before.keys() == after.keys()
     assert np.array_equal(before[f"{MODULE}.weight_scale"], after[f"{MODULE}.weight_scale"])
     for part in ("weight", "weight_packed"):
@@ -91,12 +91,12 @@ def make_fp8(tensors: dict[str, Any], form: str) -> torch.Tensor:
 @pytest.mark.parametrize("form", FP8_FORMS)
 def test_fp8_attention_is_dequantized_with_its_scales(form: str, tmp_path: Path) -> None:
     kind = tiny.KINDS["qwen3-nvfp4"]
-    made = tiny.make(tmp_path, kind)
-    theirs = tiny.witness(made, kind)
-    tensors = load_file(made / "model.safetensors")
+    result = tiny.make(tmp_path, kind)
+    theirs = tiny.witness(result, kind)
+    tensors = load_file(result / "model.safetensors")
     values = make_fp8(tensors, form)
-    save_file(tensors, made / "model.safetensors", {"format": "pt"})
-    document = json.loads((made / "config.json").read_text())
+    save_file(tensors, result / "model.safetensors", {"format": "pt"})
+    document = json.loads((result / "config.json").read_text())
     quantization = document["quantization_config"]
     quantization["ignore"] = [name for name in quantization["ignore"] if name != MODULE]
     quantization["config_groups"]["group_1"] = {
@@ -105,11 +105,11 @@ def test_fp8_attention_is_dequantized_with_its_scales(form: str, tmp_path: Path)
         "weights": {"num_bits": 8, "type": "float", "block_structure": [32, 32]},
     }
     quantization["format"] = "mixed-precision"
-    (made / "config.json").write_text(json.dumps(document))
+    (result / "config.json").write_text(json.dumps(document))
 
     theirs.model.layers[1].self_attn.q_proj.weight.data = values
     ours, said = AutoModelForCausalLM.from_pretrained(
-        made, experts_implementation="fp4moe", dtype=torch.float32, output_loading_info=True
+        result, experts_implementation="fp4moe", dtype=torch.float32, output_loading_info=True
     )
     assert not said["missing_keys"] and not said["unexpected_keys"]
     assert torch.equal(ours.model.layers[1].self_attn.q_proj.weight, values)
@@ -118,7 +118,7 @@ def test_fp8_attention_is_dequantized_with_its_scales(form: str, tmp_path: Path)
     assert float((found - exact).norm() / exact.norm()) <= 4e-4
     ours.save_pretrained(tmp_path / "saved")
     before, after = (
-        load_file(folder / "model.safetensors") for folder in (made, tmp_path / "saved")
+        load_file(folder / "model.safetensors") for folder in (result, tmp_path / "saved")
     )
     assert before.keys() == after.keys()
     for part in ("weight", "weight_scale"):
@@ -128,36 +128,36 @@ def test_fp8_attention_is_dequantized_with_its_scales(form: str, tmp_path: Path)
 
 @pytest.mark.parametrize("part", ["weight_zero_point", "pre_quant_scale", "weight_scale_3"])
 def test_a_scale_that_nothing_applies_is_refused(part: str, tmp_path: Path) -> None:
-    made = tiny.make(tmp_path, tiny.KINDS["qwen3-modelopt"])
-    tensors = load_file(made / "model.safetensors")
+    result = tiny.make(tmp_path, tiny.KINDS["qwen3-modelopt"])
+    tensors = load_file(result / "model.safetensors")
     tensors[f"{MODULE}.{part}"] = torch.ones(64)
-    save_file(tensors, made / "model.safetensors", {"format": "pt"})
+    save_file(tensors, result / "model.safetensors", {"format": "pt"})
     with pytest.raises(fp4moe.UnsupportedError) as caught:
-        AutoModelForCausalLM.from_pretrained(made, quantization_config=WISH)
+        AutoModelForCausalLM.from_pretrained(result, quantization_config=WISH)
     assert caught.value.id == "transformers.scale" and part in str(caught.value)
 
 
 def test_scales_of_activations_change_no_weight(tmp_path: Path) -> None:
-    made = tiny.make(tmp_path, tiny.KINDS["qwen3-modelopt"])
-    tensors = load_file(made / "model.safetensors")
+    result = tiny.make(tmp_path, tiny.KINDS["qwen3-modelopt"])
+    tensors = load_file(result / "model.safetensors")
     tensors["model.layers.0.self_attn.k_proj.k_scale"] = torch.tensor(0.5)
-    save_file(tensors, made / "model.safetensors", {"format": "pt"})
-    AutoModelForCausalLM.from_pretrained(made, quantization_config=WISH)
+    save_file(tensors, result / "model.safetensors", {"format": "pt"})
+    AutoModelForCausalLM.from_pretrained(result, quantization_config=WISH)
 
 
 def test_quantized_weights_without_scales_are_refused(tmp_path: Path) -> None:
-    made = tiny.make(tmp_path, tiny.KINDS["qwen3-nvfp4"])
-    tensors = load_file(made / "model.safetensors")
+    result = tiny.make(tmp_path, tiny.KINDS["qwen3-nvfp4"])
+    tensors = load_file(result / "model.safetensors")
     make_fp8(tensors, "rows")
     del tensors[f"{MODULE}.weight_scale"]
-    save_file(tensors, made / "model.safetensors", {"format": "pt"})
+    save_file(tensors, result / "model.safetensors", {"format": "pt"})
     with pytest.raises(fp4moe.UnsupportedError) as caught:
-        AutoModelForCausalLM.from_pretrained(made, quantization_config=WISH)
+        AutoModelForCausalLM.from_pretrained(result, quantization_config=WISH)
     assert caught.value.id == "transformers.scale"
 
 
 def settle(folder: Path) -> None:
-    """The lists of modules that are not quantised lose the one that now is."""
+    """The lists of modules that are not quantized lose the one that now is."""
     for name in ("config.json", "hf_quant_config.json"):
         if not (folder / name).is_file():
             continue
@@ -170,40 +170,40 @@ def settle(folder: Path) -> None:
 
 def test_a_layer_in_full_precision_is_left_to_transformers(tmp_path: Path) -> None:
     kind = tiny.KINDS["qwen3-nvfp4"]
-    made = tiny.make(tmp_path, kind)
+    result = tiny.make(tmp_path, kind)
     plain = load_file(tmp_path / "bf16" / "model.safetensors")
     experts = "model.layers.1.mlp.experts."
-    tensors = load_file(made / "model.safetensors")
+    tensors = load_file(result / "model.safetensors")
     tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(experts)}
     kept = {name: tensor for name, tensor in plain.items() if name.startswith(experts)}
-    save_file({**tensors, **kept}, made / "model.safetensors", {"format": "pt"})
-    document = json.loads((made / "config.json").read_text())
+    save_file({**tensors, **kept}, result / "model.safetensors", {"format": "pt"})
+    document = json.loads((result / "config.json").read_text())
     document["quantization_config"]["ignore"] += sorted(
         {name.removesuffix(".weight") for name in kept}
     )
-    (made / "config.json").write_text(json.dumps(document))
+    (result / "config.json").write_text(json.dumps(document))
 
     model, said = AutoModelForCausalLM.from_pretrained(
-        made, experts_implementation="eager", quantization_config=WISH, output_loading_info=True
+        result, experts_implementation="eager", quantization_config=WISH, output_loading_info=True
     )
     assert not said["missing_keys"] and not said["unexpected_keys"]
-    other = AutoModelForCausalLM.from_pretrained(made, experts_implementation="fp4moe")
+    other = AutoModelForCausalLM.from_pretrained(result, experts_implementation="fp4moe")
     with torch.no_grad():
         found, exact = (each(torch.arange(1, 9)[None]).logits for each in (other, model))
     assert float((found - exact).norm() / exact.norm()) <= 2**-5  # BF16 in another order
     names = [type(layer.mlp.experts).__name__ for layer in model.model.layers]
     assert names == ["Fp4MoeExperts", "Qwen3MoeExperts"]
     model.save_pretrained(tmp_path / "saved")
-    before, after = tiny.tensors(made), tiny.tensors(tmp_path / "saved")
+    before, after = tiny.tensors(result), tiny.tensors(tmp_path / "saved")
     assert before.keys() == after.keys()
     assert all(array.tobytes() == after[name].tobytes() for name, array in before.items())
 
 
 def test_a_layer_without_experts_is_refused(tmp_path: Path) -> None:
-    made = tiny.make(tmp_path, tiny.KINDS["qwen3-nvfp4"])
-    found = load_file(made / "model.safetensors")
+    result = tiny.make(tmp_path, tiny.KINDS["qwen3-nvfp4"])
+    found = load_file(result / "model.safetensors")
     left = {name: tensor for name, tensor in found.items() if "layers.1.mlp.experts" not in name}
-    save_file(left, made / "model.safetensors", {"format": "pt"})
+    save_file(left, result / "model.safetensors", {"format": "pt"})
     with pytest.raises(fp4moe.InvalidInputError) as caught:
-        AutoModelForCausalLM.from_pretrained(made, quantization_config=WISH)
+        AutoModelForCausalLM.from_pretrained(result, quantization_config=WISH)
     assert caught.value.id == "transformers.layer"

@@ -20,20 +20,20 @@ from fp4moe.transformers import quantize_experts  # noqa: E402
 
 
 @pytest.mark.parametrize("name", ["gpt-oss", "qwen3-nvfp4", "qwen3-mxfp4"])
-def test_it_gives_the_model_that_the_quantised_checkpoint_gives(name: str, tmp_path: Path) -> None:
+def test_it_gives_the_model_that_the_quantized_checkpoint_gives(name: str, tmp_path: Path) -> None:
     kind = tiny.KINDS[name]
-    made = tiny.make(tmp_path, kind)
+    result = tiny.make(tmp_path, kind)
     ids = torch.arange(1, 12)[None]
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "bf16")
     assert quantize_experts(model, kind.format) is model
     assert not [name for name, _ in model.named_parameters() if ".experts." in name]
-    read = AutoModelForCausalLM.from_pretrained(made, experts_implementation="fp4moe")
+    read = AutoModelForCausalLM.from_pretrained(result, experts_implementation="fp4moe")
     with torch.no_grad():
         found = model(ids).logits
         assert torch.equal(found, read(ids).logits)
 
     model.save_pretrained(tmp_path / "saved")
-    before, after = tiny.tensors(made), tiny.tensors(tmp_path / "saved")
+    before, after = tiny.tensors(result), tiny.tensors(tmp_path / "saved")
     assert before.keys() == after.keys()
     assert all(array.tobytes() == after[name].tobytes() for name, array in before.items())
     stored = json.loads((tmp_path / "saved" / "config.json").read_text())["quantization_config"]

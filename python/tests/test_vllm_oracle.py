@@ -121,23 +121,23 @@ def test_tensors_have_the_bytes_that_convert_writes(backend, device, checkpoint,
     written = {}
     for file in out.glob("experts-*.safetensors"):
         written |= {name.rsplit(".", 1)[1]: value for name, value in read_tensors(file).items()}
-    made = mxfp4.convert_gpt_oss_weight_to_mxfp4_moe_kernel_format(
+    result = mxfp4.convert_gpt_oss_weight_to_mxfp4_moe_kernel_format(
         Mxfp4MoeBackend(backend), None, **tensors,
         context=Context("2026-08-22", device=device), threads=2,
     )
-    for ours, name in zip(("w13", "w2", "w13_scale", "w2_scale"), made.names):
-        assert made.storages[name].tobytes() == written[ours][2], name
-    assert len(made) == 6 and made[0] is made["w13_weight"]
+    for ours, name in zip(("w13", "w2", "w13_scale", "w2_scale"), result.names):
+        assert result.storages[name].tobytes() == written[ours][2], name
+    assert len(result) == 6 and result[0] is result["w13_weight"]
 
 
 def test_nvfp4_tensors_are_the_references_eight():
     layer = nvfp4_layer()
-    made = nvfp4.convert_to_nvfp4_moe_kernel_format(
+    result = nvfp4.convert_to_nvfp4_moe_kernel_format(
         NvFp4MoeBackend.FLASHINFER_CUTLASS, None, *(layer[name] for name in (
             "w13", "w13_scale", "w13_scale_2", "a13_scale", "w2", "w2_scale", "w2_scale_2", "a2_scale")),
         True, context=B200,
     )  # fmt: skip
-    w13, w13_scale, w13_scale_2, a13_scale, w2, w2_scale, w2_scale_2, a2_scale = made
+    w13, w13_scale, w13_scale_2, a13_scale, w2, w2_scale, w2_scale_2, a2_scale = result
     half = layer["w13"].shape[1] // 2
     assert np.array_equal(w13, np.concatenate([layer["w13"][:, half:], layer["w13"][:, :half]], 1))
     assert np.array_equal(w2, layer["w2"]) and np.array_equal(w13_scale_2, layer["w13_scale_2"])
@@ -157,7 +157,7 @@ def test_nvfp4_tensors_are_the_references_eight():
     assert quant.scheme == "nvfp4" and quant.quant_dtype == "nvfp4" and quant.is_scale_swizzled
     assert np.array_equal(quant.g1_alphas, a13_scale * layer["w13_scale_2"])
     assert np.array_equal(quant.a2_gscale, np.float32(1) / a2_scale)
-    assert np.array_equal(made.handle.numbers("g1_alphas"), quant.g1_alphas.astype(np.float64))
+    assert np.array_equal(result.handle.numbers("g1_alphas"), quant.g1_alphas.astype(np.float64))
     marlin = nvfp4.convert_to_nvfp4_moe_kernel_format(NvFp4MoeBackend.MARLIN, None, **layer, context=H100)
     assert marlin["a13_scale"] is None and marlin["w13"].dtype == np.int32
     emulated = nvfp4.convert_to_nvfp4_moe_kernel_format(NvFp4MoeBackend.EMULATION, None, **layer, context=H100)
@@ -180,7 +180,7 @@ def test_what_does_not_fit_is_refused(checkpoint):
     broken = tensors["w13_weight_scale"].copy()
     broken[1, 2, 3] = 255
     refused("scale.nan", fp4moe.InvalidInputError, w13_weight_scale=broken)
-    with pytest.raises(fp4moe.LackingError, match="layout.external"):
+    with pytest.raises(fp4moe.UnavailableError, match="layout.external"):
         convert(Mxfp4MoeBackend.HUMMING, None, **tensors, context=H100)
     with pytest.raises(fp4moe.UsageError, match="vllm.backend"):
         convert(Mxfp4MoeBackend.CK, None, **tensors, context=H100)

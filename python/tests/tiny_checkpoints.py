@@ -1,6 +1,6 @@
 """Tiny random checkpoints made by transformers, and models that know their values independently.
 
-`make` has transformers write a BF16 model and fp4moe quantise its experts. `witness` is
+`make` has transformers write a BF16 model and fp4moe quantize its experts. `witness` is
 transformers' own model of the same checkpoint with the experts' values decoded by ml_dtypes:
 nothing of it is fp4moe's.
 """
@@ -81,10 +81,10 @@ def config(model: str, **changes: Any) -> Any:
     return MixtralConfig(**{**ATTENTION, **sizes, "num_experts_per_tok": 2, **changes})
 
 
-def plain(made: Any, seed: int = 1) -> Any:
+def plain(result: Any, seed: int = 1) -> Any:
     """transformers' own random BF16 model, biases included."""
     torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_config(made, dtype=torch.bfloat16)
+    model = AutoModelForCausalLM.from_config(result, dtype=torch.bfloat16)
     for name, parameter in model.named_parameters():
         if name.endswith("bias"):
             torch.nn.init.normal_(parameter, std=0.2)
@@ -94,12 +94,12 @@ def plain(made: Any, seed: int = 1) -> Any:
 def make(folder: Path, kind: Kind, *, shard: str = "1GB", **changes: Any) -> Path:
     """A checkpoint with FP4 experts in `folder`/fp4; the BF16 one is in `folder`/bf16."""
     plain(config(kind.model, **changes)).save_pretrained(folder / "bf16")
-    made = folder / "fp4"
-    quantise(folder / "bf16", made, kind, shard)
-    return made
+    result = folder / "fp4"
+    quantize(folder / "bf16", result, kind, shard)
+    return result
 
 
-def quantise(source: Path, to: Path, kind: Kind, shard: str = "1GB") -> None:
+def quantize(source: Path, to: Path, kind: Kind, shard: str = "1GB") -> None:
     """The experts of a BF16 checkpoint in FP4, by fp4moe's command."""
     fp4moe.quantize_checkpoint(
         source, to, format=kind.format, to=kind.dialect, max_shard_size=shard
@@ -152,7 +152,7 @@ def decode(found: dict[str, Any], name: str) -> np.ndarray:
 
 
 def witness(folder: Path, kind: Kind, dtype: torch.dtype = torch.float32) -> Any:
-    """transformers' own model of the checkpoint, experts dequantised, computed eagerly."""
+    """transformers' own model of the checkpoint, experts dequantized, computed eagerly."""
     if kind.model == "gpt_oss":
         wish = Mxfp4Config(dequantize=True)
         model = AutoModelForCausalLM.from_pretrained(folder, quantization_config=wish)

@@ -66,10 +66,10 @@ class Layer:
         out = torch.zeros(x.shape, dtype=torch.float64)
         for t in range(x.shape[0]):
             mine = sets[of_token[t] if of_token else 0]
-            for slot in range(ids.shape[1]):
-                expert = int(ids[t, slot])
+            for assignment in range(ids.shape[1]):
+                expert = int(ids[t, assignment])
                 if expert >= 0:
-                    out[t] += float(weights[t, slot]) * self._expert(mine[expert], x[t].double())
+                    out[t] += float(weights[t, assignment]) * self._expert(mine[expert], x[t].double())
         return out
 
     def run(self, x: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:

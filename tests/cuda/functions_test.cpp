@@ -11,7 +11,7 @@
 #include "fp4moe/formats/block.hpp"
 #include "fp4moe/moe/activation.hpp"
 #include "fp4moe/moe/cpu/epilogue.hpp"
-#include "fp4moe/moe/quantised_rows.hpp"
+#include "fp4moe/moe/quantized_rows.hpp"
 #include "kernels.hpp"
 #include "test_device.hpp"
 
@@ -93,7 +93,7 @@ TEST_F(Functions, QuantizeToTheBitsOfTheHost) {
       for (std::size_t at = 0; at < values.size(); at += block) {
         const auto row = std::span(wanted).subspan(at, block);
         maxima.insert(maxima.end(), block, formats::block_amax(row));
-        moe::quantise_dequantise({static_cast<ActivationKey>(kind), global}, row);
+        moe::quantize_dequantize({static_cast<ActivationKey>(kind), global}, row);
       }
       const std::vector<float> result =
           compute(Tested::quantize_dequantize, {.quantization = kind},

@@ -98,13 +98,13 @@ inline HostTables host_tables(const std::vector<std::int32_t>& expert_of_assignm
   HostTables result;
   result.rank_of_assignment.assign(expert_of_assignment.size(), -1);
   result.row_of_assignment.assign(expert_of_assignment.size(), -1);
-  std::vector<std::vector<std::int32_t>> slots_of(experts);
+  std::vector<std::vector<std::int32_t>> assignments_of(experts);
   for (std::size_t s = 0; s < expert_of_assignment.size(); ++s)
     if (expert_of_assignment[s] >= 0)
-      slots_of[static_cast<std::size_t>(expert_of_assignment[s])].push_back(
+      assignments_of[static_cast<std::size_t>(expert_of_assignment[s])].push_back(
           static_cast<std::int32_t>(s));
   for (std::uint32_t e = 0; e < experts; ++e) {
-    const std::vector<std::int32_t>& assignments = slots_of[e];
+    const std::vector<std::int32_t>& assignments = assignments_of[e];
     const auto count = static_cast<std::uint32_t>(assignments.size());
     result.expert_counts.resize(result.expert_counts.size() + kCounterStride);
     result.expert_counts[e * kCounterStride] = count;

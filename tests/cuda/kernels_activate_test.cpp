@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include "fp4moe/moe/activation.hpp"
-#include "fp4moe/moe/quantised_rows.hpp"
+#include "fp4moe/moe/quantized_rows.hpp"
 #include "kernels.hpp"
 
 namespace fp4moe::kernels::cuda::sm90 {
@@ -93,7 +93,7 @@ class Activate : public OnDevice {
     return result;
   }
 
-  // A row of h before it is quantised, and A_down h.
+  // A row of h before it is quantized, and A_down h.
   static std::vector<double> expected_row(const Case& c, const Data& data, std::size_t row,
                                           std::vector<double>& low) {
     const LayerParams& l = c.layer;
@@ -221,9 +221,9 @@ class Activate : public OnDevice {
       std::vector<float> wanted(h.begin(), h.end());
       const auto expert = static_cast<std::size_t>(data.plain.expert_of_row[row]);
       if (l.quantization != Quantization::none) {
-        const moe::RowQuantiser how{static_cast<moe::ActivationKey>(l.quantization),
+        const moe::RowQuantizer how{static_cast<moe::ActivationKey>(l.quantization),
                                     data.scales[expert]};
-        moe::quantise_dequantise(how, wanted);
+        moe::quantize_dequantize(how, wanted);
         if (l.activations_in_bf16 != 0)
           for (float& value : wanted) value *= moe::shared_factor(how);
       }

@@ -74,8 +74,8 @@ class Combine : public OnDevice {
     return result;
   }
 
-  // What a slot adds, in the steps of the CPU engine.
-  static double expected_slot(const Case& c, const Data& data, std::size_t assignment,
+  // What a assignment adds, in the steps of the CPU engine.
+  static double expected_assignment(const Case& c, const Data& data, std::size_t assignment,
                               std::size_t column) {
     const auto row = static_cast<std::size_t>(data.plain.row_of_assignment[assignment]);
     const auto expert = static_cast<std::size_t>(data.plain.expert_of_row[row]);
@@ -149,7 +149,7 @@ class Combine : public OnDevice {
     params.layer.hidden_scales = scales.as<float>();
     params.layer.hidden_scales_each = 1;
     params.layer.down_global = globals.as<float>();
-    // Tiles, counters of products, groups that are done, slots of experts, and a number behind.
+    // Tiles, counters of products, groups that are done, assignments of experts, and a number behind.
     constexpr std::uint32_t kTiles = 300;
     std::vector<std::uint32_t> numbers(4 + kTiles + (c.experts - 1) * kCounterStride + 2, 7);
     numbers[0] = kTiles;
@@ -200,7 +200,7 @@ class Combine : public OnDevice {
         for (std::size_t assignment = row * choices; assignment < (row + 1) * choices;
              ++assignment) {
           if (data.plain.row_of_assignment[assignment] < 0) continue;
-          const double part = expected_slot(c, data, assignment, column);
+          const double part = expected_assignment(c, data, assignment, column);
           wanted += part;
           size += std::abs(part);
           is_read = true;
@@ -268,12 +268,12 @@ TEST_F(Combine, RoundsWhereTheNumericsSay) {
 }
 
 TEST_F(Combine, LeavesAssignmentsAndBatchesWithoutWeights) {
-  for (const OutputForm form : {OutputForm::slots, OutputForm::batches})
+  for (const OutputForm form : {OutputForm::assignments, OutputForm::batches})
     for (const SecondRounding second : {SecondRounding::none, SecondRounding::unweighted})
       for (const bool has_lora : {false, true})
         expect_combined({.form = form,
                          .out = ElementType::f32,
-                         .top_k = form == OutputForm::slots ? 3u : 1u,
+                         .top_k = form == OutputForm::assignments ? 3u : 1u,
                          .second = second,
                          .weight = WeightRounding::bf16_with_global,
                          .has_bias = true,

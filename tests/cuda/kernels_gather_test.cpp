@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include "fp4moe/moe/quantised_rows.hpp"
+#include "fp4moe/moe/quantized_rows.hpp"
 #include "kernels.hpp"
 
 namespace fp4moe::kernels::cuda::sm90 {
@@ -18,7 +18,7 @@ struct Case {
   std::uint32_t stride = 0;  // 0: hidden
   std::uint32_t tile_tokens = kMaxTileTokens;
   std::uint32_t filled = 0xFFFFFFFF;  // tiles
-  bool to_last = false;               // expert, all slots
+  bool to_last = false;               // expert, all assignments
   bool has_scale_each = false, in_bf16 = false, is_quantized = false, is_batched = false;
 };
 
@@ -88,8 +88,8 @@ class Gather : public OnDevice {
   }
   static std::vector<float> expected_row(const Case& c, std::vector<float> values, float scale) {
     if (c.kind == Quantization::none || c.is_quantized) return values;
-    const moe::RowQuantiser how{static_cast<ActivationKey>(c.kind), scale};
-    moe::quantise_dequantise(how, values);
+    const moe::RowQuantizer how{static_cast<ActivationKey>(c.kind), scale};
+    moe::quantize_dequantize(how, values);
     if (c.in_bf16)
       for (float& value : values) value *= moe::shared_factor(how);
     return values;

@@ -5,16 +5,16 @@
 #include <fmt/format.h>
 
 #include "fp4moe/backends/layouts.hpp"
-#include "fp4moe/convert/layer_packer.hpp"
+#include "fp4moe/convert/pack/layer_packer.hpp"
 #include "kernels.hpp"
 
 namespace fp4moe::kernels::cuda::sm90 {
 namespace kernels_pack_test {
 
-using weights::ExpertView;
-using weights::ProjectionView;
-using weights::RowOrder;
-using weights::WeightFormat;
+using checkpoint::ExpertView;
+using checkpoint::ProjectionView;
+using checkpoint::RowOrder;
+using checkpoint::WeightFormat;
 
 // Rows of a checkpoint, some bytes apart.
 struct Rows2 {

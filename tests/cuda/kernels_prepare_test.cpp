@@ -5,7 +5,7 @@
 namespace fp4moe::kernels::cuda::sm90 {
 namespace kernels_prepare_test {
 
-// Ids of `tokens` x `top_k` slots; some are -1, or of no expert.
+// Ids of `tokens` x `top_k` assignments; some are -1, or of no expert.
 std::vector<std::int32_t> random_ids(std::size_t assignments, std::uint32_t experts,
                                      std::uint64_t seed) {
   SplitMix64 random(seed);
@@ -21,7 +21,7 @@ std::vector<std::int32_t> random_ids(std::size_t assignments, std::uint32_t expe
 
 class Ranks : public OnDevice {
  protected:
-  // Runs prepare on a call whose slots have these local experts: every slot has its expert and a
+  // Runs prepare on a call whose assignments have these local experts: every assignment has its expert and a
   // place of its own among those of it.
   void expect_ranked(PrepareParams params,
                      const std::vector<std::int32_t>& experts_of_assignments) {
@@ -62,7 +62,7 @@ class Ranks : public OnDevice {
   // Ids that are positions, where they are experts' at all.
   void expect_ids_ranked(std::uint32_t experts, const std::vector<std::int32_t>& ids,
                          std::uint32_t top_k = 1) {
-    SCOPED_TRACE(fmt::format("{} experts, {} slots, {} choices", experts, ids.size(), top_k));
+    SCOPED_TRACE(fmt::format("{} experts, {} assignments, {} choices", experts, ids.size(), top_k));
     const Memory on_device = upload(ids);
     PrepareParams params;
     params.layer.experts = experts;

@@ -10,8 +10,8 @@
 
 #include "child.hpp"
 #include "fp4moe/tensor/files/store.hpp"
-#include "fp4moe/weights/checkpoint.hpp"
-#include "fp4moe/weights/expert_layout.hpp"
+#include "fp4moe/checkpoint/checkpoint.hpp"
+#include "fp4moe/checkpoint/write/expert_layout.hpp"
 #include "support/files.hpp"
 
 namespace fp4moe {
@@ -30,12 +30,12 @@ void make_layer(const std::string& out) {
 }
 
 std::uint64_t bound_of(const std::string& path) {
-  const Result<weights::Checkpoint> source = weights::Checkpoint::open(path);
+  const Result<checkpoint::Checkpoint> source = checkpoint::Checkpoint::open(path);
   EXPECT_TRUE(source);
   if (!source) return 0;
-  const weights::MoeLayer& layer = source->layers()[0];
+  const checkpoint::MoeLayer& layer = source->layers()[0];
   const std::uint64_t expert =
-      weights::expert_layout(*layer.row, layer.shape, tensor::DType::bf16).bytes();
+      checkpoint::expert_layout(*layer.row, layer.shape, tensor::DType::bf16).bytes();
   return 2 * expert + 64 * kMiB;
 }
 
@@ -95,14 +95,14 @@ TEST(TranscodeKill, LeavesTheTargetWholeOrAbsentAndTheNextRunSucceeds) {
       ++absent;
       continue;
     }
-    EXPECT_TRUE(weights::Checkpoint::open(out));
+    EXPECT_TRUE(checkpoint::Checkpoint::open(out));
     std::filesystem::remove_all(out);
   }
   EXPECT_GT(absent, 0);
 
   EXPECT_EQ(run({"transcode", folder / "layer", "--to", "quark", "-o", out}), 0);
 
-  EXPECT_TRUE(weights::Checkpoint::open(out));
+  EXPECT_TRUE(checkpoint::Checkpoint::open(out));
   EXPECT_FALSE(std::filesystem::exists(folder / ".out.partial"));
   EXPECT_EQ(folder.names().size(), 2u);
 }
@@ -149,7 +149,7 @@ TEST(Quantize, IsInterruptedAndBoundedToo) {
   Child child({"quantize", folder / "plain", "-o", folder / "out", "--threads", "1"});
 
   EXPECT_EQ(child.status(), 0);
-  // One expert in bfloat16 is 47.5 MiB, quantised 12.6 MiB; the checkpoint 380 MiB.
+  // One expert in bfloat16 is 47.5 MiB, quantized 12.6 MiB; the checkpoint 380 MiB.
   EXPECT_LE(child.peak_bytes(), 160 * kMiB);
 }
 

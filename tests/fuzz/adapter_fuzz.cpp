@@ -3,8 +3,8 @@
 #include <string>
 
 #include "fp4moe/base/text.hpp"
-#include "fp4moe/weights/adapter_config.hpp"
-#include "fp4moe/weights/adapter_name.hpp"
+#include "fp4moe/checkpoint/lora/adapter_config.hpp"
+#include "fp4moe/checkpoint/lora/adapter_name.hpp"
 #include "fuzz.hpp"
 
 namespace fp4moe {
@@ -14,26 +14,26 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::size_t end = std::min(whole.find('\0'), whole.size());
   const std::string_view names = whole.substr(std::min(end + 1, whole.size()));
   const auto json = parse_json(whole.substr(0, end));
-  weights::AdapterConfig config{.rank = 1, .alpha = 1};
+  checkpoint::AdapterConfig config{.rank = 1, .alpha = 1};
   if (json) {
-    const auto parsed = weights::parse_adapter_config(*json, "adapter_config.json");
+    const auto parsed = checkpoint::parse_adapter_config(*json, "adapter_config.json");
     if (parsed) {
       config = *parsed;
-      fuzz::require(config.rank >= 1 && config.rank <= weights::kMaxLoraRank);
+      fuzz::require(config.rank >= 1 && config.rank <= checkpoint::kMaxLoraRank);
     } else {
       fuzz::require_complete(parsed.why(), "adapter.");
       fuzz::require(!parsed.why().expected.empty() && !parsed.why().found.empty());
     }
   }
   for (const std::string_view name : split(names, '\n')) {
-    const auto parsed = weights::parse_adapter_name(name);
+    const auto parsed = checkpoint::parse_adapter_name(name);
     if (!parsed) continue;
     fuzz::require(name.find(parsed->module) != std::string_view::npos);
     fuzz::require(parsed->module.starts_with(parsed->prefix));
-    fuzz::require(weights::adapter_mentions_experts(name));
+    fuzz::require(checkpoint::adapter_mentions_experts(name));
     fuzz::require(parsed->layer < 1'000'000'000 && parsed->expert.value_or(0) < 1'000'000'000);
-    const weights::LoraScale scale = weights::lora_scale(config, parsed->module);
-    fuzz::require(scale.rank >= 1 && scale.rank <= weights::kMaxLoraRank);
+    const checkpoint::LoraScale scale = checkpoint::lora_scale(config, parsed->module);
+    fuzz::require(scale.rank >= 1 && scale.rank <= checkpoint::kMaxLoraRank);
   }
   return 0;
 }

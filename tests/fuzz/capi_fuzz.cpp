@@ -7,23 +7,23 @@
 
 #include "choices.hpp"
 #include "fp4moe/fp4moe.h"
-#include "fp4moe/weights/synth.hpp"
+#include "fp4moe/checkpoint/synth/synth.hpp"
 #include "fuzz.hpp"
 #include "support/temporary_folder.hpp"
 
 namespace fp4moe {
 namespace {
 
-constexpr std::uint64_t kExperts = 4, kHidden = 64, kMostTokens = 3;
+constexpr std::uint64_t kExperts = 4, kHidden = 64, kMaxTokens = 3;
 constexpr std::size_t kMaxCalls = 40;
 
 const std::string& model_path() {
   static const testing::TemporaryFolder kFolder;
   static const std::string kPath = [] {
-    const auto made = weights::synth(
+    const auto result = checkpoint::synth(
         {.model = "gpt-oss-20b", .experts = kExperts, .hidden = kHidden, .intermediate = 64},
         kFolder / "model");
-    fuzz::require(static_cast<bool>(made));
+    fuzz::require(static_cast<bool>(result));
     return kFolder / "model";
   }();
   return kPath;
@@ -71,17 +71,17 @@ class Caller {
   // Rows that claim no more memory than there is, unless the claim can be seen to be wrong.
   template <class Rows>
   Rows rows(std::uint64_t columns, std::size_t at) {
-    Rows made{sizeof(Rows), memory_.data() + at,
-              FP4MOE_F32,   choices_.byte() % (kMostTokens + 1),
+    Rows result{sizeof(Rows), memory_.data() + at,
+              FP4MOE_F32,   choices_.byte() % (kMaxTokens + 1),
               columns,      0};
     const std::uint8_t wrong = choices_.byte();
-    if (wrong == 1) made.dtype = number();
-    if (wrong == 2) made.columns = number();
-    if (wrong == 3) made.stride = choices_.any(std::array<std::uint64_t, 3>{1, 3, columns * 4});
-    if (wrong == 4) made.rows = ~std::uint64_t{0} / 4;
-    if (wrong == 5) made.data = nullptr;
-    if (wrong == 6) made.size = size_of(sizeof(Rows));
-    return made;
+    if (wrong == 1) result.dtype = number();
+    if (wrong == 2) result.columns = number();
+    if (wrong == 3) result.stride = choices_.any(std::array<std::uint64_t, 3>{1, 3, columns * 4});
+    if (wrong == 4) result.rows = ~std::uint64_t{0} / 4;
+    if (wrong == 5) result.data = nullptr;
+    if (wrong == 6) result.size = size_of(sizeof(Rows));
+    return result;
   }
 
   fp4moe_status call() {
@@ -147,16 +147,16 @@ class Caller {
     if (wrong == 5) options.ep_size = number();
     if (wrong == 6) options.tp_size = number();
     options.size = size_of(sizeof options);
-    fp4moe_layer* made = nullptr;
+    fp4moe_layer* result = nullptr;
     const std::uint64_t layer = choices_.one_in(8) ? number() : 0;
-    const fp4moe_status status = fp4moe_layer_create(one_of(models_), layer, &options, &made);
-    if (made != nullptr) layers_.push_back(made);
+    const fp4moe_status status = fp4moe_layer_create(one_of(models_), layer, &options, &result);
+    if (result != nullptr) layers_.push_back(result);
     return status;
   }
   fp4moe_status apply() {
     const auto x = rows<fp4moe_rows>(kHidden, 0);
     const auto out = rows<fp4moe_output>(kHidden, memory_.size() / 2);
-    std::array<std::int32_t, kMostTokens * kExperts> ids{};
+    std::array<std::int32_t, kMaxTokens * kExperts> ids{};
     for (std::int32_t& id : ids) id = static_cast<std::int8_t>(choices_.byte()) % 8;
     fp4moe_routes routes{sizeof routes, ids.data(), memory_.data(), x.rows,
                          1 + choices_.byte() % kExperts};
@@ -182,7 +182,7 @@ class Caller {
   }
 
   fuzz::Choices choices_;
-  std::vector<float> memory_ = std::vector<float>(4 * (kMostTokens + 1) * kHidden, 0.5f);
+  std::vector<float> memory_ = std::vector<float>(4 * (kMaxTokens + 1) * kHidden, 0.5f);
   std::vector<fp4moe_model*> models_{};
   std::vector<fp4moe_layer*> layers_{};
 };

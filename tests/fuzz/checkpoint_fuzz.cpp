@@ -9,13 +9,13 @@
 #include "fp4moe/runtime/facts.hpp"
 #include "fp4moe/tensor/dtype.hpp"
 #include "fp4moe/tensor/files/store.hpp"
-#include "fp4moe/weights/checkpoint.hpp"
+#include "fp4moe/checkpoint/checkpoint.hpp"
 #include "fuzz.hpp"
 
 namespace fp4moe {
 namespace {
 
-constexpr std::size_t kRoom = 1 << 16, kMostTensors = 512, kMostExperts = 4;
+constexpr std::size_t kBufferBytes = 1 << 16, kMaxTensors = 512, kMaxExperts = 4;
 
 std::string_view cut(std::string_view& rest) {
   const std::size_t end = std::min(rest.find('\0'), rest.size());
@@ -26,18 +26,18 @@ std::string_view cut(std::string_view& rest) {
 
 std::span<const std::byte> room() {
   static const std::vector<std::byte> kBytes = [] {
-    std::vector<std::byte> made(kRoom);
-    for (std::size_t i = 0; i < made.size(); ++i) made[i] = static_cast<std::byte>(i * 37 % 251);
-    return made;
+    std::vector<std::byte> result(kBufferBytes);
+    for (std::size_t i = 0; i < result.size(); ++i) result[i] = static_cast<std::byte>(i * 37 % 251);
+    return result;
   }();
   return kBytes;
 }
 
 std::vector<tensor::MemoryTensor> tensors_of(std::string_view lines) {
-  std::vector<tensor::MemoryTensor> made;
+  std::vector<tensor::MemoryTensor> result;
   for (const std::string_view line : split(lines, '\n')) {
     const auto words = split(line, ' ');
-    if (words.size() < 2 || made.size() == kMostTensors) continue;
+    if (words.size() < 2 || result.size() == kMaxTensors) continue;
     tensor::MemoryTensor each{.name = std::string(words[0])};
     const auto dtype = tensor::dtype_from_safetensors(words[1]);
     if (!dtype) continue;
@@ -48,18 +48,18 @@ std::vector<tensor::MemoryTensor> tensors_of(std::string_view lines) {
       each.shape.push_back(extent);
     }
     const auto bytes = tensor::byte_count(each.dtype, each.shape);
-    each.bytes = room().first(std::min<std::uint64_t>(bytes.value_or(0), kRoom));
-    made.push_back(std::move(each));
+    each.bytes = room().first(std::min<std::uint64_t>(bytes.value_or(0), kBufferBytes));
+    result.push_back(std::move(each));
   }
-  return made;
+  return result;
 }
 
-void read_experts(const weights::Checkpoint& checkpoint) {
+void read_experts(const checkpoint::Checkpoint& checkpoint) {
   for (std::size_t layer = 0; layer < checkpoint.layers().size(); ++layer) {
-    const weights::MoeShape& shape = checkpoint.layers()[layer].shape;
+    const checkpoint::MoeShape& shape = checkpoint.layers()[layer].shape;
     for (const std::uint64_t ranks : {1u, 2u}) {
-      weights::ExpertReader reader(checkpoint, {.tensor_parallel = {ranks - 1, ranks}});
-      for (std::uint64_t e = 0; e < std::min<std::uint64_t>(shape.experts, kMostExperts); ++e) {
+      checkpoint::ExpertReader reader(checkpoint, {.tensor_parallel = {ranks - 1, ranks}});
+      for (std::uint64_t e = 0; e < std::min<std::uint64_t>(shape.experts, kMaxExperts); ++e) {
         const auto view = reader.read(layer, e);
         if (!view) fuzz::require_words(view.why());
       }
@@ -82,7 +82,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     fuzz::require_complete(store.why(), "store.");
     return 0;
   }
-  const auto checkpoint = weights::Checkpoint::of(*std::move(store));
+  const auto checkpoint = checkpoint::Checkpoint::of(*std::move(store));
   if (checkpoint)
     read_experts(*checkpoint);
   else

@@ -1,6 +1,6 @@
 #include "fp4moe/tensor/files/gguf.hpp"
-#include "fp4moe/weights/config_document.hpp"
-#include "fp4moe/weights/gguf_fields.hpp"
+#include "fp4moe/checkpoint/config_document.hpp"
+#include "fp4moe/checkpoint/gguf_fields.hpp"
 #include "fuzz.hpp"
 
 namespace fp4moe {
@@ -20,9 +20,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   for (const tensor::GgufField& field : header->fields)
     fuzz::require(header->find(field.key) == &field);
   // Keys and values of any kind become a configuration.
-  const Json config = weights::config_from_gguf(header->fields);
+  const Json config = checkpoint::config_from_gguf(header->fields);
   fuzz::require(config.is_object());
-  if (const auto facts = weights::parse_config(config); !facts) fuzz::require_words(facts.why());
+  if (const auto facts = checkpoint::parse_config(config); !facts) fuzz::require_words(facts.why());
   return 0;
 }
 

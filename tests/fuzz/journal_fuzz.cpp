@@ -1,5 +1,5 @@
 // The journal of an unfinished conversion, as it is and with its checksum made right.
-#include "fp4moe/convert/journal.hpp"
+#include "fp4moe/convert/folder/journal.hpp"
 #include "fuzz.hpp"
 #include "sealed.hpp"
 

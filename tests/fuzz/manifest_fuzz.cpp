@@ -1,5 +1,5 @@
 // The manifest of a converted folder, as it is and with its checksum made right.
-#include "fp4moe/convert/manifest.hpp"
+#include "fp4moe/convert/folder/manifest.hpp"
 #include "fuzz.hpp"
 #include "sealed.hpp"
 

@@ -9,7 +9,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto json = parse_json(fuzz::characters(data, size));
   if (!json) return 0;
   for (const char* format : {"mxfp4", "nvfp4"}) {
-    runtime::QuestionOptions options;
+    runtime::SelectionOptions options;
     options.device = "h100";
     options.format = format;
     options.layer = *json;

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "fp4moe/base/json.hpp"
-#include "fp4moe/convert/checksum.hpp"
+#include "fp4moe/convert/folder/checksum.hpp"
 
 namespace fp4moe::fuzz {
 

@@ -19,12 +19,12 @@
 
 #include "choices.hpp"
 #include "fp4moe/backends/layouts.hpp"
-#include "fp4moe/convert/convert_folder.hpp"
-#include "fp4moe/convert/unconvert.hpp"
-#include "fp4moe/convert/verify.hpp"
-#include "fp4moe/weights/lint.hpp"
-#include "fp4moe/weights/synth.hpp"
-#include "fp4moe/weights/transcode.hpp"
+#include "fp4moe/convert/folder/convert_folder.hpp"
+#include "fp4moe/convert/folder/unconvert.hpp"
+#include "fp4moe/convert/folder/verify.hpp"
+#include "fp4moe/checkpoint/lint/lint.hpp"
+#include "fp4moe/checkpoint/synth/synth.hpp"
+#include "fp4moe/checkpoint/edit/transcode.hpp"
 #include "fuzz.hpp"
 #include "support/temporary_folder.hpp"
 
@@ -39,19 +39,19 @@ constexpr std::size_t kMaxChanges = 8;
 
 struct Kind {
   const char* model;
-  weights::Dialect dialect;
-  weights::WeightFormat format;
+  checkpoint::Dialect dialect;
+  checkpoint::WeightFormat format;
   std::uint64_t shards;
 };
-constexpr auto kMxfp4 = weights::WeightFormat::mxfp4, kNvfp4 = weights::WeightFormat::nvfp4;
+constexpr auto kMxfp4 = checkpoint::WeightFormat::mxfp4, kNvfp4 = checkpoint::WeightFormat::nvfp4;
 constexpr std::array kKinds{
-    Kind{"gpt-oss-20b", weights::Dialect::gpt_oss, kMxfp4, 1},
-    Kind{"gpt-oss-20b", weights::Dialect::quark, kMxfp4, 2},
-    Kind{"gpt-oss-20b", weights::Dialect::gguf, kMxfp4, 1},
-    Kind{"gpt-oss-20b", weights::Dialect::openai, kMxfp4, 1},
-    Kind{"qwen3-30b-a3b", weights::Dialect::modelopt, kNvfp4, 2},
-    Kind{"qwen3-30b-a3b", weights::Dialect::compressed_tensors, kNvfp4, 1},
-    Kind{"qwen3-30b-a3b", weights::Dialect::gguf, kNvfp4, 1},
+    Kind{"gpt-oss-20b", checkpoint::Dialect::gpt_oss, kMxfp4, 1},
+    Kind{"gpt-oss-20b", checkpoint::Dialect::quark, kMxfp4, 2},
+    Kind{"gpt-oss-20b", checkpoint::Dialect::gguf, kMxfp4, 1},
+    Kind{"gpt-oss-20b", checkpoint::Dialect::openai, kMxfp4, 1},
+    Kind{"qwen3-30b-a3b", checkpoint::Dialect::modelopt, kNvfp4, 2},
+    Kind{"qwen3-30b-a3b", checkpoint::Dialect::compressed_tensors, kNvfp4, 1},
+    Kind{"qwen3-30b-a3b", checkpoint::Dialect::gguf, kNvfp4, 1},
 };
 
 Files read_files(const std::string& folder) {
@@ -67,9 +67,9 @@ const Files& sound(std::size_t kind) {
   static std::array<Files, kKinds.size()> all;
   if (!all[kind].empty()) return all[kind];
   const testing::TemporaryFolder folder;
-  const bool is_gguf = kKinds[kind].dialect == weights::Dialect::gguf;
+  const bool is_gguf = kKinds[kind].dialect == checkpoint::Dialect::gguf;
   if (is_gguf) fs::create_directory(folder / "in");
-  const auto made = weights::synth({.model = kKinds[kind].model,
+  const auto result = checkpoint::synth({.model = kKinds[kind].model,
                                     .dialect = kKinds[kind].dialect,
                                     .format = kKinds[kind].format,
                                     .experts = 2,
@@ -77,7 +77,7 @@ const Files& sound(std::size_t kind) {
                                     .intermediate = 64,
                                     .shards = kKinds[kind].shards},
                                    is_gguf ? folder / "in/model.gguf" : folder / "in");
-  fuzz::require(static_cast<bool>(made));
+  fuzz::require(static_cast<bool>(result));
   return all[kind] = read_files(folder / "in");
 }
 
@@ -113,7 +113,7 @@ void write_files(const Files& files, const std::string& folder) {
     std::ofstream(folder + "/" + name, std::ios::binary) << content;
 }
 
-void convert_and_back(const weights::Checkpoint& checkpoint, const std::string& source,
+void convert_and_back(const checkpoint::Checkpoint& checkpoint, const std::string& source,
                       const testing::TemporaryFolder& folder, std::uint8_t which) {
   const auto layouts = backends::layouts();
   const convert::Recipe recipe{.layout = &layouts[which % layouts.size()],
@@ -133,12 +133,12 @@ void convert_and_back(const weights::Checkpoint& checkpoint, const std::string& 
       fuzz::require(testing::read_text(folder / ("back/" + name)) == content);
 }
 
-void transcode(const weights::Checkpoint& checkpoint, const testing::TemporaryFolder& folder,
+void transcode(const checkpoint::Checkpoint& checkpoint, const testing::TemporaryFolder& folder,
                std::uint8_t which) {
   const auto target = kKinds[which % kKinds.size()].dialect;
-  const auto done = weights::transcode(checkpoint, target, folder / "other");
+  const auto done = checkpoint::transcode(checkpoint, target, folder / "other");
   if (!done) return fuzz::require_words(done.why());
-  fuzz::require(static_cast<bool>(weights::Checkpoint::open(folder / "other")));
+  fuzz::require(static_cast<bool>(checkpoint::Checkpoint::open(folder / "other")));
 }
 
 }  // namespace
@@ -152,8 +152,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const testing::TemporaryFolder folder;
   const std::string source = folder / "in";
   write_files(files, source);
-  weights::lint(source, {.deep = true});
-  const auto checkpoint = weights::Checkpoint::open(source);
+  checkpoint::lint(source, {.deep = true});
+  const auto checkpoint = checkpoint::Checkpoint::open(source);
   if (!checkpoint) {
     fuzz::require_words(checkpoint.why());
   } else {

@@ -105,21 +105,21 @@ struct BlockRule {
 std::optional<BlockRule> block_rule(std::string_view name) {
   if (formats::mxfp4_rule_from_name(name))
     return BlockRule{formats::kMxfp4Block, 4, [](std::string_view rule, std::span<const float> x) {
-                       Quantized made;
+                       Quantized result;
                        std::array<std::uint8_t, formats::kMxfp4Bytes> packed{};
-                       formats::quantize_mxfp4(*formats::mxfp4_rule_from_name(rule), x, made.scale,
+                       formats::quantize_mxfp4(*formats::mxfp4_rule_from_name(rule), x, result.scale,
                                                packed);
-                       made.codes = nibbles(packed, x.size());
-                       return made;
+                       result.codes = nibbles(packed, x.size());
+                       return result;
                      }};
   if (formats::mxfp8_rule_from_name(name))
     return BlockRule{formats::kMxfp8Block, 8, [](std::string_view rule, std::span<const float> x) {
-                       Quantized made;
-                       made.codes.resize(formats::kMxfp8Block);
-                       formats::quantize_mxfp8(*formats::mxfp8_rule_from_name(rule), x, made.scale,
-                                               made.codes);
-                       made.codes.resize(x.size());
-                       return made;
+                       Quantized result;
+                       result.codes.resize(formats::kMxfp8Block);
+                       formats::quantize_mxfp8(*formats::mxfp8_rule_from_name(rule), x, result.scale,
+                                               result.codes);
+                       result.codes.resize(x.size());
+                       return result;
                      }};
   return std::nullopt;
 }

@@ -74,9 +74,9 @@ void add_report(const Report& report, const Io& io, Total& total) {
 Result<int> run_golden_files(const CommandOptions& options, const Io& io) {
   std::unique_ptr<moe::Engine> engine;  // none: the reference, which shows its stages, too
   if (options.engine != "reference") {
-    auto made = runtime::make_engine(options.engine, std::make_shared<ThreadPool>(io.threads));
-    if (!made) return made.why();
-    engine = std::move(*made);
+    auto result = runtime::make_engine(options.engine, std::make_shared<ThreadPool>(io.threads));
+    if (!result) return result.why();
+    engine = std::move(*result);
   }
   Total total;
   for (const std::string& path : options.files) {

@@ -277,7 +277,7 @@ TEST(GoldenSchemas, AnUnknownSchemaListsTheKnownOnes) {
     EXPECT_NE(report.why().expected.find(schema.name), std::string::npos);
 }
 
-TEST(GoldenSchemas, FilesThatSayFormatInsteadOfSchemaAreRecognised) {
+TEST(GoldenSchemas, FilesThatSayFormatInsteadOfSchemaAreRecognized) {
   const Result<Report> report = run_golden({{"format", "fp4moe-golden-formats/1"}});
 
   ASSERT_FALSE(report);

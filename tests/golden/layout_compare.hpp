@@ -25,18 +25,18 @@ struct MadeTensor {
   std::uint64_t expert_bytes = 0;
   std::span<const std::byte> bytes{};     // of all experts
   const layout::IndexMap* map = nullptr;  // of one expert; null: elements one after another
-  std::uint64_t slot_bytes = 1;           // with a map of bytes: how many lie side by side
+  std::uint64_t assignment_bytes = 1;           // with a map of bytes: how many lie side by side
   // What a row of the map is called; empty: its number says enough.
   std::function<std::string(std::uint64_t row)> row_name{};
 };
 
-std::optional<Mismatch> compare(const LayoutOutput& wanted, const MadeTensor& made);
+std::optional<Mismatch> compare(const LayoutOutput& wanted, const MadeTensor& result);
 
 // The same storage made in two ways. `what` says which two.
 std::optional<Mismatch> compare_bytes(std::string_view what, std::span<const std::byte> expected,
                                       const MadeTensor& found);
 
-// The element in a slot, or nothing where the slot is padding inside a record.
-std::optional<layout::Coord> find_coord(const layout::IndexMap& map, std::uint64_t slot);
+// The element in a offset, or nothing where the offset is padding inside a record.
+std::optional<layout::Coord> find_coord(const layout::IndexMap& map, std::uint64_t offset);
 
 }  // namespace fp4moe::golden

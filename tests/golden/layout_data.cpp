@@ -29,8 +29,8 @@ constexpr DTypeWord kDTypeWords[] = {
     {"i32", DType::i32},      {"int32", DType::i32},
 };
 
-constexpr std::uint64_t kMostExtent = std::uint64_t{1} << 32;
-constexpr std::size_t kMostRank = 8;
+constexpr std::uint64_t kMaxExtent = std::uint64_t{1} << 32;
+constexpr std::size_t kMaxRank = 8;
 
 Result<const Json*> list_field(const Json& object, std::string_view key) {
   const auto found = object.find(key);
@@ -42,14 +42,14 @@ Result<const Json*> list_field(const Json& object, std::string_view key) {
 Result<tensor::Shape> extents_field(const Json& object, std::string_view key, std::uint64_t least) {
   const Result<const Json*> list = list_field(object, key);
   if (!list) return list.why();
-  if ((*list)->empty() || (*list)->size() > kMostRank)
-    return malformed(key, fmt::format("1 to {} extents", kMostRank),
+  if ((*list)->empty() || (*list)->size() > kMaxRank)
+    return malformed(key, fmt::format("1 to {} extents", kMaxRank),
                      std::to_string((*list)->size()));
   tensor::Shape shape;
   for (const Json& extent : **list) {
     const bool whole = extent.is_number_integer() && extent.get<std::int64_t>() >= 0;
-    if (!whole || extent.get<std::uint64_t>() < least || extent.get<std::uint64_t>() > kMostExtent)
-      return malformed(key, fmt::format("whole numbers from {} to {}", least, kMostExtent),
+    if (!whole || extent.get<std::uint64_t>() < least || extent.get<std::uint64_t>() > kMaxExtent)
+      return malformed(key, fmt::format("whole numbers from {} to {}", least, kMaxExtent),
                        extent.is_number() ? extent.dump() : extent.type_name());
     shape.push_back(extent.get<std::uint64_t>());
   }
@@ -95,7 +95,7 @@ Result<LayoutInput> read_input(const Json& item, bool may_be_bare, std::uint64_t
   if (!bytes || *bytes > budget)
     return invalid("golden.size", "the case is too large to be run")
         .at(input.name)
-        .expects(fmt::format("at most {} bytes in all", kMostCaseBytes), tensor::text(input.shape));
+        .expects(fmt::format("at most {} bytes in all", kMaxCaseBytes), tensor::text(input.shape));
   budget -= *bytes;
   input.bytes.resize(*bytes);
   if (is_bare) return input;
@@ -134,7 +134,7 @@ Result<LayoutOutput> read_output(const Json& item) {
     if (!extents) return extents.why();
     *target = *extents;
   }
-  const Result<std::uint64_t> bytes = number_field(item, "nbytes", kMostCaseBytes);
+  const Result<std::uint64_t> bytes = number_field(item, "nbytes", kMaxCaseBytes);
   if (!bytes) return bytes.why();
   output.bytes = *bytes;
   const Result<std::string> digest = digest_field(item);
@@ -188,47 +188,47 @@ Result<std::string> word_param(const Json& params, std::string_view key) {
 }
 
 Result<LayoutCase> read_layout_case(const Json& item) {
-  LayoutCase made;
+  LayoutCase result;
   const Result<std::string> layout = string_field(item, "layout");
   if (!layout) return layout.why();
-  made.layout = *layout;
+  result.layout = *layout;
   const Result<std::string> reference = word_param(item, "reference");
   if (!reference) return reference.why();
-  made.reference = *reference;
+  result.reference = *reference;
   const Result<std::string> expect = word_param(item, "expect");
   if (!expect) return expect.why();
   if (!expect->empty() && *expect != "error")
     return malformed("expect", "\"error\" or nothing", "\"" + *expect + "\"");
-  made.expects_refusal = !expect->empty();
+  result.expects_refusal = !expect->empty();
   const auto params = item.find("params");
   if (params == item.end() || !params->is_object())
     return malformed("params", "an object", params == item.end() ? "none" : params->type_name());
-  made.params = &*params;
+  result.params = &*params;
 
   const Result<const Json*> inputs = list_field(item, "inputs");
   if (!inputs) return inputs.why();
-  std::uint64_t budget = kMostCaseBytes;
+  std::uint64_t budget = kMaxCaseBytes;
   for (const Json& one : **inputs) {
-    Result<LayoutInput> input = read_input(one, made.expects_refusal, budget);
+    Result<LayoutInput> input = read_input(one, result.expects_refusal, budget);
     if (!input) return input.why();
-    if (made.input(input->name) != nullptr)
+    if (result.input(input->name) != nullptr)
       return malformed("inputs", "every name once", "\"" + input->name + "\" again");
-    made.inputs.push_back(std::move(*input));
+    result.inputs.push_back(std::move(*input));
   }
-  if (made.inputs.empty()) return malformed("inputs", "at least one tensor", "none");
+  if (result.inputs.empty()) return malformed("inputs", "at least one tensor", "none");
 
-  if (made.expects_refusal && !item.contains("outputs")) return made;
+  if (result.expects_refusal && !item.contains("outputs")) return result;
   const Result<const Json*> outputs = list_field(item, "outputs");
   if (!outputs) return outputs.why();
   for (const Json& one : **outputs) {
     Result<LayoutOutput> output = read_output(one);
     if (!output) return output.why();
-    made.outputs.push_back(std::move(*output));
+    result.outputs.push_back(std::move(*output));
   }
-  if (made.outputs.empty() != made.expects_refusal)
-    return malformed("outputs", made.expects_refusal ? "none of a refused case" : "at least one",
-                     std::to_string(made.outputs.size()));
-  return made;
+  if (result.outputs.empty() != result.expects_refusal)
+    return malformed("outputs", result.expects_refusal ? "none of a refused case" : "at least one",
+                     std::to_string(result.outputs.size()));
+  return result;
 }
 
 }  // namespace fp4moe::golden

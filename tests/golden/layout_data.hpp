@@ -16,10 +16,10 @@
 namespace fp4moe::golden {
 
 // A case may ask for so much memory: the tensors it starts from, and again what is made of them.
-constexpr std::uint64_t kMostCaseBytes = std::uint64_t{1} << 30;
+constexpr std::uint64_t kMaxCaseBytes = std::uint64_t{1} << 30;
 
 // The map is slow: larger cases go through it one way only, and back over the fast path alone.
-constexpr std::uint64_t kMostBytesBackByMap = std::uint64_t{1} << 17;
+constexpr std::uint64_t kMaxBytesBackByMap = std::uint64_t{1} << 17;
 
 struct LayoutInput {
   std::string name{};

@@ -11,8 +11,8 @@
 namespace fp4moe::golden {
 namespace {
 
-using weights::Projection;
-using weights::RowOrder;
+using checkpoint::Projection;
+using checkpoint::RowOrder;
 
 struct Alias {
   std::string_view golden, ours;
@@ -97,14 +97,14 @@ float float_at(const LayoutInput& input, std::uint64_t index) {
 }
 
 // Rows of one expert: from `first` on, every `step`-th.
-weights::RowsView rows_of(const LayoutInput& input, std::uint64_t expert, std::uint64_t first,
+checkpoint::RowsView rows_of(const LayoutInput& input, std::uint64_t expert, std::uint64_t first,
                           std::uint64_t step, std::uint64_t count) {
   const std::uint64_t row_bytes = input.shape[2];
   return {input.bytes.data() + (expert * input.shape[1] + first) * row_bytes, count, row_bytes,
           step * row_bytes};
 }
 
-weights::BiasView bias_of(const LayoutInput& input, std::uint64_t expert, std::uint64_t first,
+checkpoint::BiasView bias_of(const LayoutInput& input, std::uint64_t expert, std::uint64_t first,
                           std::uint64_t step, std::uint64_t count) {
   const std::uint64_t bytes = tensor::row(input.dtype).block_bytes;
   return {input.bytes.data() + (expert * input.shape[1] + first) * bytes, count, step * bytes,
@@ -121,11 +121,11 @@ std::string_view our_name(std::string_view golden) {
 Result<Done> read_layer(LayerCase& layer) {
   const Json& params = *layer.given.params;
   convert::Problem& problem = layer.problem;
-  const Result<std::uint64_t> experts = number_param(params, "E", 0, kMostExperts);
+  const Result<std::uint64_t> experts = number_param(params, "E", 0, kMaxExperts);
   if (!experts) return experts.why();
-  const Result<std::uint64_t> hidden = number_param(params, "H", 0, kMostLayerSize);
+  const Result<std::uint64_t> hidden = number_param(params, "H", 0, kMaxLayerSize);
   if (!hidden) return hidden.why();
-  const Result<std::uint64_t> intermediate = number_param(params, "I", 0, kMostLayerSize);
+  const Result<std::uint64_t> intermediate = number_param(params, "I", 0, kMaxLayerSize);
   if (!intermediate) return intermediate.why();
   if (*experts == 0 || *hidden == 0 || *intermediate == 0)
     return malformed("params", "the sizes E, H and I", params.dump());
@@ -150,7 +150,7 @@ Result<Done> read_layer(LayerCase& layer) {
   // Input scales may be those of the experts of all ranks.
   const LayoutInput* inputs = find_input(layer.given, "a13_scale");
   problem.global_experts = inputs == nullptr ? problem.experts : inputs->shape.front();
-  if (problem.global_experts < problem.experts || problem.global_experts > kMostExperts)
+  if (problem.global_experts < problem.experts || problem.global_experts > kMaxExperts)
     return malformed("a13_scale", fmt::format("at least {} experts", problem.experts),
                      std::to_string(problem.global_experts));
   // Where a reference refused, the tensors that it never reached are not told.
@@ -171,29 +171,29 @@ Experts::Place Experts::place(Projection which) const {
   return {"w13", 0, 1, is_up ? rows : 0};
 }
 
-weights::ProjectionView Experts::projection(Projection which, std::uint64_t expert) const {
+checkpoint::ProjectionView Experts::projection(Projection which, std::uint64_t expert) const {
   const Place at = place(which);
   if (at.count == 0) return {};
   const auto named = [&](std::string_view suffix) {
     return find(fmt::format("{}{}", at.matrix, suffix));
   };
-  weights::ProjectionView made{
+  checkpoint::ProjectionView result{
       .codes = rows_of(*named(""), expert, at.first, at.step, at.count),
       .scales = rows_of(*named("_scale"), expert, at.first, at.step, at.count)};
-  if (const LayoutInput* global = named("_scale_2")) made.global_scale = float_at(*global, expert);
+  if (const LayoutInput* global = named("_scale_2")) result.global_scale = float_at(*global, expert);
   if (which == Projection::down) {
-    if (const LayoutInput* scale = find("a2_scale")) made.input_scale = float_at(*scale, expert);
+    if (const LayoutInput* scale = find("a2_scale")) result.input_scale = float_at(*scale, expert);
   } else if (const LayoutInput* scale = find("a13_scale")) {
     const std::uint64_t halves = scale->shape[1];
-    made.input_scale =
+    result.input_scale =
         float_at(*scale, expert * halves + (which == Projection::up ? halves - 1 : 0));
   }
   if (layer_.problem.has_bias)
-    made.bias = bias_of(*named("_bias"), expert, at.first, at.step, at.count);
-  return made;
+    result.bias = bias_of(*named("_bias"), expert, at.first, at.step, at.count);
+  return result;
 }
 
-weights::ExpertView Experts::view(std::uint64_t expert) const {
+checkpoint::ExpertView Experts::view(std::uint64_t expert) const {
   const convert::Problem& problem = layer_.problem;
   return {.shape = {.format = layer_.layout.format,
                     .experts = problem.experts,

@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <string_view>
 
-#include "fp4moe/convert/layer_packer.hpp"
-#include "fp4moe/weights/expert.hpp"
+#include "fp4moe/convert/pack/layer_packer.hpp"
+#include "fp4moe/checkpoint/expert.hpp"
 #include "golden/layout_layer.hpp"
 
 namespace fp4moe::golden {
@@ -18,7 +18,7 @@ class Experts {
 
   // By our name; null when there is none.
   const LayoutInput* find(std::string_view name) const;
-  weights::ExpertView view(std::uint64_t expert) const;
+  checkpoint::ExpertView view(std::uint64_t expert) const;
   // Of the experts of every rank.
   convert::InputScales input_scales() const;
 
@@ -27,10 +27,10 @@ class Experts {
     std::string_view matrix{};
     std::uint64_t first = 0, step = 1, count = 0;
   };
-  Place place(weights::Projection which) const;
+  Place place(checkpoint::Projection which) const;
 
  private:
-  weights::ProjectionView projection(weights::Projection which, std::uint64_t expert) const;
+  checkpoint::ProjectionView projection(checkpoint::Projection which, std::uint64_t expert) const;
 
   const LayerCase& layer_;
 };

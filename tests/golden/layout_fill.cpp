@@ -89,12 +89,12 @@ Result<Done> check_sample(const Json& sample, const FillRule& rule, std::uint64_
   if (wanted->empty() || wanted->size() > 4096 || wanted->size() % rule.bytes != 0)
     return malformed(key, fmt::format("whole elements of {} bytes", rule.bytes),
                      fmt::format("{} bytes", wanted->size()));
-  std::vector<std::byte> made(wanted->size());
-  Fill(rule, seed).make(made);
-  for (std::size_t i = 0; i < made.size(); ++i)
-    if (std::to_integer<std::uint8_t>(made[i]) != (*wanted)[i])
+  std::vector<std::byte> result(wanted->size());
+  Fill(rule, seed).make(result);
+  for (std::size_t i = 0; i < result.size(); ++i)
+    if (std::to_integer<std::uint8_t>(result[i]) != (*wanted)[i])
       return malformed(key, fmt::format("byte {} = {:02x}", i, (*wanted)[i]),
-                       fmt::format("{:02x} generated here", std::to_integer<unsigned>(made[i])));
+                       fmt::format("{:02x} generated here", std::to_integer<unsigned>(result[i])));
   return Done{};
 }
 

@@ -22,7 +22,7 @@ using convert::LayerPacker;
 using convert::PackedTensor;
 using convert::Path;
 using layout::IndexMap;
-using weights::Projection;
+using checkpoint::Projection;
 
 using Bytes = std::vector<std::byte>;
 
@@ -59,15 +59,15 @@ struct Storage {
   template <class Byte>
   std::vector<std::span<Byte>> parts(std::span<const PackedTensor> list,
                                      std::optional<std::uint64_t> expert) {
-    std::vector<std::span<Byte>> made;
+    std::vector<std::span<Byte>> result;
     for (std::size_t t = 0; t < list.size(); ++t) {
       const std::uint64_t each = list[t].expert_bytes;
       if (expert && each != 0)
-        made.push_back(std::span<Byte>(tensors[t]).subspan(*expert * each, each));
+        result.push_back(std::span<Byte>(tensors[t]).subspan(*expert * each, each));
       else
-        made.push_back(expert || each != 0 ? std::span<Byte>() : std::span<Byte>(tensors[t]));
+        result.push_back(expert || each != 0 ? std::span<Byte>() : std::span<Byte>(tensors[t]));
     }
-    return made;
+    return result;
   }
 };
 
@@ -76,8 +76,8 @@ std::string row_name(const LayerCase& layer, bool is_w13, std::uint64_t row) {
   const convert::Problem& problem = layer.problem;
   const std::uint64_t place = layer.layout.shuffles_rows ? layout::unshuffled_row(row) : row;
   if (!is_w13) return place < problem.real.hidden ? fmt::format("down row {}", place) : "padding";
-  const bool gated = problem.order != weights::RowOrder::single;
-  const bool turns = problem.order == weights::RowOrder::interleaved;
+  const bool gated = problem.order != checkpoint::RowOrder::single;
+  const bool turns = problem.order == checkpoint::RowOrder::interleaved;
   for (std::uint64_t i = 0; i < problem.real.intermediate; ++i) {
     if (!gated && place == i) return fmt::format("up row {}", i);
     for (const unsigned which : {0u, 1u})
@@ -101,7 +101,7 @@ class LayerCheck {
     if (const Result<Done> packed = pack_all(); !packed) return refused(layer_.given, packed.why());
     for (std::size_t t = 0; t < packer_.tensors().size(); ++t)
       if (auto mismatch = compare_bytes("the fast path differs from the map", by_map_.tensors[t],
-                                        made(t, by_kernels_)))
+                                        result(t, by_kernels_)))
         return mismatch;
     if (Outcome outcome = check_outputs(); !outcome || *outcome) return outcome;
     if (Outcome outcome = check_exponents(); !outcome || *outcome) return outcome;
@@ -130,7 +130,7 @@ class LayerCheck {
     return Done{};
   }
 
-  MadeTensor made(std::size_t t, const Storage& storage) const {
+  MadeTensor result(std::size_t t, const Storage& storage) const {
     const PackedTensor& one = packer_.tensors()[t];
     const bool is_w13 = one.name.starts_with("w13");
     MadeTensor found{.name = one.name,
@@ -160,7 +160,7 @@ class LayerCheck {
         return malformed("outputs", fmt::format("tensors of layout {}", layer_.layout.id),
                          "\"" + output.name + "\"");
       const auto t = static_cast<std::size_t>(found - list.begin());
-      if (auto mismatch = compare(output, made(t, by_map_))) return mismatch;
+      if (auto mismatch = compare(output, result(t, by_map_))) return mismatch;
     }
     return std::optional<Mismatch>();
   }
@@ -189,7 +189,7 @@ class LayerCheck {
       return std::optional<Mismatch>(
           {"the packer does not take back its own record", "", text(restored.why())});
     for (const Path path : {Path::map, Path::fast}) {
-      if (path == Path::map && packer_.expert_bytes() > kMostBytesBackByMap) continue;
+      if (path == Path::map && packer_.expert_bytes() > kMaxBytesBackByMap) continue;
       for (std::uint64_t e = 0; e < layer_.problem.experts; ++e)
         if (auto mismatch = check_expert_back(*reader, e, path)) return mismatch;
     }
@@ -215,9 +215,9 @@ class LayerCheck {
       if (const LayoutInput* input = experts_.find(part.name))
         part.bytes.assign(input->bytes.size() / layer_.problem.experts, std::byte{0xA5});
     LayerPacker::ExpertTarget to{.bias13 = parts[4].bytes, .bias2 = parts[5].bytes};
-    to.rooms.gate = room(Projection::gate, parts[0].bytes, parts[1].bytes);
-    to.rooms.up = room(Projection::up, parts[0].bytes, parts[1].bytes);
-    to.rooms.down = room(Projection::down, parts[2].bytes, parts[3].bytes);
+    to.buffers.gate = room(Projection::gate, parts[0].bytes, parts[1].bytes);
+    to.buffers.up = room(Projection::up, parts[0].bytes, parts[1].bytes);
+    to.buffers.down = room(Projection::down, parts[2].bytes, parts[3].bytes);
     const auto sources = by_map_.parts<const std::byte>(packer_.tensors(), expert);
     if (const Result<Done> unpacked = reader.unpack(expert, sources, to, path); !unpacked)
       return Mismatch{"unpacking fails", "the input", text(unpacked.why())};
@@ -242,12 +242,12 @@ class LayerCheck {
     return std::nullopt;
   }
 
-  weights::ProjectionRoom room(Projection which, Bytes& codes, Bytes& scales) const {
+  checkpoint::ProjectionBuffers room(Projection which, Bytes& codes, Bytes& scales) const {
     const Experts::Place at = experts_.place(which);
     if (at.count == 0) return {};
     const auto rows = [&](std::string_view suffix, Bytes& bytes) {
       const std::uint64_t row = experts_.find(fmt::format("{}{}", at.matrix, suffix))->shape[2];
-      return weights::RowsRoom{bytes.data() + at.first * row, at.step * row};
+      return checkpoint::RowsBuffer{bytes.data() + at.first * row, at.step * row};
     };
     return {.codes = rows("", codes), .scales = rows("_scale", scales)};
   }
@@ -260,7 +260,7 @@ class LayerCheck {
 
 Error too_large(const convert::Problem& problem) {
   return invalid("golden.size", "the case is too large to be run")
-      .expects(fmt::format("at most {} bytes", kMostCaseBytes),
+      .expects(fmt::format("at most {} bytes", kMaxCaseBytes),
                fmt::format("{} experts of {} x {}", problem.experts, problem.padded.hidden,
                            problem.padded.intermediate));
 }
@@ -272,14 +272,14 @@ Outcome check_layer(const LayerCase& layer) {
   const std::uint64_t factors[] = {problem.experts, problem.padded.hidden,
                                    problem.padded.intermediate};
   const std::optional<std::uint64_t> codes = checked_product(factors);
-  if (!codes || *codes > 2 * kMostCaseBytes) return too_large(problem);
+  if (!codes || *codes > 2 * kMaxCaseBytes) return too_large(problem);
   Result<LayerPacker> packer = LayerPacker::make(layer.layout, problem);
   if (!packer) return refused(layer.given, packer.why());
   if (layer.given.expects_refusal) return not_refused();
   std::uint64_t total = 0;
   for (const PackedTensor& one : packer->tensors())
     total = checked_add(total, one.bytes).value_or(~std::uint64_t{0});
-  if (total > kMostCaseBytes) return too_large(problem);
+  if (total > kMaxCaseBytes) return too_large(problem);
   return LayerCheck(layer, std::move(*packer)).run();
 }
 

@@ -1,14 +1,14 @@
 // A whole layer of a golden case, through the packer that conversions use.
 #pragma once
-#include "fp4moe/convert/layer_packer.hpp"
+#include "fp4moe/convert/pack/layer_packer.hpp"
 #include "fp4moe/layout/layout.hpp"
 #include "golden/layout_data.hpp"
 #include "golden/report.hpp"
 
 namespace fp4moe::golden {
 
-constexpr std::uint64_t kMostLayerSize = std::uint64_t{1} << 24;  // hidden, intermediate
-constexpr std::uint64_t kMostExperts = std::uint64_t{1} << 16;
+constexpr std::uint64_t kMaxLayerSize = std::uint64_t{1} << 24;  // hidden, intermediate
+constexpr std::uint64_t kMaxExperts = std::uint64_t{1} << 16;
 
 struct LayerCase {
   const LayoutCase& given;

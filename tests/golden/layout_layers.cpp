@@ -19,7 +19,7 @@ namespace fp4moe::golden {
 namespace {
 
 using layout::Layout;
-using oracle::Era;
+using oracle::PolicyDate;
 
 // Names of layouts that say all. `pad_mode` chooses between rows of one name.
 struct NamedLayout {
@@ -54,13 +54,13 @@ constexpr NamedLayout kNamed[] = {
 
 struct LayoutEra {
   std::string_view begins;
-  Era era;
+  PolicyDate policy_date;
 };
 constexpr LayoutEra kLayoutEras[] = {
-    {"2026-01", Era::january_27},
-    {"2026-03", Era::march_27},
-    {"2026-04", Era::april_24},
-    {"2026-08", Era::august_22},
+    {"2026-01", PolicyDate::january_27},
+    {"2026-03", PolicyDate::march_27},
+    {"2026-04", PolicyDate::april_24},
+    {"2026-08", PolicyDate::august_22},
 };
 
 // What Triton's kernels are told on a device, besides the layout.
@@ -74,11 +74,11 @@ constexpr Constraints kConstraints[] = {
     {10, false, R"({"is_persistent": true, "epilogue_subtile": 1})"},
 };
 
-Result<Era> era_param(const Json& params) {
+Result<PolicyDate> era_param(const Json& params) {
   const Result<std::string> date = string_field(params, "vllm");
   if (!date) return date.why();
   for (const LayoutEra& row : kLayoutEras)
-    if (date->starts_with(row.begins)) return row.era;
+    if (date->starts_with(row.begins)) return row.policy_date;
   return malformed("vllm", "a date in 2026-01, 2026-03, 2026-04 or 2026-08", "\"" + *date + "\"");
 }
 
@@ -103,16 +103,16 @@ Result<platform::Device> arch_param(const Json& params) {
   return device;
 }
 
-const oracle::Backend* find_backend(std::string_view name, Era era) {
+const oracle::Backend* find_backend(std::string_view name, PolicyDate policy_date) {
   for (const oracle::Backend* row : backends::all_rows())
-    if (row->name == name && row->format == formats::WeightFormat::mxfp4 && row->eras.contains(era))
+    if (row->name == name && row->format == formats::WeightFormat::mxfp4 && row->policy_dates.contains(policy_date))
       return row;
   return nullptr;
 }
 
 const oracle::Backend* find_backend_of(const Layout& layout) {
   for (const oracle::Backend* row : backends::all_rows())
-    if (row->layout == layout.id && row->eras.contains(Era::august_22)) return row;
+    if (row->layout == layout.id && row->policy_dates.contains(PolicyDate::august_22)) return row;
   return nullptr;
 }
 
@@ -131,16 +131,16 @@ Result<layout::Sizes> padded_sizes(const LayoutCase& given, const Layout& layout
   const bool told = given.params->contains("I_pad") || given.params->contains("H_pad");
   const oracle::Backend* backend = told ? nullptr : find_backend_of(layout);
   if (backend != nullptr && layout.format == formats::WeightFormat::nvfp4) {
-    const Result<oracle::Sizes> made =
+    const Result<oracle::Sizes> result =
         oracle::converted_sizes(*backend, gated, {real.hidden, real.intermediate});
-    if (!made) return made.why();
-    return layout::Sizes{made->hidden, made->intermediate};
+    if (!result) return result.why();
+    return layout::Sizes{result->hidden, result->intermediate};
   }
   const Result<std::uint64_t> hidden =
-      number_param(*given.params, "H_pad", real.hidden, kMostLayerSize);
+      number_param(*given.params, "H_pad", real.hidden, kMaxLayerSize);
   if (!hidden) return hidden.why();
   const Result<std::uint64_t> intermediate =
-      number_param(*given.params, "I_pad", real.intermediate, kMostLayerSize);
+      number_param(*given.params, "I_pad", real.intermediate, kMaxLayerSize);
   if (!intermediate) return intermediate.why();
   return layout::Sizes{*hidden, *intermediate};
 }
@@ -151,7 +151,7 @@ Outcome check_named(const LayoutCase& given, const NamedLayout* row) {
   LayerCase layer{.given = given, .layout = *layout};
   if (const Result<Done> read = read_layer(layer); !read) return read.why();
   const Result<layout::Sizes> padded = padded_sizes(
-      given, *layout, layer.problem.order != weights::RowOrder::single, layer.problem.real);
+      given, *layout, layer.problem.order != checkpoint::RowOrder::single, layer.problem.real);
   if (!padded)
     return padded.why().id == "golden.malformed" ? Outcome(padded.why())
                                                  : refused(given, padded.why());
@@ -180,8 +180,8 @@ Outcome check_flags(const Json& params, const platform::Device& device) {
 }
 
 Outcome check_swizzle(const LayoutCase& given) {
-  const Result<Era> era = era_param(*given.params);
-  if (!era) return era.why();
+  const Result<PolicyDate> policy_date = era_param(*given.params);
+  if (!policy_date) return policy_date.why();
   const Result<platform::Device> device = arch_param(*given.params);
   if (!device) return device.why();
   const Result<std::uint64_t> ranks = number_param(*given.params, "tp_size", 1, 1 << 20);
@@ -190,9 +190,9 @@ Outcome check_swizzle(const LayoutCase& given) {
   if (!warps) return warps.why();
   if (!std::has_single_bit(*warps))
     return malformed("num_warps", "a power of two", std::to_string(*warps));
-  const oracle::Backend* backend = find_backend("TRITON", Era::august_22);
+  const oracle::Backend* backend = find_backend("TRITON", PolicyDate::august_22);
   if (backend == nullptr) return malformed("layout", "a backend TRITON", "none");
-  const Result<const Layout*> found = backends::layout_of({*backend, *era, *device, *ranks});
+  const Result<const Layout*> found = backends::layout_of({*backend, *policy_date, *device, *ranks});
   if (!found) return found.why();
   LayerCase layer{.given = given, .layout = **found, .names_layouts = true};
   layout::Map& scales = layer.layout.scales;
@@ -205,17 +205,17 @@ Outcome check_swizzle(const LayoutCase& given) {
 }
 
 Outcome check_conversion(const LayoutCase& given) {
-  const Result<Era> era = era_param(*given.params);
-  if (!era) return era.why();
+  const Result<PolicyDate> policy_date = era_param(*given.params);
+  if (!policy_date) return policy_date.why();
   const Result<std::string> name = string_field(*given.params, "backend");
   if (!name) return name.why();
-  const oracle::Backend* backend = find_backend(*name, *era);
+  const oracle::Backend* backend = find_backend(*name, *policy_date);
   if (backend == nullptr)
     return malformed("backend", "a backend of that date", "\"" + *name + "\"");
   const platform::Device device{.kind = platform::PlatformKind::rocm,
                                 .capability = platform::Capability{9, 5},
                                 .gfx = "gfx950"};
-  const Result<const Layout*> found = backends::layout_of({*backend, *era, device, 1});
+  const Result<const Layout*> found = backends::layout_of({*backend, *policy_date, device, 1});
   if (!found) return found.why();
   LayerCase layer{.given = given, .layout = **found};
   if (const Result<Done> read = read_layer(layer); !read) return read.why();

@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include "fp4moe/base/checked.hpp"
-#include "fp4moe/convert/pack_matrix.hpp"
+#include "fp4moe/convert/pack/pack_matrix.hpp"
 #include "golden/fields.hpp"
 #include "golden/layout_compare.hpp"
 #include "golden/layout_operations.hpp"
@@ -31,11 +31,11 @@ std::uint64_t target_row(const Operation& operation, std::uint64_t rows, std::ui
 // The columns of a [columns, rows] tensor as rows, one matrix for each byte of an element.
 Bytes transposed_plane(const LayoutInput& input, const Matrices& size, std::uint64_t width,
                        std::uint64_t plane) {
-  Bytes made(size.rows * size.cols);
+  Bytes result(size.rows * size.cols);
   for (std::uint64_t row = 0; row < size.rows; ++row)
     for (std::uint64_t col = 0; col < size.cols; ++col)
-      made[row * size.cols + col] = input.bytes[(col * size.rows + row) * width + plane];
-  return made;
+      result[row * size.cols + col] = input.bytes[(col * size.rows + row) * width + plane];
+  return result;
 }
 
 struct Packing {
@@ -46,7 +46,7 @@ struct Packing {
 
 // `matrix` into `out` both ways, and from there back.
 std::optional<Mismatch> pack_both_ways(const Packing& packing, std::span<const std::byte> matrix,
-                                       std::span<std::byte> out, const MadeTensor& made) {
+                                       std::span<std::byte> out, const MadeTensor& result) {
   const IndexMap& map = packing.map;
   const std::uint64_t rows = map.logical().rows;
   std::vector<const std::byte*> from(map.padded().rows, nullptr);
@@ -60,13 +60,13 @@ std::optional<Mismatch> pack_both_ways(const Packing& packing, std::span<const s
   Bytes fast(out.size(), std::byte{0xA5});
   convert::pack_matrix(map, {.rows = from}, out, Path::map);
   convert::pack_matrix(map, {.rows = from}, fast, Path::fast);
-  MadeTensor found = made;
+  MadeTensor found = result;
   found.bytes = fast;
-  found.slot_bytes = 1;
+  found.assignment_bytes = 1;
   if (auto mismatch = compare_bytes("the fast path differs from the map", out, found))
     return mismatch;
   for (const Path path : {Path::map, Path::fast}) {
-    if (path == Path::map && out.size() > kMostBytesBackByMap) continue;
+    if (path == Path::map && out.size() > kMaxBytesBackByMap) continue;
     std::ranges::fill(back, std::byte{0xA5});
     convert::unpack_matrix(map, out, {.rows = to}, path);
     const auto at =
@@ -74,7 +74,7 @@ std::optional<Mismatch> pack_both_ways(const Packing& packing, std::span<const s
     if (at == matrix.size()) continue;
     return Mismatch{fmt::format("unpacking by the {} does not give the input back: tensor {}, row "
                                 "{}, byte {}",
-                                path == Path::map ? "map" : "fast path", made.name,
+                                path == Path::map ? "map" : "fast path", result.name,
                                 at / packing.row_bytes, at % packing.row_bytes),
                     fmt::format("{:#04x}", std::to_integer<unsigned>(matrix[at])),
                     fmt::format("{:#04x}", std::to_integer<unsigned>(back[at]))};
@@ -119,39 +119,39 @@ Outcome run(const LayoutCase& given, const Operation& operation, const Matrices&
   if (given.outputs.size() != 1)
     return malformed("outputs", "one tensor", std::to_string(given.outputs.size()));
 
-  const std::uint64_t each = map->bytes() * width;  // slots below 2^48, elements of a few bytes
+  const std::uint64_t each = map->bytes() * width;  // offsets below 2^48, elements of a few bytes
   const auto total = checked_multiply(each, size.experts);
-  if (!total || *total > kMostCaseBytes)
+  if (!total || *total > kMaxCaseBytes)
     return invalid("golden.size", "the case is too large to be run")
-        .expects(fmt::format("at most {} bytes", kMostCaseBytes),
+        .expects(fmt::format("at most {} bytes", kMaxCaseBytes),
                  fmt::format("{} experts of {} bytes", size.experts, each));
   Bytes out(*total);
-  MadeTensor made{.name = given.outputs.front().name,
+  MadeTensor result{.name = given.outputs.front().name,
                   .dtype = operation.dtype.value_or(input.dtype),
                   .shape = reported_shape(operation, size, *map, *total),
                   .logical = logical_shape(operation, size),
                   .expert_bytes = each,
                   .bytes = out,
                   .map = &*map,
-                  .slot_bytes = width};
+                  .assignment_bytes = width};
   const Packing packing{operation, *map, size.cols};
   if (operation.is_transposed) {
     Bytes plane(map->bytes());
     for (std::uint64_t p = 0; p < width; ++p) {
       if (auto mismatch =
-              pack_both_ways(packing, transposed_plane(input, size, width, p), plane, made))
+              pack_both_ways(packing, transposed_plane(input, size, width, p), plane, result))
         return mismatch;
-      for (std::uint64_t slot = 0; slot < plane.size(); ++slot) out[slot * width + p] = plane[slot];
+      for (std::uint64_t offset = 0; offset < plane.size(); ++offset) out[offset * width + p] = plane[offset];
     }
   } else {
     const std::uint64_t matrix = size.rows * size.cols;
     for (std::uint64_t e = 0; e < size.experts; ++e)
       if (auto mismatch =
               pack_both_ways(packing, std::span(input.bytes).subspan(e * matrix, matrix),
-                             std::span(out).subspan(e * each, each), made))
+                             std::span(out).subspan(e * each, each), result))
         return mismatch;
   }
-  return compare(given.outputs.front(), made);
+  return compare(given.outputs.front(), result);
 }
 
 }  // namespace

@@ -219,7 +219,7 @@ TEST(GoldenLayouts, ADifferentByteIsTracedToItsRowAndColumn) {
   bad["outputs"][0]["head_hex"].string().replace(2 * 22, 2, "00");
   const Outcome outcome = check_layout(bad);
   ASSERT_TRUE(differs(outcome)) << what(outcome);
-  EXPECT_EQ((*outcome)->what, "tensor s, expert 0, row 33, column 2, slot 22");
+  EXPECT_EQ((*outcome)->what, "tensor s, expert 0, row 33, column 2, offset 22");
   EXPECT_EQ((*outcome)->expected, "0x00");
 }
 
@@ -229,14 +229,14 @@ TEST(GoldenLayouts, ADifferentCodeIsTracedThroughTheShuffleToItsProjection) {
   bad["outputs"][0]["head_hex"].string().replace(2, 2, "00");
   const Outcome outcome = check_layout(bad);
   ASSERT_TRUE(differs(outcome));
-  EXPECT_EQ((*outcome)->what, "tensor w13, expert 0, row 0 (up row 0), column 1, slot 1");
+  EXPECT_EQ((*outcome)->what, "tensor w13, expert 0, row 0 (up row 0), column 1, offset 1");
 
   Json marlin = small("marlin_mxfp4");
   auto& head = marlin["outputs"][0]["head_hex"].string();
-  head[4] = head[4] == '0' ? '1' : '0';  // the high nibble of byte 2: slot 5 = (n 0, k 9)
+  head[4] = head[4] == '0' ? '1' : '0';  // the high nibble of byte 2: offset 5 = (n 0, k 9)
   const Outcome nibble = check_layout(marlin);
   ASSERT_TRUE(differs(nibble));
-  EXPECT_EQ((*nibble)->what, "tensor w13, expert 0, row 0 (gate row 0), column 9, slot 5");
+  EXPECT_EQ((*nibble)->what, "tensor w13, expert 0, row 0 (gate row 0), column 9, offset 5");
   EXPECT_TRUE((*nibble)->expected.starts_with("code ")) << (*nibble)->expected;
 }
 
@@ -406,14 +406,14 @@ TEST(GoldenLayouts, DamagedCasesAreReportedAsMalformed) {
 }
 
 Json small_document() {
-  Json made = document(kNvidia);
-  made["cases"] = Json::array({small("op_shuffle_rows_32")});
-  return made;
+  Json result = document(kNvidia);
+  result["cases"] = Json::array({small("op_shuffle_rows_32")});
+  return result;
 }
 
 TEST(GoldenLayouts, TheFilesOwnSamplesOfTheGeneratorAreChecked) {
-  const auto failures = [](const Json& made) {
-    const Result<Report> report = run_golden(made);
+  const auto failures = [](const Json& result) {
+    const Result<Report> report = run_golden(result);
     return report ? report->failures : std::vector<Failure>{{.what = text(report.why())}};
   };
   EXPECT_TRUE(failures(small_document()).empty());

@@ -18,7 +18,7 @@ Result<Done> run_moe(const Json& document, Report& report);
 Result<Done> run_moe_by(const Json& document, const moe::Engine& engine, Report& report);
 
 // One case of the section `routing`, and of `auxiliary`: expert maps, block alignment, EPLB, GGUF
-// blocks, quantisers of activations.
+// blocks, quantizers of activations.
 Outcome check_moe_routing(const Json& item);
 Outcome check_moe_auxiliary(const Json& item);
 

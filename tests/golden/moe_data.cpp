@@ -27,9 +27,9 @@ struct EncodingWord {
 constexpr EncodingWord kMoeEncodings[] = {
     {"f32", DType::f32}, {"bf16", DType::bf16}, {"u8", DType::u8}};
 
-constexpr std::size_t kMostMoeRank = 8;
-constexpr int kMostExponent = 126;  // exact in every encoding
-constexpr std::int64_t kMostBase = 1 << 24;
+constexpr std::size_t kMaxMoeRank = 8;
+constexpr int kMaxExponent = 126;  // exact in every encoding
+constexpr std::int64_t kMaxBase = 1 << 24;
 
 // What a generated element is made of besides the stream.
 struct MoeRule {
@@ -75,23 +75,23 @@ Result<const Json*> member(const Json& object, std::string_view name) {
 Result<Shape> shape_of(const Json& item) {
   const Result<const Json*> list = member(item, "shape");
   if (!list) return list.why();
-  if (!(*list)->is_array() || (*list)->size() > kMostMoeRank)
-    return malformed("shape", fmt::format("a list of up to {} extents", kMostMoeRank),
+  if (!(*list)->is_array() || (*list)->size() > kMaxMoeRank)
+    return malformed("shape", fmt::format("a list of up to {} extents", kMaxMoeRank),
                      (*list)->type_name());
   Shape shape;
   for (const Json& extent : **list) {
     const bool whole = extent.is_number_unsigned() ||
                        (extent.is_number_integer() && extent.get<std::int64_t>() >= 0);
-    if (!whole || extent.get<std::uint64_t>() > kMostMoeElements)
-      return malformed("shape", fmt::format("whole numbers up to {}", kMostMoeElements),
+    if (!whole || extent.get<std::uint64_t>() > kMaxMoeElements)
+      return malformed("shape", fmt::format("whole numbers up to {}", kMaxMoeElements),
                        extent.is_number() ? extent.dump() : extent.type_name());
     shape.push_back(extent.get<std::uint64_t>());
   }
   const std::optional<std::uint64_t> elements = tensor::element_count(shape);
-  if (!elements || *elements > kMostMoeElements)
+  if (!elements || *elements > kMaxMoeElements)
     return invalid("golden.size", "the tensor is too large to be made")
         .at("shape")
-        .expects(fmt::format("at most {} elements", kMostMoeElements), tensor::text(shape));
+        .expects(fmt::format("at most {} elements", kMaxMoeElements), tensor::text(shape));
   return shape;
 }
 
@@ -155,57 +155,57 @@ Result<double> listed_number(const Json& item) {
 }
 
 // Lists inside lists, as deep as the shape at most.
-Result<Done> append_listed(const Json& list, std::size_t depth, MoeTensor& made) {
+Result<Done> append_listed(const Json& list, std::size_t depth, MoeTensor& result) {
   for (const Json& item : list) {
     if (item.is_array() && depth > 1) {
-      if (Result<Done> inner = append_listed(item, depth - 1, made); !inner) return inner;
+      if (Result<Done> inner = append_listed(item, depth - 1, result); !inner) return inner;
       continue;
     }
     const Result<double> number = listed_number(item);
     if (!number) return number.why();
-    if (!fits_encoding(made.dtype, *number))
+    if (!fits_encoding(result.dtype, *number))
       return malformed("values", "whole numbers from 0 to 255", item.dump());
-    append_element(made.bytes, made.dtype, *number);
+    append_element(result.bytes, result.dtype, *number);
   }
   return Done{};
 }
 
-Result<Done> fill_from_list(const Json& item, MoeTensor& made) {
+Result<Done> fill_from_list(const Json& item, MoeTensor& result) {
   const Result<const Json*> list = member(item, "values");
   if (!list) return list.why();
   if (!(*list)->is_array()) return malformed("values", "a list", (*list)->type_name());
-  if (Result<Done> read = append_listed(**list, made.shape.size(), made); !read) return read;
-  const std::uint64_t bytes = *tensor::byte_count(made.dtype, made.shape);
-  if (made.bytes.size() != bytes)
-    return malformed("values", fmt::format("as many as the shape {}", tensor::text(made.shape)),
-                     std::to_string(made.bytes.size() / tensor::row(made.dtype).block_bytes));
+  if (Result<Done> read = append_listed(**list, result.shape.size(), result); !read) return read;
+  const std::uint64_t bytes = *tensor::byte_count(result.dtype, result.shape);
+  if (result.bytes.size() != bytes)
+    return malformed("values", fmt::format("as many as the shape {}", tensor::text(result.shape)),
+                     std::to_string(result.bytes.size() / tensor::row(result.dtype).block_bytes));
   return Done{};
 }
 
-Result<Done> fill_from_seed(const Json& item, const MoeKind& kind, MoeTensor& made) {
+Result<Done> fill_from_seed(const Json& item, const MoeKind& kind, MoeTensor& result) {
   const Result<std::uint64_t> seed = word_of(item, "seed");
   if (!seed) return seed.why();
   MoeRule rule;
   if (kind.has_exponent) {
-    const Result<std::int64_t> exponent = integer_of(item, "exp", -kMostExponent, kMostExponent);
+    const Result<std::int64_t> exponent = integer_of(item, "exp", -kMaxExponent, kMaxExponent);
     if (!exponent) return exponent.why();
     rule.exponent = static_cast<int>(*exponent);
   }
   if (kind.has_span) {
-    const Result<std::int64_t> base = integer_of(item, "base", -kMostBase, kMostBase);
+    const Result<std::int64_t> base = integer_of(item, "base", -kMaxBase, kMaxBase);
     if (!base) return base.why();
-    const Result<std::int64_t> span = integer_of(item, "span", 1, kMostBase);
+    const Result<std::int64_t> span = integer_of(item, "span", 1, kMaxBase);
     if (!span) return span.why();
     rule.base = *base;
     rule.span = *span;
   }
-  made.bytes.reserve(*tensor::byte_count(made.dtype, made.shape));
+  result.bytes.reserve(*tensor::byte_count(result.dtype, result.shape));
   SplitMix64 stream(*seed);
-  for (std::uint64_t left = *tensor::element_count(made.shape); left > 0; --left) {
+  for (std::uint64_t left = *tensor::element_count(result.shape); left > 0; --left) {
     const double value = kind.element(stream.next(), rule);
-    if (!fits_encoding(made.dtype, value))
+    if (!fits_encoding(result.dtype, value))
       return malformed("encoding", "one that holds every value", fmt::format("u8 for {}", value));
-    append_element(made.bytes, made.dtype, value);
+    append_element(result.bytes, result.dtype, value);
   }
   return Done{};
 }
@@ -217,16 +217,16 @@ std::uint64_t fnv1a64(std::span<const std::byte> bytes) {
   return hash;
 }
 
-Result<Done> fill_tensor(const Json& item, MoeTensor& made) {
+Result<Done> fill_tensor(const Json& item, MoeTensor& result) {
   const Result<std::string> encoding = string_field(item, "encoding");
   if (!encoding) return encoding.why();
   const auto* word = std::ranges::find(kMoeEncodings, *encoding, &EncodingWord::word);
   if (word == std::end(kMoeEncodings))
     return malformed("encoding", "f32, bf16 or u8", fmt::format("\"{}\"", *encoding));
-  made.dtype = word->dtype;
+  result.dtype = word->dtype;
   Result<Shape> shape = shape_of(item);
   if (!shape) return shape.why();
-  made.shape = *std::move(shape);
+  result.shape = *std::move(shape);
 
   const Result<std::string> kind = string_field(item, "kind");
   if (!kind) return kind.why();
@@ -235,12 +235,12 @@ Result<Done> fill_tensor(const Json& item, MoeTensor& made) {
   if (!is_list && rule == std::end(kMoeKinds))
     return malformed("kind", "grid8, grid16, byte, mod8, modf or list",
                      fmt::format("\"{}\"", *kind));
-  Result<Done> filled = is_list ? fill_from_list(item, made) : fill_from_seed(item, *rule, made);
+  Result<Done> filled = is_list ? fill_from_list(item, result) : fill_from_seed(item, *rule, result);
   if (!filled) return filled;
   if (is_list && !item.contains("fnv1a64")) return Done{};
   const Result<std::uint64_t> hash = word_of(item, "fnv1a64");
   if (!hash) return hash.why();
-  if (const std::uint64_t ours = fnv1a64(made.bytes); ours != *hash)
+  if (const std::uint64_t ours = fnv1a64(result.bytes); ours != *hash)
     return invalid("golden.input", "the tensor made here is not the one the case was made from")
         .expects(fmt::format("FNV-1a {:#018x}", *hash), fmt::format("{:#018x}", ours));
   return Done{};
@@ -294,34 +294,34 @@ Result<Done> check_quick_looks(const Json& item, std::span<const double> values)
   return Done{};
 }
 
-Result<Done> fill_values(const Json& item, MoeValues& made) {
+Result<Done> fill_values(const Json& item, MoeValues& result) {
   Result<Shape> shape = shape_of(item);
   if (!shape) return shape.why();
-  made.shape = *std::move(shape);
+  result.shape = *std::move(shape);
   const Result<std::string> text = string_field(item, "f64_le_base64");
   if (!text) return text.why();
   const Result<std::vector<std::uint8_t>> bytes = bytes_from_base64(*text);
   if (!bytes) return bytes.why();
-  const std::uint64_t count = *tensor::element_count(made.shape);
+  const std::uint64_t count = *tensor::element_count(result.shape);
   if (bytes->size() != count * 8)
     return malformed("f64_le_base64", fmt::format("8 bytes for each of {} values", count),
                      fmt::format("{} bytes", bytes->size()));
-  made.values.reserve(count);
+  result.values.reserve(count);
   for (std::uint64_t i = 0; i < count; ++i) {
     std::uint64_t bits = 0;
     for (std::size_t byte = 0; byte < 8; ++byte)
       bits |= std::uint64_t{(*bytes)[i * 8 + byte]} << (8 * byte);
-    made.values.push_back(std::bit_cast<double>(bits));
+    result.values.push_back(std::bit_cast<double>(bits));
   }
-  return check_quick_looks(item, made.values);
+  return check_quick_looks(item, result.values);
 }
 
 template <class Made>
-Result<Made> with_shape(Result<Made> made, const Shape& expected) {
-  if (made && made->shape != expected)
-    return within(made->name,
-                  malformed("shape", tensor::text(expected), tensor::text(made->shape)));
-  return made;
+Result<Made> with_shape(Result<Made> result, const Shape& expected) {
+  if (result && result->shape != expected)
+    return within(result->name,
+                  malformed("shape", tensor::text(expected), tensor::text(result->shape)));
+  return result;
 }
 
 Result<Done> append_numbers(const Json& list, NumberRange range, std::vector<std::int32_t>& out) {
@@ -340,20 +340,20 @@ Result<Done> append_numbers(const Json& list, NumberRange range, std::vector<std
 
 std::vector<float> MoeTensor::floats() const {
   const std::size_t size = tensor::row(dtype).block_bytes;
-  std::vector<float> made;
-  made.reserve(bytes.size() / size);
+  std::vector<float> result;
+  result.reserve(bytes.size() / size);
   for (std::size_t at = 0; at + size <= bytes.size(); at += size) {
     std::uint32_t code = 0;
     for (std::size_t byte = 0; byte < size; ++byte)
       code |= std::to_integer<std::uint32_t>(bytes[at + byte]) << (8 * byte);
     if (dtype == DType::u8)
-      made.push_back(static_cast<float>(code));
+      result.push_back(static_cast<float>(code));
     else if (dtype == DType::bf16)
-      made.push_back(formats::Bf16::decode(static_cast<std::uint16_t>(code)));
+      result.push_back(formats::Bf16::decode(static_cast<std::uint16_t>(code)));
     else
-      made.push_back(std::bit_cast<float>(code));
+      result.push_back(std::bit_cast<float>(code));
   }
-  return made;
+  return result;
 }
 
 std::vector<double> MoeTensor::values() const {
@@ -364,10 +364,10 @@ std::vector<double> MoeTensor::values() const {
 Result<MoeTensor> read_moe_tensor(const Json& object, std::string_view name) {
   const Result<const Json*> item = member(object, name);
   if (!item) return item.why();
-  MoeTensor made{.name = std::string(name)};
-  if (const Result<Done> filled = fill_tensor(**item, made); !filled)
+  MoeTensor result{.name = std::string(name)};
+  if (const Result<Done> filled = fill_tensor(**item, result); !filled)
     return within(name, filled.why());
-  return made;
+  return result;
 }
 
 Result<MoeTensor> read_moe_tensor(const Json& object, std::string_view name,
@@ -378,10 +378,10 @@ Result<MoeTensor> read_moe_tensor(const Json& object, std::string_view name,
 Result<MoeValues> read_moe_values(const Json& object, std::string_view name) {
   const Result<const Json*> item = member(object, name);
   if (!item) return item.why();
-  MoeValues made{.name = std::string(name)};
-  if (const Result<Done> filled = fill_values(**item, made); !filled)
+  MoeValues result{.name = std::string(name)};
+  if (const Result<Done> filled = fill_values(**item, result); !filled)
     return within(name, filled.why());
-  return made;
+  return result;
 }
 
 Result<MoeValues> read_moe_values(const Json& object, std::string_view name,
@@ -394,28 +394,28 @@ Result<std::vector<std::int32_t>> read_moe_list(const Json& object, std::string_
   const Result<const Json*> item = member(object, name);
   if (!item) return item.why();
   if (!(*item)->is_array()) return malformed(name, "a list", (*item)->type_name());
-  std::vector<std::int32_t> made;
-  if (const Result<Done> read = append_numbers(**item, range, made); !read)
+  std::vector<std::int32_t> result;
+  if (const Result<Done> read = append_numbers(**item, range, result); !read)
     return within(name, read.why());
-  return made;
+  return result;
 }
 
 Result<MoeNumbers> read_moe_rows(const Json& object, std::string_view name, NumberRange range) {
   const Result<const Json*> item = member(object, name);
   if (!item) return item.why();
   if (!(*item)->is_array()) return malformed(name, "a list of lists", (*item)->type_name());
-  MoeNumbers made;
+  MoeNumbers result;
   for (const Json& row : **item) {
     if (!row.is_array()) return malformed(name, "a list of lists", row.type_name());
-    if (made.rows > 0 && row.size() != made.columns)
-      return malformed(name, fmt::format("{} numbers in every row", made.columns),
+    if (result.rows > 0 && row.size() != result.columns)
+      return malformed(name, fmt::format("{} numbers in every row", result.columns),
                        std::to_string(row.size()));
-    made.columns = row.size();
-    ++made.rows;
-    if (const Result<Done> read = append_numbers(row, range, made.numbers); !read)
+    result.columns = row.size();
+    ++result.rows;
+    if (const Result<Done> read = append_numbers(row, range, result.numbers); !read)
       return within(name, read.why());
   }
-  return made;
+  return result;
 }
 
 }  // namespace fp4moe::golden

@@ -23,7 +23,7 @@
 namespace fp4moe::golden {
 
 // Nothing larger is generated.
-constexpr std::uint64_t kMostMoeElements = std::uint64_t{1} << 28;
+constexpr std::uint64_t kMaxMoeElements = std::uint64_t{1} << 28;
 
 struct MoeTensor {
   std::string name{};

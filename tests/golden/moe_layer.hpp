@@ -20,7 +20,7 @@ struct LayerPart {
 };
 
 struct MoeLayerCase {
-  weights::MoeShape shape{};
+  checkpoint::MoeShape shape{};
   moe::Activation activation{};
   moe::ActivationParams params{};
   std::uint64_t tokens = 0, top_k = 0;

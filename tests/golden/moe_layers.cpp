@@ -4,7 +4,7 @@
 //   exact and its parts    every element within 1e-12 of the largest
 //   staged_*               bf16 values: equal, but for at most one element in a hundred that may be
 //                          off by two units in the last place (a sum that lands on a tie)
-//   *_staged               activations quantised on the way, where one flipped code is legal:
+//   *_staged               activations quantized on the way, where one flipped code is legal:
 //                          cosine of at least 0.9999
 //
 // Other engines sum in float32 and may round activations to 16 bits: what is exact has there an
@@ -20,7 +20,7 @@
 #include <fmt/format.h>
 
 #include "fp4moe/moe/reference/engine.hpp"
-#include "fp4moe/weights/slice.hpp"
+#include "fp4moe/checkpoint/slice.hpp"
 #include "golden/fields.hpp"
 #include "golden/moe.hpp"
 #include "golden/moe_layer.hpp"
@@ -38,12 +38,12 @@ using moe::reference::ReferenceEngine;
 using moe::reference::Trace;
 using tensor::DType;
 
-enum class Measure : std::uint8_t { exact, near, staged, near_staged, quantised };
+enum class Measure : std::uint8_t { exact, near, staged, near_staged, quantized };
 
 struct ModeRow {
   std::string_view name;
   std::string_view numerics;
-  ActivationKey quantises = ActivationKey::none;
+  ActivationKey quantizes = ActivationKey::none;
   Measure measure = Measure::staged;
 };
 constexpr ModeRow kModes[] = {
@@ -52,16 +52,16 @@ constexpr ModeRow kModes[] = {
     {"staged_marlin", "marlin"},
     {"staged_trtllm_w4a16", "trtllm"},
     {"staged_triton_fused", "triton_fused"},
-    {"w4a8_mxfp8_staged", "unfused", ActivationKey::mxfp8, Measure::quantised},
-    {"w4a4_nvfp4_staged", "unfused", ActivationKey::nvfp4, Measure::quantised},
-    {"w4a4_mxfp4_even_staged", "unfused", ActivationKey::mxfp4, Measure::quantised},
+    {"w4a8_mxfp8_staged", "unfused", ActivationKey::mxfp8, Measure::quantized},
+    {"w4a4_nvfp4_staged", "unfused", ActivationKey::nvfp4, Measure::quantized},
+    {"w4a4_mxfp4_even_staged", "unfused", ActivationKey::mxfp4, Measure::quantized},
 };
 
 constexpr double kNearStaged = 0x1p-8;  // of other engines
 
 Measure measure_by(Measure measure, const moe::Engine* engine) {
   if (engine == nullptr) return measure;
-  if (measure == Measure::quantised) return measure;
+  if (measure == Measure::quantized) return measure;
   return measure == Measure::exact ? Measure::near : Measure::near_staged;
 }
 
@@ -130,7 +130,7 @@ std::optional<Mismatch> compare_staged(const MoeValues& expected, const Comparis
   return std::nullopt;
 }
 
-std::optional<Mismatch> compare_quantised(const MoeValues& expected, const Comparison& with) {
+std::optional<Mismatch> compare_quantized(const MoeValues& expected, const Comparison& with) {
   double product = 0, own = 0, other = 0;
   std::size_t worst = 0;
   for (std::size_t i = 0; i < expected.values.size(); ++i) {
@@ -159,10 +159,10 @@ std::optional<Mismatch> compare(Measure measure, const MoeValues& expected,
       return compare_near(expected, with, kNearStaged);
     case Measure::staged:
       return compare_staged(expected, with);
-    case Measure::quantised:
+    case Measure::quantized:
       break;
   }
-  return compare_quantised(expected, with);
+  return compare_quantized(expected, with);
 }
 
 // The tokens as the experts see them: with the router's weight where it belongs on the input.
@@ -186,7 +186,7 @@ struct Computed {
 
 struct How {
   const moe::Engine* engine = nullptr;  // null: the reference
-  std::uint64_t traced = 0;             // the slot whose stages it is asked for
+  std::uint64_t traced = 0;             // the assignment whose stages it is asked for
 };
 
 Result<std::unique_ptr<moe::Experts>> make_experts(const How& how, const ExpertsProblem& problem,
@@ -195,7 +195,7 @@ Result<std::unique_ptr<moe::Experts>> make_experts(const How& how, const Experts
   const ReferenceEngine engine(std::make_shared<ThreadPool>(1));
   auto experts = engine.make_reference(problem, source);
   if (!experts) return experts.why();
-  trace.slot = how.traced;
+  trace.assignment = how.traced;
   (*experts)->watch(&trace);
   return std::unique_ptr<moe::Experts>(std::move(*experts));
 }
@@ -210,11 +210,11 @@ Result<Computed> compute(const MoeLayerCase& layer, const ModeRow& mode, const L
                                .activation = layer.activation,
                                .params = layer.params,
                                .numerics = **numerics,
-                               .quantises = mode.quantises,
+                               .quantizes = mode.quantizes,
                                .input_scales = {layer.a1_gscale},
                                .hidden_scales = {layer.a2_gscale}};
-  Computed made;
-  const auto experts = make_experts(how, problem, source, made.trace);
+  Computed result;
+  const auto experts = make_experts(how, problem, source, result.trace);
   if (!experts) return experts.why();
   std::vector<std::int32_t> map(layer.shape.experts, -1);
   for (std::size_t i = 0; i < part.experts.size(); ++i)
@@ -233,24 +233,24 @@ Result<Computed> compute(const MoeLayerCase& layer, const ModeRow& mode, const L
                          .expert_map = map,
                          .lora = {lora, layer.shape.experts},
                          .weight_on_input = layer.weight_on_input};
-  made.out.assign(tokens * hidden, 0.0);
+  result.out.assign(tokens * hidden, 0.0);
   if (mode.measure != Measure::exact) {
     const auto done = (*experts)->compute(
-        call, OutputForm::summed, moe::dense_rows(std::span(made.out), DType::f64, tokens, hidden));
+        call, OutputForm::summed, moe::dense_rows(std::span(result.out), DType::f64, tokens, hidden));
     if (!done) return done.why();
-    return made;
+    return result;
   }
-  // Float32 weights would hide errors below 1e-7: slots come without them, and are summed here.
-  std::vector<double> slots(tokens * layer.top_k * hidden, 0.0);
+  // Float32 weights would hide errors below 1e-7: assignments come without them, and are summed here.
+  std::vector<double> assignments(tokens * layer.top_k * hidden, 0.0);
   const auto done = (*experts)->compute(
-      call, OutputForm::slots,
-      moe::dense_rows(std::span(slots), DType::f64, tokens * layer.top_k, hidden));
+      call, OutputForm::assignments,
+      moe::dense_rows(std::span(assignments), DType::f64, tokens * layer.top_k, hidden));
   if (!done) return done.why();
-  for (std::size_t i = 0; i < slots.size(); ++i) {
+  for (std::size_t i = 0; i < assignments.size(); ++i) {
     const double weight = layer.weight_on_input ? 1.0 : layer.topk_weights[i / hidden];
-    made.out[i / hidden / layer.top_k * hidden + i % hidden] += weight * slots[i];
+    result.out[i / hidden / layer.top_k * hidden + i % hidden] += weight * assignments[i];
   }
-  return made;
+  return result;
 }
 
 Outcome run_mode(const MoeLayerCase& layer, const ModeRow& mode, const Json& outputs,
@@ -281,9 +281,9 @@ Result<Partition> expert_part(const MoeLayerCase& layer, const Json& split, cons
   const Result<std::uint64_t> count = number_field(rank, "local_num_experts", layer.shape.experts);
   if (!count) return count.why();
   const auto placement =
-      *strategy == "linear" ? weights::Placement::linear : weights::Placement::round_robin;
+      *strategy == "linear" ? checkpoint::Placement::linear : checkpoint::Placement::round_robin;
   Result<std::vector<std::uint64_t>> local =
-      weights::local_experts(layer.shape.experts, {*number, *size}, placement);
+      checkpoint::local_experts(layer.shape.experts, {*number, *size}, placement);
   if (!local) return local.why();
   if (local->size() != *count)
     return malformed("local_num_experts", fmt::format("{}", local->size()),
@@ -298,8 +298,8 @@ Result<Partition> tensor_part(const MoeLayerCase& layer, const Json& split, cons
   const Result<std::uint64_t> number = number_field(rank, "rank", *size);
   if (!number) return number.why();
   const std::uint64_t block = formats::block_size(layer.shape.format);
-  const Result<weights::Range> range = weights::split_intermediate(
-      layer.shape.intermediate, block, {*number, *size}, weights::SplitRule::ceil_blocks);
+  const Result<checkpoint::Range> range = checkpoint::split_intermediate(
+      layer.shape.intermediate, block, {*number, *size}, checkpoint::SplitRule::ceil_blocks);
   if (!range) return range.why();
   for (const auto& [key, value] : {std::pair{"start", range->begin}, {"end", range->end}}) {
     const Result<std::uint64_t> told = number_field(rank, key, layer.shape.intermediate);
@@ -352,27 +352,27 @@ Outcome run_split(const MoeLayerCase& layer, const SplitCase& given) {
 
 // The reference tells w13's columns in their own order, we keep gates before ups.
 std::vector<double> in_case_order(const MoeLayerCase& layer, const std::vector<double>& halves) {
-  if (layer.shape.order != weights::RowOrder::interleaved) return halves;
-  std::vector<double> made(halves.size());
+  if (layer.shape.order != checkpoint::RowOrder::interleaved) return halves;
+  std::vector<double> result(halves.size());
   for (std::size_t i = 0; i < halves.size() / 2; ++i) {
-    made[2 * i] = halves[i];
-    made[2 * i + 1] = halves[halves.size() / 2 + i];
+    result[2 * i] = halves[i];
+    result[2 * i + 1] = halves[halves.size() / 2 + i];
   }
-  return made;
+  return result;
 }
 
 Outcome run_debug(const MoeLayerCase& layer, const Json& debug) {
   const Result<std::uint64_t> token = number_field(debug, "token", layer.tokens);
   if (!token) return token.why();
-  const Result<std::uint64_t> slot = number_field(debug, "slot", layer.top_k);
-  if (!slot) return slot.why();
+  const Result<std::uint64_t> assignment = number_field(debug, "slot", layer.top_k);
+  if (!assignment) return assignment.why();
   const Result<std::uint64_t> expert = number_field(debug, "expert", layer.shape.experts);
   if (!expert) return expert.why();
-  const std::uint64_t number = *token * layer.top_k + *slot;
+  const std::uint64_t number = *token * layer.top_k + *assignment;
   const Result<Computed> found = compute(layer, kModes[0], layer.whole(), {.traced = number});
   if (!found) return found.why();
   if (!found->trace.is_seen || layer.ids.numbers[number] != static_cast<std::int32_t>(*expert))
-    return std::optional(Mismatch{"the slot goes to another expert", fmt::format("{}", *expert),
+    return std::optional(Mismatch{"the assignment goes to another expert", fmt::format("{}", *expert),
                                   fmt::format("{}", layer.ids.numbers[number])});
   std::vector<double> weighted = found->trace.second;
   if (!layer.weight_on_input)

@@ -48,12 +48,12 @@ TEST(GoldenMoe, EveryAuxiliaryCaseAgrees) {
     EXPECT_EQ(what(check_moe_auxiliary(item)), "") << item["name"];
 }
 
-TEST(GoldenMoe, AnotherIdIsFoundWithItsTokenAndSlot) {
+TEST(GoldenMoe, AnotherIdIsFoundWithItsTokenAndAssignment) {
   Json item = case_of("routing", "renormalize_naive");
   item["topk_ids"][3][5] = 21;
   const Outcome outcome = check_moe_routing(item);
   ASSERT_TRUE(outcome && outcome->has_value());
-  EXPECT_EQ((*outcome)->what, "token 3, slot 5, fast path: id");
+  EXPECT_EQ((*outcome)->what, "token 3, assignment 5, fast path: id");
   EXPECT_EQ((*outcome)->expected, "21");
   EXPECT_EQ((*outcome)->found, "20");
 }

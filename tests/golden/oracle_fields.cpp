@@ -12,17 +12,17 @@
 namespace fp4moe::golden {
 namespace {
 
-constexpr std::uint64_t kMostRanks = std::numeric_limits<std::int32_t>::max();
+constexpr std::uint64_t kMaxRanks = std::numeric_limits<std::int32_t>::max();
 
 struct OracleEra {
   std::string_view name;
-  oracle::Era era;
+  oracle::PolicyDate policy_date;
 };
 constexpr OracleEra kOracleEras[] = {
-    {"2026-01-seed", oracle::Era::january_seed}, {"2026-01-27", oracle::Era::january_27},
-    {"2026-03-20", oracle::Era::march_20},       {"2026-03-27", oracle::Era::march_27},
-    {"2026-04-24", oracle::Era::april_24},       {"2026-08-22", oracle::Era::august_22},
-    {"vllm-0.33.0", oracle::Era::vllm_033},      {"native", oracle::Era::native},
+    {"2026-01-seed", oracle::PolicyDate::january_seed}, {"2026-01-27", oracle::PolicyDate::january_27},
+    {"2026-03-20", oracle::PolicyDate::march_20},       {"2026-03-27", oracle::PolicyDate::march_27},
+    {"2026-04-24", oracle::PolicyDate::april_24},       {"2026-08-22", oracle::PolicyDate::august_22},
+    {"vllm-0.33.0", oracle::PolicyDate::vllm_033},      {"native", oracle::PolicyDate::native},
 };
 
 // Reads whole numbers into ints; the first error is kept.
@@ -31,7 +31,7 @@ class IntReader {
   explicit IntReader(const Json& object) : object_(object) {}
   void read(std::string_view key, int& into) {
     if (why_) return;
-    const auto number = number_field(object_, key, kMostRanks);
+    const auto number = number_field(object_, key, kMaxRanks);
     if (number) {
       into = static_cast<int>(*number);
     } else {
@@ -93,11 +93,11 @@ Result<Done> refuse_other_keys(const Json& object, std::string_view what,
   return Done{};
 }
 
-Result<oracle::Era> era_field(const Json& item) {
+Result<oracle::PolicyDate> era_field(const Json& item) {
   const auto version = string_field(item, "version");
   if (!version) return version.why();
   for (const OracleEra& row : kOracleEras)
-    if (row.name == *version) return row.era;
+    if (row.name == *version) return row.policy_date;
   std::vector<std::string_view> names;
   for (const OracleEra& row : kOracleEras) names.push_back(row.name);
   return malformed("version", fmt::format("one of {}", fmt::join(names, ", ")),

@@ -93,34 +93,34 @@ Result<const Policy*> policy_field(const Json& item) {
 
 // What was decided, in the words of the case files.
 Json result_of(const Selection& selection) {
-  Json made;
+  Json created;
   if (selection.outcome == oracle::Outcome::error) {
-    made["outcome"] = "error";
-    made["error_type"] = oracle::name(selection.error);
-    made["message"] = selection.message;
-    return made;
+    created["outcome"] = "error";
+    created["error_type"] = oracle::name(selection.error);
+    created["message"] = selection.message;
+    return created;
   }
-  made["outcome"] = selection.outcome == oracle::Outcome::none ? "none" : "selected";
-  made["backend"] = selection.backend == nullptr ? "None" : selection.backend->name;
+  created["outcome"] = selection.outcome == oracle::Outcome::none ? "none" : "selected";
+  created["backend"] = selection.backend == nullptr ? "None" : selection.backend->name;
   const oracle::Experts* experts = selection.experts;
   const bool is_class = experts != nullptr && !experts->name.empty();
-  made["experts"] = is_class ? Json(experts->name) : Json();
-  made["monolithic"] = is_class ? Json(experts->kind == oracle::Kind::monolithic) : Json();
-  made["activation_format"] = is_class ? Json(oracle::name(experts->format)) : Json();
-  return made;
+  created["experts"] = is_class ? Json(experts->name) : Json();
+  created["monolithic"] = is_class ? Json(experts->kind == oracle::Kind::monolithic) : Json();
+  created["activation_format"] = is_class ? Json(oracle::name(experts->format)) : Json();
+  return created;
 }
 
 Json trace_of(const Policy& policy, const Request& request, const Selection& selection) {
-  Json made = Json::array();
+  Json created = Json::array();
   for (const Verdict& verdict : selection.evaluated) {
     const bool is_class = !verdict.experts->name.empty();
-    made.push_back(
+    created.push_back(
         {{"backend", verdict.backend->name},
          {"experts", is_class ? Json(verdict.experts->name) : Json()},
          {"reason",
           verdict.accepted() ? Json() : Json(oracle::reference_reason(policy, request, verdict))}});
   }
-  return made;
+  return created;
 }
 
 // The first key of `expected` that `found` does not have with the same value.

@@ -7,7 +7,7 @@
 
 #include "fp4moe/backends/all.hpp"
 #include "fp4moe/base/text.hpp"
-#include "fp4moe/oracle/assembly.hpp"
+#include "fp4moe/oracle/vllm/assembly.hpp"
 #include "fp4moe/oracle/sizes.hpp"
 #include "golden/fields.hpp"
 #include "golden/oracle_cases.hpp"
@@ -65,28 +65,28 @@ struct SizeCase {
 };
 
 Result<SizeCase> size_case(const Json& item) {
-  constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max();
+  constexpr std::uint64_t kMax = std::numeric_limits<std::uint64_t>::max();
   const auto backend = backend_field(item);
   if (!backend) return backend.why();
   const auto platform = object_field(item, "platform");
   if (!platform) return platform.why();
   const auto device = device_field(**platform);
   if (!device) return device.why();
-  const auto hidden = number_field(item, "hidden", kMost);
+  const auto hidden = number_field(item, "hidden", kMax);
   if (!hidden) return hidden.why();
-  const auto intermediate = number_field(item, "intermediate", kMost);
+  const auto intermediate = number_field(item, "intermediate", kMax);
   if (!intermediate) return intermediate.why();
   const auto expect = object_field(item, "expect");
   if (!expect) return expect.why();
   const auto activation = optional_string_field(item, "activation");
   if (!activation) return activation.why();
-  SizeCase made{*backend, *device, {}, {*hidden, *intermediate}, *expect};
+  SizeCase result{*backend, *device, {}, {*hidden, *intermediate}, *expect};
   if (*activation) {
-    made.activation = oracle::activation_from_name(**activation);
-    if (!made.activation)
+    result.activation = oracle::activation_from_name(**activation);
+    if (!result.activation)
       return malformed("activation", "a known activation", "\"" + printable(**activation) + "\"");
   }
-  return made;
+  return result;
 }
 
 Outcome compare(const Json& expect, const Result<oracle::Sizes>& sizes) {
@@ -94,10 +94,10 @@ Outcome compare(const Json& expect, const Result<oracle::Sizes>& sizes) {
   if (expect.contains("error_type"))
     return differs("no error came", expect.dump(),
                    fmt::format("hidden {}, intermediate {}", sizes->hidden, sizes->intermediate));
-  constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max();
-  const auto hidden = number_field(expect, "hidden", kMost);
+  constexpr std::uint64_t kMax = std::numeric_limits<std::uint64_t>::max();
+  const auto hidden = number_field(expect, "hidden", kMax);
   if (!hidden) return hidden.why();
-  const auto intermediate = number_field(expect, "intermediate", kMost);
+  const auto intermediate = number_field(expect, "intermediate", kMax);
   if (!intermediate) return intermediate.why();
   if (*hidden != sizes->hidden)
     return differs("the hidden size differs", std::to_string(*hidden),
@@ -109,8 +109,8 @@ Outcome compare(const Json& expect, const Result<oracle::Sizes>& sizes) {
 }
 
 // Every stored field and derived property by the reference's name.
-Json described(const oracle::Parallel& parallel, oracle::Era era) {
-  Json made{{"tp_size", parallel.tp_size},
+Json described(const oracle::Parallel& parallel, oracle::PolicyDate policy_date) {
+  Json result{{"tp_size", parallel.tp_size},
             {"tp_rank", parallel.tp_rank},
             {"pcp_size", parallel.pcp_size},
             {"pcp_rank", parallel.pcp_rank},
@@ -122,26 +122,26 @@ Json described(const oracle::Parallel& parallel, oracle::Era era) {
             {"use_ep", parallel.use_ep},
             {"all2all_backend", parallel.all2all_backend},
             {"enable_eplb", parallel.enable_eplb}};
-  for (const oracle::Property& property : oracle::derived_properties(parallel, era))
-    made[std::string(property.name)] = property.value;
-  made["repr"] = oracle::printed(parallel, era);
-  return made;
+  for (const oracle::Property& property : oracle::derived_properties(parallel, policy_date))
+    result[std::string(property.name)] = property.value;
+  result["repr"] = oracle::printed(parallel, policy_date);
+  return result;
 }
 
 }  // namespace
 
 Outcome check_round(const Json& item) {
-  const auto made = size_case(item);
-  if (!made) return made.why();
-  return compare(*made->expect,
-                 oracle::round_sizes(*made->backend, made->device, made->activation, made->sizes));
+  const auto result = size_case(item);
+  if (!result) return result.why();
+  return compare(*result->expect,
+                 oracle::round_sizes(*result->backend, result->device, result->activation, result->sizes));
 }
 
 Outcome check_layer_size(const Json& item) {
-  const auto made = size_case(item);
-  if (!made) return made.why();
-  const auto era = era_field(item);
-  if (!era) return era.why();
+  const auto result = size_case(item);
+  if (!result) return result.why();
+  const auto policy_date = era_field(item);
+  if (!policy_date) return policy_date.why();
   const auto object = object_field(item, "parallel");
   if (!object) return object.why();
   const auto parallel = parallel_field(**object);
@@ -152,13 +152,13 @@ Outcome check_layer_size(const Json& item) {
   if (!type)
     return malformed("act_dtype", fmt::format("one of {}", fmt::join(oracle::kScalarNames, ", ")),
                      "\"" + printable(*dtype) + "\"");
-  return compare(*made->expect, oracle::layer_sizes(*made->backend, made->device, made->activation,
-                                                    *parallel, *era, *type, made->sizes));
+  return compare(*result->expect, oracle::layer_sizes(*result->backend, result->device, result->activation,
+                                                    *parallel, *policy_date, *type, result->sizes));
 }
 
 Outcome check_parallel(const Json& item) {
-  const auto era = era_field(item);
-  if (!era) return era.why();
+  const auto policy_date = era_field(item);
+  if (!policy_date) return policy_date.why();
   const auto input = object_field(item, "input");
   if (!input) return input.why();
   const auto deployment = deployment_field(**input);
@@ -166,7 +166,7 @@ Outcome check_parallel(const Json& item) {
   const auto expect = object_field(item, "expect");
   if (!expect) return expect.why();
   if ((*expect)->empty()) return malformed("expect", "at least one field", "none");
-  const Json found = described(oracle::derive(*deployment), *era);
+  const Json found = described(oracle::derive(*deployment), *policy_date);
   for (const auto& [key, value] : (*expect)->items()) {
     const auto ours = found.find(key);
     if (ours == found.end())
@@ -177,24 +177,24 @@ Outcome check_parallel(const Json& item) {
 }
 
 Outcome check_prepare_finalize(const Json& item) {
-  const auto era = era_field(item);
-  if (!era) return era.why();
+  const auto policy_date = era_field(item);
+  if (!policy_date) return policy_date.why();
   const auto object = object_field(item, "parallel");
   if (!object) return object.why();
   const auto parallel = parallel_field(**object);
   if (!parallel) return parallel.why();
   const auto monolithic = bool_field(item, "monolithic");
   if (!monolithic) return monolithic.why();
-  const auto quantised = optional_string_field(item, "activation_quant_dtype");
-  if (!quantised) return quantised.why();
-  const auto key = oracle::activation_key_from_name(quantised->value_or("none"));
+  const auto quantized = optional_string_field(item, "activation_quant_dtype");
+  if (!quantized) return quantized.why();
+  const auto key = oracle::activation_key_from_name(quantized->value_or("none"));
   if (!key)
     return malformed("activation_quant_dtype", "null or a known form of activations",
-                     "\"" + printable(**quantised) + "\"");
+                     "\"" + printable(**quantized) + "\"");
   const auto expect = object_field(item, "expect");
   if (!expect) return expect.why();
   oracle::PrepareRequest request{.parallel = *parallel,
-                                 .era = *era,
+                                 .policy_date = *policy_date,
                                  .monolithic = *monolithic,
                                  .activations = *key,
                                  .hidden = 2880};
@@ -204,14 +204,14 @@ Outcome check_prepare_finalize(const Json& item) {
     request.hidden = *hidden;
   }
 
-  const auto made = oracle::prepare_finalize(request);
+  const auto result = oracle::prepare_finalize(request);
   const auto name = optional_string_field(**expect, "class");
   if (!name) return name.why();
   const bool wants_nothing = (*expect)->contains("class") && !*name;
-  if (!made && wants_nothing && made.why().id == "assembly.exchange") return kAgrees;
-  if (!made) return check_error(**expect, made.why());
-  if (!*name) return differs("a class came", (*expect)->dump(), made->name);
-  if (**name != made->name) return differs("the class differs", **name, made->name);
+  if (!result && wants_nothing && result.why().id == "assembly.exchange") return kAgrees;
+  if (!result) return check_error(**expect, result.why());
+  if (!*name) return differs("a class came", (*expect)->dump(), result->name);
+  if (**name != result->name) return differs("the class differs", **name, result->name);
   return kAgrees;
 }
 

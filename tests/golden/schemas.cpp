@@ -10,12 +10,12 @@ namespace fp4moe::golden {
 namespace {
 
 constexpr Schema kSchemas[] = {
-    {"fp4moe-golden-formats/1", "number formats, block quantisation, activations", run_formats},
+    {"fp4moe-golden-formats/1", "number formats, block quantization, activations", run_formats},
     {"fp4moe.oracle_cases.v1", "selection, sizes, parallel layouts, token exchange",
      run_oracle_cases},
     {"fp4moe-golden-layouts/1", "weight layouts of every backend, and operations they are made of",
      run_layouts},
-    {"fp4moe-golden-moe/1", "routing, permutation, quantised activations, whole MoE layers",
+    {"fp4moe-golden-moe/1", "routing, permutation, quantized activations, whole MoE layers",
      run_moe, run_moe_by},
 };
 

@@ -23,7 +23,7 @@ struct Schema {
 
 std::span<const Schema> schemas();
 
-// Runs every case of a golden document, recognised by its schema field. Cases that differ or are
+// Runs every case of a golden document, recognized by its schema field. Cases that differ or are
 // malformed are in the report; an error means that there is no such schema or nothing to run, or
 // (golden.engine) that an engine is given for data that none computes. Without one the reference
 // engine computes layers.

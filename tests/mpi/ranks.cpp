@@ -32,12 +32,12 @@ using exchange::testing::Case;
 using exchange::testing::Input;
 
 Result<Done> check_case(Communicator& ranks, const Case& given) {
-  auto made = exchange::testing::make(given, ranks);
-  if (!made) return made.why();
+  auto result = exchange::testing::make(given, ranks);
+  if (!result) return result.why();
   for (std::uint64_t round = 0; round < 3; ++round) {
     const Input input(given, ranks.rank() + 10 * round,
                       exchange::testing::tokens_of(ranks.rank() + round));
-    const auto out = exchange::testing::call(given, **made, {ranks.rank(), ranks.size()}, input);
+    const auto out = exchange::testing::call(given, **result, {ranks.rank(), ranks.size()}, input);
     if (!out) return out.why();
     if (*out != input.answer(given))
       return error(ErrorCode::mismatch, "test.values",
@@ -49,7 +49,7 @@ Result<Done> check_case(Communicator& ranks, const Case& given) {
 Result<Done> exchange_all(Communicator& ranks) {
   for (Case given : exchange::testing::travelling_cases())
     for (const ActivationKey key : {ActivationKey::none, ActivationKey::nvfp4}) {
-      given.quantiser = {key, 2.0f};
+      given.quantizer = {key, 2.0f};
       given.hidden = 2048;  // some messages are larger than what MPI sends without asking
       if (const auto done = check_case(ranks, given); !done) return done;
     }
@@ -71,7 +71,7 @@ Result<Done> send_much(Communicator& ranks) {
   parcel.receive_bytes.assign(ranks.size(), 0);
   if (ranks.rank() == 0) {
     parcel.send_bytes[1] = kMany;
-    if (const auto room = make_room(parcel.send, kMany); !room) return room;
+    if (const auto room = reserve(parcel.send, kMany); !room) return room;
     parcel.send.data()[kMany - 1] = std::byte{42};
     parcel.send.data()[std::uint64_t{1} << 30] = std::byte{43};
   }
@@ -88,8 +88,8 @@ Result<Done> send_much(Communicator& ranks) {
 Result<Done> fail(Communicator& ranks, const std::string& how) {
   Case given{.exchange = "all_to_all", .hidden = 2048};
   if (how == "disagree" && ranks.rank() == 1) given.hidden = 1024;
-  auto made = exchange::testing::make(given, ranks);
-  if (!made) return made.why();
+  auto result = exchange::testing::make(given, ranks);
+  if (!result) return result.why();
   for (std::uint64_t round = 0; round < 100; ++round) {
     const Input input(given, ranks.rank() + round, 3);
     if (round == 1 && ranks.rank() == 1) {
@@ -97,13 +97,13 @@ Result<Done> fail(Communicator& ranks, const std::string& how) {
       if (how == "dies") std::raise(SIGKILL);
       if (how == "silent")  // until the others are tired of waiting and mpirun stops this one, too
         while (!interrupt_requested()) std::this_thread::yield();
-      const auto in = (*made)->prepare(input.tokens(), {});
+      const auto in = (*result)->prepare(input.tokens(), {});
       if (!in) return in.why();
       const Error why = error(ErrorCode::exhausted, "test.memory", "the experts have no memory");
-      (*made)->abandon(why);
+      (*result)->abandon(why);
       return why;
     }
-    const auto out = exchange::testing::call(given, **made, {ranks.rank(), ranks.size()}, input);
+    const auto out = exchange::testing::call(given, **result, {ranks.rank(), ranks.size()}, input);
     if (!out) return out.why();
   }
   return Done{};

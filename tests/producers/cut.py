@@ -29,11 +29,11 @@ def read(path: Path) -> dict[str, tuple[str, list[int], bytes]]:
     size = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + size])
     header.pop("__metadata__", None)
-    made = {}
+    result = {}
     for name, entry in header.items():
         begin, end = (8 + size + at for at in entry["data_offsets"])
-        made[name] = (entry["dtype"], entry["shape"], data[begin:end])
-    return made
+        result[name] = (entry["dtype"], entry["shape"], data[begin:end])
+    return result
 
 
 def write(path: Path, tensors: dict[str, tuple[str, list[int], bytes]]) -> None:

@@ -150,8 +150,8 @@ def expert_output(tensors: Tensors, prefix: str, expert: int, x: np.ndarray) -> 
     names = {name[len(stem) :].split(".")[0].split("_proj")[0] for name in tensors}
     if "gate_up" in names:  # gpt-oss: rows take turns
         both, bias = matrix(tensors, f"{stem}gate_up_proj", expert)
-        made = x @ both.T + bias
-        gate, up = np.minimum(made[:, ::2], 7), np.clip(made[:, 1::2], -7, 7)
+        result = x @ both.T + bias
+        gate, up = np.minimum(result[:, ::2], 7), np.clip(result[:, 1::2], -7, 7)
         hidden = gate / (1 + np.exp(-1.702 * gate)) * (up + 1)
     elif "gate" in names:
         gate, up = (x @ matrix(tensors, f"{stem}{part}_proj", expert)[0].T for part in ("gate", "up"))

@@ -20,7 +20,7 @@ inline const std::string& model_path() {
   static const tensor::testing::TemporaryFolder kFolder;
   static const std::string kPath = [] {
     const std::string path = kFolder.path() + "/model";
-    convert::testing::make_checkpoint(path, weights::WeightFormat::mxfp4,
+    convert::testing::make_checkpoint(path, checkpoint::WeightFormat::mxfp4,
                                       {kExperts, kHidden, kIntermediate, kLayers});
     return path;
   }();
@@ -31,7 +31,7 @@ inline const std::string& nvfp4_path() {
   static const tensor::testing::TemporaryFolder kFolder;
   static const std::string kPath = [] {
     const std::string path = kFolder.path() + "/model";
-    convert::testing::make_checkpoint(path, weights::WeightFormat::nvfp4,
+    convert::testing::make_checkpoint(path, checkpoint::WeightFormat::nvfp4,
                                       {kExperts, kHidden, kIntermediate, kLayers});
     return path;
   }();

@@ -9,31 +9,31 @@
 
 namespace fp4moe::capi::testing {
 
-using weights::testing::Arrangement;
-using weights::testing::StackedWeights;
+using checkpoint::testing::Arrangement;
+using checkpoint::testing::StackedWeights;
 
-inline fp4moe_matrix matrix_of(const weights::MatrixWeights& from) {
+inline fp4moe_matrix matrix_of(const checkpoint::MatrixWeights& from) {
   const auto floats = [](std::span<const float> given) {
     return given.empty() ? nullptr : given.data();
   };
-  fp4moe_matrix made{};
-  made.size = sizeof made;
-  made.codes = from.codes.bytes.data();
-  made.codes_bytes = from.codes.bytes.size();
-  made.codes_expert_stride = from.codes.expert_stride;
-  made.codes_row_stride = from.codes.row_stride;
-  made.scales = from.scales.bytes.data();
-  made.scales_bytes = from.scales.bytes.size();
-  made.scales_expert_stride = from.scales.expert_stride;
-  made.scales_row_stride = from.scales.row_stride;
-  made.global_scales = floats(from.global_scales);
-  made.global_scales_count = from.global_scales.size();
-  made.input_scales = floats(from.input_scales);
-  made.input_scales_count = from.input_scales.size();
-  made.bias = from.bias.bytes.empty() ? nullptr : from.bias.bytes.data();
-  made.bias_bytes = from.bias.bytes.size();
-  made.bias_dtype = from.bias.dtype == tensor::DType::f32 ? FP4MOE_F32 : FP4MOE_BF16;
-  return made;
+  fp4moe_matrix result{};
+  result.size = sizeof result;
+  result.codes = from.codes.bytes.data();
+  result.codes_bytes = from.codes.bytes.size();
+  result.codes_expert_stride = from.codes.expert_stride;
+  result.codes_row_stride = from.codes.row_stride;
+  result.scales = from.scales.bytes.data();
+  result.scales_bytes = from.scales.bytes.size();
+  result.scales_expert_stride = from.scales.expert_stride;
+  result.scales_row_stride = from.scales.row_stride;
+  result.global_scales = floats(from.global_scales);
+  result.global_scales_count = from.global_scales.size();
+  result.input_scales = floats(from.input_scales);
+  result.input_scales_count = from.input_scales.size();
+  result.bias = from.bias.bytes.empty() ? nullptr : from.bias.bytes.data();
+  result.bias_bytes = from.bias.bytes.size();
+  result.bias_dtype = from.bias.dtype == tensor::DType::f32 ? FP4MOE_F32 : FP4MOE_BF16;
+  return result;
 }
 
 // The first layer of a checkpoint, read into memory by the caller.
@@ -41,7 +41,7 @@ struct CWeights {
   explicit CWeights(const std::string& path, Arrangement arrangement = Arrangement::halves,
                     std::uint64_t gap = 0)
       : memory(open(path), arrangement, gap) {
-    const weights::LayerWeights all = memory.given();
+    const checkpoint::LayerWeights all = memory.given();
     w13 = matrix_of(all.w13);
     gate = matrix_of(all.gate);
     up = matrix_of(all.up);
@@ -53,8 +53,8 @@ struct CWeights {
   fp4moe_weights given() const {
     const bool apart = memory.arrangement == Arrangement::apart;
     return {.size = sizeof(fp4moe_weights),
-            .format = weights::name(memory.shape.format).data(),
-            .row_order = weights::name(memory.shape.order).data(),
+            .format = checkpoint::name(memory.shape.format).data(),
+            .row_order = checkpoint::name(memory.shape.order).data(),
             .experts = memory.shape.experts,
             .hidden = memory.shape.hidden,
             .intermediate = memory.shape.intermediate,
@@ -68,8 +68,8 @@ struct CWeights {
   fp4moe_matrix w13{}, gate{}, up{}, w2{};
 
  private:
-  static weights::Checkpoint open(const std::string& path) {
-    auto opened = weights::Checkpoint::open(path);
+  static checkpoint::Checkpoint open(const std::string& path) {
+    auto opened = checkpoint::Checkpoint::open(path);
     EXPECT_TRUE(opened) << text(opened.why());
     return std::move(*opened);
   }
@@ -80,8 +80,8 @@ struct Description {
   fp4moe_routing routing{};
   fp4moe_layer_description given{};
 
-  explicit Description(weights::WeightFormat format = weights::WeightFormat::mxfp4) {
-    const bool mxfp4 = format == weights::WeightFormat::mxfp4;
+  explicit Description(checkpoint::WeightFormat format = checkpoint::WeightFormat::mxfp4) {
+    const bool mxfp4 = format == checkpoint::WeightFormat::mxfp4;
     routing.size = sizeof routing;
     routing.method = "Renormalize";
     given.size = sizeof given;

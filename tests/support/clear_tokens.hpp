@@ -1,4 +1,4 @@
-// Tokens whose quantised activations do not depend on the order in which sums are taken.
+// Tokens whose quantized activations do not depend on the order in which sums are taken.
 //
 // A device sums in float32. Where an activation h lies next to a border between two codes, it may
 // fall to the other side of it than in the reference, and on a small layer one such code is more
@@ -14,7 +14,7 @@
 #include <span>
 #include <vector>
 
-#include "fp4moe/moe/quantised_rows.hpp"
+#include "fp4moe/moe/quantized_rows.hpp"
 #include "support/tiny_layer.hpp"
 
 namespace fp4moe::moe::cuda::testing {
@@ -26,8 +26,8 @@ using moe::testing::TestTokens;
 // The problem as a device computes it: values of FP8 with a float32 scale are rounded to bf16 for
 // its products (docs/cuda.md). All others are exact in it.
 inline ExpertsProblem as_on_devices(ExpertsProblem problem) {
-  if (problem.quantises == ActivationKey::fp8_block128 ||
-      problem.quantises == ActivationKey::fp8_token)
+  if (problem.quantizes == ActivationKey::fp8_block128 ||
+      problem.quantizes == ActivationKey::fp8_token)
     problem.numerics.activations_in_bf16 = true;
   return problem;
 }
@@ -44,10 +44,10 @@ class ClearTokens {
   // `problem`: as on devices, an activation with a gate, weights without biases. Borrowed.
   ClearTokens(const ExpertsProblem& problem, const TestLayer& layer) : problem_(problem) {
     const auto values = [&](const TestMatrix& matrix) {
-      std::vector<double> made;
+      std::vector<double> result;
       for (std::uint64_t i = 0; i < matrix.rows * matrix.k; ++i)
-        made.push_back(matrix.at(problem.shape.format, i / matrix.k, i % matrix.k));
-      return made;
+        result.push_back(matrix.at(problem.shape.format, i / matrix.k, i % matrix.k));
+      return result;
     };
     for (const TestMatrix& matrix : layer.gate) gates_.push_back(values(matrix));
     for (const TestMatrix& matrix : layer.up) ups_.push_back(values(matrix));
@@ -55,30 +55,30 @@ class ClearTokens {
 
   // Random tokens, all of them clear.
   TestTokens make(std::uint64_t count, std::uint64_t top_k, std::uint64_t seed) const {
-    const weights::MoeShape& shape = problem_.shape;
-    TestTokens made(0, shape.hidden, top_k, shape.experts, 0);
-    for (std::uint64_t tried = 0; made.tokens < count && tried < 100 * count; ++tried) {
+    const checkpoint::MoeShape& shape = problem_.shape;
+    TestTokens result(0, shape.hidden, top_k, shape.experts, 0);
+    for (std::uint64_t tried = 0; result.tokens < count && tried < 100 * count; ++tried) {
       const TestTokens one(1, shape.hidden, top_k, shape.experts, 1000 * seed + tried);
       if (!is_clear(one)) continue;
-      ++made.tokens;
-      made.x.insert(made.x.end(), one.x.begin(), one.x.end());
-      made.ids.insert(made.ids.end(), one.ids.begin(), one.ids.end());
-      made.weights.insert(made.weights.end(), one.weights.begin(), one.weights.end());
+      ++result.tokens;
+      result.x.insert(result.x.end(), one.x.begin(), one.x.end());
+      result.ids.insert(result.ids.end(), one.ids.begin(), one.ids.end());
+      result.weights.insert(result.weights.end(), one.weights.begin(), one.weights.end());
     }
-    return made;
+    return result;
   }
 
  private:
   bool is_clear(const TestTokens& token) const {
     return std::ranges::all_of(token.ids, [&](std::int32_t id) {
       const auto expert = static_cast<std::size_t>(id);
-      return has_clear_codes(hidden(token, expert), quantiser(problem_.hidden_scales, expert));
+      return has_clear_codes(hidden(token, expert), quantizer(problem_.hidden_scales, expert));
     });
   }
 
-  RowQuantiser quantiser(const std::vector<float>& scales, std::size_t expert) const {
+  RowQuantizer quantizer(const std::vector<float>& scales, std::size_t expert) const {
     const float scale = scales.empty() ? 1.0f : scales[scales.size() == 1 ? 0 : expert];
-    return {.key = problem_.quantises, .global_scale = scale};
+    return {.key = problem_.quantizes, .global_scale = scale};
   }
 
   // A row of a matrix times x. Tensor cores add 16 products at a time and round once; as much again
@@ -91,46 +91,46 @@ class ClearTokens {
       magnitudes += std::fabs(term);
     }
     const double error = magnitudes * 2 * static_cast<double>(x.size() / 16) * 0x1p-23;
-    Interval made{sum - error, sum + error};
-    if (problem_.numerics.first != FirstRounding::none) made.round_to_bf16();
-    return made;
+    Interval result{sum - error, sum + error};
+    if (problem_.numerics.first != FirstRounding::none) result.round_to_bf16();
+    return result;
   }
 
   Interval activated(const Interval& gate, const Interval& up) const {
     constexpr double kFunctions = 0x1p-20;  // exp and a division in float32
-    Interval made{INFINITY, -INFINITY};
+    Interval result{INFINITY, -INFINITY};
     for (const double g : {gate.low, gate.high})
       for (const double u : {up.low, up.high}) {
         const double h = activate(problem_.activation, problem_.params, g, u);
-        made.low = std::min(made.low, h - std::fabs(h) * kFunctions);
-        made.high = std::max(made.high, h + std::fabs(h) * kFunctions);
+        result.low = std::min(result.low, h - std::fabs(h) * kFunctions);
+        result.high = std::max(result.high, h + std::fabs(h) * kFunctions);
       }
-    if (problem_.numerics.middle != MiddleRounding::none) made.round_to_bf16();
-    return made;
+    if (problem_.numerics.middle != MiddleRounding::none) result.round_to_bf16();
+    return result;
   }
 
-  // What the activation gives for a token, before it is quantised.
+  // What the activation gives for a token, before it is quantized.
   std::vector<Interval> hidden(const TestTokens& token, std::size_t expert) const {
     std::vector<float> row(token.hidden);
     for (std::size_t i = 0; i < row.size(); ++i) row[i] = formats::Bf16::decode(token.x[i]);
-    const RowQuantiser how = quantiser(problem_.input_scales, expert);
-    quantise_dequantise(how, row);
+    const RowQuantizer how = quantizer(problem_.input_scales, expert);
+    quantize_dequantize(how, row);
     std::vector<double> x;
     for (const float value : row)
       x.push_back(problem_.numerics.activations_in_bf16
                       ? rounded_to_bf16(double{value * shared_factor(how)})
                       : double{value} * double{shared_factor(how)});
-    std::vector<Interval> made;
+    std::vector<Interval> result;
     const std::span<const double> gates = gates_[expert], ups = ups_[expert];
     for (std::size_t at = 0; at < gates.size(); at += x.size())
-      made.push_back(activated(product(gates.subspan(at, x.size()), x),
+      result.push_back(activated(product(gates.subspan(at, x.size()), x),
                                product(ups.subspan(at, x.size()), x)));
-    return made;
+    return result;
   }
 
-  // Whether h is the same after quantising wherever in its intervals it lies: every value at either
+  // Whether h is the same after quantizing wherever in its intervals it lies: every value at either
   // end, with the largest of its block, which makes the scale, at either end.
-  static bool has_clear_codes(const std::vector<Interval>& h, const RowQuantiser& how) {
+  static bool has_clear_codes(const std::vector<Interval>& h, const RowQuantizer& how) {
     std::vector<std::vector<float>> rows;
     for (const bool high : {false, true})
       for (const bool largest_high : {false, true}) {
@@ -146,7 +146,7 @@ class ClearTokens {
               });
           row[static_cast<std::size_t>(largest - h.begin())] = end_of(*largest, largest_high);
         }
-        quantise_dequantise(how, row);
+        quantize_dequantize(how, row);
       }
     for (std::size_t i = 0; i < h.size(); ++i)
       for (const std::vector<float>& row : rows)

@@ -13,8 +13,8 @@
 #include <gtest/gtest.h>
 
 #include "fp4moe/backends/layouts.hpp"
-#include "fp4moe/convert/convert_folder.hpp"
-#include "fp4moe/weights/synth.hpp"
+#include "fp4moe/convert/folder/convert_folder.hpp"
+#include "fp4moe/checkpoint/synth/synth.hpp"
 #include "support/files.hpp"
 
 namespace fp4moe::convert::testing {
@@ -26,10 +26,10 @@ struct Shape {
 };
 
 // gpt-oss with biases for MXFP4, Qwen3 with input scales for NVFP4, unless told otherwise.
-inline void make_checkpoint(const std::string& out, weights::WeightFormat format, Shape shape = {},
-                            std::optional<weights::Dialect> dialect = {}) {
-  const bool mxfp4 = format == weights::WeightFormat::mxfp4;
-  const auto made = weights::synth({.model = mxfp4 ? "gpt-oss-20b" : "qwen3-30b-a3b",
+inline void make_checkpoint(const std::string& out, checkpoint::WeightFormat format, Shape shape = {},
+                            std::optional<checkpoint::Dialect> dialect = {}) {
+  const bool mxfp4 = format == checkpoint::WeightFormat::mxfp4;
+  const auto created = checkpoint::synth({.model = mxfp4 ? "gpt-oss-20b" : "qwen3-30b-a3b",
                                     .dialect = dialect,
                                     .format = format,
                                     .layers = shape.layers,
@@ -37,25 +37,25 @@ inline void make_checkpoint(const std::string& out, weights::WeightFormat format
                                     .hidden = shape.hidden,
                                     .intermediate = shape.intermediate},
                                    out);
-  ASSERT_TRUE(made) << text(made.why());
+  ASSERT_TRUE(created) << text(created.why());
 }
 
 // One of each format, made once.
 inline constexpr Shape kTinyShape{.experts = 6, .hidden = 128, .intermediate = 96};
-inline const weights::Checkpoint& tiny_checkpoint(weights::WeightFormat format) {
+inline const checkpoint::Checkpoint& tiny_checkpoint(checkpoint::WeightFormat format) {
   static const TemporaryFolder kFolder;
   static const auto kBoth = [] {
-    std::vector<weights::Checkpoint> made;
-    for (const auto each : {weights::WeightFormat::mxfp4, weights::WeightFormat::nvfp4}) {
+    std::vector<checkpoint::Checkpoint> created;
+    for (const auto each : {checkpoint::WeightFormat::mxfp4, checkpoint::WeightFormat::nvfp4}) {
       const std::string path = kFolder.path() + "/" + std::string(formats::name(each));
       make_checkpoint(path, each, kTinyShape);
-      auto opened = weights::Checkpoint::open(path);
+      auto opened = checkpoint::Checkpoint::open(path);
       EXPECT_TRUE(opened) << text(opened.why());
-      made.push_back(std::move(*opened));
+      created.push_back(std::move(*opened));
     }
-    return made;
+    return created;
   }();
-  return kBoth[format == weights::WeightFormat::mxfp4 ? 0 : 1];
+  return kBoth[format == checkpoint::WeightFormat::mxfp4 ? 0 : 1];
 }
 
 inline Recipe recipe_of(std::string_view layout, std::string_view generation = {}) {
@@ -66,16 +66,16 @@ inline Recipe recipe_of(std::string_view layout, std::string_view generation = {
 
 struct Wishes {
   ConvertOptions options{};
-  FolderWishes folder{};
+  FolderOptions folder{};
 };
 
 inline Result<ConvertReport> convert(const std::string& from, const std::string& to,
-                                     const Recipe& recipe, const Wishes& wishes = {}) {
-  const Result<weights::Checkpoint> checkpoint = weights::Checkpoint::open(from);
+                                     const Recipe& recipe, const Wishes& options = {}) {
+  const Result<checkpoint::Checkpoint> checkpoint = checkpoint::Checkpoint::open(from);
   if (!checkpoint) return checkpoint.why();
-  Result<FolderPlan> plan = plan_folder(*checkpoint, from, recipe, wishes.folder);
+  Result<FolderPlan> plan = plan_folder(*checkpoint, from, recipe, options.folder);
   if (!plan) return plan.why();
-  return convert_folder(*checkpoint, *std::move(plan), to, wishes.options);
+  return convert_folder(*checkpoint, *std::move(plan), to, options.options);
 }
 
 inline std::string id_of(const Result<ConvertReport>& result) {

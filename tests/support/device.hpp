@@ -24,8 +24,8 @@ using kernels::cuda::Memory;
 using kernels::cuda::Stream;
 using moe::testing::TestLayer;
 using moe::testing::TestTokens;
-using weights::RowOrder;
-using weights::WeightFormat;
+using checkpoint::RowOrder;
+using checkpoint::WeightFormat;
 
 // Every test of a fixture is skipped where there is no device.
 class OnDevice : public ::testing::Test {
@@ -96,7 +96,7 @@ std::vector<T> download(const Device& device, const void* from, std::size_t coun
 }
 
 inline std::uint64_t output_rows(const TestTokens& tokens, OutputForm form) {
-  return form == OutputForm::slots ? tokens.tokens * tokens.top_k : tokens.tokens;
+  return form == OutputForm::assignments ? tokens.tokens * tokens.top_k : tokens.tokens;
 }
 
 // Tokens and their routes on the device, and room for the output.

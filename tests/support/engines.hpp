@@ -7,10 +7,10 @@
 namespace fp4moe::runtime::testing {
 
 inline std::vector<EngineRow> usable_engines() {
-  std::vector<EngineRow> made;
+  std::vector<EngineRow> result;
   for (const EngineRow& row : engines())
-    if (row.check()) made.push_back(row);
-  return made;
+    if (row.check()) result.push_back(row);
+  return result;
 }
 
 }  // namespace fp4moe::runtime::testing

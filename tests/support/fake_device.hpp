@@ -21,7 +21,7 @@ using kernels::cuda::Device;
 using kernels::cuda::FakeDriver;
 using kernels::cuda::Memory;
 using moe::testing::TestLayer;
-using weights::WeightFormat;
+using checkpoint::WeightFormat;
 
 class FakeDevice : public ::testing::Test {
  protected:
@@ -48,7 +48,7 @@ class FakeDevice : public ::testing::Test {
                       .experts = 4,
                       .hidden = 96,
                       .intermediate = 64,
-                      .order = weights::RowOrder::halves,
+                      .order = checkpoint::RowOrder::halves,
                       .has_bias = format == WeightFormat::mxfp4},
                      Activation::silu, 3);
   }

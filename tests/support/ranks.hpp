@@ -28,10 +28,10 @@ inline void run_ranks(std::uint64_t size, const CommunicatorOptions& options,
 struct Case {
   std::string exchange{};
   std::uint64_t experts = 9, top_k = 3, hidden = 64, max_tokens = 8;
-  weights::Placement placement = weights::Placement::linear;
+  checkpoint::Placement placement = checkpoint::Placement::linear;
   OutputForm form = OutputForm::summed;
   bool is_weighted = true;  // by the experts
-  RowQuantiser quantiser{};
+  RowQuantizer quantizer{};
   bool weight_on_input = false;
   bool adapters = false;
   std::int32_t only_experts_below = 0;  // 0: all
@@ -50,8 +50,8 @@ struct Input {
                                      : static_cast<std::int32_t>(given.experts);
     for (std::uint64_t i = 0; i < rows * hidden; ++i)
       x.push_back(static_cast<float>(static_cast<int>(random.next() % 17) - 8));
-    for (std::uint64_t slot = 0; slot < rows * top_k; ++slot) {
-      // One slot in six leads nowhere, and with few experts many are listed twice.
+    for (std::uint64_t assignment = 0; assignment < rows * top_k; ++assignment) {
+      // One assignment in six leads nowhere, and with few experts many are listed twice.
       const auto pick = static_cast<std::int32_t>(random.next() % static_cast<unsigned>(experts));
       const std::uint64_t kind = random.next() % 12;
       ids.push_back(kind == 0 ? -1 : kind == 1 ? static_cast<std::int32_t>(given.experts) : pick);
@@ -86,8 +86,8 @@ struct Input {
                                 x.begin() + static_cast<std::ptrdiff_t>((row + 1) * hidden));
         if (given.weight_on_input)
           for (float& value : seen) value *= weight;
-        if (given.quantiser.key != ActivationKey::none) quantise_dequantise(given.quantiser, seen);
-        const float factor = static_cast<float>(id + 1) * shared_factor(given.quantiser) *
+        if (given.quantizer.key != ActivationKey::none) quantize_dequantize(given.quantizer, seen);
+        const float factor = static_cast<float>(id + 1) * shared_factor(given.quantizer) *
                              (given.weight_on_input ? 1.0f : weight);
         for (std::uint64_t c = 0; c < hidden; ++c) out[row * hidden + c] += factor * seen[c];
       }
@@ -102,17 +102,17 @@ struct Input {
 // The experts of `me`: their output in the form that the case asks for.
 class FakeExperts {
  public:
-  FakeExperts(const Case& given, weights::Rank me) : case_(given) {
-    local_ = *weights::local_experts(given.experts, me, given.placement);
+  FakeExperts(const Case& given, checkpoint::Rank me) : case_(given) {
+    local_ = *checkpoint::local_experts(given.experts, me, given.placement);
   }
 
   ExpertsOutput compute(const Prepared& in) {
-    const std::uint64_t rows = case_.form == OutputForm::slots ? in.x.rows * in.top_k : in.x.rows;
+    const std::uint64_t rows = case_.form == OutputForm::assignments ? in.x.rows * in.top_k : in.x.rows;
     out_.assign(rows * case_.hidden, std::numeric_limits<float>::quiet_NaN());
     if (in.format == TokenFormat::batched)
       batches(in);
-    else if (case_.form == OutputForm::slots)
-      slots(in);
+    else if (case_.form == OutputForm::assignments)
+      assignments(in);
     else
       sums(in);
     return {case_.form, dense_rows(std::span<const float>(out_), DType::f32, rows, case_.hidden),
@@ -134,17 +134,17 @@ class FakeExperts {
   }
   void sums(const Prepared& in) {
     std::ranges::fill(out_, 0.0f);
-    for (std::uint64_t slot = 0; slot < in.ids.size(); ++slot)
-      if (is_local(in.ids[slot]))
-        put(in, slot / in.top_k, static_cast<float>(in.ids[slot] + 1) * in.weights[slot],
-            slot / in.top_k, true);
+    for (std::uint64_t assignment = 0; assignment < in.ids.size(); ++assignment)
+      if (is_local(in.ids[assignment]))
+        put(in, assignment / in.top_k, static_cast<float>(in.ids[assignment] + 1) * in.weights[assignment],
+            assignment / in.top_k, true);
   }
-  void slots(const Prepared& in) {
-    for (std::uint64_t slot = 0; slot < in.ids.size(); ++slot)
-      if (is_local(in.ids[slot]))
-        put(in, slot / in.top_k,
-            static_cast<float>(in.ids[slot] + 1) * (case_.is_weighted ? in.weights[slot] : 1.0f),
-            slot, false);
+  void assignments(const Prepared& in) {
+    for (std::uint64_t assignment = 0; assignment < in.ids.size(); ++assignment)
+      if (is_local(in.ids[assignment]))
+        put(in, assignment / in.top_k,
+            static_cast<float>(in.ids[assignment] + 1) * (case_.is_weighted ? in.weights[assignment] : 1.0f),
+            assignment, false);
   }
   void batches(const Prepared& in) {
     for (std::uint64_t e = 0; e < in.counts.size(); ++e)
@@ -158,10 +158,10 @@ class FakeExperts {
 };
 
 // One call on one rank; what came of it.
-inline Result<std::vector<float>> call(const Case& given, Exchange& exchange, weights::Rank me,
+inline Result<std::vector<float>> call(const Case& given, Exchange& exchange, checkpoint::Rank me,
                                        const Input& input) {
   const auto prepared = exchange.prepare(
-      input.tokens(), {.quantiser = given.quantiser, .weight_on_input = given.weight_on_input});
+      input.tokens(), {.quantizer = given.quantizer, .weight_on_input = given.weight_on_input});
   if (!prepared) return prepared.why();
   FakeExperts experts(given, me);
   const ExpertsOutput output = experts.compute(*prepared);
@@ -185,14 +185,14 @@ inline std::vector<Case> travelling_cases() {
   std::vector<Case> cases;
   for (const char* name : {"gather", "all_to_all"})
     for (const bool is_weighted : {true, false})
-      cases.push_back({.exchange = name, .form = OutputForm::slots, .is_weighted = is_weighted});
+      cases.push_back({.exchange = name, .form = OutputForm::assignments, .is_weighted = is_weighted});
   for (const char* name : {"gather", "all_to_all"}) cases.push_back({.exchange = name});
   cases.push_back(
       {.exchange = "all_to_all_batched", .form = OutputForm::batches, .is_weighted = false});
   const std::size_t linear = cases.size();
   for (std::size_t i = 0; i < linear; ++i) {
     cases.push_back(cases[i]);
-    cases.back().placement = weights::Placement::round_robin;
+    cases.back().placement = checkpoint::Placement::round_robin;
     cases.push_back(cases[i]);
     cases.back().only_experts_below = 1;  // everything goes to rank 0
   }

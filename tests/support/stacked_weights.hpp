@@ -9,10 +9,10 @@
 
 #include <gtest/gtest.h>
 
-#include "fp4moe/weights/checkpoint.hpp"
-#include "fp4moe/weights/layer_weights_view.hpp"
+#include "fp4moe/checkpoint/checkpoint.hpp"
+#include "fp4moe/checkpoint/layer_weights_view.hpp"
 
-namespace fp4moe::weights::testing {
+namespace fp4moe::checkpoint::testing {
 
 enum class Arrangement : std::uint8_t { interleaved, halves, apart };
 
@@ -46,12 +46,12 @@ struct StackedMatrix {
   }
   MatrixWeights given(std::uint64_t rows, std::uint64_t k, std::uint64_t block) const {
     const auto strided = [&](const std::vector<std::byte>& bytes, std::uint64_t row_bytes) {
-      StackedRows made{.bytes = bytes};
+      StackedRows result{.bytes = bytes};
       if (gap != 0) {
-        made.row_stride = row_bytes + gap;
-        made.expert_stride = rows * made.row_stride + 3;
+        result.row_stride = row_bytes + gap;
+        result.expert_stride = rows * result.row_stride + 3;
       }
-      return made;
+      return result;
     };
     return {.codes = strided(codes, k / 2),
             .scales = strided(scales, k / block),
@@ -96,20 +96,20 @@ struct StackedWeights {
 
   LayerWeights given() const {
     const std::uint64_t block = block_size(shape.format), rows = shape.intermediate;
-    LayerWeights made{.shape = shape};
+    LayerWeights result{.shape = shape};
     if (arrangement == Arrangement::apart) {
-      made.gate = gate.given(rows, shape.hidden, block);
-      made.up = up.given(rows, shape.hidden, block);
+      result.gate = gate.given(rows, shape.hidden, block);
+      result.up = up.given(rows, shape.hidden, block);
     } else {
-      made.w13 = w13.given(2 * rows, shape.hidden, block);
+      result.w13 = w13.given(2 * rows, shape.hidden, block);
     }
-    made.w2 = w2.given(shape.hidden, rows, block);
-    return made;
+    result.w2 = w2.given(shape.hidden, rows, block);
+    return result;
   }
   LayerWeightsView view() const {
-    auto made = LayerWeightsView::make(given());
-    EXPECT_TRUE(made) << text(made.why());
-    return *made;
+    auto result = LayerWeightsView::make(given());
+    EXPECT_TRUE(result) << text(result.why());
+    return *result;
   }
 
  private:
@@ -146,4 +146,4 @@ struct StackedWeights {
 inline constexpr Arrangement kArrangements[] = {Arrangement::interleaved, Arrangement::halves,
                                                 Arrangement::apart};
 
-}  // namespace fp4moe::weights::testing
+}  // namespace fp4moe::checkpoint::testing

@@ -11,11 +11,11 @@
 #include "fp4moe/base/random.hpp"
 #include "fp4moe/formats/bf16.hpp"
 #include "fp4moe/formats/f16.hpp"
-#include "fp4moe/weights/adapter.hpp"
-#include "fp4moe/weights/lora_adapter.hpp"
+#include "fp4moe/checkpoint/lora/adapter.hpp"
+#include "fp4moe/checkpoint/lora/lora_adapter.hpp"
 #include "support/tiny_model.hpp"
 
-namespace fp4moe::weights::testing {
+namespace fp4moe::checkpoint::testing {
 
 using tensor::testing::TemporaryFolder;
 using tensor::testing::write_text;
@@ -67,9 +67,9 @@ struct Files {
   std::map<std::string, DType> types{};
 
   TestFactor& add(const std::string& name, tensor::Shape shape) {
-    TestFactor& made = factors[kRoot + name];
-    made = {std::move(shape), factors.size() * 1000};
-    return made;
+    TestFactor& result = factors[kRoot + name];
+    result = {std::move(shape), factors.size() * 1000};
+    return result;
   }
   void pair(const std::string& module, tensor::Shape a, tensor::Shape b) {
     add(module + ".lora_A.weight", std::move(a));
@@ -127,4 +127,4 @@ inline void expect_change(const Adapter& adapter, const Change& expected, double
     }
 }
 
-}  // namespace fp4moe::weights::testing
+}  // namespace fp4moe::checkpoint::testing

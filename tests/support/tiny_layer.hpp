@@ -34,13 +34,13 @@ struct TestMatrix {
 };
 
 struct TestLayer {
-  weights::MoeShape shape{};
+  checkpoint::MoeShape shape{};
   Activation activation = Activation::silu;
   ActivationParams params{};
   std::vector<TestMatrix> gate{}, up{}, down{};
 
-  TestLayer(weights::MoeShape made, Activation chosen, std::uint64_t seed)
-      : shape(made), activation(chosen), params(row(chosen).params) {
+  TestLayer(checkpoint::MoeShape result, Activation chosen, std::uint64_t seed)
+      : shape(result), activation(chosen), params(row(chosen).params) {
     SplitMix64 random(seed);
     const auto matrix = [&](std::uint64_t rows, std::uint64_t k) {
       TestMatrix m{.rows = rows, .k = k};
@@ -72,20 +72,20 @@ struct TestLayer {
     return {.shape = shape, .visit = [this](std::size_t e, const UseExpert& use) {
               const auto view = [&](const TestMatrix& m) {
                 const std::uint64_t block = formats::block_size(shape.format);
-                weights::ProjectionView made;
-                made.codes = {m.codes.data(), m.rows, m.k / 2, m.k / 2};
-                made.scales = {m.scales.data(), m.rows, m.k / block, m.k / block};
-                made.global_scale = m.global;
+                checkpoint::ProjectionView result;
+                result.codes = {m.codes.data(), m.rows, m.k / 2, m.k / 2};
+                result.scales = {m.scales.data(), m.rows, m.k / block, m.k / block};
+                result.global_scale = m.global;
                 if (!m.bias.empty())
-                  made.bias = {reinterpret_cast<const std::byte*>(m.bias.data()), m.bias.size(),
+                  result.bias = {reinterpret_cast<const std::byte*>(m.bias.data()), m.bias.size(),
                                sizeof(float), tensor::DType::f32};
-                return made;
+                return result;
               };
-              weights::ExpertView made{.shape = shape};
-              if (shape.gated()) made.gate = view(gate[e]);
-              made.up = view(up[e]);
-              made.down = view(down[e]);
-              return use(made);
+              checkpoint::ExpertView result{.shape = shape};
+              if (shape.gated()) result.gate = view(gate[e]);
+              result.up = view(up[e]);
+              result.down = view(down[e]);
+              return use(result);
             }};
   }
 
@@ -127,14 +127,14 @@ struct TestTokens {
     }
   }
   ConstRows rows() const { return dense_rows(std::span(x), DType::bf16, tokens, hidden); }
-  exchange::Tokens routed() const {
+  moe::Tokens routed() const {
     return {.x = rows(), .top_k = top_k, .ids = ids, .weights = weights};
   }
   Prepared prepared() const {
     return {.x = rows(), .top_k = top_k, .ids = ids, .weights = weights};
   }
 
-  // The sum over slots whose expert is in the layer, by plain loops.
+  // The sum over assignments whose expert is in the layer, by plain loops.
   std::vector<double> expected(const TestLayer& layer) const {
     std::vector<double> out(tokens * hidden, 0.0), row(hidden);
     for (std::uint64_t t = 0; t < tokens; ++t)

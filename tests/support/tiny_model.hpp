@@ -14,11 +14,11 @@
 
 #include "fp4moe/tensor/files/gguf.hpp"
 #include "fp4moe/tensor/files/safetensors.hpp"
-#include "fp4moe/weights/dialect.hpp"
-#include "fp4moe/weights/moe_shape.hpp"
+#include "fp4moe/checkpoint/dialect.hpp"
+#include "fp4moe/checkpoint/moe_shape.hpp"
 #include "support/files.hpp"
 
-namespace fp4moe::weights::testing {
+namespace fp4moe::checkpoint::testing {
 
 using tensor::DType;
 using tensor::Shape;
@@ -314,4 +314,4 @@ inline void erase_tensor(std::vector<FileTensor>& tensors, std::string_view name
   std::erase_if(tensors, [name](const FileTensor& tensor) { return tensor.name == name; });
 }
 
-}  // namespace fp4moe::weights::testing
+}  // namespace fp4moe::checkpoint::testing

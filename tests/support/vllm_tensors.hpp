@@ -35,30 +35,30 @@ class TensorMaker {
 
   LoadedTensor bytes(Shape shape, unsigned first = 0, unsigned count = 256,
                      DType dtype = DType::u8) {
-    LoadedTensor made{dtype, std::move(shape)};
-    made.bytes.resize(*tensor::element_count(made.shape));
-    for (std::byte& byte : made.bytes)
+    LoadedTensor result{dtype, std::move(shape)};
+    result.bytes.resize(*tensor::element_count(result.shape));
+    for (std::byte& byte : result.bytes)
       byte = static_cast<std::byte>(first + (random_.next() >> 40) % count);
-    return made;
+    return result;
   }
   LoadedTensor bf16(Shape shape) {
-    LoadedTensor made{DType::bf16, std::move(shape)};
-    made.bytes.resize(2 * *tensor::element_count(made.shape));
-    for (std::size_t i = 0; i < made.bytes.size(); i += 2) {
+    LoadedTensor result{DType::bf16, std::move(shape)};
+    result.bytes.resize(2 * *tensor::element_count(result.shape));
+    for (std::size_t i = 0; i < result.bytes.size(); i += 2) {
       const std::uint16_t code = formats::Bf16::encode(random_.unit() - 0.5f);
-      std::memcpy(&made.bytes[i], &code, 2);
+      std::memcpy(&result.bytes[i], &code, 2);
     }
-    return made;
+    return result;
   }
   // Of one size, about `scale`.
   LoadedTensor f32(Shape shape, float scale) {
-    LoadedTensor made{DType::f32, std::move(shape)};
-    made.bytes.resize(4 * *tensor::element_count(made.shape));
-    for (std::size_t i = 0; i < made.bytes.size(); i += 4) {
+    LoadedTensor result{DType::f32, std::move(shape)};
+    result.bytes.resize(4 * *tensor::element_count(result.shape));
+    for (std::size_t i = 0; i < result.bytes.size(); i += 4) {
       const float value = scale * (1.0f + random_.unit());
-      std::memcpy(&made.bytes[i], &value, 4);
+      std::memcpy(&result.bytes[i], &value, 4);
     }
-    return made;
+    return result;
   }
 
  private:
@@ -69,7 +69,7 @@ struct Mxfp4Layer {
   LayerSizes sizes{};
   LoadedTensor w13, w2, w13_scale, w2_scale, w13_bias{}, w2_bias{};
 
-  explicit Mxfp4Layer(LayerSizes made, std::uint64_t seed = 1) : sizes(made) {
+  explicit Mxfp4Layer(LayerSizes result, std::uint64_t seed = 1) : sizes(result) {
     TensorMaker make(seed);
     const std::uint64_t e = sizes.experts, h = sizes.hidden, i = sizes.intermediate;
     w13 = make.bytes({e, sizes.rows(), h / 2});
@@ -94,7 +94,7 @@ struct NvFp4Layer {
   LayerSizes sizes{};
   LoadedTensor w13, w2, w13_scale, w2_scale, w13_scale_2, w2_scale_2, a13_scale, a2_scale;
 
-  explicit NvFp4Layer(LayerSizes made, std::uint64_t seed = 1) : sizes(made) {
+  explicit NvFp4Layer(LayerSizes result, std::uint64_t seed = 1) : sizes(result) {
     TensorMaker make(seed);
     const std::uint64_t e = sizes.experts, h = sizes.hidden, i = sizes.intermediate;
     const std::uint64_t s = sizes.gated ? 2 : 1;

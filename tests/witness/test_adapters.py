@@ -1,6 +1,6 @@
 """PEFT makes adapters of experts; `fp4moe merge` must add what PEFT adds.
 
-The experts are all zero, so that a merged checkpoint holds the adapter's change alone: dequantised,
+The experts are all zero, so that a merged checkpoint holds the adapter's change alone: dequantized,
 it must be PEFT's own get_delta_weight within FP4's rounding, and far from every other reading of
 the same factors. Skipped where torch or peft is not installed. FP4MOE_CLI names the program.
 """
@@ -63,7 +63,7 @@ class Model(torch.nn.Module):
         self.model.layers = torch.nn.ModuleList([layer])
 
 
-def randomise(model):
+def randomize(model):
     generator = torch.Generator().manual_seed(5)
     for name, parameter in model.named_parameters():
         if "lora_" in name:
@@ -83,7 +83,7 @@ def zero_checkpoint(folder, *arguments):
     return folder
 
 
-def dequantise(codes, scales):
+def dequantize(codes, scales):
     """[..., rows, k] from two codes to a byte and E8M0 scales for 32."""
     codes, scales = codes.numpy(), scales.view(torch.uint8).numpy()
     codes = codes.reshape(*scales.shape[:-1], -1)
@@ -101,7 +101,7 @@ def test_wrapped_parameters_of_gpt_oss(tmp_path, rslora):
     config = peft.LoraConfig(r=RANK, lora_alpha=8, target_modules=[], use_rslora=rslora,
                              target_parameters=["experts.gate_up_proj", "experts.down_proj"])
     model = peft.get_peft_model(Model(FusedExperts(transposed=True)), config)
-    randomise(model)
+    randomize(model)
     model.save_pretrained(tmp_path / "adapter")
     outer = model.base_model.model.model.layers[0].mlp.experts
     by_name = {w.parameter_name: w.get_delta_weight("default").detach().double().numpy()
@@ -112,7 +112,7 @@ def test_wrapped_parameters_of_gpt_oss(tmp_path, rslora):
     tensors = files.load_file(tmp_path / "merged" / "model.safetensors")
     stem = "model.layers.0.mlp.experts."
     for name, delta in by_name.items():
-        got = dequantise(tensors[f"{stem}{name}_blocks"], tensors[f"{stem}{name}_scales"])
+        got = dequantize(tensors[f"{stem}{name}_blocks"], tensors[f"{stem}{name}_scales"])
         expected = delta.transpose(0, 2, 1)  # outputs before inputs, as the blocks have them
         assert got.shape == expected.shape
         assert error(got, expected) < 0.15
@@ -131,7 +131,7 @@ def test_experts_of_other_models(tmp_path, fused):
                                  alpha_pattern={"up_proj": 3},
                                  target_modules=["gate_proj", "up_proj", "down_proj"])
     model = peft.get_peft_model(Model(experts), config)
-    randomise(model)
+    randomize(model)
     model.save_pretrained(tmp_path / "adapter")
     wrapped = model.base_model.model.model.layers[0].mlp.experts
 
@@ -155,6 +155,6 @@ def test_experts_of_other_models(tmp_path, fused):
     tensors = files.load_file(tmp_path / "merged" / "model.safetensors")
     for (e, name), exact in expected.items():
         stem = f"model.layers.0.mlp.experts.{e}.{name}."
-        got = dequantise(tensors[stem + "weight_packed"], tensors[stem + "weight_scale"])
+        got = dequantize(tensors[stem + "weight_packed"], tensors[stem + "weight_scale"])
         assert got.shape == exact.shape
         assert error(got, exact) < 0.15

@@ -1,4 +1,4 @@
-"""Dequantises what synth, transcode and quantize write, independently of the library.
+"""Dequantizes what synth, transcode and quantize write, independently of the library.
 
 Every dialect is read with other people's packages (safetensors, gguf) and turned into numbers with
 numpy by the documented formats; the numbers of one seed must agree across dialects. FP4MOE_CLI
@@ -126,9 +126,9 @@ def e4m3(tensor):
     return tensor.view(ml_dtypes.float8_e4m3fn).astype(np.float64)
 
 
-def dequantise(path: Path, dialect, form):
+def dequantize(path: Path, dialect, form):
     if dialect == "gguf":
-        return dequantise_gguf(path)
+        return dequantize_gguf(path)
     tensors = read_tensors(path)
     if dialect == "gpt-oss":
         return fused(tensors, r"model\.layers\.(?P<layer>\d+)\.mlp\.experts\.(?P<which>\w+)_blocks",
@@ -157,7 +157,7 @@ def dequantise(path: Path, dialect, form):
         values, e8m0(tensors[stem + ".weight_scale"]), 32))
 
 
-def dequantise_gguf(path: Path):
+def dequantize_gguf(path: Path):
     reader = gguf.GGUFReader(path)
     tensors = {tensor.name: tensor for tensor in reader.tensors}
     weights = {}
@@ -187,9 +187,9 @@ def test_synth_gives_the_same_numbers_in_every_mxfp4_dialect(tmp_path):
     weights = {}
     for dialect in MXFP4:
         out = synth(path_of(tmp_path, dialect), *GPT_OSS, "--dialect", dialect, "--shards", "3")
-        weights[dialect] = dequantise(out, dialect, "mxfp4")
+        weights[dialect] = dequantize(out, dialect, "mxfp4")
     fused_quark = synth(tmp_path / "fused", *GPT_OSS, "--dialect", "quark", "--grouping", "fused")
-    weights["fused"] = dequantise(fused_quark, "quark", "mxfp4")
+    weights["fused"] = dequantize(fused_quark, "quark", "mxfp4")
     assert weights["gpt-oss"][1, 2, "down"].shape == (192, 160)
     for other in weights:
         assert_same(weights["gpt-oss"], weights[other])
@@ -200,7 +200,7 @@ def test_synth_gives_the_same_numbers_in_every_nvfp4_dialect(tmp_path, model):
     weights = {}
     for dialect in NVFP4:
         out = synth(path_of(tmp_path, dialect), *model, "--dialect", dialect, "--format", "nvfp4")
-        weights[dialect] = dequantise(out, dialect, "nvfp4")
+        weights[dialect] = dequantize(out, dialect, "nvfp4")
     has_gate = any(key[2] == "gate" for key in weights["modelopt"])
     assert has_gate == (model is QWEN)
     for dialect in NVFP4:
@@ -210,24 +210,24 @@ def test_synth_gives_the_same_numbers_in_every_nvfp4_dialect(tmp_path, model):
 @pytest.mark.parametrize("source", MXFP4)
 def test_transcode_keeps_every_mxfp4_number(tmp_path, source):
     first = synth(path_of(tmp_path, source), *GPT_OSS, "--dialect", source)
-    expected = dequantise(first, source, "mxfp4")
+    expected = dequantize(first, source, "mxfp4")
     for target in MXFP4:
         if target != source:
             out = tmp_path / ("to-" + target + (".gguf" if target == "gguf" else ""))
             run("transcode", first, "--to", target, "-o", out, "--max-shard-size", "100KB")
-            assert_same(expected, dequantise(out, target, "mxfp4"))
+            assert_same(expected, dequantize(out, target, "mxfp4"))
 
 
 @pytest.mark.parametrize("source", NVFP4)
 def test_transcode_keeps_every_nvfp4_number(tmp_path, source):
     first = synth(path_of(tmp_path, source), *QWEN, "--dialect", source, "--format", "nvfp4")
-    expected = dequantise(first, source, "nvfp4")
+    expected = dequantize(first, source, "nvfp4")
     for target in NVFP4:
         if target != source:
             out = tmp_path / ("to-" + target + (".gguf" if target == "gguf" else ""))
             report = run("transcode", first, "--to", target, "-o", out)
             assert report["experts"] == 8
-            assert_same(expected, dequantise(out, target, "nvfp4"), relative=2e-7)
+            assert_same(expected, dequantize(out, target, "nvfp4"), relative=2e-7)
 
 
 def test_gguf_metadata_is_what_llama_cpp_looks_for(tmp_path):
@@ -289,7 +289,7 @@ def test_configurations_mark_their_dialect(tmp_path):
 
 
 def plain_weights(tensors, model_type):
-    """The numbers of an unquantised checkpoint in its own form."""
+    """The numbers of an unquantized checkpoint in its own form."""
     weights = {}
     for name, tensor in tensors.items():
         found = re.fullmatch(r".*layers\.(\d+)\..*experts\.(?:(\d+)\.)?(\w+?)(\.weight)?", name)
@@ -327,12 +327,12 @@ def test_quantize_finds_the_nearest_numbers(tmp_path, model, form, format):
     model_type = json.loads((source / "config.json").read_text())["model_type"]
     expected = plain_weights(read_tensors(source), model_type)
     report = run("quantize", source, "--format", format, "-o", tmp_path / "out")
-    quantised = dequantise(tmp_path / "out", report["to"], format)
-    assert quantised.keys() == expected.keys()
+    quantized = dequantize(tmp_path / "out", report["to"], format)
+    assert quantized.keys() == expected.keys()
     errors = {"gate": [], "up": [], "down": []}
     block = 32 if format == "mxfp4" else 16
     for key, values in expected.items():
-        wrong = np.abs(values - quantised[key])
+        wrong = np.abs(values - quantized[key])
         blocks = np.abs(values).reshape(values.shape[0], -1, block).max(axis=-1)
         assert np.all(wrong <= 0.26 * np.repeat(blocks, block, axis=-1)), key
         errors[key[2]].append((np.sum(wrong**2), np.sum(values**2)))
@@ -346,7 +346,7 @@ def test_quantize_rounds_to_the_nearest_code_of_its_scale(tmp_path):
     source = synth(tmp_path / "plain", *QWEN, "--dialect", "bf16")
     run("quantize", source, "--rule", "ceil6.rne", "-o", tmp_path / "out")
     expected = plain_weights(read_tensors(source), "qwen3_moe")
-    quantised = dequantise(tmp_path / "out", "compressed-tensors", "mxfp4")
+    quantized = dequantize(tmp_path / "out", "compressed-tensors", "mxfp4")
     tensors = read_tensors(tmp_path / "out")
     for (layer, expert, which), values in expected.items():
         stem = f"model.layers.{layer}.mlp.experts.{expert}.{which}_proj"
@@ -354,7 +354,7 @@ def test_quantize_rounds_to_the_nearest_code_of_its_scale(tmp_path):
         amax = np.abs(values).reshape(values.shape[0], -1, 32).max(axis=-1)
         exact = np.exp2(np.ceil(np.log2(amax / 6)))
         np.testing.assert_array_equal(scale[:, ::32], exact)
-        distance = np.abs(values - quantised[layer, expert, which])
+        distance = np.abs(values - quantized[layer, expert, which])
         np.testing.assert_allclose(distance, nearest(values, scale), atol=1e-12)
 
 

@@ -1,7 +1,7 @@
 """Second opinions on the number formats.
 
 The C++ formats speak through the program named by FP4MOE_FORMAT_PROBE; here numpy and ml_dtypes say
-what the answers must be. Block quantisers are written again from their rules, with none of the C++
+what the answers must be. Block quantizers are written again from their rules, with none of the C++
 code's tricks: exponents come from frexp where the C++ works on bit patterns.
 """
 import os
@@ -319,7 +319,7 @@ def e2m1_values(codes):
 
 @pytest.mark.parametrize("fmt", ["mxfp4", "mxfp8"])
 @pytest.mark.parametrize("reading", ["strict", "shifted"])
-def test_dequantised_blocks(fmt, reading):
+def test_dequantized_blocks(fmt, reading):
     rng = np.random.default_rng(5)
     width = {"mxfp4": 16, "mxfp8": 32}[fmt]
     packed = rng.integers(0, 256, (2560, 1 + width), dtype=np.uint8)

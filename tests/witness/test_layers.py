@@ -1,8 +1,8 @@
 """Runs layers with the program and with PyTorch, on the same weights and tokens.
 
 transformers' own GptOss modules (router, experts, both together) and plain loops over experts in
-torch compute what `fp4moe run` computes. Weights are dequantised here from the checkpoint's bytes by
-the formats' definitions; activations of W4A4 and W4A8 kernels are quantised here by their rules.
+torch compute what `fp4moe run` computes. Weights are dequantized here from the checkpoint's bytes by
+the formats' definitions; activations of W4A4 and W4A8 kernels are quantized here by their rules.
 FP4MOE_CLI names the program.
 """
 import dataclasses
@@ -178,17 +178,17 @@ class GptOss:
     def whole(self, x=None):
         return self.block((self.x if x is None else x).double()[None])[0][0]
 
-    def staged(self, rounds, quantise=unrounded):
-        """The same with what a kernel rounds, and the inputs of both products quantised."""
+    def staged(self, rounds, quantize=unrounded):
+        """The same with what a kernel rounds, and the inputs of both products quantized."""
         experts = self.block.experts
         _, weights, ids = self.block.router(self.x.double())
         out = torch.zeros_like(self.x.double())
         for e in range(experts.num_experts):
             token, k = torch.where(ids == e)
-            x = quantise(self.x[token].double())
+            x = quantize(self.x[token].double())
             first = rounds.biased(x @ experts.gate_up_proj[e], experts.gate_up_proj_bias[e],
                                   rounds.first)
-            h = quantise(rounds.middle(experts._apply_gate(first)))
+            h = quantize(rounds.middle(experts._apply_gate(first)))
             second = rounds.biased(h @ experts.down_proj[e], experts.down_proj_bias[e],
                                    rounds.second)
             part = rounds.weighted(second * rounds.weight(weights[token, k, None]))
@@ -360,9 +360,9 @@ W4A4 = {"FLASHINFER_CUTLASS": GROUPED, "FLASHINFER_CUTEDSL": GROUPED, "VLLM_CUTL
         "FLASHINFER_TRTLLM": TRTLLM, "EMULATION": Rounds()}
 
 
-def softmax_routing(logits, top_k, renormalise=True):
+def softmax_routing(logits, top_k, renormalize=True):
     weights, ids = torch.topk(torch.softmax(logits, -1), top_k)
-    return ids, weights / weights.sum(-1, keepdim=True) if renormalise else weights
+    return ids, weights / weights.sum(-1, keepdim=True) if renormalize else weights
 
 
 def sigmoid_routing(logits, top_k, bias, groups=1, chosen=1, scale=1.0):
@@ -398,8 +398,8 @@ def assert_torch_agrees(model, x, routing, backend):
         # A 4-bit activation on a border may fall to either side; sums in float64 fall as torch's.
         output, _ = run(model.folder, {"hidden_states": x}, "--backend", backend,
                         "--engine", "reference")
-        quantised = model.w4a4(x, *routing, W4A4[backend], per_expert=backend == "VLLM_CUTLASS")
-        assert_near(output, quantised, 1e-2, 0.99999)
+        quantized = model.w4a4(x, *routing, W4A4[backend], per_expert=backend == "VLLM_CUTLASS")
+        assert_near(output, quantized, 1e-2, 0.99999)
 
 
 @pytest.mark.parametrize("dialect", ["modelopt", "compressed-tensors"])
@@ -420,9 +420,9 @@ def test_emulation_of_a_date_rounds_every_step(tmp_path):
     assert_near(output, expected, 1e-2, 0.99999)
 
 
-def test_qwen3_renormalises_only_when_the_configuration_says_so(tmp_path):
+def test_qwen3_renormalizes_only_when_the_configuration_says_so(tmp_path):
     model, x = qwen3(tmp_path / "model", norm_topk_prob=False), tokens(256)
-    assert_torch_agrees(model, x, softmax_routing(model.logits(x), 3, renormalise=False), None)
+    assert_torch_agrees(model, x, softmax_routing(model.logits(x), 3, renormalize=False), None)
 
 
 @pytest.mark.parametrize("backend", [None, "MARLIN", "FLASHINFER_TRTLLM", "FLASHINFER_CUTLASS"])

@@ -1,6 +1,6 @@
 """Families' routers: what the program chooses from hidden states is what transformers' module does.
 
-Each model is random, made by transformers and quantised by the program. Its first router chooses
+Each model is random, made by transformers and quantized by the program. Its first router chooses
 experts; the program runs once with those given and once with hidden states alone.
 """
 
@@ -83,9 +83,9 @@ def test_the_programs_router_is_the_models(name, tmp_path):
         return
     assert done.returncode == 0, done.stderr
     with torch.no_grad():
-        made = router(x.float())
-    ids = next(tensor for tensor in made if not tensor.is_floating_point())
-    weights = [each for each in made if each.is_floating_point() and each.shape == ids.shape][-1]
+        result = router(x.float())
+    ids = next(tensor for tensor in result if not tensor.is_floating_point())
+    weights = [each for each in result if each.is_floating_point() and each.shape == ids.shape][-1]
     done, given = outputs(tmp_path, {"hidden_states": x, "topk_ids": ids.int().contiguous(),
                                      "topk_weights": weights.float().contiguous()})
     assert done.returncode == 0, done.stderr

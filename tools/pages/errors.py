@@ -31,7 +31,7 @@ BY_CODE = re.compile(r"\berror\(\s*ErrorCode::(\w+),\s*$")
 RAISED = re.compile(r'\b([A-Z]\w+Error)\((?:(?!Error\()[^#]){0,400}?\bid="([a-z_.]+)"')
 MADE = re.compile(r'errors\.make\(\s*\w+,\s*"([a-z_.]+)"')
 # Findings of lint are no errors; docs/lint.md has them.
-FINDINGS = re.compile(r"weights/lint\w*\.cpp$")
+FINDINGS = re.compile(r"checkpoint/lint/lint\w*\.cpp$")
 
 
 def sources() -> list[Path]:
@@ -74,12 +74,12 @@ def scan_python(found: dict[str, set[int]], direct: set[str]) -> None:
     codes = {name: code for code, name in CLASSES.items()}
     for path in sorted((ROOT / "python/fp4moe").rglob("*.py")):
         text = path.read_text()
-        for made in RAISED.finditer(text):
-            direct.add(made[2])
-            found[made[2]].add(codes[made[1]])
-        for made in MADE.finditer(text):
-            direct.add(made[1])
-            found[made[1]].update(())
+        for result in RAISED.finditer(text):
+            direct.add(result[2])
+            found[result[2]].add(codes[result[1]])
+        for result in MADE.finditer(text):
+            direct.add(result[1])
+            found[result[1]].update(())
 
 
 def row(name: str, meaning: str, remedy: str, codes: set[int]) -> str:

@@ -165,11 +165,11 @@ def accepted(verb: str, named: set[str]) -> str:
 
 
 def describe_function(node: ast.FunctionDef, section: Section) -> str:
-    made = f"### `{section.prefix}{node.name}`\n\n```py\n{signature(node, section.prefix)}\n```\n\n{prose(words_of(node))}"
+    result = f"### `{section.prefix}{node.name}`\n\n```py\n{signature(node, section.prefix)}\n```\n\n{prose(words_of(node))}"
     takes_words = node.args.kwarg is not None and node.args.kwarg.arg == "words"
     verb = verb_of(node)
     named = {argument.arg for argument in node.args.args + node.args.kwonlyargs}
-    return made + (accepted(verb, named) if takes_words and verb else "")
+    return result + (accepted(verb, named) if takes_words and verb else "")
 
 
 # Public for other modules of the package, not for its users.
@@ -200,6 +200,6 @@ def page(stub: Path | None) -> str:
                 if names and node.name not in names or (file, node.name) in INNER:
                     continue
                 is_class = isinstance(node, ast.ClassDef)
-                made = describe_class(node, section.prefix, lines) if is_class else describe_function(node, section)
-                out.append("\n" + made)
+                result = describe_class(node, section.prefix, lines) if is_class else describe_function(node, section)
+                out.append("\n" + result)
     return "\n".join(out) + "\n" + FOOT

@@ -136,13 +136,13 @@ class MoE(torch.nn.Module):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> MoE:
         """A copy with a router of its own and the same experts, which nobody writes."""
-        made = MoE(self._layer)
-        made._source = self._source
+        result = MoE(self._layer)
+        result._source = self._source
         for name in ("router_weight", "router_bias"):
             buffer = getattr(self, name)
-            setattr(made, name, None if buffer is None else buffer.clone())
-        memo[id(self)] = made
-        return made.train(self.training)
+            setattr(result, name, None if buffer is None else buffer.clone())
+        memo[id(self)] = result
+        return result.train(self.training)
 
     @staticmethod
     def _opened(source: Options) -> MoE:

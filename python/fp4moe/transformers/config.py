@@ -56,13 +56,13 @@ class Fp4MoeConfig(QuantizationConfigMixin):
 
     def adopting(self, stored: dict[str, Any] | None) -> Fp4MoeConfig:
         """The same wishes for a checkpoint whose configuration says `stored`."""
-        made = copy.copy(self)
-        made._stored = copy.deepcopy(stored)
-        return made
+        result = copy.copy(self)
+        result._stored = copy.deepcopy(stored)
+        return result
 
     @property
     def stored(self) -> dict[str, Any] | None:
-        """What the checkpoint's own config.json says of its quantisation."""
+        """What the checkpoint's own config.json says of its quantization."""
         return self._stored
 
     def _options(self) -> dict[str, Any]:

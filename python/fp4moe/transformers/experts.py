@@ -113,11 +113,11 @@ class Fp4MoeExperts(nn.Module):
         return out.view(shape)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Fp4MoeExperts:
-        made = Fp4MoeExperts.__new__(Fp4MoeExperts)
+        result = Fp4MoeExperts.__new__(Fp4MoeExperts)
         for name, value in self.__dict__.items():  # weights do not change: copies share them
-            made.__dict__[name] = copy.copy(value) if isinstance(value, dict) else value
-        memo[id(self)] = made
-        return made
+            result.__dict__[name] = copy.copy(value) if isinstance(value, dict) else value
+        memo[id(self)] = result
+        return result
 
     def __reduce__(self) -> Any:
         raise UsageError(
@@ -150,14 +150,14 @@ class _Forward(torch.autograd.Function):
             id="transformers.gradient",
             expected="inference",
             found="backward()",
-            remedy="train the dequantised model: quantization_config=Mxfp4Config(dequantize=True)",
+            remedy="train the dequantized model: quantization_config=Mxfp4Config(dequantize=True)",
         )
 
 
 def plain_experts_forward(module: nn.Module, *_: Any, **__: Any) -> torch.Tensor:
     """What `experts_implementation="fp4moe"` answers for experts that are not in FP4."""
     raise UnsupportedError(
-        "experts_implementation=\"fp4moe\" runs FP4 experts, and does not quantise by itself",
+        "experts_implementation=\"fp4moe\" runs FP4 experts, and does not quantize by itself",
         id="transformers.plain",
         expected="the experts of an FP4 checkpoint",
         found=f"{type(module).__name__} with full-precision weights",

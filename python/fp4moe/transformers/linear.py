@@ -54,7 +54,7 @@ PARTS = (
 
 
 @dataclass(frozen=True)
-class QuantisedLinear:
+class QuantizedLinear:
     """One such module: its name in the checkpoint, and where its codes and scales are."""
 
     name: str
@@ -62,7 +62,7 @@ class QuantisedLinear:
     scales: str
     source: Source
 
-    def dequantise(self) -> torch.Tensor:
+    def dequantize(self) -> torch.Tensor:
         """The weights in float32, [out, in]."""
         is_fp4 = self.source.dtype(self.codes) in CODES and not self._has_float_scales()
         return self._fp4() if is_fp4 else self._bytes()
@@ -148,12 +148,12 @@ def _scales_of(source: Source, name: str) -> str:
     return ""
 
 
-def find_linears(source: Source, expert_prefixes: list[str]) -> list[QuantisedLinear]:
-    """Quantised modules that belong to none of these experts. All scales must be theirs."""
+def find_linears(source: Source, expert_prefixes: list[str]) -> list[QuantizedLinear]:
+    """Quantized modules that belong to none of these experts. All scales must be theirs."""
     inside = tuple(expert_prefixes)
     names = [name for name in source.names() if not name.startswith(inside)]
     linears = [
-        QuantisedLinear(name.rpartition(".")[0], name, scales, source)
+        QuantizedLinear(name.rpartition(".")[0], name, scales, source)
         for name in names
         if (scales := _scales_of(source, name))
     ]
@@ -202,7 +202,7 @@ class Names:
 
 
 def check_scales(
-    source: Source, linears: list[QuantisedLinear], expert_prefixes: list[str], names: Names
+    source: Source, linears: list[QuantizedLinear], expert_prefixes: list[str], names: Names
 ) -> None:
     """Refuse scales that nobody applies: numbers would be others than the writer's."""
     taken = {name for linear in linears for name in linear.tensors()}
@@ -216,7 +216,7 @@ def check_scales(
         raise _unread(name, f"{source.dtype(name)}, which nothing applies")
 
 
-def take_weight(model: nn.Module, linear: QuantisedLinear, names: Names) -> tuple[str, nn.Linear]:
+def take_weight(model: nn.Module, linear: QuantizedLinear, names: Names) -> tuple[str, nn.Linear]:
     """The module in the model and its name, without a weight until it is dequantized."""
     name = names(f"{linear.name}.weight").removesuffix(".weight")
     module = dict(model.named_modules()).get(name)

@@ -31,14 +31,14 @@ WEIGHTS = {
 
 @torch.no_grad()
 def quantize_experts(model: Any, format: str = "mxfp4", **options: Any) -> Any:
-    """Quantise the routed experts of a model to "mxfp4" or "nvfp4" and run them by fp4moe.
+    """Quantize the routed experts of a model to "mxfp4" or "nvfp4" and run them by fp4moe.
 
     The model itself is changed and returned; its full-precision experts are freed layer by layer.
     `options` are those of `Fp4MoeConfig`.
     """
     if format not in WEIGHTS:
         raise UsageError(
-            "experts are quantised to one of two formats",
+            "experts are quantized to one of two formats",
             id="transformers.format",
             expected=", ".join(WEIGHTS),
             found=str(format),
@@ -74,7 +74,7 @@ def _check(name: str, module: Any, format: str) -> None:
     parameters = list(module.parameters())
     if any(parameter.device.type != "cpu" for parameter in parameters):
         raise UnsupportedError(
-            "experts are quantised on the CPU",
+            "experts are quantized on the CPU",
             id="transformers.device",
             tensor=name,
             expected="cpu",
@@ -97,7 +97,7 @@ def _rows(module: Any, parameter: str, expert: int) -> torch.Tensor:
 
 
 def _gpt_oss(name: str, module: Any) -> Tensors:
-    made: Tensors = {}
+    result: Tensors = {}
     for parameter in ("gate_up_proj", "down_proj"):
         every = [
             quantize(_rows(module, parameter, expert), "mxfp4")
@@ -105,15 +105,15 @@ def _gpt_oss(name: str, module: Any) -> Tensors:
         ]
         scales = torch.stack([each.scales for each in every])
         codes = torch.stack([each.codes for each in every])
-        made[f"{name}.{parameter}_blocks"] = codes.view(*scales.shape, 16)
-        made[f"{name}.{parameter}_scales"] = scales
+        result[f"{name}.{parameter}_blocks"] = codes.view(*scales.shape, 16)
+        result[f"{name}.{parameter}_scales"] = scales
         bias = getattr(module, f"{parameter}_bias")
-        made[f"{name}.{parameter}_bias"] = bias.detach().to(torch.bfloat16).clone()
-    return made
+        result[f"{name}.{parameter}_bias"] = bias.detach().to(torch.bfloat16).clone()
+    return result
 
 
 def _matrices(name: str, module: Any, format: str) -> Tensors:
-    made: Tensors = {}
+    result: Tensors = {}
     for expert in range(module.num_experts):
         both = _rows(module, "gate_up_proj", expert)
         if not module.is_concatenated:
@@ -127,14 +127,14 @@ def _matrices(name: str, module: Any, format: str) -> Tensors:
             ("down_proj", down, slice(None)),
         ):
             where = f"{name}.{expert}.{projection}"
-            made[f"{where}.weight_packed"] = quantized.codes[rows].clone()
+            result[f"{where}.weight_packed"] = quantized.codes[rows].clone()
             scales = quantized.scales[rows].clone()
-            made[f"{where}.weight_scale"] = scales
+            result[f"{where}.weight_scale"] = scales
             if format == "nvfp4":
-                made[f"{where}.weight_scale"] = scales.view(torch.float8_e4m3fn)
+                result[f"{where}.weight_scale"] = scales.view(torch.float8_e4m3fn)
                 scale = torch.tensor([quantized.global_scale], dtype=torch.float32)
-                made[f"{where}.weight_global_scale"] = scale
-    return made
+                result[f"{where}.weight_global_scale"] = scale
+    return result
 
 
 def _document(model: Any, found: list[tuple[str, Any]], format: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from fp4moe.transformers.config import METHOD, Fp4MoeConfig
 from fp4moe.transformers.experts import Fp4MoeExperts, Open
 from fp4moe.transformers.linear import (
     Names,
-    QuantisedLinear,
+    QuantizedLinear,
     check_scales,
     find_linears,
     ignored_keys,
@@ -40,7 +40,7 @@ class Fp4MoeQuantizer(HfQuantizer):
         super().__init__(quantization_config, **kwargs)
         self.pre_quantized = True  # whatever config.json says: the files decide
         self.source: Source | None = None
-        self._linears: list[tuple[QuantisedLinear, str, nn.Linear]] = []
+        self._linears: list[tuple[QuantizedLinear, str, nn.Linear]] = []
         self._dtype = torch.bfloat16
         self._place = "cpu"
 
@@ -119,7 +119,7 @@ class Fp4MoeQuantizer(HfQuantizer):
                 opens = opener(self.source.model, numbers[_number(name)], self.quantization_config)
                 module.attach(opens, self._place)
         for linear, _, module in self._linears:
-            weight = linear.dequantise().to(self._place, self._dtype)
+            weight = linear.dequantize().to(self._place, self._dtype)
             module.weight = nn.Parameter(weight, requires_grad=False)
         self._settle_types(model)
         return model
@@ -176,7 +176,7 @@ class Fp4MoeQuantizer(HfQuantizer):
                 )
         if getattr(module, "has_post_expert_norm", False):
             raise UnsupportedError(
-                "the model normalises each expert's output, which fp4moe does not do",
+                "the model normalizes each expert's output, which fp4moe does not do",
                 id="transformers.norm",
                 tensor=name,
                 expected="experts without a norm",
@@ -212,7 +212,7 @@ class Fp4MoeQuantizer(HfQuantizer):
 
     def _dequantize(self, model: Any, dtype: Any = None) -> Any:
         raise UnsupportedError(
-            "a loaded model's FP4 experts are not dequantised",
+            "a loaded model's FP4 experts are not dequantized",
             id="transformers.dequantize",
             expected="experts in FP4",
             found="dequantize()",
@@ -245,9 +245,9 @@ def experts_modules(model: nn.Module) -> Iterator[tuple[str, Any]]:
 
 def _numbered(model: nn.Module) -> dict[int, tuple[str, Any]]:
     """Experts by their block's number, which is what a checkpoint's layers have in common."""
-    made: dict[int, tuple[str, Any]] = {}
+    result: dict[int, tuple[str, Any]] = {}
     for name, module in experts_modules(model):
-        other = made.setdefault(_number(name), (name, module))[0]
+        other = result.setdefault(_number(name), (name, module))[0]
         if other != name:
             raise UnsupportedError(
                 "two modules could be the experts of one layer of the checkpoint",
@@ -256,7 +256,7 @@ def _numbered(model: nn.Module) -> dict[int, tuple[str, Any]]:
                 expected="one module for each number",
                 found=other,
             )
-    return made
+    return result
 
 
 def _unchanged(model: Any, tensors: Tensors) -> Tensors:

@@ -72,8 +72,8 @@ class _Method:
             shape, dtype = tuple(buffer["shape"]), buffer["dtype"]
             if is_module:
                 assert torch is not None
-                made = torch.zeros(shape, dtype=getattr(torch, TORCH_TYPES[dtype]))
-                parameter = torch.nn.Parameter(made, requires_grad=False)
+                result = torch.zeros(shape, dtype=getattr(torch, TORCH_TYPES[dtype]))
+                parameter = torch.nn.Parameter(result, requires_grad=False)
                 layer.register_parameter(buffer["name"], parameter)
             else:
                 setattr(layer, buffer["name"], np.zeros(shape, NUMPY_TYPES[dtype]))

@@ -25,9 +25,9 @@ const oracle::Policy* with_entry(std::string_view name, oracle::WeightFormat for
 }  // namespace
 
 Rows::Rows(std::span<const oracle::Backend* const> rows, oracle::WeightFormat format,
-           oracle::Era era) {
+           oracle::PolicyDate policy_date) {
   std::ranges::copy_if(rows, std::back_inserter(rows_), [&](const oracle::Backend* row) {
-    return row->format == format && row->eras.contains(era);
+    return row->format == format && row->policy_dates.contains(policy_date);
   });
 }
 
@@ -53,12 +53,12 @@ std::vector<const oracle::Backend*> all_rows() {
 }
 
 Result<std::vector<oracle::Policy>> make_policies(std::span<const oracle::Backend* const> rows) {
-  std::vector<oracle::Policy> made;
+  std::vector<oracle::Policy> result;
   for (const PolicyMaker& maker : policy_makers()) {
-    Rows chosen(rows, maker.format, maker.era);
-    oracle::Policy& policy = made.emplace_back(oracle::Policy{.name = maker.name,
+    Rows chosen(rows, maker.format, maker.policy_date);
+    oracle::Policy& policy = result.emplace_back(oracle::Policy{.name = maker.name,
                                                               .format = maker.format,
-                                                              .era = maker.era,
+                                                              .policy_date = maker.policy_date,
                                                               .summary = maker.summary,
                                                               .backends = chosen.all()});
     maker.fill(policy, chosen);
@@ -67,14 +67,14 @@ Result<std::vector<oracle::Policy>> make_policies(std::span<const oracle::Backen
           .at(maker.name)
           .expects("a row named " + chosen.missing(), "none");
   }
-  return made;
+  return result;
 }
 
 std::span<const oracle::Policy> policies() {
   static const std::vector<oracle::Policy> kPolicies = [] {
-    Result<std::vector<oracle::Policy>> made = make_policies(all_rows());
-    assert(made);  // the rows are compiled in; a test makes them all
-    return made ? std::move(*made) : std::vector<oracle::Policy>();
+    Result<std::vector<oracle::Policy>> result = make_policies(all_rows());
+    assert(result);  // the rows are compiled in; a test makes them all
+    return result ? std::move(*result) : std::vector<oracle::Policy>();
   }();
   return kPolicies;
 }

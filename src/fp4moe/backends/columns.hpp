@@ -5,7 +5,7 @@
 namespace fp4moe::backends {
 
 using enum oracle::Activation;
-using enum oracle::Era;
+using enum oracle::PolicyDate;
 using oracle::ActivationKey;
 using oracle::at_least;
 using oracle::Backend;
@@ -14,12 +14,12 @@ using oracle::DeviceNeed;
 using oracle::exactly;
 using oracle::Experts;
 using oracle::family;
-using oracle::kAugust;
+using oracle::kAugust2026;
 using oracle::Kind;
-using oracle::kJanuary;
-using oracle::kMarch;
-using oracle::kSinceAugust;
-using oracle::kSpring;
+using oracle::kJanuary2026;
+using oracle::kMarch2026;
+using oracle::kSinceAugust2026;
+using oracle::kBeforeAugust2026;
 using oracle::kVllm033;
 using oracle::Library;
 using oracle::LogitsRule;
@@ -35,7 +35,7 @@ using oracle::Variable;
 using oracle::WeightFormat;
 
 using Activations = EnumSet<oracle::Activation>;
-using Eras = EnumSet<oracle::Era>;
+using PolicyDates = EnumSet<oracle::PolicyDate>;
 using Keys = EnumSet<ActivationKey>;
 using Limits = EnumSet<ParallelLimit>;
 using Routings = EnumSet<Routing>;
@@ -45,13 +45,13 @@ inline constexpr EnumSet<PlatformKind> kRocm{PlatformKind::rocm};
 inline constexpr EnumSet<PlatformKind> kXpu{PlatformKind::xpu};
 inline constexpr EnumSet<PlatformKind> kCpu{PlatformKind::cpu};
 
-inline constexpr Eras kApril{april_24};
-inline constexpr Eras kReferenceSinceApril{april_24, august_22, vllm_033};
+inline constexpr PolicyDates kApril2026{april_24};
+inline constexpr PolicyDates kReferenceSinceApril2026{april_24, august_22, vllm_033};
 
 // What the reference's generic activation function computes, in spring and since August.
-inline constexpr Activations kGenericSeven{silu,        gelu,        swigluoai,   swiglustep,
+inline constexpr Activations kGenericActivationsBeforeAugust2026{silu,        gelu,        swigluoai,   swiglustep,
                                            silu_no_mul, gelu_no_mul, relu2_no_mul};
-inline constexpr Activations kGenericEleven{silu,        gelu,
+inline constexpr Activations kGenericActivationsSinceAugust2026{silu,        gelu,
                                             gelu_tanh,   situ,
                                             swigluoai,   swigluoai_uninterleave,
                                             swiglustep,  silu_no_mul,

@@ -20,12 +20,12 @@ using platform::CpuArchitecture;
 // everything; ids without a row have one generation, or the newest is meant.
 struct InUse {
   std::string_view id{};
-  Eras eras{};
+  PolicyDates policy_dates{};
   EnumSet<PlatformKind> kinds{};
   CapabilityRange capability{{0, 0}, {1000, 0}};
   std::string_view gfx{};
   CpuArchitecture architecture = CpuArchitecture::unknown;
-  std::uint64_t most_ranks = std::numeric_limits<std::uint64_t>::max();  // tensor parallel
+  std::uint64_t max_ranks = std::numeric_limits<std::uint64_t>::max();  // tensor parallel
   Activations activations{};
   bool (*when)(const platform::Environment&) = nullptr;
   std::string_view generation{};
@@ -50,42 +50,42 @@ constexpr std::string_view kGfx1250 = "on gfx1250 scales pass through AITER's ow
 constexpr std::string_view kTriton = "triton.mxfp4";
 constexpr std::string_view kAiterTriton = "aiter_triton.mxfp4";
 constexpr InUse kInUse[] = {
-    {.id = "aiter.mxfp4", .eras = kVllm033, .when = runs_a4w4_dsv4, .unspecified = kSeparated},
+    {.id = "aiter.mxfp4", .policy_dates = kVllm033, .when = runs_a4w4_dsv4, .unspecified = kSeparated},
     {.id = "aiter.mxfp4",
-     .eras = kVllm033,
+     .policy_dates = kVllm033,
      .activations = {situ},
      .when = separates_situ,
      .unspecified = kSeparated},
     {.id = kAiterTriton, .gfx = "gfx1250", .unspecified = kGfx1250},
-    {.id = kAiterTriton, .gfx = "gfx950", .most_ranks = 2, .generation = "cdna4.v3.6"},
+    {.id = kAiterTriton, .gfx = "gfx950", .max_ranks = 2, .generation = "cdna4.v3.6"},
     {.id = kAiterTriton, .generation = "strided"},
     {.id = "aiter_triton_w4a4.mxfp4",
      .unspecified = "codes stay rows, but scales pass through AITER's own shuffle"},
-    {.id = kTriton, .eras = kVllm033, .kinds = kRocm, .gfx = "gfx1250", .unspecified = kGfx1250},
-    {.id = "marlin.nvfp4", .eras = kJanuary, .generation = "2026-01"},
-    {.id = "marlin.nvfp4", .eras = kMarch, .generation = "2026-03"},
-    {.id = "flashinfer_trtllm.nvfp4", .eras = kJanuary, .generation = "2026-01"},
-    {.id = "flashinfer_cutlass_sm90.mxfp4", .eras = kSpring, .generation = "seed"},
-    {.id = "aiter.mxfp4", .eras = kSpring, .generation = "2026-04"},
+    {.id = kTriton, .policy_dates = kVllm033, .kinds = kRocm, .gfx = "gfx1250", .unspecified = kGfx1250},
+    {.id = "marlin.nvfp4", .policy_dates = kJanuary2026, .generation = "2026-01"},
+    {.id = "marlin.nvfp4", .policy_dates = kMarch2026, .generation = "2026-03"},
+    {.id = "flashinfer_trtllm.nvfp4", .policy_dates = kJanuary2026, .generation = "2026-01"},
+    {.id = "flashinfer_cutlass_sm90.mxfp4", .policy_dates = kBeforeAugust2026, .generation = "seed"},
+    {.id = "aiter.mxfp4", .policy_dates = kBeforeAugust2026, .generation = "2026-04"},
     {.id = kTriton,
-     .eras = kSinceAugust,
+     .policy_dates = kSinceAugust2026,
      .kinds = kCuda,
      .capability = exactly(9, 0),
      .generation = "hopper.v3.5.w8.k4"},
     {.id = kTriton,
-     .eras = kJanuary,
+     .policy_dates = kJanuary2026,
      .kinds = kCuda,
      .capability = exactly(9, 0),
      .generation = "hopper.v3.5.w8"},
     {.id = kTriton, .kinds = kCuda, .capability = exactly(9, 0), .generation = "hopper.v3.6.w8"},
     {.id = kTriton, .kinds = kCuda, .capability = at_least(10, 0), .generation = "blackwell.v3.6"},
     {.id = kTriton,
-     .eras = kSinceAugust,
+     .policy_dates = kSinceAugust2026,
      .kinds = kRocm,
      .gfx = "gfx950",
-     .most_ranks = 2,
+     .max_ranks = 2,
      .generation = "cdna4.v3.6"},
-    {.id = kTriton, .eras = kSinceAugust, .generation = "strided"},
+    {.id = kTriton, .policy_dates = kSinceAugust2026, .generation = "strided"},
     {.id = kTriton, .kinds = kRocm, .gfx = "gfx950", .generation = "cdna4.v3.6"},
     {.id = kTriton, .generation = "strided"},
     {.id = "cpu_native.mxfp4",
@@ -96,22 +96,22 @@ constexpr InUse kInUse[] = {
      .generation = "x86.16x32.int8"},
 };
 
-bool matches(const InUse& row, const LayoutQuestion& question, std::string_view id) {
+bool matches(const InUse& row, const LayoutRequest& question, std::string_view id) {
   const platform::Device& device = question.device;
   const platform::Capability capability = device.capability.value_or(platform::Capability{});
-  return row.id == id && (row.eras.empty() || row.eras.contains(question.era)) &&
+  return row.id == id && (row.policy_dates.empty() || row.policy_dates.contains(question.policy_date)) &&
          (row.kinds.empty() || row.kinds.contains(device.kind)) &&
          row.capability.contains(capability) && (row.gfx.empty() || row.gfx == device.gfx) &&
          (row.architecture == CpuArchitecture::unknown ||
           row.architecture == device.architecture) &&
-         question.tp_size <= row.most_ranks &&
+         question.tp_size <= row.max_ranks &&
          (row.activations.empty() ||
           (question.activation && row.activations.contains(*question.activation))) &&
          (row.when == nullptr || row.when(question.environment));
 }
 
 Error unspecified(const oracle::Backend& backend, std::string_view why) {
-  return error(ErrorCode::lacking, "layout.unspecified",
+  return error(ErrorCode::unavailable, "layout.unspecified",
                fmt::format("the layout that {} reads is not specified: {}", backend.name, why))
       .try_this("give it the checkpoint as it is");
 }
@@ -154,7 +154,7 @@ std::string layout_id(const oracle::Backend& backend) {
                                 : std::string(backend.layout);
 }
 
-Result<const layout::Layout*> layout_of(const LayoutQuestion& question) {
+Result<const layout::Layout*> layout_of(const LayoutRequest& question) {
   const oracle::Backend& backend = question.backend;
   const std::string id = layout_id(backend);
   const auto* used =
@@ -162,7 +162,7 @@ Result<const layout::Layout*> layout_of(const LayoutQuestion& question) {
   const bool is_known = used != std::end(kInUse);
   if (is_known && !used->unspecified.empty()) return unspecified(backend, used->unspecified);
   if (layout::find_layout(layouts(), id, {}) == nullptr)
-    return error(ErrorCode::lacking, "layout.external",
+    return error(ErrorCode::unavailable, "layout.external",
                  fmt::format("{} lays weights out itself while it loads them", backend.name))
         .expects("a backend whose layout is known here", "layout " + id)
         .try_this("give it the checkpoint as it is");

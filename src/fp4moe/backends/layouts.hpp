@@ -24,14 +24,14 @@ std::string layout_id(const oracle::Backend& backend);
 // activation and environment to AITER.
 // Errors: layout.external for backends whose library lays weights out itself while it loads them,
 // layout.unspecified where the bytes are not known here; both say which.
-struct LayoutQuestion {
+struct LayoutRequest {
   const oracle::Backend& backend;
-  oracle::Era era{};
+  oracle::PolicyDate policy_date{};
   const platform::Device& device;
   std::uint64_t tp_size = 1;
   std::optional<oracle::Activation> activation{};
   platform::Environment environment{};
 };
-Result<const layout::Layout*> layout_of(const LayoutQuestion& question);
+Result<const layout::Layout*> layout_of(const LayoutRequest& question);
 
 }  // namespace fp4moe::backends

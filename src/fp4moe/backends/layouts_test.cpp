@@ -12,10 +12,10 @@ namespace fp4moe::backends {
 namespace layouts_test {
 
 using layout::Layout;
-using oracle::Era;
+using oracle::PolicyDate;
 
-constexpr Era kEras[] = {Era::january_seed, Era::january_27, Era::march_20, Era::march_27,
-                         Era::april_24,     Era::august_22,  Era::vllm_033, Era::native};
+constexpr PolicyDate kEras[] = {PolicyDate::january_seed, PolicyDate::january_27, PolicyDate::march_20, PolicyDate::march_27,
+                         PolicyDate::april_24,     PolicyDate::august_22,  PolicyDate::vllm_033, PolicyDate::native};
 
 platform::Device device(std::string_view name) {
   const Result<platform::Device> found = platform::describe_device(name);
@@ -23,10 +23,10 @@ platform::Device device(std::string_view name) {
   return found ? *found : platform::Device{};
 }
 
-const oracle::Backend& backend(std::string_view name, formats::WeightFormat format, Era era) {
+const oracle::Backend& backend(std::string_view name, formats::WeightFormat format, PolicyDate policy_date) {
   static const oracle::Backend kNone{};
   for (const oracle::Backend* row : all_rows())
-    if (row->name == name && row->format == format && row->eras.contains(era)) return *row;
+    if (row->name == name && row->format == format && row->policy_dates.contains(policy_date)) return *row;
   ADD_FAILURE() << "no backend " << name;
   return kNone;
 }
@@ -84,10 +84,10 @@ TEST(Layouts, EveryBackendHasOneOnEveryDeviceOrItsLibraryMakesItsOwn) {
   std::size_t found = 0, external = 0;
   for (const oracle::Backend* row : all_rows())
     for (const platform::DescribedDevice& described : platform::described_devices())
-      for (const Era era : kEras)
+      for (const PolicyDate policy_date : kEras)
         for (const std::uint64_t ranks : {1u, 2u, 4u}) {
           const platform::Device on = device(described.name);
-          const Result<const Layout*> layout = layout_of({*row, era, on, ranks});
+          const Result<const Layout*> layout = layout_of({*row, policy_date, on, ranks});
           if (layout) {
             ++found;
             EXPECT_EQ((*layout)->format, row->format) << row->name;
@@ -105,66 +105,66 @@ TEST(Layouts, EveryBackendHasOneOnEveryDeviceOrItsLibraryMakesItsOwn) {
 TEST(Layouts, FollowTheDateTheDeviceAndTheRanks) {
   constexpr auto kMxfp4 = formats::WeightFormat::mxfp4;
   constexpr auto kNvfp4 = formats::WeightFormat::nvfp4;
-  const auto generation = [](const oracle::Backend& row, Era era, std::string_view on,
+  const auto generation = [](const oracle::Backend& row, PolicyDate policy_date, std::string_view on,
                              std::uint64_t ranks = 1) {
-    const Result<const Layout*> found = layout_of({row, era, device(on), ranks});
+    const Result<const Layout*> found = layout_of({row, policy_date, device(on), ranks});
     return found ? std::string((*found)->generation) : text(found.why());
   };
-  const oracle::Backend& triton = backend("TRITON", kMxfp4, Era::august_22);
-  EXPECT_EQ(generation(triton, Era::april_24, "h100"), "hopper.v3.6.w8");
-  EXPECT_EQ(generation(triton, Era::august_22, "h100"), "hopper.v3.5.w8.k4");
-  EXPECT_EQ(generation(triton, Era::january_27, "h100"), "hopper.v3.5.w8");
-  EXPECT_EQ(generation(triton, Era::august_22, "b200"), "blackwell.v3.6");
-  EXPECT_EQ(generation(triton, Era::august_22, "a100"), "strided");
-  EXPECT_EQ(generation(triton, Era::august_22, "mi355x", 2), "cdna4.v3.6");
-  EXPECT_EQ(generation(triton, Era::august_22, "mi355x", 4), "strided");
-  EXPECT_EQ(generation(triton, Era::april_24, "mi355x", 4), "cdna4.v3.6");
-  EXPECT_EQ(generation(triton, Era::april_24, "mi300x"), "strided");
+  const oracle::Backend& triton = backend("TRITON", kMxfp4, PolicyDate::august_22);
+  EXPECT_EQ(generation(triton, PolicyDate::april_24, "h100"), "hopper.v3.6.w8");
+  EXPECT_EQ(generation(triton, PolicyDate::august_22, "h100"), "hopper.v3.5.w8.k4");
+  EXPECT_EQ(generation(triton, PolicyDate::january_27, "h100"), "hopper.v3.5.w8");
+  EXPECT_EQ(generation(triton, PolicyDate::august_22, "b200"), "blackwell.v3.6");
+  EXPECT_EQ(generation(triton, PolicyDate::august_22, "a100"), "strided");
+  EXPECT_EQ(generation(triton, PolicyDate::august_22, "mi355x", 2), "cdna4.v3.6");
+  EXPECT_EQ(generation(triton, PolicyDate::august_22, "mi355x", 4), "strided");
+  EXPECT_EQ(generation(triton, PolicyDate::april_24, "mi355x", 4), "cdna4.v3.6");
+  EXPECT_EQ(generation(triton, PolicyDate::april_24, "mi300x"), "strided");
 
-  EXPECT_EQ(generation(triton, Era::vllm_033, "h100"), "hopper.v3.5.w8.k4");
-  EXPECT_EQ(generation(triton, Era::vllm_033, "thor"), "blackwell.v3.6");
-  EXPECT_EQ(generation(triton, Era::vllm_033, "rtx5090"), "blackwell.v3.6");
-  EXPECT_EQ(generation(triton, Era::vllm_033, "mi300x"), "strided");
-  const oracle::Backend& aiter = backend("AITER_TRITON_MXFP4_BF16", kMxfp4, Era::vllm_033);
-  EXPECT_EQ(generation(aiter, Era::vllm_033, "mi355x", 2), "cdna4.v3.6");
-  EXPECT_EQ(generation(aiter, Era::vllm_033, "mi355x", 4), "strided");
-  EXPECT_EQ(generation(aiter, Era::vllm_033, "mi300x"), "strided");
+  EXPECT_EQ(generation(triton, PolicyDate::vllm_033, "h100"), "hopper.v3.5.w8.k4");
+  EXPECT_EQ(generation(triton, PolicyDate::vllm_033, "thor"), "blackwell.v3.6");
+  EXPECT_EQ(generation(triton, PolicyDate::vllm_033, "rtx5090"), "blackwell.v3.6");
+  EXPECT_EQ(generation(triton, PolicyDate::vllm_033, "mi300x"), "strided");
+  const oracle::Backend& aiter = backend("AITER_TRITON_MXFP4_BF16", kMxfp4, PolicyDate::vllm_033);
+  EXPECT_EQ(generation(aiter, PolicyDate::vllm_033, "mi355x", 2), "cdna4.v3.6");
+  EXPECT_EQ(generation(aiter, PolicyDate::vllm_033, "mi355x", 4), "strided");
+  EXPECT_EQ(generation(aiter, PolicyDate::vllm_033, "mi300x"), "strided");
 
-  const oracle::Backend& marlin = backend("MARLIN", kNvfp4, Era::august_22);
-  EXPECT_EQ(generation(marlin, Era::january_27, "h100"), "2026-01");
-  EXPECT_EQ(generation(marlin, Era::march_27, "h100"), "2026-03");
-  EXPECT_EQ(generation(marlin, Era::april_24, "h100"), "2026-04");
-  EXPECT_EQ(generation(marlin, Era::august_22, "h100"), "2026-04");
+  const oracle::Backend& marlin = backend("MARLIN", kNvfp4, PolicyDate::august_22);
+  EXPECT_EQ(generation(marlin, PolicyDate::january_27, "h100"), "2026-01");
+  EXPECT_EQ(generation(marlin, PolicyDate::march_27, "h100"), "2026-03");
+  EXPECT_EQ(generation(marlin, PolicyDate::april_24, "h100"), "2026-04");
+  EXPECT_EQ(generation(marlin, PolicyDate::august_22, "h100"), "2026-04");
 }
 
 // Where the reference hands bytes to a library whose layout is not known, the refusal says why.
 TEST(Layouts, UnspecifiedOnesAreRefusedWithTheirReason) {
   constexpr auto kMxfp4 = formats::WeightFormat::mxfp4;
-  const auto why = [](const LayoutQuestion& question) {
+  const auto why = [](const LayoutRequest& question) {
     const Result<const Layout*> found = layout_of(question);
     return found ? std::string() : found.why().id + ": " + found.why().message;
   };
   const platform::Device mi355x = device("mi355x"), mi455x = device("mi455x");
-  const oracle::Backend& aiter = backend("AITER_MXFP4_BF16", kMxfp4, Era::vllm_033);
-  EXPECT_EQ(why({aiter, Era::vllm_033, mi355x}), "");
-  EXPECT_EQ(why({aiter, Era::vllm_033, mi355x, 1, oracle::Activation::silu}), "");
-  LayoutQuestion question{aiter, Era::vllm_033, mi355x, 1, oracle::Activation::situ};
+  const oracle::Backend& aiter = backend("AITER_MXFP4_BF16", kMxfp4, PolicyDate::vllm_033);
+  EXPECT_EQ(why({aiter, PolicyDate::vllm_033, mi355x}), "");
+  EXPECT_EQ(why({aiter, PolicyDate::vllm_033, mi355x, 1, oracle::Activation::silu}), "");
+  LayoutRequest question{aiter, PolicyDate::vllm_033, mi355x, 1, oracle::Activation::situ};
   EXPECT_NE(why(question).find("gate and up rows apart"), std::string::npos);
   question.environment.set(platform::Variable::rocm_aiter_situv2, "A8W4");
   EXPECT_EQ(why(question), "");
   question.environment.set(platform::Variable::rocm_aiter_a4w4_dsv4, "1");
   EXPECT_TRUE(why(question).starts_with("layout.unspecified"));
-  question.era = Era::august_22;
+  question.policy_date = PolicyDate::august_22;
   EXPECT_EQ(why(question), "");
 
   for (const std::string_view name : {"TRITON", "TRITON_UNFUSED", "AITER_TRITON_MXFP4_BF16",
                                       "AITER_TRITON_MXFP4_MXFP4", "AITER_MXFP4_FP8"})
-    EXPECT_NE(why({backend(name, kMxfp4, Era::vllm_033), Era::vllm_033, mi455x}).find("shuffle"),
+    EXPECT_NE(why({backend(name, kMxfp4, PolicyDate::vllm_033), PolicyDate::vllm_033, mi455x}).find("shuffle"),
               std::string::npos)
         << name;
   for (const std::string_view name :
        {"HUMMING", "FLASHINFER_MOE_EP_CUTEDSL", "FLASHINFER_MOE_EP_DEEP_GEMM"})
-    EXPECT_TRUE(why({backend(name, kMxfp4, Era::vllm_033), Era::vllm_033, mi355x})
+    EXPECT_TRUE(why({backend(name, kMxfp4, PolicyDate::vllm_033), PolicyDate::vllm_033, mi355x})
                     .starts_with("layout.external"))
         << name;
 }

@@ -20,10 +20,10 @@ bool is_none(const Backend& backend) { return backend.family == "none"; }
 
 // Policies that have the backend, of either format.
 std::vector<const Policy*> policies_with(std::string_view word) {
-  std::vector<const Policy*> made;
+  std::vector<const Policy*> result;
   for (const Policy& policy : policies())
-    if (find_by_any_name(policy, word) != nullptr) made.push_back(&policy);
-  return made;
+    if (find_by_any_name(policy, word) != nullptr) result.push_back(&policy);
+  return result;
 }
 
 }  // namespace

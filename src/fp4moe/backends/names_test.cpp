@@ -16,10 +16,10 @@ using oracle::Policy;
 using oracle::WeightFormat;
 
 std::string in_other_letters(std::string_view name) {
-  std::string made;
+  std::string result;
   for (const char c : name)
-    made += c == '_' ? '-' : c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  return made;
+    result += c == '_' ? '-' : c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return result;
 }
 
 TEST(BackendNames, EveryNameOfEveryPolicyIsFoundInEverySpelling) {

@@ -14,23 +14,23 @@ constexpr Experts own_kernel(std::string_view name, std::span<const DeviceNeed> 
           .format = format,
           .devices = devices,
           .not_gated = true,
-          .activations = kGenericEleven,
+          .activations = kGenericActivationsSinceAugust2026,
           .schemes = kEverything,
           .batch_invariant = true,
           .lora = true,
-          .takes_unquantised = true,
+          .takes_unquantized = true,
           .expert_map = true};
 }
 
 // The same with routing inside: no LoRA, and all tokens are here already.
 constexpr Experts own_monolithic(std::string_view name, std::span<const DeviceNeed> devices,
                                  Routings routings) {
-  Experts made = own_kernel(name, devices);
-  made.kind = Kind::monolithic;
-  made.limits = kMonolithicLimits;
-  made.routings = routings;
-  made.lora = false;
-  return made;
+  Experts result = own_kernel(name, devices);
+  result.kind = Kind::monolithic;
+  result.limits = kMonolithicLimits;
+  result.routings = routings;
+  result.lora = false;
+  return result;
 }
 
 constexpr Backend own_backend(std::string_view name, std::string_view family, WeightFormat format,
@@ -40,7 +40,7 @@ constexpr Backend own_backend(std::string_view name, std::string_view family, We
       .name = name,
       .family = family,
       .format = format,
-      .eras = {native},
+      .policy_dates = {native},
       .experts = experts,
       .rounding = rounding,
       .scheme = format == WeightFormat::mxfp4 ? QuantScheme::mxfp4_w4a16 : QuantScheme::nvfp4_w4a16,

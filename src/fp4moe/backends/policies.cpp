@@ -6,7 +6,7 @@ namespace fp4moe::backends {
 namespace {
 
 using oracle::EnvironmentStep;
-using oracle::Era;
+using oracle::PolicyDate;
 using oracle::exactly;
 using oracle::family;
 using oracle::Library;
@@ -427,20 +427,20 @@ void make_native(Policy& policy, Rows& rows) {
 
 // clang-format off
 constexpr PolicyMaker kMakers[] = {
-    {"native",                 WeightFormat::mxfp4, Era::native,       "what this library runs fastest itself",             make_native},
-    {"vllm-0.33.0",            WeightFormat::mxfp4, Era::vllm_033,     "vLLM 0.33.0 of November 2026, gpt-oss",              make_033_mxfp4},
-    {"vllm-0.33.0-deepseek-v4", WeightFormat::mxfp4, Era::vllm_033,    "vLLM 0.33.0, DeepSeek-V4 and other MXFP4",           make_033_deepseek_v4},
-    {"2026-08-22",             WeightFormat::mxfp4, Era::august_22,    "vLLM of August 2026, gpt-oss",                       make_august_mxfp4},
-    {"2026-08-22-deepseek-v4", WeightFormat::mxfp4, Era::august_22,    "vLLM of August 2026, DeepSeek-V4 and other MXFP4",   make_august_deepseek_v4},
-    {"2026-04-24",             WeightFormat::mxfp4, Era::april_24,     "vLLM of April 2026",                                 make_april_24_mxfp4},
-    {"2026-03-27",             WeightFormat::mxfp4, Era::march_27,     "vLLM one week after its first MXFP4 oracle",         make_march_27},
-    {"2026-03-20",             WeightFormat::mxfp4, Era::march_20,     "vLLM's first MXFP4 oracle",                          make_march_20},
-    {"native",                 WeightFormat::nvfp4, Era::native,       "what this library runs fastest itself",             make_native},
-    {"vllm-0.33.0",            WeightFormat::nvfp4, Era::vllm_033,     "vLLM 0.33.0 of November 2026",                       make_033_nvfp4},
-    {"2026-08-22",             WeightFormat::nvfp4, Era::august_22,    "vLLM of August 2026",                                make_august_nvfp4},
-    {"2026-04-24",             WeightFormat::nvfp4, Era::april_24,     "vLLM of April 2026",                                 make_april_24_nvfp4},
-    {"2026-01-27",             WeightFormat::nvfp4, Era::january_27,   "vLLM's NVFP4 oracle as merged in January 2026",      make_january_27},
-    {"2026-01-seed",           WeightFormat::nvfp4, Era::january_seed, "vLLM's NVFP4 oracle before it was merged",           make_january_seed},
+    {"native",                 WeightFormat::mxfp4, PolicyDate::native,       "what this library runs fastest itself",             make_native},
+    {"vllm-0.33.0",            WeightFormat::mxfp4, PolicyDate::vllm_033,     "vLLM 0.33.0 of November 2026, gpt-oss",              make_033_mxfp4},
+    {"vllm-0.33.0-deepseek-v4", WeightFormat::mxfp4, PolicyDate::vllm_033,    "vLLM 0.33.0, DeepSeek-V4 and other MXFP4",           make_033_deepseek_v4},
+    {"2026-08-22",             WeightFormat::mxfp4, PolicyDate::august_22,    "vLLM of August 2026, gpt-oss",                       make_august_mxfp4},
+    {"2026-08-22-deepseek-v4", WeightFormat::mxfp4, PolicyDate::august_22,    "vLLM of August 2026, DeepSeek-V4 and other MXFP4",   make_august_deepseek_v4},
+    {"2026-04-24",             WeightFormat::mxfp4, PolicyDate::april_24,     "vLLM of April 2026",                                 make_april_24_mxfp4},
+    {"2026-03-27",             WeightFormat::mxfp4, PolicyDate::march_27,     "vLLM one week after its first MXFP4 oracle",         make_march_27},
+    {"2026-03-20",             WeightFormat::mxfp4, PolicyDate::march_20,     "vLLM's first MXFP4 oracle",                          make_march_20},
+    {"native",                 WeightFormat::nvfp4, PolicyDate::native,       "what this library runs fastest itself",             make_native},
+    {"vllm-0.33.0",            WeightFormat::nvfp4, PolicyDate::vllm_033,     "vLLM 0.33.0 of November 2026",                       make_033_nvfp4},
+    {"2026-08-22",             WeightFormat::nvfp4, PolicyDate::august_22,    "vLLM of August 2026",                                make_august_nvfp4},
+    {"2026-04-24",             WeightFormat::nvfp4, PolicyDate::april_24,     "vLLM of April 2026",                                 make_april_24_nvfp4},
+    {"2026-01-27",             WeightFormat::nvfp4, PolicyDate::january_27,   "vLLM's NVFP4 oracle as merged in January 2026",      make_january_27},
+    {"2026-01-seed",           WeightFormat::nvfp4, PolicyDate::january_seed, "vLLM's NVFP4 oracle before it was merged",           make_january_seed},
 };
 // clang-format on
 

@@ -12,7 +12,7 @@ namespace fp4moe::backends {
 // Finds rows by name among those of one format and one era; remembers what it did not find.
 class Rows {
  public:
-  Rows(std::span<const oracle::Backend* const> rows, oracle::WeightFormat format, oracle::Era era);
+  Rows(std::span<const oracle::Backend* const> rows, oracle::WeightFormat format, oracle::PolicyDate policy_date);
 
   const oracle::Backend* operator()(std::string_view name);
   std::vector<const oracle::Backend*> operator()(std::initializer_list<std::string_view> names);
@@ -28,7 +28,7 @@ class Rows {
 struct PolicyMaker {
   std::string_view name;
   oracle::WeightFormat format;
-  oracle::Era era;
+  oracle::PolicyDate policy_date;
   std::string_view summary;
   void (*fill)(oracle::Policy& policy, Rows& rows);
 };

@@ -109,11 +109,11 @@ Request random_request(SplitMix64& random, const Policy& policy) {
 }
 
 TEST(Policies, EveryNameInEveryListHasARow) {
-  const auto made = make_policies(all_rows());
+  const auto result = make_policies(all_rows());
 
-  ASSERT_TRUE(made) << text(made.why());
-  EXPECT_EQ(made->size(), 14u);
-  for (const Policy& one : *made) {
+  ASSERT_TRUE(result) << text(result.why());
+  EXPECT_EQ(result->size(), 14u);
+  for (const Policy& one : *result) {
     EXPECT_FALSE(one.automatic.empty()) << one.name;
     EXPECT_FALSE(one.summary.empty()) << one.name;
   }
@@ -123,11 +123,11 @@ TEST(Policies, AMissingRowIsAnErrorThatNamesIt) {
   std::vector<const oracle::Backend*> rows = all_rows();
   std::erase_if(rows, [](const oracle::Backend* row) { return row->name == "MARLIN"; });
 
-  const auto made = make_policies(rows);
+  const auto result = make_policies(rows);
 
-  ASSERT_FALSE(made);
-  EXPECT_EQ(made.why().id, "policy.backend");
-  EXPECT_EQ(made.why().expected, "a row named MARLIN");
+  ASSERT_FALSE(result);
+  EXPECT_EQ(result.why().id, "policy.backend");
+  EXPECT_EQ(result.why().expected, "a row named MARLIN");
 }
 
 TEST(Policies, AnUnknownNameListsTheOthers) {
@@ -141,10 +141,10 @@ TEST(Policies, AnUnknownNameListsTheOthers) {
 TEST(Policies, RowsOfOneNameFormatAndEraAreUnique) {
   std::set<std::string> seen;
   for (const oracle::Backend* row : all_rows())
-    for (int era = 0; era <= static_cast<int>(oracle::Era::native); ++era)
-      if (row->eras.contains(static_cast<oracle::Era>(era))) {
+    for (int policy_date = 0; policy_date <= static_cast<int>(oracle::PolicyDate::native); ++policy_date)
+      if (row->policy_dates.contains(static_cast<oracle::PolicyDate>(policy_date))) {
         const std::string key = std::string(row->name) + "/" +
-                                std::string(formats::name(row->format)) + "/" + std::to_string(era);
+                                std::string(formats::name(row->format)) + "/" + std::to_string(policy_date);
         EXPECT_TRUE(seen.insert(key).second) << key;
       }
 }
@@ -162,13 +162,13 @@ TEST(Policies, AFictitiousBackendIsOneRowAndOneLine) {
   static constexpr oracle::Backend kUnicorn{.name = "UNICORN",
                                             .family = "unicorn",
                                             .format = oracle::WeightFormat::mxfp4,
-                                            .eras = {oracle::Era::april_24},
+                                            .policy_dates = {oracle::PolicyDate::april_24},
                                             .experts = kList};
   std::vector<const oracle::Backend*> rows = all_rows();
   rows.push_back(&kUnicorn);
-  auto made = make_policies(rows);
-  ASSERT_TRUE(made);
-  Policy& changed = *std::ranges::find_if(*made, [](const Policy& one) {
+  auto result = make_policies(rows);
+  ASSERT_TRUE(result);
+  Policy& changed = *std::ranges::find_if(*result, [](const Policy& one) {
     return one.name == "2026-04-24" && one.format == oracle::WeightFormat::mxfp4;
   });
 

@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "fp4moe/backends/all.hpp"
-#include "fp4moe/oracle/assembly.hpp"
+#include "fp4moe/oracle/vllm/assembly.hpp"
 #include "fp4moe/oracle/record.hpp"
 #include "fp4moe/oracle/sizes.hpp"
 
@@ -45,9 +45,9 @@ Request on(std::string_view name, const Policy& policy) {
 }
 
 std::string chosen(const Policy& policy, const Request& request, Mode mode = Mode::compat) {
-  const Selection made = select(policy, mode, request);
-  if (made.outcome != Outcome::selected) return made.message;
-  return std::string(made.backend->name) + " " + std::string(made.experts->name);
+  const Selection result = select(policy, mode, request);
+  if (result.outcome != Outcome::selected) return result.message;
+  return std::string(result.backend->name) + " " + std::string(result.experts->name);
 }
 
 const oracle::Experts& experts_of(const Policy& policy, std::string_view backend,
@@ -123,10 +123,10 @@ TEST(Vllm033, HummingsVariableTakesAnyWord) {
 TEST(Vllm033, MonolithicKernelsRefuseTablesAndAdjustedRoutes) {
   Request request = on("h100", gpt_oss());
   request.layer.hash_routing = true;
-  const Selection made = select(gpt_oss(), Mode::compat, request);
-  ASSERT_EQ(made.outcome, Outcome::selected);
-  EXPECT_EQ(made.experts->name, "OAITritonExperts");
-  EXPECT_EQ(reference_reason(gpt_oss(), request, made.evaluated[made.evaluated.size() - 2]),
+  const Selection result = select(gpt_oss(), Mode::compat, request);
+  ASSERT_EQ(result.outcome, Outcome::selected);
+  EXPECT_EQ(result.experts->name, "OAITritonExperts");
+  EXPECT_EQ(reference_reason(gpt_oss(), request, result.evaluated[result.evaluated.size() - 2]),
             "kernel does not support hash routing");
 
   Request adjusted = on("mi355x", gpt_oss());
@@ -146,12 +146,12 @@ TEST(Vllm033, MonolithicKernelsRefuseTablesAndAdjustedRoutes) {
 TEST(Vllm033, ARequestForActivationsFallsBackTo16BitsWithAWarning) {
   Request request = on("a100", gpt_oss());
   request.layer.activation_key = ActivationKey::mxfp8;
-  const Selection made = select(gpt_oss(), Mode::compat, request);
-  EXPECT_EQ(made.backend->name, "MARLIN");
-  EXPECT_EQ(made.activation, ActivationKey::none);
-  ASSERT_EQ(made.warned.size(), 1u);
-  EXPECT_TRUE(made.warned[0].ends_with("Falling back to 'MARLIN' with BF16 activations."));
-  EXPECT_EQ(make_record(gpt_oss(), Mode::strict, request).warnings[0], made.warned[0]);
+  const Selection result = select(gpt_oss(), Mode::compat, request);
+  EXPECT_EQ(result.backend->name, "MARLIN");
+  EXPECT_EQ(result.activation, ActivationKey::none);
+  ASSERT_EQ(result.warned.size(), 1u);
+  EXPECT_TRUE(result.warned[0].ends_with("Falling back to 'MARLIN' with BF16 activations."));
+  EXPECT_EQ(make_record(gpt_oss(), Mode::strict, request).warnings[0], result.warned[0]);
 
   // The user's own wish is computed by HUMMING, and by emulation whoever wishes.
   Request wish = on("h100", gpt_oss());
@@ -303,9 +303,9 @@ TEST(Vllm033, Gfx1250IsNoRadeon) {
 TEST(Vllm033, TheCpuKernelIsGivenRoutesAndStillAsksForTheirMethod) {
   Request request = on("cpu-amx", generic());
   request.layer.routing = Routing::deepseek_v4;
-  const Selection made = select(generic(), Mode::compat, request);
-  ASSERT_EQ(made.outcome, Outcome::selected) << made.message;
-  EXPECT_EQ(made.experts->kind, oracle::Kind::modular);
+  const Selection result = select(generic(), Mode::compat, request);
+  ASSERT_EQ(result.outcome, Outcome::selected) << result.message;
+  EXPECT_EQ(result.experts->kind, oracle::Kind::modular);
   request.layer.routing = Routing::llama4;
   request.layer.backend = "cpu";
   EXPECT_TRUE(chosen(generic(), request).ends_with("kernel does not support routing method 3."));
@@ -373,9 +373,9 @@ TEST(Vllm033, SizesKnowTheActivationOnlyInTheSecondEntry) {
                           Activation activation) {
     Request request = on(part, policy);
     request.layer.activation = activation;
-    const auto made = round_sizes(*oracle::find_backend(policy, backend), request.device,
+    const auto result = round_sizes(*oracle::find_backend(policy, backend), request.device,
                                   rounding_activation(policy, request.layer), {2880, 720});
-    return made ? std::to_string(made->hidden) + " " + std::to_string(made->intermediate) : "";
+    return result ? std::to_string(result->hidden) + " " + std::to_string(result->intermediate) : "";
   };
   EXPECT_EQ(rounded(generic(), "TRITON_UNFUSED", "mi300x", Activation::silu), "2944 768");
   EXPECT_EQ(rounded(gpt_oss(), "TRITON_UNFUSED", "mi300x", Activation::silu), "3072 768");
@@ -413,8 +413,8 @@ TEST(Vllm033, HummingsOwnActivationsFollowTheEntryAndTheDevice) {
   request.layer.activation_override = ActivationKey::mxfp8;
   EXPECT_EQ(form_from_layer(generic(), request).activations, ActivationKey::mxfp8);
   EXPECT_EQ(form_from_layer(gpt_oss(), request).activations, ActivationKey::mxfp8);
-  const Selection made = select(generic(), Mode::strict, request);
-  const auto plan = assemble(generic(), Mode::strict, request, made.backend, made.experts);
+  const Selection result = select(generic(), Mode::strict, request);
+  const auto plan = assemble(generic(), Mode::strict, request, result.backend, result.experts);
   ASSERT_TRUE(plan);
   EXPECT_EQ(plan->log, (std::vector<std::string>{"Using MoEPrepareAndFinalizeNoDPEPModular",
                                                  "Using HummingIndexedExperts"}));

@@ -29,8 +29,8 @@ struct Handlers {
   std::array<struct sigaction, kSignals.size()> before{};
 };
 Handlers& handlers() {
-  static Handlers made;
-  return made;
+  static Handlers result;
+  return result;
 }
 
 }  // namespace

@@ -43,8 +43,8 @@ struct Watch {
 // and are never torn down: files may outlive main.
 static_assert(std::is_trivially_destructible_v<Watch>);
 Watch& watch() {
-  static constinit Watch made;
-  return made;
+  static constinit Watch result;
+  return result;
 }
 
 const Slot* find(const Watch& all, std::uintptr_t address) {

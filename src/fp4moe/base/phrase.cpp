@@ -49,51 +49,51 @@ std::size_t columns_of(std::string_view text) {
 }  // namespace
 
 std::string counted(std::uint64_t count, std::string_view noun) {
-  std::string made = std::to_string(count) + " ";
-  if (count == 1) return made.append(noun);
+  std::string result = std::to_string(count) + " ";
+  if (count == 1) return result.append(noun);
   const bool takes_ies = noun.ends_with("ry");
   const bool takes_es = noun.ends_with("x") || noun.ends_with("ch");
-  made.append(takes_ies ? noun.substr(0, noun.size() - 1) : noun);
-  return made.append(takes_ies ? "ies" : takes_es ? "es" : "s");
+  result.append(takes_ies ? noun.substr(0, noun.size() - 1) : noun);
+  return result.append(takes_ies ? "ies" : takes_es ? "es" : "s");
 }
 
 std::string escaped(std::string_view text, std::size_t most) {
-  std::string made;
+  std::string result;
   for (std::size_t at = 0; at < text.size();) {
-    if (made.size() >= most) return made + "...";
+    if (result.size() >= most) return result + "...";
     const std::size_t length = character_length(text.substr(at));
     const auto byte = static_cast<unsigned char>(text[at]);
     if (length == 0 || byte < 0x20 || byte == 0x7F) {
       std::array<char, 5> escape{};
       std::snprintf(escape.data(), escape.size(), "\\x%02x", byte);
-      made += escape.data();
+      result += escape.data();
       ++at;
     } else {
-      made += text.substr(at, length);
+      result += text.substr(at, length);
       at += length;
     }
   }
-  return made;
+  return result;
 }
 
 std::string wrapped(std::string_view text, std::size_t columns, std::size_t indent) {
   if (columns == 0) return std::string(text);
-  std::string made;
+  std::string result;
   std::size_t used = 0;
   bool at_start = true;
   for (const std::string_view word : split(text, ' ')) {
     const std::size_t width = columns_of(word);
     if (!at_start && used + 1 + width > columns) {
-      made += "\n" + std::string(indent, ' ');
+      result += "\n" + std::string(indent, ' ');
       used = indent;
       at_start = true;
     }
-    if (!at_start) made += ' ', ++used;
-    made += word;
+    if (!at_start) result += ' ', ++used;
+    result += word;
     used += width;
     at_start = false;
   }
-  return made;
+  return result;
 }
 
 bool is_same_word(std::string_view a, std::string_view b) {

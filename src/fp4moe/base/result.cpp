@@ -55,12 +55,12 @@ Error* ErrorPointer::copy(const Error& why) { return new Error(why); }
 void ErrorPointer::destroy() noexcept { delete why_; }
 
 std::string text(const Error& why) {
-  constexpr std::size_t kMost = 4000;  // of a part: lists are shown whole
+  constexpr std::size_t kMax = 4000;  // of a part: lists are shown whole
   std::string line = why.id;
   const auto add = [&line](std::string_view lead, std::string_view part) {
     if (part.empty()) return;
     line += lead;
-    line += escaped(part, kMost);
+    line += escaped(part, kMax);
   };
   add(": ", why.path);
   if (!why.tensor.empty()) line += ": \"" + printable(why.tensor) + "\"";

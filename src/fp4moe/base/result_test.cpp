@@ -68,7 +68,7 @@ TEST(ErrorCode, NumbersAreTheExitCodes) {
   EXPECT_EQ(static_cast<int>(ErrorCode::no_backend), 4);
   EXPECT_EQ(static_cast<int>(ErrorCode::mismatch), 5);
   EXPECT_EQ(static_cast<int>(ErrorCode::exhausted), 6);
-  EXPECT_EQ(static_cast<int>(ErrorCode::lacking), 7);
+  EXPECT_EQ(static_cast<int>(ErrorCode::unavailable), 7);
   EXPECT_EQ(static_cast<int>(ErrorCode::interrupted), 130);
 }
 

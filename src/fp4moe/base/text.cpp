@@ -27,10 +27,10 @@ std::size_t sequence_length(std::string_view bytes) {
 }
 
 std::string spelling(std::string_view word) {
-  std::string made;
+  std::string result;
   for (const char c : word)
-    made += c == '-' ? '_' : c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  return made;
+    result += c == '-' ? '_' : c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return result;
 }
 
 // Letters to insert, drop, replace, or swap with their neighbour, to make one word of the other.
@@ -54,8 +54,8 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 }  // namespace
 
 std::string printable(std::string_view untrusted) {
-  constexpr std::size_t kMost = 200;
-  return escaped(untrusted, kMost);
+  constexpr std::size_t kMax = 200;
+  return escaped(untrusted, kMax);
 }
 
 bool is_utf8(std::string_view bytes) {
@@ -97,11 +97,11 @@ std::vector<std::string_view> split(std::string_view whole, char separator) {
 }
 
 std::string_view nearest(std::string_view word, std::span<const std::string_view> candidates,
-                         std::optional<std::size_t> most_edits) {
+                         std::optional<std::size_t> max_edits) {
   constexpr std::size_t kLongest = 100;  // of untrusted words; the work is quadratic
   if (word.empty() || word.size() > kLongest) return {};
   const std::string asked = spelling(word);
-  const std::size_t most = most_edits.value_or(std::max<std::size_t>(1, word.size() / 3));
+  const std::size_t most = max_edits.value_or(std::max<std::size_t>(1, word.size() / 3));
   std::size_t least = most + 1, longest = 0;
   std::string_view best;
   for (const std::string_view candidate : candidates) {

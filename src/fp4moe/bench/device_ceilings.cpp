@@ -83,14 +83,14 @@ Result<Ceilings> device_ceilings(const Device& device) {
                                .params = &multiplying},
                               nullptr);
        }}};
-  Ceilings made;
+  Ceilings created;
   for (const Row& row : rows) {
     auto result = time_on_device(device, row.name, row.work, row.enqueue);
     if (!result) return result.why();
-    made.*row.rate = result->timing.rate();
-    made.results.push_back(std::move(*result));
+    created.*row.rate = result->timing.rate();
+    created.results.push_back(std::move(*result));
   }
-  return made;
+  return created;
 }
 
 }  // namespace fp4moe::bench

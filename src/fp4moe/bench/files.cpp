@@ -15,11 +15,11 @@
 #include "fp4moe/kernels/cpu/isa.hpp"
 #include "fp4moe/tensor/buffer.hpp"
 #include "fp4moe/tensor/files/mapped_file.hpp"
-#include "fp4moe/weights/checkpoint.hpp"
-#include "fp4moe/weights/expert_layout.hpp"
-#include "fp4moe/weights/models.hpp"
-#include "fp4moe/weights/synth.hpp"
-#include "fp4moe/weights/transcode.hpp"
+#include "fp4moe/checkpoint/checkpoint.hpp"
+#include "fp4moe/checkpoint/write/expert_layout.hpp"
+#include "fp4moe/checkpoint/models.hpp"
+#include "fp4moe/checkpoint/synth/synth.hpp"
+#include "fp4moe/checkpoint/edit/transcode.hpp"
 
 namespace fp4moe::bench {
 namespace {
@@ -27,8 +27,8 @@ namespace {
 namespace fs = std::filesystem;
 using tensor::Buffer;
 using tensor::MappedFile;
-using weights::Checkpoint;
-using weights::Dialect;
+using checkpoint::Checkpoint;
+using checkpoint::Dialect;
 
 // A folder of our own that goes away with us.
 class Scratch {
@@ -66,13 +66,13 @@ struct Experts {
   std::uint64_t expert_bytes = 0;  // in the target's layout, the largest
 };
 
-Experts choose_experts(const Checkpoint& source, const weights::TranscodePlan& plan,
+Experts choose_experts(const Checkpoint& source, const checkpoint::TranscodePlan& plan,
                        std::uint64_t max_bytes) {
   Experts chosen;
   for (std::size_t layer = 0; layer < plan.checkpoint.layers.size(); ++layer) {
-    const weights::MoeShape& shape = plan.checkpoint.layers[layer].shape;
+    const checkpoint::MoeShape& shape = plan.checkpoint.layers[layer].shape;
     const std::uint64_t bytes =
-        weights::expert_layout(plan.checkpoint.row, shape, plan.checkpoint.bias_dtype).bytes();
+        checkpoint::expert_layout(plan.checkpoint.row, shape, plan.checkpoint.bias_dtype).bytes();
     chosen.expert_bytes = std::max(chosen.expert_bytes, bytes);
     for (std::uint64_t expert = 0; expert < source.layers()[layer].shape.experts; ++expert) {
       if (!chosen.places.empty() && (chosen.places.size() + 1) * chosen.expert_bytes > max_bytes)
@@ -84,21 +84,21 @@ Experts choose_experts(const Checkpoint& source, const weights::TranscodePlan& p
 }
 
 // Reads and lays out one expert.
-Result<Done> convert(weights::ExpertReader& reader, const weights::CheckpointPlan& plan,
+Result<Done> convert(checkpoint::ExpertReader& reader, const checkpoint::CheckpointPlan& plan,
                      Experts::Place place, std::span<std::byte> out) {
-  const weights::ExpertLayout layout =
-      weights::expert_layout(plan.row, plan.layers[place.layer].shape, plan.bias_dtype);
+  const checkpoint::ExpertLayout layout =
+      checkpoint::expert_layout(plan.row, plan.layers[place.layer].shape, plan.bias_dtype);
   const std::span<std::byte> to = out.first(layout.bytes());
-  weights::ExpertRoom room;
-  if (!plan.row.needs_unpacking()) room = weights::room_in(layout, to);
+  checkpoint::ExpertBuffers room;
+  if (!plan.row.needs_unpacking()) room = checkpoint::buffers_in(layout, to);
   const auto view =
       reader.read(place.layer, place.expert, plan.row.needs_unpacking() ? nullptr : &room);
   if (!view) return view.why();
-  return weights::lay_out_expert(layout, {.view = *view}, to);
+  return checkpoint::lay_out_expert(layout, {.view = *view}, to);
 }
 
 // Experts are handed out one by one; every worker has its own reader.
-Job to_memory_job(const Checkpoint& source, const weights::TranscodePlan& plan,
+Job to_memory_job(const Checkpoint& source, const checkpoint::TranscodePlan& plan,
                   const Experts& experts, Buffer& out, std::size_t threads) {
   const std::size_t count = experts.places.size();
   const std::uint64_t bytes = experts.expert_bytes;
@@ -107,7 +107,7 @@ Job to_memory_job(const Checkpoint& source, const weights::TranscodePlan& plan,
             const std::size_t workers = std::min(threads, count);
             std::atomic<std::size_t> next{0};
             return parallel_for(workers, workers, [&](std::size_t) -> Result<Done> {
-              weights::ExpertReader reader(source, {});
+              checkpoint::ExpertReader reader(source, {});
               for (std::size_t i = next++; i < count; i = next++) {
                 const auto done = convert(reader, plan.checkpoint, experts.places[i],
                                           out.bytes().subspan(i * bytes, bytes));
@@ -222,7 +222,7 @@ Job to_file_job(const Checkpoint& source, Dialect target, const Scratch& scratch
   return {std::string(name(target)), static_cast<double>(file_bytes(source)),
           [&source, &scratch, target, threads]() -> Result<Done> {
             const std::string out = scratch.file("converted");
-            const auto done = weights::transcode(source, target, out, {.threads = threads});
+            const auto done = checkpoint::transcode(source, target, out, {.threads = threads});
             if (!done) return done.why();
             std::error_code ignored;
             fs::remove_all(out, ignored);
@@ -232,17 +232,17 @@ Job to_file_job(const Checkpoint& source, Dialect target, const Scratch& scratch
 
 struct Target {
   Dialect dialect;
-  weights::TranscodePlan plan;
+  checkpoint::TranscodePlan plan;
   Experts experts;
 };
 
 // Every dialect the source can be written in; refusals are not of interest here.
 std::vector<Target> targets_of(const Checkpoint& source, std::uint64_t max_bytes) {
   std::vector<Target> targets;
-  for (const weights::DialectRow& row : weights::dialects()) {
+  for (const checkpoint::DialectRow& row : checkpoint::dialects()) {
     if (std::ranges::any_of(targets, [&](const Target& t) { return t.dialect == row.dialect; }))
       continue;
-    Result<weights::TranscodePlan> plan = weights::plan_transcode(source, row.dialect);
+    Result<checkpoint::TranscodePlan> plan = checkpoint::plan_transcode(source, row.dialect);
     if (!plan) continue;
     Experts experts = choose_experts(source, *plan, max_bytes);
     targets.push_back({row.dialect, *std::move(plan), std::move(experts)});
@@ -255,7 +255,7 @@ void report(std::vector<FileResult>& results, const Checkpoint& source, std::spa
   for (std::size_t i = 1; i < jobs.size(); ++i) {
     const bool is_read = jobs[i].name.starts_with("mmap_");
     results.push_back({.operation = is_read ? jobs[i].name : "to_memory",
-                       .format = std::string(weights::name(source.dialect().format)),
+                       .format = std::string(checkpoint::name(source.dialect().format)),
                        .from = std::string(source.dialect().name),
                        .to = is_read ? "" : jobs[i].name,
                        .timing = timings[i],
@@ -299,7 +299,7 @@ Result<Done> bench_source(const std::string& path, const Scratch& scratch,
   if (!written) return written.why();
   for (std::size_t i = 1; i < writes.size(); ++i)
     results.push_back({.operation = "to_file",
-                       .format = std::string(weights::name(source->dialect().format)),
+                       .format = std::string(checkpoint::name(source->dialect().format)),
                        .from = std::string(source->dialect().name),
                        .to = writes[i].name,
                        .timing = (*written)[i],
@@ -308,30 +308,30 @@ Result<Done> bench_source(const std::string& path, const Scratch& scratch,
 }
 
 // Shapes of the two formats' best-known models, as many experts as the size allows.
-Result<std::string> make_source(Dialect dialect, weights::WeightFormat format,
+Result<std::string> make_source(Dialect dialect, checkpoint::WeightFormat format,
                                 const Scratch& scratch, const FilesOptions& options) {
   const std::string model =
-      format == weights::WeightFormat::mxfp4 ? "gpt-oss-20b" : "qwen3-30b-a3b";
-  const weights::ModelRow* row = weights::find_model(model);
+      format == checkpoint::WeightFormat::mxfp4 ? "gpt-oss-20b" : "qwen3-30b-a3b";
+  const checkpoint::ModelRow* row = checkpoint::find_model(model);
   // Three matrices of half a byte and one scale byte for every 16 or 32 elements.
   const std::uint64_t expert_bytes = row->hidden * row->intermediate * 3 * 9 / 16;
   const std::uint64_t experts =
       std::max<std::uint64_t>(1, (options.megabytes << 20) / expert_bytes);
   const std::string path = scratch.file("source");
-  const auto made = weights::synth({.model = model,
+  const auto created = checkpoint::synth({.model = model,
                                     .dialect = dialect,
                                     .format = format,
                                     .experts = experts,
                                     .with_other_tensors = false,
                                     .threads = options.threads},
                                    path);
-  if (!made) return made.why();
+  if (!created) return created.why();
   return path;
 }
 
 // Whether something goes from this dialect into others; DeepSeek's own does not.
-bool is_source(const weights::DialectRow& row) {
-  return row.dialect != Dialect::deepseek_v4 && weights::find_row(row.dialect, row.format) == &row;
+bool is_source(const checkpoint::DialectRow& row) {
+  return row.dialect != Dialect::deepseek_v4 && checkpoint::find_row(row.dialect, row.format) == &row;
 }
 
 }  // namespace
@@ -345,7 +345,7 @@ Result<std::vector<FileResult>> bench_files(const FilesOptions& options) {
     if (!done) return done.why();
     return results;
   }
-  for (const weights::DialectRow& row : weights::dialects()) {
+  for (const checkpoint::DialectRow& row : checkpoint::dialects()) {
     if (!is_source(row)) continue;
     const auto path = make_source(row.dialect, row.format, *scratch, options);
     if (!path) return path.why();

@@ -54,9 +54,9 @@ Result<Arena> make_arena(std::size_t wide_bytes) {
       {&arena.gguf, wide_bytes + wide_bytes / 8},
   };
   for (const auto& [buffer, bytes] : wanted) {
-    Result<Buffer> made = Buffer::allocate(bytes);
-    if (!made) return made.why();
-    *buffer = std::move(*made);
+    Result<Buffer> created = Buffer::allocate(bytes);
+    if (!created) return created.why();
+    *buffer = std::move(*created);
     std::memset(buffer->data(), 1, buffer->size());  // resident before the clock starts
   }
   return arena;
@@ -193,7 +193,7 @@ std::vector<Line> lines_of(Element element) {
   return lines;
 }
 
-// The blocks of a line that fit the arena; the slow twin gets a small part of them.
+// The blocks of a line that fit the arena; the slow reference gets a small part of them.
 std::size_t blocks_of(const Line& line, const Arena& arena, bool is_portable) {
   const std::size_t fitting = std::min(arena.wide_bytes / line.wide_block, arena.scales.size());
   const std::size_t wanted = fitting / (is_portable ? 16 : 1);

@@ -12,12 +12,12 @@ namespace fp4moe::bench {
 
 struct FormatsOptions {
   std::size_t threads = 1;
-  std::size_t megabytes = 64;  // of the unquantised side
+  std::size_t megabytes = 64;  // of the unquantized side
   double seconds = 20;         // for everything together
   EnumSet<platform::CpuFeature> features{};
 };
 
-// `timing.work` counts the bytes of the unquantised side (for GGUF moves, of codes and scales); the
+// `timing.work` counts the bytes of the unquantized side (for GGUF moves, of codes and scales); the
 // memcpy beside it copies as many.
 struct FormatResult {
   std::string operation{}, format{}, rule{}, element{}, kernel{};

@@ -16,8 +16,8 @@ namespace {
 
 using moe::DType;
 
-constexpr std::uint64_t kMostLayerTokens = 8192;
-constexpr std::size_t kLeastRoutings = 16, kMostRoutings = 128;
+constexpr std::uint64_t kMaxLayerTokens = 8192;
+constexpr std::size_t kLeastRoutings = 16, kMaxRoutings = 128;
 constexpr std::uint64_t kUsualCache = std::uint64_t{32} << 20;
 constexpr double kWorthTwice = 1;  // seconds from which on ceilings are measured again at the end
 constexpr std::uint64_t kTimesCache = 4;  // weights between two uses of the same ones
@@ -86,7 +86,7 @@ std::size_t routings_for(const LayerModel& model, std::uint64_t tokens, std::uin
       std::min(model.shape().experts, tokens * std::max<std::uint64_t>(1, model.router().top_k));
   const double bytes = static_cast<double>(active) * model.expert_bytes();
   return std::clamp(static_cast<std::size_t>(static_cast<double>(kTimesCache * cache) / bytes) + 1,
-                    kLeastRoutings, kMostRoutings);
+                    kLeastRoutings, kMaxRoutings);
 }
 
 Result<std::vector<LayerResult>> measure_tokens(Setup& setup, const TokenSet& tokens) {
@@ -141,11 +141,11 @@ Result<LayerReport> bench_layer(const LayerBenchOptions& options) {
         .expects("cuda alone", fmt::format("{}", fmt::join(options.engines, ",")));
   }
   for (const std::uint64_t tokens : options.tokens)
-    if (tokens == 0 || tokens > kMostLayerTokens)
+    if (tokens == 0 || tokens > kMaxLayerTokens)
       return usage("bench.tokens", "so many tokens are not measured")
-          .expects(fmt::format("1 to {}", kMostLayerTokens), fmt::format("{}", tokens));
+          .expects(fmt::format("1 to {}", kMaxLayerTokens), fmt::format("{}", tokens));
   if (options.activations != std::vector<std::string>{"none"})
-    return usage("bench.activations", "activations are quantised by engine cuda alone here")
+    return usage("bench.activations", "activations are quantized by engine cuda alone here")
         .expects("none", fmt::format("{}", fmt::join(options.activations, ",")))
         .try_this("--engine cuda");
   std::vector<const NumericsWord*> numerics;
@@ -200,7 +200,7 @@ Result<LayerReport> bench_layer(const LayerBenchOptions& options) {
 }
 
 Json to_json(const LayerResult& result) {
-  Json made{{"model", result.model},
+  Json created{{"model", result.model},
             {"format", result.format},
             {"tokens", result.tokens},
             {"top_k", result.top_k},
@@ -218,11 +218,11 @@ Json to_json(const LayerResult& result) {
             {"ratio_to_floor", rounded(result.ratio_to_floor())},
             {"rel_error", result.rel_error}};
   if (!result.path.empty()) {
-    made["activations"] = result.activations;
-    made["path"] = result.path;
+    created["activations"] = result.activations;
+    created["path"] = result.path;
   }
-  add_times(made, result.timing);
-  return made;
+  add_times(created, result.timing);
+  return created;
 }
 
 Json to_json(const GpuFacts& gpu) {

@@ -22,7 +22,7 @@ struct LayerBenchOptions {
   std::vector<std::uint64_t> tokens{1, 4, 16, 64};
   std::vector<std::string> engines{"auto"};
   std::vector<std::string> numerics{"exact"};  // of kNumericsWords; measured by turns
-  // Engine cuda: what activations are quantised to on the way; measured by turns.
+  // Engine cuda: what activations are quantized to on the way; measured by turns.
   std::vector<std::string> activations{"none"};
   std::string routing = "uniform";           // or "skewed"
   std::uint64_t last_level_bytes = 0;        // of cache; 0: as if it were 32 MiB
@@ -33,7 +33,7 @@ struct LayerBenchOptions {
 
 struct LayerResult {
   std::string model{}, format{}, routing{}, engine{}, kernel{}, numerics{};
-  std::string activations{}, path{};  // engine cuda: what they are quantised to; decode or rows
+  std::string activations{}, path{};  // engine cuda: what they are quantized to; decode or rows
   std::uint64_t tokens = 0, top_k = 0;
   std::size_t threads = 1, layers = 0, routings = 0;
   double active_experts = 0;  // of a call, on average

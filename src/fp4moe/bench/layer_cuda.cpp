@@ -34,7 +34,7 @@ constexpr std::uint64_t kLeastDeviceLayers = 6, kMaxDeviceLayers = 64;  // in ro
 constexpr std::uint64_t kTimesL2 = 4;  // bytes between two uses of the same weights
 constexpr std::size_t kLeastReplays = 7, kMaxReplays = 60;
 
-// What activations are quantised to, with scales that suit random tokens.
+// What activations are quantized to, with scales that suit random tokens.
 struct ActivationsWord {
   std::string_view word;
   ActivationKey key;
@@ -53,13 +53,13 @@ Result<const ActivationsWord*> require_activations(std::string_view word) {
     if (row.word == word) return &row;
     words.push_back(row.word);
   }
-  return usage("bench.activations", "activations are not quantised to that")
+  return usage("bench.activations", "activations are not quantized to that")
       .expects(fmt::format("one of {}", fmt::join(words, ", ")),
                fmt::format("'{}'", printable(word)));
 }
 
 moe::ExpertsProblem with_activations(moe::ExpertsProblem problem, const ActivationsWord& word) {
-  problem.quantises = word.key;
+  problem.quantizes = word.key;
   if (word.input != 0) {
     problem.input_scales = {word.input};
     problem.hidden_scales = {word.hidden};

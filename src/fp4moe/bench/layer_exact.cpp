@@ -23,10 +23,10 @@ Result<std::vector<double>> exact_outputs(const LayerModel& model, moe::ExpertsP
   const Result<Routes> routes = tokens.route(*router, 0, *pool);
   if (!routes) return routes.why();
   const std::uint64_t count = std::min(kCheckedTokens, tokens.tokens);
-  const std::size_t slots = count * router->slots();
+  const std::size_t assignments = count * router->assignments_per_token();
   std::vector<std::int32_t> map(tokens.experts, -1);
   std::vector<std::size_t> used;
-  for (std::size_t i = 0; i < slots; ++i) {
+  for (std::size_t i = 0; i < assignments; ++i) {
     if (routes->ids[i] < 0) continue;  // nobody
     const auto id = static_cast<std::size_t>(routes->ids[i]);
     if (map[id] >= 0) continue;
@@ -37,8 +37,8 @@ Result<std::vector<double>> exact_outputs(const LayerModel& model, moe::ExpertsP
   moe::ExpertSource some{.shape = all.shape};
   some.shape.experts = used.size();
   some.visit = [&](std::size_t position, const moe::UseExpert& use) {
-    return all.visit(used[position], [&](const weights::ExpertView& given) {
-      weights::ExpertView view = given;
+    return all.visit(used[position], [&](const checkpoint::ExpertView& given) {
+      checkpoint::ExpertView view = given;
       view.shape.experts = used.size();
       return use(view);
     });
@@ -58,9 +58,9 @@ Result<std::vector<double>> exact_outputs(const LayerModel& model, moe::ExpertsP
   }
   const moe::Prepared in{
       .x = moe::dense_rows(std::span<const double>(x), DType::f64, count, tokens.hidden),
-      .top_k = router->slots(),
-      .ids = std::span(routes->ids).first(slots),
-      .weights = std::span(routes->weights).first(slots)};
+      .top_k = router->assignments_per_token(),
+      .ids = std::span(routes->ids).first(assignments),
+      .weights = std::span(routes->weights).first(assignments)};
   const auto done = (*experts)->compute(
       {.in = in, .expert_map = map, .weight_on_input = on_input}, moe::OutputForm::summed,
       moe::dense_rows(std::span(out), DType::f64, count, tokens.hidden));

@@ -18,11 +18,11 @@ namespace {
 
 using runtime::PackedWeights;
 
-constexpr std::uint64_t kLeastLayers = 2, kMostLayers = 64;
+constexpr std::uint64_t kLeastLayers = 2, kMaxLayers = 64;
 
 // What the router of a family needs beside its method, which the table of models does not tell:
 // without it DeepSeek's experts would not be grouped.
-void use_groups(const weights::ModelRow& row, weights::ModelConfig& config) {
+void use_groups(const checkpoint::ModelRow& row, checkpoint::ModelConfig& config) {
   if (row.model_type != "deepseek_v3") return;
   config.groups = 8;
   config.chosen_groups = 4;
@@ -48,20 +48,20 @@ Result<const NumericsWord*> require_numerics_word(std::string_view word) {
 }
 
 Result<LayerModel> LayerModel::open(const LayerModelOptions& options) {
-  LayerModel made;
-  made.name_ = options.model;
-  const bool is_path = weights::find_model(options.model) == nullptr && exists(options.model);
-  Result<Done> done = is_path ? made.read_checkpoint(options) : made.read_table(options);
-  if (done) done = made.choose(options);
-  if (done) done = is_path ? made.pack_checkpoint(options) : made.pack_random(options);
+  LayerModel result;
+  result.name_ = options.model;
+  const bool is_path = checkpoint::find_model(options.model) == nullptr && exists(options.model);
+  Result<Done> done = is_path ? result.read_checkpoint(options) : result.read_table(options);
+  if (done) done = result.choose(options);
+  if (done) done = is_path ? result.pack_checkpoint(options) : result.pack_random(options);
   if (!done) return done.why();
-  return made;
+  return result;
 }
 
 Result<Done> LayerModel::read_table(const LayerModelOptions& options) {
-  const Result<const weights::ModelRow*> row = weights::require_model(options.model);
+  const Result<const checkpoint::ModelRow*> row = checkpoint::require_model(options.model);
   if (!row) return row.why();
-  std::optional<weights::WeightFormat> format;
+  std::optional<checkpoint::WeightFormat> format;
   if (!options.format.empty()) {
     format = formats::weight_format_from_name(options.format);
     if (!format)
@@ -72,7 +72,7 @@ Result<Done> LayerModel::read_table(const LayerModelOptions& options) {
   if (options.experts != 0) model.shape.experts = options.experts;
   if (options.hidden != 0) model.shape.hidden = options.hidden;
   if (options.intermediate != 0) model.shape.intermediate = options.intermediate;
-  weights::ModelConfig config;
+  checkpoint::ModelConfig config;
   config.model_type = (*row)->model_type;
   config.top_k = std::min((*row)->top_k, model.shape.experts);
   use_groups(**row, config);
@@ -85,9 +85,9 @@ Result<Done> LayerModel::read_table(const LayerModelOptions& options) {
 }
 
 Result<Done> LayerModel::read_checkpoint(const LayerModelOptions& options) {
-  Result<weights::Checkpoint> checkpoint = weights::Checkpoint::open(options.model);
+  Result<checkpoint::Checkpoint> checkpoint = checkpoint::Checkpoint::open(options.model);
   if (!checkpoint) return checkpoint.why();
-  checkpoint_ = std::make_unique<weights::Checkpoint>(std::move(*checkpoint));
+  checkpoint_ = std::make_unique<checkpoint::Checkpoint>(std::move(*checkpoint));
   if (checkpoint_->layers().empty())
     return invalid("bench.layers", "the checkpoint has no MoE layer to measure").in(options.model);
   Result<runtime::LayerFacts> facts = runtime::layer_facts(*checkpoint_, 0);
@@ -107,8 +107,8 @@ Result<Done> LayerModel::choose(const LayerModelOptions& options) {
     return usage("bench.activation", "this activation is not computed here")
         .expects("a known activation", activation);
   // Weights alone are measured: activations stay in 16 bits, whatever the checkpoint offers.
-  runtime::Wish wish{.backend = "CPU", .device = options.device};
-  Result<runtime::Choice> choice = runtime::choose(facts_.model, {}, wish);
+  runtime::BackendRequest backend_request{.backend = "CPU", .device = options.device};
+  Result<runtime::Choice> choice = runtime::choose(facts_.model, {}, backend_request);
   if (!choice) return choice.why();
   choice_ = std::move(*choice);
   return Done{};
@@ -119,7 +119,7 @@ Result<std::uint64_t> LayerModel::count_layers(const LayerModelOptions& options)
   std::uint64_t wanted = options.layers;
   if (wanted == 0)
     wanted = std::clamp(static_cast<std::uint64_t>(static_cast<double>(options.keep) / layer) + 1,
-                        kLeastLayers, kMostLayers);
+                        kLeastLayers, kMaxLayers);
   if (options.memory == 0) return wanted;
   const auto fit = static_cast<std::uint64_t>(static_cast<double>(options.memory) / layer);
   if (fit == 0)
@@ -202,16 +202,16 @@ double LayerModel::expert_bytes() const {
 
 moe::ExpertsProblem LayerModel::problem(const moe::Numerics& numerics) const {
   const oracle::Layer& layer = facts_.model.layer;
-  moe::ExpertsProblem made{.shape = source(0).shape, .numerics = numerics};
-  made.activation =
+  moe::ExpertsProblem result{.shape = source(0).shape, .numerics = numerics};
+  result.activation =
       moe::activation_from_name(oracle::name(layer.activation)).value_or(moe::Activation::silu);
-  made.params = moe::row(made.activation).params;
+  result.params = moe::row(result.activation).params;
   const oracle::GateConstants gate =
-      oracle::gate_constants(*choice_.backend, choice_.policy->era, choice_.mode, layer);
-  if (gate.alpha) made.params.alpha = *gate.alpha;
-  if (gate.beta) made.params.beta = *gate.beta;
-  if (gate.clamp) made.params.limit = *gate.clamp;
-  return made;
+      oracle::gate_constants(*choice_.backend, choice_.policy->policy_date, choice_.mode, layer);
+  if (gate.alpha) result.params.alpha = *gate.alpha;
+  if (gate.beta) result.params.beta = *gate.beta;
+  if (gate.clamp) result.params.limit = *gate.clamp;
+  return result;
 }
 
 Result<LayerModel::Callable> LayerModel::make(std::string_view engine, std::string_view numerics,
@@ -221,24 +221,24 @@ Result<LayerModel::Callable> LayerModel::make(std::string_view engine, std::stri
   const auto maker = runtime::make_engine(engine, std::move(pool));
   if (!maker) return maker.why();
   const bool on_input = router().method == moe::routing::Method::llama4;
-  const moe::ExpertsRole role{.kind = oracle::Kind::monolithic, .takes_unquantised = true};
-  Callable made{.engine = std::string((*maker)->name())};
+  const moe::ExpertsRole role{.kind = oracle::Kind::monolithic, .takes_unquantized = true};
+  Callable result{.engine = std::string((*maker)->name())};
   for (const auto& packed : packed_) {
     Result<moe::routing::Router> routes = moe::routing::Router::make(router());
     if (!routes) return routes.why();
     Result<std::unique_ptr<moe::Experts>> experts =
         (*maker)->make(problem(**row), packed->source());
     if (!experts) return experts.why();
-    made.kernel = (*experts)->kernel();
+    result.kernel = (*experts)->kernel();
     auto exchange = moe::exchange::make_exchange("local", {.experts = shape().experts});
     if (!exchange) return exchange.why();
     auto kernel = moe::MonolithicKernel::make(
         std::move(*exchange), std::shared_ptr<moe::Experts>(std::move(*experts)),
         std::move(*routes), role, {.kernel = {.weight_on_input = on_input}});
     if (!kernel) return kernel.why();
-    made.layers.push_back(std::move(*kernel));
+    result.layers.push_back(std::move(*kernel));
   }
-  return made;
+  return result;
 }
 
 }  // namespace fp4moe::bench

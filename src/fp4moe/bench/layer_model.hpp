@@ -52,7 +52,7 @@ class LayerModel {
   static Result<LayerModel> open(const LayerModelOptions& options);
 
   const std::string& name() const { return name_; }
-  const weights::MoeShape& shape() const { return facts_.model.shape; }
+  const checkpoint::MoeShape& shape() const { return facts_.model.shape; }
   const moe::routing::RouterOptions& router() const { return facts_.router; }
   std::size_t layers() const { return layers_; }
   moe::ExpertSource source(std::size_t layer) const;
@@ -84,7 +84,7 @@ class LayerModel {
   std::string name_{};
   runtime::LayerFacts facts_{};
   runtime::Choice choice_{};
-  std::unique_ptr<weights::Checkpoint> checkpoint_{};
+  std::unique_ptr<checkpoint::Checkpoint> checkpoint_{};
   std::vector<std::unique_ptr<runtime::PackedWeights>> packed_{};
   std::size_t layers_ = 0;
   // Where nothing is packed: experts as they are.

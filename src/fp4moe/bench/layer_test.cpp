@@ -15,8 +15,8 @@
 
 #include "fp4moe/bench/layer_tokens.hpp"
 #include "fp4moe/bench/plot.hpp"
-#include "fp4moe/kernels/cpu/product_list.hpp"
-#include "fp4moe/weights/synth.hpp"
+#include "fp4moe/kernels/cpu/gemm_list.hpp"
+#include "fp4moe/checkpoint/synth/synth.hpp"
 #include "support/files.hpp"
 
 namespace fp4moe::bench {
@@ -89,7 +89,7 @@ TEST(BenchLayer, CountsBytesOperationsAndTheFloorAsTheFormatsHaveThem) {
 TEST(BenchLayer, TakesLayersOfACheckpoint) {
   const tensor::testing::TemporaryFolder folder;
   const std::string path = folder.path() + "/model";
-  ASSERT_TRUE(weights::synth(
+  ASSERT_TRUE(checkpoint::synth(
       {.model = "gpt-oss-20b", .layers = 2, .experts = 8, .hidden = 64, .intermediate = 64}, path));
   LayerBenchOptions options = tiny(path);
   options.model.layers = 3;  // one is a copy
@@ -155,7 +155,7 @@ TEST(BenchLayer, ADeviceIsMeasuredByItself) {
   const auto report = bench_layer(options);
   if (!report) {
     EXPECT_TRUE(report.why().id.starts_with("cuda.")) << text(report.why());
-    EXPECT_EQ(report.why().code, ErrorCode::lacking);
+    EXPECT_EQ(report.why().code, ErrorCode::unavailable);
     return;
   }
   for (const LayerResult& result : report->results) {
@@ -178,14 +178,14 @@ TEST(BenchLayer, KeepsAsManyLayersAsCachesNeedAndMemoryHolds) {
 }
 
 TEST(BenchLayer, WeightsAreThoseOfNormalDataAndDifferFromExpertToExpert) {
-  const weights::MoeShape shape{.experts = 8, .hidden = 256, .intermediate = 128};
+  const checkpoint::MoeShape shape{.experts = 8, .hidden = 256, .intermediate = 128};
   const auto experts = RandomExperts::make(shape, 7);
   ASSERT_TRUE(experts);
   std::map<int, int> scales;
   std::set<const std::byte*> places;
   for (std::uint64_t layer = 0; layer < 2; ++layer)
     for (std::uint64_t e = 0; e < shape.experts; ++e) {
-      const weights::ExpertView view = experts->expert(layer, e);
+      const checkpoint::ExpertView view = experts->expert(layer, e);
       places.insert({view.gate.codes.data, view.up.codes.data, view.down.codes.data});
       for (std::uint64_t row = 0; row < view.up.scales.rows; ++row)
         for (const std::byte scale : view.up.scales.row(row)) ++scales[static_cast<int>(scale)];
@@ -212,8 +212,8 @@ TEST(BenchLayer, SkewedRoutingSendsHalfOfTheTokensToAnEighthOfTheExperts) {
   ASSERT_TRUE(set);
   const auto routes = set->route(*moe::routing::Router::make(router), 0, pool);
   ASSERT_TRUE(routes);
-  for (std::size_t slot = 0; slot < routes->ids.size(); ++slot)
-    EXPECT_TRUE(slot / 4 % 2 == 1 || routes->ids[slot] < 8) << slot;
+  for (std::size_t assignment = 0; assignment < routes->ids.size(); ++assignment)
+    EXPECT_TRUE(assignment / 4 % 2 == 1 || routes->ids[assignment] < 8) << assignment;
   const auto even = make_tokens(router, {.tokens = 64, .hidden = 8, .routings = 2}, pool);
   ASSERT_TRUE(even);
   EXPECT_GT(even->active_experts, 60);
@@ -223,10 +223,10 @@ TEST(BenchLayer, SkewedRoutingSendsHalfOfTheTokensToAnEighthOfTheExperts) {
 // The rows of this architecture between the marks of docs/cpu.md are those of the build's table.
 TEST(BenchLayer, ThePageListsTheKernelsOfTheBuild) {
   std::vector<std::string> expected, found;
-  for (const kernels::cpu::ProductKernel& kernel : kernels::cpu::product_kernels())
+  for (const kernels::cpu::GemmKernel& kernel : kernels::cpu::gemm_kernels())
     expected.push_back(fmt::format("| `{}` | {} | {} |", kernel.name, platform::text(kernel.needs),
                                    kernel.tiles->generation));
-  const std::string tiles(kernels::cpu::product_kernels().front().tiles->generation);
+  const std::string tiles(kernels::cpu::gemm_kernels().front().tiles->generation);
   std::ifstream page(std::string(FP4MOE_TESTDATA) + "/../docs/cpu.md");
   bool inside = false;
   for (std::string line; std::getline(page, line);) {

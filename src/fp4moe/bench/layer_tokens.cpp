@@ -21,20 +21,20 @@ constexpr std::uint64_t kFavoured = 8;  // one expert in so many
 
 }  // namespace
 
-moe::exchange::Tokens TokenSet::call(std::size_t routing) const {
+moe::Tokens TokenSet::call(std::size_t routing) const {
   return {.x = moe::dense_rows(std::span(x), moe::DType::bf16, tokens, hidden),
           .logits = moe::dense_rows(std::span(logits[routing]), moe::DType::f32, tokens, experts)};
 }
 
 Result<Routes> TokenSet::route(const Router& router, std::size_t routing, ThreadPool& pool) const {
-  Routes made;
-  made.ids.resize(tokens * router.slots());
-  made.weights.resize(made.ids.size());
+  Routes result;
+  result.ids.resize(tokens * router.assignments_per_token());
+  result.weights.resize(result.ids.size());
   const auto done =
       router.route({.logits = {logits[routing].data(), moe::DType::f32, tokens, experts, 0}},
-                   {.ids = made.ids, .weights = made.weights}, pool);
+                   {.ids = result.ids, .weights = result.weights}, pool);
   if (!done) return done.why();
-  return made;
+  return result;
 }
 
 Result<TokenSet> make_tokens(const moe::routing::RouterOptions& options,
@@ -45,28 +45,28 @@ Result<TokenSet> make_tokens(const moe::routing::RouterOptions& options,
         .expects("uniform or skewed", fmt::format("'{}'", printable(wanted.routing)));
   const Result<Router> router = Router::make(options);
   if (!router) return router.why();
-  TokenSet made{.tokens = wanted.tokens, .hidden = wanted.hidden, .experts = router->columns()};
+  TokenSet result{.tokens = wanted.tokens, .hidden = wanted.hidden, .experts = router->columns()};
   SplitMix64 random(wanted.seed);
-  made.x.resize(made.tokens * made.hidden);
-  for (std::uint16_t& value : made.x) value = formats::Bf16::encode(nearly_normal(random));
+  result.x.resize(result.tokens * result.hidden);
+  for (std::uint16_t& value : result.x) value = formats::Bf16::encode(nearly_normal(random));
 
-  const std::uint64_t favoured = std::max(options.top_k, made.experts / kFavoured);
+  const std::uint64_t favoured = std::max(options.top_k, result.experts / kFavoured);
   std::uint64_t active = 0;
   for (std::size_t routing = 0; routing < wanted.routings; ++routing) {
-    std::vector<float>& logits = made.logits.emplace_back(made.tokens * made.experts);
+    std::vector<float>& logits = result.logits.emplace_back(result.tokens * result.experts);
     for (std::size_t i = 0; i < logits.size(); ++i) {
-      const bool lifted = skewed && (i / made.experts + routing) % 2 == 0;
-      logits[i] = nearly_normal(random) + (lifted && i % made.experts < favoured ? kLift : 0.0f);
+      const bool lifted = skewed && (i / result.experts + routing) % 2 == 0;
+      logits[i] = nearly_normal(random) + (lifted && i % result.experts < favoured ? kLift : 0.0f);
     }
-    const Result<Routes> routes = made.route(*router, routing, pool);
+    const Result<Routes> routes = result.route(*router, routing, pool);
     if (!routes) return routes.why();
     std::vector<bool> seen(router->columns() + options.shared_experts);
     for (const std::int32_t id : routes->ids)
       if (id >= 0) seen[static_cast<std::size_t>(id)] = true;
     active += static_cast<std::uint64_t>(std::ranges::count(seen, true));
   }
-  made.active_experts = static_cast<double>(active) / static_cast<double>(wanted.routings);
-  return made;
+  result.active_experts = static_cast<double>(active) / static_cast<double>(wanted.routings);
+  return result;
 }
 
 }  // namespace fp4moe::bench

@@ -8,7 +8,7 @@
 
 #include "fp4moe/base/result.hpp"
 #include "fp4moe/base/thread_pool.hpp"
-#include "fp4moe/moe/exchange/exchange.hpp"
+#include "fp4moe/moe/exchange.hpp"
 #include "fp4moe/moe/routing/router.hpp"
 
 namespace fp4moe::bench {
@@ -21,7 +21,7 @@ struct TokenSetOptions {
 };
 
 struct Routes {
-  std::vector<std::int32_t> ids{};  // [tokens, slots]
+  std::vector<std::int32_t> ids{};  // [tokens, assignments]
   std::vector<float> weights{};
 };
 
@@ -31,7 +31,7 @@ struct TokenSet {
   std::vector<std::vector<float>> logits{};  // of each routing, [tokens, experts]
   double active_experts = 0;                 // of a call, on average
 
-  moe::exchange::Tokens call(std::size_t routing) const;
+  moe::Tokens call(std::size_t routing) const;
   Result<Routes> route(const moe::routing::Router& router, std::size_t routing,
                        ThreadPool& pool) const;
 };

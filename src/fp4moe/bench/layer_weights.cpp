@@ -20,9 +20,9 @@ namespace fp4moe::bench {
 namespace {
 
 using tensor::Buffer;
-using weights::WeightFormat;
+using checkpoint::WeightFormat;
 
-constexpr std::uint64_t kDistinct = std::uint64_t{1} << 20;  // numbers that are quantised, at most
+constexpr std::uint64_t kDistinct = std::uint64_t{1} << 20;  // numbers that are quantized, at most
 constexpr std::uint64_t kStarts = 4096;                      // blocks at which a window may begin
 
 // The stretch begins with `given` bytes; the rest repeats them.
@@ -33,19 +33,19 @@ void repeat(std::span<std::byte> all, std::uint64_t given) {
 
 }  // namespace
 
-Result<RandomExperts> RandomExperts::make(const weights::MoeShape& shape, std::uint64_t seed) {
+Result<RandomExperts> RandomExperts::make(const checkpoint::MoeShape& shape, std::uint64_t seed) {
   const std::uint64_t block = formats::block_size(shape.format);
   if (shape.hidden == 0 || shape.intermediate == 0 || shape.hidden % block != 0 ||
       shape.intermediate % block != 0)
     return usage("bench.shape", "sizes of a layer are whole blocks")
         .expects(fmt::format("multiples of {}", block),
                  fmt::format("{} x {}", shape.hidden, shape.intermediate));
-  RandomExperts made;
-  made.shape_ = shape;
+  RandomExperts result;
+  result.shape_ = shape;
   const std::uint64_t blocks = shape.hidden * shape.intermediate / block + kStarts;
   for (const auto& [buffer, bytes] :
-       {std::pair{&made.codes_, blocks * block / 2}, std::pair{&made.scales_, blocks},
-        std::pair{&made.bias_, (std::max(shape.hidden, shape.intermediate) + kStarts) *
+       {std::pair{&result.codes_, blocks * block / 2}, std::pair{&result.scales_, blocks},
+        std::pair{&result.bias_, (std::max(shape.hidden, shape.intermediate) + kStarts) *
                                    sizeof(std::uint16_t)}}) {
     Result<Buffer> memory = Buffer::allocate(bytes);
     if (!memory) return memory.why();
@@ -66,8 +66,8 @@ Result<RandomExperts> RandomExperts::make(const weights::MoeShape& shape, std::u
   const kernels::cpu::QuantizeBlocks call{.input = values.data(),
                                           .element = kernels::cpu::Element::f32,
                                           .blocks = distinct,
-                                          .codes = made.codes_.as<std::uint8_t>().data(),
-                                          .scales = made.scales_.as<std::uint8_t>().data(),
+                                          .codes = result.codes_.as<std::uint8_t>().data(),
+                                          .scales = result.scales_.as<std::uint8_t>().data(),
                                           .mxfp4_rule = formats::Mxfp4Rule::floor4_rne,
                                           .nvfp4_rule = formats::Nvfp4Rule::reference,
                                           .global_scale = global};
@@ -75,20 +75,20 @@ Result<RandomExperts> RandomExperts::make(const weights::MoeShape& shape, std::u
     codec.quantize_mxfp4(call);
   } else {
     codec.quantize_nvfp4(call);
-    made.global_scale_ = 1.0f / global;
+    result.global_scale_ = 1.0f / global;
   }
-  repeat(made.codes_.bytes(), distinct * block / 2);
-  repeat(made.scales_.bytes(), distinct);
-  for (std::uint16_t& bias : made.bias_.as<std::uint16_t>())
+  repeat(result.codes_.bytes(), distinct * block / 2);
+  repeat(result.scales_.bytes(), distinct);
+  for (std::uint16_t& bias : result.bias_.as<std::uint16_t>())
     bias = formats::Bf16::encode(0.25f * nearly_normal(random));
-  return made;
+  return result;
 }
 
-weights::ProjectionView RandomExperts::window(std::uint64_t number, std::uint64_t rows,
+checkpoint::ProjectionView RandomExperts::window(std::uint64_t number, std::uint64_t rows,
                                               std::uint64_t columns) const {
   const std::uint64_t block = formats::block_size(shape_.format);
   const std::uint64_t start = SplitMix64(number).next() % kStarts;
-  weights::ProjectionView view;
+  checkpoint::ProjectionView view;
   view.codes = {codes_.data() + start * block / 2, rows, columns / 2, columns / 2};
   view.scales = {scales_.data() + start, rows, columns / block, columns / block};
   view.global_scale = global_scale_;
@@ -99,9 +99,9 @@ weights::ProjectionView RandomExperts::window(std::uint64_t number, std::uint64_
   return view;
 }
 
-weights::ExpertView RandomExperts::expert(std::uint64_t layer, std::uint64_t position) const {
+checkpoint::ExpertView RandomExperts::expert(std::uint64_t layer, std::uint64_t position) const {
   const std::uint64_t number = 3 * (layer * shape_.experts + position);
-  weights::ExpertView view{.shape = shape_};
+  checkpoint::ExpertView view{.shape = shape_};
   if (shape_.gated()) view.gate = window(number, shape_.intermediate, shape_.hidden);
   view.up = window(number + 1, shape_.intermediate, shape_.hidden);
   view.down = window(number + 2, shape_.hidden, shape_.intermediate);

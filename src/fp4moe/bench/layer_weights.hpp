@@ -1,5 +1,5 @@
-// Experts with weights as quantising normal data gives them, made in a moment however large the
-// model is: one stretch of quantised blocks is as long as the largest matrix and a bit, and every
+// Experts with weights as quantizing normal data gives them, made in a moment however large the
+// model is: one stretch of quantized blocks is as long as the largest matrix and a bit, and every
 // matrix of every expert and layer is a window of it that begins elsewhere. What is measured packs
 // them into memory of its own, so that caches see as many bytes as the model has.
 #pragma once
@@ -9,24 +9,24 @@
 #include "fp4moe/base/result.hpp"
 #include "fp4moe/moe/experts.hpp"
 #include "fp4moe/tensor/buffer.hpp"
-#include "fp4moe/weights/moe_shape.hpp"
+#include "fp4moe/checkpoint/moe_shape.hpp"
 
 namespace fp4moe::bench {
 
 class RandomExperts {
  public:
   // Errors: bench.shape (sizes that are not whole blocks), no memory.
-  static Result<RandomExperts> make(const weights::MoeShape& shape, std::uint64_t seed);
+  static Result<RandomExperts> make(const checkpoint::MoeShape& shape, std::uint64_t seed);
 
   // The experts of a layer; lives no longer than this. Different layers differ.
   moe::ExpertSource source(std::uint64_t layer) const;
-  weights::ExpertView expert(std::uint64_t layer, std::uint64_t position) const;
+  checkpoint::ExpertView expert(std::uint64_t layer, std::uint64_t position) const;
 
  private:
-  weights::ProjectionView window(std::uint64_t number, std::uint64_t rows,
+  checkpoint::ProjectionView window(std::uint64_t number, std::uint64_t rows,
                                  std::uint64_t columns) const;
 
-  weights::MoeShape shape_{};
+  checkpoint::MoeShape shape_{};
   tensor::Buffer codes_{}, scales_{}, bias_{};  // bias: bf16
   float global_scale_ = 1.0f;
 };

@@ -11,7 +11,7 @@
 #include "fp4moe/base/checked.hpp"
 #include "fp4moe/base/parallel.hpp"
 #include "fp4moe/base/random.hpp"
-#include "fp4moe/convert/layer_packer.hpp"
+#include "fp4moe/convert/pack/layer_packer.hpp"
 #include "fp4moe/tensor/buffer.hpp"
 
 namespace fp4moe::bench {
@@ -22,11 +22,11 @@ using convert::Path;
 using layout::Layout;
 using layout::Sizes;
 using tensor::Buffer;
-using weights::ExpertView;
-using weights::RowsView;
+using checkpoint::ExpertView;
+using checkpoint::RowsView;
 
 constexpr Sizes kReal{2880, 2880};                 // gpt-oss
-constexpr Sizes kTwin{2880, 256};                  // what the map is asked for: it takes its time
+constexpr Sizes kReference{2880, 256};                  // what the map is asked for: it takes its time
 constexpr std::uint64_t kSteps[] = {1, 128, 256};  // multiples that sizes are padded to, if need be
 
 std::uint64_t scale_bytes(layout::WeightFormat format, Sizes sizes) {
@@ -44,7 +44,7 @@ ExpertView view_of(layout::WeightFormat format, Sizes sizes, const std::byte* at
                 .experts = 1,
                 .hidden = sizes.hidden,
                 .intermediate = sizes.intermediate,
-                .order = interleaved ? weights::RowOrder::interleaved : weights::RowOrder::halves};
+                .order = interleaved ? checkpoint::RowOrder::interleaved : checkpoint::RowOrder::halves};
   const auto w13 = [&](std::uint64_t row_bytes, bool is_up) {
     return RowsView{
         .data = at + (is_up ? (interleaved ? row_bytes : row_bytes * sizes.intermediate) : 0),
@@ -85,18 +85,18 @@ void fill(std::span<std::byte> expert, layout::WeightFormat format, Sizes sizes,
 
 // The packer for the first padding that the layout takes.
 Result<LayerPacker> packer_for(const Layout& layout, Sizes sizes, std::uint64_t experts) {
-  Result<LayerPacker> made = usage("bench.layout", "no size was tried");
+  Result<LayerPacker> created = usage("bench.layout", "no size was tried");
   for (const std::uint64_t step : kSteps) {
     convert::Problem problem{
         .experts = experts,
         .real = sizes,
         .padded = {round_up(sizes.hidden, step), round_up(sizes.intermediate, step)},
-        .order = layout.format == layout::WeightFormat::mxfp4 ? weights::RowOrder::interleaved
-                                                              : weights::RowOrder::halves};
-    made = LayerPacker::make(layout, problem);
-    if (made) break;
+        .order = layout.format == layout::WeightFormat::mxfp4 ? checkpoint::RowOrder::interleaved
+                                                              : checkpoint::RowOrder::halves};
+    created = LayerPacker::make(layout, problem);
+    if (created) break;
   }
-  return made;
+  return created;
 }
 
 // One layout's work: experts in `source`, packed to `target` and back to `back`.
@@ -111,13 +111,13 @@ struct Bench {
   std::uint64_t source_step() const { return source_bytes(packer.layout().format, sizes); }
 
   std::vector<std::span<std::byte>> spans(std::uint64_t expert) const {
-    std::vector<std::span<std::byte>> made;
+    std::vector<std::span<std::byte>> created;
     std::byte* at = target->data() + expert * packer.expert_bytes();
     for (const convert::PackedTensor& tensor : packer.tensors()) {
-      made.emplace_back(at, tensor.expert_bytes);
+      created.emplace_back(at, tensor.expert_bytes);
       at += tensor.expert_bytes;
     }
-    return made;
+    return created;
   }
   Result<Done> pack(std::size_t threads, Path path) {
     const layout::WeightFormat format = packer.layout().format;
@@ -137,12 +137,12 @@ struct Bench {
       const ExpertView rows =
           view_of(packer.layout().format, sizes, back->data() + e * source_step());
       const auto room = [&](const RowsView& view) {
-        return weights::RowsRoom{back->data() + (view.data - back->data()), view.stride};
+        return checkpoint::RowsBuffer{back->data() + (view.data - back->data()), view.stride};
       };
       LayerPacker::ExpertTarget to;
-      to.rooms.gate = {room(rows.gate.codes), room(rows.gate.scales)};
-      to.rooms.up = {room(rows.up.codes), room(rows.up.scales)};
-      to.rooms.down = {room(rows.down.codes), room(rows.down.scales)};
+      to.buffers.gate = {room(rows.gate.codes), room(rows.gate.scales)};
+      to.buffers.up = {room(rows.up.codes), room(rows.up.scales)};
+      to.buffers.down = {room(rows.down.codes), room(rows.down.scales)};
       std::vector<std::span<const std::byte>> from;
       for (const std::span<std::byte> span : spans(e)) from.emplace_back(span);
       return packer.unpack(e, from, to);
@@ -159,10 +159,10 @@ Result<Done> copy(std::size_t threads, Buffer& from, Buffer& to, std::uint64_t s
 }
 
 Result<double> map_rate(const Layout& layout, Buffer& source, Buffer& target) {
-  Result<LayerPacker> packer = packer_for(layout, kTwin, 1);
+  Result<LayerPacker> packer = packer_for(layout, kReference, 1);
   if (!packer) return packer.why();
-  fill(source.bytes().first(source_bytes(layout.format, kTwin)), layout.format, kTwin, 1);
-  Bench bench{*std::move(packer), kTwin, 1, &source, &target, nullptr};
+  fill(source.bytes().first(source_bytes(layout.format, kReference)), layout.format, kReference, 1);
+  Bench bench{*std::move(packer), kReference, 1, &source, &target, nullptr};
   const auto begin = std::chrono::steady_clock::now();
   if (Result<Done> done = bench.pack(1, Path::map); !done) return done.why();
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
@@ -182,9 +182,9 @@ Result<std::vector<PackResult>> bench_pack(const PackOptions& options) {
       std::max<std::uint64_t>(options.threads, (options.megabytes << 20) / one);
   Buffer memory[3];
   for (Buffer& buffer : memory) {
-    Result<Buffer> made = Buffer::allocate(experts * one + experts * one / 3);
-    if (!made) return made.why();
-    buffer = *std::move(made);
+    Result<Buffer> created = Buffer::allocate(experts * one + experts * one / 3);
+    if (!created) return created.why();
+    buffer = *std::move(created);
     std::memset(buffer.data(), 1, buffer.size());  // resident before the clock starts
   }
   std::vector<PackResult> results;
@@ -227,7 +227,7 @@ Result<std::vector<PackResult>> bench_pack(const PackOptions& options) {
 }
 
 Json to_json(const PackResult& result, std::size_t threads) {
-  Json made{{"layout", result.layout},
+  Json created{{"layout", result.layout},
             {"generation", result.generation},
             {"format", result.format},
             {"recodes", result.recodes},
@@ -242,8 +242,8 @@ Json to_json(const PackResult& result, std::size_t threads) {
             {"share_of_memcpy", rounded(result.share_of_memcpy())},
             {"map_gb_per_s", result.map_gb_per_s},
             {"times_map", rounded(result.times_map())}};
-  add_times(made, result.pack);
-  return made;
+  add_times(created, result.pack);
+  return created;
 }
 
 }  // namespace fp4moe::bench

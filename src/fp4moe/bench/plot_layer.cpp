@@ -45,15 +45,15 @@ struct Names {
   std::array<bool, kParts.size()> differs{};
 
   std::string join(const SeriesKey& key, bool wanted) const {
-    std::string made;
+    std::string result;
     for (std::size_t i = 0; i < kParts.size(); ++i) {
       if (differs[i] != wanted) continue;
-      if (!made.empty()) made += ", ";
-      made += key[i];
-      if (kParts[i] == "threads") made += key[i] == "1" ? " thread" : " threads";
-      if (kParts[i] == "routing") made += " routing";
+      if (!result.empty()) result += ", ";
+      result += key[i];
+      if (kParts[i] == "threads") result += key[i] == "1" ? " thread" : " threads";
+      if (kParts[i] == "routing") result += " routing";
     }
-    return made;
+    return result;
   }
 };
 

@@ -39,7 +39,7 @@ constexpr RoutedModel kModels[] = {
 };
 // clang-format on
 constexpr DType kTypes[] = {DType::f32, DType::bf16};
-constexpr std::uint64_t kMostBenchTokens = 1 << 20;
+constexpr std::uint64_t kMaxBenchTokens = 1 << 20;
 
 Result<Router> router_of(const RoutedModel& model) {
   RouterOptions options{.method = model.method,
@@ -77,13 +77,13 @@ struct RouteWork {
 
   std::uint64_t row_bytes() const { return router.columns() * tensor::row(dtype).block_bytes; }
   Result<Done> run(std::uint64_t tokens, ThreadPool& pool) {
-    const std::size_t slots = tokens * router.slots();
-    const moe::routing::RouteOutput output{.ids = std::span(ids).first(slots),
-                                           .weights = std::span(weights).first(slots)};
+    const std::size_t assignments = tokens * router.assignments_per_token();
+    const moe::routing::RouteOutput output{.ids = std::span(ids).first(assignments),
+                                           .weights = std::span(weights).first(assignments)};
     Result<Done> done =
         router.route({.logits = {logits.data(), dtype, tokens, router.columns(), 0}}, output, pool);
     if (!done) return done;
-    return moe::group_slots({.ids = output.ids, .experts = router.columns()}, pool, order);
+    return moe::group_assignments({.ids = output.ids, .experts = router.columns()}, pool, order);
   }
 };
 
@@ -95,7 +95,7 @@ Result<RouteWork> work_of(const RoutedModel& model, DType dtype, std::uint64_t t
   if (!logits) return logits.why();
   work.logits = *std::move(logits);
   fill_logits(work.logits.bytes(), dtype);
-  work.ids.resize(2 * tokens * work.router.slots());
+  work.ids.resize(2 * tokens * work.router.assignments_per_token());
   work.weights.resize(work.ids.size());
   return work;
 }
@@ -120,9 +120,9 @@ std::uint64_t read_all(std::span<const std::byte> bytes, ThreadPool& pool) {
 
 Result<std::vector<RouteResult>> bench_route(const RouteOptions& options) {
   for (const std::uint64_t tokens : options.tokens)
-    if (tokens == 0 || tokens > kMostBenchTokens)
+    if (tokens == 0 || tokens > kMaxBenchTokens)
       return usage("bench.tokens", "so many tokens are not measured")
-          .expects(fmt::format("1 to {}", kMostBenchTokens), std::to_string(tokens));
+          .expects(fmt::format("1 to {}", kMaxBenchTokens), std::to_string(tokens));
   const std::size_t parts = std::size(kModels) * std::size(kTypes) * options.tokens.size();
   ThreadPool pool(options.threads);
   std::vector<RouteResult> results;
@@ -160,7 +160,7 @@ Result<std::vector<RouteResult>> bench_route(const RouteOptions& options) {
 }
 
 Json to_json(const RouteResult& result, std::size_t threads) {
-  Json made{{"model", result.model},
+  Json created{{"model", result.model},
             {"method", result.method},
             {"logits", result.logits},
             {"experts", result.experts},
@@ -174,8 +174,8 @@ Json to_json(const RouteResult& result, std::size_t threads) {
             {"gb_per_s", rounded(result.once.rate())},
             {"read_gb_per_s", rounded(result.read_gb_per_s)},
             {"share_of_read", rounded(result.share_of_read())}};
-  add_times(made, result.once);
-  return made;
+  add_times(created, result.once);
+  return created;
 }
 
 }  // namespace fp4moe::bench

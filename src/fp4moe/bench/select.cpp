@@ -11,7 +11,7 @@ using oracle::Policy;
 using oracle::Request;
 
 Result<std::vector<Request>> requests(const Policy& policy) {
-  std::vector<Request> made;
+  std::vector<Request> created;
   for (const platform::DescribedDevice& part : platform::described_devices()) {
     Result<platform::Device> device = platform::describe_device(part.name);
     if (!device) return device.why();
@@ -19,9 +19,9 @@ Result<std::vector<Request>> requests(const Policy& policy) {
     request.layer.activation = oracle::Activation::relu2;  // nobody computes it with a gate
     if (policy.format == oracle::WeightFormat::nvfp4)
       request.layer.activation_key = oracle::ActivationKey::nvfp4;
-    made.push_back(std::move(request));
+    created.push_back(std::move(request));
   }
-  return made;
+  return created;
 }
 
 }  // namespace

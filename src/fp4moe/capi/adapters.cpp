@@ -41,14 +41,14 @@ Result<Done> open_adapters(const fp4moe_layer* layer, std::span<const char* cons
   return Done{};
 }
 
-Result<Done> take_pair(const fp4moe_lora_pair* pointer, weights::StackedPair& to) {
+Result<Done> take_pair(const fp4moe_lora_pair* pointer, checkpoint::StackedPair& to) {
   if (pointer == nullptr) return Done{};
   const auto given = take_struct(pointer, "fp4moe_lora_pair");
   if (!given) return given.why();
   const auto dtype = dtype_of(given->dtype, "factors");
   if (!dtype) return dtype.why();
   const auto factor = [&](const void* data, std::uint64_t bytes) {
-    return weights::StackedFactor{
+    return checkpoint::StackedFactor{
         {static_cast<const std::byte*>(data), static_cast<std::size_t>(bytes)}, *dtype};
   };
   if (given->a == nullptr || given->b == nullptr)
@@ -57,13 +57,13 @@ Result<Done> take_pair(const fp4moe_lora_pair* pointer, weights::StackedPair& to
   return Done{};
 }
 
-Result<weights::LoraWeights> lora_of(const fp4moe_lora& given) {
-  weights::LoraWeights made{.rank = given.rank,
+Result<checkpoint::LoraWeights> lora_of(const fp4moe_lora& given) {
+  checkpoint::LoraWeights result{.rank = given.rank,
                             .scale = given.scale == 0 ? 1.0f : static_cast<float>(given.scale)};
-  for (const auto& [from, to] : {std::pair{given.w13, &made.w13}, std::pair{given.gate, &made.gate},
-                                 std::pair{given.up, &made.up}, std::pair{given.w2, &made.down}})
+  for (const auto& [from, to] : {std::pair{given.w13, &result.w13}, std::pair{given.gate, &result.gate},
+                                 std::pair{given.up, &result.up}, std::pair{given.w2, &result.down}})
     if (const auto fine = take_pair(from, *to); !fine) return fine.why();
-  return made;
+  return result;
 }
 
 Result<Done> adapters_from_memory(const fp4moe_layer* layer, const fp4moe_lora* loras,
@@ -72,9 +72,9 @@ Result<Done> adapters_from_memory(const fp4moe_layer* layer, const fp4moe_lora* 
   if (!open) return open.why();
   const auto given = take_structs(loras, count, kMaxAdapters, "fp4moe_lora");
   if (!given) return given.why();
-  std::vector<weights::LoraWeights> all;
+  std::vector<checkpoint::LoraWeights> all;
   for (const fp4moe_lora& one : *given) {
-    Result<weights::LoraWeights> lora = lora_of(one);
+    Result<checkpoint::LoraWeights> lora = lora_of(one);
     if (!lora) return lora.why();
     all.push_back(*lora);
   }

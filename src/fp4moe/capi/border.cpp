@@ -25,13 +25,13 @@ static_assert(FP4MOE_USAGE == static_cast<int>(ErrorCode::usage) &&
               FP4MOE_NO_BACKEND == static_cast<int>(ErrorCode::no_backend) &&
               FP4MOE_MISMATCH == static_cast<int>(ErrorCode::mismatch) &&
               FP4MOE_EXHAUSTED == static_cast<int>(ErrorCode::exhausted) &&
-              FP4MOE_LACKING == static_cast<int>(ErrorCode::lacking) &&
+              FP4MOE_LACKING == static_cast<int>(ErrorCode::unavailable) &&
               FP4MOE_INTERRUPTED == static_cast<int>(ErrorCode::interrupted));
 // Every field of every struct is a word, so that a size which is a multiple of it cuts none in two.
 static_assert(sizeof(std::size_t) == 8 && sizeof(void*) == 8);
 
 constexpr std::size_t kWord = 8, kLargestStruct = 4096;
-constexpr std::uint64_t kMostThreads = 4096, kMostRanks = 1u << 16;
+constexpr std::uint64_t kMaxThreads = 4096, kMaxRanks = 1u << 16;
 
 struct LastError {
   std::string line{}, id{}, json = "{}";
@@ -57,8 +57,8 @@ struct Host {
 Host& host() {
   // Never torn down: threads may outlive main.
   // NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
-  static Host& made = *new Host;
-  return made;
+  static Host& result = *new Host;
+  return result;
 }
 
 // Odd, so that no address of an object of the caller's can be one.
@@ -116,8 +116,8 @@ void remove_object(const void* handle, std::size_t kind) noexcept {
 fp4moe_status fail(const Error& why) noexcept {
   LastError& words = last_error();
   try {
-    LastError made{text(why), why.id, to_json(why).dump()};
-    words = std::move(made);
+    LastError result{text(why), why.id, to_json(why).dump()};
+    words = std::move(result);
   } catch (...) {
     words.is_exhausted = true;
   }
@@ -178,10 +178,10 @@ Error null_argument(std::string_view what) {
 }
 
 Result<Done> give(const std::string& text, char** to) {
-  char* const made = static_cast<char*>(std::malloc(text.size() + 1));
-  if (made == nullptr) return error(ErrorCode::exhausted, "memory.exhausted", "out of memory");
-  std::memcpy(made, text.c_str(), text.size() + 1);
-  *to = made;
+  char* const result = static_cast<char*>(std::malloc(text.size() + 1));
+  if (result == nullptr) return error(ErrorCode::exhausted, "memory.exhausted", "out of memory");
+  std::memcpy(result, text.c_str(), text.size() + 1);
+  *to = result;
   return Done{};
 }
 
@@ -220,24 +220,24 @@ Error uneven(std::string_view what, std::size_t first, std::size_t other) {
       .expects(fmt::format("{} bytes each", first), fmt::format("{}", other));
 }
 
-Result<std::size_t> threads_of(std::uint64_t wish) {
-  if (wish > kMostThreads)
+Result<std::size_t> threads_of(std::uint64_t backend_request) {
+  if (backend_request > kMaxThreads)
     return usage("options.threads", "so many threads are not started")
-        .expects(fmt::format("0 to {}", kMostThreads), fmt::format("{}", wish));
+        .expects(fmt::format("0 to {}", kMaxThreads), fmt::format("{}", backend_request));
   const Result<platform::Settings> settings = platform::read_settings();
   if (!settings) return settings.why();
   return platform::choose_threads(
-      wish == 0 ? std::nullopt : std::optional<std::size_t>(static_cast<std::size_t>(wish)),
+      backend_request == 0 ? std::nullopt : std::optional<std::size_t>(static_cast<std::size_t>(backend_request)),
       *settings);
 }
 
-Result<weights::Rank> rank_of(std::uint64_t rank, std::uint64_t size, std::string_view what) {
+Result<checkpoint::Rank> rank_of(std::uint64_t rank, std::uint64_t size, std::string_view what) {
   const std::uint64_t ranks = size == 0 ? 1 : size;
-  if (rank >= ranks || ranks > kMostRanks)
+  if (rank >= ranks || ranks > kMaxRanks)
     return usage("options.rank", fmt::format("there is no such {} rank", what))
-        .expects(fmt::format("a rank below a size of 1 to {}", kMostRanks),
+        .expects(fmt::format("a rank below a size of 1 to {}", kMaxRanks),
                  fmt::format("rank {} of {}", rank, size));
-  return weights::Rank{rank, ranks};
+  return checkpoint::Rank{rank, ranks};
 }
 
 Result<platform::Device> device_of(const char* name) {
@@ -245,23 +245,23 @@ Result<platform::Device> device_of(const char* name) {
 }
 
 Result<runtime::LayerOptions> layer_options(const fp4moe_layer_options& given) {
-  runtime::LayerOptions made{.engine = text_or(given.engine, "auto"),
+  runtime::LayerOptions result{.engine = text_or(given.engine, "auto"),
                              .weights = text_or(given.weights, "auto"),
                              .numerics = text_or(given.numerics, "")};
-  made.wish.policy = text_or(given.policy, "native");
-  made.wish.backend = text_or(given.backend, "auto");
+  result.backend_request.policy = text_or(given.policy, "native");
+  result.backend_request.backend = text_or(given.backend, "auto");
   Result<platform::Device> device = device_of(given.device);
   if (!device) return device.why();
-  made.wish.device = *std::move(device);
+  result.backend_request.device = *std::move(device);
   const Result<std::size_t> threads = threads_of(given.threads);
   if (!threads) return threads.why();
-  made.threads = *threads;
-  const Result<weights::Rank> tp = rank_of(given.tp_rank, given.tp_size, "tensor-parallel");
+  result.threads = *threads;
+  const Result<checkpoint::Rank> tp = rank_of(given.tp_rank, given.tp_size, "tensor-parallel");
   if (!tp) return tp.why();
-  const Result<weights::Rank> ep = rank_of(given.ep_rank, given.ep_size, "expert-parallel");
+  const Result<checkpoint::Rank> ep = rank_of(given.ep_rank, given.ep_size, "expert-parallel");
   if (!ep) return ep.why();
-  made.slice = {.tensor_parallel = *tp, .expert_parallel = *ep};
-  return made;
+  result.slice = {.tensor_parallel = *tp, .expert_parallel = *ep};
+  return result;
 }
 
 }  // namespace fp4moe::capi

@@ -46,9 +46,9 @@ void log_all(fp4moe_log_level level, const std::vector<std::string>& messages);
 
 // A layer and what it reads.
 struct OpenLayer {
-  explicit OpenLayer(runtime::MoeLayer made, std::shared_ptr<const runtime::Model> source = {},
+  explicit OpenLayer(runtime::MoeLayer result, std::shared_ptr<const runtime::Model> source = {},
                      std::size_t which = 0)
-      : model(std::move(source)), number(which), layer(std::move(made)) {}
+      : model(std::move(source)), number(which), layer(std::move(result)) {}
 
   std::shared_ptr<const runtime::Model> model;  // null: from weights in memory
   std::size_t number;                           // in the model
@@ -114,11 +114,11 @@ Error uneven(std::string_view what, std::size_t first, std::size_t other);
 // Null: the defaults.
 template <class T>
 Result<T> take_options(const T* given, std::string_view what) {
-  T made{};
-  if (given == nullptr) return made;
-  const auto copied = copy_struct(given, what, std::as_writable_bytes(std::span(&made, 1)));
+  T result{};
+  if (given == nullptr) return result;
+  const auto copied = copy_struct(given, what, std::as_writable_bytes(std::span(&result, 1)));
   if (!copied) return copied.why();
-  return made;
+  return result;
 }
 template <class T>
 Result<T> take_struct(const T* given, std::string_view what) {
@@ -131,25 +131,25 @@ Result<T> take_struct(const T* given, std::string_view what) {
 template <class T>
 Result<std::vector<T>> take_structs(const T* given, std::uint64_t count, std::uint64_t most,
                                     std::string_view what) {
-  std::vector<T> made;
-  if (count == 0) return made;
+  std::vector<T> result;
+  if (count == 0) return result;
   if (given == nullptr) return null_argument(what);
   if (count > most) return too_many(what, count, most);
-  made.reserve(count);
+  result.reserve(count);
   const std::size_t step = given->size;
   const auto* place = reinterpret_cast<const std::byte*>(given);
   for (std::uint64_t i = 0; i < count; ++i, place += step) {
     Result<T> one = take_struct(reinterpret_cast<const T*>(place), what);
     if (!one) return one.why();
     if (one->size != step) return uneven(what, step, one->size);
-    made.push_back(*std::move(one));
+    result.push_back(*std::move(one));
   }
-  return made;
+  return result;
 }
 
 // Options that a conversion and a layer share. Errors: options.threads, options.rank, device.*.
-Result<std::size_t> threads_of(std::uint64_t wish);
-Result<weights::Rank> rank_of(std::uint64_t rank, std::uint64_t size, std::string_view what);
+Result<std::size_t> threads_of(std::uint64_t backend_request);
+Result<checkpoint::Rank> rank_of(std::uint64_t rank, std::uint64_t size, std::string_view what);
 Result<platform::Device> device_of(const char* name);
 Result<runtime::LayerOptions> layer_options(const fp4moe_layer_options& given);
 

@@ -24,9 +24,9 @@ struct Additions {
 
 Result<Additions> take_additions(const OpenLayer& open, const fp4moe_call& call,
                                  std::uint64_t tokens) {
-  Additions made;
+  Additions result;
   if (call.adapters == nullptr) {
-    if (call.adapter_of_token == nullptr) return made;
+    if (call.adapter_of_token == nullptr) return result;
     return usage("lora.tokens", "tokens have adapters, but there are none")
         .expects("adapters beside their numbers", "null");
   }
@@ -35,42 +35,42 @@ Result<Additions> take_additions(const OpenLayer& open, const fp4moe_call& call,
   if ((*found)->layer.lock().get() != &open)
     return usage("lora.layer", "the adapters were loaded for another layer")
         .expects("those of this layer", "those of another");
-  made.adapters = *std::move(found);
+  result.adapters = *std::move(found);
   if (call.adapter_of_token == nullptr) {
-    made.of_token.assign(tokens, 0);
-    return made;
+    result.of_token.assign(tokens, 0);
+    return result;
   }
   if (const auto fine = check_numbers(call.adapter_of_token, tokens, 1, "the tokens' adapters");
       !fine)
     return fine.why();
-  made.of_token.assign(call.adapter_of_token, call.adapter_of_token + tokens);
-  const auto count = static_cast<std::int64_t>(made.view().adapters());
-  for (const std::int32_t number : made.of_token)
+  result.of_token.assign(call.adapter_of_token, call.adapter_of_token + tokens);
+  const auto count = static_cast<std::int64_t>(result.view().adapters());
+  for (const std::int32_t number : result.of_token)
     if (number < -1 || number >= count)
       return usage("lora.tokens", "a token asks for an adapter that is not loaded")
           .expects(fmt::format("-1 (none) to {}", count - 1), fmt::format("{}", number));
-  return made;
+  return result;
 }
 
 Result<DeviceSession*> session_of(OpenLayer& open) {
   if (!open.session) {
-    Result<DeviceSession> made = open.layer.device_session();
-    if (!made) return made.why();
-    open.session = std::move(*made);
+    Result<DeviceSession> result = open.layer.device_session();
+    if (!result) return result.why();
+    open.session = std::move(*result);
   }
   return &*open.session;
 }
 
-Result<Done> call_on_device(OpenLayer& open, const fp4moe_call& call, SessionCall made) {
+Result<Done> call_on_device(OpenLayer& open, const fp4moe_call& call, SessionCall result) {
   if (call.adapters != nullptr || call.adapter_of_token != nullptr)
     return usage("call.adapters", "adapters are added to tokens on the host")
         .expects("rows in the host's memory", "on_device")
         .try_this("give tokens in the host's memory, or merge the adapter: fp4moe merge");
   const auto session = session_of(open);
   if (!session) return session.why();
-  made.is_on_device = call.trusted != 0;
+  result.is_on_device = call.trusted != 0;
   auto* const stream = static_cast<kernels::cuda::Stream>(call.stream);
-  return call.routes != nullptr ? (*session)->apply(made, stream) : (*session)->run(made, stream);
+  return call.routes != nullptr ? (*session)->apply(result, stream) : (*session)->run(result, stream);
 }
 
 Result<Done> call_layer(OpenLayer& open, const fp4moe_call& call) {
@@ -124,11 +124,11 @@ Result<Done> reserve(OpenLayer& open, std::uint64_t tokens, std::uint64_t top_k)
 
 // A call of one of the functions that were there before fp4moe_call.
 fp4moe_call plain(const fp4moe_rows* x, const fp4moe_output* out) {
-  fp4moe_call made{};
-  made.size = sizeof made;
-  made.x = x;
-  made.out = out;
-  return made;
+  fp4moe_call result{};
+  result.size = sizeof result;
+  result.x = x;
+  result.out = out;
+  return result;
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ using moe::cuda::testing::download;
 using moe::cuda::testing::error_of;
 using moe::cuda::testing::kMaxError;
 using moe::cuda::testing::upload;
-using weights::WeightFormat;
+using checkpoint::WeightFormat;
 
 constexpr std::uint64_t kTokens = 5;
 

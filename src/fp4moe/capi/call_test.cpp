@@ -9,8 +9,8 @@
 
 #include "fp4moe/formats/bf16.hpp"
 #include "fp4moe/moe/routing/router.hpp"
-#include "fp4moe/weights/lora_adapter.hpp"
-#include "fp4moe/weights/synth_adapter.hpp"
+#include "fp4moe/checkpoint/lora/lora_adapter.hpp"
+#include "fp4moe/checkpoint/synth/synth_adapter.hpp"
 #include "support/c_api.hpp"
 #include "support/c_weights.hpp"
 
@@ -105,13 +105,13 @@ struct RouteCall {
   fp4moe_rows rows = rows_of(logits, kExperts);
   fp4moe_route_call given{};
 
-  explicit RouteCall(std::uint64_t slots)
-      : ids(kTokens * slots, -7), weights(kTokens * slots, -7.0f) {
+  explicit RouteCall(std::uint64_t assignments)
+      : ids(kTokens * assignments, -7), weights(kTokens * assignments, -7.0f) {
     given.size = sizeof given;
     given.logits = &rows;
     given.ids = ids.data();
     given.weights = weights.data();
-    given.slots = slots;
+    given.slots = assignments;
   }
   RouteCall(const RouteCall&) = delete;
   RouteCall& operator=(const RouteCall&) = delete;
@@ -270,24 +270,24 @@ constexpr std::uint64_t kRank = 4;
 struct TestAdapter {
   TemporaryFolder folder{};
   std::string path = folder / "adapter";
-  weights::Checkpoint checkpoint = *weights::Checkpoint::open(model_path());
+  checkpoint::Checkpoint checkpoint = *checkpoint::Checkpoint::open(model_path());
   std::vector<float> a[3]{}, b[3]{};  // gate, up, down
   fp4moe_lora_pair pairs[3]{};
   fp4moe_lora given{};
 
   explicit TestAdapter(std::uint64_t seed) {
-    const auto targets = weights::adapter_targets(checkpoint);
-    const auto made = weights::synth_adapter(
-        targets, {.form = weights::AdapterForm::stacked, .rank = kRank, .alpha = 6, .seed = seed},
+    const auto targets = checkpoint::adapter_targets(checkpoint);
+    const auto created = checkpoint::synth_adapter(
+        targets, {.form = checkpoint::AdapterForm::stacked, .rank = kRank, .alpha = 6, .seed = seed},
         path);
-    EXPECT_TRUE(made) << text(made.why());
-    const auto opened = weights::Adapter::open(path, targets);
+    EXPECT_TRUE(created) << text(created.why());
+    const auto opened = checkpoint::Adapter::open(path, targets);
     EXPECT_TRUE(opened) << text(opened.why());
-    const auto loaded = weights::LoraAdapter::load(*opened, 0, {});
+    const auto loaded = checkpoint::LoraAdapter::load(*opened, 0, {});
     EXPECT_TRUE(loaded) << text(loaded.why());
     for (std::size_t which = 0; which < 3; ++which) {
       for (std::size_t e = 0; e < kExperts; ++e) {
-        const weights::LoraPair& pair = loaded->at(static_cast<weights::Projection>(which), e);
+        const checkpoint::LoraPair& pair = loaded->at(static_cast<checkpoint::Projection>(which), e);
         a[which].insert(a[which].end(), pair.a.data, pair.a.data + pair.a.rows * pair.a.columns);
         b[which].insert(b[which].end(), pair.b.data, pair.b.data + pair.b.rows * pair.b.columns);
       }
@@ -392,10 +392,10 @@ TEST(CApiAdapters, AreRefusedWhereTheyDoNotFit) {
     fp4moe_lora_pair gate = adapter.pairs[0];
     lora.gate = &gate;
     change(lora, gate);
-    fp4moe_adapters* made = nullptr;
-    const auto status = fp4moe_adapters_from_memory(layer, &lora, 1, &made);
-    EXPECT_EQ(made == nullptr, status != FP4MOE_OK);
-    fp4moe_adapters_close(made);
+    fp4moe_adapters* created = nullptr;
+    const auto status = fp4moe_adapters_from_memory(layer, &lora, 1, &created);
+    EXPECT_EQ(created == nullptr, status != FP4MOE_OK);
+    fp4moe_adapters_close(created);
     return status == FP4MOE_OK ? std::string("ok") : id();
   };
   using L = fp4moe_lora&;

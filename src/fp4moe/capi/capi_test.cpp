@@ -70,12 +70,12 @@ TEST(CApi, RunsALayerAsTheLibraryDoes) {
       const auto model = runtime::Model::open(model_path());
       ASSERT_TRUE(model);
       runtime::LayerOptions same{.engine = engine, .threads = 1};
-      same.wish.backend = backend;
-      auto twin = model->layer(0, same);
-      ASSERT_TRUE(twin && twin->load() && twin->process());
+      same.backend_request.backend = backend;
+      auto other = model->layer(0, same);
+      ASSERT_TRUE(other && other->load() && other->process());
       std::vector<float> expected(out.size());
       const auto ran =
-          twin->run({.x = moe::dense_rows(std::span(x), DType::f32, kTokens, kHidden),
+          other->run({.x = moe::dense_rows(std::span(x), DType::f32, kTokens, kHidden),
                      .logits = moe::dense_rows(std::span(logits), DType::f32, kTokens, kExperts)},
                     moe::dense_rows(std::span(expected), DType::f32, kTokens, kHidden));
       ASSERT_TRUE(ran) << text(ran.why());
@@ -202,7 +202,7 @@ TEST(CApi, ExplainsAsTheCommandDoes) {
                            &record),
             FP4MOE_OK)
       << fp4moe_last_error();
-  runtime::QuestionOptions options;
+  runtime::SelectionOptions options;
   options.device = "h100";
   options.policy = "2026-04-24";
   options.libraries = {"+aiter"};

@@ -6,7 +6,7 @@
 
 #include "fp4moe/backends/layouts.hpp"
 #include "fp4moe/capi/border.hpp"
-#include "fp4moe/convert/convert_folder.hpp"
+#include "fp4moe/convert/folder/convert_folder.hpp"
 #include "fp4moe/plan/model.hpp"
 #include "fp4moe/runtime/choice.hpp"
 #include "fp4moe/runtime/target.hpp"
@@ -17,9 +17,9 @@ namespace {
 // The layout that was asked for, or the one the backend's kernels read.
 Result<convert::Recipe> make_recipe(const std::string& path,
                                     const fp4moe_convert_options& options) {
-  const Result<weights::Rank> tp = rank_of(options.tp_rank, options.tp_size, "tensor-parallel");
+  const Result<checkpoint::Rank> tp = rank_of(options.tp_rank, options.tp_size, "tensor-parallel");
   if (!tp) return tp.why();
-  const Result<weights::Rank> ep = rank_of(options.ep_rank, options.ep_size, "expert-parallel");
+  const Result<checkpoint::Rank> ep = rank_of(options.ep_rank, options.ep_size, "expert-parallel");
   if (!ep) return ep.why();
   convert::Recipe recipe{.slice = {.tensor_parallel = *tp, .expert_parallel = *ep}};
   const std::string backend = text_or(options.backend, ""), layout = text_or(options.layout, "");
@@ -75,16 +75,16 @@ Result<Done> convert_checkpoint(const ConvertCall& call) {
   if (!out) return out.why();
   const auto options = take_options(call.options, "fp4moe_convert_options");
   if (!options) return options.why();
-  const Result<std::size_t> wish = threads_of(options->threads);
-  if (!wish) return wish.why();
-  const Result<weights::Checkpoint> source = weights::Checkpoint::open(*path);
+  const Result<std::size_t> backend_request = threads_of(options->threads);
+  if (!backend_request) return backend_request.why();
+  const Result<checkpoint::Checkpoint> source = checkpoint::Checkpoint::open(*path);
   if (!source) return source.why();
   const Result<convert::Recipe> recipe = make_recipe(*path, *options);
   if (!recipe) return recipe.why();
   Result<convert::FolderPlan> plan =
       convert::plan_folder(*source, *path, *recipe, {.experts_only = options->experts_only != 0});
   if (!plan) return plan.why();
-  const auto threads = convert::threads_within(*plan, *wish, options->max_memory);
+  const auto threads = convert::threads_within(*plan, *backend_request, options->max_memory);
   if (!threads) return threads.why();
   Json json{{"layout", plan->manifest.layout},
             {"generation", plan->manifest.generation},

@@ -15,36 +15,36 @@
 namespace fp4moe::capi {
 namespace {
 
-using runtime::Question;
-using runtime::QuestionOptions;
+using runtime::SelectionRequest;
+using runtime::SelectionOptions;
 
 constexpr std::uint64_t kLargestSplit = 1u << 16;
 
 // A key of the request: one of the members is set.
 struct RequestKey {
   std::string_view name;
-  std::string QuestionOptions::*text = nullptr;
-  std::uint64_t QuestionOptions::*count = nullptr;
-  bool QuestionOptions::*flag = nullptr;
+  std::string SelectionOptions::*text = nullptr;
+  std::uint64_t SelectionOptions::*count = nullptr;
+  bool SelectionOptions::*flag = nullptr;
 };
 constexpr RequestKey kRequestKeys[] = {
-    {.name = "device", .text = &QuestionOptions::device},
-    {.name = "platform", .text = &QuestionOptions::platform},
-    {.name = "capability", .text = &QuestionOptions::capability},
-    {.name = "gfx", .text = &QuestionOptions::gfx},
-    {.name = "policy", .text = &QuestionOptions::policy},
-    {.name = "vllm", .text = &QuestionOptions::vllm},
-    {.name = "mode", .text = &QuestionOptions::mode},
-    {.name = "format", .text = &QuestionOptions::format},
-    {.name = "model", .text = &QuestionOptions::model},
-    {.name = "config", .text = &QuestionOptions::config},
-    {.name = "all2all", .text = &QuestionOptions::all2all},
-    {.name = "tp", .count = &QuestionOptions::tp},
-    {.name = "pcp", .count = &QuestionOptions::pcp},
-    {.name = "dp", .count = &QuestionOptions::dp},
-    {.name = "sp", .count = &QuestionOptions::sp},
-    {.name = "ep", .flag = &QuestionOptions::expert_parallel},
-    {.name = "eplb", .flag = &QuestionOptions::eplb},
+    {.name = "device", .text = &SelectionOptions::device},
+    {.name = "platform", .text = &SelectionOptions::platform},
+    {.name = "capability", .text = &SelectionOptions::capability},
+    {.name = "gfx", .text = &SelectionOptions::gfx},
+    {.name = "policy", .text = &SelectionOptions::policy},
+    {.name = "vllm", .text = &SelectionOptions::vllm},
+    {.name = "mode", .text = &SelectionOptions::mode},
+    {.name = "format", .text = &SelectionOptions::format},
+    {.name = "model", .text = &SelectionOptions::model},
+    {.name = "config", .text = &SelectionOptions::config},
+    {.name = "all2all", .text = &SelectionOptions::all2all},
+    {.name = "tp", .count = &SelectionOptions::tp},
+    {.name = "pcp", .count = &SelectionOptions::pcp},
+    {.name = "dp", .count = &SelectionOptions::dp},
+    {.name = "sp", .count = &SelectionOptions::sp},
+    {.name = "ep", .flag = &SelectionOptions::expert_parallel},
+    {.name = "eplb", .flag = &SelectionOptions::eplb},
     {.name = "lib"},
     {.name = "env"},
     {.name = "layer"},
@@ -55,7 +55,7 @@ Error wrong_value(std::string_view key, std::string_view expected, const Json& v
       .expects(expected, printable(value.dump()));
 }
 
-Result<Done> set_scalar(const RequestKey& key, const Json& value, QuestionOptions& options) {
+Result<Done> set_scalar(const RequestKey& key, const Json& value, SelectionOptions& options) {
   if (key.text != nullptr) {
     if (!value.is_string()) return wrong_value(key.name, "a text", value);
     options.*key.text = value.string();
@@ -71,7 +71,7 @@ Result<Done> set_scalar(const RequestKey& key, const Json& value, QuestionOption
   return Done{};
 }
 
-Result<Done> set_libraries(const Json& value, QuestionOptions& options) {
+Result<Done> set_libraries(const Json& value, SelectionOptions& options) {
   if (!value.is_array()) return wrong_value("lib", "an array of names", value);
   for (const Json& name : value) {
     if (!name.is_string()) return wrong_value("lib", "an array of names", value);
@@ -80,7 +80,7 @@ Result<Done> set_libraries(const Json& value, QuestionOptions& options) {
   return Done{};
 }
 
-Result<Done> set_variables(const Json& value, QuestionOptions& options) {
+Result<Done> set_variables(const Json& value, SelectionOptions& options) {
   if (!value.is_object()) return wrong_value("env", "an object of texts", value);
   for (const auto& [name, text] : value.items()) {
     if (!text.is_string()) return wrong_value("env", "an object of texts", value);
@@ -89,7 +89,7 @@ Result<Done> set_variables(const Json& value, QuestionOptions& options) {
   return Done{};
 }
 
-Result<Done> set_key(std::string_view name, const Json& value, QuestionOptions& options) {
+Result<Done> set_key(std::string_view name, const Json& value, SelectionOptions& options) {
   if (value.is_null()) return Done{};
   if (name == "lib") return set_libraries(value, options);
   if (name == "env") return set_variables(value, options);
@@ -108,8 +108,8 @@ Result<Done> set_key(std::string_view name, const Json& value, QuestionOptions& 
       .try_this(near.empty() ? "" : fmt::format("did you mean {}?", near));
 }
 
-Result<QuestionOptions> parse_request(const char* request) {
-  QuestionOptions options{.policy = ""};
+Result<SelectionOptions> parse_request(const char* request) {
+  SelectionOptions options{.policy = ""};
   if (request == nullptr) return options;
   const Result<Json> parsed = parse_json(request);
   if (!parsed)
@@ -125,19 +125,19 @@ Result<QuestionOptions> parse_request(const char* request) {
 
 Result<Done> explain(const char* request, char** record) {
   if (const auto fine = clear(record, "the place for the record"); !fine) return fine.why();
-  const Result<QuestionOptions> options = parse_request(request);
+  const Result<SelectionOptions> options = parse_request(request);
   if (!options) return options.why();
-  Result<Question> question = runtime::resolve(*options);
+  Result<SelectionRequest> question = runtime::resolve(*options);
   if (!question) return question.why();
-  const runtime::Answer made = runtime::answer(*std::move(question));
-  log_all(FP4MOE_LOG_WARNING, made.record.warnings);
-  log_all(FP4MOE_LOG_NOTE, made.question.notes);
+  const runtime::Answer result = runtime::answer(*std::move(question));
+  log_all(FP4MOE_LOG_WARNING, result.record.warnings);
+  log_all(FP4MOE_LOG_NOTE, result.question.notes);
   Json whole{{"schema_version", 1}};
-  whole.update(runtime::to_json(made));
+  whole.update(runtime::to_json(result));
   if (const auto given = give(whole, record); !given) return given.why();
-  if (made.is_served()) return Done{};
-  const std::string& words = made.record.selection.message;
-  return error(ErrorCode::no_backend, "choice.backend", words.empty() ? refusal(made) : words);
+  if (result.is_served()) return Done{};
+  const std::string& words = result.record.selection.message;
+  return error(ErrorCode::no_backend, "choice.backend", words.empty() ? refusal(result) : words);
 }
 
 }  // namespace

@@ -28,10 +28,10 @@ Result<Done> create_layer(const CreateCall& call) {
   if (!given) return given.why();
   Result<runtime::LayerOptions> options = layer_options(*given);
   if (!options) return options.why();
-  Result<MoeLayer> made = (*model)->layer(call.number, std::move(*options));
-  if (!made) return made.why();
-  log_all(FP4MOE_LOG_NOTE, made->facts().notes);
-  *call.layer = add(std::make_shared<OpenLayer>(std::move(*made), *model, call.number));
+  Result<MoeLayer> result = (*model)->layer(call.number, std::move(*options));
+  if (!result) return result.why();
+  log_all(FP4MOE_LOG_NOTE, result->facts().notes);
+  *call.layer = add(std::make_shared<OpenLayer>(std::move(*result), *model, call.number));
   return Done{};
 }
 
@@ -47,17 +47,17 @@ Result<Done> process_layer(OpenLayer& open) {
 }
 
 Result<Done> shape_of(const MoeLayer& layer, fp4moe_shape* to) {
-  Result<fp4moe_shape> made = take_struct(to, "fp4moe_shape");
-  if (!made) return made.why();
-  const weights::MoeShape& local = layer.problem().shape;
-  const std::size_t size = made->size;
-  *made = {.size = size,
+  Result<fp4moe_shape> result = take_struct(to, "fp4moe_shape");
+  if (!result) return result.why();
+  const checkpoint::MoeShape& local = layer.problem().shape;
+  const std::size_t size = result->size;
+  *result = {.size = size,
            .hidden = local.hidden,
            .intermediate = local.intermediate,
            .experts = layer.facts().model.shape.experts,
            .local_experts = local.experts,
            .top_k = layer.facts().router.top_k};
-  std::memcpy(to, &*made, std::min(size, sizeof *made));
+  std::memcpy(to, &*result, std::min(size, sizeof *result));
   return Done{};
 }
 

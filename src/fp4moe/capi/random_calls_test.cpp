@@ -17,7 +17,7 @@ namespace random_calls_test {
 
 using namespace testing;
 
-constexpr std::uint64_t kMostTokens = 4;
+constexpr std::uint64_t kMaxTokens = 4;
 
 class RandomCaller {
  public:
@@ -87,16 +87,16 @@ class RandomCaller {
   // Rows that claim no more memory than there is, unless the claim can be seen to be wrong.
   template <class Rows>
   Rows rows(std::uint64_t columns, float* data) {
-    Rows made{sizeof(Rows), data, FP4MOE_F32, random_.next() % (kMostTokens + 1), columns, 0};
-    if (!chance(3)) made.rows = 2;
-    if (chance(12)) made.dtype = number();
-    if (chance(12)) made.columns = number();
-    if (chance(12)) made.stride = any(std::array<std::uint64_t, 4>{1, columns * 4, columns * 8, 3});
-    if (chance(20)) made.rows = UINT64_MAX / 4;
-    if (chance(12)) made.data = nullptr;
-    if (chance(12)) made.data = reinterpret_cast<char*>(data) + 1;
-    made.size = size_of(sizeof(Rows));
-    return made;
+    Rows result{sizeof(Rows), data, FP4MOE_F32, random_.next() % (kMaxTokens + 1), columns, 0};
+    if (!chance(3)) result.rows = 2;
+    if (chance(12)) result.dtype = number();
+    if (chance(12)) result.columns = number();
+    if (chance(12)) result.stride = any(std::array<std::uint64_t, 4>{1, columns * 4, columns * 8, 3});
+    if (chance(20)) result.rows = UINT64_MAX / 4;
+    if (chance(12)) result.data = nullptr;
+    if (chance(12)) result.data = reinterpret_cast<char*>(data) + 1;
+    result.size = size_of(sizeof(Rows));
+    return result;
   }
   float* input() { return memory_.data(); }
   float* output() { return memory_.data() + memory_.size() / 2; }
@@ -124,10 +124,10 @@ class RandomCaller {
     if (chance(8)) given.config = any(std::array<const char*, 3>{nullptr, "{", "{}"});
     if (chance(8)) given.quant_config = "[]";
     given.size = size_of(sizeof given);
-    fp4moe_model* made = nullptr;
+    fp4moe_model* result = nullptr;
     const fp4moe_status status =
-        fp4moe_model_from_tensors(chance(20) ? nullptr : &given, chance(20) ? nullptr : &made);
-    if (made != nullptr) models_.push_back(made);
+        fp4moe_model_from_tensors(chance(20) ? nullptr : &given, chance(20) ? nullptr : &result);
+    if (result != nullptr) models_.push_back(result);
     return status;
   }
   fp4moe_status close() {
@@ -159,41 +159,41 @@ class RandomCaller {
     if (chance(8)) options.tp_size = number();
     if (chance(12)) options.threads = any(std::array<std::uint64_t, 3>{2, 5000, UINT64_MAX});
     options.size = size_of(sizeof options);
-    fp4moe_layer* made = nullptr;
+    fp4moe_layer* result = nullptr;
     const fp4moe_status status = fp4moe_layer_create(model(), chance(6) ? number() : 0, &options,
-                                                     chance(12) ? nullptr : &made);
-    if (made != nullptr) layers_.push_back(made);
+                                                     chance(12) ? nullptr : &result);
+    if (result != nullptr) layers_.push_back(result);
     return status;
   }
   // A matrix that claims no more memory than there is, unless the claim can be seen to be wrong.
-  fp4moe_matrix matrix(fp4moe_matrix made) {
-    if (chance(16)) made.codes = nullptr;
-    if (chance(16)) made.codes_bytes = chance(2) ? made.codes_bytes / 2 : UINT64_MAX;
-    if (chance(16)) made.codes_row_stride = number();
-    if (chance(16)) made.scales_expert_stride = number();
-    if (chance(16)) made.scales = nullptr;
-    if (chance(16)) made.bias_dtype = any(std::array<std::uint64_t, 3>{FP4MOE_F16, 4, 99});
-    if (chance(16)) made.bias_bytes = made.bias_bytes / 2;
-    if (chance(16)) made.global_scales_count = number();
-    if (chance(16)) made.input_scales = input();
-    made.size = size_of(sizeof made);
-    return made;
+  fp4moe_matrix matrix(fp4moe_matrix result) {
+    if (chance(16)) result.codes = nullptr;
+    if (chance(16)) result.codes_bytes = chance(2) ? result.codes_bytes / 2 : UINT64_MAX;
+    if (chance(16)) result.codes_row_stride = number();
+    if (chance(16)) result.scales_expert_stride = number();
+    if (chance(16)) result.scales = nullptr;
+    if (chance(16)) result.bias_dtype = any(std::array<std::uint64_t, 3>{FP4MOE_F16, 4, 99});
+    if (chance(16)) result.bias_bytes = result.bias_bytes / 2;
+    if (chance(16)) result.global_scales_count = number();
+    if (chance(16)) result.input_scales = input();
+    result.size = size_of(sizeof result);
+    return result;
   }
   fp4moe_routing routing() {
-    fp4moe_routing made{};
-    made.method = chance(6) ? word() : "Renormalize";
-    if (chance(8)) made.method = "DeepSeekV3";
-    if (chance(4)) made.experts = kExperts;
-    if (chance(4)) made.top_k = number();
-    if (chance(8)) made.groups = number();
-    if (chance(8)) made.bias = input();
-    if (chance(8)) made.scale = any(std::array<double, 3>{-1.0, 2.5, 1e300});
-    if (chance(8)) made.renormalize = number();
-    if (chance(12)) made.zero_experts = number();
-    if (chance(12)) made.shared_experts = number();
-    if (chance(12)) made.table_rows = number();
-    made.size = size_of(sizeof made);
-    return made;
+    fp4moe_routing result{};
+    result.method = chance(6) ? word() : "Renormalize";
+    if (chance(8)) result.method = "DeepSeekV3";
+    if (chance(4)) result.experts = kExperts;
+    if (chance(4)) result.top_k = number();
+    if (chance(8)) result.groups = number();
+    if (chance(8)) result.bias = input();
+    if (chance(8)) result.scale = any(std::array<double, 3>{-1.0, 2.5, 1e300});
+    if (chance(8)) result.renormalize = number();
+    if (chance(12)) result.zero_experts = number();
+    if (chance(12)) result.shared_experts = number();
+    if (chance(12)) result.table_rows = number();
+    result.size = size_of(sizeof result);
+    return result;
   }
   fp4moe_status from_weights() {
     const fp4moe_matrix w13 = matrix(memory_weights_.w13), w2 = matrix(memory_weights_.w2);
@@ -207,7 +207,7 @@ class RandomCaller {
     if (chance(12)) given.hidden = number();
     if (chance(12)) given.intermediate = number();
     given.size = size_of(sizeof given);
-    fp4moe_layer* made = nullptr;
+    fp4moe_layer* result = nullptr;
     if (chance(3)) return fp4moe_layer_load_weights(layer(), chance(12) ? nullptr : &given);
     fp4moe_layer_description description{};
     const double constant = any(std::array<double, 4>{0.0, -1.0, 7.0, 1e300});
@@ -227,19 +227,19 @@ class RandomCaller {
     if (chance(6)) options.ep_size = number();
     const fp4moe_status status = fp4moe_layer_from_weights(chance(20) ? nullptr : &description,
                                                            chance(20) ? nullptr : &given, &options,
-                                                           chance(12) ? nullptr : &made);
-    if (made != nullptr) layers_.push_back(made);
+                                                           chance(12) ? nullptr : &result);
+    if (result != nullptr) layers_.push_back(result);
     return status;
   }
   fp4moe_status route() {
     const fp4moe_routing router = routing();
     const auto logits = rows<fp4moe_rows>(kExperts, input());
-    std::array<std::int32_t, (kMostTokens + 1) * kExperts> ids{};
+    std::array<std::int32_t, (kMaxTokens + 1) * kExperts> ids{};
     fp4moe_route_call call{};
     call.logits = chance(12) ? nullptr : &logits;
     call.ids = chance(12) ? nullptr : ids.data();
     call.weights = chance(12) ? nullptr : output();
-    call.slots = chance(4) ? number() : 2 + 2 * (random_.next() % 2);
+    call.assignments = chance(4) ? number() : 2 + 2 * (random_.next() % 2);
     if (chance(8)) call.token_ids = ids.data();
     if (chance(8)) call.is_padding = reinterpret_cast<const std::uint8_t*>(input());
     if (chance(4)) call.identity_weights = output() + memory_.size() / 4;
@@ -259,21 +259,21 @@ class RandomCaller {
     if (chance(8)) lora.gate = &pair;
     lora.size = size_of(sizeof lora);
     const char* folders[] = {word()};
-    fp4moe_adapters* made = nullptr;
-    fp4moe_adapters** const place = chance(12) ? nullptr : &made;
+    fp4moe_adapters* result = nullptr;
+    fp4moe_adapters** const place = chance(12) ? nullptr : &result;
     const std::uint64_t count = chance(8) ? any(std::array<std::uint64_t, 2>{0, UINT64_MAX}) : 1;
     const fp4moe_status status =
         chance(4)
             ? fp4moe_adapters_open(layer(), folders, count, place)
             : fp4moe_adapters_from_memory(layer(), chance(12) ? nullptr : &lora, count, place);
-    if (made != nullptr) adapters_.push_back(made);
+    if (result != nullptr) adapters_.push_back(result);
     return status;
   }
   fp4moe_status call_with_all() {
     const auto x = rows<fp4moe_rows>(kHidden, input());
     const auto logits = rows<fp4moe_rows>(kExperts, input());
     const auto out = rows<fp4moe_output>(kHidden, output());
-    std::array<std::int32_t, kMostTokens * kExperts> ids{};
+    std::array<std::int32_t, kMaxTokens * kExperts> ids{};
     for (std::int32_t& id : ids) id = static_cast<std::int32_t>(random_.next() % 8) - 1;
     const fp4moe_routes routes{sizeof routes, ids.data(), input(), x.rows, 2};
     fp4moe_call given{};
@@ -282,7 +282,7 @@ class RandomCaller {
     if (chance(2)) given.logits = &logits;
     if (given.logits == nullptr || chance(12)) given.routes = &routes;
     given.adapters = adapters();
-    const std::array<std::int32_t, kMostTokens> numbers{0, -1, 0,
+    const std::array<std::int32_t, kMaxTokens> numbers{0, -1, 0,
                                                         static_cast<std::int32_t>(number())};
     if (chance(3)) given.adapter_of_token = numbers.data();
     if (chance(8)) given.on_device = 1;
@@ -295,14 +295,14 @@ class RandomCaller {
   fp4moe_status load_expert() { return fp4moe_layer_load_expert(layer(), number()); }
   fp4moe_status process() { return fp4moe_layer_process(layer()); }
   fp4moe_status shape() {
-    fp4moe_shape made{};
-    made.size = size_of(sizeof made);
-    return fp4moe_layer_shape(layer(), chance(8) ? nullptr : &made);
+    fp4moe_shape result{};
+    result.size = size_of(sizeof result);
+    return fp4moe_layer_shape(layer(), chance(8) ? nullptr : &result);
   }
   fp4moe_status apply() {
     const auto x = rows<fp4moe_rows>(kHidden, input());
     const auto out = rows<fp4moe_output>(kHidden, output());
-    std::array<std::int32_t, kMostTokens * kExperts> ids{};
+    std::array<std::int32_t, kMaxTokens * kExperts> ids{};
     for (std::int32_t& id : ids) id = static_cast<std::int32_t>(random_.next() % 12) - 3;
     if (chance(4)) ids[0] = any(std::array<std::int32_t, 2>{INT32_MAX, INT32_MIN});
     fp4moe_routes routes{sizeof routes, ids.data(), input(), x.rows, 1 + random_.next() % kExperts};
@@ -372,7 +372,7 @@ class RandomCaller {
   SplitMix64 random_;
   ReadTensors read_{};
   CWeights memory_weights_{model_path()};
-  std::vector<float> memory_ = std::vector<float>(4 * (kMostTokens + 1) * kHidden);
+  std::vector<float> memory_ = std::vector<float>(4 * (kMaxTokens + 1) * kHidden);
   std::vector<fp4moe_model*> models_{};
   std::vector<fp4moe_layer*> layers_{};
   std::vector<fp4moe_adapters*> adapters_{};

@@ -14,7 +14,7 @@
 namespace fp4moe::capi {
 namespace {
 
-using moe::routing::kMostExperts;
+using moe::routing::kMaxExperts;
 using moe::routing::Router;
 using moe::routing::RouterOptions;
 
@@ -44,7 +44,7 @@ Result<RouterOptions> take_routing(const fp4moe_routing* pointer, std::uint64_t 
   if (!given) return given.why();
   const auto method = method_of(given->method);
   if (!method) return method.why();
-  RouterOptions made{.method = *method,
+  RouterOptions result{.method = *method,
                      .experts = given->experts == 0 ? otherwise_experts : given->experts,
                      .top_k = given->top_k == 0 ? otherwise_top_k : given->top_k,
                      .groups = given->groups,
@@ -54,31 +54,31 @@ Result<RouterOptions> take_routing(const fp4moe_routing* pointer, std::uint64_t 
                      .zero_experts = given->zero_experts,
                      .shared_experts = given->shared_experts,
                      .weights_in_bf16 = given->weights_in_bf16 != 0};
-  for (const std::uint64_t count : {made.experts, made.top_k, made.zero_experts,
-                                    made.shared_experts, made.groups, made.chosen_groups})
-    if (count > kMostExperts) return wrong_number("experts", kMostExperts, count);
+  for (const std::uint64_t count : {result.experts, result.top_k, result.zero_experts,
+                                    result.shared_experts, result.groups, result.chosen_groups})
+    if (count > kMaxExperts) return wrong_number("experts", kMaxExperts, count);
   if (given->renormalize > 2)
     return usage("routing.renormalize", "weights are renormalized or not")
         .expects("0 (as the method does), 1 (yes) or 2 (no)",
                  fmt::format("{}", given->renormalize));
-  if (given->renormalize != 0) made.renormalize = given->renormalize == 1;
+  if (given->renormalize != 0) result.renormalize = given->renormalize == 1;
   if (given->bias != nullptr) {
-    const std::uint64_t count = made.experts + made.zero_experts;
+    const std::uint64_t count = result.experts + result.zero_experts;
     if (const auto fine = check_numbers(given->bias, count, 1, "the router's bias"); !fine)
       return fine.why();
-    made.bias.assign(given->bias, given->bias + count);
+    result.bias.assign(given->bias, given->bias + count);
   }
   if (given->table_rows > kMaxTokenIds)
     return wrong_number("token ids", kMaxTokenIds, given->table_rows);
   if (given->table_rows != 0) {
     if (const auto fine =
-            check_numbers(given->table, given->table_rows, made.top_k, "the router's table");
+            check_numbers(given->table, given->table_rows, result.top_k, "the router's table");
         !fine)
       return fine.why();
-    if (made.top_k != 0)
-      made.hash_table.assign(given->table, given->table + given->table_rows * made.top_k);
+    if (result.top_k != 0)
+      result.hash_table.assign(given->table, given->table + given->table_rows * result.top_k);
   }
-  return made;
+  return result;
 }
 
 namespace {
@@ -90,9 +90,9 @@ Result<Done> route(const Router& router, const fp4moe_route_call* pointer, Threa
   if (!logits) return logits.why();
   if (const auto fine = moe::check_rows(*logits, "logits", router.columns()); !fine)
     return fine.why();
-  if (given->slots != router.slots())
+  if (given->slots != router.assignments_per_token())
     return usage("routes.top_k", "ids and weights have another width")
-        .expects(fmt::format("{} slots", router.slots()), fmt::format("{}", given->slots));
+        .expects(fmt::format("{} assignments", router.assignments_per_token()), fmt::format("{}", given->slots));
   const std::uint64_t tokens = logits->rows;
   const bool has_identities = router.options().zero_experts != 0;
   if (const auto fine = check_numbers(given->ids, tokens, given->slots, "the place for ids"); !fine)
@@ -119,8 +119,8 @@ Result<Done> route(const Router& router, const fp4moe_route_call* pointer, Threa
                  .stride = logits->stride / moe::element_bytes(logits->dtype)}};
   if (given->token_ids != nullptr) input.token_ids = {given->token_ids, count};
   if (given->is_padding != nullptr) input.is_padding = {given->is_padding, count};
-  const std::size_t slots = count * static_cast<std::size_t>(given->slots);
-  moe::routing::RouteOutput output{.ids = {given->ids, slots}, .weights = {given->weights, slots}};
+  const std::size_t assignments = count * static_cast<std::size_t>(given->slots);
+  moe::routing::RouteOutput output{.ids = {given->ids, assignments}, .weights = {given->weights, assignments}};
   if (has_identities) output.identity_weights = {given->identity_weights, count};
   return router.route(input, output, pool);
 }

@@ -38,9 +38,9 @@ Result<Rows> rows_of(const Given* pointer, const char* what) {
         .expects(fmt::format("multiples of {} bytes", element),
                  fmt::format("address {}, {} bytes from row to row", given->data, stride));
   using Byte = std::remove_pointer_t<decltype(Rows::data)>;
-  const Rows made{static_cast<Byte*>(given->data), *dtype, given->rows, given->columns, stride};
-  if (const auto fine = moe::check_rows(made, what, made.columns); !fine) return fine.why();
-  return made;
+  const Rows result{static_cast<Byte*>(given->data), *dtype, given->rows, given->columns, stride};
+  if (const auto fine = moe::check_rows(result, what, result.columns); !fine) return fine.why();
+  return result;
 }
 
 Result<Done> check_count(std::uint64_t expected, std::uint64_t found, std::string_view what) {

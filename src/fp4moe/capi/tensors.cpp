@@ -12,7 +12,7 @@
 namespace fp4moe::capi {
 namespace {
 
-constexpr std::uint64_t kMostDimensions = 16, kMostTensors = 1u << 24;
+constexpr std::uint64_t kMaxDimensions = 16, kMaxTensors = 1u << 24;
 
 Result<tensor::MemoryTensor> tensor_of(const fp4moe_tensor& given) {
   Result<std::string> name = require_text(given.name, "a tensor's name");
@@ -23,10 +23,10 @@ Result<tensor::MemoryTensor> tensor_of(const fp4moe_tensor& given) {
     return usage("tensors.type", "the tensor has a type that no checkpoint has")
         .at(*name)
         .expects("a type of safetensors: \"U8\", \"BF16\", \"F8_E4M3\"", fmt::format("'{}'", word));
-  if (given.dimensions > kMostDimensions)
+  if (given.dimensions > kMaxDimensions)
     return usage("tensors.shape", "the tensor has too many dimensions")
         .at(*name)
-        .expects(fmt::format("at most {}", kMostDimensions), fmt::format("{}", given.dimensions));
+        .expects(fmt::format("at most {}", kMaxDimensions), fmt::format("{}", given.dimensions));
   if (given.dimensions != 0 && given.shape == nullptr) return null_argument("a tensor's shape");
   if (given.bytes != 0 && given.data == nullptr) return null_argument("a tensor's data");
   return tensor::MemoryTensor{
@@ -37,19 +37,19 @@ Result<tensor::MemoryTensor> tensor_of(const fp4moe_tensor& given) {
 }
 
 Result<std::vector<tensor::MemoryTensor>> tensors_of(const fp4moe_tensors& given) {
-  if (given.count > kMostTensors)
+  if (given.count > kMaxTensors)
     return usage("tensors.count", "no model has so many tensors")
-        .expects(fmt::format("at most {}", kMostTensors), fmt::format("{}", given.count));
-  const auto all = take_structs(given.tensors, given.count, kMostTensors, "fp4moe_tensor");
+        .expects(fmt::format("at most {}", kMaxTensors), fmt::format("{}", given.count));
+  const auto all = take_structs(given.tensors, given.count, kMaxTensors, "fp4moe_tensor");
   if (!all) return all.why();
-  std::vector<tensor::MemoryTensor> made;
-  made.reserve(all->size());
+  std::vector<tensor::MemoryTensor> result;
+  result.reserve(all->size());
   for (const fp4moe_tensor& one : *all) {
     Result<tensor::MemoryTensor> tensor = tensor_of(one);
     if (!tensor) return tensor.why();
-    made.push_back(*std::move(tensor));
+    result.push_back(*std::move(tensor));
   }
-  return made;
+  return result;
 }
 
 Result<Done> model_of_tensors(const fp4moe_tensors* pointer, fp4moe_model** model) {
@@ -64,11 +64,11 @@ Result<Done> model_of_tensors(const fp4moe_tensors* pointer, fp4moe_model** mode
     documents.push_back({"hf_quant_config.json", given->quant_config});
   Result<tensor::Store> store = tensor::Store::of(*std::move(tensors), std::move(documents));
   if (!store) return store.why();
-  Result<weights::Checkpoint> checkpoint = weights::Checkpoint::of(*std::move(store));
+  Result<checkpoint::Checkpoint> checkpoint = checkpoint::Checkpoint::of(*std::move(store));
   if (!checkpoint) return checkpoint.why();
-  Result<runtime::Model> made = runtime::Model::of(*std::move(checkpoint));
-  if (!made) return made.why();
-  *model = add(std::make_shared<const runtime::Model>(*std::move(made)));
+  Result<runtime::Model> result = runtime::Model::of(*std::move(checkpoint));
+  if (!result) return result.why();
+  *model = add(std::make_shared<const runtime::Model>(*std::move(result)));
   return Done{};
 }
 

@@ -12,15 +12,15 @@
 #include "fp4moe/capi/border.hpp"
 #include "fp4moe/capi/routing.hpp"
 #include "fp4moe/capi/rows.hpp"
-#include "fp4moe/weights/layer_weights_view.hpp"
+#include "fp4moe/checkpoint/layer_weights_view.hpp"
 
 namespace fp4moe::capi {
 namespace {
 
-using weights::LayerWeights;
-using weights::LayerWeightsView;
-using weights::MatrixWeights;
-using weights::RowOrder;
+using checkpoint::LayerWeights;
+using checkpoint::LayerWeightsView;
+using checkpoint::MatrixWeights;
+using checkpoint::RowOrder;
 
 // One of the words that a table knows.
 template <class Value, class Names>
@@ -83,21 +83,21 @@ Result<Done> take_matrix(const fp4moe_matrix* pointer, MatrixWeights& to) {
 Result<LayerWeightsView> take_weights(const fp4moe_weights* pointer) {
   const auto given = take_struct(pointer, "fp4moe_weights");
   if (!given) return given.why();
-  const auto format = word_of<weights::WeightFormat>(given->format, "the weights' format",
+  const auto format = word_of<checkpoint::WeightFormat>(given->format, "the weights' format",
                                                      formats::kWeightFormatNames);
   if (!format) return format.why();
   const auto order = word_of<RowOrder>(given->row_order, "the order of w13's rows", kRowOrders);
   if (!order) return order.why();
-  LayerWeights made{.shape = {.format = *format,
+  LayerWeights result{.shape = {.format = *format,
                               .experts = given->experts,
                               .hidden = given->hidden,
                               .intermediate = given->intermediate,
                               .order = *order}};
   for (const auto& [from, to] :
-       {std::pair{given->w13, &made.w13}, std::pair{given->gate, &made.gate},
-        std::pair{given->up, &made.up}, std::pair{given->w2, &made.w2}})
+       {std::pair{given->w13, &result.w13}, std::pair{given->gate, &result.gate},
+        std::pair{given->up, &result.up}, std::pair{given->w2, &result.w2}})
     if (const auto fine = take_matrix(from, *to); !fine) return fine.why();
-  return LayerWeightsView::make(made);
+  return LayerWeightsView::make(result);
 }
 
 std::optional<double> constant(const double* given) {
@@ -110,7 +110,7 @@ Result<runtime::LayerDescription> take_description(const fp4moe_layer_descriptio
   if (!given) return given.why();
   const Result<std::string> word = require_text(given->activation, "the layer's activation");
   if (!word) return word.why();
-  runtime::LayerDescription made{.activation = oracle::activation_from_name(*word),
+  runtime::LayerDescription result{.activation = oracle::activation_from_name(*word),
                                  .alpha = constant(given->alpha),
                                  .beta = constant(given->beta),
                                  .limit = constant(given->limit),
@@ -118,18 +118,18 @@ Result<runtime::LayerDescription> take_description(const fp4moe_layer_descriptio
                                  .weight_on_input = given->weight_on_input != 0,
                                  .experts = given->experts,
                                  .intermediate = given->intermediate,
-                                 .split = given->split_blocks != 0 ? weights::SplitRule::ceil_blocks
-                                                                   : weights::SplitRule::equal};
-  if (!made.activation)
+                                 .split = given->split_blocks != 0 ? checkpoint::SplitRule::ceil_blocks
+                                                                   : checkpoint::SplitRule::equal};
+  if (!result.activation)
     return usage("description.activation", "there is no such activation")
         .expects("one of docs/run.md, such as silu or swigluoai",
                  fmt::format("'{}'", printable(*word)));
-  if (given->routing == nullptr) return made;
+  if (given->routing == nullptr) return result;
   auto router =
-      take_routing(given->routing, made.experts == 0 ? experts : made.experts, made.top_k);
+      take_routing(given->routing, result.experts == 0 ? experts : result.experts, result.top_k);
   if (!router) return router.why();
-  made.router = *std::move(router);
-  return made;
+  result.router = *std::move(router);
+  return result;
 }
 
 struct FromWeightsCall {
@@ -149,9 +149,9 @@ Result<Done> layer_from_weights(const FromWeightsCall& call) {
   if (!given) return given.why();
   Result<runtime::LayerOptions> options = layer_options(*given);
   if (!options) return options.why();
-  auto made = runtime::MoeLayer::create(*description, *view, std::move(*options));
-  if (!made) return made.why();
-  *call.layer = add(std::make_shared<OpenLayer>(std::move(*made)));
+  auto result = runtime::MoeLayer::create(*description, *view, std::move(*options));
+  if (!result) return result.why();
+  *call.layer = add(std::make_shared<OpenLayer>(std::move(*result)));
   return Done{};
 }
 

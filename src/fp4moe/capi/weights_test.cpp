@@ -16,7 +16,7 @@ namespace fp4moe::capi {
 namespace weights_test {
 
 using namespace testing;
-using weights::WeightFormat;
+using checkpoint::WeightFormat;
 
 std::string id() { return fp4moe_last_error_id(); }
 
@@ -41,7 +41,7 @@ TEST(CApiWeights, GiveTheNumbersOfTheModelsLayers) {
         fp4moe_layer* reference = ready_layer(options, path);
         const std::vector<float> expected = run(reference, x, logits);
         fp4moe_layer_destroy(reference);
-        for (const Arrangement arrangement : weights::testing::kArrangements) {
+        for (const Arrangement arrangement : checkpoint::testing::kArrangements) {
           auto weights = std::make_unique<CWeights>(path, arrangement, 6);
           fp4moe_layer* layer = layer_of(*weights, Description(format), options);
           weights.reset();  // packed: the memory may go

@@ -16,11 +16,11 @@ namespace fp4moe::cli {
 namespace agreement_test {
 
 using runtime::Answer;
-using runtime::QuestionOptions;
+using runtime::SelectionOptions;
 
-QuestionOptions words(std::string_view device, const oracle::Policy& policy,
-                      const weights::ModelRow& row, std::uint64_t tp) {
-  QuestionOptions options;
+SelectionOptions words(std::string_view device, const oracle::Policy& policy,
+                      const checkpoint::ModelRow& row, std::uint64_t tp) {
+  SelectionOptions options;
   options.device = device;
   options.policy = policy.name;
   options.format = formats::name(policy.format);
@@ -37,22 +37,22 @@ std::string chosen(const Answer& answer) {
 
 // What plan, and with it convert and run, choose.
 void expect_plan_agrees(const Answer& answer, const std::string& what) {
-  const runtime::Question& question = answer.question;
+  const runtime::SelectionRequest& question = answer.question;
   plan::PlanRequest request{.model = question.model, .device = question.request.device};
   request.policy = question.policy;
   request.ranks.tp = static_cast<std::uint64_t>(question.deployment->tp_size);
-  const auto made = plan::make_plan(request);
-  ASSERT_EQ(static_cast<bool>(made), static_cast<bool>(*question.split)) << what;
-  if (!made) {
+  const auto result = plan::make_plan(request);
+  ASSERT_EQ(static_cast<bool>(result), static_cast<bool>(*question.split)) << what;
+  if (!result) {
     EXPECT_FALSE(answer.is_served()) << what;
-    EXPECT_EQ(made.why().id, answer.impossible->id) << what;
+    EXPECT_EQ(result.why().id, answer.impossible->id) << what;
     return;
   }
-  const auto row = std::ranges::find(made->backends, true, &plan::BackendPlan::chosen);
-  EXPECT_EQ(row == made->backends.end() ? "-" : std::string(row->backend->name), chosen(answer))
+  const auto row = std::ranges::find(result->backends, true, &plan::BackendPlan::chosen);
+  EXPECT_EQ(row == result->backends.end() ? "-" : std::string(row->backend->name), chosen(answer))
       << what;
-  EXPECT_EQ(row != made->backends.end() && !row->impossible, answer.is_served()) << what;
-  for (const plan::BackendPlan& each : made->backends) {
+  EXPECT_EQ(row != result->backends.end() && !row->impossible, answer.is_served()) << what;
+  for (const plan::BackendPlan& each : result->backends) {
     const auto known =
         std::ranges::find(answer.record.rows, each.backend, &oracle::BackendRow::backend);
     if (known == answer.record.rows.end() || each.chosen) continue;
@@ -62,18 +62,18 @@ void expect_plan_agrees(const Answer& answer, const std::string& what) {
   const auto choice = runtime::choose(
       question.model, {},
       {.policy = std::string(question.policy->name), .device = question.request.device});
-  ASSERT_EQ(static_cast<bool>(choice), row != made->backends.end()) << what;
+  ASSERT_EQ(static_cast<bool>(choice), row != result->backends.end()) << what;
   if (choice) {
     EXPECT_EQ(choice->backend, answer.record.selection.backend) << what;
   }
 }
 
 // A remedy is asked again in its own words.
-void expect_remedies_help(const Answer& answer, const QuestionOptions& asked,
+void expect_remedies_help(const Answer& answer, const SelectionOptions& asked,
                           const std::string& what) {
   for (const runtime::ToChange& to : answer.to_change) {
     if (!to.remedy.can_be_asked) continue;
-    QuestionOptions again = asked;
+    SelectionOptions again = asked;
     const std::vector<std::string>& asks = to.remedy.asks;
     for (std::size_t i = 0; i < asks.size(); ++i) {
       if (asks[i].starts_with("--lib="))
@@ -91,40 +91,40 @@ void expect_remedies_help(const Answer& answer, const QuestionOptions& asked,
     }
     const auto question = runtime::resolve(again);
     ASSERT_TRUE(question) << what << ": " << text(question.why());
-    const oracle::Selection made = select(*question->policy, question->mode, question->request);
-    EXPECT_EQ(made.backend, to.backend) << what << ": " << to.remedy.steps.front();
+    const oracle::Selection result = select(*question->policy, question->mode, question->request);
+    EXPECT_EQ(result.backend, to.backend) << what << ": " << to.remedy.steps.front();
   }
 }
 
 TEST(Agreement, OfExplainPlanConvertAndRunForEveryDevicePolicyAndModel) {
   std::size_t asked = 0;
   for (const oracle::Policy& policy : backends::policies())
-    for (const weights::ModelRow& row : weights::models())
+    for (const checkpoint::ModelRow& row : checkpoint::models())
       for (const platform::DescribedDevice& part : platform::described_devices())
         for (const std::uint64_t tp : {1u, 7u, 8u}) {
           const std::string what = std::string(part.name) + " " + std::string(policy.name) + " " +
                                    std::string(row.name) + " tp " + std::to_string(tp);
-          const QuestionOptions options = words(part.name, policy, row, tp);
-          Result<runtime::Question> question = runtime::resolve(options);
+          const SelectionOptions options = words(part.name, policy, row, tp);
+          Result<runtime::SelectionRequest> question = runtime::resolve(options);
           ASSERT_TRUE(question) << what << ": " << text(question.why());
           const Answer answer = runtime::answer(*std::move(question));
           expect_plan_agrees(answer, what);
           if (tp == 1) expect_remedies_help(answer, options, what);
           ++asked;
         }
-  EXPECT_EQ(asked, backends::policies().size() * weights::models().size() *
+  EXPECT_EQ(asked, backends::policies().size() * checkpoint::models().size() *
                        platform::described_devices().size() * 3);
 }
 
 TEST(Agreement, OfMatrixAndExplain) {
   const testing::Outcome said = testing::run({"matrix", "--markdown", "--json"});
-  const auto made = parse_json(said.out);
-  ASSERT_TRUE(made) << text(made.why());
+  const auto result = parse_json(said.out);
+  ASSERT_TRUE(result) << text(result.why());
   std::size_t compared = 0;
-  for (const Json& policy : (*made)["policies"])
+  for (const Json& policy : (*result)["policies"])
     for (const Json& row : policy["choices"]) {
       if (row["situation"] != "gpt-oss") continue;
-      QuestionOptions options;
+      SelectionOptions options;
       options.device = row["device"].string();
       options.policy = policy["policy"].string();
       options.format = policy["format"].string();

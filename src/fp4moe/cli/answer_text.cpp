@@ -81,7 +81,7 @@ void print_near_misses(const Io& io, const Answer& answer, bool verbose) {
 
 // "fp4moe itself: CPU."
 std::string other_rules(const runtime::Alternative& other) {
-  const bool is_native = other.policy->era == oracle::Era::native;
+  const bool is_native = other.policy->policy_date == oracle::PolicyDate::native;
   return fmt::format("{}: {}.", is_native ? "fp4moe itself" : oracle::title(*other.policy),
                      other.selection.outcome == Outcome::selected && other.loads
                          ? other.selection.backend->name
@@ -90,12 +90,12 @@ std::string other_rules(const runtime::Alternative& other) {
 
 // What to type next.
 std::string next_step(const Answer& answer) {
-  const runtime::Question& question = answer.question;
+  const runtime::SelectionRequest& question = answer.question;
   const bool is_refused =
       !answer.is_served() || !oracle::checks_before(*question.policy, question.request).empty();
   for (const runtime::Alternative& other : answer.alternatives)
     if (is_refused && answer.to_change.empty() && other.loads &&
-        other.policy->era == oracle::Era::native)
+        other.policy->policy_date == oracle::PolicyDate::native)
       return fmt::format("Next: fp4moe itself runs it with {}: fp4moe run CHECKPOINT",
                          other.selection.backend->name);
   if (!answer.is_served())
@@ -103,7 +103,7 @@ std::string next_step(const Answer& answer) {
   const std::string device = question.is_described
                                  ? fmt::format(" --device {}", question.request.device.name)
                                  : std::string();
-  const bool is_row = weights::find_model(question.model.name) != nullptr;
+  const bool is_row = checkpoint::find_model(question.model.name) != nullptr;
   const std::string model =
       (is_row ? " --model " : " ") +
       (question.model.name.empty() ? std::string("CHECKPOINT") : question.model.name);

@@ -58,12 +58,12 @@ std::optional<std::uint64_t> bytes_from_text(std::string_view text) {
 
 // "a whole number from 1 to 8"
 std::string demand(const Option& option, std::string_view kind) {
-  std::string made(kind);
+  std::string result(kind);
   if (const auto* whole = std::get_if<Range<std::uint64_t>>(&option.range))
-    made += fmt::format(" from {} to {}", whole->low, whole->high);
+    result += fmt::format(" from {} to {}", whole->low, whole->high);
   else if (const auto* any = std::get_if<Range<double>>(&option.range))
-    made += fmt::format(" from {} to {}", any->low, any->high);
-  return made;
+    result += fmt::format(" from {} to {}", any->low, any->high);
+  return result;
 }
 
 Error refused(const Option& option, std::string_view expected, std::string_view text) {

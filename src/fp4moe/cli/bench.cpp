@@ -427,7 +427,7 @@ Run declare_bench(OptionSet& set) {
   };
   set.add_subcommand("ceilings", "Memory read and copy, int8 and bf16 multiply-adds",
                      asks(Benchmark::ceilings));
-  set.add_subcommand("formats", "Quantise, dequantise and GGUF moves, as shares of memcpy",
+  set.add_subcommand("formats", "Quantize, dequantize and GGUF moves, as shares of memcpy",
                      asks(Benchmark::formats));
   OptionSet& pack = set.add_subcommand(
       "pack", "Laying experts out for each backend, as a share of memcpy", asks(Benchmark::pack));
@@ -465,7 +465,7 @@ Run declare_bench(OptionSet& set) {
       .separated_by_commas("NUMERICS");
   layer
       .add("--activations", options->activations,
-           "Engine cuda: quantised on the way to none, mxfp8, mxfp4, nvfp4 or fp8 (default: none)")
+           "Engine cuda: quantized on the way to none, mxfp8, mxfp4, nvfp4 or fp8 (default: none)")
       .separated_by_commas("SCHEME");
   layer
       .add("--routing", options->routing,

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "fp4moe/base/json.hpp"
-#include "fp4moe/weights/synth.hpp"
+#include "fp4moe/checkpoint/synth/synth.hpp"
 #include "support/command_line.hpp"
 #include "support/files.hpp"
 
@@ -146,7 +146,7 @@ TEST(BenchCommand, MeasuresCeilingsForSeveralNumbersOfThreads) {
 class LayerBench : public ::testing::Test {
  protected:
   LayerBench() {
-    EXPECT_TRUE(weights::synth(
+    EXPECT_TRUE(checkpoint::synth(
         {.model = "gpt-oss-20b", .layers = 2, .experts = 8, .hidden = 64, .intermediate = 64},
         model_));
   }

@@ -47,7 +47,7 @@ constexpr Command kCommands[] = {
     {"diff",      "Compare two backends, splits, batch sizes or output files", "fp4moe diff MARLIN exact --checkpoint ./gpt-oss-20b", declare_diff},
     {"layouts",   "List and draw the weight layouts of every backend",         "fp4moe layouts marlin.mxfp4", declare_layouts},
     {"transcode", "Write a checkpoint in another dialect, bit for bit",        "fp4moe transcode ./gpt-oss-20b --to gguf -o gpt-oss-20b.gguf", declare_transcode},
-    {"quantize",  "Quantise the experts of a BF16, F16 or F32 checkpoint",     "fp4moe quantize ./qwen3-bf16 --format nvfp4 -o qwen3-nvfp4", declare_quantize},
+    {"quantize",  "Quantize the experts of a BF16, F16 or F32 checkpoint",     "fp4moe quantize ./qwen3-bf16 --format nvfp4 -o qwen3-nvfp4", declare_quantize},
     {"merge",     "Merge a LoRA adapter into the experts of a checkpoint",     "fp4moe merge ./gpt-oss-20b ./adapter -o gpt-oss-20b-merged", declare_merge},
     {"synth",     "Make a seeded test checkpoint in any dialect",              "fp4moe synth --model gpt-oss-20b --layers 1 --seed 1 -o layer", declare_synth},
     {"doctor",    "Say what this build and machine have and which kernels run", "fp4moe doctor", declare_doctor, Settings::leave_alone},

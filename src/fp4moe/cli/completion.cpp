@@ -50,31 +50,31 @@ void add_options(const OptionSet& set, Place& place) {
 
 std::vector<Place> places(const OptionSet& root) {
   const Option help{.names = "--help", .help = "Show what it takes"};
-  std::vector<Place> made;
-  Place& first = made.emplace_back();
+  std::vector<Place> result;
+  Place& first = result.emplace_back();
   add_arguments(root, root, first);
   first.options = {help, {.names = "-V,--version", .help = "Show the version"}};
   for (const OptionSet& command : root.subcommands) {
     Place place{.words = command.name, .options = {help}};
     add_options(command, place);
-    Place& known = made.emplace_back(place);
+    Place& known = result.emplace_back(place);
     add_arguments(command, root, known);
     for (const OptionSet& subcommand : command.subcommands) {
-      Place& inner = made.emplace_back(place);
+      Place& inner = result.emplace_back(place);
       inner.words += " " + subcommand.name;
       add_arguments(subcommand, root, inner);
       add_options(subcommand, inner);
     }
   }
-  return made;
+  return result;
 }
 
 // 'it'\''s', as sh, zsh and fish read it.
 std::string shell_quoted(std::string_view text) {
-  std::string made = "'";
+  std::string result = "'";
   for (const char letter : text.substr(0, text.find('\n')))
-    made += letter == '\'' ? std::string("'\\''") : std::string(1, letter);
-  return made + "'";
+    result += letter == '\'' ? std::string("'\\''") : std::string(1, letter);
+  return result + "'";
 }
 
 // Every place but the first: 'bench'|'bench layer'.
@@ -86,10 +86,10 @@ std::string known_places(std::span<const Place> all, std::string_view separator)
 
 // "'convert -o'|'convert --out'": the option where it is typed.
 std::string typed_at(const Place& place, const Option& option) {
-  std::vector<std::string> made;
+  std::vector<std::string> result;
   for (const std::string& name : option.spellings())
-    made.push_back(shell_quoted(place.words + " " + name));
-  return fmt::format("{}", fmt::join(made, "|"));
+    result.push_back(shell_quoted(place.words + " " + name));
+  return fmt::format("{}", fmt::join(result, "|"));
 }
 
 // Values that are worth offering: the choices, or names that are listed.

@@ -21,7 +21,7 @@
 #include "fp4moe/cli/options.hpp"
 #include "fp4moe/cli/progress.hpp"
 #include "fp4moe/cli/question.hpp"
-#include "fp4moe/convert/convert_folder.hpp"
+#include "fp4moe/convert/folder/convert_folder.hpp"
 #include "fp4moe/plan/model.hpp"
 #include "fp4moe/runtime/choice.hpp"
 #include "fp4moe/runtime/target.hpp"
@@ -42,7 +42,7 @@ struct ConvertOptions {
   std::string tp = "1", ep = "1", placement = "linear";
   std::optional<std::uint64_t> rank{};
   std::string params_dtype = "bf16";
-  QuestionOptions question{};  // device and policy
+  SelectionOptions question{};  // device and policy
   std::optional<std::uint64_t> pad_hidden{}, pad_intermediate{};
   std::size_t threads = 0;
   std::uint64_t max_memory = 0;
@@ -64,7 +64,7 @@ Result<RankGroup> parse_group(std::string_view option, const std::string& given)
 }
 
 // The slices to convert: one, or every rank's of a group that nobody chose from.
-Result<std::vector<weights::Slice>> parse_slices(const ConvertOptions& options) {
+Result<std::vector<checkpoint::Slice>> parse_slices(const ConvertOptions& options) {
   Result<RankGroup> tp = parse_group("--tp", options.tp);
   if (!tp) return tp.why();
   Result<RankGroup> ep = parse_group("--ep", options.ep);
@@ -78,14 +78,14 @@ Result<std::vector<weights::Slice>> parse_slices(const ConvertOptions& options) 
         .expects("--tp N or --ep N, and --rank below N",
                  fmt::format("--tp {} --ep {} --rank {}", options.tp, options.ep, *options.rank));
   if (options.rank) split.rank = options.rank;
-  std::vector<weights::Slice> slices;
+  std::vector<checkpoint::Slice> slices;
   const std::uint64_t first = split.rank.value_or(0), last = split.rank.value_or(split.size - 1);
   for (split.rank = first; *split.rank <= last; ++*split.rank)
     slices.push_back(
         {.tensor_parallel = {tp->rank.value_or(0), tp->size},
          .expert_parallel = {ep->rank.value_or(0), ep->size},
          .placement =
-             convert::placement_from_name(options.placement).value_or(weights::Placement::linear)});
+             convert::placement_from_name(options.placement).value_or(checkpoint::Placement::linear)});
   return slices;
 }
 
@@ -140,7 +140,7 @@ Result<Done> choose_layout(const ConvertOptions& options, ChosenRecipe& chosen) 
   return Done{};
 }
 
-Result<ChosenRecipe> make_recipe(const ConvertOptions& options, const weights::Slice& slice) {
+Result<ChosenRecipe> make_recipe(const ConvertOptions& options, const checkpoint::Slice& slice) {
   ChosenRecipe chosen;
   Recipe& recipe = chosen.recipe;
   recipe.slice = slice;
@@ -155,14 +155,14 @@ std::string padding_text(std::uint64_t real, std::uint64_t padded) {
   return real == padded ? std::to_string(real) : fmt::format("{} -> {}", real, padded);
 }
 
-std::string rank_text(const weights::Slice& slice) {
-  std::string made;
+std::string rank_text(const checkpoint::Slice& slice) {
+  std::string result;
   if (slice.tensor_parallel.size > 1)
-    made += fmt::format(", tensor-parallel rank {}", convert::text(slice.tensor_parallel));
+    result += fmt::format(", tensor-parallel rank {}", convert::text(slice.tensor_parallel));
   if (slice.expert_parallel.size > 1)
-    made += fmt::format(", expert-parallel rank {} ({})", convert::text(slice.expert_parallel),
+    result += fmt::format(", expert-parallel rank {} ({})", convert::text(slice.expert_parallel),
                         convert::name(slice.placement));
-  return made;
+  return result;
 }
 
 void print_plan(const Io& io, const FolderPlan& plan, std::size_t threads) {
@@ -252,8 +252,8 @@ void print_report(const Io& io, const convert::ConvertReport& report, const std:
 }
 
 // One slice into one folder.
-Result<Json> convert_slice(const ConvertOptions& options, const weights::Checkpoint& source,
-                           const weights::Slice& slice, const std::string& out, const Io& io) {
+Result<Json> convert_slice(const ConvertOptions& options, const checkpoint::Checkpoint& source,
+                           const checkpoint::Slice& slice, const std::string& out, const Io& io) {
   const Result<ChosenRecipe> chosen = make_recipe(options, slice);
   if (!chosen) return chosen.why();
   // Opening read headers all over the files; their pages are not needed again.
@@ -299,8 +299,8 @@ Result<Json> convert_slice(const ConvertOptions& options, const weights::Checkpo
 }
 
 // OUT/rank-3 of a group whose ranks are all converted; with --resume those that are there stay.
-Result<Json> convert_ranks(const ConvertOptions& options, const weights::Checkpoint& source,
-                           const std::vector<weights::Slice>& slices, const Io& io) {
+Result<Json> convert_ranks(const ConvertOptions& options, const checkpoint::Checkpoint& source,
+                           const std::vector<checkpoint::Slice>& slices, const Io& io) {
   std::error_code code;
   if (!options.dry_run) std::filesystem::create_directories(options.out, code);
   Json ranks = Json::array();
@@ -321,9 +321,9 @@ Result<Json> convert_ranks(const ConvertOptions& options, const weights::Checkpo
 Result<int> run_convert(const ConvertOptions& options, const Io& io) {
   if (options.out.empty() && !options.dry_run)
     return usage("convert.out", "say where to write: -o OUT");
-  const Result<std::vector<weights::Slice>> slices = parse_slices(options);
+  const Result<std::vector<checkpoint::Slice>> slices = parse_slices(options);
   if (!slices) return slices.why();
-  const Result<weights::Checkpoint> source = weights::Checkpoint::open(options.path);
+  const Result<checkpoint::Checkpoint> source = checkpoint::Checkpoint::open(options.path);
   if (!source) return source.why();
   warn_of_defects(options.path, {.scalars_only = true, .threads = io.threads}, io);
   const InterruptGuard guard;

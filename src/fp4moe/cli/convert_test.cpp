@@ -43,9 +43,9 @@ TEST(ConvertWarnings, SayThatAKernelTakesTheGatesGlobalScaleForBoth) {
 class ConvertCommand : public ::testing::Test {
  protected:
   void SetUp() override {
-    const Outcome made = run({"synth", "--model", "gpt-oss-20b", "--experts", "3", "--hidden",
+    const Outcome result = run({"synth", "--model", "gpt-oss-20b", "--experts", "3", "--hidden",
                               "128", "--intermediate", "128", "-o", source_});
-    ASSERT_EQ(made.status, 0) << made.err;
+    ASSERT_EQ(result.status, 0) << result.err;
   }
   Outcome convert(std::vector<std::string> words) const {
     words.insert(words.begin(), {"convert", source_});
@@ -112,10 +112,10 @@ TEST(ConvertVllm, ThereAndBackForEveryLayoutThatIsKnown) {
         Case{mxfp4, "TRITON", "thor", "triton.mxfp4 (blackwell.v3.6)"},
         Case{mxfp4, "CPU", "cpu-amx", "vllm_cpu.mxfp4 for"}}) {
     const std::string out = folder / std::to_string(number++);
-    const Outcome made = run({"convert", one.source, "--backend", one.backend, "--device",
+    const Outcome result = run({"convert", one.source, "--backend", one.backend, "--device",
                               one.device, "--vllm", "0.33.0", "-o", out});
-    ASSERT_EQ(made.status, 0) << made.err;
-    EXPECT_TRUE(has(made.out, one.layout)) << made.out;
+    ASSERT_EQ(result.status, 0) << result.err;
+    EXPECT_TRUE(has(result.out, one.layout)) << result.out;
     EXPECT_EQ(run({"verify", out, "--deep"}).status, 0) << one.backend;
     const Outcome back = run({"unconvert", out, "-o", out + "-back", "--json"});
     ASSERT_EQ(back.status, 0) << back.err;
@@ -168,9 +168,9 @@ TEST_F(ConvertCommand, TakesASizeAndARankInEveryForm) {
 }
 
 TEST_F(ConvertCommand, WritesEveryRankOfAGroup) {
-  const Outcome made = convert({"-o", out_, "--layout", "as_loaded.mxfp4", "--tp", "2", "--json"});
-  ASSERT_EQ(made.status, 0) << made.err;
-  const Json json = *parse_json(made.out);
+  const Outcome result = convert({"-o", out_, "--layout", "as_loaded.mxfp4", "--tp", "2", "--json"});
+  ASSERT_EQ(result.status, 0) << result.err;
+  const Json json = *parse_json(result.out);
   ASSERT_EQ(json["ranks"].size(), 2u);
   EXPECT_EQ(json["ranks"][1]["tp"], "1/2");
   for (const char* rank : {"/rank-0", "/rank-1"})

@@ -9,12 +9,12 @@
 
 namespace fp4moe::cli {
 
-void warn_of_defects(const std::string& path, const weights::LintOptions& options, const Io& io) {
-  const weights::LintReport report = weights::lint(path, options);
+void warn_of_defects(const std::string& path, const checkpoint::LintOptions& options, const Io& io) {
+  const checkpoint::LintReport report = checkpoint::lint(path, options);
   std::vector<std::string> codes;
-  for (const weights::Finding& finding : report.findings) {
+  for (const checkpoint::Finding& finding : report.findings) {
     const bool counts =
-        finding.severity == weights::Severity::error || finding.code == "scale.global_inverted";
+        finding.severity == checkpoint::Severity::error || finding.code == "scale.global_inverted";
     const std::string shown = fmt::format("{} ({})", finding.code, report.counts.at(finding.code));
     if (counts && (codes.empty() || codes.back() != shown)) codes.push_back(shown);
   }

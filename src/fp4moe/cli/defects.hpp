@@ -3,12 +3,12 @@
 #include <string>
 
 #include "fp4moe/cli/command.hpp"
-#include "fp4moe/weights/lint.hpp"
+#include "fp4moe/checkpoint/lint/lint.hpp"
 
 namespace fp4moe::cli {
 
 // Warns on `err` of errors and of global scales that look inverted; of a converted folder and of
 // sound values says nothing.
-void warn_of_defects(const std::string& path, const weights::LintOptions& options, const Io& io);
+void warn_of_defects(const std::string& path, const checkpoint::LintOptions& options, const Io& io);
 
 }  // namespace fp4moe::cli

@@ -19,26 +19,26 @@
 #include "fp4moe/cli/command.hpp"
 #include "fp4moe/cli/options.hpp"
 #include "fp4moe/cli/question.hpp"
-#include "fp4moe/convert/convert_folder.hpp"
-#include "fp4moe/convert/unconvert.hpp"
-#include "fp4moe/convert/verify.hpp"
+#include "fp4moe/convert/folder/convert_folder.hpp"
+#include "fp4moe/convert/folder/unconvert.hpp"
+#include "fp4moe/convert/folder/verify.hpp"
 #include "fp4moe/formats/mxfp4.hpp"
 #include "fp4moe/kernels/cpu/block_codec_list.hpp"
 #include "fp4moe/oracle/record.hpp"
 #include "fp4moe/platform/machine.hpp"
 #include "fp4moe/runtime/run.hpp"
-#include "fp4moe/weights/codec.hpp"
-#include "fp4moe/weights/lint.hpp"
-#include "fp4moe/weights/moe_weights.hpp"
-#include "fp4moe/weights/synth.hpp"
-#include "fp4moe/weights/transcode.hpp"
+#include "fp4moe/checkpoint/codec.hpp"
+#include "fp4moe/checkpoint/lint/lint.hpp"
+#include "fp4moe/checkpoint/moe_weights.hpp"
+#include "fp4moe/checkpoint/synth/synth.hpp"
+#include "fp4moe/checkpoint/edit/transcode.hpp"
 
 namespace fp4moe::cli {
 namespace {
 
 namespace fs = std::filesystem;
-using weights::Checkpoint;
-using weights::Dialect;
+using checkpoint::Checkpoint;
+using checkpoint::Dialect;
 
 struct DemoOptions {
   std::string model = "gpt-oss-20b";
@@ -104,8 +104,8 @@ double gigabytes_per_second(std::uint64_t bytes, double seconds) {
 // How many tensors of two stores are equal to the byte; an error names the first that is not.
 Result<std::size_t> compare(const tensor::Store& a, const tensor::Store& b) {
   for (const tensor::StoredTensor& tensor : a.tensors()) {
-    const tensor::StoredTensor* twin = b.find(tensor.entry.name);
-    if (twin == nullptr || !std::ranges::equal(a.bytes(tensor), b.bytes(*twin)))
+    const tensor::StoredTensor* other = b.find(tensor.entry.name);
+    if (other == nullptr || !std::ranges::equal(a.bytes(tensor), b.bytes(*other)))
       return error(ErrorCode::mismatch, "demo.mismatch", "the way there and back changed a tensor")
           .at(tensor.entry.name);
   }
@@ -114,23 +114,23 @@ Result<std::size_t> compare(const tensor::Store& a, const tensor::Store& b) {
 
 // What a policy decides for the model on a device.
 struct Decision {
-  Question question{};
+  SelectionRequest question{};
   oracle::Record record{};
   const oracle::Backend& backend() const { return *record.selection.backend; }
 };
 Result<Decision> decide(const std::string& model, std::string_view device,
                         std::string_view policy) {
-  QuestionOptions asked;
+  SelectionOptions asked;
   asked.model = model;
   asked.device = device;
   asked.policy = policy;
-  Result<Question> question = runtime::resolve(asked);
+  Result<SelectionRequest> question = runtime::resolve(asked);
   if (!question) return question.why();
-  Decision made{.question = *std::move(question)};
-  made.record = make_record(*made.question.policy, made.question.mode, made.question.request);
-  if (made.record.selection.outcome != oracle::Outcome::selected)
-    return error(ErrorCode::no_backend, "demo.explain", made.record.selection.message);
-  return made;
+  Decision result{.question = *std::move(question)};
+  result.record = make_record(*result.question.policy, result.question.mode, result.question.request);
+  if (result.record.selection.outcome != oracle::Outcome::selected)
+    return error(ErrorCode::no_backend, "demo.explain", result.record.selection.message);
+  return result;
 }
 
 // Who would run the layer: here under our own rules, on two GPUs under vLLM's.
@@ -207,7 +207,7 @@ Result<Done> convert_step(Steps& steps, const Scratch& scratch, const DemoOption
   if (!decision) return decision.why();
   const oracle::Request& request = decision->record.request;
   const auto layout = backends::layout_of({.backend = decision->backend(),
-                                           .era = decision->question.policy->era,
+                                           .policy_date = decision->question.policy->policy_date,
                                            .device = request.device});
   if (!layout) return layout.why();
   const Result<Checkpoint> source = Checkpoint::open(scratch / "layer");
@@ -217,9 +217,9 @@ Result<Done> convert_step(Steps& steps, const Scratch& scratch, const DemoOption
   recipe.sizing.device = request.device;
   Result<convert::FolderPlan> plan = convert::plan_folder(*source, scratch / "layer", recipe);
   if (!plan) return plan.why();
-  const auto made = convert::convert_folder(*source, *std::move(plan), scratch / "converted",
+  const auto result = convert::convert_folder(*source, *std::move(plan), scratch / "converted",
                                             {.threads = threads});
-  if (!made) return made.why();
+  if (!result) return result.why();
   const auto checked =
       convert::verify_folder(scratch / "converted", {.threads = threads, .deep = true});
   if (!checked) return checked.why();
@@ -232,16 +232,16 @@ Result<Done> convert_step(Steps& steps, const Scratch& scratch, const DemoOption
   const Result<std::size_t> equal = compare(source->store(), *again);
   if (!equal) return equal.why();
   scratch.remove("again");
-  const double speed = gigabytes_per_second(made->expert_bytes, made->seconds);
+  const double speed = gigabytes_per_second(result->expert_bytes, result->seconds);
   steps.done("convert",
              fmt::format("{} for {}: {} in {:.2f} s ({:.1f} GB/s, to disk); packed again: equal; "
                          "converted back: {} tensors equal",
-                         (*layout)->id, decision->backend().name, human_bytes(made->expert_bytes),
-                         made->seconds, speed, *equal),
+                         (*layout)->id, decision->backend().name, human_bytes(result->expert_bytes),
+                         result->seconds, speed, *equal),
              {{"layout", (*layout)->id},
               {"generation", (*layout)->generation},
               {"backend", decision->backend().name},
-              {"bytes", made->expert_bytes},
+              {"bytes", result->expert_bytes},
               {"gb_per_s", speed},
               {"verified", true},
               {"tensors_restored", *equal}});
@@ -259,8 +259,8 @@ Result<Done> transcode_step(Steps& steps, const Scratch& scratch, std::string_vi
   if (!source) return source.why();
   const std::string to(name(target));
   const bool back = target == Dialect::gpt_oss;
-  const Result<weights::TranscodeReport> report =
-      weights::transcode(*source, target, scratch / (back ? "back" : to), {.threads = threads});
+  const Result<checkpoint::TranscodeReport> report =
+      checkpoint::transcode(*source, target, scratch / (back ? "back" : to), {.threads = threads});
   if (!report) return report.why();
   const std::uint64_t bytes = report->expert_bytes + report->other_bytes;
   const double speed = gigabytes_per_second(bytes, report->seconds);
@@ -273,12 +273,12 @@ Result<Done> transcode_step(Steps& steps, const Scratch& scratch, std::string_vi
 
 // Tensor parallel by four: 2880 is 90 blocks of 32, which four ranks cannot share evenly.
 Result<Done> slice_step(Steps& steps, const Checkpoint& checkpoint, std::size_t threads) {
-  const weights::MoeLayer& layer = checkpoint.layers()[0];
+  const checkpoint::MoeLayer& layer = checkpoint.layers()[0];
   std::vector<std::string> shares;
   std::uint64_t bytes = 0;
   for (std::uint64_t rank = 0; rank < 4; ++rank) {
-    const Result<weights::MoeWeights> part = weights::load_layer(
-        checkpoint, 0, {.tensor_parallel = {rank, 4}}, weights::RowOrder::halves, threads);
+    const Result<checkpoint::MoeWeights> part = checkpoint::load_layer(
+        checkpoint, 0, {.tensor_parallel = {rank, 4}}, checkpoint::RowOrder::halves, threads);
     if (!part) return part.why();
     shares.push_back(std::to_string(part->shape.intermediate));
     bytes += part->w13_codes.size() + part->w13_scales.size() + part->w2_codes.size() +
@@ -293,10 +293,10 @@ Result<Done> slice_step(Steps& steps, const Checkpoint& checkpoint, std::size_t 
 
 // One projection to bf16 and back: the codes must return, at a measured share of memcpy.
 Result<Done> numbers_step(Steps& steps, const Checkpoint& checkpoint) {
-  weights::ExpertReader reader(checkpoint, {});
-  const Result<weights::ExpertView> expert = reader.read(0, 0);
+  checkpoint::ExpertReader reader(checkpoint, {});
+  const Result<checkpoint::ExpertView> expert = reader.read(0, 0);
   if (!expert) return expert.why();
-  const weights::RowsView &codes = expert->down.codes, &scales = expert->down.scales;
+  const checkpoint::RowsView &codes = expert->down.codes, &scales = expert->down.scales;
   const std::size_t blocks = scales.rows * scales.row_bytes;
   Result<tensor::Buffer> values = tensor::Buffer::allocate(blocks * 64);
   Result<tensor::Buffer> copy = tensor::Buffer::allocate(blocks * 64);
@@ -304,7 +304,7 @@ Result<Done> numbers_step(Steps& steps, const Checkpoint& checkpoint) {
   if (!values || !copy || !again)
     return error(ErrorCode::exhausted, "memory.exhausted", "too little memory for the demo");
 
-  const kernels::cpu::BlockCodec& codec = weights::machine_codec();
+  const kernels::cpu::BlockCodec& codec = checkpoint::machine_codec();
   const auto* code_bytes = reinterpret_cast<const std::uint8_t*>(codes.data);
   const auto* scale_bytes = reinterpret_cast<const std::uint8_t*>(scales.data);
   std::uint8_t* codes_again = again->as<std::uint8_t>().data();
@@ -348,19 +348,19 @@ Result<Done> numbers_step(Steps& steps, const Checkpoint& checkpoint) {
 
 Result<Done> run_steps(const DemoOptions& options, Steps& steps, const Scratch& scratch,
                        std::size_t threads) {
-  weights::SynthOptions synth{.model = options.model,
+  checkpoint::SynthOptions synth{.model = options.model,
                               .dialect = Dialect::gpt_oss,
                               .seed = options.seed,
                               .shards = 3,
                               .threads = threads};
   if (options.experts != 0) synth.experts = options.experts;
-  const Result<weights::SynthReport> made = weights::synth(synth, scratch / "layer");
-  if (!made) return made.why();
+  const Result<checkpoint::SynthReport> result = checkpoint::synth(synth, scratch / "layer");
+  if (!result) return result.why();
   steps.done("make",
              fmt::format("a {} layer: {} experts, hidden {}, intermediate {}; {} in {} files",
-                         options.model, made->shape.experts, made->shape.hidden,
-                         made->shape.intermediate, human_bytes(made->bytes), made->shards),
-             {{"bytes", made->bytes}, {"seconds", made->seconds}});
+                         options.model, result->shape.experts, result->shape.hidden,
+                         result->shape.intermediate, human_bytes(result->bytes), result->shards),
+             {{"bytes", result->bytes}, {"seconds", result->seconds}});
 
   const Result<Checkpoint> checkpoint = Checkpoint::open(scratch / "layer");
   if (!checkpoint) return checkpoint.why();
@@ -370,7 +370,7 @@ Result<Done> run_steps(const DemoOptions& options, Steps& steps, const Scratch& 
                          name(checkpoint->layers()[0].shape.order)),
              {{"dialect", checkpoint->dialect().name}});
 
-  const weights::LintReport lint = weights::lint(scratch / "layer", {.threads = threads});
+  const checkpoint::LintReport lint = checkpoint::lint(scratch / "layer", {.threads = threads});
   steps.done(
       "lint",
       fmt::format("{} errors, {} warnings: {} experts, {} of scales read in {:.2f} s", lint.errors,

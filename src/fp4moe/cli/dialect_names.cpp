@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "fp4moe/base/phrase.hpp"
-#include "fp4moe/weights/dialect.hpp"
+#include "fp4moe/checkpoint/dialect.hpp"
 
 namespace fp4moe::cli {
 
@@ -14,7 +14,7 @@ namespace {
 
 std::vector<std::string_view> all_dialects() {
   std::vector<std::string_view> names;
-  for (const weights::DialectRow& row : weights::dialects())
+  for (const checkpoint::DialectRow& row : checkpoint::dialects())
     if (std::find(names.begin(), names.end(), row.name) == names.end()) names.push_back(row.name);
   return names;
 }

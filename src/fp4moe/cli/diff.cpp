@@ -37,7 +37,7 @@ struct DiffOptions {
 struct DiffSide {
   std::string text{};
   std::string describes{};  // backend and numerics, or the file's name
-  std::optional<RunWords> words{};
+  std::optional<RunArgs> words{};
   std::optional<LayerRun> run{};
   std::vector<double> values{};
   std::uint64_t columns = 0;
@@ -83,7 +83,7 @@ struct Computation {
   std::size_t threads = 1;
 };
 
-Result<LayerRun> compute(const Computation& computation, const RunWords& words,
+Result<LayerRun> compute(const Computation& computation, const RunArgs& words,
                          moe::reference::Trace* trace) {
   Result<runtime::RunOptions> how = run_options(words, computation.threads);
   if (!how) return how.why();
@@ -96,7 +96,7 @@ Result<LayerRun> compute(const Computation& computation, const RunWords& words,
 Result<Done> fill(DiffSide& side, const Computation* computation,
                   std::optional<std::uint64_t> layer) {
   if (is_file(side.text)) return read_file(side, layer);
-  Result<RunWords> words = parse_specification(side.text);
+  Result<RunArgs> words = parse_specification(side.text);
   if (!words) return words.why();
   Result<LayerRun> run = compute(*computation, *words, nullptr);
   if (!run) return run.why();
@@ -116,10 +116,10 @@ Result<std::string> first_stage(const Computation& computation, const DiffSide& 
   };
   if (!one_rank(a) || !one_rank(b)) return std::string();
   for (std::uint64_t choice = 0; choice < a.run->top_k; ++choice) {
-    moe::reference::Trace left{.slot = token * a.run->top_k + choice}, right = left;
+    moe::reference::Trace left{.assignment = token * a.run->top_k + choice}, right = left;
     for (const auto& [side, trace] : {std::pair{&a, &left}, {&b, &right}}) {
-      RunWords words = *side->words;
-      words.batch = 0;             // slots are numbered within a call
+      RunArgs words = *side->words;
+      words.batch = 0;             // assignments are numbered within a call
       words.engine = "reference";  // which shows its stages
       const auto run = compute(computation, words, trace);
       if (!run) return run.why();
@@ -139,15 +139,15 @@ Result<std::string> first_stage(const Computation& computation, const DiffSide& 
 }
 
 moe::Tolerance allowed_for(const DiffSide& a, const DiffSide& b) {
-  moe::Tolerance made{.of_largest = 0, .cosine = 1};
+  moe::Tolerance result{.of_largest = 0, .cosine = 1};
   for (const DiffSide* side : {&a, &b}) {
     // A file is as good as a 16-bit backend.
     const moe::Tolerance own =
         side->run ? side->run->tolerance : moe::Tolerance{.of_largest = 2e-2, .cosine = 0.9999};
-    made.of_largest = std::max(made.of_largest, own.of_largest);
-    made.cosine = std::min(made.cosine, own.cosine);
+    result.of_largest = std::max(result.of_largest, own.of_largest);
+    result.cosine = std::min(result.cosine, own.cosine);
   }
-  return made;
+  return result;
 }
 
 struct DiffVerdict {
@@ -230,8 +230,8 @@ Json to_json(const LayerDiff& diff) {
 
 Result<LayerDiff> compare_sides(const DiffOptions& options, std::optional<std::uint64_t> layer,
                                 const Computation* computation) {
-  LayerDiff made{.layer = layer, .a = {.text = options.a}, .b = {.text = options.b}};
-  DiffSide &a = made.a, &b = made.b;
+  LayerDiff result{.layer = layer, .a = {.text = options.a}, .b = {.text = options.b}};
+  DiffSide &a = result.a, &b = result.b;
   for (DiffSide* side : {&a, &b})
     if (const auto done = fill(*side, computation, layer); !done) return done.why();
   const auto shape = [](const DiffSide& side) {
@@ -241,14 +241,14 @@ Result<LayerDiff> compare_sides(const DiffOptions& options, std::optional<std::u
   if (a.values.size() != b.values.size() || a.columns != b.columns)
     return invalid("diff.shape", "the two outputs have different shapes")
         .expects(shape(a), shape(b));
-  made.verdict = {.comparison = runtime::compare(a.values, b.values), .allowed = allowed_for(a, b)};
-  if (made.verdict.comparison.first && computation != nullptr) {
+  result.verdict = {.comparison = runtime::compare(a.values, b.values), .allowed = allowed_for(a, b)};
+  if (result.verdict.comparison.first && computation != nullptr) {
     Result<std::string> stage =
-        first_stage(*computation, a, b, *made.verdict.comparison.first / a.columns);
+        first_stage(*computation, a, b, *result.verdict.comparison.first / a.columns);
     if (!stage) return stage.why();
-    made.verdict.stage = std::move(*stage);
+    result.verdict.stage = std::move(*stage);
   }
-  return made;
+  return result;
 }
 
 // Layers of a file that has several; none where it has one output.
@@ -280,13 +280,13 @@ Result<std::vector<std::optional<std::uint64_t>>> layers_of_file(const DiffOptio
 Result<std::vector<LayerDiff>> compare_files(const DiffOptions& options) {
   const auto layers = layers_of_file(options);
   if (!layers) return layers.why();
-  std::vector<LayerDiff> made;
+  std::vector<LayerDiff> result;
   for (const std::optional<std::uint64_t>& layer : *layers) {
     Result<LayerDiff> diff = compare_sides(options, layer, nullptr);
     if (!diff) return diff.why();
-    made.push_back(std::move(*diff));
+    result.push_back(std::move(*diff));
   }
-  return made;
+  return result;
 }
 
 Result<std::vector<LayerDiff>> compare_layers(const DiffOptions& options, const Io& io) {
@@ -295,12 +295,12 @@ Result<std::vector<LayerDiff>> compare_layers(const DiffOptions& options, const 
         .expects("--checkpoint PATH, unless both sides are .safetensors files", "none");
   for (const std::string& side : {options.a, options.b})
     if (!is_file(side))
-      if (const Result<RunWords> words = parse_specification(side); !words) return words.why();
+      if (const Result<RunArgs> words = parse_specification(side); !words) return words.why();
   const Result<runtime::Model> model = runtime::Model::open(options.path);
   if (!model) return model.why();
   const auto layers = choose_layers(*model, options.layer);
   if (!layers) return layers.why();
-  std::vector<LayerDiff> made;
+  std::vector<LayerDiff> result;
   for (const std::size_t number : *layers) {
     const Result<runtime::RunInput> input =
         options.input.empty()
@@ -310,9 +310,9 @@ Result<std::vector<LayerDiff>> compare_layers(const DiffOptions& options, const 
     const Computation computation{*model, number, *input, options, io.threads};
     Result<LayerDiff> diff = compare_sides(options, model->layer_index(number), &computation);
     if (!diff) return diff.why();
-    made.push_back(std::move(*diff));
+    result.push_back(std::move(*diff));
   }
-  return made;
+  return result;
 }
 
 Result<int> run_diff(const DiffOptions& options, const Io& io) {
@@ -355,7 +355,7 @@ Run declare_diff(OptionSet& set) {
       .as(Form::number);
   set.add("--input", options->input, "Tokens, as run takes them").as(Form::path);
   set.add("--tokens", options->tokens, "Without --input: so many seeded tokens")
-      .between(std::uint64_t{0}, kMostTokens)
+      .between(std::uint64_t{0}, kMaxTokens)
       .show_default();
   set.add("--seed", options->seed, "Of those tokens").show_default();
   return [options](const Io& io) { return run_diff(*options, io); };

@@ -23,7 +23,7 @@ void line(const Io& io, std::string_view key, std::string_view value) {
 
 void print_build(const Io& io, const BuildFacts& build) {
   io.out << fmt::format("build: fp4moe {}, {}, {}{}\n", build.version, build.compiler,
-                        build.architecture, build.optimised ? "" : ", not optimised");
+                        build.architecture, build.optimized ? "" : ", not optimized");
   line(io, "instruction sets", join(build.instruction_sets, ", "));
   std::vector<std::string> names;
   for (const runtime::EngineRow& engine : runtime::engines())

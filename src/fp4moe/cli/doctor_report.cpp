@@ -13,7 +13,7 @@
 #include "fp4moe/kernels/cpu/block_codec_list.hpp"
 #include "fp4moe/kernels/cpu/ceiling_list.hpp"
 #include "fp4moe/kernels/cpu/isa.hpp"
-#include "fp4moe/kernels/cpu/product_list.hpp"
+#include "fp4moe/kernels/cpu/gemm_list.hpp"
 #include "fp4moe/moe/exchange/mpi.hpp"
 #include "fp4moe/runtime/engines.hpp"
 
@@ -39,7 +39,7 @@ BuildFacts build_facts() {
   facts.architecture = "another architecture";
 #endif
 #if defined(__OPTIMIZE__)
-  facts.optimised = true;
+  facts.optimized = true;
 #endif
   for (const kernels::cpu::Isa& isa : kernels::cpu::isas()) {
     const auto usable = kernels::cpu::usable_features(isa.features, isa.name);
@@ -54,12 +54,12 @@ struct Usable {
 };
 
 std::string missing(Features needs, Features from) {
-  Features lacking;
+  Features unavailable;
   for (std::size_t i = 0; i < platform::kCpuFeatureNames.size(); ++i) {
     const auto feature = static_cast<CpuFeature>(i);
-    if (needs.contains(feature) && !from.contains(feature)) lacking.insert(feature);
+    if (needs.contains(feature) && !from.contains(feature)) unavailable.insert(feature);
   }
-  return platform::text(lacking);
+  return platform::text(unavailable);
 }
 
 // `all`: every row that can run is used; else the first of them.
@@ -89,8 +89,8 @@ std::vector<KernelChoice> kernel_choices(const Usable& usable) {
   std::vector<CeilingKernel> int8, bf16;
   for (const CeilingKernel& kernel : ceiling_kernels())
     (kernel.operands == Operands::int8 ? int8 : bf16).push_back(kernel);
-  return {choose("quantise and dequantise", block_codecs(), usable, false),
-          choose("products of a layer", product_kernels(), usable, false),
+  return {choose("quantize and dequantize", block_codecs(), usable, false),
+          choose("products of a layer", gemm_kernels(), usable, false),
           choose("read memory", read_kernels(), usable, false),
           choose<CeilingKernel>("bench: int8 ceiling", int8, usable, true),
           choose<CeilingKernel>("bench: bf16 ceiling", bf16, usable, true)};
@@ -162,7 +162,7 @@ Json build_json(const BuildFacts& facts) {
   return {{"version", facts.version},
           {"compiler", facts.compiler},
           {"architecture", facts.architecture},
-          {"optimised", facts.optimised},
+          {"optimised", facts.optimized},
           {"instruction_sets", facts.instruction_sets},
           {"engines", std::move(engine_names)},
           {"optional_parts", std::move(parts)}};

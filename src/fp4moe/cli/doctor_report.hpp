@@ -28,7 +28,7 @@ std::span<const OptionalPart> optional_parts();
 
 struct BuildFacts {
   std::string version{}, compiler{}, architecture{};
-  bool optimised = false;
+  bool optimized = false;
   std::vector<std::string> instruction_sets{};
 };
 

@@ -25,7 +25,7 @@ DoctorFrom machine(const FakeRoot& root, const Variables& variables) {
   DoctorFrom from;
   from.detect = {.root = root.path(), .lookup = platform::with(variables), .cuda = [] {
                    return Result<platform::CudaDriver>(
-                       error(ErrorCode::lacking, "device.driver.missing", "no libcuda"));
+                       error(ErrorCode::unavailable, "device.driver.missing", "no libcuda"));
                  }};
   from.cuda = {.kernels = {}};
   from.variable_names.clear();

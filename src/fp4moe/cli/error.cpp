@@ -12,7 +12,7 @@
 #include "fp4moe/cli/command.hpp"
 #include "fp4moe/cli/errors_table.hpp"
 #include "fp4moe/cli/options.hpp"
-#include "fp4moe/weights/lint.hpp"
+#include "fp4moe/checkpoint/lint/lint.hpp"
 
 namespace fp4moe::cli {
 
@@ -41,7 +41,7 @@ std::vector<ErrorRow> error_rows() {
       rows.push_back({std::string(line.substr(1, sign - 2)), area, (*value)[0].string(),
                       (*value)[1].string()});
   }
-  for (const weights::LintRule& rule : weights::lint_rules())
+  for (const checkpoint::LintRule& rule : checkpoint::lint_rules())
     rows.push_back({std::string(rule.code), "Findings of lint", fmt::format("{}.", rule.what),
                     rule.fix.empty() ? fmt::format("{}.", rule.remedy)
                                      : fmt::format("{} (`--fix {}`).", rule.remedy, rule.fix)});
@@ -78,11 +78,11 @@ Result<int> run_error(const std::string& id, const Io& io) {
     rows = std::move(asked);
   }
   if (io.json) {
-    Json made = Json::array();
+    Json result = Json::array();
     for (const ErrorRow& row : rows)
-      made.push_back(
+      result.push_back(
           {{"id", row.id}, {"area", row.area}, {"means", row.means}, {"do", row.remedy}});
-    io.print({{"command", "error"}, {"errors", std::move(made)}});
+    io.print({{"command", "error"}, {"errors", std::move(result)}});
     return kDone;
   }
   std::string_view area;

@@ -37,7 +37,7 @@ using oracle::Record;
 using oracle::Selection;
 
 struct ExplainOptions {
-  QuestionOptions question{.policy = ""};
+  SelectionOptions question{.policy = ""};
   std::string subject{};  // the model, without an option in front
   std::string diff{}, log{};
   bool all_devices = false, verbose = false, messages = false;
@@ -107,9 +107,9 @@ std::string cut(std::string text, std::size_t columns) {
 
 Result<int> explain_all_devices(const ExplainOptions& options, const Io& io) {
   const auto parts = platform::described_devices();
-  QuestionOptions asked = options.question;
+  SelectionOptions asked = options.question;
   asked.device = parts.front().name;  // described ones are asked about
-  const Result<Question> question = runtime::resolve(asked);
+  const Result<SelectionRequest> question = runtime::resolve(asked);
   if (!question) return question.why();
   Json records = Json::array();
   std::vector<std::array<std::string, 3>> lines;
@@ -117,14 +117,14 @@ Result<int> explain_all_devices(const ExplainOptions& options, const Io& io) {
     asked.device = part.name;
     const Result<platform::Device> device = resolve_device(asked, question->policy);
     if (!device) return device.why();
-    Question each = *question;
+    SelectionRequest each = *question;
     each.request.device = *device;
     const runtime::Answer found = runtime::answer(std::move(each));
     if (io.json) {
-      Json made = to_json(found);
+      Json result = to_json(found);
       for (const char* key : {"evaluated", "candidates", "consequences", "layer", "environment"})
-        made.erase(key);
-      records.push_back(std::move(made));
+        result.erase(key);
+      records.push_back(std::move(result));
       continue;
     }
     lines.push_back({std::string(part.name), short_choice(found.record.selection),
@@ -145,17 +145,17 @@ Result<int> explain_all_devices(const ExplainOptions& options, const Io& io) {
 }
 
 Result<std::string> read_whole(const std::string& path) {
-  constexpr std::size_t kMost = std::size_t{64} << 20;
+  constexpr std::size_t kMax = std::size_t{64} << 20;
   std::ifstream file;
   if (path != "-") file.open(path, std::ios::binary);
   std::istream& from = path == "-" ? std::cin : file;
   std::string text;
   std::array<char, 1 << 16> part{};
-  while (text.size() <= kMost && (from.read(part.data(), part.size()), from.gcount() > 0))
+  while (text.size() <= kMax && (from.read(part.data(), part.size()), from.gcount() > 0))
     text.append(part.data(), static_cast<std::size_t>(from.gcount()));
   if (path != "-" && !file.is_open())
     return usage("log.open", "the log cannot be opened").in(path).expects("a text file", "none");
-  if (text.size() > kMost)
+  if (text.size() > kMax)
     return usage("log.size", "a log of this size is not read")
         .in(path)
         .expects("at most 64 MiB", "more");
@@ -202,16 +202,16 @@ Result<int> run_explain(const ExplainOptions& given, const Io& io) {
     log = *std::move(read);
   }
   if (options.all_devices) return explain_all_devices(options, io);
-  Result<Question> question = runtime::resolve(options.question);
+  Result<SelectionRequest> question = runtime::resolve(options.question);
   if (!question) return question.why();
   if (!options.diff.empty())
     return explain_difference(options, io,
                               make_record(*question->policy, question->mode, question->request));
   const runtime::Answer found = runtime::answer(*std::move(question));
   if (io.json) {
-    Json made = to_json(found);
-    if (log) made["log_read"] = to_json(*log, found);
-    io.print(made);
+    Json result = to_json(found);
+    if (log) result["log_read"] = to_json(*log, found);
+    io.print(result);
   } else {
     if (log) print_log(io, *log, found);
     print_answer(io, found, options.verbose);

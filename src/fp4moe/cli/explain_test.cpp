@@ -129,10 +129,10 @@ TEST(Explain, ALogIsTheQuestion) {
 }
 
 TEST(Explain, LinesFitTheTerminalAndColoursAreForTerminalsAlone) {
-  runtime::QuestionOptions options;
+  runtime::SelectionOptions options;
   options.device = "mi355x";
   options.policy = "2026-08-22";
-  Result<runtime::Question> question = runtime::resolve(options);
+  Result<runtime::SelectionRequest> question = runtime::resolve(options);
   ASSERT_TRUE(question);
   const runtime::Answer found = runtime::answer(*std::move(question));
   for (const bool color : {false, true}) {
@@ -224,7 +224,7 @@ TEST(Explain, UnknownWordsAreUsageErrorsWithTheNearestSpelling) {
       {{"--policy", "2026-04-23"}, "2026-04-24"},
       {{"--backend", "marlyn"}, "did you mean MARLIN?"},
       {{"--activation", "swigluoi"}, "did you mean swigluoai?"},
-      {{"--routing", "Renormalise"}, "did you mean Renormalize?"},
+      {{"--routing", "Renormalize"}, "did you mean Renormalize?"},
       {{"--model", "gpt-oss-21b"}, "did you mean gpt-oss-20b?"},
       {{"--mode", "strickt"}, "did you mean strict?"},
       {{"--format", "mxfp5"}, "did you mean mxfp4?"},
@@ -372,12 +372,12 @@ TEST(Matrix, TextHasOneLineForEachDeviceOfOnePolicy) {
 }
 
 TEST(Matrix, JsonHoldsKernelsAndChoices) {
-  const Json made = json_of({"matrix", "--policy", "2026-08-22"});
+  const Json result = json_of({"matrix", "--policy", "2026-08-22"});
 
-  ASSERT_EQ(made["policies"].size(), 2u);
-  EXPECT_EQ(made["policies"][0]["format"], "mxfp4");
+  ASSERT_EQ(result["policies"].size(), 2u);
+  EXPECT_EQ(result["policies"][0]["format"], "mxfp4");
   bool found = false;
-  for (const Json& kernel : made["policies"][0]["kernels"])
+  for (const Json& kernel : result["policies"][0]["kernels"])
     if (kernel["kernel"] == "MarlinExperts") {
       found = true;
       EXPECT_EQ(kernel["lora"], true);

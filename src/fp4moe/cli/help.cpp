@@ -25,12 +25,12 @@ Result<int> run_help(const std::vector<std::string>& words, const Io& io) {
     line.push_back(word.c_str());
   }
   if (io.json) {
-    Json made = Json::array();
+    Json result = Json::array();
     if (words.empty())
-      for (const OptionSet& command : asked->subcommands) made.push_back(facts(command));
+      for (const OptionSet& command : asked->subcommands) result.push_back(facts(command));
     else
-      made.push_back(facts(*asked));
-    io.print({{"commands", std::move(made)}});
+      result.push_back(facts(*asked));
+    io.print({{"commands", std::move(result)}});
     return kDone;
   }
   line.push_back("--help");

@@ -28,9 +28,9 @@ bool is_an_opposite(const OptionSet& set, const Option& option) {
 
 std::string spelling_of(const OptionSet& set, const Option& option) {
   if (option.is_positional()) return option.name() + (option.is_list() ? "..." : "");
-  std::string made = join(option.spellings(), ", ");
-  if (const Option* off = opposite(set, option)) made += ", " + join(off->spellings(), ", ");
-  return option.is_flag() ? made : made + " " + value_name(option);
+  std::string result = join(option.spellings(), ", ");
+  if (const Option* off = opposite(set, option)) result += ", " + join(off->spellings(), ", ");
+  return option.is_flag() ? result : result + " " + value_name(option);
 }
 
 struct RangeText {
@@ -82,10 +82,10 @@ void print_commands(std::string& out, const OptionSet& set, std::size_t columns)
 }  // namespace
 
 std::vector<OptionGroup> option_groups(const OptionSet& set) {
-  std::vector<OptionGroup> made;
+  std::vector<OptionGroup> result;
   const auto group = [&](const std::string& heading) -> OptionGroup& {
-    const auto found = std::ranges::find(made, heading, &OptionGroup::heading);
-    return found == made.end() ? made.emplace_back(OptionGroup{.heading = heading}) : *found;
+    const auto found = std::ranges::find(result, heading, &OptionGroup::heading);
+    return found == result.end() ? result.emplace_back(OptionGroup{.heading = heading}) : *found;
   };
   for (const Option& option : set.options)
     if (option.is_positional())
@@ -94,23 +94,23 @@ std::vector<OptionGroup> option_groups(const OptionSet& set) {
     if (!option.is_positional() && !is_an_opposite(set, option))
       group(option.group.empty() ? "Options" : option.group)
           .lines.push_back({spelling_of(set, option), help_of(option)});
-  return made;
+  return result;
 }
 
 std::string usage_line(std::span<const OptionSet* const> sets) {
-  std::string made;
+  std::string result;
   bool has_options = false;
   for (const OptionSet* set : sets) {
-    made += (made.empty() ? "" : " ") + set->name;
+    result += (result.empty() ? "" : " ") + set->name;
     has_options = has_options || !set->options.empty();
     for (const Option& option : set->options) {
       if (!option.is_positional()) continue;
       const std::string name = option.name() + (option.is_list() ? "..." : "");
-      made += option.is_required ? " " + name : " [" + name + "]";
+      result += option.is_required ? " " + name : " [" + name + "]";
     }
   }
-  if (!sets.back()->subcommands.empty()) made += " COMMAND";
-  return has_options ? made + " [OPTIONS]" : made;
+  if (!sets.back()->subcommands.empty()) result += " COMMAND";
+  return has_options ? result + " [OPTIONS]" : result;
 }
 
 std::string help_text(std::span<const OptionSet* const> sets, std::size_t columns) {

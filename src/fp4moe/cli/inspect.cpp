@@ -1,5 +1,5 @@
 // fp4moe inspect: what a checkpoint holds and what that was read from. Useful also when it is not
-// recognised: then it says what was found and why that is not enough.
+// recognized: then it says what was found and why that is not enough.
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -12,7 +12,7 @@
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/cli/command.hpp"
 #include "fp4moe/cli/options.hpp"
-#include "fp4moe/weights/survey.hpp"
+#include "fp4moe/checkpoint/survey.hpp"
 
 namespace fp4moe::cli {
 
@@ -22,9 +22,9 @@ namespace {
 
 using tensor::Store;
 using tensor::StoredTensor;
-using weights::MoeLayer;
-using weights::MoeShape;
-using weights::Survey;
+using checkpoint::MoeLayer;
+using checkpoint::MoeShape;
+using checkpoint::Survey;
 
 // Layers of one kind and shape.
 struct LayerGroup {
@@ -51,7 +51,7 @@ struct Summary {
 };
 
 std::string star(std::string_view prefix) {
-  const weights::PrefixFamily family = weights::prefix_family(prefix);
+  const checkpoint::PrefixFamily family = checkpoint::prefix_family(prefix);
   if (family.before.size() == prefix.size()) return std::string(prefix);
   return fmt::format("{}*{}", family.before, family.after);
 }
@@ -70,7 +70,7 @@ std::string ranges(const std::vector<std::uint64_t>& numbers) {
   return text;
 }
 
-Summary summarise(const Store& store, const Survey& found) {
+Summary summarize(const Store& store, const Survey& found) {
   Summary summary;
   std::vector<const StoredTensor*> experts;
   std::vector<const StoredTensor*> matrices;  // codes, block scales and global scales
@@ -85,7 +85,7 @@ Summary summarise(const Store& store, const Survey& found) {
     const MoeShape& shape = layer.shape;
     summary.weights += shape.experts * shape.hidden * (shape.w13_rows() + shape.intermediate);
     for (const auto* all : {&layer.gate, &layer.up, &layer.down}) {
-      for (const weights::ProjectionPlaces& places : *all) {
+      for (const checkpoint::ProjectionPlaces& places : *all) {
         for (const auto* place : {&places.codes, &places.scales, &places.global_scale}) {
           if (place->tensor != nullptr) matrices.push_back(place->tensor);
         }
@@ -126,7 +126,7 @@ std::string describe(const MoeShape& shape) {
                      shape.has_bias ? ", bias" : "", shape.has_input_scale ? ", input scales" : "");
 }
 
-std::string describe(const weights::ModelConfig& config) {
+std::string describe(const checkpoint::ModelConfig& config) {
   std::vector<std::string> parts;
   if (!config.model_type.empty()) parts.push_back(printable(config.model_type));
   const auto add = [&parts](std::string_view what, const std::optional<std::uint64_t>& value) {
@@ -150,7 +150,7 @@ void print_text(const Io& io, const Store& store, const Survey& found, const Sum
                                 name(found.row->grouping)));
     line("evidence", found.evidence);
   } else {
-    line("dialect", "not recognised");
+    line("dialect", "not recognized");
   }
   line("config", describe(found.facts.model));
   for (const LayerGroup& group : summary.groups) {
@@ -159,7 +159,7 @@ void print_text(const Io& io, const Store& store, const Survey& found, const Sum
                      describe(group.shape), printable(group.prefix), ranges(group.numbers)));
   }
   std::map<std::pair<std::string, std::string>, std::vector<std::uint64_t>> others;
-  for (const weights::OtherLayer& layer : found.others) {
+  for (const checkpoint::OtherLayer& layer : found.others) {
     others[{star(layer.prefix), layer.what}].push_back(layer.index);
   }
   for (const auto& [key, numbers] : others) {
@@ -183,13 +183,13 @@ void print_text(const Io& io, const Store& store, const Survey& found, const Sum
   line("files", fmt::format("{} {}, {}", store.files().size(),
                             store.kind() == tensor::StoreKind::gguf ? "gguf" : "safetensors",
                             human_bytes(summary.file_bytes)));
-  constexpr std::size_t kMostShown = 5;
-  for (std::size_t i = 0; i < std::min(found.problems.size(), kMostShown); ++i) {
+  constexpr std::size_t kMaxShown = 5;
+  for (std::size_t i = 0; i < std::min(found.problems.size(), kMaxShown); ++i) {
     line("problem", text(found.problems[i]));
   }
   const std::size_t all = found.problems.size() + found.more_problems;
-  if (all > kMostShown)
-    line("", fmt::format("and {} more: fp4moe lint lists them", all - kMostShown));
+  if (all > kMaxShown)
+    line("", fmt::format("and {} more: fp4moe lint lists them", all - kMaxShown));
 }
 
 void print_tensors(const Io& io, const Store& store) {
@@ -215,7 +215,7 @@ Json to_json(const MoeShape& shape) {
           {"has_input_scale", shape.has_input_scale}};
 }
 
-Json config_json(const weights::ModelConfig& config) {
+Json config_json(const checkpoint::ModelConfig& config) {
   Json object = Json::object();
   if (!config.model_type.empty()) object["model_type"] = config.model_type;
   const auto add = [&object](const char* key, const std::optional<std::uint64_t>& value) {
@@ -247,7 +247,7 @@ Json report(const Store& store, const Survey& found, const Summary& summary, boo
     json["layers"].push_back(std::move(row));
   }
   json["other_layers"] = Json::array();
-  for (const weights::OtherLayer& layer : found.others) {
+  for (const checkpoint::OtherLayer& layer : found.others) {
     json["other_layers"].push_back(
         {{"prefix", layer.prefix}, {"number", layer.index}, {"what", layer.what}});
   }
@@ -287,8 +287,8 @@ struct InspectOptions {
 Result<int> inspect(const InspectOptions& options, const Io& io) {
   const auto store = Store::open(options.path);
   if (!store) return store.why();
-  const Survey found = weights::survey(*store);
-  const Summary summary = summarise(*store, found);
+  const Survey found = checkpoint::survey(*store);
+  const Summary summary = summarize(*store, found);
   if (io.json) {
     io.print(report(*store, found, summary, options.tensors));
   } else {

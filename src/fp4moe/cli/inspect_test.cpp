@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "fp4moe/base/json.hpp"
-#include "fp4moe/weights/synth.hpp"
+#include "fp4moe/checkpoint/synth/synth.hpp"
 #include "support/command_line.hpp"
 #include "support/files.hpp"
 
@@ -18,12 +18,12 @@ using testing::has;
 using testing::Outcome;
 using testing::run;
 
-void make(const std::string& path, weights::SynthOptions options) {
+void make(const std::string& path, checkpoint::SynthOptions options) {
   options.experts = 2;
   options.hidden = 64;
   options.intermediate = 64;
-  const auto made = weights::synth(options, path);
-  ASSERT_TRUE(made) << text(made.why());
+  const auto result = checkpoint::synth(options, path);
+  ASSERT_TRUE(result) << text(result.why());
 }
 
 TEST(Inspect, SaysInALineEachWhatTheCheckpointIs) {
@@ -44,7 +44,7 @@ TEST(Inspect, SaysInALineEachWhatTheCheckpointIs) {
 
 TEST(Inspect, GivesTheSameFactsAsJson) {
   const TemporaryFolder folder;
-  make(folder / "m", {.model = "qwen3-30b-a3b", .dialect = weights::Dialect::modelopt});
+  make(folder / "m", {.model = "qwen3-30b-a3b", .dialect = checkpoint::Dialect::modelopt});
   const Outcome outcome = run({"inspect", folder / "m", "--json", "--tensors"});
   EXPECT_EQ(outcome.status, 0);
   const auto json = parse_json(outcome.out);
@@ -63,12 +63,12 @@ TEST(Inspect, GivesTheSameFactsAsJson) {
   EXPECT_EQ(whole, tensors);
 }
 
-TEST(Inspect, IsUsefulForWhatItDoesNotRecognise) {
+TEST(Inspect, IsUsefulForWhatItDoesNotRecognize) {
   const TemporaryFolder folder;
-  make(folder / "m", {.model = "qwen3-30b-a3b", .unquantised = weights::Unquantised::own});
+  make(folder / "m", {.model = "qwen3-30b-a3b", .unquantized = checkpoint::Unquantized::own});
   const Outcome outcome = run({"inspect", folder / "m"});
   EXPECT_EQ(outcome.status, 3);
-  EXPECT_TRUE(has(outcome.out, "not recognised"));
+  EXPECT_TRUE(has(outcome.out, "not recognized"));
   EXPECT_TRUE(has(outcome.out, "BF16"));
   EXPECT_TRUE(has(outcome.out, "dialect.unquantized")) << outcome.out;
   const auto json = parse_json(run({"inspect", folder / "m", "--json"}).out);
@@ -79,7 +79,7 @@ TEST(Inspect, IsUsefulForWhatItDoesNotRecognise) {
 
 TEST(LintCommand, PassesAWholeCheckpoint) {
   const TemporaryFolder folder;
-  make(folder / "m", {.model = "qwen3-30b-a3b", .dialect = weights::Dialect::modelopt});
+  make(folder / "m", {.model = "qwen3-30b-a3b", .dialect = checkpoint::Dialect::modelopt});
   const Outcome outcome = run({"lint", folder / "m", "--deep", "--threads", "2"});
   EXPECT_EQ(outcome.status, 0);
   EXPECT_TRUE(has(outcome.out, "0 errors, 0 warnings, 0 notes")) << outcome.out;
@@ -88,7 +88,7 @@ TEST(LintCommand, PassesAWholeCheckpoint) {
 TEST(LintCommand, FindsAndRepairsMissingInputScales) {
   const TemporaryFolder folder;
   make(folder / "m", {.model = "qwen3-30b-a3b",
-                      .dialect = weights::Dialect::modelopt,
+                      .dialect = checkpoint::Dialect::modelopt,
                       .defect = "missing-input-scale"});
   const Outcome before = run({"lint", folder / "m"});
   EXPECT_EQ(before.status, 3);
@@ -106,8 +106,8 @@ TEST(LintCommand, FindsAndRepairsMissingInputScales) {
 
 TEST(LintCommand, ShowsFiveOfACodeUnlessAskedForAll) {
   const TemporaryFolder folder;
-  weights::SynthOptions options{.model = "qwen3-30b-a3b",
-                                .dialect = weights::Dialect::modelopt,
+  checkpoint::SynthOptions options{.model = "qwen3-30b-a3b",
+                                .dialect = checkpoint::Dialect::modelopt,
                                 .layers = 3,
                                 .defect = "missing-input-scale"};
   make(folder / "m", options);
@@ -124,7 +124,7 @@ TEST(LintCommand, ShowsFiveOfACodeUnlessAskedForAll) {
 TEST(LintCommand, RefusesARepairThatDestroysWeights) {
   const TemporaryFolder folder;
   make(folder / "m", {.model = "qwen3-30b-a3b",
-                      .dialect = weights::Dialect::modelopt,
+                      .dialect = checkpoint::Dialect::modelopt,
                       .defect = "inverted-global-scale"});
   const Outcome before = run({"lint", folder / "m"});
   EXPECT_TRUE(has(before.out, "warning scale.global_inverted (1)")) << before.out;
@@ -148,12 +148,12 @@ TEST(LintCommand, RefusesARepairThatDestroysWeights) {
 
 TEST(LintCommand, NamesTheFileOfEveryFinding) {
   const TemporaryFolder folder;
-  for (const weights::SynthDefect& defect : weights::synth_defects()) {
+  for (const checkpoint::SynthDefect& defect : checkpoint::synth_defects()) {
     const std::string path = folder / defect.name;
-    const Outcome made = run({"synth", "--model", "qwen3-30b-a3b", "--experts", "4", "--layers",
+    const Outcome result = run({"synth", "--model", "qwen3-30b-a3b", "--experts", "4", "--layers",
                               "2", "--hidden", "128", "--intermediate", "64", "--shards", "2",
                               "--defect", std::string(defect.name), "-o", path});
-    if (made.status != 0) continue;  // of another dialect
+    if (result.status != 0) continue;  // of another dialect
     const auto json = parse_json(run({"lint", path, "--deep", "--json"}).out);
     ASSERT_TRUE(json) << defect.name;
     EXPECT_FALSE((*json)["findings"].empty()) << defect.name;

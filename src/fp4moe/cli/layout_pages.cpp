@@ -8,7 +8,7 @@
 #include "fp4moe/backends/all.hpp"
 #include "fp4moe/backends/layouts.hpp"
 #include "fp4moe/base/text.hpp"
-#include "fp4moe/convert/layer_packer.hpp"
+#include "fp4moe/convert/pack/layer_packer.hpp"
 
 namespace fp4moe::cli {
 namespace {
@@ -26,7 +26,7 @@ std::vector<const Layout*> generations(std::string_view id) {
 std::string map_section(std::string_view title, const Map& map) {
   const bool nibbles = map.element == layout::Element::nibble;
   std::string text =
-      fmt::format("{} (`{}`; slots are {}, columns count {}):\n\n```\n{}\n```\n\n", title, map.name,
+      fmt::format("{} (`{}`; offsets are {}, columns count {}):\n\n```\n{}\n```\n\n", title, map.name,
                   nibbles ? "nibbles" : "bytes", nibbles ? "codes" : "bytes", layout::formula(map));
   if (const std::string rule = layout::size_rule(map); !rule.empty()) text += rule + ".\n\n";
   text +=
@@ -44,7 +44,7 @@ std::string tensors_section(const Layout& layout) {
         layout, {.experts = 32,
                  .real = {2880, 2880},
                  .padded = {size, size},
-                 .order = mxfp4 ? weights::RowOrder::interleaved : weights::RowOrder::halves,
+                 .order = mxfp4 ? checkpoint::RowOrder::interleaved : checkpoint::RowOrder::halves,
                  .has_bias = mxfp4});
     if (!packer) continue;
     std::string text = fmt::format(

@@ -1,6 +1,6 @@
 // fp4moe lint: what is wrong with a checkpoint, the worst first, each with what to do about it; and
 // the repair of what can be repaired, into a new checkpoint.
-#include "fp4moe/weights/lint.hpp"
+#include "fp4moe/checkpoint/lint/lint.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -19,7 +19,7 @@
 #include "fp4moe/cli/options.hpp"
 #include "fp4moe/cli/progress.hpp"
 #include "fp4moe/tensor/files/store.hpp"
-#include "fp4moe/weights/fix.hpp"
+#include "fp4moe/checkpoint/edit/fix.hpp"
 
 namespace fp4moe::cli {
 
@@ -27,9 +27,9 @@ Run declare_lint(OptionSet& set);
 
 namespace {
 
-using weights::Finding;
-using weights::FixReport;
-using weights::LintReport;
+using checkpoint::Finding;
+using checkpoint::FixReport;
+using checkpoint::LintReport;
 
 struct LintOptions {
   std::string path{}, out{};
@@ -56,7 +56,7 @@ std::string place(const Finding& finding, const std::string& checkpoint) {
 }
 
 std::string_view what_of(std::string_view code) {
-  for (const weights::LintRule& rule : weights::lint_rules()) {
+  for (const checkpoint::LintRule& rule : checkpoint::lint_rules()) {
     if (rule.code == code) return rule.what;
   }
   return {};
@@ -128,7 +128,7 @@ Json to_json(const FixReport& report) {
             {"rescaled_scales", report.rescaled_scales},
             {"rounded_scales", report.rounded_scales},
             {"worst_relative_change", report.worst_relative_change}};
-  for (const weights::FixChange& change : report.changes) {
+  for (const checkpoint::FixChange& change : report.changes) {
     json["changes"].push_back(
         {{"policy", name(change.policy)}, {"tensor", change.tensor}, {"what", change.what}});
   }
@@ -136,11 +136,11 @@ Json to_json(const FixReport& report) {
 }
 
 void print_fix(const Io& io, const FixReport& report, bool verbose) {
-  constexpr std::size_t kMostShown = 20;
+  constexpr std::size_t kMaxShown = 20;
   const std::size_t shown =
-      verbose ? report.changes.size() : std::min(report.changes.size(), kMostShown);
+      verbose ? report.changes.size() : std::min(report.changes.size(), kMaxShown);
   for (std::size_t i = 0; i < shown; ++i) {
-    const weights::FixChange& change = report.changes[i];
+    const checkpoint::FixChange& change = report.changes[i];
     io.out << fmt::format("fixed {}: {}: {}\n", name(change.policy), printable(change.tensor),
                           change.what);
   }
@@ -154,13 +154,13 @@ void print_fix(const Io& io, const FixReport& report, bool verbose) {
   }
 }
 
-Result<std::vector<weights::FixPolicy>> parse_policies(const LintOptions& options) {
-  std::vector<weights::FixPolicy> policies;
+Result<std::vector<checkpoint::FixPolicy>> parse_policies(const LintOptions& options) {
+  std::vector<checkpoint::FixPolicy> policies;
   for (const std::string& name : options.policies) {
-    const auto policy = weights::fix_policy_from_name(name);
+    const auto policy = checkpoint::fix_policy_from_name(name);
     if (!policy) {
       std::vector<std::string> names;
-      for (const weights::FixPolicyRow& row : weights::fix_policies()) names.emplace_back(row.name);
+      for (const checkpoint::FixPolicyRow& row : checkpoint::fix_policies()) names.emplace_back(row.name);
       const std::vector<std::string_view> known(names.begin(), names.end());
       return usage("lint.policy", "there is no such repair")
           .expects("one of " + join(names, ", "), "'" + printable(name) + "'")
@@ -185,7 +185,7 @@ std::uint64_t file_bytes(const std::string& path) {
 LintReport lint_with_progress(const std::string& path, const LintOptions& options, const Io& io) {
   // The share of scales among all bytes is not known before: the bar counts what is read.
   Progress progress(io, "lint", options.deep ? file_bytes(path) : file_bytes(path) / 17);
-  return weights::lint(path, {.deep = options.deep,
+  return checkpoint::lint(path, {.deep = options.deep,
                               .threads = options.threads == 0 ? io.threads : options.threads,
                               .progress = [&](std::uint64_t bytes) { progress.add(bytes); }});
 }
@@ -203,7 +203,7 @@ Result<int> run_lint(const LintOptions& options, const Io& io) {
   if (!policies->empty()) {
     Progress progress(io, "fix", file_bytes(options.path));
     const auto report =
-        weights::fix(options.path, options.out,
+        checkpoint::fix(options.path, options.out,
                      {.policies = *policies,
                       .force = options.force,
                       .threads = options.threads == 0 ? io.threads : options.threads,
@@ -236,7 +236,7 @@ Run declare_lint(OptionSet& set) {
   set.add("--verbose", options->verbose, "Show every finding");
   set.add_threads(options->threads);
   std::string policies = "Repair into a new checkpoint, then check that:";
-  for (const weights::FixPolicyRow& row : weights::fix_policies()) {
+  for (const checkpoint::FixPolicyRow& row : checkpoint::fix_policies()) {
     policies += fmt::format("\n{}: {}", row.name, row.what);
   }
   set.add("--fix", options->policies, policies).separated_by_commas("POLICY");

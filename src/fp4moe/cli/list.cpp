@@ -19,8 +19,8 @@
 #include "fp4moe/oracle/releases.hpp"
 #include "fp4moe/platform/device.hpp"
 #include "fp4moe/runtime/engines.hpp"
-#include "fp4moe/weights/dialect.hpp"
-#include "fp4moe/weights/models.hpp"
+#include "fp4moe/checkpoint/dialect.hpp"
+#include "fp4moe/checkpoint/models.hpp"
 
 namespace fp4moe::cli {
 
@@ -34,11 +34,11 @@ struct ListRow {
 
 std::vector<ListRow> list_models() {
   std::vector<ListRow> rows;
-  for (const weights::ModelRow& model : weights::models())
+  for (const checkpoint::ModelRow& model : checkpoint::models())
     rows.push_back(
         {std::string(model.name),
          fmt::format("{}, {} experts of {} x {}, top {}, usually {}",
-                     counted(weights::moe_layer_count(model), "MoE layer"), model.experts,
+                     counted(checkpoint::moe_layer_count(model), "MoE layer"), model.experts,
                      model.hidden, model.intermediate, model.top_k, formats::name(model.format))});
   return rows;
 }
@@ -117,7 +117,7 @@ std::vector<ListRow> list_layouts() {
 
 std::vector<ListRow> list_dialects() {
   std::vector<ListRow> rows;
-  for (const weights::DialectRow& dialect : weights::dialects())
+  for (const checkpoint::DialectRow& dialect : checkpoint::dialects())
     add_to(rows, dialect.name, "", formats::name(dialect.format));
   return rows;
 }
@@ -171,9 +171,9 @@ void print_rows(const Io& io, const std::vector<ListRow>& rows) {
 }
 
 Json rows_json(const std::vector<ListRow>& rows) {
-  Json made = Json::array();
-  for (const ListRow& row : rows) made.push_back({{"name", row.name}, {"what", row.what}});
-  return made;
+  Json result = Json::array();
+  for (const ListRow& row : rows) result.push_back({{"name", row.name}, {"what", row.what}});
+  return result;
 }
 
 Result<int> run_list(const std::string& subject, const Io& io) {

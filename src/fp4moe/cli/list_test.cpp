@@ -8,8 +8,8 @@
 #include "fp4moe/base/json.hpp"
 #include "fp4moe/oracle/releases.hpp"
 #include "fp4moe/platform/device.hpp"
-#include "fp4moe/weights/lint.hpp"
-#include "fp4moe/weights/models.hpp"
+#include "fp4moe/checkpoint/lint/lint.hpp"
+#include "fp4moe/checkpoint/models.hpp"
 #include "support/command_line.hpp"
 #include "support/files.hpp"
 
@@ -31,7 +31,7 @@ bool lists(std::string_view subject, std::string_view name) {
 }
 
 TEST(ListCommand, HasEveryNameThatOptionsTake) {
-  for (const weights::ModelRow& model : weights::models()) EXPECT_TRUE(lists("models", model.name));
+  for (const checkpoint::ModelRow& model : checkpoint::models()) EXPECT_TRUE(lists("models", model.name));
   for (const auto& device : platform::described_devices())
     EXPECT_TRUE(lists("devices", device.name)) << device.name;
   for (const oracle::Policy& policy : backends::policies())
@@ -60,7 +60,7 @@ TEST(ErrorCommand, ExplainsErrorsAndFindings) {
   const Outcome nan = run({"error", "scale.nan"});
   EXPECT_EQ(nan.status, 0);
   EXPECT_TRUE(has(nan.out, "means  A block scale is NaN")) << nan.out;
-  for (const weights::LintRule& rule : weights::lint_rules())
+  for (const checkpoint::LintRule& rule : checkpoint::lint_rules())
     EXPECT_EQ(run({"error", std::string(rule.code)}).status, 0) << rule.code;
   const Result<Json> command = parse_json(run({"error", "command", "--json"}).out);
   ASSERT_TRUE(command);

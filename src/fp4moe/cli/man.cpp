@@ -29,19 +29,19 @@ struct ManPage {
 
 // Backslashes and dashes as themselves; no line begins with a request.
 std::string roff(std::string_view text) {
-  std::string made;
+  std::string result;
   for (const char letter : text) {
-    if ((letter == '.' || letter == '\'') && (made.empty() || made.back() == '\n')) made += "\\&";
-    if (letter == '-' || letter == '\\') made += '\\';
-    made += letter == '\\' ? 'e' : letter;
+    if ((letter == '.' || letter == '\'') && (result.empty() || result.back() == '\n')) result += "\\&";
+    if (letter == '-' || letter == '\\') result += '\\';
+    result += letter == '\\' ? 'e' : letter;
   }
-  return made;
+  return result;
 }
 
 std::string dashed(const Sets& sets) {
-  std::string made;
-  for (const OptionSet* set : sets) made += (made.empty() ? "" : "-") + set->name;
-  return made;
+  std::string result;
+  for (const OptionSet* set : sets) result += (result.empty() ? "" : "-") + set->name;
+  return result;
 }
 
 void add_list(std::string& out, const std::vector<OptionLine>& lines) {
@@ -68,7 +68,7 @@ void add_statuses(std::string& out) {
       {ErrorCode::no_backend, "no backend supports the configuration"},
       {ErrorCode::mismatch, "verification or golden data disagree"},
       {ErrorCode::exhausted, "out of memory or disk"},
-      {ErrorCode::lacking, "this machine or build lacks what is needed"},
+      {ErrorCode::unavailable, "this machine or build lacks what is needed"},
       {ErrorCode::interrupted, "interrupted"},
   };
   out += ".SH EXIT STATUS\n.TP\n\\fB0\\fR\ndone\n";

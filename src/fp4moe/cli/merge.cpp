@@ -1,4 +1,4 @@
-#include "fp4moe/weights/merge.hpp"
+#include "fp4moe/checkpoint/edit/merge.hpp"
 
 #include <cstdint>
 #include <memory>
@@ -19,19 +19,19 @@ struct MergeOptions {
   std::string path{}, adapter{}, rule{}, out{};
   std::size_t threads = 0;
   std::uint64_t max_memory = 0;
-  std::uint64_t max_shard_bytes = weights::kDefaultShardBytes;
+  std::uint64_t max_shard_bytes = checkpoint::kDefaultShardBytes;
   bool experts_only = false, dry_run = false;
 };
 
 // Names with or without their format in front: "even.rne" is "mxfp4.even.rne".
-Result<Done> set_rule(const std::string& rule, weights::WeightFormat format,
-                      weights::MergeOptions& options) {
+Result<Done> set_rule(const std::string& rule, checkpoint::WeightFormat format,
+                      checkpoint::MergeOptions& options) {
   if (rule.empty()) return Done{};
   std::string known;
   const auto add = [&known](std::string_view name) {
     known += fmt::format("{}{}", known.empty() ? "" : ", ", name);
   };
-  if (format == weights::WeightFormat::mxfp4) {
+  if (format == checkpoint::WeightFormat::mxfp4) {
     for (const std::string& spelled : {rule, "mxfp4." + rule})
       if (const auto found = formats::mxfp4_rule_from_name(spelled)) {
         options.mxfp4_rule = *found;
@@ -50,13 +50,13 @@ Result<Done> set_rule(const std::string& rule, weights::WeightFormat format,
       .expects(fmt::format("one of {}", known), printable(rule));
 }
 
-Json error_json(const weights::MergeError& error) {
+Json error_json(const checkpoint::MergeError& error) {
   return {{"rounding_rms", error.rounding}, {"change_rms", error.change}};
 }
 
-Json report_json(const weights::MergeReport& report, const MergeOptions& options) {
+Json report_json(const checkpoint::MergeReport& report, const MergeOptions& options) {
   Json layers = Json::array();
-  for (const weights::MergedLayer& layer : report.layers) {
+  for (const checkpoint::MergedLayer& layer : report.layers) {
     Json line{{"layer", layer.index},
               {"prefix", layer.prefix},
               {"experts", layer.experts},
@@ -86,7 +86,7 @@ Json report_json(const weights::MergeReport& report, const MergeOptions& options
 
 std::string percent(double share) { return fmt::format("{:.3f} %", 100 * share); }
 
-void print(const Io& io, const weights::MergeReport& report, const MergeOptions& options) {
+void print(const Io& io, const checkpoint::MergeReport& report, const MergeOptions& options) {
   if (io.json) {
     io.print(report_json(report, options));
     return;
@@ -98,7 +98,7 @@ void print(const Io& io, const weights::MergeReport& report, const MergeOptions&
                         human_bytes(report.copied_bytes));
   if (!options.dry_run) {
     io.out << "layer  experts  adapter's change  rounding error\n";
-    for (const weights::MergedLayer& layer : report.layers)
+    for (const checkpoint::MergedLayer& layer : report.layers)
       io.out << fmt::format("{:>5}  {:>7}  {:>16}  {:>14}\n", layer.index, layer.experts,
                             percent(layer.error.change), percent(layer.error.rounding));
   }
@@ -114,28 +114,28 @@ void print(const Io& io, const weights::MergeReport& report, const MergeOptions&
 Result<int> run_merge(const MergeOptions& given, const Io& io) {
   if (given.out.empty() && !given.dry_run)
     return usage("merge.out", "say where to write").expects("-o OUT, or --dry-run", "neither");
-  const Result<weights::Checkpoint> source = weights::Checkpoint::open(given.path);
+  const Result<checkpoint::Checkpoint> source = checkpoint::Checkpoint::open(given.path);
   if (!source) return source.why();
-  const Result<weights::Adapter> adapter =
-      weights::Adapter::open(given.adapter, weights::adapter_targets(*source));
+  const Result<checkpoint::Adapter> adapter =
+      checkpoint::Adapter::open(given.adapter, checkpoint::adapter_targets(*source));
   if (!adapter) return adapter.why();
-  weights::MergeOptions options{.experts_only = given.experts_only,
+  checkpoint::MergeOptions options{.experts_only = given.experts_only,
                                 .threads = given.threads == 0 ? io.threads : given.threads,
                                 .max_memory = given.max_memory,
                                 .max_shard_bytes = given.max_shard_bytes};
   if (Result<Done> done = set_rule(given.rule, source->dialect().format, options); !done)
     return done.why();
-  const Result<weights::MergeReport> plan = weights::plan_merge(*source, *adapter, options);
+  const Result<checkpoint::MergeReport> plan = checkpoint::plan_merge(*source, *adapter, options);
   if (!plan) return plan.why();
   if (given.dry_run) {
     print(io, *plan, given);
     return kDone;
   }
   const InterruptGuard guard;
-  const Result<weights::MergeReport> report = [&] {
+  const Result<checkpoint::MergeReport> report = [&] {
     Progress progress(io, "merge", plan->changed_bytes + plan->copied_bytes);
     options.progress = [&progress](std::uint64_t bytes) { progress.add(bytes); };
-    return weights::merge(*source, *adapter, given.out, options);
+    return checkpoint::merge(*source, *adapter, given.out, options);
   }();
   if (!report) return report.why();
   print(io, *report, given);
@@ -146,7 +146,7 @@ Result<int> run_merge(const MergeOptions& given, const Io& io) {
 
 Run declare_merge(OptionSet& set) {
   auto options = std::make_shared<MergeOptions>();
-  set.add("CHECKPOINT", options->path, "Quantised checkpoint: folder, index or file")
+  set.add("CHECKPOINT", options->path, "Quantized checkpoint: folder, index or file")
       .as(Form::path)
       .required();
   set.add("ADAPTER", options->adapter, "Folder of a LoRA adapter, as PEFT saves it")

@@ -113,11 +113,11 @@ Option& OptionSet::add_threads(std::uint64_t& value) {
 
 OptionSet& OptionSet::add_subcommand(std::string_view called, std::string_view does,
                                      std::function<void()> on_choice) {
-  OptionSet& made = subcommands.emplace_back();
-  made.name = called;
-  made.summary = does;
-  made.chosen = std::move(on_choice);
-  return made;
+  OptionSet& result = subcommands.emplace_back();
+  result.name = called;
+  result.summary = does;
+  result.chosen = std::move(on_choice);
+  return result;
 }
 
 const OptionSet* OptionSet::find(std::string_view called) const {

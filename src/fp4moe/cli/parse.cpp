@@ -48,10 +48,10 @@ class Parser {
 
  private:
   std::string command() const {
-    std::string made;
+    std::string result;
     for (const OptionSet* set : std::span(sets_).subspan(1))
-      made += (made.empty() ? "" : " ") + set->name;
-    return made;
+      result += (result.empty() ? "" : " ") + set->name;
+    return result;
   }
   // "see fp4moe help bench layer"
   std::string see_help() const {
@@ -90,11 +90,11 @@ class Parser {
   }
 
   std::string described_arguments(const OptionSet& set) const {
-    std::string made;
+    std::string result;
     for (const Option& option : set.options)
-      if (option.is_positional()) made += (made.empty() ? "" : " ") + option.name();
-    return made.empty() ? fmt::format("options alone after {}", command())
-                        : fmt::format("{} {}", command(), made);
+      if (option.is_positional()) result += (result.empty() ? "" : " ") + option.name();
+    return result.empty() ? fmt::format("options alone after {}", command())
+                        : fmt::format("{} {}", command(), result);
   }
 
   bool is_for_the_program(std::string_view word) {

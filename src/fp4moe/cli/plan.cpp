@@ -32,7 +32,7 @@ using plan::Plan;
 struct PlanOptions {
   std::string path{}, model{}, format{}, backend{};
   std::string mode = "strict";
-  QuestionOptions question{};  // device and policy
+  SelectionOptions question{};  // device and policy
   plan::Ranks ranks{};
 };
 
@@ -44,11 +44,11 @@ Result<plan::Model> resolve_model(const PlanOptions& options) {
 }
 
 // Leaves the backend that was asked for, or all.
-Result<Done> restrict_to(const std::string& name, Plan& made) {
+Result<Done> restrict_to(const std::string& name, Plan& result) {
   if (name.empty() || name == "all") return Done{};
-  const oracle::Backend* found = backends::find_by_any_name(*made.policy, name);
-  if (found == nullptr) return backends::unknown_backend(std::span(&made.policy, 1), name);
-  std::erase_if(made.backends, [&](const BackendPlan& row) { return row.backend != found; });
+  const oracle::Backend* found = backends::find_by_any_name(*result.policy, name);
+  if (found == nullptr) return backends::unknown_backend(std::span(&result.policy, 1), name);
+  std::erase_if(result.backends, [&](const BackendPlan& row) { return row.backend != found; });
   return Done{};
 }
 
@@ -60,14 +60,14 @@ void line(const Io& io, std::string_view key, const std::string& value) {
   io.out << fmt::format("  {:<11} {}\n", key, value);
 }
 
-std::string split_text(const Plan& made) {
-  const plan::Split& split = made.split;
+std::string split_text(const Plan& result) {
+  const plan::Split& split = result.split;
   if (split.ranks == 1) return "one rank";
   if (split.parallel.use_ep)
     return fmt::format("{} ranks, whole experts: {} each", split.ranks,
-                       split.experts_most == split.experts_least
-                           ? std::to_string(split.experts_most)
-                           : fmt::format("{} or {}", split.experts_most, split.experts_least));
+                       split.max_experts == split.experts_least
+                           ? std::to_string(split.max_experts)
+                           : fmt::format("{} or {}", split.max_experts, split.experts_least));
   std::string parts = std::to_string(split.most);
   if (split.least != split.most)
     parts +=
@@ -75,32 +75,32 @@ std::string split_text(const Plan& made) {
   return fmt::format("{} ranks, every expert in parts of {}", split.ranks, parts);
 }
 
-std::string fit_text(const Plan& made, const BackendPlan& backend) {
+std::string fit_text(const Plan& result, const BackendPlan& backend) {
   if (!backend.fits) return "the device's memory is not known";
   const double share = 100.0 * static_cast<double>(backend.rank_bytes) /
-                       static_cast<double>(made.device.memory_bytes);
+                       static_cast<double>(result.device.memory_bytes);
   std::string text = fmt::format("{}: MoE weights are {:.1f} % of {} on {}",
                                  *backend.fits ? "fits" : "DOES NOT FIT", share,
-                                 human_bytes(made.device.memory_bytes), made.device.name);
-  if (!*backend.fits && !made.that_fit.empty() && backend.chosen)
-    text += fmt::format("; {} would fit", fmt::join(made.that_fit, " or "));
+                                 human_bytes(result.device.memory_bytes), result.device.name);
+  if (!*backend.fits && !result.that_fit.empty() && backend.chosen)
+    text += fmt::format("; {} would fit", fmt::join(result.that_fit, " or "));
   return text;
 }
 
-void print_header(const Io& io, const Plan& made) {
-  const weights::MoeShape& shape = made.model.shape;
-  io.out << fmt::format("{}: {}, {} of {} x {}, {}{}\n", made.model.name,
-                        counted(made.model.layers, "MoE layer"), counted(shape.experts, "expert"),
-                        shape.hidden, shape.intermediate, weights::name(shape.format),
+void print_header(const Io& io, const Plan& result) {
+  const checkpoint::MoeShape& shape = result.model.shape;
+  io.out << fmt::format("{}: {}, {} of {} x {}, {}{}\n", result.model.name,
+                        counted(result.model.layers, "MoE layer"), counted(shape.experts, "expert"),
+                        shape.hidden, shape.intermediate, checkpoint::name(shape.format),
                         shape.gated() ? "" : ", without a gate");
-  io.out << fmt::format("{}; {}, policy {}\n", split_text(made), text(made.device),
-                        made.policy->name);
-  for (const std::string& note : made.model.notes) io.out << "note: " << note << "\n";
-  for (const std::string& note : made.split.notes) io.out << "note: " << note << "\n";
-  if (!made.no_choice.empty()) io.out << "note: no backend is chosen: " << made.no_choice << "\n";
+  io.out << fmt::format("{}; {}, policy {}\n", split_text(result), text(result.device),
+                        result.policy->name);
+  for (const std::string& note : result.model.notes) io.out << "note: " << note << "\n";
+  for (const std::string& note : result.split.notes) io.out << "note: " << note << "\n";
+  if (!result.no_choice.empty()) io.out << "note: no backend is chosen: " << result.no_choice << "\n";
 }
 
-std::string sizes_text(const Plan& made, const BackendPlan& backend) {
+std::string sizes_text(const Plan& result, const BackendPlan& backend) {
   const auto one = [](std::uint64_t before, std::uint64_t after, double percent,
                       std::string_view where) {
     if (before == after && percent < 0.05) return fmt::format("{} without padding", before);
@@ -110,13 +110,13 @@ std::string sizes_text(const Plan& made, const BackendPlan& backend) {
       "hidden {}, intermediate {}",
       one(backend.before.hidden, backend.after.hidden, backend.hidden_padding, ""),
       one(backend.before.intermediate, backend.after.intermediate, backend.intermediate_padding,
-          made.split.ranks > 1 ? " over all ranks" : ""));
+          result.split.ranks > 1 ? " over all ranks" : ""));
 }
 
-std::string converting_text(const Plan& made, const BackendPlan& backend) {
+std::string converting_text(const Plan& result, const BackendPlan& backend) {
   std::string text =
       fmt::format("{}: one expert as stored and as converted", human_bytes(backend.expert_peak));
-  if (made.policy->era != oracle::Era::native)
+  if (result.policy->policy_date != oracle::PolicyDate::native)
     text += fmt::format(
         "; the reference {}: {}", human_bytes(backend.layer_peak),
         backend.backend->layout.empty() ? "a layer as loaded" : "a layer and its converted copy");
@@ -128,7 +128,7 @@ std::string_view state(const BackendPlan& backend) {
   return backend.refused.empty() ? "would run" : "does not run here";
 }
 
-void print_detail(const Io& io, const Plan& made, const BackendPlan& backend) {
+void print_detail(const Io& io, const Plan& result, const BackendPlan& backend) {
   io.out << "\n" << io.bold(fmt::format("{} ({})", backend.backend->name, state(backend))) << "\n";
   if (!backend.refused.empty()) line(io, "refused", backend.refused);
   if (backend.impossible) {
@@ -139,14 +139,14 @@ void print_detail(const Io& io, const Plan& made, const BackendPlan& backend) {
   }
   line(io, "per rank",
        fmt::format("{} in {}, {} in one", human_bytes(backend.rank_bytes),
-                   counted(made.model.layers, "layer"), human_bytes(backend.layer_bytes)));
-  line(io, "memory", fit_text(made, backend));
-  line(io, "sizes", sizes_text(made, backend));
+                   counted(result.model.layers, "layer"), human_bytes(backend.layer_bytes)));
+  line(io, "memory", fit_text(result, backend));
+  line(io, "sizes", sizes_text(result, backend));
   line(io, "waste",
        fmt::format("work {}, memory {} ({} on all ranks, {} without padding)",
                    padded(100 * (backend.work - 1)), padded(100 * (backend.memory - 1)),
                    human_bytes(backend.all_ranks_bytes), human_bytes(backend.real_bytes)));
-  line(io, "converting", converting_text(made, backend));
+  line(io, "converting", converting_text(result, backend));
   for (const oracle::Buffer& buffer : backend.buffers)
     io.out << fmt::format("  {:<24} {:<8} {:<22} {:>10}\n", buffer.name, buffer.dtype,
                           fmt::format("[{}]", fmt::join(buffer.shape, ", ")),
@@ -182,20 +182,20 @@ void print_table(const Io& io, std::vector<BackendPlan> backends, bool all) {
 }
 
 // Bytes between ranks, per token and layer.
-void print_wire(const Io& io, const Plan& made) {
-  if (made.wire.empty()) return;
+void print_wire(const Io& io, const Plan& result) {
+  if (result.wire.empty()) return;
   const auto bytes = [](double number) {
     return human_bytes(static_cast<std::uint64_t>(std::llround(number)));
   };
   io.out << fmt::format("\nsent per token, rank and layer (routing even over {} experts, top {})\n",
-                        made.model.shape.experts, made.model.layer.experts_per_token);
+                        result.model.shape.experts, result.model.layer.experts_per_token);
   io.out << fmt::format("{:<18}  {:<12}  {:>10}  {:>10}  {:>10}  {:>10}\n", "exchange", "tokens as",
                         "there", "back", "sum", "at worst");
-  for (const plan::WireRow& row : made.wire) {
+  for (const plan::WireRow& row : result.wire) {
     const moe::exchange::Cost& cost = row.cost;
-    const bool is_quantised = cost.activations != oracle::ActivationKey::none;
+    const bool is_quantized = cost.activations != oracle::ActivationKey::none;
     io.out << fmt::format("{:<18}  {:<12}  {:>10}  {:>10}  {:>10}  {:>10}{}\n", cost.exchange,
-                          is_quantised ? oracle::name(cost.activations) : "bf16",
+                          is_quantized ? oracle::name(cost.activations) : "bf16",
                           cost.dispatch > 0 ? bytes(cost.dispatch) : "-", bytes(cost.combine),
                           bytes(cost.sum()), bytes(cost.sum_at_worst()),
                           row.used ? "  this deployment" : "");
@@ -221,27 +221,27 @@ Result<int> run_plan(const PlanOptions& options, const Io& io) {
   const auto& release = chosen->release;
   if (release && !release->note.empty()) request.model.notes.push_back(release->note);
   request.mode = options.mode == "compat" ? oracle::Mode::compat : oracle::Mode::strict;
-  auto made = plan::make_plan(request);
-  if (!made) return made.why();
-  if (const auto fine = restrict_to(options.backend, *made); !fine) return fine.why();
+  auto result = plan::make_plan(request);
+  if (!result) return result.why();
+  if (const auto fine = restrict_to(options.backend, *result); !fine) return fine.why();
 
   if (io.json) {
-    Json json = to_json(*made);
+    Json json = to_json(*result);
     if (release) json["vllm"] = to_json(*release);
     io.print(json);
   } else {
-    print_header(io, *made);
+    print_header(io, *result);
     const bool all = options.backend.empty() || options.backend == "all";
-    const bool detail = !all || (options.backend.empty() && made->backends.front().chosen);
-    if (detail) print_detail(io, *made, made->backends.front());
-    if (all) print_table(io, made->backends, options.backend == "all");
-    if (options.backend.empty()) print_wire(io, *made);
+    const bool detail = !all || (options.backend.empty() && result->backends.front().chosen);
+    if (detail) print_detail(io, *result, result->backends.front());
+    if (all) print_table(io, result->backends, options.backend == "all");
+    if (options.backend.empty()) print_wire(io, *result);
   }
   // The deployment fails when what it gets is impossible, whatever else there is.
   const auto is_impossible = [](const BackendPlan& row) { return row.impossible.has_value(); };
-  const bool chosen_fails = !made->backends.empty() && made->backends.front().chosen &&
-                            is_impossible(made->backends.front());
-  return chosen_fails || std::ranges::all_of(made->backends, is_impossible)
+  const bool chosen_fails = !result->backends.empty() && result->backends.front().chosen &&
+                            is_impossible(result->backends.front());
+  return chosen_fails || std::ranges::all_of(result->backends, is_impossible)
              ? static_cast<int>(ErrorCode::no_backend)
              : kDone;
 }
@@ -250,7 +250,7 @@ Result<int> run_plan(const PlanOptions& options, const Io& io) {
 
 Run declare_plan(OptionSet& set) {
   const auto options = std::make_shared<PlanOptions>();
-  constexpr std::uint64_t kMost = 1u << 16;
+  constexpr std::uint64_t kMax = 1u << 16;
   set.add("PATH", options->path, "A checkpoint, a config.json or a model's name").as(Form::path);
   set.add("--model", options->model, "A model instead: gpt-oss-120b, openai/gpt-oss-120b, ...")
       .listed("models");
@@ -271,9 +271,9 @@ Run declare_plan(OptionSet& set) {
       .separated_by_commas("NAME");
   set.add("--env", options->question.variables, "NAME=VALUE of a variable that steers vLLM")
       .as(Form::pair);
-  set.add("--tp", options->ranks.tp, "Ranks that share every expert").between(1, kMost);
-  set.add("--ep", options->ranks.ep, "Ranks that share out whole experts").between(1, kMost);
-  set.add("--dp", options->ranks.dp, "Data-parallel ranks").between(1, kMost);
+  set.add("--tp", options->ranks.tp, "Ranks that share every expert").between(1, kMax);
+  set.add("--ep", options->ranks.ep, "Ranks that share out whole experts").between(1, kMax);
+  set.add("--dp", options->ranks.dp, "Data-parallel ranks").between(1, kMax);
   set.add("--all2all", options->ranks.all2all,
           "How ranks exchange tokens, e.g. deepep_low_latency");
   return [options](const Io& io) { return run_plan(*options, io); };

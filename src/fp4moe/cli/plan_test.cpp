@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "fp4moe/base/json.hpp"
-#include "fp4moe/weights/synth.hpp"
+#include "fp4moe/checkpoint/synth/synth.hpp"
 #include "support/command_line.hpp"
 #include "support/files.hpp"
 #include "support/page.hpp"
@@ -113,10 +113,10 @@ TEST(PlanCommand, RefusesWrongWordsWithTheRightOnes) {
 
 TEST(PlanCommand, ReadsACheckpoint) {
   const TemporaryFolder folder;
-  weights::SynthOptions options{.model = "gpt-oss-20b", .layers = 2};
+  checkpoint::SynthOptions options{.model = "gpt-oss-20b", .layers = 2};
   options.experts = 4;
   options.hidden = options.intermediate = 64;
-  ASSERT_TRUE(weights::synth(options, folder / "m"));
+  ASSERT_TRUE(checkpoint::synth(options, folder / "m"));
 
   const Outcome outcome = plan_for({folder / "m", "--device", "a100", "--policy", "2026-04-24"});
   EXPECT_EQ(outcome.status, 0) << outcome.err;

@@ -76,11 +76,11 @@ Json facts(const OptionSet& set) {
   Json options = Json::array(), subcommands = Json::array();
   for (const Option& option : set.options) options.push_back(option_json(option));
   for (const OptionSet& subcommand : set.subcommands) subcommands.push_back(facts(subcommand));
-  Json made{{"name", set.name}, {"summary", set.summary}};
-  if (set.footer.starts_with(kExample)) made["example"] = set.footer.substr(kExample.size());
-  made["options"] = std::move(options);
-  made["subcommands"] = std::move(subcommands);
-  return made;
+  Json result{{"name", set.name}, {"summary", set.summary}};
+  if (set.footer.starts_with(kExample)) result["example"] = set.footer.substr(kExample.size());
+  result["options"] = std::move(options);
+  result["subcommands"] = std::move(subcommands);
+  return result;
 }
 
 }  // namespace fp4moe::cli

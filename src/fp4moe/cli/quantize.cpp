@@ -1,4 +1,4 @@
-#include "fp4moe/weights/quantize.hpp"
+#include "fp4moe/checkpoint/edit/quantize.hpp"
 
 #include <cmath>
 #include <cstdint>
@@ -24,14 +24,14 @@ struct QuantizeOptions {
   std::string path{}, format = "mxfp4", to{}, rule{}, input_scale{}, out{};
   bool separate_global_scales = false;
   std::size_t threads = 0;
-  std::uint64_t max_shard_bytes = weights::kDefaultShardBytes;
+  std::uint64_t max_shard_bytes = checkpoint::kDefaultShardBytes;
 };
 
 // Names with or without their format in front: "even.rne" is "mxfp4.even.rne".
-Result<Done> set_rule(const std::string& rule, weights::QuantizeOptions& options) {
+Result<Done> set_rule(const std::string& rule, checkpoint::QuantizeOptions& options) {
   if (rule.empty()) return Done{};
   std::string known;
-  if (options.format == weights::WeightFormat::mxfp4) {
+  if (options.format == checkpoint::WeightFormat::mxfp4) {
     for (const std::string& spelled : {rule, "mxfp4." + rule})
       if (const auto found = formats::mxfp4_rule_from_name(spelled)) {
         options.mxfp4_rule = *found;
@@ -58,7 +58,7 @@ bool is_scale(double value) {
 }
 
 // A number for all projections, or a JSON file of module patterns and numbers.
-Result<Done> set_input_scales(const std::string& given, weights::QuantizeOptions& options) {
+Result<Done> set_input_scales(const std::string& given, checkpoint::QuantizeOptions& options) {
   if (given.empty()) return Done{};
   const auto bad = [&](std::string_view found) {
     return usage("quantize.input_scale", "not an input scale")
@@ -83,14 +83,14 @@ Result<Done> set_input_scales(const std::string& given, weights::QuantizeOptions
   return Done{};
 }
 
-Result<weights::QuantizeOptions> resolve(const QuantizeOptions& given, const Io& io) {
-  weights::QuantizeOptions options{.format = given.format == "mxfp4" ? weights::WeightFormat::mxfp4
-                                                                     : weights::WeightFormat::nvfp4,
+Result<checkpoint::QuantizeOptions> resolve(const QuantizeOptions& given, const Io& io) {
+  checkpoint::QuantizeOptions options{.format = given.format == "mxfp4" ? checkpoint::WeightFormat::mxfp4
+                                                                     : checkpoint::WeightFormat::nvfp4,
                                    .separate_global_scales = given.separate_global_scales,
                                    .threads = given.threads == 0 ? io.threads : given.threads,
                                    .max_shard_bytes = given.max_shard_bytes};
   if (!given.to.empty()) {
-    options.to = weights::dialect_from_name(given.to);
+    options.to = checkpoint::dialect_from_name(given.to);
     if (!options.to)
       return usage("quantize.dialect", "there is no such dialect")
           .expects("one of " + dialect_names(), "'" + printable(given.to) + "'")
@@ -101,11 +101,11 @@ Result<weights::QuantizeOptions> resolve(const QuantizeOptions& given, const Io&
   return options;
 }
 
-Json to_json(const weights::QuantizeError& error) {
+Json to_json(const checkpoint::QuantizeError& error) {
   return {{"max_relative", error.max}, {"rms_relative", error.rms}};
 }
 
-void print(const Io& io, const weights::QuantizeReport& report, const std::string& out) {
+void print(const Io& io, const checkpoint::QuantizeReport& report, const std::string& out) {
   const bool has_gate = report.gate.rms != 0;
   if (io.json) {
     Json errors{{"up", to_json(report.up)}, {"down", to_json(report.down)}};
@@ -130,7 +130,7 @@ void print(const Io& io, const weights::QuantizeReport& report, const std::strin
                         report.to, counted(report.layers, "MoE layer"),
                         experts_text(report.experts, report.layers),
                         human_bytes(report.input_bytes), human_bytes(report.expert_bytes));
-  const auto line = [&](const char* what, const weights::QuantizeError& error) {
+  const auto line = [&](const char* what, const checkpoint::QuantizeError& error) {
     io.out << fmt::format("{:<5} rms error {:.4f}, largest {:.4f} of its block's maximum\n", what,
                           error.rms, error.max);
   };
@@ -147,22 +147,22 @@ void print(const Io& io, const weights::QuantizeReport& report, const std::strin
 }
 
 Result<int> run_quantize(const QuantizeOptions& given, const Io& io) {
-  Result<weights::QuantizeOptions> options = resolve(given, io);
+  Result<checkpoint::QuantizeOptions> options = resolve(given, io);
   if (!options) return options.why();
-  const Result<weights::PlainCheckpoint> source = weights::PlainCheckpoint::open(given.path);
+  const Result<checkpoint::PlainCheckpoint> source = checkpoint::PlainCheckpoint::open(given.path);
   if (!source) return source.why();
-  const Result<weights::CheckpointPlan> plan = weights::plan_quantize(*source, *options);
+  const Result<checkpoint::CheckpointPlan> plan = checkpoint::plan_quantize(*source, *options);
   if (!plan) return plan.why();
   std::uint64_t total = 0;
-  for (const weights::OutputLayer& layer : plan->layers)
+  for (const checkpoint::OutputLayer& layer : plan->layers)
     total += layer.shape.experts *
-             weights::expert_layout(plan->row, layer.shape, plan->bias_dtype).bytes();
-  for (const weights::OtherTensor& other : plan->others) total += weights::bytes_of(other);
+             checkpoint::expert_layout(plan->row, layer.shape, plan->bias_dtype).bytes();
+  for (const checkpoint::OtherTensor& other : plan->others) total += checkpoint::bytes_of(other);
   const InterruptGuard guard;
-  const Result<weights::QuantizeReport> report = [&] {
+  const Result<checkpoint::QuantizeReport> report = [&] {
     Progress progress(io, "quantize", total);
     options->progress = [&progress](std::uint64_t bytes) { progress.add(bytes); };
-    return weights::quantize(*source, given.out, *options);
+    return checkpoint::quantize(*source, given.out, *options);
   }();
   if (!report) return report.why();
   print(io, *report, given.out);
@@ -173,7 +173,7 @@ Result<int> run_quantize(const QuantizeOptions& given, const Io& io) {
 
 Run declare_quantize(OptionSet& set) {
   auto options = std::make_shared<QuantizeOptions>();
-  set.add("PATH", options->path, "Unquantised checkpoint: folder, index or file")
+  set.add("PATH", options->path, "Unquantized checkpoint: folder, index or file")
       .as(Form::path)
       .required();
   set.add("-o,--out", options->out, "Folder to create (a file for NAME.gguf)")

@@ -14,11 +14,11 @@ namespace {
 using platform::Device;
 using platform::Library;
 
-constexpr std::uint64_t kMostRanks = 1u << 16;
+constexpr std::uint64_t kMaxRanks = 1u << 16;
 
 }  // namespace
 
-void declare_policy(OptionSet& set, QuestionOptions& options) {
+void declare_policy(OptionSet& set, SelectionOptions& options) {
   set.add("--policy", options.policy,
           options.policy.empty() ? "Whose rules: native, a policy of vLLM, or latest (default: "
                                    "native here, latest for a described device)"
@@ -30,7 +30,7 @@ void declare_policy(OptionSet& set, QuestionOptions& options) {
       .listed("vllm");
 }
 
-void declare_question(OptionSet& set, QuestionOptions& options) {
+void declare_question(OptionSet& set, SelectionOptions& options) {
   set.group = "Device";
   set.add("--device", options.device, "This machine (auto) or a part: h100, mi355x, cpu, ...")
       .show_default()
@@ -66,12 +66,12 @@ void declare_question(OptionSet& set, QuestionOptions& options) {
     }
   }
   set.group = "Ranks";
-  set.add("--tp", options.tp, "Tensor-parallel size").between(1, kMostRanks);
-  set.add("--pcp", options.pcp, "Prefill-context-parallel size").between(1, kMostRanks);
-  set.add("--dp", options.dp, "Data-parallel size").between(1, kMostRanks);
-  set.add("--sp", options.sp, "Sequence-parallel size").between(1, kMostRanks);
+  set.add("--tp", options.tp, "Tensor-parallel size").between(1, kMaxRanks);
+  set.add("--pcp", options.pcp, "Prefill-context-parallel size").between(1, kMaxRanks);
+  set.add("--dp", options.dp, "Data-parallel size").between(1, kMaxRanks);
+  set.add("--sp", options.sp, "Sequence-parallel size").between(1, kMaxRanks);
   set.add("--ep", options.ep, "Ranks that share out whole experts; alone: all ranks there are")
-      .between(std::uint64_t{0}, kMostRanks)
+      .between(std::uint64_t{0}, kMaxRanks)
       .or_alone("0");
   set.add("--eplb", options.eplb, "Balance the experts' load");
   set.add("--all2all", options.all2all, "How ranks exchange tokens, e.g. deepep_low_latency");
@@ -79,17 +79,17 @@ void declare_question(OptionSet& set, QuestionOptions& options) {
 }
 
 std::string text(const Device& device) {
-  std::string made = fmt::format("{} ({}", device.name, platform::name(device.kind));
+  std::string result = fmt::format("{} ({}", device.name, platform::name(device.kind));
   if (!device.gfx.empty())
-    made += " " + device.gfx;
+    result += " " + device.gfx;
   else if (device.capability)
-    made += " " + platform::text(*device.capability);
+    result += " " + platform::text(*device.capability);
   std::vector<std::string> libraries;
   for (std::size_t i = 0; i < platform::kLibraryNames.size(); ++i)
     if (device.libraries.contains(static_cast<Library>(i)))
       libraries.emplace_back(platform::kLibraryNames[i]);
-  if (!libraries.empty()) made += "; " + join(libraries, ", ");
-  return made + ")";
+  if (!libraries.empty()) result += "; " + join(libraries, ", ");
+  return result + ")";
 }
 
 }  // namespace fp4moe::cli

@@ -7,15 +7,15 @@
 
 namespace fp4moe::cli {
 
-using runtime::Question;
-using runtime::QuestionOptions;
+using runtime::SelectionRequest;
+using runtime::SelectionOptions;
 using runtime::resolve_device;
 
 // --policy and --vllm alone.
-void declare_policy(OptionSet& set, QuestionOptions& options);
+void declare_policy(OptionSet& set, SelectionOptions& options);
 
 // Filled while the command line is parsed; `options` must stay where it is until then.
-void declare_question(OptionSet& set, QuestionOptions& options);
+void declare_question(OptionSet& set, SelectionOptions& options);
 
 // "h100 (cuda 9.0; flashinfer, triton_kernels)"
 std::string text(const platform::Device& device);

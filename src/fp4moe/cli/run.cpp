@@ -42,7 +42,7 @@ struct RunOptions {
   std::uint64_t tokens = 16, seed = 1;
   std::optional<double> deadline{};  // in seconds
   bool checks = false;
-  RunWords words{};
+  RunArgs words{};
 };
 
 // This process among those that mpirun started. Lives until errors are printed: mpirun ends all
@@ -123,11 +123,11 @@ Result<Done> join_ranks(const Io& io, const moe::exchange::CommunicatorOptions& 
 }
 
 // One layer's values are looked at whole, those of many only where that takes no time.
-weights::LintOptions lint_of(const runtime::Model& model, const std::vector<std::size_t>& layers,
+checkpoint::LintOptions lint_of(const runtime::Model& model, const std::vector<std::size_t>& layers,
                              const Io& io) {
-  weights::LintOptions made{.scalars_only = layers.size() > 1, .threads = io.threads};
-  if (layers.size() == 1) made.layer = model.layer_index(layers.front());
-  return made;
+  checkpoint::LintOptions result{.scalars_only = layers.size() > 1, .threads = io.threads};
+  if (layers.size() == 1) result.layer = model.layer_index(layers.front());
+  return result;
 }
 
 Result<int> compute(const RunOptions& options, const Io& io, runtime::RunOptions how) {
@@ -213,7 +213,7 @@ std::vector<std::string> exchange_names() {
 
 Run declare_run(OptionSet& set) {
   const auto options = std::make_shared<RunOptions>();
-  RunWords& words = options->words;
+  RunArgs& words = options->words;
   set.add("PATH", options->path, "Checkpoint or converted folder").as(Form::path).required();
   set.add("--layer", options->layer, "Block number of a MoE layer, or all (default: the first)")
       .as(Form::number);
@@ -222,7 +222,7 @@ Run declare_run(OptionSet& set) {
           "topk_weights [T,k]")
       .as(Form::path);
   set.add("--tokens", options->tokens, "Without --input: so many seeded tokens")
-      .between(std::uint64_t{0}, kMostTokens)
+      .between(std::uint64_t{0}, kMaxTokens)
       .show_default();
   set.add("--seed", options->seed, "Of those tokens").show_default();
   set.add("-o,--out", options->out, "Write the outputs to this safetensors file").as(Form::path);
@@ -242,14 +242,14 @@ Run declare_run(OptionSet& set) {
       .one_of({"auto", "packed", "mapped"})
       .show_default();
   set.add("--input-scale", words.input_scale,
-          "X,H: scales of quantised activations, instead of the checkpoint's");
+          "X,H: scales of quantized activations, instead of the checkpoint's");
   set.add("--adapter", words.adapters,
           "LoRA adapter folder, added while running; repeat for more. Tokens choose by "
           "token_lora_mapping [T] of --input, else all take the first")
       .as(Form::path);
   set.add_threads(words.threads);
   set.add("--batch", words.batch, "Compute so many tokens at once (default: all)")
-      .between(std::uint64_t{1}, kMostTokens);
+      .between(std::uint64_t{1}, kMaxTokens);
   set.add("--tp", words.tp, "Tensor-parallel ranks, as threads of this process, or mpi")
       .as(Form::number)
       .show_default();

@@ -26,14 +26,14 @@ std::optional<std::uint64_t> parse_count(std::string_view text) {
   return value;
 }
 
-constexpr std::uint64_t kMostThreadRanks = 64;
+constexpr std::uint64_t kMaxThreadRanks = 64;
 
 // How many ranks an option names: 1 to 64, or "mpi", which stands for 1 here.
 Result<std::uint64_t> parse_ranks(std::string_view option, const std::string& given) {
   if (given == "mpi") return std::uint64_t{1};
   const auto count = parse_count(given);
-  if (!count || *count == 0 || *count > kMostThreadRanks)
-    return wrong_option(option, fmt::format("1 to {}, or mpi", kMostThreadRanks), given);
+  if (!count || *count == 0 || *count > kMaxThreadRanks)
+    return wrong_option(option, fmt::format("1 to {}, or mpi", kMaxThreadRanks), given);
   return *count;
 }
 
@@ -53,28 +53,28 @@ Result<runtime::InputScale> parse_scales(const std::string& given) {
 
 }  // namespace
 
-Result<runtime::RunOptions> run_options(const RunWords& words, std::size_t threads) {
-  runtime::RunOptions made;
-  runtime::LayerOptions& layer = made.layer;
+Result<runtime::RunOptions> run_options(const RunArgs& words, std::size_t threads) {
+  runtime::RunOptions result;
+  runtime::LayerOptions& layer = result.layer;
   Result<std::string> policy = runtime::policy_word(words.policy, words.vllm);
   if (!policy) return policy.why();
-  layer.wish = {.policy = *std::move(policy), .backend = words.backend};
-  QuestionOptions question;
+  layer.backend_request = {.policy = *std::move(policy), .backend = words.backend};
+  SelectionOptions question;
   question.device = words.device;
   Result<platform::Device> device = resolve_device(question);
   if (!device) return device.why();
-  layer.wish.device = *std::move(device);
-  layer.wish.environment = runtime::environment_for(question);
+  layer.backend_request.device = *std::move(device);
+  layer.backend_request.environment = runtime::environment_for(question);
   layer.engine = words.engine;
   layer.numerics = words.numerics;
   layer.weights = words.weights;
   layer.threads = words.threads == 0 ? threads : words.threads;
   layer.chunk = words.batch;
-  made.adapters = words.adapters;
+  result.adapters = words.adapters;
   const bool is_linear = is_same_word(words.placement, "linear");
   if (!is_linear && !is_same_word(words.placement, "round-robin"))
     return wrong_option("--placement", "linear or round-robin", words.placement);
-  layer.slice.placement = is_linear ? weights::Placement::linear : weights::Placement::round_robin;
+  layer.slice.placement = is_linear ? checkpoint::Placement::linear : checkpoint::Placement::round_robin;
   const Result<std::uint64_t> tp = parse_ranks("--tp", words.tp);
   if (!tp) return tp.why();
   const Result<std::uint64_t> ep = parse_ranks("--ep", words.ep);
@@ -84,12 +84,12 @@ Result<runtime::RunOptions> run_options(const RunWords& words, std::size_t threa
   if (splits_tensors && splits_experts)
     return wrong_option("--tp and --ep", "one of them: experts are either split or dealt out",
                         fmt::format("{} and {}", words.tp, words.ep));
-  made.split = splits_experts   ? runtime::Split::expert
+  result.split = splits_experts   ? runtime::Split::expert
                : splits_tensors ? runtime::Split::tensor
                                 : runtime::Split::none;
-  made.ranks = std::max(*tp, *ep);
+  result.ranks = std::max(*tp, *ep);
   if (!words.exchange.empty()) {
-    if (words.exchange != "local" && made.split != runtime::Split::expert)
+    if (words.exchange != "local" && result.split != runtime::Split::expert)
       return wrong_option("--exchange", "local, unless experts are dealt out (--ep)",
                           words.exchange);
     layer.exchange = words.exchange;
@@ -99,11 +99,11 @@ Result<runtime::RunOptions> run_options(const RunWords& words, std::size_t threa
     if (!scale) return scale.why();
     layer.input_scale = *scale;
   }
-  return made;
+  return result;
 }
 
-Result<RunWords> parse_specification(std::string_view text) {
-  RunWords words;
+Result<RunArgs> parse_specification(std::string_view text) {
+  RunArgs words;
   struct Key {
     std::string_view name;
     std::string* value;
@@ -134,7 +134,7 @@ Result<RunWords> parse_specification(std::string_view text) {
     }
     const std::string_view name = part.substr(0, equals), value = part.substr(equals + 1);
     if (name == "batch" || name == "threads") {
-      const std::uint64_t most = name == "batch" ? kMostTokens : platform::kMaxThreads;
+      const std::uint64_t most = name == "batch" ? kMaxTokens : platform::kMaxThreads;
       const auto count = parse_count(value);
       if (!count || *count == 0 || *count > most)
         return wrong_option(name, fmt::format("a whole number from 1 to {}", most), value);
@@ -174,11 +174,11 @@ Result<std::vector<std::size_t>> choose_layers(const runtime::Model& model,
 }
 
 std::string activations_of(const runtime::LayerRun& run) {
-  return run.quantises == "none" ? "bf16" : run.quantises;
+  return run.quantizes == "none" ? "bf16" : run.quantizes;
 }
 
 Json to_json(const runtime::LayerRun& run) {
-  Json made{{"layer", run.index},
+  Json result{{"layer", run.index},
             {"backend", run.backend},
             {"policy", run.policy},
             {"vllm", run.release ? oracle::to_json(*run.release) : Json()},
@@ -196,29 +196,29 @@ Json to_json(const runtime::LayerRun& run) {
             {"weight_bytes", run.bytes},
             {"load_seconds", run.load_seconds},
             {"us", run.seconds * 1e6}};
-  made["allowed"] = {{"rel_error", run.tolerance.of_largest}, {"cosine", run.tolerance.cosine}};
+  result["allowed"] = {{"rel_error", run.tolerance.of_largest}, {"cosine", run.tolerance.cosine}};
   if (!run.exact.empty()) {
     const std::vector<double> out(run.out.begin(), run.out.end());
     const runtime::Comparison found = runtime::compare(run.exact, out);
-    made["rel_error"] = found.of_largest();
-    made["cosine"] = found.cosine;
-    made["within_numerics"] = found.is_within(run.tolerance);
+    result["rel_error"] = found.of_largest();
+    result["cosine"] = found.cosine;
+    result["within_numerics"] = found.is_within(run.tolerance);
   }
-  made["warnings"] = run.warnings;
-  return made;
+  result["warnings"] = run.warnings;
+  return result;
 }
 
 Json to_json(const runtime::Comparison& comparison, std::uint64_t columns) {
-  Json made{{"elements", comparison.elements},      {"unequal", comparison.unequal},
+  Json result{{"elements", comparison.elements},      {"unequal", comparison.unequal},
             {"largest_value", comparison.largest},  {"largest_difference", comparison.difference},
             {"rel_error", comparison.of_largest()}, {"rms_error", comparison.rms},
             {"cosine", comparison.cosine},          {"one_has_nan", comparison.has_nan}};
   const auto place = [&](std::size_t at) {
     return Json{{"token", at / columns}, {"column", at % columns}};
   };
-  if (comparison.first) made["first"] = place(*comparison.first);
-  if (comparison.farthest) made["farthest"] = place(*comparison.farthest);
-  return made;
+  if (comparison.first) result["first"] = place(*comparison.first);
+  if (comparison.farthest) result["farthest"] = place(*comparison.farthest);
+  return result;
 }
 
 }  // namespace fp4moe::cli

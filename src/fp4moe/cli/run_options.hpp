@@ -12,9 +12,9 @@
 
 namespace fp4moe::cli {
 
-constexpr std::uint64_t kMostTokens = 1 << 20;  // that are made from a seed
+constexpr std::uint64_t kMaxTokens = 1 << 20;  // that are made from a seed
 
-struct RunWords {
+struct RunArgs {
   std::string backend = "auto", policy = "native", vllm{}, device = "auto", engine = "auto",
               numerics{}, weights = "auto";
   std::string tp = "1", ep = "1", exchange{}, placement = "linear";
@@ -25,11 +25,11 @@ struct RunWords {
 
 // "mpi" as a number of ranks is the caller's business: the split is set, ranks stay 1.
 // Errors: run.option, naming the option, what it takes and what was given.
-Result<runtime::RunOptions> run_options(const RunWords& words, std::size_t threads);
+Result<runtime::RunOptions> run_options(const RunArgs& words, std::size_t threads);
 
 // "MARLIN", "backend=MARLIN,tp=2", "numerics=exact,batch=1": the first word without "=" is a
 // backend, or "exact".
-Result<RunWords> parse_specification(std::string_view text);
+Result<RunArgs> parse_specification(std::string_view text);
 
 // The layers of a model by their block's number; empty: the first. "all": every one.
 Result<std::vector<std::size_t>> choose_layers(const runtime::Model& model,

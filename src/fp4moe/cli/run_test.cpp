@@ -120,9 +120,9 @@ class RunCommand : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     folder_ = new TemporaryFolder;
-    const Outcome made = run({"synth", "--model", "gpt-oss-20b", "--experts", "4", "--hidden", "96",
+    const Outcome result = run({"synth", "--model", "gpt-oss-20b", "--experts", "4", "--hidden", "96",
                               "--intermediate", "64", "--layers", "2", "-o", source()});
-    ASSERT_EQ(made.status, 0) << made.err;
+    ASSERT_EQ(result.status, 0) << result.err;
   }
   static void TearDownTestSuite() {
     delete folder_;
@@ -172,9 +172,9 @@ TEST_F(RunCommand, GivesTheSameBitsFromAConvertedFolder) {
   EXPECT_EQ(direct.size(), 16 * kHidden * 4);
   for (const char* backend : {"MARLIN", "TRITON", "EMULATION"}) {
     const std::string converted = file(backend);
-    const Outcome made = run({"convert", source(), "--backend", backend, "--policy", "2026-08-22",
+    const Outcome result = run({"convert", source(), "--backend", backend, "--policy", "2026-08-22",
                               "--device", "h100", "-o", converted});
-    ASSERT_EQ(made.status, 0) << made.err;
+    ASSERT_EQ(result.status, 0) << result.err;
     EXPECT_TRUE(output_of({"run", converted, "--numerics", "exact", "--layer", "1"}) == direct)
         << backend;
   }
@@ -446,7 +446,7 @@ TEST_F(RunCommand, RefusesWrongWords) {
   refused(run({"run"}), 2, "PATH");
 }
 
-// The configuration has the last word on whether weights are normalised, where a method can leave
+// The configuration has the last word on whether weights are normalized, where a method can leave
 // it.
 TEST(RunRouting, FollowsTheConfiguration) {
   const TemporaryFolder folder;
@@ -467,13 +467,13 @@ TEST(RunRouting, FollowsTheConfiguration) {
     return outcome.status == 0 ? (*parse_json(outcome.out))["layers"][0] : Json();
   };
   run_as("qwen3-30b-a3b", true);
-  const std::string normalised = read_text(folder / "out.safetensors");
+  const std::string normalized = read_text(folder / "out.safetensors");
   EXPECT_TRUE(run_as("qwen3-30b-a3b", false)["warnings"].empty());
-  EXPECT_NE(read_text(folder / "out.safetensors"), normalised);
+  EXPECT_NE(read_text(folder / "out.safetensors"), normalized);
   EXPECT_TRUE(run_as("deepseek-v3", true)["warnings"].empty());
   const Json left = run_as("deepseek-v3", false);
   EXPECT_TRUE(has(left["routing"].string(),
-                  "seeded experts (norm_topk_prob is false, but routing DeepSeekV3 normalises"));
+                  "seeded experts (norm_topk_prob is false, but routing DeepSeekV3 normalizes"));
 }
 
 class DiffCommand : public RunCommand {

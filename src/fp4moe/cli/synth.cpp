@@ -1,4 +1,4 @@
-#include "fp4moe/weights/synth.hpp"
+#include "fp4moe/checkpoint/synth/synth.hpp"
 
 #include <cstdint>
 #include <memory>
@@ -14,14 +14,14 @@
 #include "fp4moe/cli/dialect_names.hpp"
 #include "fp4moe/cli/options.hpp"
 #include "fp4moe/cli/progress.hpp"
-#include "fp4moe/weights/checkpoint.hpp"
-#include "fp4moe/weights/synth_adapter.hpp"
+#include "fp4moe/checkpoint/checkpoint.hpp"
+#include "fp4moe/checkpoint/synth/synth_adapter.hpp"
 
 namespace fp4moe::cli {
 namespace {
 
 struct SynthOptions {
-  weights::SynthOptions synth{.layers = 1};
+  checkpoint::SynthOptions synth{.layers = 1};
   std::string dialect{}, format{}, grouping{}, out{};
   std::uint64_t experts = 0, hidden = 0, intermediate = 0;
   std::size_t threads = 0;
@@ -32,17 +32,17 @@ struct SynthOptions {
 
 // An adapter for a checkpoint that is there already.
 Result<int> run_adapter(const SynthOptions& given, const Io& io) {
-  const Result<weights::Checkpoint> model = weights::Checkpoint::open(given.adapter_for);
+  const Result<checkpoint::Checkpoint> model = checkpoint::Checkpoint::open(given.adapter_for);
   if (!model) return model.why();
-  const weights::SynthAdapterOptions options{
-      .form = weights::adapter_form_from_name(given.adapter_form)
-                  .value_or(weights::AdapterForm::per_expert),
+  const checkpoint::SynthAdapterOptions options{
+      .form = checkpoint::adapter_form_from_name(given.adapter_form)
+                  .value_or(checkpoint::AdapterForm::per_expert),
       .rank = given.rank,
       .alpha = 2 * static_cast<double>(given.rank),
       .seed = given.synth.seed};
   const InterruptGuard guard;
-  const Result<weights::SynthAdapterReport> report =
-      weights::synth_adapter(weights::adapter_targets(*model), options, given.out);
+  const Result<checkpoint::SynthAdapterReport> report =
+      checkpoint::synth_adapter(checkpoint::adapter_targets(*model), options, given.out);
   if (!report) return report.why();
   if (io.json) {
     io.print({{"command", "synth"},
@@ -63,16 +63,16 @@ Result<int> run_adapter(const SynthOptions& given, const Io& io) {
   return kDone;
 }
 
-Result<weights::SynthOptions> resolve(const SynthOptions& given, const Io& io) {
-  weights::SynthOptions options = given.synth;
+Result<checkpoint::SynthOptions> resolve(const SynthOptions& given, const Io& io) {
+  checkpoint::SynthOptions options = given.synth;
   options.threads = given.threads == 0 ? io.threads : given.threads;
   options.with_other_tensors = !given.experts_only;
   options.with_input_scales = !given.weight_only;
   if (given.dialect == "bf16" || given.dialect == "bf16-fused") {
-    options.unquantised =
-        given.dialect == "bf16" ? weights::Unquantised::own : weights::Unquantised::fused;
+    options.unquantized =
+        given.dialect == "bf16" ? checkpoint::Unquantized::own : checkpoint::Unquantized::fused;
   } else if (!given.dialect.empty()) {
-    options.dialect = weights::dialect_from_name(given.dialect);
+    options.dialect = checkpoint::dialect_from_name(given.dialect);
     if (!options.dialect)
       return usage("synth.dialect", "there is no such dialect")
           .expects("one of " + dialect_names() + ", bf16, bf16-fused",
@@ -81,10 +81,10 @@ Result<weights::SynthOptions> resolve(const SynthOptions& given, const Io& io) {
   }
   if (!given.format.empty())
     options.format =
-        given.format == "mxfp4" ? weights::WeightFormat::mxfp4 : weights::WeightFormat::nvfp4;
+        given.format == "mxfp4" ? checkpoint::WeightFormat::mxfp4 : checkpoint::WeightFormat::nvfp4;
   if (!given.grouping.empty())
     options.grouping =
-        given.grouping == "fused" ? weights::Grouping::fused : weights::Grouping::per_expert;
+        given.grouping == "fused" ? checkpoint::Grouping::fused : checkpoint::Grouping::per_expert;
   if (given.experts != 0) options.experts = given.experts;
   if (given.hidden != 0) options.hidden = given.hidden;
   if (given.intermediate != 0) options.intermediate = given.intermediate;
@@ -93,15 +93,15 @@ Result<weights::SynthOptions> resolve(const SynthOptions& given, const Io& io) {
 
 Result<int> run_synth(const SynthOptions& given, const Io& io) {
   if (!given.adapter_for.empty()) return run_adapter(given, io);
-  Result<weights::SynthOptions> options = resolve(given, io);
+  Result<checkpoint::SynthOptions> options = resolve(given, io);
   if (!options) return options.why();
-  const Result<std::uint64_t> total = weights::synth_bytes(*options);
+  const Result<std::uint64_t> total = checkpoint::synth_bytes(*options);
   if (!total) return total.why();
   const InterruptGuard guard;
-  Result<weights::SynthReport> report = [&] {
+  Result<checkpoint::SynthReport> report = [&] {
     Progress progress(io, "synth", *total);
     options->progress = [&progress](std::uint64_t bytes) { progress.add(bytes); };
-    return weights::synth(*options, given.out);
+    return checkpoint::synth(*options, given.out);
   }();
   if (!report) return report.why();
   if (io.json) {
@@ -109,7 +109,7 @@ Result<int> run_synth(const SynthOptions& given, const Io& io) {
               {"out", given.out},
               {"model", report->model},
               {"dialect", report->dialect},
-              {"format", options->unquantised ? "bf16" : std::string(name(report->format))},
+              {"format", options->unquantized ? "bf16" : std::string(name(report->format))},
               {"layers", report->layers},
               {"experts", report->shape.experts},
               {"hidden", report->shape.hidden},
@@ -132,13 +132,13 @@ Result<int> run_synth(const SynthOptions& given, const Io& io) {
 
 std::vector<std::string> adapter_forms() {
   std::vector<std::string> names;
-  for (const weights::AdapterFormRow& row : weights::kAdapterForms) names.emplace_back(row.name);
+  for (const checkpoint::AdapterFormRow& row : checkpoint::kAdapterForms) names.emplace_back(row.name);
   return names;
 }
 
 std::string defects_help() {
   std::string text = "Plant a known defect:";
-  for (const weights::SynthDefect& defect : weights::synth_defects())
+  for (const checkpoint::SynthDefect& defect : checkpoint::synth_defects())
     text += fmt::format("\n{} ({})", defect.name, defect.what);
   return text;
 }
@@ -147,34 +147,34 @@ std::string defects_help() {
 
 Run declare_synth(OptionSet& set) {
   auto options = std::make_shared<SynthOptions>();
-  weights::SynthOptions& synth = options->synth;
+  checkpoint::SynthOptions& synth = options->synth;
   set.add("-o,--out", options->out, "Folder to create (a file for NAME.gguf)")
       .as(Form::path)
       .required();
   set.add("--model", synth.model, "Whose shape to take").show_default().listed("models");
   set.add("--dialect", options->dialect,
           "gpt-oss, openai, modelopt, compressed-tensors, quark, deepseek-v4, gguf, or "
-          "bf16, bf16-fused for unquantised weights (default: the model's usual one)")
+          "bf16, bf16-fused for unquantized weights (default: the model's usual one)")
       .listed("dialects");
   set.add("--format", options->format, "Format of the weights").one_of({"mxfp4", "nvfp4"});
   set.add("--grouping", options->grouping, "Form of the experts, where a dialect has both")
       .one_of({"per-expert", "fused"});
-  constexpr std::uint64_t kOne = 1, kMost = 1 << 20;
-  set.add("--layers", synth.layers, "MoE layers").between(kOne, kMost).show_default();
-  set.add("--experts", options->experts, "Experts, instead of the model's").between(kOne, kMost);
-  set.add("--hidden", options->hidden, "Hidden size, instead of the model's").between(kOne, kMost);
+  constexpr std::uint64_t kOne = 1, kMax = 1 << 20;
+  set.add("--layers", synth.layers, "MoE layers").between(kOne, kMax).show_default();
+  set.add("--experts", options->experts, "Experts, instead of the model's").between(kOne, kMax);
+  set.add("--hidden", options->hidden, "Hidden size, instead of the model's").between(kOne, kMax);
   set.add("--intermediate", options->intermediate, "Intermediate size, instead of the model's")
-      .between(kOne, kMost);
+      .between(kOne, kMax);
   set.add("--seed", synth.seed, "Seed; the same weights in every dialect").show_default();
   set.add("--shards", synth.shards, "About so many files: tensors stay whole")
-      .between(kOne, kMost)
+      .between(kOne, kMax)
       .show_default();
   set.add_threads(options->threads);
   set.add("--experts-only", options->experts_only, "No router, attention, norms, embeddings");
   set.add("--weight-only", options->weight_only, "No input scales (NVFP4)");
   set.add("--adapter-for", options->adapter_for, "Make a LoRA adapter for this checkpoint instead")
       .as(Form::path);
-  set.add("--rank", options->rank, "Rank of the adapter").between(kOne, kMost).show_default();
+  set.add("--rank", options->rank, "Rank of the adapter").between(kOne, kMax).show_default();
   set.add("--adapter-form", options->adapter_form, "How the adapter stores experts")
       .one_of(adapter_forms())
       .show_default();

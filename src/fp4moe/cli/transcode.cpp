@@ -1,4 +1,4 @@
-#include "fp4moe/weights/transcode.hpp"
+#include "fp4moe/checkpoint/edit/transcode.hpp"
 
 #include <cstdint>
 #include <memory>
@@ -14,7 +14,7 @@
 #include "fp4moe/cli/dialect_names.hpp"
 #include "fp4moe/cli/options.hpp"
 #include "fp4moe/cli/progress.hpp"
-#include "fp4moe/weights/checkpoint.hpp"
+#include "fp4moe/checkpoint/checkpoint.hpp"
 
 namespace fp4moe::cli {
 namespace {
@@ -22,7 +22,7 @@ namespace {
 struct TranscodeOptions {
   std::string path{}, to{}, out{};
   std::size_t threads = 0;
-  std::uint64_t max_shard_bytes = weights::kDefaultShardBytes;
+  std::uint64_t max_shard_bytes = checkpoint::kDefaultShardBytes;
   bool dry_run = false;
 };
 
@@ -30,19 +30,19 @@ struct Sizes {
   std::uint64_t experts = 0, expert_bytes = 0, other_bytes = 0;
 };
 
-Sizes sizes_of(const weights::CheckpointPlan& plan) {
+Sizes sizes_of(const checkpoint::CheckpointPlan& plan) {
   Sizes sizes;
-  for (const weights::OutputLayer& layer : plan.layers) {
+  for (const checkpoint::OutputLayer& layer : plan.layers) {
     sizes.experts += layer.shape.experts;
     sizes.expert_bytes += layer.shape.experts *
-                          weights::expert_layout(plan.row, layer.shape, plan.bias_dtype).bytes();
+                          checkpoint::expert_layout(plan.row, layer.shape, plan.bias_dtype).bytes();
   }
-  for (const weights::OtherTensor& other : plan.others)
-    sizes.other_bytes += weights::bytes_of(other);
+  for (const checkpoint::OtherTensor& other : plan.others)
+    sizes.other_bytes += checkpoint::bytes_of(other);
   return sizes;
 }
 
-Json to_json(const weights::TranscodeReport& report) {
+Json to_json(const checkpoint::TranscodeReport& report) {
   return {{"command", "transcode"},
           {"from", report.from},
           {"to", report.to},
@@ -58,7 +58,7 @@ Json to_json(const weights::TranscodeReport& report) {
           {"notes", report.notes}};
 }
 
-void print(const Io& io, const weights::TranscodeReport& report, const TranscodeOptions& options) {
+void print(const Io& io, const checkpoint::TranscodeReport& report, const TranscodeOptions& options) {
   if (io.json) {
     Json whole = to_json(report);
     whole["out"] = options.out;
@@ -87,19 +87,19 @@ void print(const Io& io, const weights::TranscodeReport& report, const Transcode
 }
 
 Result<int> run_transcode(const TranscodeOptions& options, const Io& io) {
-  const std::optional<weights::Dialect> target = weights::dialect_from_name(options.to);
+  const std::optional<checkpoint::Dialect> target = checkpoint::dialect_from_name(options.to);
   if (!target)
     return usage("transcode.dialect", "there is no such dialect")
         .expects("one of " + dialect_names(), "'" + printable(options.to) + "'")
         .try_this(meant_dialect(options.to));
   if (options.out.empty() && !options.dry_run)
     return usage("transcode.out", "say where to write: -o OUT");
-  const Result<weights::Checkpoint> source = weights::Checkpoint::open(options.path);
+  const Result<checkpoint::Checkpoint> source = checkpoint::Checkpoint::open(options.path);
   if (!source) return source.why();
   // Opening read headers all over the files; their pages are not needed again.
   for (const tensor::MappedFile& file : source->store().files()) file.drop(file.bytes());
-  Result<weights::TranscodePlan> plan =
-      weights::plan_transcode(*source, *target, options.max_shard_bytes);
+  Result<checkpoint::TranscodePlan> plan =
+      checkpoint::plan_transcode(*source, *target, options.max_shard_bytes);
   if (!plan) return plan.why();
   const Sizes sizes = sizes_of(plan->checkpoint);
   if (options.dry_run) {
@@ -117,9 +117,9 @@ Result<int> run_transcode(const TranscodeOptions& options, const Io& io) {
     return kDone;
   }
   const InterruptGuard guard;
-  const Result<weights::TranscodeReport> report = [&] {
+  const Result<checkpoint::TranscodeReport> report = [&] {
     Progress progress(io, "transcode", sizes.expert_bytes + sizes.other_bytes);
-    return weights::transcode(
+    return checkpoint::transcode(
         *source, *std::move(plan), options.out,
         {.threads = options.threads == 0 ? io.threads : options.threads,
          .progress = [&progress](std::uint64_t bytes) { progress.add(bytes); }});

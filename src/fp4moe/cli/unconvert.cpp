@@ -3,7 +3,7 @@
 //
 // Exit status: 0 done, 2 ranks are missing, 3 not a converted folder, 5 it is damaged or the layout
 // lost something, 6 no disk, 130 interrupted.
-#include "fp4moe/convert/unconvert.hpp"
+#include "fp4moe/convert/folder/unconvert.hpp"
 
 #include <memory>
 #include <string>

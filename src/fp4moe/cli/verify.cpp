@@ -2,7 +2,7 @@
 // gives.
 //
 // Exit status: 0 it is, 3 not a converted folder, 5 it is not, 130 interrupted.
-#include "fp4moe/convert/verify.hpp"
+#include "fp4moe/convert/folder/verify.hpp"
 
 #include <memory>
 #include <string>

@@ -17,9 +17,9 @@ using Words = std::vector<std::string>;
 
 Json asked(Words words) {
   words.emplace_back("--json");
-  const Result<Json> made = parse_json(run(words).out);
-  EXPECT_TRUE(made);
-  return made ? *made : Json();
+  const Result<Json> result = parse_json(run(words).out);
+  EXPECT_TRUE(result);
+  return result ? *result : Json();
 }
 
 TEST(VllmVersions, AreListedAsTextAndAsJson) {

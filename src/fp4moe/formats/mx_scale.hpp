@@ -29,7 +29,7 @@ inline constexpr std::array<ScaleRuleRow, 7> kScaleRules{{
     {ScaleRule::floor4,   "floor4",   "OCP MX 1.0; triton_kernels >= 3.6 ROUND_DOWN; AITER RoundDown"},
     {ScaleRule::ceil6,    "ceil6",    "triton_kernels ROUND_UP; AITER RoundUp"},
     {ScaleRule::floor6,   "floor6",   "triton_kernels 3.5 ROUND_DOWN"},
-    {ScaleRule::even,     "even",     "Quark; vLLM's CUDA MXFP4 quantisation"},
+    {ScaleRule::even,     "even",     "Quark; vLLM's CUDA MXFP4 quantization"},
     {ScaleRule::even_div, "even_div", "AITER Even: the top of the range becomes 255"},
     {ScaleRule::ceil4,    "ceil4",    "torchao CEIL; AITER Ceil"},
     {ScaleRule::ceil448,  "ceil448",  "triton_kernels MXFP8 ROUND_UP"},

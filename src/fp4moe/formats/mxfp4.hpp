@@ -45,8 +45,8 @@ inline constexpr std::array<Mxfp4RuleRow, 8> kMxfp4Rules{{
     {Mxfp4Rule::ceil6_rne,       "mxfp4.ceil6.rne",       "triton_kernels >= 3.6 ROUND_UP, its default; AITER RoundUp, its default"},
     {Mxfp4Rule::ceil6_away,      "mxfp4.ceil6.away",      "triton_kernels 3.5 ROUND_UP"},
     {Mxfp4Rule::floor6_away,     "mxfp4.floor6.away",     "triton_kernels 3.5 ROUND_DOWN"},
-    {Mxfp4Rule::even_rne,        "mxfp4.even.rne",        "Quark 'even'; vLLM's CUDA quantisation; AITER dynamic_mxfp4_quant"},
-    {Mxfp4Rule::even_triton_rne, "mxfp4.even_triton.rne", "vLLM's Triton quantisation: the top of the range becomes 254"},
+    {Mxfp4Rule::even_rne,        "mxfp4.even.rne",        "Quark 'even'; vLLM's CUDA quantization; AITER dynamic_mxfp4_quant"},
+    {Mxfp4Rule::even_triton_rne, "mxfp4.even_triton.rne", "vLLM's Triton quantization: the top of the range becomes 254"},
     {Mxfp4Rule::flashinfer_rne,  "mxfp4.flashinfer.rne",  "FlashInfer mxfp4_quantize"},
     {Mxfp4Rule::llama_cpp,       "mxfp4.llama_cpp",       "llama.cpp: least absolute error, the first code on a tie"},
 }};
@@ -64,7 +64,7 @@ enum class ScaleReading : std::uint8_t { strict, shifted };
 // The scale code of a block with this maximum of magnitudes.
 std::uint8_t mxfp4_scale(Mxfp4Rule rule, float amax);
 
-// Quantises one block of at most 32 values into exactly 16 bytes. An all-zero block has scale 0. A
+// Quantizes one block of at most 32 values into exactly 16 bytes. An all-zero block has scale 0. A
 // block with infinity has scale 255 and its finite elements become 0 (`even`: 253, `even_triton`,
 // `flashinfer` and `llama_cpp`: 254). NaN in a block is not specified by any rule's users: here the
 // formulas run on with amax = NaN (`llama_cpp` passes over it).

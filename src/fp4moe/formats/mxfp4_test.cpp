@@ -173,7 +173,7 @@ TEST(Mxfp4, AShortBlockCountsOnlyItsOwnValues) {
   }
 }
 
-TEST(Mxfp4, QuantisingWhatWasDequantisedChangesNothing) {
+TEST(Mxfp4, QuantizingWhatWasDequantizedChangesNothing) {
   constexpr std::uint64_t kSeed = 4;
   SplitMix64 random(kSeed);
   for (int i = 0; i < 2000; ++i) {
@@ -188,7 +188,7 @@ TEST(Mxfp4, QuantisingWhatWasDequantisedChangesNothing) {
   }
 }
 
-TEST(Mxfp4, DequantisesEveryCodeUnderEveryScale) {
+TEST(Mxfp4, DequantizesEveryCodeUnderEveryScale) {
   Block block;
   for (std::size_t i = 0; i < 16; ++i) set_nibble(block.codes, i, static_cast<std::uint8_t>(i));
   for (int scale = 0; scale < 256; ++scale) {

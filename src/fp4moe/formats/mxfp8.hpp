@@ -44,7 +44,7 @@ std::optional<Mxfp8Rule> mxfp8_rule_from_name(std::string_view name);
 // The scale code of a block with this maximum of magnitudes.
 std::uint8_t mxfp8_scale(Mxfp8Rule rule, float amax);
 
-// Quantises one block of at most 32 values into exactly 32 codes. The rules agree for maxima of
+// Quantizes one block of at most 32 values into exactly 32 codes. The rules agree for maxima of
 // 448 * 2^-126 and more that are finite and not within a few units in the last place above a power
 // of two times 448 (there `log2` may be one lower). Below: `ceil448` gives scale 1, the others 0,
 // where `flashinfer_cuda` multiplies by infinity (the hardware's reciprocal flushes 2^-127 to zero)

@@ -121,7 +121,7 @@ TEST(Mxfp8, InfinityAndNanInABlock) {
     EXPECT_EQ(quantize(row.rule, std::array{nan, 1.0f}).codes[0] & 0x7F, 0x7F) << row.name;
 }
 
-TEST(Mxfp8, DequantisesEveryCodeUnderEveryScale) {
+TEST(Mxfp8, DequantizesEveryCodeUnderEveryScale) {
   constexpr auto kLargest = static_cast<double>(std::numeric_limits<float>::max());
   Block block;
   std::array<float, kMxfp8Block> strict{}, shifted{};

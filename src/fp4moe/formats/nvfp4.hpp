@@ -49,7 +49,7 @@ float nvfp4_global_scale(float tensor_amax);
 // The scale code of a block with this maximum of magnitudes. `no_global` ignores `global_scale`.
 std::uint8_t nvfp4_scale(Nvfp4Rule rule, float global_scale, float amax);
 
-// Quantises one block of at most 16 values into exactly 8 bytes; `global_scale` is g. When the
+// Quantizes one block of at most 16 values into exactly 8 bytes; `global_scale` is g. When the
 // scale rounds to 0 all codes are 0 with the signs of their values.
 struct Nvfp4Quantizer {
   Nvfp4Rule rule = Nvfp4Rule::reference;

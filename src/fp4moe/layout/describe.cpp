@@ -35,8 +35,8 @@ std::vector<std::optional<Coord>> first_slots(const IndexMap& map, std::uint64_t
   std::vector<std::optional<Coord>> found(count);
   for (std::uint64_t row = 0; row < map.padded().rows; ++row)
     for (std::uint64_t col = 0; col < map.padded().cols; ++col)
-      if (const std::uint64_t slot = map.slot({row, col}); slot - map.map().begin < count)
-        found[slot - map.map().begin] = Coord{row, col};
+      if (const std::uint64_t offset = map.offset({row, col}); offset - map.map().begin < count)
+        found[offset - map.map().begin] = Coord{row, col};
   return found;
 }
 
@@ -77,7 +77,7 @@ std::string word_code_drawing(const WordCode& code) {
 }  // namespace
 
 std::string formula(const Map& map) {
-  std::string text = "slot =";
+  std::string text = "offset =";
   const char* plus = " ";
   if (map.begin != 0) {
     text += fmt::format(" {}", map.begin);
@@ -102,22 +102,22 @@ std::string drawing(const Map& map) {
   if (!bound) return {};
   std::string text;
   if (map.element == Element::byte) {
-    const auto slots = first_slots(*bound, 64);
+    const auto offsets = first_slots(*bound, 64);
     for (std::size_t line = 0; line < 4; ++line) {
       text += fmt::format("{:>5} |", line * 16);
       for (std::size_t i = 0; i < 16; ++i)
-        text += fmt::format(" {:>6}", cell(slots[line * 16 + i]));
+        text += fmt::format(" {:>6}", cell(offsets[line * 16 + i]));
       text += "\n";
     }
     return text;
   }
-  const auto slots = first_slots(*bound, 128);
+  const auto offsets = first_slots(*bound, 128);
   if (map.code == nullptr) {
     for (std::size_t line = 0; line < 8; ++line) {
       text += fmt::format("{:>5} |", line * 8);
       for (std::size_t i = 0; i < 8; ++i)
-        text += fmt::format("  {:>5} {:>5}", cell(slots[line * 16 + 2 * i]),
-                            cell(slots[line * 16 + 2 * i + 1]));
+        text += fmt::format("  {:>5} {:>5}", cell(offsets[line * 16 + 2 * i]),
+                            cell(offsets[line * 16 + 2 * i + 1]));
       text += "\n";
     }
     return text;
@@ -126,7 +126,7 @@ std::string drawing(const Map& map) {
   for (std::size_t word = 0; word < 8; ++word) {
     text += fmt::format("{:>4} |", word);
     for (std::size_t i = 0; i < 8; ++i)
-      text += fmt::format("{}{:>6}", i == 4 ? "    " : " ", cell(slots[word * 8 + i]));
+      text += fmt::format("{}{:>6}", i == 4 ? "    " : " ", cell(offsets[word * 8 + i]));
     text += "\n";
   }
   return text + word_code_drawing(*map.code);
@@ -177,7 +177,7 @@ std::string scale_words(ScaleRule rule) {
     case ScaleRule::native_sm90_mxfp4:
       return "each byte + 126, less an offset per expert and matrix where that exceeds 254";
     case ScaleRule::native_sm90_nvfp4:
-      return "normalised: exponent + 9 in five bits, three bits of mantissa; scale 0 is 0xF0";
+      return "normalized: exponent + 9 in five bits, three bits of mantissa; scale 0 is 0xF0";
   }
   return {};
 }

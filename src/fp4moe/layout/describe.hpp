@@ -7,7 +7,7 @@
 
 namespace fp4moe::layout {
 
-// "slot = k/8%2 + 2*(n/8%2) + ... + 16*N*(k/16)", with n a row, k a column, N and K their padded
+// "offset = k/8%2 + 2*(n/8%2) + ... + 16*N*(k/16)", with n a row, k a column, N and K their padded
 // numbers.
 std::string formula(const Map& map);
 

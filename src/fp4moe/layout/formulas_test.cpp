@@ -15,14 +15,14 @@ namespace formulas_test {
 
 using U = std::uint64_t;
 
-// The slot of row n and column k in a matrix padded to N x K. Nibbles count from the lowest bits;
+// The offset of row n and column k in a matrix padded to N x K. Nibbles count from the lowest bits;
 // scattered words count 8 * word + 4 * half + register.
 using Formula = U (*)(U n, U k, U N, U K);
 
 struct Row {
   Map map;
   std::vector<Extent> sizes;
-  Formula slot;
+  Formula offset;
 };
 
 // Marlin's permutations as gathers over a row: out[i] <- in[source(i)].
@@ -256,7 +256,7 @@ TEST(Formulas, AreWhatTheMapsSayForEveryElement) {
       ASSERT_TRUE(map) << row.map.name;
       const Extent padded = map->padded();
       for_each_place(padded, [&](Coord at) {
-        ASSERT_EQ(map->slot(at), row.slot(at.row, at.col, padded.rows, padded.cols))
+        ASSERT_EQ(map->offset(at), row.offset(at.row, at.col, padded.rows, padded.cols))
             << row.map.name << " " << size.rows << " x " << size.cols << " at (" << at.row << ", "
             << at.col << ")";
       });

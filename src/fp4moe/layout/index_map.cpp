@@ -9,7 +9,7 @@
 namespace fp4moe::layout {
 namespace {
 
-constexpr std::uint64_t kMost = std::uint64_t{1} << 48;  // slots of one matrix
+constexpr std::uint64_t kMax = std::uint64_t{1} << 48;  // offsets of one matrix
 
 Error refuse(const Map& map, std::string_view what, std::uint64_t found, std::uint32_t need) {
   return usage("layout.size", fmt::format("layout {} cannot take {} {}", map.name, found, what))
@@ -19,15 +19,15 @@ Error refuse(const Map& map, std::string_view what, std::uint64_t found, std::ui
 
 Error too_large(const Map& map) {
   return usage("layout.size", fmt::format("the matrix is too large for layout {}", map.name))
-      .expects(fmt::format("at most {} slots", kMost), "more")
+      .expects(fmt::format("at most {} offsets", kMax), "more")
       .try_this("see that the sizes are those of one expert");
 }
 
-// The word of scattered bits that a slot lies in.
-std::uint32_t word_at(std::span<const std::byte> storage, std::uint64_t slot) {
+// The word of scattered bits that a offset lies in.
+std::uint32_t word_at(std::span<const std::byte> storage, std::uint64_t offset) {
   std::uint32_t word = 0;
   for (unsigned byte = 0; byte < 4; ++byte)
-    word |= std::to_integer<std::uint32_t>(storage[slot / 8 * 4 + byte]) << (8 * byte);
+    word |= std::to_integer<std::uint32_t>(storage[offset / 8 * 4 + byte]) << (8 * byte);
   return word;
 }
 
@@ -41,7 +41,7 @@ Result<IndexMap> IndexMap::bind(const Map& map, Extent logical, Extent stretched
     return refuse(map, "rows", least.rows, map.need_rows);
   if (logical.cols == 0 || least.cols % map.need_cols != 0)
     return refuse(map, cols, least.cols, map.need_cols);
-  if (least.rows > kMost || least.cols > kMost) return too_large(map);
+  if (least.rows > kMax || least.cols > kMax) return too_large(map);
 
   IndexMap bound;
   bound.map_ = map;
@@ -49,40 +49,40 @@ Result<IndexMap> IndexMap::bind(const Map& map, Extent logical, Extent stretched
   bound.padded_ = {round_up(least.rows, map.pad_rows), round_up(least.cols, map.pad_cols)};
   const std::uint64_t factors[] = {bound.padded_.rows, bound.padded_.cols,
                                    map.of == 0 ? 1 : map.record};
-  const std::optional<std::uint64_t> slots = checked_product(factors);
-  if (!slots || *slots > kMost) return too_large(map);
-  bound.slots_ = map.of == 0 ? *slots : *slots / map.of;
+  const std::optional<std::uint64_t> offsets = checked_product(factors);
+  if (!offsets || *offsets > kMax) return too_large(map);
+  bound.slots_ = map.of == 0 ? *offsets : *offsets / map.of;
   if (map.element == Element::nibble && bound.slots_ % 2 != 0)
     return refuse(map, cols, logical.cols, 2);
   return bound;
 }
 
-std::uint8_t IndexMap::get(std::span<const std::byte> storage, std::uint64_t slot) const {
-  if (map_.element == Element::byte) return std::to_integer<std::uint8_t>(storage[slot]);
+std::uint8_t IndexMap::get(std::span<const std::byte> storage, std::uint64_t offset) const {
+  if (map_.element == Element::byte) return std::to_integer<std::uint8_t>(storage[offset]);
   if (map_.code == nullptr) {
-    const auto both = std::to_integer<unsigned>(storage[slot / 2]);
-    return static_cast<std::uint8_t>((both >> (slot % 2 * 4)) & 15u);
+    const auto both = std::to_integer<unsigned>(storage[offset / 2]);
+    return static_cast<std::uint8_t>((both >> (offset % 2 * 4)) & 15u);
   }
-  return map_.code->collect(static_cast<unsigned>(slot % 8), word_at(storage, slot));
+  return map_.code->collect(static_cast<unsigned>(offset % 8), word_at(storage, offset));
 }
 
-void IndexMap::set(std::span<std::byte> storage, std::uint64_t slot, std::uint8_t value) const {
+void IndexMap::set(std::span<std::byte> storage, std::uint64_t offset, std::uint8_t value) const {
   if (map_.element == Element::byte) {
-    storage[slot] = std::byte{value};
+    storage[offset] = std::byte{value};
     return;
   }
   if (map_.code == nullptr) {
-    const unsigned shift = slot % 2 * 4;
-    const auto old = std::to_integer<unsigned>(storage[slot / 2]);
-    storage[slot / 2] = static_cast<std::byte>((old & ~(15u << shift)) | (value & 15u) << shift);
+    const unsigned shift = offset % 2 * 4;
+    const auto old = std::to_integer<unsigned>(storage[offset / 2]);
+    storage[offset / 2] = static_cast<std::byte>((old & ~(15u << shift)) | (value & 15u) << shift);
     return;
   }
-  const auto in_word = static_cast<unsigned>(slot % 8);
-  const unsigned old = map_.code->collect(in_word, word_at(storage, slot));
+  const auto in_word = static_cast<unsigned>(offset % 8);
+  const unsigned old = map_.code->collect(in_word, word_at(storage, offset));
   const std::uint32_t change =
       map_.code->spread(in_word, static_cast<std::uint8_t>((old ^ value) & 15u));
   for (unsigned byte = 0; byte < 4; ++byte)
-    storage[slot / 8 * 4 + byte] ^= static_cast<std::byte>(change >> (8 * byte));
+    storage[offset / 8 * 4 + byte] ^= static_cast<std::byte>(change >> (8 * byte));
 }
 
 }  // namespace fp4moe::layout

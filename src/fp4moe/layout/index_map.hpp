@@ -1,7 +1,7 @@
-// A layout is one function: the slot of a logical element. It is written down as data, and packing,
+// A layout is one function: the offset of a logical element. It is written down as data, and packing,
 // unpacking, fast kernels, checks and drawings all derive from it.
 //
-//   slot(row, col) = begin + sum over digits of ((x / divide) % modulo) * stride,   x = row or col
+//   offset(row, col) = begin + sum over digits of ((x / divide) % modulo) * stride,   x = row or col
 //
 // Rows are output features, columns run along the reduction. Every layout of every backend is such
 // a permutation of digits; a stride may grow with the padded extents. The elements are FP4 codes
@@ -32,7 +32,7 @@ struct Extent {
 enum class Element : std::uint8_t { nibble, byte };
 enum class Axis : std::uint8_t { row, col };
 
-// A digit's stride in slots: fixed + by_cols * (padded columns) + by_rows * (padded rows).
+// A digit's stride in offsets: fixed + by_cols * (padded columns) + by_rows * (padded rows).
 struct Digit {
   Axis axis = Axis::row;
   std::uint32_t divide = 1;
@@ -71,8 +71,8 @@ struct Map {
   bool is_column_major = false;       // the kernel's tensor has the last two dimensions exchanged
   bool reports_logical_rows = false;  // and counts rows without padding
   const WordCode* code = nullptr;     // nibbles only
-  std::uint32_t begin = 0;            // records: the first slot of this part, and
-  std::uint32_t record = 0, of = 0;  // slots of a record, elements of this part in it; 0: no record
+  std::uint32_t begin = 0;            // records: the first offset of this part, and
+  std::uint32_t record = 0, of = 0;  // offsets of a record, elements of this part in it; 0: no record
   std::uint8_t padding = 0;          // the byte in padded places
   bool padding_is_unset = false;     // the reference leaves it as it finds it; here it is `padding`
 };
@@ -87,20 +87,20 @@ class IndexMap {
   const Map& map() const { return map_; }
   Extent logical() const { return logical_; }
   Extent padded() const { return padded_; }
-  std::uint64_t slots() const { return slots_; }
+  std::uint64_t offsets() const { return slots_; }
   std::uint64_t bytes() const { return map_.element == Element::byte ? slots_ : slots_ / 2; }
   std::uint64_t stride(const Digit& digit) const {
     return digit.fixed + digit.by_cols * padded_.cols + digit.by_rows * padded_.rows;
   }
-  // Slots add up: slot(r, c) = begin + row_part(r) + col_part(c).
+  // Slots add up: offset(r, c) = begin + row_part(r) + col_part(c).
   std::uint64_t row_part(std::uint64_t row) const { return part(Axis::row, row); }
   std::uint64_t col_part(std::uint64_t col) const { return part(Axis::col, col); }
   // `at` may lie in the padding.
-  std::uint64_t slot(Coord at) const { return map_.begin + row_part(at.row) + col_part(at.col); }
+  std::uint64_t offset(Coord at) const { return map_.begin + row_part(at.row) + col_part(at.col); }
 
-  // The element in a slot of `storage`, which has bytes() bytes.
-  std::uint8_t get(std::span<const std::byte> storage, std::uint64_t slot) const;
-  void set(std::span<std::byte> storage, std::uint64_t slot, std::uint8_t value) const;
+  // The element in a offset of `storage`, which has bytes() bytes.
+  std::uint8_t get(std::span<const std::byte> storage, std::uint64_t offset) const;
+  void set(std::span<std::byte> storage, std::uint64_t offset, std::uint8_t value) const;
 
  private:
   std::uint64_t part(Axis axis, std::uint64_t x) const {

@@ -19,25 +19,25 @@ void for_each_place(Extent extent, const Visit& visit) {
     for (std::uint64_t col = 0; col < extent.cols; ++col) visit(Coord{row, col});
 }
 
-// In range, and no slot used twice; all slots used where the storage holds nothing else.
+// In range, and no offset used twice; all offsets used where the storage holds nothing else.
 inline std::string broken_places(const IndexMap& map) {
-  std::vector<bool> used(map.slots());
+  std::vector<bool> used(map.offsets());
   std::string broken;
   std::uint64_t places = 0;
   for_each_place(map.padded(), [&](Coord at) {
     if (!broken.empty()) return;
-    const std::uint64_t slot = map.slot(at);
-    if (slot >= map.slots())
-      broken = fmt::format("({}, {}) lies in slot {} of {}", at.row, at.col, slot, map.slots());
-    else if (used[slot])
-      broken = fmt::format("({}, {}) lies in slot {}, which is taken", at.row, at.col, slot);
+    const std::uint64_t offset = map.offset(at);
+    if (offset >= map.offsets())
+      broken = fmt::format("({}, {}) lies in offset {} of {}", at.row, at.col, offset, map.offsets());
+    else if (used[offset])
+      broken = fmt::format("({}, {}) lies in offset {}, which is taken", at.row, at.col, offset);
     else
-      used[slot] = true;
+      used[offset] = true;
     ++places;
   });
   if (!broken.empty()) return broken;
-  if (map.map().record == 0 && places != map.slots())
-    return fmt::format("{} places fill {} slots", places, map.slots());
+  if (map.map().record == 0 && places != map.offsets())
+    return fmt::format("{} places fill {} offsets", places, map.offsets());
   return {};
 }
 
@@ -51,14 +51,14 @@ inline std::string broken_storage(const IndexMap& map, std::byte before) {
   };
   SplitMix64 random(7);
   for_each_place(map.logical(), [&](Coord at) {
-    map.set(storage, map.slot(at), static_cast<std::uint8_t>(random.next() & mask));
+    map.set(storage, map.offset(at), static_cast<std::uint8_t>(random.next() & mask));
   });
   std::string broken;
   SplitMix64 again(7);
   for_each_place(map.padded(), [&](Coord at) {
-    const std::uint64_t slot = map.slot(at);
-    const std::uint64_t wanted = is_logical(at) ? again.next() & mask : map.get(untouched, slot);
-    const unsigned found = map.get(storage, slot);
+    const std::uint64_t offset = map.offset(at);
+    const std::uint64_t wanted = is_logical(at) ? again.next() & mask : map.get(untouched, offset);
+    const unsigned found = map.get(storage, offset);
     if (broken.empty() && found != wanted)
       broken = fmt::format("({}, {}) holds {} instead of {}", at.row, at.col, found, wanted);
   });

@@ -33,7 +33,7 @@ enum class ScaleRule : std::uint8_t {
   marlin_2026_03,     // common exponent from the smallest scale, sign dropped
   marlin_2026_04,     // common exponent from the largest scale; tiny and negative scales become 0
   native_sm90_mxfp4,  // rebiased by 126 and an offset per expert and matrix
-  native_sm90_nvfp4,  // normalised: 5 bits of exponent, 3 of mantissa; blocks of scale 0 zeroed
+  native_sm90_nvfp4,  // normalized: 5 bits of exponent, 3 of mantissa; blocks of scale 0 zeroed
 };
 
 enum class BiasType : std::uint8_t { as_loaded, bf16, f32 };

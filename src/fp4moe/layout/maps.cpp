@@ -134,7 +134,7 @@ Map triton_strided(Element element) {
 }
 
 Map triton_hopper_value(unsigned mma_version, Pads pads) {
-  Map made{.name = mma_version == 3 ? "hopper_value" : "hopper_value_mma2",
+  Map result{.name = mma_version == 3 ? "hopper_value" : "hopper_value_mma2",
            .element = Element::nibble,
            .pad_rows = pads.rows,
            .pad_cols = 2 * pads.bytes,
@@ -142,14 +142,14 @@ Map triton_hopper_value(unsigned mma_version, Pads pads) {
            .is_column_major = true,
            .code = &kHopperCode};
   if (mma_version == 3)
-    made.digits = {n(8, 2, at(1)),    k(8, 2, at(2)),   k(1, 2, at(4)),
+    result.digits = {n(8, 2, at(1)),    k(8, 2, at(2)),   k(1, 2, at(4)),
                    k(16, 4, at(8)),   k(2, 4, at(32)),  n(1, 2, at(128)),
                    k(64, 0, at(256)), n(2, 4, cols(4)), n(16, 0, cols(16))};
   else
-    made.digits = {k(2, 4, at(1)),    k(1, 2, at(4)),   n(8, 2, at(8)),
+    result.digits = {k(2, 4, at(1)),    k(1, 2, at(4)),   n(8, 2, at(8)),
                    k(32, 2, at(16)),  k(8, 4, at(32)),  n(1, 2, at(128)),
                    k(64, 0, at(256)), n(2, 4, cols(4)), n(16, 0, cols(16))};
-  return made;
+  return result;
 }
 
 Map triton_hopper_scale(std::uint32_t warps, std::uint32_t pad_cols) {
@@ -163,11 +163,11 @@ Map triton_hopper_scale(std::uint32_t warps, std::uint32_t pad_cols) {
 }
 
 Map triton_blackwell_value(bool padding_is_unset) {
-  Map made = plain(128);
-  made.name = "blackwell_value";
-  made.is_column_major = true;
-  made.padding_is_unset = padding_is_unset;
-  return made;
+  Map result = plain(128);
+  result.name = "blackwell_value";
+  result.is_column_major = true;
+  result.padding_is_unset = padding_is_unset;
+  return result;
 }
 
 Map triton_blackwell_value_shuffled(std::uint32_t block_k, std::uint32_t block_n) {
@@ -182,22 +182,22 @@ Map triton_blackwell_value_shuffled(std::uint32_t block_k, std::uint32_t block_n
 }
 
 Map triton_blackwell_scale() {
-  Map made = scales_128x4(8);
-  made.name = "blackwell_scale";
-  made.dims = {
+  Map result = scales_128x4(8);
+  result.name = "blackwell_scale";
+  result.dims = {
       of(1), {.experts = true, .rows = true, .divide = 128}, cols_dim(1, 4), of(2), of(256)};
-  return made;
+  return result;
 }
 
 Map triton_cdna4_scale(bool pads) {
-  Map made{.name = "cdna4_scale",
+  Map result{.name = "cdna4_scale",
            .digits = {n(16, 2, at(1)), k(4, 2, at(2)), n(1, 16, at(4)), k(1, 4, at(64)),
                       k(8, 0, at(256)), n(32, 0, cols(32))},
            .dims = {kExperts, rows_dim(1, 32), cols_dim(32)},
            .is_column_major = true};
-  (pads ? made.pad_rows : made.need_rows) = 32;
-  (pads ? made.pad_cols : made.need_cols) = 8;
-  return made;
+  (pads ? result.pad_rows : result.need_rows) = 32;
+  (pads ? result.pad_cols : result.need_cols) = 8;
+  return result;
 }
 
 Map triton_gfx1250_scale(std::uint64_t columns) {
@@ -219,26 +219,26 @@ Map aiter_weights(std::uint32_t need_bytes) {
 }
 
 Map aiter_scales(bool pads) {
-  Map made = triton_cdna4_scale(false);
-  made.name = "aiter_scales";
-  made.is_column_major = false;
-  made.dims = {{.experts = true, .rows = true}, cols_dim()};
+  Map result = triton_cdna4_scale(false);
+  result.name = "aiter_scales";
+  result.is_column_major = false;
+  result.dims = {{.experts = true, .rows = true}, cols_dim()};
   if (pads) {
-    made.need_cols = 1;
-    made.pad_cols = 8;
-    made.padding = 0x7F;
+    result.need_cols = 1;
+    result.pad_cols = 8;
+    result.padding = 0x7F;
   }
-  return made;
+  return result;
 }
 
 Map aiter_scales_all_experts() {
-  Map made = triton_cdna4_scale(true);
-  made.name = "aiter_scales_all_experts";
-  made.is_column_major = false;
-  made.pad_rows = 256;
-  made.dims = {rows_dim(), cols_dim()};
-  made.padding_is_unset = true;
-  return made;
+  Map result = triton_cdna4_scale(true);
+  result.name = "aiter_scales_all_experts";
+  result.is_column_major = false;
+  result.pad_rows = 256;
+  result.dims = {rows_dim(), cols_dim()};
+  result.padding_is_unset = true;
+  return result;
 }
 
 Map aiter_scales_n32k4() {
@@ -335,18 +335,18 @@ Map cpu_arm_scales(std::uint32_t block) {
 // the even k are in one 16-bit lane and the odd ones in the next; for INT8 products four bytes hold
 // k to k + 3 in their low and k + 4 to k + 7 in their high nibbles.
 Map cpu_x86_codes(X86Form form) {
-  Map made{.name = form == X86Form::bf16 ? "cpu_x86_codes_bf16" : "cpu_x86_codes_int8",
+  Map result{.name = form == X86Form::bf16 ? "cpu_x86_codes_bf16" : "cpu_x86_codes_int8",
            .element = Element::nibble,
            .pad_rows = 16,
            .pad_cols = 32,
            .dims = {kExperts, rows_dim(1, 16), cols_dim(1, 32), of(256)}};
   if (form == X86Form::bf16)
-    made.digits = {k(2, 4, at(1)), k(1, 2, at(4)), n(1, 16, at(8)), k(8, 0, at(128)),
+    result.digits = {k(2, 4, at(1)), k(1, 2, at(4)), n(1, 16, at(8)), k(8, 0, at(128)),
                    n(16, 0, cols(16))};
   else
-    made.digits = {k(4, 2, at(1)), k(1, 4, at(2)), n(1, 16, at(8)), k(8, 0, at(128)),
+    result.digits = {k(4, 2, at(1)), k(1, 4, at(2)), n(1, 16, at(8)), k(8, 0, at(128)),
                    n(16, 0, cols(16))};
-  return made;
+  return result;
 }
 
 Map cpu_x86_scales(std::uint32_t block) {

@@ -34,33 +34,33 @@ struct WordCode {
   WordMix mix{};
 
   // In the word.
-  constexpr unsigned place(unsigned slot, unsigned b) const {
-    return (slot / 4 * 16 + bits[slot % 4][b]) % 32;
+  constexpr unsigned place(unsigned offset, unsigned b) const {
+    return (offset / 4 * 16 + bits[offset % 4][b]) % 32;
   }
 
-  // What a code adds to its word, by XOR; `slot` is 4 * half + register.
-  constexpr std::uint32_t spread(unsigned slot, std::uint8_t code) const {
+  // What a code adds to its word, by XOR; `offset` is 4 * half + register.
+  constexpr std::uint32_t spread(unsigned offset, std::uint8_t code) const {
     std::uint32_t own = 0;
-    for (unsigned b = 0; b < 4; ++b) own |= ((code >> b) & std::uint32_t{1}) << place(slot, b);
+    for (unsigned b = 0; b < 4; ++b) own |= ((code >> b) & std::uint32_t{1}) << place(offset, b);
     return mix.mixed(own);
   }
-  constexpr std::uint8_t collect(unsigned slot, std::uint32_t word) const {
+  constexpr std::uint8_t collect(unsigned offset, std::uint32_t word) const {
     const std::uint32_t own = mix.unmixed(word);
     unsigned code = 0;
-    for (unsigned b = 0; b < 4; ++b) code |= ((own >> place(slot, b)) & 1u) << b;
+    for (unsigned b = 0; b < 4; ++b) code |= ((own >> place(offset, b)) & 1u) << b;
     return static_cast<std::uint8_t>(code);
   }
 };
 
-// Every bit of a code comes back, and nothing of it in another slot: words and codes are one to
+// Every bit of a code comes back, and nothing of it in another offset: words and codes are one to
 // one, as all is linear.
 constexpr bool is_whole(const WordCode& code) {
-  for (unsigned slot = 0; slot < 8; ++slot)
+  for (unsigned offset = 0; offset < 8; ++offset)
     for (unsigned b = 0; b < 4; ++b) {
       const auto bit = static_cast<std::uint8_t>(1u << b);
-      const std::uint32_t word = code.spread(slot, bit);
+      const std::uint32_t word = code.spread(offset, bit);
       for (unsigned other = 0; other < 8; ++other)
-        if (code.collect(other, word) != (other == slot ? bit : 0)) return false;
+        if (code.collect(other, word) != (other == offset ? bit : 0)) return false;
     }
   return true;
 }

@@ -7,13 +7,13 @@
 namespace fp4moe::moe {
 namespace {
 
-constexpr std::uint64_t kMostMapped = 1 << 20;
+constexpr std::uint64_t kMaxMapped = 1 << 20;
 constexpr std::uint32_t kGoldenRatio = 2654435769;  // 2^32 / 1.618...: spreads copies over tokens
 
 Result<Done> check_experts(std::uint64_t experts) {
-  if (experts > 0 && experts <= kMostMapped) return Done{};
+  if (experts > 0 && experts <= kMaxMapped) return Done{};
   return usage("expert_map.experts", "there are not so many experts")
-      .expects(fmt::format("1 to {}", kMostMapped), std::to_string(experts));
+      .expects(fmt::format("1 to {}", kMaxMapped), std::to_string(experts));
 }
 
 Error wrong_table(std::string_view message, std::string_view expected, std::string_view found) {
@@ -22,10 +22,10 @@ Error wrong_table(std::string_view message, std::string_view expected, std::stri
 
 }  // namespace
 
-Result<std::vector<std::int32_t>> expert_map(std::uint64_t experts, weights::Rank rank,
-                                             weights::Placement placement) {
+Result<std::vector<std::int32_t>> expert_map(std::uint64_t experts, checkpoint::Rank rank,
+                                             checkpoint::Placement placement) {
   if (const Result<Done> good = check_experts(experts); !good) return good.why();
-  const auto owned = weights::local_experts(experts, rank, placement);
+  const auto owned = checkpoint::local_experts(experts, rank, placement);
   if (!owned) return owned.why();
   std::vector<std::int32_t> map(experts, -1);
   for (std::size_t local = 0; local < owned->size(); ++local)
@@ -49,7 +49,7 @@ Result<std::vector<std::int32_t>> dispatch_numbers(std::uint64_t experts, std::u
   std::int32_t next = 0;
   for (std::uint64_t rank = 0; rank < std::min(ranks, experts); ++rank) {
     const auto owned =
-        weights::local_experts(experts, {rank, ranks}, weights::Placement::round_robin);
+        checkpoint::local_experts(experts, {rank, ranks}, checkpoint::Placement::round_robin);
     if (!owned) return owned.why();
     for (const std::uint64_t expert : *owned) numbers[expert] = next++;
   }
@@ -59,7 +59,7 @@ Result<std::vector<std::int32_t>> dispatch_numbers(std::uint64_t experts, std::u
 }
 
 PlacementChoice choose_placement(const PlacementCase& asked) {
-  using weights::Placement;
+  using checkpoint::Placement;
   if (asked.asked == Placement::linear) return {};
   const auto refused = [](std::string_view why) {
     return PlacementChoice{Placement::linear,
@@ -76,9 +76,9 @@ PlacementChoice choose_placement(const PlacementCase& asked) {
 Result<std::vector<std::int32_t>> initial_physical_experts(std::uint64_t experts,
                                                            std::uint64_t redundant) {
   if (const Result<Done> good = check_experts(experts); !good) return good.why();
-  if (redundant > kMostMapped - experts)
+  if (redundant > kMaxMapped - experts)
     return usage("expert_map.experts", "there are not so many experts")
-        .expects(fmt::format("up to {} in all", kMostMapped),
+        .expects(fmt::format("up to {} in all", kMaxMapped),
                  fmt::format("{} and {} redundant", experts, redundant));
   std::vector<std::int32_t> logical(experts + redundant);
   for (std::uint64_t i = 0; i < logical.size(); ++i)
@@ -141,18 +141,18 @@ Result<Done> map_to_physical(const ReplicaTable& table, const PhysicalIds& ids) 
     return usage("eplb.sizes", "ids, padding and loads are those of tokens and physical experts")
         .expects(fmt::format("{} loads, {} tokens", table.physical, tokens),
                  fmt::format("{} loads, {} marks", ids.loads.size(), ids.is_padding.size()));
-  for (std::uint64_t slot = 0; slot < ids.ids.size(); ++slot) {
-    const std::uint64_t token = slot / ids.top_k;
-    const auto logical = static_cast<std::uint32_t>(ids.ids[slot]);
+  for (std::uint64_t assignment = 0; assignment < ids.ids.size(); ++assignment) {
+    const std::uint64_t token = assignment / ids.top_k;
+    const auto logical = static_cast<std::uint32_t>(ids.ids[assignment]);
     if (logical >= table.experts) {
-      ids.ids[slot] = -1;
+      ids.ids[assignment] = -1;
       continue;
     }
     const std::uint32_t spread = static_cast<std::uint32_t>(token) * kGoldenRatio;
     const std::uint32_t copy = spread % static_cast<std::uint32_t>(table.replicas[logical]);
-    ids.ids[slot] = table.physical_of[logical * table.most + copy];
+    ids.ids[assignment] = table.physical_of[logical * table.most + copy];
     const bool counts = ids.is_padding.empty() || ids.is_padding[token] == 0;
-    if (counts && !ids.loads.empty()) ++ids.loads[static_cast<std::size_t>(ids.ids[slot])];
+    if (counts && !ids.loads.empty()) ++ids.loads[static_cast<std::size_t>(ids.ids[assignment])];
   }
   return Done{};
 }

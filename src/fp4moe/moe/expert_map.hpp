@@ -1,5 +1,5 @@
 // Which experts are here, in the forms kernels ask for, and copies of busy experts (EPLB). Which
-// rank owns an expert is said once, by weights::local_experts.
+// rank owns an expert is said once, by checkpoint::local_experts.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -7,14 +7,14 @@
 #include <vector>
 
 #include "fp4moe/base/result.hpp"
-#include "fp4moe/weights/slice.hpp"
+#include "fp4moe/checkpoint/slice.hpp"
 
 namespace fp4moe::moe {
 
 // [experts]: the expert's number on this rank, or -1. (Kernels are given none when there is one
-// rank.) Errors: those of weights::local_experts, expert_map.experts.
-Result<std::vector<std::int32_t>> expert_map(std::uint64_t experts, weights::Rank rank,
-                                             weights::Placement placement);
+// rank.) Errors: those of checkpoint::local_experts, expert_map.experts.
+Result<std::vector<std::int32_t>> expert_map(std::uint64_t experts, checkpoint::Rank rank,
+                                             checkpoint::Placement placement);
 
 // AITER's form: 1 for experts that are here and for fused shared ones, then a 0.
 std::vector<std::int32_t> aiter_mask(std::span<const std::int32_t> map,
@@ -25,13 +25,13 @@ Result<std::vector<std::int32_t>> dispatch_numbers(std::uint64_t experts, std::u
 
 // Round robin is honoured only where everything else allows it.
 struct PlacementCase {
-  weights::Placement asked = weights::Placement::linear;
+  checkpoint::Placement asked = checkpoint::Placement::linear;
   std::uint64_t expert_groups = 0;
   bool has_redundant_experts = false, has_eplb = false;
   bool uses_all2all = false, renumbers_for_dispatch = false;  // DeepEP low latency, NIXL
 };
 struct PlacementChoice {
-  weights::Placement placement = weights::Placement::linear;
+  checkpoint::Placement placement = checkpoint::Placement::linear;
   std::string warning{};  // why it is not what was asked for
 };
 PlacementChoice choose_placement(const PlacementCase& asked);

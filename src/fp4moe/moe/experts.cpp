@@ -25,10 +25,10 @@ Result<Done> check_scales(const char* what, const std::vector<float>& scales,
 
 Result<Done> check_ids(const ExpertsCall& call) {
   const Prepared& in = call.in;
-  const std::uint64_t slots = in.x.rows * in.top_k;
-  if (in.ids.size() != slots || in.weights.size() != slots)
+  const std::uint64_t assignments = in.x.rows * in.top_k;
+  if (in.ids.size() != assignments || in.weights.size() != assignments)
     return usage("experts.ids", "ids and weights do not fit the rows")
-        .expects(fmt::format("{} of each ({} rows, {} per row)", slots, in.x.rows, in.top_k),
+        .expects(fmt::format("{} of each ({} rows, {} per row)", assignments, in.x.rows, in.top_k),
                  fmt::format("{} ids, {} weights", in.ids.size(), in.weights.size()));
   if (call.weight_on_input && in.top_k != 1)
     return usage("experts.on_input", "the router's weight on the input needs one expert per token")
@@ -65,17 +65,17 @@ Result<Done> check_adapters(const ExpertsProblem& problem, const ExpertsCall& ca
 }  // namespace
 
 Result<Done> check(const ExpertsProblem& problem) {
-  const weights::MoeShape& shape = problem.shape;
+  const checkpoint::MoeShape& shape = problem.shape;
   if (is_gated(problem.activation) != shape.gated())
     return usage("experts.activation", "the activation does not fit the weights")
         .expects(shape.gated() ? "one with a gate" : "one without a gate",
                  name(problem.activation));
-  const std::uint64_t block = weights::block_size(shape.format);
+  const std::uint64_t block = checkpoint::block_size(shape.format);
   if (shape.hidden == 0 || shape.hidden % block != 0 || shape.intermediate % block != 0)
     return usage("experts.blocks", "sizes are not whole blocks of the weights")
         .expects(fmt::format("multiples of {}", block),
                  fmt::format("hidden {}, intermediate {}", shape.hidden, shape.intermediate));
-  if (!needs_scales(problem.quantises)) return Done{};
+  if (!needs_scales(problem.quantizes)) return Done{};
   if (const auto fine = check_scales("input", problem.input_scales, shape.experts); !fine)
     return fine.why();
   return check_scales("hidden", problem.hidden_scales, shape.experts);
@@ -84,12 +84,12 @@ Result<Done> check(const ExpertsProblem& problem) {
 Result<Done> check(const ExpertsProblem& problem, const ExpertsCall& call, OutputForm form,
                    const MutableRows& out) {
   const Prepared& in = call.in;
-  const bool is_batched = in.format == exchange::TokenFormat::batched;
+  const bool is_batched = in.format == TokenFormat::batched;
   if (is_batched != (form == OutputForm::batches))
     return usage("experts.format", "the form of the output does not fit that of the tokens")
-        .expects(is_batched ? "batches" : "summed rows or slots",
+        .expects(is_batched ? "batches" : "summed rows or assignments",
                  form == OutputForm::batches ? "batches" : "rows");
-  const std::uint64_t rows = form == OutputForm::slots ? in.x.rows * in.top_k : in.x.rows;
+  const std::uint64_t rows = form == OutputForm::assignments ? in.x.rows * in.top_k : in.x.rows;
   if (out.rows != rows)
     return usage("experts.output", "the output has the wrong number of rows")
         .expects(fmt::format("{}", rows), fmt::format("{}", out.rows));

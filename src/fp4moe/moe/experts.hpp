@@ -13,25 +13,25 @@
 
 #include "fp4moe/base/result.hpp"
 #include "fp4moe/moe/activation.hpp"
-#include "fp4moe/moe/exchange/exchange.hpp"
+#include "fp4moe/moe/exchange.hpp"
 #include "fp4moe/moe/lora.hpp"
 #include "fp4moe/moe/numerics.hpp"
 #include "fp4moe/tensor/shape.hpp"
-#include "fp4moe/weights/expert.hpp"
-#include "fp4moe/weights/moe_shape.hpp"
+#include "fp4moe/checkpoint/expert.hpp"
+#include "fp4moe/checkpoint/moe_shape.hpp"
 
 namespace fp4moe::moe {
 
-using exchange::OutputForm;
-using exchange::Prepared;
+using OutputForm;
+using Prepared;
 
 // What is fixed when experts are made.
 struct ExpertsProblem {
-  weights::MoeShape shape{};  // of this rank: `experts` are the local ones
+  checkpoint::MoeShape shape{};  // of this rank: `experts` are the local ones
   Activation activation = Activation::swigluoai;
   ActivationParams params{};
   Numerics numerics{};
-  ActivationKey quantises = ActivationKey::none;  // x, and the activation's output
+  ActivationKey quantizes = ActivationKey::none;  // x, and the activation's output
   // NVFP4: G of x and of the activation's output; static FP8: their scales. One for all local
   // experts or one for each; empty where the key needs none.
   std::vector<float> input_scales{}, hidden_scales{};
@@ -39,9 +39,9 @@ struct ExpertsProblem {
 
 // A rank's weights, wherever they lie. `visit` hands an expert's canonical view to `use`, from any
 // thread; the view lives as long as the call.
-using UseExpert = std::function<Result<Done>(const weights::ExpertView&)>;
+using UseExpert = std::function<Result<Done>(const checkpoint::ExpertView&)>;
 struct ExpertSource {
-  weights::MoeShape shape{};
+  checkpoint::MoeShape shape{};
   std::function<Result<Done>(std::size_t position, const UseExpert& use)> visit{};
   // Where they lie in a layout already, for engines that read it: the tensors, [experts, ...], as
   // long as whoever made the source lives.
@@ -74,7 +74,7 @@ class Experts {
   virtual const ExpertsProblem& problem() const = 0;
   virtual std::string_view engine() const = 0;
   virtual std::string kernel() const = 0;  // what runs, for people
-  // Fills `out`: [M, H] summed, [M * top_k, H] slots without their weights, or for batched tokens
+  // Fills `out`: [M, H] summed, [M * top_k, H] assignments without their weights, or for batched tokens
   // [experts * capacity, H]. Every element of `out` that may be read later is written. The result
   // depends on neither threads nor the other tokens of the call.
   virtual Result<Done> compute(const ExpertsCall& call, OutputForm form,
@@ -91,7 +91,7 @@ class Engine {
 
 // Shapes and scales that no engine can compute with. Errors: experts.activation (gated or not, in
 // disagreement with the weights), experts.scales (missing, not finite or not positive),
-// experts.blocks (sizes that are not whole blocks of the quantised activations).
+// experts.blocks (sizes that are not whole blocks of the quantized activations).
 Result<Done> check(const ExpertsProblem& problem);
 // The same for a call: experts.format, experts.ids, experts.adapters, rows.*.
 Result<Done> check(const ExpertsProblem& problem, const ExpertsCall& call, OutputForm form,

@@ -10,11 +10,11 @@
 namespace fp4moe::moe {
 namespace {
 
-// Rows of an expert begin at multiples of this in an unfinalised result.
-constexpr std::uint64_t kUnfinalisedTile = 8;
+// Rows of an expert begin at multiples of this in an unfinalized result.
+constexpr std::uint64_t kUnfinalizedTile = 8;
 
-using exchange::ExpertsOutput;
-using exchange::Tokens;
+using ExpertsOutput;
+using Tokens;
 using oracle::Kind;
 using oracle::TokenFormat;
 
@@ -33,7 +33,7 @@ Result<Done> check_limits(const ExpertsRole& role) {
                            role.dispatchers ? "dispatchers" : ""));
 }
 
-Result<Done> check_parts(const exchange::Traits& traits, const Experts& experts,
+Result<Done> check_parts(const ExchangeTraits& traits, const Experts& experts,
                          const ExpertsRole& role, const KernelOptions& options) {
   if (traits.format != role.format)
     return usage("kernel.format", "exchange and experts want tokens in different forms")
@@ -41,17 +41,17 @@ Result<Done> check_parts(const exchange::Traits& traits, const Experts& experts,
         .try_this("choose an exchange of the experts' form, or experts of the exchange's");
   if (const auto fine = check_limits(role); !fine) return fine.why();
   const ExpertsProblem& problem = experts.problem();
-  if (problem.quantises != ActivationKey::none && !role.takes_unquantised &&
+  if (problem.quantizes != ActivationKey::none && !role.takes_unquantized &&
       problem.input_scales.size() > 1)
-    return usage("kernel.quantiser", "rows quantised before they travel share one scale")
+    return usage("kernel.quantiser", "rows quantized before they travel share one scale")
         .expects("one input scale", fmt::format("{}", problem.input_scales.size()))
-        .try_this("let the experts quantise their input");
-  if (role.takes_unquantised && !traits.takes_unquantised &&
-      problem.quantises != ActivationKey::none)
+        .try_this("let the experts quantize their input");
+  if (role.takes_unquantized && !traits.takes_unquantized &&
+      problem.quantizes != ActivationKey::none)
     return usage(
                "kernel.quantiser",
-               fmt::format("the exchange {} does not leave quantising to the experts", traits.name))
-        .expects("experts that take quantised rows", "experts that quantise by themselves");
+               fmt::format("the exchange {} does not leave quantizing to the experts", traits.name))
+        .expects("experts that take quantized rows", "experts that quantize by themselves");
   if (options.chunk != 0 && traits.dispatchers > 1)
     return usage("kernel.chunk", "ranks that exchange tokens cannot chunk them")
         .expects("chunk 0", fmt::format("{}", options.chunk));
@@ -60,16 +60,16 @@ Result<Done> check_parts(const exchange::Traits& traits, const Experts& experts,
 
 }  // namespace
 
-std::uint64_t trtllm_chunk(weights::WeightFormat format, std::uint64_t experts,
+std::uint64_t trtllm_chunk(checkpoint::WeightFormat format, std::uint64_t experts,
                            std::uint64_t top_k) {
-  constexpr std::uint64_t kRows = 65535, kMost = 300'000;
+  constexpr std::uint64_t kRows = 65535, kMax = 300'000;
   const std::uint64_t free = experts < kRows ? kRows - experts : 0;
-  const std::uint64_t slots =
-      format == weights::WeightFormat::mxfp4 ? free * 8 : experts + (free + 1) * 128 - 1;
-  return std::max<std::uint64_t>(1, std::min(kMost, slots / std::max<std::uint64_t>(1, top_k)));
+  const std::uint64_t assignments =
+      format == checkpoint::WeightFormat::mxfp4 ? free * 8 : experts + (free + 1) * 128 - 1;
+  return std::max<std::uint64_t>(1, std::min(kMax, assignments / std::max<std::uint64_t>(1, top_k)));
 }
 
-Result<ModularKernel> ModularKernel::make(std::unique_ptr<exchange::Exchange> exchange,
+Result<ModularKernel> ModularKernel::make(std::unique_ptr<Exchange> exchange,
                                           std::shared_ptr<Experts> experts, const ExpertsRole& role,
                                           const KernelOptions& options) {
   if (role.kind != Kind::modular)
@@ -78,41 +78,41 @@ Result<ModularKernel> ModularKernel::make(std::unique_ptr<exchange::Exchange> ex
         .try_this("give them logits: make a MonolithicKernel");
   if (const auto fine = check_parts(exchange->traits(), *experts, role, options); !fine)
     return fine.why();
-  ModularKernel made;
-  made.exchange_ = std::move(exchange);
-  made.experts_ = std::move(experts);
-  made.role_ = role;
-  made.options_ = options;
-  return made;
+  ModularKernel result;
+  result.exchange_ = std::move(exchange);
+  result.experts_ = std::move(experts);
+  result.role_ = role;
+  result.options_ = options;
+  return result;
 }
 
 OutputForm ModularKernel::form() const {
   if (role_.format == TokenFormat::batched) return OutputForm::batches;
-  return role_.leaves_weights ? OutputForm::slots : OutputForm::summed;
+  return role_.leaves_weights ? OutputForm::assignments : OutputForm::summed;
 }
 
-exchange::PrepareOptions ModularKernel::prepare_options() const {
+PrepareOptions ModularKernel::prepare_options() const {
   const ExpertsProblem& problem = experts_->problem();
-  const bool quantises = problem.quantises != ActivationKey::none;
-  exchange::PrepareOptions made{.weight_on_input = options_.weight_on_input,
-                                .deferred = quantises && role_.takes_unquantised};
-  if (quantises && !role_.takes_unquantised) {
-    made.quantiser.key = problem.quantises;
-    if (!problem.input_scales.empty()) made.quantiser.global_scale = problem.input_scales[0];
+  const bool quantizes = problem.quantizes != ActivationKey::none;
+  PrepareOptions result{.weight_on_input = options_.weight_on_input,
+                                .deferred = quantizes && role_.takes_unquantized};
+  if (quantizes && !role_.takes_unquantized) {
+    result.quantizer.key = problem.quantizes;
+    if (!problem.input_scales.empty()) result.quantizer.global_scale = problem.input_scales[0];
   }
-  return made;
+  return result;
 }
 
 Result<Done> ModularKernel::compute(const Prepared& prepared, const MutableRows& out,
-                                    const CallOptions& call, ExpertsOutput& made) {
+                                    const CallOptions& call, ExpertsOutput& result) {
   const std::uint64_t hidden = experts_->problem().shape.hidden;
-  made.form = form();
-  made.is_weighted = made.form == OutputForm::summed;
+  result.form = form();
+  result.is_weighted = result.form == OutputForm::summed;
   const std::uint64_t rows =
-      made.form == OutputForm::slots ? prepared.x.rows * prepared.top_k : prepared.x.rows;
+      result.form == OutputForm::assignments ? prepared.x.rows * prepared.top_k : prepared.x.rows;
   // Straight into the caller's memory where nothing is left to be done to it.
-  const exchange::Traits traits = exchange_->traits();
-  const bool is_final = made.form == OutputForm::summed && traits.dispatchers == 1 &&
+  const ExchangeTraits traits = exchange_->traits();
+  const bool is_final = result.form == OutputForm::summed && traits.dispatchers == 1 &&
                         !traits.output_is_reduced && rows == out.rows;
   MutableRows target = out;
   if (!is_final) {
@@ -124,25 +124,25 @@ Result<Done> ModularKernel::compute(const Prepared& prepared, const MutableRows&
     }
     target = {space_.data(), out.dtype, rows, hidden, hidden * element_bytes(out.dtype)};
   }
-  made.rows = target;
+  result.rows = target;
   if (rows == 0) return Done{};
   return experts_->compute({.in = prepared,
                             .expert_map = call.expert_map,
                             .lora = call.lora,
                             .weight_on_input = options_.weight_on_input},
-                           made.form, target);
+                           result.form, target);
 }
 
 Result<Done> ModularKernel::apply_once(const Tokens& tokens, const MutableRows& out,
                                        const CallOptions& call) {
   const Result<Prepared> prepared = exchange_->prepare(tokens, prepare_options());
   if (!prepared) return prepared.why();
-  ExpertsOutput made;
-  if (const auto done = compute(*prepared, out, call, made); !done) {
+  ExpertsOutput result;
+  if (const auto done = compute(*prepared, out, call, result); !done) {
     exchange_->abandon(done.why());
     return done.why();
   }
-  return exchange_->finalize(made, out);
+  return exchange_->finalize(result, out);
 }
 
 Result<Done> ModularKernel::apply(const Tokens& tokens, const MutableRows& out,
@@ -156,10 +156,10 @@ Result<Done> ModularKernel::apply(const Tokens& tokens, const MutableRows& out,
   if (options_.weight_on_input && tokens.top_k != 1)
     return usage("kernel.on_input", "the router's weight on the input needs one expert per token")
         .expects("top_k 1", fmt::format("{}", tokens.top_k));
-  const std::uint64_t slots = tokens.x.rows * tokens.top_k;
-  if (tokens.ids.size() != slots || tokens.weights.size() != slots)
+  const std::uint64_t assignments = tokens.x.rows * tokens.top_k;
+  if (tokens.ids.size() != assignments || tokens.weights.size() != assignments)
     return usage("kernel.routes", "ids and weights do not fit the tokens")
-        .expects(fmt::format("{} of each", slots),
+        .expects(fmt::format("{} of each", assignments),
                  fmt::format("{} ids, {} weights", tokens.ids.size(), tokens.weights.size()));
   const std::uint64_t step = options_.chunk == 0 ? tokens.x.rows : options_.chunk;
   if (tokens.x.rows <= step) return apply_once(tokens, out, call);
@@ -175,7 +175,7 @@ Result<Done> ModularKernel::apply(const Tokens& tokens, const MutableRows& out,
   return Done{};
 }
 
-Result<MonolithicKernel> MonolithicKernel::make(std::unique_ptr<exchange::Exchange> exchange,
+Result<MonolithicKernel> MonolithicKernel::make(std::unique_ptr<Exchange> exchange,
                                                 std::shared_ptr<Experts> experts,
                                                 routing::Router router, const ExpertsRole& role,
                                                 const MonolithicOptions& options) {
@@ -194,14 +194,14 @@ Result<MonolithicKernel> MonolithicKernel::make(std::unique_ptr<exchange::Exchan
   Result<ModularKernel> kernel =
       ModularKernel::make(std::move(exchange), std::move(experts), modular, options.kernel);
   if (!kernel) return kernel.why();
-  MonolithicKernel made(std::move(*kernel), std::move(router));
-  made.options_ = options;
-  const std::uint64_t local = made.experts().problem().shape.experts;
-  made.expert_map_.assign(std::max(made.router_.options().experts, options.first_expert + local),
+  MonolithicKernel result(std::move(*kernel), std::move(router));
+  result.options_ = options;
+  const std::uint64_t local = result.experts().problem().shape.experts;
+  result.expert_map_.assign(std::max(result.router_.options().experts, options.first_expert + local),
                           -1);
   for (std::uint64_t e = 0; e < local; ++e)
-    made.expert_map_[options.first_expert + e] = static_cast<std::int32_t>(e);
-  return made;
+    result.expert_map_[options.first_expert + e] = static_cast<std::int32_t>(e);
+  return result;
 }
 
 Result<Prepared> MonolithicKernel::prepare(const Tokens& tokens, ThreadPool& pool) {
@@ -210,10 +210,10 @@ Result<Prepared> MonolithicKernel::prepare(const Tokens& tokens, ThreadPool& poo
         .expects("no adapters", fmt::format("{}", tokens.adapters.size()))
         .try_this("use a modular backend, or merge the adapter into the checkpoint");
   // The exchange weighs the input where that is asked for, so routing comes before it then.
-  const std::uint64_t slots = router_.slots();
+  const std::uint64_t assignments = router_.assignments_per_token();
   const auto route = [&](const ConstRows& logits) -> Result<Done> {
-    ids_.resize(logits.rows * slots);
-    weights_.resize(logits.rows * slots);
+    ids_.resize(logits.rows * assignments);
+    weights_.resize(logits.rows * assignments);
     return router_.route({.logits = {.data = logits.data,
                                      .dtype = logits.dtype,
                                      .tokens = logits.rows,
@@ -222,7 +222,7 @@ Result<Prepared> MonolithicKernel::prepare(const Tokens& tokens, ThreadPool& poo
                          {.ids = ids_, .weights = weights_}, pool);
   };
   Tokens given = tokens;
-  given.top_k = slots;
+  given.top_k = assignments;
   const bool routes_first = options_.kernel.weight_on_input;
   if (routes_first) {
     if (const auto done = route(tokens.logits); !done) return done.why();
@@ -236,7 +236,7 @@ Result<Prepared> MonolithicKernel::prepare(const Tokens& tokens, ThreadPool& poo
     kernel_.exchange_->abandon(done.why());
     return done.why();
   }
-  prepared->top_k = slots;
+  prepared->top_k = assignments;
   prepared->ids = ids_;
   prepared->weights = weights_;
   return prepared;
@@ -264,18 +264,18 @@ Result<Done> MonolithicKernel::apply(const Tokens& tokens, const MutableRows& ou
     std::ranges::transform(prepared->ids, replay.begin(),
                            [](std::int32_t id) { return static_cast<std::int16_t>(id); });
   }
-  ExpertsOutput made;
-  const auto done = kernel_.compute(*prepared, out, {.expert_map = expert_map_}, made);
+  ExpertsOutput result;
+  const auto done = kernel_.compute(*prepared, out, {.expert_map = expert_map_}, result);
   if (!done) {
     kernel_.exchange_->abandon(done.why());
     return done.why();
   }
-  return kernel_.exchange_->finalize(made, out);
+  return kernel_.exchange_->finalize(result, out);
 }
 
-Result<MonolithicKernel::Unfinalised> MonolithicKernel::apply_unfinalised(const Tokens& tokens,
+Result<MonolithicKernel::Unfinalized> MonolithicKernel::apply_unfinalized(const Tokens& tokens,
                                                                           ThreadPool& pool) {
-  const exchange::Traits traits = kernel_.exchange_->traits();
+  const ExchangeTraits traits = kernel_.exchange_->traits();
   if (traits.dispatchers > 1 || traits.output_is_reduced || tokens.x.rows == 0)
     return usage("kernel.unfinalised", "rows that are not summed yet cannot leave here")
         .expects("one rank and at least one token",
@@ -285,30 +285,30 @@ Result<MonolithicKernel::Unfinalised> MonolithicKernel::apply_unfinalised(const 
   const Result<Prepared> prepared = prepare(tokens, pool);
   if (!prepared) return prepared.why();
   const std::uint64_t count = prepared->ids.size();
-  std::vector<float> slots(count * hidden);
+  std::vector<float> assignments(count * hidden);
   const auto done =
       experts().compute({.in = *prepared,
                          .expert_map = expert_map_,
                          .weight_on_input = options_.kernel.weight_on_input},
-                        OutputForm::slots, dense_rows(std::span(slots), DType::f32, count, hidden));
+                        OutputForm::assignments, dense_rows(std::span(assignments), DType::f32, count, hidden));
   if (!done) return done.why();
   Tiled tiles;
-  const auto tiled = tile_slots({.ids = prepared->ids,
+  const auto tiled = tile_assignments({.ids = prepared->ids,
                                  .experts = expert_map_.size(),
                                  .expert_map = expert_map_,
                                  .local_experts = experts().problem().shape.experts},
-                                prepared->top_k, kUnfinalisedTile, tiles);
+                                prepared->top_k, kUnfinalizedTile, tiles);
   if (!tiled) return tiled.why();
-  Unfinalised made{.rows = std::vector<float>(tiles.token_of_row.size() * hidden),
+  Unfinalized result{.rows = std::vector<float>(tiles.token_of_row.size() * hidden),
                    .weights = {prepared->weights.begin(), prepared->weights.end()},
-                   .expanded_to_permuted = tiles.row_of_slot};
-  for (std::uint64_t slot = 0; slot < count; ++slot) {
-    if (tiles.row_of_slot[slot] < 0) continue;
-    const auto row = static_cast<std::uint64_t>(tiles.row_of_slot[slot]);
-    std::copy_n(slots.begin() + static_cast<std::ptrdiff_t>(slot * hidden), hidden,
-                made.rows.begin() + static_cast<std::ptrdiff_t>(row * hidden));
+                   .expanded_to_permuted = tiles.row_of_assignment};
+  for (std::uint64_t assignment = 0; assignment < count; ++assignment) {
+    if (tiles.row_of_assignment[assignment] < 0) continue;
+    const auto row = static_cast<std::uint64_t>(tiles.row_of_assignment[assignment]);
+    std::copy_n(assignments.begin() + static_cast<std::ptrdiff_t>(assignment * hidden), hidden,
+                result.rows.begin() + static_cast<std::ptrdiff_t>(row * hidden));
   }
-  return made;
+  return result;
 }
 
 }  // namespace fp4moe::moe

@@ -24,7 +24,7 @@ struct ExpertsRole {
   oracle::Kind kind = oracle::Kind::modular;
   oracle::TokenFormat format = oracle::TokenFormat::standard;
   bool leaves_weights = false;     // finalize applies the router's weights and sums ("delegate")
-  bool takes_unquantised = false;  // quantises its input itself, prepare must not
+  bool takes_unquantized = false;  // quantizes its input itself, prepare must not
   std::optional<std::uint64_t> max_tokens{}, dispatchers{};  // batched ones must have both
 };
 
@@ -34,7 +34,7 @@ struct KernelOptions {
 };
 
 // The most tokens TRT-LLM's kernels take at once: their grid has 65535 rows.
-std::uint64_t trtllm_chunk(weights::WeightFormat format, std::uint64_t experts,
+std::uint64_t trtllm_chunk(checkpoint::WeightFormat format, std::uint64_t experts,
                            std::uint64_t top_k);
 
 // What a call may bring along.
@@ -47,9 +47,9 @@ class ModularKernel {
  public:
   // Errors: kernel.kind (a part that routes and one that does not), kernel.format (token formats
   // differ), kernel.limits (max_tokens and dispatchers where they do not belong, or not),
-  // kernel.quantiser (experts with scales of their own cannot be fed quantised rows),
+  // kernel.quantizer (experts with scales of their own cannot be fed quantized rows),
   // kernel.chunk (chunks between ranks).
-  static Result<ModularKernel> make(std::unique_ptr<exchange::Exchange> exchange,
+  static Result<ModularKernel> make(std::unique_ptr<Exchange> exchange,
                                     std::shared_ptr<Experts> experts, const ExpertsRole& role,
                                     const KernelOptions& options = {});
 
@@ -59,20 +59,20 @@ class ModularKernel {
 
   // out: [T, H] in any activation type. T may be 0: collectives are joined all the same.
   // Errors: kernel.on_input (more than one expert per token), those of exchange and experts.
-  Result<Done> apply(const exchange::Tokens& tokens, const MutableRows& out,
+  Result<Done> apply(const Tokens& tokens, const MutableRows& out,
                      const CallOptions& call = {});
 
  private:
   friend class MonolithicKernel;
   ModularKernel() = default;
-  Result<Done> apply_once(const exchange::Tokens& tokens, const MutableRows& out,
+  Result<Done> apply_once(const Tokens& tokens, const MutableRows& out,
                           const CallOptions& call);
   Result<Done> compute(const Prepared& prepared, const MutableRows& out, const CallOptions& call,
-                       exchange::ExpertsOutput& made);
-  exchange::PrepareOptions prepare_options() const;
+                       ExpertsOutput& result);
+  PrepareOptions prepare_options() const;
   OutputForm form() const;
 
-  std::unique_ptr<exchange::Exchange> exchange_{};
+  std::unique_ptr<Exchange> exchange_{};
   std::shared_ptr<Experts> experts_{};
   ExpertsRole role_{};
   KernelOptions options_{};
@@ -89,7 +89,7 @@ class MonolithicKernel {
  public:
   // Further errors: kernel.routing (llama4 routing without weights on the input, or other routing
   // with them).
-  static Result<MonolithicKernel> make(std::unique_ptr<exchange::Exchange> exchange,
+  static Result<MonolithicKernel> make(std::unique_ptr<Exchange> exchange,
                                        std::shared_ptr<Experts> experts, routing::Router router,
                                        const ExpertsRole& role, const MonolithicOptions& options);
 
@@ -97,25 +97,25 @@ class MonolithicKernel {
   Experts& experts() { return kernel_.experts(); }
   const routing::Router& router() const { return router_; }
 
-  // tokens.logits are read, ids and weights are not. `replay`, [rows the experts see, slots], takes
+  // tokens.logits are read, ids and weights are not. `replay`, [rows the experts see, assignments], takes
   // the chosen ids; empty: not wanted. Errors: kernel.lora (adapters need a modular kernel),
   // kernel.replay, routing.*.
-  Result<Done> apply(const exchange::Tokens& tokens, const MutableRows& out, ThreadPool& pool,
+  Result<Done> apply(const Tokens& tokens, const MutableRows& out, ThreadPool& pool,
                      std::span<std::int16_t> replay = {});
 
   // GEMM2's rows before they are weighed and summed, for a later fused reduction. Without ranks and
-  // with at least one token only; kernel.unfinalised otherwise.
-  struct Unfinalised {
+  // with at least one token only; kernel.unfinalized otherwise.
+  struct Unfinalized {
     std::vector<float> rows{};                         // [padded rows, H], grouped by expert
-    std::vector<float> weights{};                      // [T, slots]
-    std::vector<std::int32_t> expanded_to_permuted{};  // [T * slots], -1: no expert
+    std::vector<float> weights{};                      // [T, assignments]
+    std::vector<std::int32_t> expanded_to_permuted{};  // [T * assignments], -1: no expert
   };
-  Result<Unfinalised> apply_unfinalised(const exchange::Tokens& tokens, ThreadPool& pool);
+  Result<Unfinalized> apply_unfinalized(const Tokens& tokens, ThreadPool& pool);
 
  private:
   MonolithicKernel(ModularKernel kernel, routing::Router router)
       : kernel_(std::move(kernel)), router_(std::move(router)) {}
-  Result<Prepared> prepare(const exchange::Tokens& tokens, ThreadPool& pool);
+  Result<Prepared> prepare(const Tokens& tokens, ThreadPool& pool);
 
   ModularKernel kernel_;
   routing::Router router_;

@@ -1,5 +1,5 @@
-// Low-rank additions to experts. For a token with adapter a in a slot of expert e, with router
-// weight r, input x and activation output h (before its quantisation):
+// Low-rank additions to experts. For a token with adapter a in a assignment of expert e, with router
+// weight r, input x and activation output h (before its quantization):
 //
 //   gate += B_gate (A_gate x)     up += B_up (A_up x)     y += r * B_down (A_down h)
 //

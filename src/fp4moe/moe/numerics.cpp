@@ -51,10 +51,10 @@ Result<const Numerics*> require_numerics(std::string_view id) {
       .expects(fmt::format("one of {}", all), id);
 }
 
-Tolerance tolerance(const Numerics& numerics, oracle::ActivationKey quantises,
+Tolerance tolerance(const Numerics& numerics, oracle::ActivationKey quantizes,
                     std::string_view engine) {
   using oracle::ActivationKey;
-  switch (quantises) {
+  switch (quantizes) {
     case ActivationKey::none:
       break;
     case ActivationKey::mxfp8:

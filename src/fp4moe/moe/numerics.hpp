@@ -1,11 +1,11 @@
 // Where a backend rounds, as data. Sums are exact to float64; "rounded" means to float32, then to
 // bf16, ties to even.
 //
-//   x ─ quantise ─► GEMM1 ─(1)─► activation ─(2)─┐
+//   x ─ quantize ─► GEMM1 ─(1)─► activation ─(2)─┐
 //   ┌────────────────────────────────────────────┘
-//   └─ quantise ─► GEMM2 ─(3)─► * weight ─► sum ─(4)─► out
+//   └─ quantize ─► GEMM2 ─(3)─► * weight ─► sum ─(4)─► out
 //
-// Which numbers are quantised (ActivationKey) is the backend's scheme, not told here.
+// Which numbers are quantized (ActivationKey) is the backend's scheme, not told here.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -52,7 +52,7 @@ struct Numerics {
   WeightRounding weight = WeightRounding::none;
   bool rounds_sum = true;        // (4)
   bool weights_in_bf16 = false;  // NVFP4: e2m1 * (scale * global scale) rounded before the product
-  bool activations_in_bf16 = false;  // quantised values with their factor, rounded
+  bool activations_in_bf16 = false;  // quantized values with their factor, rounded
   bool shares_global = true;         // NVFP4: gate's and up's global scales are one, the gate's
   int activation_bits = 16;  // fast engines: integers that x and the activation's output become
   std::string_view says{};   // whose it is and how far it is known
@@ -75,11 +75,11 @@ inline constexpr std::array<Numerics, 11> kNumerics{{
     {.id = "fused", .middle = MiddleRounding::result, .second = SecondRounding::weighted,
      .says = "activation in the first product's epilogue, float32 weights in the second's: CK, AITER, vLLM's CPU kernel; assumed, no source or run was seen"},
     {.id = "grouped", .first = FirstRounding::sum, .second = SecondRounding::unweighted,
-     .says = "grouped products with quantised activations: the first rounded, the activation fused with quantising, float32 weights in finalize"},
+     .says = "grouped products with quantized activations: the first rounded, the activation fused with quantizing, float32 weights in finalize"},
     {.id = "grouped_bf16", .first = FirstRounding::sum, .middle = MiddleRounding::result, .second = SecondRounding::unweighted,
      .says = "the same with 16-bit activations"},
     {.id = "nvfp4_emulation", .first = FirstRounding::sum, .middle = MiddleRounding::gate_and_result, .second = SecondRounding::weighted,
-     .weights_in_bf16 = true, .activations_in_bf16 = true, .says = "vLLM's NVFP4 emulation: weights and quantised activations dequantised to bf16, then as unfused"},
+     .weights_in_bf16 = true, .activations_in_bf16 = true, .says = "vLLM's NVFP4 emulation: weights and quantized activations dequantized to bf16, then as unfused"},
 }};
 // clang-format on
 
@@ -90,7 +90,7 @@ struct Tolerance {
   double of_largest = 0, cosine = 0;
 };
 // `engine` is who computed it.
-Tolerance tolerance(const Numerics& numerics, oracle::ActivationKey quantises,
+Tolerance tolerance(const Numerics& numerics, oracle::ActivationKey quantizes,
                     std::string_view engine = "reference");
 
 // How far `exact` and `native` are from the true result by who computes them: float64 throughout;

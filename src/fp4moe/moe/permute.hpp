@@ -1,14 +1,14 @@
-// Slots put in the order of their experts. A slot is a token's choice: choice j of token t has the
+// Assignments put in the order of their experts. A assignment is a token's choice: choice j of token t has the
 // number t * top_k + j and the id ids[t * top_k + j]. Ids below 0, beyond the experts, or mapped
-// to -1 are nobody's. Inside an expert slots keep their order, whatever the number of threads.
+// to -1 are nobody's. Inside an expert assignments keep their order, whatever the number of threads.
 //
 // Kernels take this order in one of three forms; all come out of one counting sort:
 //
 //   of ids 1 2 0 1, with 3 experts and 4 rows a block:
 //
-//   block aligned   slots   2 . . .   0 3 . .   1 . . .   experts 0 1 2   (. is 4: no slot)
-//   grouped         slots   2 0 3 1   offsets 0 1 3 4     rows of slots 1 3 0 2
-//   tiled           the same with -1 for .              rows of slots 4 8 0 5   tiles 0 1 2
+//   block aligned   assignments   2 . . .   0 3 . .   1 . . .   experts 0 1 2   (. is 4: no assignment)
+//   grouped         assignments   2 0 3 1   offsets 0 1 3 4     rows of assignments 1 3 0 2
+//   tiled           the same with -1 for .              rows of assignments 4 8 0 5   tiles 0 1 2
 //
 // The structures own their memory and keep it from call to call.
 #pragma once
@@ -23,31 +23,31 @@
 
 namespace fp4moe::moe {
 
-struct Slots {
+struct Assignments {
   std::span<const std::int32_t> ids{};         // [tokens * top_k], global
   std::uint64_t experts = 0;                   // global
   std::span<const std::int32_t> expert_map{};  // [experts] local numbers or -1; none: all are local
   std::uint64_t local_experts = 0;             // with a map
 };
 
-// Errors of all: permute.experts, permute.map, permute.block, permute.slots (too many to number).
+// Errors of all: permute.experts, permute.map, permute.block, permute.assignments (too many to number).
 
 // Marlin, Triton, emulation.
 struct BlockAligned {
-  std::vector<std::int32_t> sorted_slots{};  // capacity; padding and tail are the number of slots
+  std::vector<std::int32_t> sorted_assignments{};  // capacity; padding and tail are the number of assignments
   std::vector<std::int32_t> expert_ids{};    // one a block; tail -1
-  std::uint64_t used = 0;                    // of sorted_slots, a multiple of the block
+  std::uint64_t used = 0;                    // of sorted_assignments, a multiple of the block
   std::vector<std::uint32_t> scratch{};
 };
 struct BlockOptions {
   std::uint64_t block = 1;
-  // Marlin drops foreign slots. Triton keeps their blocks, and expert_ids says -1 of them.
+  // Marlin drops foreign assignments. Triton keeps their blocks, and expert_ids says -1 of them.
   bool ignores_foreign = false;
 };
-Result<Done> align_blocks(const Slots& slots, BlockOptions options, ThreadPool& pool,
+Result<Done> align_blocks(const Assignments& assignments, BlockOptions options, ThreadPool& pool,
                           BlockAligned& out);
-// Of sorted_slots: slots + experts * (block - 1), or one block a slot where that is less.
-std::uint64_t block_capacity(std::uint64_t slots, std::uint64_t experts, std::uint64_t block);
+// Of sorted_assignments: assignments + experts * (block - 1), or one block a assignment where that is less.
+std::uint64_t block_capacity(std::uint64_t assignments, std::uint64_t experts, std::uint64_t block);
 
 // The same for batches of `capacity` rows an expert: numbers of rows, batch by batch.
 Result<Done> align_batches(std::span<const std::int32_t> counts, std::uint64_t capacity,
@@ -64,24 +64,24 @@ std::uint64_t marlin_block(const MarlinBlockCase& asked);
 // Grouped matrix products.
 struct Grouped {
   std::vector<std::int64_t> offsets{};  // [local experts + 1]; the last: rows that are somebody's
-  std::vector<std::int32_t> row_of_slot{};  // nobody's slots follow the others, in their order
-  std::vector<std::int32_t> slot_of_row{};  // the number of slots where the row is nobody's
+  std::vector<std::int32_t> row_of_assignment{};  // nobody's assignments follow the others, in their order
+  std::vector<std::int32_t> assignment_of_row{};  // the number of assignments where the row is nobody's
   std::vector<std::uint32_t> scratch{};
 
   std::uint64_t valid() const {
     return offsets.empty() ? 0 : static_cast<std::uint64_t>(offsets.back());
   }
 };
-Result<Done> group_slots(const Slots& slots, ThreadPool& pool, Grouped& out);
+Result<Done> group_assignments(const Assignments& assignments, ThreadPool& pool, Grouped& out);
 
-// out[row] = x[slot_of_row / top_k] for the rows that are somebody's. Rows are whole numbers of 16
+// out[row] = x[assignment_of_row / top_k] for the rows that are somebody's. Rows are whole numbers of 16
 // bytes; reduce.hpp brings them back. Errors: permute.rows, rows.*.
 Result<Done> permute_rows(const ConstRows& x, const Grouped& order, ThreadPool& pool,
                           const MutableRows& out);
 
 // TRT-LLM.
 struct Tiled {
-  std::vector<std::int32_t> row_of_slot{};    // -1: nobody's
+  std::vector<std::int32_t> row_of_assignment{};    // -1: nobody's
   std::vector<std::int32_t> token_of_row{};   // [padded rows]; -1: padding
   std::vector<std::int32_t> padded_counts{};  // [local experts], multiples of the tile
   std::vector<std::int32_t> offsets{};        // [local experts + 1], their sums
@@ -89,6 +89,6 @@ struct Tiled {
   std::vector<std::uint32_t> scratch{};
 };
 // `tile` is a power of two from 8 to 128.
-Result<Done> tile_slots(const Slots& slots, std::uint64_t top_k, std::uint64_t tile, Tiled& out);
+Result<Done> tile_assignments(const Assignments& assignments, std::uint64_t top_k, std::uint64_t tile, Tiled& out);
 
 }  // namespace fp4moe::moe

@@ -1,4 +1,4 @@
-// Slots there and back: the three forms of their order, rows moved by it, the four ways to reduce
+// Assignments there and back: the three forms of their order, rows moved by it, the four ways to reduce
 // them, and the maps that say which experts are here.
 #include "fp4moe/moe/permute.hpp"
 
@@ -19,7 +19,7 @@ namespace permute_test {
 
 using formats::Bf16;
 using Numbers = std::vector<std::int32_t>;
-using weights::Placement;
+using checkpoint::Placement;
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
@@ -32,56 +32,56 @@ Numbers random_ids(std::size_t count, std::int32_t least, std::int32_t most, std
   return ids;
 }
 
-// Slots by expert, the plain way.
-std::vector<Numbers> by_expert(const Slots& slots, bool maps) {
-  std::vector<Numbers> made(slots.experts);
-  for (std::size_t slot = 0; slot < slots.ids.size(); ++slot) {
-    std::int32_t id = slots.ids[slot];
-    if (id < 0 || id >= static_cast<std::int32_t>(slots.experts)) continue;
-    if (maps && !slots.expert_map.empty()) id = slots.expert_map[static_cast<std::size_t>(id)];
-    if (id >= 0) made[static_cast<std::size_t>(id)].push_back(static_cast<std::int32_t>(slot));
+// Assignments by expert, the plain way.
+std::vector<Numbers> by_expert(const Assignments& assignments, bool maps) {
+  std::vector<Numbers> result(assignments.experts);
+  for (std::size_t assignment = 0; assignment < assignments.ids.size(); ++assignment) {
+    std::int32_t id = assignments.ids[assignment];
+    if (id < 0 || id >= static_cast<std::int32_t>(assignments.experts)) continue;
+    if (maps && !assignments.expert_map.empty()) id = assignments.expert_map[static_cast<std::size_t>(id)];
+    if (id >= 0) result[static_cast<std::size_t>(id)].push_back(static_cast<std::int32_t>(assignment));
   }
-  return made;
+  return result;
 }
 
 // Awkward sizes, alone and on one of two ranks.
 template <class Check>
-void for_many_slots(const Check& check) {
+void for_many_assignments(const Check& check) {
   for (const std::size_t count : {0u, 1u, 7u, 64u, 9001u, 40000u})
     for (const std::uint64_t experts : {1u, 3u, 128u}) {
       const Numbers ids = random_ids(count, -2, static_cast<std::int32_t>(experts) + 2, count);
-      check(Slots{.ids = ids, .experts = experts});
+      check(Assignments{.ids = ids, .experts = experts});
       const auto map = expert_map(experts, {1, 2}, Placement::round_robin);
       check(
-          Slots{.ids = ids, .experts = experts, .expert_map = *map, .local_experts = experts / 2});
+          Assignments{.ids = ids, .experts = experts, .expert_map = *map, .local_experts = experts / 2});
     }
 }
 
 TEST(AlignBlocks, AgreesWithThePlainWayWhateverTheThreads) {
-  for_many_slots([](const Slots& slots) {
+  for_many_assignments([](const Assignments& assignments) {
     for (const std::uint64_t block : {1u, 4u, 16u})
       for (const bool ignores : {false, true})
         for (const std::size_t threads : {1u, 3u}) {
           ThreadPool pool(threads);
           BlockAligned out;
-          ASSERT_TRUE(align_blocks(slots, {block, ignores}, pool, out));
-          const auto none = static_cast<std::int32_t>(slots.ids.size());
+          ASSERT_TRUE(align_blocks(assignments, {block, ignores}, pool, out));
+          const auto none = static_cast<std::int32_t>(assignments.ids.size());
           Numbers sorted, owners;
-          const std::vector<Numbers> lists = by_expert(slots, ignores);
+          const std::vector<Numbers> lists = by_expert(assignments, ignores);
           for (std::size_t e = 0; e < lists.size(); ++e) {
             for (std::size_t i = 0; i < lists[e].size(); i += block)
-              owners.push_back(ignores || slots.expert_map.empty() ? static_cast<std::int32_t>(e)
-                                                                   : slots.expert_map[e]);
+              owners.push_back(ignores || assignments.expert_map.empty() ? static_cast<std::int32_t>(e)
+                                                                   : assignments.expert_map[e]);
             sorted.insert(sorted.end(), lists[e].begin(), lists[e].end());
             while (sorted.size() % block != 0) sorted.push_back(none);
           }
           ASSERT_EQ(out.used, sorted.size());
-          ASSERT_LE(out.used, out.sorted_slots.size());
-          ASSERT_EQ(out.sorted_slots.size(),
-                    block_capacity(slots.ids.size(), slots.experts, block));
-          sorted.resize(out.sorted_slots.size(), none);
+          ASSERT_LE(out.used, out.sorted_assignments.size());
+          ASSERT_EQ(out.sorted_assignments.size(),
+                    block_capacity(assignments.ids.size(), assignments.experts, block));
+          sorted.resize(out.sorted_assignments.size(), none);
           owners.resize(out.expert_ids.size(), -1);
-          ASSERT_EQ(out.sorted_slots, sorted);
+          ASSERT_EQ(out.sorted_assignments, sorted);
           ASSERT_EQ(out.expert_ids, owners);
         }
   });
@@ -93,7 +93,7 @@ TEST(AlignBlocks, HasRoomForAnyDistribution) {
     BlockAligned out;
     const Numbers ids(5, expert);
     ASSERT_TRUE(align_blocks({.ids = ids, .experts = 8}, {.block = 4}, pool, out));
-    EXPECT_EQ(out.sorted_slots.size(), 20u);  // fewer slots than experts: a block each at most
+    EXPECT_EQ(out.sorted_assignments.size(), 20u);  // fewer assignments than experts: a block each at most
     EXPECT_EQ(out.used, 8u);
   }
 }
@@ -118,7 +118,7 @@ TEST(AlignBatches, NumbersRowsBatchByBatch) {
   const Numbers counts{2, 3, 0, 6, 8};
   ASSERT_TRUE(align_batches(counts, 8, 4, out));
   EXPECT_EQ(out.used, 24u);
-  const Numbers used(out.sorted_slots.begin(), out.sorted_slots.begin() + 24);
+  const Numbers used(out.sorted_assignments.begin(), out.sorted_assignments.begin() + 24);
   EXPECT_EQ(used, (Numbers{0,  1,  40, 40, 8,  9,  10, 40, 24, 25, 26, 27,
                            28, 29, 40, 40, 32, 33, 34, 35, 36, 37, 38, 39}));
   const Numbers owners(out.expert_ids.begin(), out.expert_ids.begin() + 6);
@@ -151,53 +151,53 @@ TEST(MarlinBlock, GrowsWithTheTokensOfAnExpert) {
             16u);
 }
 
-TEST(GroupSlots, AgreesWithThePlainWayWhateverTheThreads) {
-  for_many_slots([](const Slots& slots) {
-    const std::vector<Numbers> lists = by_expert(slots, true);
-    const auto none = static_cast<std::int32_t>(slots.ids.size());
+TEST(GroupAssignments, AgreesWithThePlainWayWhateverTheThreads) {
+  for_many_assignments([](const Assignments& assignments) {
+    const std::vector<Numbers> lists = by_expert(assignments, true);
+    const auto none = static_cast<std::int32_t>(assignments.ids.size());
     for (const std::size_t threads : {1u, 3u}) {
       ThreadPool pool(threads);
       Grouped out;
-      ASSERT_TRUE(group_slots(slots, pool, out));
+      ASSERT_TRUE(group_assignments(assignments, pool, out));
       std::int64_t at = 0;
       for (std::size_t e = 0; e + 1 < out.offsets.size(); ++e) {
         ASSERT_EQ(out.offsets[e], at);
-        for (const std::int32_t slot : lists[e]) {
-          ASSERT_EQ(out.slot_of_row[static_cast<std::size_t>(at)], slot);
-          ASSERT_EQ(out.row_of_slot[static_cast<std::size_t>(slot)], at);
+        for (const std::int32_t assignment : lists[e]) {
+          ASSERT_EQ(out.assignment_of_row[static_cast<std::size_t>(at)], assignment);
+          ASSERT_EQ(out.row_of_assignment[static_cast<std::size_t>(assignment)], at);
           ++at;
         }
       }
       ASSERT_EQ(out.offsets.back(), at);
-      Numbers rows = out.row_of_slot;
+      Numbers rows = out.row_of_assignment;
       std::ranges::sort(rows);
       for (std::size_t i = 0; i < rows.size(); ++i)
         ASSERT_EQ(rows[i], static_cast<std::int32_t>(i));
-      for (std::size_t row = out.valid(); row < out.slot_of_row.size(); ++row)
-        ASSERT_EQ(out.slot_of_row[row], none);
+      for (std::size_t row = out.valid(); row < out.assignment_of_row.size(); ++row)
+        ASSERT_EQ(out.assignment_of_row[row], none);
     }
   });
 }
 
-TEST(TileSlots, PadsExpertsToTiles) {
+TEST(TileAssignments, PadsExpertsToTiles) {
   const Numbers ids{2, 0, 2, -1, 2, 5};
   Tiled out;
-  ASSERT_TRUE(tile_slots({.ids = ids, .experts = 4}, 2, 8, out));
+  ASSERT_TRUE(tile_assignments({.ids = ids, .experts = 4}, 2, 8, out));
   EXPECT_EQ(out.padded_counts, (Numbers{8, 0, 8, 0}));
   EXPECT_EQ(out.offsets, (Numbers{0, 8, 8, 16, 16}));
   EXPECT_EQ(out.expert_of_tile, (Numbers{0, 2}));
-  EXPECT_EQ(out.row_of_slot, (Numbers{8, 0, 9, -1, 10, -1}));
+  EXPECT_EQ(out.row_of_assignment, (Numbers{8, 0, 9, -1, 10, -1}));
   EXPECT_EQ(out.token_of_row,
             (Numbers{0, -1, -1, -1, -1, -1, -1, -1, 0, 1, 2, -1, -1, -1, -1, -1}));
 
   const Numbers map{-1, -1, 0, 1};
   ASSERT_TRUE(
-      tile_slots({.ids = ids, .experts = 4, .expert_map = map, .local_experts = 2}, 2, 8, out));
-  EXPECT_EQ(out.row_of_slot, (Numbers{0, -1, 1, -1, 2, -1}));
+      tile_assignments({.ids = ids, .experts = 4, .expert_map = map, .local_experts = 2}, 2, 8, out));
+  EXPECT_EQ(out.row_of_assignment, (Numbers{0, -1, 1, -1, 2, -1}));
   EXPECT_EQ(out.expert_of_tile, (Numbers{0}));
 
-  EXPECT_EQ(tile_slots({.ids = ids, .experts = 4}, 2, 12, out).why().id, "permute.block");
-  EXPECT_EQ(tile_slots({.ids = ids, .experts = 4}, 4, 8, out).why().id, "permute.rows");
+  EXPECT_EQ(tile_assignments({.ids = ids, .experts = 4}, 2, 12, out).why().id, "permute.block");
+  EXPECT_EQ(tile_assignments({.ids = ids, .experts = 4}, 4, 8, out).why().id, "permute.rows");
 }
 
 // [rows, columns] of small whole numbers, as float32 or bf16.
@@ -224,17 +224,17 @@ struct Matrix {
   }
 };
 Matrix matrix(DType dtype, std::uint64_t rows, std::uint64_t columns, float value) {
-  Matrix made{dtype, rows, columns};
-  made.wide.resize(dtype == DType::f32 ? rows * columns : 0);
-  made.narrow.resize(dtype == DType::f32 ? 0 : rows * columns);
+  Matrix result{dtype, rows, columns};
+  result.wide.resize(dtype == DType::f32 ? rows * columns : 0);
+  result.narrow.resize(dtype == DType::f32 ? 0 : rows * columns);
   for (std::uint64_t r = 0; r < rows; ++r)
-    for (std::uint64_t c = 0; c < columns; ++c) made.set(r, c, value);
-  return made;
+    for (std::uint64_t c = 0; c < columns; ++c) result.set(r, c, value);
+  return result;
 }
-void fill_randomly(Matrix& made, std::uint64_t seed) {
+void fill_randomly(Matrix& result, std::uint64_t seed) {
   SplitMix64 random(seed);
-  for (std::uint64_t r = 0; r < made.rows; ++r)
-    for (std::uint64_t c = 0; c < made.columns; ++c) made.set(r, c, 4 * random.unit() - 2);
+  for (std::uint64_t r = 0; r < result.rows; ++r)
+    for (std::uint64_t c = 0; c < result.columns; ++c) result.set(r, c, 4 * random.unit() - 2);
 }
 float rounded(DType dtype, float value) {
   return dtype == DType::f32 ? value : Bf16::decode(Bf16::encode(value));
@@ -257,7 +257,7 @@ TEST(PermuteRows, RowsGoThereAndComeBackSummed) {
   const Chosen chosen;
   ThreadPool pool(2);
   Grouped order;
-  ASSERT_TRUE(group_slots({.ids = chosen.ids, .experts = kExperts}, pool, order));
+  ASSERT_TRUE(group_assignments({.ids = chosen.ids, .experts = kExperts}, pool, order));
   for (const DType dtype : {DType::f32, DType::bf16}) {
     Matrix x = matrix(dtype, kTokens, kWide, 0);
     fill_randomly(x, 1);
@@ -268,9 +268,9 @@ TEST(PermuteRows, RowsGoThereAndComeBackSummed) {
     for (std::uint64_t t = 0; t < kTokens; ++t)
       for (std::uint64_t c = 0; c < kWide; ++c) {
         float sum = 0;
-        for (std::uint64_t slot = t * kTop; slot < (t + 1) * kTop; ++slot)
-          if (chosen.ids[slot] >= 0 && chosen.ids[slot] < static_cast<std::int32_t>(kExperts))
-            sum += chosen.weights[slot] * x.at(t, c);
+        for (std::uint64_t assignment = t * kTop; assignment < (t + 1) * kTop; ++assignment)
+          if (chosen.ids[assignment] >= 0 && chosen.ids[assignment] < static_cast<std::int32_t>(kExperts))
+            sum += chosen.weights[assignment] * x.at(t, c);
         ASSERT_EQ(out.at(t, c), rounded(dtype, sum)) << "token " << t;
       }
   }
@@ -280,7 +280,7 @@ TEST(PermuteRows, RefusesRowsThatDoNotFit) {
   const Chosen chosen;
   ThreadPool pool(1);
   Grouped order;
-  ASSERT_TRUE(group_slots({.ids = chosen.ids, .experts = kExperts}, pool, order));
+  ASSERT_TRUE(group_assignments({.ids = chosen.ids, .experts = kExperts}, pool, order));
   Matrix x = matrix(DType::f32, kTokens, 8, 0), all = matrix(DType::f32, kTokens * kTop, 8, 0);
   Matrix odd = matrix(DType::f32, kTokens, 3, 0),
          odd_all = matrix(DType::f32, kTokens * kTop, 3, 0);
@@ -295,7 +295,7 @@ TEST(PermuteRows, RefusesRowsThatDoNotFit) {
             "reduce.sizes");
 }
 
-TEST(Reduce, ContiguousSumsSlotsAndSkipsNobodys) {
+TEST(Reduce, ContiguousSumsAssignmentsAndSkipsNobodys) {
   const Chosen chosen;
   const Numbers map{0, -1, 1, 2, -1, 3};
   ThreadPool pool(2);
@@ -304,13 +304,13 @@ TEST(Reduce, ContiguousSumsSlotsAndSkipsNobodys) {
       Matrix rows = matrix(dtype, kTokens * kTop, kWide, kNan),
              out = matrix(dtype, kTokens, kWide, kNan);
       fill_randomly(rows, 3);
-      const auto is_ours = [&](std::uint64_t slot) {
-        const std::int32_t id = chosen.ids[slot];
+      const auto is_ours = [&](std::uint64_t assignment) {
+        const std::int32_t id = chosen.ids[assignment];
         return id >= 0 && id < static_cast<std::int32_t>(kExperts) &&
                map[static_cast<std::size_t>(id)] >= 0;
       };
-      for (std::uint64_t slot = 0; slot < rows.rows; ++slot)
-        for (std::uint64_t c = 0; c < kWide && !is_ours(slot); ++c) rows.set(slot, c, kNan);
+      for (std::uint64_t assignment = 0; assignment < rows.rows; ++assignment)
+        for (std::uint64_t c = 0; c < kWide && !is_ours(assignment); ++c) rows.set(assignment, c, kNan);
       ReduceInput input{.rows = rows.view(), .top_k = kTop, .ids = chosen.ids};
       input.weights = on_input ? std::span<const float>() : chosen.weights;
       input.experts = kExperts;
@@ -319,10 +319,10 @@ TEST(Reduce, ContiguousSumsSlotsAndSkipsNobodys) {
       for (std::uint64_t t = 0; t < kTokens; ++t)
         for (std::uint64_t c = 0; c < kWide; ++c) {
           float sum = 0;
-          for (std::uint64_t slot = t * kTop; slot < (t + 1) * kTop; ++slot)
-            if (is_ours(slot))
-              sum += on_input ? rows.at(slot, c)
-                              : rounded(dtype, chosen.weights[slot] * rows.at(slot, c));
+          for (std::uint64_t assignment = t * kTop; assignment < (t + 1) * kTop; ++assignment)
+            if (is_ours(assignment))
+              sum += on_input ? rows.at(assignment, c)
+                              : rounded(dtype, chosen.weights[assignment] * rows.at(assignment, c));
           ASSERT_EQ(out.at(t, c), rounded(dtype, sum));
         }
       EXPECT_EQ(out.at(0, 0), 0);
@@ -343,9 +343,9 @@ TEST(Reduce, BatchesAreAddedExpertByExpert) {
       for (std::uint64_t t = 0; t < kTokens; ++t) {
         float weight = 0;
         bool is_chosen = false;
-        for (std::uint64_t slot = t * kTop; slot < (t + 1) * kTop; ++slot) {
-          if (chosen.ids[slot] != static_cast<std::int32_t>(kFirst + e)) continue;
-          weight += chosen.weights[slot];
+        for (std::uint64_t assignment = t * kTop; assignment < (t + 1) * kTop; ++assignment) {
+          if (chosen.ids[assignment] != static_cast<std::int32_t>(kFirst + e)) continue;
+          weight += chosen.weights[assignment];
           is_chosen = true;
         }
         if (!is_chosen) continue;
@@ -480,8 +480,8 @@ TEST(Replicas, RefusesTablesThatLeaveExpertsOut) {
   const auto refused = [&](auto change) {
     ReplicaTable table = good;
     change(table);
-    const Result<ReplicaTable> made = replica_table(table);
-    return made ? std::string() : made.why().id;
+    const Result<ReplicaTable> result = replica_table(table);
+    return result ? std::string() : result.why().id;
   };
   EXPECT_EQ(refused([](auto& t) { t.most = 0; }), "eplb.table");
   EXPECT_EQ(refused([](auto& t) { t.replicas = {2}; }), "eplb.table");

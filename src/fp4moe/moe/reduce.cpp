@@ -51,27 +51,27 @@ void add_row(const ConstRows& rows, const Addend& addend, std::span<float> sum) 
   for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += values[i];
 }
 
-// Sums of `top_k` slots in a row; `row_of(slot)` is kNobody where there is nothing to add.
-struct SlotSum {
+// Sums of `top_k` assignments in a row; `row_of(assignment)` is kNobody where there is nothing to add.
+struct AssignmentSum {
   ConstRows rows{};
   std::uint64_t top_k = 1;
   std::span<const float> weights{};
   bool rounds = false;
 };
 template <class RowOf>
-void sum_slots(const SlotSum& job, ThreadPool& pool, const MutableRows& out, const RowOf& row_of) {
+void sum_assignments(const AssignmentSum& job, ThreadPool& pool, const MutableRows& out, const RowOf& row_of) {
   pool.run(out.rows, [&](std::size_t t) {
     std::array<float, kStrip> memory;
     for (std::uint64_t begin = 0; begin < out.columns; begin += kStrip) {
       const std::uint64_t count = std::min<std::uint64_t>(kStrip, out.columns - begin);
       const std::span<float> sum(memory.data(), count);
       std::ranges::fill(sum, 0.0f);
-      for (std::uint64_t slot = t * job.top_k; slot < (t + 1) * job.top_k; ++slot) {
-        const std::uint64_t row = row_of(slot);
+      for (std::uint64_t assignment = t * job.top_k; assignment < (t + 1) * job.top_k; ++assignment) {
+        const std::uint64_t row = row_of(assignment);
         if (row == kNobody) continue;
         add_row(columns_of(job.rows, begin, count),
                 {.row = row,
-                 .weight = job.weights.empty() ? 1.0f : job.weights[slot],
+                 .weight = job.weights.empty() ? 1.0f : job.weights[assignment],
                  .is_weighted = !job.weights.empty(),
                  .rounds = job.rounds},
                 sum);
@@ -131,58 +131,58 @@ Result<Done> copy_rows(const ReduceInput& input, ThreadPool& pool, const Mutable
 Result<Done> reduce_contiguous(const ReduceInput& input, ThreadPool& pool, const MutableRows& out) {
   if (Result<Done> good = check_ids(input, out); !good) return good;
   if (Result<Done> good = check_sizes(input, out, input.ids.size()); !good) return good;
-  sum_slots({input.rows, input.top_k, input.weights, true}, pool, out, [&](std::uint64_t slot) {
-    return is_somebody(input, input.ids[slot]) ? slot : kNobody;
+  sum_assignments({input.rows, input.top_k, input.weights, true}, pool, out, [&](std::uint64_t assignment) {
+    return is_somebody(input, input.ids[assignment]) ? assignment : kNobody;
   });
   return Done{};
 }
 
 // Where a token's row of an expert lies: tokens of an expert are packed in their order, each once,
-// with all its weight for that expert. Slots beyond the first of a kind, and nobody's, have none.
-struct BatchedSlot {
+// with all its weight for that expert. Assignments beyond the first of a kind, and nobody's, have none.
+struct BatchedAssignment {
   std::uint64_t row = kNobody;
   float weight = 0;
 };
-Result<std::vector<BatchedSlot>> batched_slots(const ReduceInput& input) {
-  std::vector<BatchedSlot> made(input.ids.size());
+Result<std::vector<BatchedAssignment>> batched_assignments(const ReduceInput& input) {
+  std::vector<BatchedAssignment> result(input.ids.size());
   std::vector<std::uint64_t> used(input.local_experts);
-  for (std::uint64_t slot = 0; slot < made.size(); ++slot) {
-    const std::uint64_t first = slot / input.top_k * input.top_k;
-    const std::int32_t id = input.ids[slot];
+  for (std::uint64_t assignment = 0; assignment < result.size(); ++assignment) {
+    const std::uint64_t first = assignment / input.top_k * input.top_k;
+    const std::int32_t id = input.ids[assignment];
     if (!is_somebody(input, id)) continue;
     const std::uint64_t local = static_cast<std::uint64_t>(id) - input.first_expert;
     if (local >= input.local_experts) continue;
-    const float weight = input.weights.empty() ? 1.0f : input.weights[slot];
-    const auto twin = std::find(input.ids.begin() + static_cast<std::ptrdiff_t>(first),
-                                input.ids.begin() + static_cast<std::ptrdiff_t>(slot), id);
-    if (const auto at = static_cast<std::uint64_t>(twin - input.ids.begin()); at < slot) {
-      made[at].weight += weight;
+    const float weight = input.weights.empty() ? 1.0f : input.weights[assignment];
+    const auto duplicate = std::find(input.ids.begin() + static_cast<std::ptrdiff_t>(first),
+                                input.ids.begin() + static_cast<std::ptrdiff_t>(assignment), id);
+    if (const auto at = static_cast<std::uint64_t>(duplicate - input.ids.begin()); at < assignment) {
+      result[at].weight += weight;
       continue;
     }
     if (used[local] >= input.capacity)
       return usage("reduce.batch", fmt::format("expert {} has more tokens than its batch", id))
           .expects(fmt::format("at most {}", input.capacity),
-                   fmt::format("token {} too", slot / input.top_k));
-    made[slot] = {local * input.capacity + used[local]++, weight};
+                   fmt::format("token {} too", assignment / input.top_k));
+    result[assignment] = {local * input.capacity + used[local]++, weight};
   }
-  return made;
+  return result;
 }
 
 // Expert by expert, each sum rounded to the output's type.
-void add_batches(const ReduceInput& input, std::span<const BatchedSlot> slots, std::size_t token,
+void add_batches(const ReduceInput& input, std::span<const BatchedAssignment> assignments, std::size_t token,
                  const MutableRows& out) {
   std::array<float, kStrip> memory, part;
-  const auto mine = slots.subspan(token * input.top_k, input.top_k);
+  const auto mine = assignments.subspan(token * input.top_k, input.top_k);
   for (std::uint64_t begin = 0; begin < out.columns; begin += kStrip) {
     const std::uint64_t count = std::min<std::uint64_t>(kStrip, out.columns - begin);
     const std::span<float> sum(memory.data(), count), product(part.data(), count);
     std::ranges::fill(sum, 0.0f);
     std::uint64_t done = 0;  // rows below are added: batches lie in the order of their experts
     for (;;) {
-      const BatchedSlot* next = nullptr;
-      for (const BatchedSlot& slot : mine)
-        if (slot.row != kNobody && slot.row >= done && (next == nullptr || slot.row < next->row))
-          next = &slot;
+      const BatchedAssignment* next = nullptr;
+      for (const BatchedAssignment& assignment : mine)
+        if (assignment.row != kNobody && assignment.row >= done && (next == nullptr || assignment.row < next->row))
+          next = &assignment;
       if (next == nullptr) break;
       done = next->row + 1;
       std::ranges::fill(product, 0.0f);
@@ -209,9 +209,9 @@ Result<Done> reduce_batches(const ReduceInput& input, ThreadPool& pool, const Mu
                  fmt::format("{} batches of {} from expert {}", input.local_experts, input.capacity,
                              input.first_expert));
   if (Result<Done> good = check_sizes(input, out, 0); !good) return good;
-  const Result<std::vector<BatchedSlot>> slots = batched_slots(input);
-  if (!slots) return slots.why();
-  pool.run(out.rows, [&](std::size_t t) { add_batches(input, *slots, t, out); });
+  const Result<std::vector<BatchedAssignment>> assignments = batched_assignments(input);
+  if (!assignments) return assignments.why();
+  pool.run(out.rows, [&](std::size_t t) { add_batches(input, *assignments, t, out); });
   return Done{};
 }
 
@@ -235,16 +235,16 @@ Result<Done> weigh_and_reduce(ReducePolicy policy, const ReduceInput& input, Thr
 }
 
 Result<Done> unpermute_rows(const UnpermuteInput& input, ThreadPool& pool, const MutableRows& out) {
-  const std::uint64_t slots = input.order.row_of_slot.size();
-  if (input.weights.size() != slots || (out.rows == 0 ? slots != 0 : slots % out.rows != 0))
-    return usage("reduce.sizes", "every slot has a weight and every token as many slots")
-        .expects(fmt::format("{} weights", slots),
+  const std::uint64_t assignments = input.order.row_of_assignment.size();
+  if (input.weights.size() != assignments || (out.rows == 0 ? assignments != 0 : assignments % out.rows != 0))
+    return usage("reduce.sizes", "every assignment has a weight and every token as many assignments")
+        .expects(fmt::format("{} weights", assignments),
                  fmt::format("{} for {} tokens", input.weights.size(), out.rows));
   const ReduceInput sizes{.rows = input.rows};
   if (Result<Done> good = check_sizes(sizes, out, input.order.valid()); !good) return good;
-  const std::uint64_t top_k = out.rows == 0 ? 0 : slots / out.rows;
-  sum_slots({input.rows, top_k, input.weights, false}, pool, out, [&](std::uint64_t slot) {
-    const auto row = static_cast<std::uint64_t>(input.order.row_of_slot[slot]);
+  const std::uint64_t top_k = out.rows == 0 ? 0 : assignments / out.rows;
+  sum_assignments({input.rows, top_k, input.weights, false}, pool, out, [&](std::uint64_t assignment) {
+    const auto row = static_cast<std::uint64_t>(input.order.row_of_assignment[assignment]);
     return row < input.order.valid() ? row : kNobody;
   });
   return Done{};

@@ -1,5 +1,5 @@
 // Experts' rows become tokens' rows: weighted and summed. Who does it is one of four policies that
-// an experts object names. Slots of nobody (ids of -1, unknown or foreign experts) are skipped,
+// an experts object names. Assignments of nobody (ids of -1, unknown or foreign experts) are skipped,
 // never multiplied: their rows may hold anything.
 #pragma once
 #include <array>
@@ -51,8 +51,8 @@ struct ReduceInput {
 Result<Done> weigh_and_reduce(ReducePolicy policy, const ReduceInput& input, ThreadPool& pool,
                               const MutableRows& out);
 
-// The way back of permute_rows: the sum over a token's slots, in order, of weight * row in float32,
-// rounded once; slots of nobody are skipped. `weights` has one number a slot.
+// The way back of permute_rows: the sum over a token's assignments, in order, of weight * row in float32,
+// rounded once; assignments of nobody are skipped. `weights` has one number a assignment.
 struct UnpermuteInput {
   ConstRows rows{};
   const Grouped& order;

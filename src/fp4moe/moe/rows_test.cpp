@@ -1,4 +1,4 @@
-// Rows, quantised rows, numerics: the small tables that engines stand on.
+// Rows, quantized rows, numerics: the small tables that engines stand on.
 #include "fp4moe/moe/rows.hpp"
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 #include "fp4moe/formats/mxfp8.hpp"
 #include "fp4moe/formats/nvfp4.hpp"
 #include "fp4moe/moe/numerics.hpp"
-#include "fp4moe/moe/quantised_rows.hpp"
+#include "fp4moe/moe/quantized_rows.hpp"
 #include "fp4moe/moe/shared_experts.hpp"
 
 namespace fp4moe::moe {
@@ -82,7 +82,7 @@ TEST(Rows, RefuseWhatCannotBeRead) {
 class EveryKey : public ::testing::TestWithParam<ActivationKey> {};
 
 TEST_P(EveryKey, DecodesWhatItEncodedAndNothingElse) {
-  const RowQuantiser how{.key = GetParam(),
+  const RowQuantizer how{.key = GetParam(),
                          .global_scale = GetParam() == ActivationKey::nvfp4 ? 40.0f : 0.05f};
   for (const std::size_t columns : {1u, 16u, 33u, 128u, 300u}) {
     std::vector<float> values = some_values(columns, columns);
@@ -92,7 +92,7 @@ TEST_P(EveryKey, DecodesWhatItEncodedAndNothingElse) {
     EXPECT_EQ(wire.back(), std::byte{0x5A});
     std::vector<float> decoded(columns), direct = values;
     decode_row(how, std::span(wire).first(wire.size() - 1), decoded);
-    quantise_dequantise(how, direct);
+    quantize_dequantize(how, direct);
     EXPECT_EQ(decoded, direct) << columns;
     const float factor = shared_factor(how);
     const float largest =
@@ -104,13 +104,13 @@ TEST_P(EveryKey, DecodesWhatItEncodedAndNothingElse) {
       EXPECT_NEAR(decoded[i] * factor, values[i], std::fabs(largest) / (is_fp4 ? 4 : 14));
   }
   EXPECT_EQ(encoded_bytes(how.key, 0), 0u);
-  quantise_dequantise(how, {});
+  quantize_dequantize(how, {});
 }
 
 TEST_P(EveryKey, KeepsZeros) {
-  const RowQuantiser how{.key = GetParam()};
+  const RowQuantizer how{.key = GetParam()};
   std::vector<float> zeros(64, 0.0f);
-  quantise_dequantise(how, zeros);
+  quantize_dequantize(how, zeros);
   for (const float zero : zeros) EXPECT_EQ(zero, 0.0f);
 }
 
@@ -124,7 +124,7 @@ INSTANTIATE_TEST_SUITE_P(Keys, EveryKey,
                            return std::string(oracle::name(chosen.param));
                          });
 
-TEST(QuantisedRows, TakeTheBytesTheTableSays) {
+TEST(QuantizedRows, TakeTheBytesTheTableSays) {
   EXPECT_EQ(encoded_bytes(ActivationKey::none, 64), 128u);
   EXPECT_EQ(encoded_bytes(ActivationKey::mxfp8, 64), 64u + 2);
   EXPECT_EQ(encoded_bytes(ActivationKey::mxfp4, 64), 32u + 2);

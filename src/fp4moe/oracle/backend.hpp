@@ -1,5 +1,5 @@
 // A backend: what the world knows by name. It asks for activations in one form, tries its experts
-// kernels in order, rounds sizes, and fixes the weights' layout and the quantisation scheme.
+// kernels in order, rounds sizes, and fixes the weights' layout and the quantization scheme.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -33,7 +33,7 @@ enum class QuantScheme : std::uint8_t {
 };
 std::string_view name(QuantScheme scheme);
 
-// How the block scales of quantised activations lie.
+// How the block scales of quantized activations lie.
 enum class ScaleLayout : std::uint8_t { none, linear, swizzled };
 
 // NVFP4: sizes are not rounded before loading; conversion pads, or refuses. The first row whose
@@ -51,10 +51,10 @@ struct Conversion {
   bool rescales_global = false;        // folds part of the block scales into the global ones
   bool precision_configs = false;      // scales become objects of the kernel's library
   bool gemm1_constants = false;        // carries gpt-oss's SwiGLU constants for every expert
-  bool pads_input = false;             // its activation quantiser pads, the caller need not
+  bool pads_input = false;             // its activation quantizer pads, the caller need not
   bool plain_alphas = false;           // alphas are the second scales themselves
   ScaleLayout activation_scales = ScaleLayout::none;
-  std::uint32_t activation_alignment = 0;  // of a quantised row; 0: none
+  std::uint32_t activation_alignment = 0;  // of a quantized row; 0: none
   std::span<const ConversionPadding> padding{};
 };
 
@@ -62,7 +62,7 @@ struct Backend {
   std::string_view name;      // as users, logs and the reference print it
   std::string_view family{};  // its folder under backends/
   WeightFormat format{};
-  EnumSet<Era> eras{};
+  EnumSet<PolicyDate> policy_dates{};
   ActivationKey activation = ActivationKey::none;  // MXFP4: what it asks the kernel for
   std::span<const Experts* const> experts{};       // in trial order
   std::string_view batched{};  // the backend that stands in for it when tokens come batched

@@ -43,26 +43,26 @@ EnumSet<ActivationKey> all_keys() {
 }
 
 std::string one_device(const DeviceNeed& need) {
-  std::string made = need.kinds.empty()
+  std::string result = need.kinds.empty()
                          ? "any device"
                          : names_of(need.kinds, platform::kPlatformNames.size(),
                                     [](PlatformKind kind) { return platform::name(kind); });
-  if (!need.capabilities.empty()) made += " " + capability_words(need.capabilities);
+  if (!need.capabilities.empty()) result += " " + capability_words(need.capabilities);
   if (!need.gfx.empty())
-    made += " " + join(std::vector<std::string>(need.gfx.begin(), need.gfx.end()), ", ");
+    result += " " + join(std::vector<std::string>(need.gfx.begin(), need.gfx.end()), ", ");
   if (!need.not_gfx.empty())
-    made += " but not " +
+    result += " but not " +
             join(std::vector<std::string>(need.not_gfx.begin(), need.not_gfx.end()), ", ");
-  if (need.architecture == CpuArchitecture::x86) made += " x86";
-  if (need.architecture == CpuArchitecture::arm) made += " Arm";
-  if (!need.cpu.empty()) made += " " + platform::text(need.cpu);
+  if (need.architecture == CpuArchitecture::x86) result += " x86";
+  if (need.architecture == CpuArchitecture::arm) result += " Arm";
+  if (!need.cpu.empty()) result += " " + platform::text(need.cpu);
   if (!need.libraries.empty())
-    made += " with " + names_of(need.libraries, platform::kLibraryNames.size(),
+    result += " with " + names_of(need.libraries, platform::kLibraryNames.size(),
                                 [](Library library) { return platform::name(library); });
   if (!need.switches.empty())
-    made += " and " + names_of(need.switches, platform::kVariables,
+    result += " and " + names_of(need.switches, platform::kVariables,
                                [](Variable v) { return platform::row(v).name; });
-  return made;
+  return result;
 }
 
 }  // namespace
@@ -107,13 +107,13 @@ std::string input_words(std::span<const Scheme> schemes, WeightFormat weights) {
   std::vector<std::string> parts;
   for (const Scheme& scheme : schemes) {
     if (scheme.weights != weights) continue;
-    std::string made = names_of(scheme.activations, kKeyWords.size(), [](ActivationKey key) {
+    std::string result = names_of(scheme.activations, kKeyWords.size(), [](ActivationKey key) {
       return key == ActivationKey::none ? std::string_view("16-bit") : name(key);
     });
-    if (scheme.activations == all_keys()) made = "any";
-    if (scheme.capability.from != Capability{}) made += " on " + text(scheme.capability);
-    if (!scheme.gfx.empty()) made += fmt::format(" on {}", scheme.gfx);
-    parts.push_back(std::move(made));
+    if (scheme.activations == all_keys()) result = "any";
+    if (scheme.capability.from != Capability{}) result += " on " + text(scheme.capability);
+    if (!scheme.gfx.empty()) result += fmt::format(" on {}", scheme.gfx);
+    parts.push_back(std::move(result));
   }
   return join(parts, "; ");
 }

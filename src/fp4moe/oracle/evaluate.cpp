@@ -11,32 +11,32 @@ namespace {
 struct LimitRow {
   ParallelLimit limit;
   Reason reason;
-  bool (*broken)(const Parallel&, Exchange, Era);
+  bool (*broken)(const Parallel&, Exchange, PolicyDate);
 };
 
 constexpr LimitRow kLimits[] = {
     {ParallelLimit::no_expert_parallel, Reason::expert_parallel,
-     [](const Parallel& p, Exchange, Era) { return p.use_ep; }},
+     [](const Parallel& p, Exchange, PolicyDate) { return p.use_ep; }},
     {ParallelLimit::one_expert_rank, Reason::expert_parallel,
-     [](const Parallel& p, Exchange, Era) { return p.ep_size != 1; }},
+     [](const Parallel& p, Exchange, PolicyDate) { return p.ep_size != 1; }},
     {ParallelLimit::no_all2all, Reason::all2all,
-     [](const Parallel& p, Exchange, Era era) { return uses_all2all(p, era); }},
+     [](const Parallel& p, Exchange, PolicyDate policy_date) { return uses_all2all(p, policy_date); }},
     {ParallelLimit::no_eplb, Reason::eplb,
-     [](const Parallel& p, Exchange, Era) { return p.enable_eplb; }},
+     [](const Parallel& p, Exchange, PolicyDate) { return p.enable_eplb; }},
     {ParallelLimit::no_data_parallel, Reason::data_parallel,
-     [](const Parallel& p, Exchange, Era) { return p.dp_size > 1; }},
+     [](const Parallel& p, Exchange, PolicyDate) { return p.dp_size > 1; }},
     {ParallelLimit::no_flashinfer_two_sided, Reason::exchange,
-     [](const Parallel&, Exchange e, Era) { return e == Exchange::flashinfer_two_sided; }},
+     [](const Parallel&, Exchange e, PolicyDate) { return e == Exchange::flashinfer_two_sided; }},
     {ParallelLimit::no_flashinfer_one_sided, Reason::exchange,
-     [](const Parallel&, Exchange e, Era) { return e == Exchange::flashinfer_one_sided; }},
+     [](const Parallel&, Exchange e, PolicyDate) { return e == Exchange::flashinfer_one_sided; }},
     {ParallelLimit::no_deepep_high_throughput, Reason::exchange,
-     [](const Parallel&, Exchange e, Era) { return e == Exchange::deepep_ht; }},
+     [](const Parallel&, Exchange e, PolicyDate) { return e == Exchange::deepep_ht; }},
     {ParallelLimit::only_expert_parallel, Reason::expert_parallel,
-     [](const Parallel& p, Exchange, Era) { return !p.use_ep; }},
+     [](const Parallel& p, Exchange, PolicyDate) { return !p.use_ep; }},
     {ParallelLimit::no_batched_tokens, Reason::exchange,
-     [](const Parallel&, Exchange e, Era era) { return is_batched(e, era); }},
+     [](const Parallel&, Exchange e, PolicyDate policy_date) { return is_batched(e, policy_date); }},
     {ParallelLimit::no_sequence_parallel, Reason::sequence_parallel,
-     [](const Parallel& p, Exchange, Era) { return p.is_sequence_parallel(); }},
+     [](const Parallel& p, Exchange, PolicyDate) { return p.is_sequence_parallel(); }},
 };
 
 bool contains_one(std::string_view gfx, std::span<const std::string_view> names) {
@@ -164,9 +164,9 @@ class Evaluation {
   void parallel() {
     if (experts_.limits.empty()) return;
     const Parallel& layout = request_.layer.parallel;
-    const Exchange by = exchange(layout, policy_.era);
+    const Exchange by = exchange(layout, policy_.policy_date);
     for (const LimitRow& row : kLimits) {
-      if (!experts_.limits.contains(row.limit) || !row.broken(layout, by, policy_.era)) continue;
+      if (!experts_.limits.contains(row.limit) || !row.broken(layout, by, policy_.policy_date)) continue;
       const auto said = [&](const Refusal& refusal) { return refusal.reason == row.reason; };
       if (std::ranges::any_of(verdict_.refusals, said)) continue;
       refuse(row.reason, Check::parallel, static_cast<std::size_t>(row.limit));
@@ -214,14 +214,14 @@ bool takes(const Experts& experts, WeightFormat weights, ActivationKey activatio
 
 Verdict evaluate(const Policy& policy, Mode mode, const Request& request, const Backend& backend,
                  const Experts& experts, ActivationKey activation) {
-  const Exchange by = exchange(request.layer.parallel, policy.era);
+  const Exchange by = exchange(request.layer.parallel, policy.policy_date);
   const bool repaired = mode == Mode::strict && !experts.strict_devices.empty();
   Verdict verdict{
       .backend = &backend,
       .experts = &experts,
       .needs = repaired ? experts.strict_devices : experts.devices,
       .activation = activation,
-      .format = is_batched(by, policy.era) ? TokenFormat::batched : TokenFormat::standard};
+      .format = is_batched(by, policy.policy_date) ? TokenFormat::batched : TokenFormat::standard};
   Evaluation(policy, request, verdict).run();
   return verdict;
 }

@@ -150,7 +150,7 @@ struct Experts {
   EnumSet<Variable> reads{};                             // variables that its rules look at
   std::string (*announces)(const Asked&) = nullptr;      // compat: logged before the last rules
   std::string_view refusal_note{};  // appended to every reference reason while a switch is off
-  bool takes_unquantised = false;   // prepare must not quantise its input
+  bool takes_unquantized = false;   // prepare must not quantize its input
   bool expert_map = false;          // understands a map from global to local experts
 };
 

@@ -12,7 +12,7 @@
 namespace fp4moe::oracle {
 namespace {
 
-constexpr std::uint64_t kMostSize = std::uint64_t{1} << 32;
+constexpr std::uint64_t kMaxSize = std::uint64_t{1} << 32;
 
 template <class Number>
 bool parse(std::string_view text, Number& into) {
@@ -26,7 +26,7 @@ bool parse(std::string_view text, Number& into) {
 template <std::uint64_t Layer::*Member>
 bool set_size(Layer& layer, std::string_view text) {
   std::uint64_t value = 0;
-  if (!parse(text, value) || value == 0 || value > kMostSize) return false;
+  if (!parse(text, value) || value == 0 || value > kMaxSize) return false;
   layer.*Member = value;
   return true;
 }
@@ -108,8 +108,8 @@ constexpr LayerField kFields[] = {
     {"intermediate_size_per_partition", "intermediate", "intermediate size of one rank",           a_size, set_size<&Layer::intermediate>, show_size<&Layer::intermediate>},
     {"in_dtype",            "in-dtype",          "type of the tokens",                            words<kScalarNames>, set_word<ScalarType, &Layer::in_dtype, scalar_from_name>, show_word<&Layer::in_dtype>},
     {"router_logits_dtype", "router-logits-dtype", "type of the router's logits",                 words<kScalarNames>, set_word<ScalarType, &Layer::router_logits_dtype, scalar_from_name>, show_word<&Layer::router_logits_dtype>},
-    {"activation_quant",    "activation-quant",  "how the checkpoint quantises activations",      words<kKeyWords>, set_word<ActivationKey, &Layer::activation_key, activation_key_from_name>, show_word<&Layer::activation_key>},
-    {"activation_override", "activation-override", "quantise activations so instead",             words<kKeyWords>, set_override, [](const Layer& layer) { return layer.activation_override ? std::string(name(*layer.activation_override)) : ""; }},
+    {"activation_quant",    "activation-quant",  "how the checkpoint quantizes activations",      words<kKeyWords>, set_word<ActivationKey, &Layer::activation_key, activation_key_from_name>, show_word<&Layer::activation_key>},
+    {"activation_override", "activation-override", "quantize activations so instead",             words<kKeyWords>, set_override, [](const Layer& layer) { return layer.activation_override ? std::string(name(*layer.activation_override)) : ""; }},
     {"swiglu_limit",        "swiglu-limit",      "the model clamps SwiGLU at this value",         a_number, set_number<&Layer::swiglu_limit>, show_number<&Layer::swiglu_limit>},
     {"swiglu_alpha",        "swiglu-alpha",      "the model scales SwiGLU's sigmoid by this",     a_number, set_number<&Layer::swiglu_alpha>, show_number<&Layer::swiglu_alpha>},
     {"swiglu_beta",         "swiglu-beta",       "the model adds this to SwiGLU's up value",      a_number, set_number<&Layer::swiglu_beta>, show_number<&Layer::swiglu_beta>},

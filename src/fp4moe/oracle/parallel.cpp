@@ -12,34 +12,34 @@
 namespace fp4moe::oracle {
 namespace {
 
-constexpr EnumSet<Era> kUntilAprilAndOurs{Era::january_seed, Era::january_27, Era::march_20,
-                                          Era::march_27,     Era::april_24,   Era::native};
+constexpr EnumSet<PolicyDate> kUntilAprilAndOurs{PolicyDate::january_seed, PolicyDate::january_27, PolicyDate::march_20,
+                                          PolicyDate::march_27,     PolicyDate::april_24,   PolicyDate::native};
 
 // A name, what it means, and when. A removed name is accepted with a warning.
 struct NameRow {
   std::string_view name;
   Exchange exchange;
-  EnumSet<Era> eras;
-  EnumSet<Era> removed;
+  EnumSet<PolicyDate> policy_dates;
+  EnumSet<PolicyDate> removed;
 };
 
 // In the order in which the reference lists them.
 // clang-format off
 constexpr NameRow kNames[] = {
-    {"naive",                       Exchange::gather,               kJanuary,    kSinceMarch},
-    {"pplx",                        Exchange::pplx,                 kJanuary,    kSinceMarch},
+    {"naive",                       Exchange::gather,               kJanuary2026,    kSinceMarch2026},
+    {"pplx",                        Exchange::pplx,                 kJanuary2026,    kSinceMarch2026},
     {"deepep_high_throughput",      Exchange::deepep_ht,            kEveryEra,     {}},
     {"deepep_low_latency",          Exchange::deepep_ll,            kEveryEra,     {}},
-    {"deepep_v2",                   Exchange::deepep_v2,            kSinceAugust, {}},
+    {"deepep_v2",                   Exchange::deepep_v2,            kSinceAugust2026, {}},
     {"mori",                        Exchange::mori,                 kUntilAprilAndOurs, {}},
-    {"mori_high_throughput",        Exchange::mori,                 kSinceAugust, {}},
-    {"mori_low_latency",            Exchange::mori,                 kSinceAugust, {}},
+    {"mori_high_throughput",        Exchange::mori,                 kSinceAugust2026, {}},
+    {"mori_low_latency",            Exchange::mori,                 kSinceAugust2026, {}},
     {"moonep",                      Exchange::moonep,               kVllm033,    {}},
-    {"nixl_ep",                     Exchange::nixl,                 kSinceMarch, {}},
+    {"nixl_ep",                     Exchange::nixl,                 kSinceMarch2026, {}},
     {"allgather_reducescatter",     Exchange::gather,               kEveryEra,     {}},
     {"flashinfer_all2allv",         Exchange::flashinfer_two_sided, kEveryEra,     {}},
-    {"flashinfer_nvlink_two_sided", Exchange::flashinfer_two_sided, kSinceMarch, {}},
-    {"flashinfer_nvlink_one_sided", Exchange::flashinfer_one_sided, kSinceMarch, {}},
+    {"flashinfer_nvlink_two_sided", Exchange::flashinfer_two_sided, kSinceMarch2026, {}},
+    {"flashinfer_nvlink_one_sided", Exchange::flashinfer_one_sided, kSinceMarch2026, {}},
     {"passthrough",                 Exchange::passthrough,          kVllm033,    {}},
 };
 // clang-format on
@@ -50,22 +50,22 @@ constexpr std::string_view kReplacement = "allgather_reducescatter";
 struct PropertyRow {
   std::string_view name;
   Exchange exchange;
-  EnumSet<Era> eras;
+  EnumSet<PolicyDate> policy_dates;
 };
 
 // clang-format off
 constexpr PropertyRow kProperties[] = {
-    {"use_pplx_kernels",             Exchange::pplx,                 kJanuary},
+    {"use_pplx_kernels",             Exchange::pplx,                 kJanuary2026},
     {"use_deepep_ht_kernels",        Exchange::deepep_ht,            kEveryEra},
     {"use_deepep_ll_kernels",        Exchange::deepep_ll,            kEveryEra},
-    {"use_fi_all2allv_kernels",      Exchange::flashinfer_two_sided, kJanuary},
-    {"use_fi_nvl_two_sided_kernels", Exchange::flashinfer_two_sided, kSinceMarch},
-    {"use_fi_nvl_one_sided_kernels", Exchange::flashinfer_one_sided, kSinceMarch},
-    {"use_naive_all2all_kernels",    Exchange::gather,               kJanuary},
-    {"use_ag_rs_all2all_kernels",    Exchange::gather,               kSinceMarch},
+    {"use_fi_all2allv_kernels",      Exchange::flashinfer_two_sided, kJanuary2026},
+    {"use_fi_nvl_two_sided_kernels", Exchange::flashinfer_two_sided, kSinceMarch2026},
+    {"use_fi_nvl_one_sided_kernels", Exchange::flashinfer_one_sided, kSinceMarch2026},
+    {"use_naive_all2all_kernels",    Exchange::gather,               kJanuary2026},
+    {"use_ag_rs_all2all_kernels",    Exchange::gather,               kSinceMarch2026},
     {"use_mori_kernels",             Exchange::mori,                 kEveryEra},
-    {"use_nixl_ep_kernels",          Exchange::nixl,                 kSinceMarch},
-    {"use_deepep_v2_kernels",        Exchange::deepep_v2,            kSinceAugust},
+    {"use_nixl_ep_kernels",          Exchange::nixl,                 kSinceMarch2026},
+    {"use_deepep_v2_kernels",        Exchange::deepep_v2,            kSinceAugust2026},
     {"use_moonep_kernels",           Exchange::moonep,               kVllm033},
     {"use_passthrough_all2all",      Exchange::passthrough,          kVllm033},
 };
@@ -73,12 +73,12 @@ constexpr PropertyRow kProperties[] = {
 // Which exchanges batch tokens per expert, and which number experts through routing tables.
 struct ExchangeRow {
   Exchange exchange;
-  EnumSet<Era> batched, tables;
+  EnumSet<PolicyDate> batched, tables;
 };
 constexpr ExchangeRow kExchanges[] = {
     {Exchange::deepep_ll, kEveryEra,     kEveryEra},
-    {Exchange::pplx,      kJanuary,    {}},
-    {Exchange::nixl,      kSinceApril, kSinceApril},
+    {Exchange::pplx,      kJanuary2026,    {}},
+    {Exchange::nixl,      kSinceApril2026, kSinceApril2026},
 };
 // clang-format on
 
@@ -87,7 +87,7 @@ const ExchangeRow* find_row(Exchange exchange) {
   return row == std::end(kExchanges) ? nullptr : row;
 }
 
-constexpr std::int64_t kMostRanks = 1 << 20;
+constexpr std::int64_t kMaxRanks = 1 << 20;
 
 int clamped(std::int64_t value) {
   return static_cast<int>(std::min<std::int64_t>(value, std::numeric_limits<int>::max()));
@@ -127,17 +127,17 @@ Result<Done> check(const Deployment& deployment) {
                         {"sequence-parallel", deployment.sp_size, 0}};
   std::int64_t ranks = 1;
   for (const Part& part : parts) {
-    if (part.size < 1 || part.size > kMostRanks)
+    if (part.size < 1 || part.size > kMaxRanks)
       return usage("parallel.size", fmt::format("the {} size is not a number of ranks", part.name))
-          .expects(fmt::format("1 to {}", kMostRanks), std::to_string(part.size));
+          .expects(fmt::format("1 to {}", kMaxRanks), std::to_string(part.size));
     if (part.rank < 0 || part.rank >= part.size)
       return usage("parallel.rank", fmt::format("the {} rank is not one of the group", part.name))
           .expects(fmt::format("0 to {}", part.size - 1), std::to_string(part.rank));
-    if (part.name != "sequence-parallel") ranks = std::min(ranks * part.size, kMostRanks + 1);
+    if (part.name != "sequence-parallel") ranks = std::min(ranks * part.size, kMaxRanks + 1);
   }
-  if (ranks > kMostRanks)
+  if (ranks > kMaxRanks)
     return usage("parallel.size", "the sizes together ask for too many ranks")
-        .expects(fmt::format("at most {}", kMostRanks), fmt::format("more than {}", kMostRanks));
+        .expects(fmt::format("at most {}", kMaxRanks), fmt::format("more than {}", kMaxRanks));
   return Done{};
 }
 
@@ -167,39 +167,39 @@ Parallel derive(const Deployment& deployment) {
   return parallel;
 }
 
-bool uses_all2all(const Parallel& parallel, Era era) {
+bool uses_all2all(const Parallel& parallel, PolicyDate policy_date) {
   if (!parallel.use_ep) return false;
   if (parallel.dp_size > 1) return true;
-  return kSinceAugust.contains(era) && (parallel.pcp_size > 1 || parallel.is_sequence_parallel());
+  return kSinceAugust2026.contains(policy_date) && (parallel.pcp_size > 1 || parallel.is_sequence_parallel());
 }
 
-Exchange exchange(const Parallel& parallel, Era era) {
-  const bool used = uses_all2all(parallel, era);
+Exchange exchange(const Parallel& parallel, PolicyDate policy_date) {
+  const bool used = uses_all2all(parallel, policy_date);
   for (const NameRow& row : kNames)
-    if (row.name == parallel.all2all_backend && row.eras.contains(era))
+    if (row.name == parallel.all2all_backend && row.policy_dates.contains(policy_date))
       return used || row.exchange == Exchange::passthrough ? row.exchange : Exchange::none;
   return used ? Exchange::unknown : Exchange::none;
 }
 
-bool is_batched(Exchange exchange, Era era) {
+bool is_batched(Exchange exchange, PolicyDate policy_date) {
   const ExchangeRow* row = find_row(exchange);
-  return row != nullptr && row->batched.contains(era);
+  return row != nullptr && row->batched.contains(policy_date);
 }
 
-bool needs_routing_tables(Exchange exchange, Era era) {
+bool needs_routing_tables(Exchange exchange, PolicyDate policy_date) {
   const ExchangeRow* row = find_row(exchange);
-  return row != nullptr && row->tables.contains(era);
+  return row != nullptr && row->tables.contains(policy_date);
 }
 
-std::vector<Property> derived_properties(const Parallel& parallel, Era era) {
-  const Exchange used = exchange(parallel, era);
+std::vector<Property> derived_properties(const Parallel& parallel, PolicyDate policy_date) {
+  const Exchange used = exchange(parallel, policy_date);
   std::vector<Property> properties{{"is_sequence_parallel", parallel.is_sequence_parallel()},
-                                   {"use_all2all_kernels", uses_all2all(parallel, era)}};
+                                   {"use_all2all_kernels", uses_all2all(parallel, policy_date)}};
   for (const PropertyRow& row : kProperties)
-    if (row.eras.contains(era)) properties.push_back({row.name, row.exchange == used});
-  properties.push_back({"use_batched_activation_format", is_batched(used, era)});
-  if (kSinceApril.contains(era))
-    properties.push_back({"needs_round_robin_routing_tables", needs_routing_tables(used, era)});
+    if (row.policy_dates.contains(policy_date)) properties.push_back({row.name, row.exchange == used});
+  properties.push_back({"use_batched_activation_format", is_batched(used, policy_date)});
+  if (kSinceApril2026.contains(policy_date))
+    properties.push_back({"needs_round_robin_routing_tables", needs_routing_tables(used, policy_date)});
   return properties;
 }
 
@@ -209,37 +209,37 @@ std::uint64_t local_expert_count(const Parallel& parallel, std::uint64_t experts
   return experts / ranks + (rank < experts % ranks ? 1 : 0);
 }
 
-std::string printed(const Parallel& p, Era era) {
+std::string printed(const Parallel& p, PolicyDate policy_date) {
   std::string text = fmt::format(
       "FusedMoEParallelConfig(tp_size={}, pcp_size={}, dp_size={}, ep_size={}, tp_rank={}, "
       "pcp_rank={}, dp_rank={}, ep_rank={}, ",
       p.tp_size, p.pcp_size, p.dp_size, p.ep_size, p.tp_rank, p.pcp_rank, p.dp_rank, p.ep_rank);
   const std::string ep =
       fmt::format("use_ep={}, all2all_backend='{}', ", python(p.use_ep), p.all2all_backend);
-  text += kJanuary.contains(era)
+  text += kJanuary2026.contains(policy_date)
               ? ep + fmt::format("is_sequence_parallel={}, ", python(p.is_sequence_parallel()))
               : fmt::format("sp_size={}, ", p.sp_size) + ep;
   return text + fmt::format("enable_eplb={})", python(p.enable_eplb));
 }
 
-std::vector<std::string_view> exchange_names(Era era) {
+std::vector<std::string_view> exchange_names(PolicyDate policy_date) {
   std::vector<std::string_view> names;
   for (const NameRow& row : kNames)
-    if (row.eras.contains(era)) names.push_back(row.name);
+    if (row.policy_dates.contains(policy_date)) names.push_back(row.name);
   return names;
 }
 
-Result<AcceptedExchange> accept_exchange(std::string_view name, Era era) {
+Result<AcceptedExchange> accept_exchange(std::string_view name, PolicyDate policy_date) {
   for (const NameRow& row : kNames) {
     if (row.name != name) continue;
-    if (row.eras.contains(era)) return AcceptedExchange{std::string(name), {}};
-    if (row.removed.contains(era))
+    if (row.policy_dates.contains(policy_date)) return AcceptedExchange{std::string(name), {}};
+    if (row.removed.contains(policy_date))
       return AcceptedExchange{
           std::string(kReplacement),
           fmt::format("The '{}' all2all backend has been removed. Falling back to '{}'.", name,
                       kReplacement)};
   }
-  const std::vector<std::string_view> names = exchange_names(era);
+  const std::vector<std::string_view> names = exchange_names(policy_date);
   Error why =
       usage("parallel.all2all", "no such exchange of tokens between ranks is known")
           .expects(fmt::format("one of {}", fmt::join(names, ", ")), "\"" + printable(name) + "\"");
@@ -248,12 +248,12 @@ Result<AcceptedExchange> accept_exchange(std::string_view name, Era era) {
   return why;
 }
 
-Result<Binding> bind_exchange(const BindingRequest& request, Era era) {
-  Binding made{.all2all = std::string(request.all2all)};
-  if (!kVllm033.contains(era)) return made;
+Result<Binding> bind_exchange(const BindingRequest& request, PolicyDate policy_date) {
+  Binding result{.all2all = std::string(request.all2all)};
+  if (!kVllm033.contains(policy_date)) return result;
   constexpr std::string_view kPassthrough = "passthrough";
   if (!is_one_of(kSelfExchanging, request.backend)) {
-    if (request.all2all != kPassthrough) return made;
+    if (request.all2all != kPassthrough) return result;
     return not_bound(
         fmt::format("all2all_backend='passthrough' is only valid with a moe_backend that "
                     "dispatches and combines itself ({}), got moe_backend='{}'.",
@@ -271,12 +271,12 @@ Result<Binding> bind_exchange(const BindingRequest& request, Era era) {
                                  "paired with all2all_backend='{}'; leave --all2all-backend unset.",
                                  request.backend, request.all2all),
                      "leave --all2all out");
-  made.all2all = kPassthrough;
-  made.log = fmt::format(
+  result.all2all = kPassthrough;
+  result.log = fmt::format(
       "moe_backend='{}': using all2all_backend='passthrough' (dispatch and combine run inside the "
       "MoE backend).",
       request.backend);
-  return made;
+  return result;
 }
 
 }  // namespace fp4moe::oracle

@@ -56,26 +56,26 @@ enum class Exchange : std::uint8_t {
 };
 
 // True when the layout sends tokens between ranks through a kernel of its own.
-bool uses_all2all(const Parallel& parallel, Era era);
+bool uses_all2all(const Parallel& parallel, PolicyDate policy_date);
 // `passthrough` does not depend on the layout; all others are `none` without an all2all.
-Exchange exchange(const Parallel& parallel, Era era);
+Exchange exchange(const Parallel& parallel, PolicyDate policy_date);
 // Exchanges that deliver a fixed-size batch per expert.
-bool is_batched(Exchange exchange, Era era);
+bool is_batched(Exchange exchange, PolicyDate policy_date);
 // Exchanges that renumber experts when they are dealt out to the ranks in turn.
-bool needs_routing_tables(Exchange exchange, Era era);
+bool needs_routing_tables(Exchange exchange, PolicyDate policy_date);
 
 // What the reference derives, by its own names and in its order.
 struct Property {
   std::string_view name;
   bool value;
 };
-std::vector<Property> derived_properties(const Parallel& parallel, Era era);
+std::vector<Property> derived_properties(const Parallel& parallel, PolicyDate policy_date);
 
 // How many of `experts` a rank holds: the first (experts % ep_size) ranks hold one more.
 std::uint64_t local_expert_count(const Parallel& parallel, std::uint64_t experts);
 
 // The reference's printed form.
-std::string printed(const Parallel& parallel, Era era);
+std::string printed(const Parallel& parallel, PolicyDate policy_date);
 
 // An accepted name of an exchange, its replacement where the era removed it (with the warning it
 // gives), or an error with id parallel.all2all that lists the names.
@@ -83,8 +83,8 @@ struct AcceptedExchange {
   std::string name;
   std::string warning;  // empty: none
 };
-Result<AcceptedExchange> accept_exchange(std::string_view name, Era era);
-std::vector<std::string_view> exchange_names(Era era);
+Result<AcceptedExchange> accept_exchange(std::string_view name, PolicyDate policy_date);
+std::vector<std::string_view> exchange_names(PolicyDate policy_date);
 
 // Backends that dispatch and combine themselves fix the exchange when a deployment is configured.
 // `all2all` is empty where the user chose none. Errors with id parallel.binding, in the
@@ -98,6 +98,6 @@ struct BindingRequest {
   std::string_view all2all{};       // accepted already
   std::string_view architecture{};  // of the model, e.g. DeepseekV4ForCausalLM; empty: not known
 };
-Result<Binding> bind_exchange(const BindingRequest& request, Era era);
+Result<Binding> bind_exchange(const BindingRequest& request, PolicyDate policy_date);
 
 }  // namespace fp4moe::oracle

@@ -9,18 +9,18 @@
 namespace fp4moe::oracle {
 namespace parallel_test {
 
-constexpr Era kEras[] = {Era::january_seed, Era::january_27, Era::march_20, Era::march_27,
-                         Era::april_24,     Era::august_22,  Era::native};
+constexpr PolicyDate kEras[] = {PolicyDate::january_seed, PolicyDate::january_27, PolicyDate::march_20, PolicyDate::march_27,
+                         PolicyDate::april_24,     PolicyDate::august_22,  PolicyDate::native};
 
-bool property(const Parallel& parallel, Era era, std::string_view name) {
-  const auto all = derived_properties(parallel, era);
+bool property(const Parallel& parallel, PolicyDate policy_date, std::string_view name) {
+  const auto all = derived_properties(parallel, policy_date);
   const auto found = std::ranges::find(all, name, &Property::name);
   EXPECT_NE(found, all.end()) << name;
   return found != all.end() && found->value;
 }
 
-bool has_property(Era era, std::string_view name) {
-  const auto all = derived_properties({}, era);
+bool has_property(PolicyDate policy_date, std::string_view name) {
+  const auto all = derived_properties({}, policy_date);
   return std::ranges::find(all, name, &Property::name) != all.end();
 }
 
@@ -68,15 +68,15 @@ TEST(Parallel, RanksOfGroupsOfOneDoNotCount) {
 }
 
 TEST(Parallel, AbsurdSizesNeitherOverflowNorCrash) {
-  constexpr int kMost = std::numeric_limits<int>::max();
-  const Parallel got = derive({.tp_size = kMost,
-                               .pcp_size = kMost,
-                               .dp_size = kMost,
-                               .tp_rank = kMost,
-                               .pcp_rank = kMost,
+  constexpr int kMax = std::numeric_limits<int>::max();
+  const Parallel got = derive({.tp_size = kMax,
+                               .pcp_size = kMax,
+                               .dp_size = kMax,
+                               .tp_rank = kMax,
+                               .pcp_rank = kMax,
                                .dp_rank = -5});
 
-  EXPECT_EQ(got.tp_size, kMost);
+  EXPECT_EQ(got.tp_size, kMax);
   EXPECT_EQ(derive({.tp_size = -3, .pcp_size = 0}).tp_size, 1);
 }
 
@@ -93,61 +93,61 @@ TEST(Parallel, SizesAndRanksAreChecked) {
 TEST(Parallel, OnlyTheNewestReferenceExchangesTokensForContextAndSequenceParallel) {
   const Parallel context{.pcp_size = 2, .ep_size = 2, .use_ep = true};
   const Parallel sequence{.ep_size = 2, .sp_size = 2, .use_ep = true};
-  for (const Era era : kEras) {
-    EXPECT_EQ(uses_all2all(context, era), era == Era::august_22);
-    EXPECT_EQ(uses_all2all(sequence, era), era == Era::august_22);
-    EXPECT_TRUE(uses_all2all(spread("mori"), era));
-    EXPECT_FALSE(uses_all2all({.tp_size = 4, .dp_size = 2}, era));
+  for (const PolicyDate policy_date : kEras) {
+    EXPECT_EQ(uses_all2all(context, policy_date), policy_date == PolicyDate::august_22);
+    EXPECT_EQ(uses_all2all(sequence, policy_date), policy_date == PolicyDate::august_22);
+    EXPECT_TRUE(uses_all2all(spread("mori"), policy_date));
+    EXPECT_FALSE(uses_all2all({.tp_size = 4, .dp_size = 2}, policy_date));
   }
 }
 
 TEST(Parallel, NamesMeanExchangesOfTheirTime) {
-  EXPECT_EQ(exchange({}, Era::april_24), Exchange::none);
-  EXPECT_EQ(exchange(spread("naive"), Era::january_27), Exchange::gather);
-  EXPECT_EQ(exchange(spread("naive"), Era::april_24), Exchange::unknown);
-  EXPECT_EQ(exchange(spread("pplx"), Era::january_seed), Exchange::pplx);
-  EXPECT_EQ(exchange(spread("mori"), Era::april_24), Exchange::mori);
-  EXPECT_EQ(exchange(spread("mori"), Era::august_22), Exchange::unknown);
-  EXPECT_EQ(exchange(spread("mori_low_latency"), Era::august_22), Exchange::mori);
-  EXPECT_EQ(exchange(spread("deepep_v2"), Era::august_22), Exchange::deepep_v2);
-  EXPECT_EQ(exchange(spread("nixl_ep"), Era::january_27), Exchange::unknown);
-  EXPECT_EQ(exchange(spread("flashinfer_all2allv"), Era::april_24), Exchange::flashinfer_two_sided);
+  EXPECT_EQ(exchange({}, PolicyDate::april_24), Exchange::none);
+  EXPECT_EQ(exchange(spread("naive"), PolicyDate::january_27), Exchange::gather);
+  EXPECT_EQ(exchange(spread("naive"), PolicyDate::april_24), Exchange::unknown);
+  EXPECT_EQ(exchange(spread("pplx"), PolicyDate::january_seed), Exchange::pplx);
+  EXPECT_EQ(exchange(spread("mori"), PolicyDate::april_24), Exchange::mori);
+  EXPECT_EQ(exchange(spread("mori"), PolicyDate::august_22), Exchange::unknown);
+  EXPECT_EQ(exchange(spread("mori_low_latency"), PolicyDate::august_22), Exchange::mori);
+  EXPECT_EQ(exchange(spread("deepep_v2"), PolicyDate::august_22), Exchange::deepep_v2);
+  EXPECT_EQ(exchange(spread("nixl_ep"), PolicyDate::january_27), Exchange::unknown);
+  EXPECT_EQ(exchange(spread("flashinfer_all2allv"), PolicyDate::april_24), Exchange::flashinfer_two_sided);
 }
 
 TEST(Parallel, ExchangesThatBatchPerExpertDependOnTheTime) {
-  for (const Era era : kEras) {
-    EXPECT_TRUE(is_batched(Exchange::deepep_ll, era));
-    EXPECT_FALSE(is_batched(Exchange::deepep_ht, era));
-    EXPECT_FALSE(is_batched(Exchange::none, era));
-    EXPECT_EQ(is_batched(Exchange::pplx, era), kJanuary.contains(era));
-    EXPECT_EQ(is_batched(Exchange::nixl, era),
-              era == Era::april_24 || era == Era::august_22 || era == Era::native);
+  for (const PolicyDate policy_date : kEras) {
+    EXPECT_TRUE(is_batched(Exchange::deepep_ll, policy_date));
+    EXPECT_FALSE(is_batched(Exchange::deepep_ht, policy_date));
+    EXPECT_FALSE(is_batched(Exchange::none, policy_date));
+    EXPECT_EQ(is_batched(Exchange::pplx, policy_date), kJanuary2026.contains(policy_date));
+    EXPECT_EQ(is_batched(Exchange::nixl, policy_date),
+              policy_date == PolicyDate::april_24 || policy_date == PolicyDate::august_22 || policy_date == PolicyDate::native);
   }
 }
 
 TEST(Parallel, PropertiesHaveTheNamesOfTheirTime) {
-  EXPECT_TRUE(has_property(Era::january_27, "use_pplx_kernels"));
-  EXPECT_TRUE(has_property(Era::january_27, "use_fi_all2allv_kernels"));
-  EXPECT_TRUE(has_property(Era::january_27, "use_naive_all2all_kernels"));
-  EXPECT_FALSE(has_property(Era::january_27, "use_nixl_ep_kernels"));
-  EXPECT_FALSE(has_property(Era::march_27, "needs_round_robin_routing_tables"));
-  EXPECT_FALSE(has_property(Era::march_27, "use_pplx_kernels"));
-  EXPECT_TRUE(has_property(Era::april_24, "needs_round_robin_routing_tables"));
-  EXPECT_FALSE(has_property(Era::april_24, "use_deepep_v2_kernels"));
-  EXPECT_TRUE(has_property(Era::august_22, "use_deepep_v2_kernels"));
+  EXPECT_TRUE(has_property(PolicyDate::january_27, "use_pplx_kernels"));
+  EXPECT_TRUE(has_property(PolicyDate::january_27, "use_fi_all2allv_kernels"));
+  EXPECT_TRUE(has_property(PolicyDate::january_27, "use_naive_all2all_kernels"));
+  EXPECT_FALSE(has_property(PolicyDate::january_27, "use_nixl_ep_kernels"));
+  EXPECT_FALSE(has_property(PolicyDate::march_27, "needs_round_robin_routing_tables"));
+  EXPECT_FALSE(has_property(PolicyDate::march_27, "use_pplx_kernels"));
+  EXPECT_TRUE(has_property(PolicyDate::april_24, "needs_round_robin_routing_tables"));
+  EXPECT_FALSE(has_property(PolicyDate::april_24, "use_deepep_v2_kernels"));
+  EXPECT_TRUE(has_property(PolicyDate::august_22, "use_deepep_v2_kernels"));
 }
 
 TEST(Parallel, ExactlyOneExchangeIsTrueAndTheRestFalse) {
-  for (const Era era : kEras) {
-    for (const std::string_view name : exchange_names(era)) {
-      const auto all = derived_properties(spread(name), era);
+  for (const PolicyDate policy_date : kEras) {
+    for (const std::string_view name : exchange_names(policy_date)) {
+      const auto all = derived_properties(spread(name), policy_date);
       const auto is_exchange = [](const Property& row) {
         return row.value && row.name != "use_all2all_kernels" &&
                row.name != "use_batched_activation_format" &&
                row.name != "needs_round_robin_routing_tables";
       };
       EXPECT_EQ(std::ranges::count_if(all, is_exchange), 1) << name;
-      EXPECT_TRUE(property(spread(name), era, "use_all2all_kernels"));
+      EXPECT_TRUE(property(spread(name), policy_date, "use_all2all_kernels"));
     }
   }
 }
@@ -155,36 +155,36 @@ TEST(Parallel, ExactlyOneExchangeIsTrueAndTheRestFalse) {
 TEST(Parallel, PrintsAsTheReferenceDoes) {
   const Parallel parallel = spread("deepep_low_latency");
 
-  EXPECT_EQ(printed(parallel, Era::april_24),
+  EXPECT_EQ(printed(parallel, PolicyDate::april_24),
             "FusedMoEParallelConfig(tp_size=1, pcp_size=1, dp_size=2, ep_size=2, tp_rank=0, "
             "pcp_rank=0, dp_rank=0, ep_rank=0, sp_size=1, use_ep=True, "
             "all2all_backend='deepep_low_latency', enable_eplb=False)");
-  EXPECT_EQ(printed(parallel, Era::january_27),
+  EXPECT_EQ(printed(parallel, PolicyDate::january_27),
             "FusedMoEParallelConfig(tp_size=1, pcp_size=1, dp_size=2, ep_size=2, tp_rank=0, "
             "pcp_rank=0, dp_rank=0, ep_rank=0, use_ep=True, all2all_backend='deepep_low_latency', "
             "is_sequence_parallel=False, enable_eplb=False)");
 }
 
 TEST(Parallel, RemovedNamesAreReplacedWithAWarning) {
-  const auto accepted = accept_exchange("pplx", Era::april_24);
+  const auto accepted = accept_exchange("pplx", PolicyDate::april_24);
 
   ASSERT_TRUE(accepted);
   EXPECT_EQ(accepted->name, "allgather_reducescatter");
   EXPECT_EQ(accepted->warning,
             "The 'pplx' all2all backend has been removed. Falling back to "
             "'allgather_reducescatter'.");
-  EXPECT_TRUE(accept_exchange("pplx", Era::january_27)->warning.empty());
+  EXPECT_TRUE(accept_exchange("pplx", PolicyDate::january_27)->warning.empty());
 }
 
 TEST(Parallel, UnknownNamesAreRefusedWithTheNearestOne) {
-  const auto refused = accept_exchange("deepep_low_latncy", Era::april_24);
+  const auto refused = accept_exchange("deepep_low_latncy", PolicyDate::april_24);
 
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.why().id, "parallel.all2all");
   EXPECT_EQ(refused.why().code, ErrorCode::usage);
   EXPECT_NE(refused.why().expected.find("nixl_ep"), std::string::npos);
   EXPECT_NE(refused.why().remedy.find("deepep_low_latency"), std::string::npos);
-  EXPECT_FALSE(accept_exchange("mori", Era::august_22));
+  EXPECT_FALSE(accept_exchange("mori", PolicyDate::august_22));
 }
 
 TEST(Parallel, TheFirstRanksHoldTheExpertsThatAreLeftOver) {
@@ -200,24 +200,24 @@ TEST(Parallel, TheFirstRanksHoldTheExpertsThatAreLeftOver) {
 
 TEST(Parallel, PassthroughDoesNotDependOnTheLayoutAndMoonepDoes) {
   const Parallel alone{.all2all_backend = "passthrough"};
-  EXPECT_EQ(exchange(alone, Era::vllm_033), Exchange::passthrough);
-  EXPECT_FALSE(uses_all2all(alone, Era::vllm_033));
-  EXPECT_EQ(exchange(alone, Era::august_22), Exchange::none);
+  EXPECT_EQ(exchange(alone, PolicyDate::vllm_033), Exchange::passthrough);
+  EXPECT_FALSE(uses_all2all(alone, PolicyDate::vllm_033));
+  EXPECT_EQ(exchange(alone, PolicyDate::august_22), Exchange::none);
   const Parallel moonep{.dp_size = 2, .ep_size = 2, .use_ep = true, .all2all_backend = "moonep"};
-  EXPECT_EQ(exchange(moonep, Era::vllm_033), Exchange::moonep);
-  EXPECT_EQ(exchange(moonep, Era::august_22), Exchange::unknown);
-  EXPECT_EQ(exchange({.all2all_backend = "moonep"}, Era::vllm_033), Exchange::none);
-  EXPECT_FALSE(is_batched(Exchange::moonep, Era::vllm_033));
-  EXPECT_FALSE(is_batched(Exchange::passthrough, Era::vllm_033));
-  EXPECT_TRUE(accept_exchange("moonep", Era::vllm_033));
-  EXPECT_FALSE(accept_exchange("moonep", Era::august_22));
-  EXPECT_EQ(accept_exchange("pplx", Era::vllm_033)->name, "allgather_reducescatter");
+  EXPECT_EQ(exchange(moonep, PolicyDate::vllm_033), Exchange::moonep);
+  EXPECT_EQ(exchange(moonep, PolicyDate::august_22), Exchange::unknown);
+  EXPECT_EQ(exchange({.all2all_backend = "moonep"}, PolicyDate::vllm_033), Exchange::none);
+  EXPECT_FALSE(is_batched(Exchange::moonep, PolicyDate::vllm_033));
+  EXPECT_FALSE(is_batched(Exchange::passthrough, PolicyDate::vllm_033));
+  EXPECT_TRUE(accept_exchange("moonep", PolicyDate::vllm_033));
+  EXPECT_FALSE(accept_exchange("moonep", PolicyDate::august_22));
+  EXPECT_EQ(accept_exchange("pplx", PolicyDate::vllm_033)->name, "allgather_reducescatter");
 }
 
 TEST(Parallel, BackendsThatExchangeThemselvesFixTheExchange) {
-  const auto bound = [](const BindingRequest& request, Era era = Era::vllm_033) {
-    const Result<Binding> made = bind_exchange(request, era);
-    return made ? made->all2all + "|" + made->log : made.why().message;
+  const auto bound = [](const BindingRequest& request, PolicyDate policy_date = PolicyDate::vllm_033) {
+    const Result<Binding> result = bind_exchange(request, policy_date);
+    return result ? result->all2all + "|" + result->log : result.why().message;
   };
   EXPECT_EQ(bound({.backend = "auto"}), "|");
   EXPECT_EQ(bound({.backend = "marlin", .all2all = "nixl_ep"}), "nixl_ep|");
@@ -239,14 +239,14 @@ TEST(Parallel, BackendsThatExchangeThemselvesFixTheExchange) {
   EXPECT_TRUE(bound({.backend = "flashinfer_moe_ep_mega_deep_gemm",
                      .architecture = "DeepseekV4ForCausalLM"})
                   .starts_with("passthrough|"));
-  EXPECT_EQ(bound({.backend = "triton", .all2all = "passthrough"}, Era::august_22), "passthrough|");
+  EXPECT_EQ(bound({.backend = "triton", .all2all = "passthrough"}, PolicyDate::august_22), "passthrough|");
 }
 
 TEST(Parallel, RoutingTablesAreForExchangesThatRenumber) {
-  EXPECT_TRUE(needs_routing_tables(Exchange::deepep_ll, Era::march_20));
-  EXPECT_FALSE(needs_routing_tables(Exchange::nixl, Era::march_27));
-  EXPECT_TRUE(needs_routing_tables(Exchange::nixl, Era::april_24));
-  EXPECT_FALSE(needs_routing_tables(Exchange::pplx, Era::january_27));
+  EXPECT_TRUE(needs_routing_tables(Exchange::deepep_ll, PolicyDate::march_20));
+  EXPECT_FALSE(needs_routing_tables(Exchange::nixl, PolicyDate::march_27));
+  EXPECT_TRUE(needs_routing_tables(Exchange::nixl, PolicyDate::april_24));
+  EXPECT_FALSE(needs_routing_tables(Exchange::pplx, PolicyDate::january_27));
 }
 
 }  // namespace parallel_test

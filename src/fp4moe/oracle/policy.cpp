@@ -16,7 +16,7 @@ void insert_all(EnumSet<Enum>& into, EnumSet<Enum> more) {
 }  // namespace
 
 std::string title(const Policy& policy) {
-  if (policy.era == Era::native) return "fp4moe";
+  if (policy.policy_date == PolicyDate::native) return "fp4moe";
   constexpr std::string_view kRelease = "vllm-", kOtherEntry = "-deepseek-v4";
   std::string_view name = policy.name;
   if (name.ends_with(kOtherEntry)) name.remove_suffix(kOtherEntry.size());

@@ -22,7 +22,7 @@ struct AutomaticList {
 struct NamedChoice {
   std::string_view name;
   std::vector<const Backend*> backends{};  // candidates in order
-  std::optional<Variable> force_16_bit{};  // this switch drops activation quantisation
+  std::optional<Variable> force_16_bit{};  // this switch drops activation quantization
   bool keep_all = false;                   // without a request, try every variant in order
 };
 
@@ -37,7 +37,7 @@ struct EnvironmentStep {
   std::vector<const Backend*> removed_when_false{};
   std::vector<Forced> when_true{};  // the first that matches
   std::string_view otherwise{};     // the error when none matches
-  bool like_a_name = false;         // strict: the batched twin stands in, as for an explicit name
+  bool like_a_name = false;         // strict: the batched variant stands in, as for an explicit name
 };
 
 // NVFP4: one variable admits only FlashInfer backends, a second one picks among them.
@@ -85,7 +85,7 @@ enum class Ending : std::uint8_t {
 struct Policy {
   std::string_view name;
   WeightFormat format{};
-  Era era{};
+  PolicyDate policy_date{};
   std::string_view summary{};
   std::vector<const Backend*> backends{};  // all of them
   std::vector<AutomaticList> automatic{};

@@ -62,7 +62,7 @@ void add_nvfp4_inputs(const Backend& backend, QuantScheme scheme, const LoadedNa
   }
 }
 
-void add_nvfp4(const Backend& backend, Era era, QuantScheme scheme, BufferNames names,
+void add_nvfp4(const Backend& backend, PolicyDate policy_date, QuantScheme scheme, BufferNames names,
                QuantConfig& config) {
   const auto add = [&](std::string_view what, std::string_view made_of) {
     config.formulas.push_back({what, std::string(made_of)});
@@ -91,7 +91,7 @@ void add_nvfp4(const Backend& backend, Era era, QuantScheme scheme, BufferNames 
     } else {
       add("a2_gscale", "1 / a2");
     }
-    if (!kJanuary.contains(era) && scheme == QuantScheme::nvfp4)
+    if (!kJanuary2026.contains(policy_date) && scheme == QuantScheme::nvfp4)
       config.notes.emplace_back(
           "g1_alphas and g2_alphas are multiplied by the activation scales after loading");
   }
@@ -131,7 +131,7 @@ void add_mxfp4(const Backend& backend, Mode mode, const Layer& layer, QuantConfi
 
 FromLayer form_from_layer(const Policy& policy, const Request& request) {
   const Layer& layer = request.layer;
-  if (!kVllm033.contains(policy.era)) return {layer.activation_key, {}};
+  if (!kVllm033.contains(policy.policy_date)) return {layer.activation_key, {}};
   if (layer.activation_override) return {*layer.activation_override, {}};
   // gpt-oss layers do not pass on what the checkpoint says.
   if (policy.format == WeightFormat::mxfp4 && !policy.is_generic) return {};
@@ -159,9 +159,9 @@ QuantScheme scheme_of(const Backend& backend, Mode mode, const Layer& layer) {
   return wrong && asked != ActivationKey::mxfp4 ? QuantScheme::mxfp4_w4a16 : backend.scheme;
 }
 
-GateConstants gate_constants(const Backend& backend, Era era, Mode mode, const Layer& layer) {
+GateConstants gate_constants(const Backend& backend, PolicyDate policy_date, Mode mode, const Layer& layer) {
   const bool from_activation =
-      mode == Mode::strict || kSinceAugust.contains(era) || era == Era::native;
+      mode == Mode::strict || kSinceAugust2026.contains(policy_date) || policy_date == PolicyDate::native;
   if (!from_activation) return backend.conversion.gemm1_constants ? kGptOss : GateConstants{};
   GateConstants constants = is_swigluoai(layer.activation) ? kGptOss : GateConstants{};
   if (layer.swiglu_alpha) constants.alpha = layer.swiglu_alpha;
@@ -170,7 +170,7 @@ GateConstants gate_constants(const Backend& backend, Era era, Mode mode, const L
   return constants;
 }
 
-QuantConfig quant_config(const Backend& backend, Era era, Mode mode, const Layer& layer,
+QuantConfig quant_config(const Backend& backend, PolicyDate policy_date, Mode mode, const Layer& layer,
                          BufferNames names, std::optional<ActivationKey> from_layer) {
   QuantConfig config{.scheme = scheme_of(backend, mode, layer)};
   config.activations = activations_of(config.scheme, from_layer.value_or(layer.activation_key));
@@ -179,23 +179,23 @@ QuantConfig quant_config(const Backend& backend, Era era, Mode mode, const Layer
   config.activation_scales = backend.conversion.activation_scales;
   config.activation_alignment = backend.conversion.activation_alignment;
   config.caller_pads_input = !backend.conversion.pads_input;
-  config.gate = gate_constants(backend, era, mode, layer);
+  config.gate = gate_constants(backend, policy_date, mode, layer);
   if (config.scheme == QuantScheme::from_layer) {
     config.notes.emplace_back("the kernel derives its scales from the layer");
   } else if (config.scheme == QuantScheme::mxfp4_nvfp4) {
     config.notes.emplace_back("the kernel packs weights and scales itself");
   } else if (backend.format == WeightFormat::nvfp4) {
-    add_nvfp4(backend, era, config.scheme, names, config);
+    add_nvfp4(backend, policy_date, config.scheme, names, config);
   } else {
     add_mxfp4(backend, mode, layer, config);
   }
   if (config.scheme != backend.scheme)
     config.notes.emplace_back(
-        "activations stay in 16 bits, as the checkpoint has only weights quantised; the reference "
-        "quantises them to MXFP4, which is done here when it is asked for");
+        "activations stay in 16 bits, as the checkpoint has only weights quantized; the reference "
+        "quantizes them to MXFP4, which is done here when it is asked for");
   else if (config.scheme == QuantScheme::ocp_mx_mxfp4 && backend.family == "emulation" &&
            mode == Mode::compat)
-    config.notes.emplace_back("activations are quantised to MXFP4 whatever the checkpoint says");
+    config.notes.emplace_back("activations are quantized to MXFP4 whatever the checkpoint says");
   if (backend.conversion.gemm1_constants && !is_swigluoai(layer.activation) &&
       mode == Mode::compat && config.gate == kGptOss)
     config.notes.emplace_back("gpt-oss's SwiGLU constants are used for another activation");

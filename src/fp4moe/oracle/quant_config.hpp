@@ -4,7 +4,7 @@
 //   Q6  a missing bias counts as zero, although some conversions of the reference insist on one
 //   Q7  SwiGLU's constants come from the activation, not from gpt-oss for every layer
 //   Q8  emulation keeps 16-bit activations for a weight-only checkpoint unless MXFP4 activations
-//       are asked for; the reference always quantises them
+//       are asked for; the reference always quantizes them
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "fp4moe/oracle/buffers.hpp"
+#include "fp4moe/oracle/vllm/buffers.hpp"
 #include "fp4moe/oracle/policy.hpp"
 #include "fp4moe/oracle/request.hpp"
 
@@ -32,7 +32,7 @@ struct GateConstants {
 
 struct QuantConfig {
   QuantScheme scheme = QuantScheme::none;
-  ActivationKey activations = ActivationKey::none;  // quantised to this before the kernel
+  ActivationKey activations = ActivationKey::none;  // quantized to this before the kernel
   std::string_view weight_type{};                   // "mxfp4", "nvfp4"
   std::vector<Formula> formulas{};                  // intermediate names first, then the kernel's
   bool global_activation_scales = false;
@@ -43,22 +43,22 @@ struct QuantConfig {
   std::vector<std::string> notes{};
 };
 
-// What a kernel that derives its scales from the layer quantises activations to.
+// What a kernel that derives its scales from the layer quantizes activations to.
 struct FromLayer {
   ActivationKey activations = ActivationKey::none;
   std::string log{};  // at information level; empty: none
 };
 FromLayer form_from_layer(const Policy& policy, const Request& request);
 
-// What the scheme quantises activations to; `from_layer` is `asked`.
+// What the scheme quantizes activations to; `from_layer` is `asked`.
 ActivationKey activations_of(QuantScheme scheme, ActivationKey asked);
 
 // The backend's scheme, with Q8 repaired in strict mode.
 QuantScheme scheme_of(const Backend& backend, Mode mode, const Layer& layer);
-GateConstants gate_constants(const Backend& backend, Era era, Mode mode, const Layer& layer);
+GateConstants gate_constants(const Backend& backend, PolicyDate policy_date, Mode mode, const Layer& layer);
 
 // `from_layer` is form_from_layer's answer; without it the checkpoint's own form counts.
-QuantConfig quant_config(const Backend& backend, Era era, Mode mode, const Layer& layer,
+QuantConfig quant_config(const Backend& backend, PolicyDate policy_date, Mode mode, const Layer& layer,
                          BufferNames names = BufferNames::modelopt,
                          std::optional<ActivationKey> from_layer = {});
 

@@ -35,8 +35,8 @@ std::string formula(const QuantConfig& config, std::string_view what) {
   return found == config.formulas.end() ? "" : found->made_of;
 }
 
-QuantConfig april(const Backend& made, const Layer& layer = {}, Mode mode = Mode::strict) {
-  return quant_config(made, Era::april_24, mode, layer);
+QuantConfig april(const Backend& result, const Layer& layer = {}, Mode mode = Mode::strict) {
+  return quant_config(result, PolicyDate::april_24, mode, layer);
 }
 
 TEST(QuantConfig, OfMxfp4SaysWhatTheScalesAndBiasesBecome) {
@@ -75,23 +75,23 @@ TEST(QuantConfig, AMissingBiasIsSaidWhereTheReferenceInsists) {
 TEST(QuantConfig, GateConstantsComeFromTheActivationExceptInTheOldReference) {
   const GateConstants gpt_oss{1.702, 1.0, 7.0};
   const Layer silu{.activation = Activation::silu};
-  const auto constants = [](const Backend& made, Era era, Mode mode, const Layer& layer) {
-    return gate_constants(made, era, mode, layer);
+  const auto constants = [](const Backend& result, PolicyDate policy_date, Mode mode, const Layer& layer) {
+    return gate_constants(result, policy_date, mode, layer);
   };
 
-  EXPECT_EQ(constants(kTrtllm, Era::april_24, Mode::compat, silu), gpt_oss);
-  EXPECT_EQ(constants(kTrtllm, Era::april_24, Mode::strict, silu), GateConstants{});
-  EXPECT_EQ(constants(kTrtllm, Era::august_22, Mode::compat, silu), GateConstants{});
-  EXPECT_EQ(constants(kTriton, Era::april_24, Mode::compat, {}), GateConstants{});
-  EXPECT_EQ(constants(kTriton, Era::april_24, Mode::strict, {}), gpt_oss);
+  EXPECT_EQ(constants(kTrtllm, PolicyDate::april_24, Mode::compat, silu), gpt_oss);
+  EXPECT_EQ(constants(kTrtllm, PolicyDate::april_24, Mode::strict, silu), GateConstants{});
+  EXPECT_EQ(constants(kTrtllm, PolicyDate::august_22, Mode::compat, silu), GateConstants{});
+  EXPECT_EQ(constants(kTriton, PolicyDate::april_24, Mode::compat, {}), GateConstants{});
+  EXPECT_EQ(constants(kTriton, PolicyDate::april_24, Mode::strict, {}), gpt_oss);
   const Layer limited{.activation = Activation::silu, .swiglu_limit = 10.0};
-  EXPECT_EQ(constants(kTriton, Era::august_22, Mode::compat, limited).clamp, 10.0);
-  EXPECT_FALSE(constants(kTriton, Era::august_22, Mode::compat, limited).alpha);
-  EXPECT_EQ(constants(kTriton, Era::august_22, Mode::strict, {.swiglu_limit = 5.0}).clamp, 5.0);
+  EXPECT_EQ(constants(kTriton, PolicyDate::august_22, Mode::compat, limited).clamp, 10.0);
+  EXPECT_FALSE(constants(kTriton, PolicyDate::august_22, Mode::compat, limited).alpha);
+  EXPECT_EQ(constants(kTriton, PolicyDate::august_22, Mode::strict, {.swiglu_limit = 5.0}).clamp, 5.0);
   EXPECT_EQ(april(kTrtllm, silu, Mode::compat).notes.size(), 1u);
 }
 
-TEST(QuantConfig, EmulationKeepsActivationsUnlessAskedToQuantiseThem) {
+TEST(QuantConfig, EmulationKeepsActivationsUnlessAskedToQuantizeThem) {
   EXPECT_EQ(april(kEmulation).scheme, QuantScheme::mxfp4_w4a16);
   EXPECT_EQ(april(kEmulation).activations, ActivationKey::none);
   EXPECT_EQ(april(kEmulation).notes.size(), 1u);
@@ -117,7 +117,7 @@ TEST(QuantConfig, OfNvfp4SaysWhatTheGlobalScalesBecome) {
   Backend shared = cutlass;
   shared.global_activation_scales = true;
   const QuantConfig packed =
-      quant_config(shared, Era::january_27, Mode::strict, {}, BufferNames::compressed_tensors);
+      quant_config(shared, PolicyDate::january_27, Mode::strict, {}, BufferNames::compressed_tensors);
   EXPECT_EQ(formula(packed, "w2_scale_2"), "1 / w2_weight_global_scale");
   EXPECT_EQ(formula(packed, "a13"),
             "max(1 / w13_input_global_scale) over everything, for every expert");
@@ -143,7 +143,7 @@ TEST(QuantConfig, EmulatedNvfp4KeepsWeightAndActivationScalesApart) {
 
 TEST(QuantConfig, JanuarysFunctionKeepsItsScalesOnTheLayer) {
   const QuantConfig config =
-      quant_config(backend(kNv, QuantScheme::none), Era::january_27, Mode::strict, {});
+      quant_config(backend(kNv, QuantScheme::none), PolicyDate::january_27, Mode::strict, {});
 
   EXPECT_EQ(formula(config, "g1_scale_c"), "a13 * w13_scale_2 / a2");
   EXPECT_EQ(formula(config, "a2_gscale"), "");

@@ -44,31 +44,31 @@ Consequences follow(const Policy& policy, Mode mode, const Request& request,
                     const Selection& selection) {
   const Backend& backend = *selection.backend;
   const Layer& layer = request.layer;
-  Consequences made;
-  made.sizes =
+  Consequences result;
+  result.sizes =
       layer_sizes(backend, request.device, rounding_activation(policy, layer), layer.parallel,
-                  policy.era, layer.in_dtype, {layer.hidden, layer.intermediate});
-  if (made.sizes)
-    made.buffers = weight_buffers(
+                  policy.policy_date, layer.in_dtype, {layer.hidden, layer.intermediate});
+  if (result.sizes)
+    result.buffers = weight_buffers(
         {.format = policy.format,
-         .sizes = *made.sizes,
+         .sizes = *result.sizes,
          .local_experts = layer.num_local_experts,
          .experts = layer.num_experts,
          .gated = layer.gated,
          .has_bias = layer.has_bias,
          .global_activation_scales = backend.global_activation_scales,
-         .always_two_halves = has_two_halves_always(policy.format, policy.era, mode)});
+         .always_two_halves = has_two_halves_always(policy.format, policy.policy_date, mode)});
   else
-    made.buffers = made.sizes.why();
-  made.quant = quant_config(backend, policy.era, mode, layer, BufferNames::modelopt,
+    result.buffers = result.sizes.why();
+  result.quant = quant_config(backend, policy.policy_date, mode, layer, BufferNames::modelopt,
                             form_from_layer(policy, request).activations);
-  made.kernel = assemble(policy, mode, request, &backend, selection.experts);
-  return made;
+  result.kernel = assemble(policy, mode, request, &backend, selection.experts);
+  return result;
 }
 
 // What else the reference does with a choice.
 struct Remark {
-  EnumSet<Era> eras{};
+  EnumSet<PolicyDate> policy_dates{};
   std::string_view family{};  // of the chosen backend
   bool (*when)(const Record& record);
   std::string_view text{};
@@ -84,7 +84,7 @@ constexpr Remark kRemarks[] = {
      [](const Record& record) {
        return record.request.environment.is_set(Variable::humming_input_quant_config);
      },
-     "VLLM_HUMMING_INPUT_QUANT_CONFIG decides how activations are quantised, whatever is said "
+     "VLLM_HUMMING_INPUT_QUANT_CONFIG decides how activations are quantized, whatever is said "
      "here"},
     {kVllm033, "aiter",
      [](const Record& record) {
@@ -110,7 +110,7 @@ constexpr Remark kRemarks[] = {
 void remark(Record& record) {
   const Selection& selection = record.selection;
   for (const Remark& one : kRemarks)
-    if (one.eras.contains(selection.policy->era) && one.family == selection.backend->family &&
+    if (one.policy_dates.contains(selection.policy->policy_date) && one.family == selection.backend->family &&
         one.when(record))
       record.warnings.emplace_back(one.text);
 }
@@ -139,18 +139,18 @@ void warn(Record& record) {
 }
 
 Json to_json(const Error& why) {
-  Json made{{"error", why.id}, {"message", why.message}};
-  if (!why.expected.empty()) made["expected"] = why.expected;
-  if (!why.found.empty()) made["found"] = why.found;
-  return made;
+  Json result{{"error", why.id}, {"message", why.message}};
+  if (!why.expected.empty()) result["expected"] = why.expected;
+  if (!why.found.empty()) result["found"] = why.found;
+  return result;
 }
 
 Json to_json(const Record& record, const Verdict& verdict, const Refusal& refusal) {
   const Sentence words = sentence(record, verdict, refusal);
-  Json made{
+  Json result{
       {"code", name(refusal.reason)}, {"requirement", words.requirement}, {"fact", words.fact}};
-  if (!words.remedy.empty()) made["remedy"] = words.remedy;
-  return made;
+  if (!words.remedy.empty()) result["remedy"] = words.remedy;
+  return result;
 }
 
 Json to_json(const Record& record, const Verdict& verdict) {
@@ -186,10 +186,10 @@ Json device_json(const platform::Device& device) {
 }
 
 Json environment_json(const platform::Environment& environment) {
-  Json made = Json::object();
+  Json result = Json::object();
   for (const platform::VariableRow& row : platform::variables())
-    if (const auto& text = environment.text(row.variable)) made[std::string(row.name)] = *text;
-  return made;
+    if (const auto& text = environment.text(row.variable)) result[std::string(row.name)] = *text;
+  return result;
 }
 
 Json quant_json(const QuantConfig& quant) {
@@ -224,7 +224,7 @@ Json kernel_json(const Result<KernelPlan>& kernel) {
           {"async", prepare.is_async},
           {"output_is_reduced", prepare.output_is_reduced},
           {"index_type", prepare.index_type.empty() ? Json() : Json(prepare.index_type)},
-          {"quantises_input", kernel->quantises_input},
+          {"quantises_input", kernel->quantizes_input},
           {"inplace", kernel->inplace},
           {"holds_shared_experts", kernel->holds_shared_experts},
           {"passes_expert_map", kernel->passes_expert_map},
@@ -235,29 +235,29 @@ Json kernel_json(const Result<KernelPlan>& kernel) {
 
 Json buffers_json(const Result<std::vector<Buffer>>& buffers) {
   if (!buffers) return to_json(buffers.why());
-  Json made = Json::array();
+  Json result = Json::array();
   for (const Buffer& buffer : *buffers)
-    made.push_back({{"name", buffer.name},
+    result.push_back({{"name", buffer.name},
                     {"shape", buffer.shape},
                     {"dtype", buffer.dtype},
                     {"initial", buffer.initial},
                     {"bytes", buffer.bytes}});
-  return made;
+  return result;
 }
 
 Json consequences_json(const Record& record) {
-  const Consequences& made = *record.consequences;
+  const Consequences& result = *record.consequences;
   const Layer& layer = record.request.layer;
   Json sizes{{"hidden", layer.hidden}, {"intermediate", layer.intermediate}};
-  if (made.sizes)
-    sizes["rounded"] = {{"hidden", made.sizes->hidden}, {"intermediate", made.sizes->intermediate}};
+  if (result.sizes)
+    sizes["rounded"] = {{"hidden", result.sizes->hidden}, {"intermediate", result.sizes->intermediate}};
   else
-    sizes["rounded"] = to_json(made.sizes.why());
+    sizes["rounded"] = to_json(result.sizes.why());
   return {{"sizes", std::move(sizes)},
           {"layout", record.selection.backend->layout},
-          {"weights", buffers_json(made.buffers)},
-          {"quant_config", quant_json(made.quant)},
-          {"kernel", kernel_json(made.kernel)}};
+          {"weights", buffers_json(result.buffers)},
+          {"quant_config", quant_json(result.quant)},
+          {"kernel", kernel_json(result.kernel)}};
 }
 
 }  // namespace
@@ -285,10 +285,10 @@ Sentence sentence(const Record& record, const Verdict& verdict, const Refusal& r
 
 std::vector<std::string> checks_before(const Policy& policy, const Request& request) {
   std::vector<std::string> found;
-  if (policy.era == Era::native) return found;
+  if (policy.policy_date == PolicyDate::native) return found;
   const bool mxfp4 = policy.format == WeightFormat::mxfp4;
   const std::string_view method = !mxfp4                        ? "modelopt_fp4"
-                                  : policy.era == Era::april_24 ? "gpt_oss_mxfp4"
+                                  : policy.policy_date == PolicyDate::april_24 ? "gpt_oss_mxfp4"
                                                                 : "mxfp4";
   const int least = mxfp4 ? 80 : 75;
   if (const auto& capability = request.device.capability) {
@@ -332,9 +332,9 @@ Json to_json(const Record& record) {
   Json layer = Json::object();
   for (const LayerField& field : layer_fields())
     layer[std::string(field.key)] = field.show(request.layer);
-  layer["parallel"] = printed(request.layer.parallel, policy.era);
+  layer["parallel"] = printed(request.layer.parallel, policy.policy_date);
 
-  Json made{
+  Json result{
       {"policy", policy.name},
       {"mode", kModeNames[static_cast<std::size_t>(selection.mode)]},
       {"format", formats::name(policy.format)},
@@ -349,16 +349,16 @@ Json to_json(const Record& record) {
       {"activations", name(selection.activation)},
   };
   if (selection.outcome == Outcome::error) {
-    made["error_type"] = name(selection.error);
-    made["message"] = selection.message;
+    result["error_type"] = name(selection.error);
+    result["message"] = selection.message;
   }
-  made["log"] = selection.log;
-  made["warnings"] = record.warnings;
-  made["would_run"] = std::move(would_run);
-  made["evaluated"] = std::move(evaluated);
-  made["candidates"] = std::move(candidates);
-  if (record.consequences) made["consequences"] = consequences_json(record);
-  return made;
+  result["log"] = selection.log;
+  result["warnings"] = record.warnings;
+  result["would_run"] = std::move(would_run);
+  result["evaluated"] = std::move(evaluated);
+  result["candidates"] = std::move(candidates);
+  if (record.consequences) result["consequences"] = consequences_json(record);
+  return result;
 }
 
 }  // namespace fp4moe::oracle

@@ -18,7 +18,7 @@ constexpr ReleasePolicy like(std::string_view policy) { return {policy, Match::n
 constexpr ReleasePolicy lacks(std::string_view policy) { return {policy, Match::none}; }
 
 constexpr std::string_view kNoOracle =
-    "no oracle: selection is spread over the quantisation methods";
+    "no oracle: selection is spread over the quantization methods";
 constexpr std::string_view k014 = "NVFP4: no list of priorities, no class predicates";
 constexpr std::string_view k015 =
     "NVFP4: FlashInferExperts wants dp_size 1 or dp_size = ep_size, MarlinExperts takes every "
@@ -124,8 +124,8 @@ struct Written {
 // "0.33.0", "v0.33", "0.33.0rc1", "0.34.0.dev12+g1a2b": digits, then what Python's rules allow.
 std::optional<Written> parse_version(std::string_view text) {
   if (text.starts_with('v')) text.remove_prefix(1);
-  Written made;
-  int* const parts[] = {&made.version.major, &made.version.minor, &made.version.patch};
+  Written result;
+  int* const parts[] = {&result.version.major, &result.version.minor, &result.version.patch};
   std::size_t count = 0;
   for (; count < 3; ++count) {
     const char* const end = text.data() + text.size();
@@ -140,8 +140,8 @@ std::optional<Written> parse_version(std::string_view text) {
     if (count < 2) text.remove_prefix(1);
   }
   if (count < 2) return std::nullopt;
-  made.has_patch = count == 3;
-  if (text.empty()) return made;
+  result.has_patch = count == 3;
+  if (text.empty()) return result;
   constexpr std::string_view kSuffixes[] = {"rc", "a", "b", ".dev", ".post", "+"};
   const bool fits = std::ranges::any_of(
       kSuffixes, [&](std::string_view suffix) { return text.starts_with(suffix); });
@@ -150,8 +150,8 @@ std::optional<Written> parse_version(std::string_view text) {
            c == '+' || c == '_' || c == '-';
   });
   if (!fits || !is_plain) return std::nullopt;
-  made.is_release = text.front() == '+';
-  return made;
+  result.is_release = text.front() == '+';
+  return result;
 }
 
 Version version_of(const Release& release) { return parse_version(release.version)->version; }
@@ -212,16 +212,16 @@ std::span<const Release> vllm_releases() { return kReleases; }
 
 std::string layout_generations(const Release& release) {
   const std::string_view state = release.branched.empty() ? release.date : release.branched;
-  std::vector<std::pair<std::string_view, std::string_view>> made;
+  std::vector<std::pair<std::string_view, std::string_view>> result;
   for (const LayoutChange& change : kLayoutChanges) {
     if (change.since > state) continue;
-    if (!made.empty() && made.back().first == change.layout)
-      made.back().second = change.generation;
+    if (!result.empty() && result.back().first == change.layout)
+      result.back().second = change.generation;
     else
-      made.emplace_back(change.layout, change.generation);
+      result.emplace_back(change.layout, change.generation);
   }
   std::vector<std::string> parts;
-  for (const auto& [layout, generation] : made)
+  for (const auto& [layout, generation] : result)
     parts.push_back(fmt::format("{} {}", layout, generation));
   return join(parts, ", ");
 }
@@ -243,7 +243,7 @@ Result<ReleaseChoice> choose_release(std::string_view word, WeightFormat format,
     const std::optional<platform::FoundPackage> installed =
         platform::find_installed_package("vllm", from);
     if (!installed)
-      return error(ErrorCode::lacking, "vllm.absent", "no installed vLLM was found here")
+      return error(ErrorCode::unavailable, "vllm.absent", "no installed vLLM was found here")
           .expects("the package vllm where Python looks for it", "none")
           .try_this(fmt::format("name a version: --vllm {}", newest.version));
     choice.asked = installed->version;

@@ -63,7 +63,7 @@ void add_deployment(const Policy& policy, const Request& request, std::vector<Ch
     changes.push_back({.says = "switch sequence parallelism off",
                        .asks = {"--sp", "1"},
                        .apply = [](Request& r) { r.layer.parallel.sp_size = 1; }});
-  if (!uses_all2all(layer.parallel, policy.era)) return;
+  if (!uses_all2all(layer.parallel, policy.policy_date)) return;
   for (const std::string_view exchange : kOtherExchanges)
     if (layer.parallel.all2all_backend != exchange)
       changes.push_back(
@@ -74,34 +74,34 @@ void add_deployment(const Policy& policy, const Request& request, std::vector<Ch
 
 // What sends the selection to a backend that would run: a name, or a variable where there are none.
 std::vector<Change> selectors(const Policy& policy, const Request& request) {
-  std::vector<Change> made{{.apply = [](Request&) {}}};
-  const std::string_view flag = policy.era == Era::native ? "--backend" : "--moe-backend";
+  std::vector<Change> result{{.apply = [](Request&) {}}};
+  const std::string_view flag = policy.policy_date == PolicyDate::native ? "--backend" : "--moe-backend";
   if (request.layer.backend != "auto")
-    made.push_back({.says = fmt::format("leave {} out", flag),
+    result.push_back({.says = fmt::format("leave {} out", flag),
                     .asks = {"--backend", "auto"},
                     .apply = [](Request& r) { r.layer.backend = "auto"; }});
   for (const NamedChoice& named : policy.names)
     if (named.name != request.layer.backend)
-      made.push_back({.says = fmt::format("{} {}", flag, named.name),
+      result.push_back({.says = fmt::format("{} {}", flag, named.name),
                       .asks = {"--backend", std::string(named.name)},
                       .apply = [name = named.name](Request& r) { r.layer.backend = name; }});
   for (const EnvironmentStep& step : policy.steps)
     for (const std::string_view value : {"1", "0"})
       if (request.environment.text(step.variable) != value)
-        made.push_back(set_variable(step.variable, value));
+        result.push_back(set_variable(step.variable, value));
   if (policy.flashinfer_only) {
     for (const std::string_view value : {"0", "1"})
       if (request.environment.text(Variable::flashinfer_fp4) != value)
-        made.push_back(set_variable(Variable::flashinfer_fp4, value));
+        result.push_back(set_variable(Variable::flashinfer_fp4, value));
     for (const std::string_view word : {"throughput", "latency", "masked_gemm"}) {
       const Change on = set_variable(Variable::flashinfer_fp4, "1"),
                    which = set_variable(Variable::flashinfer_moe_backend, word);
-      made.push_back({.says = on.says + " and " + which.says.substr(4),
+      result.push_back({.says = on.says + " and " + which.says.substr(4),
                       .asks = {"--env", on.asks[1], "--env", which.asks[1]},
                       .apply = [=](Request& r) { on.apply(r), which.apply(r); }});
     }
   }
-  return made;
+  return result;
 }
 
 struct Attempt {
@@ -145,8 +145,8 @@ std::optional<Attempt> repair(const Record& record, const Verdict& refused,
 
 bool takes(const Record& record, const Request& request, const Backend* backend,
            const Loads& loads) {
-  const Selection made = select(*record.selection.policy, record.selection.mode, request);
-  return made.outcome == Outcome::selected && made.backend == backend &&
+  const Selection result = select(*record.selection.policy, record.selection.mode, request);
+  return result.outcome == Outcome::selected && result.backend == backend &&
          (!loads || loads(request, *backend));
 }
 

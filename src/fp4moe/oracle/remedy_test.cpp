@@ -17,14 +17,14 @@ constexpr Scheme kAnywhere[] = {{WeightFormat::mxfp4, {ActivationKey::none}}};
 constexpr Scheme kOnNewChip[] = {
     {.weights = WeightFormat::mxfp4, .activations = {ActivationKey::none}, .gfx = "gfx950"}};
 
-constexpr Experts made(std::string_view name, std::span<const DeviceNeed> devices,
+constexpr Experts result(std::string_view name, std::span<const DeviceNeed> devices,
                        std::span<const Scheme> schemes) {
   return {
       .name = name, .devices = devices, .activations = {Activation::swigluoai}, .schemes = schemes};
 }
-constexpr Experts kFast = made("Fast", kSwitched, kOnNewChip);
-constexpr Experts kPlain = made("Plain", kAnyRocm, kAnywhere);
-constexpr Experts kSpecial = made("Special", kChips, kAnywhere);
+constexpr Experts kFast = result("Fast", kSwitched, kOnNewChip);
+constexpr Experts kPlain = result("Plain", kAnyRocm, kAnywhere);
+constexpr Experts kSpecial = result("Special", kChips, kAnywhere);
 constexpr const Experts* kFastList[] = {&kFast};
 constexpr const Experts* kPlainList[] = {&kPlain};
 constexpr const Experts* kSpecialList[] = {&kSpecial};
@@ -35,7 +35,7 @@ constexpr Backend kSpecialBackend{.name = "SPECIAL", .experts = kSpecialList};
 Policy made_up() {
   return {.name = "made-up",
           .format = WeightFormat::mxfp4,
-          .era = Era::april_24,
+          .policy_date = PolicyDate::april_24,
           .backends = {&kFastBackend, &kPlainBackend, &kSpecialBackend},
           .automatic = {{.backends = {&kFastBackend, &kPlainBackend}}},
           .names = {{.name = "fast", .backends = {&kFastBackend}},

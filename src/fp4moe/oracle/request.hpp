@@ -29,7 +29,7 @@ struct Layer {
   bool disable_inplace = true;
   bool shared_experts = false;
   std::uint64_t max_num_tokens = 256;
-  // How the checkpoint wants activations quantised, and what the user wants instead.
+  // How the checkpoint wants activations quantized, and what the user wants instead.
   ActivationKey activation_key = ActivationKey::none;
   std::optional<ActivationKey> activation_override{};
   std::optional<double> swiglu_limit{};

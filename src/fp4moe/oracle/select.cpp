@@ -15,19 +15,19 @@ constexpr CapabilityRange kTritonRange{{9, 0}, {11, 0}};
 // ['a', 'b']
 template <class Items, class Name>
 std::string python_list(const Items& items, Name name) {
-  std::string made = "[";
+  std::string result = "[";
   for (const auto& item : items) {
-    if (made.size() > 1) made += ", ";
-    made += fmt::format("'{}'", name(item));
+    if (result.size() > 1) result += ", ";
+    result += fmt::format("'{}'", name(item));
   }
-  return made + "]";
+  return result + "]";
 }
 
 // 7 -> "7.0"
 std::string python_float(double value) {
-  std::string made = fmt::format("{}", value);
-  if (made.find_first_not_of("-0123456789") == made.npos) made += ".0";
-  return made;
+  std::string result = fmt::format("{}", value);
+  if (result.find_first_not_of("-0123456789") == result.npos) result += ".0";
+  return result;
 }
 
 template <class... Args>
@@ -43,8 +43,8 @@ class Walk {
       : policy_(policy), request_(request), layer_(request.layer) {
     made_.policy = &policy;
     made_.mode = mode;
-    const Exchange by = exchange(layer_.parallel, policy.era);
-    made_.format = is_batched(by, policy.era) ? TokenFormat::batched : TokenFormat::standard;
+    const Exchange by = exchange(layer_.parallel, policy.policy_date);
+    made_.format = is_batched(by, policy.policy_date) ? TokenFormat::batched : TokenFormat::standard;
   }
 
   Selection run() {
@@ -153,10 +153,10 @@ class Walk {
         backend, backend.lora_experts.empty() ? backend.experts : backend.lora_experts, activation);
   }
 
-  const Backend& batched_twin(const Backend& backend) const {
+  const Backend& batched_variant(const Backend& backend) const {
     if (!is_batched_format() || backend.batched.empty()) return backend;
-    const Backend* twin = find_backend(policy_, backend.batched);
-    return twin == nullptr ? backend : *twin;
+    const Backend* variant = find_backend(policy_, backend.batched);
+    return variant == nullptr ? backend : *variant;
   }
 
   ActivationKey key_for(const Backend& backend) const {
@@ -223,19 +223,27 @@ class Walk {
   // Candidates whose form of activations is the requested one, and where 16 bits may stand in for
   // it, those behind them; without a request those with 16-bit activations, if there are any.
   void filter_by_request(std::vector<const Backend*>& candidates) const {
-    const auto quantises = [](const Backend* b) { return b->activation != ActivationKey::none; };
+    const auto quantizes = [](const Backend* b) { return b->activation != ActivationKey::none; };
     if (asked_ == ActivationKey::none) {
-      if (!std::ranges::all_of(candidates, quantises)) std::erase_if(candidates, quantises);
+      if (!std::ranges::all_of(candidates, quantizes)) std::erase_if(candidates, quantizes);
       return;
     }
     const auto is_asked_for = [&](const Backend* backend) {
       return backend->activation == asked_ || backend->any_activation;
+<<<<<<< HEAD
     };
     // clang 14 has no std::ranges::stable_partition with libstdc++ 12.
     const auto others = std::stable_partition(candidates.begin(), candidates.end(), is_asked_for);
     candidates.erase(
         policy_.request_falls_back ? std::remove_if(others, candidates.end(), quantises) : others,
         candidates.end());
+=======
+    });
+    candidates.erase(policy_.request_falls_back
+                         ? std::remove_if(others.begin(), others.end(), quantizes)
+                         : others.begin(),
+                     candidates.end());
+>>>>>>> 8f2625dbf44830d814fc5f3baae708dce3e0d0a4
   }
 
   bool list_candidates() {
@@ -270,7 +278,7 @@ class Walk {
                   fmt::format("moe_backend='{}' does not support activation={}", layer_.backend,
                               printed(asked_, request_.device.gfx)));
     for (const Backend* candidate : candidates) {
-      const Backend& backend = batched_twin(*candidate);
+      const Backend& backend = batched_variant(*candidate);
       if (layer_.swiglu_limit && !backend.applies_clamp && !policy_.wording.no_clamp.empty())
         return fail(ErrorKind::value,
                     filled_in(policy_.wording.no_clamp, python_float(*layer_.swiglu_limit),
@@ -359,7 +367,7 @@ class Walk {
         const std::optional<Capability>& capability = request_.device.capability;
         if (forced.on && !(capability && forced.on->contains(*capability))) continue;
         const Backend& backend =
-            strict() && step.like_a_name ? batched_twin(*forced.backend) : *forced.backend;
+            strict() && step.like_a_name ? batched_variant(*forced.backend) : *forced.backend;
         return try_backend(backend, key_for(backend));
       }
       if (!step.otherwise.empty()) return fail(ErrorKind::value, std::string(step.otherwise));

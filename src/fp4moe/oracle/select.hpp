@@ -38,9 +38,9 @@ struct Refusal {
 
 class Refusals {
  public:
-  static constexpr std::size_t kMost = 16;
+  static constexpr std::size_t kMax = 16;
   void add(Refusal refusal) {
-    if (count_ < kMost) all_[count_++] = refusal;
+    if (count_ < kMax) all_[count_++] = refusal;
   }
   bool empty() const { return count_ == 0; }
   std::size_t size() const { return count_; }
@@ -49,7 +49,7 @@ class Refusals {
   const Refusal& front() const { return all_[0]; }
 
  private:
-  std::array<Refusal, kMost> all_{};
+  std::array<Refusal, kMax> all_{};
   std::size_t count_ = 0;
 };
 

@@ -37,7 +37,7 @@ constexpr Backend kEmpty{.name = "EMPTY"};
 Policy made_up() {
   return {.name = "made-up",
           .format = WeightFormat::mxfp4,
-          .era = Era::april_24,
+          .policy_date = PolicyDate::april_24,
           .backends = {&kNew, &kOld, &kBatched, &kEmpty},
           .automatic = {{.backends = {&kNew, &kOld, &kBatched}}},
           .names = {{.name = "new", .backends = {&kNew}},
@@ -144,7 +144,7 @@ TEST(Select, AnUnknownNameListsTheNames) {
             "no unicorn in ['new', 'old', 'empty', 'either']");
 }
 
-TEST(Select, BatchedTokensMakeTheTwinStandIn) {
+TEST(Select, BatchedTokensMakeTheBatchedVariantStandIn) {
   const Policy policy = made_up();
   Request request = hopper();
   request.layer.parallel = derive(
@@ -185,9 +185,9 @@ TEST(Select, ASurveyHoldsEveryKernelTheListFirst) {
 
 TEST(Select, RefusalsBeyondTheMostAreDroppedNotWritten) {
   Refusals refusals;
-  for (std::size_t i = 0; i < Refusals::kMost + 5; ++i) refusals.add({Reason::lora, Check::lora});
+  for (std::size_t i = 0; i < Refusals::kMax + 5; ++i) refusals.add({Reason::lora, Check::lora});
 
-  EXPECT_EQ(refusals.size(), Refusals::kMost);
+  EXPECT_EQ(refusals.size(), Refusals::kMax);
 }
 
 }  // namespace select_test

@@ -177,7 +177,7 @@ Asked asked(const Request& request, const Verdict& verdict) {
 }
 
 std::string reference_parallel(const Policy& policy, const Request& request) {
-  return "parallel config " + printed(request.layer.parallel, policy.era);
+  return "parallel config " + printed(request.layer.parallel, policy.policy_date);
 }
 
 // What follows "kernel does not support ". January's reasons name no values.
@@ -207,7 +207,7 @@ std::string object(const Policy& policy, const Request& request, const Verdict& 
       if (terse) return "routing method";
       const RoutingWord& word = kRoutingWords[static_cast<std::size_t>(layer.routing)];
       return fmt::format("routing method {}",
-                         kSinceAugust.contains(policy.era) ? word.august_number : word.number);
+                         kSinceAugust2026.contains(policy.policy_date) ? word.august_number : word.number);
     }
     case Check::hash_routing:
       return "hash routing";

@@ -28,7 +28,7 @@ Result<Sizes> round_sizes(const Backend& backend, const platform::Device& device
 
 // The hidden size that the exchange carries. An error with id sizes.exchange, in the reference's
 // words, when it carries none so large.
-Result<std::uint64_t> exchange_hidden(const Parallel& parallel, Era era, ScalarType activations,
+Result<std::uint64_t> exchange_hidden(const Parallel& parallel, PolicyDate policy_date, ScalarType activations,
                                       std::uint64_t hidden);
 
 // What conversion makes of the sizes that were loaded. An error with id sizes.conversion when the
@@ -37,7 +37,7 @@ Result<Sizes> converted_sizes(const Backend& backend, bool gated, Sizes sizes);
 
 // The exchange's rule and the backend's, in this order.
 Result<Sizes> layer_sizes(const Backend& backend, const platform::Device& device,
-                          std::optional<Activation> activation, const Parallel& parallel, Era era,
+                          std::optional<Activation> activation, const Parallel& parallel, PolicyDate policy_date,
                           ScalarType activations, Sizes sizes);
 
 }  // namespace fp4moe::oracle

@@ -27,8 +27,8 @@ Parallel spread(std::string_view name) {
 }
 
 std::uint64_t hidden_for(std::string_view name, std::uint64_t hidden,
-                         ScalarType type = ScalarType::bfloat16, Era era = Era::april_24) {
-  const auto rounded = exchange_hidden(spread(name), era, type, hidden);
+                         ScalarType type = ScalarType::bfloat16, PolicyDate policy_date = PolicyDate::april_24) {
+  const auto rounded = exchange_hidden(spread(name), policy_date, type, hidden);
   return rounded ? *rounded : 0;
 }
 
@@ -54,21 +54,21 @@ TEST(Sizes, WithoutAMatchingRowSizesStay) {
 }
 
 TEST(Sizes, ASizeThatDoesNotFitIsAnError) {
-  constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max();
+  constexpr std::uint64_t kMax = std::numeric_limits<std::uint64_t>::max();
 
-  const auto wide = round_sizes(kBackend, device(PlatformKind::cuda), {}, {1, kMost});
+  const auto wide = round_sizes(kBackend, device(PlatformKind::cuda), {}, {1, kMax});
   ASSERT_FALSE(wide);
   EXPECT_EQ(wide.why().id, "sizes.overflow");
-  EXPECT_FALSE(round_sizes(kBackend, device(PlatformKind::xpu), {}, {kMost, 1}));
-  EXPECT_FALSE(exchange_hidden(spread("deepep_high_throughput"), Era::april_24,
-                               ScalarType::bfloat16, kMost));
+  EXPECT_FALSE(round_sizes(kBackend, device(PlatformKind::xpu), {}, {kMax, 1}));
+  EXPECT_FALSE(exchange_hidden(spread("deepep_high_throughput"), PolicyDate::april_24,
+                               ScalarType::bfloat16, kMax));
 }
 
 TEST(Sizes, HighThroughputExchangesMoveUnitsOf512Bytes) {
   EXPECT_EQ(hidden_for("deepep_high_throughput", 2880), 3072u);
   EXPECT_EQ(hidden_for("deepep_high_throughput", 2880, ScalarType::float32), 2944u);
   EXPECT_EQ(hidden_for("deepep_high_throughput", 3072), 3072u);
-  EXPECT_EQ(hidden_for("deepep_v2", 2880, ScalarType::bfloat16, Era::august_22), 3072u);
+  EXPECT_EQ(hidden_for("deepep_v2", 2880, ScalarType::bfloat16, PolicyDate::august_22), 3072u);
   EXPECT_EQ(hidden_for("deepep_v2", 2880), 2880u);
 }
 
@@ -76,12 +76,12 @@ TEST(Sizes, LowLatencyExchangesHaveAFewCompiledSizes) {
   EXPECT_EQ(hidden_for("deepep_low_latency", 1), 2048u);
   EXPECT_EQ(hidden_for("deepep_low_latency", 2880), 3072u);
   EXPECT_EQ(hidden_for("nixl_ep", 4097), 5120u);
-  EXPECT_EQ(hidden_for("nixl_ep", 4097, ScalarType::bfloat16, Era::january_27), 4097u);
+  EXPECT_EQ(hidden_for("nixl_ep", 4097, ScalarType::bfloat16, PolicyDate::january_27), 4097u);
   EXPECT_EQ(hidden_for("deepep_low_latency", 8192), 8192u);
   EXPECT_EQ(hidden_for("allgather_reducescatter", 9000), 9000u);
 
   const auto refused =
-      exchange_hidden(spread("deepep_low_latency"), Era::april_24, ScalarType::bfloat16, 9000);
+      exchange_hidden(spread("deepep_low_latency"), PolicyDate::april_24, ScalarType::bfloat16, 9000);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.why().id, "sizes.exchange");
   EXPECT_EQ(refused.why().code, ErrorCode::no_backend);
@@ -112,14 +112,14 @@ TEST(Sizes, ConversionPadsByTheRowForTheHiddenSizeOrRefuses) {
 
 TEST(Sizes, TheExchangeRoundsBeforeTheBackend) {
   const auto sizes = [&](PlatformKind kind) {
-    return *layer_sizes(kBackend, device(kind), {}, spread("deepep_low_latency"), Era::april_24,
+    return *layer_sizes(kBackend, device(kind), {}, spread("deepep_low_latency"), PolicyDate::april_24,
                         ScalarType::bfloat16, {2049, 100});
   };
 
   EXPECT_EQ(sizes(PlatformKind::xpu), (Sizes{2560, 128}));
   EXPECT_EQ(sizes(PlatformKind::cuda), (Sizes{2560, 128}));
   EXPECT_FALSE(layer_sizes(kBackend, device(PlatformKind::cuda), {}, spread("nixl_ep"),
-                           Era::april_24, ScalarType::bfloat16, {8193, 100}));
+                           PolicyDate::april_24, ScalarType::bfloat16, {8193, 100}));
 }
 
 }  // namespace sizes_test

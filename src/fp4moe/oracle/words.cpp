@@ -17,12 +17,12 @@ std::optional<Enum> find(const Words& words, std::string_view name) {
 
 // MI300 computes in the FNUZ variant of E4M3.
 std::string with_fp8(std::string_view form, std::string_view gfx) {
-  std::string made(form);
+  std::string result(form);
   constexpr std::string_view kMark = "{fp8}";
   const std::string_view type = gfx.find("gfx94") != gfx.npos ? "f8e4m3fnuz" : "f8e4m3fn";
-  if (const std::size_t at = made.find(kMark); at != made.npos)
-    made.replace(at, kMark.size(), type);
-  return made;
+  if (const std::size_t at = result.find(kMark); at != result.npos)
+    result.replace(at, kMark.size(), type);
+  return result;
 }
 
 constexpr std::array<std::string_view, 28> kReasonNames{

@@ -16,7 +16,7 @@ namespace fp4moe::oracle {
 using formats::WeightFormat;
 
 // The states of the reference that differ in what they decide; `native` is our own.
-enum class Era : std::uint8_t {
+enum class PolicyDate : std::uint8_t {
   january_seed,
   january_27,
   march_20,
@@ -26,19 +26,19 @@ enum class Era : std::uint8_t {
   vllm_033,  // release 0.33.0
   native,
 };
-inline constexpr EnumSet<Era> kJanuary{Era::january_seed, Era::january_27};
-inline constexpr EnumSet<Era> kMarch{Era::march_20, Era::march_27};
-inline constexpr EnumSet<Era> kSpring{Era::march_20, Era::march_27, Era::april_24};
-inline constexpr EnumSet<Era> kAugust{Era::august_22};
-inline constexpr EnumSet<Era> kVllm033{Era::vllm_033};
-inline constexpr EnumSet<Era> kSinceAugust{Era::august_22, Era::vllm_033};
-inline constexpr EnumSet<Era> kSinceApril{Era::april_24, Era::august_22, Era::vllm_033,
-                                          Era::native};
-inline constexpr EnumSet<Era> kSinceMarch{Era::march_20,  Era::march_27, Era::april_24,
-                                          Era::august_22, Era::vllm_033, Era::native};
-inline constexpr EnumSet<Era> kEveryEra{Era::january_seed, Era::january_27, Era::march_20,
-                                        Era::march_27,     Era::april_24,   Era::august_22,
-                                        Era::vllm_033,     Era::native};
+inline constexpr EnumSet<PolicyDate> kJanuary2026{PolicyDate::january_seed, PolicyDate::january_27};
+inline constexpr EnumSet<PolicyDate> kMarch2026{PolicyDate::march_20, PolicyDate::march_27};
+inline constexpr EnumSet<PolicyDate> kBeforeAugust2026{PolicyDate::march_20, PolicyDate::march_27, PolicyDate::april_24};
+inline constexpr EnumSet<PolicyDate> kAugust2026{PolicyDate::august_22};
+inline constexpr EnumSet<PolicyDate> kVllm033{PolicyDate::vllm_033};
+inline constexpr EnumSet<PolicyDate> kSinceAugust2026{PolicyDate::august_22, PolicyDate::vllm_033};
+inline constexpr EnumSet<PolicyDate> kSinceApril2026{PolicyDate::april_24, PolicyDate::august_22, PolicyDate::vllm_033,
+                                          PolicyDate::native};
+inline constexpr EnumSet<PolicyDate> kSinceMarch2026{PolicyDate::march_20,  PolicyDate::march_27, PolicyDate::april_24,
+                                          PolicyDate::august_22, PolicyDate::vllm_033, PolicyDate::native};
+inline constexpr EnumSet<PolicyDate> kEveryEra{PolicyDate::january_seed, PolicyDate::january_27, PolicyDate::march_20,
+                                        PolicyDate::march_27,     PolicyDate::april_24,   PolicyDate::august_22,
+                                        PolicyDate::vllm_033,     PolicyDate::native};
 
 // compat repeats the reference's mistakes, strict repairs those that change a result.
 enum class Mode : std::uint8_t { strict, compat };
@@ -126,7 +126,7 @@ constexpr std::string_view name(Routing routing) {
 }
 std::optional<Routing> routing_from_name(std::string_view name);
 
-// How activations are quantised before they meet the weights; `none`: they stay in 16 bits.
+// How activations are quantized before they meet the weights; `none`: they stay in 16 bits.
 enum class ActivationKey : std::uint8_t {
   none,
   mxfp8,

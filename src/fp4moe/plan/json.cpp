@@ -46,14 +46,14 @@ Json to_json(const BackendPlan& plan) {
 }  // namespace
 
 Json to_json(const Plan& plan) {
-  const weights::MoeShape& shape = plan.model.shape;
+  const checkpoint::MoeShape& shape = plan.model.shape;
   const oracle::Parallel& parallel = plan.split.parallel;
   Json json{{"model", plan.model.name},
             {"policy", plan.policy->name},
             {"mode", oracle::kModeNames[static_cast<std::size_t>(plan.mode)]},
             {"device", plan.device.name},
             {"device_bytes", plan.device.memory_bytes}};
-  json["layer"] = {{"format", weights::name(shape.format)},
+  json["layer"] = {{"format", checkpoint::name(shape.format)},
                    {"experts", shape.experts},
                    {"hidden", shape.hidden},
                    {"intermediate", shape.intermediate},
@@ -66,12 +66,12 @@ Json to_json(const Plan& plan) {
                    {"ep", parallel.ep_size},
                    {"dp", parallel.dp_size},
                    {"all2all", parallel.all2all_backend},
-                   {"rule", plan.model.rule == weights::SplitRule::equal ? "equal" : "ceil_blocks"},
+                   {"rule", plan.model.rule == checkpoint::SplitRule::equal ? "equal" : "ceil_blocks"},
                    {"intermediate_divided", plan.split.divided},
                    {"intermediate_most", plan.split.most},
                    {"intermediate_least", plan.split.least},
                    {"empty_ranks", plan.split.empty_ranks},
-                   {"experts_most", plan.split.experts_most},
+                   {"experts_most", plan.split.max_experts},
                    {"experts_least", plan.split.experts_least}};
   json["no_choice"] = plan.no_choice.empty() ? Json() : Json(plan.no_choice);
   json["backends"] = Json::array();

@@ -8,14 +8,14 @@
 
 #include "fp4moe/base/folder_names.hpp"
 #include "fp4moe/base/text.hpp"
-#include "fp4moe/weights/checkpoint.hpp"
-#include "fp4moe/weights/config_document.hpp"
+#include "fp4moe/checkpoint/checkpoint.hpp"
+#include "fp4moe/checkpoint/config_document.hpp"
 
 namespace fp4moe::plan {
 namespace {
 
-using weights::ModelRow;
-using weights::MoeShape;
+using checkpoint::ModelRow;
+using checkpoint::MoeShape;
 
 constexpr std::uint64_t kLargestSize = std::uint64_t{1} << 24;  // of a configuration file
 
@@ -27,7 +27,7 @@ oracle::Layer make_layer(const MoeShape& shape, std::optional<std::uint64_t> top
   layer.intermediate = shape.intermediate;
   layer.gated = shape.gated();
   layer.has_bias = shape.has_bias;
-  if (shape.format == weights::WeightFormat::nvfp4)
+  if (shape.format == checkpoint::WeightFormat::nvfp4)
     layer.activation_key =
         shape.has_input_scale ? oracle::ActivationKey::nvfp4 : oracle::ActivationKey::none;
   return layer;
@@ -41,15 +41,15 @@ void use_family(const ModelRow& row, oracle::Layer& layer) {
 }
 
 // gpt-oss hands out whole scale blocks.
-weights::SplitRule rule_of(std::string_view family, weights::WeightFormat format) {
-  return family == "gpt_oss" && format == weights::WeightFormat::mxfp4
-             ? weights::SplitRule::ceil_blocks
-             : weights::SplitRule::equal;
+checkpoint::SplitRule rule_of(std::string_view family, checkpoint::WeightFormat format) {
+  return family == "gpt_oss" && format == checkpoint::WeightFormat::mxfp4
+             ? checkpoint::SplitRule::ceil_blocks
+             : checkpoint::SplitRule::equal;
 }
 
-const ModelRow* family_of(const weights::ModelConfig& config) {
-  if (const ModelRow* row = weights::find_family(config.model_type)) return row;
-  return weights::find_architecture(config.model_type);
+const ModelRow* family_of(const checkpoint::ModelConfig& config) {
+  if (const ModelRow* row = checkpoint::find_family(config.model_type)) return row;
+  return checkpoint::find_architecture(config.model_type);
 }
 
 bool has_files_named_like(const std::filesystem::path& folder, std::string_view ending) {
@@ -60,10 +60,10 @@ bool has_files_named_like(const std::filesystem::path& folder, std::string_view 
 }
 
 // The number format that a configuration claims for the experts; `instead` where it claims none.
-Result<weights::WeightFormat> format_of(const weights::ModelFacts& facts,
-                                        std::optional<weights::WeightFormat> instead) {
+Result<checkpoint::WeightFormat> format_of(const checkpoint::ModelFacts& facts,
+                                        std::optional<checkpoint::WeightFormat> instead) {
   std::string found = "no quantization_config";
-  for (const weights::QuantClaim& claim : facts.claims) {
+  for (const checkpoint::QuantClaim& claim : facts.claims) {
     if (claim.format) return *claim.format;
     found = claim.fact;
   }
@@ -74,11 +74,11 @@ Result<weights::WeightFormat> format_of(const weights::ModelFacts& facts,
 }
 
 // Layers with experts: as a known model has them, else all but the first few of DeepSeek's family.
-std::uint64_t layers_of(const weights::ModelConfig& config, const Json& document) {
-  for (const ModelRow& row : weights::models())
+std::uint64_t layers_of(const checkpoint::ModelConfig& config, const Json& document) {
+  for (const ModelRow& row : checkpoint::models())
     if (row.model_type == config.model_type && row.layers == config.layers &&
         row.experts == config.experts && row.hidden == config.hidden)
-      return weights::moe_layer_count(row);
+      return checkpoint::moe_layer_count(row);
   const std::uint64_t all = config.layers.value_or(1);
   const auto dense = document.find("first_k_dense_replace");
   const std::uint64_t first =
@@ -86,9 +86,9 @@ std::uint64_t layers_of(const weights::ModelConfig& config, const Json& document
   return all > first ? all - first : 1;
 }
 
-Result<Model> model_from_facts(const std::string& path, const weights::ModelFacts& facts,
-                               std::optional<weights::WeightFormat> format) {
-  const weights::ModelConfig& said = facts.model;
+Result<Model> model_from_facts(const std::string& path, const checkpoint::ModelFacts& facts,
+                               std::optional<checkpoint::WeightFormat> format) {
+  const checkpoint::ModelConfig& said = facts.model;
   if (said.experts.value_or(0) < 2 || said.hidden.value_or(0) == 0 ||
       said.intermediate.value_or(0) == 0)
     return error(ErrorCode::no_backend, "plan.no_moe", "the model has no routed experts")
@@ -106,13 +106,13 @@ Result<Model> model_from_facts(const std::string& path, const weights::ModelFact
   const auto known = format_of(facts, format);
   if (!known) return Error(known.why()).in(path);
   const ModelRow* row = family_of(said);
-  const weights::MoeShape shape{.format = *known,
+  const checkpoint::MoeShape shape{.format = *known,
                                 .experts = *said.experts,
                                 .hidden = *said.hidden,
                                 .intermediate = *said.intermediate,
-                                .order = row != nullptr ? row->order : weights::RowOrder::halves,
+                                .order = row != nullptr ? row->order : checkpoint::RowOrder::halves,
                                 .has_bias = row != nullptr && row->bias,
-                                .has_input_scale = *known == weights::WeightFormat::nvfp4};
+                                .has_input_scale = *known == checkpoint::WeightFormat::nvfp4};
   Model model = model_of_layer(said, shape, rule_of(said.model_type, *known));
   model.name = path;
   return model;
@@ -120,32 +120,32 @@ Result<Model> model_from_facts(const std::string& path, const weights::ModelFact
 
 }  // namespace
 
-Model model_from_row(const ModelRow& row, std::optional<weights::WeightFormat> format) {
+Model model_from_row(const ModelRow& row, std::optional<checkpoint::WeightFormat> format) {
   Model model{.name = std::string(row.name),
               .family = std::string(row.model_type),
-              .layers = weights::moe_layer_count(row)};
+              .layers = checkpoint::moe_layer_count(row)};
   model.shape = {.format = format.value_or(row.format),
                  .experts = row.experts,
                  .hidden = row.hidden,
                  .intermediate = row.intermediate,
                  .order = row.order,
                  .has_bias = row.bias};
-  model.shape.has_input_scale = model.shape.format == weights::WeightFormat::nvfp4;
+  model.shape.has_input_scale = model.shape.format == checkpoint::WeightFormat::nvfp4;
   model.rule = rule_of(row.model_type, model.shape.format);
   model.layer = make_layer(model.shape, row.top_k);
   use_family(row, model.layer);
   return model;
 }
 
-Model model_of_shape(const MoeShape& shape, weights::SplitRule rule,
+Model model_of_shape(const MoeShape& shape, checkpoint::SplitRule rule,
                      std::optional<std::uint64_t> top_k) {
   Model model{.shape = shape, .layers = 1, .rule = rule};
   model.layer = make_layer(shape, top_k);
   return model;
 }
 
-Model model_of_layer(const weights::ModelConfig& config, const MoeShape& shape,
-                     weights::SplitRule rule) {
+Model model_of_layer(const checkpoint::ModelConfig& config, const MoeShape& shape,
+                     checkpoint::SplitRule rule) {
   Model model = model_of_shape(shape, rule, config.top_k);
   model.family = config.model_type;
   model.layer.swiglu_limit = config.swiglu_limit;
@@ -164,13 +164,13 @@ Model model_of_layer(const weights::ModelConfig& config, const MoeShape& shape,
 }
 
 Result<Model> model_from_checkpoint(const std::string& path) {
-  const auto checkpoint = weights::Checkpoint::open(path);
+  const auto checkpoint = checkpoint::Checkpoint::open(path);
   if (!checkpoint) return checkpoint.why();
   const auto layers = checkpoint->layers();
   if (layers.empty())
     return invalid("plan.layers", "the checkpoint has no MoE layer to plan").in(path);
-  const weights::MoeLayer& first = layers.front();
-  for (const weights::MoeLayer& layer : layers)
+  const checkpoint::MoeLayer& first = layers.front();
+  for (const checkpoint::MoeLayer& layer : layers)
     if (!(layer.shape == first.shape))
       return invalid("plan.shapes", "the MoE layers have different shapes")
           .in(path)
@@ -181,31 +181,31 @@ Result<Model> model_from_checkpoint(const std::string& path) {
                                layer.shape.intermediate));
 
   Model model =
-      model_of_layer(checkpoint->config(), first.shape, weights::split_rule(*checkpoint, first));
+      model_of_layer(checkpoint->config(), first.shape, checkpoint::split_rule(*checkpoint, first));
   model.name = path;
   model.layers = layers.size();
-  if (first.row->dialect == weights::Dialect::compressed_tensors)
+  if (first.row->dialect == checkpoint::Dialect::compressed_tensors)
     model.names = oracle::BufferNames::compressed_tensors;
   return model;
 }
 
 Result<Model> model_from_config(const std::string& path,
-                                std::optional<weights::WeightFormat> format) {
-  const auto document = weights::read_config_document(path);
+                                std::optional<checkpoint::WeightFormat> format) {
+  const auto document = checkpoint::read_config_document(path);
   if (!document) return document.why();
   if (!*document)
     return usage("plan.path", "there is no model at this path")
         .in(path)
         .expects("a checkpoint or a config.json", "no such file");
-  auto facts = weights::parse_config((*document)->json);
+  auto facts = checkpoint::parse_config((*document)->json);
   if (!facts) return Error(facts.why()).in(path);
   // ModelOpt may say it in a file of its own.
   const std::string beside =
       (std::filesystem::path(path).parent_path() / "hf_quant_config.json").string();
-  const auto quant = weights::read_config_document(beside);
+  const auto quant = checkpoint::read_config_document(beside);
   if (!quant) return quant.why();
   if (*quant) {
-    auto claim = weights::parse_hf_quant_config((*quant)->json);
+    auto claim = checkpoint::parse_hf_quant_config((*quant)->json);
     if (!claim) return Error(claim.why()).in(beside);
     facts->claims.push_back(*std::move(claim));
   }
@@ -215,7 +215,7 @@ Result<Model> model_from_config(const std::string& path,
 }
 
 Result<Model> model_from_path(const std::string& path,
-                              std::optional<weights::WeightFormat> format) {
+                              std::optional<checkpoint::WeightFormat> format) {
   const std::filesystem::path place(path);
   std::error_code failed;
   const bool is_folder = std::filesystem::is_directory(place, failed);

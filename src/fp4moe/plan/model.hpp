@@ -7,36 +7,36 @@
 #include <vector>
 
 #include "fp4moe/base/result.hpp"
-#include "fp4moe/oracle/buffers.hpp"
+#include "fp4moe/oracle/vllm/buffers.hpp"
 #include "fp4moe/oracle/request.hpp"
-#include "fp4moe/weights/config.hpp"
-#include "fp4moe/weights/models.hpp"
-#include "fp4moe/weights/moe_shape.hpp"
-#include "fp4moe/weights/slice.hpp"
+#include "fp4moe/checkpoint/config.hpp"
+#include "fp4moe/checkpoint/models.hpp"
+#include "fp4moe/checkpoint/moe_shape.hpp"
+#include "fp4moe/checkpoint/slice.hpp"
 
 namespace fp4moe::plan {
 
 struct Model {
   std::string name{};
   std::string family{};       // its model_type; empty: not known
-  weights::MoeShape shape{};  // of one MoE layer
+  checkpoint::MoeShape shape{};  // of one MoE layer
   std::uint64_t layers = 0;   // MoE layers
-  weights::SplitRule rule = weights::SplitRule::equal;
+  checkpoint::SplitRule rule = checkpoint::SplitRule::equal;
   oracle::BufferNames names = oracle::BufferNames::modelopt;
   oracle::Layer layer{};  // of one rank without parallelism
   std::vector<std::string> notes{};
 };
 
-Model model_from_row(const weights::ModelRow& row, std::optional<weights::WeightFormat> format);
+Model model_from_row(const checkpoint::ModelRow& row, std::optional<checkpoint::WeightFormat> format);
 
 // A layer of which nothing but its sizes is known; its activation and routing are the defaults.
-Model model_of_shape(const weights::MoeShape& shape, weights::SplitRule rule,
+Model model_of_shape(const checkpoint::MoeShape& shape, checkpoint::SplitRule rule,
                      std::optional<std::uint64_t> top_k);
 
 // What a checkpoint's configuration says of a layer of this shape; `rule` is how its intermediate
 // size is cut. Unknown families are noted.
-Model model_of_layer(const weights::ModelConfig& config, const weights::MoeShape& shape,
-                     weights::SplitRule rule);
+Model model_of_layer(const checkpoint::ModelConfig& config, const checkpoint::MoeShape& shape,
+                     checkpoint::SplitRule rule);
 
 // Reads headers only. Errors: those of Checkpoint::open, and plan.shapes when its MoE layers have
 // different shapes.
@@ -47,9 +47,9 @@ Result<Model> model_from_checkpoint(const std::string& path);
 // plan.path (code usage) where there is no file, and with code no_backend plan.no_moe (a model
 // without routed experts) and plan.not_fp4 (quantized to something else, or not at all).
 Result<Model> model_from_config(const std::string& path,
-                                std::optional<weights::WeightFormat> format);
+                                std::optional<checkpoint::WeightFormat> format);
 
 // What `path` holds: a checkpoint, or a config.json without tensors. Errors: those of both.
-Result<Model> model_from_path(const std::string& path, std::optional<weights::WeightFormat> format);
+Result<Model> model_from_path(const std::string& path, std::optional<checkpoint::WeightFormat> format);
 
 }  // namespace fp4moe::plan

@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include "fp4moe/weights/synth.hpp"
+#include "fp4moe/checkpoint/synth/synth.hpp"
 #include "support/tiny_model.hpp"
 
 namespace fp4moe::plan {
@@ -15,13 +15,13 @@ namespace model_test {
 
 using tensor::DType;
 using tensor::testing::TemporaryFolder;
-using weights::testing::FileTensor;
+using checkpoint::testing::FileTensor;
 
-void make(const std::string& path, weights::SynthOptions options) {
+void make(const std::string& path, checkpoint::SynthOptions options) {
   options.experts = 4;
   options.hidden = options.intermediate = 64;
-  const auto made = weights::synth(options, path);
-  ASSERT_TRUE(made) << text(made.why());
+  const auto result = checkpoint::synth(options, path);
+  ASSERT_TRUE(result) << text(result.why());
 }
 
 // One gpt-oss layer of zeros.
@@ -31,7 +31,7 @@ void add_layer(std::vector<FileTensor>& tensors, std::size_t index, std::uint64_
   const auto add = [&](const std::string& name, const tensor::Shape& shape) {
     std::size_t bytes = 1;
     for (const std::uint64_t extent : shape) bytes *= extent;
-    tensors.push_back({stem + name, DType::u8, shape, weights::testing::Bytes(bytes)});
+    tensors.push_back({stem + name, DType::u8, shape, checkpoint::testing::Bytes(bytes)});
   };
   add("gate_up_proj_blocks", {kExperts, 2 * intermediate, kHidden / 32, 16});
   add("gate_up_proj_scales", {kExperts, 2 * intermediate, kHidden / 32});
@@ -40,15 +40,15 @@ void add_layer(std::vector<FileTensor>& tensors, std::size_t index, std::uint64_
 }
 
 TEST(Model, OfTheTableIsCompleteForEveryRowAndFormat) {
-  for (const weights::ModelRow& row : weights::models()) {
-    for (const auto format : {weights::WeightFormat::mxfp4, weights::WeightFormat::nvfp4}) {
+  for (const checkpoint::ModelRow& row : checkpoint::models()) {
+    for (const auto format : {checkpoint::WeightFormat::mxfp4, checkpoint::WeightFormat::nvfp4}) {
       const Model model = model_from_row(row, format);
-      EXPECT_EQ(model.layers, weights::moe_layer_count(row));
+      EXPECT_EQ(model.layers, checkpoint::moe_layer_count(row));
       EXPECT_EQ(model.shape.format, format);
       EXPECT_EQ(model.layer.gated, oracle::is_gated(model.layer.activation)) << row.name;
       EXPECT_TRUE(model.layer.activation == oracle::Activation::silu || row.activation != "silu");
-      EXPECT_EQ(model.rule == weights::SplitRule::ceil_blocks,
-                row.model_type == "gpt_oss" && format == weights::WeightFormat::mxfp4);
+      EXPECT_EQ(model.rule == checkpoint::SplitRule::ceil_blocks,
+                row.model_type == "gpt_oss" && format == checkpoint::WeightFormat::mxfp4);
     }
     EXPECT_EQ(model_from_row(row, {}).shape.format, row.format);
   }
@@ -61,17 +61,17 @@ TEST(Model, OfACheckpointIsReadFromItsHeaders) {
   ASSERT_TRUE(gpt_oss) << text(gpt_oss.why());
   EXPECT_EQ(gpt_oss->layers, 3u);
   EXPECT_EQ(gpt_oss->shape.experts, 4u);
-  EXPECT_EQ(gpt_oss->rule, weights::SplitRule::ceil_blocks);
+  EXPECT_EQ(gpt_oss->rule, checkpoint::SplitRule::ceil_blocks);
   EXPECT_EQ(gpt_oss->layer.activation, oracle::Activation::swigluoai);
   EXPECT_TRUE(gpt_oss->layer.has_bias);
   EXPECT_TRUE(gpt_oss->notes.empty());
 
   make(folder / "packed",
-       {.model = "qwen3-30b-a3b", .dialect = weights::Dialect::compressed_tensors, .layers = 1});
+       {.model = "qwen3-30b-a3b", .dialect = checkpoint::Dialect::compressed_tensors, .layers = 1});
   const auto packed = model_from_checkpoint(folder / "packed");
   ASSERT_TRUE(packed) << text(packed.why());
   EXPECT_EQ(packed->names, oracle::BufferNames::compressed_tensors);
-  EXPECT_EQ(packed->rule, weights::SplitRule::equal);
+  EXPECT_EQ(packed->rule, checkpoint::SplitRule::equal);
   EXPECT_EQ(packed->layer.activation, oracle::Activation::silu);
 }
 
@@ -79,7 +79,7 @@ TEST(Model, OfAnUnknownFamilySaysWhatIsAssumed) {
   const TemporaryFolder folder;
   std::vector<FileTensor> tensors;
   add_layer(tensors, 0, 64);
-  weights::testing::write_safetensors(folder / "model.safetensors", tensors);
+  checkpoint::testing::write_safetensors(folder / "model.safetensors", tensors);
 
   const auto model = model_from_checkpoint(folder / "model.safetensors");
   ASSERT_TRUE(model) << text(model.why());
@@ -92,7 +92,7 @@ TEST(Model, OfLayersWithDifferentShapesIsRefused) {
   std::vector<FileTensor> tensors;
   add_layer(tensors, 0, 64);
   add_layer(tensors, 1, 96);
-  weights::testing::write_safetensors(folder / "model.safetensors", tensors);
+  checkpoint::testing::write_safetensors(folder / "model.safetensors", tensors);
 
   const auto refused = model_from_checkpoint(folder / "model.safetensors");
   ASSERT_FALSE(refused);
@@ -122,7 +122,7 @@ TEST(Model, OfAConfigurationIsThatOfTheTable) {
   for (const std::string& place : {path, folder.path()}) {
     const auto model = model_from_path(place, std::nullopt);
     ASSERT_TRUE(model) << text(model.why());
-    const Model row = model_from_row(*weights::find_model("gpt-oss-120b"), std::nullopt);
+    const Model row = model_from_row(*checkpoint::find_model("gpt-oss-120b"), std::nullopt);
     EXPECT_EQ(model->shape, row.shape);
     EXPECT_EQ(model->layers, row.layers);
     EXPECT_EQ(model->rule, row.rule);
@@ -142,7 +142,7 @@ TEST(Model, OfAConfigurationKnowsWhatModelOptSaysBesideIt) {
   const auto model = model_from_path(path, std::nullopt);
 
   ASSERT_TRUE(model) << text(model.why());
-  EXPECT_EQ(model->shape.format, weights::WeightFormat::nvfp4);
+  EXPECT_EQ(model->shape.format, checkpoint::WeightFormat::nvfp4);
 }
 
 TEST(Model, ConfigurationsWithoutExpertsOrWithoutFp4AreRefusedInASentence) {
@@ -176,10 +176,10 @@ TEST(Model, ConfigurationsWithoutExpertsOrWithoutFp4AreRefusedInASentence) {
 
 TEST(Model, AFormatThatIsAskedForStandsInWhereTheConfigurationNamesNone) {
   const TemporaryFolder folder;
-  const auto model = model_from_path(config_in(folder, ""), weights::WeightFormat::nvfp4);
+  const auto model = model_from_path(config_in(folder, ""), checkpoint::WeightFormat::nvfp4);
 
   ASSERT_TRUE(model) << text(model.why());
-  EXPECT_EQ(model->shape.format, weights::WeightFormat::nvfp4);
+  EXPECT_EQ(model->shape.format, checkpoint::WeightFormat::nvfp4);
 }
 
 }  // namespace model_test

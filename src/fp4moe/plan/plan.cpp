@@ -18,7 +18,7 @@ oracle::Request request_of(const PlanRequest& asked, const Split& split) {
   oracle::Request request{.device = asked.device, .environment = asked.environment};
   request.layer = asked.model.layer;
   request.layer.parallel = split.parallel;
-  request.layer.num_local_experts = split.experts_most;
+  request.layer.num_local_experts = split.max_experts;
   request.layer.intermediate = split.divided;
   return request;
 }
@@ -61,19 +61,19 @@ std::optional<Error> check_slice(const Split& split, const Sizes& after) {
 
 // Everything that is counted in bytes.
 std::optional<Error> count_bytes(const PlanRequest& request, const Split& split,
-                                 BackendPlan& made) {
+                                 BackendPlan& result) {
   const Model& model = request.model;
   const oracle::Policy& policy = *request.policy;
   oracle::BufferRequest wanted{.format = model.shape.format,
                                .names = model.names,
-                               .sizes = made.after,
-                               .local_experts = split.experts_most,
+                               .sizes = result.after,
+                               .local_experts = split.max_experts,
                                .experts = model.shape.experts,
                                .gated = model.shape.gated(),
                                .has_bias = model.shape.has_bias,
-                               .global_activation_scales = made.backend->global_activation_scales};
+                               .global_activation_scales = result.backend->global_activation_scales};
   wanted.always_two_halves =
-      oracle::has_two_halves_always(model.shape.format, policy.era, request.mode);
+      oracle::has_two_halves_always(model.shape.format, policy.policy_date, request.mode);
   const auto with = [&wanted](Sizes sizes, std::uint64_t experts, bool real) {
     oracle::BufferRequest changed = wanted;
     changed.sizes = sizes;
@@ -84,34 +84,34 @@ std::optional<Error> count_bytes(const PlanRequest& request, const Split& split,
 
   Bytes sum;
   const auto buffers = oracle::weight_buffers(wanted);
-  made.layer_bytes = sum.of(buffers);
-  if (buffers) made.buffers = *buffers;
-  made.rank_bytes = sum.times(made.layer_bytes, model.layers);
-  const std::uint64_t others = sum.of(with(made.after, split.experts_least, false));
+  result.layer_bytes = sum.of(buffers);
+  if (buffers) result.buffers = *buffers;
+  result.rank_bytes = sum.times(result.layer_bytes, model.layers);
+  const std::uint64_t others = sum.of(with(result.after, split.experts_least, false));
   const std::uint64_t layer_everywhere =
-      sum.plus(sum.times(made.layer_bytes, split.ranks_with_most),
+      sum.plus(sum.times(result.layer_bytes, split.ranks_with_most),
                sum.times(others, split.ranks - split.ranks_with_most));
-  made.all_ranks_bytes = sum.times(layer_everywhere, model.layers);
+  result.all_ranks_bytes = sum.times(layer_everywhere, model.layers);
   const Sizes whole{model.shape.hidden, model.shape.intermediate};
-  made.real_bytes = sum.times(sum.of(with(whole, model.shape.experts, true)), model.layers);
+  result.real_bytes = sum.times(sum.of(with(whole, model.shape.experts, true)), model.layers);
   const Sizes slice{model.shape.hidden, split.most};
-  made.expert_peak = sum.plus(sum.of(with(slice, 1, true)), sum.of(with(made.after, 1, false)));
-  made.layer_peak =
-      made.backend->layout.empty() ? made.layer_bytes : sum.times(made.layer_bytes, 2);
-  made.memory =
-      ratio(static_cast<double>(made.all_ranks_bytes), static_cast<double>(made.real_bytes));
+  result.expert_peak = sum.plus(sum.of(with(slice, 1, true)), sum.of(with(result.after, 1, false)));
+  result.layer_peak =
+      result.backend->layout.empty() ? result.layer_bytes : sum.times(result.layer_bytes, 2);
+  result.memory =
+      ratio(static_cast<double>(result.all_ranks_bytes), static_cast<double>(result.real_bytes));
   return sum.why();
 }
 
-void select(const oracle::Record& record, BackendPlan& made) {
-  made.chosen = record.selection.outcome == oracle::Outcome::selected &&
-                record.selection.backend == made.backend;
-  if (made.chosen) return;
-  const auto row = std::ranges::find(record.rows, made.backend, &oracle::BackendRow::backend);
+void select(const oracle::Record& record, BackendPlan& result) {
+  result.chosen = record.selection.outcome == oracle::Outcome::selected &&
+                record.selection.backend == result.backend;
+  if (result.chosen) return;
+  const auto row = std::ranges::find(record.rows, result.backend, &oracle::BackendRow::backend);
   if (row == record.rows.end() || row->nearest == nullptr) {
-    made.refused = "it has no kernel under this policy";
+    result.refused = "it has no kernel under this policy";
   } else if (!row->would_run()) {
-    made.refused = oracle::decisive_reason(record.request, *row->nearest);
+    result.refused = oracle::decisive_reason(record.request, *row->nearest);
   }
 }
 
@@ -122,10 +122,10 @@ std::vector<std::string> fitting_splits(const PlanRequest& request, const Backen
     for (std::uint64_t ranks = 2; ranks <= 1024; ranks *= 2) {
       Ranks other{.all2all = request.ranks.all2all};
       (experts ? other.ep : other.tp) = ranks;
-      const auto split = plan_split(request.model, other, request.policy->era);
+      const auto split = plan_split(request.model, other, request.policy->policy_date);
       if (!split) continue;
-      const BackendPlan made = plan_backend(request, *split, backend);
-      if (made.impossible || made.fits != true) continue;
+      const BackendPlan result = plan_backend(request, *split, backend);
+      if (result.impossible || result.fits != true) continue;
       found.push_back(fmt::format("--{} {}", experts ? "ep" : "tp", ranks));
       break;
     }
@@ -139,7 +139,7 @@ std::vector<std::string> nearest_splits(const PlanRequest& request, const Split&
   constexpr std::uint64_t kReach = 64;
   if (split.parallel.use_ep) return {};
   const auto works = [&](std::uint64_t ranks) {
-    const auto other = plan_split(request.model, {.tp = ranks}, request.policy->era);
+    const auto other = plan_split(request.model, {.tp = ranks}, request.policy->policy_date);
     return other && !plan_backend(request, *other, backend).impossible;
   };
   std::vector<std::string> found;
@@ -158,42 +158,42 @@ std::vector<std::string> nearest_splits(const PlanRequest& request, const Split&
 
 BackendPlan plan_backend(const PlanRequest& request, const Split& split, const Backend& backend) {
   const Model& model = request.model;
-  BackendPlan made{.backend = &backend};
-  made.before = {model.shape.hidden, split.divided};
+  BackendPlan result{.backend = &backend};
+  result.before = {model.shape.hidden, split.divided};
   const auto after = oracle::layer_sizes(
       backend, request.device, oracle::rounding_activation(*request.policy, model.layer),
-      split.parallel, request.policy->era, model.layer.in_dtype, made.before);
+      split.parallel, request.policy->policy_date, model.layer.in_dtype, result.before);
   if (!after) {
-    made.impossible = after.why();
-    return made;
+    result.impossible = after.why();
+    return result;
   }
   const auto converted = oracle::converted_sizes(backend, model.shape.gated(), *after);
   if (!converted) {
-    made.impossible = converted.why();
-    return made;
+    result.impossible = converted.why();
+    return result;
   }
-  made.after = *converted;
-  made.impossible = check_slice(split, made.after);
-  if (made.impossible) return made;
+  result.after = *converted;
+  result.impossible = check_slice(split, result.after);
+  if (result.impossible) return result;
   const auto number = [](std::uint64_t value) { return static_cast<double>(value); };
   const double parts = split.parallel.use_ep ? 1 : number(split.ranks);
   const double hidden = number(model.shape.hidden), width = number(model.shape.intermediate);
-  made.hidden_padding = percent(number(made.after.hidden), hidden);
-  made.intermediate_padding = percent(parts * number(made.after.intermediate), width);
-  made.work =
-      ratio(number(made.after.hidden) * number(made.after.intermediate) * parts, hidden * width);
-  made.impossible = count_bytes(request, split, made);
-  if (request.device.memory_bytes > 0) made.fits = made.rank_bytes <= request.device.memory_bytes;
-  return made;
+  result.hidden_padding = percent(number(result.after.hidden), hidden);
+  result.intermediate_padding = percent(parts * number(result.after.intermediate), width);
+  result.work =
+      ratio(number(result.after.hidden) * number(result.after.intermediate) * parts, hidden * width);
+  result.impossible = count_bytes(request, split, result);
+  if (request.device.memory_bytes > 0) result.fits = result.rank_bytes <= request.device.memory_bytes;
+  return result;
 }
 
 Result<Plan> make_plan(const PlanRequest& request) {
-  auto split = plan_split(request.model, request.ranks, request.policy->era);
+  auto split = plan_split(request.model, request.ranks, request.policy->policy_date);
   if (!split) return split.why();
   Plan plan{.model = request.model, .split = *std::move(split), .device = request.device};
   plan.policy = request.policy;
   plan.mode = request.mode;
-  plan.wire = plan_wire(request.model, plan.split, request.policy->era);
+  plan.wire = plan_wire(request.model, plan.split, request.policy->policy_date);
   const oracle::Record record =
       oracle::make_record(*request.policy, request.mode, request_of(request, plan.split));
   if (record.selection.outcome != oracle::Outcome::selected)
@@ -201,11 +201,11 @@ Result<Plan> make_plan(const PlanRequest& request) {
                                                       : record.selection.message;
   for (const Backend* backend : request.policy->backends) {
     if (backend->family == "none") continue;
-    BackendPlan made = plan_backend(request, plan.split, *backend);
-    select(record, made);
-    if (made.impossible) made.nearest = nearest_splits(request, plan.split, *backend);
-    if (made.chosen && made.fits == false) plan.that_fit = fitting_splits(request, *backend);
-    plan.backends.push_back(std::move(made));
+    BackendPlan result = plan_backend(request, plan.split, *backend);
+    select(record, result);
+    if (result.impossible) result.nearest = nearest_splits(request, plan.split, *backend);
+    if (result.chosen && result.fits == false) plan.that_fit = fitting_splits(request, *backend);
+    plan.backends.push_back(std::move(result));
   }
   std::stable_partition(plan.backends.begin(), plan.backends.end(),
                         [](const BackendPlan& row) { return row.chosen; });

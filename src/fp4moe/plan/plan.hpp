@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "fp4moe/base/result.hpp"
-#include "fp4moe/oracle/buffers.hpp"
+#include "fp4moe/oracle/vllm/buffers.hpp"
 #include "fp4moe/oracle/policy.hpp"
 #include "fp4moe/oracle/record.hpp"
 #include "fp4moe/plan/split.hpp"

@@ -11,14 +11,14 @@ namespace fp4moe::plan {
 namespace plan_test {
 
 PlanRequest request(std::string_view model, std::string_view device, std::string_view policy) {
-  PlanRequest made;
-  made.model = model_from_row(*weights::find_model(model), {});
+  PlanRequest result;
+  result.model = model_from_row(*checkpoint::find_model(model), {});
   const auto described = platform::describe_device(device);
   EXPECT_TRUE(described);
-  if (described) made.device = *described;
-  made.policy = backends::find_policy(policy, made.model.shape.format);
-  EXPECT_NE(made.policy, nullptr);
-  return made;
+  if (described) result.device = *described;
+  result.policy = backends::find_policy(policy, result.model.shape.format);
+  EXPECT_NE(result.policy, nullptr);
+  return result;
 }
 
 BackendPlan plan_for(PlanRequest asked, const Ranks& ranks, std::string_view backend) {
@@ -33,27 +33,27 @@ BackendPlan plan_for(PlanRequest asked, const Ranks& ranks, std::string_view bac
 }
 
 TEST(Plan, SaysWhatMarlinMakesOfGptOss) {
-  const BackendPlan made = plan_for(request("gpt-oss-20b", "a100", "2026-04-24"), {}, "MARLIN");
+  const BackendPlan result = plan_for(request("gpt-oss-20b", "a100", "2026-04-24"), {}, "MARLIN");
 
-  EXPECT_TRUE(made.chosen);
-  EXPECT_FALSE(made.impossible);
-  EXPECT_EQ(made.before, (oracle::Sizes{2880, 2880}));
-  EXPECT_EQ(made.after, (oracle::Sizes{3072, 2944}));
-  EXPECT_NEAR(made.hidden_padding, 6.667, 0.001);
-  EXPECT_NEAR(made.intermediate_padding, 2.222, 0.001);
-  EXPECT_NEAR(made.work, 3072.0 * 2944 / (2880.0 * 2880), 1e-12);
+  EXPECT_TRUE(result.chosen);
+  EXPECT_FALSE(result.impossible);
+  EXPECT_EQ(result.before, (oracle::Sizes{2880, 2880}));
+  EXPECT_EQ(result.after, (oracle::Sizes{3072, 2944}));
+  EXPECT_NEAR(result.hidden_padding, 6.667, 0.001);
+  EXPECT_NEAR(result.intermediate_padding, 2.222, 0.001);
+  EXPECT_NEAR(result.work, 3072.0 * 2944 / (2880.0 * 2880), 1e-12);
   const std::uint64_t layer =
       32ull * (5888 * 1536 + 5888 * 96 + 3072 * 1472 + 3072 * 92 + 2 * (5888 + 3072));
-  EXPECT_EQ(made.layer_bytes, layer);
-  EXPECT_EQ(made.rank_bytes, 24 * layer);
-  EXPECT_EQ(made.all_ranks_bytes, 24 * layer);
-  EXPECT_EQ(made.layer_peak, 2 * layer);
+  EXPECT_EQ(result.layer_bytes, layer);
+  EXPECT_EQ(result.rank_bytes, 24 * layer);
+  EXPECT_EQ(result.all_ranks_bytes, 24 * layer);
+  EXPECT_EQ(result.layer_peak, 2 * layer);
   const std::uint64_t real =
       32ull * (5760 * 1440 + 5760 * 90 + 2880 * 1440 + 2880 * 90 + 2 * (5760 + 2880));
-  EXPECT_EQ(made.real_bytes, 24 * real);
-  EXPECT_EQ(made.expert_peak, layer / 32 + real / 32);
-  EXPECT_NEAR(made.memory, static_cast<double>(layer) / static_cast<double>(real), 1e-12);
-  EXPECT_EQ(made.fits, true);
+  EXPECT_EQ(result.real_bytes, 24 * real);
+  EXPECT_EQ(result.expert_peak, layer / 32 + real / 32);
+  EXPECT_NEAR(result.memory, static_cast<double>(layer) / static_cast<double>(real), 1e-12);
+  EXPECT_EQ(result.fits, true);
 }
 
 TEST(Plan, RoundsADividedSizeAndChecksThatTheHandedOutPartFits) {
@@ -98,12 +98,12 @@ TEST(Plan, CountsTheExpertsOfEveryRank) {
 TEST(Plan, SharedActivationScalesAreCountedOnEveryRank) {
   const PlanRequest asked = request("deepseek-v3", "b200", "2026-04-24");
 
-  const BackendPlan made = plan_for(asked, {.ep = 8}, "FLASHINFER_TRTLLM");
+  const BackendPlan result = plan_for(asked, {.ep = 8}, "FLASHINFER_TRTLLM");
   const auto scale = std::ranges::find_if(
-      made.buffers, [](const oracle::Buffer& row) { return row.name == "w13_input_scale"; });
-  ASSERT_NE(scale, made.buffers.end());
+      result.buffers, [](const oracle::Buffer& row) { return row.name == "w13_input_scale"; });
+  ASSERT_NE(scale, result.buffers.end());
   EXPECT_EQ(scale->shape, (std::vector<std::uint64_t>{256, 2}));
-  EXPECT_GT(made.memory, 1.0);
+  EXPECT_GT(result.memory, 1.0);
 }
 
 TEST(Plan, TheChosenBackendComesFirstAndRefusedOnesSayWhy) {
@@ -195,24 +195,24 @@ TEST(Plan, IsCompleteAsJson) {
 // never negative.
 TEST(Plan, PaddingNeverLosesAWeight) {
   for (const oracle::Policy& policy : backends::policies()) {
-    for (const weights::ModelRow& row : weights::models()) {
+    for (const checkpoint::ModelRow& row : checkpoint::models()) {
       for (const std::string_view device : {"h100", "b200", "mi300x", "xpu", "cpu"}) {
         PlanRequest asked;
         asked.model = model_from_row(row, policy.format);
         asked.device = *platform::describe_device(device);
         asked.policy = &policy;
         for (const Ranks& ranks : {Ranks{}, Ranks{.tp = 2}, Ranks{.tp = 8}, Ranks{.ep = 8}}) {
-          const auto split = plan_split(asked.model, ranks, policy.era);
+          const auto split = plan_split(asked.model, ranks, policy.policy_date);
           if (!split) continue;
           for (const oracle::Backend* backend : policy.backends) {
-            const BackendPlan made = plan_backend(asked, *split, *backend);
-            if (made.impossible) continue;
+            const BackendPlan result = plan_backend(asked, *split, *backend);
+            if (result.impossible) continue;
             const auto where = std::string(row.name) + " " + std::string(backend->name);
-            EXPECT_GE(made.after.hidden, asked.model.shape.hidden) << where;
-            EXPECT_GE(made.after.intermediate, split->most) << where;
-            EXPECT_GE(made.all_ranks_bytes, made.real_bytes) << where;
-            EXPECT_GE(made.work, 1.0) << where;
-            EXPECT_GE(made.intermediate_padding, 0.0) << where;
+            EXPECT_GE(result.after.hidden, asked.model.shape.hidden) << where;
+            EXPECT_GE(result.after.intermediate, split->most) << where;
+            EXPECT_GE(result.all_ranks_bytes, result.real_bytes) << where;
+            EXPECT_GE(result.work, 1.0) << where;
+            EXPECT_GE(result.intermediate_padding, 0.0) << where;
           }
         }
       }

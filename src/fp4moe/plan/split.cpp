@@ -11,11 +11,11 @@ namespace fp4moe::plan {
 namespace {
 
 using oracle::Exchange;
-using weights::SplitRule;
+using checkpoint::SplitRule;
 
-constexpr std::uint64_t kMostRanks = 1u << 16;
+constexpr std::uint64_t kMaxRanks = 1u << 16;
 
-std::uint64_t block_of(const Model& model) { return weights::block_size(model.shape.format); }
+std::uint64_t block_of(const Model& model) { return checkpoint::block_size(model.shape.format); }
 
 // Whether this many ranks can share each expert.
 bool can_divide(const Model& model, std::uint64_t ranks, bool reference) {
@@ -30,7 +30,7 @@ bool can_divide(const Model& model, std::uint64_t ranks, bool reference) {
 std::string nearest_possible(const Model& model, std::uint64_t ranks, bool reference) {
   std::uint64_t below = ranks - 1;
   while (below > 1 && !can_divide(model, below, reference)) --below;
-  const std::uint64_t last = std::min(model.shape.intermediate / block_of(model), kMostRanks);
+  const std::uint64_t last = std::min(model.shape.intermediate / block_of(model), kMaxRanks);
   std::uint64_t above = ranks + 1;
   while (above <= last && !can_divide(model, above, reference)) ++above;
   if (above > last) return fmt::format("The nearest possible size is {}", below);
@@ -58,12 +58,12 @@ Result<Done> check_divides(const Model& model, std::uint64_t ranks, bool referen
       .try_this(remedy);
 }
 
-Result<oracle::Parallel> parallel_of(const Ranks& ranks, oracle::Era era,
+Result<oracle::Parallel> parallel_of(const Ranks& ranks, oracle::PolicyDate policy_date,
                                      std::vector<std::string>& notes) {
   const auto product = checked_multiply(ranks.tp, ranks.dp);
-  if (!product || *product > kMostRanks || ranks.ep > kMostRanks || *product == 0 || ranks.ep == 0)
+  if (!product || *product > kMaxRanks || ranks.ep > kMaxRanks || *product == 0 || ranks.ep == 0)
     return usage("plan.ranks", "that is not a number of ranks")
-        .expects(fmt::format("1 to {}", kMostRanks),
+        .expects(fmt::format("1 to {}", kMaxRanks),
                  fmt::format("tp {}, dp {}, ep {}", ranks.tp, ranks.dp, ranks.ep));
   if (ranks.ep > 1 && *product > 1 && *product != ranks.ep)
     return impossible("plan.ranks", "experts are split over all ranks or not at all")
@@ -76,7 +76,7 @@ Result<oracle::Parallel> parallel_of(const Ranks& ranks, oracle::Era era,
   deployment.dp_size = static_cast<int>(ranks.dp);
   deployment.enable_expert_parallel = ranks.ep > 1;
   if (!ranks.all2all.empty()) {
-    const auto accepted = oracle::accept_exchange(ranks.all2all, era);
+    const auto accepted = oracle::accept_exchange(ranks.all2all, policy_date);
     if (!accepted) return accepted.why();
     deployment.all2all_backend = accepted->name;
     if (!accepted->warning.empty()) notes.push_back(accepted->warning);
@@ -85,22 +85,22 @@ Result<oracle::Parallel> parallel_of(const Ranks& ranks, oracle::Era era,
 }
 
 // Whole experts: the first ranks hold those left over.
-Result<Done> split_experts(const Model& model, oracle::Era era, Split& split) {
+Result<Done> split_experts(const Model& model, oracle::PolicyDate policy_date, Split& split) {
   const std::uint64_t experts = model.shape.experts;
   if (split.ranks > experts)
     return impossible("plan.experts", "some ranks would hold no expert")
         .expects(fmt::format("at most {} ranks for {} experts", experts, experts),
                  std::to_string(split.ranks))
         .try_this(fmt::format("The nearest possible size is {}", experts));
-  split.experts_most = oracle::local_expert_count(split.parallel, experts);
+  split.max_experts = oracle::local_expert_count(split.parallel, experts);
   split.experts_least = experts / split.ranks;
   const std::uint64_t rest = experts % split.ranks;
   split.ranks_with_most = rest == 0 ? split.ranks : rest;
   if (rest == 0) return Done{};
   split.notes.push_back(fmt::format("{} experts over {} ranks: the first {} hold {}, the others {}",
-                                    experts, split.ranks, rest, split.experts_most,
+                                    experts, split.ranks, rest, split.max_experts,
                                     split.experts_least));
-  const Exchange used = oracle::exchange(split.parallel, era);
+  const Exchange used = oracle::exchange(split.parallel, policy_date);
   if (used != Exchange::none && used != Exchange::gather)
     split.notes.push_back(fmt::format("{} counts {} experts on every rank: use a size that divides",
                                       split.parallel.all2all_backend, split.experts_least));
@@ -112,7 +112,7 @@ Result<Done> split_rows(const Model& model, bool reference, Split& split) {
   if (auto fine = check_divides(model, split.ranks, reference); !fine) return fine;
   const std::uint64_t intermediate = model.shape.intermediate, block = block_of(model);
   const auto range = [&](std::uint64_t rank) {
-    return weights::split_intermediate(intermediate, block, {rank, split.ranks}, model.rule);
+    return checkpoint::split_intermediate(intermediate, block, {rank, split.ranks}, model.rule);
   };
   const auto first = range(0), last = range(split.ranks - 1);
   if (!first) return first.why();
@@ -137,26 +137,26 @@ Result<Done> split_rows(const Model& model, bool reference, Split& split) {
 
 }  // namespace
 
-Result<Split> plan_split(const Model& model, const Ranks& ranks, oracle::Era era) {
+Result<Split> plan_split(const Model& model, const Ranks& ranks, oracle::PolicyDate policy_date) {
   std::vector<std::string> notes;
-  auto parallel = parallel_of(ranks, era, notes);
+  auto parallel = parallel_of(ranks, policy_date, notes);
   if (!parallel) return parallel.why();
-  Result<Split> split = plan_split(model, *std::move(parallel), era);
+  Result<Split> split = plan_split(model, *std::move(parallel), policy_date);
   if (split) split->notes.insert(split->notes.begin(), notes.begin(), notes.end());
   return split;
 }
 
-Result<Split> plan_split(const Model& model, oracle::Parallel parallel, oracle::Era era) {
+Result<Split> plan_split(const Model& model, oracle::Parallel parallel, oracle::PolicyDate policy_date) {
   Split split;
   split.parallel = std::move(parallel);
   split.ranks = static_cast<std::uint64_t>(split.parallel.tp_size) *
                 static_cast<std::uint64_t>(split.parallel.ep_size);
   split.divided = split.most = split.least = model.shape.intermediate;
-  split.experts_most = split.experts_least = model.shape.experts;
+  split.max_experts = split.experts_least = model.shape.experts;
   split.ranks_with_most = split.ranks;
   const Result<Done> done = split.parallel.use_ep
-                                ? split_experts(model, era, split)
-                                : split_rows(model, era != oracle::Era::native, split);
+                                ? split_experts(model, policy_date, split)
+                                : split_rows(model, policy_date != oracle::PolicyDate::native, split);
   if (!done) return done.why();
   return split;
 }

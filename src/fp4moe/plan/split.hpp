@@ -27,7 +27,7 @@ struct Split {
   // as weights are handed out to the fullest and to the emptiest rank.
   std::uint64_t divided = 0, most = 0, least = 0;
   std::uint64_t empty_ranks = 0;  // hold padding alone
-  std::uint64_t experts_most = 0, experts_least = 0;
+  std::uint64_t max_experts = 0, experts_least = 0;
   std::uint64_t ranks_with_most = 1;  // experts
   std::vector<std::string> notes{};   // what a person should know, in sentences
 };
@@ -36,8 +36,8 @@ struct Split {
 // the number of ranks), plan.experts (ranks without an expert), plan.divide (the intermediate size
 // does not divide), plan.blocks (it divides, but not at a block border). A wrong name of an
 // exchange is parallel.all2all.
-Result<Split> plan_split(const Model& model, const Ranks& ranks, oracle::Era era);
+Result<Split> plan_split(const Model& model, const Ranks& ranks, oracle::PolicyDate policy_date);
 // The same for ranks that were arranged elsewhere.
-Result<Split> plan_split(const Model& model, oracle::Parallel parallel, oracle::Era era);
+Result<Split> plan_split(const Model& model, oracle::Parallel parallel, oracle::PolicyDate policy_date);
 
 }  // namespace fp4moe::plan

@@ -7,32 +7,32 @@
 namespace fp4moe::plan {
 namespace split_test {
 
-using oracle::Era;
+using oracle::PolicyDate;
 
 Model model(std::string_view name) {
-  const weights::ModelRow* row = weights::find_model(name);
+  const checkpoint::ModelRow* row = checkpoint::find_model(name);
   EXPECT_NE(row, nullptr);
   return model_from_row(*row, {});
 }
 
-Result<Split> split(std::string_view name, const Ranks& ranks, Era era = Era::april_24) {
-  return plan_split(model(name), ranks, era);
+Result<Split> split(std::string_view name, const Ranks& ranks, PolicyDate policy_date = PolicyDate::april_24) {
+  return plan_split(model(name), ranks, policy_date);
 }
 
-bool says(const Split& made, std::string_view words) {
-  for (const std::string& note : made.notes)
+bool says(const Split& result, std::string_view words) {
+  for (const std::string& note : result.notes)
     if (note.find(words) != std::string::npos) return true;
   return false;
 }
 
 TEST(Split, OneRankHoldsEverything) {
-  const auto made = split("gpt-oss-20b", {});
+  const auto result = split("gpt-oss-20b", {});
 
-  ASSERT_TRUE(made);
-  EXPECT_EQ(made->ranks, 1u);
-  EXPECT_EQ(made->most, 2880u);
-  EXPECT_EQ(made->experts_most, 32u);
-  EXPECT_TRUE(made->notes.empty());
+  ASSERT_TRUE(result);
+  EXPECT_EQ(result->ranks, 1u);
+  EXPECT_EQ(result->most, 2880u);
+  EXPECT_EQ(result->max_experts, 32u);
+  EXPECT_TRUE(result->notes.empty());
 }
 
 // The table of 2880 over ranks: blocks per rank, ranges, divided size.
@@ -43,20 +43,20 @@ TEST(Split, GptOssHandsOutWholeBlocks) {
   for (const Row& row :
        {Row{1, 2880, 2880, 2880, 0}, Row{2, 1440, 1440, 1440, 0}, Row{4, 720, 736, 672, 0},
         Row{8, 360, 384, 192, 0}, Row{16, 180, 192, 0, 1}, Row{32, 90, 96, 0, 2}}) {
-    const auto made = split("gpt-oss-120b", {.tp = row.tp});
-    ASSERT_TRUE(made) << row.tp;
-    EXPECT_EQ(made->divided, row.divided) << row.tp;
-    EXPECT_EQ(made->most, row.most) << row.tp;
-    EXPECT_EQ(made->least, row.least) << row.tp;
-    EXPECT_EQ(made->empty_ranks, row.empty) << row.tp;
-    EXPECT_EQ(says(*made, "padding alone"), row.empty > 0) << row.tp;
-    EXPECT_EQ(says(*made, "handed out"), row.most * row.tp != 2880) << row.tp;
+    const auto result = split("gpt-oss-120b", {.tp = row.tp});
+    ASSERT_TRUE(result) << row.tp;
+    EXPECT_EQ(result->divided, row.divided) << row.tp;
+    EXPECT_EQ(result->most, row.most) << row.tp;
+    EXPECT_EQ(result->least, row.least) << row.tp;
+    EXPECT_EQ(result->empty_ranks, row.empty) << row.tp;
+    EXPECT_EQ(says(*result, "padding alone"), row.empty > 0) << row.tp;
+    EXPECT_EQ(says(*result, "handed out"), row.most * row.tp != 2880) << row.tp;
   }
 }
 
 TEST(Split, OurOwnKernelsTakeTheBlocksAsTheyAreHandedOut) {
-  EXPECT_EQ(split("gpt-oss-120b", {.tp = 8}, Era::native)->divided, 384u);
-  EXPECT_TRUE(split("gpt-oss-120b", {.tp = 7}, Era::native));
+  EXPECT_EQ(split("gpt-oss-120b", {.tp = 8}, PolicyDate::native)->divided, 384u);
+  EXPECT_TRUE(split("gpt-oss-120b", {.tp = 7}, PolicyDate::native));
 }
 
 TEST(Split, ASizeThatDoesNotDivideIsRefusedWithItsNeighbours) {
@@ -87,24 +87,24 @@ TEST(Split, MoreRanksThanBlocksAreRefused) {
 }
 
 TEST(Split, DataParallelRanksShareEveryExpertToo) {
-  const auto made = split("qwen3-30b-a3b", {.tp = 2, .dp = 4});
+  const auto result = split("qwen3-30b-a3b", {.tp = 2, .dp = 4});
 
-  ASSERT_TRUE(made);
-  EXPECT_EQ(made->ranks, 8u);
-  EXPECT_EQ(made->most, 96u);
-  EXPECT_EQ(made->parallel.tp_size, 8);
+  ASSERT_TRUE(result);
+  EXPECT_EQ(result->ranks, 8u);
+  EXPECT_EQ(result->most, 96u);
+  EXPECT_EQ(result->parallel.tp_size, 8);
 }
 
 TEST(Split, ExpertsAreDealtOutWholeAndTheFirstRanksHoldTheRest) {
   const auto even = split("gpt-oss-120b", {.ep = 8});
-  EXPECT_EQ(even->experts_most, 16u);
+  EXPECT_EQ(even->max_experts, 16u);
   EXPECT_EQ(even->experts_least, 16u);
   EXPECT_EQ(even->most, 2880u);
   EXPECT_EQ(even->ranks_with_most, 8u);
 
   const auto uneven = split("gpt-oss-120b", {.ep = 6});
   ASSERT_TRUE(uneven);
-  EXPECT_EQ(uneven->experts_most, 22u);
+  EXPECT_EQ(uneven->max_experts, 22u);
   EXPECT_EQ(uneven->experts_least, 21u);
   EXPECT_EQ(uneven->ranks_with_most, 2u);
   EXPECT_TRUE(says(*uneven, "the first 2 hold 22"));

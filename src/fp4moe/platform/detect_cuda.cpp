@@ -18,7 +18,7 @@ struct DriverCode {
 // clang-format off
 constexpr DriverCode kDriverCodes[] = {
     {2,   "out of memory",                                    "free memory of the GPU or of the host"},
-    {3,   "not initialised",                                  "check that /dev/nvidia* exist and may be opened"},
+    {3,   "not initialized",                                  "check that /dev/nvidia* exist and may be opened"},
     {34,  "a stub library instead of the driver",             "take the toolkit's stubs folder out of LD_LIBRARY_PATH"},
     {46,  "the device is unavailable",                        "another process may hold it in exclusive mode"},
     {100, "no device",                                        "check CUDA_VISIBLE_DEVICES, and in a container that the GPU is passed in"},
@@ -32,7 +32,7 @@ constexpr DriverCode kDriverCodes[] = {
 // clang-format on
 
 constexpr int kMajor = 75, kMinor = 76;  // attributes: compute capability
-constexpr int kMostDevices = 1024;
+constexpr int kMaxDevices = 1024;
 
 void blame(Probe& probe, std::string_view call, int code) {
   const auto* const known = std::ranges::find(kDriverCodes, code, &DriverCode::code);
@@ -76,9 +76,9 @@ bool find(void* library, const char* symbol, std::function<Return(Arguments...)>
 Result<CudaDriver> load_cuda_driver(const std::string& library) {
   const auto [opened, why, remedy] = open_library(library);
   if (!opens_libraries())
-    return error(ErrorCode::lacking, "device.driver.missing", why).try_this(remedy);
+    return error(ErrorCode::unavailable, "device.driver.missing", why).try_this(remedy);
   if (opened == nullptr)
-    return error(ErrorCode::lacking, "device.driver.missing", library + " cannot be opened")
+    return error(ErrorCode::unavailable, "device.driver.missing", library + " cannot be opened")
         .expects("the driver's library", why)
         .try_this("install the NVIDIA driver; in a container, pass the GPU in");
   CudaDriver driver;
@@ -89,7 +89,7 @@ Result<CudaDriver> load_cuda_driver(const std::string& library) {
       find(opened, "cuDeviceGetAttribute", driver.attribute) &&
       find(opened, "cuDeviceTotalMem_v2", driver.total_memory);
   if (!complete)
-    return error(ErrorCode::lacking, "device.driver.symbol",
+    return error(ErrorCode::unavailable, "device.driver.symbol",
                  library + " lacks a function of the CUDA driver")
         .expects(
             "cuInit, cuDriverGetVersion, cuDeviceGetCount, cuDeviceGet, cuDeviceGetName, "
@@ -126,7 +126,7 @@ Probe probe_cuda(const Result<CudaDriver>& driver) {
     probe.reason = "the CUDA driver shows no device";
     return probe;
   }
-  for (int ordinal = 0; ordinal < std::min(count, kMostDevices); ++ordinal)
+  for (int ordinal = 0; ordinal < std::min(count, kMaxDevices); ++ordinal)
     if (const int code = add_device(probe, *driver, ordinal); code != 0)
       blame(probe, "asking for device " + std::to_string(ordinal), code);
   if (!probe.devices.empty()) probe.state = ProbeState::working;

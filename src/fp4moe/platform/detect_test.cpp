@@ -31,7 +31,7 @@ CudaDriver two_gpus() {
 }
 
 Result<CudaDriver> no_driver() {
-  return error(ErrorCode::lacking, "device.driver.missing", "libcuda.so.1 cannot be opened")
+  return error(ErrorCode::unavailable, "device.driver.missing", "libcuda.so.1 cannot be opened")
       .expects("the driver's library", "libcuda.so.1: no such file");
 }
 
@@ -136,7 +136,7 @@ TEST(Cuda, ALibraryThatIsMissingOrIsNotTheDriverIsRefused) {
   const Result<CudaDriver> missing = load_cuda_driver("libfp4moe_no_such_library.so.1");
   ASSERT_FALSE(missing);
   EXPECT_EQ(missing.why().id, "device.driver.missing");
-  EXPECT_EQ(missing.why().code, ErrorCode::lacking);
+  EXPECT_EQ(missing.why().code, ErrorCode::unavailable);
 
   const Result<CudaDriver> other = load_cuda_driver("libc.so.6");
   ASSERT_FALSE(other);

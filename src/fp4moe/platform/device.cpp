@@ -95,15 +95,15 @@ constexpr DescribedDevice kDevices[] = {
 
 // Names without what people leave out or put in: case, punctuation, the maker and the brand.
 std::string plain_name(std::string_view name) {
-  std::string made;
+  std::string result;
   for (const char c : name) {
     if (c == ' ' || c == '-' || c == '_') continue;
-    made += c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    result += c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
   }
   for (const std::string_view word :
        {"nvidia", "amd", "intel", "geforce", "tesla", "instinct", "radeon"})
-    if (made.starts_with(word) && made.size() > word.size()) made.erase(0, word.size());
-  return made;
+    if (result.starts_with(word) && result.size() > word.size()) result.erase(0, word.size());
+  return result;
 }
 
 bool is_called(const DescribedDevice& device, std::string_view plain) {

@@ -28,7 +28,7 @@ constexpr VariableRow kRows[kVariables] = {
     {Variable::use_deep_gemm,                  "VLLM_USE_DEEP_GEMM",                          Parsing::integer, true,  kNumber, "DeepGEMM, where it is installed"},
     {Variable::b12x_force_a16,                 "VLLM_B12X_MOE_FP4_FORCE_A16",                 Parsing::integer, false, kNumber, "B12X: 1 keeps activations in 16 bits"},
     {Variable::humming_gemm_type,              "VLLM_HUMMING_MOE_GEMM_TYPE",                  Parsing::text,    false, "auto, indexed, grouped, grouped_contiguous or grouped_masked", "HUMMING: which of its kernels"},
-    {Variable::humming_input_quant_config,     "VLLM_HUMMING_INPUT_QUANT_CONFIG",             Parsing::text,    false, "JSON", "HUMMING: how activations are quantised, whatever else was asked for"},
+    {Variable::humming_input_quant_config,     "VLLM_HUMMING_INPUT_QUANT_CONFIG",             Parsing::text,    false, "JSON", "HUMMING: how activations are quantized, whatever else was asked for"},
     {Variable::emulation_dequant_at_load,      "VLLM_MXFP4_EMULATION_DEQUANT_AT_LOAD",        Parsing::word,    false, kWord,   "MXFP4 EMULATION: 1 expands weights to BF16 once, when they are loaded"},
     {Variable::rocm_aiter_situv2,              "VLLM_ROCM_USE_AITER_MOE_SITUV2",              Parsing::choice,  false, "auto, a4w4, a8w4, a16w4, 0 or 1", "AITER: activations of its SiTU kernels (auto and 1: a4w4, 0: a16w4)"},
     {Variable::rocm_aiter_a4w4_dsv4,           "VLLM_ROCM_USE_AITER_MOE_A4W4_DSV4",           Parsing::choice,  false, "0 or 1", "AITER: 1 runs DeepSeek-V4.1 with MXFP4 activations; other models refuse it"},
@@ -37,11 +37,11 @@ constexpr VariableRow kRows[kVariables] = {
 // clang-format on
 
 std::string lower(std::string_view text) {
-  std::string made(text);
-  std::ranges::transform(made, made.begin(), [](char c) {
+  std::string result(text);
+  std::ranges::transform(result, result.begin(), [](char c) {
     return static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   });
-  return made;
+  return result;
 }
 
 bool is_yes(std::string_view text) {
@@ -128,11 +128,11 @@ bool Environment::is_false(Variable variable) const {
 }
 
 Environment read_environment(const Lookup& lookup) {
-  Environment made;
+  Environment result;
   for (const VariableRow& about : kRows)
     if (const std::optional<std::string> value = lookup(about.name))
-      made.set(about.variable, *value);
-  return made;
+      result.set(about.variable, *value);
+  return result;
 }
 
 Result<Done> check_environment(const Environment& environment) {

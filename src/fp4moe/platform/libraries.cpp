@@ -9,7 +9,7 @@
 namespace fp4moe::platform {
 namespace {
 
-constexpr std::size_t kMostFolders = 256;  // .pth files may name any number
+constexpr std::size_t kMaxFolders = 256;  // .pth files may name any number
 
 std::string parent(const std::string& path) {
   return std::filesystem::path(path).parent_path().string();
@@ -24,7 +24,7 @@ class Folders {
   std::string at(const std::string& path) const { return from_.root + path; }
 
   void add(const std::string& folder) {
-    if (list_.size() >= kMostFolders || !is_folder(folder)) return;
+    if (list_.size() >= kMaxFolders || !is_folder(folder)) return;
     if (std::ranges::find(list_, folder) == list_.end()) list_.push_back(folder);
   }
 

@@ -11,13 +11,13 @@
 namespace fp4moe::platform {
 namespace {
 
-constexpr std::uint32_t kMostNodes = 1024;
+constexpr std::uint32_t kMaxNodes = 1024;
 constexpr int kInterleave = 3;  // the kernel's MPOL_INTERLEAVE
 
 // The number at the start of `text`, which is shortened by it.
 bool take_number(std::string_view& text, std::uint32_t& number) {
   const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (code != std::errc{} || number >= kMostNodes) return false;
+  if (code != std::errc{} || number >= kMaxNodes) return false;
   text.remove_prefix(static_cast<std::size_t>(end - text.data()));
   return true;
 }
@@ -56,15 +56,15 @@ std::vector<std::uint32_t> memory_nodes(const std::string& folder) {
 bool spread_over(std::span<const std::uint32_t> nodes, std::span<std::byte> memory) {
   if (nodes.size() < 2 || memory.empty()) return false;
   constexpr std::size_t kBits = 8 * sizeof(unsigned long);
-  unsigned long mask[kMostNodes / kBits] = {};
+  unsigned long mask[kMaxNodes / kBits] = {};
   for (const std::uint32_t node : nodes)
-    if (node < kMostNodes) mask[node / kBits] |= 1ul << (node % kBits);
+    if (node < kMaxNodes) mask[node / kBits] |= 1ul << (node % kBits);
   // Whole pages only: what shares one with others stays as it is.
   const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
   const auto begin = (reinterpret_cast<std::uintptr_t>(memory.data()) + page - 1) / page * page;
   const auto end = reinterpret_cast<std::uintptr_t>(memory.data() + memory.size()) / page * page;
   if (end <= begin) return false;
-  return syscall(SYS_mbind, begin, end - begin, kInterleave, mask, kMostNodes + 1, 0) == 0;
+  return syscall(SYS_mbind, begin, end - begin, kInterleave, mask, kMaxNodes + 1, 0) == 0;
 }
 
 }  // namespace fp4moe::platform

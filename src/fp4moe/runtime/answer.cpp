@@ -27,10 +27,10 @@ using oracle::Verdict;
 // How far another number of ranks is looked for.
 constexpr int kReach = 64;
 
-std::optional<Error> load_error(const Question& question, const oracle::Request& request,
+std::optional<Error> load_error(const SelectionRequest& question, const oracle::Request& request,
                                 const Backend& backend) {
   if (!question.split) return std::nullopt;
-  const auto split = plan::plan_split(question.model, request.layer.parallel, question.policy->era);
+  const auto split = plan::plan_split(question.model, request.layer.parallel, question.policy->policy_date);
   if (!split) return split.why();
   plan::PlanRequest wanted{.model = question.model, .device = request.device};
   wanted.policy = question.policy;
@@ -38,7 +38,7 @@ std::optional<Error> load_error(const Question& question, const oracle::Request&
   return plan::plan_backend(wanted, *split, backend).impossible;
 }
 
-bool is_taken(const Question& question, const Selection& selection) {
+bool is_taken(const SelectionRequest& question, const Selection& selection) {
   return selection.outcome == Outcome::selected &&
          !load_error(question, question.request, *selection.backend);
 }
@@ -51,11 +51,11 @@ struct OtherSplit {
 };
 
 std::vector<OtherSplit> other_splits(const Deployment& now) {
-  std::vector<OtherSplit> made;
+  std::vector<OtherSplit> result;
   const int ranks = now.tp_size * now.dp_size * now.pcp_size;
   const auto add = [&](std::string says, std::vector<std::string> asks, auto&& change) {
-    made.push_back({std::move(says), std::move(asks), now});
-    change(made.back().deployment);
+    result.push_back({std::move(says), std::move(asks), now});
+    change(result.back().deployment);
   };
   if (ranks > 1 && now.enable_expert_parallel)
     add("leave --enable-expert-parallel out", {},
@@ -71,21 +71,21 @@ std::vector<OtherSplit> other_splits(const Deployment& now) {
           d.dp_size = 1;
         });
   }
-  return made;
+  return result;
 }
 
 OtherSplit with_ranks(const Deployment& now, int ranks) {
-  OtherSplit made{
+  OtherSplit result{
       fmt::format("--tensor-parallel-size {}", ranks), {"--tp", std::to_string(ranks)}, now};
-  made.deployment.tp_size = ranks;
-  return made;
+  result.deployment.tp_size = ranks;
+  return result;
 }
 
-std::vector<Change> split_changes(const Question& question) {
+std::vector<Change> split_changes(const SelectionRequest& question) {
   std::vector<Change> changes;
   if (!question.deployment) return changes;
   for (OtherSplit& other : other_splits(*question.deployment)) {
-    Question changed = question;
+    SelectionRequest changed = question;
     deploy(other.deployment, changed);
     if (!*changed.split) continue;
     changes.push_back({std::move(other.says), std::move(other.asks),
@@ -99,16 +99,16 @@ std::vector<Change> split_changes(const Question& question) {
 }
 
 // The backend that is taken and loads with another split; null: none.
-const Backend* taken_with(const Question& question, const OtherSplit& other) {
-  Question changed = question;
+const Backend* taken_with(const SelectionRequest& question, const OtherSplit& other) {
+  SelectionRequest changed = question;
   deploy(other.deployment, changed);
-  const Selection made = select(*changed.policy, changed.mode, changed.request);
-  return is_taken(changed, made) ? made.backend : nullptr;
+  const Selection result = select(*changed.policy, changed.mode, changed.request);
+  return is_taken(changed, result) ? result.backend : nullptr;
 }
 
 // Splits that load: the nearest numbers of ranks below and above, and whole experts instead.
 void add_splits(Answer& answer) {
-  const Question& question = answer.question;
+  const SelectionRequest& question = answer.question;
   if (!question.deployment) return;
   const Deployment& now = *question.deployment;
   const auto add = [&](const OtherSplit& other) {
@@ -128,7 +128,7 @@ void add_splits(Answer& answer) {
 }
 
 void add_changes(Answer& answer) {
-  const Question& question = answer.question;
+  const SelectionRequest& question = answer.question;
   add_remedies(answer.record, split_changes(question),
                [&](const oracle::Request& request, const Backend& backend) {
                  return oracle::checks_before(*question.policy, request).empty() &&
@@ -149,12 +149,12 @@ bool is_elsewhere(const Verdict& verdict) {
 }
 
 std::vector<std::string> reasons(const oracle::Record& record, const Verdict& verdict) {
-  std::vector<std::string> made;
+  std::vector<std::string> result;
   for (const Refusal& refusal : by_cause(verdict)) {
     const oracle::Sentence words = oracle::sentence(record.request, verdict, refusal);
-    made.push_back(words.requirement + "; " + words.fact);
+    result.push_back(words.requirement + "; " + words.fact);
   }
-  return made;
+  return result;
 }
 
 // Backends of another platform are near only where there are no others.
@@ -174,8 +174,8 @@ void add_near_misses(Answer& answer) {
         {row->backend, reasons(answer.record, *row->nearest), is_elsewhere(*row->nearest)});
 }
 
-Alternative ask_other(const Question& question, const Policy& policy, oracle::Mode mode) {
-  Question other = question;
+Alternative ask_other(const SelectionRequest& question, const Policy& policy, oracle::Mode mode) {
+  SelectionRequest other = question;
   other.policy = &policy;
   other.mode = mode;
   if (&policy != question.policy) {
@@ -183,9 +183,9 @@ Alternative ask_other(const Question& question, const Policy& policy, oracle::Mo
     other.request.device = oracle::installed(policy, other.request.device);
   }
   if (other.deployment) deploy(*other.deployment, other);
-  Alternative made{.policy = &policy, .selection = select(policy, mode, other.request)};
-  made.loads = is_taken(other, made.selection);
-  return made;
+  Alternative result{.policy = &policy, .selection = select(policy, mode, other.request)};
+  result.loads = is_taken(other, result.selection);
+  return result;
 }
 
 bool is_same(const Selection& a, const Selection& b) {
@@ -225,56 +225,56 @@ Json selection_json(const Alternative& other) {
   const Selection& selection = other.selection;
   constexpr std::string_view kOutcomes[] = {"selected", "none", "error"};
   const bool is_class = selection.experts != nullptr && !selection.experts->name.empty();
-  Json made{{"policy", other.policy->name},
+  Json result{{"policy", other.policy->name},
             {"title", oracle::title(*other.policy)},
             {"mode", oracle::kModeNames[static_cast<std::size_t>(selection.mode)]},
             {"outcome", kOutcomes[static_cast<std::size_t>(selection.outcome)]},
             {"backend", selection.backend == nullptr ? Json() : Json(selection.backend->name)},
             {"experts", is_class ? Json(selection.experts->name) : Json()},
             {"loads", other.loads}};
-  if (!selection.message.empty()) made["message"] = selection.message;
-  return made;
+  if (!selection.message.empty()) result["message"] = selection.message;
+  return result;
 }
 
 Json split_json(const Answer& answer) {
   if (!answer.question.split) return {};
-  Json made{{"possible", !answer.impossible}};
-  if (!answer.impossible) return made;
+  Json result{{"possible", !answer.impossible}};
+  if (!answer.impossible) return result;
   const Error& why = *answer.impossible;
-  made.update({{"id", why.id},
+  result.update({{"id", why.id},
                {"message", why.message},
                {"expected", why.expected},
                {"found", why.found},
                {"remedy", why.remedy}});
-  return made;
+  return result;
 }
 
 }  // namespace
 
-Answer answer(Question question) {
-  Answer made;
-  made.question = std::move(question);
-  const Question& asked = made.question;
-  made.record = make_record(*asked.policy, asked.mode, asked.request);
-  const Selection& selection = made.record.selection;
+Answer answer(SelectionRequest question) {
+  Answer result;
+  result.question = std::move(question);
+  const SelectionRequest& asked = result.question;
+  result.record = make_record(*asked.policy, asked.mode, asked.request);
+  const Selection& selection = result.record.selection;
   if (asked.split && !*asked.split)
-    made.impossible = asked.split->why();
+    result.impossible = asked.split->why();
   else if (selection.outcome == Outcome::selected)
-    made.impossible = load_error(asked, asked.request, *selection.backend);
-  add_changes(made);
-  add_near_misses(made);
-  const bool is_native = asked.policy->era == oracle::Era::native;
+    result.impossible = load_error(asked, asked.request, *selection.backend);
+  add_changes(result);
+  add_near_misses(result);
+  const bool is_native = asked.policy->policy_date == oracle::PolicyDate::native;
   if (!is_native && asked.mode == oracle::Mode::strict) {
     Alternative released = ask_other(asked, *asked.policy, oracle::Mode::compat);
-    if (!is_same(released.selection, selection)) made.as_released = std::move(released);
+    if (!is_same(released.selection, selection)) result.as_released = std::move(released);
   }
   const Policy* other = is_native ? &newest_vllm(asked.model)
                                   : backends::find_policy(backends::kNative, asked.policy->format);
-  if (other != nullptr) made.alternatives.push_back(ask_other(asked, *other, oracle::Mode::strict));
-  return made;
+  if (other != nullptr) result.alternatives.push_back(ask_other(asked, *other, oracle::Mode::strict));
+  return result;
 }
 
-std::string place(const Question& question) {
+std::string place(const SelectionRequest& question) {
   const oracle::Parallel& layout = question.request.layer.parallel;
   const int ranks = layout.tp_size * layout.ep_size;
   if (ranks <= 1) return question.request.device.name;
@@ -291,7 +291,7 @@ std::string refusal(const Answer& answer) {
 }
 
 std::string summary(const Answer& answer) {
-  const Question& question = answer.question;
+  const SelectionRequest& question = answer.question;
   const Selection& selection = answer.record.selection;
   const std::string who =
       question.release ? "vLLM " + question.release->asked : oracle::title(*question.policy);
@@ -300,41 +300,41 @@ std::string summary(const Answer& answer) {
                   formats::name(question.policy->format), place(question));
   const auto before = oracle::checks_before(*question.policy, question.request);
   const bool is_selected = selection.outcome == Outcome::selected;
-  std::string made;
+  std::string result;
   if (answer.impossible)
-    made = fmt::format("{} cannot serve {}: {}.", who, what, refusal(answer));
+    result = fmt::format("{} cannot serve {}: {}.", who, what, refusal(answer));
   else if (!before.empty() && is_selected)
-    made = fmt::format("{} would run {} with {}, but refuses it before: {}", who, what,
+    result = fmt::format("{} would run {} with {}, but refuses it before: {}", who, what,
                        selection.backend->name, before.front());
   else if (!before.empty())
-    made = fmt::format("{} refuses {} before it selects: {}", who, what, before.front());
+    result = fmt::format("{} refuses {} before it selects: {}", who, what, before.front());
   else if (is_selected)
-    made = fmt::format("{} runs {} with {}.", who, what, selection.backend->name);
+    result = fmt::format("{} runs {} with {}.", who, what, selection.backend->name);
   else
-    made = fmt::format("{} has no backend for {}: {}.", who, what, refusal(answer));
-  if (!answer.as_released) return made;
+    result = fmt::format("{} has no backend for {}: {}.", who, what, refusal(answer));
+  if (!answer.as_released) return result;
   const Backend* released = answer.as_released->selection.backend;
-  return made + fmt::format(" As released it takes {} (--mode compat).",
+  return result + fmt::format(" As released it takes {} (--mode compat).",
                             released != nullptr ? released->name : "nothing");
 }
 
-std::vector<std::string> assumed(const Question& question) {
-  std::vector<std::string> made;
+std::vector<std::string> assumed(const SelectionRequest& question) {
+  std::vector<std::string> result;
   if (question.model_assumed)
-    made.push_back(fmt::format("model {} (--model)", question.model.name));
+    result.push_back(fmt::format("model {} (--model)", question.model.name));
   if (question.packages_assumed) {
     std::vector<std::string> names;
     for (std::size_t i = 0; i < platform::kLibraryNames.size(); ++i)
       if (question.request.device.libraries.contains(static_cast<platform::Library>(i)))
         names.emplace_back(platform::kLibraryNames[i]);
-    made.push_back(fmt::format("packages {} (--lib)", names.empty() ? "none" : join(names, ", ")));
+    result.push_back(fmt::format("packages {} (--lib)", names.empty() ? "none" : join(names, ", ")));
   }
-  if (question.variables_assumed) made.emplace_back("no VLLM_* variables (--env)");
-  return made;
+  if (question.variables_assumed) result.emplace_back("no VLLM_* variables (--env)");
+  return result;
 }
 
 Json to_json(const Answer& answer) {
-  Json made = oracle::to_json(answer.record);
+  Json result = oracle::to_json(answer.record);
   Json changes = Json::array(), misses = Json::array(), others = Json::array();
   for (const ToChange& to : answer.to_change)
     changes.push_back({{"backend", to.backend->name},
@@ -343,21 +343,21 @@ Json to_json(const Answer& answer) {
   for (const NearMiss& miss : answer.near_misses)
     misses.push_back({{"backend", miss.backend->name}, {"reasons", miss.reasons}});
   for (const Alternative& other : answer.alternatives) others.push_back(selection_json(other));
-  const Question& question = answer.question;
-  made["summary"] = summary(answer);
-  made["title"] = oracle::title(*question.policy);
-  made["model"] = {{"name", question.model.name.empty() ? Json() : Json(question.model.name)},
+  const SelectionRequest& question = answer.question;
+  result["summary"] = summary(answer);
+  result["title"] = oracle::title(*question.policy);
+  result["model"] = {{"name", question.model.name.empty() ? Json() : Json(question.model.name)},
                    {"assumed", question.model_assumed}};
-  made["served"] = answer.is_served();
-  made["to_change"] = std::move(changes);
-  made["near_misses"] = std::move(misses);
-  made["alternatives"] = std::move(others);
-  made["as_released"] = answer.as_released ? selection_json(*answer.as_released) : Json();
-  made["split"] = split_json(answer);
-  made["assumed"] = assumed(question);
-  made["notes"] = question.notes;
-  if (question.release) made["vllm"] = oracle::to_json(*question.release);
-  return made;
+  result["served"] = answer.is_served();
+  result["to_change"] = std::move(changes);
+  result["near_misses"] = std::move(misses);
+  result["alternatives"] = std::move(others);
+  result["as_released"] = answer.as_released ? selection_json(*answer.as_released) : Json();
+  result["split"] = split_json(answer);
+  result["assumed"] = assumed(question);
+  result["notes"] = question.notes;
+  if (question.release) result["vllm"] = oracle::to_json(*question.release);
+  return result;
 }
 
 }  // namespace fp4moe::runtime

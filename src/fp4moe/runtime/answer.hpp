@@ -32,7 +32,7 @@ struct Alternative {
 };
 
 struct Answer {
-  Question question{};
+  SelectionRequest question{};
   oracle::Record record{};
   std::optional<Error> impossible{};  // the backend is chosen, but its weights cannot be split so
   std::optional<Alternative> as_released{};  // strict: what vLLM does with its mistakes, if other
@@ -46,16 +46,16 @@ struct Answer {
   }
 };
 
-Answer answer(Question question);
+Answer answer(SelectionRequest question);
 
 // "vLLM 0.33.0 runs gpt-oss-120b (mxfp4) on rtx4090 with MARLIN."
 std::string summary(const Answer& answer);
 // Why nothing is served, without the question: what an error's message holds. Empty: it is.
 std::string refusal(const Answer& answer);
 // "gpt-oss-20b (--model)": what the question left open.
-std::vector<std::string> assumed(const Question& question);
+std::vector<std::string> assumed(const SelectionRequest& question);
 // "8 x h100 (tensor parallel)"
-std::string place(const Question& question);
+std::string place(const SelectionRequest& question);
 
 // The record with the answer's own parts: summary, to_change, near_misses, alternatives, ...
 Json to_json(const Answer& answer);

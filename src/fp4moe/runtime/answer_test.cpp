@@ -17,16 +17,16 @@ struct Words {
 };
 
 Answer ask(const Words& words) {
-  QuestionOptions options;
+  SelectionOptions options;
   options.policy = words.policy;
   options.model = words.model;
   options.device = words.device;
   options.variables = words.variables;
   options.libraries = words.libraries;
   options.tp = words.tp;
-  Result<Question> question = resolve(options);
+  Result<SelectionRequest> question = resolve(options);
   EXPECT_TRUE(question) << text(question.why());
-  return answer(question ? *std::move(question) : Question{});
+  return answer(question ? *std::move(question) : SelectionRequest{});
 }
 
 const ToChange* change_to(const Answer& answer, std::string_view backend) {
@@ -38,7 +38,7 @@ const ToChange* change_to(const Answer& answer, std::string_view backend) {
 TEST(Answer, ADescribedDeviceIsAnsweredForVllmAndForUs) {
   const Answer answer = ask({.device = "rtx4090"});
 
-  EXPECT_NE(answer.question.policy->era, oracle::Era::native);
+  EXPECT_NE(answer.question.policy->policy_date, oracle::PolicyDate::native);
   EXPECT_TRUE(answer.question.policy_assumed);
   EXPECT_EQ(answer.record.selection.backend->name, "MARLIN");
   ASSERT_EQ(answer.alternatives.size(), 1u);
@@ -55,7 +55,7 @@ TEST(Answer, ThisMachineIsAnsweredForUsAndForVllm) {
 
   EXPECT_EQ(answer.question.policy->name, backends::kNative);
   ASSERT_EQ(answer.alternatives.size(), 1u);
-  EXPECT_NE(answer.alternatives[0].policy->era, oracle::Era::native);
+  EXPECT_NE(answer.alternatives[0].policy->policy_date, oracle::PolicyDate::native);
 }
 
 TEST(Answer, ASplitThatCannotBeIsNotServedAndTheNearestOnesAreTried) {
@@ -131,15 +131,15 @@ TEST(Answer, OtherModelsOfMxfp4HaveAnEntryOfTheirOwn) {
 }
 
 TEST(Answer, JsonKeepsTheRecordAndAddsTheAnswer) {
-  const Json made = to_json(ask({.model = "gpt-oss-20b", .device = "h100"}));
+  const Json result = to_json(ask({.model = "gpt-oss-20b", .device = "h100"}));
 
   for (const char* key : {"backend", "candidates", "would_run", "warnings", "notes", "summary",
                           "to_change", "near_misses", "alternatives", "as_released", "split",
                           "assumed", "served", "title", "model"})
-    EXPECT_TRUE(made.contains(key)) << key;
-  EXPECT_EQ(made["model"]["name"], "gpt-oss-20b");
-  EXPECT_EQ(made["model"]["assumed"], false);
-  EXPECT_EQ(made["split"]["possible"], true);
+    EXPECT_TRUE(result.contains(key)) << key;
+  EXPECT_EQ(result["model"]["name"], "gpt-oss-20b");
+  EXPECT_EQ(result["model"]["assumed"], false);
+  EXPECT_EQ(result["split"]["possible"], true);
 }
 
 }  // namespace answer_test

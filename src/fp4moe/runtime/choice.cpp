@@ -11,7 +11,7 @@
 #include "fp4moe/backends/names.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/kernels/cpu/isa.hpp"
-#include "fp4moe/kernels/cpu/product_list.hpp"
+#include "fp4moe/kernels/cpu/gemm_list.hpp"
 #include "fp4moe/plan/plan.hpp"
 
 namespace fp4moe::runtime {
@@ -21,76 +21,76 @@ using oracle::Backend;
 using oracle::Policy;
 
 Choice choice_of(const Policy& policy, const Backend& backend) {
-  Choice made{.policy = &policy, .backend = &backend};
-  if (!backend.experts.empty()) made.experts = backend.experts.front();
-  return made;
+  Choice result{.policy = &policy, .backend = &backend};
+  if (!backend.experts.empty()) result.experts = backend.experts.front();
+  return result;
 }
 
 // Policies of a format, our own first, then the newest.
 std::vector<const Policy*> newest_first(oracle::WeightFormat format) {
-  std::vector<const Policy*> made;
+  std::vector<const Policy*> result;
   for (const Policy& policy : backends::policies())
-    if (policy.format == format) made.push_back(&policy);
-  std::ranges::stable_sort(made, [](const Policy* a, const Policy* b) { return a->era > b->era; });
-  return made;
+    if (policy.format == format) result.push_back(&policy);
+  std::ranges::stable_sort(result, [](const Policy* a, const Policy* b) { return a->policy_date > b->policy_date; });
+  return result;
 }
 
-Result<Choice> select_for(const plan::Model& model, const weights::Slice& slice, const Wish& wish,
+Result<Choice> select_for(const plan::Model& model, const checkpoint::Slice& slice, const BackendRequest& backend_request,
                           const Policy& policy) {
   const std::uint64_t ep = slice.expert_parallel.size;
   plan::PlanRequest request{
-      .model = model, .device = oracle::installed(policy, wish.device), .policy = &policy};
-  request.environment = wish.environment;
-  request.mode = wish.mode;
+      .model = model, .device = oracle::installed(policy, backend_request.device), .policy = &policy};
+  request.environment = backend_request.environment;
+  request.mode = backend_request.mode;
   request.ranks = {.tp = ep > 1 ? ep : slice.tensor_parallel.size, .ep = ep};
-  const auto made = plan::make_plan(request);
-  if (!made) return made.why();
-  for (const plan::BackendPlan& row : made->backends)
+  const auto result = plan::make_plan(request);
+  if (!result) return result.why();
+  for (const plan::BackendPlan& row : result->backends)
     if (row.chosen) {
       Choice choice = choice_of(policy, *row.backend);
       choice.why = fmt::format("policy {} selects {} on {}", policy.name, row.backend->name,
-                               wish.device.name);
+                               backend_request.device.name);
       return choice;
     }
   return error(ErrorCode::no_backend, "choice.backend", "the policy selects no backend here")
-      .expects("a backend that computes the model on this device", made->no_choice)
+      .expects("a backend that computes the model on this device", result->no_choice)
       .try_this("name one: --backend NAME, or a layout: --layout ID");
 }
 
 // The generation of our own CPU layouts that this machine's kernels read.
 std::string_view tiles_here() {
   using namespace kernels::cpu;  // NOLINT(google-build-using-namespace): the list and its pick
-  return pick(product_kernels(), machine_features()).tiles->generation;
+  return pick(gemm_kernels(), machine_features()).tiles->generation;
 }
 
 // The layout that the backend's kernels read; where its library lays weights out by itself, they
 // stay as loaded.
 Result<const layout::Layout*> layout_for(const Choice& choice, std::uint64_t tp_size,
-                                         oracle::Activation activation, const Wish& wish) {
+                                         oracle::Activation activation, const BackendRequest& backend_request) {
   auto found = backends::layout_of({.backend = *choice.backend,
-                                    .era = choice.policy->era,
+                                    .policy_date = choice.policy->policy_date,
                                     .device = choice.device,
                                     .tp_size = tp_size,
                                     .activation = activation});
   const bool elsewhere =
       !found && (found.why().id == "layout.external" || found.why().id == "layout.unspecified");
-  if (elsewhere && wish.takes_external)
+  if (elsewhere && backend_request.takes_external)
     found = backends::require_layout(
         fmt::format("as_loaded.{}", formats::name(choice.backend->format)), {});
-  if (found && wish.generation.empty() && (*found)->id.starts_with("cpu_native."))
+  if (found && backend_request.generation.empty() && (*found)->id.starts_with("cpu_native."))
     return backends::require_layout((*found)->id, tiles_here());
-  if (!found || wish.generation.empty()) return found;
-  return backends::require_layout((*found)->id, wish.generation);
+  if (!found || backend_request.generation.empty()) return found;
+  return backends::require_layout((*found)->id, backend_request.generation);
 }
 
 }  // namespace
 
-convert::Recipe Choice::recipe(const weights::Slice& slice, oracle::Activation activation) const {
-  convert::Recipe made{.layout = layout, .slice = slice};
-  made.sizing.backend = backend;
-  made.sizing.device = device;
-  if (policy != nullptr && policy->is_generic) made.sizing.activation = activation;
-  return made;
+convert::Recipe Choice::recipe(const checkpoint::Slice& slice, oracle::Activation activation) const {
+  convert::Recipe result{.layout = layout, .slice = slice};
+  result.sizing.backend = backend;
+  result.sizing.device = device;
+  if (policy != nullptr && policy->is_generic) result.sizing.activation = activation;
+  return result;
 }
 
 Result<Choice> find_backend(std::string_view name, std::string_view policy,
@@ -105,20 +105,20 @@ Result<Choice> find_backend(std::string_view name, std::string_view policy,
   return backends::unknown_backend(asked, name);
 }
 
-Result<Choice> choose(const plan::Model& model, const weights::Slice& slice, const Wish& wish) {
+Result<Choice> choose(const plan::Model& model, const checkpoint::Slice& slice, const BackendRequest& backend_request) {
   const auto found =
-      backends::choose_policy(wish.policy, model.shape.format, backends::entry_of(model.family));
+      backends::choose_policy(backend_request.policy, model.shape.format, backends::entry_of(model.family));
   if (!found) return found.why();
   const Policy& policy = *found->policy;
-  const bool is_named = wish.backend != "auto" && !wish.backend.empty();
-  Result<Choice> choice = is_named ? find_backend(wish.backend, policy.name, model.shape.format)
-                                   : select_for(model, slice, wish, policy);
+  const bool is_named = backend_request.backend != "auto" && !backend_request.backend.empty();
+  Result<Choice> choice = is_named ? find_backend(backend_request.backend, policy.name, model.shape.format)
+                                   : select_for(model, slice, backend_request, policy);
   if (!choice) return choice.why();
   if (is_named) choice->why = fmt::format("named; policy {}", choice->policy->name);
-  choice->mode = wish.mode;
-  choice->device = oracle::installed(*choice->policy, wish.device);
+  choice->mode = backend_request.mode;
+  choice->device = oracle::installed(*choice->policy, backend_request.device);
   choice->release = found->release;
-  const auto layout = layout_for(*choice, slice.tensor_parallel.size, model.layer.activation, wish);
+  const auto layout = layout_for(*choice, slice.tensor_parallel.size, model.layer.activation, backend_request);
   if (!layout) return layout.why();
   choice->layout = *layout;
   return choice;

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "fp4moe/base/result.hpp"
-#include "fp4moe/convert/layer_job.hpp"
+#include "fp4moe/convert/pack/layer_job.hpp"
 #include "fp4moe/layout/layout.hpp"
 #include "fp4moe/oracle/experts.hpp"
 #include "fp4moe/oracle/policy.hpp"
@@ -15,11 +15,11 @@
 #include "fp4moe/plan/model.hpp"
 #include "fp4moe/platform/device.hpp"
 #include "fp4moe/platform/environment.hpp"
-#include "fp4moe/weights/slice.hpp"
+#include "fp4moe/checkpoint/slice.hpp"
 
 namespace fp4moe::runtime {
 
-struct Wish {
+struct BackendRequest {
   std::string policy = "native";  // a word of backends::choose_policy
   std::string backend = "auto";   // or a name of the policy, or of any policy when it is `native`
   std::string generation{};       // of the layout; empty: the one in use, of CPU this machine's
@@ -40,11 +40,11 @@ struct Choice {
   std::optional<oracle::ReleaseChoice> release{};  // of vLLM, where one was asked for
 
   // How this backend converts a slice of a layer with this activation.
-  convert::Recipe recipe(const weights::Slice& slice, oracle::Activation activation) const;
+  convert::Recipe recipe(const checkpoint::Slice& slice, oracle::Activation activation) const;
 };
 
 // Errors: choice.backend (no such name, or none that the policy selects), policy.unknown, layout.*.
-Result<Choice> choose(const plan::Model& model, const weights::Slice& slice, const Wish& wish);
+Result<Choice> choose(const plan::Model& model, const checkpoint::Slice& slice, const BackendRequest& backend_request);
 
 // A backend by name: of this policy, or when the policy is `native` and has none such, of the
 // newest policy that has. Errors: choice.backend, listing what there is.

@@ -12,7 +12,7 @@
 
 #include "fp4moe/backends/all.hpp"
 #include "fp4moe/base/random.hpp"
-#include "fp4moe/convert/converted_folder.hpp"
+#include "fp4moe/convert/folder/converted_folder.hpp"
 #include "fp4moe/formats/bf16.hpp"
 #include "fp4moe/moe/numerics.hpp"
 #include "fp4moe/platform/device.hpp"
@@ -45,7 +45,7 @@ struct Call {
       ids.push_back(static_cast<std::int32_t>(random.next() % kExperts));
       weights.push_back(0.1f + 0.1f * static_cast<float>(random.next() % 8));
     }
-    ids[3] = -1;  // a slot that is not there
+    ids[3] = -1;  // a assignment that is not there
   }
   Tokens tokens() const {
     return {.x = moe::dense_rows(std::span(x), DType::bf16, kTokens, kHidden),
@@ -80,7 +80,7 @@ Distance distance(const std::vector<double>& exact, const std::vector<double>& f
   return {difference / largest, product / std::sqrt(own * other)};
 }
 
-std::vector<double> exact_result(const weights::Checkpoint& checkpoint) {
+std::vector<double> exact_result(const checkpoint::Checkpoint& checkpoint) {
   auto layer =
       MoeLayer::create(checkpoint, 0, {.engine = "reference", .threads = 1, .numerics = "exact"});
   EXPECT_TRUE(layer) << text(layer.why());
@@ -96,7 +96,7 @@ TEST_P(Conformance, EveryBackendRunsFromItsConvertedFolderWithinItsNumerics) {
   const std::string source = folder.path() + "/source";
   make_checkpoint(source, GetParam(),
                   {.experts = kExperts, .hidden = kHidden, .intermediate = kIntermediate});
-  const auto checkpoint = weights::Checkpoint::open(source);
+  const auto checkpoint = checkpoint::Checkpoint::open(source);
   ASSERT_TRUE(checkpoint) << text(checkpoint.why());
   const std::vector<double> exact = exact_result(*checkpoint);
   const auto hopper = platform::describe_device("h100"),
@@ -108,30 +108,30 @@ TEST_P(Conformance, EveryBackendRunsFromItsConvertedFolderWithinItsNumerics) {
     if (policy.format != GetParam()) continue;
     for (const oracle::Backend* backend : policy.backends) {
       const std::string what = std::string(policy.name) + " " + std::string(backend->name);
-      const Wish wish{.policy = std::string(policy.name),
+      const BackendRequest backend_request{.policy = std::string(policy.name),
                       .backend = std::string(backend->name),
                       .device = backend->family == "aiter" ? *instinct : *hopper};
       const auto facts = layer_facts(*checkpoint, 0);
       ASSERT_TRUE(facts);
-      const auto choice = choose(facts->model, {}, wish);
+      const auto choice = choose(facts->model, {}, backend_request);
       ASSERT_TRUE(choice) << what << ": " << text(choice.why());
       const bool is_new = seen.emplace(backend->name, choice->layout->id,
                                        std::string(choice->layout->generation), backend->numerics)
                               .second;
       if (!is_new) continue;
       const std::string out = folder.path() + "/" + std::to_string(seen.size());
-      const auto made =
+      const auto result =
           convert::testing::convert(source, out, choice->recipe({}, facts->model.layer.activation));
-      ASSERT_TRUE(made) << what << ": " << text(made.why());
+      ASSERT_TRUE(result) << what << ": " << text(result.why());
       auto opened = convert::ConvertedFolder::open(out);
       ASSERT_TRUE(opened) << text(opened.why());
       const auto shared = std::make_shared<const convert::ConvertedFolder>(std::move(*opened));
       LayerOptions options{.threads = 1};
-      options.wish.policy = policy.name;
+      options.backend_request.policy = policy.name;
       auto layer = MoeLayer::open(shared, 0, options);
       ASSERT_TRUE(layer) << what << ": " << text(layer.why());
       auto processed = layer->process();
-      if (layer->problem().quantises == oracle::ActivationKey::fp8_static_tensor) {
+      if (layer->problem().quantizes == oracle::ActivationKey::fp8_static_tensor) {
         // gpt-oss has no static scales: refused, unless the caller knows some.
         ASSERT_FALSE(processed) << what;
         EXPECT_EQ(processed.why().id, "scale.input");
@@ -147,7 +147,7 @@ TEST_P(Conformance, EveryBackendRunsFromItsConvertedFolderWithinItsNumerics) {
         ASSERT_TRUE(layer && layer->process()) << what << ", " << engine.name;
         const Distance found = distance(exact, apply(*layer));
         const moe::Tolerance allowed =
-            moe::tolerance(layer->problem().numerics, layer->problem().quantises, engine.name);
+            moe::tolerance(layer->problem().numerics, layer->problem().quantizes, engine.name);
         EXPECT_LE(found.of_largest, allowed.of_largest) << what << ", " << engine.name;
         EXPECT_GE(found.cosine, allowed.cosine) << what << ", " << engine.name;
       }

@@ -25,7 +25,7 @@ using moe::cuda::testing::make_layer;
 using moe::cuda::testing::problem_of;
 using moe::cuda::testing::Sizes;
 using moe::testing::TestLayer;
-using weights::WeightFormat;
+using checkpoint::WeightFormat;
 
 class CudaWeights : public moe::cuda::testing::OnDevice {
  protected:
@@ -39,17 +39,17 @@ class CudaWeights : public moe::cuda::testing::OnDevice {
     using moe::cuda::testing::download;
     const auto& l = layer.layer();
     const std::size_t turns = l.is_gated != 0 ? 2 : 1;
-    Found made{.w13 = download<std::byte>(*device, l.w13.tiles, l.experts * l.w13.expert_bytes),
+    Found result{.w13 = download<std::byte>(*device, l.w13.tiles, l.experts * l.w13.expert_bytes),
                .w2 = download<std::byte>(*device, l.w2.tiles, l.experts * l.w2.expert_bytes),
                .factor13 = download<float>(*device, l.w13.factor, l.experts * turns),
                .factor2 = download<float>(*device, l.w2.factor, l.experts),
                .down_global = download<float>(*device, l.down_global, l.experts)};
     if (l.w13.bias != nullptr) {
-      made.bias13 =
+      result.bias13 =
           download<float>(*device, l.w13.bias, std::size_t{l.experts} * l.w13.m_blocks * 64);
-      made.bias2 = download<float>(*device, l.w2.bias, std::size_t{l.experts} * l.w2.m_blocks * 64);
+      result.bias2 = download<float>(*device, l.w2.bias, std::size_t{l.experts} * l.w2.m_blocks * 64);
     }
-    return made;
+    return result;
   }
   // The tensors of native_sm90, sizes padded as its backend does or not at all.
   static PackedWeights pack(const TestLayer& layer, bool pads) {

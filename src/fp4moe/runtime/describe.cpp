@@ -3,21 +3,21 @@
 #include <utility>
 
 #include "fp4moe/base/error_json.hpp"
-#include "fp4moe/convert/manifest.hpp"
+#include "fp4moe/convert/folder/manifest.hpp"
 
 namespace fp4moe::runtime {
 namespace {
 
 Json describe_layer(const Model& model, std::size_t number) {
-  Json made{{"index", model.layer_index(number)}, {"hidden", model.hidden(number)}};
+  Json result{{"index", model.layer_index(number)}, {"hidden", model.hidden(number)}};
   const Result<LayerFacts> facts = model.facts(number);
   if (!facts) {
-    made["error"] = to_json(facts.why());
-    return made;
+    result["error"] = to_json(facts.why());
+    return result;
   }
-  const weights::MoeShape& shape = facts->model.shape;
-  made.update({{"prefix", facts->prefix},
-               {"format", weights::name(shape.format)},
+  const checkpoint::MoeShape& shape = facts->model.shape;
+  result.update({{"prefix", facts->prefix},
+               {"format", checkpoint::name(shape.format)},
                {"experts", shape.experts},
                {"intermediate", shape.intermediate},
                {"top_k", facts->router.top_k},
@@ -25,7 +25,7 @@ Json describe_layer(const Model& model, std::size_t number) {
                {"activation", oracle::name(facts->model.layer.activation)},
                {"routing", moe::routing::name(facts->router.method)},
                {"notes", facts->notes}});
-  return made;
+  return result;
 }
 
 }  // namespace
@@ -49,9 +49,9 @@ Json describe(const MoeLayer& layer) {
             {"why", choice.why},
             {"layout", convert::layout_text(choice.layout->id, choice.layout->generation)},
             {"numerics", problem.numerics.id},
-            {"quantises", oracle::name(problem.quantises)},
+            {"quantises", oracle::name(problem.quantizes)},
             {"routing", moe::routing::name(layer.facts().router.method)},
-            {"format", weights::name(problem.shape.format)},
+            {"format", checkpoint::name(problem.shape.format)},
             {"hidden", problem.shape.hidden},
             {"intermediate", problem.shape.intermediate},
             {"experts", layer.facts().model.shape.experts},

@@ -8,9 +8,9 @@
 
 #include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/base/text.hpp"
-#include "fp4moe/convert/converted_folder.hpp"
-#include "fp4moe/weights/config_document.hpp"
-#include "fp4moe/weights/models.hpp"
+#include "fp4moe/convert/folder/converted_folder.hpp"
+#include "fp4moe/checkpoint/config_document.hpp"
+#include "fp4moe/checkpoint/models.hpp"
 
 namespace fp4moe::runtime {
 namespace {
@@ -20,9 +20,9 @@ using moe::routing::RouterOptions;
 using tensor::TensorView;
 
 // The router's module after the prefix: the family's name for it, else what dialects use.
-std::string_view router_name(const weights::ModelConfig& config, std::string_view prefix,
+std::string_view router_name(const checkpoint::ModelConfig& config, std::string_view prefix,
                              const FindTensor& find) {
-  const weights::ModelRow* row = weights::find_family(config.model_type);
+  const checkpoint::ModelRow* row = checkpoint::find_family(config.model_type);
   const std::string_view own = row == nullptr ? "gate" : row->router;
   for (const std::string_view module : {own, std::string_view("gate"), std::string_view("router"),
                                         std::string_view("ffn_gate_inp")})
@@ -32,8 +32,8 @@ std::string_view router_name(const weights::ModelConfig& config, std::string_vie
 
 // Some routers add their bias to the logits, some to the scores they choose by. An unknown
 // family's is taken for the latter.
-bool adds_bias_to_logits(const weights::ModelConfig& config) {
-  const auto method = moe::routing::method_from_name(weights::family_routing(config.model_type));
+bool adds_bias_to_logits(const checkpoint::ModelConfig& config) {
+  const auto method = moe::routing::method_from_name(checkpoint::family_routing(config.model_type));
   return method && !moe::routing::row(*method).takes_bias;
 }
 
@@ -57,24 +57,24 @@ Result<std::vector<float>> read_floats(const TensorView& view, std::string_view 
 }
 
 // What a configuration says of a router beyond the scores.
-bool is_scaled(const weights::ModelConfig& config) {
+bool is_scaled(const checkpoint::ModelConfig& config) {
   return config.routed_scale.value_or(1.0) != 1.0;
 }
-bool is_grouped(const weights::ModelConfig& config) { return config.groups.value_or(1) > 1; }
+bool is_grouped(const checkpoint::ModelConfig& config) { return config.groups.value_or(1) > 1; }
 
 // The method for a configuration that names the function of the scores.
-std::optional<Method> method_of_scores(const weights::ModelConfig& config, bool has_bias) {
-  const bool normalises = config.renormalizes.value_or(true);
+std::optional<Method> method_of_scores(const checkpoint::ModelConfig& config, bool has_bias) {
+  const bool normalizes = config.renormalizes.value_or(true);
   const bool more = is_scaled(config) || is_grouped(config);
   if (config.scoring == "sigmoid") {
     if (has_bias || more) return Method::deepseek_v3;
-    return normalises ? Method::sigmoid_renorm : Method::sigmoid;
+    return normalizes ? Method::sigmoid_renorm : Method::sigmoid;
   }
   if (config.scoring == "sqrtsoftplus") return Method::deepseek_v4;
   if (config.scoring != "softmax") return std::nullopt;
   if (has_bias) return Method::softmax_bias;
   if (more) return Method::grouped_softmax;
-  return normalises ? Method::renormalize_naive : Method::softmax_topk;
+  return normalizes ? Method::renormalize_naive : Method::softmax_topk;
 }
 
 // Whether a family's method has the scores that the configuration names.
@@ -95,12 +95,12 @@ bool has_scores(Method method, std::string_view scoring) {
 
 // The family's method, or what the configuration says; nothing when neither does. Softmax of all
 // logits is assumed where nothing but norm_topk_prob is said, as in Qwen's models.
-std::optional<Method> choose_method(const weights::ModelConfig& config, bool has_bias,
+std::optional<Method> choose_method(const checkpoint::ModelConfig& config, bool has_bias,
                                     LayerFacts& facts) {
-  const auto family = moe::routing::method_from_name(weights::family_routing(config.model_type));
+  const auto family = moe::routing::method_from_name(checkpoint::family_routing(config.model_type));
   if (family && (config.scoring.empty() || has_scores(*family, config.scoring))) {
-    const bool normalises = config.renormalizes.value_or(false);
-    return *family == Method::softmax_topk && normalises ? Method::renormalize_naive : *family;
+    const bool normalizes = config.renormalizes.value_or(false);
+    return *family == Method::softmax_topk && normalizes ? Method::renormalize_naive : *family;
   }
   std::optional<Method> method = method_of_scores(config, has_bias);
   const bool is_plain = config.scoring.empty() && config.renormalizes && !has_bias &&
@@ -137,7 +137,7 @@ Error unknown_routing(std::string_view prefix, std::string_view why) {
 }
 
 // Chooses the method, or says why none of ours is the model's.
-void choose_routing(const weights::ModelConfig& config, const FindTensor& find, LayerFacts& facts) {
+void choose_routing(const checkpoint::ModelConfig& config, const FindTensor& find, LayerFacts& facts) {
   RouterOptions& router = facts.router;
   const auto refuse = [&](std::string_view why) {
     if (!facts.no_routing) facts.no_routing = unknown_routing(facts.prefix, why);
@@ -154,7 +154,7 @@ void choose_routing(const weights::ModelConfig& config, const FindTensor& find, 
   if (method && !config.renormalizes.value_or(true)) {
     const std::optional<Method> plain = without_normalization(*method);
     if (!plain)
-      refuse(fmt::format("norm_topk_prob is false, but routing {} normalises its weights",
+      refuse(fmt::format("norm_topk_prob is false, but routing {} normalizes its weights",
                          moe::routing::name(*method)));
     if (plain) method = plain;
   }
@@ -181,8 +181,8 @@ void choose_routing(const weights::ModelConfig& config, const FindTensor& find, 
 
 }  // namespace
 
-Result<LayerFacts> layer_facts(const weights::ModelConfig& config, const weights::MoeShape& shape,
-                               std::string_view prefix, weights::SplitRule rule,
+Result<LayerFacts> layer_facts(const checkpoint::ModelConfig& config, const checkpoint::MoeShape& shape,
+                               std::string_view prefix, checkpoint::SplitRule rule,
                                const FindTensor& find) {
   LayerFacts facts{.model = plan::model_of_layer(config, shape, rule),
                    .prefix = std::string(prefix)};
@@ -222,7 +222,7 @@ Result<LayerFacts> layer_facts(const weights::ModelConfig& config, const weights
   return facts;
 }
 
-FindTensor finder(const weights::Checkpoint& checkpoint) {
+FindTensor finder(const checkpoint::Checkpoint& checkpoint) {
   const tensor::Store* store = &checkpoint.store();
   return [store](std::string_view name) -> std::optional<TensorView> {
     const tensor::StoredTensor* found = store->find(name);
@@ -231,10 +231,10 @@ FindTensor finder(const weights::Checkpoint& checkpoint) {
   };
 }
 
-Result<LayerFacts> layer_facts(const weights::Checkpoint& checkpoint, std::size_t number) {
-  const weights::MoeLayer& layer = checkpoint.layers()[number];
+Result<LayerFacts> layer_facts(const checkpoint::Checkpoint& checkpoint, std::size_t number) {
+  const checkpoint::MoeLayer& layer = checkpoint.layers()[number];
   return layer_facts(checkpoint.config(), layer.shape, layer.prefix,
-                     weights::split_rule(checkpoint, layer), finder(checkpoint));
+                     checkpoint::split_rule(checkpoint, layer), finder(checkpoint));
 }
 
 FindTensor finder(const convert::ConvertedFolder& folder) {
@@ -253,31 +253,31 @@ FindTensor finder(const convert::ConvertedFolder& folder) {
 namespace {
 
 // A GGUF file has no config.json; its metadata are among what a folder keeps of its source.
-Result<weights::ModelConfig> gguf_config(const convert::ConvertedFolder& folder) {
+Result<checkpoint::ModelConfig> gguf_config(const convert::ConvertedFolder& folder) {
   for (const convert::SourceFile& file : folder.manifest().source_files) {
     const auto place = folder.find(convert::kSourceName, fmt::format("frame/{}", file.name));
     if (!place) continue;
     const auto fields = tensor::parse_gguf_fields(folder.bytes(place->file, place->tensor));
     if (!fields) return Error(fields.why()).in(folder.path());
-    const auto facts = weights::facts_from_gguf(*fields);
+    const auto facts = checkpoint::facts_from_gguf(*fields);
     if (!facts) return Error(facts.why()).in(folder.path());
     return facts->model;
   }
-  return weights::ModelConfig{};
+  return checkpoint::ModelConfig{};
 }
 
 }  // namespace
 
 Result<LayerFacts> layer_facts(const convert::ConvertedFolder& folder, std::size_t number) {
   const std::string path = fmt::format("{}/config.json", folder.path());
-  const auto document = weights::read_config_document(path);
+  const auto document = checkpoint::read_config_document(path);
   if (!document) return document.why();
-  Result<weights::ModelConfig> config = weights::ModelConfig{};
+  Result<checkpoint::ModelConfig> config = checkpoint::ModelConfig{};
   if (*document) {
-    const auto parsed = weights::parse_config((*document)->json);
+    const auto parsed = checkpoint::parse_config((*document)->json);
     if (!parsed) return Error(parsed.why()).in(path);
     config = parsed->model;
-  } else if (folder.manifest().dialect == weights::name(weights::Dialect::gguf)) {
+  } else if (folder.manifest().dialect == checkpoint::name(checkpoint::Dialect::gguf)) {
     config = gguf_config(folder);
     if (!config) return config.why();
   }
@@ -286,20 +286,20 @@ Result<LayerFacts> layer_facts(const convert::ConvertedFolder& folder, std::size
   const Result<convert::LayerPacker> packer = folder.packer(number);
   if (!packer) return packer.why();
   // The whole layer's sizes; where ranks share the intermediate size, this one's part of it.
-  const weights::MoeShape shape{
+  const checkpoint::MoeShape shape{
       .format = packer->layout().format,
       .experts = problem.global_experts == 0 ? problem.experts : problem.global_experts,
       .hidden = problem.real.hidden,
       .intermediate = problem.real.intermediate,
       .order = problem.order,
       .has_bias = problem.has_bias,
-      .has_input_scale = packer->layout().format == weights::WeightFormat::nvfp4 &&
+      .has_input_scale = packer->layout().format == checkpoint::WeightFormat::nvfp4 &&
                          problem.experts > 0 && packer->scalars(0).up_input.has_value()};
-  return layer_facts(*config, shape, layer.prefix, weights::SplitRule::equal, finder(folder));
+  return layer_facts(*config, shape, layer.prefix, checkpoint::SplitRule::equal, finder(folder));
 }
 
 Result<RouterWeights> load_router(const LayerFacts& facts, const FindTensor& find) {
-  const weights::MoeShape& shape = facts.model.shape;
+  const checkpoint::MoeShape& shape = facts.model.shape;
   const std::string name = fmt::format("{}{}.weight", facts.prefix, facts.router_module);
   const auto found = find(name);
   if (!found)
@@ -307,21 +307,21 @@ Result<RouterWeights> load_router(const LayerFacts& facts, const FindTensor& fin
         .at(name)
         .expects("a tensor of this name", "none")
         .try_this("give router_logits, or topk_ids and topk_weights");
-  RouterWeights made{.experts = shape.experts, .hidden = facts.router_hidden};
-  Result<std::vector<float>> weight = read_floats(*found, name, {made.experts, made.hidden});
+  RouterWeights result{.experts = shape.experts, .hidden = facts.router_hidden};
+  Result<std::vector<float>> weight = read_floats(*found, name, {result.experts, result.hidden});
   if (!weight) return weight.why();
-  made.weight = std::move(*weight);
+  result.weight = std::move(*weight);
   const std::string bias_name = fmt::format("{}{}.bias", facts.prefix, facts.router_module);
   if (const auto bias = find(bias_name); bias && facts.router.bias.empty()) {
     Result<std::vector<float>> values = read_floats(*bias, bias_name, {shape.experts});
     if (!values) return values.why();
-    made.bias = std::move(*values);
+    result.bias = std::move(*values);
   }
-  return made;
+  return result;
 }
 
 Result<std::vector<float>> RouterWeights::logits(const moe::ConstRows& x) const {
-  std::vector<float> made(x.rows * experts);
+  std::vector<float> result(x.rows * experts);
   std::vector<double> row(hidden);
   for (std::uint64_t t = 0; t < x.rows; ++t) {
     if (const auto go_on = check_interrupt(); !go_on) return go_on.why();
@@ -330,10 +330,10 @@ Result<std::vector<float>> RouterWeights::logits(const moe::ConstRows& x) const 
       const std::span<const float> weights = std::span(weight).subspan(e * hidden, hidden);
       double sum = bias.empty() ? 0.0 : double{bias[e]};
       for (std::uint64_t i = 0; i < hidden; ++i) sum += row[i] * double{weights[i]};
-      made[t * experts + e] = static_cast<float>(sum);
+      result[t * experts + e] = static_cast<float>(sum);
     }
   }
-  return made;
+  return result;
 }
 
 }  // namespace fp4moe::runtime

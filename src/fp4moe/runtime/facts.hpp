@@ -14,7 +14,7 @@
 #include "fp4moe/moe/rows.hpp"
 #include "fp4moe/plan/model.hpp"
 #include "fp4moe/tensor/tensor.hpp"
-#include "fp4moe/weights/checkpoint.hpp"
+#include "fp4moe/checkpoint/checkpoint.hpp"
 
 namespace fp4moe::convert {
 class ConvertedFolder;
@@ -42,15 +42,15 @@ struct LayerFacts {
 
 // Errors: facts.top_k (the configuration does not say how many experts a token has), facts.router (a
 // correction bias of another shape or type).
-Result<LayerFacts> layer_facts(const weights::ModelConfig& config, const weights::MoeShape& shape,
-                               std::string_view prefix, weights::SplitRule rule,
+Result<LayerFacts> layer_facts(const checkpoint::ModelConfig& config, const checkpoint::MoeShape& shape,
+                               std::string_view prefix, checkpoint::SplitRule rule,
                                const FindTensor& find);
-Result<LayerFacts> layer_facts(const weights::Checkpoint& checkpoint, std::size_t number);
+Result<LayerFacts> layer_facts(const checkpoint::Checkpoint& checkpoint, std::size_t number);
 
 Result<LayerFacts> layer_facts(const convert::ConvertedFolder& folder, std::size_t number);
 
 // Tensors beside the experts; what is found lives as long as the argument.
-FindTensor finder(const weights::Checkpoint& checkpoint);
+FindTensor finder(const checkpoint::Checkpoint& checkpoint);
 FindTensor finder(const convert::ConvertedFolder& folder);
 
 // The linear map from hidden states to logits.

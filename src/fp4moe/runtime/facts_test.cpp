@@ -41,11 +41,11 @@ class Found {
   std::map<std::string, Tensor> all_{};
 };
 
-LayerFacts facts_of(weights::ModelConfig config, const Found& found) {
+LayerFacts facts_of(checkpoint::ModelConfig config, const Found& found) {
   config.top_k = 2;
-  const weights::MoeShape shape{.experts = kExperts, .hidden = kHidden, .intermediate = 32};
+  const checkpoint::MoeShape shape{.experts = kExperts, .hidden = kHidden, .intermediate = 32};
   const auto facts =
-      layer_facts(config, shape, "model.layers.0.mlp.", weights::SplitRule::equal, found.finder());
+      layer_facts(config, shape, "model.layers.0.mlp.", checkpoint::SplitRule::equal, found.finder());
   EXPECT_TRUE(facts) << text(facts.why());
   return facts ? *facts : LayerFacts{};
 }
@@ -59,7 +59,7 @@ Found router(bool has_bias = false) {
 
 TEST(Facts, FamiliesHaveTheirRouters) {
   struct Case {
-    weights::ModelConfig config;
+    checkpoint::ModelConfig config;
     bool has_bias;
     Method method;
   };
@@ -91,7 +91,7 @@ TEST(Facts, FamiliesHaveTheirRouters) {
 
 TEST(Facts, ARouterThatIsNotKnownIsNotGuessed) {
   struct Case {
-    weights::ModelConfig config;
+    checkpoint::ModelConfig config;
     bool has_bias;
     std::string_view word;
   };

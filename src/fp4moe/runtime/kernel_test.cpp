@@ -33,7 +33,7 @@ const TestLayer& layer() {
                                  .experts = kExperts,
                                  .hidden = kHidden,
                                  .intermediate = kIntermediate,
-                                 .order = weights::RowOrder::halves,
+                                 .order = checkpoint::RowOrder::halves,
                                  .has_bias = true},
                                 Activation::silu, 31);
   return kLayer;
@@ -54,17 +54,17 @@ std::shared_ptr<Experts> experts_of(std::string_view numerics = "exact", std::ui
                                .numerics = **require_numerics(numerics)};
   const auto maker = runtime::make_engine(engine, std::make_shared<ThreadPool>(1));
   EXPECT_TRUE(maker) << text(maker.why());
-  auto made = (*maker)->make(problem, source);
-  EXPECT_TRUE(made) << text(made.why());
-  return std::move(*made);
+  auto result = (*maker)->make(problem, source);
+  EXPECT_TRUE(result) << text(result.why());
+  return std::move(*result);
 }
 
-std::unique_ptr<exchange::Exchange> exchange_of(std::string_view name,
+std::unique_ptr<moe::Exchange> exchange_of(std::string_view name,
                                                 Communicator* ranks = nullptr) {
-  auto made =
+  auto result =
       exchange::make_exchange(name, {.ranks = ranks, .experts = kExperts, .max_tokens = 64});
-  EXPECT_TRUE(made) << text(made.why());
-  return std::move(*made);
+  EXPECT_TRUE(result) << text(result.why());
+  return std::move(*result);
 }
 
 ExpertsRole role_of(TokenFormat format, std::uint64_t dispatchers = 1) {
@@ -81,11 +81,11 @@ ModularKernel kernel_of(std::string_view exchange_name, std::string_view numeric
                         const KernelOptions& options = {}, std::string_view engine = "reference") {
   const TokenFormat format =
       exchange_name == "batched" ? TokenFormat::batched : TokenFormat::standard;
-  auto made =
+  auto result =
       ModularKernel::make(exchange_of(exchange_name), experts_of(numerics, 0, kExperts, engine),
                           role_of(format), options);
-  EXPECT_TRUE(made) << text(made.why());
-  return std::move(*made);
+  EXPECT_TRUE(result) << text(result.why());
+  return std::move(*result);
 }
 
 std::vector<double> apply(ModularKernel& kernel, const TestTokens& tokens,
@@ -222,8 +222,8 @@ TEST(ModularKernel, OutputsComeInEveryType) {
 TEST(ModularKernel, RefusesPartsThatDoNotFit) {
   const auto refusal = [](const char* exchange_name, const ExpertsRole& role,
                           const KernelOptions& options = {}) {
-    auto made = ModularKernel::make(exchange_of(exchange_name), experts_of(), role, options);
-    return made ? std::string("ok") : made.why().id;
+    auto result = ModularKernel::make(exchange_of(exchange_name), experts_of(), role, options);
+    return result ? std::string("ok") : result.why().id;
   };
   EXPECT_EQ(refusal("local", role_of(TokenFormat::standard)), "ok");
   EXPECT_EQ(refusal("local", role_of(TokenFormat::batched)), "kernel.format");
@@ -238,11 +238,11 @@ TEST(ModularKernel, RefusesCallsThatDoNotFit) {
   ModularKernel kernel = kernel_of("local");
   const TestTokens tokens(2, kHidden, 2, kExperts, 13);
   std::vector<double> out(3 * kHidden);
-  const auto refusal = [&](const exchange::Tokens& given, std::uint64_t rows) {
+  const auto refusal = [&](const moe::Tokens& given, std::uint64_t rows) {
     const auto done = kernel.apply(given, dense_rows(std::span(out), DType::f64, rows, kHidden));
     return done ? std::string("ok") : done.why().id;
   };
-  exchange::Tokens given = tokens.routed();
+  moe::Tokens given = tokens.routed();
   EXPECT_EQ(refusal(given, 2), "ok");
   EXPECT_EQ(refusal(given, 3), "kernel.output");
   given.weights = given.weights.first(3);
@@ -253,9 +253,9 @@ TEST(ModularKernel, RefusesCallsThatDoNotFit) {
 }
 
 routing::Router router_of(routing::Method method, std::uint64_t top_k) {
-  auto made = routing::Router::make({.method = method, .experts = kExperts, .top_k = top_k});
-  EXPECT_TRUE(made) << text(made.why());
-  return std::move(*made);
+  auto result = routing::Router::make({.method = method, .experts = kExperts, .top_k = top_k});
+  EXPECT_TRUE(result) << text(result.why());
+  return std::move(*result);
 }
 
 std::vector<float> logits_of(std::uint64_t tokens, std::uint64_t seed) {
@@ -279,7 +279,7 @@ TEST(MonolithicKernel, DoesWhatRoutingAndAModularKernelDo) {
     ASSERT_TRUE(kernel) << text(kernel.why());
     TestTokens tokens(7, kHidden, 3, kExperts, 14);
     const std::vector<float> logits = logits_of(7, 15);
-    const exchange::Tokens given{.x = tokens.rows(),
+    const moe::Tokens given{.x = tokens.rows(),
                                  .logits = dense_rows(std::span(logits), DType::f32, 7, kExperts)};
     std::vector<double> found(7 * kHidden, std::nan(""));
     std::vector<std::int16_t> replay(21);
@@ -293,14 +293,14 @@ TEST(MonolithicKernel, DoesWhatRoutingAndAModularKernelDo) {
     EXPECT_EQ(apply(modular, tokens), found);
     EXPECT_TRUE(std::equal(replay.begin(), replay.end(), tokens.ids.begin()));
 
-    const auto rows = kernel->apply_unfinalised(given, pool);
+    const auto rows = kernel->apply_unfinalized(given, pool);
     ASSERT_TRUE(rows) << text(rows.why());
     std::vector<double> sum(7 * kHidden, 0.0);
-    for (std::size_t slot = 0; slot < 21; ++slot)
+    for (std::size_t assignment = 0; assignment < 21; ++assignment)
       for (std::size_t i = 0; i < kHidden; ++i)
-        sum[slot / 3 * kHidden + i] +=
-            double{rows->weights[slot]} *
-            double{rows->rows[static_cast<std::size_t>(rows->expanded_to_permuted[slot]) * kHidden +
+        sum[assignment / 3 * kHidden + i] +=
+            double{rows->weights[assignment]} *
+            double{rows->rows[static_cast<std::size_t>(rows->expanded_to_permuted[assignment]) * kHidden +
                               i]};
     EXPECT_LT(distance(found, sum), 1e-6);
   }
@@ -321,7 +321,7 @@ TEST(MonolithicKernel, RefusesWhatItCannotDo) {
   const TestTokens tokens(3, kHidden, 2, kExperts, 16);
   const std::vector<float> logits = logits_of(3, 17);
   const std::vector<std::int32_t> adapters{0, 0, 0};
-  exchange::Tokens given{.x = tokens.rows(),
+  moe::Tokens given{.x = tokens.rows(),
                          .logits = dense_rows(std::span(logits), DType::f32, 3, kExperts)};
   std::vector<double> out(3 * kHidden);
   const MutableRows rows = dense_rows(std::span(out), DType::f64, 3, kHidden);
@@ -333,7 +333,7 @@ TEST(MonolithicKernel, RefusesWhatItCannotDo) {
   given.logits.rows = 2;
   EXPECT_EQ(kernel->apply(given, rows, pool).why().id, "kernel.output");
   given.x.rows = given.logits.rows = 0;
-  EXPECT_EQ(kernel->apply_unfinalised(given, pool).why().id, "kernel.unfinalised");
+  EXPECT_EQ(kernel->apply_unfinalized(given, pool).why().id, "kernel.unfinalised");
 }
 
 TEST(MonolithicKernel, Llama4WeighsTheInput) {
@@ -375,7 +375,7 @@ TEST(RankedKernels, EveryExchangeGivesWhatOneProcessGives) {
           std::vector<std::int32_t> map(kExperts, -1);
           for (std::uint64_t e = 0; e < local; ++e)
             map[rank * local + e] = static_cast<std::int32_t>(e);
-          exchange::Tokens mine = tokens.routed();
+          moe::Tokens mine = tokens.routed();
           mine.x = mine.x.from(begin, end - begin);
           mine.ids = mine.ids.subspan(begin * 3, (end - begin) * 3);
           mine.weights = mine.weights.subspan(begin * 3, (end - begin) * 3);

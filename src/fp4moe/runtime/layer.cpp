@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "fp4moe/convert/converted_folder.hpp"
+#include "fp4moe/convert/folder/converted_folder.hpp"
 #include "fp4moe/moe/exchange/all.hpp"
 #include "fp4moe/oracle/quant_config.hpp"
 #include "fp4moe/runtime/engines.hpp"
@@ -25,7 +25,7 @@ moe::ActivationParams params_of(const Choice& choice, const LayerFacts& facts,
   const oracle::Layer& layer = facts.model.layer;
   moe::ActivationParams params = moe::row(activation).params;
   const oracle::GateConstants gate =
-      oracle::gate_constants(*choice.backend, choice.policy->era, choice.mode, layer);
+      oracle::gate_constants(*choice.backend, choice.policy->policy_date, choice.mode, layer);
   if (gate.alpha) params.alpha = *gate.alpha;
   if (gate.beta) params.beta = *gate.beta;
   if (gate.clamp) params.limit = *gate.clamp;
@@ -38,7 +38,7 @@ moe::ActivationParams params_of(const Choice& choice, const LayerFacts& facts,
 }
 
 Error missing_input_scale(std::uint64_t expert, std::string_view backend) {
-  return invalid("scale.input", "the backend quantises activations, but an input scale is missing")
+  return invalid("scale.input", "the backend quantizes activations, but an input scale is missing")
       .at(fmt::format("expert {}", expert))
       .expects("a positive finite input_scale", "none")
       .try_this(fmt::format(
@@ -46,7 +46,7 @@ Error missing_input_scale(std::uint64_t expert, std::string_view backend) {
           backend));
 }
 
-std::string shape_text(const weights::MoeShape& shape, tensor::DType bias_type) {
+std::string shape_text(const checkpoint::MoeShape& shape, tensor::DType bias_type) {
   return fmt::format("{} of hidden size {}, rows {}, {} biases, {} input scales",
                      name(shape.format), shape.hidden, name(shape.order),
                      shape.has_bias ? tensor::name(bias_type) : "no",
@@ -58,44 +58,44 @@ bool is_scale(float value) { return std::isfinite(value) && value > 0; }
 }  // namespace
 
 Result<MoeLayer> MoeLayer::make(LayerFacts facts, Choice choice, LayerOptions options) {
-  MoeLayer made;
-  made.facts_ = std::move(facts);
-  made.choice_ = std::move(choice);
-  made.options_ = std::move(options);
-  made.pool_ = made.options_.pool;
-  if (!made.pool_) made.pool_ = make_pool(made.options_.threads);
-  if (made.facts_.router.method != moe::routing::Method::unspecified) {
-    Result<moe::routing::Router> router = moe::routing::Router::make(made.facts_.router);
+  MoeLayer result;
+  result.facts_ = std::move(facts);
+  result.choice_ = std::move(choice);
+  result.options_ = std::move(options);
+  result.pool_ = result.options_.pool;
+  if (!result.pool_) result.pool_ = make_pool(result.options_.threads);
+  if (result.facts_.router.method != moe::routing::Method::unspecified) {
+    Result<moe::routing::Router> router = moe::routing::Router::make(result.facts_.router);
     if (!router) return router.why();
-    made.router_ = std::move(*router);
+    result.router_ = std::move(*router);
   }
-  if (!made.options_.physical_experts.empty()) {
+  if (!result.options_.physical_experts.empty()) {
     Result<moe::ReplicaTable> table =
-        moe::replica_table(made.facts_.model.shape.experts, made.options_.physical_experts);
+        moe::replica_table(result.facts_.model.shape.experts, result.options_.physical_experts);
     if (!table) return table.why();
-    made.replicas_ = std::move(*table);
-    if (made.options_.slice.placement != weights::Placement::linear)
+    result.replicas_ = std::move(*table);
+    if (result.options_.slice.placement != checkpoint::Placement::linear)
       return usage("layer.placement", "experts with copies are dealt out in order")
           .expects("placement linear", "round-robin");
   }
-  const weights::Slice& slice = made.options_.slice;
+  const checkpoint::Slice& slice = result.options_.slice;
   auto local =
-      weights::local_experts(made.physical_experts(), slice.expert_parallel, slice.placement);
+      checkpoint::local_experts(result.physical_experts(), slice.expert_parallel, slice.placement);
   if (!local) return local.why();
-  made.local_ = std::move(*local);
+  result.local_ = std::move(*local);
   if (slice.expert_parallel.size > 1) {
-    auto map = moe::expert_map(made.physical_experts(), slice.expert_parallel, slice.placement);
+    auto map = moe::expert_map(result.physical_experts(), slice.expert_parallel, slice.placement);
     if (!map) return map.why();
-    made.expert_map_ = std::move(*map);
+    result.expert_map_ = std::move(*map);
   }
-  return made;
+  return result;
 }
 
 std::uint64_t MoeLayer::physical_experts() const {
   return replicas_ ? replicas_->physical : facts_.model.shape.experts;
 }
 
-Result<MoeLayer> MoeLayer::create(const weights::Checkpoint& checkpoint, std::size_t number,
+Result<MoeLayer> MoeLayer::create(const checkpoint::Checkpoint& checkpoint, std::size_t number,
                                   LayerOptions options) {
   if (number >= checkpoint.layers().size())
     return usage("layer.number", "the checkpoint has no such MoE layer")
@@ -108,7 +108,7 @@ Result<MoeLayer> MoeLayer::create(const weights::Checkpoint& checkpoint, std::si
 }
 
 Result<MoeLayer> MoeLayer::create(const LayerDescription& description,
-                                  const weights::LayerWeightsView& weights, LayerOptions options) {
+                                  const checkpoint::LayerWeightsView& weights, LayerOptions options) {
   Result<LayerFacts> facts = layer_facts(description, weights.shape());
   if (!facts) return facts.why();
   const convert::MemoryLayer layer{facts->model.shape, facts->model.rule, weights};
@@ -120,7 +120,7 @@ Result<MoeLayer> MoeLayer::create(const LayerDescription& description,
 // What this rank packs. Every rank may hold copies of any expert, so reading is not limited to the
 // rank's own.
 Result<convert::LayerJob> MoeLayer::job_by(const MakeJob& make_job) const {
-  weights::Slice readable = options_.slice;
+  checkpoint::Slice readable = options_.slice;
   if (replicas_) readable.expert_parallel = {};
   Result<convert::LayerJob> job = make_job(choice_.recipe(readable, facts_.model.layer.activation));
   if (!job || !replicas_) return job;
@@ -135,33 +135,33 @@ Result<MoeLayer> MoeLayer::create_from(LayerFacts facts, LayerOptions options,
                                        const MakeJob& make_job) {
   // Rows that stay mapped are read by our own CPU kernels alone: whoever wants them wants those.
   if (options.weights == "mapped" &&
-      (options.wish.backend.empty() || options.wish.backend == "auto"))
-    options.wish.backend = "CPU";
-  Result<Choice> choice = choose(facts.model, options.slice, options.wish);
+      (options.backend_request.backend.empty() || options.backend_request.backend == "auto"))
+    options.backend_request.backend = "CPU";
+  Result<Choice> choice = choose(facts.model, options.slice, options.backend_request);
   if (!choice) return choice.why();
-  Result<MoeLayer> made = make(std::move(facts), std::move(*choice), std::move(options));
-  if (!made) return made.why();
-  Result<convert::LayerJob> job = made->job_by(make_job);
+  Result<MoeLayer> result = make(std::move(facts), std::move(*choice), std::move(options));
+  if (!result) return result.why();
+  Result<convert::LayerJob> job = result->job_by(make_job);
   if (!job) return job.why();
-  const Result<bool> mapped = made->stays_mapped();
+  const Result<bool> mapped = result->stays_mapped();
   if (!mapped) return mapped.why();
-  made->is_mapped_ = *mapped;
-  const layout::Layout& layout = *made->choice_.layout;
+  result->is_mapped_ = *mapped;
+  const layout::Layout& layout = *result->choice_.layout;
   Result<PackedWeights> packed = *mapped ? PackedWeights::describe(layout, job->problem)
                                          : PackedWeights::create(layout, job->problem);
   if (!packed) return packed.why();
-  made->packed_ = std::make_unique<PackedWeights>(std::move(*packed));
-  made->job_ = std::move(*job);
-  if (const auto done = made->describe(); !done) return done.why();
-  return made;
+  result->packed_ = std::make_unique<PackedWeights>(std::move(*packed));
+  result->job_ = std::move(*job);
+  if (const auto done = result->describe(); !done) return done.why();
+  return result;
 }
 
 Result<bool> MoeLayer::stays_mapped() const {
-  const std::string& wish = options_.weights;
-  if (wish == "auto" || wish == "packed" || wish.empty()) return false;
-  if (wish != "mapped")
+  const std::string& backend_request = options_.weights;
+  if (backend_request == "auto" || backend_request == "packed" || backend_request.empty()) return false;
+  if (backend_request != "mapped")
     return usage("layer.weights", "weights cannot be kept like this")
-        .expects("auto, packed or mapped", wish);
+        .expects("auto, packed or mapped", backend_request);
   if (!choice_.layout->id.starts_with("cpu_native."))
     return usage("layer.weights", "only our own CPU kernels read a checkpoint's rows")
         .expects("backend CPU", choice_.backend->name)
@@ -181,7 +181,7 @@ Result<MoeLayer> MoeLayer::open(const std::shared_ptr<const convert::ConvertedFo
   Result<LayerFacts> facts = layer_facts(*folder, number);
   if (!facts) return facts.why();
   Result<Choice> choice =
-      backend_of_folder(manifest.backend, packed->packer().layout(), options.wish.policy);
+      backend_of_folder(manifest.backend, packed->packer().layout(), options.backend_request.policy);
   if (!choice) return choice.why();
   options.slice = manifest.slice;
   if (!options.physical_experts.empty())
@@ -193,16 +193,16 @@ Result<MoeLayer> MoeLayer::open(const std::shared_ptr<const convert::ConvertedFo
 
 Result<MoeLayer> MoeLayer::of(LayerFacts facts, Choice choice, PackedWeights packed,
                               LayerOptions options) {
-  Result<MoeLayer> made = make(std::move(facts), std::move(choice), std::move(options));
-  if (!made) return made.why();
+  Result<MoeLayer> result = make(std::move(facts), std::move(choice), std::move(options));
+  if (!result) return result.why();
   const std::uint64_t given = packed.packer().problem().experts;
-  if (given != made->local_.size())
+  if (given != result->local_.size())
     return usage("layer.experts", "the weights are of another number of experts")
-        .expects(fmt::format("{} on this rank", made->local_.size()), fmt::format("{}", given));
-  made->packed_ = std::make_unique<PackedWeights>(std::move(packed));
-  made->is_loaded_ = true;
-  if (const auto done = made->describe(); !done) return done.why();
-  return made;
+        .expects(fmt::format("{} on this rank", result->local_.size()), fmt::format("{}", given));
+  result->packed_ = std::make_unique<PackedWeights>(std::move(packed));
+  result->is_loaded_ = true;
+  if (const auto done = result->describe(); !done) return done.why();
+  return result;
 }
 
 // What the engine will be asked to compute, but for scales that come with the weights.
@@ -222,8 +222,8 @@ Result<Done> MoeLayer::describe() {
   const oracle::QuantScheme scheme = oracle::scheme_of(*choice_.backend, choice_.mode, layer);
   const oracle::Request request{.device = choice_.device, .layer = layer};
   const ActivationKey form = oracle::form_from_layer(*choice_.policy, request).activations;
-  problem_.quantises = options_.quantises.value_or(oracle::activations_of(scheme, form));
-  if (problem_.numerics.id == "exact") problem_.quantises = ActivationKey::none;
+  problem_.quantizes = options_.quantizes.value_or(oracle::activations_of(scheme, form));
+  if (problem_.numerics.id == "exact") problem_.quantizes = ActivationKey::none;
   return Done{};
 }
 
@@ -234,9 +234,9 @@ Result<Done> MoeLayer::load() {
   return Done{};
 }
 
-Result<Done> MoeLayer::load(const weights::LayerWeightsView& weights) {
+Result<Done> MoeLayer::load(const checkpoint::LayerWeightsView& weights) {
   if (!job_) return packed_->check_own_memory();
-  const weights::MoeShape &found = weights.shape(), &mine = facts_.model.shape;
+  const checkpoint::MoeShape &found = weights.shape(), &mine = facts_.model.shape;
   const convert::Problem& problem = job_->problem;
   if (found.format != mine.format || found.hidden != mine.hidden || found.order != problem.order ||
       found.has_bias != problem.has_bias || weights.bias_type() != problem.bias_type ||
@@ -267,8 +267,8 @@ Result<Done> MoeLayer::load_expert(std::size_t position) {
 Result<Done> MoeLayer::read_input_scales() {
   problem_.input_scales.clear();
   problem_.hidden_scales.clear();
-  const bool inverts = problem_.quantises == ActivationKey::nvfp4;
-  if (!inverts && problem_.quantises != ActivationKey::fp8_static_tensor) return Done{};
+  const bool inverts = problem_.quantizes == ActivationKey::nvfp4;
+  if (!inverts && problem_.quantizes != ActivationKey::fp8_static_tensor) return Done{};
   if (const auto& given = options_.input_scale) {
     problem_.input_scales = {inverts ? 1.0f / given->input : given->input};
     problem_.hidden_scales = {inverts ? 1.0f / given->hidden : given->hidden};
@@ -302,7 +302,7 @@ Result<Done> MoeLayer::process() {
   if (const auto done = read_input_scales(); !done) return done.why();
   Result<std::unique_ptr<moe::Engine>> engine = make_engine(
       options_.engine, pool_,
-      {.mapped = is_mapped_, .on_gpu = options_.wish.device.kind == platform::PlatformKind::cuda});
+      {.mapped = is_mapped_, .on_gpu = options_.backend_request.device.kind == platform::PlatformKind::cuda});
   if (!engine) return engine.why();
   Result<moe::ExpertSource> found =
       is_mapped_ ? packed_->source(*job_) : Result<moe::ExpertSource>(packed_->source());
@@ -312,8 +312,8 @@ Result<Done> MoeLayer::process() {
   source.shares_global = problem_.shape.gated() && problem_.numerics.shares_global;
   if (source.shares_global)
     source.visit = [visit = source.visit](std::size_t position, const moe::UseExpert& use) {
-      return visit(position, [&](const weights::ExpertView& given) {
-        weights::ExpertView view = given;
+      return visit(position, [&](const checkpoint::ExpertView& given) {
+        checkpoint::ExpertView view = given;
         view.up.global_scale = view.gate.global_scale;
         return use(view);
       });
@@ -342,7 +342,7 @@ bool MoeLayer::routes_itself(const oracle::Experts& row) const {
   return row.routings.empty() || (routing && row.routings.contains(*routing));
 }
 
-Result<std::unique_ptr<moe::exchange::Exchange>> MoeLayer::make_exchange() const {
+Result<std::unique_ptr<moe::Exchange>> MoeLayer::make_exchange() const {
   return moe::exchange::make_exchange(options_.exchange,
                                       {.ranks = exchanges_tokens() ? options_.ranks : nullptr,
                                        .experts = physical_experts(),
@@ -356,15 +356,15 @@ Result<Done> MoeLayer::make_kernels() {
   monolithic_.reset();
   auto exchange = make_exchange();
   if (!exchange) return exchange.why();
-  const moe::exchange::Traits traits = (*exchange)->traits();
+  const moe::ExchangeTraits traits = (*exchange)->traits();
   const bool is_batched = traits.format == TokenFormat::batched;
   moe::ExpertsRole role{.format = traits.format, .leaves_weights = is_batched};
   // A backend without a class of this form is emulated as if it had one: engines take any form.
   const oracle::Experts* row = experts_row(Kind::modular);
-  role.takes_unquantised = row != nullptr ? row->takes_unquantised : !is_batched;
-  if (problem_.input_scales.size() > 1) role.takes_unquantised = true;
+  role.takes_unquantized = row != nullptr ? row->takes_unquantized : !is_batched;
+  if (problem_.input_scales.size() > 1) role.takes_unquantized = true;
   if (is_batched) {
-    role.takes_unquantised = false;
+    role.takes_unquantized = false;
     role.max_tokens = traits.max_tokens_per_rank.value_or(options_.max_tokens);
     role.dispatchers = traits.dispatchers;
   }
@@ -380,7 +380,7 @@ Result<Done> MoeLayer::make_kernels() {
   modular_ = std::move(*modular);
 
   const oracle::Experts* own = experts_row(Kind::monolithic);
-  const bool is_linear = options_.slice.placement == weights::Placement::linear ||
+  const bool is_linear = options_.slice.placement == checkpoint::Placement::linear ||
                          options_.slice.expert_parallel.size == 1;
   if (own == nullptr || !router_ || is_batched || !routes_itself(*own) || !is_linear ||
       !traits.routes || facts_.router.zero_experts != 0 || replicas_ || local_.empty())

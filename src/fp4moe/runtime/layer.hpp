@@ -29,7 +29,7 @@
 #include "fp4moe/runtime/facts.hpp"
 #include "fp4moe/runtime/layer_description.hpp"
 #include "fp4moe/runtime/packed_weights.hpp"
-#include "fp4moe/weights/layer_weights_view.hpp"
+#include "fp4moe/checkpoint/layer_weights_view.hpp"
 
 namespace fp4moe::moe::cuda {
 class DeviceSession;
@@ -41,13 +41,13 @@ namespace fp4moe::runtime {
 using SharedExperts =
     std::function<Result<Done>(const moe::ConstRows& x, const moe::MutableRows& out)>;
 
-// What quantised activations are divided by: of x, and of the activation's output.
+// What quantized activations are divided by: of x, and of the activation's output.
 struct InputScale {
   float input = 1.0f, hidden = 1.0f;
 };
 
 struct LayerOptions {
-  Wish wish{};
+  BackendRequest backend_request{};
   std::string engine = "auto";
   // "packed" into the backend's layout, in memory of the layer's own ("auto" means this), or
   // "mapped": backend CPU reads the rows of the checkpoint, or of the memory given, which then
@@ -55,14 +55,14 @@ struct LayerOptions {
   std::string weights = "auto";
   std::size_t threads = 0;             // 0: all this process may use
   std::shared_ptr<ThreadPool> pool{};  // instead: shared with others
-  weights::Slice slice{};
+  checkpoint::Slice slice{};
   // The ranks that hold the other slices; outlives the layer. None: outputs are this slice's part
   // of the sum. `exchange` "local": every rank has all tokens, outputs are summed over ranks.
   moe::exchange::Communicator* ranks = nullptr;
   std::string exchange = "local";
   std::uint64_t max_tokens = 256;                    // per rank, for exchanges with batches
   std::string numerics{};                            // instead of the backend's: "exact"
-  std::optional<oracle::ActivationKey> quantises{};  // instead of the scheme's
+  std::optional<oracle::ActivationKey> quantizes{};  // instead of the scheme's
   std::optional<InputScale> input_scale{};           // instead of the checkpoint's
   // Copies of experts beyond the first of each: the logical expert of every physical one, of all
   // ranks. Empty: none. Ids and logits stay logical; slice.placement must be linear.
@@ -71,20 +71,20 @@ struct LayerOptions {
   SharedExperts shared{};
 };
 
-// What a call brings. Either ids and weights, or logits; rows as moe::exchange::Tokens has them.
-using Tokens = moe::exchange::Tokens;
+// What a call brings. Either ids and weights, or logits; rows as moe::Tokens has them.
+using Tokens = moe::Tokens;
 
 class MoeLayer {
  public:
   // `checkpoint` outlives load() and reload. Errors: choice.*, layout.*, convert.*, sizes.*,
   // engine.unknown, numerics.unknown, exchange.*, layer.weights, weights.rows.
-  static Result<MoeLayer> create(const weights::Checkpoint& checkpoint, std::size_t number,
+  static Result<MoeLayer> create(const checkpoint::Checkpoint& checkpoint, std::size_t number,
                                  LayerOptions options = {});
   // From weights in memory: all of the layer, or what options.slice leaves of it. The memory is
   // read by load() and load_expert(), and with "mapped" weights by calls. Errors: as above,
   // description.*, weights.slice.
   static Result<MoeLayer> create(const LayerDescription& description,
-                                 const weights::LayerWeightsView& weights,
+                                 const checkpoint::LayerWeightsView& weights,
                                  LayerOptions options = {});
   // From a converted folder: backend, layout and slice are the folder's. Loaded by mapping.
   static Result<MoeLayer> open(const std::shared_ptr<const convert::ConvertedFolder>& folder,
@@ -99,7 +99,7 @@ class MoeLayer {
   Result<Done> load_expert(std::size_t position);
   // The same from other memory, which later loads read, too. Errors: weights.other (of another
   // shape than the layer's), weights.mapped (a converted folder's layer).
-  Result<Done> load(const weights::LayerWeightsView& weights);
+  Result<Done> load(const checkpoint::LayerWeightsView& weights);
   // Hands the weights to the engine. One that reads the layout keeps nothing of its own; another
   // makes a copy in its own form, and this layer keeps what it loaded. Errors: layer.order when
   // nothing is loaded, scale.input, experts.*.
@@ -123,7 +123,7 @@ class MoeLayer {
 
   const LayerFacts& facts() const { return facts_; }
   const Choice& choice() const { return choice_; }
-  const weights::Slice& slice() const { return options_.slice; }
+  const checkpoint::Slice& slice() const { return options_.slice; }
   const PackedWeights& weights() const { return *packed_; }
   const moe::ExpertsProblem& problem() const { return problem_; }
   bool has_router() const { return router_.has_value(); }  // false: calls bring ids
@@ -145,7 +145,7 @@ class MoeLayer {
   Result<convert::LayerJob> job_by(const MakeJob& make_job) const;
   Result<Done> describe();
   Result<Done> make_kernels();
-  Result<std::unique_ptr<moe::exchange::Exchange>> make_exchange() const;
+  Result<std::unique_ptr<moe::Exchange>> make_exchange() const;
   Result<bool> stays_mapped() const;
   Result<Done> read_input_scales();
   Result<Done> check_processed() const;

@@ -127,9 +127,9 @@ Result<Done> MoeLayer::run(const Tokens& tokens, const MutableRows& out, moe::Lo
   } else if (monolithic_ && lora.empty()) {
     if (const auto done = apply_monolithic(tokens, out); !done) return done.why();
   } else {
-    const std::uint64_t slots = tokens.logits.rows * router_->slots();
-    ids_.resize(slots);
-    weights_.resize(slots);
+    const std::uint64_t assignments = tokens.logits.rows * router_->assignments_per_token();
+    ids_.resize(assignments);
+    weights_.resize(assignments);
     identity_.assign(facts_.router.zero_experts == 0 ? 0 : tokens.logits.rows, 0.0f);
     const auto routed =
         router_->route({.logits = logits_view(tokens.logits)},
@@ -137,7 +137,7 @@ Result<Done> MoeLayer::run(const Tokens& tokens, const MutableRows& out, moe::Lo
     if (!routed) return routed.why();
     Tokens given = tokens;
     given.logits = {};
-    given.top_k = router_->slots();
+    given.top_k = router_->assignments_per_token();
     given.ids = ids_;
     given.weights = weights_;
     if (const auto done = apply(given, out, lora); !done) return done.why();

@@ -41,18 +41,18 @@ Result<Done> check_constants(const LayerDescription& given) {
 }
 
 // The whole layer, of which the weights are all or a part.
-Result<weights::MoeShape> whole_of(const LayerDescription& given, const weights::MoeShape& part) {
-  weights::MoeShape whole = part;
+Result<checkpoint::MoeShape> whole_of(const LayerDescription& given, const checkpoint::MoeShape& part) {
+  checkpoint::MoeShape whole = part;
   if (given.experts != 0) whole.experts = given.experts;
   if (given.intermediate != 0) whole.intermediate = given.intermediate;
   const std::array<std::uint64_t, 4> factors{2, whole.experts, whole.hidden, whole.intermediate};
   const bool is_larger = whole.experts >= part.experts && whole.intermediate >= part.intermediate;
   if (is_larger && checked_product(factors) &&
-      (given.experts == 0 || given.experts <= moe::routing::kMostExperts))
+      (given.experts == 0 || given.experts <= moe::routing::kMaxExperts))
     return whole;
   return usage("description.whole", "the weights cannot be part of such a layer")
       .expects(fmt::format("{} to {} experts, an intermediate size of at least {}", part.experts,
-                           std::max(part.experts, moe::routing::kMostExperts), part.intermediate),
+                           std::max(part.experts, moe::routing::kMaxExperts), part.intermediate),
                fmt::format("{} experts, {}", whole.experts, whole.intermediate));
 }
 
@@ -76,7 +76,7 @@ Result<RouterOptions> router_of(const LayerDescription& given, std::uint64_t exp
 }  // namespace
 
 Result<LayerFacts> layer_facts(const LayerDescription& description,
-                               const weights::MoeShape& weights) {
+                               const checkpoint::MoeShape& weights) {
   if (!description.activation)
     return usage("description.activation", "the layer's activation is not given")
         .expects("one of moe/activation.hpp, such as silu or swigluoai", "none");
@@ -86,7 +86,7 @@ Result<LayerFacts> layer_facts(const LayerDescription& description,
         .expects(weights.gated() ? "one with a gate" : "one without a gate",
                  oracle::name(*description.activation));
   if (const auto fine = check_constants(description); !fine) return fine.why();
-  const Result<weights::MoeShape> whole = whole_of(description, weights);
+  const Result<checkpoint::MoeShape> whole = whole_of(description, weights);
   if (!whole) return whole.why();
   Result<RouterOptions> router = router_of(description, whole->experts);
   if (!router) return router.why();

@@ -11,8 +11,8 @@
 #include "fp4moe/moe/routing/router.hpp"
 #include "fp4moe/oracle/words.hpp"
 #include "fp4moe/runtime/facts.hpp"
-#include "fp4moe/weights/moe_shape.hpp"
-#include "fp4moe/weights/slice.hpp"
+#include "fp4moe/checkpoint/moe_shape.hpp"
+#include "fp4moe/checkpoint/slice.hpp"
 
 namespace fp4moe::runtime {
 
@@ -27,8 +27,8 @@ struct LayerDescription {
   bool weight_on_input = false;  // router weights multiply x instead of the output; Llama4's do
   // Of the whole layer, where the weights are what a slice leaves of it; 0: as the weights have it.
   std::uint64_t experts = 0, intermediate = 0;
-  weights::SplitRule split = weights::SplitRule::equal;  // gpt-oss: ceil_blocks
-  // How activations are meant to be quantised; absent: NVFP4 where the weights bring input scales.
+  checkpoint::SplitRule split = checkpoint::SplitRule::equal;  // gpt-oss: ceil_blocks
+  // How activations are meant to be quantized; absent: NVFP4 where the weights bring input scales.
   std::optional<oracle::ActivationKey> activation_key{};
 };
 
@@ -37,6 +37,6 @@ struct LayerDescription {
 // description.top_k, description.experts (a router of another number),
 // description.whole (a whole that is less than its part, or more than can be).
 Result<LayerFacts> layer_facts(const LayerDescription& description,
-                               const weights::MoeShape& weights);
+                               const checkpoint::MoeShape& weights);
 
 }  // namespace fp4moe::runtime

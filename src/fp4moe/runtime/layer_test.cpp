@@ -41,7 +41,7 @@ double split_error(std::string_view engine) {
   return engine == "reference" ? 1e-12 : engine == "cuda" ? 5e-3 : 2e-4;
 }
 
-Result<MoeLayer> ready(const weights::Checkpoint& source, LayerOptions options) {
+Result<MoeLayer> ready(const checkpoint::Checkpoint& source, LayerOptions options) {
   options.threads = 1;
   Result<MoeLayer> layer = MoeLayer::create(source, 0, std::move(options));
   if (!layer) return layer;
@@ -84,8 +84,8 @@ TEST(MoeLayer, RefusesWordsItDoesNotKnow) {
     const auto done = layer->process();
     return done ? std::string("ok") : done.why().id;
   };
-  EXPECT_EQ(refusal({.wish = {.backend = "MARLYN"}}), "choice.backend");
-  EXPECT_EQ(refusal({.wish = {.policy = "yesterday"}}), "policy.unknown");
+  EXPECT_EQ(refusal({.backend_request = {.backend = "MARLYN"}}), "choice.backend");
+  EXPECT_EQ(refusal({.backend_request = {.policy = "yesterday"}}), "policy.unknown");
   EXPECT_EQ(refusal({.engine = "steam"}), "engine.unknown");
   EXPECT_EQ(refusal({.exchange = "pigeon"}), "exchange.name");
   EXPECT_EQ(refusal({.numerics = "vague"}), "numerics.unknown");
@@ -94,7 +94,7 @@ TEST(MoeLayer, RefusesWordsItDoesNotKnow) {
 
 TEST(MoeLayer, ReloadingPutsTheSameBytesAtTheSameAddresses) {
   for (const char* backend : {"MARLIN", "TRITON", "CPU"}) {
-    auto layer = ready(tiny_checkpoint(WeightFormat::mxfp4), {.wish = {.backend = backend}});
+    auto layer = ready(tiny_checkpoint(WeightFormat::mxfp4), {.backend_request = {.backend = backend}});
     ASSERT_TRUE(layer) << text(layer.why());
     const TestTokens tokens(4, kHidden, 2, kExperts, 2);
     const std::vector<double> first = apply(*layer, tokens);
@@ -127,7 +127,7 @@ TEST(MoeLayer, BackendsDifferByTheirNumericsOnly) {
       EXPECT_EQ(own->experts()->engine(), engine.name);
       const std::vector<double> exact = apply(*own, tokens);
       for (const char* backend : {"MARLIN", "EMULATION", "CPU"}) {
-        auto layer = ready(tiny_checkpoint(format), {.wish = {.backend = backend},
+        auto layer = ready(tiny_checkpoint(format), {.backend_request = {.backend = backend},
                                                      .engine = std::string(engine.name),
                                                      .numerics = "exact"});
         ASSERT_TRUE(layer) << text(layer.why());
@@ -149,7 +149,7 @@ TEST(MoeLayer, RanksTogetherGiveTheWhole) {
         for (const std::uint64_t size : {2u, 3u}) {
           std::vector<double> sum(expected.size(), 0.0);
           for (std::uint64_t rank = 0; rank < size; ++rank) {
-            weights::Slice slice{.placement = weights::Placement::round_robin};
+            checkpoint::Slice slice{.placement = checkpoint::Placement::round_robin};
             (experts ? slice.expert_parallel : slice.tensor_parallel) = {rank, size};
             auto layer = ready(tiny_checkpoint(format),
                                {.engine = name, .slice = slice, .numerics = "exact"});
@@ -209,7 +209,7 @@ TEST(MoeLayer, WeightsMayStayInTheCheckpoint) {
   const TestTokens tokens(7, kHidden, 2, kExperts, 12);
   for (const WeightFormat format : {WeightFormat::mxfp4, WeightFormat::nvfp4})
     for (const std::uint64_t size : {1u, 2u}) {
-      const weights::Slice slice{.tensor_parallel = {size - 1, size}};
+      const checkpoint::Slice slice{.tensor_parallel = {size - 1, size}};
       auto packed = ready(tiny_checkpoint(format), {.slice = slice});
       auto mapped = ready(tiny_checkpoint(format), {.weights = "mapped", .slice = slice});
       ASSERT_TRUE(packed) << text(packed.why());
@@ -229,11 +229,11 @@ TEST(MoeLayer, SaysWhichWeightsCannotStay) {
     return MoeLayer::create(tiny_checkpoint(WeightFormat::mxfp4), 0, std::move(options)).why().id;
   };
   EXPECT_EQ(refusal({.weights = "painted"}), "layer.weights");
-  EXPECT_EQ(refusal({.wish = {.backend = "MARLIN"}, .weights = "mapped"}), "layer.weights");
+  EXPECT_EQ(refusal({.backend_request = {.backend = "MARLIN"}, .weights = "mapped"}), "layer.weights");
   const TemporaryFolder folder;
   make_checkpoint(folder.path() + "/model.gguf", WeightFormat::mxfp4,
-                  {.experts = 2, .hidden = 64, .intermediate = 64}, weights::Dialect::gguf);
-  const auto gguf = weights::Checkpoint::open(folder.path() + "/model.gguf");
+                  {.experts = 2, .hidden = 64, .intermediate = 64}, checkpoint::Dialect::gguf);
+  const auto gguf = checkpoint::Checkpoint::open(folder.path() + "/model.gguf");
   ASSERT_TRUE(gguf) << text(gguf.why());
   EXPECT_EQ(ready(*gguf, {.weights = "mapped"}).why().id, "weights.rows");
 }
@@ -300,7 +300,7 @@ TEST(MoeLayer, MonolithicOnlyWhereTheBackendIs) {
       .logits = moe::dense_rows(std::span(std::as_const(logits)), DType::f32, 4, kExperts)};
   std::vector<double> out(4 * kHidden), by_run(4 * kHidden);
   const auto rows = moe::dense_rows(std::span(out), DType::f64, 4, kHidden);
-  auto marlin = ready(tiny_checkpoint(WeightFormat::mxfp4), {.wish = {.backend = "MARLIN"}});
+  auto marlin = ready(tiny_checkpoint(WeightFormat::mxfp4), {.backend_request = {.backend = "MARLIN"}});
   ASSERT_TRUE(marlin);
   EXPECT_FALSE(marlin->is_monolithic());
   EXPECT_EQ(marlin->apply_monolithic(given, rows).why().id, "layer.monolithic");
@@ -315,7 +315,7 @@ TEST(MoeLayer, MonolithicOnlyWhereTheBackendIs) {
 
 TEST(MoeLayer, AdaptersNeedABackendThatAddsThem) {
   auto layer = ready(tiny_checkpoint(WeightFormat::mxfp4),
-                     {.wish = {.policy = "2026-08-22", .backend = "FLASHINFER_TRTLLM_MXFP4_BF16"}});
+                     {.backend_request = {.policy = "2026-08-22", .backend = "FLASHINFER_TRTLLM_MXFP4_BF16"}});
   ASSERT_TRUE(layer) << text(layer.why());
   const std::vector<moe::LoraExpert> pairs(kExperts);
   const TestTokens tokens(1, kHidden, 2, kExperts, 11);
@@ -334,13 +334,13 @@ TEST(PackedWeights, PoisonedPaddingNeverShows) {
   std::size_t poisoned = 0;
   for (const layout::Layout& layout : backends::layouts()) {
     const bool is_mxfp4 = layout.format == WeightFormat::mxfp4;
-    const weights::MoeShape shape{.format = layout.format,
+    const checkpoint::MoeShape shape{.format = layout.format,
                                   .experts = 2,
                                   .hidden = 96,
                                   .intermediate = 64,
-                                  .order = weights::RowOrder::halves};
+                                  .order = checkpoint::RowOrder::halves};
     convert::Problem problem{
-        .experts = 2, .real = {96, 64}, .padded = {256, 256}, .order = weights::RowOrder::halves};
+        .experts = 2, .real = {96, 64}, .padded = {256, 256}, .order = checkpoint::RowOrder::halves};
     TestLayer real(shape, moe::Activation::silu, 41);
     for (auto* all : {&real.gate, &real.up, &real.down})
       for (auto& matrix : *all) matrix.global = is_mxfp4 ? 1.0f : 0.125f;
@@ -354,8 +354,8 @@ TEST(PackedWeights, PoisonedPaddingNeverShows) {
     const auto with_inputs = [](const TestLayer& layer) {
       moe::ExpertSource source = layer.source();
       source.visit = [visit = source.visit](std::size_t e, const moe::UseExpert& use) {
-        return visit(e, [&](const weights::ExpertView& given) {
-          weights::ExpertView view = given;
+        return visit(e, [&](const checkpoint::ExpertView& given) {
+          checkpoint::ExpertView view = given;
           view.gate.input_scale = view.up.input_scale = view.down.input_scale = 0.5f;
           return use(view);
         });

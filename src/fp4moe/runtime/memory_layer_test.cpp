@@ -12,7 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "fp4moe/backends/all.hpp"
-#include "fp4moe/convert/pack_layer.hpp"
+#include "fp4moe/convert/pack/pack_layer.hpp"
 #include "fp4moe/runtime/layer.hpp"
 #include "support/converted_folder.hpp"
 #include "support/engines.hpp"
@@ -29,10 +29,10 @@ using moe::routing::Method;
 using moe::testing::TestTokens;
 using tensor::DType;
 using tensor::testing::TemporaryFolder;
-using weights::LayerWeightsView;
-using weights::testing::Arrangement;
-using weights::testing::kArrangements;
-using weights::testing::StackedWeights;
+using checkpoint::LayerWeightsView;
+using checkpoint::testing::Arrangement;
+using checkpoint::testing::kArrangements;
+using checkpoint::testing::StackedWeights;
 
 constexpr std::uint64_t kExperts = kTinyShape.experts, kHidden = kTinyShape.hidden,
                         kIntermediate = kTinyShape.intermediate;
@@ -43,7 +43,7 @@ LayerDescription description(WeightFormat format) {
   return {.activation = mxfp4 ? oracle::Activation::swigluoai : oracle::Activation::silu,
           .top_k = mxfp4 ? 4u : 6u,
           .router = moe::routing::RouterOptions{.method = Method::renormalize},
-          .split = mxfp4 ? weights::SplitRule::ceil_blocks : weights::SplitRule::equal};
+          .split = mxfp4 ? checkpoint::SplitRule::ceil_blocks : checkpoint::SplitRule::equal};
 }
 
 Arrangement natural(WeightFormat format) {
@@ -92,9 +92,9 @@ TEST(MemoryLayer, HasTheBitsOfTheCheckpointsForEveryBackendOfEveryPolicy) {
       if (policy.format != format) continue;
       for (const oracle::Backend* backend : policy.backends) {
         LayerOptions options{
-            .wish = {.policy = std::string(policy.name), .backend = std::string(backend->name)},
+            .backend_request = {.policy = std::string(policy.name), .backend = std::string(backend->name)},
             .threads = 1};
-        SCOPED_TRACE(options.wish.policy + " " + options.wish.backend);
+        SCOPED_TRACE(options.backend_request.policy + " " + options.backend_request.backend);
         auto expected = ready(MoeLayer::create(tiny_checkpoint(format), 0, options));
         auto layer = ready(MoeLayer::create(description(format), memory.view(), options));
         ASSERT_EQ(bool(layer), bool(expected));
@@ -131,17 +131,17 @@ TEST(MemoryLayer, ComputesTheSameOnEveryEngineAndRoutesItself) {
 }
 
 TEST(MemoryLayer, IsCutForRanksOrWasCutAlready) {
-  const weights::Slice slices[] = {
+  const checkpoint::Slice slices[] = {
       {.tensor_parallel = {1, 2}},
       {.tensor_parallel = {2, 3}},
       {.expert_parallel = {1, 4}},
       {.tensor_parallel = {0, 3}, .expert_parallel = {1, 2}},
-      {.expert_parallel = {1, 3}, .placement = weights::Placement::round_robin}};
+      {.expert_parallel = {1, 3}, .placement = checkpoint::Placement::round_robin}};
   const TestTokens tokens(4, kHidden, 2, kExperts, 8);
   for (const WeightFormat format : kFormats)
-    for (const weights::Slice& slice : slices) {
+    for (const checkpoint::Slice& slice : slices) {
       for (const char* backend : {"CPU", "MARLIN"}) {
-        const LayerOptions options{.wish = {.backend = backend}, .threads = 1, .slice = slice};
+        const LayerOptions options{.backend_request = {.backend = backend}, .threads = 1, .slice = slice};
         const StackedWeights whole(tiny_checkpoint(format), natural(format));
         const StackedWeights part(tiny_checkpoint(format), natural(format), 0, slice);
         LayerDescription cut = description(format);
@@ -173,7 +173,7 @@ TEST(MemoryLayer, IsLoadedAgainFromTheSameAndFromOtherMemory) {
       auto first = std::make_unique<StackedWeights>(tiny_checkpoint(format), Arrangement::halves);
       StackedWeights second(tiny_checkpoint(format), Arrangement::halves, 9);
       for (std::byte& byte : second.w2.codes) byte ^= std::byte{0x31};
-      const LayerOptions options{.wish = {.backend = backend}, .threads = 1};
+      const LayerOptions options{.backend_request = {.backend = backend}, .threads = 1};
       auto layer = ready(MoeLayer::create(description(format), first->view(), options));
       auto other = ready(MoeLayer::create(description(format), second.view(), options));
       ASSERT_TRUE(layer && other);
@@ -220,7 +220,7 @@ TEST(MemoryLayer, IsUsedWhereItLies) {
       auto mapped = ready(MoeLayer::create(description(format), memory.view(),
                                            {.weights = "mapped", .threads = 1}));
       auto packed = ready(MoeLayer::create(description(format), memory.view(),
-                                           {.wish = {.backend = "CPU"}, .threads = 1}));
+                                           {.backend_request = {.backend = "CPU"}, .threads = 1}));
       ASSERT_TRUE(mapped && packed);
       EXPECT_TRUE(mapped->weights().tensors().empty()) << "it has memory of its own";
       EXPECT_EQ(apply(*mapped, tokens), apply(*packed, tokens));
@@ -266,15 +266,15 @@ TEST(MemoryLayer, ComputesWithTheConstantsThatAreDescribed) {
     TestLayer plain({.experts = 3,
                      .hidden = kHidden,
                      .intermediate = 64,
-                     .order = weights::RowOrder::halves,
+                     .order = checkpoint::RowOrder::halves,
                      .has_bias = true},
                     each.plain, 3);
     if (each.alpha) plain.params.alpha = *each.alpha;
     if (each.beta) plain.params.beta = *each.beta;
     if (each.limit) plain.params.limit = *each.limit;
-    weights::testing::StackedMatrix gate, up, w2;
+    checkpoint::testing::StackedMatrix gate, up, w2;
     for (std::size_t e = 0; e < 3; ++e)
-      ASSERT_TRUE(plain.source().visit(e, [&](const weights::ExpertView& view) -> Result<Done> {
+      ASSERT_TRUE(plain.source().visit(e, [&](const checkpoint::ExpertView& view) -> Result<Done> {
         for (std::uint64_t row = 0; row < 64; ++row) {
           gate.add_rows(view.gate, row);
           up.add_rows(view.up, row);
@@ -282,7 +282,7 @@ TEST(MemoryLayer, ComputesWithTheConstantsThatAreDescribed) {
         for (std::uint64_t row = 0; row < kHidden; ++row) w2.add_rows(view.down, row);
         return Done{};
       }));
-    weights::LayerWeights given{.shape = plain.shape};
+    checkpoint::LayerWeights given{.shape = plain.shape};
     given.gate = gate.given(64, kHidden, 32);
     given.up = up.given(64, kHidden, 32);
     given.w2 = w2.given(kHidden, 64, 32);

@@ -11,7 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "fp4moe/runtime/run.hpp"
-#include "fp4moe/weights/transcode.hpp"
+#include "fp4moe/checkpoint/edit/transcode.hpp"
 #include "support/converted_folder.hpp"
 #include "support/tiny_layer.hpp"
 
@@ -24,7 +24,7 @@ using moe::testing::TestTokens;
 using tensor::DType;
 using tensor::testing::read_text;
 using tensor::testing::TemporaryFolder;
-using weights::Dialect;
+using checkpoint::Dialect;
 
 constexpr std::uint64_t kExperts = 4, kHidden = 128, kIntermediate = 96;
 
@@ -45,18 +45,18 @@ struct Copies {
         documents.push_back({name, read_text(folder + "/" + name)});
   }
 
-  Result<weights::Checkpoint> checkpoint() const {
+  Result<checkpoint::Checkpoint> checkpoint() const {
     std::vector<tensor::MemoryTensor> given;
     for (const auto& [entry, bytes] : tensors)
       given.push_back({entry.name, entry.dtype, entry.shape, bytes});
     Result<tensor::Store> store = tensor::Store::of(std::move(given), documents);
     if (!store) return store.why();
-    return weights::Checkpoint::of(*std::move(store));
+    return checkpoint::Checkpoint::of(*std::move(store));
   }
   Result<Model> model() const {
-    Result<weights::Checkpoint> made = checkpoint();
-    if (!made) return made.why();
-    return Model::of(*std::move(made));
+    Result<checkpoint::Checkpoint> result = checkpoint();
+    if (!result) return result.why();
+    return Model::of(*std::move(result));
   }
   // Codes of the experts' down projections; any byte is two of them.
   std::vector<std::span<std::byte>> down_codes() {
@@ -109,7 +109,7 @@ TEST_P(MemoryModel, GivesTheLayersOfTheFilesAndReadsNoFile) {
   const auto from_files = Model::open(files());
   ASSERT_TRUE(from_files) << text(from_files.why());
   for (const char* backend : {"MARLIN", "CPU"}) {
-    auto expected = ready(*from_files, {.wish = {.backend = backend}});
+    auto expected = ready(*from_files, {.backend_request = {.backend = backend}});
     ASSERT_TRUE(expected) << text(expected.why());
     const std::string moved = folder_ / "moved";
     std::filesystem::rename(files(), moved);  // there is nothing to read any more
@@ -119,7 +119,7 @@ TEST_P(MemoryModel, GivesTheLayersOfTheFilesAndReadsNoFile) {
     EXPECT_EQ(model->layers(), from_files->layers());
     EXPECT_EQ(model->facts(0)->prefix, from_files->facts(0)->prefix);
     EXPECT_EQ(model->facts(0)->router.method, from_files->facts(0)->router.method);
-    auto layer = ready(*model, {.wish = {.backend = backend}});
+    auto layer = ready(*model, {.backend_request = {.backend = backend}});
     ASSERT_TRUE(layer) << text(layer.why());
     expect_equal_weights(*layer, *expected);
     const TestTokens tokens(5, kHidden, 2, kExperts, 7);
@@ -137,13 +137,13 @@ TEST_P(MemoryModel, LayersAreCutForRanksAndUsedWhereTheyLie) {
   const auto model = copies.model();
   const auto from_files = Model::open(files());
   ASSERT_TRUE(model && from_files);
-  const weights::Slice slice{.tensor_parallel = {1, 2}, .expert_parallel = {0, 2}};
+  const checkpoint::Slice slice{.tensor_parallel = {1, 2}, .expert_parallel = {0, 2}};
   auto mine = ready(*model, {.slice = slice});
   auto theirs = ready(*from_files, {.slice = slice});
   ASSERT_TRUE(mine && theirs);
   expect_equal_weights(*mine, *theirs);
-  auto mapped = ready(*model, {.wish = {.backend = "CPU"}, .weights = "mapped"});
-  auto packed = ready(*model, {.wish = {.backend = "CPU"}});
+  auto mapped = ready(*model, {.backend_request = {.backend = "CPU"}, .weights = "mapped"});
+  auto packed = ready(*model, {.backend_request = {.backend = "CPU"}});
   ASSERT_TRUE(mapped && packed);
   EXPECT_TRUE(mapped->weights().tensors().empty()) << "it has memory of its own";
   const TestTokens tokens(3, kHidden, 2, kExperts, 8);
@@ -177,9 +177,9 @@ INSTANTIATE_TEST_SUITE_P(Dialects, MemoryModel,
                                            std::pair(Dialect::compressed_tensors,
                                                      WeightFormat::nvfp4)),
                          [](const auto& each) {
-                           std::string made(weights::name(each.param.first));
-                           std::erase_if(made, [](char c) { return c == '-'; });
-                           return made;
+                           std::string result(checkpoint::name(each.param.first));
+                           std::erase_if(result, [](char c) { return c == '-'; });
+                           return result;
                          });
 
 TEST(MemoryModelErrors, AreThoseOfFiles) {
@@ -227,7 +227,7 @@ TEST(MemoryModelErrors, SayThatThereAreNoFilesToCopy) {
                 .why()
                 .id,
             "store.memory");
-  EXPECT_EQ(weights::transcode(*checkpoint, Dialect::quark, folder / "out", {}).why().id,
+  EXPECT_EQ(checkpoint::transcode(*checkpoint, Dialect::quark, folder / "out", {}).why().id,
             "store.memory");
   EXPECT_FALSE(std::filesystem::exists(folder / "out"));
 }

@@ -4,8 +4,8 @@
 
 #include <fmt/format.h>
 
-#include "fp4moe/convert/converted_folder.hpp"
-#include "fp4moe/convert/pack_layer.hpp"
+#include "fp4moe/convert/folder/converted_folder.hpp"
+#include "fp4moe/convert/pack/pack_layer.hpp"
 #include "fp4moe/moe/rows.hpp"
 #include "fp4moe/platform/memory_nodes.hpp"
 
@@ -15,15 +15,15 @@ namespace {
 using convert::LayerPacker;
 using convert::PackedTensor;
 using convert::Problem;
-using weights::ExpertView;
-using weights::ProjectionRoom;
-using weights::ProjectionView;
-using weights::RowOrder;
+using checkpoint::ExpertView;
+using checkpoint::ProjectionBuffers;
+using checkpoint::ProjectionView;
+using checkpoint::RowOrder;
 
 // Canonical rows of one expert in one piece of memory.
-class ExpertRooms {
+class OwnedExpertBuffers {
  public:
-  static Result<ExpertRooms> make(const LayerPacker& packer) {
+  static Result<OwnedExpertBuffers> make(const LayerPacker& packer) {
     const Problem& problem = packer.problem();
     const bool gated = problem.order != RowOrder::single;
     const std::uint64_t block = formats::block_size(packer.layout().format);
@@ -32,23 +32,23 @@ class ExpertRooms {
     const std::uint64_t bias_bytes = problem.has_bias ? moe::element_bytes(problem.bias_type) : 0;
     const std::uint64_t w13 = rows13 * (hidden / 2 + hidden / block);
     const std::uint64_t w2 = hidden * (rows / 2 + rows / block);
-    ExpertRooms made;
+    OwnedExpertBuffers result;
     Result<tensor::Buffer> memory =
         tensor::Buffer::allocate(w13 + w2 + (rows13 + hidden) * bias_bytes);
     if (!memory) return memory.why();
-    made.memory_ = std::move(*memory);
-    std::byte* next = made.memory_.data();
+    result.memory_ = std::move(*memory);
+    std::byte* next = result.memory_.data();
     const auto take = [&](std::uint64_t count) { return std::exchange(next, next + count); };
     const auto room = [&](std::uint64_t count, std::uint64_t k) {
-      return ProjectionRoom{.codes = {take(count * k / 2), k / 2},
+      return ProjectionBuffers{.codes = {take(count * k / 2), k / 2},
                             .scales = {take(count * k / block), k / block}};
     };
-    if (gated) made.target_.rooms.gate = room(rows, hidden);
-    made.target_.rooms.up = room(rows, hidden);
-    made.target_.rooms.down = room(hidden, rows);
-    made.target_.bias13 = {take(rows13 * bias_bytes), rows13 * bias_bytes};
-    made.target_.bias2 = {take(hidden * bias_bytes), hidden * bias_bytes};
-    return made;
+    if (gated) result.target_.buffers.gate = room(rows, hidden);
+    result.target_.buffers.up = room(rows, hidden);
+    result.target_.buffers.down = room(hidden, rows);
+    result.target_.bias13 = {take(rows13 * bias_bytes), rows13 * bias_bytes};
+    result.target_.bias2 = {take(hidden * bias_bytes), hidden * bias_bytes};
+    return result;
   }
 
   const LayerPacker::ExpertTarget& target() const { return target_; }
@@ -64,13 +64,13 @@ class ExpertRooms {
                               .order = problem.order,
                               .has_bias = problem.has_bias}};
     const bool gated = view.shape.gated();
-    const auto fill = [&](ProjectionView& to, const ProjectionRoom& from, std::uint64_t count) {
+    const auto fill = [&](ProjectionView& to, const ProjectionBuffers& from, std::uint64_t count) {
       to.codes = {from.codes.data, count, from.codes.stride, from.codes.stride};
       to.scales = {from.scales.data, count, from.scales.stride, from.scales.stride};
     };
-    if (gated) fill(view.gate, target_.rooms.gate, rows);
-    fill(view.up, target_.rooms.up, rows);
-    fill(view.down, target_.rooms.down, hidden);
+    if (gated) fill(view.gate, target_.buffers.gate, rows);
+    fill(view.up, target_.buffers.up, rows);
+    fill(view.down, target_.buffers.down, hidden);
     view.gate.global_scale = scalars.gate_global;
     view.up.global_scale = scalars.up_global;
     view.down.global_scale = scalars.down_global;
@@ -82,7 +82,7 @@ class ExpertRooms {
     const bool turns = problem.order == RowOrder::interleaved;
     const auto bias = [&](std::span<std::byte> from, std::uint64_t first, std::uint64_t count,
                           std::uint64_t step) {
-      return weights::BiasView{from.data() + first * size, count, step * size, problem.bias_type};
+      return checkpoint::BiasView{from.data() + first * size, count, step * size, problem.bias_type};
     };
     if (gated) view.gate.bias = bias(target_.bias13, 0, rows, turns ? 2 : 1);
     view.up.bias = bias(target_.bias13, !gated ? 0 : turns ? 1 : rows, rows, turns ? 2 : 1);
@@ -100,17 +100,17 @@ class ExpertRooms {
 Result<PackedWeights> PackedWeights::create(const layout::Layout& layout, const Problem& problem) {
   Result<LayerPacker> packer = LayerPacker::make(layout, problem);
   if (!packer) return packer.why();
-  PackedWeights made(std::move(*packer));
+  PackedWeights result(std::move(*packer));
   const std::vector<std::uint32_t> nodes = platform::memory_nodes();
-  for (const PackedTensor& tensor : made.packer_.tensors()) {
+  for (const PackedTensor& tensor : result.packer_.tensors()) {
     Result<tensor::Buffer> memory = tensor::Buffer::allocate(tensor.bytes);
     if (!memory) return memory.why();
     platform::spread_over(nodes, memory->bytes());
-    made.targets_.push_back(memory->bytes());
-    made.views_.emplace_back(memory->bytes());
-    made.memory_.push_back(std::move(*memory));
+    result.targets_.push_back(memory->bytes());
+    result.views_.emplace_back(memory->bytes());
+    result.memory_.push_back(std::move(*memory));
   }
-  return made;
+  return result;
 }
 
 Result<PackedWeights> PackedWeights::describe(const layout::Layout& layout,
@@ -124,18 +124,18 @@ Result<PackedWeights> PackedWeights::map(std::shared_ptr<const convert::Converte
                                          std::size_t number) {
   Result<LayerPacker> packer = folder->packer(number);
   if (!packer) return packer.why();
-  PackedWeights made(std::move(*packer));
+  PackedWeights result(std::move(*packer));
   for (const convert::NamedView& tensor : folder->layer(number))
-    made.views_.push_back(tensor.view.bytes);
-  made.folder_ = std::move(folder);
-  return made;
+    result.views_.push_back(tensor.view.bytes);
+  result.folder_ = std::move(folder);
+  return result;
 }
 
 PackedWeights PackedWeights::of(LayerPacker packer,
                                 std::vector<std::span<const std::byte>> tensors) {
-  PackedWeights made(std::move(packer));
-  made.views_ = std::move(tensors);
-  return made;
+  PackedWeights result(std::move(packer));
+  result.views_ = std::move(tensors);
+  return result;
 }
 
 Result<Done> PackedWeights::check_own_memory() const {
@@ -178,7 +178,7 @@ Result<Done> PackedWeights::load(const moe::ExpertSource& source) {
 Result<Done> PackedWeights::load_expert(const convert::LayerJob& job, std::size_t position) {
   if (const auto fine = check_own_memory(); !fine) return fine.why();
   if (!views_.empty()) return convert::pack_expert(job, packer_, position, targets_);
-  const std::unique_ptr<weights::LayerReader> reader = job.source->reader();
+  const std::unique_ptr<checkpoint::LayerReader> reader = job.source->reader();
   const Result<ExpertView> view = reader->read(job.experts[position]);
   if (!view) return view.why();
   return packer_.note(position, *view);
@@ -205,7 +205,7 @@ std::uint64_t PackedWeights::bytes() const {
 
 moe::ExpertSource PackedWeights::source() const {
   const Problem& problem = packer_.problem();
-  moe::ExpertSource made{.shape = {.format = packer_.layout().format,
+  moe::ExpertSource result{.shape = {.format = packer_.layout().format,
                                    .experts = problem.experts,
                                    .hidden = problem.real.hidden,
                                    .intermediate = problem.real.intermediate,
@@ -214,9 +214,9 @@ moe::ExpertSource PackedWeights::source() const {
                          .layout = std::string(packer_.layout().id),
                          .generation = std::string(packer_.layout().generation)};
   for (std::size_t t = 0; t < views_.size(); ++t)
-    made.packed.push_back({packer_.tensors()[t].name, views_[t], packer_.tensors()[t].shape});
-  made.visit = [this](std::size_t position, const moe::UseExpert& use) -> Result<Done> {
-    const Result<ExpertRooms> rooms = ExpertRooms::make(packer_);
+    result.packed.push_back({packer_.tensors()[t].name, views_[t], packer_.tensors()[t].shape});
+  result.visit = [this](std::size_t position, const moe::UseExpert& use) -> Result<Done> {
+    const Result<OwnedExpertBuffers> rooms = OwnedExpertBuffers::make(packer_);
     if (!rooms) return rooms.why();
     std::vector<std::span<const std::byte>> parts;
     for (std::size_t t = 0; t < views_.size(); ++t) {
@@ -227,19 +227,19 @@ moe::ExpertSource PackedWeights::source() const {
       return done.why();
     return use(rooms->view(packer_, position));
   };
-  return made;
+  return result;
 }
 
 Result<moe::ExpertSource> PackedWeights::source(const convert::LayerJob& job) const {
   if (const auto stays = job.source->check_views_stay(); !stays) return stays.why();
-  moe::ExpertSource made{.shape = source().shape, .views_stay = true};
-  made.visit = [&job](std::size_t position, const moe::UseExpert& use) -> Result<Done> {
-    const std::unique_ptr<weights::LayerReader> reader = job.source->reader();
+  moe::ExpertSource result{.shape = source().shape, .views_stay = true};
+  result.visit = [&job](std::size_t position, const moe::UseExpert& use) -> Result<Done> {
+    const std::unique_ptr<checkpoint::LayerReader> reader = job.source->reader();
     const Result<ExpertView> view = reader->read(job.experts[position]);
     if (!view) return view.why();
     return use(*view);
   };
-  return made;
+  return result;
 }
 
 }  // namespace fp4moe::runtime

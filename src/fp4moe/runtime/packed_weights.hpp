@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "fp4moe/base/result.hpp"
-#include "fp4moe/convert/layer_job.hpp"
-#include "fp4moe/convert/layer_packer.hpp"
+#include "fp4moe/convert/pack/layer_job.hpp"
+#include "fp4moe/convert/pack/layer_packer.hpp"
 #include "fp4moe/moe/experts.hpp"
 #include "fp4moe/tensor/buffer.hpp"
 

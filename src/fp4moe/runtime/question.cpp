@@ -15,7 +15,7 @@
 #include "fp4moe/oracle/layer_fields.hpp"
 #include "fp4moe/platform/detect.hpp"
 #include "fp4moe/platform/findings.hpp"
-#include "fp4moe/weights/models.hpp"
+#include "fp4moe/checkpoint/models.hpp"
 
 namespace fp4moe::runtime {
 namespace {
@@ -73,7 +73,7 @@ Result<Done> set_gfx(std::string_view gfx, Device& device) {
 }
 
 // A device put together from single fields.
-Result<Done> change_fields(const QuestionOptions& options, Device& device) {
+Result<Done> change_fields(const SelectionOptions& options, Device& device) {
   if (!options.platform.empty()) {
     const Result<std::size_t> kind =
         find_word("--platform", options.platform, platform::kPlatformNames);
@@ -94,7 +94,7 @@ Result<Done> change_fields(const QuestionOptions& options, Device& device) {
   return Done{};
 }
 
-bool is_described(const QuestionOptions& options) {
+bool is_described(const SelectionOptions& options) {
   return options.device != "auto" || !options.platform.empty() || !options.gfx.empty();
 }
 
@@ -120,7 +120,7 @@ bool is_model_config(const Json& document) {
 }
 
 // The layer to ask about before single fields change it.
-Result<Done> use_model(const QuestionOptions& options, Question& question) {
+Result<Done> use_model(const SelectionOptions& options, SelectionRequest& question) {
   std::string source = options.model;
   if (source.empty() && !options.config.empty()) {
     const Result<Json> document = read_json_file(options.config);
@@ -143,7 +143,7 @@ Result<Done> use_model(const QuestionOptions& options, Question& question) {
   return Done{};
 }
 
-Result<Done> use_options(const QuestionOptions& options, Layer& layer) {
+Result<Done> use_options(const SelectionOptions& options, Layer& layer) {
   if (!options.config.empty()) {
     const Result<Json> config = read_json_file(options.config);
     if (!config) return config.why();
@@ -168,7 +168,7 @@ Result<Done> use_options(const QuestionOptions& options, Layer& layer) {
 }
 
 // The word of vLLM's --moe-backend that was written or that leads to the backend that was named.
-Result<Done> name_backend(const oracle::Policy& policy, Question& question) {
+Result<Done> name_backend(const oracle::Policy& policy, SelectionRequest& question) {
   std::string& word = question.request.layer.backend;
   const auto is_it = [&](const oracle::NamedChoice& choice) {
     return is_same_word(choice.name, word);
@@ -200,7 +200,7 @@ Result<Done> name_backend(const oracle::Policy& policy, Question& question) {
   return Done{};
 }
 
-Result<oracle::Deployment> deployment_of(const QuestionOptions& options, oracle::Era era,
+Result<oracle::Deployment> deployment_of(const SelectionOptions& options, oracle::PolicyDate policy_date,
                                          std::vector<std::string>& notes) {
   oracle::Deployment deployment{
       .tp_size = static_cast<int>(options.tp),
@@ -220,7 +220,7 @@ Result<oracle::Deployment> deployment_of(const QuestionOptions& options, oracle:
     if (all == 1) deployment.tp_size = static_cast<int>(*options.ep);
   }
   if (!options.all2all.empty()) {
-    const Result<oracle::AcceptedExchange> accepted = oracle::accept_exchange(options.all2all, era);
+    const Result<oracle::AcceptedExchange> accepted = oracle::accept_exchange(options.all2all, policy_date);
     if (!accepted) return accepted.why();
     deployment.all2all_backend = accepted->name;
     if (!accepted->warning.empty()) notes.push_back(accepted->warning);
@@ -229,15 +229,15 @@ Result<oracle::Deployment> deployment_of(const QuestionOptions& options, oracle:
 }
 
 // Single fields speak of one rank's layer: what they change is changed in the whole one, too.
-void follow_fields(const Layer& before, const Layer& after, Question& question) {
-  weights::MoeShape& shape = question.model.shape;
+void follow_fields(const Layer& before, const Layer& after, SelectionRequest& question) {
+  checkpoint::MoeShape& shape = question.model.shape;
   shape.hidden = after.hidden;
   shape.experts = after.num_experts;
   shape.has_bias = after.has_bias;
   if (after.intermediate != before.intermediate)
     shape.intermediate = after.intermediate * static_cast<std::uint64_t>(after.parallel.tp_size);
   if (after.gated != before.gated)
-    shape.order = after.gated ? weights::RowOrder::halves : weights::RowOrder::single;
+    shape.order = after.gated ? checkpoint::RowOrder::halves : checkpoint::RowOrder::single;
   question.model.layer = after;
   question.model.layer.parallel = {};
   question.model.layer.num_local_experts = shape.experts;
@@ -249,17 +249,17 @@ backends::Entry entry_of(const plan::Model& model) {
   return model.family.empty() ? backends::Entry::gpt_oss : backends::entry_of(model.family);
 }
 
-const oracle::Policy* entry_for(const plan::Model& model, oracle::Era era) {
+const oracle::Policy* entry_for(const plan::Model& model, oracle::PolicyDate policy_date) {
   const oracle::Policy *first = nullptr, *other = nullptr;
   for (const oracle::Policy& policy : backends::policies()) {
-    if (policy.format != model.shape.format || policy.era != era) continue;
+    if (policy.format != model.shape.format || policy.policy_date != policy_date) continue;
     (policy.is_generic ? other : first) = &policy;
   }
   const bool wants_other = first == nullptr || entry_of(model) == backends::Entry::generic;
   return other != nullptr && wants_other ? other : first;
 }
 
-Result<Done> use_policy(const QuestionOptions& options, Question& question) {
+Result<Done> use_policy(const SelectionOptions& options, SelectionRequest& question) {
   question.policy_assumed = options.policy.empty() && options.vllm.empty();
   if (question.policy_assumed && (question.is_described || options.prefers_vllm)) {
     question.policy = &newest_vllm(question.model);
@@ -275,7 +275,7 @@ Result<Done> use_policy(const QuestionOptions& options, Question& question) {
   question.release = std::move(chosen->release);
   if (question.release && !question.release->note.empty())
     question.notes.push_back(question.release->note);
-  const oracle::Policy* own = entry_for(question.model, question.policy->era);
+  const oracle::Policy* own = entry_for(question.model, question.policy->policy_date);
   if (own != question.policy && !question.model.name.empty())
     question.notes.push_back(
         fmt::format("vLLM asks another entry for this model: --policy {}", own->name));
@@ -283,7 +283,7 @@ Result<Done> use_policy(const QuestionOptions& options, Question& question) {
 }
 
 // Backends that exchange tokens themselves fix the exchange.
-Result<Done> bind(const QuestionOptions& options, Question& question) {
+Result<Done> bind(const SelectionOptions& options, SelectionRequest& question) {
   oracle::Layer& layer = question.request.layer;
   const std::string_view family =
       question.model_assumed ? std::string_view() : std::string_view(question.model.family);
@@ -291,7 +291,7 @@ Result<Done> bind(const QuestionOptions& options, Question& question) {
       {.backend = layer.backend,
        .all2all = options.all2all.empty() ? std::string_view() : layer.parallel.all2all_backend,
        .architecture = family.starts_with("deepseek_v4") ? "DeepseekV4ForCausalLM" : family},
-      question.policy->era);
+      question.policy->policy_date);
   if (!bound) return bound.why();
   if (!bound->log.empty()) question.notes.push_back(bound->log);
   if (bound->all2all.empty()) return Done{};
@@ -300,10 +300,10 @@ Result<Done> bind(const QuestionOptions& options, Question& question) {
   return Done{};
 }
 
-Result<Done> use_layer(const QuestionOptions& options, Question& question) {
+Result<Done> use_layer(const SelectionOptions& options, SelectionRequest& question) {
   Layer& layer = question.request.layer;
   const Result<oracle::Deployment> deployment =
-      deployment_of(options, question.policy->era, question.notes);
+      deployment_of(options, question.policy->policy_date, question.notes);
   if (!deployment) return deployment.why();
   const bool has_model = !question.model.name.empty();
   if (has_model)
@@ -321,8 +321,8 @@ Result<Done> use_layer(const QuestionOptions& options, Question& question) {
   }
   const Layer after = layer;
   follow_fields(before, after, question);
-  const oracle::Era era = question.policy->era;
-  if (printed(before.parallel, era) != printed(after.parallel, era)) {
+  const oracle::PolicyDate policy_date = question.policy->policy_date;
+  if (printed(before.parallel, policy_date) != printed(after.parallel, policy_date)) {
     question.deployment.reset();
     question.split.reset();
     return Done{};
@@ -335,11 +335,11 @@ Result<Done> use_layer(const QuestionOptions& options, Question& question) {
 
 }  // namespace
 
-platform::Environment environment_for(const QuestionOptions& options) {
+platform::Environment environment_for(const SelectionOptions& options) {
   return is_described(options) ? platform::Environment() : platform::read_environment();
 }
 
-Result<platform::Environment> resolve_environment(const QuestionOptions& options) {
+Result<platform::Environment> resolve_environment(const SelectionOptions& options) {
   platform::Environment environment = environment_for(options);
   for (const std::string& pair : options.variables) {
     const std::size_t sign = pair.find('=');
@@ -366,7 +366,7 @@ Result<std::string> policy_word(std::string_view policy, std::string_view vllm) 
                fmt::format("--policy {} and --vllm {}", printable(policy), printable(vllm)));
 }
 
-Result<Device> resolve_device(const QuestionOptions& options, const oracle::Policy* policy) {
+Result<Device> resolve_device(const SelectionOptions& options, const oracle::Policy* policy) {
   Device device;
   if (options.device != "auto") {
     Result<Device> found = platform::describe_device(options.device);
@@ -382,15 +382,15 @@ Result<Device> resolve_device(const QuestionOptions& options, const oracle::Poli
   return device;
 }
 
-void deploy(const oracle::Deployment& deployment, Question& question) {
+void deploy(const oracle::Deployment& deployment, SelectionRequest& question) {
   const oracle::Parallel parallel = oracle::derive(deployment);
   Layer& layer = question.request.layer;
   const plan::Model& model = question.model;
   layer.parallel = parallel;
   question.deployment = deployment;
-  question.split = plan::plan_split(model, parallel, question.policy->era);
+  question.split = plan::plan_split(model, parallel, question.policy->policy_date);
   if (*question.split) {
-    layer.num_local_experts = (*question.split)->experts_most;
+    layer.num_local_experts = (*question.split)->max_experts;
     layer.intermediate = (*question.split)->divided;
   } else {
     layer.num_local_experts =
@@ -409,16 +409,16 @@ Result<plan::Model> find_model(const std::string& name_or_path, std::string_view
   if (!wanted) return wanted.why();
   std::error_code failed;
   const bool is_path =
-      weights::find_model(name_or_path) == nullptr &&
+      checkpoint::find_model(name_or_path) == nullptr &&
       (is_spelt_as_path(name_or_path) || std::filesystem::exists(name_or_path, failed));
   if (is_path) return plan::model_from_path(name_or_path, *wanted);
-  const Result<weights::NamedModel> named = weights::require_named(name_or_path);
+  const Result<checkpoint::NamedModel> named = checkpoint::require_named(name_or_path);
   if (!named) return named.why();
   return plan::model_from_row(*named->row, *wanted ? *wanted : named->format);
 }
 
-Result<Question> resolve(const QuestionOptions& options) {
-  Question question;
+Result<SelectionRequest> resolve(const SelectionOptions& options) {
+  SelectionRequest question;
   const Result<std::size_t> mode = find_word("--mode", options.mode, oracle::kModeNames);
   if (!mode) return mode.why();
   question.mode = static_cast<oracle::Mode>(*mode);

@@ -19,7 +19,7 @@
 namespace fp4moe::runtime {
 
 // What was asked, in the words of the command line.
-struct QuestionOptions {
+struct SelectionOptions {
   std::string device = "auto";
   std::string platform{}, capability{}, gfx{};
   std::vector<std::string> libraries{};  // "name", "+name", "-name", "none"
@@ -42,7 +42,7 @@ struct QuestionOptions {
   std::string all2all{};
 };
 
-struct Question {
+struct SelectionRequest {
   const oracle::Policy* policy = nullptr;
   std::optional<oracle::ReleaseChoice> release{};  // of vLLM, where one was asked for
   oracle::Mode mode{};
@@ -60,7 +60,7 @@ struct Question {
 
 // The parallel layout and what a rank then holds. A layer that cannot be split so keeps its sizes
 // rounded up, as a selection does not look at them closely.
-void deploy(const oracle::Deployment& deployment, Question& question);
+void deploy(const oracle::Deployment& deployment, SelectionRequest& question);
 
 // The rules of the newest vLLM for a model: MXFP4 models other than gpt-oss have their own entry.
 const oracle::Policy& newest_vllm(const plan::Model& model);
@@ -71,14 +71,14 @@ Result<std::string> policy_word(std::string_view policy, std::string_view vllm);
 
 // Errors are usage errors that list what is accepted. A described device has the packages of the
 // policy's day, where one is given.
-Result<platform::Device> resolve_device(const QuestionOptions& options,
+Result<platform::Device> resolve_device(const SelectionOptions& options,
                                         const oracle::Policy* policy = nullptr);
-Result<Question> resolve(const QuestionOptions& options);
+Result<SelectionRequest> resolve(const SelectionOptions& options);
 
 // The variables that count: --env, and on this machine its own. Errors: question.*, environment.*.
-Result<platform::Environment> resolve_environment(const QuestionOptions& options);
+Result<platform::Environment> resolve_environment(const SelectionOptions& options);
 // This machine's own where the device is this machine; nothing for a described one.
-platform::Environment environment_for(const QuestionOptions& options);
+platform::Environment environment_for(const SelectionOptions& options);
 
 // A model by name or path, as QuestionOptions::model has it; `format` (empty: its own) is a word.
 Result<plan::Model> find_model(const std::string& name_or_path, std::string_view format);

@@ -11,7 +11,7 @@
 
 #include "fp4moe/base/parallel.hpp"
 #include "fp4moe/base/sha256.hpp"
-#include "fp4moe/convert/manifest.hpp"
+#include "fp4moe/convert/folder/manifest.hpp"
 #include "fp4moe/moe/exchange/all.hpp"
 #include "fp4moe/moe/exchange/threads.hpp"
 #include "fp4moe/moe/reference/engine.hpp"
@@ -49,20 +49,20 @@ struct Routes {
 
 Tokens tokens_of(const RunInput& input, const Routes& routes, const Share& share,
                  std::uint64_t experts) {
-  Tokens made{.x = input.rows().from(share.begin, share.size())};
+  Tokens created{.x = input.rows().from(share.begin, share.size())};
   if (!input.adapters.empty())
-    made.adapters = std::span(input.adapters).subspan(share.begin, share.size());
+    created.adapters = std::span(input.adapters).subspan(share.begin, share.size());
   if (!input.ids.empty()) {
-    made.top_k = input.top_k;
-    made.ids = std::span(input.ids).subspan(share.begin * input.top_k, share.size() * input.top_k);
-    made.weights =
+    created.top_k = input.top_k;
+    created.ids = std::span(input.ids).subspan(share.begin * input.top_k, share.size() * input.top_k);
+    created.weights =
         std::span(input.weights).subspan(share.begin * input.top_k, share.size() * input.top_k);
-    return made;
+    return created;
   }
-  made.logits = moe::dense_rows(
+  created.logits = moe::dense_rows(
       std::span(routes.logits).subspan(share.begin * experts, share.size() * experts), DType::f32,
       share.size(), experts);
-  return made;
+  return created;
 }
 
 void describe(const MoeLayer& layer, const Routes& routes, LayerRun& run) {
@@ -75,22 +75,22 @@ void describe(const MoeLayer& layer, const Routes& routes, LayerRun& run) {
   run.engine = layer.experts()->engine();
   run.kernel = layer.experts()->kernel();
   run.numerics = layer.problem().numerics.id;
-  run.quantises = oracle::name(layer.problem().quantises);
+  run.quantizes = oracle::name(layer.problem().quantizes);
   run.routing = routes.how;
   run.is_monolithic = layer.is_monolithic() && !routes.logits.empty();
-  run.top_k = layer.router().slots();
+  run.top_k = layer.router().assignments_per_token();
   run.bytes = layer.weights().bytes();
   run.experts = layer.problem().shape.experts;
   run.weights = (layer.problem().shape.w13_rows() + layer.problem().shape.intermediate) *
                 layer.problem().shape.hidden;
-  run.tolerance = moe::tolerance(layer.problem().numerics, layer.problem().quantises, run.engine);
+  run.tolerance = moe::tolerance(layer.problem().numerics, layer.problem().quantizes, run.engine);
   run.warnings = layer.warnings();
   if (run.release && !run.release->note.empty()) run.warnings.push_back(run.release->note);
 }
 
-weights::Slice slice_of(Split split, std::uint64_t rank, std::uint64_t ranks,
-                        weights::Placement placement) {
-  weights::Slice slice{.placement = placement};
+checkpoint::Slice slice_of(Split split, std::uint64_t rank, std::uint64_t ranks,
+                        checkpoint::Placement placement) {
+  checkpoint::Slice slice{.placement = placement};
   if (split == Split::tensor) slice.tensor_parallel = {rank, ranks};
   if (split == Split::expert) slice.expert_parallel = {rank, ranks};
   return slice;
@@ -112,7 +112,7 @@ Result<Done> gather_rows(Communicator& group, const Job& job, std::span<const fl
     parcel.receive_bytes.push_back(
         share_of(job.options, job.input.tokens, rank, group.size()).size() * job.input.hidden *
         sizeof(float));
-  if (const auto room = moe::exchange::make_room(parcel.send, mine.size_bytes()); !room)
+  if (const auto room = moe::exchange::reserve(parcel.send, mine.size_bytes()); !room)
     return room.why();
   if (!mine.empty()) std::memcpy(parcel.send.data(), mine.data(), mine.size_bytes());
   if (const auto done = group.all_gather(parcel); !done) return done.why();
@@ -120,11 +120,11 @@ Result<Done> gather_rows(Communicator& group, const Job& job, std::span<const fl
   return Done{};
 }
 
-// Slots with an expert of this rank, and how many experts have any.
-void count_slots(const MoeLayer& layer, const Tokens& tokens, LayerRun& run) {
+// Assignments with an expert of this rank, and how many experts have any.
+void count_assignments(const MoeLayer& layer, const Tokens& tokens, LayerRun& run) {
   std::vector<std::int32_t> ids(tokens.ids.begin(), tokens.ids.end());
   if (ids.empty() && tokens.logits.data != nullptr) {
-    ids.resize(tokens.logits.rows * layer.router().slots());
+    ids.resize(tokens.logits.rows * layer.router().assignments_per_token());
     std::vector<float> weights(ids.size());
     ThreadPool alone(1);
     const auto routed = layer.router().route(
@@ -141,7 +141,7 @@ void count_slots(const MoeLayer& layer, const Tokens& tokens, LayerRun& run) {
     if (id < 0 || static_cast<std::size_t>(id) >= seen.size() ||
         !seen[static_cast<std::size_t>(id)])
       continue;
-    ++run.slots;
+    ++run.assignments;
     used[static_cast<std::size_t>(id)] = true;
   }
   run.active = static_cast<std::uint64_t>(std::ranges::count(used, true));
@@ -153,7 +153,7 @@ std::string chosen_text(const MoeLayer& layer, std::uint64_t index) {
   return fmt::format(
       "layer {}; backend {}; layout {}; numerics {}; activations {}; top_k {}", index,
       choice.backend->name, convert::layout_text(choice.layout->id, choice.layout->generation),
-      layer.problem().numerics.id, oracle::name(layer.problem().quantises), layer.router().slots());
+      layer.problem().numerics.id, oracle::name(layer.problem().quantizes), layer.router().assignments_per_token());
 }
 
 template <class T>
@@ -165,9 +165,9 @@ void add_values(Sha256& digest, const std::vector<T>& values) {
 
 // Short enough to be read, long enough to be nobody else's.
 std::string short_hex(const Sha256::Digest& digest) {
-  std::string made;
-  for (std::size_t i = 0; i < 8; ++i) made += fmt::format("{:02x}", digest[i]);
-  return made;
+  std::string created;
+  for (std::size_t i = 0; i < 8; ++i) created += fmt::format("{:02x}", digest[i]);
+  return created;
 }
 
 std::string digest_text(const RunInput& input) {
@@ -207,7 +207,7 @@ Result<LayerRun> run_rank(const Job& job, Communicator* group) {
       watched->watch(job.options.trace);
   const Share share = share_of(job.options, job.input.tokens, rank, ranks);
   const Tokens tokens = tokens_of(job.input, job.routes, share, layer->facts().model.shape.experts);
-  count_slots(*layer, tokens, run);
+  count_assignments(*layer, tokens, run);
   // Outputs leave in bf16, as a model's layers do; exact ones as they are.
   const bool is_exact = layer->problem().numerics.id == "exact";
   std::vector<float> mine(share.size() * run.hidden);
@@ -282,29 +282,29 @@ Result<std::vector<std::int32_t>> mapping_of(const RunInput& input, std::size_t 
 }  // namespace
 
 Result<Model> Model::open(const std::string& path) {
-  Model made;
-  made.path_ = path;
+  Model created;
+  created.path_ = path;
   std::error_code code;
   if (std::filesystem::exists(fmt::format("{}/{}", path, convert::kManifestName), code)) {
     Result<convert::ConvertedFolder> folder = convert::ConvertedFolder::open(path);
     if (!folder) return folder.why();
-    made.folder_ = std::make_shared<const convert::ConvertedFolder>(std::move(*folder));
-    return made;
+    created.folder_ = std::make_shared<const convert::ConvertedFolder>(std::move(*folder));
+    return created;
   }
-  Result<weights::Checkpoint> checkpoint = weights::Checkpoint::open(path);
+  Result<checkpoint::Checkpoint> checkpoint = checkpoint::Checkpoint::open(path);
   if (!checkpoint) return checkpoint.why();
   Result<Model> of_checkpoint = of(*std::move(checkpoint));
   if (of_checkpoint) of_checkpoint->path_ = path;
   return of_checkpoint;
 }
 
-Result<Model> Model::of(weights::Checkpoint checkpoint) {
-  Model made;
-  made.path_ = checkpoint.store().folder();
-  made.checkpoint_ = std::make_shared<const weights::Checkpoint>(std::move(checkpoint));
-  if (made.layers() == 0)
-    return invalid("run.layers", "the checkpoint has no MoE layer in FP4").in(made.path_);
-  return made;
+Result<Model> Model::of(checkpoint::Checkpoint checkpoint) {
+  Model created;
+  created.path_ = checkpoint.store().folder();
+  created.checkpoint_ = std::make_shared<const checkpoint::Checkpoint>(std::move(checkpoint));
+  if (created.layers() == 0)
+    return invalid("run.layers", "the checkpoint has no MoE layer in FP4").in(created.path_);
+  return created;
 }
 
 std::size_t Model::layers() const {
@@ -350,21 +350,21 @@ Result<MoeLayer> Model::layer(std::size_t number, LayerOptions options) const {
 }
 
 Result<moe::LoraSet> Model::adapters(std::size_t number, std::span<const std::string> folders,
-                                     const weights::Slice& slice) const {
+                                     const checkpoint::Slice& slice) const {
   if (folders.empty()) return moe::LoraSet();
   if (folder_)
     return usage("run.converted", "adapters are added to a checkpoint's layers")
         .in(path_)
         .expects("a checkpoint", "a converted folder");
-  std::vector<weights::Adapter> opened;
+  std::vector<checkpoint::Adapter> opened;
   for (const std::string& folder : folders) {
-    Result<weights::Adapter> adapter =
-        weights::Adapter::open(folder, weights::adapter_targets(*checkpoint_));
+    Result<checkpoint::Adapter> adapter =
+        checkpoint::Adapter::open(folder, checkpoint::adapter_targets(*checkpoint_));
     if (!adapter) return adapter.why();
     opened.push_back(std::move(*adapter));
   }
-  std::vector<const weights::Adapter*> all;
-  for (const weights::Adapter& adapter : opened) all.push_back(&adapter);
+  std::vector<const checkpoint::Adapter*> all;
+  for (const checkpoint::Adapter& adapter : opened) all.push_back(&adapter);
   return moe::LoraSet::load(all, number, {.slice = slice});
 }
 
@@ -383,9 +383,9 @@ Result<Done> agree_on_question(Communicator& group, const Model& model,
       "{} tokens of {} values; input {}",
       fmt::join(indexes, ", "), model.fingerprint(),
       kSplits[static_cast<std::size_t>(options.split)], convert::name(layer.slice.placement),
-      layer.exchange, layer.wish.backend, layer.wish.policy, layer.engine, layer.weights,
+      layer.exchange, layer.backend_request.backend, layer.backend_request.policy, layer.engine, layer.weights,
       layer.numerics.empty() ? "the backend's" : layer.numerics,
-      layer.quantises ? oracle::name(*layer.quantises) : "the scheme's",
+      layer.quantizes ? oracle::name(*layer.quantizes) : "the scheme's",
       layer.input_scale ? fmt::format("{},{}", scale.input, scale.hidden) : "the checkpoint's",
       layer.chunk, options.adapters.size(), options.seed, input.tokens, input.hidden,
       digest_text(input)));
@@ -433,7 +433,7 @@ Result<LayerRun> run_layer(const Model& model, std::size_t number, const RunInpu
 double LayerRun::floor_seconds(double read_gb_per_s, double gflop_per_s) const {
   const double read = static_cast<double>(active) * static_cast<double>(bytes) /
                       static_cast<double>(std::max<std::uint64_t>(1, experts));
-  const double operations = 2.0 * static_cast<double>(slots) * static_cast<double>(weights);
+  const double operations = 2.0 * static_cast<double>(assignments) * static_cast<double>(weights);
   return std::max(read / (read_gb_per_s * 1e9), operations / (gflop_per_s * 1e9));
 }
 
@@ -442,26 +442,26 @@ bool Comparison::is_within(const moe::Tolerance& allowed) const {
 }
 
 Comparison compare(const std::vector<double>& a, const std::vector<double>& b) {
-  Comparison made{.elements = a.size()};
+  Comparison created{.elements = a.size()};
   double product = 0, own = 0, other = 0, squared = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {
-    if (std::isnan(a[i]) != std::isnan(b[i])) made.has_nan = true;
+    if (std::isnan(a[i]) != std::isnan(b[i])) created.has_nan = true;
     const double difference = std::fabs(a[i] - b[i]);
-    made.largest = std::max(made.largest, std::fabs(a[i]));
+    created.largest = std::max(created.largest, std::fabs(a[i]));
     product += a[i] * b[i];
     own += a[i] * a[i];
     other += b[i] * b[i];
     squared += difference * difference;
     if (a[i] == b[i] || (std::isnan(a[i]) && std::isnan(b[i]))) continue;
-    if (made.unequal++ == 0) made.first = i;
-    if (!made.farthest || difference > made.difference) {
-      made.difference = difference;
-      made.farthest = i;
+    if (created.unequal++ == 0) created.first = i;
+    if (!created.farthest || difference > created.difference) {
+      created.difference = difference;
+      created.farthest = i;
     }
   }
-  if (own > 0 && other > 0) made.cosine = product / std::sqrt(own * other);
-  if (own > 0) made.rms = std::sqrt(squared / own);
-  return made;
+  if (own > 0 && other > 0) created.cosine = product / std::sqrt(own * other);
+  if (own > 0) created.rms = std::sqrt(squared / own);
+  return created;
 }
 
 }  // namespace fp4moe::runtime

@@ -11,7 +11,7 @@
 
 #include "fp4moe/base/result.hpp"
 #include "fp4moe/base/thread_pool.hpp"
-#include "fp4moe/convert/converted_folder.hpp"
+#include "fp4moe/convert/folder/converted_folder.hpp"
 #include "fp4moe/moe/exchange/communicator.hpp"
 #include "fp4moe/moe/lora_load.hpp"
 #include "fp4moe/moe/reference/engine.hpp"
@@ -25,7 +25,7 @@ class Model {
  public:
   static Result<Model> open(const std::string& path);
   // A checkpoint that is open already; its path() is the folder, "" for tensors in memory.
-  static Result<Model> of(weights::Checkpoint checkpoint);
+  static Result<Model> of(checkpoint::Checkpoint checkpoint);
 
   std::size_t layers() const;
   std::uint64_t layer_index(std::size_t number) const;  // the block's number in the model
@@ -40,11 +40,11 @@ class Model {
   // The adapters in these folders for one rank's share of a layer. Errors: adapter.*, lora.*,
   // run.converted (adapters name a checkpoint's layers).
   Result<moe::LoraSet> adapters(std::size_t number, std::span<const std::string> folders,
-                                const weights::Slice& slice) const;
+                                const checkpoint::Slice& slice) const;
 
  private:
   std::string path_{};
-  std::shared_ptr<const weights::Checkpoint> checkpoint_{};
+  std::shared_ptr<const checkpoint::Checkpoint> checkpoint_{};
   std::shared_ptr<const convert::ConvertedFolder> folder_{};
 };
 
@@ -66,12 +66,12 @@ struct LayerRun {
   std::uint64_t index = 0;
   std::string backend{}, policy{}, why{}, layout{}, engine{}, kernel{}, numerics{}, routing{};
   std::optional<oracle::ReleaseChoice> release{};  // of vLLM, where one was asked for
-  std::string quantises{};
+  std::string quantizes{};
   bool is_monolithic = false;
   std::uint64_t tokens = 0, hidden = 0, top_k = 0;
   std::uint64_t bytes = 0, experts = 0;  // packed weights of one rank, its experts
-  std::uint64_t slots = 0, active = 0,
-                weights = 0;             // in use: slots, experts; elements of an expert
+  std::uint64_t assignments = 0, active = 0,
+                weights = 0;             // in use: assignments, experts; elements of an expert
   double load_seconds = 0, seconds = 0;  // all that comes before the call; the call
   moe::Tolerance tolerance{};
   std::vector<float> out{};     // [tokens, hidden]; with MPI on every rank
@@ -79,7 +79,7 @@ struct LayerRun {
   std::vector<std::string> warnings{};
 
   // What the call takes at least, at these rates: its experts' weights are read once, and two
-  // operations are done for each weight and slot.
+  // operations are done for each weight and assignment.
   double floor_seconds(double read_gb_per_s, double gflop_per_s) const;
 };
 

@@ -61,18 +61,18 @@ struct File {
                       (found->entry.dtype == DType::i32 || found->entry.dtype == DType::i64);
     if (!fits) return wrong(name, fmt::format("[{}] of I32 or I64", fmt::join(shape, ", ")), found);
     const std::span<const std::byte> bytes = store.bytes(*found);
-    std::vector<std::int32_t> made(bytes.size() / moe::element_bytes(found->entry.dtype));
-    for (std::size_t i = 0; i < made.size(); ++i) {
+    std::vector<std::int32_t> result(bytes.size() / moe::element_bytes(found->entry.dtype));
+    for (std::size_t i = 0; i < result.size(); ++i) {
       if (found->entry.dtype == DType::i32) {
-        std::memcpy(&made[i], bytes.data() + 4 * i, 4);
+        std::memcpy(&result[i], bytes.data() + 4 * i, 4);
         continue;
       }
       std::int64_t wide = 0;
       std::memcpy(&wide, bytes.data() + 8 * i, 8);
       // Numbers that no expert has count as -1 everywhere; so do those that an int cannot hold.
-      made[i] = wide < -1 || wide > INT32_MAX ? -1 : static_cast<std::int32_t>(wide);
+      result[i] = wide < -1 || wide > INT32_MAX ? -1 : static_cast<std::int32_t>(wide);
     }
-    return made;
+    return result;
   }
 };
 
@@ -91,59 +91,59 @@ Result<RunInput> read_input(const std::string& path) {
   const Result<tensor::Store> store = tensor::Store::open(path);
   if (!store) return store.why();
   const File file{*store, path};
-  RunInput made{.origin = path};
-  const Result<std::vector<float>> x = file.matrix("hidden_states", 0, made.hidden);
+  RunInput result{.origin = path};
+  const Result<std::vector<float>> x = file.matrix("hidden_states", 0, result.hidden);
   if (!x) return x.why();
-  made.tokens = made.hidden == 0 ? 0 : x->size() / made.hidden;
-  made.x.reserve(x->size());
-  for (const float value : *x) made.x.push_back(formats::Bf16::encode(value));
+  result.tokens = result.hidden == 0 ? 0 : x->size() / result.hidden;
+  result.x.reserve(x->size());
+  for (const float value : *x) result.x.push_back(formats::Bf16::encode(value));
   if (store->find("router_logits") != nullptr) {
     std::uint64_t experts = 0;
-    Result<std::vector<float>> logits = file.matrix("router_logits", made.tokens, experts);
+    Result<std::vector<float>> logits = file.matrix("router_logits", result.tokens, experts);
     if (!logits) return logits.why();
-    made.logits = std::move(*logits);
+    result.logits = std::move(*logits);
   }
   if (store->find("router_hidden_states") != nullptr) {
     std::uint64_t columns = 0;
-    Result<std::vector<float>> rows = file.matrix("router_hidden_states", made.tokens, columns);
+    Result<std::vector<float>> rows = file.matrix("router_hidden_states", result.tokens, columns);
     if (!rows) return rows.why();
-    made.router_x = std::move(*rows);
+    result.router_x = std::move(*rows);
   }
   if (store->find("token_lora_mapping") != nullptr) {
-    Result<std::vector<std::int32_t>> adapters = file.numbers("token_lora_mapping", {made.tokens});
+    Result<std::vector<std::int32_t>> adapters = file.numbers("token_lora_mapping", {result.tokens});
     if (!adapters) return adapters.why();
-    made.adapters = std::move(*adapters);
+    result.adapters = std::move(*adapters);
   }
-  if (store->find("topk_weights") == nullptr && store->find("topk_ids") == nullptr) return made;
-  Result<std::vector<float>> weights = file.matrix("topk_weights", made.tokens, made.top_k);
+  if (store->find("topk_weights") == nullptr && store->find("topk_ids") == nullptr) return result;
+  Result<std::vector<float>> weights = file.matrix("topk_weights", result.tokens, result.top_k);
   if (!weights) return weights.why();
-  if (made.top_k == 0)
-    return file.wrong("topk_weights", fmt::format("[{}, at least 1]", made.tokens),
+  if (result.top_k == 0)
+    return file.wrong("topk_weights", fmt::format("[{}, at least 1]", result.tokens),
                       store->find("topk_weights"));
-  made.weights = std::move(*weights);
-  Result<std::vector<std::int32_t>> ids = file.numbers("topk_ids", {made.tokens, made.top_k});
+  result.weights = std::move(*weights);
+  Result<std::vector<std::int32_t>> ids = file.numbers("topk_ids", {result.tokens, result.top_k});
   if (!ids) return ids.why();
-  made.ids = std::move(*ids);
-  if (!made.logits.empty())
+  result.ids = std::move(*ids);
+  if (!result.logits.empty())
     return invalid("run.input", "the input has both logits and chosen experts")
         .in(path)
         .expects("router_logits, or topk_ids and topk_weights", "all of them");
-  return made;
+  return result;
 }
 
 Result<RunInput> seeded_input(std::uint64_t tokens, std::uint64_t hidden, std::uint64_t seed) {
-  RunInput made{.tokens = tokens,
+  RunInput result{.tokens = tokens,
                 .hidden = hidden,
                 .origin = fmt::format("seed {}", seed),
                 .is_seeded = true};
   SplitMix64 random(seed);
-  made.x.reserve(tokens * hidden);
+  result.x.reserve(tokens * hidden);
   for (std::uint64_t t = 0; t < tokens; ++t) {
     if (const auto go_on = check_interrupt(); !go_on) return go_on.why();
     for (std::uint64_t i = 0; i < hidden; ++i)
-      made.x.push_back(formats::Bf16::encode(normal(random)));
+      result.x.push_back(formats::Bf16::encode(normal(random)));
   }
-  return made;
+  return result;
 }
 
 namespace {
@@ -152,23 +152,23 @@ namespace {
 Routed seeded_experts(const RunInput& input, const LayerFacts& facts, std::uint64_t seed) {
   const std::uint64_t experts = facts.model.shape.experts;
   const std::uint64_t top_k = std::min(facts.router.top_k, experts);
-  Routed made{.how = fmt::format("seeded experts ({})", facts.no_routing->message)};
+  Routed result{.how = fmt::format("seeded experts ({})", facts.no_routing->message)};
   SplitMix64 random(seed ^ 0x10616974u);
   for (std::uint64_t t = 0; t < input.tokens; ++t) {
     const std::uint64_t first = random.next() % experts;
     for (std::uint64_t k = 0; k < top_k; ++k) {
-      made.ids.push_back(static_cast<std::int32_t>((first + k) % experts));
-      made.weights.push_back(1.0f / static_cast<float>(top_k));
+      result.ids.push_back(static_cast<std::int32_t>((first + k) % experts));
+      result.weights.push_back(1.0f / static_cast<float>(top_k));
     }
   }
-  return made;
+  return result;
 }
 
 Routed seeded_logits(const RunInput& input, std::uint64_t experts, std::uint64_t seed) {
   SplitMix64 random(seed ^ 0x10616974u);
-  Routed made{.how = "seeded logits"};
-  for (std::uint64_t i = 0; i < input.tokens * experts; ++i) made.logits.push_back(normal(random));
-  return made;
+  Routed result{.how = "seeded logits"};
+  for (std::uint64_t i = 0; i < input.tokens * experts; ++i) result.logits.push_back(normal(random));
+  return result;
 }
 
 // What the router reads: the hidden states, or where experts read a projection of them, what is

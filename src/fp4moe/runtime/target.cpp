@@ -40,7 +40,7 @@ bool depends_on_device(const Policy& policy, const Backend& backend) {
     const auto device = platform::describe_device(part.name);
     if (!device) continue;
     const auto layout =
-        backends::layout_of({.backend = backend, .era = policy.era, .device = *device});
+        backends::layout_of({.backend = backend, .policy_date = policy.policy_date, .device = *device});
     if (layout) generations.insert((*layout)->generation);
   }
   return generations.size() > 1;
@@ -58,7 +58,7 @@ std::vector<LayoutReader> readers_of(std::string_view id) {
       if (backend->family != "none" && backends::layout_id(*backend) == id)
         found.push_back({&policy, backend});
   std::ranges::stable_sort(found, [](const LayoutReader& a, const LayoutReader& b) {
-    return a.policy->era > b.policy->era;
+    return a.policy->policy_date > b.policy->policy_date;
   });
   return found;
 }
@@ -92,12 +92,12 @@ Result<const layout::Layout*> layout_for_target(std::string_view id, const Targe
   const std::vector<LayoutReader> readers = readers_of(id);
   std::string why;
   for (const LayoutReader& reader : readers) {
-    if (reader.policy->era != readers.front().policy->era) break;
+    if (reader.policy->policy_date != readers.front().policy->policy_date) break;
     if (!depends_on_device(*reader.policy, *reader.backend)) return newest;
     const std::string here = misfit(*reader.policy, *reader.backend, target);
     if (here.empty())
       return backends::layout_of({.backend = *reader.backend,
-                                  .era = reader.policy->era,
+                                  .policy_date = reader.policy->policy_date,
                                   .device = target.device,
                                   .tp_size = target.slice.tensor_parallel.size});
     if (why.empty()) why = here;

@@ -9,13 +9,13 @@
 #include "fp4moe/layout/layout.hpp"
 #include "fp4moe/plan/model.hpp"
 #include "fp4moe/runtime/choice.hpp"
-#include "fp4moe/weights/slice.hpp"
+#include "fp4moe/checkpoint/slice.hpp"
 
 namespace fp4moe::runtime {
 
 struct Target {
   const plan::Model& model;
-  const weights::Slice& slice;
+  const checkpoint::Slice& slice;
   const platform::Device& device;
   bool is_given = false;  // the device was named; else it is this machine
 };

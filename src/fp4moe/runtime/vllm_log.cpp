@@ -60,23 +60,23 @@ std::optional<std::uint64_t> number_of(std::string_view text) {
 // What a line may tell: names as in vLLM's arguments and as on its command line.
 struct FactRow {
   std::string_view key, flag;
-  std::uint64_t QuestionOptions::*count = nullptr;
-  bool QuestionOptions::*on = nullptr;
-  std::string QuestionOptions::*text = nullptr;
+  std::uint64_t SelectionOptions::*count = nullptr;
+  bool SelectionOptions::*on = nullptr;
+  std::string SelectionOptions::*text = nullptr;
   std::string_view field{};  // of the layer
 };
 constexpr FactRow kFacts[] = {
-    {.key = "model", .flag = "model", .text = &QuestionOptions::model},
-    {.key = "tensor_parallel_size", .flag = "tensor-parallel-size", .count = &QuestionOptions::tp},
-    {.key = "data_parallel_size", .flag = "data-parallel-size", .count = &QuestionOptions::dp},
+    {.key = "model", .flag = "model", .text = &SelectionOptions::model},
+    {.key = "tensor_parallel_size", .flag = "tensor-parallel-size", .count = &SelectionOptions::tp},
+    {.key = "data_parallel_size", .flag = "data-parallel-size", .count = &SelectionOptions::dp},
     {.key = "prefill_context_parallel_size",
      .flag = "prefill-context-parallel-size",
-     .count = &QuestionOptions::pcp},
+     .count = &SelectionOptions::pcp},
     {.key = "enable_expert_parallel",
      .flag = "enable-expert-parallel",
-     .on = &QuestionOptions::expert_parallel},
-    {.key = "enable_eplb", .flag = "enable-eplb", .on = &QuestionOptions::eplb},
-    {.key = "all2all_backend", .flag = "all2all-backend", .text = &QuestionOptions::all2all},
+     .on = &SelectionOptions::expert_parallel},
+    {.key = "enable_eplb", .flag = "enable-eplb", .on = &SelectionOptions::eplb},
+    {.key = "all2all_backend", .flag = "all2all-backend", .text = &SelectionOptions::all2all},
     {.key = "moe_backend", .flag = "moe-backend", .field = "moe_backend"},
     {.key = "enable_lora", .flag = "enable-lora", .field = "is_lora_enabled"},
 };
@@ -123,7 +123,7 @@ std::string device_in(std::string_view line) {
 
 class LogReader {
  public:
-  explicit LogReader(const QuestionOptions& asked) : asked_(asked) { made_.options = asked; }
+  explicit LogReader(const SelectionOptions& asked) : asked_(asked) { made_.options = asked; }
 
   void read(std::string_view line, std::size_t number) {
     line_ = number;
@@ -183,8 +183,8 @@ class LogReader {
     std::optional<std::string> value = find_value(line, row.key);
     if (!value) value = find_value(line, row.flag);
     if (!value || value->empty() || *value == "None") return;
-    if (row.text == &QuestionOptions::model) return set_model(*value);
-    QuestionOptions& into = made_.options;
+    if (row.text == &SelectionOptions::model) return set_model(*value);
+    SelectionOptions& into = made_.options;
     const bool is_yes = *value == "True" || *value == "true" || *value == "1";
     const bool is_no = *value == "False" || *value == "false" || *value == "0";
     if (row.count != nullptr) {
@@ -276,7 +276,7 @@ class LogReader {
 
   // The command line's device, the log's, or this machine where the log may well be its own.
   Result<Done> choose_device() {
-    QuestionOptions& into = made_.options;
+    SelectionOptions& into = made_.options;
     if (into.device != "auto" || !into.platform.empty() || !into.gfx.empty()) return Done{};
     if (!device_.empty()) {
       into.device = device_;
@@ -301,7 +301,7 @@ class LogReader {
                       : "add --device NAME");
   }
 
-  const QuestionOptions& asked_;
+  const SelectionOptions& asked_;
   LogReading made_{};
   std::size_t line_ = 0;
   std::string device_{}, platform_{}, capability_{};
@@ -315,7 +315,7 @@ bool is_same_backend(std::string_view said, std::string_view name) {
 
 }  // namespace
 
-Result<LogReading> read_log(std::string_view text, const QuestionOptions& asked) {
+Result<LogReading> read_log(std::string_view text, const SelectionOptions& asked) {
   LogReader reader(asked);
   std::size_t number = 0;
   for (const std::string_view line : split(text, '\n')) reader.read(line, ++number);
@@ -342,17 +342,17 @@ Json to_json(const LogReading& log, const Answer& answer) {
   Json facts = Json::array();
   for (const LogFact& fact : log.facts)
     facts.push_back({{"name", fact.name}, {"value", fact.value}, {"line", fact.line}});
-  Json made{{"facts", std::move(facts)},
+  Json result{{"facts", std::move(facts)},
             {"version", log.version.empty() ? Json() : Json(log.version)},
             {"backend", log.chosen.empty() ? Json() : Json(printable(log.chosen))},
             {"message", nullptr},
             {"comparison", compare_with_log(log, answer)}};
   if (log.message)
-    made["message"] = {{"id", log.message->row->id},
+    result["message"] = {{"id", log.message->row->id},
                        {"means", log.message->about->means},
                        {"todo", log.message->about->todo},
                        {"reason", log.reason ? Json(log.reason->row->id) : Json()}};
-  return made;
+  return result;
 }
 
 }  // namespace fp4moe::runtime

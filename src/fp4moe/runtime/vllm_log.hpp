@@ -19,7 +19,7 @@ struct LogFact {
 };
 
 struct LogReading {
-  QuestionOptions options{};     // what was asked, with the log's facts where nothing was said
+  SelectionOptions options{};     // what was asked, with the log's facts where nothing was said
   std::vector<LogFact> facts{};  // in the order of the log
   std::string version{};         // of vLLM; empty: not told
   std::string chosen{};          // the backend that it said it uses; empty: none
@@ -29,7 +29,7 @@ struct LogReading {
 
 // What the command line says counts more than the log. Errors (code usage): log.none where the text
 // has nothing of vLLM's, log.device where no device is told, described or here.
-Result<LogReading> read_log(std::string_view text, const QuestionOptions& asked);
+Result<LogReading> read_log(std::string_view text, const SelectionOptions& asked);
 
 // "The log says MARLIN, and so do these rules.", or what may differ; empty: nothing to compare.
 std::string compare_with_log(const LogReading& log, const Answer& answer);

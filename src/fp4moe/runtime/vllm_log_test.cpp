@@ -17,7 +17,7 @@ VLLM_BATCH_INVARIANT=0
 INFO 11-03 10:00:09 [mxfp4.py:101] Using 'TRITON' Mxfp4 MoE backend.
 )";
 
-LogReading read(std::string_view text, QuestionOptions asked = {.policy = ""}) {
+LogReading read(std::string_view text, SelectionOptions asked = {.policy = ""}) {
   Result<LogReading> log = read_log(text, asked);
   EXPECT_TRUE(log) << fp4moe::text(log.why());
   return log ? *std::move(log) : LogReading{};
@@ -39,14 +39,14 @@ TEST(VllmLog, ItsFactsBecomeTheQuestion) {
   EXPECT_EQ(log.options.variables, std::vector<std::string>{"VLLM_BATCH_INVARIANT=0"});
   EXPECT_EQ(log.chosen, "TRITON");
   EXPECT_EQ(fact(log, "device"), "h100");
-  Result<Question> question = resolve(log.options);
+  Result<SelectionRequest> question = resolve(log.options);
   ASSERT_TRUE(question) << text(question.why());
   const Answer answered = answer(*std::move(question));
   EXPECT_EQ(compare_with_log(log, answered), "The log says TRITON, and so do these rules.");
 }
 
 TEST(VllmLog, TheCommandLineCountsMore) {
-  QuestionOptions asked{.policy = ""};
+  SelectionOptions asked{.policy = ""};
   asked.device = "b200";
   asked.model = "gpt-oss-20b";
   asked.tp = 2;
@@ -73,14 +73,14 @@ TEST(VllmLog, ACommandLineOfVllmIsReadToo) {
 }
 
 TEST(VllmLog, OneMessageIsEnoughWithADevice) {
-  QuestionOptions asked{.policy = ""};
+  SelectionOptions asked{.policy = ""};
   asked.device = "v100";
   const LogReading log = read(
       "NotImplementedError: No MXFP4 MoE backend supports the deployment configuration.", asked);
 
   ASSERT_TRUE(log.message);
   EXPECT_EQ(log.message->row->id, "no-backend");
-  Result<Question> question = resolve(log.options);
+  Result<SelectionRequest> question = resolve(log.options);
   ASSERT_TRUE(question);
   EXPECT_FALSE(answer(*std::move(question)).is_served());
 }
@@ -114,7 +114,7 @@ TEST(VllmLog, ACapabilityInAMessageIsADevice) {
 
 TEST(VllmLog, WhereTheLogAndTheRulesDifferThatIsSaid) {
   const LogReading log = read("vllm 0: NVIDIA H100\nINFO Using 'MARLIN' Mxfp4 MoE backend.\n");
-  Result<Question> question = resolve(log.options);
+  Result<SelectionRequest> question = resolve(log.options);
   ASSERT_TRUE(question);
   EXPECT_TRUE(compare_with_log(log, answer(*std::move(question)))
                   .starts_with("The log says MARLIN; these rules say TRITON"));

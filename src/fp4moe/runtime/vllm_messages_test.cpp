@@ -22,7 +22,7 @@ void expect_reason(const std::string& text) {
 
 TEST(VllmMessages, EverySentenceOfThePoliciesHasItsEntry) {
   for (const oracle::Policy& policy : backends::policies()) {
-    if (policy.era == oracle::Era::native) continue;
+    if (policy.policy_date == oracle::PolicyDate::native) continue;
     const oracle::Wording& wording = policy.wording;
     for (const std::string_view form :
          {wording.using_backend, wording.unsupported, wording.since, wording.unknown_name,
@@ -61,7 +61,7 @@ TEST(VllmMessages, EveryReasonOfEveryKernelHasItsEntry) {
   std::set<std::string> reasons;
   for (const platform::DescribedDevice& part : platform::described_devices())
     for (const oracle::Policy& policy : backends::policies()) {
-      if (policy.era == oracle::Era::native) continue;
+      if (policy.policy_date == oracle::PolicyDate::native) continue;
       for (oracle::Request& request : requests) {
         request.device = *platform::describe_device(part.name);
         request.device.libraries = {platform::Library::flashinfer, platform::Library::aiter,
@@ -71,10 +71,10 @@ TEST(VllmMessages, EveryReasonOfEveryKernelHasItsEntry) {
             reasons.insert(oracle::reference_reason(policy, request, verdict));
         for (const std::string& check : oracle::checks_before(policy, request))
           expect_message(check);
-        const oracle::Selection made = select(policy, oracle::Mode::compat, request);
-        if (!made.message.empty()) expect_message(made.message);
-        for (const std::string& line : made.log) expect_message(line);
-        for (const std::string& line : made.warned) expect_message(line);
+        const oracle::Selection result = select(policy, oracle::Mode::compat, request);
+        if (!result.message.empty()) expect_message(result.message);
+        for (const std::string& line : result.log) expect_message(line);
+        for (const std::string& line : result.warned) expect_message(line);
       }
     }
   EXPECT_GT(reasons.size(), 20u);

@@ -92,15 +92,15 @@ constexpr std::string_view kBesideLayer[] = {"num_expert_group",
                                              "expert_placement"};
 
 Result<std::vector<float>> floats(const Json& object, std::string_view key) {
-  std::vector<float> made;
+  std::vector<float> result;
   const Json* found = member(object, key);
-  if (found == nullptr) return made;
+  if (found == nullptr) return result;
   if (!found->is_array()) return not_understood(key, "a list of numbers", found);
   for (const Json& one : *found) {
     if (!one.is_number()) return not_understood(key, "a list of numbers", &one);
-    made.push_back(static_cast<float>(one.get<double>()));
+    result.push_back(static_cast<float>(one.get<double>()));
   }
-  return made;
+  return result;
 }
 
 Result<Done> read_beside(const Json& from, MoeConfig& to) {
@@ -120,7 +120,7 @@ Result<Done> read_beside(const Json& from, MoeConfig& to) {
   if (const auto done = reader.done(); !done) return done.why();
   to.routed_scaling_factor = scale.value_or(1.0);
   if (placement == "round_robin")
-    to.expert_placement = weights::Placement::round_robin;
+    to.expert_placement = checkpoint::Placement::round_robin;
   else if (!placement.empty() && placement != "linear")
     return usage("vllm.ask", "the question is not understood")
         .at("expert_placement")
@@ -129,13 +129,13 @@ Result<Done> read_beside(const Json& from, MoeConfig& to) {
 }
 
 Result<Context> context_from(const Json& question) {
-  Context made;
+  Context result;
   const Json* given = member(question, "context");
   if (given == nullptr) return current_context();
-  runtime::QuestionOptions options;
+  runtime::SelectionOptions options;
   std::string mode;
   Reader reader(*given);
-  reader.read("policy", made.policy, word)
+  reader.read("policy", result.policy, word)
       .read("mode", mode, word)
       .read("device", options.device, word)
       .read("platform", options.platform, word)
@@ -146,7 +146,7 @@ Result<Context> context_from(const Json& question) {
     return usage("vllm.ask", "the question is not understood")
         .at("mode")
         .expects("strict or compat", printable(mode));
-  made.mode = mode == "compat" ? oracle::Mode::compat : oracle::Mode::strict;
+  result.mode = mode == "compat" ? oracle::Mode::compat : oracle::Mode::strict;
   if (const Json* libraries = member(*given, "libraries")) {
     if (!libraries->is_array()) return not_understood("libraries", "a list of names", libraries);
     for (const Json& name : *libraries)
@@ -156,27 +156,27 @@ Result<Context> context_from(const Json& question) {
   if (options.device.empty()) options.device = "auto";
   Result<platform::Device> device = runtime::resolve_device(options);
   if (!device) return device.why();
-  made.device = *std::move(device);
+  result.device = *std::move(device);
   const bool is_here = options.device == "auto" && options.platform.empty() && options.gfx.empty();
   const Json* environment = member(*given, "environment");
   if (environment == nullptr) {
-    if (is_here) made.environment = platform::read_environment();
-    return made;
+    if (is_here) result.environment = platform::read_environment();
+    return result;
   }
   if (!environment->is_object()) return not_understood("environment", "an object", environment);
   for (const auto& [name, value] : environment->items()) {
     const platform::VariableRow* row = platform::find_variable(name);
     if (row == nullptr || !value.is_string())
       return not_understood(name, "a variable of docs/oracle.md with a text", &value);
-    made.environment.set(row->variable, value.string());
+    result.environment.set(row->variable, value.string());
   }
-  return made;
+  return result;
 }
 
 Json names_of(const auto& backends) {
-  Json made = Json::array();
-  for (const auto backend : backends) made.push_back(to_string(backend));
-  return made;
+  Json result = Json::array();
+  for (const auto backend : backends) result.push_back(to_string(backend));
+  return result;
 }
 
 template <class Enum>
@@ -225,9 +225,9 @@ struct Asked {
 };
 
 Json list_json(const std::vector<Row>& rows) {
-  Json made = Json::array();
-  for (const Row row : rows) made.push_back(row->name);
-  return made;
+  Json result = Json::array();
+  for (const Row row : rows) result.push_back(row->name);
+  return result;
 }
 
 Result<Json> ask_backends(const Asked& asked) {
@@ -255,12 +255,12 @@ Result<Json> ask_classes(const Asked& asked) {
   if (!row) return row.why();
   const auto classes = experts_classes(*row);
   if (!classes) return classes.why();
-  Json made = Json::array();
+  Json result = Json::array();
   for (const ExpertsClass one : *classes)
-    made.push_back(Json::object({{"name", one->name},
+    result.push_back(Json::object({{"name", one->name},
                                  {"monolithic", one->kind == oracle::Kind::monolithic},
                                  {"activation_format", oracle::name(one->format)}}));
-  return made;
+  return result;
 }
 
 Result<Json> ask_activation_key(const Asked& asked) {
@@ -276,11 +276,11 @@ Result<Json> ask_round_up(const Asked& asked) {
   const auto activation = word(asked.question, "activation");
   if (!activation) return activation.why();
   const auto known = oracle::activation_from_name(*activation);
-  const auto made = oracle::round_sizes(
+  const auto result = oracle::round_sizes(
       **row, asked.config.context.device, activation->empty() ? std::nullopt : known,
       {asked.config.hidden_dim, asked.config.intermediate_size_per_partition});
-  if (!made) return made.why();
-  return Json::array({made->hidden, made->intermediate});
+  if (!result) return result.why();
+  return Json::array({result->hidden, result->intermediate});
 }
 
 Result<Json> ask_global_sf(const Asked& asked) {
@@ -290,9 +290,9 @@ Result<Json> ask_global_sf(const Asked& asked) {
 }
 
 Result<Json> ask_flashinfer(const Asked& asked) {
-  const auto made = flashinfer_nvfp4_moe_backends(asked.config.context);
-  if (!made) return made.why();
-  return names_of(*made);
+  const auto result = flashinfer_nvfp4_moe_backends(asked.config.context);
+  if (!result) return result.why();
+  return names_of(*result);
 }
 
 // The parameters of a layer before weights are loaded.
@@ -306,10 +306,10 @@ Result<Json> ask_buffers(const Asked& asked) {
   const MoeConfig& config = asked.config;
   const auto sizes = oracle::layer_sizes(
       **row, config.context.device, oracle::rounding_activation(**policy, layer_of(config)),
-      config.moe_parallel_config, (*policy)->era, config.in_dtype,
+      config.moe_parallel_config, (*policy)->policy_date, config.in_dtype,
       {config.hidden_dim, config.intermediate_size_per_partition});
   if (!sizes) return sizes.why();
-  const auto made = oracle::weight_buffers(
+  const auto result = oracle::weight_buffers(
       {.format = asked.format,
        .names = *names == "compressed-tensors" ? oracle::BufferNames::compressed_tensors
                                                : oracle::BufferNames::modelopt,
@@ -319,9 +319,9 @@ Result<Json> ask_buffers(const Asked& asked) {
        .gated = config.is_act_and_mul,
        .has_bias = config.has_bias,
        .global_activation_scales = (*row)->global_activation_scales});
-  if (!made) return made.why();
+  if (!result) return result.why();
   Json list = Json::array();
-  for (const oracle::Buffer& buffer : *made)
+  for (const oracle::Buffer& buffer : *result)
     list.push_back(Json::object(
         {{"name", buffer.name}, {"dtype", buffer.dtype}, {"shape", Json(buffer.shape)}}));
   return Json::object({{"buffers", std::move(list)},
@@ -340,9 +340,9 @@ Result<Json> ask_quant_config(const Asked& asked) {
       .read("gemm1_beta", given.gemm1_beta, number)
       .read("swiglu_limit", given.swiglu_limit, number);
   if (const auto done = reader.done(); !done) return done.why();
-  const auto made = quant_config_of(**row, given, asked.config);
-  if (!made) return made.why();
-  Json answer = to_json(*made);
+  const auto result = quant_config_of(**row, given, asked.config);
+  if (!result) return result.why();
+  Json answer = to_json(*result);
   answer["family"] = (*row)->family;
   return answer;
 }
@@ -355,19 +355,19 @@ Result<Json> ask_format(const Asked& asked) {
   const auto bias_type = tensor::dtype_from_safetensors(bias->empty() ? "BF16" : *bias);
   if (!bias_type) return not_understood("bias_dtype", "BF16, F16 or F32", nullptr);
   const MoeConfig& config = asked.config;
-  using weights::RowOrder;
+  using checkpoint::RowOrder;
   const RowOrder order =
       !options->is_act_and_mul ? RowOrder::single : options->w13_order.value_or(RowOrder::halves);
-  const weights::MoeShape shape{
+  const checkpoint::MoeShape shape{
       .format = asked.format,
       .experts = config.num_local_experts,
       .hidden = options->hidden == 0 ? config.hidden_dim : options->hidden,
       .intermediate = config.intermediate_size_per_partition,
       .order = order,
       .has_bias = config.has_bias};
-  const auto made = kernel_format(asked.backend, shape, config.context, *options, *bias_type);
-  if (!made) return made.why();
-  return to_json(*made);
+  const auto result = kernel_format(asked.backend, shape, config.context, *options, *bias_type);
+  if (!result) return result.why();
+  return to_json(*result);
 }
 
 struct Verb {
@@ -406,17 +406,17 @@ Result<MoeConfig> config_from(const Json& question) {
     for (const auto& [key, value] : given->items())
       if (std::ranges::find(kBesideLayer, key) == std::end(kBesideLayer)) fields[key] = value;
   if (const auto set = oracle::set_fields(layer, fields); !set) return set.why();
-  MoeConfig made = config_of(layer);
+  MoeConfig result = config_of(layer);
   if (given != nullptr)
-    if (const auto read = read_beside(*given, made); !read) return read.why();
+    if (const auto read = read_beside(*given, result); !read) return read.why();
   Result<Context> context = context_from(question);
   if (!context) return context.why();
-  made.context = *std::move(context);
-  return made;
+  result.context = *std::move(context);
+  return result;
 }
 
 Result<ConversionOptions> options_from(const Json& question) {
-  ConversionOptions made;
+  ConversionOptions result;
   const Json none = Json::object();
   const Json* given = member(question, "options");
   std::string order, activation, params;
@@ -424,32 +424,32 @@ Result<ConversionOptions> options_from(const Json& question) {
   Reader reader(given == nullptr ? none : *given);
   const auto one = [](const Json& object, std::string_view key) { return whole(object, key, 1); };
   reader
-      .read("is_act_and_mul", made.is_act_and_mul,
+      .read("is_act_and_mul", result.is_act_and_mul,
             [](const Json& object, std::string_view key) { return flag(object, key, true); })
-      .read("takes_external", made.takes_external,
+      .read("takes_external", result.takes_external,
             [](const Json& object, std::string_view key) { return flag(object, key, false); })
       .read("w13_order", order, word)
       .read("activation", activation, word)
-      .read("tp_size", made.tp_size, one)
-      .read("generation", made.generation, word)
+      .read("tp_size", result.tp_size, one)
+      .read("generation", result.generation, word)
       .read("params_dtype", params, word)
       .read("threads", threads, one)
-      .read("hidden", made.hidden,
+      .read("hidden", result.hidden,
             [](const Json& object, std::string_view key) { return whole(object, key); });
   if (const auto done = reader.done(); !done) return done.why();
-  made.threads = threads;
-  for (const weights::RowOrder known : {weights::RowOrder::interleaved, weights::RowOrder::halves})
-    if (order == name(known)) made.w13_order = known;
-  if (!order.empty() && !made.w13_order)
+  result.threads = threads;
+  for (const checkpoint::RowOrder known : {checkpoint::RowOrder::interleaved, checkpoint::RowOrder::halves})
+    if (order == name(known)) result.w13_order = known;
+  if (!order.empty() && !result.w13_order)
     return not_understood("w13_order", "interleaved or halves", member(*given, "w13_order"));
-  made.activation = oracle::activation_from_name(activation);
-  if (!activation.empty() && !made.activation)
+  result.activation = oracle::activation_from_name(activation);
+  if (!activation.empty() && !result.activation)
     return not_understood("activation", "an activation", member(*given, "activation"));
   if (params == "float16")
-    made.params_dtype = tensor::DType::f16;
+    result.params_dtype = tensor::DType::f16;
   else if (!params.empty() && params != "bfloat16")
     return not_understood("params_dtype", "bfloat16 or float16", member(*given, "params_dtype"));
-  return made;
+  return result;
 }
 
 Json to_json(const KernelWeights& weights) {

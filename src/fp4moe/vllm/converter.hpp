@@ -13,14 +13,14 @@ struct Converter {
   const Context& context;
   const ConversionOptions& options;
 
-  Result<KernelWeights> convert(const Mxfp4Tensors& tensors, weights::RowOrder order) const;
-  Result<NvFp4KernelWeights> convert(const NvFp4Tensors& tensors, weights::RowOrder order) const;
+  Result<KernelWeights> convert(const Mxfp4Tensors& tensors, checkpoint::RowOrder order) const;
+  Result<NvFp4KernelWeights> convert(const NvFp4Tensors& tensors, checkpoint::RowOrder order) const;
   // Without memory and without a source.
-  Result<KernelWeights> plan(const weights::MoeShape& shape, tensor::DType bias_type) const;
+  Result<KernelWeights> plan(const checkpoint::MoeShape& shape, tensor::DType bias_type) const;
 
  private:
-  Result<KernelWeights> convert(const weights::LayerWeights& given) const;
-  weights::RowOrder order_or(weights::RowOrder usual) const;
+  Result<KernelWeights> convert(const checkpoint::LayerWeights& given) const;
+  checkpoint::RowOrder order_or(checkpoint::RowOrder usual) const;
   Result<convert::Recipe> recipe(WeightFormat format) const;
 };
 

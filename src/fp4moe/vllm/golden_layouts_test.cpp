@@ -40,44 +40,44 @@ constexpr GoldenRow kRows[] = {
 
 LoadedTensor loaded(const Json& input) {
   const std::string type = input["dtype"].string(), fill = input["fill"].string();
-  LoadedTensor made;
-  made.dtype = type == "f32"    ? DType::f32
+  LoadedTensor result;
+  result.dtype = type == "f32"    ? DType::f32
                : type == "bf16" ? DType::bf16
                : type == "e4m3" ? DType::f8_e4m3
                : type == "e8m0" ? DType::f8_e8m0
                                 : DType::u8;
-  for (const Json& size : input["shape"]) made.shape.push_back(size.get<std::uint64_t>());
-  made.bytes.resize(*tensor::byte_count(made.dtype, made.shape));
+  for (const Json& size : input["shape"]) result.shape.push_back(size.get<std::uint64_t>());
+  result.bytes.resize(*tensor::byte_count(result.dtype, result.shape));
   SplitMix64 random(std::stoull(input["seed"].string(), nullptr, 16));
-  for (std::size_t i = 0; i < made.bytes.size(); i += 8) {
+  for (std::size_t i = 0; i < result.bytes.size(); i += 8) {
     const std::uint64_t word = random.next();
-    std::memcpy(&made.bytes[i], &word, std::min<std::size_t>(8, made.bytes.size() - i));
+    std::memcpy(&result.bytes[i], &word, std::min<std::size_t>(8, result.bytes.size() - i));
   }
-  for (std::size_t i = 0; i < made.bytes.size(); i += fill == "f32" ? 4 : fill == "bf16" ? 2 : 1) {
+  for (std::size_t i = 0; i < result.bytes.size(); i += fill == "f32" ? 4 : fill == "bf16" ? 2 : 1) {
     if (fill == "f32") {
       std::uint32_t x = 0;
-      std::memcpy(&x, &made.bytes[i], 4);
+      std::memcpy(&x, &result.bytes[i], 4);
       x = ((110 + (x >> 23 & 0xFF) % 16) << 23) | (x & 0x7FFFFF);
-      std::memcpy(&made.bytes[i], &x, 4);
+      std::memcpy(&result.bytes[i], &x, 4);
       continue;
     }
     if (fill == "bf16") {
       std::uint16_t x = 0;
-      std::memcpy(&x, &made.bytes[i], 2);
+      std::memcpy(&x, &result.bytes[i], 2);
       x = static_cast<std::uint16_t>((x & 0x8000) | ((120 + (x >> 7 & 0xFF) % 16) << 7) |
                                      (x & 0x7F));
-      std::memcpy(&made.bytes[i], &x, 2);
+      std::memcpy(&result.bytes[i], &x, 2);
       continue;
     }
-    unsigned b = std::to_integer<unsigned>(made.bytes[i]);
+    unsigned b = std::to_integer<unsigned>(result.bytes[i]);
     if (fill == "e4m3_pos") b = (b & 0x7F) == 0x7F ? 0x7E : b & 0x7F;
     if (fill == "e4m3_signed" && (b & 0x7F) == 0x7F) b -= 1;
     if (fill == "e4m3_hi") b = 0x38 + b % 0x47;
     if (fill == "e4m3_mid") b = 0x20 + b % 0x30;
     if (fill == "e4m3_lo") b = b % 0x40;
-    made.bytes[i] = static_cast<std::byte>(b);
+    result.bytes[i] = static_cast<std::byte>(b);
   }
-  return made;
+  return result;
 }
 
 struct Inputs {
@@ -129,7 +129,7 @@ void check_case(const GoldenRow& row, const Json& item, Counts& counts) {
   if (const auto type = params.find("params_dtype"); type != params.end() && *type == "f16")
     options.params_dtype = DType::f16;
   if (is_mxfp4) {
-    const auto made = convert_gpt_oss_weight_to_mxfp4_moe_kernel_format(
+    const auto result = convert_gpt_oss_weight_to_mxfp4_moe_kernel_format(
         *parse_mxfp4_moe_backend(row.backend),
         {.w13_weight = inputs.view("w13"),
          .w2_weight = inputs.view("w2"),
@@ -139,18 +139,18 @@ void check_case(const GoldenRow& row, const Json& item, Counts& counts) {
          .w2_bias = inputs.view("w2_bias")},
         context, options);
     if (inputs.has_nan_scale()) {  // as files with such scales are refused
-      ASSERT_FALSE(made);
-      EXPECT_EQ(made.why().id, "scale.nan");
+      ASSERT_FALSE(result);
+      EXPECT_EQ(result.why().id, "scale.nan");
       ++counts.refused;
       return;
     }
-    ASSERT_TRUE(made) << text(made.why());
-    if (!is_of_date(params, made->packer().problem())) return;
-    expect_outputs(item, *made);
+    ASSERT_TRUE(result) << text(result.why());
+    if (!is_of_date(params, result->packer().problem())) return;
+    expect_outputs(item, *result);
     ++counts.equal;
     return;
   }
-  const auto made =
+  const auto result =
       convert_to_nvfp4_moe_kernel_format(*parse_nvfp4_moe_backend(row.backend),
                                          {.w13 = inputs.view("w13"),
                                           .w13_scale = inputs.view("w13_scale"),
@@ -161,9 +161,9 @@ void check_case(const GoldenRow& row, const Json& item, Counts& counts) {
                                           .w2_scale_2 = inputs.view("w2_scale_2"),
                                           .a2_scale = inputs.view("a2_scale")},
                                          params["gated"].get<bool>(), context, options);
-  ASSERT_TRUE(made) << text(made.why());
-  if (!is_of_date(params, made->packed.packer().problem())) return;
-  expect_outputs(item, made->packed);
+  ASSERT_TRUE(result) << text(result.why());
+  if (!is_of_date(params, result->packed.packer().problem())) return;
+  expect_outputs(item, result->packed);
   ++counts.equal;
 }
 

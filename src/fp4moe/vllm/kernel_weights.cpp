@@ -7,8 +7,8 @@
 #include <fmt/format.h>
 
 #include "fp4moe/backends/layouts.hpp"
-#include "fp4moe/convert/bias.hpp"
-#include "fp4moe/convert/pack_layer.hpp"
+#include "fp4moe/convert/pack/bias.hpp"
+#include "fp4moe/convert/pack/pack_layer.hpp"
 #include "fp4moe/moe/rows.hpp"
 #include "fp4moe/vllm/converter.hpp"
 #include "fp4moe/vllm/rows.hpp"
@@ -19,8 +19,8 @@ namespace {
 
 using layout::ScalarRule;
 using tensor::DType;
-using weights::MoeShape;
-using weights::RowOrder;
+using checkpoint::MoeShape;
+using checkpoint::RowOrder;
 
 // The four big tensors of either format, by the names their callers know.
 struct BigTensors {
@@ -49,7 +49,7 @@ Result<MoeShape> check_big(const BigTensors& given, WeightFormat format, RowOrde
                        .hidden = w2[1],
                        .intermediate = 2 * w2[2],
                        .order = order};
-  const std::uint64_t block = weights::block_size(format), rows = shape.w13_rows();
+  const std::uint64_t block = checkpoint::block_size(format), rows = shape.w13_rows();
   for (const auto& [name, size] :
        {std::pair("hidden", shape.hidden), std::pair("intermediate", shape.intermediate)})
     if (size % block != 0)
@@ -71,34 +71,34 @@ Result<MoeShape> check_big(const BigTensors& given, WeightFormat format, RowOrde
 }
 
 // Strides are those of the loaded tensors: fewer hidden columns and rows may be in use.
-weights::MatrixWeights matrix(const MoeShape& loaded, std::uint64_t rows, std::uint64_t k,
+checkpoint::MatrixWeights matrix(const MoeShape& loaded, std::uint64_t rows, std::uint64_t k,
                               const TensorView& codes, const TensorView& scales) {
-  const std::uint64_t blocks = k / weights::block_size(loaded.format);
+  const std::uint64_t blocks = k / checkpoint::block_size(loaded.format);
   return {.codes = {codes.bytes, rows * (k / 2), k / 2},
           .scales = {scales.bytes, rows * blocks, blocks}};
 }
 
-Result<weights::LayerWeights> layer_weights(const BigTensors& given, const MoeShape& loaded,
+Result<checkpoint::LayerWeights> layer_weights(const BigTensors& given, const MoeShape& loaded,
                                             const ConversionOptions& options) {
   const std::uint64_t hidden = options.hidden == 0 ? loaded.hidden : options.hidden;
-  const std::uint64_t block = weights::block_size(loaded.format);
+  const std::uint64_t block = checkpoint::block_size(loaded.format);
   if (hidden > loaded.hidden || hidden % block != 0)
     return usage("vllm.tensor", "more hidden columns are in use than the tensors have")
         .at(given.w2_name)
         .expects(fmt::format("at most {}, in whole blocks of {}", loaded.hidden, block),
                  fmt::format("{}", hidden));
-  weights::LayerWeights made{
+  checkpoint::LayerWeights result{
       .shape = loaded,
       .w13 = matrix(loaded, loaded.w13_rows(), loaded.hidden, given.w13, given.w13_scale),
       .w2 = matrix(loaded, loaded.hidden, loaded.intermediate, given.w2, given.w2_scale)};
-  made.shape.hidden = hidden;
-  return made;
+  result.shape.hidden = hidden;
+  return result;
 }
 
 constexpr std::initializer_list<DType> kBiasTypes{DType::bf16, DType::f16, DType::f32};
 
 Result<Done> add_biases(const Mxfp4Tensors& given, const MoeShape& loaded,
-                        weights::LayerWeights& to) {
+                        checkpoint::LayerWeights& to) {
   if (is_given(given.w13_bias)) {
     if (const auto fine = check_tensor("w13_bias", given.w13_bias, kBiasTypes,
                                        {loaded.experts, loaded.w13_rows()});
@@ -142,7 +142,7 @@ struct NvFp4Numbers {
 };
 
 Result<NvFp4Numbers> numbers_of(const NvFp4Tensors& given, const MoeShape& shape) {
-  NvFp4Numbers made;
+  NvFp4Numbers result;
   const auto read = [&](std::string_view name, const TensorView& from, bool pairs,
                         std::vector<float>& to) -> Result<Done> {
     Result<std::vector<float>> values = scalars(name, from, pairs);
@@ -151,8 +151,8 @@ Result<NvFp4Numbers> numbers_of(const NvFp4Tensors& given, const MoeShape& shape
     return Done{};
   };
   const bool gated = shape.gated();
-  for (const Result<Done>& fine : {read("w13_scale_2", given.w13_scale_2, gated, made.w13_globals),
-                                   read("w2_scale_2", given.w2_scale_2, false, made.w2_globals)})
+  for (const Result<Done>& fine : {read("w13_scale_2", given.w13_scale_2, gated, result.w13_globals),
+                                   read("w2_scale_2", given.w2_scale_2, false, result.w2_globals)})
     if (!fine) return fine.why();
   if (given.w13_scale_2.shape[0] != shape.experts)
     return other_experts("w13_scale_2", shape.experts, given.w13_scale_2);
@@ -162,13 +162,13 @@ Result<NvFp4Numbers> numbers_of(const NvFp4Tensors& given, const MoeShape& shape
     return usage("vllm.tensor", "input scales are given for one of the two products")
         .at(is_given(given.a13_scale) ? "a2_scale" : "a13_scale")
         .expects("both or none", "one");
-  if (!is_given(given.a13_scale)) return made;
-  for (const Result<Done>& fine : {read("a13_scale", given.a13_scale, gated, made.w13_inputs),
-                                   read("a2_scale", given.a2_scale, false, made.w2_inputs)})
+  if (!is_given(given.a13_scale)) return result;
+  for (const Result<Done>& fine : {read("a13_scale", given.a13_scale, gated, result.w13_inputs),
+                                   read("a2_scale", given.a2_scale, false, result.w2_inputs)})
     if (!fine) return fine.why();
   if (given.a2_scale.shape[0] != given.a13_scale.shape[0])
     return other_experts("a2_scale", given.a13_scale.shape[0], given.a2_scale);
-  return made;
+  return result;
 }
 
 bool shares_inputs(ScalarRule rule) {
@@ -192,9 +192,9 @@ Result<Done> fit_inputs(const NvFp4Tensors& given, const MoeShape& shape, Scalar
 
 // The gate's of each expert, or the up's without a gate: the one that kernels have.
 std::vector<float> first_of_each(const std::vector<float>& values, std::uint64_t experts) {
-  std::vector<float> made(experts);
-  for (std::uint64_t e = 0; e < experts; ++e) made[e] = values[e * (values.size() / experts)];
-  return made;
+  std::vector<float> result(experts);
+  for (std::uint64_t e = 0; e < experts; ++e) result[e] = values[e * (values.size() / experts)];
+  return result;
 }
 
 }  // namespace
@@ -204,9 +204,9 @@ TensorView KernelWeights::tensor(std::string_view name) const {
   const auto found = std::ranges::find(all, name, &convert::PackedTensor::name);
   if (found == all.end()) return {};
   const auto at = static_cast<std::size_t>(found - all.begin());
-  TensorView made{.dtype = found->dtype, .shape = found->shape};
-  if (at < state_->views.size()) made.bytes = state_->views[at];
-  return made;
+  TensorView result{.dtype = found->dtype, .shape = found->shape};
+  if (at < state_->views.size()) result.bytes = state_->views[at];
+  return result;
 }
 
 std::vector<float> KernelWeights::numbers(std::string_view name) const {
@@ -236,7 +236,7 @@ Result<convert::Recipe> Converter::recipe(WeightFormat format) const {
   const auto policy = policy_of(context, format);
   if (!policy) return policy.why();
   Result<const layout::Layout*> layout = backends::layout_of({.backend = **row,
-                                                              .era = (*policy)->era,
+                                                              .policy_date = (*policy)->policy_date,
                                                               .device = context.device,
                                                               .tp_size = options.tp_size,
                                                               .activation = options.activation,
@@ -249,15 +249,15 @@ Result<convert::Recipe> Converter::recipe(WeightFormat format) const {
   if (!options.generation.empty())
     layout = backends::require_layout((*layout)->id, options.generation);
   if (!layout) return layout.why();
-  convert::Recipe made{.layout = *layout, .params_type = options.params_dtype};
-  made.sizing = {.backend = *row, .device = context.device, .activation = options.activation};
-  return made;
+  convert::Recipe result{.layout = *layout, .params_type = options.params_dtype};
+  result.sizing = {.backend = *row, .device = context.device, .activation = options.activation};
+  return result;
 }
 
 Result<KernelWeights> Converter::plan(const MoeShape& shape, DType bias_type) const {
   const auto found = recipe(shape.format);
   if (!found) return found.why();
-  const auto padded = convert::padded_sizes(found->sizing, shape, {}, weights::SplitRule::equal);
+  const auto padded = convert::padded_sizes(found->sizing, shape, {}, checkpoint::SplitRule::equal);
   if (!padded) return padded.why();
   auto packer =
       convert::LayerPacker::make(*found->layout, {.experts = shape.experts,
@@ -271,18 +271,18 @@ Result<KernelWeights> Converter::plan(const MoeShape& shape, DType bias_type) co
   return KernelWeights(*std::move(packer));
 }
 
-Result<KernelWeights> Converter::convert(const weights::LayerWeights& given) const {
+Result<KernelWeights> Converter::convert(const checkpoint::LayerWeights& given) const {
   const auto found = recipe(given.shape.format);
   if (!found) return found.why();
-  const auto view = weights::LayerWeightsView::make(given);
+  const auto view = checkpoint::LayerWeightsView::make(given);
   if (!view) return view.why();
   const auto job =
       convert::layer_job(convert::MemoryLayer{.shape = view->shape(), .weights = *view}, *found);
   if (!job) return job.why();
   auto packer = convert::LayerPacker::make(*found->layout, job->problem);
   if (!packer) return packer.why();
-  KernelWeights made(*std::move(packer));
-  KernelWeights::State& state = *made.state_;
+  KernelWeights result(*std::move(packer));
+  KernelWeights::State& state = *result.state_;
   if (options.out.empty()) {
     for (const convert::PackedTensor& tensor : state.packer.tensors()) {
       Result<tensor::Buffer> memory = tensor::Buffer::allocate(tensor.bytes);
@@ -297,7 +297,7 @@ Result<KernelWeights> Converter::convert(const weights::LayerWeights& given) con
       convert::pack_layer(*job, state.packer, state.targets, {.threads = options.threads});
   if (!done) return done.why();
   state.views.assign(state.targets.begin(), state.targets.end());
-  return made;
+  return result;
 }
 
 Result<KernelWeights> Converter::convert(const Mxfp4Tensors& tensors, RowOrder usual) const {
@@ -326,20 +326,20 @@ Result<NvFp4KernelWeights> Converter::convert(const NvFp4Tensors& tensors, RowOr
   given->w2.input_scales = numbers->w2_inputs;
   Result<KernelWeights> packed = convert(*given);
   if (!packed) return packed.why();
-  NvFp4KernelWeights made{.packed = *std::move(packed)};
+  NvFp4KernelWeights result{.packed = *std::move(packed)};
   const bool is_marlin = rule == ScalarRule::marlin;
-  made.w13_scale_2 = is_marlin ? made.packed.numbers("w13_scale_2")
+  result.w13_scale_2 = is_marlin ? result.packed.numbers("w13_scale_2")
                                : first_of_each(numbers->w13_globals, shape->experts);
-  made.w2_scale_2 = is_marlin ? made.packed.numbers("w2_scale_2") : numbers->w2_globals;
-  made.a13_scale = made.packed.numbers("a13_scale");
-  made.a2_scale = made.packed.numbers("a2_scale");
+  result.w2_scale_2 = is_marlin ? result.packed.numbers("w2_scale_2") : numbers->w2_globals;
+  result.a13_scale = result.packed.numbers("a13_scale");
+  result.a2_scale = result.packed.numbers("a2_scale");
   // Emulation multiplies by the reciprocal of the largest.
   const bool emulates = rule == ScalarRule::global_scales && !numbers->w13_inputs.empty();
   if (emulates) {
-    made.a13_scale = {1.0f / std::ranges::max(numbers->w13_inputs)};
-    made.a2_scale = {1.0f / std::ranges::max(numbers->w2_inputs)};
+    result.a13_scale = {1.0f / std::ranges::max(numbers->w13_inputs)};
+    result.a2_scale = {1.0f / std::ranges::max(numbers->w2_inputs)};
   }
-  return made;
+  return result;
 }
 
 Result<KernelWeights> kernel_format(std::string_view backend, const MoeShape& shape,

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "fp4moe/base/result.hpp"
-#include "fp4moe/convert/layer_packer.hpp"
+#include "fp4moe/convert/pack/layer_packer.hpp"
 #include "fp4moe/tensor/tensor.hpp"
 #include "fp4moe/vllm/moe_config.hpp"
-#include "fp4moe/weights/layer_weights_view.hpp"
+#include "fp4moe/checkpoint/layer_weights_view.hpp"
 
 namespace fp4moe::vllm {
 
@@ -45,7 +45,7 @@ struct NvFp4Tensors {
 // What a conversion depends on beside the tensors and the context.
 struct ConversionOptions {
   bool is_act_and_mul = true;                        // w13 has a gate
-  std::optional<weights::RowOrder> w13_order{};      // instead of the one the function is for
+  std::optional<checkpoint::RowOrder> w13_order{};      // instead of the one the function is for
   std::optional<Activation> activation{};            // some backends round sizes by it
   std::uint64_t tp_size = 1;                         // decides the layout on gfx950
   std::string generation{};                          // of the layout; empty: the policy's
@@ -97,12 +97,12 @@ struct NvFp4KernelWeights {
 };
 
 // What the tensors say of the layer: sizes, the order of w13's rows, biases. Errors: vllm.tensor.
-Result<weights::MoeShape> shape_of(const Mxfp4Tensors& tensors, weights::RowOrder order);
-Result<weights::MoeShape> shape_of(const NvFp4Tensors& tensors, weights::RowOrder order);
+Result<checkpoint::MoeShape> shape_of(const Mxfp4Tensors& tensors, checkpoint::RowOrder order);
+Result<checkpoint::MoeShape> shape_of(const NvFp4Tensors& tensors, checkpoint::RowOrder order);
 
 // What a conversion would make of weights of this shape, without memory: for callers that bring
 // their own.
-Result<KernelWeights> kernel_format(std::string_view backend, const weights::MoeShape& shape,
+Result<KernelWeights> kernel_format(std::string_view backend, const checkpoint::MoeShape& shape,
                                     const Context& context, const ConversionOptions& options = {},
                                     tensor::DType bias_type = tensor::DType::bf16);
 

@@ -10,7 +10,7 @@
 
 #include "fp4moe/backends/all.hpp"
 #include "fp4moe/backends/layouts.hpp"
-#include "fp4moe/convert/converted_folder.hpp"
+#include "fp4moe/convert/folder/converted_folder.hpp"
 #include "fp4moe/runtime/choice.hpp"
 #include "fp4moe/vllm/mxfp4.hpp"
 #include "fp4moe/vllm/nvfp4.hpp"
@@ -25,7 +25,7 @@ using testing::LayerSizes;
 using testing::LoadedTensor;
 using testing::Mxfp4Layer;
 using testing::NvFp4Layer;
-using weights::testing::FileTensor;
+using checkpoint::testing::FileTensor;
 
 constexpr std::string_view kDevices[] = {"h100", "b200", "mi355x", "mi300x", "cpu"};
 
@@ -48,7 +48,7 @@ void write_gpt_oss(const std::string& folder, const Mxfp4Layer& layer) {
   const LayerSizes& sizes = layer.sizes;
   const std::uint64_t e = sizes.experts, h = sizes.hidden, i = sizes.intermediate;
   const std::string at = "model.layers.0.mlp.experts.";
-  weights::testing::write_safetensors(
+  checkpoint::testing::write_safetensors(
       folder + "/model.safetensors",
       {named(at + "gate_up_proj_blocks", layer.w13, {e, 2 * i, h / 32, 16}),
        named(at + "gate_up_proj_scales", layer.w13_scale, {e, 2 * i, h / 32}),
@@ -90,7 +90,7 @@ void write_modelopt(const std::string& folder, const NvFp4Layer& layer) {
         parts);
     add("down_proj", layer.w2, layer.w2_scale, layer.w2_scale_2, layer.a2_scale, 0, 1);
   }
-  weights::testing::write_safetensors(folder + "/model.safetensors", all);
+  checkpoint::testing::write_safetensors(folder + "/model.safetensors", all);
   write_config(folder, layer.sizes, layer.sizes.gated ? "qwen3_moe" : "nemotron_h",
                R"({"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 16})");
 }
@@ -100,11 +100,11 @@ class FileSide {
  public:
   void convert(const std::string& checkpoint, const std::string& out, const oracle::Policy& policy,
                const oracle::Backend& backend, const Context& context) {
-    const auto opened = weights::Checkpoint::open(checkpoint);
+    const auto opened = checkpoint::Checkpoint::open(checkpoint);
     ASSERT_TRUE(opened) << text(opened.why());
     runtime::Choice choice{.policy = &policy, .backend = &backend, .device = context.device};
     const auto layout =
-        backends::layout_of({.backend = backend, .era = policy.era, .device = context.device});
+        backends::layout_of({.backend = backend, .policy_date = policy.policy_date, .device = context.device});
     ASSERT_TRUE(layout) << text(layout.why());
     choice.layout = *layout;
     const auto activation =
@@ -151,7 +151,7 @@ int each_layout(WeightFormat format, const Use& use) {
         const Context context{.policy = std::string(policy.name),
                               .device = *platform::describe_device(name)};
         const auto layout =
-            backends::layout_of({.backend = *backend, .era = policy.era, .device = context.device});
+            backends::layout_of({.backend = *backend, .policy_date = policy.policy_date, .device = context.device});
         if (!layout) continue;
         const auto sizes = oracle::round_sizes(*backend, context.device, {}, {160, 96});
         const std::string what = fmt::format("{} {} {}x{} {}", (*layout)->id, (*layout)->generation,
@@ -214,27 +214,27 @@ TEST(NvFp4QuantConfig, HasTheAlphasOfTheLayout) {
   each_layout(WeightFormat::nvfp4, [&](const oracle::Policy& policy, const oracle::Backend& backend,
                                        const Context& context, std::size_t) {
     const NvFp4MoeBackend member = *parse_nvfp4_moe_backend(backend.name);
-    const auto made = convert_to_nvfp4_moe_kernel_format(member, layer.tensors(), true, context);
-    ASSERT_TRUE(made) << text(made.why());
+    const auto result = convert_to_nvfp4_moe_kernel_format(member, layer.tensors(), true, context);
+    ASSERT_TRUE(result) << text(result.why());
     MoeConfig config;
     config.context = context;
     config.activation_key = kNvfp4Dynamic;
-    const auto quant = make_nvfp4_moe_quant_config(member, scales_of(*made), config);
+    const auto quant = make_nvfp4_moe_quant_config(member, scales_of(*result), config);
     ASSERT_TRUE(quant) << text(quant.why());
     EXPECT_EQ(quant->weight_quant_dtype, "nvfp4");
-    EXPECT_EQ(quant->w1_scale.bytes.data(), made->packed.tensor("w13_scale").bytes.data());
+    EXPECT_EQ(quant->w1_scale.bytes.data(), result->packed.tensor("w13_scale").bytes.data());
     for (const auto& [name, values] :
          {std::pair("g1_alphas", &quant->g1_alphas), std::pair("g2_alphas", &quant->g2_alphas),
           std::pair("a1_gscale", &quant->a1_gscale), std::pair("a2_gscale", &quant->a2_gscale),
           std::pair("g1_scale_c", &quant->g1_scale_c)}) {
-      const std::vector<float> packed = made->packed.numbers(name);
+      const std::vector<float> packed = result->packed.numbers(name);
       if (packed.empty()) continue;
       EXPECT_EQ(*values, packed) << name << " of " << policy.name;
       ++checked;
     }
     if (backend.name == "MARLIN") {
-      EXPECT_TRUE(made->a13_scale.empty());
-      EXPECT_EQ(quant->g1_alphas, made->packed.numbers("w13_scale_2"));
+      EXPECT_TRUE(result->a13_scale.empty());
+      EXPECT_EQ(quant->g1_alphas, result->packed.numbers("w13_scale_2"));
       EXPECT_TRUE(quant->a1_gscale.empty());
     }
   });
@@ -247,7 +247,7 @@ TEST(Conversion, GoesIntoTheCallersMemory) {
   const auto own =
       convert_to_mxfp4_moe_kernel_format(Mxfp4MoeBackend::MARLIN, layer.tensors(), context);
   ASSERT_TRUE(own) << text(own.why());
-  auto shape = shape_of(layer.tensors(), weights::RowOrder::interleaved);
+  auto shape = shape_of(layer.tensors(), checkpoint::RowOrder::interleaved);
   ASSERT_TRUE(shape);
   shape->has_bias = true;
   const auto format = kernel_format("MARLIN", *shape, context);
@@ -298,8 +298,8 @@ TEST(Conversion, RefusesWhatDoesNotFit) {
   const Context context{.policy = "2026-08-22", .device = *platform::describe_device("h100")};
   const auto id = [&](const Mxfp4Tensors& given,
                       Mxfp4MoeBackend backend = Mxfp4MoeBackend::MARLIN) {
-    const auto made = convert_to_mxfp4_moe_kernel_format(backend, given, context);
-    return made ? std::string("ok") : made.why().id + " " + made.why().tensor;
+    const auto result = convert_to_mxfp4_moe_kernel_format(backend, given, context);
+    return result ? std::string("ok") : result.why().id + " " + result.why().tensor;
   };
   Mxfp4Tensors given = layer.tensors();
   EXPECT_EQ(id(given), "ok");
@@ -336,8 +336,8 @@ TEST(NvFp4Conversion, RefusesWhatDoesNotFit) {
   const Context context{.policy = "2026-08-22", .device = *platform::describe_device("b200")};
   const auto id = [&](const NvFp4Tensors& given,
                       NvFp4MoeBackend backend = NvFp4MoeBackend::FLASHINFER_CUTLASS) {
-    const auto made = convert_to_nvfp4_moe_kernel_format(backend, given, true, context);
-    return made ? std::string("ok") : made.why().id + " " + made.why().tensor;
+    const auto result = convert_to_nvfp4_moe_kernel_format(backend, given, true, context);
+    return result ? std::string("ok") : result.why().id + " " + result.why().tensor;
   };
   NvFp4Tensors given = layer.tensors();
   EXPECT_EQ(id(given), "ok");

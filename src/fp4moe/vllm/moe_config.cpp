@@ -89,7 +89,7 @@ oracle::Request request_of(const MoeConfig& config, const oracle::Policy& policy
           .layer = layer_of(config)};
 }
 
-weights::Rank expert_rank(const MoeConfig& config) {
+checkpoint::Rank expert_rank(const MoeConfig& config) {
   const oracle::Parallel& parallel = config.moe_parallel_config;
   if (!parallel.use_ep) return {};
   return {.rank = static_cast<std::uint64_t>(std::max(0, parallel.ep_rank)),

@@ -13,7 +13,7 @@
 #include "fp4moe/base/result.hpp"
 #include "fp4moe/oracle/policy.hpp"
 #include "fp4moe/oracle/request.hpp"
-#include "fp4moe/weights/slice.hpp"
+#include "fp4moe/checkpoint/slice.hpp"
 
 namespace fp4moe::vllm {
 
@@ -85,7 +85,7 @@ struct MoeConfig {
   std::vector<float> e_score_correction_bias{};  // [num_experts]; empty: none
   double routed_scaling_factor = 1.0;
   bool apply_router_weight_on_input = false;  // Llama 4's routing does it in any case
-  weights::Placement expert_placement = weights::Placement::linear;
+  checkpoint::Placement expert_placement = checkpoint::Placement::linear;
 
   Context context{};
 };
@@ -97,6 +97,6 @@ MoeConfig config_of(const oracle::Layer& layer);
 oracle::Request request_of(const MoeConfig& config, const oracle::Policy& policy);
 
 // The rank of the expert-parallel group that the configuration is of.
-weights::Rank expert_rank(const MoeConfig& config);
+checkpoint::Rank expert_rank(const MoeConfig& config);
 
 }  // namespace fp4moe::vllm

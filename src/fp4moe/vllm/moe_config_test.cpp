@@ -43,8 +43,8 @@ TEST(Context, MeansTheNewestPolicyOfTheReference) {
     const auto newest = policy_of({}, format);
     ASSERT_TRUE(newest) << text(newest.why());
     for (const oracle::Policy& other : backends::policies()) {
-      if (other.format != format || other.era == oracle::Era::native) continue;
-      EXPECT_LE(other.era, (*newest)->era) << other.name;
+      if (other.format != format || other.policy_date == oracle::PolicyDate::native) continue;
+      EXPECT_LE(other.policy_date, (*newest)->policy_date) << other.name;
     }
     EXPECT_FALSE((*newest)->is_generic);
   }

@@ -16,27 +16,27 @@ using moe::MutableRows;
 
 // A kernel that is given routes needs no method of its own.
 Result<moe::routing::RouterOptions> router_of(const MoeConfig& config, bool is_monolithic) {
-  moe::routing::RouterOptions made{.method = moe::routing::Method::unspecified,
+  moe::routing::RouterOptions result{.method = moe::routing::Method::unspecified,
                                    .experts = config.num_experts,
                                    .top_k = config.experts_per_token};
   const auto method = moe::routing::method_from_name(oracle::name(config.routing_method));
   const bool has_method = method && *method != moe::routing::Method::unspecified &&
                           *method != moe::routing::Method::custom;
-  if (!is_monolithic) return made;
+  if (!is_monolithic) return result;
   if (!has_method)
     return usage("vllm.routing", "a monolithic kernel routes by itself")
         .expects("a routing method of its own", oracle::name(config.routing_method))
         .try_this("route first and use a modular class of experts");
-  made.method = *method;
+  result.method = *method;
   const moe::routing::MethodRow& row = moe::routing::row(*method);
-  if (row.takes_bias) made.bias = config.e_score_correction_bias;
+  if (row.takes_bias) result.bias = config.e_score_correction_bias;
   if (row.takes_groups) {
-    made.groups = config.num_expert_group;
-    made.chosen_groups = config.topk_group;
+    result.groups = config.num_expert_group;
+    result.chosen_groups = config.topk_group;
   }
-  if (row.takes_scale) made.scale = config.routed_scaling_factor;
-  if (row.normalization == moe::routing::Normalization::optional) made.renormalize = true;
-  return made;
+  if (row.takes_scale) result.scale = config.routed_scaling_factor;
+  if (row.normalization == moe::routing::Normalization::optional) result.renormalize = true;
+  return result;
 }
 
 void clear_from(const MutableRows& out, std::uint64_t column) {
@@ -68,7 +68,7 @@ Result<Done> KernelMaker::check(const KernelWeights& weights) const {
                              config.num_local_experts, intermediate, hidden),
                  fmt::format("{} of {} experts, {} x {}", formats::name(weights.layout().format),
                              problem.experts, problem.real.intermediate, problem.real.hidden));
-  const bool gated = problem.order != weights::RowOrder::single;
+  const bool gated = problem.order != checkpoint::RowOrder::single;
   if (gated != config.is_act_and_mul)
     return usage("vllm.weights", "the weights are not the configuration's")
         .expects(config.is_act_and_mul ? "a gate" : "no gate", gated ? "a gate" : "none");
@@ -77,23 +77,23 @@ Result<Done> KernelMaker::check(const KernelWeights& weights) const {
 
 Result<runtime::LayerFacts> KernelMaker::facts(const KernelWeights& weights) const {
   const convert::Problem& problem = weights.packer().problem();
-  runtime::LayerFacts made;
-  made.model.shape = {.format = backend.format,
+  runtime::LayerFacts result;
+  result.model.shape = {.format = backend.format,
                       .experts = config.num_experts,
                       .hidden = problem.real.hidden,
                       .intermediate = problem.real.intermediate,
                       .order = problem.order,
                       .has_bias = problem.has_bias};
-  made.model.layer = layer_of(config);
-  made.alpha = quant_config.gemm1_alpha;
-  made.beta = quant_config.gemm1_beta;
-  made.limit = quant_config.gemm1_clamp_limit;
-  made.weight_on_input =
+  result.model.layer = layer_of(config);
+  result.alpha = quant_config.gemm1_alpha;
+  result.beta = quant_config.gemm1_beta;
+  result.limit = quant_config.gemm1_clamp_limit;
+  result.weight_on_input =
       config.apply_router_weight_on_input || config.routing_method == Routing::llama4;
   auto router = router_of(config, experts_cls->kind == oracle::Kind::monolithic);
   if (!router) return router.why();
-  made.router = *std::move(router);
-  return made;
+  result.router = *std::move(router);
+  return result;
 }
 
 Result<MoeKernel> KernelMaker::make(const KernelWeights& weights) const {
@@ -109,25 +109,25 @@ Result<MoeKernel> KernelMaker::make(const KernelWeights& weights) const {
                          .layout = &weights.layout(),
                          .device = config.context.device,
                          .why = fmt::format("{} was given", backend.name)};
-  runtime::LayerOptions made{.engine = options.engine,
+  runtime::LayerOptions result{.engine = options.engine,
                              .threads = options.threads,
                              .pool = options.pool,
                              .ranks = options.ranks,
                              .exchange = options.exchange,
                              .max_tokens = config.max_num_tokens,
-                             .quantises = quant_config.quant_dtype,
+                             .quantizes = quant_config.quant_dtype,
                              .shared = options.shared_experts};
-  made.wish.device = config.context.device;
-  made.slice.expert_parallel = expert_rank(config);
-  made.slice.placement = config.expert_placement;
+  result.backend_request.device = config.context.device;
+  result.slice.expert_parallel = expert_rank(config);
+  result.slice.placement = config.expert_placement;
   if (!quant_config.a1_scale.empty() && !quant_config.a2_scale.empty())
-    made.input_scale = {.input = std::ranges::max(quant_config.a1_scale),
+    result.input_scale = {.input = std::ranges::max(quant_config.a1_scale),
                         .hidden = std::ranges::max(quant_config.a2_scale)};
   const std::vector<std::span<const std::byte>> views(weights.views().begin(),
                                                       weights.views().end());
   auto layer =
       runtime::MoeLayer::of(*std::move(described), std::move(choice),
-                            runtime::PackedWeights::of(weights.packer(), views), std::move(made));
+                            runtime::PackedWeights::of(weights.packer(), views), std::move(result));
   if (!layer) return layer.why();
   if (const auto done = layer->process(); !done) return done.why();
   return MoeKernel(*std::move(layer), experts_cls, weights.owner());
@@ -138,9 +138,9 @@ Result<ConstRows> MoeKernel::used(const ConstRows& rows, const char* what) const
   const std::uint64_t hidden = problem.real.hidden;
   const std::uint64_t columns = rows.columns == problem.padded.hidden ? rows.columns : hidden;
   if (const auto fine = moe::check_rows(rows, what, columns); !fine) return fine.why();
-  ConstRows made = rows;
-  made.columns = hidden;
-  return made;
+  ConstRows result = rows;
+  result.columns = hidden;
+  return result;
 }
 
 Result<Done> MoeKernel::run(const runtime::Tokens& tokens, const MutableRows& out) {

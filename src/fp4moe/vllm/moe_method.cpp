@@ -12,7 +12,7 @@ namespace {
 
 using tensor::DType;
 
-// Types as oracle/buffers.hpp spells them.
+// Types as oracle/vllm/buffers.hpp spells them.
 DType dtype_of(std::string_view name) {
   if (name == "bf16") return DType::bf16;
   if (name == "f32") return DType::f32;
@@ -32,7 +32,7 @@ Result<Done> MoeMethod::chosen(const oracle::Backend* backend, ExpertsClass expe
   if (!policy) return policy.why();
   const auto rounded = oracle::layer_sizes(
       *backend_, moe_.context.device, oracle::rounding_activation(**policy, layer_of(moe_)),
-      moe_.moe_parallel_config, (*policy)->era, moe_.in_dtype, sizes_);
+      moe_.moe_parallel_config, (*policy)->policy_date, moe_.in_dtype, sizes_);
   if (!rounded) return rounded.why();
   sizes_ = *rounded;
   return Done{};
@@ -58,13 +58,13 @@ Result<Done> MoeMethod::create_weights() {
        .has_bias = moe_.has_bias,
        .global_activation_scales = backend_ != nullptr && backend_->global_activation_scales});
   if (!buffers) return buffers.why();
-  std::vector<Parameter> made;
+  std::vector<Parameter> result;
   for (const oracle::Buffer& buffer : *buffers) {
     Result<tensor::Tensor> memory = tensor::Tensor::allocate(dtype_of(buffer.dtype), buffer.shape);
     if (!memory) return memory.why();
-    made.push_back({std::string(buffer.name), *std::move(memory)});
+    result.push_back({std::string(buffer.name), *std::move(memory)});
   }
-  parameters_ = std::move(made);
+  parameters_ = std::move(result);
   return Done{};
 }
 
@@ -87,7 +87,7 @@ Result<Done> MoeMethod::check_created() const {
 // Rows and columns of the hidden size that are padding are never read. The intermediate size is
 // rounded, too, but ranks may hold more of it than their even share.
 ConversionOptions MoeMethod::conversion() const {
-  const std::uint64_t block = weights::block_size(backend_->format);
+  const std::uint64_t block = checkpoint::block_size(backend_->format);
   return {.is_act_and_mul = moe_.is_act_and_mul,
           .w13_order = options_.w13_order,
           .activation = oracle::rounding_activation(*record_.selection.policy, layer_of(moe_)),

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "fp4moe/base/result.hpp"
-#include "fp4moe/oracle/buffers.hpp"
+#include "fp4moe/oracle/vllm/buffers.hpp"
 #include "fp4moe/oracle/record.hpp"
 #include "fp4moe/tensor/tensor.hpp"
 #include "fp4moe/vllm/moe_kernel.hpp"
@@ -22,7 +22,7 @@ namespace fp4moe::vllm {
 struct MethodOptions {
   KernelOptions kernel{};
   // Of w13's rows with a gate; absent: MXFP4 takes turns for swigluoai, all else is in halves.
-  std::optional<weights::RowOrder> w13_order{};
+  std::optional<checkpoint::RowOrder> w13_order{};
   oracle::BufferNames names = oracle::BufferNames::modelopt;  // of NVFP4's parameters
 };
 

@@ -25,15 +25,15 @@ using testing::NvFp4Layer;
 constexpr std::uint64_t kTokens = 5, kTopK = 2;
 
 MoeConfig config_for(const LayerSizes& sizes, std::string_view policy, std::string_view device) {
-  MoeConfig made{.num_experts = sizes.experts,
+  MoeConfig result{.num_experts = sizes.experts,
                  .num_local_experts = sizes.experts,
                  .experts_per_token = kTopK,
                  .hidden_dim = sizes.hidden,
                  .intermediate_size_per_partition = sizes.intermediate,
                  .is_act_and_mul = sizes.gated,
                  .has_bias = sizes.has_bias};
-  made.context = {.policy = std::string(policy), .device = *platform::describe_device(device)};
-  return made;
+  result.context = {.policy = std::string(policy), .device = *platform::describe_device(device)};
+  return result;
 }
 
 // Rows of a loaded tensor to the leading corner of a parameter; halves of w13 to halves.
@@ -63,19 +63,19 @@ void fill(Mxfp4MoeMethod& method, const Mxfp4Layer& layer, std::uint64_t halves)
   fill(method.parameter("w2_bias"), layer.w2_bias);
 }
 
-weights::LayerWeights weights_of(const Mxfp4Layer& layer, weights::RowOrder order) {
-  weights::LayerWeights made{.shape = {.format = WeightFormat::mxfp4,
+checkpoint::LayerWeights weights_of(const Mxfp4Layer& layer, checkpoint::RowOrder order) {
+  checkpoint::LayerWeights result{.shape = {.format = WeightFormat::mxfp4,
                                        .experts = layer.sizes.experts,
                                        .hidden = layer.sizes.hidden,
                                        .intermediate = layer.sizes.intermediate,
                                        .order = order}};
-  made.w13 = {.codes = {layer.w13.bytes}, .scales = {layer.w13_scale.bytes}};
-  made.w2 = {.codes = {layer.w2.bytes}, .scales = {layer.w2_scale.bytes}};
+  result.w13 = {.codes = {layer.w13.bytes}, .scales = {layer.w13_scale.bytes}};
+  result.w2 = {.codes = {layer.w2.bytes}, .scales = {layer.w2_scale.bytes}};
   if (layer.sizes.has_bias) {
-    made.w13.bias = {.bytes = layer.w13_bias.bytes};
-    made.w2.bias = {.bytes = layer.w2_bias.bytes};
+    result.w13.bias = {.bytes = layer.w13_bias.bytes};
+    result.w2.bias = {.bytes = layer.w2_bias.bytes};
   }
-  return made;
+  return result;
 }
 
 struct Call {
@@ -94,16 +94,16 @@ struct Call {
 };
 
 // The same call of a layer that was made from a view of the weights.
-std::vector<float> through_layer(const weights::LayerWeights& given, Activation activation,
+std::vector<float> through_layer(const checkpoint::LayerWeights& given, Activation activation,
                                  const oracle::Backend& backend, const oracle::Policy& policy,
                                  const platform::Device& device, const Call& call, bool monolithic,
                                  std::string numerics = {}) {
-  const auto view = weights::LayerWeightsView::make(given);
+  const auto view = checkpoint::LayerWeightsView::make(given);
   EXPECT_TRUE(view) << text(view.why());
   runtime::LayerDescription description{.activation = activation, .top_k = kTopK};
   description.router = moe::routing::RouterOptions{.method = moe::routing::Method::renormalize};
   runtime::LayerOptions options{.engine = "reference", .threads = 1, .numerics = numerics};
-  options.wish = {
+  options.backend_request = {
       .policy = std::string(policy.name), .backend = std::string(backend.name), .device = device};
   auto layer = runtime::MoeLayer::create(description, *view, options);
   EXPECT_TRUE(layer) << text(layer.why());
@@ -161,8 +161,8 @@ TEST(Mxfp4MoeMethod, ComputesWhatTheLayerComputes) {
 
     const Call call(layer.sizes);
     const std::vector<float> found = through_method(*method, call, layer.sizes.hidden);
-    const weights::LayerWeights weights =
-        weights_of(layer, turns ? weights::RowOrder::interleaved : weights::RowOrder::halves);
+    const checkpoint::LayerWeights weights =
+        weights_of(layer, turns ? checkpoint::RowOrder::interleaved : checkpoint::RowOrder::halves);
     const oracle::Backend& backend = *method->record().selection.backend;
     const oracle::Policy& policy = *method->record().selection.policy;
     EXPECT_EQ(found, through_layer(weights, given.activation, backend, policy,
@@ -393,28 +393,28 @@ void fill(NvFp4MoeMethod& method, const NvFp4Layer& layer, bool packs) {
   put("w2" + input, layer.a2_scale, true);
 }
 
-weights::LayerWeights weights_of(const NvFp4Layer& layer, std::vector<std::vector<float>>& keep) {
-  weights::LayerWeights made{.shape = {.format = WeightFormat::nvfp4,
+checkpoint::LayerWeights weights_of(const NvFp4Layer& layer, std::vector<std::vector<float>>& keep) {
+  checkpoint::LayerWeights result{.shape = {.format = WeightFormat::nvfp4,
                                        .experts = layer.sizes.experts,
                                        .hidden = layer.sizes.hidden,
                                        .intermediate = layer.sizes.intermediate,
-                                       .order = layer.sizes.gated ? weights::RowOrder::halves
-                                                                  : weights::RowOrder::single}};
+                                       .order = layer.sizes.gated ? checkpoint::RowOrder::halves
+                                                                  : checkpoint::RowOrder::single}};
   const auto floats = [&](const LoadedTensor& from) -> std::span<const float> {
     keep.emplace_back(from.bytes.size() / 4);
     std::memcpy(keep.back().data(), from.bytes.data(), from.bytes.size());
     return keep.back();
   };
   keep.reserve(4);
-  made.w13 = {.codes = {layer.w13.bytes},
+  result.w13 = {.codes = {layer.w13.bytes},
               .scales = {layer.w13_scale.bytes},
               .global_scales = floats(layer.w13_scale_2),
               .input_scales = floats(layer.a13_scale)};
-  made.w2 = {.codes = {layer.w2.bytes},
+  result.w2 = {.codes = {layer.w2.bytes},
              .scales = {layer.w2_scale.bytes},
              .global_scales = floats(layer.w2_scale_2),
              .input_scales = floats(layer.a2_scale)};
-  return made;
+  return result;
 }
 
 TEST(NvFp4MoeMethod, ComputesWhatTheLayerComputes) {
@@ -443,7 +443,7 @@ TEST(NvFp4MoeMethod, ComputesWhatTheLayerComputes) {
       const Call call(layer.sizes);
       const std::vector<float> found = through_method(*method, call, 256);
       std::vector<std::vector<float>> keep;
-      const weights::LayerWeights weights = weights_of(layer, keep);
+      const checkpoint::LayerWeights weights = weights_of(layer, keep);
       const oracle::Backend& backend = *method->record().selection.backend;
       const oracle::Policy& policy = *method->record().selection.policy;
       EXPECT_EQ(found, through_layer(weights, Activation::silu, backend, policy,

@@ -18,7 +18,7 @@ Result<FusedMoeQuantConfig> described(const oracle::Backend& backend, const MoeC
   if (!policy) return policy.why();
   const oracle::Request request = request_of(config, **policy);
   const oracle::QuantConfig found = oracle::quant_config(
-      backend, (*policy)->era, config.context.mode, request.layer, oracle::BufferNames::modelopt,
+      backend, (*policy)->policy_date, config.context.mode, request.layer, oracle::BufferNames::modelopt,
       oracle::form_from_layer(**policy, request).activations);
   return FusedMoeQuantConfig{
       .scheme = found.scheme,
@@ -53,32 +53,32 @@ struct Alphas {
 
   float input(std::size_t e) const { return inputs[inputs.size() == 1 ? 0 : e]; }
   std::vector<float> products() const {
-    std::vector<float> made(globals.size());
-    for (std::size_t e = 0; e < made.size(); ++e) made[e] = input(e) * globals[e];
-    return made;
+    std::vector<float> result(globals.size());
+    for (std::size_t e = 0; e < result.size(); ++e) result[e] = input(e) * globals[e];
+    return result;
   }
   std::vector<float> reciprocals() const {
-    std::vector<float> made(globals.size());
-    for (std::size_t e = 0; e < made.size(); ++e) made[e] = 1.0f / input(e);
-    return made;
+    std::vector<float> result(globals.size());
+    for (std::size_t e = 0; e < result.size(); ++e) result[e] = 1.0f / input(e);
+    return result;
   }
 };
 
 void add_alphas(const oracle::Backend& backend, const NvFp4Scales& scales, const MoeConfig& config,
-                FusedMoeQuantConfig& made) {
+                FusedMoeQuantConfig& result) {
   const Alphas first{scales.w13_scale_2, scales.a13_scale};
   const Alphas second{scales.w2_scale_2, scales.a2_scale};
-  made.g1_alphas = first.products();
-  made.g2_alphas = second.products();
-  made.a1_gscale = first.reciprocals();
-  made.a2_gscale = second.reciprocals();
+  result.g1_alphas = first.products();
+  result.g2_alphas = second.products();
+  result.a1_gscale = first.reciprocals();
+  result.a2_gscale = second.reciprocals();
   if (backend.family != "flashinfer_trtllm") return;
   // In January, when it was a function, the kernel's other scale was a quotient.
-  const bool is_function = made.scheme == QuantScheme::none;
-  for (std::size_t e = 0; e < made.g1_alphas.size(); ++e)
-    made.g1_scale_c.push_back(is_function             ? made.g1_alphas[e] / second.input(e)
-                              : config.is_act_and_mul ? made.g1_alphas[e] * made.a2_gscale[e]
-                                                      : made.a2_gscale[e]);
+  const bool is_function = result.scheme == QuantScheme::none;
+  for (std::size_t e = 0; e < result.g1_alphas.size(); ++e)
+    result.g1_scale_c.push_back(is_function             ? result.g1_alphas[e] / second.input(e)
+                              : config.is_act_and_mul ? result.g1_alphas[e] * result.a2_gscale[e]
+                                                      : result.a2_gscale[e]);
 }
 
 }  // namespace
@@ -94,50 +94,50 @@ NvFp4Scales scales_of(const NvFp4KernelWeights& weights) {
 
 Result<FusedMoeQuantConfig> quant_config_of(const oracle::Backend& backend,
                                             const Mxfp4Scales& scales, const MoeConfig& config) {
-  Result<FusedMoeQuantConfig> made = described(backend, config);
-  if (!made) return made.why();
-  made->w1_scale = scales.w1_scale;
-  made->w2_scale = scales.w2_scale;
-  made->w1_bias = scales.w1_bias;
-  made->w2_bias = scales.w2_bias;
-  made->a1_scale = scales.a1_scale;
-  made->a2_scale = scales.a2_scale;
-  put(made->gemm1_alpha, scales.gemm1_alpha);
-  put(made->gemm1_beta, scales.gemm1_beta);
-  put(made->gemm1_clamp_limit, scales.swiglu_limit);
-  return made;
+  Result<FusedMoeQuantConfig> result = described(backend, config);
+  if (!result) return result.why();
+  result->w1_scale = scales.w1_scale;
+  result->w2_scale = scales.w2_scale;
+  result->w1_bias = scales.w1_bias;
+  result->w2_bias = scales.w2_bias;
+  result->a1_scale = scales.a1_scale;
+  result->a2_scale = scales.a2_scale;
+  put(result->gemm1_alpha, scales.gemm1_alpha);
+  put(result->gemm1_beta, scales.gemm1_beta);
+  put(result->gemm1_clamp_limit, scales.swiglu_limit);
+  return result;
 }
 
 Result<FusedMoeQuantConfig> quant_config_of(const oracle::Backend& backend,
                                             const NvFp4Scales& scales, const MoeConfig& config) {
-  Result<FusedMoeQuantConfig> made = described(backend, config);
-  if (!made) return made.why();
+  Result<FusedMoeQuantConfig> result = described(backend, config);
+  if (!result) return result.why();
   const std::size_t experts = scales.w13_scale_2.size();
   if (const auto fine = check_count("w2_scale_2", scales.w2_scale_2, experts, false); !fine)
     return fine.why();
-  made->w1_scale = scales.w13_scale;
-  made->w2_scale = scales.w2_scale;
-  put(made->gemm1_alpha, scales.swiglu_alpha);
-  put(made->gemm1_beta, scales.swiglu_beta);
-  put(made->gemm1_clamp_limit, scales.swiglu_limit);
-  const bool quantizes = made->scheme == QuantScheme::nvfp4 || made->scheme == QuantScheme::none;
+  result->w1_scale = scales.w13_scale;
+  result->w2_scale = scales.w2_scale;
+  put(result->gemm1_alpha, scales.swiglu_alpha);
+  put(result->gemm1_beta, scales.swiglu_beta);
+  put(result->gemm1_clamp_limit, scales.swiglu_limit);
+  const bool quantizes = result->scheme == QuantScheme::nvfp4 || result->scheme == QuantScheme::none;
   if (quantizes) {
     for (const Result<Done>& fine : {check_count("a13_scale", scales.a13_scale, experts, true),
                                      check_count("a2_scale", scales.a2_scale, experts, true)})
       if (!fine) return fine.why();
   }
   if (quantizes && backend.family != "emulation") {
-    add_alphas(backend, scales, config, *made);
-    return made;
+    add_alphas(backend, scales, config, *result);
+    return result;
   }
   // Weight-only kernels and emulation: the global scales alone.
-  made->g1_alphas = scales.w13_scale_2;
-  made->g2_alphas = scales.w2_scale_2;
+  result->g1_alphas = scales.w13_scale_2;
+  result->g2_alphas = scales.w2_scale_2;
   if (quantizes) {
-    made->a1_gscale = scales.a13_scale;
-    made->a2_gscale = scales.a2_scale;
+    result->a1_gscale = scales.a13_scale;
+    result->a2_gscale = scales.a2_scale;
   }
-  return made;
+  return result;
 }
 
 }  // namespace fp4moe::vllm

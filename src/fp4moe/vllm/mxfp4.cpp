@@ -102,7 +102,7 @@ Result<KernelWeights> convert_gpt_oss_weight_to_mxfp4_moe_kernel_format(
     Mxfp4MoeBackend backend, const Mxfp4Tensors& tensors, const Context& context,
     const ConversionOptions& options) {
   return Converter{to_string(backend), context, options}.convert(tensors,
-                                                                 weights::RowOrder::interleaved);
+                                                                 checkpoint::RowOrder::interleaved);
 }
 
 Result<KernelWeights> convert_to_mxfp4_moe_kernel_format(Mxfp4MoeBackend backend,
@@ -117,7 +117,7 @@ Result<KernelWeights> convert_weight_to_mxfp4_moe_kernel_format(Mxfp4MoeBackend 
                                                                 const Context& context,
                                                                 const ConversionOptions& options) {
   return Converter{to_string(backend), context, options}.convert(tensors,
-                                                                 weights::RowOrder::halves);
+                                                                 checkpoint::RowOrder::halves);
 }
 
 Result<FusedMoeQuantConfig> make_mxfp4_moe_quant_config(Mxfp4MoeBackend backend,

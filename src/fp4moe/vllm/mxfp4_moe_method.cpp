@@ -8,12 +8,12 @@ Result<Mxfp4MoeMethod> Mxfp4MoeMethod::make(MoeConfig moe, MethodOptions options
                                             oracle::Record* refused) {
   Result<Mxfp4Selected> found = select_mxfp4_moe_backend(moe, {}, refused);
   if (!found) return found.why();
-  Mxfp4MoeMethod made(std::move(moe), std::move(options));
-  made.mxfp4_backend_ = found->backend;
+  Mxfp4MoeMethod result(std::move(moe), std::move(options));
+  result.mxfp4_backend_ = found->backend;
   const oracle::Backend* backend = found->record.selection.backend;
-  if (const auto done = made.chosen(backend, found->experts_cls, std::move(found->record)); !done)
+  if (const auto done = result.chosen(backend, found->experts_cls, std::move(found->record)); !done)
     return done.why();
-  return made;
+  return result;
 }
 
 Result<FusedMoeQuantConfig> Mxfp4MoeMethod::quant_config(const KernelWeights& weights) const {

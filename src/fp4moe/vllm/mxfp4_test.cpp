@@ -18,9 +18,9 @@ Context context(std::string_view policy, std::string_view device = "h100") {
   return {.policy = std::string(policy), .device = *platform::describe_device(device)};
 }
 MoeConfig config(std::string_view policy, std::string_view device = "h100") {
-  MoeConfig made{.has_bias = true};
-  made.context = context(policy, device);
-  return made;
+  MoeConfig result{.has_bias = true};
+  result.context = context(policy, device);
+  return result;
 }
 
 // Adding a backend to a policy is one member and one value; these tests say which.
@@ -63,9 +63,9 @@ TEST(Select, GivesWhatTheWalkGivesForEveryPolicyAndDevice) {
   for (const oracle::Policy& policy : backends::policies()) {
     if (policy.format != WeightFormat::mxfp4 || policy.name.ends_with("-deepseek-v4")) continue;
     for (const platform::DescribedDevice& device : platform::described_devices()) {
-      for (const std::string wish : {"auto", "marlin", "triton", "no_such_name"}) {
+      for (const std::string backend_request : {"auto", "marlin", "triton", "no_such_name"}) {
         MoeConfig asked = config(policy.name, device.name);
-        asked.moe_backend = wish;
+        asked.moe_backend = backend_request;
         const oracle::Selection expected =
             oracle::select(policy, oracle::Mode::strict, request_of(asked, policy));
         oracle::Record record;
@@ -153,9 +153,9 @@ TEST(Classes, AreTriedInTheReferencesOrder) {
 
 TEST(Sizes, AreRoundedAsTheReferenceRounds) {
   const auto round = [](Mxfp4MoeBackend backend, std::string_view policy, std::string_view device) {
-    const auto made = mxfp4_round_up_hidden_size_and_intermediate_size(backend, 2880, 2880,
+    const auto result = mxfp4_round_up_hidden_size_and_intermediate_size(backend, 2880, 2880,
                                                                        context(policy, device));
-    return made ? *made : oracle::Sizes{};
+    return result ? *result : oracle::Sizes{};
   };
   EXPECT_EQ(round(MARLIN, "2026-04-24", "h100"), (oracle::Sizes{3072, 2944}));
   EXPECT_EQ(round(FLASHINFER_TRTLLM_MXFP4_BF16, "2026-04-24", "b200"), (oracle::Sizes{3072, 3072}));

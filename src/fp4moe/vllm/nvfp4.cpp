@@ -46,13 +46,13 @@ Result<std::vector<NvFp4MoeBackend>> get_available_nvfp4_backends(const MoeConfi
 Result<std::vector<NvFp4MoeBackend>> flashinfer_nvfp4_moe_backends(const Context& context) {
   const auto policy = policy_of(context, kNv);
   if (!policy) return policy.why();
-  std::vector<NvFp4MoeBackend> made;
+  std::vector<NvFp4MoeBackend> result;
   for (std::size_t i = 0; i < kNvFp4MoeBackends.size(); ++i) {
     const Row row = oracle::find_backend(**policy, kNvFp4MoeBackends[i]);
     if (row != nullptr && row->global_activation_scales)
-      made.push_back(static_cast<NvFp4MoeBackend>(i));
+      result.push_back(static_cast<NvFp4MoeBackend>(i));
   }
-  return made;
+  return result;
 }
 
 Result<bool> is_global_sf_supported_for_nvfp4_backend(NvFp4MoeBackend backend,
@@ -89,7 +89,7 @@ Result<NvFp4KernelWeights> convert_to_nvfp4_moe_kernel_format(NvFp4MoeBackend ba
   ConversionOptions with_gate = options;
   with_gate.is_act_and_mul = is_act_and_mul;
   return Converter{to_string(backend), context, with_gate}.convert(tensors,
-                                                                   weights::RowOrder::halves);
+                                                                   checkpoint::RowOrder::halves);
 }
 
 Result<FusedMoeQuantConfig> make_nvfp4_moe_quant_config(NvFp4MoeBackend backend,

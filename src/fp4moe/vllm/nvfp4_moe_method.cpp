@@ -32,12 +32,12 @@ Result<NvFp4MoeMethod> NvFp4MoeMethod::make(MoeConfig moe,
   Result<NvFp4Selected> found =
       select_nvfp4_moe_backend(moe, kNvfp4Static, activation_key, refused);
   if (!found) return found.why();
-  NvFp4MoeMethod made(std::move(moe), std::move(options));
-  made.nvfp4_backend_ = found->backend;
+  NvFp4MoeMethod result(std::move(moe), std::move(options));
+  result.nvfp4_backend_ = found->backend;
   const oracle::Backend* backend = found->record.selection.backend;
-  if (const auto done = made.chosen(backend, found->experts_cls, std::move(found->record)); !done)
+  if (const auto done = result.chosen(backend, found->experts_cls, std::move(found->record)); !done)
     return done.why();
-  return made;
+  return result;
 }
 
 Result<FusedMoeQuantConfig> NvFp4MoeMethod::get_fused_moe_quant_config() const {

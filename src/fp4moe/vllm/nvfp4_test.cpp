@@ -13,15 +13,15 @@ Context context(std::string_view policy, std::string_view device = "b200") {
   return {.policy = std::string(policy), .device = *platform::describe_device(device)};
 }
 MoeConfig deepseek(std::string_view policy, std::string_view device = "b200") {
-  MoeConfig made{.num_experts = 256,
+  MoeConfig result{.num_experts = 256,
                  .num_local_experts = 256,
                  .experts_per_token = 8,
                  .hidden_dim = 7168,
                  .intermediate_size_per_partition = 2048,
                  .activation = Activation::silu,
                  .routing_method = Routing::deepseek_v3};
-  made.context = context(policy, device);
-  return made;
+  result.context = context(policy, device);
+  return result;
 }
 
 TEST(NvFp4Select, GivesWhatTheWalkGivesForEveryPolicyAndDevice) {

@@ -60,10 +60,10 @@ Result<std::vector<Row>> named_rows(std::string_view moe_backend, WeightFormat f
 }
 
 Result<std::vector<ExpertsClass>> experts_classes(Row backend) {
-  std::vector<ExpertsClass> made;
+  std::vector<ExpertsClass> result;
   for (const ExpertsClass experts : backend->experts)
-    if (!experts->name.empty()) made.push_back(experts);
-  if (!made.empty()) return made;
+    if (!experts->name.empty()) result.push_back(experts);
+  if (!result.empty()) return result;
   return usage("vllm.no_class", fmt::format("{} has no class of experts", backend->name))
       .expects("a backend with a modular or monolithic class",
                backend->experts.empty() ? "no kernel" : "a function");

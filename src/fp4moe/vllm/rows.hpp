@@ -49,10 +49,10 @@ std::optional<Enum> member_of(std::string_view value,
 template <class Enum, std::size_t N>
 std::vector<Enum> members_of(const std::vector<Row>& rows,
                              const std::array<std::string_view, N>& values) {
-  std::vector<Enum> made;
+  std::vector<Enum> result;
   for (const Row row : rows)
-    if (const auto member = member_of<Enum>(row->name, values)) made.push_back(*member);
-  return made;
+    if (const auto member = member_of<Enum>(row->name, values)) result.push_back(*member);
+  return result;
 }
 
 // Errors: vllm.backend, listing the values.

@@ -7,7 +7,7 @@
 #include "fp4moe/formats/e2m1.hpp"
 #include "fp4moe/tensor/files/safetensors.hpp"
 #include "fp4moe/tensor/files/store.hpp"
-#include "fp4moe/weights/codec.hpp"
+#include "fp4moe/checkpoint/codec.hpp"
 
 using namespace fp4moe;
 
@@ -29,6 +29,6 @@ int main(int argc, char** argv) {
   const auto bytes = store->bytes(*store->find("codes"));
   const float last = formats::E2m1::decode(std::to_integer<std::uint8_t>(bytes.back()) >> 4);
   std::printf("fp4moe %s with %s: last code is %.1f\n", std::string(kVersion).c_str(),
-              std::string(weights::machine_codec().name).c_str(), double{last});
+              std::string(checkpoint::machine_codec().name).c_str(), double{last});
   return last == 6.0f ? 0 : 1;
 }

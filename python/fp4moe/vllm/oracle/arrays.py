@@ -34,15 +34,15 @@ def plain(array: Any) -> Any:
     if array is None:
         return None
     if is_torch(array):
-        made = array.detach().contiguous()
-        if made.element_size() == 1 and made.dtype.is_floating_point:
-            made = made.view(sys.modules["torch"].uint8)
-        return made
+        result = array.detach().contiguous()
+        if result.element_size() == 1 and result.dtype.is_floating_point:
+            result = result.view(sys.modules["torch"].uint8)
+        return result
     if not isinstance(array, np.ndarray):
         raise TypeError(f"expected a tensor of torch or numpy, found {type(array).__name__}")
-    made = np.ascontiguousarray(array)
-    is_small = made.dtype.itemsize == 1 and made.dtype.kind not in "uib"
-    return made.view(np.uint8) if is_small else made
+    result = np.ascontiguousarray(array)
+    is_small = result.dtype.itemsize == 1 and result.dtype.kind not in "uib"
+    return result.view(np.uint8) if is_small else result
 
 
 def bias_type(bias: Any) -> str:
@@ -72,9 +72,9 @@ def seen(storage: Any, tensor: Mapping[str, Any]) -> Any:
 
 def floats(like: Any, values: Sequence[float], is_scalar: bool = False) -> Any:
     """Numbers as float32."""
-    made = np.array(values, np.float32)
-    made = made.reshape(()) if is_scalar else made
-    return sys.modules["torch"].from_numpy(made) if is_torch(like) else made
+    result = np.array(values, np.float32)
+    result = result.reshape(()) if is_scalar else result
+    return sys.modules["torch"].from_numpy(result) if is_torch(like) else result
 
 
 def routes(array: Any, dtype: str) -> Any:

@@ -116,9 +116,9 @@ class Selected(Tuple[Backend, Union[ExpertsClass, None]], Generic[Backend]):
     def __new__(
         cls, backend: Backend, experts_cls: ExpertsClass | None, record: Selection
     ) -> Selected[Backend]:
-        made = super().__new__(cls, (backend, experts_cls))
-        made.record = record
-        return made
+        result = super().__new__(cls, (backend, experts_cls))
+        result.record = record
+        return result
 
     @property
     def backend(self) -> Backend:

@@ -26,13 +26,13 @@ class KernelWeights(tuple[Any, ...]):
 
     @classmethod
     def of(
-        cls, handle: _core.ConvertedWeights, made: dict[str, Any], tensors: dict[str, Any],
+        cls, handle: _core.ConvertedWeights, result: dict[str, Any], tensors: dict[str, Any],
         storages: dict[str, Any],
     ) -> KernelWeights:  # fmt: skip
         """The tensors by vLLM's names."""
         weights = cls(tensors.values())
         weights.handle, weights.names = handle, tuple(tensors)
-        weights.layout, weights.generation = made["layout"], made["generation"]
+        weights.layout, weights.generation = result["layout"], result["generation"]
         weights.storages, weights.warnings = storages, handle.warnings()
         return weights
 
@@ -70,16 +70,16 @@ def convert(
         "kernel_format", format, sizes, context, backend=backend.value,
         options=options, bias_dtype=arrays.bias_type(bias),
     )  # fmt: skip
-    made = json.loads(_core.vllm_ask(asked))
-    storages = [arrays.new_bytes(w13, tensor["bytes"]) for tensor in made["tensors"]]
+    result = json.loads(_core.vllm_ask(asked))
+    storages = [arrays.new_bytes(w13, tensor["bytes"]) for tensor in result["tensors"]]
     handle = _core.ConvertedWeights.convert(asked, given, storages)
-    made["by_name"] = {tensor["name"]: tensor for tensor in made["tensors"]}
-    return handle, dict(zip(made["by_name"], storages)), made
+    result["by_name"] = {tensor["name"]: tensor for tensor in result["tensors"]}
+    return handle, dict(zip(result["by_name"], storages)), result
 
 
-def seen(made: dict[str, Any], storages: dict[str, Any], name: str) -> Any:
+def seen(result: dict[str, Any], storages: dict[str, Any], name: str) -> Any:
     """A tensor as its kernel sees it; None where the layout has none of this name."""
-    return arrays.seen(storages[name], made["by_name"][name]) if name in storages else None
+    return arrays.seen(storages[name], result["by_name"][name]) if name in storages else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,8 +120,8 @@ def describe_quant_config(
     """What backend, date and layer decide, before the scales themselves."""
     words = {"gemm1_alpha": gemm1_alpha, "gemm1_beta": gemm1_beta, "swiglu_limit": swiglu_limit}
     more = {name: value for name, value in words.items() if value is not None}
-    made: dict[str, Any] = ask("quant_config", format, config, backend=backend.value, **more)
-    return made
+    result: dict[str, Any] = ask("quant_config", format, config, backend=backend.value, **more)
+    return result
 
 
 class MoEKernel:
@@ -143,23 +143,23 @@ class MoEKernel:
 
     def apply(self, hidden_states: Any, topk_weights: Any, topk_ids: Any, out: Any = None) -> Any:
         """Tokens [T, H] through the experts that they were routed to, [T, top_k]."""
-        made = self._kernel.apply(
+        result = self._kernel.apply(
             hidden_states,
             arrays.routes(topk_weights, "float32"),
             arrays.routes(topk_ids, "int32"),
             out,
         )
-        return self._add_shared(hidden_states, made)
+        return self._add_shared(hidden_states, result)
 
     def apply_monolithic(self, hidden_states: Any, router_logits: Any, out: Any = None) -> Any:
         """Tokens [T, H] through the experts that their logits [T, experts] choose."""
-        made = self._kernel.apply_monolithic(hidden_states, router_logits, out)
-        return self._add_shared(hidden_states, made)
+        result = self._kernel.apply_monolithic(hidden_states, router_logits, out)
+        return self._add_shared(hidden_states, result)
 
-    def _add_shared(self, hidden_states: Any, made: Any) -> Any:
+    def _add_shared(self, hidden_states: Any, result: Any) -> Any:
         if self._shared is not None:
-            made += self._shared(hidden_states)
-        return made
+            result += self._shared(hidden_states)
+        return result
 
 
 def make_kernel(

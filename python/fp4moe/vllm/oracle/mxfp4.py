@@ -141,13 +141,13 @@ def _convert(
 ) -> KernelWeights:
     gated = bool(options.get("is_act_and_mul", True))
     options = {"w13_order": order if gated else None, **options}
-    handle, storages, made = kernels.convert(FORMAT, backend, tensors, context, options)
+    handle, storages, result = kernels.convert(FORMAT, backend, tensors, context, options)
     by_name = {
-        name: kernels.seen(made, storages, name.replace("_weight", ""))
+        name: kernels.seen(result, storages, name.replace("_weight", ""))
         for name in tensors  # w13_weight is w13, w13_weight_scale w13_scale
     }
     named = {name: storages.get(name.replace("_weight", "")) for name in tensors}
-    return KernelWeights.of(handle, made, by_name, named)
+    return KernelWeights.of(handle, result, by_name, named)
 
 
 def convert_gpt_oss_weight_to_mxfp4_moe_kernel_format(
@@ -226,12 +226,12 @@ def make_mxfp4_moe_quant_config(
     config: FusedMoEConfig | None = None,
 ) -> FusedMoEQuantConfig:
     """What the kernel is given beside the weights; ``config`` says date, machine and activation."""
-    made = kernels.describe_quant_config(
+    result = kernels.describe_quant_config(
         FORMAT, mxfp4_backend, config or FusedMoEConfig(), gemm1_alpha, gemm1_beta, swiglu_limit
     )
-    made.pop("family")
+    result.pop("family")
     return FusedMoEQuantConfig(
-        **made,
+        **result,
         w1_scale=w1_scale,
         w2_scale=w2_scale,
         w1_bias=w1_bias,

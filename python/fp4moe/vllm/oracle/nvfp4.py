@@ -126,17 +126,17 @@ def convert_to_nvfp4_moe_kernel_format(
         "a2_scale": a2_scale,
     }
     options["is_act_and_mul"] = bool(is_act_and_mul)
-    handle, storages, made = kernels.convert(FORMAT, nvfp4_backend, tensors, context, options)
-    is_loaded = str(made["layout"]).startswith("as_loaded")  # emulation: one number for all
+    handle, storages, result = kernels.convert(FORMAT, nvfp4_backend, tensors, context, options)
+    is_loaded = str(result["layout"]).startswith("as_loaded")  # emulation: one number for all
     by_name: dict[str, Any] = {}
     for name in tensors:
         if name in ("w13", "w13_scale", "w2", "w2_scale"):
-            by_name[name] = kernels.seen(made, storages, name)
+            by_name[name] = kernels.seen(result, storages, name)
         else:
             numbers = handle.numbers(name)
             is_scalar = is_loaded and name.startswith("a")
             by_name[name] = arrays.floats(w13, numbers, is_scalar) if numbers else None
-    return KernelWeights.of(handle, made, by_name, storages)
+    return KernelWeights.of(handle, result, by_name, storages)
 
 
 def make_nvfp4_moe_quant_config(
@@ -159,10 +159,10 @@ def make_nvfp4_moe_quant_config(
     multiplies the activation scales in later.
     """
     config = config or FusedMoEConfig()
-    made = kernels.describe_quant_config(
+    result = kernels.describe_quant_config(
         FORMAT, backend, config, swiglu_alpha, swiglu_beta, swiglu_limit
     )
-    family, scheme = made.pop("family"), made["scheme"]
+    family, scheme = result.pop("family"), result["scheme"]
     more: dict[str, Any] = {"g1_alphas": w13_scale_2, "g2_alphas": w2_scale_2}
     if scheme in ("nvfp4", "none") and family == "emulation":
         more |= {"a1_gscale": a13_scale, "a2_gscale": a2_scale}
@@ -182,7 +182,7 @@ def make_nvfp4_moe_quant_config(
             is_gated = config.is_act_and_mul
             product = more["g1_alphas"] * more["a2_gscale"] if is_gated else more["a2_gscale"]
             more["g1_scale_c"] = more["g1_alphas"] / a2_scale if scheme == "none" else product
-    return FusedMoEQuantConfig(**made, **more, w1_scale=w13_scale, w2_scale=w2_scale)
+    return FusedMoEQuantConfig(**result, **more, w1_scale=w13_scale, w2_scale=w2_scale)
 
 
 def make_nvfp4_moe_kernel(

@@ -15,7 +15,7 @@ constexpr DeviceNeed need(std::span<const std::string_view> gfx, EnumSet<Variabl
   return {.kinds = kRocm, .gfx = gfx, .libraries = {Library::aiter}, .switches = switches};
 }
 constexpr DeviceNeed kDevices[] = {need(kInstinct3, kMoeOn)};
-constexpr DeviceNeed kAugustDevices[] = {need(kInstinct3AndLater, kMoeOn)};
+constexpr DeviceNeed kAugust2026Devices[] = {need(kInstinct3AndLater, kMoeOn)};
 constexpr DeviceNeed kMonolithicDevices[] = {need(kInstinct4AndLater, {Variable::rocm_use_aiter})};
 constexpr DeviceNeed kW4A16Devices[] = {need(kInstinct3AndLater, {Variable::rocm_use_aiter})};
 constexpr DeviceNeed kW4A4Devices[] = {need(kInstinct5, {Variable::rocm_use_aiter})};
@@ -29,29 +29,29 @@ constexpr Scheme kGfx950Both[] = {{.weights = WeightFormat::mxfp4,
 constexpr Scheme kFp8[] = {{WeightFormat::mxfp4, {ActivationKey::fp8_static_tensor}}};
 constexpr Scheme kMxfp4[] = {{WeightFormat::mxfp4, {ActivationKey::mxfp4}}};
 
-constexpr Experts kAprilExperts{
+constexpr Experts kApril2026Experts{
     .name = "AiterExperts",
     .devices = kDevices,
     .activations = {silu, gelu, swigluoai},
     .schemes = kGfx950,
     .limits = kNoFlashinferExchange,
-    .takes_unquantised = true,  // except with mori
+    .takes_unquantized = true,  // except with mori
     .expert_map = true,
 };
 constexpr Experts kMarch20Experts = [] {
-  Experts made = kAprilExperts;
-  made.schemes = kAnyInstinct;
-  return made;
+  Experts result = kApril2026Experts;
+  result.schemes = kAnyInstinct;
+  return result;
 }();
-constexpr Experts kAugustExperts = [] {
-  Experts made = kAprilExperts;
-  made.devices = kAugustDevices;
-  made.activations = {silu, gelu, situ, swigluoai, swigluoai_uninterleave};
-  made.schemes = kGfx950Both;
-  made.refusal_note =
+constexpr Experts kAugust2026Experts = [] {
+  Experts result = kApril2026Experts;
+  result.devices = kAugust2026Devices;
+  result.activations = {silu, gelu, situ, swigluoai, swigluoai_uninterleave};
+  result.schemes = kGfx950Both;
+  result.refusal_note =
       ". AITER MoE is not enabled — set VLLM_ROCM_USE_AITER=1 and VLLM_ROCM_USE_AITER_MOE=1 to "
       "enable it";
-  return made;
+  return result;
 }();
 constexpr Experts kW4A16{
     .name = "AiterW4A16ExpertsMonolithic",
@@ -61,55 +61,55 @@ constexpr Experts kW4A16{
     .schemes = kAnyInstinct,
     .limits = kMonolithicLimits,
     .routings = {Routing::renormalize, Routing::renormalize_naive, Routing::deepseek_v4},
-    .takes_unquantised = true,
+    .takes_unquantized = true,
 };
 constexpr Experts kW4A8 = [] {
-  Experts made = kW4A16;
-  made.name = "AiterW4A8ExpertsMonolithic";
-  made.activations = {swigluoai};
-  made.schemes = kFp8;
-  made.routings = kRenormalizing;
-  return made;
+  Experts result = kW4A16;
+  result.name = "AiterW4A8ExpertsMonolithic";
+  result.activations = {swigluoai};
+  result.schemes = kFp8;
+  result.routings = kRenormalizing;
+  return result;
 }();
 
 // Release 0.33.0.
 constexpr Experts kMxfp4Experts = [] {
-  Experts made = kAugustExperts;
-  made.name = "AiterMxfp4Experts";
-  made.int4_groups_on = "gfx942";
-  made.reads = {Variable::rocm_aiter_situv2, Variable::rocm_aiter_a4w4_dsv4};
-  return made;
+  Experts result = kAugust2026Experts;
+  result.name = "AiterMxfp4Experts";
+  result.int4_groups_on = "gfx942";
+  result.reads = {Variable::rocm_aiter_situv2, Variable::rocm_aiter_a4w4_dsv4};
+  return result;
 }();
 constexpr Experts kW4A16Wider = [] {
-  Experts made = kW4A16;
-  made.devices = kW4A16Devices;
-  made.routings = {Routing::renormalize, Routing::renormalize_naive, Routing::deepseek_v4,
+  Experts result = kW4A16;
+  result.devices = kW4A16Devices;
+  result.routings = {Routing::renormalize, Routing::renormalize_naive, Routing::deepseek_v4,
                    Routing::deepseek_v3};
-  made.hash_routing = true;
-  return made;
+  result.hash_routing = true;
+  return result;
 }();
 constexpr Experts kW4A8WholeExperts = [] {
-  Experts made = kW4A8;
-  made.limits = {ParallelLimit::no_expert_parallel, ParallelLimit::no_eplb,
+  Experts result = kW4A8;
+  result.limits = {ParallelLimit::no_expert_parallel, ParallelLimit::no_eplb,
                  ParallelLimit::no_data_parallel};
-  return made;
+  return result;
 }();
 constexpr Experts kW4A4 = [] {
-  Experts made = kW4A16Wider;
-  made.name = "AiterW4A4ExpertsMonolithic";
-  made.devices = kW4A4Devices;
-  made.activations = {swigluoai, swigluoai_uninterleave, silu};
-  made.schemes = kMxfp4;
-  made.routings = {Routing::renormalize, Routing::renormalize_naive, Routing::deepseek_v4,
+  Experts result = kW4A16Wider;
+  result.name = "AiterW4A4ExpertsMonolithic";
+  result.devices = kW4A4Devices;
+  result.activations = {swigluoai, swigluoai_uninterleave, silu};
+  result.schemes = kMxfp4;
+  result.routings = {Routing::renormalize, Routing::renormalize_naive, Routing::deepseek_v4,
                    Routing::deepseek_v3, Routing::minimax2};
-  return made;
+  return result;
 }();
 
 constexpr const Experts* kMarch20List[] = {&kMarch20Experts};
-constexpr const Experts* kAprilList[] = {&kAprilExperts};
-constexpr const Experts* kBf16List[] = {&kAugustExperts, &kW4A16};
+constexpr const Experts* kApril2026List[] = {&kApril2026Experts};
+constexpr const Experts* kBf16List[] = {&kAugust2026Experts, &kW4A16};
 constexpr const Experts* kFp8List[] = {&kW4A8};
-constexpr const Experts* kMxfp4List[] = {&kAugustExperts};
+constexpr const Experts* kMxfp4List[] = {&kAugust2026Experts};
 constexpr const Experts* kOneClassList[] = {&kMxfp4Experts};
 constexpr const Experts* kW4A16List[] = {&kW4A16Wider};
 constexpr const Experts* kW4A8List[] = {&kW4A8WholeExperts};
@@ -126,7 +126,7 @@ constexpr Rounding kMxfp4Rounding[] = {
     {.intermediate = 64},
 };
 
-constexpr Backend row(std::string_view name, Eras eras, std::span<const Experts* const> experts,
+constexpr Backend row(std::string_view name, PolicyDates policy_dates, std::span<const Experts* const> experts,
                       std::span<const Rounding> rounding = kOtherRounding,
                       ActivationKey activation = ActivationKey::none,
                       QuantScheme scheme = QuantScheme::mxfp4_w4a16,
@@ -134,7 +134,7 @@ constexpr Backend row(std::string_view name, Eras eras, std::span<const Experts*
   return {.name = name,
           .family = "aiter",
           .format = WeightFormat::mxfp4,
-          .eras = eras,
+          .policy_dates = policy_dates,
           .activation = activation,
           .experts = experts,
           .rounding = rounding,
@@ -146,12 +146,12 @@ constexpr Backend row(std::string_view name, Eras eras, std::span<const Experts*
 
 constexpr Backend kBackends[] = {
     row("CK", {march_20}, kMarch20List, kOtherRoundingMarch20),
-    row("CK", {march_27}, kAprilList),
-    row("AITER", kApril, kAprilList),
-    row("AITER_MXFP4_BF16", kAugust, kBf16List, kBf16Rounding),
-    row("AITER_MXFP4_FP8", kAugust, kFp8List, kOtherRounding, ActivationKey::fp8_static_tensor,
+    row("CK", {march_27}, kApril2026List),
+    row("AITER", kApril2026, kApril2026List),
+    row("AITER_MXFP4_BF16", kAugust2026, kBf16List, kBf16Rounding),
+    row("AITER_MXFP4_FP8", kAugust2026, kFp8List, kOtherRounding, ActivationKey::fp8_static_tensor,
         QuantScheme::mxfp4_w4a8, "triton.mxfp4"),
-    row("AITER_MXFP4_MXFP4", kAugust, kMxfp4List, kOtherRounding, ActivationKey::mxfp4,
+    row("AITER_MXFP4_MXFP4", kAugust2026, kMxfp4List, kOtherRounding, ActivationKey::mxfp4,
         QuantScheme::ocp_mx_mxfp4, "aiter_16x16.mxfp4"),
     row("AITER_MXFP4_BF16", kVllm033, kOneClassList, kBf16Rounding),
     row("AITER_TRITON_MXFP4_BF16", kVllm033, kW4A16List, kOtherRounding, ActivationKey::none,

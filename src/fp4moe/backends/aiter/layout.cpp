@@ -40,7 +40,7 @@ std::vector<Layout> layouts() {
   plain16.codes = aiter_weights(32);
   plain16.scales.dims = {};  // vLLM gives them their three dimensions back
   plain16.bias_order = BiasOrder::as_rows;
-  std::vector<Layout> made{
+  std::vector<Layout> result{
       a16w4("2026-08", true, "AITER of August 2026 with BF16 activations"),
       a16w4("2026-04", false, "AITER (CK) of November 2025 to April 2026 with BF16 activations"),
       plain16,
@@ -49,8 +49,8 @@ std::vector<Layout> layouts() {
       triton("strided", triton_strided(),
              "AITER's Triton kernels with BF16 activations on gfx942, and on gfx950 with more than "
              "two ranks, vLLM 0.33")};
-  made[0].note = "Where a row's scales do not fill eight, scales of 1 do.";
-  return made;
+  result[0].note = "Where a row's scales do not fill eight, scales of 1 do.";
+  return result;
 }
 
 }  // namespace fp4moe::backends::aiter

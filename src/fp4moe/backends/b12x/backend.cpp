@@ -140,7 +140,7 @@ constexpr Experts kExperts{
     .limits = {ParallelLimit::no_expert_parallel, ParallelLimit::one_expert_rank,
                ParallelLimit::no_all2all, ParallelLimit::no_eplb},
     .rules = kRules,
-    .takes_unquantised = true,
+    .takes_unquantized = true,
 };
 constexpr Experts kFlashinferExperts{
     .name = "FlashInferB12xExperts",
@@ -149,7 +149,7 @@ constexpr Experts kFlashinferExperts{
     .activations = {silu, gelu_tanh, relu2_no_mul},
     .schemes = kFlashinferSchemes,
     .limits = {ParallelLimit::no_expert_parallel},
-    .takes_unquantised = true,
+    .takes_unquantized = true,
 };
 constexpr const Experts* kList[] = {&kExperts};
 constexpr const Experts* kFlashinferList[] = {&kFlashinferExperts};
@@ -160,7 +160,7 @@ constexpr Backend mxfp4(std::string_view name, ActivationKey activation, QuantSc
   return {.name = name,
           .family = "b12x",
           .format = WeightFormat::mxfp4,
-          .eras = kSinceAugust,
+          .policy_dates = kSinceAugust2026,
           .activation = activation,
           .experts = kList,
           .rounding = kUnchanged,
@@ -178,7 +178,7 @@ constexpr Backend kBackends[] = {
     {.name = "B12X",
      .family = "b12x",
      .format = WeightFormat::nvfp4,
-     .eras = kSinceAugust,
+     .policy_dates = kSinceAugust2026,
      .experts = kList,
      .scheme = QuantScheme::nvfp4,
      .layout = "b12x.nvfp4",
@@ -186,7 +186,7 @@ constexpr Backend kBackends[] = {
     {.name = "FLASHINFER_B12X",
      .family = "b12x",
      .format = WeightFormat::nvfp4,
-     .eras = kSinceAugust,
+     .policy_dates = kSinceAugust2026,
      .experts = kFlashinferList,
      .scheme = QuantScheme::nvfp4,
      .layout = "flashinfer_b12x.nvfp4",

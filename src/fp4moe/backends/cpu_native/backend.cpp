@@ -9,13 +9,13 @@ namespace {
 constexpr DeviceNeed kDevices[] = {{}};
 
 constexpr Experts kMonolithic = [] {
-  Experts made = own_monolithic(
+  Experts result = own_monolithic(
       "CpuExpertsMonolithic", kDevices,
       {Routing::softmax_topk, Routing::renormalize, Routing::deepseek_v3, Routing::llama4,
        Routing::renormalize_naive, Routing::topk, Routing::sigmoid_renorm, Routing::minimax2,
        Routing::sigmoid, Routing::deepseek_v4, Routing::simulated});
-  made.hash_routing = true;
-  return made;
+  result.hash_routing = true;
+  return result;
 }();
 constexpr Experts kModular = own_kernel("CpuExperts", kDevices);
 constexpr Experts kBatched = own_kernel("BatchedCpuExperts", kDevices, TokenFormat::batched);

@@ -24,17 +24,17 @@ Layout row(std::string_view generation, WeightFormat format, Map codes, Map scal
 }  // namespace
 
 std::vector<Layout> layouts() {
-  std::vector<Layout> made;
+  std::vector<Layout> result;
   for (const WeightFormat format : {WeightFormat::mxfp4, WeightFormat::nvfp4}) {
     const auto block = static_cast<std::uint32_t>(block_size(format));
-    made.push_back(row("arm.4x32", format, cpu_arm_codes(), cpu_arm_scales(block),
+    result.push_back(row("arm.4x32", format, cpu_arm_codes(), cpu_arm_scales(block),
                        "this library's Arm kernels"));
-    made.push_back(row("x86.16x32.bf16", format, cpu_x86_codes(X86Form::bf16),
+    result.push_back(row("x86.16x32.bf16", format, cpu_x86_codes(X86Form::bf16),
                        cpu_x86_scales(block), "this library's x86 kernels on BF16 operands"));
-    made.push_back(row("x86.16x32.int8", format, cpu_x86_codes(X86Form::int8),
+    result.push_back(row("x86.16x32.int8", format, cpu_x86_codes(X86Form::int8),
                        cpu_x86_scales(block), "this library's x86 kernels on INT8 operands"));
   }
-  return made;
+  return result;
 }
 
 }  // namespace fp4moe::backends::cpu_native

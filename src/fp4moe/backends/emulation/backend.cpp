@@ -1,4 +1,4 @@
-// Weights dequantised on the fly: slow, and right on every device. The reference's two classes and,
+// Weights dequantized on the fly: slow, and right on every device. The reference's two classes and,
 // for our own policy, this library's emulator, which needs no package and no GPU.
 #include <string>
 
@@ -21,22 +21,22 @@ constexpr Experts kMxfp4Experts{
     .name = "OCP_MXQuantizationEmulationTritonExperts",
     .devices = kDevices,
     .not_gated = true,
-    .activations = kGenericSeven,
+    .activations = kGenericActivationsBeforeAugust2026,
     .schemes = kEverything,
     .limits = kNoFlashinferExchange,
     .batch_invariant = true,
-    .takes_unquantised = true,
+    .takes_unquantized = true,
     .expert_map = true,
 };
 constexpr Experts kNvfp4Experts = [] {
-  Experts made = kMxfp4Experts;
-  made.name = "Nvfp4QuantizationEmulationTritonExperts";
-  made.schemes = kNvfp4;
-  return made;
+  Experts result = kMxfp4Experts;
+  result.name = "Nvfp4QuantizationEmulationTritonExperts";
+  result.schemes = kNvfp4;
+  return result;
 }();
 
 // The generic Triton kernels sort tokens by expert in one block of threads.
-constexpr std::uint64_t kMostExperts = 1024;
+constexpr std::uint64_t kMaxExperts = 1024;
 std::uint64_t padded_experts(const Asked& asked) {
   return (asked.request.layer.num_experts + 31) / 32 * 32;
 }
@@ -47,7 +47,7 @@ constexpr Rule kExpertCount{
         [](const Asked& asked) {
           const PlatformKind kind = asked.request.device.kind;
           const bool counts = kind == PlatformKind::cuda || kind == PlatformKind::rocm;
-          return !counts || padded_experts(asked) < kMostExperts;
+          return !counts || padded_experts(asked) < kMaxExperts;
         },
     .reference =
         [](const Asked&) {
@@ -85,7 +85,7 @@ constexpr Rule kMxfp4Rules[] = {kQuark, kExpertCount};
 constexpr Rule kNvfp4Rules[] = {kNoLora, kNoBias, kExpertCount};
 
 constexpr Experts august(Experts experts, std::span<const Rule> rules, bool lora) {
-  experts.activations = kGenericEleven;
+  experts.activations = kGenericActivationsSinceAugust2026;
   experts.rules = rules;
   experts.lora = lora;
   return experts;
@@ -95,9 +95,9 @@ constexpr Experts kNvfp4August = august(kNvfp4Experts, kNvfp4Rules, true);  // i
 
 // Since release 0.33.0 weights may be expanded to BF16 once, when they are loaded.
 constexpr Experts kMxfp4Expanding = [] {
-  Experts made = kMxfp4August;
-  made.reads = {Variable::emulation_dequant_at_load};
-  return made;
+  Experts result = kMxfp4August;
+  result.reads = {Variable::emulation_dequant_at_load};
+  return result;
 }();
 
 constexpr Experts kOwn = own_kernel("Emulator", kEverywhere);
@@ -112,27 +112,27 @@ constexpr const Experts* kOwnList[] = {&kOwn, &kOwnBatched};
 
 constexpr Rounding kBlocks[] = {{.intermediate = 32, .hidden = 32}};
 
-constexpr Backend row(WeightFormat format, Eras eras, std::span<const Experts* const> experts,
+constexpr Backend row(WeightFormat format, PolicyDates policy_dates, std::span<const Experts* const> experts,
                       std::span<const Rounding> rounding, QuantScheme scheme) {
   return {.name = "EMULATION",
           .family = "emulation",
           .format = format,
-          .eras = eras,
+          .policy_dates = policy_dates,
           .experts = experts,
           .rounding = rounding,
           .scheme = scheme,
-          .numerics = eras == Eras{native}            ? "native"
+          .numerics = policy_dates == PolicyDates{native}            ? "native"
                       : format == WeightFormat::mxfp4 ? "unfused"
                                                       : "nvfp4_emulation",
           .any_activation = true};
 }
 
 constexpr Backend kBackends[] = {
-    row(WeightFormat::mxfp4, kApril, kMxfp4List, kOtherRounding, QuantScheme::ocp_mx_mxfp4),
-    row(WeightFormat::mxfp4, kAugust, kMxfp4AugustList, kBlocks, QuantScheme::ocp_mx_mxfp4),
+    row(WeightFormat::mxfp4, kApril2026, kMxfp4List, kOtherRounding, QuantScheme::ocp_mx_mxfp4),
+    row(WeightFormat::mxfp4, kAugust2026, kMxfp4AugustList, kBlocks, QuantScheme::ocp_mx_mxfp4),
     row(WeightFormat::mxfp4, kVllm033, kMxfp4ExpandingList, kBlocks, QuantScheme::ocp_mx_mxfp4),
-    row(WeightFormat::nvfp4, kApril, kNvfp4List, {}, QuantScheme::nvfp4),
-    row(WeightFormat::nvfp4, kSinceAugust, kNvfp4AugustList, {}, QuantScheme::nvfp4),
+    row(WeightFormat::nvfp4, kApril2026, kNvfp4List, {}, QuantScheme::nvfp4),
+    row(WeightFormat::nvfp4, kSinceAugust2026, kNvfp4AugustList, {}, QuantScheme::nvfp4),
     row(WeightFormat::mxfp4, {native}, kOwnList, kBlocks, QuantScheme::mxfp4_w4a16),
     row(WeightFormat::nvfp4, {native}, kOwnList, {}, QuantScheme::nvfp4),
 };

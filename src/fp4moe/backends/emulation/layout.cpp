@@ -1,4 +1,4 @@
-// Emulation dequantises at run time: everything stays as it was loaded.
+// Emulation dequantizes at run time: everything stays as it was loaded.
 #include "fp4moe/backends/families.hpp"
 #include "fp4moe/layout/maps.hpp"
 

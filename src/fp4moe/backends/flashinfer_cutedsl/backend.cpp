@@ -8,7 +8,7 @@ namespace {
 
 constexpr CapabilityRange kBlackwell[] = {family(10)};
 // January asks for no platform and no package: a Radeon of generation 10 would do.
-constexpr DeviceNeed kJanuaryDevices[] = {{.capabilities = kBlackwell}};
+constexpr DeviceNeed kJanuary2026Devices[] = {{.capabilities = kBlackwell}};
 constexpr DeviceNeed kDevices[] = {
     {.kinds = kCuda, .capabilities = kBlackwell, .libraries = {Library::flashinfer}}};
 constexpr Scheme kSchemes[] = {{WeightFormat::nvfp4, {ActivationKey::nvfp4}}};
@@ -22,33 +22,33 @@ constexpr Experts kStandard{
     .schemes = kSchemes,
 };
 constexpr Experts kBatched = [] {
-  Experts made = kStandard;
-  made.name = "FlashInferCuteDSLBatchedExperts";
-  made.format = TokenFormat::batched;
-  return made;
+  Experts result = kStandard;
+  result.name = "FlashInferCuteDSLBatchedExperts";
+  result.format = TokenFormat::batched;
+  return result;
 }();
-constexpr Experts kJanuaryBatched = [] {
-  Experts made = kStandard;
-  made.format = TokenFormat::batched;
-  made.devices = kJanuaryDevices;
-  made.strict_devices = kDevices;
-  return made;
+constexpr Experts kJanuary2026Batched = [] {
+  Experts result = kStandard;
+  result.format = TokenFormat::batched;
+  result.devices = kJanuary2026Devices;
+  result.strict_devices = kDevices;
+  return result;
 }();
-constexpr Experts kAugustStandard = [] {
-  Experts made = kStandard;
-  made.not_gated = true;
-  made.activations = {silu, swigluoai, swigluoai_uninterleave, relu2_no_mul};
-  return made;
+constexpr Experts kAugust2026Standard = [] {
+  Experts result = kStandard;
+  result.not_gated = true;
+  result.activations = {silu, swigluoai, swigluoai_uninterleave, relu2_no_mul};
+  return result;
 }();
 constexpr Experts kSituStandard = [] {
-  Experts made = kAugustStandard;
-  made.activations = {silu, swigluoai, swigluoai_uninterleave, relu2_no_mul, situ};
-  made.schemes = kTokenSchemes;
-  return made;
+  Experts result = kAugust2026Standard;
+  result.activations = {silu, swigluoai, swigluoai_uninterleave, relu2_no_mul, situ};
+  result.schemes = kTokenSchemes;
+  return result;
 }();
-constexpr const Experts* kJanuaryList[] = {&kJanuaryBatched};
+constexpr const Experts* kJanuary2026List[] = {&kJanuary2026Batched};
 constexpr const Experts* kStandardList[] = {&kStandard};
-constexpr const Experts* kAugustList[] = {&kAugustStandard};
+constexpr const Experts* kAugust2026List[] = {&kAugust2026Standard};
 constexpr const Experts* kSituList[] = {&kSituStandard};
 constexpr const Experts* kBatchedList[] = {&kBatched};
 
@@ -56,19 +56,19 @@ constexpr const Experts* kBatchedList[] = {&kBatched};
 constexpr oracle::ConversionPadding kStandardPadding[] = {{.gated_needs = 64}};
 constexpr oracle::ConversionPadding kWholeTiles[] = {
     {.hidden = 256, .gated = 64, .not_gated = 128}};
-constexpr std::span<const oracle::ConversionPadding> padding(Eras eras, bool is_batched) {
+constexpr std::span<const oracle::ConversionPadding> padding(PolicyDates policy_dates, bool is_batched) {
   if (is_batched) return kSwizzlePadding;
-  if (eras == kVllm033) return kWholeTiles;
+  if (policy_dates == kVllm033) return kWholeTiles;
   return kStandardPadding;
 }
 
-constexpr Backend row(std::string_view name, Eras eras, std::span<const Experts* const> experts) {
+constexpr Backend row(std::string_view name, PolicyDates policy_dates, std::span<const Experts* const> experts) {
   const bool is_batched = experts.front()->format == TokenFormat::batched;
   return {
       .name = name,
       .family = "flashinfer_cutedsl",
       .format = WeightFormat::nvfp4,
-      .eras = eras,
+      .policy_dates = policy_dates,
       .experts = experts,
       .batched = is_batched ? "" : "FLASHINFER_CUTEDSL_BATCHED",
       .scheme = QuantScheme::nvfp4,
@@ -77,15 +77,15 @@ constexpr Backend row(std::string_view name, Eras eras, std::span<const Experts*
       .applies_clamp = !is_batched,
       .global_activation_scales = true,
       .conversion = {.activation_scales = is_batched ? ScaleLayout::swizzled : ScaleLayout::linear,
-                     .padding = padding(eras, is_batched)}};
+                     .padding = padding(policy_dates, is_batched)}};
 }
 
 constexpr Backend kBackends[] = {
-    row("FLASHINFER_CUTEDSL", kJanuary, kJanuaryList),
-    row("FLASHINFER_CUTEDSL", kApril, kStandardList),
-    row("FLASHINFER_CUTEDSL", kAugust, kAugustList),
+    row("FLASHINFER_CUTEDSL", kJanuary2026, kJanuary2026List),
+    row("FLASHINFER_CUTEDSL", kApril2026, kStandardList),
+    row("FLASHINFER_CUTEDSL", kAugust2026, kAugust2026List),
     row("FLASHINFER_CUTEDSL", kVllm033, kSituList),
-    row("FLASHINFER_CUTEDSL_BATCHED", kReferenceSinceApril, kBatchedList),
+    row("FLASHINFER_CUTEDSL_BATCHED", kReferenceSinceApril2026, kBatchedList),
 };
 
 }  // namespace

@@ -19,30 +19,30 @@ Layout base(std::string_view id, WeightFormat format) {
 }
 
 Layout sm90(std::string_view generation, Map codes, Map scales, std::string_view reads) {
-  Layout made = base("flashinfer_cutlass_sm90.mxfp4", WeightFormat::mxfp4);
-  made.generation = generation;
-  made.codes = codes;
-  made.scales = scales;
-  made.reads = reads;
-  made.note = "No shape tells the generations apart: a kernel of another one computes nonsense.";
-  return made;
+  Layout result = base("flashinfer_cutlass_sm90.mxfp4", WeightFormat::mxfp4);
+  result.generation = generation;
+  result.codes = codes;
+  result.scales = scales;
+  result.reads = reads;
+  result.note = "No shape tells the generations apart: a kernel of another one computes nonsense.";
+  return result;
 }
 
 Layout sm100() {
-  Layout made = base("flashinfer_cutlass_sm100.mxfp4", WeightFormat::mxfp4);
-  made.scales.need_rows = 128;
-  made.scales.need_cols = 4;
-  made.reads = "FlashInfer CUTLASS kernels on SM100, MXFP8 activations";
-  return made;
+  Layout result = base("flashinfer_cutlass_sm100.mxfp4", WeightFormat::mxfp4);
+  result.scales.need_rows = 128;
+  result.scales.need_cols = 4;
+  result.reads = "FlashInfer CUTLASS kernels on SM100, MXFP8 activations";
+  return result;
 }
 
 Layout nvfp4() {
-  Layout made = base("flashinfer_cutlass.nvfp4", WeightFormat::nvfp4);
-  made.gated_rows = 128;
-  made.scales_type = DType::f8_e4m3;
-  made.scalars = ScalarRule::alphas_shared;
-  made.reads = "FlashInfer CUTLASS kernels on SM100 and SM120, NVFP4 activations";
-  return made;
+  Layout result = base("flashinfer_cutlass.nvfp4", WeightFormat::nvfp4);
+  result.gated_rows = 128;
+  result.scales_type = DType::f8_e4m3;
+  result.scalars = ScalarRule::alphas_shared;
+  result.reads = "FlashInfer CUTLASS kernels on SM100 and SM120, NVFP4 activations";
+  return result;
 }
 
 }  // namespace

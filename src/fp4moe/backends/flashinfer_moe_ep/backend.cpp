@@ -67,7 +67,7 @@ constexpr Rule kRules[] = {
           return asked.weights != WeightFormat::nvfp4 || asked.activation != ActivationKey::none;
         },
         words<"A16 activations with NVFP4 weights">,
-        words<"quantises activations of nvfp4 weights">, words<"the checkpoint keeps 16 bits">),
+        words<"quantizes activations of nvfp4 weights">, words<"the checkpoint keeps 16 bits">),
     rule(
         Reason::expert_parallel,
         [](const Asked& asked) { return !layer_of(asked).skip_final_all_reduce; },
@@ -130,7 +130,7 @@ constexpr Experts kExperts{
     .rules = kRules,
     .one_sentence = true,
     .configured_names = kNames,
-    .takes_unquantised = true,
+    .takes_unquantized = true,
 };
 constexpr const Experts* kList[] = {&kExperts};
 constexpr Rounding kUnchanged[] = {{}};
@@ -139,7 +139,7 @@ constexpr Backend mxfp4(std::string_view name) {
   return {.name = name,
           .family = "flashinfer_moe_ep",
           .format = WeightFormat::mxfp4,
-          .eras = kVllm033,
+          .policy_dates = kVllm033,
           .experts = kList,
           .rounding = kUnchanged,
           .scheme = QuantScheme::mxfp4_nvfp4,
@@ -152,7 +152,7 @@ constexpr Backend kBackends[] = {
     {.name = "FLASHINFER_MOE_EP_CUTEDSL",
      .family = "flashinfer_moe_ep",
      .format = WeightFormat::nvfp4,
-     .eras = kVllm033,
+     .policy_dates = kVllm033,
      .experts = kList,
      .scheme = QuantScheme::nvfp4,
      .layout = "flashinfer_moe_ep.nvfp4",

@@ -9,7 +9,7 @@ constexpr CapabilityRange kBlackwell[] = {family(10)};
 constexpr DeviceNeed kDevices[] = {
     {.kinds = kCuda, .capabilities = kBlackwell, .libraries = {Library::flashinfer}}};
 // January's function does not ask whether FlashInfer is there.
-constexpr DeviceNeed kJanuaryDevices[] = {{.kinds = kCuda, .capabilities = kBlackwell}};
+constexpr DeviceNeed kJanuary2026Devices[] = {{.kinds = kCuda, .capabilities = kBlackwell}};
 
 constexpr Scheme kMxfp4[] = {{WeightFormat::mxfp4, {ActivationKey::none, ActivationKey::mxfp8}}};
 constexpr Scheme kMxfp4SixteenBit[] = {{WeightFormat::mxfp4, kSixteenBit}};
@@ -22,7 +22,7 @@ constexpr Experts kMxfp4Modular{
     .devices = kDevices,
     .activations = {swigluoai},
     .schemes = kMxfp4,
-    .takes_unquantised = true,
+    .takes_unquantized = true,
     .expert_map = true,
 };
 constexpr Experts monolithic(Experts experts, Routings routings) {
@@ -34,10 +34,10 @@ constexpr Experts monolithic(Experts experts, Routings routings) {
   return experts;
 }
 constexpr Experts kMxfp4AugustModular = [] {
-  Experts made = kMxfp4Modular;
-  made.activations = {swigluoai, silu, situ};
-  made.takes_unquantised = false;
-  return made;
+  Experts result = kMxfp4Modular;
+  result.activations = {swigluoai, silu, situ};
+  result.takes_unquantized = false;
+  return result;
 }();
 constexpr Experts kMxfp4Monolithic = monolithic(kMxfp4Modular, kRenormalizing);
 constexpr Experts kMxfp4AugustMonolithic = monolithic(
@@ -51,7 +51,7 @@ constexpr Experts kMxfp4Lora{
     .schemes = kMxfp4SixteenBit,
     .limits = kMonolithicLimits,
     .lora = true,
-    .takes_unquantised = true,
+    .takes_unquantized = true,
 };
 
 constexpr Experts kNvfp4Modular{
@@ -63,50 +63,50 @@ constexpr Experts kNvfp4Modular{
     .expert_map = true,
 };
 constexpr Experts kNvfp4Monolithic = [] {
-  Experts made = kNvfp4Modular;
-  made.name = "TrtLlmNvFp4ExpertsMonolithic";
-  made.kind = Kind::monolithic;
-  made.limits = {ParallelLimit::no_all2all, ParallelLimit::no_eplb};
-  made.routings = {Routing::deepseek_v3, Routing::renormalize, Routing::renormalize_naive,
+  Experts result = kNvfp4Modular;
+  result.name = "TrtLlmNvFp4ExpertsMonolithic";
+  result.kind = Kind::monolithic;
+  result.limits = {ParallelLimit::no_all2all, ParallelLimit::no_eplb};
+  result.routings = {Routing::deepseek_v3, Routing::renormalize, Routing::renormalize_naive,
                    Routing::llama4, Routing::simulated};
-  made.logits = LogitsRule::float32_for_some_routings;
-  made.expert_map = false;
-  return made;
+  result.logits = LogitsRule::float32_for_some_routings;
+  result.expert_map = false;
+  return result;
 }();
-constexpr Activations kAugustActivations{silu,      relu2_no_mul,           gelu,
+constexpr Activations kAugust2026Activations{silu,      relu2_no_mul,           gelu,
                                          gelu_tanh, swigluoai_uninterleave, situ};
 constexpr Experts kNvfp4AugustModular = [] {
-  Experts made = kNvfp4Modular;
-  made.activations = kAugustActivations;
-  return made;
+  Experts result = kNvfp4Modular;
+  result.activations = kAugust2026Activations;
+  return result;
 }();
 constexpr Experts kNvfp4AugustMonolithic = [] {
-  Experts made = kNvfp4Monolithic;
-  made.activations = kAugustActivations;
-  made.routings = {Routing::deepseek_v3, Routing::renormalize,    Routing::renormalize_naive,
+  Experts result = kNvfp4Monolithic;
+  result.activations = kAugust2026Activations;
+  result.routings = {Routing::deepseek_v3, Routing::renormalize,    Routing::renormalize_naive,
                    Routing::llama4,      Routing::sigmoid_renorm, Routing::sigmoid,
                    Routing::minimax2,    Routing::simulated};
-  made.logits = LogitsRule::bfloat16_or_float32;
-  return made;
+  result.logits = LogitsRule::bfloat16_or_float32;
+  return result;
 }();
 constexpr Experts kNvfp4TokenModular = [] {
-  Experts made = kNvfp4AugustModular;
-  made.schemes = kNvfp4Token;
-  return made;
+  Experts result = kNvfp4AugustModular;
+  result.schemes = kNvfp4Token;
+  return result;
 }();
 constexpr Experts kNvfp4TokenMonolithic = [] {
-  Experts made = kNvfp4AugustMonolithic;
-  made.schemes = kNvfp4Token;
-  made.routings = {Routing::deepseek_v3, Routing::renormalize,    Routing::renormalize_naive,
+  Experts result = kNvfp4AugustMonolithic;
+  result.schemes = kNvfp4Token;
+  result.routings = {Routing::deepseek_v3, Routing::renormalize,    Routing::renormalize_naive,
                    Routing::llama4,      Routing::sigmoid_renorm, Routing::sigmoid,
                    Routing::minimax2};
-  return made;
+  return result;
 }();
 // A function with predicates of its own, no class.
-constexpr Experts kJanuaryFunction{
+constexpr Experts kJanuary2026Function{
     .name = {},
     .kind = Kind::monolithic,
-    .devices = kJanuaryDevices,
+    .devices = kJanuary2026Devices,
     .strict_devices = kDevices,
     .activations = {silu},
     .schemes = kNvfp4,
@@ -116,7 +116,7 @@ constexpr Experts kJanuaryFunction{
 
 constexpr const Experts* kMxfp4List[] = {&kMxfp4Monolithic, &kMxfp4Modular};
 constexpr const Experts* kMxfp4AugustList[] = {&kMxfp4AugustMonolithic, &kMxfp4AugustModular};
-constexpr const Experts* kJanuaryList[] = {&kJanuaryFunction};
+constexpr const Experts* kJanuary2026List[] = {&kJanuary2026Function};
 constexpr const Experts* kNvfp4List[] = {&kNvfp4Monolithic, &kNvfp4Modular};
 constexpr const Experts* kMxfp4LoraList[] = {&kMxfp4Lora, &kMxfp4AugustMonolithic,
                                              &kMxfp4AugustModular};
@@ -124,18 +124,18 @@ constexpr const Experts* kNvfp4AugustList[] = {&kNvfp4AugustMonolithic, &kNvfp4A
 constexpr const Experts* kNvfp4TokenList[] = {&kNvfp4TokenMonolithic, &kNvfp4TokenModular};
 
 constexpr Rounding kRounding[] = {{.intermediate = 256, .hidden = 256}};
-constexpr Rounding kAugustRounding[] = {{.intermediate = 128, .hidden = 256}};
+constexpr Rounding kAugust2026Rounding[] = {{.intermediate = 128, .hidden = 256}};
 
-constexpr Backend mxfp4(std::string_view name, Eras eras, ActivationKey activation) {
-  const bool august = kSinceAugust.contains_all(eras);
-  const bool quantises = activation != ActivationKey::none;
+constexpr Backend mxfp4(std::string_view name, PolicyDates policy_dates, ActivationKey activation) {
+  const bool august = kSinceAugust2026.contains_all(policy_dates);
+  const bool quantizes = activation != ActivationKey::none;
   return {.name = name,
           .family = "flashinfer_trtllm",
           .format = WeightFormat::mxfp4,
-          .eras = eras,
+          .policy_dates = policy_dates,
           .activation = activation,
           .experts = august ? std::span<const Experts* const>(kMxfp4AugustList) : kMxfp4List,
-          .rounding = august ? std::span<const Rounding>(kAugustRounding) : kRounding,
+          .rounding = august ? std::span<const Rounding>(kAugust2026Rounding) : kRounding,
           .scheme = activation == ActivationKey::none ? QuantScheme::mxfp4_w4a16
                                                       : QuantScheme::mxfp4_mxfp8,
           .layout = "flashinfer_trtllm.mxfp4",
@@ -144,9 +144,9 @@ constexpr Backend mxfp4(std::string_view name, Eras eras, ActivationKey activati
           .conversion = {.bias13 = "f32",
                          .bias2 = "f32",
                          .gemm1_constants = true,
-                         .pads_input = quantises,
-                         .activation_scales = quantises ? ScaleLayout::linear : ScaleLayout::none,
-                         .activation_alignment = quantises ? 256u : 0u}};
+                         .pads_input = quantizes,
+                         .activation_scales = quantizes ? ScaleLayout::linear : ScaleLayout::none,
+                         .activation_alignment = quantizes ? 256u : 0u}};
 }
 constexpr Backend with_lora(Backend backend) {
   if (backend.activation == ActivationKey::none)
@@ -157,39 +157,39 @@ constexpr Backend with_lora(Backend backend) {
   return backend;
 }
 // The shuffle takes 128 rows of gate and up at a time.
-constexpr oracle::ConversionPadding kJanuaryPadding[] = {{.hidden_is = 128, .gated_needs = 64}};
-constexpr oracle::ConversionPadding kAprilPadding[] = {
+constexpr oracle::ConversionPadding kJanuary2026Padding[] = {{.hidden_is = 128, .gated_needs = 64}};
+constexpr oracle::ConversionPadding kApril2026Padding[] = {
     {.hidden = 256, .gated = 16, .not_gated = 128, .gated_needs = 64}};
-constexpr oracle::ConversionPadding kAugustPadding[] = {
+constexpr oracle::ConversionPadding kAugust2026Padding[] = {
     {.hidden = 256, .gated = 64, .not_gated = 128}};
-constexpr std::span<const oracle::ConversionPadding> nvfp4_padding(Eras eras) {
-  if (kSinceAugust.contains_all(eras)) return kAugustPadding;
-  if (eras == kApril) return kAprilPadding;
-  return kJanuaryPadding;
+constexpr std::span<const oracle::ConversionPadding> nvfp4_padding(PolicyDates policy_dates) {
+  if (kSinceAugust2026.contains_all(policy_dates)) return kAugust2026Padding;
+  if (policy_dates == kApril2026) return kApril2026Padding;
+  return kJanuary2026Padding;
 }
-constexpr Backend nvfp4(Eras eras, std::span<const Experts* const> experts, QuantScheme scheme) {
+constexpr Backend nvfp4(PolicyDates policy_dates, std::span<const Experts* const> experts, QuantScheme scheme) {
   return {.name = "FLASHINFER_TRTLLM",
           .family = "flashinfer_trtllm",
           .format = WeightFormat::nvfp4,
-          .eras = eras,
+          .policy_dates = policy_dates,
           .experts = experts,
           .scheme = scheme,
           .layout = "flashinfer_trtllm.nvfp4",
           .numerics = "trtllm",
           .global_activation_scales = true,
-          .conversion = {.activation_scales = ScaleLayout::linear, .padding = nvfp4_padding(eras)}};
+          .conversion = {.activation_scales = ScaleLayout::linear, .padding = nvfp4_padding(policy_dates)}};
 }
 
 constexpr Backend kBackends[] = {
-    mxfp4("FLASHINFER_TRTLLM_MXFP4_MXFP8", kSpring, ActivationKey::mxfp8),
-    mxfp4("FLASHINFER_TRTLLM_MXFP4_BF16", kSpring, ActivationKey::none),
-    mxfp4("FLASHINFER_TRTLLM_MXFP4_MXFP8", kAugust, ActivationKey::mxfp8),
-    mxfp4("FLASHINFER_TRTLLM_MXFP4_BF16", kAugust, ActivationKey::none),
+    mxfp4("FLASHINFER_TRTLLM_MXFP4_MXFP8", kBeforeAugust2026, ActivationKey::mxfp8),
+    mxfp4("FLASHINFER_TRTLLM_MXFP4_BF16", kBeforeAugust2026, ActivationKey::none),
+    mxfp4("FLASHINFER_TRTLLM_MXFP4_MXFP8", kAugust2026, ActivationKey::mxfp8),
+    mxfp4("FLASHINFER_TRTLLM_MXFP4_BF16", kAugust2026, ActivationKey::none),
     with_lora(mxfp4("FLASHINFER_TRTLLM_MXFP4_MXFP8", kVllm033, ActivationKey::mxfp8)),
     with_lora(mxfp4("FLASHINFER_TRTLLM_MXFP4_BF16", kVllm033, ActivationKey::none)),
-    nvfp4(kJanuary, kJanuaryList, QuantScheme::none),
-    nvfp4(kApril, kNvfp4List, QuantScheme::nvfp4),
-    nvfp4(kAugust, kNvfp4AugustList, QuantScheme::nvfp4),
+    nvfp4(kJanuary2026, kJanuary2026List, QuantScheme::none),
+    nvfp4(kApril2026, kNvfp4List, QuantScheme::nvfp4),
+    nvfp4(kAugust2026, kNvfp4AugustList, QuantScheme::nvfp4),
     nvfp4(kVllm033, kNvfp4TokenList, QuantScheme::nvfp4),
 };
 

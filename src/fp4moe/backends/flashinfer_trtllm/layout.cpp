@@ -10,10 +10,10 @@ using namespace layout;
 using tensor::DType;
 
 Map whole_tiles() {
-  Map made = scales_128x4();
-  made.need_rows = 128;
-  made.need_cols = 4;
-  return made;
+  Map result = scales_128x4();
+  result.need_rows = 128;
+  result.need_cols = 4;
+  return result;
 }
 
 Layout base(WeightFormat format) {
@@ -26,39 +26,39 @@ Layout base(WeightFormat format) {
 }
 
 Layout mxfp4() {
-  Layout made = base(WeightFormat::mxfp4);
-  made.id = "flashinfer_trtllm.mxfp4";
-  made.bias_type = BiasType::f32;
-  made.reads = "FlashInfer TRTLLM kernels on SM100, BF16 and MXFP8 activations";
-  made.note = "Scales are tagged E4M3 but hold E8M0 bytes; the kernel tells them by their number.";
-  return made;
+  Layout result = base(WeightFormat::mxfp4);
+  result.id = "flashinfer_trtllm.mxfp4";
+  result.bias_type = BiasType::f32;
+  result.reads = "FlashInfer TRTLLM kernels on SM100, BF16 and MXFP8 activations";
+  result.note = "Scales are tagged E4M3 but hold E8M0 bytes; the kernel tells them by their number.";
+  return result;
 }
 
 Layout nvfp4(std::string_view generation, ScalarRule scalars, std::string_view reads) {
-  Layout made = base(WeightFormat::nvfp4);
-  made.id = "flashinfer_trtllm.nvfp4";
-  made.generation = generation;
-  made.scalars = scalars;
-  made.reads = reads;
-  return made;
+  Layout result = base(WeightFormat::nvfp4);
+  result.id = "flashinfer_trtllm.nvfp4";
+  result.generation = generation;
+  result.scalars = scalars;
+  result.reads = reads;
+  return result;
 }
 
 }  // namespace
 
 std::vector<Layout> layouts() {
-  std::vector<Layout> made{
+  std::vector<Layout> result{
       mxfp4(),
       nvfp4("2026-08", ScalarRule::alphas_trtllm,
             "FlashInfer TRTLLM kernels on SM100, vLLM 2026-08"),
       nvfp4("2026-08.reference", ScalarRule::alphas_trtllm, "vLLM 2026-08 to the letter"),
       nvfp4("2026-01", ScalarRule::alphas_trtllm_2026_01,
             "FlashInfer TRTLLM kernels on SM100, vLLM 2026-01")};
-  made[1].note = "Each half is padded by itself.";
-  made[2].pads_at_end = true;
-  made[2].note =
+  result[1].note = "Each half is padded by itself.";
+  result[2].pads_at_end = true;
+  result[2].note =
       "Padding rows follow both halves, which pairs the wrong rows when the intermediate size is "
       "not a multiple of 64; for comparison only.";
-  return made;
+  return result;
 }
 
 }  // namespace fp4moe::backends::flashinfer_trtllm

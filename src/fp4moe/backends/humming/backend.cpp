@@ -66,7 +66,7 @@ constexpr Rule kProduct{
         },
     .requirement = [](const Asked& asked) { return "computes products of kind " + own(asked); },
     .fact = [](const Asked& asked) { return "preferred are " + Preferred(asked); }};
-constexpr Rule kAugustRules[] = {kProduct<preferred_in_august>};
+constexpr Rule kAugust2026Rules[] = {kProduct<preferred_in_august>};
 constexpr Rule kRules[] = {kProduct<preferred>};
 
 template <std::string (*Preferred)(const Asked&)>
@@ -79,13 +79,13 @@ constexpr Experts august(std::string_view name, TokenFormat format) {
           .format = format,
           .devices = kDevices,
           .not_gated = true,
-          .activations = kGenericEleven,
+          .activations = kGenericActivationsSinceAugust2026,
           .schemes = kSchemes,
           .batch_invariant = true,
-          .rules = kAugustRules,
+          .rules = kAugust2026Rules,
           .reads = {Variable::humming_gemm_type},
           .announces = announcement<preferred_in_august>,
-          .takes_unquantised = true,
+          .takes_unquantized = true,
           .expert_map = true};
 }
 constexpr Experts since_033(Experts experts) {
@@ -95,23 +95,23 @@ constexpr Experts since_033(Experts experts) {
   experts.announces = announcement<preferred>;
   return experts;
 }
-constexpr Experts kAugustBatched = august("BatchedHummingGroupedExperts", TokenFormat::batched);
-constexpr Experts kAugustGrouped = august("HummingGroupedExperts", TokenFormat::standard);
-constexpr Experts kAugustIndexed = august("HummingIndexedExperts", TokenFormat::standard);
-constexpr Experts kBatched = since_033(kAugustBatched);
-constexpr Experts kGrouped = since_033(kAugustGrouped);
-constexpr Experts kIndexed = since_033(kAugustIndexed);
-constexpr const Experts* kAugustList[] = {&kAugustBatched, &kAugustGrouped, &kAugustIndexed};
+constexpr Experts kAugust2026Batched = august("BatchedHummingGroupedExperts", TokenFormat::batched);
+constexpr Experts kAugust2026Grouped = august("HummingGroupedExperts", TokenFormat::standard);
+constexpr Experts kAugust2026Indexed = august("HummingIndexedExperts", TokenFormat::standard);
+constexpr Experts kBatched = since_033(kAugust2026Batched);
+constexpr Experts kGrouped = since_033(kAugust2026Grouped);
+constexpr Experts kIndexed = since_033(kAugust2026Indexed);
+constexpr const Experts* kAugust2026List[] = {&kAugust2026Batched, &kAugust2026Grouped, &kAugust2026Indexed};
 constexpr const Experts* kList[] = {&kBatched, &kGrouped, &kIndexed};
 
-constexpr Backend row(WeightFormat format, Eras eras, std::span<const Rounding> rounding,
+constexpr Backend row(WeightFormat format, PolicyDates policy_dates, std::span<const Rounding> rounding,
                       std::string_view layout) {
-  const bool is_august = eras == kAugust;
+  const bool is_august = policy_dates == kAugust2026;
   return {.name = "HUMMING",
           .family = "humming",
           .format = format,
-          .eras = eras,
-          .experts = is_august ? kAugustList : kList,
+          .policy_dates = policy_dates,
+          .experts = is_august ? kAugust2026List : kList,
           .rounding = rounding,
           .scheme = QuantScheme::from_layer,
           .layout = layout,
@@ -119,8 +119,8 @@ constexpr Backend row(WeightFormat format, Eras eras, std::span<const Rounding> 
           .takes_override = !is_august};
 }
 constexpr Backend kBackends[] = {
-    row(WeightFormat::mxfp4, kAugust, kOtherRounding, "humming.mxfp4"),
-    row(WeightFormat::nvfp4, kAugust, {}, "humming.nvfp4"),
+    row(WeightFormat::mxfp4, kAugust2026, kOtherRounding, "humming.mxfp4"),
+    row(WeightFormat::nvfp4, kAugust2026, {}, "humming.nvfp4"),
     row(WeightFormat::mxfp4, kVllm033, kOtherRounding, "humming.mxfp4"),
     row(WeightFormat::nvfp4, kVllm033, {}, "humming.nvfp4"),
 };

@@ -10,28 +10,28 @@ constexpr DeviceNeed kDevices[] = {{.kinds = kCuda, .capabilities = kSince}};
 // Weights count, the form of activations does not.
 constexpr Scheme kSchemes[] = {{WeightFormat::mxfp4, kAnyKey}, {WeightFormat::nvfp4, kAnyKey}};
 
-constexpr Experts kSpringExperts{
+constexpr Experts kBeforeAugust2026Experts{
     .name = "MarlinExperts",
     .devices = kDevices,
     .not_gated = true,
-    .activations = kGenericSeven,
+    .activations = kGenericActivationsBeforeAugust2026,
     .schemes = kSchemes,
     .limits = kNoFlashinferExchange,
     .expert_map = true,
 };
-constexpr Experts kAugustExperts = [] {
-  Experts made = kSpringExperts;
-  made.activations = kGenericEleven;
-  made.limits = {ParallelLimit::no_flashinfer_two_sided};
-  made.lora = true;
-  return made;
+constexpr Experts kAugust2026Experts = [] {
+  Experts result = kBeforeAugust2026Experts;
+  result.activations = kGenericActivationsSinceAugust2026;
+  result.limits = {ParallelLimit::no_flashinfer_two_sided};
+  result.lora = true;
+  return result;
 }();
-constexpr Experts kJanuaryExperts = [] {
-  Experts made = kSpringExperts;
-  made.not_gated = false;  // although it lists activations without a gate
-  made.activations = {silu, gelu, swigluoai, silu_no_mul, gelu_no_mul, relu2_no_mul};
-  made.limits = {ParallelLimit::no_flashinfer_two_sided};
-  return made;
+constexpr Experts kJanuary2026Experts = [] {
+  Experts result = kBeforeAugust2026Experts;
+  result.not_gated = false;  // although it lists activations without a gate
+  result.activations = {silu, gelu, swigluoai, silu_no_mul, gelu_no_mul, relu2_no_mul};
+  result.limits = {ParallelLimit::no_flashinfer_two_sided};
+  return result;
 }();
 constexpr Experts batched(Experts experts) {
   experts.name = "BatchedMarlinExperts";
@@ -39,28 +39,28 @@ constexpr Experts batched(Experts experts) {
   experts.lora = false;
   return experts;
 }
-constexpr Experts kSpringBatched = batched(kSpringExperts);
-constexpr Experts kAugustBatched = batched(kAugustExperts);
+constexpr Experts kBeforeAugust2026Batched = batched(kBeforeAugust2026Experts);
+constexpr Experts kAugust2026Batched = batched(kAugust2026Experts);
 
-constexpr const Experts* kJanuaryList[] = {&kJanuaryExperts};
-constexpr const Experts* kSpringList[] = {&kSpringExperts};
-constexpr const Experts* kAugustList[] = {&kAugustExperts};
-constexpr const Experts* kSpringBatchedList[] = {&kSpringBatched};
-constexpr const Experts* kAugustBatchedList[] = {&kAugustBatched};
+constexpr const Experts* kJanuary2026List[] = {&kJanuary2026Experts};
+constexpr const Experts* kBeforeAugust2026List[] = {&kBeforeAugust2026Experts};
+constexpr const Experts* kAugust2026List[] = {&kAugust2026Experts};
+constexpr const Experts* kBeforeAugust2026BatchedList[] = {&kBeforeAugust2026Batched};
+constexpr const Experts* kAugust2026BatchedList[] = {&kAugust2026Batched};
 
 constexpr Rounding kRounding[] = {
     {.kinds = kXpu, .intermediate = 128, .hidden = 128},
     {.intermediate = 128, .hidden = 256},
 };
 
-constexpr Backend mxfp4(std::string_view name, Eras eras, std::span<const Experts* const> experts,
-                        std::string_view twin = {}) {
+constexpr Backend mxfp4(std::string_view name, PolicyDates policy_dates, std::span<const Experts* const> experts,
+                        std::string_view variant = {}) {
   return {.name = name,
           .family = "marlin",
           .format = WeightFormat::mxfp4,
-          .eras = eras,
+          .policy_dates = policy_dates,
           .experts = experts,
-          .batched = twin,
+          .batched = variant,
           .rounding = kRounding,
           .scheme = QuantScheme::mxfp4_w4a16,
           .layout = "marlin.mxfp4",
@@ -72,29 +72,29 @@ constexpr oracle::ConversionPadding kNvfp4Padding[] = {
     {.hidden_is = 128, .gated = 64, .not_gated = 64},
     {.hidden_is = 64, .gated = 128, .not_gated = 128},
 };
-constexpr Backend nvfp4(Eras eras, std::span<const Experts* const> experts) {
+constexpr Backend nvfp4(PolicyDates policy_dates, std::span<const Experts* const> experts) {
   return {.name = "MARLIN",
           .family = "marlin",
           .format = WeightFormat::nvfp4,
-          .eras = eras,
+          .policy_dates = policy_dates,
           .experts = experts,
           .scheme = QuantScheme::nvfp4_w4a16,
           .layout = "marlin.nvfp4",
           .numerics = "marlin",
           .conversion = {.rescales_global = true,
-                         .padding = eras == kSinceAugust
+                         .padding = policy_dates == kSinceAugust2026
                                         ? std::span<const oracle::ConversionPadding>(kNvfp4Padding)
                                         : std::span<const oracle::ConversionPadding>()}};
 }
 
 constexpr Backend kBackends[] = {
-    mxfp4("MARLIN", kSpring, kSpringList, "BATCHED_MARLIN"),
-    mxfp4("MARLIN", kSinceAugust, kAugustList, "BATCHED_MARLIN"),
-    mxfp4("BATCHED_MARLIN", kSpring, kSpringBatchedList),
-    mxfp4("BATCHED_MARLIN", kSinceAugust, kAugustBatchedList),
-    nvfp4(kJanuary, kJanuaryList),
-    nvfp4(kApril, kSpringList),
-    nvfp4(kSinceAugust, kAugustList),
+    mxfp4("MARLIN", kBeforeAugust2026, kBeforeAugust2026List, "BATCHED_MARLIN"),
+    mxfp4("MARLIN", kSinceAugust2026, kAugust2026List, "BATCHED_MARLIN"),
+    mxfp4("BATCHED_MARLIN", kBeforeAugust2026, kBeforeAugust2026BatchedList),
+    mxfp4("BATCHED_MARLIN", kSinceAugust2026, kAugust2026BatchedList),
+    nvfp4(kJanuary2026, kJanuary2026List),
+    nvfp4(kApril2026, kBeforeAugust2026List),
+    nvfp4(kSinceAugust2026, kAugust2026List),
 };
 
 }  // namespace

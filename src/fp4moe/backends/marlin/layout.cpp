@@ -24,15 +24,15 @@ Layout mxfp4() {
 }
 
 Layout mxfp4_fp8() {
-  Layout made = mxfp4();
-  made.id = "marlin_fp8.mxfp4";
-  made.codes = marlin_w4a8();
-  made.scales = marlin_scales_single();
-  made.scale_rule = ScaleRule::plus_six;
-  made.scales.padding = 6;  // sizes are rounded up before six is added
-  made.reads = "vLLM, Marlin kernels with FP8 activations (VLLM_MARLIN_INPUT_DTYPE=fp8)";
-  made.note = "Scale bytes above 249 are refused: six is added to each.";
-  return made;
+  Layout result = mxfp4();
+  result.id = "marlin_fp8.mxfp4";
+  result.codes = marlin_w4a8();
+  result.scales = marlin_scales_single();
+  result.scale_rule = ScaleRule::plus_six;
+  result.scales.padding = 6;  // sizes are rounded up before six is added
+  result.reads = "vLLM, Marlin kernels with FP8 activations (VLLM_MARLIN_INPUT_DTYPE=fp8)";
+  result.note = "Scale bytes above 249 are refused: six is added to each.";
+  return result;
 }
 
 Layout nvfp4(std::string_view generation, ScaleRule rule, std::string_view reads) {
@@ -52,14 +52,14 @@ Layout nvfp4(std::string_view generation, ScaleRule rule, std::string_view reads
 }  // namespace
 
 std::vector<Layout> layouts() {
-  std::vector<Layout> made{
+  std::vector<Layout> result{
       mxfp4(), mxfp4_fp8(), nvfp4("2026-04", ScaleRule::marlin_2026_04, "vLLM from 2026-04-07"),
       nvfp4("2026-03", ScaleRule::marlin_2026_03, "vLLM 2026-03-18 to 2026-04-07"),
       nvfp4("2026-01", ScaleRule::marlin_2026_01, "vLLM until 2026-03-18")};
-  made[2].note = "Negative scales and scales too small for the kernel become 0.";
-  made[3].note = "A layer with both tiny and large scales gets infinite ones; kept for comparison.";
-  made[4].note = "Scales below 2 after the fixed exponent are kept, the kernel misreads them.";
-  return made;
+  result[2].note = "Negative scales and scales too small for the kernel become 0.";
+  result[3].note = "A layer with both tiny and large scales gets infinite ones; kept for comparison.";
+  result[4].note = "Scales below 2 after the fixed exponent are kept, the kernel misreads them.";
+  return result;
 }
 
 }  // namespace fp4moe::backends::marlin

@@ -5,11 +5,11 @@
 namespace fp4moe::backends::none {
 namespace {
 
-constexpr Backend row(Eras eras, std::span<const Rounding> rounding) {
+constexpr Backend row(PolicyDates policy_dates, std::span<const Rounding> rounding) {
   return {.name = "None",
           .family = "none",
           .format = WeightFormat::mxfp4,
-          .eras = eras,
+          .policy_dates = policy_dates,
           .rounding = rounding,
           .scheme = QuantScheme::ocp_mx_mxfp4,
           .numerics = "unfused"};

@@ -8,11 +8,11 @@ namespace {
 constexpr EnumSet<PlatformKind> kGpus{PlatformKind::cuda, PlatformKind::rocm};
 constexpr CapabilityRange kHopperToBlackwell[] = {{{9, 0}, {11, 0}}};
 // Spring's reference forgets that the package must be there; strict mode does not.
-constexpr DeviceNeed kSpringDevices[] = {{.kinds = kGpus, .capabilities = kHopperToBlackwell}};
-constexpr DeviceNeed kSpringStrict[] = {
+constexpr DeviceNeed kBeforeAugust2026Devices[] = {{.kinds = kGpus, .capabilities = kHopperToBlackwell}};
+constexpr DeviceNeed kBeforeAugust2026Strict[] = {
     {.kinds = kGpus, .capabilities = kHopperToBlackwell, .libraries = {Library::triton_kernels}}};
 constexpr std::string_view kAmd[] = {"gfx90a", "gfx942", "gfx950", "gfx11", "gfx120"};
-constexpr DeviceNeed kAugustDevices[] = {
+constexpr DeviceNeed kAugust2026Devices[] = {
     {.kinds = kCuda, .capabilities = kHopperToBlackwell, .libraries = {Library::triton_kernels}},
     {.kinds = kRocm, .gfx = kAmd, .libraries = {Library::triton_kernels}},
 };
@@ -25,13 +25,13 @@ constexpr DeviceNeed k033Devices[] = {
 };
 constexpr Scheme kSchemes[] = {{WeightFormat::mxfp4, kSixteenBit}};
 
-constexpr Experts kSpringModular{
+constexpr Experts kBeforeAugust2026Modular{
     .name = "OAITritonExperts",
-    .devices = kSpringDevices,
-    .strict_devices = kSpringStrict,
+    .devices = kBeforeAugust2026Devices,
+    .strict_devices = kBeforeAugust2026Strict,
     .activations = {swigluoai},
     .schemes = kSchemes,
-    .takes_unquantised = true,
+    .takes_unquantized = true,
     .expert_map = true,
 };
 constexpr Experts monolithic(Experts experts) {
@@ -47,32 +47,32 @@ constexpr Experts unfused(Experts experts, Activations activations, bool lora) {
   experts.lora = lora;
   return experts;
 }
-constexpr Experts kAugustModular = [] {
-  Experts made = kSpringModular;
-  made.devices = kAugustDevices;
-  made.strict_devices = {};
-  return made;
+constexpr Experts kAugust2026Modular = [] {
+  Experts result = kBeforeAugust2026Modular;
+  result.devices = kAugust2026Devices;
+  result.strict_devices = {};
+  return result;
 }();
 constexpr Experts k033Modular = [] {
-  Experts made = kAugustModular;
-  made.devices = k033Devices;
-  return made;
+  Experts result = kAugust2026Modular;
+  result.devices = k033Devices;
+  return result;
 }();
-constexpr Experts kSpringMonolithic = monolithic(kSpringModular);
-constexpr Experts kAugustMonolithic = monolithic(kAugustModular);
-constexpr Experts kSpringUnfused =
-    unfused(kSpringModular, {silu, gelu, swigluoai, swiglustep}, false);
-constexpr Experts kAugustUnfused =
-    unfused(kAugustModular, {silu, gelu, swigluoai, swiglustep, swigluoai_uninterleave}, true);
+constexpr Experts kBeforeAugust2026Monolithic = monolithic(kBeforeAugust2026Modular);
+constexpr Experts kAugust2026Monolithic = monolithic(kAugust2026Modular);
+constexpr Experts kBeforeAugust2026Unfused =
+    unfused(kBeforeAugust2026Modular, {silu, gelu, swigluoai, swiglustep}, false);
+constexpr Experts kAugust2026Unfused =
+    unfused(kAugust2026Modular, {silu, gelu, swigluoai, swiglustep, swigluoai_uninterleave}, true);
 
 constexpr Experts k033Monolithic = monolithic(k033Modular);
 constexpr Experts k033Unfused =
     unfused(k033Modular, {silu, gelu, swigluoai, swiglustep, swigluoai_uninterleave}, true);
 
-constexpr const Experts* kSpringList[] = {&kSpringMonolithic, &kSpringModular};
-constexpr const Experts* kAugustList[] = {&kAugustMonolithic, &kAugustModular};
-constexpr const Experts* kSpringUnfusedList[] = {&kSpringUnfused};
-constexpr const Experts* kAugustUnfusedList[] = {&kAugustUnfused};
+constexpr const Experts* kBeforeAugust2026List[] = {&kBeforeAugust2026Monolithic, &kBeforeAugust2026Modular};
+constexpr const Experts* kAugust2026List[] = {&kAugust2026Monolithic, &kAugust2026Modular};
+constexpr const Experts* kBeforeAugust2026UnfusedList[] = {&kBeforeAugust2026Unfused};
+constexpr const Experts* kAugust2026UnfusedList[] = {&kAugust2026Unfused};
 
 constexpr const Experts* k033List[] = {&k033Monolithic, &k033Modular};
 constexpr const Experts* k033UnfusedList[] = {&k033Unfused};
@@ -88,12 +88,12 @@ constexpr Rounding k033UnfusedRounding[] = {
     {.intermediate = 64},
 };
 
-constexpr Backend row(std::string_view name, Eras eras, std::span<const Experts* const> experts,
+constexpr Backend row(std::string_view name, PolicyDates policy_dates, std::span<const Experts* const> experts,
                       std::span<const Rounding> rounding = kOtherRounding) {
   return {.name = name,
           .family = "triton",
           .format = WeightFormat::mxfp4,
-          .eras = eras,
+          .policy_dates = policy_dates,
           .experts = experts,
           .rounding = rounding,
           .scheme = QuantScheme::mxfp4_w4a16,
@@ -104,12 +104,12 @@ constexpr Backend row(std::string_view name, Eras eras, std::span<const Experts*
 }
 
 constexpr Backend kBackends[] = {
-    row("TRITON", {march_20}, kSpringList, kOtherRoundingMarch20),
-    row("TRITON", {march_27, april_24}, kSpringList),
-    row("TRITON", kAugust, kAugustList),
-    row("TRITON_UNFUSED", {march_20}, kSpringUnfusedList, kOtherRoundingMarch20),
-    row("TRITON_UNFUSED", {march_27, april_24}, kSpringUnfusedList),
-    row("TRITON_UNFUSED", kAugust, kAugustUnfusedList),
+    row("TRITON", {march_20}, kBeforeAugust2026List, kOtherRoundingMarch20),
+    row("TRITON", {march_27, april_24}, kBeforeAugust2026List),
+    row("TRITON", kAugust2026, kAugust2026List),
+    row("TRITON_UNFUSED", {march_20}, kBeforeAugust2026UnfusedList, kOtherRoundingMarch20),
+    row("TRITON_UNFUSED", {march_27, april_24}, kBeforeAugust2026UnfusedList),
+    row("TRITON_UNFUSED", kAugust2026, kAugust2026UnfusedList),
     row("TRITON", kVllm033, k033List),
     row("TRITON_UNFUSED", kVllm033, k033UnfusedList, k033UnfusedRounding),
 };

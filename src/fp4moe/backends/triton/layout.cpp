@@ -29,7 +29,7 @@ constexpr std::string_view kWarps =
 }  // namespace
 
 std::vector<Layout> layouts() {
-  constexpr Pads k35{16, 32}, k36{64, 64}, kAugust{256, 64};
+  constexpr Pads k35{16, 32}, k36{64, 64}, kAugust2026{256, 64};
   return {
       row("hopper.v3.6.w8", hopper(k36), triton_hopper_scale(8),
           "triton_kernels 3.6 and 3.7 on SM90, 8 warps (vLLM 2026-02 to 2026-05)", kWarps),
@@ -41,9 +41,9 @@ std::vector<Layout> layouts() {
           "triton_kernels 3.5 on SM90, 8 warps (vLLM 2026-01)", kWarps),
       row("hopper.v3.5.w4", hopper(k35), triton_hopper_scale(4),
           "triton_kernels 3.5 on SM90, 4 warps: batched experts of vLLM 2026-01", kWarps),
-      row("hopper.2026-08.w8", hopper(kAugust), triton_hopper_scale(8),
+      row("hopper.2026-08.w8", hopper(kAugust2026), triton_hopper_scale(8),
           "triton_kernels of August 2026 on SM90, 8 warps", kWarps),
-      row("hopper.2026-08.w4", hopper(kAugust), triton_hopper_scale(4),
+      row("hopper.2026-08.w4", hopper(kAugust2026), triton_hopper_scale(4),
           "triton_kernels of August 2026 on SM90, 4 warps", kWarps),
       row("blackwell.v3.6", triton_blackwell_value(), triton_blackwell_scale(),
           "triton_kernels 3.5 and 3.6 on SM100 and SM120"),

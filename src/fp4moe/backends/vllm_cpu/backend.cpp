@@ -16,15 +16,15 @@ constexpr Experts kExperts{
     .activations = {silu, swigluoai},
     .schemes = kSchemes,
     .routings = {Routing::softmax_topk, Routing::renormalize, Routing::renormalize_naive},
-    .takes_unquantised = true,
+    .takes_unquantized = true,
 };
 constexpr Experts kModular = [] {
-  Experts made = kExperts;
-  made.kind = Kind::modular;  // and still asks how tokens are routed
-  made.activations = {silu, swigluoai, gelu, gelu_tanh};
-  made.routings = {Routing::softmax_topk, Routing::renormalize, Routing::renormalize_naive,
+  Experts result = kExperts;
+  result.kind = Kind::modular;  // and still asks how tokens are routed
+  result.activations = {silu, swigluoai, gelu, gelu_tanh};
+  result.routings = {Routing::softmax_topk, Routing::renormalize, Routing::renormalize_naive,
                    Routing::deepseek_v4};
-  return made;
+  return result;
 }();
 constexpr const Experts* kList[] = {&kExperts};
 constexpr const Experts* kModularList[] = {&kModular};
@@ -32,18 +32,18 @@ constexpr Rounding kRounding[] = {
     {.kinds = kRocm, .intermediate = 256, .hidden = 256},
     {.intermediate = 32, .hidden = 32},
 };
-constexpr Backend row(Eras eras, std::span<const Experts* const> experts) {
+constexpr Backend row(PolicyDates policy_dates, std::span<const Experts* const> experts) {
   return {.name = "CPU",
           .family = "vllm_cpu",
           .format = WeightFormat::mxfp4,
-          .eras = eras,
+          .policy_dates = policy_dates,
           .experts = experts,
           .rounding = kRounding,
           .scheme = QuantScheme::mxfp4_w4a16,
           .layout = "vllm_cpu.mxfp4",
           .numerics = "fused"};
 }
-constexpr Backend kBackends[] = {row(kAugust, kList), row(kVllm033, kModularList)};
+constexpr Backend kBackends[] = {row(kAugust2026, kList), row(kVllm033, kModularList)};
 
 }  // namespace
 

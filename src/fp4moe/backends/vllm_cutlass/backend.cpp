@@ -9,63 +9,63 @@ constexpr CapabilityRange kBlackwells[] = {family(10), family(11), family(12)};
 constexpr CapabilityRange kSince10[] = {at_least(10, 0)};
 constexpr DeviceNeed kDevices[] = {{.kinds = kCuda, .capabilities = kBlackwells}};
 // January asks for no platform: Radeons of generation 11 and 12 would do.
-constexpr DeviceNeed kJanuaryDevices[] = {{.capabilities = kSince10}};
-constexpr DeviceNeed kJanuaryStrict[] = {{.kinds = kCuda, .capabilities = kSince10}};
+constexpr DeviceNeed kJanuary2026Devices[] = {{.capabilities = kSince10}};
+constexpr DeviceNeed kJanuary2026Strict[] = {{.kinds = kCuda, .capabilities = kSince10}};
 constexpr Scheme kSchemes[] = {{WeightFormat::nvfp4, {ActivationKey::nvfp4}}};
 // Builds for CUDA 12.9 and later have it.
 constexpr CapabilityRange kMxfp4Range[] = {family(10), family(11)};
 constexpr DeviceNeed kMxfp4Devices[] = {{.kinds = kCuda, .capabilities = kMxfp4Range}};
 constexpr Scheme kMxfp4Schemes[] = {{WeightFormat::mxfp4, {ActivationKey::mxfp4}}};
 
-constexpr Experts kAprilExperts{
+constexpr Experts kApril2026Experts{
     .name = "CutlassExpertsFp4",
     .devices = kDevices,
     .not_gated = true,
-    .activations = kGenericSeven,
+    .activations = kGenericActivationsBeforeAugust2026,
     .schemes = kSchemes,
     .limits = {ParallelLimit::one_expert_rank},
 };
-constexpr Experts kJanuaryExperts = [] {
-  Experts made = kAprilExperts;
-  made.devices = kJanuaryDevices;
-  made.strict_devices = kJanuaryStrict;
-  made.not_gated = false;
-  made.activations = {silu, gelu, swigluoai};
-  return made;
+constexpr Experts kJanuary2026Experts = [] {
+  Experts result = kApril2026Experts;
+  result.devices = kJanuary2026Devices;
+  result.strict_devices = kJanuary2026Strict;
+  result.not_gated = false;
+  result.activations = {silu, gelu, swigluoai};
+  return result;
 }();
-constexpr Experts kAugustExperts = [] {
-  Experts made = kAprilExperts;
-  made.activations = kGenericEleven;
-  made.batch_invariant = true;
-  made.takes_unquantised = true;
-  return made;
+constexpr Experts kAugust2026Experts = [] {
+  Experts result = kApril2026Experts;
+  result.activations = kGenericActivationsSinceAugust2026;
+  result.batch_invariant = true;
+  result.takes_unquantized = true;
+  return result;
 }();
 constexpr Experts kSplitExperts = [] {
-  Experts made = kAugustExperts;
-  made.limits = kNoFlashinferNoDeepepHt;
-  made.expert_map = true;
-  return made;
+  Experts result = kAugust2026Experts;
+  result.limits = kNoFlashinferNoDeepepHt;
+  result.expert_map = true;
+  return result;
 }();
 constexpr Experts kMxfp4Experts = [] {
-  Experts made = kSplitExperts;
-  made.name = "CutlassExpertsMxfp4";
-  made.devices = kMxfp4Devices;
-  made.schemes = kMxfp4Schemes;
-  made.batch_invariant = false;
-  return made;
+  Experts result = kSplitExperts;
+  result.name = "CutlassExpertsMxfp4";
+  result.devices = kMxfp4Devices;
+  result.schemes = kMxfp4Schemes;
+  result.batch_invariant = false;
+  return result;
 }();
-constexpr const Experts* kJanuaryList[] = {&kJanuaryExperts};
-constexpr const Experts* kAprilList[] = {&kAprilExperts};
-constexpr const Experts* kAugustList[] = {&kAugustExperts};
+constexpr const Experts* kJanuary2026List[] = {&kJanuary2026Experts};
+constexpr const Experts* kApril2026List[] = {&kApril2026Experts};
+constexpr const Experts* kAugust2026List[] = {&kAugust2026Experts};
 constexpr const Experts* kSplitList[] = {&kSplitExperts};
 constexpr const Experts* kMxfp4List[] = {&kMxfp4Experts};
 constexpr Rounding kMxfp4Rounding[] = {{.intermediate = 128, .hidden = 128}};
 
-constexpr Backend row(Eras eras, std::span<const Experts* const> experts) {
+constexpr Backend row(PolicyDates policy_dates, std::span<const Experts* const> experts) {
   return {.name = "VLLM_CUTLASS",
           .family = "vllm_cutlass",
           .format = WeightFormat::nvfp4,
-          .eras = eras,
+          .policy_dates = policy_dates,
           .experts = experts,
           .scheme = QuantScheme::nvfp4,
           .layout = "vllm_cutlass.nvfp4",
@@ -74,14 +74,14 @@ constexpr Backend row(Eras eras, std::span<const Experts* const> experts) {
 }
 
 constexpr Backend kBackends[] = {
-    row(kJanuary, kJanuaryList),
-    row(kApril, kAprilList),
-    row(kAugust, kAugustList),
+    row(kJanuary2026, kJanuary2026List),
+    row(kApril2026, kApril2026List),
+    row(kAugust2026, kAugust2026List),
     row(kVllm033, kSplitList),
     {.name = "CUTLASS_MXFP4_MXFP4",
      .family = "vllm_cutlass",
      .format = WeightFormat::mxfp4,
-     .eras = kVllm033,
+     .policy_dates = kVllm033,
      .activation = ActivationKey::mxfp4,
      .experts = kMxfp4List,
      .rounding = kMxfp4Rounding,

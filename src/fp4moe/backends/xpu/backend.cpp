@@ -7,7 +7,7 @@ namespace {
 
 constexpr DeviceNeed kDevices[] = {{.kinds = kXpu}};
 constexpr Scheme kSchemes[] = {{WeightFormat::mxfp4, kSixteenBit}};
-constexpr Scheme kAugustSchemes[] = {
+constexpr Scheme kAugust2026Schemes[] = {
     {WeightFormat::mxfp4, {ActivationKey::none, ActivationKey::mxfp4}}};
 
 constexpr Experts kExperts{
@@ -15,26 +15,26 @@ constexpr Experts kExperts{
     .devices = kDevices,
     .activations = {silu, gelu, swigluoai},
     .schemes = kSchemes,
-    .takes_unquantised = true,
+    .takes_unquantized = true,
     .expert_map = true,
 };
-constexpr Experts kAugustExperts = [] {
-  Experts made = kExperts;
-  made.name = "XPUExpertsMxFp4";
-  made.not_gated = true;
-  made.activations = {silu, gelu, gelu_tanh, swigluoai, relu2_no_mul};
-  made.schemes = kAugustSchemes;
-  return made;
+constexpr Experts kAugust2026Experts = [] {
+  Experts result = kExperts;
+  result.name = "XPUExpertsMxFp4";
+  result.not_gated = true;
+  result.activations = {silu, gelu, gelu_tanh, swigluoai, relu2_no_mul};
+  result.schemes = kAugust2026Schemes;
+  return result;
 }();
 constexpr const Experts* kList[] = {&kExperts};
-constexpr const Experts* kAugustList[] = {&kAugustExperts};
+constexpr const Experts* kAugust2026List[] = {&kAugust2026Experts};
 
-constexpr Backend row(Eras eras, std::span<const Experts* const> experts,
+constexpr Backend row(PolicyDates policy_dates, std::span<const Experts* const> experts,
                       std::span<const Rounding> rounding = kOtherRounding) {
   return {.name = "XPU",
           .family = "xpu",
           .format = WeightFormat::mxfp4,
-          .eras = eras,
+          .policy_dates = policy_dates,
           .experts = experts,
           .rounding = rounding,
           .scheme = QuantScheme::ocp_mx_mxfp4,
@@ -45,7 +45,7 @@ constexpr Backend row(Eras eras, std::span<const Experts* const> experts,
 constexpr Backend kBackends[] = {
     row({march_20}, {}, kOtherRoundingMarch20),  // a code path of its own, no class
     row({march_27, april_24}, kList),
-    row(kSinceAugust, kAugustList),
+    row(kSinceAugust2026, kAugust2026List),
 };
 
 }  // namespace

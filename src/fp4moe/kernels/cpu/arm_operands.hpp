@@ -5,7 +5,7 @@
 
 #include <arm_neon.h>
 
-#include "fp4moe/kernels/cpu/product.hpp"
+#include "fp4moe/kernels/cpu/gemm.hpp"
 
 namespace fp4moe::kernels::cpu {
 namespace {
@@ -160,11 +160,11 @@ struct Indices {
 
 // Blocks of the format that chunk c has.
 template <class Format>
-std::size_t blocks_of(const ProductWeights& weights, std::size_t chunk) {
+std::size_t blocks_of(const GemmWeights& weights, std::size_t chunk) {
   return smaller(Format::kBlocks, weights.scale_columns - chunk * Format::kBlocks);
 }
 
-inline std::size_t chunks_of(const ProductWeights& weights) { return (weights.blocks + 1) / 2; }
+inline std::size_t chunks_of(const GemmWeights& weights) { return (weights.blocks + 1) / 2; }
 
 template <class Format>
 float32x4_t with_factor(float32x4_t inner) {

@@ -56,11 +56,11 @@ Result<EnumSet<CpuFeature>> usable_features(EnumSet<CpuFeature> present,
   for (const Isa& isa : kIsas) {
     if (isa.name != *forced) continue;
     if (isa.architecture != Architecture::any && isa.architecture != kBuilt)
-      return error(ErrorCode::lacking, "kernels.isa.build",
+      return error(ErrorCode::unavailable, "kernels.isa.build",
                    "this build has no kernels for the instruction set " + std::string(isa.name))
           .expects("one of " + names_of_this_build(), "a build for " + std::string(kBuiltName));
     if (!present.contains_all(isa.features))
-      return error(ErrorCode::lacking, "kernels.isa.machine",
+      return error(ErrorCode::unavailable, "kernels.isa.machine",
                    "this machine cannot run the instruction set " + std::string(isa.name))
           .expects(text(isa.features), text(present))
           .try_this("force an instruction set the machine has, or none");

@@ -39,7 +39,7 @@ TEST(UsableFeatures, SayThatTheBuildLacksAForeignSet) {
 
   ASSERT_FALSE(usable);
   EXPECT_EQ(usable.why().id, "kernels.isa.build");
-  EXPECT_EQ(usable.why().code, ErrorCode::lacking);
+  EXPECT_EQ(usable.why().code, ErrorCode::unavailable);
 }
 
 TEST(UsableFeatures, SayThatTheMachineLacksWhatTheBuildHas) {
@@ -47,7 +47,7 @@ TEST(UsableFeatures, SayThatTheMachineLacksWhatTheBuildHas) {
 
   ASSERT_FALSE(usable);
   EXPECT_EQ(usable.why().id, "kernels.isa.machine");
-  EXPECT_EQ(usable.why().code, ErrorCode::lacking);
+  EXPECT_EQ(usable.why().code, ErrorCode::unavailable);
   EXPECT_EQ(usable.why().found, "none");
 }
 

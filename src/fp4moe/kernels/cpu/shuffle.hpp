@@ -23,9 +23,9 @@ struct LanePattern {
   friend constexpr bool operator==(const LanePattern&, const LanePattern&) = default;
 };
 
-inline constexpr std::size_t kMostShuffleRegisters = 32;
-inline constexpr std::size_t kMostBystanders = 3;
-inline constexpr std::size_t kMostPassSteps = 128;  // of a strip with more than 16 registers
+inline constexpr std::size_t kMaxShuffleRegisters = 32;
+inline constexpr std::size_t kMaxBystanders = 3;
+inline constexpr std::size_t kMaxPassSteps = 128;  // of a strip with more than 16 registers
 
 // What the strips of a matrix have in common. Register r is loaded from a row's 16 bytes: that of
 // number row_of[r] from the strip's first on, byte_of[r] bytes further. Register q is stored at
@@ -33,11 +33,11 @@ inline constexpr std::size_t kMostPassSteps = 128;  // of a strip with more than
 // bystanders, one to three further bits of a register's number (above the others, the same in r and
 // q): several such groups at once, so that whole cache lines are written together.
 struct PackShape {
-  std::uint64_t row_of[kMostShuffleRegisters] = {}, byte_of[kMostShuffleRegisters] = {};
-  std::uint64_t place_of[kMostShuffleRegisters] = {};
+  std::uint64_t row_of[kMaxShuffleRegisters] = {}, byte_of[kMaxShuffleRegisters] = {};
+  std::uint64_t place_of[kMaxShuffleRegisters] = {};
   std::uint64_t row_step = 0;  // of the rows' bytes, from step to step
   // Rows among row_of that differ.
-  std::uint64_t ahead_of[kMostShuffleRegisters] = {};
+  std::uint64_t ahead_of[kMaxShuffleRegisters] = {};
   std::size_t parts = 1;
 };
 
@@ -85,13 +85,13 @@ using UnpackFn = void (*)(const UnpackCall&) noexcept;
 struct ShuffleKernel {
   LanePattern pattern{};
   // By the number of bystanders; null where there would be too many registers.
-  PackFn pack[kMostBystanders + 1] = {};
+  PackFn pack[kMaxBystanders + 1] = {};
   // The same where every four registers that are stored one after another are a cache line: in
   // order, or those first that differ in bystanders alone. Null where that cannot be, or where the
   // instruction set has no use for it.
-  PackFn pack_lines[2][kMostBystanders + 1] = {};
-  PackTileFn pack_tile[kMostBystanders + 1] = {};  // where nibbles stay together
-  UnpackFn unpack[kMostBystanders + 1] = {};
+  PackFn pack_lines[2][kMaxBystanders + 1] = {};
+  PackTileFn pack_tile[kMaxBystanders + 1] = {};  // where nibbles stay together
+  UnpackFn unpack[kMaxBystanders + 1] = {};
 };
 
 // A table of 256 bytes and what kernels can make use of. Grouped: but for codes 0 to 7 and 128 to

@@ -17,9 +17,9 @@ struct ShuffleSet {
   const ShuffleKernel* (*kernels)() noexcept;
   TranslateFn translate;
   // Of a step with bystanders: more would not stay in the processor's registers.
-  std::size_t most_registers;
+  std::size_t max_registers;
   // The same where more of them complete a cache line.
-  std::size_t most_for_lines;
+  std::size_t max_for_lines;
   // Whether a step is worth widening by columns alone so that it writes whole cache lines.
   bool widens;
   // Whether short rows are worth laying out in the first cache before they go to memory.

@@ -1,4 +1,4 @@
-// From a lane pattern to the instructions that realise it, at compile time.
+// From a lane pattern to the instructions that realize it, at compile time.
 //
 // Think of 2^x registers of 32 nibbles: an element's address has x register bits, four lane bits
 // (its byte) and a nibble bit. Three instructions move address bits:

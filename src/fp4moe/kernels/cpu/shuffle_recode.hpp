@@ -42,13 +42,13 @@ inline constexpr std::uint8_t kSignPlace = 8;  // of a nibble, and of the low by
 
 constexpr Exchange exchange_of(std::uint8_t code) {
   const layout::WordCode words = word_code(code);
-  Exchange made{.to_low = static_cast<std::uint8_t>(words.mix.above),
+  Exchange result{.to_low = static_cast<std::uint8_t>(words.mix.above),
                 .across = static_cast<std::uint8_t>(words.mix.above >> 8)};
   for (unsigned reg = 0; reg < 4; ++reg) {
-    if (words.bits[reg][3] == 16 + 3) made.guest = reg;
-    if (words.bits[reg][0] == 0 && words.bits[reg][2] == 2) made.host = reg;
+    if (words.bits[reg][3] == 16 + 3) result.guest = reg;
+    if (words.bits[reg][0] == 0 && words.bits[reg][2] == 2) result.host = reg;
   }
-  return made;
+  return result;
 }
 
 // A half by itself: the guest is its own.
@@ -66,18 +66,18 @@ constexpr unsigned recoded_half(std::uint8_t code, bool backwards, unsigned from
   layout::WordCode words = half_code(code);
   const Exchange exchange = exchange_of(code);
   if (!backwards) words.mix.above = 0;
-  unsigned made = 0;
+  unsigned result = 0;
   for (unsigned reg = 0; reg < 4; ++reg) {
     auto value = static_cast<std::uint8_t>((from >> (4 * reg)) & 15);
     if (backwards) {
-      made |= unsigned{words.collect(reg, from)} << (4 * reg);
+      result |= unsigned{words.collect(reg, from)} << (4 * reg);
       continue;
     }
-    if (exchange.guest != Exchange::kNone && reg == exchange.host) made ^= value & kSignPlace;
+    if (exchange.guest != Exchange::kNone && reg == exchange.host) result ^= value & kSignPlace;
     if (reg == exchange.guest) value &= kSignPlace - 1;
-    made ^= words.spread(reg, value);
+    result ^= words.spread(reg, value);
   }
-  return made;
+  return result;
 }
 
 constexpr void add_fields(RecodeByte& byte) {
@@ -85,9 +85,9 @@ constexpr void add_fields(RecodeByte& byte) {
   for (unsigned bit = 0; bit < 8; ++bit) {
     unsigned found = 0;
     for (unsigned at = 0; at < 16; ++at) {
-      const unsigned made = byte.table[at / 4][1u << at % 4];
-      if (((made >> bit) & 1) == 0) continue;
-      if (made != 1u << bit || found++ != 0) return;
+      const unsigned result = byte.table[at / 4][1u << at % 4];
+      if (((result >> bit) & 1) == 0) continue;
+      if (result != 1u << bit || found++ != 0) return;
       from[bit] = at;
     }
     if (found == 0) return;
@@ -98,9 +98,9 @@ constexpr void add_fields(RecodeByte& byte) {
 }
 
 constexpr RecodeBytes recode_bytes(std::uint8_t code, bool backwards) {
-  RecodeBytes made;
+  RecodeBytes result;
   for (unsigned second = 0; second < 2; ++second) {
-    RecodeByte& byte = made.byte[second];
+    RecodeByte& byte = result.byte[second];
     for (unsigned nibble = 0; nibble < 4; ++nibble)
       for (unsigned value = 0; value < 16; ++value) {
         const unsigned half = recoded_half(code, backwards, value << (4 * nibble));
@@ -110,7 +110,7 @@ constexpr RecodeBytes recode_bytes(std::uint8_t code, bool backwards) {
       }
     add_fields(byte);
   }
-  return made;
+  return result;
 }
 
 static_assert(layout::WordMix::kReach == 8, "bytes are XORed with their neighbours");

@@ -38,8 +38,8 @@ struct Registers {
       shape.place_of[r] = r * 16 * kSteps;
     }
   }
-  std::array<const std::uint8_t*, kMostShuffleRegisters> from{};
-  std::array<std::uint8_t*, kMostShuffleRegisters> to{};
+  std::array<const std::uint8_t*, kMaxShuffleRegisters> from{};
+  std::array<std::uint8_t*, kMaxShuffleRegisters> to{};
   PackShape shape{.row_step = 16};
 };
 
@@ -104,8 +104,8 @@ Bytes run_groups(PackFn kernel, const Bytes& in, std::size_t groups) {
   Bytes out;
   const auto size = static_cast<std::ptrdiff_t>(in.size() / groups);
   for (auto from = in.begin(); from != in.end(); from += size) {
-    const Bytes made = run(kernel, Bytes(from, from + size));
-    out.insert(out.end(), made.begin(), made.end());
+    const Bytes result = run(kernel, Bytes(from, from + size));
+    out.insert(out.end(), result.begin(), result.end());
   }
   return out;
 }
@@ -114,13 +114,13 @@ TEST(Shuffle, EveryInstructionSetGivesThePortableBytesAndUndoesThem) {
   const ShuffleSet& portable = shuffle_sets().back();
   for (const ShuffleSet* set : usable_sets())
     for (const LanePattern& pattern : kShufflePatterns)
-      for (std::size_t bystanders = 0; bystanders <= kMostBystanders; ++bystanders) {
+      for (std::size_t bystanders = 0; bystanders <= kMaxBystanders; ++bystanders) {
         const ShuffleKernel* kernel = set->find(pattern);
         ASSERT_NE(kernel, nullptr);
         const std::size_t groups = std::size_t{1} << bystanders;
         const std::size_t registers = registers_of(pattern) * groups;
         const PackFn pack = kernel->pack[bystanders];
-        ASSERT_TRUE(pack != nullptr || registers > set->most_registers) << set->name;
+        ASSERT_TRUE(pack != nullptr || registers > set->max_registers) << set->name;
         if (pack == nullptr) continue;
 
         const Bytes in = random_bytes(registers * 16 * kSteps, registers + pattern.code);

@@ -115,7 +115,7 @@ struct ShuffleTiles {
   template <bool Backwards, std::size_t Byte>
   [[gnu::always_inline]] static V recoded(const V (&nibbles)[4]) {
     constexpr std::size_t kFields = kBytes<Backwards>.byte[Byte].count;
-    if constexpr (kFields != 0 && kFields <= Ops::kMostInserts)
+    if constexpr (kFields != 0 && kFields <= Ops::kMaxInserts)
       return inserted<Backwards, Byte, 0>(nibbles);
     else
       return (lookup<Backwards, Byte, 0>(nibbles) ^ lookup<Backwards, Byte, 1>(nibbles)) ^
@@ -261,7 +261,7 @@ struct ShuffleTiles {
                                                    std::index_sequence<R...>,
                                                    std::index_sequence<I...>,
                                                    std::index_sequence<L...>) {
-    alignas(64) std::uint8_t waiting[kMostPassSteps * kGroup * 16];
+    alignas(64) std::uint8_t waiting[kMaxPassSteps * kGroup * 16];
     const std::size_t parts = shape.parts == 1 ? 1 : shape.parts / 2;
     std::uint8_t* at = waiting;
     const std::uint8_t* const first[kGroup] = {strip.rows[shape.row_of[I]] +
@@ -367,8 +367,8 @@ struct ShuffleTiles {
 template <class Ops, LanePattern Pattern, std::size_t Bystanders>
 constexpr void add_shuffle(ShuffleKernel& kernel) {
   constexpr std::size_t kOwn = derive_shuffle(Pattern).register_bits;
-  constexpr std::size_t kMost = kOwn == 4 ? Ops::kMostRegisters : 16;
-  if constexpr (std::size_t{1} << (kOwn + Bystanders) <= kMost) {
+  constexpr std::size_t kMax = kOwn == 4 ? Ops::kMaxRegisters : 16;
+  if constexpr (std::size_t{1} << (kOwn + Bystanders) <= kMax) {
     using Tiles = ShuffleTiles<Ops, Pattern, Bystanders>;
     kernel.pack[Bystanders] = Tiles::template pack<false, false>;
     if constexpr (Ops::kStoresLines && kOwn >= 1 && kOwn + Bystanders >= 2)
@@ -381,12 +381,12 @@ constexpr void add_shuffle(ShuffleKernel& kernel) {
 }
 template <class Ops, LanePattern Pattern>
 constexpr ShuffleKernel make_shuffle() {
-  ShuffleKernel made{.pattern = Pattern};
-  add_shuffle<Ops, Pattern, 0>(made);
-  add_shuffle<Ops, Pattern, 1>(made);
-  add_shuffle<Ops, Pattern, 2>(made);
-  add_shuffle<Ops, Pattern, 3>(made);
-  return made;
+  ShuffleKernel result{.pattern = Pattern};
+  add_shuffle<Ops, Pattern, 0>(result);
+  add_shuffle<Ops, Pattern, 1>(result);
+  add_shuffle<Ops, Pattern, 2>(result);
+  add_shuffle<Ops, Pattern, 3>(result);
+  return result;
 }
 template <class Ops, std::size_t... I>
 constexpr std::array<ShuffleKernel, sizeof...(I)> make_shuffles(std::index_sequence<I...>) {

@@ -29,8 +29,8 @@ struct X86ShuffleOps {
                                                 reinterpret_cast<__m128i>(nibbles)));
   }
   static constexpr bool kStoresLines = false;
-  static constexpr std::size_t kMostRegisters = 16;
-  static constexpr std::size_t kMostInserts = 0;  // lookups are cheaper
+  static constexpr std::size_t kMaxRegisters = 16;
+  static constexpr std::size_t kMaxInserts = 0;  // lookups are cheaper
 };
 
 }  // namespace

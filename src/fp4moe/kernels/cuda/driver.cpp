@@ -32,12 +32,12 @@ struct Driver {
 
 Error not_working(const std::string& library, std::string_view id) {
   const platform::Probe probe = platform::probe_cuda(platform::load_cuda_driver(library));
-  return error(ErrorCode::lacking, id, probe.reason).try_this(probe.remedy);
+  return error(ErrorCode::unavailable, id, probe.reason).try_this(probe.remedy);
 }
 
 Result<Driver> working_driver(const DriverFrom& from) {
   if (from.kernels.empty() && platform::opens_libraries())
-    return error(ErrorCode::lacking, "cuda.build", "this build has no CUDA kernels")
+    return error(ErrorCode::unavailable, "cuda.build", "this build has no CUDA kernels")
         .expects("a build with FP4MOE_CUDA=ON", "FP4MOE_CUDA=OFF")
         .try_this("build with `make cuda`, which needs nvcc and no GPU");
   auto calls = load_entry_points(from.library);
@@ -47,7 +47,7 @@ Result<Driver> working_driver(const DriverFrom& from) {
     return not_working(from.library, code == code_no_device ? "cuda.device" : "cuda.driver");
   if (driver.calls->driver_version(&driver.version) != code_success) driver.version = 0;
   if (driver.version < kOldestDriver)
-    return error(ErrorCode::lacking, "cuda.driver", "the NVIDIA driver is too old")
+    return error(ErrorCode::unavailable, "cuda.driver", "the NVIDIA driver is too old")
         .expects(fmt::format("{} or newer", version_text(kOldestDriver)),
                  version_text(driver.version))
         .try_this("update the NVIDIA driver");
@@ -146,7 +146,7 @@ Result<std::vector<DeviceFacts>> devices(const DriverFrom& from) {
 
 Result<Done> check_architecture(const DeviceFacts& facts) {
   if (facts.major == kMajorBuilt && facts.minor == kMinorBuilt) return Done{};
-  return error(ErrorCode::lacking, "cuda.architecture",
+  return error(ErrorCode::unavailable, "cuda.architecture",
                fmt::format("the kernels do not run on device {}, {}", facts.ordinal, facts.name))
       .expects(fmt::format("compute capability {}.{}", kMajorBuilt, kMinorBuilt),
                fmt::format("{}.{}", facts.major, facts.minor))
@@ -198,7 +198,7 @@ Result<std::shared_ptr<const Device>> Device::open(int ordinal, const DriverFrom
     if (code == code_out_of_memory)
       return failure(calls, code, fmt::format("load the kernels '{}'", cubin.name));
     if (code != code_success)
-      return error(ErrorCode::lacking, "cuda.load",
+      return error(ErrorCode::unavailable, "cuda.load",
                    fmt::format("the driver does not load the kernels '{}'", cubin.name))
           .expects("machine code that this driver accepts",
                    fmt::format("{} from a driver for {}", words_of(calls, code),
@@ -214,7 +214,7 @@ Result<Function> Device::function(std::string_view name) const {
   const State& state = *state_;
   const auto holder = state.module_of.find(name);
   if (holder == state.module_of.end())
-    return error(ErrorCode::lacking, "cuda.kernel", fmt::format("there is no kernel '{}'", name))
+    return error(ErrorCode::unavailable, "cuda.kernel", fmt::format("there is no kernel '{}'", name))
         .expects("the name of a kernel of this build", name);
   Function found = nullptr;
   const auto done = in_context(

@@ -62,7 +62,7 @@ TEST(Driver, ABuildWithoutKernelsSaysSo) {
   const auto found = devices({.library = FP4MOE_FAKE_DRIVER, .kernels = {}});
   ASSERT_FALSE(found);
   EXPECT_EQ(found.why().id, "cuda.build");
-  EXPECT_EQ(found.why().code, ErrorCode::lacking);
+  EXPECT_EQ(found.why().code, ErrorCode::unavailable);
   EXPECT_NE(found.why().remedy.find("make cuda"), std::string::npos);
 }
 
@@ -71,7 +71,7 @@ TEST_F(WithFakeDriver, ALibraryThatIsNotThereIsNamed) {
   const auto device = open();
   ASSERT_FALSE(device);
   EXPECT_EQ(device.why().id, "cuda.driver");
-  EXPECT_EQ(device.why().code, ErrorCode::lacking);
+  EXPECT_EQ(device.why().code, ErrorCode::unavailable);
   EXPECT_NE(text(device.why()).find("libfp4moe_no_such_driver.so.1"), std::string::npos);
   EXPECT_NE(device.why().remedy.find("install the NVIDIA driver"), std::string::npos);
 }

@@ -107,9 +107,9 @@ constexpr Advice kAdvice[] = {
 Result<std::shared_ptr<const EntryPoints>> load_entry_points(const std::string& library) {
   const auto [opened, why, remedy] = platform::open_library(library);
   if (!platform::opens_libraries())
-    return error(ErrorCode::lacking, "cuda.driver", why).try_this(remedy);
+    return error(ErrorCode::unavailable, "cuda.driver", why).try_this(remedy);
   if (opened == nullptr)
-    return error(ErrorCode::lacking, "cuda.driver", fmt::format("{} cannot be opened", library))
+    return error(ErrorCode::unavailable, "cuda.driver", fmt::format("{} cannot be opened", library))
         .expects("the NVIDIA driver's library", why)
         .try_this("install the NVIDIA driver; in a container, pass the GPU in");
   auto found = std::make_shared<EntryPoints>();
@@ -117,7 +117,7 @@ Result<std::shared_ptr<const EntryPoints>> load_entry_points(const std::string& 
   find_device(find, *found);
   find_work(find, *found);
   if (!find.missing().empty())
-    return error(ErrorCode::lacking, "cuda.driver",
+    return error(ErrorCode::unavailable, "cuda.driver",
                  fmt::format("{} is not a driver that can run these kernels", library))
         .expects(find.missing(), "a library without it")
         .try_this("update the NVIDIA driver to one for CUDA 12 or newer");

@@ -116,7 +116,7 @@ struct EntryPoints {
   Code (*drop_event)(void* event);
 };
 
-// Opens the driver and looks all of them up; nothing is initialised. Errors: cuda.driver.
+// Opens the driver and looks all of them up; nothing is initialized. Errors: cuda.driver.
 Result<std::shared_ptr<const EntryPoints>> load_entry_points(const std::string& library);
 
 // Why something could not be done, in the driver's words: cuda.memory where memory ran out,

@@ -12,18 +12,18 @@
 #include "fp4moe/moe/cpu/epilogue.hpp"
 #include "fp4moe/moe/cpu/workspace.hpp"
 #include "fp4moe/moe/reference/engine.hpp"
-#include "fp4moe/moe/reference/slots.hpp"
+#include "fp4moe/moe/reference/assignments.hpp"
 
 namespace fp4moe::moe::cpu {
 namespace {
 
 using formats::WeightFormat;
 using kernels::cpu::kChunk;
-using kernels::cpu::kProductTokens;
+using kernels::cpu::kGemmTokens;
 using kernels::cpu::padded_tokens;
-using kernels::cpu::ProductKernel;
+using kernels::cpu::GemmKernel;
 
-// Whether values can be quantised chunk by chunk.
+// Whether values can be quantized chunk by chunk.
 bool fits_chunks(ActivationKey key) {
   return key != ActivationKey::fp8_block128 && key != ActivationKey::fp8_token &&
          key != ActivationKey::nvfp4_token;
@@ -31,7 +31,7 @@ bool fits_chunks(ActivationKey key) {
 
 class Computation final : public Experts {
  public:
-  Computation(ExpertsProblem problem, const ProductKernel& kernel, CpuWeights weights,
+  Computation(ExpertsProblem problem, const GemmKernel& kernel, CpuWeights weights,
               std::shared_ptr<ThreadPool> pool)
       : problem_(std::move(problem)),
         kernel_(kernel),
@@ -41,7 +41,7 @@ class Computation final : public Experts {
         limbs_(problem_.numerics.activation_bits == 8 ? 1 : 2) {}
 
   // Whether there is memory for calls at all.
-  Result<Done> check_workspace() { return Borrowed(*this).made; }
+  Result<Done> check_workspace() { return Borrowed(*this).result; }
 
   const ExpertsProblem& problem() const override { return problem_; }
   std::string_view engine() const override { return "cpu"; }
@@ -60,10 +60,10 @@ class Computation final : public Experts {
     const std::uint64_t rows = is_batched ? reference::occupied(call.in) : call.in.x.rows;
     const std::uint64_t step =
         is_batched
-            ? kPassSlots
-            : std::max<std::uint64_t>(1, kPassSlots / std::max<std::uint64_t>(1, call.in.top_k));
+            ? kPassAssignments
+            : std::max<std::uint64_t>(1, kPassAssignments / std::max<std::uint64_t>(1, call.in.top_k));
     const Borrowed borrowed(*this);
-    if (!borrowed.made) return borrowed.made.why();
+    if (!borrowed.result) return borrowed.result.why();
     for (std::uint64_t begin = 0; begin < rows; begin += step) {
       if (const auto go_on = check_interrupt(); !go_on) return go_on.why();
       space_.pass.group(call, problem_.shape.experts, begin, std::min(rows, begin + step));
@@ -83,68 +83,68 @@ class Computation final : public Experts {
   struct Borrowed {
     explicit Borrowed(Computation& caller) : who(caller) {
       who.space_ = who.spaces_->take();
-      made = who.space_.make(who.weights_, who.pool_->threads());
+      result = who.space_.make(who.weights_, who.pool_->threads());
     }
     Borrowed(const Borrowed&) = delete;
     Borrowed& operator=(const Borrowed&) = delete;
     ~Borrowed() { who.spaces_->give(std::move(who.space_)); }
 
     Computation& who;
-    Result<Done> made = Done{};
+    Result<Done> result = Done{};
   };
 
   bool has_adapters(const ExpertsCall& call) const {
     return !call.lora.empty() && !call.in.adapters.empty();
   }
-  const LoraExpert* adapter_of(const ExpertsCall& call, std::size_t slot) const {
+  const LoraExpert* adapter_of(const ExpertsCall& call, std::size_t assignment) const {
     if (!has_adapters(call)) return nullptr;
-    const CpuSlot& at = space_.pass.slots[slot];
+    const CpuAssignment& at = space_.pass.assignments[assignment];
     const std::int32_t adapter = call.in.adapters[space_.pass.rows[at.item]];
     if (adapter < 0) return nullptr;
     return &call.lora.at(static_cast<std::size_t>(adapter), space_.pass.units[at.unit].expert);
   }
 
   Needs needs_of(const ExpertsCall& call, OutputForm form) const {
-    Needs made{.keeps_middle = has_adapters(call) || !fits_chunks(problem_.quantises),
+    Needs result{.keeps_middle = has_adapters(call) || !fits_chunks(problem_.quantizes),
                .kept_rows = form == OutputForm::summed ? kept_rows() : 0,
                .limbs = limbs_};
     if (has_adapters(call))
       for (const LoraExpert& pair : call.lora.pairs)
         for (const LowRank* part : {&pair.gate, &pair.up, &pair.down})
-          made.rank = std::max<std::size_t>(made.rank, part->a.rows);
-    return made;
+          result.rank = std::max<std::size_t>(result.rank, part->a.rows);
+    return result;
   }
 
   // As many output rows as stay near: all of few tokens.
   std::size_t kept_rows() const {
-    const std::size_t hidden = problem_.shape.hidden, slots = space_.pass.slots.size();
-    const bool fits = hidden <= kMostKeptRows && slots * hidden * sizeof(float) <= kNearBytes;
+    const std::size_t hidden = problem_.shape.hidden, assignments = space_.pass.assignments.size();
+    const bool fits = hidden <= kMaxKeptRows && assignments * hidden * sizeof(float) <= kNearBytes;
     return fits ? hidden : std::min(hidden, kLeastKeptRows);
   }
   // Of a task of GEMM2: the more threads, the fewer.
   std::size_t second_rows(std::size_t rows) const {
-    constexpr std::size_t kLeast = 64, kMost = 256, kTasks = 8;
-    std::size_t made = kMost;
-    while (made > kLeast && space_.by_size.size() * rows < made * kTasks * pool_->threads())
-      made /= 2;
-    return made;
+    constexpr std::size_t kLeast = 64, kMax = 256, kTasks = 8;
+    std::size_t result = kMax;
+    while (result > kLeast && space_.by_size.size() * rows < result * kTasks * pool_->threads())
+      result /= 2;
+    return result;
   }
 
-  RowQuantiser quantiser(const std::vector<float>& scales, std::size_t expert) const {
+  RowQuantizer quantizer(const std::vector<float>& scales, std::size_t expert) const {
     const float scale = scales.empty() ? 1.0f : scales[scales.size() == 1 ? 0 : expert];
-    return {.key = problem_.quantises, .global_scale = scale};
+    return {.key = problem_.quantizes, .global_scale = scale};
   }
-  // What multiplies the sums of quantised values.
-  double factor_of(const RowQuantiser& how) const {
+  // What multiplies the sums of quantized values.
+  double factor_of(const RowQuantizer& how) const {
     return problem_.numerics.activations_in_bf16 ? 1.0 : double{shared_factor(how)};
   }
   double input_factor(const ExpertsCall& call, std::size_t expert) const {
-    if (call.in.is_quantised) return double{call.in.factor};
-    return factor_of(quantiser(problem_.input_scales, expert));
+    if (call.in.is_quantized) return double{call.in.factor};
+    return factor_of(quantizer(problem_.input_scales, expert));
   }
 
-  void quantise(const RowQuantiser& how, std::span<float> values) const {
-    quantise_dequantise(how, values);
+  void quantize(const RowQuantizer& how, std::span<float> values) const {
+    quantize_dequantize(how, values);
     if (!problem_.numerics.activations_in_bf16) return;
     const float factor = shared_factor(how);
     for (float& value : values) value *= factor;
@@ -154,7 +154,7 @@ class Computation final : public Experts {
   // Values of whole chunks from `chunk` on, as integers into a token's place.
   struct Target {
     Panels& panels;
-    std::size_t slot = 0, chunk = 0, chunks = 0;
+    std::size_t assignment = 0, chunk = 0, chunks = 0;
   };
   void round(const Target& to, const float* values, Scratch& scratch) const {
     kernels::cpu::round_chunks(values, to.chunks * kChunk, kernels::cpu::kLimit[limbs_],
@@ -168,9 +168,9 @@ class Computation final : public Experts {
       for (std::size_t i = 0; i < zipped.size(); ++i) ordered[at + i] = from[at + zipped[i]];
   }
   void place(const Target& to, Scratch& scratch) const {
-    const CpuSlot& slot = space_.pass.slots[to.slot];
-    const Unit& unit = space_.pass.units[slot.unit];
-    const std::size_t token = to.slot - unit.first, padded = padded_tokens(unit.count);
+    const CpuAssignment& assignment = space_.pass.assignments[to.assignment];
+    const Unit& unit = space_.pass.units[assignment.unit];
+    const std::size_t token = to.assignment - unit.first, padded = padded_tokens(unit.count);
     const tensor::Buffer& values = weights_.is_zipped() ? scratch.ordered : scratch.rounded;
     kernel_.place(limbs_)({.values = values.as<std::int16_t>().data(),
                            .first_column = to.chunk * kChunk,
@@ -178,18 +178,18 @@ class Computation final : public Experts {
                            .token = token,
                            .tokens = unit.count,
                            .chunks = to.panels.chunks,
-                           .panel = to.panels.panel(slot.unit)});
-    float* steps = to.panels.steps(slot.unit) + to.chunk * padded;
-    const auto made = scratch.steps.as<float>();
+                           .panel = to.panels.panel(assignment.unit)});
+    float* steps = to.panels.steps(assignment.unit) + to.chunk * padded;
+    const auto result = scratch.steps.as<float>();
     for (std::size_t c = 0; c < to.chunks; ++c) {
-      steps[c * padded + token] = made[c];
+      steps[c * padded + token] = result[c];
       if (token + 1 == unit.count)
         std::fill(steps + c * padded + unit.count, steps + (c + 1) * padded, 0.0f);
     }
   }
 
-  float* low_of(std::size_t slot, std::size_t which) {
-    return space_.low.as<float>().data() + (slot * 3 + which) * needs_.rank;
+  float* low_of(std::size_t assignment, std::size_t which) {
+    return space_.low.as<float>().data() + (assignment * 3 + which) * needs_.rank;
   }
   static void multiply_low(const LowRank& pair, const float* values, float* to) {
     for (std::uint64_t r = 0; r < pair.a.rows; ++r)
@@ -199,24 +199,24 @@ class Computation final : public Experts {
   // Tokens are rounded once, but where experts have scales of their own.
   void place_inputs(const ExpertsCall& call) {
     const Pass& pass = space_.pass;
-    const bool quantises = problem_.quantises != ActivationKey::none && !call.in.is_quantised;
-    const bool apart = quantises && problem_.input_scales.size() > 1;
+    const bool quantizes = problem_.quantizes != ActivationKey::none && !call.in.is_quantized;
+    const bool apart = quantizes && problem_.input_scales.size() > 1;
     pool_->run_ranges(pass.rows.size(), 1, [&](std::size_t item, std::size_t, std::size_t who) {
       Scratch& scratch = space_.threads[who];
       const auto order = std::span(pass.order).subspan(item * pass.width, pass.width);
       const std::span<float> all = scratch.values.as<float>().first(space_.x.chunks * kChunk);
       const std::span<float> values = all.first(problem_.shape.hidden);
       bool is_rounded = false;
-      for (const std::uint32_t slot : order) {
-        if (slot == Pass::kNone) continue;
-        const std::size_t expert = pass.units[pass.slots[slot].unit].expert;
-        const Target target{space_.x, slot, 0, space_.x.chunks};
-        const LoraExpert* adapter = adapter_of(call, slot);
+      for (const std::uint32_t assignment : order) {
+        if (assignment == Pass::kNone) continue;
+        const std::size_t expert = pass.units[pass.assignments[assignment].unit].expert;
+        const Target target{space_.x, assignment, 0, space_.x.chunks};
+        const LoraExpert* adapter = adapter_of(call, assignment);
         if (!is_rounded || apart || adapter != nullptr) {
           read_row(call.in.x, pass.rows[item], values);
           std::fill(all.begin() + static_cast<std::ptrdiff_t>(values.size()), all.end(), 0.0f);
-          if (adapter != nullptr) add_low_inputs(call, *adapter, slot, values);
-          if (quantises) quantise(quantiser(problem_.input_scales, expert), values);
+          if (adapter != nullptr) add_low_inputs(call, *adapter, assignment, values);
+          if (quantizes) quantize(quantizer(problem_.input_scales, expert), values);
           round(target, all.data(), scratch);
           is_rounded = true;
         }
@@ -226,27 +226,27 @@ class Computation final : public Experts {
   }
 
   // A_gate x and A_up x.
-  void add_low_inputs(const ExpertsCall& call, const LoraExpert& adapter, std::size_t slot,
+  void add_low_inputs(const ExpertsCall& call, const LoraExpert& adapter, std::size_t assignment,
                       std::span<const float> values) {
-    const float factor = call.in.is_quantised ? call.in.factor : 1.0f;
+    const float factor = call.in.is_quantized ? call.in.factor : 1.0f;
     for (std::size_t which = 0; which < 2; ++which) {
       const LowRank& pair = which == 0 ? adapter.gate : adapter.up;
-      multiply_low(pair, values.data(), low_of(slot, which));
-      for (std::uint64_t r = 0; r < pair.a.rows; ++r) low_of(slot, which)[r] *= factor;
+      multiply_low(pair, values.data(), low_of(assignment, which));
+      for (std::uint64_t r = 0; r < pair.a.rows; ++r) low_of(assignment, which)[r] *= factor;
     }
   }
 
-  kernels::cpu::ProductCall product(const CpuMatrix& matrix, std::size_t first, std::size_t rows,
+  kernels::cpu::GemmCall product(const CpuMatrix& matrix, std::size_t first, std::size_t rows,
                                     Scratch& scratch) const {
-    kernels::cpu::ProductCall made{.weights = matrix.tiles, .first_row = first, .rows = rows};
-    if (!matrix.is_mapped()) return made;
+    kernels::cpu::GemmCall result{.weights = matrix.tiles, .first_row = first, .rows = rows};
+    if (!matrix.is_mapped()) return result;
     auto* codes = scratch.codes.as<std::uint8_t>().data();
     auto* scales = scratch.scales.as<std::uint8_t>().data();
     kernels::cpu::cut_tiles(*kernel_.tiles, matrix.rows, first, rows, codes, scales);
-    made.weights.codes = codes;
-    made.weights.scales = scales;
-    made.first_row = 0;
-    return made;
+    result.weights.codes = codes;
+    result.weights.scales = scales;
+    result.first_row = 0;
+    return result;
   }
 
   // A task yields the activations of one chunk of one unit.
@@ -264,13 +264,13 @@ class Computation final : public Experts {
         taken = neighbours(index, std::min(end - index, rows_at_once(unit) / kFirstRows));
         const std::size_t first = task.chunk * kChunk * turns;
         const std::size_t rows = std::min(taken * kChunk * turns, expert.w13.padded_rows - first);
-        auto made = product(expert.w13, first, rows, scratch);
-        made.tokens = space_.x.tokens(task.unit, unit.count);
-        made.sums = scratch.sums.as<float>().data();
-        made.stride = taken * kFirstRows;
-        multiply(made);
+        auto result = product(expert.w13, first, rows, scratch);
+        result.tokens = space_.x.tokens(task.unit, unit.count);
+        result.sums = scratch.sums.as<float>().data();
+        result.stride = taken * kFirstRows;
+        multiply(result);
         for (std::size_t c = 0; c < taken; ++c)
-          finish_middle(call, space_.tasks[index + c], made.sums + c * kChunk * turns, made.stride,
+          finish_middle(call, space_.tasks[index + c], result.sums + c * kChunk * turns, result.stride,
                         scratch);
       }
     });
@@ -279,9 +279,9 @@ class Computation final : public Experts {
   // Rows of a product: the fewer tokens, the more, because what follows a product interrupts the
   // reading of weights. Multiples of what a task has.
   std::size_t rows_at_once(const Unit& unit) const {
-    constexpr std::size_t kMost = 24;
+    constexpr std::size_t kMax = 24;
     if (weights_.is_mapped()) return kFirstRows;
-    return std::clamp<std::size_t>(kProductTokens / unit.count, 1, kMost) * kFirstRows;
+    return std::clamp<std::size_t>(kGemmTokens / unit.count, 1, kMax) * kFirstRows;
   }
 
   // How many tasks from `index` on, at most `most`, are one unit's neighbouring chunks.
@@ -312,30 +312,30 @@ class Computation final : public Experts {
     FirstChunk chunk;
     float values[kChunk];
     for (std::uint32_t t = 0; t < unit.count; ++t) {
-      const std::size_t slot = unit.first + t;
+      const std::size_t assignment = unit.first + t;
       finish_first(how, sums + t * stride, chunk);
-      if (const LoraExpert* adapter = adapter_of(call, slot))
-        add_low_first(*adapter, slot, first, columns, chunk);
+      if (const LoraExpert* adapter = adapter_of(call, assignment))
+        add_low_first(*adapter, assignment, first, columns, chunk);
       activate_chunk(middle, chunk, values);
       std::fill(values + columns, values + kChunk, 0.0f);
       if (needs_.keeps_middle) {
-        std::copy_n(values, kChunk, middle_of(slot) + first);
+        std::copy_n(values, kChunk, middle_of(assignment) + first);
         continue;
       }
-      if (problem_.quantises != ActivationKey::none)
-        quantise(quantiser(problem_.hidden_scales, unit.expert), {values, columns});
-      const Target target{space_.h, slot, task.chunk, 1};
+      if (problem_.quantizes != ActivationKey::none)
+        quantize(quantizer(problem_.hidden_scales, unit.expert), {values, columns});
+      const Target target{space_.h, assignment, task.chunk, 1};
       round(target, values, scratch);
       place(target, scratch);
     }
   }
 
-  float* middle_of(std::size_t slot) {
-    return space_.middle.as<float>().data() + slot * space_.h.chunks * kChunk;
+  float* middle_of(std::size_t assignment) {
+    return space_.middle.as<float>().data() + assignment * space_.h.chunks * kChunk;
   }
 
   // B (A x) onto `columns` gates and ups from `first`. Without a gate both go to the one value.
-  void add_low_first(const LoraExpert& adapter, std::size_t slot, std::size_t first,
+  void add_low_first(const LoraExpert& adapter, std::size_t assignment, std::size_t first,
                      std::size_t columns, FirstChunk& chunk) {
     const bool rounds = problem_.numerics.first != FirstRounding::none;
     for (std::size_t which = 0; which < 2; ++which) {
@@ -343,23 +343,23 @@ class Computation final : public Experts {
       if (pair.empty()) continue;
       float* to = which == 1 && problem_.shape.gated() ? chunk.ups : chunk.gates;
       for (std::size_t i = 0; i < columns; ++i)
-        to[i] += dot(pair.b.row(first + i).data(), low_of(slot, which), pair.a.rows);
+        to[i] += dot(pair.b.row(first + i).data(), low_of(assignment, which), pair.a.rows);
       if (rounds) round_values(to, columns);
     }
   }
 
-  // Whole rows of h: A_down h, quantised by rows, rounded.
+  // Whole rows of h: A_down h, quantized by rows, rounded.
   void place_middles(const ExpertsCall& call) {
     pool_->run_ranges(
-        space_.pass.slots.size(), 1, [&](std::size_t slot, std::size_t, std::size_t who) {
-          const std::size_t expert = space_.pass.units[space_.pass.slots[slot].unit].expert;
-          float* values = middle_of(slot);
-          if (const LoraExpert* adapter = adapter_of(call, slot))
-            multiply_low(adapter->down, values, low_of(slot, 2));
-          if (problem_.quantises != ActivationKey::none)
-            quantise(quantiser(problem_.hidden_scales, expert),
+        space_.pass.assignments.size(), 1, [&](std::size_t assignment, std::size_t, std::size_t who) {
+          const std::size_t expert = space_.pass.units[space_.pass.assignments[assignment].unit].expert;
+          float* values = middle_of(assignment);
+          if (const LoraExpert* adapter = adapter_of(call, assignment))
+            multiply_low(adapter->down, values, low_of(assignment, 2));
+          if (problem_.quantizes != ActivationKey::none)
+            quantize(quantizer(problem_.hidden_scales, expert),
                      {values, static_cast<std::size_t>(problem_.shape.intermediate)});
-          const Target target{space_.h, slot, 0, space_.h.chunks};
+          const Target target{space_.h, assignment, 0, space_.h.chunks};
           round(target, values, space_.threads[who]);
           place(target, space_.threads[who]);
         });
@@ -422,7 +422,7 @@ class Computation final : public Experts {
           sum_kept(item, {first, end - first, end - first}, out, space_.threads[who]);
         });
     }
-    if (form == OutputForm::slots) clear_slots(out);
+    if (form == OutputForm::assignments) clear_assignments(out);
   }
 
   // A unit and as many rows as there are, a product's at a time.
@@ -436,8 +436,8 @@ class Computation final : public Experts {
           scratch);
   }
 
-  float* kept_of(std::size_t slot) {
-    return space_.kept.as<float>().data() + slot * needs_.kept_rows;
+  float* kept_of(std::size_t assignment) {
+    return space_.kept.as<float>().data() + assignment * needs_.kept_rows;
   }
 
   void sum_kept(std::size_t item, const Range& range, const MutableRows& out, Scratch& scratch) {
@@ -449,8 +449,8 @@ class Computation final : public Experts {
     std::int64_t last = -1;
     for (;;) {
       std::int64_t next = Pass::kNone;
-      for (const std::uint32_t slot : order)
-        if (slot > last && slot < next) next = slot;
+      for (const std::uint32_t assignment : order)
+        if (assignment > last && assignment < next) next = assignment;
       if (next == Pass::kNone) break;
       add_scaled(kept_of(static_cast<std::size_t>(next)), 1.0f, range.real, total);
       last = next;
@@ -464,14 +464,14 @@ class Computation final : public Experts {
     const Unit& unit = space_.pass.units[number];
     const CpuExpert& expert = weights_.at(unit.expert);
     const std::size_t rows = std::min(range.padded, expert.w2.padded_rows - range.first);
-    auto made = product(expert.w2, range.first, rows, scratch);
-    made.tokens = space_.h.tokens(number, unit.count);
-    made.sums = scratch.sums.as<float>().data();
-    made.stride = range.padded;
-    kernel_.multiply(problem_.shape.format, limbs_)(made);
+    auto result = product(expert.w2, range.first, rows, scratch);
+    result.tokens = space_.h.tokens(number, unit.count);
+    result.sums = scratch.sums.as<float>().data();
+    result.stride = range.padded;
+    kernel_.multiply(problem_.shape.format, limbs_)(result);
 
     const bool in_weight = folds_global(expert, to.is_weighted);
-    const double hidden = factor_of(quantiser(problem_.hidden_scales, unit.expert));
+    const double hidden = factor_of(quantizer(problem_.hidden_scales, unit.expert));
     const SecondEpilogue how{
         .rounding = problem_.numerics.second,
         .factor = static_cast<float>(hidden * (in_weight ? 1.0 : double{expert.down_global})),
@@ -480,9 +480,9 @@ class Computation final : public Experts {
     const bool later = how.rounding == SecondRounding::unweighted && to.is_weighted;
     const MutableRows part = range.of(to.rows);
     for (std::uint32_t t = 0; t < unit.count; ++t) {
-      const CpuSlot& slot = space_.pass.slots[unit.first + t];
-      float* values = made.sums + t * made.stride;
-      const float weight = router_weight(slot.weight, in_weight ? expert.down_global : 1.0f);
+      const CpuAssignment& assignment = space_.pass.assignments[unit.first + t];
+      float* values = result.sums + t * result.stride;
+      const float weight = router_weight(assignment.weight, in_weight ? expert.down_global : 1.0f);
       finish_second(how, weight, range.real, values);
       if (const LoraExpert* adapter = adapter_of(call, unit.first + t))
         add_low_second(adapter->down, unit.first + t, to.is_weighted && !later, range, values);
@@ -490,22 +490,22 @@ class Computation final : public Experts {
         copy_scaled(values, later ? weight : 1.0f, range.real,
                     kept_of(unit.first + t) + range.first - to.first);
       else
-        write_row(std::span<const float>(values, range.real), part, slot.number);
+        write_row(std::span<const float>(values, range.real), part, assignment.number);
     }
   }
 
   // B_down (A_down h), with the weight where that is applied here.
-  void add_low_second(const LowRank& pair, std::size_t slot, bool is_weighted, const Range& range,
+  void add_low_second(const LowRank& pair, std::size_t assignment, bool is_weighted, const Range& range,
                       float* values) {
     if (pair.empty()) return;
-    const float weight = is_weighted ? space_.pass.slots[slot].weight : 1.0f;
+    const float weight = is_weighted ? space_.pass.assignments[assignment].weight : 1.0f;
     for (std::size_t i = 0; i < range.real; ++i)
-      values[i] += weight * dot(pair.b.row(range.first + i).data(), low_of(slot, 2), pair.a.rows);
+      values[i] += weight * dot(pair.b.row(range.first + i).data(), low_of(assignment, 2), pair.a.rows);
     if (problem_.numerics.second != SecondRounding::none) round_values(values, range.real);
   }
 
-  // Slots of no expert here become zeros, so that nobody ever reads what was not written.
-  void clear_slots(const MutableRows& out) const {
+  // Assignments of no expert here become zeros, so that nobody ever reads what was not written.
+  void clear_assignments(const MutableRows& out) const {
     const Pass& pass = space_.pass;
     for (std::size_t i = 0; i < pass.order.size(); ++i)
       if (pass.order[i] == Pass::kNone)
@@ -514,7 +514,7 @@ class Computation final : public Experts {
   }
 
   ExpertsProblem problem_;
-  const ProductKernel& kernel_;
+  const GemmKernel& kernel_;
   CpuWeights weights_;
   std::shared_ptr<ThreadPool> pool_;
   std::shared_ptr<Workspaces> spaces_;
@@ -530,14 +530,14 @@ Result<std::unique_ptr<Experts>> CpuEngine::make(const ExpertsProblem& problem,
   if (problem.numerics.weights_in_bf16 && problem.shape.format == WeightFormat::nvfp4)
     return reference::ReferenceEngine(pool_).make(problem, source);
   if (const auto fine = check(problem); !fine) return fine.why();
-  const ProductKernel& kernel =
-      kernels::cpu::pick(kernels::cpu::product_kernels(),
+  const GemmKernel& kernel =
+      kernels::cpu::pick(kernels::cpu::gemm_kernels(),
                          options_.features.value_or(kernels::cpu::machine_features()));
   Result<CpuWeights> weights = CpuWeights::make(source, *kernel.tiles, options_.home, *pool_);
   if (!weights) return weights.why();
-  auto made = std::make_unique<Computation>(problem, kernel, std::move(*weights), pool_);
-  if (const auto done = made->check_workspace(); !done) return done.why();
-  return std::unique_ptr<Experts>(std::move(made));
+  auto result = std::make_unique<Computation>(problem, kernel, std::move(*weights), pool_);
+  if (const auto done = result->check_workspace(); !done) return done.why();
+  return std::unique_ptr<Experts>(std::move(result));
 }
 
 }  // namespace fp4moe::moe::cpu

@@ -1,4 +1,4 @@
-// The CPU engine: whole layers by the product kernels of this machine (kernels/cpu/product.hpp), in
+// The CPU engine: whole layers by the product kernels of this machine (kernels/cpu/gemm.hpp), in
 // one pool of threads.
 //
 //   x ─ rounded to integers, placed in its experts' panels

@@ -10,7 +10,7 @@
 
 #include "fp4moe/base/checked.hpp"
 #include "fp4moe/kernels/cpu/isa.hpp"
-#include "fp4moe/kernels/cpu/product_list.hpp"
+#include "fp4moe/kernels/cpu/gemm_list.hpp"
 #include "fp4moe/moe/cpu/workspace.hpp"
 #include "fp4moe/moe/reference/engine.hpp"
 #include "support/tiny_layer.hpp"
@@ -23,7 +23,7 @@ using kernels::cpu::TileForm;
 using testing::TestLayer;
 using testing::TestMatrix;
 using testing::TestTokens;
-using weights::RowOrder;
+using checkpoint::RowOrder;
 
 RowOrder order_of(Activation activation) {
   return !is_gated(activation)                                 ? RowOrder::single
@@ -31,7 +31,7 @@ RowOrder order_of(Activation activation) {
                                                                : RowOrder::halves;
 }
 
-weights::MoeShape shape_of(WeightFormat format, std::uint64_t hidden, std::uint64_t intermediate,
+checkpoint::MoeShape shape_of(WeightFormat format, std::uint64_t hidden, std::uint64_t intermediate,
                            Activation activation = Activation::silu) {
   return {.format = format,
           .experts = 5,
@@ -44,7 +44,7 @@ weights::MoeShape shape_of(WeightFormat format, std::uint64_t hidden, std::uint6
 const Numerics& numerics(std::string_view id) { return **require_numerics(id); }
 
 const TileForm& machine_tiles() {
-  return *kernels::cpu::pick(kernels::cpu::product_kernels(), kernels::cpu::machine_features())
+  return *kernels::cpu::pick(kernels::cpu::gemm_kernels(), kernels::cpu::machine_features())
               .tiles;
 }
 
@@ -54,7 +54,7 @@ struct PackedLayer {
   std::vector<float> w13_bias{}, w2_bias{}, w13_global{}, w2_global{};
   ExpertSource source{};
 
-  static std::size_t slot(const TileForm& tiles, std::size_t n, std::size_t k, std::size_t blocks) {
+  static std::size_t assignment(const TileForm& tiles, std::size_t n, std::size_t k, std::size_t blocks) {
     const std::size_t tile = (n / tiles.group * blocks + k / 32) * tiles.group * 32;
     n %= tiles.group;
     k %= 32;
@@ -64,7 +64,7 @@ struct PackedLayer {
   }
 
   PackedLayer(const TestLayer& layer, const TileForm& tiles) {
-    const weights::MoeShape& shape = layer.shape;
+    const checkpoint::MoeShape& shape = layer.shape;
     const std::size_t block = formats::block_size(shape.format),
                       padding = tiles.group == 4 ? 8 : 16;
     const std::size_t turns = shape.gated() ? 2 : 1;
@@ -83,7 +83,7 @@ struct PackedLayer {
             const auto byte = static_cast<unsigned>(matrix->codes[from * columns / 2 + k / 2]);
             const unsigned code = k % 2 == 0 ? byte & 15 : byte >> 4;
             const std::size_t at =
-                e * groups * blocks * tiles.group * 32 + slot(tiles, n, k, blocks);
+                e * groups * blocks * tiles.group * 32 + assignment(tiles, n, k, blocks);
             codes[at / 2] = static_cast<std::uint8_t>(codes[at / 2] | code << (at % 2 * 4));
           }
           for (std::size_t b = 0; b < columns / block; ++b)
@@ -145,22 +145,22 @@ std::unique_ptr<Experts> make(const TestLayer& layer, const ExpertsProblem& prob
   const CpuEngine engine(std::make_shared<ThreadPool>(threads), options);
   ExpertSource own = layer.source();
   own.views_stay = true;
-  auto made = engine.make(complete(layer, problem), source == nullptr ? own : *source);
-  EXPECT_TRUE(made) << text(made.why());
-  return made ? std::move(*made) : nullptr;
+  auto result = engine.make(complete(layer, problem), source == nullptr ? own : *source);
+  EXPECT_TRUE(result) << text(result.why());
+  return result ? std::move(*result) : nullptr;
 }
 
 std::unique_ptr<Experts> make_reference(const TestLayer& layer, const ExpertsProblem& problem) {
   const reference::ReferenceEngine engine(std::make_shared<ThreadPool>(2));
-  auto made = engine.make(complete(layer, problem), layer.source());
-  EXPECT_TRUE(made) << text(made.why());
-  return made ? std::move(*made) : nullptr;
+  auto result = engine.make(complete(layer, problem), layer.source());
+  EXPECT_TRUE(result) << text(result.why());
+  return result ? std::move(*result) : nullptr;
 }
 
 std::vector<double> compute(Experts& experts, const ExpertsCall& call,
                             OutputForm form = OutputForm::summed) {
   const Prepared& in = call.in;
-  const std::uint64_t rows = form == OutputForm::slots ? in.x.rows * in.top_k : in.x.rows;
+  const std::uint64_t rows = form == OutputForm::assignments ? in.x.rows * in.top_k : in.x.rows;
   std::vector<double> out(rows * in.x.columns, form == OutputForm::batches ? 0.0 : std::nan(""));
   const auto done =
       experts.compute(call, form, dense_rows(std::span(out), DType::f64, rows, in.x.columns));
@@ -259,13 +259,13 @@ TEST(CpuEngine, FastIsCoarserAndWithinItsTolerance) {
   EXPECT_NE(experts->kernel().find("/fast"), std::string::npos) << experts->kernel();
 }
 
-struct Quantised {
+struct Quantized {
   ActivationKey key;
   std::vector<float> input{}, hidden{};
 };
 
-TEST(CpuEngine, QuantisesActivationsAsTheReferenceDoes) {
-  const Quantised cases[] = {
+TEST(CpuEngine, QuantizesActivationsAsTheReferenceDoes) {
+  const Quantized cases[] = {
       {ActivationKey::mxfp8},
       {ActivationKey::mxfp4},
       {ActivationKey::fp8_block128},
@@ -276,10 +276,10 @@ TEST(CpuEngine, QuantisesActivationsAsTheReferenceDoes) {
   };
   const TestLayer layer(shape_of(WeightFormat::nvfp4, 160, 160), Activation::silu, 25);
   const TestTokens tokens = skewed(11, 160, 26);
-  for (const Quantised& asked : cases)
+  for (const Quantized& asked : cases)
     for (const char* id : {"native", "nvfp4_emulation"}) {
       ExpertsProblem problem{.numerics = numerics(id),
-                             .quantises = asked.key,
+                             .quantizes = asked.key,
                              .input_scales = asked.input,
                              .hidden_scales = asked.hidden};
       problem.numerics.weights_in_bf16 = false;  // what would be the reference's own
@@ -294,12 +294,12 @@ TEST(CpuEngine, QuantisesActivationsAsTheReferenceDoes) {
     }
 }
 
-TEST(CpuEngine, TakesQuantisedTokensWithTheirFactor) {
+TEST(CpuEngine, TakesQuantizedTokensWithTheirFactor) {
   const TestLayer layer(shape_of(WeightFormat::mxfp4, 64, 64), Activation::silu, 27);
   const TestTokens tokens(6, 64, 2, 5, 28);
   const ExpertsProblem problem{.numerics = numerics("native")};
   Prepared in = tokens.prepared();
-  in.is_quantised = true;
+  in.is_quantized = true;
   in.factor = 0.25f;
   const auto expected = compute(*make_reference(layer, problem), {.in = in});
   EXPECT_LT(relative_rms(expected, compute(*make(layer, problem), {.in = in})), 1e-4);
@@ -314,7 +314,7 @@ TEST(CpuEngine, KernelsThreadsAndBatchesDoNotChangeABit) {
       const auto expected = compute(*make(layer, problem), tokens);
       for (const std::size_t threads : {2, 3, 7})
         EXPECT_EQ(expected, compute(*make(layer, problem, threads), tokens)) << id << threads;
-      for (const auto& kernel : kernels::cpu::product_kernels()) {
+      for (const auto& kernel : kernels::cpu::gemm_kernels()) {
         if (!kernels::cpu::machine_features().contains_all(kernel.needs)) continue;
         const auto experts = make(layer, problem, 2, {.features = kernel.needs});
         EXPECT_EQ(expected, compute(*experts, tokens)) << id << " " << kernel.name;
@@ -366,9 +366,9 @@ TEST(CpuEngine, LayersOfAnySizeShareTheMemoryOfTheirThreads) {
   const TestLayer large(shape_of(WeightFormat::mxfp4, 512, 320), Activation::silu, 48);
   const ExpertsProblem problem{.numerics = numerics("exact")};
   const auto on_pool = [&](const TestLayer& layer) {
-    auto made = CpuEngine(pool).make(complete(layer, problem), layer.source());
-    EXPECT_TRUE(made) << text(made.why());
-    return std::move(*made);
+    auto result = CpuEngine(pool).make(complete(layer, problem), layer.source());
+    EXPECT_TRUE(result) << text(result.why());
+    return std::move(*result);
   };
   const auto few = on_pool(small), many = on_pool(large);
   for (const std::uint64_t count : {3, 40, 1, 200, 7}) {
@@ -399,13 +399,13 @@ TEST(CpuEngine, WeightsPackedCutAndMappedGiveTheSameBits) {
     }
 }
 
-TEST(CpuEngine, GivesSlotsWithoutWeightsAndZerosForNobodys) {
+TEST(CpuEngine, GivesAssignmentsWithoutWeightsAndZerosForNobodys) {
   const TestLayer layer(shape_of(WeightFormat::mxfp4, 64, 64), Activation::silu, 35);
   const TestTokens tokens = skewed(20, 64, 36);
   for (const char* id : {"native", "marlin", "trtllm"}) {
     const ExpertsProblem problem{.numerics = numerics(id)};
-    const auto expected = compute(*make_reference(layer, problem), tokens, OutputForm::slots);
-    const auto found = compute(*make(layer, problem, 2), tokens, OutputForm::slots);
+    const auto expected = compute(*make_reference(layer, problem), tokens, OutputForm::assignments);
+    const auto found = compute(*make(layer, problem, 2), tokens, OutputForm::assignments);
     EXPECT_LT(relative_rms(expected, found), 1e-3) << id;
     for (std::size_t i = 0; i < 2 * 64; ++i) EXPECT_EQ(found[i], 0.0);
   }
@@ -415,7 +415,7 @@ TEST(CpuEngine, ComputesBatchesAndLeavesEmptyRowsAlone) {
   const TestLayer layer(shape_of(WeightFormat::nvfp4, 64, 48), Activation::silu, 37);
   const TestTokens tokens(5 * 150, 64, 1, 5, 38);
   const std::vector<std::int32_t> counts{3, 0, 150, 1, 7};
-  const Prepared in{.format = exchange::TokenFormat::batched,
+  const Prepared in{.format = TokenFormat::batched,
                     .x = tokens.rows(),
                     .counts = counts,
                     .capacity = 150};
@@ -444,7 +444,7 @@ struct TestAdapters {
   std::vector<std::vector<float>> memory{};
   std::vector<LoraExpert> pairs{};
 
-  TestAdapters(const weights::MoeShape& shape, std::size_t adapters, std::uint64_t seed) {
+  TestAdapters(const checkpoint::MoeShape& shape, std::size_t adapters, std::uint64_t seed) {
     SplitMix64 random(seed);
     const auto matrix = [&](std::uint64_t rows, std::uint64_t columns) {
       auto& values = memory.emplace_back(rows * columns);
@@ -453,11 +453,11 @@ struct TestAdapters {
     };
     for (std::size_t i = 0; i < adapters * shape.experts; ++i) {
       const std::uint64_t rank = i < shape.experts ? 3 : 11;
-      LoraExpert made;
-      if (shape.gated()) made.gate = {matrix(rank, shape.hidden), matrix(shape.intermediate, rank)};
-      if (i % 2 == 0) made.up = {matrix(rank, shape.hidden), matrix(shape.intermediate, rank)};
-      if (i % 3 != 0) made.down = {matrix(rank, shape.intermediate), matrix(shape.hidden, rank)};
-      pairs.push_back(made);
+      LoraExpert result;
+      if (shape.gated()) result.gate = {matrix(rank, shape.hidden), matrix(shape.intermediate, rank)};
+      if (i % 2 == 0) result.up = {matrix(rank, shape.hidden), matrix(shape.intermediate, rank)};
+      if (i % 3 != 0) result.down = {matrix(rank, shape.intermediate), matrix(shape.hidden, rank)};
+      pairs.push_back(result);
     }
   }
 };
@@ -511,9 +511,9 @@ TEST(CpuEngine, KeepsWhatIsNotANumberToItsToken) {
 
 Error why_not(const TestLayer& layer, const ExpertSource& source, const char* id = "native") {
   const CpuEngine engine(std::make_shared<ThreadPool>(2));
-  const auto made = engine.make(complete(layer, {.numerics = numerics(id)}), source);
-  EXPECT_FALSE(made);
-  return made ? Error{} : made.why();
+  const auto result = engine.make(complete(layer, {.numerics = numerics(id)}), source);
+  EXPECT_FALSE(result);
+  return result ? Error{} : result.why();
 }
 
 TEST(CpuEngine, RefusesScalesThatAreNotNumbersAndSaysWhere) {

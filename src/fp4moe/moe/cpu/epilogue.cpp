@@ -79,15 +79,15 @@ inline float gelu_tanh_of(float x) {
 // By way of an array that nothing else can point to, or compilers would have to check.
 template <class Make>
 inline void each(const float* from, float* to, const Make& make) {
-  float made[kChunk];
-  for (std::size_t i = 0; i < kChunk; ++i) made[i] = make(from[i]);
-  std::memcpy(to, made, sizeof made);
+  float result[kChunk];
+  for (std::size_t i = 0; i < kChunk; ++i) result[i] = make(from[i]);
+  std::memcpy(to, result, sizeof result);
 }
 template <class Make>
 inline void each_times(const float* from, float* to, const Make& make) {
-  float made[kChunk];
-  for (std::size_t i = 0; i < kChunk; ++i) made[i] = to[i] * make(from[i]);
-  std::memcpy(to, made, sizeof made);
+  float result[kChunk];
+  for (std::size_t i = 0; i < kChunk; ++i) result[i] = to[i] * make(from[i]);
+  std::memcpy(to, result, sizeof result);
 }
 
 void activate_gates(const MiddleEpilogue& how, const float* gates, float* to) {

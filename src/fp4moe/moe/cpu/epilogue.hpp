@@ -4,7 +4,7 @@
 #pragma once
 #include <cstddef>
 
-#include "fp4moe/kernels/cpu/product.hpp"
+#include "fp4moe/kernels/cpu/gemm.hpp"
 #include "fp4moe/moe/activation.hpp"
 #include "fp4moe/moe/numerics.hpp"
 

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "fp4moe/formats/bf16.hpp"
-#include "fp4moe/kernels/cpu/product.hpp"
+#include "fp4moe/kernels/cpu/gemm.hpp"
 
 namespace fp4moe::moe::cpu {
 namespace epilogue_test {

@@ -10,20 +10,20 @@
 #include <fmt/format.h>
 
 #include "fp4moe/base/checked.hpp"
-#include "fp4moe/weights/moe_weights.hpp"
+#include "fp4moe/checkpoint/moe_weights.hpp"
 
 namespace fp4moe::moe::cpu {
 namespace {
 
 using formats::WeightFormat;
 using kernels::cpu::kChunk;
-using kernels::cpu::ProductRows;
+using kernels::cpu::GemmRows;
 using kernels::cpu::TileForm;
-using weights::ExpertView;
-using weights::MoeShape;
-using weights::ProjectionView;
-using weights::RowOrder;
-using weights::RowsView;
+using checkpoint::ExpertView;
+using checkpoint::MoeShape;
+using checkpoint::ProjectionView;
+using checkpoint::RowOrder;
+using checkpoint::RowsView;
 
 constexpr std::size_t kTileColumns = 32;
 constexpr std::size_t kNowhere = ~std::size_t{0};
@@ -90,32 +90,32 @@ struct PackedMatrix {
   const std::uint8_t* scales = nullptr;
   std::size_t groups = 0, blocks = 0, scale_columns = 0;
 };
-struct MatrixWish {
+struct MatrixRequest {
   std::string_view codes{}, scales{};  // names
   std::uint64_t rows = 0, columns = 0, block = 32;
 };
 Result<PackedMatrix> find_matrix(const ExpertSource& source, const TileForm& tiles,
-                                 const MatrixWish& wish) {
-  const auto* codes = find(source, wish.codes);
-  const auto* scales = find(source, wish.scales);
+                                 const MatrixRequest& request) {
+  const auto* codes = find(source, request.codes);
+  const auto* scales = find(source, request.scales);
   const std::uint64_t experts = source.shape.experts;
   if (codes == nullptr || scales == nullptr)
-    return wrong_tensor(codes == nullptr ? wish.codes : wish.scales, "codes and scales", "none");
+    return wrong_tensor(codes == nullptr ? request.codes : request.scales, "codes and scales", "none");
   const auto fits = [&](const ExpertSource::PackedTensor& tensor, std::uint64_t last) {
     return tensor.shape.size() == 4 && tensor.shape[0] == experts && tensor.shape[3] == last &&
            tensor::element_count(tensor.shape) == tensor.bytes.size();
   };
-  const std::uint64_t scales_each = kTileColumns / wish.block;  // of a row in a tile
+  const std::uint64_t scales_each = kTileColumns / request.block;  // of a row in a tile
   if (!fits(*codes, tiles.group * 16))
-    return wrong_tensor(wish.codes,
+    return wrong_tensor(request.codes,
                         fmt::format("[{}, groups, blocks, {}]", experts, tiles.group * 16),
                         tensor::text(codes->shape));
   const std::uint64_t groups = codes->shape[1], blocks = codes->shape[2];
-  const bool holds = groups * tiles.group >= wish.rows && blocks * kTileColumns >= wish.columns;
+  const bool holds = groups * tiles.group >= request.rows && blocks * kTileColumns >= request.columns;
   if (!holds || !fits(*scales, tiles.group * scales_each) || scales->shape[1] != groups ||
       scales->shape[2] != blocks)
-    return wrong_tensor(wish.scales,
-                        fmt::format("tiles of at least {} x {}", wish.rows, wish.columns),
+    return wrong_tensor(request.scales,
+                        fmt::format("tiles of at least {} x {}", request.rows, request.columns),
                         fmt::format("codes {}, scales {}", tensor::text(codes->shape),
                                     tensor::text(scales->shape)));
   return PackedMatrix{.codes = reinterpret_cast<const std::uint8_t*>(codes->bytes.data()),
@@ -173,7 +173,7 @@ Result<Done> check_view_scales(const ExpertView& view, std::size_t position) {
 }
 
 // Rows that the kernels can cut: gate and up with equal strides.
-ProductRows rows_of(const ProjectionView& even, const ProjectionView* odd, std::uint64_t columns,
+GemmRows rows_of(const ProjectionView& even, const ProjectionView* odd, std::uint64_t columns,
                     std::uint64_t block) {
   const auto bytes = [](const RowsView& rows) {
     return reinterpret_cast<const std::uint8_t*>(rows.data);
@@ -195,7 +195,7 @@ bool has_equal_strides(const ExpertView& view) {
 }
 
 Result<Done> check_view(const ExpertView& view, const MoeShape& shape, std::size_t position) {
-  const std::uint64_t block = weights::block_size(shape.format);
+  const std::uint64_t block = checkpoint::block_size(shape.format);
   const auto fits = [&](const ProjectionView& from, std::uint64_t rows, std::uint64_t columns) {
     return from.codes.rows == rows && from.scales.rows == rows &&
            from.codes.row_bytes == columns / 2 && from.scales.row_bytes == columns / block;
@@ -217,8 +217,8 @@ void CpuWeights::set_sizes(std::size_t hidden_blocks, std::size_t middle_blocks,
                            std::uint64_t block) {
   hidden_chunks_ = ceil_div(hidden_blocks, kChunk / kTileColumns);
   middle_chunks_ = ceil_div(middle_blocks, kChunk / kTileColumns);
-  most_blocks_ = std::max(hidden_blocks, middle_blocks);
-  most_scales_ = most_blocks_ * kTileColumns / block;
+  max_blocks_ = std::max(hidden_blocks, middle_blocks);
+  max_scales_ = max_blocks_ * kTileColumns / block;
 }
 
 // Room for biases of whole chunks, and where each expert's lie.
@@ -239,7 +239,7 @@ Result<Done> CpuWeights::make_biases(const ExpertSource& source) {
 Result<Done> CpuWeights::read_packed(const ExpertSource& source, const TileForm& tiles,
                                      ThreadPool& pool) {
   const MoeShape& shape = source.shape;
-  const std::uint64_t block = weights::block_size(shape.format);
+  const std::uint64_t block = checkpoint::block_size(shape.format);
   const auto w13 =
       find_matrix(source, tiles, {"w13", "w13_scale", shape.w13_rows(), shape.hidden, block});
   if (!w13) return w13.why();
@@ -247,7 +247,7 @@ Result<Done> CpuWeights::read_packed(const ExpertSource& source, const TileForm&
       find_matrix(source, tiles, {"w2", "w2_scale", shape.hidden, shape.intermediate, block});
   if (!w2) return w2.why();
   set_sizes(w13->blocks, w2->blocks, block);
-  if (const auto made = make_biases(source); !made) return made.why();
+  if (const auto result = make_biases(source); !result) return result.why();
 
   // A small tensor as numbers, `count` or more of each expert.
   const auto floats = [&](std::string_view name,
@@ -310,7 +310,7 @@ Result<Done> CpuWeights::read_packed(const ExpertSource& source, const TileForm&
 // Tiles of an expert in memory of our own, columns as the checkpoint has them.
 Result<Done> CpuWeights::cut(const TileForm& tiles, std::size_t position) {
   CpuExpert& expert = experts_[position];
-  const auto room = [](const ProductRows& rows) {
+  const auto room = [](const GemmRows& rows) {
     const std::uint64_t padded = round_up(rows.rows, kRowPadding);
     return std::pair(padded * ceil_div(rows.columns, kTileColumns) * 16,
                      padded * (rows.columns / rows.block));
@@ -336,18 +336,18 @@ Result<Done> CpuWeights::cut(const TileForm& tiles, std::size_t position) {
 Result<Done> CpuWeights::read_views(const ExpertSource& source, const TileForm& tiles,
                                     ThreadPool& pool) {
   const MoeShape& shape = source.shape;
-  const std::uint64_t block = weights::block_size(shape.format);
+  const std::uint64_t block = checkpoint::block_size(shape.format);
   set_sizes(ceil_div(shape.hidden, kTileColumns), ceil_div(shape.intermediate, kTileColumns),
             block);
   is_zipped_ = true;
-  if (const auto made = make_biases(source); !made) return made.why();
+  if (const auto result = make_biases(source); !result) return result.why();
   memory_.resize(is_mapped_ ? 0 : shape.experts);
 
   const auto take = [&](std::size_t e, const ExpertView& view) -> Result<Done> {
     if (const auto fine = check_view(view, shape, e); !fine) return fine.why();
     if (const auto fine = check_view_scales(view, e); !fine) return fine.why();
     CpuExpert& expert = experts_[e];
-    const auto matrix = [&](const ProductRows& rows) {
+    const auto matrix = [&](const GemmRows& rows) {
       return CpuMatrix{.tiles = {.blocks = ceil_div(rows.columns, kTileColumns),
                                  .scale_columns = rows.columns / block},
                        .rows = rows,
@@ -386,16 +386,16 @@ Result<Done> CpuWeights::read_views(const ExpertSource& source, const TileForm& 
 
 Result<CpuWeights> CpuWeights::make(const ExpertSource& source, const TileForm& tiles,
                                     WeightsHome home, ThreadPool& pool) {
-  CpuWeights made;
-  made.experts_.resize(source.shape.experts);
+  CpuWeights result;
+  result.experts_.resize(source.shape.experts);
   const bool is_packed =
       source.layout.starts_with("cpu_native.") && source.generation == tiles.generation;
-  made.is_mapped_ = home == WeightsHome::mapped && source.views_stay;
-  if (source.shape.experts == 0) return made;  // a rank without experts
-  const auto done = is_packed && !made.is_mapped_ ? made.read_packed(source, tiles, pool)
-                                                  : made.read_views(source, tiles, pool);
+  result.is_mapped_ = home == WeightsHome::mapped && source.views_stay;
+  if (source.shape.experts == 0) return result;  // a rank without experts
+  const auto done = is_packed && !result.is_mapped_ ? result.read_packed(source, tiles, pool)
+                                                  : result.read_views(source, tiles, pool);
   if (!done) return done.why();
-  return made;
+  return result;
 }
 
 }  // namespace fp4moe::moe::cpu

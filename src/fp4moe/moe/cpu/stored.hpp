@@ -8,7 +8,7 @@
 
 #include "fp4moe/base/result.hpp"
 #include "fp4moe/base/thread_pool.hpp"
-#include "fp4moe/kernels/cpu/product_list.hpp"
+#include "fp4moe/kernels/cpu/gemm_list.hpp"
 #include "fp4moe/moe/cpu/engine.hpp"
 #include "fp4moe/tensor/buffer.hpp"
 
@@ -17,8 +17,8 @@ namespace fp4moe::moe::cpu {
 inline constexpr std::size_t kRowPadding = 16;  // what rows of any tiles are padded to, or less
 
 struct CpuMatrix {
-  kernels::cpu::ProductWeights tiles{};  // no codes: cut `rows` first
-  kernels::cpu::ProductRows rows{};
+  kernels::cpu::GemmWeights tiles{};  // no codes: cut `rows` first
+  kernels::cpu::GemmRows rows{};
   std::size_t padded_rows = 0;  // of the tiles
 
   bool is_mapped() const { return tiles.codes == nullptr; }
@@ -47,8 +47,8 @@ class CpuWeights {
   bool is_zipped() const { return is_zipped_; }
   bool is_mapped() const { return is_mapped_; }
   // Room for `count` rows of either matrix, for those that are cut at every use.
-  std::size_t code_bytes(std::size_t count) const { return count * most_blocks_ * 16; }
-  std::size_t scale_bytes(std::size_t count) const { return count * most_scales_; }
+  std::size_t code_bytes(std::size_t count) const { return count * max_blocks_ * 16; }
+  std::size_t scale_bytes(std::size_t count) const { return count * max_scales_; }
 
  private:
   Result<Done> read_packed(const ExpertSource& source, const kernels::cpu::TileForm& tiles,
@@ -62,7 +62,7 @@ class CpuWeights {
   std::vector<CpuExpert> experts_{};
   std::vector<tensor::Buffer> memory_{};  // of tiles that were cut here
   std::vector<float> biases_{};           // [experts][gates, ups, downs]
-  std::size_t hidden_chunks_ = 0, middle_chunks_ = 0, most_blocks_ = 0, most_scales_ = 0;
+  std::size_t hidden_chunks_ = 0, middle_chunks_ = 0, max_blocks_ = 0, max_scales_ = 0;
   bool is_zipped_ = false, is_mapped_ = false;
 };
 

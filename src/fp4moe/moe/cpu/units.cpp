@@ -3,14 +3,14 @@
 #include <algorithm>
 
 #include "fp4moe/base/checked.hpp"
-#include "fp4moe/kernels/cpu/product.hpp"
-#include "fp4moe/moe/reference/slots.hpp"
+#include "fp4moe/kernels/cpu/gemm.hpp"
+#include "fp4moe/moe/reference/assignments.hpp"
 
 namespace fp4moe::moe::cpu {
 
 void Pass::group(const ExpertsCall& call, std::uint64_t experts, std::uint64_t begin,
                  std::uint64_t end) {
-  if (call.in.format == exchange::TokenFormat::batched)
+  if (call.in.format == TokenFormat::batched)
     group_batches(call, begin, end);
   else
     group_rows(call, experts, begin, end);
@@ -32,13 +32,13 @@ void Pass::group_rows(const ExpertsCall& call, std::uint64_t experts, std::uint6
   }
   for (std::size_t e = 0; e < experts; ++e) begins_[e + 1] += begins_[e];
   next_.assign(begins_.begin(), begins_.end() - 1);
-  slots.resize(begins_[experts]);
+  assignments.resize(begins_[experts]);
   order.resize(count);
   for (std::uint64_t i = 0; i < count; ++i) {
     order[i] = kNone;
     if (positions_[i] < 0) continue;
     order[i] = next_[static_cast<std::size_t>(positions_[i])]++;
-    slots[order[i]] = {.number = first + i,
+    assignments[order[i]] = {.number = first + i,
                        .item = static_cast<std::uint32_t>(i / width),
                        .weight = call.weight_on_input ? 1.0f : in.weights[first + i]};
   }
@@ -48,7 +48,7 @@ void Pass::group_batches(const ExpertsCall& call, std::uint64_t begin, std::uint
   const Prepared& in = call.in;
   width = 1;
   rows.clear();
-  slots.clear();
+  assignments.clear();
   order.clear();
   begins_.assign(1, 0);
   std::uint64_t seen = 0;
@@ -61,22 +61,22 @@ void Pass::group_batches(const ExpertsCall& call, std::uint64_t begin, std::uint
       const auto item = static_cast<std::uint32_t>(rows.size());
       rows.push_back(row);
       order.push_back(item);
-      slots.push_back({.number = row, .item = item});
+      assignments.push_back({.number = row, .item = item});
     }
     seen += count;
-    begins_.push_back(static_cast<std::uint32_t>(slots.size()));
+    begins_.push_back(static_cast<std::uint32_t>(assignments.size()));
   }
 }
 
-// Experts with more slots than a kernel takes are cut evenly.
+// Experts with more assignments than a kernel takes are cut evenly.
 void Pass::cut_units(std::uint64_t experts) {
-  constexpr std::uint64_t kMost = kernels::cpu::kProductTokens, kStep = kernels::cpu::kStepTokens;
+  constexpr std::uint64_t kMax = kernels::cpu::kGemmTokens, kStep = kernels::cpu::kStepTokens;
   units.clear();
   by_size.clear();
   first_units.assign(1, 0);
   for (std::size_t e = 0; e < experts; ++e) {
     const std::uint32_t begin = begins_[e], count = begins_[e + 1] - begin;
-    const std::uint64_t parts = ceil_div(count, kMost);
+    const std::uint64_t parts = ceil_div(count, kMax);
     const std::uint64_t most = parts == 0 ? 1 : round_up(ceil_div(count, parts), kStep);
     for (std::uint64_t at = 0; at < count; at += most) {
       const auto number = static_cast<std::uint32_t>(units.size());
@@ -84,7 +84,7 @@ void Pass::cut_units(std::uint64_t experts) {
       units.push_back({.expert = static_cast<std::uint32_t>(e),
                        .first = begin + static_cast<std::uint32_t>(at),
                        .count = taken});
-      for (std::uint32_t s = 0; s < taken; ++s) slots[units.back().first + s].unit = number;
+      for (std::uint32_t s = 0; s < taken; ++s) assignments[units.back().first + s].unit = number;
     }
     first_units.push_back(static_cast<std::uint32_t>(units.size()));
     if (count != 0) by_size.push_back(static_cast<std::uint32_t>(e));

@@ -1,5 +1,5 @@
 // Which tokens go through which expert, cut into what a kernel takes at once: a unit is an expert
-// and at most kProductTokens of its slots. A pass is as many rows as the workspace holds.
+// and at most kGemmTokens of its assignments. A pass is as many rows as the workspace holds.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -10,11 +10,11 @@
 
 namespace fp4moe::moe::cpu {
 
-// Slots of a pass, about: what bounds the workspace, and nothing else.
-inline constexpr std::uint64_t kPassSlots = 8192;
+// Assignments of a pass, about: what bounds the workspace, and nothing else.
+inline constexpr std::uint64_t kPassAssignments = 8192;
 
-struct CpuSlot {
-  std::uint64_t number = 0;  // row * top_k + choice; of batches the row: where slots are written
+struct CpuAssignment {
+  std::uint64_t number = 0;  // row * top_k + choice; of batches the row: where assignments are written
   std::uint32_t item = 0;    // row of the pass
   std::uint32_t unit = 0;
   float weight = 1.0f;
@@ -22,20 +22,20 @@ struct CpuSlot {
 
 struct Unit {
   std::uint32_t expert = 0;
-  std::uint32_t first = 0, count = 0;  // slots
+  std::uint32_t first = 0, count = 0;  // assignments
 };
 
 // Keeps its memory from pass to pass.
 struct Pass {
   static constexpr std::uint32_t kNone = ~std::uint32_t{0};
 
-  std::vector<CpuSlot> slots{};              // by expert, then by number
+  std::vector<CpuAssignment> assignments{};              // by expert, then by number
   std::vector<Unit> units{};                 // by expert
   std::vector<std::uint64_t> rows{};         // of the prepared tokens, one an item
-  std::vector<std::uint32_t> order{};        // [items * width]: place in `slots`, or kNone
-  std::size_t width = 1;                     // slots of an item
+  std::vector<std::uint32_t> order{};        // [items * width]: place in `assignments`, or kNone
+  std::size_t width = 1;                     // assignments of an item
   std::vector<std::uint32_t> first_units{};  // [experts + 1]
-  std::vector<std::uint32_t> by_size{};      // experts with slots, most slots first
+  std::vector<std::uint32_t> by_size{};      // experts with assignments, most assignments first
 
   // Rows [begin, end) of the tokens; of batches the occupied ones, counted through.
   void group(const ExpertsCall& call, std::uint64_t experts, std::uint64_t begin,

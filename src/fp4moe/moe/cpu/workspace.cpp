@@ -10,7 +10,7 @@ namespace fp4moe::moe::cpu {
 namespace {
 
 using kernels::cpu::kChunk;
-using kernels::cpu::kProductTokens;
+using kernels::cpu::kGemmTokens;
 
 Result<Done> grow(tensor::Buffer& buffer, std::size_t bytes) {
   if (buffer.size() >= bytes) return Done{};
@@ -31,7 +31,7 @@ Result<Done> Workspace::make(const CpuWeights& weights, std::size_t count) {
   constexpr std::size_t rows = kFirstRows;
   for (Scratch& scratch : threads) {
     const std::pair<tensor::Buffer*, std::size_t> wanted[] = {
-        {&scratch.sums, kProductTokens * rows * sizeof(float)},
+        {&scratch.sums, kGemmTokens * rows * sizeof(float)},
         {&scratch.values, columns * sizeof(float)},
         {&scratch.rounded, columns * sizeof(std::int16_t)},
         {&scratch.ordered, columns * sizeof(std::int16_t)},
@@ -44,7 +44,7 @@ Result<Done> Workspace::make(const CpuWeights& weights, std::size_t count) {
   return Done{};
 }
 
-Result<Done> Workspace::place(const kernels::cpu::ProductKernel& kernel, std::size_t limbs,
+Result<Done> Workspace::place(const kernels::cpu::GemmKernel& kernel, std::size_t limbs,
                               Panels& to) {
   to.places.resize(pass.units.size());
   std::size_t bytes = 0, steps = 0;
@@ -58,15 +58,15 @@ Result<Done> Workspace::place(const kernels::cpu::ProductKernel& kernel, std::si
   return grow(to.half_steps, steps * sizeof(float));
 }
 
-Result<Done> Workspace::reserve(const kernels::cpu::ProductKernel& kernel, const Needs& needs) {
+Result<Done> Workspace::reserve(const kernels::cpu::GemmKernel& kernel, const Needs& needs) {
   if (const auto done = place(kernel, needs.limbs, x); !done) return done.why();
   if (const auto done = place(kernel, needs.limbs, h); !done) return done.why();
-  const std::size_t slots = pass.slots.size();
+  const std::size_t assignments = pass.assignments.size();
   if (needs.keeps_middle)
-    if (const auto done = grow(middle, slots * h.chunks * kChunk * sizeof(float)); !done)
+    if (const auto done = grow(middle, assignments * h.chunks * kChunk * sizeof(float)); !done)
       return done.why();
-  if (const auto done = grow(low, slots * 3 * needs.rank * sizeof(float)); !done) return done.why();
-  if (const auto done = grow(kept, slots * needs.kept_rows * sizeof(float)); !done)
+  if (const auto done = grow(low, assignments * 3 * needs.rank * sizeof(float)); !done) return done.why();
+  if (const auto done = grow(kept, assignments * needs.kept_rows * sizeof(float)); !done)
     return done.why();
   by_size.clear();
   for (const std::uint32_t expert : pass.by_size)

@@ -10,7 +10,7 @@
 
 #include "fp4moe/base/result.hpp"
 #include "fp4moe/base/thread_pool.hpp"
-#include "fp4moe/kernels/cpu/product_list.hpp"
+#include "fp4moe/kernels/cpu/gemm_list.hpp"
 #include "fp4moe/moe/cpu/stored.hpp"
 #include "fp4moe/moe/cpu/units.hpp"
 #include "fp4moe/tensor/buffer.hpp"
@@ -18,11 +18,11 @@
 namespace fp4moe::moe::cpu {
 
 inline constexpr std::size_t kFirstRows = 2 * kernels::cpu::kChunk;  // of a task of GEMM1
-// What GEMM2 makes of all slots is kept for as many rows as take no more than these bytes, or for
+// What GEMM2 makes of all assignments is kept for as many rows as take no more than these bytes, or for
 // the least; and a total is summed where products are.
 inline constexpr std::size_t kNearBytes = std::size_t{2} << 20;
 inline constexpr std::size_t kLeastKeptRows = 1024;
-inline constexpr std::size_t kMostKeptRows = kernels::cpu::kProductTokens * kFirstRows;
+inline constexpr std::size_t kMaxKeptRows = kernels::cpu::kGemmTokens * kFirstRows;
 
 // Tokens of all units in the kernel's form, for one of the two products.
 struct Panels {
@@ -35,21 +35,21 @@ struct Panels {
 
   std::byte* panel(std::size_t unit) { return panels.data() + places[unit].panel; }
   float* steps(std::size_t unit) { return half_steps.as<float>().data() + places[unit].step; }
-  kernels::cpu::ProductTokens tokens(std::size_t unit, std::size_t count) {
+  kernels::cpu::GemmTokens tokens(std::size_t unit, std::size_t count) {
     return {.panel = panel(unit), .half_steps = steps(unit), .tokens = count};
   }
 };
 
 // Of one thread.
 struct Scratch {
-  tensor::Buffer sums{};    // [kProductTokens][kFirstRows], or fewer tokens and more rows
+  tensor::Buffer sums{};    // [kGemmTokens][kFirstRows], or fewer tokens and more rows
   tensor::Buffer values{};  // a row of either product, of whole chunks
   tensor::Buffer rounded{}, ordered{};  // the same as integers, and in the tiles' order
   tensor::Buffer steps{};
   tensor::Buffer codes{}, scales{};  // tiles that are cut at use
 };
 
-// What a call asks for beside its slots.
+// What a call asks for beside its assignments.
 struct Needs {
   bool keeps_middle = false;  // h as numbers, for what needs whole rows of it
   std::size_t rank = 0;       // of low-rank additions
@@ -60,9 +60,9 @@ struct Needs {
 struct Workspace {
   Pass pass{};
   Panels x{}, h{};
-  tensor::Buffer middle{};  // [slots][columns of whole chunks]
-  tensor::Buffer low{};     // [slots][gate, up, down][rank]
-  tensor::Buffer kept{};    // [slots][kept rows]
+  tensor::Buffer middle{};  // [assignments][columns of whole chunks]
+  tensor::Buffer low{};     // [assignments][gate, up, down][rank]
+  tensor::Buffer kept{};    // [assignments][kept rows]
   std::vector<Scratch> threads{};
   struct Task {
     std::uint32_t unit = 0, chunk = 0;
@@ -73,10 +73,10 @@ struct Workspace {
   // For any call of such a layer on so many threads. Errors: memory.exhausted.
   Result<Done> make(const CpuWeights& weights, std::size_t count);
   // For the pass that was grouped. Errors: memory.exhausted.
-  Result<Done> reserve(const kernels::cpu::ProductKernel& kernel, const Needs& needs);
+  Result<Done> reserve(const kernels::cpu::GemmKernel& kernel, const Needs& needs);
 
  private:
-  Result<Done> place(const kernels::cpu::ProductKernel& kernel, std::size_t limbs, Panels& to);
+  Result<Done> place(const kernels::cpu::GemmKernel& kernel, std::size_t limbs, Panels& to);
 };
 
 // The workspaces of a pool of threads: a call takes one that is free, or a new one, and brings it

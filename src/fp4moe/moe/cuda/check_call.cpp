@@ -61,7 +61,7 @@ Result<Done> check_parts(const DeviceCall& call) {
         .expects("one of them", ways == 0 ? "none" : "several");
   if ((call.form == OutputForm::batches) != (call.counts != nullptr))
     return usage("cuda.call", "output form and token form differ")
-        .expects(call.counts != nullptr ? "batches" : "summed rows or slots",
+        .expects(call.counts != nullptr ? "batches" : "summed rows or assignments",
                  call.form == OutputForm::batches ? "batches" : "rows");
   const bool has_adapters = call.adapters.pairs != nullptr;
   if (has_adapters && (call.adapters.of_token == nullptr || call.router != nullptr))
@@ -109,7 +109,7 @@ Result<Done> DeviceLayer::check_call(const DeviceCall& call, const Workspace& sp
                              is_batched ? 0 : tokens, top_k, call.capacity, call.adapters.max_rank))
         .try_this("reserve more");
 
-  const std::uint64_t out_rows = call.form == OutputForm::slots ? tokens * top_k : tokens;
+  const std::uint64_t out_rows = call.form == OutputForm::assignments ? tokens * top_k : tokens;
   const std::uint64_t hidden = layer_->hidden;
   const kernels::cuda::Device* const asked = call.is_on_device ? nullptr : device_.get();
   if (const auto fine = check_device_rows(asked, call.x, {"tokens", tokens, hidden, kRowAlignment});

@@ -16,7 +16,7 @@ constexpr std::uint64_t kTokens = 16;
 
 ExpertsProblem problem_for(const TestLayer& layer, ActivationKey key, std::string_view numerics) {
   ExpertsProblem result = problem_of(layer, numerics);
-  result.quantises = key;
+  result.quantizes = key;
   if (key == ActivationKey::nvfp4) result.input_scales = {400.0f}, result.hidden_scales = {600.0f};
   if (key == ActivationKey::fp8_static_tensor)
     result.input_scales = {0.01f}, result.hidden_scales = {0.015f};
@@ -65,9 +65,9 @@ class Float32Expert {
 
  private:
   void quantization(const std::vector<float>& scales, std::vector<float>& row) const {
-    const RowQuantiser how{.key = problem_.quantises,
+    const RowQuantizer how{.key = problem_.quantizes,
                            .global_scale = scales.empty() ? 1.0f : scales[0]};
-    quantise_dequantise(how, row);
+    quantize_dequantize(how, row);
     for (float& value : row) {
       value *= shared_factor(how);
       if (problem_.numerics.activations_in_bf16)
@@ -132,12 +132,12 @@ TEST(ClearTokens, ShowAWrongSchemeScaleOrRounding) {
     ExpertsProblem other = problem;
     for (const ActivationKey key : {ActivationKey::none, ActivationKey::mxfp8, ActivationKey::mxfp4,
                                     ActivationKey::fp8_block128, ActivationKey::fp8_token}) {
-      other.quantises = key;
-      if (key != problem.quantises) is_seen(other, "another scheme");
+      other.quantizes = key;
+      if (key != problem.quantizes) is_seen(other, "another scheme");
     }
     for (const std::string_view numerics : {"native", "grouped", "trtllm"}) {
       if (numerics == problem.numerics.id) continue;
-      other = problem_for(layer, problem.quantises, numerics);
+      other = problem_for(layer, problem.quantizes, numerics);
       is_seen(other, "another rounding");
     }
     for (auto scales : {&ExpertsProblem::input_scales, &ExpertsProblem::hidden_scales}) {

@@ -4,7 +4,7 @@
 
 #include "fp4moe/kernels/cuda/sm90/types.hpp"
 #include "fp4moe/moe/activation.hpp"
-#include "fp4moe/moe/exchange/exchange.hpp"
+#include "fp4moe/moe/exchange.hpp"
 #include "fp4moe/moe/numerics.hpp"
 #include "fp4moe/moe/routing/method.hpp"
 #include "fp4moe/oracle/words.hpp"
@@ -39,7 +39,7 @@ constexpr sm90::Score to_device(routing::Score value) { return device_enum<sm90:
 constexpr sm90::Normalization to_device(routing::Normalization value) {
   return device_enum<sm90::Normalization>(value);
 }
-constexpr sm90::OutputForm to_device(exchange::OutputForm value) {
+constexpr sm90::OutputForm to_device(OutputForm value) {
   return device_enum<sm90::OutputForm>(value);
 }
 
@@ -54,6 +54,6 @@ static_assert(to_device(WeightRounding::bf16_with_global) ==
               sm90::WeightRounding::bf16_with_global);
 static_assert(to_device(routing::Score::sqrt_softplus) == sm90::Score::sqrt_softplus);
 static_assert(to_device(routing::Normalization::softmax) == sm90::Normalization::softmax);
-static_assert(to_device(exchange::OutputForm::batches) == sm90::OutputForm::batches);
+static_assert(to_device(OutputForm::batches) == sm90::OutputForm::batches);
 
 }  // namespace fp4moe::moe::cuda

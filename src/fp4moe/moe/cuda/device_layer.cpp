@@ -155,7 +155,7 @@ Result<Done> DeviceLayer::place_scales() {
   const std::size_t first = problem_.input_scales.size(), second = problem_.hidden_scales.size();
   const auto factor = [&](const std::vector<float>& scales) {
     if (scales.size() != 1 || layer_->activations_in_bf16 != 0) return 1.0f;
-    return shared_factor({.key = problem_.quantises, .global_scale = scales[0]});
+    return shared_factor({.key = problem_.quantizes, .global_scale = scales[0]});
   };
   input_factor_ = factor(problem_.input_scales);
   hidden_factor_ = factor(problem_.hidden_scales);

@@ -76,7 +76,7 @@ struct DeviceCall {
   DeviceAdapters adapters{};     // not with a router
   bool weight_on_input = false;  // x already contains the weight
   OutputForm form = OutputForm::summed;
-  MutableRows out{};  // [T, hidden]; slots: [T * top_k, hidden]; batches: as x
+  MutableRows out{};  // [T, hidden]; assignments: [T * top_k, hidden]; batches: as x
 };
 
 // Memory for calls of up to a number of tokens. One call at a time.

@@ -51,7 +51,7 @@ TEST_F(DeviceLayerBits, EveryRunAndReplayGivesTheSameBits) {
   }
 }
 
-// Slots come in any order to an expert of several tiles of unlike sizes, for every bound of tiles:
+// Assignments come in any order to an expert of several tiles of unlike sizes, for every bound of tiles:
 // whichever of them a token falls into, its bits are the same.
 TEST_F(DeviceLayerBits, BitsDoNotDependOnTheTileThatATokenFallsInto) {
   const Sizes sizes{64, 192, 128};

@@ -163,7 +163,7 @@ TEST_F(DeviceLayers, ExpertsMayHaveNoTokensOrAll) {
   for (const std::uint64_t count : some_tokens({1, 16, 20, 300, 2000})) {
     TestTokens tokens(count, sizes.hidden, 3, sizes.experts, count);
     EXPECT_LE(error_of(reference(problem, weights, tokens), run(layer, tokens)), kMaxError);
-    // All choices of all tokens are one expert: one slot counts as often as it is named.
+    // All choices of all tokens are one expert: one assignment counts as often as it is named.
     for (std::int32_t& id : tokens.ids) id = static_cast<std::int32_t>(sizes.experts - 1);
     EXPECT_LE(error_of(reference(problem, weights, tokens), run(layer, tokens)), kMaxError);
     std::ranges::fill(tokens.ids, -1);
@@ -182,7 +182,7 @@ TEST_F(DeviceLayers, ARankWithAnEmptyShareAddsItsBiasAlone) {
         const DeviceLayer layer = make_layer(device, problem, weights.source());
         for (const std::uint64_t count : some_tokens({1, 16, 50})) {
           const TestTokens tokens(count, sizes.hidden, 2, sizes.experts, count);
-          for (const OutputForm form : {OutputForm::summed, OutputForm::slots})
+          for (const OutputForm form : {OutputForm::summed, OutputForm::assignments})
             EXPECT_LE(error_of(reference(problem, weights, tokens, form), run(layer, tokens, form)),
                       kMaxError)
                 << row(activation).name << " " << numerics << " " << formats::name(format) << ", "
@@ -200,7 +200,7 @@ TEST_F(DeviceLayers, IdsOutsideAndMinusOneAreNobodys) {
     TestTokens tokens(count, sizes.hidden, 4, sizes.experts, count);
     for (std::size_t i = 0; i < tokens.ids.size(); i += 3)
       tokens.ids[i] = i % 2 == 0 ? -1 : static_cast<std::int32_t>(sizes.experts + i);
-    for (const OutputForm form : {OutputForm::summed, OutputForm::slots})
+    for (const OutputForm form : {OutputForm::summed, OutputForm::assignments})
       EXPECT_LE(error_of(reference(problem, weights, tokens, form), run(layer, tokens, form)),
                 kMaxError)
           << count;
@@ -277,7 +277,7 @@ TEST_F(DeviceLayers, EveryActivationSchemeIsComputed) {
     for (const std::string_view numerics : {"native", "grouped", "trtllm"})
       for (const bool each : {false, true}) {
         ExpertsProblem problem = problem_of(weights, numerics);
-        problem.quantises = key;
+        problem.quantizes = key;
         if (key == ActivationKey::nvfp4 || key == ActivationKey::fp8_static_tensor) {
           const float first = key == ActivationKey::nvfp4 ? 400.0f : 0.01f;
           for (std::size_t e = 0; e < (each ? sizes.experts : 1); ++e) {
@@ -326,7 +326,7 @@ TEST_F(DeviceLayers, TokensOfAnyTypeAreQuantizedAlike) {
     for (const ActivationKey key : {ActivationKey::mxfp8, ActivationKey::mxfp4,
                                     ActivationKey::nvfp4, ActivationKey::fp8_block128}) {
       ExpertsProblem problem = problem_of(weights);
-      problem.quantises = key;
+      problem.quantizes = key;
       if (key == ActivationKey::nvfp4) problem.input_scales = problem.hidden_scales = {400.0f};
       const DeviceLayer layer = make_layer(device, problem, weights.source());
       for (const std::uint64_t count : some_tokens({1, 2, 3, 5, 11, 16, 40})) {
@@ -402,7 +402,7 @@ TEST_F(DeviceLayers, FewTokensGiveTheSameByEitherPath) {
     ASSERT_EQ(layer.kernel({.tokens = count, .top_k = 3}), "sm90/decode");
     const std::vector<double> summed = run(layer, tokens);
     EXPECT_LE(error_of(run(rows, tokens), summed), 1e-3) << count;
-    const std::vector<double> assignments = run(layer, tokens, OutputForm::slots);
+    const std::vector<double> assignments = run(layer, tokens, OutputForm::assignments);
     std::vector<double> expected(summed.size(), 0.0);
     for (std::uint64_t assignment = 0; assignment < tokens.ids.size(); ++assignment)
       for (std::uint64_t i = 0; i < sizes.hidden; ++i)
@@ -412,7 +412,7 @@ TEST_F(DeviceLayers, FewTokensGiveTheSameByEitherPath) {
   }
 }
 
-// More of an expert's slots than are multiplied at once, anywhere among the others.
+// More of an expert's assignments than are multiplied at once, anywhere among the others.
 TEST_F(DeviceLayers, FewTokensMayChooseAnExpertAgainAndAgain) {
   const Sizes sizes{40, 96, 64};
   const TestLayer weights = layer_of(WeightFormat::nvfp4, sizes);

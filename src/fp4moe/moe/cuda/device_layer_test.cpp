@@ -19,7 +19,7 @@ namespace device_layer_test {
 using kernels::cuda::FakeDriver;
 using kernels::cuda::Memory;
 using moe::testing::TestLayer;
-using weights::WeightFormat;
+using checkpoint::WeightFormat;
 
 using DeviceLayers = testing::FakeDevice;
 
@@ -49,7 +49,7 @@ TEST_F(DeviceLayers, FewTokensAreOneLaunchAndManyASequence) {
     EXPECT_EQ(launched(), names);
   }
   DeviceCall assignments = call(8);
-  assignments.form = OutputForm::slots;
+  assignments.form = OutputForm::assignments;
   assignments.out.rows = 16;
   ASSERT_TRUE(result->apply(assignments, *space, nullptr));
   EXPECT_EQ(launched(), (Names{"prepare", "grouped_gemm_n32_mxfp4", "combine_f32"}));
@@ -67,7 +67,7 @@ TEST_F(DeviceLayers, TokensThatAreFineAsTheyAreAreNotRounded) {
                          .experts = 4,
                          .hidden = 128,
                          .intermediate = 64,
-                         .order = weights::RowOrder::halves},
+                         .order = checkpoint::RowOrder::halves},
                         Activation::silu, 3);
   const auto result = make(layer);
   ASSERT_TRUE(result) << text(result.why());
@@ -75,7 +75,7 @@ TEST_F(DeviceLayers, TokensThatAreFineAsTheyAreAreNotRounded) {
   ASSERT_TRUE(space) << text(space.why());
   launched();
   using Names = std::vector<std::string>;
-  // Blocks of prepare: one ranks 40 slots, others round tokens, four warps a block.
+  // Blocks of prepare: one ranks 40 assignments, others round tokens, four warps a block.
   const auto expect_launched = [&](const auto& change, unsigned prepare_blocks,
                                    const Names& names) {
     DeviceCall changed = call(20, 128);
@@ -110,9 +110,9 @@ TEST_F(DeviceLayers, DecodeHasKernelsForWhatMostCallsAre) {
   EXPECT_EQ(kernel(*result, plain), Names{"decode_generic_mxfp4"});  // float32 output
   plain.out.dtype = DType::bf16;
   EXPECT_EQ(kernel(*result, plain), Names{"decode_bf16_mxfp4"});
-  ExpertsProblem quantised = problem(layer, "native");
-  quantised.quantises = ActivationKey::mxfp8;
-  const auto alike = result->with_numerics(quantised);
+  ExpertsProblem quantized = problem(layer, "native");
+  quantized.quantizes = ActivationKey::mxfp8;
+  const auto alike = result->with_numerics(quantized);
   ASSERT_TRUE(alike) << text(alike.why());
   EXPECT_EQ(kernel(*alike, plain), Names{"decode_quantized_mxfp4"});
   const auto rounded = result->with_numerics(problem(layer, "marlin"));
@@ -133,7 +133,7 @@ TEST_F(DeviceLayers, PrepareHasAThreadForEachAssignment) {
     return fake_->launches.empty() ? 0 : fake_->launches[0].blocks;
   };
   DeviceCall few = call(3);
-  few.form = OutputForm::slots;
+  few.form = OutputForm::assignments;
   few.out.rows = 6;
   EXPECT_EQ(blocks(few), 1u);
   EXPECT_EQ(blocks(call(64)), 1u);
@@ -193,7 +193,7 @@ struct Packed {
                         .experts = 3,
                         .hidden = 128,
                         .intermediate = 64,
-                        .order = weights::RowOrder::halves},
+                        .order = checkpoint::RowOrder::halves},
               .visit = [](std::size_t, const UseExpert&) -> Result<Done> {
                 return usage("test.visit", "the packed tensors are there to be read");
               },
@@ -252,7 +252,7 @@ TEST_F(DeviceLayers, ARankWithAnEmptyShareHoldsZerosAndItsBias) {
            .experts = 3,
            .hidden = 96,
            .intermediate = 0,
-           .order = is_gated ? weights::RowOrder::halves : weights::RowOrder::single,
+           .order = is_gated ? checkpoint::RowOrder::halves : checkpoint::RowOrder::single,
            .has_bias = true},
           is_gated ? Activation::silu : Activation::relu2_no_mul, 3);
       const auto result = make(layer);
@@ -293,7 +293,7 @@ TEST_F(DeviceLayers, LayersAlikeShareTheirWeights) {
   const auto result = make(layer);
   ASSERT_TRUE(result);
   ExpertsProblem other = problem(layer, "grouped");
-  other.quantises = ActivationKey::nvfp4;
+  other.quantizes = ActivationKey::nvfp4;
   other.input_scales = {2.0f};
   other.hidden_scales = {3.0f};
   const auto alike = result->with_numerics(other);
@@ -314,11 +314,11 @@ TEST_F(DeviceLayers, AWorkspaceServesLayersOfTheSameSizesAndNoOthers) {
   ASSERT_TRUE(space);
   const DeviceCall given = call(10);
   EXPECT_TRUE(again->apply(given, *space, nullptr));
-  ExpertsProblem quantised = problem(layer, "grouped");  // keeps the first product
-  quantised.quantises = ActivationKey::nvfp4;
-  quantised.input_scales = {2.0f};
-  quantised.hidden_scales = {3.0f};
-  const auto alike = result->with_numerics(quantised);
+  ExpertsProblem quantized = problem(layer, "grouped");  // keeps the first product
+  quantized.quantizes = ActivationKey::nvfp4;
+  quantized.input_scales = {2.0f};
+  quantized.hidden_scales = {3.0f};
+  const auto alike = result->with_numerics(quantized);
   ASSERT_TRUE(alike);
   EXPECT_EQ(alike->apply(given, *space, nullptr).why().id, "cuda.workspace");
   // Rows of so few tokens are kept in float32 by every layer: the regions are the same.

@@ -10,18 +10,18 @@
 #include "fp4moe/base/checked.hpp"
 #include "fp4moe/formats/sm90_scale.hpp"
 #include "fp4moe/kernels/cuda/sm90/pack/params.hpp"
-#include "fp4moe/weights/moe_weights.hpp"
-#include "fp4moe/weights/scale_extremes.hpp"
-#include "fp4moe/weights/scale_scan.hpp"
+#include "fp4moe/checkpoint/moe_weights.hpp"
+#include "fp4moe/checkpoint/scale_extremes.hpp"
+#include "fp4moe/checkpoint/scale_scan.hpp"
 
 namespace fp4moe::moe::cuda {
 namespace {
 
-using weights::ExpertView;
-using weights::MoeShape;
-using weights::ProjectionView;
-using weights::RowsView;
-using weights::WeightFormat;
+using checkpoint::ExpertView;
+using checkpoint::MoeShape;
+using checkpoint::ProjectionView;
+using checkpoint::RowsView;
+using checkpoint::WeightFormat;
 
 constexpr std::uint64_t kGateRows = 8;  // w13 alternates eight gate rows and eight up rows
 
@@ -79,9 +79,9 @@ Result<Done> check_tiles(const ExpertSource::PackedTensor& from) {
   for (std::size_t at = 0; at < from.bytes.size(); at += tile_bytes) {
     const auto scales =
         from.bytes.subspan(at + sm90::kTileCodeBytes, tile_bytes - sm90::kTileCodeBytes);
-    const std::size_t bad = weights::find_scale(
+    const std::size_t bad = checkpoint::find_scale(
         scales, [](std::uint8_t scale) { return scale == formats::kSm90Nvfp4Nan; });
-    if (bad != weights::kNoScale)
+    if (bad != checkpoint::kNoScale)
       return unusable_scale("block scale", fmt::format("{}, record {}", from.name, at / tile_bytes),
                             "an E4M3 byte other than 0x7F and 0xFF");
   }
@@ -89,7 +89,7 @@ Result<Done> check_tiles(const ExpertSource::PackedTensor& from) {
 }
 
 Result<Done> check_view(const ExpertView& view, const MoeShape& shape, std::size_t position) {
-  const std::uint64_t block = weights::block_size(shape.format);
+  const std::uint64_t block = checkpoint::block_size(shape.format);
   const auto fits = [&](const ProjectionView& from, std::uint64_t rows, std::uint64_t columns) {
     return from.codes.rows == rows && from.scales.rows == rows &&
            from.codes.row_bytes == columns / 2 && from.scales.row_bytes == columns / block;
@@ -107,8 +107,8 @@ Result<Done> check_view(const ExpertView& view, const MoeShape& shape, std::size
       return unusable_scale("global scale", fmt::format("expert {}, {}", position, name),
                             "a finite number");
     for (std::uint64_t row = 0; row < part->scales.rows; ++row) {
-      const std::size_t bad = weights::find_nan_scale(shape.format, part->scales.row(row));
-      if (bad != weights::kNoScale)
+      const std::size_t bad = checkpoint::find_nan_scale(shape.format, part->scales.row(row));
+      if (bad != checkpoint::kNoScale)
         return unusable_scale(
             "block scale", fmt::format("expert {}, {} row {}, block {}", position, name, row, bad),
             shape.format == WeightFormat::mxfp4 ? "an E8M0 byte below 255"
@@ -294,13 +294,13 @@ Result<Done> DeviceWeights::pack_expert(const ExpertView& view, const sm90::Laye
                                         std::size_t position, Scalars& scalars) {
   const MoeShape& shape = view.shape;
   const bool is_nvfp4 = shape.format == WeightFormat::nvfp4, gated = shape.gated();
-  weights::ScaleExtremes first = extremes_of(shape.format, view.up.scales);
+  checkpoint::ScaleExtremes first = extremes_of(shape.format, view.up.scales);
   if (gated) first.add(extremes_of(shape.format, view.gate.scales));
-  const weights::ScaleExtremes second = extremes_of(shape.format, view.down.scales);
+  const checkpoint::ScaleExtremes second = extremes_of(shape.format, view.down.scales);
   int offsets[2] = {0, 0};
   float factors[2] = {formats::kSm90Nvfp4Factor, formats::kSm90Nvfp4Factor};
   for (std::size_t i = 0; i < 2; ++i) {
-    const weights::ScaleExtremes& extremes = i == 0 ? first : second;
+    const checkpoint::ScaleExtremes& extremes = i == 0 ? first : second;
     if (is_nvfp4) {
       if (const auto fine = formats::check_sm90_sign(extremes.has_negative); !fine)
         return Error(fine.why()).at(fmt::format("expert {}", position));
@@ -320,7 +320,7 @@ Result<Done> DeviceWeights::pack_expert(const ExpertView& view, const sm90::Laye
     std::vector<float> halves(shape.w13_rows());
     const std::size_t padded13 = std::size_t{layer.w13.m_blocks} * sm90::kBlockM;
     const std::size_t padded2 = std::size_t{layer.w2.m_blocks} * sm90::kBlockM;
-    const auto order = gated ? weights::RowOrder::halves : weights::RowOrder::single;
+    const auto order = gated ? checkpoint::RowOrder::halves : checkpoint::RowOrder::single;
     const auto copied = copy_expert(
         view, order,
         {.w13_bias = halves,
@@ -348,7 +348,7 @@ Result<Done> DeviceWeights::pack_views(const ExpertSource& source, const sm90::L
   if (!pack) return pack.why();
   pack_ = *pack;
   const MoeShape& shape = source.shape;
-  const std::uint64_t block = weights::block_size(shape.format);
+  const std::uint64_t block = checkpoint::block_size(shape.format);
   const auto bytes_of = [&](std::uint64_t rows, std::uint64_t columns) {
     return round_up(rows * columns / 2, kMemoryAlignment) +
            round_up(rows * columns / block, kMemoryAlignment);

@@ -39,7 +39,7 @@ class DeviceWeights {
                           std::byte* to);
   Result<Done> pack_views(const ExpertSource& source, const sm90::LayerParams& layer,
                           Scalars& scalars);
-  Result<Done> pack_expert(const weights::ExpertView& view, const sm90::LayerParams& layer,
+  Result<Done> pack_expert(const checkpoint::ExpertView& view, const sm90::LayerParams& layer,
                            std::size_t position, Scalars& scalars);
   struct Packing;
   Result<Done> pack_matrix(const Packing& packing);

@@ -191,7 +191,7 @@ class Computation final : public Experts {
   }
 
   DeviceCall start(const ExpertsCall& call, OutputForm form) const {
-    return {.is_quantized = call.in.is_quantised,
+    return {.is_quantized = call.in.is_quantized,
             .factor = call.in.factor,
             .expert_map = map_at_,
             .map_size = call.expert_map.size(),
@@ -226,7 +226,7 @@ class Computation final : public Experts {
       if (!of_token) return of_token.why();
       result.adapters.of_token = *of_token;
     }
-    const std::uint64_t each = form == OutputForm::slots ? in.top_k : 1;
+    const std::uint64_t each = form == OutputForm::assignments ? in.top_k : 1;
     const auto rows = output_rows(out, pass.count * each);
     if (!rows) return rows.why();
     result.out = *rows;
@@ -312,7 +312,7 @@ Result<std::unique_ptr<Experts>> CudaEngine::make(const ExpertsProblem& problem,
                                                   const ExpertSource& source) const {
   Result<std::shared_ptr<const Device>> device = Device::open(options_.ordinal);
   if (!device) return device.why();
-  if (problem.numerics.weights_in_bf16 && problem.shape.format == weights::WeightFormat::nvfp4)
+  if (problem.numerics.weights_in_bf16 && problem.shape.format == checkpoint::WeightFormat::nvfp4)
     return reference::ReferenceEngine(pool_).make(problem, source);
   Result<DeviceLayer> layer = DeviceLayer::make(*device, problem, source);
   if (!layer) return layer.why();

@@ -21,7 +21,7 @@ class CudaEngines : public OnDevice {
   static std::vector<double> compute(Experts& experts, const ExpertsCall& call, OutputForm form) {
     const std::uint64_t hidden = experts.problem().shape.hidden;
     const std::uint64_t rows =
-        form == OutputForm::slots ? call.in.x.rows * call.in.top_k : call.in.x.rows;
+        form == OutputForm::assignments ? call.in.x.rows * call.in.top_k : call.in.x.rows;
     std::vector<double> out(rows * hidden, std::nan(""));
     const auto done =
         experts.compute(call, form, dense_rows(std::span(out), DType::f64, rows, hidden));
@@ -47,7 +47,7 @@ TEST_F(CudaEngines, RowsOfTheHostComeBackComputed) {
     for (const std::uint64_t count : some_tokens({0, 1, 3, 16, 17, 100, 5, 400})) {
       const TestTokens tokens(count, sizes.hidden, 2, sizes.experts, count);
       const Prepared in = tokens.prepared();
-      for (const OutputForm form : {OutputForm::summed, OutputForm::slots})
+      for (const OutputForm form : {OutputForm::summed, OutputForm::assignments})
         EXPECT_LE(error_of(compute(*truth, {.in = in}, form), compute(*experts, {.in = in}, form)),
                   kMaxError)
             << formats::name(format) << ", " << count;
@@ -103,7 +103,7 @@ TEST_F(CudaEngines, MapsWeightsOnTheInputAndQuantizedRowsAreTaken) {
     EXPECT_LE(error_of(compute(*truth, call, OutputForm::summed),
                        compute(*experts, call, OutputForm::summed)),
               kMaxError);
-    in.is_quantised = true;
+    in.is_quantized = true;
     in.factor = 0.375f;
     EXPECT_LE(error_of(compute(*truth, call, OutputForm::summed),
                        compute(*experts, call, OutputForm::summed)),
@@ -117,7 +117,7 @@ struct Adapters {
   std::vector<LoraExpert> pairs{};
   LoraView view{};
 
-  Adapters(const weights::MoeShape& shape, std::uint64_t count, std::uint64_t rank) {
+  Adapters(const checkpoint::MoeShape& shape, std::uint64_t count, std::uint64_t rank) {
     SplitMix64 random(17);
     const auto matrix = [&](std::uint64_t rows, std::uint64_t columns) {
       std::vector<float>& values = memory.emplace_back(rows * columns);
@@ -155,7 +155,7 @@ TEST_F(CudaEngines, AdaptersAreAdded) {
         Prepared in = tokens.prepared();
         in.adapters = of_token;
         const ExpertsCall call{.in = in, .lora = adapters.view};
-        for (const OutputForm form : {OutputForm::summed, OutputForm::slots})
+        for (const OutputForm form : {OutputForm::summed, OutputForm::assignments})
           EXPECT_LE(error_of(compute(*truth, call, form), compute(*experts, call, form)), kMaxError)
               << numerics << " " << formats::name(format) << " " << intermediate << ", " << count;
       }
@@ -171,7 +171,7 @@ TEST_F(CudaEngines, BatchesComeBackWhereTheyWere) {
     const std::uint64_t capacity = is_small() ? 3 : 200;
     const std::vector<std::int32_t> counts{2, 0, static_cast<std::int32_t>(capacity), 1, 3};
     const TestTokens tokens(sizes.experts * capacity, sizes.hidden, 1, sizes.experts, 6);
-    const Prepared in{.format = exchange::TokenFormat::batched,
+    const Prepared in{.format = TokenFormat::batched,
                       .x = tokens.rows(),
                       .counts = counts,
                       .capacity = capacity};

@@ -34,14 +34,14 @@ constexpr TileRow kTileRows[] = {{16, 14, sm90::kTileSizes[0]},
 
 static_assert(sm90::max_tiles(3 * kTileRows[0].tokens, 0) == 3);
 
-Result<Done> check_quantising(ActivationKey key) {
+Result<Done> check_quantizing(ActivationKey key) {
   if (key != ActivationKey::nvfp4_token) return Done{};
   return usage("cuda.limits", "the kernels have no scale of each token for NVFP4 activations")
       .expects("activations in 16 bits or another form", oracle::name(key))
       .try_this("use the CPU engine");
 }
 
-Result<Done> check_limits(const weights::MoeShape& shape) {
+Result<Done> check_limits(const checkpoint::MoeShape& shape) {
   if (shape.experts > sm90::kMaxExperts)
     return usage("cuda.limits", "too many experts")
         .expects(fmt::format("at most {} on a rank", sm90::kMaxExperts),
@@ -106,13 +106,13 @@ bool shares_tokens(const sm90::LayerParams& layer) {
 
 Result<sm90::LayerParams> describe(const ExpertsProblem& problem) {
   if (const auto fine = check(problem); !fine) return fine.why();
-  const weights::MoeShape& shape = problem.shape;
+  const checkpoint::MoeShape& shape = problem.shape;
   if (const auto fine = check_limits(shape); !fine) return fine.why();
-  if (const auto fine = check_quantising(problem.quantises); !fine) return fine.why();
+  if (const auto fine = check_quantizing(problem.quantizes); !fine) return fine.why();
   const Numerics& numerics = problem.numerics;
-  const bool is_nvfp4 = shape.format == weights::WeightFormat::nvfp4;
+  const bool is_nvfp4 = shape.format == checkpoint::WeightFormat::nvfp4;
   if (numerics.weights_in_bf16 && is_nvfp4)
-    return error(ErrorCode::lacking, "cuda.numerics", "the kernels do not round weights")
+    return error(ErrorCode::unavailable, "cuda.numerics", "the kernels do not round weights")
         .expects("numerics whose weights stay exact", numerics.id)
         .try_this("use the reference engine");
   const auto hidden_blocks = static_cast<std::uint32_t>(ceil_div(shape.hidden, sm90::kBlockK));
@@ -136,10 +136,10 @@ Result<sm90::LayerParams> describe(const ExpertsProblem& problem) {
                            .weight = to_device(numerics.weight),
                            .is_sum_rounded = numerics.rounds_sum ? 1U : 0U,
                            .activations_in_bf16 = numerics.activations_in_bf16 ? 1U : 0U,
-                           .quantization = to_device(problem.quantises),
+                           .quantization = to_device(problem.quantizes),
                            .input_scales_each = problem.input_scales.size() > 1 ? 1U : 0U,
                            .hidden_scales_each = problem.hidden_scales.size() > 1 ? 1U : 0U};
-  if (problem.quantises == ActivationKey::fp8_token)
+  if (problem.quantizes == ActivationKey::fp8_token)
     if (const auto fine = check_row_fits(middle_blocks, 0); !fine) return fine.why();
   result.w13.m_blocks = middle_blocks * (shape.gated() ? 2 : 1);
   result.w13.k_blocks = hidden_blocks;

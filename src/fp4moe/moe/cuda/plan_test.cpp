@@ -14,8 +14,8 @@
 namespace fp4moe::moe::cuda {
 namespace plan_test {
 
-using weights::RowOrder;
-using weights::WeightFormat;
+using checkpoint::RowOrder;
+using checkpoint::WeightFormat;
 
 ExpertsProblem problem_of(std::uint64_t experts, std::uint64_t hidden, std::uint64_t intermediate,
                           std::string_view numerics = "exact") {
@@ -71,7 +71,7 @@ TEST(Plan, WordsOfKernelsAreThoseOfTheLibrary) {
   ExpertsProblem problem = problem_of(2, 64, 64, "marlin");
   problem.shape.format = WeightFormat::nvfp4;
   problem.activation = Activation::situ;
-  problem.quantises = ActivationKey::fp8_block128;
+  problem.quantizes = ActivationKey::fp8_block128;
   const sm90::LayerParams layer = layer_of(problem);
   EXPECT_EQ(layer.act, sm90::Activation::situ);
   EXPECT_EQ(layer.first, sm90::FirstRounding::steps);
@@ -109,7 +109,7 @@ TEST(Plan, FewTokensAreDecodedInOneLaunch) {
     EXPECT_LE(result.decode.shared_bytes, sm90::kMaxSharedBytes);
   }
   EXPECT_EQ(plan(problem, {.tokens = 17, .top_k = 4}).path, Path::rows);
-  EXPECT_EQ(plan(problem, {.tokens = 1, .top_k = 4, .form = OutputForm::slots}).path, Path::rows);
+  EXPECT_EQ(plan(problem, {.tokens = 1, .top_k = 4, .form = OutputForm::assignments}).path, Path::rows);
   EXPECT_EQ(plan(problem, {.tokens = 1, .top_k = 4, .has_adapters = true}).path, Path::rows);
   // Tokens of so wide a layer leave no room for weights.
   EXPECT_EQ(plan(problem_of(8, 16384, 2880), {.tokens = 16, .top_k = 4}).path, Path::rows);
@@ -132,11 +132,11 @@ TEST(Plan, TheActivationIsFusedWhereNothingElseIsRounded) {
   EXPECT_FALSE(plan(problem, size).has_fused_activation);
   problem = problem_of(4, 64, 64);
   for (const auto key : {ActivationKey::mxfp8, ActivationKey::mxfp4}) {
-    problem.quantises = key;
+    problem.quantizes = key;
     EXPECT_TRUE(plan(problem, size).has_fused_activation);
   }
   for (const auto key : {ActivationKey::fp8_block128, ActivationKey::fp8_token}) {
-    problem.quantises = key;
+    problem.quantizes = key;
     EXPECT_FALSE(plan(problem, size).has_fused_activation);  // more columns than a warpgroup has
   }
   EXPECT_FALSE(plan(problem_of(4, 64, 64), {.tokens = 64, .top_k = 4, .has_adapters = true})
@@ -196,7 +196,7 @@ TEST(Plan, RegionsOfAWorkspaceDoNotOverlapAndGrowWithTokens) {
     EXPECT_GE(result->total, last);
     last = result->total;
   }
-  // Tokens in, h, tokens out: 8192 * 4 slots of 2880 bf16 numbers each, and little more.
+  // Tokens in, h, tokens out: 8192 * 4 assignments of 2880 bf16 numbers each, and little more.
   EXPECT_LT(last, std::uint64_t{3} * 8192 * 4 * 2880 * 2 * 11 / 10);
 }
 

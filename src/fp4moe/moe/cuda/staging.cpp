@@ -55,7 +55,7 @@ Result<Done> Staging::put(std::byte* to, std::span<const std::byte> from) {
   return Done{};
 }
 
-Result<Done> Staging::put(std::byte* to, const weights::RowsView& rows) {
+Result<Done> Staging::put(std::byte* to, const checkpoint::RowsView& rows) {
   if (rows.is_dense()) return put(to, std::span(rows.data, rows.rows * rows.row_bytes));
   if (rows.row_bytes > kBufferBytes) {
     for (std::uint64_t row = 0; row < rows.rows; ++row)

@@ -7,7 +7,7 @@
 
 #include "fp4moe/base/result.hpp"
 #include "fp4moe/kernels/cuda/driver.hpp"
-#include "fp4moe/weights/expert.hpp"
+#include "fp4moe/checkpoint/expert.hpp"
 
 namespace fp4moe::moe::cuda {
 
@@ -21,7 +21,7 @@ class Staging {
   // Copies bytes, or rows without the gaps between them, to the device address `to`. The source may
   // change after the call; the copy is complete after finish().
   Result<Done> put(std::byte* to, std::span<const std::byte> from);
-  Result<Done> put(std::byte* to, const weights::RowsView& rows);
+  Result<Done> put(std::byte* to, const checkpoint::RowsView& rows);
   Result<Done> finish();
 
   kernels::cuda::Stream stream() const { return buffers_[0].stream; }

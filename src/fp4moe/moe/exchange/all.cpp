@@ -33,7 +33,7 @@ constexpr Maker kMakers[] = {make_local, make_batched, make_gather, make_all_to_
 // clang-format on
 static_assert(std::size(kExchanges) == std::size(kMakers));
 
-constexpr std::array<std::string_view, 3> kForms{"summed rows", "rows of slots", "batches"};
+constexpr std::array<std::string_view, 3> kForms{"summed rows", "rows of assignments", "batches"};
 
 Result<Done> check_options(const ExchangeRow& row, const ExchangeOptions& options) {
   if (row.needs_ranks && options.ranks == nullptr)
@@ -76,8 +76,8 @@ Result<std::unique_ptr<Exchange>> make_exchange(std::string_view name,
         .try_this(near.empty() ? "" : fmt::format("Did you mean {}?", near));
   }
   if (const auto fine = check_options(*row, options); !fine) return fine.why();
-  const weights::Rank me = options.ranks != nullptr && row->needs_ranks
-                               ? weights::Rank{options.ranks->rank(), options.ranks->size()}
+  const checkpoint::Rank me = options.ranks != nullptr && row->needs_ranks
+                               ? checkpoint::Rank{options.ranks->rank(), options.ranks->size()}
                                : options.expert_parallel;
   auto owners = Owners::make(options.experts, me, options.placement);
   if (!owners) return owners.why();
@@ -86,7 +86,7 @@ Result<std::unique_ptr<Exchange>> make_exchange(std::string_view name,
 
 std::string describe_group(const ExchangeOptions& options) {
   return fmt::format("{} experts; placement {}", options.experts,
-                     options.placement == weights::Placement::linear ? "linear" : "round_robin");
+                     options.placement == checkpoint::Placement::linear ? "linear" : "round_robin");
 }
 
 Error no_prepare(std::string_view exchange) {
@@ -102,16 +102,16 @@ Error wrong_form(std::string_view exchange, OutputForm form, std::string_view ex
 void distinct_choices(const Owners& owners, std::span<const std::int32_t> ids,
                       std::span<const float> weights, std::vector<Choice>& choices) {
   choices.clear();
-  for (std::size_t slot = 0; slot < ids.size(); ++slot) {
-    const auto place = owners.find(ids[slot]);
+  for (std::size_t assignment = 0; assignment < ids.size(); ++assignment) {
+    const auto place = owners.find(ids[assignment]);
     if (!place) continue;
     const auto same = std::ranges::find_if(choices, [&](const Choice& choice) {
       return choice.place.rank == place->rank && choice.place.local == place->local;
     });
     if (same == choices.end())
-      choices.push_back({*place, weights[slot]});
+      choices.push_back({*place, weights[assignment]});
     else
-      same->weight += weights[slot];
+      same->weight += weights[assignment];
   }
 }
 

@@ -10,17 +10,17 @@
 #include "fp4moe/base/result.hpp"
 #include "fp4moe/base/thread_pool.hpp"
 #include "fp4moe/moe/exchange/communicator.hpp"
-#include "fp4moe/moe/exchange/exchange.hpp"
+#include "fp4moe/moe/exchange.hpp"
 #include "fp4moe/oracle/parallel.hpp"
-#include "fp4moe/weights/slice.hpp"
+#include "fp4moe/checkpoint/slice.hpp"
 
 namespace fp4moe::moe::exchange {
 
 struct ExchangeOptions {
   Communicator* ranks = nullptr;    // outlives the exchange
   std::uint64_t experts = 0;        // physical, of all ranks together
-  weights::Rank expert_parallel{};  // without a communicator: whose experts are here
-  weights::Placement placement = weights::Placement::linear;
+  checkpoint::Rank expert_parallel{};  // without a communicator: whose experts are here
+  checkpoint::Placement placement = checkpoint::Placement::linear;
   ThreadPool* pool = nullptr;    // outlives the exchange; null: the caller's thread does all
   std::uint64_t max_tokens = 0;  // per rank; batches are made for so many
 };
@@ -39,7 +39,7 @@ const ExchangeRow* find_exchange(std::string_view name);  // null when there is 
 const ExchangeRow* exchange_for(oracle::Exchange exchange);
 
 // Errors: exchange.name, exchange.ranks (a communicator is needed), exchange.experts (none, or more
-// than ids can name), exchange.max_tokens (batches of nothing), those of weights::local_experts.
+// than ids can name), exchange.max_tokens (batches of nothing), those of checkpoint::local_experts.
 Result<std::unique_ptr<Exchange>> make_exchange(std::string_view name,
                                                 const ExchangeOptions& options);
 

@@ -25,7 +25,7 @@ class AllToAll final : public RankedExchange {
         owners_(std::move(owners)),
         threads_(options.pool) {}
 
-  Traits traits() const override {
+  ExchangeTraits traits() const override {
     return {.name = "all_to_all",
             .dispatchers = ranks_.size(),
             .output_is_reduced = true,
@@ -49,7 +49,7 @@ class AllToAll final : public RankedExchange {
       received_.push_back((*numbers)[rank * mine.size() + 1 + ranks_.rank()]);
     }
 
-    RowCodec codec(tokens.x, options.quantiser);
+    RowCodec codec(tokens.x, options.quantizer);
     const TokenShape shape{.row = codec.packed_bytes(),
                            .ids = top_k_,
                            .weights = options.weight_on_input ? 0 : top_k_,
@@ -63,7 +63,7 @@ class AllToAll final : public RankedExchange {
       parcel_.receive_bytes.push_back(received_[rank] * shape.bytes());
       bytes += parcel_.send_bytes.back();
     }
-    if (const auto room = make_room(parcel_.send, bytes); !room) return room.why();
+    if (const auto room = reserve(parcel_.send, bytes); !room) return room.why();
     pack(tokens, options, shape, codec);
     if (const auto done = ranks_.all_to_all(parcel_); !done) return done.why();
     return unpack(shape, codec);
@@ -85,7 +85,7 @@ class AllToAll final : public RankedExchange {
             RowCodec& codec) {
     const std::int32_t none = -1;
     const float zero = 0.0f;
-    // A token is quantised once, however many ranks it goes to.
+    // A token is quantized once, however many ranks it goes to.
     std::vector<const std::byte*> packed(tokens_, nullptr);
     std::byte* begin = parcel_.send.data();
     for (std::uint64_t rank = 0; rank < ranks_.size(); ++rank) {
@@ -101,12 +101,12 @@ class AllToAll final : public RankedExchange {
                      row);
         packed[token] = row;
         for (std::uint64_t j = 0; j < top_k_; ++j) {
-          const std::uint64_t slot = token * top_k_ + j, at = 4 * (i * top_k_ + j);
-          const auto place = owners_.find(tokens.ids[slot]);
+          const std::uint64_t assignment = token * top_k_ + j, at = 4 * (i * top_k_ + j);
+          const auto place = owners_.find(tokens.ids[assignment]);
           const bool is_theirs = place && place->rank == rank;
-          std::memcpy(to.ids + at, is_theirs ? &tokens.ids[slot] : &none, 4);
+          std::memcpy(to.ids + at, is_theirs ? &tokens.ids[assignment] : &none, 4);
           if (shape.weights > 0)
-            std::memcpy(to.weights + at, is_theirs ? &tokens.weights[slot] : &zero, 4);
+            std::memcpy(to.weights + at, is_theirs ? &tokens.weights[assignment] : &zero, 4);
         }
         if (shape.adapters > 0)
           std::memcpy(to.adapters + 4 * i,
@@ -118,7 +118,7 @@ class AllToAll final : public RankedExchange {
   Result<Prepared> unpack(const TokenShape& shape, RowCodec& codec) {
     rows_ = 0;
     for (const std::uint64_t count : received_) rows_ += count;
-    if (const auto room = make_room(x_, rows_ * codec.arrived_bytes()); !room) return room.why();
+    if (const auto room = reserve(x_, rows_ * codec.arrived_bytes()); !room) return room.why();
     const MutableRows x = codec.arrived(x_, rows_);
     ids_.resize(rows_ * top_k_);
     weights_.assign(rows_ * top_k_, 1.0f);
@@ -136,7 +136,7 @@ class AllToAll final : public RankedExchange {
       if (shape.adapters > 0) std::memcpy(&adapters_[begin], from.adapters, count * 4);
     }
     return Prepared{.x = x,
-                    .is_quantised = codec.is_quantised(),
+                    .is_quantized = codec.is_quantized(),
                     .factor = codec.factor(),
                     .top_k = top_k_,
                     .ids = ids_,
@@ -146,7 +146,7 @@ class AllToAll final : public RankedExchange {
 
   Result<Done> combine(const ExpertsOutput& output, const MutableRows& out) override {
     if (output.form == OutputForm::batches)
-      return wrong_form(traits().name, output.form, "summed rows or rows of slots");
+      return wrong_form(traits().name, output.form, "summed rows or rows of assignments");
     if (const auto fine = check_output(output, out, {tokens_, rows_, top_k_}); !fine)
       return fine.why();
     const std::uint64_t row_bytes = out.columns * element_bytes(out.dtype);
@@ -155,13 +155,13 @@ class AllToAll final : public RankedExchange {
       parcel_.send_bytes[rank] = received_[rank] * row_bytes;
       parcel_.receive_bytes[rank] = sent_[rank].size() * row_bytes;
     }
-    if (const auto room = make_room(parcel_.send, rows_ * row_bytes); !room) return room.why();
+    if (const auto room = reserve(parcel_.send, rows_ * row_bytes); !room) return room.why();
     const MutableRows back{parcel_.send.data(), out.dtype, rows_, out.columns, row_bytes};
     Result<Done> summed = Done{};
     if (output.form == OutputForm::summed)
       copy_rows(output.rows, back);
     else
-      summed = sum_slots({.rows = output.rows,
+      summed = sum_assignments({.rows = output.rows,
                           .top_k = top_k_,
                           .ids = ids_,
                           .weights = output.is_weighted ? std::span<const float>{} : weights_,

@@ -25,13 +25,13 @@ class AllToAllBatched final : public RankedExchange {
         max_tokens_(options.max_tokens),
         owners_(std::move(owners)) {}
 
-  Traits traits() const override {
+  ExchangeTraits traits() const override {
     return {.name = "all_to_all_batched",
             .format = TokenFormat::batched,
             .max_tokens_per_rank = max_tokens_,
             .dispatchers = ranks_.size(),
             .output_is_reduced = true,
-            .takes_unquantised = false,
+            .takes_unquantized = false,
             .routes = false};
   }
 
@@ -63,7 +63,7 @@ class AllToAllBatched final : public RankedExchange {
       received_.push_back((*numbers)[rank * mine.size() + 1 + ranks_.rank()]);
     }
 
-    RowCodec codec(tokens.x, options.quantiser);
+    RowCodec codec(tokens.x, options.quantizer);
     const TokenShape shape{
         .row = codec.packed_bytes(), .ids = 1, .adapters = any_adapters ? 1u : 0u};
     parcel_.step = "dispatch to batches";
@@ -75,7 +75,7 @@ class AllToAllBatched final : public RankedExchange {
       parcel_.receive_bytes.push_back(received_[rank] * shape.bytes());
       bytes += parcel_.send_bytes.back();
     }
-    if (const auto room = make_room(parcel_.send, bytes); !room) return room.why();
+    if (const auto room = reserve(parcel_.send, bytes); !room) return room.why();
     pack(tokens, options, shape, codec);
     if (const auto done = ranks_.all_to_all(parcel_); !done) return done.why();
     return unpack(shape, codec);
@@ -134,7 +134,7 @@ class AllToAllBatched final : public RankedExchange {
     const auto bytes = checked_product(factors);
     if (!bytes)
       return error(ErrorCode::exhausted, "exchange.capacity", "batches do not fit 64 bits");
-    if (const auto room = make_room(x_, *bytes); !room) return room.why();
+    if (const auto room = reserve(x_, *bytes); !room) return room.why();
     const MutableRows x = codec.arrived(x_, owners_.here * capacity_);
     counts_.assign(owners_.here, 0);
     adapters_.assign(shape.adapters > 0 ? x.rows : 0, -1);
@@ -161,7 +161,7 @@ class AllToAllBatched final : public RankedExchange {
     }
     return Prepared{.format = TokenFormat::batched,
                     .x = x,
-                    .is_quantised = codec.is_quantised(),
+                    .is_quantized = codec.is_quantized(),
                     .factor = codec.factor(),
                     .counts = counts_,
                     .capacity = capacity_,
@@ -180,7 +180,7 @@ class AllToAllBatched final : public RankedExchange {
       parcel_.send_bytes[rank] = received_[rank] * row_bytes;
       parcel_.receive_bytes[rank] = sent_[rank].size() * row_bytes;
     }
-    if (const auto room = make_room(parcel_.send, places_.size() * row_bytes); !room)
+    if (const auto room = reserve(parcel_.send, places_.size() * row_bytes); !room)
       return room.why();
     const MutableRows back{parcel_.send.data(), out.dtype, places_.size(), out.columns, row_bytes};
     for (std::uint64_t i = 0; i < places_.size(); ++i)

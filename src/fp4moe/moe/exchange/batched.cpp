@@ -18,11 +18,11 @@ class Batched final : public Exchange {
   Batched(const ExchangeOptions& options, Owners owners)
       : capacity_(options.max_tokens), owners_(std::move(owners)) {}
 
-  Traits traits() const override {
+  ExchangeTraits traits() const override {
     return {.name = "batched",
             .format = TokenFormat::batched,
             .max_tokens_per_rank = capacity_,
-            .takes_unquantised = false,
+            .takes_unquantized = false,
             .routes = false};
   }
 
@@ -30,12 +30,12 @@ class Batched final : public Exchange {
     is_open_ = false;
     if (const auto fine = check_tokens(tokens, options, traits()); !fine) return fine.why();
     if (const auto fine = assign(tokens, options); !fine) return fine.why();
-    RowCodec codec(tokens.x, options.quantiser);
+    RowCodec codec(tokens.x, options.quantizer);
     const std::uint64_t rows = owners_.here * capacity_;
     const auto bytes = checked_multiply(rows, codec.arrived_bytes());
     if (!bytes || rows / capacity_ != owners_.here)
       return error(ErrorCode::exhausted, "exchange.capacity", "batches do not fit 64 bits");
-    if (const auto room = make_room(x_, *bytes); !room) return room.why();
+    if (const auto room = reserve(x_, *bytes); !room) return room.why();
     const MutableRows x = codec.arrived(x_, rows);
     packed_.resize(codec.packed_bytes());
     adapters_.assign(tokens.adapters.empty() ? 0 : rows, -1);
@@ -54,7 +54,7 @@ class Batched final : public Exchange {
     is_open_ = true;
     return Prepared{.format = TokenFormat::batched,
                     .x = x,
-                    .is_quantised = codec.is_quantised(),
+                    .is_quantized = codec.is_quantized(),
                     .factor = codec.factor(),
                     .counts = counts_,
                     .capacity = capacity_,
@@ -63,7 +63,7 @@ class Batched final : public Exchange {
 
   Result<Done> finalize(const ExpertsOutput& output, const MutableRows& out) override {
     if (!is_open_) return no_prepare(traits().name);
-    if (output.form == OutputForm::slots)
+    if (output.form == OutputForm::assignments)
       return wrong_form(traits().name, output.form, "batches or summed rows");
     const bool is_summed = output.form == OutputForm::summed;
     const std::uint64_t rows = is_summed ? tokens_ : owners_.here * capacity_;

@@ -60,7 +60,7 @@ std::span<const std::byte> Parcel::received_from(std::uint64_t rank) const {
   return receive.bytes().subspan(begin_of(receive_bytes, rank), receive_bytes[rank]);
 }
 
-Result<Done> make_room(tensor::Buffer& buffer, std::uint64_t bytes) {
+Result<Done> reserve(tensor::Buffer& buffer, std::uint64_t bytes) {
   if (buffer.size() >= bytes) return Done{};
   buffer = tensor::Buffer{};  // first: the old one need not stay while the new one is found
   auto grown = tensor::Buffer::allocate(bytes);
@@ -94,7 +94,7 @@ Result<Done> Communicator::take(Parcel& parcel, bool to_all) {
         .expects(fmt::format("{} sizes to send and {} to receive, within the memory", sends, size_),
                  fmt::format("{} and {} sizes, {} of {} bytes", parcel.send_bytes.size(),
                              parcel.receive_bytes.size(), sent.value_or(0), parcel.send.size()));
-  if (const auto room = make_room(parcel.receive, *received); !room) return room.why();
+  if (const auto room = reserve(parcel.receive, *received); !room) return room.why();
   const Step step{parcel, to_all};
   const auto own = step.outgoing(rank_);
   const auto back = step.incoming(rank_);
@@ -131,7 +131,7 @@ Result<Done> Communicator::agree(std::string_view description) {
       return invalid("comm.text", "a rank's description is too long")
           .expects(fmt::format("at most {} bytes", kLongestDescription), fmt::format("{}", theirs));
   Parcel parcel{.step = "agree", .send_bytes = {length}, .receive_bytes = *std::move(lengths)};
-  if (const auto room = make_room(parcel.send, length); !room) return room.why();
+  if (const auto room = reserve(parcel.send, length); !room) return room.why();
   if (length > 0) std::memcpy(parcel.send.data(), description.data(), length);
   if (const auto done = all_gather(parcel); !done) return done.why();
 

@@ -43,7 +43,7 @@ struct Parcel {
 };
 
 // At least `bytes` of memory; what it held before is lost when it grows.
-Result<Done> make_room(tensor::Buffer& buffer, std::uint64_t bytes);
+Result<Done> reserve(tensor::Buffer& buffer, std::uint64_t bytes);
 
 // What this rank sent to others and got from them.
 struct Traffic {
@@ -104,7 +104,7 @@ requires std::is_trivially_copyable_v<T> Result<std::vector<T>> all_gather_value
     Communicator& ranks, std::string_view step, std::span<const T> mine) {
   Parcel parcel{.step = step, .send_bytes = {mine.size_bytes()}};
   parcel.receive_bytes.assign(ranks.size(), mine.size_bytes());
-  if (const auto room = make_room(parcel.send, mine.size_bytes()); !room) return room.why();
+  if (const auto room = reserve(parcel.send, mine.size_bytes()); !room) return room.why();
   if (!mine.empty()) std::memcpy(parcel.send.data(), mine.data(), mine.size_bytes());
   if (const auto done = ranks.all_gather(parcel); !done) return done.why();
   std::vector<T> all(mine.size() * ranks.size());

@@ -30,7 +30,7 @@ Parcel everyone_to_everyone(const Communicator& ranks) {
     bytes.insert(bytes.end(), size_between(ranks.rank(), other),
                  static_cast<std::byte>(10 * ranks.rank() + other));
   }
-  EXPECT_TRUE(make_room(parcel.send, bytes.size()));
+  EXPECT_TRUE(reserve(parcel.send, bytes.size()));
   if (!bytes.empty()) std::memcpy(parcel.send.data(), bytes.data(), bytes.size());
   return parcel;
 }
@@ -205,7 +205,7 @@ TEST(Communicator, AParcelMustFitTheGroup) {
   EXPECT_EQ(solo->name(), "solo");
   Parcel parcel{.step = "test", .send_bytes = {4}, .receive_bytes = {4}};
   EXPECT_EQ(solo->all_gather(parcel).why().id, "comm.parcel");  // no memory to send from
-  ASSERT_TRUE(make_room(parcel.send, 4));
+  ASSERT_TRUE(reserve(parcel.send, 4));
   parcel.receive_bytes = {3};
   EXPECT_EQ(solo->all_gather(parcel).why().id, "comm.parcel");
   parcel.receive_bytes = {4, 4};
@@ -224,7 +224,7 @@ TEST(Mpi, ABuildWithoutItSaysWhatToInstall) {
   }
   const auto opened = open_mpi();
   ASSERT_FALSE(opened);
-  EXPECT_EQ(opened.why().code, ErrorCode::lacking);
+  EXPECT_EQ(opened.why().code, ErrorCode::unavailable);
   EXPECT_NE(opened.why().remedy.find("libopenmpi-dev"), std::string::npos);
 }
 

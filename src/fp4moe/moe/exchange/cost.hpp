@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "fp4moe/moe/quantised_rows.hpp"
+#include "fp4moe/moe/quantized_rows.hpp"
 #include "fp4moe/moe/rows.hpp"
 
 namespace fp4moe::moe::exchange {
@@ -15,7 +15,7 @@ struct CostRequest {
   std::uint64_t ranks = 1;
   std::uint64_t experts = 0, top_k = 1, hidden = 0;
   ActivationKey activations = ActivationKey::none;  // on the way to the experts
-  DType type = DType::bf16;                         // of tokens that are not quantised, and of sums
+  DType type = DType::bf16;                         // of tokens that are not quantized, and of sums
   bool adapters = false;
 };
 

@@ -1,4 +1,4 @@
-#include "fp4moe/moe/exchange/exchange.hpp"
+#include "fp4moe/moe/exchange.hpp"
 
 #include <algorithm>
 #include <bit>
@@ -51,17 +51,17 @@ TEST_P(Ranks, EveryExchangeGivesTheFormulasResult) {
   for (const Case& given : testing::travelling_cases()) expect_the_formula(given, GetParam());
 }
 
-TEST_P(Ranks, QuantisedTokensArriveAsIfTheyHadNotTravelled) {
+TEST_P(Ranks, QuantizedTokensArriveAsIfTheyHadNotTravelled) {
   for (const Case& travelling : testing::travelling_cases())
-    for (const RowQuantiser how :
-         {RowQuantiser{ActivationKey::mxfp8}, RowQuantiser{ActivationKey::mxfp4},
-          RowQuantiser{ActivationKey::nvfp4, 2.0f},
-          RowQuantiser{ActivationKey::fp8_static_tensor, 0.5f},
-          RowQuantiser{ActivationKey::fp8_block128}, RowQuantiser{ActivationKey::fp8_token},
-          RowQuantiser{ActivationKey::nvfp4_token}}) {
-      if (travelling.placement != weights::Placement::linear) continue;
+    for (const RowQuantizer how :
+         {RowQuantizer{ActivationKey::mxfp8}, RowQuantizer{ActivationKey::mxfp4},
+          RowQuantizer{ActivationKey::nvfp4, 2.0f},
+          RowQuantizer{ActivationKey::fp8_static_tensor, 0.5f},
+          RowQuantizer{ActivationKey::fp8_block128}, RowQuantizer{ActivationKey::fp8_token},
+          RowQuantizer{ActivationKey::nvfp4_token}}) {
+      if (travelling.placement != checkpoint::Placement::linear) continue;
       Case given = travelling;
-      given.quantiser = how;
+      given.quantizer = how;
       // Dynamic scales in float32 are no powers of two: sums in another order differ in the last
       // bits.
       const bool is_exact = how.key != ActivationKey::fp8_block128 &&
@@ -71,13 +71,13 @@ TEST_P(Ranks, QuantisedTokensArriveAsIfTheyHadNotTravelled) {
     }
 }
 
-TEST_P(Ranks, AWeightOnTheInputIsAppliedOnceAndBeforeQuantising) {
+TEST_P(Ranks, AWeightOnTheInputIsAppliedOnceAndBeforeQuantizing) {
   for (const Case& travelling : testing::travelling_cases())
     for (const ActivationKey key : {ActivationKey::none, ActivationKey::mxfp4}) {
       Case given = travelling;
       given.top_k = 1;
       given.weight_on_input = true;
-      given.quantiser.key = key;
+      given.quantizer.key = key;
       expect_the_formula(given, GetParam());
     }
 }
@@ -220,8 +220,8 @@ Case local_case(const char* name, OutputForm form, bool is_weighted) {
 
 TEST(Local, SumsOfPartsOfTheExpertsMakeTheWhole) {
   for (const Case& given :
-       {local_case("local", OutputForm::summed, true), local_case("local", OutputForm::slots, true),
-        local_case("local", OutputForm::slots, false),
+       {local_case("local", OutputForm::summed, true), local_case("local", OutputForm::assignments, true),
+        local_case("local", OutputForm::assignments, false),
         local_case("batched", OutputForm::batches, false)})
     for (const std::uint64_t size : {1u, 3u}) {
       const Input input(given, 0, 7);
@@ -316,7 +316,7 @@ TEST(Exchange, WrongOptionsAndInputsAreRefused) {
   };
   EXPECT_EQ(refused(input.tokens(), {.deferred = true}), "exchange.deferred");
   EXPECT_EQ(refused(input.tokens(), {.weight_on_input = true}), "exchange.weight_on_input");
-  EXPECT_EQ(refused(input.tokens(), {.quantiser = {ActivationKey::nvfp4, 0.0f}}), "exchange.scale");
+  EXPECT_EQ(refused(input.tokens(), {.quantizer = {ActivationKey::nvfp4, 0.0f}}), "exchange.scale");
   Tokens tokens = input.tokens();
   tokens.ids = tokens.ids.first(1);
   EXPECT_EQ(refused(tokens, {}), "exchange.ids");
@@ -334,7 +334,7 @@ TEST(Exchange, WrongOptionsAndInputsAreRefused) {
   std::vector<float> out(3 * given.hidden);
   const auto three = dense_rows(std::span(out), DType::f32, 3, given.hidden);
   const auto two = dense_rows(std::span(out), DType::f32, 2, given.hidden);
-  EXPECT_EQ((*exchange)->finalize({OutputForm::slots, two}, two).why().id, "exchange.form");
+  EXPECT_EQ((*exchange)->finalize({OutputForm::assignments, two}, two).why().id, "exchange.form");
   EXPECT_EQ((*exchange)->finalize({OutputForm::batches, two}, two).why().id, "exchange.output");
   EXPECT_EQ((*exchange)->finalize({OutputForm::summed, two}, three).why().id, "exchange.output");
   EXPECT_TRUE((*exchange)->finalize({OutputForm::summed, two}, two));
@@ -353,7 +353,7 @@ TEST(Exchange, LogitsAreCheckedWhereTheyAreTaken) {
   EXPECT_TRUE((*exchange)->prepare(tokens, {}));
   std::vector<float> out(8);
   const auto rows = dense_rows(std::span(out), DType::f32, 2, 4);
-  EXPECT_EQ((*exchange)->finalize({OutputForm::slots, rows}, rows).why().id, "exchange.form");
+  EXPECT_EQ((*exchange)->finalize({OutputForm::assignments, rows}, rows).why().id, "exchange.form");
   EXPECT_EQ((*exchange)->finalize({OutputForm::batches, rows}, rows).why().id, "exchange.form");
 }
 
@@ -367,7 +367,7 @@ TEST(Exchange, EveryExchangeOfTheReferenceHasAStandIn) {
     ASSERT_NE(exchange_for(theirs), nullptr);
     EXPECT_TRUE(exchange_for(theirs)->needs_ranks);
     EXPECT_EQ(exchange_for(theirs)->format == TokenFormat::batched,
-              oracle::is_batched(theirs, oracle::Era::january_27) || theirs == Theirs::nixl);
+              oracle::is_batched(theirs, oracle::PolicyDate::january_27) || theirs == Theirs::nixl);
   }
 }
 
@@ -380,8 +380,8 @@ TEST(Exchange, RanksThatDisagreeAreToldTheTwoValues) {
       {"hidden size 64", [](Case& c) { c.hidden = 32; }},
       {"top_k 3", [](Case& c) { c.top_k = 2; }},
       {"9 experts", [](Case& c) { c.experts = 10; }},
-      {"placement linear", [](Case& c) { c.placement = weights::Placement::round_robin; }},
-      {"quantiser none", [](Case& c) { c.quantiser.key = ActivationKey::mxfp8; }},
+      {"placement linear", [](Case& c) { c.placement = checkpoint::Placement::round_robin; }},
+      {"quantizer none", [](Case& c) { c.quantizer.key = ActivationKey::mxfp8; }},
   };
   for (const char* name : {"gather", "all_to_all", "all_to_all_batched"})
     for (const Change& change : changes)
@@ -392,7 +392,7 @@ TEST(Exchange, RanksThatDisagreeAreToldTheTwoValues) {
         ASSERT_TRUE(exchange);
 
         const auto in = (*exchange)->prepare(Input(given, 0, ranks->rank()).tokens(),
-                                             {.quantiser = given.quantiser});
+                                             {.quantizer = given.quantizer});
 
         ASSERT_FALSE(in);
         EXPECT_EQ(in.why().id, "comm.disagree") << text(in.why());
@@ -467,7 +467,7 @@ TEST(Cost, TheModelGivesTheBytesThatTravel) {
                    .max_tokens = 100,
                    .form = is_batched ? OutputForm::batches : OutputForm::summed,
                    .is_weighted = !is_batched,
-                   .quantiser = {key, 1.0f},
+                   .quantizer = {key, 1.0f},
                    .adapters = size == 3};
         const auto ids = all_choices(5, 2);
         ASSERT_EQ(ids.size(), 2u * 10);

@@ -24,7 +24,7 @@ class Gather final : public RankedExchange {
         owners_(std::move(owners)),
         threads_(options.pool) {}
 
-  Traits traits() const override { return {.name = "gather", .dispatchers = ranks_.size()}; }
+  ExchangeTraits traits() const override { return {.name = "gather", .dispatchers = ranks_.size()}; }
 
  private:
   Result<Prepared> dispatch(const Tokens& tokens, const PrepareOptions& options) override {
@@ -40,7 +40,7 @@ class Gather final : public RankedExchange {
     }
 
     top_k_ = is_monolithic(tokens) ? 0 : tokens.top_k;
-    RowCodec codec(tokens.x, options.quantiser);
+    RowCodec codec(tokens.x, options.quantizer);
     const TokenShape shape{.row = codec.packed_bytes(),
                            .ids = top_k_,
                            .weights = options.weight_on_input ? 0 : top_k_,
@@ -51,7 +51,7 @@ class Gather final : public RankedExchange {
     parcel_.receive_bytes.clear();
     for (const std::uint64_t count : tokens_)
       parcel_.receive_bytes.push_back(count * shape.bytes());
-    if (const auto room = make_room(parcel_.send, parcel_.send_bytes[0]); !room) return room.why();
+    if (const auto room = reserve(parcel_.send, parcel_.send_bytes[0]); !room) return room.why();
     pack(tokens, options, shape, codec);
     if (const auto done = ranks_.all_gather(parcel_); !done) return done.why();
     return unpack(tokens, shape, codec);
@@ -78,8 +78,8 @@ class Gather final : public RankedExchange {
 
   Result<Prepared> unpack(const Tokens& tokens, const TokenShape& shape, RowCodec& codec) {
     rows_ = std::accumulate(tokens_.begin(), tokens_.end(), std::uint64_t{0});
-    if (const auto room = make_room(x_, rows_ * codec.arrived_bytes()); !room) return room.why();
-    if (const auto room = make_room(logits_, rows_ * shape.logits); !room) return room.why();
+    if (const auto room = reserve(x_, rows_ * codec.arrived_bytes()); !room) return room.why();
+    if (const auto room = reserve(logits_, rows_ * shape.logits); !room) return room.why();
     const MutableRows x = codec.arrived(x_, rows_);
     ids_.resize(rows_ * shape.ids);
     weights_.assign(rows_ * top_k_, 1.0f);
@@ -99,7 +99,7 @@ class Gather final : public RankedExchange {
         std::memcpy(logits_.data() + begin * shape.logits, from.logits, count * shape.logits);
     }
     Prepared prepared{.x = x,
-                      .is_quantised = codec.is_quantised(),
+                      .is_quantized = codec.is_quantized(),
                       .factor = codec.factor(),
                       .top_k = top_k_,
                       .ids = ids_,
@@ -112,18 +112,18 @@ class Gather final : public RankedExchange {
   }
 
   Result<Done> combine(const ExpertsOutput& output, const MutableRows& out) override {
-    if (output.form == OutputForm::batches || (output.form == OutputForm::slots && top_k_ == 0))
+    if (output.form == OutputForm::batches || (output.form == OutputForm::assignments && top_k_ == 0))
       return wrong_form(traits().name, output.form,
-                        top_k_ == 0 ? "summed rows" : "summed rows or rows of slots");
+                        top_k_ == 0 ? "summed rows" : "summed rows or rows of assignments");
     if (const auto fine = check_output(output, out, {tokens_[ranks_.rank()], rows_, top_k_}); !fine)
       return fine.why();
     ConstRows partial = output.rows;
-    if (output.form == OutputForm::slots && rows_ > 0) {
+    if (output.form == OutputForm::assignments && rows_ > 0) {
       const std::uint64_t row_bytes = out.columns * element_bytes(out.dtype);
-      if (const auto room = make_room(sums_, rows_ * row_bytes); !room) return room.why();
+      if (const auto room = reserve(sums_, rows_ * row_bytes); !room) return room.why();
       const MutableRows sums{sums_.data(), out.dtype, rows_, out.columns, row_bytes};
       const auto summed =
-          sum_slots({.rows = output.rows,
+          sum_assignments({.rows = output.rows,
                      .top_k = top_k_,
                      .ids = ids_,
                      .weights = output.is_weighted ? std::span<const float>{} : weights_,

@@ -1,4 +1,4 @@
-// No exchange: every rank computes with the tokens it has. What is left to do is quantising, and
+// No exchange: every rank computes with the tokens it has. What is left to do is quantizing, and
 // weighing before or after the experts.
 #include "fp4moe/moe/exchange/makers.hpp"
 #include "fp4moe/moe/exchange/sums.hpp"
@@ -12,7 +12,7 @@ class Local final : public Exchange {
   Local(const ExchangeOptions& options, Owners owners)
       : owners_(std::move(owners)), threads_(options.pool) {}
 
-  Traits traits() const override { return {.name = "local"}; }
+  ExchangeTraits traits() const override { return {.name = "local"}; }
 
   Result<Prepared> prepare(const Tokens& tokens, const PrepareOptions& options) override {
     is_open_ = false;
@@ -23,10 +23,10 @@ class Local final : public Exchange {
                  .weights = tokens.weights,
                  .logits = tokens.logits,
                  .adapters = tokens.adapters};
-    RowCodec codec(tokens.x, options.quantiser);
-    if (codec.is_quantised() || options.weight_on_input) {
+    RowCodec codec(tokens.x, options.quantizer);
+    if (codec.is_quantized() || options.weight_on_input) {
       const std::uint64_t rows = tokens.x.rows;
-      if (const auto room = make_room(x_, rows * codec.arrived_bytes()); !room) return room.why();
+      if (const auto room = reserve(x_, rows * codec.arrived_bytes()); !room) return room.why();
       const MutableRows x = codec.arrived(x_, rows);
       packed_.resize(codec.packed_bytes());
       for (std::uint64_t row = 0; row < rows; ++row) {
@@ -35,7 +35,7 @@ class Local final : public Exchange {
         codec.unpack(packed_.data(), x, row);
       }
       prepared_.x = x;
-      prepared_.is_quantised = codec.is_quantised();
+      prepared_.is_quantized = codec.is_quantized();
       prepared_.factor = codec.factor();
     }
     if (options.weight_on_input) {
@@ -49,15 +49,15 @@ class Local final : public Exchange {
   Result<Done> finalize(const ExpertsOutput& output, const MutableRows& out) override {
     if (!is_open_) return no_prepare(traits().name);
     if (output.form == OutputForm::batches)
-      return wrong_form(traits().name, output.form, "summed rows or rows of slots");
-    if (output.form == OutputForm::slots && prepared_.top_k == 0)
+      return wrong_form(traits().name, output.form, "summed rows or rows of assignments");
+    if (output.form == OutputForm::assignments && prepared_.top_k == 0)
       return wrong_form(traits().name, output.form, "summed rows of a kernel that routes");
     const std::uint64_t rows = prepared_.x.rows;
     if (const auto fine = check_output(output, out, {rows, rows, prepared_.top_k}); !fine)
       return fine.why();
     is_open_ = false;
-    if (output.form == OutputForm::slots)
-      return sum_slots(
+    if (output.form == OutputForm::assignments)
+      return sum_assignments(
           {.rows = output.rows,
            .top_k = prepared_.top_k,
            .ids = prepared_.ids,

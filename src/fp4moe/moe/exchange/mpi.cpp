@@ -418,8 +418,8 @@ Result<std::unique_ptr<Communicator>> open_mpi(const MpiOptions& options) {
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   MPI_Comm steps = MPI_COMM_NULL, control = MPI_COMM_NULL;
-  for (MPI_Comm* made : {&steps, &control})
-    if (auto done = check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, made), "MPI_Comm_dup"); !done)
+  for (MPI_Comm* result : {&steps, &control})
+    if (auto done = check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, result), "MPI_Comm_dup"); !done)
       return done.why();
   return std::unique_ptr<Communicator>(std::make_unique<MpiRank>(
       steps, control, options, static_cast<std::uint64_t>(rank), static_cast<std::uint64_t>(size)));

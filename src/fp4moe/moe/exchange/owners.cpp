@@ -4,7 +4,7 @@
 
 namespace fp4moe::moe::exchange {
 
-Result<Owners> Owners::make(std::uint64_t experts, weights::Rank me, weights::Placement placement) {
+Result<Owners> Owners::make(std::uint64_t experts, checkpoint::Rank me, checkpoint::Placement placement) {
   Owners owners{.me = me.rank};
   // Asked first, so that a wrong number of ranks is found before anything is made of it.
   auto map = expert_map(experts, me, placement);
@@ -12,7 +12,7 @@ Result<Owners> Owners::make(std::uint64_t experts, weights::Rank me, weights::Pl
   owners.map = *std::move(map);
   owners.places.resize(experts);
   for (std::uint64_t rank = 0; rank < me.size; ++rank) {
-    const auto held = weights::local_experts(experts, {rank, me.size}, placement);
+    const auto held = checkpoint::local_experts(experts, {rank, me.size}, placement);
     if (!held) return held.why();
     if (rank == me.rank) owners.here = held->size();
     for (std::uint64_t local = 0; local < held->size(); ++local)

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "fp4moe/base/result.hpp"
-#include "fp4moe/weights/slice.hpp"
+#include "fp4moe/checkpoint/slice.hpp"
 
 namespace fp4moe::moe::exchange {
 
@@ -14,8 +14,8 @@ struct Owners {
     std::uint64_t rank = 0, local = 0;
   };
 
-  // Physical experts, dealt out as weights are. Errors: those of weights::local_experts.
-  static Result<Owners> make(std::uint64_t experts, weights::Rank me, weights::Placement placement);
+  // Physical experts, dealt out as weights are. Errors: those of checkpoint::local_experts.
+  static Result<Owners> make(std::uint64_t experts, checkpoint::Rank me, checkpoint::Placement placement);
 
   // Where a number that a router wrote leads; -1 and other strangers lead nowhere.
   std::optional<Place> find(std::int32_t expert) const;

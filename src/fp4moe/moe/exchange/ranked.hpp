@@ -2,7 +2,7 @@
 // and whatever goes wrong in either is told to the other ranks.
 #pragma once
 #include "fp4moe/moe/exchange/communicator.hpp"
-#include "fp4moe/moe/exchange/exchange.hpp"
+#include "fp4moe/moe/exchange.hpp"
 #include "fp4moe/moe/exchange/makers.hpp"
 
 namespace fp4moe::moe::exchange {

@@ -76,18 +76,18 @@ void RowSum::add(const Term& term, const MutableRows& out, std::uint64_t row) {
   write(terms, out, row);
 }
 
-Result<Done> sum_slots(const Slots& slots, const MutableRows& out) {
+Result<Done> sum_assignments(const Assignments& assignments, const MutableRows& out) {
   if (out.rows == 0) return Done{};
-  ConstRows rows = slots.rows;
+  ConstRows rows = assignments.rows;
   rows.columns = out.columns;  // padding is cut off
   return weigh_and_reduce(ReducePolicy::contiguous,
                           {.rows = rows,
-                           .top_k = slots.top_k,
-                           .ids = slots.ids,
-                           .weights = slots.weights,
-                           .experts = slots.owners->map.size(),
-                           .expert_map = slots.owners->map},
-                          *slots.pool, out);
+                           .top_k = assignments.top_k,
+                           .ids = assignments.ids,
+                           .weights = assignments.weights,
+                           .experts = assignments.owners->map.size(),
+                           .expert_map = assignments.owners->map},
+                          *assignments.pool, out);
 }
 
 void copy_rows(const ConstRows& from, const MutableRows& to) {
@@ -114,7 +114,7 @@ Result<Done> reduce_scatter(Communicator& ranks, Parcel& parcel, const ConstRows
     rows += count;
   }
   parcel.receive_bytes.assign(ranks.size(), out.rows * row_bytes);
-  if (const auto room = make_room(parcel.send, rows * row_bytes); !room) return room.why();
+  if (const auto room = reserve(parcel.send, rows * row_bytes); !room) return room.why();
   ConstRows all = partial;
   all.rows = rows;
   pack_rows(all, out, parcel.send.data());
@@ -149,7 +149,7 @@ Result<Done> all_reduce(Communicator& ranks, Parcel& parcel, const MutableRows& 
   parcel.send_bytes = {mine.rows * row_bytes};
   parcel.receive_bytes.clear();
   for (const std::uint64_t count : parts) parcel.receive_bytes.push_back(count * row_bytes);
-  if (const auto room = make_room(parcel.send, mine.rows * row_bytes); !room) return room.why();
+  if (const auto room = reserve(parcel.send, mine.rows * row_bytes); !room) return room.why();
   pack_rows(mine, mine, parcel.send.data());
   if (const auto done = ranks.all_gather(parcel); !done) return done.why();
   for (std::uint64_t row = 0; row < rows.rows; ++row)

@@ -1,5 +1,5 @@
-// Sums of rows, over slots and over ranks. Always in the same order, so that a result does not
-// depend on who was first: slots of a token from left to right, ranks from 0 up. Sums are taken in
+// Sums of rows, over assignments and over ranks. Always in the same order, so that a result does not
+// depend on who was first: assignments of a token from left to right, ranks from 0 up. Sums are taken in
 // float32 (in float64 when a type is float64) and rounded once, to the type of the result.
 #pragma once
 #include <cstdint>
@@ -38,9 +38,9 @@ class RowSum {
   std::vector<std::byte> rounded_{};
 };
 
-// What experts left in one row per slot, as rows of tokens: [rows * top_k, H] to [rows, H]. Slots
+// What experts left in one row per assignment, as rows of tokens: [rows * top_k, H] to [rows, H]. Assignments
 // of experts that are not here hold anything and are not read.
-struct Slots {
+struct Assignments {
   ConstRows rows{};
   std::uint64_t top_k = 0;
   std::span<const std::int32_t> ids{};
@@ -48,7 +48,7 @@ struct Slots {
   const Owners* owners = nullptr;
   ThreadPool* pool = nullptr;
 };
-Result<Done> sum_slots(const Slots& slots, const MutableRows& out);
+Result<Done> sum_assignments(const Assignments& assignments, const MutableRows& out);
 
 // Rows in another type, or cut to fewer columns; nothing when both are the same memory.
 void copy_rows(const ConstRows& from, const MutableRows& to);

@@ -21,8 +21,8 @@ std::uint64_t hash_text(std::string_view words) {
 
 Result<Done> check_choices(const Tokens& tokens, const PrepareOptions& options) {
   const std::uint64_t rows = tokens.x.rows;
-  const auto slots = checked_multiply(rows, tokens.top_k);
-  if (!slots || tokens.ids.size() != *slots || tokens.weights.size() != *slots)
+  const auto assignments = checked_multiply(rows, tokens.top_k);
+  if (!assignments || tokens.ids.size() != *assignments || tokens.weights.size() != *assignments)
     return usage("exchange.ids", "ids and weights do not fit the tokens")
         .expects(fmt::format("{} x {} of each", rows, tokens.top_k),
                  fmt::format("{} ids and {} weights", tokens.ids.size(), tokens.weights.size()));
@@ -33,7 +33,7 @@ Result<Done> check_choices(const Tokens& tokens, const PrepareOptions& options) 
 }
 
 Result<Done> check_logits(const Tokens& tokens, const PrepareOptions& options,
-                          const Traits& traits) {
+                          const ExchangeTraits& traits) {
   if (!traits.routes)
     return usage("exchange.logits", fmt::format("{} carries no logits", traits.name))
         .expects("ids and weights", "logits of a kernel that routes by itself")
@@ -49,11 +49,11 @@ Result<Done> check_logits(const Tokens& tokens, const PrepareOptions& options,
 
 }  // namespace
 
-RowCodec::RowCodec(const ConstRows& like, const RowQuantiser& how)
+RowCodec::RowCodec(const ConstRows& like, const RowQuantizer& how)
     : like_{.dtype = like.dtype, .columns = like.columns}, how_(how) {}
 
 std::uint64_t RowCodec::packed_bytes() const {
-  return is_quantised() ? encoded_bytes(how_.key, like_.columns)
+  return is_quantized() ? encoded_bytes(how_.key, like_.columns)
                         : like_.columns * element_bytes(like_.dtype);
 }
 
@@ -82,7 +82,7 @@ void RowCodec::weigh(const ConstRows& x, std::uint64_t row, float weight, std::b
 
 void RowCodec::pack(const ConstRows& x, std::uint64_t row, const float* weight, std::byte* to) {
   const std::uint64_t bytes = x.columns * element_bytes(x.dtype);
-  if (!is_quantised()) {
+  if (!is_quantized()) {
     if (weight != nullptr) return weigh(x, row, *weight, to);
     std::memcpy(to, x.row(row), bytes);
     return;
@@ -99,7 +99,7 @@ void RowCodec::pack(const ConstRows& x, std::uint64_t row, const float* weight, 
 }
 
 void RowCodec::unpack(const std::byte* from, const MutableRows& to, std::uint64_t row) {
-  if (!is_quantised()) {
+  if (!is_quantized()) {
     std::memcpy(to.row(row), from, packed_bytes());
     return;
   }
@@ -109,7 +109,7 @@ void RowCodec::unpack(const std::byte* from, const MutableRows& to, std::uint64_
 }
 
 Result<Done> check_tokens(const Tokens& tokens, const PrepareOptions& options,
-                          const Traits& traits) {
+                          const ExchangeTraits& traits) {
   if (auto fine = check_rows(tokens.x, "activations", tokens.x.columns); !fine) return fine;
   if (auto fine = is_monolithic(tokens) ? check_logits(tokens, options, traits)
                                         : check_choices(tokens, options);
@@ -119,22 +119,22 @@ Result<Done> check_tokens(const Tokens& tokens, const PrepareOptions& options,
     return usage("exchange.adapters", "there is not one adapter per token")
         .expects(fmt::format("none or {}", tokens.x.rows),
                  fmt::format("{}", tokens.adapters.size()));
-  if (options.deferred && !traits.takes_unquantised)
+  if (options.deferred && !traits.takes_unquantized)
     return usage("exchange.deferred",
                  fmt::format("{} does not support defer_input_quant", traits.name))
-        .expects("experts that take quantised batches", "experts that quantise by themselves");
-  const float scale = options.quantiser.global_scale;
-  if (options.quantiser.key != ActivationKey::none && !(std::isfinite(scale) && scale > 0.0f))
+        .expects("experts that take quantized batches", "experts that quantize by themselves");
+  const float scale = options.quantizer.global_scale;
+  if (options.quantizer.key != ActivationKey::none && !(std::isfinite(scale) && scale > 0.0f))
     return usage("exchange.scale", "the scale of all activations is not a scale")
         .expects("a positive, finite number", fmt::format("{}", scale));
   return Done{};
 }
 
-std::string describe(const Tokens& tokens, const PrepareOptions& options, const Traits& traits,
+std::string describe(const Tokens& tokens, const PrepareOptions& options, const ExchangeTraits& traits,
                      std::string_view group) {
-  const RowQuantiser& how = options.quantiser;
+  const RowQuantizer& how = options.quantizer;
   std::string words = fmt::format(
-      "exchange {}; {}; hidden size {}; activations {}; quantiser {}; scale {}; weight on input {}",
+      "exchange {}; {}; hidden size {}; activations {}; quantizer {}; scale {}; weight on input {}",
       traits.name, group, tokens.x.columns, tensor::name(tokens.x.dtype), oracle::name(how.key),
       how.key == ActivationKey::none ? 1.0f : how.global_scale, options.weight_on_input);
   if (is_monolithic(tokens))
@@ -155,7 +155,7 @@ Result<Done> check_output(const ExpertsOutput& output, const MutableRows& out,
   if (auto fine = check_rows(out, "results", out.columns); !fine) return fine;
   if (shape.rows == 0) return Done{};  // the experts were not asked
   const std::uint64_t rows =
-      output.form == OutputForm::slots ? shape.rows * shape.slots_per_row : shape.rows;
+      output.form == OutputForm::assignments ? shape.rows * shape.assignments_per_row : shape.rows;
   if (output.rows.rows != rows || output.rows.columns < out.columns)
     return usage("exchange.output", "the experts' output has the wrong shape")
         .expects(fmt::format("{} x {} or wider", rows, out.columns),

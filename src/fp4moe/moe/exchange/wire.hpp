@@ -13,7 +13,7 @@
 
 #include "fp4moe/base/result.hpp"
 #include "fp4moe/moe/exchange/communicator.hpp"
-#include "fp4moe/moe/exchange/exchange.hpp"
+#include "fp4moe/moe/exchange.hpp"
 
 namespace fp4moe::moe::exchange {
 
@@ -42,16 +42,16 @@ struct Fields {
 class RowCodec {
  public:
   RowCodec() = default;
-  RowCodec(const ConstRows& like, const RowQuantiser& how);
+  RowCodec(const ConstRows& like, const RowQuantizer& how);
 
-  bool is_quantised() const { return how_.key != ActivationKey::none; }
+  bool is_quantized() const { return how_.key != ActivationKey::none; }
   float factor() const { return shared_factor(how_); }
   std::uint64_t packed_bytes() const;
-  DType arrives_as() const { return is_quantised() ? DType::f32 : like_.dtype; }
+  DType arrives_as() const { return is_quantized() ? DType::f32 : like_.dtype; }
   std::uint64_t arrived_bytes() const { return like_.columns * element_bytes(arrives_as()); }
   MutableRows arrived(tensor::Buffer& memory, std::uint64_t rows) const;
 
-  // With a weight: times the weight in the type of x, each rounded to it; then quantised.
+  // With a weight: times the weight in the type of x, each rounded to it; then quantized.
   void pack(const ConstRows& x, std::uint64_t row, const float* weight, std::byte* to);
   void unpack(const std::byte* from, const MutableRows& to, std::uint64_t row);
 
@@ -59,7 +59,7 @@ class RowCodec {
   void weigh(const ConstRows& x, std::uint64_t row, float weight, std::byte* to);
 
   ConstRows like_{};
-  RowQuantiser how_{};
+  RowQuantizer how_{};
   std::vector<float> values_{};
   std::vector<double> wide_{};
   std::vector<std::byte> weighed_{};
@@ -68,19 +68,19 @@ class RowCodec {
 // What prepare asks of its input. Errors: those of check_rows, exchange.ids, exchange.logits,
 // exchange.adapters, exchange.weight_on_input, exchange.deferred, exchange.scale.
 Result<Done> check_tokens(const Tokens& tokens, const PrepareOptions& options,
-                          const Traits& traits);
+                          const ExchangeTraits& traits);
 inline bool is_monolithic(const Tokens& tokens) { return tokens.logits.columns > 0; }
 
 // What all ranks must have alike, for agree(): what the call brings, and `group`, which never
 // changes. Ranks without tokens have a type and a width, too.
-std::string describe(const Tokens& tokens, const PrepareOptions& options, const Traits& traits,
+std::string describe(const Tokens& tokens, const PrepareOptions& options, const ExchangeTraits& traits,
                      std::string_view group);
 
 // Whether the experts' output has the rows and columns that finalize needs. Errors: exchange.form,
 // exchange.output and those of check_rows.
 struct OutputShape {
   std::uint64_t tokens = 0;                   // of prepare: rows of out
-  std::uint64_t rows = 0, slots_per_row = 0;  // that the experts saw
+  std::uint64_t rows = 0, assignments_per_row = 0;  // that the experts saw
 };
 Result<Done> check_output(const ExpertsOutput& output, const MutableRows& out,
                           const OutputShape& shape);

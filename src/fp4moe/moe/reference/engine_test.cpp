@@ -17,9 +17,9 @@ using formats::WeightFormat;
 using testing::distance;
 using testing::TestLayer;
 using testing::TestTokens;
-using weights::RowOrder;
+using checkpoint::RowOrder;
 
-weights::MoeShape shape_of(WeightFormat format, std::uint64_t hidden, std::uint64_t intermediate,
+checkpoint::MoeShape shape_of(WeightFormat format, std::uint64_t hidden, std::uint64_t intermediate,
                            RowOrder order = RowOrder::halves) {
   return {.format = format,
           .experts = 5,
@@ -37,16 +37,16 @@ std::unique_ptr<ReferenceExperts> make(const TestLayer& layer, ExpertsProblem pr
   problem.activation = layer.activation;
   problem.params = layer.params;
   const ReferenceEngine engine(std::make_shared<ThreadPool>(threads));
-  auto made = engine.make_reference(problem, layer.source());
-  EXPECT_TRUE(made) << text(made.why());
-  return made ? std::move(*made) : nullptr;
+  auto result = engine.make_reference(problem, layer.source());
+  EXPECT_TRUE(result) << text(result.why());
+  return result ? std::move(*result) : nullptr;
 }
 
 std::vector<double> compute(Experts& experts, const TestTokens& tokens,
                             OutputForm form = OutputForm::summed) {
   const Prepared in = tokens.prepared();
   const std::uint64_t rows =
-      form == OutputForm::slots ? tokens.tokens * tokens.top_k : tokens.tokens;
+      form == OutputForm::assignments ? tokens.tokens * tokens.top_k : tokens.tokens;
   std::vector<double> out(rows * tokens.hidden, std::nan(""));
   const auto done = experts.compute({.in = in}, form,
                                     dense_rows(std::span(out), DType::f64, rows, tokens.hidden));
@@ -72,7 +72,7 @@ TEST_P(EveryShape, AgreesWithPlainLoopsOnAnyThreads) {
                         asked.activation, 11);
   for (const std::uint64_t count : {1u, 3u, 9u, 300u}) {
     const TestTokens tokens(count, asked.hidden, 2, 5, 12 + count);
-    if (count == 300 && asked.hidden > 64) continue;  // more than one block of slots, once
+    if (count == 300 && asked.hidden > 64) continue;  // more than one block of assignments, once
     const auto one = make(layer, {.numerics = numerics("exact")}, 1);
     const auto many = make(layer, {.numerics = numerics("exact")}, 3);
     const std::vector<double> found = compute(*one, tokens);
@@ -122,14 +122,14 @@ TEST(Reference, EveryRowOfNumericsStaysWithinItsTolerance) {
   }
 }
 
-TEST(Reference, QuantisedActivationsAreCoarserTheFewerBitsTheyHave) {
+TEST(Reference, QuantizedActivationsAreCoarserTheFewerBitsTheyHave) {
   const TestLayer layer(shape_of(WeightFormat::nvfp4, 128, 128), Activation::silu, 9);
   const TestTokens tokens(8, 128, 2, 5, 10);
   const std::vector<double> exact = tokens.expected(layer);
   const auto error_with = [&](ActivationKey key, std::vector<float> input,
                               std::vector<float> hidden) {
     const auto experts = make(layer, {.numerics = numerics("grouped"),
-                                      .quantises = key,
+                                      .quantizes = key,
                                       .input_scales = std::move(input),
                                       .hidden_scales = std::move(hidden)});
     const double error = distance(exact, compute(*experts, tokens));
@@ -153,17 +153,17 @@ TEST(Reference, QuantisedActivationsAreCoarserTheFewerBitsTheyHave) {
                               std::vector<float>(5, 8.0f)));
 }
 
-TEST(Reference, SlotsAndBatchesHoldUnweightedRows) {
+TEST(Reference, AssignmentsAndBatchesHoldUnweightedRows) {
   const TestLayer layer(shape_of(WeightFormat::mxfp4, 64, 32), Activation::silu, 13);
   TestTokens tokens(6, 64, 2, 5, 14);
   tokens.ids[3] = -1;
   const auto experts = make(layer, {.numerics = numerics("exact")});
-  const std::vector<double> slots = compute(*experts, tokens, OutputForm::slots);
+  const std::vector<double> assignments = compute(*experts, tokens, OutputForm::assignments);
   std::vector<double> sum(tokens.tokens * 64, 0.0);
-  for (std::size_t i = 0; i < slots.size(); ++i)
-    sum[i / 64 / 2 * 64 + i % 64] += double{tokens.weights[i / 64]} * slots[i];
+  for (std::size_t i = 0; i < assignments.size(); ++i)
+    sum[i / 64 / 2 * 64 + i % 64] += double{tokens.weights[i / 64]} * assignments[i];
   EXPECT_LT(distance(tokens.expected(layer), sum), 1e-13);
-  for (std::size_t i = 0; i < 64; ++i) EXPECT_EQ(slots[3 * 64 + i], 0.0);
+  for (std::size_t i = 0; i < 64; ++i) EXPECT_EQ(assignments[3 * 64 + i], 0.0);
 
   // The same rows as batches: expert 1 gets tokens 0 and 4, expert 3 token 2.
   std::vector<std::uint16_t> x(5 * 4 * 64, 0x7FC0);  // NaN where nothing is
@@ -172,7 +172,7 @@ TEST(Reference, SlotsAndBatchesHoldUnweightedRows) {
     std::copy_n(tokens.x.begin() + static_cast<std::ptrdiff_t>(from * 64), 64,
                 x.begin() + static_cast<std::ptrdiff_t>(to * 64));
   const std::vector<std::int32_t> counts{0, 2, 0, 1, 0};
-  const Prepared in{.format = exchange::TokenFormat::batched,
+  const Prepared in{.format = TokenFormat::batched,
                     .x = dense_rows(std::span(std::as_const(x)), DType::bf16, 20, 64),
                     .counts = counts,
                     .capacity = 4};
@@ -262,11 +262,11 @@ TEST(Reference, AdaptersAddTheirLowRankProducts) {
   EXPECT_LT(distance(expected, found), 1e-13);
 }
 
-TEST(Reference, ATraceShowsTheStagesOfItsSlot) {
+TEST(Reference, ATraceShowsTheStagesOfItsAssignment) {
   const TestLayer layer(shape_of(WeightFormat::mxfp4, 64, 32), Activation::silu, 19);
   const TestTokens tokens(3, 64, 2, 5, 20);
   const auto experts = make(layer, {.numerics = numerics("exact")});
-  Trace trace{.slot = 4};
+  Trace trace{.assignment = 4};
   experts->watch(&trace);
   const std::vector<double> out = compute(*experts, tokens);
   ASSERT_TRUE(trace.is_seen);
@@ -275,7 +275,7 @@ TEST(Reference, ATraceShowsTheStagesOfItsSlot) {
   for (std::size_t i = 0; i < 32; ++i)
     EXPECT_EQ(trace.middle[i],
               activate(layer.activation, layer.params, trace.first[i], trace.first[32 + i]));
-  Trace other{.slot = 5};
+  Trace other{.assignment = 5};
   experts->watch(&other);
   compute(*experts, tokens);
   for (std::size_t i = 0; i < 64; ++i)
@@ -287,7 +287,7 @@ TEST(Reference, APanelHoldsZerosPastTheLastRow) {
   const testing::TestMatrix& m = layer.down[0];
   std::vector<double> panel(kPanelRows * m.k, std::nan(""));
   const Fp4Matrix matrix{WeightFormat::nvfp4, m.codes.data(), m.scales.data(), 11, m.k, {}};
-  dequantise_panel(matrix, 8, panel);
+  dequantize_panel(matrix, 8, panel);
   for (std::uint64_t k = 0; k < m.k; ++k)
     for (std::size_t r = 0; r < kPanelRows; ++r)
       EXPECT_EQ(panel[k * kPanelRows + r] * (r < 3 ? double{m.global} : 1.0),
@@ -301,7 +301,7 @@ TEST(Reference, RefusesWhatDoesNotFit) {
       .shape = layer.shape, .activation = Activation::relu2_no_mul, .numerics = numerics("exact")};
   EXPECT_EQ(engine.make(problem, layer.source()).why().id, "experts.activation");
   problem.activation = Activation::silu;
-  problem.quantises = ActivationKey::nvfp4;
+  problem.quantizes = ActivationKey::nvfp4;
   EXPECT_EQ(engine.make(problem, layer.source()).why().id, "experts.scales");
   problem.input_scales = {1.0f};
   problem.hidden_scales = {-1.0f};
@@ -336,7 +336,7 @@ TEST(Reference, RefusesWhatDoesNotFit) {
   in.x.data = nullptr;
   EXPECT_EQ(refusal(in, OutputForm::summed, 2), "rows.memory");
   const std::vector<std::int32_t> counts{0, 9, 0, 0, 0};
-  in = {.format = exchange::TokenFormat::batched,
+  in = {.format = TokenFormat::batched,
         .x = tokens.rows(),
         .counts = counts,
         .capacity = 4};

@@ -15,25 +15,25 @@ using formats::WeightFormat;
 using Values = std::array<double, 16>;  // of the sixteen codes of a block
 
 constexpr Values kCodes = [] {
-  Values made{};
-  for (std::uint8_t code = 0; code < 16; ++code) made[code] = formats::E2m1::decode(code);
-  return made;
+  Values result{};
+  for (std::uint8_t code = 0; code < 16; ++code) result[code] = formats::E2m1::decode(code);
+  return result;
 }();
 
 Values values_of(const Fp4Matrix& matrix, std::uint8_t scale) {
-  Values made{};
+  Values result{};
   const float read = matrix.format == WeightFormat::mxfp4 ? formats::E8m0::decode(scale)
                                                           : formats::E4m3fn::decode(scale);
   if (!matrix.bf16_global) {
-    for (std::size_t code = 0; code < 16; ++code) made[code] = kCodes[code] * double{read};
-    return made;
+    for (std::size_t code = 0; code < 16; ++code) result[code] = kCodes[code] * double{read};
+    return result;
   }
   const float factor = read * *matrix.bf16_global;
   for (std::size_t code = 0; code < 16; ++code) {
     const float value = static_cast<float>(kCodes[code]) * factor;
-    made[code] = double{formats::Bf16::decode(formats::Bf16::encode(value))};
+    result[code] = double{formats::Bf16::decode(formats::Bf16::encode(value))};
   }
-  return made;
+  return result;
 }
 
 // Tokens at once: their sums fill the registers of the narrowest machine without spilling much.
@@ -57,7 +57,7 @@ void multiply_tile(std::span<const double> panel, const double* const* tokens,
 
 }  // namespace
 
-void dequantise_panel(const Fp4Matrix& matrix, std::uint64_t first, std::span<double> panel) {
+void dequantize_panel(const Fp4Matrix& matrix, std::uint64_t first, std::span<double> panel) {
   const std::uint64_t block = formats::block_size(matrix.format), blocks = matrix.k / block;
   const std::uint64_t count = std::min<std::uint64_t>(kPanelRows, matrix.rows - first);
   if (count < kPanelRows) std::fill(panel.begin(), panel.end(), 0.0);

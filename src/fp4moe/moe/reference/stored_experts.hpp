@@ -24,7 +24,7 @@ class StoredExperts {
  public:
   static Result<StoredExperts> load(const ExpertSource& source, ThreadPool& pool);
 
-  const weights::MoeShape& shape() const { return shape_; }
+  const checkpoint::MoeShape& shape() const { return shape_; }
   const StoredExpert& at(std::size_t position) const { return experts_[position]; }
   // Rows [0, intermediate) are gates where there is a gate, then come the ups.
   Fp4Matrix w13(std::size_t position) const;
@@ -32,7 +32,7 @@ class StoredExperts {
   float w13_global(std::size_t position, std::uint64_t row) const;
 
  private:
-  weights::MoeShape shape_{};
+  checkpoint::MoeShape shape_{};
   std::vector<StoredExpert> experts_{};
 };
 

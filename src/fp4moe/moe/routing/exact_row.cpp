@@ -17,9 +17,9 @@ struct ExactRow {
 
   const RowPlan& plan;
   tensor::DType dtype;
-  float logits[kMostExperts];
-  double scores[kMostExperts];
-  float keys[kMostExperts];
+  float logits[kMaxExperts];
+  double scores[kMaxExperts];
+  float keys[kMaxExperts];
 
   std::span<double> all_scores() { return {scores, plan.columns}; }
   bool is_grouped() const { return plan.groups > 1; }
@@ -121,7 +121,7 @@ float group_score(const ExactRow& row, std::size_t group) {
 // with a finite score.
 bool keep_groups(ExactRow& row) {
   const RowPlan& plan = row.plan;
-  float scores[kMostExperts];
+  float scores[kMaxExperts];
   for (std::size_t group = 0; group < plan.groups; ++group) scores[group] = group_score(row, group);
   float last = 0;
   for (std::size_t i = 0; i < plan.chosen_groups; ++i) {
@@ -175,7 +175,7 @@ void route_row_exact(const RowPlan& plan, const Row& asked) noexcept {
     for (std::int32_t& id : asked.ids)
       id = static_cast<std::int32_t>(take_largest({row.keys, plan.columns}));
   }
-  double weights[kMostExperts];
+  double weights[kMaxExperts];
   for (std::size_t j = 0; j < plan.top_k; ++j)
     weights[j] = row.scores[static_cast<std::size_t>(asked.ids[j])];
   normalize(plan, {weights, plan.top_k});

@@ -21,16 +21,16 @@ struct FastRow {
   explicit FastRow(const RowPlan& its_plan) : plan(its_plan) {}
 
   const RowPlan& plan;
-  alignas(64) float logits[kMostExperts];
-  alignas(64) float scores[kMostExperts];  // where all of them are needed
-  LargestSelector<kMostExperts> selector;
-  std::int32_t taken[kMostExperts];  // keys of the chosen
+  alignas(64) float logits[kMaxExperts];
+  alignas(64) float scores[kMaxExperts];  // where all of them are needed
+  LargestSelector<kMaxExperts> selector;
+  std::int32_t taken[kMaxExperts];  // keys of the chosen
   float most = 0;                    // magnitude of logits
   float largest = 0, sum = 0;        // of logits, and of exp(logit - largest)
 };
 
 // The largest magnitude, infinite where something is not finite.
-float most_magnitude(const float* values, std::size_t count) noexcept {
+float max_magnitude(const float* values, std::size_t count) noexcept {
   std::int32_t most = 0;
   for (std::size_t i = 0; i < count; ++i)
     most = std::max(most, std::bit_cast<std::int32_t>(values[i]) & 0x7FFFFFFF);
@@ -124,8 +124,8 @@ float fast_group_score(const FastRow& row, std::size_t group) noexcept {
 // Takes the keys of all groups but the best; false when it is in doubt which those are.
 bool keep_best_groups(FastRow& row) noexcept {
   const RowPlan& plan = row.plan;
-  LargestSelector<kMostExperts / 2> groups;
-  bool kept[kMostExperts / 2] = {};
+  LargestSelector<kMaxExperts / 2> groups;
+  bool kept[kMaxExperts / 2] = {};
   for (std::size_t group = 0; group < plan.groups; ++group)
     groups.keys[group] = ordered(fast_group_score(row, group));
   groups.prepare(plan.groups);
@@ -163,10 +163,10 @@ bool choose_by_keys(FastRow& row, std::span<std::int32_t> ids) noexcept {
   row.selector.take_many(ids.size(), ids.data(), row.taken);
   for (std::size_t j = 1; j < ids.size(); ++j) {
     const auto id = static_cast<std::size_t>(ids[j]), last = static_cast<std::size_t>(ids[j - 1]);
-    const bool is_twin = row.logits[id] == row.logits[last] &&
+    const bool is_tie = row.logits[id] == row.logits[last] &&
                          (plan.bias.empty() || plan.bias[id] == plan.bias[last]);
     const float key = from_ordered(row.taken[j]), larger_key = from_ordered(row.taken[j - 1]);
-    if (!is_twin &&
+    if (!is_tie &&
         larger_key - key <= doubt(row, key, larger_key, row.scores[id] + row.scores[last]))
       return false;
   }
@@ -246,7 +246,7 @@ bool route_row_fast(const RowPlan& plan, const Row& asked) noexcept {
   if (plan.scores_in_logits_dtype) return false;  // everything ties
   FastRow row(plan);
   load_logits(asked.logits, asked.dtype, plan.columns, row.logits);
-  row.most = most_magnitude(row.logits, plan.columns);
+  row.most = max_magnitude(row.logits, plan.columns);
   if (!(row.most <= std::numeric_limits<float>::max())) return false;
   if (!plan.hash_table.empty()) {
     const auto chosen =

@@ -26,10 +26,10 @@ bool is_trivial(const RouterSetting& setting) {
   if (scales && !setting.can_scale_elsewhere) return false;
   RouterConfig plain = setting.config;
   plain.groups = plain.chosen_groups = 0;
-  return advertised_method(plain, setting.era) == advertised_method(setting.config, setting.era);
+  return advertised_method(plain, setting.policy_date) == advertised_method(setting.config, setting.policy_date);
 }
 
-Method advertised_august(const RouterConfig& config, ConfigEra era) {
+Method advertised_august(const RouterConfig& config, ConfigEra policy_date) {
   if (config.scoring == Scoring::sqrtsoftplus)
     return config.renormalize ? Method::deepseek_v4 : Method::unspecified;
   const bool is_sigmoid = config.scoring == Scoring::sigmoid;
@@ -37,7 +37,7 @@ Method advertised_august(const RouterConfig& config, ConfigEra era) {
     if (!is_sigmoid || !config.renormalize) return Method::unspecified;
     if (config.groups > 0) return Method::deepseek_v3;
     // Since release 0.33.0 whatever the factor is.
-    const bool any_scale = era == ConfigEra::vllm_033 || config.scale.value_or(1) == 1;
+    const bool any_scale = policy_date == ConfigEra::vllm_033 || config.scale.value_or(1) == 1;
     return any_scale ? Method::minimax2 : Method::unspecified;
   }
   if (is_sigmoid) return config.renormalize ? Method::sigmoid_renorm : Method::sigmoid;
@@ -71,7 +71,7 @@ std::string_view name(RouterKind kind) { return kRouterNames[static_cast<std::si
 
 std::string methods_markdown() {
   std::string page =
-      "| method | compared | weight | normalised | bias | groups | scale | |\n"
+      "| method | compared | weight | normalized | bias | groups | scale | |\n"
       "|---|---|---|---|---|---|---|---|\n";
   for (const MethodRow& one : kMethods)
     page += fmt::format("| {} | {} | {} | {} | {} | {} | {} | {} |\n", one.name,
@@ -82,10 +82,10 @@ std::string methods_markdown() {
   return page;
 }
 
-Method advertised_method(const RouterConfig& config, ConfigEra era) {
+Method advertised_method(const RouterConfig& config, ConfigEra policy_date) {
   if (config.has_custom_function)
     return config.is_llama4_function ? Method::llama4 : Method::custom;
-  return era == ConfigEra::spring ? advertised_spring(config) : advertised_august(config, era);
+  return policy_date == ConfigEra::spring ? advertised_spring(config) : advertised_august(config, policy_date);
 }
 
 RouterKind choose_router(const RouterSetting& setting) {

@@ -91,7 +91,7 @@ struct RouterConfig {
 enum class ConfigEra : std::uint8_t { spring, august, vllm_033 };
 
 // The method a configuration advertises to kernels that route themselves.
-Method advertised_method(const RouterConfig& config, ConfigEra era);
+Method advertised_method(const RouterConfig& config, ConfigEra policy_date);
 
 // Which of the reference's routers serves a layer.
 enum class RouterKind : std::uint8_t {
@@ -113,7 +113,7 @@ struct RouterSetting {
   bool has_hash_table = false;
   bool fuses_shared_experts = false;  // ROCm
   bool can_scale_elsewhere = true;    // the scaling factor may move out of the router
-  ConfigEra era = ConfigEra::august;
+  ConfigEra policy_date = ConfigEra::august;
 };
 RouterKind choose_router(const RouterSetting& setting);
 

@@ -29,11 +29,11 @@ Result<Done> check_method(const RouterOptions& options) {
                  "this router is a function of the model, which is not known here")
         .expects("a method of docs/routing.md", method.name)
         .try_this("Compute ids and weights yourself and hand them to the layer");
-  if (options.experts == 0 || options.experts > kMostExperts ||
-      options.zero_experts > kMostExperts - options.experts ||
-      options.shared_experts > kMostExperts)
+  if (options.experts == 0 || options.experts > kMaxExperts ||
+      options.zero_experts > kMaxExperts - options.experts ||
+      options.shared_experts > kMaxExperts)
     return usage("routing.experts", "so many experts are not routed to")
-        .expects(fmt::format("1 to {} in all", kMostExperts),
+        .expects(fmt::format("1 to {} in all", kMaxExperts),
                  fmt::format("{} and {} zero experts, {} shared", options.experts,
                              options.zero_experts, options.shared_experts));
   const std::uint64_t columns = options.experts + options.zero_experts;
@@ -93,7 +93,7 @@ Result<Done> check_numbers(const RouterOptions& options) {
       *options.renormalize != divides)
     return usage("routing.renormalize",
                  fmt::format("{} {} its weights", method.name,
-                             divides ? "always normalises" : "never normalises"))
+                             divides ? "always normalizes" : "never normalizes"))
         .expects(divides ? "true" : "false", *options.renormalize ? "true" : "false");
   return Done{};
 }
@@ -146,7 +146,7 @@ bool Router::is_grouped() const { return groups_apply(options_, columns()); }
 RowPlan Router::plan() const {
   const MethodRow& method = row(options_.method);
   const bool has_bias = std::ranges::any_of(options_.bias, [](float b) { return b != 0; });
-  RowPlan made{.key = method.key,
+  RowPlan result{.key = method.key,
                .weight = method.weight,
                .normalization = method.normalization,
                .columns = columns(),
@@ -157,11 +157,11 @@ RowPlan Router::plan() const {
                .hash_table = options_.hash_table,
                .scale = options_.scale_on_output ? 1 : options_.scale,
                .scores_in_logits_dtype = options_.scores_in_logits_dtype && is_grouped()};
-  if (has_bias) made.bias = options_.bias;
-  if (made.normalization == Normalization::optional)
-    made.normalization =
+  if (has_bias) result.bias = options_.bias;
+  if (result.normalization == Normalization::optional)
+    result.normalization =
         options_.renormalize.value_or(true) ? Normalization::over_sum : Normalization::none;
-  return made;
+  return result;
 }
 
 Result<Done> Router::check(const RouteInput& input, const RouteOutput& output) const {
@@ -178,8 +178,8 @@ Result<Done> Router::check(const RouteInput& input, const RouteOutput& output) c
     return wrong_input("the step from row to row", logits.columns, logits.stride);
   if (reads && tokens > 0 && logits.data == nullptr)
     return wrong_input("the memory of logits", tokens * columns(), 0);
-  if (output.ids.size() / slots() != tokens || output.ids.size() % slots() != 0)
-    return wrong_input("ids", tokens * slots(), output.ids.size());
+  if (output.ids.size() / assignments_per_token() != tokens || output.ids.size() % assignments_per_token() != 0)
+    return wrong_input("ids", tokens * assignments_per_token(), output.ids.size());
   if (output.weights.size() != output.ids.size())
     return wrong_input("weights", output.ids.size(), output.weights.size());
   if (options_.zero_experts > 0 && output.identity_weights.size() != tokens)
@@ -207,8 +207,8 @@ void Router::route_rows(const RouteInput& input, const RouteOutput& output, Rows
   const auto shared_weight =
       static_cast<float>(options_.scale_on_output ? 1 / options_.scale : 1.0);
   for (std::uint64_t t = rows.begin; t < rows.end; ++t) {
-    const auto ids = output.ids.subspan(t * slots(), slots());
-    const auto weights = output.weights.subspan(t * slots(), slots());
+    const auto ids = output.ids.subspan(t * assignments_per_token(), assignments_per_token());
+    const auto weights = output.weights.subspan(t * assignments_per_token(), assignments_per_token());
     if (options_.zero_experts > 0) output.identity_weights[t] = 0;
     if (is_padding(input, t)) {
       std::ranges::fill(ids, -1);
@@ -231,7 +231,7 @@ void Router::route_rows(const RouteInput& input, const RouteOutput& output, Rows
         ids[j] = 0;
         weights[j] = 0;
       }
-    for (std::uint64_t j = options_.top_k; j < slots(); ++j) {
+    for (std::uint64_t j = options_.top_k; j < assignments_per_token(); ++j) {
       ids[j] = static_cast<std::int32_t>(options_.experts + j - options_.top_k);
       weights[j] = shared_weight;
     }

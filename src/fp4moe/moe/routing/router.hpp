@@ -25,7 +25,7 @@
 
 namespace fp4moe::moe::routing {
 
-inline constexpr std::uint64_t kMostExperts = 4096;  // rows of scratch lie on the stack
+inline constexpr std::uint64_t kMaxExperts = 4096;  // rows of scratch lie on the stack
 
 enum class Simulation : std::uint8_t { uniform_random, normal_routing };
 std::optional<Simulation> simulation_from_name(std::string_view name);
@@ -61,8 +61,8 @@ struct RouteInput {
 };
 
 struct RouteOutput {
-  std::span<std::int32_t> ids{};        // [tokens, slots()]
-  std::span<float> weights{};           // [tokens, slots()]
+  std::span<std::int32_t> ids{};        // [tokens, assignments_per_token()]
+  std::span<float> weights{};           // [tokens, assignments_per_token()]
   std::span<float> identity_weights{};  // [tokens] where there are zero experts: their weight
 };
 
@@ -75,7 +75,7 @@ class Router {
 
   const RouterOptions& options() const { return options_; }
   std::uint64_t columns() const { return options_.experts + options_.zero_experts; }
-  std::uint64_t slots() const { return options_.top_k + options_.shared_experts; }
+  std::uint64_t assignments_per_token() const { return options_.top_k + options_.shared_experts; }
   bool is_grouped() const;
   RowPlan plan() const;  // rows.hpp; lives no longer than this
 

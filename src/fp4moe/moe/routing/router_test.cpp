@@ -30,14 +30,14 @@ struct Stored {
   LogitsView view{};
 };
 Stored store(std::vector<float> logits, std::uint64_t tokens, DType dtype = DType::f32) {
-  Stored made{.wide = std::move(logits)};
-  made.view = {made.wide.data(), dtype, tokens, tokens == 0 ? 1 : made.wide.size() / tokens, 0};
-  if (dtype == DType::f32) return made;
-  for (const float x : made.wide)
-    made.narrow.push_back(dtype == DType::bf16 ? formats::Bf16::encode(x)
+  Stored result{.wide = std::move(logits)};
+  result.view = {result.wide.data(), dtype, tokens, tokens == 0 ? 1 : result.wide.size() / tokens, 0};
+  if (dtype == DType::f32) return result;
+  for (const float x : result.wide)
+    result.narrow.push_back(dtype == DType::bf16 ? formats::Bf16::encode(x)
                                                : formats::F16::encode(x));
-  made.view.data = made.narrow.data();
-  return made;
+  result.view.data = result.narrow.data();
+  return result;
 }
 
 struct Routed {
@@ -45,25 +45,25 @@ struct Routed {
   std::vector<float> weights{}, identity{};
   RouteOutput output() { return {ids, weights, identity}; }
 };
-Routed room_for(const Router& router, std::uint64_t tokens) {
-  return {std::vector<std::int32_t>(tokens * router.slots(), -9),
-          std::vector<float>(tokens * router.slots(), kNan),
+Routed buffers_for(const Router& router, std::uint64_t tokens) {
+  return {std::vector<std::int32_t>(tokens * router.assignments_per_token(), -9),
+          std::vector<float>(tokens * router.assignments_per_token(), kNan),
           std::vector<float>(router.options().zero_experts > 0 ? tokens : 0, kNan)};
 }
 Routed route(const Router& router, RouteInput input, std::size_t threads = 1) {
   ThreadPool pool(threads);
-  Routed routed = room_for(router, input.logits.tokens);
+  Routed routed = buffers_for(router, input.logits.tokens);
   const Result<Done> done = router.route(input, routed.output(), pool);
   EXPECT_TRUE(done) << text(done.why());
   return routed;
 }
 Routed reference(const Router& router, const RouteInput& input) {
-  Routed routed = room_for(router, input.logits.tokens);
+  Routed routed = buffers_for(router, input.logits.tokens);
   EXPECT_TRUE(router.route_reference(input, routed.output()));
   return routed;
 }
 
-Router made(RouterOptions options) {
+Router result(RouterOptions options) {
   Result<Router> router = Router::make(std::move(options));
   EXPECT_TRUE(router) << text(router.why());
   return *std::move(router);
@@ -104,7 +104,7 @@ void expect_same(const Routed& fast, const Routed& slow, const std::string& what
   ASSERT_EQ(fast.ids, slow.ids) << what;
   for (std::size_t i = 0; i < slow.weights.size(); ++i)
     ASSERT_NEAR(fast.weights[i], slow.weights[i], 1e-18f + 5e-6f * std::abs(slow.weights[i]))
-        << what << ", slot " << i;
+        << what << ", assignment " << i;
 }
 
 TEST(Router, FastRowsAgreeWithSlowOnes) {
@@ -125,7 +125,7 @@ TEST(Router, FastRowsAgreeWithSlowOnes) {
       for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
         const Stored stored = store(logits, kTokens, dtype);
         for (const RouterOptions& options : all_methods(experts, top_k)) {
-          const Router router = made(options);
+          const Router router = result(options);
           expect_same(route(router, {stored.view}), reference(router, {stored.view}),
                       fmt::format("{} of {} experts, {}, {}, {} groups", top_k, experts,
                                   name(options.method), tensor::name(dtype), options.groups));
@@ -146,7 +146,7 @@ TEST(Router, IdsAreDistinctWhateverTheLogits) {
           t < std::size(wild) ? wild[t] : wild[random.next() % std::size(wild)];
   const Stored stored = store(logits, kTokens);
   for (const RouterOptions& options : all_methods(kExperts, kTop)) {
-    const Router router = made(options);
+    const Router router = result(options);
     const Routed routed = route(router, {stored.view});
     for (std::uint64_t t = 0; t < kTokens; ++t) {
       std::set<std::int32_t> seen;
@@ -167,7 +167,7 @@ TEST(Router, ThreadsChangeNothing) {
   for (float& x : logits) x = 8 * random.unit() - 4;
   const Stored stored = store(logits, 777);
   for (const RouterOptions& options : all_methods(64, 6)) {
-    const Router router = made(options);
+    const Router router = result(options);
     const Routed one = route(router, {stored.view}), three = route(router, {stored.view}, 3);
     EXPECT_EQ(one.ids, three.ids);
     EXPECT_EQ(one.weights, three.weights);
@@ -176,21 +176,21 @@ TEST(Router, ThreadsChangeNothing) {
 
 TEST(Router, EqualScoresGoToTheLowerExpert) {
   // Float32 sigmoids of 20, 30 and 40 are all 1; float32 softmax of -200 and -150 is 0.
-  EXPECT_EQ(route(made({.method = Method::sigmoid, .experts = 5, .top_k = 3}),
+  EXPECT_EQ(route(result({.method = Method::sigmoid, .experts = 5, .top_k = 3}),
                   {store({20, 30, -1, 40, 2}, 1).view})
                 .ids,
             (std::vector<std::int32_t>{0, 1, 3}));
-  EXPECT_EQ(route(made({.method = Method::softmax_topk, .experts = 4, .top_k = 3}),
+  EXPECT_EQ(route(result({.method = Method::softmax_topk, .experts = 4, .top_k = 3}),
                   {store({-200, -150, 0, -180}, 1).view})
                 .ids,
             (std::vector<std::int32_t>{2, 0, 1}));
   // Logits a ten-billionth apart have the same softmax in float32.
   const float above = 1e-10f;
-  EXPECT_EQ(route(made({.method = Method::renormalize_naive, .experts = 3, .top_k = 2}),
+  EXPECT_EQ(route(result({.method = Method::renormalize_naive, .experts = 3, .top_k = 2}),
                   {store({0, above, 0}, 1).view})
                 .ids,
             (std::vector<std::int32_t>{0, 1}));
-  EXPECT_EQ(route(made({.method = Method::renormalize, .experts = 3, .top_k = 2}),
+  EXPECT_EQ(route(result({.method = Method::renormalize, .experts = 3, .top_k = 2}),
                   {store({0, above, 0}, 1).view})
                 .ids,
             (std::vector<std::int32_t>{1, 0}));
@@ -201,7 +201,7 @@ TEST(Router, MaskedGroupsAreBelowNegativeKeys) {
   options.groups = 4;
   options.chosen_groups = 1;
   options.bias.assign(8, -3.0f);
-  const Routed routed = route(made(options), {store({0, 0, 0, 0, 1, 1, 0, 0}, 1).view});
+  const Routed routed = route(result(options), {store({0, 0, 0, 0, 1, 1, 0, 0}, 1).view});
   EXPECT_EQ(routed.ids, (std::vector<std::int32_t>{4, 5}));
 }
 
@@ -209,7 +209,7 @@ TEST(Router, GroupsWithoutAFiniteScoreGiveEqualWeights) {
   RouterOptions options{.method = Method::deepseek_v3, .experts = 8, .top_k = 4, .scale = 2.5};
   options.groups = 4;
   options.chosen_groups = 2;
-  const Routed routed = route(made(options), {store(std::vector<float>(8, kNan), 1).view});
+  const Routed routed = route(result(options), {store(std::vector<float>(8, kNan), 1).view});
   EXPECT_EQ(routed.ids, (std::vector<std::int32_t>{0, 1, 2, 3}));
   EXPECT_EQ(routed.weights, std::vector<float>(4, 0.25f));
 }
@@ -219,7 +219,7 @@ TEST(Router, GroupingThatCannotBeIsSkipped) {
     RouterOptions options{.method = Method::grouped_softmax, .experts = 8, .top_k = 2};
     options.groups = groups;
     options.chosen_groups = 1;
-    const Router router = made(options);
+    const Router router = result(options);
     EXPECT_FALSE(router.is_grouped());
     EXPECT_EQ(route(router, {store({0, 9, 0, 0, 0, 0, 8, 0}, 1).view}).ids,
               (std::vector<std::int32_t>{1, 6}));
@@ -232,15 +232,15 @@ TEST(Router, ScoresMayBeRoundedAsLogitsAre) {
   options.groups = 2;
   options.chosen_groups = 2;
   const Stored stored = store({0.99609375f, 1.0f, -4, -4}, 1, DType::bf16);
-  EXPECT_EQ(route(made(options), {stored.view}).ids, (std::vector<std::int32_t>{1, 0}));
+  EXPECT_EQ(route(result(options), {stored.view}).ids, (std::vector<std::int32_t>{1, 0}));
   options.scores_in_logits_dtype = true;
-  EXPECT_EQ(route(made(options), {stored.view}).ids, (std::vector<std::int32_t>{0, 1}));
+  EXPECT_EQ(route(result(options), {stored.view}).ids, (std::vector<std::int32_t>{0, 1}));
 }
 
 TEST(Router, ZeroExpertsBecomeAnIdentityWeight) {
   RouterOptions options{.method = Method::softmax_topk, .experts = 2, .top_k = 2};
   options.zero_experts = 2;
-  const Routed routed = route(made(options), {store({0, 1, 2, 3, 3, 2, 1, 0}, 2).view});
+  const Routed routed = route(result(options), {store({0, 1, 2, 3, 3, 2, 1, 0}, 2).view});
   EXPECT_EQ(routed.ids, (std::vector<std::int32_t>{0, 0, 0, 1}));
   EXPECT_EQ(routed.weights[0], 0);
   EXPECT_EQ(routed.weights[1], 0);
@@ -255,7 +255,7 @@ TEST(Router, PaddingRowsChooseNothing) {
   options.shared_experts = 1;
   const std::vector<std::uint8_t> padding{1, 0};
   const Stored stored = store({1, 2, 3, 1, 2, 3}, 2);
-  const Routed routed = route(made(options), {.logits = stored.view, .is_padding = padding});
+  const Routed routed = route(result(options), {.logits = stored.view, .is_padding = padding});
   EXPECT_EQ(routed.ids, (std::vector<std::int32_t>{-1, -1, -1, 2, 1, 3}));
   EXPECT_EQ(routed.weights, (std::vector<float>{0, 0, 0, 3, 2, 1}));
 }
@@ -264,7 +264,7 @@ TEST(Router, SharedExpertsWeighOneOrWhatTheOutputScaleTakesBack) {
   RouterOptions options{.method = Method::topk, .experts = 2, .top_k = 1, .scale = 4};
   options.shared_experts = 2;
   options.scale_on_output = true;
-  const Routed routed = route(made(options), {store({1, 2}, 1).view});
+  const Routed routed = route(result(options), {store({1, 2}, 1).view});
   EXPECT_EQ(routed.ids, (std::vector<std::int32_t>{1, 2, 3}));
   EXPECT_EQ(routed.weights, (std::vector<float>{2, 0.25f, 0.25f}));
 }
@@ -272,13 +272,13 @@ TEST(Router, SharedExpertsWeighOneOrWhatTheOutputScaleTakesBack) {
 TEST(Router, WeightsMayBeRoundedToBf16) {
   RouterOptions options{.method = Method::topk, .experts = 1, .top_k = 1};
   options.weights_in_bf16 = true;
-  EXPECT_EQ(route(made(options), {store({1.005f}, 1).view}).weights[0], 1.0078125f);
+  EXPECT_EQ(route(result(options), {store({1.005f}, 1).view}).weights[0], 1.0078125f);
 }
 
 TEST(Router, ATableChoosesByTokenId) {
   RouterOptions options{.method = Method::deepseek_v4, .experts = 4, .top_k = 2};
   options.hash_table = {3, 0, 1, 2};
-  const Router router = made(options);
+  const Router router = result(options);
   const std::vector<std::int32_t> tokens{1, 0};
   const Stored stored = store({0, 1, 2, 3, 0, 0, 0, 0}, 2);
   const Routed routed = route(router, {.logits = stored.view, .token_ids = tokens});
@@ -287,7 +287,7 @@ TEST(Router, ATableChoosesByTokenId) {
   expect_same(routed, reference(router, {.logits = stored.view, .token_ids = tokens}), "table");
 
   ThreadPool pool(1);
-  Routed room = room_for(router, 2);
+  Routed room = buffers_for(router, 2);
   const std::vector<std::int32_t> unknown{0, 2};
   EXPECT_EQ(
       router.route({.logits = stored.view, .token_ids = unknown}, room.output(), pool).why().id,
@@ -299,12 +299,12 @@ TEST(Router, SimulationDependsOnSeedAndTokenAlone) {
   RouterOptions options{.method = Method::simulated, .experts = 32, .top_k = 4, .seed = 9};
   for (const Simulation simulation : {Simulation::uniform_random, Simulation::normal_routing}) {
     options.simulation = simulation;
-    const Routed many = route(made(options), {{.tokens = 100}}, 2);
-    const Routed few = route(made(options), {{.tokens = 3}});
+    const Routed many = route(result(options), {{.tokens = 100}}, 2);
+    const Routed few = route(result(options), {{.tokens = 3}});
     EXPECT_TRUE(std::equal(few.ids.begin(), few.ids.end(), many.ids.begin()));
     RouterOptions other = options;
     other.seed = 10;
-    EXPECT_NE(route(made(other), {{.tokens = 100}}).ids, many.ids);
+    EXPECT_NE(route(result(other), {{.tokens = 100}}).ids, many.ids);
     std::vector<int> used(32);
     for (std::size_t t = 0; t < 100; ++t) {
       float sum = 0;
@@ -326,13 +326,13 @@ TEST(Router, SimulationDependsOnSeedAndTokenAlone) {
 }
 
 TEST(Router, NoTokensAreFine) {
-  const Router router = made({.method = Method::renormalize, .experts = 8, .top_k = 2});
+  const Router router = result({.method = Method::renormalize, .experts = 8, .top_k = 2});
   EXPECT_TRUE(route(router, {{nullptr, DType::f32, 0, 8, 0}}).ids.empty());
 }
 
 TEST(Router, RowsMayLieApart) {
   const std::vector<float> memory{1, 2, 99, 4, 3, 99};
-  const Router router = made({.method = Method::topk, .experts = 2, .top_k = 1});
+  const Router router = result({.method = Method::topk, .experts = 2, .top_k = 1});
   EXPECT_EQ(route(router, {{memory.data(), DType::f32, 2, 2, 3}}).ids,
             (std::vector<std::int32_t>{1, 0}));
 }
@@ -348,7 +348,7 @@ TEST(Router, RefusesOptionsThatCannotBe) {
   EXPECT_EQ(with([](auto& o) { o.method = Method::custom; }), "routing.method");
   EXPECT_EQ(with([](auto& o) { o.method = Method::unspecified; }), "routing.method");
   EXPECT_EQ(with([](auto& o) { o.experts = 0; }), "routing.experts");
-  EXPECT_EQ(with([](auto& o) { o.experts = kMostExperts + 1; }), "routing.experts");
+  EXPECT_EQ(with([](auto& o) { o.experts = kMaxExperts + 1; }), "routing.experts");
   EXPECT_EQ(with([](auto& o) { o.zero_experts = ~std::uint64_t{0}; }), "routing.experts");
   EXPECT_EQ(with([](auto& o) { o.shared_experts = ~std::uint64_t{0}; }), "routing.experts");
   EXPECT_EQ(with([](auto& o) { o.top_k = 0; }), "routing.top_k");
@@ -383,7 +383,7 @@ TEST(Router, RefusesOptionsThatCannotBe) {
 TEST(Router, RefusesInputOfTheWrongSize) {
   RouterOptions options{.method = Method::topk, .experts = 2, .top_k = 1};
   options.zero_experts = 1;
-  const Router router = made(options);
+  const Router router = result(options);
   const Stored stored = store({1, 2, 3, 4, 5, 6}, 2);
   ThreadPool pool(1);
   const auto id = [&](RouteInput input, Routed room) {
@@ -391,7 +391,7 @@ TEST(Router, RefusesInputOfTheWrongSize) {
     EXPECT_EQ(bool(done), bool(router.route_reference(input, room.output())));
     return done ? std::string() : done.why().id;
   };
-  const Routed room = room_for(router, 2);
+  const Routed room = buffers_for(router, 2);
   LogitsView view = stored.view;
   EXPECT_EQ(id({view}, room), "");
   view.dtype = DType::f64;

@@ -72,12 +72,12 @@ inline std::int32_t largest_without(const std::int32_t* block, std::int32_t plac
   return largest_lane(most);
 }
 
-template <std::size_t kMost>
+template <std::size_t kMax>
 struct LargestSelector {
-  static constexpr std::size_t kMostBlocks = (kMost / kBlock + kBlock - 1) / kBlock * kBlock;
+  static constexpr std::size_t kMaxBlocks = (kMax / kBlock + kBlock - 1) / kBlock * kBlock;
 
-  alignas(64) std::int32_t keys[kMost];
-  alignas(64) std::int32_t largest[kMostBlocks];
+  alignas(64) std::int32_t keys[kMax];
+  alignas(64) std::int32_t largest[kMaxBlocks];
   std::size_t blocks = 0;  // a multiple of 16, the last ones perhaps empty
 
   // After keys[0, count) were written.

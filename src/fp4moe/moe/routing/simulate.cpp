@@ -16,8 +16,8 @@ double next_normal(SplitMix64& stream) {
 }
 
 void choose_uniformly(SplitMix64& stream, std::size_t experts, std::span<std::int32_t> ids) {
-  std::uint64_t noise[kMostExperts];
-  bool is_taken[kMostExperts] = {};
+  std::uint64_t noise[kMaxExperts];
+  bool is_taken[kMaxExperts] = {};
   for (std::size_t e = 0; e < experts; ++e) noise[e] = stream.next();
   for (std::int32_t& id : ids) {
     std::size_t best = experts;
@@ -44,7 +44,7 @@ void simulate_row(const SimulatedRow& asked, std::span<std::int32_t> ids,
     id = static_cast<std::int32_t>(std::clamp(place, 0.0, experts - 1));
   }
   double sum = 0;
-  double normals[kMostExperts] = {};
+  double normals[kMaxExperts] = {};
   for (std::size_t j = 0; j < weights.size(); ++j)
     sum += normals[j] = std::abs(next_normal(stream));
   for (std::size_t j = 0; j < weights.size(); ++j)

@@ -66,7 +66,7 @@ bool is_same(int fd, int parent, const std::string& name) {
 // our own looks the same, and it is made through the descriptor, so that nobody can exchange it.
 std::optional<std::string_view> distrust(int folder) {
   struct stat own {
-  }, made{};
+  }, result{};
   if (fstat(folder, &own) != 0) return "one that cannot be looked at";
   const bool is_theirs = own.st_uid != geteuid();
   const bool is_open = (own.st_mode & kOthersWrite) != 0;
@@ -74,10 +74,10 @@ std::optional<std::string_view> distrust(int folder) {
   unlinkat(folder, kProbe, 0);
   const Descriptor probe(
       openat(folder, kProbe, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-  const bool has_probe = probe && fstat(probe.get(), &made) == 0;
+  const bool has_probe = probe && fstat(probe.get(), &result) == 0;
   if (probe) unlinkat(folder, kProbe, 0);
-  if (is_theirs && (!has_probe || made.st_uid != own.st_uid)) return "one of another user";
-  if (is_open && (!has_probe || (made.st_mode & kOthersWrite) == 0))
+  if (is_theirs && (!has_probe || result.st_uid != own.st_uid)) return "one of another user";
+  if (is_open && (!has_probe || (result.st_mode & kOthersWrite) == 0))
     return "one that others may write to";
   return std::nullopt;
 }
@@ -86,13 +86,13 @@ std::optional<std::string_view> distrust(int folder) {
 std::optional<mode_t> usual_mode(int folder) {
   unlinkat(folder, kProbe, AT_REMOVEDIR);
   if (mkdirat(folder, kProbe, 0777) != 0) return std::nullopt;
-  struct stat made {};
-  const bool is_known = fstatat(folder, kProbe, &made, AT_SYMLINK_NOFOLLOW) == 0;
+  struct stat result {};
+  const bool is_known = fstatat(folder, kProbe, &result, AT_SYMLINK_NOFOLLOW) == 0;
   const int why = errno;
   unlinkat(folder, kProbe, AT_REMOVEDIR);
   errno = why;
   if (!is_known) return std::nullopt;
-  return made.st_mode & 07777;
+  return result.st_mode & 07777;
 }
 
 std::string without_trailing_slashes(std::string path) {

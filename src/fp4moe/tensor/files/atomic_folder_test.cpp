@@ -21,25 +21,25 @@ using testing::write_text;
 
 TEST(AtomicFolder, AppearsWholeAtCommit) {
   const TemporaryFolder folder;
-  Result<AtomicFolder> made = AtomicFolder::create(folder / "out/");
-  ASSERT_TRUE(made);
-  ASSERT_TRUE(write_file(made->staging() + "/a", bytes_of("1")));
-  std::filesystem::create_directory(made->staging() + "/sub");
-  ASSERT_TRUE(write_file(made->staging() + "/sub/b", bytes_of("2")));
+  Result<AtomicFolder> result = AtomicFolder::create(folder / "out/");
+  ASSERT_TRUE(result);
+  ASSERT_TRUE(write_file(result->staging() + "/a", bytes_of("1")));
+  std::filesystem::create_directory(result->staging() + "/sub");
+  ASSERT_TRUE(write_file(result->staging() + "/sub/b", bytes_of("2")));
   EXPECT_FALSE(std::filesystem::exists(folder / "out"));
-  ASSERT_TRUE(made->commit());
+  ASSERT_TRUE(result->commit());
   EXPECT_EQ(read_text(folder / "out/a"), "1");
   EXPECT_EQ(read_text(folder / "out/sub/b"), "2");
   EXPECT_EQ(folder.names(), std::vector<std::string>{"out"});
-  EXPECT_EQ(made->commit().why().id, "folder.closed");
+  EXPECT_EQ(result->commit().why().id, "folder.closed");
 }
 
 TEST(AtomicFolder, LeavesNothingWithoutCommit) {
   const TemporaryFolder folder;
   {
-    Result<AtomicFolder> made = AtomicFolder::create(folder / "out");
-    ASSERT_TRUE(made);
-    write_text(made->staging() + "/a", "1");
+    Result<AtomicFolder> result = AtomicFolder::create(folder / "out");
+    ASSERT_TRUE(result);
+    write_text(result->staging() + "/a", "1");
   }
   EXPECT_TRUE(folder.names().empty());
 }
@@ -47,10 +47,10 @@ TEST(AtomicFolder, LeavesNothingWithoutCommit) {
 TEST(AtomicFolder, KeepsWhatItMadeForALaterRunWhenAsked) {
   const TemporaryFolder folder;
   {
-    Result<AtomicFolder> made = AtomicFolder::create(folder / "out");
-    ASSERT_TRUE(made);
-    write_text(made->staging() + "/a", "1");
-    made->keep_staging(true);
+    Result<AtomicFolder> result = AtomicFolder::create(folder / "out");
+    ASSERT_TRUE(result);
+    write_text(result->staging() + "/a", "1");
+    result->keep_staging(true);
   }
   {
     Result<AtomicFolder> again = AtomicFolder::create(folder / "out", Leftovers::keep);
@@ -69,10 +69,10 @@ TEST(AtomicFolder, KeepsWhatItMadeForALaterRunWhenAsked) {
 TEST(AtomicFolder, RemovesLeftoversUnlessTheyAreAskedFor) {
   const TemporaryFolder folder;
   {
-    Result<AtomicFolder> made = AtomicFolder::create(folder / "out");
-    ASSERT_TRUE(made);
-    write_text(made->staging() + "/a", "1");
-    made->keep_staging(true);
+    Result<AtomicFolder> result = AtomicFolder::create(folder / "out");
+    ASSERT_TRUE(result);
+    write_text(result->staging() + "/a", "1");
+    result->keep_staging(true);
   }
   const Result<AtomicFolder> again = AtomicFolder::create(folder / "out");
   ASSERT_TRUE(again);
@@ -82,9 +82,9 @@ TEST(AtomicFolder, RemovesLeftoversUnlessTheyAreAskedFor) {
 TEST(AtomicFolder, ReplacesAnEmptyFolderOnly) {
   const TemporaryFolder folder;
   std::filesystem::create_directory(folder / "out");
-  Result<AtomicFolder> made = AtomicFolder::create(folder / "out");
-  ASSERT_TRUE(made);
-  ASSERT_TRUE(made->commit());
+  Result<AtomicFolder> result = AtomicFolder::create(folder / "out");
+  ASSERT_TRUE(result);
+  ASSERT_TRUE(result->commit());
   write_text(folder / "out/a", "1");
   const Result<AtomicFolder> again = AtomicFolder::create(folder / "out");
   ASSERT_FALSE(again);
@@ -104,20 +104,20 @@ TEST(AtomicFolder, RefusesATargetThatIsAFileOrLink) {
 
 TEST(AtomicFolder, RefusesToCommitOverWhatCameMeanwhile) {
   const TemporaryFolder folder;
-  Result<AtomicFolder> made = AtomicFolder::create(folder / "out");
-  ASSERT_TRUE(made);
+  Result<AtomicFolder> result = AtomicFolder::create(folder / "out");
+  ASSERT_TRUE(result);
   std::filesystem::create_directory(folder / "out");
   write_text(folder / "out/theirs", "1");
-  EXPECT_EQ(made->commit().why().id, "folder.exists");
+  EXPECT_EQ(result->commit().why().id, "folder.exists");
   EXPECT_EQ(read_text(folder / "out/theirs"), "1");
 }
 
 TEST(AtomicFolder, CannotCommitWhenItsFilesAreGone) {
   const TemporaryFolder folder;
-  Result<AtomicFolder> made = AtomicFolder::create(folder / "out");
-  ASSERT_TRUE(made);
-  std::filesystem::remove_all(made->staging_name());
-  EXPECT_EQ(made->commit().why().id, "folder.commit");
+  Result<AtomicFolder> result = AtomicFolder::create(folder / "out");
+  ASSERT_TRUE(result);
+  std::filesystem::remove_all(result->staging_name());
+  EXPECT_EQ(result->commit().why().id, "folder.commit");
   EXPECT_FALSE(std::filesystem::exists(folder / "out"));
 }
 
@@ -155,11 +155,11 @@ TEST(AtomicFolder, IsClosedToOthersUntilItIsWhole) {
   struct stat status {};
   for (const mode_t mask : {022, 002, 077}) {
     const mode_t before = umask(mask);
-    Result<AtomicFolder> made = AtomicFolder::create(folder / "out");
-    ASSERT_TRUE(made);
-    ASSERT_EQ(stat(made->staging_name().c_str(), &status), 0);
+    Result<AtomicFolder> result = AtomicFolder::create(folder / "out");
+    ASSERT_TRUE(result);
+    ASSERT_EQ(stat(result->staging_name().c_str(), &status), 0);
     EXPECT_EQ(status.st_mode & 0777, 0700);
-    ASSERT_TRUE(made->commit());
+    ASSERT_TRUE(result->commit());
     umask(before);
     ASSERT_EQ(stat((folder / "out").c_str(), &status), 0);
     EXPECT_EQ(status.st_mode & 0777, 0777 & ~mask) << "as mkdir makes it";
@@ -175,10 +175,10 @@ TEST(AtomicFolder, RefusesAStagingFolderThatOthersMayWriteTo) {
     write_text(folder / ".out.partial/theirs", "1");
     ASSERT_EQ(chmod((folder / ".out.partial").c_str(), mode), 0);
     for (const Leftovers leftovers : {Leftovers::remove, Leftovers::keep}) {
-      const Result<AtomicFolder> made = AtomicFolder::create(folder / "out", leftovers);
-      ASSERT_FALSE(made);
-      EXPECT_EQ(made.why().id, "folder.foreign");
-      EXPECT_EQ(made.why().found, "one that others may write to");
+      const Result<AtomicFolder> result = AtomicFolder::create(folder / "out", leftovers);
+      ASSERT_FALSE(result);
+      EXPECT_EQ(result.why().id, "folder.foreign");
+      EXPECT_EQ(result.why().found, "one that others may write to");
     }
     EXPECT_EQ(read_text(folder / ".out.partial/theirs"), "1");
     std::filesystem::remove_all(folder / ".out.partial");
@@ -192,8 +192,8 @@ TEST(AtomicFolder, RefusesAStagingFolderOfAnotherUser) {
   ASSERT_EQ(mkdir((folder / ".out.partial").c_str(), 0700), 0);
   ASSERT_EQ(chown((folder / ".out.partial").c_str(), 65534, 65534), 0);
   const auto refused = [&] {
-    const Result<AtomicFolder> made = AtomicFolder::create(folder / "out");
-    return !made && made.why().id == "folder.foreign" && made.why().found == "one of another user";
+    const Result<AtomicFolder> result = AtomicFolder::create(folder / "out");
+    return !result && result.why().id == "folder.foreign" && result.why().found == "one of another user";
   };
   EXPECT_TRUE(refused());
   const int as_somebody = fp4moe::testing::status_in_child([&] {
@@ -210,16 +210,16 @@ TEST(AtomicFolder, StaysInItsFolderWhenTheNameLeadsElsewhere) {
   std::filesystem::create_directory(folder / "precious");
   write_text(folder / "precious/a", "1");
   {
-    Result<AtomicFolder> made = AtomicFolder::create(folder / "out");
-    ASSERT_TRUE(made);
+    Result<AtomicFolder> result = AtomicFolder::create(folder / "out");
+    ASSERT_TRUE(result);
     std::filesystem::rename(folder / ".out.partial", folder / "moved");
     std::filesystem::create_symlink(folder / "precious", folder / ".out.partial");
-    ASSERT_TRUE(write_file(made->staging() + "/b", bytes_of("2")));
+    ASSERT_TRUE(write_file(result->staging() + "/b", bytes_of("2")));
     EXPECT_EQ(read_text(folder / "moved/b"), "2");
-    ASSERT_TRUE(made->clear());
+    ASSERT_TRUE(result->clear());
     EXPECT_TRUE(std::filesystem::is_empty(folder / "moved"));
-    ASSERT_TRUE(write_file(made->staging() + "/c", bytes_of("3")));
-    EXPECT_EQ(made->commit().why().id, "folder.commit");
+    ASSERT_TRUE(write_file(result->staging() + "/c", bytes_of("3")));
+    EXPECT_EQ(result->commit().why().id, "folder.commit");
     EXPECT_FALSE(std::filesystem::exists(folder / "out"));
   }
   EXPECT_TRUE(std::filesystem::is_empty(folder / "moved"));
@@ -233,8 +233,8 @@ TEST(AtomicFolder, LeavesNothingWhenItCannotBeOpened) {
   for (const unsigned descriptors : {0u, 1u, 2u}) {
     const int status = fp4moe::testing::status_in_child([&] {
       fp4moe::testing::limit_descriptors(descriptors);
-      const Result<AtomicFolder> made = AtomicFolder::create(folder / "out");
-      return made ? kMade : static_cast<int>(made.why().code);
+      const Result<AtomicFolder> result = AtomicFolder::create(folder / "out");
+      return result ? kMade : static_cast<int>(result.why().code);
     });
     EXPECT_EQ(status, descriptors < 2 ? static_cast<int>(ErrorCode::exhausted) : kMade);
     EXPECT_TRUE(folder.names().empty()) << descriptors;
@@ -243,11 +243,11 @@ TEST(AtomicFolder, LeavesNothingWhenItCannotBeOpened) {
 
 TEST(AtomicFolder, ExplainsErrorsInNamesThatPeopleKnow) {
   const TemporaryFolder folder;
-  Result<AtomicFolder> made = AtomicFolder::create(folder / "out");
-  ASSERT_TRUE(made);
-  const Error why = made->explain(error(ErrorCode::failed, "a.b", "cannot")
-                                      .in(made->staging() + "/x")
-                                      .expects("it in " + made->staging(), "nothing"));
+  Result<AtomicFolder> result = AtomicFolder::create(folder / "out");
+  ASSERT_TRUE(result);
+  const Error why = result->explain(error(ErrorCode::failed, "a.b", "cannot")
+                                      .in(result->staging() + "/x")
+                                      .expects("it in " + result->staging(), "nothing"));
   EXPECT_EQ(why.path, folder / ".out.partial/x");
   EXPECT_EQ(why.expected, "it in " + (folder / ".out.partial"));
   EXPECT_EQ(AtomicFolder().explain(why).path, why.path);
@@ -259,22 +259,22 @@ TEST(AtomicFolder, IsNotCommittedWhenASourceBecameShorter) {
   write_text(folder / "source", std::string(100'000, 'x'));
   const Result<MappedFile> source = MappedFile::open(folder / "source");
   ASSERT_TRUE(source);
-  Result<AtomicFolder> made = AtomicFolder::create(folder / "out");
-  ASSERT_TRUE(made);
+  Result<AtomicFolder> result = AtomicFolder::create(folder / "out");
+  ASSERT_TRUE(result);
   std::filesystem::resize_file(folder / "source", 10);
   const std::byte behind = *static_cast<const volatile std::byte*>(&source->bytes()[50'000]);
   EXPECT_EQ(behind, std::byte{0});
-  EXPECT_EQ(write_file(made->staging() + "/a", bytes_of("1")).why().id, "file.changed");
-  EXPECT_EQ(made->commit().why().id, "file.changed");
+  EXPECT_EQ(write_file(result->staging() + "/a", bytes_of("1")).why().id, "file.changed");
+  EXPECT_EQ(result->commit().why().id, "file.changed");
   EXPECT_FALSE(std::filesystem::exists(folder / "out"));
 }
 
 TEST(AtomicFolder, Moves) {
   const TemporaryFolder folder;
-  Result<AtomicFolder> made = AtomicFolder::create(folder / "out");
-  ASSERT_TRUE(made);
+  Result<AtomicFolder> result = AtomicFolder::create(folder / "out");
+  ASSERT_TRUE(result);
   AtomicFolder second;
-  second = *std::move(made);
+  second = *std::move(result);
   AtomicFolder third(std::move(second));
   ASSERT_TRUE(third.commit());
   EXPECT_TRUE(std::filesystem::is_directory(folder / "out"));
@@ -288,13 +288,13 @@ TEST(AtomicFolder, OfAKilledWriterIsAbsentAndItsRestsAreRemoved) {
     ASSERT_EQ(pipe(progress), 0);
     const pid_t child = fork();
     if (child == 0) {
-      Result<AtomicFolder> made = AtomicFolder::create(folder / "out");
-      if (!made) _exit(1);
+      Result<AtomicFolder> result = AtomicFolder::create(folder / "out");
+      if (!result) _exit(1);
       for (int i = 0; i < 10; ++i) {
-        if (!write_file(made->staging() + "/" + std::to_string(i), bytes_of("x"))) _exit(1);
+        if (!write_file(result->staging() + "/" + std::to_string(i), bytes_of("x"))) _exit(1);
         if (::write(progress[1], "", 1) != 1) _exit(1);
       }
-      if (!made->commit()) _exit(1);
+      if (!result->commit()) _exit(1);
       if (::write(progress[1], "", 1) != 1) _exit(1);
       pause();
     }

@@ -222,9 +222,9 @@ TensorEntry read_tensor(Cursor& in) {
 
 Result<Done> check_unique(std::vector<std::string_view> names, std::string_view id) {
   std::sort(names.begin(), names.end());
-  const auto twin = std::adjacent_find(names.begin(), names.end());
-  if (twin == names.end()) return Done{};
-  return invalid(id, "a name occurs twice").at(*twin).expects("each name once", "it twice");
+  const auto duplicate = std::adjacent_find(names.begin(), names.end());
+  if (duplicate == names.end()) return Done{};
+  return invalid(id, "a name occurs twice").at(*duplicate).expects("each name once", "it twice");
 }
 
 Result<std::uint64_t> alignment_of(const GgufHeader& header) {

@@ -111,9 +111,9 @@ bool append_field(std::string& out, const GgufField& field) {
 
 Result<Done> check_unique_names(std::vector<std::string_view> names, std::string_view id) {
   std::sort(names.begin(), names.end());
-  const auto twin = std::adjacent_find(names.begin(), names.end());
-  if (twin == names.end()) return Done{};
-  return usage(id, "a name occurs twice").at(*twin).expects("each name once", "it twice");
+  const auto duplicate = std::adjacent_find(names.begin(), names.end());
+  if (duplicate == names.end()) return Done{};
+  return usage(id, "a name occurs twice").at(*duplicate).expects("each name once", "it twice");
 }
 
 bool is_name(const std::string& name) {

@@ -53,11 +53,11 @@ TEST(LastFlush, OfAFileSaysThatTheFileStands) {
 
 TEST(LastFlush, OfAFolderSaysThatTheFolderStands) {
   const TemporaryFolder folder;
-  Result<AtomicFolder> made = AtomicFolder::create(folder / "out");
-  ASSERT_TRUE(made);
-  ASSERT_TRUE(write_file(made->staging() + "/a", bytes_of("1")));
+  Result<AtomicFolder> result = AtomicFolder::create(folder / "out");
+  ASSERT_TRUE(result);
+  ASSERT_TRUE(write_file(result->staging() + "/a", bytes_of("1")));
   folders_flushed_before_failure = 1;  // the staging folder itself can be flushed
-  const Result<Done> done = made->commit();
+  const Result<Done> done = result->commit();
   folders_flushed_before_failure = -1;
   expect_truth(done, "folder.flush");
   EXPECT_EQ(read_text(folder / "out/a"), "1");
@@ -67,11 +67,11 @@ TEST(LastFlush, OfAFolderSaysThatTheFolderStands) {
 TEST(LastFlush, OfTheStagingFolderLeavesNothing) {
   const TemporaryFolder folder;
   {
-    Result<AtomicFolder> made = AtomicFolder::create(folder / "out");
-    ASSERT_TRUE(made);
-    ASSERT_TRUE(write_file(made->staging() + "/a", bytes_of("1")));
+    Result<AtomicFolder> result = AtomicFolder::create(folder / "out");
+    ASSERT_TRUE(result);
+    ASSERT_TRUE(write_file(result->staging() + "/a", bytes_of("1")));
     folders_flushed_before_failure = 0;
-    const Result<Done> done = made->commit();
+    const Result<Done> done = result->commit();
     folders_flushed_before_failure = -1;
     ASSERT_FALSE(done);
     EXPECT_EQ(done.why().id, "file.disk_full");

@@ -31,10 +31,10 @@ Result<Store> Store::of(std::vector<MemoryTensor> tensors, std::vector<Document>
   for (const MemoryTensor& tensor : tensors)
     if (const auto fine = check_tensor(tensor); !fine) return fine.why();
   std::ranges::sort(tensors, {}, &MemoryTensor::name);
-  const auto twin = std::ranges::adjacent_find(tensors, {}, &MemoryTensor::name);
-  if (twin != tensors.end())
+  const auto duplicate = std::ranges::adjacent_find(tensors, {}, &MemoryTensor::name);
+  if (duplicate != tensors.end())
     return invalid("store.duplicate", "two tensors have this name")
-        .at(twin->name)
+        .at(duplicate->name)
         .expects("each name once", "it twice");
   Store store;
   store.kind_ = StoreKind::memory;

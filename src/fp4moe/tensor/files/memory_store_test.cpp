@@ -76,9 +76,9 @@ TEST(MemoryStore, NeverDropsOrUnmapsPagesOfOthers) {
   auto* data = static_cast<std::byte*>(pages);
   std::fill(data, data + size, std::byte{0x5A});
   {
-    Result<Store> made = Store::of({{"a", DType::u8, {size}, {data, size}}}, {});
-    ASSERT_TRUE(made);
-    const Store store = *std::move(made);
+    Result<Store> result = Store::of({{"a", DType::u8, {size}, {data, size}}}, {});
+    ASSERT_TRUE(result);
+    const Store store = *std::move(result);
     const StoredTensor& tensor = *store.find("a");
     store.files()[tensor.file].prefetch(store.bytes(tensor));
     store.drop(tensor, store.bytes(tensor));
@@ -92,9 +92,9 @@ TEST(MemoryStore, NeverDropsOrUnmapsPagesOfOthers) {
 }
 
 TEST(MemoryStore, HandsOutDocumentsAsAFolderDoes) {
-  Result<Store> made = Store::of({}, {{"config.json", "{}"}, {"other", ""}});
-  ASSERT_TRUE(made);
-  const Store memory = *std::move(made);
+  Result<Store> result = Store::of({}, {{"config.json", "{}"}, {"other", ""}});
+  ASSERT_TRUE(result);
+  const Store memory = *std::move(result);
   auto document = memory.document("config.json");
   ASSERT_TRUE(document && document->has_value());
   EXPECT_EQ(text_of(**document), "{}");

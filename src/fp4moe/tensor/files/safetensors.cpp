@@ -220,10 +220,10 @@ Result<Done> check_names(const std::vector<TensorEntry>& tensors) {
   names.reserve(tensors.size());
   for (const TensorEntry& tensor : tensors) names.push_back(tensor.name);
   std::sort(names.begin(), names.end());
-  const auto twin = std::adjacent_find(names.begin(), names.end());
-  if (twin == names.end()) return Done{};
+  const auto duplicate = std::adjacent_find(names.begin(), names.end());
+  if (duplicate == names.end()) return Done{};
   return invalid("safetensors.duplicate", "two tensors have the same name")
-      .at(*twin)
+      .at(*duplicate)
       .expects("each name once", "it twice");
 }
 

@@ -61,14 +61,14 @@ std::vector<StoredTensor> merged(std::vector<OpenedFile>& files) {
 
 Result<Done> check_unique(std::span<const StoredTensor> tensors,
                           std::span<const MappedFile> files) {
-  const auto twin = std::adjacent_find(
+  const auto duplicate = std::adjacent_find(
       tensors.begin(), tensors.end(),
       [](const StoredTensor& a, const StoredTensor& b) { return a.entry.name == b.entry.name; });
-  if (twin == tensors.end()) return Done{};
+  if (duplicate == tensors.end()) return Done{};
   return invalid("store.duplicate", "two files hold a tensor of this name")
-      .in(files[twin->file].path())
-      .at(twin->entry.name)
-      .expects("each name once", "it also in " + files[std::next(twin)->file].path())
+      .in(files[duplicate->file].path())
+      .at(duplicate->entry.name)
+      .expects("each name once", "it also in " + files[std::next(duplicate)->file].path())
       .try_this("add an index that names the files to use, or name one file");
 }
 

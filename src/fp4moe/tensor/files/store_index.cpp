@@ -139,12 +139,12 @@ Result<StoreIndex> parse_index(std::string_view text) {
   const auto by_name = [](const IndexEntry& a, const IndexEntry& b) { return a.name < b.name; };
   if (!std::is_sorted(index.entries.begin(), index.entries.end(), by_name))
     std::sort(index.entries.begin(), index.entries.end(), by_name);
-  const auto twin =
+  const auto duplicate =
       std::adjacent_find(index.entries.begin(), index.entries.end(),
                          [](const IndexEntry& a, const IndexEntry& b) { return a.name == b.name; });
-  if (twin != index.entries.end())
+  if (duplicate != index.entries.end())
     return invalid("index.duplicate", "the index names a tensor twice")
-        .at(twin->name)
+        .at(duplicate->name)
         .expects("each tensor once", "it twice");
   return index;
 }

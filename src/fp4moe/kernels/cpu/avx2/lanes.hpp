@@ -10,7 +10,7 @@
 
 namespace fp4moe::kernels::cpu::avx2 {
 
-// Blocks are quantised in passes over a chunk that stays in the first-level cache: the maxima, the
+// Blocks are quantized in passes over a chunk that stays in the first-level cache: the maxima, the
 // scales of eight blocks at a time, the codes; so that no pass waits for a division.
 static constexpr std::size_t kChunk = 64;
 

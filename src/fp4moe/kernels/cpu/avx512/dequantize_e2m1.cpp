@@ -1,5 +1,5 @@
 // MXFP4 and NVFP4 to bf16, f16 or f32. The sixteen results of each scale are computed once per call
-// by the portable twin; a permutation looks whole results up, 32 or 16 at a time. It reads only the
+// by the portable reference; a permutation looks whole results up, 32 or 16 at a time. It reads only the
 // low bits of an index, so most of a nibble's neighbours need not be masked away.
 #include <immintrin.h>
 
@@ -15,17 +15,17 @@ namespace {
 template <std::size_t kBytes>
 class Tables {
  public:
-  Tables(const DequantizeBlocks& work, portable::Dequantize twin) : work_(work), twin_(twin) {}
+  Tables(const DequantizeBlocks& work, portable::Dequantize reference) : work_(work), reference_(reference) {}
 
   const std::uint8_t* of(std::uint8_t scale) {
-    if (!known_[scale]) portable::e2m1_results(work_, twin_, scale, results_[scale]);
+    if (!known_[scale]) portable::e2m1_results(work_, reference_, scale, results_[scale]);
     known_[scale] = true;
     return results_[scale];
   }
 
  private:
   const DequantizeBlocks& work_;
-  portable::Dequantize twin_;
+  portable::Dequantize reference_;
   bool known_[256] = {};
   alignas(64) std::uint8_t results_[256][16 * kBytes];
 };

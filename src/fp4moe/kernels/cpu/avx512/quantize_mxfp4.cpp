@@ -1,5 +1,5 @@
 // MXFP4 from bf16, f16 or f32: as neon/quantize_mxfp4.cpp, the thresholds of E2M1 are moved by the
-// scale code instead of dividing the values; unusual blocks are done again by the portable twin.
+// scale code instead of dividing the values; unusual blocks are done again by the portable reference.
 #include <immintrin.h>
 
 #include "fp4moe/kernels/cpu/avx512/block_codec.hpp"

@@ -1,5 +1,5 @@
 // MXFP4 and NVFP4 to bf16, f16 or f32. For one scale byte there are only sixteen results, so each
-// scale's results are computed once per call, by the portable twin, and kept as tables of bytes
+// scale's results are computed once per call, by the portable reference, and kept as tables of bytes
 // that `tbl` looks codes up in: exact for every scale by construction.
 #include <arm_neon.h>
 
@@ -14,17 +14,17 @@ namespace {
 template <std::size_t kBytes>
 class Tables {
  public:
-  Tables(const DequantizeBlocks& work, portable::Dequantize twin) : work_(work), twin_(twin) {}
+  Tables(const DequantizeBlocks& work, portable::Dequantize reference) : work_(work), reference_(reference) {}
 
   const std::uint8_t* of(std::uint8_t scale) {
-    if (!known_[scale]) portable::e2m1_planes(work_, twin_, scale, planes_[scale]);
+    if (!known_[scale]) portable::e2m1_planes(work_, reference_, scale, planes_[scale]);
     known_[scale] = true;
     return planes_[scale];
   }
 
  private:
   const DequantizeBlocks& work_;
-  portable::Dequantize twin_;
+  portable::Dequantize reference_;
   bool known_[256] = {};
   std::uint8_t planes_[256][16 * kBytes];
 };

@@ -19,7 +19,7 @@ namespace fp4moe::kernels::cpu::neon {
   return x;
 }
 
-// Blocks are quantised in two passes over a chunk that stays in the first-level cache: first the
+// Blocks are quantized in two passes over a chunk that stays in the first-level cache: first the
 // scales of four blocks at a time, then the codes, so that neither pass waits for a division.
 static constexpr std::size_t kChunk = 64;
 

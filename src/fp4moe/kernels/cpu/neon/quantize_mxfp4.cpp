@@ -3,7 +3,7 @@
 // S is a power of two, so x/S only moves the exponent: instead of multiplying, the thresholds of
 // E2M1 are moved by the scale code and compared with the stored exponent and mantissa. Blocks where
 // that does not hold (values that are not finite; scales so small that subnormal inputs matter) are
-// done again by the portable twin.
+// done again by the portable reference.
 #include <arm_neon.h>
 
 #include "fp4moe/kernels/cpu/block_codec.hpp"

@@ -21,8 +21,8 @@ struct Ops {
     return vqtbl1q_u8(vld1q_u8(table), nibbles);
   }
   static constexpr bool kStoresLines = true;  // lines written in turns are read first
-  static constexpr std::size_t kMostRegisters = 32;
-  static constexpr std::size_t kMostInserts = 4;
+  static constexpr std::size_t kMaxRegisters = 32;
+  static constexpr std::size_t kMaxInserts = 4;
   // `v` from bit Bits on, `below` below.
   template <int Bits>
   [[gnu::always_inline]] static V insert(V below, V v) {

@@ -1,4 +1,4 @@
-// The twin of every vector codec: block after block through the functions of formats/.
+// The reference of every vector codec: block after block through the functions of formats/.
 #include "fp4moe/kernels/cpu/block_codec.hpp"
 
 #include <array>
@@ -192,7 +192,7 @@ void unpack_gguf_nvfp4(const UnpackGguf& work) noexcept {
   }
 }
 
-void e2m1_results(const DequantizeBlocks& work, Dequantize twin, std::uint8_t scale,
+void e2m1_results(const DequantizeBlocks& work, Dequantize reference, std::uint8_t scale,
                   std::uint8_t* results) noexcept {
   // Sixteen bytes of codes make one MXFP4 block; NVFP4 reads the first half.
   constexpr std::uint8_t kEveryCode[16] = {0x10, 0x32, 0x54, 0x76, 0x98, 0xBA, 0xDC, 0xFE};
@@ -202,14 +202,14 @@ void e2m1_results(const DequantizeBlocks& work, Dequantize twin, std::uint8_t sc
   one.scales = &scale;
   one.blocks = 1;
   one.output = block.data();
-  twin(one);
+  reference(one);
   std::memcpy(results, block.data(), std::size_t{16} * (work.element == Element::f32 ? 4 : 2));
 }
 
-void e2m1_planes(const DequantizeBlocks& work, Dequantize twin, std::uint8_t scale,
+void e2m1_planes(const DequantizeBlocks& work, Dequantize reference, std::uint8_t scale,
                  std::uint8_t* planes) noexcept {
   std::array<std::uint8_t, 16 * sizeof(float)> results{};
-  e2m1_results(work, twin, scale, results.data());
+  e2m1_results(work, reference, scale, results.data());
   const std::size_t bytes = work.element == Element::f32 ? 4 : 2;
   for (std::size_t code = 0; code < 16; ++code)
     for (std::size_t b = 0; b < bytes; ++b) planes[16 * b + code] = results[code * bytes + b];

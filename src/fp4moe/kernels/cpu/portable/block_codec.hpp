@@ -21,9 +21,9 @@ void unpack_gguf_nvfp4(const UnpackGguf& work) noexcept;
 // those of codes 0 ... 15 in the output's element type (`work` says which; its codes, scales and
 // output are not read); `planes` gets their first bytes, then their second bytes, and so on.
 using Dequantize = void (*)(const DequantizeBlocks& work) noexcept;
-void e2m1_results(const DequantizeBlocks& work, Dequantize twin, std::uint8_t scale,
+void e2m1_results(const DequantizeBlocks& work, Dequantize reference, std::uint8_t scale,
                   std::uint8_t* results) noexcept;
-void e2m1_planes(const DequantizeBlocks& work, Dequantize twin, std::uint8_t scale,
+void e2m1_planes(const DequantizeBlocks& work, Dequantize reference, std::uint8_t scale,
                  std::uint8_t* planes) noexcept;
 
 }  // namespace fp4moe::kernels::cpu::portable

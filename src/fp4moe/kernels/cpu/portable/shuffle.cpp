@@ -23,13 +23,13 @@ struct Ops {
     return v >> Bits;
   }
   [[gnu::always_inline]] static V lookup(const std::uint8_t* table, V nibbles) {
-    V made{};
-    for (int i = 0; i < 16; ++i) made[i] = table[nibbles[i]];
-    return made;
+    V result{};
+    for (int i = 0; i < 16; ++i) result[i] = table[nibbles[i]];
+    return result;
   }
   static constexpr bool kStoresLines = false;
-  static constexpr std::size_t kMostRegisters = 16;
-  static constexpr std::size_t kMostInserts = 8;  // lookups go byte by byte
+  static constexpr std::size_t kMaxRegisters = 16;
+  static constexpr std::size_t kMaxInserts = 8;  // lookups go byte by byte
   template <int Bits>
   [[gnu::always_inline]] static V insert(V below, V v) {
     return (below & static_cast<std::uint8_t>((1 << Bits) - 1)) | (v << Bits);

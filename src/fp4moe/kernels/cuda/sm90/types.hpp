@@ -72,8 +72,8 @@ enum class WeightRounding : std::uint32_t { none, bf16, bf16_with_global };
 enum class Score : std::uint32_t { logit, softmax, sigmoid, sqrt_softplus };
 enum class Normalization : std::uint32_t { none, over_sum, over_sum_eps, softmax };
 
-// moe/exchange/exchange.hpp
-enum class OutputForm : std::uint32_t { summed, slots, batches };
+// moe/exchange.hpp
+enum class OutputForm : std::uint32_t { summed, assignments, batches };
 
 // Rows of device memory, `stride` elements apart.
 struct ConstDeviceRows {

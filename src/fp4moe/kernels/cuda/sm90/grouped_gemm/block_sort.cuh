@@ -85,15 +85,15 @@ class BlockLocalSort {
   __device__ TileTables store() {
     const std::uint32_t count = tables_.first_tile[experts_];
     auto* to = reinterpret_cast<uint4*>(p_.block_sort.tables + blockIdx.x * p_.block_sort.stride);
-    const std::uint32_t tile_slots = max_tiles(assignments_, experts_);
+    const std::uint32_t tile_capacity = max_tiles(assignments_, experts_);
 #pragma unroll 1
-    for (std::uint32_t i = threadIdx.x; i < tile_slots + tables_.first_group[experts_];
+    for (std::uint32_t i = threadIdx.x; i < tile_capacity + tables_.first_group[experts_];
          i += kThreads)
       to[i] = reinterpret_cast<const uint4*>(tiles_)[i];
     if (threadIdx.x < kBlockSortShare) store_share();
     if (blockIdx.x == 0 && threadIdx.x == 0) p_.tables.tile_count[0] = count;
     return {reinterpret_cast<const TokenTile*>(to), count,
-            reinterpret_cast<const std::uint16_t*>(to + tile_slots)};
+            reinterpret_cast<const std::uint16_t*>(to + tile_capacity)};
   }
 
   __device__ const ExpertTables& tables() const { return tables_; }

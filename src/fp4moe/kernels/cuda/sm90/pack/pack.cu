@@ -1,5 +1,5 @@
 // Rows of a checkpoint become weight tiles of native_sm90 (layout/maps.cpp), the same bytes that
-// convert/layer_packer.cpp writes. A block packs a weight tile of 64 rows x 64 columns.
+// convert/pack/layer_packer.cpp writes. A block packs a weight tile of 64 rows x 64 columns.
 //
 //   thread 32 b + 4 g + j writes 16 bytes of codes of rows 16 b + g and 16 b + g + 8: one word for
 //   each 16 columns, with columns 2 j and 2 j + 1 of their first and of their second eight. Threads

@@ -1,0 +1,286 @@
+#include "fp4moe/checkpoint/config.hpp"
+
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "fp4moe/base/text.hpp"
+#include "fp4moe/checkpoint/config_document.hpp"
+#include "fp4moe/checkpoint/config_fields.hpp"
+#include "fp4moe/checkpoint/gguf_fields.hpp"
+#include "fp4moe/checkpoint/quant_claim.hpp"
+
+namespace fp4moe::checkpoint {
+namespace {
+
+Error not_an_object(const Json& config) {
+  return invalid("config.type", "the document is not an object")
+      .expects("an object", config.type_name());
+}
+
+// Python writes Infinity and NaN, which JSON has not; none of our fields may be one, so they are
+// as good as null.
+std::string without_python_numbers(std::string_view text) {
+  std::string result;
+  result.reserve(text.size());
+  bool in_string = false;
+  for (std::size_t i = 0; i < text.size();) {
+    const std::string_view rest = text.substr(i);
+    if (in_string && rest[0] == '\\' && rest.size() > 1) {
+      result += rest.substr(0, 2);
+      i += 2;
+      continue;
+    }
+    if (rest[0] == '"') in_string = !in_string;
+    std::size_t length = 0;
+    for (const std::string_view word : {"-Infinity", "Infinity", "NaN"}) {
+      if (!in_string && rest.starts_with(word)) length = word.size();
+    }
+    result += length > 0 ? std::string_view("null") : rest.substr(0, 1);
+    i += length > 0 ? length : 1;
+  }
+  return result;
+}
+
+Result<std::optional<ConfigDocument>> read_document(const tensor::MappedFile& file) {
+  constexpr std::size_t kMaxBytes = std::size_t{100} << 20;
+  const std::span<const std::byte> bytes = file.bytes();
+  if (bytes.size() > kMaxBytes) {
+    return invalid("config.too_large", "a configuration of this size is none")
+        .in(file.path())
+        .expects("at most 100 MiB", human_bytes(bytes.size()));
+  }
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  const std::string strict = without_python_numbers(text);
+  Result<Json> document = parse_json(strict);
+  if (!document) return Error(document.why()).in(file.path());
+  return std::optional(ConfigDocument{std::move(*document), strict != text});
+}
+
+}  // namespace
+
+Result<std::optional<ConfigDocument>> read_config_document(const std::string& path) {
+  std::error_code failed;
+  if (!std::filesystem::exists(path, failed) && !failed) return std::optional<ConfigDocument>{};
+  const auto file = tensor::MappedFile::open(path);
+  if (!file) return file.why();
+  return read_document(*file);
+}
+
+Result<std::optional<ConfigDocument>> read_config_document(const tensor::Store& store,
+                                                           std::string_view name) {
+  const auto file = store.document(name);
+  if (!file) return file.why();
+  if (!file->has_value()) return std::optional<ConfigDocument>{};
+  return read_document(**file);
+}
+
+void Exclusions::add(std::string_view pattern) {
+  constexpr std::string_view kRegex = "re:";
+  if (!pattern.starts_with(kRegex)) {
+    if (pattern.find_first_of("*?") == std::string_view::npos) {
+      exact_.emplace(pattern);
+    } else {
+      wild_.push_back({std::string(pattern), std::string(pattern)});
+    }
+    return;
+  }
+  // A regular expression of literals, "\." and ".*" only; a match may end anywhere unless "$" does.
+  std::string wild;
+  std::string_view rest = pattern.substr(kRegex.size());
+  if (rest.starts_with('^')) rest.remove_prefix(1);
+  const bool anchored = rest.ends_with('$');
+  if (anchored) rest.remove_suffix(1);
+  while (!rest.empty()) {
+    if (rest.starts_with(".*")) {
+      wild += '*';
+      rest.remove_prefix(2);
+    } else if (rest.starts_with("\\.")) {
+      wild += '.';
+      rest.remove_prefix(2);
+    } else if (rest[0] == '.') {
+      wild += '?';
+      rest.remove_prefix(1);
+    } else if (std::string_view("\\[](){}+*?|^$").find(rest[0]) != std::string_view::npos) {
+      return;  // a real regular expression: the tensors decide
+    } else {
+      wild += rest[0];
+      rest.remove_prefix(1);
+    }
+  }
+  if (!anchored) wild += '*';
+  wild_.push_back({std::move(wild), std::string(pattern)});
+}
+
+const std::string* Exclusions::find(std::string_view module) const {
+  for (std::string_view outer = module;;) {
+    if (const auto at = exact_.find(outer); at != exact_.end()) return &*at;
+    for (const Wild& row : wild_) {
+      if (matches_wildcard(row.pattern, outer)) return &row.spelled;
+    }
+    const std::size_t dot = outer.rfind('.');
+    if (dot == std::string_view::npos) return nullptr;
+    outer = outer.substr(0, dot);
+  }
+}
+
+Result<ModelFacts> parse_config(const Json& config) {
+  if (!config.is_object()) return not_an_object(config);
+  ModelFacts facts{.has_config = true};
+  Fields root(config);
+  const Json* inner = nullptr;
+  for (const std::string_view key : {"text_config", "llm_config", "language_config"}) {
+    if (inner == nullptr) inner = root.object(key);
+  }
+  if (root.problem()) return *root.problem();
+
+  Fields fields(config, inner);
+  ModelConfig& model = facts.model;
+  model.model_type = root.string("model_type");
+  if (model.model_type.empty()) model.model_type = fields.string("model_type");
+  model.layers = fields.count({"num_hidden_layers"});
+  model.experts =
+      fields.count({"n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts"});
+  model.top_k =
+      fields.count({"num_experts_per_tok", "experts_per_token", "num_experts_per_token", "moe_k"});
+  // Models with latent experts project the hidden state down before them.
+  model.hidden = fields.count({"moe_latent_size", "hidden_size"});
+  model.router_hidden = fields.count({"hidden_size"});
+  model.intermediate = fields.count({"moe_intermediate_size", "intermediate_size"});
+  model.swiglu_limit = fields.number("swiglu_limit");
+  model.groups = fields.count({"n_group", "num_expert_group"});
+  model.chosen_groups = fields.count({"topk_group"});
+  model.routed_scale = fields.number("routed_scaling_factor");
+  model.renormalizes = fields.boolean("norm_topk_prob");
+  if (!model.renormalizes) model.renormalizes = fields.boolean("moe_renormalize");
+  model.scoring = fields.string("scoring_func");
+  if (model.scoring.empty()) model.scoring = fields.string("moe_router_activation_func");
+  // DeepSeek-V2's models choose among all experts unless they say otherwise.
+  if (fields.string("topk_method") == "greedy") model.groups = model.chosen_groups = 1;
+  const std::string expert_dtype = fields.string("expert_dtype");
+
+  const Json* quantization = root.object("quantization_config");
+  if (quantization == nullptr) quantization = root.object("compression_config");
+  if (quantization == nullptr) quantization = fields.object("quantization_config");
+  for (const Fields* read : {&root, &fields}) {
+    if (read->problem()) return *read->problem();
+  }
+  if (quantization != nullptr) {
+    auto claim = claim_from(*quantization, model.model_type, expert_dtype);
+    if (!claim) return claim.why();
+    claim->source = "config.json";
+    facts.claims.push_back(std::move(*claim));
+  }
+  return facts;
+}
+
+Result<QuantClaim> parse_hf_quant_config(const Json& config) {
+  if (!config.is_object()) return not_an_object(config);
+  Fields root(config);
+  std::string producer;
+  if (const Json* object = root.object("producer")) {
+    Fields fields(*object);
+    producer = fields.string("name");
+    if (fields.problem()) return *fields.problem();
+  }
+  const Json* quantization = root.object("quantization");
+  if (root.problem()) return *root.problem();
+  const Json nothing = Json::object();
+  Fields fields(quantization != nullptr ? *quantization : nothing);
+  auto claim = modelopt_claim(fields, fmt::format("producer \"{}\"", producer));
+  if (!claim) return claim.why();
+  claim->source = "hf_quant_config.json";
+  return claim;
+}
+
+Result<ModelFacts> facts_from_gguf(std::span<const tensor::GgufField> fields) {
+  // What fp4moe wrote has the whole config.json, which says more of the router.
+  if (const Json kept = kept_config(fields); kept.is_object()) {
+    auto facts = parse_config(kept);
+    if (!facts) return Error(facts.why()).at(kGgufConfigKey);
+    facts->claims.clear();  // of the dialect it was
+    return facts;
+  }
+  ModelFacts facts{.has_config = true};
+  std::string architecture;
+  const auto find = [&fields](std::string_view key) -> const tensor::GgufField* {
+    for (const tensor::GgufField& field : fields) {
+      if (field.key == key) return &field;
+    }
+    return nullptr;
+  };
+  if (const auto* field = find("general.architecture")) {
+    const auto* value = std::get_if<std::string>(&field->value);
+    if (value == nullptr) {
+      return invalid("config.type", "a metadata field has the wrong type")
+          .at(field->key)
+          .expects("a string", "another type");
+    }
+    architecture = *value;
+  }
+  facts.model.model_type = architecture;
+  std::optional<Error> problem;
+  const auto count = [&](std::string_view key) -> std::optional<std::uint64_t> {
+    const auto* field = find(architecture + "." + std::string(key));
+    if (field == nullptr) return std::nullopt;
+    if (const auto* value = std::get_if<std::uint64_t>(&field->value)) return *value;
+    if (const auto* value = std::get_if<std::int64_t>(&field->value); value != nullptr) {
+      if (*value >= 0) return static_cast<std::uint64_t>(*value);
+    }
+    // Some models give a list with one number per layer; then no single number holds.
+    if (std::holds_alternative<std::vector<std::uint64_t>>(field->value) ||
+        std::holds_alternative<std::vector<std::int64_t>>(field->value)) {
+      return std::nullopt;
+    }
+    if (!problem) {
+      problem = invalid("config.type", "a metadata field has the wrong type")
+                    .at(field->key)
+                    .expects("a whole number", "another type");
+    }
+    return std::nullopt;
+  };
+  facts.model.layers = count("block_count");
+  facts.model.experts = count("expert_count");
+  facts.model.top_k = count("expert_used_count");
+  facts.model.hidden = count("embedding_length");
+  facts.model.intermediate = count("expert_feed_forward_length");
+  if (!facts.model.intermediate) facts.model.intermediate = count("feed_forward_length");
+  facts.model.groups = count("expert_group_count");
+  facts.model.chosen_groups = count("expert_group_used_count");
+  if (const auto function = count("expert_gating_func"); function && *function != 0)
+    facts.model.scoring = gguf_scoring(*function);
+  else if (architecture == "deepseek2")  // of DeepSeek-V2, before the field was there
+    facts.model.scoring = gguf_scoring(1);
+  if (architecture == "deepseek2") facts.model.renormalizes = false;  // unless it is said
+  if (const auto* field = find(architecture + ".expert_weights_norm"))
+    if (const auto* value = std::get_if<bool>(&field->value)) facts.model.renormalizes = *value;
+  if (const auto* field = find(architecture + ".expert_weights_scale"))
+    if (const auto* value = std::get_if<double>(&field->value); value != nullptr && *value != 0)
+      facts.model.routed_scale = *value;
+  if (problem) return *problem;
+  return facts;
+}
+
+Result<ModelFacts> read_facts(const tensor::Store& store) {
+  if (store.kind() == tensor::StoreKind::gguf) return facts_from_gguf(store.gguf_fields());
+  ModelFacts facts;
+  const auto config = read_config_document(store, "config.json");
+  if (!config) return config.why();
+  if (config->has_value()) {
+    auto parsed = parse_config((*config)->json);
+    if (!parsed) return Error(parsed.why()).in(store.path_of("config.json"));
+    facts = std::move(*parsed);
+  }
+  const auto quant = read_config_document(store, "hf_quant_config.json");
+  if (!quant) return quant.why();
+  if (quant->has_value()) {
+    auto claim = parse_hf_quant_config((*quant)->json);
+    if (!claim) return Error(claim.why()).in(store.path_of("hf_quant_config.json"));
+    facts.claims.push_back(std::move(*claim));
+  }
+  return facts;
+}
+
+}  // namespace fp4moe::checkpoint

@@ -1,0 +1,88 @@
+// What config.json, hf_quant_config.json or GGUF metadata say about a model: its sizes, and how it
+// claims to be quantized. A claim is never believed alone: survey.hpp holds it against the tensors.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+#include <vector>
+
+#include "fp4moe/base/result.hpp"
+#include "fp4moe/tensor/files/store.hpp"
+#include "fp4moe/checkpoint/dialect.hpp"
+
+namespace fp4moe::checkpoint {
+
+// What config.json (or GGUF metadata) says and a reader needs; absent fields were not given.
+struct ModelConfig {
+  std::string model_type{};
+  std::optional<std::uint64_t> layers{}, experts{}, top_k{}, hidden{}, intermediate{};
+  std::optional<std::uint64_t> router_hidden{};  // differs from `hidden` where experts are latent
+  std::optional<double> swiglu_limit{};
+  // Of the router: groups of experts and how many stay, what weights are multiplied by, whether
+  // they are normalized, and the function that scores ("sigmoid").
+  std::optional<std::uint64_t> groups{}, chosen_groups{};
+  std::optional<double> routed_scale{};
+  std::optional<bool> renormalizes{};
+  std::string scoring{};
+};
+
+// The modules a quantizer left alone: names, names with * and ?, and compressed-tensors' "re:"
+// patterns as far as they are wildcards in disguise ("re:.*mlp.gate$").
+class Exclusions {
+ public:
+  void add(std::string_view pattern);
+  // Whether `module` itself, or a module it lies in, is listed.
+  const std::string* find(std::string_view module) const;
+  bool empty() const { return exact_.empty() && wild_.empty(); }
+
+ private:
+  struct Hash {
+    using is_transparent = void;
+    std::size_t operator()(std::string_view text) const {
+      return std::hash<std::string_view>{}(text);
+    }
+  };
+  struct Wild {
+    std::string pattern{};  // with * and ?
+    std::string spelled{};  // as the file has it
+  };
+  std::unordered_set<std::string, Hash, std::equal_to<>> exact_{};
+  std::vector<Wild> wild_{};
+};
+
+// How some modules are said to be quantized.
+struct ClaimedScheme {
+  Exclusions modules{};     // which ones, unless it is all of them
+  bool is_default = false;  // all that no scheme before this one names
+  std::string unread{};     // FP4 in a form that is not read here, in words; empty: it is read
+};
+
+// How one file says the experts are quantized.
+struct QuantClaim {
+  std::string source{};  // "config.json"
+  std::string fact{};    // `quant_method "compressed-tensors", format "nvfp4-pack-quantized"`
+  std::optional<Dialect> dialect{};      // absent: the method is none of ours
+  std::optional<WeightFormat> format{};  // absent: it does not say
+  Exclusions excluded{};
+  std::vector<ClaimedScheme> schemes{};  // the first that names a module holds
+
+  // Why the weights of `module` cannot be read; null when they can, or nothing is said of them.
+  const std::string* unread(std::string_view module) const;
+};
+
+struct ModelFacts {
+  ModelConfig model{};
+  std::vector<QuantClaim> claims{};
+  bool has_config = false;  // config.json was there (GGUF: metadata was)
+};
+
+// From untrusted metadata.
+Result<ModelFacts> facts_from_gguf(std::span<const tensor::GgufField> fields);
+
+// The facts beside a store: its config.json and hf_quant_config.json, or its metadata.
+Result<ModelFacts> read_facts(const tensor::Store& store);
+
+}  // namespace fp4moe::checkpoint

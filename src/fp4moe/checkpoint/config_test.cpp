@@ -1,0 +1,323 @@
+#include "fp4moe/checkpoint/config.hpp"
+
+#include <gtest/gtest.h>
+
+#include "fp4moe/checkpoint/config_document.hpp"
+#include "support/files.hpp"
+#include "support/tiny_model.hpp"
+
+namespace fp4moe::checkpoint {
+namespace config_test {
+
+using tensor::testing::TemporaryFolder;
+using tensor::testing::write_text;
+
+ModelFacts parsed(std::string_view text) {
+  const auto json = parse_json(text);
+  EXPECT_TRUE(json);
+  const auto facts = parse_config(*json);
+  EXPECT_TRUE(facts) << fp4moe::text(facts.why());
+  return facts ? *facts : ModelFacts{};
+}
+
+Error refused(std::string_view text) {
+  const auto json = parse_json(text);
+  EXPECT_TRUE(json);
+  const auto facts = parse_config(*json);
+  EXPECT_FALSE(facts) << text;
+  return facts ? Error{} : facts.why();
+}
+
+TEST(Config, ReadsGptOss) {
+  const ModelFacts facts = parsed(R"({"model_type": "gpt_oss", "num_hidden_layers": 24,
+      "num_local_experts": 32, "num_experts_per_tok": 4, "hidden_size": 2880,
+      "intermediate_size": 2880, "swiglu_limit": 7.0,
+      "quantization_config": {"quant_method": "mxfp4",
+        "modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"]}})");
+  EXPECT_EQ(facts.model.model_type, "gpt_oss");
+  EXPECT_EQ(facts.model.layers, 24u);
+  EXPECT_EQ(facts.model.experts, 32u);
+  EXPECT_EQ(facts.model.top_k, 4u);
+  EXPECT_EQ(facts.model.hidden, 2880u);
+  EXPECT_EQ(facts.model.intermediate, 2880u);
+  EXPECT_EQ(facts.model.swiglu_limit, 7.0);
+  ASSERT_EQ(facts.claims.size(), 1u);
+  EXPECT_EQ(facts.claims[0].dialect, Dialect::gpt_oss);
+  EXPECT_EQ(facts.claims[0].format, WeightFormat::mxfp4);
+  EXPECT_NE(facts.claims[0].excluded.find("model.layers.7.self_attn.q_proj"), nullptr);
+  EXPECT_EQ(facts.claims[0].excluded.find("model.layers.7.mlp.experts"), nullptr);
+}
+
+TEST(Config, PrefersTheExpertsOwnSizesAndLooksIntoTextConfig) {
+  const ModelFacts facts = parsed(R"({"model_type": "qwen3_vl_moe", "text_config": {
+      "hidden_size": 2048, "intermediate_size": 6144, "moe_intermediate_size": 768,
+      "num_experts": 128, "n_routed_experts": null}})");
+  EXPECT_EQ(facts.model.model_type, "qwen3_vl_moe");
+  EXPECT_EQ(facts.model.hidden, 2048u);
+  EXPECT_EQ(facts.model.intermediate, 768u);
+  EXPECT_EQ(facts.model.experts, 128u);
+  EXPECT_TRUE(facts.claims.empty());
+  EXPECT_EQ(parsed(R"({"hidden_size": 4096, "moe_latent_size": 1024})").model.hidden, 1024u);
+}
+
+struct ClaimCase {
+  std::string_view config;
+  std::optional<Dialect> dialect;
+  std::optional<WeightFormat> format;
+};
+
+class Claims : public ::testing::TestWithParam<ClaimCase> {};
+
+TEST_P(Claims, AreReadFromTheQuantizationConfig) {
+  const ModelFacts facts =
+      parsed(R"({"quantization_config": )" + std::string(GetParam().config) + "}");
+  ASSERT_EQ(facts.claims.size(), 1u);
+  EXPECT_EQ(facts.claims[0].dialect, GetParam().dialect);
+  EXPECT_EQ(facts.claims[0].format, GetParam().format);
+  EXPECT_NE(facts.claims[0].fact.find("quant_method"), std::string::npos);
+}
+
+constexpr auto kNone = std::nullopt;
+constexpr WeightFormat kMx = WeightFormat::mxfp4, kNv = WeightFormat::nvfp4;
+INSTANTIATE_TEST_SUITE_P(
+    Methods, Claims,
+    ::testing::Values(
+        ClaimCase{R"({"quant_method": "modelopt", "quant_algo": "NVFP4"})", Dialect::modelopt, kNv},
+        ClaimCase{R"({"quant_method": "modelopt", "quant_algo": "W4A16_NVFP4"})", Dialect::modelopt,
+                  kNv},
+        ClaimCase{R"({"quant_method": "modelopt", "quant_algo": "FP8"})", kNone, kNone},
+        ClaimCase{R"({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION",
+                      "quantized_layers": {"a": {"quant_algo": "FP8"},
+                                           "b": {"quant_algo": "NVFP4"}}})",
+                  Dialect::modelopt, kNv},
+        ClaimCase{R"({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION",
+                      "quantized_layers": {"a": {"quant_algo": "mxfp4"},
+                                           "b": {"quant_algo": "NVFP4"}}})",
+                  Dialect::modelopt, kNone},
+        ClaimCase{R"({"quant_method": "modelopt", "quant_algo": "mxfp4"})", Dialect::modelopt, kMx},
+        ClaimCase{R"({"quant_method": "modelopt", "quant_algo": "W4A8_NVFP4_FP8",
+                      "group_size": 32})",
+                  Dialect::modelopt, kNone},
+        ClaimCase{R"({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION",
+                      "quantized_layers": {"a": {"quant_algo": "FP8"}}})",
+                  kNone, kNone},
+        ClaimCase{R"({"producer": {"name": "modelopt"}, "quant_algo": "NVFP4"})", Dialect::modelopt,
+                  kNv},
+        ClaimCase{R"({"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized"})",
+                  Dialect::compressed_tensors, kNv},
+        ClaimCase{R"({"quant_method": "compressed-tensors", "format": "mxfp4-pack-quantized"})",
+                  Dialect::compressed_tensors, kMx},
+        ClaimCase{R"({"quant_method": "compressed-tensors", "format": "pack-quantized"})", kNone,
+                  kNone},
+        ClaimCase{R"({"quant_method": "compressed-tensors", "format": "mixed-precision",
+                      "config_groups": {"g0": {"format": "float-quantized"},
+                                        "g1": {"format": "nvfp4-pack-quantized"}}})",
+                  Dialect::compressed_tensors, kNv},
+        ClaimCase{R"({"quant_method": "quark", "global_quant_config":
+                      {"weight": {"dtype": "fp4", "group_size": 32}}})",
+                  Dialect::quark, kMx},
+        ClaimCase{R"({"quant_method": "quark", "global_quant_config":
+                      {"weight": {"dtype": "fp8_e4m3"}},
+                      "layer_quant_config": {"*experts*": {"weight": [{"dtype": "fp4"}]}}})",
+                  Dialect::quark, kMx},
+        ClaimCase{R"({"quant_method": "quark", "global_quant_config":
+                      {"weight": [{"dtype": "fp4", "group_size": 16},
+                                  {"dtype": "fp8_e4m3", "qscheme": "per_tensor"}]}})",
+                  Dialect::quark, kNv},
+        ClaimCase{R"({"quant_method": "quark", "global_quant_config": {"weight": null}})", kNone,
+                  kNone},
+        ClaimCase{R"({"quant_method": "fp8"})", kNone, kNone},
+        ClaimCase{R"({"quant_method": "fp8", "expert_dtype": "fp4"})", Dialect::deepseek_v4, kMx},
+        ClaimCase{R"({"quant_method": "awq", "bits": 4})", kNone, kNone}));
+
+TEST(Config, KnowsDeepseekV4ByItsModelType) {
+  const ModelFacts facts =
+      parsed(R"({"model_type": "deepseek_v4", "quantization_config": {"quant_method": "fp8"}})");
+  EXPECT_EQ(facts.claims.at(0).dialect, Dialect::deepseek_v4);
+  EXPECT_EQ(parsed(R"({"model_type": "deepseek_v4", "expert_dtype": "fp8",
+                       "quantization_config": {"quant_method": "fp8"}})")
+                .claims.at(0)
+                .dialect,
+            std::nullopt);
+}
+
+TEST(Config, RefusesFieldsOfTheWrongTypeByName) {
+  for (const auto& [text, field] :
+       {std::pair{R"({"hidden_size": "2880"})", "hidden_size"},
+        std::pair{R"({"hidden_size": -1})", "hidden_size"},
+        std::pair{R"({"num_experts": 1.5})", "num_experts"},
+        std::pair{R"({"moe_intermediate_size": [1, 2]})", "moe_intermediate_size"},
+        std::pair{R"({"model_type": 3})", "model_type"},
+        std::pair{R"({"text_config": []})", "text_config"},
+        std::pair{R"({"swiglu_limit": "7"})", "swiglu_limit"},
+        std::pair{R"({"quantization_config": "nvfp4"})", "quantization_config"},
+        std::pair{R"({"quantization_config": {"quant_method": 4}})", "quant_method"},
+        std::pair{R"({"quantization_config": {"quant_method": "modelopt", "ignore": {}}})",
+                  "ignore"},
+        std::pair{R"({"quantization_config": {"quant_method": "modelopt", "ignore": [1]}})",
+                  "ignore"},
+        std::pair{R"({"quantization_config": {"quant_method": "modelopt",
+                      "quant_algo": "MIXED_PRECISION", "quantized_layers": {"a": {"quant_algo": 1}}}})",
+                  "quant_algo"},
+        std::pair{R"({"quantization_config": {"quant_method": "compressed-tensors",
+                      "config_groups": {"a": {"format": 1}}}})",
+                  "format"},
+        std::pair{R"({"quantization_config": {"quant_method": "quark",
+                      "global_quant_config": {"weight": {"dtype": 1}}}})",
+                  "dtype"}}) {
+    const Error why = refused(text);
+    EXPECT_EQ(why.id, "config.type") << text;
+    EXPECT_EQ(why.tensor, field) << text;
+    EXPECT_EQ(why.code, ErrorCode::invalid_input);
+  }
+  EXPECT_EQ(refused("[]").id, "config.type");
+}
+
+TEST(Config, ReadsHfQuantConfig) {
+  const auto json = parse_json(R"({"producer": {"name": "modelopt", "version": "0.40"},
+      "quantization": {"quant_algo": "NVFP4", "group_size": 16,
+                       "exclude_modules": ["lm_head", "model.layers.0*"]}})");
+  ASSERT_TRUE(json);
+  const auto claim = parse_hf_quant_config(*json);
+  ASSERT_TRUE(claim);
+  EXPECT_EQ(claim->dialect, Dialect::modelopt);
+  EXPECT_NE(claim->excluded.find("model.layers.0.mlp.experts.0.up_proj"), nullptr);
+  EXPECT_EQ(claim->excluded.find("model.layers.1.mlp.experts.0.up_proj"), nullptr);
+  EXPECT_EQ(parse_hf_quant_config(*parse_json("{}"))->dialect, std::nullopt);
+  EXPECT_FALSE(parse_hf_quant_config(*parse_json("3")));
+  EXPECT_FALSE(parse_hf_quant_config(*parse_json(R"({"quantization": 1})")));
+  EXPECT_FALSE(parse_hf_quant_config(*parse_json(R"({"producer": 1})")));
+}
+
+TEST(Config, UnderstandsRegularExpressionsThatAreWildcards) {
+  Exclusions excluded;
+  excluded.add("re:.*mlp\\.gate$");
+  excluded.add("re:^lm_head");
+  excluded.add("re:.*experts\\.[0-9]+\\.down");  // beyond wildcards: left to the tensors
+  EXPECT_NE(excluded.find("model.layers.3.mlp.gate"), nullptr);
+  EXPECT_EQ(excluded.find("model.layers.3.mlp.gate_proj"), nullptr);
+  EXPECT_NE(excluded.find("lm_head.weight"), nullptr);
+  EXPECT_EQ(excluded.find("model.layers.3.mlp.experts.0.down_proj"), nullptr);
+  excluded.add("model.layers.5.mlp");
+  EXPECT_EQ(*excluded.find("model.layers.5.mlp.experts.0.down_proj"), "model.layers.5.mlp");
+}
+
+TEST(Config, ReadsTheRouterFromGgufMetadata) {
+  using tensor::GgufField;
+  using tensor::GgufType;
+  std::vector<GgufField> fields{
+      {"general.architecture", GgufType::string, std::string("deepseek2")}};
+  const auto first = facts_from_gguf(fields);
+  ASSERT_TRUE(first) << text(first.why());
+  EXPECT_EQ(first->model.scoring, "softmax");  // files of DeepSeek-V2 say nothing
+  EXPECT_EQ(first->model.renormalizes, false);
+  fields.push_back({"deepseek2.expert_gating_func", GgufType::u32, std::uint64_t{2}});
+  fields.push_back({"deepseek2.expert_weights_norm", GgufType::boolean, true});
+  fields.push_back({"deepseek2.expert_weights_scale", GgufType::f32, 2.5});
+  fields.push_back({"deepseek2.expert_group_count", GgufType::u32, std::uint64_t{8}});
+  fields.push_back({"deepseek2.expert_group_used_count", GgufType::u32, std::uint64_t{4}});
+  const auto facts = facts_from_gguf(fields);
+  ASSERT_TRUE(facts) << text(facts.why());
+  EXPECT_EQ(facts->model.scoring, "sigmoid");
+  EXPECT_EQ(facts->model.renormalizes, true);
+  EXPECT_EQ(facts->model.routed_scale, 2.5);
+  EXPECT_EQ(facts->model.groups, 8u);
+  EXPECT_EQ(facts->model.chosen_groups, 4u);
+  // A kept config.json says all of it in its own words.
+  fields.push_back(
+      {"fp4moe.config_json", GgufType::string,
+       std::string(R"({"model_type": "kimi_linear", "routed_scaling_factor": 2.446})")});
+  const auto kept = facts_from_gguf(fields);
+  ASSERT_TRUE(kept) << text(kept.why());
+  EXPECT_EQ(kept->model.model_type, "kimi_linear");
+  EXPECT_EQ(kept->model.routed_scale, 2.446);
+  EXPECT_TRUE(kept->claims.empty());
+}
+
+TEST(Config, ReadsGgufMetadata) {
+  using tensor::GgufType;
+  const std::vector<tensor::GgufField> fields{
+      {"general.architecture", GgufType::string, std::string("gpt-oss")},
+      {"gpt-oss.block_count", GgufType::u32, std::uint64_t{24}},
+      {"gpt-oss.expert_count", GgufType::u32, std::uint64_t{32}},
+      {"gpt-oss.expert_used_count", GgufType::i32, std::int64_t{4}},
+      {"gpt-oss.embedding_length", GgufType::u32, std::uint64_t{2880}},
+      {"gpt-oss.feed_forward_length", GgufType::u32, std::uint64_t{1}},
+      {"gpt-oss.expert_feed_forward_length", GgufType::u32, std::uint64_t{2880}}};
+  const auto facts = facts_from_gguf(fields);
+  ASSERT_TRUE(facts);
+  EXPECT_EQ(facts->model.model_type, "gpt-oss");
+  EXPECT_EQ(facts->model.experts, 32u);
+  EXPECT_EQ(facts->model.top_k, 4u);
+  EXPECT_EQ(facts->model.hidden, 2880u);
+  EXPECT_EQ(facts->model.intermediate, 2880u);
+
+  auto wrong = fields;
+  wrong[2].value = std::string("many");
+  EXPECT_EQ(facts_from_gguf(wrong).why().id, "config.type");
+  wrong[2].value = std::int64_t{-1};
+  EXPECT_EQ(facts_from_gguf(wrong).why().tensor, "gpt-oss.expert_count");
+  wrong[0].value = std::uint64_t{1};
+  EXPECT_EQ(facts_from_gguf(wrong).why().tensor, "general.architecture");
+  wrong = fields;
+  wrong[6].value = std::vector<std::uint64_t>{0, 2880};  // one for each layer
+  EXPECT_TRUE(facts_from_gguf(wrong));
+}
+
+class ConfigFiles : public ::testing::Test {
+ protected:
+  ConfigFiles() {
+    testing::write_safetensors(folder_ / "model.safetensors",
+                               {{"a", tensor::DType::u8, {1}, testing::Bytes(1)}});
+  }
+  Result<ModelFacts> read() const {
+    const auto store = tensor::Store::open(folder_.path());
+    EXPECT_TRUE(store);
+    return read_facts(*store);
+  }
+  TemporaryFolder folder_{};
+};
+
+TEST_F(ConfigFiles, AreOptional) {
+  const auto facts = read();
+  ASSERT_TRUE(facts);
+  EXPECT_FALSE(facts->has_config);
+}
+
+TEST_F(ConfigFiles, AreBothRead) {
+  write_text(folder_ / "config.json",
+             R"({"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}})");
+  write_text(folder_ / "hf_quant_config.json", R"({"quantization": {"quant_algo": "FP8"}})");
+  const auto facts = read();
+  ASSERT_TRUE(facts);
+  ASSERT_EQ(facts->claims.size(), 2u);
+  EXPECT_EQ(facts->claims[0].source, "config.json");
+  EXPECT_EQ(facts->claims[1].source, "hf_quant_config.json");
+}
+
+TEST_F(ConfigFiles, MayHoldPythonsInfinity) {
+  write_text(folder_ / "config.json",
+             R"({"time_step_limit": [0.0, Infinity, -Infinity, NaN], "name": "NaN \" Infinity",
+                 "hidden_size": 64})");
+  const auto facts = read();
+  ASSERT_TRUE(facts) << text(facts.why());
+  EXPECT_EQ(facts->model.hidden, 64u);
+}
+
+TEST_F(ConfigFiles, AreNamedInTheirErrors) {
+  write_text(folder_ / "config.json", "{");
+  EXPECT_EQ(read().why().path, folder_ / "config.json");
+  write_text(folder_ / "config.json", R"({"hidden_size": true})");
+  EXPECT_EQ(read().why().path, folder_ / "config.json");
+  write_text(folder_ / "config.json", "{}");
+  write_text(folder_ / "hf_quant_config.json", "[]");
+  EXPECT_EQ(read().why().path, folder_ / "hf_quant_config.json");
+}
+
+TEST_F(ConfigFiles, MustBeFiles) {
+  std::filesystem::create_directory(folder_ / "config.json");
+  EXPECT_EQ(read().why().id, "file.not_regular");
+}
+
+}  // namespace config_test
+}  // namespace fp4moe::checkpoint

@@ -1,0 +1,679 @@
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <unordered_set>
+#include <utility>
+
+#include "fp4moe/base/text.hpp"
+#include "fp4moe/checkpoint/write/copy_checkpoint.hpp"
+#include "fp4moe/checkpoint/write/exact_scales.hpp"
+#include "fp4moe/checkpoint/gguf_blocks.hpp"
+#include "fp4moe/checkpoint/gguf_fields.hpp"
+#include "fp4moe/checkpoint/models.hpp"
+#include "fp4moe/checkpoint/origin.hpp"
+#include "fp4moe/checkpoint/write/quant_config.hpp"
+#include "fp4moe/checkpoint/stored_scalar.hpp"
+#include "fp4moe/checkpoint/write/tensor_names.hpp"
+#include "fp4moe/checkpoint/edit/transcode.hpp"
+
+namespace fp4moe::checkpoint {
+namespace {
+
+using tensor::DType;
+using tensor::StoredTensor;
+
+// Dialects that can be written for a format, for remedies.
+std::string possible_targets(WeightFormat format, Dialect except) {
+  std::string all;
+  for (const DialectRow& row : dialects())
+    if (row.format == format && row.dialect != except && row.dialect != Dialect::deepseek_v4 &&
+        all.find(row.name) == std::string::npos)
+      all += (all.empty() ? "" : ", ") + std::string(row.name);
+  return all;
+}
+
+class Planner {
+ public:
+  Planner(const Checkpoint& source, Dialect target, Origin origin, ScaleSource scales)
+      : source_(source),
+        target_(target),
+        origin_(std::move(origin)),
+        scales_(std::move(scales)),
+        config_(read_config(source.store())) {}
+
+  Result<TranscodePlan> plan(std::uint64_t max_shard_bytes) {
+    Result<DialectRow> row = choose_row();
+    if (!row) return row.why();
+    TranscodePlan plan{.checkpoint = {.row = *row}};
+    CheckpointPlan& out = plan.checkpoint;
+    out.source = &source_.store();
+    out.max_shard_bytes = max_shard_bytes;
+    for (const MoeLayer& layer : source_.layers())
+      if (Result<Done> fits = check_layer(layer, *row); !fits) return fits.why();
+    if (Result<Done> done = add_layers(out); !done) return done.why();
+    if (Result<Done> done = add_others(out); !done) return done.why();
+    Result<ExactScales> records = scales_.records_for(out);
+    if (!records) return records.why();
+    out.exact_scales.merge(*records);
+    if (Result<Done> done = add_documents(plan); !done) return done.why();
+    return plan;
+  }
+
+ private:
+  // As config.json spells it; GGUF has names of its own.
+  std::string model_type() const {
+    const auto found = config_.find("model_type");
+    if (found != config_.end() && found->is_string()) return found->string();
+    return source_.dialect().dialect == Dialect::openai ? "gpt_oss" : "";
+  }
+
+  Result<DialectRow> choose_row() const {
+    const DialectRow& own = source_.dialect();
+    const std::string from(own.name), to(name(target_));
+    const DialectRow* row = find_row(target_, own.format);
+    if (row == nullptr)
+      return usage("transcode.format", to + " cannot hold " + std::string(name(own.format)) +
+                                           " weights without changing their values")
+          .expects("one of " + possible_targets(own.format, own.dialect), to)
+          .try_this("To change the format, quantize the unquantized model again");
+    const bool native = own.dialect == Dialect::deepseek_v4 || target_ == Dialect::deepseek_v4;
+    if (native && own.dialect != target_)
+      return usage("transcode.pair",
+                   "DeepSeek-V4's dialect mixes FP4 experts with FP8 modules, which the other "
+                   "dialects cannot describe")
+          .expects("two of " + possible_targets(own.format, Dialect::deepseek_v4),
+                   from + " to " + to);
+    if (own.dialect == Dialect::gguf && target_ == Dialect::gguf)
+      return usage("transcode.pair", "the checkpoint is already in this dialect")
+          .expects("one of " + possible_targets(own.format, own.dialect), to);
+    DialectRow chosen = own.dialect == target_ ? own : former_row(*row);
+    if (chosen.grouping == Grouping::per_expert && !chosen.joins_gate_up())
+      chosen.projections = projections();
+    chosen.input_scale_dtype = input_scale_dtype();
+    return chosen;
+  }
+
+  // What was in Quark's or ModelOpt's dialect before gets its form back. Quark exports gpt-oss with
+  // gate and up of an expert joined, others apart. A form that has fewer scales is taken only where
+  // those are equal that it has in common.
+  DialectRow former_row(const DialectRow& usual) const {
+    const std::string& former = target_ == Dialect::quark      ? origin_.quark_grouping
+                                : target_ == Dialect::modelopt ? origin_.modelopt_grouping
+                                                               : kNoGrouping;
+    const bool is_gated = !source_.layers().empty() && source_.layers()[0].shape.gated();
+    const DialectRow* found = &usual;
+    for (const DialectRow& row : dialects())
+      if (row.dialect == target_ && row.format == usual.format && grouping_text(row) == former)
+        found = &row;
+    if (former.empty() && target_ == Dialect::quark && model_type() == "gpt_oss" && is_gated)
+      found = find_row(target_, usual.format, Grouping::per_expert, true);
+    return fits_scales(*found) ? *found : usual;
+  }
+
+  bool fits_scales(const DialectRow& row) const {
+    if (!row.joins_gate_up() || row.global_scale == GlobalScale::none) return true;
+    for (const MoeLayer& layer : source_.layers())
+      for (const bool down : {false, true}) {
+        std::optional<StoredScales::Pair> first;
+        for (std::uint64_t e = 0; e < layer.shape.experts; ++e) {
+          const Result<StoredScales> scales = scales_.scales(layer, e, row.global_scale);
+          if (!scales) return false;
+          if (!down && !(scales->gate == scales->up)) return false;
+          const StoredScales::Pair& pair = down ? scales->down : scales->up;
+          if (row.is_transposed && first && !(*first == pair)) return false;
+          first = pair;
+        }
+      }
+    return true;
+  }
+
+  // Quark writes input scales in the model's type.
+  DType input_scale_dtype() const {
+    if (source_.dialect().dialect == target_) return source_input_dtype();
+    if (target_ == Dialect::quark && origin_.input_dtype == "BF16" && input_scales_fit())
+      return DType::bf16;
+    return DType::f32;
+  }
+
+  DType source_input_dtype() const {
+    for (const MoeLayer& layer : source_.layers())
+      if (layer.up[0].input_scale.tensor != nullptr)
+        return layer.up[0].input_scale.tensor->entry.dtype;
+    return DType::f32;
+  }
+
+  bool input_scales_fit() const {
+    for (const MoeLayer& layer : source_.layers())
+      for (const auto* places : {&layer.gate, &layer.up, &layer.down})
+        for (const ProjectionPlaces& place : *places) {
+          const StoredTensor* tensor = place.input_scale.tensor;
+          if (tensor == nullptr) continue;
+          for (std::uint64_t e = 0; e < layer.shape.experts; ++e) {
+            const ScaleBits bits = scales_.bits_of(*tensor, e, layer.row->global_scale);
+            if ((bits.multiplies & 0xFFFFu) != 0) return false;
+          }
+        }
+    return true;
+  }
+
+  ProjectionNames projections() const {
+    if (source_.dialect().grouping == Grouping::per_expert && !source_.dialect().joins_gate_up())
+      return uses_numbers() ? kNumberedNames : kProjNames;
+    if (!origin_.projections.empty())
+      return origin_.projections == projections_text(kNumberedNames) ? kNumberedNames : kProjNames;
+    const ModelRow* family = find_family(model_type());
+    return family != nullptr ? family->projections : kProjNames;
+  }
+
+  bool uses_numbers() const {
+    if (source_.layers().empty()) return false;
+    const std::string& name = source_.layers()[0].down[0].codes.tensor->entry.name;
+    return name.find(".w2") != std::string::npos;
+  }
+
+  Result<Done> check_layer(const MoeLayer& layer, const DialectRow& row) const {
+    const MoeShape& shape = layer.shape;
+    const std::string to(row.name);
+    const std::string others = possible_targets(shape.format, target_);
+    if (!shape.gated() && row.joins_gate_up())
+      return usage("transcode.no_gate", to + " fuses gate and up, and this model has no gate")
+          .at(layer.prefix)
+          .expects("a gated model", "up and down projections alone")
+          .try_this("Choose one of " + others);
+    if (shape.has_bias && row.parts.bias.empty())
+      return usage("transcode.bias", to + " has no place for the experts' biases")
+          .at(layer.prefix)
+          .expects("experts without biases", "biases")
+          .try_this("Choose one of " + others);
+    if (shape.has_input_scale && row.parts.input_scale.empty())
+      return usage("transcode.input_scale", to + " has no place for the experts' input scales")
+          .at(layer.prefix)
+          .expects("experts without input scales", "input scales")
+          .try_this("Keep the dialect, or remove the input scales first");
+    const std::uint64_t unit = gguf_block_elements(shape.format);
+    if (row.dialect == Dialect::gguf &&
+        (shape.hidden % unit != 0 || shape.intermediate % unit != 0))
+      return usage("transcode.gguf_blocks", "the sizes do not fill whole GGUF blocks")
+          .at(layer.prefix)
+          .expects("hidden and intermediate sizes that are multiples of " + std::to_string(unit),
+                   "hidden " + std::to_string(shape.hidden) + ", intermediate " +
+                       std::to_string(shape.intermediate))
+          .try_this("Choose one of " + others);
+    return Done{};
+  }
+
+  static Json read_config(const tensor::Store& store) {
+    if (store.kind() == tensor::StoreKind::gguf) return config_from_gguf(store.gguf_fields());
+    const Result<Json> config = read_json_file(store.folder() + "/config.json");
+    return config && config->is_object() ? *config : Json::object();
+  }
+
+  // The template of the source's own Hugging Face names, as far as they are known.
+  std::string prefix_template() const {
+    if (name_family(source_.dialect().dialect) == NameFamily::hugging_face &&
+        !source_.layers().empty()) {
+      const MoeLayer& layer = source_.layers()[0];
+      const PrefixFamily family = prefix_family(layer.prefix);
+      return std::string(family.before) + "{}" + std::string(family.after);
+    }
+    if (!origin_.prefix.empty()) return origin_.prefix;
+    const ModelRow* family = find_family(model_type());
+    return std::string(family != nullptr ? family->prefix : kModelPrefix);
+  }
+
+  Result<Done> add_layers(CheckpointPlan& out) {
+    const bool keeps_prefix = name_family(source_.dialect().dialect) == NameFamily::hugging_face &&
+                              name_family(target_) == NameFamily::hugging_face;
+    const std::string theirs = prefix_template();
+    const bool is_named_by_dialect = name_family(target_) != NameFamily::hugging_face;
+    std::optional<DType> bias;
+    for (const MoeLayer& layer : source_.layers()) {
+      OutputLayer result{.index = layer.index, .shape = layer.shape};
+      if (out.row.is_transposed && layer.shape.gated())
+        result.shape.order = joined_order(model_type()).value_or(layer.shape.order);
+      result.prefix = keeps_prefix
+                        ? layer.prefix
+                        : layer_prefix(is_named_by_dialect ? std::string_view(out.row.prefix)
+                                                           : std::string_view(theirs),
+                                       layer.index);
+      out.layers.push_back(std::move(result));
+      if (layer.shape.has_bias) bias = layer.up[0].bias.tensor->entry.dtype;
+    }
+    if (bias) {
+      bias_dtype_ = *bias;
+      const Result<DType> chosen = choose_bias_dtype(*bias);
+      if (!chosen) return chosen.why();
+      out.bias_dtype = *chosen;
+    }
+    return Done{};
+  }
+
+  // llama.cpp reads biases as float32, the others keep them as they were: bfloat16 when that is
+  // recorded or when every value fits.
+  Result<DType> choose_bias_dtype(DType own) const {
+    if (target_ == Dialect::gguf) {
+      if (own == DType::bf16 || own == DType::f32) return DType::f32;
+      return usage("transcode.bias",
+                   "GGUF biases are float32, and these cannot be widened exactly here")
+          .expects("BF16 or F32", std::string(tensor::name(own)));
+    }
+    if (source_.dialect().dialect != Dialect::gguf || own != DType::f32) return own;
+    if (!origin_.bias_dtype.empty())
+      return origin_.bias_dtype == "F32" ? DType::f32 : checked_bf16();
+    return all_biases_fit() ? DType::bf16 : DType::f32;
+  }
+  DType checked_bf16() const { return all_biases_fit() ? DType::bf16 : DType::f32; }
+
+  bool all_biases_fit() const {
+    for (const MoeLayer& layer : source_.layers())
+      for (const auto* places : {&layer.gate, &layer.up, &layer.down})
+        for (const ProjectionPlaces& place : *places) {
+          if (place.bias.tensor == nullptr) continue;
+          const auto bytes = source_.store().bytes(*place.bias.tensor);
+          for (std::size_t i = 0; i + 4 <= bytes.size(); i += 4)
+            if (bytes[i] != std::byte{0} || bytes[i + 1] != std::byte{0}) return false;
+          source_.store().drop(*place.bias.tensor, bytes);
+        }
+    return true;
+  }
+
+  Result<Done> add_others(CheckpointPlan& out) {
+    std::unordered_set<const StoredTensor*> taken;
+    for (const MoeLayer& layer : source_.layers())
+      for (const auto* places : {&layer.gate, &layer.up, &layer.down})
+        for (const ProjectionPlaces& place : *places)
+          for (const TensorPlace part :
+               {place.codes, place.scales, place.global_scale, place.input_scale, place.bias})
+            if (part.tensor != nullptr) taken.insert(part.tensor);
+    for (const StoredTensor& tensor : source_.store().tensors()) {
+      if (taken.contains(&tensor)) continue;
+      OtherTensor other{.spec = {tensor.entry.name, tensor.entry.dtype, tensor.entry.shape},
+                        .pieces = {{.tensor = &tensor, .begin = 0, .bytes = tensor.entry.bytes}}};
+      if (is_scalar_of_blocks(tensor)) continue;
+      if (own_blocks(tensor)) {
+        add_unpacked(out, tensor);
+        continue;
+      }
+      if (Result<Done> done = translate_module(out, tensor, other); !done) return done;
+      if (!other.spec.name.empty()) out.others.push_back(std::move(other));
+    }
+    RenameContext context = rename_context(model_type(), config_);
+    context.names = origin_.names;
+    if (target_ == Dialect::gguf) kept_names_ = names_to_keep(out.others, context.model_type);
+    Result<std::vector<OtherTensor>> renamed =
+        rename_others(std::move(out.others), name_family(source_.dialect().dialect),
+                      name_family(target_), context);
+    if (!renamed) return renamed.why();
+    out.others = *std::move(renamed);
+    for (const OtherTensor& other : out.others) {
+      const bool fits = target_ == Dialect::gguf ? tensor::row(other.spec.dtype).ggml_type >= 0
+                                                 : tensor::row(other.spec.dtype).in_safetensors;
+      if (!fits)
+        return usage(target_ == Dialect::gguf ? "transcode.gguf_dtype" : "transcode.dtype",
+                     std::string(name(target_)) + " cannot hold tensors of this type")
+            .at(other.spec.name)
+            .expects(target_ == Dialect::gguf ? "a type GGUF has" : "a type safetensors has",
+                     std::string(tensor::name(other.spec.dtype)));
+    }
+    return Done{};
+  }
+
+  // Linear modules outside the experts that are quantized too (attention, shared experts): the
+  // same parts under the target's names.
+  Result<Done> translate_module(CheckpointPlan& out, const StoredTensor& tensor,
+                                OtherTensor& other) {
+    const DialectRow& own = source_.dialect();
+    if (own.dialect == target_) return Done{};
+    const std::string& name = tensor.entry.name;
+    const DialectRow* from = module_row(own.dialect, own.format);
+    const DialectRow* to = module_row(target_, own.format);
+    if (from == nullptr) return check_plain(tensor);
+    struct PartPair {
+      std::string_view from, to;
+      bool is_scalar;
+    };
+    const PartNames none{}, &their = to != nullptr ? to->parts : none;
+    const PartPair pairs[] = {{from->parts.codes, their.codes, false},
+                              {from->parts.scales, their.scales, false},
+                              {from->parts.global_scale, their.global_scale, true},
+                              {from->parts.input_scale, their.input_scale, true}};
+    for (const PartPair& pair : pairs) {
+      if (pair.from.empty() || !name.ends_with(pair.from)) continue;
+      const std::string stem = name.substr(0, name.size() - pair.from.size());
+      const StoredTensor* codes = source_.store().find(stem + std::string(from->parts.codes));
+      const StoredTensor* scales = source_.store().find(stem + std::string(from->parts.scales));
+      if (codes == nullptr || scales == nullptr || codes->entry.dtype != from->codes_dtype)
+        continue;
+      if (target_ == Dialect::gguf && (pair.is_scalar || fills_blocks(*codes))) {
+        if (pack_module(out, stem, pair.from, tensor, other)) return Done{};
+      }
+      if (to == nullptr)
+        return usage("transcode.quantised_module",
+                     "a module outside the experts is quantized too, which is not written in " +
+                         std::string(out.row.name) + "'s dialect")
+            .at(name)
+            .expects("experts alone in FP4", "this module too")
+            .try_this("Choose one of " + possible_per_expert(own));
+      if (pair.to.empty())
+        return usage("transcode.quantised_module",
+                     std::string(out.row.name) + " has no place for this part")
+            .at(name);
+      other.spec.name = stem + std::string(pair.to);
+      if (pair.is_scalar && !has_scalar_for_each(tensor)) {
+        const ScaleBits bits = scales_.bits_of(tensor, 0, own.global_scale);
+        put_scalar(out, bits, pair.to == their.input_scale, other);
+      }
+      return Done{};
+    }
+    return check_plain(tensor);
+  }
+
+  bool fills_blocks(const StoredTensor& codes) const {
+    const std::uint64_t unit = gguf_block_elements(source_.dialect().format);
+    return codes.entry.shape.size() == 2 && codes.entry.shape[1] * 2 % unit == 0;
+  }
+
+  // A module's part in llama.cpp's form: blocks, .scale and .input_scale. Scales go into the blocks.
+  bool pack_module(CheckpointPlan& out, const std::string& stem, std::string_view part,
+                   const StoredTensor& tensor, OtherTensor& other) {
+    const DialectRow& own = source_.dialect();
+    const DialectRow& from = *module_row(own.dialect, own.format);
+    const StoredTensor* codes = source_.store().find(stem + std::string(from.parts.codes));
+    if (part == from.parts.codes) {
+      const std::uint64_t rows = codes->entry.shape[0], k = codes->entry.shape[1] * 2;
+      other.pieces.clear();
+      other.spec = {stem + ".weight", out.row.codes_dtype, {rows, k}};
+      other.block =
+          BlockPiece{.format = own.format,
+                     .codes = codes,
+                     .scales = source_.store().find(stem + std::string(from.parts.scales)),
+                     .rows = rows,
+                     .k = k};
+      return true;
+    }
+    if (part == from.parts.scales) {
+      other.spec.name.clear();
+      return true;
+    }
+    const bool is_input = part == from.parts.input_scale;
+    const std::string_view their =
+        is_input ? out.row.parts.input_scale : out.row.parts.global_scale;
+    if (their.empty() || has_scalar_for_each(tensor)) return false;
+    other.spec.name = stem + std::string(their);
+    put_scalar(out, scales_.bits_of(tensor, 0, own.global_scale), is_input, other);
+    other.spec.shape = {1};
+    return true;
+  }
+
+  // Blocks of a module outside the experts, in a GGUF file.
+  bool own_blocks(const StoredTensor& tensor) const {
+    const DialectRow& own = source_.dialect();
+    return own.dialect == Dialect::gguf && tensor.entry.dtype == own.codes_dtype &&
+           tensor.entry.shape.size() == 2 && module_row(target_, own.format) != nullptr &&
+           tensor.entry.name.ends_with(".weight");
+  }
+
+  void add_unpacked(CheckpointPlan& out, const StoredTensor& tensor) {
+    const DialectRow& own = source_.dialect();
+    const PartNames& parts = module_row(target_, own.format)->parts;
+    const auto kept = origin_.names.find(tensor.entry.name);
+    std::string stem = kept != origin_.names.end()
+                           ? kept->second
+                           : hugging_face_name(tensor.entry.name, model_type());
+    stem.resize(stem.size() - std::string_view(".weight").size());
+    const std::uint64_t rows = tensor.entry.shape[0], k = tensor.entry.shape[1];
+    const auto add = [&](BlockPiece::What what, std::string_view part, DType type,
+                         std::uint64_t columns) {
+      out.others.push_back(
+          {.spec = {stem + std::string(part), type, {rows, columns}},
+           .block = BlockPiece{
+               .what = what, .format = own.format, .codes = &tensor, .rows = rows, .k = k}});
+    };
+    add(BlockPiece::What::codes, parts.codes, out.row.codes_dtype, k / 2);
+    add(BlockPiece::What::scales, parts.scales, out.row.scales_dtype, k / block_size(own.format));
+    if (parts.global_scale.empty()) return;
+    // llama.cpp leaves a scale of 1 out.
+    OtherTensor one{.spec = {.name = stem + std::string(parts.global_scale)}};
+    const std::string lead = tensor.entry.name.substr(0, tensor.entry.name.size() - 7);
+    const StoredTensor* global = source_.store().find(lead + std::string(own.parts.global_scale));
+    put_scalar(out,
+               global != nullptr
+                   ? scales_.bits_of(*global, 0, own.global_scale)
+                   : scale_bits(std::bit_cast<std::uint32_t>(1.0f), own.global_scale, std::nullopt),
+               false, one);
+    out.others.push_back(std::move(one));
+    if (const StoredTensor* input =
+            source_.store().find(lead + std::string(own.parts.input_scale))) {
+      OtherTensor result{.spec = {.name = stem + std::string(parts.input_scale)}};
+      put_scalar(out, scales_.bits_of(*input, 0, own.global_scale), true, result);
+      out.others.push_back(std::move(result));
+    }
+  }
+
+  // Scalars of such a module went with its blocks.
+  bool is_scalar_of_blocks(const StoredTensor& tensor) const {
+    for (const std::string_view part :
+         {source_.dialect().parts.global_scale, source_.dialect().parts.input_scale}) {
+      if (part.empty() || !tensor.entry.name.ends_with(part)) continue;
+      const std::string lead = tensor.entry.name.substr(0, tensor.entry.name.size() - part.size());
+      const StoredTensor* weight = source_.store().find(lead + ".weight");
+      if (weight != nullptr && own_blocks(*weight)) return true;
+    }
+    return false;
+  }
+
+  void put_scalar(CheckpointPlan& out, const ScaleBits& bits, bool is_input,
+                  OtherTensor& other) const {
+    const std::uint32_t stored = bits.in(out.row.global_scale);
+    other.pieces.clear();
+    other.spec.dtype = is_input ? out.row.input_scale_dtype : DType::f32;
+    const bool is_half = other.spec.dtype == DType::bf16;
+    other.bytes.resize(is_half ? 2 : 4);  // bfloat16 is the upper half of a float32
+    std::memcpy(other.bytes.data(), reinterpret_cast<const std::byte*>(&stored) + (is_half ? 2 : 0),
+                other.bytes.size());
+    other.spec.shape =
+        out.row.dialect == Dialect::compressed_tensors ? tensor::Shape{1} : tensor::Shape{};
+    if (needs_record(bits, out.row.global_scale))
+      out.exact_scales[target_ == Dialect::gguf ? gguf_name(other.spec.name, model_type())
+                                                : other.spec.name] =
+          bits.in_other(out.row.global_scale);
+  }
+
+  // The names of a linear module's parts; null for dialects that quantize experts alone.
+  static const DialectRow* module_row(Dialect dialect, WeightFormat format) {
+    const bool has_modules = name_family(dialect) == NameFamily::hugging_face;
+    return has_modules ? find_row(dialect, format, Grouping::per_expert, false) : nullptr;
+  }
+
+  // FP8 with one scale for the weight has the same tensors in these dialects; their documents tell
+  // which modules are FP8.
+  bool add_fp8(const StoredTensor& tensor) {
+    constexpr std::string_view kEnding = ".weight";
+    const std::string& name = tensor.entry.name;
+    const bool can_be_told = module_row(source_.dialect().dialect, source_.dialect().format) &&
+                             module_row(target_, source_.dialect().format);
+    if (!can_be_told || tensor.entry.dtype != DType::f8_e4m3 || !name.ends_with(kEnding))
+      return false;
+    const std::string stem = name.substr(0, name.size() - kEnding.size());
+    const auto scalar = [&](std::string_view part) {
+      const StoredTensor* found = source_.store().find(stem + std::string(part));
+      const bool is_float = found != nullptr &&
+                            (found->entry.dtype == DType::f32 ||
+                             found->entry.dtype == DType::bf16 || found->entry.dtype == DType::f16);
+      return is_float && !has_scalar_for_each(*found);
+    };
+    if (!scalar(".weight_scale")) return false;
+    fp8_.push_back({stem, scalar(".input_scale")});
+    return true;
+  }
+
+  // A module in another format than the experts', which the target's documents cannot tell.
+  Result<Done> check_plain(const StoredTensor& tensor) {
+    const std::string& name = tensor.entry.name;
+    const DType type = tensor.entry.dtype;
+    const bool is_weight =
+        name.ends_with(".weight") || name.ends_with(".weight_packed") || name.ends_with(".qweight");
+    const bool is_plain =
+        type == DType::bf16 || type == DType::f16 || type == DType::f32 || type == DType::f64;
+    if (!is_weight || is_plain || !tensor::row(type).in_safetensors) return Done{};
+    if (add_fp8(tensor)) return Done{};
+    return usage("transcode.mixed_precision",
+                 "a module outside the experts is quantized in another format than they are")
+        .at(name)
+        .expects(fmt::format("modules in {} or in full precision",
+                             fp4moe::checkpoint::name(source_.dialect().format)),
+                 std::string(tensor::name(type)))
+        .try_this("Keep the dialect: its configuration says which module has which format");
+  }
+
+  std::string possible_per_expert(const DialectRow& own) const {
+    std::string all;
+    for (const DialectRow& row : dialects())
+      if (row.format == own.format && row.grouping == Grouping::per_expert &&
+          row.dialect != own.dialect && row.dialect != Dialect::deepseek_v4 &&
+          all.find(row.name) == std::string::npos)
+        all += (all.empty() ? "" : ", ") + std::string(row.name);
+    return all.empty() ? std::string(own.name) : all;
+  }
+
+  Result<Done> add_documents(TranscodePlan& plan) {
+    CheckpointPlan& out = plan.checkpoint;
+    const Origin origin = origin_of(out);
+    if (target_ == Dialect::gguf) {
+      MoeShape shape = source_.layers().empty() ? MoeShape{} : source_.layers()[0].shape;
+      std::uint64_t last = 0;
+      for (const MoeLayer& layer : source_.layers()) last = std::max(last, layer.index + 1);
+      out.gguf_fields = gguf_fields({.model_type = model_type(),
+                                     .config = config_,
+                                     .shape = shape,
+                                     .layers = source_.config().layers.value_or(last),
+                                     .top_k = source_.config().top_k.value_or(0),
+                                     .origin = origin});
+      plan.notes.emplace_back(
+          "the GGUF file has no tokenizer; llama.cpp needs one added before it can run the model");
+    } else {
+      out.metadata[std::string(kOriginKey)] = to_text(origin);
+      add_config(plan);
+    }
+    if (source_.dialect().dialect == Dialect::gguf)
+      plan.notes.emplace_back("a tokenizer inside the GGUF file is not taken over");
+    const auto& documents = out.documents;
+    std::vector<std::string> written{"config.json", "hf_quant_config.json"};
+    for (const auto& document : documents) written.push_back(document.first);
+    Result<std::vector<FileCopy>> files = companion_files(source_.store(), written);
+    if (!files) return files.why();
+    out.files = *std::move(files);
+    return Done{};
+  }
+
+  Origin origin_of(const CheckpointPlan& out) const {
+    Origin origin = origin_;
+    origin.prefix = prefix_template();
+    const bool is_apart = out.row.grouping == Grouping::per_expert && !out.row.joins_gate_up();
+    origin.projections = projections_text(is_apart ? out.row.projections : projections());
+    if (source_.dialect().dialect == Dialect::quark) {
+      origin.quark_grouping = grouping_text(source_.dialect());
+      origin.input_dtype =
+          source_input_dtype() == DType::f32 ? "" : std::string(tensor::name(source_input_dtype()));
+    }
+    if (source_.dialect().dialect == Dialect::modelopt)
+      origin.modelopt_grouping = grouping_text(source_.dialect());
+    if (target_ == Dialect::gguf) origin.names = kept_names_;
+    if (bias_dtype_ && source_.dialect().dialect != Dialect::gguf)
+      origin.bias_dtype = tensor::name(*bias_dtype_);
+    return origin;
+  }
+
+  void add_config(TranscodePlan& plan) {
+    CheckpointPlan& out = plan.checkpoint;
+    if (source_.dialect().dialect == target_) {  // a new sharding; the documents stay
+      for (const char* name : {"config.json", "hf_quant_config.json"})
+        if (Result<Json> kept = read_json_file(source_.store().folder() + "/" + name))
+          out.documents.emplace_back(name, *std::move(kept));
+      return;
+    }
+    const auto copy_key = [&](const char* from, const char* to) {
+      const auto found = config_.find(from);
+      if (found != config_.end() && !config_.contains(to)) config_[to] = Json(*found);
+    };
+    if (target_ == Dialect::openai) {
+      copy_key("num_local_experts", "num_experts");
+      copy_key("num_experts_per_tok", "experts_per_token");
+    } else if (source_.dialect().dialect == Dialect::openai) {
+      if (!config_.contains("model_type")) config_["model_type"] = "gpt_oss";
+      copy_key("num_experts", "num_local_experts");
+      copy_key("experts_per_token", "num_experts_per_tok");
+    }
+    bool has_input_scale = false;
+    for (const OutputLayer& layer : out.layers)
+      has_input_scale = has_input_scale || layer.shape.has_input_scale;
+    QuantFacts facts{
+        .has_input_scale = has_input_scale, .ignore = unquantized_modules(out.others), .fp8 = fp8_};
+    std::ranges::sort(facts.fp8, {}, &Fp8Module::name);
+    if (!facts.fp8.empty()) facts.fp4 = fp4_modules(out);
+    note_lost_settings(plan);
+    out.documents = quantized_documents(config_, out.row, facts);
+  }
+
+  // Every module whose codes are written.
+  static std::vector<std::string> fp4_modules(const CheckpointPlan& out) {
+    std::vector<std::string> modules;
+    const auto add = [&](std::string_view name, DType type) {
+      if (type == out.row.codes_dtype && name.ends_with(out.row.parts.codes))
+        modules.emplace_back(name.substr(0, name.size() - out.row.parts.codes.size()));
+    };
+    for (const OutputLayer& layer : out.layers) {
+      const ExpertLayout layout = expert_layout(out.row, layer.shape, out.bias_dtype);
+      const bool is_apart = out.row.grouping == Grouping::per_expert;
+      for (std::uint64_t e = 0; e < (is_apart ? layer.shape.experts : 1); ++e)
+        for (const Run& run : layout.runs)
+          if (run.part == Part::codes)
+            add(run_tensor(layout, run, layer.prefix, e).name, run.dtype);
+    }
+    for (const OtherTensor& other : out.others) add(other.spec.name, other.spec.dtype);
+    std::ranges::sort(modules);
+    return modules;
+  }
+
+  void note_lost_settings(TranscodePlan& plan) const {
+    const auto found = config_.find("quantization_config");
+    if (found == config_.end() || !found->is_object()) return;
+    const auto is_set = [](const Json& object, const char* key) {
+      const auto member = object.is_object() ? object.find(key) : object.end();
+      return member != object.end() && !member->is_null();
+    };
+    if (is_set(*found, "kv_cache_scheme") || is_set(*found, "kv_cache_quant_algo"))
+      plan.notes.emplace_back("the configuration's KV cache quantization is not carried over");
+    const auto global = found->find("global_quant_config");
+    if (global != found->end() && is_set(*global, "input_tensors"))
+      plan.notes.emplace_back("the configuration's activation quantization is not carried over");
+  }
+
+  static constexpr std::string_view kModelPrefix = "model.layers.{}.mlp.";
+  inline static const std::string kNoGrouping{};
+
+  const Checkpoint& source_;
+  Dialect target_;
+  Origin origin_;
+  ScaleSource scales_;
+  Json config_{};
+  std::optional<DType> bias_dtype_{};
+  std::map<std::string, std::string> kept_names_{};
+  std::vector<Fp8Module> fp8_{};
+};
+
+}  // namespace
+
+Result<TranscodePlan> plan_transcode(const Checkpoint& source, Dialect target,
+                                     std::uint64_t max_shard_bytes) {
+  if (const auto files = source.store().require_files(); !files) return files.why();
+  Result<Origin> origin = read_origin(source.store());
+  if (!origin) return origin.why();
+  Result<ScaleSource> scales = ScaleSource::open(source);
+  if (!scales) return scales.why();
+  return Planner(source, target, *std::move(origin), *std::move(scales)).plan(max_shard_bytes);
+}
+
+}  // namespace fp4moe::checkpoint

@@ -1,0 +1,33 @@
+// What a checkpoint was called before it was transcoded, so that the way back restores it: one line
+// of JSON in the metadata of the files.
+#pragma once
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "fp4moe/base/result.hpp"
+#include "fp4moe/tensor/files/store.hpp"
+#include "fp4moe/checkpoint/dialect.hpp"
+
+namespace fp4moe::checkpoint {
+
+inline constexpr std::string_view kOriginKey = "fp4moe.origin";
+
+// Empty: not known.
+struct Origin {
+  std::string prefix{};                               // "model.layers.{}.mlp."
+  std::string projections{};                          // "gate_proj,up_proj,down_proj"
+  std::string quark_grouping{}, modelopt_grouping{};  // as grouping_text says them
+  std::string bias_dtype{};                           // "BF16"
+  std::string input_dtype{};                          // of input scales; empty: F32
+  // Tensors around the experts whose names no table gives back: GGUF's name, the one before.
+  std::map<std::string, std::string> names{};
+};
+
+std::string to_text(const Origin& origin);
+// What the files say; unknown keys are passed over. Errors: transcode.origin.
+Result<Origin> read_origin(const tensor::Store& store);
+
+std::string projections_text(const ProjectionNames& names);
+
+}  // namespace fp4moe::checkpoint

@@ -1,0 +1,385 @@
+#include "fp4moe/checkpoint/quant_claim.hpp"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "fp4moe/base/text.hpp"
+
+namespace fp4moe::checkpoint {
+namespace {
+
+// The words of a configuration as one form of FP4: a format that is read, or what it is instead.
+struct Fp4Scheme {
+  std::optional<WeightFormat> format{};
+  std::string unread{};
+
+  bool is_fp4() const { return format || !unread.empty(); }
+};
+
+// A block of another size than the format's own makes another format of it.
+void check_block(Fp4Scheme& scheme, std::optional<std::uint64_t> size, std::string_view words) {
+  if (!scheme.format || !size || *size == block_size(*scheme.format)) return;
+  scheme.unread = fmt::format("{} with a block scale for {} elements instead of {} ({})",
+                              name(*scheme.format), *size, block_size(*scheme.format), words);
+  scheme.format.reset();
+}
+
+// The one format of several schemes; none when they differ.
+class CommonFormat {
+ public:
+  void add(const Fp4Scheme& scheme) {
+    has_unread_ = has_unread_ || !scheme.unread.empty();
+    has_mxfp4_ = has_mxfp4_ || scheme.format == WeightFormat::mxfp4;
+    has_nvfp4_ = has_nvfp4_ || scheme.format == WeightFormat::nvfp4;
+  }
+  bool has_fp4() const { return has_unread_ || has_mxfp4_ || has_nvfp4_; }
+  std::optional<WeightFormat> format() const {
+    if (has_unread_ || has_mxfp4_ == has_nvfp4_) return std::nullopt;
+    return has_mxfp4_ ? WeightFormat::mxfp4 : WeightFormat::nvfp4;
+  }
+
+ private:
+  bool has_unread_ = false, has_mxfp4_ = false, has_nvfp4_ = false;
+};
+
+struct ModeloptAlgorithm {
+  std::string_view name;
+  WeightFormat format;
+};
+constexpr ModeloptAlgorithm kModeloptAlgorithms[] = {
+    {"NVFP4", WeightFormat::nvfp4},          {"W4A16_NVFP4", WeightFormat::nvfp4},
+    {"NVFP4_AWQ", WeightFormat::nvfp4},      {"W4A8_NVFP4_FP8", WeightFormat::nvfp4},
+    {"MXFP4", WeightFormat::mxfp4},          {"W4A16_MXFP4", WeightFormat::mxfp4},
+    {"W4A8_MXFP4_FP8", WeightFormat::mxfp4},
+};
+
+Fp4Scheme modelopt_scheme(std::string_view algorithm, std::optional<std::uint64_t> group_size) {
+  Fp4Scheme scheme;
+  std::string upper(algorithm);  // ModelOpt itself writes "mxfp4" beside "NVFP4"
+  std::ranges::transform(upper, upper.begin(), [](char c) {
+    return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
+  });
+  for (const ModeloptAlgorithm& row : kModeloptAlgorithms)
+    if (row.name == upper) scheme.format = row.format;
+  const std::string words = fmt::format("quant_algo \"{}\"", algorithm);
+  if (!scheme.format && upper.find("FP4") != std::string::npos)
+    scheme.unread = fmt::format("FP4 of an unknown kind ({})", words);
+  if (group_size)
+    check_block(scheme, group_size, fmt::format("{}, group_size {}", words, *group_size));
+  return scheme;
+}
+
+// The size of a block as ModelOpt gives it: of its own, or in compressed-tensors' manner.
+Result<std::optional<std::uint64_t>> modelopt_group_size(Fields& fields) {
+  if (const auto own = fields.count({"group_size"})) return own;
+  if (const Json* groups = fields.object("config_groups")) {
+    for (const Json& group : *groups) {
+      Fields row(group);
+      const Json* weights = row.object("weights");
+      if (row.problem()) return *row.problem();
+      if (weights == nullptr) continue;
+      Fields scheme(*weights);
+      const bool is_fp4 = scheme.count({"num_bits"}) == std::uint64_t{4};
+      const auto size = scheme.count({"group_size"});
+      if (scheme.problem()) return *scheme.problem();
+      if (is_fp4 && size) return size;
+    }
+  }
+  return std::optional<std::uint64_t>{};
+}
+
+// MIXED_PRECISION: an algorithm for each module.
+Result<Done> add_modelopt_layers(const Json& layers, QuantClaim& claim) {
+  CommonFormat common;
+  for (const auto& [module, layer] : layers.items()) {
+    Fields row(layer);
+    const std::string algorithm = row.string("quant_algo");
+    const Fp4Scheme scheme = modelopt_scheme(algorithm, row.count({"group_size"}));
+    if (row.problem()) return *row.problem();
+    common.add(scheme);
+    ClaimedScheme said{.unread = scheme.unread};
+    said.modules.add(module);
+    claim.schemes.push_back(std::move(said));
+  }
+  claim.fact += common.has_fp4() ? " with FP4 layers" : " without FP4 layers";
+  if (common.has_fp4()) claim.dialect = Dialect::modelopt;
+  claim.format = common.format();
+  return Done{};
+}
+
+struct CompressedFormat {
+  std::string_view name;
+  WeightFormat format;
+  std::string_view scale_types;  // as torch calls them
+};
+constexpr CompressedFormat kCompressedFormats[] = {
+    {"nvfp4-pack-quantized", WeightFormat::nvfp4, "torch.float8_e4m3fn"},
+    {"mxfp4-pack-quantized", WeightFormat::mxfp4, "torch.uint8 torch.float8_e8m0fnu"},
+};
+
+const CompressedFormat* compressed_format(std::string_view name) {
+  for (const CompressedFormat& row : kCompressedFormats)
+    if (row.name == name) return &row;
+  return nullptr;
+}
+
+// One entry of config_groups; `whole` is the format of the file, for groups without one.
+Result<Fp4Scheme> compressed_scheme(Fields& group, const std::string& whole) {
+  Fp4Scheme scheme;
+  const std::string own = group.string("format");
+  const CompressedFormat* row = compressed_format(own.empty() ? whole : own);
+  const Json* weights = group.object("weights");
+  if (group.problem()) return *group.problem();
+  if (row == nullptr) return scheme;
+  scheme.format = row->format;
+  if (weights == nullptr) return scheme;
+  Fields arguments(*weights);
+  const std::string type = arguments.string("scale_dtype");
+  check_block(scheme, arguments.count({"group_size"}), fmt::format("format \"{}\"", row->name));
+  if (arguments.problem()) return *arguments.problem();
+  const auto known = split(row->scale_types, ' ');
+  if (scheme.format && !type.empty() && std::ranges::find(known, type) == known.end()) {
+    scheme.unread = fmt::format("{} with block scales of type {} (format \"{}\")",
+                                name(*scheme.format), printable(type), row->name);
+    scheme.format.reset();
+  }
+  return scheme;
+}
+
+// Modules by name come before modules by class ("Linear").
+Result<Done> add_compressed_groups(const Json& groups, const std::string& whole, QuantClaim& claim,
+                                   CommonFormat& common) {
+  std::vector<ClaimedScheme> by_class;
+  for (const Json& group : groups) {
+    Fields fields(group);
+    const auto scheme = compressed_scheme(fields, whole);
+    if (!scheme) return scheme.why();
+    common.add(*scheme);
+    ClaimedScheme said{.unread = scheme->unread};
+    const Json* targets = fields.find("targets");
+    if (targets != nullptr && targets->is_array()) {
+      for (const Json& target : *targets) {
+        if (!target.is_string()) continue;
+        const std::string& text = target.string();
+        const bool is_name = text.starts_with("re:") || text.find('.') != std::string::npos;
+        if (is_name) said.modules.add(text);
+        said.is_default = said.is_default || !is_name;
+      }
+    }
+    (said.is_default ? by_class : claim.schemes).push_back(std::move(said));
+  }
+  std::ranges::move(by_class, std::back_inserter(claim.schemes));
+  return Done{};
+}
+
+Result<QuantClaim> compressed_tensors_claim(Fields& fields) {
+  QuantClaim claim;
+  const std::string format = fields.string("format");
+  claim.fact = fmt::format("quant_method \"compressed-tensors\", format \"{}\"", format);
+  const CompressedFormat* whole = compressed_format(format);
+  CommonFormat common;
+  if (whole != nullptr) common.add({.format = whole->format});
+  if (const Json* groups = fields.object("config_groups")) {
+    CommonFormat of_groups;
+    if (const auto done = add_compressed_groups(*groups, format, claim, of_groups); !done)
+      return done.why();
+    if (whole == nullptr && of_groups.has_fp4()) {  // "mixed-precision": each group has its own
+      common = of_groups;
+      for (const CompressedFormat& row : kCompressedFormats)
+        if (of_groups.format() == row.format)
+          claim.fact += fmt::format(", a group of format \"{}\"", row.name);
+    }
+  }
+  claim.format = common.format();
+  if (common.has_fp4()) claim.dialect = Dialect::compressed_tensors;
+  fields.exclusions("ignore", claim.excluded);
+  if (fields.problem()) return *fields.problem();
+  return claim;
+}
+
+// One level of a weight's quantization in Quark's words.
+struct QuarkLevel {
+  std::string dtype{}, qscheme{}, scale_format{}, scale_type{};
+  std::optional<std::uint64_t> group_size{};
+
+  bool is_fp4() const { return dtype == "fp4" || dtype == "mxfp4" || dtype == "mx_fp4"; }
+  std::string text() const {
+    std::string words = fmt::format("weight dtype \"{}\"", printable(dtype));
+    if (group_size) words += fmt::format(", group_size {}", *group_size);
+    for (const auto& [key, value] :
+         {std::pair{"qscheme", &qscheme}, std::pair{"scale_format", &scale_format},
+          std::pair{"scale_type", &scale_type}})
+      if (!value->empty()) words += fmt::format(", {} \"{}\"", key, printable(*value));
+    return words;
+  }
+};
+
+Result<QuarkLevel> quark_level(const Json& config) {
+  Fields fields(config);
+  QuarkLevel level{.dtype = fields.string("dtype"),
+                   .qscheme = fields.string("qscheme"),
+                   .scale_format = fields.string("scale_format"),
+                   .scale_type = fields.string("scale_type"),
+                   .group_size = fields.count({"group_size"})};
+  if (level.dtype == "mx") level.dtype = "mx_" + fields.string("mx_element_dtype");
+  if (fields.problem()) return *fields.problem();
+  return level;
+}
+
+// MXFP4 is one level of blocks with E8M0 scales. NVFP4 is two: blocks, and their scales in E4M3.
+Fp4Scheme quark_scheme(const std::vector<QuarkLevel>& levels) {
+  Fp4Scheme scheme;
+  if (levels.empty() || !levels[0].is_fp4()) return scheme;
+  const QuarkLevel& blocks = levels[0];
+  const bool is_blocked = blocks.qscheme.empty() || blocks.qscheme == "per_group";
+  const auto has_block = [&](WeightFormat format) {
+    return is_blocked && blocks.group_size.value_or(block_size(format)) == block_size(format);
+  };
+  const bool is_plain_type = blocks.scale_type.empty() ||
+                             blocks.scale_type.starts_with("float32") ||
+                             blocks.scale_type == "float";
+  const bool is_e8m0 =
+      blocks.scale_format == "e8m0" || (blocks.scale_format.empty() && is_plain_type);
+  if (levels.size() == 1 && is_e8m0 && has_block(WeightFormat::mxfp4)) {
+    scheme.format = WeightFormat::mxfp4;
+  } else if (levels.size() == 2 && is_plain_type && has_block(WeightFormat::nvfp4) &&
+             levels[1].dtype == "fp8_e4m3" && levels[1].qscheme == "per_tensor") {
+    scheme.format = WeightFormat::nvfp4;
+  } else {
+    scheme.unread = fmt::format("FP4 that is neither MXFP4 nor NVFP4 ({}", blocks.text());
+    if (levels.size() > 1) scheme.unread += "; its scales: " + levels[1].text();
+    scheme.unread += ")";
+  }
+  return scheme;
+}
+
+// Quark gives a weight's quantization as an object or, for several levels, a list of them.
+Result<std::vector<QuarkLevel>> quark_levels(const Json& config) {
+  std::vector<QuarkLevel> levels;
+  Fields fields(config);
+  const Json* weight = fields.find("weight");
+  if (weight == nullptr) return levels;
+  if (!weight->is_array()) {
+    Result<QuarkLevel> level = quark_level(*weight);
+    if (!level) return level.why();
+    levels.push_back(*std::move(level));
+    return levels;
+  }
+  for (const Json& item : *weight) {
+    Result<QuarkLevel> level = quark_level(item);
+    if (!level) return level.why();
+    levels.push_back(*std::move(level));
+  }
+  return levels;
+}
+
+Result<QuantClaim> quark_claim(Fields& fields) {
+  QuantClaim claim;
+  CommonFormat common;
+  if (const Json* layers = fields.object("layer_quant_config")) {
+    for (const auto& [pattern, layer] : layers->items()) {
+      const auto levels = quark_levels(layer);
+      if (!levels) return levels.why();
+      const Fp4Scheme scheme = quark_scheme(*levels);
+      common.add(scheme);
+      ClaimedScheme said{.unread = scheme.unread};
+      said.modules.add(pattern);
+      claim.schemes.push_back(std::move(said));
+    }
+  }
+  std::string dtype = "none";
+  bool is_fp4 = false;
+  if (const Json* global = fields.object("global_quant_config")) {
+    const auto levels = quark_levels(*global);
+    if (!levels) return levels.why();
+    if (!levels->empty()) dtype = (*levels)[0].dtype;
+    const Fp4Scheme scheme = quark_scheme(*levels);
+    common.add(scheme);
+    is_fp4 = scheme.is_fp4();
+    claim.schemes.push_back({.is_default = true, .unread = scheme.unread});
+  }
+  claim.fact = fmt::format("quant_method \"quark\", weight dtype \"{}\"", dtype);
+  if (!is_fp4 && common.has_fp4()) claim.fact += ", some layers fp4";
+  if (common.has_fp4()) claim.dialect = Dialect::quark;
+  claim.format = common.format();
+  fields.exclusions("exclude", claim.excluded);
+  if (fields.problem()) return *fields.problem();
+  return claim;
+}
+
+}  // namespace
+
+Result<QuantClaim> modelopt_claim(Fields& fields, std::string fact) {
+  QuantClaim claim;
+  const std::string algorithm = fields.string("quant_algo");
+  claim.fact = fmt::format("{}, quant_algo \"{}\"", fact, algorithm);
+  const auto group_size = modelopt_group_size(fields);
+  if (!group_size) return group_size.why();
+  if (algorithm == "MIXED_PRECISION") {
+    if (const Json* layers = fields.object("quantized_layers")) {
+      if (const auto done = add_modelopt_layers(*layers, claim); !done) return done.why();
+    } else {
+      claim.dialect = Dialect::modelopt;  // the tensors will tell
+    }
+  } else if (const Fp4Scheme scheme = modelopt_scheme(algorithm, *group_size); scheme.is_fp4()) {
+    claim.dialect = Dialect::modelopt;
+    claim.format = scheme.format;
+    claim.schemes.push_back({.is_default = true, .unread = scheme.unread});
+  }
+  for (const std::string_view key : {"exclude_modules", "ignore"}) {
+    fields.exclusions(key, claim.excluded);
+  }
+  if (fields.problem()) return *fields.problem();
+  return claim;
+}
+
+Result<QuantClaim> claim_from(const Json& config, std::string_view model_type,
+                              std::string_view expert_dtype) {
+  Fields fields(config);
+  std::string method = fields.string("quant_method");
+  if (const Json* producer = fields.object("producer"); producer != nullptr && method.empty()) {
+    Fields named(*producer);
+    method = named.string("name");
+    if (named.problem()) return *named.problem();
+  }
+  if (fields.problem()) return *fields.problem();
+  if (method.starts_with("modelopt")) {
+    return modelopt_claim(fields, fmt::format("quant_method \"{}\"", method));
+  }
+  if (method == "compressed-tensors") return compressed_tensors_claim(fields);
+  if (method == "quark") return quark_claim(fields);
+
+  QuantClaim claim;
+  claim.fact = fmt::format("quant_method \"{}\"", method);
+  if (method == "mxfp4") {
+    claim.dialect = Dialect::gpt_oss;
+    claim.format = WeightFormat::mxfp4;
+    fields.exclusions("modules_to_not_convert", claim.excluded);
+  } else if (method == "fp8") {
+    // DeepSeek-V4: FP8 but for the experts.
+    std::string own = fields.string("expert_dtype");
+    if (own.empty()) own = expert_dtype;
+    if (!own.empty()) claim.fact += fmt::format(", expert_dtype \"{}\"", own);
+    if (model_type == "deepseek_v4") claim.fact += " of model_type \"deepseek_v4\"";
+    if (own == "fp4" || (own.empty() && model_type == "deepseek_v4")) {
+      claim.dialect = Dialect::deepseek_v4;
+      claim.format = WeightFormat::mxfp4;
+    }
+  }
+  if (fields.problem()) return *fields.problem();
+  return claim;
+}
+
+const std::string* QuantClaim::unread(std::string_view module) const {
+  for (const ClaimedScheme& scheme : schemes) {
+    if (!scheme.is_default && scheme.modules.find(module) == nullptr) continue;
+    return scheme.unread.empty() ? nullptr : &scheme.unread;
+  }
+  return nullptr;
+}
+
+}  // namespace fp4moe::checkpoint

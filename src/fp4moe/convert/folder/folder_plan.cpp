@@ -1,0 +1,195 @@
+#include "fp4moe/convert/folder/folder_plan.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <system_error>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "fp4moe/base/text.hpp"
+#include "fp4moe/base/version.hpp"
+#include "fp4moe/tensor/files/store_files.hpp"
+#include "fp4moe/checkpoint/write/copy_checkpoint.hpp"
+#include "fp4moe/checkpoint/write/expert_layout.hpp"
+
+namespace fp4moe::convert {
+namespace {
+
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+constexpr std::uint64_t kProgram = 48 * kMiB;  // code, headers, manifest
+// Of each tensor of the source beyond those that the program's share covers: name, shape, records.
+constexpr std::uint64_t kTensor = 1024, kFreeTensors = 32768;
+constexpr std::uint64_t kAround = 6 * kMiB;  // pages beside an expert's, and a piece being copied
+
+bool needs_input_scales(layout::ScalarRule rule) {
+  return rule == layout::ScalarRule::alphas_per_expert ||
+         rule == layout::ScalarRule::alphas_shared || rule == layout::ScalarRule::alphas_trtllm ||
+         rule == layout::ScalarRule::alphas_trtllm_2026_01;
+}
+
+// The source is found again from wherever somebody verifies.
+std::string absolute_path(const std::string& path) {
+  std::error_code code;
+  const std::filesystem::path whole = std::filesystem::absolute(path, code);
+  return path.empty() || code ? path : whole.lexically_normal().string();
+}
+
+Result<PlannedLayer> plan_layer(const checkpoint::Checkpoint& checkpoint, std::size_t number,
+                                const Recipe& recipe) {
+  const checkpoint::MoeLayer& layer = checkpoint.layers()[number];
+  if (layer.shape.format != recipe.layout->format)
+    return usage("layout.format", "the layout is for weights of another format")
+        .in(checkpoint.store().folder())
+        .at(layer.prefix)
+        .expects(fmt::format("{} ({})", formats::name(recipe.layout->format), recipe.layout->id),
+                 formats::name(layer.shape.format))
+        .try_this("Choose a layout or backend of the checkpoint's format");
+  if (needs_input_scales(recipe.layout->scalars) && !layer.shape.has_input_scale)
+    return invalid("scale.input", "the kernel quantizes activations by scales of the checkpoint")
+        .in(checkpoint.store().folder())
+        .at(layer.prefix)
+        .expects("an input scale for every expert", "none")
+        .try_this("choose a backend with 16-bit activations");
+  Result<LayerJob> job = layer_job(checkpoint, number, recipe);
+  if (!job) return job.why();
+  const Result<LayerPacker> packer = LayerPacker::make(*recipe.layout, job->problem);
+  if (!packer) return Error(packer.why()).at(layer.prefix);
+  PlannedLayer planned{.tensors{packer->tensors().begin(), packer->tensors().end()}};
+  planned.record = {.index = layer.index, .prefix = layer.prefix, .problem = job->problem};
+  planned.job = *std::move(job);
+  planned.expert_bytes = packer->expert_bytes();
+  planned.source_expert_bytes =
+      checkpoint::expert_layout(*layer.row, layer.shape, tensor::DType::f32).bytes();
+  for (const PackedTensor& tensor : planned.tensors) planned.bytes += tensor.bytes;
+  return planned;
+}
+
+// By the layer's number; a second layer of that number (a draft model's) gets a suffix.
+std::string layer_file(std::uint64_t index, std::set<std::string>& taken) {
+  std::string name = fmt::format("experts-{:05}.safetensors", index);
+  for (int again = 2; !taken.insert(name).second; ++again)
+    name = fmt::format("experts-{:05}-{}.safetensors", index, again);
+  return name;
+}
+
+std::vector<PlannedOthers> plan_others(const SourceParts& parts, std::uint64_t max_bytes) {
+  std::vector<PlannedOthers> files;
+  std::uint64_t bytes = 0;
+  for (const tensor::StoredTensor* tensor : parts.others) {
+    if (files.empty() ||
+        (bytes != 0 && tensor->entry.bytes > max_bytes - std::min(bytes, max_bytes))) {
+      files.push_back({.file = fmt::format("others-{:05}.safetensors", files.size() + 1)});
+      bytes = 0;
+    }
+    files.back().tensors.push_back(tensor);
+    bytes += tensor->entry.bytes;
+  }
+  return files;
+}
+
+Result<std::vector<checkpoint::FileCopy>> plan_companions(const tensor::Store& store) {
+  Result<std::vector<checkpoint::FileCopy>> files =
+      checkpoint::companion_files(store, {std::string(kManifestName)});
+  if (!files) return files;
+  for (const checkpoint::FileCopy& file : *files)
+    if (!is_utf8(file.name))
+      return invalid("convert.name", "a file beside the checkpoint has a name that is no text")
+          .in(store.folder())
+          .expects("UTF-8", printable(file.name))
+          .try_this("rename it");
+  return files;
+}
+
+std::uint64_t size_of(const std::string& path) {
+  std::error_code code;
+  const std::uintmax_t size = std::filesystem::file_size(path, code);
+  return code ? 0 : size;
+}
+
+Result<Done> measure_kept(const tensor::Store& store, FolderPlan& plan) {
+  const Result<std::uint64_t> frames = frame_bytes(store);
+  if (!frames) return frames.why();
+  plan.kept_bytes = *frames + (plan.index.empty() ? 0 : size_of(plan.index));
+  for (const auto& scalars : plan.parts.scalars)
+    for (const tensor::StoredTensor* tensor : scalars) plan.kept_bytes += tensor->entry.bytes;
+  return Done{};
+}
+
+std::uint64_t lane_bytes(const FolderPlan& plan) {
+  std::uint64_t most = 0;
+  for (const PlannedLayer& layer : plan.layers)
+    most = std::max(most,
+                    layer.expert_bytes + (plan.unpacks_source ? 2 : 1) * layer.source_expert_bytes);
+  return most + kAround;
+}
+
+std::uint64_t base_bytes(const FolderPlan& plan) {
+  return kProgram +
+         kTensor * (std::max<std::uint64_t>(plan.source_tensors, kFreeTensors) - kFreeTensors);
+}
+
+}  // namespace
+
+Result<FolderPlan> plan_folder(const checkpoint::Checkpoint& checkpoint, const std::string& path,
+                               const Recipe& recipe, const FolderOptions& options) {
+  const tensor::Store& store = checkpoint.store();
+  if (const auto files = store.require_files(); !files) return files.why();
+  FolderPlan plan{.recipe = recipe};
+  plan.unpacks_source = checkpoint.dialect().needs_unpacking();
+  if (checkpoint.layers().empty())
+    return invalid("convert.nothing", "the checkpoint has no MoE layer to convert").in(path);
+  std::set<std::string> taken;
+  for (std::size_t number = 0; number < checkpoint.layers().size(); ++number) {
+    Result<PlannedLayer> layer = plan_layer(checkpoint, number, recipe);
+    if (!layer) return layer.why();
+    layer->record.file = layer_file(layer->record.index, taken);
+    plan.expert_bytes += layer->bytes;
+    plan.layers.push_back(*std::move(layer));
+  }
+  plan.parts = parts_of(checkpoint);
+  plan.source_tensors = store.tensors().size();
+  if (!options.experts_only) plan.others = plan_others(plan.parts, options.max_shard_bytes);
+  for (const PlannedOthers& file : plan.others)
+    for (const tensor::StoredTensor* tensor : file.tensors) plan.other_bytes += tensor->entry.bytes;
+  const Result<tensor::StoreFiles> files = tensor::find_store_files(path);
+  if (!files) return files.why();
+  plan.index = files->index_path;
+  if (Result<Done> done = measure_kept(store, plan); !done) return done.why();
+  Result<std::vector<checkpoint::FileCopy>> companions = plan_companions(store);
+  if (!companions) return companions.why();
+  plan.companions = *std::move(companions);
+  for (const checkpoint::FileCopy& file : plan.companions) plan.companion_bytes += size_of(file.from);
+  plan.manifest = {
+      .layout = std::string(recipe.layout->id),
+      .generation = std::string(recipe.layout->generation),
+      .backend = std::string(recipe.sizing.backend == nullptr ? "" : recipe.sizing.backend->name),
+      .library = std::string(kVersion),
+      .slice = recipe.slice,
+      .params_type = recipe.params_type,
+      .experts_only = options.experts_only,
+      .source_path = absolute_path(path),
+      .dialect = std::string(checkpoint.dialect().name)};
+  return plan;
+}
+
+std::uint64_t memory_of(const FolderPlan& plan, std::size_t threads) {
+  return base_bytes(plan) + threads * lane_bytes(plan);
+}
+
+Result<std::size_t> threads_within(const FolderPlan& plan, std::size_t threads,
+                                   std::uint64_t max_memory) {
+  threads = std::max<std::size_t>(threads, 1);
+  if (max_memory == 0) return threads;
+  if (const std::uint64_t least = memory_of(plan, 1); least > max_memory)
+    return error(ErrorCode::exhausted, "convert.memory",
+                 "even one expert at a time needs more memory")
+        .at("--max-memory")
+        .expects(fmt::format("at least {} bytes ({})", least, human_bytes(least)),
+                 fmt::format("{} bytes", max_memory))
+        .try_this("Allow more, or convert on a machine that has it");
+  return std::min<std::size_t>(threads, (max_memory - base_bytes(plan)) / lane_bytes(plan));
+}
+
+}  // namespace fp4moe::convert

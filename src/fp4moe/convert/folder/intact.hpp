@@ -1,0 +1,15 @@
+// Whether a file still holds what its record says.
+#pragma once
+#include <cstddef>
+#include <string>
+
+#include "fp4moe/base/result.hpp"
+#include "fp4moe/convert/folder/manifest.hpp"
+
+namespace fp4moe::convert {
+
+// Reads the whole file: its size, its header and every tensor's checksum are as recorded. False for
+// a file that is missing or not a regular one. Errors: no memory or descriptors, interrupted.
+Result<bool> is_intact(const std::string& path, const FileRecord& record, std::size_t threads);
+
+}  // namespace fp4moe::convert

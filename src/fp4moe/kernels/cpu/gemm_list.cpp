@@ -1,0 +1,161 @@
+#include "fp4moe/kernels/cpu/gemm_list.hpp"
+
+#include <bit>
+#include <cstring>
+#include <limits>
+
+#include "fp4moe/kernels/cpu/portable/gemm.hpp"
+
+namespace fp4moe::kernels::cpu {
+
+// clang-format off
+#if defined(__aarch64__)
+namespace neon         { extern const GemmFunctions kGemm; }
+namespace neon_dotprod { extern const GemmFunctions kGemm; }
+namespace neon_i8mm    { extern const GemmFunctions kGemm; }
+#elif defined(__x86_64__)
+namespace avx2         { extern const GemmFunctions kGemm; }
+namespace avx512_vnni  { extern const GemmFunctions kGemm; }
+namespace amx          { extern const GemmFunctions kGemm; }
+#endif
+// clang-format on
+
+namespace {
+
+constexpr std::size_t kTileColumns = 32;
+// Chunks whose largest value is below this are rounded as if it were this: its reciprocal times
+// the limit is still finite.
+constexpr float kLeast = 0x1p-100f;
+
+// A piece of bytes holds `piece` even columns in its low nibbles and the odd ones in its high
+// nibbles; tiles hold `piece` columns in low nibbles and the next in high ones.
+constexpr std::array<std::uint8_t, kTileColumns> zipped(std::size_t piece) {
+  std::array<std::uint8_t, kTileColumns> columns{};
+  for (std::size_t i = 0; i < columns.size(); ++i) {
+    const std::size_t first = i / (2 * piece) * (2 * piece), within = i % (2 * piece);
+    columns[i] = static_cast<std::uint8_t>(first + 2 * (within % piece) + within / piece);
+  }
+  return columns;
+}
+
+}  // namespace
+
+constexpr TileForm kArmTiles{"arm.4x32", 4, 8, 2, zipped(8)};
+constexpr TileForm kX86Tiles{"x86.16x32.int8", 16, 4, 16, zipped(4)};
+
+namespace {
+
+using enum platform::CpuFeature;
+
+constexpr GemmKernel kArmReference{"portable/gemm", {}, &kArmTiles, &portable::kArmGemm};
+constexpr GemmKernel kX86Reference{"portable/gemm", {}, &kX86Tiles, &portable::kX86Gemm};
+
+// clang-format off
+constexpr GemmKernel kGemms[] = {
+#if defined(__aarch64__)
+    {"neon_i8mm/gemm",    {neon, neon_dotprod, neon_i8mm}, &kArmTiles, &neon_i8mm::kGemm},
+    {"neon_dotprod/gemm", {neon, neon_dotprod},            &kArmTiles, &neon_dotprod::kGemm},
+    {"neon/gemm",         {neon},                          &kArmTiles, &neon::kGemm},
+    kArmReference,
+#elif defined(__x86_64__)
+    {"amx/gemm",          {avx2, avx512, avx512_vbmi, avx512_vnni, amx_int8}, &kX86Tiles, &amx::kGemm},
+    {"avx512_vnni/gemm",  {avx2, avx512, avx512_vbmi, avx512_vnni},           &kX86Tiles, &avx512_vnni::kGemm},
+    {"avx2/gemm",         {avx2},                                             &kX86Tiles, &avx2::kGemm},
+    kX86Reference,
+#else
+    kArmReference,
+#endif
+};
+// clang-format on
+
+// Even and odd rows of a matrix, in turns where gate and up are apart.
+struct SourceRow {
+  const std::uint8_t* codes = nullptr;  // null: past the end
+  const std::uint8_t* scales = nullptr;
+};
+SourceRow source_row(const GemmRows& rows, std::size_t row) {
+  if (row >= rows.rows) return {};
+  if (rows.odd_codes == nullptr)
+    return {rows.codes + row * rows.code_stride, rows.scales + row * rows.scale_stride};
+  const std::size_t at = row / 2;
+  const bool odd = row % 2 != 0;
+  return {(odd ? rows.odd_codes : rows.codes) + at * rows.code_stride,
+          (odd ? rows.odd_scales : rows.scales) + at * rows.scale_stride};
+}
+
+}  // namespace
+
+std::span<const GemmKernel> gemm_kernels() { return kGemms; }
+
+const GemmKernel& gemm_reference(const TileForm& tiles) {
+  return tiles.group == kArmTiles.group ? kArmReference : kX86Reference;
+}
+
+void round_chunks(const float* values, std::size_t count, int limit, std::int16_t* rounded,
+                  float* half_steps) noexcept {
+  // Adding 1.5 * 2^23 leaves the rounded value in the lowest bits.
+  constexpr float kMagic = 12582912.0f;
+  constexpr std::uint32_t kInfinity = 0x7F800000, kMagicBits = 0x4B400000;
+  for (std::size_t c = 0; c < count; c += kChunk) {
+    std::uint32_t bits[kChunk];
+    std::memcpy(bits, values + c, sizeof bits);
+    std::uint32_t largest = 0;
+    for (const std::uint32_t word : bits) {
+      const std::uint32_t size = word & 0x7FFFFFFF;
+      largest = size > largest ? size : largest;
+    }
+    if (largest >= kInfinity) {
+      std::memset(rounded + c, 0, kChunk * sizeof *rounded);
+      half_steps[c / kChunk] = std::numeric_limits<float>::quiet_NaN();
+      continue;
+    }
+    const float size = std::bit_cast<float>(largest);
+    const float held = size < kLeast ? kLeast : size;
+    const float inverse = static_cast<float>(limit) / held;
+    half_steps[c / kChunk] = size == 0 ? 0.0f : held / static_cast<float>(limit) * 0.5f;
+    for (std::size_t i = 0; i < kChunk; ++i) {
+      const float shifted = values[c + i] * inverse + kMagic;
+      rounded[c + i] = static_cast<std::int16_t>(
+          static_cast<std::int32_t>(std::bit_cast<std::uint32_t>(shifted) - kMagicBits));
+    }
+  }
+}
+
+namespace {
+
+// kPiece bytes at a time: a length the compiler knows makes each one instruction.
+template <std::size_t kPiece>
+void cut_row(const TileForm& tiles, const SourceRow& from, std::size_t row_bytes,
+             std::size_t blocks, std::uint8_t* to) {
+  const std::size_t tile = tiles.group * 16, apart = tiles.beside * kPiece;
+  for (std::size_t b = 0; b < blocks; ++b)
+    for (std::size_t p = 0; p < 16 / kPiece; ++p) {
+      std::uint8_t* at = to + b * tile + p * apart;
+      const std::size_t offset = b * 16 + p * kPiece;
+      if (from.codes == nullptr || offset >= row_bytes)
+        std::memset(at, 0, kPiece);
+      else
+        std::memcpy(at, from.codes + offset, kPiece);
+    }
+}
+
+}  // namespace
+
+void cut_tiles(const TileForm& tiles, const GemmRows& rows, std::size_t first, std::size_t count,
+               std::uint8_t* codes, std::uint8_t* scales) noexcept {
+  const std::size_t blocks = (rows.columns + kTileColumns - 1) / kTileColumns;
+  const std::size_t scale_columns = rows.columns / rows.block;
+  const std::size_t group = tiles.group;
+  for (std::size_t r = 0; r < count; ++r) {
+    const SourceRow from = source_row(rows, first + r);
+    const std::size_t in = r % group;
+    std::uint8_t* to = codes + r / group * blocks * group * 16 +
+                       in / tiles.beside * tiles.beside * 16 + in % tiles.beside * tiles.piece;
+    (tiles.piece == 8 ? cut_row<8> : cut_row<4>)(tiles, from, rows.columns / 2, blocks, to);
+    std::uint8_t* scale = scales + r / group * scale_columns * group + in;
+    for (std::size_t s = 0; s < scale_columns; ++s)
+      scale[s * group] = from.codes == nullptr ? std::uint8_t{0} : from.scales[s];
+  }
+}
+
+}  // namespace fp4moe::kernels::cpu
