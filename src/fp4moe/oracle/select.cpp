@@ -230,20 +230,12 @@ class Walk {
     }
     const auto is_asked_for = [&](const Backend* backend) {
       return backend->activation == asked_ || backend->any_activation;
-<<<<<<< HEAD
     };
     // clang 14 has no std::ranges::stable_partition with libstdc++ 12.
     const auto others = std::stable_partition(candidates.begin(), candidates.end(), is_asked_for);
     candidates.erase(
-        policy_.request_falls_back ? std::remove_if(others, candidates.end(), quantises) : others,
+        policy_.request_falls_back ? std::remove_if(others, candidates.end(), quantizes) : others,
         candidates.end());
-=======
-    });
-    candidates.erase(policy_.request_falls_back
-                         ? std::remove_if(others.begin(), others.end(), quantizes)
-                         : others.begin(),
-                     candidates.end());
->>>>>>> 8f2625dbf44830d814fc5f3baae708dce3e0d0a4
   }
 
   bool list_candidates() {
