@@ -2,6 +2,7 @@
 """Runs every fuzzer on all processors, counts executions, tells coverage, keeps corpora small.
 
   tools/fuzz.py build/fuzz --seconds 60            every target for so long, several at a time
+  tools/fuzz.py build/fuzz-fast --seconds 60       the same without the address sanitizer: more executions (make fuzz-fast)
   tools/fuzz.py build/fuzz --executions 1e8        until so many executions are done in all
   tools/fuzz.py build/fuzz --merge                 finds into the corpus: only what adds coverage stays
   tools/fuzz.py build/fuzz --coverage              edges covered by the corpus, for each source file
@@ -29,6 +30,7 @@ SOURCES = {
     "capi": ["capi/border.cpp", "capi/layer.cpp", "capi/model.cpp", "capi/explain.cpp"],
     "checkpoint": ["checkpoint/survey.cpp", "checkpoint/classify.cpp", "checkpoint/build_layer.cpp", "checkpoint/expert_reader.cpp"],
     "config": ["checkpoint/config.cpp", "checkpoint/expert_name.cpp"],
+    "converted": ["convert/folder/converted_folder.cpp", "convert/folder/verify.cpp", "convert/folder/unconvert.cpp"],
     "gguf": ["tensor/files/gguf.cpp", "checkpoint/gguf_fields.cpp"],
     "journal": ["convert/folder/journal.cpp", "convert/folder/json_fields.hpp"],
     "json": ["base/json.cpp"],
@@ -66,7 +68,7 @@ def programs(build: Path, only: list) -> dict:
 
 
 def options(finds: Path, seconds: int, seed: int) -> list:
-    return [f"-max_total_time={seconds}", f"-seed={seed}", "-rss_limit_mb=4096", "-timeout=10", "-print_final_stats=1",
+    return [f"-max_total_time={seconds}", f"-seed={seed}", "-rss_limit_mb=4096", "-timeout=10", "-print_final_stats=1", "-print_funcs=0",
             f"-artifact_prefix={finds}/"]
 
 

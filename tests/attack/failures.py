@@ -159,7 +159,7 @@ def interrupt(world: World, row: Row, number: int, slow: Slow, how: signal.Signa
 class Shim:
     def __init__(self, world: World):
         self.path = world.base / "faults.so"
-        subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", "-O1", "-o", self.path, HERE / "faults.c", "-ldl"], check=True)
+        subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", self.path, HERE / "faults.c", "-ldl"], check=True)
         self.world, self.counts = world, {}
 
     def environment(self, fault: str, log: Path) -> dict:

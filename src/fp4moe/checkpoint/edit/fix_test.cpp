@@ -7,10 +7,10 @@
 #include <gtest/gtest.h>
 
 #include "fp4moe/base/json.hpp"
-#include "fp4moe/formats/e4m3fn.hpp"
 #include "fp4moe/checkpoint/checkpoint.hpp"
-#include "fp4moe/checkpoint/lint/lint.hpp"
 #include "fp4moe/checkpoint/edit/rescale.hpp"
+#include "fp4moe/checkpoint/lint/lint.hpp"
+#include "fp4moe/formats/e4m3fn.hpp"
 #include "support/tiny_model.hpp"
 
 namespace fp4moe::checkpoint {
@@ -132,7 +132,7 @@ TEST_F(Fix, DoesNotRewriteAConfigurationItWouldDamage) {
   write(tensors_of(small(), row_of(Dialect::modelopt)));
   write_text(folder_ / "in/config.json", R"({"time_step_limit": [0.0, Infinity],
       "quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}})");
-  EXPECT_EQ(run({FixPolicy::drop_input_scale}).why().id, "fix.config");
+  EXPECT_EQ(run({FixPolicy::drop_input_scale}).why().id, "config.python_numbers");
 }
 
 TEST_F(Fix, DestroysNoWeightsUnlessForced) {

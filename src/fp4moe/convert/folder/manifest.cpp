@@ -70,8 +70,9 @@ LayerRecord layer_from(const Fields& fields) {
   problem.has_bias = fields.flag("has_bias");
   problem.bias_type = fields.dtype("bias_dtype");
   const std::string order = fields.string("order");
-  const checkpoint::RowOrder orders[] = {checkpoint::RowOrder::interleaved, checkpoint::RowOrder::halves,
-                                      checkpoint::RowOrder::single};
+  const checkpoint::RowOrder orders[] = {checkpoint::RowOrder::interleaved,
+                                         checkpoint::RowOrder::halves,
+                                         checkpoint::RowOrder::single};
   const auto* found = std::ranges::find_if(
       orders, [&](checkpoint::RowOrder each) { return checkpoint::name(each) == order; });
   if (found == std::end(orders))
@@ -259,7 +260,7 @@ Result<Manifest> read_manifest(const std::string& folder) {
   const std::string path = fmt::format("{}/{}", folder, kManifestName);
   std::error_code code;
   if (!std::filesystem::exists(folder, code))
-    return system_error("file.open", "cannot open", ENOENT).in(folder);
+    return system_error("file.open", "cannot open", code ? code.value() : ENOENT).in(folder);
   const Result<tensor::MappedFile> file = tensor::MappedFile::open(path);
   if (!file && file.why().code == ErrorCode::exhausted) return file.why();
   if (!file)

@@ -147,7 +147,7 @@ Result<VerifyReport> verify_folder(const std::string& path, const VerifyOptions&
   const Clock::time_point begin = Clock::now();
   std::error_code code;
   if (!fs::exists(fmt::format("{}/{}", path, kManifestName), code))
-    return read_manifest(path).why();
+    if (const Result<Manifest> manifest = read_manifest(path); !manifest) return manifest.why();
   VerifyReport report{.deep = options.deep};
   const auto timed = [&] {
     report.seconds = std::chrono::duration<double>(Clock::now() - begin).count();

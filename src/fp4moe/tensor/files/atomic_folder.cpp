@@ -53,7 +53,9 @@ Lock try_lock(int fd) {
   return Lock::held;
 }
 
+// False with errno 0: it is another folder.
 bool is_same(int fd, int parent, const std::string& name) {
+  errno = 0;
   struct stat opened {
   }, named{};
   return fstat(fd, &opened) == 0 &&
@@ -89,7 +91,7 @@ std::optional<mode_t> usual_mode(int folder) {
   struct stat result {};
   const bool is_known = fstatat(folder, kProbe, &result, AT_SYMLINK_NOFOLLOW) == 0;
   const int why = errno;
-  unlinkat(folder, kProbe, AT_REMOVEDIR);
+  if (unlinkat(folder, kProbe, AT_REMOVEDIR) != 0) return std::nullopt;  // no part of the output
   errno = why;
   if (!is_known) return std::nullopt;
   return result.st_mode & 07777;
@@ -267,7 +269,10 @@ Result<Done> AtomicFolder::commit() {
     return file_error("folder.commit", "cannot name the folder", why).in(path_);
   }
   is_whole_ = true;
-  if (!is_at(name)) return taken("that somebody exchanged it");
+  if (!is_at(name)) {
+    if (errno == 0 || errno == ENOENT) return taken("that somebody exchanged it");
+    return named_but("folder.commit", "it cannot be looked at", errno).in(path_);
+  }
   if (!flush_folder_at(parent_))
     return named_but("folder.flush", "the folder around it cannot be flushed", errno).in(path_);
   return Done{};
