@@ -7,6 +7,7 @@
 // following links, its owner and mode are read from the descriptor, and from then on the descriptor
 // alone is used.
 #include <cerrno>
+#include <new>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -220,11 +221,14 @@ AtomicFolder& AtomicFolder::operator=(AtomicFolder&& other) noexcept {
 }
 
 AtomicFolder::~AtomicFolder() {
-  const std::string hidden = last_component(name_);
   if (lock_ >= 0 && !is_whole_ && !keeps_) {
-    // Nobody is left to tell of a failure; the next run clears it.
-    remove_inside(lock_);
-    if (is_at(hidden)) unlinkat(parent_, hidden.c_str(), AT_REMOVEDIR);
+    // Nobody is left to tell of a failure, such as no memory; the next run clears it.
+    try {
+      const std::string hidden = last_component(name_);
+      remove_inside(lock_);
+      if (is_at(hidden)) unlinkat(parent_, hidden.c_str(), AT_REMOVEDIR);
+    } catch (const std::bad_alloc&) {
+    }
   }
   if (lock_ >= 0) close(lock_);
   if (parent_ >= 0) close(parent_);
