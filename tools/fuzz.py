@@ -10,6 +10,7 @@
 New inputs and findings go to BUILD/finds/TARGET; nothing else is written, but for --merge. Exit status 1: there were findings.
 """
 import argparse
+import math
 import os
 import re
 import shutil
@@ -102,8 +103,9 @@ def run(name: str, program: Path, build: Path, seconds: int, seed: int) -> Tally
     return tally
 
 
-def search(targets: dict, build: Path, jobs: int, seconds: int, executions: float) -> int:
+def search(targets: dict, build: Path, jobs: int, seconds: int, executions: float, minutes: float) -> int:
     """Rounds over all targets, until time or executions are spent; the first finding of a target ends it."""
+    end = time.monotonic() + 60 * minutes
     tallies = {name: Tally() for name in targets}
     seed = int(time.time())
     print(f"{len(targets)} targets, {jobs} at a time, {seconds} s each, seeds from {seed}")
@@ -117,7 +119,7 @@ def search(targets: dict, build: Path, jobs: int, seconds: int, executions: floa
             for name, task in tasks:
                 tallies[name].add(task.result())
         total = sum(tally.executions for tally in tallies.values())
-        if total >= executions or not live:
+        if total >= executions or not live or time.monotonic() > end:
             break
         print(f"{total:,} executions", flush=True)
     print(f"{'target':<12} {'executions':>14} {'per second':>11} {'edges':>7} {'new inputs':>11}  findings")
@@ -169,6 +171,7 @@ def main() -> int:
     parser.add_argument("build", type=Path)
     parser.add_argument("--seconds", type=int, default=60, help="of one process of a target")
     parser.add_argument("--executions", type=float, default=0, help="go on until there are so many in all")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="with --executions: no further round after so many")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at a time")
     parser.add_argument("--only", action="append", default=[], metavar="TARGET")
     parser.add_argument("--merge", action="store_true")
@@ -179,7 +182,7 @@ def main() -> int:
         return merge(targets, given.build.resolve())
     if given.coverage:
         return coverage(targets)
-    return search(targets, given.build.resolve(), given.jobs, given.seconds, given.executions)
+    return search(targets, given.build.resolve(), given.jobs, given.seconds, given.executions, given.minutes)
 
 
 if __name__ == "__main__":
