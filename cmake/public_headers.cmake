@@ -31,8 +31,8 @@ set(FP4MOE_PUBLIC_HEADERS
   oracle/vllm/assembly.hpp
   oracle/vllm/buffers.hpp
   oracle/parallel.hpp
-  oracle/quant_config.hpp
-  oracle/record.hpp
+  oracle/vllm/quant_config.hpp
+  oracle/explain/record.hpp
   oracle/releases.hpp
   oracle/select.hpp
   oracle/sizes.hpp

@@ -4,9 +4,9 @@
 #include <cstdio>
 #include <span>
 
+#include "fp4moe/checkpoint/checkpoint.hpp"
 #include "fp4moe/formats/mxfp4.hpp"
 #include "fp4moe/formats/nvfp4.hpp"
-#include "fp4moe/checkpoint/checkpoint.hpp"
 
 using fp4moe::Error;
 using fp4moe::Result;

@@ -11,9 +11,9 @@
 
 namespace runtime = fp4moe::runtime;
 using fp4moe::Result;
+using fp4moe::checkpoint::Checkpoint;
 using fp4moe::moe::dense_rows;
 using fp4moe::tensor::DType;
-using fp4moe::checkpoint::Checkpoint;
 
 namespace {
 

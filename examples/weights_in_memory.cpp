@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
-#include "fp4moe/runtime/layer.hpp"
 #include "fp4moe/checkpoint/layer_weights_view.hpp"
+#include "fp4moe/runtime/layer.hpp"
 
 namespace moe = fp4moe::moe;
 namespace runtime = fp4moe::runtime;
@@ -32,10 +32,10 @@ int main() {
   const std::vector<std::byte> w2_scales(w2.size() / 16, std::byte{127});
 
   checkpoint::LayerWeights given{.shape = {.format = checkpoint::WeightFormat::mxfp4,
-                                        .experts = kExperts,
-                                        .hidden = kHidden,
-                                        .intermediate = kIntermediate,
-                                        .order = checkpoint::RowOrder::halves}};
+                                           .experts = kExperts,
+                                           .hidden = kHidden,
+                                           .intermediate = kIntermediate,
+                                           .order = checkpoint::RowOrder::halves}};
   given.w13 = {.codes = {w13}, .scales = {w13_scales}};
   given.w2 = {.codes = {w2}, .scales = {w2_scales}};
   const auto view = checkpoint::LayerWeightsView::make(given);  // checked, nothing copied

@@ -36,7 +36,7 @@ SOURCES = {
     "journal": ["convert/folder/journal.cpp", "convert/folder/json_fields.hpp"],
     "json": ["base/json.cpp"],
     "manifest": ["convert/folder/manifest.cpp", "convert/folder/json_fields.hpp"],
-    "question": ["runtime/question.cpp", "oracle/layer_fields.cpp"],
+    "question": ["runtime/selection_request.cpp", "oracle/layer_fields.cpp"],
     "safetensors": ["tensor/files/safetensors.cpp"],
     "store_index": ["tensor/files/store_index.cpp"],
     "verbs": ["convert/folder/convert_folder.cpp", "convert/folder/folder_writer.cpp", "convert/folder/unconvert.cpp", "convert/folder/verify.cpp",

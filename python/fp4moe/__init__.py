@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fp4moe import cli, errors, formats
 from fp4moe._core import VERSION as __version__
 from fp4moe._core import Adapters, Layer, Model
@@ -27,11 +29,11 @@ from fp4moe.commands import (
 )
 from fp4moe.errors import (
     Error,
-    ResourceExhaustedError,
     FailedError,
     InvalidInputError,
-    UnavailableError,
     MismatchError,
+    ResourceExhaustedError,
+    UnavailableError,
     UnsupportedError,
     UsageError,
 )
@@ -42,16 +44,16 @@ __all__ = [
     "Adapters",
     "Change",
     "Error",
-    "ExhaustedError",
     "FailedError",
     "InvalidInputError",
-    "LackingError",
     "Layer",
     "MismatchError",
     "Model",
     "Quantized",
     "Refusal",
+    "ResourceExhaustedError",
     "Selection",
+    "UnavailableError",
     "UnsupportedError",
     "UsageError",
     "__version__",
@@ -81,3 +83,7 @@ __all__ = [
     "verify",
     "vllm_versions",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    return errors.renamed(name, __name__)

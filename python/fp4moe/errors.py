@@ -6,6 +6,7 @@ callers of such a function expect.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, Mapping
 
 
@@ -98,6 +99,25 @@ CLASSES: Mapping[int, type[Error]] = {
     )
 }
 INTERRUPTED = 130
+
+# Old names, which warn.
+_RENAMED: Mapping[str, type[Error]] = {
+    "ExhaustedError": ResourceExhaustedError,
+    "LackingError": UnavailableError,
+}
+
+
+def renamed(name: str, module: str) -> type[Error]:
+    """Give what an old name of `module` means now, with a DeprecationWarning."""
+    if name not in _RENAMED:
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+    kind = _RENAMED[name]
+    warnings.warn(f"{module}.{name} is now {kind.__name__}", DeprecationWarning, stacklevel=3)
+    return kind
+
+
+def __getattr__(name: str) -> Any:
+    return renamed(name, __name__)
 
 
 def make(code: int, id: str, message: str, **parts: str) -> Error | KeyboardInterrupt:

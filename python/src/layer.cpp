@@ -39,7 +39,8 @@ Result<std::uint64_t> whole(std::int64_t given, std::string_view what) {
       .expects("0 or more", fmt::format("{}", given));
 }
 
-Result<checkpoint::Rank> rank_of(std::pair<std::int64_t, std::int64_t> given, std::string_view what) {
+Result<checkpoint::Rank> rank_of(std::pair<std::int64_t, std::int64_t> given,
+                                 std::string_view what) {
   const auto rank = whole(given.first, fmt::format("the {} rank", what));
   if (!rank) return rank.why();
   const auto size = whole(given.second, fmt::format("the number of {} ranks", what));
@@ -52,14 +53,14 @@ Result<runtime::LayerOptions> options_of(const LayerWords& words) {
   result.engine = words.engine;
   result.weights = words.weights;
   result.numerics = words.numerics;
-  result.wish.policy = words.policy;
-  result.wish.backend = words.backend;
+  result.backend_request.policy = words.policy;
+  result.backend_request.backend = words.backend;
   Result<platform::Device> device = capi::device_of(words.device.c_str());
   if (!device) return device.why();
-  result.wish.device = *std::move(device);
-  const auto wish = whole(words.threads, "the number of threads");
-  if (!wish) return wish.why();
-  const Result<std::size_t> threads = capi::threads_of(*wish);
+  result.backend_request.device = *std::move(device);
+  const auto count = whole(words.threads, "the number of threads");
+  if (!count) return count.why();
+  const Result<std::size_t> threads = capi::threads_of(*count);
   if (!threads) return threads.why();
   result.threads = *threads;
   const Result<checkpoint::Rank> tp = rank_of(words.tp, "tensor-parallel");
@@ -92,15 +93,15 @@ std::uint64_t process_number() {
 
 Result<std::shared_ptr<OpenLayer>> make_layer(const Model& model, std::int64_t number,
                                               const LayerWords& words) {
-  const auto wish = whole(number, "the layer's number");
-  if (!wish) return wish.why();
+  const auto index = whole(number, "the layer's number");
+  if (!index) return index.why();
   Result<runtime::LayerOptions> options = options_of(words);
   if (!options) return options.why();
   options->pool = process_pools().get(options->threads);
-  Result<MoeLayer> result = model.open->layer(*wish, std::move(*options));
+  Result<MoeLayer> result = model.open->layer(*index, std::move(*options));
   if (!result) return result.why();
   if (const auto done = load_and_process(*result); !done) return done.why();
-  return std::make_shared<OpenLayer>(model, *wish, std::move(*result));
+  return std::make_shared<OpenLayer>(model, *index, std::move(*result));
 }
 
 // Ids and weights without gaps. Arrays that lie so are used as they are; these are a few numbers
@@ -307,7 +308,8 @@ nb::tuple route(const Layer& layer, nb::handle logits) {
   const moe::routing::Router& router = open->layer.router();
   done_or_raise(moe::check_rows(rows, "logits", router.columns()));
   nb::object ids = empty_of(logits, scores, "int32", rows.rows, router.assignments_per_token());
-  nb::object weights = empty_of(logits, scores, "float32", rows.rows, router.assignments_per_token());
+  nb::object weights =
+      empty_of(logits, scores, "float32", rows.rows, router.assignments_per_token());
   const Array id_array = Array::take(ids, "ids", {.access = Access::write});
   const Array weight_array = Array::take(weights, "weights", {.access = Access::write});
   const std::size_t count = rows.rows * router.assignments_per_token();
@@ -340,11 +342,11 @@ void load(const Layer& layer) {
 
 void load_expert(const Layer& layer, std::int64_t position) {
   const std::shared_ptr<OpenLayer> open = layer.get();
-  const std::uint64_t wish = value_or_raise(whole(position, "the expert's position"));
+  const std::uint64_t index = value_or_raise(whole(position, "the expert's position"));
   check_sources(*open);
   done_or_raise(without_gil([&]() -> Result<Done> {
     const std::lock_guard lock(open->mutex);
-    if (const auto done = open->layer.load_expert(wish); !done) return done.why();
+    if (const auto done = open->layer.load_expert(index); !done) return done.why();
     open->session.reset();
     return open->layer.process();
   }));

@@ -15,10 +15,10 @@
 #include "errors.hpp"
 #include "fp4moe/base/parallel.hpp"
 #include "fp4moe/base/text.hpp"
+#include "fp4moe/checkpoint/codec.hpp"
 #include "fp4moe/formats/mxfp4.hpp"
 #include "fp4moe/formats/nvfp4.hpp"
 #include "fp4moe/formats/weight_format.hpp"
-#include "fp4moe/checkpoint/codec.hpp"
 
 namespace fp4moe::python {
 namespace {
@@ -69,8 +69,8 @@ Result<Done> for_rows(const Work& work, const Run& run) {
 
 float largest(const Work& work, std::uint64_t row, std::uint64_t rows) {
   return checkpoint::machine_codec().max_magnitude({.input = work.values.row(row),
-                                                 .element = work.element(),
-                                                 .count = rows * work.values.columns});
+                                                    .element = work.element(),
+                                                    .count = rows * work.values.columns});
 }
 
 Error not_finite(const Work& work, std::uint64_t first, std::uint64_t rows) {

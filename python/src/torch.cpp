@@ -12,7 +12,8 @@ constexpr std::uint32_t kExchangeMajor = 1;
 // Calls without keywords. Null is an exception of Python's.
 template <class... Arguments>
 nb::object call(nb::handle function, Arguments... arguments) {
-  PyObject* const result = PyObject_CallFunctionObjArgs(function.ptr(), arguments.ptr()..., nullptr);
+  PyObject* const result =
+      PyObject_CallFunctionObjArgs(function.ptr(), arguments.ptr()..., nullptr);
   if (result == nullptr) throw nb::python_error();
   return nb::steal(result);
 }
@@ -55,7 +56,8 @@ const Torch::Exchange* Torch::exchange_of(nb::handle type) {
 
 const Torch* Torch::imported() {
   // Never torn down: the interpreter may be gone by then.
-  static const Torch* result = nullptr;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
+  static const Torch* result =
+      nullptr;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
   if (result != nullptr) return result;
   const nb::handle modules(PyImport_GetModuleDict());
   const nb::handle found(PyDict_GetItemString(modules.ptr(), "torch"));

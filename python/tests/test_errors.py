@@ -98,3 +98,12 @@ def test_a_layer_that_is_not_there_is_refused(checkpoint, number):
 def test_options_of_a_wrong_type_are_type_errors(checkpoint, options):
     with pytest.raises(TypeError):
         fp4moe.Layer.open(checkpoint, 0, **options)
+
+
+def test_old_names_of_errors_warn_and_mean_the_new_ones() -> None:
+    for old, new in (("ExhaustedError", "ResourceExhaustedError"), ("LackingError", "UnavailableError")):
+        for module in (fp4moe, fp4moe.errors):
+            with pytest.warns(DeprecationWarning, match=new):
+                assert getattr(module, old) is getattr(fp4moe, new)
+    with pytest.raises(AttributeError):
+        fp4moe.errors.NoSuchError  # noqa: B018

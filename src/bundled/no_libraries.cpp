@@ -1,4 +1,4 @@
-// Taken before the room's own open_library.cpp: the static program.
+// Taken before the module's own open_library.cpp: the static program.
 #include "fp4moe/platform/open_library.hpp"
 
 namespace fp4moe::platform {

@@ -39,7 +39,7 @@ class Functions : public OnDevice {
                              const std::array<std::vector<float>, 3>& arguments) {
     const std::size_t count = arguments[0].size();
     const Memory a = upload(arguments[0]), b = upload(arguments[1]), c = upload(arguments[2]);
-    const Memory to = room<float>(count);
+    const Memory to = buffer<float>(count);
     const FunctionParams params{.layer = layer,
                                 .which = which,
                                 .count = static_cast<std::uint32_t>(count),

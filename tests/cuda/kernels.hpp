@@ -42,7 +42,7 @@ class OnDevice : public ::testing::Test {
 
   // Memory for `count` values, every byte 0xFF: NaN, and -1.
   template <class T>
-  Memory room(std::size_t count) const {
+  Memory buffer(std::size_t count) const {
     auto result = device_->allocate(std::max<std::size_t>(count * sizeof(T), 16));
     EXPECT_TRUE(result) << text(result.why());
     if (!result) return {};
@@ -51,7 +51,7 @@ class OnDevice : public ::testing::Test {
   }
   template <class T>
   Memory upload(const std::vector<T>& values) const {
-    Memory result = room<T>(values.size());
+    Memory result = buffer<T>(values.size());
     EXPECT_TRUE(device_->upload(result.data(), std::as_bytes(std::span(values)), nullptr));
     return result;
   }

@@ -173,8 +173,8 @@ class Activate : public OnDevice {
       pairs.push_back({data.gate.of(i, gate_a, gate_b), data.up.of(i, up_a, up_b),
                        data.down.of(i, down_a, down_b)});
     const Memory pairs_on_device = upload(pairs), adapters = upload(data.adapters);
-    const Memory low = room<float>(rows * kRank);
-    const Memory to = room<std::uint16_t>(rows * l.w2.k_blocks * kBlockK);
+    const Memory low = buffer<float>(rows * kRank);
+    const Memory to = buffer<std::uint16_t>(rows * l.w2.k_blocks * kBlockK);
     ActivateParams params;
     params.call.x = {x.data(), ElementType::f32, c.tokens, l.hidden};
     params.call.tokens = c.tokens;

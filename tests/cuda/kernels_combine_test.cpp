@@ -76,7 +76,7 @@ class Combine : public OnDevice {
 
   // What a assignment adds, in the steps of the CPU engine.
   static double expected_assignment(const Case& c, const Data& data, std::size_t assignment,
-                              std::size_t column) {
+                                    std::size_t column) {
     const auto row = static_cast<std::size_t>(data.plain.row_of_assignment[assignment]);
     const auto expert = static_cast<std::size_t>(data.plain.expert_of_row[row]);
     const std::size_t width = std::size_t{units(c)} * kBlockK;
@@ -120,13 +120,13 @@ class Combine : public OnDevice {
     const Memory weights = upload(data.weights), low = upload(data.low), b = upload(data.b);
     const Memory row_of_assignment = upload(data.plain.row_of_assignment);
     const Memory expert_of_row = upload(data.plain.expert_of_row);
-    const Memory adapters = upload(data.adapters), counts = room<std::int32_t>(c.experts);
+    const Memory adapters = upload(data.adapters), counts = buffer<std::int32_t>(c.experts);
     std::vector<DeviceLoraExpert> pairs(std::size_t{2} * c.experts);
     for (std::size_t i = 0; i < pairs.size(); ++i)
       pairs[i].down = {nullptr, b.as<float>() + i * c.hidden * kRank, kRank, 0, kRank};
     const Memory pairs_on_device = upload(pairs);
     const std::size_t bytes = std::size_t{rows} * stride * (c.out == ElementType::f32 ? 4 : 2);
-    const Memory out = room<std::byte>(bytes);
+    const Memory out = buffer<std::byte>(bytes);
     CombineParams params;
     params.call.tokens = c.tokens;
     params.call.top_k = c.top_k;

@@ -106,7 +106,8 @@ class Gather : public OnDevice {
                       rows = plain.assignment_of_row.size();
     const std::size_t count = rows * units * kBlockK;
     const Memory x_on_device = upload(x), scales_on_device = upload(scales);
-    const Memory tiles = room<TokenTile>(plain.tiles.size()), tile_count = room<std::uint32_t>(1);
+    const Memory tiles = buffer<TokenTile>(plain.tiles.size()),
+                 tile_count = buffer<std::uint32_t>(1);
     const Memory ranks = upload(plain.rank_of_assignment),
                  expert_counts = upload(plain.expert_counts);
     const std::vector<std::int32_t> untouched(std::max(assignments, rows), 7);

@@ -166,7 +166,7 @@ class GroupedGemm : public OnDevice {
   Memory pack(const HostMatrix& w, std::size_t experts, bool is_nvfp4) {
     const Memory codes = upload(w.codes), scales = upload(w.scales);
     const std::size_t bytes = std::size_t{w.m_blocks} * w.k_blocks * weight_tile_bytes(is_nvfp4);
-    Memory tiles = room<std::uint8_t>(experts * bytes);
+    Memory tiles = buffer<std::uint8_t>(experts * bytes);
     const std::size_t scale_columns = w.columns() / (is_nvfp4 ? 16 : 32);
     for (std::size_t e = 0; e < experts; ++e) {
       const PackParams params{.codes = codes.as<std::uint8_t>() + e * w.rows() * w.columns() / 2,
@@ -194,8 +194,8 @@ class GroupedGemm : public OnDevice {
     };
     const std::size_t experts = c.counts.size(), rows = tables.assignment_of_row.size();
     on.memory.reserve(32);
-    on.out = room<float>(rows * w13.rows());
-    on.out2 = room<float>(rows * w2.rows());
+    on.out = buffer<float>(rows * w13.rows());
+    on.out2 = buffer<float>(rows * w2.rows());
     GroupedGemmParams& p = on.params;
 
     // Tokens: in tiles up to the first deferred one, and in rows.

@@ -54,7 +54,7 @@ class Pack : public OnDevice {
     const Memory codes = upload(first.codes), scales = upload(first.scales);
     const Memory codes2 = second != nullptr ? upload(second->codes) : Memory();
     const Memory scales2 = second != nullptr ? upload(second->scales) : Memory();
-    const Memory to = room<std::byte>(bytes);
+    const Memory to = buffer<std::byte>(bytes);
     const PackParams params{.codes = codes.as<std::uint8_t>(),
                             .scales = scales.as<std::uint8_t>(),
                             .code_stride = first.code_stride,
@@ -125,7 +125,7 @@ TEST_F(Pack, MakesTheBytesOfTheProcessorsPacker) {
 TEST_F(Pack, FillsMBlocksBehindTheLastRowWithZeros) {
   const Rows2 rows = random_rows(WeightFormat::mxfp4, 40, 128, 1);
   const Memory codes = upload(rows.codes), scales = upload(rows.scales);
-  const Memory to = room<std::byte>(3 * 2 * 2176);
+  const Memory to = buffer<std::byte>(3 * 2 * 2176);
   const PackParams params{.codes = codes.as<std::uint8_t>(),
                           .scales = scales.as<std::uint8_t>(),
                           .code_stride = rows.code_stride,

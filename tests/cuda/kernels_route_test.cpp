@@ -67,7 +67,7 @@ class Route : public OnDevice {
     const Memory on_device = upload(stored(logits.type, logits.values));
     const std::vector<float> bias(plan.bias.begin(), plan.bias.end());
     const Memory bias_on_device = upload(bias);
-    const Memory weights = room<float>(assignments);
+    const Memory weights = buffer<float>(assignments);
     const RouteParams params{
         .logits = {on_device.data(), logits.type, logits.tokens, logits.stride},
         .tokens = logits.tokens,
@@ -110,7 +110,7 @@ class Route : public OnDevice {
   // By prepare, whose own work is looked at elsewhere.
   std::vector<std::int32_t> routed_ids(const RouteParams& params) {
     const std::size_t assignments = std::size_t{params.tokens} * params.top_k;
-    const Memory ranks = room<std::int32_t>(assignments + 3);
+    const Memory ranks = buffer<std::int32_t>(assignments + 3);
     const Memory expert_counts =
         upload(std::vector<std::uint32_t>(params.columns * kCounterStride));
     PrepareParams prepare{.route = params, .rank_blocks = prepare_rank_blocks(params, assignments)};

@@ -10,13 +10,13 @@ extern "C" __global__ void fp4moe_test_scale(__grid_constant__ const ScaleParams
 }
 
 extern "C" __global__ void fp4moe_test_meet(__grid_constant__ const MeetParams params) {
-  extern __shared__ std::uint32_t room[];
+  extern __shared__ std::uint32_t buffer[];
   if (threadIdx.x != 0) return;
   atomicAdd(params.counter, 1u);
   do {
-    room[0] = atomicAdd(params.counter, 0u);
-  } while (room[0] < gridDim.x);
-  params.seen[blockIdx.x] = room[0];
+    buffer[0] = atomicAdd(params.counter, 0u);
+  } while (buffer[0] < gridDim.x);
+  params.seen[blockIdx.x] = buffer[0];
 }
 
 }  // namespace fp4moe::kernels::cuda

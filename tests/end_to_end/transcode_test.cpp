@@ -9,9 +9,9 @@
 #include <gtest/gtest.h>
 
 #include "child.hpp"
-#include "fp4moe/tensor/files/store.hpp"
 #include "fp4moe/checkpoint/checkpoint.hpp"
 #include "fp4moe/checkpoint/write/expert_layout.hpp"
+#include "fp4moe/tensor/files/store.hpp"
 #include "support/files.hpp"
 
 namespace fp4moe {
@@ -33,7 +33,7 @@ std::uint64_t bound_of(const std::string& path) {
   const Result<checkpoint::Checkpoint> source = checkpoint::Checkpoint::open(path);
   EXPECT_TRUE(source);
   if (!source) return 0;
-  const checkpoint::MoeLayer& layer = source->layers()[0];
+  const checkpoint::LayerTensors& layer = source->layers()[0];
   const std::uint64_t expert =
       checkpoint::expert_layout(*layer.row, layer.shape, tensor::DType::bf16).bytes();
   return 2 * expert + 64 * kMiB;

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "choices.hpp"
-#include "fp4moe/fp4moe.h"
 #include "fp4moe/checkpoint/synth/synth.hpp"
+#include "fp4moe/fp4moe.h"
 #include "fuzz.hpp"
 #include "support/temporary_folder.hpp"
 
@@ -72,8 +72,8 @@ class Caller {
   template <class Rows>
   Rows rows(std::uint64_t columns, std::size_t at) {
     Rows result{sizeof(Rows), memory_.data() + at,
-              FP4MOE_F32,   choices_.byte() % (kMaxTokens + 1),
-              columns,      0};
+                FP4MOE_F32,   choices_.byte() % (kMaxTokens + 1),
+                columns,      0};
     const std::uint8_t wrong = choices_.byte();
     if (wrong == 1) result.dtype = number();
     if (wrong == 2) result.columns = number();

@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "fp4moe/base/text.hpp"
+#include "fp4moe/checkpoint/checkpoint.hpp"
 #include "fp4moe/runtime/facts.hpp"
 #include "fp4moe/tensor/dtype.hpp"
 #include "fp4moe/tensor/files/store.hpp"
-#include "fp4moe/checkpoint/checkpoint.hpp"
 #include "fuzz.hpp"
 
 namespace fp4moe {
@@ -24,10 +24,11 @@ std::string_view cut(std::string_view& rest) {
   return part;
 }
 
-std::span<const std::byte> room() {
+std::span<const std::byte> buffer() {
   static const std::vector<std::byte> kBytes = [] {
     std::vector<std::byte> result(kBufferBytes);
-    for (std::size_t i = 0; i < result.size(); ++i) result[i] = static_cast<std::byte>(i * 37 % 251);
+    for (std::size_t i = 0; i < result.size(); ++i)
+      result[i] = static_cast<std::byte>(i * 37 % 251);
     return result;
   }();
   return kBytes;
@@ -48,7 +49,7 @@ std::vector<tensor::MemoryTensor> tensors_of(std::string_view lines) {
       each.shape.push_back(extent);
     }
     const auto bytes = tensor::byte_count(each.dtype, each.shape);
-    each.bytes = room().first(std::min<std::uint64_t>(bytes.value_or(0), kBufferBytes));
+    each.bytes = buffer().first(std::min<std::uint64_t>(bytes.value_or(0), kBufferBytes));
     result.push_back(std::move(each));
   }
   return result;

@@ -1,6 +1,6 @@
-#include "fp4moe/tensor/files/gguf.hpp"
 #include "fp4moe/checkpoint/config_document.hpp"
 #include "fp4moe/checkpoint/gguf_fields.hpp"
+#include "fp4moe/tensor/files/gguf.hpp"
 #include "fuzz.hpp"
 
 namespace fp4moe {

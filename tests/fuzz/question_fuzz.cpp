@@ -1,6 +1,6 @@
 // The JSON of `explain --config` and of the C API's requests: fields of a layer.
 #include "fp4moe/base/json.hpp"
-#include "fp4moe/runtime/question.hpp"
+#include "fp4moe/runtime/selection_request.hpp"
 #include "fuzz.hpp"
 
 namespace fp4moe {

@@ -19,12 +19,12 @@
 
 #include "choices.hpp"
 #include "fp4moe/backends/layouts.hpp"
+#include "fp4moe/checkpoint/edit/transcode.hpp"
+#include "fp4moe/checkpoint/lint/lint.hpp"
+#include "fp4moe/checkpoint/synth/synth.hpp"
 #include "fp4moe/convert/folder/convert_folder.hpp"
 #include "fp4moe/convert/folder/unconvert.hpp"
 #include "fp4moe/convert/folder/verify.hpp"
-#include "fp4moe/checkpoint/lint/lint.hpp"
-#include "fp4moe/checkpoint/synth/synth.hpp"
-#include "fp4moe/checkpoint/edit/transcode.hpp"
 #include "fuzz.hpp"
 #include "support/temporary_folder.hpp"
 
@@ -70,13 +70,13 @@ const Files& sound(std::size_t kind) {
   const bool is_gguf = kKinds[kind].dialect == checkpoint::Dialect::gguf;
   if (is_gguf) fs::create_directory(folder / "in");
   const auto result = checkpoint::synth({.model = kKinds[kind].model,
-                                    .dialect = kKinds[kind].dialect,
-                                    .format = kKinds[kind].format,
-                                    .experts = 2,
-                                    .hidden = 64,
-                                    .intermediate = 64,
-                                    .shards = kKinds[kind].shards},
-                                   is_gguf ? folder / "in/model.gguf" : folder / "in");
+                                         .dialect = kKinds[kind].dialect,
+                                         .format = kKinds[kind].format,
+                                         .experts = 2,
+                                         .hidden = 64,
+                                         .intermediate = 64,
+                                         .shards = kKinds[kind].shards},
+                                        is_gguf ? folder / "in/model.gguf" : folder / "in");
   fuzz::require(static_cast<bool>(result));
   return all[kind] = read_files(folder / "in");
 }

@@ -107,8 +107,8 @@ std::optional<BlockRule> block_rule(std::string_view name) {
     return BlockRule{formats::kMxfp4Block, 4, [](std::string_view rule, std::span<const float> x) {
                        Quantized result;
                        std::array<std::uint8_t, formats::kMxfp4Bytes> packed{};
-                       formats::quantize_mxfp4(*formats::mxfp4_rule_from_name(rule), x, result.scale,
-                                               packed);
+                       formats::quantize_mxfp4(*formats::mxfp4_rule_from_name(rule), x,
+                                               result.scale, packed);
                        result.codes = nibbles(packed, x.size());
                        return result;
                      }};
@@ -116,8 +116,8 @@ std::optional<BlockRule> block_rule(std::string_view name) {
     return BlockRule{formats::kMxfp8Block, 8, [](std::string_view rule, std::span<const float> x) {
                        Quantized result;
                        result.codes.resize(formats::kMxfp8Block);
-                       formats::quantize_mxfp8(*formats::mxfp8_rule_from_name(rule), x, result.scale,
-                                               result.codes);
+                       formats::quantize_mxfp8(*formats::mxfp8_rule_from_name(rule), x,
+                                               result.scale, result.codes);
                        result.codes.resize(x.size());
                        return result;
                      }};

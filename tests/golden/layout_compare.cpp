@@ -40,15 +40,17 @@ Mismatch difference(const MadeTensor& result, std::uint64_t expert, std::uint64_
   if (result.map == nullptr || result.map->map().element == layout::Element::byte) {
     const std::uint64_t offset = at / bytes;
     const std::uint64_t size = std::min<std::uint64_t>(bytes, expected.size() - offset * bytes);
-    return {fmt::format("{}, {}", where,
-                        result.map != nullptr ? place(result, offset) : fmt::format("element {}", offset)),
+    return {fmt::format(
+                "{}, {}", where,
+                result.map != nullptr ? place(result, offset) : fmt::format("element {}", offset)),
             hex(expected.subspan(offset * bytes, size)), hex(found.subspan(offset * bytes, size))};
   }
   // A code's bits may lie in two bytes; the offsets of a half word cover both.
   const std::uint64_t first = at / 2 * 4,
                       end = std::min<std::uint64_t>(first + 4, 2 * expected.size());
   std::uint64_t offset = first;
-  while (offset + 1 < end && result.map->get(expected, offset) == result.map->get(found, offset)) ++offset;
+  while (offset + 1 < end && result.map->get(expected, offset) == result.map->get(found, offset))
+    ++offset;
   return {fmt::format("{}, {}", where, place(result, offset)),
           fmt::format("code {}", result.map->get(expected, offset)),
           fmt::format("code {}", result.map->get(found, offset))};
@@ -77,7 +79,8 @@ bool same_strides(const tensor::Shape& wanted, const layout::Shape& result) {
 
 Mismatch differs(const MadeTensor& result, std::string_view what, std::string expected,
                  std::string found) {
-  return {fmt::format("tensor {}: its {}", result.name, what), std::move(expected), std::move(found)};
+  return {fmt::format("tensor {}: its {}", result.name, what), std::move(expected),
+          std::move(found)};
 }
 
 }  // namespace

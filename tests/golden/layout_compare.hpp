@@ -25,7 +25,7 @@ struct MadeTensor {
   std::uint64_t expert_bytes = 0;
   std::span<const std::byte> bytes{};     // of all experts
   const layout::IndexMap* map = nullptr;  // of one expert; null: elements one after another
-  std::uint64_t assignment_bytes = 1;           // with a map of bytes: how many lie side by side
+  std::uint64_t assignment_bytes = 1;     // with a map of bytes: how many lie side by side
   // What a row of the map is called; empty: its number says enough.
   std::function<std::string(std::uint64_t row)> row_name{};
 };

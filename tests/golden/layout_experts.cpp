@@ -98,14 +98,14 @@ float float_at(const LayoutInput& input, std::uint64_t index) {
 
 // Rows of one expert: from `first` on, every `step`-th.
 checkpoint::RowsView rows_of(const LayoutInput& input, std::uint64_t expert, std::uint64_t first,
-                          std::uint64_t step, std::uint64_t count) {
+                             std::uint64_t step, std::uint64_t count) {
   const std::uint64_t row_bytes = input.shape[2];
   return {input.bytes.data() + (expert * input.shape[1] + first) * row_bytes, count, row_bytes,
           step * row_bytes};
 }
 
 checkpoint::BiasView bias_of(const LayoutInput& input, std::uint64_t expert, std::uint64_t first,
-                          std::uint64_t step, std::uint64_t count) {
+                             std::uint64_t step, std::uint64_t count) {
   const std::uint64_t bytes = tensor::row(input.dtype).block_bytes;
   return {input.bytes.data() + (expert * input.shape[1] + first) * bytes, count, step * bytes,
           input.dtype};
@@ -157,11 +157,11 @@ Result<Done> read_layer(LayerCase& layer) {
   return layer.given.expects_refusal ? Result<Done>(Done{}) : require_tensors(layer);
 }
 
-const LayoutInput* Experts::find(std::string_view name) const {
+const LayoutInput* LayoutExperts::find(std::string_view name) const {
   return find_input(layer_.given, name);
 }
 
-Experts::Place Experts::place(Projection which) const {
+LayoutExperts::RowPattern LayoutExperts::place(Projection which) const {
   const convert::Problem& problem = layer_.problem;
   const std::uint64_t rows = problem.real.intermediate;
   if (which == Projection::down) return {"w2", 0, 1, problem.real.hidden};
@@ -171,8 +171,8 @@ Experts::Place Experts::place(Projection which) const {
   return {"w13", 0, 1, is_up ? rows : 0};
 }
 
-checkpoint::ProjectionView Experts::projection(Projection which, std::uint64_t expert) const {
-  const Place at = place(which);
+checkpoint::ProjectionView LayoutExperts::projection(Projection which, std::uint64_t expert) const {
+  const RowPattern at = place(which);
   if (at.count == 0) return {};
   const auto named = [&](std::string_view suffix) {
     return find(fmt::format("{}{}", at.matrix, suffix));
@@ -180,7 +180,8 @@ checkpoint::ProjectionView Experts::projection(Projection which, std::uint64_t e
   checkpoint::ProjectionView result{
       .codes = rows_of(*named(""), expert, at.first, at.step, at.count),
       .scales = rows_of(*named("_scale"), expert, at.first, at.step, at.count)};
-  if (const LayoutInput* global = named("_scale_2")) result.global_scale = float_at(*global, expert);
+  if (const LayoutInput* global = named("_scale_2"))
+    result.global_scale = float_at(*global, expert);
   if (which == Projection::down) {
     if (const LayoutInput* scale = find("a2_scale")) result.input_scale = float_at(*scale, expert);
   } else if (const LayoutInput* scale = find("a13_scale")) {
@@ -193,7 +194,7 @@ checkpoint::ProjectionView Experts::projection(Projection which, std::uint64_t e
   return result;
 }
 
-checkpoint::ExpertView Experts::view(std::uint64_t expert) const {
+checkpoint::ExpertView LayoutExperts::view(std::uint64_t expert) const {
   const convert::Problem& problem = layer_.problem;
   return {.shape = {.format = layer_.layout.format,
                     .experts = problem.experts,
@@ -207,7 +208,7 @@ checkpoint::ExpertView Experts::view(std::uint64_t expert) const {
           .down = projection(Projection::down, expert)};
 }
 
-convert::InputScales Experts::input_scales() const {
+convert::InputScales LayoutExperts::input_scales() const {
   convert::InputScales all;
   const LayoutInput& a13 = *find("a13_scale");
   const LayoutInput& a2 = *find("a2_scale");

@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <string_view>
 
-#include "fp4moe/convert/pack/layer_packer.hpp"
 #include "fp4moe/checkpoint/expert.hpp"
+#include "fp4moe/convert/pack/layer_packer.hpp"
 #include "golden/layout_layer.hpp"
 
 namespace fp4moe::golden {
@@ -12,9 +12,9 @@ namespace fp4moe::golden {
 // One name for what the files call differently: "w13_weight" is "w13".
 std::string_view our_name(std::string_view golden);
 
-class Experts {
+class LayoutExperts {
  public:
-  explicit Experts(const LayerCase& layer) : layer_(layer) {}
+  explicit LayoutExperts(const LayerCase& layer) : layer_(layer) {}
 
   // By our name; null when there is none.
   const LayoutInput* find(std::string_view name) const;
@@ -23,11 +23,11 @@ class Experts {
   convert::InputScales input_scales() const;
 
   // Where rows of a projection lie: from `first` on, every `step`-th of `count`.
-  struct Place {
+  struct RowPattern {
     std::string_view matrix{};
     std::uint64_t first = 0, step = 1, count = 0;
   };
-  Place place(checkpoint::Projection which) const;
+  RowPattern place(checkpoint::Projection which) const;
 
  private:
   checkpoint::ProjectionView projection(checkpoint::Projection which, std::uint64_t expert) const;

@@ -18,11 +18,11 @@
 namespace fp4moe::golden {
 namespace {
 
+using checkpoint::Projection;
 using convert::LayerPacker;
-using convert::PackedTensor;
+using convert::PackedTensorSpec;
 using convert::Path;
 using layout::IndexMap;
-using checkpoint::Projection;
 
 using Bytes = std::vector<std::byte>;
 
@@ -51,13 +51,13 @@ std::uint64_t filled_up(const layout::Map& map, std::uint64_t cols) {
 struct Storage {
   std::vector<Bytes> tensors{};
 
-  explicit Storage(std::span<const PackedTensor> list) {
+  explicit Storage(std::span<const PackedTensorSpec> list) {
     // Not zero, so that what nobody writes is seen.
-    for (const PackedTensor& one : list) tensors.emplace_back(one.bytes, std::byte{0xA5});
+    for (const PackedTensorSpec& one : list) tensors.emplace_back(one.bytes, std::byte{0xA5});
   }
   // The part of one expert, or (expert: nothing) the scalars.
   template <class Byte>
-  std::vector<std::span<Byte>> parts(std::span<const PackedTensor> list,
+  std::vector<std::span<Byte>> parts(std::span<const PackedTensorSpec> list,
                                      std::optional<std::uint64_t> expert) {
     std::vector<std::span<Byte>> result;
     for (std::size_t t = 0; t < list.size(); ++t) {
@@ -110,7 +110,7 @@ class LayerCheck {
 
  private:
   Result<Done> pack_all() {
-    const std::span<const PackedTensor> list = packer_.tensors();
+    const std::span<const PackedTensorSpec> list = packer_.tensors();
     const convert::Problem& problem = layer_.problem;
     for (std::uint64_t e = 0; e < problem.experts; ++e)
       if (Result<Done> noted = packer_.note(e, experts_.view(e)); !noted) return noted;
@@ -131,7 +131,7 @@ class LayerCheck {
   }
 
   MadeTensor result(std::size_t t, const Storage& storage) const {
-    const PackedTensor& one = packer_.tensors()[t];
+    const PackedTensorSpec& one = packer_.tensors()[t];
     const bool is_w13 = one.name.starts_with("w13");
     MadeTensor found{.name = one.name,
                      .dtype = one.dtype,
@@ -154,8 +154,8 @@ class LayerCheck {
 
   Outcome check_outputs() const {
     for (const LayoutOutput& output : layer_.given.outputs) {
-      const std::span<const PackedTensor> list = packer_.tensors();
-      const auto found = std::ranges::find(list, our_name(output.name), &PackedTensor::name);
+      const std::span<const PackedTensorSpec> list = packer_.tensors();
+      const auto found = std::ranges::find(list, our_name(output.name), &PackedTensorSpec::name);
       if (found == list.end())
         return malformed("outputs", fmt::format("tensors of layout {}", layer_.layout.id),
                          "\"" + output.name + "\"");
@@ -215,9 +215,9 @@ class LayerCheck {
       if (const LayoutInput* input = experts_.find(part.name))
         part.bytes.assign(input->bytes.size() / layer_.problem.experts, std::byte{0xA5});
     LayerPacker::ExpertTarget to{.bias13 = parts[4].bytes, .bias2 = parts[5].bytes};
-    to.buffers.gate = room(Projection::gate, parts[0].bytes, parts[1].bytes);
-    to.buffers.up = room(Projection::up, parts[0].bytes, parts[1].bytes);
-    to.buffers.down = room(Projection::down, parts[2].bytes, parts[3].bytes);
+    to.buffers.gate = buffers(Projection::gate, parts[0].bytes, parts[1].bytes);
+    to.buffers.up = buffers(Projection::up, parts[0].bytes, parts[1].bytes);
+    to.buffers.down = buffers(Projection::down, parts[2].bytes, parts[3].bytes);
     const auto sources = by_map_.parts<const std::byte>(packer_.tensors(), expert);
     if (const Result<Done> unpacked = reader.unpack(expert, sources, to, path); !unpacked)
       return Mismatch{"unpacking fails", "the input", text(unpacked.why())};
@@ -242,8 +242,8 @@ class LayerCheck {
     return std::nullopt;
   }
 
-  checkpoint::ProjectionBuffers room(Projection which, Bytes& codes, Bytes& scales) const {
-    const Experts::Place at = experts_.place(which);
+  checkpoint::ProjectionBuffers buffers(Projection which, Bytes& codes, Bytes& scales) const {
+    const LayoutExperts::RowPattern at = experts_.place(which);
     if (at.count == 0) return {};
     const auto rows = [&](std::string_view suffix, Bytes& bytes) {
       const std::uint64_t row = experts_.find(fmt::format("{}{}", at.matrix, suffix))->shape[2];
@@ -254,7 +254,7 @@ class LayerCheck {
 
   const LayerCase& layer_;
   LayerPacker packer_;
-  Experts experts_;
+  LayoutExperts experts_;
   Storage by_map_, by_kernels_;
 };
 
@@ -277,7 +277,7 @@ Outcome check_layer(const LayerCase& layer) {
   if (!packer) return refused(layer.given, packer.why());
   if (layer.given.expects_refusal) return not_refused();
   std::uint64_t total = 0;
-  for (const PackedTensor& one : packer->tensors())
+  for (const PackedTensorSpec& one : packer->tensors())
     total = checked_add(total, one.bytes).value_or(~std::uint64_t{0});
   if (total > kMaxCaseBytes) return too_large(problem);
   return LayerCheck(layer, std::move(*packer)).run();

@@ -105,7 +105,8 @@ Result<platform::Device> arch_param(const Json& params) {
 
 const oracle::Backend* find_backend(std::string_view name, PolicyDate policy_date) {
   for (const oracle::Backend* row : backends::all_rows())
-    if (row->name == name && row->format == formats::WeightFormat::mxfp4 && row->policy_dates.contains(policy_date))
+    if (row->name == name && row->format == formats::WeightFormat::mxfp4 &&
+        row->policy_dates.contains(policy_date))
       return row;
   return nullptr;
 }
@@ -192,7 +193,8 @@ Outcome check_swizzle(const LayoutCase& given) {
     return malformed("num_warps", "a power of two", std::to_string(*warps));
   const oracle::Backend* backend = find_backend("TRITON", PolicyDate::august_22);
   if (backend == nullptr) return malformed("layout", "a backend TRITON", "none");
-  const Result<const Layout*> found = backends::layout_of({*backend, *policy_date, *device, *ranks});
+  const Result<const Layout*> found =
+      backends::layout_of({*backend, *policy_date, *device, *ranks});
   if (!found) return found.why();
   LayerCase layer{.given = given, .layout = **found, .names_layouts = true};
   layout::Map& scales = layer.layout.scales;

@@ -127,13 +127,13 @@ Outcome run(const LayoutCase& given, const Operation& operation, const Matrices&
                  fmt::format("{} experts of {} bytes", size.experts, each));
   Bytes out(*total);
   MadeTensor result{.name = given.outputs.front().name,
-                  .dtype = operation.dtype.value_or(input.dtype),
-                  .shape = reported_shape(operation, size, *map, *total),
-                  .logical = logical_shape(operation, size),
-                  .expert_bytes = each,
-                  .bytes = out,
-                  .map = &*map,
-                  .assignment_bytes = width};
+                    .dtype = operation.dtype.value_or(input.dtype),
+                    .shape = reported_shape(operation, size, *map, *total),
+                    .logical = logical_shape(operation, size),
+                    .expert_bytes = each,
+                    .bytes = out,
+                    .map = &*map,
+                    .assignment_bytes = width};
   const Packing packing{operation, *map, size.cols};
   if (operation.is_transposed) {
     Bytes plane(map->bytes());
@@ -141,7 +141,8 @@ Outcome run(const LayoutCase& given, const Operation& operation, const Matrices&
       if (auto mismatch =
               pack_both_ways(packing, transposed_plane(input, size, width, p), plane, result))
         return mismatch;
-      for (std::uint64_t offset = 0; offset < plane.size(); ++offset) out[offset * width + p] = plane[offset];
+      for (std::uint64_t offset = 0; offset < plane.size(); ++offset)
+        out[offset * width + p] = plane[offset];
     }
   } else {
     const std::uint64_t matrix = size.rows * size.cols;

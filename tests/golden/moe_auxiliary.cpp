@@ -5,12 +5,12 @@
 
 #include <fmt/format.h>
 
+#include "fp4moe/checkpoint/gguf_blocks.hpp"
 #include "fp4moe/formats/mxfp4.hpp"
 #include "fp4moe/formats/mxfp8.hpp"
 #include "fp4moe/formats/nvfp4.hpp"
 #include "fp4moe/moe/expert_map.hpp"
 #include "fp4moe/moe/permute.hpp"
-#include "fp4moe/checkpoint/gguf_blocks.hpp"
 #include "golden/fields.hpp"
 #include "golden/moe.hpp"
 #include "golden/moe_data.hpp"

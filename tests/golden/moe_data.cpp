@@ -235,7 +235,8 @@ Result<Done> fill_tensor(const Json& item, MoeTensor& result) {
   if (!is_list && rule == std::end(kMoeKinds))
     return malformed("kind", "grid8, grid16, byte, mod8, modf or list",
                      fmt::format("\"{}\"", *kind));
-  Result<Done> filled = is_list ? fill_from_list(item, result) : fill_from_seed(item, *rule, result);
+  Result<Done> filled =
+      is_list ? fill_from_list(item, result) : fill_from_seed(item, *rule, result);
   if (!filled) return filled;
   if (is_list && !item.contains("fnv1a64")) return Done{};
   const Result<std::uint64_t> hash = word_of(item, "fnv1a64");

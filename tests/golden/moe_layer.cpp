@@ -11,10 +11,10 @@
 namespace fp4moe::golden {
 namespace {
 
-using tensor::Shape;
 using checkpoint::ExpertView;
 using checkpoint::ProjectionView;
 using checkpoint::RowOrder;
+using tensor::Shape;
 
 constexpr std::uint64_t kMaxMoeExtent = std::uint64_t{1} << 20;
 
@@ -84,9 +84,9 @@ Result<Done> read_sizes(const Json& item, MoeLayerCase& result) {
     return malformed("gated", moe::is_gated(result.activation) ? "true" : "false",
                      *gated ? "true" : "false");
   result.shape.order = !*gated ? RowOrder::single
-                     : moe::row(result.activation).columns == moe::GateColumns::alternating
-                         ? RowOrder::interleaved
-                         : RowOrder::halves;
+                       : moe::row(result.activation).columns == moe::GateColumns::alternating
+                           ? RowOrder::interleaved
+                           : RowOrder::halves;
   const Result<bool> on_input = bool_field(item, "apply_router_weight_on_input");
   if (!on_input) return on_input.why();
   result.weight_on_input = *on_input;
@@ -213,7 +213,7 @@ struct Cut {
 };
 
 checkpoint::RowsView rows_of(const MoeTensor& tensor, std::uint64_t expert, const Cut& cut,
-                          std::uint64_t per_byte) {
+                             std::uint64_t per_byte) {
   const std::uint64_t row_bytes = tensor.extent(2), stride = row_bytes * cut.step;
   const std::uint64_t at = (expert * tensor.extent(1) + cut.first) * row_bytes;
   return {.data = tensor.bytes.data() + at + cut.column / per_byte,
@@ -223,7 +223,7 @@ checkpoint::RowsView rows_of(const MoeTensor& tensor, std::uint64_t expert, cons
 }
 
 checkpoint::BiasView bias_of(const std::vector<float>& values, std::uint64_t at, std::uint64_t size,
-                          std::uint64_t step) {
+                             std::uint64_t step) {
   if (values.empty()) return {};
   return {.data = reinterpret_cast<const std::byte*>(values.data() + at),
           .size = size,

@@ -19,8 +19,8 @@
 
 #include <fmt/format.h>
 
-#include "fp4moe/moe/reference/engine.hpp"
 #include "fp4moe/checkpoint/slice.hpp"
+#include "fp4moe/moe/reference/engine.hpp"
 #include "golden/fields.hpp"
 #include "golden/moe.hpp"
 #include "golden/moe_layer.hpp"
@@ -235,8 +235,9 @@ Result<Computed> compute(const MoeLayerCase& layer, const ModeRow& mode, const L
                          .weight_on_input = layer.weight_on_input};
   result.out.assign(tokens * hidden, 0.0);
   if (mode.measure != Measure::exact) {
-    const auto done = (*experts)->compute(
-        call, OutputForm::summed, moe::dense_rows(std::span(result.out), DType::f64, tokens, hidden));
+    const auto done =
+        (*experts)->compute(call, OutputForm::summed,
+                            moe::dense_rows(std::span(result.out), DType::f64, tokens, hidden));
     if (!done) return done.why();
     return result;
   }
@@ -372,7 +373,8 @@ Outcome run_debug(const MoeLayerCase& layer, const Json& debug) {
   const Result<Computed> found = compute(layer, kModes[0], layer.whole(), {.traced = number});
   if (!found) return found.why();
   if (!found->trace.is_seen || layer.ids.numbers[number] != static_cast<std::int32_t>(*expert))
-    return std::optional(Mismatch{"the assignment goes to another expert", fmt::format("{}", *expert),
+    return std::optional(Mismatch{"the assignment goes to another expert",
+                                  fmt::format("{}", *expert),
                                   fmt::format("{}", layer.ids.numbers[number])});
   std::vector<double> weighted = found->trace.second;
   if (!layer.weight_on_input)

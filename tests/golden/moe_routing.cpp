@@ -108,8 +108,9 @@ Result<RoutingCase> read_routing_case(const Json& item) {
 std::optional<Mismatch> compare_routes(const RoutingCase& given, const routing::RouteOutput& found,
                                        std::string_view path) {
   for (std::size_t assignment = 0; assignment < given.ids.numbers.size(); ++assignment) {
-    const std::string where = fmt::format("token {}, assignment {}, {} path", assignment / given.options.top_k,
-                                          assignment % given.options.top_k, path);
+    const std::string where =
+        fmt::format("token {}, assignment {}, {} path", assignment / given.options.top_k,
+                    assignment % given.options.top_k, path);
     if (found.ids[assignment] != given.ids.numbers[assignment])
       return Mismatch{where + ": id", std::to_string(given.ids.numbers[assignment]),
                       std::to_string(found.ids[assignment])};

@@ -19,10 +19,14 @@ struct OracleEra {
   oracle::PolicyDate policy_date;
 };
 constexpr OracleEra kOracleEras[] = {
-    {"2026-01-seed", oracle::PolicyDate::january_seed}, {"2026-01-27", oracle::PolicyDate::january_27},
-    {"2026-03-20", oracle::PolicyDate::march_20},       {"2026-03-27", oracle::PolicyDate::march_27},
-    {"2026-04-24", oracle::PolicyDate::april_24},       {"2026-08-22", oracle::PolicyDate::august_22},
-    {"vllm-0.33.0", oracle::PolicyDate::vllm_033},      {"native", oracle::PolicyDate::native},
+    {"2026-01-seed", oracle::PolicyDate::january_seed},
+    {"2026-01-27", oracle::PolicyDate::january_27},
+    {"2026-03-20", oracle::PolicyDate::march_20},
+    {"2026-03-27", oracle::PolicyDate::march_27},
+    {"2026-04-24", oracle::PolicyDate::april_24},
+    {"2026-08-22", oracle::PolicyDate::august_22},
+    {"vllm-0.33.0", oracle::PolicyDate::vllm_033},
+    {"native", oracle::PolicyDate::native},
 };
 
 // Reads whole numbers into ints; the first error is kept.

@@ -102,7 +102,7 @@ Json result_of(const Selection& selection) {
   }
   created["outcome"] = selection.outcome == oracle::Outcome::none ? "none" : "selected";
   created["backend"] = selection.backend == nullptr ? "None" : selection.backend->name;
-  const oracle::Experts* experts = selection.experts;
+  const oracle::ExpertsClass* experts = selection.experts;
   const bool is_class = experts != nullptr && !experts->name.empty();
   created["experts"] = is_class ? Json(experts->name) : Json();
   created["monolithic"] = is_class ? Json(experts->kind == oracle::Kind::monolithic) : Json();
@@ -146,9 +146,9 @@ std::optional<Mismatch> compare_lists(std::string_view where, const Json& expect
   return std::nullopt;
 }
 
-const oracle::Experts* find_experts(const oracle::Backend& backend, std::string_view name) {
+const oracle::ExpertsClass* find_experts(const oracle::Backend& backend, std::string_view name) {
   for (const auto list : {backend.experts, backend.lora_experts})
-    for (const oracle::Experts* experts : list)
+    for (const oracle::ExpertsClass* experts : list)
       if (experts->name == name) return experts;
   return nullptr;
 }
@@ -207,7 +207,7 @@ golden::Outcome check_validate(const Json& item) {
   const oracle::Backend* backend = oracle::find_backend(**policy, *backend_name);
   if (backend == nullptr)
     return malformed("backend", "a backend of the policy", "\"" + *backend_name + "\"");
-  const oracle::Experts* experts = find_experts(*backend, *class_name);
+  const oracle::ExpertsClass* experts = find_experts(*backend, *class_name);
   if (experts == nullptr)
     return malformed("experts", "a class of " + *backend_name, "\"" + *class_name + "\"");
 

@@ -7,8 +7,8 @@
 
 #include "fp4moe/backends/all.hpp"
 #include "fp4moe/base/text.hpp"
-#include "fp4moe/oracle/vllm/assembly.hpp"
 #include "fp4moe/oracle/sizes.hpp"
+#include "fp4moe/oracle/vllm/assembly.hpp"
 #include "golden/fields.hpp"
 #include "golden/oracle_cases.hpp"
 #include "golden/oracle_fields.hpp"
@@ -111,17 +111,17 @@ Outcome compare(const Json& expect, const Result<oracle::Sizes>& sizes) {
 // Every stored field and derived property by the reference's name.
 Json described(const oracle::Parallel& parallel, oracle::PolicyDate policy_date) {
   Json result{{"tp_size", parallel.tp_size},
-            {"tp_rank", parallel.tp_rank},
-            {"pcp_size", parallel.pcp_size},
-            {"pcp_rank", parallel.pcp_rank},
-            {"dp_size", parallel.dp_size},
-            {"dp_rank", parallel.dp_rank},
-            {"ep_size", parallel.ep_size},
-            {"ep_rank", parallel.ep_rank},
-            {"sp_size", parallel.sp_size},
-            {"use_ep", parallel.use_ep},
-            {"all2all_backend", parallel.all2all_backend},
-            {"enable_eplb", parallel.enable_eplb}};
+              {"tp_rank", parallel.tp_rank},
+              {"pcp_size", parallel.pcp_size},
+              {"pcp_rank", parallel.pcp_rank},
+              {"dp_size", parallel.dp_size},
+              {"dp_rank", parallel.dp_rank},
+              {"ep_size", parallel.ep_size},
+              {"ep_rank", parallel.ep_rank},
+              {"sp_size", parallel.sp_size},
+              {"use_ep", parallel.use_ep},
+              {"all2all_backend", parallel.all2all_backend},
+              {"enable_eplb", parallel.enable_eplb}};
   for (const oracle::Property& property : oracle::derived_properties(parallel, policy_date))
     result[std::string(property.name)] = property.value;
   result["repr"] = oracle::printed(parallel, policy_date);
@@ -133,8 +133,8 @@ Json described(const oracle::Parallel& parallel, oracle::PolicyDate policy_date)
 Outcome check_round(const Json& item) {
   const auto result = size_case(item);
   if (!result) return result.why();
-  return compare(*result->expect,
-                 oracle::round_sizes(*result->backend, result->device, result->activation, result->sizes));
+  return compare(*result->expect, oracle::round_sizes(*result->backend, result->device,
+                                                      result->activation, result->sizes));
 }
 
 Outcome check_layer_size(const Json& item) {
@@ -152,8 +152,9 @@ Outcome check_layer_size(const Json& item) {
   if (!type)
     return malformed("act_dtype", fmt::format("one of {}", fmt::join(oracle::kScalarNames, ", ")),
                      "\"" + printable(*dtype) + "\"");
-  return compare(*result->expect, oracle::layer_sizes(*result->backend, result->device, result->activation,
-                                                    *parallel, *policy_date, *type, result->sizes));
+  return compare(*result->expect,
+                 oracle::layer_sizes(*result->backend, result->device, result->activation,
+                                     *parallel, *policy_date, *type, result->sizes));
 }
 
 Outcome check_parallel(const Json& item) {

@@ -71,7 +71,7 @@ Result<Done> send_much(Communicator& ranks) {
   parcel.receive_bytes.assign(ranks.size(), 0);
   if (ranks.rank() == 0) {
     parcel.send_bytes[1] = kMany;
-    if (const auto room = reserve(parcel.send, kMany); !room) return room;
+    if (const auto done = reserve(parcel.send, kMany); !done) return done;
     parcel.send.data()[kMany - 1] = std::byte{42};
     parcel.send.data()[std::uint64_t{1} << 30] = std::byte{43};
   }

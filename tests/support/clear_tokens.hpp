@@ -124,7 +124,7 @@ class ClearTokens {
     const std::span<const double> gates = gates_[expert], ups = ups_[expert];
     for (std::size_t at = 0; at < gates.size(); at += x.size())
       result.push_back(activated(product(gates.subspan(at, x.size()), x),
-                               product(ups.subspan(at, x.size()), x)));
+                                 product(ups.subspan(at, x.size()), x)));
     return result;
   }
 

@@ -13,8 +13,8 @@
 #include <gtest/gtest.h>
 
 #include "fp4moe/backends/layouts.hpp"
-#include "fp4moe/convert/folder/convert_folder.hpp"
 #include "fp4moe/checkpoint/synth/synth.hpp"
+#include "fp4moe/convert/folder/convert_folder.hpp"
 #include "support/files.hpp"
 
 namespace fp4moe::convert::testing {
@@ -26,17 +26,17 @@ struct Shape {
 };
 
 // gpt-oss with biases for MXFP4, Qwen3 with input scales for NVFP4, unless told otherwise.
-inline void make_checkpoint(const std::string& out, checkpoint::WeightFormat format, Shape shape = {},
-                            std::optional<checkpoint::Dialect> dialect = {}) {
+inline void make_checkpoint(const std::string& out, checkpoint::WeightFormat format,
+                            Shape shape = {}, std::optional<checkpoint::Dialect> dialect = {}) {
   const bool mxfp4 = format == checkpoint::WeightFormat::mxfp4;
   const auto created = checkpoint::synth({.model = mxfp4 ? "gpt-oss-20b" : "qwen3-30b-a3b",
-                                    .dialect = dialect,
-                                    .format = format,
-                                    .layers = shape.layers,
-                                    .experts = shape.experts,
-                                    .hidden = shape.hidden,
-                                    .intermediate = shape.intermediate},
-                                   out);
+                                          .dialect = dialect,
+                                          .format = format,
+                                          .layers = shape.layers,
+                                          .experts = shape.experts,
+                                          .hidden = shape.hidden,
+                                          .intermediate = shape.intermediate},
+                                         out);
   ASSERT_TRUE(created) << text(created.why());
 }
 

@@ -19,13 +19,13 @@
 
 namespace fp4moe::moe::cuda::testing {
 
+using checkpoint::RowOrder;
+using checkpoint::WeightFormat;
 using kernels::cuda::Device;
 using kernels::cuda::Memory;
 using kernels::cuda::Stream;
 using moe::testing::TestLayer;
 using moe::testing::TestTokens;
-using checkpoint::RowOrder;
-using checkpoint::WeightFormat;
 
 // Every test of a fixture is skipped where there is no device.
 class OnDevice : public ::testing::Test {

@@ -16,12 +16,12 @@
 
 namespace fp4moe::moe::cuda::testing {
 
+using checkpoint::WeightFormat;
 using kernels::cuda::Cubin;
 using kernels::cuda::Device;
 using kernels::cuda::FakeDriver;
 using kernels::cuda::Memory;
 using moe::testing::TestLayer;
-using checkpoint::WeightFormat;
 
 class FakeDevice : public ::testing::Test {
  protected:

@@ -107,7 +107,8 @@ class FakeExperts {
   }
 
   ExpertsOutput compute(const Prepared& in) {
-    const std::uint64_t rows = case_.form == OutputForm::assignments ? in.x.rows * in.top_k : in.x.rows;
+    const std::uint64_t rows =
+        case_.form == OutputForm::assignments ? in.x.rows * in.top_k : in.x.rows;
     out_.assign(rows * case_.hidden, std::numeric_limits<float>::quiet_NaN());
     if (in.format == TokenFormat::batched)
       batches(in);
@@ -136,14 +137,16 @@ class FakeExperts {
     std::ranges::fill(out_, 0.0f);
     for (std::uint64_t assignment = 0; assignment < in.ids.size(); ++assignment)
       if (is_local(in.ids[assignment]))
-        put(in, assignment / in.top_k, static_cast<float>(in.ids[assignment] + 1) * in.weights[assignment],
+        put(in, assignment / in.top_k,
+            static_cast<float>(in.ids[assignment] + 1) * in.weights[assignment],
             assignment / in.top_k, true);
   }
   void assignments(const Prepared& in) {
     for (std::uint64_t assignment = 0; assignment < in.ids.size(); ++assignment)
       if (is_local(in.ids[assignment]))
         put(in, assignment / in.top_k,
-            static_cast<float>(in.ids[assignment] + 1) * (case_.is_weighted ? in.weights[assignment] : 1.0f),
+            static_cast<float>(in.ids[assignment] + 1) *
+                (case_.is_weighted ? in.weights[assignment] : 1.0f),
             assignment, false);
   }
   void batches(const Prepared& in) {
@@ -185,7 +188,8 @@ inline std::vector<Case> travelling_cases() {
   std::vector<Case> cases;
   for (const char* name : {"gather", "all_to_all"})
     for (const bool is_weighted : {true, false})
-      cases.push_back({.exchange = name, .form = OutputForm::assignments, .is_weighted = is_weighted});
+      cases.push_back(
+          {.exchange = name, .form = OutputForm::assignments, .is_weighted = is_weighted});
   for (const char* name : {"gather", "all_to_all"}) cases.push_back({.exchange = name});
   cases.push_back(
       {.exchange = "all_to_all_batched", .form = OutputForm::batches, .is_weighted = false});

@@ -9,10 +9,10 @@
 
 #include "fp4moe/base/json.hpp"
 #include "fp4moe/base/random.hpp"
-#include "fp4moe/formats/bf16.hpp"
-#include "fp4moe/formats/f16.hpp"
 #include "fp4moe/checkpoint/lora/adapter.hpp"
 #include "fp4moe/checkpoint/lora/lora_adapter.hpp"
+#include "fp4moe/formats/bf16.hpp"
+#include "fp4moe/formats/f16.hpp"
 #include "support/tiny_model.hpp"
 
 namespace fp4moe::checkpoint::testing {

@@ -78,7 +78,7 @@ struct TestLayer {
                 result.global_scale = m.global;
                 if (!m.bias.empty())
                   result.bias = {reinterpret_cast<const std::byte*>(m.bias.data()), m.bias.size(),
-                               sizeof(float), tensor::DType::f32};
+                                 sizeof(float), tensor::DType::f32};
                 return result;
               };
               checkpoint::ExpertView result{.shape = shape};

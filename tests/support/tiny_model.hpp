@@ -1,4 +1,4 @@
-// Tiny checkpoints written by hand for the tests of this room, independent of the writer: the
+// Tiny checkpoints written by hand for the tests of this module, independent of the writer: the
 // values of every code, scale and bias follow from their place, so that a test can recompute them.
 #pragma once
 #include <cmath>
@@ -12,10 +12,10 @@
 
 #include <gtest/gtest.h>
 
-#include "fp4moe/tensor/files/gguf.hpp"
-#include "fp4moe/tensor/files/safetensors.hpp"
 #include "fp4moe/checkpoint/dialect.hpp"
 #include "fp4moe/checkpoint/moe_shape.hpp"
+#include "fp4moe/tensor/files/gguf.hpp"
+#include "fp4moe/tensor/files/safetensors.hpp"
 #include "support/files.hpp"
 
 namespace fp4moe::checkpoint::testing {

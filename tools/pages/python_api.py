@@ -42,7 +42,7 @@ SECTIONS = (
     Section("The command line", "`fp4moe` and `python -m fp4moe` are the program itself.", "fp4moe.cli.", ("cli.py",)),
     Section("Errors", "Every id: [errors](errors.md).", "fp4moe.", ("errors.py",),
             ("Error", "FailedError", "UsageError", "InvalidInputError", "UnsupportedError", "MismatchError",
-             "ExhaustedError", "LackingError")),
+             "ResourceExhaustedError", "UnavailableError")),
     Section("vLLM's oracle", "Its functions by name, on tensors of torch or numpy, without vLLM ([from vLLM](from-vllm.md)).",
             "fp4moe.vllm.oracle.", ("vllm/oracle/config.py", "vllm/oracle/kernels.py"), exports="vllm/oracle/__init__.py"),
     Section("vLLM's oracle: MXFP4", "", "fp4moe.vllm.oracle.mxfp4.", ("vllm/oracle/mxfp4.py",)),

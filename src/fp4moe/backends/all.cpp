@@ -57,10 +57,10 @@ Result<std::vector<oracle::Policy>> make_policies(std::span<const oracle::Backen
   for (const PolicyMaker& maker : policy_makers()) {
     Rows chosen(rows, maker.format, maker.policy_date);
     oracle::Policy& policy = result.emplace_back(oracle::Policy{.name = maker.name,
-                                                              .format = maker.format,
-                                                              .policy_date = maker.policy_date,
-                                                              .summary = maker.summary,
-                                                              .backends = chosen.all()});
+                                                                .format = maker.format,
+                                                                .policy_date = maker.policy_date,
+                                                                .summary = maker.summary,
+                                                                .backends = chosen.all()});
     maker.fill(policy, chosen);
     if (!chosen.missing().empty())
       return error(ErrorCode::failed, "policy.backend", "a policy's list names a missing backend")

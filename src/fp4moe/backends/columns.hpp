@@ -12,14 +12,14 @@ using oracle::Backend;
 using oracle::CapabilityRange;
 using oracle::DeviceNeed;
 using oracle::exactly;
-using oracle::Experts;
+using oracle::ExpertsClass;
 using oracle::family;
 using oracle::kAugust2026;
+using oracle::kBeforeAugust2026;
 using oracle::Kind;
 using oracle::kJanuary2026;
 using oracle::kMarch2026;
 using oracle::kSinceAugust2026;
-using oracle::kBeforeAugust2026;
 using oracle::kVllm033;
 using oracle::Library;
 using oracle::LogitsRule;
@@ -49,14 +49,14 @@ inline constexpr PolicyDates kApril2026{april_24};
 inline constexpr PolicyDates kReferenceSinceApril2026{april_24, august_22, vllm_033};
 
 // What the reference's generic activation function computes, in spring and since August.
-inline constexpr Activations kGenericActivationsBeforeAugust2026{silu,        gelu,        swigluoai,   swiglustep,
-                                           silu_no_mul, gelu_no_mul, relu2_no_mul};
+inline constexpr Activations kGenericActivationsBeforeAugust2026{
+    silu, gelu, swigluoai, swiglustep, silu_no_mul, gelu_no_mul, relu2_no_mul};
 inline constexpr Activations kGenericActivationsSinceAugust2026{silu,        gelu,
-                                            gelu_tanh,   situ,
-                                            swigluoai,   swigluoai_uninterleave,
-                                            swiglustep,  silu_no_mul,
-                                            gelu_no_mul, gelu_tanh_no_mul,
-                                            relu2_no_mul};
+                                                                gelu_tanh,   situ,
+                                                                swigluoai,   swigluoai_uninterleave,
+                                                                swiglustep,  silu_no_mul,
+                                                                gelu_no_mul, gelu_tanh_no_mul,
+                                                                relu2_no_mul};
 
 inline constexpr Keys kSixteenBit{ActivationKey::none};
 inline constexpr Keys kAnyKey{ActivationKey::none,

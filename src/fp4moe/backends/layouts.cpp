@@ -50,7 +50,10 @@ constexpr std::string_view kGfx1250 = "on gfx1250 scales pass through AITER's ow
 constexpr std::string_view kTriton = "triton.mxfp4";
 constexpr std::string_view kAiterTriton = "aiter_triton.mxfp4";
 constexpr InUse kInUse[] = {
-    {.id = "aiter.mxfp4", .policy_dates = kVllm033, .when = runs_a4w4_dsv4, .unspecified = kSeparated},
+    {.id = "aiter.mxfp4",
+     .policy_dates = kVllm033,
+     .when = runs_a4w4_dsv4,
+     .unspecified = kSeparated},
     {.id = "aiter.mxfp4",
      .policy_dates = kVllm033,
      .activations = {situ},
@@ -61,11 +64,17 @@ constexpr InUse kInUse[] = {
     {.id = kAiterTriton, .generation = "strided"},
     {.id = "aiter_triton_w4a4.mxfp4",
      .unspecified = "codes stay rows, but scales pass through AITER's own shuffle"},
-    {.id = kTriton, .policy_dates = kVllm033, .kinds = kRocm, .gfx = "gfx1250", .unspecified = kGfx1250},
+    {.id = kTriton,
+     .policy_dates = kVllm033,
+     .kinds = kRocm,
+     .gfx = "gfx1250",
+     .unspecified = kGfx1250},
     {.id = "marlin.nvfp4", .policy_dates = kJanuary2026, .generation = "2026-01"},
     {.id = "marlin.nvfp4", .policy_dates = kMarch2026, .generation = "2026-03"},
     {.id = "flashinfer_trtllm.nvfp4", .policy_dates = kJanuary2026, .generation = "2026-01"},
-    {.id = "flashinfer_cutlass_sm90.mxfp4", .policy_dates = kBeforeAugust2026, .generation = "seed"},
+    {.id = "flashinfer_cutlass_sm90.mxfp4",
+     .policy_dates = kBeforeAugust2026,
+     .generation = "seed"},
     {.id = "aiter.mxfp4", .policy_dates = kBeforeAugust2026, .generation = "2026-04"},
     {.id = kTriton,
      .policy_dates = kSinceAugust2026,
@@ -99,7 +108,8 @@ constexpr InUse kInUse[] = {
 bool matches(const InUse& row, const LayoutRequest& question, std::string_view id) {
   const platform::Device& device = question.device;
   const platform::Capability capability = device.capability.value_or(platform::Capability{});
-  return row.id == id && (row.policy_dates.empty() || row.policy_dates.contains(question.policy_date)) &&
+  return row.id == id &&
+         (row.policy_dates.empty() || row.policy_dates.contains(question.policy_date)) &&
          (row.kinds.empty() || row.kinds.contains(device.kind)) &&
          row.capability.contains(capability) && (row.gfx.empty() || row.gfx == device.gfx) &&
          (row.architecture == CpuArchitecture::unknown ||

@@ -14,8 +14,9 @@ namespace layouts_test {
 using layout::Layout;
 using oracle::PolicyDate;
 
-constexpr PolicyDate kEras[] = {PolicyDate::january_seed, PolicyDate::january_27, PolicyDate::march_20, PolicyDate::march_27,
-                         PolicyDate::april_24,     PolicyDate::august_22,  PolicyDate::vllm_033, PolicyDate::native};
+constexpr PolicyDate kEras[] = {
+    PolicyDate::january_seed, PolicyDate::january_27, PolicyDate::march_20, PolicyDate::march_27,
+    PolicyDate::april_24,     PolicyDate::august_22,  PolicyDate::vllm_033, PolicyDate::native};
 
 platform::Device device(std::string_view name) {
   const Result<platform::Device> found = platform::describe_device(name);
@@ -23,10 +24,12 @@ platform::Device device(std::string_view name) {
   return found ? *found : platform::Device{};
 }
 
-const oracle::Backend& backend(std::string_view name, formats::WeightFormat format, PolicyDate policy_date) {
+const oracle::Backend& backend(std::string_view name, formats::WeightFormat format,
+                               PolicyDate policy_date) {
   static const oracle::Backend kNone{};
   for (const oracle::Backend* row : all_rows())
-    if (row->name == name && row->format == format && row->policy_dates.contains(policy_date)) return *row;
+    if (row->name == name && row->format == format && row->policy_dates.contains(policy_date))
+      return *row;
   ADD_FAILURE() << "no backend " << name;
   return kNone;
 }
@@ -105,8 +108,8 @@ TEST(Layouts, EveryBackendHasOneOnEveryDeviceOrItsLibraryMakesItsOwn) {
 TEST(Layouts, FollowTheDateTheDeviceAndTheRanks) {
   constexpr auto kMxfp4 = formats::WeightFormat::mxfp4;
   constexpr auto kNvfp4 = formats::WeightFormat::nvfp4;
-  const auto generation = [](const oracle::Backend& row, PolicyDate policy_date, std::string_view on,
-                             std::uint64_t ranks = 1) {
+  const auto generation = [](const oracle::Backend& row, PolicyDate policy_date,
+                             std::string_view on, std::uint64_t ranks = 1) {
     const Result<const Layout*> found = layout_of({row, policy_date, device(on), ranks});
     return found ? std::string((*found)->generation) : text(found.why());
   };
@@ -159,7 +162,8 @@ TEST(Layouts, UnspecifiedOnesAreRefusedWithTheirReason) {
 
   for (const std::string_view name : {"TRITON", "TRITON_UNFUSED", "AITER_TRITON_MXFP4_BF16",
                                       "AITER_TRITON_MXFP4_MXFP4", "AITER_MXFP4_FP8"})
-    EXPECT_NE(why({backend(name, kMxfp4, PolicyDate::vllm_033), PolicyDate::vllm_033, mi455x}).find("shuffle"),
+    EXPECT_NE(why({backend(name, kMxfp4, PolicyDate::vllm_033), PolicyDate::vllm_033, mi455x})
+                  .find("shuffle"),
               std::string::npos)
         << name;
   for (const std::string_view name :

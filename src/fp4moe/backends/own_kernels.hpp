@@ -8,8 +8,8 @@ namespace fp4moe::backends {
 inline constexpr Scheme kEverything[] = {{WeightFormat::mxfp4, kAnyKey},
                                          {WeightFormat::nvfp4, kAnyKey}};
 
-constexpr Experts own_kernel(std::string_view name, std::span<const DeviceNeed> devices,
-                             TokenFormat format = TokenFormat::standard) {
+constexpr ExpertsClass own_kernel(std::string_view name, std::span<const DeviceNeed> devices,
+                                  TokenFormat format = TokenFormat::standard) {
   return {.name = name,
           .format = format,
           .devices = devices,
@@ -23,9 +23,9 @@ constexpr Experts own_kernel(std::string_view name, std::span<const DeviceNeed> 
 }
 
 // The same with routing inside: no LoRA, and all tokens are here already.
-constexpr Experts own_monolithic(std::string_view name, std::span<const DeviceNeed> devices,
-                                 Routings routings) {
-  Experts result = own_kernel(name, devices);
+constexpr ExpertsClass own_monolithic(std::string_view name, std::span<const DeviceNeed> devices,
+                                      Routings routings) {
+  ExpertsClass result = own_kernel(name, devices);
   result.kind = Kind::monolithic;
   result.limits = kMonolithicLimits;
   result.routings = routings;
@@ -34,7 +34,7 @@ constexpr Experts own_monolithic(std::string_view name, std::span<const DeviceNe
 }
 
 constexpr Backend own_backend(std::string_view name, std::string_view family, WeightFormat format,
-                              std::span<const Experts* const> experts,
+                              std::span<const ExpertsClass* const> experts,
                               std::span<const Rounding> rounding, std::string_view layout) {
   return {
       .name = name,

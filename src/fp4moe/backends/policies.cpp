@@ -6,13 +6,13 @@ namespace fp4moe::backends {
 namespace {
 
 using oracle::EnvironmentStep;
-using oracle::PolicyDate;
 using oracle::exactly;
 using oracle::family;
 using oracle::Library;
 using oracle::NamedChoice;
 using oracle::PlatformKind;
 using oracle::Policy;
+using oracle::PolicyDate;
 using oracle::Routing;
 using oracle::Variable;
 using oracle::WeightFormat;

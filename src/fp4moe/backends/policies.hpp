@@ -12,7 +12,8 @@ namespace fp4moe::backends {
 // Finds rows by name among those of one format and one era; remembers what it did not find.
 class Rows {
  public:
-  Rows(std::span<const oracle::Backend* const> rows, oracle::WeightFormat format, oracle::PolicyDate policy_date);
+  Rows(std::span<const oracle::Backend* const> rows, oracle::WeightFormat format,
+       oracle::PolicyDate policy_date);
 
   const oracle::Backend* operator()(std::string_view name);
   std::vector<const oracle::Backend*> operator()(std::initializer_list<std::string_view> names);

@@ -9,7 +9,7 @@
 #include "fp4moe/backends/all.hpp"
 #include "fp4moe/base/parallel.hpp"
 #include "fp4moe/base/random.hpp"
-#include "fp4moe/oracle/record.hpp"
+#include "fp4moe/oracle/explain/record.hpp"
 
 namespace fp4moe::backends {
 namespace policies_test {
@@ -141,10 +141,12 @@ TEST(Policies, AnUnknownNameListsTheOthers) {
 TEST(Policies, RowsOfOneNameFormatAndEraAreUnique) {
   std::set<std::string> seen;
   for (const oracle::Backend* row : all_rows())
-    for (int policy_date = 0; policy_date <= static_cast<int>(oracle::PolicyDate::native); ++policy_date)
+    for (int policy_date = 0; policy_date <= static_cast<int>(oracle::PolicyDate::native);
+         ++policy_date)
       if (row->policy_dates.contains(static_cast<oracle::PolicyDate>(policy_date))) {
         const std::string key = std::string(row->name) + "/" +
-                                std::string(formats::name(row->format)) + "/" + std::to_string(policy_date);
+                                std::string(formats::name(row->format)) + "/" +
+                                std::to_string(policy_date);
         EXPECT_TRUE(seen.insert(key).second) << key;
       }
 }
@@ -154,11 +156,11 @@ TEST(Policies, AFictitiousBackendIsOneRowAndOneLine) {
   static constexpr oracle::DeviceNeed kAnywhere[] = {{}};
   static constexpr oracle::Scheme kScheme[] = {
       {oracle::WeightFormat::mxfp4, {ActivationKey::none}}};
-  static constexpr oracle::Experts kExperts{.name = "UnicornExperts",
-                                            .devices = kAnywhere,
-                                            .activations = {Activation::swigluoai},
-                                            .schemes = kScheme};
-  static constexpr const oracle::Experts* kList[] = {&kExperts};
+  static constexpr oracle::ExpertsClass kExperts{.name = "UnicornExperts",
+                                                 .devices = kAnywhere,
+                                                 .activations = {Activation::swigluoai},
+                                                 .schemes = kScheme};
+  static constexpr const oracle::ExpertsClass* kList[] = {&kExperts};
   static constexpr oracle::Backend kUnicorn{.name = "UNICORN",
                                             .family = "unicorn",
                                             .format = oracle::WeightFormat::mxfp4,

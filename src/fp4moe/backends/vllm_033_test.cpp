@@ -7,9 +7,9 @@
 #include <gtest/gtest.h>
 
 #include "fp4moe/backends/all.hpp"
-#include "fp4moe/oracle/vllm/assembly.hpp"
-#include "fp4moe/oracle/record.hpp"
+#include "fp4moe/oracle/explain/record.hpp"
 #include "fp4moe/oracle/sizes.hpp"
+#include "fp4moe/oracle/vllm/assembly.hpp"
 
 namespace fp4moe::backends {
 namespace vllm_033_test {
@@ -50,14 +50,14 @@ std::string chosen(const Policy& policy, const Request& request, Mode mode = Mod
   return std::string(result.backend->name) + " " + std::string(result.experts->name);
 }
 
-const oracle::Experts& experts_of(const Policy& policy, std::string_view backend,
-                                  std::string_view name) {
-  static const oracle::Experts kNone{};
+const oracle::ExpertsClass& experts_of(const Policy& policy, std::string_view backend,
+                                       std::string_view name) {
+  static const oracle::ExpertsClass kNone{};
   const oracle::Backend* row = oracle::find_backend(policy, backend);
   EXPECT_NE(row, nullptr) << backend;
   if (row == nullptr) return kNone;
   for (const auto list : {row->experts, row->lora_experts})
-    for (const oracle::Experts* experts : list)
+    for (const oracle::ExpertsClass* experts : list)
       if (experts->name == name) return *experts;
   ADD_FAILURE() << backend << " has no " << name;
   return kNone;
@@ -374,8 +374,9 @@ TEST(Vllm033, SizesKnowTheActivationOnlyInTheSecondEntry) {
     Request request = on(part, policy);
     request.layer.activation = activation;
     const auto result = round_sizes(*oracle::find_backend(policy, backend), request.device,
-                                  rounding_activation(policy, request.layer), {2880, 720});
-    return result ? std::to_string(result->hidden) + " " + std::to_string(result->intermediate) : "";
+                                    rounding_activation(policy, request.layer), {2880, 720});
+    return result ? std::to_string(result->hidden) + " " + std::to_string(result->intermediate)
+                  : "";
   };
   EXPECT_EQ(rounded(generic(), "TRITON_UNFUSED", "mi300x", Activation::silu), "2944 768");
   EXPECT_EQ(rounded(gpt_oss(), "TRITON_UNFUSED", "mi300x", Activation::silu), "3072 768");

@@ -16,7 +16,7 @@ enum class ErrorCode : int {
   no_backend = 4,     // no backend supports the configuration
   mismatch = 5,       // verification or golden data disagree
   exhausted = 6,      // out of memory or disk
-  unavailable = 7,        // this machine or build lacks what is needed
+  unavailable = 7,    // this machine or build lacks what is needed
   interrupted = 130,
 };
 

@@ -11,24 +11,24 @@
 #include <unistd.h>
 
 #include "fp4moe/base/parallel.hpp"
+#include "fp4moe/checkpoint/checkpoint.hpp"
+#include "fp4moe/checkpoint/edit/transcode.hpp"
+#include "fp4moe/checkpoint/models.hpp"
+#include "fp4moe/checkpoint/synth/synth.hpp"
+#include "fp4moe/checkpoint/write/expert_layout.hpp"
 #include "fp4moe/kernels/cpu/ceiling_list.hpp"
 #include "fp4moe/kernels/cpu/isa.hpp"
 #include "fp4moe/tensor/buffer.hpp"
 #include "fp4moe/tensor/files/mapped_file.hpp"
-#include "fp4moe/checkpoint/checkpoint.hpp"
-#include "fp4moe/checkpoint/write/expert_layout.hpp"
-#include "fp4moe/checkpoint/models.hpp"
-#include "fp4moe/checkpoint/synth/synth.hpp"
-#include "fp4moe/checkpoint/edit/transcode.hpp"
 
 namespace fp4moe::bench {
 namespace {
 
 namespace fs = std::filesystem;
-using tensor::Buffer;
-using tensor::MappedFile;
 using checkpoint::Checkpoint;
 using checkpoint::Dialect;
+using tensor::Buffer;
+using tensor::MappedFile;
 
 // A folder of our own that goes away with us.
 class Scratch {
@@ -57,18 +57,18 @@ class Scratch {
 };
 
 // Experts of a checkpoint, in order of layers, up to a number of bytes.
-struct Experts {
-  struct Place {
+struct ExpertList {
+  struct ExpertIndex {
     std::size_t layer;
     std::uint64_t expert;
   };
-  std::vector<Place> places{};
+  std::vector<ExpertIndex> places{};
   std::uint64_t expert_bytes = 0;  // in the target's layout, the largest
 };
 
-Experts choose_experts(const Checkpoint& source, const checkpoint::TranscodePlan& plan,
-                       std::uint64_t max_bytes) {
-  Experts chosen;
+ExpertList choose_experts(const Checkpoint& source, const checkpoint::TranscodePlan& plan,
+                          std::uint64_t max_bytes) {
+  ExpertList chosen;
   for (std::size_t layer = 0; layer < plan.checkpoint.layers.size(); ++layer) {
     const checkpoint::MoeShape& shape = plan.checkpoint.layers[layer].shape;
     const std::uint64_t bytes =
@@ -85,21 +85,21 @@ Experts choose_experts(const Checkpoint& source, const checkpoint::TranscodePlan
 
 // Reads and lays out one expert.
 Result<Done> convert(checkpoint::ExpertReader& reader, const checkpoint::CheckpointPlan& plan,
-                     Experts::Place place, std::span<std::byte> out) {
+                     ExpertList::ExpertIndex place, std::span<std::byte> out) {
   const checkpoint::ExpertLayout layout =
       checkpoint::expert_layout(plan.row, plan.layers[place.layer].shape, plan.bias_dtype);
   const std::span<std::byte> to = out.first(layout.bytes());
-  checkpoint::ExpertBuffers room;
-  if (!plan.row.needs_unpacking()) room = checkpoint::buffers_in(layout, to);
+  checkpoint::ExpertBuffers buffers;
+  if (!plan.row.needs_unpacking()) buffers = checkpoint::buffers_in(layout, to);
   const auto view =
-      reader.read(place.layer, place.expert, plan.row.needs_unpacking() ? nullptr : &room);
+      reader.read(place.layer, place.expert, plan.row.needs_unpacking() ? nullptr : &buffers);
   if (!view) return view.why();
   return checkpoint::lay_out_expert(layout, {.view = *view}, to);
 }
 
 // Experts are handed out one by one; every worker has its own reader.
 Job to_memory_job(const Checkpoint& source, const checkpoint::TranscodePlan& plan,
-                  const Experts& experts, Buffer& out, std::size_t threads) {
+                  const ExpertList& experts, Buffer& out, std::size_t threads) {
   const std::size_t count = experts.places.size();
   const std::uint64_t bytes = experts.expert_bytes;
   return {std::string(plan.checkpoint.row.name), static_cast<double>(count * bytes),
@@ -233,7 +233,7 @@ Job to_file_job(const Checkpoint& source, Dialect target, const Scratch& scratch
 struct Target {
   Dialect dialect;
   checkpoint::TranscodePlan plan;
-  Experts experts;
+  ExpertList experts;
 };
 
 // Every dialect the source can be written in; refusals are not of interest here.
@@ -244,7 +244,7 @@ std::vector<Target> targets_of(const Checkpoint& source, std::uint64_t max_bytes
       continue;
     Result<checkpoint::TranscodePlan> plan = checkpoint::plan_transcode(source, row.dialect);
     if (!plan) continue;
-    Experts experts = choose_experts(source, *plan, max_bytes);
+    ExpertList experts = choose_experts(source, *plan, max_bytes);
     targets.push_back({row.dialect, *std::move(plan), std::move(experts)});
   }
   return targets;
@@ -272,12 +272,12 @@ Result<Done> bench_source(const std::string& path, const Scratch& scratch,
   const auto parts = mapped_bytes(*source, most);
   std::size_t mapped = 0;
   for (const auto part : parts) mapped += part.size();
-  std::uint64_t room = mapped;
+  std::uint64_t bytes = mapped;
   for (const Target& target : targets)
-    room = std::max(room, target.experts.places.size() * target.experts.expert_bytes);
+    bytes = std::max(bytes, target.experts.places.size() * target.experts.expert_bytes);
   Result<Buffer> from = Buffer::allocate(mapped);
   if (!from) return from.why();
-  Result<Buffer> to = Buffer::allocate(room);
+  Result<Buffer> to = Buffer::allocate(bytes);
   if (!to) return to.why();
   std::memset(from->data(), 1, from->size());
   std::memset(to->data(), 1, to->size());
@@ -319,19 +319,20 @@ Result<std::string> make_source(Dialect dialect, checkpoint::WeightFormat format
       std::max<std::uint64_t>(1, (options.megabytes << 20) / expert_bytes);
   const std::string path = scratch.file("source");
   const auto created = checkpoint::synth({.model = model,
-                                    .dialect = dialect,
-                                    .format = format,
-                                    .experts = experts,
-                                    .with_other_tensors = false,
-                                    .threads = options.threads},
-                                   path);
+                                          .dialect = dialect,
+                                          .format = format,
+                                          .experts = experts,
+                                          .with_other_tensors = false,
+                                          .threads = options.threads},
+                                         path);
   if (!created) return created.why();
   return path;
 }
 
 // Whether something goes from this dialect into others; DeepSeek's own does not.
 bool is_source(const checkpoint::DialectRow& row) {
-  return row.dialect != Dialect::deepseek_v4 && checkpoint::find_row(row.dialect, row.format) == &row;
+  return row.dialect != Dialect::deepseek_v4 &&
+         checkpoint::find_row(row.dialect, row.format) == &row;
 }
 
 }  // namespace

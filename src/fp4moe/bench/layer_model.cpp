@@ -10,7 +10,7 @@
 #include "fp4moe/base/parallel.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/moe/exchange/all.hpp"
-#include "fp4moe/oracle/quant_config.hpp"
+#include "fp4moe/oracle/vllm/quant_config.hpp"
 #include "fp4moe/runtime/engines.hpp"
 
 namespace fp4moe::bench {

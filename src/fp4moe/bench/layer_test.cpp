@@ -15,8 +15,8 @@
 
 #include "fp4moe/bench/layer_tokens.hpp"
 #include "fp4moe/bench/plot.hpp"
-#include "fp4moe/kernels/cpu/gemm_list.hpp"
 #include "fp4moe/checkpoint/synth/synth.hpp"
+#include "fp4moe/kernels/cpu/gemm_list.hpp"
 #include "support/files.hpp"
 
 namespace fp4moe::bench {

@@ -19,8 +19,8 @@
 namespace fp4moe::bench {
 namespace {
 
-using tensor::Buffer;
 using checkpoint::WeightFormat;
+using tensor::Buffer;
 
 constexpr std::uint64_t kDistinct = std::uint64_t{1} << 20;  // numbers that are quantized, at most
 constexpr std::uint64_t kStarts = 4096;                      // blocks at which a window may begin
@@ -46,7 +46,7 @@ Result<RandomExperts> RandomExperts::make(const checkpoint::MoeShape& shape, std
   for (const auto& [buffer, bytes] :
        {std::pair{&result.codes_, blocks * block / 2}, std::pair{&result.scales_, blocks},
         std::pair{&result.bias_, (std::max(shape.hidden, shape.intermediate) + kStarts) *
-                                   sizeof(std::uint16_t)}}) {
+                                     sizeof(std::uint16_t)}}) {
     Result<Buffer> memory = Buffer::allocate(bytes);
     if (!memory) return memory.why();
     *buffer = std::move(*memory);
@@ -85,7 +85,7 @@ Result<RandomExperts> RandomExperts::make(const checkpoint::MoeShape& shape, std
 }
 
 checkpoint::ProjectionView RandomExperts::window(std::uint64_t number, std::uint64_t rows,
-                                              std::uint64_t columns) const {
+                                                 std::uint64_t columns) const {
   const std::uint64_t block = formats::block_size(shape_.format);
   const std::uint64_t start = SplitMix64(number).next() % kStarts;
   checkpoint::ProjectionView view;

@@ -7,9 +7,9 @@
 #include <cstdint>
 
 #include "fp4moe/base/result.hpp"
+#include "fp4moe/checkpoint/moe_shape.hpp"
 #include "fp4moe/moe/experts.hpp"
 #include "fp4moe/tensor/buffer.hpp"
-#include "fp4moe/checkpoint/moe_shape.hpp"
 
 namespace fp4moe::bench {
 
@@ -24,7 +24,7 @@ class RandomExperts {
 
  private:
   checkpoint::ProjectionView window(std::uint64_t number, std::uint64_t rows,
-                                 std::uint64_t columns) const;
+                                    std::uint64_t columns) const;
 
   checkpoint::MoeShape shape_{};
   tensor::Buffer codes_{}, scales_{}, bias_{};  // bias: bf16

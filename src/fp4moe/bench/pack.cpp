@@ -17,16 +17,16 @@
 namespace fp4moe::bench {
 namespace {
 
+using checkpoint::ExpertView;
+using checkpoint::RowsView;
 using convert::LayerPacker;
 using convert::Path;
 using layout::Layout;
 using layout::Sizes;
 using tensor::Buffer;
-using checkpoint::ExpertView;
-using checkpoint::RowsView;
 
 constexpr Sizes kReal{2880, 2880};                 // gpt-oss
-constexpr Sizes kReference{2880, 256};                  // what the map is asked for: it takes its time
+constexpr Sizes kReference{2880, 256};             // what the map is asked for: it takes its time
 constexpr std::uint64_t kSteps[] = {1, 128, 256};  // multiples that sizes are padded to, if need be
 
 std::uint64_t scale_bytes(layout::WeightFormat format, Sizes sizes) {
@@ -40,11 +40,12 @@ std::uint64_t source_bytes(layout::WeightFormat format, Sizes sizes) {
 ExpertView view_of(layout::WeightFormat format, Sizes sizes, const std::byte* at) {
   const bool interleaved = format == layout::WeightFormat::mxfp4;
   ExpertView view;
-  view.shape = {.format = format,
-                .experts = 1,
-                .hidden = sizes.hidden,
-                .intermediate = sizes.intermediate,
-                .order = interleaved ? checkpoint::RowOrder::interleaved : checkpoint::RowOrder::halves};
+  view.shape = {
+      .format = format,
+      .experts = 1,
+      .hidden = sizes.hidden,
+      .intermediate = sizes.intermediate,
+      .order = interleaved ? checkpoint::RowOrder::interleaved : checkpoint::RowOrder::halves};
   const auto w13 = [&](std::uint64_t row_bytes, bool is_up) {
     return RowsView{
         .data = at + (is_up ? (interleaved ? row_bytes : row_bytes * sizes.intermediate) : 0),
@@ -113,7 +114,7 @@ struct Bench {
   std::vector<std::span<std::byte>> spans(std::uint64_t expert) const {
     std::vector<std::span<std::byte>> created;
     std::byte* at = target->data() + expert * packer.expert_bytes();
-    for (const convert::PackedTensor& tensor : packer.tensors()) {
+    for (const convert::PackedTensorSpec& tensor : packer.tensors()) {
       created.emplace_back(at, tensor.expert_bytes);
       at += tensor.expert_bytes;
     }
@@ -136,13 +137,13 @@ struct Bench {
     return parallel_for(threads, experts, [&](std::size_t e) {
       const ExpertView rows =
           view_of(packer.layout().format, sizes, back->data() + e * source_step());
-      const auto room = [&](const RowsView& view) {
+      const auto storage = [&](const RowsView& view) {
         return checkpoint::RowsBuffer{back->data() + (view.data - back->data()), view.stride};
       };
       LayerPacker::ExpertTarget to;
-      to.buffers.gate = {room(rows.gate.codes), room(rows.gate.scales)};
-      to.buffers.up = {room(rows.up.codes), room(rows.up.scales)};
-      to.buffers.down = {room(rows.down.codes), room(rows.down.scales)};
+      to.buffers.gate = {storage(rows.gate.codes), storage(rows.gate.scales)};
+      to.buffers.up = {storage(rows.up.codes), storage(rows.up.scales)};
+      to.buffers.down = {storage(rows.down.codes), storage(rows.down.scales)};
       std::vector<std::span<const std::byte>> from;
       for (const std::span<std::byte> span : spans(e)) from.emplace_back(span);
       return packer.unpack(e, from, to);
@@ -228,20 +229,20 @@ Result<std::vector<PackResult>> bench_pack(const PackOptions& options) {
 
 Json to_json(const PackResult& result, std::size_t threads) {
   Json created{{"layout", result.layout},
-            {"generation", result.generation},
-            {"format", result.format},
-            {"recodes", result.recodes},
-            {"hidden", result.hidden},
-            {"intermediate", result.intermediate},
-            {"experts", result.experts},
-            {"padded", result.padded},
-            {"threads", threads},
-            {"gb_per_s", rounded(result.pack.rate())},
-            {"unpack_gb_per_s", rounded(result.unpack.rate())},
-            {"memcpy_gb_per_s", rounded(result.memcpy_gb_per_s)},
-            {"share_of_memcpy", rounded(result.share_of_memcpy())},
-            {"map_gb_per_s", result.map_gb_per_s},
-            {"times_map", rounded(result.times_map())}};
+               {"generation", result.generation},
+               {"format", result.format},
+               {"recodes", result.recodes},
+               {"hidden", result.hidden},
+               {"intermediate", result.intermediate},
+               {"experts", result.experts},
+               {"padded", result.padded},
+               {"threads", threads},
+               {"gb_per_s", rounded(result.pack.rate())},
+               {"unpack_gb_per_s", rounded(result.unpack.rate())},
+               {"memcpy_gb_per_s", rounded(result.memcpy_gb_per_s)},
+               {"share_of_memcpy", rounded(result.share_of_memcpy())},
+               {"map_gb_per_s", result.map_gb_per_s},
+               {"times_map", rounded(result.times_map())}};
   add_times(created, result.pack);
   return created;
 }

@@ -89,14 +89,16 @@ std::string style() {
       ".line { fill: none; stroke-width: 2; }\n"
       ".floor { stroke-dasharray: 5 4; stroke-width: 1.4; }\n";
   for (std::size_t i = 0; i < std::size(kColours); ++i)
-    result += fmt::format(".c{0} {{ stroke: {1}; }}\n.d{0} {{ fill: {1}; }}\n", i, kColours[i].light);
+    result +=
+        fmt::format(".c{0} {{ stroke: {1}; }}\n.d{0} {{ fill: {1}; }}\n", i, kColours[i].light);
   result +=
       "@media (prefers-color-scheme: dark) {\n"
       "text { fill: #e6edf3; }\n"
       ".grid { stroke: #30363d; }\n"
       ".frame { stroke: #8b949e; }\n";
   for (std::size_t i = 0; i < std::size(kColours); ++i)
-    result += fmt::format(".c{0} {{ stroke: {1}; }}\n.d{0} {{ fill: {1}; }}\n", i, kColours[i].dark);
+    result +=
+        fmt::format(".c{0} {{ stroke: {1}; }}\n.d{0} {{ fill: {1}; }}\n", i, kColours[i].dark);
   return result + "}\n</style>\n";
 }
 
@@ -117,14 +119,14 @@ std::string axes(const Plot& plot, const PlotArea& area) {
       "<rect class=\"frame\" x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\"/>\n",
       area.left, area.top, area.width, area.height);
   result += fmt::format("<text class=\"title\" x=\"{:.1f}\" y=\"24\">{}</text>\n", area.left,
-                      escaped(plot.title));
+                        escaped(plot.title));
   result += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">{}</text>\n",
-                      area.left + area.width / 2, bottom + 40, escaped(plot.x_label));
+                        area.left + area.width / 2, bottom + 40, escaped(plot.x_label));
   const double middle = area.top + area.height / 2;
   return result + fmt::format(
-                    "<text x=\"18\" y=\"{0:.1f}\" text-anchor=\"middle\" "
-                    "transform=\"rotate(-90 18 {0:.1f})\">{1}</text>\n",
-                    middle, escaped(plot.y_label));
+                      "<text x=\"18\" y=\"{0:.1f}\" text-anchor=\"middle\" "
+                      "transform=\"rotate(-90 18 {0:.1f})\">{1}</text>\n",
+                      middle, escaped(plot.y_label));
 }
 
 std::string drawn(const PlotSeries& series, const PlotArea& area, std::size_t number) {
@@ -139,10 +141,10 @@ std::string drawn(const PlotSeries& series, const PlotArea& area, std::size_t nu
         colour, area.x(point.x), area.y(point.y), escaped(series.name), point.x, point.y);
   const double y = kPlotTop + 10 + static_cast<double>(number) * kLegendStep;
   return result + fmt::format(
-                    "<line class=\"line c{0}\" x1=\"{1:.1f}\" y1=\"{2:.1f}\" x2=\"{3:.1f}\" "
-                    "y2=\"{2:.1f}\"/>\n<text x=\"{4:.1f}\" y=\"{5:.1f}\">{6}</text>\n",
-                    colour, kLegendLeft, y, kLegendLeft + 22, kLegendLeft + 28, y + 4,
-                    escaped(series.name));
+                      "<line class=\"line c{0}\" x1=\"{1:.1f}\" y1=\"{2:.1f}\" x2=\"{3:.1f}\" "
+                      "y2=\"{2:.1f}\"/>\n<text x=\"{4:.1f}\" y=\"{5:.1f}\">{6}</text>\n",
+                      colour, kLegendLeft, y, kLegendLeft + 22, kLegendLeft + 28, y + 4,
+                      escaped(series.name));
 }
 
 // What anyone measures, in any unit; beyond that axes would have thousands of ticks.

@@ -161,19 +161,19 @@ Result<std::vector<RouteResult>> bench_route(const RouteOptions& options) {
 
 Json to_json(const RouteResult& result, std::size_t threads) {
   Json created{{"model", result.model},
-            {"method", result.method},
-            {"logits", result.logits},
-            {"experts", result.experts},
-            {"top_k", result.top_k},
-            {"tokens", result.tokens},
-            {"threads", threads},
-            {"tokens_per_s", rounded(result.tokens_per_s())},
-            {"ns_per_token", rounded(result.ns_per_token())},
-            {"ns_per_token_of_twice", rounded(result.ns_per_token() * result.growth())},
-            {"growth", rounded(result.growth())},
-            {"gb_per_s", rounded(result.once.rate())},
-            {"read_gb_per_s", rounded(result.read_gb_per_s)},
-            {"share_of_read", rounded(result.share_of_read())}};
+               {"method", result.method},
+               {"logits", result.logits},
+               {"experts", result.experts},
+               {"top_k", result.top_k},
+               {"tokens", result.tokens},
+               {"threads", threads},
+               {"tokens_per_s", rounded(result.tokens_per_s())},
+               {"ns_per_token", rounded(result.ns_per_token())},
+               {"ns_per_token_of_twice", rounded(result.ns_per_token() * result.growth())},
+               {"growth", rounded(result.growth())},
+               {"gb_per_s", rounded(result.once.rate())},
+               {"read_gb_per_s", rounded(result.read_gb_per_s)},
+               {"share_of_read", rounded(result.share_of_read())}};
   add_times(created, result.once);
   return created;
 }

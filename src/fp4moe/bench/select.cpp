@@ -1,7 +1,7 @@
 #include "fp4moe/bench/select.hpp"
 
 #include "fp4moe/backends/all.hpp"
-#include "fp4moe/oracle/record.hpp"
+#include "fp4moe/oracle/explain/record.hpp"
 
 namespace fp4moe::bench {
 namespace {

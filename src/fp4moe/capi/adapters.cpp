@@ -58,10 +58,11 @@ Result<Done> take_pair(const fp4moe_lora_pair* pointer, checkpoint::StackedPair&
 }
 
 Result<checkpoint::LoraWeights> lora_of(const fp4moe_lora& given) {
-  checkpoint::LoraWeights result{.rank = given.rank,
-                            .scale = given.scale == 0 ? 1.0f : static_cast<float>(given.scale)};
-  for (const auto& [from, to] : {std::pair{given.w13, &result.w13}, std::pair{given.gate, &result.gate},
-                                 std::pair{given.up, &result.up}, std::pair{given.w2, &result.down}})
+  checkpoint::LoraWeights result{
+      .rank = given.rank, .scale = given.scale == 0 ? 1.0f : static_cast<float>(given.scale)};
+  for (const auto& [from, to] :
+       {std::pair{given.w13, &result.w13}, std::pair{given.gate, &result.gate},
+        std::pair{given.up, &result.up}, std::pair{given.w2, &result.down}})
     if (const auto fine = take_pair(from, *to); !fine) return fine.why();
   return result;
 }

@@ -14,7 +14,7 @@
 #include "fp4moe/base/thrown.hpp"
 #include "fp4moe/base/version.hpp"
 #include "fp4moe/platform/settings.hpp"
-#include "fp4moe/runtime/question.hpp"
+#include "fp4moe/runtime/selection_request.hpp"
 
 namespace fp4moe::capi {
 namespace {
@@ -227,7 +227,8 @@ Result<std::size_t> threads_of(std::uint64_t backend_request) {
   const Result<platform::Settings> settings = platform::read_settings();
   if (!settings) return settings.why();
   return platform::choose_threads(
-      backend_request == 0 ? std::nullopt : std::optional<std::size_t>(static_cast<std::size_t>(backend_request)),
+      backend_request == 0 ? std::nullopt
+                           : std::optional<std::size_t>(static_cast<std::size_t>(backend_request)),
       *settings);
 }
 
@@ -246,8 +247,8 @@ Result<platform::Device> device_of(const char* name) {
 
 Result<runtime::LayerOptions> layer_options(const fp4moe_layer_options& given) {
   runtime::LayerOptions result{.engine = text_or(given.engine, "auto"),
-                             .weights = text_or(given.weights, "auto"),
-                             .numerics = text_or(given.numerics, "")};
+                               .weights = text_or(given.weights, "auto"),
+                               .numerics = text_or(given.numerics, "")};
   result.backend_request.policy = text_or(given.policy, "native");
   result.backend_request.backend = text_or(given.backend, "auto");
   Result<platform::Device> device = device_of(given.device);

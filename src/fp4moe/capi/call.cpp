@@ -70,7 +70,8 @@ Result<Done> call_on_device(OpenLayer& open, const fp4moe_call& call, SessionCal
   if (!session) return session.why();
   result.is_on_device = call.trusted != 0;
   auto* const stream = static_cast<kernels::cuda::Stream>(call.stream);
-  return call.routes != nullptr ? (*session)->apply(result, stream) : (*session)->run(result, stream);
+  return call.routes != nullptr ? (*session)->apply(result, stream)
+                                : (*session)->run(result, stream);
 }
 
 Result<Done> call_layer(OpenLayer& open, const fp4moe_call& call) {

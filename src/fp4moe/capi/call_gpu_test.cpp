@@ -13,11 +13,11 @@ namespace fp4moe::capi {
 namespace call_gpu_test {
 
 using namespace testing;
+using checkpoint::WeightFormat;
 using moe::cuda::testing::download;
 using moe::cuda::testing::error_of;
 using moe::cuda::testing::kMaxError;
 using moe::cuda::testing::upload;
-using checkpoint::WeightFormat;
 
 constexpr std::uint64_t kTokens = 5;
 

@@ -7,10 +7,10 @@
 
 #include <gtest/gtest.h>
 
-#include "fp4moe/formats/bf16.hpp"
-#include "fp4moe/moe/routing/router.hpp"
 #include "fp4moe/checkpoint/lora/lora_adapter.hpp"
 #include "fp4moe/checkpoint/synth/synth_adapter.hpp"
+#include "fp4moe/formats/bf16.hpp"
+#include "fp4moe/moe/routing/router.hpp"
 #include "support/c_api.hpp"
 #include "support/c_weights.hpp"
 
@@ -278,8 +278,8 @@ struct TestAdapter {
   explicit TestAdapter(std::uint64_t seed) {
     const auto targets = checkpoint::adapter_targets(checkpoint);
     const auto created = checkpoint::synth_adapter(
-        targets, {.form = checkpoint::AdapterForm::stacked, .rank = kRank, .alpha = 6, .seed = seed},
-        path);
+        targets,
+        {.form = checkpoint::AdapterForm::stacked, .rank = kRank, .alpha = 6, .seed = seed}, path);
     EXPECT_TRUE(created) << text(created.why());
     const auto opened = checkpoint::Adapter::open(path, targets);
     EXPECT_TRUE(opened) << text(opened.why());
@@ -287,7 +287,8 @@ struct TestAdapter {
     EXPECT_TRUE(loaded) << text(loaded.why());
     for (std::size_t which = 0; which < 3; ++which) {
       for (std::size_t e = 0; e < kExperts; ++e) {
-        const checkpoint::LoraPair& pair = loaded->at(static_cast<checkpoint::Projection>(which), e);
+        const checkpoint::LoraPair& pair =
+            loaded->at(static_cast<checkpoint::Projection>(which), e);
         a[which].insert(a[which].end(), pair.a.data, pair.a.data + pair.a.rows * pair.a.columns);
         b[which].insert(b[which].end(), pair.b.data, pair.b.data + pair.b.rows * pair.b.columns);
       }

@@ -14,10 +14,10 @@
 #include "fp4moe/base/json.hpp"
 #include "fp4moe/base/version.hpp"
 #include "fp4moe/capi/border.hpp"
-#include "fp4moe/oracle/record.hpp"
+#include "fp4moe/oracle/explain/record.hpp"
 #include "fp4moe/runtime/answer.hpp"
-#include "fp4moe/runtime/question.hpp"
 #include "fp4moe/runtime/run.hpp"
+#include "fp4moe/runtime/selection_request.hpp"
 #include "support/c_api.hpp"
 
 namespace fp4moe::capi {
@@ -76,8 +76,8 @@ TEST(CApi, RunsALayerAsTheLibraryDoes) {
       std::vector<float> expected(out.size());
       const auto ran =
           other->run({.x = moe::dense_rows(std::span(x), DType::f32, kTokens, kHidden),
-                     .logits = moe::dense_rows(std::span(logits), DType::f32, kTokens, kExperts)},
-                    moe::dense_rows(std::span(expected), DType::f32, kTokens, kHidden));
+                      .logits = moe::dense_rows(std::span(logits), DType::f32, kTokens, kExperts)},
+                     moe::dense_rows(std::span(expected), DType::f32, kTokens, kHidden));
       ASSERT_TRUE(ran) << text(ran.why());
       EXPECT_EQ(out, expected) << backend << " on " << engine;
     }

@@ -10,13 +10,13 @@
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/capi/border.hpp"
 #include "fp4moe/runtime/answer.hpp"
-#include "fp4moe/runtime/question.hpp"
+#include "fp4moe/runtime/selection_request.hpp"
 
 namespace fp4moe::capi {
 namespace {
 
-using runtime::SelectionRequest;
 using runtime::SelectionOptions;
+using runtime::SelectionRequest;
 
 constexpr std::uint64_t kLargestSplit = 1u << 16;
 

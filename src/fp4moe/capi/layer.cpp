@@ -52,11 +52,11 @@ Result<Done> shape_of(const MoeLayer& layer, fp4moe_shape* to) {
   const checkpoint::MoeShape& local = layer.problem().shape;
   const std::size_t size = result->size;
   *result = {.size = size,
-           .hidden = local.hidden,
-           .intermediate = local.intermediate,
-           .experts = layer.facts().model.shape.experts,
-           .local_experts = local.experts,
-           .top_k = layer.facts().router.top_k};
+             .hidden = local.hidden,
+             .intermediate = local.intermediate,
+             .experts = layer.facts().model.shape.experts,
+             .local_experts = local.experts,
+             .top_k = layer.facts().router.top_k};
   std::memcpy(to, &*result, std::min(size, sizeof *result));
   return Done{};
 }

@@ -91,7 +91,8 @@ class RandomCaller {
     if (!chance(3)) result.rows = 2;
     if (chance(12)) result.dtype = number();
     if (chance(12)) result.columns = number();
-    if (chance(12)) result.stride = any(std::array<std::uint64_t, 4>{1, columns * 4, columns * 8, 3});
+    if (chance(12))
+      result.stride = any(std::array<std::uint64_t, 4>{1, columns * 4, columns * 8, 3});
     if (chance(20)) result.rows = UINT64_MAX / 4;
     if (chance(12)) result.data = nullptr;
     if (chance(12)) result.data = reinterpret_cast<char*>(data) + 1;
@@ -283,7 +284,7 @@ class RandomCaller {
     if (given.logits == nullptr || chance(12)) given.routes = &routes;
     given.adapters = adapters();
     const std::array<std::int32_t, kMaxTokens> numbers{0, -1, 0,
-                                                        static_cast<std::int32_t>(number())};
+                                                       static_cast<std::int32_t>(number())};
     if (chance(3)) given.adapter_of_token = numbers.data();
     if (chance(8)) given.on_device = 1;
     if (chance(16)) given.stream = input();

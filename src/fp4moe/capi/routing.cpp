@@ -45,15 +45,15 @@ Result<RouterOptions> take_routing(const fp4moe_routing* pointer, std::uint64_t 
   const auto method = method_of(given->method);
   if (!method) return method.why();
   RouterOptions result{.method = *method,
-                     .experts = given->experts == 0 ? otherwise_experts : given->experts,
-                     .top_k = given->top_k == 0 ? otherwise_top_k : given->top_k,
-                     .groups = given->groups,
-                     .chosen_groups = given->chosen_groups,
-                     .scale = given->scale == 0 ? 1 : given->scale,
-                     .scale_on_output = given->scale_on_output != 0,
-                     .zero_experts = given->zero_experts,
-                     .shared_experts = given->shared_experts,
-                     .weights_in_bf16 = given->weights_in_bf16 != 0};
+                       .experts = given->experts == 0 ? otherwise_experts : given->experts,
+                       .top_k = given->top_k == 0 ? otherwise_top_k : given->top_k,
+                       .groups = given->groups,
+                       .chosen_groups = given->chosen_groups,
+                       .scale = given->scale == 0 ? 1 : given->scale,
+                       .scale_on_output = given->scale_on_output != 0,
+                       .zero_experts = given->zero_experts,
+                       .shared_experts = given->shared_experts,
+                       .weights_in_bf16 = given->weights_in_bf16 != 0};
   for (const std::uint64_t count : {result.experts, result.top_k, result.zero_experts,
                                     result.shared_experts, result.groups, result.chosen_groups})
     if (count > kMaxExperts) return wrong_number("experts", kMaxExperts, count);
@@ -92,7 +92,8 @@ Result<Done> route(const Router& router, const fp4moe_route_call* pointer, Threa
     return fine.why();
   if (given->slots != router.assignments_per_token())
     return usage("routes.top_k", "ids and weights have another width")
-        .expects(fmt::format("{} assignments", router.assignments_per_token()), fmt::format("{}", given->slots));
+        .expects(fmt::format("{} assignments", router.assignments_per_token()),
+                 fmt::format("{}", given->slots));
   const std::uint64_t tokens = logits->rows;
   const bool has_identities = router.options().zero_experts != 0;
   if (const auto fine = check_numbers(given->ids, tokens, given->slots, "the place for ids"); !fine)
@@ -120,7 +121,8 @@ Result<Done> route(const Router& router, const fp4moe_route_call* pointer, Threa
   if (given->token_ids != nullptr) input.token_ids = {given->token_ids, count};
   if (given->is_padding != nullptr) input.is_padding = {given->is_padding, count};
   const std::size_t assignments = count * static_cast<std::size_t>(given->slots);
-  moe::routing::RouteOutput output{.ids = {given->ids, assignments}, .weights = {given->weights, assignments}};
+  moe::routing::RouteOutput output{.ids = {given->ids, assignments},
+                                   .weights = {given->weights, assignments}};
   if (has_identities) output.identity_weights = {given->identity_weights, count};
   return router.route(input, output, pool);
 }

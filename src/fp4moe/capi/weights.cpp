@@ -84,15 +84,15 @@ Result<LayerWeightsView> take_weights(const fp4moe_weights* pointer) {
   const auto given = take_struct(pointer, "fp4moe_weights");
   if (!given) return given.why();
   const auto format = word_of<checkpoint::WeightFormat>(given->format, "the weights' format",
-                                                     formats::kWeightFormatNames);
+                                                        formats::kWeightFormatNames);
   if (!format) return format.why();
   const auto order = word_of<RowOrder>(given->row_order, "the order of w13's rows", kRowOrders);
   if (!order) return order.why();
   LayerWeights result{.shape = {.format = *format,
-                              .experts = given->experts,
-                              .hidden = given->hidden,
-                              .intermediate = given->intermediate,
-                              .order = *order}};
+                                .experts = given->experts,
+                                .hidden = given->hidden,
+                                .intermediate = given->intermediate,
+                                .order = *order}};
   for (const auto& [from, to] :
        {std::pair{given->w13, &result.w13}, std::pair{given->gate, &result.gate},
         std::pair{given->up, &result.up}, std::pair{given->w2, &result.w2}})
@@ -111,15 +111,16 @@ Result<runtime::LayerDescription> take_description(const fp4moe_layer_descriptio
   const Result<std::string> word = require_text(given->activation, "the layer's activation");
   if (!word) return word.why();
   runtime::LayerDescription result{.activation = oracle::activation_from_name(*word),
-                                 .alpha = constant(given->alpha),
-                                 .beta = constant(given->beta),
-                                 .limit = constant(given->limit),
-                                 .top_k = given->top_k,
-                                 .weight_on_input = given->weight_on_input != 0,
-                                 .experts = given->experts,
-                                 .intermediate = given->intermediate,
-                                 .split = given->split_blocks != 0 ? checkpoint::SplitRule::ceil_blocks
-                                                                   : checkpoint::SplitRule::equal};
+                                   .alpha = constant(given->alpha),
+                                   .beta = constant(given->beta),
+                                   .limit = constant(given->limit),
+                                   .top_k = given->top_k,
+                                   .weight_on_input = given->weight_on_input != 0,
+                                   .experts = given->experts,
+                                   .intermediate = given->intermediate,
+                                   .split = given->split_blocks != 0
+                                                ? checkpoint::SplitRule::ceil_blocks
+                                                : checkpoint::SplitRule::equal};
   if (!result.activation)
     return usage("description.activation", "there is no such activation")
         .expects("one of docs/run.md, such as silu or swigluoai",

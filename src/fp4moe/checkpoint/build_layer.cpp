@@ -118,7 +118,7 @@ class LayerBuilder {
     layer_.shape.format = row.format;
   }
 
-  MoeLayer build() {
+  LayerTensors build() {
     count_experts();
     for (const NamedTensor& item : named_.tensors) put(item);
     const bool sized = find_sizes();
@@ -147,7 +147,8 @@ class LayerBuilder {
     std::vector<std::uint64_t> numbers;
     bool has_gate = false;
     for (const NamedTensor& item : named_.tensors) {
-      has_gate = has_gate || item.name.projection == StoredProjection::gate || item.name.projection == StoredProjection::gate_up;
+      has_gate = has_gate || item.name.projection == StoredProjection::gate ||
+                 item.name.projection == StoredProjection::gate_up;
       if (item.name.expert) numbers.push_back(*item.name.expert);
     }
     std::sort(numbers.begin(), numbers.end());
@@ -178,8 +179,8 @@ class LayerBuilder {
     layer_.down.resize(entries);
   }
 
-  static std::tuple<StoredProjection, std::uint64_t, TensorPart> refusal(StoredProjection projection, std::uint64_t expert,
-                                                             TensorPart part) {
+  static std::tuple<StoredProjection, std::uint64_t, TensorPart> refusal(
+      StoredProjection projection, std::uint64_t expert, TensorPart part) {
     return {projection, expert, part};
   }
 
@@ -218,8 +219,10 @@ class LayerBuilder {
       place = item.tensor;
     };
     const StoredProjection projection = item.name.projection;
-    if (projection == StoredProjection::gate || projection == StoredProjection::gate_up) set(layer_.gate);
-    if (projection == StoredProjection::up || projection == StoredProjection::gate_up) set(layer_.up);
+    if (projection == StoredProjection::gate || projection == StoredProjection::gate_up)
+      set(layer_.gate);
+    if (projection == StoredProjection::up || projection == StoredProjection::gate_up)
+      set(layer_.up);
     if (projection == StoredProjection::down) set(layer_.down);
   }
 
@@ -347,10 +350,12 @@ class LayerBuilder {
     if (!needed || place_of(list(which)[expert], part) != nullptr) return;
     // Tensors of a wrong type are there, and were reported.
     const StoredProjection projection = which == Projection::gate ? StoredProjection::gate
-                      : which == Projection::up ? StoredProjection::up
-                                                : StoredProjection::down;
+                                        : which == Projection::up ? StoredProjection::up
+                                                                  : StoredProjection::down;
     if (refused_.contains(refusal(projection, expert, part))) return;
-    if (projection != StoredProjection::down && refused_.contains(refusal(StoredProjection::gate_up, expert, part))) return;
+    if (projection != StoredProjection::down &&
+        refused_.contains(refusal(StoredProjection::gate_up, expert, part)))
+      return;
     into_.add(invalid("tensor.missing", part == TensorPart::bias
                                             ? "a bias is missing though others of the layer exist"
                                             : "the layer lacks a tensor")
@@ -439,14 +444,14 @@ class LayerBuilder {
   const DialectRow& row_;
   const tensor::Store& store_;
   Survey& into_;
-  MoeLayer layer_{};
+  LayerTensors layer_{};
   std::set<std::tuple<StoredProjection, std::uint64_t, TensorPart>> refused_{};
 };
 
 }  // namespace
 
-MoeLayer build_layer(const NamedLayer& named, const DialectRow& row, const tensor::Store& store,
-                     Survey& into) {
+LayerTensors build_layer(const NamedLayer& named, const DialectRow& row, const tensor::Store& store,
+                         Survey& into) {
   return LayerBuilder(named, row, store, into).build();
 }
 

@@ -28,7 +28,7 @@ Result<Checkpoint> Checkpoint::from(std::unique_ptr<tensor::Store> store, Survey
   return checkpoint;
 }
 
-SplitRule split_rule(const Checkpoint& checkpoint, const MoeLayer& layer) {
+SplitRule split_rule(const Checkpoint& checkpoint, const LayerTensors& layer) {
   const std::string& model = checkpoint.config().model_type;
   const bool gpt_oss =
       layer.shape.order == RowOrder::interleaved || model == "gpt_oss" || model == "gpt-oss";

@@ -10,13 +10,13 @@
 #include <vector>
 
 #include "fp4moe/base/result.hpp"
-#include "fp4moe/tensor/buffer.hpp"
-#include "fp4moe/tensor/files/store.hpp"
 #include "fp4moe/checkpoint/config.hpp"
 #include "fp4moe/checkpoint/dialect.hpp"
 #include "fp4moe/checkpoint/expert.hpp"
 #include "fp4moe/checkpoint/moe_shape.hpp"
 #include "fp4moe/checkpoint/slice.hpp"
+#include "fp4moe/tensor/buffer.hpp"
+#include "fp4moe/tensor/files/store.hpp"
 
 namespace fp4moe::checkpoint {
 
@@ -33,7 +33,7 @@ struct ProjectionPlaces {
 
 // Where a layer's weights are. Per-expert dialects have one entry per expert, others one for all.
 // Fused dialects name the same tensor for gate and up. Without a gate, `gate` is empty.
-struct MoeLayer {
+struct LayerTensors {
   std::uint64_t index = 0;  // the layer's number in its name
   std::string prefix{};     // e.g. "model.layers.3.mlp."
   const DialectRow* row = nullptr;
@@ -74,7 +74,7 @@ class Checkpoint {
   const ModelConfig& config() const { return config_; }
   const DialectRow& dialect() const { return *row_; }
   std::string_view evidence() const { return evidence_; }  // what marks the dialect, for people
-  std::span<const MoeLayer> layers() const { return layers_; }
+  std::span<const LayerTensors> layers() const { return layers_; }
   std::span<const OtherLayer> others() const { return others_; }
 
  private:
@@ -82,12 +82,12 @@ class Checkpoint {
   ModelConfig config_{};
   const DialectRow* row_ = nullptr;
   std::string evidence_{};
-  std::vector<MoeLayer> layers_{};
+  std::vector<LayerTensors> layers_{};
   std::vector<OtherLayer> others_{};
 };
 
 // How tensor parallelism cuts this layer: gpt-oss by its own rule however it is stored.
-SplitRule split_rule(const Checkpoint& checkpoint, const MoeLayer& layer);
+SplitRule split_rule(const Checkpoint& checkpoint, const LayerTensors& layer);
 
 // Reads one expert at a time. Zero-copy where bytes lie as canonical rows; GGUF blocks are unpacked
 // into scratch that is reused. Only the slice's bytes are touched.
@@ -104,10 +104,10 @@ class ExpertReader {
   // are: weights alone do not need them.
   // The bias of `down` is absent on tensor-parallel ranks other than 0, so that a sum over ranks
   // adds it once.
-  // GGUF blocks of a whole expert are unpacked into `room` where one is given, else, and for
+  // GGUF blocks of a whole expert are unpacked into `buffers` where one is given, else, and for
   // slices, into memory of the reader's own.
   Result<ExpertView> read(std::size_t layer, std::uint64_t expert,
-                          const ExpertBuffers* room = nullptr);
+                          const ExpertBuffers* buffers = nullptr);
   // Lets the pages of the last expert leave memory.
   void release();
 

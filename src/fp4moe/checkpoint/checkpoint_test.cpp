@@ -199,7 +199,7 @@ TEST(Checkpoint, OrdersLayersByNumberAndDraftLayersLast) {
   const auto checkpoint = open(tensors);
   ASSERT_TRUE(checkpoint) << text(checkpoint.why());
   std::vector<std::string> prefixes;
-  for (const MoeLayer& layer : checkpoint->layers()) prefixes.push_back(layer.prefix);
+  for (const LayerTensors& layer : checkpoint->layers()) prefixes.push_back(layer.prefix);
   EXPECT_EQ(prefixes, (std::vector<std::string>{"model.layers.1.mlp.", "model.layers.2.mlp.",
                                                 "model.layers.10.mlp.", "draft.layers.0.mlp."}));
 }

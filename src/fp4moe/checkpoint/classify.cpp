@@ -33,8 +33,8 @@ class Parts {
       types_[item.name.part].insert(item.tensor->entry.dtype);
       has_numbers_ = has_numbers_ || item.name.expert.has_value();
       has_fused_ = has_fused_ || item.name.projection == StoredProjection::gate_up;
-      has_numbered_fused_ =
-          has_numbered_fused_ || (item.name.expert && item.name.projection == StoredProjection::gate_up);
+      has_numbered_fused_ = has_numbered_fused_ ||
+                            (item.name.expert && item.name.projection == StoredProjection::gate_up);
     }
   }
   bool has(std::string_view part) const { return types_.find(part) != types_.end(); }
@@ -75,7 +75,7 @@ const DialectRow* fused_row(Dialect dialect) {
   return find_row(dialect, WeightFormat::mxfp4, Grouping::fused, true);
 }
 
-void refuse(Verdict& verdict, std::string_view id, std::string_view why) {
+void refuse(DialectVerdict& verdict, std::string_view id, std::string_view why) {
   verdict.why_id = id;
   verdict.why = why;
 }
@@ -85,7 +85,7 @@ bool claims(const ModelFacts& facts, Dialect dialect) {
                      [dialect](const QuantClaim& claim) { return claim.dialect == dialect; });
 }
 
-void name_float(Verdict& verdict, const Parts& parts, std::string_view part) {
+void name_float(DialectVerdict& verdict, const Parts& parts, std::string_view part) {
   verdict.is_float = true;
   for (const DType type : kFloatTypes) {
     if (parts.is(part, type)) {
@@ -106,7 +106,7 @@ std::string foreign_scheme(const Parts& parts, std::string_view codes) {
   return "of an unknown kind";
 }
 
-void classify_compressed(Verdict& verdict, const Parts& parts) {
+void classify_compressed(DialectVerdict& verdict, const Parts& parts) {
   const bool has_global = parts.has(".weight_global_scale");
   const bool e4m3 = parts.is(".weight_scale", DType::f8_e4m3);
   const bool e8m0 = parts.is(".weight_scale", kE8m0Types);
@@ -134,7 +134,7 @@ Dialect weight_dialect(const Parts& parts, const ModelFacts& facts, WeightFormat
   return quark ? Dialect::quark : Dialect::modelopt;
 }
 
-void classify_weight(Verdict& verdict, const Parts& parts, const ModelFacts& facts) {
+void classify_weight(DialectVerdict& verdict, const Parts& parts, const ModelFacts& facts) {
   const bool second = parts.has(".weight_scale_2");
   const bool e4m3 = parts.is(".weight_scale", DType::f8_e4m3);
   const bool e8m0 = parts.is(".weight_scale", kE8m0Types);
@@ -164,7 +164,7 @@ void classify_weight(Verdict& verdict, const Parts& parts, const ModelFacts& fac
   }
 }
 
-void classify_per_expert(Verdict& verdict, const Parts& parts, const ModelFacts& facts) {
+void classify_per_expert(DialectVerdict& verdict, const Parts& parts, const ModelFacts& facts) {
   const bool joined = parts.has_numbered_fused();
   if (joined && !(parts.is(".weight", kCodeTypes) && facts.model.model_type == "gpt_oss")) {
     refuse(verdict, "dialect.unsupported", kUnknownOrder);
@@ -182,7 +182,7 @@ void classify_per_expert(Verdict& verdict, const Parts& parts, const ModelFacts&
 }
 
 // ModelOpt's fused experts, as transformers' modules have them: columns are packed.
-void classify_columns(Verdict& verdict, const Parts& parts, const ModelFacts& facts) {
+void classify_columns(DialectVerdict& verdict, const Parts& parts, const ModelFacts& facts) {
   const bool e4m3 = parts.is("_weight_scale", DType::f8_e4m3);
   if (!e4m3 && !parts.is("_weight_scale", kE8m0Types)) {
     verdict.other = foreign_scheme(parts, "");
@@ -197,7 +197,7 @@ void classify_columns(Verdict& verdict, const Parts& parts, const ModelFacts& fa
   }
 }
 
-void classify_fused(Verdict& verdict, const Parts& parts, const ModelFacts& facts) {
+void classify_fused(DialectVerdict& verdict, const Parts& parts, const ModelFacts& facts) {
   if (parts.is("_blocks", kCodeTypes)) {
     verdict.row = fused_row(Dialect::gpt_oss);
   } else if (parts.is(".weight", kCodeTypes) && parts.is(".weight_scale", kE8m0Types)) {
@@ -223,7 +223,7 @@ void classify_fused(Verdict& verdict, const Parts& parts, const ModelFacts& fact
   }
 }
 
-void classify_gguf(Verdict& verdict, const Parts& parts) {
+void classify_gguf(DialectVerdict& verdict, const Parts& parts) {
   const bool mxfp4 = parts.is(".weight", DType::gguf_mxfp4);
   const bool nvfp4 = parts.is(".weight", DType::gguf_nvfp4);
   if (mxfp4 && nvfp4) {
@@ -247,9 +247,9 @@ void classify_gguf(Verdict& verdict, const Parts& parts) {
 
 }  // namespace
 
-Verdict classify(const NamedLayer& layer, const ModelFacts& facts) {
+DialectVerdict classify(const NamedLayer& layer, const ModelFacts& facts) {
   const Parts parts(layer);
-  Verdict verdict{.fact = parts.text()};
+  DialectVerdict verdict{.fact = parts.text()};
   if (layer.family == NameFamily::gguf) {
     classify_gguf(verdict, parts);
   } else if (layer.family == NameFamily::openai) {

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "fp4moe/base/result.hpp"
-#include "fp4moe/tensor/files/store.hpp"
 #include "fp4moe/checkpoint/dialect.hpp"
+#include "fp4moe/tensor/files/store.hpp"
 
 namespace fp4moe::checkpoint {
 

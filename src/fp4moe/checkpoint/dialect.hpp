@@ -8,8 +8,8 @@
 #include <string_view>
 
 #include "fp4moe/base/enum_set.hpp"
-#include "fp4moe/tensor/dtype.hpp"
 #include "fp4moe/checkpoint/moe_shape.hpp"
+#include "fp4moe/tensor/dtype.hpp"
 
 namespace fp4moe::checkpoint {
 

@@ -5,14 +5,17 @@
 
 #include <gtest/gtest.h>
 
-#include "fp4moe/checkpoint/moe_weights.hpp"
+#include "fp4moe/checkpoint/checkpoint.hpp"
 #include "fp4moe/checkpoint/synth/synth.hpp"
+#include "support/canonical_expert.hpp"
 #include "support/files.hpp"
 
 namespace fp4moe::checkpoint {
 namespace dialects_agree_test {
 
 using tensor::testing::TemporaryFolder;
+using testing::CanonicalExpert;
+using testing::read_canonical;
 
 struct Spelling {
   Dialect dialect;
@@ -21,7 +24,7 @@ struct Spelling {
 
 void expect_same(const SynthOptions& base, const std::vector<Spelling>& spellings) {
   const TemporaryFolder folder;
-  std::optional<MoeWeights> first;
+  std::vector<CanonicalExpert> first;
   for (const Spelling& spelling : spellings) {
     SynthOptions options = base;
     options.dialect = spelling.dialect;
@@ -35,26 +38,26 @@ void expect_same(const SynthOptions& base, const std::vector<Spelling>& spelling
     EXPECT_EQ(checkpoint->dialect().dialect, spelling.dialect);
     ASSERT_EQ(checkpoint->layers().size(), options.layers);
     const bool gated = checkpoint->layers()[0].shape.gated();
-    auto weights = load_layer(*checkpoint, options.layers - 1, {},
-                              gated ? RowOrder::halves : RowOrder::single, 2);
-    ASSERT_TRUE(weights) << text(weights.why());
-    if (first) {
-      const auto same = [](const tensor::Buffer& a, const tensor::Buffer& b) {
-        return std::ranges::equal(a.bytes(), b.bytes());
-      };
-      EXPECT_TRUE(same(first->w13_codes, weights->w13_codes)) << name(spelling.dialect);
-      EXPECT_TRUE(same(first->w13_scales, weights->w13_scales)) << name(spelling.dialect);
-      EXPECT_TRUE(same(first->w2_codes, weights->w2_codes)) << name(spelling.dialect);
-      EXPECT_TRUE(same(first->w2_scales, weights->w2_scales)) << name(spelling.dialect);
-      EXPECT_EQ(first->w13_bias, weights->w13_bias) << name(spelling.dialect);
-      EXPECT_EQ(first->w2_bias, weights->w2_bias) << name(spelling.dialect);
+    ExpertReader reader(*checkpoint, {});
+    std::vector<CanonicalExpert> experts;
+    for (std::uint64_t e = 0; e < options.experts; ++e) {
+      auto expert = read_canonical(reader, options.layers - 1, e,
+                                   gated ? RowOrder::halves : RowOrder::single);
+      ASSERT_TRUE(expert) << text(expert.why());
+      experts.push_back(*std::move(expert));
+    }
+    if (first.empty()) first = experts;
+    for (std::size_t e = 0; e < experts.size(); ++e) {
+      EXPECT_EQ(first[e].w13_codes, experts[e].w13_codes) << name(spelling.dialect);
+      EXPECT_EQ(first[e].w13_scales, experts[e].w13_scales) << name(spelling.dialect);
+      EXPECT_EQ(first[e].w2_codes, experts[e].w2_codes) << name(spelling.dialect);
+      EXPECT_EQ(first[e].w2_scales, experts[e].w2_scales) << name(spelling.dialect);
+      EXPECT_EQ(first[e].w13_bias, experts[e].w13_bias) << name(spelling.dialect);
+      EXPECT_EQ(first[e].w2_bias, experts[e].w2_bias) << name(spelling.dialect);
       // Reciprocals of compressed-tensors may be off by a rounding.
-      ASSERT_EQ(first->w13_global_scales.size(), weights->w13_global_scales.size());
-      for (std::size_t i = 0; i < first->w13_global_scales.size(); ++i) {
-        EXPECT_NEAR(first->w13_global_scales[i] / weights->w13_global_scales[i], 1.0f, 3e-7f);
-      }
-    } else {
-      first = std::move(*weights);
+      for (const Projection which : {Projection::gate, Projection::up, Projection::down})
+        EXPECT_NEAR(first[e].view.at(which).global_scale / experts[e].view.at(which).global_scale,
+                    1.0f, 3e-7f);
     }
     std::filesystem::remove_all(path);
   }

@@ -10,8 +10,8 @@
 #include <span>
 
 #include "fp4moe/base/result.hpp"
-#include "fp4moe/tensor/dtype.hpp"
 #include "fp4moe/checkpoint/moe_shape.hpp"
+#include "fp4moe/tensor/dtype.hpp"
 
 namespace fp4moe::checkpoint {
 

@@ -24,7 +24,8 @@ constexpr ProjectionWord kHuggingFaceWords[] = {
     {"w3", StoredProjection::up},
     {"w2", StoredProjection::down},
 };
-constexpr ProjectionWord kOpenaiWords[] = {{"mlp1", StoredProjection::gate_up}, {"mlp2", StoredProjection::down}};
+constexpr ProjectionWord kOpenaiWords[] = {{"mlp1", StoredProjection::gate_up},
+                                           {"mlp2", StoredProjection::down}};
 constexpr ProjectionWord kGgufWords[] = {
     {"ffn_gate_up_exps", StoredProjection::gate_up},
     {"ffn_gate_exps", StoredProjection::gate},

@@ -23,9 +23,12 @@ TEST(ExpertName, TakesPerExpertNamesApartUnderAnyPrefix) {
 }
 
 TEST(ExpertName, KnowsTheNumberedProjections) {
-  EXPECT_EQ(parse_expert_name("layers.0.ffn.experts.0.w1.weight")->projection, StoredProjection::gate);
-  EXPECT_EQ(parse_expert_name("layers.0.ffn.experts.0.w3.weight")->projection, StoredProjection::up);
-  EXPECT_EQ(parse_expert_name("layers.0.ffn.experts.0.w2.scale")->projection, StoredProjection::down);
+  EXPECT_EQ(parse_expert_name("layers.0.ffn.experts.0.w1.weight")->projection,
+            StoredProjection::gate);
+  EXPECT_EQ(parse_expert_name("layers.0.ffn.experts.0.w3.weight")->projection,
+            StoredProjection::up);
+  EXPECT_EQ(parse_expert_name("layers.0.ffn.experts.0.w2.scale")->projection,
+            StoredProjection::down);
 }
 
 TEST(ExpertName, TakesFusedNamesApart) {
@@ -58,7 +61,8 @@ TEST(ExpertName, TakesGgufNamesApart) {
   EXPECT_EQ(codes->prefix, "blk.30.");
   EXPECT_EQ(codes->layer, 30u);
   EXPECT_EQ(codes->projection, StoredProjection::gate);
-  EXPECT_EQ(parse_expert_name("blk.30.ffn_gate_up_exps.weight")->projection, StoredProjection::gate_up);
+  EXPECT_EQ(parse_expert_name("blk.30.ffn_gate_up_exps.weight")->projection,
+            StoredProjection::gate_up);
   EXPECT_EQ(parse_expert_name("blk.30.ffn_down_exps.input_scale")->part, ".input_scale");
   EXPECT_FALSE(parse_expert_name("blk.30.ffn_gate_inp.weight"));
   EXPECT_FALSE(parse_expert_name("blk.x.ffn_gate_exps.weight"));

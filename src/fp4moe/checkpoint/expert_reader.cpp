@@ -33,10 +33,10 @@ struct ScaleOrigin {
 
 // What one read takes of a layer.
 struct ExpertReader::Cut {
-  const MoeLayer& layer;
+  const LayerTensors& layer;
   std::uint64_t expert;
-  Range range;             // of the intermediate size
-  const ExpertBuffers& room;  // where GGUF blocks are unpacked
+  Range range;                   // of the intermediate size
+  const ExpertBuffers& buffers;  // where GGUF blocks are unpacked
   bool has_down_bias;
 };
 
@@ -57,8 +57,8 @@ struct ExpertReader::Packed {
 
 namespace {
 
-Result<Done> check_scales(const tensor::Store& store, const MoeLayer& layer, const RowsView& scales,
-                          const ScaleOrigin& origin, Projection which) {
+Result<Done> check_scales(const tensor::Store& store, const LayerTensors& layer,
+                          const RowsView& scales, const ScaleOrigin& origin, Projection which) {
   const WeightFormat format = layer.shape.format;
   // GGUF's scales have no sign; a set bit means that another program wrote something else.
   const bool is_unsigned = layer.row->scales_inside() && format == WeightFormat::nvfp4;
@@ -79,7 +79,8 @@ Result<Done> check_scales(const tensor::Store& store, const MoeLayer& layer, con
 }
 
 // Memory of our own for unpacked rows, one after another.
-ProjectionBuffers buffers_at(WeightFormat format, std::byte* at, std::uint64_t rows, std::uint64_t k) {
+ProjectionBuffers buffers_at(WeightFormat format, std::byte* at, std::uint64_t rows,
+                             std::uint64_t k) {
   return {{at, k / 2}, {at + round_up(rows * (k / 2), 64), k / block_size(format)}};
 }
 
@@ -137,7 +138,7 @@ ExpertReader::Packed ExpertReader::packed_rows(const Cut& cut, Projection which,
   const auto blocks =
       touch(*window.origin.tensor, window.first * whole + cover.begin / elements * bytes_each,
             (rows - 1) * whole + part);
-  const auto& [codes, scales] = cut.room.at(which);
+  const auto& [codes, scales] = cut.buffers.at(which);
   const std::uint64_t skipped = window.columns.begin - cover.begin;
   view.codes = {codes.data + skipped / 2, rows, window.columns.size() / 2, codes.stride};
   view.scales = {scales.data + skipped / block, rows, window.columns.size() / block, scales.stride};
@@ -148,7 +149,7 @@ ExpertReader::Packed ExpertReader::packed_rows(const Cut& cut, Projection which,
           .scale_bytes = cover.size() / block};
 }
 
-// Gate and up take turns, row by row, where the room interleaves them: so it is filled in order.
+// Gate and up take turns, row by row, where the buffers interleave them: so it is filled in order.
 void ExpertReader::unpack(WeightFormat format, std::span<const Packed> together) {
   const GgufBlocks gguf(format);
   const std::uint64_t rows = together[0].blocks.rows;
@@ -181,7 +182,7 @@ void ExpertReader::turn_rows(const Cut& cut, Projection which, ProjectionView& v
     gather_rows({bytes.data(), window.rows, columns, place.tensor_rows, place.step}, to);
     return RowsView{to.data, window.rows, columns, to.stride};
   };
-  const auto& [codes, scales] = cut.room.at(which);
+  const auto& [codes, scales] = cut.buffers.at(which);
   view.codes = turn(*places.codes.tensor, 2, codes);
   view.scales = turn(*places.scales.tensor, block_size(cut.layer.shape.format), scales);
 }
@@ -235,7 +236,7 @@ Result<Done> ExpertReader::read_projection(const Cut& cut, Projection which, Pro
 }
 
 Result<ExpertBuffers> ExpertReader::own_buffers(const MoeShape& shape, std::uint64_t rows,
-                                          Range columns) {
+                                                Range columns) {
   const std::uint64_t w13 = unpacked_bytes(shape.format, rows, shape.hidden);
   const std::uint64_t w2 = unpacked_bytes(shape.format, shape.hidden, columns.size());
   const std::uint64_t needed = (shape.gated() ? 2 : 1) * w13 + w2;
@@ -245,21 +246,21 @@ Result<ExpertBuffers> ExpertReader::own_buffers(const MoeShape& shape, std::uint
     scratch_ = std::move(*buffer);
   }
   std::byte* at = scratch_.data();
-  ExpertBuffers room{.up = buffers_at(shape.format, at, rows, shape.hidden),
-                  .down = buffers_at(shape.format, at + w13, shape.hidden, columns.size())};
-  if (shape.gated()) room.gate = buffers_at(shape.format, at + w13 + w2, rows, shape.hidden);
-  return room;
+  ExpertBuffers buffers{.up = buffers_at(shape.format, at, rows, shape.hidden),
+                        .down = buffers_at(shape.format, at + w13, shape.hidden, columns.size())};
+  if (shape.gated()) buffers.gate = buffers_at(shape.format, at + w13 + w2, rows, shape.hidden);
+  return buffers;
 }
 
 Result<ExpertView> ExpertReader::read(std::size_t layer_position, std::uint64_t expert,
-                                      const ExpertBuffers* room) {
+                                      const ExpertBuffers* buffers) {
   touched_.clear();
   if (layer_position >= checkpoint_->layers().size()) {
     return usage("slice.layer", "there is no such layer")
         .expects(fmt::format("0 to {}", checkpoint_->layers().size() - 1),
                  fmt::format("{}", layer_position));
   }
-  const MoeLayer& layer = checkpoint_->layers()[layer_position];
+  const LayerTensors& layer = checkpoint_->layers()[layer_position];
   const MoeShape& shape = layer.shape;
   const Rank ep = slice_.expert_parallel;
   if (ep.rank >= ep.size || !owns_expert(shape.experts, ep, slice_.placement, expert)) {
@@ -283,17 +284,17 @@ Result<ExpertView> ExpertReader::read(std::size_t layer_position, std::uint64_t 
   }
   const bool packed = layer.row->needs_unpacking();
   ExpertBuffers own;
-  if (packed && (room == nullptr || range->size() != shape.intermediate)) {
+  if (packed && (buffers == nullptr || range->size() != shape.intermediate)) {
     const Range columns =
         layer.row->scales_inside() ? covering(shape.format, *range) : Range(*range);
     const Result<ExpertBuffers> result = own_buffers(shape, range->size(), columns);
     if (!result) return result.why();
     own = *result;
-    room = nullptr;
+    buffers = nullptr;
   }
   ExpertView view{.shape = shape};
   view.shape.intermediate = range->size();
-  const Cut cut{layer, expert, *range, room == nullptr ? own : *room,
+  const Cut cut{layer, expert, *range, buffers == nullptr ? own : *buffers,
                 slice_.tensor_parallel.rank == 0};
   if (packed) unpack_expert(cut, view);
   for (const auto& [which, into] :

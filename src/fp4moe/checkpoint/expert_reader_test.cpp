@@ -6,10 +6,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "fp4moe/formats/bf16.hpp"
 #include "fp4moe/checkpoint/checkpoint.hpp"
-#include "fp4moe/checkpoint/write/expert_layout.hpp"
 #include "fp4moe/checkpoint/scale_scan.hpp"
+#include "fp4moe/checkpoint/write/expert_layout.hpp"
+#include "fp4moe/formats/bf16.hpp"
 #include "support/tiny_model.hpp"
 
 namespace fp4moe::checkpoint {
@@ -187,13 +187,13 @@ TEST(ExpertReader, UnpacksGgufToWhereADialectStoresIt) {
       ASSERT_TRUE(checkpoint) << text(checkpoint.why());
       const ExpertLayout layout = expert_layout(target, checkpoint->layers()[0].shape, DType::bf16);
       Bytes copied(layout.bytes()), unpacked(layout.bytes());
-      const ExpertBuffers room = buffers_in(layout, unpacked);
+      const ExpertBuffers buffers = buffers_in(layout, unpacked);
       ExpertReader reader(*checkpoint, {});
 
       const auto apart = reader.read(0, 1);
       ASSERT_TRUE(apart) << text(apart.why());
       ASSERT_TRUE(lay_out_expert(layout, {*apart}, copied));
-      const auto in_place = reader.read(0, 1, &room);
+      const auto in_place = reader.read(0, 1, &buffers);
       ASSERT_TRUE(in_place) << text(in_place.why());
       expect_model(*in_place, model, 1, {0, 192}, true);
       for (const checkpoint::Run& run : layout.runs) {
@@ -207,7 +207,7 @@ TEST(ExpertReader, UnpacksGgufToWhereADialectStoresIt) {
       // A slice does not lie as the layout says: it goes to the reader's own memory.
       const Bytes before = unpacked;
       ExpertReader half(*checkpoint, {.tensor_parallel = {1, 2}});
-      const auto slice = half.read(0, 1, &room);
+      const auto slice = half.read(0, 1, &buffers);
       ASSERT_TRUE(slice) << text(slice.why());
       expect_model(*slice, model, 1, {96, 192}, false);
       EXPECT_EQ(unpacked, before);

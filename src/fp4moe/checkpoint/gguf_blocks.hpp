@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <span>
 
-#include "fp4moe/kernels/cpu/block_codec.hpp"
 #include "fp4moe/checkpoint/moe_shape.hpp"
+#include "fp4moe/kernels/cpu/block_codec.hpp"
 
 namespace fp4moe::checkpoint {
 

@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "fp4moe/base/json.hpp"
-#include "fp4moe/tensor/dtype.hpp"
-#include "fp4moe/tensor/files/gguf.hpp"
 #include "fp4moe/checkpoint/dialect.hpp"
 #include "fp4moe/checkpoint/moe_shape.hpp"
 #include "fp4moe/checkpoint/origin.hpp"
+#include "fp4moe/tensor/dtype.hpp"
+#include "fp4moe/tensor/files/gguf.hpp"
 
 namespace fp4moe::checkpoint {
 

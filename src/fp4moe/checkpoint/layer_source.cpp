@@ -5,8 +5,8 @@
 
 #include <fmt/format.h>
 
-#include "fp4moe/checkpoint/stored_scalar.hpp"
 #include "fp4moe/checkpoint/page_release.hpp"
+#include "fp4moe/checkpoint/stored_scalar.hpp"
 
 namespace fp4moe::checkpoint {
 namespace {
@@ -55,7 +55,7 @@ class CheckpointLayerSource : public LayerSource {
   }
 
  private:
-  const MoeLayer& layer() const { return checkpoint_.layers()[number_]; }
+  const LayerTensors& layer() const { return checkpoint_.layers()[number_]; }
 
   const Checkpoint& checkpoint_;
   std::size_t number_;

@@ -16,7 +16,7 @@ struct MatrixPlace {
   std::uint64_t step = 1;   // from row to row
 };
 
-inline MatrixPlace matrix_place(const MoeLayer& layer, std::uint64_t expert, Projection which) {
+inline MatrixPlace matrix_place(const LayerTensors& layer, std::uint64_t expert, Projection which) {
   const MoeShape& shape = layer.shape;
   const std::uint64_t before = layer.row->grouping == Grouping::per_expert ? 0 : expert;
   if (which == Projection::down) {

@@ -1,4 +1,4 @@
-// The words for a Mixture-of-Experts layer's weights, shared by all rooms above.
+// The words for a Mixture-of-Experts layer's weights, shared by all modules above.
 #pragma once
 #include <cstdint>
 #include <optional>

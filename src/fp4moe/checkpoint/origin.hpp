@@ -6,8 +6,8 @@
 #include <string_view>
 
 #include "fp4moe/base/result.hpp"
-#include "fp4moe/tensor/files/store.hpp"
 #include "fp4moe/checkpoint/dialect.hpp"
+#include "fp4moe/tensor/files/store.hpp"
 
 namespace fp4moe::checkpoint {
 

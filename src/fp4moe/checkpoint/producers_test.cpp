@@ -7,11 +7,11 @@
 #include <gtest/gtest.h>
 
 #include "fp4moe/base/json.hpp"
-#include "fp4moe/formats/bf16.hpp"
 #include "fp4moe/checkpoint/checkpoint.hpp"
 #include "fp4moe/checkpoint/config_document.hpp"
-#include "fp4moe/checkpoint/lint/lint.hpp"
 #include "fp4moe/checkpoint/edit/transcode.hpp"
+#include "fp4moe/checkpoint/lint/lint.hpp"
+#include "fp4moe/formats/bf16.hpp"
 #include "support/tiny_model.hpp"
 
 namespace fp4moe::checkpoint {

@@ -1,7 +1,7 @@
 // The extremes of the block scales of a matrix.
 #pragma once
-#include "fp4moe/formats/scale_extremes.hpp"
 #include "fp4moe/checkpoint/expert.hpp"
+#include "fp4moe/formats/scale_extremes.hpp"
 
 namespace fp4moe::checkpoint {
 

@@ -8,11 +8,11 @@
 #include <fmt/format.h>
 
 #include "fp4moe/base/result.hpp"
+#include "fp4moe/checkpoint/dialect.hpp"
 #include "fp4moe/formats/bf16.hpp"
 #include "fp4moe/formats/f16.hpp"
 #include "fp4moe/tensor/dtype.hpp"
 #include "fp4moe/tensor/files/store.hpp"
-#include "fp4moe/checkpoint/dialect.hpp"
 
 namespace fp4moe::checkpoint {
 

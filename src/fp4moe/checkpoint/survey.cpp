@@ -88,7 +88,7 @@ std::string claims_text(const ModelFacts& facts, const tensor::Store& store) {
 }
 
 // Why nothing was recognized.
-void explain_unrecognized(const NamedLayers& named, const std::vector<Verdict>& verdicts,
+void explain_unrecognized(const NamedLayers& named, const std::vector<DialectVerdict>& verdicts,
                           const tensor::Store& store, Survey& into) {
   const std::string said = claims_text(into.facts, store);
   if (named.layers.empty()) {
@@ -104,7 +104,7 @@ void explain_unrecognized(const NamedLayers& named, const std::vector<Verdict>& 
     return;
   }
   for (std::size_t i = 0; i < verdicts.size(); ++i) {
-    const Verdict& verdict = verdicts[i];
+    const DialectVerdict& verdict = verdicts[i];
     if (verdict.why_id.empty()) continue;
     into.add(invalid(verdict.why_id, verdict.why)
                  .in(store.folder())
@@ -113,7 +113,7 @@ void explain_unrecognized(const NamedLayers& named, const std::vector<Verdict>& 
     return;
   }
   const auto plain = std::find_if(verdicts.begin(), verdicts.end(),
-                                  [](const Verdict& verdict) { return !verdict.is_float; });
+                                  [](const DialectVerdict& verdict) { return !verdict.is_float; });
   const bool all_float = plain == verdicts.end();
   const std::size_t at = all_float ? 0 : static_cast<std::size_t>(plain - verdicts.begin());
   const std::string_view prefix = named.layers[at].prefix;
@@ -142,7 +142,7 @@ void explain_unrecognized(const NamedLayers& named, const std::vector<Verdict>& 
 
 // FP4 in a form that is not read here. Its tensors may look like another's, so this comes before
 // anything is concluded from types and shapes.
-bool explain_unread(const NamedLayers& named, const std::vector<Verdict>& verdicts,
+bool explain_unread(const NamedLayers& named, const std::vector<DialectVerdict>& verdicts,
                     const tensor::Store& store, Survey& into) {
   for (std::size_t i = 0; i < verdicts.size(); ++i) {
     if (verdicts[i].is_float) continue;
@@ -167,7 +167,7 @@ bool explain_unread(const NamedLayers& named, const std::vector<Verdict>& verdic
 }
 
 // The row most layers have; others are problems.
-const DialectRow* choose_row(const NamedLayers& named, const std::vector<Verdict>& verdicts,
+const DialectRow* choose_row(const NamedLayers& named, const std::vector<DialectVerdict>& verdicts,
                              const tensor::Store& store, Survey& into) {
   std::map<const DialectRow*, std::pair<std::size_t, std::size_t>> counts;  // how many, the first
   for (std::size_t i = 0; i < verdicts.size(); ++i) {
@@ -193,7 +193,7 @@ const DialectRow* choose_row(const NamedLayers& named, const std::vector<Verdict
   return best->first;
 }
 
-void check_claims(const Verdict& verdict, const tensor::Store& store, Survey& into) {
+void check_claims(const DialectVerdict& verdict, const tensor::Store& store, Survey& into) {
   for (const QuantClaim& claim : into.facts.claims) {
     if (agrees(claim, *into.row)) continue;
     into.add(
@@ -234,7 +234,7 @@ Survey survey(const tensor::Store& store) {
     found.add(facts.why());
   }
   const NamedLayers named = group_layers(store);
-  std::vector<Verdict> verdicts;
+  std::vector<DialectVerdict> verdicts;
   verdicts.reserve(named.layers.size());
   for (const NamedLayer& layer : named.layers) verdicts.push_back(classify(layer, found.facts));
 
@@ -243,7 +243,7 @@ Survey survey(const tensor::Store& store) {
   if (found.row == nullptr) {
     if (is_read) explain_unrecognized(named, verdicts, store, found);
     for (std::size_t i = 0; i < verdicts.size(); ++i) {
-      const Verdict& verdict = verdicts[i];
+      const DialectVerdict& verdict = verdicts[i];
       found.others.push_back({named.layers[i].index, std::string(named.layers[i].prefix),
                               !is_read                ? "FP4 in another form"
                               : verdict.other.empty() ? verdict.why
@@ -252,14 +252,14 @@ Survey survey(const tensor::Store& store) {
     return found;
   }
   const auto first = std::find_if(verdicts.begin(), verdicts.end(),
-                                  [&](const Verdict& v) { return v.row == found.row; });
+                                  [&](const DialectVerdict& v) { return v.row == found.row; });
   check_claims(*first, store, found);
   found.evidence = claims_text(found.facts, store) + "; " + first->fact;
 
   check_duplicates(named.layers, found);
   for (std::size_t i = 0; i < named.layers.size(); ++i) {
     const NamedLayer& layer = named.layers[i];
-    const Verdict& verdict = verdicts[i];
+    const DialectVerdict& verdict = verdicts[i];
     if (!verdict.why_id.empty()) {
       found.add(invalid(verdict.why_id, verdict.why)
                     .in(store.folder())

@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "fp4moe/base/result.hpp"
-#include "fp4moe/tensor/files/store.hpp"
 #include "fp4moe/checkpoint/checkpoint.hpp"
 #include "fp4moe/checkpoint/config.hpp"
 #include "fp4moe/checkpoint/dialect.hpp"
 #include "fp4moe/checkpoint/expert_name.hpp"
+#include "fp4moe/tensor/files/store.hpp"
 
 namespace fp4moe::checkpoint {
 
@@ -30,7 +30,7 @@ struct NamedLayer {
 };
 
 // What a layer's names and types say. Exactly one of row and `other` is set unless `why` is.
-struct Verdict {
+struct DialectVerdict {
   const DialectRow* row = nullptr;
   std::string other{};    // what it is instead: "BF16", "FP8", "INT4 (AWQ or GPTQ)"
   std::string fact{};     // "tensors .weight_packed U8, .weight_scale F8_E4M3"
@@ -38,13 +38,13 @@ struct Verdict {
   std::string why_id{};   // a contradiction or ambiguity within the names and types
   std::string why{};
 };
-Verdict classify(const NamedLayer& layer, const ModelFacts& facts);
+DialectVerdict classify(const NamedLayer& layer, const ModelFacts& facts);
 
 struct Survey {
   ModelFacts facts{};
   const DialectRow* row = nullptr;  // null: not recognized, `problems` says why
   std::string evidence{};
-  std::vector<MoeLayer> layers{};  // complete ones, and broken ones with null places
+  std::vector<LayerTensors> layers{};  // complete ones, and broken ones with null places
   std::vector<OtherLayer> others{};
   std::vector<const tensor::StoredTensor*> extras{};  // experts' tensors of no known use
   std::vector<Error> problems{};                      // the most fundamental first
@@ -63,7 +63,7 @@ struct Survey {
 Survey survey(const tensor::Store& store);
 
 // Fills in a layer of dialect `row`; adds what is wrong to `into`.
-MoeLayer build_layer(const NamedLayer& named, const DialectRow& row, const tensor::Store& store,
-                     Survey& into);
+LayerTensors build_layer(const NamedLayer& named, const DialectRow& row, const tensor::Store& store,
+                         Survey& into);
 
 }  // namespace fp4moe::checkpoint

@@ -19,7 +19,7 @@ using runtime::Answer;
 using runtime::SelectionOptions;
 
 SelectionOptions words(std::string_view device, const oracle::Policy& policy,
-                      const checkpoint::ModelRow& row, std::uint64_t tp) {
+                       const checkpoint::ModelRow& row, std::uint64_t tp) {
   SelectionOptions options;
   options.device = device;
   options.policy = policy.name;

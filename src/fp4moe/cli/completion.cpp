@@ -25,13 +25,13 @@ struct Suggestion {
 };
 
 // What may be typed at one place.
-struct Place {
+struct CompletionPoint {
   std::string words{};                    // "bench layer"; empty: no command yet
   std::vector<Suggestion> suggestions{};  // subcommands, and choices of arguments
   std::vector<Option> options{};          // those of the command, too
 };
 
-void add_arguments(const OptionSet& set, const OptionSet& root, Place& place) {
+void add_arguments(const OptionSet& set, const OptionSet& root, CompletionPoint& place) {
   for (const OptionSet& subcommand : set.subcommands)
     place.suggestions.push_back({subcommand.name, subcommand.summary});
   for (const Option& option : set.options) {
@@ -43,24 +43,24 @@ void add_arguments(const OptionSet& set, const OptionSet& root, Place& place) {
   }
 }
 
-void add_options(const OptionSet& set, Place& place) {
+void add_options(const OptionSet& set, CompletionPoint& place) {
   for (const Option& option : set.options)
     if (!option.is_positional()) place.options.push_back(option);
 }
 
-std::vector<Place> places(const OptionSet& root) {
+std::vector<CompletionPoint> places(const OptionSet& root) {
   const Option help{.names = "--help", .help = "Show what it takes"};
-  std::vector<Place> result;
-  Place& first = result.emplace_back();
+  std::vector<CompletionPoint> result;
+  CompletionPoint& first = result.emplace_back();
   add_arguments(root, root, first);
   first.options = {help, {.names = "-V,--version", .help = "Show the version"}};
   for (const OptionSet& command : root.subcommands) {
-    Place place{.words = command.name, .options = {help}};
+    CompletionPoint place{.words = command.name, .options = {help}};
     add_options(command, place);
-    Place& known = result.emplace_back(place);
+    CompletionPoint& known = result.emplace_back(place);
     add_arguments(command, root, known);
     for (const OptionSet& subcommand : command.subcommands) {
-      Place& inner = result.emplace_back(place);
+      CompletionPoint& inner = result.emplace_back(place);
       inner.words += " " + subcommand.name;
       add_arguments(subcommand, root, inner);
       add_options(subcommand, inner);
@@ -78,14 +78,14 @@ std::string shell_quoted(std::string_view text) {
 }
 
 // Every place but the first: 'bench'|'bench layer'.
-std::string known_places(std::span<const Place> all, std::string_view separator) {
+std::string known_places(std::span<const CompletionPoint> all, std::string_view separator) {
   std::vector<std::string> names;
-  for (const Place& place : all.subspan(1)) names.push_back(shell_quoted(place.words));
+  for (const CompletionPoint& place : all.subspan(1)) names.push_back(shell_quoted(place.words));
   return fmt::format("{}", fmt::join(names, separator));
 }
 
 // "'convert -o'|'convert --out'": the option where it is typed.
-std::string typed_at(const Place& place, const Option& option) {
+std::string typed_at(const CompletionPoint& place, const Option& option) {
   std::vector<std::string> result;
   for (const std::string& name : option.spellings())
     result.push_back(shell_quoted(place.words + " " + name));
@@ -98,9 +98,9 @@ std::vector<std::string> values_of(const Option& option) {
   return listed_names(option.listed_in);
 }
 
-std::string bash_script(std::span<const Place> all) {
+std::string bash_script(std::span<const CompletionPoint> all) {
   std::string words, options, values;
-  for (const Place& place : all) {
+  for (const CompletionPoint& place : all) {
     std::string row;
     for (const Suggestion& suggestion : place.suggestions) row += suggestion.word + " ";
     if (!row.empty())
@@ -158,9 +158,9 @@ std::string described(const std::string& word, const std::string& help) {
   return shell_quoted(help.empty() ? escaped : escaped + ":" + help);
 }
 
-std::string zsh_script(std::span<const Place> all) {
+std::string zsh_script(std::span<const CompletionPoint> all) {
   std::string words, options, values;
-  for (const Place& place : all) {
+  for (const CompletionPoint& place : all) {
     std::string row;
     for (const Suggestion& suggestion : place.suggestions)
       row += " " + described(suggestion.word, suggestion.help);
@@ -212,9 +212,9 @@ fi
                      known_places(all, "|"), values, options, words);
 }
 
-std::string fish_script(std::span<const Place> all) {
+std::string fish_script(std::span<const CompletionPoint> all) {
   std::string rows;
-  for (const Place& place : all) {
+  for (const CompletionPoint& place : all) {
     const std::string at =
         fmt::format("complete -c fp4moe -n {}", shell_quoted("__fp4moe_at " + place.words));
     for (const Suggestion& suggestion : place.suggestions)
@@ -249,7 +249,7 @@ end
 
 struct Shell {
   std::string_view name;
-  std::string (*script)(std::span<const Place> all);
+  std::string (*script)(std::span<const CompletionPoint> all);
 };
 constexpr Shell kShells[] = {{"bash", bash_script}, {"zsh", zsh_script}, {"fish", fish_script}};
 

@@ -81,11 +81,10 @@ Result<std::vector<checkpoint::Slice>> parse_slices(const ConvertOptions& option
   std::vector<checkpoint::Slice> slices;
   const std::uint64_t first = split.rank.value_or(0), last = split.rank.value_or(split.size - 1);
   for (split.rank = first; *split.rank <= last; ++*split.rank)
-    slices.push_back(
-        {.tensor_parallel = {tp->rank.value_or(0), tp->size},
-         .expert_parallel = {ep->rank.value_or(0), ep->size},
-         .placement =
-             convert::placement_from_name(options.placement).value_or(checkpoint::Placement::linear)});
+    slices.push_back({.tensor_parallel = {tp->rank.value_or(0), tp->size},
+                      .expert_parallel = {ep->rank.value_or(0), ep->size},
+                      .placement = convert::placement_from_name(options.placement)
+                                       .value_or(checkpoint::Placement::linear)});
   return slices;
 }
 
@@ -161,7 +160,7 @@ std::string rank_text(const checkpoint::Slice& slice) {
     result += fmt::format(", tensor-parallel rank {}", convert::text(slice.tensor_parallel));
   if (slice.expert_parallel.size > 1)
     result += fmt::format(", expert-parallel rank {} ({})", convert::text(slice.expert_parallel),
-                        convert::name(slice.placement));
+                          convert::name(slice.placement));
   return result;
 }
 
@@ -189,7 +188,7 @@ void print_plan(const Io& io, const FolderPlan& plan, std::size_t threads) {
 void print_tensors(const Io& io, const FolderPlan& plan) {
   const PlannedLayer& first = plan.layers.front();
   io.out << fmt::format("{}:\n", first.record.file);
-  for (const convert::PackedTensor& tensor : first.tensors)
+  for (const convert::PackedTensorSpec& tensor : first.tensors)
     io.out << fmt::format("  {:<14} {:<9} {:<24} {:>11}\n", tensor.name, tensor::name(tensor.dtype),
                           tensor::text(tensor.shape), human_bytes(tensor.bytes));
 }
@@ -199,7 +198,7 @@ Json plan_json(const FolderPlan& plan, std::size_t threads) {
   for (const PlannedLayer& layer : plan.layers) {
     const convert::Problem& problem = layer.record.problem;
     Json tensors = Json::array();
-    for (const convert::PackedTensor& tensor : layer.tensors)
+    for (const convert::PackedTensorSpec& tensor : layer.tensors)
       tensors.push_back({{"name", tensor.name},
                          {"dtype", tensor::name(tensor.dtype)},
                          {"shape", tensor.shape},

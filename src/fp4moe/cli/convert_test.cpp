@@ -44,7 +44,7 @@ class ConvertCommand : public ::testing::Test {
  protected:
   void SetUp() override {
     const Outcome result = run({"synth", "--model", "gpt-oss-20b", "--experts", "3", "--hidden",
-                              "128", "--intermediate", "128", "-o", source_});
+                                "128", "--intermediate", "128", "-o", source_});
     ASSERT_EQ(result.status, 0) << result.err;
   }
   Outcome convert(std::vector<std::string> words) const {
@@ -113,7 +113,7 @@ TEST(ConvertVllm, ThereAndBackForEveryLayoutThatIsKnown) {
         Case{mxfp4, "CPU", "cpu-amx", "vllm_cpu.mxfp4 for"}}) {
     const std::string out = folder / std::to_string(number++);
     const Outcome result = run({"convert", one.source, "--backend", one.backend, "--device",
-                              one.device, "--vllm", "0.33.0", "-o", out});
+                                one.device, "--vllm", "0.33.0", "-o", out});
     ASSERT_EQ(result.status, 0) << result.err;
     EXPECT_TRUE(has(result.out, one.layout)) << result.out;
     EXPECT_EQ(run({"verify", out, "--deep"}).status, 0) << one.backend;
@@ -168,7 +168,8 @@ TEST_F(ConvertCommand, TakesASizeAndARankInEveryForm) {
 }
 
 TEST_F(ConvertCommand, WritesEveryRankOfAGroup) {
-  const Outcome result = convert({"-o", out_, "--layout", "as_loaded.mxfp4", "--tp", "2", "--json"});
+  const Outcome result =
+      convert({"-o", out_, "--layout", "as_loaded.mxfp4", "--tp", "2", "--json"});
   ASSERT_EQ(result.status, 0) << result.err;
   const Json json = *parse_json(result.out);
   ASSERT_EQ(json["ranks"].size(), 2u);

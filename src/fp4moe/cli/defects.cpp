@@ -9,7 +9,8 @@
 
 namespace fp4moe::cli {
 
-void warn_of_defects(const std::string& path, const checkpoint::LintOptions& options, const Io& io) {
+void warn_of_defects(const std::string& path, const checkpoint::LintOptions& options,
+                     const Io& io) {
   const checkpoint::LintReport report = checkpoint::lint(path, options);
   std::vector<std::string> codes;
   for (const checkpoint::Finding& finding : report.findings) {

@@ -2,8 +2,8 @@
 #pragma once
 #include <string>
 
-#include "fp4moe/cli/command.hpp"
 #include "fp4moe/checkpoint/lint/lint.hpp"
+#include "fp4moe/cli/command.hpp"
 
 namespace fp4moe::cli {
 

@@ -16,6 +16,10 @@
 #include "fp4moe/base/version.hpp"
 #include "fp4moe/bench/ceilings.hpp"
 #include "fp4moe/bench/measure.hpp"
+#include "fp4moe/checkpoint/codec.hpp"
+#include "fp4moe/checkpoint/edit/transcode.hpp"
+#include "fp4moe/checkpoint/lint/lint.hpp"
+#include "fp4moe/checkpoint/synth/synth.hpp"
 #include "fp4moe/cli/command.hpp"
 #include "fp4moe/cli/options.hpp"
 #include "fp4moe/cli/question.hpp"
@@ -24,14 +28,9 @@
 #include "fp4moe/convert/folder/verify.hpp"
 #include "fp4moe/formats/mxfp4.hpp"
 #include "fp4moe/kernels/cpu/block_codec_list.hpp"
-#include "fp4moe/oracle/record.hpp"
+#include "fp4moe/oracle/explain/record.hpp"
 #include "fp4moe/platform/machine.hpp"
 #include "fp4moe/runtime/run.hpp"
-#include "fp4moe/checkpoint/codec.hpp"
-#include "fp4moe/checkpoint/lint/lint.hpp"
-#include "fp4moe/checkpoint/moe_weights.hpp"
-#include "fp4moe/checkpoint/synth/synth.hpp"
-#include "fp4moe/checkpoint/edit/transcode.hpp"
 
 namespace fp4moe::cli {
 namespace {
@@ -127,7 +126,8 @@ Result<Decision> decide(const std::string& model, std::string_view device,
   Result<SelectionRequest> question = runtime::resolve(asked);
   if (!question) return question.why();
   Decision result{.question = *std::move(question)};
-  result.record = make_record(*result.question.policy, result.question.mode, result.question.request);
+  result.record =
+      make_record(*result.question.policy, result.question.mode, result.question.request);
   if (result.record.selection.outcome != oracle::Outcome::selected)
     return error(ErrorCode::no_backend, "demo.explain", result.record.selection.message);
   return result;
@@ -218,7 +218,7 @@ Result<Done> convert_step(Steps& steps, const Scratch& scratch, const DemoOption
   Result<convert::FolderPlan> plan = convert::plan_folder(*source, scratch / "layer", recipe);
   if (!plan) return plan.why();
   const auto result = convert::convert_folder(*source, *std::move(plan), scratch / "converted",
-                                            {.threads = threads});
+                                              {.threads = threads});
   if (!result) return result.why();
   const auto checked =
       convert::verify_folder(scratch / "converted", {.threads = threads, .deep = true});
@@ -272,21 +272,24 @@ Result<Done> transcode_step(Steps& steps, const Scratch& scratch, std::string_vi
 }
 
 // Tensor parallel by four: 2880 is 90 blocks of 32, which four ranks cannot share evenly.
-Result<Done> slice_step(Steps& steps, const Checkpoint& checkpoint, std::size_t threads) {
-  const checkpoint::MoeLayer& layer = checkpoint.layers()[0];
+Result<Done> slice_step(Steps& steps, const Checkpoint& checkpoint) {
+  const checkpoint::MoeShape& shape = checkpoint.layers()[0].shape;
   std::vector<std::string> shares;
   std::uint64_t bytes = 0;
   for (std::uint64_t rank = 0; rank < 4; ++rank) {
-    const Result<checkpoint::MoeWeights> part = checkpoint::load_layer(
-        checkpoint, 0, {.tensor_parallel = {rank, 4}}, checkpoint::RowOrder::halves, threads);
-    if (!part) return part.why();
-    shares.push_back(std::to_string(part->shape.intermediate));
-    bytes += part->w13_codes.size() + part->w13_scales.size() + part->w2_codes.size() +
-             part->w2_scales.size();
+    checkpoint::ExpertReader reader(checkpoint, {.tensor_parallel = {rank, 4}});
+    for (std::uint64_t expert = 0; expert < shape.experts; ++expert) {
+      const Result<checkpoint::ExpertView> view = reader.read(0, expert);
+      if (!view) return view.why();
+      if (expert == 0) shares.push_back(std::to_string(view->shape.intermediate));
+      for (const checkpoint::ProjectionView* part : {&view->gate, &view->up, &view->down})
+        bytes +=
+            part->codes.rows * part->codes.row_bytes + part->scales.rows * part->scales.row_bytes;
+    }
   }
   steps.done("slice",
-             fmt::format("tensor parallel 4 at block borders: intermediate {} = {}, {} loaded",
-                         layer.shape.intermediate, join(shares, " + "), human_bytes(bytes)),
+             fmt::format("tensor parallel 4 at block borders: intermediate {} = {}, {} read",
+                         shape.intermediate, join(shares, " + "), human_bytes(bytes)),
              {{"shares", shares}, {"bytes", bytes}});
   return Done{};
 }
@@ -349,10 +352,10 @@ Result<Done> numbers_step(Steps& steps, const Checkpoint& checkpoint) {
 Result<Done> run_steps(const DemoOptions& options, Steps& steps, const Scratch& scratch,
                        std::size_t threads) {
   checkpoint::SynthOptions synth{.model = options.model,
-                              .dialect = Dialect::gpt_oss,
-                              .seed = options.seed,
-                              .shards = 3,
-                              .threads = threads};
+                                 .dialect = Dialect::gpt_oss,
+                                 .seed = options.seed,
+                                 .shards = 3,
+                                 .threads = threads};
   if (options.experts != 0) synth.experts = options.experts;
   const Result<checkpoint::SynthReport> result = checkpoint::synth(synth, scratch / "layer");
   if (!result) return result.why();
@@ -404,7 +407,7 @@ Result<Done> run_steps(const DemoOptions& options, Steps& steps, const Scratch& 
              {{"tensors", *equal}});
   scratch.remove("back");
 
-  if (Result<Done> step = slice_step(steps, *checkpoint, threads); !step) return step;
+  if (Result<Done> step = slice_step(steps, *checkpoint); !step) return step;
   return numbers_step(steps, *checkpoint);
 }
 

@@ -241,7 +241,8 @@ Result<LayerDiff> compare_sides(const DiffOptions& options, std::optional<std::u
   if (a.values.size() != b.values.size() || a.columns != b.columns)
     return invalid("diff.shape", "the two outputs have different shapes")
         .expects(shape(a), shape(b));
-  result.verdict = {.comparison = runtime::compare(a.values, b.values), .allowed = allowed_for(a, b)};
+  result.verdict = {.comparison = runtime::compare(a.values, b.values),
+                    .allowed = allowed_for(a, b)};
   if (result.verdict.comparison.first && computation != nullptr) {
     Result<std::string> stage =
         first_stage(*computation, a, b, *result.verdict.comparison.first / a.columns);

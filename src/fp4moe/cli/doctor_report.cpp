@@ -12,8 +12,8 @@
 #include "fp4moe/cli/command.hpp"
 #include "fp4moe/kernels/cpu/block_codec_list.hpp"
 #include "fp4moe/kernels/cpu/ceiling_list.hpp"
-#include "fp4moe/kernels/cpu/isa.hpp"
 #include "fp4moe/kernels/cpu/gemm_list.hpp"
+#include "fp4moe/kernels/cpu/isa.hpp"
 #include "fp4moe/moe/exchange/mpi.hpp"
 #include "fp4moe/runtime/engines.hpp"
 

@@ -9,10 +9,10 @@
 
 #include "fp4moe/base/phrase.hpp"
 #include "fp4moe/base/text.hpp"
+#include "fp4moe/checkpoint/lint/lint.hpp"
 #include "fp4moe/cli/command.hpp"
 #include "fp4moe/cli/errors_table.hpp"
 #include "fp4moe/cli/options.hpp"
-#include "fp4moe/checkpoint/lint/lint.hpp"
 
 namespace fp4moe::cli {
 

@@ -20,7 +20,8 @@ std::string error_text(const Error& why, std::string_view command, std::size_t c
     facts += (facts.empty() ? "expected: " : "; expected: ") + shown(why.expected);
   if (!facts.empty()) result += "  " + wrapped(facts, columns == 0 ? 0 : columns - 2, 9) + "\n";
   if (!why.remedy.empty())
-    result += "  " + wrapped("do:    " + shown(why.remedy), columns == 0 ? 0 : columns - 2, 9) + "\n";
+    result +=
+        "  " + wrapped("do:    " + shown(why.remedy), columns == 0 ? 0 : columns - 2, 9) + "\n";
   return result;
 }
 

@@ -20,7 +20,7 @@
 #include "fp4moe/cli/command.hpp"
 #include "fp4moe/cli/options.hpp"
 #include "fp4moe/cli/question.hpp"
-#include "fp4moe/oracle/record.hpp"
+#include "fp4moe/oracle/explain/record.hpp"
 #include "fp4moe/runtime/answer.hpp"
 #include "fp4moe/runtime/vllm_log.hpp"
 #include "fp4moe/runtime/vllm_messages.hpp"

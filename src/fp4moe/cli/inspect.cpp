@@ -10,9 +10,9 @@
 
 #include "fp4moe/base/phrase.hpp"
 #include "fp4moe/base/text.hpp"
+#include "fp4moe/checkpoint/survey.hpp"
 #include "fp4moe/cli/command.hpp"
 #include "fp4moe/cli/options.hpp"
-#include "fp4moe/checkpoint/survey.hpp"
 
 namespace fp4moe::cli {
 
@@ -20,11 +20,11 @@ Run declare_inspect(OptionSet& set);
 
 namespace {
 
-using tensor::Store;
-using tensor::StoredTensor;
-using checkpoint::MoeLayer;
+using checkpoint::LayerTensors;
 using checkpoint::MoeShape;
 using checkpoint::Survey;
+using tensor::Store;
+using tensor::StoredTensor;
 
 // Layers of one kind and shape.
 struct LayerGroup {
@@ -74,7 +74,7 @@ Summary summarize(const Store& store, const Survey& found) {
   Summary summary;
   std::vector<const StoredTensor*> experts;
   std::vector<const StoredTensor*> matrices;  // codes, block scales and global scales
-  for (const MoeLayer& layer : found.layers) {
+  for (const LayerTensors& layer : found.layers) {
     const std::string prefix = star(layer.prefix);
     const auto same = [&](const LayerGroup& group) {
       return group.prefix == prefix && group.shape == layer.shape;

@@ -107,9 +107,9 @@ TEST(LintCommand, FindsAndRepairsMissingInputScales) {
 TEST(LintCommand, ShowsFiveOfACodeUnlessAskedForAll) {
   const TemporaryFolder folder;
   checkpoint::SynthOptions options{.model = "qwen3-30b-a3b",
-                                .dialect = checkpoint::Dialect::modelopt,
-                                .layers = 3,
-                                .defect = "missing-input-scale"};
+                                   .dialect = checkpoint::Dialect::modelopt,
+                                   .layers = 3,
+                                   .defect = "missing-input-scale"};
   make(folder / "m", options);
   const auto lines = [](const std::string& text) {
     return std::count(text.begin(), text.end(), '\n');
@@ -151,8 +151,8 @@ TEST(LintCommand, NamesTheFileOfEveryFinding) {
   for (const checkpoint::SynthDefect& defect : checkpoint::synth_defects()) {
     const std::string path = folder / defect.name;
     const Outcome result = run({"synth", "--model", "qwen3-30b-a3b", "--experts", "4", "--layers",
-                              "2", "--hidden", "128", "--intermediate", "64", "--shards", "2",
-                              "--defect", std::string(defect.name), "-o", path});
+                                "2", "--hidden", "128", "--intermediate", "64", "--shards", "2",
+                                "--defect", std::string(defect.name), "-o", path});
     if (result.status != 0) continue;  // of another dialect
     const auto json = parse_json(run({"lint", path, "--deep", "--json"}).out);
     ASSERT_TRUE(json) << defect.name;

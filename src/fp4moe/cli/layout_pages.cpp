@@ -25,9 +25,9 @@ std::vector<const Layout*> generations(std::string_view id) {
 
 std::string map_section(std::string_view title, const Map& map) {
   const bool nibbles = map.element == layout::Element::nibble;
-  std::string text =
-      fmt::format("{} (`{}`; offsets are {}, columns count {}):\n\n```\n{}\n```\n\n", title, map.name,
-                  nibbles ? "nibbles" : "bytes", nibbles ? "codes" : "bytes", layout::formula(map));
+  std::string text = fmt::format("{} (`{}`; offsets are {}, columns count {}):\n\n```\n{}\n```\n\n",
+                                 title, map.name, nibbles ? "nibbles" : "bytes",
+                                 nibbles ? "codes" : "bytes", layout::formula(map));
   if (const std::string rule = layout::size_rule(map); !rule.empty()) text += rule + ".\n\n";
   text +=
       fmt::format("The first bytes, as row:column{}:\n\n```\n{}```\n\n",
@@ -51,7 +51,7 @@ std::string tensors_section(const Layout& layout) {
         "Tensors of 32 experts of 2880 x 2880{}:\n\n| tensor | type | stored | as the kernel sees "
         "it | bytes |\n|---|---|---|---|---:|\n",
         size == 2880 ? std::string() : fmt::format(", padded to {0} x {0}", size));
-    for (const convert::PackedTensor& tensor : packer->tensors())
+    for (const convert::PackedTensorSpec& tensor : packer->tensors())
       text += fmt::format("| `{}` | {} | {} | {} | {} |\n", tensor.name, tensor::name(tensor.dtype),
                           tensor::text(tensor.shape), tensor::text(tensor.kernel.extents),
                           tensor.bytes);

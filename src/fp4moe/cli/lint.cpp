@@ -14,12 +14,12 @@
 #include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/base/phrase.hpp"
 #include "fp4moe/base/text.hpp"
+#include "fp4moe/checkpoint/edit/fix.hpp"
 #include "fp4moe/cli/command.hpp"
 #include "fp4moe/cli/counts.hpp"
 #include "fp4moe/cli/options.hpp"
 #include "fp4moe/cli/progress.hpp"
 #include "fp4moe/tensor/files/store.hpp"
-#include "fp4moe/checkpoint/edit/fix.hpp"
 
 namespace fp4moe::cli {
 
@@ -160,7 +160,8 @@ Result<std::vector<checkpoint::FixPolicy>> parse_policies(const LintOptions& opt
     const auto policy = checkpoint::fix_policy_from_name(name);
     if (!policy) {
       std::vector<std::string> names;
-      for (const checkpoint::FixPolicyRow& row : checkpoint::fix_policies()) names.emplace_back(row.name);
+      for (const checkpoint::FixPolicyRow& row : checkpoint::fix_policies())
+        names.emplace_back(row.name);
       const std::vector<std::string_view> known(names.begin(), names.end());
       return usage("lint.policy", "there is no such repair")
           .expects("one of " + join(names, ", "), "'" + printable(name) + "'")
@@ -186,8 +187,8 @@ LintReport lint_with_progress(const std::string& path, const LintOptions& option
   // The share of scales among all bytes is not known before: the bar counts what is read.
   Progress progress(io, "lint", options.deep ? file_bytes(path) : file_bytes(path) / 17);
   return checkpoint::lint(path, {.deep = options.deep,
-                              .threads = options.threads == 0 ? io.threads : options.threads,
-                              .progress = [&](std::uint64_t bytes) { progress.add(bytes); }});
+                                 .threads = options.threads == 0 ? io.threads : options.threads,
+                                 .progress = [&](std::uint64_t bytes) { progress.add(bytes); }});
 }
 
 Result<int> run_lint(const LintOptions& options, const Io& io) {
@@ -204,10 +205,10 @@ Result<int> run_lint(const LintOptions& options, const Io& io) {
     Progress progress(io, "fix", file_bytes(options.path));
     const auto report =
         checkpoint::fix(options.path, options.out,
-                     {.policies = *policies,
-                      .force = options.force,
-                      .threads = options.threads == 0 ? io.threads : options.threads,
-                      .progress = [&](std::uint64_t bytes) { progress.add(bytes); }});
+                        {.policies = *policies,
+                         .force = options.force,
+                         .threads = options.threads == 0 ? io.threads : options.threads,
+                         .progress = [&](std::uint64_t bytes) { progress.add(bytes); }});
     if (!report) return report.why();
     if (io.json) json["fix"] = to_json(*report);
     if (!io.json) print_fix(io, *report, options.verbose);

@@ -14,13 +14,13 @@
 #include "fp4moe/backends/names.hpp"
 #include "fp4moe/base/phrase.hpp"
 #include "fp4moe/base/text.hpp"
+#include "fp4moe/checkpoint/dialect.hpp"
+#include "fp4moe/checkpoint/models.hpp"
 #include "fp4moe/cli/command.hpp"
 #include "fp4moe/cli/options.hpp"
 #include "fp4moe/oracle/releases.hpp"
 #include "fp4moe/platform/device.hpp"
 #include "fp4moe/runtime/engines.hpp"
-#include "fp4moe/checkpoint/dialect.hpp"
-#include "fp4moe/checkpoint/models.hpp"
 
 namespace fp4moe::cli {
 

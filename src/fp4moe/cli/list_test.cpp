@@ -6,10 +6,10 @@
 #include "fp4moe/backends/all.hpp"
 #include "fp4moe/backends/layouts.hpp"
 #include "fp4moe/base/json.hpp"
-#include "fp4moe/oracle/releases.hpp"
-#include "fp4moe/platform/device.hpp"
 #include "fp4moe/checkpoint/lint/lint.hpp"
 #include "fp4moe/checkpoint/models.hpp"
+#include "fp4moe/oracle/releases.hpp"
+#include "fp4moe/platform/device.hpp"
 #include "support/command_line.hpp"
 #include "support/files.hpp"
 
@@ -31,7 +31,8 @@ bool lists(std::string_view subject, std::string_view name) {
 }
 
 TEST(ListCommand, HasEveryNameThatOptionsTake) {
-  for (const checkpoint::ModelRow& model : checkpoint::models()) EXPECT_TRUE(lists("models", model.name));
+  for (const checkpoint::ModelRow& model : checkpoint::models())
+    EXPECT_TRUE(lists("models", model.name));
   for (const auto& device : platform::described_devices())
     EXPECT_TRUE(lists("devices", device.name)) << device.name;
   for (const oracle::Policy& policy : backends::policies())

@@ -31,7 +31,8 @@ struct ManPage {
 std::string roff(std::string_view text) {
   std::string result;
   for (const char letter : text) {
-    if ((letter == '.' || letter == '\'') && (result.empty() || result.back() == '\n')) result += "\\&";
+    if ((letter == '.' || letter == '\'') && (result.empty() || result.back() == '\n'))
+      result += "\\&";
     if (letter == '-' || letter == '\\') result += '\\';
     result += letter == '\\' ? 'e' : letter;
   }

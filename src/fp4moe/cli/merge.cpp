@@ -120,9 +120,9 @@ Result<int> run_merge(const MergeOptions& given, const Io& io) {
       checkpoint::Adapter::open(given.adapter, checkpoint::adapter_targets(*source));
   if (!adapter) return adapter.why();
   checkpoint::MergeOptions options{.experts_only = given.experts_only,
-                                .threads = given.threads == 0 ? io.threads : given.threads,
-                                .max_memory = given.max_memory,
-                                .max_shard_bytes = given.max_shard_bytes};
+                                   .threads = given.threads == 0 ? io.threads : given.threads,
+                                   .max_memory = given.max_memory,
+                                   .max_shard_bytes = given.max_shard_bytes};
   if (Result<Done> done = set_rule(given.rule, source->dialect().format, options); !done)
     return done.why();
   const Result<checkpoint::MergeReport> plan = checkpoint::plan_merge(*source, *adapter, options);

@@ -94,7 +94,7 @@ class Parser {
     for (const Option& option : set.options)
       if (option.is_positional()) result += (result.empty() ? "" : " ") + option.name();
     return result.empty() ? fmt::format("options alone after {}", command())
-                        : fmt::format("{} {}", command(), result);
+                          : fmt::format("{} {}", command(), result);
   }
 
   bool is_for_the_program(std::string_view word) {

@@ -97,7 +97,8 @@ void print_header(const Io& io, const Plan& result) {
                         result.policy->name);
   for (const std::string& note : result.model.notes) io.out << "note: " << note << "\n";
   for (const std::string& note : result.split.notes) io.out << "note: " << note << "\n";
-  if (!result.no_choice.empty()) io.out << "note: no backend is chosen: " << result.no_choice << "\n";
+  if (!result.no_choice.empty())
+    io.out << "note: no backend is chosen: " << result.no_choice << "\n";
 }
 
 std::string sizes_text(const Plan& result, const BackendPlan& backend) {

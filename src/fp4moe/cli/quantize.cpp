@@ -84,11 +84,12 @@ Result<Done> set_input_scales(const std::string& given, checkpoint::QuantizeOpti
 }
 
 Result<checkpoint::QuantizeOptions> resolve(const QuantizeOptions& given, const Io& io) {
-  checkpoint::QuantizeOptions options{.format = given.format == "mxfp4" ? checkpoint::WeightFormat::mxfp4
-                                                                     : checkpoint::WeightFormat::nvfp4,
-                                   .separate_global_scales = given.separate_global_scales,
-                                   .threads = given.threads == 0 ? io.threads : given.threads,
-                                   .max_shard_bytes = given.max_shard_bytes};
+  checkpoint::QuantizeOptions options{.format = given.format == "mxfp4"
+                                                    ? checkpoint::WeightFormat::mxfp4
+                                                    : checkpoint::WeightFormat::nvfp4,
+                                      .separate_global_scales = given.separate_global_scales,
+                                      .threads = given.threads == 0 ? io.threads : given.threads,
+                                      .max_shard_bytes = given.max_shard_bytes};
   if (!given.to.empty()) {
     options.to = checkpoint::dialect_from_name(given.to);
     if (!options.to)

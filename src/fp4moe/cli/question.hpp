@@ -3,13 +3,13 @@
 #include <string>
 
 #include "fp4moe/cli/options.hpp"
-#include "fp4moe/runtime/question.hpp"
+#include "fp4moe/runtime/selection_request.hpp"
 
 namespace fp4moe::cli {
 
-using runtime::SelectionRequest;
-using runtime::SelectionOptions;
 using runtime::resolve_device;
+using runtime::SelectionOptions;
+using runtime::SelectionRequest;
 
 // --policy and --vllm alone.
 void declare_policy(OptionSet& set, SelectionOptions& options);

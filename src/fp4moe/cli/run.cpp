@@ -124,7 +124,7 @@ Result<Done> join_ranks(const Io& io, const moe::exchange::CommunicatorOptions& 
 
 // One layer's values are looked at whole, those of many only where that takes no time.
 checkpoint::LintOptions lint_of(const runtime::Model& model, const std::vector<std::size_t>& layers,
-                             const Io& io) {
+                                const Io& io) {
   checkpoint::LintOptions result{.scalars_only = layers.size() > 1, .threads = io.threads};
   if (layers.size() == 1) result.layer = model.layer_index(layers.front());
   return result;

@@ -74,7 +74,8 @@ Result<runtime::RunOptions> run_options(const RunArgs& words, std::size_t thread
   const bool is_linear = is_same_word(words.placement, "linear");
   if (!is_linear && !is_same_word(words.placement, "round-robin"))
     return wrong_option("--placement", "linear or round-robin", words.placement);
-  layer.slice.placement = is_linear ? checkpoint::Placement::linear : checkpoint::Placement::round_robin;
+  layer.slice.placement =
+      is_linear ? checkpoint::Placement::linear : checkpoint::Placement::round_robin;
   const Result<std::uint64_t> tp = parse_ranks("--tp", words.tp);
   if (!tp) return tp.why();
   const Result<std::uint64_t> ep = parse_ranks("--ep", words.ep);
@@ -85,8 +86,8 @@ Result<runtime::RunOptions> run_options(const RunArgs& words, std::size_t thread
     return wrong_option("--tp and --ep", "one of them: experts are either split or dealt out",
                         fmt::format("{} and {}", words.tp, words.ep));
   result.split = splits_experts   ? runtime::Split::expert
-               : splits_tensors ? runtime::Split::tensor
-                                : runtime::Split::none;
+                 : splits_tensors ? runtime::Split::tensor
+                                  : runtime::Split::none;
   result.ranks = std::max(*tp, *ep);
   if (!words.exchange.empty()) {
     if (words.exchange != "local" && result.split != runtime::Split::expert)
@@ -179,23 +180,23 @@ std::string activations_of(const runtime::LayerRun& run) {
 
 Json to_json(const runtime::LayerRun& run) {
   Json result{{"layer", run.index},
-            {"backend", run.backend},
-            {"policy", run.policy},
-            {"vllm", run.release ? oracle::to_json(*run.release) : Json()},
-            {"why", run.why},
-            {"layout", run.layout},
-            {"engine", run.engine},
-            {"kernel", run.kernel},
-            {"numerics", run.numerics},
-            {"activations", activations_of(run)},
-            {"routing", run.routing},
-            {"monolithic", run.is_monolithic},
-            {"tokens", run.tokens},
-            {"hidden", run.hidden},
-            {"top_k", run.top_k},
-            {"weight_bytes", run.bytes},
-            {"load_seconds", run.load_seconds},
-            {"us", run.seconds * 1e6}};
+              {"backend", run.backend},
+              {"policy", run.policy},
+              {"vllm", run.release ? oracle::to_json(*run.release) : Json()},
+              {"why", run.why},
+              {"layout", run.layout},
+              {"engine", run.engine},
+              {"kernel", run.kernel},
+              {"numerics", run.numerics},
+              {"activations", activations_of(run)},
+              {"routing", run.routing},
+              {"monolithic", run.is_monolithic},
+              {"tokens", run.tokens},
+              {"hidden", run.hidden},
+              {"top_k", run.top_k},
+              {"weight_bytes", run.bytes},
+              {"load_seconds", run.load_seconds},
+              {"us", run.seconds * 1e6}};
   result["allowed"] = {{"rel_error", run.tolerance.of_largest}, {"cosine", run.tolerance.cosine}};
   if (!run.exact.empty()) {
     const std::vector<double> out(run.out.begin(), run.out.end());
@@ -210,9 +211,9 @@ Json to_json(const runtime::LayerRun& run) {
 
 Json to_json(const runtime::Comparison& comparison, std::uint64_t columns) {
   Json result{{"elements", comparison.elements},      {"unequal", comparison.unequal},
-            {"largest_value", comparison.largest},  {"largest_difference", comparison.difference},
-            {"rel_error", comparison.of_largest()}, {"rms_error", comparison.rms},
-            {"cosine", comparison.cosine},          {"one_has_nan", comparison.has_nan}};
+              {"largest_value", comparison.largest},  {"largest_difference", comparison.difference},
+              {"rel_error", comparison.of_largest()}, {"rms_error", comparison.rms},
+              {"cosine", comparison.cosine},          {"one_has_nan", comparison.has_nan}};
   const auto place = [&](std::size_t at) {
     return Json{{"token", at / columns}, {"column", at % columns}};
   };

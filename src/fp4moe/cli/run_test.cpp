@@ -120,8 +120,8 @@ class RunCommand : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     folder_ = new TemporaryFolder;
-    const Outcome result = run({"synth", "--model", "gpt-oss-20b", "--experts", "4", "--hidden", "96",
-                              "--intermediate", "64", "--layers", "2", "-o", source()});
+    const Outcome result = run({"synth", "--model", "gpt-oss-20b", "--experts", "4", "--hidden",
+                                "96", "--intermediate", "64", "--layers", "2", "-o", source()});
     ASSERT_EQ(result.status, 0) << result.err;
   }
   static void TearDownTestSuite() {
@@ -173,7 +173,7 @@ TEST_F(RunCommand, GivesTheSameBitsFromAConvertedFolder) {
   for (const char* backend : {"MARLIN", "TRITON", "EMULATION"}) {
     const std::string converted = file(backend);
     const Outcome result = run({"convert", source(), "--backend", backend, "--policy", "2026-08-22",
-                              "--device", "h100", "-o", converted});
+                                "--device", "h100", "-o", converted});
     ASSERT_EQ(result.status, 0) << result.err;
     EXPECT_TRUE(output_of({"run", converted, "--numerics", "exact", "--layer", "1"}) == direct)
         << backend;

@@ -9,13 +9,13 @@
 
 #include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/base/text.hpp"
+#include "fp4moe/checkpoint/checkpoint.hpp"
+#include "fp4moe/checkpoint/synth/synth_adapter.hpp"
 #include "fp4moe/cli/command.hpp"
 #include "fp4moe/cli/counts.hpp"
 #include "fp4moe/cli/dialect_names.hpp"
 #include "fp4moe/cli/options.hpp"
 #include "fp4moe/cli/progress.hpp"
-#include "fp4moe/checkpoint/checkpoint.hpp"
-#include "fp4moe/checkpoint/synth/synth_adapter.hpp"
 
 namespace fp4moe::cli {
 namespace {
@@ -132,7 +132,8 @@ Result<int> run_synth(const SynthOptions& given, const Io& io) {
 
 std::vector<std::string> adapter_forms() {
   std::vector<std::string> names;
-  for (const checkpoint::AdapterFormRow& row : checkpoint::kAdapterForms) names.emplace_back(row.name);
+  for (const checkpoint::AdapterFormRow& row : checkpoint::kAdapterForms)
+    names.emplace_back(row.name);
   return names;
 }
 

@@ -9,12 +9,12 @@
 
 #include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/base/text.hpp"
+#include "fp4moe/checkpoint/checkpoint.hpp"
 #include "fp4moe/cli/command.hpp"
 #include "fp4moe/cli/counts.hpp"
 #include "fp4moe/cli/dialect_names.hpp"
 #include "fp4moe/cli/options.hpp"
 #include "fp4moe/cli/progress.hpp"
-#include "fp4moe/checkpoint/checkpoint.hpp"
 
 namespace fp4moe::cli {
 namespace {
@@ -58,7 +58,8 @@ Json to_json(const checkpoint::TranscodeReport& report) {
           {"notes", report.notes}};
 }
 
-void print(const Io& io, const checkpoint::TranscodeReport& report, const TranscodeOptions& options) {
+void print(const Io& io, const checkpoint::TranscodeReport& report,
+           const TranscodeOptions& options) {
   if (io.json) {
     Json whole = to_json(report);
     whole["out"] = options.out;

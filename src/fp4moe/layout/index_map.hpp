@@ -72,9 +72,10 @@ struct Map {
   bool reports_logical_rows = false;  // and counts rows without padding
   const WordCode* code = nullptr;     // nibbles only
   std::uint32_t begin = 0;            // records: the first offset of this part, and
-  std::uint32_t record = 0, of = 0;  // offsets of a record, elements of this part in it; 0: no record
-  std::uint8_t padding = 0;          // the byte in padded places
-  bool padding_is_unset = false;     // the reference leaves it as it finds it; here it is `padding`
+  std::uint32_t record = 0,
+                of = 0;           // offsets of a record, elements of this part in it; 0: no record
+  std::uint8_t padding = 0;       // the byte in padded places
+  bool padding_is_unset = false;  // the reference leaves it as it finds it; here it is `padding`
 };
 
 // A map for one matrix.

@@ -28,7 +28,8 @@ inline std::string broken_places(const IndexMap& map) {
     if (!broken.empty()) return;
     const std::uint64_t offset = map.offset(at);
     if (offset >= map.offsets())
-      broken = fmt::format("({}, {}) lies in offset {} of {}", at.row, at.col, offset, map.offsets());
+      broken =
+          fmt::format("({}, {}) lies in offset {} of {}", at.row, at.col, offset, map.offsets());
     else if (used[offset])
       broken = fmt::format("({}, {}) lies in offset {}, which is taken", at.row, at.col, offset);
     else

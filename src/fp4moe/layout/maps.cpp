@@ -135,20 +135,20 @@ Map triton_strided(Element element) {
 
 Map triton_hopper_value(unsigned mma_version, Pads pads) {
   Map result{.name = mma_version == 3 ? "hopper_value" : "hopper_value_mma2",
-           .element = Element::nibble,
-           .pad_rows = pads.rows,
-           .pad_cols = 2 * pads.bytes,
-           .dims = {kExperts, rows_dim(1, 4), cols_dim(2)},
-           .is_column_major = true,
-           .code = &kHopperCode};
+             .element = Element::nibble,
+             .pad_rows = pads.rows,
+             .pad_cols = 2 * pads.bytes,
+             .dims = {kExperts, rows_dim(1, 4), cols_dim(2)},
+             .is_column_major = true,
+             .code = &kHopperCode};
   if (mma_version == 3)
     result.digits = {n(8, 2, at(1)),    k(8, 2, at(2)),   k(1, 2, at(4)),
-                   k(16, 4, at(8)),   k(2, 4, at(32)),  n(1, 2, at(128)),
-                   k(64, 0, at(256)), n(2, 4, cols(4)), n(16, 0, cols(16))};
+                     k(16, 4, at(8)),   k(2, 4, at(32)),  n(1, 2, at(128)),
+                     k(64, 0, at(256)), n(2, 4, cols(4)), n(16, 0, cols(16))};
   else
     result.digits = {k(2, 4, at(1)),    k(1, 2, at(4)),   n(8, 2, at(8)),
-                   k(32, 2, at(16)),  k(8, 4, at(32)),  n(1, 2, at(128)),
-                   k(64, 0, at(256)), n(2, 4, cols(4)), n(16, 0, cols(16))};
+                     k(32, 2, at(16)),  k(8, 4, at(32)),  n(1, 2, at(128)),
+                     k(64, 0, at(256)), n(2, 4, cols(4)), n(16, 0, cols(16))};
   return result;
 }
 
@@ -191,10 +191,10 @@ Map triton_blackwell_scale() {
 
 Map triton_cdna4_scale(bool pads) {
   Map result{.name = "cdna4_scale",
-           .digits = {n(16, 2, at(1)), k(4, 2, at(2)), n(1, 16, at(4)), k(1, 4, at(64)),
-                      k(8, 0, at(256)), n(32, 0, cols(32))},
-           .dims = {kExperts, rows_dim(1, 32), cols_dim(32)},
-           .is_column_major = true};
+             .digits = {n(16, 2, at(1)), k(4, 2, at(2)), n(1, 16, at(4)), k(1, 4, at(64)),
+                        k(8, 0, at(256)), n(32, 0, cols(32))},
+             .dims = {kExperts, rows_dim(1, 32), cols_dim(32)},
+             .is_column_major = true};
   (pads ? result.pad_rows : result.need_rows) = 32;
   (pads ? result.pad_cols : result.need_cols) = 8;
   return result;
@@ -336,16 +336,16 @@ Map cpu_arm_scales(std::uint32_t block) {
 // k to k + 3 in their low and k + 4 to k + 7 in their high nibbles.
 Map cpu_x86_codes(X86Form form) {
   Map result{.name = form == X86Form::bf16 ? "cpu_x86_codes_bf16" : "cpu_x86_codes_int8",
-           .element = Element::nibble,
-           .pad_rows = 16,
-           .pad_cols = 32,
-           .dims = {kExperts, rows_dim(1, 16), cols_dim(1, 32), of(256)}};
+             .element = Element::nibble,
+             .pad_rows = 16,
+             .pad_cols = 32,
+             .dims = {kExperts, rows_dim(1, 16), cols_dim(1, 32), of(256)}};
   if (form == X86Form::bf16)
     result.digits = {k(2, 4, at(1)), k(1, 2, at(4)), n(1, 16, at(8)), k(8, 0, at(128)),
-                   n(16, 0, cols(16))};
+                     n(16, 0, cols(16))};
   else
     result.digits = {k(4, 2, at(1)), k(1, 4, at(2)), n(1, 16, at(8)), k(8, 0, at(128)),
-                   n(16, 0, cols(16))};
+                     n(16, 0, cols(16))};
   return result;
 }
 

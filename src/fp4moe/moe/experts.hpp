@@ -12,18 +12,15 @@
 #include <vector>
 
 #include "fp4moe/base/result.hpp"
+#include "fp4moe/checkpoint/expert.hpp"
+#include "fp4moe/checkpoint/moe_shape.hpp"
 #include "fp4moe/moe/activation.hpp"
 #include "fp4moe/moe/exchange.hpp"
 #include "fp4moe/moe/lora.hpp"
 #include "fp4moe/moe/numerics.hpp"
 #include "fp4moe/tensor/shape.hpp"
-#include "fp4moe/checkpoint/expert.hpp"
-#include "fp4moe/checkpoint/moe_shape.hpp"
 
 namespace fp4moe::moe {
-
-using OutputForm;
-using Prepared;
 
 // What is fixed when experts are made.
 struct ExpertsProblem {

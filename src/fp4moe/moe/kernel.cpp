@@ -13,8 +13,6 @@ namespace {
 // Rows of an expert begin at multiples of this in an unfinalized result.
 constexpr std::uint64_t kUnfinalizedTile = 8;
 
-using ExpertsOutput;
-using Tokens;
 using oracle::Kind;
 using oracle::TokenFormat;
 
@@ -66,7 +64,8 @@ std::uint64_t trtllm_chunk(checkpoint::WeightFormat format, std::uint64_t expert
   const std::uint64_t free = experts < kRows ? kRows - experts : 0;
   const std::uint64_t assignments =
       format == checkpoint::WeightFormat::mxfp4 ? free * 8 : experts + (free + 1) * 128 - 1;
-  return std::max<std::uint64_t>(1, std::min(kMax, assignments / std::max<std::uint64_t>(1, top_k)));
+  return std::max<std::uint64_t>(1,
+                                 std::min(kMax, assignments / std::max<std::uint64_t>(1, top_k)));
 }
 
 Result<ModularKernel> ModularKernel::make(std::unique_ptr<Exchange> exchange,
@@ -95,7 +94,7 @@ PrepareOptions ModularKernel::prepare_options() const {
   const ExpertsProblem& problem = experts_->problem();
   const bool quantizes = problem.quantizes != ActivationKey::none;
   PrepareOptions result{.weight_on_input = options_.weight_on_input,
-                                .deferred = quantizes && role_.takes_unquantized};
+                        .deferred = quantizes && role_.takes_unquantized};
   if (quantizes && !role_.takes_unquantized) {
     result.quantizer.key = problem.quantizes;
     if (!problem.input_scales.empty()) result.quantizer.global_scale = problem.input_scales[0];
@@ -197,8 +196,8 @@ Result<MonolithicKernel> MonolithicKernel::make(std::unique_ptr<Exchange> exchan
   MonolithicKernel result(std::move(*kernel), std::move(router));
   result.options_ = options;
   const std::uint64_t local = result.experts().problem().shape.experts;
-  result.expert_map_.assign(std::max(result.router_.options().experts, options.first_expert + local),
-                          -1);
+  result.expert_map_.assign(
+      std::max(result.router_.options().experts, options.first_expert + local), -1);
   for (std::uint64_t e = 0; e < local; ++e)
     result.expert_map_[options.first_expert + e] = static_cast<std::int32_t>(e);
   return result;
@@ -286,22 +285,22 @@ Result<MonolithicKernel::Unfinalized> MonolithicKernel::apply_unfinalized(const 
   if (!prepared) return prepared.why();
   const std::uint64_t count = prepared->ids.size();
   std::vector<float> assignments(count * hidden);
-  const auto done =
-      experts().compute({.in = *prepared,
-                         .expert_map = expert_map_,
-                         .weight_on_input = options_.kernel.weight_on_input},
-                        OutputForm::assignments, dense_rows(std::span(assignments), DType::f32, count, hidden));
+  const auto done = experts().compute(
+      {.in = *prepared,
+       .expert_map = expert_map_,
+       .weight_on_input = options_.kernel.weight_on_input},
+      OutputForm::assignments, dense_rows(std::span(assignments), DType::f32, count, hidden));
   if (!done) return done.why();
   Tiled tiles;
   const auto tiled = tile_assignments({.ids = prepared->ids,
-                                 .experts = expert_map_.size(),
-                                 .expert_map = expert_map_,
-                                 .local_experts = experts().problem().shape.experts},
-                                prepared->top_k, kUnfinalizedTile, tiles);
+                                       .experts = expert_map_.size(),
+                                       .expert_map = expert_map_,
+                                       .local_experts = experts().problem().shape.experts},
+                                      prepared->top_k, kUnfinalizedTile, tiles);
   if (!tiled) return tiled.why();
   Unfinalized result{.rows = std::vector<float>(tiles.token_of_row.size() * hidden),
-                   .weights = {prepared->weights.begin(), prepared->weights.end()},
-                   .expanded_to_permuted = tiles.row_of_assignment};
+                     .weights = {prepared->weights.begin(), prepared->weights.end()},
+                     .expanded_to_permuted = tiles.row_of_assignment};
   for (std::uint64_t assignment = 0; assignment < count; ++assignment) {
     if (tiles.row_of_assignment[assignment] < 0) continue;
     const auto row = static_cast<std::uint64_t>(tiles.row_of_assignment[assignment]);

@@ -59,14 +59,12 @@ class ModularKernel {
 
   // out: [T, H] in any activation type. T may be 0: collectives are joined all the same.
   // Errors: kernel.on_input (more than one expert per token), those of exchange and experts.
-  Result<Done> apply(const Tokens& tokens, const MutableRows& out,
-                     const CallOptions& call = {});
+  Result<Done> apply(const Tokens& tokens, const MutableRows& out, const CallOptions& call = {});
 
  private:
   friend class MonolithicKernel;
   ModularKernel() = default;
-  Result<Done> apply_once(const Tokens& tokens, const MutableRows& out,
-                          const CallOptions& call);
+  Result<Done> apply_once(const Tokens& tokens, const MutableRows& out, const CallOptions& call);
   Result<Done> compute(const Prepared& prepared, const MutableRows& out, const CallOptions& call,
                        ExpertsOutput& result);
   PrepareOptions prepare_options() const;

@@ -17,8 +17,8 @@ LowRank low_rank_of(const checkpoint::LoraPair& from) {
 
 }  // namespace
 
-Result<LoraSet> LoraSet::load(std::span<const checkpoint::Adapter* const> adapters, std::size_t layer,
-                              const checkpoint::LoraCut& cut) {
+Result<LoraSet> LoraSet::load(std::span<const checkpoint::Adapter* const> adapters,
+                              std::size_t layer, const checkpoint::LoraCut& cut) {
   LoraSet set;
   for (const checkpoint::Adapter* adapter : adapters) {
     const checkpoint::MoeShape& shape = adapter->targets()[layer].shape;

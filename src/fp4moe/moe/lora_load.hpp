@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "fp4moe/base/result.hpp"
-#include "fp4moe/moe/lora.hpp"
 #include "fp4moe/checkpoint/lora/lora_adapter.hpp"
+#include "fp4moe/moe/lora.hpp"
 
 namespace fp4moe::moe {
 
@@ -16,8 +16,8 @@ class LoraSet {
   // The adapters in the order of their numbers; each opened for the same layers. `layer` is a
   // position among those. Errors: those of LoraAdapter::load, lora.experts (the adapters were
   // opened for layers of different sizes).
-  static Result<LoraSet> load(std::span<const checkpoint::Adapter* const> adapters, std::size_t layer,
-                              const checkpoint::LoraCut& cut);
+  static Result<LoraSet> load(std::span<const checkpoint::Adapter* const> adapters,
+                              std::size_t layer, const checkpoint::LoraCut& cut);
 
   // From memory of the caller, which is copied. Errors: those of LoraAdapter::of.
   static Result<LoraSet> of(std::span<const checkpoint::LoraWeights> adapters,

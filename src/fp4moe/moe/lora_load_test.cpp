@@ -17,7 +17,8 @@ std::vector<checkpoint::AdapterTarget> targets() {
            .is_gpt_oss = true}};
 }
 
-Result<checkpoint::Adapter> make(const std::string& folder, const checkpoint::SynthAdapterOptions& how) {
+Result<checkpoint::Adapter> make(const std::string& folder,
+                                 const checkpoint::SynthAdapterOptions& how) {
   const auto result = checkpoint::synth_adapter(targets(), how, folder);
   if (!result) return result.why();
   return checkpoint::Adapter::open(folder, targets());

@@ -48,7 +48,8 @@ void count_part(const Sort& sort, const Parts& parts, std::size_t part,
   std::uint32_t* counts = scratch.data() + part * (sort.buckets + 1);
   std::fill_n(counts, sort.buckets + 1, 0u);
   const std::size_t end = std::min(sort.ids.size(), (part + 1) * parts.size);
-  for (std::size_t assignment = part * parts.size; assignment < end; ++assignment) ++counts[sort.bucket(assignment)];
+  for (std::size_t assignment = part * parts.size; assignment < end; ++assignment)
+    ++counts[sort.bucket(assignment)];
 }
 
 // Calls border(bucket, begin, end without padding) and returns where the last one of somebody ends.
@@ -72,9 +73,9 @@ std::uint64_t add_up(const Sort& sort, const Parts& parts, std::span<std::uint32
   return used;
 }
 
-template <class Place>
+template <class Store>
 void place_part(const Sort& sort, const Parts& parts, std::size_t part,
-                std::span<std::uint32_t> scratch, const Place& place) {
+                std::span<std::uint32_t> scratch, const Store& place) {
   std::uint32_t* next = scratch.data() + part * (sort.buckets + 1);
   const std::size_t end = std::min(sort.ids.size(), (part + 1) * parts.size);
   for (std::size_t assignment = part * parts.size; assignment < end; ++assignment) {
@@ -84,16 +85,19 @@ void place_part(const Sort& sort, const Parts& parts, std::size_t part,
 }
 
 Result<Done> check_assignments(const Assignments& assignments, std::uint64_t block) {
-  if (assignments.experts == 0 || assignments.experts > kMaxBuckets || assignments.local_experts > assignments.experts)
+  if (assignments.experts == 0 || assignments.experts > kMaxBuckets ||
+      assignments.local_experts > assignments.experts)
     return usage("permute.experts", "there are not so many experts")
         .expects(fmt::format("1 to {}, local ones among them", kMaxBuckets),
                  fmt::format("{}, {} local", assignments.experts, assignments.local_experts));
   if (!assignments.expert_map.empty() && assignments.expert_map.size() != assignments.experts)
     return usage("permute.map", "an expert map has a number for every expert")
-        .expects(std::to_string(assignments.experts), std::to_string(assignments.expert_map.size()));
+        .expects(std::to_string(assignments.experts),
+                 std::to_string(assignments.expert_map.size()));
   if (block == 0 || block > 65536)
     return usage("permute.block", "blocks have rows").expects("1 to 65536", std::to_string(block));
-  if (assignments.ids.size() > kMaxAssignments || assignments.experts * (block - 1) > kMaxAssignments - assignments.ids.size())
+  if (assignments.ids.size() > kMaxAssignments ||
+      assignments.experts * (block - 1) > kMaxAssignments - assignments.ids.size())
     return usage("permute.slots", "so many assignments cannot be numbered")
         .expects(fmt::format("at most {} with their padding", kMaxAssignments),
                  fmt::format("{} of {} experts", assignments.ids.size(), assignments.experts))
@@ -103,7 +107,8 @@ Result<Done> check_assignments(const Assignments& assignments, std::uint64_t blo
 
 Sort sort_of_local(const Assignments& assignments, std::uint64_t align) {
   const bool is_mapped = !assignments.expert_map.empty();
-  return {assignments.ids, assignments.expert_map, is_mapped ? assignments.local_experts : assignments.experts, align};
+  return {assignments.ids, assignments.expert_map,
+          is_mapped ? assignments.local_experts : assignments.experts, align};
 }
 
 Result<Done> check_tokens(const ConstRows& rows, std::string_view what, std::uint64_t wanted) {
@@ -114,7 +119,8 @@ Result<Done> check_tokens(const ConstRows& rows, std::string_view what, std::uin
 
 }  // namespace
 
-std::uint64_t block_capacity(std::uint64_t assignments, std::uint64_t experts, std::uint64_t block) {
+std::uint64_t block_capacity(std::uint64_t assignments, std::uint64_t experts,
+                             std::uint64_t block) {
   const std::uint64_t padded = assignments + experts * (block - 1);
   return assignments < experts ? std::min(assignments * block, padded) : padded;
 }
@@ -126,7 +132,8 @@ Result<Done> align_blocks(const Assignments& assignments, BlockOptions options, 
   const Sort sort = maps_first ? sort_of_local(assignments, options.block)
                                : Sort{assignments.ids, {}, assignments.experts, options.block};
   const auto none = static_cast<std::int32_t>(assignments.ids.size());
-  const std::uint64_t capacity = block_capacity(assignments.ids.size(), assignments.experts, options.block);
+  const std::uint64_t capacity =
+      block_capacity(assignments.ids.size(), assignments.experts, options.block);
   out.sorted_assignments.assign(capacity, none);
   out.expert_ids.assign(ceil_div(capacity, options.block), -1);
   const Parts parts = parts_of(sort, pool);
@@ -228,7 +235,8 @@ Result<Done> permute_rows(const ConstRows& x, const Grouped& order, ThreadPool& 
   if (assignments == 0) return Done{};
   if (x.rows == 0 || assignments % x.rows != 0)
     return usage("permute.rows", "every token has as many assignments")
-        .expects(fmt::format("a number of tokens that divides {}", assignments), std::to_string(x.rows));
+        .expects(fmt::format("a number of tokens that divides {}", assignments),
+                 std::to_string(x.rows));
   const std::uint64_t top_k = assignments / x.rows;
   pool.run(order.valid(), [&](std::size_t row) {
     const auto assignment = static_cast<std::uint64_t>(order.assignment_of_row[row]);
@@ -237,14 +245,16 @@ Result<Done> permute_rows(const ConstRows& x, const Grouped& order, ThreadPool& 
   return Done{};
 }
 
-Result<Done> tile_assignments(const Assignments& assignments, std::uint64_t top_k, std::uint64_t tile, Tiled& out) {
+Result<Done> tile_assignments(const Assignments& assignments, std::uint64_t top_k,
+                              std::uint64_t tile, Tiled& out) {
   if (Result<Done> good = check_assignments(assignments, tile); !good) return good;
   if (tile < 8 || tile > 128 || !std::has_single_bit(tile))
     return usage("permute.block", "a tile of TRT-LLM has another number of rows")
         .expects("8, 16, 32, 64 or 128", std::to_string(tile));
   if (top_k == 0 || assignments.ids.size() % top_k != 0)
     return usage("permute.rows", "every token has as many assignments")
-        .expects(fmt::format("a number that divides {}", assignments.ids.size()), std::to_string(top_k));
+        .expects(fmt::format("a number that divides {}", assignments.ids.size()),
+                 std::to_string(top_k));
   const Sort sort = sort_of_local(assignments, tile);
   const Parts whole{1, assignments.ids.size()};
   out.scratch.resize(sort.buckets + 1);
@@ -262,11 +272,12 @@ Result<Done> tile_assignments(const Assignments& assignments, std::uint64_t top_
                                   static_cast<std::int32_t>(bucket));
       });
   out.token_of_row.assign(used, -1);
-  place_part(sort, whole, 0, out.scratch, [&](std::size_t assignment, std::uint32_t at, bool is_ours) {
-    if (!is_ours) return;
-    out.row_of_assignment[assignment] = static_cast<std::int32_t>(at);
-    out.token_of_row[at] = static_cast<std::int32_t>(assignment / top_k);
-  });
+  place_part(sort, whole, 0, out.scratch,
+             [&](std::size_t assignment, std::uint32_t at, bool is_ours) {
+               if (!is_ours) return;
+               out.row_of_assignment[assignment] = static_cast<std::int32_t>(at);
+               out.token_of_row[at] = static_cast<std::int32_t>(assignment / top_k);
+             });
   return Done{};
 }
 

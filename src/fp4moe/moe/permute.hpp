@@ -34,9 +34,10 @@ struct Assignments {
 
 // Marlin, Triton, emulation.
 struct BlockAligned {
-  std::vector<std::int32_t> sorted_assignments{};  // capacity; padding and tail are the number of assignments
-  std::vector<std::int32_t> expert_ids{};    // one a block; tail -1
-  std::uint64_t used = 0;                    // of sorted_assignments, a multiple of the block
+  std::vector<std::int32_t>
+      sorted_assignments{};  // capacity; padding and tail are the number of assignments
+  std::vector<std::int32_t> expert_ids{};  // one a block; tail -1
+  std::uint64_t used = 0;                  // of sorted_assignments, a multiple of the block
   std::vector<std::uint32_t> scratch{};
 };
 struct BlockOptions {
@@ -64,8 +65,10 @@ std::uint64_t marlin_block(const MarlinBlockCase& asked);
 // Grouped matrix products.
 struct Grouped {
   std::vector<std::int64_t> offsets{};  // [local experts + 1]; the last: rows that are somebody's
-  std::vector<std::int32_t> row_of_assignment{};  // nobody's assignments follow the others, in their order
-  std::vector<std::int32_t> assignment_of_row{};  // the number of assignments where the row is nobody's
+  std::vector<std::int32_t>
+      row_of_assignment{};  // nobody's assignments follow the others, in their order
+  std::vector<std::int32_t>
+      assignment_of_row{};  // the number of assignments where the row is nobody's
   std::vector<std::uint32_t> scratch{};
 
   std::uint64_t valid() const {
@@ -81,14 +84,15 @@ Result<Done> permute_rows(const ConstRows& x, const Grouped& order, ThreadPool& 
 
 // TRT-LLM.
 struct Tiled {
-  std::vector<std::int32_t> row_of_assignment{};    // -1: nobody's
-  std::vector<std::int32_t> token_of_row{};   // [padded rows]; -1: padding
-  std::vector<std::int32_t> padded_counts{};  // [local experts], multiples of the tile
-  std::vector<std::int32_t> offsets{};        // [local experts + 1], their sums
+  std::vector<std::int32_t> row_of_assignment{};  // -1: nobody's
+  std::vector<std::int32_t> token_of_row{};       // [padded rows]; -1: padding
+  std::vector<std::int32_t> padded_counts{};      // [local experts], multiples of the tile
+  std::vector<std::int32_t> offsets{};            // [local experts + 1], their sums
   std::vector<std::int32_t> expert_of_tile{};
   std::vector<std::uint32_t> scratch{};
 };
 // `tile` is a power of two from 8 to 128.
-Result<Done> tile_assignments(const Assignments& assignments, std::uint64_t top_k, std::uint64_t tile, Tiled& out);
+Result<Done> tile_assignments(const Assignments& assignments, std::uint64_t top_k,
+                              std::uint64_t tile, Tiled& out);
 
 }  // namespace fp4moe::moe

@@ -38,8 +38,10 @@ std::vector<Numbers> by_expert(const Assignments& assignments, bool maps) {
   for (std::size_t assignment = 0; assignment < assignments.ids.size(); ++assignment) {
     std::int32_t id = assignments.ids[assignment];
     if (id < 0 || id >= static_cast<std::int32_t>(assignments.experts)) continue;
-    if (maps && !assignments.expert_map.empty()) id = assignments.expert_map[static_cast<std::size_t>(id)];
-    if (id >= 0) result[static_cast<std::size_t>(id)].push_back(static_cast<std::int32_t>(assignment));
+    if (maps && !assignments.expert_map.empty())
+      id = assignments.expert_map[static_cast<std::size_t>(id)];
+    if (id >= 0)
+      result[static_cast<std::size_t>(id)].push_back(static_cast<std::int32_t>(assignment));
   }
   return result;
 }
@@ -52,8 +54,8 @@ void for_many_assignments(const Check& check) {
       const Numbers ids = random_ids(count, -2, static_cast<std::int32_t>(experts) + 2, count);
       check(Assignments{.ids = ids, .experts = experts});
       const auto map = expert_map(experts, {1, 2}, Placement::round_robin);
-      check(
-          Assignments{.ids = ids, .experts = experts, .expert_map = *map, .local_experts = experts / 2});
+      check(Assignments{
+          .ids = ids, .experts = experts, .expert_map = *map, .local_experts = experts / 2});
     }
 }
 
@@ -70,8 +72,9 @@ TEST(AlignBlocks, AgreesWithThePlainWayWhateverTheThreads) {
           const std::vector<Numbers> lists = by_expert(assignments, ignores);
           for (std::size_t e = 0; e < lists.size(); ++e) {
             for (std::size_t i = 0; i < lists[e].size(); i += block)
-              owners.push_back(ignores || assignments.expert_map.empty() ? static_cast<std::int32_t>(e)
-                                                                   : assignments.expert_map[e]);
+              owners.push_back(ignores || assignments.expert_map.empty()
+                                   ? static_cast<std::int32_t>(e)
+                                   : assignments.expert_map[e]);
             sorted.insert(sorted.end(), lists[e].begin(), lists[e].end());
             while (sorted.size() % block != 0) sorted.push_back(none);
           }
@@ -93,7 +96,8 @@ TEST(AlignBlocks, HasRoomForAnyDistribution) {
     BlockAligned out;
     const Numbers ids(5, expert);
     ASSERT_TRUE(align_blocks({.ids = ids, .experts = 8}, {.block = 4}, pool, out));
-    EXPECT_EQ(out.sorted_assignments.size(), 20u);  // fewer assignments than experts: a block each at most
+    EXPECT_EQ(out.sorted_assignments.size(),
+              20u);  // fewer assignments than experts: a block each at most
     EXPECT_EQ(out.used, 8u);
   }
 }
@@ -191,8 +195,8 @@ TEST(TileAssignments, PadsExpertsToTiles) {
             (Numbers{0, -1, -1, -1, -1, -1, -1, -1, 0, 1, 2, -1, -1, -1, -1, -1}));
 
   const Numbers map{-1, -1, 0, 1};
-  ASSERT_TRUE(
-      tile_assignments({.ids = ids, .experts = 4, .expert_map = map, .local_experts = 2}, 2, 8, out));
+  ASSERT_TRUE(tile_assignments({.ids = ids, .experts = 4, .expert_map = map, .local_experts = 2}, 2,
+                               8, out));
   EXPECT_EQ(out.row_of_assignment, (Numbers{0, -1, 1, -1, 2, -1}));
   EXPECT_EQ(out.expert_of_tile, (Numbers{0}));
 
@@ -269,7 +273,8 @@ TEST(PermuteRows, RowsGoThereAndComeBackSummed) {
       for (std::uint64_t c = 0; c < kWide; ++c) {
         float sum = 0;
         for (std::uint64_t assignment = t * kTop; assignment < (t + 1) * kTop; ++assignment)
-          if (chosen.ids[assignment] >= 0 && chosen.ids[assignment] < static_cast<std::int32_t>(kExperts))
+          if (chosen.ids[assignment] >= 0 &&
+              chosen.ids[assignment] < static_cast<std::int32_t>(kExperts))
             sum += chosen.weights[assignment] * x.at(t, c);
         ASSERT_EQ(out.at(t, c), rounded(dtype, sum)) << "token " << t;
       }
@@ -310,7 +315,8 @@ TEST(Reduce, ContiguousSumsAssignmentsAndSkipsNobodys) {
                map[static_cast<std::size_t>(id)] >= 0;
       };
       for (std::uint64_t assignment = 0; assignment < rows.rows; ++assignment)
-        for (std::uint64_t c = 0; c < kWide && !is_ours(assignment); ++c) rows.set(assignment, c, kNan);
+        for (std::uint64_t c = 0; c < kWide && !is_ours(assignment); ++c)
+          rows.set(assignment, c, kNan);
       ReduceInput input{.rows = rows.view(), .top_k = kTop, .ids = chosen.ids};
       input.weights = on_input ? std::span<const float>() : chosen.weights;
       input.experts = kExperts;

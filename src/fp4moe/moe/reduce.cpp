@@ -59,14 +59,16 @@ struct AssignmentSum {
   bool rounds = false;
 };
 template <class RowOf>
-void sum_assignments(const AssignmentSum& job, ThreadPool& pool, const MutableRows& out, const RowOf& row_of) {
+void sum_assignments(const AssignmentSum& job, ThreadPool& pool, const MutableRows& out,
+                     const RowOf& row_of) {
   pool.run(out.rows, [&](std::size_t t) {
     std::array<float, kStrip> memory;
     for (std::uint64_t begin = 0; begin < out.columns; begin += kStrip) {
       const std::uint64_t count = std::min<std::uint64_t>(kStrip, out.columns - begin);
       const std::span<float> sum(memory.data(), count);
       std::ranges::fill(sum, 0.0f);
-      for (std::uint64_t assignment = t * job.top_k; assignment < (t + 1) * job.top_k; ++assignment) {
+      for (std::uint64_t assignment = t * job.top_k; assignment < (t + 1) * job.top_k;
+           ++assignment) {
         const std::uint64_t row = row_of(assignment);
         if (row == kNobody) continue;
         add_row(columns_of(job.rows, begin, count),
@@ -131,9 +133,10 @@ Result<Done> copy_rows(const ReduceInput& input, ThreadPool& pool, const Mutable
 Result<Done> reduce_contiguous(const ReduceInput& input, ThreadPool& pool, const MutableRows& out) {
   if (Result<Done> good = check_ids(input, out); !good) return good;
   if (Result<Done> good = check_sizes(input, out, input.ids.size()); !good) return good;
-  sum_assignments({input.rows, input.top_k, input.weights, true}, pool, out, [&](std::uint64_t assignment) {
-    return is_somebody(input, input.ids[assignment]) ? assignment : kNobody;
-  });
+  sum_assignments({input.rows, input.top_k, input.weights, true}, pool, out,
+                  [&](std::uint64_t assignment) {
+                    return is_somebody(input, input.ids[assignment]) ? assignment : kNobody;
+                  });
   return Done{};
 }
 
@@ -153,9 +156,11 @@ Result<std::vector<BatchedAssignment>> batched_assignments(const ReduceInput& in
     const std::uint64_t local = static_cast<std::uint64_t>(id) - input.first_expert;
     if (local >= input.local_experts) continue;
     const float weight = input.weights.empty() ? 1.0f : input.weights[assignment];
-    const auto duplicate = std::find(input.ids.begin() + static_cast<std::ptrdiff_t>(first),
-                                input.ids.begin() + static_cast<std::ptrdiff_t>(assignment), id);
-    if (const auto at = static_cast<std::uint64_t>(duplicate - input.ids.begin()); at < assignment) {
+    const auto duplicate =
+        std::find(input.ids.begin() + static_cast<std::ptrdiff_t>(first),
+                  input.ids.begin() + static_cast<std::ptrdiff_t>(assignment), id);
+    if (const auto at = static_cast<std::uint64_t>(duplicate - input.ids.begin());
+        at < assignment) {
       result[at].weight += weight;
       continue;
     }
@@ -169,8 +174,8 @@ Result<std::vector<BatchedAssignment>> batched_assignments(const ReduceInput& in
 }
 
 // Expert by expert, each sum rounded to the output's type.
-void add_batches(const ReduceInput& input, std::span<const BatchedAssignment> assignments, std::size_t token,
-                 const MutableRows& out) {
+void add_batches(const ReduceInput& input, std::span<const BatchedAssignment> assignments,
+                 std::size_t token, const MutableRows& out) {
   std::array<float, kStrip> memory, part;
   const auto mine = assignments.subspan(token * input.top_k, input.top_k);
   for (std::uint64_t begin = 0; begin < out.columns; begin += kStrip) {
@@ -181,7 +186,8 @@ void add_batches(const ReduceInput& input, std::span<const BatchedAssignment> as
     for (;;) {
       const BatchedAssignment* next = nullptr;
       for (const BatchedAssignment& assignment : mine)
-        if (assignment.row != kNobody && assignment.row >= done && (next == nullptr || assignment.row < next->row))
+        if (assignment.row != kNobody && assignment.row >= done &&
+            (next == nullptr || assignment.row < next->row))
           next = &assignment;
       if (next == nullptr) break;
       done = next->row + 1;
@@ -236,17 +242,20 @@ Result<Done> weigh_and_reduce(ReducePolicy policy, const ReduceInput& input, Thr
 
 Result<Done> unpermute_rows(const UnpermuteInput& input, ThreadPool& pool, const MutableRows& out) {
   const std::uint64_t assignments = input.order.row_of_assignment.size();
-  if (input.weights.size() != assignments || (out.rows == 0 ? assignments != 0 : assignments % out.rows != 0))
-    return usage("reduce.sizes", "every assignment has a weight and every token as many assignments")
+  if (input.weights.size() != assignments ||
+      (out.rows == 0 ? assignments != 0 : assignments % out.rows != 0))
+    return usage("reduce.sizes",
+                 "every assignment has a weight and every token as many assignments")
         .expects(fmt::format("{} weights", assignments),
                  fmt::format("{} for {} tokens", input.weights.size(), out.rows));
   const ReduceInput sizes{.rows = input.rows};
   if (Result<Done> good = check_sizes(sizes, out, input.order.valid()); !good) return good;
   const std::uint64_t top_k = out.rows == 0 ? 0 : assignments / out.rows;
-  sum_assignments({input.rows, top_k, input.weights, false}, pool, out, [&](std::uint64_t assignment) {
-    const auto row = static_cast<std::uint64_t>(input.order.row_of_assignment[assignment]);
-    return row < input.order.valid() ? row : kNobody;
-  });
+  sum_assignments(
+      {input.rows, top_k, input.weights, false}, pool, out, [&](std::uint64_t assignment) {
+        const auto row = static_cast<std::uint64_t>(input.order.row_of_assignment[assignment]);
+        return row < input.order.valid() ? row : kNobody;
+      });
   return Done{};
 }
 

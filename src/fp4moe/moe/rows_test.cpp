@@ -15,7 +15,6 @@
 #include "fp4moe/formats/nvfp4.hpp"
 #include "fp4moe/moe/numerics.hpp"
 #include "fp4moe/moe/quantized_rows.hpp"
-#include "fp4moe/moe/shared_experts.hpp"
 
 namespace fp4moe::moe {
 namespace rows_test {
@@ -145,19 +144,6 @@ TEST(Numerics, HaveNamesOfTheirOwn) {
   const auto missing = require_numerics("blurred");
   EXPECT_EQ(missing.why().id, "numerics.unknown");
   EXPECT_NE(missing.why().expected.find("triton_fused"), std::string::npos);
-}
-
-TEST(SharedExperts, RunBesideWhereTheyMay) {
-  EXPECT_EQ(name(shared_order({})), "NO_OVERLAP");
-  EXPECT_EQ(name(shared_order({.is_cuda = true, .tokens = 256})), "MULTI_STREAM_OVERLAPPED");
-  EXPECT_EQ(name(shared_order({.is_cuda = true, .tokens = 257})), "NO_OVERLAP");
-  EXPECT_EQ(name(shared_order({.is_async = true, .is_cuda = true})), "MK_INTERNAL_OVERLAPPED");
-  for (const SharedCase& never : {SharedCase{.has_eplb = true, .is_async = true},
-                                  SharedCase{.is_two_sided = true, .is_async = true},
-                                  SharedCase{.is_sequence_parallel = true, .is_async = true}})
-    EXPECT_EQ(shared_order(never), SharedOrder::before);
-  EXPECT_EQ(shared_order({.has_eplb = true, .eplb_leaves_overlap = true, .is_async = true}),
-            SharedOrder::in_kernel);
 }
 
 }  // namespace rows_test

@@ -44,24 +44,24 @@ EnumSet<ActivationKey> all_keys() {
 
 std::string one_device(const DeviceNeed& need) {
   std::string result = need.kinds.empty()
-                         ? "any device"
-                         : names_of(need.kinds, platform::kPlatformNames.size(),
-                                    [](PlatformKind kind) { return platform::name(kind); });
+                           ? "any device"
+                           : names_of(need.kinds, platform::kPlatformNames.size(),
+                                      [](PlatformKind kind) { return platform::name(kind); });
   if (!need.capabilities.empty()) result += " " + capability_words(need.capabilities);
   if (!need.gfx.empty())
     result += " " + join(std::vector<std::string>(need.gfx.begin(), need.gfx.end()), ", ");
   if (!need.not_gfx.empty())
     result += " but not " +
-            join(std::vector<std::string>(need.not_gfx.begin(), need.not_gfx.end()), ", ");
+              join(std::vector<std::string>(need.not_gfx.begin(), need.not_gfx.end()), ", ");
   if (need.architecture == CpuArchitecture::x86) result += " x86";
   if (need.architecture == CpuArchitecture::arm) result += " Arm";
   if (!need.cpu.empty()) result += " " + platform::text(need.cpu);
   if (!need.libraries.empty())
     result += " with " + names_of(need.libraries, platform::kLibraryNames.size(),
-                                [](Library library) { return platform::name(library); });
+                                  [](Library library) { return platform::name(library); });
   if (!need.switches.empty())
     result += " and " + names_of(need.switches, platform::kVariables,
-                               [](Variable v) { return platform::row(v).name; });
+                                 [](Variable v) { return platform::row(v).name; });
   return result;
 }
 

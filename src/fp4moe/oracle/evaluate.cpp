@@ -20,7 +20,9 @@ constexpr LimitRow kLimits[] = {
     {ParallelLimit::one_expert_rank, Reason::expert_parallel,
      [](const Parallel& p, Exchange, PolicyDate) { return p.ep_size != 1; }},
     {ParallelLimit::no_all2all, Reason::all2all,
-     [](const Parallel& p, Exchange, PolicyDate policy_date) { return uses_all2all(p, policy_date); }},
+     [](const Parallel& p, Exchange, PolicyDate policy_date) {
+       return uses_all2all(p, policy_date);
+     }},
     {ParallelLimit::no_eplb, Reason::eplb,
      [](const Parallel& p, Exchange, PolicyDate) { return p.enable_eplb; }},
     {ParallelLimit::no_data_parallel, Reason::data_parallel,
@@ -34,7 +36,9 @@ constexpr LimitRow kLimits[] = {
     {ParallelLimit::only_expert_parallel, Reason::expert_parallel,
      [](const Parallel& p, Exchange, PolicyDate) { return !p.use_ep; }},
     {ParallelLimit::no_batched_tokens, Reason::exchange,
-     [](const Parallel&, Exchange e, PolicyDate policy_date) { return is_batched(e, policy_date); }},
+     [](const Parallel&, Exchange e, PolicyDate policy_date) {
+       return is_batched(e, policy_date);
+     }},
     {ParallelLimit::no_sequence_parallel, Reason::sequence_parallel,
      [](const Parallel& p, Exchange, PolicyDate) { return p.is_sequence_parallel(); }},
 };
@@ -166,7 +170,8 @@ class Evaluation {
     const Parallel& layout = request_.layer.parallel;
     const Exchange by = exchange(layout, policy_.policy_date);
     for (const LimitRow& row : kLimits) {
-      if (!experts_.limits.contains(row.limit) || !row.broken(layout, by, policy_.policy_date)) continue;
+      if (!experts_.limits.contains(row.limit) || !row.broken(layout, by, policy_.policy_date))
+        continue;
       const auto said = [&](const Refusal& refusal) { return refusal.reason == row.reason; };
       if (std::ranges::any_of(verdict_.refusals, said)) continue;
       refuse(row.reason, Check::parallel, static_cast<std::size_t>(row.limit));
@@ -199,12 +204,12 @@ class Evaluation {
   const Policy& policy_;
   const Request& request_;
   Verdict& verdict_;
-  const Experts& experts_;
+  const ExpertsClass& experts_;
 };
 
 }  // namespace
 
-bool takes(const Experts& experts, WeightFormat weights, ActivationKey activation,
+bool takes(const ExpertsClass& experts, WeightFormat weights, ActivationKey activation,
            const platform::Device& device) {
   return std::ranges::any_of(experts.schemes, [&](const Scheme& scheme) {
     return scheme.weights == weights && scheme.activations.contains(activation) &&
@@ -213,7 +218,7 @@ bool takes(const Experts& experts, WeightFormat weights, ActivationKey activatio
 }
 
 Verdict evaluate(const Policy& policy, Mode mode, const Request& request, const Backend& backend,
-                 const Experts& experts, ActivationKey activation) {
+                 const ExpertsClass& experts, ActivationKey activation) {
   const Exchange by = exchange(request.layer.parallel, policy.policy_date);
   const bool repaired = mode == Mode::strict && !experts.strict_devices.empty();
   Verdict verdict{

@@ -105,13 +105,13 @@ enum class Reason : std::uint8_t {
 std::string_view name(Reason reason);
 
 struct Backend;
-struct Experts;
+struct ExpertsClass;
 
 // What a rule sees.
 struct Asked {
   const Request& request;
   const Backend& backend;
-  const Experts& experts;
+  const ExpertsClass& experts;
   WeightFormat weights{};
   ActivationKey activation{};
 };
@@ -128,7 +128,7 @@ struct Rule {
 
 enum class Kind : std::uint8_t { modular, monolithic };  // given routes, or routing by itself
 
-struct Experts {
+struct ExpertsClass {
   std::string_view name;  // empty: the reference has a function here, no class
   Kind kind = Kind::modular;
   TokenFormat format = TokenFormat::standard;

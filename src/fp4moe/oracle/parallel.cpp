@@ -12,8 +12,9 @@
 namespace fp4moe::oracle {
 namespace {
 
-constexpr EnumSet<PolicyDate> kUntilAprilAndOurs{PolicyDate::january_seed, PolicyDate::january_27, PolicyDate::march_20,
-                                          PolicyDate::march_27,     PolicyDate::april_24,   PolicyDate::native};
+constexpr EnumSet<PolicyDate> kUntilAprilAndOurs{PolicyDate::january_seed, PolicyDate::january_27,
+                                                 PolicyDate::march_20,     PolicyDate::march_27,
+                                                 PolicyDate::april_24,     PolicyDate::native};
 
 // A name, what it means, and when. A removed name is accepted with a warning.
 struct NameRow {
@@ -170,7 +171,8 @@ Parallel derive(const Deployment& deployment) {
 bool uses_all2all(const Parallel& parallel, PolicyDate policy_date) {
   if (!parallel.use_ep) return false;
   if (parallel.dp_size > 1) return true;
-  return kSinceAugust2026.contains(policy_date) && (parallel.pcp_size > 1 || parallel.is_sequence_parallel());
+  return kSinceAugust2026.contains(policy_date) &&
+         (parallel.pcp_size > 1 || parallel.is_sequence_parallel());
 }
 
 Exchange exchange(const Parallel& parallel, PolicyDate policy_date) {
@@ -196,10 +198,12 @@ std::vector<Property> derived_properties(const Parallel& parallel, PolicyDate po
   std::vector<Property> properties{{"is_sequence_parallel", parallel.is_sequence_parallel()},
                                    {"use_all2all_kernels", uses_all2all(parallel, policy_date)}};
   for (const PropertyRow& row : kProperties)
-    if (row.policy_dates.contains(policy_date)) properties.push_back({row.name, row.exchange == used});
+    if (row.policy_dates.contains(policy_date))
+      properties.push_back({row.name, row.exchange == used});
   properties.push_back({"use_batched_activation_format", is_batched(used, policy_date)});
   if (kSinceApril2026.contains(policy_date))
-    properties.push_back({"needs_round_robin_routing_tables", needs_routing_tables(used, policy_date)});
+    properties.push_back(
+        {"needs_round_robin_routing_tables", needs_routing_tables(used, policy_date)});
   return properties;
 }
 

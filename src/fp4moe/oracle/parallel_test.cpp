@@ -9,8 +9,9 @@
 namespace fp4moe::oracle {
 namespace parallel_test {
 
-constexpr PolicyDate kEras[] = {PolicyDate::january_seed, PolicyDate::january_27, PolicyDate::march_20, PolicyDate::march_27,
-                         PolicyDate::april_24,     PolicyDate::august_22,  PolicyDate::native};
+constexpr PolicyDate kEras[] = {
+    PolicyDate::january_seed, PolicyDate::january_27, PolicyDate::march_20, PolicyDate::march_27,
+    PolicyDate::april_24,     PolicyDate::august_22,  PolicyDate::native};
 
 bool property(const Parallel& parallel, PolicyDate policy_date, std::string_view name) {
   const auto all = derived_properties(parallel, policy_date);
@@ -111,7 +112,8 @@ TEST(Parallel, NamesMeanExchangesOfTheirTime) {
   EXPECT_EQ(exchange(spread("mori_low_latency"), PolicyDate::august_22), Exchange::mori);
   EXPECT_EQ(exchange(spread("deepep_v2"), PolicyDate::august_22), Exchange::deepep_v2);
   EXPECT_EQ(exchange(spread("nixl_ep"), PolicyDate::january_27), Exchange::unknown);
-  EXPECT_EQ(exchange(spread("flashinfer_all2allv"), PolicyDate::april_24), Exchange::flashinfer_two_sided);
+  EXPECT_EQ(exchange(spread("flashinfer_all2allv"), PolicyDate::april_24),
+            Exchange::flashinfer_two_sided);
 }
 
 TEST(Parallel, ExchangesThatBatchPerExpertDependOnTheTime) {
@@ -120,8 +122,9 @@ TEST(Parallel, ExchangesThatBatchPerExpertDependOnTheTime) {
     EXPECT_FALSE(is_batched(Exchange::deepep_ht, policy_date));
     EXPECT_FALSE(is_batched(Exchange::none, policy_date));
     EXPECT_EQ(is_batched(Exchange::pplx, policy_date), kJanuary2026.contains(policy_date));
-    EXPECT_EQ(is_batched(Exchange::nixl, policy_date),
-              policy_date == PolicyDate::april_24 || policy_date == PolicyDate::august_22 || policy_date == PolicyDate::native);
+    EXPECT_EQ(is_batched(Exchange::nixl, policy_date), policy_date == PolicyDate::april_24 ||
+                                                           policy_date == PolicyDate::august_22 ||
+                                                           policy_date == PolicyDate::native);
   }
 }
 
@@ -215,7 +218,8 @@ TEST(Parallel, PassthroughDoesNotDependOnTheLayoutAndMoonepDoes) {
 }
 
 TEST(Parallel, BackendsThatExchangeThemselvesFixTheExchange) {
-  const auto bound = [](const BindingRequest& request, PolicyDate policy_date = PolicyDate::vllm_033) {
+  const auto bound = [](const BindingRequest& request,
+                        PolicyDate policy_date = PolicyDate::vllm_033) {
     const Result<Binding> result = bind_exchange(request, policy_date);
     return result ? result->all2all + "|" + result->log : result.why().message;
   };
@@ -239,7 +243,8 @@ TEST(Parallel, BackendsThatExchangeThemselvesFixTheExchange) {
   EXPECT_TRUE(bound({.backend = "flashinfer_moe_ep_mega_deep_gemm",
                      .architecture = "DeepseekV4ForCausalLM"})
                   .starts_with("passthrough|"));
-  EXPECT_EQ(bound({.backend = "triton", .all2all = "passthrough"}, PolicyDate::august_22), "passthrough|");
+  EXPECT_EQ(bound({.backend = "triton", .all2all = "passthrough"}, PolicyDate::august_22),
+            "passthrough|");
 }
 
 TEST(Parallel, RoutingTablesAreForExchangesThatRenumber) {

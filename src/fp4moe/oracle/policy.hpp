@@ -37,7 +37,7 @@ struct EnvironmentStep {
   std::vector<const Backend*> removed_when_false{};
   std::vector<Forced> when_true{};  // the first that matches
   std::string_view otherwise{};     // the error when none matches
-  bool like_a_name = false;         // strict: the batched variant stands in, as for an explicit name
+  bool like_a_name = false;  // strict: the batched variant stands in, as for an explicit name
 };
 
 // NVFP4: one variable admits only FlashInfer backends, a second one picks among them.

@@ -44,7 +44,8 @@ class Walk {
     made_.policy = &policy;
     made_.mode = mode;
     const Exchange by = exchange(layer_.parallel, policy.policy_date);
-    made_.format = is_batched(by, policy.policy_date) ? TokenFormat::batched : TokenFormat::standard;
+    made_.format =
+        is_batched(by, policy.policy_date) ? TokenFormat::batched : TokenFormat::standard;
   }
 
   Selection run() {
@@ -78,7 +79,7 @@ class Walk {
         filled_in(form, backend.name, lists ? python_list(available_, value_of) : std::string()));
   }
 
-  bool choose(const Backend& backend, const Experts* experts, ActivationKey activation) {
+  bool choose(const Backend& backend, const ExpertsClass* experts, ActivationKey activation) {
     made_.outcome = Outcome::selected;
     made_.backend = &backend;
     made_.experts = experts;
@@ -98,7 +99,8 @@ class Walk {
   }
 
   // Null when the reference stops here because a variable it reads has no meaning.
-  const Verdict* judge(const Backend& backend, const Experts& experts, ActivationKey activation) {
+  const Verdict* judge(const Backend& backend, const ExpertsClass& experts,
+                       ActivationKey activation) {
     if (!strict() && stops_at_switch(experts)) return nullptr;
     const Verdict verdict = evaluate(policy_, made_.mode, request_, backend, experts, activation);
     const auto came_to = [&](Check check) {
@@ -112,7 +114,7 @@ class Walk {
     return &made_.evaluated.emplace_back(verdict);
   }
 
-  bool stops_at_switch(const Experts& experts) {
+  bool stops_at_switch(const ExpertsClass& experts) {
     for (const DeviceNeed& need : experts.devices)
       for (const platform::VariableRow& row : platform::variables())
         if (need.switches.contains(row.variable) && is_malformed(row.variable)) return true;
@@ -130,10 +132,10 @@ class Walk {
     return try_kernels(backend, backend.experts, activation);
   }
 
-  bool try_kernels(const Backend& backend, std::span<const Experts* const> kernels,
+  bool try_kernels(const Backend& backend, std::span<const ExpertsClass* const> kernels,
                    ActivationKey activation) {
     const Verdict* last = nullptr;
-    for (const Experts* experts : kernels) {
+    for (const ExpertsClass* experts : kernels) {
       last = judge(backend, *experts, activation);
       if (last == nullptr) return true;
       if (!last->accepted()) continue;
@@ -194,7 +196,7 @@ class Walk {
     if (is_malformed(Variable::mxfp4_use_marlin)) return true;
     const bool triton = has_triton && request_.environment.is_false(Variable::mxfp4_use_marlin);
     const Backend& backend = triton ? *policy_.lora->triton : *policy_.lora->marlin;
-    const Experts& experts = *backend.experts.front();
+    const ExpertsClass& experts = *backend.experts.front();
     if (strict()) {
       const Verdict* verdict = judge(backend, experts, backend.activation);
       if (!verdict->accepted()) return fail(ErrorKind::value, unsupported(backend, verdict));
@@ -308,13 +310,13 @@ class Walk {
     if (environment.is_set(Variable::flashinfer_moe_backend)) return named_flashinfer(rule);
     if (!strict() && rule.taken_unseen != nullptr) {
       const Backend& backend = *rule.taken_unseen;
-      const Experts& experts = *backend.experts.front();
+      const ExpertsClass& experts = *backend.experts.front();
       judge(backend, experts, asked_);
       log_choice(backend);
       return choose(backend, &experts, asked_);
     }
     for (const Backend* backend : rule.candidates) {
-      for (const Experts* experts : backend->experts) {
+      for (const ExpertsClass* experts : backend->experts) {
         const Verdict* verdict = judge(*backend, *experts, asked_);
         if (verdict == nullptr) return true;
         if (!verdict->accepted()) continue;
@@ -373,7 +375,7 @@ class Walk {
       const bool requested = policy_.request_filters && asked_ != ActivationKey::none &&
                              (!policy_.request_falls_back || backend->any_activation);
       const ActivationKey key = requested ? asked_ : key_for(*backend);
-      for (const Experts* experts : backend->experts) {
+      for (const ExpertsClass* experts : backend->experts) {
         const Verdict* verdict = judge(*backend, *experts, key);
         if (verdict == nullptr) return true;
         if (verdict->accepted()) {
@@ -451,7 +453,7 @@ std::vector<Verdict> survey(const Policy& policy, Mode mode, const Request& requ
     const bool as_asked =
         policy.asks_checkpoint || (policy.request_filters && backend->any_activation);
     const bool for_lora = request.layer.lora && !backend->lora_experts.empty();
-    for (const Experts* experts : for_lora ? backend->lora_experts : backend->experts)
+    for (const ExpertsClass* experts : for_lora ? backend->lora_experts : backend->experts)
       verdicts.push_back(evaluate(policy, mode, request, *backend, *experts,
                                   as_asked ? asked : backend->activation));
   }

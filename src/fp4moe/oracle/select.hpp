@@ -66,7 +66,7 @@ Cause cause(Reason reason);
 // One kernel held against the request: every refusal, in the order of the checks.
 struct Verdict {
   const Backend* backend = nullptr;
-  const Experts* experts = nullptr;
+  const ExpertsClass* experts = nullptr;
   std::span<const DeviceNeed> needs{};  // the kernel's devices, as the mode counts them
   ActivationKey activation{};
   TokenFormat format{};
@@ -83,12 +83,12 @@ struct Selection {
   Mode mode{};
   Outcome outcome{};
   const Backend* backend = nullptr;
-  const Experts* experts = nullptr;   // null where the reference has no class
-  TokenFormat format{};               // what the deployment asks for
-  ActivationKey activation{};         // of the chosen scheme
-  std::vector<Verdict> evaluated{};   // in the order tried, the accepted one last
-  std::vector<std::string> log{};     // at information level
-  std::vector<std::string> warned{};  // at warning level
+  const ExpertsClass* experts = nullptr;  // null where the reference has no class
+  TokenFormat format{};                   // what the deployment asks for
+  ActivationKey activation{};             // of the chosen scheme
+  std::vector<Verdict> evaluated{};       // in the order tried, the accepted one last
+  std::vector<std::string> log{};         // at information level
+  std::vector<std::string> warned{};      // at warning level
   ErrorKind error{};
   std::string message{};  // of the error, in the reference's words
 };
@@ -99,18 +99,18 @@ Cause cause(const Verdict& verdict, const Refusal& refusal);
 std::vector<Refusal> by_cause(const Verdict& verdict);
 
 Verdict evaluate(const Policy& policy, Mode mode, const Request& request, const Backend& backend,
-                 const Experts& experts, ActivationKey activation);
+                 const ExpertsClass& experts, ActivationKey activation);
 Selection select(const Policy& policy, Mode mode, const Request& request);
 
 // Whether the kernel computes this pair of formats on the device.
-bool takes(const Experts& experts, WeightFormat weights, ActivationKey activation,
+bool takes(const ExpertsClass& experts, WeightFormat weights, ActivationKey activation,
            const platform::Device& device);
 
 // The check before a kernel is made, with sizes as they are then (rounded). The reference looks for
 // a form of activations that the kernel takes, whatever was selected (Q24); strict mode checks the
 // form that was selected. The reference's sentence when it refuses; empty when all is well.
 std::string validate(const Policy& policy, Mode mode, const Request& request,
-                     const Backend& backend, const Experts& experts);
+                     const Backend& backend, const ExpertsClass& experts);
 
 // Every kernel of the policy against the request, whether the selection came to it or not: the
 // automatic list first, then what only a name or a variable reaches.

@@ -12,23 +12,23 @@ constexpr DeviceNeed kNewDevices[] = {
     {.kinds = {PlatformKind::cuda}, .capabilities = kTen, .libraries = {Library::flashinfer}}};
 constexpr DeviceNeed kOldDevices[] = {{.kinds = {PlatformKind::cuda}, .capabilities = kEight}};
 constexpr Scheme kSchemes[] = {{WeightFormat::mxfp4, {ActivationKey::none}}};
-constexpr Experts kNewExperts{.name = "NewExperts",
-                              .devices = kNewDevices,
-                              .activations = {Activation::swigluoai},
-                              .schemes = kSchemes};
-constexpr Experts kOldExperts{.name = "OldExperts",
-                              .devices = kOldDevices,
-                              .activations = {Activation::swigluoai, Activation::silu},
-                              .schemes = kSchemes,
-                              .lora = true};
-constexpr Experts kBatchedExperts{.name = "BatchedExperts",
-                                  .format = TokenFormat::batched,
-                                  .devices = kOldDevices,
-                                  .activations = {Activation::swigluoai},
-                                  .schemes = kSchemes};
-constexpr const Experts* kNewList[] = {&kNewExperts};
-constexpr const Experts* kOldList[] = {&kOldExperts};
-constexpr const Experts* kBatchedList[] = {&kBatchedExperts};
+constexpr ExpertsClass kNewExperts{.name = "NewExperts",
+                                   .devices = kNewDevices,
+                                   .activations = {Activation::swigluoai},
+                                   .schemes = kSchemes};
+constexpr ExpertsClass kOldExperts{.name = "OldExperts",
+                                   .devices = kOldDevices,
+                                   .activations = {Activation::swigluoai, Activation::silu},
+                                   .schemes = kSchemes,
+                                   .lora = true};
+constexpr ExpertsClass kBatchedExperts{.name = "BatchedExperts",
+                                       .format = TokenFormat::batched,
+                                       .devices = kOldDevices,
+                                       .activations = {Activation::swigluoai},
+                                       .schemes = kSchemes};
+constexpr const ExpertsClass* kNewList[] = {&kNewExperts};
+constexpr const ExpertsClass* kOldList[] = {&kOldExperts};
+constexpr const ExpertsClass* kBatchedList[] = {&kBatchedExperts};
 constexpr Backend kNew{.name = "NEW", .experts = kNewList};
 constexpr Backend kOld{.name = "OLD", .experts = kOldList, .batched = "BATCHED_OLD"};
 constexpr Backend kBatched{.name = "BATCHED_OLD", .experts = kBatchedList};

@@ -129,7 +129,7 @@ Sentence about_scheme(const Request& request, const Verdict& verdict) {
 
 Sentence about_column(const Request& request, const Verdict& verdict, const Refusal& refusal) {
   const Layer& layer = request.layer;
-  const Experts& experts = *verdict.experts;
+  const ExpertsClass& experts = *verdict.experts;
   switch (refusal.reason) {
     case Reason::not_gated:
       return {"computes only layers with a gate", "this layer has none", {}};
@@ -206,8 +206,9 @@ std::string object(const Policy& policy, const Request& request, const Verdict& 
     case Check::routing: {
       if (terse) return "routing method";
       const RoutingWord& word = kRoutingWords[static_cast<std::size_t>(layer.routing)];
-      return fmt::format("routing method {}",
-                         kSinceAugust2026.contains(policy.policy_date) ? word.august_number : word.number);
+      return fmt::format("routing method {}", kSinceAugust2026.contains(policy.policy_date)
+                                                  ? word.august_number
+                                                  : word.number);
     }
     case Check::hash_routing:
       return "hash routing";

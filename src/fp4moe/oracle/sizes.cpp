@@ -61,9 +61,10 @@ Result<Sizes> round_sizes(const Backend& backend, const platform::Device& device
   return Sizes{*hidden, *intermediate};
 }
 
-Result<std::uint64_t> exchange_hidden(const Parallel& parallel, PolicyDate policy_date, ScalarType activations,
-                                      std::uint64_t hidden) {
-  const auto* row = std::ranges::find(kHidden, exchange(parallel, policy_date), &HiddenRow::exchange);
+Result<std::uint64_t> exchange_hidden(const Parallel& parallel, PolicyDate policy_date,
+                                      ScalarType activations, std::uint64_t hidden) {
+  const auto* row =
+      std::ranges::find(kHidden, exchange(parallel, policy_date), &HiddenRow::exchange);
   if (row == std::end(kHidden)) return hidden;
   if (row->rule == HiddenRule::transfer_units)
     return rounded("hidden", hidden, kTransferBytes / bytes(activations));
@@ -99,8 +100,8 @@ Result<Sizes> converted_sizes(const Backend& backend, bool gated, Sizes sizes) {
 }
 
 Result<Sizes> layer_sizes(const Backend& backend, const platform::Device& device,
-                          std::optional<Activation> activation, const Parallel& parallel, PolicyDate policy_date,
-                          ScalarType activations, Sizes sizes) {
+                          std::optional<Activation> activation, const Parallel& parallel,
+                          PolicyDate policy_date, ScalarType activations, Sizes sizes) {
   const auto hidden = exchange_hidden(parallel, policy_date, activations, sizes.hidden);
   if (!hidden) return hidden.why();
   return round_sizes(backend, device, activation, {*hidden, sizes.intermediate});

@@ -28,8 +28,8 @@ Result<Sizes> round_sizes(const Backend& backend, const platform::Device& device
 
 // The hidden size that the exchange carries. An error with id sizes.exchange, in the reference's
 // words, when it carries none so large.
-Result<std::uint64_t> exchange_hidden(const Parallel& parallel, PolicyDate policy_date, ScalarType activations,
-                                      std::uint64_t hidden);
+Result<std::uint64_t> exchange_hidden(const Parallel& parallel, PolicyDate policy_date,
+                                      ScalarType activations, std::uint64_t hidden);
 
 // What conversion makes of the sizes that were loaded. An error with id sizes.conversion when the
 // backend can convert no such sizes.
@@ -37,7 +37,7 @@ Result<Sizes> converted_sizes(const Backend& backend, bool gated, Sizes sizes);
 
 // The exchange's rule and the backend's, in this order.
 Result<Sizes> layer_sizes(const Backend& backend, const platform::Device& device,
-                          std::optional<Activation> activation, const Parallel& parallel, PolicyDate policy_date,
-                          ScalarType activations, Sizes sizes);
+                          std::optional<Activation> activation, const Parallel& parallel,
+                          PolicyDate policy_date, ScalarType activations, Sizes sizes);
 
 }  // namespace fp4moe::oracle

@@ -27,7 +27,8 @@ Parallel spread(std::string_view name) {
 }
 
 std::uint64_t hidden_for(std::string_view name, std::uint64_t hidden,
-                         ScalarType type = ScalarType::bfloat16, PolicyDate policy_date = PolicyDate::april_24) {
+                         ScalarType type = ScalarType::bfloat16,
+                         PolicyDate policy_date = PolicyDate::april_24) {
   const auto rounded = exchange_hidden(spread(name), policy_date, type, hidden);
   return rounded ? *rounded : 0;
 }
@@ -80,8 +81,8 @@ TEST(Sizes, LowLatencyExchangesHaveAFewCompiledSizes) {
   EXPECT_EQ(hidden_for("deepep_low_latency", 8192), 8192u);
   EXPECT_EQ(hidden_for("allgather_reducescatter", 9000), 9000u);
 
-  const auto refused =
-      exchange_hidden(spread("deepep_low_latency"), PolicyDate::april_24, ScalarType::bfloat16, 9000);
+  const auto refused = exchange_hidden(spread("deepep_low_latency"), PolicyDate::april_24,
+                                       ScalarType::bfloat16, 9000);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.why().id, "sizes.exchange");
   EXPECT_EQ(refused.why().code, ErrorCode::no_backend);
@@ -112,8 +113,8 @@ TEST(Sizes, ConversionPadsByTheRowForTheHiddenSizeOrRefuses) {
 
 TEST(Sizes, TheExchangeRoundsBeforeTheBackend) {
   const auto sizes = [&](PlatformKind kind) {
-    return *layer_sizes(kBackend, device(kind), {}, spread("deepep_low_latency"), PolicyDate::april_24,
-                        ScalarType::bfloat16, {2049, 100});
+    return *layer_sizes(kBackend, device(kind), {}, spread("deepep_low_latency"),
+                        PolicyDate::april_24, ScalarType::bfloat16, {2049, 100});
   };
 
   EXPECT_EQ(sizes(PlatformKind::xpu), (Sizes{2560, 128}));

@@ -21,7 +21,7 @@ struct Checked {
 };
 
 Checked checked_pair(const Policy& policy, Mode mode, const Request& request,
-                     const Backend& backend, const Experts& experts) {
+                     const Backend& backend, const ExpertsClass& experts) {
   const Layer& layer = request.layer;
   if (mode == Mode::strict)
     return {backend.any_activation ? layer.activation_override.value_or(layer.activation_key)
@@ -42,7 +42,7 @@ bool columns_hold(const Verdict& verdict) {
 }  // namespace
 
 std::string validate(const Policy& policy, Mode mode, const Request& request,
-                     const Backend& backend, const Experts& experts) {
+                     const Backend& backend, const ExpertsClass& experts) {
   if (!policy.validates) return {};
   const Checked pair = checked_pair(policy, mode, request, backend, experts);
   Verdict verdict = evaluate(policy, mode, request, backend, experts, pair.activation);

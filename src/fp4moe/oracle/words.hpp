@@ -28,17 +28,19 @@ enum class PolicyDate : std::uint8_t {
 };
 inline constexpr EnumSet<PolicyDate> kJanuary2026{PolicyDate::january_seed, PolicyDate::january_27};
 inline constexpr EnumSet<PolicyDate> kMarch2026{PolicyDate::march_20, PolicyDate::march_27};
-inline constexpr EnumSet<PolicyDate> kBeforeAugust2026{PolicyDate::march_20, PolicyDate::march_27, PolicyDate::april_24};
+inline constexpr EnumSet<PolicyDate> kBeforeAugust2026{PolicyDate::march_20, PolicyDate::march_27,
+                                                       PolicyDate::april_24};
 inline constexpr EnumSet<PolicyDate> kAugust2026{PolicyDate::august_22};
 inline constexpr EnumSet<PolicyDate> kVllm033{PolicyDate::vllm_033};
 inline constexpr EnumSet<PolicyDate> kSinceAugust2026{PolicyDate::august_22, PolicyDate::vllm_033};
-inline constexpr EnumSet<PolicyDate> kSinceApril2026{PolicyDate::april_24, PolicyDate::august_22, PolicyDate::vllm_033,
-                                          PolicyDate::native};
-inline constexpr EnumSet<PolicyDate> kSinceMarch2026{PolicyDate::march_20,  PolicyDate::march_27, PolicyDate::april_24,
-                                          PolicyDate::august_22, PolicyDate::vllm_033, PolicyDate::native};
-inline constexpr EnumSet<PolicyDate> kEveryEra{PolicyDate::january_seed, PolicyDate::january_27, PolicyDate::march_20,
-                                        PolicyDate::march_27,     PolicyDate::april_24,   PolicyDate::august_22,
-                                        PolicyDate::vllm_033,     PolicyDate::native};
+inline constexpr EnumSet<PolicyDate> kSinceApril2026{PolicyDate::april_24, PolicyDate::august_22,
+                                                     PolicyDate::vllm_033, PolicyDate::native};
+inline constexpr EnumSet<PolicyDate> kSinceMarch2026{PolicyDate::march_20, PolicyDate::march_27,
+                                                     PolicyDate::april_24, PolicyDate::august_22,
+                                                     PolicyDate::vllm_033, PolicyDate::native};
+inline constexpr EnumSet<PolicyDate> kEveryEra{
+    PolicyDate::january_seed, PolicyDate::january_27, PolicyDate::march_20, PolicyDate::march_27,
+    PolicyDate::april_24,     PolicyDate::august_22,  PolicyDate::vllm_033, PolicyDate::native};
 
 // compat repeats the reference's mistakes, strict repairs those that change a result.
 enum class Mode : std::uint8_t { strict, compat };

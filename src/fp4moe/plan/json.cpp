@@ -61,18 +61,19 @@ Json to_json(const Plan& plan) {
                    {"has_bias", shape.has_bias},
                    {"activation", oracle::name(plan.model.layer.activation)}};
   json["layers"] = plan.model.layers;
-  json["split"] = {{"ranks", plan.split.ranks},
-                   {"tp", parallel.tp_size},
-                   {"ep", parallel.ep_size},
-                   {"dp", parallel.dp_size},
-                   {"all2all", parallel.all2all_backend},
-                   {"rule", plan.model.rule == checkpoint::SplitRule::equal ? "equal" : "ceil_blocks"},
-                   {"intermediate_divided", plan.split.divided},
-                   {"intermediate_most", plan.split.most},
-                   {"intermediate_least", plan.split.least},
-                   {"empty_ranks", plan.split.empty_ranks},
-                   {"experts_most", plan.split.max_experts},
-                   {"experts_least", plan.split.experts_least}};
+  json["split"] = {
+      {"ranks", plan.split.ranks},
+      {"tp", parallel.tp_size},
+      {"ep", parallel.ep_size},
+      {"dp", parallel.dp_size},
+      {"all2all", parallel.all2all_backend},
+      {"rule", plan.model.rule == checkpoint::SplitRule::equal ? "equal" : "ceil_blocks"},
+      {"intermediate_divided", plan.split.divided},
+      {"intermediate_most", plan.split.most},
+      {"intermediate_least", plan.split.least},
+      {"empty_ranks", plan.split.empty_ranks},
+      {"experts_most", plan.split.max_experts},
+      {"experts_least", plan.split.experts_least}};
   json["no_choice"] = plan.no_choice.empty() ? Json() : Json(plan.no_choice);
   json["backends"] = Json::array();
   for (const BackendPlan& backend : plan.backends) json["backends"].push_back(to_json(backend));

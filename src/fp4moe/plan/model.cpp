@@ -61,7 +61,7 @@ bool has_files_named_like(const std::filesystem::path& folder, std::string_view 
 
 // The number format that a configuration claims for the experts; `instead` where it claims none.
 Result<checkpoint::WeightFormat> format_of(const checkpoint::ModelFacts& facts,
-                                        std::optional<checkpoint::WeightFormat> instead) {
+                                           std::optional<checkpoint::WeightFormat> instead) {
   std::string found = "no quantization_config";
   for (const checkpoint::QuantClaim& claim : facts.claims) {
     if (claim.format) return *claim.format;
@@ -106,13 +106,14 @@ Result<Model> model_from_facts(const std::string& path, const checkpoint::ModelF
   const auto known = format_of(facts, format);
   if (!known) return Error(known.why()).in(path);
   const ModelRow* row = family_of(said);
-  const checkpoint::MoeShape shape{.format = *known,
-                                .experts = *said.experts,
-                                .hidden = *said.hidden,
-                                .intermediate = *said.intermediate,
-                                .order = row != nullptr ? row->order : checkpoint::RowOrder::halves,
-                                .has_bias = row != nullptr && row->bias,
-                                .has_input_scale = *known == checkpoint::WeightFormat::nvfp4};
+  const checkpoint::MoeShape shape{
+      .format = *known,
+      .experts = *said.experts,
+      .hidden = *said.hidden,
+      .intermediate = *said.intermediate,
+      .order = row != nullptr ? row->order : checkpoint::RowOrder::halves,
+      .has_bias = row != nullptr && row->bias,
+      .has_input_scale = *known == checkpoint::WeightFormat::nvfp4};
   Model model = model_of_layer(said, shape, rule_of(said.model_type, *known));
   model.name = path;
   return model;
@@ -169,8 +170,8 @@ Result<Model> model_from_checkpoint(const std::string& path) {
   const auto layers = checkpoint->layers();
   if (layers.empty())
     return invalid("plan.layers", "the checkpoint has no MoE layer to plan").in(path);
-  const checkpoint::MoeLayer& first = layers.front();
-  for (const checkpoint::MoeLayer& layer : layers)
+  const checkpoint::LayerTensors& first = layers.front();
+  for (const checkpoint::LayerTensors& layer : layers)
     if (!(layer.shape == first.shape))
       return invalid("plan.shapes", "the MoE layers have different shapes")
           .in(path)

@@ -7,27 +7,28 @@
 #include <vector>
 
 #include "fp4moe/base/result.hpp"
-#include "fp4moe/oracle/vllm/buffers.hpp"
-#include "fp4moe/oracle/request.hpp"
 #include "fp4moe/checkpoint/config.hpp"
 #include "fp4moe/checkpoint/models.hpp"
 #include "fp4moe/checkpoint/moe_shape.hpp"
 #include "fp4moe/checkpoint/slice.hpp"
+#include "fp4moe/oracle/request.hpp"
+#include "fp4moe/oracle/vllm/buffers.hpp"
 
 namespace fp4moe::plan {
 
 struct Model {
   std::string name{};
-  std::string family{};       // its model_type; empty: not known
+  std::string family{};          // its model_type; empty: not known
   checkpoint::MoeShape shape{};  // of one MoE layer
-  std::uint64_t layers = 0;   // MoE layers
+  std::uint64_t layers = 0;      // MoE layers
   checkpoint::SplitRule rule = checkpoint::SplitRule::equal;
   oracle::BufferNames names = oracle::BufferNames::modelopt;
   oracle::Layer layer{};  // of one rank without parallelism
   std::vector<std::string> notes{};
 };
 
-Model model_from_row(const checkpoint::ModelRow& row, std::optional<checkpoint::WeightFormat> format);
+Model model_from_row(const checkpoint::ModelRow& row,
+                     std::optional<checkpoint::WeightFormat> format);
 
 // A layer of which nothing but its sizes is known; its activation and routing are the defaults.
 Model model_of_shape(const checkpoint::MoeShape& shape, checkpoint::SplitRule rule,
@@ -50,6 +51,7 @@ Result<Model> model_from_config(const std::string& path,
                                 std::optional<checkpoint::WeightFormat> format);
 
 // What `path` holds: a checkpoint, or a config.json without tensors. Errors: those of both.
-Result<Model> model_from_path(const std::string& path, std::optional<checkpoint::WeightFormat> format);
+Result<Model> model_from_path(const std::string& path,
+                              std::optional<checkpoint::WeightFormat> format);
 
 }  // namespace fp4moe::plan

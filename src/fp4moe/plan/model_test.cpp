@@ -13,9 +13,9 @@
 namespace fp4moe::plan {
 namespace model_test {
 
+using checkpoint::testing::FileTensor;
 using tensor::DType;
 using tensor::testing::TemporaryFolder;
-using checkpoint::testing::FileTensor;
 
 void make(const std::string& path, checkpoint::SynthOptions options) {
   options.experts = 4;

@@ -64,14 +64,15 @@ std::optional<Error> count_bytes(const PlanRequest& request, const Split& split,
                                  BackendPlan& result) {
   const Model& model = request.model;
   const oracle::Policy& policy = *request.policy;
-  oracle::BufferRequest wanted{.format = model.shape.format,
-                               .names = model.names,
-                               .sizes = result.after,
-                               .local_experts = split.max_experts,
-                               .experts = model.shape.experts,
-                               .gated = model.shape.gated(),
-                               .has_bias = model.shape.has_bias,
-                               .global_activation_scales = result.backend->global_activation_scales};
+  oracle::BufferRequest wanted{
+      .format = model.shape.format,
+      .names = model.names,
+      .sizes = result.after,
+      .local_experts = split.max_experts,
+      .experts = model.shape.experts,
+      .gated = model.shape.gated(),
+      .has_bias = model.shape.has_bias,
+      .global_activation_scales = result.backend->global_activation_scales};
   wanted.always_two_halves =
       oracle::has_two_halves_always(model.shape.format, policy.policy_date, request.mode);
   const auto with = [&wanted](Sizes sizes, std::uint64_t experts, bool real) {
@@ -105,7 +106,7 @@ std::optional<Error> count_bytes(const PlanRequest& request, const Split& split,
 
 void select(const oracle::Record& record, BackendPlan& result) {
   result.chosen = record.selection.outcome == oracle::Outcome::selected &&
-                record.selection.backend == result.backend;
+                  record.selection.backend == result.backend;
   if (result.chosen) return;
   const auto row = std::ranges::find(record.rows, result.backend, &oracle::BackendRow::backend);
   if (row == record.rows.end() || row->nearest == nullptr) {
@@ -180,10 +181,11 @@ BackendPlan plan_backend(const PlanRequest& request, const Split& split, const B
   const double hidden = number(model.shape.hidden), width = number(model.shape.intermediate);
   result.hidden_padding = percent(number(result.after.hidden), hidden);
   result.intermediate_padding = percent(parts * number(result.after.intermediate), width);
-  result.work =
-      ratio(number(result.after.hidden) * number(result.after.intermediate) * parts, hidden * width);
+  result.work = ratio(number(result.after.hidden) * number(result.after.intermediate) * parts,
+                      hidden * width);
   result.impossible = count_bytes(request, split, result);
-  if (request.device.memory_bytes > 0) result.fits = result.rank_bytes <= request.device.memory_bytes;
+  if (request.device.memory_bytes > 0)
+    result.fits = result.rank_bytes <= request.device.memory_bytes;
   return result;
 }
 

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "fp4moe/base/result.hpp"
-#include "fp4moe/oracle/vllm/buffers.hpp"
+#include "fp4moe/oracle/explain/record.hpp"
 #include "fp4moe/oracle/policy.hpp"
-#include "fp4moe/oracle/record.hpp"
+#include "fp4moe/oracle/vllm/buffers.hpp"
 #include "fp4moe/plan/split.hpp"
 #include "fp4moe/plan/wire.hpp"
 

@@ -10,8 +10,8 @@
 namespace fp4moe::plan {
 namespace {
 
-using oracle::Exchange;
 using checkpoint::SplitRule;
+using oracle::Exchange;
 
 constexpr std::uint64_t kMaxRanks = 1u << 16;
 
@@ -146,7 +146,8 @@ Result<Split> plan_split(const Model& model, const Ranks& ranks, oracle::PolicyD
   return split;
 }
 
-Result<Split> plan_split(const Model& model, oracle::Parallel parallel, oracle::PolicyDate policy_date) {
+Result<Split> plan_split(const Model& model, oracle::Parallel parallel,
+                         oracle::PolicyDate policy_date) {
   Split split;
   split.parallel = std::move(parallel);
   split.ranks = static_cast<std::uint64_t>(split.parallel.tp_size) *
@@ -154,9 +155,9 @@ Result<Split> plan_split(const Model& model, oracle::Parallel parallel, oracle::
   split.divided = split.most = split.least = model.shape.intermediate;
   split.max_experts = split.experts_least = model.shape.experts;
   split.ranks_with_most = split.ranks;
-  const Result<Done> done = split.parallel.use_ep
-                                ? split_experts(model, policy_date, split)
-                                : split_rows(model, policy_date != oracle::PolicyDate::native, split);
+  const Result<Done> done =
+      split.parallel.use_ep ? split_experts(model, policy_date, split)
+                            : split_rows(model, policy_date != oracle::PolicyDate::native, split);
   if (!done) return done.why();
   return split;
 }

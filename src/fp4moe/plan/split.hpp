@@ -38,6 +38,7 @@ struct Split {
 // exchange is parallel.all2all.
 Result<Split> plan_split(const Model& model, const Ranks& ranks, oracle::PolicyDate policy_date);
 // The same for ranks that were arranged elsewhere.
-Result<Split> plan_split(const Model& model, oracle::Parallel parallel, oracle::PolicyDate policy_date);
+Result<Split> plan_split(const Model& model, oracle::Parallel parallel,
+                         oracle::PolicyDate policy_date);
 
 }  // namespace fp4moe::plan

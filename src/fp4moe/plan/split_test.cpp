@@ -15,7 +15,8 @@ Model model(std::string_view name) {
   return model_from_row(*row, {});
 }
 
-Result<Split> split(std::string_view name, const Ranks& ranks, PolicyDate policy_date = PolicyDate::april_24) {
+Result<Split> split(std::string_view name, const Ranks& ranks,
+                    PolicyDate policy_date = PolicyDate::april_24) {
   return plan_split(model(name), ranks, policy_date);
 }
 

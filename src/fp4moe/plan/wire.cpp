@@ -22,7 +22,8 @@ std::string_view used_exchange(const Split& split, oracle::PolicyDate policy_dat
 
 }  // namespace
 
-std::vector<WireRow> plan_wire(const Model& model, const Split& split, oracle::PolicyDate policy_date) {
+std::vector<WireRow> plan_wire(const Model& model, const Split& split,
+                               oracle::PolicyDate policy_date) {
   std::vector<WireRow> rows;
   if (split.ranks <= 1) return rows;
   CostRequest request{.ranks = split.ranks,

@@ -17,6 +17,7 @@ struct WireRow {
 // Ranks that have the same tokens sum their results (all_reduce). Where whole experts are split,
 // tokens can travel instead: as they are, and in the types that go with the weights. Nothing for
 // one rank.
-std::vector<WireRow> plan_wire(const Model& model, const Split& split, oracle::PolicyDate policy_date);
+std::vector<WireRow> plan_wire(const Model& model, const Split& split,
+                               oracle::PolicyDate policy_date);
 
 }  // namespace fp4moe::plan

@@ -8,7 +8,7 @@
 
 #include "fp4moe/backends/all.hpp"
 #include "fp4moe/base/text.hpp"
-#include "fp4moe/oracle/remedy.hpp"
+#include "fp4moe/oracle/explain/remedy.hpp"
 #include "fp4moe/plan/plan.hpp"
 
 namespace fp4moe::runtime {
@@ -30,7 +30,8 @@ constexpr int kReach = 64;
 std::optional<Error> load_error(const SelectionRequest& question, const oracle::Request& request,
                                 const Backend& backend) {
   if (!question.split) return std::nullopt;
-  const auto split = plan::plan_split(question.model, request.layer.parallel, question.policy->policy_date);
+  const auto split =
+      plan::plan_split(question.model, request.layer.parallel, question.policy->policy_date);
   if (!split) return split.why();
   plan::PlanRequest wanted{.model = question.model, .device = request.device};
   wanted.policy = question.policy;
@@ -226,12 +227,12 @@ Json selection_json(const Alternative& other) {
   constexpr std::string_view kOutcomes[] = {"selected", "none", "error"};
   const bool is_class = selection.experts != nullptr && !selection.experts->name.empty();
   Json result{{"policy", other.policy->name},
-            {"title", oracle::title(*other.policy)},
-            {"mode", oracle::kModeNames[static_cast<std::size_t>(selection.mode)]},
-            {"outcome", kOutcomes[static_cast<std::size_t>(selection.outcome)]},
-            {"backend", selection.backend == nullptr ? Json() : Json(selection.backend->name)},
-            {"experts", is_class ? Json(selection.experts->name) : Json()},
-            {"loads", other.loads}};
+              {"title", oracle::title(*other.policy)},
+              {"mode", oracle::kModeNames[static_cast<std::size_t>(selection.mode)]},
+              {"outcome", kOutcomes[static_cast<std::size_t>(selection.outcome)]},
+              {"backend", selection.backend == nullptr ? Json() : Json(selection.backend->name)},
+              {"experts", is_class ? Json(selection.experts->name) : Json()},
+              {"loads", other.loads}};
   if (!selection.message.empty()) result["message"] = selection.message;
   return result;
 }
@@ -242,10 +243,10 @@ Json split_json(const Answer& answer) {
   if (!answer.impossible) return result;
   const Error& why = *answer.impossible;
   result.update({{"id", why.id},
-               {"message", why.message},
-               {"expected", why.expected},
-               {"found", why.found},
-               {"remedy", why.remedy}});
+                 {"message", why.message},
+                 {"expected", why.expected},
+                 {"found", why.found},
+                 {"remedy", why.remedy}});
   return result;
 }
 
@@ -270,7 +271,8 @@ Answer answer(SelectionRequest question) {
   }
   const Policy* other = is_native ? &newest_vllm(asked.model)
                                   : backends::find_policy(backends::kNative, asked.policy->format);
-  if (other != nullptr) result.alternatives.push_back(ask_other(asked, *other, oracle::Mode::strict));
+  if (other != nullptr)
+    result.alternatives.push_back(ask_other(asked, *other, oracle::Mode::strict));
   return result;
 }
 
@@ -305,7 +307,7 @@ std::string summary(const Answer& answer) {
     result = fmt::format("{} cannot serve {}: {}.", who, what, refusal(answer));
   else if (!before.empty() && is_selected)
     result = fmt::format("{} would run {} with {}, but refuses it before: {}", who, what,
-                       selection.backend->name, before.front());
+                         selection.backend->name, before.front());
   else if (!before.empty())
     result = fmt::format("{} refuses {} before it selects: {}", who, what, before.front());
   else if (is_selected)
@@ -315,7 +317,7 @@ std::string summary(const Answer& answer) {
   if (!answer.as_released) return result;
   const Backend* released = answer.as_released->selection.backend;
   return result + fmt::format(" As released it takes {} (--mode compat).",
-                            released != nullptr ? released->name : "nothing");
+                              released != nullptr ? released->name : "nothing");
 }
 
 std::vector<std::string> assumed(const SelectionRequest& question) {
@@ -327,7 +329,8 @@ std::vector<std::string> assumed(const SelectionRequest& question) {
     for (std::size_t i = 0; i < platform::kLibraryNames.size(); ++i)
       if (question.request.device.libraries.contains(static_cast<platform::Library>(i)))
         names.emplace_back(platform::kLibraryNames[i]);
-    result.push_back(fmt::format("packages {} (--lib)", names.empty() ? "none" : join(names, ", ")));
+    result.push_back(
+        fmt::format("packages {} (--lib)", names.empty() ? "none" : join(names, ", ")));
   }
   if (question.variables_assumed) result.emplace_back("no VLLM_* variables (--env)");
   return result;
@@ -347,7 +350,7 @@ Json to_json(const Answer& answer) {
   result["summary"] = summary(answer);
   result["title"] = oracle::title(*question.policy);
   result["model"] = {{"name", question.model.name.empty() ? Json() : Json(question.model.name)},
-                   {"assumed", question.model_assumed}};
+                     {"assumed", question.model_assumed}};
   result["served"] = answer.is_served();
   result["to_change"] = std::move(changes);
   result["near_misses"] = std::move(misses);

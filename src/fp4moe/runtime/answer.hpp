@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "fp4moe/oracle/record.hpp"
-#include "fp4moe/runtime/question.hpp"
+#include "fp4moe/oracle/explain/record.hpp"
+#include "fp4moe/runtime/selection_request.hpp"
 
 namespace fp4moe::runtime {
 

@@ -10,8 +10,8 @@
 #include "fp4moe/backends/layouts.hpp"
 #include "fp4moe/backends/names.hpp"
 #include "fp4moe/base/text.hpp"
-#include "fp4moe/kernels/cpu/isa.hpp"
 #include "fp4moe/kernels/cpu/gemm_list.hpp"
+#include "fp4moe/kernels/cpu/isa.hpp"
 #include "fp4moe/plan/plan.hpp"
 
 namespace fp4moe::runtime {
@@ -31,15 +31,17 @@ std::vector<const Policy*> newest_first(oracle::WeightFormat format) {
   std::vector<const Policy*> result;
   for (const Policy& policy : backends::policies())
     if (policy.format == format) result.push_back(&policy);
-  std::ranges::stable_sort(result, [](const Policy* a, const Policy* b) { return a->policy_date > b->policy_date; });
+  std::ranges::stable_sort(
+      result, [](const Policy* a, const Policy* b) { return a->policy_date > b->policy_date; });
   return result;
 }
 
-Result<Choice> select_for(const plan::Model& model, const checkpoint::Slice& slice, const BackendRequest& backend_request,
-                          const Policy& policy) {
+Result<Choice> select_for(const plan::Model& model, const checkpoint::Slice& slice,
+                          const BackendRequest& backend_request, const Policy& policy) {
   const std::uint64_t ep = slice.expert_parallel.size;
-  plan::PlanRequest request{
-      .model = model, .device = oracle::installed(policy, backend_request.device), .policy = &policy};
+  plan::PlanRequest request{.model = model,
+                            .device = oracle::installed(policy, backend_request.device),
+                            .policy = &policy};
   request.environment = backend_request.environment;
   request.mode = backend_request.mode;
   request.ranks = {.tp = ep > 1 ? ep : slice.tensor_parallel.size, .ep = ep};
@@ -66,7 +68,8 @@ std::string_view tiles_here() {
 // The layout that the backend's kernels read; where its library lays weights out by itself, they
 // stay as loaded.
 Result<const layout::Layout*> layout_for(const Choice& choice, std::uint64_t tp_size,
-                                         oracle::Activation activation, const BackendRequest& backend_request) {
+                                         oracle::Activation activation,
+                                         const BackendRequest& backend_request) {
   auto found = backends::layout_of({.backend = *choice.backend,
                                     .policy_date = choice.policy->policy_date,
                                     .device = choice.device,
@@ -85,7 +88,8 @@ Result<const layout::Layout*> layout_for(const Choice& choice, std::uint64_t tp_
 
 }  // namespace
 
-convert::Recipe Choice::recipe(const checkpoint::Slice& slice, oracle::Activation activation) const {
+convert::Recipe Choice::recipe(const checkpoint::Slice& slice,
+                               oracle::Activation activation) const {
   convert::Recipe result{.layout = layout, .slice = slice};
   result.sizing.backend = backend;
   result.sizing.device = device;
@@ -105,20 +109,23 @@ Result<Choice> find_backend(std::string_view name, std::string_view policy,
   return backends::unknown_backend(asked, name);
 }
 
-Result<Choice> choose(const plan::Model& model, const checkpoint::Slice& slice, const BackendRequest& backend_request) {
-  const auto found =
-      backends::choose_policy(backend_request.policy, model.shape.format, backends::entry_of(model.family));
+Result<Choice> choose(const plan::Model& model, const checkpoint::Slice& slice,
+                      const BackendRequest& backend_request) {
+  const auto found = backends::choose_policy(backend_request.policy, model.shape.format,
+                                             backends::entry_of(model.family));
   if (!found) return found.why();
   const Policy& policy = *found->policy;
   const bool is_named = backend_request.backend != "auto" && !backend_request.backend.empty();
-  Result<Choice> choice = is_named ? find_backend(backend_request.backend, policy.name, model.shape.format)
-                                   : select_for(model, slice, backend_request, policy);
+  Result<Choice> choice =
+      is_named ? find_backend(backend_request.backend, policy.name, model.shape.format)
+               : select_for(model, slice, backend_request, policy);
   if (!choice) return choice.why();
   if (is_named) choice->why = fmt::format("named; policy {}", choice->policy->name);
   choice->mode = backend_request.mode;
   choice->device = oracle::installed(*choice->policy, backend_request.device);
   choice->release = found->release;
-  const auto layout = layout_for(*choice, slice.tensor_parallel.size, model.layer.activation, backend_request);
+  const auto layout =
+      layout_for(*choice, slice.tensor_parallel.size, model.layer.activation, backend_request);
   if (!layout) return layout.why();
   choice->layout = *layout;
   return choice;

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "fp4moe/base/result.hpp"
+#include "fp4moe/checkpoint/slice.hpp"
 #include "fp4moe/convert/pack/layer_job.hpp"
 #include "fp4moe/layout/layout.hpp"
 #include "fp4moe/oracle/experts.hpp"
@@ -15,7 +16,6 @@
 #include "fp4moe/plan/model.hpp"
 #include "fp4moe/platform/device.hpp"
 #include "fp4moe/platform/environment.hpp"
-#include "fp4moe/checkpoint/slice.hpp"
 
 namespace fp4moe::runtime {
 
@@ -33,7 +33,7 @@ struct Choice {
   const oracle::Policy* policy = nullptr;
   oracle::Mode mode = oracle::Mode::strict;
   const oracle::Backend* backend = nullptr;
-  const oracle::Experts* experts = nullptr;  // null where the reference has no class
+  const oracle::ExpertsClass* experts = nullptr;  // null where the reference has no class
   const layout::Layout* layout = nullptr;
   platform::Device device{};
   std::string why{};                               // one sentence for people
@@ -44,7 +44,8 @@ struct Choice {
 };
 
 // Errors: choice.backend (no such name, or none that the policy selects), policy.unknown, layout.*.
-Result<Choice> choose(const plan::Model& model, const checkpoint::Slice& slice, const BackendRequest& backend_request);
+Result<Choice> choose(const plan::Model& model, const checkpoint::Slice& slice,
+                      const BackendRequest& backend_request);
 
 // A backend by name: of this policy, or when the policy is `native` and has none such, of the
 // newest policy that has. Errors: choice.backend, listing what there is.

@@ -108,9 +108,10 @@ TEST_P(Conformance, EveryBackendRunsFromItsConvertedFolderWithinItsNumerics) {
     if (policy.format != GetParam()) continue;
     for (const oracle::Backend* backend : policy.backends) {
       const std::string what = std::string(policy.name) + " " + std::string(backend->name);
-      const BackendRequest backend_request{.policy = std::string(policy.name),
-                      .backend = std::string(backend->name),
-                      .device = backend->family == "aiter" ? *instinct : *hopper};
+      const BackendRequest backend_request{
+          .policy = std::string(policy.name),
+          .backend = std::string(backend->name),
+          .device = backend->family == "aiter" ? *instinct : *hopper};
       const auto facts = layer_facts(*checkpoint, 0);
       ASSERT_TRUE(facts);
       const auto choice = choose(facts->model, {}, backend_request);

@@ -18,6 +18,7 @@
 namespace fp4moe::runtime {
 namespace cuda_weights_gpu_test {
 
+using checkpoint::WeightFormat;
 using moe::Activation;
 using moe::cuda::DeviceLayer;
 using moe::cuda::testing::layer_of;
@@ -25,7 +26,6 @@ using moe::cuda::testing::make_layer;
 using moe::cuda::testing::problem_of;
 using moe::cuda::testing::Sizes;
 using moe::testing::TestLayer;
-using checkpoint::WeightFormat;
 
 class CudaWeights : public moe::cuda::testing::OnDevice {
  protected:
@@ -40,14 +40,15 @@ class CudaWeights : public moe::cuda::testing::OnDevice {
     const auto& l = layer.layer();
     const std::size_t turns = l.is_gated != 0 ? 2 : 1;
     Found result{.w13 = download<std::byte>(*device, l.w13.tiles, l.experts * l.w13.expert_bytes),
-               .w2 = download<std::byte>(*device, l.w2.tiles, l.experts * l.w2.expert_bytes),
-               .factor13 = download<float>(*device, l.w13.factor, l.experts * turns),
-               .factor2 = download<float>(*device, l.w2.factor, l.experts),
-               .down_global = download<float>(*device, l.down_global, l.experts)};
+                 .w2 = download<std::byte>(*device, l.w2.tiles, l.experts * l.w2.expert_bytes),
+                 .factor13 = download<float>(*device, l.w13.factor, l.experts * turns),
+                 .factor2 = download<float>(*device, l.w2.factor, l.experts),
+                 .down_global = download<float>(*device, l.down_global, l.experts)};
     if (l.w13.bias != nullptr) {
       result.bias13 =
           download<float>(*device, l.w13.bias, std::size_t{l.experts} * l.w13.m_blocks * 64);
-      result.bias2 = download<float>(*device, l.w2.bias, std::size_t{l.experts} * l.w2.m_blocks * 64);
+      result.bias2 =
+          download<float>(*device, l.w2.bias, std::size_t{l.experts} * l.w2.m_blocks * 64);
     }
     return result;
   }

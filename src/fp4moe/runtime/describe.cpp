@@ -17,14 +17,14 @@ Json describe_layer(const Model& model, std::size_t number) {
   }
   const checkpoint::MoeShape& shape = facts->model.shape;
   result.update({{"prefix", facts->prefix},
-               {"format", checkpoint::name(shape.format)},
-               {"experts", shape.experts},
-               {"intermediate", shape.intermediate},
-               {"top_k", facts->router.top_k},
-               {"has_bias", shape.has_bias},
-               {"activation", oracle::name(facts->model.layer.activation)},
-               {"routing", moe::routing::name(facts->router.method)},
-               {"notes", facts->notes}});
+                 {"format", checkpoint::name(shape.format)},
+                 {"experts", shape.experts},
+                 {"intermediate", shape.intermediate},
+                 {"top_k", facts->router.top_k},
+                 {"has_bias", shape.has_bias},
+                 {"activation", oracle::name(facts->model.layer.activation)},
+                 {"routing", moe::routing::name(facts->router.method)},
+                 {"notes", facts->notes}});
   return result;
 }
 

@@ -8,9 +8,9 @@
 
 #include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/base/text.hpp"
-#include "fp4moe/convert/folder/converted_folder.hpp"
 #include "fp4moe/checkpoint/config_document.hpp"
 #include "fp4moe/checkpoint/models.hpp"
+#include "fp4moe/convert/folder/converted_folder.hpp"
 
 namespace fp4moe::runtime {
 namespace {
@@ -137,7 +137,8 @@ Error unknown_routing(std::string_view prefix, std::string_view why) {
 }
 
 // Chooses the method, or says why none of ours is the model's.
-void choose_routing(const checkpoint::ModelConfig& config, const FindTensor& find, LayerFacts& facts) {
+void choose_routing(const checkpoint::ModelConfig& config, const FindTensor& find,
+                    LayerFacts& facts) {
   RouterOptions& router = facts.router;
   const auto refuse = [&](std::string_view why) {
     if (!facts.no_routing) facts.no_routing = unknown_routing(facts.prefix, why);
@@ -181,9 +182,9 @@ void choose_routing(const checkpoint::ModelConfig& config, const FindTensor& fin
 
 }  // namespace
 
-Result<LayerFacts> layer_facts(const checkpoint::ModelConfig& config, const checkpoint::MoeShape& shape,
-                               std::string_view prefix, checkpoint::SplitRule rule,
-                               const FindTensor& find) {
+Result<LayerFacts> layer_facts(const checkpoint::ModelConfig& config,
+                               const checkpoint::MoeShape& shape, std::string_view prefix,
+                               checkpoint::SplitRule rule, const FindTensor& find) {
   LayerFacts facts{.model = plan::model_of_layer(config, shape, rule),
                    .prefix = std::string(prefix)};
   facts.notes = facts.model.notes;
@@ -232,7 +233,7 @@ FindTensor finder(const checkpoint::Checkpoint& checkpoint) {
 }
 
 Result<LayerFacts> layer_facts(const checkpoint::Checkpoint& checkpoint, std::size_t number) {
-  const checkpoint::MoeLayer& layer = checkpoint.layers()[number];
+  const checkpoint::LayerTensors& layer = checkpoint.layers()[number];
   return layer_facts(checkpoint.config(), layer.shape, layer.prefix,
                      checkpoint::split_rule(checkpoint, layer), finder(checkpoint));
 }

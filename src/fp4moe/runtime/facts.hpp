@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "fp4moe/base/result.hpp"
+#include "fp4moe/checkpoint/checkpoint.hpp"
 #include "fp4moe/moe/routing/router.hpp"
 #include "fp4moe/moe/rows.hpp"
 #include "fp4moe/plan/model.hpp"
 #include "fp4moe/tensor/tensor.hpp"
-#include "fp4moe/checkpoint/checkpoint.hpp"
 
 namespace fp4moe::convert {
 class ConvertedFolder;
@@ -42,9 +42,9 @@ struct LayerFacts {
 
 // Errors: facts.top_k (the configuration does not say how many experts a token has), facts.router (a
 // correction bias of another shape or type).
-Result<LayerFacts> layer_facts(const checkpoint::ModelConfig& config, const checkpoint::MoeShape& shape,
-                               std::string_view prefix, checkpoint::SplitRule rule,
-                               const FindTensor& find);
+Result<LayerFacts> layer_facts(const checkpoint::ModelConfig& config,
+                               const checkpoint::MoeShape& shape, std::string_view prefix,
+                               checkpoint::SplitRule rule, const FindTensor& find);
 Result<LayerFacts> layer_facts(const checkpoint::Checkpoint& checkpoint, std::size_t number);
 
 Result<LayerFacts> layer_facts(const convert::ConvertedFolder& folder, std::size_t number);

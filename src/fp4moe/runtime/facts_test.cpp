@@ -44,8 +44,8 @@ class Found {
 LayerFacts facts_of(checkpoint::ModelConfig config, const Found& found) {
   config.top_k = 2;
   const checkpoint::MoeShape shape{.experts = kExperts, .hidden = kHidden, .intermediate = 32};
-  const auto facts =
-      layer_facts(config, shape, "model.layers.0.mlp.", checkpoint::SplitRule::equal, found.finder());
+  const auto facts = layer_facts(config, shape, "model.layers.0.mlp.", checkpoint::SplitRule::equal,
+                                 found.finder());
   EXPECT_TRUE(facts) << text(facts.why());
   return facts ? *facts : LayerFacts{};
 }

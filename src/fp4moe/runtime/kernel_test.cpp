@@ -59,8 +59,7 @@ std::shared_ptr<Experts> experts_of(std::string_view numerics = "exact", std::ui
   return std::move(*result);
 }
 
-std::unique_ptr<moe::Exchange> exchange_of(std::string_view name,
-                                                Communicator* ranks = nullptr) {
+std::unique_ptr<moe::Exchange> exchange_of(std::string_view name, Communicator* ranks = nullptr) {
   auto result =
       exchange::make_exchange(name, {.ranks = ranks, .experts = kExperts, .max_tokens = 64});
   EXPECT_TRUE(result) << text(result.why());
@@ -280,7 +279,7 @@ TEST(MonolithicKernel, DoesWhatRoutingAndAModularKernelDo) {
     TestTokens tokens(7, kHidden, 3, kExperts, 14);
     const std::vector<float> logits = logits_of(7, 15);
     const moe::Tokens given{.x = tokens.rows(),
-                                 .logits = dense_rows(std::span(logits), DType::f32, 7, kExperts)};
+                            .logits = dense_rows(std::span(logits), DType::f32, 7, kExperts)};
     std::vector<double> found(7 * kHidden, std::nan(""));
     std::vector<std::int16_t> replay(21);
     const auto done =
@@ -300,7 +299,8 @@ TEST(MonolithicKernel, DoesWhatRoutingAndAModularKernelDo) {
       for (std::size_t i = 0; i < kHidden; ++i)
         sum[assignment / 3 * kHidden + i] +=
             double{rows->weights[assignment]} *
-            double{rows->rows[static_cast<std::size_t>(rows->expanded_to_permuted[assignment]) * kHidden +
+            double{rows->rows[static_cast<std::size_t>(rows->expanded_to_permuted[assignment]) *
+                                  kHidden +
                               i]};
     EXPECT_LT(distance(found, sum), 1e-6);
   }
@@ -322,7 +322,7 @@ TEST(MonolithicKernel, RefusesWhatItCannotDo) {
   const std::vector<float> logits = logits_of(3, 17);
   const std::vector<std::int32_t> adapters{0, 0, 0};
   moe::Tokens given{.x = tokens.rows(),
-                         .logits = dense_rows(std::span(logits), DType::f32, 3, kExperts)};
+                    .logits = dense_rows(std::span(logits), DType::f32, 3, kExperts)};
   std::vector<double> out(3 * kHidden);
   const MutableRows rows = dense_rows(std::span(out), DType::f64, 3, kHidden);
   std::vector<std::int16_t> small(2);

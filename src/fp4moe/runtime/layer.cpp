@@ -8,7 +8,7 @@
 
 #include "fp4moe/convert/folder/converted_folder.hpp"
 #include "fp4moe/moe/exchange/all.hpp"
-#include "fp4moe/oracle/quant_config.hpp"
+#include "fp4moe/oracle/vllm/quant_config.hpp"
 #include "fp4moe/runtime/engines.hpp"
 #include "fp4moe/runtime/pool.hpp"
 
@@ -108,7 +108,8 @@ Result<MoeLayer> MoeLayer::create(const checkpoint::Checkpoint& checkpoint, std:
 }
 
 Result<MoeLayer> MoeLayer::create(const LayerDescription& description,
-                                  const checkpoint::LayerWeightsView& weights, LayerOptions options) {
+                                  const checkpoint::LayerWeightsView& weights,
+                                  LayerOptions options) {
   Result<LayerFacts> facts = layer_facts(description, weights.shape());
   if (!facts) return facts.why();
   const convert::MemoryLayer layer{facts->model.shape, facts->model.rule, weights};
@@ -158,7 +159,8 @@ Result<MoeLayer> MoeLayer::create_from(LayerFacts facts, LayerOptions options,
 
 Result<bool> MoeLayer::stays_mapped() const {
   const std::string& backend_request = options_.weights;
-  if (backend_request == "auto" || backend_request == "packed" || backend_request.empty()) return false;
+  if (backend_request == "auto" || backend_request == "packed" || backend_request.empty())
+    return false;
   if (backend_request != "mapped")
     return usage("layer.weights", "weights cannot be kept like this")
         .expects("auto, packed or mapped", backend_request);
@@ -180,8 +182,8 @@ Result<MoeLayer> MoeLayer::open(const std::shared_ptr<const convert::ConvertedFo
   if (!packed) return packed.why();
   Result<LayerFacts> facts = layer_facts(*folder, number);
   if (!facts) return facts.why();
-  Result<Choice> choice =
-      backend_of_folder(manifest.backend, packed->packer().layout(), options.backend_request.policy);
+  Result<Choice> choice = backend_of_folder(manifest.backend, packed->packer().layout(),
+                                            options.backend_request.policy);
   if (!choice) return choice.why();
   options.slice = manifest.slice;
   if (!options.physical_experts.empty())
@@ -300,9 +302,10 @@ Result<Done> MoeLayer::process() {
     return usage("layer.order", "a layer is processed before it is loaded")
         .expects("load() first", "nothing loaded");
   if (const auto done = read_input_scales(); !done) return done.why();
-  Result<std::unique_ptr<moe::Engine>> engine = make_engine(
-      options_.engine, pool_,
-      {.mapped = is_mapped_, .on_gpu = options_.backend_request.device.kind == platform::PlatformKind::cuda});
+  Result<std::unique_ptr<moe::Engine>> engine =
+      make_engine(options_.engine, pool_,
+                  {.mapped = is_mapped_,
+                   .on_gpu = options_.backend_request.device.kind == platform::PlatformKind::cuda});
   if (!engine) return engine.why();
   Result<moe::ExpertSource> found =
       is_mapped_ ? packed_->source(*job_) : Result<moe::ExpertSource>(packed_->source());
@@ -324,10 +327,10 @@ Result<Done> MoeLayer::process() {
   return make_kernels();
 }
 
-const oracle::Experts* MoeLayer::experts_row(Kind kind) const {
+const oracle::ExpertsClass* MoeLayer::experts_row(Kind kind) const {
   const moe::exchange::ExchangeRow* exchange = moe::exchange::find_exchange(options_.exchange);
   const TokenFormat format = exchange == nullptr ? TokenFormat::standard : exchange->format;
-  for (const oracle::Experts* experts : choice_.backend->experts)
+  for (const oracle::ExpertsClass* experts : choice_.backend->experts)
     if (experts->kind == kind && experts->format == format) return experts;
   return nullptr;
 }
@@ -337,7 +340,7 @@ bool MoeLayer::exchanges_tokens() const {
   return exchange != nullptr && exchange->needs_ranks;
 }
 
-bool MoeLayer::routes_itself(const oracle::Experts& row) const {
+bool MoeLayer::routes_itself(const oracle::ExpertsClass& row) const {
   const auto routing = oracle::routing_from_name(moe::routing::name(facts_.router.method));
   return row.routings.empty() || (routing && row.routings.contains(*routing));
 }
@@ -360,7 +363,7 @@ Result<Done> MoeLayer::make_kernels() {
   const bool is_batched = traits.format == TokenFormat::batched;
   moe::ExpertsRole role{.format = traits.format, .leaves_weights = is_batched};
   // A backend without a class of this form is emulated as if it had one: engines take any form.
-  const oracle::Experts* row = experts_row(Kind::modular);
+  const oracle::ExpertsClass* row = experts_row(Kind::modular);
   role.takes_unquantized = row != nullptr ? row->takes_unquantized : !is_batched;
   if (problem_.input_scales.size() > 1) role.takes_unquantized = true;
   if (is_batched) {
@@ -379,7 +382,7 @@ Result<Done> MoeLayer::make_kernels() {
   if (!modular) return modular.why();
   modular_ = std::move(*modular);
 
-  const oracle::Experts* own = experts_row(Kind::monolithic);
+  const oracle::ExpertsClass* own = experts_row(Kind::monolithic);
   const bool is_linear = options_.slice.placement == checkpoint::Placement::linear ||
                          options_.slice.expert_parallel.size == 1;
   if (own == nullptr || !router_ || is_batched || !routes_itself(*own) || !is_linear ||

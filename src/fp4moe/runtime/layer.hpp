@@ -22,6 +22,7 @@
 
 #include "fp4moe/base/result.hpp"
 #include "fp4moe/base/thread_pool.hpp"
+#include "fp4moe/checkpoint/layer_weights_view.hpp"
 #include "fp4moe/moe/exchange/communicator.hpp"
 #include "fp4moe/moe/expert_map.hpp"
 #include "fp4moe/moe/kernel.hpp"
@@ -29,7 +30,6 @@
 #include "fp4moe/runtime/facts.hpp"
 #include "fp4moe/runtime/layer_description.hpp"
 #include "fp4moe/runtime/packed_weights.hpp"
-#include "fp4moe/checkpoint/layer_weights_view.hpp"
 
 namespace fp4moe::moe::cuda {
 class DeviceSession;
@@ -152,8 +152,8 @@ class MoeLayer {
   bool exchanges_tokens() const;  // between ranks: each brings its own
   Result<Done> reduce(const moe::MutableRows& out);
   Result<Done> add_shared(const moe::ConstRows& x, const moe::MutableRows& out);
-  const oracle::Experts* experts_row(oracle::Kind kind) const;
-  bool routes_itself(const oracle::Experts& row) const;
+  const oracle::ExpertsClass* experts_row(oracle::Kind kind) const;
+  bool routes_itself(const oracle::ExpertsClass& row) const;
 
   LayerFacts facts_{};
   Choice choice_{};

@@ -55,7 +55,7 @@ Result<Done> MoeLayer::reduce(const MutableRows& out) {
 Result<Done> MoeLayer::apply(const Tokens& tokens, const MutableRows& out, moe::LoraView lora) {
   if (const auto fine = check_processed(); !fine) return fine.why();
   if (!lora.empty()) {
-    const oracle::Experts* row = experts_row(oracle::Kind::modular);
+    const oracle::ExpertsClass* row = experts_row(oracle::Kind::modular);
     if (row == nullptr || !row->lora)
       return usage("layer.lora", fmt::format("backend {} adds no adapters", choice_.backend->name))
           .expects("a backend with LoRA", std::string(choice_.backend->name))

@@ -41,7 +41,8 @@ Result<Done> check_constants(const LayerDescription& given) {
 }
 
 // The whole layer, of which the weights are all or a part.
-Result<checkpoint::MoeShape> whole_of(const LayerDescription& given, const checkpoint::MoeShape& part) {
+Result<checkpoint::MoeShape> whole_of(const LayerDescription& given,
+                                      const checkpoint::MoeShape& part) {
   checkpoint::MoeShape whole = part;
   if (given.experts != 0) whole.experts = given.experts;
   if (given.intermediate != 0) whole.intermediate = given.intermediate;

@@ -8,11 +8,11 @@
 #include <optional>
 
 #include "fp4moe/base/result.hpp"
+#include "fp4moe/checkpoint/moe_shape.hpp"
+#include "fp4moe/checkpoint/slice.hpp"
 #include "fp4moe/moe/routing/router.hpp"
 #include "fp4moe/oracle/words.hpp"
 #include "fp4moe/runtime/facts.hpp"
-#include "fp4moe/checkpoint/moe_shape.hpp"
-#include "fp4moe/checkpoint/slice.hpp"
 
 namespace fp4moe::runtime {
 

@@ -94,7 +94,8 @@ TEST(MoeLayer, RefusesWordsItDoesNotKnow) {
 
 TEST(MoeLayer, ReloadingPutsTheSameBytesAtTheSameAddresses) {
   for (const char* backend : {"MARLIN", "TRITON", "CPU"}) {
-    auto layer = ready(tiny_checkpoint(WeightFormat::mxfp4), {.backend_request = {.backend = backend}});
+    auto layer =
+        ready(tiny_checkpoint(WeightFormat::mxfp4), {.backend_request = {.backend = backend}});
     ASSERT_TRUE(layer) << text(layer.why());
     const TestTokens tokens(4, kHidden, 2, kExperts, 2);
     const std::vector<double> first = apply(*layer, tokens);
@@ -229,7 +230,8 @@ TEST(MoeLayer, SaysWhichWeightsCannotStay) {
     return MoeLayer::create(tiny_checkpoint(WeightFormat::mxfp4), 0, std::move(options)).why().id;
   };
   EXPECT_EQ(refusal({.weights = "painted"}), "layer.weights");
-  EXPECT_EQ(refusal({.backend_request = {.backend = "MARLIN"}, .weights = "mapped"}), "layer.weights");
+  EXPECT_EQ(refusal({.backend_request = {.backend = "MARLIN"}, .weights = "mapped"}),
+            "layer.weights");
   const TemporaryFolder folder;
   make_checkpoint(folder.path() + "/model.gguf", WeightFormat::mxfp4,
                   {.experts = 2, .hidden = 64, .intermediate = 64}, checkpoint::Dialect::gguf);
@@ -300,7 +302,8 @@ TEST(MoeLayer, MonolithicOnlyWhereTheBackendIs) {
       .logits = moe::dense_rows(std::span(std::as_const(logits)), DType::f32, 4, kExperts)};
   std::vector<double> out(4 * kHidden), by_run(4 * kHidden);
   const auto rows = moe::dense_rows(std::span(out), DType::f64, 4, kHidden);
-  auto marlin = ready(tiny_checkpoint(WeightFormat::mxfp4), {.backend_request = {.backend = "MARLIN"}});
+  auto marlin =
+      ready(tiny_checkpoint(WeightFormat::mxfp4), {.backend_request = {.backend = "MARLIN"}});
   ASSERT_TRUE(marlin);
   EXPECT_FALSE(marlin->is_monolithic());
   EXPECT_EQ(marlin->apply_monolithic(given, rows).why().id, "layer.monolithic");
@@ -314,8 +317,9 @@ TEST(MoeLayer, MonolithicOnlyWhereTheBackendIs) {
 }
 
 TEST(MoeLayer, AdaptersNeedABackendThatAddsThem) {
-  auto layer = ready(tiny_checkpoint(WeightFormat::mxfp4),
-                     {.backend_request = {.policy = "2026-08-22", .backend = "FLASHINFER_TRTLLM_MXFP4_BF16"}});
+  auto layer = ready(
+      tiny_checkpoint(WeightFormat::mxfp4),
+      {.backend_request = {.policy = "2026-08-22", .backend = "FLASHINFER_TRTLLM_MXFP4_BF16"}});
   ASSERT_TRUE(layer) << text(layer.why());
   const std::vector<moe::LoraExpert> pairs(kExperts);
   const TestTokens tokens(1, kHidden, 2, kExperts, 11);
@@ -335,12 +339,14 @@ TEST(PackedWeights, PoisonedPaddingNeverShows) {
   for (const layout::Layout& layout : backends::layouts()) {
     const bool is_mxfp4 = layout.format == WeightFormat::mxfp4;
     const checkpoint::MoeShape shape{.format = layout.format,
-                                  .experts = 2,
-                                  .hidden = 96,
-                                  .intermediate = 64,
-                                  .order = checkpoint::RowOrder::halves};
-    convert::Problem problem{
-        .experts = 2, .real = {96, 64}, .padded = {256, 256}, .order = checkpoint::RowOrder::halves};
+                                     .experts = 2,
+                                     .hidden = 96,
+                                     .intermediate = 64,
+                                     .order = checkpoint::RowOrder::halves};
+    convert::Problem problem{.experts = 2,
+                             .real = {96, 64},
+                             .padded = {256, 256},
+                             .order = checkpoint::RowOrder::halves};
     TestLayer real(shape, moe::Activation::silu, 41);
     for (auto* all : {&real.gate, &real.up, &real.down})
       for (auto& matrix : *all) matrix.global = is_mxfp4 ? 1.0f : 0.125f;

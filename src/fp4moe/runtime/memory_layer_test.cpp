@@ -22,6 +22,10 @@
 namespace fp4moe::runtime {
 namespace memory_layer_test {
 
+using checkpoint::LayerWeightsView;
+using checkpoint::testing::Arrangement;
+using checkpoint::testing::kArrangements;
+using checkpoint::testing::StackedWeights;
 using convert::testing::kTinyShape;
 using convert::testing::tiny_checkpoint;
 using formats::WeightFormat;
@@ -29,10 +33,6 @@ using moe::routing::Method;
 using moe::testing::TestTokens;
 using tensor::DType;
 using tensor::testing::TemporaryFolder;
-using checkpoint::LayerWeightsView;
-using checkpoint::testing::Arrangement;
-using checkpoint::testing::kArrangements;
-using checkpoint::testing::StackedWeights;
 
 constexpr std::uint64_t kExperts = kTinyShape.experts, kHidden = kTinyShape.hidden,
                         kIntermediate = kTinyShape.intermediate;
@@ -91,9 +91,9 @@ TEST(MemoryLayer, HasTheBitsOfTheCheckpointsForEveryBackendOfEveryPolicy) {
     for (const oracle::Policy& policy : backends::policies()) {
       if (policy.format != format) continue;
       for (const oracle::Backend* backend : policy.backends) {
-        LayerOptions options{
-            .backend_request = {.policy = std::string(policy.name), .backend = std::string(backend->name)},
-            .threads = 1};
+        LayerOptions options{.backend_request = {.policy = std::string(policy.name),
+                                                 .backend = std::string(backend->name)},
+                             .threads = 1};
         SCOPED_TRACE(options.backend_request.policy + " " + options.backend_request.backend);
         auto expected = ready(MoeLayer::create(tiny_checkpoint(format), 0, options));
         auto layer = ready(MoeLayer::create(description(format), memory.view(), options));
@@ -141,7 +141,8 @@ TEST(MemoryLayer, IsCutForRanksOrWasCutAlready) {
   for (const WeightFormat format : kFormats)
     for (const checkpoint::Slice& slice : slices) {
       for (const char* backend : {"CPU", "MARLIN"}) {
-        const LayerOptions options{.backend_request = {.backend = backend}, .threads = 1, .slice = slice};
+        const LayerOptions options{
+            .backend_request = {.backend = backend}, .threads = 1, .slice = slice};
         const StackedWeights whole(tiny_checkpoint(format), natural(format));
         const StackedWeights part(tiny_checkpoint(format), natural(format), 0, slice);
         LayerDescription cut = description(format);

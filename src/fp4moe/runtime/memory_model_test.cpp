@@ -10,21 +10,21 @@
 
 #include <gtest/gtest.h>
 
-#include "fp4moe/runtime/run.hpp"
 #include "fp4moe/checkpoint/edit/transcode.hpp"
+#include "fp4moe/runtime/run.hpp"
 #include "support/converted_folder.hpp"
 #include "support/tiny_layer.hpp"
 
 namespace fp4moe::runtime {
 namespace memory_model_test {
 
+using checkpoint::Dialect;
 using convert::testing::make_checkpoint;
 using formats::WeightFormat;
 using moe::testing::TestTokens;
 using tensor::DType;
 using tensor::testing::read_text;
 using tensor::testing::TemporaryFolder;
-using checkpoint::Dialect;
 
 constexpr std::uint64_t kExperts = 4, kHidden = 128, kIntermediate = 96;
 

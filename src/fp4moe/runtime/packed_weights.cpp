@@ -12,13 +12,13 @@
 namespace fp4moe::runtime {
 namespace {
 
-using convert::LayerPacker;
-using convert::PackedTensor;
-using convert::Problem;
 using checkpoint::ExpertView;
 using checkpoint::ProjectionBuffers;
 using checkpoint::ProjectionView;
 using checkpoint::RowOrder;
+using convert::LayerPacker;
+using convert::PackedTensorSpec;
+using convert::Problem;
 
 // Canonical rows of one expert in one piece of memory.
 class OwnedExpertBuffers {
@@ -39,13 +39,13 @@ class OwnedExpertBuffers {
     result.memory_ = std::move(*memory);
     std::byte* next = result.memory_.data();
     const auto take = [&](std::uint64_t count) { return std::exchange(next, next + count); };
-    const auto room = [&](std::uint64_t count, std::uint64_t k) {
+    const auto buffers = [&](std::uint64_t count, std::uint64_t k) {
       return ProjectionBuffers{.codes = {take(count * k / 2), k / 2},
-                            .scales = {take(count * k / block), k / block}};
+                               .scales = {take(count * k / block), k / block}};
     };
-    if (gated) result.target_.buffers.gate = room(rows, hidden);
-    result.target_.buffers.up = room(rows, hidden);
-    result.target_.buffers.down = room(hidden, rows);
+    if (gated) result.target_.buffers.gate = buffers(rows, hidden);
+    result.target_.buffers.up = buffers(rows, hidden);
+    result.target_.buffers.down = buffers(hidden, rows);
     result.target_.bias13 = {take(rows13 * bias_bytes), rows13 * bias_bytes};
     result.target_.bias2 = {take(hidden * bias_bytes), hidden * bias_bytes};
     return result;
@@ -82,7 +82,8 @@ class OwnedExpertBuffers {
     const bool turns = problem.order == RowOrder::interleaved;
     const auto bias = [&](std::span<std::byte> from, std::uint64_t first, std::uint64_t count,
                           std::uint64_t step) {
-      return checkpoint::BiasView{from.data() + first * size, count, step * size, problem.bias_type};
+      return checkpoint::BiasView{from.data() + first * size, count, step * size,
+                                  problem.bias_type};
     };
     if (gated) view.gate.bias = bias(target_.bias13, 0, rows, turns ? 2 : 1);
     view.up.bias = bias(target_.bias13, !gated ? 0 : turns ? 1 : rows, rows, turns ? 2 : 1);
@@ -102,7 +103,7 @@ Result<PackedWeights> PackedWeights::create(const layout::Layout& layout, const 
   if (!packer) return packer.why();
   PackedWeights result(std::move(*packer));
   const std::vector<std::uint32_t> nodes = platform::memory_nodes();
-  for (const PackedTensor& tensor : result.packer_.tensors()) {
+  for (const PackedTensorSpec& tensor : result.packer_.tensors()) {
     Result<tensor::Buffer> memory = tensor::Buffer::allocate(tensor.bytes);
     if (!memory) return memory.why();
     platform::spread_over(nodes, memory->bytes());
@@ -186,7 +187,7 @@ Result<Done> PackedWeights::load_expert(const convert::LayerJob& job, std::size_
 
 std::vector<float> PackedWeights::scalars(std::string_view name) const {
   for (std::size_t t = 0; t < views_.size(); ++t) {
-    const PackedTensor& tensor = packer_.tensors()[t];
+    const PackedTensorSpec& tensor = packer_.tensors()[t];
     if (tensor.name != name || !moe::is_activation_type(tensor.dtype)) continue;
     const std::uint64_t count = views_[t].size() / moe::element_bytes(tensor.dtype);
     std::vector<float> values(count);
@@ -199,33 +200,33 @@ std::vector<float> PackedWeights::scalars(std::string_view name) const {
 
 std::uint64_t PackedWeights::bytes() const {
   std::uint64_t sum = 0;
-  for (const PackedTensor& tensor : packer_.tensors()) sum += tensor.bytes;
+  for (const PackedTensorSpec& tensor : packer_.tensors()) sum += tensor.bytes;
   return sum;
 }
 
 moe::ExpertSource PackedWeights::source() const {
   const Problem& problem = packer_.problem();
   moe::ExpertSource result{.shape = {.format = packer_.layout().format,
-                                   .experts = problem.experts,
-                                   .hidden = problem.real.hidden,
-                                   .intermediate = problem.real.intermediate,
-                                   .order = problem.order,
-                                   .has_bias = problem.has_bias},
-                         .layout = std::string(packer_.layout().id),
-                         .generation = std::string(packer_.layout().generation)};
+                                     .experts = problem.experts,
+                                     .hidden = problem.real.hidden,
+                                     .intermediate = problem.real.intermediate,
+                                     .order = problem.order,
+                                     .has_bias = problem.has_bias},
+                           .layout = std::string(packer_.layout().id),
+                           .generation = std::string(packer_.layout().generation)};
   for (std::size_t t = 0; t < views_.size(); ++t)
     result.packed.push_back({packer_.tensors()[t].name, views_[t], packer_.tensors()[t].shape});
   result.visit = [this](std::size_t position, const moe::UseExpert& use) -> Result<Done> {
-    const Result<OwnedExpertBuffers> rooms = OwnedExpertBuffers::make(packer_);
-    if (!rooms) return rooms.why();
+    const Result<OwnedExpertBuffers> buffers = OwnedExpertBuffers::make(packer_);
+    if (!buffers) return buffers.why();
     std::vector<std::span<const std::byte>> parts;
     for (std::size_t t = 0; t < views_.size(); ++t) {
       const std::uint64_t bytes = packer_.tensors()[t].expert_bytes;
       parts.push_back(views_[t].subspan(position * bytes, bytes));
     }
-    if (const auto done = packer_.unpack(position, parts, rooms->target()); !done)
+    if (const auto done = packer_.unpack(position, parts, buffers->target()); !done)
       return done.why();
-    return use(rooms->view(packer_, position));
+    return use(buffers->view(packer_, position));
   };
   return result;
 }

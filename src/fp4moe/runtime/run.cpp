@@ -54,7 +54,8 @@ Tokens tokens_of(const RunInput& input, const Routes& routes, const Share& share
     created.adapters = std::span(input.adapters).subspan(share.begin, share.size());
   if (!input.ids.empty()) {
     created.top_k = input.top_k;
-    created.ids = std::span(input.ids).subspan(share.begin * input.top_k, share.size() * input.top_k);
+    created.ids =
+        std::span(input.ids).subspan(share.begin * input.top_k, share.size() * input.top_k);
     created.weights =
         std::span(input.weights).subspan(share.begin * input.top_k, share.size() * input.top_k);
     return created;
@@ -89,7 +90,7 @@ void describe(const MoeLayer& layer, const Routes& routes, LayerRun& run) {
 }
 
 checkpoint::Slice slice_of(Split split, std::uint64_t rank, std::uint64_t ranks,
-                        checkpoint::Placement placement) {
+                           checkpoint::Placement placement) {
   checkpoint::Slice slice{.placement = placement};
   if (split == Split::tensor) slice.tensor_parallel = {rank, ranks};
   if (split == Split::expert) slice.expert_parallel = {rank, ranks};
@@ -112,8 +113,8 @@ Result<Done> gather_rows(Communicator& group, const Job& job, std::span<const fl
     parcel.receive_bytes.push_back(
         share_of(job.options, job.input.tokens, rank, group.size()).size() * job.input.hidden *
         sizeof(float));
-  if (const auto room = moe::exchange::reserve(parcel.send, mine.size_bytes()); !room)
-    return room.why();
+  if (const auto done = moe::exchange::reserve(parcel.send, mine.size_bytes()); !done)
+    return done.why();
   if (!mine.empty()) std::memcpy(parcel.send.data(), mine.data(), mine.size_bytes());
   if (const auto done = group.all_gather(parcel); !done) return done.why();
   if (!all.empty()) std::memcpy(all.data(), parcel.receive.data(), all.size() * sizeof(float));
@@ -150,10 +151,11 @@ void count_assignments(const MoeLayer& layer, const Tokens& tokens, LayerRun& ru
 // What ranks of one layer must have chosen alike.
 std::string chosen_text(const MoeLayer& layer, std::uint64_t index) {
   const Choice& choice = layer.choice();
-  return fmt::format(
-      "layer {}; backend {}; layout {}; numerics {}; activations {}; top_k {}", index,
-      choice.backend->name, convert::layout_text(choice.layout->id, choice.layout->generation),
-      layer.problem().numerics.id, oracle::name(layer.problem().quantizes), layer.router().assignments_per_token());
+  return fmt::format("layer {}; backend {}; layout {}; numerics {}; activations {}; top_k {}",
+                     index, choice.backend->name,
+                     convert::layout_text(choice.layout->id, choice.layout->generation),
+                     layer.problem().numerics.id, oracle::name(layer.problem().quantizes),
+                     layer.router().assignments_per_token());
 }
 
 template <class T>
@@ -383,8 +385,8 @@ Result<Done> agree_on_question(Communicator& group, const Model& model,
       "{} tokens of {} values; input {}",
       fmt::join(indexes, ", "), model.fingerprint(),
       kSplits[static_cast<std::size_t>(options.split)], convert::name(layer.slice.placement),
-      layer.exchange, layer.backend_request.backend, layer.backend_request.policy, layer.engine, layer.weights,
-      layer.numerics.empty() ? "the backend's" : layer.numerics,
+      layer.exchange, layer.backend_request.backend, layer.backend_request.policy, layer.engine,
+      layer.weights, layer.numerics.empty() ? "the backend's" : layer.numerics,
       layer.quantizes ? oracle::name(*layer.quantizes) : "the scheme's",
       layer.input_scale ? fmt::format("{},{}", scale.input, scale.hidden) : "the checkpoint's",
       layer.chunk, options.adapters.size(), options.seed, input.tokens, input.hidden,

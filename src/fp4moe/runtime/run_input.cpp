@@ -110,7 +110,8 @@ Result<RunInput> read_input(const std::string& path) {
     result.router_x = std::move(*rows);
   }
   if (store->find("token_lora_mapping") != nullptr) {
-    Result<std::vector<std::int32_t>> adapters = file.numbers("token_lora_mapping", {result.tokens});
+    Result<std::vector<std::int32_t>> adapters =
+        file.numbers("token_lora_mapping", {result.tokens});
     if (!adapters) return adapters.why();
     result.adapters = std::move(*adapters);
   }
@@ -133,9 +134,9 @@ Result<RunInput> read_input(const std::string& path) {
 
 Result<RunInput> seeded_input(std::uint64_t tokens, std::uint64_t hidden, std::uint64_t seed) {
   RunInput result{.tokens = tokens,
-                .hidden = hidden,
-                .origin = fmt::format("seed {}", seed),
-                .is_seeded = true};
+                  .hidden = hidden,
+                  .origin = fmt::format("seed {}", seed),
+                  .is_seeded = true};
   SplitMix64 random(seed);
   result.x.reserve(tokens * hidden);
   for (std::uint64_t t = 0; t < tokens; ++t) {
@@ -167,7 +168,8 @@ Routed seeded_experts(const RunInput& input, const LayerFacts& facts, std::uint6
 Routed seeded_logits(const RunInput& input, std::uint64_t experts, std::uint64_t seed) {
   SplitMix64 random(seed ^ 0x10616974u);
   Routed result{.how = "seeded logits"};
-  for (std::uint64_t i = 0; i < input.tokens * experts; ++i) result.logits.push_back(normal(random));
+  for (std::uint64_t i = 0; i < input.tokens * experts; ++i)
+    result.logits.push_back(normal(random));
   return result;
 }
 

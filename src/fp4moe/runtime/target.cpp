@@ -7,7 +7,7 @@
 
 #include "fp4moe/backends/all.hpp"
 #include "fp4moe/backends/layouts.hpp"
-#include "fp4moe/oracle/record.hpp"
+#include "fp4moe/oracle/explain/record.hpp"
 
 namespace fp4moe::runtime {
 namespace {
@@ -23,7 +23,7 @@ std::string misfit(const Policy& policy, const Backend& backend, const Target& t
   const oracle::ActivationKey key =
       policy.asks_checkpoint ? request.layer.activation_key : backend.activation;
   std::string why;
-  for (const oracle::Experts* experts : backend.experts) {
+  for (const oracle::ExpertsClass* experts : backend.experts) {
     const oracle::Verdict verdict =
         evaluate(policy, oracle::Mode::strict, request, backend, *experts, key);
     if (verdict.accepted()) return {};
@@ -39,8 +39,8 @@ bool depends_on_device(const Policy& policy, const Backend& backend) {
   for (const platform::DescribedDevice& part : platform::described_devices()) {
     const auto device = platform::describe_device(part.name);
     if (!device) continue;
-    const auto layout =
-        backends::layout_of({.backend = backend, .policy_date = policy.policy_date, .device = *device});
+    const auto layout = backends::layout_of(
+        {.backend = backend, .policy_date = policy.policy_date, .device = *device});
     if (layout) generations.insert((*layout)->generation);
   }
   return generations.size() > 1;

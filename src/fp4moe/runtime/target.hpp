@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "fp4moe/base/result.hpp"
+#include "fp4moe/checkpoint/slice.hpp"
 #include "fp4moe/layout/layout.hpp"
 #include "fp4moe/plan/model.hpp"
 #include "fp4moe/runtime/choice.hpp"
-#include "fp4moe/checkpoint/slice.hpp"
 
 namespace fp4moe::runtime {
 

@@ -343,15 +343,15 @@ Json to_json(const LogReading& log, const Answer& answer) {
   for (const LogFact& fact : log.facts)
     facts.push_back({{"name", fact.name}, {"value", fact.value}, {"line", fact.line}});
   Json result{{"facts", std::move(facts)},
-            {"version", log.version.empty() ? Json() : Json(log.version)},
-            {"backend", log.chosen.empty() ? Json() : Json(printable(log.chosen))},
-            {"message", nullptr},
-            {"comparison", compare_with_log(log, answer)}};
+              {"version", log.version.empty() ? Json() : Json(log.version)},
+              {"backend", log.chosen.empty() ? Json() : Json(printable(log.chosen))},
+              {"message", nullptr},
+              {"comparison", compare_with_log(log, answer)}};
   if (log.message)
     result["message"] = {{"id", log.message->row->id},
-                       {"means", log.message->about->means},
-                       {"todo", log.message->about->todo},
-                       {"reason", log.reason ? Json(log.reason->row->id) : Json()}};
+                         {"means", log.message->about->means},
+                         {"todo", log.message->about->todo},
+                         {"reason", log.reason ? Json(log.reason->row->id) : Json()}};
   return result;
 }
 

@@ -8,7 +8,7 @@
 
 #include "fp4moe/base/result.hpp"
 #include "fp4moe/runtime/answer.hpp"
-#include "fp4moe/runtime/question.hpp"
+#include "fp4moe/runtime/selection_request.hpp"
 #include "fp4moe/runtime/vllm_messages.hpp"
 
 namespace fp4moe::runtime {
@@ -19,7 +19,7 @@ struct LogFact {
 };
 
 struct LogReading {
-  SelectionOptions options{};     // what was asked, with the log's facts where nothing was said
+  SelectionOptions options{};    // what was asked, with the log's facts where nothing was said
   std::vector<LogFact> facts{};  // in the order of the log
   std::string version{};         // of vLLM; empty: not told
   std::string chosen{};          // the backend that it said it uses; empty: none

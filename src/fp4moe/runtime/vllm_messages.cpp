@@ -157,13 +157,13 @@ constexpr MessageRow kMessages[] = {
 
 constexpr std::array<std::string_view, 4> kLevelNames{"error", "warning", "information", "reason"};
 
-struct Piece {
+struct FormToken {
   std::string_view literal;  // before the name
   std::string_view name;     // empty: the form ends
 };
 
-std::vector<Piece> pieces_of(std::string_view form) {
-  std::vector<Piece> pieces;
+std::vector<FormToken> pieces_of(std::string_view form) {
+  std::vector<FormToken> pieces;
   for (;;) {
     const std::size_t open = form.find('{');
     if (open == form.npos) break;
@@ -182,7 +182,7 @@ std::size_t word_begin(std::string_view line, std::size_t end) {
 }
 
 std::optional<FoundMessage> match(const MessageRow& row, std::string_view line) {
-  const std::vector<Piece> pieces = pieces_of(row.form);
+  const std::vector<FormToken> pieces = pieces_of(row.form);
   FoundMessage found{.row = &row};
   std::size_t at = 0;
   std::string_view open = {};  // the name whose value begins at `at`

@@ -8,7 +8,7 @@
 
 #include "fp4moe/backends/all.hpp"
 #include "fp4moe/base/json.hpp"
-#include "fp4moe/oracle/record.hpp"
+#include "fp4moe/oracle/explain/record.hpp"
 
 namespace fp4moe::runtime {
 namespace vllm_messages_test {

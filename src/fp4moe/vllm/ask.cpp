@@ -8,7 +8,7 @@
 
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/oracle/layer_fields.hpp"
-#include "fp4moe/runtime/question.hpp"
+#include "fp4moe/runtime/selection_request.hpp"
 #include "fp4moe/vllm/kernel_maker.hpp"
 #include "fp4moe/vllm/mxfp4.hpp"
 #include "fp4moe/vllm/nvfp4.hpp"
@@ -258,8 +258,8 @@ Result<Json> ask_classes(const Asked& asked) {
   Json result = Json::array();
   for (const ExpertsClass one : *classes)
     result.push_back(Json::object({{"name", one->name},
-                                 {"monolithic", one->kind == oracle::Kind::monolithic},
-                                 {"activation_format", oracle::name(one->format)}}));
+                                   {"monolithic", one->kind == oracle::Kind::monolithic},
+                                   {"activation_format", oracle::name(one->format)}}));
   return result;
 }
 
@@ -438,7 +438,8 @@ Result<ConversionOptions> options_from(const Json& question) {
             [](const Json& object, std::string_view key) { return whole(object, key); });
   if (const auto done = reader.done(); !done) return done.why();
   result.threads = threads;
-  for (const checkpoint::RowOrder known : {checkpoint::RowOrder::interleaved, checkpoint::RowOrder::halves})
+  for (const checkpoint::RowOrder known :
+       {checkpoint::RowOrder::interleaved, checkpoint::RowOrder::halves})
     if (order == name(known)) result.w13_order = known;
   if (!order.empty() && !result.w13_order)
     return not_understood("w13_order", "interleaved or halves", member(*given, "w13_order"));
@@ -454,7 +455,7 @@ Result<ConversionOptions> options_from(const Json& question) {
 
 Json to_json(const KernelWeights& weights) {
   Json list = Json::array();
-  for (const convert::PackedTensor& tensor : weights.tensors())
+  for (const convert::PackedTensorSpec& tensor : weights.tensors())
     list.push_back(Json::object({{"name", tensor.name},
                                  {"dtype", tensor::name(tensor.dtype)},
                                  {"shape", Json(tensor.shape)},

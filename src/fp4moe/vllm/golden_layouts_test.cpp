@@ -42,10 +42,10 @@ LoadedTensor loaded(const Json& input) {
   const std::string type = input["dtype"].string(), fill = input["fill"].string();
   LoadedTensor result;
   result.dtype = type == "f32"    ? DType::f32
-               : type == "bf16" ? DType::bf16
-               : type == "e4m3" ? DType::f8_e4m3
-               : type == "e8m0" ? DType::f8_e8m0
-                                : DType::u8;
+                 : type == "bf16" ? DType::bf16
+                 : type == "e4m3" ? DType::f8_e4m3
+                 : type == "e8m0" ? DType::f8_e8m0
+                                  : DType::u8;
   for (const Json& size : input["shape"]) result.shape.push_back(size.get<std::uint64_t>());
   result.bytes.resize(*tensor::byte_count(result.dtype, result.shape));
   SplitMix64 random(std::stoull(input["seed"].string(), nullptr, 16));
@@ -53,7 +53,9 @@ LoadedTensor loaded(const Json& input) {
     const std::uint64_t word = random.next();
     std::memcpy(&result.bytes[i], &word, std::min<std::size_t>(8, result.bytes.size() - i));
   }
-  for (std::size_t i = 0; i < result.bytes.size(); i += fill == "f32" ? 4 : fill == "bf16" ? 2 : 1) {
+  for (std::size_t i = 0; i < result.bytes.size(); i += fill == "f32"    ? 4
+                                                        : fill == "bf16" ? 2
+                                                                         : 1) {
     if (fill == "f32") {
       std::uint32_t x = 0;
       std::memcpy(&x, &result.bytes[i], 4);

@@ -17,10 +17,10 @@
 namespace fp4moe::vllm {
 namespace {
 
-using layout::ScalarRule;
-using tensor::DType;
 using checkpoint::MoeShape;
 using checkpoint::RowOrder;
+using layout::ScalarRule;
+using tensor::DType;
 
 // The four big tensors of either format, by the names their callers know.
 struct BigTensors {
@@ -72,14 +72,14 @@ Result<MoeShape> check_big(const BigTensors& given, WeightFormat format, RowOrde
 
 // Strides are those of the loaded tensors: fewer hidden columns and rows may be in use.
 checkpoint::MatrixWeights matrix(const MoeShape& loaded, std::uint64_t rows, std::uint64_t k,
-                              const TensorView& codes, const TensorView& scales) {
+                                 const TensorView& codes, const TensorView& scales) {
   const std::uint64_t blocks = k / checkpoint::block_size(loaded.format);
   return {.codes = {codes.bytes, rows * (k / 2), k / 2},
           .scales = {scales.bytes, rows * blocks, blocks}};
 }
 
 Result<checkpoint::LayerWeights> layer_weights(const BigTensors& given, const MoeShape& loaded,
-                                            const ConversionOptions& options) {
+                                               const ConversionOptions& options) {
   const std::uint64_t hidden = options.hidden == 0 ? loaded.hidden : options.hidden;
   const std::uint64_t block = checkpoint::block_size(loaded.format);
   if (hidden > loaded.hidden || hidden % block != 0)
@@ -151,8 +151,9 @@ Result<NvFp4Numbers> numbers_of(const NvFp4Tensors& given, const MoeShape& shape
     return Done{};
   };
   const bool gated = shape.gated();
-  for (const Result<Done>& fine : {read("w13_scale_2", given.w13_scale_2, gated, result.w13_globals),
-                                   read("w2_scale_2", given.w2_scale_2, false, result.w2_globals)})
+  for (const Result<Done>& fine :
+       {read("w13_scale_2", given.w13_scale_2, gated, result.w13_globals),
+        read("w2_scale_2", given.w2_scale_2, false, result.w2_globals)})
     if (!fine) return fine.why();
   if (given.w13_scale_2.shape[0] != shape.experts)
     return other_experts("w13_scale_2", shape.experts, given.w13_scale_2);
@@ -201,7 +202,7 @@ std::vector<float> first_of_each(const std::vector<float>& values, std::uint64_t
 
 TensorView KernelWeights::tensor(std::string_view name) const {
   const auto all = tensors();
-  const auto found = std::ranges::find(all, name, &convert::PackedTensor::name);
+  const auto found = std::ranges::find(all, name, &convert::PackedTensorSpec::name);
   if (found == all.end()) return {};
   const auto at = static_cast<std::size_t>(found - all.begin());
   TensorView result{.dtype = found->dtype, .shape = found->shape};
@@ -284,7 +285,7 @@ Result<KernelWeights> Converter::convert(const checkpoint::LayerWeights& given) 
   KernelWeights result(*std::move(packer));
   KernelWeights::State& state = *result.state_;
   if (options.out.empty()) {
-    for (const convert::PackedTensor& tensor : state.packer.tensors()) {
+    for (const convert::PackedTensorSpec& tensor : state.packer.tensors()) {
       Result<tensor::Buffer> memory = tensor::Buffer::allocate(tensor.bytes);
       if (!memory) return memory.why();
       state.targets.push_back(memory->bytes());
@@ -329,7 +330,7 @@ Result<NvFp4KernelWeights> Converter::convert(const NvFp4Tensors& tensors, RowOr
   NvFp4KernelWeights result{.packed = *std::move(packed)};
   const bool is_marlin = rule == ScalarRule::marlin;
   result.w13_scale_2 = is_marlin ? result.packed.numbers("w13_scale_2")
-                               : first_of_each(numbers->w13_globals, shape->experts);
+                                 : first_of_each(numbers->w13_globals, shape->experts);
   result.w2_scale_2 = is_marlin ? result.packed.numbers("w2_scale_2") : numbers->w2_globals;
   result.a13_scale = result.packed.numbers("a13_scale");
   result.a2_scale = result.packed.numbers("a2_scale");

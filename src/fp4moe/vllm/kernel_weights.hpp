@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "fp4moe/base/result.hpp"
+#include "fp4moe/checkpoint/layer_weights_view.hpp"
 #include "fp4moe/convert/pack/layer_packer.hpp"
 #include "fp4moe/tensor/tensor.hpp"
 #include "fp4moe/vllm/moe_config.hpp"
-#include "fp4moe/checkpoint/layer_weights_view.hpp"
 
 namespace fp4moe::vllm {
 
@@ -45,7 +45,7 @@ struct NvFp4Tensors {
 // What a conversion depends on beside the tensors and the context.
 struct ConversionOptions {
   bool is_act_and_mul = true;                        // w13 has a gate
-  std::optional<checkpoint::RowOrder> w13_order{};      // instead of the one the function is for
+  std::optional<checkpoint::RowOrder> w13_order{};   // instead of the one the function is for
   std::optional<Activation> activation{};            // some backends round sizes by it
   std::uint64_t tp_size = 1;                         // decides the layout on gfx950
   std::string generation{};                          // of the layout; empty: the policy's
@@ -63,7 +63,7 @@ struct ConversionOptions {
 class KernelWeights {
  public:
   // Names, types and shapes. As the kernel sees a tensor: `kernel`'s extents and strides.
-  std::span<const convert::PackedTensor> tensors() const { return state_->packer.tensors(); }
+  std::span<const convert::PackedTensorSpec> tensors() const { return state_->packer.tensors(); }
   // Without bytes: the layout has none of this name, or only the format was asked for.
   TensorView tensor(std::string_view name) const;
   // The numbers of a small one, or of a bias.

@@ -21,11 +21,11 @@
 namespace fp4moe::vllm {
 namespace kernel_weights_test {
 
+using checkpoint::testing::FileTensor;
 using testing::LayerSizes;
 using testing::LoadedTensor;
 using testing::Mxfp4Layer;
 using testing::NvFp4Layer;
-using checkpoint::testing::FileTensor;
 
 constexpr std::string_view kDevices[] = {"h100", "b200", "mi355x", "mi300x", "cpu"};
 
@@ -103,8 +103,8 @@ class FileSide {
     const auto opened = checkpoint::Checkpoint::open(checkpoint);
     ASSERT_TRUE(opened) << text(opened.why());
     runtime::Choice choice{.policy = &policy, .backend = &backend, .device = context.device};
-    const auto layout =
-        backends::layout_of({.backend = backend, .policy_date = policy.policy_date, .device = context.device});
+    const auto layout = backends::layout_of(
+        {.backend = backend, .policy_date = policy.policy_date, .device = context.device});
     ASSERT_TRUE(layout) << text(layout.why());
     choice.layout = *layout;
     const auto activation =
@@ -150,8 +150,8 @@ int each_layout(WeightFormat format, const Use& use) {
       for (const std::string_view name : kDevices) {
         const Context context{.policy = std::string(policy.name),
                               .device = *platform::describe_device(name)};
-        const auto layout =
-            backends::layout_of({.backend = *backend, .policy_date = policy.policy_date, .device = context.device});
+        const auto layout = backends::layout_of(
+            {.backend = *backend, .policy_date = policy.policy_date, .device = context.device});
         if (!layout) continue;
         const auto sizes = oracle::round_sizes(*backend, context.device, {}, {160, 96});
         const std::string what = fmt::format("{} {} {}x{} {}", (*layout)->id, (*layout)->generation,
@@ -253,7 +253,7 @@ TEST(Conversion, GoesIntoTheCallersMemory) {
   const auto format = kernel_format("MARLIN", *shape, context);
   ASSERT_TRUE(format) << text(format.why());
   std::vector<testing::Bytes> memory;
-  for (const convert::PackedTensor& tensor : format->tensors())
+  for (const convert::PackedTensorSpec& tensor : format->tensors())
     memory.emplace_back(tensor.bytes, std::byte{0xA5});
   const std::vector<std::span<std::byte>> out(memory.begin(), memory.end());
   const auto given = convert_to_mxfp4_moe_kernel_format(Mxfp4MoeBackend::MARLIN, layer.tensors(),

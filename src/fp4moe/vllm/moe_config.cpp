@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "fp4moe/backends/all.hpp"
-#include "fp4moe/runtime/question.hpp"
+#include "fp4moe/runtime/selection_request.hpp"
 
 namespace fp4moe::vllm {
 

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "fp4moe/base/result.hpp"
+#include "fp4moe/checkpoint/slice.hpp"
 #include "fp4moe/oracle/policy.hpp"
 #include "fp4moe/oracle/request.hpp"
-#include "fp4moe/checkpoint/slice.hpp"
 
 namespace fp4moe::vllm {
 
@@ -24,7 +24,7 @@ using oracle::ScalarType;
 using oracle::WeightFormat;
 
 // A class of experts of the reference: its name, whether it routes by itself, what it needs.
-using ExpertsClass = const oracle::Experts*;
+using ExpertsClass = const oracle::ExpertsClass*;
 
 // Quantization keys by the reference's names.
 inline constexpr WeightFormat kMxfp4Static = WeightFormat::mxfp4;

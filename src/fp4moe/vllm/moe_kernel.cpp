@@ -17,8 +17,8 @@ using moe::MutableRows;
 // A kernel that is given routes needs no method of its own.
 Result<moe::routing::RouterOptions> router_of(const MoeConfig& config, bool is_monolithic) {
   moe::routing::RouterOptions result{.method = moe::routing::Method::unspecified,
-                                   .experts = config.num_experts,
-                                   .top_k = config.experts_per_token};
+                                     .experts = config.num_experts,
+                                     .top_k = config.experts_per_token};
   const auto method = moe::routing::method_from_name(oracle::name(config.routing_method));
   const bool has_method = method && *method != moe::routing::Method::unspecified &&
                           *method != moe::routing::Method::custom;
@@ -79,11 +79,11 @@ Result<runtime::LayerFacts> KernelMaker::facts(const KernelWeights& weights) con
   const convert::Problem& problem = weights.packer().problem();
   runtime::LayerFacts result;
   result.model.shape = {.format = backend.format,
-                      .experts = config.num_experts,
-                      .hidden = problem.real.hidden,
-                      .intermediate = problem.real.intermediate,
-                      .order = problem.order,
-                      .has_bias = problem.has_bias};
+                        .experts = config.num_experts,
+                        .hidden = problem.real.hidden,
+                        .intermediate = problem.real.intermediate,
+                        .order = problem.order,
+                        .has_bias = problem.has_bias};
   result.model.layer = layer_of(config);
   result.alpha = quant_config.gemm1_alpha;
   result.beta = quant_config.gemm1_beta;
@@ -110,19 +110,19 @@ Result<MoeKernel> KernelMaker::make(const KernelWeights& weights) const {
                          .device = config.context.device,
                          .why = fmt::format("{} was given", backend.name)};
   runtime::LayerOptions result{.engine = options.engine,
-                             .threads = options.threads,
-                             .pool = options.pool,
-                             .ranks = options.ranks,
-                             .exchange = options.exchange,
-                             .max_tokens = config.max_num_tokens,
-                             .quantizes = quant_config.quant_dtype,
-                             .shared = options.shared_experts};
+                               .threads = options.threads,
+                               .pool = options.pool,
+                               .ranks = options.ranks,
+                               .exchange = options.exchange,
+                               .max_tokens = config.max_num_tokens,
+                               .quantizes = quant_config.quant_dtype,
+                               .shared = options.shared_experts};
   result.backend_request.device = config.context.device;
   result.slice.expert_parallel = expert_rank(config);
   result.slice.placement = config.expert_placement;
   if (!quant_config.a1_scale.empty() && !quant_config.a2_scale.empty())
     result.input_scale = {.input = std::ranges::max(quant_config.a1_scale),
-                        .hidden = std::ranges::max(quant_config.a2_scale)};
+                          .hidden = std::ranges::max(quant_config.a2_scale)};
   const std::vector<std::span<const std::byte>> views(weights.views().begin(),
                                                       weights.views().end());
   auto layer =

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "fp4moe/base/result.hpp"
+#include "fp4moe/oracle/explain/record.hpp"
 #include "fp4moe/oracle/vllm/buffers.hpp"
-#include "fp4moe/oracle/record.hpp"
 #include "fp4moe/tensor/tensor.hpp"
 #include "fp4moe/vllm/moe_kernel.hpp"
 

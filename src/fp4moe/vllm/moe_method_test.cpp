@@ -26,12 +26,12 @@ constexpr std::uint64_t kTokens = 5, kTopK = 2;
 
 MoeConfig config_for(const LayerSizes& sizes, std::string_view policy, std::string_view device) {
   MoeConfig result{.num_experts = sizes.experts,
-                 .num_local_experts = sizes.experts,
-                 .experts_per_token = kTopK,
-                 .hidden_dim = sizes.hidden,
-                 .intermediate_size_per_partition = sizes.intermediate,
-                 .is_act_and_mul = sizes.gated,
-                 .has_bias = sizes.has_bias};
+                   .num_local_experts = sizes.experts,
+                   .experts_per_token = kTopK,
+                   .hidden_dim = sizes.hidden,
+                   .intermediate_size_per_partition = sizes.intermediate,
+                   .is_act_and_mul = sizes.gated,
+                   .has_bias = sizes.has_bias};
   result.context = {.policy = std::string(policy), .device = *platform::describe_device(device)};
   return result;
 }
@@ -65,10 +65,10 @@ void fill(Mxfp4MoeMethod& method, const Mxfp4Layer& layer, std::uint64_t halves)
 
 checkpoint::LayerWeights weights_of(const Mxfp4Layer& layer, checkpoint::RowOrder order) {
   checkpoint::LayerWeights result{.shape = {.format = WeightFormat::mxfp4,
-                                       .experts = layer.sizes.experts,
-                                       .hidden = layer.sizes.hidden,
-                                       .intermediate = layer.sizes.intermediate,
-                                       .order = order}};
+                                            .experts = layer.sizes.experts,
+                                            .hidden = layer.sizes.hidden,
+                                            .intermediate = layer.sizes.intermediate,
+                                            .order = order}};
   result.w13 = {.codes = {layer.w13.bytes}, .scales = {layer.w13_scale.bytes}};
   result.w2 = {.codes = {layer.w2.bytes}, .scales = {layer.w2_scale.bytes}};
   if (layer.sizes.has_bias) {
@@ -393,13 +393,15 @@ void fill(NvFp4MoeMethod& method, const NvFp4Layer& layer, bool packs) {
   put("w2" + input, layer.a2_scale, true);
 }
 
-checkpoint::LayerWeights weights_of(const NvFp4Layer& layer, std::vector<std::vector<float>>& keep) {
+checkpoint::LayerWeights weights_of(const NvFp4Layer& layer,
+                                    std::vector<std::vector<float>>& keep) {
   checkpoint::LayerWeights result{.shape = {.format = WeightFormat::nvfp4,
-                                       .experts = layer.sizes.experts,
-                                       .hidden = layer.sizes.hidden,
-                                       .intermediate = layer.sizes.intermediate,
-                                       .order = layer.sizes.gated ? checkpoint::RowOrder::halves
-                                                                  : checkpoint::RowOrder::single}};
+                                            .experts = layer.sizes.experts,
+                                            .hidden = layer.sizes.hidden,
+                                            .intermediate = layer.sizes.intermediate,
+                                            .order = layer.sizes.gated
+                                                         ? checkpoint::RowOrder::halves
+                                                         : checkpoint::RowOrder::single}};
   const auto floats = [&](const LoadedTensor& from) -> std::span<const float> {
     keep.emplace_back(from.bytes.size() / 4);
     std::memcpy(keep.back().data(), from.bytes.data(), from.bytes.size());
@@ -407,13 +409,13 @@ checkpoint::LayerWeights weights_of(const NvFp4Layer& layer, std::vector<std::ve
   };
   keep.reserve(4);
   result.w13 = {.codes = {layer.w13.bytes},
-              .scales = {layer.w13_scale.bytes},
-              .global_scales = floats(layer.w13_scale_2),
-              .input_scales = floats(layer.a13_scale)};
+                .scales = {layer.w13_scale.bytes},
+                .global_scales = floats(layer.w13_scale_2),
+                .input_scales = floats(layer.a13_scale)};
   result.w2 = {.codes = {layer.w2.bytes},
-             .scales = {layer.w2_scale.bytes},
-             .global_scales = floats(layer.w2_scale_2),
-             .input_scales = floats(layer.a2_scale)};
+               .scales = {layer.w2_scale.bytes},
+               .global_scales = floats(layer.w2_scale_2),
+               .input_scales = floats(layer.a2_scale)};
   return result;
 }
 

@@ -18,8 +18,8 @@ Result<FusedMoeQuantConfig> described(const oracle::Backend& backend, const MoeC
   if (!policy) return policy.why();
   const oracle::Request request = request_of(config, **policy);
   const oracle::QuantConfig found = oracle::quant_config(
-      backend, (*policy)->policy_date, config.context.mode, request.layer, oracle::BufferNames::modelopt,
-      oracle::form_from_layer(**policy, request).activations);
+      backend, (*policy)->policy_date, config.context.mode, request.layer,
+      oracle::BufferNames::modelopt, oracle::form_from_layer(**policy, request).activations);
   return FusedMoeQuantConfig{
       .scheme = found.scheme,
       .quant_dtype = found.activations,
@@ -77,8 +77,8 @@ void add_alphas(const oracle::Backend& backend, const NvFp4Scales& scales, const
   const bool is_function = result.scheme == QuantScheme::none;
   for (std::size_t e = 0; e < result.g1_alphas.size(); ++e)
     result.g1_scale_c.push_back(is_function             ? result.g1_alphas[e] / second.input(e)
-                              : config.is_act_and_mul ? result.g1_alphas[e] * result.a2_gscale[e]
-                                                      : result.a2_gscale[e]);
+                                : config.is_act_and_mul ? result.g1_alphas[e] * result.a2_gscale[e]
+                                                        : result.a2_gscale[e]);
 }
 
 }  // namespace
@@ -120,7 +120,8 @@ Result<FusedMoeQuantConfig> quant_config_of(const oracle::Backend& backend,
   put(result->gemm1_alpha, scales.swiglu_alpha);
   put(result->gemm1_beta, scales.swiglu_beta);
   put(result->gemm1_clamp_limit, scales.swiglu_limit);
-  const bool quantizes = result->scheme == QuantScheme::nvfp4 || result->scheme == QuantScheme::none;
+  const bool quantizes =
+      result->scheme == QuantScheme::nvfp4 || result->scheme == QuantScheme::none;
   if (quantizes) {
     for (const Result<Done>& fine : {check_count("a13_scale", scales.a13_scale, experts, true),
                                      check_count("a2_scale", scales.a2_scale, experts, true)})

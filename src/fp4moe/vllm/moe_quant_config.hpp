@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "fp4moe/oracle/quant_config.hpp"
+#include "fp4moe/oracle/vllm/quant_config.hpp"
 #include "fp4moe/vllm/kernel_weights.hpp"
 #include "fp4moe/vllm/moe_config.hpp"
 

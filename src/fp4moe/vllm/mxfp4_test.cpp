@@ -154,7 +154,7 @@ TEST(Classes, AreTriedInTheReferencesOrder) {
 TEST(Sizes, AreRoundedAsTheReferenceRounds) {
   const auto round = [](Mxfp4MoeBackend backend, std::string_view policy, std::string_view device) {
     const auto result = mxfp4_round_up_hidden_size_and_intermediate_size(backend, 2880, 2880,
-                                                                       context(policy, device));
+                                                                         context(policy, device));
     return result ? *result : oracle::Sizes{};
   };
   EXPECT_EQ(round(MARLIN, "2026-04-24", "h100"), (oracle::Sizes{3072, 2944}));

@@ -14,12 +14,12 @@ Context context(std::string_view policy, std::string_view device = "b200") {
 }
 MoeConfig deepseek(std::string_view policy, std::string_view device = "b200") {
   MoeConfig result{.num_experts = 256,
-                 .num_local_experts = 256,
-                 .experts_per_token = 8,
-                 .hidden_dim = 7168,
-                 .intermediate_size_per_partition = 2048,
-                 .activation = Activation::silu,
-                 .routing_method = Routing::deepseek_v3};
+                   .num_local_experts = 256,
+                   .experts_per_token = 8,
+                   .hidden_dim = 7168,
+                   .intermediate_size_per_partition = 2048,
+                   .activation = Activation::silu,
+                   .routing_method = Routing::deepseek_v3};
   result.context = context(policy, device);
   return result;
 }

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "fp4moe/base/result.hpp"
-#include "fp4moe/oracle/record.hpp"
+#include "fp4moe/oracle/explain/record.hpp"
 #include "fp4moe/vllm/moe_config.hpp"
 #include "fp4moe/vllm/selected.hpp"
 

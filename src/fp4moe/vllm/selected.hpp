@@ -1,6 +1,6 @@
 // What a selection gives: the backend, its class of experts, and the record with every reason.
 #pragma once
-#include "fp4moe/oracle/record.hpp"
+#include "fp4moe/oracle/explain/record.hpp"
 #include "fp4moe/vllm/moe_config.hpp"
 
 namespace fp4moe::vllm {

@@ -4,10 +4,10 @@
 #include <string>
 
 #include "fp4moe/base/version.hpp"
+#include "fp4moe/checkpoint/codec.hpp"
 #include "fp4moe/formats/e2m1.hpp"
 #include "fp4moe/tensor/files/safetensors.hpp"
 #include "fp4moe/tensor/files/store.hpp"
-#include "fp4moe/checkpoint/codec.hpp"
 
 using namespace fp4moe;
 

@@ -29,7 +29,7 @@ constexpr Scheme kGfx950Both[] = {{.weights = WeightFormat::mxfp4,
 constexpr Scheme kFp8[] = {{WeightFormat::mxfp4, {ActivationKey::fp8_static_tensor}}};
 constexpr Scheme kMxfp4[] = {{WeightFormat::mxfp4, {ActivationKey::mxfp4}}};
 
-constexpr Experts kApril2026Experts{
+constexpr ExpertsClass kApril2026Experts{
     .name = "AiterExperts",
     .devices = kDevices,
     .activations = {silu, gelu, swigluoai},
@@ -38,13 +38,13 @@ constexpr Experts kApril2026Experts{
     .takes_unquantized = true,  // except with mori
     .expert_map = true,
 };
-constexpr Experts kMarch20Experts = [] {
-  Experts result = kApril2026Experts;
+constexpr ExpertsClass kMarch20Experts = [] {
+  ExpertsClass result = kApril2026Experts;
   result.schemes = kAnyInstinct;
   return result;
 }();
-constexpr Experts kAugust2026Experts = [] {
-  Experts result = kApril2026Experts;
+constexpr ExpertsClass kAugust2026Experts = [] {
+  ExpertsClass result = kApril2026Experts;
   result.devices = kAugust2026Devices;
   result.activations = {silu, gelu, situ, swigluoai, swigluoai_uninterleave};
   result.schemes = kGfx950Both;
@@ -53,7 +53,7 @@ constexpr Experts kAugust2026Experts = [] {
       "enable it";
   return result;
 }();
-constexpr Experts kW4A16{
+constexpr ExpertsClass kW4A16{
     .name = "AiterW4A16ExpertsMonolithic",
     .kind = Kind::monolithic,
     .devices = kMonolithicDevices,
@@ -63,8 +63,8 @@ constexpr Experts kW4A16{
     .routings = {Routing::renormalize, Routing::renormalize_naive, Routing::deepseek_v4},
     .takes_unquantized = true,
 };
-constexpr Experts kW4A8 = [] {
-  Experts result = kW4A16;
+constexpr ExpertsClass kW4A8 = [] {
+  ExpertsClass result = kW4A16;
   result.name = "AiterW4A8ExpertsMonolithic";
   result.activations = {swigluoai};
   result.schemes = kFp8;
@@ -73,47 +73,47 @@ constexpr Experts kW4A8 = [] {
 }();
 
 // Release 0.33.0.
-constexpr Experts kMxfp4Experts = [] {
-  Experts result = kAugust2026Experts;
+constexpr ExpertsClass kMxfp4Experts = [] {
+  ExpertsClass result = kAugust2026Experts;
   result.name = "AiterMxfp4Experts";
   result.int4_groups_on = "gfx942";
   result.reads = {Variable::rocm_aiter_situv2, Variable::rocm_aiter_a4w4_dsv4};
   return result;
 }();
-constexpr Experts kW4A16Wider = [] {
-  Experts result = kW4A16;
+constexpr ExpertsClass kW4A16Wider = [] {
+  ExpertsClass result = kW4A16;
   result.devices = kW4A16Devices;
   result.routings = {Routing::renormalize, Routing::renormalize_naive, Routing::deepseek_v4,
-                   Routing::deepseek_v3};
+                     Routing::deepseek_v3};
   result.hash_routing = true;
   return result;
 }();
-constexpr Experts kW4A8WholeExperts = [] {
-  Experts result = kW4A8;
+constexpr ExpertsClass kW4A8WholeExperts = [] {
+  ExpertsClass result = kW4A8;
   result.limits = {ParallelLimit::no_expert_parallel, ParallelLimit::no_eplb,
-                 ParallelLimit::no_data_parallel};
+                   ParallelLimit::no_data_parallel};
   return result;
 }();
-constexpr Experts kW4A4 = [] {
-  Experts result = kW4A16Wider;
+constexpr ExpertsClass kW4A4 = [] {
+  ExpertsClass result = kW4A16Wider;
   result.name = "AiterW4A4ExpertsMonolithic";
   result.devices = kW4A4Devices;
   result.activations = {swigluoai, swigluoai_uninterleave, silu};
   result.schemes = kMxfp4;
   result.routings = {Routing::renormalize, Routing::renormalize_naive, Routing::deepseek_v4,
-                   Routing::deepseek_v3, Routing::minimax2};
+                     Routing::deepseek_v3, Routing::minimax2};
   return result;
 }();
 
-constexpr const Experts* kMarch20List[] = {&kMarch20Experts};
-constexpr const Experts* kApril2026List[] = {&kApril2026Experts};
-constexpr const Experts* kBf16List[] = {&kAugust2026Experts, &kW4A16};
-constexpr const Experts* kFp8List[] = {&kW4A8};
-constexpr const Experts* kMxfp4List[] = {&kAugust2026Experts};
-constexpr const Experts* kOneClassList[] = {&kMxfp4Experts};
-constexpr const Experts* kW4A16List[] = {&kW4A16Wider};
-constexpr const Experts* kW4A8List[] = {&kW4A8WholeExperts};
-constexpr const Experts* kW4A4List[] = {&kW4A4};
+constexpr const ExpertsClass* kMarch20List[] = {&kMarch20Experts};
+constexpr const ExpertsClass* kApril2026List[] = {&kApril2026Experts};
+constexpr const ExpertsClass* kBf16List[] = {&kAugust2026Experts, &kW4A16};
+constexpr const ExpertsClass* kFp8List[] = {&kW4A8};
+constexpr const ExpertsClass* kMxfp4List[] = {&kAugust2026Experts};
+constexpr const ExpertsClass* kOneClassList[] = {&kMxfp4Experts};
+constexpr const ExpertsClass* kW4A16List[] = {&kW4A16Wider};
+constexpr const ExpertsClass* kW4A8List[] = {&kW4A8WholeExperts};
+constexpr const ExpertsClass* kW4A4List[] = {&kW4A4};
 
 constexpr Rounding kBf16Rounding[] = {
     {.kinds = kRocm, .activations = {situ, silu}, .intermediate = 128, .hidden = 128},
@@ -126,7 +126,8 @@ constexpr Rounding kMxfp4Rounding[] = {
     {.intermediate = 64},
 };
 
-constexpr Backend row(std::string_view name, PolicyDates policy_dates, std::span<const Experts* const> experts,
+constexpr Backend row(std::string_view name, PolicyDates policy_dates,
+                      std::span<const ExpertsClass* const> experts,
                       std::span<const Rounding> rounding = kOtherRounding,
                       ActivationKey activation = ActivationKey::none,
                       QuantScheme scheme = QuantScheme::mxfp4_w4a16,

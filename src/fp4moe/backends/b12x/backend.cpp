@@ -131,7 +131,7 @@ constexpr Rule kRules[] = {
      .fact = sizes},
 };
 
-constexpr Experts kExperts{
+constexpr ExpertsClass kExperts{
     .name = "B12xExperts",
     .devices = kDevices,
     .not_gated = true,
@@ -142,7 +142,7 @@ constexpr Experts kExperts{
     .rules = kRules,
     .takes_unquantized = true,
 };
-constexpr Experts kFlashinferExperts{
+constexpr ExpertsClass kFlashinferExperts{
     .name = "FlashInferB12xExperts",
     .devices = kFlashinferDevices,
     .not_gated = true,
@@ -151,8 +151,8 @@ constexpr Experts kFlashinferExperts{
     .limits = {ParallelLimit::no_expert_parallel},
     .takes_unquantized = true,
 };
-constexpr const Experts* kList[] = {&kExperts};
-constexpr const Experts* kFlashinferList[] = {&kFlashinferExperts};
+constexpr const ExpertsClass* kList[] = {&kExperts};
+constexpr const ExpertsClass* kFlashinferList[] = {&kFlashinferExperts};
 
 constexpr Rounding kUnchanged[] = {{}};
 

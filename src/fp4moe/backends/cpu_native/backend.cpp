@@ -8,8 +8,8 @@ namespace {
 
 constexpr DeviceNeed kDevices[] = {{}};
 
-constexpr Experts kMonolithic = [] {
-  Experts result = own_monolithic(
+constexpr ExpertsClass kMonolithic = [] {
+  ExpertsClass result = own_monolithic(
       "CpuExpertsMonolithic", kDevices,
       {Routing::softmax_topk, Routing::renormalize, Routing::deepseek_v3, Routing::llama4,
        Routing::renormalize_naive, Routing::topk, Routing::sigmoid_renorm, Routing::minimax2,
@@ -17,9 +17,9 @@ constexpr Experts kMonolithic = [] {
   result.hash_routing = true;
   return result;
 }();
-constexpr Experts kModular = own_kernel("CpuExperts", kDevices);
-constexpr Experts kBatched = own_kernel("BatchedCpuExperts", kDevices, TokenFormat::batched);
-constexpr const Experts* kList[] = {&kMonolithic, &kModular, &kBatched};
+constexpr ExpertsClass kModular = own_kernel("CpuExperts", kDevices);
+constexpr ExpertsClass kBatched = own_kernel("BatchedCpuExperts", kDevices, TokenFormat::batched);
+constexpr const ExpertsClass* kList[] = {&kMonolithic, &kModular, &kBatched};
 
 constexpr Rounding kRounding[] = {{.intermediate = 32, .hidden = 32}};
 

@@ -28,11 +28,11 @@ std::vector<Layout> layouts() {
   for (const WeightFormat format : {WeightFormat::mxfp4, WeightFormat::nvfp4}) {
     const auto block = static_cast<std::uint32_t>(block_size(format));
     result.push_back(row("arm.4x32", format, cpu_arm_codes(), cpu_arm_scales(block),
-                       "this library's Arm kernels"));
+                         "this library's Arm kernels"));
     result.push_back(row("x86.16x32.bf16", format, cpu_x86_codes(X86Form::bf16),
-                       cpu_x86_scales(block), "this library's x86 kernels on BF16 operands"));
+                         cpu_x86_scales(block), "this library's x86 kernels on BF16 operands"));
     result.push_back(row("x86.16x32.int8", format, cpu_x86_codes(X86Form::int8),
-                       cpu_x86_scales(block), "this library's x86 kernels on INT8 operands"));
+                         cpu_x86_scales(block), "this library's x86 kernels on INT8 operands"));
   }
   return result;
 }

@@ -8,14 +8,14 @@ namespace {
 constexpr CapabilityRange kHopper[] = {exactly(9, 0)};
 constexpr DeviceNeed kDevices[] = {{.kinds = kCuda, .capabilities = kHopper}};
 
-constexpr Experts kMonolithic =
+constexpr ExpertsClass kMonolithic =
     own_monolithic("Sm90ExpertsMonolithic", kDevices,
                    {Routing::softmax_topk, Routing::renormalize, Routing::deepseek_v3,
                     Routing::llama4, Routing::renormalize_naive, Routing::topk,
                     Routing::sigmoid_renorm, Routing::minimax2, Routing::sigmoid});
-constexpr Experts kModular = own_kernel("Sm90Experts", kDevices);
-constexpr Experts kBatched = own_kernel("BatchedSm90Experts", kDevices, TokenFormat::batched);
-constexpr const Experts* kList[] = {&kMonolithic, &kModular, &kBatched};
+constexpr ExpertsClass kModular = own_kernel("Sm90Experts", kDevices);
+constexpr ExpertsClass kBatched = own_kernel("BatchedSm90Experts", kDevices, TokenFormat::batched);
+constexpr const ExpertsClass* kList[] = {&kMonolithic, &kModular, &kBatched};
 
 constexpr Rounding kRounding[] = {{.intermediate = 64, .hidden = 64}};
 

@@ -11,7 +11,7 @@ constexpr DeviceNeed kDevices[] = {{.kinds = kCuda,
                                     .libraries = {Library::deep_gemm},
                                     .switches = {Variable::use_deep_gemm}}};
 constexpr Scheme kSchemes[] = {{WeightFormat::mxfp4, {ActivationKey::fp8_block128}}};
-constexpr Experts kExperts{
+constexpr ExpertsClass kExperts{
     .name = "DeepGemmFP4Experts",
     .devices = kDevices,
     .activations = {silu, swiglustep, situ},
@@ -19,7 +19,7 @@ constexpr Experts kExperts{
     .limits = kNoFlashinferExchange,
     .expert_map = true,
 };
-constexpr const Experts* kList[] = {&kExperts};
+constexpr const ExpertsClass* kList[] = {&kExperts};
 constexpr Rounding kRounding[] = {{.intermediate = 128, .hidden = 128}};
 
 constexpr Backend kBackends[] = {

@@ -17,7 +17,7 @@ constexpr DeviceNeed kDevices[] = {{.kinds = kGpus}};
 constexpr DeviceNeed kEverywhere[] = {{}};
 constexpr Scheme kNvfp4[] = {{WeightFormat::nvfp4, {ActivationKey::nvfp4}}};
 
-constexpr Experts kMxfp4Experts{
+constexpr ExpertsClass kMxfp4Experts{
     .name = "OCP_MXQuantizationEmulationTritonExperts",
     .devices = kDevices,
     .not_gated = true,
@@ -28,8 +28,8 @@ constexpr Experts kMxfp4Experts{
     .takes_unquantized = true,
     .expert_map = true,
 };
-constexpr Experts kNvfp4Experts = [] {
-  Experts result = kMxfp4Experts;
+constexpr ExpertsClass kNvfp4Experts = [] {
+  ExpertsClass result = kMxfp4Experts;
   result.name = "Nvfp4QuantizationEmulationTritonExperts";
   result.schemes = kNvfp4;
   return result;
@@ -84,35 +84,38 @@ constexpr Rule kNoBias{
 constexpr Rule kMxfp4Rules[] = {kQuark, kExpertCount};
 constexpr Rule kNvfp4Rules[] = {kNoLora, kNoBias, kExpertCount};
 
-constexpr Experts august(Experts experts, std::span<const Rule> rules, bool lora) {
+constexpr ExpertsClass august(ExpertsClass experts, std::span<const Rule> rules, bool lora) {
   experts.activations = kGenericActivationsSinceAugust2026;
   experts.rules = rules;
   experts.lora = lora;
   return experts;
 }
-constexpr Experts kMxfp4August = august(kMxfp4Experts, kMxfp4Rules, true);
-constexpr Experts kNvfp4August = august(kNvfp4Experts, kNvfp4Rules, true);  // its own rule refuses
+constexpr ExpertsClass kMxfp4August = august(kMxfp4Experts, kMxfp4Rules, true);
+constexpr ExpertsClass kNvfp4August =
+    august(kNvfp4Experts, kNvfp4Rules, true);  // its own rule refuses
 
 // Since release 0.33.0 weights may be expanded to BF16 once, when they are loaded.
-constexpr Experts kMxfp4Expanding = [] {
-  Experts result = kMxfp4August;
+constexpr ExpertsClass kMxfp4Expanding = [] {
+  ExpertsClass result = kMxfp4August;
   result.reads = {Variable::emulation_dequant_at_load};
   return result;
 }();
 
-constexpr Experts kOwn = own_kernel("Emulator", kEverywhere);
-constexpr Experts kOwnBatched = own_kernel("BatchedEmulator", kEverywhere, TokenFormat::batched);
+constexpr ExpertsClass kOwn = own_kernel("Emulator", kEverywhere);
+constexpr ExpertsClass kOwnBatched =
+    own_kernel("BatchedEmulator", kEverywhere, TokenFormat::batched);
 
-constexpr const Experts* kMxfp4List[] = {&kMxfp4Experts};
-constexpr const Experts* kMxfp4AugustList[] = {&kMxfp4August};
-constexpr const Experts* kMxfp4ExpandingList[] = {&kMxfp4Expanding};
-constexpr const Experts* kNvfp4List[] = {&kNvfp4Experts};
-constexpr const Experts* kNvfp4AugustList[] = {&kNvfp4August};
-constexpr const Experts* kOwnList[] = {&kOwn, &kOwnBatched};
+constexpr const ExpertsClass* kMxfp4List[] = {&kMxfp4Experts};
+constexpr const ExpertsClass* kMxfp4AugustList[] = {&kMxfp4August};
+constexpr const ExpertsClass* kMxfp4ExpandingList[] = {&kMxfp4Expanding};
+constexpr const ExpertsClass* kNvfp4List[] = {&kNvfp4Experts};
+constexpr const ExpertsClass* kNvfp4AugustList[] = {&kNvfp4August};
+constexpr const ExpertsClass* kOwnList[] = {&kOwn, &kOwnBatched};
 
 constexpr Rounding kBlocks[] = {{.intermediate = 32, .hidden = 32}};
 
-constexpr Backend row(WeightFormat format, PolicyDates policy_dates, std::span<const Experts* const> experts,
+constexpr Backend row(WeightFormat format, PolicyDates policy_dates,
+                      std::span<const ExpertsClass* const> experts,
                       std::span<const Rounding> rounding, QuantScheme scheme) {
   return {.name = "EMULATION",
           .family = "emulation",
@@ -121,9 +124,9 @@ constexpr Backend row(WeightFormat format, PolicyDates policy_dates, std::span<c
           .experts = experts,
           .rounding = rounding,
           .scheme = scheme,
-          .numerics = policy_dates == PolicyDates{native}            ? "native"
-                      : format == WeightFormat::mxfp4 ? "unfused"
-                                                      : "nvfp4_emulation",
+          .numerics = policy_dates == PolicyDates{native} ? "native"
+                      : format == WeightFormat::mxfp4     ? "unfused"
+                                                          : "nvfp4_emulation",
           .any_activation = true};
 }
 

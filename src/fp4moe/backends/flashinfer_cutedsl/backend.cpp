@@ -15,54 +15,56 @@ constexpr Scheme kSchemes[] = {{WeightFormat::nvfp4, {ActivationKey::nvfp4}}};
 constexpr Scheme kTokenSchemes[] = {
     {WeightFormat::nvfp4, {ActivationKey::nvfp4, ActivationKey::nvfp4_token}}};
 
-constexpr Experts kStandard{
+constexpr ExpertsClass kStandard{
     .name = "FlashInferCuteDSLExperts",
     .devices = kDevices,
     .activations = {silu},
     .schemes = kSchemes,
 };
-constexpr Experts kBatched = [] {
-  Experts result = kStandard;
+constexpr ExpertsClass kBatched = [] {
+  ExpertsClass result = kStandard;
   result.name = "FlashInferCuteDSLBatchedExperts";
   result.format = TokenFormat::batched;
   return result;
 }();
-constexpr Experts kJanuary2026Batched = [] {
-  Experts result = kStandard;
+constexpr ExpertsClass kJanuary2026Batched = [] {
+  ExpertsClass result = kStandard;
   result.format = TokenFormat::batched;
   result.devices = kJanuary2026Devices;
   result.strict_devices = kDevices;
   return result;
 }();
-constexpr Experts kAugust2026Standard = [] {
-  Experts result = kStandard;
+constexpr ExpertsClass kAugust2026Standard = [] {
+  ExpertsClass result = kStandard;
   result.not_gated = true;
   result.activations = {silu, swigluoai, swigluoai_uninterleave, relu2_no_mul};
   return result;
 }();
-constexpr Experts kSituStandard = [] {
-  Experts result = kAugust2026Standard;
+constexpr ExpertsClass kSituStandard = [] {
+  ExpertsClass result = kAugust2026Standard;
   result.activations = {silu, swigluoai, swigluoai_uninterleave, relu2_no_mul, situ};
   result.schemes = kTokenSchemes;
   return result;
 }();
-constexpr const Experts* kJanuary2026List[] = {&kJanuary2026Batched};
-constexpr const Experts* kStandardList[] = {&kStandard};
-constexpr const Experts* kAugust2026List[] = {&kAugust2026Standard};
-constexpr const Experts* kSituList[] = {&kSituStandard};
-constexpr const Experts* kBatchedList[] = {&kBatched};
+constexpr const ExpertsClass* kJanuary2026List[] = {&kJanuary2026Batched};
+constexpr const ExpertsClass* kStandardList[] = {&kStandard};
+constexpr const ExpertsClass* kAugust2026List[] = {&kAugust2026Standard};
+constexpr const ExpertsClass* kSituList[] = {&kSituStandard};
+constexpr const ExpertsClass* kBatchedList[] = {&kBatched};
 
 // The standard kernel wants gate and up in whole tiles. Until August nothing was padded.
 constexpr oracle::ConversionPadding kStandardPadding[] = {{.gated_needs = 64}};
 constexpr oracle::ConversionPadding kWholeTiles[] = {
     {.hidden = 256, .gated = 64, .not_gated = 128}};
-constexpr std::span<const oracle::ConversionPadding> padding(PolicyDates policy_dates, bool is_batched) {
+constexpr std::span<const oracle::ConversionPadding> padding(PolicyDates policy_dates,
+                                                             bool is_batched) {
   if (is_batched) return kSwizzlePadding;
   if (policy_dates == kVllm033) return kWholeTiles;
   return kStandardPadding;
 }
 
-constexpr Backend row(std::string_view name, PolicyDates policy_dates, std::span<const Experts* const> experts) {
+constexpr Backend row(std::string_view name, PolicyDates policy_dates,
+                      std::span<const ExpertsClass* const> experts) {
   const bool is_batched = experts.front()->format == TokenFormat::batched;
   return {
       .name = name,

@@ -120,7 +120,7 @@ constexpr Rule kRules[] = {
         words<"EPLB">, words<"needs no expert load balancing">, words<"it is on">),
 };
 
-constexpr Experts kExperts{
+constexpr ExpertsClass kExperts{
     .name = "FlashInferMoeEpExperts",
     .devices = kDevices,
     .strict_devices = kStrictDevices,
@@ -132,7 +132,7 @@ constexpr Experts kExperts{
     .configured_names = kNames,
     .takes_unquantized = true,
 };
-constexpr const Experts* kList[] = {&kExperts};
+constexpr const ExpertsClass* kList[] = {&kExperts};
 constexpr Rounding kUnchanged[] = {{}};
 
 constexpr Backend mxfp4(std::string_view name) {

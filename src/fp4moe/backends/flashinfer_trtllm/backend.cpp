@@ -17,7 +17,7 @@ constexpr Scheme kNvfp4[] = {{WeightFormat::nvfp4, {ActivationKey::nvfp4}}};
 constexpr Scheme kNvfp4Token[] = {
     {WeightFormat::nvfp4, {ActivationKey::nvfp4, ActivationKey::nvfp4_token}}};
 
-constexpr Experts kMxfp4Modular{
+constexpr ExpertsClass kMxfp4Modular{
     .name = "TrtLlmMxfp4ExpertsModular",
     .devices = kDevices,
     .activations = {swigluoai},
@@ -25,7 +25,7 @@ constexpr Experts kMxfp4Modular{
     .takes_unquantized = true,
     .expert_map = true,
 };
-constexpr Experts monolithic(Experts experts, Routings routings) {
+constexpr ExpertsClass monolithic(ExpertsClass experts, Routings routings) {
   experts.name = "TrtLlmMxfp4ExpertsMonolithic";
   experts.kind = Kind::monolithic;
   experts.limits = kMonolithicLimits;
@@ -33,18 +33,18 @@ constexpr Experts monolithic(Experts experts, Routings routings) {
   experts.expert_map = false;
   return experts;
 }
-constexpr Experts kMxfp4AugustModular = [] {
-  Experts result = kMxfp4Modular;
+constexpr ExpertsClass kMxfp4AugustModular = [] {
+  ExpertsClass result = kMxfp4Modular;
   result.activations = {swigluoai, silu, situ};
   result.takes_unquantized = false;
   return result;
 }();
-constexpr Experts kMxfp4Monolithic = monolithic(kMxfp4Modular, kRenormalizing);
-constexpr Experts kMxfp4AugustMonolithic = monolithic(
+constexpr ExpertsClass kMxfp4Monolithic = monolithic(kMxfp4Modular, kRenormalizing);
+constexpr ExpertsClass kMxfp4AugustMonolithic = monolithic(
     kMxfp4AugustModular, {Routing::deepseek_v3, Routing::renormalize, Routing::renormalize_naive});
 
 // Release 0.33.0: by name only.
-constexpr Experts kMxfp4Lora{
+constexpr ExpertsClass kMxfp4Lora{
     .name = "TrtLlmMxfp4LoRAExperts",
     .devices = kDevices,
     .activations = {swigluoai, silu},
@@ -54,7 +54,7 @@ constexpr Experts kMxfp4Lora{
     .takes_unquantized = true,
 };
 
-constexpr Experts kNvfp4Modular{
+constexpr ExpertsClass kNvfp4Modular{
     .name = "TrtLlmNvFp4ExpertsModular",
     .devices = kDevices,
     .not_gated = true,
@@ -62,48 +62,48 @@ constexpr Experts kNvfp4Modular{
     .schemes = kNvfp4,
     .expert_map = true,
 };
-constexpr Experts kNvfp4Monolithic = [] {
-  Experts result = kNvfp4Modular;
+constexpr ExpertsClass kNvfp4Monolithic = [] {
+  ExpertsClass result = kNvfp4Modular;
   result.name = "TrtLlmNvFp4ExpertsMonolithic";
   result.kind = Kind::monolithic;
   result.limits = {ParallelLimit::no_all2all, ParallelLimit::no_eplb};
   result.routings = {Routing::deepseek_v3, Routing::renormalize, Routing::renormalize_naive,
-                   Routing::llama4, Routing::simulated};
+                     Routing::llama4, Routing::simulated};
   result.logits = LogitsRule::float32_for_some_routings;
   result.expert_map = false;
   return result;
 }();
 constexpr Activations kAugust2026Activations{silu,      relu2_no_mul,           gelu,
-                                         gelu_tanh, swigluoai_uninterleave, situ};
-constexpr Experts kNvfp4AugustModular = [] {
-  Experts result = kNvfp4Modular;
+                                             gelu_tanh, swigluoai_uninterleave, situ};
+constexpr ExpertsClass kNvfp4AugustModular = [] {
+  ExpertsClass result = kNvfp4Modular;
   result.activations = kAugust2026Activations;
   return result;
 }();
-constexpr Experts kNvfp4AugustMonolithic = [] {
-  Experts result = kNvfp4Monolithic;
+constexpr ExpertsClass kNvfp4AugustMonolithic = [] {
+  ExpertsClass result = kNvfp4Monolithic;
   result.activations = kAugust2026Activations;
   result.routings = {Routing::deepseek_v3, Routing::renormalize,    Routing::renormalize_naive,
-                   Routing::llama4,      Routing::sigmoid_renorm, Routing::sigmoid,
-                   Routing::minimax2,    Routing::simulated};
+                     Routing::llama4,      Routing::sigmoid_renorm, Routing::sigmoid,
+                     Routing::minimax2,    Routing::simulated};
   result.logits = LogitsRule::bfloat16_or_float32;
   return result;
 }();
-constexpr Experts kNvfp4TokenModular = [] {
-  Experts result = kNvfp4AugustModular;
+constexpr ExpertsClass kNvfp4TokenModular = [] {
+  ExpertsClass result = kNvfp4AugustModular;
   result.schemes = kNvfp4Token;
   return result;
 }();
-constexpr Experts kNvfp4TokenMonolithic = [] {
-  Experts result = kNvfp4AugustMonolithic;
+constexpr ExpertsClass kNvfp4TokenMonolithic = [] {
+  ExpertsClass result = kNvfp4AugustMonolithic;
   result.schemes = kNvfp4Token;
   result.routings = {Routing::deepseek_v3, Routing::renormalize,    Routing::renormalize_naive,
-                   Routing::llama4,      Routing::sigmoid_renorm, Routing::sigmoid,
-                   Routing::minimax2};
+                     Routing::llama4,      Routing::sigmoid_renorm, Routing::sigmoid,
+                     Routing::minimax2};
   return result;
 }();
 // A function with predicates of its own, no class.
-constexpr Experts kJanuary2026Function{
+constexpr ExpertsClass kJanuary2026Function{
     .name = {},
     .kind = Kind::monolithic,
     .devices = kJanuary2026Devices,
@@ -114,14 +114,14 @@ constexpr Experts kJanuary2026Function{
                  Routing::llama4},
 };
 
-constexpr const Experts* kMxfp4List[] = {&kMxfp4Monolithic, &kMxfp4Modular};
-constexpr const Experts* kMxfp4AugustList[] = {&kMxfp4AugustMonolithic, &kMxfp4AugustModular};
-constexpr const Experts* kJanuary2026List[] = {&kJanuary2026Function};
-constexpr const Experts* kNvfp4List[] = {&kNvfp4Monolithic, &kNvfp4Modular};
-constexpr const Experts* kMxfp4LoraList[] = {&kMxfp4Lora, &kMxfp4AugustMonolithic,
-                                             &kMxfp4AugustModular};
-constexpr const Experts* kNvfp4AugustList[] = {&kNvfp4AugustMonolithic, &kNvfp4AugustModular};
-constexpr const Experts* kNvfp4TokenList[] = {&kNvfp4TokenMonolithic, &kNvfp4TokenModular};
+constexpr const ExpertsClass* kMxfp4List[] = {&kMxfp4Monolithic, &kMxfp4Modular};
+constexpr const ExpertsClass* kMxfp4AugustList[] = {&kMxfp4AugustMonolithic, &kMxfp4AugustModular};
+constexpr const ExpertsClass* kJanuary2026List[] = {&kJanuary2026Function};
+constexpr const ExpertsClass* kNvfp4List[] = {&kNvfp4Monolithic, &kNvfp4Modular};
+constexpr const ExpertsClass* kMxfp4LoraList[] = {&kMxfp4Lora, &kMxfp4AugustMonolithic,
+                                                  &kMxfp4AugustModular};
+constexpr const ExpertsClass* kNvfp4AugustList[] = {&kNvfp4AugustMonolithic, &kNvfp4AugustModular};
+constexpr const ExpertsClass* kNvfp4TokenList[] = {&kNvfp4TokenMonolithic, &kNvfp4TokenModular};
 
 constexpr Rounding kRounding[] = {{.intermediate = 256, .hidden = 256}};
 constexpr Rounding kAugust2026Rounding[] = {{.intermediate = 128, .hidden = 256}};
@@ -134,7 +134,7 @@ constexpr Backend mxfp4(std::string_view name, PolicyDates policy_dates, Activat
           .format = WeightFormat::mxfp4,
           .policy_dates = policy_dates,
           .activation = activation,
-          .experts = august ? std::span<const Experts* const>(kMxfp4AugustList) : kMxfp4List,
+          .experts = august ? std::span<const ExpertsClass* const>(kMxfp4AugustList) : kMxfp4List,
           .rounding = august ? std::span<const Rounding>(kAugust2026Rounding) : kRounding,
           .scheme = activation == ActivationKey::none ? QuantScheme::mxfp4_w4a16
                                                       : QuantScheme::mxfp4_mxfp8,
@@ -167,7 +167,8 @@ constexpr std::span<const oracle::ConversionPadding> nvfp4_padding(PolicyDates p
   if (policy_dates == kApril2026) return kApril2026Padding;
   return kJanuary2026Padding;
 }
-constexpr Backend nvfp4(PolicyDates policy_dates, std::span<const Experts* const> experts, QuantScheme scheme) {
+constexpr Backend nvfp4(PolicyDates policy_dates, std::span<const ExpertsClass* const> experts,
+                        QuantScheme scheme) {
   return {.name = "FLASHINFER_TRTLLM",
           .family = "flashinfer_trtllm",
           .format = WeightFormat::nvfp4,
@@ -177,7 +178,8 @@ constexpr Backend nvfp4(PolicyDates policy_dates, std::span<const Experts* const
           .layout = "flashinfer_trtllm.nvfp4",
           .numerics = "trtllm",
           .global_activation_scales = true,
-          .conversion = {.activation_scales = ScaleLayout::linear, .padding = nvfp4_padding(policy_dates)}};
+          .conversion = {.activation_scales = ScaleLayout::linear,
+                         .padding = nvfp4_padding(policy_dates)}};
 }
 
 constexpr Backend kBackends[] = {

@@ -30,7 +30,8 @@ Layout mxfp4() {
   result.id = "flashinfer_trtllm.mxfp4";
   result.bias_type = BiasType::f32;
   result.reads = "FlashInfer TRTLLM kernels on SM100, BF16 and MXFP8 activations";
-  result.note = "Scales are tagged E4M3 but hold E8M0 bytes; the kernel tells them by their number.";
+  result.note =
+      "Scales are tagged E4M3 but hold E8M0 bytes; the kernel tells them by their number.";
   return result;
 }
 

@@ -74,7 +74,7 @@ std::string announcement(const Asked& asked) {
   return "Using " + Preferred(asked) + " gemm for humming moe";
 }
 
-constexpr Experts august(std::string_view name, TokenFormat format) {
+constexpr ExpertsClass august(std::string_view name, TokenFormat format) {
   return {.name = name,
           .format = format,
           .devices = kDevices,
@@ -88,24 +88,26 @@ constexpr Experts august(std::string_view name, TokenFormat format) {
           .takes_unquantized = true,
           .expert_map = true};
 }
-constexpr Experts since_033(Experts experts) {
+constexpr ExpertsClass since_033(ExpertsClass experts) {
   experts.schemes = kMoreSchemes;
   experts.rules = kRules;
   experts.reads = {Variable::humming_gemm_type, Variable::humming_input_quant_config};
   experts.announces = announcement<preferred>;
   return experts;
 }
-constexpr Experts kAugust2026Batched = august("BatchedHummingGroupedExperts", TokenFormat::batched);
-constexpr Experts kAugust2026Grouped = august("HummingGroupedExperts", TokenFormat::standard);
-constexpr Experts kAugust2026Indexed = august("HummingIndexedExperts", TokenFormat::standard);
-constexpr Experts kBatched = since_033(kAugust2026Batched);
-constexpr Experts kGrouped = since_033(kAugust2026Grouped);
-constexpr Experts kIndexed = since_033(kAugust2026Indexed);
-constexpr const Experts* kAugust2026List[] = {&kAugust2026Batched, &kAugust2026Grouped, &kAugust2026Indexed};
-constexpr const Experts* kList[] = {&kBatched, &kGrouped, &kIndexed};
+constexpr ExpertsClass kAugust2026Batched =
+    august("BatchedHummingGroupedExperts", TokenFormat::batched);
+constexpr ExpertsClass kAugust2026Grouped = august("HummingGroupedExperts", TokenFormat::standard);
+constexpr ExpertsClass kAugust2026Indexed = august("HummingIndexedExperts", TokenFormat::standard);
+constexpr ExpertsClass kBatched = since_033(kAugust2026Batched);
+constexpr ExpertsClass kGrouped = since_033(kAugust2026Grouped);
+constexpr ExpertsClass kIndexed = since_033(kAugust2026Indexed);
+constexpr const ExpertsClass* kAugust2026List[] = {&kAugust2026Batched, &kAugust2026Grouped,
+                                                   &kAugust2026Indexed};
+constexpr const ExpertsClass* kList[] = {&kBatched, &kGrouped, &kIndexed};
 
-constexpr Backend row(WeightFormat format, PolicyDates policy_dates, std::span<const Rounding> rounding,
-                      std::string_view layout) {
+constexpr Backend row(WeightFormat format, PolicyDates policy_dates,
+                      std::span<const Rounding> rounding, std::string_view layout) {
   const bool is_august = policy_dates == kAugust2026;
   return {.name = "HUMMING",
           .family = "humming",

@@ -10,7 +10,7 @@ constexpr DeviceNeed kDevices[] = {{.kinds = kCuda, .capabilities = kSince}};
 // Weights count, the form of activations does not.
 constexpr Scheme kSchemes[] = {{WeightFormat::mxfp4, kAnyKey}, {WeightFormat::nvfp4, kAnyKey}};
 
-constexpr Experts kBeforeAugust2026Experts{
+constexpr ExpertsClass kBeforeAugust2026Experts{
     .name = "MarlinExperts",
     .devices = kDevices,
     .not_gated = true,
@@ -19,41 +19,42 @@ constexpr Experts kBeforeAugust2026Experts{
     .limits = kNoFlashinferExchange,
     .expert_map = true,
 };
-constexpr Experts kAugust2026Experts = [] {
-  Experts result = kBeforeAugust2026Experts;
+constexpr ExpertsClass kAugust2026Experts = [] {
+  ExpertsClass result = kBeforeAugust2026Experts;
   result.activations = kGenericActivationsSinceAugust2026;
   result.limits = {ParallelLimit::no_flashinfer_two_sided};
   result.lora = true;
   return result;
 }();
-constexpr Experts kJanuary2026Experts = [] {
-  Experts result = kBeforeAugust2026Experts;
+constexpr ExpertsClass kJanuary2026Experts = [] {
+  ExpertsClass result = kBeforeAugust2026Experts;
   result.not_gated = false;  // although it lists activations without a gate
   result.activations = {silu, gelu, swigluoai, silu_no_mul, gelu_no_mul, relu2_no_mul};
   result.limits = {ParallelLimit::no_flashinfer_two_sided};
   return result;
 }();
-constexpr Experts batched(Experts experts) {
+constexpr ExpertsClass batched(ExpertsClass experts) {
   experts.name = "BatchedMarlinExperts";
   experts.format = TokenFormat::batched;
   experts.lora = false;
   return experts;
 }
-constexpr Experts kBeforeAugust2026Batched = batched(kBeforeAugust2026Experts);
-constexpr Experts kAugust2026Batched = batched(kAugust2026Experts);
+constexpr ExpertsClass kBeforeAugust2026Batched = batched(kBeforeAugust2026Experts);
+constexpr ExpertsClass kAugust2026Batched = batched(kAugust2026Experts);
 
-constexpr const Experts* kJanuary2026List[] = {&kJanuary2026Experts};
-constexpr const Experts* kBeforeAugust2026List[] = {&kBeforeAugust2026Experts};
-constexpr const Experts* kAugust2026List[] = {&kAugust2026Experts};
-constexpr const Experts* kBeforeAugust2026BatchedList[] = {&kBeforeAugust2026Batched};
-constexpr const Experts* kAugust2026BatchedList[] = {&kAugust2026Batched};
+constexpr const ExpertsClass* kJanuary2026List[] = {&kJanuary2026Experts};
+constexpr const ExpertsClass* kBeforeAugust2026List[] = {&kBeforeAugust2026Experts};
+constexpr const ExpertsClass* kAugust2026List[] = {&kAugust2026Experts};
+constexpr const ExpertsClass* kBeforeAugust2026BatchedList[] = {&kBeforeAugust2026Batched};
+constexpr const ExpertsClass* kAugust2026BatchedList[] = {&kAugust2026Batched};
 
 constexpr Rounding kRounding[] = {
     {.kinds = kXpu, .intermediate = 128, .hidden = 128},
     {.intermediate = 128, .hidden = 256},
 };
 
-constexpr Backend mxfp4(std::string_view name, PolicyDates policy_dates, std::span<const Experts* const> experts,
+constexpr Backend mxfp4(std::string_view name, PolicyDates policy_dates,
+                        std::span<const ExpertsClass* const> experts,
                         std::string_view variant = {}) {
   return {.name = name,
           .family = "marlin",
@@ -72,7 +73,7 @@ constexpr oracle::ConversionPadding kNvfp4Padding[] = {
     {.hidden_is = 128, .gated = 64, .not_gated = 64},
     {.hidden_is = 64, .gated = 128, .not_gated = 128},
 };
-constexpr Backend nvfp4(PolicyDates policy_dates, std::span<const Experts* const> experts) {
+constexpr Backend nvfp4(PolicyDates policy_dates, std::span<const ExpertsClass* const> experts) {
   return {.name = "MARLIN",
           .family = "marlin",
           .format = WeightFormat::nvfp4,

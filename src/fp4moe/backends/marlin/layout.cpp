@@ -57,7 +57,8 @@ std::vector<Layout> layouts() {
       nvfp4("2026-03", ScaleRule::marlin_2026_03, "vLLM 2026-03-18 to 2026-04-07"),
       nvfp4("2026-01", ScaleRule::marlin_2026_01, "vLLM until 2026-03-18")};
   result[2].note = "Negative scales and scales too small for the kernel become 0.";
-  result[3].note = "A layer with both tiny and large scales gets infinite ones; kept for comparison.";
+  result[3].note =
+      "A layer with both tiny and large scales gets infinite ones; kept for comparison.";
   result[4].note = "Scales below 2 after the fixed exponent are kept, the kernel misreads them.";
   return result;
 }

@@ -8,7 +8,8 @@ namespace {
 constexpr EnumSet<PlatformKind> kGpus{PlatformKind::cuda, PlatformKind::rocm};
 constexpr CapabilityRange kHopperToBlackwell[] = {{{9, 0}, {11, 0}}};
 // Spring's reference forgets that the package must be there; strict mode does not.
-constexpr DeviceNeed kBeforeAugust2026Devices[] = {{.kinds = kGpus, .capabilities = kHopperToBlackwell}};
+constexpr DeviceNeed kBeforeAugust2026Devices[] = {
+    {.kinds = kGpus, .capabilities = kHopperToBlackwell}};
 constexpr DeviceNeed kBeforeAugust2026Strict[] = {
     {.kinds = kGpus, .capabilities = kHopperToBlackwell, .libraries = {Library::triton_kernels}}};
 constexpr std::string_view kAmd[] = {"gfx90a", "gfx942", "gfx950", "gfx11", "gfx120"};
@@ -25,7 +26,7 @@ constexpr DeviceNeed k033Devices[] = {
 };
 constexpr Scheme kSchemes[] = {{WeightFormat::mxfp4, kSixteenBit}};
 
-constexpr Experts kBeforeAugust2026Modular{
+constexpr ExpertsClass kBeforeAugust2026Modular{
     .name = "OAITritonExperts",
     .devices = kBeforeAugust2026Devices,
     .strict_devices = kBeforeAugust2026Strict,
@@ -34,48 +35,49 @@ constexpr Experts kBeforeAugust2026Modular{
     .takes_unquantized = true,
     .expert_map = true,
 };
-constexpr Experts monolithic(Experts experts) {
+constexpr ExpertsClass monolithic(ExpertsClass experts) {
   experts.name = "OAITritonMxfp4ExpertsMonolithic";
   experts.kind = Kind::monolithic;
   experts.limits = kMonolithicLimits;
   experts.routings = kRenormalizing;
   return experts;
 }
-constexpr Experts unfused(Experts experts, Activations activations, bool lora) {
+constexpr ExpertsClass unfused(ExpertsClass experts, Activations activations, bool lora) {
   experts.name = "UnfusedOAITritonExperts";
   experts.activations = activations;
   experts.lora = lora;
   return experts;
 }
-constexpr Experts kAugust2026Modular = [] {
-  Experts result = kBeforeAugust2026Modular;
+constexpr ExpertsClass kAugust2026Modular = [] {
+  ExpertsClass result = kBeforeAugust2026Modular;
   result.devices = kAugust2026Devices;
   result.strict_devices = {};
   return result;
 }();
-constexpr Experts k033Modular = [] {
-  Experts result = kAugust2026Modular;
+constexpr ExpertsClass k033Modular = [] {
+  ExpertsClass result = kAugust2026Modular;
   result.devices = k033Devices;
   return result;
 }();
-constexpr Experts kBeforeAugust2026Monolithic = monolithic(kBeforeAugust2026Modular);
-constexpr Experts kAugust2026Monolithic = monolithic(kAugust2026Modular);
-constexpr Experts kBeforeAugust2026Unfused =
+constexpr ExpertsClass kBeforeAugust2026Monolithic = monolithic(kBeforeAugust2026Modular);
+constexpr ExpertsClass kAugust2026Monolithic = monolithic(kAugust2026Modular);
+constexpr ExpertsClass kBeforeAugust2026Unfused =
     unfused(kBeforeAugust2026Modular, {silu, gelu, swigluoai, swiglustep}, false);
-constexpr Experts kAugust2026Unfused =
+constexpr ExpertsClass kAugust2026Unfused =
     unfused(kAugust2026Modular, {silu, gelu, swigluoai, swiglustep, swigluoai_uninterleave}, true);
 
-constexpr Experts k033Monolithic = monolithic(k033Modular);
-constexpr Experts k033Unfused =
+constexpr ExpertsClass k033Monolithic = monolithic(k033Modular);
+constexpr ExpertsClass k033Unfused =
     unfused(k033Modular, {silu, gelu, swigluoai, swiglustep, swigluoai_uninterleave}, true);
 
-constexpr const Experts* kBeforeAugust2026List[] = {&kBeforeAugust2026Monolithic, &kBeforeAugust2026Modular};
-constexpr const Experts* kAugust2026List[] = {&kAugust2026Monolithic, &kAugust2026Modular};
-constexpr const Experts* kBeforeAugust2026UnfusedList[] = {&kBeforeAugust2026Unfused};
-constexpr const Experts* kAugust2026UnfusedList[] = {&kAugust2026Unfused};
+constexpr const ExpertsClass* kBeforeAugust2026List[] = {&kBeforeAugust2026Monolithic,
+                                                         &kBeforeAugust2026Modular};
+constexpr const ExpertsClass* kAugust2026List[] = {&kAugust2026Monolithic, &kAugust2026Modular};
+constexpr const ExpertsClass* kBeforeAugust2026UnfusedList[] = {&kBeforeAugust2026Unfused};
+constexpr const ExpertsClass* kAugust2026UnfusedList[] = {&kAugust2026Unfused};
 
-constexpr const Experts* k033List[] = {&k033Monolithic, &k033Modular};
-constexpr const Experts* k033UnfusedList[] = {&k033Unfused};
+constexpr const ExpertsClass* k033List[] = {&k033Monolithic, &k033Modular};
+constexpr const ExpertsClass* k033UnfusedList[] = {&k033Unfused};
 
 // On CDNA 4 the unfused kernels keep the larger tiles.
 constexpr Rounding k033UnfusedRounding[] = {
@@ -88,7 +90,8 @@ constexpr Rounding k033UnfusedRounding[] = {
     {.intermediate = 64},
 };
 
-constexpr Backend row(std::string_view name, PolicyDates policy_dates, std::span<const Experts* const> experts,
+constexpr Backend row(std::string_view name, PolicyDates policy_dates,
+                      std::span<const ExpertsClass* const> experts,
                       std::span<const Rounding> rounding = kOtherRounding) {
   return {.name = name,
           .family = "triton",

@@ -9,7 +9,7 @@ constexpr DeviceNeed kDevices[] = {{.kinds = kCpu,
                                     .architecture = oracle::CpuArchitecture::x86,
                                     .cpu = {oracle::CpuFeature::amx_int8}}};
 constexpr Scheme kSchemes[] = {{WeightFormat::mxfp4, kSixteenBit}};
-constexpr Experts kExperts{
+constexpr ExpertsClass kExperts{
     .name = "CPUExpertsMxfp4",
     .kind = Kind::monolithic,
     .devices = kDevices,
@@ -18,21 +18,21 @@ constexpr Experts kExperts{
     .routings = {Routing::softmax_topk, Routing::renormalize, Routing::renormalize_naive},
     .takes_unquantized = true,
 };
-constexpr Experts kModular = [] {
-  Experts result = kExperts;
+constexpr ExpertsClass kModular = [] {
+  ExpertsClass result = kExperts;
   result.kind = Kind::modular;  // and still asks how tokens are routed
   result.activations = {silu, swigluoai, gelu, gelu_tanh};
   result.routings = {Routing::softmax_topk, Routing::renormalize, Routing::renormalize_naive,
-                   Routing::deepseek_v4};
+                     Routing::deepseek_v4};
   return result;
 }();
-constexpr const Experts* kList[] = {&kExperts};
-constexpr const Experts* kModularList[] = {&kModular};
+constexpr const ExpertsClass* kList[] = {&kExperts};
+constexpr const ExpertsClass* kModularList[] = {&kModular};
 constexpr Rounding kRounding[] = {
     {.kinds = kRocm, .intermediate = 256, .hidden = 256},
     {.intermediate = 32, .hidden = 32},
 };
-constexpr Backend row(PolicyDates policy_dates, std::span<const Experts* const> experts) {
+constexpr Backend row(PolicyDates policy_dates, std::span<const ExpertsClass* const> experts) {
   return {.name = "CPU",
           .family = "vllm_cpu",
           .format = WeightFormat::mxfp4,

@@ -17,7 +17,7 @@ constexpr CapabilityRange kMxfp4Range[] = {family(10), family(11)};
 constexpr DeviceNeed kMxfp4Devices[] = {{.kinds = kCuda, .capabilities = kMxfp4Range}};
 constexpr Scheme kMxfp4Schemes[] = {{WeightFormat::mxfp4, {ActivationKey::mxfp4}}};
 
-constexpr Experts kApril2026Experts{
+constexpr ExpertsClass kApril2026Experts{
     .name = "CutlassExpertsFp4",
     .devices = kDevices,
     .not_gated = true,
@@ -25,43 +25,43 @@ constexpr Experts kApril2026Experts{
     .schemes = kSchemes,
     .limits = {ParallelLimit::one_expert_rank},
 };
-constexpr Experts kJanuary2026Experts = [] {
-  Experts result = kApril2026Experts;
+constexpr ExpertsClass kJanuary2026Experts = [] {
+  ExpertsClass result = kApril2026Experts;
   result.devices = kJanuary2026Devices;
   result.strict_devices = kJanuary2026Strict;
   result.not_gated = false;
   result.activations = {silu, gelu, swigluoai};
   return result;
 }();
-constexpr Experts kAugust2026Experts = [] {
-  Experts result = kApril2026Experts;
+constexpr ExpertsClass kAugust2026Experts = [] {
+  ExpertsClass result = kApril2026Experts;
   result.activations = kGenericActivationsSinceAugust2026;
   result.batch_invariant = true;
   result.takes_unquantized = true;
   return result;
 }();
-constexpr Experts kSplitExperts = [] {
-  Experts result = kAugust2026Experts;
+constexpr ExpertsClass kSplitExperts = [] {
+  ExpertsClass result = kAugust2026Experts;
   result.limits = kNoFlashinferNoDeepepHt;
   result.expert_map = true;
   return result;
 }();
-constexpr Experts kMxfp4Experts = [] {
-  Experts result = kSplitExperts;
+constexpr ExpertsClass kMxfp4Experts = [] {
+  ExpertsClass result = kSplitExperts;
   result.name = "CutlassExpertsMxfp4";
   result.devices = kMxfp4Devices;
   result.schemes = kMxfp4Schemes;
   result.batch_invariant = false;
   return result;
 }();
-constexpr const Experts* kJanuary2026List[] = {&kJanuary2026Experts};
-constexpr const Experts* kApril2026List[] = {&kApril2026Experts};
-constexpr const Experts* kAugust2026List[] = {&kAugust2026Experts};
-constexpr const Experts* kSplitList[] = {&kSplitExperts};
-constexpr const Experts* kMxfp4List[] = {&kMxfp4Experts};
+constexpr const ExpertsClass* kJanuary2026List[] = {&kJanuary2026Experts};
+constexpr const ExpertsClass* kApril2026List[] = {&kApril2026Experts};
+constexpr const ExpertsClass* kAugust2026List[] = {&kAugust2026Experts};
+constexpr const ExpertsClass* kSplitList[] = {&kSplitExperts};
+constexpr const ExpertsClass* kMxfp4List[] = {&kMxfp4Experts};
 constexpr Rounding kMxfp4Rounding[] = {{.intermediate = 128, .hidden = 128}};
 
-constexpr Backend row(PolicyDates policy_dates, std::span<const Experts* const> experts) {
+constexpr Backend row(PolicyDates policy_dates, std::span<const ExpertsClass* const> experts) {
   return {.name = "VLLM_CUTLASS",
           .family = "vllm_cutlass",
           .format = WeightFormat::nvfp4,

@@ -10,7 +10,7 @@ constexpr Scheme kSchemes[] = {{WeightFormat::mxfp4, kSixteenBit}};
 constexpr Scheme kAugust2026Schemes[] = {
     {WeightFormat::mxfp4, {ActivationKey::none, ActivationKey::mxfp4}}};
 
-constexpr Experts kExperts{
+constexpr ExpertsClass kExperts{
     .name = "XPUExpertsMXFp4",
     .devices = kDevices,
     .activations = {silu, gelu, swigluoai},
@@ -18,18 +18,18 @@ constexpr Experts kExperts{
     .takes_unquantized = true,
     .expert_map = true,
 };
-constexpr Experts kAugust2026Experts = [] {
-  Experts result = kExperts;
+constexpr ExpertsClass kAugust2026Experts = [] {
+  ExpertsClass result = kExperts;
   result.name = "XPUExpertsMxFp4";
   result.not_gated = true;
   result.activations = {silu, gelu, gelu_tanh, swigluoai, relu2_no_mul};
   result.schemes = kAugust2026Schemes;
   return result;
 }();
-constexpr const Experts* kList[] = {&kExperts};
-constexpr const Experts* kAugust2026List[] = {&kAugust2026Experts};
+constexpr const ExpertsClass* kList[] = {&kExperts};
+constexpr const ExpertsClass* kAugust2026List[] = {&kAugust2026Experts};
 
-constexpr Backend row(PolicyDates policy_dates, std::span<const Experts* const> experts,
+constexpr Backend row(PolicyDates policy_dates, std::span<const ExpertsClass* const> experts,
                       std::span<const Rounding> rounding = kOtherRounding) {
   return {.name = "XPU",
           .family = "xpu",

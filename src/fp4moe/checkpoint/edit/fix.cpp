@@ -99,14 +99,14 @@ class Fixer {
     return at->second[at->second.size() == 1 ? 0 : expert];
   }
 
-  static std::vector<std::vector<Projection>> inputs(const MoeLayer& layer) {
+  static std::vector<std::vector<Projection>> inputs(const LayerTensors& layer) {
     // Gate and up multiply the same input; down has its own.
     if (layer.gate.empty()) return {{Projection::up}, {Projection::down}};
     return {{Projection::gate, Projection::up}, {Projection::down}};
   }
 
   Result<Done> fill_input_scales() {
-    for (const MoeLayer& layer : checkpoint_.layers()) {
+    for (const LayerTensors& layer : checkpoint_.layers()) {
       if (!layer.shape.has_input_scale) continue;
       for (const std::vector<Projection>& projections : inputs(layer)) {
         const auto done = fill_input(layer, projections);
@@ -116,7 +116,7 @@ class Fixer {
     return Done{};
   }
 
-  Result<Done> fill_input(const MoeLayer& layer, const std::vector<Projection>& projections) {
+  Result<Done> fill_input(const LayerTensors& layer, const std::vector<Projection>& projections) {
     struct Gap {
       Projection which;
       std::uint64_t expert;
@@ -167,7 +167,7 @@ class Fixer {
   }
 
   // The projection's name as this layer spells it: w1 or gate_proj.
-  static std::string projection_stem_of(const MoeLayer& layer, Projection which,
+  static std::string projection_stem_of(const LayerTensors& layer, Projection which,
                                         std::uint64_t expert) {
     const StoredTensor* codes = layer.places(which, expert).codes.tensor;
     std::string stem = codes->entry.name;
@@ -176,7 +176,7 @@ class Fixer {
   }
 
   // Scalars keep the form ([] or [1]) that the layer's others have.
-  static tensor::Shape scalar_shape(const MoeLayer& layer) {
+  static tensor::Shape scalar_shape(const LayerTensors& layer) {
     for (const auto* all : {&layer.gate, &layer.up, &layer.down}) {
       for (const ProjectionPlaces& places : *all) {
         if (places.input_scale.tensor != nullptr) return places.input_scale.tensor->entry.shape;
@@ -187,7 +187,7 @@ class Fixer {
 
   Result<Done> drop_input_scales() {
     std::vector<const StoredTensor*> dropped;
-    for (const MoeLayer& layer : checkpoint_.layers()) {
+    for (const LayerTensors& layer : checkpoint_.layers()) {
       for (const auto* all : {&layer.gate, &layer.up, &layer.down}) {
         for (const ProjectionPlaces& places : *all) {
           if (places.input_scale.tensor != nullptr) dropped.push_back(places.input_scale.tensor);
@@ -249,7 +249,7 @@ class Fixer {
 
   Result<Done> invert() {
     if (const auto fine = needs_nvfp4("invert-global-scale"); !fine) return fine.why();
-    for (const MoeLayer& layer : checkpoint_.layers()) {
+    for (const LayerTensors& layer : checkpoint_.layers()) {
       for (const Projection which : {Projection::gate, Projection::up, Projection::down}) {
         if (which == Projection::gate && layer.gate.empty()) continue;
         for (std::uint64_t expert = 0; expert < layer.shape.experts; ++expert) {
@@ -274,7 +274,7 @@ class Fixer {
                    grouping_text(checkpoint_.dialect()))
           .try_this("these keep gate and up apart, or have one scale for both");
     }
-    for (const MoeLayer& layer : checkpoint_.layers()) {
+    for (const LayerTensors& layer : checkpoint_.layers()) {
       if (layer.gate.empty()) continue;
       for (std::uint64_t expert = 0; expert < layer.shape.experts; ++expert) {
         const auto done = reconcile_expert(layer, expert);
@@ -284,7 +284,7 @@ class Fixer {
     return Done{};
   }
 
-  Result<Done> reconcile_expert(const MoeLayer& layer, std::uint64_t expert) {
+  Result<Done> reconcile_expert(const LayerTensors& layer, std::uint64_t expert) {
     const ProjectionPlaces& gate = layer.places(Projection::gate, expert);
     const ProjectionPlaces& up = layer.places(Projection::up, expert);
     const float gate_stored = peek(*gate.global_scale.tensor, expert);

@@ -11,9 +11,9 @@
 #include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/base/parallel.hpp"
 #include "fp4moe/base/text.hpp"
-#include "fp4moe/checkpoint/write/copy_checkpoint.hpp"
 #include "fp4moe/checkpoint/edit/merge_expert.hpp"
 #include "fp4moe/checkpoint/page_release.hpp"
+#include "fp4moe/checkpoint/write/copy_checkpoint.hpp"
 
 namespace fp4moe::checkpoint {
 namespace {
@@ -27,7 +27,7 @@ constexpr std::uint64_t kMergeProgram = std::uint64_t{64} << 20;  // the program
 // altogether gives 1.
 constexpr double kMuchLost = 0.8;
 
-bool keeps_apart(const MoeLayer& layer) { return layer.row->grouping == Grouping::per_expert; }
+bool keeps_apart(const LayerTensors& layer) { return layer.row->grouping == Grouping::per_expert; }
 
 // A run of an expert's bytes that a merge may change, and where it lies.
 struct ChangeableRun {
@@ -44,7 +44,7 @@ Projection first_projection(Matrix matrix) {
 
 // Codes, scales and global scales; biases and input scales stay what they are. A global scale that
 // all experts share stays, too.
-std::vector<ChangeableRun> changeable_runs(const MoeLayer& layer, const ExpertLayout& layout,
+std::vector<ChangeableRun> changeable_runs(const LayerTensors& layer, const ExpertLayout& layout,
                                            std::uint64_t expert) {
   std::vector<ChangeableRun> runs;
   for (std::size_t i = 0; i < layout.runs.size(); ++i) {
@@ -74,7 +74,7 @@ std::vector<MergeItem> merge_items(const Checkpoint& source, const Adapter& adap
   std::vector<MergeItem> items;
   for (std::size_t l = 0; l < source.layers().size(); ++l) {
     if (!adapter.touches(l)) continue;
-    const MoeLayer& layer = source.layers()[l];
+    const LayerTensors& layer = source.layers()[l];
     for (std::uint64_t e = 0; e < layer.shape.experts; ++e)
       if (!keeps_apart(layer) || adapter.touches(l, e)) items.push_back({l, e});
   }
@@ -96,7 +96,7 @@ Result<std::size_t> merge_threads(const Checkpoint& source, const Adapter& adapt
   if (options.max_memory == 0) return threads;
   const std::uint64_t rank = largest_rank(source, adapter);
   std::uint64_t each = 0;
-  for (const MoeLayer& layer : source.layers())
+  for (const LayerTensors& layer : source.layers())
     each = std::max(each, ExpertMerger::memory(layer.shape, rank) + 2 * kMergeChunk);
   if (kMergeProgram + each > options.max_memory)
     return error(ErrorCode::exhausted, "merge.memory",
@@ -148,12 +148,12 @@ class MergeRun {
  public:
   MergeRun(const Checkpoint& source, const Adapter& adapter, CheckpointWriter& writer)
       : source_(source), adapter_(adapter), writer_(writer) {
-    for (const MoeLayer& layer : source.layers())
+    for (const LayerTensors& layer : source.layers())
       layouts_.push_back(expert_layout(*layer.row, layer.shape, tensor::DType::bf16));
   }
 
   Result<Outcome> write_expert(const MergeItem& item, ExpertMerger& merger) const {
-    const MoeLayer& layer = source_.layers()[item.layer];
+    const LayerTensors& layer = source_.layers()[item.layer];
     const ExpertLayout& layout = layouts_[item.layer];
     const std::vector<ChangeableRun> runs = changeable_runs(layer, layout, item.expert);
     if (!adapter_.touches(item.layer, item.expert)) {
@@ -228,7 +228,7 @@ Result<CheckpointPlan> plan_tensors(const Checkpoint& source, std::span<const Me
   Result<CheckpointPlan> plan = plan_copy(source.store(), {}, options.max_shard_bytes);
   if (!plan) return plan.why();
   for (const MergeItem& item : items) {
-    const MoeLayer& layer = source.layers()[item.layer];
+    const LayerTensors& layer = source.layers()[item.layer];
     const ExpertLayout layout = expert_layout(*layer.row, layer.shape, tensor::DType::bf16);
     for (const ChangeableRun& run : changeable_runs(layer, layout, item.expert))
       plan->others[static_cast<std::size_t>(run.tensor - source.store().tensors().data())]
@@ -246,7 +246,7 @@ void summarize(const Checkpoint& source, std::span<const MergeItem> items,
   report.layers.clear();
   report.experts = report.raised = 0;
   for (std::size_t i = 0; i < items.size(); ++i) {
-    const MoeLayer& layer = source.layers()[items[i].layer];
+    const LayerTensors& layer = source.layers()[items[i].layer];
     if (i == 0 || items[i].layer != items[i - 1].layer) {
       here = {};
       report.layers.push_back({.index = layer.index, .prefix = layer.prefix});
@@ -286,7 +286,7 @@ Result<MergeReport> plan_merge(const Checkpoint& source, const Adapter& adapter,
       .rule = std::string(is_mxfp4 ? name(options.mxfp4_rule) : name(options.nvfp4_rule)),
       .format = row.format};
   for (std::size_t l = 0; l < source.layers().size(); ++l) {
-    const MoeLayer& layer = source.layers()[l];
+    const LayerTensors& layer = source.layers()[l];
     report.all_experts += layer.shape.experts;
     if (!adapter.touches(l)) continue;
     MergedLayer line{.index = layer.index, .prefix = layer.prefix};

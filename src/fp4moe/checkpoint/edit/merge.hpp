@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "fp4moe/base/result.hpp"
+#include "fp4moe/checkpoint/checkpoint.hpp"
+#include "fp4moe/checkpoint/lora/adapter.hpp"
+#include "fp4moe/checkpoint/write/writer.hpp"
 #include "fp4moe/formats/mxfp4.hpp"
 #include "fp4moe/formats/nvfp4.hpp"
-#include "fp4moe/checkpoint/lora/adapter.hpp"
-#include "fp4moe/checkpoint/checkpoint.hpp"
-#include "fp4moe/checkpoint/write/writer.hpp"
 
 namespace fp4moe::checkpoint {
 

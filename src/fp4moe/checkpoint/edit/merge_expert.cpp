@@ -80,7 +80,7 @@ void add_low_rank_row(std::span<const float> b, const float* a, std::span<float>
 }
 
 struct ExpertMerger::Job {
-  const MoeLayer* layer = nullptr;
+  const LayerTensors* layer = nullptr;
   std::uint64_t expert = 0;
   std::size_t position = 0;  // of the layer
   Projection which = Projection::up;
@@ -180,8 +180,9 @@ Result<Done> ExpertMerger::quantize_rows(Job& job, std::uint64_t begin, std::uin
     squared += static_cast<double>(values[i]) * static_cast<double>(values[i]);
     squared_change += static_cast<double>(change[i]) * static_cast<double>(change[i]);
   }
-  dequantize({.codes = result.codes, .scales = result.scales, .blocks = result.blocks, .output = change},
-             job.multiplier, job.divisor);
+  dequantize(
+      {.codes = result.codes, .scales = result.scales, .blocks = result.blocks, .output = change},
+      job.multiplier, job.divisor);
   for (std::uint64_t i = 0; i < count; ++i) {
     const double wrong = static_cast<double>(change[i]) - static_cast<double>(values[i]);
     squared_error += wrong * wrong;
@@ -241,7 +242,7 @@ Result<Done> ExpertMerger::raise_scales(std::array<Job, 3>& jobs, MergedExpert& 
 }
 
 Result<MergedExpert> ExpertMerger::merge(std::size_t layer, std::uint64_t expert) {
-  const MoeLayer& place = source_->layers()[layer];
+  const LayerTensors& place = source_->layers()[layer];
   const MoeShape& shape = place.shape;
   const Result<ExpertView> view = reader_.read(layer, expert);
   if (!view) return view.why();

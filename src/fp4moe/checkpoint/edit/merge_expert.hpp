@@ -6,10 +6,10 @@
 #include <span>
 
 #include "fp4moe/base/result.hpp"
-#include "fp4moe/tensor/buffer.hpp"
+#include "fp4moe/checkpoint/edit/merge.hpp"
 #include "fp4moe/checkpoint/lora/adapter.hpp"
 #include "fp4moe/checkpoint/write/exact_scales.hpp"
-#include "fp4moe/checkpoint/edit/merge.hpp"
+#include "fp4moe/tensor/buffer.hpp"
 
 namespace fp4moe::checkpoint {
 

@@ -10,8 +10,8 @@
 #include <fmt/format.h>
 
 #include "fp4moe/base/interrupt.hpp"
-#include "fp4moe/checkpoint/lora/lora_adapter.hpp"
 #include "fp4moe/checkpoint/edit/merge_expert.hpp"
+#include "fp4moe/checkpoint/lora/lora_adapter.hpp"
 #include "fp4moe/checkpoint/synth/synth.hpp"
 #include "fp4moe/checkpoint/synth/synth_adapter.hpp"
 #include "support/tiny_model.hpp"
@@ -81,7 +81,8 @@ struct Scene {
   }
   void make_adapter(const SynthAdapterOptions& options, std::size_t layers) {
     const std::vector<AdapterTarget> targets = adapter_targets(*source);
-    const auto result = synth_adapter(std::span(targets).first(layers), options, folder / "adapter");
+    const auto result =
+        synth_adapter(std::span(targets).first(layers), options, folder / "adapter");
     ASSERT_TRUE(result) << text(result.why());
     open_adapter();
   }
@@ -178,7 +179,7 @@ void check_expert(const Scene& scene, const Checkpoint& merged, const LoraAdapte
   ExpertReader before(*scene.source, {}), after(merged, {});
   const auto from = before.read(layer, expert), to = after.read(layer, expert);
   ASSERT_TRUE(from && to);
-  const MoeLayer& place = scene.source->layers()[layer];
+  const LayerTensors& place = scene.source->layers()[layer];
   const WeightFormat format = place.shape.format;
   const auto scales = ScaleSource::open(*scene.source);
   const auto divisors = scales->scales(place, expert, GlobalScale::divides);

@@ -83,7 +83,7 @@ class PlainLayerBuilder {
             .expects("gate_proj and up_proj apart", "one tensor");
       auto& list = projection == StoredProjection::gate ? (bias ? layer_.gate_bias : layer_.gate)
                    : projection == StoredProjection::up ? (bias ? layer_.up_bias : layer_.up)
-                                      : (bias ? layer_.down_bias : layer_.down);
+                                                        : (bias ? layer_.down_bias : layer_.down);
       list[*item.name.expert] = item.tensor;
       if (item.tensor->entry.name.find(".w2") != std::string::npos) layer_.numbered_names = true;
     }
@@ -214,8 +214,8 @@ class PlainLayerBuilder {
 PlainMatrix PlainLayer::matrix(Projection which, std::uint64_t expert) const {
   const bool is_down = which == Projection::down;
   PlainMatrix result{.rows = is_down ? shape.hidden : shape.intermediate,
-                   .k = is_down ? shape.intermediate : shape.hidden,
-                   .column_step = 1};
+                     .k = is_down ? shape.intermediate : shape.hidden,
+                     .column_step = 1};
   result.row_step = result.k;
   if (form == PlainForm::per_expert) {
     const auto& list = which == Projection::gate ? gate : is_down ? down : up;

@@ -9,16 +9,16 @@
 
 #include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/base/parallel.hpp"
-#include "fp4moe/checkpoint/write/copy_checkpoint.hpp"
-#include "fp4moe/checkpoint/write/exact_scales.hpp"
+#include "fp4moe/checkpoint/edit/quantize_expert.hpp"
 #include "fp4moe/checkpoint/expert_name.hpp"
 #include "fp4moe/checkpoint/gguf_blocks.hpp"
 #include "fp4moe/checkpoint/gguf_fields.hpp"
 #include "fp4moe/checkpoint/models.hpp"
-#include "fp4moe/checkpoint/write/quant_config.hpp"
-#include "fp4moe/checkpoint/edit/quantize_expert.hpp"
-#include "fp4moe/checkpoint/write/tensor_names.hpp"
 #include "fp4moe/checkpoint/page_release.hpp"
+#include "fp4moe/checkpoint/write/copy_checkpoint.hpp"
+#include "fp4moe/checkpoint/write/exact_scales.hpp"
+#include "fp4moe/checkpoint/write/quant_config.hpp"
+#include "fp4moe/checkpoint/write/tensor_names.hpp"
 
 namespace fp4moe::checkpoint {
 namespace {

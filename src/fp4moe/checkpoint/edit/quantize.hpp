@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "fp4moe/base/result.hpp"
-#include "fp4moe/formats/mxfp4.hpp"
-#include "fp4moe/formats/nvfp4.hpp"
 #include "fp4moe/checkpoint/dialect.hpp"
 #include "fp4moe/checkpoint/edit/plain_checkpoint.hpp"
 #include "fp4moe/checkpoint/write/writer.hpp"
+#include "fp4moe/formats/mxfp4.hpp"
+#include "fp4moe/formats/nvfp4.hpp"
 
 namespace fp4moe::checkpoint {
 

@@ -8,9 +8,9 @@
 
 #include "fp4moe/base/checked.hpp"
 #include "fp4moe/base/text.hpp"
+#include "fp4moe/checkpoint/codec.hpp"
 #include "fp4moe/formats/bf16.hpp"
 #include "fp4moe/formats/f16.hpp"
-#include "fp4moe/checkpoint/codec.hpp"
 
 namespace fp4moe::checkpoint {
 namespace {

@@ -3,11 +3,11 @@
 #include <cstdint>
 
 #include "fp4moe/base/result.hpp"
-#include "fp4moe/tensor/buffer.hpp"
-#include "fp4moe/checkpoint/expert.hpp"
-#include "fp4moe/checkpoint/write/expert_layout.hpp"
 #include "fp4moe/checkpoint/edit/plain_checkpoint.hpp"
 #include "fp4moe/checkpoint/edit/quantize.hpp"
+#include "fp4moe/checkpoint/expert.hpp"
+#include "fp4moe/checkpoint/write/expert_layout.hpp"
+#include "fp4moe/tensor/buffer.hpp"
 
 namespace fp4moe::checkpoint {
 

@@ -7,11 +7,11 @@
 
 #include <gtest/gtest.h>
 
-#include "fp4moe/formats/bf16.hpp"
 #include "fp4moe/checkpoint/checkpoint.hpp"
-#include "fp4moe/checkpoint/write/copy_checkpoint.hpp"
 #include "fp4moe/checkpoint/synth/synth.hpp"
 #include "fp4moe/checkpoint/synth/synth_expert.hpp"
+#include "fp4moe/checkpoint/write/copy_checkpoint.hpp"
+#include "fp4moe/formats/bf16.hpp"
 #include "support/files.hpp"
 
 namespace fp4moe::checkpoint {

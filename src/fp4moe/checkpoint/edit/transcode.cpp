@@ -9,9 +9,9 @@
 
 #include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/base/parallel.hpp"
-#include "fp4moe/checkpoint/write/exact_scales.hpp"
-#include "fp4moe/checkpoint/scale_scan.hpp"
 #include "fp4moe/checkpoint/page_release.hpp"
+#include "fp4moe/checkpoint/scale_scan.hpp"
+#include "fp4moe/checkpoint/write/exact_scales.hpp"
 
 namespace fp4moe::checkpoint {
 namespace {
@@ -23,7 +23,7 @@ constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 // What an expert under way needs: a reader, and room for what it unpacks.
 struct Lane {
   ExpertReader reader;
-  tensor::Buffer room{};
+  tensor::Buffer buffer{};
 };
 
 class LanePool {
@@ -52,20 +52,20 @@ class LanePool {
 Result<ExpertView> read_for(const ExpertLayout& layout, Lane& lane, std::size_t layer,
                             std::uint64_t expert, bool packed) {
   if (!packed || layout.row.needs_unpacking()) return lane.reader.read(layer, expert);
-  if (lane.room.size() < layout.bytes()) {
-    Result<tensor::Buffer> room = tensor::Buffer::allocate(layout.bytes());
-    if (!room) return room.why();
-    lane.room = *std::move(room);
+  if (lane.buffer.size() < layout.bytes()) {
+    Result<tensor::Buffer> buffers = tensor::Buffer::allocate(layout.bytes());
+    if (!buffers) return buffers.why();
+    lane.buffer = *std::move(buffers);
   }
-  const ExpertBuffers room = buffers_in(layout, lane.room.bytes().first(layout.bytes()));
-  return lane.reader.read(layer, expert, &room);
+  const ExpertBuffers buffers = buffers_in(layout, lane.buffer.bytes().first(layout.bytes()));
+  return lane.reader.read(layer, expert, &buffers);
 }
 
 // How many experts may be under way at once: together with the program itself they stay within two
 // experts and 64 MiB. A GGUF expert lies there twice, mapped and unpacked.
 std::size_t lanes(const Checkpoint& source, std::size_t threads) {
   std::uint64_t expert = 0;
-  for (const MoeLayer& layer : source.layers())
+  for (const LayerTensors& layer : source.layers())
     expert = std::max(expert, expert_layout(*layer.row, layer.shape, tensor::DType::f32).bytes());
   const std::uint64_t around = 6 * kMiB;  // pages beside the expert's, and the writer's piece
   const bool unpacked = source.dialect().needs_unpacking();
@@ -81,7 +81,7 @@ struct TranscodeItem {
 };
 
 // GGUF's NVFP4 scales have no sign: a negative one would become another number.
-Result<Done> check_signs(const ExpertView& view, const MoeLayer& layer, std::uint64_t expert) {
+Result<Done> check_signs(const ExpertView& view, const LayerTensors& layer, std::uint64_t expert) {
   for (const ProjectionView* projection : {&view.gate, &view.up, &view.down}) {
     const RowsView& scales = projection->scales;
     for (std::uint64_t row = 0; row < scales.rows; ++row) {

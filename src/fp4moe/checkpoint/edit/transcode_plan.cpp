@@ -72,7 +72,7 @@ class Planner {
     CheckpointPlan& out = plan.checkpoint;
     out.source = &source_.store();
     out.max_shard_bytes = max_shard_bytes;
-    for (const MoeLayer& layer : source_.layers())
+    for (const LayerTensors& layer : source_.layers())
       if (Result<Done> fits = check_layer(layer, *row); !fits) return fits.why();
     if (Result<Done> done = add_layers(out); !done) return done.why();
     if (Result<Done> done = add_others(out); !done) return done.why();
@@ -136,7 +136,7 @@ class Planner {
 
   bool fits_scales(const DialectRow& row) const {
     if (!row.joins_gate_up() || row.global_scale == GlobalScale::none) return true;
-    for (const MoeLayer& layer : source_.layers())
+    for (const LayerTensors& layer : source_.layers())
       for (const bool down : {false, true}) {
         std::optional<StoredScales::Pair> first;
         for (std::uint64_t e = 0; e < layer.shape.experts; ++e) {
@@ -160,14 +160,14 @@ class Planner {
   }
 
   DType source_input_dtype() const {
-    for (const MoeLayer& layer : source_.layers())
+    for (const LayerTensors& layer : source_.layers())
       if (layer.up[0].input_scale.tensor != nullptr)
         return layer.up[0].input_scale.tensor->entry.dtype;
     return DType::f32;
   }
 
   bool input_scales_fit() const {
-    for (const MoeLayer& layer : source_.layers())
+    for (const LayerTensors& layer : source_.layers())
       for (const auto* places : {&layer.gate, &layer.up, &layer.down})
         for (const ProjectionPlaces& place : *places) {
           const StoredTensor* tensor = place.input_scale.tensor;
@@ -195,7 +195,7 @@ class Planner {
     return name.find(".w2") != std::string::npos;
   }
 
-  Result<Done> check_layer(const MoeLayer& layer, const DialectRow& row) const {
+  Result<Done> check_layer(const LayerTensors& layer, const DialectRow& row) const {
     const MoeShape& shape = layer.shape;
     const std::string to(row.name);
     const std::string others = possible_targets(shape.format, target_);
@@ -230,7 +230,7 @@ class Planner {
   std::string prefix_template() const {
     if (name_family(source_.dialect().dialect) == NameFamily::hugging_face &&
         !source_.layers().empty()) {
-      const MoeLayer& layer = source_.layers()[0];
+      const LayerTensors& layer = source_.layers()[0];
       const PrefixFamily family = prefix_family(layer.prefix);
       return std::string(family.before) + "{}" + std::string(family.after);
     }
@@ -245,7 +245,7 @@ class Planner {
     const std::string theirs = prefix_template();
     const bool is_named_by_dialect = name_family(target_) != NameFamily::hugging_face;
     std::optional<DType> bias;
-    for (const MoeLayer& layer : source_.layers()) {
+    for (const LayerTensors& layer : source_.layers()) {
       OutputLayer result{.index = layer.index, .shape = layer.shape};
       if (out.row.is_transposed && layer.shape.gated())
         result.shape.order = joined_order(model_type()).value_or(layer.shape.order);
@@ -283,7 +283,7 @@ class Planner {
   DType checked_bf16() const { return all_biases_fit() ? DType::bf16 : DType::f32; }
 
   bool all_biases_fit() const {
-    for (const MoeLayer& layer : source_.layers())
+    for (const LayerTensors& layer : source_.layers())
       for (const auto* places : {&layer.gate, &layer.up, &layer.down})
         for (const ProjectionPlaces& place : *places) {
           if (place.bias.tensor == nullptr) continue;
@@ -297,7 +297,7 @@ class Planner {
 
   Result<Done> add_others(CheckpointPlan& out) {
     std::unordered_set<const StoredTensor*> taken;
-    for (const MoeLayer& layer : source_.layers())
+    for (const LayerTensors& layer : source_.layers())
       for (const auto* places : {&layer.gate, &layer.up, &layer.down})
         for (const ProjectionPlaces& place : *places)
           for (const TensorPlace part :
@@ -560,7 +560,7 @@ class Planner {
     if (target_ == Dialect::gguf) {
       MoeShape shape = source_.layers().empty() ? MoeShape{} : source_.layers()[0].shape;
       std::uint64_t last = 0;
-      for (const MoeLayer& layer : source_.layers()) last = std::max(last, layer.index + 1);
+      for (const LayerTensors& layer : source_.layers()) last = std::max(last, layer.index + 1);
       out.gguf_fields = gguf_fields({.model_type = model_type(),
                                      .config = config_,
                                      .shape = shape,

@@ -163,14 +163,14 @@ std::string experts_module(std::string_view prefix) {
 }
 
 // The file of a layer's first expert.
-std::string file_of(const tensor::Store& store, const MoeLayer& layer) {
+std::string file_of(const tensor::Store& store, const LayerTensors& layer) {
   if (layer.up.empty() || layer.up[0].codes.tensor == nullptr) return {};
   return store.path(*layer.up[0].codes.tensor);
 }
 
 void check_exclusions(const tensor::Store& store, const Survey& found, Collector& into) {
   for (const QuantClaim& claim : found.facts.claims) {
-    for (const MoeLayer& layer : found.layers) {
+    for (const LayerTensors& layer : found.layers) {
       const std::string* pattern = claim.excluded.find(experts_module(layer.prefix));
       if (pattern == nullptr) continue;
       into.add("config.excluded",
@@ -194,8 +194,8 @@ void check_exclusions(const tensor::Store& store, const Survey& found, Collector
 
 // A layer between the two of which the store holds no tensor at all. Layers without experts
 // (attention, dense, state space) have others.
-std::optional<std::uint64_t> lost_layer(const tensor::Store& store, const MoeLayer& before,
-                                        const MoeLayer& after) {
+std::optional<std::uint64_t> lost_layer(const tensor::Store& store, const LayerTensors& before,
+                                        const LayerTensors& after) {
   constexpr std::uint64_t kMax = 1000;  // numbers are claims
   const std::string root(prefix_family(after.prefix).before);
   const auto tensors = store.tensors();
@@ -217,7 +217,7 @@ void check_layers(const tensor::Store& store, const Survey& found, const LintRep
       !report.counts.contains("layer.missing_expert") && !report.counts.contains("config.mismatch");
   std::uint64_t step = 0;
   for (std::size_t i = 1; i < found.layers.size(); ++i) {
-    const MoeLayer &before = found.layers[i - 1], &layer = found.layers[i];
+    const LayerTensors &before = found.layers[i - 1], &layer = found.layers[i];
     if (!(prefix_family(before.prefix) == prefix_family(layer.prefix))) {
       step = 0;
       continue;
@@ -240,7 +240,7 @@ void check_layers(const tensor::Store& store, const Survey& found, const LintRep
     }
   }
   for (std::size_t i = 1; i < found.layers.size(); ++i) {
-    const MoeLayer &before = found.layers[i - 1], &layer = found.layers[i];
+    const LayerTensors &before = found.layers[i - 1], &layer = found.layers[i];
     const bool same = prefix_family(before.prefix) == prefix_family(layer.prefix);
     if (!same || step == 0 || layer.index <= before.index + step) continue;
     const std::optional<std::uint64_t> lost = lost_layer(store, before, layer);
@@ -257,11 +257,11 @@ void check_layers(const tensor::Store& store, const Survey& found, const LintRep
 void check_values(const tensor::Store& store, const Survey& found, const LintOptions& options,
                   LintReport& report, Collector& into) {
   struct Item {
-    const MoeLayer* layer;
+    const LayerTensors* layer;
     std::uint64_t expert;
   };
   std::vector<Item> items;
-  for (const MoeLayer& layer : found.layers) {
+  for (const LayerTensors& layer : found.layers) {
     // Broken layers may claim more experts than they have tensors for.
     const bool apart = layer.row->grouping == Grouping::per_expert;
     const std::uint64_t experts = apart ? layer.up.size() : layer.shape.experts;
@@ -285,7 +285,7 @@ void check_values(const tensor::Store& store, const Survey& found, const LintOpt
   });
   report.interrupted = !done;
   const bool any_input = std::ranges::any_of(
-      found.layers, [](const MoeLayer& layer) { return layer.shape.has_input_scale; });
+      found.layers, [](const LayerTensors& layer) { return layer.shape.has_input_scale; });
   for (std::size_t i = 0; i < items.size(); ++i) {
     report.bytes_read += scans[i].bytes_read;
     for (Observation& seen : scans[i].found) {
@@ -315,8 +315,7 @@ std::span<const LintRule> lint_rules() { return kRules; }
 bool looks_inverted(float scale) {
   constexpr double kLargest = 448.0 * 6.0, kMax = 1e4, kLeast = 1e-4;
   const double reciprocal = kLargest / static_cast<double>(scale);
-  return kLargest * static_cast<double>(scale) > kMax && reciprocal >= kLeast &&
-         reciprocal <= kMax;
+  return kLargest * static_cast<double>(scale) > kMax && reciprocal >= kLeast && reciprocal <= kMax;
 }
 
 LintReport lint(const std::string& path, const LintOptions& options) {

@@ -8,8 +8,6 @@
 #include <fmt/format.h>
 
 #include "fp4moe/base/phrase.hpp"
-#include "fp4moe/formats/bf16.hpp"
-#include "fp4moe/formats/f16.hpp"
 #include "fp4moe/checkpoint/gguf_blocks.hpp"
 #include "fp4moe/checkpoint/lint/lint.hpp"
 #include "fp4moe/checkpoint/matrix_place.hpp"
@@ -17,6 +15,8 @@
 #include "fp4moe/checkpoint/scale_scan.hpp"
 #include "fp4moe/checkpoint/stored_scalar.hpp"
 #include "fp4moe/checkpoint/transpose.hpp"
+#include "fp4moe/formats/bf16.hpp"
+#include "fp4moe/formats/f16.hpp"
 
 namespace fp4moe::checkpoint {
 namespace {
@@ -39,7 +39,7 @@ bool is_sound_scale(float value) { return std::isfinite(value) && value > 0; }
 
 class Scanner {
  public:
-  Scanner(const tensor::Store& store, const MoeLayer& layer, std::uint64_t expert,
+  Scanner(const tensor::Store& store, const LayerTensors& layer, std::uint64_t expert,
           const ScanOptions& options)
       : store_(store), layer_(layer), expert_(expert), options_(options), deep_(options.deep) {}
 
@@ -143,16 +143,16 @@ class Scanner {
 
   // Rows of a tensor whose bytes lie by columns, in memory of ours.
   std::optional<RowsView> turned(const StoredTensor* tensor, const MatrixPlace& place,
-                                 std::uint64_t columns, std::vector<std::byte>& room) {
+                                 std::uint64_t columns, std::vector<std::byte>& buffer) {
     if (tensor == nullptr) return std::nullopt;
     const std::span<const std::byte> bytes = store_.bytes(*tensor);
     if (bytes.size() != layer_.shape.experts * place.tensor_rows * columns) return std::nullopt;
-    room.resize(place.rows * columns);
+    buffer.resize(place.rows * columns);
     const std::byte* first = bytes.data() + first_column_byte(place, expert_, columns);
     gather_rows({first, place.rows, columns, place.tensor_rows, place.step},
-                {room.data(), columns});
-    result_.bytes_read += room.size();
-    return RowsView{room.data(), place.rows, columns, columns};
+                {buffer.data(), columns});
+    result_.bytes_read += buffer.size();
+    return RowsView{buffer.data(), place.rows, columns, columns};
   }
 
   void unpack(const RowsView& blocks, const MatrixPlace& size) {
@@ -329,7 +329,7 @@ class Scanner {
   }
 
   const tensor::Store& store_;
-  const MoeLayer& layer_;
+  const LayerTensors& layer_;
   std::uint64_t expert_;
   ScanOptions options_;
   bool deep_;
@@ -340,7 +340,7 @@ class Scanner {
 
 }  // namespace
 
-ExpertScan scan_expert(const tensor::Store& store, const MoeLayer& layer, std::uint64_t expert,
+ExpertScan scan_expert(const tensor::Store& store, const LayerTensors& layer, std::uint64_t expert,
                        const ScanOptions& options) {
   return Scanner(store, layer, expert, options).scan();
 }

@@ -31,7 +31,7 @@ struct ScanOptions {
 };
 
 // `layer` may be broken: parts that are missing or have the wrong size are passed over.
-ExpertScan scan_expert(const tensor::Store& store, const MoeLayer& layer, std::uint64_t expert,
+ExpertScan scan_expert(const tensor::Store& store, const LayerTensors& layer, std::uint64_t expert,
                        const ScanOptions& options);
 
 }  // namespace fp4moe::checkpoint

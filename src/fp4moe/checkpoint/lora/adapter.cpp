@@ -45,7 +45,7 @@ std::optional<std::uint64_t> decode_rows(Decode decode, const FactorPlace& place
 
 std::vector<AdapterTarget> adapter_targets(const Checkpoint& checkpoint) {
   std::vector<AdapterTarget> targets;
-  for (const MoeLayer& layer : checkpoint.layers())
+  for (const LayerTensors& layer : checkpoint.layers())
     targets.push_back({.index = layer.index,
                        .prefix = layer.prefix,
                        .shape = layer.shape,

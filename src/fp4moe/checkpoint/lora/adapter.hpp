@@ -23,9 +23,9 @@
 #include <vector>
 
 #include "fp4moe/base/result.hpp"
-#include "fp4moe/tensor/files/store.hpp"
-#include "fp4moe/checkpoint/lora/adapter_config.hpp"
 #include "fp4moe/checkpoint/checkpoint.hpp"
+#include "fp4moe/checkpoint/lora/adapter_config.hpp"
+#include "fp4moe/tensor/files/store.hpp"
 
 namespace fp4moe::checkpoint {
 

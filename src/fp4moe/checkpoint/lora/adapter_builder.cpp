@@ -129,16 +129,19 @@ Result<Done> AdapterBuilder::check_module(const Module& module) const {
         .expects(fmt::format("experts 0 to {}", target.shape.experts - 1),
                  fmt::format("expert {}", *module.name.expert));
   const bool wants_gate =
-      module.name.projection && (*module.name.projection == StoredProjection::gate || *module.name.projection == StoredProjection::gate_up);
+      module.name.projection && (*module.name.projection == StoredProjection::gate ||
+                                 *module.name.projection == StoredProjection::gate_up);
   if (wants_gate && !target.shape.gated())
     return at(*module.a, "adapter.no_gate", "the model has no gate")
         .expects("up_proj and down_proj", projection_word(*module.name.projection));
   return Done{};
 }
 
-AdapterBuilder::Sizes AdapterBuilder::sizes_of(const AdapterTarget& target, StoredProjection projection) const {
+AdapterBuilder::Sizes AdapterBuilder::sizes_of(const AdapterTarget& target,
+                                               StoredProjection projection) const {
   const std::uint64_t hidden = target.shape.hidden, intermediate = target.shape.intermediate;
-  if (projection == StoredProjection::down) return {.projection = projection, .inputs = intermediate, .outputs = hidden};
+  if (projection == StoredProjection::down)
+    return {.projection = projection, .inputs = intermediate, .outputs = hidden};
   return {.projection = projection,
           .inputs = hidden,
           .outputs = projection == StoredProjection::gate_up ? 2 * intermediate : intermediate};
@@ -161,7 +164,8 @@ Result<Done> AdapterBuilder::add_wrapped() {
     for (const Module* module : all) {
       const Result<Sizes> sizes = wrapped_sizes(*module, all.size(), swapped);
       if (!sizes) return sizes.why();
-      if (sizes->projection == StoredProjection::gate_up && sizes->inputs != sizes->outputs) swapped = sizes->swapped;
+      if (sizes->projection == StoredProjection::gate_up && sizes->inputs != sizes->outputs)
+        swapped = sizes->swapped;
       if (Result<Done> done = add(*module, *sizes); !done) return done;
     }
   }
@@ -172,7 +176,8 @@ Result<AdapterBuilder::Sizes> AdapterBuilder::wrapped_sizes(const Module& module
                                                             std::size_t wrappers,
                                                             std::optional<bool> swapped) const {
   const AdapterTarget& target = adapter_.targets_[module.layer];
-  const StoredProjection first = target.shape.gated() ? StoredProjection::gate_up : StoredProjection::up;
+  const StoredProjection first =
+      target.shape.gated() ? StoredProjection::gate_up : StoredProjection::up;
   const Shape &a = module.a->entry.shape, &b = module.b->entry.shape;
   std::vector<Sizes> fitting;
   if (a.size() == 2 && b.size() == 2)
@@ -199,7 +204,8 @@ Result<AdapterBuilder::Sizes> AdapterBuilder::wrapped_sizes(const Module& module
       fitting, [&](const Sizes& other) { return other.projection != fitting[0].projection; });
   if (several && wrappers == 2) wanted = module.name.depth != 0 ? first : StoredProjection::down;
   if (several && wrappers == 1 && adapter_.config().target_parameters.size() == 1)
-    wanted = adapter_.config().target_parameters[0].ends_with("down_proj") ? StoredProjection::down : first;
+    wanted = adapter_.config().target_parameters[0].ends_with("down_proj") ? StoredProjection::down
+                                                                           : first;
   std::erase_if(fitting, [&](const Sizes& other) { return other.projection != wanted; });
   if (swapped)
     for (const Sizes& other : fitting)
@@ -252,8 +258,9 @@ Result<Done> AdapterBuilder::put(const Module& module, Projection which, std::ui
 Result<Done> AdapterBuilder::add(const Module& module, const Sizes& sizes) {
   const AdapterTarget& target = adapter_.targets_[module.layer];
   const std::string parameter =
-      module.name.projection ? std::string(module.name.module)
-                       : fmt::format("{}experts.{}", module.name.prefix, projection_word(sizes.projection));
+      module.name.projection
+          ? std::string(module.name.module)
+          : fmt::format("{}experts.{}", module.name.prefix, projection_word(sizes.projection));
   const LoraScale scale = lora_scale(adapter_.config(), parameter);
   const Result<Stored> form = stored_form(module, sizes, scale);
   if (!form) return form.why();
@@ -288,7 +295,7 @@ Result<Done> AdapterBuilder::add(const Module& module, const Sizes& sizes) {
     if (sizes.projection != StoredProjection::gate_up) {
       const Projection which = sizes.projection == StoredProjection::down   ? Projection::down
                                : sizes.projection == StoredProjection::gate ? Projection::gate
-                                                          : Projection::up;
+                                                                            : Projection::up;
       if (Result<Done> done = put(module, which, e, whole); !done) return done;
       continue;
     }

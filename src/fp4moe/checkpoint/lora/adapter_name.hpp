@@ -24,7 +24,7 @@ struct AdapterName {
   std::uint64_t layer = 0;
   std::optional<std::uint64_t> expert{};
   std::optional<StoredProjection> projection{};  // absent: a wrapper, which does not say
-  std::uint64_t depth = 0;     // of a wrapper: how many others are around it
+  std::uint64_t depth = 0;                       // of a wrapper: how many others are around it
   Factor factor = Factor::a;
 };
 

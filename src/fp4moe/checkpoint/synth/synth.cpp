@@ -13,9 +13,9 @@
 #include "fp4moe/base/phrase.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/checkpoint/gguf_fields.hpp"
-#include "fp4moe/checkpoint/write/quant_config.hpp"
 #include "fp4moe/checkpoint/synth/synth_expert.hpp"
 #include "fp4moe/checkpoint/synth/synth_plan.hpp"
+#include "fp4moe/checkpoint/write/quant_config.hpp"
 #include "fp4moe/checkpoint/write/tensor_names.hpp"
 
 namespace fp4moe::checkpoint {

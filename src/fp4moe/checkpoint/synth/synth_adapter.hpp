@@ -7,8 +7,8 @@
 #include <string_view>
 
 #include "fp4moe/base/result.hpp"
-#include "fp4moe/tensor/dtype.hpp"
 #include "fp4moe/checkpoint/lora/adapter.hpp"
+#include "fp4moe/tensor/dtype.hpp"
 
 namespace fp4moe::checkpoint {
 

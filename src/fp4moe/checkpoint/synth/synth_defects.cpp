@@ -9,11 +9,11 @@
 #include <system_error>
 
 #include "fp4moe/base/folder_names.hpp"
-#include "fp4moe/tensor/files/store.hpp"
+#include "fp4moe/checkpoint/synth/synth_plan.hpp"
 #include "fp4moe/checkpoint/write/copy_checkpoint.hpp"
 #include "fp4moe/checkpoint/write/quant_config.hpp"
-#include "fp4moe/checkpoint/synth/synth_plan.hpp"
 #include "fp4moe/checkpoint/write/tensor_names.hpp"
+#include "fp4moe/tensor/files/store.hpp"
 
 namespace fp4moe::checkpoint {
 namespace {

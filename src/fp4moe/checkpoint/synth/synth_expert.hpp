@@ -7,8 +7,8 @@
 #include <cstdint>
 
 #include "fp4moe/base/result.hpp"
-#include "fp4moe/tensor/buffer.hpp"
 #include "fp4moe/checkpoint/expert.hpp"
+#include "fp4moe/tensor/buffer.hpp"
 
 namespace fp4moe::checkpoint {
 

@@ -9,8 +9,8 @@
 
 #include "fp4moe/base/json.hpp"
 #include "fp4moe/base/result.hpp"
-#include "fp4moe/tensor/files/store.hpp"
 #include "fp4moe/checkpoint/write/writer.hpp"
+#include "fp4moe/tensor/files/store.hpp"
 
 namespace fp4moe::checkpoint {
 

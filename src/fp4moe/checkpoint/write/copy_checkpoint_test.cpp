@@ -8,8 +8,8 @@
 #include "fp4moe/checkpoint/checkpoint.hpp"
 #include "fp4moe/checkpoint/gguf_fields.hpp"
 #include "fp4moe/checkpoint/origin.hpp"
-#include "fp4moe/checkpoint/write/quant_config.hpp"
 #include "fp4moe/checkpoint/synth/synth.hpp"
+#include "fp4moe/checkpoint/write/quant_config.hpp"
 #include "support/files.hpp"
 
 namespace fp4moe::checkpoint {

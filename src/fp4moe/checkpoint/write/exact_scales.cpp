@@ -4,9 +4,9 @@
 #include <bit>
 #include <utility>
 
-#include "fp4moe/checkpoint/write/copy_checkpoint.hpp"
-#include "fp4moe/checkpoint/stored_scalar.hpp"
 #include "fp4moe/checkpoint/page_release.hpp"
+#include "fp4moe/checkpoint/stored_scalar.hpp"
+#include "fp4moe/checkpoint/write/copy_checkpoint.hpp"
 
 namespace fp4moe::checkpoint {
 namespace {
@@ -52,7 +52,7 @@ ScaleBits ScaleSource::bits_of(const tensor::StoredTensor& tensor, std::uint64_t
   return scale_bits(std::bit_cast<std::uint32_t>(stored), convention, recorded);
 }
 
-Result<StoredScales> ScaleSource::scales(const MoeLayer& layer, std::uint64_t expert,
+Result<StoredScales> ScaleSource::scales(const LayerTensors& layer, std::uint64_t expert,
                                          GlobalScale target) const {
   StoredScales scales;
   for (const auto& [projection, matrix] : kProjections) {
@@ -82,7 +82,7 @@ Result<ExactScales> ScaleSource::records_for(const CheckpointPlan& plan) const {
   const GlobalScale own = checkpoint_->dialect().global_scale;
   std::size_t seen = 0;
   for (std::size_t l = 0; l < plan.layers.size(); ++l) {
-    const MoeLayer& layer = checkpoint_->layers()[l];
+    const LayerTensors& layer = checkpoint_->layers()[l];
     // Nothing is lost between files of one convention unless something was recorded before.
     if (own == target && records_.empty() && !layer.shape.has_input_scale) continue;
     const ExpertLayout layout = expert_layout(plan.row, plan.layers[l].shape, plan.bias_dtype);

@@ -42,7 +42,7 @@ class ScaleSource {
 
   // As a file of convention `target` stores them. Refuses an expert without an input scale in a
   // layer that has them.
-  Result<StoredScales> scales(const MoeLayer& layer, std::uint64_t expert,
+  Result<StoredScales> scales(const LayerTensors& layer, std::uint64_t expert,
                               GlobalScale target) const;
   // What must be recorded when the checkpoint is written under `plan`.
   Result<ExactScales> records_for(const CheckpointPlan& plan) const;

@@ -7,9 +7,9 @@
 #include <cstring>
 #include <limits>
 
+#include "fp4moe/checkpoint/gguf_blocks.hpp"
 #include "fp4moe/formats/bf16.hpp"
 #include "fp4moe/formats/f16.hpp"
-#include "fp4moe/checkpoint/gguf_blocks.hpp"
 
 namespace fp4moe::checkpoint {
 namespace {
@@ -157,7 +157,7 @@ bool is_by_columns(const ExpertLayout& layout, const Run& run) {
   return layout.row.is_transposed && (run.part == Part::codes || run.part == Part::scales);
 }
 
-std::uint32_t scalar_bits(const ExpertLayout& layout, const Run& run, const ExpertSource& source) {
+std::uint32_t scalar_bits(const ExpertLayout& layout, const Run& run, const ExpertBytes& source) {
   const bool global = run.part == Part::global_scale;
   if (source.scales != nullptr) {
     const StoredScales::Pair& pair = source.scales->at(run.matrix);
@@ -268,7 +268,7 @@ ExpertLayout expert_layout(const DialectRow& row, const MoeShape& shape, DType b
 }
 
 std::span<const std::byte> stored_bytes(const ExpertLayout& layout, const Run& run,
-                                        const ExpertSource& source) {
+                                        const ExpertBytes& source) {
   if (layout.row.needs_unpacking() || (run.part != Part::codes && run.part != Part::scales))
     return {};
   const auto rows_of = [&](const ProjectionView& view) -> const RowsView& {
@@ -286,7 +286,7 @@ std::span<const std::byte> stored_bytes(const ExpertLayout& layout, const Run& r
   return {};
 }
 
-void lay_out_step(const ExpertLayout& layout, const Step& step, const ExpertSource& source,
+void lay_out_step(const ExpertLayout& layout, const Step& step, const ExpertBytes& source,
                   std::span<std::byte> out, std::span<std::byte> paired_out) {
   const Run& run = layout.runs[step.run];
   assert(out.size() == step.rows.size() * run.row_bytes);
@@ -306,7 +306,7 @@ void lay_out_step(const ExpertLayout& layout, const Step& step, const ExpertSour
   lay_out_parts(layout, run, parts);
 }
 
-Result<Done> lay_out_expert(const ExpertLayout& layout, const ExpertSource& source,
+Result<Done> lay_out_expert(const ExpertLayout& layout, const ExpertBytes& source,
                             std::span<std::byte> out) {
   if (out.size() != layout.bytes())
     return usage("expert.buffer", "the buffer does not fit the expert")
@@ -330,7 +330,7 @@ Result<Done> lay_out_expert(const ExpertLayout& layout, const ExpertSource& sour
 ExpertBuffers buffers_in(const ExpertLayout& layout, std::span<std::byte> out) {
   assert(out.size() == layout.bytes() && !layout.row.needs_unpacking());
   const std::vector<std::byte*> begins = run_begins(layout, out.data());
-  ExpertBuffers room;
+  ExpertBuffers buffers;
   for (std::size_t i = 0; i < layout.runs.size(); ++i) {
     const Run& run = layout.runs[i];
     if (run.part != Part::codes && run.part != Part::scales) continue;
@@ -339,19 +339,19 @@ ExpertBuffers buffers_in(const ExpertLayout& layout, std::span<std::byte> out) {
           RowsBuffer{begins[i] + row * run.row_bytes, step * run.row_bytes};
     };
     if (run.matrix == Matrix::gate_up && layout.shape.gated()) {
-      give(room.gate, 0, 2);
-      give(room.up, 1, 2);
+      give(buffers.gate, 0, 2);
+      give(buffers.up, 1, 2);
     } else {
-      give(run.matrix == Matrix::gate   ? room.gate
-           : run.matrix == Matrix::down ? room.down
-                                        : room.up,
+      give(run.matrix == Matrix::gate   ? buffers.gate
+           : run.matrix == Matrix::down ? buffers.down
+                                        : buffers.up,
            0, 1);
     }
   }
-  return room;
+  return buffers;
 }
 
-std::vector<Step> steps_of(const ExpertLayout& layout, const ExpertSource& source,
+std::vector<Step> steps_of(const ExpertLayout& layout, const ExpertBytes& source,
                            std::uint64_t bytes) {
   const auto interleaved = [&](const Run& run) {
     const ProjectionView& gate = source.view.gate;

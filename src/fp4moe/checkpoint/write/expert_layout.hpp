@@ -12,10 +12,10 @@
 #include <string>
 #include <vector>
 
-#include "fp4moe/tensor/files/tensor_entry.hpp"
 #include "fp4moe/checkpoint/dialect.hpp"
 #include "fp4moe/checkpoint/expert.hpp"
 #include "fp4moe/checkpoint/slice.hpp"
+#include "fp4moe/tensor/files/tensor_entry.hpp"
 
 namespace fp4moe::checkpoint {
 
@@ -69,14 +69,14 @@ struct StoredScales {
 };
 
 // A view to be laid out, and its exact scalars where they are known.
-struct ExpertSource {
+struct ExpertBytes {
   const ExpertView& view;
   const StoredScales* scales = nullptr;
 };
 
 // The run's bytes when they lie in the source as the dialect stores them; empty otherwise.
 std::span<const std::byte> stored_bytes(const ExpertLayout& layout, const Run& run,
-                                        const ExpertSource& source);
+                                        const ExpertBytes& source);
 
 // A piece of work: some rows of one run, and the same rows of `paired` with them.
 struct Step {
@@ -87,16 +87,16 @@ struct Step {
 
 // All rows of all runs in pieces of about `bytes`. Gate and up are pairs where they lie interleaved
 // in the source and apart in the layout; such steps have no stored bytes.
-std::vector<Step> steps_of(const ExpertLayout& layout, const ExpertSource& source,
+std::vector<Step> steps_of(const ExpertLayout& layout, const ExpertBytes& source,
                            std::uint64_t bytes);
 
 // Lays out a step; `out` holds exactly its rows, `paired_out` those of its paired.
-void lay_out_step(const ExpertLayout& layout, const Step& step, const ExpertSource& source,
+void lay_out_step(const ExpertLayout& layout, const Step& step, const ExpertBytes& source,
                   std::span<std::byte> out, std::span<std::byte> paired_out = {});
 
 // Lays out a whole expert, run after run, into memory of layout.bytes() bytes. What lies in its
 // place already stays.
-Result<Done> lay_out_expert(const ExpertLayout& layout, const ExpertSource& source,
+Result<Done> lay_out_expert(const ExpertLayout& layout, const ExpertBytes& source,
                             std::span<std::byte> out);
 
 // Where lay_out_expert puts codes and scales: a reader that unpacks them there saves the copy. Not

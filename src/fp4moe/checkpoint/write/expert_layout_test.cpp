@@ -50,7 +50,7 @@ struct Numbered {
                   .down = projection(down_codes, down_scales, down_bias, kHidden, kWidth)};
 };
 
-std::vector<std::byte> laid_out(const ExpertLayout& layout, const ExpertSource& source) {
+std::vector<std::byte> laid_out(const ExpertLayout& layout, const ExpertBytes& source) {
   std::vector<std::byte> out(layout.bytes());
   EXPECT_TRUE(lay_out_expert(layout, source, out));
   return out;

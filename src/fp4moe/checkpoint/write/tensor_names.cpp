@@ -186,7 +186,7 @@ OtherTensor rows_of(const OtherTensor& whole, std::string name, std::uint64_t be
     const auto first = whole.bytes.begin() + static_cast<std::ptrdiff_t>(begin * row_bytes);
     part.bytes.assign(first, first + static_cast<std::ptrdiff_t>(rows * row_bytes));
   } else {
-    Piece piece = whole.pieces[0];
+    TensorSpan piece = whole.pieces[0];
     piece.begin += begin * row_bytes;
     piece.bytes = rows * row_bytes;
     part.pieces = {piece};

@@ -106,7 +106,7 @@ Result<TensorSink> TensorSink::create_gguf(const std::string& path, const SpecLi
 
 Result<Done> TensorSink::write(std::size_t index, std::uint64_t offset,
                                std::span<const std::byte> bytes) {
-  const Place place = places_[index];
+  const ShardIndex place = places_[index];
   Result<Done> done = is_gguf_ ? gguf_.write(place.index, offset, bytes)
                                : shards_[place.shard].write(place.index, offset, bytes);
   return done ? done : explain(done.why());

@@ -56,7 +56,7 @@ class TensorSink {
   std::uint64_t bytes() const { return bytes_; }  // of all tensors
 
  private:
-  struct Place {
+  struct ShardIndex {
     std::uint32_t shard = 0, index = 0;
   };
   Result<Done> lay_out(const SpecList& specs, std::uint64_t max_shard_bytes);
@@ -70,7 +70,7 @@ class TensorSink {
   std::vector<tensor::SafetensorsWriter> shards_{};
   tensor::GgufWriter gguf_{};
   bool is_gguf_ = false;
-  std::vector<Place> places_{};
+  std::vector<ShardIndex> places_{};
   std::vector<std::size_t> begins_{};  // the first tensor of each shard, and the end
   std::uint64_t bytes_ = 0;
 };

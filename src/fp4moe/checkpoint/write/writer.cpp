@@ -7,10 +7,10 @@
 
 #include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/base/parallel.hpp"
-#include "fp4moe/checkpoint/write/exact_scales.hpp"
 #include "fp4moe/checkpoint/gguf_blocks.hpp"
-#include "fp4moe/checkpoint/scale_scan.hpp"
 #include "fp4moe/checkpoint/page_release.hpp"
+#include "fp4moe/checkpoint/scale_scan.hpp"
+#include "fp4moe/checkpoint/write/exact_scales.hpp"
 
 namespace fp4moe::checkpoint {
 namespace {
@@ -36,7 +36,7 @@ std::string exact_scales_text(const ExactScales& scales) {
 std::uint64_t bytes_of(const OtherTensor& other) {
   if (other.block) return *tensor::byte_count(other.spec.dtype, other.spec.shape);
   std::uint64_t total = other.bytes.size();
-  for (const Piece& piece : other.pieces) total += piece.bytes;
+  for (const TensorSpan& piece : other.pieces) total += piece.bytes;
   return total;
 }
 
@@ -118,7 +118,7 @@ Result<Done> CheckpointWriter::write_rows(std::size_t layer, std::uint64_t exper
 }
 
 Result<Done> CheckpointWriter::write_step(std::size_t layer, std::uint64_t expert, const Step& step,
-                                          const ExpertSource& source) {
+                                          const ExpertBytes& source) {
   const ExpertLayout& layout = layouts_[layer];
   const Run& run = layout.runs[step.run];
   if (layout.row.is_transposed && is_scalar(run) && expert != 0) return Done{};  // one for all
@@ -140,7 +140,7 @@ Result<Done> CheckpointWriter::write_step(std::size_t layer, std::uint64_t exper
 }
 
 Result<Done> CheckpointWriter::write_expert(std::size_t layer, std::uint64_t expert,
-                                            const ExpertSource& source) {
+                                            const ExpertBytes& source) {
   for (const Step& step : steps_of(layouts_[layer], source, kChunk))
     if (Result<Done> done = write_step(layer, expert, step, source); !done) return done;
   return Done{};
@@ -197,7 +197,7 @@ Result<Done> CheckpointWriter::copy_others(std::size_t threads, const ProgressFu
     if (!other.bytes.empty())
       if (Result<Done> done = sink_.write(i, 0, other.bytes); !done) return done;
     std::uint64_t at = other.bytes.size();
-    for (const Piece& piece : other.pieces) {
+    for (const TensorSpan& piece : other.pieces) {
       const std::span<const std::byte> all =
           plan_.source->bytes(*piece.tensor).subspan(piece.begin, piece.bytes);
       for (std::uint64_t begin = 0; begin < all.size(); begin += kCopyChunk) {

@@ -14,11 +14,11 @@
 
 #include "fp4moe/base/json.hpp"
 #include "fp4moe/base/result.hpp"
+#include "fp4moe/checkpoint/progress.hpp"
+#include "fp4moe/checkpoint/write/expert_layout.hpp"
+#include "fp4moe/checkpoint/write/tensor_sink.hpp"
 #include "fp4moe/tensor/buffer.hpp"
 #include "fp4moe/tensor/files/store.hpp"
-#include "fp4moe/checkpoint/write/expert_layout.hpp"
-#include "fp4moe/checkpoint/progress.hpp"
-#include "fp4moe/checkpoint/write/tensor_sink.hpp"
 
 namespace fp4moe::checkpoint {
 
@@ -30,7 +30,7 @@ struct OutputLayer {
 };
 
 // A run of bytes of a source tensor.
-struct Piece {
+struct TensorSpan {
   const tensor::StoredTensor* tensor = nullptr;
   std::uint64_t begin = 0, bytes = 0;
 };
@@ -49,7 +49,7 @@ struct BlockPiece {
 // weight that changes its form.
 struct OtherTensor {
   tensor::TensorSpec spec{};
-  std::vector<Piece> pieces{};
+  std::vector<TensorSpan> pieces{};
   std::vector<std::byte> bytes{};
   std::optional<BlockPiece> block{};
 };
@@ -90,7 +90,7 @@ class CheckpointWriter {
   bool has_folder() const { return sink_.has_folder(); }
 
   // Expert `expert` of the plan's layer number `layer`. Any number of threads, each expert once.
-  Result<Done> write_expert(std::size_t layer, std::uint64_t expert, const ExpertSource& source);
+  Result<Done> write_expert(std::size_t layer, std::uint64_t expert, const ExpertBytes& source);
   // Bytes of the plan's other tensor number `index`, which has no pieces of its own. As above.
   Result<Done> write_other(std::size_t index, std::uint64_t offset,
                            std::span<const std::byte> bytes) {
@@ -102,7 +102,7 @@ class CheckpointWriter {
 
  private:
   Result<Done> write_step(std::size_t layer, std::uint64_t expert, const Step& step,
-                          const ExpertSource& source);
+                          const ExpertBytes& source);
   Result<Done> write_rows(std::size_t layer, std::uint64_t expert, std::size_t number, Range rows,
                           std::span<const std::byte> bytes);
   Result<Done> copy_block(std::size_t index, const OtherTensor& other);

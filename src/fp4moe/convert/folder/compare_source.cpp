@@ -12,9 +12,9 @@
 #include "fp4moe/base/parallel.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/convert/folder/locate.hpp"
-#include "fp4moe/convert/pack/pack_layer.hpp"
-#include "fp4moe/convert/pack/source_parts.hpp"
+#include "fp4moe/convert/folder/source_parts.hpp"
 #include "fp4moe/convert/folder/verify.hpp"
+#include "fp4moe/convert/pack/pack_layer.hpp"
 
 namespace fp4moe::convert {
 namespace {
@@ -130,7 +130,7 @@ class Comparison {
  private:
   Result<LayerJob> job_of(const LayerRecord& record, const layout::Layout& layout) const {
     const auto layers = checkpoint_.layers();
-    const auto layer = std::ranges::find(layers, record.prefix, &checkpoint::MoeLayer::prefix);
+    const auto layer = std::ranges::find(layers, record.prefix, &checkpoint::LayerTensors::prefix);
     if (layer == layers.end())
       return differs(folder_.path(), printable(record.prefix))
           .expects("a layer of the source", "none of this name");
@@ -145,18 +145,18 @@ class Comparison {
   Result<Done> compare_expert(std::size_t number, std::size_t position,
                               const checkpoint::ExpertView& view, Lane& lane, LayerPacker& packer) {
     const auto tensors = packer.tensors();
-    std::uint64_t room = 0;
-    for (const PackedTensor& tensor : tensors)
-      room += round_up(tensor.expert_bytes, tensor::Buffer::kAlignment);
-    if (lane.room.size() < room) {
-      Result<tensor::Buffer> result = tensor::Buffer::allocate(room);
+    std::uint64_t total = 0;
+    for (const PackedTensorSpec& tensor : tensors)
+      total += round_up(tensor.expert_bytes, tensor::Buffer::kAlignment);
+    if (lane.buffer.size() < total) {
+      Result<tensor::Buffer> result = tensor::Buffer::allocate(total);
       if (!result) return result.why();
-      lane.room = *std::move(result);
+      lane.buffer = *std::move(result);
     }
     std::vector<std::span<std::byte>> parts(tensors.size());
     std::uint64_t at = 0;
     for (std::size_t t = 0; t < parts.size(); ++t) {
-      parts[t] = lane.room.bytes().subspan(at, tensors[t].expert_bytes);
+      parts[t] = lane.buffer.bytes().subspan(at, tensors[t].expert_bytes);
       at += round_up(tensors[t].expert_bytes, tensor::Buffer::kAlignment);
     }
     if (Result<Done> done = packer.pack(position, view, parts); !done) return done;

@@ -2,8 +2,8 @@
 // down, of each the codes row by row, the block scales row by row, the bias. Converting records it,
 // converting back proves it.
 #pragma once
-#include "fp4moe/convert/folder/checksum.hpp"
 #include "fp4moe/checkpoint/expert.hpp"
+#include "fp4moe/convert/folder/checksum.hpp"
 
 namespace fp4moe::convert {
 

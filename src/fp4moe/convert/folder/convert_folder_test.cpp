@@ -25,14 +25,14 @@ namespace fp4moe::convert {
 namespace convert_folder_test {
 
 namespace fs = std::filesystem;
+using checkpoint::Dialect;
+using checkpoint::WeightFormat;
 using testing::convert;
 using testing::expect_same_files;
 using testing::id_of;
 using testing::make_checkpoint;
 using testing::recipe_of;
 using testing::TemporaryFolder;
-using checkpoint::Dialect;
-using checkpoint::WeightFormat;
 
 void expect_sound(const std::string& folder) {
   const auto verified = verify_folder(folder, {.threads = 2, .deep = true});
@@ -100,14 +100,14 @@ TEST(ConvertFolder, GivesBackTheFilesOfEveryDialect) {
   for (const Row& row : rows) {
     SCOPED_TRACE(std::string(checkpoint::name(row.dialect)) + " of " + row.model);
     const auto result = checkpoint::synth({.model = row.model,
-                                      .dialect = row.dialect,
-                                      .format = row.format,
-                                      .layers = 2,
-                                      .experts = 2,
-                                      .hidden = 128,
-                                      .intermediate = 256,
-                                      .shards = 3},
-                                     folder / "source");
+                                           .dialect = row.dialect,
+                                           .format = row.format,
+                                           .layers = 2,
+                                           .experts = 2,
+                                           .hidden = 128,
+                                           .intermediate = 256,
+                                           .shards = 3},
+                                          folder / "source");
     ASSERT_TRUE(result) << text(result.why());
     Recipe recipe = recipe_of(row.layout);
     recipe.sizing = {.hidden = 256, .intermediate = 256};
@@ -353,11 +353,11 @@ TEST_F(Resume, RefusesADamagedJournalOfTheSameConversion) {
 // A GGUF file with so many bytes behind its last tensor, none of them on the disk.
 void make_sparse(const std::string& path, std::uint64_t tail) {
   ASSERT_TRUE(checkpoint::synth({.model = "gpt-oss-20b",
-                              .dialect = Dialect::gguf,
-                              .experts = 2,
-                              .hidden = 64,
-                              .intermediate = 64},
-                             path));
+                                 .dialect = Dialect::gguf,
+                                 .experts = 2,
+                                 .hidden = 64,
+                                 .intermediate = 64},
+                                path));
   fs::resize_file(path, fs::file_size(path) + tail);
 }
 
@@ -468,12 +468,12 @@ TEST(ConvertFolder, RefusesWhatCannotBe) {
   EXPECT_EQ(folder.names().size(), 2u);
 
   const auto result = checkpoint::synth({.model = "qwen3-30b-a3b",
-                                    .format = WeightFormat::nvfp4,
-                                    .experts = 2,
-                                    .hidden = 128,
-                                    .intermediate = 128,
-                                    .with_input_scales = false},
-                                   folder / "weight-only");
+                                         .format = WeightFormat::nvfp4,
+                                         .experts = 2,
+                                         .hidden = 128,
+                                         .intermediate = 128,
+                                         .with_input_scales = false},
+                                        folder / "weight-only");
   ASSERT_TRUE(result) << text(result.why());
   EXPECT_EQ(id_of(convert(folder / "weight-only", folder / "x", recipe_of("vllm_cutlass.nvfp4"))),
             "scale.input");

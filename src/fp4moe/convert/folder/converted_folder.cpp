@@ -200,14 +200,14 @@ std::vector<NamedView> ConvertedFolder::layer(std::size_t number) const {
   return views;
 }
 
-std::optional<ConvertedFolder::Place> ConvertedFolder::find(std::string_view file,
-                                                            std::string_view tensor) const {
+std::optional<ConvertedFolder::TensorIndex> ConvertedFolder::find(std::string_view file,
+                                                                  std::string_view tensor) const {
   for (std::size_t f = 0; f < manifest_.files.size(); ++f) {
     if (manifest_.files[f].name != file) continue;
     const auto& tensors = manifest_.files[f].tensors;
     const auto found = std::ranges::find(tensors, tensor, &TensorRecord::name);
     if (found == tensors.end()) return std::nullopt;
-    return Place{f, static_cast<std::size_t>(found - tensors.begin())};
+    return TensorIndex{f, static_cast<std::size_t>(found - tensors.begin())};
   }
   return std::nullopt;
 }

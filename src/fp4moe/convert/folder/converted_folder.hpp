@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "fp4moe/base/result.hpp"
-#include "fp4moe/convert/pack/layer_packer.hpp"
 #include "fp4moe/convert/folder/manifest.hpp"
+#include "fp4moe/convert/pack/layer_packer.hpp"
 #include "fp4moe/tensor/files/mapped_file.hpp"
 #include "fp4moe/tensor/files/safetensors.hpp"
 #include "fp4moe/tensor/tensor.hpp"
@@ -53,10 +53,10 @@ class ConvertedFolder {
   std::span<const std::byte> bytes(std::size_t file, std::size_t tensor) const;
   std::size_t file_of_layer(std::size_t number) const;
   // A tensor of any file by its whole name; empty when there is none.
-  struct Place {
+  struct TensorIndex {
     std::size_t file = 0, tensor = 0;
   };
-  std::optional<Place> find(std::string_view file, std::string_view tensor) const;
+  std::optional<TensorIndex> find(std::string_view file, std::string_view tensor) const;
 
  private:
   struct OpenFile {

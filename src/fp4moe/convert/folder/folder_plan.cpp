@@ -10,9 +10,9 @@
 
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/base/version.hpp"
-#include "fp4moe/tensor/files/store_files.hpp"
 #include "fp4moe/checkpoint/write/copy_checkpoint.hpp"
 #include "fp4moe/checkpoint/write/expert_layout.hpp"
+#include "fp4moe/tensor/files/store_files.hpp"
 
 namespace fp4moe::convert {
 namespace {
@@ -38,7 +38,7 @@ std::string absolute_path(const std::string& path) {
 
 Result<PlannedLayer> plan_layer(const checkpoint::Checkpoint& checkpoint, std::size_t number,
                                 const Recipe& recipe) {
-  const checkpoint::MoeLayer& layer = checkpoint.layers()[number];
+  const checkpoint::LayerTensors& layer = checkpoint.layers()[number];
   if (layer.shape.format != recipe.layout->format)
     return usage("layout.format", "the layout is for weights of another format")
         .in(checkpoint.store().folder())
@@ -62,7 +62,7 @@ Result<PlannedLayer> plan_layer(const checkpoint::Checkpoint& checkpoint, std::s
   planned.expert_bytes = packer->expert_bytes();
   planned.source_expert_bytes =
       checkpoint::expert_layout(*layer.row, layer.shape, tensor::DType::f32).bytes();
-  for (const PackedTensor& tensor : planned.tensors) planned.bytes += tensor.bytes;
+  for (const PackedTensorSpec& tensor : planned.tensors) planned.bytes += tensor.bytes;
   return planned;
 }
 
@@ -160,7 +160,8 @@ Result<FolderPlan> plan_folder(const checkpoint::Checkpoint& checkpoint, const s
   Result<std::vector<checkpoint::FileCopy>> companions = plan_companions(store);
   if (!companions) return companions.why();
   plan.companions = *std::move(companions);
-  for (const checkpoint::FileCopy& file : plan.companions) plan.companion_bytes += size_of(file.from);
+  for (const checkpoint::FileCopy& file : plan.companions)
+    plan.companion_bytes += size_of(file.from);
   plan.manifest = {
       .layout = std::string(recipe.layout->id),
       .generation = std::string(recipe.layout->generation),

@@ -11,17 +11,17 @@
 #include <vector>
 
 #include "fp4moe/base/result.hpp"
-#include "fp4moe/convert/pack/layer_job.hpp"
-#include "fp4moe/convert/folder/manifest.hpp"
-#include "fp4moe/convert/pack/source_parts.hpp"
 #include "fp4moe/checkpoint/write/writer.hpp"
+#include "fp4moe/convert/folder/manifest.hpp"
+#include "fp4moe/convert/folder/source_parts.hpp"
+#include "fp4moe/convert/pack/layer_job.hpp"
 
 namespace fp4moe::convert {
 
 struct PlannedLayer {
   LayerJob job{};
   LayerRecord record{};  // without what packing finds out
-  std::vector<PackedTensor> tensors{};
+  std::vector<PackedTensorSpec> tensors{};
   std::uint64_t bytes = 0;
   std::uint64_t expert_bytes = 0, source_expert_bytes = 0;  // of one expert
 };

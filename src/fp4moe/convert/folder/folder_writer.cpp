@@ -156,26 +156,26 @@ Result<Done> FolderWriter::write_others(const PlannedOthers& others, Journal& jo
   return journal.add(staging_, *std::move(record));
 }
 
-// Every expert is packed into its lane's room and goes from there to its places in the file.
+// Every expert is packed into its lane's total and goes from there to its places in the file.
 Result<Done> FolderWriter::pack(PlannedLayer& layer, LayerPacker& packer, SafetensorsWriter& writer,
                                 std::vector<PieceDigests>& digests) const {
   PieceDigests content(layer.job.experts.size(), 1);  // a piece is an expert
   std::vector<std::uint64_t> begins;
-  std::uint64_t room = 0;
-  for (const PackedTensor& tensor : layer.tensors) {
-    begins.push_back(room);
-    room += round_up(tensor.expert_bytes, tensor::Buffer::kAlignment);
+  std::uint64_t total = 0;
+  for (const PackedTensorSpec& tensor : layer.tensors) {
+    begins.push_back(total);
+    total += round_up(tensor.expert_bytes, tensor::Buffer::kAlignment);
   }
   const auto work = [&](std::size_t position, const checkpoint::ExpertView& view,
                         Lane& lane) -> Result<Done> {
-    if (lane.room.size() < room) {
-      Result<tensor::Buffer> result = tensor::Buffer::allocate(room);
+    if (lane.buffer.size() < total) {
+      Result<tensor::Buffer> result = tensor::Buffer::allocate(total);
       if (!result) return result.why();
-      lane.room = *std::move(result);
+      lane.buffer = *std::move(result);
     }
     std::vector<std::span<std::byte>> parts(layer.tensors.size());
     for (std::size_t t = 0; t < parts.size(); ++t)
-      parts[t] = lane.room.bytes().subspan(begins[t], layer.tensors[t].expert_bytes);
+      parts[t] = lane.buffer.bytes().subspan(begins[t], layer.tensors[t].expert_bytes);
     if (Result<Done> packed = packer.pack(position, view, parts); !packed) return packed;
     content.put(position, content_of(view));
     for (std::size_t t = 0; t < parts.size(); ++t) {
@@ -228,7 +228,7 @@ Result<Done> FolderWriter::write_layer(PlannedLayer& layer, Journal& journal) {
   if (!packer) return Error(packer.why()).at(layer.record.prefix);
   std::vector<TensorSpec> specs;
   std::vector<PieceDigests> digests;
-  for (const PackedTensor& tensor : layer.tensors) {
+  for (const PackedTensorSpec& tensor : layer.tensors) {
     specs.push_back({packed_name(layer.record, tensor.name), tensor.dtype, tensor.shape});
     digests.emplace_back(tensor.bytes,
                          tensor.expert_bytes == 0 ? kPieceBytes : tensor.expert_bytes);

@@ -10,7 +10,7 @@
 #include "fp4moe/base/result.hpp"
 #include "fp4moe/convert/folder/folder_plan.hpp"
 #include "fp4moe/convert/folder/manifest.hpp"
-#include "fp4moe/convert/pack/source_parts.hpp"
+#include "fp4moe/convert/folder/source_parts.hpp"
 
 namespace fp4moe::convert {
 

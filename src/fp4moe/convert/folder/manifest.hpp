@@ -9,10 +9,10 @@
 
 #include "fp4moe/base/json.hpp"
 #include "fp4moe/base/result.hpp"
+#include "fp4moe/checkpoint/slice.hpp"
 #include "fp4moe/convert/folder/checksum.hpp"
 #include "fp4moe/convert/pack/layer_packer.hpp"
 #include "fp4moe/tensor/files/safetensors.hpp"
-#include "fp4moe/checkpoint/slice.hpp"
 
 namespace fp4moe::convert {
 

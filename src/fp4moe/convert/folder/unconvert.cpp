@@ -16,9 +16,9 @@
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/convert/folder/content.hpp"
 #include "fp4moe/convert/folder/converted_folder.hpp"
-#include "fp4moe/convert/pack/expert_writer.hpp"
+#include "fp4moe/convert/folder/expert_writer.hpp"
 #include "fp4moe/convert/folder/raw_file.hpp"
-#include "fp4moe/convert/pack/source_parts.hpp"
+#include "fp4moe/convert/folder/source_parts.hpp"
 #include "fp4moe/tensor/files/atomic_file.hpp"
 
 namespace fp4moe::convert {
@@ -93,7 +93,7 @@ Error damaged(const ConvertedFolder& folder, std::string_view file, std::string_
 
 // The bytes of a tensor whose checksum is right.
 Result<std::span<const std::byte>> sound_bytes(const ConvertedFolder& folder,
-                                               ConvertedFolder::Place place) {
+                                               ConvertedFolder::TensorIndex place) {
   const FileRecord& file = folder.manifest().files[place.file];
   const TensorRecord& tensor = file.tensors[place.tensor];
   const std::span<const std::byte> bytes = folder.bytes(place.file, place.tensor);
@@ -248,7 +248,7 @@ class Restorer {
 
   Result<Done> fill_others() const {
     const Manifest& manifest = first().manifest();
-    std::unordered_map<std::string_view, ConvertedFolder::Place> places;
+    std::unordered_map<std::string_view, ConvertedFolder::TensorIndex> places;
     for (std::size_t f = 0; f < manifest.files.size(); ++f) {
       const FileRecord& file = manifest.files[f];
       if (file.name == kSourceName ||
@@ -272,7 +272,7 @@ class Restorer {
     });
   }
 
-  Result<Done> copy_tensor(ConvertedFolder::Place place, const StoredTensor& to) const {
+  Result<Done> copy_tensor(ConvertedFolder::TensorIndex place, const StoredTensor& to) const {
     const FileRecord& file = first().manifest().files[place.file];
     const TensorRecord& tensor = file.tensors[place.tensor];
     const std::span<const std::byte> bytes = first().bytes(place.file, place.tensor);
@@ -293,7 +293,7 @@ class Restorer {
 
   Result<std::size_t> find_layer(const LayerRecord& record) const {
     const auto layers = checkpoint_->layers();
-    const auto found = std::ranges::find(layers, record.prefix, &checkpoint::MoeLayer::prefix);
+    const auto found = std::ranges::find(layers, record.prefix, &checkpoint::LayerTensors::prefix);
     if (found != layers.end() && found->shape.hidden == record.problem.real.hidden &&
         found->shape.experts == record.problem.global_experts &&
         found->shape.order == record.problem.order &&
@@ -309,7 +309,7 @@ class Restorer {
     const checkpoint::Slice& slice = folder.manifest().slice;
     const Result<std::size_t> position = find_layer(record);
     if (!position) return position.why();
-    const checkpoint::MoeLayer& layer = checkpoint_->layers()[*position];
+    const checkpoint::LayerTensors& layer = checkpoint_->layers()[*position];
     const Result<LayerPacker> packer = folder.packer(number);
     if (!packer) return packer.why();
     const Result<ExpertWriter> writer = ExpertWriter::make(*checkpoint_, *position, slice, files_);
@@ -446,7 +446,7 @@ Result<UnconvertReport> unconvert(std::span<const std::string> paths, const std:
   report.is_exact = restorer.is_exact();
   if (!report.is_exact) report.losses = losses_of(*folders);
   report.layers = manifest.layers.size();
-  for (const checkpoint::MoeLayer& layer : restorer.checkpoint().layers())
+  for (const checkpoint::LayerTensors& layer : restorer.checkpoint().layers())
     report.experts += layer.shape.experts;
   for (const SourceFile& file : manifest.source_files) report.bytes += file.bytes;
   report.files = manifest.source_files.size();

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "fp4moe/base/result.hpp"
-#include "fp4moe/convert/folder/converted_folder.hpp"
 #include "fp4moe/checkpoint/checkpoint.hpp"
 #include "fp4moe/checkpoint/write/writer.hpp"
+#include "fp4moe/convert/folder/converted_folder.hpp"
 
 namespace fp4moe::convert {
 

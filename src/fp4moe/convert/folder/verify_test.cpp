@@ -11,9 +11,9 @@
 #include <gtest/gtest.h>
 
 #include "fp4moe/base/random.hpp"
+#include "fp4moe/checkpoint/survey.hpp"
 #include "fp4moe/convert/folder/content.hpp"
 #include "fp4moe/convert/folder/unconvert.hpp"
-#include "fp4moe/checkpoint/survey.hpp"
 #include "support/converted_folder.hpp"
 #include "support/limits.hpp"
 
@@ -21,13 +21,13 @@ namespace fp4moe::convert {
 namespace verify_test {
 
 namespace fs = std::filesystem;
+using checkpoint::WeightFormat;
 using tensor::testing::read_text;
 using tensor::testing::write_text;
 using testing::convert;
 using testing::make_checkpoint;
 using testing::recipe_of;
 using testing::TemporaryFolder;
-using checkpoint::WeightFormat;
 
 TEST(Checksum, IsXxh3OfTheDigestsOfThePieces) {
   // XXH3_128bits of nothing, seed 0, as the xxHash project's own tests have it.
@@ -146,16 +146,16 @@ TEST_F(Verify, FindsFilesThatAreMissingCutOrNew) {
 
 // The same header, other weights: only packing again can tell.
 TEST_F(Verify, TellsWhereASourceGivesOtherBytes) {
-  const auto other = checkpoint::synth({.model = "qwen3-30b-a3b",
-                                    .format = WeightFormat::nvfp4,
-                                    .layers = 2,
-                                    .experts = 3,
-                                    .hidden = 128,
-                                    .intermediate = 128,
-                                    .seed = 2},
-                                   folder_ / "twin");
-  ASSERT_TRUE(other) << text(other.why());
-  const std::vector<Error> found = findings({.deep = true, .source = folder_ / "twin"});
+  const auto changed = checkpoint::synth({.model = "qwen3-30b-a3b",
+                                        .format = WeightFormat::nvfp4,
+                                        .layers = 2,
+                                        .experts = 3,
+                                        .hidden = 128,
+                                        .intermediate = 128,
+                                        .seed = 2},
+                                       folder_ / "changed");
+  ASSERT_TRUE(changed) << text(changed.why());
+  const std::vector<Error> found = findings({.deep = true, .source = folder_ / "changed"});
   ASSERT_FALSE(found.empty());
   EXPECT_EQ(found[0].id, "verify.differs");
   const auto first = std::ranges::find_if(

@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <span>
 
+#include "fp4moe/checkpoint/expert.hpp"
 #include "fp4moe/layout/layout.hpp"
 #include "fp4moe/tensor/dtype.hpp"
-#include "fp4moe/checkpoint/expert.hpp"
 
 namespace fp4moe::convert {
 

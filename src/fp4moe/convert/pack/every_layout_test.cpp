@@ -15,9 +15,9 @@
 namespace fp4moe::convert {
 namespace every_layout_test {
 
+using checkpoint::RowOrder;
 using formats::WeightFormat;
 using layout::Layout;
-using checkpoint::RowOrder;
 
 using Bytes = std::vector<std::byte>;
 
@@ -36,7 +36,7 @@ struct Layer {
   std::uint64_t halves() const { return problem.order == RowOrder::single ? 1 : 2; }
   std::uint64_t rows13() const { return halves() * problem.real.intermediate; }
 
-  Expert room() const {
+  Expert buffers() const {
     const std::uint64_t hidden = problem.real.hidden, intermediate = problem.real.intermediate;
     const std::uint64_t bias = problem.has_bias ? 2 : 0;
     return {Bytes(rows13() * hidden / 2),     Bytes(rows13() * hidden / block()),
@@ -45,7 +45,7 @@ struct Layer {
   }
   // Scales in a range that every rule keeps: positive, not tiny, no NaN.
   Expert random(std::uint64_t seed) const {
-    Expert result = room();
+    Expert result = buffers();
     SplitMix64 stream(seed);
     for (Bytes* part : result.parts()) {
       const bool is_scale = part == &result.w13_scale || part == &result.w2_scale;
@@ -62,23 +62,24 @@ struct Layer {
     return result;
   }
 
-  struct Place {
+  struct RowPattern {
     std::uint64_t first = 0, step = 1;
   };
-  Place place(bool is_up) const {
+  RowPattern place(bool is_up) const {
     if (problem.order == RowOrder::interleaved) return {is_up ? 1u : 0u, 2};
     if (problem.order == RowOrder::halves) return {is_up ? problem.real.intermediate : 0, 1};
     return {};
   }
 
   checkpoint::ProjectionView view(const Bytes& codes, const Bytes& scales, const Bytes& bias,
-                               std::uint64_t rows, std::uint64_t k, Place at, float global) const {
+                                  std::uint64_t rows, std::uint64_t k, RowPattern at,
+                                  float global) const {
     const auto rows_of = [&](const Bytes& bytes, std::uint64_t row_bytes) {
       return checkpoint::RowsView{bytes.data() + at.first * row_bytes, rows, row_bytes,
-                               at.step * row_bytes};
+                                  at.step * row_bytes};
     };
     checkpoint::ProjectionView result{.codes = rows_of(codes, k / 2),
-                                 .scales = rows_of(scales, k / block())};
+                                      .scales = rows_of(scales, k / block())};
     if (format == WeightFormat::nvfp4) {
       result.global_scale = global;
       result.input_scale = 2 * global;
@@ -91,12 +92,12 @@ struct Layer {
   checkpoint::ExpertView view(const Expert& from) const {
     const layout::Sizes real = problem.real;
     checkpoint::ExpertView result{.shape = {.format = format,
-                                       .experts = problem.experts,
-                                       .hidden = real.hidden,
-                                       .intermediate = real.intermediate,
-                                       .order = problem.order,
-                                       .has_bias = problem.has_bias,
-                                       .has_input_scale = format == WeightFormat::nvfp4}};
+                                            .experts = problem.experts,
+                                            .hidden = real.hidden,
+                                            .intermediate = real.intermediate,
+                                            .order = problem.order,
+                                            .has_bias = problem.has_bias,
+                                            .has_input_scale = format == WeightFormat::nvfp4}};
     const auto w13 = [&](bool is_up) {
       return view(from.w13, from.w13_scale, from.w13_bias, real.intermediate, real.hidden,
                   place(is_up), 0.25f);
@@ -109,7 +110,7 @@ struct Layer {
   }
 
   LayerPacker::ExpertTarget target(Expert& to) const {
-    const auto buffers_of = [&](Bytes& codes, Bytes& scales, std::uint64_t k, Place at) {
+    const auto buffers_of = [&](Bytes& codes, Bytes& scales, std::uint64_t k, RowPattern at) {
       const auto rows = [&](Bytes& bytes, std::uint64_t row_bytes) {
         return checkpoint::RowsBuffer{bytes.data() + at.first * row_bytes, at.step * row_bytes};
       };
@@ -129,7 +130,7 @@ struct Storage {
   std::vector<Bytes> tensors{};
 
   explicit Storage(const LayerPacker& packer) {
-    for (const PackedTensor& one : packer.tensors())
+    for (const PackedTensorSpec& one : packer.tensors())
       tensors.emplace_back(one.bytes, std::byte{0xA5});
   }
   template <class Byte>
@@ -145,7 +146,7 @@ struct Storage {
     std::vector<std::span<std::byte>> result;
     for (std::size_t t = 0; t < tensors.size(); ++t)
       result.push_back(packer.tensors()[t].expert_bytes == 0 ? std::span(tensors[t])
-                                                           : std::span<std::byte>());
+                                                             : std::span<std::byte>());
     return result;
   }
 };
@@ -237,7 +238,7 @@ void expect_round_trip(const Layout& row, const Layer& layer) {
   ASSERT_TRUE(restored) << text(restored.why());
   for (const Path path : {Path::map, Path::fast})
     for (std::size_t e = 0; e < experts.size(); ++e) {
-      Expert back = layer.room();
+      Expert back = layer.buffers();
       const Result<Done> unpacked = reader->unpack(
           e, by_kernels.expert<const std::byte>(*packer, e), layer.target(back), path);
       ASSERT_TRUE(unpacked) << text(unpacked.why());

@@ -8,7 +8,7 @@
 namespace fp4moe::convert {
 namespace {
 
-using checkpoint::MoeLayer;
+using checkpoint::LayerTensors;
 using checkpoint::MoeShape;
 
 Result<layout::Sizes> backend_sizes(const Sizing& sizing, const MoeShape& shape,
@@ -29,7 +29,7 @@ Error too_small(std::string_view option, std::uint64_t needed, std::uint64_t giv
 }
 
 // All biases of a layer have one type, which is what unpacking gives back.
-Result<tensor::DType> bias_type(const MoeLayer& layer) {
+Result<tensor::DType> bias_type(const LayerTensors& layer) {
   std::optional<tensor::DType> type;
   for (const auto* places : {&layer.gate, &layer.up, &layer.down}) {
     for (const checkpoint::ProjectionPlaces& place : *places) {
@@ -87,8 +87,8 @@ struct JobFacts {
 Result<LayerJob> job_without_source(const JobFacts& layer, const Recipe& recipe) {
   const MoeShape& shape = layer.shape;
   const checkpoint::Rank tp = recipe.slice.tensor_parallel, ep = recipe.slice.expert_parallel;
-  const auto range = checkpoint::split_intermediate(shape.intermediate,
-                                                 checkpoint::block_size(shape.format), tp, layer.rule);
+  const auto range = checkpoint::split_intermediate(
+      shape.intermediate, checkpoint::block_size(shape.format), tp, layer.rule);
   if (!range) return Error(range.why()).at(layer.prefix);
   if (range->size() == 0)
     return usage("slice.empty", "the tensor-parallel rank holds no rows of this layer")
@@ -121,7 +121,7 @@ Result<LayerJob> job_without_source(const JobFacts& layer, const Recipe& recipe)
 
 Result<LayerJob> layer_job(const checkpoint::Checkpoint& checkpoint, std::size_t number,
                            const Recipe& recipe) {
-  const MoeLayer& layer = checkpoint.layers()[number];
+  const LayerTensors& layer = checkpoint.layers()[number];
   const auto bias = bias_type(layer);
   if (!bias) return bias.why();
   Result<LayerJob> job = job_without_source(

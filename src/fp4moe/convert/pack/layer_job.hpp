@@ -8,13 +8,13 @@
 #include <vector>
 
 #include "fp4moe/base/result.hpp"
-#include "fp4moe/convert/pack/layer_packer.hpp"
-#include "fp4moe/layout/layout.hpp"
-#include "fp4moe/oracle/backend.hpp"
 #include "fp4moe/checkpoint/checkpoint.hpp"
 #include "fp4moe/checkpoint/layer_source.hpp"
 #include "fp4moe/checkpoint/layer_weights_view.hpp"
 #include "fp4moe/checkpoint/slice.hpp"
+#include "fp4moe/convert/pack/layer_packer.hpp"
+#include "fp4moe/layout/layout.hpp"
+#include "fp4moe/oracle/backend.hpp"
 
 namespace fp4moe::convert {
 

@@ -111,8 +111,8 @@ Result<Done> LayerPacker::add_tensors() {
                         .expert_bytes = map.bytes()});
   };
   const auto vector = [&](std::string_view name, DType type, const tensor::Shape& shape) {
-    PackedTensor& result = tensors_.emplace_back(
-        PackedTensor{.name = std::string(name), .dtype = type, .shape = shape});
+    PackedTensorSpec& result = tensors_.emplace_back(
+        PackedTensorSpec{.name = std::string(name), .dtype = type, .shape = shape});
     result.kernel = {.extents = shape, .strides = std::vector<std::uint64_t>(shape.size(), 1)};
     for (std::size_t i = shape.size(); i-- > 1;)
       result.kernel.strides[i - 1] = result.kernel.strides[i] * shape[i];
@@ -142,7 +142,7 @@ Result<Done> LayerPacker::add_tensors() {
 
 std::uint64_t LayerPacker::expert_bytes() const {
   std::uint64_t total = 0;
-  for (const PackedTensor& tensor : tensors_) total += tensor.expert_bytes;
+  for (const PackedTensorSpec& tensor : tensors_) total += tensor.expert_bytes;
   return total;
 }
 
@@ -197,10 +197,10 @@ void LayerPacker::place_rows() {
 
 ScalarProblem LayerPacker::scalar_problem() const {
   ScalarProblem result{.rule = layout_.scalars,
-                     .scale_rule = layout_.scale_rule,
-                     .gated = problem_.order != checkpoint::RowOrder::single,
-                     .params_type = problem_.params_type,
-                     .all_inputs = all_inputs_ ? &*all_inputs_ : nullptr};
+                       .scale_rule = layout_.scale_rule,
+                       .gated = problem_.order != checkpoint::RowOrder::single,
+                       .params_type = problem_.params_type,
+                       .all_inputs = all_inputs_ ? &*all_inputs_ : nullptr};
   ScaleExtremes all13, all2;
   for (const Facts& facts : facts_) {
     all13.add(facts.w13);

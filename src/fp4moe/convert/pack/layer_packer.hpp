@@ -17,13 +17,13 @@
 
 #include "fp4moe/base/json.hpp"
 #include "fp4moe/base/result.hpp"
+#include "fp4moe/checkpoint/expert.hpp"
+#include "fp4moe/checkpoint/moe_shape.hpp"
 #include "fp4moe/convert/pack/pack_matrix.hpp"
 #include "fp4moe/convert/pack/scalars.hpp"
 #include "fp4moe/convert/pack/scale_rules.hpp"
 #include "fp4moe/layout/layout.hpp"
 #include "fp4moe/tensor/tensor.hpp"
-#include "fp4moe/checkpoint/expert.hpp"
-#include "fp4moe/checkpoint/moe_shape.hpp"
 
 namespace fp4moe::convert {
 
@@ -39,7 +39,7 @@ struct Problem {
 };
 
 // A tensor of the converted layer: [experts, ...], or a small one that pack_scalars fills.
-struct PackedTensor {
+struct PackedTensorSpec {
   std::string name{};  // "w13", "w13_scale", "g1_alphas", ...
   tensor::DType dtype = tensor::DType::u8;
   tensor::Shape shape{};           // dense, row-major, as stored
@@ -55,7 +55,7 @@ class LayerPacker {
 
   const layout::Layout& layout() const { return layout_; }
   const Problem& problem() const { return problem_; }
-  std::span<const PackedTensor> tensors() const { return tensors_; }
+  std::span<const PackedTensorSpec> tensors() const { return tensors_; }
   std::uint64_t expert_bytes() const;  // of all tensors
   // True when scale bytes depend on the scales of all experts: note() each of them first.
   bool needs_all_experts() const;
@@ -79,7 +79,7 @@ class LayerPacker {
   // to bias13 (rows in the checkpoint's order) and bias2, in the checkpoint's type. What a layout
   // cannot keep is named by losses().
   struct ExpertTarget {
-    checkpoint::ExpertBuffers rooms{};
+    checkpoint::ExpertBuffers buffers{};
     std::span<std::byte> bias13{}, bias2{};
   };
   Result<Done> unpack(std::size_t position, std::span<const std::span<const std::byte>> sources,
@@ -138,7 +138,7 @@ class LayerPacker {
 
   layout::Layout layout_;
   Problem problem_{};
-  std::vector<PackedTensor> tensors_{};
+  std::vector<PackedTensorSpec> tensors_{};
   std::optional<layout::IndexMap> codes13_{}, codes2_{}, scales13_{}, scales2_{};
   std::vector<std::uint64_t> rows_[3]{};  // of the stored matrix, for rows of gate, up and down
   std::vector<Facts> facts_{};

@@ -209,8 +209,8 @@ Result<Done> LayerPacker::unpack(std::size_t position,
   if (!table13) return table13.why();
   if (!table2) return table2.why();
 
-  const auto row_at = [](const checkpoint::RowsBuffer& room, std::uint64_t i) {
-    return room.data == nullptr ? nullptr : room.data + i * room.stride;
+  const auto row_at = [](const checkpoint::RowsBuffer& buffers, std::uint64_t i) {
+    return buffers.data == nullptr ? nullptr : buffers.data + i * buffers.stride;
   };
   const auto take = [&](const IndexMap& map, const std::vector<std::byte*>& rows, std::size_t index,
                         const std::optional<ByteTable>& table) {
@@ -220,9 +220,9 @@ Result<Done> LayerPacker::unpack(std::size_t position,
   std::vector<std::byte*> codes(codes13_->padded().rows), scales(scales13_->padded().rows);
   for (std::uint64_t i = 0; i < problem_.real.intermediate; ++i)
     for (unsigned which = gated ? 0 : 1; which < 2; ++which) {
-      const checkpoint::ProjectionBuffers& room = which == 0 ? to.buffers.gate : to.buffers.up;
-      codes[rows_[which][i]] = row_at(room.codes, i);
-      scales[rows_[which][i]] = row_at(room.scales, i);
+      const checkpoint::ProjectionBuffers& buffers = which == 0 ? to.buffers.gate : to.buffers.up;
+      codes[rows_[which][i]] = row_at(buffers.codes, i);
+      scales[rows_[which][i]] = row_at(buffers.scales, i);
     }
   take(*codes13_, codes, kW13, std::nullopt);
   take(*scales13_, scales, layout_.one_record ? kW13 : kW13Scale, *table13);

@@ -14,17 +14,17 @@
 #include <span>
 
 #include "fp4moe/base/result.hpp"
+#include "fp4moe/checkpoint/progress.hpp"
 #include "fp4moe/convert/pack/layer_job.hpp"
 #include "fp4moe/convert/pack/layer_packer.hpp"
 #include "fp4moe/tensor/buffer.hpp"
-#include "fp4moe/checkpoint/progress.hpp"
 
 namespace fp4moe::convert {
 
 // An expert under way: its reader, and room for what the work makes of it.
 struct Lane {
   std::unique_ptr<checkpoint::LayerReader> reader{};
-  tensor::Buffer room{};
+  tensor::Buffer buffer{};
 };
 
 // Calls work(position, view, lane) for every expert of the job, on up to `threads` threads. Pages

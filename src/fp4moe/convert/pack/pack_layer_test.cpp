@@ -13,9 +13,9 @@
 namespace fp4moe::convert {
 namespace pack_layer_test {
 
+using checkpoint::WeightFormat;
 using testing::make_checkpoint;
 using testing::TemporaryFolder;
-using checkpoint::WeightFormat;
 
 // A layer's tensors in memory of the test's own.
 struct Memory {
@@ -23,7 +23,8 @@ struct Memory {
   std::vector<std::span<std::byte>> spans{};
 
   Memory(const LayerPacker& packer, std::byte poison) {
-    for (const PackedTensor& tensor : packer.tensors()) tensors.emplace_back(tensor.bytes, poison);
+    for (const PackedTensorSpec& tensor : packer.tensors())
+      tensors.emplace_back(tensor.bytes, poison);
     for (auto& tensor : tensors) spans.emplace_back(tensor);
   }
 };
@@ -122,10 +123,10 @@ TEST_F(PackLayer, StopsBetweenExperts) {
 // As the backends round: gpt-oss over eight ranks.
 TEST_F(PackLayer, PadsAsTheBackendRounds) {
   const checkpoint::MoeShape shape{.format = WeightFormat::mxfp4,
-                                .experts = 128,
-                                .hidden = 2880,
-                                .intermediate = 2880,
-                                .order = checkpoint::RowOrder::interleaved};
+                                   .experts = 128,
+                                   .hidden = 2880,
+                                   .intermediate = 2880,
+                                   .order = checkpoint::RowOrder::interleaved};
   constexpr oracle::Rounding kRounding[] = {{.intermediate = 128, .hidden = 256}};
   const oracle::Backend backend{.name = "TEST", .rounding = kRounding};
   const auto sizes =

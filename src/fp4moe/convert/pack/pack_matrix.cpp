@@ -250,7 +250,8 @@ class Packer {
     std::vector<std::size_t> ends;  // of the batches' bases
     for (std::size_t batch = 0; batch < these.size(); ++batch) {
       const std::uint64_t count = std::min(kBatch, map_.padded().rows - these[batch]);
-      std::uint8_t* place = out_ + (map_.map().begin + map_.row_part(these[batch])) / per_byte(map_);
+      std::uint8_t* place =
+          out_ + (map_.map().begin + map_.row_part(these[batch])) / per_byte(map_);
       if (clears_first_) std::memset(place, 0, count * map_.bytes() / map_.padded().rows);
       if (!has_next_) find_rows(sources(these[batch], count), &rows_[batch * kBatch]);
       if (row_step_ != 0) copy_rows(count);

@@ -161,7 +161,7 @@ std::vector<ScalarTensor> scalar_tensors(const ScalarProblem& problem, std::uint
       break;
   }
   std::vector<ScalarTensor> result{row("a13_scale"), row("a2_scale"),  row("g1_alphas"),
-                                 row("g2_alphas"), row("a1_gscale"), row("a2_gscale")};
+                                   row("g2_alphas"), row("a1_gscale"), row("a2_gscale")};
   if (has_scale_c(problem.rule)) result.push_back(row("g1_scale_c"));
   return result;
 }

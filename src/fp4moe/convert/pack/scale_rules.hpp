@@ -5,10 +5,10 @@
 #include <optional>
 
 #include "fp4moe/base/result.hpp"
+#include "fp4moe/checkpoint/scale_extremes.hpp"
 #include "fp4moe/convert/pack/pack_matrix.hpp"
 #include "fp4moe/layout/layout.hpp"
 #include "fp4moe/tensor/dtype.hpp"
-#include "fp4moe/checkpoint/scale_extremes.hpp"
 
 namespace fp4moe::convert {
 

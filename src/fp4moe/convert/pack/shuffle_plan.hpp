@@ -25,7 +25,7 @@ struct ShufflePlan {
   std::array<std::uint64_t, kMax> byte_of{};   // and from the chunk's first byte
   std::array<std::uint64_t, kMax> col_of{};    // first column of target register q in the chunk
   std::array<std::uint64_t, kMax> place_of{};  // its byte in the storage, from the chunk's place
-  std::array<std::uint64_t, 16> lane_col{};     // column of a target's byte, from its first
+  std::array<std::uint64_t, 16> lane_col{};    // column of a target's byte, from its first
 
   // Chunks whose places in the storage (bytes, from the row's) are equally far apart. Those that a
   // row fills come in runs; `edge` are those that it does not: its last bytes, and padding.

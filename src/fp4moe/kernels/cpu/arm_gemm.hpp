@@ -219,8 +219,8 @@ inline bool folds(uint8x8_t first, uint8x8_t second) {
 }
 
 template <class Format>
-void decode_large(const GemmWeights& weights, std::size_t row, std::size_t begin,
-                  std::size_t end, Held& held) {
+void decode_large(const GemmWeights& weights, std::size_t row, std::size_t begin, std::size_t end,
+                  Held& held) {
   const Decoder decode;
   const Indices<Format> indices;
   const std::size_t group = row / kGroup;
@@ -435,9 +435,9 @@ void multiply(const GemmCall& call) noexcept {
 
 template <class Mac>
 inline constexpr GemmFunctions kFunctions{{multiply<Mac, Mxfp4, 1>, multiply<Mac, Mxfp4, 2>},
-                                             {multiply<Mac, Nvfp4, 1>, multiply<Mac, Nvfp4, 2>},
-                                             {place<1>, place<2>},
-                                             {panel_bytes<1>, panel_bytes<2>}};
+                                          {multiply<Mac, Nvfp4, 1>, multiply<Mac, Nvfp4, 2>},
+                                          {place<1>, place<2>},
+                                          {panel_bytes<1>, panel_bytes<2>}};
 
 }  // namespace
 }  // namespace fp4moe::kernels::cpu

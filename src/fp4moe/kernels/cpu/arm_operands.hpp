@@ -50,7 +50,7 @@ int8x8_t limb(int16x8_t values, std::size_t which) {
 }
 
 template <std::size_t kLimbs>
-void place(const PlaceCall& call) noexcept {
+void place(const PlaceTokensCall& call) noexcept {
   auto* panel = reinterpret_cast<std::int8_t*>(call.panel);
   const std::size_t pair = call.token / 2, first = pair / kGroupPairs * kGroupPairs;
   const std::size_t pairs = smaller(kGroupPairs, (call.tokens + 1) / 2 - first);
@@ -117,9 +117,9 @@ struct Nvfp4 {
     if (blocks == kBlocks) {
       bytes = vld1q_u8(scales);
     } else {
-      std::uint8_t room[16] = {};
-      std::memcpy(room, scales, blocks * kGroup);
-      bytes = vld1q_u8(room);
+      std::uint8_t buffer[16] = {};
+      std::memcpy(buffer, scales, blocks * kGroup);
+      bytes = vld1q_u8(buffer);
     }
     const uint8x16_t upper =
         vandq_u8(vreinterpretq_u8_s8(vshrq_n_s8(vreinterpretq_s8_u8(bytes), 4)), vdupq_n_u8(0x87));

@@ -23,9 +23,9 @@
 
 namespace fp4moe::kernels::cpu {
 
-inline constexpr std::size_t kChunk = 64;           // columns that share a step
+inline constexpr std::size_t kChunk = 64;        // columns that share a step
 inline constexpr std::size_t kGemmTokens = 128;  // at most, of one panel
-inline constexpr std::size_t kStepTokens = 16;      // steps are padded to a multiple of this
+inline constexpr std::size_t kStepTokens = 16;   // steps are padded to a multiple of this
 // Above kFoldTo one block can overflow though their sum does not.
 inline constexpr int kFoldFrom = 32, kFoldTo = 223, kFoldSteps = 3;
 
@@ -63,19 +63,19 @@ using Multiply = void (*)(const GemmCall& call) noexcept;
 // Integers of one token into its place of a panel: `columns`, a multiple of kChunk, from
 // `first_column`, of rows with `chunks` chunks. Different columns and tokens may be placed at once
 // by different threads; the last token of a panel also fills what pads it.
-struct PlaceCall {
+struct PlaceTokensCall {
   const std::int16_t* values = nullptr;
   std::size_t first_column = 0, columns = 0;
   std::size_t token = 0, tokens = 0, chunks = 0;
   std::byte* panel = nullptr;
 };
-using Place = void (*)(const PlaceCall& call) noexcept;
+using PlaceTokens = void (*)(const PlaceTokensCall& call) noexcept;
 using PanelBytes = std::size_t (*)(std::size_t tokens, std::size_t chunks) noexcept;
 
 // What a folder of kernels gives, by limbs - 1.
 struct GemmFunctions {
   Multiply mxfp4[2], nvfp4[2];
-  Place place[2];
+  PlaceTokens place[2];
   PanelBytes panel_bytes[2];
 };
 

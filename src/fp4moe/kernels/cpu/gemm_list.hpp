@@ -36,7 +36,7 @@ struct GemmKernel {
     return format == formats::WeightFormat::mxfp4 ? functions->mxfp4[limbs - 1]
                                                   : functions->nvfp4[limbs - 1];
   }
-  Place place(std::size_t limbs) const { return functions->place[limbs - 1]; }
+  PlaceTokens place(std::size_t limbs) const { return functions->place[limbs - 1]; }
   std::size_t panel_bytes(std::size_t limbs, std::size_t tokens, std::size_t chunks) const {
     return functions->panel_bytes[limbs - 1](tokens, chunks);
   }

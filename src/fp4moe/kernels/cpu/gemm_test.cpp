@@ -6,8 +6,8 @@
 
 #include <gtest/gtest.h>
 
-#include "fp4moe/kernels/cpu/isa.hpp"
 #include "fp4moe/kernels/cpu/gemm_list.hpp"
+#include "fp4moe/kernels/cpu/isa.hpp"
 
 namespace fp4moe::kernels::cpu {
 namespace gemm_test {
@@ -222,12 +222,12 @@ TEST(CutTiles, GiveTheSameSums) {
         for (auto& byte : codes) byte = static_cast<std::uint8_t>(random());
         for (auto& byte : scales) byte = random_scale(format, Scales::alike, random);
         GemmRows from{.codes = codes.data(),
-                         .scales = scales.data(),
-                         .code_stride = columns / 2,
-                         .scale_stride = columns / block,
-                         .rows = rows,
-                         .columns = columns,
-                         .block = block};
+                      .scales = scales.data(),
+                      .code_stride = columns / 2,
+                      .scale_stride = columns / block,
+                      .rows = rows,
+                      .columns = columns,
+                      .block = block};
         if (apart) {
           from.odd_codes = codes.data() + codes.size() / 2;
           from.odd_scales = scales.data() + scales.size() / 2;

@@ -43,7 +43,7 @@ inline constexpr std::uint8_t kSignPlace = 8;  // of a nibble, and of the low by
 constexpr Exchange exchange_of(std::uint8_t code) {
   const layout::WordCode words = word_code(code);
   Exchange result{.to_low = static_cast<std::uint8_t>(words.mix.above),
-                .across = static_cast<std::uint8_t>(words.mix.above >> 8)};
+                  .across = static_cast<std::uint8_t>(words.mix.above >> 8)};
   for (unsigned reg = 0; reg < 4; ++reg) {
     if (words.bits[reg][3] == 16 + 3) result.guest = reg;
     if (words.bits[reg][0] == 0 && words.bits[reg][2] == 2) result.host = reg;

@@ -36,8 +36,8 @@ Translation make_translation(const std::array<std::uint8_t, 256>& table) {
   Translation result;
   std::ranges::copy(table, result.table);
   result.kind = group(result)      ? Translation::Kind::grouped
-              : separate(result) ? Translation::Kind::separable
-                               : Translation::Kind::any;
+                : separate(result) ? Translation::Kind::separable
+                                   : Translation::Kind::any;
   return result;
 }
 

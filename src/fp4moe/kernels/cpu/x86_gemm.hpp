@@ -35,10 +35,10 @@ struct X86Panel {
   const std::int32_t* corrections = nullptr;
   std::size_t padded_tokens = 0;
 
-  X86Panel(const std::byte* panel, std::size_t room, std::size_t chunks)
+  X86Panel(const std::byte* panel, std::size_t padded, std::size_t chunks)
       : lines(reinterpret_cast<const std::int8_t*>(panel)),
-        corrections(reinterpret_cast<const std::int32_t*>(panel + room * chunks * kLine)),
-        padded(room) {}
+        corrections(reinterpret_cast<const std::int32_t*>(panel + padded * chunks * kLine)),
+        padded(padded) {}
   [[gnu::always_inline]] const std::int8_t* line(std::size_t chunk, std::size_t token) const {
     return lines + (chunk * padded_tokens + token) * kLine;
   }
@@ -72,13 +72,14 @@ void x86_place_chunk(const std::int16_t* values, std::int8_t* line, std::int32_t
 }
 
 template <std::size_t kLimbs, class Padding>
-void x86_place(const PlaceCall& call) noexcept {
-  const std::size_t padded_tokens = Padding::padded(call.tokens), first = call.first_column / kChunk;
+void x86_place(const PlaceTokensCall& call) noexcept {
+  const std::size_t padded_tokens = Padding::padded(call.tokens),
+                    first = call.first_column / kChunk;
   const bool last = call.token + 1 == call.tokens;
   const std::size_t end = last ? padded_tokens : call.token + 1;
   auto* lines = reinterpret_cast<std::int8_t*>(call.panel);
-  auto* corrections =
-      reinterpret_cast<std::int32_t*>(call.panel + padded_tokens * call.chunks * X86Panel<kLimbs>::kLine);
+  auto* corrections = reinterpret_cast<std::int32_t*>(call.panel + padded_tokens * call.chunks *
+                                                                       X86Panel<kLimbs>::kLine);
   for (std::size_t c = 0; c < call.columns / kChunk; ++c)
     for (std::size_t stage = call.token; stage < end; ++stage) {
       const std::size_t at = (first + c) * padded_tokens + stage;

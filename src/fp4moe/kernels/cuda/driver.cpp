@@ -214,7 +214,8 @@ Result<Function> Device::function(std::string_view name) const {
   const State& state = *state_;
   const auto holder = state.module_of.find(name);
   if (holder == state.module_of.end())
-    return error(ErrorCode::unavailable, "cuda.kernel", fmt::format("there is no kernel '{}'", name))
+    return error(ErrorCode::unavailable, "cuda.kernel",
+                 fmt::format("there is no kernel '{}'", name))
         .expects("the name of a kernel of this build", name);
   Function found = nullptr;
   const auto done = in_context(

@@ -11,17 +11,17 @@
 #include "fp4moe/kernels/cpu/isa.hpp"
 #include "fp4moe/moe/cpu/epilogue.hpp"
 #include "fp4moe/moe/cpu/workspace.hpp"
-#include "fp4moe/moe/reference/engine.hpp"
 #include "fp4moe/moe/reference/assignments.hpp"
+#include "fp4moe/moe/reference/engine.hpp"
 
 namespace fp4moe::moe::cpu {
 namespace {
 
 using formats::WeightFormat;
+using kernels::cpu::GemmKernel;
 using kernels::cpu::kChunk;
 using kernels::cpu::kGemmTokens;
 using kernels::cpu::padded_tokens;
-using kernels::cpu::GemmKernel;
 
 // Whether values can be quantized chunk by chunk.
 bool fits_chunks(ActivationKey key) {
@@ -59,9 +59,9 @@ class Computation final : public Experts {
     const bool is_batched = form == OutputForm::batches;
     const std::uint64_t rows = is_batched ? reference::occupied(call.in) : call.in.x.rows;
     const std::uint64_t step =
-        is_batched
-            ? kPassAssignments
-            : std::max<std::uint64_t>(1, kPassAssignments / std::max<std::uint64_t>(1, call.in.top_k));
+        is_batched ? kPassAssignments
+                   : std::max<std::uint64_t>(
+                         1, kPassAssignments / std::max<std::uint64_t>(1, call.in.top_k));
     const Borrowed borrowed(*this);
     if (!borrowed.result) return borrowed.result.why();
     for (std::uint64_t begin = 0; begin < rows; begin += step) {
@@ -106,8 +106,8 @@ class Computation final : public Experts {
 
   Needs needs_of(const ExpertsCall& call, OutputForm form) const {
     Needs result{.keeps_middle = has_adapters(call) || !fits_chunks(problem_.quantizes),
-               .kept_rows = form == OutputForm::summed ? kept_rows() : 0,
-               .limbs = limbs_};
+                 .kept_rows = form == OutputForm::summed ? kept_rows() : 0,
+                 .limbs = limbs_};
     if (has_adapters(call))
       for (const LoraExpert& pair : call.lora.pairs)
         for (const LowRank* part : {&pair.gate, &pair.up, &pair.down})
@@ -237,7 +237,7 @@ class Computation final : public Experts {
   }
 
   kernels::cpu::GemmCall product(const CpuMatrix& matrix, std::size_t first, std::size_t rows,
-                                    Scratch& scratch) const {
+                                 Scratch& scratch) const {
     kernels::cpu::GemmCall result{.weights = matrix.tiles, .first_row = first, .rows = rows};
     if (!matrix.is_mapped()) return result;
     auto* codes = scratch.codes.as<std::uint8_t>().data();
@@ -270,8 +270,8 @@ class Computation final : public Experts {
         result.stride = taken * kFirstRows;
         multiply(result);
         for (std::size_t c = 0; c < taken; ++c)
-          finish_middle(call, space_.tasks[index + c], result.sums + c * kChunk * turns, result.stride,
-                        scratch);
+          finish_middle(call, space_.tasks[index + c], result.sums + c * kChunk * turns,
+                        result.stride, scratch);
       }
     });
   }
@@ -350,19 +350,20 @@ class Computation final : public Experts {
 
   // Whole rows of h: A_down h, quantized by rows, rounded.
   void place_middles(const ExpertsCall& call) {
-    pool_->run_ranges(
-        space_.pass.assignments.size(), 1, [&](std::size_t assignment, std::size_t, std::size_t who) {
-          const std::size_t expert = space_.pass.units[space_.pass.assignments[assignment].unit].expert;
-          float* values = middle_of(assignment);
-          if (const LoraExpert* adapter = adapter_of(call, assignment))
-            multiply_low(adapter->down, values, low_of(assignment, 2));
-          if (problem_.quantizes != ActivationKey::none)
-            quantize(quantizer(problem_.hidden_scales, expert),
-                     {values, static_cast<std::size_t>(problem_.shape.intermediate)});
-          const Target target{space_.h, assignment, 0, space_.h.chunks};
-          round(target, values, space_.threads[who]);
-          place(target, space_.threads[who]);
-        });
+    pool_->run_ranges(space_.pass.assignments.size(), 1,
+                      [&](std::size_t assignment, std::size_t, std::size_t who) {
+                        const std::size_t expert =
+                            space_.pass.units[space_.pass.assignments[assignment].unit].expert;
+                        float* values = middle_of(assignment);
+                        if (const LoraExpert* adapter = adapter_of(call, assignment))
+                          multiply_low(adapter->down, values, low_of(assignment, 2));
+                        if (problem_.quantizes != ActivationKey::none)
+                          quantize(quantizer(problem_.hidden_scales, expert),
+                                   {values, static_cast<std::size_t>(problem_.shape.intermediate)});
+                        const Target target{space_.h, assignment, 0, space_.h.chunks};
+                        round(target, values, space_.threads[who]);
+                        place(target, space_.threads[who]);
+                      });
   }
 
   // Whether Marlin's rounded weight holds the global scale too: not with a bias, which is added
@@ -495,12 +496,13 @@ class Computation final : public Experts {
   }
 
   // B_down (A_down h), with the weight where that is applied here.
-  void add_low_second(const LowRank& pair, std::size_t assignment, bool is_weighted, const Range& range,
-                      float* values) {
+  void add_low_second(const LowRank& pair, std::size_t assignment, bool is_weighted,
+                      const Range& range, float* values) {
     if (pair.empty()) return;
     const float weight = is_weighted ? space_.pass.assignments[assignment].weight : 1.0f;
     for (std::size_t i = 0; i < range.real; ++i)
-      values[i] += weight * dot(pair.b.row(range.first + i).data(), low_of(assignment, 2), pair.a.rows);
+      values[i] +=
+          weight * dot(pair.b.row(range.first + i).data(), low_of(assignment, 2), pair.a.rows);
     if (problem_.numerics.second != SecondRounding::none) round_values(values, range.real);
   }
 
@@ -530,9 +532,8 @@ Result<std::unique_ptr<Experts>> CpuEngine::make(const ExpertsProblem& problem,
   if (problem.numerics.weights_in_bf16 && problem.shape.format == WeightFormat::nvfp4)
     return reference::ReferenceEngine(pool_).make(problem, source);
   if (const auto fine = check(problem); !fine) return fine.why();
-  const GemmKernel& kernel =
-      kernels::cpu::pick(kernels::cpu::gemm_kernels(),
-                         options_.features.value_or(kernels::cpu::machine_features()));
+  const GemmKernel& kernel = kernels::cpu::pick(
+      kernels::cpu::gemm_kernels(), options_.features.value_or(kernels::cpu::machine_features()));
   Result<CpuWeights> weights = CpuWeights::make(source, *kernel.tiles, options_.home, *pool_);
   if (!weights) return weights.why();
   auto result = std::make_unique<Computation>(problem, kernel, std::move(*weights), pool_);

@@ -9,8 +9,8 @@
 #include <gtest/gtest.h>
 
 #include "fp4moe/base/checked.hpp"
-#include "fp4moe/kernels/cpu/isa.hpp"
 #include "fp4moe/kernels/cpu/gemm_list.hpp"
+#include "fp4moe/kernels/cpu/isa.hpp"
 #include "fp4moe/moe/cpu/workspace.hpp"
 #include "fp4moe/moe/reference/engine.hpp"
 #include "support/tiny_layer.hpp"
@@ -18,12 +18,12 @@
 namespace fp4moe::moe::cpu {
 namespace engine_test {
 
+using checkpoint::RowOrder;
 using formats::WeightFormat;
 using kernels::cpu::TileForm;
 using testing::TestLayer;
 using testing::TestMatrix;
 using testing::TestTokens;
-using checkpoint::RowOrder;
 
 RowOrder order_of(Activation activation) {
   return !is_gated(activation)                                 ? RowOrder::single
@@ -32,7 +32,7 @@ RowOrder order_of(Activation activation) {
 }
 
 checkpoint::MoeShape shape_of(WeightFormat format, std::uint64_t hidden, std::uint64_t intermediate,
-                           Activation activation = Activation::silu) {
+                              Activation activation = Activation::silu) {
   return {.format = format,
           .experts = 5,
           .hidden = hidden,
@@ -44,8 +44,7 @@ checkpoint::MoeShape shape_of(WeightFormat format, std::uint64_t hidden, std::ui
 const Numerics& numerics(std::string_view id) { return **require_numerics(id); }
 
 const TileForm& machine_tiles() {
-  return *kernels::cpu::pick(kernels::cpu::gemm_kernels(), kernels::cpu::machine_features())
-              .tiles;
+  return *kernels::cpu::pick(kernels::cpu::gemm_kernels(), kernels::cpu::machine_features()).tiles;
 }
 
 // The layout by its formula (docs/layouts/cpu_native.*.md), one nibble at a time.
@@ -54,7 +53,8 @@ struct PackedLayer {
   std::vector<float> w13_bias{}, w2_bias{}, w13_global{}, w2_global{};
   ExpertSource source{};
 
-  static std::size_t assignment(const TileForm& tiles, std::size_t n, std::size_t k, std::size_t blocks) {
+  static std::size_t assignment(const TileForm& tiles, std::size_t n, std::size_t k,
+                                std::size_t blocks) {
     const std::size_t tile = (n / tiles.group * blocks + k / 32) * tiles.group * 32;
     n %= tiles.group;
     k %= 32;
@@ -415,10 +415,8 @@ TEST(CpuEngine, ComputesBatchesAndLeavesEmptyRowsAlone) {
   const TestLayer layer(shape_of(WeightFormat::nvfp4, 64, 48), Activation::silu, 37);
   const TestTokens tokens(5 * 150, 64, 1, 5, 38);
   const std::vector<std::int32_t> counts{3, 0, 150, 1, 7};
-  const Prepared in{.format = TokenFormat::batched,
-                    .x = tokens.rows(),
-                    .counts = counts,
-                    .capacity = 150};
+  const Prepared in{
+      .format = TokenFormat::batched, .x = tokens.rows(), .counts = counts, .capacity = 150};
   const ExpertsProblem problem{.numerics = numerics("native")};
   const auto expected = compute(*make_reference(layer, problem), {.in = in}, OutputForm::batches);
   const auto found = compute(*make(layer, problem, 3), {.in = in}, OutputForm::batches);
@@ -454,7 +452,8 @@ struct TestAdapters {
     for (std::size_t i = 0; i < adapters * shape.experts; ++i) {
       const std::uint64_t rank = i < shape.experts ? 3 : 11;
       LoraExpert result;
-      if (shape.gated()) result.gate = {matrix(rank, shape.hidden), matrix(shape.intermediate, rank)};
+      if (shape.gated())
+        result.gate = {matrix(rank, shape.hidden), matrix(shape.intermediate, rank)};
       if (i % 2 == 0) result.up = {matrix(rank, shape.hidden), matrix(shape.intermediate, rank)};
       if (i % 3 != 0) result.down = {matrix(rank, shape.intermediate), matrix(shape.hidden, rank)};
       pairs.push_back(result);

@@ -27,8 +27,8 @@ TEST(Epilogue, ActivationsAreCloseToFloat64Everywhere) {
       for (std::size_t i = 0; i < kernels::cpu::kChunk; ++i) {
         const double exact =
             activate(asked.activation, params, double{chunk.gates[i]}, double{chunk.ups[i]});
-        const double room = 1e-6 * std::fmax(1.0, std::fabs(exact));
-        ASSERT_NEAR(values[i], exact, room) << asked.name << " of " << chunk.gates[i];
+        const double tolerance = 1e-6 * std::fmax(1.0, std::fabs(exact));
+        ASSERT_NEAR(values[i], exact, tolerance) << asked.name << " of " << chunk.gates[i];
       }
     }
   }

@@ -10,20 +10,20 @@
 #include <fmt/format.h>
 
 #include "fp4moe/base/checked.hpp"
-#include "fp4moe/checkpoint/moe_weights.hpp"
+#include "fp4moe/checkpoint/copy_expert.hpp"
 
 namespace fp4moe::moe::cpu {
 namespace {
 
-using formats::WeightFormat;
-using kernels::cpu::kChunk;
-using kernels::cpu::GemmRows;
-using kernels::cpu::TileForm;
 using checkpoint::ExpertView;
 using checkpoint::MoeShape;
 using checkpoint::ProjectionView;
 using checkpoint::RowOrder;
 using checkpoint::RowsView;
+using formats::WeightFormat;
+using kernels::cpu::GemmRows;
+using kernels::cpu::kChunk;
+using kernels::cpu::TileForm;
 
 constexpr std::size_t kTileColumns = 32;
 constexpr std::size_t kNowhere = ~std::size_t{0};
@@ -100,7 +100,8 @@ Result<PackedMatrix> find_matrix(const ExpertSource& source, const TileForm& til
   const auto* scales = find(source, request.scales);
   const std::uint64_t experts = source.shape.experts;
   if (codes == nullptr || scales == nullptr)
-    return wrong_tensor(codes == nullptr ? request.codes : request.scales, "codes and scales", "none");
+    return wrong_tensor(codes == nullptr ? request.codes : request.scales, "codes and scales",
+                        "none");
   const auto fits = [&](const ExpertSource::PackedTensor& tensor, std::uint64_t last) {
     return tensor.shape.size() == 4 && tensor.shape[0] == experts && tensor.shape[3] == last &&
            tensor::element_count(tensor.shape) == tensor.bytes.size();
@@ -111,7 +112,8 @@ Result<PackedMatrix> find_matrix(const ExpertSource& source, const TileForm& til
                         fmt::format("[{}, groups, blocks, {}]", experts, tiles.group * 16),
                         tensor::text(codes->shape));
   const std::uint64_t groups = codes->shape[1], blocks = codes->shape[2];
-  const bool holds = groups * tiles.group >= request.rows && blocks * kTileColumns >= request.columns;
+  const bool holds =
+      groups * tiles.group >= request.rows && blocks * kTileColumns >= request.columns;
   if (!holds || !fits(*scales, tiles.group * scales_each) || scales->shape[1] != groups ||
       scales->shape[2] != blocks)
     return wrong_tensor(request.scales,
@@ -174,7 +176,7 @@ Result<Done> check_view_scales(const ExpertView& view, std::size_t position) {
 
 // Rows that the kernels can cut: gate and up with equal strides.
 GemmRows rows_of(const ProjectionView& even, const ProjectionView* odd, std::uint64_t columns,
-                    std::uint64_t block) {
+                 std::uint64_t block) {
   const auto bytes = [](const RowsView& rows) {
     return reinterpret_cast<const std::uint8_t*>(rows.data);
   };
@@ -310,13 +312,13 @@ Result<Done> CpuWeights::read_packed(const ExpertSource& source, const TileForm&
 // Tiles of an expert in memory of our own, columns as the checkpoint has them.
 Result<Done> CpuWeights::cut(const TileForm& tiles, std::size_t position) {
   CpuExpert& expert = experts_[position];
-  const auto room = [](const GemmRows& rows) {
+  const auto buffer = [](const GemmRows& rows) {
     const std::uint64_t padded = round_up(rows.rows, kRowPadding);
     return std::pair(padded * ceil_div(rows.columns, kTileColumns) * 16,
                      padded * (rows.columns / rows.block));
   };
-  const auto [codes13, scales13] = room(expert.w13.rows);
-  const auto [codes2, scales2] = room(expert.w2.rows);
+  const auto [codes13, scales13] = buffer(expert.w13.rows);
+  const auto [codes2, scales2] = buffer(expert.w2.rows);
   Result<tensor::Buffer> memory = tensor::Buffer::allocate(codes13 + codes2 + scales13 + scales2);
   if (!memory) return memory.why();
   auto* codes = reinterpret_cast<std::uint8_t*>(memory->data());
@@ -393,7 +395,7 @@ Result<CpuWeights> CpuWeights::make(const ExpertSource& source, const TileForm& 
   result.is_mapped_ = home == WeightsHome::mapped && source.views_stay;
   if (source.shape.experts == 0) return result;  // a rank without experts
   const auto done = is_packed && !result.is_mapped_ ? result.read_packed(source, tiles, pool)
-                                                  : result.read_views(source, tiles, pool);
+                                                    : result.read_views(source, tiles, pool);
   if (!done) return done.why();
   return result;
 }

@@ -39,8 +39,8 @@ void Pass::group_rows(const ExpertsCall& call, std::uint64_t experts, std::uint6
     if (positions_[i] < 0) continue;
     order[i] = next_[static_cast<std::size_t>(positions_[i])]++;
     assignments[order[i]] = {.number = first + i,
-                       .item = static_cast<std::uint32_t>(i / width),
-                       .weight = call.weight_on_input ? 1.0f : in.weights[first + i]};
+                             .item = static_cast<std::uint32_t>(i / width),
+                             .weight = call.weight_on_input ? 1.0f : in.weights[first + i]};
   }
 }
 

@@ -14,8 +14,9 @@ namespace fp4moe::moe::cpu {
 inline constexpr std::uint64_t kPassAssignments = 8192;
 
 struct CpuAssignment {
-  std::uint64_t number = 0;  // row * top_k + choice; of batches the row: where assignments are written
-  std::uint32_t item = 0;    // row of the pass
+  std::uint64_t number =
+      0;  // row * top_k + choice; of batches the row: where assignments are written
+  std::uint32_t item = 0;  // row of the pass
   std::uint32_t unit = 0;
   float weight = 1.0f;
 };
@@ -29,7 +30,7 @@ struct Unit {
 struct Pass {
   static constexpr std::uint32_t kNone = ~std::uint32_t{0};
 
-  std::vector<CpuAssignment> assignments{};              // by expert, then by number
+  std::vector<CpuAssignment> assignments{};  // by expert, then by number
   std::vector<Unit> units{};                 // by expert
   std::vector<std::uint64_t> rows{};         // of the prepared tokens, one an item
   std::vector<std::uint32_t> order{};        // [items * width]: place in `assignments`, or kNone

@@ -65,7 +65,8 @@ Result<Done> Workspace::reserve(const kernels::cpu::GemmKernel& kernel, const Ne
   if (needs.keeps_middle)
     if (const auto done = grow(middle, assignments * h.chunks * kChunk * sizeof(float)); !done)
       return done.why();
-  if (const auto done = grow(low, assignments * 3 * needs.rank * sizeof(float)); !done) return done.why();
+  if (const auto done = grow(low, assignments * 3 * needs.rank * sizeof(float)); !done)
+    return done.why();
   if (const auto done = grow(kept, assignments * needs.kept_rows * sizeof(float)); !done)
     return done.why();
   by_size.clear();

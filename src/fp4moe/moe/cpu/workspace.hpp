@@ -27,10 +27,10 @@ inline constexpr std::size_t kMaxKeptRows = kernels::cpu::kGemmTokens * kFirstRo
 // Tokens of all units in the kernel's form, for one of the two products.
 struct Panels {
   tensor::Buffer panels{}, half_steps{};
-  struct Place {
+  struct UnitOffsets {
     std::size_t panel = 0, step = 0;  // bytes, numbers
   };
-  std::vector<Place> places{};  // of each unit
+  std::vector<UnitOffsets> places{};  // of each unit
   std::size_t chunks = 0;
 
   std::byte* panel(std::size_t unit) { return panels.data() + places[unit].panel; }
@@ -42,8 +42,8 @@ struct Panels {
 
 // Of one thread.
 struct Scratch {
-  tensor::Buffer sums{};    // [kGemmTokens][kFirstRows], or fewer tokens and more rows
-  tensor::Buffer values{};  // a row of either product, of whole chunks
+  tensor::Buffer sums{};                // [kGemmTokens][kFirstRows], or fewer tokens and more rows
+  tensor::Buffer values{};              // a row of either product, of whole chunks
   tensor::Buffer rounded{}, ordered{};  // the same as integers, and in the tiles' order
   tensor::Buffer steps{};
   tensor::Buffer codes{}, scales{};  // tiles that are cut at use

@@ -16,10 +16,10 @@
 namespace fp4moe::moe::cuda {
 namespace device_layer_test {
 
+using checkpoint::WeightFormat;
 using kernels::cuda::FakeDriver;
 using kernels::cuda::Memory;
 using moe::testing::TestLayer;
-using checkpoint::WeightFormat;
 
 using DeviceLayers = testing::FakeDevice;
 

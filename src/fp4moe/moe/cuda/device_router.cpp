@@ -29,7 +29,8 @@ std::string_view unsupported(const RouterOptions& options) {
 
 Result<Done> DeviceRouter::check(const RouterOptions& options) {
   if (const std::string_view missing = unsupported(options); !missing.empty())
-    return error(ErrorCode::unavailable, "cuda.routing", "routing method not supported on the device")
+    return error(ErrorCode::unavailable, "cuda.routing",
+                 "routing method not supported on the device")
         .expects("a method that reads logits alone", missing)
         .try_this("route first, and give ids and weights");
   if (options.experts > sm90::kMaxExperts || options.top_k > sm90::kMaxTopK)

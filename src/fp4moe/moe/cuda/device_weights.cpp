@@ -8,11 +8,11 @@
 #include <fmt/format.h>
 
 #include "fp4moe/base/checked.hpp"
-#include "fp4moe/formats/sm90_scale.hpp"
-#include "fp4moe/kernels/cuda/sm90/pack/params.hpp"
-#include "fp4moe/checkpoint/moe_weights.hpp"
+#include "fp4moe/checkpoint/copy_expert.hpp"
 #include "fp4moe/checkpoint/scale_extremes.hpp"
 #include "fp4moe/checkpoint/scale_scan.hpp"
+#include "fp4moe/formats/sm90_scale.hpp"
+#include "fp4moe/kernels/cuda/sm90/pack/params.hpp"
 
 namespace fp4moe::moe::cuda {
 namespace {

@@ -109,7 +109,8 @@ TEST(Plan, FewTokensAreDecodedInOneLaunch) {
     EXPECT_LE(result.decode.shared_bytes, sm90::kMaxSharedBytes);
   }
   EXPECT_EQ(plan(problem, {.tokens = 17, .top_k = 4}).path, Path::rows);
-  EXPECT_EQ(plan(problem, {.tokens = 1, .top_k = 4, .form = OutputForm::assignments}).path, Path::rows);
+  EXPECT_EQ(plan(problem, {.tokens = 1, .top_k = 4, .form = OutputForm::assignments}).path,
+            Path::rows);
   EXPECT_EQ(plan(problem, {.tokens = 1, .top_k = 4, .has_adapters = true}).path, Path::rows);
   // Tokens of so wide a layer leave no room for weights.
   EXPECT_EQ(plan(problem_of(8, 16384, 2880), {.tokens = 16, .top_k = 4}).path, Path::rows);

@@ -6,8 +6,8 @@
 #include <span>
 
 #include "fp4moe/base/result.hpp"
-#include "fp4moe/kernels/cuda/driver.hpp"
 #include "fp4moe/checkpoint/expert.hpp"
+#include "fp4moe/kernels/cuda/driver.hpp"
 
 namespace fp4moe::moe::cuda {
 

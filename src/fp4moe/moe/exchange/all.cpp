@@ -77,8 +77,8 @@ Result<std::unique_ptr<Exchange>> make_exchange(std::string_view name,
   }
   if (const auto fine = check_options(*row, options); !fine) return fine.why();
   const checkpoint::Rank me = options.ranks != nullptr && row->needs_ranks
-                               ? checkpoint::Rank{options.ranks->rank(), options.ranks->size()}
-                               : options.expert_parallel;
+                                  ? checkpoint::Rank{options.ranks->rank(), options.ranks->size()}
+                                  : options.expert_parallel;
   auto owners = Owners::make(options.experts, me, options.placement);
   if (!owners) return owners.why();
   return kMakers[row - std::begin(kExchanges)](options, *std::move(owners));

@@ -9,16 +9,16 @@
 #include "fp4moe/base/enum_set.hpp"
 #include "fp4moe/base/result.hpp"
 #include "fp4moe/base/thread_pool.hpp"
-#include "fp4moe/moe/exchange/communicator.hpp"
-#include "fp4moe/moe/exchange.hpp"
-#include "fp4moe/oracle/parallel.hpp"
 #include "fp4moe/checkpoint/slice.hpp"
+#include "fp4moe/moe/exchange.hpp"
+#include "fp4moe/moe/exchange/communicator.hpp"
+#include "fp4moe/oracle/parallel.hpp"
 
 namespace fp4moe::moe::exchange {
 
 struct ExchangeOptions {
-  Communicator* ranks = nullptr;    // outlives the exchange
-  std::uint64_t experts = 0;        // physical, of all ranks together
+  Communicator* ranks = nullptr;       // outlives the exchange
+  std::uint64_t experts = 0;           // physical, of all ranks together
   checkpoint::Rank expert_parallel{};  // without a communicator: whose experts are here
   checkpoint::Placement placement = checkpoint::Placement::linear;
   ThreadPool* pool = nullptr;    // outlives the exchange; null: the caller's thread does all

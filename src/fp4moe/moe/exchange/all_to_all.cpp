@@ -63,7 +63,7 @@ class AllToAll final : public RankedExchange {
       parcel_.receive_bytes.push_back(received_[rank] * shape.bytes());
       bytes += parcel_.send_bytes.back();
     }
-    if (const auto room = reserve(parcel_.send, bytes); !room) return room.why();
+    if (const auto done = reserve(parcel_.send, bytes); !done) return done.why();
     pack(tokens, options, shape, codec);
     if (const auto done = ranks_.all_to_all(parcel_); !done) return done.why();
     return unpack(shape, codec);
@@ -118,7 +118,7 @@ class AllToAll final : public RankedExchange {
   Result<Prepared> unpack(const TokenShape& shape, RowCodec& codec) {
     rows_ = 0;
     for (const std::uint64_t count : received_) rows_ += count;
-    if (const auto room = reserve(x_, rows_ * codec.arrived_bytes()); !room) return room.why();
+    if (const auto done = reserve(x_, rows_ * codec.arrived_bytes()); !done) return done.why();
     const MutableRows x = codec.arrived(x_, rows_);
     ids_.resize(rows_ * top_k_);
     weights_.assign(rows_ * top_k_, 1.0f);
@@ -155,19 +155,19 @@ class AllToAll final : public RankedExchange {
       parcel_.send_bytes[rank] = received_[rank] * row_bytes;
       parcel_.receive_bytes[rank] = sent_[rank].size() * row_bytes;
     }
-    if (const auto room = reserve(parcel_.send, rows_ * row_bytes); !room) return room.why();
+    if (const auto done = reserve(parcel_.send, rows_ * row_bytes); !done) return done.why();
     const MutableRows back{parcel_.send.data(), out.dtype, rows_, out.columns, row_bytes};
     Result<Done> summed = Done{};
     if (output.form == OutputForm::summed)
       copy_rows(output.rows, back);
     else
       summed = sum_assignments({.rows = output.rows,
-                          .top_k = top_k_,
-                          .ids = ids_,
-                          .weights = output.is_weighted ? std::span<const float>{} : weights_,
-                          .owners = &owners_,
-                          .pool = threads_.get()},
-                         back);
+                                .top_k = top_k_,
+                                .ids = ids_,
+                                .weights = output.is_weighted ? std::span<const float>{} : weights_,
+                                .owners = &owners_,
+                                .pool = threads_.get()},
+                               back);
     if (!summed) return summed;
     if (const auto done = ranks_.all_to_all(parcel_); !done) return done.why();
     sum_returned(out);

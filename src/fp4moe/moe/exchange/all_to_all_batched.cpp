@@ -75,7 +75,7 @@ class AllToAllBatched final : public RankedExchange {
       parcel_.receive_bytes.push_back(received_[rank] * shape.bytes());
       bytes += parcel_.send_bytes.back();
     }
-    if (const auto room = reserve(parcel_.send, bytes); !room) return room.why();
+    if (const auto done = reserve(parcel_.send, bytes); !done) return done.why();
     pack(tokens, options, shape, codec);
     if (const auto done = ranks_.all_to_all(parcel_); !done) return done.why();
     return unpack(shape, codec);
@@ -134,7 +134,7 @@ class AllToAllBatched final : public RankedExchange {
     const auto bytes = checked_product(factors);
     if (!bytes)
       return error(ErrorCode::exhausted, "exchange.capacity", "batches do not fit 64 bits");
-    if (const auto room = reserve(x_, *bytes); !room) return room.why();
+    if (const auto done = reserve(x_, *bytes); !done) return done.why();
     const MutableRows x = codec.arrived(x_, owners_.here * capacity_);
     counts_.assign(owners_.here, 0);
     adapters_.assign(shape.adapters > 0 ? x.rows : 0, -1);
@@ -180,8 +180,8 @@ class AllToAllBatched final : public RankedExchange {
       parcel_.send_bytes[rank] = received_[rank] * row_bytes;
       parcel_.receive_bytes[rank] = sent_[rank].size() * row_bytes;
     }
-    if (const auto room = reserve(parcel_.send, places_.size() * row_bytes); !room)
-      return room.why();
+    if (const auto done = reserve(parcel_.send, places_.size() * row_bytes); !done)
+      return done.why();
     const MutableRows back{parcel_.send.data(), out.dtype, places_.size(), out.columns, row_bytes};
     for (std::uint64_t i = 0; i < places_.size(); ++i)
       copy_rows(output.rows.from(places_[i], 1),

@@ -35,7 +35,7 @@ class Batched final : public Exchange {
     const auto bytes = checked_multiply(rows, codec.arrived_bytes());
     if (!bytes || rows / capacity_ != owners_.here)
       return error(ErrorCode::exhausted, "exchange.capacity", "batches do not fit 64 bits");
-    if (const auto room = reserve(x_, *bytes); !room) return room.why();
+    if (const auto done = reserve(x_, *bytes); !done) return done.why();
     const MutableRows x = codec.arrived(x_, rows);
     packed_.resize(codec.packed_bytes());
     adapters_.assign(tokens.adapters.empty() ? 0 : rows, -1);

@@ -94,7 +94,7 @@ Result<Done> Communicator::take(Parcel& parcel, bool to_all) {
         .expects(fmt::format("{} sizes to send and {} to receive, within the memory", sends, size_),
                  fmt::format("{} and {} sizes, {} of {} bytes", parcel.send_bytes.size(),
                              parcel.receive_bytes.size(), sent.value_or(0), parcel.send.size()));
-  if (const auto room = reserve(parcel.receive, *received); !room) return room.why();
+  if (const auto done = reserve(parcel.receive, *received); !done) return done.why();
   const Step step{parcel, to_all};
   const auto own = step.outgoing(rank_);
   const auto back = step.incoming(rank_);
@@ -131,7 +131,7 @@ Result<Done> Communicator::agree(std::string_view description) {
       return invalid("comm.text", "a rank's description is too long")
           .expects(fmt::format("at most {} bytes", kLongestDescription), fmt::format("{}", theirs));
   Parcel parcel{.step = "agree", .send_bytes = {length}, .receive_bytes = *std::move(lengths)};
-  if (const auto room = reserve(parcel.send, length); !room) return room.why();
+  if (const auto done = reserve(parcel.send, length); !done) return done.why();
   if (length > 0) std::memcpy(parcel.send.data(), description.data(), length);
   if (const auto done = all_gather(parcel); !done) return done.why();
 

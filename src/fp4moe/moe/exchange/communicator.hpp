@@ -104,7 +104,7 @@ requires std::is_trivially_copyable_v<T> Result<std::vector<T>> all_gather_value
     Communicator& ranks, std::string_view step, std::span<const T> mine) {
   Parcel parcel{.step = step, .send_bytes = {mine.size_bytes()}};
   parcel.receive_bytes.assign(ranks.size(), mine.size_bytes());
-  if (const auto room = reserve(parcel.send, mine.size_bytes()); !room) return room.why();
+  if (const auto done = reserve(parcel.send, mine.size_bytes()); !done) return done.why();
   if (!mine.empty()) std::memcpy(parcel.send.data(), mine.data(), mine.size_bytes());
   if (const auto done = ranks.all_gather(parcel); !done) return done.why();
   std::vector<T> all(mine.size() * ranks.size());

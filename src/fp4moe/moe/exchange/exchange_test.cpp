@@ -219,10 +219,10 @@ Case local_case(const char* name, OutputForm form, bool is_weighted) {
 }
 
 TEST(Local, SumsOfPartsOfTheExpertsMakeTheWhole) {
-  for (const Case& given :
-       {local_case("local", OutputForm::summed, true), local_case("local", OutputForm::assignments, true),
-        local_case("local", OutputForm::assignments, false),
-        local_case("batched", OutputForm::batches, false)})
+  for (const Case& given : {local_case("local", OutputForm::summed, true),
+                            local_case("local", OutputForm::assignments, true),
+                            local_case("local", OutputForm::assignments, false),
+                            local_case("batched", OutputForm::batches, false)})
     for (const std::uint64_t size : {1u, 3u}) {
       const Input input(given, 0, 7);
       std::vector<float> total(7 * given.hidden, 0.0f);

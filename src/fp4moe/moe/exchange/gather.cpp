@@ -24,7 +24,9 @@ class Gather final : public RankedExchange {
         owners_(std::move(owners)),
         threads_(options.pool) {}
 
-  ExchangeTraits traits() const override { return {.name = "gather", .dispatchers = ranks_.size()}; }
+  ExchangeTraits traits() const override {
+    return {.name = "gather", .dispatchers = ranks_.size()};
+  }
 
  private:
   Result<Prepared> dispatch(const Tokens& tokens, const PrepareOptions& options) override {
@@ -51,7 +53,7 @@ class Gather final : public RankedExchange {
     parcel_.receive_bytes.clear();
     for (const std::uint64_t count : tokens_)
       parcel_.receive_bytes.push_back(count * shape.bytes());
-    if (const auto room = reserve(parcel_.send, parcel_.send_bytes[0]); !room) return room.why();
+    if (const auto done = reserve(parcel_.send, parcel_.send_bytes[0]); !done) return done.why();
     pack(tokens, options, shape, codec);
     if (const auto done = ranks_.all_gather(parcel_); !done) return done.why();
     return unpack(tokens, shape, codec);
@@ -78,8 +80,8 @@ class Gather final : public RankedExchange {
 
   Result<Prepared> unpack(const Tokens& tokens, const TokenShape& shape, RowCodec& codec) {
     rows_ = std::accumulate(tokens_.begin(), tokens_.end(), std::uint64_t{0});
-    if (const auto room = reserve(x_, rows_ * codec.arrived_bytes()); !room) return room.why();
-    if (const auto room = reserve(logits_, rows_ * shape.logits); !room) return room.why();
+    if (const auto done = reserve(x_, rows_ * codec.arrived_bytes()); !done) return done.why();
+    if (const auto done = reserve(logits_, rows_ * shape.logits); !done) return done.why();
     const MutableRows x = codec.arrived(x_, rows_);
     ids_.resize(rows_ * shape.ids);
     weights_.assign(rows_ * top_k_, 1.0f);
@@ -112,7 +114,8 @@ class Gather final : public RankedExchange {
   }
 
   Result<Done> combine(const ExpertsOutput& output, const MutableRows& out) override {
-    if (output.form == OutputForm::batches || (output.form == OutputForm::assignments && top_k_ == 0))
+    if (output.form == OutputForm::batches ||
+        (output.form == OutputForm::assignments && top_k_ == 0))
       return wrong_form(traits().name, output.form,
                         top_k_ == 0 ? "summed rows" : "summed rows or rows of assignments");
     if (const auto fine = check_output(output, out, {tokens_[ranks_.rank()], rows_, top_k_}); !fine)
@@ -120,16 +123,16 @@ class Gather final : public RankedExchange {
     ConstRows partial = output.rows;
     if (output.form == OutputForm::assignments && rows_ > 0) {
       const std::uint64_t row_bytes = out.columns * element_bytes(out.dtype);
-      if (const auto room = reserve(sums_, rows_ * row_bytes); !room) return room.why();
+      if (const auto done = reserve(sums_, rows_ * row_bytes); !done) return done.why();
       const MutableRows sums{sums_.data(), out.dtype, rows_, out.columns, row_bytes};
       const auto summed =
           sum_assignments({.rows = output.rows,
-                     .top_k = top_k_,
-                     .ids = ids_,
-                     .weights = output.is_weighted ? std::span<const float>{} : weights_,
-                     .owners = &owners_,
-                     .pool = threads_.get()},
-                    sums);
+                           .top_k = top_k_,
+                           .ids = ids_,
+                           .weights = output.is_weighted ? std::span<const float>{} : weights_,
+                           .owners = &owners_,
+                           .pool = threads_.get()},
+                          sums);
       if (!summed) return summed.why();
       partial = sums;
     }

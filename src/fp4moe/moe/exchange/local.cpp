@@ -26,7 +26,7 @@ class Local final : public Exchange {
     RowCodec codec(tokens.x, options.quantizer);
     if (codec.is_quantized() || options.weight_on_input) {
       const std::uint64_t rows = tokens.x.rows;
-      if (const auto room = reserve(x_, rows * codec.arrived_bytes()); !room) return room.why();
+      if (const auto done = reserve(x_, rows * codec.arrived_bytes()); !done) return done.why();
       const MutableRows x = codec.arrived(x_, rows);
       packed_.resize(codec.packed_bytes());
       for (std::uint64_t row = 0; row < rows; ++row) {

@@ -39,7 +39,7 @@ Error wrong_form(std::string_view exchange, OutputForm form, std::string_view ex
 // The experts of one token, each once: weights of an expert that is listed twice are added, in the
 // place of the first. Numbers that lead nowhere are left out.
 struct Choice {
-  Owners::Place place{};
+  Owners::ExpertOwner place{};
   float weight = 0.0f;
 };
 void distinct_choices(const Owners& owners, std::span<const std::int32_t> ids,

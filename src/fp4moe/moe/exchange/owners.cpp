@@ -4,7 +4,8 @@
 
 namespace fp4moe::moe::exchange {
 
-Result<Owners> Owners::make(std::uint64_t experts, checkpoint::Rank me, checkpoint::Placement placement) {
+Result<Owners> Owners::make(std::uint64_t experts, checkpoint::Rank me,
+                            checkpoint::Placement placement) {
   Owners owners{.me = me.rank};
   // Asked first, so that a wrong number of ranks is found before anything is made of it.
   auto map = expert_map(experts, me, placement);
@@ -21,7 +22,7 @@ Result<Owners> Owners::make(std::uint64_t experts, checkpoint::Rank me, checkpoi
   return owners;
 }
 
-std::optional<Owners::Place> Owners::find(std::int32_t expert) const {
+std::optional<Owners::ExpertOwner> Owners::find(std::int32_t expert) const {
   if (expert < 0 || static_cast<std::uint64_t>(expert) >= places.size()) return std::nullopt;
   return places[static_cast<std::uint64_t>(expert)];
 }

@@ -10,21 +10,22 @@
 namespace fp4moe::moe::exchange {
 
 struct Owners {
-  struct Place {
+  struct ExpertOwner {
     std::uint64_t rank = 0, local = 0;
   };
 
   // Physical experts, dealt out as weights are. Errors: those of checkpoint::local_experts.
-  static Result<Owners> make(std::uint64_t experts, checkpoint::Rank me, checkpoint::Placement placement);
+  static Result<Owners> make(std::uint64_t experts, checkpoint::Rank me,
+                             checkpoint::Placement placement);
 
   // Where a number that a router wrote leads; -1 and other strangers lead nowhere.
-  std::optional<Place> find(std::int32_t expert) const;
+  std::optional<ExpertOwner> find(std::int32_t expert) const;
   bool is_here(std::int32_t expert) const;
 
   std::uint64_t me = 0;
-  std::uint64_t here = 0;           // experts of this rank
-  std::vector<std::int32_t> map{};  // [experts]: the number here, or -1
-  std::vector<Place> places{};      // [experts]
+  std::uint64_t here = 0;             // experts of this rank
+  std::vector<std::int32_t> map{};    // [experts]: the number here, or -1
+  std::vector<ExpertOwner> places{};  // [experts]
 };
 
 }  // namespace fp4moe::moe::exchange

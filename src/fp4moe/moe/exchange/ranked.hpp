@@ -1,8 +1,8 @@
 // What exchanges between ranks have in common: a call is opened by prepare and closed by finalize,
 // and whatever goes wrong in either is told to the other ranks.
 #pragma once
-#include "fp4moe/moe/exchange/communicator.hpp"
 #include "fp4moe/moe/exchange.hpp"
+#include "fp4moe/moe/exchange/communicator.hpp"
 #include "fp4moe/moe/exchange/makers.hpp"
 
 namespace fp4moe::moe::exchange {

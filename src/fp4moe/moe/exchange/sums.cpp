@@ -114,7 +114,7 @@ Result<Done> reduce_scatter(Communicator& ranks, Parcel& parcel, const ConstRows
     rows += count;
   }
   parcel.receive_bytes.assign(ranks.size(), out.rows * row_bytes);
-  if (const auto room = reserve(parcel.send, rows * row_bytes); !room) return room.why();
+  if (const auto done = reserve(parcel.send, rows * row_bytes); !done) return done.why();
   ConstRows all = partial;
   all.rows = rows;
   pack_rows(all, out, parcel.send.data());
@@ -149,7 +149,7 @@ Result<Done> all_reduce(Communicator& ranks, Parcel& parcel, const MutableRows& 
   parcel.send_bytes = {mine.rows * row_bytes};
   parcel.receive_bytes.clear();
   for (const std::uint64_t count : parts) parcel.receive_bytes.push_back(count * row_bytes);
-  if (const auto room = reserve(parcel.send, mine.rows * row_bytes); !room) return room.why();
+  if (const auto done = reserve(parcel.send, mine.rows * row_bytes); !done) return done.why();
   pack_rows(mine, mine, parcel.send.data());
   if (const auto done = ranks.all_gather(parcel); !done) return done.why();
   for (std::uint64_t row = 0; row < rows.rows; ++row)

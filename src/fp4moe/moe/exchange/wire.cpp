@@ -130,8 +130,8 @@ Result<Done> check_tokens(const Tokens& tokens, const PrepareOptions& options,
   return Done{};
 }
 
-std::string describe(const Tokens& tokens, const PrepareOptions& options, const ExchangeTraits& traits,
-                     std::string_view group) {
+std::string describe(const Tokens& tokens, const PrepareOptions& options,
+                     const ExchangeTraits& traits, std::string_view group) {
   const RowQuantizer& how = options.quantizer;
   std::string words = fmt::format(
       "exchange {}; {}; hidden size {}; activations {}; quantizer {}; scale {}; weight on input {}",

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "fp4moe/base/result.hpp"
-#include "fp4moe/moe/exchange/communicator.hpp"
 #include "fp4moe/moe/exchange.hpp"
+#include "fp4moe/moe/exchange/communicator.hpp"
 
 namespace fp4moe::moe::exchange {
 
@@ -73,13 +73,13 @@ inline bool is_monolithic(const Tokens& tokens) { return tokens.logits.columns >
 
 // What all ranks must have alike, for agree(): what the call brings, and `group`, which never
 // changes. Ranks without tokens have a type and a width, too.
-std::string describe(const Tokens& tokens, const PrepareOptions& options, const ExchangeTraits& traits,
-                     std::string_view group);
+std::string describe(const Tokens& tokens, const PrepareOptions& options,
+                     const ExchangeTraits& traits, std::string_view group);
 
 // Whether the experts' output has the rows and columns that finalize needs. Errors: exchange.form,
 // exchange.output and those of check_rows.
 struct OutputShape {
-  std::uint64_t tokens = 0;                   // of prepare: rows of out
+  std::uint64_t tokens = 0;                         // of prepare: rows of out
   std::uint64_t rows = 0, assignments_per_row = 0;  // that the experts saw
 };
 Result<Done> check_output(const ExpertsOutput& output, const MutableRows& out,

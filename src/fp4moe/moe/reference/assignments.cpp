@@ -12,7 +12,7 @@ std::int64_t local_position(const ExpertsCall& call, std::uint64_t experts, std:
 }
 
 AssignmentGroups group_rows(const ExpertsCall& call, std::uint64_t experts, std::uint64_t begin,
-                      std::uint64_t end) {
+                            std::uint64_t end) {
   const Prepared& in = call.in;
   AssignmentGroups result{.first_row = begin, .top_k = in.top_k};
   result.begins.assign(experts + 1, 0);
@@ -32,10 +32,11 @@ AssignmentGroups group_rows(const ExpertsCall& call, std::uint64_t experts, std:
     const auto expert = static_cast<std::size_t>(positions[i]);
     const std::uint64_t number = begin * in.top_k + i;
     result.order[i] = next[expert]++;
-    result.assignments[result.order[i]] = {.row = number / in.top_k,
-                                 .number = number,
-                                 .expert = expert,
-                                 .weight = call.weight_on_input ? 1.0 : double{in.weights[number]}};
+    result.assignments[result.order[i]] = {
+        .row = number / in.top_k,
+        .number = number,
+        .expert = expert,
+        .weight = call.weight_on_input ? 1.0 : double{in.weights[number]}};
   }
   return result;
 }

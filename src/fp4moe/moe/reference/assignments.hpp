@@ -18,9 +18,10 @@ struct Assignment {
 
 // Rows [begin, end) of a call's tokens. Assignments of no expert, or of another rank's, are left out.
 struct AssignmentGroups {
-  std::vector<Assignment> assignments{};          // by expert, then by number
-  std::vector<std::size_t> begins{};  // [experts + 1]
-  std::vector<std::size_t> order{};   // [rows * top_k]: place in `assignments`, or kNone; not of batches
+  std::vector<Assignment> assignments{};  // by expert, then by number
+  std::vector<std::size_t> begins{};      // [experts + 1]
+  std::vector<std::size_t>
+      order{};  // [rows * top_k]: place in `assignments`, or kNone; not of batches
   std::uint64_t first_row = 0, top_k = 0;
 
   static constexpr std::size_t kNone = ~std::size_t{0};
@@ -33,7 +34,7 @@ struct AssignmentGroups {
 std::int64_t local_position(const ExpertsCall& call, std::uint64_t experts, std::int32_t id);
 
 AssignmentGroups group_rows(const ExpertsCall& call, std::uint64_t experts, std::uint64_t begin,
-                      std::uint64_t end);
+                            std::uint64_t end);
 // Row `begin` of all occupied rows of the batches, and those after it up to `end`.
 AssignmentGroups group_batches(const ExpertsCall& call, std::uint64_t begin, std::uint64_t end);
 // How many rows of the batches are occupied.

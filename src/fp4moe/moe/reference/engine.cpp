@@ -41,7 +41,7 @@ class Computation final : public ReferenceExperts {
   Computation(ExpertsProblem problem, StoredExperts weights, std::shared_ptr<ThreadPool> pool)
       : problem_(std::move(problem)), weights_(std::move(weights)), pool_(std::move(pool)) {
     const std::size_t threads = pool_->threads();
-    for (auto* rooms : {&space_.panels, &space_.products, &space_.low}) rooms->resize(threads);
+    for (auto* buffers : {&space_.panels, &space_.products, &space_.low}) buffers->resize(threads);
     space_.floats.resize(threads);
     const checkpoint::MoeShape& shape = problem_.shape;
     for (auto& panel : space_.panels)
@@ -58,13 +58,15 @@ class Computation final : public ReferenceExperts {
     const bool is_batched = form == OutputForm::batches;
     const std::uint64_t units = is_batched ? occupied(call.in) : call.in.x.rows;
     const std::uint64_t step =
-        is_batched ? kAssignments
-                   : std::max<std::uint64_t>(1, kAssignments / std::max<std::uint64_t>(1, call.in.top_k));
+        is_batched
+            ? kAssignments
+            : std::max<std::uint64_t>(1, kAssignments / std::max<std::uint64_t>(1, call.in.top_k));
     for (std::uint64_t begin = 0; begin < units; begin += step) {
       if (const auto go_on = check_interrupt(); !go_on) return go_on.why();
       const std::uint64_t end = std::min(units, begin + step);
-      const AssignmentGroups groups = is_batched ? group_batches(call, begin, end)
-                                           : group_rows(call, problem_.shape.experts, begin, end);
+      const AssignmentGroups groups = is_batched
+                                          ? group_batches(call, begin, end)
+                                          : group_rows(call, problem_.shape.experts, begin, end);
       reserve(groups.assignments.size(), call.lora);
       gather(call, groups);
       multiply_first(call, groups);
@@ -81,8 +83,8 @@ class Computation final : public ReferenceExperts {
  private:
   void reserve(std::size_t assignments, const LoraView& lora) {
     const checkpoint::MoeShape& shape = problem_.shape;
-    const auto grow = [](std::vector<double>& room, std::size_t size) {
-      if (room.size() < size) room.resize(size);
+    const auto grow = [](std::vector<double>& buffer, std::size_t size) {
+      if (buffer.size() < size) buffer.resize(size);
     };
     grow(space_.x, assignments * shape.hidden);
     grow(space_.first, assignments * shape.w13_rows());
@@ -107,7 +109,8 @@ class Computation final : public ReferenceExperts {
     return std::span(space_.middle).subspan(assignment * columns, columns);
   }
   std::span<double> second_of(std::size_t assignment) {
-    return std::span(space_.second).subspan(assignment * problem_.shape.hidden, problem_.shape.hidden);
+    return std::span(space_.second)
+        .subspan(assignment * problem_.shape.hidden, problem_.shape.hidden);
   }
 
   RowQuantizer quantizer(const std::vector<float>& scales, std::size_t expert) const {
@@ -126,17 +129,18 @@ class Computation final : public ReferenceExperts {
   const LoraExpert* adapter_of(const ExpertsCall& call, const Assignment& assignment) const {
     if (call.lora.empty() || call.in.adapters.empty()) return nullptr;
     const std::int32_t adapter = call.in.adapters[assignment.row];
-    return adapter < 0 ? nullptr : &call.lora.at(static_cast<std::size_t>(adapter), assignment.expert);
+    return adapter < 0 ? nullptr
+                       : &call.lora.at(static_cast<std::size_t>(adapter), assignment.expert);
   }
 
   // The quantizer works on float32 rows; values come back exact.
-  void quantize(const RowQuantizer& how, std::span<double> values, std::span<float> room) const {
-    for (std::size_t i = 0; i < values.size(); ++i) room[i] = static_cast<float>(values[i]);
-    quantize_dequantize(how, room.first(values.size()));
+  void quantize(const RowQuantizer& how, std::span<double> values, std::span<float> buffer) const {
+    for (std::size_t i = 0; i < values.size(); ++i) buffer[i] = static_cast<float>(values[i]);
+    quantize_dequantize(how, buffer.first(values.size()));
     const bool folds = problem_.numerics.activations_in_bf16;
     const float factor = folds ? shared_factor(how) : 1.0f;
     for (std::size_t i = 0; i < values.size(); ++i)
-      values[i] = folds ? rounded_to_bf16(double{room[i] * factor}) : double{room[i]};
+      values[i] = folds ? rounded_to_bf16(double{buffer[i] * factor}) : double{buffer[i]};
   }
   // What multiplies the accumulators of quantized values.
   double factor_of(const RowQuantizer& how) const {
@@ -144,13 +148,14 @@ class Computation final : public ReferenceExperts {
   }
 
   void gather(const ExpertsCall& call, const AssignmentGroups& groups) {
-    pool_->run_ranges(groups.assignments.size(), 1, [&](std::size_t begin, std::size_t, std::size_t who) {
-      const Assignment& assignment = groups.assignments[begin];
-      const std::span<double> x = x_of(begin);
-      read_row(call.in.x, assignment.row, x);
-      if (quantizes_input(call))
-        quantize(quantizer(problem_.input_scales, assignment.expert), x, space_.floats[who]);
-    });
+    pool_->run_ranges(
+        groups.assignments.size(), 1, [&](std::size_t begin, std::size_t, std::size_t who) {
+          const Assignment& assignment = groups.assignments[begin];
+          const std::span<double> x = x_of(begin);
+          read_row(call.in.x, assignment.row, x);
+          if (quantizes_input(call))
+            quantize(quantizer(problem_.input_scales, assignment.expert), x, space_.floats[who]);
+        });
   }
 
   // Panels of all experts that have assignments, as one list of tasks.
@@ -180,7 +185,8 @@ class Computation final : public ReferenceExperts {
     std::size_t done = 0;
     for (std::size_t assignment = begin; assignment < end;) {
       std::size_t count = 0;
-      for (; assignment < end && count < tokens.size(); ++assignment) tokens[count++] = token_of(assignment);
+      for (; assignment < end && count < tokens.size(); ++assignment)
+        tokens[count++] = token_of(assignment);
       multiply_panel(
           panel, std::span(tokens).first(count),
           reinterpret_cast<double(*)[kPanelRows]>(space_.products[who].data() + done * kPanelRows));
@@ -198,15 +204,18 @@ class Computation final : public ReferenceExperts {
       const bool folded =
           problem_.numerics.weights_in_bf16 && matrix.format == formats::WeightFormat::nvfp4;
       if (folded) matrix.bf16_global = weights_.w13_global(task.expert, task.row);
-      const Product result =
-          product(matrix, groups, task, who, [&](std::size_t assignment) { return x_of(assignment).data(); });
+      const Product result = product(matrix, groups, task, who, [&](std::size_t assignment) {
+        return x_of(assignment).data();
+      });
       const double input = input_factor(call, task.expert);
       const std::size_t begin = groups.begins[task.expert];
-      for (std::size_t assignment = begin; assignment < groups.begins[task.expert + 1]; ++assignment) {
+      for (std::size_t assignment = begin; assignment < groups.begins[task.expert + 1];
+           ++assignment) {
         for (std::uint64_t r = 0; r < result.rows; ++r) {
           const std::uint64_t row = task.row + r;
           const double global = folded ? 1.0 : double{weights_.w13_global(task.expert, row)};
-          const double sum = result.values[(assignment - begin) * kPanelRows + r] * (input * global);
+          const double sum =
+              result.values[(assignment - begin) * kPanelRows + r] * (input * global);
           const double bias = expert.w13_bias.empty() ? 0.0 : double{expert.w13_bias[row]};
           first_of(assignment)[row] = rounded_first(sum, bias, !expert.w13_bias.empty());
         }
@@ -261,24 +270,27 @@ class Computation final : public ReferenceExperts {
   }
 
   void activate_assignments(const ExpertsCall& call, const AssignmentGroups& groups) {
-    pool_->run_ranges(groups.assignments.size(), 1, [&](std::size_t index, std::size_t, std::size_t who) {
-      const Assignment& assignment = groups.assignments[index];
-      const std::span<double> first = first_of(index), middle = middle_of(index);
-      add_low_rank(call, assignment, first, who);
-      const std::uint64_t ups = problem_.shape.gated() ? problem_.shape.intermediate : 0;
-      for (std::size_t i = 0; i < middle.size(); ++i)
-        middle[i] = activated(first[i], first[ups + i]);
-      if (const LoraExpert* adapter = adapter_of(call, assignment); adapter && !adapter->down.empty())
-        multiply_low(adapter->down.a, middle, space_.low_down[index]);
-      else if (!space_.low_down.empty())
-        space_.low_down[index].clear();
-      if (is_watched(assignment)) {
-        trace_->first.assign(first.begin(), first.end());
-        trace_->middle.assign(middle.begin(), middle.end());
-      }
-      if (problem_.quantizes != ActivationKey::none)
-        quantize(quantizer(problem_.hidden_scales, assignment.expert), middle, space_.floats[who]);
-    });
+    pool_->run_ranges(
+        groups.assignments.size(), 1, [&](std::size_t index, std::size_t, std::size_t who) {
+          const Assignment& assignment = groups.assignments[index];
+          const std::span<double> first = first_of(index), middle = middle_of(index);
+          add_low_rank(call, assignment, first, who);
+          const std::uint64_t ups = problem_.shape.gated() ? problem_.shape.intermediate : 0;
+          for (std::size_t i = 0; i < middle.size(); ++i)
+            middle[i] = activated(first[i], first[ups + i]);
+          if (const LoraExpert* adapter = adapter_of(call, assignment);
+              adapter && !adapter->down.empty())
+            multiply_low(adapter->down.a, middle, space_.low_down[index]);
+          else if (!space_.low_down.empty())
+            space_.low_down[index].clear();
+          if (is_watched(assignment)) {
+            trace_->first.assign(first.begin(), first.end());
+            trace_->middle.assign(middle.begin(), middle.end());
+          }
+          if (problem_.quantizes != ActivationKey::none)
+            quantize(quantizer(problem_.hidden_scales, assignment.expert), middle,
+                     space_.floats[who]);
+        });
   }
 
   bool is_watched(const Assignment& assignment) const {
@@ -300,10 +312,12 @@ class Computation final : public ReferenceExperts {
   };
   double router_weight(const Assignment& assignment, const Epilogue& how) const {
     if (problem_.numerics.weight == WeightRounding::none) return assignment.weight;
-    return rounded_to_bf16(static_cast<float>(assignment.weight) * static_cast<float>(how.weight_factor));
+    return rounded_to_bf16(static_cast<float>(assignment.weight) *
+                           static_cast<float>(how.weight_factor));
   }
 
-  double rounded_second(double sum, double bias, const Assignment& assignment, const Epilogue& how) const {
+  double rounded_second(double sum, double bias, const Assignment& assignment,
+                        const Epilogue& how) const {
     const SecondRounding second = problem_.numerics.second;
     if (second == SecondRounding::steps) {
       double value = rounded_to_bf16(sum);
@@ -325,8 +339,9 @@ class Computation final : public ReferenceExperts {
       const bool folded =
           problem_.numerics.weights_in_bf16 && matrix.format == formats::WeightFormat::nvfp4;
       if (folded) matrix.bf16_global = expert.down_global;
-      const Product result = product(matrix, groups, task, who,
-                                   [&](std::size_t assignment) { return middle_of(assignment).data(); });
+      const Product result = product(matrix, groups, task, who, [&](std::size_t assignment) {
+        return middle_of(assignment).data();
+      });
       Epilogue how{.has_bias = !expert.w2_bias.empty(),
                    .is_weighted = form == OutputForm::summed && !call.weight_on_input};
       const double global = folded ? 1.0 : double{expert.down_global};
@@ -335,19 +350,22 @@ class Computation final : public ReferenceExperts {
           factor_of(quantizer(problem_.hidden_scales, task.expert)) * (in_weight ? 1.0 : global);
       if (in_weight) how.weight_factor = global;
       const std::size_t begin = groups.begins[task.expert];
-      for (std::size_t assignment = begin; assignment < groups.begins[task.expert + 1]; ++assignment)
+      for (std::size_t assignment = begin; assignment < groups.begins[task.expert + 1];
+           ++assignment)
         for (std::uint64_t r = 0; r < result.rows; ++r) {
           const std::uint64_t row = task.row + r;
           const double sum = result.values[(assignment - begin) * kPanelRows + r] * how.factor;
           const double bias = how.has_bias ? double{expert.w2_bias[row]} : 0.0;
-          second_of(assignment)[row] = rounded_second(sum, bias, groups.assignments[assignment], how);
+          second_of(assignment)[row] =
+              rounded_second(sum, bias, groups.assignments[assignment], how);
         }
     });
     finish_assignments(call, groups, form);
   }
 
   // Low-rank additions to GEMM2, and weights that are applied in the sum.
-  void finish_assignments(const ExpertsCall& call, const AssignmentGroups& groups, OutputForm form) {
+  void finish_assignments(const ExpertsCall& call, const AssignmentGroups& groups,
+                          OutputForm form) {
     const bool is_weighted = form == OutputForm::summed && !call.weight_on_input;
     const SecondRounding second = problem_.numerics.second;
     pool_->run(groups.assignments.size(), [&](std::size_t index) {
@@ -389,7 +407,7 @@ class Computation final : public ReferenceExperts {
 
   // Assignments of no expert here become zeros, so that nobody ever reads what was not written.
   void write_assignments(const AssignmentGroups& groups, OutputForm form, std::uint64_t begin,
-                   std::uint64_t end, const MutableRows& out) {
+                         std::uint64_t end, const MutableRows& out) {
     pool_->run(groups.assignments.size(), [&](std::size_t index) {
       write_row(std::span<const double>(second_of(index)), out, groups.assignments[index].number);
     });

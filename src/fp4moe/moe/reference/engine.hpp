@@ -14,7 +14,7 @@ namespace fp4moe::moe::reference {
 
 // The stages of one assignment, for those who want to see where two computations part.
 struct Trace {
-  std::uint64_t assignment = 0;        // row * top_k + choice; for batched tokens the row
+  std::uint64_t assignment = 0;  // row * top_k + choice; for batched tokens the row
   bool is_seen = false;          // the assignment was computed
   std::vector<double> first{};   // GEMM1 with its bias, [gates; ups]
   std::vector<double> middle{};  // the activation, before it is quantized

@@ -13,14 +13,14 @@
 namespace fp4moe::moe::reference {
 namespace engine_test {
 
+using checkpoint::RowOrder;
 using formats::WeightFormat;
 using testing::distance;
 using testing::TestLayer;
 using testing::TestTokens;
-using checkpoint::RowOrder;
 
 checkpoint::MoeShape shape_of(WeightFormat format, std::uint64_t hidden, std::uint64_t intermediate,
-                           RowOrder order = RowOrder::halves) {
+                              RowOrder order = RowOrder::halves) {
   return {.format = format,
           .experts = 5,
           .hidden = hidden,
@@ -336,10 +336,7 @@ TEST(Reference, RefusesWhatDoesNotFit) {
   in.x.data = nullptr;
   EXPECT_EQ(refusal(in, OutputForm::summed, 2), "rows.memory");
   const std::vector<std::int32_t> counts{0, 9, 0, 0, 0};
-  in = {.format = TokenFormat::batched,
-        .x = tokens.rows(),
-        .counts = counts,
-        .capacity = 4};
+  in = {.format = TokenFormat::batched, .x = tokens.rows(), .counts = counts, .capacity = 4};
   EXPECT_EQ(refusal(in, OutputForm::batches, 2), "experts.counts");
 }
 

@@ -25,8 +25,8 @@ struct FastRow {
   alignas(64) float scores[kMaxExperts];  // where all of them are needed
   LargestSelector<kMaxExperts> selector;
   std::int32_t taken[kMaxExperts];  // keys of the chosen
-  float most = 0;                    // magnitude of logits
-  float largest = 0, sum = 0;        // of logits, and of exp(logit - largest)
+  float most = 0;                   // magnitude of logits
+  float largest = 0, sum = 0;       // of logits, and of exp(logit - largest)
 };
 
 // The largest magnitude, infinite where something is not finite.
@@ -164,7 +164,7 @@ bool choose_by_keys(FastRow& row, std::span<std::int32_t> ids) noexcept {
   for (std::size_t j = 1; j < ids.size(); ++j) {
     const auto id = static_cast<std::size_t>(ids[j]), last = static_cast<std::size_t>(ids[j - 1]);
     const bool is_tie = row.logits[id] == row.logits[last] &&
-                         (plan.bias.empty() || plan.bias[id] == plan.bias[last]);
+                        (plan.bias.empty() || plan.bias[id] == plan.bias[last]);
     const float key = from_ordered(row.taken[j]), larger_key = from_ordered(row.taken[j - 1]);
     if (!is_tie &&
         larger_key - key <= doubt(row, key, larger_key, row.scores[id] + row.scores[last]))

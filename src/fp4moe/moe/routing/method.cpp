@@ -26,7 +26,8 @@ bool is_trivial(const RouterSetting& setting) {
   if (scales && !setting.can_scale_elsewhere) return false;
   RouterConfig plain = setting.config;
   plain.groups = plain.chosen_groups = 0;
-  return advertised_method(plain, setting.policy_date) == advertised_method(setting.config, setting.policy_date);
+  return advertised_method(plain, setting.policy_date) ==
+         advertised_method(setting.config, setting.policy_date);
 }
 
 Method advertised_august(const RouterConfig& config, ConfigEra policy_date) {
@@ -85,7 +86,8 @@ std::string methods_markdown() {
 Method advertised_method(const RouterConfig& config, ConfigEra policy_date) {
   if (config.has_custom_function)
     return config.is_llama4_function ? Method::llama4 : Method::custom;
-  return policy_date == ConfigEra::spring ? advertised_spring(config) : advertised_august(config, policy_date);
+  return policy_date == ConfigEra::spring ? advertised_spring(config)
+                                          : advertised_august(config, policy_date);
 }
 
 RouterKind choose_router(const RouterSetting& setting) {

@@ -30,8 +30,7 @@ Result<Done> check_method(const RouterOptions& options) {
         .expects("a method of docs/routing.md", method.name)
         .try_this("Compute ids and weights yourself and hand them to the layer");
   if (options.experts == 0 || options.experts > kMaxExperts ||
-      options.zero_experts > kMaxExperts - options.experts ||
-      options.shared_experts > kMaxExperts)
+      options.zero_experts > kMaxExperts - options.experts || options.shared_experts > kMaxExperts)
     return usage("routing.experts", "so many experts are not routed to")
         .expects(fmt::format("1 to {} in all", kMaxExperts),
                  fmt::format("{} and {} zero experts, {} shared", options.experts,
@@ -147,16 +146,16 @@ RowPlan Router::plan() const {
   const MethodRow& method = row(options_.method);
   const bool has_bias = std::ranges::any_of(options_.bias, [](float b) { return b != 0; });
   RowPlan result{.key = method.key,
-               .weight = method.weight,
-               .normalization = method.normalization,
-               .columns = columns(),
-               .top_k = options_.top_k,
-               .groups = is_grouped() ? options_.groups : 1,
-               .chosen_groups = is_grouped() ? options_.chosen_groups : 1,
-               .adds_two_per_group = !options_.bias.empty(),
-               .hash_table = options_.hash_table,
-               .scale = options_.scale_on_output ? 1 : options_.scale,
-               .scores_in_logits_dtype = options_.scores_in_logits_dtype && is_grouped()};
+                 .weight = method.weight,
+                 .normalization = method.normalization,
+                 .columns = columns(),
+                 .top_k = options_.top_k,
+                 .groups = is_grouped() ? options_.groups : 1,
+                 .chosen_groups = is_grouped() ? options_.chosen_groups : 1,
+                 .adds_two_per_group = !options_.bias.empty(),
+                 .hash_table = options_.hash_table,
+                 .scale = options_.scale_on_output ? 1 : options_.scale,
+                 .scores_in_logits_dtype = options_.scores_in_logits_dtype && is_grouped()};
   if (has_bias) result.bias = options_.bias;
   if (result.normalization == Normalization::optional)
     result.normalization =
@@ -178,7 +177,8 @@ Result<Done> Router::check(const RouteInput& input, const RouteOutput& output) c
     return wrong_input("the step from row to row", logits.columns, logits.stride);
   if (reads && tokens > 0 && logits.data == nullptr)
     return wrong_input("the memory of logits", tokens * columns(), 0);
-  if (output.ids.size() / assignments_per_token() != tokens || output.ids.size() % assignments_per_token() != 0)
+  if (output.ids.size() / assignments_per_token() != tokens ||
+      output.ids.size() % assignments_per_token() != 0)
     return wrong_input("ids", tokens * assignments_per_token(), output.ids.size());
   if (output.weights.size() != output.ids.size())
     return wrong_input("weights", output.ids.size(), output.weights.size());
@@ -208,7 +208,8 @@ void Router::route_rows(const RouteInput& input, const RouteOutput& output, Rows
       static_cast<float>(options_.scale_on_output ? 1 / options_.scale : 1.0);
   for (std::uint64_t t = rows.begin; t < rows.end; ++t) {
     const auto ids = output.ids.subspan(t * assignments_per_token(), assignments_per_token());
-    const auto weights = output.weights.subspan(t * assignments_per_token(), assignments_per_token());
+    const auto weights =
+        output.weights.subspan(t * assignments_per_token(), assignments_per_token());
     if (options_.zero_experts > 0) output.identity_weights[t] = 0;
     if (is_padding(input, t)) {
       std::ranges::fill(ids, -1);

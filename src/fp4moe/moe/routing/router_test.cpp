@@ -31,11 +31,12 @@ struct Stored {
 };
 Stored store(std::vector<float> logits, std::uint64_t tokens, DType dtype = DType::f32) {
   Stored result{.wide = std::move(logits)};
-  result.view = {result.wide.data(), dtype, tokens, tokens == 0 ? 1 : result.wide.size() / tokens, 0};
+  result.view = {result.wide.data(), dtype, tokens, tokens == 0 ? 1 : result.wide.size() / tokens,
+                 0};
   if (dtype == DType::f32) return result;
   for (const float x : result.wide)
     result.narrow.push_back(dtype == DType::bf16 ? formats::Bf16::encode(x)
-                                               : formats::F16::encode(x));
+                                                 : formats::F16::encode(x));
   result.view.data = result.narrow.data();
   return result;
 }
@@ -287,12 +288,12 @@ TEST(Router, ATableChoosesByTokenId) {
   expect_same(routed, reference(router, {.logits = stored.view, .token_ids = tokens}), "table");
 
   ThreadPool pool(1);
-  Routed room = buffers_for(router, 2);
+  Routed buffer = buffers_for(router, 2);
   const std::vector<std::int32_t> unknown{0, 2};
   EXPECT_EQ(
-      router.route({.logits = stored.view, .token_ids = unknown}, room.output(), pool).why().id,
+      router.route({.logits = stored.view, .token_ids = unknown}, buffer.output(), pool).why().id,
       "routing.input");
-  EXPECT_EQ(router.route({.logits = stored.view}, room.output(), pool).why().id, "routing.input");
+  EXPECT_EQ(router.route({.logits = stored.view}, buffer.output(), pool).why().id, "routing.input");
 }
 
 TEST(Router, SimulationDependsOnSeedAndTokenAlone) {
@@ -386,32 +387,32 @@ TEST(Router, RefusesInputOfTheWrongSize) {
   const Router router = result(options);
   const Stored stored = store({1, 2, 3, 4, 5, 6}, 2);
   ThreadPool pool(1);
-  const auto id = [&](RouteInput input, Routed room) {
-    const Result<Done> done = router.route(input, room.output(), pool);
-    EXPECT_EQ(bool(done), bool(router.route_reference(input, room.output())));
+  const auto id = [&](RouteInput input, Routed buffer) {
+    const Result<Done> done = router.route(input, buffer.output(), pool);
+    EXPECT_EQ(bool(done), bool(router.route_reference(input, buffer.output())));
     return done ? std::string() : done.why().id;
   };
-  const Routed room = buffers_for(router, 2);
+  const Routed buffer = buffers_for(router, 2);
   LogitsView view = stored.view;
-  EXPECT_EQ(id({view}, room), "");
+  EXPECT_EQ(id({view}, buffer), "");
   view.dtype = DType::f64;
-  EXPECT_EQ(id({view}, room), "routing.dtype");
+  EXPECT_EQ(id({view}, buffer), "routing.dtype");
   view = stored.view;
   view.columns = 2;
-  EXPECT_EQ(id({view}, room), "routing.input");
+  EXPECT_EQ(id({view}, buffer), "routing.input");
   view = stored.view;
   view.stride = 2;
-  EXPECT_EQ(id({view}, room), "routing.input");
+  EXPECT_EQ(id({view}, buffer), "routing.input");
   view = stored.view;
   view.data = nullptr;
-  EXPECT_EQ(id({view}, room), "routing.input");
+  EXPECT_EQ(id({view}, buffer), "routing.input");
   view = stored.view;
-  EXPECT_EQ(id({view}, {std::vector<std::int32_t>(3), room.weights, room.identity}),
+  EXPECT_EQ(id({view}, {std::vector<std::int32_t>(3), buffer.weights, buffer.identity}),
             "routing.input");
-  EXPECT_EQ(id({view}, {room.ids, std::vector<float>(1), room.identity}), "routing.input");
-  EXPECT_EQ(id({view}, {room.ids, room.weights, {}}), "routing.input");
+  EXPECT_EQ(id({view}, {buffer.ids, std::vector<float>(1), buffer.identity}), "routing.input");
+  EXPECT_EQ(id({view}, {buffer.ids, buffer.weights, {}}), "routing.input");
   const std::vector<std::uint8_t> padding(1);
-  EXPECT_EQ(id({.logits = view, .is_padding = padding}, room), "routing.input");
+  EXPECT_EQ(id({.logits = view, .is_padding = padding}, buffer), "routing.input");
 }
 
 TEST(PackRouting, PutsTheIdAboveTheWeight) {

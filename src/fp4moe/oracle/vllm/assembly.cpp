@@ -4,15 +4,16 @@
 
 #include <fmt/format.h>
 
-#include "fp4moe/oracle/quant_config.hpp"
 #include "fp4moe/oracle/select.hpp"
 #include "fp4moe/oracle/sizes.hpp"
+#include "fp4moe/oracle/vllm/quant_config.hpp"
 
 namespace fp4moe::oracle {
 namespace {
 
-constexpr EnumSet<PolicyDate> kUntilApril{PolicyDate::january_seed, PolicyDate::january_27, PolicyDate::march_20, PolicyDate::march_27,
-                                   PolicyDate::april_24};
+constexpr EnumSet<PolicyDate> kUntilApril{PolicyDate::january_seed, PolicyDate::january_27,
+                                          PolicyDate::march_20, PolicyDate::march_27,
+                                          PolicyDate::april_24};
 
 // Who of the reference's errors raises what.
 struct Raised {
@@ -52,7 +53,8 @@ constexpr SharedRow kShared[] = {
     {WeightFormat::nvfp4, {PolicyDate::april_24}, SharedRule::when_async, true},
 };
 
-bool holds_shared(WeightFormat format, PolicyDate policy_date, const Parallel& parallel, bool is_async) {
+bool holds_shared(WeightFormat format, PolicyDate policy_date, const Parallel& parallel,
+                  bool is_async) {
   const auto* row = std::ranges::find_if(kShared, [&](const SharedRow& candidate) {
     return candidate.format == format && candidate.policy_dates.contains(policy_date);
   });
@@ -79,7 +81,8 @@ bool has_aiter(const Request& request, PolicyDate policy_date) {
   const platform::Device& device = request.device;
   const auto is = [&](std::string_view gfx) { return device.gfx.find(gfx) != std::string::npos; };
   return device.kind == PlatformKind::rocm && device.libraries.contains(Library::aiter) &&
-         (is("gfx942") || is("gfx950") || (kSinceAugust2026.contains(policy_date) && is("gfx1250"))) &&
+         (is("gfx942") || is("gfx950") ||
+          (kSinceAugust2026.contains(policy_date) && is("gfx1250"))) &&
          on(Variable::rocm_use_aiter) && on(Variable::rocm_use_aiter_moe);
 }
 
@@ -100,7 +103,8 @@ Error refuse(std::string_view id, const std::string& message) {
 Result<Done> check_layer(const Policy& policy, const Request& request) {
   const Layer& layer = request.layer;
   if (policy.policy_date == PolicyDate::native) return Done{};
-  if (exchange(layer.parallel, policy.policy_date) == Exchange::mori && !has_aiter(request, policy.policy_date))
+  if (exchange(layer.parallel, policy.policy_date) == Exchange::mori &&
+      !has_aiter(request, policy.policy_date))
     return refuse("assembly.mori", "Mori needs to be used with aiter fused_moe for now.")
         .try_this("Set VLLM_ROCM_USE_AITER=1 on a device with AITER, or use another exchange");
   const PlatformKind kind = request.device.kind;
@@ -108,7 +112,8 @@ Result<Done> check_layer(const Policy& policy, const Request& request) {
   if (!layer.gated && !gpu && kUntilApril.contains(policy.policy_date))
     return refuse("assembly.not_gated",
                   "is_act_and_mul=False is supported only for CUDA and ROCm for now");
-  if (!is_gated(layer.activation) && kind == PlatformKind::cpu && kSinceAugust2026.contains(policy.policy_date))
+  if (!is_gated(layer.activation) && kind == PlatformKind::cpu &&
+      kSinceAugust2026.contains(policy.policy_date))
     return refuse("assembly.not_gated",
                   "is_act_and_mul=False is supported only for CUDA, XPU and ROCm for now");
   const std::string_view method = without_eplb(policy.format, policy.policy_date, layer.activation);
@@ -118,7 +123,7 @@ Result<Done> check_layer(const Policy& policy, const Request& request) {
   return Done{};
 }
 
-Result<Done> check_pair(const PrepareFinalize& prepare, const Experts& experts) {
+Result<Done> check_pair(const PrepareFinalize& prepare, const ExpertsClass& experts) {
   if (prepare.format != experts.format)
     return refuse("assembly.token_format",
                   fmt::format("max_num_tokens and num_dispatchers {} be set for BatchedExperts "
@@ -150,7 +155,7 @@ Sizes rounded(const Policy& policy, const Request& request, const Backend& backe
 
 // The kernel against the layer with its sizes as they are now.
 Result<Done> check_again(const Policy& policy, Mode mode, const Request& request, Sizes sizes,
-                         const Backend& backend, const Experts& experts) {
+                         const Backend& backend, const ExpertsClass& experts) {
   if (!policy.validates) return Done{};
   Request now = request;
   now.layer.hidden = sizes.hidden;
@@ -163,7 +168,7 @@ Result<Done> check_again(const Policy& policy, Mode mode, const Request& request
 }  // namespace
 
 Result<KernelPlan> assemble(const Policy& policy, Mode mode, const Request& request,
-                            const Backend* backend, const Experts* experts) {
+                            const Backend* backend, const ExpertsClass* experts) {
   const Layer& layer = request.layer;
   if (const auto fine = check_layer(policy, request); !fine) return fine.why();
   KernelPlan plan;
@@ -222,7 +227,8 @@ Result<KernelPlan> assemble(const Policy& policy, Mode mode, const Request& requ
       layer.shared_experts && !plan.monolithic &&
       holds_shared(policy.format, policy.policy_date, layer.parallel, plan.prepare.is_async);
   plan.passes_expert_map = layer.parallel.use_ep && experts->expert_map;
-  plan.routing_tables = needs_routing_tables(exchange(layer.parallel, policy.policy_date), policy.policy_date);
+  plan.routing_tables =
+      needs_routing_tables(exchange(layer.parallel, policy.policy_date), policy.policy_date);
   return plan;
 }
 

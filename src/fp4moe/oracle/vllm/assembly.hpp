@@ -59,7 +59,7 @@ struct KernelPlan {
 // assembly.no_class, assembly.not_valid, assembly.token_format, assembly.kinds and, in compat mode,
 // assembly.inplace.
 Result<KernelPlan> assemble(const Policy& policy, Mode mode, const Request& request,
-                            const Backend* backend, const Experts* experts);
+                            const Backend* backend, const ExpertsClass* experts);
 
 // "ValueError", "NotImplementedError" or "AssertionError" for an error of this file or of
 // sizes.hpp; empty for others.

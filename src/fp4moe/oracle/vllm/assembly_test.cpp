@@ -7,10 +7,10 @@
 namespace fp4moe::oracle {
 namespace assembly_test {
 
-constexpr Experts kModular{.name = "Modular", .expert_map = true};
-constexpr Experts kMonolithic{.name = "Monolithic", .kind = Kind::monolithic};
-constexpr Experts kBatchedExperts{.name = "Batched", .format = TokenFormat::batched};
-constexpr Experts kLazy{.name = "Lazy", .takes_unquantized = true};
+constexpr ExpertsClass kModular{.name = "Modular", .expert_map = true};
+constexpr ExpertsClass kMonolithic{.name = "Monolithic", .kind = Kind::monolithic};
+constexpr ExpertsClass kBatchedExperts{.name = "Batched", .format = TokenFormat::batched};
+constexpr ExpertsClass kLazy{.name = "Lazy", .takes_unquantized = true};
 
 constexpr Backend mxfp4(std::string_view family, QuantScheme scheme = QuantScheme::mxfp4_w4a16) {
   return {.name = "FAKE", .family = family, .format = WeightFormat::mxfp4, .scheme = scheme};
@@ -40,11 +40,13 @@ Request cuda(const Parallel& parallel = {}) {
 
 Result<PrepareFinalize> prepare(std::string_view name, PolicyDate policy_date,
                                 ActivationKey activations = ActivationKey::none) {
-  return prepare_finalize({.parallel = spread(name), .policy_date = policy_date, .activations = activations});
+  return prepare_finalize(
+      {.parallel = spread(name), .policy_date = policy_date, .activations = activations});
 }
 
-Result<KernelPlan> plan(PolicyDate policy_date, const Request& request, const Backend& backend = kPlain,
-                        const Experts& experts = kModular, Mode mode = Mode::strict) {
+Result<KernelPlan> plan(PolicyDate policy_date, const Request& request,
+                        const Backend& backend = kPlain, const ExpertsClass& experts = kModular,
+                        Mode mode = Mode::strict) {
   return assemble(policy(policy_date, backend.format), mode, request, &backend, &experts);
 }
 
@@ -61,8 +63,8 @@ TEST(Assembly, Release033HasTwoMoreExchanges) {
   for (const Parallel& layout : {spread("passthrough"), Parallel{.all2all_backend = "passthrough"},
                                  Parallel{.dp_size = 4, .all2all_backend = "passthrough"}})
     for (const bool monolithic : {false, true}) {
-      const auto through =
-          prepare_finalize({.parallel = layout, .policy_date = PolicyDate::vllm_033, .monolithic = monolithic});
+      const auto through = prepare_finalize(
+          {.parallel = layout, .policy_date = PolicyDate::vllm_033, .monolithic = monolithic});
       ASSERT_TRUE(through);
       EXPECT_EQ(through->name, "PassThroughPrepareAndFinalize");
       EXPECT_EQ(through->dispatchers, 1u);
@@ -89,8 +91,10 @@ TEST(Assembly, TokensWithScalesOfTheirOwnTravelIn16Bits) {
 
 TEST(Assembly, WithoutRanksNothingTravels) {
   const auto modular = prepare_finalize({.policy_date = PolicyDate::april_24});
-  const auto monolithic = prepare_finalize({.policy_date = PolicyDate::april_24, .monolithic = true});
-  const auto january = prepare_finalize({.policy_date = PolicyDate::january_27, .monolithic = true});
+  const auto monolithic =
+      prepare_finalize({.policy_date = PolicyDate::april_24, .monolithic = true});
+  const auto january =
+      prepare_finalize({.policy_date = PolicyDate::january_27, .monolithic = true});
 
   EXPECT_EQ(modular->name, "MoEPrepareAndFinalizeNoDPEPModular");
   EXPECT_EQ(monolithic->name, "MoEPrepareAndFinalizeNoDPEPMonolithic");
@@ -100,8 +104,9 @@ TEST(Assembly, WithoutRanksNothingTravels) {
 }
 
 TEST(Assembly, DataParallelWithoutExpertParallelGathersAndSaysSo) {
-  const auto result = prepare_finalize(
-      {.parallel = {.tp_size = 4, .dp_size = 2}, .policy_date = PolicyDate::april_24, .monolithic = true});
+  const auto result = prepare_finalize({.parallel = {.tp_size = 4, .dp_size = 2},
+                                        .policy_date = PolicyDate::april_24,
+                                        .monolithic = true});
 
   ASSERT_TRUE(result);
   EXPECT_EQ(result->name, "MoEPrepareAndFinalizeNaiveDPEPMonolithic");
@@ -118,7 +123,8 @@ TEST(Assembly, EachExchangeHasItsClass) {
 
   EXPECT_EQ(class_of("pplx", PolicyDate::january_27), "PplxPrepareAndFinalize");
   EXPECT_EQ(class_of("naive", PolicyDate::january_27), "MoEPrepareAndFinalizeNaiveEP");
-  EXPECT_EQ(class_of("flashinfer_all2allv", PolicyDate::january_27), "FlashInferA2APrepareAndFinalize");
+  EXPECT_EQ(class_of("flashinfer_all2allv", PolicyDate::january_27),
+            "FlashInferA2APrepareAndFinalize");
   EXPECT_EQ(class_of("flashinfer_all2allv", PolicyDate::march_20),
             "FlashInferNVLinkTwoSidedPrepareAndFinalize");
   EXPECT_EQ(class_of("flashinfer_nvlink_one_sided", PolicyDate::april_24),
@@ -192,7 +198,8 @@ TEST(Assembly, BlockwiseActivationsNeedWholeBlocks) {
 }
 
 TEST(Assembly, NoBackendIsAPlanWithoutAKernel) {
-  const auto result = assemble(policy(PolicyDate::april_24), Mode::strict, cuda(), nullptr, nullptr);
+  const auto result =
+      assemble(policy(PolicyDate::april_24), Mode::strict, cuda(), nullptr, nullptr);
   ASSERT_TRUE(result);
   EXPECT_FALSE(result->has_kernel);
   EXPECT_EQ(result->warnings.size(), 1u);
@@ -241,7 +248,8 @@ TEST(Assembly, LayersWithoutAGateRanOnlyOnGpusUntilApril) {
 TEST(Assembly, LoadBalancingIsRefusedWhereTheMethodCannot) {
   Request request = cuda();
   request.layer.parallel.enable_eplb = true;
-  EXPECT_EQ(plan(PolicyDate::march_27, request).why().message, "EPLB is not supported Mxfp4MoEMethod.");
+  EXPECT_EQ(plan(PolicyDate::march_27, request).why().message,
+            "EPLB is not supported Mxfp4MoEMethod.");
   const auto april = plan(PolicyDate::april_24, request);
   EXPECT_EQ(april.why().message, "EPLB is not supported GptOssMxfp4MoEMethod.");
   EXPECT_EQ(reference_error(april.why()), "NotImplementedError");
@@ -260,7 +268,8 @@ TEST(Assembly, TokensMustComeAsTheKernelTakesThem) {
   const auto too_few = plan(PolicyDate::april_24, cuda(), kPlain, kBatchedExperts);
   ASSERT_FALSE(too_few);
   EXPECT_NE(too_few.why().message.find("must be set"), std::string::npos);
-  EXPECT_TRUE(plan(PolicyDate::april_24, cuda(spread("deepep_low_latency")), kPlain, kBatchedExperts));
+  EXPECT_TRUE(
+      plan(PolicyDate::april_24, cuda(spread("deepep_low_latency")), kPlain, kBatchedExperts));
 }
 
 TEST(Assembly, AKernelThatRoutesByItselfNeedsAClassThatLetsIt) {
@@ -298,7 +307,7 @@ TEST(Assembly, AMonolithicKernelInPlaceStopsTheReferenceAndWarnsHere) {
 
 TEST(Assembly, SharedExpertsGoToTheKernelByTheRuleOfTheirTime) {
   const auto holds = [](PolicyDate policy_date, std::string_view name, const Backend& backend,
-                        const Experts& experts) {
+                        const ExpertsClass& experts) {
     Request request = cuda(spread(name));
     request.layer.shared_experts = true;
     const auto result = plan(policy_date, request, backend, experts);

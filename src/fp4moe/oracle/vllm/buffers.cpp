@@ -141,8 +141,8 @@ std::string text(std::span<const std::uint64_t> shape) {
 }  // namespace
 
 bool has_two_halves_always(WeightFormat format, PolicyDate policy_date, Mode mode) {
-  return format == WeightFormat::mxfp4 && mode == Mode::compat && !kSinceAugust2026.contains(policy_date) &&
-         policy_date != PolicyDate::native;
+  return format == WeightFormat::mxfp4 && mode == Mode::compat &&
+         !kSinceAugust2026.contains(policy_date) && policy_date != PolicyDate::native;
 }
 
 Result<std::vector<Buffer>> weight_buffers(const BufferRequest& request) {

@@ -8,7 +8,8 @@
 namespace fp4moe::oracle {
 namespace {
 
-constexpr EnumSet<PolicyDate> kBeforeAugust2026AndOurs{PolicyDate::march_20, PolicyDate::march_27, PolicyDate::april_24, PolicyDate::native};
+constexpr EnumSet<PolicyDate> kBeforeAugust2026AndOurs{PolicyDate::march_20, PolicyDate::march_27,
+                                                       PolicyDate::april_24, PolicyDate::native};
 
 enum class Dispatchers : std::uint8_t { one, world, world_without_tensor_parallel };
 
@@ -92,7 +93,8 @@ Result<Done> check_one_sided(const PrepareRequest& request) {
   const QuantWord& quant = word(request.activations);
   if (!kSinceAugust2026.contains(request.policy_date)) {
     // Spring's first versions did not look.
-    if (!kSinceApril2026.contains(request.policy_date) || quant.key == ActivationKey::nvfp4) return Done{};
+    if (!kSinceApril2026.contains(request.policy_date) || quant.key == ActivationKey::nvfp4)
+      return Done{};
     return one_sided(fmt::format(
         "The 'flashinfer_nvlink_one_sided' all2all backend only supports nvfp4 activation "
         "quantization, but got quant_dtype={}. Use a different all2all backend (e.g. "

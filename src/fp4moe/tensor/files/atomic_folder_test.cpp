@@ -193,7 +193,8 @@ TEST(AtomicFolder, RefusesAStagingFolderOfAnotherUser) {
   ASSERT_EQ(chown((folder / ".out.partial").c_str(), 65534, 65534), 0);
   const auto refused = [&] {
     const Result<AtomicFolder> result = AtomicFolder::create(folder / "out");
-    return !result && result.why().id == "folder.foreign" && result.why().found == "one of another user";
+    return !result && result.why().id == "folder.foreign" &&
+           result.why().found == "one of another user";
   };
   EXPECT_TRUE(refused());
   const int as_somebody = fp4moe::testing::status_in_child([&] {
@@ -246,8 +247,8 @@ TEST(AtomicFolder, ExplainsErrorsInNamesThatPeopleKnow) {
   Result<AtomicFolder> result = AtomicFolder::create(folder / "out");
   ASSERT_TRUE(result);
   const Error why = result->explain(error(ErrorCode::failed, "a.b", "cannot")
-                                      .in(result->staging() + "/x")
-                                      .expects("it in " + result->staging(), "nothing"));
+                                        .in(result->staging() + "/x")
+                                        .expects("it in " + result->staging(), "nothing"));
   EXPECT_EQ(why.path, folder / ".out.partial/x");
   EXPECT_EQ(why.expected, "it in " + (folder / ".out.partial"));
   EXPECT_EQ(AtomicFolder().explain(why).path, why.path);

@@ -26,16 +26,17 @@ std::string kind_of(mode_t mode) {
 
 // Where `part` lies in `whole`, if it does. Pointers of different objects have no order, numbers
 // do.
-struct Place {
+struct FileRange {
   std::size_t begin, end;
 };
-std::optional<Place> place_in(std::span<const std::byte> whole, std::span<const std::byte> part) {
+std::optional<FileRange> place_in(std::span<const std::byte> whole,
+                                  std::span<const std::byte> part) {
   const auto first = reinterpret_cast<std::uintptr_t>(whole.data());
   const auto begin = reinterpret_cast<std::uintptr_t>(part.data());
   if (part.empty() || begin < first || begin - first > whole.size() ||
       part.size() > whole.size() - (begin - first))
     return std::nullopt;
-  return Place{begin - first, begin - first + part.size()};
+  return FileRange{begin - first, begin - first + part.size()};
 }
 
 }  // namespace
@@ -93,7 +94,7 @@ MappedFile::~MappedFile() {
 // The mapping begins at a page, so offsets are rounded as addresses would be. Advice only: where
 // the kernel does not take it, reading still works.
 void MappedFile::drop(std::span<const std::byte> part) const {
-  const std::optional<Place> place = place_in(bytes_, part);
+  const std::optional<FileRange> place = place_in(bytes_, part);
   if (!place || mapping_ == nullptr) return;
   const std::size_t page = page_size();
   const std::size_t begin = (place->begin + page - 1) / page * page;
@@ -103,7 +104,7 @@ void MappedFile::drop(std::span<const std::byte> part) const {
 }
 
 void MappedFile::prefetch(std::span<const std::byte> part) const {
-  const std::optional<Place> place = place_in(bytes_, part);
+  const std::optional<FileRange> place = place_in(bytes_, part);
   if (!place || mapping_ == nullptr) return;
   const std::size_t begin = place->begin / page_size() * page_size();
   madvise(mapping_ + begin, place->end - begin, MADV_WILLNEED);

@@ -1,4 +1,4 @@
-// What the files of this room share of the operating system: descriptors, names, flushing, errors.
+// What the files of this folder share of the operating system: descriptors, names, flushing, errors.
 #pragma once
 #include <string>
 #include <string_view>

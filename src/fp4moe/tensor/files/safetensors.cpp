@@ -27,11 +27,11 @@ class HeaderWalker final : public JsonEvents {
   bool number_float(double, const std::string& literal) override { return bad_number(literal); }
 
   bool number_unsigned(std::uint64_t value) override {
-    if (place_ == Place::shape) {
+    if (place_ == ParserState::shape) {
       entry_.shape.push_back(value);
       return true;
     }
-    if (place_ != Place::offsets) return unexpected("a number");
+    if (place_ != ParserState::offsets) return unexpected("a number");
     if (offsets_found_ == 2)
       return fail("safetensors.entry", "wrong \"data_offsets\"", "two numbers", "more");
     (offsets_found_ == 0 ? entry_.begin : end_) = value;
@@ -40,12 +40,12 @@ class HeaderWalker final : public JsonEvents {
   }
 
   bool string(std::string& value) override {
-    if (place_ == Place::metadata) {
+    if (place_ == ParserState::metadata) {
       if (header_.metadata.emplace(key_, std::move(value)).second) return true;
       return fail("safetensors.duplicate_key", "a metadata key occurs twice", "each key once",
                   key_);
     }
-    if (place_ != Place::entry || field_ != Field::dtype) return unexpected("a string");
+    if (place_ != ParserState::entry || field_ != Field::dtype) return unexpected("a string");
     const std::optional<DType> dtype = dtype_from_safetensors(value);
     if (!dtype) return fail("safetensors.dtype", "unknown dtype", "a dtype of the format", value);
     entry_.dtype = *dtype;
@@ -53,52 +53,52 @@ class HeaderWalker final : public JsonEvents {
   }
 
   bool start_object() override {
-    if (place_ == Place::outside) {
-      place_ = Place::top;
+    if (place_ == ParserState::outside) {
+      place_ = ParserState::top;
       return true;
     }
-    if (place_ != Place::top) return too_deep();
+    if (place_ != ParserState::top) return too_deep();
     if (in_metadata_) {
-      place_ = Place::metadata;
+      place_ = ParserState::metadata;
       return true;
     }
-    place_ = Place::entry;
+    place_ = ParserState::entry;
     has_dtype_ = has_shape_ = has_offsets_ = false;
     field_ = Field::none;
     return true;
   }
 
   bool end_object() override {
-    if (place_ == Place::entry && !finish_entry()) return false;
-    place_ = place_ == Place::top ? Place::outside : Place::top;
+    if (place_ == ParserState::entry && !finish_entry()) return false;
+    place_ = place_ == ParserState::top ? ParserState::outside : ParserState::top;
     return true;
   }
 
   bool start_array() override {
-    if (place_ == Place::entry && field_ == Field::shape) {
-      place_ = Place::shape;
+    if (place_ == ParserState::entry && field_ == Field::shape) {
+      place_ = ParserState::shape;
       return true;
     }
-    if (place_ == Place::entry && field_ == Field::offsets) {
-      place_ = Place::offsets;
+    if (place_ == ParserState::entry && field_ == Field::offsets) {
+      place_ = ParserState::offsets;
       offsets_found_ = 0;
       return true;
     }
-    if (place_ == Place::shape || place_ == Place::offsets) return too_deep();
+    if (place_ == ParserState::shape || place_ == ParserState::offsets) return too_deep();
     return unexpected("an array");
   }
 
   bool end_array() override {
-    if (place_ == Place::offsets && offsets_found_ != 2)
+    if (place_ == ParserState::offsets && offsets_found_ != 2)
       return fail("safetensors.entry", "wrong \"data_offsets\"", "two numbers",
                   std::to_string(offsets_found_));
-    place_ = Place::entry;
+    place_ = ParserState::entry;
     return true;
   }
 
   bool key(std::string& name) override {
-    if (place_ == Place::top) return top_key(name);
-    if (place_ == Place::metadata) {
+    if (place_ == ParserState::top) return top_key(name);
+    if (place_ == ParserState::metadata) {
       key_ = std::move(name);
       return true;
     }
@@ -113,7 +113,7 @@ class HeaderWalker final : public JsonEvents {
   const Error& why() const { return why_; }
 
  private:
-  enum class Place : std::uint8_t { outside, top, metadata, entry, shape, offsets };
+  enum class ParserState : std::uint8_t { outside, top, metadata, entry, shape, offsets };
   enum class Field : std::uint8_t { none, dtype, shape, offsets };
 
   bool top_key(std::string& name) {
@@ -173,7 +173,8 @@ class HeaderWalker final : public JsonEvents {
   }
 
   bool bad_number(const std::string& literal) {
-    if (place_ != Place::shape && place_ != Place::offsets) return unexpected("a number");
+    if (place_ != ParserState::shape && place_ != ParserState::offsets)
+      return unexpected("a number");
     return fail("safetensors.number", "a size is not a natural number",
                 "an integer from 0 to 2^64 - 1", literal);
   }
@@ -184,15 +185,15 @@ class HeaderWalker final : public JsonEvents {
   }
 
   bool unexpected(std::string_view found) {
-    if (place_ == Place::metadata)
+    if (place_ == ParserState::metadata)
       return fail("safetensors.metadata", "wrong metadata", "a string for \"" + key_ + "\"", found);
-    if (place_ == Place::shape || place_ == Place::offsets)
+    if (place_ == ParserState::shape || place_ == ParserState::offsets)
       return fail("safetensors.number", "a size is not a natural number", "a number", found);
     return fail("safetensors.entry", "a value of the wrong kind", expected_here(), found);
   }
 
   std::string_view expected_here() const {
-    if (place_ == Place::outside || place_ == Place::top) return "an object";
+    if (place_ == ParserState::outside || place_ == ParserState::top) return "an object";
     return field_ == Field::dtype ? "a string" : "an array";
   }
 
@@ -207,7 +208,7 @@ class HeaderWalker final : public JsonEvents {
   TensorEntry entry_{};
   std::uint64_t end_ = 0;
   std::string key_{};  // of the metadata
-  Place place_ = Place::outside;
+  ParserState place_ = ParserState::outside;
   Field field_ = Field::none;
   int offsets_found_ = 0;
   bool in_metadata_ = false, has_metadata_ = false;

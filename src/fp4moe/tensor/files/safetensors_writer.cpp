@@ -44,7 +44,8 @@ Result<std::vector<TensorEntry>> place(std::span<const TensorSpec> specs) {
   names.reserve(entries.size());
   for (const TensorEntry& entry : entries) names.push_back(entry.name);
   std::sort(names.begin(), names.end());
-  if (const auto duplicate = std::adjacent_find(names.begin(), names.end()); duplicate != names.end())
+  if (const auto duplicate = std::adjacent_find(names.begin(), names.end());
+      duplicate != names.end())
     return usage("safetensors.duplicate", "two tensors have the same name")
         .at(*duplicate)
         .expects("each name once", "it twice");

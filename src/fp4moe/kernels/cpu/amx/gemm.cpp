@@ -16,7 +16,7 @@ namespace {
 constexpr std::size_t kTileTokens = 16;  // at most, of a tile
 constexpr std::size_t kFewTokens = 4;    // at most, without tiles
 constexpr std::size_t kAheadChunks = 4;  // whose codes are fetched ahead of their use
-constexpr std::size_t kStages = 2;        // chunks whose operands or scales are in use
+constexpr std::size_t kStages = 2;       // chunks whose operands or scales are in use
 
 // Tokens in tiles of equal heights.
 struct TilePadding {
@@ -30,7 +30,7 @@ struct TilePadding {
 };
 
 // A chunk of a tile of tokens.
-struct Piece {
+struct WorkItem {
   std::size_t chunk = 0, parts = 0;
   std::size_t first_token = 0, tokens = 0;
 };
@@ -47,7 +47,7 @@ struct TileGemm {
   // loads would wait for stores that have nothing to do with them.
   alignas(4096) TileSums tile_sums[kMaxParts][2];
   alignas(64) float sums[kGemmTokens][kGroups][kX86Group];
-  Piece earlier{};
+  WorkItem earlier{};
   TileSums* pending = nullptr;  // where the tiles of the second group belong
 
   explicit TileGemm(const GemmCall& product)
@@ -117,7 +117,7 @@ struct TileGemm {
   }
 
   // An operand that is a chunk's only one stays loaded for all tiles of tokens.
-  [[gnu::always_inline]] void multiply(const Piece& piece) {
+  [[gnu::always_inline]] void multiply(const WorkItem& piece) {
     const auto& stage = operands[piece.chunk % kStages];
     load_tokens<kLimbs>(panel.line(piece.chunk, piece.first_token), X86Panel<kLimbs>::kLine);
     const bool loads = piece.first_token == 0 || piece.parts != 1;

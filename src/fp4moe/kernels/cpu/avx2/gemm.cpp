@@ -164,10 +164,9 @@ void multiply(const GemmCall& call) noexcept {
 }  // namespace
 
 extern const GemmFunctions kGemm;
-constexpr GemmFunctions kGemm{
-    {multiply<Mxfp4, 1>, multiply<Mxfp4, 2>},
-    {multiply<Nvfp4, 1>, multiply<Nvfp4, 2>},
-    {x86_place<1, X86Exactly>, x86_place<2, X86Exactly>},
-    {x86_panel_bytes<1, X86Exactly>, x86_panel_bytes<2, X86Exactly>}};
+constexpr GemmFunctions kGemm{{multiply<Mxfp4, 1>, multiply<Mxfp4, 2>},
+                              {multiply<Nvfp4, 1>, multiply<Nvfp4, 2>},
+                              {x86_place<1, X86Exactly>, x86_place<2, X86Exactly>},
+                              {x86_panel_bytes<1, X86Exactly>, x86_panel_bytes<2, X86Exactly>}};
 
 }  // namespace fp4moe::kernels::cpu::avx2

@@ -79,8 +79,8 @@ template <class Format>
 #pragma GCC unroll 4
   for (std::size_t p = 0; p < Format::kParts; ++p)
     result.scales[p] = column + p < weights.scale_columns
-                         ? Format::scales(load_scales(scales + p * kX86Group))
-                         : _mm512_setzero_ps();
+                           ? Format::scales(load_scales(scales + p * kX86Group))
+                           : _mm512_setzero_ps();
 }
 
 // Adds the products of 4 columns. Written out, because g++ loads the token's bytes by an

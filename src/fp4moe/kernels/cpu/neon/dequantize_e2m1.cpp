@@ -14,7 +14,8 @@ namespace {
 template <std::size_t kBytes>
 class Tables {
  public:
-  Tables(const DequantizeBlocks& work, portable::Dequantize reference) : work_(work), reference_(reference) {}
+  Tables(const DequantizeBlocks& work, portable::Dequantize reference)
+      : work_(work), reference_(reference) {}
 
   const std::uint8_t* of(std::uint8_t scale) {
     if (!known_[scale]) portable::e2m1_planes(work_, reference_, scale, planes_[scale]);

@@ -95,7 +95,7 @@ std::size_t panel_bytes(std::size_t tokens, std::size_t chunks) noexcept {
   return tokens * chunks * kChunk * sizeof(std::int16_t);
 }
 
-void place(const PlaceCall& call) noexcept {
+void place(const PlaceTokensCall& call) noexcept {
   std::byte* row = call.panel + panel_bytes(call.token, call.chunks);
   std::memcpy(row + call.first_column * sizeof(std::int16_t), call.values,
               call.columns * sizeof(std::int16_t));
@@ -104,9 +104,9 @@ void place(const PlaceCall& call) noexcept {
 // One limb or two: the references hold whole integers, so it makes no difference.
 template <class Tile>
 constexpr GemmFunctions kFunctions{{multiply<Tile, Mxfp4>, multiply<Tile, Mxfp4>},
-                                      {multiply<Tile, Nvfp4>, multiply<Tile, Nvfp4>},
-                                      {place, place},
-                                      {panel_bytes, panel_bytes}};
+                                   {multiply<Tile, Nvfp4>, multiply<Tile, Nvfp4>},
+                                   {place, place},
+                                   {panel_bytes, panel_bytes}};
 
 }  // namespace
 

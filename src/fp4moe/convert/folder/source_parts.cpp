@@ -1,4 +1,4 @@
-#include "fp4moe/convert/pack/source_parts.hpp"
+#include "fp4moe/convert/folder/source_parts.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -27,7 +27,7 @@ SourceParts parts_of(const checkpoint::Checkpoint& checkpoint) {
   SourceParts parts;
   parts.scalars.resize(store.files().size());
   std::unordered_set<const StoredTensor*> taken;
-  for (const checkpoint::MoeLayer& layer : checkpoint.layers()) {
+  for (const checkpoint::LayerTensors& layer : checkpoint.layers()) {
     for (const auto* places : {&layer.gate, &layer.up, &layer.down}) {
       for (const checkpoint::ProjectionPlaces& place : *places) {
         for (const checkpoint::TensorPlace part : {place.codes, place.scales, place.bias})
@@ -103,10 +103,10 @@ void Frame::read(std::uint64_t at, std::span<std::byte> to) const {
 
 Result<Done> Frame::for_each_piece(
     const std::function<Result<Done>(std::uint64_t, std::span<const std::byte>)>& work) const {
-  std::vector<std::byte> room(std::min(bytes(), kPieceBytes));
+  std::vector<std::byte> buffer(std::min(bytes(), kPieceBytes));
   for (std::uint64_t at = 0; at < bytes(); at += kPieceBytes) {
     if (Result<Done> go_on = check_interrupt(); !go_on) return go_on;
-    const auto piece = std::span(room).first(std::min(bytes() - at, kPieceBytes));
+    const auto piece = std::span(buffer).first(std::min(bytes() - at, kPieceBytes));
     read(at, piece);
     if (Result<Done> done = work(at, piece); !done) return done;
   }

@@ -12,9 +12,9 @@
 #include <string_view>
 #include <vector>
 
-#include "fp4moe/oracle/vllm/buffers.hpp"
 #include "fp4moe/oracle/policy.hpp"
 #include "fp4moe/oracle/request.hpp"
+#include "fp4moe/oracle/vllm/buffers.hpp"
 
 namespace fp4moe::oracle {
 
@@ -55,11 +55,12 @@ ActivationKey activations_of(QuantScheme scheme, ActivationKey asked);
 
 // The backend's scheme, with Q8 repaired in strict mode.
 QuantScheme scheme_of(const Backend& backend, Mode mode, const Layer& layer);
-GateConstants gate_constants(const Backend& backend, PolicyDate policy_date, Mode mode, const Layer& layer);
+GateConstants gate_constants(const Backend& backend, PolicyDate policy_date, Mode mode,
+                             const Layer& layer);
 
 // `from_layer` is form_from_layer's answer; without it the checkpoint's own form counts.
-QuantConfig quant_config(const Backend& backend, PolicyDate policy_date, Mode mode, const Layer& layer,
-                         BufferNames names = BufferNames::modelopt,
+QuantConfig quant_config(const Backend& backend, PolicyDate policy_date, Mode mode,
+                         const Layer& layer, BufferNames names = BufferNames::modelopt,
                          std::optional<ActivationKey> from_layer = {});
 
 }  // namespace fp4moe::oracle

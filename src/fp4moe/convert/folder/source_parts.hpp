@@ -14,10 +14,10 @@
 #include <vector>
 
 #include "fp4moe/base/result.hpp"
+#include "fp4moe/checkpoint/checkpoint.hpp"
 #include "fp4moe/convert/folder/checksum.hpp"
 #include "fp4moe/convert/folder/manifest.hpp"
 #include "fp4moe/tensor/files/store.hpp"
-#include "fp4moe/checkpoint/checkpoint.hpp"
 
 namespace fp4moe::convert {
 

@@ -1,4 +1,4 @@
-#include "fp4moe/oracle/quant_config.hpp"
+#include "fp4moe/oracle/vllm/quant_config.hpp"
 
 #include <algorithm>
 #include <string>
@@ -75,7 +75,8 @@ TEST(QuantConfig, AMissingBiasIsSaidWhereTheReferenceInsists) {
 TEST(QuantConfig, GateConstantsComeFromTheActivationExceptInTheOldReference) {
   const GateConstants gpt_oss{1.702, 1.0, 7.0};
   const Layer silu{.activation = Activation::silu};
-  const auto constants = [](const Backend& result, PolicyDate policy_date, Mode mode, const Layer& layer) {
+  const auto constants = [](const Backend& result, PolicyDate policy_date, Mode mode,
+                            const Layer& layer) {
     return gate_constants(result, policy_date, mode, layer);
   };
 
@@ -87,7 +88,8 @@ TEST(QuantConfig, GateConstantsComeFromTheActivationExceptInTheOldReference) {
   const Layer limited{.activation = Activation::silu, .swiglu_limit = 10.0};
   EXPECT_EQ(constants(kTriton, PolicyDate::august_22, Mode::compat, limited).clamp, 10.0);
   EXPECT_FALSE(constants(kTriton, PolicyDate::august_22, Mode::compat, limited).alpha);
-  EXPECT_EQ(constants(kTriton, PolicyDate::august_22, Mode::strict, {.swiglu_limit = 5.0}).clamp, 5.0);
+  EXPECT_EQ(constants(kTriton, PolicyDate::august_22, Mode::strict, {.swiglu_limit = 5.0}).clamp,
+            5.0);
   EXPECT_EQ(april(kTrtllm, silu, Mode::compat).notes.size(), 1u);
 }
 
@@ -116,8 +118,8 @@ TEST(QuantConfig, OfNvfp4SaysWhatTheGlobalScalesBecome) {
 
   Backend shared = cutlass;
   shared.global_activation_scales = true;
-  const QuantConfig packed =
-      quant_config(shared, PolicyDate::january_27, Mode::strict, {}, BufferNames::compressed_tensors);
+  const QuantConfig packed = quant_config(shared, PolicyDate::january_27, Mode::strict, {},
+                                          BufferNames::compressed_tensors);
   EXPECT_EQ(formula(packed, "w2_scale_2"), "1 / w2_weight_global_scale");
   EXPECT_EQ(formula(packed, "a13"),
             "max(1 / w13_input_global_scale) over everything, for every expert");

@@ -1,4 +1,4 @@
-#include "fp4moe/convert/pack/expert_writer.hpp"
+#include "fp4moe/convert/folder/expert_writer.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -13,13 +13,13 @@
 namespace fp4moe::convert {
 namespace {
 
+using checkpoint::LayerTensors;
 using checkpoint::MatrixPlace;
-using checkpoint::MoeLayer;
 using checkpoint::MoeShape;
 using checkpoint::Projection;
 using checkpoint::Range;
 
-bool is_joined_layer(const MoeLayer& layer) {
+bool is_joined_layer(const LayerTensors& layer) {
   return !layer.gate.empty() && layer.gate[0].codes.tensor == layer.up[0].codes.tensor;
 }
 
@@ -37,7 +37,7 @@ class Parts {
 
 }  // namespace
 
-Result<ExpertMemory> ExpertMemory::make(const MoeLayer& layer, Range range,
+Result<ExpertMemory> ExpertMemory::make(const LayerTensors& layer, Range range,
                                         tensor::DType bias_type) {
   const MoeShape& shape = layer.shape;
   const std::uint64_t block = checkpoint::block_size(shape.format), rows = range.size();
@@ -69,12 +69,12 @@ Result<ExpertMemory> ExpertMemory::make(const MoeLayer& layer, Range range,
   const auto w13_buffers = [&](bool second) {
     const std::uint64_t before = second ? (turns ? 1 : rows) : 0, step = turns ? 2 : 1;
     return checkpoint::ProjectionBuffers{{at + codes + before * code_row, step * code_row},
-                                   {at + scales + before * scale_row, step * scale_row}};
+                                         {at + scales + before * scale_row, step * scale_row}};
   };
-  checkpoint::ExpertBuffers& rooms = memory.target_.buffers;
-  if (shape.gated()) rooms.gate = w13_buffers(false);
-  rooms.up = w13_buffers(shape.gated());
-  rooms.down = {{at + down_codes, down_code_row}, {at + down_scales, down_scale_row}};
+  checkpoint::ExpertBuffers& buffers = memory.target_.buffers;
+  if (shape.gated()) buffers.gate = w13_buffers(false);
+  buffers.up = w13_buffers(shape.gated());
+  buffers.down = {{at + down_codes, down_code_row}, {at + down_scales, down_scale_row}};
   if (shape.has_bias) {
     memory.target_.bias13 = {at + bias13, w13 * bias_bytes};
     memory.target_.bias2 = {at + bias2, shape.hidden * bias_bytes};
@@ -88,10 +88,11 @@ checkpoint::ExpertView ExpertMemory::view(bool has_down_bias) const {
   const std::uint64_t each = tensor::row(bias_type_).block_bytes;
   const bool turns = shape_.order == checkpoint::RowOrder::interleaved;
   checkpoint::ExpertView view{.shape = shape_};
-  const auto fill = [&](checkpoint::ProjectionView& part, const checkpoint::ProjectionBuffers& room,
-                        std::uint64_t count, std::uint64_t k) {
-    part.codes = {room.codes.data, count, k / 2, room.codes.stride};
-    part.scales = {room.scales.data, count, k / block, room.scales.stride};
+  const auto fill = [&](checkpoint::ProjectionView& part,
+                        const checkpoint::ProjectionBuffers& buffers, std::uint64_t count,
+                        std::uint64_t k) {
+    part.codes = {buffers.codes.data, count, k / 2, buffers.codes.stride};
+    part.scales = {buffers.scales.data, count, k / block, buffers.scales.stride};
   };
   if (shape_.gated()) fill(view.gate, target_.buffers.gate, rows, shape_.hidden);
   fill(view.up, target_.buffers.up, rows, shape_.hidden);
@@ -113,14 +114,15 @@ struct ExpertWriter::Rows {
   std::uint64_t offset = 0, apart = 0;  // in the tensor: the first one, and from row to row
 };
 
-Result<ExpertWriter> ExpertWriter::make(const checkpoint::Checkpoint& checkpoint, std::size_t number,
-                                        checkpoint::Slice slice, std::span<const RawFile> files) {
-  const MoeLayer& layer = checkpoint.layers()[number];
+Result<ExpertWriter> ExpertWriter::make(const checkpoint::Checkpoint& checkpoint,
+                                        std::size_t number, checkpoint::Slice slice,
+                                        std::span<const RawFile> files) {
+  const LayerTensors& layer = checkpoint.layers()[number];
   const MoeShape& shape = layer.shape;
   ExpertWriter writer(layer, slice, files);
-  const auto range =
-      checkpoint::split_intermediate(shape.intermediate, checkpoint::block_size(shape.format),
-                                  slice.tensor_parallel, checkpoint::split_rule(checkpoint, layer));
+  const auto range = checkpoint::split_intermediate(
+      shape.intermediate, checkpoint::block_size(shape.format), slice.tensor_parallel,
+      checkpoint::split_rule(checkpoint, layer));
   if (!range) return range.why();
   writer.range_ = *range;
   const std::uint64_t unit = checkpoint::gguf_block_elements(shape.format);
@@ -156,7 +158,7 @@ Result<Done> ExpertWriter::write_matrix(std::uint64_t expert, Projection which,
                                         const ExpertMemory& memory) const {
   const MatrixPlace place = checkpoint::matrix_place(*layer_, expert, which);
   const checkpoint::ProjectionPlaces& places = layer_->places(which, expert);
-  const checkpoint::ProjectionBuffers& room = memory.target_.buffers.at(which);
+  const checkpoint::ProjectionBuffers& buffers = memory.target_.buffers.at(which);
   const bool down = which == Projection::down;
   const std::uint64_t skipped = down ? 0 : range_.begin, rows = down ? place.rows : range_.size();
   const Range columns = down ? range_ : Range{0, place.k};
@@ -170,9 +172,10 @@ Result<Done> ExpertWriter::write_matrix(std::uint64_t expert, Projection which,
                 .offset = (place.first + skipped * turns) * whole + columns.begin / per_byte,
                 .apart = whole};
   };
-  if (Result<Done> done = write_rows(*places.codes.tensor, part(room.codes, 2)); !done) return done;
+  if (Result<Done> done = write_rows(*places.codes.tensor, part(buffers.codes, 2)); !done)
+    return done;
   return write_rows(*places.scales.tensor,
-                    part(room.scales, checkpoint::block_size(layer_->shape.format)));
+                    part(buffers.scales, checkpoint::block_size(layer_->shape.format)));
 }
 
 // As write_matrix, into tensors whose bytes lie by columns.
@@ -180,7 +183,7 @@ Result<Done> ExpertWriter::write_columns(std::uint64_t expert, Projection which,
                                          const ExpertMemory& memory) const {
   const MatrixPlace place = checkpoint::matrix_place(*layer_, expert, which);
   const checkpoint::ProjectionPlaces& places = layer_->places(which, expert);
-  const checkpoint::ProjectionBuffers& room = memory.target_.buffers.at(which);
+  const checkpoint::ProjectionBuffers& buffers = memory.target_.buffers.at(which);
   const bool down = which == Projection::down;
   const std::uint64_t skipped = down ? 0 : range_.begin, rows = down ? place.rows : range_.size();
   const Range columns = down ? range_ : Range{0, place.k};
@@ -190,7 +193,8 @@ Result<Done> ExpertWriter::write_columns(std::uint64_t expert, Projection which,
     const std::uint64_t first = columns.begin / per_byte, size = columns.size() / per_byte;
     Result<tensor::Buffer> turned = tensor::Buffer::allocate(size * count);
     if (!turned) return turned.why();
-    checkpoint::gather_rows({from.data, size, count, from.stride / turns, 1}, {turned->data(), count});
+    checkpoint::gather_rows({from.data, size, count, from.stride / turns, 1},
+                            {turned->data(), count});
     return write_rows(tensor,
                       {.data = turned->data(),
                        .count = size,
@@ -200,15 +204,15 @@ Result<Done> ExpertWriter::write_columns(std::uint64_t expert, Projection which,
                                  first * place.tensor_rows + skipped * turns,
                        .apart = place.tensor_rows});
   };
-  if (Result<Done> done = write(*places.codes.tensor, room.codes, 2); !done) return done;
-  return write(*places.scales.tensor, room.scales, checkpoint::block_size(layer_->shape.format));
+  if (Result<Done> done = write(*places.codes.tensor, buffers.codes, 2); !done) return done;
+  return write(*places.scales.tensor, buffers.scales, checkpoint::block_size(layer_->shape.format));
 }
 
 Result<Done> ExpertWriter::write_blocks(std::uint64_t expert, Projection which,
                                         const ExpertMemory& memory) const {
   const checkpoint::WeightFormat format = layer_->shape.format;
   const MatrixPlace place = checkpoint::matrix_place(*layer_, expert, which);
-  const checkpoint::ProjectionBuffers& room = memory.target_.buffers.at(which);
+  const checkpoint::ProjectionBuffers& buffers = memory.target_.buffers.at(which);
   const bool down = which == Projection::down;
   const std::uint64_t skipped = down ? 0 : range_.begin, rows = down ? place.rows : range_.size();
   const Range columns = down ? range_ : Range{0, place.k};
@@ -217,10 +221,10 @@ Result<Done> ExpertWriter::write_blocks(std::uint64_t expert, Projection which,
   const std::uint64_t whole = place.k / elements * checkpoint::gguf_block_bytes(format);
   const checkpoint::GgufBlocks gguf(format);
   for (std::uint64_t row = 0; row < rows; ++row)
-    gguf.pack(
-        {room.codes.data + row * room.codes.stride, columns.size() / 2},
-        {room.scales.data + row * room.scales.stride, columns.size() / checkpoint::block_size(format)},
-        memory.blocks_.subspan(row * bytes, bytes));
+    gguf.pack({buffers.codes.data + row * buffers.codes.stride, columns.size() / 2},
+              {buffers.scales.data + row * buffers.scales.stride,
+               columns.size() / checkpoint::block_size(format)},
+              memory.blocks_.subspan(row * bytes, bytes));
   return write_rows(*layer_->places(which, expert).codes.tensor,
                     {.data = memory.blocks_.data(),
                      .count = rows,
@@ -268,7 +272,8 @@ Result<Done> ExpertWriter::write_bias(std::uint64_t expert, const ExpertMemory& 
 
 Result<Done> ExpertWriter::write(std::uint64_t expert, const ExpertMemory& memory) const {
   const bool packed = layer_->row->scales_inside();
-  const bool together = is_joined(expert) && layer_->shape.order == checkpoint::RowOrder::interleaved;
+  const bool together =
+      is_joined(expert) && layer_->shape.order == checkpoint::RowOrder::interleaved;
   for (const Projection which : {Projection::gate, Projection::up, Projection::down}) {
     if (which == Projection::gate && !layer_->shape.gated()) continue;
     if (which == Projection::up && together) continue;  // written with the gate

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "fp4moe/oracle/record.hpp"
+#include "fp4moe/oracle/explain/record.hpp"
 
 namespace fp4moe::oracle {
 

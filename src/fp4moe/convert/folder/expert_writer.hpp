@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "fp4moe/base/result.hpp"
-#include "fp4moe/convert/pack/layer_packer.hpp"
-#include "fp4moe/convert/folder/raw_file.hpp"
-#include "fp4moe/tensor/buffer.hpp"
 #include "fp4moe/checkpoint/checkpoint.hpp"
+#include "fp4moe/convert/folder/raw_file.hpp"
+#include "fp4moe/convert/pack/layer_packer.hpp"
+#include "fp4moe/tensor/buffer.hpp"
 
 namespace fp4moe::convert {
 
@@ -19,7 +19,7 @@ namespace fp4moe::convert {
 class ExpertMemory {
  public:
   // For experts of `layer` cut to `range` of the intermediate size.
-  static Result<ExpertMemory> make(const checkpoint::MoeLayer& layer, checkpoint::Range range,
+  static Result<ExpertMemory> make(const checkpoint::LayerTensors& layer, checkpoint::Range range,
                                    tensor::DType bias_type);
 
   const LayerPacker::ExpertTarget& target() const { return target_; }
@@ -46,7 +46,8 @@ class ExpertWriter {
   Result<Done> write(std::uint64_t expert, const ExpertMemory& memory) const;
 
  private:
-  ExpertWriter(const checkpoint::MoeLayer& layer, checkpoint::Slice slice, std::span<const RawFile> files)
+  ExpertWriter(const checkpoint::LayerTensors& layer, checkpoint::Slice slice,
+               std::span<const RawFile> files)
       : layer_(&layer), slice_(slice), files_(files) {}
   struct Rows;
   Result<Done> write_rows(const tensor::StoredTensor& tensor, const Rows& rows) const;
@@ -59,7 +60,7 @@ class ExpertWriter {
   Result<Done> write_bias(std::uint64_t expert, const ExpertMemory& memory) const;
   bool is_joined(std::uint64_t expert) const;
 
-  const checkpoint::MoeLayer* layer_;
+  const checkpoint::LayerTensors* layer_;
   checkpoint::Slice slice_;
   std::span<const RawFile> files_;
   checkpoint::Range range_{};

@@ -1,4 +1,4 @@
-#include "fp4moe/oracle/record.hpp"
+#include "fp4moe/oracle/explain/record.hpp"
 
 #include <algorithm>
 #include <array>
@@ -61,7 +61,7 @@ Consequences follow(const Policy& policy, Mode mode, const Request& request,
   else
     result.buffers = result.sizes.why();
   result.quant = quant_config(backend, policy.policy_date, mode, layer, BufferNames::modelopt,
-                            form_from_layer(policy, request).activations);
+                              form_from_layer(policy, request).activations);
   result.kernel = assemble(policy, mode, request, &backend, selection.experts);
   return result;
 }
@@ -110,8 +110,8 @@ constexpr Remark kRemarks[] = {
 void remark(Record& record) {
   const Selection& selection = record.selection;
   for (const Remark& one : kRemarks)
-    if (one.policy_dates.contains(selection.policy->policy_date) && one.family == selection.backend->family &&
-        one.when(record))
+    if (one.policy_dates.contains(selection.policy->policy_date) &&
+        one.family == selection.backend->family && one.when(record))
       record.warnings.emplace_back(one.text);
 }
 
@@ -157,7 +157,7 @@ Json to_json(const Record& record, const Verdict& verdict) {
   Json refusals = Json::array();
   for (const Refusal& refusal : by_cause(verdict))
     refusals.push_back(to_json(record, verdict, refusal));
-  const Experts& experts = *verdict.experts;
+  const ExpertsClass& experts = *verdict.experts;
   return {{"backend", verdict.backend->name},
           {"experts", experts.name.empty() ? Json() : Json(experts.name)},
           {"kind", experts.kind == Kind::monolithic ? "monolithic" : "modular"},
@@ -238,10 +238,10 @@ Json buffers_json(const Result<std::vector<Buffer>>& buffers) {
   Json result = Json::array();
   for (const Buffer& buffer : *buffers)
     result.push_back({{"name", buffer.name},
-                    {"shape", buffer.shape},
-                    {"dtype", buffer.dtype},
-                    {"initial", buffer.initial},
-                    {"bytes", buffer.bytes}});
+                      {"shape", buffer.shape},
+                      {"dtype", buffer.dtype},
+                      {"initial", buffer.initial},
+                      {"bytes", buffer.bytes}});
   return result;
 }
 
@@ -250,7 +250,8 @@ Json consequences_json(const Record& record) {
   const Layer& layer = record.request.layer;
   Json sizes{{"hidden", layer.hidden}, {"intermediate", layer.intermediate}};
   if (result.sizes)
-    sizes["rounded"] = {{"hidden", result.sizes->hidden}, {"intermediate", result.sizes->intermediate}};
+    sizes["rounded"] = {{"hidden", result.sizes->hidden},
+                        {"intermediate", result.sizes->intermediate}};
   else
     sizes["rounded"] = to_json(result.sizes.why());
   return {{"sizes", std::move(sizes)},
@@ -287,9 +288,9 @@ std::vector<std::string> checks_before(const Policy& policy, const Request& requ
   std::vector<std::string> found;
   if (policy.policy_date == PolicyDate::native) return found;
   const bool mxfp4 = policy.format == WeightFormat::mxfp4;
-  const std::string_view method = !mxfp4                        ? "modelopt_fp4"
+  const std::string_view method = !mxfp4                                       ? "modelopt_fp4"
                                   : policy.policy_date == PolicyDate::april_24 ? "gpt_oss_mxfp4"
-                                                                : "mxfp4";
+                                                                               : "mxfp4";
   const int least = mxfp4 ? 80 : 75;
   if (const auto& capability = request.device.capability) {
     const int number = capability->major * 10 + capability->minor;

@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "fp4moe/base/json.hpp"
-#include "fp4moe/oracle/vllm/assembly.hpp"
-#include "fp4moe/oracle/vllm/buffers.hpp"
-#include "fp4moe/oracle/quant_config.hpp"
 #include "fp4moe/oracle/select.hpp"
 #include "fp4moe/oracle/sizes.hpp"
+#include "fp4moe/oracle/vllm/assembly.hpp"
+#include "fp4moe/oracle/vllm/buffers.hpp"
+#include "fp4moe/oracle/vllm/quant_config.hpp"
 
 namespace fp4moe::oracle {
 

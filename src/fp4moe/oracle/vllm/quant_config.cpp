@@ -1,4 +1,4 @@
-#include "fp4moe/oracle/quant_config.hpp"
+#include "fp4moe/oracle/vllm/quant_config.hpp"
 
 #include <algorithm>
 #include <span>
@@ -62,8 +62,8 @@ void add_nvfp4_inputs(const Backend& backend, QuantScheme scheme, const LoadedNa
   }
 }
 
-void add_nvfp4(const Backend& backend, PolicyDate policy_date, QuantScheme scheme, BufferNames names,
-               QuantConfig& config) {
+void add_nvfp4(const Backend& backend, PolicyDate policy_date, QuantScheme scheme,
+               BufferNames names, QuantConfig& config) {
   const auto add = [&](std::string_view what, std::string_view made_of) {
     config.formulas.push_back({what, std::string(made_of)});
   };
@@ -159,9 +159,10 @@ QuantScheme scheme_of(const Backend& backend, Mode mode, const Layer& layer) {
   return wrong && asked != ActivationKey::mxfp4 ? QuantScheme::mxfp4_w4a16 : backend.scheme;
 }
 
-GateConstants gate_constants(const Backend& backend, PolicyDate policy_date, Mode mode, const Layer& layer) {
-  const bool from_activation =
-      mode == Mode::strict || kSinceAugust2026.contains(policy_date) || policy_date == PolicyDate::native;
+GateConstants gate_constants(const Backend& backend, PolicyDate policy_date, Mode mode,
+                             const Layer& layer) {
+  const bool from_activation = mode == Mode::strict || kSinceAugust2026.contains(policy_date) ||
+                               policy_date == PolicyDate::native;
   if (!from_activation) return backend.conversion.gemm1_constants ? kGptOss : GateConstants{};
   GateConstants constants = is_swigluoai(layer.activation) ? kGptOss : GateConstants{};
   if (layer.swiglu_alpha) constants.alpha = layer.swiglu_alpha;
@@ -170,8 +171,9 @@ GateConstants gate_constants(const Backend& backend, PolicyDate policy_date, Mod
   return constants;
 }
 
-QuantConfig quant_config(const Backend& backend, PolicyDate policy_date, Mode mode, const Layer& layer,
-                         BufferNames names, std::optional<ActivationKey> from_layer) {
+QuantConfig quant_config(const Backend& backend, PolicyDate policy_date, Mode mode,
+                         const Layer& layer, BufferNames names,
+                         std::optional<ActivationKey> from_layer) {
   QuantConfig config{.scheme = scheme_of(backend, mode, layer)};
   config.activations = activations_of(config.scheme, from_layer.value_or(layer.activation_key));
   config.weight_type = formats::name(backend.format);

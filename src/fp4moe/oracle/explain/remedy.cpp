@@ -1,4 +1,4 @@
-#include "fp4moe/oracle/remedy.hpp"
+#include "fp4moe/oracle/explain/remedy.hpp"
 
 #include <algorithm>
 #include <string_view>
@@ -75,16 +75,17 @@ void add_deployment(const Policy& policy, const Request& request, std::vector<Ch
 // What sends the selection to a backend that would run: a name, or a variable where there are none.
 std::vector<Change> selectors(const Policy& policy, const Request& request) {
   std::vector<Change> result{{.apply = [](Request&) {}}};
-  const std::string_view flag = policy.policy_date == PolicyDate::native ? "--backend" : "--moe-backend";
+  const std::string_view flag =
+      policy.policy_date == PolicyDate::native ? "--backend" : "--moe-backend";
   if (request.layer.backend != "auto")
     result.push_back({.says = fmt::format("leave {} out", flag),
-                    .asks = {"--backend", "auto"},
-                    .apply = [](Request& r) { r.layer.backend = "auto"; }});
+                      .asks = {"--backend", "auto"},
+                      .apply = [](Request& r) { r.layer.backend = "auto"; }});
   for (const NamedChoice& named : policy.names)
     if (named.name != request.layer.backend)
       result.push_back({.says = fmt::format("{} {}", flag, named.name),
-                      .asks = {"--backend", std::string(named.name)},
-                      .apply = [name = named.name](Request& r) { r.layer.backend = name; }});
+                        .asks = {"--backend", std::string(named.name)},
+                        .apply = [name = named.name](Request& r) { r.layer.backend = name; }});
   for (const EnvironmentStep& step : policy.steps)
     for (const std::string_view value : {"1", "0"})
       if (request.environment.text(step.variable) != value)
@@ -97,8 +98,8 @@ std::vector<Change> selectors(const Policy& policy, const Request& request) {
       const Change on = set_variable(Variable::flashinfer_fp4, "1"),
                    which = set_variable(Variable::flashinfer_moe_backend, word);
       result.push_back({.says = on.says + " and " + which.says.substr(4),
-                      .asks = {"--env", on.asks[1], "--env", which.asks[1]},
-                      .apply = [=](Request& r) { on.apply(r), which.apply(r); }});
+                        .asks = {"--env", on.asks[1], "--env", which.asks[1]},
+                        .apply = [=](Request& r) { on.apply(r), which.apply(r); }});
     }
   }
   return result;

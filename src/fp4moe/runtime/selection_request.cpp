@@ -1,4 +1,4 @@
-#include "fp4moe/runtime/question.hpp"
+#include "fp4moe/runtime/selection_request.hpp"
 
 #include <algorithm>
 #include <filesystem>
@@ -12,10 +12,10 @@
 #include "fp4moe/backends/names.hpp"
 #include "fp4moe/base/phrase.hpp"
 #include "fp4moe/base/text.hpp"
+#include "fp4moe/checkpoint/models.hpp"
 #include "fp4moe/oracle/layer_fields.hpp"
 #include "fp4moe/platform/detect.hpp"
 #include "fp4moe/platform/findings.hpp"
-#include "fp4moe/checkpoint/models.hpp"
 
 namespace fp4moe::runtime {
 namespace {
@@ -200,7 +200,8 @@ Result<Done> name_backend(const oracle::Policy& policy, SelectionRequest& questi
   return Done{};
 }
 
-Result<oracle::Deployment> deployment_of(const SelectionOptions& options, oracle::PolicyDate policy_date,
+Result<oracle::Deployment> deployment_of(const SelectionOptions& options,
+                                         oracle::PolicyDate policy_date,
                                          std::vector<std::string>& notes) {
   oracle::Deployment deployment{
       .tp_size = static_cast<int>(options.tp),
@@ -220,7 +221,8 @@ Result<oracle::Deployment> deployment_of(const SelectionOptions& options, oracle
     if (all == 1) deployment.tp_size = static_cast<int>(*options.ep);
   }
   if (!options.all2all.empty()) {
-    const Result<oracle::AcceptedExchange> accepted = oracle::accept_exchange(options.all2all, policy_date);
+    const Result<oracle::AcceptedExchange> accepted =
+        oracle::accept_exchange(options.all2all, policy_date);
     if (!accepted) return accepted.why();
     deployment.all2all_backend = accepted->name;
     if (!accepted->warning.empty()) notes.push_back(accepted->warning);

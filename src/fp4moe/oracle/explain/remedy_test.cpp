@@ -1,5 +1,5 @@
 // Remedies over made-up backends: each is tried, and none is offered that does not help.
-#include "fp4moe/oracle/remedy.hpp"
+#include "fp4moe/oracle/explain/remedy.hpp"
 
 #include <gtest/gtest.h>
 
@@ -17,17 +17,17 @@ constexpr Scheme kAnywhere[] = {{WeightFormat::mxfp4, {ActivationKey::none}}};
 constexpr Scheme kOnNewChip[] = {
     {.weights = WeightFormat::mxfp4, .activations = {ActivationKey::none}, .gfx = "gfx950"}};
 
-constexpr Experts result(std::string_view name, std::span<const DeviceNeed> devices,
-                       std::span<const Scheme> schemes) {
+constexpr ExpertsClass result(std::string_view name, std::span<const DeviceNeed> devices,
+                              std::span<const Scheme> schemes) {
   return {
       .name = name, .devices = devices, .activations = {Activation::swigluoai}, .schemes = schemes};
 }
-constexpr Experts kFast = result("Fast", kSwitched, kOnNewChip);
-constexpr Experts kPlain = result("Plain", kAnyRocm, kAnywhere);
-constexpr Experts kSpecial = result("Special", kChips, kAnywhere);
-constexpr const Experts* kFastList[] = {&kFast};
-constexpr const Experts* kPlainList[] = {&kPlain};
-constexpr const Experts* kSpecialList[] = {&kSpecial};
+constexpr ExpertsClass kFast = result("Fast", kSwitched, kOnNewChip);
+constexpr ExpertsClass kPlain = result("Plain", kAnyRocm, kAnywhere);
+constexpr ExpertsClass kSpecial = result("Special", kChips, kAnywhere);
+constexpr const ExpertsClass* kFastList[] = {&kFast};
+constexpr const ExpertsClass* kPlainList[] = {&kPlain};
+constexpr const ExpertsClass* kSpecialList[] = {&kSpecial};
 constexpr Backend kFastBackend{.name = "FAST", .experts = kFastList};
 constexpr Backend kPlainBackend{.name = "PLAIN", .experts = kPlainList};
 constexpr Backend kSpecialBackend{.name = "SPECIAL", .experts = kSpecialList};
