@@ -25,40 +25,55 @@ import ranks
 from world import Row, World
 
 
-def attacks(world: World, is_needed) -> dict:
-    """Name: (tries, tries of --quick, one try, what it is). Those that time their commands, or start many, run alone."""
-    slow = failures.Slow(world) if is_needed("kill", "interrupt", "terminate", "writers", "staging", "shrinking", "ranks", "mismatch", "eight") else None
-    shim = failures.Shim(world) if is_needed("faults", "memory", "threads") else None
+# Name: tries, tries of --quick (0: it depends on the clock, or needs rights), what it is.
+ATTACKS = {
+    "mutation": (3000, 150, "files of every kind changed, two commands each"),
+    "truncation": (2000, 100, "files of every kind cut"),
+    "faults": (1500, 150, "the n-th call of a system function fails, or transfers half"),
+    "memory": (1500, 150, "the n-th allocation fails, or all from there on"),
+    "threads": (60, 20, "the n-th start of a thread fails"),
+    "limits": (600, 60, "ulimit -v, -n, -f"),
+    "disk": (100, 0, "a full file system"),
+    "processes": (40, 0, "ulimit -u"),
+    "kill": (200, 0, "kill -9 at a random moment, then again"),
+    "interrupt": (80, 0, "Ctrl-C at a random moment, then again"),
+    "terminate": (40, 0, "SIGTERM at a random moment, then again"),
+    "writers": (30, 0, "two to five writers of one output"),
+    "staging": (40, 0, "an attacker at the staging folder"),
+    "shrinking": (60, 0, "the source changes while it is read"),
+    "ranks": (8, 0, "MPI: one of 2 to 6 ranks killed, stopped, asked to end"),
+    "mismatch": (9, 0, "MPI: ranks with different command lines"),
+    "eight": (3, 0, "MPI: eight ranks"),
+}
+FAULTS = ["faults", "memory", "threads"]
+# They time their commands, or start many: one at a time.
+ALONE = ["kill", "interrupt", "terminate", "writers", "staging", "shrinking", "ranks", "mismatch", "eight"]
+
+
+def functions(world: World, wanted: list) -> dict:
+    """Each attack's function of one try: (row, number)."""
+    slow = failures.Slow(world) if set(ALONE) & set(wanted) else None
+    shim = failures.Shim(world) if set(FAULTS) & set(wanted) else None
     results = failures.Results(world)
-
-    def interrupt(how):
-        return lambda row, i: failures.interrupt(world, row, i, slow, how)
-
-    def fault(only=None):
-        return lambda row, i: failures.fault(world, row, i, shim, results, only)
-
     return {
-        "mutation": (3000, 150, lambda row, i: mutations.mutate(world, row, i), "files of every kind changed, two commands each"),
-        "truncation": (2000, 100, lambda row, i: mutations.truncate(world, row, i), "files of every kind cut"),
-        "faults": (1500, 150, fault(), "the n-th call of a system function fails, or transfers half"),
-        "memory": (1500, 150, fault("alloc"), "the n-th allocation fails, or all from there on"),
-        "threads": (60, 20, fault("thread"), "the n-th start of a thread fails"),
-        "limits": (600, 60, lambda row, i: failures.limit(world, row, i, results), "ulimit -v, -n, -f"),
-        "disk": (100, 0, lambda row, i: failures.full_disk(world, row, i), "a full file system"),
-        "processes": (40, 0, lambda row, i: failures.few_threads(world, row, i), "ulimit -u"),
-        "kill": (200, 0, interrupt(signal.SIGKILL), "kill -9 at a random moment, then again"),
-        "interrupt": (80, 0, interrupt(signal.SIGINT), "Ctrl-C at a random moment, then again"),
-        "terminate": (40, 0, interrupt(signal.SIGTERM), "SIGTERM at a random moment, then again"),
-        "writers": (30, 0, lambda row, i: races.one_output(world, row, i, slow), "two to five writers of one output"),
-        "staging": (40, 0, lambda row, i: races.staging(world, row, i, slow), "an attacker at the staging folder"),
-        "shrinking": (60, 0, lambda row, i: races.shrinking(world, row, i, slow), "the source changes while it is read"),
-        "ranks": (8, 0, lambda row, i: ranks.hurt(world, row, i, slow), "MPI: one of 2 to 6 ranks killed, stopped, asked to end"),
-        "mismatch": (9, 0, lambda row, i: ranks.mismatched(world, row, i, slow), "MPI: ranks with different command lines"),
-        "eight": (3, 0, lambda row, i: ranks.eight(world, row, i, slow), "MPI: eight ranks"),
+        "mutation": lambda row, i: mutations.mutate(world, row, i),
+        "truncation": lambda row, i: mutations.truncate(world, row, i),
+        "faults": lambda row, i: failures.fault(world, row, i, shim, results),
+        "memory": lambda row, i: failures.fault(world, row, i, shim, results, "alloc"),
+        "threads": lambda row, i: failures.fault(world, row, i, shim, results, "thread"),
+        "limits": lambda row, i: failures.limit(world, row, i, results),
+        "disk": lambda row, i: failures.full_disk(world, row, i),
+        "processes": lambda row, i: failures.few_threads(world, row, i),
+        "kill": lambda row, i: failures.interrupt(world, row, i, slow, signal.SIGKILL),
+        "interrupt": lambda row, i: failures.interrupt(world, row, i, slow, signal.SIGINT),
+        "terminate": lambda row, i: failures.interrupt(world, row, i, slow, signal.SIGTERM),
+        "writers": lambda row, i: races.one_output(world, row, i, slow),
+        "staging": lambda row, i: races.staging(world, row, i, slow),
+        "shrinking": lambda row, i: races.shrinking(world, row, i, slow),
+        "ranks": lambda row, i: ranks.hurt(world, row, i, slow),
+        "mismatch": lambda row, i: ranks.mismatched(world, row, i, slow),
+        "eight": lambda row, i: ranks.eight(world, row, i, slow),
     }
-
-
-ALONE = {"kill", "interrupt", "terminate", "writers", "staging", "shrinking", "ranks", "mismatch", "eight"}
 
 
 def attack(name: str, tries: int, one, jobs: int, first: int) -> Row:
@@ -95,27 +110,25 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--keep", action="store_true", help="keep the workspace")
     given = parser.parse_args()
+    unknown = [name for name in given.only if name not in ATTACKS]
+    if unknown:
+        sys.exit(f"attack: there is no {', '.join(unknown)}; there are {', '.join(ATTACKS)}")
+    tries = {name: given.tries or (quick if given.quick else round(usual * given.scale))
+             for name, (usual, quick, _) in ATTACKS.items() if not given.only or name in given.only}
+    tries = {name: count for name, count in tries.items() if count}
     world = World(given.program.resolve(), given.seed, given.jobs, given.keep)
     try:
-        known = attacks(world, lambda *names: not given.quick and (not given.only or set(names) & set(given.only))
-                        or bool({"faults", "memory", "threads"} & set(names)))
-        unknown = [name for name in given.only if name not in known]
-        if unknown:
-            sys.exit(f"attack: there is no {', '.join(unknown)}; there are {', '.join(known)}")
-        rows = []
-        for name, (tries, quick, one, _) in known.items():
-            count = given.tries or (quick if given.quick else round(tries * given.scale))
-            if (not given.only or name in given.only) and count:
-                rows.append(attack(name, count, one, given.jobs, given.first))
-        print(f"\n{'attack':<12} {'tries':>7} {'findings':>9}  seed {given.seed}")
-        for row in rows:
-            remarks = ", ".join(f"{count} {remark}" for remark, count in list(row.remarks.items())[:4])
-            print(f"{row.attack:<12} {row.tries:>7} {len(row.findings):>9}  {known[row.attack][3]}; {remarks}")
-        findings = sum(len(row.findings) for row in rows)
-        print(f"{sum(row.tries for row in rows)} tries, {findings} findings")
-        return 1 if findings else 0
+        known = functions(world, list(tries))
+        rows = [attack(name, count, known[name], given.jobs, given.first) for name, count in tries.items()]
     finally:
         world.close()
+    print(f"\n{'attack':<12} {'tries':>7} {'findings':>9}  seed {given.seed}")
+    for row in rows:
+        remarks = ", ".join(f"{count} {remark}" for remark, count in list(row.remarks.items())[:4])
+        print(f"{row.attack:<12} {row.tries:>7} {len(row.findings):>9}  {ATTACKS[row.attack][2]}; {remarks}")
+    findings = sum(len(row.findings) for row in rows)
+    print(f"{sum(row.tries for row in rows)} tries, {findings} findings")
+    return 1 if findings else 0
 
 
 if __name__ == "__main__":

@@ -8,11 +8,11 @@ import subprocess
 import time
 from pathlib import Path
 
-from world import HERE, Row, Source, World, digest, judge, leftovers, name_of
+from world import HERE, Row, World, digest, judge, leftovers, name_of
 
 # Which errors the n-th call of a function may have. 0: half of the bytes.
 FAULTS = {
-    "open": [errno.EACCES, errno.EMFILE, errno.ENOMEM, errno.EIO, errno.EINTR],
+    "open": [errno.EACCES, errno.EMFILE, errno.ENOMEM, errno.EIO],
     "tmpfile": [errno.EOPNOTSUPP, errno.EISDIR, errno.ENOSPC],
     "read": [errno.EIO, errno.EINTR, 0],
     "write": [errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EINTR, 0],
@@ -147,7 +147,7 @@ def interrupt(world: World, row: Row, number: int, slow: Slow, how: signal.Signa
             finding = f"{name}: done, but nothing is there"
         elif status == 130 and exists:
             finding = f"{name}: interrupted, yet the output is there"
-        elif status == 130 and name.startswith("convert") is False and leftovers(room):
+        elif status == 130 and not name.startswith("convert") and leftovers(room):
             finding = f"{name}: left {leftovers(room)}"
         if not finding and not exists:
             finding = again(world, room, words, out, want, resume=dice.random() < 0.5)

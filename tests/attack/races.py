@@ -4,10 +4,9 @@ import shutil
 import subprocess
 import threading
 import time
-from pathlib import Path
 
-from failures import Results, Slow
-from world import Row, World, digest, judge, leftovers, Ended
+from failures import Slow
+from world import Ended, Row, World, digest, judge, leftovers
 
 
 def one_output(world: World, row: Row, number: int, slow: Slow) -> None:
@@ -30,7 +29,7 @@ def one_output(world: World, row: Row, number: int, slow: Slow) -> None:
             finding = f"{name}: half an output"
         if not finding and leftovers(room):
             finding = f"{name}: left {leftovers(room)}"
-        lost = next((ended for ended in ends if ended.status != 0 and ended.id not in ("folder.busy", "folder.exists")), None)
+        lost = next((ended for ended in ends if ended.status != 0 and ended.id not in ("folder.busy", "folder.exists", "write.exists")), None)
         if not finding and lost:
             finding = f"{name}: {lost}"
         row.add(finding and f"writers {number}: {finding}", name)

@@ -1,7 +1,6 @@
 """What all attacks share: tiny checkpoints of every dialect, commands over them, processes with limits, and the judgement
 of how one ended. A finding is a sentence; no finding is None."""
 import hashlib
-import json
 import os
 import random
 import re
@@ -224,10 +223,3 @@ def leftovers(room: Path, besides: set = frozenset()) -> list:
 def name_of(status: int) -> str:
     return signal.Signals(-status).name if status < 0 else str(status)
 
-
-def error_of(ended: Ended) -> dict:
-    """The error object of a command with --json."""
-    try:
-        return json.loads(ended.out).get("error", {})
-    except (ValueError, AttributeError):
-        return {}
