@@ -69,7 +69,7 @@ def programs(build: Path, only: list) -> dict:
 
 
 def options(finds: Path, seconds: int, seed: int) -> list:
-    return [f"-max_total_time={seconds}", f"-seed={seed}", "-rss_limit_mb=4096", "-timeout=10", "-print_final_stats=1", "-print_funcs=0",
+    return [f"-max_total_time={seconds}", f"-seed={seed}", "-rss_limit_mb=4096", "-timeout=60", "-print_final_stats=1", "-print_funcs=0",
             f"-artifact_prefix={finds}/"]
 
 
@@ -138,8 +138,8 @@ def merge(targets: dict, build: Path) -> int:
         corpus, finds = CORPUS / name, build / "finds" / name
         finds.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory() as small:
-            # Edges alone count: how often each is taken would keep many inputs of one kind.
-            subprocess.run([program, "-merge=1", "-use_counters=0", "-timeout=10", small, corpus, finds], check=True,
+            # As few inputs as reach all edges; how often each is taken would keep many inputs of one kind.
+            subprocess.run([program, "-set_cover_merge=1", "-use_counters=0", "-print_funcs=0", "-timeout=60", small, corpus, finds], check=True,
                            capture_output=True)
             before = len(list(corpus.glob("*")))
             shutil.rmtree(corpus, ignore_errors=True)
