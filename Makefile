@@ -11,7 +11,7 @@ export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
 
 .NOTPARALLEL:
 .PHONY: help run build test test-all test-rest test-asan test-tsan test-vllm check format format-check tidy tree \
-        fuzz bench bench-layer cuda static python install docs clean \
+        fuzz fuzz-fast attack bench bench-layer cuda static python install docs clean \
         packages-build packages-cuda packages-python packages-test packages-all packages-check
 
 help: ## list the targets
@@ -71,6 +71,13 @@ tree: packages-test ## the include arrows, and what the kernels' objects leave b
 fuzz: packages-check ## fuzz every parser and whole commands for FUZZ_SECONDS (60) each
 	@tools/build.sh fuzz fuzzers
 	@tools/fuzz.py build/fuzz --seconds $${FUZZ_SECONDS:-60}
+
+fuzz-fast: packages-check ## the same without the address sanitizer: more executions in the same time
+	@tools/build.sh fuzz-fast fuzzers
+	@tools/fuzz.py build/fuzz-fast --seconds $${FUZZ_SECONDS:-60}
+
+attack: build ## damaged files, kills, faults, exhaustion, races, failing ranks: minutes; ATTACK="--scale 10 --seed 7" for more
+	@python3 tests/attack/attack.py $(FP4MOE) $(ATTACK)
 
 docs: packages-test ## build the site, build/site/html/index.html; checks every link
 	@tools/venv.sh build/venv-docs docs/site/requirements-docs.txt

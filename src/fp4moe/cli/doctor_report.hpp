@@ -1,4 +1,4 @@
-// What `doctor` knows, as a value: gathered once, then printed for people or as JSON.
+// What `doctor` knows, as a value: gathered once, then printed as text or as JSON.
 #pragma once
 #include <cstddef>
 #include <optional>

@@ -20,7 +20,7 @@ namespace {
 using platform::FakeRoot;
 using platform::Variables;
 
-// A machine with nothing but its processor, and these variables.
+// A machine with nothing but its CPU, and these variables.
 DoctorFrom machine(const FakeRoot& root, const Variables& variables) {
   DoctorFrom from;
   from.detect = {.root = root.path(), .lookup = platform::with(variables), .cuda = [] {

@@ -182,7 +182,7 @@ class Fp4MoeBatchedExperts(_Experts):
 
 
 def local_ids(topk_ids: torch.Tensor, expert_map: torch.Tensor | None) -> torch.Tensor:
-    """Positions among this rank's experts; -1 for nobody and for experts of other ranks."""
+    """Positions among this rank's experts; -1 for none and for experts of other ranks."""
     if expert_map is None:
         return topk_ids.to(torch.int32)
     local = expert_map[topk_ids.clamp(min=0).to(torch.int64)]
