@@ -363,11 +363,11 @@ Result<runtime::LayerOptions> options_of(const LayerWords& words) {
   result.engine = words.engine;
   result.weights = words.weights;
   result.numerics = words.numerics;
-  result.wish.policy = words.policy;
-  result.wish.backend = words.backend;
+  result.backend_request.policy = words.policy;
+  result.backend_request.backend = words.backend;
   Result<platform::Device> device = capi::device_of(words.device.c_str());
   if (!device) return device.why();
-  result.wish.device = *std::move(device);
+  result.backend_request.device = *std::move(device);
   const auto wish = whole(words.threads, "the number of threads");
   if (!wish) return wish.why();
   const Result<std::size_t> threads = capi::threads_of(*wish);

@@ -1,4 +1,4 @@
-"""Random two-layer models for vLLM: FP4 experts in a dialect, and a BF16 twin with the same values.
+"""Random two-layer models for vLLM: FP4 experts in a dialect, and a BF16 reference with the same values.
 
     <folder>/bf16      transformers' own, before anything is quantized
     <folder>/fp4       its experts in FP4, written by fp4moe

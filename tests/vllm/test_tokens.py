@@ -1,4 +1,4 @@
-"""Models with FP4 experts give the tokens of their twins in full precision, which vLLM runs itself."""
+"""Models with FP4 experts give the tokens of their references in full precision, which vLLM runs itself."""
 
 from __future__ import annotations
 
