@@ -472,7 +472,7 @@ class LayerBuilder {
 }  // namespace
 
 LayerTensors build_layer(const NamedLayer& named, const DialectRow& row, const tensor::Store& store,
-                     Survey& into) {
+                         Survey& into) {
   return LayerBuilder(named, row, store, into).build();
 }
 

@@ -77,6 +77,15 @@ Result<std::optional<ConfigDocument>> read_config_document(const tensor::Store& 
   return read_document(**file);
 }
 
+Result<Done> require_json(const ConfigDocument& document, const std::string& path) {
+  if (!document.had_python_numbers) return Done{};
+  return invalid("config.python_numbers",
+                 "the file holds Infinity or NaN and cannot be written back")
+      .in(path)
+      .expects("JSON", "numbers that only Python reads")
+      .try_this("Write these numbers as JSON has them");
+}
+
 void Exclusions::add(std::string_view pattern) {
   constexpr std::string_view kRegex = "re:";
   if (pattern.starts_with(kRegex)) {

@@ -1,6 +1,7 @@
 // The project's own SM90 layout: records of 64 rows x 64 k, codes in the order of tensor-core
 // fragments with their bits where shifts and a mask make BF16 of them, then their scales. In each
 // 16 rows eight gate rows precede their eight up rows.
+#include "fp4moe/backends/cuda_native/transforms.hpp"
 #include "fp4moe/backends/families.hpp"
 #include "fp4moe/formats/sm90_scale.hpp"
 #include "fp4moe/layout/maps.hpp"
@@ -20,9 +21,9 @@ Layout row(WeightFormat format) {
           .codes = native_sm90_codes(block),
           .scales = native_sm90_scales(block),
           .one_record = true,
-          .scale_rule = nvfp4 ? ScaleRule::native_sm90_nvfp4 : ScaleRule::native_sm90_mxfp4,
+          .scale_transform = nvfp4 ? &kNvfp4Scales : &kMxfp4Scales,
           .bias_type = BiasType::f32,
-          .scalars = ScalarRule::native_sm90_offsets,
+          .scalars = nvfp4 ? &kNvfp4Factors : &kMxfp4Factors,
           .reads = "this library's SM90 kernels",
           .note = nvfp4 ? "Codes of blocks whose scale is 0 become 0." : ""};
 }

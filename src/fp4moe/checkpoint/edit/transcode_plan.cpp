@@ -36,15 +36,37 @@ std::string possible_targets(WeightFormat format, Dialect except) {
   return all;
 }
 
+// A document that is written again; nothing when it is not there.
+Result<std::optional<Json>> read_exactly(const tensor::Store& store, const char* name) {
+  Result<std::optional<ConfigDocument>> document = read_config_document(store, name);
+  if (!document) return document.why();
+  if (!*document) return std::optional<Json>{};
+  if (auto exact = require_json(**document, store.folder() + "/" + name); !exact)
+    return exact.why();
+  return std::optional((*document)->json);
+}
+
+// What the target's configuration is made of; GGUF takes some values of it alone.
+Result<Json> read_source_config(const tensor::Store& store, Dialect target) {
+  if (store.kind() == tensor::StoreKind::gguf) return config_from_gguf(store.gguf_fields());
+  Result<std::optional<ConfigDocument>> document = read_config_document(store, "config.json");
+  if (!document) return document.why();
+  if (!*document || !(*document)->json.is_object()) return Json::object();
+  if (target != Dialect::gguf)
+    if (auto exact = require_json(**document, store.folder() + "/config.json"); !exact)
+      return exact.why();
+  return (*document)->json;
+}
+
 class Planner {
  public:
-  Planner(const Checkpoint& source, Dialect target, Origin origin, ScaleSource scales,
+  Planner(const Checkpoint& source, Dialect target, Origin origin, ScaleSource scales, Json config,
           std::span<const QuantClaim> claims)
       : source_(source),
         target_(target),
         origin_(std::move(origin)),
         scales_(std::move(scales)),
-        config_(read_config(source.store())) {
+        config_(std::move(config)) {
     find_fp8(claims);
   }
 
@@ -207,12 +229,6 @@ class Planner {
                        std::to_string(shape.intermediate))
           .try_this("Choose one of " + others);
     return Done{};
-  }
-
-  static Json read_config(const tensor::Store& store) {
-    if (store.kind() == tensor::StoreKind::gguf) return config_from_gguf(store.gguf_fields());
-    const Result<Json> config = read_json_file(store.folder() + "/config.json");
-    return config && config->is_object() ? *config : Json::object();
   }
 
   // The template of the source's own Hugging Face names, as far as they are known.
@@ -582,7 +598,7 @@ class Planner {
           "the GGUF file has no tokenizer; llama.cpp needs one added before it can run the model");
     } else {
       out.metadata[std::string(kOriginKey)] = to_text(origin);
-      add_config(plan);
+      if (Result<Done> done = add_config(plan); !done) return done;
     }
     if (source_.dialect().dialect == Dialect::gguf)
       plan.notes.emplace_back("a tokenizer inside the GGUF file is not taken over");
@@ -613,13 +629,15 @@ class Planner {
     return origin;
   }
 
-  void add_config(TranscodePlan& plan) {
+  Result<Done> add_config(TranscodePlan& plan) {
     CheckpointPlan& out = plan.checkpoint;
     if (source_.dialect().dialect == target_) {  // a new sharding; the documents stay
-      for (const char* name : {"config.json", "hf_quant_config.json"})
-        if (Result<Json> kept = read_json_file(source_.store().folder() + "/" + name))
-          out.documents.emplace_back(name, *std::move(kept));
-      return;
+      for (const char* name : {"config.json", "hf_quant_config.json"}) {
+        Result<std::optional<Json>> kept = read_exactly(source_.store(), name);
+        if (!kept) return kept.why();
+        if (*kept) out.documents.emplace_back(name, **std::move(kept));
+      }
+      return Done{};
     }
     const auto copy_key = [&](const char* from, const char* to) {
       const auto found = config_.find(from);
@@ -641,6 +659,7 @@ class Planner {
     if (!facts.fp8.empty()) facts.fp4 = fp4_modules(out);
     note_lost_settings(plan);
     out.documents = quantized_documents(config_, out.row, facts);
+    return Done{};
   }
 
   // Every module whose codes are written.
@@ -704,9 +723,12 @@ Result<TranscodePlan> plan_transcode(const Checkpoint& source, Dialect target,
   if (!origin) return origin.why();
   Result<ScaleSource> scales = ScaleSource::open(source);
   if (!scales) return scales.why();
+  Result<Json> config = read_source_config(source.store(), target);
+  if (!config) return config.why();
   const Result<ModelFacts> facts = read_facts(source.store());
   if (!facts) return facts.why();
-  return Planner(source, target, *std::move(origin), *std::move(scales), facts->claims)
+  return Planner(source, target, *std::move(origin), *std::move(scales), *std::move(config),
+                 facts->claims)
       .plan(max_shard_bytes);
 }
 
