@@ -8,7 +8,7 @@ namespace {
 
 using Kind = ModuleRegex::Kind;
 using Program = ModuleRegex::Program;
-using Step = ModuleRegex::Step;
+using RegexStep = ModuleRegex::RegexStep;
 using Characters = std::bitset<256>;
 
 constexpr std::size_t kMaxSteps = 4096, kMaxDepth = 64;
@@ -238,7 +238,7 @@ bool ModuleRegex::follow(std::size_t from, std::string_view name, std::size_t at
     if (state == program_.size()) return true;
     if (now[state]) continue;
     now[state] = true;
-    const Step& step = program_[state];
+    const RegexStep& step = program_[state];
     const auto to = [&](std::ptrdiff_t by) {
       open.push_back(static_cast<std::size_t>(static_cast<std::ptrdiff_t>(state) + by));
     };
@@ -257,7 +257,7 @@ bool ModuleRegex::matches(std::string_view name) const {
     const auto c = static_cast<unsigned char>(name[at]);
     std::vector<bool> next(program_.size(), false);
     for (std::size_t state = 0; state < program_.size(); ++state) {
-      const Step& step = program_[state];
+      const RegexStep& step = program_[state];
       if (!now[state] || step.kind != Kind::characters || !step.characters[c]) continue;
       if (follow(state + 1, name, at + 1, next)) return true;
     }

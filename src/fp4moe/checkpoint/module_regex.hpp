@@ -20,12 +20,12 @@ class ModuleRegex {
 
   // A state machine. Jumps are relative.
   enum class Kind : std::uint8_t { characters, split, jump, begin, end };
-  struct Step {
+  struct RegexStep {
     Kind kind = Kind::characters;
     std::bitset<256> characters{};
     std::ptrdiff_t to = 0, other = 0;
   };
-  using Program = std::vector<Step>;
+  using Program = std::vector<RegexStep>;
 
  private:
   explicit ModuleRegex(Program program) : program_(std::move(program)) {}
