@@ -44,7 +44,7 @@ def environment(tool: str) -> str:
                           capture_output=True, text=True)
     if "No matching distribution" in result.stderr:
         machine = f"{platform.machine()} with Python {platform.python_version()}"
-        pytest.skip(f"{tool} cannot be installed on {machine}: {made.stderr.strip()}")
+        pytest.skip(f"{tool} cannot be installed on {machine}: {result.stderr.strip()}")
     assert result.returncode == 0, result.stderr
     return str(folder / "bin" / "python")
 

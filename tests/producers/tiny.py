@@ -270,5 +270,5 @@ def asked(name: str, module: Any, given: Any, named: dict[str, Any]) -> Tensors:
 if __name__ == "__main__":
     for folder in sorted(Path(sys.argv[1]).glob("*.plain")):
         result = folder.name.removesuffix(".plain")
-        if not (folder.parent / f"{made}.failed").exists():
+        if not (folder.parent / f"{result}.failed").exists():
             attempt(folder.parent, result, lambda: compute(folder))  # noqa: B023
