@@ -35,9 +35,8 @@ struct Sound {
   std::array<std::string, kLayouts.size()> manifests{};
 
   Sound() {
-    fuzz::require(static_cast<bool>(
-        checkpoint::synth({.model = "gpt-oss-20b", .experts = 2, .hidden = 64, .intermediate = 64},
-                          folder / "in")));
+    fuzz::require(static_cast<bool>(checkpoint::synth(
+        {.model = "gpt-oss-20b", .experts = 2, .hidden = 64, .intermediate = 64}, folder / "in")));
     const auto source = checkpoint::Checkpoint::open(folder / "in");
     fuzz::require(static_cast<bool>(source));
     for (std::size_t i = 0; i < kLayouts.size(); ++i) {
@@ -53,11 +52,38 @@ struct Sound {
 };
 
 Json replacement(fuzz::Choices& choices) {
-  static const std::vector<Json> kValues{
-      nullptr, true, 0, 1, -1, 2, 3, 64, 65, 4096, 1u << 31, ~std::uint64_t{0}, 0.5, 1e300, "", "..",
-      "../in/config.json", "/etc/hostname", "fp4moe.json", "config.json", "linear", "1/2", "0/0",
-      "as_loaded.mxfp4", "marlin.nvfp4", "U8", "F32", Json::array(), Json::object(),
-      std::string(300, 'x'), "\x1b[0m", "e27a97f327c2969a8b0700262ea6b7e5"};
+  static const std::vector<Json> kValues{nullptr,
+                                         true,
+                                         0,
+                                         1,
+                                         -1,
+                                         2,
+                                         3,
+                                         64,
+                                         65,
+                                         4096,
+                                         1u << 31,
+                                         ~std::uint64_t{0},
+                                         0.5,
+                                         1e300,
+                                         "",
+                                         "..",
+                                         "../in/config.json",
+                                         "/etc/hostname",
+                                         "fp4moe.json",
+                                         "config.json",
+                                         "linear",
+                                         "1/2",
+                                         "0/0",
+                                         "as_loaded.mxfp4",
+                                         "marlin.nvfp4",
+                                         "U8",
+                                         "F32",
+                                         Json::array(),
+                                         Json::object(),
+                                         std::string(300, 'x'),
+                                         "\x1b[0m",
+                                         "e27a97f327c2969a8b0700262ea6b7e5"};
   return kValues[choices.byte() % kValues.size()];
 }
 
@@ -118,7 +144,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto back = convert::unconvert(folders, folder / "back", {.accept_losses = true});
   if (!back) fuzz::require_words(back.why());
   fuzz::require(static_cast<bool>(back) == fs::exists(folder / "back"));
-  for (const std::string& name : folder.names()) fuzz::require(name == "converted" || name == "back");
+  for (const std::string& name : folder.names())
+    fuzz::require(name == "converted" || name == "back");
   return 0;
 }
 
