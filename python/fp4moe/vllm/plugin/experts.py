@@ -123,14 +123,14 @@ class Fp4MoeExperts(_Experts):
 
 
 class Fp4MoeBatchedExperts(_Experts):
-    """Tokens [local experts, room, hidden] with a count for each expert; not weighted, not summed."""
+    """Tokens [experts, capacity, hidden] with a count for each expert; not weighted, not summed."""
 
-    def room(self) -> int:
+    def capacity(self) -> int:
         """Rows of an expert: those of all dispatchers lie together."""
         return (self.max_num_tokens or 1) * (self.num_dispatchers or 1)
 
     def largest_call(self) -> tuple[int, int]:
-        return self.moe_config.num_local_experts * self.room(), 1
+        return self.moe_config.num_local_experts * self.capacity(), 1
 
     @staticmethod
     def activation_format() -> Any:
@@ -148,7 +148,7 @@ class Fp4MoeBatchedExperts(_Experts):
         activation: Any,
     ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
         """The output alone."""
-        return (0,), (0,), (local_num_experts, self.room(), K)
+        return (0,), (0,), (local_num_experts, self.capacity(), K)
 
     def finalize_weight_and_reduce_impl(self) -> Any:
         return TopKWeightAndReduceDelegate()
@@ -172,12 +172,12 @@ class Fp4MoeBatchedExperts(_Experts):
         apply_router_weight_on_input: bool,
     ) -> None:
         """Write each row's output of its own expert; zero beyond an expert's count."""
-        experts, room, hidden = hidden_states.shape
+        experts, capacity, hidden = hidden_states.shape
         counts = expert_tokens_meta.expert_num_tokens
-        ids = batched_ids(counts, experts, room)
+        ids = batched_ids(counts, experts, capacity)
         ones = torch.ones_like(ids, dtype=torch.float32)
-        flat = hidden_states.reshape(experts * room, hidden)
-        out = output.view(experts * room, hidden)
+        flat = hidden_states.reshape(experts * capacity, hidden)
+        out = output.view(experts * capacity, hidden)
         ops.apply_named_out(flat, ids, ones, self.fp4moe_layer, out=out)
 
 
@@ -189,8 +189,8 @@ def local_ids(topk_ids: torch.Tensor, expert_map: torch.Tensor | None) -> torch.
     return torch.where(topk_ids < 0, -1, local).to(torch.int32)
 
 
-def batched_ids(counts: torch.Tensor, experts: int, room: int) -> torch.Tensor:
-    """[experts * room, 1]: the expert of each row, -1 beyond its count."""
+def batched_ids(counts: torch.Tensor, experts: int, capacity: int) -> torch.Tensor:
+    """[experts * capacity, 1]: the expert of each row, -1 beyond its count."""
     numbers = torch.arange(experts, dtype=torch.int32, device=counts.device)[:, None]
-    rows = torch.arange(room, device=counts.device)[None, :]
+    rows = torch.arange(capacity, device=counts.device)[None, :]
     return torch.where(rows < counts[:, None], numbers, -1).reshape(-1, 1)
