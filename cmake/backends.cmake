@@ -18,5 +18,6 @@ function(fp4moe_families file signature entry_list declaration_list)
 endfunction()
 fp4moe_families(backend "std::span<const oracle::Backend>" backend_entries declarations)
 fp4moe_families(layout "std::vector<layout::Layout>" layout_entries declarations)
+file(GLOB transforms CONFIGURE_DEPENDS ${folder}/*/transforms.cpp)  # what its layouts do to scales and biases
 configure_file(${folder}/families.hpp.in generated/fp4moe/backends/families.hpp @ONLY)
-fp4moe_module(backends DEPENDS oracle layout SOURCES ${family_sources})
+fp4moe_module(backends DEPENDS oracle layout SOURCES ${family_sources} ${transforms})

@@ -63,13 +63,24 @@ set(FP4MOE_INCLUDED_HEADERS
   base/json.hpp
   base/mapping_guard.hpp
   base/random.hpp
+  checkpoint/config.hpp
+  checkpoint/dialect.hpp
+  checkpoint/expert.hpp
+  checkpoint/layer_source.hpp
+  checkpoint/lora/adapter_config.hpp
+  checkpoint/models.hpp
+  checkpoint/module_regex.hpp
+  checkpoint/moe_shape.hpp
+  checkpoint/progress.hpp
+  checkpoint/scale_extremes.hpp
+  checkpoint/slice.hpp
   convert/folder/checksum.hpp
+  convert/folder/manifest.hpp
   convert/pack/layer_job.hpp
   convert/pack/layer_packer.hpp
-  convert/folder/manifest.hpp
   convert/pack/pack_matrix.hpp
   convert/pack/scalars.hpp
-  convert/pack/scale_rules.hpp
+  convert/pack/scale_tables.hpp
   formats/block.hpp
   formats/scale_extremes.hpp
   formats/small_float.hpp
@@ -80,12 +91,13 @@ set(FP4MOE_INCLUDED_HEADERS
   kernels/cuda/driver.hpp
   layout/index_map.hpp
   layout/layout.hpp
+  layout/transforms.hpp
   layout/word_code.hpp
   moe/activation.hpp
   moe/cuda/device_router.hpp
   moe/cuda/sizes.hpp
-  moe/exchange/cost.hpp
   moe/exchange.hpp
+  moe/exchange/cost.hpp
   moe/experts.hpp
   moe/kernel.hpp
   moe/lora.hpp
@@ -93,6 +105,7 @@ set(FP4MOE_INCLUDED_HEADERS
   moe/quantized_rows.hpp
   moe/routing/method.hpp
   moe/rows.hpp
+  moe/tokens.hpp
   oracle/backend.hpp
   oracle/experts.hpp
   oracle/policy.hpp
@@ -123,14 +136,4 @@ set(FP4MOE_INCLUDED_HEADERS
   vllm/moe_kernel.hpp
   vllm/moe_method.hpp
   vllm/moe_quant_config.hpp
-  vllm/selected.hpp
-  checkpoint/lora/adapter_config.hpp
-  checkpoint/config.hpp
-  checkpoint/dialect.hpp
-  checkpoint/expert.hpp
-  checkpoint/layer_source.hpp
-  checkpoint/models.hpp
-  checkpoint/moe_shape.hpp
-  checkpoint/progress.hpp
-  checkpoint/scale_extremes.hpp
-  checkpoint/slice.hpp)
+  vllm/selected.hpp)

@@ -37,7 +37,8 @@ int main(int argc, char** argv) {
   if (!packer) return fail(packer.why());
 
   std::vector<std::vector<std::byte>> memory;
-  for (const convert::PackedTensorSpec& tensor : packer->tensors()) memory.emplace_back(tensor.bytes);
+  for (const convert::PackedTensorSpec& tensor : packer->tensors())
+    memory.emplace_back(tensor.bytes);
   const std::vector<std::span<std::byte>> targets(memory.begin(), memory.end());
   if (const Result<Done> packed = convert::pack_layer(*job, *packer, targets); !packed)
     return fail(packed.why());

@@ -30,7 +30,7 @@ int main(int argc, char** argv) {
   const Result<Checkpoint> checkpoint = Checkpoint::open(argv[1]);
   require(checkpoint);
   runtime::LayerOptions options;
-  options.wish.backend = argv[2];
+  options.backend_request.backend = argv[2];
   auto layer = runtime::MoeLayer::create(*checkpoint, 0, options);
   require(layer);
   require(layer->load());     // any dialect, straight into the backend's layout

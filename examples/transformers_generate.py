@@ -1,4 +1,4 @@
-"""A gpt-oss checkpoint in Hugging Face transformers, its experts in FP4 on a processor.
+"""A gpt-oss checkpoint in Hugging Face transformers, its experts in FP4 on a CPU.
 
     python examples/transformers_generate.py [CHECKPOINT ["A prompt"]]
 

@@ -147,7 +147,7 @@ def draw(program: str) -> None:
 def with_tables(page: str) -> str:
     begin, _, end = page.split(MARK)
     result = section(RESULTS, True)
-    return f"{begin}{MARK}\n{made}{chr(10) if made else ''}{MARK}{end}"
+    return f"{begin}{MARK}\n{result}{chr(10) if result else ''}{MARK}{end}"
 
 
 def main() -> int:

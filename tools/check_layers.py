@@ -52,6 +52,10 @@ FOR_TESTS = ("checkpoint/synth", "oracle/vllm", "oracle/explain")  # what any te
 # The only file that knows golden data beside their own folder: the program's main.
 PROGRAM = "cli/main.cpp"
 ROOT = Path(__file__).resolve().parent.parent
+# Modules that name no backend; maps are named after the formats that they describe.
+NEUTRAL = ("convert/", "layout/")
+MAPS = ("layout/maps", "layout/word_code", "layout/formulas_test")
+NOT_FAMILIES = {"none", "emulation"}  # words of the language
 
 
 def folder(path: str) -> str:
@@ -82,8 +86,23 @@ def violations(root: Path, golden: Path):
             yield f"{here}:{number}: {mine} may not include {folder(found[1])} ({found[1]})"
 
 
+def named_families(root: Path):
+    """A backend is its folder: what is shared by all names none of them, tests and comments apart."""
+    names = {each.name for each in (root / "backends").iterdir() if each.is_dir()} - NOT_FAMILIES
+    pattern = re.compile("|".join((*sorted(names), "native_sm90", "trtllm", "cutlass")))
+    for folder_name in NEUTRAL:
+        for source in sorted((root / folder_name).rglob("*.[ch]pp")):
+            here = source.relative_to(root).as_posix()
+            if here.startswith(MAPS) or here.endswith("_test.cpp"):
+                continue
+            for number, line in enumerate(source.read_text().splitlines(), 1):
+                found = pattern.search(line.split("//")[0].lower())
+                if found:
+                    yield f"{here}:{number}: names '{found[0]}': it belongs into backends/"
+
+
 if __name__ == "__main__":
     tree = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "src/fp4moe"
-    wrong = list(violations(tree, ROOT / "tests/golden"))
+    wrong = [*violations(tree, ROOT / "tests/golden"), *named_families(tree)]
     print("\n".join(wrong) or f"{len(ALLOWED)} folders, every include follows the arrows")
     sys.exit(1 if wrong else 0)

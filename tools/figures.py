@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Draws the figures of docs/images that compare fp4moe with its peers.
+"""Draws the figures of docs/images: fp4moe beside its peers, and the modules of the library.
 
     tools/figures.py            writes them
-    tools/figures.py --check    says whether they show bench/peers
+    tools/figures.py --check    says whether they show bench/peers and the include check's table
 """
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ import math
 import sys
 from pathlib import Path
 
+import modules_figure
+
 ROOT = Path(__file__).resolve().parent.parent
 RECORD = ROOT / "bench" / "peers" / "one-run-2026-11-18.json"
-FIGURE = ROOT / "docs" / "images" / "peers.svg"
+IMAGES = ROOT / "docs" / "images"
 
 # Readable on white and on black, and told apart without color by their dashes.
 LINES = {
@@ -101,13 +103,15 @@ def svg() -> str:
 
 
 def main() -> int:
-    if "--check" in sys.argv[1:]:
-        if FIGURE.exists() and FIGURE.read_text() == svg():
-            return 0
-        print(f"{FIGURE.relative_to(ROOT)} is stale: run tools/figures.py", file=sys.stderr)
-        return 1
-    FIGURE.write_text(svg())
-    return 0
+    figures = {IMAGES / "peers.svg": svg(), IMAGES / "modules.svg": modules_figure.svg()}
+    if "--check" not in sys.argv[1:]:
+        for path, text in figures.items():
+            path.write_text(text)
+        return 0
+    stale = [path for path, text in figures.items() if not path.exists() or path.read_text() != text]
+    for path in stale:
+        print(f"{path.relative_to(ROOT)} is stale: run tools/figures.py", file=sys.stderr)
+    return 1 if stale else 0
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 """Runs every fuzzer on all processors, counts executions, tells coverage, keeps corpora small.
 
   tools/fuzz.py build/fuzz --seconds 60            every target for so long, several at a time
+  tools/fuzz.py build/fuzz-fast --seconds 60       the same without the address sanitizer: more executions (make fuzz-fast)
   tools/fuzz.py build/fuzz --executions 1e8        until so many executions are done in all
   tools/fuzz.py build/fuzz --merge                 finds into the corpus: only what adds coverage stays
   tools/fuzz.py build/fuzz --coverage              edges covered by the corpus, for each source file
@@ -9,6 +10,7 @@
 New inputs and findings go to BUILD/finds/TARGET; nothing else is written, but for --merge. Exit status 1: there were findings.
 """
 import argparse
+import math
 import os
 import re
 import shutil
@@ -29,6 +31,7 @@ SOURCES = {
     "capi": ["capi/border.cpp", "capi/layer.cpp", "capi/model.cpp", "capi/explain.cpp"],
     "checkpoint": ["checkpoint/survey.cpp", "checkpoint/classify.cpp", "checkpoint/build_layer.cpp", "checkpoint/expert_reader.cpp"],
     "config": ["checkpoint/config.cpp", "checkpoint/expert_name.cpp"],
+    "converted": ["convert/folder/converted_folder.cpp", "convert/folder/verify.cpp", "convert/folder/unconvert.cpp"],
     "gguf": ["tensor/files/gguf.cpp", "checkpoint/gguf_fields.cpp"],
     "journal": ["convert/folder/journal.cpp", "convert/folder/json_fields.hpp"],
     "json": ["base/json.cpp"],
@@ -66,7 +69,7 @@ def programs(build: Path, only: list) -> dict:
 
 
 def options(finds: Path, seconds: int, seed: int) -> list:
-    return [f"-max_total_time={seconds}", f"-seed={seed}", "-rss_limit_mb=4096", "-timeout=10", "-print_final_stats=1",
+    return [f"-max_total_time={seconds}", f"-seed={seed}", "-rss_limit_mb=4096", "-timeout=60", "-print_final_stats=1", "-print_funcs=0",
             f"-artifact_prefix={finds}/"]
 
 
@@ -100,8 +103,9 @@ def run(name: str, program: Path, build: Path, seconds: int, seed: int) -> Tally
     return tally
 
 
-def search(targets: dict, build: Path, jobs: int, seconds: int, executions: float) -> int:
+def search(targets: dict, build: Path, jobs: int, seconds: int, executions: float, minutes: float) -> int:
     """Rounds over all targets, until time or executions are spent; the first finding of a target ends it."""
+    end = time.monotonic() + 60 * minutes
     tallies = {name: Tally() for name in targets}
     seed = int(time.time())
     print(f"{len(targets)} targets, {jobs} at a time, {seconds} s each, seeds from {seed}")
@@ -115,7 +119,7 @@ def search(targets: dict, build: Path, jobs: int, seconds: int, executions: floa
             for name, task in tasks:
                 tallies[name].add(task.result())
         total = sum(tally.executions for tally in tallies.values())
-        if total >= executions or not live:
+        if total >= executions or not live or time.monotonic() > end:
             break
         print(f"{total:,} executions", flush=True)
     print(f"{'target':<12} {'executions':>14} {'per second':>11} {'edges':>7} {'new inputs':>11}  findings")
@@ -134,8 +138,8 @@ def merge(targets: dict, build: Path) -> int:
         corpus, finds = CORPUS / name, build / "finds" / name
         finds.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory() as small:
-            # Edges alone count: how often each is taken would keep many inputs of one kind.
-            subprocess.run([program, "-merge=1", "-use_counters=0", "-timeout=10", small, corpus, finds], check=True,
+            # As few inputs as reach all edges; how often each is taken would keep many inputs of one kind.
+            subprocess.run([program, "-set_cover_merge=1", "-use_counters=0", "-print_funcs=0", "-timeout=60", small, corpus, finds], check=True,
                            capture_output=True)
             before = len(list(corpus.glob("*")))
             shutil.rmtree(corpus, ignore_errors=True)
@@ -167,6 +171,7 @@ def main() -> int:
     parser.add_argument("build", type=Path)
     parser.add_argument("--seconds", type=int, default=60, help="of one process of a target")
     parser.add_argument("--executions", type=float, default=0, help="go on until there are so many in all")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="with --executions: no further round after so many")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at a time")
     parser.add_argument("--only", action="append", default=[], metavar="TARGET")
     parser.add_argument("--merge", action="store_true")
@@ -177,7 +182,7 @@ def main() -> int:
         return merge(targets, given.build.resolve())
     if given.coverage:
         return coverage(targets)
-    return search(targets, given.build.resolve(), given.jobs, given.seconds, given.executions)
+    return search(targets, given.build.resolve(), given.jobs, given.seconds, given.executions, given.minutes)
 
 
 if __name__ == "__main__":

@@ -109,7 +109,7 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def table(report: dict[str, Any]) -> str:
-    """The report for people."""
+    """The report as text."""
     rows = [
         ("load, s", "load_seconds", 1.0, ""),
         ("prefill, tokens/s", "prefill_tokens_per_second", 1.0, "prefill_ratio"),

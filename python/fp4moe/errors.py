@@ -11,7 +11,7 @@ from typing import Any, Mapping
 
 
 class Error(Exception):
-    """A failure of the library; str() is its one line for people."""
+    """A failure of the library; str() is its one human-readable line."""
 
     code: int = 1
     record: Mapping[str, Any] | None = None  # what a command printed before it failed

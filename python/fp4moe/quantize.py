@@ -121,7 +121,7 @@ def dequantize(
     shape = (*(int(size) for size in codes.shape[:-1]), int(codes.shape[-1]) * 2)
     result = _empty(codes, shape, dtype or "float32") if out is None else out
     if tuple(result.shape) != shape:
-        raise ValueError(f"out: expected shape {shape}, found {tuple(made.shape)}")
+        raise ValueError(f"out: expected shape {shape}, found {tuple(result.shape)}")
     flat = _rows(result, "out")
     if out is not None and len(shape) != 2 and not _same_memory(flat, result):
         raise ValueError("out: expected an array without gaps")

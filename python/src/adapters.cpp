@@ -31,6 +31,9 @@ std::vector<std::string> folders_of(nb::handle folders) {
 
 Adapters load_adapters(const Layer& layer, nb::handle folders) {
   const std::shared_ptr<const OpenLayer> open = layer.get();
+  if (!open->model.open)
+    raise(usage("layer.source", "adapters name the tensors of a model")
+              .expects("a layer of a model", "one of from_weights"));
   Adapters result{.layer = open, .folders = folders_of(folders)};
   result.set = std::make_shared<const moe::LoraSet>(value_or_raise(without_gil([&] {
     return open->model.open->adapters(open->number, result.folders, open->layer.slice());

@@ -253,7 +253,7 @@ void Array::read(const nb::dlpack::dltensor& view, const char* what) {
     device_ = number;
   else if (device_type != nb::device::cpu::value)
     raise(usage("rows.device", fmt::format("{} are not where the layer computes", what))
-              .expects("memory of the processor",
+              .expects("memory of the CPU",
                        kind_ == Kind::torch
                            ? text_of(object_.attr("device"))
                            : fmt::format("DLPack device {}:{}", device_type, number))

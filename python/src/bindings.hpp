@@ -13,6 +13,7 @@ nb::class_<Model> bind_model(nb::module_& module);
 nb::class_<Layer> bind_layer(nb::module_& module, nb::class_<Model>& model);  // Model.layer, too
 void bind_tensors(nb::class_<Model>& model);                                  // Model.from_tensors
 void bind_adapters(nb::module_& module, nb::class_<Layer>& layer);            // Layer.adapters, too
+void bind_weights(nb::class_<Layer>& layer);                                  // Layer.from_weights
 void bind_command(nb::module_& module);
 void bind_formats(nb::module_& module);
 void bind_quantize(nb::module_& module);

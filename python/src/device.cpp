@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "beside.hpp"
+#include "call_arguments.hpp"
 #include "errors.hpp"
 
 namespace fp4moe::python {
@@ -59,7 +59,7 @@ void enqueue(OpenLayer& open, SessionCall call, const Array& tokens, Way way) {
 
 // Ids and weights as kernels read them: those of other types are turned on the device.
 Array dense(nb::handle given, const char* what, const Array& tokens, DType wanted) {
-  Array seen = take_beside(given, what, tokens);
+  Array seen = take_same_device(given, what, tokens);
   const auto element = static_cast<std::int64_t>(moe::element_bytes(DType::f32));
   if (seen.dimensions() == 2 && seen.dtype() == wanted &&
       (seen.shape(1) <= 1 || seen.stride(1) == element) &&
@@ -71,7 +71,7 @@ Array dense(nb::handle given, const char* what, const Array& tokens, DType wante
                        fmt::format("{} of {}", seen.shape_text(), seen.dtype_text())));
   const nb::object turned =
       given.attr(wanted == DType::i32 ? "int" : "float")().attr("contiguous")();
-  return take_beside(turned, what, tokens);
+  return take_same_device(turned, what, tokens);
 }
 
 }  // namespace
@@ -80,11 +80,11 @@ nb::object run_on_device(const Layer& layer, nb::handle x, const Array& tokens, 
                          nb::handle out) {
   const std::shared_ptr<OpenLayer> open = layer.get();
   const ConstRows rows = rows_of(tokens, "tokens");
-  const Array scores = take_beside(logits, "logits", tokens);
+  const Array scores = take_same_device(logits, "logits", tokens);
   Output output = take_output(x, tokens, rows, out);
   const SessionCall call{.x = rows, .out = output.rows, .logits = rows_of(scores, "logits")};
-  check_apart(rows, output.rows, "the tokens");
-  check_apart(call.logits, output.rows, "the logits");
+  check_no_overlap(rows, output.rows, "the tokens");
+  check_no_overlap(call.logits, output.rows, "the logits");
   enqueue(*open, call, tokens, Way::run);
   return std::move(output.object);
 }
@@ -103,8 +103,8 @@ nb::object apply_on_device(const Layer& layer, nb::handle x, const Array& tokens
                          fmt::format("{} and {}", ids.shape_text(), weights.shape_text())));
   }
   Output output = take_output(x, tokens, rows, out);
-  check_apart(rows, output.rows, "the tokens");
-  check_apart(rows_of(weights, "weights"), output.rows, "the weights");
+  check_no_overlap(rows, output.rows, "the tokens");
+  check_no_overlap(rows_of(weights, "weights"), output.rows, "the weights");
   const SessionCall call{.x = rows,
                          .out = output.rows,
                          .ids = static_cast<const std::int32_t*>(ids.data()),

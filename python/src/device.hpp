@@ -20,7 +20,7 @@ struct DeviceRoutes {
 nb::object apply_on_device(const Layer& layer, nb::handle x, const Array& tokens,
                            const DeviceRoutes& routes, nb::handle out);
 
-// Memory for calls of up to so many tokens, before a stream is captured into a graph.
+// Memory for calls of up to `tokens` tokens, before a stream is captured into a graph.
 void reserve(const Layer& layer, std::int64_t tokens, std::int64_t top_k);
 
 }  // namespace fp4moe::python

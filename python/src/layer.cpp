@@ -17,7 +17,7 @@
 
 #include "adapters.hpp"
 #include "arrays.hpp"
-#include "beside.hpp"
+#include "call_arguments.hpp"
 #include "device.hpp"
 #include "errors.hpp"
 #include "fp4moe/base/interrupt.hpp"
@@ -48,30 +48,12 @@ Result<checkpoint::Rank> rank_of(std::pair<std::int64_t, std::int64_t> given,
   return capi::rank_of(*rank, *size, what);
 }
 
-Result<runtime::LayerOptions> options_of(const LayerWords& words) {
-  runtime::LayerOptions result;
-  result.engine = words.engine;
-  result.weights = words.weights;
-  result.numerics = words.numerics;
-  result.wish.policy = words.policy;
-  result.wish.backend = words.backend;
-  Result<platform::Device> device = capi::device_of(words.device.c_str());
-  if (!device) return device.why();
-  result.wish.device = *std::move(device);
-  const auto wish = whole(words.threads, "the number of threads");
-  if (!wish) return wish.why();
-  const Result<std::size_t> threads = capi::threads_of(*wish);
-  if (!threads) return threads.why();
-  result.threads = *threads;
-  const Result<checkpoint::Rank> tp = rank_of(words.tp, "tensor-parallel");
-  if (!tp) return tp.why();
-  const Result<checkpoint::Rank> ep = rank_of(words.ep, "expert-parallel");
-  if (!ep) return ep.why();
-  result.slice = {.tensor_parallel = *tp, .expert_parallel = *ep};
-  return result;
-}
-
+// Errors: layer.source where nothing is left to read again.
 void check_sources(const OpenLayer& open) {
+  if (!open.model.open)
+    raise(usage("layer.source", "the arrays that the layer was made of are gone")
+              .expects("a layer of a model", "one of from_weights")
+              .try_this("give it all of them again with load_weights()"));
   if (open.model.sources) open.model.sources->check(open.layer.facts().prefix);
 }
 
@@ -93,15 +75,15 @@ std::uint64_t process_number() {
 
 Result<std::shared_ptr<OpenLayer>> make_layer(const Model& model, std::int64_t number,
                                               const LayerWords& words) {
-  const auto wish = whole(number, "the layer's number");
-  if (!wish) return wish.why();
+  const auto index = whole(number, "the layer's number");
+  if (!index) return index.why();
   Result<runtime::LayerOptions> options = options_of(words);
   if (!options) return options.why();
   options->pool = process_pools().get(options->threads);
-  Result<MoeLayer> result = model.open->layer(*wish, std::move(*options));
+  Result<MoeLayer> result = model.open->layer(*index, std::move(*options));
   if (!result) return result.why();
   if (const auto done = load_and_process(*result); !done) return done.why();
-  return std::make_shared<OpenLayer>(model, *wish, std::move(*result));
+  return std::make_shared<OpenLayer>(model, *index, std::move(*result));
 }
 
 // Ids and weights without gaps. Arrays that lie so are used as they are; these are a few numbers
@@ -122,7 +104,7 @@ bool is_dense(const Array& array, std::int64_t element) {
 
 [[noreturn]] void raise_id(std::int64_t id, std::uint64_t experts) {
   raise(usage("routes.ids", "there is no expert of this number")
-            .expects(fmt::format("-1 (nobody) to {}", experts - 1), fmt::format("{}", id)));
+            .expects(fmt::format("-1 (none) to {}", experts - 1), fmt::format("{}", id)));
 }
 
 // Numbers beyond 32 bits are as wrong as the nearest that fit.
@@ -176,7 +158,7 @@ void take_weights(const Array& array, Routes& routes) {
   routes.weights = routes.own_weights;
 }
 
-// The layer itself takes every number that is none of its experts for nobody.
+// The layer itself takes every number that is none of its experts for unassigned.
 void check_routes(const MoeLayer& layer, const Routes& routes) {
   const std::uint64_t most = layer.facts().model.shape.experts;
   if (routes.top_k == 0 || routes.top_k > most)
@@ -198,21 +180,21 @@ class ApplyCall {
   ApplyCall(const Layer& layer, Array tokens, const ApplyArguments& given)
       : open_(layer.get()),
         x_(std::move(tokens)),
-        ids_(take_beside(given.ids, "ids", x_)),
-        weights_(take_beside(given.weights, "weights", x_)),
+        ids_(take_same_device(given.ids, "ids", x_)),
+        weights_(take_same_device(given.weights, "weights", x_)),
         rows_(rows_of(x_, "tokens")),
         output_((check_width(), take_output(given.x, x_, rows_, given.out))) {
     take_ids(ids_, routes_);
     take_weights(weights_, routes_);
     check_count(rows_.rows, routes_.tokens, "ids");
     check_routes(open_->layer, routes_);
-    check_apart(rows_, output_.rows, "the tokens");
+    check_no_overlap(rows_, output_.rows, "the tokens");
     if (routes_.own_weights.empty() && routes_.tokens != 0)
-      check_apart(rows_of(weights_, "weights"), output_.rows, "the weights");
+      check_no_overlap(rows_of(weights_, "weights"), output_.rows, "the weights");
     if (routes_.own_ids.empty() && routes_.tokens != 0)  // as rows of the same width
-      check_apart({static_cast<const std::byte*>(ids_.data()), DType::f32, routes_.tokens,
-                   routes_.top_k, routes_.top_k * 4},
-                  output_.rows, "the ids");
+      check_no_overlap({static_cast<const std::byte*>(ids_.data()), DType::f32, routes_.tokens,
+                        routes_.top_k, routes_.top_k * 4},
+                       output_.rows, "the ids");
     additions_ = take_additions(open_, rows_.rows, given.lora, given.lora_of_token);
   }
 
@@ -284,13 +266,13 @@ nb::object run(const Layer& layer, nb::handle x, nb::handle logits, nb::handle o
   const std::shared_ptr<OpenLayer> open = layer.get();
   const ConstRows rows = rows_of(tokens, "tokens");
   done_or_raise(moe::check_rows(rows, "tokens", open->layer.problem().shape.hidden));
-  const Array scores = take_beside(logits, "logits", tokens);
+  const Array scores = take_same_device(logits, "logits", tokens);
   const ConstRows score_rows = rows_of(scores, "logits");
   check_count(rows.rows, score_rows.rows, "logits");
   done_or_raise(moe::check_rows(score_rows, "logits", open->layer.router().columns()));
   Output output = take_output(x, tokens, rows, out);
-  check_apart(rows, output.rows, "the tokens");
-  check_apart(score_rows, output.rows, "the logits");
+  check_no_overlap(rows, output.rows, "the tokens");
+  check_no_overlap(score_rows, output.rows, "the logits");
   const Additions added = take_additions(open, rows.rows, lora, lora_of_token);
   if (rows.rows != 0)
     done_or_raise(without_gil([&] {
@@ -342,11 +324,11 @@ void load(const Layer& layer) {
 
 void load_expert(const Layer& layer, std::int64_t position) {
   const std::shared_ptr<OpenLayer> open = layer.get();
-  const std::uint64_t wish = value_or_raise(whole(position, "the expert's position"));
+  const std::uint64_t index = value_or_raise(whole(position, "the expert's position"));
   check_sources(*open);
   done_or_raise(without_gil([&]() -> Result<Done> {
     const std::lock_guard lock(open->mutex);
-    if (const auto done = open->layer.load_expert(wish); !done) return done.why();
+    if (const auto done = open->layer.load_expert(index); !done) return done.why();
     open->session.reset();
     return open->layer.process();
   }));
@@ -375,6 +357,29 @@ auto number(const Get& get) {
 }
 
 }  // namespace
+
+Result<runtime::LayerOptions> options_of(const LayerWords& words) {
+  runtime::LayerOptions result;
+  result.engine = words.engine;
+  result.weights = words.weights;
+  result.numerics = words.numerics;
+  result.backend_request.policy = words.policy;
+  result.backend_request.backend = words.backend;
+  Result<platform::Device> device = capi::device_of(words.device.c_str());
+  if (!device) return device.why();
+  result.backend_request.device = *std::move(device);
+  const auto wish = whole(words.threads, "the number of threads");
+  if (!wish) return wish.why();
+  const Result<std::size_t> threads = capi::threads_of(*wish);
+  if (!threads) return threads.why();
+  result.threads = *threads;
+  const Result<checkpoint::Rank> tp = rank_of(words.tp, "tensor-parallel");
+  if (!tp) return tp.why();
+  const Result<checkpoint::Rank> ep = rank_of(words.ep, "expert-parallel");
+  if (!ep) return ep.why();
+  result.slice = {.tensor_parallel = *tp, .expert_parallel = *ep};
+  return result;
+}
 
 runtime::Pools& process_pools() {
   static runtime::Pools& pools = *new runtime::Pools;  // threads may end after everything else
@@ -482,7 +487,7 @@ nb::class_<Layer> bind_layer(nb::module_& module, nb::class_<Model>& model) {
            nb::sig("def route(self, logits: typing.Any) -> tuple[typing.Any, typing.Any]"),
            "Each token's experts (int32) and weights (float32), as run would choose them.")
       .def("reserve", &reserve, nb::arg("tokens"), nb::arg("top_k") = 0,
-           "GPU only: memory for calls of up to so many tokens, before a stream is captured.")
+           "GPU only: memory for calls of up to `tokens` tokens, before a stream is captured.")
       .def("load", &load, "Read the weights again, after they changed; addresses stay.")
       .def("load_expert", &load_expert, nb::arg("position"),
            "Read one expert again, by its position among those of this rank.")

@@ -20,7 +20,7 @@ struct OpenLayer {
   OpenLayer(Model source, std::uint64_t place, runtime::MoeLayer result)
       : model(std::move(source)), number(place), layer(std::move(result)) {}
 
-  Model model;
+  Model model;           // empty: of Layer.from_weights, whose arrays are gone
   std::uint64_t number;  // among the model's layers
   runtime::MoeLayer layer;
   std::optional<moe::cuda::DeviceSession> session{};  // from the first call with arrays on a GPU
@@ -38,8 +38,12 @@ struct LayerWords {
 // they are of.
 runtime::Pools& process_pools();
 
+// Errors: options.negative, choice.*, those of the ranks.
+Result<runtime::LayerOptions> options_of(const LayerWords& words);
+
 class Layer {
  public:
+  static Layer of(std::shared_ptr<OpenLayer> open) { return Layer(std::move(open)); }
   static Layer open(const Model& model, std::int64_t number, const LayerWords& words);
   ~Layer();
   Layer(Layer&&) = default;

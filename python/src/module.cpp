@@ -14,6 +14,7 @@ NB_MODULE(_core, module) {  // NOLINT(readability-identifier-naming)
   auto model = fp4moe::python::bind_model(module);
   auto layer = fp4moe::python::bind_layer(module, model);
   fp4moe::python::bind_tensors(model);
+  fp4moe::python::bind_weights(layer);
   fp4moe::python::bind_adapters(module, layer);
   fp4moe::python::bind_command(module);
   fp4moe::python::bind_formats(module);

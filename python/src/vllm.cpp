@@ -13,7 +13,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "arrays.hpp"
-#include "beside.hpp"
+#include "call_arguments.hpp"
 #include "errors.hpp"
 #include "fp4moe/vllm/ask.hpp"
 #include "fp4moe/vllm/mxfp4.hpp"
@@ -269,7 +269,7 @@ nb::object kernel_apply(const PythonKernel& self, nb::handle x, nb::handle weigh
   const auto topk_weights = dense_of<float>(weight_array, "topk_weights", DType::f32, rows.rows);
   const auto topk_ids = dense_of<std::int32_t>(id_array, "topk_ids", DType::i32, rows.rows);
   Output output = take_output(x, tokens, rows, out);
-  check_apart(rows, output.rows, "the tokens");
+  check_no_overlap(rows, output.rows, "the tokens");
   done_or_raise(without_gil([&] {
     const std::lock_guard lock(*self.mutex);
     return self.kernel->apply(rows, topk_weights, topk_ids, output.rows);
@@ -284,8 +284,8 @@ nb::object kernel_apply_monolithic(const PythonKernel& self, nb::handle x, nb::h
   const Array scores = Array::take(logits, "router_logits");
   const moe::ConstRows score_rows = rows_of(scores, "router_logits");
   Output output = take_output(x, tokens, rows, out);
-  check_apart(rows, output.rows, "the tokens");
-  check_apart(score_rows, output.rows, "the logits");
+  check_no_overlap(rows, output.rows, "the tokens");
+  check_no_overlap(score_rows, output.rows, "the logits");
   done_or_raise(without_gil([&] {
     const std::lock_guard lock(*self.mutex);
     return self.kernel->apply_monolithic(rows, score_rows, output.rows);

@@ -13,7 +13,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+SERVERS = ("vllm_serve.py",)  # tests/vllm runs it
+EXAMPLES = sorted(
+    file for file in (ROOT / "examples").glob("*.py") if file.name not in SERVERS
+)
 NEEDS = ("torch", "transformers")
 WHOLE_PAGES = ("docs/tutorial.md",)  # commands and Python, in their order
 PYTHON_PAGES = ("README.md", "docs/python.md", "docs/machine.md", "docs/from-vllm.md")

@@ -304,3 +304,33 @@ def test_threads_share_a_layer(source, layer) -> None:
     for thread in threads:
         thread.join()
     assert failures == []
+
+
+def test_a_named_layer_is_found_by_every_graph(source, layer) -> None:
+    x, _, ids, weights = routes(source, 6)
+    fp4moe.torch.name_layer(layer, "model.layers.0.mlp.experts")
+    fp4moe.torch.name_layer(layer, "model.layers.0.mlp.experts")  # again is no harm
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        out = torch.empty_like(x)
+        OPS.apply_named_out(x, ids, weights, "model.layers.0.mlp.experts", out=out)
+        return out + OPS.apply_named(x, ids, weights, "model.layers.0.mlp.experts")
+
+    expected = 2 * layer.apply(x, ids, weights)
+    assert torch.equal(call(x), expected)
+    compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(x), expected)
+
+
+def test_a_name_is_one_layers(source, layer, path) -> None:
+    x, _, ids, weights = routes(source, 2)
+    other = fp4moe.Layer.open(path, 0, threads=1)
+    fp4moe.torch.name_layer(other, "a name")
+    with pytest.raises(fp4moe.UsageError, match="handle.name"):
+        fp4moe.torch.name_layer(layer, "a name")
+    del other
+    fp4moe.torch.name_layer(layer, "a name")
+    with pytest.raises(fp4moe.UsageError, match="handle.freed"):
+        OPS.apply_named(x, ids, weights, "another name")
+    with pytest.raises(TypeError):
+        fp4moe.torch.name_layer(5, "a name")

@@ -70,7 +70,14 @@ def test_fp4_attention_is_dequantized_and_saved_as_it_was(name: str, tmp_path: P
             assert np.array_equal(before[f"{MODULE}.{part}"], after[f"{MODULE}.{part}"])
 
 
-FP8_FORMS = {"tensor": (), "one": (1,), "rows": (64, 1), "row": (64,), "block": (2, 2)}
+FP8_FORMS = {
+    "tensor": (),
+    "one": (1,),
+    "rows": (64, 1),
+    "row": (64,),
+    "block": (2, 2),
+    "axes": (2, 1, 2, 1),  # ModelOpt's blocks
+}
 
 
 def make_fp8(tensors: dict[str, Any], form: str) -> torch.Tensor:
@@ -83,8 +90,8 @@ def make_fp8(tensors: dict[str, Any], form: str) -> torch.Tensor:
     tensors[f"{MODULE}.weight"] = codes
     tensors[f"{MODULE}.weight_scale"] = scales
     whole = scales.float().reshape(-1, 1) if form == "row" else scales.float()
-    if form == "block":
-        whole = whole.repeat_interleave(32, 0).repeat_interleave(32, 1)
+    if form in ("block", "axes"):
+        whole = whole.reshape(2, 2).repeat_interleave(32, 0).repeat_interleave(32, 1)
     return codes.float() * whole
 
 

@@ -1,4 +1,4 @@
-// Packing on the device against the packer of the processor.
+// Packing on the device against the packer of the CPU.
 #include <algorithm>
 #include <cstring>
 

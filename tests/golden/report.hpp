@@ -30,7 +30,7 @@ struct Failure {
   bool malformed = false;  // the golden data themselves are wrong
 };
 
-// One line for people.
+// One human-readable line.
 std::string text(const Failure& failure);
 
 struct Report {

@@ -48,6 +48,17 @@ fp4moe/vllm/oracle/config.py
 fp4moe/vllm/oracle/kernels.py
 fp4moe/vllm/oracle/mxfp4.py
 fp4moe/vllm/oracle/nvfp4.py
+fp4moe/vllm/plugin/__init__.py
+fp4moe/vllm/plugin/__main__.py
+fp4moe/vllm/plugin/choice.py
+fp4moe/vllm/plugin/configs.py
+fp4moe/vllm/plugin/contract.py
+fp4moe/vllm/plugin/experts.py
+fp4moe/vllm/plugin/linear.py
+fp4moe/vllm/plugin/methods.py
+fp4moe/vllm/plugin/mode.py
+fp4moe/vllm/plugin/support.py
+fp4moe/vllm/plugin/weights.py
 DIST/METADATA
 DIST/RECORD
 DIST/WHEEL

@@ -16,7 +16,7 @@ from. `source <(fp4moe completion bash)` lets bash complete all of it; zsh and f
 | `--ep N` | N ranks share out whole experts |
 | `--backend NAME` | a backend's own name, or the word of vLLM's `--moe-backend`; case does not count, nor does `-` for `_` |
 | `--placement` | `linear` or `round-robin` (`round_robin` is the same) |
-| exit status | 0 done; 1 failed, or a path does not exist; 2 a wrong request; 3 bad input; 4 no backend; 5 a difference; 6 memory or disk; 7 lacking here; 130 interrupted |
+| exit status | 0 done; 1 failed, or a path does not exist; 2 a wrong request; 3 bad input; 4 no backend; 5 a difference; 6 memory or disk; 7 unavailable here; 130 interrupted |
 | a closed pipe | is quiet: `fp4moe matrix \| head -1` ends with the command's own status |
 """
 FOOT = "\nWritten by tools/make_docs.py from `fp4moe help --json`.\n"

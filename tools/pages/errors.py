@@ -11,7 +11,7 @@ TABLE = ROOT / "docs/errors.toml"
 NOT_SECTIONS = ("indirect", "codes", "not_ids")
 
 CODES = {"failed": 1, "usage": 2, "invalid_input": 3, "no_backend": 4, "mismatch": 5, "exhausted": 6,
-         "lacking": 7, "interrupted": 130}
+         "unavailable": 7, "interrupted": 130}
 CLASSES = {1: "FailedError", 2: "UsageError", 3: "InvalidInputError", 4: "UnsupportedError",
            5: "MismatchError", 6: "ResourceExhaustedError", 7: "UnavailableError", 130: "KeyboardInterrupt"}
 MEANINGS = {1: ("`OSError`", "the work could not be done: input/output error, bug"),

@@ -38,9 +38,9 @@ with which engine. Any backend's numbers can be had on any machine: `fp4moe run 
 
 | engine | computes | needs |
 |---|---|---|
-| `cpu` | from FP4 weights, with kernels for NEON, AVX2, AVX-512 and AMX, or portable ones | any processor |
+| `cpu` | from FP4 weights, with kernels for NEON, AVX2, AVX-512 and AMX, or portable ones | any CPU |
 | `cuda` | from FP4 weights, with Hopper's tensor cores | an H20, H100, H200 or GH200, its driver, and a build with `make cuda` |
-| `reference` | every backend's numerics with float64 sums, slowly | any processor |
+| `reference` | every backend's numerics with float64 sums, slowly | any CPU |
 """
 
 FOOT = "\nWritten by tools/make_docs.py from `fp4moe explain`.\n"
@@ -85,12 +85,12 @@ def choices(theirs: dict[str, dict], ours: dict[str, dict]) -> list[str]:
 
 def refusals(ask: Explain, model: str, devices: list[str]) -> list[str]:
     """Requirements that are not met, each with the backends that have it and the devices that lack it."""
-    lacking: dict[tuple[str, str], list[str]] = defaultdict(list)
+    missing: dict[tuple[str, str], list[str]] = defaultdict(list)
     for device in devices:
         for why in reasons(ask("--model", model, "--policy", "latest", "--device", device)):
-            lacking[why].append(device)
+            missing[why].append(device)
     together: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for (backend, requirement), without in lacking.items():
+    for (backend, requirement), without in missing.items():
         together[requirement, ", ".join(without)].append(backend)
     return sorted(f"| {names(sorted(backends))} | {requirement} | {without} |"
                   for (requirement, without), backends in together.items())

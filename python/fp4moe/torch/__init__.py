@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from fp4moe.torch.moe import MoE
-from fp4moe.torch.ops import handle
+from fp4moe.torch.ops import handle, name_layer
 
-__all__ = ["MoE", "handle"]
+__all__ = ["MoE", "handle", "name_layer"]

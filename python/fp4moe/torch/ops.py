@@ -5,7 +5,11 @@
     y = torch.ops.fp4moe.apply(x, ids, weights, number)
     torch.ops.fp4moe.apply_out(x, ids, weights, number, out=y)
 
-An operator takes numbers and tensors only, so a layer goes by a number of its own. The operators
+    fp4moe.torch.name_layer(layer, "model.layers.0.mlp.experts")
+    y = torch.ops.fp4moe.apply_named(x, ids, weights, "model.layers.0.mlp.experts")
+
+An operator takes numbers, text and tensors only, so a layer goes by a number of its own, or by a
+name where graphs outlive the process: numbers depend on the order of loading. The operators
 have fake implementations: ``torch.compile(fullgraph=True)`` sees shapes and never computes. They
 are defined through ``torch.library.Library``, which calls them with a few microseconds less than
 ``torch.library.custom_op`` does.
@@ -14,6 +18,7 @@ are defined through ``torch.library.Library``, which calls them with a few micro
 from __future__ import annotations
 
 import functools
+import gc
 import itertools
 import threading
 import weakref
@@ -29,6 +34,10 @@ SCHEMAS = {
     "apply": "(Tensor x, Tensor ids, Tensor weights, int layer) -> Tensor",
     "run_out": "(Tensor x, Tensor logits, int layer, *, Tensor(a!) out) -> ()",
     "apply_out": "(Tensor x, Tensor ids, Tensor weights, int layer, *, Tensor(a!) out) -> ()",
+    "apply_named": "(Tensor x, Tensor ids, Tensor weights, str layer) -> Tensor",
+    "apply_named_out": (
+        "(Tensor x, Tensor ids, Tensor weights, str layer, *, Tensor(a!) out) -> ()"
+    ),
 }
 
 
@@ -69,7 +78,43 @@ def _forget(layers: dict[int, weakref.ref[Layer]], number: int, _: object) -> No
     layers.pop(number, None)
 
 
+class Names:
+    """Layers by a name of the caller's; one layer to a name at a time."""
+
+    def __init__(self) -> None:
+        self._layers: weakref.WeakValueDictionary[str, Layer] = weakref.WeakValueDictionary()
+
+    def add(self, layer: Layer, name: str) -> None:
+        """Name a layer; a UsageError where another one that is alive has the name."""
+        found = self._layers.get(name)
+        if found is not None and found is not layer:
+            gc.collect()  # its owner may be gone, in a cycle
+            del found
+        if self._layers.get(name, layer) is not layer:
+            raise UsageError(
+                "another layer has this name",
+                id="handle.name",
+                expected="one layer to a name in a process",
+                found=name,
+                remedy="close the model that has it, or load the second one in another process",
+            )
+        self._layers[name] = layer
+
+    def find(self, name: str) -> Layer:
+        """The layer, or a UsageError when it is gone or never was."""
+        layer = self._layers.get(name)
+        if layer is None:
+            raise UsageError(
+                "no layer has this name",
+                id="handle.freed",
+                expected="the name of a layer that is still there: fp4moe.torch.name_layer",
+                found=name,
+            )
+        return layer
+
+
 _registry = Registry()
+_names = Names()
 
 
 def handle(layer: Layer) -> int:
@@ -77,6 +122,13 @@ def handle(layer: Layer) -> int:
     if not isinstance(layer, Layer):
         raise TypeError(f"layer: expected fp4moe.Layer, found {type(layer).__name__}")
     return _registry.add(layer)
+
+
+def name_layer(layer: Layer, name: str) -> None:
+    """Name a layer for ``torch.ops.fp4moe.apply_named``; the layer must be kept alive."""
+    if not isinstance(layer, Layer):
+        raise TypeError(f"layer: expected fp4moe.Layer, found {type(layer).__name__}")
+    _names.add(layer, name)
 
 
 def _run(x: torch.Tensor, logits: torch.Tensor, layer: int) -> torch.Tensor:
@@ -97,6 +149,18 @@ def _apply_out(
     _registry.find(layer).apply(x, ids, weights, out)
 
 
+def _apply_named(
+    x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, layer: str
+) -> torch.Tensor:
+    return cast(torch.Tensor, _names.find(layer).apply(x, ids, weights))
+
+
+def _apply_named_out(
+    x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, layer: str, *, out: torch.Tensor
+) -> None:
+    _names.find(layer).apply(x, ids, weights, out)
+
+
 def _refuse_gradients(*tensors: torch.Tensor) -> None:
     """While tracing: a graph with these operators has no backward."""
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
@@ -115,7 +179,7 @@ def _fake_run(x: torch.Tensor, logits: torch.Tensor, layer: int) -> torch.Tensor
 
 
 def _fake_apply(
-    x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, layer: int
+    x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, layer: int | str
 ) -> torch.Tensor:
     _refuse_gradients(x, weights)
     return x.new_empty(x.shape)
@@ -126,7 +190,12 @@ def _fake_run_out(x: torch.Tensor, logits: torch.Tensor, layer: int, *, out: tor
 
 
 def _fake_apply_out(
-    x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, layer: int, *, out: torch.Tensor
+    x: torch.Tensor,
+    ids: torch.Tensor,
+    weights: torch.Tensor,
+    layer: int | str,
+    *,
+    out: torch.Tensor,
 ) -> None:
     _refuse_gradients(x, weights, out)
 
@@ -136,6 +205,8 @@ _IMPLEMENTATIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "apply": (_apply, _fake_apply),
     "run_out": (_run_out, _fake_run_out),
     "apply_out": (_apply_out, _fake_apply_out),
+    "apply_named": (_apply_named, _fake_apply),
+    "apply_named_out": (_apply_named_out, _fake_apply_out),
 }
 
 
@@ -158,3 +229,5 @@ _library = _define()  # operators live as long as it does
 
 run = torch.ops.fp4moe.run.default
 apply = torch.ops.fp4moe.apply.default
+apply_named = torch.ops.fp4moe.apply_named.default
+apply_named_out = torch.ops.fp4moe.apply_named_out.default

@@ -1,4 +1,4 @@
-"""fp4moe inside Hugging Face transformers: FP4 checkpoints run in FP4, on a processor.
+"""fp4moe inside Hugging Face transformers: FP4 checkpoints run in FP4, on a CPU.
 
     import fp4moe.transformers
     model = AutoModelForCausalLM.from_pretrained(path, experts_implementation="fp4moe")

@@ -73,7 +73,7 @@ class Fp4MoeConfig(QuantizationConfigMixin):
         """The keyword arguments of `fp4moe.Model.layer` for a layer on "cpu" or "cuda"."""
         options = self._options()
         if place == "cpu":
-            return {**options, "device": _processor()}
+            return {**options, "device": _cpu()}
         engine = "cuda" if self.engine == "auto" else self.engine
         return {**options, "engine": engine, "device": "auto"}
 
@@ -84,8 +84,8 @@ class Fp4MoeConfig(QuantizationConfigMixin):
         return {"quant_method": METHOD, **self._options()}
 
 
-def _processor() -> str:
-    """This machine, and its processor by name where the machine would mean an accelerator."""
+def _cpu() -> str:
+    """This machine, and its CPU by name where the machine would mean an accelerator."""
     if not (torch.cuda.is_available() or torch.xpu.is_available()):
         return "auto"
     return "cpu-arm" if platform.machine() in ("aarch64", "arm64") else "cpu-avx2"

@@ -101,6 +101,8 @@ class QuantizedLinear:
         rows, columns = values.shape
         if factors.ndim == 1:
             factors = factors[:, None]
+        if factors.ndim == 4:  # ModelOpt keeps the blocks' own axes
+            factors = factors[:, 0, :, 0]
         down, across = self._block(rows, factors.shape[0]), self._block(columns, factors.shape[1])
         spread = factors.repeat_interleave(down, 0)[:rows].repeat_interleave(across, 1)
         return values * spread[:, :columns]

@@ -58,7 +58,7 @@ class Fp4MoeQuantizer(HfQuantizer):
         self._place = kinds.pop() if kinds else "cpu"
 
     def update_device_map(self, device_map: Any) -> Any:
-        """What is left to transformers ("auto") is decided: the processor."""
+        """What is left to transformers ("auto") is decided: the CPU."""
         return None if device_map is None else {"": self._place}
 
     def _process_model_before_weight_loading(

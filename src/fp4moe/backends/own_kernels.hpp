@@ -9,7 +9,7 @@ inline constexpr Scheme kEverything[] = {{WeightFormat::mxfp4, kAnyKey},
                                          {WeightFormat::nvfp4, kAnyKey}};
 
 constexpr ExpertsClass own_kernel(std::string_view name, std::span<const DeviceNeed> devices,
-                             TokenFormat format = TokenFormat::standard) {
+                                  TokenFormat format = TokenFormat::standard) {
   return {.name = name,
           .format = format,
           .devices = devices,
@@ -24,7 +24,7 @@ constexpr ExpertsClass own_kernel(std::string_view name, std::span<const DeviceN
 
 // The same with routing inside: no LoRA, and all tokens are here already.
 constexpr ExpertsClass own_monolithic(std::string_view name, std::span<const DeviceNeed> devices,
-                                 Routings routings) {
+                                      Routings routings) {
   ExpertsClass result = own_kernel(name, devices);
   result.kind = Kind::monolithic;
   result.limits = kMonolithicLimits;

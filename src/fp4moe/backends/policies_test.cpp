@@ -157,9 +157,9 @@ TEST(Policies, AFictitiousBackendIsOneRowAndOneLine) {
   static constexpr oracle::Scheme kScheme[] = {
       {oracle::WeightFormat::mxfp4, {ActivationKey::none}}};
   static constexpr oracle::ExpertsClass kExperts{.name = "UnicornExperts",
-                                            .devices = kAnywhere,
-                                            .activations = {Activation::swigluoai},
-                                            .schemes = kScheme};
+                                                 .devices = kAnywhere,
+                                                 .activations = {Activation::swigluoai},
+                                                 .schemes = kScheme};
   static constexpr const oracle::ExpertsClass* kList[] = {&kExperts};
   static constexpr oracle::Backend kUnicorn{.name = "UNICORN",
                                             .family = "unicorn",

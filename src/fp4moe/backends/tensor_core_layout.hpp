@@ -5,6 +5,7 @@
 #pragma once
 #include <string_view>
 
+#include "fp4moe/backends/cuda_native/transforms.hpp"
 #include "fp4moe/formats/sm90_scale.hpp"
 #include "fp4moe/layout/layout.hpp"
 #include "fp4moe/layout/maps.hpp"
@@ -23,9 +24,9 @@ inline layout::Layout tensor_core_layout(std::string_view id, formats::WeightFor
           .codes = native_sm90_codes(block),
           .scales = native_sm90_scales(block),
           .one_record = true,
-          .scale_rule = nvfp4 ? ScaleRule::native_sm90_nvfp4 : ScaleRule::native_sm90_mxfp4,
+          .scale_transform = nvfp4 ? &cuda_native::kNvfp4Scales : &cuda_native::kMxfp4Scales,
           .bias_type = BiasType::f32,
-          .scalars = ScalarRule::native_sm90_offsets,
+          .scalars = nvfp4 ? &cuda_native::kNvfp4Factors : &cuda_native::kMxfp4Factors,
           .reads = reads,
           .note = nvfp4 ? "Codes of blocks whose scale is 0 become 0." : ""};
 }

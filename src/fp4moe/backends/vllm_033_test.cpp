@@ -51,7 +51,7 @@ std::string chosen(const Policy& policy, const Request& request, Mode mode = Mod
 }
 
 const oracle::ExpertsClass& experts_of(const Policy& policy, std::string_view backend,
-                                  std::string_view name) {
+                                       std::string_view name) {
   static const oracle::ExpertsClass kNone{};
   const oracle::Backend* row = oracle::find_backend(policy, backend);
   EXPECT_NE(row, nullptr) << backend;

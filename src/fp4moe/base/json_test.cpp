@@ -201,11 +201,11 @@ TEST(Json, ReadsManyKeysWithoutQuadraticWork) {
   EXPECT_EQ(document->size(), 200'000u);
 }
 
-class JsonFile : public testing::Test {
+class JsonFile : public ::testing::Test {
  protected:
   void write(const std::string& text) { std::ofstream(path_, std::ios::binary) << text; }
   void TearDown() override { std::remove(path_.c_str()); }
-  std::string path_ = testing::TempDir() + "json_test." + std::to_string(getpid()) + ".json";
+  std::string path_ = ::testing::TempDir() + "json_test." + std::to_string(getpid()) + ".json";
 };
 
 TEST_F(JsonFile, IsRead) {
@@ -229,7 +229,7 @@ TEST_F(JsonFile, IsRefusedWhenTooLarge) {
 
 TEST_F(JsonFile, IsRefusedWhenAbsentOrAFolder) {
   EXPECT_EQ(read_json_file(path_ + ".absent").why().id, "json.open");
-  EXPECT_EQ(read_json_file(testing::TempDir()).why().id, "file.not_regular");
+  EXPECT_EQ(read_json_file(::testing::TempDir()).why().id, "file.not_regular");
 }
 
 TEST_F(JsonFile, IsRefusedWithoutWaitingWhenItIsAPipe) {

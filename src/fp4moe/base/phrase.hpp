@@ -1,4 +1,4 @@
-// Words for people: counts with their noun, lines that fit a terminal, and what was meant by a word
+// Human-readable text: counts with their noun, lines that fit a terminal, and what was meant by a word
 // that is not on a list.
 #pragma once
 #include <cstddef>

@@ -52,7 +52,7 @@ Error error(ErrorCode code, std::string_view id, std::string_view message);
 Error invalid(std::string_view id, std::string_view message);
 Error usage(std::string_view id, std::string_view message);
 
-// One line for people: "safetensors.overlap: model.safetensors: tensor "a": ... ; expected ...,
+// One human-readable line: "safetensors.overlap: model.safetensors: tensor "a": ... ; expected ...,
 // found ...".
 std::string text(const Error& why);
 

@@ -16,8 +16,8 @@ constexpr int kLooks = 10000;  // at the state before sleeping: a few microsecon
 
 constexpr std::uint64_t generation(std::uint64_t state) { return state / kGeneration; }
 
-// Worker `who` to the processor of that number among those the process may use. With more workers
-// than processors nobody is pinned: two on one would wait for each other.
+// Worker `who` to the CPU of that number among those the process may use. With more workers
+// than CPUs nobody is pinned: two on one would wait for each other.
 void pin(std::thread& worker, std::size_t who, std::size_t threads) {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);

@@ -26,7 +26,7 @@ namespace fp4moe {
 class ThreadPool {
  public:
   struct Options {
-    bool pins = false;  // every worker stays on a processor of its own; the caller is left alone
+    bool pins = false;  // every worker stays on a CPU of its own; the caller is left alone
   };
   // `threads` counts the caller of run. Fewer are started when the system gives no more.
   explicit ThreadPool(std::size_t threads) : ThreadPool(threads, Options{}) {}

@@ -67,7 +67,7 @@ struct ExpertList {
 };
 
 ExpertList choose_experts(const Checkpoint& source, const checkpoint::TranscodePlan& plan,
-                       std::uint64_t max_bytes) {
+                          std::uint64_t max_bytes) {
   ExpertList chosen;
   for (std::size_t layer = 0; layer < plan.checkpoint.layers.size(); ++layer) {
     const checkpoint::MoeShape& shape = plan.checkpoint.layers[layer].shape;

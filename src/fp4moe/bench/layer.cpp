@@ -142,7 +142,7 @@ Result<LayerReport> bench_layer(const LayerBenchOptions& options) {
   }
   for (const std::uint64_t tokens : options.tokens)
     if (tokens == 0 || tokens > kMaxLayerTokens)
-      return usage("bench.tokens", "so many tokens are not measured")
+      return usage("bench.tokens", "too many tokens")
           .expects(fmt::format("1 to {}", kMaxLayerTokens), fmt::format("{}", tokens));
   if (options.activations != std::vector<std::string>{"none"})
     return usage("bench.activations", "activations are quantized by engine cuda alone here")

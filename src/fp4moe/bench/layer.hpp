@@ -21,8 +21,8 @@ struct LayerBenchOptions {
   LayerModelOptions model{};
   std::vector<std::uint64_t> tokens{1, 4, 16, 64};
   std::vector<std::string> engines{"auto"};
-  std::vector<std::string> numerics{"exact"};  // of kNumericsWords; measured by turns
-  // Engine cuda: what activations are quantized to on the way; measured by turns.
+  std::vector<std::string> numerics{"exact"};  // of kNumericsWords; measured interleaved
+  // Engine cuda: what activations are quantized to on the way; measured interleaved.
   std::vector<std::string> activations{"none"};
   std::string routing = "uniform";           // or "skewed"
   std::uint64_t last_level_bytes = 0;        // of cache; 0: as if it were 32 MiB

@@ -181,7 +181,7 @@ Result<double> check_error(const DeviceSetup& setup, const DeviceContender& cont
   return relative_error(*exact, values);
 }
 
-// Every routing once, layers by turns.
+// Every routing once, layers in rotation.
 Result<OwnGraph> capture(const DeviceSetup& setup, const DeviceContender& contender,
                          const DeviceTokens& tokens, const Workspace& space) {
   const Device& device = *setup.device;
@@ -306,7 +306,7 @@ Result<Done> make_contenders(DeviceSetup& setup, std::uint64_t layers) {
 Result<LayerReport> bench_layer_cuda(const LayerBenchOptions& options) {
   for (const std::uint64_t tokens : options.tokens)
     if (tokens == 0 || tokens > kMaxDeviceTokens)
-      return usage("bench.tokens", "so many tokens are not measured")
+      return usage("bench.tokens", "too many tokens")
           .expects(fmt::format("1 to {}", kMaxDeviceTokens), fmt::format("{}", tokens));
   const auto device = Device::open(0);
   if (!device) return device.why();

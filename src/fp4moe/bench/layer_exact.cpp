@@ -27,7 +27,7 @@ Result<std::vector<double>> exact_outputs(const LayerModel& model, moe::ExpertsP
   std::vector<std::int32_t> map(tokens.experts, -1);
   std::vector<std::size_t> used;
   for (std::size_t i = 0; i < assignments; ++i) {
-    if (routes->ids[i] < 0) continue;  // nobody
+    if (routes->ids[i] < 0) continue;  // unassigned
     const auto id = static_cast<std::size_t>(routes->ids[i]);
     if (map[id] >= 0) continue;
     map[id] = static_cast<std::int32_t>(used.size());

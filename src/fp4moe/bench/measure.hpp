@@ -1,4 +1,4 @@
-// Timing by turns: every job runs once per round, so that a disturbance of the machine meets all of
+// Interleaved timing: every job runs once per round, so that a disturbance of the machine meets all of
 // them alike, and ratios between jobs of one run mean something.
 #pragma once
 #include <cstddef>

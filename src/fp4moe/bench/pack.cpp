@@ -211,7 +211,7 @@ Result<std::vector<PackResult>> bench_pack(const PackOptions& options) {
     results.push_back({.layout = std::string(layout->id),
                        .generation = std::string(layout->generation),
                        .format = std::string(name(layout->format)),
-                       .recodes = layout->scale_rule != layout::ScaleRule::as_is ||
+                       .recodes = layout->scale_transform != nullptr ||
                                   layout->codes.code != nullptr || layout->clears_negative_zero,
                        .hidden = kReal.hidden,
                        .intermediate = kReal.intermediate,

@@ -186,7 +186,7 @@ PlotArea plot_area(const Plot& plot) {
 
 Result<std::string> svg(const Plot& plot) {
   if (plot.series.size() > kMaxSeries)
-    return usage("plot.series", "so many series cannot be told apart in one plot")
+    return usage("plot.series", "too many series for one plot")
         .expects(fmt::format("at most {}", kMaxSeries), fmt::format("{}", plot.series.size()))
         .try_this("plot fewer reports at a time");
   std::size_t count = 0;

@@ -121,7 +121,7 @@ std::uint64_t read_all(std::span<const std::byte> bytes, ThreadPool& pool) {
 Result<std::vector<RouteResult>> bench_route(const RouteOptions& options) {
   for (const std::uint64_t tokens : options.tokens)
     if (tokens == 0 || tokens > kMaxBenchTokens)
-      return usage("bench.tokens", "so many tokens are not measured")
+      return usage("bench.tokens", "too many tokens")
           .expects(fmt::format("1 to {}", kMaxBenchTokens), std::to_string(tokens));
   const std::size_t parts = std::size(kModels) * std::size(kTypes) * options.tokens.size();
   ThreadPool pool(options.threads);

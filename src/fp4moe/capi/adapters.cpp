@@ -16,7 +16,7 @@ constexpr std::uint64_t kMaxAdapters = 1u << 16;
 
 Result<Done> check_adapter_count(std::uint64_t count) {
   if (count != 0 && count <= kMaxAdapters) return Done{};
-  return usage("lora.folders", "so many adapters are not loaded")
+  return usage("lora.folders", "too many adapters")
       .expects(fmt::format("1 to {}", kMaxAdapters), fmt::format("{}", count));
 }
 

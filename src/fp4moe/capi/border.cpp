@@ -212,7 +212,7 @@ Result<Done> copy_struct(const void* given, std::string_view what, std::span<std
 }
 
 Error too_many(std::string_view what, std::uint64_t count, std::uint64_t most) {
-  return usage("struct.count", fmt::format("so many structs {} are not taken", what))
+  return usage("struct.count", fmt::format("too many structs {}", what))
       .expects(fmt::format("at most {}", most), fmt::format("{}", count));
 }
 Error uneven(std::string_view what, std::size_t first, std::size_t other) {
@@ -222,7 +222,7 @@ Error uneven(std::string_view what, std::size_t first, std::size_t other) {
 
 Result<std::size_t> threads_of(std::uint64_t backend_request) {
   if (backend_request > kMaxThreads)
-    return usage("options.threads", "so many threads are not started")
+    return usage("options.threads", "invalid number of threads")
         .expects(fmt::format("0 to {}", kMaxThreads), fmt::format("{}", backend_request));
   const Result<platform::Settings> settings = platform::read_settings();
   if (!settings) return settings.why();

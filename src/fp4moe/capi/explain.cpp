@@ -51,7 +51,7 @@ constexpr RequestKey kRequestKeys[] = {
 };
 
 Error wrong_value(std::string_view key, std::string_view expected, const Json& value) {
-  return usage("request.value", fmt::format("\"{}\" of the request cannot be so", key))
+  return usage("request.value", fmt::format("invalid value of \"{}\" in the request", key))
       .expects(expected, printable(value.dump()));
 }
 

@@ -240,7 +240,7 @@ class RandomCaller {
     call.logits = chance(12) ? nullptr : &logits;
     call.ids = chance(12) ? nullptr : ids.data();
     call.weights = chance(12) ? nullptr : output();
-    call.assignments = chance(4) ? number() : 2 + 2 * (random_.next() % 2);
+    call.slots = chance(4) ? number() : 2 + 2 * (random_.next() % 2);
     if (chance(8)) call.token_ids = ids.data();
     if (chance(8)) call.is_padding = reinterpret_cast<const std::uint8_t*>(input());
     if (chance(4)) call.identity_weights = output() + memory_.size() / 4;

@@ -38,7 +38,7 @@ Result<tensor::MemoryTensor> tensor_of(const fp4moe_tensor& given) {
 
 Result<std::vector<tensor::MemoryTensor>> tensors_of(const fp4moe_tensors& given) {
   if (given.count > kMaxTensors)
-    return usage("tensors.count", "no model has so many tensors")
+    return usage("tensors.count", "too many tensors")
         .expects(fmt::format("at most {}", kMaxTensors), fmt::format("{}", given.count));
   const auto all = take_structs(given.tensors, given.count, kMaxTensors, "fp4moe_tensor");
   if (!all) return all.why();

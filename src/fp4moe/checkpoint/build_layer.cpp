@@ -262,10 +262,31 @@ class LayerBuilder {
            layer_.gate[0].codes.tensor == layer_.up[0].codes.tensor;
   }
 
+  // ModelOpt's MXFP4 of fused experts: [experts, columns, rows / 2] with a scale for 32 rows of a
+  // column. No kernel and no layout has blocks across rows.
+  bool is_packed_along_rows(const StoredTensor& codes) {
+    if (!row_.is_transposed) return false;
+    const ProjectionPlaces& places = layer_.up[0];
+    const StoredTensor* scales = places.scales.tensor;
+    if (scales == nullptr || places.codes.tensor != &codes) return false;
+    const Shape &packed = codes.entry.shape, &found = scales->entry.shape;
+    if (packed.size() != 3 || found.size() != 3 || found[1] != packed[1] ||
+        found[2] * block_size(row_.format) != packed[2] * 2)
+      return false;
+    into_.add(at(*scales, "dialect.unsupported",
+                 "the experts have a scale for blocks of outputs instead of inputs")
+                  .expects(fmt::format("[experts, inputs / {}, outputs]", block_size(row_.format)),
+                           fmt::format("[experts, inputs, outputs / {}], {}",
+                                       block_size(row_.format), tensor::text(found)))
+                  .try_this("Start from a BF16 checkpoint and run fp4moe quantize"));
+    return true;
+  }
+
   bool find_sizes() {
     const StoredTensor* up = first_codes(layer_.up);
     if (up == nullptr) up = first_codes(layer_.gate);
     if (up == nullptr) return false;  // check_complete says so
+    if (is_packed_along_rows(*up)) return false;
     const auto matrix = matrix_of(*up);
     if (!matrix || (fused() && matrix->rows % 2 != 0)) {
       into_.add(at(*up, "tensor.shape", "the tensor is no matrix of codes")
@@ -451,7 +472,7 @@ class LayerBuilder {
 }  // namespace
 
 LayerTensors build_layer(const NamedLayer& named, const DialectRow& row, const tensor::Store& store,
-                     Survey& into) {
+                         Survey& into) {
   return LayerBuilder(named, row, store, into).build();
 }
 

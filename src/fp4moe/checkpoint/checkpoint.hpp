@@ -73,7 +73,7 @@ class Checkpoint {
   const tensor::Store& store() const { return *store_; }
   const ModelConfig& config() const { return config_; }
   const DialectRow& dialect() const { return *row_; }
-  std::string_view evidence() const { return evidence_; }  // what marks the dialect, for people
+  std::string_view evidence() const { return evidence_; }  // what marks the dialect, human-readable
   std::span<const LayerTensors> layers() const { return layers_; }
   std::span<const OtherLayer> others() const { return others_; }
 

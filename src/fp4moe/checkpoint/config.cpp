@@ -77,49 +77,35 @@ Result<std::optional<ConfigDocument>> read_config_document(const tensor::Store& 
   return read_document(**file);
 }
 
+Result<Done> require_json(const ConfigDocument& document, const std::string& path) {
+  if (!document.had_python_numbers) return Done{};
+  return invalid("config.python_numbers",
+                 "the file holds Infinity or NaN and cannot be written back")
+      .in(path)
+      .expects("JSON", "numbers that only Python reads")
+      .try_this("Write these numbers as JSON has them");
+}
+
 void Exclusions::add(std::string_view pattern) {
   constexpr std::string_view kRegex = "re:";
-  if (!pattern.starts_with(kRegex)) {
-    if (pattern.find_first_of("*?") == std::string_view::npos) {
-      exact_.emplace(pattern);
-    } else {
-      wild_.push_back({std::string(pattern), std::string(pattern)});
-    }
-    return;
+  if (pattern.starts_with(kRegex)) {
+    // One that is not understood says nothing: the tensors decide.
+    if (auto regex = ModuleRegex::parse(pattern.substr(kRegex.size())))
+      regexes_.push_back({*std::move(regex), std::string(pattern)});
+  } else if (pattern.find_first_of("*?") == std::string_view::npos) {
+    exact_.emplace(pattern);
+  } else {
+    wild_.emplace_back(pattern);
   }
-  // A regular expression of literals, "\." and ".*" only; a match may end anywhere unless "$" does.
-  std::string wild;
-  std::string_view rest = pattern.substr(kRegex.size());
-  if (rest.starts_with('^')) rest.remove_prefix(1);
-  const bool anchored = rest.ends_with('$');
-  if (anchored) rest.remove_suffix(1);
-  while (!rest.empty()) {
-    if (rest.starts_with(".*")) {
-      wild += '*';
-      rest.remove_prefix(2);
-    } else if (rest.starts_with("\\.")) {
-      wild += '.';
-      rest.remove_prefix(2);
-    } else if (rest[0] == '.') {
-      wild += '?';
-      rest.remove_prefix(1);
-    } else if (std::string_view("\\[](){}+*?|^$").find(rest[0]) != std::string_view::npos) {
-      return;  // a real regular expression: the tensors decide
-    } else {
-      wild += rest[0];
-      rest.remove_prefix(1);
-    }
-  }
-  if (!anchored) wild += '*';
-  wild_.push_back({std::move(wild), std::string(pattern)});
 }
 
 const std::string* Exclusions::find(std::string_view module) const {
   for (std::string_view outer = module;;) {
     if (const auto at = exact_.find(outer); at != exact_.end()) return &*at;
-    for (const Wild& row : wild_) {
-      if (matches_wildcard(row.pattern, outer)) return &row.spelled;
-    }
+    for (const std::string& pattern : wild_)
+      if (matches_wildcard(pattern, outer)) return &pattern;
+    for (const Regex& row : regexes_)
+      if (row.regex.matches(outer)) return &row.spelled;
     const std::size_t dot = outer.rfind('.');
     if (dot == std::string_view::npos) return nullptr;
     outer = outer.substr(0, dot);

@@ -1,6 +1,7 @@
 // What config.json, hf_quant_config.json or GGUF metadata say about a model: its sizes, and how it
 // claims to be quantized. A claim is never believed alone: survey.hpp holds it against the tensors.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -11,6 +12,7 @@
 
 #include "fp4moe/base/result.hpp"
 #include "fp4moe/checkpoint/dialect.hpp"
+#include "fp4moe/checkpoint/module_regex.hpp"
 #include "fp4moe/tensor/files/store.hpp"
 
 namespace fp4moe::checkpoint {
@@ -29,14 +31,14 @@ struct ModelConfig {
   std::string scoring{};
 };
 
-// The modules a quantizer left alone: names, names with * and ?, and compressed-tensors' "re:"
-// patterns as far as they are wildcards in disguise ("re:.*mlp.gate$").
+// The modules a quantizer left alone: names, names with * and ?, and compressed-tensors' regular
+// expressions ("re:.*mlp.gate$").
 class Exclusions {
  public:
   void add(std::string_view pattern);
   // Whether `module` itself, or a module it lies in, is listed.
   const std::string* find(std::string_view module) const;
-  bool empty() const { return exact_.empty() && wild_.empty(); }
+  bool empty() const { return exact_.empty() && wild_.empty() && regexes_.empty(); }
 
  private:
   struct Hash {
@@ -45,19 +47,26 @@ class Exclusions {
       return std::hash<std::string_view>{}(text);
     }
   };
-  struct Wild {
-    std::string pattern{};  // with * and ?
+  struct Regex {
+    ModuleRegex regex;
     std::string spelled{};  // as the file has it
   };
   std::unordered_set<std::string, Hash, std::equal_to<>> exact_{};
-  std::vector<Wild> wild_{};
+  std::vector<std::string> wild_{};
+  std::vector<Regex> regexes_{};
 };
+
+// What an FP8 module's activations are: in full precision, or quantized with a stored scale or
+// with one of their own.
+enum class Fp8Inputs : std::uint8_t { none, stored, dynamic };
 
 // How some modules are said to be quantized.
 struct ClaimedScheme {
   Exclusions modules{};     // which ones, unless it is all of them
   bool is_default = false;  // all that no scheme before this one names
   std::string unread{};     // FP4 in a form that is not read here, in words; empty: it is read
+  Fp8Inputs inputs = Fp8Inputs::none;    // where the weights are FP8
+  std::array<std::uint64_t, 2> block{};  // rows and columns of a scale; 0: not said
 };
 
 // How one file says the experts are quantized.
@@ -69,6 +78,8 @@ struct QuantClaim {
   Exclusions excluded{};
   std::vector<ClaimedScheme> schemes{};  // the first that names a module holds
 
+  // What is said of a module; null: nothing.
+  const ClaimedScheme* scheme(std::string_view module) const;
   // Why the weights of `module` cannot be read; null when they can, or nothing is said of them.
   const std::string* unread(std::string_view module) const;
 };

@@ -57,7 +57,7 @@ Result<Done> check_size(std::string_view what, std::size_t size, std::uint64_t n
       .expects(fmt::format("{}", needed), fmt::format("{}", size));
 }
 
-Result<Done> check_sizes(const MoeShape& shape, const ExpertMemory& to) {
+Result<Done> check_sizes(const MoeShape& shape, const CopyTarget& to) {
   const std::uint64_t block = block_size(shape.format), rows = shape.w13_rows();
   for (const Result<Done>& fine :
        {check_size("w13 codes", to.w13_codes.size(), rows * shape.hidden / 2),
@@ -73,7 +73,7 @@ Result<Done> check_sizes(const MoeShape& shape, const ExpertMemory& to) {
 
 }  // namespace
 
-Result<Done> copy_expert(const ExpertView& view, RowOrder order, const ExpertMemory& to) {
+Result<Done> copy_expert(const ExpertView& view, RowOrder order, const CopyTarget& to) {
   const MoeShape& shape = view.shape;
   if (const auto fine = check_order(shape, order); !fine) return fine.why();
   if (const auto fine = check_sizes(shape, to); !fine) return fine.why();

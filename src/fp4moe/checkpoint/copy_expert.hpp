@@ -10,7 +10,7 @@ namespace fp4moe::checkpoint {
 
 // Memory of one expert. A span may be empty: that part is not wanted. Others have exactly the size
 // of the view's shape.
-struct ExpertMemory {
+struct CopyTarget {
   std::span<std::byte> w13_codes{};   // [w13 rows, hidden / 2]
   std::span<std::byte> w13_scales{};  // [w13 rows, hidden / block]
   std::span<std::byte> w2_codes{};    // [hidden, intermediate / 2]
@@ -22,6 +22,6 @@ struct ExpertMemory {
 // Copies a view, w13's rows in `order`. Biases that the view lacks become zero. Depends on the view
 // alone. Errors: moe_weights.order (a gate where there is none, or none where there is one),
 // moe_weights.size.
-Result<Done> copy_expert(const ExpertView& view, RowOrder order, const ExpertMemory& to);
+Result<Done> copy_expert(const ExpertView& view, RowOrder order, const CopyTarget& to);
 
 }  // namespace fp4moe::checkpoint

@@ -49,7 +49,7 @@ struct ProjectionNames {
 struct DialectRow {
   Dialect dialect;
   std::string_view name;         // as the command line spells it
-  std::string_view config_mark;  // what marks it in config.json, for people
+  std::string_view config_mark;  // what marks it in config.json, human-readable
   WeightFormat format;
   Grouping grouping;
   GlobalScale global_scale;

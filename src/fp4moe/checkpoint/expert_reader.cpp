@@ -57,8 +57,8 @@ struct ExpertReader::Packed {
 
 namespace {
 
-Result<Done> check_scales(const tensor::Store& store, const LayerTensors& layer, const RowsView& scales,
-                          const ScaleOrigin& origin, Projection which) {
+Result<Done> check_scales(const tensor::Store& store, const LayerTensors& layer,
+                          const RowsView& scales, const ScaleOrigin& origin, Projection which) {
   const WeightFormat format = layer.shape.format;
   // GGUF's scales have no sign; a set bit means that another program wrote something else.
   const bool is_unsigned = layer.row->scales_inside() && format == WeightFormat::nvfp4;

@@ -18,7 +18,7 @@ constexpr std::string_view kPartNames[] = {"gate", "up", "w2"};
 
 // Where a part's rows lie among the rows of the matrix that was given.
 struct PartPlace {
-  std::string_view name{};  // of the matrix, for people
+  std::string_view name{};  // of the matrix, human-readable
   std::uint64_t rows = 0;   // of the matrix
   std::uint64_t k = 0;      // elements of a row
   std::uint64_t first = 0, step = 1, count = 0;

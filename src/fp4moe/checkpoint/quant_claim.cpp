@@ -1,6 +1,7 @@
 #include "fp4moe/checkpoint/quant_claim.hpp"
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <utility>
 #include <vector>
@@ -102,6 +103,9 @@ Result<Done> add_modelopt_layers(const Json& layers, QuantClaim& claim) {
     if (row.problem()) return *row.problem();
     common.add(scheme);
     ClaimedScheme said{.unread = scheme.unread};
+    if (algorithm == "FP8") said.inputs = Fp8Inputs::stored;
+    if (algorithm == "FP8_PER_CHANNEL_PER_TOKEN") said.inputs = Fp8Inputs::dynamic;
+    if (algorithm == "fp8_pb_wo" || algorithm == "FP8_PB_WO") said.block = {128, 128};
     said.modules.add(module);
     claim.schemes.push_back(std::move(said));
   }
@@ -150,6 +154,28 @@ Result<Fp4Scheme> compressed_scheme(Fields& group, const std::string& whole) {
   return scheme;
 }
 
+// Two whole numbers, as tools write the size of a block.
+std::array<std::uint64_t, 2> block_size_of(const Json* sizes) {
+  std::array<std::uint64_t, 2> block{};
+  if (sizes == nullptr || !sizes->is_array() || sizes->size() != 2) return block;
+  for (std::size_t i = 0; i < 2; ++i)
+    if ((*sizes)[i].is_number_unsigned()) block[i] = (*sizes)[i].get<std::uint64_t>();
+  return block;
+}
+
+bool is_true(const Json& object, std::string_view key) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_boolean() && found->get<bool>();
+}
+
+// What a tool says of activations: nothing, an object that says whether they are dynamic, or, for
+// several levels, a list of such objects.
+Fp8Inputs claimed_inputs(const Json* inputs, std::string_view key) {
+  if (inputs != nullptr && inputs->is_array() && !inputs->empty()) inputs = &(*inputs)[0];
+  if (inputs == nullptr || !inputs->is_object()) return Fp8Inputs::none;
+  return is_true(*inputs, key) ? Fp8Inputs::dynamic : Fp8Inputs::stored;
+}
+
 // Modules by name come before modules by class ("Linear").
 Result<Done> add_compressed_groups(const Json& groups, const std::string& whole, QuantClaim& claim,
                                    CommonFormat& common) {
@@ -159,7 +185,10 @@ Result<Done> add_compressed_groups(const Json& groups, const std::string& whole,
     const auto scheme = compressed_scheme(fields, whole);
     if (!scheme) return scheme.why();
     common.add(*scheme);
-    ClaimedScheme said{.unread = scheme->unread};
+    ClaimedScheme said{.unread = scheme->unread,
+                       .inputs = claimed_inputs(fields.find("input_activations"), "dynamic")};
+    if (const Json* weights = fields.find("weights"); weights != nullptr && weights->is_object())
+      said.block = block_size_of(Fields(*weights).find("block_structure"));
     const Json* targets = fields.find("targets");
     if (targets != nullptr && targets->is_array()) {
       for (const Json& target : *targets) {
@@ -205,6 +234,7 @@ Result<QuantClaim> compressed_tensors_claim(Fields& fields) {
 struct QuarkLevel {
   std::string dtype{}, qscheme{}, scale_format{}, scale_type{};
   std::optional<std::uint64_t> group_size{};
+  std::array<std::uint64_t, 2> block{};
 
   bool is_fp4() const { return dtype == "fp4" || dtype == "mxfp4" || dtype == "mx_fp4"; }
   std::string text() const {
@@ -224,7 +254,8 @@ Result<QuarkLevel> quark_level(const Json& config) {
                    .qscheme = fields.string("qscheme"),
                    .scale_format = fields.string("scale_format"),
                    .scale_type = fields.string("scale_type"),
-                   .group_size = fields.count({"group_size"})};
+                   .group_size = fields.count({"group_size"}),
+                   .block = block_size_of(fields.find("block_size"))};
   if (level.dtype == "mx") level.dtype = "mx_" + fields.string("mx_element_dtype");
   if (fields.problem()) return *fields.problem();
   return level;
@@ -286,7 +317,10 @@ Result<QuantClaim> quark_claim(Fields& fields) {
       if (!levels) return levels.why();
       const Fp4Scheme scheme = quark_scheme(*levels);
       common.add(scheme);
-      ClaimedScheme said{.unread = scheme.unread};
+      Fields said_of(layer);
+      ClaimedScheme said{.unread = scheme.unread,
+                         .inputs = claimed_inputs(said_of.find("input_tensors"), "is_dynamic")};
+      if (!levels->empty()) said.block = (*levels)[0].block;
       said.modules.add(pattern);
       claim.schemes.push_back(std::move(said));
     }
@@ -374,12 +408,15 @@ Result<QuantClaim> claim_from(const Json& config, std::string_view model_type,
   return claim;
 }
 
-const std::string* QuantClaim::unread(std::string_view module) const {
-  for (const ClaimedScheme& scheme : schemes) {
-    if (!scheme.is_default && scheme.modules.find(module) == nullptr) continue;
-    return scheme.unread.empty() ? nullptr : &scheme.unread;
-  }
+const ClaimedScheme* QuantClaim::scheme(std::string_view module) const {
+  for (const ClaimedScheme& said : schemes)
+    if (said.is_default || said.modules.find(module) != nullptr) return &said;
   return nullptr;
+}
+
+const std::string* QuantClaim::unread(std::string_view module) const {
+  const ClaimedScheme* said = scheme(module);
+  return said == nullptr || said->unread.empty() ? nullptr : &said->unread;
 }
 
 }  // namespace fp4moe::checkpoint

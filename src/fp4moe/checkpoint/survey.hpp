@@ -64,6 +64,6 @@ Survey survey(const tensor::Store& store);
 
 // Fills in a layer of dialect `row`; adds what is wrong to `into`.
 LayerTensors build_layer(const NamedLayer& named, const DialectRow& row, const tensor::Store& store,
-                     Survey& into);
+                         Survey& into);
 
 }  // namespace fp4moe::checkpoint

@@ -30,7 +30,7 @@ std::string painted(const Io& io, std::string_view color, const std::string& tex
   return io.color ? fmt::format("\x1b[{}m{}\x1b[0m", color, text) : text;
 }
 
-std::string_view class_of(const Experts* experts) {
+std::string_view class_of(const ExpertsClass* experts) {
   return experts == nullptr || experts->name.empty() ? "no class" : experts->name;
 }
 

@@ -1,4 +1,4 @@
-// An answer for people: one sentence, what to do to change it, what nearly runs. The rest is
+// An answer as text: one sentence, what to do to change it, what nearly runs. The rest is
 // --verbose.
 #pragma once
 #include <string>

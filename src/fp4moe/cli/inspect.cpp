@@ -74,7 +74,7 @@ Summary summarize(const Store& store, const Survey& found) {
   Summary summary;
   std::vector<const StoredTensor*> experts;
   std::vector<const StoredTensor*> matrices;  // codes, block scales and global scales
-  for (const MoeLayer& layer : found.layers) {
+  for (const LayerTensors& layer : found.layers) {
     const std::string prefix = star(layer.prefix);
     const auto same = [&](const LayerGroup& group) {
       return group.prefix == prefix && group.shape == layer.shape;

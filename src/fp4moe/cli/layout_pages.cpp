@@ -87,8 +87,8 @@ std::string layout_page(std::string_view id) {
   for (const Layout* layout : all) {
     std::string section =
         fmt::format("- Order: {}.\n- Scales: {}.\n- Biases: {}.\n- Other tensors: {}.\n\n",
-                    layout::order_words(*layout), layout::scale_words(layout->scale_rule),
-                    layout::bias_words(*layout), layout::scalar_words(layout->scalars));
+                    layout::order_words(*layout), layout::scale_words(*layout),
+                    layout::bias_words(*layout), layout::scalar_words(*layout));
     section += tensors_section(*layout) + map_section("Codes", layout->codes) +
                map_section("Block scales", layout->scales);
     if (all.size() > 1) text += fmt::format("## {}\n\n", layout->generation);

@@ -78,7 +78,7 @@ std::vector<platform::Variable> switches_of(const Policy& policy) {
   std::vector<platform::Variable> found;
   for (const platform::VariableRow& row : platform::variables()) {
     const bool is_asked_for = std::ranges::any_of(policy.backends, [&](const Backend* backend) {
-      return std::ranges::any_of(backend->experts, [&](const Experts* experts) {
+      return std::ranges::any_of(backend->experts, [&](const ExpertsClass* experts) {
         return std::ranges::any_of(experts->devices, [&](const oracle::DeviceNeed& need) {
           return need.switches.contains(row.variable);
         });
@@ -175,7 +175,7 @@ struct KernelWords {
 };
 
 KernelWords describe(const Policy& policy, oracle::Mode mode, const Backend& backend,
-                     const Experts& experts) {
+                     const ExpertsClass& experts) {
   const bool repaired = mode == oracle::Mode::strict && !experts.strict_devices.empty();
   return {.backend = std::string(backend.name),
           .kernel = experts.name.empty() ? "(function)" : std::string(experts.name),
@@ -192,9 +192,9 @@ KernelWords describe(const Policy& policy, oracle::Mode mode, const Backend& bac
 }
 
 // In trial order, then those that only LoRA by name reaches.
-std::vector<const Experts*> kernels_of(const Backend& backend) {
-  std::vector<const Experts*> kernels(backend.experts.begin(), backend.experts.end());
-  for (const Experts* experts : backend.lora_experts)
+std::vector<const ExpertsClass*> kernels_of(const Backend& backend) {
+  std::vector<const ExpertsClass*> kernels(backend.experts.begin(), backend.experts.end());
+  for (const ExpertsClass* experts : backend.lora_experts)
     if (std::ranges::find(kernels, experts) == kernels.end()) kernels.push_back(experts);
   return kernels;
 }
@@ -202,7 +202,7 @@ std::vector<const Experts*> kernels_of(const Backend& backend) {
 std::vector<KernelWords> describe_all(const Policy& policy, oracle::Mode mode) {
   std::vector<KernelWords> kernels;
   for (const Backend* backend : policy.backends)
-    for (const Experts* experts : kernels_of(*backend))
+    for (const ExpertsClass* experts : kernels_of(*backend))
       kernels.push_back(describe(policy, mode, *backend, *experts));
   return kernels;
 }
@@ -269,7 +269,7 @@ Json to_json(const Policy& policy, oracle::Mode mode,
            {"backend", backend == "-" ? Json() : Json(backend)}});
     }
   for (const Backend* backend : policy.backends) {
-    for (const Experts* experts : kernels_of(*backend)) {
+    for (const ExpertsClass* experts : kernels_of(*backend)) {
       const KernelWords words = describe(policy, mode, *backend, *experts);
       Json refused = Json::object();  // by device, for the device's own reasons
       for (const platform::Device& device : devices) {

@@ -51,7 +51,7 @@ std::string progress_line(const ProgressState& state, std::size_t columns) {
   const std::string left =
       speed > 0 ? fmt::format(", {:.0f} s left", static_cast<double>(rest) / speed) : "";
   // The last column stays free: some terminals begin a new line there.
-  const std::size_t width = columns == 0 ? std::string::npos : columns - 1;
+  const std::size_t available = columns == 0 ? std::string::npos : columns - 1;
   const auto bar = [&](std::size_t width) {
     const auto filled = static_cast<std::size_t>(share * static_cast<double>(width));
     return fmt::format("[{}{}] ", std::string(filled, '='), std::string(width - filled, ' '));
@@ -61,10 +61,10 @@ std::string progress_line(const ProgressState& state, std::size_t columns) {
   for (const std::string& tail :
        {percent + bytes + rate + left, percent + bytes + left, percent + left, percent}) {
     const std::size_t used = state.title.size() + 1 + tail.size() + kFrame;
-    if (used + kNarrowest > width) continue;
-    return fmt::format("{} {}{}", state.title, bar(std::min(kWidest, width - used)), tail);
+    if (used + kNarrowest > available) continue;
+    return fmt::format("{} {}{}", state.title, bar(std::min(kWidest, available - used)), tail);
   }
-  return fmt::format("{} {}", state.title, percent).substr(0, width);
+  return fmt::format("{} {}", state.title, percent).substr(0, available);
 }
 
 }  // namespace fp4moe::cli

@@ -221,7 +221,7 @@ Run declare_run(OptionSet& set) {
           "safetensors file: hidden_states [T,H] and router_logits [T,E], or topk_ids and "
           "topk_weights [T,k]")
       .as(Form::path);
-  set.add("--tokens", options->tokens, "Without --input: so many seeded tokens")
+  set.add("--tokens", options->tokens, "Without --input: number of seeded tokens")
       .between(std::uint64_t{0}, kMaxTokens)
       .show_default();
   set.add("--seed", options->seed, "Of those tokens").show_default();
@@ -248,7 +248,7 @@ Run declare_run(OptionSet& set) {
           "token_lora_mapping [T] of --input, else all take the first")
       .as(Form::path);
   set.add_threads(words.threads);
-  set.add("--batch", words.batch, "Compute so many tokens at once (default: all)")
+  set.add("--batch", words.batch, "Tokens computed at once (default: all)")
       .between(std::uint64_t{1}, kMaxTokens);
   set.add("--tp", words.tp, "Tensor-parallel ranks, as threads of this process, or mpi")
       .as(Form::number)
@@ -258,7 +258,7 @@ Run declare_run(OptionSet& set) {
       .show_default();
   set.add("--exchange", words.exchange, "How tokens travel between expert-parallel ranks")
       .one_of(exchange_names());
-  set.add("--placement", words.placement, "How experts are dealt out")
+  set.add("--placement", words.placement, "How experts are placed on ranks")
       .one_of({"linear", "round-robin"})
       .show_default();
   set.add("--deadline", options->deadline,

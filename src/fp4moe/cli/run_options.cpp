@@ -83,7 +83,7 @@ Result<runtime::RunOptions> run_options(const RunArgs& words, std::size_t thread
   const bool splits_tensors = *tp > 1 || words.tp == "mpi";
   const bool splits_experts = *ep > 1 || words.ep == "mpi";
   if (splits_tensors && splits_experts)
-    return wrong_option("--tp and --ep", "one of them: experts are either split or dealt out",
+    return wrong_option("--tp and --ep", "one of them: experts are either split or sharded",
                         fmt::format("{} and {}", words.tp, words.ep));
   result.split = splits_experts   ? runtime::Split::expert
                  : splits_tensors ? runtime::Split::tensor
@@ -91,8 +91,7 @@ Result<runtime::RunOptions> run_options(const RunArgs& words, std::size_t thread
   result.ranks = std::max(*tp, *ep);
   if (!words.exchange.empty()) {
     if (words.exchange != "local" && result.split != runtime::Split::expert)
-      return wrong_option("--exchange", "local, unless experts are dealt out (--ep)",
-                          words.exchange);
+      return wrong_option("--exchange", "local, unless experts are sharded (--ep)", words.exchange);
     layer.exchange = words.exchange;
   }
   if (!words.input_scale.empty()) {

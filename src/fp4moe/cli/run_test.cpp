@@ -436,7 +436,7 @@ TEST_F(RunCommand, RefusesWrongWords) {
   refused(run_with({"--ep", "65"}), 2, "1 to 64, or mpi");
   refused(run_with({"--ep", "two"}), 2, "--ep does not take this value");
   refused(run_with({"--tp", "2", "--ep", "2"}), 2, "one of them");
-  refused(run_with({"--exchange", "gather"}), 2, "unless experts are dealt out");
+  refused(run_with({"--exchange", "gather"}), 2, "unless experts are sharded");
   refused(run_with({"--exchange", "pigeon"}), 2, "--exchange");
   refused(run_with({"--placement", "heap"}), 2, "--placement");
   refused(run_with({"--input-scale", "1"}), 2, "two positive numbers");

@@ -167,7 +167,7 @@ Run declare_synth(OptionSet& set) {
   set.add("--intermediate", options->intermediate, "Intermediate size, instead of the model's")
       .between(kOne, kMax);
   set.add("--seed", synth.seed, "Seed; the same weights in every dialect").show_default();
-  set.add("--shards", synth.shards, "About so many files: tensors stay whole")
+  set.add("--shards", synth.shards, "Approximate number of files; tensors stay whole")
       .between(kOne, kMax)
       .show_default();
   set.add_threads(options->threads);

@@ -1,5 +1,5 @@
 // Scales of the layout native_sm90 (docs/layouts/native_sm90.*.md) and its generation, where both
-// who packs on the processor and who packs on the device look. A stored scale times an e2m1 code in
+// who packs on the CPU and who packs on the device look. A stored scale times an e2m1 code in
 // the bits of a bf16 number must be a normal bf16 number; what is taken out of the scales for that
 // is given back to the accumulators as a float32 factor.
 #pragma once

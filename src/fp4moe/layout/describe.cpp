@@ -162,60 +162,24 @@ std::string order_words(const Layout& layout) {
   return text;
 }
 
-std::string scale_words(ScaleRule rule) {
-  switch (rule) {
-    case ScaleRule::as_is:
-      return "bytes as they are";
-    case ScaleRule::plus_six:
-      return "each byte + 6";
-    case ScaleRule::marlin_2026_01:
-      return "E4M3 as the upper bits of a half times 2^7, sign dropped";
-    case ScaleRule::marlin_2026_03:
-      return "as half times 2^(7+x), x from the layer's smallest scale, sign dropped";
-    case ScaleRule::marlin_2026_04:
-      return "as half times 2^(7+x), x from the layer's largest scale; below 2 and negative: 0";
-    case ScaleRule::native_sm90_mxfp4:
-      return "each byte + 126, less an offset per expert and matrix where that exceeds 254";
-    case ScaleRule::native_sm90_nvfp4:
-      return "normalized: exponent + 9 in five bits, three bits of mantissa; scale 0 is 0xF0";
-  }
-  return {};
+std::string scale_words(const Layout& layout) {
+  return std::string(layout.scale_transform == nullptr ? "bytes as they are"
+                                                       : layout.scale_transform->says);
 }
 
 std::string bias_words(const Layout& layout) {
   const std::string_view type = layout.bias_type == BiasType::bf16  ? "BF16"
                                 : layout.bias_type == BiasType::f32 ? "F32"
                                                                     : "as loaded";
-  const std::string_view order = layout.bias_order == BiasOrder::halves ? "all gates, then all ups"
-                                 : layout.bias_order == BiasOrder::marlin_single
-                                     ? "as rows, then every 32: x goes to 8*(x%8/2) + 2*(x/8) + x%2"
+  const std::string_view order = layout.bias_transform != nullptr ? layout.bias_transform->says
+                                 : layout.bias_order == BiasOrder::halves
+                                     ? "all gates, then all ups"
                                      : "as the rows";
   return fmt::format("{}, {}", type, order);
 }
 
-std::string scalar_words(ScalarRule rule) {
-  switch (rule) {
-    case ScalarRule::none:
-      return "none";
-    case ScalarRule::global_scales:
-      return "w13_scale_2 (gate's and up's), w2_scale_2: as they are";
-    case ScalarRule::marlin:
-      return "w13_scale_2 (the gate's), w2_scale_2: times 2^119 (F16: 2^7), over 2^x";
-    case ScalarRule::alphas_per_expert:
-      return "a13_scale (the larger of gate's and up's), a2_scale, g1_alphas = a13 * w13_scale_2, "
-             "g2_alphas, a1_gscale = 1 / a13, a2_gscale";
-    case ScalarRule::alphas_shared:
-      return "a13_scale and a2_scale (one maximum over all experts), g1_alphas = a13 * "
-             "w13_scale_2, g2_alphas, a1_gscale = 1 / a13, a2_gscale";
-    case ScalarRule::alphas_trtllm:
-      return "as alphas of one maximum over all experts, and g1_scale_c = g1_alphas * a2_gscale "
-             "(without a gate: a2_gscale)";
-    case ScalarRule::alphas_trtllm_2026_01:
-      return "as alphas of one maximum over all experts, and g1_scale_c = g1_alphas / a2";
-    case ScalarRule::native_sm90_offsets:
-      return "w13_factor (gate's and up's), w2_factor: what accumulators are multiplied by";
-  }
-  return {};
+std::string scalar_words(const Layout& layout) {
+  return std::string(layout.scalars == nullptr ? "none" : layout.scalars->says);
 }
 
 }  // namespace fp4moe::layout

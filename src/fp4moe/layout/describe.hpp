@@ -20,8 +20,8 @@ std::string size_rule(const Map& map);
 
 // A layout's orders and rules as sentences.
 std::string order_words(const Layout& layout);
-std::string scale_words(ScaleRule rule);
+std::string scale_words(const Layout& layout);
 std::string bias_words(const Layout& layout);
-std::string scalar_words(ScalarRule rule);
+std::string scalar_words(const Layout& layout);
 
 }  // namespace fp4moe::layout

@@ -9,6 +9,7 @@
 
 #include "fp4moe/formats/weight_format.hpp"
 #include "fp4moe/layout/index_map.hpp"
+#include "fp4moe/layout/transforms.hpp"
 #include "fp4moe/tensor/dtype.hpp"
 
 namespace fp4moe::layout {
@@ -25,34 +26,10 @@ struct W13Order {
   bool up_first = false;
 };
 
-// What is done to scale bytes on the way.
-enum class ScaleRule : std::uint8_t {
-  as_is,
-  plus_six,           // MXFP4 for FP8 activations: the byte + 6
-  marlin_2026_01,     // NVFP4 as S0E5M3, no common exponent, sign dropped
-  marlin_2026_03,     // common exponent from the smallest scale, sign dropped
-  marlin_2026_04,     // common exponent from the largest scale; tiny and negative scales become 0
-  native_sm90_mxfp4,  // rebiased by 126 and an offset per expert and matrix
-  native_sm90_nvfp4,  // normalized: 5 bits of exponent, 3 of mantissa; blocks of scale 0 zeroed
-};
-
 enum class BiasType : std::uint8_t { as_loaded, bf16, f32 };
 enum class BiasOrder : std::uint8_t {
-  as_rows,        // as w13's and w2's rows
-  halves,         // all gates, then all ups
-  marlin_single,  // as rows, then the permutation of every 32
-};
-
-// The tensors beside weights, scales and biases.
-enum class ScalarRule : std::uint8_t {
-  none,
-  global_scales,          // w13_scale_2 [E, gate and up], w2_scale_2 [E], as they are
-  marlin,                 // global scales with the exponents of the scale rule folded in
-  alphas_per_expert,      // input scales: the larger of gate's and up's, for each expert
-  alphas_shared,          // input scales: one for all experts
-  alphas_trtllm,          // and g1_scale_c = g1_alphas * a2_gscale
-  alphas_trtllm_2026_01,  // and g1_scale_c = (a13 * w13_scale_2) / a2
-  native_sm90_offsets,  // what the accumulators are to be multiplied by, for each expert and matrix
+  as_rows,  // as w13's and w2's rows
+  halves,   // all gates, then all ups
 };
 
 struct Layout {
@@ -65,14 +42,17 @@ struct Layout {
   bool pads_at_end = false;      // gated w13: padding rows after both halves instead of in each
   Map codes{}, scales{};         // of w13 and w2 alike
   tensor::DType codes_type = tensor::DType::u8, scales_type = tensor::DType::u8;
-  bool one_record = false;            // codes and scales share the tensors w13 and w2
-  bool clears_negative_zero = false;  // FP4 code 8 becomes 0; cannot be undone
-  ScaleRule scale_rule = ScaleRule::as_is;
+  bool one_record = false;                // codes and scales share the tensors w13 and w2
+  bool clears_negative_zero = false;      // FP4 code 8 becomes 0; cannot be undone
+  std::optional<Map> one_group_scales{};  // instead of `scales`, where all of k is one block
+  const ScaleTransform* scale_transform = nullptr;  // null: bytes as they are
   BiasType bias_type = BiasType::as_loaded;
   BiasOrder bias_order = BiasOrder::as_rows;
-  ScalarRule scalars = ScalarRule::none;
-  std::string_view reads{};  // who reads it: libraries and versions
-  std::string_view note{};   // what a person should know
+  const BiasTransform* bias_transform = nullptr;  // after the order; null: none
+  const ScalarTransform* scalars = nullptr;       // null: no tensors beside weights and biases
+  bool takes_f16_params = true;                   // false: BF16 parameters alone
+  std::string_view reads{};                       // who reads it: libraries and versions
+  std::string_view note{};                        // what a person should know
 };
 
 // Rows of `layouts` are ordered newest generation first, so the first of an id is its default.
@@ -96,11 +76,6 @@ constexpr std::uint64_t shuffled_row(std::uint64_t row) {
 constexpr std::uint64_t unshuffled_row(std::uint64_t row) {
   return row / 32 * 32 + 4 * (row % 8) + row % 32 / 8;
 }
-// The place of element x of a bias under marlin_single.
-constexpr std::uint64_t marlin_single(std::uint64_t x) {
-  return x / 32 * 32 + x % 8 / 2 * 8 + x % 32 / 8 * 2 + x % 2;
-}
-
 // The tensor's extents as the kernel sees them, and the strides of its storage, in elements.
 struct Shape {
   std::vector<std::uint64_t> extents{}, strides{};

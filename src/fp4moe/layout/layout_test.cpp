@@ -80,15 +80,6 @@ TEST(ShuffledRows, MoveWithinBlocksOf32AndBack) {
       }
 }
 
-TEST(MarlinSingle, IsTheGatherOfTheFormat) {
-  // out[8 i + j] <- in[2 i + {0, 1, 8, 9, 16, 17, 24, 25}[j]]
-  constexpr std::uint64_t kFrom[] = {0, 1, 8, 9, 16, 17, 24, 25};
-  for (std::uint64_t block = 0; block < 2; ++block)
-    for (std::uint64_t i = 0; i < 4; ++i)
-      for (std::uint64_t j = 0; j < 8; ++j)
-        EXPECT_EQ(marlin_single(32 * block + 2 * i + kFrom[j]), 32 * block + 8 * i + j);
-}
-
 Shape shape_of(const Map& map, Extent size, std::uint64_t experts) {
   const Result<IndexMap> bound = IndexMap::bind(map, size);
   return bound ? kernel_shape(*bound, experts) : Shape{};

@@ -12,7 +12,7 @@ constexpr std::uint32_t kGoldenRatio = 2654435769;  // 2^32 / 1.618...: spreads 
 
 Result<Done> check_experts(std::uint64_t experts) {
   if (experts > 0 && experts <= kMaxMapped) return Done{};
-  return usage("expert_map.experts", "there are not so many experts")
+  return usage("expert_map.experts", "too many experts")
       .expects(fmt::format("1 to {}", kMaxMapped), std::to_string(experts));
 }
 
@@ -54,7 +54,7 @@ Result<std::vector<std::int32_t>> dispatch_numbers(std::uint64_t experts, std::u
     for (const std::uint64_t expert : *owned) numbers[expert] = next++;
   }
   if (static_cast<std::uint64_t>(next) != experts)
-    return usage("expert_map.ranks", "experts are dealt out to ranks").expects("at least 1", "0");
+    return usage("expert_map.ranks", "number of ranks").expects("at least 1", "0");
   return numbers;
 }
 
@@ -77,7 +77,7 @@ Result<std::vector<std::int32_t>> initial_physical_experts(std::uint64_t experts
                                                            std::uint64_t redundant) {
   if (const Result<Done> good = check_experts(experts); !good) return good.why();
   if (redundant > kMaxMapped - experts)
-    return usage("expert_map.experts", "there are not so many experts")
+    return usage("expert_map.experts", "too many experts")
         .expects(fmt::format("up to {} in all", kMaxMapped),
                  fmt::format("{} and {} redundant", experts, redundant));
   std::vector<std::int32_t> logical(experts + redundant);

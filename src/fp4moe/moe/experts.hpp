@@ -70,7 +70,7 @@ class Experts {
   virtual ~Experts() = default;
   virtual const ExpertsProblem& problem() const = 0;
   virtual std::string_view engine() const = 0;
-  virtual std::string kernel() const = 0;  // what runs, for people
+  virtual std::string kernel() const = 0;  // what runs, human-readable
   // Fills `out`: [M, H] summed, [M * top_k, H] assignments without their weights, or for batched tokens
   // [experts * capacity, H]. Every element of `out` that may be read later is written. The result
   // depends on neither threads nor the other tokens of the call.

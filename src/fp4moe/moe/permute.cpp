@@ -20,10 +20,10 @@ constexpr std::size_t kSmallPart = 4096;  // assignments that are not worth a se
 struct Sort {
   std::span<const std::int32_t> ids{};
   std::span<const std::int32_t> map{};  // or none
-  std::uint64_t buckets = 0;            // nobody's assignments have one more
+  std::uint64_t buckets = 0;            // unassigned ones have one more
   std::uint64_t align = 1;              // buckets begin at multiples of it
 
-  // Ids that are nobody's have the last number.
+  // Ids that are unassigned have the last number.
   std::uint64_t bucket(std::size_t assignment) const {
     const auto id = static_cast<std::uint32_t>(ids[assignment]);
     if (map.empty()) return std::min<std::uint64_t>(id, buckets);
@@ -52,7 +52,7 @@ void count_part(const Sort& sort, const Parts& parts, std::size_t part,
     ++counts[sort.bucket(assignment)];
 }
 
-// Calls border(bucket, begin, end without padding) and returns where the last one of somebody ends.
+// Calls border(bucket, begin, end without padding) and returns where the last assigned one ends.
 template <class Border>
 std::uint64_t add_up(const Sort& sort, const Parts& parts, std::span<std::uint32_t> scratch,
                      const Border& border) {
@@ -87,7 +87,7 @@ void place_part(const Sort& sort, const Parts& parts, std::size_t part,
 Result<Done> check_assignments(const Assignments& assignments, std::uint64_t block) {
   if (assignments.experts == 0 || assignments.experts > kMaxBuckets ||
       assignments.local_experts > assignments.experts)
-    return usage("permute.experts", "there are not so many experts")
+    return usage("permute.experts", "too many experts")
         .expects(fmt::format("1 to {}, local ones among them", kMaxBuckets),
                  fmt::format("{}, {} local", assignments.experts, assignments.local_experts));
   if (!assignments.expert_map.empty() && assignments.expert_map.size() != assignments.experts)
@@ -98,7 +98,7 @@ Result<Done> check_assignments(const Assignments& assignments, std::uint64_t blo
     return usage("permute.block", "blocks have rows").expects("1 to 65536", std::to_string(block));
   if (assignments.ids.size() > kMaxAssignments ||
       assignments.experts * (block - 1) > kMaxAssignments - assignments.ids.size())
-    return usage("permute.slots", "so many assignments cannot be numbered")
+    return usage("permute.slots", "too many assignments")
         .expects(fmt::format("at most {} with their padding", kMaxAssignments),
                  fmt::format("{} of {} experts", assignments.ids.size(), assignments.experts))
         .try_this("Split the tokens into chunks");
@@ -163,7 +163,7 @@ Result<Done> align_batches(std::span<const std::int32_t> counts, std::uint64_t c
   const auto total =
       checked_multiply(counts.size(), round_up(std::min(capacity, kMaxAssignments), block));
   if (!total || *total > kMaxAssignments || capacity > kMaxAssignments)
-    return usage("permute.slots", "so many rows cannot be numbered")
+    return usage("permute.slots", "too many rows")
         .expects(fmt::format("at most {}", kMaxAssignments),
                  fmt::format("{} batches of {}", counts.size(), capacity));
   const auto none = static_cast<std::int32_t>(counts.size() * capacity);

@@ -1,6 +1,6 @@
 // Assignments put in the order of their experts. A assignment is a token's choice: choice j of token t has the
 // number t * top_k + j and the id ids[t * top_k + j]. Ids below 0, beyond the experts, or mapped
-// to -1 are nobody's. Inside an expert assignments keep their order, whatever the number of threads.
+// to -1 are unassigned. Inside an expert assignments keep their order, whatever the number of threads.
 //
 // Kernels take this order in one of three forms; all come out of one counting sort:
 //
@@ -64,11 +64,11 @@ std::uint64_t marlin_block(const MarlinBlockCase& asked);
 
 // Grouped matrix products.
 struct Grouped {
-  std::vector<std::int64_t> offsets{};  // [local experts + 1]; the last: rows that are somebody's
+  std::vector<std::int64_t> offsets{};  // [local experts + 1]; the last: rows that are assigned
   std::vector<std::int32_t>
-      row_of_assignment{};  // nobody's assignments follow the others, in their order
+      row_of_assignment{};  // unassigned ones follow the others, in their order
   std::vector<std::int32_t>
-      assignment_of_row{};  // the number of assignments where the row is nobody's
+      assignment_of_row{};  // the number of assignments where the row is unassigned
   std::vector<std::uint32_t> scratch{};
 
   std::uint64_t valid() const {
@@ -77,14 +77,14 @@ struct Grouped {
 };
 Result<Done> group_assignments(const Assignments& assignments, ThreadPool& pool, Grouped& out);
 
-// out[row] = x[assignment_of_row / top_k] for the rows that are somebody's. Rows are whole numbers of 16
+// out[row] = x[assignment_of_row / top_k] for the rows that are assigned. Rows are whole numbers of 16
 // bytes; reduce.hpp brings them back. Errors: permute.rows, rows.*.
 Result<Done> permute_rows(const ConstRows& x, const Grouped& order, ThreadPool& pool,
                           const MutableRows& out);
 
 // TRT-LLM.
 struct Tiled {
-  std::vector<std::int32_t> row_of_assignment{};  // -1: nobody's
+  std::vector<std::int32_t> row_of_assignment{};  // -1: unassigned's
   std::vector<std::int32_t> token_of_row{};       // [padded rows]; -1: padding
   std::vector<std::int32_t> padded_counts{};      // [local experts], multiples of the tile
   std::vector<std::int32_t> offsets{};            // [local experts + 1], their sums

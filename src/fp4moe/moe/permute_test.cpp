@@ -252,7 +252,7 @@ struct Chosen {
   Chosen() {
     SplitMix64 random(8);
     for (float& weight : weights) weight = random.unit();
-    std::fill_n(ids.begin(), kTop, -1);        // a token of nobody
+    std::fill_n(ids.begin(), kTop, -1);        // an unassigned token
     std::fill_n(ids.begin() + kTop, kTop, 3);  // four times the same
   }
 };
@@ -265,7 +265,7 @@ TEST(PermuteRows, RowsGoThereAndComeBackSummed) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     Matrix x = matrix(dtype, kTokens, kWide, 0);
     fill_randomly(x, 1);
-    Matrix moved = matrix(dtype, kTokens * kTop, kWide, kNan);  // rows of nobody stay NaN
+    Matrix moved = matrix(dtype, kTokens * kTop, kWide, kNan);  // unassigned rows stay NaN
     ASSERT_TRUE(permute_rows(x.view(), order, pool, moved.view()));
     Matrix out = matrix(dtype, kTokens, kWide, kNan);
     ASSERT_TRUE(unpermute_rows({moved.view(), order, chosen.weights}, pool, out.view()));
@@ -300,7 +300,7 @@ TEST(PermuteRows, RefusesRowsThatDoNotFit) {
             "reduce.sizes");
 }
 
-TEST(Reduce, ContiguousSumsAssignmentsAndSkipsNobodys) {
+TEST(Reduce, ContiguousSumsAssignmentsAndSkipsUnassigned) {
   const Chosen chosen;
   const Numbers map{0, -1, 1, 2, -1, 3};
   ThreadPool pool(2);

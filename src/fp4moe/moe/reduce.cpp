@@ -12,8 +12,8 @@
 namespace fp4moe::moe {
 namespace {
 
-constexpr std::size_t kStrip = 512;  // columns summed at a time, on the stack
-constexpr std::uint64_t kNobody = ~std::uint64_t{0};
+constexpr std::size_t kColumnsAtOnce = 512;  // columns summed at a time, on the stack
+constexpr std::uint64_t kUnassigned = ~std::uint64_t{0};
 
 // Columns [begin, begin + count) of all rows.
 template <class Byte>
@@ -28,10 +28,10 @@ void round_to(DType dtype, std::span<float> values) {
     for (float& value : values) value = formats::Bf16::decode(formats::Bf16::encode(value));
     return;
   }
-  std::array<std::byte, kStrip * 2> narrow;
-  const MutableRows strip{narrow.data(), dtype, 1, values.size(), values.size_bytes()};
-  write_row(std::span<const float>(values), strip, 0);
-  read_row(strip, 0, values);
+  std::array<std::byte, kColumnsAtOnce * 2> narrow;
+  const MutableRows part{narrow.data(), dtype, 1, values.size(), values.size_bytes()};
+  write_row(std::span<const float>(values), part, 0);
+  read_row(part, 0, values);
 }
 
 // Adds weight * row; the product is rounded to the row's type where `rounds` says so.
@@ -41,7 +41,7 @@ struct Addend {
   bool is_weighted = true, rounds = false;
 };
 void add_row(const ConstRows& rows, const Addend& addend, std::span<float> sum) {
-  std::array<float, kStrip> memory;
+  std::array<float, kColumnsAtOnce> memory;
   const std::span<float> values(memory.data(), sum.size());
   read_row(rows, addend.row, values);
   if (addend.is_weighted) {
@@ -51,7 +51,7 @@ void add_row(const ConstRows& rows, const Addend& addend, std::span<float> sum) 
   for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += values[i];
 }
 
-// Sums of `top_k` assignments in a row; `row_of(assignment)` is kNobody where there is nothing to add.
+// Sums of `top_k` assignments in a row; `row_of(assignment)` is kUnassigned where there is nothing to add.
 struct AssignmentSum {
   ConstRows rows{};
   std::uint64_t top_k = 1;
@@ -62,15 +62,15 @@ template <class RowOf>
 void sum_assignments(const AssignmentSum& job, ThreadPool& pool, const MutableRows& out,
                      const RowOf& row_of) {
   pool.run(out.rows, [&](std::size_t t) {
-    std::array<float, kStrip> memory;
-    for (std::uint64_t begin = 0; begin < out.columns; begin += kStrip) {
-      const std::uint64_t count = std::min<std::uint64_t>(kStrip, out.columns - begin);
+    std::array<float, kColumnsAtOnce> memory;
+    for (std::uint64_t begin = 0; begin < out.columns; begin += kColumnsAtOnce) {
+      const std::uint64_t count = std::min<std::uint64_t>(kColumnsAtOnce, out.columns - begin);
       const std::span<float> sum(memory.data(), count);
       std::ranges::fill(sum, 0.0f);
       for (std::uint64_t assignment = t * job.top_k; assignment < (t + 1) * job.top_k;
            ++assignment) {
         const std::uint64_t row = row_of(assignment);
-        if (row == kNobody) continue;
+        if (row == kUnassigned) continue;
         add_row(columns_of(job.rows, begin, count),
                 {.row = row,
                  .weight = job.weights.empty() ? 1.0f : job.weights[assignment],
@@ -105,7 +105,7 @@ Result<Done> check_ids(const ReduceInput& input, const MutableRows& out) {
   return Done{};
 }
 
-bool is_somebody(const ReduceInput& input, std::int32_t id) {
+bool is_assigned(const ReduceInput& input, std::int32_t id) {
   const auto number = static_cast<std::uint32_t>(id);
   if (number >= input.experts) return false;
   return input.expert_map.empty() || input.expert_map[number] >= 0;
@@ -119,9 +119,9 @@ Result<Done> copy_rows(const ReduceInput& input, ThreadPool& pool, const Mutable
       std::memcpy(out.row(t), input.rows.row(t), out.columns * element_bytes(out.dtype));
       return;
     }
-    std::array<double, kStrip> memory;
-    for (std::uint64_t begin = 0; begin < out.columns; begin += kStrip) {
-      const std::uint64_t count = std::min<std::uint64_t>(kStrip, out.columns - begin);
+    std::array<double, kColumnsAtOnce> memory;
+    for (std::uint64_t begin = 0; begin < out.columns; begin += kColumnsAtOnce) {
+      const std::uint64_t count = std::min<std::uint64_t>(kColumnsAtOnce, out.columns - begin);
       const std::span<double> values(memory.data(), count);
       read_row(columns_of(input.rows, begin, count), t, values);
       write_row(std::span<const double>(values), columns_of(out, begin, count), t);
@@ -135,7 +135,7 @@ Result<Done> reduce_contiguous(const ReduceInput& input, ThreadPool& pool, const
   if (Result<Done> good = check_sizes(input, out, input.ids.size()); !good) return good;
   sum_assignments({input.rows, input.top_k, input.weights, true}, pool, out,
                   [&](std::uint64_t assignment) {
-                    return is_somebody(input, input.ids[assignment]) ? assignment : kNobody;
+                    return is_assigned(input, input.ids[assignment]) ? assignment : kUnassigned;
                   });
   return Done{};
 }
@@ -143,7 +143,7 @@ Result<Done> reduce_contiguous(const ReduceInput& input, ThreadPool& pool, const
 // Where a token's row of an expert lies: tokens of an expert are packed in their order, each once,
 // with all its weight for that expert. Assignments beyond the first of a kind, and nobody's, have none.
 struct BatchedAssignment {
-  std::uint64_t row = kNobody;
+  std::uint64_t row = kUnassigned;
   float weight = 0;
 };
 Result<std::vector<BatchedAssignment>> batched_assignments(const ReduceInput& input) {
@@ -152,7 +152,7 @@ Result<std::vector<BatchedAssignment>> batched_assignments(const ReduceInput& in
   for (std::uint64_t assignment = 0; assignment < result.size(); ++assignment) {
     const std::uint64_t first = assignment / input.top_k * input.top_k;
     const std::int32_t id = input.ids[assignment];
-    if (!is_somebody(input, id)) continue;
+    if (!is_assigned(input, id)) continue;
     const std::uint64_t local = static_cast<std::uint64_t>(id) - input.first_expert;
     if (local >= input.local_experts) continue;
     const float weight = input.weights.empty() ? 1.0f : input.weights[assignment];
@@ -176,17 +176,17 @@ Result<std::vector<BatchedAssignment>> batched_assignments(const ReduceInput& in
 // Expert by expert, each sum rounded to the output's type.
 void add_batches(const ReduceInput& input, std::span<const BatchedAssignment> assignments,
                  std::size_t token, const MutableRows& out) {
-  std::array<float, kStrip> memory, part;
+  std::array<float, kColumnsAtOnce> memory, part;
   const auto mine = assignments.subspan(token * input.top_k, input.top_k);
-  for (std::uint64_t begin = 0; begin < out.columns; begin += kStrip) {
-    const std::uint64_t count = std::min<std::uint64_t>(kStrip, out.columns - begin);
+  for (std::uint64_t begin = 0; begin < out.columns; begin += kColumnsAtOnce) {
+    const std::uint64_t count = std::min<std::uint64_t>(kColumnsAtOnce, out.columns - begin);
     const std::span<float> sum(memory.data(), count), product(part.data(), count);
     std::ranges::fill(sum, 0.0f);
     std::uint64_t done = 0;  // rows below are added: batches lie in the order of their experts
     for (;;) {
       const BatchedAssignment* next = nullptr;
       for (const BatchedAssignment& assignment : mine)
-        if (assignment.row != kNobody && assignment.row >= done &&
+        if (assignment.row != kUnassigned && assignment.row >= done &&
             (next == nullptr || assignment.row < next->row))
           next = &assignment;
       if (next == nullptr) break;
@@ -254,7 +254,7 @@ Result<Done> unpermute_rows(const UnpermuteInput& input, ThreadPool& pool, const
   sum_assignments(
       {input.rows, top_k, input.weights, false}, pool, out, [&](std::uint64_t assignment) {
         const auto row = static_cast<std::uint64_t>(input.order.row_of_assignment[assignment]);
-        return row < input.order.valid() ? row : kNobody;
+        return row < input.order.valid() ? row : kUnassigned;
       });
   return Done{};
 }

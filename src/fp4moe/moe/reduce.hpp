@@ -1,5 +1,5 @@
 // Experts' rows become tokens' rows: weighted and summed. Who does it is one of four policies that
-// an experts object names. Assignments of nobody (ids of -1, unknown or foreign experts) are skipped,
+// an experts object names. Unassigned ones (ids of -1, unknown or foreign experts) are skipped,
 // never multiplied: their rows may hold anything.
 #pragma once
 #include <array>
@@ -40,7 +40,7 @@ struct ReduceInput {
   std::uint64_t top_k = 1;
   std::span<const std::int32_t> ids{};         // [tokens, top_k], global; NoOP needs none
   std::span<const float> weights{};            // [tokens, top_k]; none when they are in the input
-  std::uint64_t experts = 0;                   // global; ids beyond are nobody's
+  std::uint64_t experts = 0;                   // global; ids beyond are unassigned
   std::span<const std::int32_t> expert_map{};  // Contiguous: [experts] or none
   std::uint64_t capacity = 0;                  // NaiveBatched: rows of a batch
   std::uint64_t first_expert = 0, local_experts = 0;  // NaiveBatched: rank * local, and how many
@@ -52,7 +52,7 @@ Result<Done> weigh_and_reduce(ReducePolicy policy, const ReduceInput& input, Thr
                               const MutableRows& out);
 
 // The way back of permute_rows: the sum over a token's assignments, in order, of weight * row in float32,
-// rounded once; assignments of nobody are skipped. `weights` has one number a assignment.
+// rounded once; unassigned ones are skipped. `weights` has one number a assignment.
 struct UnpermuteInput {
   ConstRows rows{};
   const Grouped& order;

@@ -64,7 +64,7 @@ struct Backend {
   WeightFormat format{};
   EnumSet<PolicyDate> policy_dates{};
   ActivationKey activation = ActivationKey::none;  // MXFP4: what it asks the kernel for
-  std::span<const ExpertsClass* const> experts{};       // in trial order
+  std::span<const ExpertsClass* const> experts{};  // in trial order
   std::string_view batched{};  // the backend that stands in for it when tokens come batched
   // By name, with LoRA on: these kernels instead, or no kernel at all and this reason.
   std::span<const ExpertsClass* const> lora_experts{};

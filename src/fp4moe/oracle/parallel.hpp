@@ -61,7 +61,7 @@ bool uses_all2all(const Parallel& parallel, PolicyDate policy_date);
 Exchange exchange(const Parallel& parallel, PolicyDate policy_date);
 // Exchanges that deliver a fixed-size batch per expert.
 bool is_batched(Exchange exchange, PolicyDate policy_date);
-// Exchanges that renumber experts when they are dealt out to the ranks in turn.
+// Exchanges that renumber experts when they are sharded to the ranks in turn.
 bool needs_routing_tables(Exchange exchange, PolicyDate policy_date);
 
 // What the reference derives, by its own names and in its order.

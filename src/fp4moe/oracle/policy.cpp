@@ -61,7 +61,8 @@ EnumSet<Variable> variables_read(const Policy& policy) {
   for (const NamedChoice& named : policy.names)
     if (named.force_16_bit) read.insert(*named.force_16_bit);
   for (const Backend* backend : policy.backends) {
-    for (const std::span<const ExpertsClass* const> list : {backend->experts, backend->lora_experts})
+    for (const std::span<const ExpertsClass* const> list :
+         {backend->experts, backend->lora_experts})
       for (const ExpertsClass* experts : list) {
         insert_all(read, experts->reads);
         for (const DeviceNeed& need : experts->devices) insert_all(read, need.switches);

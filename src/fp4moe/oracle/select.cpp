@@ -99,7 +99,8 @@ class Walk {
   }
 
   // Null when the reference stops here because a variable it reads has no meaning.
-  const Verdict* judge(const Backend& backend, const ExpertsClass& experts, ActivationKey activation) {
+  const Verdict* judge(const Backend& backend, const ExpertsClass& experts,
+                       ActivationKey activation) {
     if (!strict() && stops_at_switch(experts)) return nullptr;
     const Verdict verdict = evaluate(policy_, made_.mode, request_, backend, experts, activation);
     const auto came_to = [&](Check check) {
@@ -229,13 +230,14 @@ class Walk {
       if (!std::ranges::all_of(candidates, quantizes)) std::erase_if(candidates, quantizes);
       return;
     }
-    const auto others = std::ranges::stable_partition(candidates, [&](const Backend* backend) {
+    const auto is_asked_for = [&](const Backend* backend) {
       return backend->activation == asked_ || backend->any_activation;
-    });
-    candidates.erase(policy_.request_falls_back
-                         ? std::remove_if(others.begin(), others.end(), quantizes)
-                         : others.begin(),
-                     candidates.end());
+    };
+    // clang 14 has no std::ranges::stable_partition with libstdc++ 12.
+    const auto others = std::stable_partition(candidates.begin(), candidates.end(), is_asked_for);
+    candidates.erase(
+        policy_.request_falls_back ? std::remove_if(others, candidates.end(), quantizes) : others,
+        candidates.end());
   }
 
   bool list_candidates() {

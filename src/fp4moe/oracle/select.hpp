@@ -83,12 +83,12 @@ struct Selection {
   Mode mode{};
   Outcome outcome{};
   const Backend* backend = nullptr;
-  const ExpertsClass* experts = nullptr;   // null where the reference has no class
-  TokenFormat format{};               // what the deployment asks for
-  ActivationKey activation{};         // of the chosen scheme
-  std::vector<Verdict> evaluated{};   // in the order tried, the accepted one last
-  std::vector<std::string> log{};     // at information level
-  std::vector<std::string> warned{};  // at warning level
+  const ExpertsClass* experts = nullptr;  // null where the reference has no class
+  TokenFormat format{};                   // what the deployment asks for
+  ActivationKey activation{};             // of the chosen scheme
+  std::vector<Verdict> evaluated{};       // in the order tried, the accepted one last
+  std::vector<std::string> log{};         // at information level
+  std::vector<std::string> warned{};      // at warning level
   ErrorKind error{};
   std::string message{};  // of the error, in the reference's words
 };

@@ -59,10 +59,9 @@ Sentence about_device(const Request& request, const Verdict& verdict, const Refu
               fmt::format("set {}=1", row.name)};
     }
     default: {
-      const std::string_view processor =
-          need.architecture == CpuArchitecture::x86   ? "an x86 processor"
-          : need.architecture == CpuArchitecture::arm ? "an Arm processor"
-                                                      : "a processor";
+      const std::string_view processor = need.architecture == CpuArchitecture::x86   ? "an x86 CPU"
+                                         : need.architecture == CpuArchitecture::arm ? "an Arm CPU"
+                                                                                     : "a CPU";
       return {fmt::format("needs {} with {}", processor, platform::text(need.cpu)),
               "this one has " + platform::text(device.cpu),
               {}};

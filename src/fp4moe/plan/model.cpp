@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "fp4moe/base/folder_names.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/checkpoint/checkpoint.hpp"
 #include "fp4moe/checkpoint/config_document.hpp"
@@ -52,10 +53,10 @@ const ModelRow* family_of(const checkpoint::ModelConfig& config) {
 }
 
 bool has_files_named_like(const std::filesystem::path& folder, std::string_view ending) {
-  std::error_code failed;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, failed))
-    if (entry.path().filename().string().ends_with(ending)) return true;
-  return false;
+  std::vector<std::string> names;
+  add_names_in(folder.string(), names);
+  return std::ranges::any_of(names,
+                             [&](const std::string& name) { return name.ends_with(ending); });
 }
 
 // The number format that a configuration claims for the experts; `instead` where it claims none.

@@ -79,10 +79,10 @@ std::vector<Probe> probe_platforms(const DetectFrom& from = {});
 // The processor of this machine as a device, without libraries.
 Device host_device();
 
-// The accelerators of all probes and the processor last, each with the host's architecture and
+// The accelerators of all probes and the CPU last, each with the host's architecture and
 // features and with the libraries that are installed. Never empty.
 std::vector<Device> detect_devices(const DetectFrom& from = {});
-// The first of them: an accelerator, or the processor where there is none.
+// The first of them: an accelerator, or the CPU where there is none.
 Device detect_device(const DetectFrom& from = {});
 
 // "gfx942" of the kernel's number 90402; empty when it stands for no GPU.

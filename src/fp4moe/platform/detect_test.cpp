@@ -259,7 +259,7 @@ TEST(Xpu, SaysWhyThereIsNone) {
   EXPECT_EQ(probe_xpu(root.path()).reason, "no discrete Intel GPU with the xe or i915 driver");
   add_card(root, "card0", "i915", "8086:A780", "0000:00:02.0");
   EXPECT_EQ(probe_xpu(root.path()).state, ProbeState::absent);
-  EXPECT_EQ(probe_xpu(root.path()).reason, "the Intel graphics here are built into the processor");
+  EXPECT_EQ(probe_xpu(root.path()).reason, "the Intel graphics here are built into the CPU");
 }
 
 TEST(Detect, AnEmptyMachineIsItsProcessor) {

@@ -50,7 +50,7 @@ Probe probe_xpu(const std::string& root) {
   if (!probe.devices.empty())
     probe.state = ProbeState::working;
   else
-    probe.reason = built_in ? "the Intel graphics here are built into the processor"
+    probe.reason = built_in ? "the Intel graphics here are built into the CPU"
                             : "no discrete Intel GPU with the xe or i915 driver";
   return probe;
 }

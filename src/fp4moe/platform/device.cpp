@@ -85,7 +85,7 @@ constexpr DescribedDevice kDevices[] = {
     part("rx7900xtx",  "AMD Radeon RX 7900 XTX",        kRocm, {11, 0}, "gfx1100", kTriton,   kX86, kAvx2,    24, "rx7900 7900xtx"),
     part("rx9070",     "AMD Radeon RX 9070",            kRocm, {12, 0}, "gfx1201", kTriton,   kX86, kAvx2,    16, "rx9070xt 9070 9070xt"),
     part("xpu",        "Intel Arc or Data Center GPU",  kXpu,  kAbsent, "",        kNone,     kX86, kAvx2,     0, "arc datacentergpu"),
-    part("cpu",        "any processor, portable code",  kCpu,  kAbsent, "",        kNone,     kAny, kNothing,  0),
+    part("cpu",        "any CPU, portable code",  kCpu,  kAbsent, "",        kNone,     kAny, kNothing,  0),
     part("cpu-arm",    "Arm Neoverse-V1 or later",      kCpu,  kAbsent, "",        kNone,     kArm, kNeon,     0, "graviton3 neoversev1"),
     part("cpu-avx2",   "x86-64 with AVX2",              kCpu,  kAbsent, "",        kNone,     kX86, kAvx2,     0),
     part("cpu-avx512", "x86-64 with AVX-512 and VNNI",  kCpu,  kAbsent, "",        kNone,     kX86, kAvx512,   0),

@@ -1,4 +1,4 @@
-// Machines whose memory hangs on several nodes (NUMA). Weights are dealt out over all of them, so
+// Machines whose memory hangs on several nodes (NUMA). Weights are sharded over all of them, so
 // that every routing keeps every node's memory busy, whichever experts it picks.
 #pragma once
 #include <cstddef>

@@ -7,6 +7,7 @@
 
 #include <unistd.h>
 
+#include "fp4moe/base/folder_names.hpp"
 #include "fp4moe/base/text.hpp"
 
 namespace fp4moe::platform {
@@ -36,11 +37,8 @@ std::string read_start(const std::string& path, std::size_t most) {
 
 std::vector<std::string> entry_names(const std::string& folder) {
   std::vector<std::string> names;
-  std::error_code failed;
-  std::filesystem::directory_iterator entry(folder, failed);
-  for (; !failed && entry != std::filesystem::directory_iterator{} && names.size() < kMaxEntries;
-       entry.increment(failed))
-    names.push_back(entry->path().filename().string());
+  add_names_in(folder, names);  // none, or some, where it cannot be read
+  if (names.size() > kMaxEntries) names.resize(kMaxEntries);
   std::ranges::sort(names, [](const std::string& a, const std::string& b) {
     const auto left = text_and_number(a), right = text_and_number(b);
     return left != right ? left < right : a < b;

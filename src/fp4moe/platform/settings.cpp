@@ -59,11 +59,15 @@ Result<Done> read_cuda_kernels(const std::string& value, Settings& into) {
   return Done{};
 }
 
+// The plug-in reads it, inside vLLM, which no wrong word stops.
+Result<Done> leave_to_plugin(const std::string&, Settings&) { return Done{}; }
+
 // clang-format off
 constexpr SettingRow kSettingRows[] = {
     {"FP4MOE_THREADS", "a whole number from 1 to 4096",                 "threads to use where the command line names none", read_threads},
     {"FP4MOE_CPU_ISA", "an instruction set that doctor lists as built", "run only kernels of this instruction set and below", read_cpu_isa},
-    {"FP4MOE_PIN",     "0 or 1",                                        "with 1, every worker thread of a layer stays on a processor of its own", read_pins},
+    {"FP4MOE_PIN",     "0 or 1",                                        "with 1, every worker thread of a layer stays on a CPU of its own", read_pins},
+    {"FP4MOE_VLLM",    "off, auto or always",                           "whether the plug-in of vLLM takes the experts of FP4 checkpoints", leave_to_plugin},
     {"FP4MOE_CUDA_KERNELS", "sm90 or sm80",                             "CUDA kernels to run: those for Hopper, or those for every GPU since Ampere", read_cuda_kernels},
 };
 // clang-format on

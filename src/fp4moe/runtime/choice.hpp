@@ -36,7 +36,7 @@ struct Choice {
   const oracle::ExpertsClass* experts = nullptr;  // null where the reference has no class
   const layout::Layout* layout = nullptr;
   platform::Device device{};
-  std::string why{};                               // one sentence for people
+  std::string why{};                               // one human-readable sentence
   std::optional<oracle::ReleaseChoice> release{};  // of vLLM, where one was asked for
 
   // How this backend converts a slice of a layer with this activation.

@@ -117,7 +117,7 @@ TEST_P(EdgeCases, ExpertsWithoutTokensAndTokensWithoutExperts) {
   TestTokens tokens(5, kHidden, 2, 2, 2);  // experts 2 to 5 have no tokens
   tokens.ids[2] = -1;
   tokens.ids[6] = tokens.ids[7] = -1;  // all of token 3
-  tokens.ids[8] = 99;                  // nobody's
+  tokens.ids[8] = 99;                  // unassigned
   const std::vector<double> found = apply(kernel, tokens);
   EXPECT_LT(distance(tokens.expected(layer()), found), allowed());
   for (std::size_t i = 0; i < kHidden; ++i) EXPECT_EQ(found[3 * kHidden + i], 0.0);

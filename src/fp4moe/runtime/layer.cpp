@@ -75,7 +75,7 @@ Result<MoeLayer> MoeLayer::make(LayerFacts facts, Choice choice, LayerOptions op
     if (!table) return table.why();
     result.replicas_ = std::move(*table);
     if (result.options_.slice.placement != checkpoint::Placement::linear)
-      return usage("layer.placement", "experts with copies are dealt out in order")
+      return usage("layer.placement", "experts with copies are sharded in order")
           .expects("placement linear", "round-robin");
   }
   const checkpoint::Slice& slice = result.options_.slice;

@@ -84,7 +84,7 @@ struct LayerRun {
 };
 
 // Errors: run.converted (a converted folder is one rank's), run.tokens (fewer than ranks, where
-// tokens are dealt out), those of the layer, the exchange and the ranks.
+// tokens are sharded), those of the layer, the exchange and the ranks.
 Result<LayerRun> run_layer(const Model& model, std::size_t number, const RunInput& input,
                            const RunOptions& options);
 

@@ -20,7 +20,7 @@ struct RunInput {
   std::vector<float> weights{};          // with ids
   std::vector<std::int32_t> adapters{};  // [tokens], -1: none; empty: not given
   std::uint64_t top_k = 0;               // with ids
-  std::string origin{};                  // for people: "x.safetensors", "seed 1"
+  std::string origin{};                  // human-readable: "x.safetensors", "seed 1"
   bool is_seeded = false;
 
   moe::ConstRows rows() const;

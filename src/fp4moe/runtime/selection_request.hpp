@@ -1,4 +1,4 @@
-// The question "which backend for this layer on this device" in people's words, and what it means:
+// The question "which backend for this layer on this device" as a user writes it, and what it means:
 // a real or described device, a model or single fields, the parallel layout, the policy.
 #pragma once
 #include <cstdint>

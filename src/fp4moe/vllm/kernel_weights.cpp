@@ -19,7 +19,6 @@ namespace {
 
 using checkpoint::MoeShape;
 using checkpoint::RowOrder;
-using layout::ScalarRule;
 using tensor::DType;
 
 // The four big tensors of either format, by the names their callers know.
@@ -172,17 +171,12 @@ Result<NvFp4Numbers> numbers_of(const NvFp4Tensors& given, const MoeShape& shape
   return result;
 }
 
-bool shares_inputs(ScalarRule rule) {
-  return rule == ScalarRule::alphas_shared || rule == ScalarRule::alphas_trtllm ||
-         rule == ScalarRule::alphas_trtllm_2026_01;
-}
-
 // Input scales of all ranks' experts: a layout that shares one scale takes the largest, others need
 // those of this rank.
-Result<Done> fit_inputs(const NvFp4Tensors& given, const MoeShape& shape, ScalarRule rule,
+Result<Done> fit_inputs(const NvFp4Tensors& given, const MoeShape& shape, bool is_shared,
                         NvFp4Numbers& numbers) {
   if (numbers.w13_inputs.empty() || given.a13_scale.shape[0] == shape.experts) return Done{};
-  if (!shares_inputs(rule)) return other_experts("a13_scale", shape.experts, given.a13_scale);
+  if (!is_shared) return other_experts("a13_scale", shape.experts, given.a13_scale);
   for (std::vector<float>* all : {&numbers.w13_inputs, &numbers.w2_inputs}) {
     // A scale that is unusable stays to be found.
     const auto bad = std::ranges::find_if(*all, [](float x) { return !(x > 0); });
@@ -319,8 +313,9 @@ Result<NvFp4KernelWeights> Converter::convert(const NvFp4Tensors& tensors, RowOr
   if (!numbers) return numbers.why();
   const auto found = recipe(WeightFormat::nvfp4);
   if (!found) return found.why();
-  const ScalarRule rule = found->layout->scalars;
-  if (const auto fits = fit_inputs(tensors, *shape, rule, *numbers); !fits) return fits.why();
+  const layout::ScalarTransform* scalars = found->layout->scalars;
+  const bool is_shared = scalars != nullptr && scalars->inputs == layout::InputUse::shared;
+  if (const auto fits = fit_inputs(tensors, *shape, is_shared, *numbers); !fits) return fits.why();
   given->w13.global_scales = numbers->w13_globals;
   given->w2.global_scales = numbers->w2_globals;
   given->w13.input_scales = numbers->w13_inputs;
@@ -328,14 +323,14 @@ Result<NvFp4KernelWeights> Converter::convert(const NvFp4Tensors& tensors, RowOr
   Result<KernelWeights> packed = convert(*given);
   if (!packed) return packed.why();
   NvFp4KernelWeights result{.packed = *std::move(packed)};
-  const bool is_marlin = rule == ScalarRule::marlin;
-  result.w13_scale_2 = is_marlin ? result.packed.numbers("w13_scale_2")
+  const bool is_folded = scalars != nullptr && scalars->folds_exponents;
+  result.w13_scale_2 = is_folded ? result.packed.numbers("w13_scale_2")
                                  : first_of_each(numbers->w13_globals, shape->experts);
-  result.w2_scale_2 = is_marlin ? result.packed.numbers("w2_scale_2") : numbers->w2_globals;
+  result.w2_scale_2 = is_folded ? result.packed.numbers("w2_scale_2") : numbers->w2_globals;
   result.a13_scale = result.packed.numbers("a13_scale");
   result.a2_scale = result.packed.numbers("a2_scale");
   // Emulation multiplies by the reciprocal of the largest.
-  const bool emulates = rule == ScalarRule::global_scales && !numbers->w13_inputs.empty();
+  const bool emulates = scalars == &layout::kGlobalScales && !numbers->w13_inputs.empty();
   if (emulates) {
     result.a13_scale = {1.0f / std::ranges::max(numbers->w13_inputs)};
     result.a2_scale = {1.0f / std::ranges::max(numbers->w2_inputs)};

@@ -17,7 +17,7 @@ Layout row(std::string_view generation, WeightFormat format, Map codes, Map scal
           .codes = codes,
           .scales = scales,
           .bias_type = BiasType::f32,
-          .scalars = nvfp4 ? ScalarRule::global_scales : ScalarRule::none,
+          .scalars = nvfp4 ? &kGlobalScales : nullptr,
           .reads = reads};
 }
 

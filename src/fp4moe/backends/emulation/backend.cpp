@@ -91,7 +91,8 @@ constexpr ExpertsClass august(ExpertsClass experts, std::span<const Rule> rules,
   return experts;
 }
 constexpr ExpertsClass kMxfp4August = august(kMxfp4Experts, kMxfp4Rules, true);
-constexpr ExpertsClass kNvfp4August = august(kNvfp4Experts, kNvfp4Rules, true);  // its own rule refuses
+constexpr ExpertsClass kNvfp4August =
+    august(kNvfp4Experts, kNvfp4Rules, true);  // its own rule refuses
 
 // Since release 0.33.0 weights may be expanded to BF16 once, when they are loaded.
 constexpr ExpertsClass kMxfp4Expanding = [] {
@@ -101,7 +102,8 @@ constexpr ExpertsClass kMxfp4Expanding = [] {
 }();
 
 constexpr ExpertsClass kOwn = own_kernel("Emulator", kEverywhere);
-constexpr ExpertsClass kOwnBatched = own_kernel("BatchedEmulator", kEverywhere, TokenFormat::batched);
+constexpr ExpertsClass kOwnBatched =
+    own_kernel("BatchedEmulator", kEverywhere, TokenFormat::batched);
 
 constexpr const ExpertsClass* kMxfp4List[] = {&kMxfp4Experts};
 constexpr const ExpertsClass* kMxfp4AugustList[] = {&kMxfp4August};
@@ -113,8 +115,8 @@ constexpr const ExpertsClass* kOwnList[] = {&kOwn, &kOwnBatched};
 constexpr Rounding kBlocks[] = {{.intermediate = 32, .hidden = 32}};
 
 constexpr Backend row(WeightFormat format, PolicyDates policy_dates,
-                      std::span<const ExpertsClass* const> experts, std::span<const Rounding> rounding,
-                      QuantScheme scheme) {
+                      std::span<const ExpertsClass* const> experts,
+                      std::span<const Rounding> rounding, QuantScheme scheme) {
   return {.name = "EMULATION",
           .family = "emulation",
           .format = format,

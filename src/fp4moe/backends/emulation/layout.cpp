@@ -14,7 +14,7 @@ Layout as_loaded(std::string_view id, WeightFormat format) {
           .codes = plain(),
           .scales = plain(),
           .scales_type = format == WeightFormat::nvfp4 ? tensor::DType::f8_e4m3 : tensor::DType::u8,
-          .scalars = format == WeightFormat::nvfp4 ? ScalarRule::global_scales : ScalarRule::none,
+          .scalars = format == WeightFormat::nvfp4 ? &kGlobalScales : nullptr,
           .reads = "emulation, and whoever wants canonical rows"};
 }
 

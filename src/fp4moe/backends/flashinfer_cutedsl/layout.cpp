@@ -15,7 +15,7 @@ Layout row(std::string_view id, W13Order order, std::string_view reads) {
           .codes = plain(),
           .scales = scales_128x4(),
           .scales_type = tensor::DType::f8_e4m3,
-          .scalars = ScalarRule::alphas_shared,
+          .scalars = &kAlphasShared,
           .reads = reads};
 }
 

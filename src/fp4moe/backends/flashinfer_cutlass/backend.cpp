@@ -59,8 +59,9 @@ constexpr Backend mxfp4(std::string_view name, PolicyDates policy_dates, Activat
       .format = WeightFormat::mxfp4,
       .policy_dates = policy_dates,
       .activation = activation,
-      .experts = policy_dates == kSinceAugust2026 ? std::span<const ExpertsClass* const>(kAugust2026List)
-                                                  : kBeforeAugust2026List,
+      .experts = policy_dates == kSinceAugust2026
+                     ? std::span<const ExpertsClass* const>(kAugust2026List)
+                     : kBeforeAugust2026List,
       .rounding = kRounding,
       .scheme = quantizes ? QuantScheme::mxfp4_mxfp8 : QuantScheme::mxfp4_w4a16,
       .layout = quantizes ? "flashinfer_cutlass_sm100.mxfp4" : "flashinfer_cutlass_sm90.mxfp4",

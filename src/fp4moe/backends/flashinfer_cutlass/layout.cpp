@@ -40,7 +40,7 @@ Layout nvfp4() {
   Layout result = base("flashinfer_cutlass.nvfp4", WeightFormat::nvfp4);
   result.gated_rows = 128;
   result.scales_type = DType::f8_e4m3;
-  result.scalars = ScalarRule::alphas_shared;
+  result.scalars = &kAlphasShared;
   result.reads = "FlashInfer CUTLASS kernels on SM100 and SM120, NVFP4 activations";
   return result;
 }

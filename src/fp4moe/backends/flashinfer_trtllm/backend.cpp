@@ -119,7 +119,7 @@ constexpr const ExpertsClass* kMxfp4AugustList[] = {&kMxfp4AugustMonolithic, &kM
 constexpr const ExpertsClass* kJanuary2026List[] = {&kJanuary2026Function};
 constexpr const ExpertsClass* kNvfp4List[] = {&kNvfp4Monolithic, &kNvfp4Modular};
 constexpr const ExpertsClass* kMxfp4LoraList[] = {&kMxfp4Lora, &kMxfp4AugustMonolithic,
-                                             &kMxfp4AugustModular};
+                                                  &kMxfp4AugustModular};
 constexpr const ExpertsClass* kNvfp4AugustList[] = {&kNvfp4AugustMonolithic, &kNvfp4AugustModular};
 constexpr const ExpertsClass* kNvfp4TokenList[] = {&kNvfp4TokenMonolithic, &kNvfp4TokenModular};
 

@@ -1,6 +1,7 @@
 // FlashInfer's TRTLLM kernels: up and gate rows take turns, blocks of 32 rows are shuffled for the
 // epilogue, scales lie in tiles of 128 x 4.
 #include "fp4moe/backends/families.hpp"
+#include "fp4moe/backends/flashinfer_trtllm/transforms.hpp"
 #include "fp4moe/layout/maps.hpp"
 
 namespace fp4moe::backends::flashinfer_trtllm {
@@ -35,11 +36,11 @@ Layout mxfp4() {
   return result;
 }
 
-Layout nvfp4(std::string_view generation, ScalarRule scalars, std::string_view reads) {
+Layout nvfp4(std::string_view generation, const ScalarTransform& scalars, std::string_view reads) {
   Layout result = base(WeightFormat::nvfp4);
   result.id = "flashinfer_trtllm.nvfp4";
   result.generation = generation;
-  result.scalars = scalars;
+  result.scalars = &scalars;
   result.reads = reads;
   return result;
 }
@@ -48,12 +49,9 @@ Layout nvfp4(std::string_view generation, ScalarRule scalars, std::string_view r
 
 std::vector<Layout> layouts() {
   std::vector<Layout> result{
-      mxfp4(),
-      nvfp4("2026-08", ScalarRule::alphas_trtllm,
-            "FlashInfer TRTLLM kernels on SM100, vLLM 2026-08"),
-      nvfp4("2026-08.reference", ScalarRule::alphas_trtllm, "vLLM 2026-08 to the letter"),
-      nvfp4("2026-01", ScalarRule::alphas_trtllm_2026_01,
-            "FlashInfer TRTLLM kernels on SM100, vLLM 2026-01")};
+      mxfp4(), nvfp4("2026-08", kAlphas, "FlashInfer TRTLLM kernels on SM100, vLLM 2026-08"),
+      nvfp4("2026-08.reference", kAlphas, "vLLM 2026-08 to the letter"),
+      nvfp4("2026-01", kAlphas202601, "FlashInfer TRTLLM kernels on SM100, vLLM 2026-01")};
   result[1].note = "Each half is padded by itself.";
   result[2].pads_at_end = true;
   result[2].note =

@@ -95,14 +95,15 @@ constexpr ExpertsClass since_033(ExpertsClass experts) {
   experts.announces = announcement<preferred>;
   return experts;
 }
-constexpr ExpertsClass kAugust2026Batched = august("BatchedHummingGroupedExperts", TokenFormat::batched);
+constexpr ExpertsClass kAugust2026Batched =
+    august("BatchedHummingGroupedExperts", TokenFormat::batched);
 constexpr ExpertsClass kAugust2026Grouped = august("HummingGroupedExperts", TokenFormat::standard);
 constexpr ExpertsClass kAugust2026Indexed = august("HummingIndexedExperts", TokenFormat::standard);
 constexpr ExpertsClass kBatched = since_033(kAugust2026Batched);
 constexpr ExpertsClass kGrouped = since_033(kAugust2026Grouped);
 constexpr ExpertsClass kIndexed = since_033(kAugust2026Indexed);
 constexpr const ExpertsClass* kAugust2026List[] = {&kAugust2026Batched, &kAugust2026Grouped,
-                                              &kAugust2026Indexed};
+                                                   &kAugust2026Indexed};
 constexpr const ExpertsClass* kList[] = {&kBatched, &kGrouped, &kIndexed};
 
 constexpr Backend row(WeightFormat format, PolicyDates policy_dates,

@@ -54,7 +54,8 @@ constexpr Rounding kRounding[] = {
 };
 
 constexpr Backend mxfp4(std::string_view name, PolicyDates policy_dates,
-                        std::span<const ExpertsClass* const> experts, std::string_view variant = {}) {
+                        std::span<const ExpertsClass* const> experts,
+                        std::string_view variant = {}) {
   return {.name = name,
           .family = "marlin",
           .format = WeightFormat::mxfp4,

@@ -1,6 +1,7 @@
 // Marlin's weights: 32-bit words in the order in which a warp's lanes load them, scales transposed
 // to [k / group, n]. Rows keep the checkpoint's order; the activation kernel is told which it is.
 #include "fp4moe/backends/families.hpp"
+#include "fp4moe/backends/marlin/transforms.hpp"
 #include "fp4moe/layout/maps.hpp"
 
 namespace fp4moe::backends::marlin {
@@ -17,8 +18,10 @@ Layout mxfp4() {
           .scales = marlin_scales(),
           .codes_type = DType::i32,
           .scales_type = DType::f8_e8m0,
+          .one_group_scales = marlin_scales_single_exchanged(),
           .bias_type = BiasType::bf16,
-          .bias_order = BiasOrder::marlin_single,
+          .bias_transform = &kSinglePermutation,
+          .takes_f16_params = false,
           .reads = "vLLM, Marlin kernels with BF16 activations",
           .note = "The kernel reads scale byte 0 as 0 and 255 as infinity."};
 }
@@ -28,14 +31,16 @@ Layout mxfp4_fp8() {
   result.id = "marlin_fp8.mxfp4";
   result.codes = marlin_w4a8();
   result.scales = marlin_scales_single();
-  result.scale_rule = ScaleRule::plus_six;
+  result.one_group_scales.reset();
+  result.scale_transform = &kPlusSix;
   result.scales.padding = 6;  // sizes are rounded up before six is added
   result.reads = "vLLM, Marlin kernels with FP8 activations (VLLM_MARLIN_INPUT_DTYPE=fp8)";
   result.note = "Scale bytes above 249 are refused: six is added to each.";
   return result;
 }
 
-Layout nvfp4(std::string_view generation, ScaleRule rule, std::string_view reads) {
+Layout nvfp4(std::string_view generation, const ScaleTransform& scales,
+             const ScalarTransform& globals, std::string_view reads) {
   return {.id = "marlin.nvfp4",
           .generation = generation,
           .format = WeightFormat::nvfp4,
@@ -44,8 +49,9 @@ Layout nvfp4(std::string_view generation, ScaleRule rule, std::string_view reads
           .scales = marlin_scales(),
           .codes_type = DType::i32,
           .scales_type = DType::f8_e4m3,
-          .scale_rule = rule,
-          .scalars = ScalarRule::marlin,
+          .one_group_scales = marlin_scales_single_exchanged(),
+          .scale_transform = &scales,
+          .scalars = &globals,
           .reads = reads};
 }
 
@@ -53,9 +59,10 @@ Layout nvfp4(std::string_view generation, ScaleRule rule, std::string_view reads
 
 std::vector<Layout> layouts() {
   std::vector<Layout> result{
-      mxfp4(), mxfp4_fp8(), nvfp4("2026-04", ScaleRule::marlin_2026_04, "vLLM from 2026-04-07"),
-      nvfp4("2026-03", ScaleRule::marlin_2026_03, "vLLM 2026-03-18 to 2026-04-07"),
-      nvfp4("2026-01", ScaleRule::marlin_2026_01, "vLLM until 2026-03-18")};
+      mxfp4(), mxfp4_fp8(),
+      nvfp4("2026-04", kScales202604, kFoldedGlobalsF32, "vLLM from 2026-04-07"),
+      nvfp4("2026-03", kScales202603, kFoldedGlobals, "vLLM 2026-03-18 to 2026-04-07"),
+      nvfp4("2026-01", kScales202601, kFoldedGlobals, "vLLM until 2026-03-18")};
   result[2].note = "Negative scales and scales too small for the kernel become 0.";
   result[3].note =
       "A layer with both tiny and large scales gets infinite ones; kept for comparison.";

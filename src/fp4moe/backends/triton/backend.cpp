@@ -71,7 +71,7 @@ constexpr ExpertsClass k033Unfused =
     unfused(k033Modular, {silu, gelu, swigluoai, swiglustep, swigluoai_uninterleave}, true);
 
 constexpr const ExpertsClass* kBeforeAugust2026List[] = {&kBeforeAugust2026Monolithic,
-                                                    &kBeforeAugust2026Modular};
+                                                         &kBeforeAugust2026Modular};
 constexpr const ExpertsClass* kAugust2026List[] = {&kAugust2026Monolithic, &kAugust2026Modular};
 constexpr const ExpertsClass* kBeforeAugust2026UnfusedList[] = {&kBeforeAugust2026Unfused};
 constexpr const ExpertsClass* kAugust2026UnfusedList[] = {&kAugust2026Unfused};

@@ -27,7 +27,7 @@ std::vector<layout::Layout> layouts() {
            .codes = layout::plain(),
            .scales = layout::scales_128x4(),
            .scales_type = tensor::DType::f8_e4m3,
-           .scalars = layout::ScalarRule::alphas_per_expert,
+           .scalars = &layout::kAlphasPerExpert,
            .reads = "vLLM CUTLASS kernels on SM100 and SM120"},
           mxfp4()};
 }

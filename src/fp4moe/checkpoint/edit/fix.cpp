@@ -212,12 +212,7 @@ class Fixer {
       auto document = read_config_document(path);
       if (!document) return document.why();
       if (!document->has_value() || !drop_activations((*document)->json)) continue;
-      if ((*document)->had_python_numbers) {
-        return invalid("fix.config", "the file holds Infinity or NaN and cannot be written back")
-            .in(path)
-            .expects("JSON", "numbers that only Python reads")
-            .try_this("Edit the quantization by hand: no input activations");
-      }
+      if (Result<Done> exact = require_json(**document, path); !exact) return exact;
       edits_.documents.emplace_back(std::string(file), std::move((*document)->json));
       change(FixPolicy::drop_input_scale, file, "activations are no longer quantized");
     }

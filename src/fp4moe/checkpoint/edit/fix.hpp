@@ -25,7 +25,7 @@ enum class FixPolicy : std::uint8_t {
 struct FixPolicyRow {
   FixPolicy policy;
   std::string_view name;
-  std::string_view what;  // for people
+  std::string_view what;  // human-readable
 };
 std::span<const FixPolicyRow> fix_policies();
 std::optional<FixPolicy> fix_policy_from_name(std::string_view name);

@@ -3,11 +3,13 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <span>
 #include <unordered_set>
 #include <utility>
 
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/checkpoint/edit/transcode.hpp"
+#include "fp4moe/checkpoint/fp8_module.hpp"
 #include "fp4moe/checkpoint/gguf_blocks.hpp"
 #include "fp4moe/checkpoint/gguf_fields.hpp"
 #include "fp4moe/checkpoint/models.hpp"
@@ -34,14 +36,39 @@ std::string possible_targets(WeightFormat format, Dialect except) {
   return all;
 }
 
+// A document that is written again; nothing when it is not there.
+Result<std::optional<Json>> read_exactly(const tensor::Store& store, const char* name) {
+  Result<std::optional<ConfigDocument>> document = read_config_document(store, name);
+  if (!document) return document.why();
+  if (!*document) return std::optional<Json>{};
+  if (auto exact = require_json(**document, store.folder() + "/" + name); !exact)
+    return exact.why();
+  return std::optional((*document)->json);
+}
+
+// What the target's configuration is made of; GGUF takes some values of it alone.
+Result<Json> read_source_config(const tensor::Store& store, Dialect target) {
+  if (store.kind() == tensor::StoreKind::gguf) return config_from_gguf(store.gguf_fields());
+  Result<std::optional<ConfigDocument>> document = read_config_document(store, "config.json");
+  if (!document) return document.why();
+  if (!*document || !(*document)->json.is_object()) return Json::object();
+  if (target != Dialect::gguf)
+    if (auto exact = require_json(**document, store.folder() + "/config.json"); !exact)
+      return exact.why();
+  return (*document)->json;
+}
+
 class Planner {
  public:
-  Planner(const Checkpoint& source, Dialect target, Origin origin, ScaleSource scales)
+  Planner(const Checkpoint& source, Dialect target, Origin origin, ScaleSource scales, Json config,
+          std::span<const QuantClaim> claims)
       : source_(source),
         target_(target),
         origin_(std::move(origin)),
         scales_(std::move(scales)),
-        config_(read_config(source.store())) {}
+        config_(std::move(config)) {
+    find_fp8(claims);
+  }
 
   Result<TranscodePlan> plan(std::uint64_t max_shard_bytes) {
     Result<DialectRow> row = choose_row();
@@ -204,12 +231,6 @@ class Planner {
     return Done{};
   }
 
-  static Json read_config(const tensor::Store& store) {
-    if (store.kind() == tensor::StoreKind::gguf) return config_from_gguf(store.gguf_fields());
-    const Result<Json> config = read_json_file(store.folder() + "/config.json");
-    return config && config->is_object() ? *config : Json::object();
-  }
-
   // The template of the source's own Hugging Face names, as far as they are known.
   std::string prefix_template() const {
     if (name_family(source_.dialect().dialect) == NameFamily::hugging_face &&
@@ -315,7 +336,11 @@ class Planner {
                      std::string(name(target_)) + " cannot hold tensors of this type")
             .at(other.spec.name)
             .expects(target_ == Dialect::gguf ? "a type GGUF has" : "a type safetensors has",
-                     std::string(tensor::name(other.spec.dtype)));
+                     std::string(tensor::name(other.spec.dtype)))
+            .try_this(target_ == Dialect::gguf
+                          ? "Keep the dialect"
+                          : "Start from the safetensors checkpoint, or from a GGUF file whose "
+                            "other tensors are BF16, F16 or F32");
     }
     return Done{};
   }
@@ -326,10 +351,11 @@ class Planner {
                                 OtherTensor& other) {
     const DialectRow& own = source_.dialect();
     if (own.dialect == target_) return Done{};
+    if (fp8_of_scale(tensor.entry.name) != nullptr) return check_plain(tensor, other);
     const std::string& name = tensor.entry.name;
     const DialectRow* from = module_row(own.dialect, own.format);
     const DialectRow* to = module_row(target_, own.format);
-    if (from == nullptr) return check_plain(tensor);
+    if (from == nullptr) return check_plain(tensor, other);
     struct PartPair {
       std::string_view from, to;
       bool is_scalar;
@@ -367,7 +393,7 @@ class Planner {
       }
       return Done{};
     }
-    return check_plain(tensor);
+    return check_plain(tensor, other);
   }
 
   bool fills_blocks(const StoredTensor& codes) const {
@@ -487,45 +513,62 @@ class Planner {
     return has_modules ? find_row(dialect, format, Grouping::per_expert, false) : nullptr;
   }
 
-  // FP8 with one scale for the weight has the same tensors in these dialects; their documents tell
-  // which modules are FP8.
-  bool add_fp8(const StoredTensor& tensor) {
-    constexpr std::string_view kEnding = ".weight";
-    const std::string& name = tensor.entry.name;
-    const bool can_be_told = module_row(source_.dialect().dialect, source_.dialect().format) &&
-                             module_row(target_, source_.dialect().format);
-    if (!can_be_told || tensor.entry.dtype != DType::f8_e4m3 || !name.ends_with(kEnding))
-      return false;
-    const std::string stem = name.substr(0, name.size() - kEnding.size());
-    const auto scalar = [&](std::string_view part) {
-      const StoredTensor* found = source_.store().find(stem + std::string(part));
-      const bool is_float = found != nullptr &&
-                            (found->entry.dtype == DType::f32 ||
-                             found->entry.dtype == DType::bf16 || found->entry.dtype == DType::f16);
-      return is_float && !has_scalar_for_each(*found);
-    };
-    if (!scalar(".weight_scale")) return false;
-    fp8_.push_back({stem, scalar(".input_scale")});
-    return true;
-  }
-
-  // A module in another format than the experts', which the target's documents cannot tell.
-  Result<Done> check_plain(const StoredTensor& tensor) {
+  // Modules in another format than the experts'. FP8 is written where the target's documents can
+  // tell it.
+  Result<Done> check_plain(const StoredTensor& tensor, OtherTensor& other) {
     const std::string& name = tensor.entry.name;
     const DType type = tensor.entry.dtype;
+    if (const Fp8Module* module = fp8_of_scale(name)) {
+      other.spec.shape = fp8_scale_shape(target_, *module, other.spec.shape);
+      return Done{};
+    }
     const bool is_weight =
         name.ends_with(".weight") || name.ends_with(".weight_packed") || name.ends_with(".qweight");
     const bool is_plain =
         type == DType::bf16 || type == DType::f16 || type == DType::f32 || type == DType::f64;
     if (!is_weight || is_plain || !tensor::row(type).in_safetensors) return Done{};
-    if (add_fp8(tensor)) return Done{};
+    const auto found = fp8_.find(name);
+    if (found != fp8_.end() && can_tell(target_, found->second)) return Done{};
+    const std::string what = found != fp8_.end() ? to_words(found->second)
+                                                 : std::string(tensor::name(type)) +
+                                                       " with scales of a kind that is not known";
     return usage("transcode.mixed_precision",
-                 "a module outside the experts is quantized in another format than they are")
+                 fmt::format("a module outside the experts is quantized in a way that {} cannot "
+                             "tell",
+                             fp4moe::checkpoint::name(target_)))
         .at(name)
-        .expects(fmt::format("modules in {} or in full precision",
-                             fp4moe::checkpoint::name(source_.dialect().format)),
-                 std::string(tensor::name(type)))
+        .expects(fmt::format("modules in {} or in full precision{}",
+                             fp4moe::checkpoint::name(source_.dialect().format), tellable()),
+                 what)
         .try_this("Keep the dialect: its configuration says which module has which format");
+  }
+
+  // What a target tells of FP8.
+  std::string_view tellable() const {
+    switch (target_) {
+      case Dialect::modelopt:
+        return ", FP8 with one scale and one for activations, with a scale for each row and "
+               "activations quantized dynamically, or for each block of 128x128";
+      case Dialect::compressed_tensors:
+      case Dialect::quark:
+        return ", FP8 with one scale, or with one for each row or block";
+      default:
+        return "";
+    }
+  }
+
+  void find_fp8(std::span<const QuantClaim> claims) {
+    const bool is_told = module_row(source_.dialect().dialect, source_.dialect().format) != nullptr;
+    for (const StoredTensor& tensor : source_.store().tensors())
+      if (auto module = find_fp8_module(source_.store(), tensor, claims); module && is_told)
+        fp8_.emplace(tensor.entry.name, *std::move(module));
+  }
+
+  const Fp8Module* fp8_of_scale(std::string_view name) const {
+    constexpr std::string_view kEnding = "_scale";
+    if (!name.ends_with(".weight_scale")) return nullptr;
+    const auto found = fp8_.find(std::string(name.substr(0, name.size() - kEnding.size())));
+    return found != fp8_.end() ? &found->second : nullptr;
   }
 
   std::string possible_per_expert(const DialectRow& own) const {
@@ -555,7 +598,7 @@ class Planner {
           "the GGUF file has no tokenizer; llama.cpp needs one added before it can run the model");
     } else {
       out.metadata[std::string(kOriginKey)] = to_text(origin);
-      add_config(plan);
+      if (Result<Done> done = add_config(plan); !done) return done;
     }
     if (source_.dialect().dialect == Dialect::gguf)
       plan.notes.emplace_back("a tokenizer inside the GGUF file is not taken over");
@@ -586,13 +629,15 @@ class Planner {
     return origin;
   }
 
-  void add_config(TranscodePlan& plan) {
+  Result<Done> add_config(TranscodePlan& plan) {
     CheckpointPlan& out = plan.checkpoint;
     if (source_.dialect().dialect == target_) {  // a new sharding; the documents stay
-      for (const char* name : {"config.json", "hf_quant_config.json"})
-        if (Result<Json> kept = read_json_file(source_.store().folder() + "/" + name))
-          out.documents.emplace_back(name, *std::move(kept));
-      return;
+      for (const char* name : {"config.json", "hf_quant_config.json"}) {
+        Result<std::optional<Json>> kept = read_exactly(source_.store(), name);
+        if (!kept) return kept.why();
+        if (*kept) out.documents.emplace_back(name, **std::move(kept));
+      }
+      return Done{};
     }
     const auto copy_key = [&](const char* from, const char* to) {
       const auto found = config_.find(from);
@@ -609,12 +654,12 @@ class Planner {
     bool has_input_scale = false;
     for (const OutputLayer& layer : out.layers)
       has_input_scale = has_input_scale || layer.shape.has_input_scale;
-    QuantFacts facts{
-        .has_input_scale = has_input_scale, .ignore = unquantized_modules(out.others), .fp8 = fp8_};
-    std::ranges::sort(facts.fp8, {}, &Fp8Module::name);
+    QuantFacts facts{.has_input_scale = has_input_scale, .ignore = unquantized_modules(out.others)};
+    for (const auto& [name, module] : fp8_) facts.fp8.push_back(module);
     if (!facts.fp8.empty()) facts.fp4 = fp4_modules(out);
     note_lost_settings(plan);
     out.documents = quantized_documents(config_, out.row, facts);
+    return Done{};
   }
 
   // Every module whose codes are written.
@@ -647,7 +692,12 @@ class Planner {
     if (is_set(*found, "kv_cache_scheme") || is_set(*found, "kv_cache_quant_algo"))
       plan.notes.emplace_back("the configuration's KV cache quantization is not carried over");
     const auto global = found->find("global_quant_config");
-    if (global != found->end() && is_set(*global, "input_tensors"))
+    const bool drops_dynamic =
+        target_ == Dialect::modelopt && std::ranges::any_of(fp8_, [](const auto& entry) {
+          return entry.second.scales == Fp8Scales::blocks &&
+                 entry.second.inputs == Fp8Inputs::dynamic;
+        });
+    if (drops_dynamic || (global != found->end() && is_set(*global, "input_tensors")))
       plan.notes.emplace_back("the configuration's activation quantization is not carried over");
   }
 
@@ -661,7 +711,7 @@ class Planner {
   Json config_{};
   std::optional<DType> bias_dtype_{};
   std::map<std::string, std::string> kept_names_{};
-  std::vector<Fp8Module> fp8_{};
+  std::map<std::string, Fp8Module> fp8_{};  // by the weight's name
 };
 
 }  // namespace
@@ -673,7 +723,13 @@ Result<TranscodePlan> plan_transcode(const Checkpoint& source, Dialect target,
   if (!origin) return origin.why();
   Result<ScaleSource> scales = ScaleSource::open(source);
   if (!scales) return scales.why();
-  return Planner(source, target, *std::move(origin), *std::move(scales)).plan(max_shard_bytes);
+  Result<Json> config = read_source_config(source.store(), target);
+  if (!config) return config.why();
+  const Result<ModelFacts> facts = read_facts(source.store());
+  if (!facts) return facts.why();
+  return Planner(source, target, *std::move(origin), *std::move(scales), *std::move(config),
+                 facts->claims)
+      .plan(max_shard_bytes);
 }
 
 }  // namespace fp4moe::checkpoint

@@ -385,5 +385,18 @@ TEST(Transcode, RefusesRecordsThatAreNotWhatWeWrite) {
   EXPECT_EQ(refusal(folder / "list.gguf", Dialect::modelopt, folder / "x").id, "transcode.origin");
 }
 
+// Infinity, as Python writes it, would become null; a configuration that cannot be read, nothing.
+TEST(Transcode, WritesNoConfigurationThatHasLostNumbers) {
+  const TemporaryFolder folder;
+  make(options_of(kQwen, WeightFormat::nvfp4, Dialect::modelopt), folder / "a");
+  std::string text = tensor::testing::read_text(folder / "a/config.json");
+  text.replace(text.find('{'), 1, "{\"time_step_limit\": [0.0, Infinity],");
+  tensor::testing::write_text(folder / "a/config.json", text);
+  for (const Dialect to : {Dialect::compressed_tensors, Dialect::modelopt})
+    EXPECT_EQ(refusal(folder / "a", to, folder / "b").id, "config.python_numbers");
+  EXPECT_FALSE(std::filesystem::exists(folder / "b"));
+  convert(folder / "a", Dialect::gguf, folder / "b.gguf");  // takes some values of it alone
+}
+
 }  // namespace transcode_test
 }  // namespace fp4moe::checkpoint

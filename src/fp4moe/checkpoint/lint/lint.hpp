@@ -24,7 +24,7 @@ std::string_view name(Severity severity);
 struct LintRule {
   std::string_view code;
   Severity severity;
-  std::string_view what;  // for people
+  std::string_view what;  // human-readable
   std::string_view remedy;
   std::string_view fix;  // the policy of `--fix` that repairs it; empty: none
 };

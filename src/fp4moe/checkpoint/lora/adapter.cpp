@@ -58,7 +58,8 @@ Result<Adapter> Adapter::open(const std::string& folder, std::vector<AdapterTarg
   const std::string config_path = folder + "/adapter_config.json";
   const std::string tensors_path = folder + "/adapter_model.safetensors";
   std::error_code code;
-  if (!fs::exists(folder, code)) return system_error("file.open", "cannot open", ENOENT).in(folder);
+  if (!fs::exists(folder, code))
+    return system_error("file.open", "cannot open", code ? code.value() : ENOENT).in(folder);
   if (!fs::exists(config_path, code))
     return no_adapter(folder, "adapter_config.json", "Give the folder that save_pretrained wrote");
   if (!fs::exists(tensors_path, code))

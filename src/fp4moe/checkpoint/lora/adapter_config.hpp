@@ -25,7 +25,7 @@ struct AdapterConfig {
   std::vector<std::pair<std::string, std::uint64_t>> rank_pattern{};
   std::vector<std::pair<std::string, double>> alpha_pattern{};
   std::vector<std::string> target_parameters{};
-  std::string base_model{};  // for people
+  std::string base_model{};  // human-readable
 };
 
 // Errors: adapter.config (a field is missing or is no such thing), adapter.type (not LoRA),

@@ -51,7 +51,7 @@ Result<std::uint64_t> synth_bytes(const SynthOptions& options);
 
 struct SynthDefect {
   std::string_view name;
-  std::string_view what;  // for people
+  std::string_view what;  // human-readable
 };
 std::span<const SynthDefect> synth_defects();
 

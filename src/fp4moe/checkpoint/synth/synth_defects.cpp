@@ -8,6 +8,7 @@
 #include <optional>
 #include <system_error>
 
+#include "fp4moe/base/folder_names.hpp"
 #include "fp4moe/checkpoint/synth/synth_plan.hpp"
 #include "fp4moe/checkpoint/write/copy_checkpoint.hpp"
 #include "fp4moe/checkpoint/write/quant_config.hpp"
@@ -178,10 +179,10 @@ Result<Done> break_files(std::string_view defect, const std::string& out) {
   }
   std::string last;
   if (fs::is_directory(out, code)) {
-    for (fs::directory_iterator entry(out, code), end; !code && entry != end; entry.increment(code))
-      if (const std::string name = entry->path().string();
-          (name.ends_with(".safetensors") || name.ends_with(".gguf")) && name > last)
-        last = name;
+    std::vector<std::string> names;
+    add_names_in(out, names);
+    for (const std::string& name : names)
+      if (name.ends_with(".safetensors") || name.ends_with(".gguf")) last = out + "/" + name;
   } else {
     last = out;
   }

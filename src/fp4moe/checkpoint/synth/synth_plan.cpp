@@ -96,7 +96,7 @@ Result<SynthPlan> synth_plan(const SynthOptions& options) {
   SynthPlan plan{.model = *known};
   const ModelRow& model = *plan.model;
   if (options.layers < 1 || options.layers > moe_layer_count(model))
-    return usage("synth.layers", "the model does not have so many MoE layers")
+    return usage("synth.layers", "too many MoE layers")
         .expects("1 to " + std::to_string(moe_layer_count(model)), std::to_string(options.layers));
   for (std::uint64_t i = 0; i < options.layers; ++i)
     plan.blocks.push_back(moe_layer_index(model, i));

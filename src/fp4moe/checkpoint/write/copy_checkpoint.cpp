@@ -1,16 +1,17 @@
 #include "fp4moe/checkpoint/write/copy_checkpoint.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
-#include <filesystem>
 #include <map>
 #include <set>
-#include <system_error>
+
+#include <sys/stat.h>
+
+#include "fp4moe/base/folder_names.hpp"
 
 namespace fp4moe::checkpoint {
 namespace {
-
-namespace fs = std::filesystem;
 
 Result<Done> read_records(const std::string& text, const std::string& path, ExactScales& all) {
   const auto malformed = [&](std::string_view found) {
@@ -56,26 +57,35 @@ Result<ExactScales> read_exact_scales(const tensor::Store& source) {
 
 Result<std::vector<FileCopy>> companion_files(const tensor::Store& source,
                                               const std::vector<std::string>& without) {
-  constexpr std::uintmax_t kSmall = std::uintmax_t{256} << 20;
+  constexpr std::uint64_t kSmall = std::uint64_t{256} << 20;
   std::vector<FileCopy> files;
-  std::error_code code;
-  for (fs::directory_iterator entry(source.folder(), code), end; !code && entry != end;
-       entry.increment(code)) {
-    const std::string name = entry->path().filename().string();
-    std::error_code ignored;
-    if (!entry->is_regular_file(ignored) || entry->file_size(ignored) > kSmall) continue;
+  const std::string folder = source.folder();
+  std::vector<std::string> names;
+  if (const int why = add_names_in(folder, names); why != 0)
+    return system_error("folder.list", "cannot list", why).in(folder);
+  for (const std::string& name : names) {
     if (name.starts_with(".") || name.ends_with(".safetensors") || name.ends_with(".gguf") ||
         name.ends_with(".index.json") || name.ends_with(".bin"))
       continue;
     if (std::ranges::find(without, name) != without.end()) continue;
-    if (entry->is_symlink(ignored)) {
-      const Result<std::string> inside = tensor::file_inside(source.folder(), name);
+    const std::string path = folder + "/" + name;
+    struct stat own {};
+    struct stat status {};
+    const bool is_seen = lstat(path.c_str(), &own) == 0 && stat(path.c_str(), &status) == 0;
+    const bool is_link = S_ISLNK(own.st_mode);
+    if (!is_seen) {
+      // A name that leads to nothing holds nothing to copy.
+      if (errno == ENOENT || (is_link && (errno == ELOOP || source.is_one_file()))) continue;
+      return system_error("file.open", "cannot look at", errno).in(path);
+    }
+    if (!S_ISREG(status.st_mode) || static_cast<std::uint64_t>(status.st_size) > kSmall) continue;
+    if (is_link) {
+      const Result<std::string> inside = tensor::file_inside(folder, name);
       if (!inside && !source.is_one_file()) return inside.why();
       if (!inside) continue;
     }
-    files.push_back({.name = name, .from = entry->path().string()});
+    files.push_back({.name = name, .from = path});
   }
-  std::ranges::sort(files, {}, &FileCopy::name);
   return files;
 }
 

@@ -111,7 +111,7 @@ struct RowMover {
 };
 
 // Where gate and up lie interleaved, on either side, they take turns row by row, so that this side
-// is passed in order, once: in larger steps its other half spoils what the processor fetches ahead,
+// is passed in order, once: in larger steps its other half spoils what the CPU fetches ahead,
 // and half of the speed is lost.
 void lay_out_parts(const ExpertLayout& layout, const Run& run, const RowsParts& parts) {
   bool whole = true;

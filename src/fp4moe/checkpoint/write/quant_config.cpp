@@ -10,29 +10,51 @@
 namespace fp4moe::checkpoint {
 namespace {
 
-// compressed-tensors' group for FP8 modules, with or without scales of inputs.
-Json compressed_fp8(const QuantFacts& facts, bool has_input_scale) {
-  const auto arguments = [](bool weights) {
-    return Json{{"actorder", nullptr},  {"block_structure", nullptr},
-                {"dynamic", false},     {"group_size", nullptr},
-                {"num_bits", 8},        {"observer", weights ? Json("minmax") : Json()},
-                {"strategy", "tensor"}, {"symmetric", true},
-                {"type", "float"}};
-  };
-  Json targets = Json::array();
-  for (const Fp8Module& module : facts.fp8)
-    if (module.has_input_scale == has_input_scale) targets.push_back(module.name);
-  return {{"format", "float-quantized"},
-          {"input_activations", has_input_scale ? arguments(false) : Json()},
-          {"output_activations", nullptr},
-          {"targets", std::move(targets)},
-          {"weights", arguments(true)}};
+// Modules that the same words tell, in the order of their first.
+std::vector<std::vector<const Fp8Module*>> alike_fp8(const QuantFacts& facts) {
+  std::vector<std::vector<const Fp8Module*>> groups;
+  for (const Fp8Module& module : facts.fp8) {
+    const auto found = std::ranges::find_if(groups, [&](const auto& group) {
+      const Fp8Module& first = *group.front();
+      const bool is_blocked = module.scales == Fp8Scales::blocks;
+      return first.scales == module.scales && first.inputs == module.inputs &&
+             (!is_blocked || first.block == module.block);
+    });
+    (found == groups.end() ? groups.emplace_back() : *found).push_back(&module);
+  }
+  return groups;
 }
 
-bool has_fp8(const QuantFacts& facts, bool has_input_scale) {
-  return std::ranges::any_of(facts.fp8, [&](const Fp8Module& module) {
-    return module.has_input_scale == has_input_scale;
-  });
+// compressed-tensors' group of FP8 modules.
+Json compressed_fp8(const std::vector<const Fp8Module*>& modules) {
+  const Fp8Module& first = *modules.front();
+  const bool is_blocked = first.scales == Fp8Scales::blocks;
+  const auto arguments = [](const char* strategy, bool is_dynamic) {
+    return Json{{"actorder", nullptr},   {"block_structure", nullptr},
+                {"dynamic", is_dynamic}, {"group_size", nullptr},
+                {"num_bits", 8},         {"observer", nullptr},
+                {"strategy", strategy},  {"symmetric", true},
+                {"type", "float"}};
+  };
+  Json weights = arguments(is_blocked                        ? "block"
+                           : first.scales == Fp8Scales::rows ? "channel"
+                                                             : "tensor",
+                           false);
+  weights["observer"] = "minmax";
+  if (is_blocked) weights["block_structure"] = Json::array({first.block[0], first.block[1]});
+  Json inputs;
+  if (first.inputs == Fp8Inputs::stored) inputs = arguments("tensor", false);
+  if (first.inputs == Fp8Inputs::dynamic) {
+    inputs = arguments(is_blocked ? "group" : "token", true);
+    if (is_blocked) inputs["group_size"] = first.block[1];
+  }
+  Json targets = Json::array();
+  for (const Fp8Module* module : modules) targets.push_back(module->name);
+  return {{"format", "float-quantized"},
+          {"input_activations", std::move(inputs)},
+          {"output_activations", nullptr},
+          {"targets", std::move(targets)},
+          {"weights", std::move(weights)}};
 }
 
 Json compressed_tensors(const DialectRow& row, const QuantFacts& facts) {
@@ -60,9 +82,8 @@ Json compressed_tensors(const DialectRow& row, const QuantFacts& facts) {
   if (nvfp4 && facts.has_input_scale) group["input_activations"] = arguments(false);
   Json groups = Json::object();
   groups["group_0"] = std::move(group);
-  for (const bool has_input_scale : {true, false})
-    if (has_fp8(facts, has_input_scale))
-      groups[fmt::format("group_{}", groups.size())] = compressed_fp8(facts, has_input_scale);
+  for (const auto& modules : alike_fp8(facts))
+    groups[fmt::format("group_{}", groups.size())] = compressed_fp8(modules);
   return {{"config_groups", std::move(groups)},
           {"format", facts.fp8.empty() ? format : "mixed-precision"},
           {"global_compression_ratio", nullptr},
@@ -101,15 +122,45 @@ Json quark_tensors(const DialectRow& row, bool is_input) {
   return Json::array({std::move(blocks), quark_tensor(true)});
 }
 
+// An FP8 module's weight or activations, in Quark's words.
+Json quark_fp8_weight(const Fp8Module& module) {
+  Json weight = quark_tensor(false);
+  if (module.scales == Fp8Scales::rows) {
+    weight["ch_axis"] = 0;
+    weight["qscheme"] = "per_channel";
+    weight["observer_cls"] = "PerChannelMinMaxObserver";
+  }
+  if (module.scales == Fp8Scales::blocks) {
+    weight["block_size"] = Json::array({module.block[0], module.block[1]});
+    weight["qscheme"] = "per_block";
+    weight["observer_cls"] = "PerBlockMinMaxObserver";
+  }
+  return weight;
+}
+
+Json quark_fp8_inputs(const Fp8Module& module) {
+  if (module.inputs == Fp8Inputs::none) return nullptr;
+  Json inputs = quark_tensor(false);
+  if (module.inputs == Fp8Inputs::stored) return inputs;
+  inputs["is_dynamic"] = true;
+  inputs["ch_axis"] = module.scales == Fp8Scales::blocks ? -1 : 1;
+  inputs["qscheme"] = module.scales == Fp8Scales::blocks ? "per_group" : "per_channel";
+  inputs["observer_cls"] = "PerChannelMinMaxObserver";
+  if (module.scales == Fp8Scales::blocks) {
+    inputs["group_size"] = module.block[1];
+    inputs["observer_cls"] = "PerGroupMinMaxObserver";
+  }
+  return inputs;
+}
+
 Json quark_fp8(const QuantFacts& facts) {
   Json layers = Json::object();
   for (const Fp8Module& module : facts.fp8)
-    layers[module.name] =
-        Json{{"bias", nullptr},
-             {"input_tensors", module.has_input_scale ? quark_tensor(false) : Json()},
-             {"output_tensors", nullptr},
-             {"target_device", nullptr},
-             {"weight", quark_tensor(false)}};
+    layers[module.name] = Json{{"bias", nullptr},
+                               {"input_tensors", quark_fp8_inputs(module)},
+                               {"output_tensors", nullptr},
+                               {"target_device", nullptr},
+                               {"weight", quark_fp8_weight(module)}};
   return layers;
 }
 
@@ -146,7 +197,7 @@ void add_modelopt_layers(Json& quantization, const DialectRow& row, const QuantF
     layers[module] = Json::object(
         {{"quant_algo", modelopt_algorithm(row, facts)}, {"group_size", block_size(row.format)}});
   for (const Fp8Module& module : facts.fp8)
-    layers[module.name] = Json::object({{"quant_algo", "FP8"}});
+    layers[module.name] = Json::object({{"quant_algo", modelopt_fp8_algorithm(module)}});
   quantization["quant_algo"] = "MIXED_PRECISION";
   quantization["quantized_layers"] = std::move(layers);
 }

@@ -6,15 +6,10 @@
 
 #include "fp4moe/base/json.hpp"
 #include "fp4moe/checkpoint/dialect.hpp"
+#include "fp4moe/checkpoint/fp8_module.hpp"
 #include "fp4moe/checkpoint/write/writer.hpp"
 
 namespace fp4moe::checkpoint {
-
-// A module in FP8 (E4M3) beside FP4 ones: one scale for the weight, perhaps one for its input.
-struct Fp8Module {
-  std::string name{};
-  bool has_input_scale = false;
-};
 
 struct QuantFacts {
   bool has_input_scale = false;       // absent: weights only

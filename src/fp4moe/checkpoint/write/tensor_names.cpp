@@ -229,8 +229,10 @@ RenameContext rename_context(std::string_view model_type, const Json& config) {
     const auto value = found->get<std::int64_t>();
     return value > 0 && value <= (1 << 20) ? static_cast<std::uint64_t>(value) : 0;
   };
-  const std::uint64_t head = number("head_dim");
-  context.query_rows = number("num_attention_heads") * head;
+  const std::uint64_t heads = number("num_attention_heads");
+  std::uint64_t head = number("head_dim");
+  if (head == 0 && heads > 0) head = number("hidden_size") / heads;  // what models without it mean
+  context.query_rows = heads * head;
   context.key_rows = number("num_key_value_heads") * head;
   return context;
 }

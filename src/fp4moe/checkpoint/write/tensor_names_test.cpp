@@ -107,6 +107,9 @@ TEST(TensorNames, HeadsComeFromTheConfigurationWithinReason) {
   EXPECT_EQ(rename_context("gpt_oss", config).key_rows, 512u);
   EXPECT_EQ(rename_context("gpt_oss", {{"head_dim", "wide"}}).query_rows, 0u);
   EXPECT_EQ(rename_context("gpt_oss", nullptr).query_rows, 0u);
+  const Json without{{"num_attention_heads", 4}, {"num_key_value_heads", 2}, {"hidden_size", 128}};
+  EXPECT_EQ(rename_context("mixtral", without).query_rows, 128u);
+  EXPECT_EQ(rename_context("mixtral", without).key_rows, 64u);
 }
 
 }  // namespace tensor_names_test

@@ -42,19 +42,11 @@ Result<Done> check_space(const FolderPlan& plan, const Journal& journal,
 
 // What is left once the manifest stands: the journal, and files of hidden names that killed runs
 // could not take away.
-Result<Done> sweep(const Manifest& manifest, const std::string& staging) {
+Result<Done> sweep(const Manifest& manifest, tensor::AtomicFolder& folder) {
   std::set<std::string> wanted{std::string(kManifestName)};
   for (const FileRecord& file : manifest.files) wanted.insert(file.name);
   for (const CompanionRecord& file : manifest.companions) wanted.insert(file.name);
-  std::error_code code;
-  std::vector<fs::path> unwanted;
-  for (fs::directory_iterator entry(staging, code), end; !code && entry != end;
-       entry.increment(code))
-    if (!wanted.contains(entry->path().filename().string())) unwanted.push_back(entry->path());
-  for (const fs::path& path : unwanted)
-    if (!code) fs::remove_all(path, code);
-  if (code) return tensor::file_error("folder.commit", "cannot tidy", code.value()).in(staging);
-  return Done{};
+  return folder.clear(wanted);
 }
 
 Result<Done> write_all(const checkpoint::Checkpoint& checkpoint, FolderPlan& plan,
@@ -111,8 +103,7 @@ Result<ConvertReport> convert_folder(const checkpoint::Checkpoint& checkpoint, F
       why.remedy = "go on later with --resume, or remove " + folder->staging_name();
     return why;
   }
-  if (Result<Done> done = sweep(plan.manifest, folder->staging()); !done)
-    return folder->explain(done.why());
+  if (Result<Done> done = sweep(plan.manifest, *folder); !done) return done.why();
   if (Result<Done> done = folder->commit(); !done) return done.why();
 
   ConvertReport report{.layers = plan.layers.size(),

@@ -201,7 +201,7 @@ std::vector<NamedView> ConvertedFolder::layer(std::size_t number) const {
 }
 
 std::optional<ConvertedFolder::TensorIndex> ConvertedFolder::find(std::string_view file,
-                                                            std::string_view tensor) const {
+                                                                  std::string_view tensor) const {
   for (std::size_t f = 0; f < manifest_.files.size(); ++f) {
     if (manifest_.files[f].name != file) continue;
     const auto& tensors = manifest_.files[f].tensors;

@@ -13,13 +13,13 @@
 namespace fp4moe::convert {
 namespace {
 
-using checkpoint::MatrixPlace;
 using checkpoint::LayerTensors;
+using checkpoint::MatrixPlace;
 using checkpoint::MoeShape;
 using checkpoint::Projection;
 using checkpoint::Range;
 
-bool is_joined_layer(const MoeLayer& layer) {
+bool is_joined_layer(const LayerTensors& layer) {
   return !layer.gate.empty() && layer.gate[0].codes.tensor == layer.up[0].codes.tensor;
 }
 
@@ -37,7 +37,7 @@ class Parts {
 
 }  // namespace
 
-Result<ExpertMemory> ExpertMemory::make(const MoeLayer& layer, Range range,
+Result<ExpertMemory> ExpertMemory::make(const LayerTensors& layer, Range range,
                                         tensor::DType bias_type) {
   const MoeShape& shape = layer.shape;
   const std::uint64_t block = checkpoint::block_size(shape.format), rows = range.size();
@@ -117,7 +117,7 @@ struct ExpertWriter::Rows {
 Result<ExpertWriter> ExpertWriter::make(const checkpoint::Checkpoint& checkpoint,
                                         std::size_t number, checkpoint::Slice slice,
                                         std::span<const RawFile> files) {
-  const MoeLayer& layer = checkpoint.layers()[number];
+  const LayerTensors& layer = checkpoint.layers()[number];
   const MoeShape& shape = layer.shape;
   ExpertWriter writer(layer, slice, files);
   const auto range = checkpoint::split_intermediate(

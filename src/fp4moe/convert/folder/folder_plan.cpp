@@ -23,10 +23,8 @@ constexpr std::uint64_t kProgram = 48 * kMiB;  // code, headers, manifest
 constexpr std::uint64_t kTensor = 1024, kFreeTensors = 32768;
 constexpr std::uint64_t kAround = 6 * kMiB;  // pages beside an expert's, and a piece being copied
 
-bool needs_input_scales(layout::ScalarRule rule) {
-  return rule == layout::ScalarRule::alphas_per_expert ||
-         rule == layout::ScalarRule::alphas_shared || rule == layout::ScalarRule::alphas_trtllm ||
-         rule == layout::ScalarRule::alphas_trtllm_2026_01;
+bool needs_input_scales(const layout::Layout& layout) {
+  return layout.scalars != nullptr && layout.scalars->inputs != layout::InputUse::none;
 }
 
 // The source is found again from wherever somebody verifies.
@@ -46,7 +44,7 @@ Result<PlannedLayer> plan_layer(const checkpoint::Checkpoint& checkpoint, std::s
         .expects(fmt::format("{} ({})", formats::name(recipe.layout->format), recipe.layout->id),
                  formats::name(layer.shape.format))
         .try_this("Choose a layout or backend of the checkpoint's format");
-  if (needs_input_scales(recipe.layout->scalars) && !layer.shape.has_input_scale)
+  if (needs_input_scales(*recipe.layout) && !layer.shape.has_input_scale)
     return invalid("scale.input", "the kernel quantizes activations by scales of the checkpoint")
         .in(checkpoint.store().folder())
         .at(layer.prefix)

@@ -260,7 +260,7 @@ Result<Manifest> read_manifest(const std::string& folder) {
   const std::string path = fmt::format("{}/{}", folder, kManifestName);
   std::error_code code;
   if (!std::filesystem::exists(folder, code))
-    return system_error("file.open", "cannot open", ENOENT).in(folder);
+    return system_error("file.open", "cannot open", code ? code.value() : ENOENT).in(folder);
   const Result<tensor::MappedFile> file = tensor::MappedFile::open(path);
   if (!file && file.why().code == ErrorCode::exhausted) return file.why();
   if (!file)

@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "fp4moe/base/folder_names.hpp"
 #include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/base/parallel.hpp"
 #include "fp4moe/base/text.hpp"
@@ -100,19 +101,16 @@ Result<Done> check_companions(const ConvertedFolder& folder, VerifyReport& repor
 }
 
 // Tensor files that no manifest speaks of would be taken for the model's by others.
-void check_strangers(const ConvertedFolder& folder, VerifyReport& report) {
-  std::set<std::string> strangers;
-  std::error_code code;
-  for (fs::directory_iterator entry(folder.path(), code), end; !code && entry != end;
-       entry.increment(code)) {
-    const std::string name = entry->path().filename().string();
+Result<Done> check_strangers(const ConvertedFolder& folder, VerifyReport& report) {
+  std::vector<std::string> names;
+  if (const int why = add_names_in(folder.path(), names); why != 0)
+    return system_error("folder.list", "cannot list", why).in(folder.path());
+  for (const std::string& name : names)
     if (name.ends_with(".safetensors") && folder.manifest().find_file(name) == nullptr)
-      strangers.insert(name);
-  }
-  for (const std::string& name : strangers)
-    report.add(invalid("converted.file", "a tensor file does not belong to the conversion")
-                   .in(path_of(folder, printable(name)))
-                   .expects("the files that the manifest names", "this one too"));
+      report.add(invalid("converted.file", "a tensor file does not belong to the conversion")
+                     .in(path_of(folder, printable(name)))
+                     .expects("the files that the manifest names", "this one too"));
+  return Done{};
 }
 
 Result<Done> check_packers(const ConvertedFolder& folder, VerifyReport& report) {
@@ -149,7 +147,7 @@ Result<VerifyReport> verify_folder(const std::string& path, const VerifyOptions&
   const Clock::time_point begin = Clock::now();
   std::error_code code;
   if (!fs::exists(fmt::format("{}/{}", path, kManifestName), code))
-    return read_manifest(path).why();
+    if (const Result<Manifest> manifest = read_manifest(path); !manifest) return manifest.why();
   VerifyReport report{.deep = options.deep};
   const auto timed = [&] {
     report.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
@@ -174,7 +172,7 @@ Result<VerifyReport> verify_folder(const std::string& path, const VerifyOptions&
   if (Result<Done> done = check_packers(*folder, report); !done) return done.why();
   if (Result<Done> done = check_tensors(*folder, options, report); !done) return done.why();
   if (Result<Done> done = check_companions(*folder, report); !done) return done.why();
-  check_strangers(*folder, report);
+  if (Result<Done> done = check_strangers(*folder, report); !done) return done.why();
   if (!options.deep || !report.findings.empty()) return timed();
   const std::string source =
       options.source.empty() ? find_source(path, manifest.source_path) : options.source;

@@ -147,13 +147,13 @@ TEST_F(Verify, FindsFilesThatAreMissingCutOrNew) {
 // The same header, other weights: only packing again can tell.
 TEST_F(Verify, TellsWhereASourceGivesOtherBytes) {
   const auto changed = checkpoint::synth({.model = "qwen3-30b-a3b",
-                                        .format = WeightFormat::nvfp4,
-                                        .layers = 2,
-                                        .experts = 3,
-                                        .hidden = 128,
-                                        .intermediate = 128,
-                                        .seed = 2},
-                                       folder_ / "changed");
+                                          .format = WeightFormat::nvfp4,
+                                          .layers = 2,
+                                          .experts = 3,
+                                          .hidden = 128,
+                                          .intermediate = 128,
+                                          .seed = 2},
+                                         folder_ / "changed");
   ASSERT_TRUE(changed) << text(changed.why());
   const std::vector<Error> found = findings({.deep = true, .source = folder_ / "changed"});
   ASSERT_FALSE(found.empty());

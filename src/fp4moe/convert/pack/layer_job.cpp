@@ -29,7 +29,7 @@ Error too_small(std::string_view option, std::uint64_t needed, std::uint64_t giv
 }
 
 // All biases of a layer have one type, which is what unpacking gives back.
-Result<tensor::DType> bias_type(const MoeLayer& layer) {
+Result<tensor::DType> bias_type(const LayerTensors& layer) {
   std::optional<tensor::DType> type;
   for (const auto* places : {&layer.gate, &layer.up, &layer.down}) {
     for (const checkpoint::ProjectionPlaces& place : *places) {
@@ -121,7 +121,7 @@ Result<LayerJob> job_without_source(const JobFacts& layer, const Recipe& recipe)
 
 Result<LayerJob> layer_job(const checkpoint::Checkpoint& checkpoint, std::size_t number,
                            const Recipe& recipe) {
-  const MoeLayer& layer = checkpoint.layers()[number];
+  const LayerTensors& layer = checkpoint.layers()[number];
   const auto bias = bias_type(layer);
   if (!bias) return bias.why();
   Result<LayerJob> job = job_without_source(

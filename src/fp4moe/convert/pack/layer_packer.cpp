@@ -8,13 +8,11 @@
 #include "fp4moe/base/checked.hpp"
 #include "fp4moe/convert/pack/bias.hpp"
 #include "fp4moe/convert/pack/layer_packer_tensors.hpp"
-#include "fp4moe/layout/maps.hpp"
 
 namespace fp4moe::convert {
 
 using layout::Element;
 using layout::IndexMap;
-using layout::ScaleRule;
 using tensor::DType;
 
 namespace {
@@ -26,11 +24,9 @@ Error size_error(std::string_view what, std::uint64_t found, std::uint64_t need)
 }
 
 // Where all of k is one scale group the kernel permutes scales singly.
-layout::Map scale_map(const layout::Layout& layout, std::uint64_t k) {
+const layout::Map& scale_map(const layout::Layout& layout, std::uint64_t k) {
   const bool is_one_group = k == block_size(layout.format);
-  return is_one_group && layout.scales.name == layout::marlin_scales().name
-             ? layout::marlin_scales_single_exchanged()
-             : layout.scales;
+  return is_one_group && layout.one_group_scales ? *layout.one_group_scales : layout.scales;
 }
 
 struct MatrixSizes {
@@ -75,9 +71,8 @@ Result<LayerPacker> LayerPacker::make(const layout::Layout& layout, const Proble
     return usage("layout.params", "parameters are of another type")
         .expects("bf16 or f16", tensor::name(p.params_type))
         .try_this("give bf16, which every kernel takes");
-  if (p.params_type == DType::f16 && layout.id.starts_with("marlin") &&
-      layout.format == layout::WeightFormat::mxfp4)
-    return usage("layout.params", "Marlin's MXFP4 kernels take BF16 alone")
+  if (p.params_type == DType::f16 && !layout.takes_f16_params)
+    return usage("layout.params", fmt::format("kernels of {} take BF16 alone", layout.id))
         .expects("bf16", "f16")
         .try_this("leave the type of parameters at bf16");
 
@@ -131,11 +126,14 @@ Result<Done> LayerPacker::add_tensors() {
       vector(kTensorNames[kW13Bias + i], type, {problem_.experts, rows[i]});
       tensors_.back().expert_bytes =
           tensors_.back().bytes / std::max<std::uint64_t>(problem_.experts, 1);
-      if (layout_.bias_order == layout::BiasOrder::marlin_single && rows[i] % 32 != 0)
-        return size_error("number of rows", rows[i], 32).at(kTensorNames[kW13Bias + i]);
+      const std::uint64_t multiple =
+          layout_.bias_transform == nullptr ? 1 : layout_.bias_transform->multiple;
+      if (rows[i] % multiple != 0)
+        return size_error("number of rows", rows[i], multiple).at(kTensorNames[kW13Bias + i]);
     }
   }
-  for (const ScalarTensor& scalar : scalar_tensors(scalar_problem(), problem_.experts))
+  for (const ScalarTensor& scalar :
+       scalar_tensors(layout_.scalars, scalar_problem(), problem_.experts))
     vector(scalar.name, scalar.dtype, scalar.shape);
   return Done{};
 }
@@ -147,7 +145,7 @@ std::uint64_t LayerPacker::expert_bytes() const {
 }
 
 bool LayerPacker::needs_all_experts() const {
-  return convert::needs_all_experts(layout_.scale_rule);
+  return layout_.scale_transform != nullptr && layout_.scale_transform->shares_exponent;
 }
 
 Result<Done> LayerPacker::check(std::size_t position, const checkpoint::ExpertView& view) const {
@@ -171,7 +169,7 @@ Result<Done> LayerPacker::note(std::size_t position, const checkpoint::ExpertVie
   facts.scalars = {view.gate.global_scale, view.up.global_scale, view.down.global_scale,
                    view.gate.input_scale,  view.up.input_scale,  view.down.input_scale};
   facts.is_noted = true;
-  if (!needs_extremes(layout_.scale_rule)) return Done{};
+  if (layout_.scale_transform == nullptr) return Done{};
   facts.w13 = extremes_of(layout_.format, view.up.scales);
   if (view.shape.gated()) facts.w13.add(extremes_of(layout_.format, view.gate.scales));
   facts.w2 = extremes_of(layout_.format, view.down.scales);
@@ -196,29 +194,24 @@ void LayerPacker::place_rows() {
 }
 
 ScalarProblem LayerPacker::scalar_problem() const {
-  ScalarProblem result{.rule = layout_.scalars,
-                       .scale_rule = layout_.scale_rule,
-                       .gated = problem_.order != checkpoint::RowOrder::single,
+  ScalarProblem result{.gated = problem_.order != checkpoint::RowOrder::single,
                        .params_type = problem_.params_type,
                        .all_inputs = all_inputs_ ? &*all_inputs_ : nullptr};
+  // pack() has refused what has no exponent.
+  const auto exponent = [&](const ScaleExtremes& extremes) {
+    const Result<int> found = exponent_of(layout_.scale_transform, extremes, problem_.params_type);
+    return found ? *found : 0;
+  };
   ScaleExtremes all13, all2;
   for (const Facts& facts : facts_) {
     all13.add(facts.w13);
     all2.add(facts.w2);
-    if (layout_.scale_rule != ScaleRule::native_sm90_mxfp4) continue;
-    // pack() has refused what has no exponent.
-    const auto offset = [&](const ScaleExtremes& extremes) {
-      const Result<int> found = common_exponent(layout_.scale_rule, extremes, problem_.params_type);
-      return found ? *found : 0;
-    };
-    result.w13_offsets.push_back(offset(facts.w13));
-    result.w2_offsets.push_back(offset(facts.w2));
+    result.w13_exponents.push_back(exponent(facts.w13));
+    result.w2_exponents.push_back(exponent(facts.w2));
   }
-  if (layout_.scalars != layout::ScalarRule::marlin) return result;
-  const Result<int> x13 = common_exponent(layout_.scale_rule, all13, problem_.params_type);
-  const Result<int> x2 = common_exponent(layout_.scale_rule, all2, problem_.params_type);
-  result.w13_exponent = x13 ? *x13 : 0;
-  result.w2_exponent = x2 ? *x2 : 0;
+  if (!needs_all_experts()) return result;
+  result.w13_exponents.assign(facts_.size(), exponent(all13));
+  result.w2_exponents.assign(facts_.size(), exponent(all2));
   return result;
 }
 
@@ -231,7 +224,8 @@ Result<Done> LayerPacker::pack_scalars(std::span<const std::span<std::byte>> tar
           .try_this("pack() or note() all of them first");
     experts.push_back(facts.scalars);
   }
-  const Result<std::vector<ScalarTensor>> result = make_scalars(scalar_problem(), experts);
+  const Result<std::vector<ScalarTensor>> result =
+      make_scalars(layout_.scalars, scalar_problem(), experts);
   if (!result) return result.why();
   const std::size_t first = tensors_.size() - result->size();
   for (std::size_t i = 0; i < result->size(); ++i) {

@@ -21,7 +21,7 @@
 #include "fp4moe/checkpoint/moe_shape.hpp"
 #include "fp4moe/convert/pack/pack_matrix.hpp"
 #include "fp4moe/convert/pack/scalars.hpp"
-#include "fp4moe/convert/pack/scale_rules.hpp"
+#include "fp4moe/convert/pack/scale_tables.hpp"
 #include "fp4moe/layout/layout.hpp"
 #include "fp4moe/tensor/tensor.hpp"
 

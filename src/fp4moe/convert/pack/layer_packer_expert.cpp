@@ -13,7 +13,6 @@
 namespace fp4moe::convert {
 
 using layout::IndexMap;
-using layout::ScaleRule;
 using tensor::DType;
 
 namespace {
@@ -86,12 +85,12 @@ Result<LayerPacker::Tables> LayerPacker::tables(std::size_t position) const {
     w13.add(facts_[i].w13);
     w2.add(facts_[i].w2);
   }
-  const ScaleRule rule = layout_.scale_rule;
-  const Result<int> x13 = common_exponent(rule, w13, problem_.params_type);
+  const ScaleTransform* transform = layout_.scale_transform;
+  const Result<int> x13 = exponent_of(transform, w13, problem_.params_type);
   if (!x13) return Error(x13.why()).at(kTensorNames[kW13Scale]);
-  const Result<int> x2 = common_exponent(rule, w2, problem_.params_type);
+  const Result<int> x2 = exponent_of(transform, w2, problem_.params_type);
   if (!x2) return Error(x2.why()).at(kTensorNames[kW2Scale]);
-  return Tables{scale_table(rule, *x13), scale_table(rule, *x2)};
+  return Tables{scale_table(transform, *x13), scale_table(transform, *x2)};
 }
 
 Result<Done> LayerPacker::pack(std::size_t position, const checkpoint::ExpertView& view,
@@ -122,7 +121,8 @@ Result<Done> LayerPacker::pack(std::size_t position, const checkpoint::ExpertVie
   const auto lay_out = [&](std::initializer_list<Part> parts, std::size_t index,
                            const IndexMap& codes, const IndexMap& scales) {
     const std::optional<ByteTable>& scale_bytes = index == kW13 ? table->w13 : table->w2;
-    const bool clears = layout_.scale_rule == ScaleRule::native_sm90_nvfp4;
+    const bool clears =
+        layout_.scale_transform != nullptr && layout_.scale_transform->clears_zero_blocks;
     Matrix matrix;
     matrix.rows.resize(codes.padded().rows);
     for (const Part& part : parts) {
@@ -177,7 +177,7 @@ std::uint64_t LayerPacker::bias_place(unsigned which, std::uint64_t i) const {
   if (which < 2 && layout_.bias_order == layout::BiasOrder::halves &&
       problem_.order != checkpoint::RowOrder::single)
     row = which * problem_.padded.intermediate + i;
-  return layout_.bias_order == layout::BiasOrder::marlin_single ? layout::marlin_single(row) : row;
+  return layout_.bias_transform == nullptr ? row : layout_.bias_transform->place(row);
 }
 
 Result<Done> LayerPacker::unpack(std::size_t position,
@@ -201,9 +201,9 @@ Result<Done> LayerPacker::unpack(std::size_t position,
       w2.add(other.w2);
     }
   const auto inverse = [&](const ScaleExtremes& extremes) -> Result<std::optional<ByteTable>> {
-    const Result<int> x = common_exponent(layout_.scale_rule, extremes, problem_.params_type);
+    const Result<int> x = exponent_of(layout_.scale_transform, extremes, problem_.params_type);
     if (!x) return x.why();
-    return inverse_scale_table(layout_.scale_rule, *x);
+    return inverse_scale_table(layout_.scale_transform, *x);
   };
   const Result<std::optional<ByteTable>> table13 = inverse(w13), table2 = inverse(w2);
   if (!table13) return table13.why();

@@ -11,14 +11,13 @@
 
 namespace fp4moe::convert {
 
-using layout::ScaleRule;
-
 Json LayerPacker::record() const {
   Json record = Json::object();
   const ScalarProblem problem = scalar_problem();
-  if (layout_.scalars == layout::ScalarRule::marlin) {
-    record["w13_exponent"] = problem.w13_exponent;
-    record["w2_exponent"] = problem.w2_exponent;
+  if (layout_.scalars != nullptr && layout_.scalars->folds_exponents) {
+    const auto common = [](const std::vector<int>& all) { return all.empty() ? 0 : all[0]; };
+    record["w13_exponent"] = common(problem.w13_exponents);
+    record["w2_exponent"] = common(problem.w2_exponents);
   }
   Json& experts = record["experts"] = Json::array();
   const bool has_scalars = layout_.format == layout::WeightFormat::nvfp4;
@@ -33,7 +32,7 @@ Json LayerPacker::record() const {
       expert["global"] = {bits(s.gate_global), bits(s.up_global), bits(s.down_global)};
       expert["input"] = {bits(s.gate_input), bits(s.up_input), bits(s.down_input)};
     }
-    if (needs_extremes(layout_.scale_rule))
+    if (layout_.scale_transform != nullptr)
       expert["scales"] = {facts.w13.smallest, facts.w13.largest, facts.w2.smallest,
                           facts.w2.largest};
     if (facts.zeroed_blocks != 0) expert["zeroed_blocks"] = facts.zeroed_blocks;
@@ -81,7 +80,7 @@ Result<Done> LayerPacker::restore(const Json& record) {
                        float_of(expert["input"][1]),
                        float_of(expert["input"][2])};
     }
-    if (needs_extremes(layout_.scale_rule)) {
+    if (layout_.scale_transform != nullptr) {
       if (!list("scales", 4)) return broken;
       std::array<std::uint8_t, 4> read{};
       for (std::size_t i = 0; i < 4; ++i) {
@@ -112,22 +111,17 @@ std::vector<std::string> LayerPacker::losses() const {
         fmt::format("{} blocks with scale 0 had codes, which are written as 0", zeroed));
   if (rounded != 0)
     found.push_back(fmt::format("biases of {} experts are rounded to the layout's type", rounded));
-  const bool is_marlin = layout_.scalars == layout::ScalarRule::marlin;
-  if (is_marlin && negative != 0)
+  const ScaleTransform* transform = layout_.scale_transform;
+  if (transform == nullptr) return found;
+  if (transform->drops_sign && negative != 0)
     found.push_back(fmt::format("negative block scales of {} experts lose their sign", negative));
-  if (is_marlin && layout_.scale_rule == ScaleRule::marlin_2026_04 &&
-      any_scale_becomes(0, &ScaleExtremes::smallest))
-    found.emplace_back("block scales too small for the kernel are written as 0");
-  if (is_marlin && layout_.scale_rule == ScaleRule::marlin_2026_03 &&
-      any_scale_becomes(0xF8, &ScaleExtremes::largest))
-    found.emplace_back("block scales too large for the common exponent are written as infinity");
+  for (const layout::ScaleLoss& loss : transform->losses)
+    if (any_scale_becomes(loss.byte, loss.extreme)) found.emplace_back(loss.says);
   return found;
 }
 
 std::vector<std::string> LayerPacker::warnings() const {
-  const bool keeps_both = layout_.scalars == layout::ScalarRule::none ||
-                          layout_.scalars == layout::ScalarRule::global_scales ||
-                          layout_.scalars == layout::ScalarRule::native_sm90_offsets;
+  const bool keeps_both = layout_.scalars == nullptr || layout_.scalars->keeps_gate_and_up;
   if (keeps_both || problem_.order == checkpoint::RowOrder::single) return {};
   const auto differ = std::ranges::count_if(facts_, [](const Facts& facts) {
     return facts.scalars.gate_global != facts.scalars.up_global;
@@ -142,13 +136,14 @@ std::vector<std::string> LayerPacker::warnings() const {
 bool LayerPacker::any_scale_becomes(std::uint8_t byte, std::uint8_t ScaleExtremes::*extreme) const {
   const ScalarProblem problem = scalar_problem();
   const auto becomes = [&](const ScaleExtremes& extremes, int exponent) {
-    const std::optional<ByteTable> table = scale_table(layout_.scale_rule, exponent);
     const std::uint8_t code = extremes.*extreme;
-    return code > 0 && code < 0x80 && (*table)[code] == byte;
+    return code > 0 && code < 0x80 && layout_.scale_transform->byte(code, exponent) == byte;
   };
-  return std::ranges::any_of(facts_, [&](const Facts& facts) {
-    return becomes(facts.w13, problem.w13_exponent) || becomes(facts.w2, problem.w2_exponent);
-  });
+  for (std::size_t e = 0; e < facts_.size(); ++e)
+    if (becomes(facts_[e].w13, problem.w13_exponents[e]) ||
+        becomes(facts_[e].w2, problem.w2_exponents[e]))
+      return true;
+  return false;
 }
 
 }  // namespace fp4moe::convert

@@ -23,7 +23,8 @@ struct Memory {
   std::vector<std::span<std::byte>> spans{};
 
   Memory(const LayerPacker& packer, std::byte poison) {
-    for (const PackedTensorSpec& tensor : packer.tensors()) tensors.emplace_back(tensor.bytes, poison);
+    for (const PackedTensorSpec& tensor : packer.tensors())
+      tensors.emplace_back(tensor.bytes, poison);
     for (auto& tensor : tensors) spans.emplace_back(tensor);
   }
 };

@@ -145,17 +145,17 @@ std::vector<EdgePiece> edge_pieces(const IndexMap& map, const ShufflePlan& plan)
 // Rows up to this size are copied first: what lies ragged in memory is then read to its padded end
 // as if it filled it.
 constexpr std::uint64_t kShortRow = 128;
-// Of those up to this size a strip has too few steps to fetch anything meanwhile.
+// Of those up to this size a segment has too few steps to fetch anything meanwhile.
 constexpr std::uint64_t kFetchedRow = 512;
 // How far ahead of the kernels memory is fetched.
 constexpr std::uint64_t kAhead = std::uint64_t{32} << 10;
-// Strips that are written down before the first of them runs (see PackStrip), about.
-constexpr std::size_t kStripsTogether = 256;
+// Segments that are written down before the first of them runs (see PackSegment), about.
+constexpr std::size_t kSegmentsTogether = 256;
 
 std::size_t batches_together(const ShufflePlan& plan) {
   constexpr std::size_t kMaxBatches = 8;
   const std::size_t bases = kBatch >> std::popcount(plan.row_mask);
-  return std::clamp<std::size_t>(kStripsTogether / bases, 1, kMaxBatches);
+  return std::clamp<std::size_t>(kSegmentsTogether / bases, 1, kMaxBatches);
 }
 
 kernels::cpu::PackShape shape_of(const ShufflePlan& plan, bool is_fetched) {
@@ -194,9 +194,9 @@ class Packer {
         rows_(kBatch * together_),
         next_(rows_.size()),
         edges_(edge_.empty() ? 0 : rows_.size()) {
-    const std::uint64_t strip =
+    const std::uint64_t segment =
         runs_.empty() ? kAhead : plan.registers * sizeof(Register) * runs_[0].count;
-    strips_ahead_ = ceil_div(kAhead, strip);
+    segments_ahead_ = ceil_div(kAhead, segment);
     for (std::size_t i = 0; i < edges_.size(); ++i)
       edges_[i] = edge_.data() + i * plan.edge.size() * plan.chunk_bytes;
     if (has_ragged_edge_) pieces_ = edge_pieces(map, plan);
@@ -212,22 +212,22 @@ class Packer {
       };
       gather_rows(batch_at(number), batch_at(number + together_));
       if (plan_.registers == 1)
-        copy_strips();
+        copy_segments();
       else
-        shuffle_strips();
+        shuffle_segments();
       if (has_ragged_edge_) ragged_edges();
     }
   }
 
  private:
-  // A row that names strips, in rows_, and its place in the storage.
+  // A row that names segments, in rows_, and its place in the storage.
   struct Base {
     std::size_t row = 0;
     std::uint8_t* place = nullptr;
   };
 
   // Where one step of the kernel does not fill cache lines, or rows are so short that other stores
-  // come in between, the processor would read each line before it is written in parts, unless it
+  // come in between, the CPU would read each line before it is written in parts, unless it
   // was cleared as a whole. Only for storage that belongs to a batch of rows alone.
   static bool clears_first(const layout::Map& map, const ShufflePlan& plan, bool is_short) {
     if (map.of != 0) return false;
@@ -328,56 +328,56 @@ class Packer {
       copy_short(rows[i] + end, to + i * step, size);
   }
 
-  // Strips go by blocks of rows, in a block run by run, then the rows' edges.
-  void shuffle_strips() {
-    if (!move_strips()) {
-      strips_.clear();
+  // Segments go by blocks of rows, in a block run by run, then the rows' edges.
+  void shuffle_segments() {
+    if (!move_segments()) {
+      segments_.clear();
       fetching_.clear();
       for (std::size_t first = 0; first < bases_.size(); first += block_) {
         const std::size_t end = std::min(first + block_, bases_.size());
         for (const ShufflePlan::Run& run : runs_)
-          for (std::size_t i = first; i < end; ++i) add_strip(bases_[i], run);
+          for (std::size_t i = first; i < end; ++i) add_segment(bases_[i], run);
         for (std::size_t i = first; has_whole_edge_ && i < end; ++i)
           for (const ShufflePlan::Run& run : plan_.edge_runs) add_edge(bases_[i], run);
       }
       look_ahead();
     }
-    plan_.pack()(shape_, strips_.data(), strips_.size());
+    plan_.pack()(shape_, segments_.data(), segments_.size());
   }
-  // The strips of the batch before, where these are the same at another place; whether they are.
-  bool move_strips() {
+  // The segments of the batch before, where these are the same at another place; whether they are.
+  bool move_segments() {
     const bool are_same = together_ == 1 && is_fetched_ && bases_.size() == moved_.bases;
     const std::ptrdiff_t distance = are_same ? bases_[0].place - moved_.place : 0;
-    for (kernels::cpu::PackStrip& strip : strips_) strip.place += distance;
+    for (kernels::cpu::PackSegment& segment : segments_) segment.place += distance;
     moved_ = {bases_.size(), bases_.empty() ? nullptr : bases_[0].place};
     return are_same;
   }
-  void add_strip(const Base& base, const ShufflePlan::Run& run) {
+  void add_segment(const Base& base, const ShufflePlan::Run& run) {
     const std::uint8_t* const* rows = &rows_[base.row];
     const std::uint64_t begin = run.begin * plan_.chunk_bytes;
-    fetching_.push_back(strips_.size());
-    strips_.push_back({rows, begin, base.place + run.place, run.count, run.step, rows, begin});
+    fetching_.push_back(segments_.size());
+    segments_.push_back({rows, begin, base.place + run.place, run.count, run.step, rows, begin});
   }
   void add_edge(const Base& base, const ShufflePlan::Run& run) {
-    strips_.push_back(edge_strip(base, run.begin));
-    strips_.back().place = base.place + run.place;
-    strips_.back().count = run.count;
-    strips_.back().place_step = run.step;
+    segments_.push_back(edge_segment(base, run.begin));
+    segments_.back().place = base.place + run.place;
+    segments_.back().count = run.count;
+    segments_.back().place_step = run.step;
   }
-  kernels::cpu::PackStrip edge_strip(const Base& base, std::size_t number) const {
+  kernels::cpu::PackSegment edge_segment(const Base& base, std::size_t number) const {
     const std::uint8_t* const* rows = is_short_ ? &rows_[base.row] : &edges_[base.row];
     const std::uint64_t first = is_short_ ? plan_.edge[0].begin : 0;
     const std::uint64_t begin = (first + number) * plan_.chunk_bytes;
     return {.rows = rows, .begin = begin, .count = 1, .ahead = rows, .ahead_begin = begin};
   }
-  // Each strip fetches what a later one reads, those of edges apart.
+  // Each segment fetches what a later one reads, those of edges apart.
   void look_ahead() {
     const std::size_t all = is_fetched_ ? 0 : fetching_.size();
     for (std::size_t i = 0; i < all; ++i) {
-      const bool is_here = i + strips_ahead_ < all;
-      if (!is_here && (!has_next_ || i + strips_ahead_ >= 2 * all)) return;
-      const kernels::cpu::PackStrip& then = strips_[fetching_[(i + strips_ahead_) % all]];
-      kernels::cpu::PackStrip& now = strips_[fetching_[i]];
+      const bool is_here = i + segments_ahead_ < all;
+      if (!is_here && (!has_next_ || i + segments_ahead_ >= 2 * all)) return;
+      const kernels::cpu::PackSegment& then = segments_[fetching_[(i + segments_ahead_) % all]];
+      kernels::cpu::PackSegment& now = segments_[fetching_[i]];
       now.ahead = is_here ? then.rows : &next_[static_cast<std::size_t>(then.rows - rows_.data())];
       now.ahead_begin = then.begin;
     }
@@ -389,8 +389,8 @@ class Packer {
     return plan.fills_lines() ? 1 : plan.registers == 1 ? kPieces : kBatch;
   }
 
-  // Strips in which nothing moves but whole registers.
-  void copy_strips() {
+  // Segments in which nothing moves but whole registers.
+  void copy_segments() {
     for (std::size_t first = 0; first < bases_.size(); first += block_) {
       const std::size_t end = std::min(first + block_, bases_.size());
       for (const ShufflePlan::Run& run : runs_)
@@ -423,16 +423,16 @@ class Packer {
   void ragged_edges() {
     const std::size_t size = plan_.edge.size() * plan_.registers * sizeof(Register);
     made_.resize(bases_.size() * size);
-    strips_.clear();
+    segments_.clear();
     moved_ = {};
     std::uint8_t* to = made_.data();
     for (const Base& base : bases_)
       for (std::size_t i = 0; i < plan_.edge.size(); ++i) {
-        strips_.push_back(edge_strip(base, i));
-        strips_.back().place = to;
+        segments_.push_back(edge_segment(base, i));
+        segments_.back().place = to;
         to += plan_.registers * sizeof(Register);
       }
-    plan_.kernel->pack[plan_.bystanders](edge_shape_, strips_.data(), strips_.size());
+    plan_.kernel->pack[plan_.passthrough](edge_shape_, segments_.data(), segments_.size());
     const std::uint8_t* from = made_.data();
     for (const Base& base : bases_) {
       std::uint8_t* const place = base.place;
@@ -460,7 +460,7 @@ class Packer {
   std::size_t block_ = block_size(plan_);
   bool is_fetched_ = row_step_ != 0 || row_bytes_ <= kFetchedRow;
   std::size_t together_ = clears_first_ || row_step_ != 0 ? 1 : batches_together(plan_);
-  std::size_t strips_ahead_ = 1;
+  std::size_t segments_ahead_ = 1;
   kernels::cpu::PackShape shape_ = shape_of(plan_, is_fetched_), edge_shape_ = shape_;
   bool has_whole_edge_ = !fills_rows_ && plan_.is_whole;
   bool has_ragged_edge_ = !plan_.edge.empty() && !plan_.is_whole;
@@ -471,12 +471,12 @@ class Packer {
   std::vector<const std::uint8_t*> rows_, next_, edges_;
   bool has_next_ = false;
   std::vector<Base> bases_{}, merged_{};
-  std::vector<kernels::cpu::PackStrip> strips_{};
-  std::vector<std::size_t> fetching_{};  // numbers of the strips that are no edge
+  std::vector<kernels::cpu::PackSegment> segments_{};
+  std::vector<std::size_t> fetching_{};  // numbers of the segments that are no edge
   struct {
     std::size_t bases = 0;
     std::uint8_t* place = nullptr;
-  } moved_{};  // what strips_ were made for
+  } moved_{};  // what segments_ were made for
 };
 
 class Unpacker {
@@ -503,7 +503,7 @@ class Unpacker {
           packed_ + (map_.map().begin + map_.row_part(first)) / per_byte(map_);
       for (const ShufflePlan::Run& run : plan_.runs)
         for (std::uint64_t row = 0; row < count; ++row)
-          if ((row & plan_.row_mask) == 0) strip(row, run, batch + plan_.row_place[row]);
+          if ((row & plan_.row_mask) == 0) segment(row, run, batch + plan_.row_place[row]);
       for (std::size_t i = 0; i < plan_.edge.size(); ++i)
         for (std::uint64_t row = 0; row < count; ++row)
           if ((row & plan_.row_mask) == 0) edge_chunk(row, i, batch + plan_.row_place[row]);
@@ -515,14 +515,14 @@ class Unpacker {
   }
 
  private:
-  void strip(std::uint64_t row, const ShufflePlan::Run& run, const std::uint8_t* place) const {
+  void segment(std::uint64_t row, const ShufflePlan::Run& run, const std::uint8_t* place) const {
     const std::uint8_t* from[kMax];
     std::uint8_t* to[kMax];
     for (std::size_t r = 0; r < plan_.registers; ++r) {
       from[r] = place + run.place + plan_.place_of[r];
       to[r] = rows_[row + plan_.row_of[r]] + plan_.byte_of[r] + run.begin * plan_.chunk_bytes;
     }
-    plan_.kernel->unpack[plan_.bystanders]({from, to, run.count, run.step, plan_.chunk_bytes});
+    plan_.kernel->unpack[plan_.passthrough]({from, to, run.count, run.step, plan_.chunk_bytes});
   }
 
   void edge_chunk(std::uint64_t row, std::size_t number, const std::uint8_t* place) const {
@@ -538,7 +538,7 @@ class Unpacker {
       from[q] = edge.is_whole[q] ? source : in[q].data();
       to[q] = out[q].data();
     }
-    plan_.kernel->unpack[plan_.bystanders]({from, to, 1, 0, 0});
+    plan_.kernel->unpack[plan_.passthrough]({from, to, 1, 0, 0});
     for (std::size_t r = 0; r < plan_.registers; ++r) {
       const std::uint64_t begin = std::min(offset + plan_.byte_of[r], row_bytes_);
       std::copy_n(out[r].begin(), std::min<std::uint64_t>(row_bytes_ - begin, 16),

@@ -1,7 +1,7 @@
 // A short row is over before a kernel has found its pace, and most of its ends are ragged. So rows
 // are taken in tiles: a tile's rows are copied side by side, filled up to whole registers; the
 // kernel lays them out as if the tile were a matrix of its own, into memory that stays in the first
-// cache; and from there they go to their place as long pieces. The list of the kernel's strips is
+// cache; and from there they go to their place as long pieces. The list of the kernel's segments is
 // the same for every tile.
 #include "fp4moe/convert/pack/pack_matrix_staged.hpp"
 
@@ -75,7 +75,7 @@ class StagedPacker {
         outer_(outer),
         from_(from),
         out_(reinterpret_cast<std::uint8_t*>(out.data())),
-        pack_(plan.kernel->pack_tile[plan.bystanders]),
+        pack_(plan.kernel->pack_tile[plan.passthrough]),
         tile_rows_(tile.padded().rows),
         size_(row_bytes(map)),
         padding_(ceil_div(map.padded().cols, plan.chunk_cols) * plan.chunk_bytes,
@@ -87,13 +87,13 @@ class StagedPacker {
         staged_(tile_rows_ * padding_.size()) {
     shape_.row_step = plan.chunk_bytes;
     std::ranges::copy(plan.place_of, shape_.place_of);
-    add_strips(tile, plan);
+    add_segments(tile, plan);
   }
 
   void run() {
     constexpr std::size_t kTilesAhead = 2;  // tiles: gate's and up's rows may alternate in memory
     const std::vector<std::uint64_t> order = by_address();
-    const std::size_t together = strips_.size() / bases_;
+    const std::size_t together = segments_.size() / bases_;
     const std::uint64_t share = tile_rows_ / bases_;
     for (std::size_t i = 0; i < order.size(); ++i) {
       gather(order[i]);
@@ -101,7 +101,7 @@ class StagedPacker {
           i + kTilesAhead < order.size() ? order[i + kTilesAhead] : map_.padded().rows;
       for (std::size_t base = 0; base < bases_; ++base) {
         fetch_rows(sources(ahead + base * share, share), size_);
-        pack_(shape_, &strips_[base * together], together);
+        pack_(shape_, &segments_[base * together], together);
       }
       flush(order[i]);
     }
@@ -122,8 +122,8 @@ class StagedPacker {
   }
 
   // The chunks of an end may reach beyond the tile's columns. What they write there lies in what is
-  // written later, or in none of the pieces: strips go in the order of their places.
-  void add_strips(const IndexMap& tile, const ShufflePlan& plan) {
+  // written later, or in none of the pieces: segments go in the order of their places.
+  void add_segments(const IndexMap& tile, const ShufflePlan& plan) {
     std::vector<std::pair<std::uint64_t, std::uint64_t>> bases;  // place, row
     for (std::uint64_t first = 0; first < tile_rows_; first += ShufflePlan::kBatch)
       for (std::uint64_t row = 0; row < ShufflePlan::kBatch; ++row)
@@ -143,8 +143,8 @@ class StagedPacker {
     for (std::size_t i = 0; i < bases.size(); ++i) {
       const auto add = [&](const std::vector<const std::uint8_t*>& rows, std::uint64_t begin,
                            const ShufflePlan::Run& run) {
-        strips_.push_back({&rows[i * plan.registers], begin,
-                           staged_.data() + bases[i].first + run.place, run.count, run.step});
+        segments_.push_back({&rows[i * plan.registers], begin,
+                             staged_.data() + bases[i].first + run.place, run.count, run.step});
       };
       if (end_ != 0)
         for (const ShufflePlan::Run& run : plan.runs) add(rows_, run.begin * plan.chunk_bytes, run);
@@ -247,11 +247,11 @@ class StagedPacker {
   std::size_t bases_ = 0;
   std::vector<std::uint8_t> ends_, staged_;
   Translator translate_{from_.table};
-  std::vector<Source> sources_{};  // of the kernel's registers, strip after strip
+  std::vector<Source> sources_{};  // of the kernel's registers, segment after segment
   std::vector<const std::uint8_t*> rows_{}, row_ends_{};
   std::vector<const std::byte*> last_{};  // rows of a tile that the matrix does not fill
   kernels::cpu::PackShape shape_{};
-  std::vector<kernels::cpu::TileStrip> strips_{};
+  std::vector<kernels::cpu::TileSegment> segments_{};
 };
 
 }  // namespace

@@ -9,7 +9,7 @@
 namespace fp4moe::convert {
 namespace {
 
-using kernels::cpu::kMaxBystanders;
+using kernels::cpu::kMaxPassthrough;
 using kernels::cpu::LanePattern;
 using layout::Axis;
 using layout::Digit;
@@ -121,7 +121,7 @@ constexpr std::size_t kMaxForPairs = 8;  // registers; lines alone do without
 // memory takes much faster than single ones. Columns only where they complete a line, and for the
 // pair where they divide the rows: ragged ends cost more than they bring. Where codes' bits are
 // scattered, which takes long, a step does more, up to two pairs.
-void add_bystanders(const IndexMap& map, const kernels::cpu::ShuffleSet& set, ShufflePlan& plan) {
+void add_passthrough(const IndexMap& map, const kernels::cpu::ShuffleSet& set, ShufflePlan& plan) {
   const std::uint64_t per_byte = map.map().element == Element::nibble ? 2 : 1;
   const bool moves_lanes = plan.registers > 1, has_code = map.map().code != nullptr;
   for (std::uint64_t byte = kLine / 4; byte <= (has_code ? 2 * kLine : kLine); byte *= 2) {
@@ -143,8 +143,8 @@ void add_bystanders(const IndexMap& map, const kernels::cpu::ShuffleSet& set, Sh
     const std::size_t most = byte < kLine ? set.max_for_lines
                              : has_code   ? set.max_registers
                                           : kMaxForPairs;
-    if (!is_possible || plan.registers > most / 2 || plan.bystanders == kMaxBystanders ||
-        plan.kernel->pack[plan.bystanders + 1] == nullptr)
+    if (!is_possible || plan.registers > most / 2 || plan.passthrough == kMaxPassthrough ||
+        plan.kernel->pack[plan.passthrough + 1] == nullptr)
       break;
     for (std::size_t r = 0; r < plan.registers; ++r) {
       plan.row_of[plan.registers + r] = plan.row_of[r] + rows;
@@ -153,7 +153,7 @@ void add_bystanders(const IndexMap& map, const kernels::cpu::ShuffleSet& set, Sh
     plan.row_mask |= rows;
     plan.chunk_bytes += bytes;
     plan.registers *= 2;
-    ++plan.bystanders;
+    ++plan.passthrough;
   }
 }
 
@@ -172,7 +172,7 @@ bool ShufflePlan::fills_lines() const {
 }
 
 std::uint64_t ShufflePlan::place_at(std::size_t number, bool across) const {
-  const std::size_t own = registers >> bystanders, groups = std::size_t{1} << bystanders;
+  const std::size_t own = registers >> passthrough, groups = std::size_t{1} << passthrough;
   return place_of[across ? number % groups * own + number / groups : number];
 }
 
@@ -184,10 +184,10 @@ kernels::cpu::PackFn ShufflePlan::pack() const {
     return registers >= 4;
   };
   for (const bool across : {false, true})
-    if (const kernels::cpu::PackFn by_lines = kernel->pack_lines[across ? 1 : 0][bystanders];
+    if (const kernels::cpu::PackFn by_lines = kernel->pack_lines[across ? 1 : 0][passthrough];
         by_lines != nullptr && is_by_lines(across))
       return by_lines;
-  return kernel->pack[bystanders];
+  return kernel->pack[passthrough];
 }
 
 std::optional<ShufflePlan> plan_shuffle(const IndexMap& map, const kernels::cpu::ShuffleSet& set) {
@@ -216,7 +216,7 @@ std::optional<ShufflePlan> plan_shuffle(const IndexMap& map, const kernels::cpu:
   }
   if (map.padded().rows % std::bit_ceil(plan.row_mask + 1) != 0) return std::nullopt;
   const std::size_t own = plan.registers;
-  add_bystanders(map, set, plan);
+  add_passthrough(map, set, plan);
   plan.chunk_cols = nibbles ? plan.chunk_bytes * 2 : plan.chunk_bytes;
 
   const std::uint64_t per_byte = nibbles ? 2 : 1;

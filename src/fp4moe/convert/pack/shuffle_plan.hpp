@@ -16,8 +16,8 @@ struct ShufflePlan {
   static constexpr std::size_t kMax = kernels::cpu::kMaxShuffleRegisters;
 
   const kernels::cpu::ShuffleKernel* kernel = nullptr;
-  std::size_t registers = 1;      // bystanders included
-  std::size_t bystanders = 0;     // further bits, so that steps write whole cache lines
+  std::size_t registers = 1;      // passthrough included
+  std::size_t passthrough = 0;    // further bits, so that steps write whole cache lines
   std::uint64_t row_mask = 0;     // row bits that choose registers: base rows have them zero
   std::uint64_t chunk_bytes = 0;  // of a row, taken in one step
   std::uint64_t chunk_cols = 0;
@@ -48,7 +48,7 @@ struct ShufflePlan {
   kernels::cpu::PackFn pack() const;
 
  private:
-  // Of the register stored as number `number`: in order, or across bystanders.
+  // Of the register stored as number `number`: in order, or across passthrough.
   std::uint64_t place_at(std::size_t number, bool across) const;
 };
 

@@ -24,13 +24,13 @@ struct LanePattern {
 };
 
 inline constexpr std::size_t kMaxShuffleRegisters = 32;
-inline constexpr std::size_t kMaxBystanders = 3;
-inline constexpr std::size_t kMaxPassSteps = 128;  // of a strip with more than 16 registers
+inline constexpr std::size_t kMaxPassthrough = 3;
+inline constexpr std::size_t kMaxPassSteps = 128;  // of a segment with more than 16 registers
 
-// What the strips of a matrix have in common. Register r is loaded from a row's 16 bytes: that of
-// number row_of[r] from the strip's first on, byte_of[r] bytes further. Register q is stored at
+// What the segments of a matrix have in common. Register r is loaded from a row's 16 bytes: that of
+// number row_of[r] from the segment's first on, byte_of[r] bytes further. Register q is stored at
 // place_of[q], where bit j of q is the j-th lowest column bit that is not in the pattern. With
-// bystanders, one to three further bits of a register's number (above the others, the same in r and
+// passthrough, one to three further bits of a register's number (above the others, the same in r and
 // q): several such groups at once, so that whole cache lines are written together.
 struct PackShape {
   std::uint64_t row_of[kMaxShuffleRegisters] = {}, byte_of[kMaxShuffleRegisters] = {};
@@ -48,9 +48,9 @@ struct PackShape {
 // from `ahead_begin` on, as many as the part itself reads. All at once would hold up the loads that
 // are wanted now.
 //
-// Kernels take a list of strips that was written before: processors that pass whole cache lines by
+// Kernels take a list of segments that was written before: processors that pass whole cache lines by
 // their caches (Arm's write streaming) give that up for a while at every smaller store in between.
-struct PackStrip {
+struct PackSegment {
   const std::uint8_t* const* rows = nullptr;
   std::uint64_t begin = 0;
   std::uint8_t* place = nullptr;
@@ -59,19 +59,19 @@ struct PackStrip {
   const std::uint8_t* const* ahead = nullptr;
   std::uint64_t ahead_begin = 0;
 };
-using PackFn = void (*)(const PackShape&, const PackStrip*, std::size_t count) noexcept;
+using PackFn = void (*)(const PackShape&, const PackSegment*, std::size_t count) noexcept;
 
-// The same for short rows, whose strips are over too soon to prepare anything: rows[r] is where
+// The same for short rows, whose segments are over too soon to prepare anything: rows[r] is where
 // register r is loaded from, `begin` bytes further, and nothing is fetched. Of the shape only
 // place_of and row_step are used.
-struct TileStrip {
+struct TileSegment {
   const std::uint8_t* const* rows = nullptr;
   std::uint64_t begin = 0;
   std::uint8_t* place = nullptr;
   std::size_t count = 0;
   std::uint64_t place_step = 0;
 };
-using PackTileFn = void (*)(const PackShape&, const TileStrip*, std::size_t count) noexcept;
+using PackTileFn = void (*)(const PackShape&, const TileSegment*, std::size_t count) noexcept;
 
 // The other way: register q is loaded from from[q], register r is stored to to[r], then all
 // pointers advance, `count` times in all.
@@ -84,14 +84,14 @@ using UnpackFn = void (*)(const UnpackCall&) noexcept;
 
 struct ShuffleKernel {
   LanePattern pattern{};
-  // By the number of bystanders; null where there would be too many registers.
-  PackFn pack[kMaxBystanders + 1] = {};
+  // By the number of passthrough; null where there would be too many registers.
+  PackFn pack[kMaxPassthrough + 1] = {};
   // The same where every four registers that are stored one after another are a cache line: in
-  // order, or those first that differ in bystanders alone. Null where that cannot be, or where the
+  // order, or those first that differ in passthrough alone. Null where that cannot be, or where the
   // instruction set has no use for it.
-  PackFn pack_lines[2][kMaxBystanders + 1] = {};
-  PackTileFn pack_tile[kMaxBystanders + 1] = {};  // where nibbles stay together
-  UnpackFn unpack[kMaxBystanders + 1] = {};
+  PackFn pack_lines[2][kMaxPassthrough + 1] = {};
+  PackTileFn pack_tile[kMaxPassthrough + 1] = {};  // where nibbles stay together
+  UnpackFn unpack[kMaxPassthrough + 1] = {};
 };
 
 // A table of 256 bytes and what kernels can make use of. Grouped: but for codes 0 to 7 and 128 to

@@ -16,7 +16,7 @@ struct ShuffleSet {
   EnumSet<CpuFeature> needs;
   const ShuffleKernel* (*kernels)() noexcept;
   TranslateFn translate;
-  // Of a step with bystanders: more would not stay in the processor's registers.
+  // Of a step with passthrough: more would not stay in the CPU's registers.
   std::size_t max_registers;
   // The same where more of them complete a cache line.
   std::size_t max_for_lines;

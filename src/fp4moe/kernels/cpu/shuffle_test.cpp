@@ -46,20 +46,20 @@ struct Registers {
 Bytes run(PackFn kernel, Bytes in) {
   Bytes out(in.size());
   Registers registers(in, out);
-  // Two strips, and parts that are longer than others and empty ones.
-  const PackStrip strips[] = {
+  // Two segments, and parts that are longer than others and empty ones.
+  const PackSegment segments[] = {
       {registers.from.data(), 0, out.data(), 1, 16, registers.from.data(), 0},
       {registers.from.data(), 16, out.data() + 16, kSteps - 1, 16, registers.from.data(), 0}};
   registers.shape.parts = 4;
-  kernel(registers.shape, strips, std::size(strips));
+  kernel(registers.shape, segments, std::size(segments));
   return out;
 }
 Bytes run(PackTileFn kernel, Bytes in) {
   Bytes out(in.size());
   const Registers registers(in, out);
-  const TileStrip strips[] = {{registers.from.data(), 0, out.data(), 1, 16},
-                              {registers.from.data(), 16, out.data() + 16, kSteps - 1, 16}};
-  kernel(registers.shape, strips, std::size(strips));
+  const TileSegment segments[] = {{registers.from.data(), 0, out.data(), 1, 16},
+                                  {registers.from.data(), 16, out.data() + 16, kSteps - 1, 16}};
+  kernel(registers.shape, segments, std::size(segments));
   return out;
 }
 // Every four registers, in the order in which they are stored, to one line; then as the others.
@@ -73,9 +73,9 @@ Bytes run_by_lines(PackFn kernel, Bytes in, std::size_t groups, bool across) {
   const auto place = [](std::size_t number) { return number / 4 * 64 * kSteps + number % 4 * 16; };
   for (std::size_t number = 0; number < count; ++number)
     registers.shape.place_of[turn(number)] = place(number);
-  const PackStrip strip{registers.from.data(), 0, lines.data(), kSteps, 64,
-                        registers.from.data(), 0};
-  kernel(registers.shape, &strip, 1);
+  const PackSegment segment{registers.from.data(), 0, lines.data(), kSteps, 64,
+                            registers.from.data(), 0};
+  kernel(registers.shape, &segment, 1);
   for (std::size_t number = 0; number < count; ++number)
     for (std::size_t step = 0; step < kSteps; ++step)
       std::copy_n(&lines[place(number) + step * 64], 16, &out[(turn(number) * kSteps + step) * 16]);
@@ -99,7 +99,7 @@ std::size_t registers_of(const LanePattern& pattern) {
   return std::size_t{1} << derive_shuffle(pattern).register_bits;
 }
 
-// Bystanders do not meet: each group of registers by itself.
+// Passthrough do not meet: each group of registers by itself.
 Bytes run_groups(PackFn kernel, const Bytes& in, std::size_t groups) {
   Bytes out;
   const auto size = static_cast<std::ptrdiff_t>(in.size() / groups);
@@ -114,12 +114,12 @@ TEST(Shuffle, EveryInstructionSetGivesThePortableBytesAndUndoesThem) {
   const ShuffleSet& portable = shuffle_sets().back();
   for (const ShuffleSet* set : usable_sets())
     for (const LanePattern& pattern : kShufflePatterns)
-      for (std::size_t bystanders = 0; bystanders <= kMaxBystanders; ++bystanders) {
+      for (std::size_t passthrough = 0; passthrough <= kMaxPassthrough; ++passthrough) {
         const ShuffleKernel* kernel = set->find(pattern);
         ASSERT_NE(kernel, nullptr);
-        const std::size_t groups = std::size_t{1} << bystanders;
+        const std::size_t groups = std::size_t{1} << passthrough;
         const std::size_t registers = registers_of(pattern) * groups;
-        const PackFn pack = kernel->pack[bystanders];
+        const PackFn pack = kernel->pack[passthrough];
         ASSERT_TRUE(pack != nullptr || registers > set->max_registers) << set->name;
         if (pack == nullptr) continue;
 
@@ -127,13 +127,13 @@ TEST(Shuffle, EveryInstructionSetGivesThePortableBytesAndUndoesThem) {
         const Bytes out = run(pack, in);
 
         EXPECT_EQ(out, run_groups(portable.find(pattern)->pack[0], in, groups)) << set->name;
-        EXPECT_EQ(run(kernel->unpack[bystanders], out), in) << set->name;
-        ASSERT_EQ(kernel->pack_tile[bystanders] != nullptr, pattern.source[0] == 0) << set->name;
+        EXPECT_EQ(run(kernel->unpack[passthrough], out), in) << set->name;
+        ASSERT_EQ(kernel->pack_tile[passthrough] != nullptr, pattern.source[0] == 0) << set->name;
         if (pattern.source[0] == 0) {
-          EXPECT_EQ(out, run(kernel->pack_tile[bystanders], in)) << set->name;
+          EXPECT_EQ(out, run(kernel->pack_tile[passthrough], in)) << set->name;
         }
         for (const bool across : {false, true}) {
-          const PackFn by_lines = kernel->pack_lines[across ? 1 : 0][bystanders];
+          const PackFn by_lines = kernel->pack_lines[across ? 1 : 0][passthrough];
           if (by_lines == nullptr) continue;
           EXPECT_EQ(out, run_by_lines(by_lines, in, groups, across)) << set->name;
         }

@@ -14,14 +14,15 @@
 
 namespace fp4moe::kernels::cpu {
 
-template <class Ops, LanePattern Pattern, std::size_t Bystanders>
+template <class Ops, LanePattern Pattern, std::size_t Passthrough>
 struct ShuffleTiles {
   using V = typename Ops::V;
   static constexpr ShuffleProgram kProgram = derive_shuffle(Pattern);
   static_assert(kProgram.is_valid);
-  static constexpr std::size_t kRegisters = std::size_t{1} << (kProgram.register_bits + Bystanders);
+  static constexpr std::size_t kRegisters = std::size_t{1}
+                                            << (kProgram.register_bits + Passthrough);
   using Registers = std::array<V, kRegisters>;
-  // More than the processor's go in groups, each done before the next is loaded.
+  // More than the CPU's go in groups, each done before the next is loaded.
   static constexpr std::size_t kGroup = std::min<std::size_t>(kRegisters, 16);
 
   // Byte i of interleaving (upper halves) or taking apart at a granularity of 2^lane bytes.
@@ -205,19 +206,19 @@ struct ShuffleTiles {
   template <bool ByLines>
   static constexpr std::size_t kTogether = ByLines ? 4 : 1;
 
-  // The steps of a strip, meanwhile fetching what is wanted later: a row for each part, from
+  // The steps of a segment, meanwhile fetching what is wanted later: a row for each part, from
   // next[0] on. `step` is told how far its rows' bytes and its place have come.
   template <std::size_t Loaded, class Step>
-  [[gnu::always_inline]] static void walk(const PackShape& shape, const PackStrip& strip,
+  [[gnu::always_inline]] static void walk(const PackShape& shape, const PackSegment& segment,
                                           const std::uint64_t* next, std::size_t parts,
                                           const Step& step) {
     // The stores might change anything that is not in a variable of our own.
-    const std::size_t from_step = shape.row_step, to_step = strip.place_step;
-    const std::size_t part = strip.count / parts;
-    std::size_t longer = strip.count % parts;  // the first parts have one step more
-    const std::uint8_t* const* const rows_ahead = strip.ahead;
-    const std::uint64_t ahead_begin = strip.ahead_begin;
-    std::size_t left = strip.count, from_at = 0, to_at = 0;
+    const std::size_t from_step = shape.row_step, to_step = segment.place_step;
+    const std::size_t part = segment.count / parts;
+    std::size_t longer = segment.count % parts;  // the first parts have one step more
+    const std::uint8_t* const* const rows_ahead = segment.ahead;
+    const std::uint64_t ahead_begin = segment.ahead_begin;
+    std::size_t left = segment.count, from_at = 0, to_at = 0;
     while (left != 0) {
       const std::uint8_t* ahead = rows_ahead[*next++] + ahead_begin;
       std::size_t rest = left - part;
@@ -235,14 +236,14 @@ struct ShuffleTiles {
   }
 
   template <bool Across, bool ByLines, std::size_t... R, std::size_t... L>
-  [[gnu::always_inline]] static void run(const PackShape& shape, const PackStrip& strip,
+  [[gnu::always_inline]] static void run(const PackShape& shape, const PackSegment& segment,
                                          std::index_sequence<R...>, std::index_sequence<L...>) {
-    const std::uint8_t* const from[kRegisters] = {strip.rows[shape.row_of[R]] +
-                                                  (strip.begin + shape.byte_of[R])...};
+    const std::uint8_t* const from[kRegisters] = {segment.rows[shape.row_of[R]] +
+                                                  (segment.begin + shape.byte_of[R])...};
     std::uint8_t* const to[sizeof...(L)] = {
-        strip.place + shape.place_of[turn<Across>(L * kTogether<ByLines>)]...};
+        segment.place + shape.place_of[turn<Across>(L * kTogether<ByLines>)]...};
     walk<kRegisters>(
-        shape, strip, shape.ahead_of,
+        shape, segment, shape.ahead_of,
         shape.parts, [&](std::size_t from_at, std::size_t to_at) __attribute__((always_inline)) {
           Registers r;
           shuffle<false>(
@@ -254,20 +255,21 @@ struct ShuffleTiles {
         });
   }
 
-  // With two groups of registers there are more rows than processors follow at once: one group goes
-  // along the strip alone and waits in the first cache, then both are stored together.
+  // With two groups of registers there are more rows than CPUs follow at once: one group goes
+  // along the segment alone and waits in the first cache, then both are stored together.
   template <bool Across, bool ByLines, std::size_t... R, std::size_t... I, std::size_t... L>
-  [[gnu::always_inline]] static void run_in_passes(const PackShape& shape, const PackStrip& strip,
+  [[gnu::always_inline]] static void run_in_passes(const PackShape& shape,
+                                                   const PackSegment& segment,
                                                    std::index_sequence<R...>,
                                                    std::index_sequence<I...>,
                                                    std::index_sequence<L...>) {
     alignas(64) std::uint8_t waiting[kMaxPassSteps * kGroup * 16];
     const std::size_t parts = shape.parts == 1 ? 1 : shape.parts / 2;
     std::uint8_t* at = waiting;
-    const std::uint8_t* const first[kGroup] = {strip.rows[shape.row_of[I]] +
-                                               (strip.begin + shape.byte_of[I])...};
+    const std::uint8_t* const first[kGroup] = {segment.rows[shape.row_of[I]] +
+                                               (segment.begin + shape.byte_of[I])...};
     walk<kGroup>(
-        shape, strip, shape.ahead_of,
+        shape, segment, shape.ahead_of,
         parts, [&](std::size_t from_at, std::size_t) __attribute__((always_inline)) {
           Registers r;
           group<false, 0>(
@@ -279,12 +281,12 @@ struct ShuffleTiles {
           at += kGroup * 16;
         });
     at = waiting;
-    const std::uint8_t* const second[kGroup] = {strip.rows[shape.row_of[kGroup + I]] +
-                                                (strip.begin + shape.byte_of[kGroup + I])...};
+    const std::uint8_t* const second[kGroup] = {segment.rows[shape.row_of[kGroup + I]] +
+                                                (segment.begin + shape.byte_of[kGroup + I])...};
     std::uint8_t* const to[sizeof...(L)] = {
-        strip.place + shape.place_of[turn<Across>(L * kTogether<ByLines>)]...};
+        segment.place + shape.place_of[turn<Across>(L * kTogether<ByLines>)]...};
     walk<kGroup>(
-        shape, strip, shape.ahead_of + (shape.parts == 1 ? 0 : parts),
+        shape, segment, shape.ahead_of + (shape.parts == 1 ? 0 : parts),
         parts, [&](std::size_t from_at, std::size_t to_at) __attribute__((always_inline)) {
           Registers r;
           group<false, kGroup>(
@@ -304,19 +306,19 @@ struct ShuffleTiles {
   // Which register is stored in which turn.
   template <bool Across>
   static constexpr std::size_t turn(std::size_t number) {
-    const std::size_t bystander = number & ((std::size_t{1} << Bystanders) - 1);
-    return Across ? bystander << kProgram.register_bits | number >> Bystanders : number;
+    const std::size_t passthrough_bit = number & ((std::size_t{1} << Passthrough) - 1);
+    return Across ? passthrough_bit << kProgram.register_bits | number >> Passthrough : number;
   }
-  // Pointers are read in every step: there are too many for the processor's registers, and to write
-  // them down elsewhere takes longer than a short strip.
+  // Pointers are read in every step: there are too many for the CPU's registers, and to write
+  // them down elsewhere takes longer than a short segment.
   template <std::size_t... R>
-  [[gnu::always_inline]] static void run_tile(const PackShape& shape, const TileStrip& strip,
+  [[gnu::always_inline]] static void run_tile(const PackShape& shape, const TileSegment& segment,
                                               std::index_sequence<R...>) {
-    const std::size_t from_step = shape.row_step, to_step = strip.place_step;
-    const std::uint8_t* const* const rows = strip.rows;
-    std::size_t from_at = strip.begin;
-    std::uint8_t* to = strip.place;
-    for (std::size_t left = strip.count; left != 0; --left, from_at += from_step, to += to_step) {
+    const std::size_t from_step = shape.row_step, to_step = segment.place_step;
+    const std::uint8_t* const* const rows = segment.rows;
+    std::size_t from_at = segment.begin;
+    std::uint8_t* to = segment.place;
+    for (std::size_t left = segment.count; left != 0; --left, from_at += from_step, to += to_step) {
       Registers r;
       shuffle<false>(
           r, [&](std::size_t i)
@@ -343,20 +345,21 @@ struct ShuffleTiles {
   }
 
   template <bool Across, bool ByLines>
-  static void pack(const PackShape& shape, const PackStrip* strips, std::size_t count) noexcept {
+  static void pack(const PackShape& shape, const PackSegment* segments,
+                   std::size_t count) noexcept {
     constexpr auto kAll = std::make_index_sequence<kRegisters>();
     constexpr auto kStored = std::make_index_sequence<kRegisters / kTogether<ByLines>>();
     for (std::size_t i = 0; i < count; ++i)
       if constexpr (kGroup < kRegisters)
-        run_in_passes<Across, ByLines>(shape, strips[i], kAll, std::make_index_sequence<kGroup>(),
+        run_in_passes<Across, ByLines>(shape, segments[i], kAll, std::make_index_sequence<kGroup>(),
                                        kStored);
       else
-        run<Across, ByLines>(shape, strips[i], kAll, kStored);
+        run<Across, ByLines>(shape, segments[i], kAll, kStored);
   }
-  static void pack_tile(const PackShape& shape, const TileStrip* strips,
+  static void pack_tile(const PackShape& shape, const TileSegment* segments,
                         std::size_t count) noexcept {
     for (std::size_t i = 0; i < count; ++i)
-      run_tile(shape, strips[i], std::make_index_sequence<kRegisters>());
+      run_tile(shape, segments[i], std::make_index_sequence<kRegisters>());
   }
   static void unpack(const UnpackCall& call) noexcept {
     run_back(call, std::make_index_sequence<kRegisters>());
@@ -364,19 +367,19 @@ struct ShuffleTiles {
 };
 
 // Only what plans ask for: these functions take long to compile, minutes with sanitizers.
-template <class Ops, LanePattern Pattern, std::size_t Bystanders>
+template <class Ops, LanePattern Pattern, std::size_t Passthrough>
 constexpr void add_shuffle(ShuffleKernel& kernel) {
   constexpr std::size_t kOwn = derive_shuffle(Pattern).register_bits;
   constexpr std::size_t kMax = kOwn == 4 ? Ops::kMaxRegisters : 16;
-  if constexpr (std::size_t{1} << (kOwn + Bystanders) <= kMax) {
-    using Tiles = ShuffleTiles<Ops, Pattern, Bystanders>;
-    kernel.pack[Bystanders] = Tiles::template pack<false, false>;
-    if constexpr (Ops::kStoresLines && kOwn >= 1 && kOwn + Bystanders >= 2)
-      kernel.pack_lines[0][Bystanders] = Tiles::template pack<false, true>;
-    if constexpr (Ops::kStoresLines && Bystanders >= 1 && kOwn + Bystanders >= 2)
-      kernel.pack_lines[1][Bystanders] = Tiles::template pack<true, true>;
-    if constexpr (Pattern.source[0] == 0) kernel.pack_tile[Bystanders] = Tiles::pack_tile;
-    kernel.unpack[Bystanders] = Tiles::unpack;
+  if constexpr (std::size_t{1} << (kOwn + Passthrough) <= kMax) {
+    using Tiles = ShuffleTiles<Ops, Pattern, Passthrough>;
+    kernel.pack[Passthrough] = Tiles::template pack<false, false>;
+    if constexpr (Ops::kStoresLines && kOwn >= 1 && kOwn + Passthrough >= 2)
+      kernel.pack_lines[0][Passthrough] = Tiles::template pack<false, true>;
+    if constexpr (Ops::kStoresLines && Passthrough >= 1 && kOwn + Passthrough >= 2)
+      kernel.pack_lines[1][Passthrough] = Tiles::template pack<true, true>;
+    if constexpr (Pattern.source[0] == 0) kernel.pack_tile[Passthrough] = Tiles::pack_tile;
+    kernel.unpack[Passthrough] = Tiles::unpack;
   }
 }
 template <class Ops, LanePattern Pattern>

@@ -188,7 +188,7 @@ TestTokens skewed(std::uint64_t count, std::uint64_t hidden, std::uint64_t seed)
   for (std::size_t i = 0; i < tokens.ids.size(); i += 2) tokens.ids[i] = 1;
   if (count > 3) {
     tokens.ids[0] = -1;
-    tokens.ids[1] = 99;                 // a token of nobody
+    tokens.ids[1] = 99;                 // an unassigned token
     tokens.ids[4] = tokens.ids[5] = 3;  // one expert twice
   }
   return tokens;
@@ -399,7 +399,7 @@ TEST(CpuEngine, WeightsPackedCutAndMappedGiveTheSameBits) {
     }
 }
 
-TEST(CpuEngine, GivesAssignmentsWithoutWeightsAndZerosForNobodys) {
+TEST(CpuEngine, GivesAssignmentsWithoutWeightsAndZerosForUnassigned) {
   const TestLayer layer(shape_of(WeightFormat::mxfp4, 64, 64), Activation::silu, 35);
   const TestTokens tokens = skewed(20, 64, 36);
   for (const char* id : {"native", "marlin", "trtllm"}) {

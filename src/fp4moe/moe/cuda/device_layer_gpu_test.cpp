@@ -192,7 +192,7 @@ TEST_F(DeviceLayers, ARankWithAnEmptyShareAddsItsBiasAlone) {
       }
 }
 
-TEST_F(DeviceLayers, IdsOutsideAndMinusOneAreNobodys) {
+TEST_F(DeviceLayers, IdsOutsideAndMinusOneAreUnassigned) {
   const Sizes sizes{5, 96, 64};
   const TestLayer weights = layer_of(WeightFormat::nvfp4, sizes);
   const ExpertsProblem problem = problem_of(weights);

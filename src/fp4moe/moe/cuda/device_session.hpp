@@ -46,7 +46,7 @@ class DeviceSession {
   static Result<DeviceSession> make(std::shared_ptr<const DeviceLayer> layer,
                                     SessionOptions options);
 
-  // Reserves memory for calls of up to so many tokens. Errors: cuda.limits, cuda.memory.
+  // Reserves memory for calls of up to `tokens` tokens. Errors: cuda.limits, cuda.memory.
   Result<Done> reserve(std::uint64_t tokens, std::uint64_t top_k);
 
   // Errors: those of DeviceLayer::apply, and of reserve() for a call that nothing was reserved for.

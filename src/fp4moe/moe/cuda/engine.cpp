@@ -278,7 +278,7 @@ class Computation final : public Experts {
     if (!rows) return rows.why();
     result.out = *rows;
     if (const auto done = layer_.apply(result, *space_, stream_.get()); !done) return done.why();
-    // Rows of nobody were not written there and stay as they are here.
+    // Unassigned rows were not written there and stay as they are here.
     const auto count_of = [&](std::size_t e) { return static_cast<std::uint64_t>(counts[e]); };
     for (std::size_t e = 0; e < counts.size(); ++e)
       if (const auto sent = fetch(result.out, e * pass.count, count_of(e)); !sent)

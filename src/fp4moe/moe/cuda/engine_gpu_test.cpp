@@ -177,7 +177,7 @@ TEST_F(CudaEngines, BatchesComeBackWhereTheyWere) {
     std::vector<double> found = compute(*experts, {.in = in}, OutputForm::batches);
     for (std::uint64_t i = 0; i < tokens.tokens; ++i) {
       if (static_cast<std::int32_t>(i % capacity) < counts[i / capacity]) continue;
-      // Rows of nobody stay as they were.
+      // Unassigned rows stay as they were.
       for (std::vector<double>* values : {&expected, &found})
         for (double& value : std::span(*values).subspan(i * sizes.hidden, sizes.hidden)) {
           EXPECT_TRUE(std::isnan(value)) << i;

@@ -78,7 +78,7 @@ struct Flight {
   std::vector<bool> is_through{};                 // everything from this rank is here
 };
 
-// Gives the processor away after a while: ranks may outnumber the cores.
+// Gives the CPU away after a while: ranks may outnumber the cores.
 class Patience {
  public:
   void wait() {

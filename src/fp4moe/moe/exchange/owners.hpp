@@ -14,7 +14,7 @@ struct Owners {
     std::uint64_t rank = 0, local = 0;
   };
 
-  // Physical experts, dealt out as weights are. Errors: those of checkpoint::local_experts.
+  // Physical experts, sharded as weights are. Errors: those of checkpoint::local_experts.
   static Result<Owners> make(std::uint64_t experts, checkpoint::Rank me,
                              checkpoint::Placement placement);
 
@@ -23,9 +23,9 @@ struct Owners {
   bool is_here(std::int32_t expert) const;
 
   std::uint64_t me = 0;
-  std::uint64_t here = 0;           // experts of this rank
-  std::vector<std::int32_t> map{};  // [experts]: the number here, or -1
-  std::vector<ExpertOwner> places{};      // [experts]
+  std::uint64_t here = 0;             // experts of this rank
+  std::vector<std::int32_t> map{};    // [experts]: the number here, or -1
+  std::vector<ExpertOwner> places{};  // [experts]
 };
 
 }  // namespace fp4moe::moe::exchange

@@ -189,7 +189,7 @@ TEST(Reference, AssignmentsAndBatchesHoldUnweightedRows) {
                                     out.begin() + static_cast<std::ptrdiff_t>(to * 64 + 64));
     EXPECT_LT(distance(expected, found), 1e-13);
   }
-  EXPECT_TRUE(std::isnan(out[0])) << "rows of nobody are not computed";
+  EXPECT_TRUE(std::isnan(out[0])) << "unassigned rows are not computed";
 }
 
 TEST(Reference, AdaptersAddTheirLowRankProducts) {

@@ -29,12 +29,12 @@ Result<StoredExpert> store(const ExpertView& view) {
     if (!fine) return fine.why();
   if (view.up.bias.size != 0) result.w13_bias.resize(shape.w13_rows());
   if (view.down.bias.size != 0) result.w2_bias.resize(shape.hidden);
-  const checkpoint::ExpertMemory target{.w13_codes = result.w13_codes.bytes(),
-                                        .w13_scales = result.w13_scales.bytes(),
-                                        .w2_codes = result.w2_codes.bytes(),
-                                        .w2_scales = result.w2_scales.bytes(),
-                                        .w13_bias = result.w13_bias,
-                                        .w2_bias = result.w2_bias};
+  const checkpoint::CopyTarget target{.w13_codes = result.w13_codes.bytes(),
+                                      .w13_scales = result.w13_scales.bytes(),
+                                      .w2_codes = result.w2_codes.bytes(),
+                                      .w2_scales = result.w2_scales.bytes(),
+                                      .w13_bias = result.w13_bias,
+                                      .w2_bias = result.w2_bias};
   const RowOrder order = shape.gated() ? RowOrder::halves : RowOrder::single;
   if (const auto copied = copy_expert(view, order, target); !copied) return copied.why();
   result.gate_global = view.gate.global_scale;

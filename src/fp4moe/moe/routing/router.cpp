@@ -31,7 +31,7 @@ Result<Done> check_method(const RouterOptions& options) {
         .try_this("Compute ids and weights yourself and hand them to the layer");
   if (options.experts == 0 || options.experts > kMaxExperts ||
       options.zero_experts > kMaxExperts - options.experts || options.shared_experts > kMaxExperts)
-    return usage("routing.experts", "so many experts are not routed to")
+    return usage("routing.experts", "too many experts")
         .expects(fmt::format("1 to {} in all", kMaxExperts),
                  fmt::format("{} and {} zero experts, {} shared", options.experts,
                              options.zero_experts, options.shared_experts));

@@ -1,7 +1,7 @@
 // The largest keys of a row, one after the other, equal ones by their place. Float keys become
 // integers of the same order, so that one comparison decides; blocks of sixteen remember their
 // largest, so that taking one looks at the blocks' and at one block's keys only. Blocks are four
-// vectors of four: what compilers know of any processor.
+// vectors of four: what compilers know of any CPU.
 #pragma once
 #include <algorithm>
 #include <bit>

@@ -18,7 +18,7 @@ constexpr Scheme kOnNewChip[] = {
     {.weights = WeightFormat::mxfp4, .activations = {ActivationKey::none}, .gfx = "gfx950"}};
 
 constexpr ExpertsClass result(std::string_view name, std::span<const DeviceNeed> devices,
-                         std::span<const Scheme> schemes) {
+                              std::span<const Scheme> schemes) {
   return {
       .name = name, .devices = devices, .activations = {Activation::swigluoai}, .schemes = schemes};
 }

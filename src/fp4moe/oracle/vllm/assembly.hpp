@@ -48,7 +48,7 @@ struct KernelPlan {
   bool inplace = false;               // the output may take the input's place
   bool holds_shared_experts = false;  // the kernel runs them while tokens travel
   bool passes_expert_map = false;
-  bool routing_tables = false;  // when experts are dealt out to the ranks in turn
+  bool routing_tables = false;  // when experts are sharded to the ranks in turn
   std::string note{};
   std::vector<std::string> log{};       // at information level
   std::vector<std::string> warnings{};  // ours: what the reference would have done instead

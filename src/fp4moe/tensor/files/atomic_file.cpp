@@ -8,12 +8,14 @@
 #include <string_view>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "fp4moe/base/folder_names.hpp"
 #include "fp4moe/base/mapping_guard.hpp"
 #include "fp4moe/tensor/files/posix.hpp"
 
@@ -40,16 +42,16 @@ std::string hidden_name(const std::string& path, int attempt) {
 // A hidden file of this target without a lock belongs to a process that was killed.
 void remove_stale(const std::string& path) {
   const std::string front = hidden_front(path);
-  std::error_code code;
-  for (fs::directory_iterator entry(parent_folder(path), code), end; !code && entry != end;
-       entry.increment(code)) {
-    const std::string name = entry->path().filename().string();
+  std::vector<std::string> names;
+  add_names_in(parent_folder(path), names);
+  for (const std::string& name : names) {
     if (!name.starts_with(front) || !name.ends_with(kHiddenEnd)) continue;
-    const int fd = open(entry->path().c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    const std::string hidden = parent_folder(path) + "/" + name;
+    const int fd = open(hidden.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (fd < 0) continue;
     struct stat status {};
     if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && flock(fd, LOCK_EX | LOCK_NB) == 0)
-      unlink(entry->path().c_str());
+      unlink(hidden.c_str());
     close(fd);
   }
 }

@@ -6,6 +6,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <span>
 #include <string>
 
@@ -66,10 +67,11 @@ class AtomicFolder {
 
   // Where to create the files: the descriptor as a path. Becomes `path` at commit.
   const std::string& staging() const { return staging_; }
-  const std::string& staging_name() const { return name_; }  // the same for people
+  const std::string& staging_name() const { return name_; }  // the same, human-readable
   // An error of work in staging(), with the names that people know.
   Error explain(Error why) const;
-  Result<Done> clear();  // removes every file in staging()
+  Result<Done> clear(
+      const std::set<std::string>& but = {});  // removes all other files in staging()
   // Without commit: whether the staging folder stays, for a later run that takes its leftovers.
   void keep_staging(bool keep) { keeps_ = keep; }
   Result<Done> commit();

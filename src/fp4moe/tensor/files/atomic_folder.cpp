@@ -7,6 +7,7 @@
 // following links, its owner and mode are read from the descriptor, and from then on the descriptor
 // alone is used.
 #include <cerrno>
+#include <new>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -53,7 +54,9 @@ Lock try_lock(int fd) {
   return Lock::held;
 }
 
+// False with errno 0: it is another folder.
 bool is_same(int fd, int parent, const std::string& name) {
+  errno = 0;
   struct stat opened {
   }, named{};
   return fstat(fd, &opened) == 0 &&
@@ -89,7 +92,7 @@ std::optional<mode_t> usual_mode(int folder) {
   struct stat result {};
   const bool is_known = fstatat(folder, kProbe, &result, AT_SYMLINK_NOFOLLOW) == 0;
   const int why = errno;
-  unlinkat(folder, kProbe, AT_REMOVEDIR);
+  if (unlinkat(folder, kProbe, AT_REMOVEDIR) != 0) return std::nullopt;  // no part of the output
   errno = why;
   if (!is_known) return std::nullopt;
   return result.st_mode & 07777;
@@ -218,11 +221,14 @@ AtomicFolder& AtomicFolder::operator=(AtomicFolder&& other) noexcept {
 }
 
 AtomicFolder::~AtomicFolder() {
-  const std::string hidden = last_component(name_);
   if (lock_ >= 0 && !is_whole_ && !keeps_) {
-    // Nobody is left to tell of a failure; the next run clears it.
-    remove_inside(lock_);
-    if (is_at(hidden)) unlinkat(parent_, hidden.c_str(), AT_REMOVEDIR);
+    // Nobody is left to tell of a failure, such as no memory; the next run clears it.
+    try {
+      const std::string hidden = last_component(name_);
+      remove_inside(lock_);
+      if (is_at(hidden)) unlinkat(parent_, hidden.c_str(), AT_REMOVEDIR);
+    } catch (const std::bad_alloc&) {
+    }
   }
   if (lock_ >= 0) close(lock_);
   if (parent_ >= 0) close(parent_);
@@ -238,8 +244,8 @@ Error AtomicFolder::explain(Error why) const {
   return why;
 }
 
-Result<Done> AtomicFolder::clear() {
-  if (const auto failure = remove_inside(lock_))
+Result<Done> AtomicFolder::clear(const std::set<std::string>& but) {
+  if (const auto failure = remove_inside(lock_, but))
     return file_error("folder.create", "cannot clear " + name_ + "/" + failure->name, failure->why)
         .in(path_);
   return Done{};
@@ -267,7 +273,10 @@ Result<Done> AtomicFolder::commit() {
     return file_error("folder.commit", "cannot name the folder", why).in(path_);
   }
   is_whole_ = true;
-  if (!is_at(name)) return taken("that somebody exchanged it");
+  if (!is_at(name)) {
+    if (errno == 0 || errno == ENOENT) return taken("that somebody exchanged it");
+    return named_but("folder.commit", "it cannot be looked at", errno).in(path_);
+  }
   if (!flush_folder_at(parent_))
     return named_but("folder.flush", "the folder around it cannot be flushed", errno).in(path_);
   return Done{};

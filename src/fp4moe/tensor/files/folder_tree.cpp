@@ -1,15 +1,13 @@
 #include "fp4moe/tensor/files/folder_tree.hpp"
 
 #include <cerrno>
-#include <memory>
-#include <string_view>
 #include <utility>
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "fp4moe/base/folder_names.hpp"
 #include "fp4moe/tensor/files/posix.hpp"
 
 namespace fp4moe::tensor {
@@ -49,26 +47,17 @@ std::optional<TreeFailure> flush_entry(int folder, const std::string& name) {
 }  // namespace
 
 std::optional<TreeFailure> list_names(int folder, std::vector<std::string>& names) {
-  Descriptor own(openat(folder, ".", kOpenFolder));  // with a position of its own
-  if (!own) return TreeFailure{errno, {}};
-  const std::unique_ptr<DIR, int (*)(DIR*)> stream(fdopendir(own.get()), closedir);
-  if (!stream) return TreeFailure{errno, {}};
-  own.release();
-  errno = 0;
-  while (const dirent* entry = readdir(stream.get())) {
-    const std::string_view name = entry->d_name;
-    if (name != "." && name != "..") names.emplace_back(name);
-    errno = 0;
-  }
-  if (errno != 0) return TreeFailure{errno, {}};
+  if (const int why = add_names_in(folder, names); why != 0) return TreeFailure{why, {}};
   return std::nullopt;
 }
 
-std::optional<TreeFailure> remove_inside(int folder) {
+std::optional<TreeFailure> remove_inside(int folder, const std::set<std::string>& but) {
   std::vector<std::string> names;
   if (auto failure = list_names(folder, names)) return failure;
-  for (const std::string& name : names)
+  for (const std::string& name : names) {
+    if (but.contains(name)) continue;
     if (auto failure = remove_entry(folder, name)) return failure;
+  }
   return std::nullopt;
 }
 

@@ -2,6 +2,7 @@
 // their places meanwhile cannot lead these elsewhere. Links are never followed.
 #pragma once
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -14,8 +15,8 @@ struct TreeFailure {
 
 // All names but "." and "..".
 std::optional<TreeFailure> list_names(int folder, std::vector<std::string>& names);
-// Removes whatever the folder holds, not the folder itself.
-std::optional<TreeFailure> remove_inside(int folder);
+// Removes whatever the folder holds but these names, not the folder itself.
+std::optional<TreeFailure> remove_inside(int folder, const std::set<std::string>& but = {});
 // Brings every file and folder below it, and the folder itself, to the disk.
 std::optional<TreeFailure> flush_tree(int folder);
 

@@ -50,6 +50,13 @@ TEST(FolderTree, StaysWithTheFolderWhenItsNameGoesElsewhere) {
   EXPECT_EQ(read_text(folder / "precious/file"), "precious");
 }
 
+TEST(FolderTree, KeepsTheNamesThatAreToStay) {
+  const TemporaryFolder folder;
+  for (const char* name : {"file", "journal", ".hidden"}) write_text(folder / name, "");
+  EXPECT_FALSE(remove_inside(opened(folder.path()).get(), {"file", "absent"}));
+  EXPECT_EQ(folder.names(), std::vector<std::string>{"file"});
+}
+
 TEST(FolderTree, ListsAllNames) {
   const TemporaryFolder folder;
   for (const char* name : {"b", ".a", "..c"}) write_text(folder / name, "");

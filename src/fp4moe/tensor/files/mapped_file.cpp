@@ -29,7 +29,8 @@ std::string kind_of(mode_t mode) {
 struct FileRange {
   std::size_t begin, end;
 };
-std::optional<FileRange> place_in(std::span<const std::byte> whole, std::span<const std::byte> part) {
+std::optional<FileRange> place_in(std::span<const std::byte> whole,
+                                  std::span<const std::byte> part) {
   const auto first = reinterpret_cast<std::uintptr_t>(whole.data());
   const auto begin = reinterpret_cast<std::uintptr_t>(part.data());
   if (part.empty() || begin < first || begin - first > whole.size() ||

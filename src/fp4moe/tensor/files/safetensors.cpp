@@ -173,7 +173,8 @@ class HeaderWalker final : public JsonEvents {
   }
 
   bool bad_number(const std::string& literal) {
-    if (place_ != ParserState::shape && place_ != ParserState::offsets) return unexpected("a number");
+    if (place_ != ParserState::shape && place_ != ParserState::offsets)
+      return unexpected("a number");
     return fail("safetensors.number", "a size is not a natural number",
                 "an integer from 0 to 2^64 - 1", literal);
   }

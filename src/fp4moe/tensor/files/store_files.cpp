@@ -10,6 +10,7 @@
 #include <system_error>
 #include <utility>
 
+#include "fp4moe/base/folder_names.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/tensor/files/mapped_file.hpp"
 #include "fp4moe/tensor/files/posix.hpp"
@@ -78,12 +79,12 @@ struct Listing {
 
 Result<Listing> list(const std::string& folder) {
   Listing found;
-  std::error_code code;
-  for (fs::directory_iterator entry(folder, code), end; !code && entry != end;
-       entry.increment(code)) {
-    std::string name = entry->path().filename().string();
-    if (name.starts_with('.') || entry->is_directory(code)) continue;
-    code.clear();  // a broken link is an error only when the file is needed
+  std::vector<std::string> names;
+  if (const int why = add_names_in(folder, names); why != 0)
+    return system_error("store.open", "cannot list", why).in(folder);
+  for (std::string& name : names) {
+    std::error_code ignored;  // a broken link is an error only when the file is needed
+    if (name.starts_with('.') || fs::is_directory(folder + "/" + name, ignored)) continue;
     if (name.ends_with(kIndex)) {
       found.indexes.push_back(std::move(name));
     } else if (name.ends_with(kSafetensors)) {
@@ -92,9 +93,6 @@ Result<Listing> list(const std::string& folder) {
       found.ggufs.push_back(std::move(name));
     }
   }
-  if (code) return system_error("store.open", "cannot list", code.value()).in(folder);
-  for (auto* names : {&found.safetensors, &found.indexes, &found.ggufs})
-    std::sort(names->begin(), names->end());
   return found;
 }
 

@@ -1,7 +1,7 @@
 // Right operands of tiles: a chunk of 16 MXFP4 rows, decoded to bytes, and the scales that go with
 // it.
 //
-// A chunk is one operand where its two scales can be folded for all rows (product.hpp): the shift
+// A chunk is one operand where its two scales can be folded for all rows (gemm.hpp): the shift
 // is a part of the lookup, whose table holds the weights four times. Otherwise it is two operands,
 // each with zeros for the other block.
 #pragma once

@@ -6,7 +6,7 @@
 namespace fp4moe::kernels::cpu::amx {
 namespace {
 
-// The layout the processor prescribes. All eight tiles are whole unless told otherwise.
+// The layout the CPU prescribes. All eight tiles are whole unless told otherwise.
 struct alignas(64) TileConfig {
   std::uint8_t palette = 1;
   std::uint8_t start_row = 0;

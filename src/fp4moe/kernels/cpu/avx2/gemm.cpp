@@ -76,7 +76,7 @@ template <class Format>
   return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
 }
 
-// Adds a block to `total`, the `t` of product.hpp, for 8 rows and a token.
+// Adds a block to `total`, the `t` of gemm.hpp, for 8 rows and a token.
 template <class Format, std::size_t kLimbs>
 [[gnu::always_inline]] inline __m256 add_block(const Block<Format>& block, const std::int8_t* line,
                                                const std::int32_t* corrections, __m256 total) {

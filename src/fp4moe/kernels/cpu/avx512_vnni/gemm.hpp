@@ -22,7 +22,7 @@ inline constexpr std::size_t kVnniVectors = kChunk / 4;
   return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
 }
 
-// Block scales of 16 rows. Byte 0 gives 0, as product.hpp wants it; 255 does not come.
+// Block scales of 16 rows. Byte 0 gives 0, as gemm.hpp wants it; 255 does not come.
 [[gnu::always_inline]] inline __m512 e8m0_scales(__m128i bytes) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu8_epi32(bytes), 23));
 }

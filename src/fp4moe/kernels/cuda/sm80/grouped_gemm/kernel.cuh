@@ -60,13 +60,13 @@ class Loader {
 
   // Starts the copies of the next stage; behind the last one there are none.
   __device__ void load_next(std::uint32_t shared) {
-    const std::uint32_t stage = shared + assignment_ * C::storage().stage_bytes();
+    const std::uint32_t stage = shared + stage_ * C::storage().stage_bytes();
 #pragma unroll
     for (std::uint32_t i = 0; i < C::kStageKBlocks; ++i)
       if (next_k_block_ + i < k_blocks_) load_k_block(stage + i * C::storage().k_block_bytes());
     next_k_block_ += C::kStageKBlocks;
     sm90::cp_async_commit();
-    assignment_ = assignment_ + 1 == stages_ ? 0 : assignment_ + 1;
+    stage_ = stage_ + 1 == stages_ ? 0 : stage_ + 1;
   }
 
  private:
@@ -92,7 +92,7 @@ class Loader {
     weights_ += C::Format::kTileBytes;
   }
 
-  std::uint32_t k_blocks_, stages_, assignment_ = 0, next_k_block_ = 0;
+  std::uint32_t k_blocks_, stages_, stage_ = 0, next_k_block_ = 0;
   const WarpTile& of_;
   const std::uint8_t* tokens_;
   const std::uint8_t* weights_;
@@ -154,20 +154,20 @@ __device__ inline void multiply(const GroupedGemmParams& p, const WarpTile& of,
   const std::uint32_t k_blocks = p.gemm.matrix.k_blocks, stages = p.stages;
   Loader<C> loader(p.gemm, of, stages);
   for (std::uint32_t i = 0; i + 1 < stages; ++i) loader.load_next(shared);
-  std::uint32_t assignment = 0;
+  std::uint32_t index = 0;
 #pragma unroll 1
   for (std::uint32_t first = 0; first < k_blocks; first += C::kStageKBlocks) {
     wait_for_copies(stages - 2);
     __syncthreads();  // everyone's tokens are here, and the stage before is free
     loader.load_next(shared);
-    const std::uint32_t stage = shared + assignment * C::storage().stage_bytes();
+    const std::uint32_t stage = shared + index * C::storage().stage_bytes();
     if (of.has_rows) {
 #pragma unroll
       for (std::uint32_t i = 0; i < C::kStageKBlocks; ++i)
         if (first + i < k_blocks)
           multiply_k_block<C>(of, stage + i * C::storage().k_block_bytes(), sums);
     }
-    assignment = assignment + 1 == stages ? 0 : assignment + 1;
+    index = index + 1 == stages ? 0 : index + 1;
   }
 }
 

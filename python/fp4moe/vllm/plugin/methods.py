@@ -1,0 +1,165 @@
+"""Methods of RoutedExperts layers: vLLM's parameters and loading, fp4moe's layers.
+
+A method is a subclass of vLLM's and has its class name, because vLLM's loaders decide by it. Only
+the base's ``__init__`` runs: vLLM's own asks its oracle and raises where that refuses.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import vllm.model_executor.layers.fused_moe.modular_kernel as mk
+from vllm.model_executor.layers.fused_moe import FusedMoEMethodBase
+from vllm.model_executor.layers.fused_moe.all2all_utils import maybe_make_prepare_finalize
+from vllm.model_executor.layers.fused_moe.config import FUSED_MOE_UNQUANTIZED_CONFIG
+
+import fp4moe
+from fp4moe.torch import ops
+from fp4moe.vllm.plugin import weights
+from fp4moe.vllm.plugin.experts import Fp4MoeBatchedExperts, Fp4MoeExperts
+from fp4moe.vllm.plugin.mode import Wish
+
+logger = logging.getLogger("vllm.fp4moe")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A method of vLLM's that fp4moe stands for: its class, and what its __init__ would have set."""
+
+    parent: type
+    format: str
+    attributes: dict[str, Any] = field(default_factory=dict)
+    is_padded: bool = False  # its loader fills up a rank's last block with zeros
+
+
+class Fp4MoeMethod:
+    """Before vLLM's class in the order of methods."""
+
+    moe: Any
+    moe_kernel: Any
+    moe_quant_config: Any
+
+    def __init__(self, moe: Any, target: Target, wish: Wish) -> None:
+        FusedMoEMethodBase.__init__(self, moe)
+        self.fp4moe_target = target
+        self.fp4moe_wish = wish
+        self.fp4moe_layer: fp4moe.Layer | None = None
+        self.experts_cls = Fp4MoeExperts
+        for name, value in target.attributes.items():
+            setattr(self, name, value)
+
+    @property
+    def supports_eplb(self) -> bool:
+        return False
+
+    @property
+    def skip_forward_padding(self) -> bool:
+        return False
+
+    @property
+    def has_unpadded_output(self) -> bool:
+        return False
+
+    @property
+    def is_monolithic(self) -> bool:
+        return False
+
+    def maybe_roundup_sizes(
+        self,
+        hidden_size: int,
+        intermediate_size_per_partition: int,
+        act_dtype: torch.dtype,
+        moe_parallel_config: Any,
+    ) -> tuple[int, int]:
+        """As the transport wants it, and whole blocks where the loader fills them up."""
+        hidden, intermediate = FusedMoEMethodBase.maybe_roundup_sizes(
+            self,
+            hidden_size,
+            intermediate_size_per_partition,
+            act_dtype,
+            moe_parallel_config,
+        )
+        block = weights.BLOCKS[self.fp4moe_target.format] if self.fp4moe_target.is_padded else 1
+        return hidden, -(-intermediate // block) * block
+
+    def process_weights_after_loading(self, layer: Any) -> None:
+        """Pack the weights, again after a reload, and make the kernel; vLLM's copies go."""
+        if self.fp4moe_layer is None:
+            target = self.fp4moe_target
+            self.fp4moe_layer = weights.make_layer(layer, self.moe, target.format, self.fp4moe_wish)
+            ops.name_layer(self.fp4moe_layer, layer.layer_name)
+        else:
+            self.fp4moe_layer.load_weights(weights.tensors_of(layer))
+        weights.drop(layer)
+        self.moe_quant_config = FUSED_MOE_UNQUANTIZED_CONFIG
+        self.moe_kernel = self._kernel(layer)
+        self._fp4moe_shape = layer.w13_weight_scale.new_empty(
+            (self.moe.num_local_experts, 0, 0), dtype=torch.uint8
+        )
+        if self._fp4moe_shape.is_cuda:  # graphs are captured later, and allocate nothing
+            self.fp4moe_layer.reserve(*self.moe_kernel.fused_experts.largest_call())
+
+    def _kernel(self, layer: Any) -> Any:
+        prepare = maybe_make_prepare_finalize(
+            moe=self.moe,
+            quant_config=FUSED_MOE_UNQUANTIZED_CONFIG,
+            routing_tables=layer._expert_routing_tables(),
+            allow_new_interface=True,
+        )
+        experts: Any
+        if prepare.activation_format == mk.FusedMoEActivationFormat.BatchedExperts:
+            experts = Fp4MoeBatchedExperts(
+                moe_config=self.moe,
+                quant_config=FUSED_MOE_UNQUANTIZED_CONFIG,
+                max_num_tokens=prepare.max_num_tokens_per_rank(),
+                num_dispatchers=prepare.num_dispatchers(),
+            )
+        else:
+            experts = Fp4MoeExperts(
+                moe_config=self.moe, quant_config=FUSED_MOE_UNQUANTIZED_CONFIG
+            )
+        experts.attach(layer.layer_name)
+        return mk.FusedMoEKernel(prepare, experts)
+
+    def get_fused_moe_quant_config(self, layer: Any) -> Any:
+        """Tokens come as they are."""
+        return FUSED_MOE_UNQUANTIZED_CONFIG
+
+    def apply(
+        self,
+        layer: Any,
+        x: torch.Tensor,
+        topk_weights: torch.Tensor,
+        topk_ids: torch.Tensor,
+        shared_experts: Any,
+        shared_experts_input: torch.Tensor | None,
+    ) -> Any:
+        """Through vLLM's prepare and finalize, with fp4moe's experts between them."""
+        return self.moe_kernel.apply(
+            hidden_states=x,
+            w1=self._fp4moe_shape,
+            w2=self._fp4moe_shape,
+            topk_weights=topk_weights,
+            topk_ids=topk_ids,
+            activation=layer.activation,
+            global_num_experts=layer.global_num_experts,
+            apply_router_weight_on_input=layer.apply_router_weight_on_input,
+            expert_map=layer.expert_map,
+            shared_experts=shared_experts,
+            shared_experts_input=shared_experts_input,
+        )
+
+
+@functools.cache
+def method_class(parent: type) -> type:
+    """A subclass of vLLM's method, with its name."""
+    return type(parent.__name__, (Fp4MoeMethod, parent), {"__module__": __name__})
+
+
+def make_method(moe: Any, target: Target, wish: Wish) -> Any:
+    """fp4moe's method in the place of vLLM's."""
+    return method_class(target.parent)(moe, target, wish)

@@ -1,0 +1,141 @@
+"""The plug-in's methods and experts without vLLM, on a CPU."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+
+import pytest
+
+torch = pytest.importorskip("torch")
+if importlib.util.find_spec("vllm") is not None:
+    pytest.skip("vLLM is here: tests/vllm holds the plug-in", allow_module_level=True)
+
+import fp4moe  # noqa: E402
+import vllm_plugin_cases as cases  # noqa: E402
+from vllm_standins import Activation, Experts, TheirMethod, moe_config  # noqa: E402
+
+from fp4moe.vllm.plugin import choice, mode, support, weights  # noqa: E402
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="layers would be on the GPU")
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("activation", [Activation.SILU, Activation.SWIGLUOAI])
+def test_a_layer_computes_its_definition(activation, bias):
+    cases.check_layer("cpu", activation, bias)
+
+
+def test_router_weights_on_the_input_are_not_applied_twice():
+    cases.check_weights_on_the_input("cpu")
+
+
+def test_ranks_sum_up():
+    cases.check_expert_maps("cpu")
+
+
+def test_a_token_may_have_nobody():
+    cases.check_nobody("cpu")
+
+
+def test_batched_experts():
+    cases.check_batches("cpu")
+
+
+def test_weights_are_loaded_again():
+    cases.check_reload("cpu")
+
+
+def test_every_activation_of_the_table_makes_a_layer():
+    for name in weights.CONSTANTS:
+        result = 1 if name.endswith("_no_mul") else 2
+        codes = torch.zeros(2, result * 32, 16, dtype=torch.uint8)
+        tensors = {
+            "w13": codes,
+            "w13_scale": torch.full((2, result * 32, 1), 127, dtype=torch.uint8),
+            "w2": torch.zeros(2, 32, 16, dtype=torch.uint8),
+            "w2_scale": torch.full((2, 32, 1), 127, dtype=torch.uint8),
+        }
+        order = {"swigluoai": "interleaved"}.get(name, "halves") if result == 2 else "single"
+        description = {"format": "mxfp4", "row_order": order, "activation": name, "top_k": 1}
+        assert fp4moe.Layer.from_weights(tensors, description).experts == 2
+
+
+def chosen(monkeypatch, word, theirs, activation=Activation.SILU, **changes):
+    monkeypatch.setenv(mode.VARIABLE, word)
+    layer = Experts(2, 64, 32, activation, "cpu")
+    layer.moe_config = moe_config(layer, activation, 1)
+    vars(layer.moe_config).update(changes)
+    return choice.choose(layer, "layer 0", cases.TARGET, theirs)
+
+
+def refuse():
+    raise NotImplementedError("No MXFP4 MoE backend supports the deployment configuration.")
+
+
+class Theirs:
+    """A method of vLLM's that runs."""
+
+
+def test_modes(monkeypatch, caplog):
+    caplog.set_level(logging.INFO)
+    choice._said.clear()
+    assert isinstance(chosen(monkeypatch, "auto", Theirs), Theirs)
+    assert isinstance(chosen(monkeypatch, "off", Theirs), Theirs)
+    assert isinstance(chosen(monkeypatch, "always", Theirs), TheirMethod)
+    assert isinstance(chosen(monkeypatch, "auto", refuse), TheirMethod)
+    assert "vLLM has none (No MXFP4 MoE backend" in caplog.text
+    with pytest.raises(NotImplementedError, match="No MXFP4"):
+        chosen(monkeypatch, "off", refuse)
+    assert isinstance(chosen(monkeypatch, "sometimes", Theirs), Theirs)
+    assert "set one of off, auto, always" in caplog.text
+
+
+def test_a_method_that_cannot_run_here_is_replaced(monkeypatch):
+    class Blind(Theirs):
+        class experts_cls:  # noqa: N801
+            @staticmethod
+            def _supports_current_device():
+                return False
+
+    assert isinstance(chosen(monkeypatch, "auto", Blind), TheirMethod)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"is_lora_enabled": True}, "LoRA"),
+        ({"hidden_dim": 72}, "whole blocks of 32"),
+        ({"intermediate_size_per_partition": 40}, "tensor_parallel_size"),
+        ({"in_dtype": torch.float64}, "bfloat16, float16 or float32"),
+        ({"activation": Activation.RELU2}, "relu2"),
+    ],
+)
+def test_refusals_are_sentences(monkeypatch, caplog, changes, sentence):
+    with pytest.raises(NotImplementedError, match=sentence):
+        chosen(monkeypatch, "always", Theirs, **changes)
+    assert isinstance(chosen(monkeypatch, "auto", Theirs, **changes), Theirs)
+    choice._said.clear()
+    with pytest.raises(NotImplementedError, match="No MXFP4"):
+        chosen(monkeypatch, "auto", refuse, **changes)
+    assert sentence in caplog.text
+
+
+def test_eplb_is_refused(monkeypatch):
+    layer = Experts(2, 64, 32, Activation.SILU, "cpu")
+    config = moe_config(layer, Activation.SILU, 1)
+    config.moe_parallel_config.enable_eplb = True
+    assert "EPLB" in support.refusal(config, "mxfp4")
+
+
+def test_graphs_hold_the_largest_call():
+    layer = Experts(2, 64, 32, Activation.SILU, "cpu")
+    assert cases.processed(layer, 2).moe_kernel.fused_experts.largest_call() == (64, 2)
+    other = Experts(2, 64, 32, Activation.SILU, "cpu")
+    batched = cases.processed(other, 2, batched=True).moe_kernel.fused_experts
+    assert batched.largest_call() == (2 * 16, 1)
+
+
+def test_processors_of_openmp():
+    assert weights.processors("0-3,8 10-14:2") == {0, 1, 2, 3, 8, 10, 12, 14}
+    assert weights.processors("") == set()

@@ -1,0 +1,223 @@
+"""Stand-ins for the few classes of vLLM that the plug-in's methods and experts touch.
+
+They hold what those classes promise: the kernel prepares nothing, calls the experts with vLLM's
+arguments, and finalizes by what the experts ask for. For machines without vLLM.
+"""
+
+from __future__ import annotations
+
+import enum
+import sys
+import types
+from typing import Any
+
+import torch
+
+
+class ActivationFormat(enum.Enum):
+    Standard = "standard"
+    BatchedExperts = "batched_experts"
+
+
+class Activation(enum.Enum):
+    SILU = "silu"
+    SWIGLUOAI = "swigluoai"
+    RELU2 = "relu2"
+
+    @property
+    def is_gated(self) -> bool:
+        return not self.value.endswith("_no_mul")
+
+
+class ExpertsModular:
+    def __init__(
+        self, moe_config: Any, quant_config: Any, max_num_tokens: Any = None, num_dispatchers: Any = None
+    ) -> None:
+        self.moe_config, self.quant_config = moe_config, quant_config
+        self.max_num_tokens, self.num_dispatchers = max_num_tokens, num_dispatchers
+
+
+class Prepare:
+    activation_format = ActivationFormat.Standard
+
+
+class BatchedPrepare:
+    """Tokens of each expert together, as an all-to-all would bring them."""
+
+    activation_format = ActivationFormat.BatchedExperts
+    ROOM = 16
+
+    def max_num_tokens_per_rank(self) -> int:
+        return self.ROOM
+
+    def num_dispatchers(self) -> int:
+        return 1
+
+
+class Kernel:
+    def __init__(self, prepare_finalize: Any, fused_experts: Any) -> None:
+        self.prepare_finalize, self.fused_experts = prepare_finalize, fused_experts
+        self.is_monolithic = False
+
+    def apply(
+        self, hidden_states: Any, w1: Any, w2: Any, topk_weights: Any, topk_ids: Any, **others: Any
+    ) -> torch.Tensor:
+        others.pop("shared_experts")
+        others.pop("shared_experts_input")
+        experts, activation = self.fused_experts, others["activation"]
+        x, meta = hidden_states, None
+        batched = experts.activation_format() == ActivationFormat.BatchedExperts
+        if batched:
+            x, meta, places = _dispatch(hidden_states, topk_ids, w1.shape[0])
+        count, tokens, n, k, top_k = experts.moe_problem_size(x, w1, w2, topk_ids)
+        shapes = experts.workspace_shapes(
+            tokens, n, k, top_k, others["global_num_experts"], count, meta, activation
+        )
+        output = x.new_empty(shapes[2])
+        experts.apply(
+            output=output, hidden_states=x, w1=w1, w2=w2, topk_weights=topk_weights,
+            topk_ids=topk_ids, a1q_scale=None, a2_scale=None, workspace13=x.new_empty(shapes[0]),
+            workspace2=x.new_empty(shapes[1]), expert_tokens_meta=meta, **others,
+        )  # fmt: skip
+        if not batched:
+            return output
+        rows = output.reshape(-1, k)[places].float() * topk_weights.float()[..., None]
+        return rows.sum(1).to(hidden_states.dtype)
+
+
+def _dispatch(x: torch.Tensor, ids: torch.Tensor, experts: int) -> tuple[Any, Any, torch.Tensor]:
+    """[experts, room, hidden], the counts, and the row of each (token, choice)."""
+    room = BatchedPrepare.ROOM
+    batch = torch.full((experts, room, x.shape[1]), float("nan"), dtype=x.dtype, device=x.device)
+    counts = [0] * experts
+    places = torch.zeros_like(ids, dtype=torch.int64)
+    for token, choices in enumerate(ids.tolist()):
+        for choice, expert in enumerate(choices):
+            batch[expert, counts[expert]] = x[token]
+            places[token, choice] = expert * room + counts[expert]
+            counts[expert] += 1
+    numbers = torch.tensor(counts, dtype=torch.int32, device=x.device)
+    return batch, types.SimpleNamespace(expert_num_tokens=numbers), places
+
+
+class MethodBase:
+    def __init__(self, moe: Any) -> None:
+        self.moe, self.moe_kernel, self.moe_quant_config = moe, None, None
+
+    def maybe_roundup_sizes(
+        self, hidden_size: int, intermediate: int, act_dtype: Any, parallel: Any
+    ) -> tuple[int, int]:
+        return hidden_size, intermediate
+
+
+class TheirMethod(MethodBase):
+    """What the plug-in subclasses; its __init__ refuses, as vLLM's does where it has no backend."""
+
+    def __init__(self, moe: Any) -> None:
+        raise NotImplementedError("No MXFP4 MoE backend supports the deployment configuration.")
+
+
+class Platform:
+    device_name = "a device"
+
+    def is_cpu(self) -> bool:
+        return not torch.cuda.is_available()
+
+    def is_cuda(self) -> bool:
+        return torch.cuda.is_available()
+
+
+def install() -> None:
+    """Put the modules where imports find them."""
+    fused = "vllm.model_executor.layers.fused_moe"
+    result: dict[str, dict[str, Any]] = {
+        "vllm": {},
+        "vllm.config": {"get_current_vllm_config_or_none": lambda: None},
+        "vllm.platforms": {"current_platform": Platform()},
+        "vllm.model_executor": {},
+        "vllm.model_executor.layers": {},
+        fused: {"FusedMoEMethodBase": MethodBase},
+        f"{fused}.modular_kernel": {
+            "FusedMoEExpertsModular": ExpertsModular,
+            "FusedMoEActivationFormat": ActivationFormat,
+            "FusedMoEKernel": Kernel,
+        },
+        f"{fused}.all2all_utils": {"maybe_make_prepare_finalize": prepare},
+        f"{fused}.config": {"FUSED_MOE_UNQUANTIZED_CONFIG": object()},
+        f"{fused}.topk_weight_and_reduce": {
+            "TopKWeightAndReduceNoOP": type("NoOP", (), {}),
+            "TopKWeightAndReduceDelegate": type("Delegate", (), {}),
+        },
+    }
+    for name, contents in result.items():
+        module = sys.modules.setdefault(name, types.ModuleType(name))
+        module.__path__ = []  # type: ignore[attr-defined]
+        for key, value in contents.items():
+            setattr(module, key, value)
+        parent, _, child = name.rpartition(".")
+        if parent:
+            setattr(sys.modules[parent], child, module)
+
+
+def prepare(moe: Any, **others: Any) -> Any:
+    return BatchedPrepare() if moe.is_batched else Prepare()
+
+
+def moe_config(layer: Any, activation: Activation, top_k: int, *, batched: bool = False) -> Any:
+    """A FusedMoEConfig of a layer's parameters."""
+    parallel = types.SimpleNamespace(enable_eplb=False)
+    experts, hidden, half = layer.w2_weight.shape
+    return types.SimpleNamespace(
+        activation=activation, experts_per_token=top_k, num_local_experts=experts,
+        num_experts=experts, hidden_dim=hidden, intermediate_size_per_partition=2 * half,
+        is_lora_enabled=False, moe_parallel_config=parallel, in_dtype=torch.bfloat16,
+        max_num_tokens=64, max_capture_size=64, is_batched=batched,
+    )  # fmt: skip
+
+
+class Experts(torch.nn.Module):
+    """A RoutedExperts layer of random MXFP4 weights, as vLLM's loader leaves it."""
+
+    def __init__(
+        self, experts: int, hidden: int, intermediate: int, activation: Activation,
+        device: str, seed: int = 1, bias: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        result = torch.Generator().manual_seed(seed)
+
+        def codes(*shape: int) -> torch.Tensor:
+            return torch.randint(0, 256, shape, dtype=torch.uint8, generator=result)
+
+        rows = 2 * intermediate
+        tensors = {
+            "w13_weight": codes(experts, rows, hidden // 2),
+            "w2_weight": codes(experts, hidden, intermediate // 2),
+            "w13_weight_scale": codes(experts, rows, hidden // 32) % 3 + 119,
+            "w2_weight_scale": codes(experts, hidden, intermediate // 32) % 3 + 119,
+        }
+        if bias:
+            tensors["w13_bias"] = torch.randn(experts, rows, generator=result).bfloat16()
+            tensors["w2_bias"] = torch.randn(experts, hidden, generator=result).bfloat16()
+        for name, tensor in tensors.items():
+            parameter = torch.nn.Parameter(tensor.to(device), requires_grad=False)
+            self.register_parameter(name, parameter)
+        self.activation = activation
+        self.global_num_experts = experts
+        self.apply_router_weight_on_input = False
+        self.expert_map: torch.Tensor | None = None
+        self.layer_name = f"model.layers.{seed}.mlp.experts.{id(self)}"
+
+    def _expert_routing_tables(self) -> None:
+        return None
+
+    def part(self, chosen: list[int], seed: int) -> Experts:
+        """The experts of one rank, with the map of all to them."""
+        device = str(self.w2_weight.device)
+        result = Experts(len(chosen), 64, 32, self.activation, device, seed)
+        for name, parameter in list(self.named_parameters()):
+            result.register_parameter(name, torch.nn.Parameter(parameter[chosen], requires_grad=False))
+        positions = torch.full((self.global_num_experts,), -1, dtype=torch.int32, device=device)
+        for position, expert in enumerate(chosen):
+            positions[expert] = position
+        result.expert_map, result.global_num_experts = positions, self.global_num_experts
+        return result

@@ -1,0 +1,59 @@
+// What families do to scales and biases, against formulas written independently.
+#include "fp4moe/backends/cuda_native/transforms.hpp"
+
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+#include "fp4moe/backends/marlin/transforms.hpp"
+#include "fp4moe/formats/e4m3_parts.hpp"
+#include "fp4moe/formats/e4m3fn.hpp"
+#include "fp4moe/formats/f16.hpp"
+
+namespace fp4moe::backends {
+namespace transforms_test {
+
+TEST(E4m3Parts, AreTheValueOfEveryPositiveCode) {
+  for (int code = 1; code < 0x7F; ++code) {
+    const auto [exponent, fraction] = formats::e4m3_parts(code);
+    EXPECT_EQ(std::ldexp(1.0f + static_cast<float>(fraction) / 8, exponent),
+              formats::E4m3fn::decode(static_cast<std::uint8_t>(code)))
+        << code;
+  }
+}
+
+TEST(Marlin, BiasesAreGatheredByTheSinglePermutation) {
+  // out[8 i + j] <- in[2 i + {0, 1, 8, 9, 16, 17, 24, 25}[j]]
+  constexpr std::uint64_t kFrom[] = {0, 1, 8, 9, 16, 17, 24, 25};
+  for (std::uint64_t block = 0; block < 2; ++block)
+    for (std::uint64_t i = 0; i < 4; ++i)
+      for (std::uint64_t j = 0; j < 8; ++j)
+        EXPECT_EQ(marlin::kSinglePermutation.place(32 * block + 2 * i + kFrom[j]),
+                  32 * block + 8 * i + j);
+}
+
+TEST(Marlin, ScalesAreTheUpperBitsOfAHalf) {
+  for (int code = 1; code < 0x7F; ++code)
+    for (const int exponent : {0, 3}) {
+      const float scale = formats::E4m3fn::decode(static_cast<std::uint8_t>(code));
+      const std::uint16_t half = formats::F16::encode(std::ldexp(scale, 7 + exponent));
+      const auto byte = static_cast<std::uint8_t>(half >> 7);
+      EXPECT_EQ(marlin::kScales202603.byte(code, exponent), byte) << code;
+      EXPECT_EQ(marlin::kScales202604.byte(code, exponent), byte < 0x80 ? 0 : byte) << code;
+      EXPECT_EQ(marlin::kScales202604.byte(code | 0x80, exponent), 0);
+    }
+}
+
+TEST(CudaNative, NormalizedScalesAreDistinctAndOrdered) {
+  int last = -1;
+  for (int code = 1; code < 0x7F; ++code) {
+    const int byte = cuda_native::kNvfp4Scales.byte(code, 0);
+    EXPECT_GT(byte, last) << code;
+    last = byte;
+  }
+  EXPECT_EQ(cuda_native::kNvfp4Scales.byte(0, 0), 0xF0);
+  EXPECT_FALSE(cuda_native::kNvfp4Scales.exponent({.has_negative = true}, tensor::DType::bf16));
+}
+
+}  // namespace transforms_test
+}  // namespace fp4moe::backends

@@ -1,0 +1,286 @@
+"""Kills, signals, faults of the system and limits of the process, at commands on sound files. The output is whole or absent,
+and a second run makes it whole."""
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from world import HERE, Row, World, digest, judge, leftovers, name_of
+
+# Which errors the n-th call of a function may have. 0: half of the bytes.
+FAULTS = {
+    "open": [errno.EACCES, errno.EMFILE, errno.ENOMEM, errno.EIO],
+    "tmpfile": [errno.EOPNOTSUPP, errno.EISDIR, errno.ENOSPC],
+    "read": [errno.EIO, errno.EINTR, 0],
+    "write": [errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EINTR, 0],
+    "fsync": [errno.EIO, errno.ENOSPC],
+    "rename": [errno.EXDEV, errno.EACCES, errno.ENOSPC, errno.EIO],
+    "link": [errno.EXDEV, errno.EACCES, errno.ENOSPC],
+    "unlink": [errno.EACCES, errno.EIO],
+    "mmap": [errno.ENOMEM, errno.EACCES],
+    "allocate": [errno.ENOSPC, errno.EOPNOTSUPP, errno.EINTR],
+    "truncate": [errno.EIO, errno.ENOSPC],
+    "mkdir": [errno.EACCES, errno.ENOSPC, errno.EROFS],
+    "flock": [errno.ENOLCK, errno.EINTR],
+    "stat": [errno.EIO, errno.ENOMEM, errno.EACCES],
+    "close": [errno.EIO, errno.ENOSPC],
+    "opendir": [errno.EMFILE, errno.ENOMEM, errno.EACCES],
+    "readdir": [errno.EIO],
+    "thread": [errno.EAGAIN],
+    "alloc": [errno.ENOMEM],
+}
+EXHAUSTED = {errno.ENOSPC, errno.EDQUOT, errno.ENOMEM}
+STANDS = "the output is complete and has its name"
+
+
+def writers(world: World) -> dict:
+    """Commands that write, by name: words without their output, and the output's name."""
+    source, nvfp4 = world.sources[0].path, world.sources[4].path
+    return {
+        "convert": (["convert", source, "--layout", "marlin.mxfp4", "--threads", 2], "out"),
+        "convert nvfp4": (["convert", nvfp4, "--layout", "cpu_native.nvfp4", "--threads", 2], "out"),
+        "transcode": (["transcode", source, "--to", "quark", "--threads", 2], "out"),
+        "transcode gguf": (["transcode", source, "--to", "gguf"], "out.gguf"),
+        "quantize": (["quantize", world.plain.path, "--format", "nvfp4", "--threads", 2], "out"),
+        "merge": (["merge", source, world.adapters[source]], "out"),
+        "unconvert": (["unconvert", world.converted[1]], "out"),
+        "fix": (["lint", nvfp4, "--fix", "drop-input-scale"], "out"),
+        "synth": (["synth", "--experts", 4, "--hidden", 64, "--intermediate", 64], "out"),
+        "run": (["run", source, "--tokens", 4, "--threads", 2], "out.safetensors"),
+        "run tp": (["run", source, "--tokens", 4, "--tp", 2], "out.safetensors"),
+    }
+
+
+def readers(world: World) -> dict:
+    source = world.sources[0].path
+    return {
+        "inspect": ["inspect", source],
+        "lint": ["lint", world.sources[4].path, "--deep"],
+        "verify": ["verify", world.converted[1], "--deep"],
+        "run ep": ["run", source, "--tokens", 4, "--ep", 2, "--exchange", "all_to_all"],
+        "plan": ["plan", source],
+        "explain": ["explain", source, "--device", "h100"],
+    }
+
+
+class Results:
+    """What the writers give when nothing happens; made once."""
+
+    def __init__(self, world: World):
+        self.world, self.known = world, {}
+
+    def of(self, words: list, name: str) -> str:
+        key = tuple(map(str, words))
+        if key not in self.known:
+            with self.world.room() as room:
+                self.world.must(*words, "-o", room / name)
+                self.known[key] = digest(room / name)
+        return self.known[key]
+
+
+def again(world: World, room: Path, words: list, name: str, want: str, resume: bool) -> str | None:
+    """A run after a failed one makes the whole output and leaves nothing else."""
+    more = ["--resume"] if resume and words[0] == "convert" else []
+    ended = world.call(*words, "-o", room / name, *more)
+    if ended.status != 0 or digest(room / name) != want:
+        return f"the next run does not make the output whole: {ended}"
+    hidden = leftovers(room)
+    return f"the next run leaves {hidden}: {ended}" if hidden else None
+
+
+# --- kills and signals ---
+
+class Slow:
+    """Commands that take long enough to be interrupted, and how long that is."""
+
+    def __init__(self, world: World):
+        self.base = world.base / "slow"
+        self.base.mkdir()
+        big = ["--experts", 16, "--hidden", 512, "--intermediate", 512, "--layers", 3]
+        world.must("synth", "-o", self.base / "a", "--model", "gpt-oss-20b", *big)
+        world.must("synth", "-o", self.base / "plain", "--model", "qwen3-30b-a3b", "--dialect", "bf16", *big)
+        world.must("synth", "-o", self.base / "adapter", "--adapter-for", self.base / "a")
+        world.must("convert", self.base / "a", "--layout", "marlin.mxfp4", "-o", self.base / "c")
+        self.lines = {
+            "convert": (["convert", self.base / "a", "--layout", "marlin.mxfp4"], "out"),
+            "convert cutlass": (["convert", self.base / "a", "--layout", "vllm_cutlass.mxfp4"], "out"),
+            "transcode": (["transcode", self.base / "a", "--to", "quark"], "out"),
+            "transcode gguf": (["transcode", self.base / "a", "--to", "gguf"], "out.gguf"),
+            "quantize": (["quantize", self.base / "plain", "--format", "nvfp4"], "out"),
+            "merge": (["merge", self.base / "a", self.base / "adapter"], "out"),
+            "unconvert": (["unconvert", self.base / "c"], "out"),
+        }
+        self.results, self.seconds = Results(world), {}
+        for name, (words, out) in self.lines.items():
+            begin = time.monotonic()
+            self.results.of(words, out)
+            self.seconds[name] = time.monotonic() - begin
+
+
+def interrupt(world: World, row: Row, number: int, slow: Slow, how: signal.Signals) -> None:
+    dice = world.random("interrupt", how.name, number)
+    name = dice.choice(sorted(slow.lines))
+    words, out = slow.lines[name]
+    want = slow.results.of(words, out)
+    with world.room() as room:
+        process = world.start(*words, "-o", room / out)
+        time.sleep(dice.uniform(0, 1.1) * slow.seconds[name])
+        process.send_signal(how)
+        try:
+            err = process.communicate(timeout=20)[1].decode(errors="replace")
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            row.add(f"{how.name} {number}: {name} does not end")
+            return
+        status = process.returncode
+        finding = None
+        exists = (room / out).exists()
+        if status not in (0, 130, -how):
+            finding = f"{name}: status {status}: {err[-200:]}"
+        elif exists and digest(room / out) != want:
+            finding = f"{name}: half an output"
+        elif status == 0 and not exists:
+            finding = f"{name}: done, but nothing is there"
+        elif status == 130 and exists:
+            finding = f"{name}: interrupted, yet the output is there"
+        elif status == 130 and not name.startswith("convert") and leftovers(room):
+            finding = f"{name}: left {leftovers(room)}"
+        if not finding and not exists:
+            finding = again(world, room, words, out, want, resume=dice.random() < 0.5)
+        row.add(finding and f"{how.name} {number}: {finding}", f"{name_of(status)}, {'whole' if exists else 'absent'}")
+
+
+# --- faults ---
+
+class Shim:
+    def __init__(self, world: World):
+        self.path = world.base / "faults.so"
+        subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", self.path, HERE / "faults.c", "-ldl"], check=True)
+        self.world, self.counts = world, {}
+
+    def environment(self, fault: str, log: Path) -> dict:
+        return {"LD_PRELOAD": str(self.path), "FP4MOE_FAULT": fault, "FP4MOE_FAULT_LOG": str(log)}
+
+    def count(self, call: str, words: list, out: str | None) -> int:
+        """How often the command calls it when nothing fails."""
+        key = (call, *map(str, words))
+        if key not in self.counts:
+            with self.world.room() as room:
+                more = ["-o", room / out] if out else []
+                self.world.call(*words, *more, environment=self.environment(f"{call}:1:-1", room / "log"))
+                self.counts[key] = int((room / "log").read_text().split()[0]) if (room / "log").exists() else 0
+        return self.counts[key]
+
+
+def fault(world: World, row: Row, number: int, shim: Shim, results: Results, only: str | None = None) -> None:
+    dice = world.random("fault", only, number)
+    lines = {**writers(world), **{name: (words, None) for name, words in readers(world).items()}}
+    call = only or dice.choice([each for each in FAULTS if each not in ("alloc", "thread")])
+    used = [name for name in sorted(lines) if shim.count(call, *lines[name]) > 0]
+    if not used:
+        return
+    name = dice.choice(used)
+    words, out = lines[name]
+    why, nth = dice.choice(FAULTS[call]), dice.randint(1, shim.count(call, words, out))
+    lasts = call in ("alloc", "thread", "write", "open") and why not in (errno.EINTR, 0) and dice.random() < 0.3
+    what = f"{call}:{why}:{nth}{'+' if lasts else ''}"
+    with world.room() as room:
+        more = ["-o", room / out] if out else []
+        ended = world.call(*words, *more, environment=shim.environment(what, room / "log"))
+        finding = judge(ended)
+        exists = out is not None and (room / out).exists()
+        if finding or ended.status is None:
+            pass
+        elif exists and digest(room / out) != results.of(words, out):
+            finding = f"half an output: {ended}"
+        elif exists and ended.status != 0 and STANDS not in ended.err and name != "fix":
+            finding = f"failed, yet the output is there: {ended}"
+        elif ended.status == 0 and out and not exists:
+            finding = f"done, but nothing is there: {ended}"
+        elif why in EXHAUSTED and ended.status not in (0, 6) and not (call == "stat" or STANDS in ended.err):
+            finding = f"no space or memory is status 6: {ended}"
+        elif call == "thread" and ended.status not in (0, 6):
+            finding = f"no threads is status 6: {ended}"
+        elif ended.status == 5:
+            finding = f"a fault of the system is taken for damage: {ended}"
+        elif (why == errno.EINTR or why == 0) and ended.status != 0:
+            finding = f"interrupted or short calls go on: {ended}"
+        elif call != "unlink" and not lasts and ended.status != 0:
+            besides = {f".{out}.partial"} if name.startswith("convert") else set()
+            hidden = leftovers(room, besides)
+            finding = f"left {hidden}: {ended}" if hidden else None
+        if not finding and out and not exists:
+            finding = again(world, room, words, out, results.of(words, out), resume=dice.random() < 0.5)
+        row.add(finding and f"fault {number} {what}: {finding}", f"{call} exit {ended.status}")
+
+
+# --- limits ---
+
+def limit(world: World, row: Row, number: int, results: Results) -> None:
+    """Little address space, few descriptors, small files: done, or 6 and nothing left."""
+    dice = world.random("limit", number)
+    lines = {**writers(world), **{name: (words, None) for name, words in readers(world).items()}}
+    name = dice.choice(sorted(lines))
+    words, out = lines[name]
+    kind = dice.choice(["as", "as", "nofile", "fsize"])
+    value = {"as": dice.randrange(24 << 20, 320 << 20), "nofile": dice.randrange(4, 24), "fsize": dice.randrange(0, 300_000)}[kind]
+    with world.room() as room:
+        more = ["-o", room / out] if out else []
+        ended = world.call(*words, *more, limits=[f"--{kind}={value}"])
+        finding = None
+        if ended.status == 127 and not ended.id:  # the loader's: too little for the libraries
+            row.add(None, f"{kind}: the program does not start")
+            return
+        finding = judge(ended)
+        exists = out is not None and (room / out).exists()
+        allowed = (0, 6) if kind == "as" else (0, 1, 3, 6)
+        if not finding and ended.status not in allowed:
+            finding = f"status {ended.status}: {ended}"
+        if not finding and exists and digest(room / out) != results.of(words, out):
+            finding = f"half an output: {ended}"
+        if not finding and ended.status != 0 and not name.startswith("convert") and leftovers(room):
+            finding = f"left {leftovers(room)}: {ended}"
+        row.add(finding and f"limit {number} {kind}={value}: {finding}", f"{kind} exit {ended.status}")
+
+
+def full_disk(world: World, row: Row, number: int) -> None:
+    """On a small file system: done, or 6. Needs the right to mount."""
+    dice = world.random("disk", number)
+    words, out = dice.choice(list(writers(world).values()))
+    with world.room() as room:
+        place = room / "disk"
+        place.mkdir()
+        script = f'mount -t tmpfs -o size={dice.randrange(4, 600)}k none "$0" || exit 77; "$@"; s=$?; ls -A "$0"; exit $s'
+        done = subprocess.run(["unshare", "-m", "bash", "-c", script, place, world.program, *map(str, words), "-o", place / out],
+                              capture_output=True, text=True, errors="replace", env=world.environment)
+        if done.returncode == 77 or "unshare failed" in done.stderr:
+            row.remarks["cannot mount here"] = 1
+            return
+        left = done.stdout.splitlines()[-1:] if done.returncode != 0 else []
+        finding = None
+        if done.returncode not in (0, 6):
+            finding = f"status {done.returncode}: {done.stderr[-200:]}"
+        elif out in left:
+            finding = f"failed, yet {out} is there"
+        row.add(finding and f"disk {number} {' '.join(map(str, words))}: {finding}", f"exit {done.returncode}")
+
+
+def few_threads(world: World, row: Row, number: int) -> None:
+    """As a user who may have few processes: done, or 6. Needs root, to be somebody else."""
+    if os.geteuid() != 0 or shutil.which("setpriv") is None:
+        row.remarks["only root can be another user"] = 1
+        return
+    dice = world.random("threads", number)
+    most, lines = dice.randrange(1, 9), {**readers(world), "run tp": writers(world)["run tp"][0]}
+    words = lines[dice.choice(sorted(lines))]
+    # A user id of this try alone: processes are counted over all of them.
+    user = 60000 + number % 4000
+    world.base.chmod(0o755)
+    done = subprocess.run(["setpriv", f"--reuid={user}", "--clear-groups", "prlimit", f"--nproc={most}", world.program, *map(str, words)],
+                          capture_output=True, text=True, errors="replace", env=world.environment, timeout=60)
+    finding = None if done.returncode in (0, 6) else f"threads {number} {' '.join(map(str, words))}: status {done.returncode}: {done.stderr[-200:]}"
+    row.add(finding, f"exit {done.returncode}")

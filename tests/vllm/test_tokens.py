@@ -1,0 +1,69 @@
+"""Models with FP4 experts give the tokens of their references in full precision, which vLLM runs itself."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import generate
+
+EAGER = {"enforce_eager": True}
+INSIDE = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}  # fewer processes that import vLLM
+# Kinds, and whose witness has the same values.
+KINDS = {
+    "gpt-oss": "gpt-oss",
+    "qwen3-nvfp4": "qwen3-nvfp4",
+    "qwen3-modelopt": "qwen3-modelopt",
+    "qwen3-mixed": "qwen3-modelopt",
+    "qwen3-mxfp4": "qwen3-mxfp4",
+    "qwen3-quark": "qwen3-mxfp4",
+}
+
+
+def task(models: Path, kind: str, which: str, **options: Any) -> dict[str, Any]:
+    return {"model": str(models / kind / which), "options": options}
+
+
+@pytest.fixture(scope="module")
+def served(models: Path, cache: Path) -> dict[tuple[str, str], Any]:
+    """Tokens of all models, in one process."""
+    pairs = [(kind, "fp4") for kind in KINDS]
+    pairs += [(kind, "witness") for kind in dict.fromkeys(KINDS.values())]
+    found = generate(cache, [task(models, *pair, **EAGER) for pair in pairs], **INSIDE)
+    return dict(zip(pairs, found)) | {("log", ""): generate.log}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tokens_are_the_witness(served, kind):
+    assert served[kind, "fp4"] == served[KINDS[kind], "witness"]
+    assert len({token for line in served[kind, "fp4"] for token in line}) > 8  # not one word
+
+
+def test_the_log_says_once_who_computes_and_why(served):
+    lines = [line for line in served["log", ""].splitlines() if "are computed by fp4moe" in line]
+    assert len(lines) == 5  # one for each of vLLM's methods
+    assert "GptOssMxfp4MoEMethod" in lines[0] and "No MXFP4 MoE backend" in lines[0]
+
+
+def test_compiled_graphs_give_the_same_and_again_from_the_disk(models, cache, served):
+    for _ in range(2):  # the second process reads the first one's graphs
+        (found,) = generate(cache, [task(models, "gpt-oss", "fp4")], **INSIDE)
+        assert found == served["gpt-oss", "fp4"]
+
+
+@pytest.mark.parametrize("experts", [False, True])
+def test_two_ranks_in_spawned_workers(models, cache, served, experts):
+    options = {"tensor_parallel_size": 2, "enable_expert_parallel": experts, **EAGER}
+    first, second = sorted(os.sched_getaffinity(0))[:2]
+    bind = f"{first}|{second}"  # by itself, vLLM wants a NUMA node for each rank
+    words = {"VLLM_WORKER_MULTIPROC_METHOD": "spawn", "VLLM_CPU_OMP_THREADS_BIND": bind, **INSIDE}
+    tasks = [task(models, "gpt-oss", "fp4", **options)]
+    (found,) = generate(cache, tasks, **words)
+    assert found == served["gpt-oss", "fp4"]
+
+
+def test_off_leaves_vllm_as_it_is(models, cache):
+    with pytest.raises(AssertionError, match="No MXFP4 MoE backend supports"):
+        generate(cache, [task(models, "gpt-oss", "fp4", **EAGER)], FP4MOE_VLLM="off", **INSIDE)
