@@ -181,8 +181,8 @@ CallPlan plan_call(const sm90::LayerParams& layer, const CallSize& size, Family 
   result.has_fused_activation = has_fused_activation(layer, family) && !size.has_adapters;
   result.has_bf16_rows = !needs_raw(layer) && !size.has_adapters &&
                          !(size.in_float32 && fits_l2(layer, size.assignments()));
-  if (family == Family::sm80) return result;
   result.prescale = sm90::activation_prescale(result.tile_tokens, layer.is_nvfp4 != 0);
+  if (family == Family::sm80) return result;
   const bool may_decode = size.form == OutputForm::summed && !size.has_adapters &&
                           size.tokens <= sm90::kMaxDecodeTokens && size.top_k <= sm90::kMaxTopK &&
                           shares_tokens(layer) && layer.intermediate != 0;

@@ -312,7 +312,7 @@ TEST(Plan, KernelsForEveryGpuTakeTheRowsPath) {
     EXPECT_EQ(found.tile_tokens, tile) << tokens;
     EXPECT_TRUE(found.has_fused_activation);
     EXPECT_FALSE(found.is_block_sorted);
-    EXPECT_EQ(found.prescale, 1.0f);
+    EXPECT_EQ(found.prescale, sm90::activation_prescale(tile, false));
   }
   ExpertsProblem quantized = problem_of(128, 2880, 2880);
   quantized.quantizes = ActivationKey::mxfp8;

@@ -46,6 +46,7 @@ struct Mxfp4 {
   using Scales = std::uint32_t;
 
   __device__ static Scales load(std::uint32_t at) { return ld_shared_4(at); }
+  __device__ static Scales load(const std::uint8_t* from) { return ld_global_nc_4(from); }
   // Of a k step (16 columns): rows g and g + 8 as BF16.
   template <int step>
   __device__ static std::uint32_t scale(Scales scales) {
@@ -68,6 +69,7 @@ struct Nvfp4 {
   using Scales = uint2;
 
   __device__ static Scales load(std::uint32_t at) { return ld_shared_8(at); }
+  __device__ static Scales load(const std::uint8_t* from) { return ld_global_nc_8(from); }
   template <int step>
   __device__ static std::uint32_t scale(Scales scales) {
     const std::uint32_t four = step < 2 ? scales.x : scales.y;
@@ -111,6 +113,9 @@ struct MmaOperands {
   __device__ void load(std::uint32_t tile, std::uint32_t warp, std::uint32_t lane,
                        std::uint32_t tokens, std::uint32_t row) {
     weights = LaneWeights<Format>::load(tile, warp, lane);
+    load_tokens(tokens, row);
+  }
+  __device__ void load_tokens(std::uint32_t tokens, std::uint32_t row) {
 #pragma unroll
     for (int n = 0; n < n_groups; ++n) {
       low[n] = ldmatrix_x4(tokens + n * 1024 + row);

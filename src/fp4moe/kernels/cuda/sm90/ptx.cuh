@@ -40,6 +40,11 @@ __device__ inline std::uint32_t keep_in_register(std::uint32_t x) {
   asm volatile("" : "+r"(x));
   return x;
 }
+template <class T>
+__device__ inline T* keep_in_register(T* x) {
+  asm volatile("" : "+l"(x));
+  return x;
+}
 
 // True in exactly one lane of a whole warp, always the same lane. The compiler knows this.
 __device__ inline bool elect_one() {
@@ -189,6 +194,26 @@ __device__ inline uint4 ld_global_no_allocate_16(const void* from) {
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                : "l"(from)
                : "memory");
+  return v;
+}
+// The same for bytes that no kernel writes while this one runs.
+__device__ inline uint4 ld_global_nc_16(const void* from) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(from));
+  return v;
+}
+__device__ inline uint2 ld_global_nc_8(const void* from) {
+  uint2 v;
+  asm volatile("ld.global.nc.L1::no_allocate.v2.b32 {%0, %1}, [%2];"
+               : "=r"(v.x), "=r"(v.y)
+               : "l"(from));
+  return v;
+}
+__device__ inline std::uint32_t ld_global_nc_4(const void* from) {
+  std::uint32_t v;
+  asm volatile("ld.global.nc.L1::no_allocate.b32 %0, [%1];" : "=r"(v) : "l"(from));
   return v;
 }
 __device__ inline void st_global_no_allocate_16(void* to, const uint4& v) {

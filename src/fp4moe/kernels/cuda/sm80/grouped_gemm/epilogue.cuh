@@ -75,7 +75,8 @@ __device__ inline void store_swiglu(const sm90::Gemm& p, const WarpTile& of, flo
                                     float factor8, float bias, float bias8, std::uint32_t row,
                                     std::uint32_t group, const float (&sums)[4]) {
   const auto h = [&](float gate, float up) {
-    return sm90::swiglu(gate * factor + bias, up * factor8 + bias8, p.alpha, p.beta, p.limit, 1.0f);
+    return sm90::swiglu(gate * factor + bias, up * factor8 + bias8, p.alpha, p.beta, p.limit,
+                        p.prescale);
   };
   const std::uint32_t token = of.lane / 4, chunk = row / 16;
   std::uint8_t* tile = static_cast<std::uint8_t*>(p.out) +
@@ -99,13 +100,14 @@ __device__ inline void store_bf16(const sm90::Gemm& p, const WarpTile& of, float
 
 __device__ inline void store_f32(const sm90::Gemm& p, const WarpTile& of, std::uint32_t row,
                                  std::uint32_t group, const float (&sums)[4]) {
+  const float factor = 1.0f / p.prescale;
   const std::uint64_t width = std::uint64_t{p.matrix.m_blocks} * sm90::kBlockM;
   const std::uint64_t token = of.tile.first_row + group * 8 + of.lane % 4 * 2;
   float* to = static_cast<float*>(p.out) + token * width + row + of.lane / 4;
-  to[0] = sums[0];
-  to[8] = sums[2];
-  to[width] = sums[1];
-  to[width + 8] = sums[3];
+  to[0] = sums[0] * factor;
+  to[8] = sums[2] * factor;
+  to[width] = sums[1] * factor;
+  to[width + 8] = sums[3] * factor;
 }
 
 // All lanes of the warp call.

@@ -1,5 +1,6 @@
 // The grouped GEMM for every architecture since 8.0: weights of an expert times the tokens of a tile,
 // for all tiles, with mma.sync. A block takes a work tile: one token tile, 64 or 128 rows of weights.
+// few_tokens.cuh multiplies tiles of at most 32 tokens; this file the others:
 //
 //   weights ─ cp.async, 16 bytes a lane ─► its own 16 bytes ─► registers ─ dequantize ─► A fragments ─┐
 //   tokens  ─ cp.async, all threads ─────► stages of 64 or 128 columns ─ ldmatrix ────► B fragments ─┤
@@ -13,6 +14,7 @@
 #include <cstdint>
 
 #include "fp4moe/kernels/cuda/sm80/grouped_gemm/epilogue.cuh"
+#include "fp4moe/kernels/cuda/sm80/grouped_gemm/few_tokens.cuh"
 #include "fp4moe/kernels/cuda/sm80/grouped_gemm/params.hpp"
 #include "fp4moe/kernels/cuda/sm80/grouped_gemm/shape.hpp"
 #include "fp4moe/kernels/cuda/sm90/dequantize.cuh"
@@ -23,12 +25,13 @@ namespace fp4moe::kernels::cuda::sm80::grouped_gemm {
 template <class WeightFormat, int tokens>
 struct Config {
   using Format = WeightFormat;
+  static constexpr bool kIsFew = tokens <= kMaxFewTokens;
   static constexpr std::uint32_t kFragments = warp_fragments(tokens);  // of a warp
   static constexpr std::uint32_t kMBlocks = block_m_blocks(tokens);
   static constexpr std::uint32_t kStageKBlocks = stage_k_blocks(tokens);
   static constexpr std::uint32_t kRowGroups = tokens / sm90::kRowGroup;
   // Row groups that are multiplied together: those that the tile does not have cost nothing more.
-  static constexpr std::uint32_t kGroupStep = tokens <= 32 ? 1 : 4;
+  static constexpr std::uint32_t kGroupStep = 4;
   __device__ static constexpr SharedStorage storage() { return {tokens, Format::kIsNvfp4}; }
 
   using Sums = WarpSums<kFragments, kRowGroups>;
@@ -185,7 +188,10 @@ __device__ inline void run(const GroupedGemmParams& p) {
     const WarpTile of(p.tiles[tile], first_m_block, m_blocks, C::kFragments);
     const RowFactors<C::kFragments> factors(p.gemm, of);
     typename C::Sums sums{};
-    multiply<C>(p, of, shared, sums);
+    if constexpr (C::kIsFew)
+      multiply_few_tokens<typename C::Format>(p, of, shared, &sums.of[0][0][0]);
+    else
+      multiply<C>(p, of, shared, sums);
     if (of.has_rows) store(p.gemm, of, factors, sums);
     __syncthreads();  // the stages are reused
   }

@@ -25,9 +25,11 @@ constexpr std::uint32_t warp_fragments(std::uint32_t tile_tokens) {
 constexpr std::uint32_t block_m_blocks(std::uint32_t tile_tokens) {
   return kGemmWarps * warp_fragments(tile_tokens) * 16 / sm90::kBlockM;
 }
+// Tiles of at most so many tokens wait for memory: their weights go straight to registers.
+inline constexpr std::uint32_t kMaxFewTokens = 32;
 // K blocks of a pipeline stage.
 constexpr std::uint32_t stage_k_blocks(std::uint32_t tile_tokens) {
-  return tile_tokens <= 32 ? 2 : 1;
+  return tile_tokens <= kMaxFewTokens ? 4 : 1;
 }
 
 // Shared memory of a block, the only place with its offsets. Every stage has, for each of its K
@@ -36,6 +38,9 @@ constexpr std::uint32_t stage_k_blocks(std::uint32_t tile_tokens) {
 //   tokens   tile_tokens x 128 bytes, swizzled as in global memory; read by all warps
 //   codes    16 bytes for each lane and fragment; written and read by that lane alone
 //   scales   of the two rows of a lane, for each lane and fragment; also its own
+//
+// With few tokens there are no codes and no scales, and the K blocks of a stage have as many tokens as
+// the tile.
 struct SharedStorage {
   std::uint32_t tile_tokens = 0;
   bool is_nvfp4 = false;
@@ -43,7 +48,9 @@ struct SharedStorage {
   static constexpr std::uint32_t kLaneCodeBytes = 16, kAlignment = 128;
 
   constexpr std::uint32_t lane_scale_bytes() const { return is_nvfp4 ? 8 : 4; }
-  constexpr std::uint32_t fragments() const { return kGemmWarps * warp_fragments(tile_tokens); }
+  constexpr std::uint32_t fragments() const {
+    return tile_tokens <= kMaxFewTokens ? 0 : kGemmWarps * warp_fragments(tile_tokens);
+  }
   constexpr std::uint32_t token_bytes() const { return tile_tokens * sm90::kBlockRowBytes; }
   constexpr std::uint32_t code_bytes() const { return fragments() * 32 * kLaneCodeBytes; }
   constexpr std::uint32_t k_block_bytes() const {
@@ -69,26 +76,31 @@ struct GroupedGemmShape {
 // Shared memory that the system takes of every block. An SM has that much more than a block may have.
 inline constexpr std::uint32_t kSystemSharedBytes = 1024;
 
-// As many blocks on an SM as the kernel's registers allow, if each still has enough stages: three for
-// few tokens, which wait for memory, two for many, which wait for the tensor cores. `max_shared`: of a
-// block of this device. No stages: it has too little.
+// Stages of the kernel for few tokens; others take two or more.
+inline constexpr std::uint32_t kFewTokensStages = 3;
+
+// As many blocks on an SM as the kernel's registers allow, if each still has enough stages.
+// `max_shared`: of a block of this device. No stages: it has too little.
 constexpr GroupedGemmShape grouped_gemm_shape(std::uint32_t tile_tokens, bool is_nvfp4,
                                               std::uint64_t max_shared) {
   const SharedStorage storage{tile_tokens, is_nvfp4};
-  const std::uint32_t max_blocks = tile_tokens <= 32 ? 4 : tile_tokens <= 64 ? 3 : 2;
+  const bool is_few = tile_tokens <= kMaxFewTokens;
+  const std::uint32_t max_blocks = is_few ? 4 : tile_tokens <= 64 ? 3 : 2;
+  const std::uint32_t min_stages = is_few ? kFewTokensStages : 2;
+  const std::uint32_t max_stages = is_few ? kFewTokensStages : kMaxStages;
   for (std::uint32_t blocks = max_blocks; blocks >= 1; --blocks) {
     const std::uint64_t each = (max_shared + kSystemSharedBytes) / blocks;
     if (each <= kSystemSharedBytes) continue;
     const auto stages = static_cast<std::uint32_t>(
-        std::min<std::uint64_t>((each - kSystemSharedBytes) / storage.stage_bytes(), kMaxStages));
-    const std::uint32_t enough = blocks > 1 && tile_tokens <= 32 ? 3 : 2;
-    if (stages >= enough) return {stages, storage.bytes(stages), blocks};
+        std::min<std::uint64_t>((each - kSystemSharedBytes) / storage.stage_bytes(), max_stages));
+    if (stages >= min_stages) return {stages, storage.bytes(stages), blocks};
   }
   return {};
 }
 // What every kernel needs at least.
 constexpr std::uint64_t min_shared_bytes() {
-  return SharedStorage{kTileSizes[std::size(kTileSizes) - 1], true}.bytes(2);
+  return std::max(SharedStorage{kTileSizes[std::size(kTileSizes) - 1], true}.bytes(2),
+                  SharedStorage{kMaxFewTokens}.bytes(kFewTokensStages));
 }
 // 48 KiB are everywhere; 99 KiB and more since 8.0, 163 KiB on an A100, 227 KiB on an H100.
 static_assert(min_shared_bytes() <= 48 * 1024);

@@ -23,6 +23,10 @@ T* shared_pointer(std::uint32_t at) {
   return reinterpret_cast<T*>(emulator::shared_origin() + static_cast<std::int32_t>(at));
 }
 
+template <class T>
+T* keep_in_register(T* x) {
+  return x;
+}
 inline void pdl_launch_dependents() {}
 inline void pdl_wait() {}
 template <class Params>
@@ -50,6 +54,11 @@ inline std::uint32_t ld_acquire(const std::uint32_t* from) {
 inline uint2 ld_acquire_u32x2(const std::uint32_t* from) { return {from[0], from[1]}; }
 
 inline uint4 ld_global_no_allocate_16(const void* from) { return *static_cast<const uint4*>(from); }
+inline uint4 ld_global_nc_16(const void* from) { return *static_cast<const uint4*>(from); }
+inline uint2 ld_global_nc_8(const void* from) { return *static_cast<const uint2*>(from); }
+inline std::uint32_t ld_global_nc_4(const void* from) {
+  return *static_cast<const std::uint32_t*>(from);
+}
 inline void st_global_no_allocate_16(void* to, const uint4& v) { *static_cast<uint4*>(to) = v; }
 inline uint4 ld_shared_16(std::uint32_t at) { return *shared_pointer<uint4>(at); }
 inline uint2 ld_shared_8(std::uint32_t at) { return *shared_pointer<uint2>(at); }
