@@ -417,7 +417,7 @@ void make_native(Policy& policy, Rows& rows) {
   policy.checks_invariance = true;
   policy.checks_lora = true;
   policy.checks_routes = true;
-  policy.automatic = {{.backends = rows({"NATIVE_SM90", "CPU", "EMULATION"})}};
+  policy.automatic = {{.backends = rows({"NATIVE_SM90", "NATIVE_SM80", "CPU", "EMULATION"})}};
   policy.names = {
       named("native_sm90", rows({"NATIVE_SM90"})),
       named("native_sm80", rows({"NATIVE_SM80"})),

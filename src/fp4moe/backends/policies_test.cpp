@@ -326,7 +326,7 @@ TEST(Policies, NativeAlwaysFindsAKernelForLayersThatExist) {
   }
 }
 
-TEST(Policies, NativeTakesHopperKernelsOnHopperAndTheProcessorElsewhere) {
+TEST(Policies, NativeTakesKernelsForTheGpuAndTheCpuElsewhere) {
   const Policy& native = policy("native", oracle::WeightFormat::mxfp4);
   const auto chosen = [&](std::string_view name) {
     return std::string(select(native, Mode::strict, gpt_oss_on(name)).backend->name);
@@ -334,7 +334,9 @@ TEST(Policies, NativeTakesHopperKernelsOnHopperAndTheProcessorElsewhere) {
 
   EXPECT_EQ(chosen("h100"), "NATIVE_SM90");
   EXPECT_EQ(chosen("h200"), "NATIVE_SM90");
-  EXPECT_EQ(chosen("b200"), "CPU");
+  for (const std::string_view gpu : {"a100", "l40s", "rtx5090", "b200"})
+    EXPECT_EQ(chosen(gpu), "NATIVE_SM80") << gpu;
+  EXPECT_EQ(chosen("t4"), "CPU");
   EXPECT_EQ(chosen("mi355x"), "CPU");
   EXPECT_EQ(chosen("cpu"), "CPU");
 }

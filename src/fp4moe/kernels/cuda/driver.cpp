@@ -22,15 +22,13 @@ constexpr int kOldestDriver = 12000;  // CUDA 12.0: launches with attributes, Ho
 struct FamilyRow {
   std::string_view name;
   std::string_view capabilities;  // that it runs on, in words
-  bool is_automatic;              // else it runs only where it is asked for
   bool (*runs_on)(const DeviceFacts& facts);
 };
 // In the order of Family.
 constexpr FamilyRow kFamilies[] = {
-    {"sm90", "compute capability 9.0", true,
+    {"sm90", "compute capability 9.0",
      [](const DeviceFacts& facts) { return facts.major == 9 && facts.minor == 0; }},
-    // Not run on a GPU yet: tests run it on a CPU (tests/cuda/emulator).
-    {"sm80", "compute capability 8.0 or newer", false,
+    {"sm80", "compute capability 8.0 or newer",
      [](const DeviceFacts& facts) { return facts.major >= 8; }},
 };
 const FamilyRow& row(Family family) { return kFamilies[static_cast<std::size_t>(family)]; }
@@ -177,7 +175,7 @@ Result<Family> choose_family(const DeviceFacts& facts, const DriverFrom& from) {
   if (!wanted) return wanted.why();
   std::optional<Family> last;  // that the build has, of those: what a refusal speaks of
   for (const Family family : {Family::sm90, Family::sm80}) {
-    const bool is_meant = *wanted ? **wanted == family : row(family).is_automatic;
+    const bool is_meant = !*wanted || **wanted == family;
     if (!is_meant || !has(from.kernels, family)) continue;
     if (row(family).runs_on(facts)) return family;
     last = family;
@@ -189,15 +187,10 @@ Result<Family> choose_family(const DeviceFacts& facts, const DriverFrom& from) {
         .expects(fmt::format("a build with the kernels {}", name(wanted->value_or(Family::sm90))),
                  "a build without them")
         .try_this("build with `make cuda`, or take another engine");
-  const bool has_sm80 =
-      !*wanted && has(from.kernels, Family::sm80) && row(Family::sm80).runs_on(facts);
   return error(ErrorCode::unavailable, "cuda.architecture", what)
       .expects(std::string(row(*last).capabilities), fmt::format("{}.{}", facts.major, facts.minor))
-      .try_this(has_sm80
-                    ? "FP4MOE_CUDA_KERNELS=sm80 runs kernels for every GPU since Ampere, or take "
-                      "another engine"
-                : *wanted ? "unset FP4MOE_CUDA_KERNELS, or take another engine"
-                          : "take an H100, H200 or GH200, or another engine");
+      .try_this(*wanted ? "unset FP4MOE_CUDA_KERNELS, or take another engine"
+                        : "take a GPU since Ampere (A100, RTX 30 and newer), or another engine");
 }
 
 Device::Device() : state_(std::make_unique<State>()) {}

@@ -159,7 +159,9 @@ TEST_F(WithFakeDriver, OneFamilyOfKernelsIsLoaded) {
   };
   const Case cases[] = {{9, 0, {}, "sm90"},
                         {9, 0, Family::sm80, "sm80"},
-                        {8, 9, {}, "compute capability 9.0"},
+                        {8, 9, {}, "sm80"},
+                        {10, 0, {}, "sm80"},
+                        {7, 0, {}, "compute capability 8.0 or newer"},
                         {8, 0, Family::sm80, "sm80"},
                         {12, 1, Family::sm80, "sm80"},
                         {7, 5, Family::sm80, "compute capability 8.0 or newer"},

@@ -1,10 +1,10 @@
-// The GEMM of tiles of at most 32 tokens. It waits for memory: every lane loads the weights that it will
+// The GEMM of tiles of at most 64 tokens. It waits for memory: every lane loads the weights that it will
 // multiply straight into registers, kDepth K blocks ahead. Only tokens go through shared memory.
 //
 //   weights ─ ld.global, 16 bytes a lane ─► registers, kDepth K blocks ─ shifts ─► A fragments ─┐
-//   tokens  ─ cp.async ─► 3 stages of 4 K blocks ─ ldmatrix ────────────────────► B fragments ─┤
+//   tokens  ─ cp.async ─► 3 stages of 2 or 4 K blocks ─ ldmatrix ───────────────► B fragments ─┤
 //                                                                                 mma.sync ◄─┘
-//                        MXFP4: block scales multiply the sums of their 32 columns (dequantize.cuh)
+//          MXFP4, up to 32 tokens: block scales multiply the sums of their 32 columns (dequantize.cuh)
 //
 // A block takes 64 rows of weights, each warp 16 of them. There is an instance for each number of row
 // groups.
@@ -15,11 +15,13 @@
 #include "fp4moe/kernels/cuda/sm80/grouped_gemm/params.hpp"
 #include "fp4moe/kernels/cuda/sm80/grouped_gemm/shape.hpp"
 #include "fp4moe/kernels/cuda/sm90/dequantize.cuh"
+#include "fp4moe/kernels/cuda/sm90/grouped_gemm/shape.hpp"
 
 namespace fp4moe::kernels::cuda::sm80::grouped_gemm {
 
 // Copies the tokens of a tile into the stages. Padding rows are left out: nobody reads their output.
-template <int groups>
+// `tokens`: max of the kernel; `groups`: row groups of the tile.
+template <int tokens, int groups>
 class FewTokensLoader {
  public:
   __device__ FewTokensLoader(const GroupedGemmParams& p, const sm90::TokenTile& tile)
@@ -35,34 +37,57 @@ class FewTokensLoader {
   __device__ void load_next(std::uint32_t shared) {
     const std::uint32_t to = shared + stage_ * kStageBytes + threadIdx.x * 16;
 #pragma unroll
-    for (std::uint32_t at = 0; at < 4 * kKBlockBytes; at += kGemmThreads * 16) {
+    for (std::uint32_t at = 0; at < kCopyBytes; at += kGemmThreads * 16) {
       const bool is_last_group = (at + threadIdx.x * 16) / 1024 % groups == groups - 1;
       if (at + threadIdx.x * 16 < left_ && (has_last_row_ || !is_last_group))
         sm90::cp_async_16(to + at, from_ + at);
     }
-    from_ += 4 * kKBlockBytes;
-    left_ = left_ < 4 * kKBlockBytes ? 0 : left_ - 4 * kKBlockBytes;
+    from_ += kCopyBytes;
+    left_ = left_ < kCopyBytes ? 0 : left_ - kCopyBytes;
     sm90::cp_async_commit();
     stage_ = stage_ + 1 == kFewTokensStages ? 0 : stage_ + 1;
   }
 
   static constexpr std::uint32_t kKBlockBytes = groups * sm90::kRowGroup * sm90::kBlockRowBytes;
-  static constexpr std::uint32_t kStageBytes = SharedStorage{kMaxFewTokens}.stage_bytes();
-  static_assert(stage_k_blocks(kMaxFewTokens) == 4);
+  static constexpr std::uint32_t kStageBytes = SharedStorage{tokens}.stage_bytes();
 
  private:
+  static constexpr std::uint32_t kCopyBytes = stage_k_blocks(tokens) * kKBlockBytes;
+
   const std::uint8_t* from_;
   std::uint32_t left_;  // bytes
   std::uint32_t stage_ = 0;
   bool has_last_row_;  // the thread's row of the last group is a token
 };
 
+// Half a K block, 32 columns: two k steps of mma.sync. `tokens`: what the lane gives ldmatrix.
+template <int half, int groups, class Format>
+__device__ inline void multiply_half(const sm90::LaneWeights<Format>& weights, std::uint32_t tokens,
+                                     float* sums) {
+  const sm90::AFragment first = weights.template dequantize_step<2 * half>();
+  const sm90::AFragment second = weights.template dequantize_step<2 * half + 1>();
+#pragma unroll
+  for (int begin = 0; begin < groups; begin += 4) {  // so many are in registers
+    const int count = groups - begin < 4 ? groups - begin : 4;
+    uint4 b[4];
+#pragma unroll
+    for (int n = 0; n < count; ++n) b[n] = sm90::ldmatrix_x4(tokens + (begin + n) * 1024);
+#pragma unroll
+    for (int n = 0; n < count; ++n)
+      sm90::mma_m16n8k16(sums + 4 * (begin + n), first, b[n].x, b[n].y);
+#pragma unroll
+    for (int n = 0; n < count; ++n)
+      sm90::mma_m16n8k16(sums + 4 * (begin + n), second, b[n].z, b[n].w);
+  }
+}
+
 // All columns of a work tile. All threads of the block call.
-template <class Format, int groups>
+template <class Format, int tokens, int groups>
 __device__ inline void multiply_row_groups(const GroupedGemmParams& p, const WarpTile& of,
                                            std::uint32_t shared, float* sums) {
-  using Loader = FewTokensLoader<groups>;
-  constexpr std::uint32_t kDepth = 8;
+  using Loader = FewTokensLoader<tokens, groups>;
+  constexpr std::uint32_t kDepth = 8, kStageKBlocks = stage_k_blocks(tokens);
+  constexpr bool kIsPrescaled = sm90::activation_prescale(tokens, Format::kIsNvfp4) != 1.0f;
   const sm90::WeightMatrix& matrix = p.gemm.matrix;
   const std::uint32_t k_blocks = matrix.k_blocks;
   const std::uint8_t* tile = matrix.tiles +
@@ -89,20 +114,23 @@ __device__ inline void multiply_row_groups(const GroupedGemmParams& p, const War
 #pragma unroll
     for (std::uint32_t i = 0; i < kDepth; ++i) {
       if (first + i >= k_blocks) break;
-      if (i % 4 == 0) {
+      if (i % kStageKBlocks == 0) {
         if (i != 0 || first != 0) stage = stage + 1 == kFewTokensStages ? 0 : stage + 1;
         sm90::cp_async_wait_group<kFewTokensStages - 2>();
         __syncthreads();  // everyone's tokens are here, and the stage before is free
         loader.load_next(shared);
       }
-      sm90::MmaOperands<Format, groups> operands;
-      operands.weights = weights[i];
-      operands.load_tokens(shared + stage * Loader::kStageBytes + i % 4 * Loader::kKBlockBytes,
-                           row);
-      if constexpr (Format::kIsNvfp4)
-        operands.mma(sums);
-      else
+      const std::uint32_t k_block =
+          shared + stage * Loader::kStageBytes + i % kStageKBlocks * Loader::kKBlockBytes;
+      if constexpr (kIsPrescaled) {
+        sm90::MmaOperands<Format, groups> operands;
+        operands.weights = weights[i];
+        operands.load_tokens(k_block, row);
         operands.mma_prescaled(sums);
+      } else {
+        multiply_half<0, groups>(weights[i], k_block + row, sums);
+        multiply_half<1, groups>(weights[i], k_block + (row ^ 64), sums);
+      }
       if (first + kDepth + i < k_blocks) load_weights(i, kDepth + i);
     }
     codes = sm90::keep_in_register(codes + kDepth * Format::kTileBytes);
@@ -110,19 +138,13 @@ __device__ inline void multiply_row_groups(const GroupedGemmParams& p, const War
   }
 }
 
-template <class Format>
+template <class Format, int tokens, int groups = 1>
 __device__ inline void multiply_few_tokens(const GroupedGemmParams& p, const WarpTile& of,
                                            std::uint32_t shared, float* sums) {
-  switch (of.tile.rows / sm90::kRowGroup) {
-    case 1:
-      return multiply_row_groups<Format, 1>(p, of, shared, sums);
-    case 2:
-      return multiply_row_groups<Format, 2>(p, of, shared, sums);
-    case 3:
-      return multiply_row_groups<Format, 3>(p, of, shared, sums);
-    default:
-      return multiply_row_groups<Format, 4>(p, of, shared, sums);
-  }
+  if constexpr (groups * sm90::kRowGroup < tokens)
+    if (of.tile.rows != groups * sm90::kRowGroup)
+      return multiply_few_tokens<Format, tokens, groups + 1>(p, of, shared, sums);
+  multiply_row_groups<Format, tokens, groups>(p, of, shared, sums);
 }
 
 }  // namespace fp4moe::kernels::cuda::sm80::grouped_gemm

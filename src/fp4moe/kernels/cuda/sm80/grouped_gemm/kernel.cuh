@@ -1,6 +1,6 @@
 // The grouped GEMM for every architecture since 8.0: weights of an expert times the tokens of a tile,
 // for all tiles, with mma.sync. A block takes a work tile: one token tile, 64 or 128 rows of weights.
-// few_tokens.cuh multiplies tiles of at most 32 tokens; this file the others:
+// few_tokens.cuh multiplies tiles of at most 64 tokens; this file the others:
 //
 //   weights ─ cp.async, 16 bytes a lane ─► its own 16 bytes ─► registers ─ dequantize ─► A fragments ─┐
 //   tokens  ─ cp.async, all threads ─────► stages of 64 or 128 columns ─ ldmatrix ────► B fragments ─┤
@@ -25,6 +25,7 @@ namespace fp4moe::kernels::cuda::sm80::grouped_gemm {
 template <class WeightFormat, int tokens>
 struct Config {
   using Format = WeightFormat;
+  static constexpr std::uint32_t kTokens = tokens;
   static constexpr bool kIsFew = tokens <= kMaxFewTokens;
   static constexpr std::uint32_t kFragments = warp_fragments(tokens);  // of a warp
   static constexpr std::uint32_t kMBlocks = block_m_blocks(tokens);
@@ -104,7 +105,7 @@ class Loader {
 // Half a K block, 32 columns: two k steps of mma.sync. `tokens`: address of the K block; `row`: what
 // the lane gives ldmatrix of eight tokens.
 template <class C, int half>
-__device__ inline void multiply_half(
+__device__ inline void multiply_columns(
     const sm90::LaneWeights<typename C::Format> (&weights)[C::kFragments], std::uint32_t tokens,
     std::uint32_t row, std::uint32_t groups, typename C::Sums& sums) {
   sm90::AFragment a[C::kFragments][2];
@@ -146,8 +147,8 @@ __device__ inline void multiply_k_block(const WarpTile& of, std::uint32_t k_bloc
   }
   const std::uint32_t row = sm90::ldmatrix_row_offset(of.lane);
   const std::uint32_t groups = of.tile.rows / sm90::kRowGroup;
-  multiply_half<C, 0>(weights, k_block, row, groups, sums);
-  multiply_half<C, 1>(weights, k_block, row, groups, sums);
+  multiply_columns<C, 0>(weights, k_block, row, groups, sums);
+  multiply_columns<C, 1>(weights, k_block, row, groups, sums);
 }
 
 // All columns of a work tile. All threads of the block call.
@@ -174,22 +175,30 @@ __device__ inline void multiply(const GroupedGemmParams& p, const WarpTile& of,
   }
 }
 
+// Loads the tile at once, also where there is none: the workspace has an entry for every block, and the
+// number of tiles arrives at the same time.
+__device__ inline sm90::TokenTile load_tile(const sm90::TokenTile* from) {
+  const uint4 words = sm90::ld_global_no_allocate_16(from);
+  return {static_cast<std::int32_t>(words.x), words.y, words.z, words.w};
+}
+
 template <class C>
 __device__ inline void run(const GroupedGemmParams& p) {
   extern __shared__ __align__(128) std::uint8_t stages_memory[];
   const std::uint32_t shared = sm90::shared_address(stages_memory);
   const std::uint32_t m_blocks = p.gemm.matrix.m_blocks;
   const std::uint32_t work_tiles = (m_blocks + C::kMBlocks - 1) / C::kMBlocks;  // of a token tile
-  const std::uint32_t all = p.tile_count[0] * work_tiles;
+  const std::uint32_t tile_count = sm90::ld_global_nc_4(p.tile_count);
 #pragma unroll 1
-  for (std::uint32_t work = blockIdx.x; work < all; work += gridDim.x) {
-    const std::uint32_t tile = work / work_tiles;
-    const std::uint32_t first_m_block = (work - tile * work_tiles) * C::kMBlocks;
-    const WarpTile of(p.tiles[tile], first_m_block, m_blocks, C::kFragments);
+  for (std::uint32_t work = blockIdx.x;; work += gridDim.x) {
+    const std::uint32_t index = work / work_tiles;
+    const sm90::TokenTile tile = load_tile(p.tiles + index);
+    if (index >= tile_count) return;
+    const WarpTile of(tile, (work - index * work_tiles) * C::kMBlocks, m_blocks, C::kFragments);
     const RowFactors<C::kFragments> factors(p.gemm, of);
     typename C::Sums sums{};
     if constexpr (C::kIsFew)
-      multiply_few_tokens<typename C::Format>(p, of, shared, &sums.of[0][0][0]);
+      multiply_few_tokens<typename C::Format, C::kTokens>(p, of, shared, &sums.of[0][0][0]);
     else
       multiply<C>(p, of, shared, sums);
     if (of.has_rows) store(p.gemm, of, factors, sums);

@@ -1,8 +1,8 @@
 // Block shape and shared memory of the grouped GEMM: what the host must know to launch it.
 //
 // Kernels fp4moe_sm80_grouped_gemm_n{32,64,128}_{mxfp4,nvfp4} take token tiles of at most so many
-// tokens. A block has four warps. Each multiplies 16 rows of weights (n32) or 32 by all tokens of a
-// tile.
+// tokens. A block has four warps. Each multiplies 16 rows of weights (n32, n64) or 32 (n128) by all
+// tokens of a tile.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -17,19 +17,19 @@ inline constexpr std::uint32_t kTileSizes[] = {32, 64, 128};
 inline constexpr std::uint32_t kGemmWarps = 4, kGemmThreads = kGemmWarps * 32;
 inline constexpr std::uint32_t kMaxStages = 4;
 
+// Tiles of at most so many tokens wait for memory: their weights go straight to registers.
+inline constexpr std::uint32_t kMaxFewTokens = 64;
 // Blocks of 16 rows, the M of mma.sync, that a warp multiplies.
 constexpr std::uint32_t warp_fragments(std::uint32_t tile_tokens) {
-  return tile_tokens <= 32 ? 1 : 2;
+  return tile_tokens <= kMaxFewTokens ? 1 : 2;
 }
 // M blocks of 64 rows that a block multiplies.
 constexpr std::uint32_t block_m_blocks(std::uint32_t tile_tokens) {
   return kGemmWarps * warp_fragments(tile_tokens) * 16 / sm90::kBlockM;
 }
-// Tiles of at most so many tokens wait for memory: their weights go straight to registers.
-inline constexpr std::uint32_t kMaxFewTokens = 32;
 // K blocks of a pipeline stage.
 constexpr std::uint32_t stage_k_blocks(std::uint32_t tile_tokens) {
-  return tile_tokens <= kMaxFewTokens ? 4 : 1;
+  return tile_tokens <= 32 ? 4 : tile_tokens <= kMaxFewTokens ? 2 : 1;
 }
 
 // Shared memory of a block, the only place with its offsets. Every stage has, for each of its K
@@ -85,7 +85,7 @@ constexpr GroupedGemmShape grouped_gemm_shape(std::uint32_t tile_tokens, bool is
                                               std::uint64_t max_shared) {
   const SharedStorage storage{tile_tokens, is_nvfp4};
   const bool is_few = tile_tokens <= kMaxFewTokens;
-  const std::uint32_t max_blocks = is_few ? 4 : tile_tokens <= 64 ? 3 : 2;
+  const std::uint32_t max_blocks = tile_tokens <= 32 ? 4 : is_few ? 3 : 2;
   const std::uint32_t min_stages = is_few ? kFewTokensStages : 2;
   const std::uint32_t max_stages = is_few ? kFewTokensStages : kMaxStages;
   for (std::uint32_t blocks = max_blocks; blocks >= 1; --blocks) {
