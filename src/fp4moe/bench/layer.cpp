@@ -221,6 +221,12 @@ Json to_json(const LayerResult& result) {
     created["activations"] = result.activations;
     created["path"] = result.path;
   }
+  if (result.gpu_state) {
+    created["clock_mhz"] = result.gpu_state->clock_mhz;
+    created["power_w"] = result.gpu_state->power_w;
+    created["temperature_c"] = result.gpu_state->temperature_c;
+  }
+  if (result.joules_per_token) created["joules_per_token"] = *result.joules_per_token;
   add_times(created, result.timing);
   return created;
 }
@@ -231,6 +237,8 @@ Json to_json(const GpuFacts& gpu) {
       {"driver", fmt::format("{}.{}", gpu.driver_version / 1000, gpu.driver_version % 1000 / 10)},
       {"multiprocessors", gpu.multiprocessors},
       {"clock_mhz", gpu.clock_khz / 1000},
+      {"warm_up_s", gpu.warm_up},
+      {"is_sustained", gpu.warm_up >= kSustainedWarmUp},
       {"memory_bytes", gpu.memory_bytes},
       {"l2_bytes", gpu.l2_bytes}};
 }

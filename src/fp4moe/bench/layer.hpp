@@ -12,6 +12,7 @@
 
 #include "fp4moe/base/result.hpp"
 #include "fp4moe/bench/ceilings.hpp"
+#include "fp4moe/bench/gpu_monitor.hpp"
 #include "fp4moe/bench/layer_model.hpp"
 #include "fp4moe/bench/measure.hpp"
 
@@ -28,6 +29,7 @@ struct LayerBenchOptions {
   std::uint64_t last_level_bytes = 0;        // of cache; 0: as if it were 32 MiB
   EnumSet<platform::CpuFeature> features{};  // for the ceilings
   double seconds = 10;                       // for everything together
+  double warm_up = 10;                       // engine cuda: seconds of work before it
   std::optional<Ceilings> ceilings{};        // none: measured before and after
 };
 
@@ -41,15 +43,20 @@ struct LayerResult {
   double operations = 0;      // of a call; a multiply-add counts 2
   double floor_us = 0;
   double rel_error = 0;  // root mean square of a few tokens, against float64
+  // Engine cuda, where NVML tells: at the end of the measurement, and energy if it was measured alone.
+  std::optional<GpuState> gpu_state{};
+  std::optional<double> joules_per_token{};
 
   double gflop_per_s() const { return operations / timing.us_median / 1e3; }
   double ratio_to_floor() const { return timing.us_median / floor_us; }
 };
 
+inline constexpr double kSustainedWarmUp = 10;
 // The device that engine cuda was measured on.
 struct GpuFacts {
   std::string name{};
   int driver_version = 0, multiprocessors = 0, clock_khz = 0;
+  double warm_up = 0;  // seconds; below kSustainedWarmUp a measurement is a burst
   std::uint64_t memory_bytes = 0, l2_bytes = 0;
 };
 

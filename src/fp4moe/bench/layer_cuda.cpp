@@ -32,7 +32,8 @@ using moe::cuda::Workspace;
 constexpr std::uint64_t kMaxDeviceTokens = 1 << 18;  // activations of more than 2^31 elements
 constexpr std::uint64_t kLeastDeviceLayers = 6, kMaxDeviceLayers = 64;  // in rotation
 constexpr std::uint64_t kTimesL2 = 4;  // bytes between two uses of the same weights
-constexpr std::size_t kLeastReplays = 7, kMaxReplays = 60;
+constexpr std::size_t kLeastReplays = 7;
+constexpr double kWarmAgain = 1;  // seconds, after tokens were made on the CPU
 
 // What activations are quantized to, with scales that suit random tokens.
 struct ActivationsWord {
@@ -45,7 +46,9 @@ constexpr ActivationsWord kActivationsWords[] = {
     {"mxfp8", ActivationKey::mxfp8, 0, 0},
     {"mxfp4", ActivationKey::mxfp4, 0, 0},
     {"nvfp4", ActivationKey::nvfp4, 400, 100},
-    {"fp8", ActivationKey::fp8_static_tensor, 0.0125f, 0.05f}};
+    {"fp8", ActivationKey::fp8_static_tensor, 0.0125f, 0.05f},
+    {"fp8_token", ActivationKey::fp8_token, 0, 0},
+    {"fp8_block", ActivationKey::fp8_block128, 0, 0}};
 
 Result<const ActivationsWord*> require_activations(std::string_view word) {
   std::vector<std::string_view> words;
@@ -84,6 +87,8 @@ struct DeviceSetup {
   DeviceRouter router;
   OwnStream stream;
   OwnEvent begin, end;
+  GpuMonitor monitor;
+  double warm_up = 0;  // seconds of work that are still due
   std::vector<DeviceContender> contenders{};
 };
 
@@ -238,6 +243,19 @@ LayerResult describe_result(const DeviceSetup& setup, const DeviceContender& con
                         static_cast<double>(model.expert_weights())};
 }
 
+using Clock = std::chrono::steady_clock;
+using Seconds = std::chrono::duration<double>;
+
+// Works until the GPU has the clock and the temperature of a server under load.
+Result<Done> warm_up(DeviceSetup& setup, std::size_t calls) {
+  const Clock::time_point start = Clock::now();
+  while (Clock::now() - start < Seconds(setup.warm_up))
+    if (const auto took = replay(setup, setup.contenders.front().graph, calls); !took)
+      return took.why();
+  setup.warm_up = std::min(setup.warm_up, kWarmAgain);
+  return Done{};
+}
+
 Result<std::vector<LayerResult>> measure_on_device(DeviceSetup& setup, const TokenSet& set) {
   const auto tokens = upload_tokens(*setup.device, set);
   if (!tokens) return tokens.why();
@@ -256,13 +274,13 @@ Result<std::vector<LayerResult>> measure_on_device(DeviceSetup& setup, const Tok
     contender.graph = std::move(*graph);
     spaces.push_back(std::move(*space));
   }
-  // By turns, so that clocks are the same for all of them.
+  if (const auto done = warm_up(setup, set.logits.size()); !done) return done.why();
+  // Interleaved, so that clocks are the same for all of them.
   std::vector<std::vector<Sample>> samples(results.size());
-  using Clock = std::chrono::steady_clock;
-  const std::chrono::duration<double> budget(setup.options.seconds /
-                                             static_cast<double>(setup.options.tokens.size()));
+  const Seconds budget(setup.options.seconds / static_cast<double>(setup.options.tokens.size()));
+  const std::optional<double> joules_before = setup.monitor.joules();
   const Clock::time_point start = Clock::now();
-  for (std::size_t round = 0; round <= kMaxReplays; ++round) {
+  for (std::size_t round = 0;; ++round) {
     for (std::size_t i = 0; i < results.size(); ++i) {
       const auto took = replay(setup, setup.contenders[i].graph, set.logits.size());
       if (!took) return took.why();
@@ -270,8 +288,17 @@ Result<std::vector<LayerResult>> measure_on_device(DeviceSetup& setup, const Tok
     }
     if (round >= kLeastReplays && Clock::now() - start > budget) break;
   }
+  const std::optional<GpuState> state = setup.monitor.state();
+  const std::optional<double> joules = setup.monitor.joules();
+  if (results.size() == 1 && joules_before && joules)
+    results[0].joules_per_token =
+        (*joules - *joules_before) /
+        static_cast<double>((samples[0].size() + 1) * set.logits.size() * set.tokens);
   const double bytes = set.active_experts * setup.model.expert_bytes();
-  for (std::size_t i = 0; i < results.size(); ++i) results[i].timing = summarize(samples[i], bytes);
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    results[i].timing = summarize(samples[i], bytes);
+    results[i].gpu_state = state;
+  }
   return results;
 }
 
@@ -330,13 +357,16 @@ Result<LayerReport> bench_layer_cuda(const LayerBenchOptions& options) {
                     .router = std::move(*router),
                     .stream = std::move(*stream),
                     .begin = std::move(*begin),
-                    .end = std::move(*end)};
+                    .end = std::move(*end),
+                    .monitor = GpuMonitor((*device)->facts()),
+                    .warm_up = options.warm_up};
 
   const kernels::cuda::DeviceFacts& facts = (*device)->facts();
   LayerReport report{.gpu = GpuFacts{.name = facts.name,
                                      .driver_version = facts.driver_version,
                                      .multiprocessors = facts.multiprocessors,
                                      .clock_khz = facts.clock_khz,
+                                     .warm_up = options.warm_up,
                                      .memory_bytes = facts.memory_bytes,
                                      .l2_bytes = facts.l2_bytes}};
   Result<Ceilings> ceilings = device_ceilings(**device);

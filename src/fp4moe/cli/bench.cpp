@@ -40,7 +40,7 @@ struct BenchOptions {
   Benchmark benchmark = Benchmark::ceilings;
   std::vector<std::string> threads{};
   std::optional<std::size_t> megabytes{};
-  std::optional<double> seconds{};
+  std::optional<double> seconds{}, warm_up{};
   std::string path{}, scratch{}, layout{};
   std::vector<std::string> tokens{};
   std::string model = "gpt-oss-20b", format{}, routing = "uniform";
@@ -134,8 +134,12 @@ void print_device(const Io& io, const bench::GpuFacts& gpu, const bench::Ceiling
                         gpu.name, gpu.multiprocessors, gpu.clock_khz / 1000,
                         gpu.driver_version / 1000, gpu.driver_version % 1000 / 10,
                         human_bytes(gpu.l2_bytes), human_bytes(gpu.memory_bytes));
-  io.out << fmt::format("ceilings: read {:.0f} GB/s, copy {:.0f} GB/s, bf16 {:.0f} GFLOP/s\n\n",
+  io.out << fmt::format("ceilings: read {:.0f} GB/s, copy {:.0f} GB/s, bf16 {:.0f} GFLOP/s\n",
                         ceilings.read_gb_per_s, ceilings.copy_gb_per_s, ceilings.bf16_gflop_per_s);
+  io.out << (gpu.warm_up >= bench::kSustainedWarmUp
+                 ? fmt::format("sustained: after {:g} s of work\n\n", gpu.warm_up)
+                 : fmt::format("burst: after {:g} s of work, clocks may be higher than in use\n\n",
+                               gpu.warm_up));
 }
 
 Result<int> run_ceilings(const BenchOptions& options, const Setting& setting, const Io& io) {
@@ -325,6 +329,7 @@ Result<int> run_layer(const BenchOptions& options, const Setting& setting, const
                                  .last_level_bytes = setting.machine.l3_bytes,
                                  .features = setting.features};
   if (options.seconds) asked.seconds = *options.seconds;
+  if (options.warm_up) asked.warm_up = *options.warm_up;
   if (!options.tokens.empty()) {
     const auto counts = token_counts(options.tokens);
     if (!counts) return counts.why();
@@ -358,16 +363,23 @@ Result<int> run_layer(const BenchOptions& options, const Setting& setting, const
   // Devices are fast: a digit behind the point.
   const auto time = [&](double us) { return fmt::format("{:.{}f}", us, measured->gpu ? 1 : 0); };
   io.out << fmt::format(
-      "{:>6} {:24} {:8} {:>7} {:>10} {:>10} {:>10} {:>7} {:>8} {:>10} {:>6} {:>8}\n", "tokens",
+      "{:>6} {:24} {:8} {:>7} {:>10} {:>10} {:>10} {:>7} {:>8} {:>10} {:>6} {:>8}{}\n", "tokens",
       "kernel", "numerics", "experts", "us median", "p10", "p90", "GB/s", "GFLOP/s", "floor us",
-      "ratio", "error");
+      "ratio", "error", first.gpu_state ? "   MHz   W  °C mJ/token" : "");
+  const auto state = [](const bench::LayerResult& result) {
+    if (!result.gpu_state) return std::string();
+    const auto& [clock, power, temperature] = *result.gpu_state;
+    return fmt::format(
+        " {:5} {:3} {:3} {:>8}", clock, power, temperature,
+        result.joules_per_token ? fmt::format("{:.3g}", 1e3 * *result.joules_per_token) : "");
+  };
   for (const bench::LayerResult& result : measured->results)
     io.out << fmt::format(
-        "{:6} {:24} {:8} {:7.1f} {:>10} {:>10} {:>10} {:7.1f} {:8.0f} {:>10} {:6.2f} {:8.1e}\n",
+        "{:6} {:24} {:8} {:7.1f} {:>10} {:>10} {:>10} {:7.1f} {:8.0f} {:>10} {:6.2f} {:8.1e}{}\n",
         result.tokens, kernel(result), result.numerics, result.active_experts,
         time(result.timing.us_median), time(result.timing.us_p10), time(result.timing.us_p90),
         result.timing.rate(), result.gflop_per_s(), time(result.floor_us), result.ratio_to_floor(),
-        result.rel_error);
+        result.rel_error, state(result));
   return kDone;
 }
 
@@ -466,7 +478,8 @@ Run declare_bench(OptionSet& set) {
       .separated_by_commas("NUMERICS");
   layer
       .add("--activations", options->activations,
-           "Engine cuda: quantized on the way to none, mxfp8, mxfp4, nvfp4 or fp8 (default: none)")
+           "Engine cuda: quantized on the way to none, mxfp8, mxfp4, nvfp4, fp8, fp8_token or "
+           "fp8_block (default: none)")
       .separated_by_commas("SCHEME");
   layer
       .add("--routing", options->routing,
@@ -474,6 +487,10 @@ Run declare_bench(OptionSet& set) {
       .show_default();
   layer.add("--layers", options->layers,
             "Layers in rotation (default: four times the last-level cache, at least 2)");
+  layer
+      .add("--warm-up", options->warm_up,
+           "Engine cuda: seconds of work before the measurement (default: 10; less is a burst)")
+      .between(0.0, 3600.0);
   OptionSet& plot = set.add_subcommand("plot", "Draw reports of bench layer --json as SVG",
                                        asks(Benchmark::plot));
   plot.add("FILE", options->reports, "Reports").as(Form::path).required();

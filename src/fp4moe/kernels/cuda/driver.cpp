@@ -100,6 +100,9 @@ Result<DeviceFacts> facts_of(const Driver& driver, int ordinal, int& handle) {
   ask(l2, DeviceAttribute::l2_bytes);
   ask(cooperative, DeviceAttribute::cooperative_launch);
   ask(facts.clock_khz, DeviceAttribute::clock_rate);
+  ask(facts.pci_domain, DeviceAttribute::pci_domain);
+  ask(facts.pci_bus, DeviceAttribute::pci_bus);
+  ask(facts.pci_device, DeviceAttribute::pci_device);
   if (code == code_success) code = calls.device_memory(&memory, handle);
   if (code == code_success)
     code = calls.device_name(title.data(), static_cast<int>(title.size() - 1), handle);

@@ -36,6 +36,7 @@ struct DeviceFacts {
   int driver_version = 0;  // 13000: CUDA 13.0
   std::uint64_t memory_bytes = 0, shared_bytes = 0, l2_bytes = 0;
   int clock_khz = 0;
+  int pci_domain = 0, pci_bus = 0, pci_device = 0;
   bool launches_cooperatively = false;
 };
 

@@ -28,7 +28,10 @@ enum : Code {
 enum class DeviceAttribute : int {
   clock_rate = 13,
   multiprocessors = 16,
+  pci_bus = 33,
+  pci_device = 34,
   l2_bytes = 38,
+  pci_domain = 50,
   major = 75,
   minor = 76,
   cooperative_launch = 95,
