@@ -39,7 +39,7 @@ with which engine. Any backend's numbers can be had on any machine: `fp4moe run 
 | engine | computes | needs |
 |---|---|---|
 | `cpu` | from FP4 weights, with kernels for NEON, AVX2, AVX-512 and AMX, or portable ones | any CPU |
-| `cuda` | from FP4 weights, with Hopper's tensor cores | an H20, H100, H200 or GH200, its driver, and a build with `make cuda` |
+| `cuda` | from FP4 weights, with tensor cores | an NVIDIA GPU since Ampere (compute capability 8.0 and newer), its driver, and a build with `make cuda` |
 | `reference` | every backend's numerics with float64 sums, slowly | any CPU |
 """
 

@@ -3,11 +3,21 @@
 #include <algorithm>
 #include <bit>
 #include <span>
+#include <string_view>
 #include <utility>
 
 namespace fp4moe::moe::cuda {
 
 using kernels::cuda::Stream;
+
+namespace {
+
+// The device has no such router, or it is a function of the model.
+bool is_router_missing(std::string_view error) {
+  return error == "cuda.routing" || error == "cuda.limits" || error == "routing.method";
+}
+
+}  // namespace
 
 Result<DeviceSession> DeviceSession::make(std::shared_ptr<const DeviceLayer> layer,
                                           SessionOptions options) {
@@ -19,7 +29,7 @@ Result<DeviceSession> DeviceSession::make(std::shared_ptr<const DeviceLayer> lay
         DeviceRouter::make(result.layer_->shared_device(), *options.router);
     if (router) {
       result.router_ = std::move(*router);
-    } else if (router.why().id == "cuda.routing" || router.why().id == "cuda.limits") {
+    } else if (is_router_missing(router.why().id)) {
       result.no_router_ = router.why();  // apply() with ids still works
     } else {
       return router.why();

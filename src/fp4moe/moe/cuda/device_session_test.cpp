@@ -70,6 +70,9 @@ TEST_F(DeviceSessions, RunReportsARouterThatTheDeviceDoesNotSupport) {
   DeviceSession other = session(routed(routing::Method::llama4, 1));
   EXPECT_EQ(other.run(tokens(4), nullptr).why().id, "cuda.routing");
   EXPECT_TRUE(other.apply(tokens(4), nullptr));
+  DeviceSession unspecified = session(routed(routing::Method::unspecified));
+  EXPECT_EQ(unspecified.run(tokens(4), nullptr).why().id, "routing.method");
+  EXPECT_TRUE(unspecified.apply(tokens(4), nullptr));
 }
 
 TEST_F(DeviceSessions, TheMapOfExpertsGoesWithEveryCall) {
