@@ -3,7 +3,6 @@
 #include "fp4moe/backends/layouts.hpp"
 
 #include <algorithm>
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,7 +14,6 @@
 #include "fp4moe/cli/command.hpp"
 #include "fp4moe/cli/layout_pages.hpp"
 #include "fp4moe/cli/options.hpp"
-#include "fp4moe/tensor/files/atomic_file.hpp"
 
 namespace fp4moe::cli {
 
@@ -37,21 +35,13 @@ Json to_json(const Layout& layout) {
           {"note", layout.note},
           {"codes", layout::formula(layout.codes)},
           {"scales", layout::formula(layout.scales)},
-          {"backends", backends_reading(layout.id)}};
+          {"backends", backends::readers(layout.id)}};
 }
 
 Result<int> write_pages(const std::string& folder, const Io& io) {
-  std::error_code code;
-  std::filesystem::create_directories(folder, code);
-  std::size_t count = 0;
-  for (const LayoutPage& page : layout_pages()) {
-    const std::string path = folder + "/" + page.file;
-    const Result<Done> written =
-        tensor::write_file(path, std::as_bytes(std::span(page.text.data(), page.text.size())));
-    if (!written) return written.why();
-    ++count;
-  }
-  io.out << fmt::format("{} pages in {}\n", count, folder);
+  const Result<std::size_t> count = write_layout_pages(folder);
+  if (!count) return count.why();
+  io.out << fmt::format("{} pages in {}\n", *count, folder);
   return kDone;
 }
 
