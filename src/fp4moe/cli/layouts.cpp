@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -13,6 +15,7 @@
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/cli/command.hpp"
 #include "fp4moe/cli/layout_pages.hpp"
+#include "fp4moe/cli/layout_places.hpp"
 #include "fp4moe/cli/options.hpp"
 
 namespace fp4moe::cli {
@@ -24,7 +27,7 @@ namespace {
 using layout::Layout;
 
 struct LayoutsOptions {
-  std::string id{}, folder{};
+  std::string id{}, folder{}, places{};
 };
 
 Json to_json(const Layout& layout) {
@@ -33,6 +36,7 @@ Json to_json(const Layout& layout) {
           {"format", name(layout.format)},
           {"reads", layout.reads},
           {"note", layout.note},
+          {"order", layout::order_words(layout)},
           {"codes", layout::formula(layout.codes)},
           {"scales", layout::formula(layout.scales)},
           {"backends", backends::readers(layout.id)}};
@@ -45,6 +49,25 @@ Result<int> write_pages(const std::string& folder, const Io& io) {
   return kDone;
 }
 
+Result<Json> rows_json(const std::vector<const Layout*>& layouts, const std::string& places) {
+  std::optional<Matrix> matrix;
+  if (!places.empty()) {
+    const Result<Matrix> read = read_matrix(places);
+    if (!read) return read.why();
+    matrix = *read;
+  }
+  Json rows = Json::array();
+  for (const Layout* layout : layouts) {
+    Json row = to_json(*layout);
+    if (matrix) {
+      Result<Json> found = places_json(*layout, *matrix);
+      row["places"] = found ? *std::move(found) : Json{{"error", fp4moe::to_json(found.why())}};
+    }
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
 Result<int> run_layouts(const LayoutsOptions& options, const Io& io) {
   if (!options.folder.empty()) return write_pages(options.folder, io);
   std::vector<const Layout*> chosen;
@@ -52,9 +75,9 @@ Result<int> run_layouts(const LayoutsOptions& options, const Io& io) {
     if (options.id.empty() || layout.id == options.id) chosen.push_back(&layout);
   if (chosen.empty()) return backends::require_layout(options.id, {}).why();
   if (io.json) {
-    Json rows = Json::array();
-    for (const Layout* layout : chosen) rows.push_back(to_json(*layout));
-    io.print({{"command", "layouts"}, {"layouts", std::move(rows)}});
+    Result<Json> rows = rows_json(chosen, options.places);
+    if (!rows) return rows.why();
+    io.print({{"command", "layouts"}, {"layouts", *std::move(rows)}});
     return kDone;
   }
   if (!options.id.empty()) {
@@ -72,6 +95,8 @@ Result<int> run_layouts(const LayoutsOptions& options, const Io& io) {
 Run declare_layouts(OptionSet& set) {
   auto options = std::make_shared<LayoutsOptions>();
   set.add("LAYOUT", options->id, "Draw this one, e.g. marlin.mxfp4 (default: list all)");
+  set.add("--places", options->places,
+          "With --json: the offset of every element of a matrix, e.g. w13:64x128 or w2:64x128");
   set.add("--markdown", options->folder, "Write a page for each into this folder").as(Form::path);
   return [options](const Io& io) { return run_layouts(*options, io); };
 }
