@@ -5,7 +5,7 @@ Page.views.layouts = (() => {
   const { element } = Page;
   const LANE_BYTES = 16, LANES = 32, PACKED_BYTES_A_ROW = 64;
   let drawn = [];  // { generation, part, scales, block, matrix: canvas, packed: canvas, byOffset: Map }
-  let at = { row: 0, col: 0 };
+  let at = { row: 5, col: 12 };
 
   function question(state) {
     return { words: ["layouts", state.layout, "--places", `${state.matrix}:${state.rows}x${state.cols}`, "--json"] };
@@ -15,7 +15,8 @@ Page.views.layouts = (() => {
   const slotsInByte = (part) => (part.element === "nibble" ? 2 : 1);
   const byteOf = (part, offset) => Math.floor(offset / slotsInByte(part));
   const laneOf = (byte) => Math.floor(byte / LANE_BYTES) % LANES;
-  const color = (byte) => `hsl(${laneOf(byte) * 360 / LANES * 5 % 360} 62% ${58 - 9 * (Math.floor(byte / LANE_BYTES / LANES) % 3)}%)`;
+  // The hue is the lane, the lightness counts loads of the warp.
+  const color = (byte) => `hsl(${laneOf(byte) * 360 / LANES} 58% ${72 - 11 * (Math.floor(byte / LANE_BYTES / LANES) % 4)}%)`;
 
   function wordBits(part, offset) {
     if (!part.word) return null;
@@ -43,11 +44,14 @@ Page.views.layouts = (() => {
     one.clean = [context.getImageData(0, 0, matrix.width, matrix.height), other.getImageData(0, 0, packed.width, packed.height)];
   }
   function mark(context, x, y, size) {
-    context.lineWidth = Math.max(2, size / 4);
-    context.strokeStyle = "#000";
-    context.strokeRect(x - 1, y - 1, size + 2, size + 2);
+    const { width, height } = context.canvas;
+    context.fillStyle = "#0008";
+    context.fillRect(0, y, width, size);
+    context.fillRect(x, 0, size, height);
+    context.fillStyle = "#000";
+    context.fillRect(x - 3, y - 3, size + 6, size + 6);
     context.fillStyle = "#fff";
-    context.fillRect(x, y, size, size);
+    context.fillRect(x - 1, y - 1, size + 2, size + 2);
   }
   function light() {
     for (const one of drawn) {
@@ -106,7 +110,7 @@ Page.views.layouts = (() => {
     const slotsARow = Math.min(slots, part.bytes * slotsInByte(part));
     const cell = Math.max(3, Math.min(12, Math.floor(768 / part.columns))), slot = Math.max(3, Math.min(12, Math.floor(768 / slotsARow)));
     const one = { part, slotsARow, cell, slot, block: places.block, scales: state.part === "codes" ? places.scales : null, byOffset: new Map(),
-      caption: element("figcaption"),
+      caption: element("p", { class: "soft" }),
       matrix: element("canvas", { width: part.columns * cell, height: part.rows * cell, tabindex: 0, role: "application",
         "aria-label": `The matrix, ${part.rows} rows of ${part.columns}. Arrow keys move.`, "aria-describedby": "where" }),
       packed: element("canvas", { width: slotsARow * slot, height: Math.ceil(part.bytes * slotsInByte(part) / slotsARow) * slot, tabindex: 0, role: "application",
@@ -119,8 +123,10 @@ Page.views.layouts = (() => {
     one.packed.addEventListener("keydown", (event) => onPackedKey(one, event));
     drawn.push(one);
     box.append(
-      element("figure", {}, element("figcaption", {}, `Matrix: ${part.rows} x ${part.columns}, coloured by lane`), one.matrix),
-      element("figure", {}, element("figcaption", {}, `Packed: ${part.bytes} bytes, ${slotsARow / slotsInByte(part)} a line`), one.packed, one.caption),
+      element("div", { class: "figures" },
+        element("figure", {}, element("figcaption", {}, `Matrix: ${part.rows} x ${part.columns}, coloured by lane`), one.matrix),
+        element("figure", {}, element("figcaption", {}, `Packed: ${part.bytes} bytes, ${slotsARow / slotsInByte(part)} a line`), one.packed)),
+      one.caption,
       element("p", { class: "soft" }, layout.order ? `Order of rows: ${layout.order}.` : ""),
       element("details", {}, element("summary", {}, "Formula"), element("p", { class: "mono" }, layout[state.part])));
     return box;

@@ -16,6 +16,9 @@ const Page = (() => {
     return made;
   }
 
+  // A name that may be broken behind its underscores.
+  const named = (name, kind = "b") => element(kind, { class: "name" }, name.split(/(?<=_)/).flatMap((part) => [part, document.createElement("wbr")]));
+
   function table(heads, rows, attributes = {}) {
     const cell = (kind, text, head) => element(kind, { class: head.startsWith("#") ? "number" : null }, text);
     return element("div", { class: "scroll" }, element("table", attributes,
@@ -24,11 +27,12 @@ const Page = (() => {
         (row.cells ?? row).map((text, i) => cell("td", text, heads[i])))))));
   }
 
+  // In the units of the program.
   function bytes(count) {
-    const units = ["B", "KB", "MB", "GB", "TB"];
+    const units = ["B", "KiB", "MiB", "GiB", "TiB"];
     let unit = 0;
-    while (count >= 1000 && unit < units.length - 1) { count /= 1000; ++unit; }
-    return `${unit === 0 || count >= 100 ? Math.round(count) : count.toFixed(1)} ${units[unit]}`;
+    while (count >= 1024 && unit < units.length - 1) { count /= 1024; ++unit; }
+    return `${unit === 0 ? Math.round(count) : count.toFixed(2)} ${units[unit]}`;
   }
   const percent = (ratio) => (ratio < 0.0005 ? "none" : `+${(100 * ratio).toFixed(1)} %`);
 
@@ -133,7 +137,7 @@ const Page = (() => {
   }
 
   return {
-    views, element, table, bytes, percent, ask, errorBox, sentence, stateOf, defaults, fill, open, update, change, fromAddress, formOf, section,
+    views, element, named, table, bytes, percent, ask, errorBox, sentence, stateOf, defaults, fill, open, update, change, fromAddress, formOf, section,
     start(loaded) { program = loaded; },
     question: () => question,
     commandLine,

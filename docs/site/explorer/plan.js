@@ -2,7 +2,7 @@
 "use strict";
 
 Page.views.plan = (() => {
-  const { element, table, bytes, percent } = Page;
+  const { element, named, table, bytes, percent } = Page;
   const MOST_RANKS_DRAWN = 64, FARTHEST_TRY = 64;
 
   function question(state) {
@@ -94,11 +94,11 @@ Page.views.plan = (() => {
       ...(chosen && !chosen.impossible ? rankStrips(plan, chosen) : []),
       running.length ? element("h2", {}, `Backends that run, on one ${plan.device} of ${bytes(plan.device_bytes)}`) : null,
       running.length ? table(["Backend", "Memory of a rank", "#Per rank", "#Sizes", "#Work", "#Memory"], running.map((row) => ({ chosen: row.chosen, cells: [
-        element("b", {}, row.backend), memoryBar(plan, row), element("span", { class: row.fits === false ? "no-text" : null }, bytes(row.bytes.rank), row.fits === false ? " does not fit" : ""),
+        named(row.backend), memoryBar(plan, row), element("span", { class: row.fits === false ? "no-text" : null }, bytes(row.bytes.rank), row.fits === false ? " does not fit" : ""),
         `${row.after.hidden} x ${row.after.intermediate}`, percent(row.work_ratio - 1), percent(row.memory_ratio - 1)] }))) : null,
       running.length ? key("weights") : null,
       impossible.length ? element("h2", {}, "Impossible with this split") : null,
-      impossible.length ? table(["Backend", "Reason"], impossible.map((row) => [element("b", {}, row.backend), `${row.impossible.message}: expected ${row.impossible.expected}, found ${row.impossible.found}`]), { class: "stack" }) : null,
+      impossible.length ? table(["Backend", "Reason"], impossible.map((row) => [named(row.backend), `${row.impossible.message}: expected ${row.impossible.expected}, found ${row.impossible.found}`]), { class: "stack" }) : null,
       plan.notes.length ? element("h2", {}, "Notes") : null,
       element("ul", { class: "plain" }, plan.notes.map((note) => element("li", {}, Page.sentence(note)))),
       element("details", {}, element("summary", {}, "Tensors, and the whole answer as JSON"),

@@ -2,7 +2,7 @@
 "use strict";
 
 Page.views.which = (() => {
-  const { element, table, sentence } = Page;
+  const { element, named, table, sentence } = Page;
 
   // The words of the command line that the fields stand for.
   function words(state) {
@@ -60,7 +60,7 @@ Page.views.which = (() => {
       element("h2", {}, answer.served ? "To get another backend" : "What makes it run"),
       element("ul", { class: "steps" }, answer.to_change.map((change) => {
         const fields = fieldsOf(change.asks);
-        return element("li", {}, element("b", {}, change.backend), change.steps.map((step) => element("code", {}, step)),
+        return element("li", {}, named(change.backend), change.steps.map((step) => element("code", {}, step)),
           fields && element("button", { type: "button", onclick: () => Page.change(fields) }, "Try"));
       })),
     ];
@@ -72,11 +72,11 @@ Page.views.which = (() => {
     return [
       answer.near_misses.length ? element("h2", {}, "Why not the others") : null,
       answer.near_misses.length ? table(["Backend", "Reason"], answer.near_misses.map((miss) =>
-        [element("b", {}, miss.backend), miss.reasons.join("; ")]), { class: "stack" }) : null,
+        [named(miss.backend), miss.reasons.join("; ")]), { class: "stack" }) : null,
       element("details", {}, element("summary", {}, `All ${answer.candidates.length} kernels, with every reason`),
         table(["Backend", "Kernel", "Answer"], answer.candidates.map((kernel) => ({
           chosen: kernel.backend === answer.backend && kernel.experts === answer.experts,
-          cells: [kernel.backend, element("code", {}, kernel.experts), text(kernel)],
+          cells: [named(kernel.backend), named(kernel.experts, "code"), text(kernel)],
         })), { class: "stack" })),
     ].filter(Boolean);
   }
@@ -104,7 +104,7 @@ Page.views.which = (() => {
       element("h2", {}, "Two policies side by side"),
       element("div", { class: "sides" }, side(both.here), side(both.there)),
       both.changes.length === 0 ? element("p", { class: "soft" }, "Every backend gets the same answer.")
-        : table(["Backend", both.here.policy, both.there.policy], both.changes.map((row) => [element("b", {}, row.backend), row.here, row.there]), { class: "stack" }),
+        : table(["Backend", both.here.policy, both.there.policy], both.changes.map((row) => [named(row.backend), row.here, row.there]), { class: "stack" }),
     ];
   }
 
