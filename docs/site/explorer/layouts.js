@@ -99,7 +99,7 @@ Page.views.layouts = (() => {
   }
 
   function card(layout, state) {
-    const title = layout.generation || "one generation";
+    const title = layout.generation || "Where each element goes";
     const box = element("div", { class: "card" }, element("h2", { style: "margin-top:0" }, title), element("p", { class: "soft" }, layout.reads));
     const places = layout.places;
     if (places.error) {

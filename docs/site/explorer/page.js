@@ -39,7 +39,8 @@ const Page = (() => {
   // As a shell reads it.
   const quoted = (word) => (/^[\w.,:=+/@%-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
   function commandLine({ words, stdin }) {
-    const line = ["fp4moe", ...words.filter((word) => word !== "--json")].map(quoted).join(" ");
+    const isData = words.includes("--places");  // which only JSON has
+    const line = ["fp4moe", ...words.filter((word) => isData || word !== "--json")].map(quoted).join(" ");
     return stdin ? `${line} < vllm.log` : line;
   }
 

@@ -3,7 +3,7 @@
 
 Page.views.plan = (() => {
   const { element, named, table, bytes, percent } = Page;
-  const MOST_RANKS_DRAWN = 64, FARTHEST_TRY = 64;
+  const MAX_RANKS_DRAWN = 64, FARTHEST_TRY = 64;
 
   function question(state) {
     if (state.source === "config" && !state.config.trim())
@@ -37,7 +37,7 @@ Page.views.plan = (() => {
       const part = split.intermediate_most;
       return Math.max(0, Math.min(part, plan.layer.intermediate - rank % split.tp * part));
     };
-    const shown = Math.min(split.ranks, MOST_RANKS_DRAWN);
+    const shown = Math.min(split.ranks, MAX_RANKS_DRAWN);
     return [
       element("h2", {}, byExperts ? "Experts of each rank" : "Intermediate size of each rank"),
       element("div", { class: "ranks" }, Array.from({ length: shown }, (_, rank) => element("div", {},

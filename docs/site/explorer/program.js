@@ -177,6 +177,7 @@
   // The module is embedded, gzip in base64: pages opened as files may not read others. Errors: no WebAssembly; no module.
   globalThis.loadProgram = async () => {
     if (typeof WebAssembly !== "object") throw new Error("This browser has no WebAssembly.");
+    if (typeof DecompressionStream !== "function") throw new Error("This browser cannot unpack gzip (DecompressionStream).");
     if (typeof FP4MOE_WASM !== "string") throw new Error("The page is incomplete: fp4moe.wasm.js is missing.");
     const packed = new Blob([bytesOf(FP4MOE_WASM)]).stream();
     const bytes = await new Response(packed.pipeThrough(new DecompressionStream("gzip"))).arrayBuffer();

@@ -18,12 +18,12 @@ namespace {
 using layout::IndexMap;
 using layout::Layout;
 
-constexpr std::uint64_t kMostRows = 4096;  // and columns: it is for looking at
+constexpr std::uint64_t kMaxRows = 4096;  // and columns: it is for looking at
 
 bool read_size(std::string_view text, std::uint64_t& size) {
   const char* end = text.data() + text.size();
   const auto [stop, code] = std::from_chars(text.data(), end, size);
-  return !text.empty() && code == std::errc() && stop == end && size >= 1 && size <= kMostRows;
+  return !text.empty() && code == std::errc() && stop == end && size >= 1 && size <= kMaxRows;
 }
 
 // The row of the tensor where a row of the matrix goes.
@@ -81,7 +81,7 @@ Result<Matrix> read_matrix(const std::string& text) {
         .expects(
             fmt::format("w2:ROWSxCOLUMNS or w13:ROWSxCOLUMNS with up to {} of each, w13 with an "
                         "even number of rows",
-                        kMostRows),
+                        kMaxRows),
             "'" + printable(text) + "'");
   return matrix;
 }

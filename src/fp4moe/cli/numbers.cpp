@@ -28,7 +28,7 @@ Run declare_numbers(OptionSet& set);
 
 namespace {
 
-constexpr std::size_t kMostNumbers = 32;  // a block of MXFP4
+constexpr std::size_t kMaxNumbers = 32;  // a block of MXFP4
 
 // JSON has no NaN and no infinity: they are texts.
 Json json_of(float value) {
@@ -55,7 +55,7 @@ Result<std::vector<float>> read_numbers(const std::vector<std::string>& words) {
           .expects("decimal numbers, nan or inf", "'" + printable(word) + "'");
     numbers.push_back(*value);
   }
-  if (numbers.empty() || numbers.size() > kMostNumbers)
+  if (numbers.empty() || numbers.size() > kMaxNumbers)
     return usage("numbers.count", "a block has 1 to 32 numbers")
         .expects("1 to 32 numbers, separated by commas", std::to_string(numbers.size()));
   return numbers;
