@@ -4,6 +4,7 @@ SHELL := /bin/bash
 PREFIX ?= /usr/local
 VENV := build/venv
 NVCC := build/nvcc
+ZIG := build/zig
 PYTHON_OPTIONS := -DFP4MOE_PYTHON=ON -DFP4MOE_TEST_PYTHON=$(CURDIR)/$(VENV)/bin/python -DPython_EXECUTABLE=$(CURDIR)/$(VENV)/bin/python
 FP4MOE := build/release/bin/fp4moe
 export CTEST_PARALLEL_LEVEL ?= $(shell nproc)
@@ -11,7 +12,7 @@ export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
 
 .NOTPARALLEL:
 .PHONY: help run build test test-all test-rest test-producers test-asan test-tsan test-vllm check format format-check tidy tree \
-        fuzz fuzz-fast attack bench bench-layer cuda static python install docs clean \
+        fuzz fuzz-fast attack bench bench-layer cuda static python install docs explorer clean \
         packages-build packages-cuda packages-python packages-test packages-all packages-check
 
 help: ## list the targets
@@ -33,7 +34,8 @@ test-all: test-rest test-asan test-tsan ## what `make test` leaves out: CUDA ker
 
 test-rest: packages-all
 	@tools/venv.sh $(VENV) tests/requirements.txt tests/requirements-all.txt docs/site/requirements-docs.txt
-	@nvcc=$$(tools/nvcc.sh $(NVCC)) && tools/build.sh release all tests $(PYTHON_OPTIONS) -DFP4MOE_CUDA=ON -DFP4MOE_CUDA_ARCHITECTURES=80 -DFP4MOE_NVCC=$$nvcc
+	@nvcc=$$(tools/nvcc.sh $(NVCC)) && zig=$$(tools/zig.sh $(ZIG)) && \
+	 tools/build.sh release all tests fp4moe_explorer $(PYTHON_OPTIONS) -DFP4MOE_CUDA=ON -DFP4MOE_CUDA_ARCHITECTURES=80 -DFP4MOE_NVCC=$$nvcc -DFP4MOE_ZIG=$$zig
 	@tools/wheel.sh $(VENV)/bin/python build/release build/release/wheel --install
 	@$(VENV)/bin/python tools/test.py build/release rest
 
@@ -85,9 +87,13 @@ fuzz-fast: packages-check ## the same without the address sanitizer: more execut
 attack: build ## damaged files, kills, faults, exhaustion, races, failing ranks: minutes; ATTACK="--scale 10 --seed 7" for more
 	@python3 tests/attack/attack.py $(FP4MOE) $(ATTACK)
 
-docs: packages-test ## build the site, build/site/html/index.html; checks every link
+docs: explorer ## build the site, build/site/html/index.html, with the explorer; checks every link
 	@tools/venv.sh build/venv-docs docs/site/requirements-docs.txt
 	@build/venv-docs/bin/python tools/site.py
+
+explorer: packages-test ## build the explorer, build/release/explorer/html/index.html: the oracle in a static page, as WebAssembly
+	@zig=$$(tools/zig.sh $(ZIG)) && tools/build.sh release fp4moe_explorer -DFP4MOE_ZIG=$$zig
+	@echo build/release/explorer/html/index.html
 
 bench: build ## measure this machine: ceilings, formats, files, whole layers
 	@$(FP4MOE) bench ceilings && $(FP4MOE) bench formats && $(FP4MOE) bench files

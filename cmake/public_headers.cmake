@@ -98,6 +98,7 @@ set(FP4MOE_INCLUDED_HEADERS
   moe/cuda/sizes.hpp
   moe/exchange.hpp
   moe/exchange/cost.hpp
+  moe/exchange/table.hpp
   moe/experts.hpp
   moe/kernel.hpp
   moe/lora.hpp

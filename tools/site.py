@@ -18,6 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SITE = ROOT / "build" / "site"
 PAGES = SITE / "pages"
+EXPLORER = ROOT / "build" / "release" / "explorer" / "html"  # where `make explorer` built it
 TOP = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"]
 LINK = re.compile(r"(!?\[[^\]]*\])\(([^)\s]+)\)")
 LINK_IN_NAV = {"LAYOUTS": "docs/layouts", "FORMATS": "docs/formats"}
@@ -83,6 +84,8 @@ def main() -> int:
     done = subprocess.run([sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", config], check=False,
                           env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}, stderr=subprocess.PIPE, text=True)
     print(*(line for line in done.stderr.splitlines() if not line.startswith("INFO")), sep="\n", end="", file=sys.stderr)
+    if done.returncode == 0 and EXPLORER.is_dir():
+        shutil.copytree(EXPLORER, SITE / "html" / "explorer")
     if done.returncode == 0:
         print(f"{(SITE / 'html').relative_to(ROOT)}/index.html")
     return done.returncode

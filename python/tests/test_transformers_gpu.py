@@ -65,7 +65,7 @@ def test_experts_compute_the_same_where_the_model_goes(model: Any) -> None:
         given = routed(count, ours.num_experts)
         found = ours(*(tensor.cuda() for tensor in given))
         assert found.device.type == "cuda" and found.dtype == torch.bfloat16
-        assert relative(found, theirs(*given)) < ERROR
+        assert relative(found, theirs(*given)) < 2 * ERROR  # both round
 
 
 @torch.no_grad()

@@ -9,6 +9,7 @@
 #include "fp4moe/formats/e4m3fnuz.hpp"
 #include "fp4moe/formats/e5m2.hpp"
 #include "fp4moe/formats/e8m0.hpp"
+#include "fp4moe/formats/encodings.hpp"
 #include "fp4moe/formats/mx_scale.hpp"
 #include "fp4moe/formats/mxfp4.hpp"
 #include "fp4moe/formats/mxfp8.hpp"
@@ -26,11 +27,6 @@ struct Table {
   float (*decode)(std::uint8_t code);
 };
 
-struct Encoder {
-  std::string_view format, rule;
-  std::uint8_t (*encode)(float x);
-};
-
 // clang-format off
 constexpr Table kTables[] = {
     {"e2m1",     16,  formats::E2m1::decode},
@@ -39,27 +35,7 @@ constexpr Table kTables[] = {
     {"e5m2",     256, formats::E5m2::decode},
     {"e4m3fnuz", 256, formats::E4m3fnuz::decode},
 };
-
-constexpr Encoder kEncoders[] = {
-    {"e2m1",     "rne_satfinite",               formats::E2m1::encode},
-    {"e2m1",     "nearest_ties_away_satfinite", formats::E2m1::encode_ties_away},
-    {"e8m0",     "toward_pos_inf_satfinite",    formats::E8m0::encode_up},
-    {"e8m0",     "toward_zero_satfinite",       formats::E8m0::encode_down},
-    {"e8m0",     "torch_cast",                  formats::E8m0::encode_torch},
-    {"e4m3fn",   "rne_satfinite",               formats::E4m3fn::encode},
-    {"e4m3fn",   "rne_overflow_to_nan",         formats::E4m3fn::encode_or_nan},
-    {"e5m2",     "rne_satfinite",               formats::E5m2::encode},
-    {"e5m2",     "rne_overflow_to_inf",         formats::E5m2::encode_or_infinity},
-    {"e4m3fnuz", "rne_satfinite",               formats::E4m3fnuz::encode},
-    {"e4m3fnuz", "rne_overflow_to_nan",         formats::E4m3fnuz::encode_or_nan},
-};
 // clang-format on
-
-const Encoder* find_encoder(std::string_view format, std::string_view rule) {
-  for (const Encoder& encoder : kEncoders)
-    if (encoder.format == format && encoder.rule == rule) return &encoder;
-  return nullptr;
-}
 
 bool same_value(float a, float b) {
   return formats::float_bits(a) == formats::float_bits(b) ||
@@ -213,7 +189,7 @@ Outcome check_encode(const Json& item) {
   if (!format) return format.why();
   const Result<std::string> rule = string_field(item, "rule");
   if (!rule) return rule.why();
-  const Encoder* encoder = find_encoder(*format, *rule);
+  const formats::Encoding* encoder = formats::find_encoding(*format, *rule);
   if (encoder == nullptr)
     return malformed("rule", "a known pair of format and rule",
                      "\"" + *format + "\" with \"" + *rule + "\"");

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 #include <string>
 
 #include <fmt/format.h>
 
+#include "fp4moe/backends/all.hpp"
 #include "fp4moe/backends/columns.hpp"
 #include "fp4moe/backends/families.hpp"
 #include "fp4moe/base/phrase.hpp"
@@ -162,6 +164,13 @@ Result<const layout::Layout*> require_layout(std::string_view id, std::string_vi
 std::string layout_id(const oracle::Backend& backend) {
   return backend.layout.empty() ? fmt::format("as_loaded.{}", name(backend.format))
                                 : std::string(backend.layout);
+}
+
+std::vector<std::string> readers(std::string_view id) {
+  std::set<std::string> names;
+  for (const oracle::Backend* backend : all_rows())
+    if (layout_id(*backend) == id && backend->family != "none") names.emplace(backend->name);
+  return {names.begin(), names.end()};
 }
 
 Result<const layout::Layout*> layout_of(const LayoutRequest& question) {

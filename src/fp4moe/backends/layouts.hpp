@@ -20,6 +20,9 @@ Result<const layout::Layout*> require_layout(std::string_view id, std::string_vi
 // The id of the layout that a backend's row names; rows without one keep weights as loaded.
 std::string layout_id(const oracle::Backend& backend);
 
+// Names of the backends whose kernels read a layout, sorted, each once.
+std::vector<std::string> readers(std::string_view layout_id);
+
 // What the kernels of `backend` read on `device`, as of `era`. `tp_size` matters on gfx950,
 // activation and environment to AITER.
 // Errors: layout.external for backends whose library lays weights out itself while it loads them,

@@ -1,11 +1,10 @@
 #include "fp4moe/checkpoint/config.hpp"
 
-#include <filesystem>
-#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "fp4moe/base/at_path.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/checkpoint/config_document.hpp"
 #include "fp4moe/checkpoint/config_fields.hpp"
@@ -62,8 +61,7 @@ Result<std::optional<ConfigDocument>> read_document(const tensor::MappedFile& fi
 }  // namespace
 
 Result<std::optional<ConfigDocument>> read_config_document(const std::string& path) {
-  std::error_code failed;
-  if (!std::filesystem::exists(path, failed) && !failed) return std::optional<ConfigDocument>{};
+  if (at_path(path) == AtPath::nothing) return std::optional<ConfigDocument>{};
   const auto file = tensor::MappedFile::open(path);
   if (!file) return file.why();
   return read_document(*file);

@@ -1,13 +1,13 @@
 // A word of the command line becomes a value, or an error that says what the option takes.
 #include <charconv>
 #include <cstdint>
-#include <filesystem>
 #include <limits>
 #include <optional>
 #include <string>
 
 #include <fmt/format.h>
 
+#include "fp4moe/base/at_path.hpp"
 #include "fp4moe/base/phrase.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/cli/options.hpp"
@@ -91,8 +91,7 @@ struct Assign {
     const Result<std::string> word = chosen(text);
     if (!word) return word.why();
     *value = *word;
-    std::error_code code;
-    if (option.is_existing_folder && !std::filesystem::is_directory(*value, code))
+    if (option.is_existing_folder && at_path(*value) != AtPath::folder)
       return error(ErrorCode::failed, "file.open", "there is no such folder").in(*value);
     return Done{};
   }

@@ -16,18 +16,13 @@
 #include "fp4moe/cli/error_text.hpp"
 #include "fp4moe/cli/parse.hpp"
 #include "fp4moe/cli/program.hpp"
+#include "fp4moe/cli/run_words.hpp"
 #include "fp4moe/cli/terminal.hpp"
 #include "fp4moe/kernels/cpu/isa.hpp"
 #include "fp4moe/platform/settings.hpp"
 
 namespace fp4moe::cli {
 namespace {
-
-int print_error(const Error& why, std::string_view command, const Io& io) {
-  if (io.json) io.print({{"error", to_json(why)}});
-  io.err << error_text(why, command, io.err_columns);
-  return static_cast<int>(why.code);
-}
 
 // The environment counts for every such command; a wrong value is refused before any work.
 Result<int> with_settings(const Run& run, Io io) {
@@ -53,11 +48,6 @@ Result<int> guarded(const Command& command, const Run& run, const Io& io) {
   }
 }
 
-// Of a command line that was not understood: whether an object is wanted beside the words.
-bool asks_for_json(std::span<const char* const> words) {
-  return std::ranges::any_of(words, [](std::string_view word) { return word == "--json"; });
-}
-
 // A full disk must not look like success. A reader that has gone away (`fp4moe matrix | head -1`)
 // had what it wanted.
 int written(const Io& io, int status) {
@@ -81,12 +71,6 @@ Io make_io(const Outlet& to, std::span<const Command> commands) {
 
 }  // namespace
 
-void Io::print(const Json& report) const {
-  Json whole{{"schema_version", 1}};
-  whole.update(report);
-  out << whole.dump(2) << "\n";
-}
-
 Result<Json> option_facts(std::string_view name) {
   const Program program(commands());
   const OptionSet* found = program.options().find(name);
@@ -96,26 +80,11 @@ Result<Json> option_facts(std::string_view name) {
 
 namespace {
 
-int run_words(std::span<const char* const> words, const Outlet& to) {
+int run_all(std::span<const char* const> words, const Outlet& to) {
   std::vector<Command> all(commands().begin(), commands().end());
   all.insert(all.end(), to.further_commands.begin(), to.further_commands.end());
-  Io io = make_io(to, all);
-  const Program program(all);
-  const Result<std::optional<std::string>> shown = program.parse(words, io.columns);
-  if (!shown) {
-    io.json = asks_for_json(words);
-    const std::string_view first = words.size() > 1 ? words[1] : "";
-    const bool is_named = program.options().find(first) != nullptr;
-    return written(io, print_error(shown.why(), is_named ? first : "", io));
-  }
-  if (*shown) {
-    io.out << **shown;
-    return written(io, kDone);
-  }
-  io.json = program.wants_json();
-  const Result<int> status = guarded(program.chosen(), program.run(), io);
-  if (!status) return written(io, print_error(status.why(), program.chosen().name, io));
-  return written(io, *status);
+  const Io io = make_io(to, all);
+  return written(io, run_words(words, io, guarded));
 }
 
 // Memory that lacks outside the command: for its options, or for the words of an error.
@@ -134,7 +103,7 @@ int print_thrown(const Outlet& to) {
 
 int run_main(int argc, const char* const* argv, const Outlet& to) {
   try {
-    return run_words({argv, static_cast<std::size_t>(std::max(argc, 0))}, to);
+    return run_all({argv, static_cast<std::size_t>(std::max(argc, 0))}, to);
   } catch (...) {
     return print_thrown(to);
   }

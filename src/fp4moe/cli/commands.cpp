@@ -16,6 +16,7 @@ Run declare_layouts(OptionSet& set);
 Run declare_lint(OptionSet& set);
 Run declare_list(OptionSet& set);
 Run declare_man(OptionSet& set);
+Run declare_numbers(OptionSet& set);
 Run declare_plan(OptionSet& set);
 Run declare_matrix(OptionSet& set);
 Run declare_merge(OptionSet& set);
@@ -46,6 +47,7 @@ constexpr Command kCommands[] = {
     {"run",       "Run MoE layers on tokens, by any backend's numerics",       "fp4moe run ./gpt-oss-20b --backend MARLIN --tokens 16 --check", declare_run},
     {"diff",      "Compare two backends, splits, batch sizes or output files", "fp4moe diff MARLIN exact --checkpoint ./gpt-oss-20b", declare_diff},
     {"layouts",   "List and draw the weight layouts of every backend",         "fp4moe layouts marlin.mxfp4", declare_layouts},
+    {"numbers",   "Say what numbers become in FP4, FP8 and scales, by every rule", "fp4moe numbers 0.7,-1.5,3", declare_numbers},
     {"transcode", "Write a checkpoint in another dialect, bit for bit",        "fp4moe transcode ./gpt-oss-20b --to gguf -o gpt-oss-20b.gguf", declare_transcode},
     {"quantize",  "Quantize the experts of a BF16, F16 or F32 checkpoint",     "fp4moe quantize ./qwen3-bf16 --format nvfp4 -o qwen3-nvfp4", declare_quantize},
     {"merge",     "Merge a LoRA adapter into the experts of a checkpoint",     "fp4moe merge ./gpt-oss-20b ./adapter -o gpt-oss-20b-merged", declare_merge},

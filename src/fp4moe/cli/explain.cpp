@@ -3,8 +3,7 @@
 // Exit status: 0 a backend was chosen, 4 none supports the configuration, 2 the question is wrong.
 #include <algorithm>
 #include <array>
-#include <fstream>
-#include <iostream>
+#include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
@@ -146,15 +145,18 @@ Result<int> explain_all_devices(const ExplainOptions& options, const Io& io) {
 
 Result<std::string> read_whole(const std::string& path) {
   constexpr std::size_t kMax = std::size_t{64} << 20;
-  std::ifstream file;
-  if (path != "-") file.open(path, std::ios::binary);
-  std::istream& from = path == "-" ? std::cin : file;
+  const auto close = [](std::FILE* open) { return open == stdin ? 0 : std::fclose(open); };
+  const std::unique_ptr<std::FILE, decltype(close)> file(
+      path == "-" ? stdin : std::fopen(path.c_str(), "rb"), close);
+  if (!file)
+    return usage("log.open", "the log cannot be opened").in(path).expects("a text file", "none");
   std::string text;
   std::array<char, 1 << 16> part{};
-  while (text.size() <= kMax && (from.read(part.data(), part.size()), from.gcount() > 0))
-    text.append(part.data(), static_cast<std::size_t>(from.gcount()));
-  if (path != "-" && !file.is_open())
-    return usage("log.open", "the log cannot be opened").in(path).expects("a text file", "none");
+  while (text.size() <= kMax) {
+    const std::size_t count = std::fread(part.data(), 1, part.size(), file.get());
+    if (count == 0) break;
+    text.append(part.data(), count);
+  }
   if (text.size() > kMax)
     return usage("log.size", "a log of this size is not read")
         .in(path)

@@ -62,7 +62,7 @@ TEST(Explain, ADescribedDeviceIsAnsweredForVllmAndForUs) {
 
   EXPECT_TRUE(has(said.out,
                   "runs gpt-oss-20b (mxfp4) on rtx4090 with MARLIN.\n"
-                  "fp4moe itself: CPU.\n"))
+                  "fp4moe itself: NATIVE_SM80.\n"))
       << said.out;
   EXPECT_TRUE(has(said.out, "Assumed: model gpt-oss-20b (--model)")) << said.out;
 }

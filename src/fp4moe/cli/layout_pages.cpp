@@ -1,7 +1,9 @@
 #include "fp4moe/cli/layout_pages.hpp"
 
 #include <algorithm>
-#include <set>
+#include <filesystem>
+#include <span>
+#include <system_error>
 
 #include <fmt/format.h>
 
@@ -9,6 +11,7 @@
 #include "fp4moe/backends/layouts.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/convert/pack/layer_packer.hpp"
+#include "fp4moe/tensor/files/atomic_file.hpp"
 
 namespace fp4moe::cli {
 namespace {
@@ -62,20 +65,11 @@ std::string tensors_section(const Layout& layout) {
 
 }  // namespace
 
-std::vector<std::string> backends_reading(std::string_view layout_id) {
-  std::set<std::string> names;
-  for (const oracle::Backend* backend : backends::all_rows()) {
-    if (backends::layout_id(*backend) == layout_id && backend->family != "none")
-      names.emplace(backend->name);
-  }
-  return {names.begin(), names.end()};
-}
-
 std::string layout_page(std::string_view id) {
   const std::vector<const Layout*> all = generations(id);
   if (all.empty()) return {};
   std::string text = fmt::format("# {}\n\n", id);
-  const std::vector<std::string> readers = backends_reading(id);
+  const std::vector<std::string> readers = backends::readers(id);
   text += readers.empty() ? std::string("No backend of the policies selects it by itself.\n\n")
                           : fmt::format("Backends: {}.\n\n", join(readers, ", "));
   text += "| generation | read by | |\n|---|---|---|\n";
@@ -116,10 +110,22 @@ std::vector<LayoutPage> layout_pages() {
     for (const Layout* generation : generations(layout.id))
       if (!generation->generation.empty()) names.emplace_back(generation->generation);
     index += fmt::format("| [{}]({}) | {} | {} |\n", layout.id, file, join(names, ", "),
-                         join(backends_reading(layout.id), ", "));
+                         join(backends::readers(layout.id), ", "));
   }
   pages.push_back({"README.md", index});
   return pages;
+}
+
+Result<std::size_t> write_layout_pages(const std::string& folder) {
+  std::error_code code;
+  std::filesystem::create_directories(folder, code);
+  const std::vector<LayoutPage> pages = layout_pages();
+  for (const LayoutPage& page : pages) {
+    const Result<Done> written = tensor::write_file(
+        folder + "/" + page.file, std::as_bytes(std::span(page.text.data(), page.text.size())));
+    if (!written) return written.why();
+  }
+  return pages.size();
 }
 
 }  // namespace fp4moe::cli

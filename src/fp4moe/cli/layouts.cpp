@@ -3,9 +3,10 @@
 #include "fp4moe/backends/layouts.hpp"
 
 #include <algorithm>
-#include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -14,8 +15,8 @@
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/cli/command.hpp"
 #include "fp4moe/cli/layout_pages.hpp"
+#include "fp4moe/cli/layout_places.hpp"
 #include "fp4moe/cli/options.hpp"
-#include "fp4moe/tensor/files/atomic_file.hpp"
 
 namespace fp4moe::cli {
 
@@ -26,7 +27,7 @@ namespace {
 using layout::Layout;
 
 struct LayoutsOptions {
-  std::string id{}, folder{};
+  std::string id{}, folder{}, places{};
 };
 
 Json to_json(const Layout& layout) {
@@ -35,24 +36,36 @@ Json to_json(const Layout& layout) {
           {"format", name(layout.format)},
           {"reads", layout.reads},
           {"note", layout.note},
+          {"order", layout::order_words(layout)},
           {"codes", layout::formula(layout.codes)},
           {"scales", layout::formula(layout.scales)},
-          {"backends", backends_reading(layout.id)}};
+          {"backends", backends::readers(layout.id)}};
 }
 
 Result<int> write_pages(const std::string& folder, const Io& io) {
-  std::error_code code;
-  std::filesystem::create_directories(folder, code);
-  std::size_t count = 0;
-  for (const LayoutPage& page : layout_pages()) {
-    const std::string path = folder + "/" + page.file;
-    const Result<Done> written =
-        tensor::write_file(path, std::as_bytes(std::span(page.text.data(), page.text.size())));
-    if (!written) return written.why();
-    ++count;
-  }
-  io.out << fmt::format("{} pages in {}\n", count, folder);
+  const Result<std::size_t> count = write_layout_pages(folder);
+  if (!count) return count.why();
+  io.out << fmt::format("{} pages in {}\n", *count, folder);
   return kDone;
+}
+
+Result<Json> rows_json(const std::vector<const Layout*>& layouts, const std::string& places) {
+  std::optional<Matrix> matrix;
+  if (!places.empty()) {
+    const Result<Matrix> read = read_matrix(places);
+    if (!read) return read.why();
+    matrix = *read;
+  }
+  Json rows = Json::array();
+  for (const Layout* layout : layouts) {
+    Json row = to_json(*layout);
+    if (matrix) {
+      Result<Json> found = places_json(*layout, *matrix);
+      row["places"] = found ? *std::move(found) : Json{{"error", fp4moe::to_json(found.why())}};
+    }
+    rows.push_back(std::move(row));
+  }
+  return rows;
 }
 
 Result<int> run_layouts(const LayoutsOptions& options, const Io& io) {
@@ -62,9 +75,9 @@ Result<int> run_layouts(const LayoutsOptions& options, const Io& io) {
     if (options.id.empty() || layout.id == options.id) chosen.push_back(&layout);
   if (chosen.empty()) return backends::require_layout(options.id, {}).why();
   if (io.json) {
-    Json rows = Json::array();
-    for (const Layout* layout : chosen) rows.push_back(to_json(*layout));
-    io.print({{"command", "layouts"}, {"layouts", std::move(rows)}});
+    Result<Json> rows = rows_json(chosen, options.places);
+    if (!rows) return rows.why();
+    io.print({{"command", "layouts"}, {"layouts", *std::move(rows)}});
     return kDone;
   }
   if (!options.id.empty()) {
@@ -82,6 +95,8 @@ Result<int> run_layouts(const LayoutsOptions& options, const Io& io) {
 Run declare_layouts(OptionSet& set) {
   auto options = std::make_shared<LayoutsOptions>();
   set.add("LAYOUT", options->id, "Draw this one, e.g. marlin.mxfp4 (default: list all)");
+  set.add("--places", options->places,
+          "With --json: the offset of every element of a matrix, e.g. w13:64x128 or w2:64x128");
   set.add("--markdown", options->folder, "Write a page for each into this folder").as(Form::path);
   return [options](const Io& io) { return run_layouts(*options, io); };
 }

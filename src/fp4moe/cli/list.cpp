@@ -20,17 +20,12 @@
 #include "fp4moe/cli/options.hpp"
 #include "fp4moe/oracle/releases.hpp"
 #include "fp4moe/platform/device.hpp"
-#include "fp4moe/runtime/engines.hpp"
 
 namespace fp4moe::cli {
 
 Run declare_list(OptionSet& set);
 
 namespace {
-
-struct ListRow {
-  std::string name{}, what{};
-};
 
 std::vector<ListRow> list_models() {
   std::vector<ListRow> rows;
@@ -119,15 +114,6 @@ std::vector<ListRow> list_dialects() {
   std::vector<ListRow> rows;
   for (const checkpoint::DialectRow& dialect : checkpoint::dialects())
     add_to(rows, dialect.name, "", formats::name(dialect.format));
-  return rows;
-}
-
-std::vector<ListRow> list_engines() {
-  std::vector<ListRow> rows;
-  for (const runtime::EngineRow& engine : runtime::engines())
-    rows.push_back(
-        {std::string(engine.name),
-         fmt::format("{}{}", engine.what, engine.is_built() ? "" : "; not in this build")});
   return rows;
 }
 

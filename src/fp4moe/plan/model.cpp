@@ -1,14 +1,12 @@
 #include "fp4moe/plan/model.hpp"
 
 #include <algorithm>
-#include <filesystem>
-#include <system_error>
 
 #include <fmt/format.h>
 
+#include "fp4moe/base/at_path.hpp"
 #include "fp4moe/base/folder_names.hpp"
 #include "fp4moe/base/text.hpp"
-#include "fp4moe/checkpoint/checkpoint.hpp"
 #include "fp4moe/checkpoint/config_document.hpp"
 
 namespace fp4moe::plan {
@@ -52,9 +50,9 @@ const ModelRow* family_of(const checkpoint::ModelConfig& config) {
   return checkpoint::find_architecture(config.model_type);
 }
 
-bool has_files_named_like(const std::filesystem::path& folder, std::string_view ending) {
+bool has_files_named_like(const std::string& folder, std::string_view ending) {
   std::vector<std::string> names;
-  add_names_in(folder.string(), names);
+  add_names_in(folder, names);
   return std::ranges::any_of(names,
                              [&](const std::string& name) { return name.ends_with(ending); });
 }
@@ -164,32 +162,6 @@ Model model_of_layer(const checkpoint::ModelConfig& config, const MoeShape& shap
   return model;
 }
 
-Result<Model> model_from_checkpoint(const std::string& path) {
-  const auto checkpoint = checkpoint::Checkpoint::open(path);
-  if (!checkpoint) return checkpoint.why();
-  const auto layers = checkpoint->layers();
-  if (layers.empty())
-    return invalid("plan.layers", "the checkpoint has no MoE layer to plan").in(path);
-  const checkpoint::LayerTensors& first = layers.front();
-  for (const checkpoint::LayerTensors& layer : layers)
-    if (!(layer.shape == first.shape))
-      return invalid("plan.shapes", "the MoE layers have different shapes")
-          .in(path)
-          .at(layer.prefix)
-          .expects(fmt::format("{} experts of {} x {}, as {}", first.shape.experts,
-                               first.shape.hidden, first.shape.intermediate, first.prefix),
-                   fmt::format("{} experts of {} x {}", layer.shape.experts, layer.shape.hidden,
-                               layer.shape.intermediate));
-
-  Model model =
-      model_of_layer(checkpoint->config(), first.shape, checkpoint::split_rule(*checkpoint, first));
-  model.name = path;
-  model.layers = layers.size();
-  if (first.row->dialect == checkpoint::Dialect::compressed_tensors)
-    model.names = oracle::BufferNames::compressed_tensors;
-  return model;
-}
-
 Result<Model> model_from_config(const std::string& path,
                                 std::optional<checkpoint::WeightFormat> format) {
   const auto document = checkpoint::read_config_document(path);
@@ -201,8 +173,7 @@ Result<Model> model_from_config(const std::string& path,
   auto facts = checkpoint::parse_config((*document)->json);
   if (!facts) return Error(facts.why()).in(path);
   // ModelOpt may say it in a file of its own.
-  const std::string beside =
-      (std::filesystem::path(path).parent_path() / "hf_quant_config.json").string();
+  const std::string beside = path.substr(0, path.rfind('/') + 1) + "hf_quant_config.json";
   const auto quant = checkpoint::read_config_document(beside);
   if (!quant) return quant.why();
   if (*quant) {
@@ -217,15 +188,14 @@ Result<Model> model_from_config(const std::string& path,
 
 Result<Model> model_from_path(const std::string& path,
                               std::optional<checkpoint::WeightFormat> format) {
-  const std::filesystem::path place(path);
-  std::error_code failed;
-  const bool is_folder = std::filesystem::is_directory(place, failed);
-  const bool has_weights = is_folder ? has_files_named_like(place, ".safetensors") ||
-                                           has_files_named_like(place, ".gguf") ||
-                                           has_files_named_like(place, ".safetensors.index.json")
+  const bool is_folder = at_path(path) == AtPath::folder;
+  const bool has_weights = is_folder ? has_files_named_like(path, ".safetensors") ||
+                                           has_files_named_like(path, ".gguf") ||
+                                           has_files_named_like(path, ".safetensors.index.json")
                                      : !path.ends_with(".json") || path.ends_with(".index.json");
   if (has_weights) return model_from_checkpoint(path);
-  return model_from_config(is_folder ? (place / "config.json").string() : path, format);
+  if (!is_folder) return model_from_config(path, format);
+  return model_from_config(path + (path.ends_with('/') ? "" : "/") + "config.json", format);
 }
 
 }  // namespace fp4moe::plan

@@ -1,6 +1,6 @@
 #include "fp4moe/plan/wire.hpp"
 
-#include "fp4moe/moe/exchange/all.hpp"
+#include "fp4moe/moe/exchange/table.hpp"
 
 namespace fp4moe::plan {
 namespace {

@@ -72,13 +72,6 @@ bool is_program(const std::string& path) {
   return is_file(path) && access(path.c_str(), X_OK) == 0;
 }
 
-std::string_view trimmed(std::string_view text) {
-  constexpr std::string_view kSpaces = " \t\r\n\v\f";
-  const auto first = text.find_first_not_of(kSpaces);
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(kSpaces) - first + 1);
-}
-
 std::string_view value_of(std::string_view lines, std::string_view key, char separator) {
   for (const std::string_view whole : split(lines, '\n')) {
     const std::string_view line = trimmed(whole);

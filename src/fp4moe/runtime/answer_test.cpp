@@ -43,7 +43,7 @@ TEST(Answer, ADescribedDeviceIsAnsweredForVllmAndForUs) {
   EXPECT_EQ(answer.record.selection.backend->name, "MARLIN");
   ASSERT_EQ(answer.alternatives.size(), 1u);
   EXPECT_EQ(answer.alternatives[0].policy->name, backends::kNative);
-  EXPECT_EQ(answer.alternatives[0].selection.backend->name, "CPU");
+  EXPECT_EQ(answer.alternatives[0].selection.backend->name, "NATIVE_SM80");
   EXPECT_NE(summary(answer).find("runs gpt-oss-20b (mxfp4) on rtx4090 with MARLIN."),
             std::string::npos)
       << summary(answer);

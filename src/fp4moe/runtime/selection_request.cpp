@@ -1,15 +1,14 @@
 #include "fp4moe/runtime/selection_request.hpp"
 
 #include <algorithm>
-#include <filesystem>
 #include <span>
-#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "fp4moe/backends/all.hpp"
 #include "fp4moe/backends/names.hpp"
+#include "fp4moe/base/at_path.hpp"
 #include "fp4moe/base/phrase.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/checkpoint/models.hpp"
@@ -409,10 +408,12 @@ const oracle::Policy& newest_vllm(const plan::Model& model) {
 Result<plan::Model> find_model(const std::string& name_or_path, std::string_view format) {
   const auto wanted = format_from(format);
   if (!wanted) return wanted.why();
-  std::error_code failed;
-  const bool is_path =
-      checkpoint::find_model(name_or_path) == nullptr &&
-      (is_spelt_as_path(name_or_path) || std::filesystem::exists(name_or_path, failed));
+  const auto is_there = [&] {
+    const AtPath found = at_path(name_or_path);
+    return found == AtPath::folder || found == AtPath::file;
+  };
+  const bool is_path = checkpoint::find_model(name_or_path) == nullptr &&
+                       (is_spelt_as_path(name_or_path) || is_there());
   if (is_path) return plan::model_from_path(name_or_path, *wanted);
   const Result<checkpoint::NamedModel> named = checkpoint::require_named(name_or_path);
   if (!named) return named.why();

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <charconv>
-#include <filesystem>
 #include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "fp4moe/base/at_path.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/platform/detect.hpp"
 
@@ -171,8 +171,7 @@ class LogReader {
   void set_model(const std::string& value) {
     if (value.empty() || value.starts_with('-') || !asked_.model.empty() || !asked_.config.empty())
       return;
-    std::error_code failed;
-    const bool is_elsewhere = value.starts_with('/') && !std::filesystem::exists(value, failed);
+    const bool is_elsewhere = value.starts_with('/') && at_path(value) == AtPath::nothing;
     std::string name = value;
     while (is_elsewhere && name.ends_with('/')) name.pop_back();
     made_.options.model = is_elsewhere ? name.substr(name.rfind('/') + 1) : name;

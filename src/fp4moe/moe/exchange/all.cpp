@@ -13,25 +13,11 @@
 namespace fp4moe::moe::exchange {
 namespace {
 
-using Theirs = oracle::Exchange;
 using Maker = std::unique_ptr<Exchange> (*)(const ExchangeOptions&, Owners);
 
-// clang-format off
-constexpr ExchangeRow kExchanges[] = {
-    {"local",              TokenFormat::standard, false, {Theirs::none},
-     "every rank has its tokens; nothing travels"},
-    {"batched",            TokenFormat::batched,  false, {},
-     "a batch per expert, made in the process"},
-    {"gather",             TokenFormat::standard, true,  {Theirs::gather},
-     "all tokens to all ranks, sums back"},
-    {"all_to_all",         TokenFormat::standard, true,  {Theirs::deepep_ht, Theirs::deepep_v2, Theirs::mori, Theirs::flashinfer_two_sided, Theirs::flashinfer_one_sided, Theirs::moonep, Theirs::passthrough},
-     "a token once to each rank that needs it, sums back"},
-    {"all_to_all_batched", TokenFormat::batched,  true,  {Theirs::deepep_ll, Theirs::pplx, Theirs::nixl},
-     "a token once to each expert's batch, weighed where it came from"},
-};
-constexpr Maker kMakers[] = {make_local, make_batched, make_gather, make_all_to_all, make_all_to_all_batched};
-// clang-format on
-static_assert(std::size(kExchanges) == std::size(kMakers));
+// In the order of the table.
+constexpr Maker kMakers[] = {make_local, make_batched, make_gather, make_all_to_all,
+                             make_all_to_all_batched};
 
 constexpr std::array<std::string_view, 3> kForms{"summed rows", "rows of assignments", "batches"};
 
@@ -50,25 +36,12 @@ Result<Done> check_options(const ExchangeRow& row, const ExchangeOptions& option
 
 }  // namespace
 
-std::span<const ExchangeRow> all_exchanges() { return kExchanges; }
-
-const ExchangeRow* find_exchange(std::string_view name) {
-  const auto* row = std::ranges::find(kExchanges, name, &ExchangeRow::name);
-  return row == std::end(kExchanges) ? nullptr : row;
-}
-
-const ExchangeRow* exchange_for(oracle::Exchange exchange) {
-  const auto* row = std::ranges::find_if(
-      kExchanges, [&](const ExchangeRow& one) { return one.stands_for.contains(exchange); });
-  return row == std::end(kExchanges) ? nullptr : row;
-}
-
 Result<std::unique_ptr<Exchange>> make_exchange(std::string_view name,
                                                 const ExchangeOptions& options) {
   const ExchangeRow* row = find_exchange(name);
   if (row == nullptr) {
     std::vector<std::string_view> names;
-    for (const ExchangeRow& one : kExchanges) names.push_back(one.name);
+    for (const ExchangeRow& one : all_exchanges()) names.push_back(one.name);
     const std::string_view near = nearest(name, names);
     return usage("exchange.name", "no such exchange is known")
         .expects(fmt::format("one of {}", fmt::join(names, ", ")),
@@ -81,7 +54,7 @@ Result<std::unique_ptr<Exchange>> make_exchange(std::string_view name,
                                   : options.expert_parallel;
   auto owners = Owners::make(options.experts, me, options.placement);
   if (!owners) return owners.why();
-  return kMakers[row - std::begin(kExchanges)](options, *std::move(owners));
+  return kMakers[row - all_exchanges().data()](options, *std::move(owners));
 }
 
 std::string describe_group(const ExchangeOptions& options) {

@@ -1,0 +1,17 @@
+// A command line without the process around it: parses, runs, prints the result or the error.
+#pragma once
+#include <functional>
+#include <span>
+
+#include "fp4moe/base/result.hpp"
+#include "fp4moe/cli/command.hpp"
+
+namespace fp4moe::cli {
+
+// Runs a command; whoever calls run_words puts its own demands around it.
+using RunCommand = Result<int> (*)(const Command& command, const Run& run, const Io& io);
+
+// `words` begins with the program's name; the commands are those of `io`. Returns the exit status.
+int run_words(std::span<const char* const> words, Io io, RunCommand run);
+
+}  // namespace fp4moe::cli
