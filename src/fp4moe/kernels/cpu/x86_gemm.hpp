@@ -38,7 +38,7 @@ struct X86Panel {
   X86Panel(const std::byte* panel, std::size_t padded, std::size_t chunks)
       : lines(reinterpret_cast<const std::int8_t*>(panel)),
         corrections(reinterpret_cast<const std::int32_t*>(panel + padded * chunks * kLine)),
-        padded(padded) {}
+        padded_tokens(padded) {}
   [[gnu::always_inline]] const std::int8_t* line(std::size_t chunk, std::size_t token) const {
     return lines + (chunk * padded_tokens + token) * kLine;
   }
