@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include "fp4moe/base/mapping_guard.hpp"
@@ -96,6 +97,29 @@ Result<Json> option_facts(std::string_view name) {
 
 namespace {
 
+// The text that the command line gave to the first option of this name; the name where it gave none.
+std::string given_text(const OptionSet& set, bool (*is_it)(const Option&), std::string_view none) {
+  const auto found = std::ranges::find_if(set.options, is_it);
+  if (found == set.options.end()) return std::string(none);
+  const auto* text = std::get_if<std::string*>(&found->target);
+  return text == nullptr || (*text)->empty() ? std::string(none) : printable(**text);
+}
+
+void print_next(const Command& command, const OptionSet& set, const Io& io) {
+  if (io.json || command.next.empty()) return;
+  const auto is_path = [](const Option& option) { return option.is_positional(); };
+  const auto is_out = [](const Option& option) { return option.name() == "out"; };
+  const std::string out = given_text(set, is_out, "");
+  if (out.empty() && command.next.find("{OUT}") != std::string_view::npos) {
+    io.out << "Next: the same with -o OUT\n";  // nothing was written
+    return;
+  }
+  io.out << "Next: "
+         << fmt::format(fmt::runtime(command.next),
+                        fmt::arg("PATH", given_text(set, is_path, "PATH")), fmt::arg("OUT", out))
+         << "\n";
+}
+
 int run_words(std::span<const char* const> words, const Outlet& to) {
   std::vector<Command> all(commands().begin(), commands().end());
   all.insert(all.end(), to.further_commands.begin(), to.further_commands.end());
@@ -115,6 +139,8 @@ int run_words(std::span<const char* const> words, const Outlet& to) {
   io.json = program.wants_json();
   const Result<int> status = guarded(program.chosen(), program.run(), io);
   if (!status) return written(io, print_error(status.why(), program.chosen().name, io));
+  if (*status == kDone)
+    print_next(program.chosen(), *program.options().find(program.chosen().name), io);
   return written(io, *status);
 }
 
