@@ -106,16 +106,16 @@ def run(name: str, program: Path, build: Path, seconds: int, seed: int) -> Tally
 def search(targets: dict, build: Path, jobs: int, seconds: int, executions: float, minutes: float) -> int:
     """Rounds over all targets, until time or executions are spent; the first finding of a target ends it."""
     end = time.monotonic() + 60 * minutes
+    first = 0  # of the targets that get more than one process where there are processors left
     tallies = {name: Tally() for name in targets}
     seed = int(time.time())
     print(f"{len(targets)} targets, {jobs} at a time, {seconds} s each, seeds from {seed}")
     while True:
         live = [name for name in targets if not tallies[name].findings]
         with ThreadPoolExecutor(jobs) as pool:
-            # More processes of each target where there are processors for it.
-            copies = max(1, jobs // max(1, len(live)))
-            tasks = [(name, pool.submit(run, name, targets[name], build, seconds, seed := seed + 1))
-                     for _ in range(copies) for name in live]
+            names = [live[(first + i) % len(live)] for i in range(max(jobs, len(live)))] if live else []
+            first += jobs - len(live)
+            tasks = [(name, pool.submit(run, name, targets[name], build, seconds, seed := seed + 1)) for name in names]
             for name, task in tasks:
                 tallies[name].add(task.result())
         total = sum(tally.executions for tally in tallies.values())
