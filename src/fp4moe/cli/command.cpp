@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <iostream>
+#include <new>
 #include <optional>
 #include <span>
 #include <string>
@@ -139,8 +140,12 @@ int run_words(std::span<const char* const> words, const Outlet& to) {
   io.json = program.wants_json();
   const Result<int> status = guarded(program.chosen(), program.run(), io);
   if (!status) return written(io, print_error(status.why(), program.chosen().name, io));
-  if (*status == kDone)
-    print_next(program.chosen(), *program.options().find(program.chosen().name), io);
+  if (*status == kDone) {
+    try {
+      print_next(program.chosen(), *program.options().find(program.chosen().name), io);
+    } catch (const std::bad_alloc&) {  // the work is done, and advice may be left out
+    }
+  }
   return written(io, *status);
 }
 
