@@ -177,7 +177,8 @@ Result<VerifyReport> verify_folder(const std::string& path, const VerifyOptions&
   const Result<checkpoint::Checkpoint> checkpoint = checkpoint::Checkpoint::open(source);
   if (!checkpoint) {
     Error why = checkpoint.why();
-    if (why.remedy.empty()) why.remedy = "say where the source is now: --source PATH";
+    if (why.remedy.empty() || why.id == "store.open")
+      why.remedy = "say where the source is now: --source PATH";
     return why;
   }
   if (Result<Done> done = compare_with_source(*folder, *checkpoint, options, report); !done)
