@@ -193,8 +193,8 @@ Result<int> compute(const RunOptions& options, const Io& io, runtime::RunOptions
     io.out << fmt::format("{} ranks ({}), exchange {}\n", ranks, group ? "MPI" : "threads",
                           how.layer.exchange);
   if (!io.json && fine)
-    io.out << "Next: " << next_of_run(options, runs.size() == model->layers(), model->is_converted())
-           << "\n";
+    io.out << "Next: "
+           << next_of_run(options, runs.size() == model->layers(), model->is_converted()) << "\n";
   return fine ? kDone : static_cast<int>(ErrorCode::mismatch);
 }
 
