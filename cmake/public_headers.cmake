@@ -2,6 +2,7 @@
 # include (tools/public_headers.py --write). Paths are below src/fp4moe. The test docs.cpp_api holds list,
 # page and sources against each other, install.headers the installed tree.
 set(FP4MOE_PUBLIC_HEADERS
+  base/or_throw.hpp
   base/result.hpp
   base/thread_pool.hpp
   base/version.hpp
@@ -51,6 +52,7 @@ set(FP4MOE_PUBLIC_HEADERS
   moe/exchange/threads.hpp
   moe/cuda/device_layer.hpp
   moe/cuda/device_session.hpp
+  runtime/gpt_oss_layer.hpp
   runtime/layer.hpp
   runtime/layer_description.hpp
   runtime/run_input.hpp

@@ -6,10 +6,12 @@
   tools/fuzz.py build/fuzz --executions 1e8        until so many executions are done in all
   tools/fuzz.py build/fuzz --merge                 finds into the corpus: only what adds coverage stays
   tools/fuzz.py build/fuzz --coverage              edges covered by the corpus, for each source file
+  tools/fuzz.py build/fuzz-coverage --lines        lines covered by the corpus (preset fuzz-coverage)
 
 New inputs and findings go to BUILD/finds/TARGET; nothing else is written, but for --merge. Exit status 1: there were findings.
 """
 import argparse
+import json
 import math
 import os
 import re
@@ -106,16 +108,16 @@ def run(name: str, program: Path, build: Path, seconds: int, seed: int) -> Tally
 def search(targets: dict, build: Path, jobs: int, seconds: int, executions: float, minutes: float) -> int:
     """Rounds over all targets, until time or executions are spent; the first finding of a target ends it."""
     end = time.monotonic() + 60 * minutes
+    first = 0  # of the targets that get more than one process where there are processors left
     tallies = {name: Tally() for name in targets}
     seed = int(time.time())
     print(f"{len(targets)} targets, {jobs} at a time, {seconds} s each, seeds from {seed}")
     while True:
         live = [name for name in targets if not tallies[name].findings]
         with ThreadPoolExecutor(jobs) as pool:
-            # More processes of each target where there are processors for it.
-            copies = max(1, jobs // max(1, len(live)))
-            tasks = [(name, pool.submit(run, name, targets[name], build, seconds, seed := seed + 1))
-                     for _ in range(copies) for name in live]
+            names = [live[(first + i) % len(live)] for i in range(max(jobs, len(live)))] if live else []
+            first += jobs - len(live)
+            tasks = [(name, pool.submit(run, name, targets[name], build, seconds, seed := seed + 1)) for name in names]
             for name, task in tasks:
                 tallies[name].add(task.result())
         total = sum(tally.executions for tally in tallies.values())
@@ -166,6 +168,29 @@ def coverage(targets: dict) -> int:
     return 0
 
 
+def lines(targets: dict) -> int:
+    """Of each target's own sources: lines that its corpus runs. Markdown, for CONTRIBUTING.md."""
+    def tool(name: str) -> str:
+        return shutil.which(f"llvm-{name}") or shutil.which(f"llvm-{name}-14") or f"/usr/lib/llvm-14/bin/llvm-{name}"
+
+    print("| target | inputs | source | lines covered |\n|---|---:|---|---:|")
+    for name, program in targets.items():
+        with tempfile.TemporaryDirectory() as folder:
+            raw, merged = f"{folder}/raw", f"{folder}/merged"
+            subprocess.run([program, "-runs=0", "-print_funcs=0", CORPUS / name], check=True, capture_output=True,
+                           env={**os.environ, "LLVM_PROFILE_FILE": raw, "TMPDIR": folder})
+            subprocess.run([tool("profdata"), "merge", "-sparse", raw, "-o", merged], check=True)
+            libraries = [word for library in sorted(program.parents[2].glob("*.so")) for word in ("-object", library)]
+            told = subprocess.run([tool("cov"), "export", "-summary-only", "-instr-profile", merged, program, *libraries], check=True,
+                                  capture_output=True, text=True).stdout
+        files = {file["filename"].split("src/fp4moe/")[-1]: file["summary"]["lines"] for file in json.loads(told)["data"][0]["files"]}
+        inputs = len(list((CORPUS / name).iterdir()))
+        for source in SOURCES.get(name, []):
+            row = files.get(source, {"covered": 0, "count": 0})
+            print(f"| {name} | {inputs} | `{source}` | {row['covered']} of {row['count']}, {100 * row['covered'] / max(row['count'], 1):.0f} % |")
+    return 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build", type=Path)
@@ -176,10 +201,13 @@ def main() -> int:
     parser.add_argument("--only", action="append", default=[], metavar="TARGET")
     parser.add_argument("--merge", action="store_true")
     parser.add_argument("--coverage", action="store_true")
+    parser.add_argument("--lines", action="store_true")
     given = parser.parse_args()
     targets = programs(given.build.resolve(), given.only)
     if given.merge:
         return merge(targets, given.build.resolve())
+    if given.lines:
+        return lines(targets)
     if given.coverage:
         return coverage(targets)
     return search(targets, given.build.resolve(), given.jobs, given.seconds, given.executions, given.minutes)

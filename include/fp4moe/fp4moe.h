@@ -31,7 +31,7 @@
 #define FP4MOE_VERSION_MINOR 1
 #define FP4MOE_VERSION_PATCH 0
 /* Grows by one whenever something is added here. */
-#define FP4MOE_API_VERSION 3
+#define FP4MOE_API_VERSION 4
 
 #if defined(__GNUC__)
 #define FP4MOE_API __attribute__((visibility("default")))
@@ -337,6 +337,27 @@ FP4MOE_API fp4moe_status fp4moe_layer_from_weights(const fp4moe_layer_descriptio
 /* fp4moe_layer_load from other memory of the same shape, which later loads read, too. */
 FP4MOE_API fp4moe_status fp4moe_layer_load_weights(fp4moe_layer* layer,
                                                    const fp4moe_weights* weights);
+
+/* The experts of a gpt-oss layer by their names in the checkpoint, dense: MXFP4, gate and up rows
+ * interleaved. Sizes of the memory follow from the numbers. Since version 4. */
+typedef struct fp4moe_gpt_oss_experts {
+  size_t size;
+  uint64_t experts, hidden, intermediate;
+  uint64_t top_k;                  /* 0: 4 */
+  const void* gate_up_proj_blocks; /* [experts, 2 * intermediate, hidden / 2] */
+  const void* gate_up_proj_scales; /* [experts, 2 * intermediate, hidden / 32] */
+  const void* gate_up_proj_bias;   /* [experts, 2 * intermediate] BF16; null: none */
+  const void* down_proj_blocks;    /* [experts, hidden, intermediate / 2] */
+  const void* down_proj_scales;    /* [experts, hidden, intermediate / 32] */
+  const void* down_proj_bias;      /* [experts, hidden] BF16; null: none */
+} fp4moe_gpt_oss_experts;
+
+/* fp4moe_layer_from_weights, _load and _process in one call, with gpt-oss's activation (swigluoai)
+ * and routing (softmax over the chosen experts): a layer that is ready to run. The memory may go,
+ * unless options say weights "mapped". Since version 4. */
+FP4MOE_API fp4moe_status fp4moe_layer_from_gpt_oss(const fp4moe_gpt_oss_experts* experts,
+                                                   const fp4moe_layer_options* options,
+                                                   fp4moe_layer** layer);
 
 /* ---- LoRA adapters (since version 3) ------------------------------------------------------- */
 

@@ -1,4 +1,4 @@
-// fp4moe_layer_from_weights and fp4moe_layer_load_weights: layers without a file.
+// fp4moe_layer_from_weights, _from_gpt_oss and _load_weights: layers without a file.
 #include <array>
 #include <memory>
 #include <span>
@@ -8,11 +8,13 @@
 
 #include <fmt/format.h>
 
+#include "fp4moe/base/checked.hpp"
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/capi/border.hpp"
 #include "fp4moe/capi/routing.hpp"
 #include "fp4moe/capi/rows.hpp"
 #include "fp4moe/checkpoint/layer_weights_view.hpp"
+#include "fp4moe/runtime/gpt_oss_layer.hpp"
 
 namespace fp4moe::capi {
 namespace {
@@ -156,6 +158,60 @@ Result<Done> layer_from_weights(const FromWeightsCall& call) {
   return Done{};
 }
 
+struct FromGptOssCall {
+  const fp4moe_gpt_oss_experts* experts;
+  const fp4moe_layer_options* options;
+  fp4moe_layer** layer;
+};
+
+// Memory of so many rows of so many bytes for each expert; null: none.
+Result<std::span<const std::byte>> dense_memory(const void* data, std::uint64_t experts,
+                                                std::uint64_t rows, std::uint64_t row_bytes) {
+  if (data == nullptr) return std::span<const std::byte>{};
+  const std::optional<std::uint64_t> bytes = checked_product(std::array{experts, rows, row_bytes});
+  if (bytes && *bytes <= PTRDIFF_MAX) return bytes_of(data, *bytes);
+  return usage("rows.size", "weights are larger than any memory")
+      .expects("less than 2^63 bytes", fmt::format("{} x {} x {}", experts, rows, row_bytes));
+}
+
+Result<Done> layer_from_gpt_oss(const FromGptOssCall& call) {
+  if (const auto fine = clear(call.layer, "the place for the layer"); !fine) return fine.why();
+  const auto given = take_struct(call.experts, "fp4moe_gpt_oss_experts");
+  if (!given) return given.why();
+  const auto options_given = take_options(call.options, "fp4moe_layer_options");
+  if (!options_given) return options_given.why();
+  Result<runtime::LayerOptions> options = layer_options(*options_given);
+  if (!options) return options.why();
+  runtime::GptOssExperts experts{.experts = given->experts,
+                                 .hidden = given->hidden,
+                                 .intermediate = given->intermediate,
+                                 .top_k = given->top_k == 0 ? 4 : given->top_k};
+  const std::uint64_t hidden = given->hidden, intermediate = given->intermediate;
+  const std::optional<std::uint64_t> w13_rows = checked_multiply(2, intermediate);
+  struct Place {
+    const void* data;
+    std::span<const std::byte>* to;
+    std::uint64_t rows, row_bytes;
+  };
+  const std::uint64_t rows = w13_rows.value_or(UINT64_MAX);
+  for (const Place& place :
+       {Place{given->gate_up_proj_blocks, &experts.gate_up_proj_blocks, rows, hidden / 2},
+        Place{given->gate_up_proj_scales, &experts.gate_up_proj_scales, rows, hidden / 32},
+        Place{given->gate_up_proj_bias, &experts.gate_up_proj_bias, rows, 2},
+        Place{given->down_proj_blocks, &experts.down_proj_blocks, hidden, intermediate / 2},
+        Place{given->down_proj_scales, &experts.down_proj_scales, hidden, intermediate / 32},
+        Place{given->down_proj_bias, &experts.down_proj_bias, hidden, 2}}) {
+    const auto memory = dense_memory(place.data, given->experts, place.rows, place.row_bytes);
+    if (!memory) return memory.why();
+    *place.to = *memory;
+  }
+  auto result = runtime::gpt_oss_layer(experts, std::move(*options));
+  if (!result) return result.why();
+  log_all(FP4MOE_LOG_WARNING, result->weights().packer().warnings());
+  *call.layer = add(std::make_shared<OpenLayer>(std::move(*result)));
+  return Done{};
+}
+
 Result<Done> load_weights(runtime::MoeLayer& layer, const fp4moe_weights* pointer) {
   const auto view = take_weights(pointer);
   if (!view) return view.why();
@@ -177,6 +233,11 @@ fp4moe_status fp4moe_layer_from_weights(const fp4moe_layer_description* descript
   return capi::guarded([&] {
     return capi::layer_from_weights({description, weights, options, layer});
   });
+}
+
+fp4moe_status fp4moe_layer_from_gpt_oss(const fp4moe_gpt_oss_experts* experts,
+                                        const fp4moe_layer_options* options, fp4moe_layer** layer) {
+  return capi::guarded([&] { return capi::layer_from_gpt_oss({experts, options, layer}); });
 }
 
 fp4moe_status fp4moe_layer_load_weights(fp4moe_layer* layer, const fp4moe_weights* weights) {

@@ -86,6 +86,58 @@ TEST(CApiWeights, AreReadAgainOrFromElsewhere) {
   EXPECT_EQ(id(), "handle.freed");
 }
 
+fp4moe_gpt_oss_experts gpt_oss_experts(const CWeights& weights) {
+  return {.size = sizeof(fp4moe_gpt_oss_experts),
+          .experts = kExperts,
+          .hidden = kHidden,
+          .intermediate = kIntermediate,
+          .top_k = 0,
+          .gate_up_proj_blocks = weights.w13.codes,
+          .gate_up_proj_scales = weights.w13.scales,
+          .gate_up_proj_bias = weights.w13.bias,
+          .down_proj_blocks = weights.w2.codes,
+          .down_proj_scales = weights.w2.scales,
+          .down_proj_bias = weights.w2.bias};
+}
+
+TEST(CApiWeights, OfGptOssAreALayerInOneCall) {
+  const auto x = seeded(3 * kHidden, 3), logits = seeded(3 * kExperts, 4);
+  const CWeights weights(model_path(), Arrangement::interleaved);
+  fp4moe_layer* reference = ready_layer();
+  fp4moe_layer* layer = nullptr;
+  fp4moe_gpt_oss_experts given = gpt_oss_experts(weights);
+  ASSERT_NE(given.gate_up_proj_bias, nullptr);
+  ASSERT_EQ(fp4moe_layer_from_gpt_oss(&given, nullptr, &layer), FP4MOE_OK) << fp4moe_last_error();
+  EXPECT_EQ(run(layer, x, logits), run(reference, x, logits));
+  fp4moe_layer* without = nullptr;
+  given.gate_up_proj_bias = given.down_proj_bias = nullptr;
+  ASSERT_EQ(fp4moe_layer_from_gpt_oss(&given, nullptr, &without), FP4MOE_OK);
+  EXPECT_NE(run(without, x, logits), run(reference, x, logits));
+  for (fp4moe_layer* each : {reference, layer, without}) fp4moe_layer_destroy(each);
+}
+
+TEST(CApiWeights, OfGptOssAreCheckedInOneCall) {
+  const CWeights weights(model_path(), Arrangement::interleaved);
+  const auto refusal = [&](const std::function<void(fp4moe_gpt_oss_experts&)>& change) {
+    fp4moe_gpt_oss_experts given = gpt_oss_experts(weights);
+    change(given);
+    fp4moe_layer* layer = nullptr;
+    EXPECT_EQ(fp4moe_layer_from_gpt_oss(&given, nullptr, &layer), FP4MOE_USAGE);
+    EXPECT_EQ(layer, nullptr);
+    return id();
+  };
+  using G = fp4moe_gpt_oss_experts&;
+  EXPECT_EQ(refusal([](G g) { g.size = 4; }), "struct.size");
+  EXPECT_EQ(refusal([](G g) { g.experts = 0; }), "weights.shape");
+  EXPECT_EQ(refusal([](G g) { g.experts = UINT64_MAX; }), "rows.size");
+  EXPECT_EQ(refusal([](G g) { g.intermediate = UINT64_MAX / 2 + 1; }), "rows.size");
+  EXPECT_EQ(refusal([](G g) { g.hidden = 40; }), "weights.shape");
+  EXPECT_EQ(refusal([](G g) { g.down_proj_scales = nullptr; }), "weights.missing");
+  EXPECT_EQ(refusal([](G g) { g.top_k = 99; }), "description.top_k");
+  EXPECT_EQ(fp4moe_layer_from_gpt_oss(nullptr, nullptr, nullptr), FP4MOE_USAGE);
+  EXPECT_EQ(id(), "argument.null");
+}
+
 TEST(CApiWeights, AreCutForRanks) {
   const auto x = seeded(2 * kHidden, 5), logits = seeded(2 * kExperts, 6);
   const CWeights weights(model_path(), Arrangement::interleaved);

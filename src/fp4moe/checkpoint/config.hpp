@@ -94,6 +94,7 @@ struct ModelFacts {
 Result<ModelFacts> facts_from_gguf(std::span<const tensor::GgufField> fields);
 
 // The facts beside a store: its config.json and hf_quant_config.json, or its metadata.
+inline constexpr std::string_view kConfigDocuments[] = {"config.json", "hf_quant_config.json"};
 Result<ModelFacts> read_facts(const tensor::Store& store);
 
 }  // namespace fp4moe::checkpoint

@@ -107,9 +107,13 @@ std::string next_step(const Answer& answer) {
   const std::string model =
       (is_row ? " --model " : " ") +
       (question.model.name.empty() ? std::string("CHECKPOINT") : question.model.name);
+  const oracle::Parallel& parallel = question.request.layer.parallel;
+  const std::string ranks = parallel.ep_size > 1   ? fmt::format(" --ep {}", parallel.ep_size)
+                            : parallel.tp_size > 1 ? fmt::format(" --tp {}", parallel.tp_size)
+                                                   : std::string();
   return fmt::format(
-      "Next: fp4moe plan{}{} --policy {} (bytes per rank), or --verbose (every kernel)", model,
-      device, question.policy->name);
+      "Next: fp4moe plan{}{}{} --policy {} (bytes per rank), or --verbose (every kernel)", model,
+      ranks, device, question.policy->name);
 }
 
 // "routes by itself, standard tokens, 16-bit activations, layout marlin.mxfp4, ..."

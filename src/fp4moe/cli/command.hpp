@@ -31,6 +31,9 @@ struct Command {
   std::string_view example;  // shown by --help
   Run (*declare)(OptionSet& set);
   Settings settings = Settings::check;
+  // What a person may do after success, in words with {PATH} and {OUT} for what the command line
+  // names so: "fp4moe lint {PATH} (defects)". Empty: the command says it itself.
+  std::string_view next{};
 };
 
 // The library's commands; a program may have more.

@@ -100,7 +100,11 @@ void print_lint(const Io& io, const LintReport& report, bool verbose) {
                           experts_text(report.experts, report.layers),
                           human_bytes(report.bytes_read), report.seconds);
   }
-  io.out << "\n";
+  io.out << "\n"
+         << (report.findings.empty()
+                 ? fmt::format("Next: fp4moe explain {} --device h100 (its backend there)\n",
+                               printable(report.path))
+                 : std::string("Next: what follows -> above, or fp4moe error ID\n"));
 }
 
 Json to_json(const LintReport& report) {

@@ -82,7 +82,7 @@ class Parser {
     for (const Option& option : set.options)
       if (option.is_positional() && (option.is_list() || !seen_.contains(&option))) {
         see(option);
-        return assign(option, word);
+        return give(option, word);
       }
     return usage("command.words", "there is a word too many")
         .expects(described_arguments(set), "'" + printable(word) + "'")
@@ -131,7 +131,7 @@ class Parser {
         return usage("command.value", fmt::format("{} takes no value", name))
             .expects(std::string(name), "'" + printable(*value) + "'");
       see(option);
-      return assign(option, {});
+      return give(option, {});
     }
     if (!option.is_list() && seen_.contains(&option))
       return usage("command.words", fmt::format("{} is given twice", name));
@@ -145,7 +145,14 @@ class Parser {
                 at_ + 1 == words_.size() ? "the end of the line" : std::string(words_[at_ + 1]));
       value = words_[++at_];
     }
-    return assign(option, *value);
+    return give(option, *value);
+  }
+
+  // A refusal ends with something to do.
+  Result<Done> give(const Option& option, std::string_view text) const {
+    Result<Done> done = assign(option, text);
+    if (done || !done.why().remedy.empty()) return done;
+    return Error(done.why()).try_this(see_help());
   }
 
   // What is given replaces a list's default.

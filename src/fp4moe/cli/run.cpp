@@ -130,6 +130,16 @@ checkpoint::LintOptions lint_of(const runtime::Model& model, const std::vector<s
   return result;
 }
 
+std::string next_of_run(const RunOptions& options, bool is_whole, bool is_converted) {
+  if (!options.checks || !is_whole)
+    return fmt::format("fp4moe run {} --layer all --check (every layer against float64)",
+                       printable(options.path));
+  const std::string path = printable(options.path);
+  return is_converted
+             ? fmt::format("fp4moe verify {} --deep (every byte)", path)
+             : fmt::format("fp4moe diff MARLIN exact --checkpoint {} (two backends)", path);
+}
+
 Result<int> compute(const RunOptions& options, const Io& io, runtime::RunOptions how) {
   moe::exchange::Communicator* const group = how.group;
   const Result<runtime::Model> model = runtime::Model::open(options.path);
@@ -182,6 +192,9 @@ Result<int> compute(const RunOptions& options, const Io& io, runtime::RunOptions
   else if (ranks > 1)
     io.out << fmt::format("{} ranks ({}), exchange {}\n", ranks, group ? "MPI" : "threads",
                           how.layer.exchange);
+  if (!io.json && fine)
+    io.out << "Next: "
+           << next_of_run(options, runs.size() == model->layers(), model->is_converted()) << "\n";
   return fine ? kDone : static_cast<int>(ErrorCode::mismatch);
 }
 

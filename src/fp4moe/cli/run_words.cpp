@@ -1,10 +1,15 @@
 #include "fp4moe/cli/run_words.hpp"
 
 #include <algorithm>
+#include <new>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <variant>
 
+#include <fmt/format.h>
+
+#include "fp4moe/base/text.hpp"
 #include "fp4moe/cli/error_text.hpp"
 #include "fp4moe/cli/program.hpp"
 
@@ -20,6 +25,29 @@ int print_error(const Error& why, std::string_view command, const Io& io) {
 // Of a command line that was not understood: whether an object is wanted beside the words.
 bool asks_for_json(std::span<const char* const> words) {
   return std::ranges::any_of(words, [](std::string_view word) { return word == "--json"; });
+}
+
+// The text that the command line gave to the first option of this name; the name where it gave none.
+std::string given_text(const OptionSet& set, bool (*is_it)(const Option&), std::string_view none) {
+  const auto found = std::ranges::find_if(set.options, is_it);
+  if (found == set.options.end()) return std::string(none);
+  const auto* text = std::get_if<std::string*>(&found->target);
+  return text == nullptr || (*text)->empty() ? std::string(none) : printable(**text);
+}
+
+void print_next(const Command& command, const OptionSet& set, const Io& io) {
+  if (io.json || command.next.empty()) return;
+  const auto is_path = [](const Option& option) { return option.is_positional(); };
+  const auto is_out = [](const Option& option) { return option.name() == "out"; };
+  const std::string out = given_text(set, is_out, "");
+  if (out.empty() && command.next.find("{OUT}") != std::string_view::npos) {
+    io.out << "Next: the same with -o OUT\n";  // nothing was written
+    return;
+  }
+  io.out << "Next: "
+         << fmt::format(fmt::runtime(command.next),
+                        fmt::arg("PATH", given_text(set, is_path, "PATH")), fmt::arg("OUT", out))
+         << "\n";
 }
 
 }  // namespace
@@ -46,6 +74,12 @@ int run_words(std::span<const char* const> words, Io io, RunCommand run) {
   io.json = program.wants_json();
   const Result<int> status = run(program.chosen(), program.run(), io);
   if (!status) return print_error(status.why(), program.chosen().name, io);
+  if (*status == kDone) {
+    try {
+      print_next(program.chosen(), *program.options().find(program.chosen().name), io);
+    } catch (const std::bad_alloc&) {  // the work is done, and advice may be left out
+    }
+  }
   return *status;
 }
 

@@ -44,6 +44,15 @@ BasicRows<std::conditional_t<std::is_const_v<T>, const std::byte, std::byte>> de
   return {reinterpret_cast<Byte*>(values.data()), dtype, rows, columns, columns * sizeof(T)};
 }
 
+// The same with the type and the columns that follow from the memory: T is float or double.
+template <class T>
+auto dense_rows(std::span<T> values, std::uint64_t rows) {
+  using Number = std::remove_const_t<T>;
+  static_assert(std::is_same_v<Number, float> || std::is_same_v<Number, double>);
+  return dense_rows(values, std::is_same_v<Number, float> ? DType::f32 : DType::f64, rows,
+                    rows == 0 ? 0 : values.size() / rows);
+}
+
 // One row as numbers, and numbers as a row: rounded to nearest even, float64 first to float32.
 // `values` has at most as many elements as the row has columns.
 void read_row(const ConstRows& from, std::uint64_t row, std::span<float> values);

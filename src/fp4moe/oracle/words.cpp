@@ -96,9 +96,9 @@ std::string_view name(Reason reason) { return kReasonNames[static_cast<std::size
 std::string_view name(QuantScheme scheme) { return kSchemeNames[static_cast<std::size_t>(scheme)]; }
 
 std::string_view name(ErrorKind kind) {
-  constexpr std::array<std::string_view, 3> kNames{"ValueError", "NotImplementedError",
-                                                   "TypeError"};
-  return kNames[static_cast<std::size_t>(kind)];
+  constexpr std::array<std::string_view, 3> kExceptionNames{"ValueError", "NotImplementedError",
+                                                            "TypeError"};
+  return kExceptionNames[static_cast<std::size_t>(kind)];
 }
 
 }  // namespace fp4moe::oracle

@@ -4,7 +4,7 @@
 //
 //   Result<Checkpoint> checkpoint = Checkpoint::open("gpt-oss-20b");
 //   LayerOptions options;
-//   options.wish.backend = "MARLIN";
+//   options.backend_request.backend = "MARLIN";
 //   Result<MoeLayer> layer = MoeLayer::create(*checkpoint, 0, options);
 //   layer->load();
 //   layer->process();

@@ -57,6 +57,7 @@ constexpr MessageRow kMessages[] = {
     {"conversion", error, "Unsupported mxfp4_backend for Mxfp4MoEMethod: {backend}. Expected TRTLLM, FlashInfer CUTLASS, Triton, AITER, XPU, CPU, or emulation backend.",
      "The backend was selected, but there is no conversion of weights for it in this version.",
      "Take another --moe-backend."},
+    {"conversion", error, "Unsupported mxfp4_backend: {backend}: should be one of:", "", ""},
     {"lora-platform", error, "Mxfp4 LoRA is currently only supported on CUDA.",
      "With LoRA on, this version of vLLM knows no MXFP4 backend outside CUDA.",
      "Serve without LoRA: fp4moe merge puts an adapter into the weights."},

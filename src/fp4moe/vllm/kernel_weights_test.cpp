@@ -380,5 +380,33 @@ TEST(NvFp4Conversion, TakesInputScalesOfAllRanks) {
   EXPECT_EQ(own.why().tensor, "a13_scale");
 }
 
+// 0.33.0's list for gpt-oss has a backend that its conversion does not know (Q25).
+TEST(Mxfp4Conversion, OfGptOssForCutlassIsRefusedAsIn033AndDoneInStrictMode) {
+  const Mxfp4Layer layer({.experts = 2, .hidden = 256, .intermediate = 128});
+  Context context{.policy = "vllm-0.33.0",
+                  .mode = oracle::Mode::compat,
+                  .device = *platform::describe_device("b200")};
+  const auto refused = convert_gpt_oss_weight_to_mxfp4_moe_kernel_format(
+      Mxfp4MoeBackend::CUTLASS_MXFP4_MXFP4, layer.tensors(), context);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.why().id, "vllm.refused");
+  const std::string& said = refused.why().message;
+  EXPECT_TRUE(said.starts_with(
+      "Unsupported mxfp4_backend: Mxfp4MoeBackend.CUTLASS_MXFP4_MXFP4: should be "
+      "one of: [<Mxfp4MoeBackend.NONE: 'None'>, <Mxfp4MoeBackend.B12X_MXFP4_MXFP8: "
+      "'B12X_MXFP4_MXFP8'>, "))
+      << said;
+  EXPECT_TRUE(
+      said.ends_with("<Mxfp4MoeBackend.FLASHINFER_MOE_EP_DEEP_GEMM: "
+                     "'FLASHINFER_MOE_EP_DEEP_GEMM'>]."))
+      << said;
+  EXPECT_EQ(std::ranges::count(said, '<'), 24);
+  context.mode = oracle::Mode::strict;
+  const auto strict = convert_gpt_oss_weight_to_mxfp4_moe_kernel_format(
+      Mxfp4MoeBackend::CUTLASS_MXFP4_MXFP4, layer.tensors(), context);
+  ASSERT_TRUE(strict) << text(strict.why());
+  EXPECT_EQ(strict->layout().id, "vllm_cutlass.mxfp4");
+}
+
 }  // namespace kernel_weights_test
 }  // namespace fp4moe::vllm

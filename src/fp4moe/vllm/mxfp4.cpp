@@ -30,6 +30,38 @@ std::string deepseek_v4_name(std::string_view policy) {
   return policy.ends_with(kSuffix) ? std::string(policy) : fmt::format("{}{}", policy, kSuffix);
 }
 
+// What 0.33.0's conversion of gpt-oss weights does not know, though its list selects the first.
+constexpr std::array kNotConvertedFor033{
+    Mxfp4MoeBackend::CUTLASS_MXFP4_MXFP4, Mxfp4MoeBackend::B12X_MXFP4_MXFP8,
+    Mxfp4MoeBackend::B12X_MXFP4_BF16, Mxfp4MoeBackend::FLASHINFER_MOE_EP_CUTEDSL,
+    Mxfp4MoeBackend::FLASHINFER_MOE_EP_DEEP_GEMM};
+// Members of other dates, another name of a member, and ours: not in 0.33.0's enumeration.
+constexpr std::array kNotIn033{Mxfp4MoeBackend::CK, Mxfp4MoeBackend::AITER,
+                               Mxfp4MoeBackend::NATIVE_SM90};
+
+// As Python prints the enumeration and its members.
+Error not_converted(Mxfp4MoeBackend backend) {
+  std::string members;
+  for (std::size_t i = 0; i < kMxfp4MoeBackends.size(); ++i) {
+    const auto member = static_cast<Mxfp4MoeBackend>(i);
+    if (std::ranges::find(kNotIn033, member) != kNotIn033.end()) continue;
+    members += fmt::format("{}<Mxfp4MoeBackend.{}: '{}'>", members.empty() ? "" : ", ",
+                           member == Mxfp4MoeBackend::NONE ? "NONE" : to_string(member),
+                           to_string(member));
+  }
+  return error(ErrorCode::no_backend, "vllm.refused",
+               fmt::format("Unsupported mxfp4_backend: Mxfp4MoeBackend.{}: should be one of: [{}].",
+                           to_string(backend), members))
+      .try_this("take strict mode, which converts to the layout of this backend");
+}
+
+bool is_not_converted(Mxfp4MoeBackend backend, const Context& context) {
+  const auto policy = policy_of(context, kMx);
+  return policy && context.mode == oracle::Mode::compat &&
+         (*policy)->policy_date == oracle::PolicyDate::vllm_033 &&
+         std::ranges::find(kNotConvertedFor033, backend) != kNotConvertedFor033.end();
+}
+
 }  // namespace
 
 Result<Mxfp4MoeBackend> parse_mxfp4_moe_backend(std::string_view value) {
@@ -101,6 +133,7 @@ Result<oracle::Sizes> mxfp4_round_up_hidden_size_and_intermediate_size(
 Result<KernelWeights> convert_gpt_oss_weight_to_mxfp4_moe_kernel_format(
     Mxfp4MoeBackend backend, const Mxfp4Tensors& tensors, const Context& context,
     const ConversionOptions& options) {
+  if (is_not_converted(backend, context)) return not_converted(backend);
   return Converter{to_string(backend), context, options}.convert(tensors,
                                                                  checkpoint::RowOrder::interleaved);
 }

@@ -207,7 +207,7 @@ class Fixer {
   // The configuration must no longer promise input scales.
   Result<Done> mark_weight_only() {
     const std::string folder = store_.folder().empty() ? "." : store_.folder();
-    for (const std::string_view file : {"config.json", "hf_quant_config.json"}) {
+    for (const std::string_view file : kConfigDocuments) {
       const std::string path = folder + "/" + std::string(file);
       auto document = read_config_document(path);
       if (!document) return document.why();
@@ -389,8 +389,9 @@ Result<FixReport> fix(const std::string& path, const std::string& out, const Fix
   }
   if (fixer.report().worst_relative_change > kMaxRelativeChange && !options.force)
     return fixer.harm();
-  const auto copied = copy_checkpoint(checkpoint->store(), out, fixer.edits(),
-                                      {.threads = options.threads, .progress = options.progress});
+  const auto copied = copy_checkpoint(
+      checkpoint->store(), out, fixer.edits(),
+      {.threads = options.threads, .is_checked = true, .progress = options.progress});
   if (!copied) return copied.why();
   return std::move(fixer.report());
 }

@@ -305,6 +305,29 @@ TEST(Quantize, NamesTheWeightThatIsNotFinite) {
   }
 }
 
+// Whoever opens the result compares its config.json with its tensors; so does who writes it.
+TEST(Quantize, RefusesAConfigurationThatContradictsTheTensors) {
+  const TemporaryFolder folder;
+  ASSERT_NO_FATAL_FAILURE(make(plain("qwen3-30b-a3b"), folder / "a"));
+  const Result<tensor::Store> store = tensor::Store::open(folder / "a");
+  const Result<Json> config = read_json_file(folder / "a/config.json");
+  ASSERT_TRUE(store && config);
+  for (const auto& [key, value] : std::vector<std::pair<const char*, int>>{
+           {"hidden_size", 256}, {"moe_intermediate_size", 160}, {"num_experts", 2}}) {
+    Json changed = *config;
+    changed[key] = value;
+    const TemporaryFolder other;
+    ASSERT_TRUE(copy_checkpoint(*store, other / "b", {.documents = {{"config.json", changed}}}));
+    for (const WeightFormat format : {WeightFormat::mxfp4, WeightFormat::nvfp4}) {
+      const auto report = run(other / "b", other / "c", {.format = format});
+      ASSERT_FALSE(report) << key;
+      EXPECT_EQ(report.why().id, "config.mismatch") << key;
+      EXPECT_EQ(report.why().path, other / "b") << key;
+      EXPECT_EQ(other.names(), std::vector<std::string>{"b"}) << key;
+    }
+  }
+}
+
 TEST(Quantize, RefusesWhatItCannotReadForCertain) {
   const TemporaryFolder folder;
   ASSERT_NO_FATAL_FAILURE(make(plain("qwen3-30b-a3b", Unquantized::fused), folder / "fused"));

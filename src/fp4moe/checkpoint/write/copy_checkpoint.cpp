@@ -147,6 +147,7 @@ Result<Done> copy_checkpoint(const tensor::Store& source, const std::string& out
                              const CheckpointEdits& edits, const CopyOptions& options) {
   Result<CheckpointPlan> plan = plan_copy(source, edits, options.max_shard_bytes);
   if (!plan) return plan.why();
+  plan->is_checked = options.is_checked;
   Result<CheckpointWriter> writer = CheckpointWriter::create(out, *std::move(plan));
   if (!writer) return writer.why();
   if (Result<Done> done = writer->copy_others(options.threads, options.progress); !done)

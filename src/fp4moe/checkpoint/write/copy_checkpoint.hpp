@@ -28,6 +28,7 @@ struct CheckpointEdits {
 struct CopyOptions {
   std::size_t threads = 1;
   std::uint64_t max_shard_bytes = kDefaultShardBytes;
+  bool is_checked = false;  // as CheckpointPlan has it
   ProgressFunction progress{};
 };
 

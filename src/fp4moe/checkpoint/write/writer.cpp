@@ -7,6 +7,8 @@
 
 #include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/base/parallel.hpp"
+#include "fp4moe/checkpoint/checkpoint.hpp"
+#include "fp4moe/checkpoint/config.hpp"
 #include "fp4moe/checkpoint/gguf_blocks.hpp"
 #include "fp4moe/checkpoint/page_release.hpp"
 #include "fp4moe/checkpoint/scale_scan.hpp"
@@ -29,6 +31,40 @@ std::string exact_scales_text(const ExactScales& scales) {
   for (const auto& [name, bits] : scales)
     text += fmt::format("{}{}: \"{:08x}\"", text.size() == 1 ? "" : ", ", Json(name).dump(), bits);
   return text + "}";
+}
+
+// The documents of a plan that say what its tensors are.
+Result<std::vector<tensor::Document>> planned_documents(const CheckpointPlan& plan) {
+  std::vector<tensor::Document> documents;
+  for (const auto& [name, document] : plan.documents)
+    documents.push_back({.name = name, .text = document.dump()});
+  for (const FileCopy& copy : plan.files) {
+    if (std::ranges::find(kConfigDocuments, copy.name) == std::end(kConfigDocuments)) continue;
+    const Result<tensor::MappedFile> file = tensor::MappedFile::open(copy.from);
+    if (!file) return file.why();
+    const std::span<const std::byte> bytes = file->bytes();
+    documents.push_back(
+        {.name = copy.name,
+         .text = std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size())});
+  }
+  return documents;
+}
+
+// What nobody could open is not written.
+Result<Done> check_plan(const CheckpointPlan& plan, const SpecList& specs, const std::string& out) {
+  std::vector<tensor::TensorSpec> tensors;
+  tensors.reserve(specs.count);
+  for (std::size_t i = 0; i < specs.count; ++i) tensors.push_back(specs.at(i));
+  Result<std::vector<tensor::Document>> documents = planned_documents(plan);
+  if (!documents) return documents.why();
+  Result<tensor::Store> store =
+      plan.row.dialect == Dialect::gguf
+          ? tensor::Store::planned_gguf(std::move(tensors), plan.gguf_fields)
+          : tensor::Store::planned(std::move(tensors), *std::move(documents));
+  const Result<Checkpoint> opened =
+      store ? Checkpoint::of(*std::move(store)) : Result<Checkpoint>(store.why());
+  if (opened) return Done{};
+  return Error(opened.why()).in(plan.source != nullptr ? plan.source->folder() : out);
 }
 
 }  // namespace
@@ -59,6 +95,8 @@ Result<CheckpointWriter> CheckpointWriter::create(const std::string& out, Checkp
                          return run_tensor(layout, layout.runs[at % layout.runs.size()],
                                            plan.layers[layer].prefix, at / layout.runs.size());
                        }};
+  if (plan.is_checked)
+    if (Result<Done> fine = check_plan(plan, specs, out); !fine) return fine.why();
   if (plan.row.dialect == Dialect::gguf) {
     if (!plan.exact_scales.empty())
       plan.gguf_fields.push_back({.key = std::string(kExactScalesKey),

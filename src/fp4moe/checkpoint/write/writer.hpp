@@ -76,11 +76,13 @@ struct CheckpointPlan {
   ExactScales exact_scales{};
   tensor::Metadata metadata{};  // of every safetensors file
   std::uint64_t max_shard_bytes = kDefaultShardBytes;
+  bool is_checked = true;  // refused where Checkpoint::open would refuse the result
 };
 
 class CheckpointWriter {
  public:
-  // Creates and reserves all files under hidden names. Errors: folder.exists, file.reserve, ...
+  // Creates and reserves all files under hidden names. Errors: those of Checkpoint::open for what
+  // the plan says, folder.exists, file.reserve, ...
   static Result<CheckpointWriter> create(const std::string& out, CheckpointPlan plan);
 
   const CheckpointPlan& plan() const { return plan_; }

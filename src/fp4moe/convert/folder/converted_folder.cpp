@@ -8,6 +8,7 @@
 #include "fp4moe/backends/layouts.hpp"
 #include "fp4moe/base/checked.hpp"
 #include "fp4moe/base/text.hpp"
+#include "fp4moe/convert/folder/intact.hpp"
 
 namespace fp4moe::convert {
 namespace {
@@ -126,7 +127,7 @@ bool is_plausible(const Problem& problem, std::uint64_t file_bytes) {
 Result<Done> ConvertedFolder::open_file(const FileRecord& record, const LayerRecord* layer) {
   const std::string path = fmt::format("{}/{}", path_, record.name);
   Result<tensor::MappedFile> mapped = tensor::MappedFile::open(path);
-  if (!mapped && mapped.why().code == ErrorCode::exhausted) return mapped.why();
+  if (!mapped && !is_damage(mapped.why())) return mapped.why();
   if (!mapped)
     return invalid("converted.file", "a file of the folder cannot be opened")
         .in(path)

@@ -1,7 +1,9 @@
 #include "fp4moe/convert/folder/intact.hpp"
 
 #include <algorithm>
+#include <filesystem>
 #include <optional>
+#include <system_error>
 #include <vector>
 
 #include "fp4moe/base/checked.hpp"
@@ -31,11 +33,18 @@ std::optional<std::vector<std::uint64_t>> begins_of(const FileRecord& record) {
 
 }  // namespace
 
+bool is_damage(const Error& why) {
+  if (why.code == ErrorCode::exhausted) return false;
+  std::error_code ignored;
+  return why.code != ErrorCode::failed || why.path.empty() ||
+         !std::filesystem::exists(why.path, ignored);
+}
+
 Result<bool> is_intact(const std::string& path, const FileRecord& record, std::size_t threads) {
   const auto begins = begins_of(record);
   if (!begins) return false;
   const Result<tensor::MappedFile> file = tensor::MappedFile::open(path);
-  if (!file && file.why().code == ErrorCode::exhausted) return file.why();
+  if (!file && !is_damage(file.why())) return file.why();
   if (!file || file->bytes().size() != record.bytes) return false;
   if (digest_of(file->bytes().first(record.header_bytes)) != record.header) return false;
   std::vector<PieceDigests> digests;

@@ -8,6 +8,10 @@
 
 namespace fp4moe::convert {
 
+// Whether an error says something of the files. What the machine lacks (memory, descriptors) and what
+// the system refuses of a file that is there are no damage.
+bool is_damage(const Error& why);
+
 // Reads the whole file: its size, its header and every tensor's checksum are as recorded. False for
 // a file that is missing or not a regular one. Errors: no memory or descriptors, interrupted.
 Result<bool> is_intact(const std::string& path, const FileRecord& record, std::size_t threads);

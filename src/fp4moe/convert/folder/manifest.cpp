@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "fp4moe/base/text.hpp"
+#include "fp4moe/convert/folder/intact.hpp"
 #include "fp4moe/convert/folder/json_fields.hpp"
 #include "fp4moe/tensor/files/mapped_file.hpp"
 
@@ -262,7 +263,7 @@ Result<Manifest> read_manifest(const std::string& folder) {
   if (!std::filesystem::exists(folder, code))
     return system_error("file.open", "cannot open", code ? code.value() : ENOENT).in(folder);
   const Result<tensor::MappedFile> file = tensor::MappedFile::open(path);
-  if (!file && file.why().code == ErrorCode::exhausted) return file.why();
+  if (!file && !is_damage(file.why())) return file.why();
   if (!file)
     return invalid("converted.manifest", "this is not a converted folder")
         .in(folder)

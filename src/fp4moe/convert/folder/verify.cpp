@@ -13,6 +13,7 @@
 #include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/base/parallel.hpp"
 #include "fp4moe/base/text.hpp"
+#include "fp4moe/convert/folder/intact.hpp"
 
 namespace fp4moe::convert {
 namespace {
@@ -78,14 +79,11 @@ Result<Done> check_tensors(const ConvertedFolder& folder, const VerifyOptions& o
   return Done{};
 }
 
-// What the machine lacks is no damage of the folder.
-bool is_finding(const Error& why) { return why.code != ErrorCode::exhausted; }
-
 Result<Done> check_companions(const ConvertedFolder& folder, VerifyReport& report) {
   for (const CompanionRecord& record : folder.manifest().companions) {
     const std::string path = path_of(folder, record.name);
     const Result<tensor::MappedFile> file = tensor::MappedFile::open(path);
-    if (!file && !is_finding(file.why())) return file.why();
+    if (!file && !is_damage(file.why())) return file.why();
     if (!file || file->bytes().size() != record.bytes) {
       report.add(
           invalid("converted.file", "a file beside the tensors is missing or has another size")
@@ -116,7 +114,7 @@ Result<Done> check_strangers(const ConvertedFolder& folder, VerifyReport& report
 Result<Done> check_packers(const ConvertedFolder& folder, VerifyReport& report) {
   for (std::size_t layer = 0; layer < folder.manifest().layers.size(); ++layer) {
     const Result<LayerPacker> packer = folder.packer(layer);
-    if (!packer && !is_finding(packer.why())) return packer.why();
+    if (!packer && !is_damage(packer.why())) return packer.why();
     if (!packer) report.add(packer.why());
   }
   return Done{};
@@ -154,7 +152,7 @@ Result<VerifyReport> verify_folder(const std::string& path, const VerifyOptions&
     return report;
   };
   const Result<ConvertedFolder> folder = ConvertedFolder::open(path);
-  if (!folder && !is_finding(folder.why())) return folder.why();
+  if (!folder && !is_damage(folder.why())) return folder.why();
   if (!folder) {
     report.add(folder.why());
     return timed();
@@ -179,7 +177,8 @@ Result<VerifyReport> verify_folder(const std::string& path, const VerifyOptions&
   const Result<checkpoint::Checkpoint> checkpoint = checkpoint::Checkpoint::open(source);
   if (!checkpoint) {
     Error why = checkpoint.why();
-    if (why.remedy.empty()) why.remedy = "say where the source is now: --source PATH";
+    if (why.remedy.empty() || why.id == "store.open")
+      why.remedy = "say where the source is now: --source PATH";
     return why;
   }
   if (Result<Done> done = compare_with_source(*folder, *checkpoint, options, report); !done)

@@ -96,7 +96,8 @@ constexpr Remark kRemarks[] = {
        const Policy& policy = *record.selection.policy;
        return policy.format == WeightFormat::mxfp4 && !policy.is_generic;
      },
-     "vLLM has no conversion of gpt-oss weights for this backend and stops while it loads them; "
+     "vLLM has no conversion of gpt-oss weights for this backend and stops while it loads them "
+     "(Unsupported mxfp4_backend: Mxfp4MoeBackend.CUTLASS_MXFP4_MXFP4: should be one of: ...); "
      "fp4moe convert has"},
     {kVllm033, "aiter",
      [](const Record& record) {

@@ -1,4 +1,4 @@
-// A store of tensors that lie in memory already, and the documents of any store. Each tensor is a
+// A store of tensors that lie in memory already or in files to come, and the documents of any store. Each tensor in memory is a
 // file of its own to the rest of the library: one that is borrowed, so that nobody advises, drops
 // or unmaps its pages.
 #include <algorithm>
@@ -25,6 +25,12 @@ Result<Done> check_tensor(const MemoryTensor& tensor) {
                std::to_string(tensor.bytes.size()) + " bytes");
 }
 
+Error duplicate_error(std::string_view name) {
+  return invalid("store.duplicate", "two tensors have this name")
+      .at(name)
+      .expects("each name once", "it twice");
+}
+
 }  // namespace
 
 Result<Store> Store::of(std::vector<MemoryTensor> tensors, std::vector<Document> documents) {
@@ -32,12 +38,10 @@ Result<Store> Store::of(std::vector<MemoryTensor> tensors, std::vector<Document>
     if (const auto fine = check_tensor(tensor); !fine) return fine.why();
   std::ranges::sort(tensors, {}, &MemoryTensor::name);
   const auto duplicate = std::ranges::adjacent_find(tensors, {}, &MemoryTensor::name);
-  if (duplicate != tensors.end())
-    return invalid("store.duplicate", "two tensors have this name")
-        .at(duplicate->name)
-        .expects("each name once", "it twice");
+  if (duplicate != tensors.end()) return duplicate_error(duplicate->name);
   Store store;
   store.kind_ = StoreKind::memory;
+  store.has_own_documents_ = true;
   store.documents_ = std::move(documents);
   store.files_.reserve(tensors.size());
   store.tensors_.reserve(tensors.size());
@@ -53,12 +57,38 @@ Result<Store> Store::of(std::vector<MemoryTensor> tensors, std::vector<Document>
   return store;
 }
 
+Result<Store> Store::planned(std::vector<TensorSpec> tensors, std::vector<Document> documents) {
+  Store store;
+  store.has_own_documents_ = true;
+  store.documents_ = std::move(documents);
+  store.files_.push_back(MappedFile::of({}, {}));
+  store.tensors_.reserve(tensors.size());
+  for (TensorSpec& spec : tensors)
+    store.tensors_.push_back(
+        {{.name = std::move(spec.name), .dtype = spec.dtype, .shape = std::move(spec.shape)}});
+  const auto name_of = [](const StoredTensor& tensor) -> std::string_view {
+    return tensor.entry.name;
+  };
+  std::ranges::sort(store.tensors_, {}, name_of);
+  const auto duplicate = std::ranges::adjacent_find(store.tensors_, {}, name_of);
+  if (duplicate != store.tensors_.end()) return duplicate_error(duplicate->entry.name);
+  return store;
+}
+
+Result<Store> Store::planned_gguf(std::vector<TensorSpec> tensors, std::vector<GgufField> fields) {
+  Result<Store> store = planned(std::move(tensors), {});
+  if (!store) return store.why();
+  store->kind_ = StoreKind::gguf;
+  store->gguf_fields_ = std::move(fields);
+  return store;
+}
+
 std::string Store::path_of(std::string_view document) const {
   return folder_.empty() ? std::string(document) : folder_ + "/" + std::string(document);
 }
 
 Result<std::optional<MappedFile>> Store::document(std::string_view name) const {
-  if (kind_ == StoreKind::memory) {
+  if (has_own_documents_) {
     const auto found = std::ranges::find(documents_, name, &Document::name);
     if (found == documents_.end()) return std::optional<MappedFile>{};
     return std::optional(MappedFile::of(found->name, std::as_bytes(std::span(found->text))));

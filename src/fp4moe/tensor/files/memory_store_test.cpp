@@ -23,6 +23,29 @@ std::string text_of(const MappedFile& file) {
   return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
 }
 
+TEST(PlannedStore, HasNamesShapesAndDocumentsAndNoBytes) {
+  const auto store = Store::planned({{"z", DType::u8, {2}}, {"a", DType::f32, {7, 7}}},
+                                    {{.name = "config.json", .text = "{}"}});
+  ASSERT_TRUE(store) << text(store.why());
+  EXPECT_EQ(store->kind(), StoreKind::safetensors);
+  ASSERT_EQ(store->tensors().size(), 2u);
+  EXPECT_EQ(store->tensors()[0].entry.name, "a");
+  EXPECT_EQ(store->tensors()[0].entry.shape, (Shape{7, 7}));
+  EXPECT_TRUE(store->bytes(store->tensors()[0]).empty());
+  const auto config = store->document("config.json");
+  ASSERT_TRUE(config && config->has_value());
+  EXPECT_EQ(text_of(**config), "{}");
+  const auto absent = store->document("hf_quant_config.json");
+  EXPECT_TRUE(absent && !absent->has_value());
+  const auto twice = Store::planned({{"a", DType::u8, {1}}, {"a", DType::u8, {1}}}, {});
+  ASSERT_FALSE(twice);
+  EXPECT_EQ(twice.why().id, "store.duplicate");
+  const auto gguf = Store::planned_gguf({{"a", DType::u8, {1}}}, {{.key = "k", .value = true}});
+  ASSERT_TRUE(gguf);
+  EXPECT_EQ(gguf->kind(), StoreKind::gguf);
+  EXPECT_EQ(gguf->gguf_fields().size(), 1u);
+}
+
 TEST(MemoryStore, FindsTensorsInWhateverOrderTheyCome) {
   const auto z = bytes_of("zz"), a = bytes_of("a"), nothing = bytes_of("");
   const auto store = Store::of({{"z", DType::u8, {2}, z},

@@ -51,6 +51,10 @@ class Store {
   // Tensors in any order; their memory outlives the store and is never written. Errors:
   // store.name, store.duplicate, store.shape (bytes that the shape does not fill).
   static Result<Store> of(std::vector<MemoryTensor> tensors, std::vector<Document> documents);
+  // What files yet to be written will hold: names, types, shapes and documents. Every tensor's
+  // bytes are empty. Errors: store.duplicate.
+  static Result<Store> planned(std::vector<TensorSpec> tensors, std::vector<Document> documents);
+  static Result<Store> planned_gguf(std::vector<TensorSpec> tensors, std::vector<GgufField> fields);
 
   StoreKind kind() const { return kind_; }
   const std::string& folder() const { return folder_; }  // where config.json would be; "": memory
@@ -82,7 +86,8 @@ class Store {
   std::vector<StoredTensor> tensors_{};
   std::vector<Metadata> metadata_{};
   std::vector<GgufField> gguf_fields_{};
-  std::vector<Document> documents_{};  // in memory
+  bool has_own_documents_ = false;  // in memory, or planned
+  std::vector<Document> documents_{};
 };
 
 }  // namespace fp4moe::tensor

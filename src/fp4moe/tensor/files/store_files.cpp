@@ -270,7 +270,9 @@ Result<StoreFiles> find_store_files(const std::string& path) {
   std::error_code code;
   const fs::file_status status = fs::status(path, code);
   if (!fs::exists(status))
-    return system_error("store.open", "cannot open", code ? code.value() : ENOENT).in(path);
+    return system_error("store.open", "cannot open", code ? code.value() : ENOENT)
+        .in(path)
+        .try_this("name a checkpoint: its folder, its index or one of its files");
   if (fs::is_directory(status)) return from_folder(path);
   if (path.ends_with(kIndex)) {
     const Result<Folder> folder = Folder::open(parent_folder(path));
