@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fp4moe._core import Model
-from fp4moe.errors import Error, InvalidInputError, UnsupportedError
+from fp4moe.errors import Error, InvalidInputError
 
 METHOD = "fp4moe"  # `quant_method` of such a folder's config.json
 MANIFEST = "fp4moe.json"
@@ -98,7 +98,7 @@ def _check_layout(path: Path, facts: Mapping[str, Any], place: str) -> None:
     layout, generation = str(facts["layout"]), str(facts["generation"])
     wanted = OWN_LAYOUTS[place]
     if not layout.startswith(wanted):
-        raise UnsupportedError(
+        raise InvalidInputError(
             "the folder was converted for kernels that are not used here",
             id="converted.layout",
             path=str(path),
@@ -108,7 +108,7 @@ def _check_layout(path: Path, facts: Mapping[str, Any], place: str) -> None:
         )
     machine = CPU_GENERATIONS.get(platform.machine(), "")
     if place == "cpu" and not generation.startswith(machine):
-        raise UnsupportedError(
+        raise InvalidInputError(
             "the folder was converted for CPUs of another kind",
             id="converted.generation",
             path=str(path),

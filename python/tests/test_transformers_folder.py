@@ -122,7 +122,7 @@ def test_another_instruction_sets_folder_is_refused(gpt_oss: Path, tmp_path: Pat
     other = "x86.16x32.int8" if own.startswith("arm") else "arm.4x32"
     words = ("--layout", "cpu_native.mxfp4", "--generation", other)
     folder = convert(gpt_oss, tmp_path / "folder", *words)
-    with pytest.raises(fp4moe.errors.UnsupportedError, match="of another kind") as caught:
+    with pytest.raises(fp4moe.errors.InvalidInputError, match="of another kind") as caught:
         AutoModelForCausalLM.from_pretrained(folder)
     assert caught.value.id == "converted.generation"
 

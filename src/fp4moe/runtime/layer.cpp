@@ -183,7 +183,7 @@ Result<Done> check_rank(const convert::ConvertedFolder& folder, const checkpoint
   const checkpoint::Slice& own = folder.manifest().slice;
   if (asked.tensor_parallel.size == 1 && asked.expert_parallel.size == 1) return Done{};
   if (ranks_text(asked) == ranks_text(own)) return Done{};
-  return usage("converted.shard", "the folder is another rank's share")
+  return invalid("converted.shard", "the folder is another rank's share")
       .in(folder.path())
       .expects(ranks_text(asked), ranks_text(own))
       .try_this("open the folder of this rank, or convert for it: --tp R/N, --ep R/N");

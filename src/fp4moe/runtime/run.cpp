@@ -294,7 +294,7 @@ Result<Model> Model::open(const std::string& path) {
     return created;
   }
   if (std::filesystem::exists(fmt::format("{}/rank-0/{}", path, convert::kManifestName), code))
-    return usage("converted.shard", "the folder holds a folder for each rank")
+    return invalid("converted.shard", "the folder holds a folder for each rank")
         .in(path)
         .expects("the folder of one rank", "all of them")
         .try_this(fmt::format("name one of them: {}/rank-0", path));
