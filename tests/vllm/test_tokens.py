@@ -26,6 +26,13 @@ def task(models: Path, kind: str, which: str, **options: Any) -> dict[str, Any]:
     return {"model": str(models / kind / which), "options": options}
 
 
+def spawned() -> dict[str, str]:
+    """Variables for two workers, each on a processor of its own."""
+    first, second = sorted(os.sched_getaffinity(0))[:2]
+    bind = f"{first}|{second}"  # by itself, vLLM wants a NUMA node for each rank
+    return {"VLLM_WORKER_MULTIPROC_METHOD": "spawn", "VLLM_CPU_OMP_THREADS_BIND": bind, **INSIDE}
+
+
 @pytest.fixture(scope="module")
 def served(models: Path, cache: Path) -> dict[tuple[str, str], Any]:
     """Tokens of all models, in one process."""
@@ -56,12 +63,35 @@ def test_compiled_graphs_give_the_same_and_again_from_the_disk(models, cache, se
 @pytest.mark.parametrize("experts", [False, True])
 def test_two_ranks_in_spawned_workers(models, cache, served, experts):
     options = {"tensor_parallel_size": 2, "enable_expert_parallel": experts, **EAGER}
-    first, second = sorted(os.sched_getaffinity(0))[:2]
-    bind = f"{first}|{second}"  # by itself, vLLM wants a NUMA node for each rank
-    words = {"VLLM_WORKER_MULTIPROC_METHOD": "spawn", "VLLM_CPU_OMP_THREADS_BIND": bind, **INSIDE}
     tasks = [task(models, "gpt-oss", "fp4", **options)]
-    (found,) = generate(cache, tasks, **words)
+    (found,) = generate(cache, tasks, **spawned())
     assert found == served["gpt-oss", "fp4"]
+
+
+def test_converted_folders_are_mapped(models, cache, served):
+    pairs = [(kind, "native") for kind in ("gpt-oss", "qwen3-nvfp4", "qwen3-modelopt")]
+    found = generate(cache, [task(models, *pair, **EAGER) for pair in pairs], **INSIDE)
+    for (kind, _), tokens in zip(pairs, found):
+        assert tokens == served[kind, "fp4"]
+    assert "are mapped from" in generate.log and "are computed by" not in generate.log
+
+
+@pytest.mark.parametrize("experts", [False, True])
+def test_two_ranks_map_their_own_folders(models, cache, served, experts):
+    which = "native-ep2" if experts else "native-tp2"
+    options = {"tensor_parallel_size": 2, "enable_expert_parallel": experts, **EAGER}
+    (found,) = generate(cache, [task(models, "gpt-oss", which, **options)], **spawned())
+    assert found == served["gpt-oss", "fp4"]
+
+
+def test_folders_of_other_ranks_are_refused(models, cache):
+    with pytest.raises(AssertionError, match="the converted folder is not this rank's"):
+        generate(cache, [task(models, "gpt-oss", "native-tp2", **EAGER)], **INSIDE)
+
+
+def test_a_folder_needs_the_plug_in(models, cache):
+    with pytest.raises(AssertionError, match="Unknown quantization method: fp4moe"):
+        generate(cache, [task(models, "gpt-oss", "native", **EAGER)], FP4MOE_VLLM="off", **INSIDE)
 
 
 def test_off_leaves_vllm_as_it_is(models, cache):

@@ -52,6 +52,7 @@ class Fp4MoeConfig(QuantizationConfigMixin):
         self.numerics = numerics
         self.weights = weights
         self.threads = threads
+        self.is_folder = False  # one that `fp4moe convert` made
         self._stored: dict[str, Any] | None = None
 
     def adopting(self, stored: dict[str, Any] | None) -> Fp4MoeConfig:
@@ -102,6 +103,11 @@ def _is_quark_fp4(scheme: Any) -> bool:
     weight = scheme.get("weight") if isinstance(scheme, dict) else None
     first = weight[0] if isinstance(weight, list) and weight else weight
     return isinstance(first, dict) and first.get("dtype") in ("fp4", "mxfp4", "mx_fp4", "mx")
+
+
+def is_folder(stored: dict[str, Any] | None) -> bool:
+    """Whether this `quantization_config` is that of a folder that `fp4moe convert` made."""
+    return bool(stored) and "source" in stored and stored.get("quant_method") == METHOD
 
 
 def is_fp4(stored: dict[str, Any] | None) -> bool:

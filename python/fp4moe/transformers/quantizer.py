@@ -79,7 +79,8 @@ class Fp4MoeQuantizer(HfQuantizer):
                 found="a distributed_config, tp_plan or tp_size",
             )
         self._dtype = kwargs.get("dtype") or model.dtype
-        self.source = Source(checkpoint_files)
+        is_folder = self.quantization_config.is_folder
+        self.source = Source(checkpoint_files, self._place if is_folder else None)
         self._adopt_modelopt()
         facts = {int(layer["index"]): layer for layer in self.source.model.info()["layers"]}
         ignored = set(model._keys_to_ignore_on_load_unexpected or ())
@@ -187,6 +188,15 @@ class Fp4MoeQuantizer(HfQuantizer):
 
     def get_state_dict_and_metadata(self, model: Any) -> tuple[dict[str, Any], dict[str, str]]:
         """The model's tensors, and those of experts as they were in the checkpoint."""
+        if self.source is not None and self.source.is_converted:
+            raise UnsupportedError(
+                "experts in a converted folder are not in the checkpoint's form",
+                id="transformers.converted",
+                path=str(self.source.folder),
+                expected="a model that was loaded from the checkpoint",
+                found="one loaded from a folder of fp4moe convert",
+                remedy="copy the folder, or write the checkpoint: fp4moe unconvert",
+            )
         state: dict[str, Any] = model.state_dict()
         for module in model.modules():
             if isinstance(module, Fp4MoeExperts):

@@ -3,18 +3,22 @@
 A quantizer is chosen by `quant_method` in config.json, and transformers refuses a
 `quantization_config` argument of another class than that method's. A checkpoint's method is how
 its files are written; fp4moe is how they are run. So the choice itself is extended: where fp4moe
-is asked for, it is the quantizer, and remembers what the checkpoint said.
+is asked for, it is the quantizer, and remembers what the checkpoint said. A folder that `fp4moe
+convert` made asks for it by its `quant_method`.
 """
 
 from __future__ import annotations
 
+import copy
+from pathlib import Path
 from typing import Any
 
 from transformers import modeling_utils
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 from transformers.quantizers import auto
 
-from fp4moe.transformers.config import METHOD, Fp4MoeConfig, is_fp4
+from fp4moe import converted
+from fp4moe.transformers.config import METHOD, Fp4MoeConfig, is_folder, is_fp4
 from fp4moe.transformers.experts import plain_experts_forward
 from fp4moe.transformers.quantizer import Fp4MoeQuantizer
 
@@ -49,6 +53,12 @@ class _Choice:
         if not _is_wanted(config, quantization_config, stored):
             return self._others(config, quantization_config, *args, **kwargs)
         wish = quantization_config if quantization_config is not None else Fp4MoeConfig()
+        if is_folder(stored):  # its files have names that only fp4moe knows
+            if Path(config.name_or_path).is_dir():
+                converted.other_files(config.name_or_path)
+            config.transformers_weights = converted.INDEX
+            wish, stored = copy.copy(wish), converted.source_of(stored)
+            wish.is_folder = True
         for holder in (config, config.get_text_config(decoder=True)):
             if getattr(holder, "quantization_config", None) is not None:
                 del holder.quantization_config
@@ -58,6 +68,8 @@ class _Choice:
 def _is_wanted(config: Any, given: Any, stored: dict[str, Any] | None) -> bool:
     if given is not None:
         return isinstance(given, Fp4MoeConfig)
+    if is_folder(stored):
+        return True
     text = config.get_text_config(decoder=True)
     asked = getattr(text, "_experts_implementation", None) == METHOD
     return is_fp4(stored) and (asked or _replaces["fp4"])

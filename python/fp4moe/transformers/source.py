@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import torch
 
 import fp4moe
+from fp4moe import converted
 from fp4moe.errors import InvalidInputError
 
 
@@ -55,13 +56,18 @@ class _Place(NamedTuple):
 class Source:
     """A checkpoint on disk: its tensors by name, and the fp4moe model that reads its experts."""
 
-    def __init__(self, files: Sequence[str | Path]) -> None:
+    def __init__(self, files: Sequence[str | Path], place: str | None = None) -> None:
+        """`place`: the files are of a converted folder, whose experts are mapped there."""
         self.files = [Path(file) for file in files]
         self.folder = self.files[0].parent
         self.metadata: dict[str, str] = {}
         self._maps: list[mmap.mmap] = []
         self._places: dict[str, _Place] = {}
-        self.model = fp4moe.Model.open(self._entrance())  # first: it finds what is wrong with files
+        self.is_converted = place is not None
+        if place is not None:
+            self.model = converted.open_rank(self.folder, place)
+        else:
+            self.model = fp4moe.Model.open(self._entrance())  # first: it finds what is wrong
         for number, file in enumerate(self.files):
             self._read_header(number, file)
 

@@ -22,6 +22,7 @@
 #include "fp4moe/cli/progress.hpp"
 #include "fp4moe/cli/question.hpp"
 #include "fp4moe/convert/folder/convert_folder.hpp"
+#include "fp4moe/convert/folder/model_files.hpp"
 #include "fp4moe/plan/model.hpp"
 #include "fp4moe/runtime/choice.hpp"
 #include "fp4moe/runtime/target.hpp"
@@ -252,7 +253,8 @@ void print_report(const Io& io, const convert::ConvertReport& report, const std:
 
 // One slice into one folder.
 Result<Json> convert_slice(const ConvertOptions& options, const checkpoint::Checkpoint& source,
-                           const checkpoint::Slice& slice, const std::string& out, const Io& io) {
+                           const checkpoint::Slice& slice, const std::string& out,
+                           const std::string& sibling, const Io& io) {
   const Result<ChosenRecipe> chosen = make_recipe(options, slice);
   if (!chosen) return chosen.why();
   // Opening read headers all over the files; their pages are not needed again.
@@ -283,6 +285,7 @@ Result<Json> convert_slice(const ConvertOptions& options, const checkpoint::Chec
         {.threads = *threads,
          .max_memory = options.max_memory,
          .resume = options.resume,
+         .sibling = sibling,
          .progress = [&progress](std::uint64_t bytes) { progress.add(bytes); }});
   }();
   if (!report) return report.why();
@@ -291,6 +294,7 @@ Result<Json> convert_slice(const ConvertOptions& options, const checkpoint::Chec
                {"files", report->files},
                {"resumed_files", report->resumed_files},
                {"damaged_files", report->damaged_files},
+               {"linked_files", report->linked_files},
                {"losses", report->losses},
                {"warnings", report->warnings},
                {"seconds", report->seconds}});
@@ -298,6 +302,7 @@ Result<Json> convert_slice(const ConvertOptions& options, const checkpoint::Chec
 }
 
 // OUT/rank-3 of a group whose ranks are all converted; with --resume those that are there stay.
+// Tensors that all ranks have lie on the disk once, and OUT itself is the model folder.
 Result<Json> convert_ranks(const ConvertOptions& options, const checkpoint::Checkpoint& source,
                            const std::vector<checkpoint::Slice>& slices, const Io& io) {
   std::error_code code;
@@ -310,10 +315,13 @@ Result<Json> convert_ranks(const ConvertOptions& options, const checkpoint::Chec
       ranks.push_back({{"out", out}, {"found_finished", true}});
       continue;
     }
-    Result<Json> done = convert_slice(options, source, slices[rank], out, io);
+    const std::string sibling = rank == 0 ? "" : options.out + "/rank-0";
+    Result<Json> done = convert_slice(options, source, slices[rank], out, sibling, io);
     if (!done) return done.why();
     ranks.push_back(*std::move(done));
   }
+  if (!options.dry_run)
+    if (Result<Done> done = convert::write_parent(options.out, "rank-0"); !done) return done.why();
   return Json{{"command", "convert"}, {"out", options.out}, {"ranks", std::move(ranks)}};
 }
 
@@ -326,9 +334,9 @@ Result<int> run_convert(const ConvertOptions& options, const Io& io) {
   if (!source) return source.why();
   warn_of_defects(options.path, {.scalars_only = true, .threads = io.threads}, io);
   const InterruptGuard guard;
-  const Result<Json> json = slices->size() == 1
-                                ? convert_slice(options, *source, slices->front(), options.out, io)
-                                : convert_ranks(options, *source, *slices, io);
+  const Result<Json> json =
+      slices->size() == 1 ? convert_slice(options, *source, slices->front(), options.out, {}, io)
+                          : convert_ranks(options, *source, *slices, io);
   if (!json) return json.why();
   if (io.json)
     io.print(*json);

@@ -1,5 +1,6 @@
 #include "fp4moe/runtime/describe.hpp"
 
+#include <cmath>
 #include <utility>
 
 #include "fp4moe/base/error_json.hpp"
@@ -34,9 +35,20 @@ Json describe(const Model& model) {
   Json layers = Json::array();
   for (std::size_t number = 0; number < model.layers(); ++number)
     layers.push_back(describe_layer(model, number));
-  return {{"path", model.path()},
-          {"is_converted", model.is_converted()},
-          {"layers", std::move(layers)}};
+  Json result{{"path", model.path()},
+              {"is_converted", model.is_converted()},
+              {"layers", std::move(layers)}};
+  if (const convert::Manifest* manifest = model.manifest())
+    result["converted"] = {{"layout", manifest->layout},
+                           {"generation", manifest->generation},
+                           {"backend", manifest->backend},
+                           {"tp", convert::text(manifest->slice.tensor_parallel)},
+                           {"ep", convert::text(manifest->slice.expert_parallel)},
+                           {"placement", convert::name(manifest->slice.placement)},
+                           {"experts_only", manifest->experts_only},
+                           {"source", manifest->source_path},
+                           {"dialect", manifest->dialect}};
+  return result;
 }
 
 Json describe(const MoeLayer& layer) {
@@ -51,6 +63,10 @@ Json describe(const MoeLayer& layer) {
             {"numerics", problem.numerics.id},
             {"quantises", oracle::name(problem.quantizes)},
             {"routing", moe::routing::name(layer.facts().router.method)},
+            {"activation", moe::row(problem.activation).name},
+            {"alpha", problem.params.alpha},
+            {"beta", problem.params.beta},
+            {"limit", std::isinf(problem.params.limit) ? Json() : Json(problem.params.limit)},
             {"format", checkpoint::name(problem.shape.format)},
             {"hidden", problem.shape.hidden},
             {"intermediate", problem.shape.intermediate},

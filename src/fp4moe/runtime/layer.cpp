@@ -171,6 +171,26 @@ Result<bool> MoeLayer::stays_mapped() const {
   return true;
 }
 
+namespace {
+
+std::string ranks_text(const checkpoint::Slice& slice) {
+  return fmt::format("tp {}, ep {} ({})", convert::text(slice.tensor_parallel),
+                     convert::text(slice.expert_parallel), convert::name(slice.placement));
+}
+
+// A caller that names no rank takes the folder's.
+Result<Done> check_rank(const convert::ConvertedFolder& folder, const checkpoint::Slice& asked) {
+  const checkpoint::Slice& own = folder.manifest().slice;
+  if (asked.tensor_parallel.size == 1 && asked.expert_parallel.size == 1) return Done{};
+  if (ranks_text(asked) == ranks_text(own)) return Done{};
+  return invalid("converted.shard", "the folder is another rank's share")
+      .in(folder.path())
+      .expects(ranks_text(asked), ranks_text(own))
+      .try_this("open the folder of this rank, or convert for it: --tp R/N, --ep R/N");
+}
+
+}  // namespace
+
 Result<MoeLayer> MoeLayer::open(const std::shared_ptr<const convert::ConvertedFolder>& folder,
                                 std::size_t number, LayerOptions options) {
   const convert::Manifest& manifest = folder->manifest();
@@ -178,6 +198,7 @@ Result<MoeLayer> MoeLayer::open(const std::shared_ptr<const convert::ConvertedFo
     return usage("layer.number", "the folder has no such MoE layer")
         .in(folder->path())
         .expects(fmt::format("below {}", manifest.layers.size()), fmt::format("{}", number));
+  if (const auto fits = check_rank(*folder, options.slice); !fits) return fits.why();
   Result<PackedWeights> packed = PackedWeights::map(folder, number);
   if (!packed) return packed.why();
   Result<LayerFacts> facts = layer_facts(*folder, number);

@@ -293,6 +293,11 @@ Result<Model> Model::open(const std::string& path) {
     created.folder_ = std::make_shared<const convert::ConvertedFolder>(std::move(*folder));
     return created;
   }
+  if (std::filesystem::exists(fmt::format("{}/rank-0/{}", path, convert::kManifestName), code))
+    return invalid("converted.shard", "the folder holds a folder for each rank")
+        .in(path)
+        .expects("the folder of one rank", "all of them")
+        .try_this(fmt::format("name one of them: {}/rank-0", path));
   Result<checkpoint::Checkpoint> checkpoint = checkpoint::Checkpoint::open(path);
   if (!checkpoint) return checkpoint.why();
   Result<Model> of_checkpoint = of(*std::move(checkpoint));

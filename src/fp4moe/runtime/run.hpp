@@ -31,6 +31,10 @@ class Model {
   std::uint64_t layer_index(std::size_t number) const;  // the block's number in the model
   std::uint64_t hidden(std::size_t number) const;
   bool is_converted() const { return folder_ != nullptr; }
+  // Of a converted folder; null of a checkpoint.
+  const convert::Manifest* manifest() const {
+    return folder_ == nullptr ? nullptr : &folder_->manifest();
+  }
   const std::string& path() const { return path_; }
   Result<LayerFacts> facts(std::size_t number) const;
   FindTensor finder() const;

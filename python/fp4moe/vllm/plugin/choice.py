@@ -28,21 +28,21 @@ def choose(layer: Any, prefix: str, target: Target | None, theirs: Callable[[], 
     if wish.mode == mode.ALWAYS:
         if why_not is not None:
             raise NotImplementedError(f"fp4moe: {prefix}: {why_not}")
-        _say(logging.INFO, prefix, target, "are computed by fp4moe: its mode is always")
+        say(logging.INFO, prefix, target, "are computed by fp4moe: its mode is always")
         return make_method(moe, target, wish)
     refused: str | None
     try:
         method = theirs()
     except Exception as error:
         if why_not is not None:
-            _say(logging.WARNING, prefix, target, f"are left to vLLM, which refuses them: {why_not}")
+            say(logging.WARNING, prefix, target, f"are left to vLLM, which refuses them: {why_not}")
             raise
         refused = _first_line(error)
     else:
         refused = cannot_run(method)
         if refused is None or why_not is not None:
             return method
-    _say(logging.INFO, prefix, target, f"are computed by fp4moe: vLLM has {refused}")
+    say(logging.INFO, prefix, target, f"are computed by fp4moe: vLLM has {refused}")
     return make_method(moe, target, wish)
 
 
@@ -59,7 +59,7 @@ def _first_line(error: Exception) -> str:
     return f"none ({text[0] if text else type(error).__name__})"
 
 
-def _say(level: int, prefix: str, target: Target, sentence: str) -> None:
+def say(level: int, prefix: str, target: Target, sentence: str) -> None:
     """Once for all layers of a model that have the same reason."""
     key = f"{target.parent.__name__} {sentence}"
     if key not in _said:

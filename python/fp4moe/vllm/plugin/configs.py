@@ -23,7 +23,8 @@ from vllm.model_executor.layers.quantization.quark import quark, quark_moe
 from vllm.model_executor.layers.quantization.utils.quant_utils import kFp8StaticTensorSym
 from vllm.platforms import current_platform
 
-from fp4moe.vllm.plugin import support
+from fp4moe import converted
+from fp4moe.vllm.plugin import folder, support
 from fp4moe.vllm.plugin.choice import choose
 from fp4moe.vllm.plugin.methods import Target
 
@@ -37,6 +38,31 @@ MXFP4 = Target(
 
 class _Choosing:
     """Before vLLM's class in the order of methods."""
+
+    fp4moe_is_folder = False  # of a folder that `fp4moe convert` made
+    fp4moe_folder = ""
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Any:
+        """vLLM's; that of a converted folder is the one of its source."""
+        if config.get("quant_method") != converted.METHOD:
+            return super().from_config(config)  # type: ignore[misc]
+        others = {key: value for key, value in config.items() if key not in ("quant_method", "source")}
+        result = super().from_config({**(converted.source_of(config) or {}), **others})  # type: ignore
+        result.fp4moe_is_folder = True
+        folder.use_loader()
+        return result
+
+    def maybe_update_config(self, model_name: str, *words: Any, **others: Any) -> None:
+        """vLLM tells where the model is."""
+        super().maybe_update_config(model_name, *words, **others)  # type: ignore[misc]
+        self.fp4moe_folder = model_name if self.fp4moe_is_folder else ""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """In a worker: what serves a converted folder loads by its index."""
+        self.__dict__.update(state)
+        if self.fp4moe_is_folder:
+            folder.use_loader()
 
     def fp4moe_target(self, layer: Any, prefix: str) -> Target | None:
         """vLLM's method of this layer; None where it is none of FP4's."""
@@ -54,7 +80,10 @@ class _Choosing:
 
         if not isinstance(layer, RoutedExperts):
             return theirs()
-        return choose(layer, prefix, self.fp4moe_target(layer, prefix), theirs)
+        target = self.fp4moe_target(layer, prefix)
+        if self.fp4moe_is_folder:
+            return folder.choose_folder(layer, prefix, target, self.fp4moe_folder, theirs)
+        return choose(layer, prefix, target, theirs)
 
 
 class GptOssMxfp4Config(_Choosing, mxfp4.GptOssMxfp4Config):
@@ -146,3 +175,4 @@ def register() -> None:
     """Put them in the place of vLLM's."""
     for name, config in CONFIGS.items():
         register_quantization_config(name)(config)
+    folder.register(CONFIGS)

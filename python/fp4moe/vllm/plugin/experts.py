@@ -23,10 +23,17 @@ class _Experts(mk.FusedMoEExpertsModular):
     """What both forms share. The layer is named by ``attach`` before the first call."""
 
     fp4moe_layer = ""
+    fp4moe_first, fp4moe_step = 0, 1
 
-    def attach(self, name: str) -> None:
-        """Compute with the layer of this name."""
-        self.fp4moe_layer = name
+    def attach(self, name: str, first: int = 0, step: int = 1) -> None:
+        """Compute with the layer of this name, which numbers its experts `first + step * position`."""
+        self.fp4moe_layer, self.fp4moe_first, self.fp4moe_step = name, first, step
+
+    def numbered(self, ids: torch.Tensor) -> torch.Tensor:
+        """Positions among this rank's experts as the layer numbers them; -1 stays."""
+        if (self.fp4moe_first, self.fp4moe_step) == (0, 1):
+            return ids
+        return torch.where(ids < 0, ids, ids * self.fp4moe_step + self.fp4moe_first)
 
     def largest_call(self) -> tuple[int, int]:
         """Rows and choices of the largest call that a graph may hold."""
@@ -118,7 +125,7 @@ class Fp4MoeExperts(_Experts):
         weights = topk_weights.to(torch.float32)
         if apply_router_weight_on_input:  # prepare() has multiplied by them
             weights = torch.ones_like(weights)
-        ids = local_ids(topk_ids, expert_map)
+        ids = self.numbered(local_ids(topk_ids, expert_map))
         ops.apply_named_out(hidden_states, ids, weights, self.fp4moe_layer, out=output)
 
 
@@ -174,7 +181,7 @@ class Fp4MoeBatchedExperts(_Experts):
         """Write each row's output of its own expert; zero beyond an expert's count."""
         experts, capacity, hidden = hidden_states.shape
         counts = expert_tokens_meta.expert_num_tokens
-        ids = batched_ids(counts, experts, capacity)
+        ids = self.numbered(batched_ids(counts, experts, capacity))
         ones = torch.ones_like(ids, dtype=torch.float32)
         flat = hidden_states.reshape(experts * capacity, hidden)
         out = output.view(experts * capacity, hidden)

@@ -95,11 +95,16 @@ class Fp4MoeMethod:
         else:
             self.fp4moe_layer.load_weights(weights.tensors_of(layer))
         weights.drop(layer)
+        self._finish(layer, layer.w13_weight_scale.device)
+
+    def _finish(self, layer: Any, device: torch.device, first: int = 0, step: int = 1) -> None:
+        """The kernel of a loaded layer, which numbers its experts `first + step * position`."""
+        assert self.fp4moe_layer is not None
         self.moe_quant_config = FUSED_MOE_UNQUANTIZED_CONFIG
         self.moe_kernel = self._kernel(layer)
-        self._fp4moe_shape = layer.w13_weight_scale.new_empty(
-            (self.moe.num_local_experts, 0, 0), dtype=torch.uint8
-        )
+        self.moe_kernel.fused_experts.attach(layer.layer_name, first, step)
+        shape = (self.moe.num_local_experts, 0, 0)
+        self._fp4moe_shape = torch.empty(shape, dtype=torch.uint8, device=device)
         if self._fp4moe_shape.is_cuda:  # graphs are captured later, and allocate nothing
             self.fp4moe_layer.reserve(*self.moe_kernel.fused_experts.largest_call())
 
@@ -122,7 +127,6 @@ class Fp4MoeMethod:
             experts = Fp4MoeExperts(
                 moe_config=self.moe, quant_config=FUSED_MOE_UNQUANTIZED_CONFIG
             )
-        experts.attach(layer.layer_name)
         return mk.FusedMoEKernel(prepare, experts)
 
     def get_fused_moe_quant_config(self, layer: Any) -> Any:

@@ -22,14 +22,15 @@ using Clock = std::chrono::steady_clock;
 
 // A full disk is noticed before the work, not after half of it.
 Result<Done> check_space(const FolderPlan& plan, const Journal& journal,
-                         const tensor::AtomicFolder& folder) {
+                         const tensor::AtomicFolder& folder, bool has_sibling) {
   std::uint64_t needed = plan.companion_bytes;
   if (journal.file(kSourceName) == nullptr) needed += plan.kept_bytes;
   for (const PlannedLayer& layer : plan.layers)
     if (journal.file(layer.record.file) == nullptr) needed += layer.bytes;
   for (const PlannedOthers& others : plan.others)
     if (journal.file(others.file) == nullptr)
-      for (const tensor::StoredTensor* tensor : others.tensors) needed += tensor->entry.bytes;
+      for (const tensor::StoredTensor* tensor : others.tensors)
+        needed += has_sibling ? 0 : tensor->entry.bytes;
   std::error_code code;
   const fs::space_info space = fs::space(folder.staging(), code);
   if (code || space.available >= needed) return Done{};
@@ -58,6 +59,7 @@ Result<Done> write_all(const checkpoint::Checkpoint& checkpoint, FolderPlan& pla
   for (PlannedLayer& layer : plan.layers)
     if (Result<Done> done = writer.write_layer(layer, journal); !done) return done;
   if (Result<Done> done = writer.copy_companions(); !done) return done;
+  if (Result<Done> done = writer.make_model_files(); !done) return done;
   if (Result<Done> same = check_stamps(checkpoint, stamps); !same) return same;
   return writer.write_manifest();
 }
@@ -90,7 +92,7 @@ Result<ConvertReport> convert_folder(const checkpoint::Checkpoint& checkpoint, F
     if (!*loaded)
       if (Result<Done> cleared = folder->clear(); !cleared) return cleared.why();
   }
-  if (Result<Done> fits = check_space(plan, journal, *folder); !fits) {
+  if (Result<Done> fits = check_space(plan, journal, *folder, !options.sibling.empty()); !fits) {
     folder->keep_staging(!journal.empty());
     return fits.why();
   }
@@ -112,6 +114,7 @@ Result<ConvertReport> convert_folder(const checkpoint::Checkpoint& checkpoint, F
                        .files = plan.manifest.files.size(),
                        .resumed_files = writer.skipped(),
                        .damaged_files = journal.damaged(),
+                       .linked_files = writer.linked(),
                        .threads = options.threads};
   const auto add_once = [](std::vector<std::string>& to, const std::vector<std::string>& from) {
     for (const std::string& sentence : from)

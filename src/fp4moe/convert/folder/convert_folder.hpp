@@ -16,6 +16,9 @@ struct ConvertOptions {
   std::size_t threads = 1;
   std::uint64_t max_memory = 0;  // bytes; 0: no limit
   bool resume = false;
+  // A finished folder of another rank of the model: files of other tensors that would be the same
+  // are links to its own, where the file system has them.
+  std::string sibling{};
   checkpoint::ProgressFunction progress{};
 };
 
@@ -24,6 +27,7 @@ struct ConvertReport {
   std::uint64_t expert_bytes = 0, other_bytes = 0;  // of the folder
   std::size_t files = 0, resumed_files = 0;         // safetensors; found finished and sound
   std::size_t damaged_files = 0;                    // found finished and not sound: made again
+  std::size_t linked_files = 0;                     // the sibling's
   std::size_t threads = 0;                          // that memory allowed
   double seconds = 0;
   std::vector<std::string> losses{};    // what cannot be undone, each sentence once

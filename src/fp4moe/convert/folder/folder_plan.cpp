@@ -12,6 +12,7 @@
 #include "fp4moe/base/version.hpp"
 #include "fp4moe/checkpoint/write/copy_checkpoint.hpp"
 #include "fp4moe/checkpoint/write/expert_layout.hpp"
+#include "fp4moe/convert/folder/model_files.hpp"
 #include "fp4moe/tensor/files/store_files.hpp"
 
 namespace fp4moe::convert {
@@ -100,6 +101,31 @@ Result<std::vector<checkpoint::FileCopy>> plan_companions(const tensor::Store& s
   return files;
 }
 
+std::string_view text_of(const tensor::MappedFile& file) {
+  return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
+}
+
+// Files that are made here are not copied, but kept.
+Result<Done> plan_made(FolderPlan& plan) {
+  const auto is_copied = [](const checkpoint::FileCopy& file) { return !is_made(file.name); };
+  const auto kept = std::ranges::stable_partition(plan.companions, is_copied);
+  plan.kept.assign(kept.begin(), kept.end());
+  plan.companions.erase(kept.begin(), kept.end());
+  const auto config = std::ranges::find(plan.kept, kConfigName, &checkpoint::FileCopy::name);
+  if (config == plan.kept.end()) return Done{};
+  const Result<tensor::MappedFile> file = tensor::MappedFile::open(config->from);
+  if (!file) return file.why();
+  const auto beside =
+      std::ranges::find(plan.companions, "hf_quant_config.json", &checkpoint::FileCopy::name);
+  Result<tensor::MappedFile> quantization = tensor::MappedFile();
+  if (beside != plan.companions.end()) quantization = tensor::MappedFile::open(beside->from);
+  if (!quantization) return quantization.why();
+  auto made = config_for_fp4moe(text_of(*file), text_of(*quantization));
+  if (!made) return invalid("config.type", "the configuration is not an object").in(config->from);
+  plan.config = *std::move(made);
+  return Done{};
+}
+
 std::uint64_t size_of(const std::string& path) {
   std::error_code code;
   const std::uintmax_t size = std::filesystem::file_size(path, code);
@@ -110,6 +136,7 @@ Result<Done> measure_kept(const tensor::Store& store, FolderPlan& plan) {
   const Result<std::uint64_t> frames = frame_bytes(store);
   if (!frames) return frames.why();
   plan.kept_bytes = *frames + (plan.index.empty() ? 0 : size_of(plan.index));
+  for (const checkpoint::FileCopy& file : plan.kept) plan.kept_bytes += size_of(file.from);
   for (const auto& scalars : plan.parts.scalars)
     for (const tensor::StoredTensor* tensor : scalars) plan.kept_bytes += tensor->entry.bytes;
   return Done{};
@@ -154,12 +181,14 @@ Result<FolderPlan> plan_folder(const checkpoint::Checkpoint& checkpoint, const s
   const Result<tensor::StoreFiles> files = tensor::find_store_files(path);
   if (!files) return files.why();
   plan.index = files->index_path;
-  if (Result<Done> done = measure_kept(store, plan); !done) return done.why();
   Result<std::vector<checkpoint::FileCopy>> companions = plan_companions(store);
   if (!companions) return companions.why();
   plan.companions = *std::move(companions);
+  if (Result<Done> done = plan_made(plan); !done) return done.why();
   for (const checkpoint::FileCopy& file : plan.companions)
     plan.companion_bytes += size_of(file.from);
+  plan.companion_bytes += plan.config.size();
+  if (Result<Done> done = measure_kept(store, plan); !done) return done.why();
   plan.manifest = {
       .layout = std::string(recipe.layout->id),
       .generation = std::string(recipe.layout->generation),

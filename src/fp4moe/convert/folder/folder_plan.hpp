@@ -3,7 +3,7 @@
 //   experts-00003.safetensors   a MoE layer: packer tensors under the layer's prefix
 //   others-00001.safetensors    the checkpoint's other tensors
 //   source.safetensors          what it takes to make the checkpoint's files again
-//   config.json, ...            its other files, copied
+//   config.json, ...            its other files, copied; some are made: model_files.hpp
 //   fp4moe.json                 the manifest
 #pragma once
 #include <cstdint>
@@ -39,6 +39,8 @@ struct FolderPlan {
   SourceParts parts{};
   std::string index{};  // the index through which the source was opened; empty: none
   std::vector<checkpoint::FileCopy> companions{};
+  std::vector<checkpoint::FileCopy> kept{};         // those in whose place others are made
+  std::string config{};                             // config.json of the folder; empty: none
   std::uint64_t expert_bytes = 0, other_bytes = 0;  // packed; copied
   std::uint64_t kept_bytes = 0;                     // of the source's frames, scalars and index
   std::uint64_t companion_bytes = 0;

@@ -1,6 +1,8 @@
 #include "fp4moe/convert/folder/folder_writer.hpp"
 
 #include <algorithm>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
@@ -9,6 +11,7 @@
 #include "fp4moe/base/interrupt.hpp"
 #include "fp4moe/base/parallel.hpp"
 #include "fp4moe/convert/folder/content.hpp"
+#include "fp4moe/convert/folder/model_files.hpp"
 #include "fp4moe/convert/pack/pack_layer.hpp"
 
 namespace fp4moe::convert {
@@ -38,6 +41,32 @@ std::vector<PieceDigests> digests_for(const SafetensorsWriter& writer) {
   for (const tensor::TensorEntry& entry : writer.entries())
     digests.emplace_back(entry.bytes, kPieceBytes);
   return digests;
+}
+
+// A file of the source that is no tensors' and is not in the folder: its index, and those in whose
+// place others are made.
+struct KeptFile {
+  std::string_view kind{};
+  std::string name{};
+  tensor::MappedFile mapped{};
+};
+
+Result<std::vector<KeptFile>> whole_files(const FolderPlan& plan) {
+  std::vector<KeptFile> files;
+  const auto add = [&files](std::string_view kind, const std::string& path,
+                            std::string name) -> Result<Done> {
+    Result<tensor::MappedFile> mapped = tensor::MappedFile::open(path);
+    if (!mapped) return mapped.why();
+    files.push_back({kind, std::move(name), *std::move(mapped)});
+    return Done{};
+  };
+  if (!plan.index.empty())
+    if (const auto done = add("index", plan.index, plan.index.substr(plan.index.rfind('/') + 1));
+        !done)
+      return done.why();
+  for (const checkpoint::FileCopy& file : plan.kept)
+    if (const auto done = add("file", file.from, file.name); !done) return done.why();
+  return files;
 }
 
 }  // namespace
@@ -79,9 +108,8 @@ Result<Done> FolderWriter::write_source(Journal& journal) {
   const std::string file(kSourceName);
   if (take(file, journal)) return Done{};
   const tensor::Store& store = checkpoint_.store();
-  Result<tensor::MappedFile> index = tensor::MappedFile();
-  if (!plan_.index.empty()) index = tensor::MappedFile::open(plan_.index);
-  if (!index) return index.why();
+  const Result<std::vector<KeptFile>> whole = whole_files(plan_);
+  if (!whole) return whole.why();
   std::vector<TensorSpec> specs;
   std::vector<std::vector<std::byte>> scalars;  // a number or two for each expert
   for (std::size_t i = 0; i < store.files().size(); ++i) {
@@ -90,9 +118,8 @@ Result<Done> FolderWriter::write_source(Journal& journal) {
     specs.push_back(kept_as("frame", name, Frame(store, i).bytes()));
     specs.push_back(kept_as("scalars", name, scalars.back().size()));
   }
-  if (!plan_.index.empty())
-    specs.push_back(
-        kept_as("index", plan_.index.substr(plan_.index.rfind('/') + 1), index->bytes().size()));
+  for (const KeptFile& each : *whole)
+    specs.push_back(kept_as(each.kind, each.name, each.mapped.bytes().size()));
   Result<SafetensorsWriter> writer = SafetensorsWriter::create(path(file), specs);
   if (!writer) return writer.why();
   std::vector<PieceDigests> digests = digests_for(*writer);
@@ -106,24 +133,68 @@ Result<Done> FolderWriter::write_source(Journal& journal) {
     if (Result<Done> done = write_pieces(*writer, t + 1, scalars[i], digests[t + 1]); !done)
       return done;
   }
-  if (!plan_.index.empty())
-    if (Result<Done> done = write_pieces(*writer, specs.size() - 1, index->bytes(), digests.back());
-        !done)
+  for (std::size_t i = 0; i < whole->size(); ++i) {
+    const std::size_t t = 2 * scalars.size() + i;
+    if (Result<Done> done = write_pieces(*writer, t, (*whole)[i].mapped.bytes(), digests[t]); !done)
       return done;
+  }
   Result<FileRecord> record = finish(file, *writer, digests);
   if (!record) return record.why();
   plan_.manifest.files.push_back(*record);
   return journal.add(staging_, *std::move(record));
 }
 
+// The sibling's file, when it holds what would be written; read once to know.
+Result<std::optional<FileRecord>> FolderWriter::find_at_sibling(const PlannedOthers& others) const {
+  if (options_.sibling.empty()) return std::optional<FileRecord>();
+  const Result<Manifest> manifest = read_manifest(options_.sibling);
+  const FileRecord* file = manifest ? manifest->find_file(others.file) : nullptr;
+  if (file == nullptr || manifest->layout != plan_.manifest.layout ||
+      file->tensors.size() != others.tensors.size())
+    return std::optional<FileRecord>();
+  const tensor::Store& store = checkpoint_.store();
+  const auto differs = [&](std::size_t i) -> Result<bool> {
+    const tensor::StoredTensor& tensor = *others.tensors[i];
+    const TensorRecord& record = file->tensors[i];
+    const tensor::TensorSpec spec = kept_spec(tensor.entry);
+    if (record.name != spec.name || record.dtype != spec.dtype || record.shape != spec.shape ||
+        record.bytes != tensor.entry.bytes)
+      return true;
+    if (Result<Done> go_on = check_interrupt(); !go_on) return go_on.why();
+    const std::span<const std::byte> bytes = store.bytes(tensor);
+    const bool is_same = checksum_of(bytes, record.piece_bytes) == record.checksum;
+    store.drop(tensor, bytes);
+    return !is_same;
+  };
+  for (std::size_t i = 0; i < others.tensors.size(); ++i) {
+    const Result<bool> other = differs(i);
+    if (!other) return other.why();
+    if (*other) return std::optional<FileRecord>();
+  }
+  return std::optional<FileRecord>(*file);
+}
+
 Result<Done> FolderWriter::write_others(const PlannedOthers& others, Journal& journal) {
   if (take(others.file, journal)) return Done{};
+  Result<std::optional<FileRecord>> same = find_at_sibling(others);
+  if (!same) return same.why();
+  std::error_code code;
+  if (*same) {
+    std::filesystem::create_hard_link(fmt::format("{}/{}", options_.sibling, others.file),
+                                      path(others.file), code);
+    if (!code) {
+      ++linked_;
+      for (const TensorRecord& tensor : (*same)->tensors) done(tensor.bytes);
+      plan_.manifest.files.push_back(**same);
+      return journal.add(staging_, **std::move(same));
+    }
+  }
   const tensor::Store& store = checkpoint_.store();
   std::vector<TensorSpec> specs;
   for (const tensor::StoredTensor* tensor : others.tensors)
     specs.push_back(kept_spec(tensor->entry));
-  Result<SafetensorsWriter> writer =
-      SafetensorsWriter::create(path(others.file), specs, {{"format", "pt"}});
+  Result<SafetensorsWriter> writer = SafetensorsWriter::create(
+      path(others.file), specs, {{"format", "pt"}, {"fp4moe.layout", plan_.manifest.layout}});
   if (!writer) return writer.why();
   std::vector<PieceDigests> digests = digests_for(*writer);
   struct Item {
@@ -247,26 +318,42 @@ Result<Done> FolderWriter::write_layer(PlannedLayer& layer, Journal& journal) {
   return journal.add(staging_, *std::move(record), &layer.record);
 }
 
+// `source`: the mapping that the bytes lie in, whose pages are let go.
+Result<Done> FolderWriter::add_companion(const std::string& name, std::span<const std::byte> bytes,
+                                         const tensor::MappedFile* source) {
+  Result<tensor::AtomicFile> to = tensor::AtomicFile::create(path(name), bytes.size());
+  if (!to) return to.why();
+  PieceDigests digests(bytes.size(), kPieceBytes);
+  for (std::size_t i = 0; i < digests.count(); ++i) {
+    const auto piece = bytes.subspan(digests.begin(i), digests.size(i));
+    digests.put(i, piece);
+    if (Result<Done> written = to->write(digests.begin(i), piece); !written) return written;
+    if (source != nullptr) source->drop(piece);
+  }
+  if (Result<Done> named = to->commit(); !named) return named;
+  plan_.manifest.companions.push_back(
+      {.name = name, .bytes = bytes.size(), .checksum = digests.whole()});
+  return Done{};
+}
+
 Result<Done> FolderWriter::copy_companions() {
   for (const checkpoint::FileCopy& copy : plan_.companions) {
     if (Result<Done> go_on = check_interrupt(); !go_on) return go_on;
     const Result<tensor::MappedFile> from = tensor::MappedFile::open(copy.from);
     if (!from) return from.why();
-    const std::span<const std::byte> bytes = from->bytes();
-    Result<tensor::AtomicFile> to = tensor::AtomicFile::create(path(copy.name), bytes.size());
-    if (!to) return to.why();
-    PieceDigests digests(bytes.size(), kPieceBytes);
-    for (std::size_t i = 0; i < digests.count(); ++i) {
-      const auto piece = bytes.subspan(digests.begin(i), digests.size(i));
-      digests.put(i, piece);
-      if (Result<Done> written = to->write(digests.begin(i), piece); !written) return written;
-      from->drop(piece);
-    }
-    if (Result<Done> named = to->commit(); !named) return named;
-    plan_.manifest.companions.push_back(
-        {.name = copy.name, .bytes = bytes.size(), .checksum = digests.whole()});
+    if (Result<Done> done = add_companion(copy.name, from->bytes(), &*from); !done) return done;
   }
   return Done{};
+}
+
+Result<Done> FolderWriter::make_model_files() {
+  if (plan_.config.empty()) return Done{};
+  const auto add = [this](std::string_view name, const std::string& text) {
+    return add_companion(std::string(name), std::as_bytes(std::span(text)), nullptr);
+  };
+  if (Result<Done> done = add(kConfigName, plan_.config); !done) return done;
+  if (plan_.others.empty()) return Done{};
+  return add(kOthersIndexName, others_index(plan_.manifest.files));
 }
 
 Result<Done> FolderWriter::write_manifest() {

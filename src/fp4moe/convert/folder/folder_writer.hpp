@@ -2,6 +2,7 @@
 // convert_folder alone.
 #pragma once
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -24,16 +25,21 @@ class FolderWriter {
   Result<Done> write_others(const PlannedOthers& others, Journal& journal);
   Result<Done> write_layer(PlannedLayer& layer, Journal& journal);
   Result<Done> copy_companions();
+  Result<Done> make_model_files();
   Result<Done> write_manifest();
 
   std::size_t skipped() const { return skipped_; }
+  std::size_t linked() const { return linked_; }
 
  private:
   bool take(const std::string& file, const Journal& journal);
+  Result<std::optional<FileRecord>> find_at_sibling(const PlannedOthers& others) const;
   void done(std::uint64_t bytes) const {
     if (options_.progress) options_.progress(bytes);
   }
   std::string path(std::string_view name) const;
+  Result<Done> add_companion(const std::string& name, std::span<const std::byte> bytes,
+                             const tensor::MappedFile* source);
   Result<Done> pack(PlannedLayer& layer, LayerPacker& packer, tensor::SafetensorsWriter& writer,
                     std::vector<PieceDigests>& digests) const;
   Result<Done> pack_small(const PlannedLayer& layer, const LayerPacker& packer,
@@ -46,7 +52,7 @@ class FolderWriter {
   FolderPlan& plan_;
   std::string staging_;
   ConvertOptions options_;
-  std::size_t skipped_ = 0;
+  std::size_t skipped_ = 0, linked_ = 0;
 };
 
 }  // namespace fp4moe::convert

@@ -45,7 +45,7 @@ Result<Done> compare(const Json& found, const Json& wanted, const std::string& p
 }  // namespace
 
 Json identity_of(const FolderPlan& plan, const std::vector<FileStamp>& stamps) {
-  Json sizes = Json::array(), source = Json::array(), companions = Json::array();
+  Json sizes = Json::array(), source = Json::array();
   for (const PlannedLayer& layer : plan.layers)
     sizes.push_back({{"prefix", layer.record.prefix},
                      {"hidden", layer.record.problem.padded.hidden},
@@ -68,6 +68,7 @@ Json identity_of(const FolderPlan& plan, const std::vector<FileStamp>& stamps) {
           {"experts_only", manifest.experts_only},
           {"padded sizes", std::move(sizes)},
           {"other files", plan.others.size()},
+          {"config.json", text(digest_of(plan.config))},
           {"source path", manifest.source_path},
           {"source file", std::move(source)}};
 }

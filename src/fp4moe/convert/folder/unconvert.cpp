@@ -17,6 +17,7 @@
 #include "fp4moe/convert/folder/content.hpp"
 #include "fp4moe/convert/folder/converted_folder.hpp"
 #include "fp4moe/convert/folder/expert_writer.hpp"
+#include "fp4moe/convert/folder/model_files.hpp"
 #include "fp4moe/convert/folder/raw_file.hpp"
 #include "fp4moe/convert/folder/source_parts.hpp"
 #include "fp4moe/tensor/files/atomic_file.hpp"
@@ -141,8 +142,26 @@ class Restorer {
     return sound_bytes(first(), *place);
   }
 
+  // What was kept whole is the source's; files of these names in the folder were made.
   Result<Done> copy_companions() const {
+    std::set<std::string> kept_names{std::string(kOthersIndexName)};
+    for (const TensorRecord& tensor : source_tensors()) {
+      const std::size_t slash = std::min(tensor.name.find('/'), tensor.name.size());
+      const std::string kind = tensor.name.substr(0, slash);
+      if (kind != "index" && kind != "file") continue;
+      const std::string name = tensor.name.substr(std::min(slash + 1, tensor.name.size()));
+      const auto bytes = kept(kind, name);
+      if (!bytes) return bytes.why();
+      if (name.empty() || name.find('/') != name.npos || name == "." || name == "..")
+        return invalid("converted.manifest", "a kept file has a name outside the folder")
+            .at(printable(name));
+      if (Result<Done> done = tensor::write_file(fmt::format("{}/{}", staging_, name), *bytes);
+          !done)
+        return done;
+      kept_names.insert(name);
+    }
     for (const CompanionRecord& record : first().manifest().companions) {
+      if (kept_names.contains(record.name)) continue;
       const std::string from = fmt::format("{}/{}", first().path(), record.name);
       const Result<tensor::MappedFile> file = tensor::MappedFile::open(from);
       if (!file) return file.why();
@@ -150,19 +169,6 @@ class Restorer {
         return damaged(first(), record.name, "");
       if (Result<Done> done =
               tensor::write_file(fmt::format("{}/{}", staging_, record.name), file->bytes());
-          !done)
-        return done;
-    }
-    for (const TensorRecord& tensor : source_tensors()) {
-      constexpr std::string_view kIndex = "index/";
-      if (!tensor.name.starts_with(kIndex)) continue;
-      const std::string name = tensor.name.substr(kIndex.size());
-      const auto bytes = kept("index", name);
-      if (!bytes) return bytes.why();
-      if (name.find('/') != name.npos || name == "..")
-        return invalid("converted.manifest", "the index has a name outside the folder")
-            .at(printable(name));
-      if (Result<Done> done = tensor::write_file(fmt::format("{}/{}", staging_, name), *bytes);
           !done)
         return done;
     }

@@ -1,0 +1,160 @@
+"""How long a model takes until its first token, and how much memory: checkpoint and converted folder.
+
+A random gpt-oss-20b of a few layers, on a CPU: loaded from the checkpoint, whose experts are packed,
+and from the folder that `fp4moe convert` made of it, whose experts are mapped. Each load is a
+process of its own; the kinds take turns, the files are in the system's cache, the median counts.
+
+    python python/bench/start_up.py --engine transformers --layers 15
+    python python/bench/start_up.py --engine vllm --layers 15        # where vLLM is installed
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+KINDS = ("checkpoint", "folder")
+
+
+class Watch(threading.Thread):
+    """The largest memory of a process and its children, while it runs, in bytes."""
+
+    def __init__(self, process: int) -> None:
+        super().__init__(daemon=True)
+        self.process, self.own, self.total = process, 0, 0
+        self.is_over = threading.Event()
+
+    def run(self) -> None:
+        while not self.is_over.wait(0.1):
+            found = [memory(each) for each in family(self.process)]
+            self.own = max(self.own, sum(one for one, _ in found))
+            self.total = max(self.total, sum(whole for _, whole in found))
+
+
+def family(process: int) -> list[int]:
+    """A process and all below it."""
+    found, at = [process], 0
+    while at < len(found):
+        try:
+            below = Path(f"/proc/{found[at]}/task/{found[at]}/children").read_text().split()
+        except OSError:
+            below = []
+        found += [int(each) for each in below]
+        at += 1
+    return found
+
+
+def memory(process: int) -> tuple[int, int]:
+    """Memory of its own, and with the pages of mapped files."""
+    try:
+        lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    except OSError:
+        return 0, 0
+    sizes = {line.split(":")[0]: int(line.split()[1]) << 10 for line in lines if " kB" in line}
+    return sizes.get("RssAnon", 0) + sizes.get("RssShmem", 0), sizes.get("VmRSS", 0)
+
+
+def load(engine: str, path: str) -> None:
+    """Load, give one token, and say when each was done. The child's part."""
+    begin = time.perf_counter()
+    if engine == "vllm":
+        from vllm import LLM, SamplingParams
+
+        imported = time.perf_counter()
+        options: dict[str, Any] = {"dtype": "float32", "enforce_eager": True, "max_model_len": 64}
+        model = LLM(path, skip_tokenizer_init=True, kv_cache_memory_bytes=1 << 26, **options)
+        loaded = time.perf_counter()
+        prompt: Any = {"prompt_token_ids": [1, 2, 3]}
+        params = SamplingParams(max_tokens=1, detokenize=False, temperature=0)
+        answer = list(model.generate([prompt], params)[0].outputs[0].token_ids)
+    else:
+        import torch
+        from transformers import AutoModelForCausalLM
+
+        from fp4moe.transformers import register
+
+        register()
+        imported = time.perf_counter()
+        way = {"experts_implementation": "fp4moe", "dtype": torch.float32}
+        model = AutoModelForCausalLM.from_pretrained(path, **way)
+        loaded = time.perf_counter()
+        with torch.no_grad():
+            answer = [int(model(torch.tensor([[1, 2, 3]])).logits[0, -1].argmax())]
+    times = {"import": imported - begin, "load": loaded - imported}
+    times["first_token"] = time.perf_counter() - loaded
+    print("RESULT " + json.dumps({**times, "token": answer}), flush=True)
+
+
+def measure(engine: str, path: Path) -> dict[str, Any]:
+    """One load in a process of its own."""
+    words = [sys.executable, __file__, "--engine", engine, "--load", str(path)]
+    quiet = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1"}
+    child = subprocess.Popen(
+        words, stdout=subprocess.PIPE, text=True, env={**os.environ, "HF_HUB_OFFLINE": "1", **quiet}
+    )
+    watch = Watch(child.pid)
+    watch.start()
+    said, _ = child.communicate()
+    watch.is_over.set()
+    watch.join()
+    (line,) = [line for line in said.splitlines() if line.startswith("RESULT ")]
+    sizes = {"peak_own_bytes": watch.own, "peak_bytes": watch.total}
+    return {**json.loads(line.removeprefix("RESULT ")), **sizes}
+
+
+def make(folder: Path, layers: int) -> dict[str, Path]:
+    """The checkpoint and the folder made of it."""
+    from fp4moe import cli
+
+    paths = {kind: folder / kind for kind in KINDS}
+    for words in (
+        ["synth", "--model", "gpt-oss-20b", "--layers", str(layers), "-o", str(paths["checkpoint"])],
+        ["convert", str(paths["checkpoint"]), "-o", str(paths["folder"])],
+    ):
+        outcome = cli.call(words)
+        assert outcome.status == 0, outcome.err
+        print(outcome.out.strip().splitlines()[-1], file=sys.stderr)
+    return paths
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--engine", choices=("transformers", "vllm"), default="transformers")
+    parser.add_argument("--layers", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--files", type=Path, help="where the files are, or are made and stay")
+    parser.add_argument("--load", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.load:
+        load(given.engine, given.load)
+        return
+    with tempfile.TemporaryDirectory() as place:
+        folder = given.files or Path(place)
+        paths = {kind: folder / kind for kind in KINDS}
+        if not all(path.is_dir() for path in paths.values()):
+            paths = make(folder, given.layers)
+        runs: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}
+        for _ in range(given.rounds):
+            for kind in KINDS:
+                runs[kind].append(measure(given.engine, paths[kind]))
+        tokens = {str(run["token"]) for each in runs.values() for run in each}
+        assert len(tokens) == 1, f"the kinds give different tokens: {tokens}"
+        words = [word for word in runs["folder"][0] if word != "token"]
+        medians = {
+            kind: {word: statistics.median(run[word] for run in each) for word in words}
+            for kind, each in runs.items()
+        }
+        print(json.dumps({"engine": given.engine, "layers": given.layers, **medians}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
