@@ -244,6 +244,13 @@ def synth(out: Path, *, model: str, progress: Progress | None = None, **words: A
     return _checked("synth", words={"out": out, "model": model, **words}, progress=progress)
 
 
+def report(
+    path: Path, out: Path | None = None, *, progress: Progress | None = None, **words: Any
+) -> Report:
+    """Write one HTML page about a checkpoint or a converted folder; without ``out`` its facts alone."""
+    return _checked("report", path, words={"out": out, **words}, progress=progress)
+
+
 def run(path: Path, **words: Any) -> Report:
     """Run MoE layers on tokens, by any backend's numerics."""
     return _checked("run", path, words=words)

@@ -20,6 +20,7 @@ Run declare_plan(OptionSet& set);
 Run declare_matrix(OptionSet& set);
 Run declare_merge(OptionSet& set);
 Run declare_quantize(OptionSet& set);
+Run declare_report(OptionSet& set);
 Run declare_run(OptionSet& set);
 Run declare_synth(OptionSet& set);
 Run declare_transcode(OptionSet& set);
@@ -45,6 +46,7 @@ constexpr Command kCommands[] = {
     {"verify",    "Prove that a converted folder is what its source gives",    "fp4moe verify ./gpt-oss-20b-marlin --deep", declare_verify},
     {"run",       "Run MoE layers on tokens, by any backend's numerics",       "fp4moe run ./gpt-oss-20b --backend MARLIN --tokens 16 --check", declare_run},
     {"diff",      "Compare two backends, splits, batch sizes or output files", "fp4moe diff MARLIN exact --checkpoint ./gpt-oss-20b", declare_diff},
+    {"report",    "Write one HTML page about a checkpoint: findings, scales, plans",  "fp4moe report ./gpt-oss-20b --device h100,b200 -o report.html", declare_report},
     {"layouts",   "List and draw the weight layouts of every backend",         "fp4moe layouts marlin.mxfp4", declare_layouts},
     {"transcode", "Write a checkpoint in another dialect, bit for bit",        "fp4moe transcode ./gpt-oss-20b --to gguf -o gpt-oss-20b.gguf", declare_transcode},
     {"quantize",  "Quantize the experts of a BF16, F16 or F32 checkpoint",     "fp4moe quantize ./qwen3-bf16 --format nvfp4 -o qwen3-nvfp4", declare_quantize},
