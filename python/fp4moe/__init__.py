@@ -4,15 +4,28 @@ from __future__ import annotations
 
 from typing import Any
 
-from fp4moe import cli, errors, formats
+from fp4moe import cli, errors, formats, results
 from fp4moe._core import VERSION as __version__
 from fp4moe._core import Adapters, Layer, Model
-from fp4moe.commands import (
+from fp4moe.commands import command
+from fp4moe.errors import (
+    Error,
+    FailedError,
+    InvalidInputError,
+    MismatchError,
+    ResourceExhaustedError,
+    UnavailableError,
+    UnsupportedError,
+    UsageError,
+)
+from fp4moe.quantize import Quantized, dequantize, quantize, quantize_rules
+from fp4moe.selection import Change, Refusal, Selection
+from fp4moe.verbs import (
     bench,
-    command,
     convert,
     diff,
     doctor,
+    explain,
     inspect,
     layouts,
     lint,
@@ -28,18 +41,6 @@ from fp4moe.commands import (
     verify,
     vllm_versions,
 )
-from fp4moe.errors import (
-    Error,
-    FailedError,
-    InvalidInputError,
-    MismatchError,
-    ResourceExhaustedError,
-    UnavailableError,
-    UnsupportedError,
-    UsageError,
-)
-from fp4moe.quantize import Quantized, dequantize, quantize, quantize_rules
-from fp4moe.selection import Change, Refusal, Selection, explain
 
 __all__ = [
     "Adapters",
@@ -78,6 +79,7 @@ __all__ = [
     "quantize_checkpoint",
     "quantize_rules",
     "report",
+    "results",
     "run",
     "synth",
     "transcode",
