@@ -5,6 +5,7 @@
 
     commands          docs/commands.md: every command and what it takes, asked of the program
     c-api-reference   docs/c-api-reference.md: every declaration of the header
+    environment       docs/environment.md: every environment variable, asked of the program
     errors            docs/errors.md: every error id, from the sources and docs/errors.toml
     machine           docs/machine.md: what described devices get, asked of the program
     verbs             python/fp4moe/verbs.py: the verbs with every keyword, asked of the program
@@ -41,6 +42,12 @@ def commands(options: argparse.Namespace) -> str:
     return source.page(options.program)
 
 
+def environment(options: argparse.Namespace) -> str:
+    from pages import environment as source
+
+    return source.page(options.program)
+
+
 def c_api(_: argparse.Namespace) -> str:
     from pages import c_api as source
 
@@ -71,7 +78,7 @@ def vllm_versions(options: argparse.Namespace) -> str:
     return subprocess.run([options.program, "vllm-versions", "--markdown"], check=True, capture_output=True, text=True).stdout
 
 
-PAGES = {"c-api-reference": c_api, "commands": commands, "errors": errors, "machine": machine, "python": python,
+PAGES = {"c-api-reference": c_api, "commands": commands, "environment": environment, "errors": errors, "machine": machine, "python": python,
          "verbs": verbs, "vllm-messages": vllm_messages, "vllm-versions": vllm_versions}
 
 

@@ -151,9 +151,11 @@ class InspectTensor(TypedDict):
     file: str
 
 
-class _Inspect(TypedDict):
+_Recognized = TypedDict("_Recognized", {"recognised": bool})
+
+
+class _Inspect(_Recognized):
     schema_version: int
-    recognised: bool
     config: InspectConfig
     layers: list[InspectLayer]
     other_layers: list[InspectOtherLayer]
