@@ -39,13 +39,3 @@ install(TARGETS fp4moe_python LIBRARY DESTINATION fp4moe COMPONENT python EXCLUD
 nanobind_add_stub(fp4moe_python_stub MODULE _core OUTPUT ${PROJECT_BINARY_DIR}/python/fp4moe/_core.pyi
                   PYTHON_PATH ${PROJECT_BINARY_DIR}/python/fp4moe DEPENDS fp4moe_python)
 install(FILES ${PROJECT_BINARY_DIR}/python/fp4moe/_core.pyi DESTINATION fp4moe COMPONENT python EXCLUDE_FROM_ALL)
-
-# What the verbs take, spelt out: as the compiled module tells it.
-set(stubs ${PROJECT_BINARY_DIR}/python/fp4moe/commands.pyi ${PROJECT_BINARY_DIR}/python/fp4moe/selection.pyi)
-add_custom_command(OUTPUT ${stubs}
-  COMMAND ${Python_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/make_stubs.py ${PROJECT_BINARY_DIR}/python/fp4moe
-  DEPENDS fp4moe_python ${PROJECT_SOURCE_DIR}/tools/make_stubs.py
-          ${PROJECT_SOURCE_DIR}/python/fp4moe/commands.py ${PROJECT_SOURCE_DIR}/python/fp4moe/selection.py)
-add_custom_target(fp4moe_python_verbs DEPENDS ${stubs})
-add_dependencies(fp4moe_python_stub fp4moe_python_verbs)
-install(FILES ${stubs} DESTINATION fp4moe COMPONENT python EXCLUDE_FROM_ALL)

@@ -21,7 +21,7 @@ set_target_properties(fp4moe_static PROPERTIES
 target_include_directories(fp4moe_static PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests
   $<TARGET_PROPERTY:fp4moe_fmt,INTERFACE_INCLUDE_DIRECTORIES>)
 get_property(modules GLOBAL PROPERTY FP4MOE_MODULES)
-list(APPEND modules fp4moe_bench fp4moe_cli fp4moe_golden)
+list(APPEND modules fp4moe_bench fp4moe_report fp4moe_cli fp4moe_golden)
 set(static_modules)
 foreach(module ${modules})
   get_target_property(kind ${module} TYPE)

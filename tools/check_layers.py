@@ -45,7 +45,8 @@ ALLOWED = {
     "vllm": f"{LIBRARY} runtime",
     "capi": f"include {LIBRARY} runtime",
     "bench": f"{LIBRARY} runtime",
-    "cli": f"{LIBRARY} runtime bench",
+    "report": f"{BELOW} layout checkpoint oracle backends {CONVERT} bench",
+    "cli": f"{LIBRARY} runtime bench report",
     "golden": f"{LIBRARY} runtime cli",
 }
 FOR_TESTS = ("checkpoint/synth", "oracle/vllm", "oracle/explain")  # what any test may include

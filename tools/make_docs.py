@@ -5,8 +5,10 @@
 
     commands          docs/commands.md: every command and what it takes, asked of the program
     c-api-reference   docs/c-api-reference.md: every declaration of the header
+    environment       docs/environment.md: every environment variable, asked of the program
     errors            docs/errors.md: every error id, from the sources and docs/errors.toml
     machine           docs/machine.md: what described devices get, asked of the program
+    verbs             python/fp4moe/verbs.py: the verbs with every keyword, asked of the program
     python            docs/python.md: the public names of the package, which must be installed
     vllm-messages     docs/vllm-messages.md: vLLM's sentences and what to do, asked of the program
     vllm-versions     docs/vllm-versions.md: releases of vLLM and their policies, asked of the program
@@ -40,6 +42,12 @@ def commands(options: argparse.Namespace) -> str:
     return source.page(options.program)
 
 
+def environment(options: argparse.Namespace) -> str:
+    from pages import environment as source
+
+    return source.page(options.program)
+
+
 def c_api(_: argparse.Namespace) -> str:
     from pages import c_api as source
 
@@ -50,6 +58,12 @@ def python(options: argparse.Namespace) -> str:
     from pages import python_api as source
 
     return source.page(options.stub)
+
+
+def verbs(options: argparse.Namespace) -> str:
+    from pages import verbs as source
+
+    return source.page(options.program)
 
 
 def vllm_messages(options: argparse.Namespace) -> str:
@@ -64,8 +78,8 @@ def vllm_versions(options: argparse.Namespace) -> str:
     return subprocess.run([options.program, "vllm-versions", "--markdown"], check=True, capture_output=True, text=True).stdout
 
 
-PAGES = {"c-api-reference": c_api, "commands": commands, "errors": errors, "machine": machine, "python": python,
-         "vllm-messages": vllm_messages, "vllm-versions": vllm_versions}
+PAGES = {"c-api-reference": c_api, "commands": commands, "environment": environment, "errors": errors, "machine": machine, "python": python,
+         "verbs": verbs, "vllm-messages": vllm_messages, "vllm-versions": vllm_versions}
 
 
 def main() -> int:
@@ -77,7 +91,8 @@ def main() -> int:
     options = parser.parse_args()
     stale = False
     for name in options.page:
-        path = ROOT / f"docs/{name}.md"
+        page = "python/fp4moe/verbs.py" if name == "verbs" else f"docs/{name}.md"
+        path = ROOT / page
         text = PAGES[name](options)
         old = path.read_text() if path.exists() else ""
         if not options.check:
@@ -86,7 +101,7 @@ def main() -> int:
             stale = True
             lines = difflib.unified_diff(old.splitlines(), text.splitlines(), str(path), "what the sources say", lineterm="", n=0)
             print("\n".join(list(lines)[:40]))
-            print(f"docs/{name}.md is stale: run tools/make_docs.py {name}")
+            print(f"{page} is stale: run tools/make_docs.py {name}")
     return 1 if stale else 0
 
 

@@ -8,7 +8,7 @@ build=(g++ cmake ninja-build git nlohmann-json3-dev libfmt-dev libxxhash-dev lib
 cuda=("${build[@]}" python3 python3-venv)
 python=("${build[@]}" python3-dev python3-venv)
 test=("${python[@]}" pkg-config)
-all=("${test[@]}" libopenmpi-dev openmpi-bin chromium)  # chromium: tests/explorer
+all=("${test[@]}" libopenmpi-dev openmpi-bin chromium)  # chromium: tests/browser, tests/explorer
 check=("${all[@]}" clang clang-format clang-tidy libclang-rt-14-dev)
 # clang-tidy reads the kernels of the other architecture with its headers.
 case $(uname -m) in

@@ -4,29 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from fp4moe import cli, errors, formats
+from fp4moe import cli, errors, formats, results
 from fp4moe._core import VERSION as __version__
 from fp4moe._core import Adapters, Layer, Model
-from fp4moe.commands import (
-    bench,
-    command,
-    convert,
-    diff,
-    doctor,
-    inspect,
-    layouts,
-    lint,
-    matrix,
-    merge,
-    plan,
-    quantize_checkpoint,
-    run,
-    synth,
-    transcode,
-    unconvert,
-    verify,
-    vllm_versions,
-)
+from fp4moe.commands import command
 from fp4moe.errors import (
     Error,
     FailedError,
@@ -38,7 +19,28 @@ from fp4moe.errors import (
     UsageError,
 )
 from fp4moe.quantize import Quantized, dequantize, quantize, quantize_rules
-from fp4moe.selection import Change, Refusal, Selection, explain
+from fp4moe.selection import Change, Refusal, Selection
+from fp4moe.verbs import (
+    bench,
+    convert,
+    diff,
+    doctor,
+    explain,
+    inspect,
+    layouts,
+    lint,
+    matrix,
+    merge,
+    plan,
+    quantize_checkpoint,
+    report,
+    run,
+    synth,
+    transcode,
+    unconvert,
+    verify,
+    vllm_versions,
+)
 
 __all__ = [
     "Adapters",
@@ -76,6 +78,8 @@ __all__ = [
     "quantize",
     "quantize_checkpoint",
     "quantize_rules",
+    "report",
+    "results",
     "run",
     "synth",
     "transcode",

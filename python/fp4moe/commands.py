@@ -1,8 +1,8 @@
-"""The verbs of the command line as functions: the same words, their JSON as dictionaries.
+"""Any command of the command line as a function: the same words, its JSON as a dictionary.
 
 A keyword is an option's name with underscores: ``max_memory="2GB"`` is ``--max-memory 2GB``. Which
-ones a verb takes is asked of the verb itself, so that this module has no list to keep; the stub
-beside the installed module, which tools/make_stubs.py makes, spells them out with their types.
+ones a command takes is asked of the command itself, so that this module has no list to keep;
+verbs.py spells them out with their types.
 """
 
 from __future__ import annotations
@@ -139,121 +139,27 @@ def _differs(verb: str, status: int, report: Report) -> BaseException:
     return why
 
 
-def _checked(
-    verb: str, *arguments: Path, words: Mapping[str, object], progress: Progress | None = None
-) -> Report:
-    status, report = call(verb, *arguments, words=words, progress=progress)
+def _fine(verb: str, status: int, report: Report) -> Report:
     if status != 0 and verb not in _FINDERS:
         raise _differs(verb, status, report)
     return report
 
 
+def checked(verb: str, given: Mapping[str, Any], arguments: Sequence[str]) -> Report:
+    """Run a verb with the parameters of its function; `arguments` are those without a name on the
+    command line."""
+    words = dict(given)
+    progress = words.pop("progress", None)
+    facts = _core.options(verb)["options"]
+    optional = {option["name"].lower() for option in facts if not option["required"]}
+    paths: list[Path] = []
+    for name in arguments:
+        value = words.pop(name)
+        if value is not None or name not in optional:
+            paths += value if isinstance(value, tuple) else (value,)
+    return _fine(verb, *call(verb, *paths, words=words, progress=progress))
+
+
 def command(verb: str, *arguments: Path, progress: Progress | None = None, **words: Any) -> Report:
     """Run any command of the command line: ``command("lint", path, deep=True)``."""
-    return _checked(verb, *arguments, words=words, progress=progress)
-
-
-def inspect(path: Path, **words: Any) -> Report:
-    """Say what a checkpoint holds: dialect, layers, shapes."""
-    return _checked("inspect", path, words=words)
-
-
-def lint(path: Path, **words: Any) -> Report:
-    """Find defects of a checkpoint, and with ``fix=`` and ``out=`` repair some.
-
-    Findings are the result, not an exception.
-    """
-    return _checked("lint", path, words=words)
-
-
-def plan(path: Path | None = None, **words: Any) -> Report:
-    """Say what a model takes on each rank: sizes, padding, bytes."""
-    return _checked("plan", *(() if path is None else (path,)), words=words)
-
-
-def matrix(**words: Any) -> Report:
-    """Tabulate what every backend can do and who gets which."""
-    return _checked("matrix", words=words)
-
-
-def vllm_versions() -> Report:
-    """List releases of vLLM and the policy of each."""
-    return _checked("vllm-versions", words={})
-
-
-def layouts(layout: str | None = None, **words: Any) -> Report:
-    """List the weight layouts of every backend, or describe one."""
-    return _checked("layouts", *(() if layout is None else (layout,)), words=words)
-
-
-def doctor(**words: Any) -> Report:
-    """Say what this build and machine have and which kernels run."""
-    return _checked("doctor", words=words)
-
-
-def convert(
-    path: Path, out: Path | None = None, *, progress: Progress | None = None, **words: Any
-) -> Report:
-    """Write a checkpoint in a backend's layout: one rank (``tp=(0, 2)``), or with ``tp=2`` all.
-
-    Ctrl-C is a KeyboardInterrupt that leaves nothing half done; ``resume=True`` goes on.
-    """
-    return _checked("convert", path, words={"out": out, **words}, progress=progress)
-
-
-def unconvert(*folders: Path, out: Path, progress: Progress | None = None, **words: Any) -> Report:
-    """Write the checkpoint that folders, one of each rank, were converted from."""
-    return _checked("unconvert", *folders, words={"out": out, **words}, progress=progress)
-
-
-def verify(folder: Path, *, progress: Progress | None = None, **words: Any) -> Report:
-    """Prove that a converted folder is what its source gives; MismatchError where it is not."""
-    return _checked("verify", folder, words=words, progress=progress)
-
-
-def transcode(
-    path: Path, out: Path, *, to: str, progress: Progress | None = None, **words: Any
-) -> Report:
-    """Write a checkpoint in another dialect, bit for bit."""
-    return _checked("transcode", path, words={"out": out, "to": to, **words}, progress=progress)
-
-
-def quantize_checkpoint(
-    path: Path, out: Path, *, format: str, progress: Progress | None = None, **words: Any
-) -> Report:
-    """Quantize the experts of a BF16, F16 or F32 checkpoint."""
-    return _checked(
-        "quantize", path, words={"out": out, "format": format, **words}, progress=progress
-    )
-
-
-def merge(
-    path: Path,
-    adapter: Path,
-    out: Path | None = None,
-    *,
-    progress: Progress | None = None,
-    **words: Any,
-) -> Report:
-    """Merge a LoRA adapter into the experts of a checkpoint."""
-    return _checked("merge", path, adapter, words={"out": out, **words}, progress=progress)
-
-
-def synth(out: Path, *, model: str, progress: Progress | None = None, **words: Any) -> Report:
-    """Make a seeded test checkpoint in any dialect."""
-    return _checked("synth", words={"out": out, "model": model, **words}, progress=progress)
-
-
-def run(path: Path, **words: Any) -> Report:
-    """Run MoE layers on tokens, by any backend's numerics."""
-    return _checked("run", path, words=words)
-
-
-def diff(a: str, b: str, **words: Any) -> Report:
-    """Compare two backends, splits, batch sizes or output files."""
-    return _checked("diff", a, b, words=words)
-
-
-def bench(benchmark: str, **words: Any) -> Report:
-    """Measure this machine, whole layers, codecs and conversion."""
-    return _checked("bench", benchmark, words=words)
+    return _fine(verb, *call(verb, *arguments, words=words, progress=progress))

@@ -8,9 +8,6 @@ from typing import Any
 
 from fp4moe import commands, errors
 
-# Options of the command that ask for something else than one selection.
-NOT_ONE = ("all_devices", "diff", "messages", "verbose")
-
 
 @dataclass(frozen=True)
 class Refusal:
@@ -123,17 +120,8 @@ class Selection(Mapping[str, Any]):
         )
 
 
-def explain(**words: Any) -> Selection:
-    """Say which backend a layer gets, in the words of ``fp4moe explain``.
-
-    ``explain(device="h100", model="gpt-oss-120b", policy="2026-04-24", tp=8)``. Where nothing
-    supports the layer, UnsupportedError has the same record as ``.record``.
-    """
-    for word in NOT_ONE:
-        if word in words:
-            raise TypeError(
-                f"explain() gives one selection; for {word!r} use fp4moe.command('explain', ...)"
-            )
+def select(words: Mapping[str, Any]) -> Selection:
+    """What ``explain`` of verbs.py gives: one selection, or an error that holds it."""
     status, record = commands.call("explain", words=words)
     selection = Selection(record)
     if status == 0:

@@ -149,7 +149,9 @@ def test_wrong_paths_words_and_types_are_refused(tiny: Path, tmp_path: Path) -> 
         fp4moe.transcode(tiny, tiny, to="quark")
     assert taken.value.code == 2
     with pytest.raises(TypeError, match="no such word 'bakend'; did you mean backend"):
-        fp4moe.convert(tiny, tmp_path / "x", bakend="CPU")
+        fp4moe.command("convert", tiny, out=tmp_path / "x", bakend="CPU")
+    with pytest.raises(TypeError, match="unexpected keyword argument 'bakend'"):
+        fp4moe.convert(tiny, tmp_path / "x", bakend="CPU")  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="path: expected a text, number or path, found NoneType"):
         fp4moe.inspect(None)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="progress: expected a callable, found int"):

@@ -2,11 +2,11 @@
 # Runs the commands of a page's ```sh blocks that begin with "fp4moe", in order, in an empty folder.
 #   tests/docs/run.sh FP4MOE PAGE
 set -euo pipefail
-program=$1 page=$2
+program=$1 page=$(realpath "$2")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 ln -s "$program" "$work/fp4moe"
-cp -r "$(dirname "$page")/testdata" "$work/testdata"
+cp -r "$(dirname "$0")/../../testdata" "$work/testdata"
 cd "$work"
 export PATH=$work:$PATH
 count=0

@@ -21,14 +21,13 @@ fp4moe/_core.abi3.so
 fp4moe/_core.pyi
 fp4moe/cli.py
 fp4moe/commands.py
-fp4moe/commands.pyi
 fp4moe/converted.py
 fp4moe/errors.py
 fp4moe/formats.py
 fp4moe/py.typed
 fp4moe/quantize.py
+fp4moe/results.py
 fp4moe/selection.py
-fp4moe/selection.pyi
 fp4moe/torch/__init__.py
 fp4moe/torch/moe.py
 fp4moe/torch/ops.py
@@ -41,6 +40,7 @@ fp4moe/transformers/quantize.py
 fp4moe/transformers/quantizer.py
 fp4moe/transformers/registration.py
 fp4moe/transformers/source.py
+fp4moe/verbs.py
 fp4moe/vllm/__init__.py
 fp4moe/vllm/method.py
 fp4moe/vllm/oracle/__init__.py

@@ -1,6 +1,6 @@
 """docs/python.md: the public names of the Python package, from their signatures and docstrings.
 
-Sources are read, not imported, but for the words of the verbs, which only the compiled part knows.
+Sources are read, not imported, but for the stub of the compiled part.
 Blocks marked `python` are run by a test; signatures and examples out of docstrings are marked `py`.
 """
 from __future__ import annotations
@@ -8,10 +8,9 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
-
-from make_stubs import verb_of
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PACKAGE = ROOT / "python/fp4moe"
@@ -30,15 +29,15 @@ class Section:
 SECTIONS = (
     Section("Models and layers", "Checkpoints opened, and their MoE layers ready to run.", "fp4moe.", ("_core.pyi",),
             ("Model", "Layer", "Adapters")),
-    Section("Which backend", "Selections as values ([oracle](oracle.md)).", "fp4moe.", ("selection.py",)),
+    Section("Which backend", "Selections as values ([oracle](oracle.md)).", "fp4moe.", ("selection.py", "verbs.py"),
+            ("Change", "Refusal", "Selection", "explain")),
     Section("Arrays to FP4 and back", "Bit for bit as checkpoints have them ([mxfp4](formats/mxfp4.md), "
             "[nvfp4](formats/nvfp4.md)).", "fp4moe.", ("quantize.py",), ("quantize", "dequantize", "Quantized")),
     Section("Number formats", "`fp4moe.formats.e2m1`, `.e8m0`, `.e4m3fn` (or `.e4m3`), `.e5m2` and `.bf16` are a "
             "`Format` each.", "fp4moe.formats.", ("formats.py",)),
-    Section("Verbs", "The command line's verbs in this process: the same words, with underscores, and their JSON as a "
-            "dictionary. A true flag is `True`, a rank of a group a pair `(0, 8)`, several values a list. "
-            "`progress(title, done, total)` is called while work goes on. `Path` is `str | os.PathLike[str]`, `Report` "
-            "is `dict[str, Any]`.", "fp4moe.", ("commands.py",)),
+    Section("Verbs", "The command line's verbs in this process: the same words, with underscores, and their JSON as typed "
+            "dictionaries (`fp4moe.results`). None leaves an option out. A true flag is `True`, a rank of a group a pair `(0, 8)`, several values a list. "
+            "`progress(title, done, total)` is called while work goes on. `Path` is `str | os.PathLike[str]`.", "fp4moe.", ("verbs.py", "commands.py")),
     Section("The command line", "`fp4moe` and `python -m fp4moe` are the program itself.", "fp4moe.cli.", ("cli.py",)),
     Section("Errors", "Every id: [errors](errors.md).", "fp4moe.", ("errors.py",),
             ("Error", "FailedError", "UsageError", "InvalidInputError", "UnsupportedError", "MismatchError",
@@ -155,25 +154,26 @@ def prose(text: str) -> str:
     return "\n\n".join(parts)
 
 
-def accepted(verb: str, named: set[str]) -> str:
-    """The words that a verb takes beside its named arguments."""
-    from fp4moe import commands, selection
-
-    hidden = named | set(selection.NOT_ONE if verb == "explain" else ())
-    shown = [word for word in sorted(commands.options(verb)) if not word.startswith("no_") and word not in hidden]
-    return "\n\nWords: " + ", ".join(f"`{word}`" for word in shown) + "." if shown else ""
+def wrapped(shown: str) -> str:
+    """A long signature, a line of keywords at a time."""
+    if len(shown) <= 110:
+        return shown
+    head, _, rest = shown.partition("(")
+    inside, _, result = rest.rpartition(") ->")
+    # A parameter stays on its line: its spaces, and those between brackets, are none to break at.
+    joined = re.sub(r"(?<!,) | (?=[^\[]*\])", "\u00a0", inside)
+    lines = textwrap.fill(joined, 106, initial_indent="    ", subsequent_indent="    ", break_long_words=False,
+                          break_on_hyphens=False).replace("\u00a0", " ")
+    return f"{head}(\n{lines}\n) ->{result}"
 
 
 def describe_function(node: ast.FunctionDef, section: Section) -> str:
-    result = f"### `{section.prefix}{node.name}`\n\n```py\n{signature(node, section.prefix)}\n```\n\n{prose(words_of(node))}"
-    takes_words = node.args.kwarg is not None and node.args.kwarg.arg == "words"
-    verb = verb_of(node)
-    named = {argument.arg for argument in node.args.args + node.args.kwonlyargs}
-    return result + (accepted(verb, named) if takes_words and verb else "")
+    shown = wrapped(signature(node, section.prefix))
+    return f"### `{section.prefix}{node.name}`\n\n```py\n{shown}\n```\n\n{prose(words_of(node))}"
 
 
 # Public for other modules of the package, not for its users.
-INNER = {("commands.py", "call"), ("commands.py", "options")}
+INNER = {("commands.py", "call"), ("commands.py", "checked"), ("commands.py", "options"), ("verbs.py", "explain")}
 
 
 def exported(file: str) -> tuple[str, ...]:
@@ -197,7 +197,7 @@ def page(stub: Path | None) -> str:
             tree = ast.parse(text)
             adopt_from_private_bases(tree)
             for node in filter(is_public, tree.body):
-                if names and node.name not in names or (file, node.name) in INNER:
+                if node.name not in names if names else (file, node.name) in INNER:
                     continue
                 is_class = isinstance(node, ast.ClassDef)
                 result = describe_class(node, section.prefix, lines) if is_class else describe_function(node, section)

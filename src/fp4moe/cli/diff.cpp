@@ -15,6 +15,7 @@
 #include "fp4moe/base/text.hpp"
 #include "fp4moe/cli/command.hpp"
 #include "fp4moe/cli/options.hpp"
+#include "fp4moe/cli/progress.hpp"
 #include "fp4moe/cli/run_options.hpp"
 #include "fp4moe/runtime/run.hpp"
 #include "fp4moe/tensor/files/store.hpp"
@@ -290,6 +291,16 @@ Result<std::vector<LayerDiff>> compare_files(const DiffOptions& options) {
   return result;
 }
 
+// Of a layer's codes and scales, for progress.
+std::uint64_t weight_bytes(const runtime::Model& model, std::size_t number) {
+  const Result<runtime::LayerFacts> facts = model.facts(number);
+  if (!facts) return 0;
+  const checkpoint::MoeShape& shape = facts->model.shape;
+  const std::uint64_t weights =
+      shape.experts * shape.hidden * (shape.w13_rows() + shape.intermediate);
+  return weights / 2 + weights / block_size(shape.format);
+}
+
 Result<std::vector<LayerDiff>> compare_layers(const DiffOptions& options, const Io& io) {
   if (options.path.empty())
     return usage("diff.path", "weights are needed to compute")
@@ -302,6 +313,9 @@ Result<std::vector<LayerDiff>> compare_layers(const DiffOptions& options, const 
   const auto layers = choose_layers(*model, options.layer);
   if (!layers) return layers.why();
   std::vector<LayerDiff> result;
+  std::uint64_t bytes = 0;
+  for (const std::size_t number : *layers) bytes += weight_bytes(*model, number);
+  Progress progress(io, "diff", bytes);
   for (const std::size_t number : *layers) {
     const Result<runtime::RunInput> input =
         options.input.empty()
@@ -312,6 +326,7 @@ Result<std::vector<LayerDiff>> compare_layers(const DiffOptions& options, const 
     Result<LayerDiff> diff = compare_sides(options, model->layer_index(number), &computation);
     if (!diff) return diff.why();
     result.push_back(std::move(*diff));
+    progress.add(weight_bytes(*model, number));
   }
   return result;
 }

@@ -20,6 +20,8 @@
 #include "fp4moe/cli/options.hpp"
 #include "fp4moe/oracle/releases.hpp"
 #include "fp4moe/platform/device.hpp"
+#include "fp4moe/platform/environment.hpp"
+#include "fp4moe/platform/settings.hpp"
 
 namespace fp4moe::cli {
 
@@ -132,6 +134,25 @@ std::vector<ListRow> list_releases() {
   return rows;
 }
 
+// Ours, then those of vLLM that a selection looks at, each with the policies that do.
+std::vector<ListRow> list_variables() {
+  std::vector<ListRow> rows;
+  for (const platform::SettingRow& setting : platform::setting_rows())
+    rows.push_back({std::string(setting.name),
+                    fmt::format("fp4moe: {} ({})", setting.effect, setting.accepted)});
+  for (const platform::VariableRow& variable : platform::variables()) {
+    std::vector<std::string> policies;
+    for (const oracle::Policy& policy : backends::policies())
+      if (oracle::variables_read(policy).contains(variable.variable) &&
+          std::ranges::find(policies, policy.name) == policies.end())
+        policies.emplace_back(policy.name);
+    rows.push_back({std::string(variable.name),
+                    fmt::format("{}: {} ({})", policies.empty() ? "none" : join(policies, ", "),
+                                variable.effect, variable.accepted)});
+  }
+  return rows;
+}
+
 struct Subject {
   std::string_view name, what;
   std::vector<ListRow> (*rows)();
@@ -146,6 +167,8 @@ constexpr Subject kSubjects[] = {
     {"layouts", "what --layout takes; fp4moe layouts ID draws one", list_layouts},
     {"dialects", "what --to and --dialect take", list_dialects},
     {"engines", "what --engine takes, beside auto", list_engines},
+    {"variables", "environment variables: who reads them, what they do, what they take",
+     list_variables},
 };
 
 void print_rows(const Io& io, const std::vector<ListRow>& rows) {

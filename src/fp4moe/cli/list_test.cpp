@@ -45,6 +45,8 @@ TEST(ListCommand, HasEveryNameThatOptionsTake) {
     EXPECT_TRUE(lists("vllm", release.version)) << release.version;
   EXPECT_TRUE(lists("dialects", "gguf"));
   EXPECT_TRUE(lists("engines", "reference"));
+  EXPECT_TRUE(lists("variables", "FP4MOE_THREADS"));
+  EXPECT_TRUE(lists("variables", "VLLM_MXFP4_USE_MARLIN"));
 }
 
 TEST(ListCommand, SaysWhatCanBeListed) {
