@@ -129,7 +129,7 @@ def vllm_versions() -> results.VllmVersions:
     return cast(results.VllmVersions, commands.checked("vllm-versions", locals(), []))
 
 
-def layouts(layout: str | None = None) -> results.Layouts:
+def layouts(layout: str | None = None, *, places: str | None = None) -> results.Layouts:
     """List and draw the weight layouts of every backend."""
     return cast(results.Layouts, commands.checked("layouts", locals(), ["layout"]))
 
@@ -360,6 +360,7 @@ def bench(
     seconds: float | None = None,
     threads: str | int | Sequence[str] | Sequence[int] | None = None,
     tokens: str | int | Sequence[str] | Sequence[int] | None = None,
+    warm_up: float | None = None,
 ) -> results.Bench:
     """Measure this machine, whole layers, codecs and conversion."""
     return cast(results.Bench, commands.checked("bench", locals(), ["benchmark"]))
