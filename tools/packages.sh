@@ -10,10 +10,10 @@ python=("${build[@]}" python3-dev python3-venv)
 test=("${python[@]}" pkg-config)
 all=("${test[@]}" libopenmpi-dev openmpi-bin chromium)  # chromium: tests/browser, tests/explorer
 check=("${all[@]}" clang clang-format clang-tidy libclang-rt-14-dev)
-# clang-tidy reads the kernels of the other architecture with its headers.
+# Tests and clang-tidy read the kernels of the other architecture.
 case $(uname -m) in
-  aarch64) check+=(libstdc++-12-dev-amd64-cross) ;;
-  x86_64) check+=(libstdc++-12-dev-arm64-cross) ;;
+  aarch64) all+=(g++-x86-64-linux-gnu) check+=(libstdc++-12-dev-amd64-cross) ;;
+  x86_64) all+=(g++-aarch64-linux-gnu) check+=(libstdc++-12-dev-arm64-cross) ;;
 esac
 
 stop() { echo "fp4moe: $*" >&2; exit 1; }
