@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -34,4 +35,6 @@ def call(words: Sequence[str]) -> Outcome:
 
 def main() -> int:
     """Run this process's arguments: the console script."""
+    if sys.prefix != sys.base_prefix:  # packages are looked for beside this one
+        os.environ.setdefault("VIRTUAL_ENV", sys.prefix)
     return int(_core.main(sys.argv[1:]))
