@@ -372,6 +372,7 @@ class Convert(_Convert, total=False):
     vllm: Release | None
     files: int
     resumed_files: int
+    linked_files: int
     damaged_files: int
     losses: list[str]
     warnings: list[str]

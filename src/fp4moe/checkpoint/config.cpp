@@ -151,6 +151,11 @@ Result<ModelFacts> parse_config(const Json& config) {
   for (const Fields* read : {&root, &fields}) {
     if (read->problem()) return *read->problem();
   }
+  if (quantization != nullptr) {  // a converted folder keeps what its checkpoint said
+    Fields converted(*quantization);
+    if (converted.string("quant_method") == "fp4moe") quantization = converted.object("source");
+    if (converted.problem()) return *converted.problem();
+  }
   if (quantization != nullptr) {
     auto claim = claim_from(*quantization, model.model_type, expert_dtype);
     if (!claim) return claim.why();

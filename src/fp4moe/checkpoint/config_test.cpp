@@ -48,6 +48,14 @@ TEST(Config, ReadsGptOss) {
   EXPECT_EQ(facts.claims[0].excluded.find("model.layers.7.mlp.experts"), nullptr);
 }
 
+TEST(Config, OfAConvertedFolderSaysWhatItsCheckpointSaid) {
+  const ModelFacts facts = parsed(R"({"model_type": "gpt_oss", "quantization_config":
+      {"quant_method": "fp4moe", "source": {"quant_method": "mxfp4"}}})");
+  ASSERT_EQ(facts.claims.size(), 1u);
+  EXPECT_EQ(facts.claims[0].format, WeightFormat::mxfp4);
+  EXPECT_TRUE(parsed(R"({"quantization_config": {"quant_method": "fp4moe"}})").claims.empty());
+}
+
 TEST(Config, PrefersTheExpertsOwnSizesAndLooksIntoTextConfig) {
   const ModelFacts facts = parsed(R"({"model_type": "qwen3_vl_moe", "text_config": {
       "hidden_size": 2048, "intermediate_size": 6144, "moe_intermediate_size": 768,

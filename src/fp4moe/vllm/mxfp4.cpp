@@ -37,7 +37,7 @@ constexpr std::array kNotConvertedFor033{
     Mxfp4MoeBackend::FLASHINFER_MOE_EP_DEEP_GEMM};
 // Members of other dates, another name of a member, and ours: not in 0.33.0's enumeration.
 constexpr std::array kNotIn033{Mxfp4MoeBackend::CK, Mxfp4MoeBackend::AITER,
-                               Mxfp4MoeBackend::NATIVE_SM90};
+                               Mxfp4MoeBackend::NATIVE_SM90, Mxfp4MoeBackend::NATIVE_SM80};
 
 // As Python prints the enumeration and its members.
 Error not_converted(Mxfp4MoeBackend backend) {
