@@ -455,9 +455,10 @@ def test_nemotron_has_no_gate(tmp_path, backend):
     assert_torch_agrees(model, x, routing, backend)
 
 
-def test_a_converted_folder_gives_what_torch_gives(tmp_path):
+@pytest.mark.parametrize("layout", ["native_sm90.nvfp4", "native_sm80.nvfp4"])
+def test_a_converted_folder_gives_what_torch_gives(tmp_path, layout):
     model, x = qwen3(tmp_path / "model"), tokens(256)
     converted = tmp_path / "converted"
-    fp4moe("convert", model.folder, "--layout", "native_sm90.nvfp4", "-o", converted)
+    fp4moe("convert", model.folder, "--layout", layout, "-o", converted)
     output, _ = run(converted, {"hidden_states": x}, "--numerics", "exact")
     assert_near(output, model(x, *softmax_routing(model.logits(x), 3)))
