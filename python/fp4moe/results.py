@@ -310,6 +310,7 @@ class LayoutsLayout(TypedDict):
     format: str
     reads: str
     note: str
+    order: str
     codes: str
     scales: str
     backends: list[str]
