@@ -58,6 +58,11 @@ struct Io {
   OnProgress on_progress{};             // for hosts that show it themselves
   std::span<const Command> commands{};  // all of the program's
 
+  // The same, with its answer going elsewhere.
+  Io to(std::ostream& other) const {
+    return {other, err,     threads,     json,        show_progress,
+            color, columns, err_columns, on_progress, commands};
+  }
   // For the line that matters, where colours are shown.
   std::string bold(const std::string& text) const {
     return color ? "\x1b[1m" + text + "\x1b[0m" : text;

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -109,6 +110,7 @@ Result<Done> join_ranks(const Io& io, const moe::exchange::CommunicatorOptions& 
   mpi.guard.emplace();
   moe::exchange::MpiOptions options;
   options.deadline = times.deadline;
+  options.close_deadline = times.deadline;
   if (has_deadline) options.start_deadline = times.deadline;
   options.on_stuck = [&io](const Error& why) {
     if (io.json) io.print({{"error", to_json(why)}});
@@ -140,13 +142,23 @@ std::string next_of_run(const RunOptions& options, bool is_whole, bool is_conver
              : fmt::format("fp4moe diff MARLIN exact --checkpoint {} (two backends)", path);
 }
 
-Result<int> compute(const RunOptions& options, const Io& io, runtime::RunOptions how) {
+// All ranks have come to the end: none waits for what the first does with the result.
+Result<Done> leave_ranks(Group& mpi) {
+  if (!mpi.ranks) return Done{};
+  const auto together = mpi.ranks->barrier();
+  if (together) mpi.ranks.reset();
+  return together;
+}
+
+Result<int> compute(const RunOptions& options, const Io& io, runtime::RunOptions how, Group& mpi) {
   moe::exchange::Communicator* const group = how.group;
+  const bool is_first = !group || group->rank() == 0;  // which speaks for all
+  const std::uint64_t ranks = group ? group->size() : how.ranks;
   const Result<runtime::Model> model = runtime::Model::open(options.path);
   if (!model) return model.why();
   const auto layers = choose_layers(*model, options.layer);
   if (!layers) return layers.why();
-  if (!model->is_converted() && (!group || group->rank() == 0))
+  if (!model->is_converted() && is_first)
     warn_of_defects(options.path, lint_of(*model, *layers, io), io);
   Result<runtime::RunInput> input =
       options.input.empty()
@@ -161,47 +173,56 @@ Result<int> compute(const RunOptions& options, const Io& io, runtime::RunOptions
   for (const std::size_t number : *layers) {
     Result<LayerRun> run = runtime::run_layer(*model, number, *input, how);
     if (!run) return run.why();
-    if (options.checks && model->is_converted())
-      run->warnings.push_back(fmt::format(
-          "--check is about computing; whether the folder's bytes are right says fp4moe verify {}",
-          options.path));
     runs.push_back(std::move(*run));
   }
   if (const auto same = check_mappings(); !same) return same.why();
-  if (group && group->rank() != 0) return kDone;  // the first rank speaks for all
-  if (!options.out.empty())
-    if (const auto done = write_outputs(options.out, runs); !done) return done.why();
+  if (const auto done = leave_ranks(mpi); !done) return done.why();
+  if (!is_first) return kDone;
+  for (std::size_t i = 0; options.checks && i < runs.size(); ++i) {
+    Result<std::vector<double>> exact = runtime::run_exact(*model, (*layers)[i], *input, how);
+    if (!exact) return exact.why();
+    runs[i].exact = std::move(*exact);
+    if (model->is_converted())
+      runs[i].warnings.push_back(fmt::format(
+          "--check is about computing; whether the folder's bytes are right says fp4moe verify {}",
+          options.path));
+  }
+  if (const auto same = check_mappings(); !same) return same.why();
+  // The answer is ready before the file stands: a lack of memory leaves neither.
+  std::ostringstream text;
+  const Io answer = io.to(text);
   Json rows = Json::array();
   bool fine = true;
   for (const LayerRun& run : runs) {
     if (io.json)
       rows.push_back(cli::to_json(run));
     else
-      print_text(io, run);
+      print_text(answer, run);
     fine = fine && is_fine(run);
   }
-  const std::uint64_t ranks = group ? group->size() : how.ranks;
   if (io.json)
-    io.print({{"command", "run"},
-              {"path", options.path},
-              {"input", input->origin},
-              {"ranks", ranks},
-              {"exchange", how.layer.exchange},
-              {"output", options.out},
-              {"layers", std::move(rows)}});
+    answer.print({{"command", "run"},
+                  {"path", options.path},
+                  {"input", input->origin},
+                  {"ranks", ranks},
+                  {"exchange", how.layer.exchange},
+                  {"output", options.out},
+                  {"layers", std::move(rows)}});
   else if (ranks > 1)
-    io.out << fmt::format("{} ranks ({}), exchange {}\n", ranks, group ? "MPI" : "threads",
-                          how.layer.exchange);
+    text << fmt::format("{} ranks ({}), exchange {}\n", ranks, group ? "MPI" : "threads",
+                        how.layer.exchange);
   if (!io.json && fine)
-    io.out << "Next: "
-           << next_of_run(options, runs.size() == model->layers(), model->is_converted()) << "\n";
+    text << "Next: " << next_of_run(options, runs.size() == model->layers(), model->is_converted())
+         << "\n";
+  if (!options.out.empty())
+    if (const auto done = write_outputs(options.out, runs); !done) return done.why();
+  io.out << text.view();
   return fine ? kDone : static_cast<int>(ErrorCode::mismatch);
 }
 
 Result<int> run_layers(const RunOptions& options, const Io& io, Group& mpi) {
   Result<runtime::RunOptions> how = run_options(options.words, io.threads);
   if (!how) return how.why();
-  how->checks = options.checks;
   how->seed = options.seed;
   if (options.deadline)
     how->threads.deadline =
@@ -211,7 +232,7 @@ Result<int> run_layers(const RunOptions& options, const Io& io, Group& mpi) {
       return done.why();
     how->group = mpi.ranks.get();
   }
-  Result<int> status = compute(options, io, *std::move(how));
+  Result<int> status = compute(options, io, *std::move(how), mpi);
   if (!status && mpi.ranks) mpi.ranks->abort(status.why());
   return status;
 }

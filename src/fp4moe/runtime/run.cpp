@@ -248,7 +248,7 @@ Result<LayerRun> run_threads(const Job& job) {
   return std::move(*results[0]);
 }
 
-Result<std::vector<double>> run_exact(const Job& job) {
+Result<std::vector<double>> exact_result(const Job& job) {
   LayerOptions options{
       .threads = job.options.layer.threads, .pool = job.options.layer.pool, .numerics = "exact"};
   options.engine = "reference";
@@ -398,43 +398,66 @@ Result<Done> agree_on_question(Communicator& group, const Model& model,
       digest_text(input)));
 }
 
-Result<LayerRun> run_layer(const Model& model, std::size_t number, const RunInput& given,
+namespace {
+
+// Tokens with their experts and adapters, as an engine takes them.
+struct RoutedInput {
+  RunInput input{};
+  Routes routes{.how = "given experts"};
+};
+
+Result<RoutedInput> routed(const Model& model, std::size_t number, const RunInput& given,
                            const RunOptions& options) {
   Result<std::vector<std::int32_t>> mapping = mapping_of(given, options.adapters.size());
   if (!mapping) return mapping.why();
-  RunInput input = given;
+  RoutedInput result{.input = given};
+  RunInput& input = result.input;
   input.adapters = std::move(*mapping);
-  const std::uint64_t ranks = options.group != nullptr ? options.group->size() : options.ranks;
-  if (model.is_converted() && ranks > 1)
-    return usage("run.converted", "a converted folder holds one rank's share")
-        .in(model.path())
-        .expects("a checkpoint, which ranks cut by themselves", "a converted folder");
   if (input.hidden != model.hidden(number))
     return invalid("run.input", "the tokens have another width than the layer")
         .in(input.origin)
         .at("hidden_states")
         .expects(fmt::format("[tokens, {}]", model.hidden(number)),
                  fmt::format("[{}, {}]", input.tokens, input.hidden));
-  Routes routes{.how = "given experts"};
-  if (input.ids.empty()) {
-    const Result<LayerFacts> facts = model.facts(number);
-    if (!facts) return facts.why();
-    Result<Routed> routed = route_for(input, *facts, model.finder(), options.seed);
-    if (!routed) return routed.why();
-    input.ids = std::move(routed->ids);
-    input.weights = std::move(routed->weights);
-    input.top_k = input.tokens == 0 ? 0 : input.ids.size() / input.tokens;
-    routes = {std::move(routed->logits), std::move(routed->how)};
-  }
-  const Job job{model, number, input, options, routes};
+  if (!input.ids.empty()) return result;
+  const Result<LayerFacts> facts = model.facts(number);
+  if (!facts) return facts.why();
+  Result<Routed> routed = route_for(input, *facts, model.finder(), options.seed);
+  if (!routed) return routed.why();
+  input.ids = std::move(routed->ids);
+  input.weights = std::move(routed->weights);
+  input.top_k = input.tokens == 0 ? 0 : input.ids.size() / input.tokens;
+  result.routes = {std::move(routed->logits), std::move(routed->how)};
+  return result;
+}
+
+}  // namespace
+
+Result<LayerRun> run_layer(const Model& model, std::size_t number, const RunInput& given,
+                           const RunOptions& options) {
+  const std::uint64_t ranks = options.group != nullptr ? options.group->size() : options.ranks;
+  if (model.is_converted() && ranks > 1)
+    return usage("run.converted", "a converted folder holds one rank's share")
+        .in(model.path())
+        .expects("a checkpoint, which ranks cut by themselves", "a converted folder");
+  const Result<RoutedInput> tokens = routed(model, number, given, options);
+  if (!tokens) return tokens.why();
+  const Job job{model, number, tokens->input, options, tokens->routes};
   Result<LayerRun> run = options.group != nullptr ? run_rank(job, options.group)
                          : ranks > 1              ? run_threads(job)
                                                   : run_rank(job, nullptr);
   if (!run || !options.checks) return run;
-  Result<std::vector<double>> exact = run_exact(job);
+  Result<std::vector<double>> exact = exact_result(job);
   if (!exact) return exact.why();
   run->exact = std::move(*exact);
   return run;
+}
+
+Result<std::vector<double>> run_exact(const Model& model, std::size_t number, const RunInput& given,
+                                      const RunOptions& options) {
+  const Result<RoutedInput> tokens = routed(model, number, given, options);
+  if (!tokens) return tokens.why();
+  return exact_result({model, number, tokens->input, options, tokens->routes});
 }
 
 double LayerRun::floor_seconds(double read_gb_per_s, double gflop_per_s) const {

@@ -61,7 +61,7 @@ struct RunOptions {
   moe::exchange::Communicator* group = nullptr;  // MPI: this process is one of its ranks
   moe::exchange::CommunicatorOptions threads{};  // of ranks that are threads
   std::vector<std::string> adapters{};           // folders; tokens name them by their order
-  bool checks = false;                           // compute the exact result, too
+  bool checks = false;                           // compute the exact result, too; on every rank
   std::uint64_t seed = 1;                        // of logits, where nobody gives any
   moe::reference::Trace* trace = nullptr;        // reference engine, one rank
 };
@@ -91,6 +91,10 @@ struct LayerRun {
 // tokens are sharded), those of the layer, the exchange and the ranks.
 Result<LayerRun> run_layer(const Model& model, std::size_t number, const RunInput& input,
                            const RunOptions& options);
+
+// What `checks` adds to a run: the layer's result in float64, whole, computed by this process alone.
+Result<std::vector<double>> run_exact(const Model& model, std::size_t number, const RunInput& input,
+                                      const RunOptions& options);
 
 // Fails on all ranks with comm.disagree unless each was asked for the same: these layers of a model
 // of the same tensors, on the same tokens, with the same options. Before anything else is done; what

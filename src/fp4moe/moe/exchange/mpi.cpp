@@ -68,6 +68,65 @@ Result<Done> check_mpi(int code, std::string_view action) {
                            std::string_view(words.data(), static_cast<std::size_t>(length))));
 }
 
+Error not_started(std::chrono::milliseconds deadline) {
+  return error(ErrorCode::failed, "mpi.start", "MPI does not start: not all ranks came")
+      .expects(fmt::format("every rank of mpirun in MPI within {:.3g} s",
+                           static_cast<double>(deadline.count()) / 1000.0),
+               "at least one that died, hangs or does not use MPI")
+      .try_this(
+          "Start the same command on all ranks; if they are only slow, raise the deadline "
+          "(--deadline)");
+}
+
+Error not_ended(std::chrono::milliseconds deadline) {
+  return error(ErrorCode::failed, "mpi.end", "MPI does not end: not all ranks came to its end")
+      .expects(fmt::format("every rank at its end within {:.3g} s",
+                           static_cast<double>(deadline.count()) / 1000.0),
+               "at least one that died or hangs")
+      .try_this("If the ranks are only slow, raise the deadline (--deadline)");
+}
+
+// Looks at the clock while MPI waits for all ranks, as it does when it starts and ends.
+class Watch {
+ public:
+  // Errors: thread.exhausted, as an exception.
+  Watch(const std::function<void(const Error&)>& on_stuck, std::chrono::milliseconds deadline,
+        Error (*late)(std::chrono::milliseconds))
+      : on_stuck_(on_stuck), deadline_(deadline), late_(late) {
+    if (on_stuck_) thread_ = std::thread([this] { look(); });
+  }
+  Watch(const Watch&) = delete;
+  Watch& operator=(const Watch&) = delete;
+  ~Watch() {
+    {
+      const std::lock_guard lock(mutex_);
+      is_through_ = true;
+    }
+    changed_.notify_all();
+    if (thread_.joinable()) thread_.join();
+  }
+
+ private:
+  void look() {
+    constexpr auto kLook = std::chrono::milliseconds(100);  // at the wish to stop
+    const auto deadline = Clock::now() + deadline_;
+    std::unique_lock lock(mutex_);
+    while (!changed_.wait_until(lock, std::min(deadline, Clock::now() + kLook),
+                                [this] { return is_through_; })) {
+      if (const auto fine = check_interrupt(); !fine) return on_stuck_(fine.why());
+      if (Clock::now() >= deadline) return on_stuck_(late_(deadline_));
+    }
+  }
+
+  const std::function<void(const Error&)>& on_stuck_;
+  std::chrono::milliseconds deadline_;
+  Error (*late_)(std::chrono::milliseconds);
+  std::mutex mutex_{};
+  std::condition_variable changed_{};
+  bool is_through_ = false;
+  std::thread thread_{};
+};
+
 // All that MPI may touch while a step is under way.
 struct Flight {
   Parcel parcel{};  // moved here when the step fails
@@ -311,14 +370,23 @@ class MpiRank final : public Communicator {
       if (Clock::now() - begin >= limit) break;
       patience.wait();
     }
-    if (!all_through()) {
-      leave_in_flight();
-      return;  // without ending MPI: mpirun notices and says so
+    if (all_through())
+      end();
+    else if (!is_broken_ && options_.on_stuck)
+      options_.on_stuck(not_ended(options_.close_deadline));
+    // Else without ending MPI: mpirun notices and says so.
+    leave_in_flight();
+  }
+
+  void end() {
+    std::optional<Watch> watch;
+    try {
+      watch.emplace(options_.on_stuck, options_.close_deadline, &not_ended);
+    } catch (const std::exception&) {  // no thread to be had: nobody looks
     }
     MPI_Waitall(static_cast<int>(notice_requests_.size()), notice_requests_.data(),
                 MPI_STATUSES_IGNORE);
     MPI_Finalize();
-    leave_in_flight();
   }
 
   // MPI's own memory outlives this object, and so must what it points to.
@@ -336,52 +404,6 @@ class MpiRank final : public Communicator {
   std::vector<std::unique_ptr<Flight>> kept_{};
   std::vector<std::unique_ptr<Notice>> notices_{};
   std::vector<MPI_Request> notice_requests_{};
-};
-
-// Looks at the clock while MPI starts: MPI_Init returns when all ranks are there, or never.
-class StartWatch {
- public:
-  explicit StartWatch(const MpiOptions& options) : options_(options) {
-    if (options.on_stuck) thread_ = std::thread([this] { look(); });
-  }
-  StartWatch(const StartWatch&) = delete;
-  StartWatch& operator=(const StartWatch&) = delete;
-  ~StartWatch() {
-    {
-      const std::lock_guard lock(mutex_);
-      is_through_ = true;
-    }
-    changed_.notify_all();
-    if (thread_.joinable()) thread_.join();
-  }
-
- private:
-  void look() {
-    constexpr auto kLook = std::chrono::milliseconds(100);  // at the wish to stop
-    const auto deadline = Clock::now() + options_.start_deadline;
-    std::unique_lock lock(mutex_);
-    while (!changed_.wait_until(lock, std::min(deadline, Clock::now() + kLook),
-                                [this] { return is_through_; })) {
-      if (const auto fine = check_interrupt(); !fine) return options_.on_stuck(fine.why());
-      if (Clock::now() >= deadline) return options_.on_stuck(not_started());
-    }
-  }
-
-  Error not_started() const {
-    return error(ErrorCode::failed, "mpi.start", "MPI does not start: not all ranks came")
-        .expects(fmt::format("every rank of mpirun in MPI within {:.3g} s",
-                             static_cast<double>(options_.start_deadline.count()) / 1000.0),
-                 "at least one that died, hangs or does not use MPI")
-        .try_this(
-            "Start the same command on all ranks; if they are only slow, raise the deadline "
-            "(--deadline)");
-  }
-
-  const MpiOptions& options_;
-  std::mutex mutex_{};
-  std::condition_variable changed_{};
-  bool is_through_ = false;
-  std::thread thread_{};
 };
 
 }  // namespace
@@ -402,9 +424,9 @@ Result<std::unique_ptr<Communicator>> open_mpi(const MpiOptions& options) {
   if (started != 0)
     return usage("mpi.again", "MPI can be started once in the life of a process")
         .try_this("Keep the communicator for as long as ranks are needed");
-  std::optional<StartWatch> watch;
+  std::optional<Watch> watch;
   try {
-    watch.emplace(options);
+    watch.emplace(options.on_stuck, options.start_deadline, &not_started);
   } catch (const std::exception&) {  // no thread to be had
     return thrown_error();
   }
