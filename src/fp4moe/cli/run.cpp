@@ -186,12 +186,12 @@ Result<int> compute(const RunOptions& options, const Io& io, runtime::RunOptions
               {"path", options.path},
               {"input", input->origin},
               {"ranks", ranks},
-              {"exchange", how.layer.exchange},
+              {"exchange", moe::exchange::row(how.layer.exchange).name},
               {"output", options.out},
               {"layers", std::move(rows)}});
   else if (ranks > 1)
     io.out << fmt::format("{} ranks ({}), exchange {}\n", ranks, group ? "MPI" : "threads",
-                          how.layer.exchange);
+                          moe::exchange::row(how.layer.exchange).name);
   if (!io.json && fine)
     io.out << "Next: "
            << next_of_run(options, runs.size() == model->layers(), model->is_converted()) << "\n";

@@ -1,4 +1,4 @@
-// The activation between the two matrix products of an expert, on one gate value g and one up value
+// The activation between GEMM1 and GEMM2 of an expert, on one gate value g and one up value
 // u. sigmoid(x) = 1 / (1 + exp(-x)).
 //
 //   swigluoai, swigluoai_uninterleave   g' sigmoid(alpha g') (u' + beta)

@@ -22,6 +22,10 @@
 
 namespace fp4moe::moe {
 
+// Where an engine reads weights: in tiles or tensors of its layout, packed into memory, or mapped:
+// row by row where the checkpoint's rows lie.
+enum class WeightsHome : std::uint8_t { packed, mapped };
+
 // What is fixed when experts are made.
 struct ExpertsProblem {
   checkpoint::MoeShape shape{};  // of this rank: `experts` are the local ones

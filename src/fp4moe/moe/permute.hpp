@@ -62,7 +62,7 @@ struct MarlinBlockCase {
 };
 std::uint64_t marlin_block(const MarlinBlockCase& asked);
 
-// Grouped matrix products.
+// Grouped GEMMs.
 struct Grouped {
   std::vector<std::int64_t> offsets{};  // [local experts + 1]; the last: rows that are assigned
   std::vector<std::int32_t>

@@ -236,8 +236,8 @@ class Computation final : public Experts {
     }
   }
 
-  kernels::cpu::GemmCall product(const CpuMatrix& matrix, std::size_t first, std::size_t rows,
-                                 Scratch& scratch) const {
+  kernels::cpu::GemmCall gemm_call(const CpuMatrix& matrix, std::size_t first, std::size_t rows,
+                                   Scratch& scratch) const {
     kernels::cpu::GemmCall result{.weights = matrix.tiles, .first_row = first, .rows = rows};
     if (!matrix.is_mapped()) return result;
     auto* codes = scratch.codes.as<std::uint8_t>().data();
@@ -264,7 +264,7 @@ class Computation final : public Experts {
         taken = neighbours(index, std::min(end - index, rows_at_once(unit) / kFirstRows));
         const std::size_t first = task.chunk * kChunk * turns;
         const std::size_t rows = std::min(taken * kChunk * turns, expert.w13.padded_rows - first);
-        auto result = product(expert.w13, first, rows, scratch);
+        auto result = gemm_call(expert.w13, first, rows, scratch);
         result.tokens = space_.x.tokens(task.unit, unit.count);
         result.sums = scratch.sums.as<float>().data();
         result.stride = taken * kFirstRows;
@@ -276,7 +276,7 @@ class Computation final : public Experts {
     });
   }
 
-  // Rows of a product: the fewer tokens, the more, because what follows a product interrupts the
+  // Rows of a GEMM: the fewer tokens, the more, because what follows a GEMM interrupts the
   // reading of weights. Multiples of what a task has.
   std::size_t rows_at_once(const Unit& unit) const {
     constexpr std::size_t kMax = 24;
@@ -426,7 +426,7 @@ class Computation final : public Experts {
     if (form == OutputForm::assignments) clear_assignments(out);
   }
 
-  // A unit and as many rows as there are, a product's at a time.
+  // A unit and as many rows as there are, a GEMM's at a time.
   void multiply_part(const ExpertsCall& call, const Output& to, std::size_t unit,
                      const Range& range, Scratch& scratch) {
     const std::size_t step = rows_at_once(space_.pass.units[unit]);
@@ -465,7 +465,7 @@ class Computation final : public Experts {
     const Unit& unit = space_.pass.units[number];
     const CpuExpert& expert = weights_.at(unit.expert);
     const std::size_t rows = std::min(range.padded, expert.w2.padded_rows - range.first);
-    auto result = product(expert.w2, range.first, rows, scratch);
+    auto result = gemm_call(expert.w2, range.first, rows, scratch);
     result.tokens = space_.h.tokens(number, unit.count);
     result.sums = scratch.sums.as<float>().data();
     result.stride = range.padded;

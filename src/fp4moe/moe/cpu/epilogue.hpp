@@ -1,4 +1,4 @@
-// What happens to the sums of a product, in float32, a chunk of 64 values at a time: factors,
+// What happens to the sums of a GEMM, in float32, a chunk of 64 values at a time: factors,
 // biases, rounding, the activation. Plain loops of fixed length that compilers turn into vector
 // code; every operation is rounded once, so all machines give the same bits.
 #pragma once

@@ -1,4 +1,4 @@
-// The weights of a rank's experts as the product kernels read them: in tiles, packed by a layout or
+// The weights of a rank's experts as the GEMM kernels read them: in tiles, packed by a layout or
 // cut here, or as the rows of a mapped checkpoint that are cut into tiles at every use.
 #pragma once
 #include <cstddef>

@@ -24,7 +24,7 @@ inline constexpr std::size_t kNearBytes = std::size_t{2} << 20;
 inline constexpr std::size_t kLeastKeptRows = 1024;
 inline constexpr std::size_t kMaxKeptRows = kernels::cpu::kGemmTokens * kFirstRows;
 
-// Tokens of all units in the kernel's form, for one of the two products.
+// Tokens of all units in the kernel's form, for one of the two GEMMs.
 struct Panels {
   tensor::Buffer panels{}, half_steps{};
   struct UnitOffsets {
@@ -43,7 +43,7 @@ struct Panels {
 // Of one thread.
 struct Scratch {
   tensor::Buffer sums{};                // [kGemmTokens][kFirstRows], or fewer tokens and more rows
-  tensor::Buffer values{};              // a row of either product, of whole chunks
+  tensor::Buffer values{};              // a row of either GEMM, of whole chunks
   tensor::Buffer rounded{}, ordered{};  // the same as integers, and in the tiles' order
   tensor::Buffer steps{};
   tensor::Buffer codes{}, scales{};  // tiles that are cut at use

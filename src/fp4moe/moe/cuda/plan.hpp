@@ -42,7 +42,7 @@ Result<sm90::LayerParams> describe(const ExpertsProblem& problem,
                                    std::uint64_t activate_shared = kActivateMaxShared);
 
 // The same layer with silu and swigluoai_uninterleave expressed as swigluoai. They are equal where
-// the gate is not rounded before the product.
+// the gate is not rounded before GEMM2.
 sm90::LayerParams as_swiglu(sm90::LayerParams layer);
 
 enum class Path : std::uint8_t { nothing, decode, rows };
