@@ -1,4 +1,4 @@
-// Where a backend rounds, as data. Sums are exact to float64; "rounded" means to float32, then to
+// The rounding points of backends, as data. Sums are exact to float64; "rounded" means to float32, then to
 // bf16, ties to even.
 //
 //   x ─ quantize ─► GEMM1 ─(1)─► activation ─(2)─┐
@@ -65,8 +65,8 @@ struct Numerics {
   MiddleRounding middle = MiddleRounding::none;
   SecondRounding second = SecondRounding::none;
   WeightRounding weight = WeightRounding::none;
-  bool rounds_sum = true;        // (4)
-  bool weights_in_bf16 = false;  // NVFP4: e2m1 * (scale * global scale) rounded before the GEMM
+  bool rounds_sum = true;            // (4)
+  bool weights_in_bf16 = false;      // NVFP4: e2m1 * (scale * global scale) rounded before the GEMM
   bool activations_in_bf16 = false;  // quantized values with their factor, rounded
   bool shares_global = true;         // NVFP4: gate's and up's global scales are one, the gate's
   int activation_bits = 16;  // fast engines: integers that x and the activation's output become

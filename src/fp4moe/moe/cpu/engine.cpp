@@ -23,7 +23,7 @@ using kernels::cpu::kChunk;
 using kernels::cpu::kGemmTokens;
 using kernels::cpu::padded_tokens;
 
-// Whether values can be quantized chunk by chunk.
+// True if values can be quantized chunk by chunk.
 bool fits_chunks(ActivationKey key) {
   return key != ActivationKey::fp8_block128 && key != ActivationKey::fp8_token &&
          key != ActivationKey::nvfp4_token;
@@ -40,7 +40,7 @@ class Computation final : public Experts {
         spaces_(Workspaces::of(pool_)),
         limbs_(problem_.numerics.activation_bits == 8 ? 1 : 2) {}
 
-  // Whether there is memory for calls at all.
+  // Checks that there is memory for calls at all.
   Result<Done> check_workspace() { return Borrowed(*this).result; }
 
   const ExpertsProblem& problem() const override { return problem_; }
@@ -115,13 +115,13 @@ class Computation final : public Experts {
     return result;
   }
 
-  // As many output rows as stay near: all of few tokens.
+  // The number of output rows that stay in the cache: all rows if there are few tokens.
   std::size_t kept_rows() const {
     const std::size_t hidden = problem_.shape.hidden, assignments = space_.pass.assignments.size();
     const bool fits = hidden <= kMaxKeptRows && assignments * hidden * sizeof(float) <= kNearBytes;
     return fits ? hidden : std::min(hidden, kLeastKeptRows);
   }
-  // Of a task of GEMM2: the more threads, the fewer.
+  // The rows of a task of GEMM2: fewer if there are more threads.
   std::size_t second_rows(std::size_t rows) const {
     constexpr std::size_t kLeast = 64, kMax = 256, kTasks = 8;
     std::size_t result = kMax;
@@ -134,7 +134,7 @@ class Computation final : public Experts {
     const float scale = scales.empty() ? 1.0f : scales[scales.size() == 1 ? 0 : expert];
     return {.key = problem_.quantizes, .global_scale = scale};
   }
-  // What multiplies the sums of quantized values.
+  // The factor of the sums of quantized values.
   double factor_of(const RowQuantizer& how) const {
     return problem_.numerics.activations_in_bf16 ? 1.0 : double{shared_factor(how)};
   }
@@ -366,7 +366,7 @@ class Computation final : public Experts {
                       });
   }
 
-  // Whether Marlin's rounded weight holds the global scale too: not with a bias, which is added
+  // True if Marlin's rounded weight holds the global scale, too: not with a bias, which is added
   // before, nor where no weight is applied.
   bool folds_global(const CpuExpert& expert, bool is_weighted) const {
     return problem_.numerics.weight == WeightRounding::bf16_with_global && is_weighted &&

@@ -73,7 +73,7 @@ std::uint64_t max_rows(std::uint64_t assignments, std::uint64_t experts);
 
 WorkspaceKey workspace_key(const sm90::LayerParams& layer, Family family = Family::sm90);
 
-// What a workspace depends on, of a device.
+// The properties of a device that a workspace depends on.
 struct DeviceLimits {
   std::uint32_t blocks = 0;  // SMs
   Family family = Family::sm90;

@@ -142,7 +142,7 @@ class Computation final : public ReferenceExperts {
     for (std::size_t i = 0; i < values.size(); ++i)
       values[i] = folds ? rounded_to_bf16(double{buffer[i] * factor}) : double{buffer[i]};
   }
-  // What multiplies the accumulators of quantized values.
+  // The factor of the accumulators of quantized values.
   double factor_of(const RowQuantizer& how) const {
     return problem_.numerics.activations_in_bf16 ? 1.0 : double{shared_factor(how)};
   }
@@ -297,7 +297,7 @@ class Computation final : public ReferenceExperts {
     return trace_ != nullptr && trace_->assignment == assignment.number;
   }
 
-  // Whether Marlin's rounded weight holds the global scale too: not with a bias, which is added
+  // True if Marlin's rounded weight holds the global scale, too: not with a bias, which is added
   // before, nor where no weight is applied.
   bool folds_global(const ExpertsCall& call, const StoredExpert& expert, OutputForm form) const {
     return problem_.numerics.weight == WeightRounding::bf16_with_global &&

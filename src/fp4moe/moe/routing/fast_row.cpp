@@ -56,7 +56,7 @@ void find_sum(FastRow& row) noexcept {
   row.sum = sums[0];
 }
 
-// Of logits that are tame.
+// Computes the scores of logits that need no clamping (scores.hpp, tame_...).
 void find_scores(FastRow& row) noexcept {
   const std::size_t count = row.plan.columns;
   if (row.plan.weight == Score::softmax) {
@@ -72,7 +72,7 @@ void find_scores(FastRow& row) noexcept {
   }
 }
 
-// Whether a score is certainly larger than that of a smaller logit, both rounded to float32.
+// True if a score is certainly larger than that of a smaller logit, both rounded to float32.
 bool is_apart(Score score, float larger, float smaller, float largest) noexcept {
   if (score == Score::softmax) return larger - smaller > 1e-6f && smaller - largest > -kTamest;
   if (smaller < -kTamest || larger > kTamest) return false;
@@ -173,7 +173,7 @@ bool choose_by_keys(FastRow& row, std::span<std::int32_t> ids) noexcept {
   const float last_key = from_ordered(row.taken[ids.size() - 1]);
   const std::int32_t next = row.selector.next_key();
   if (next == kTaken) return true;
-  // Whose key it is does not matter: no score is above that of the largest logit, or above 1.
+  // The key's owner does not matter: no score is above that of the largest logit, or above 1.
   float most = 1;
   if (plan.weight == Score::sqrt_softplus) {
     find_largest(row);
@@ -183,7 +183,7 @@ bool choose_by_keys(FastRow& row, std::span<std::int32_t> ids) noexcept {
   return last_key - other > doubt(row, last_key, other, 2 * most);
 }
 
-// Of the chosen experts. `by_keys`: all scores are there.
+// The weights of the chosen experts. `by_keys`: all scores are there.
 bool weigh(FastRow& row, const Row& asked, bool by_keys) noexcept {
   const RowPlan& plan = row.plan;
   const std::size_t count = asked.ids.size();
