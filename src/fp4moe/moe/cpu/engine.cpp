@@ -284,11 +284,11 @@ class Computation final : public Experts {
     return std::clamp<std::size_t>(kGemmTokens / unit.count, 1, kMax) * kFirstRows;
   }
 
-  // How many tasks from `index` on, at most `most`, are one unit's neighbouring chunks.
-  std::size_t neighbours(std::size_t index, std::size_t most) const {
+  // How many tasks from `index` on, at most `max`, are one unit's neighbouring chunks.
+  std::size_t neighbours(std::size_t index, std::size_t max) const {
     const Workspace::Task first = space_.tasks[index];
     std::size_t count = 1;
-    while (count < most && space_.tasks[index + count].unit == first.unit &&
+    while (count < max && space_.tasks[index + count].unit == first.unit &&
            space_.tasks[index + count].chunk == first.chunk + count)
       ++count;
     return count;

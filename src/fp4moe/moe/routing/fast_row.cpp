@@ -25,22 +25,22 @@ struct FastRow {
   alignas(64) float scores[kMaxExperts];  // where all of them are needed
   LargestSelector<kMaxExperts> selector;
   std::int32_t taken[kMaxExperts];  // keys of the chosen
-  float most = 0;                   // magnitude of logits
+  float max_logit = 0;              // magnitude of logits
   float largest = 0, sum = 0;       // of logits, and of exp(logit - largest)
 };
 
 // The largest magnitude, infinite where something is not finite.
 float max_magnitude(const float* values, std::size_t count) noexcept {
-  std::int32_t most = 0;
+  std::int32_t max = 0;
   for (std::size_t i = 0; i < count; ++i)
-    most = std::max(most, std::bit_cast<std::int32_t>(values[i]) & 0x7FFFFFFF);
-  return std::bit_cast<float>(std::min(most, 0x7F800000));
+    max = std::max(max, std::bit_cast<std::int32_t>(values[i]) & 0x7FFFFFFF);
+  return std::bit_cast<float>(std::min(max, 0x7F800000));
 }
 
 void find_largest(FastRow& row) noexcept {
-  std::int32_t most = kTaken;
-  for (std::size_t i = 0; i < row.plan.columns; ++i) most = std::max(most, ordered(row.logits[i]));
-  row.largest = from_ordered(most);
+  std::int32_t max = kTaken;
+  for (std::size_t i = 0; i < row.plan.columns; ++i) max = std::max(max, ordered(row.logits[i]));
+  row.largest = from_ordered(max);
 }
 
 // In sixteen sums, the same whatever the compiler makes of it.
@@ -148,7 +148,7 @@ bool keep_best_groups(FastRow& row) noexcept {
 // By approximate keys.
 bool choose_by_keys(FastRow& row, std::span<std::int32_t> ids) noexcept {
   const RowPlan& plan = row.plan;
-  if (row.most > (plan.weight == Score::softmax ? kTamest / 2 : kTamest)) return false;
+  if (row.max_logit > (plan.weight == Score::softmax ? kTamest / 2 : kTamest)) return false;
   find_scores(row);
   if (plan.bias.empty()) {
     for (std::size_t i = 0; i < plan.columns; ++i) row.selector.keys[i] = ordered(row.scores[i]);
@@ -174,13 +174,13 @@ bool choose_by_keys(FastRow& row, std::span<std::int32_t> ids) noexcept {
   const std::int32_t next = row.selector.next_key();
   if (next == kTaken) return true;
   // The key's owner does not matter: no score is above that of the largest logit, or above 1.
-  float most = 1;
+  float max = 1;
   if (plan.weight == Score::sqrt_softplus) {
     find_largest(row);
-    most = tame_sqrt_softplus(row.largest);
+    max = tame_sqrt_softplus(row.largest);
   }
   const float other = from_ordered(next);
-  return last_key - other > doubt(row, last_key, other, 2 * most);
+  return last_key - other > doubt(row, last_key, other, 2 * max);
 }
 
 // The weights of the chosen experts. `by_keys`: all scores are there.
@@ -197,7 +197,7 @@ bool weigh(FastRow& row, const Row& asked, bool by_keys) noexcept {
   } else if (plan.weight == Score::sigmoid && !by_keys) {
     for (std::size_t j = 0; j < count; ++j) weights[j] = fast_sigmoid(weights[j]);
   } else if (plan.weight == Score::sqrt_softplus && !by_keys) {
-    if (row.most > kTamest) return false;
+    if (row.max_logit > kTamest) return false;
     for (std::size_t j = 0; j < count; ++j) weights[j] = tame_sqrt_softplus(weights[j]);
   }
   float divisor = 1;
@@ -246,8 +246,8 @@ bool route_row_fast(const RowPlan& plan, const Row& asked) noexcept {
   if (plan.scores_in_logits_dtype) return false;  // everything ties
   FastRow row(plan);
   load_logits(asked.logits, asked.dtype, plan.columns, row.logits);
-  row.most = max_magnitude(row.logits, plan.columns);
-  if (!(row.most <= std::numeric_limits<float>::max())) return false;
+  row.max_logit = max_magnitude(row.logits, plan.columns);
+  if (!(row.max_logit <= std::numeric_limits<float>::max())) return false;
   if (!plan.hash_table.empty()) {
     const auto chosen =
         plan.hash_table.subspan(static_cast<std::size_t>(asked.token_id) * plan.top_k, plan.top_k);
